@@ -1,0 +1,111 @@
+MODULE  := github.com/csi-addons/node-healer
+# A tarball, or a checkout owned by somebody else, has no version to describe.
+VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+IMAGE   ?= ghcr.io/csi-addons/node-healer:$(VERSION)
+
+GO      ?= go
+TOOLS   := bin/tools
+PROTO   := pkg/api/healerpb/healer.proto
+STUBS   := pkg/api/healerpb/healer.pb.go pkg/api/healerpb/healer_grpc.pb.go
+CSI     := github.com/container-storage-interface/spec
+
+# -buildvcs=false: the version comes from VERSION, and git may refuse to answer.
+BUILD   := CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)'
+# -count=1: these tests ask the kernel; an answer of yesterday proves nothing.
+TEST    := $(GO) test -race -count=1
+
+.DEFAULT_GOAL := help
+# The steps of `test` build on each other, and each uses all CPUs by itself.
+.NOTPARALLEL:
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: deps
+deps: ## install what tests and demo need (apt-get, only what is missing)
+	@.ci/deps
+
+.PHONY: build
+build: ## build bin/node-healer and bin/node-healer-worker
+	$(BUILD) -o bin/node-healer ./cmd/node-healer
+	$(BUILD) -o bin/node-healer-worker ./cmd/node-healer-worker
+
+.PHONY: demo
+demo: deps build $(TOOLS)/grpcurl ## break and heal a real volume, with real calls (root)
+	GRPCURL=$(abspath $(TOOLS)/grpcurl) test/demo/run.sh
+
+# --keep-going: one run tells everything that is wrong, not only the first.
+.PHONY: test
+test: ## everything that CI runs (root; CI=true turns skips into failures)
+	$(MAKE) --keep-going deps build check-generate vet lint unit integration
+
+.PHONY: unit
+unit: ## tests of the packages, the commands and the manifests
+	$(TEST) -timeout 10m ./pkg/... ./cmd/... ./deploy/...
+
+.PHONY: integration
+integration: deps build ## tests on the real kernel (root)
+	$(TEST) -timeout 20m ./test/integration/...
+
+.PHONY: bench
+bench: deps build ## measure
+	$(GO) test -run '^$$' -bench . -benchmem -count=1 -timeout 30m ./test/bench/...
+
+# Tests build with the tag `faults`: that variant is held to the same rules.
+.PHONY: vet
+vet: ## go vet
+	$(GO) vet ./...
+	$(GO) vet -tags faults ./...
+
+.PHONY: lint
+lint: $(TOOLS)/golangci-lint ## golangci-lint, with the import fences
+	$(TOOLS)/golangci-lint run
+	$(TOOLS)/golangci-lint run --build-tags faults
+
+# proto_to DIR: write the stubs beneath DIR.
+# The CSI file is taken from the Go module that go.mod pins.
+define proto_to
+$(GO) mod download $(CSI)
+$(TOOLS)/proto -out $(1) -param module=$(MODULE) \
+	-plugin $(TOOLS)/protoc-gen-go -plugin $(TOOLS)/protoc-gen-go-grpc \
+	-import csi.proto="$$($(GO) list -m -f '{{.Dir}}' $(CSI))/csi.proto" \
+	$(MODULE)/$(PROTO)=$(PROTO)
+endef
+
+.PHONY: generate
+generate: $(TOOLS)/proto ## write the gRPC stubs
+	$(call proto_to,.)
+
+.PHONY: check-generate
+check-generate: $(TOOLS)/proto ## fail if the gRPC stubs are stale
+	@rm -rf bin/check-generate
+	$(call proto_to,bin/check-generate)
+	@for f in $(STUBS); do \
+		diff -u $$f bin/check-generate/$$f || { echo "$$f is stale: run make generate" >&2; exit 1; }; \
+	done
+
+.PHONY: image
+image: ## build the container image (docker or buildah)
+	@if command -v docker >/dev/null; then set -- docker build; \
+	elif command -v buildah >/dev/null; then set -- buildah build; \
+	else echo 'image: neither docker nor buildah here' >&2; exit 1; fi; \
+	set -x; "$$@" --build-arg VERSION=$(VERSION) -t $(IMAGE) .
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin
+
+# A tool is built once and again when its pins change. The touch is needed:
+# go install leaves a binary alone that is right already.
+# Tools run here, whatever GOOS and GOARCH the build is for.
+install_tool = cd $(1) && GOOS= GOARCH= CGO_ENABLED=0 GOBIN=$(abspath $(TOOLS)) $(GO) install -buildvcs=false
+
+$(TOOLS)/golangci-lint $(TOOLS)/grpcurl: $(TOOLS)/%: .ci/tools/%/go.mod .ci/tools/%/go.sum
+	$(call install_tool,.ci/tools/$*) tool
+	@touch $@
+
+# Brings protoc-gen-go and protoc-gen-go-grpc along.
+$(TOOLS)/proto: .ci/tools/proto/go.mod .ci/tools/proto/go.sum .ci/tools/proto/main.go
+	$(call install_tool,.ci/tools/proto) . tool
+	@touch $@
