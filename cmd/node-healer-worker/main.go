@@ -1,0 +1,18 @@
+// node-healer-worker is the process in which node-healer does what may never
+// return. It is started by node-healer only and ends with it.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+func main() {
+	if err := worker.Serve(touch.Ops()...); err != nil {
+		fmt.Fprintln(os.Stderr, "node-healer-worker:", err)
+		os.Exit(1)
+	}
+}

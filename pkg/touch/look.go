@@ -1,0 +1,121 @@
+package touch
+
+import (
+	"errors"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// volDataLimit bounds kubelet's vol_data.json in bytes; a real one has a few
+// hundred.
+const volDataLimit = 64 << 10
+
+// LookQuery asks for paths and for one superblock, in one round trip.
+type LookQuery struct {
+	Paths []PathQuery
+	// Probe is nil when no storage is to be touched.
+	Probe *ProbeQuery
+}
+
+// PathQuery asks what stands at a path.
+type PathQuery struct {
+	Path string
+	// VolData is the vol_data.json to read; empty for none.
+	VolData string
+	// Above leaves the last component alone, because a volume that does not
+	// answer stands there.
+	Above bool
+}
+
+// PathAnswer is what stands at a path.
+type PathAnswer struct {
+	// Walk is the error of the walk to the last component.
+	Walk syscall.Errno
+	// Leaf is the error of looking at the last component itself.
+	Leaf syscall.Errno
+	// Mode is st_mode.
+	Mode uint32
+	// Major and Minor are the device of a device node.
+	Major, Minor uint32
+	// Link is the text of a symbolic link.
+	Link string
+	// VolData is nil when there is none.
+	VolData []byte
+}
+
+// LookAnswer has one answer for each path, in order.
+type LookAnswer struct {
+	Paths []PathAnswer
+	Probe ProbeAnswer
+}
+
+func look(q LookQuery) (LookAnswer, error) {
+	a := LookAnswer{Paths: make([]PathAnswer, len(q.Paths))}
+	for i, p := range q.Paths {
+		a.Paths[i] = lookAt(p)
+	}
+	pause("look")
+	if q.Probe != nil {
+		a.Probe = probe(*q.Probe)
+	}
+	return a, nil
+}
+
+func lookAt(q PathQuery) PathAnswer {
+	var a PathAnswer
+	if q.VolData != "" {
+		a.VolData = readVolData(q.VolData)
+	}
+	l, err := openLeaf(q.Path)
+	if err != nil {
+		a.Walk = errnoOf(err)
+		return a
+	}
+	defer l.close()
+	if q.Above {
+		return a
+	}
+	var st unix.Statx_t
+	err = unix.Statx(l.dir, l.name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
+	if err != nil {
+		a.Leaf = errnoOf(err)
+		return a
+	}
+	a.Mode = uint32(st.Mode)
+	a.Major, a.Minor = st.Rdev_major, st.Rdev_minor
+	if a.Mode&unix.S_IFMT == unix.S_IFLNK {
+		buf := make([]byte, unix.PathMax)
+		n, err := unix.Readlinkat(l.dir, l.name, buf)
+		if err != nil {
+			a.Leaf = errnoOf(err)
+			return a
+		}
+		a.Link = string(buf[:n])
+	}
+	return a
+}
+
+// readVolData gives nil for a file that is missing or unreadable: it is
+// evidence when it is there, and nothing follows from its absence.
+func readVolData(p string) []byte {
+	l, err := openLeaf(p)
+	if err != nil {
+		return nil
+	}
+	defer l.close()
+	raw, err := l.readAt(l.name, volDataLimit)
+	if err != nil {
+		return nil
+	}
+	return raw
+}
+
+// errnoOf finds the errno of an error that has one.
+func errnoOf(err error) syscall.Errno {
+	var e syscall.Errno
+	if err != nil && !errors.As(err, &e) {
+		return unix.EIO
+	}
+	return e
+}

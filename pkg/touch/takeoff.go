@@ -1,0 +1,92 @@
+package touch
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// TakeOffQuery names one interim mount on top of a stack.
+type TakeOffQuery struct {
+	Target string
+	Mount  MountRef
+	// Interim are the MOUNT_ATTR_* bits that the mount must show: nothing else
+	// is ever taken off.
+	Interim uint64
+}
+
+// TakeOffAnswer is empty: the engine observes anew.
+type TakeOffAnswer struct{ Done bool }
+
+func takeOff(q TakeOffQuery) (TakeOffAnswer, error) {
+	var none TakeOffAnswer
+	target, err := openLeaf(q.Target)
+	if err != nil {
+		return none, err
+	}
+	defer target.close()
+	if err := target.showsAttr(q.Interim); err != nil {
+		return none, err
+	}
+	pause("take-off/checked")
+	if err := target.unmountTop(q.Mount); err != nil {
+		return none, err
+	}
+	pause("take-off/done")
+	return TakeOffAnswer{Done: true}, nil
+}
+
+// showsAttr checks the attributes of the topmost mount, as statfs gives them
+// without asking the filesystem for more than its flags.
+func (l leaf) showsAttr(want uint64) error {
+	fd, _, err := l.top()
+	if err != nil {
+		return fmt.Errorf("open the place: %w", err)
+	}
+	defer unix.Close(fd)
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fd, &st); err != nil {
+		return fmt.Errorf("statfs: %w", err)
+	}
+	flags := map[uint64]int64{
+		unix.MOUNT_ATTR_RDONLY:      unix.ST_RDONLY,
+		unix.MOUNT_ATTR_NOSUID:      unix.ST_NOSUID,
+		unix.MOUNT_ATTR_NODEV:       unix.ST_NODEV,
+		unix.MOUNT_ATTR_NOEXEC:      unix.ST_NOEXEC,
+		unix.MOUNT_ATTR_NOSYMFOLLOW: stNoSymFollow,
+	}
+	for attr, flag := range flags {
+		if want&attr != 0 && st.Flags&flag == 0 {
+			return refuse("the topmost mount is not an interim one")
+		}
+	}
+	return nil
+}
+
+// stNoSymFollow is ST_NOSYMFOLLOW (Linux 5.10).
+const stNoSymFollow = 0x2000
+
+// unmountTop unmounts the topmost mount of the leaf if it is the given one. It
+// is no lazy unmount: a mount in use, or one with anything mounted on it, stays.
+func (l leaf) unmountTop(want MountRef) error {
+	fd, ref, err := l.top()
+	if err != nil {
+		return fmt.Errorf("open the place: %w", err)
+	}
+	// Our own descriptor would make the mount busy.
+	_ = unix.Close(fd)
+	if !ref.Same(want) {
+		return refuse("%s is topmost at the place now", ref)
+	}
+	if err := unix.Fchdir(l.dir); err != nil {
+		return fmt.Errorf("fchdir: %w", err)
+	}
+	err = unix.Unmount(l.name, unix.UMOUNT_NOFOLLOW)
+	if chdirErr := unix.Chdir("/"); err == nil {
+		err = chdirErr
+	}
+	if err != nil {
+		return fmt.Errorf("umount: %w", err)
+	}
+	return nil
+}

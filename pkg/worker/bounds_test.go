@@ -1,0 +1,123 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+func TestConfigIsChecked(t *testing.T) {
+	good := worker.Config{Binary: "/w", Max: 2, Idle: 1, Grow: 0, KillWait: 1}
+	for name, change := range map[string]func(*worker.Config){
+		"no binary":         func(c *worker.Config) { c.Binary = "" },
+		"no workers":        func(c *worker.Config) { c.Max = 0 },
+		"nobody idle":       func(c *worker.Config) { c.Idle = 0 },
+		"more idle than":    func(c *worker.Config) { c.Idle = 3 },
+		"negative grow":     func(c *worker.Config) { c.Grow = -1 },
+		"no time to end in": func(c *worker.Config) { c.KillWait = 0 },
+	} {
+		bad := good
+		change(&bad)
+		if p, err := worker.NewPool(bad); err == nil {
+			t.Errorf("%s: accepted", name)
+			_ = p.Close(within(t, time.Second))
+		}
+	}
+}
+
+func TestMaxBoundsTheWorkers(t *testing.T) {
+	p := newPool(t, func(c *worker.Config) { c.Max, c.Idle = 2, 1 })
+	var busy sync.WaitGroup
+	for range 2 {
+		busy.Go(func() {
+			if _, err := worker.Call(within(t, time.Minute), p, whoami, 600*time.Millisecond); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for p.Stats().Started < 2 {
+		time.Sleep(time.Millisecond)
+	}
+	if _, err := worker.Call(within(t, 50*time.Millisecond), p, whoami, 0); !errors.Is(err, worker.ErrCrowded) {
+		t.Errorf("got %v, want ErrCrowded", err)
+	}
+	// One that waits gets the first worker that becomes free.
+	mustCall(t, p, whoami)
+	busy.Wait()
+	if s := p.Stats(); s.Started != 2 || s.Living > 1 {
+		t.Errorf("%+v, want 2 started and at most 1 idle", s)
+	}
+}
+
+func TestManyCallersAreAllAnswered(t *testing.T) {
+	p := newPool(t, func(c *worker.Config) { c.Max, c.Idle = 4, 4 })
+	var callers sync.WaitGroup
+	var answers atomic.Int64
+	for range 64 {
+		callers.Go(func() {
+			if _, err := worker.Call(within(t, time.Minute), p, whoami, time.Millisecond); err != nil {
+				t.Error(err)
+				return
+			}
+			answers.Add(1)
+		})
+	}
+	callers.Wait()
+	if answers.Load() != 64 || p.Stats().Living > 4 {
+		t.Errorf("%d answers, %+v", answers.Load(), p.Stats())
+	}
+}
+
+func TestCloseWaitsAndRefuses(t *testing.T) {
+	p := newPool(t)
+	mustCall(t, p, whoami)
+	working := make(chan error, 1)
+	go func() {
+		_, err := worker.Call(within(t, time.Minute), p, whoami, 300*time.Millisecond)
+		working <- err
+	}()
+	for p.Stats().Idle > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if err := p.Close(within(t, 20*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Close came back with %v while a worker was at it", err)
+	}
+	if _, err := worker.Call(within(t, time.Minute), p, whoami, 0); !errors.Is(err, worker.ErrClosed) {
+		t.Errorf("got %v, want ErrClosed", err)
+	}
+	if err := p.Close(within(t, time.Minute)); err != nil {
+		t.Error(err)
+	}
+	if err := <-working; err != nil {
+		t.Errorf("Close cut off a running call: %v", err)
+	}
+}
+
+// Calls that start workers while the pool closes leave none behind.
+func TestCloseAgainstStarts(t *testing.T) {
+	for range 10 {
+		p := newPool(t, func(c *worker.Config) { c.Max, c.Idle = 8, 1 })
+		var callers sync.WaitGroup
+		for range 8 {
+			callers.Go(func() {
+				_, err := worker.Call(within(t, time.Minute), p, whoami, 0)
+				if err != nil && !errors.Is(err, worker.ErrClosed) {
+					t.Error(err)
+				}
+			})
+		}
+		time.Sleep(2 * time.Millisecond)
+		if err := p.Close(within(t, time.Minute)); err != nil {
+			t.Error(err)
+		}
+		if s := p.Stats(); s.Living != 0 {
+			t.Errorf("Close returned, and %d workers live", s.Living)
+		}
+		callers.Wait()
+	}
+}

@@ -1,0 +1,71 @@
+package worker
+
+import (
+	"errors"
+	"syscall"
+)
+
+// The ways in which a worker itself can fail. None says anything about what
+// the operation did or did not do.
+var (
+	// ErrLost: the process ended before it answered.
+	ErrLost = errors.New("the worker was lost before it answered")
+	// ErrSilent: no answer by the deadline; the process was ended.
+	ErrSilent = errors.New("the worker did not answer in time")
+	// ErrStuck: no answer by the deadline, and the process cannot be ended: it
+	// waits uninterruptibly in the kernel. It is reaped when it ends.
+	ErrStuck = errors.New("the worker did not answer in time and cannot be ended")
+	// ErrCrowded: no worker became free by the deadline.
+	ErrCrowded = errors.New("no worker became free in time")
+	// ErrClosed: the pool is shut down.
+	ErrClosed = errors.New("the worker pool is closed")
+)
+
+// ErrRefused is the leaf of an error with which an operation says "must not"
+// instead of "went wrong". It crosses the process boundary.
+var ErrRefused = errors.New("refused")
+
+// wireError is an error as it crosses the process boundary: its text and the
+// leaves that somebody compares with errors.Is.
+type wireError struct {
+	Text    string
+	Errno   syscall.Errno
+	Refused bool
+}
+
+func toWire(err error) *wireError {
+	if err == nil {
+		return nil
+	}
+	w := &wireError{Text: err.Error(), Refused: errors.Is(err, ErrRefused)}
+	errors.As(err, &w.Errno)
+	return w
+}
+
+// Error implements error.
+func (w *wireError) Error() string { return w.Text }
+
+// Unwrap gives the leaves.
+func (w *wireError) Unwrap() []error {
+	var leaves []error
+	if w.Errno != 0 {
+		leaves = append(leaves, w.Errno)
+	}
+	if w.Refused {
+		leaves = append(leaves, ErrRefused)
+	}
+	return leaves
+}
+
+// stuckError is ErrStuck with the news of the end of the process.
+type stuckError struct{ ended <-chan struct{} }
+
+// Error implements error.
+func (*stuckError) Error() string { return ErrStuck.Error() }
+
+// Is makes a stuckError an ErrStuck.
+func (*stuckError) Is(target error) bool { return target == ErrStuck }
+
+// Ended gives a channel that closes when the stuck process has ended: until
+// then what it was doing may still happen.
+func (e *stuckError) Ended() <-chan struct{} { return e.ended }

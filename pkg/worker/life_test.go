@@ -1,0 +1,69 @@
+package worker_test
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+func TestPooledOperationsShareAProcess(t *testing.T) {
+	p := newPool(t)
+	first := mustCall(t, p, whoami)
+	for range 3 {
+		if pid := mustCall(t, p, whoami); pid != first {
+			t.Fatalf("process %d answered, and %d was free", pid, first)
+		}
+	}
+	if s := p.Stats(); s != (worker.Stats{Living: 1, Idle: 1, Started: 1}) {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestSpentOperationEndsItsProcess(t *testing.T) {
+	p := newPool(t)
+	first := mustCall(t, p, once)
+	if !gone(first) {
+		t.Errorf("process %d lives on", first)
+	}
+	if second := mustCall(t, p, once); second == first {
+		t.Error("the second call met the same process")
+	}
+	if s := p.Stats(); s.Living != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A worker may die while nobody asks it anything (the kernel's OOM killer): the
+// next call is not to pay for it.
+func TestDeadIdleWorkerCostsNoCall(t *testing.T) {
+	for _, op := range []worker.Op[time.Duration, int]{whoami, once} {
+		t.Run(op.Name(), func(t *testing.T) {
+			p := newPool(t)
+			pid := mustCall(t, p, whoami)
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			// Dead is when its end of the socket is closed, before it is reaped.
+			waitDead(t, pid)
+			again, err := worker.Call(within(t, time.Minute), p, op, 0)
+			if err != nil {
+				t.Fatalf("an idle worker died, and the next call failed: %v", err)
+			}
+			if again == pid {
+				t.Error("the dead process answered")
+			}
+		})
+	}
+}
+
+// waitDead waits for a child to end without reaping it.
+func waitDead(t *testing.T, pid int) {
+	t.Helper()
+	var info unix.Siginfo
+	if err := unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+}

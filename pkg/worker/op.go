@@ -1,0 +1,67 @@
+package worker
+
+import (
+	"encoding/gob"
+	"fmt"
+)
+
+// Life says how long a process lives that ran an operation.
+type Life int
+
+const (
+	// Pooled operations leave nothing behind in the process, which then takes
+	// the next job: probes.
+	Pooled Life = iota
+	// Spent operations end their process: whatever they opened or changed about
+	// it ends too. Mounts and namespace work.
+	Spent
+)
+
+// Op is an operation that a worker can be asked to run. Its function is not
+// reachable from here, so nobody can run it in the server by mistake.
+type Op[Q, A any] struct {
+	name string
+	life Life
+	run  func(Q) (A, error)
+}
+
+// Define makes an operation. Q and A must be gob-encodable; the name must be
+// unique among those that one worker serves.
+func Define[Q, A any](name string, life Life, run func(Q) (A, error)) Op[Q, A] {
+	return Op[Q, A]{name: name, life: life, run: run}
+}
+
+// Name gives the operation's name.
+func (o Op[Q, A]) Name() string { return o.name }
+
+// serve reads one request, runs it and writes the answer.
+func (o Op[Q, A]) serve(dec *gob.Decoder, enc *gob.Encoder) error {
+	var q Q
+	if err := dec.Decode(&q); err != nil {
+		return fmt.Errorf("read the request of %s: %w", o.name, err)
+	}
+	a, err := o.run(q)
+	if encErr := enc.Encode(head{Op: o.name, Err: toWire(err)}); encErr != nil {
+		return encErr
+	}
+	return enc.Encode(a)
+}
+
+// Servable is an operation of any type, as Serve takes it.
+type Servable interface {
+	Name() string
+	serve(dec *gob.Decoder, enc *gob.Encoder) error
+}
+
+// head goes before every request and every answer.
+type head struct {
+	Op  string
+	Err *wireError
+}
+
+// greeting is the first message to a new worker.
+type greeting struct {
+	// Namespace is true when the worker finds a mount namespace to enter at
+	// namespaceFD.
+	Namespace bool
+}

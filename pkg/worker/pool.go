@@ -1,0 +1,285 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Config says how a pool makes its workers.
+type Config struct {
+	// Binary is the worker program.
+	Binary string
+	// Namespace is the mount namespace that workers live in; nil: the server's.
+	Namespace *os.File
+	// Env is the whole environment of a worker.
+	Env []string
+	// Max bounds the workers that live at once, not counting abandoned ones.
+	Max int
+	// Idle is how many workers wait for work; more than that are ended.
+	Idle int
+	// Grow is how long a caller waits for a worker to become free before
+	// another one is started, once Idle workers live.
+	Grow time.Duration
+	// KillWait is how long a killed worker may take to end before it is
+	// abandoned.
+	KillWait time.Duration
+}
+
+// Pool owns the worker processes of a server.
+type Pool struct {
+	cfg   Config
+	idle  chan *process
+	slots chan struct{} // one token per living worker
+	// fork hands launches to the one thread that lives as long as the pool.
+	fork   chan func()
+	closed chan struct{}
+	// owned counts everything that Close waits for.
+	owned     sync.WaitGroup
+	abandoned atomic.Int64
+	started   atomic.Int64
+	closeOnce sync.Once
+}
+
+// Stats is a snapshot of a pool.
+type Stats struct {
+	// Living workers, idle ones included, abandoned ones not.
+	Living int
+	Idle   int
+	// Abandoned workers wait uninterruptibly in the kernel.
+	Abandoned int
+	// Started counts workers since the pool was made.
+	Started int
+}
+
+// NewPool checks cfg and makes an empty pool.
+func NewPool(cfg Config) (*Pool, error) {
+	switch {
+	case cfg.Binary == "":
+		return nil, errors.New("worker: no binary")
+	case cfg.Max < 1 || cfg.Idle < 1 || cfg.Idle > cfg.Max:
+		return nil, fmt.Errorf("worker: need 1 <= Idle <= Max, got %d and %d", cfg.Idle, cfg.Max)
+	case cfg.Grow < 0 || cfg.KillWait <= 0:
+		return nil, errors.New("worker: Grow must not be negative, KillWait must be positive")
+	}
+	p := &Pool{
+		cfg:    cfg,
+		idle:   make(chan *process, cfg.Idle),
+		slots:  make(chan struct{}, cfg.Max),
+		fork:   make(chan func()),
+		closed: make(chan struct{}),
+	}
+	p.owned.Add(1)
+	go p.forker()
+	return p, nil
+}
+
+// forker runs launches on one thread for as long as the pool lives, because a
+// worker dies with the thread that forked it.
+func (p *Pool) forker() {
+	defer p.owned.Done()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for {
+		select {
+		case launch := <-p.fork:
+			launch()
+		case <-p.closed:
+			return
+		}
+	}
+}
+
+// Stats gives a snapshot.
+func (p *Pool) Stats() Stats {
+	return Stats{
+		Living:    len(p.slots),
+		Idle:      len(p.idle),
+		Abandoned: int(p.abandoned.Load()),
+		Started:   int(p.started.Load()),
+	}
+}
+
+// Close ends the idle workers and waits for those at work, until ctx ends.
+// Workers that outlive it die with the server.
+func (p *Pool) Close(ctx context.Context) error {
+	p.closeOnce.Do(func() { close(p.closed) })
+	p.drain()
+	done := make(chan struct{})
+	go func() { p.owned.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%d workers are still running: %w", len(p.slots)+int(p.abandoned.Load()), ctx.Err())
+	}
+}
+
+func (p *Pool) drain() {
+	for {
+		select {
+		case w := <-p.idle:
+			p.dismiss(w)
+		default:
+			return
+		}
+	}
+}
+
+// Call has a worker run one operation. ctx must have a deadline: it bounds the
+// wait for a worker, the operation and the answer. An error is either one of
+// this package's sentinels or what the operation itself returned.
+func Call[Q, A any](ctx context.Context, p *Pool, op Op[Q, A], q Q) (A, error) {
+	var none A
+	if _, bounded := ctx.Deadline(); !bounded {
+		return none, fmt.Errorf("%s: a worker is never asked without a deadline", op.name)
+	}
+	w, err := p.acquire(ctx)
+	if err != nil {
+		return none, fmt.Errorf("%s: %w", op.name, err)
+	}
+	a, broken, err := ask(ctx, w, op, q)
+	switch {
+	case broken:
+		if ended := p.end(w); ended != nil {
+			err = &stuckError{ended: ended}
+		}
+	case op.life == Spent:
+		p.dismiss(w)
+	default:
+		p.release(w)
+	}
+	if err != nil {
+		return none, fmt.Errorf("%s: %w", op.name, err)
+	}
+	return a, nil
+}
+
+// acquire takes an idle worker, or starts one when none becomes free soon.
+func (p *Pool) acquire(ctx context.Context) (*process, error) {
+	select {
+	case <-p.closed:
+		return nil, ErrClosed
+	default:
+	}
+	select {
+	case w := <-p.idle:
+		return w, nil
+	default:
+	}
+	if len(p.slots) >= p.cfg.Idle {
+		grow := time.NewTimer(p.cfg.Grow)
+		defer grow.Stop()
+		select {
+		case w := <-p.idle:
+			return w, nil
+		case <-grow.C:
+		case <-p.closed:
+			return nil, ErrClosed
+		case <-ctx.Done():
+			return nil, ErrCrowded
+		}
+	}
+	select {
+	case w := <-p.idle:
+		return w, nil
+	case p.slots <- struct{}{}:
+		return p.start(ctx)
+	case <-p.closed:
+		return nil, ErrClosed
+	case <-ctx.Done():
+		return nil, ErrCrowded
+	}
+}
+
+// start makes a worker for a slot already taken.
+func (p *Pool) start(ctx context.Context) (*process, error) {
+	var (
+		w    *process
+		err  error
+		done = make(chan struct{})
+	)
+	select {
+	case p.fork <- func() { w, err = launch(p.cfg); close(done) }:
+		<-done
+	case <-p.closed:
+		err = ErrClosed
+	}
+	if err != nil {
+		<-p.slots
+		return nil, err
+	}
+	p.owned.Add(1)
+	p.started.Add(1)
+	if err := w.greet(ctx, p.cfg); err != nil {
+		p.end(w)
+		return nil, err
+	}
+	return w, nil
+}
+
+// release gives a worker back for the next job.
+func (p *Pool) release(w *process) {
+	select {
+	case <-p.closed:
+		p.dismiss(w)
+		return
+	default:
+	}
+	select {
+	case p.idle <- w:
+	default:
+		p.dismiss(w)
+		return
+	}
+	// Close may have drained just before: drain what we put in.
+	select {
+	case <-p.closed:
+		p.drain()
+	default:
+	}
+}
+
+// dismiss lets a worker end by itself: it reads the end of the stream.
+func (p *Pool) dismiss(w *process) {
+	_ = w.conn.Close()
+	if w.reap(time.Now().Add(p.cfg.KillWait)) == nil {
+		p.forget()
+		return
+	}
+	p.end(w)
+}
+
+// end kills a worker. One that cannot be killed is abandoned: counted, and
+// reaped whenever the kernel lets it go; the channel closes then. It is nil for
+// a worker that has ended.
+func (p *Pool) end(w *process) <-chan struct{} {
+	_ = w.conn.Close()
+	w.kill()
+	if w.reap(time.Now().Add(p.cfg.KillWait)) == nil {
+		p.forget()
+		return nil
+	}
+	// Its slot goes to somebody else: a volume that hangs costs others nothing.
+	p.abandoned.Add(1)
+	<-p.slots
+	ended := make(chan struct{})
+	go func() {
+		_ = w.reap(time.Time{})
+		p.abandoned.Add(-1)
+		p.owned.Done()
+		close(ended)
+	}()
+	return ended
+}
+
+// forget takes an ended worker off the books.
+func (p *Pool) forget() {
+	<-p.slots
+	p.owned.Done()
+}

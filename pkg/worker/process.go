@@ -1,0 +1,167 @@
+package worker
+
+import (
+	"bufio"
+	"context"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// process is the server's side of one worker.
+type process struct {
+	conn net.Conn
+	out  *bufio.Writer
+	enc  *gob.Encoder
+	dec  *gob.Decoder
+	// pidfd is pollable, so that waiting for the end of a worker costs no
+	// thread, even if that takes forever.
+	pidfd *os.File
+}
+
+// launch starts a worker. It must be called on a thread that lives as long as
+// the server: the kernel kills the worker when the thread that forked it ends.
+func launch(cfg Config) (*process, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("socketpair: %w", err)
+	}
+	ours, theirs := os.NewFile(uintptr(pair[0]), "worker"), os.NewFile(uintptr(pair[1]), "server")
+	defer ours.Close()
+	defer theirs.Close()
+	// Opened here and not inherited: a daemon's standard input may be anything.
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+
+	files := []uintptr{null.Fd(), null.Fd(), os.Stderr.Fd(), theirs.Fd()}
+	if cfg.Namespace != nil {
+		files = append(files, cfg.Namespace.Fd())
+	}
+	pidfd := -1
+	_, _, err = syscall.StartProcess(cfg.Binary, []string{cfg.Binary}, &syscall.ProcAttr{
+		Dir:   "/",
+		Env:   cfg.Env,
+		Files: files,
+		Sys:   &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true, PidFD: &pidfd},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", cfg.Binary, err)
+	}
+	if pidfd < 0 {
+		return nil, errors.New("the kernel gives no pidfd (Linux 5.4 or newer is needed)")
+	}
+	if err := unix.SetNonblock(pidfd, true); err != nil {
+		return nil, err
+	}
+	p := &process{pidfd: os.NewFile(uintptr(pidfd), "pidfd")}
+	if p.conn, err = net.FileConn(ours); err != nil {
+		p.kill()
+		_ = p.reap(time.Now().Add(cfg.KillWait))
+		return nil, err
+	}
+	p.out = bufio.NewWriter(p.conn)
+	p.enc, p.dec = gob.NewEncoder(p.out), gob.NewDecoder(bufio.NewReader(p.conn))
+	return p, nil
+}
+
+// greet tells a new worker how to live and waits until it does.
+func (p *process) greet(ctx context.Context, cfg Config) error {
+	stop := p.bound(ctx)
+	defer stop()
+	var h head
+	err := errors.Join(p.enc.Encode(greeting{Namespace: cfg.Namespace != nil}), p.out.Flush())
+	if err == nil {
+		err = p.dec.Decode(&h)
+	}
+	if err != nil {
+		return verdictOf(err)
+	}
+	if h.Err != nil {
+		return h.Err
+	}
+	return nil
+}
+
+// bound makes reads and writes fail when ctx ends.
+func (p *process) bound(ctx context.Context) (stop func()) {
+	_ = p.conn.SetDeadline(time.Time{})
+	after := context.AfterFunc(ctx, func() { _ = p.conn.SetDeadline(time.Unix(1, 0)) })
+	return func() { after() }
+}
+
+// ask sends one request and waits for its answer. broken is true when the
+// stream can no longer be used.
+func ask[Q, A any](ctx context.Context, p *process, op Op[Q, A], q Q) (a A, broken bool, err error) {
+	stop := p.bound(ctx)
+	defer stop()
+	var h head
+	err = errors.Join(p.enc.Encode(head{Op: op.name}), p.enc.Encode(q), p.out.Flush())
+	if err == nil {
+		err = p.dec.Decode(&h)
+	}
+	if err == nil {
+		err = p.dec.Decode(&a)
+	}
+	if err != nil {
+		return a, true, verdictOf(err)
+	}
+	if h.Err != nil {
+		return a, false, h.Err
+	}
+	return a, false, nil
+}
+
+// verdictOf tells a deadline from a dead process.
+func verdictOf(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return ErrSilent
+	}
+	return fmt.Errorf("%w (%v)", ErrLost, err) //nolint:errorlint // an io error of ours is no leaf of the operation's
+}
+
+// kill asks the kernel to end the process; reap tells whether it did.
+func (p *process) kill() {
+	raw, err := p.pidfd.SyscallConn()
+	if err != nil {
+		return
+	}
+	// Not through Fd(), which would make the pidfd blocking. An error means
+	// that the process has ended, or that reap is going to report it as stuck.
+	_ = raw.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
+}
+
+// reap waits for the process to end, until the deadline; the zero time means
+// forever. It holds no thread while it waits.
+func (p *process) reap(deadline time.Time) error {
+	if err := p.pidfd.SetReadDeadline(deadline); err != nil {
+		return err
+	}
+	raw, err := p.pidfd.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var waitErr error
+	err = raw.Read(func(fd uintptr) bool {
+		var info unix.Siginfo
+		waitErr = unix.Waitid(unix.P_PIDFD, int(fd), &info, unix.WEXITED|unix.WNOHANG, nil)
+		if errors.Is(waitErr, unix.EAGAIN) || errors.Is(waitErr, unix.EINTR) {
+			return false
+		}
+		// With WNOHANG a process that still runs leaves the signal number 0.
+		return waitErr != nil || info.Signo != 0
+	})
+	if err != nil {
+		return err
+	}
+	_ = p.pidfd.Close()
+	return waitErr
+}

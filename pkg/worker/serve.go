@@ -1,0 +1,87 @@
+package worker
+
+import (
+	"bufio"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// The file descriptors that a worker is born with, beside the standard three.
+const (
+	socketFD    = 3
+	namespaceFD = 4
+)
+
+// Serve is the whole life of a worker process: it answers requests one after
+// the other until the server closes the socket, and returns nil then.
+//
+// All operations run on one locked thread, so that a mount namespace entered
+// at birth is the one they see.
+func Serve(ops ...Servable) error {
+	runtime.LockOSThread()
+	byName := make(map[string]Servable, len(ops))
+	for _, op := range ops {
+		if _, twice := byName[op.Name()]; twice {
+			return fmt.Errorf("operation %q is served twice", op.Name())
+		}
+		byName[op.Name()] = op
+	}
+	// Programs that an operation starts inherit nothing of ours.
+	unix.CloseOnExec(socketFD)
+	// A raw file, not the poller: the thread that reads is the thread that works.
+	socket := os.NewFile(socketFD, "server")
+	out := bufio.NewWriter(socket)
+	dec, enc := gob.NewDecoder(bufio.NewReader(socket)), gob.NewEncoder(out)
+
+	var hello greeting
+	if err := dec.Decode(&hello); err != nil {
+		return fmt.Errorf("not started by node-healer: %w", err)
+	}
+	err := greet(hello)
+	if encErr := enc.Encode(head{Err: toWire(err)}); encErr != nil {
+		return encErr
+	}
+	if flushErr := out.Flush(); flushErr != nil || err != nil {
+		return errors.Join(err, flushErr)
+	}
+	for {
+		var h head
+		if err := dec.Decode(&h); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		op, known := byName[h.Op]
+		if !known {
+			return fmt.Errorf("asked for an unknown operation %q", h.Op)
+		}
+		if err := op.serve(dec, enc); err != nil {
+			return err
+		}
+		if err := out.Flush(); err != nil {
+			return err
+		}
+	}
+}
+
+// greet enters the mount namespace that the server handed over.
+func greet(hello greeting) error {
+	if !hello.Namespace {
+		return nil
+	}
+	// setns into a mount namespace needs a thread whose root and working
+	// directory are its own (setns(2)).
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("unshare(CLONE_FS): %w", err)
+	}
+	if err := unix.Setns(namespaceFD, unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("enter the host's mount namespace: %w", err)
+	}
+	return unix.Close(namespaceFD)
+}
