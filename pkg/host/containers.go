@@ -1,0 +1,145 @@
+package host
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Procfs is where procfs is mounted, "/proc" but in tests.
+type Procfs string
+
+// Holder is a process of a pod that has a superblock mounted in its own mount
+// namespace: while it runs, kubelet does not unpublish the volume.
+type Holder struct {
+	PID int
+	// Cgroup is the path that names pod and container.
+	Cgroup string
+	// Root is the directory of the filesystem that the process has mounted.
+	Root string
+	// pidfd keeps speaking of this process when its number is used again.
+	pidfd *os.File
+}
+
+// Holder finds a running process of the pod that has the superblock mounted
+// outside the host's namespace; nil when there is none. The caller closes it.
+func (p Procfs) Holder(podUID string, dev Dev, hostNamespace string) (*Holder, error) {
+	if podUID == "" {
+		return nil, nil //nolint:nilnil // no pod, no holder; documented
+	}
+	entries, err := os.ReadDir(string(p))
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	looked := map[string]bool{hostNamespace: true}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if _, ofPod := p.cgroupOf(pid, podUID); !ofPod {
+			continue
+		}
+		namespace, err := os.Readlink(p.path(pid, "ns/mnt"))
+		if err != nil || looked[namespace] {
+			continue // a zombie has none
+		}
+		looked[namespace] = true
+		if h := p.hold(pid, podUID, dev); h != nil {
+			return h, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // nobody holds it; documented
+}
+
+// hold opens a pidfd and then looks, so that everything seen is true of the
+// process the pidfd speaks of.
+func (p Procfs) hold(pid int, podUID string, dev Dev) *Holder {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil
+	}
+	h := &Holder{PID: pid, pidfd: os.NewFile(uintptr(fd), "pidfd")}
+	cgroup, ofPod := p.cgroupOf(pid, podUID)
+	root, mounted := p.hasMounted(pid, dev)
+	if !ofPod || !mounted || h.Alive() != nil {
+		h.Close()
+		return nil
+	}
+	h.Cgroup, h.Root = cgroup, root
+	return h
+}
+
+func (p Procfs) path(pid int, name string) string {
+	return filepath.Join(string(p), strconv.Itoa(pid), name)
+}
+
+// cgroupOf gives the cgroup path of a process that belongs to the pod. The
+// systemd cgroup driver writes the UID with underscores.
+func (p Procfs) cgroupOf(pid int, podUID string) (string, bool) {
+	raw, err := os.ReadFile(p.path(pid, "cgroup"))
+	if err != nil {
+		return "", false
+	}
+	for line := range strings.Lines(string(raw)) {
+		_, cgroup, _ := strings.Cut(strings.TrimSpace(line), ":/")
+		for _, part := range strings.Split(cgroup, "/") {
+			if podOf(part) == strings.ReplaceAll(podUID, "_", "-") {
+				return cgroup, true
+			}
+		}
+	}
+	return "", false
+}
+
+// podOf reads the pod UID from one cgroup directory name, as kubelet's two
+// cgroup drivers write it: pod<uid> and kubepods-burstable-pod<uid>.slice.
+func podOf(part string) string {
+	part = strings.TrimSuffix(part, ".slice")
+	if at := strings.LastIndex(part, "-pod"); at >= 0 && strings.HasPrefix(part, "kubepods") {
+		part = part[at+1:]
+	}
+	uid, isPod := strings.CutPrefix(part, "pod")
+	if !isPod {
+		return ""
+	}
+	return strings.ReplaceAll(uid, "_", "-")
+}
+
+// hasMounted looks for the superblock in the process's mount table.
+func (p Procfs) hasMounted(pid int, dev Dev) (root string, mounted bool) {
+	raw, err := os.ReadFile(p.path(pid, "mountinfo"))
+	if err != nil {
+		return "", false
+	}
+	needle := []byte(" " + dev.String() + " ")
+	lines := bufio.NewScanner(bytes.NewReader(raw))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if !bytes.Contains(lines.Bytes(), needle) {
+			continue
+		}
+		if m, err := parseMountinfoLine(lines.Text()); err == nil && m.Dev == dev {
+			return m.Root, true
+		}
+	}
+	return "", false
+}
+
+// Alive fails once the process has ended.
+func (h *Holder) Alive() error {
+	poll := []unix.PollFd{{Fd: int32(h.pidfd.Fd()), Events: unix.POLLIN}}
+	if n, err := unix.Poll(poll, 0); err != nil || n != 0 {
+		return fmt.Errorf("process %d has ended", h.PID)
+	}
+	return nil
+}
+
+// Close frees the pidfd.
+func (h *Holder) Close() { _ = h.pidfd.Close() }

@@ -1,0 +1,88 @@
+package host
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"path"
+	"strings"
+)
+
+// LayoutKind says which of kubelet's paths for CSI volumes a path is.
+type LayoutKind string
+
+// The kinds of a path. Sources: kubelet's pkg/volume/csi (csi_mounter.go,
+// csi_block.go) and pkg/volume/util/volumepathhandler.
+const (
+	LayoutOther LayoutKind = ""
+	// LayoutPod: pods/<uid>/volumes/kubernetes.io~csi/<pv>/mount
+	LayoutPod LayoutKind = "published filesystem"
+	// LayoutPodBlock: pods/<uid>/volumeDevices/kubernetes.io~csi/<pv>, a
+	// symbolic link to a LayoutBlock path.
+	LayoutPodBlock LayoutKind = "link to a block volume"
+	// LayoutBlock: plugins/kubernetes.io/csi/volumeDevices/publish/<pv>/<uid>
+	LayoutBlock LayoutKind = "published block device"
+	// LayoutStaging: plugins/kubernetes.io/csi/<driver>/<sha256>/globalmount,
+	// or a path below it.
+	LayoutStaging LayoutKind = "staged filesystem"
+	// LayoutBlockStaging: plugins/kubernetes.io/csi/volumeDevices/staging/<pv>
+	LayoutBlockStaging LayoutKind = "staged block device"
+)
+
+// Layout is what a path says by itself.
+type Layout struct {
+	Kind   LayoutKind
+	PodUID string
+	// PV is the directory that kubelet names after the PersistentVolume.
+	PV string
+	// VolData is where kubelet keeps the vol_data.json for the path; empty when
+	// it keeps none.
+	VolData string
+}
+
+// Kubelet knows kubelet's directories beneath one root, given as a path
+// without symbolic links.
+type Kubelet struct {
+	Root string
+}
+
+const csiPlugins = "plugins/kubernetes.io/csi"
+
+// Layout reads a path.
+func (k Kubelet) Layout(p string) Layout {
+	rel, beneath := strings.CutPrefix(p, k.Root+"/")
+	if !beneath {
+		return Layout{}
+	}
+	part := strings.Split(rel, "/")
+	switch {
+	case len(part) == 6 && part[0] == "pods" && part[2] == "volumes" && part[3] == "kubernetes.io~csi" && part[5] == "mount":
+		return Layout{Kind: LayoutPod, PodUID: part[1], PV: part[4], VolData: path.Join(path.Dir(p), "vol_data.json")}
+	case len(part) == 5 && part[0] == "pods" && part[2] == "volumeDevices" && part[3] == "kubernetes.io~csi":
+		return Layout{Kind: LayoutPodBlock, PodUID: part[1], PV: part[4], VolData: k.blockVolData(part[4])}
+	}
+	rel, beneath = strings.CutPrefix(rel, csiPlugins+"/")
+	if !beneath {
+		return Layout{}
+	}
+	part = strings.Split(rel, "/")
+	switch {
+	case len(part) == 4 && part[0] == "volumeDevices" && part[1] == "publish":
+		return Layout{Kind: LayoutBlock, PodUID: part[3], PV: part[2], VolData: k.blockVolData(part[2])}
+	case len(part) >= 3 && part[0] == "volumeDevices" && part[1] == "staging":
+		return Layout{Kind: LayoutBlockStaging, PV: part[2], VolData: k.blockVolData(part[2])}
+	case len(part) >= 3 && part[2] == "globalmount":
+		return Layout{Kind: LayoutStaging, VolData: path.Join(k.Root, csiPlugins, part[0], part[1], "vol_data.json")}
+	}
+	return Layout{}
+}
+
+func (k Kubelet) blockVolData(pv string) string {
+	return path.Join(k.Root, csiPlugins, "volumeDevices", pv, "data/vol_data.json")
+}
+
+// Staging gives the path at which kubelet has a driver stage a volume (CSI
+// plugin since Kubernetes 1.24).
+func (k Kubelet) Staging(driver, handle string) string {
+	sum := sha256.Sum256([]byte(handle))
+	return path.Join(k.Root, csiPlugins, driver, hex.EncodeToString(sum[:]), "globalmount")
+}

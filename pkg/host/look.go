@@ -1,0 +1,128 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+// Question asks a worker to look at paths and to touch one superblock.
+type Question struct {
+	Paths []string
+	// Probe is the topmost mount of one of the paths; nil asks about paths only.
+	Probe *Mount
+}
+
+// Sight is the answer to a Question.
+type Sight struct {
+	Paths map[string]PathLook
+	// Answer is what the probed superblock said.
+	Answer Answer
+	// Changed is true when the mount to probe was no longer there: the mount
+	// table has to be read again.
+	Changed bool
+	// Kind is the type of the probed root, Rdev the device of a block volume
+	// and of a filesystem whose mount does not show its device (btrfs).
+	Kind PathKind
+	Rdev Dev
+	UUID string
+}
+
+// Look asks one question in one worker round trip. A superblock that does not
+// answer in time is an answer; an error means that the question could not be
+// asked.
+func (n *Node) Look(ctx context.Context, q Question) (Sight, error) {
+	query := touch.LookQuery{Paths: make([]touch.PathQuery, len(q.Paths))}
+	for i, p := range q.Paths {
+		query.Paths[i] = touch.PathQuery{Path: p, VolData: n.kubelet.Layout(p).VolData}
+	}
+	if q.Probe != nil {
+		query.Probe = &touch.ProbeQuery{Path: q.Probe.Path, Want: ref(*q.Probe), UUID: q.Probe.onDevice(), Source: q.Probe.deviceSource()}
+	}
+	call, cancel := bounded(ctx, n.cfg.ProbeTimeout)
+	defer cancel()
+	a, err := worker.Call(call, n.cfg.Pool, touch.Look, query)
+	silent := errors.Is(err, worker.ErrSilent) || errors.Is(err, worker.ErrStuck)
+	switch {
+	case err == nil:
+		return sight(q, a)
+	case !silent || q.Probe == nil || ctx.Err() != nil:
+		return Sight{}, err
+	}
+	s, err2 := n.lookAbove(ctx, query)
+	if err2 != nil {
+		return Sight{}, err2
+	}
+	s.Answer = Answer{Asked: true, Silent: true, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout}
+	return s, nil
+}
+
+// lookAbove asks again without touching the volume: kubelet's files lie above
+// it and answer even when it does not.
+func (n *Node) lookAbove(ctx context.Context, query touch.LookQuery) (Sight, error) {
+	query.Probe = nil
+	for i := range query.Paths {
+		query.Paths[i].Above = true
+	}
+	call, cancel := bounded(ctx, n.cfg.ProbeTimeout)
+	defer cancel()
+	a, err := worker.Call(call, n.cfg.Pool, touch.Look, query)
+	if err != nil {
+		return Sight{}, err
+	}
+	paths := make([]string, len(query.Paths))
+	for i, p := range query.Paths {
+		paths[i] = p.Path
+	}
+	return sight(Question{Paths: paths}, a)
+}
+
+func sight(q Question, a touch.LookAnswer) (Sight, error) {
+	s := Sight{Paths: make(map[string]PathLook, len(q.Paths))}
+	for i, p := range q.Paths {
+		got := a.Paths[i]
+		l := PathLook{
+			Looked: true,
+			Walk:   got.Walk,
+			Leaf:   got.Leaf,
+			Kind:   kindOf(got.Mode),
+			Link:   got.Link,
+		}
+		if l.Kind == KindBlock {
+			l.Rdev = Dev{Major: got.Major, Minor: got.Minor}
+		}
+		if got.VolData != nil {
+			d, err := ParseVolData(got.VolData)
+			if err != nil {
+				return Sight{}, fmt.Errorf("kubelet's file for %s: %w", p, err)
+			}
+			l.VolData = &d
+		}
+		s.Paths[p] = l
+	}
+	if q.Probe != nil {
+		s.Changed = a.Probe.Changed
+		s.Kind = kindOf(a.Probe.Mode)
+		s.Rdev = Dev{Major: a.Probe.Major, Minor: a.Probe.Minor}
+		s.UUID = a.Probe.UUID
+		s.Answer = Answer{Asked: !s.Changed, Op: a.Probe.Op, Errno: a.Probe.Errno, Elapsed: a.Probe.Elapsed}
+	}
+	return s, nil
+}
+
+// onDevice is true when the mount's device number may be a block device:
+// anonymous ones have major 0.
+func (m Mount) onDevice() bool { return m.Dev.Major != 0 || m.deviceSource() != "" }
+
+// deviceSource gives the source when it is what tells the block device (btrfs
+// shows an anonymous number).
+func (m Mount) deviceSource() string {
+	if m.Dev.Major == 0 && strings.HasPrefix(m.Source, "/dev/") && m.FSType != "devtmpfs" {
+		return m.Source
+	}
+	return ""
+}

@@ -1,0 +1,136 @@
+package host
+
+import (
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Dev is a device number as mountinfo shows it. It is an address, not an
+// identity: it does not survive a boot, and btrfs shows an anonymous one.
+type Dev struct {
+	Major uint32 `json:"major"`
+	Minor uint32 `json:"minor"`
+}
+
+// String gives the "major:minor" of mountinfo and sysfs.
+func (d Dev) String() string { return fmt.Sprintf("%d:%d", d.Major, d.Minor) }
+
+// Zero is true when there is no device.
+func (d Dev) Zero() bool { return d == Dev{} }
+
+// Attr holds per-mount attributes as MOUNT_ATTR_* bits (mount_setattr(2)).
+type Attr uint64
+
+// The attributes that a step reads and sets.
+const (
+	AttrReadOnly    Attr = unix.MOUNT_ATTR_RDONLY
+	AttrNoSUID      Attr = unix.MOUNT_ATTR_NOSUID
+	AttrNoDev       Attr = unix.MOUNT_ATTR_NODEV
+	AttrNoExec      Attr = unix.MOUNT_ATTR_NOEXEC
+	AttrNoAtime     Attr = unix.MOUNT_ATTR_NOATIME
+	AttrStrictAtime Attr = unix.MOUNT_ATTR_STRICTATIME
+	AttrNoDirAtime  Attr = unix.MOUNT_ATTR_NODIRATIME
+	AttrIDMap       Attr = unix.MOUNT_ATTR_IDMAP
+	AttrNoSymFollow Attr = unix.MOUNT_ATTR_NOSYMFOLLOW
+)
+
+// attrNames lists the attributes with their mountinfo words.
+var attrNames = [...]struct {
+	attr Attr
+	name string
+}{
+	{AttrReadOnly, "ro"},
+	{AttrNoSUID, "nosuid"},
+	{AttrNoDev, "nodev"},
+	{AttrNoExec, "noexec"},
+	{AttrNoAtime, "noatime"},
+	{AttrStrictAtime, "strictatime"},
+	{AttrNoDirAtime, "nodiratime"},
+	{AttrIDMap, "idmapped"},
+	{AttrNoSymFollow, "nosymfollow"},
+}
+
+// Has is true when all of the given attributes are set.
+func (a Attr) Has(b Attr) bool { return a&b == b }
+
+// String gives mountinfo's words, "rw" when nothing is set.
+func (a Attr) String() string {
+	words := make([]string, 0, len(attrNames))
+	if !a.Has(AttrReadOnly) {
+		words = append(words, "rw")
+	}
+	for _, n := range attrNames {
+		if a.Has(n.attr) {
+			words = append(words, n.name)
+		}
+	}
+	return strings.Join(words, ",")
+}
+
+// Propagation says how a mount shares mount events (mount_namespaces(7)).
+type Propagation struct {
+	// Shared is the peer group's id, 0 when the mount is not shared.
+	Shared uint64 `json:"shared,omitempty"`
+	// Master is the peer group the mount receives events from, 0 for none.
+	Master     uint64 `json:"master,omitempty"`
+	Unbindable bool   `json:"unbindable,omitempty"`
+}
+
+// Mount is one entry of a mount table.
+type Mount struct {
+	// ID is the kernel's unique mount id (Linux 6.8), never used again; 0 when
+	// the table was read from mountinfo.
+	ID uint64
+	// OldID and OldParent are mountinfo's ids; the kernel reuses them.
+	OldID     int
+	OldParent int
+	Dev       Dev
+	// Root is the directory of the filesystem that the mount shows.
+	Root string
+	// RootDeleted is true when that directory was deleted (mountinfo's
+	// "//deleted").
+	RootDeleted bool
+	// Path is the mount point as seen from the root of the mount namespace.
+	Path        string
+	Attr        Attr
+	Propagation Propagation
+	// FSType includes the subtype, as in "fuse.sshfs".
+	FSType string
+	// Source may name a device, an export or anything at all.
+	Source string
+	// SuperReadOnly is the superblock's own read-only flag.
+	SuperReadOnly bool
+	// SuperOptions are the filesystem's options. They may hold secrets and are
+	// never printed.
+	SuperOptions []string
+}
+
+// HasSuperOption is true when the filesystem shows the option, with or without
+// a value.
+func (m Mount) HasSuperOption(name string) bool {
+	for _, o := range m.SuperOptions {
+		if o == name || strings.HasPrefix(o, name+"=") {
+			return true
+		}
+	}
+	return false
+}
+
+// Same is true when both entries are the same mount.
+func (m Mount) Same(o Mount) bool {
+	if m.ID != 0 && o.ID != 0 {
+		return m.ID == o.ID
+	}
+	return m.OldID == o.OldID && m.Dev == o.Dev && m.Path == o.Path
+}
+
+// interimAttr marks a mount that a rebind has placed and not yet finished. No
+// driver mounts like this, so the mount table itself is the journal: whoever
+// finds such a mount knows what it is and that nothing can be written or
+// deleted through it.
+const interimAttr = AttrReadOnly | AttrNoSUID | AttrNoDev | AttrNoExec | AttrNoSymFollow
+
+// Interim is true for a mount that an unfinished rebind left behind.
+func (m Mount) Interim() bool { return m.Attr.Has(interimAttr) }

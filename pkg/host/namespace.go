@@ -1,0 +1,133 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Namespace is the host's mount namespace, seen from a process that may live in
+// another one.
+type Namespace struct {
+	// fd is nil for our own namespace.
+	fd *os.File
+	// id is the kernel's unique namespace id; 0 for our own namespace, and
+	// where the kernel has none (below Linux 6.11).
+	id uint64
+	// mountinfo stays bound to the namespace it was opened in.
+	mountinfo *os.File
+	mu        sync.Mutex // one reader of mountinfo at a time: it has one offset
+	// statmount is true when the kernel's statmount(2) tells everything that
+	// mountinfo does.
+	statmount bool
+	roots     map[string]string
+}
+
+// OpenNamespace opens the mount namespace at path (as in /proc/1/ns/mnt), empty
+// for our own, and resolves the given directories in it.
+func OpenNamespace(path string, roots []string) (*Namespace, error) {
+	ns := &Namespace{roots: make(map[string]string, len(roots))}
+	if path != "" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, fmt.Errorf("mount namespace: %w", err)
+		}
+		ns.fd = f
+	}
+	done := make(chan error, 1)
+	go func() {
+		// A thread that entered another namespace is not given back: without
+		// an unlock the runtime ends it with this goroutine.
+		runtime.LockOSThread()
+		if ns.fd == nil {
+			defer runtime.UnlockOSThread()
+		}
+		done <- ns.enter(roots)
+	}()
+	if err := <-done; err != nil {
+		return nil, errors.Join(err, ns.Close())
+	}
+	ns.statmount = ns.statmountTellsAll()
+	return ns, nil
+}
+
+func (n *Namespace) enter(roots []string) (err error) {
+	if n.fd != nil {
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			return fmt.Errorf("unshare(CLONE_FS): %w", err)
+		}
+		if err := unix.Setns(int(n.fd.Fd()), unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("enter the mount namespace %s: %w", n.fd.Name(), err)
+		}
+		n.id = namespaceID(int(n.fd.Fd()))
+	}
+	if n.mountinfo, err = os.Open("/proc/thread-self/mountinfo"); err != nil {
+		return err
+	}
+	for _, root := range roots {
+		if n.roots[root], err = filepath.EvalSymlinks(root); err != nil {
+			return fmt.Errorf("root directory %s: %w", root, err)
+		}
+	}
+	return nil
+}
+
+// namespaceID asks for the unique id of a mount namespace (NS_GET_MNTNS_ID,
+// _IOR(0xb7, 0x5, __u64), Linux 6.11); 0 when the kernel has none.
+func namespaceID(fd int) uint64 {
+	const nsGetMntnsID = 0x8008b705
+	var id uint64
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), nsGetMntnsID, uintptr(unsafe.Pointer(&id))); errno != 0 {
+		return 0
+	}
+	return id
+}
+
+// File gives the namespace for workers; nil for our own.
+func (n *Namespace) File() *os.File { return n.fd }
+
+// RealRoots gives the directories of OpenNamespace with their resolved paths.
+func (n *Namespace) RealRoots() map[string]string { return n.roots }
+
+// Close frees the descriptors.
+func (n *Namespace) Close() error {
+	var errs []error
+	for _, f := range []*os.File{n.fd, n.mountinfo} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Mounts reads the mount table. Nothing in it is cached: a filesystem that shut
+// itself down says so in its options and raises no event.
+func (n *Namespace) Mounts() (Table, error) {
+	if n.statmount {
+		if t, err := n.readStatmount(); err == nil {
+			return t, nil
+		}
+		// Someone may have put a limit on the call (seccomp); mountinfo is
+		// always there.
+	}
+	return n.readMountinfo()
+}
+
+func (n *Namespace) readMountinfo() (Table, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, err := n.mountinfo.Seek(0, 0); err != nil {
+		return Table{}, fmt.Errorf("mountinfo: %w", err)
+	}
+	mounts, err := ParseMountinfo(n.mountinfo)
+	if err != nil {
+		return Table{}, err
+	}
+	return NewTable(mounts), nil
+}

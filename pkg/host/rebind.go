@@ -1,0 +1,103 @@
+package host
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+// RebindPlan says which staged mount goes where, and how it ends up there.
+type RebindPlan struct {
+	Staged Mount
+	// Sub is the directory below the staged root that the place shows; empty
+	// for the root itself.
+	Sub    string
+	Target string
+	// Attr are the final attributes.
+	Attr Attr
+	// Private takes the mount out of the peer group of its parent, as the
+	// record shows it.
+	Private bool
+}
+
+// Rebind puts a clone of the staged mount on an empty place. The clone is
+// read-only until it stands alone and still agrees.
+func (n *Node) Rebind(ctx context.Context, plan RebindPlan, still func(context.Context) error) error {
+	placed, err := n.place(ctx, plan)
+	if err != nil {
+		return err
+	}
+	if err := still(ctx); err != nil {
+		// Nobody wants it any more: leave the place as it was found.
+		if offErr := n.takeOff(ctx, plan.Target, placed); offErr != nil {
+			return fmt.Errorf("%w; the clone stays at the place, read-only: %w", err, offErr)
+		}
+		return err
+	}
+	return n.settle(ctx, plan, placed)
+}
+
+// Finish settles an interim mount that an earlier rebind left alone at a place.
+func (n *Node) Finish(ctx context.Context, plan RebindPlan, interim Mount, still func(context.Context) error) error {
+	if err := still(ctx); err != nil {
+		return err
+	}
+	return n.settle(ctx, plan, ref(interim))
+}
+
+// TakeOff unmounts an interim mount from the top of a stack. Where the mount
+// below shares its events, copies on its peers vanish with it; it is refused
+// when anything else stands there.
+func (n *Node) TakeOff(ctx context.Context, interim Mount, still func(context.Context) error) error {
+	table, err := n.Mounts()
+	if err != nil {
+		return err
+	}
+	for _, twin := range table.Twins(interim) {
+		if !twin.Interim() || twin.Dev != interim.Dev || twin.Root != interim.Root {
+			return fmt.Errorf("%w: the umount would also take what is mounted on %q", ErrRefused, twin.Path)
+		}
+	}
+	if err := still(ctx); err != nil {
+		return err
+	}
+	return n.takeOff(ctx, interim.Path, ref(interim))
+}
+
+func (n *Node) place(ctx context.Context, plan RebindPlan) (touch.MountRef, error) {
+	call, cancel := bounded(ctx, n.cfg.StepTimeout)
+	defer cancel()
+	a, err := worker.Call(call, n.cfg.Pool, touch.Place, touch.PlaceQuery{
+		Source:      plan.Staged.Path,
+		SourceMount: ref(plan.Staged),
+		Sub:         plan.Sub,
+		Target:      plan.Target,
+		Interim:     uint64(interimAttr),
+	})
+	return a.Mount, err
+}
+
+func (n *Node) settle(ctx context.Context, plan RebindPlan, placed touch.MountRef) error {
+	call, cancel := bounded(ctx, n.cfg.StepTimeout)
+	defer cancel()
+	_, err := worker.Call(call, n.cfg.Pool, touch.Settle, touch.SettleQuery{
+		Target:  plan.Target,
+		Mount:   placed,
+		Attr:    uint64(plan.Attr),
+		Private: plan.Private,
+	})
+	return err
+}
+
+func (n *Node) takeOff(ctx context.Context, target string, m touch.MountRef) error {
+	call, cancel := bounded(ctx, n.cfg.StepTimeout)
+	defer cancel()
+	_, err := worker.Call(call, n.cfg.Pool, touch.TakeOff, touch.TakeOffQuery{
+		Target:  target,
+		Mount:   m,
+		Interim: uint64(interimAttr),
+	})
+	return err
+}
