@@ -1,0 +1,161 @@
+package healer
+
+import (
+	"context"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// Role says what a place is for.
+type Role string
+
+// The roles of a place.
+const (
+	Staged    Role = "staged"
+	Published Role = "published"
+	Container Role = "container"
+)
+
+// Place is one path where the volume is or should be mounted.
+type Place struct {
+	Role Role
+	Path string
+	// Named is true for the paths that the request itself names.
+	Named bool
+	// PodUID is empty for a staged place and for paths outside kubelet's
+	// layout.
+	PodUID string
+	// Stack holds the mounts on the path, top first; empty: nothing is mounted.
+	Stack []host.Mount
+	// Want is the place as it was when the volume was last healthy; nil when no
+	// record shows it.
+	Want *PlaceRecord
+	// Look is what a worker saw at the path itself.
+	Look host.PathLook
+}
+
+// Dev gives the key of the place's superblock in the case: the device number
+// of the mount, or for a raw block volume the device itself, because all device
+// nodes share the superblock of devtmpfs.
+func (p Place) Dev() host.Dev {
+	if p.Look.Kind == host.KindBlock {
+		return p.Look.Rdev
+	}
+	if len(p.Stack) == 0 {
+		return host.Dev{}
+	}
+	return p.Stack[0].Dev
+}
+
+// Top gives the mount that a path walk ends on.
+func (p Place) Top() (host.Mount, bool) {
+	if len(p.Stack) == 0 {
+		return host.Mount{}, false
+	}
+	return p.Stack[0], true
+}
+
+// Case is everything known about one volume at one moment. Providers decide on
+// it alone, so that they can be tested from values.
+type Case struct {
+	Volume Volume
+	// Driver is the CSI driver as kubelet's vol_data.json names it, or the
+	// server's own driver name.
+	Driver string
+	// Block is true for a raw block volume.
+	Block bool
+	// Places has the published place that the request names first, then the
+	// staged one, then the volume's others.
+	Places []Place
+	// Dormant are recorded places that still exist and that nobody is known to
+	// use at the moment.
+	Dormant []PlaceRecord
+	// BootID identifies this boot.
+	BootID string
+	// Superblocks holds each mounted filesystem instance once, by device.
+	Superblocks map[host.Dev]host.Superblock
+	// Record is nil when the volume was never seen healthy here.
+	Record *Record
+}
+
+// Place finds a place by its path.
+func (c Case) Place(path string) (Place, bool) {
+	for _, p := range c.Places {
+		if p.Path == path {
+			return p, true
+		}
+	}
+	return Place{}, false
+}
+
+// Staged gives the staged place, if the volume has one.
+func (c Case) Staged() (Place, bool) {
+	for _, p := range c.Places {
+		if p.Role == Staged {
+			return p, true
+		}
+	}
+	return Place{}, false
+}
+
+// Invasiveness orders steps: the engine takes the least invasive that helps.
+type Invasiveness int
+
+// The costs of a step.
+const (
+	Rebind Invasiveness = iota
+	Remount
+	Replace
+	Restage
+	Repair
+)
+
+// Step is one heal action at one place. It is data: it can be printed and
+// tested without being run. Running it twice must be safe.
+type Step struct {
+	Name  string
+	Place Place
+	Cost  Invasiveness
+	Heals []Reason
+	// Source is the superblock that the step brings to the place; the engine
+	// proves its identity against the record first.
+	Source host.Dev
+	// Refused says why the step must not run now; empty: it may.
+	Refused string
+	// Run acts. It calls still right before the place becomes usable and gives
+	// up, leaving a state from which the next call heals, when still fails.
+	Run func(ctx context.Context, still func(context.Context) error) error
+}
+
+// Finding is what one provider says of a case.
+type Finding struct {
+	// Mine is true when the volume is this provider's business.
+	Mine       bool
+	Conditions []Condition
+	Steps      []Step
+}
+
+// Provider knows one kind of storage. It is a value in an explicit list.
+type Provider interface {
+	Name() string
+	// Examine judges a case. It touches neither mounts nor devices: all
+	// evidence is in the case.
+	Examine(ctx context.Context, c Case) (Finding, error)
+}
+
+// ErrRefused marks an error that means "must not", not "went wrong".
+var ErrRefused = host.ErrRefused
+
+// Permit is the leave to run one step.
+type Permit interface {
+	// Still fails as soon as the reason for the permit is gone.
+	Still(ctx context.Context) error
+	// Leave ends the permit with the step's error and frees what it holds.
+	Leave(err error)
+}
+
+// Gate is asked once before each step.
+type Gate interface {
+	// Enter refuses with an error whose text says why and what would change it.
+	Enter(ctx context.Context, d Diagnosis, s Step) (Permit, error)
+}

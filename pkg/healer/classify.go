@@ -1,0 +1,104 @@
+package healer
+
+import (
+	"context"
+	"errors"
+	"syscall"
+
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+// Tier says what calling again is good for.
+type Tier string
+
+// The tiers of an error.
+const (
+	// Transient: the same call may succeed a moment later by itself.
+	Transient Tier = "transient"
+	// Retriable: it may succeed once something else on the node changed.
+	Retriable Tier = "retriable"
+	// Terminal: it fails until a person acts.
+	Terminal Tier = "terminal"
+)
+
+// Type says what kind of trouble an error is.
+type Type string
+
+// The types of an error.
+const (
+	TypePermission Type = "permission"
+	TypeExecution  Type = "execution"
+	TypeValidation Type = "validation"
+	TypeTimeout    Type = "timeout"
+	TypeUnknown    Type = "unknown"
+)
+
+// Class is an error's tier and type.
+type Class struct {
+	Tier Tier
+	Type Type
+}
+
+// String gives "tier/type".
+func (c Class) String() string { return string(c.Tier) + "/" + string(c.Type) }
+
+// OpProbe is the operation name of a probe in the table.
+const OpProbe = "probe"
+
+// classes is the one table of error classes. The first row that fits counts;
+// an empty operation or filesystem fits all.
+var classes = []struct {
+	errno  syscall.Errno
+	op     string
+	fsType string
+	class  Class
+}{
+	// A probe that is refused says something of the storage's own rules; our
+	// own step being refused says that the healer lacks a privilege.
+	{syscall.EACCES, OpProbe, "", Class{Retriable, TypePermission}},
+	{syscall.EPERM, OpProbe, "", Class{Retriable, TypePermission}},
+	{syscall.EACCES, "", "", Class{Terminal, TypePermission}},
+	{syscall.EPERM, "", "", Class{Terminal, TypePermission}},
+	// ESTALE on NFS may pass when the server has its exports back.
+	{syscall.ESTALE, OpProbe, "nfs", Class{Transient, TypeExecution}},
+	{syscall.ESTALE, OpProbe, "nfs4", Class{Transient, TypeExecution}},
+	{syscall.ESTALE, "", "", Class{Retriable, TypeExecution}},
+	{syscall.ENOTCONN, "", "", Class{Retriable, TypeExecution}},
+	{syscall.EBUSY, "", "", Class{Transient, TypeExecution}},
+	{syscall.EAGAIN, "", "", Class{Transient, TypeExecution}},
+	{syscall.EINTR, "", "", Class{Transient, TypeExecution}},
+	{syscall.ENOMEM, "", "", Class{Transient, TypeExecution}},
+	{syscall.EMFILE, "", "", Class{Transient, TypeExecution}},
+	{syscall.ENFILE, "", "", Class{Transient, TypeExecution}},
+	{syscall.ETIMEDOUT, "", "", Class{Transient, TypeTimeout}},
+	{syscall.ENOENT, "", "", Class{Retriable, TypeValidation}},
+	{syscall.ELOOP, "", "", Class{Terminal, TypeValidation}},
+	{syscall.EINVAL, "", "", Class{Terminal, TypeValidation}},
+	{syscall.ENOSYS, "", "", Class{Terminal, TypeExecution}},
+	{syscall.EROFS, "", "", Class{Terminal, TypeExecution}},
+	{syscall.EUCLEAN, "", "", Class{Terminal, TypeExecution}},
+	{syscall.ENXIO, "", "", Class{Terminal, TypeExecution}},
+	{syscall.ENODEV, "", "", Class{Terminal, TypeExecution}},
+	{syscall.EIO, "", "", Class{Retriable, TypeExecution}},
+}
+
+// Classify looks an error up by errno, operation and filesystem type.
+func Classify(op, fsType string, err error) Class {
+	switch {
+	case errors.Is(err, ErrRefused):
+		return Class{Retriable, TypeValidation}
+	case errors.Is(err, worker.ErrSilent), errors.Is(err, worker.ErrStuck), errors.Is(err, context.DeadlineExceeded):
+		return Class{Retriable, TypeTimeout}
+	case errors.Is(err, worker.ErrLost), errors.Is(err, worker.ErrCrowded), errors.Is(err, context.Canceled):
+		return Class{Transient, TypeExecution}
+	}
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		for _, row := range classes {
+			if row.errno == errno && (row.op == "" || row.op == op) && (row.fsType == "" || row.fsType == fsType) {
+				return row.class
+			}
+		}
+	}
+	return Class{Retriable, TypeUnknown}
+}

@@ -1,0 +1,61 @@
+package healer
+
+// Status is the volume health status of CSI 1.13 that a condition amounts to.
+type Status string
+
+// The statuses, from bad to worse.
+const (
+	Degraded     Status = "Degraded"
+	Inaccessible Status = "Inaccessible"
+	DataLoss     Status = "DataLoss"
+)
+
+// Reason names a condition in CamelCase. Reasons are part of the interface:
+// they stand in messages, logs and docs, and a released one keeps its meaning.
+type Reason string
+
+// The reasons that the generic provider reports. README.md lists them with
+// their evidence and what a person should do.
+const (
+	// NotMounted: the place exists and nothing is mounted on it.
+	NotMounted Reason = "NotMounted"
+	// StagingNotMounted: the record shows a staged mount, and it is gone.
+	StagingNotMounted Reason = "StagingNotMounted"
+	// WrongVolumeMounted: what is mounted is not what the record or kubelet's
+	// vol_data.json says belongs there.
+	WrongVolumeMounted Reason = "WrongVolumeMounted"
+	// StackedMounts: more than one mount stands at a place.
+	StackedMounts Reason = "StackedMounts"
+	// Disconnected: ENOTCONN, the daemon behind the mount is gone.
+	Disconnected Reason = "Disconnected"
+	// StaleFileHandle: ESTALE, the server no longer knows the root.
+	StaleFileHandle Reason = "StaleFileHandle"
+	// IOError: the storage answered with an error.
+	IOError Reason = "IOError"
+	// FilesystemShutdown: the filesystem stopped itself; stat still succeeds.
+	FilesystemShutdown Reason = "FilesystemShutdown"
+	// ReadOnlyFilesystem: read-only where the volume is meant to be writable.
+	ReadOnlyFilesystem Reason = "ReadOnlyFilesystem"
+	// PermissionDenied: the storage refused the healer, which is root.
+	PermissionDenied Reason = "PermissionDenied"
+	// NotResponding: no answer within the probe timeout.
+	NotResponding Reason = "NotResponding"
+	// DeviceMissing: the block device behind the volume is gone.
+	DeviceMissing Reason = "DeviceMissing"
+	// NotABlockDevice: a raw block volume's place is no block device.
+	NotABlockDevice Reason = "NotABlockDevice"
+)
+
+// Condition is one thing that is wrong with a volume.
+type Condition struct {
+	Status Status
+	Reason Reason
+	// Place is the path it was seen at.
+	Place string
+	// Message names the evidence, in half a sentence without a final stop.
+	Message string
+	// Advice says what a person should do when nothing here heals it.
+	Advice string
+	// Acute is true when the condition may be acted upon.
+	Acute bool
+}

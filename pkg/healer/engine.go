@@ -1,0 +1,198 @@
+package healer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// Node is what the engine needs of its host; *host.Node is the real one.
+type Node interface {
+	Mounts() (host.Table, error)
+	Look(ctx context.Context, q host.Question) (host.Sight, error)
+	BlockDevice(dev host.Dev) host.BlockDevice
+	Holder(podUID string, dev host.Dev) (*host.Holder, error)
+	Kubelet() host.Kubelet
+	RealPath(path string) string
+	BootID() string
+}
+
+// Records keeps what healthy volumes looked like.
+type Records interface {
+	// Load gives nil without an error when there is no usable record.
+	Load(driver, volumeID string) (*Record, error)
+	Save(r Record) error
+}
+
+// Audit keeps the log of every mutating operation.
+type Audit interface {
+	Before(e AuditEntry) error
+	After(e AuditEntry) error
+}
+
+// AuditEntry is one line of the audit log.
+type AuditEntry struct {
+	Driver   string `json:"driver"`
+	VolumeID string `json:"volumeID"`
+	Step     string `json:"step"`
+	Place    string `json:"place"`
+	Source   string `json:"source"`
+	// Outcome is empty before the operation, then "done" or the error.
+	Outcome string `json:"outcome,omitempty"`
+}
+
+// Config is what an engine is made of.
+type Config struct {
+	Node      Node
+	Providers []Provider
+	Gate      Gate
+	Records   Records
+	Audit     Audit
+	// Driver names volumes for which no vol_data.json names a driver.
+	Driver string
+	// CheckOnly stops every call before its first step.
+	CheckOnly bool
+	// Timeout bounds the work on one volume, whatever the caller's deadline.
+	Timeout time.Duration
+}
+
+// Engine takes a volume from a request to a proven answer.
+type Engine struct {
+	cfg      Config
+	inflight *inflight
+
+	mu      sync.Mutex
+	closing bool
+	work    sync.WaitGroup
+}
+
+// New checks cfg.
+func New(cfg Config) (*Engine, error) {
+	switch {
+	case cfg.Node == nil || cfg.Gate == nil || cfg.Records == nil || cfg.Audit == nil:
+		return nil, errors.New("healer: node, gate, records and audit are required")
+	case len(cfg.Providers) == 0:
+		return nil, errors.New("healer: no providers")
+	case cfg.Timeout <= 0:
+		return nil, errors.New("healer: the timeout must be positive")
+	}
+	return &Engine{cfg: cfg, inflight: newInflight()}, nil
+}
+
+// Heal checks a volume, heals it as far as it may, and reports. A sick volume
+// is a report; an error means that the question could not be answered. The
+// work has its own deadline and goes on when the caller leaves; until it ends
+// the volume is busy for others.
+func (e *Engine) Heal(ctx context.Context, v Volume) (Report, error) {
+	keys := []string{pathKey(e.cfg.Node.RealPath(v.Path))}
+	if v.StagingPath != "" {
+		keys = append(keys, pathKey(e.cfg.Node.RealPath(v.StagingPath)))
+	}
+	if !e.begin() {
+		return Report{}, Failed("the server is shutting down", nil)
+	}
+	ticket, err := e.inflight.enter(keys...)
+	if err != nil {
+		e.work.Done()
+		return Report{}, err
+	}
+	type result struct {
+		report Report
+		err    error
+	}
+	done := make(chan result, 1)
+	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.Timeout)
+	go func() {
+		defer e.work.Done()
+		defer cancel()
+		report, err := e.guarded(work, v, ticket)
+		e.free(ticket, report, err)
+		done <- result{report, err}
+	}()
+	select {
+	case r := <-done:
+		return r.report, r.err
+	case <-ctx.Done():
+		return Report{}, ctx.Err()
+	}
+}
+
+// guarded turns a panic into an error: it would otherwise end the server, and
+// with it the work on all other volumes.
+func (e *Engine) guarded(ctx context.Context, v Volume, t *ticket) (r Report, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			klog.FromContext(ctx).Error(nil, "Panic while working on a volume", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			r, err = Report{}, Failed("internal error, see the log", nil)
+		}
+	}()
+	start := time.Now()
+	r, err = e.heal(ctx, v, t)
+	r.Elapsed = time.Since(start)
+	return r, err
+}
+
+// free ends the call's entry, unless a worker that cannot be ended is still at
+// the volume: then it stays busy until the kernel lets go.
+func (e *Engine) free(t *ticket, r Report, err error) {
+	ended := stillRunning(err)
+	for _, o := range r.Steps {
+		if ch := stillRunning(o.Err); ch != nil {
+			ended = ch
+		}
+	}
+	if ended == nil {
+		t.leave()
+		return
+	}
+	go func() { <-ended; t.leave() }()
+}
+
+// stillRunning gives the channel that closes when the stuck worker behind an
+// error ends; nil when there is none.
+func stillRunning(err error) <-chan struct{} {
+	var stuck interface{ Ended() <-chan struct{} }
+	if errors.As(err, &stuck) {
+		return stuck.Ended()
+	}
+	return nil
+}
+
+func (e *Engine) begin() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closing {
+		return false
+	}
+	e.work.Add(1)
+	return true
+}
+
+// Close lets running work reach its end, until ctx ends. New calls and new
+// steps are refused from now on.
+func (e *Engine) Close(ctx context.Context) error {
+	e.mu.Lock()
+	e.closing = true
+	e.mu.Unlock()
+	done := make(chan struct{})
+	go func() { e.work.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("work on volumes goes on: %w", ctx.Err())
+	}
+}
+
+func (e *Engine) isClosing() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.closing
+}

@@ -1,0 +1,69 @@
+package healer
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Kind classes the errors that mean "the question could not be answered". A
+// sick volume is not among them: that is a Report.
+type Kind int
+
+// The kinds, one for each status code that the contract knows.
+const (
+	// KindUnknown: a failing operation on our side (UNKNOWN).
+	KindUnknown Kind = iota
+	// KindInvalid: the request is wrong (INVALID_ARGUMENT).
+	KindInvalid
+	// KindNotFound: no such volume here (NOT_FOUND).
+	KindNotFound
+	// KindBusy: another operation on the volume is running (ABORTED).
+	KindBusy
+	// KindUnauthenticated: the secrets were refused (UNAUTHENTICATED).
+	KindUnauthenticated
+	// KindDisabled: the server was told not to offer the call (UNIMPLEMENTED).
+	KindDisabled
+)
+
+// Error is an error with its class. Its text is fit for a caller: it names the
+// field and the rule, or the failing operation, and never holds a secret.
+type Error struct {
+	Kind Kind
+	Text string
+	Err  error
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return e.Text
+	}
+	return e.Text + ": " + e.Err.Error()
+}
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Invalid says which field of a request breaks which rule.
+func Invalid(field, rule string, args ...any) error {
+	return &Error{Kind: KindInvalid, Text: field + ": " + fmt.Sprintf(rule, args...)}
+}
+
+// NotFound says that the volume is not on this node.
+func NotFound(text string, args ...any) error {
+	return &Error{Kind: KindNotFound, Text: fmt.Sprintf(text, args...)}
+}
+
+// Failed says which of our own operations failed.
+func Failed(operation string, err error) error {
+	return &Error{Kind: KindUnknown, Text: operation, Err: err}
+}
+
+// KindOf gives the class of an error, KindUnknown for a foreign one.
+func KindOf(err error) Kind {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Kind
+	}
+	return KindUnknown
+}

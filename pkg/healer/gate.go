@@ -1,0 +1,59 @@
+package healer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// WantedGate lets a step change a place only while its pod wants it (design:
+// "wanted before action"): a driver's NodeUnpublishVolume unmounts and then
+// deletes the directory tree, and a mount put back in between would have its
+// files deleted.
+type WantedGate struct {
+	// Node finds the containers that prove it.
+	Node interface {
+		Holder(podUID string, dev host.Dev) (*host.Holder, error)
+	}
+	// Standalone declares that there is no orchestrator: the caller vouches for
+	// the place it names, and for no other.
+	Standalone bool
+}
+
+// Enter implements Gate.
+func (g WantedGate) Enter(_ context.Context, _ Diagnosis, s Step) (Permit, error) {
+	holder, err := g.Node.Holder(s.Place.PodUID, s.Source)
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell whether the place is wanted: %w", err)
+	}
+	switch {
+	case holder != nil:
+		return heldPermit{holder}, nil
+	case g.Standalone && s.Place.Named:
+		return vouchedPermit{}, nil
+	case g.Standalone:
+		return nil, errors.New("the caller vouches only for the path it names, and no running container of this place's pod has the volume mounted")
+	default:
+		return nil, errors.New("no running container of this pod has the volume mounted, so nothing proves that the place is still wanted")
+	}
+}
+
+// heldPermit lasts as long as the container's process.
+type heldPermit struct{ holder *host.Holder }
+
+func (p heldPermit) Still(context.Context) error {
+	if err := p.holder.Alive(); err != nil {
+		return fmt.Errorf("%w: the place is no longer wanted: %w", ErrRefused, err)
+	}
+	return nil
+}
+
+func (p heldPermit) Leave(error) { p.holder.Close() }
+
+// vouchedPermit lasts as long as the call.
+type vouchedPermit struct{}
+
+func (vouchedPermit) Still(ctx context.Context) error { return ctx.Err() }
+func (vouchedPermit) Leave(error)                     {}

@@ -1,0 +1,82 @@
+package healer
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// proveIdentity shows that the superblock a step is about to bring to a place
+// is the recorded volume's. An error says which proof is missing.
+func proveIdentity(c Case, dev host.Dev) error {
+	if c.Record == nil {
+		return errors.New("the volume was never seen healthy on this node")
+	}
+	sb, known := c.Superblocks[dev]
+	if !known {
+		return fmt.Errorf("nothing is known of the filesystem on device %s", dev)
+	}
+	if sb.Device == nil {
+		return proveWithoutDevice(c, dev, sb)
+	}
+	if differs := Differs(c.Record.Identity, sb.Device.Identity); differs != "" {
+		return errors.New(differs)
+	}
+	if c.Record.BootID == c.BootID && c.Record.DiskSeq != 0 && c.Record.DiskSeq == sb.Device.DiskSeq {
+		return nil
+	}
+	if c.Record.Identity.Empty() {
+		return errors.New("the device has no serial number, WWID, device-mapper UUID or filesystem UUID")
+	}
+	return nil
+}
+
+// Differs compares the identity of a record with that of a device now. A part
+// that the record has and the device lacks is a difference: a clone of a disk
+// has everything but its serial number. A device may have grown.
+func Differs(recorded, now host.Identity) string {
+	for _, part := range []struct{ name, recorded, now string }{
+		{"filesystem UUID", recorded.FilesystemUUID, now.FilesystemUUID},
+		{"serial number", recorded.Serial, now.Serial},
+		{"WWID", recorded.WWID, now.WWID},
+		{"device-mapper UUID", recorded.DMUUID, now.DMUUID},
+	} {
+		if part.recorded != "" && part.recorded != part.now {
+			return fmt.Sprintf("%s is %q, recorded was %q", part.name, part.now, part.recorded)
+		}
+	}
+	if now.Size < recorded.Size {
+		return fmt.Sprintf("the device has %d bytes, recorded were %d", now.Size, recorded.Size)
+	}
+	return ""
+}
+
+// proveWithoutDevice proves a network, FUSE or memory filesystem: it is the
+// very mount of the record, or kubelet's files name this volume for the place
+// and the source says the same as ever.
+func proveWithoutDevice(c Case, dev host.Dev, sb host.Superblock) error {
+	staged, found := c.Staged()
+	top, mounted := staged.Top()
+	if !found || !mounted || top.Dev != dev {
+		return errors.New("without a device only the staged mount can prove identity, and it is another filesystem")
+	}
+	want := c.Record.Staged()
+	if want != nil && c.Record.BootID == c.BootID && want.MountID != 0 && want.MountID == top.ID {
+		return nil
+	}
+	switch {
+	case sb.FSType != c.Record.FSType || sb.Source != c.Record.Source:
+		return errors.New("type or source differs from the record")
+	case generic(sb):
+		return errors.New("it was mounted anew, and its source names nothing that could identify it")
+	case staged.Look.VolData == nil || staged.Look.VolData.VolumeHandle != c.Volume.ID || staged.Look.VolData.DriverName != c.Driver:
+		return errors.New("it was mounted anew, and no vol_data.json of kubelet names this volume there")
+	}
+	return nil
+}
+
+// generic is true for sources that every mount of a type shares.
+func generic(sb host.Superblock) bool {
+	return sb.Source == "" || sb.Source == "none" || sb.Source == sb.FSType || sb.FSType == "tmpfs" || sb.FSType == "ramfs"
+}

@@ -1,0 +1,366 @@
+package healer
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// maxObservations bounds how often a moving mount table is read anew.
+const maxObservations = 4
+
+// errMoved says that the mount table changed while it was looked at.
+var errMoved = errors.New("the mounts of the volume changed while they were looked at")
+
+// observe finds the volume's places and asks each of its superblocks once. An
+// absent mount is believed only when a second reading of the mount table, which
+// is not atomic, shows the same.
+func (e *Engine) observe(ctx context.Context, v Volume, t *ticket) (Case, error) {
+	doubted := map[string]bool{}
+	err := errMoved
+	for range maxObservations {
+		var o *observation
+		if o, err = e.newObservation(v); err != nil {
+			return Case{}, err
+		}
+		if err = o.run(ctx, t); errors.Is(err, errMoved) {
+			continue
+		} else if err != nil {
+			return Case{}, err
+		}
+		if !doubtAbsence(o.c, doubted) {
+			return o.c, nil
+		}
+	}
+	return Case{}, Failed("observe the volume", err)
+}
+
+// doubtAbsence is true when a place is empty that was not yet seen empty before.
+func doubtAbsence(c Case, doubted map[string]bool) bool {
+	fresh := false
+	for _, p := range c.Places {
+		if len(p.Stack) == 0 && !doubted[p.Path] {
+			doubted[p.Path] = true
+			fresh = true
+		}
+	}
+	return fresh
+}
+
+// observation is one pass over a volume.
+type observation struct {
+	engine *Engine
+	node   Node
+	table  host.Table
+	c      Case
+}
+
+func (e *Engine) newObservation(v Volume) (*observation, error) {
+	table, err := e.cfg.Node.Mounts()
+	if err != nil {
+		return nil, Failed("read the mount table", err)
+	}
+	v.Path = e.cfg.Node.RealPath(v.Path)
+	if v.StagingPath != "" {
+		v.StagingPath = e.cfg.Node.RealPath(v.StagingPath)
+	}
+	return &observation{engine: e, node: e.cfg.Node, table: table, c: Case{
+		Volume:      v,
+		BootID:      e.cfg.Node.BootID(),
+		Superblocks: map[host.Dev]host.Superblock{},
+	}}, nil
+}
+
+func (o *observation) run(ctx context.Context, t *ticket) error {
+	v := o.c.Volume
+	if v.Path != v.StagingPath {
+		o.add(rolePublished(o.node.Kubelet().Layout(v.Path)), v.Path, true)
+	}
+	if v.StagingPath != "" {
+		o.add(Staged, v.StagingPath, true)
+	}
+	if err := o.look(ctx); err != nil {
+		return err
+	}
+	if err := o.follow(ctx); err != nil {
+		return err
+	}
+	if err := o.accept(); err != nil {
+		return err
+	}
+	if err := t.add(volumeKey(o.c.Driver, v.ID)); err != nil {
+		return err
+	}
+	record, err := o.engine.cfg.Records.Load(o.c.Driver, v.ID)
+	if err != nil {
+		// Without a record less can be healed, and nothing wrong is done.
+		klog.FromContext(ctx).Error(err, "Cannot read the volume's record", "driver", o.c.Driver)
+	}
+	o.c.Record = record
+	if err := o.others(ctx); err != nil {
+		return err
+	}
+	for i := range o.c.Places {
+		o.c.Places[i].Want = record.Place(o.c.Places[i].Path)
+	}
+	return nil
+}
+
+// rolePublished tells a staging path that a caller named as volume_path from a
+// published one.
+func rolePublished(l host.Layout) Role {
+	if l.Kind == host.LayoutStaging || l.Kind == host.LayoutBlockStaging {
+		return Staged
+	}
+	return Published
+}
+
+func (o *observation) add(role Role, path string, named bool) {
+	if _, known := o.c.Place(path); known {
+		return
+	}
+	o.c.Places = append(o.c.Places, Place{
+		Role:   role,
+		Path:   path,
+		Named:  named,
+		PodUID: o.node.Kubelet().Layout(path).PodUID,
+		Stack:  o.table.Stack(path),
+	})
+}
+
+// group is what one worker call asks: one superblock and the places on it.
+type group struct {
+	places []int
+	probe  *host.Mount
+	sight  host.Sight
+	err    error
+}
+
+// look asks about all places not yet looked at: one call for each superblock,
+// side by side, so that one that hangs keeps no answer of another back.
+func (o *observation) look(ctx context.Context) error {
+	groups := o.groups()
+	if len(groups) == 1 {
+		o.ask(ctx, groups[0])
+	} else {
+		var wg sync.WaitGroup
+		for _, g := range groups {
+			wg.Go(func() { o.ask(ctx, g) })
+		}
+		wg.Wait()
+	}
+	for _, g := range groups {
+		if g.err != nil {
+			return Failed("look at the volume", g.err)
+		}
+		if g.sight.Changed {
+			return errMoved
+		}
+		o.take(g)
+	}
+	return nil
+}
+
+func (o *observation) groups() []*group {
+	type key struct {
+		dev  host.Dev
+		root string
+	}
+	var list []*group
+	byKey := map[key]*group{}
+	for i := range o.c.Places {
+		p := &o.c.Places[i]
+		if p.Look.Looked {
+			continue
+		}
+		var k key
+		top, mounted := p.Top()
+		if mounted {
+			k.dev = top.Dev
+			if top.FSType == devtmpfs {
+				k.root = top.Root // every device node is a storage of its own
+			}
+		}
+		g := byKey[k]
+		if g == nil {
+			g = &group{}
+			byKey[k] = g
+			list = append(list, g)
+			if _, probed := o.c.Superblocks[top.Dev]; mounted && !probed {
+				g.probe = &top
+			}
+		}
+		g.places = append(g.places, i)
+	}
+	return list
+}
+
+const devtmpfs = "devtmpfs"
+
+func (o *observation) ask(ctx context.Context, g *group) {
+	q := host.Question{Probe: g.probe}
+	for _, i := range g.places {
+		q.Paths = append(q.Paths, o.c.Places[i].Path)
+	}
+	g.sight, g.err = o.node.Look(ctx, q)
+}
+
+// take notes a group's answer in the case.
+func (o *observation) take(g *group) {
+	for _, i := range g.places {
+		p := &o.c.Places[i]
+		p.Look = g.sight.Paths[p.Path]
+		if top, mounted := p.Top(); mounted && g.sight.Kind == host.KindBlock && p.Look.Kind == "" && top.FSType == devtmpfs {
+			p.Look.Kind, p.Look.Rdev = host.KindBlock, g.sight.Rdev
+		}
+	}
+	if g.probe != nil {
+		sb := o.superblock(*g.probe, g.sight)
+		o.c.Superblocks[sb.Dev] = sb
+	}
+}
+
+// superblock joins the facts of a mount with what the storage answered.
+func (o *observation) superblock(m host.Mount, s host.Sight) host.Superblock {
+	sb := host.Superblock{
+		Dev:               m.Dev,
+		FSType:            m.FSType,
+		Source:            m.Source,
+		ReadOnly:          m.SuperReadOnly,
+		Shutdown:          m.HasSuperOption("shutdown"),
+		EmergencyReadOnly: m.HasSuperOption("emergency_ro"),
+		Kind:              s.Kind,
+		Answer:            s.Answer,
+	}
+	var dev host.Dev
+	switch {
+	case s.Kind == host.KindBlock:
+		sb.Dev, dev = s.Rdev, s.Rdev
+	case m.Dev.Major != 0:
+		dev = m.Dev
+	default:
+		dev = s.Rdev
+	}
+	if !dev.Zero() {
+		d := o.node.BlockDevice(dev)
+		d.Identity.FilesystemUUID = s.UUID
+		sb.Device = &d
+	}
+	return sb
+}
+
+// follow replaces the one symbolic link that is kubelet's own, from a pod's
+// directory to its block volume, by its target.
+func (o *observation) follow(ctx context.Context) error {
+	p := o.c.Places[0]
+	if p.Look.Kind != host.KindSymlink {
+		return nil
+	}
+	kubelet := o.node.Kubelet()
+	from, target := kubelet.Layout(p.Path), o.node.RealPath(p.Look.Link)
+	to := kubelet.Layout(target)
+	if from.Kind != host.LayoutPodBlock || to.Kind != host.LayoutBlock || to.PV != from.PV || to.PodUID != from.PodUID ||
+		strings.Contains(target, "/../") {
+		return Invalid("volume_path", "is a symbolic link, and not kubelet's own one from a pod to its block volume")
+	}
+	o.c.Volume.Path = target
+	o.c.Places = slices.Delete(o.c.Places, 0, 1)
+	o.add(Published, target, true)
+	last := len(o.c.Places) - 1
+	o.c.Places[0], o.c.Places[last] = o.c.Places[last], o.c.Places[0]
+	return o.look(ctx)
+}
+
+// accept refuses what is no volume of this request, and learns the driver.
+func (o *observation) accept() error {
+	o.c.Driver = o.engine.cfg.Driver
+	for i, p := range o.c.Places {
+		field := "staging_target_path"
+		if i == 0 {
+			field = "volume_path"
+		}
+		if err := acceptPath(field, p); err != nil {
+			return err
+		}
+		d := p.Look.VolData
+		if d == nil || d.VolumeHandle == "" {
+			continue
+		}
+		if i == 0 && d.VolumeHandle != o.c.Volume.ID {
+			return NotFound("volume_id: kubelet's vol_data.json for volume_path names another volume")
+		}
+		if d.VolumeHandle == o.c.Volume.ID && d.DriverName != "" {
+			o.c.Driver = d.DriverName
+			break
+		}
+	}
+	return o.acceptCapability()
+}
+
+func acceptPath(field string, p Place) error {
+	l := p.Look
+	switch {
+	case !l.Looked || len(p.Stack) > 0:
+		return nil // what is mounted exists
+	case l.Walk == syscall.ELOOP || l.Leaf == syscall.ELOOP:
+		return Invalid(field, "a component is a symbolic link")
+	case l.Walk == syscall.ENAMETOOLONG || l.Leaf == syscall.ENAMETOOLONG:
+		return Invalid(field, "is too long for the filesystem it lies on")
+	case l.Missing() && field == "volume_path":
+		return NotFound("volume_path: does not exist on this node")
+	case l.Missing():
+		return nil // a staging path that is gone is a condition
+	case l.Walk != 0:
+		return Failed("resolve "+field, l.Walk)
+	case l.Leaf != 0:
+		return Failed("look at "+field, l.Leaf)
+	case l.Kind == host.KindSymlink:
+		return Invalid(field, "is a symbolic link")
+	}
+	return nil
+}
+
+// acceptCapability compares what the caller says the volume is with what is
+// there.
+func (o *observation) acceptCapability() error {
+	p := o.c.Places[0]
+	layout := o.node.Kubelet().Layout(p.Path)
+	o.c.Block = p.Look.Kind == host.KindBlock ||
+		layout.Kind == host.LayoutBlock || layout.Kind == host.LayoutBlockStaging
+	want := o.c.Volume.Capability
+	if want == nil {
+		return nil
+	}
+	switch {
+	case want.Access == AccessBlock && p.Look.Kind == host.KindDirectory:
+		return Invalid("volume_capability", "says block, and volume_path is a directory")
+	case want.Access == AccessMount && o.c.Block:
+		return Invalid("volume_capability", "says mount, and volume_path is that of a raw block volume")
+	}
+	o.c.Block = want.Access == AccessBlock
+	top, mounted := p.Top()
+	if mounted && localFS(want.FSType) && localFS(top.FSType) && family(want.FSType) != family(top.FSType) {
+		return Invalid("volume_capability.mount.fs_type", "says %s, and volume_path is %s", want.FSType, top.FSType)
+	}
+	return nil
+}
+
+// localFS is true for the filesystem types whose name means the same to every
+// driver; fs_type is ignored by many that serve their own.
+func localFS(t string) bool {
+	return slices.Contains([]string{"ext2", "ext3", "ext4", "xfs", "btrfs"}, t)
+}
+
+func family(t string) string {
+	if strings.HasPrefix(t, "ext") {
+		return "ext"
+	}
+	return t
+}

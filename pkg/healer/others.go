@@ -1,0 +1,135 @@
+package healer
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// others adds the places of the volume that the request did not name: its
+// staged one, and those of other pods on this node.
+func (o *observation) others(ctx context.Context) error {
+	before := len(o.c.Places)
+	if _, found := o.c.Staged(); !found {
+		o.addStaged()
+	}
+	siblings := o.siblings()
+	for _, p := range siblings {
+		o.add(Published, p, false)
+	}
+	var sleeping []PlaceRecord
+	if o.c.Record != nil {
+		for _, r := range o.c.Record.Places {
+			if _, known := o.c.Place(r.Path); !known && r.Role == Published {
+				o.add(Published, r.Path, false)
+				sleeping = append(sleeping, r)
+			}
+		}
+	}
+	if len(o.c.Places) == before {
+		return nil
+	}
+	if err := o.look(ctx); err != nil {
+		return err
+	}
+	return o.sift(before, sleeping)
+}
+
+// addStaged adds the staged place as the record or kubelet's layout has it.
+func (o *observation) addStaged() {
+	if r := o.c.Record.Staged(); r != nil {
+		o.add(Staged, r.Path, false)
+		return
+	}
+	base := o.node.Kubelet().Staging(o.c.Driver, o.c.Volume.ID)
+	for _, m := range o.table.Mounts() {
+		if m.Path == base || strings.HasPrefix(m.Path, base+"/") {
+			o.add(Staged, m.Path, false)
+			return
+		}
+	}
+}
+
+// siblings finds mounts at kubelet's paths for the same PersistentVolume in
+// other pods.
+func (o *observation) siblings() []string {
+	kubelet := o.node.Kubelet()
+	named := kubelet.Layout(o.c.Places[0].Path)
+	if named.PV == "" {
+		return nil
+	}
+	var found []string
+	for _, m := range o.table.Mounts() {
+		if !strings.Contains(m.Path, "/"+named.PV) {
+			continue
+		}
+		l := kubelet.Layout(m.Path)
+		if l.PV == named.PV && (l.Kind == host.LayoutPod || l.Kind == host.LayoutBlock) && !slices.Contains(found, m.Path) {
+			found = append(found, m.Path)
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// sift keeps, of the places added without having been named, those that are
+// this volume's and in use.
+func (o *observation) sift(from int, sleeping []PlaceRecord) error {
+	kept := o.c.Places[:from:from]
+	for _, p := range o.c.Places[from:] {
+		switch {
+		case p.Role == Staged:
+			kept = append(kept, p)
+		case len(p.Stack) > 0:
+			if o.ours(p) {
+				kept = append(kept, p)
+			}
+		default:
+			if p.Look.Missing() || !o.ours(p) {
+				continue // the pod is gone
+			}
+			used, err := o.used(p)
+			if err != nil {
+				return err
+			}
+			if used {
+				kept = append(kept, p)
+				continue
+			}
+			for _, r := range sleeping {
+				if r.Path == p.Path {
+					o.c.Dormant = append(o.c.Dormant, r)
+				}
+			}
+		}
+	}
+	o.c.Places = kept
+	return nil
+}
+
+// ours is true when kubelet's file for a sibling names this volume: an inline
+// volume of another pod may share the directory name.
+func (o *observation) ours(p Place) bool {
+	d := p.Look.VolData
+	return d != nil && d.VolumeHandle == o.c.Volume.ID && d.DriverName == o.c.Driver
+}
+
+// used is true when a running container of the pod has the volume mounted.
+// Without one, an empty place is most likely that of a pod on its way out.
+func (o *observation) used(p Place) (bool, error) {
+	staged, found := o.c.Staged()
+	if !found || len(staged.Stack) == 0 {
+		return false, nil
+	}
+	h, err := o.node.Holder(p.PodUID, staged.Dev())
+	if err != nil {
+		return false, Failed("look for running containers", err)
+	}
+	if h == nil {
+		return false, nil
+	}
+	h.Close()
+	return true, nil
+}

@@ -1,0 +1,118 @@
+package mounts
+
+import (
+	"fmt"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// What a person should do, for conditions that no step here heals.
+const (
+	adviceRepublish = "delete the pod, so that kubelet publishes the volume anew"
+	adviceRestage   = "delete all pods on this node that use the volume, so that kubelet has the driver stage it anew"
+	adviceRecord    = "find out who mounted it; if it is right, remove the volume's record from the state directory"
+	adviceStacked   = "find out who mounted twice, and unmount the top when no container uses it"
+)
+
+// judgePlace says what is wrong with how the volume is mounted at a place.
+func judgePlace(c healer.Case, p healer.Place) []healer.Condition {
+	if len(p.Stack) == 0 {
+		return judgeEmpty(p)
+	}
+	var found []healer.Condition
+	if len(p.Stack) > 1 {
+		found = append(found, stacked(p))
+	}
+	if wrong := wrongVolume(c, p); wrong != "" {
+		found = append(found, healer.Condition{
+			Status: healer.Inaccessible, Reason: healer.WrongVolumeMounted, Place: p.Path,
+			Message: wrong, Advice: adviceRecord,
+		})
+	}
+	if c.Block && p.Look.Kind != host.KindBlock && p.Look.Kind != host.KindNone {
+		found = append(found, healer.Condition{
+			Status: healer.Inaccessible, Reason: healer.NotABlockDevice, Place: p.Path,
+			Message: fmt.Sprintf("a raw block volume is expected, and a %s is there", p.Look.Kind), Advice: adviceRepublish,
+		})
+	}
+	return append(found, judgeReadOnlyMount(c, p)...)
+}
+
+func judgeEmpty(p healer.Place) []healer.Condition {
+	switch {
+	case p.Role == healer.Staged && p.Want == nil:
+		// Many drivers stage nothing, or stage below the path they were given.
+		return nil
+	case p.Role == healer.Staged:
+		return []healer.Condition{{
+			Status: healer.Inaccessible, Reason: healer.StagingNotMounted, Place: p.Path,
+			Message: "the mount recorded there is gone", Advice: adviceRestage,
+		}}
+	default:
+		return []healer.Condition{{
+			Status: healer.Inaccessible, Reason: healer.NotMounted, Place: p.Path,
+			Message: "the path exists and nothing is mounted on it", Advice: adviceRepublish, Acute: true,
+		}}
+	}
+}
+
+func stacked(p healer.Place) healer.Condition {
+	c := healer.Condition{
+		Status: healer.Degraded, Reason: healer.StackedMounts, Place: p.Path,
+		Message: fmt.Sprintf("%d mounts stand on the path", len(p.Stack)), Advice: adviceStacked,
+	}
+	if leftBehind(p) {
+		c.Acute = true
+		c.Message += ", the top one left by an interrupted rebind"
+	}
+	return c
+}
+
+// leftBehind is true when the top of a stack is an interim mount of ours that
+// duplicates the one below.
+func leftBehind(p healer.Place) bool {
+	if len(p.Stack) < 2 || !p.Stack[0].Interim() {
+		return false
+	}
+	top, below := p.Stack[0], p.Stack[1]
+	return !below.Interim() && top.Dev == below.Dev && top.Root == below.Root
+}
+
+// interrupted is true for an interim mount alone at a place: a rebind that was
+// killed between its halves.
+func interrupted(p healer.Place) bool {
+	return p.Role == healer.Published && len(p.Stack) == 1 && p.Stack[0].Interim() &&
+		(p.Want == nil || p.Stack[0].Attr != p.Want.Attr)
+}
+
+// wrongVolume says in which way something else is mounted than belongs there;
+// empty when nothing contradicts.
+func wrongVolume(c healer.Case, p healer.Place) string {
+	if d := p.Look.VolData; d != nil && d.VolumeHandle != "" && (d.VolumeHandle != c.Volume.ID || d.DriverName != c.Driver) {
+		return "kubelet's vol_data.json names another volume"
+	}
+	if p.Want == nil {
+		return ""
+	}
+	top := p.Stack[0]
+	sb := c.Superblocks[p.Dev()]
+	ofRecord := c.Record.Staged() == nil || p.Role == healer.Staged ||
+		c.Record.Staged().Dev == p.Want.Dev
+	switch {
+	case !ofRecord:
+		return "" // a driver made it of the staged filesystem; only that one has an identity
+	case sb.FSType != c.Record.FSType:
+		return fmt.Sprintf("filesystem type is %s, recorded was %s", sb.FSType, c.Record.FSType)
+	case sb.Device == nil && sb.Source != c.Record.Source:
+		return "the source differs from the recorded one"
+	case sb.Device != nil && !sb.Device.Missing && sb.Answer.Errno == 0 && !sb.Answer.Silent:
+		if differs := healer.Differs(c.Record.Identity, sb.Device.Identity); differs != "" {
+			return differs
+		}
+	}
+	if p.Look.Kind != host.KindBlock && top.Root != p.Want.Root {
+		return fmt.Sprintf("it shows the directory %q of the filesystem, recorded was %q", top.Root, p.Want.Root)
+	}
+	return ""
+}

@@ -1,0 +1,66 @@
+package mounts
+
+import (
+	"slices"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// alwaysReadOnly are the filesystem types that nobody can write to.
+var alwaysReadOnly = []string{"squashfs", "erofs", "iso9660", "cramfs", "romfs"}
+
+// meantWritable says whether a place should be writable. Without a record the
+// mount itself tells: a driver that wants read-only says so on the mount.
+func meantWritable(c healer.Case, p healer.Place) bool {
+	if c.Volume.Capability != nil && c.Volume.Capability.ReadOnly {
+		return false
+	}
+	if p.Want != nil {
+		return !p.Want.Attr.Has(host.AttrReadOnly) && !p.Want.ReadOnlySuper
+	}
+	return len(p.Stack) > 0 && !p.Stack[0].Attr.Has(host.AttrReadOnly)
+}
+
+// judgeReadOnlyMount looks at the mount's own flag; the superblock's is judged
+// once for all its mounts.
+func judgeReadOnlyMount(c healer.Case, p healer.Place) []healer.Condition {
+	top := p.Stack[0]
+	switch {
+	case interrupted(p):
+		return []healer.Condition{{
+			Status: healer.Degraded, Reason: healer.ReadOnlyFilesystem, Place: p.Path, Acute: true,
+			Message: "an interrupted rebind left the mount read-only", Advice: adviceRepublish,
+		}}
+	case leftBehind(p):
+		return nil // StackedMounts says it
+	case p.Want != nil && meantWritable(c, p) && top.Attr.Has(host.AttrReadOnly):
+		return []healer.Condition{{
+			Status: healer.Degraded, Reason: healer.ReadOnlyFilesystem, Place: p.Path,
+			Message: "the mount is read-only, recorded was read-write", Advice: adviceRepublish,
+		}}
+	}
+	return nil
+}
+
+// readOnlySuperblock says how a superblock is read-only that should not be;
+// empty when it is as meant.
+func readOnlySuperblock(c healer.Case, sb host.Superblock) string {
+	how := ""
+	switch {
+	case slices.Contains(alwaysReadOnly, sb.FSType):
+		return ""
+	case sb.EmergencyReadOnly:
+		how = "the filesystem turned read-only after an error (emergency_ro)"
+	case sb.ReadOnly:
+		how = "the filesystem is read-only, and the mount is not"
+	default:
+		return ""
+	}
+	for _, p := range c.Places {
+		if len(p.Stack) > 0 && p.Dev() == sb.Dev && meantWritable(c, p) {
+			return how
+		}
+	}
+	return ""
+}

@@ -1,0 +1,67 @@
+package healer
+
+import (
+	"context"
+	"reflect"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+// recordInterval is how often an unchanged record is written anyway, so that
+// its time of last health means something.
+const recordInterval = time.Hour
+
+// remember saves what the healthy volume looks like, if that changed.
+func (e *Engine) remember(ctx context.Context, c Case) {
+	now := newRecord(c)
+	if old := c.Record; old != nil && time.Since(old.LastHealthy) < recordInterval && time.Since(old.LastHealthy) >= 0 {
+		same := now
+		same.LastHealthy = old.LastHealthy
+		if reflect.DeepEqual(same, *old) {
+			return
+		}
+	}
+	if err := e.cfg.Records.Save(now); err != nil {
+		// The volume is healthy all the same; only a later heal will miss it.
+		klog.FromContext(ctx).Error(err, "Cannot save the record of a healthy volume", "driver", c.Driver)
+	}
+}
+
+// newRecord describes a healthy case.
+func newRecord(c Case) Record {
+	r := Record{
+		Version:     RecordVersion,
+		Driver:      c.Driver,
+		VolumeID:    c.Volume.ID,
+		BootID:      c.BootID,
+		LastHealthy: time.Now().UTC().Truncate(time.Second),
+	}
+	for _, p := range c.Places {
+		top, mounted := p.Top()
+		if !mounted {
+			continue
+		}
+		sb := c.Superblocks[p.Dev()]
+		// The staged superblock is the volume's own; what is published may be
+		// something a driver made of it.
+		if r.FSType == "" || p.Role == Staged {
+			r.FSType, r.Source = sb.FSType, sb.Source
+			if sb.Device != nil {
+				r.Identity, r.DiskSeq = sb.Device.Identity, sb.Device.DiskSeq
+			}
+		}
+		r.Places = append(r.Places, PlaceRecord{
+			Role:          p.Role,
+			Path:          p.Path,
+			Root:          top.Root,
+			Attr:          top.Attr,
+			Propagation:   top.Propagation,
+			ReadOnlySuper: sb.ReadOnly,
+			Dev:           p.Dev(),
+			MountID:       top.ID,
+		})
+	}
+	r.Places = append(r.Places, c.Dormant...)
+	return r
+}

@@ -1,0 +1,78 @@
+package healer
+
+import "time"
+
+// Verdict is the one word that an answer starts with.
+type Verdict string
+
+// The verdicts. Healed means that a fresh observation after the steps found
+// the volume healthy, never that a step ended without an error.
+const (
+	Healthy  Verdict = "healthy"
+	Healed   Verdict = "healed"
+	Abnormal Verdict = "abnormal"
+)
+
+// Report is the answer to one request: the diagnosis before, the steps with
+// their outcomes, the diagnosis after.
+type Report struct {
+	Volume Volume
+	// Driver is the CSI driver that the volume belongs to, as kubelet's files
+	// name it.
+	Driver string
+	Before Diagnosis
+	Steps  []Outcome
+	After  Diagnosis
+	// Refused lists the steps that would have helped and did not run.
+	Refused []Refusal
+	// Elapsed is the time from the first observation to the last.
+	Elapsed time.Duration
+}
+
+// Verdict tells what became of the volume.
+func (r Report) Verdict() Verdict {
+	switch {
+	case !r.After.Healthy():
+		return Abnormal
+	case !r.Before.Healthy():
+		return Healed
+	default:
+		return Healthy
+	}
+}
+
+// Outcome is what one step did.
+type Outcome struct {
+	Step  string
+	Place string
+	// Err is nil when the step ended without an error. That says nothing about
+	// the volume; Report.After does.
+	Err     error
+	Elapsed time.Duration
+}
+
+// Refusal is a step that did not run, and why.
+type Refusal struct {
+	Step  string
+	Place string
+	Why   string
+}
+
+// Diagnosis is what all providers together say of one observed case.
+type Diagnosis struct {
+	Case       Case
+	Conditions []Condition
+	Steps      []Step
+	// Failures are the providers that could not examine the case. A case with
+	// a failure is never healthy.
+	Failures []ProviderFailure
+}
+
+// ProviderFailure is one provider's error.
+type ProviderFailure struct {
+	Provider string
+	Err      error
+}
+
+// Healthy is true when nothing is wrong and everybody could look.
+func (d Diagnosis) Healthy() bool { return len(d.Conditions) == 0 && len(d.Failures) == 0 }

@@ -1,0 +1,61 @@
+package healer
+
+import "fmt"
+
+// Volume is what a request names, validated as far as its text alone allows.
+type Volume struct {
+	// ID is the volume_id, opaque and never part of a path.
+	ID string
+	// Path is the volume_path: absolute, clean and beneath a known root.
+	Path string
+	// StagingPath is the staging_target_path; empty when the driver stages
+	// nothing or the caller did not say.
+	StagingPath string
+	// Capability is nil when the request carries none.
+	Capability *Capability
+	// Secrets and Context come from the request as they are. Neither may be
+	// printed.
+	Secrets Secrets
+	Context Secrets
+}
+
+// AccessType says how a workload uses a volume.
+type AccessType string
+
+// The access types of a CSI VolumeCapability.
+const (
+	AccessMount AccessType = "mount"
+	AccessBlock AccessType = "block"
+)
+
+// Capability is the part of a CSI VolumeCapability that decides what healthy
+// means for the volume.
+type Capability struct {
+	Access AccessType
+	// ReadOnly is true for the reader-only access modes and for a mount flag
+	// "ro": a read-only superblock is then intended.
+	ReadOnly bool
+	// FSType is empty when the caller leaves it open.
+	FSType string
+}
+
+// Secrets is a map whose values never appear in a log, an error or a message:
+// every way to print it gives [redacted].
+type Secrets map[string]string
+
+const redacted = "[redacted]"
+
+// String implements fmt.Stringer.
+func (Secrets) String() string { return redacted }
+
+// GoString implements fmt.GoStringer.
+func (Secrets) GoString() string { return redacted }
+
+// Format implements fmt.Formatter, so that no verb reaches the map.
+func (Secrets) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(redacted)) }
+
+// MarshalJSON implements json.Marshaler.
+func (Secrets) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
+
+// MarshalText implements encoding.TextMarshaler.
+func (Secrets) MarshalText() ([]byte, error) { return []byte(redacted), nil }

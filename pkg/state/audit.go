@@ -1,0 +1,99 @@
+package state
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// auditLimit is the size in bytes at which the audit log moves to audit.log.1,
+// so that both together stay below twice that.
+const auditLimit = 1 << 20
+
+// Audit is the log of mutating operations: one JSON line before each and one
+// after it. A line is on disk before its operation begins.
+type Audit struct {
+	path  string
+	limit int64
+
+	mu   sync.Mutex
+	file *os.File
+	size int64
+}
+
+// Audit opens the directory's audit log.
+func (d *Dir) Audit() (*Audit, error) {
+	a := &Audit{path: filepath.Join(d.path, "audit.log"), limit: auditLimit}
+	return a, a.open()
+}
+
+func (a *Audit) open() error {
+	f, err := os.OpenFile(a.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, fileMode)
+	if err != nil {
+		return fmt.Errorf("audit log: %w", err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return errors.Join(fmt.Errorf("audit log: %w", err), f.Close())
+	}
+	a.file, a.size = f, info.Size()
+	return nil
+}
+
+// Before implements healer.Audit.
+func (a *Audit) Before(e healer.AuditEntry) error { return a.write("before", e) }
+
+// After implements healer.Audit.
+func (a *Audit) After(e healer.AuditEntry) error { return a.write("after", e) }
+
+func (a *Audit) write(when string, e healer.AuditEntry) error {
+	line, err := json.Marshal(struct {
+		Time time.Time `json:"time"`
+		When string    `json:"when"`
+		healer.AuditEntry
+	}{time.Now().UTC(), when, e})
+	if err != nil {
+		return fmt.Errorf("audit log: %w", err)
+	}
+	line = append(line, '\n')
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.size+int64(len(line)) > a.limit && a.size > 0 {
+		if err := a.rotate(); err != nil {
+			return err
+		}
+	}
+	n, err := a.file.Write(line)
+	a.size += int64(n)
+	if err == nil {
+		err = a.file.Sync()
+	}
+	if err != nil {
+		return fmt.Errorf("audit log: %w", err)
+	}
+	return nil
+}
+
+func (a *Audit) rotate() error {
+	if err := os.Rename(a.path, a.path+".1"); err != nil {
+		return fmt.Errorf("audit log: %w", err)
+	}
+	old := a.file
+	if err := a.open(); err != nil {
+		return err
+	}
+	return old.Close()
+}
+
+// Close closes the log.
+func (a *Audit) Close() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.file.Close()
+}

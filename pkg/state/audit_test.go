@@ -1,0 +1,173 @@
+package state
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+type auditLine struct {
+	Time time.Time `json:"time"`
+	When string    `json:"when"`
+	healer.AuditEntry
+}
+
+func openAudit(t *testing.T) *Audit {
+	t.Helper()
+	d, _ := openDir(t)
+	a, err := d.Audit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Close() })
+	return a
+}
+
+// readAudit gives the lines of a log; every line must be whole.
+func readAudit(t *testing.T, path string) []auditLine {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var lines []auditLine
+	for in := bufio.NewScanner(f); in.Scan(); {
+		var l auditLine
+		if err := json.Unmarshal(in.Bytes(), &l); err != nil {
+			t.Fatalf("line %d, %q: %v", len(lines)+1, in.Text(), err)
+		}
+		lines = append(lines, l)
+	}
+	return lines
+}
+
+func TestAuditWritesBeforeAndAfter(t *testing.T) {
+	a := openAudit(t)
+	e := healer.AuditEntry{Driver: driver, VolumeID: "v\n\"1\"", Step: "rebind", Place: "/k/a b", Source: "8:16"}
+	if err := a.Before(e); err != nil {
+		t.Fatal(err)
+	}
+	if lines := readAudit(t, a.path); len(lines) != 1 || lines[0].When != "before" || lines[0].AuditEntry != e {
+		t.Fatalf("before the operation: %+v", lines)
+	}
+	e.Outcome = "done"
+	if err := a.After(e); err != nil {
+		t.Fatal(err)
+	}
+	lines := readAudit(t, a.path)
+	if len(lines) != 2 || lines[1].When != "after" || lines[1].AuditEntry != e || time.Since(lines[1].Time) > time.Minute {
+		t.Errorf("%+v", lines)
+	}
+}
+
+func TestAuditIsBounded(t *testing.T) {
+	a := openAudit(t)
+	a.limit = 4096
+	e := healer.AuditEntry{VolumeID: strings.Repeat("v", 100), Step: "rebind"}
+	const n = 200
+	for range n {
+		if err := a.Before(e); err != nil {
+			t.Fatal(err)
+		}
+		var sum int64
+		for _, p := range []string{a.path, a.path + ".1"} {
+			if info, err := os.Stat(p); err == nil {
+				sum += info.Size()
+				if info.Mode().Perm() != 0o600 {
+					t.Fatalf("%s has mode %o", p, info.Mode().Perm())
+				}
+			}
+		}
+		if sum > 2*a.limit {
+			t.Fatalf("both files have %d bytes", sum)
+		}
+	}
+	if kept := len(readAudit(t, a.path)) + len(readAudit(t, a.path+".1")); kept < 10 {
+		t.Errorf("only %d lines are kept", kept)
+	}
+}
+
+func TestAuditGoesOnWhereItWas(t *testing.T) {
+	d, _ := openDir(t)
+	for range 2 {
+		a, err := d.Audit()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Before(healer.AuditEntry{Step: "rebind"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, err := d.Audit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = a.Close() }()
+	if lines := readAudit(t, a.path); len(lines) != 2 || a.size == 0 {
+		t.Errorf("%d lines, size %d", len(lines), a.size)
+	}
+}
+
+// A crash in the middle of a line costs that line, not the next one.
+func TestAuditAfterATornLine(t *testing.T) {
+	d, _ := openDir(t)
+	a, err := d.Audit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.file.WriteString(`{"time":"2026`); err != nil {
+		t.Fatal(err)
+	}
+	_ = a.Close()
+	if a, err = d.Audit(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = a.Close() }()
+	if err := a.Before(healer.AuditEntry{Step: "rebind"}); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(a.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+	if last := lines[len(lines)-1]; !json.Valid([]byte(last)) {
+		t.Errorf("the line after a torn one is unreadable: %q", last)
+	}
+}
+
+// Somebody removed the log: writing, and with it healing, goes on.
+func TestAuditSurvivesItsRemoval(t *testing.T) {
+	a := openAudit(t)
+	a.limit = 512
+	for range 3 {
+		if err := os.Remove(a.path); err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		for range 10 {
+			if err := a.Before(healer.AuditEntry{Step: "rebind"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(readAudit(t, a.path)) == 0 {
+		t.Error("nothing is written any more")
+	}
+}
+
+func TestAuditThatCannotBeWrittenSaysSo(t *testing.T) {
+	a := openAudit(t)
+	_ = a.file.Close()
+	if err := a.Before(healer.AuditEntry{Step: "rebind"}); err == nil {
+		t.Error("no error")
+	}
+}

@@ -1,0 +1,74 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+const (
+	dirMode  = 0o700
+	fileMode = 0o600
+)
+
+// Dir is an open state directory. Only one server at a time has it.
+type Dir struct {
+	path string
+	lock *os.File
+}
+
+// Open makes the directory if need be and locks it.
+func Open(path string) (*Dir, error) {
+	if !filepath.IsAbs(path) {
+		return nil, fmt.Errorf("state directory %q is not an absolute path", path)
+	}
+	for _, dir := range []string{path, filepath.Join(path, recordsDir)} {
+		if err := os.MkdirAll(dir, dirMode); err != nil {
+			return nil, fmt.Errorf("state directory: %w", err)
+		}
+		if err := os.Chmod(dir, dirMode); err != nil {
+			return nil, fmt.Errorf("state directory: %w", err)
+		}
+	}
+	lock, err := takeLock(path)
+	if err != nil {
+		return nil, err
+	}
+	return &Dir{path: path, lock: lock}, nil
+}
+
+// Close gives the lock back.
+func (d *Dir) Close() error { return d.lock.Close() }
+
+// writeFile replaces a file by one that is complete and on disk, or leaves the
+// old one.
+func writeFile(path string, data []byte) (err error) {
+	tmp := path + ".new"
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, fileMode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(tmp))
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

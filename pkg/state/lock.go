@@ -1,0 +1,29 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// takeLock keeps a second server out of the directory. The kernel gives the
+// lock back when the server ends, however it ends.
+func takeLock(dir string) (*os.File, error) {
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, fileMode)
+	if err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	switch {
+	case err == nil:
+		return lock, nil
+	case errors.Is(err, unix.EWOULDBLOCK):
+		err = fmt.Errorf("state directory %s is in use by another node-healer", dir)
+	default:
+		err = fmt.Errorf("lock state directory %s: %w", dir, err)
+	}
+	return nil, errors.Join(err, lock.Close())
+}
