@@ -1,0 +1,122 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/nodeserver"
+)
+
+// The values of --mode.
+const (
+	modeHeal  = "heal"
+	modeCheck = "check"
+	modeOff   = "off"
+)
+
+// config is what the command line says, checked.
+type config struct {
+	endpoint      string
+	healthAddress string
+	driverName    string
+	nodeID        string
+	kubeletRoot   string
+	pathRoots     []string
+	stateDir      string
+	mode          string
+	standalone    bool
+	hostNamespace string
+	probeTimeout  time.Duration
+	healTimeout   time.Duration
+	allowedUIDs   []uint32
+	verbosity     int
+	version       bool
+}
+
+// parse reads the arguments without the program's name. Usage and flag errors
+// go to out.
+func parse(args []string, out io.Writer) (config, error) {
+	c := config{allowedUIDs: []uint32{0}}
+	f := flag.NewFlagSet("node-healer", flag.ContinueOnError)
+	f.SetOutput(out)
+	f.StringVar(&c.endpoint, "endpoint", "unix:///run/csi-addons/csi-addons.sock", "where to serve: unix:///PATH")
+	f.StringVar(&c.healthAddress, "health-address", "", "TCP address for grpc.health.v1 and nothing else, for kubelet's probes; empty: off")
+	f.StringVar(&c.driverName, "driver-name", "", "name that Identity answers, RFC 1035, at most 63 characters (required)")
+	f.StringVar(&c.nodeID, "node-id", "", "this node's name, for logs")
+	f.StringVar(&c.kubeletRoot, "kubelet-root", "/var/lib/kubelet", "kubelet's root directory; may be a symbolic link")
+	f.Func("path-root", "further directory beneath which volume paths may lie (repeatable)", func(s string) error {
+		c.pathRoots = append(c.pathRoots, s)
+		return nil
+	})
+	f.StringVar(&c.stateDir, "state-dir", "/var/lib/node-healer", "directory for records and the audit log")
+	f.StringVar(&c.mode, "mode", modeHeal, "heal, check (never changes anything) or off (NodeHealer answers UNIMPLEMENTED)")
+	f.BoolVar(&c.standalone, "standalone", false, "there is no orchestrator to ask: the caller vouches that the volume it names is wanted")
+	f.StringVar(&c.hostNamespace, "host-mount-namespace", "", "the host's mount namespace, as in /proc/1/ns/mnt; empty: our own")
+	f.DurationVar(&c.probeTimeout, "probe-timeout", 5*time.Second, "how long one look at a volume may take")
+	f.DurationVar(&c.healTimeout, "heal-timeout", 2*time.Minute, "how long the work on one volume may take in all")
+	f.Func("allowed-uids", "comma-separated user ids that may call (default 0)", func(s string) (err error) {
+		c.allowedUIDs, err = parseUIDs(s)
+		return err
+	})
+	f.IntVar(&c.verbosity, "v", 0, "log verbosity (klog)")
+	f.BoolVar(&c.version, "version", false, "print the version and exit")
+	if err := f.Parse(args); err != nil {
+		return config{}, err
+	}
+	if c.version {
+		return c, nil
+	}
+	if f.NArg() > 0 {
+		return config{}, fmt.Errorf("unexpected argument %q: everything is a flag", f.Arg(0))
+	}
+	return c, c.check()
+}
+
+func parseUIDs(s string) ([]uint32, error) {
+	var uids []uint32
+	for _, field := range strings.Split(s, ",") {
+		uid, err := strconv.ParseUint(strings.TrimSpace(field), 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("%q is not a user id", field)
+		}
+		uids = append(uids, uint32(uid))
+	}
+	return uids, nil
+}
+
+// check names the flag and the rule.
+func (c *config) check() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if err := nodeserver.ValidDriverName(c.driverName); err != nil {
+		bad("--driver-name: %w", err)
+	}
+	if c.mode != modeHeal && c.mode != modeCheck && c.mode != modeOff {
+		bad("--mode: %q is none of heal, check, off", c.mode)
+	}
+	for flagName, dirs := range map[string][]string{
+		"--kubelet-root": {c.kubeletRoot}, "--path-root": c.pathRoots, "--state-dir": {c.stateDir},
+	} {
+		for _, dir := range dirs {
+			if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || dir == "/" {
+				bad("%s: %q is not an absolute, clean path other than /", flagName, dir)
+			}
+		}
+	}
+	if c.hostNamespace != "" && !filepath.IsAbs(c.hostNamespace) {
+		bad("--host-mount-namespace: %q is not an absolute path", c.hostNamespace)
+	}
+	if c.probeTimeout < 100*time.Millisecond || c.probeTimeout > time.Minute {
+		bad("--probe-timeout: %s is not between 100ms and 1m", c.probeTimeout)
+	}
+	if c.healTimeout < 2*c.probeTimeout || c.healTimeout > time.Hour {
+		bad("--heal-timeout: %s is not between twice --probe-timeout and 1h", c.healTimeout)
+	}
+	return errors.Join(errs...)
+}

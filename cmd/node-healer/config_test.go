@@ -1,0 +1,132 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"io"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestDefaults(t *testing.T) {
+	got, err := parse([]string{"--driver-name=csi.example.com"}, io.Discard)
+	want := config{
+		endpoint:     "unix:///run/csi-addons/csi-addons.sock",
+		driverName:   "csi.example.com",
+		kubeletRoot:  "/var/lib/kubelet",
+		stateDir:     "/var/lib/node-healer",
+		mode:         modeHeal,
+		probeTimeout: 5 * time.Second,
+		healTimeout:  2 * time.Minute,
+		allowedUIDs:  []uint32{0},
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v\nwant %+v", got, err, want)
+	}
+}
+
+func TestEveryFlagIsTaken(t *testing.T) {
+	got, err := parse(strings.Fields(`--endpoint=unix:///s --health-address=:9809 --driver-name=d --node-id=n --kubelet-root=/k
+		--path-root=/a --path-root=/b --state-dir=/st --mode=check --standalone --host-mount-namespace=/proc/1/ns/mnt
+		--probe-timeout=1s --heal-timeout=1m --allowed-uids=0,1000 -v=4`), io.Discard)
+	want := config{
+		endpoint: "unix:///s", healthAddress: ":9809", driverName: "d", nodeID: "n", kubeletRoot: "/k",
+		pathRoots: []string{"/a", "/b"}, stateDir: "/st", mode: modeCheck, standalone: true,
+		hostNamespace: "/proc/1/ns/mnt", probeTimeout: time.Second, healTimeout: time.Minute,
+		allowedUIDs: []uint32{0, 1000}, verbosity: 4,
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v\nwant %+v", got, err, want)
+	}
+}
+
+func TestRules(t *testing.T) {
+	const named = "--driver-name=csi.example.com "
+	for _, tc := range []struct {
+		args string
+		want string // what the error names; empty: accepted
+	}{
+		{"", "--driver-name"},
+		{"--driver-name=", "--driver-name"},
+		{"--driver-name=-x", "--driver-name"},
+		{"--driver-name=" + strings.Repeat("x", 64), "--driver-name"},
+		{named + "--mode=heal", ""},
+		{named + "--mode=check", ""},
+		{named + "--mode=off", ""},
+		{named + "--mode=Heal", "--mode"},
+		{named + "--mode=", "--mode"},
+		{named + "--kubelet-root=", "--kubelet-root"},
+		{named + "--kubelet-root=var", "--kubelet-root"},
+		{named + "--kubelet-root=/", "--kubelet-root"},
+		{named + "--kubelet-root=/a/../b", "--kubelet-root"},
+		{named + "--kubelet-root=/a/", "--kubelet-root"},
+		{named + "--path-root=/a --path-root=b", "--path-root"},
+		{named + "--path-root=/", "--path-root"},
+		{named + "--state-dir=x", "--state-dir"},
+		{named + "--state-dir=/a//b", "--state-dir"},
+		{named + "--host-mount-namespace=proc", "--host-mount-namespace"},
+		{named + "--probe-timeout=99ms", "--probe-timeout"},
+		{named + "--probe-timeout=100ms", ""},
+		{named + "--probe-timeout=1m --heal-timeout=2m", ""},
+		{named + "--probe-timeout=61s --heal-timeout=1h", "--probe-timeout"},
+		{named + "--probe-timeout=-1s", "--probe-timeout"},
+		{named + "--probe-timeout=5", "probe-timeout"},
+		{named + "--heal-timeout=9999ms", "--heal-timeout"},
+		{named + "--heal-timeout=10s", ""},
+		{named + "--heal-timeout=1h", ""},
+		{named + "--heal-timeout=1h1s", "--heal-timeout"},
+		{named + "--allowed-uids=4294967295", ""},
+		{named + "--allowed-uids=4294967296", "allowed-uids"},
+		{named + "--allowed-uids=-1", "allowed-uids"},
+		{named + "--allowed-uids=", "allowed-uids"},
+		{named + "--allowed-uids=0,,1", "allowed-uids"},
+		{named + "--allowed-uids=root", "allowed-uids"},
+		{named + "-v=x", "-v"},
+		{named + "--unknown", "unknown"},
+		{named + "check", `"check"`},
+		{"--version", ""},
+		{"--version stray", ""},
+	} {
+		_, err := parse(strings.Fields(tc.args), io.Discard)
+		switch {
+		case tc.want == "" && err != nil:
+			t.Errorf("%q: %v", tc.args, err)
+		case tc.want != "" && err == nil:
+			t.Errorf("%q: accepted", tc.args)
+		case tc.want != "" && !strings.Contains(err.Error(), tc.want):
+			t.Errorf("%q: %v does not name %s", tc.args, err, tc.want)
+		}
+	}
+}
+
+func TestAllMistakesAtOnceAndAlwaysTheSame(t *testing.T) {
+	args := strings.Fields("--mode=x --kubelet-root=a --path-root=b --state-dir=c --probe-timeout=0s")
+	_, first := parse(args, io.Discard)
+	for _, name := range []string{"--driver-name", "--mode", "--kubelet-root", "--path-root", "--state-dir", "--probe-timeout"} {
+		if first == nil || !strings.Contains(first.Error(), name) {
+			t.Fatalf("%s is not named in %v", name, first)
+		}
+	}
+	for range 20 {
+		if _, err := parse(args, io.Discard); err.Error() != first.Error() {
+			t.Fatalf("two orders of one message:\n%v\n%v", first, err)
+		}
+	}
+}
+
+func TestHelp(t *testing.T) {
+	var out strings.Builder
+	if _, err := parse([]string{"--help"}, &out); !errors.Is(err, flag.ErrHelp) {
+		t.Errorf("got %v", err)
+	}
+	for _, name := range []string{
+		"-endpoint", "-driver-name", "-node-id", "-kubelet-root", "-path-root", "-state-dir", "-mode", "-standalone",
+		"-host-mount-namespace", "-probe-timeout", "-heal-timeout", "-allowed-uids", "-v", "-version",
+	} {
+		if !strings.Contains(out.String(), "  "+name) {
+			t.Errorf("%s is not explained", name)
+		}
+	}
+}

@@ -1,0 +1,10 @@
+//go:build faults
+
+package main
+
+import "os"
+
+// workerEnv also hands on the instant at which test builds of the worker pause.
+func workerEnv() []string {
+	return []string{"GOMAXPROCS=1", "NODE_HEALER_PAUSE=" + os.Getenv("NODE_HEALER_PAUSE")}
+}

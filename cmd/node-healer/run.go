@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/healer/provider"
+	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/nodeserver"
+	"github.com/csi-addons/node-healer/pkg/state"
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+const (
+	// stopTimeout bounds each stage of a shutdown; two of them together stay
+	// below the manifest's grace period.
+	stopTimeout = 20 * time.Second
+	// maxWorkers bounds the workers alive at once, idleWorkers those that wait.
+	maxWorkers  = 256
+	idleWorkers = 4
+	// growAfter is how long a call waits for a worker before one more starts.
+	growAfter = 5 * time.Millisecond
+	// killWait is how long a killed worker may take to end.
+	killWait = 500 * time.Millisecond
+	// stepShare is the part of the heal timeout that one half of a step may use.
+	stepShare = 4
+)
+
+// run serves until ctx ends, and takes everything down again in the order in
+// which it is used: calls, work on volumes, workers.
+func run(ctx context.Context, cfg config) (err error) {
+	defer func() { klog.InfoS("Stopped", "err", err) }()
+	dir, err := state.Open(cfg.stateDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	audit, err := dir.Audit()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, audit.Close()) }()
+
+	namespace, err := host.OpenNamespace(cfg.hostNamespace, append([]string{cfg.kubeletRoot}, cfg.pathRoots...))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, namespace.Close()) }()
+	pool, err := newPool(namespace)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, bounded(ctx, pool.Close)) }()
+	engine, err := newEngine(cfg, namespace, pool, dir.Records(), audit)
+	if err != nil {
+		return err
+	}
+	return serve(ctx, cfg, namespace, engine)
+}
+
+// bounded gives a stage of the shutdown its deadline. ctx has ended by then and
+// only lends its values.
+func bounded(ctx context.Context, stop func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	return stop(ctx)
+}
+
+func newPool(namespace *host.Namespace) (*worker.Pool, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find the worker program: %w", err)
+	}
+	return worker.NewPool(worker.Config{
+		Binary:    filepath.Join(filepath.Dir(self), "node-healer-worker"),
+		Namespace: namespace.File(),
+		Env:       workerEnv(),
+		Max:       maxWorkers,
+		Idle:      idleWorkers,
+		Grow:      growAfter,
+		KillWait:  killWait,
+	})
+}
+
+func newEngine(cfg config, ns *host.Namespace, pool *worker.Pool, records state.Records, audit *state.Audit) (*healer.Engine, error) {
+	node, err := host.NewNode(host.Config{
+		Pool:         pool,
+		Namespace:    ns,
+		KubeletRoot:  cfg.kubeletRoot,
+		ProbeTimeout: cfg.probeTimeout,
+		StepTimeout:  cfg.healTimeout / stepShare,
+		Sysfs:        "/sys",
+		Procfs:       "/proc",
+	})
+	if err != nil {
+		return nil, err
+	}
+	return healer.New(healer.Config{
+		Node:      node,
+		Providers: provider.All(node),
+		Gate:      healer.WantedGate{Node: node, Standalone: cfg.standalone},
+		Records:   records,
+		Audit:     audit,
+		Driver:    cfg.driverName,
+		CheckOnly: cfg.mode != modeHeal,
+		Timeout:   cfg.healTimeout,
+	})
+}
+
+func serve(ctx context.Context, cfg config, ns *host.Namespace, engine *healer.Engine) error {
+	var roots []string
+	for configured, resolved := range ns.RealRoots() {
+		roots = append(roots, configured, resolved)
+	}
+	server, err := nodeserver.New(nodeserver.Config{
+		Healer:      engine,
+		DriverName:  cfg.driverName,
+		Version:     version,
+		Off:         cfg.mode == modeOff,
+		Roots:       roots,
+		AllowedUIDs: cfg.allowedUIDs,
+	})
+	if err != nil {
+		return err
+	}
+	listener, err := nodeserver.Listen(cfg.endpoint)
+	if err != nil {
+		return err
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	klog.InfoS("Serving", "endpoint", cfg.endpoint, "driver", cfg.driverName, "node", cfg.nodeID,
+		"mode", cfg.mode, "standalone", cfg.standalone, "version", version)
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	klog.InfoS("Stopping: no new calls, running work comes to its end")
+	// Side by side: the server takes no new calls, the engine no new steps.
+	worked := make(chan error, 1)
+	go func() { worked <- bounded(ctx, engine.Close) }()
+	return errors.Join(bounded(ctx, server.Stop), <-worked, <-served)
+}

@@ -1,0 +1,95 @@
+package nodeserver
+
+import (
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+const (
+	fieldCapability = "volume_capability"
+	fieldAccessMode = "volume_capability.access_mode"
+	fieldFSType     = "volume_capability.mount.fs_type"
+	fieldMountFlags = "volume_capability.mount.mount_flags"
+)
+
+const (
+	maxFSTypeBytes = 64
+	maxFlagBytes   = 4096
+)
+
+// capability checks a CSI capability and keeps what decides about health. Mount
+// flags may hold credentials (CSI says so), and so go no further than here and
+// into no error.
+func capability(c *csi.VolumeCapability) (*healer.Capability, error) {
+	if c == nil {
+		return nil, nil //nolint:nilnil // no capability is a valid request
+	}
+	mode := c.GetAccessMode().GetMode()
+	_, known := csi.VolumeCapability_AccessMode_Mode_name[int32(mode)]
+	if !known || mode == csi.VolumeCapability_AccessMode_UNKNOWN {
+		return nil, healer.Invalid(fieldAccessMode, "must be a mode that CSI 1.13 defines, got %d", int32(mode))
+	}
+	out := &healer.Capability{ReadOnly: readerOnly(mode)}
+	switch access := c.GetAccessType().(type) {
+	case *csi.VolumeCapability_Block:
+		out.Access = healer.AccessBlock
+	case *csi.VolumeCapability_Mount:
+		if err := mountVolume(access.Mount); err != nil {
+			return nil, err
+		}
+		out.Access = healer.AccessMount
+		out.FSType = access.Mount.GetFsType()
+		out.ReadOnly = out.ReadOnly || slices.ContainsFunc(access.Mount.GetMountFlags(), saysReadOnly)
+	default:
+		return nil, healer.Invalid(fieldCapability, "must have either mount or block")
+	}
+	return out, nil
+}
+
+func readerOnly(mode csi.VolumeCapability_AccessMode_Mode) bool {
+	return mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY ||
+		mode == csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
+}
+
+// saysReadOnly looks into a flag too, because mount(8) takes several options in
+// one word and people write them so.
+func saysReadOnly(flag string) bool {
+	return slices.Contains(strings.Split(flag, ","), "ro")
+}
+
+func mountVolume(m *csi.VolumeCapability_MountVolume) error {
+	if fs := m.GetFsType(); fs != "" && !plainName(fs) {
+		return healer.Invalid(fieldFSType, "must be a plain name: a letter or digit, then letters, digits and . _ + -, at most %d in all, got %s",
+			maxFSTypeBytes, quoted(fs))
+	}
+	size := 0
+	for _, flag := range m.GetMountFlags() {
+		if strings.ContainsFunc(flag, unicode.IsControl) {
+			return healer.Invalid(fieldMountFlags, "must not contain control characters")
+		}
+		size += len(flag)
+	}
+	if size > maxFlagBytes {
+		return healer.Invalid(fieldMountFlags, "have %d bytes, at most %d are allowed", size, maxFlagBytes)
+	}
+	return nil
+}
+
+// plainName wants a letter or digit first, so that a type can never be taken
+// for an option or a path by whoever gets it.
+func plainName(s string) bool {
+	if len(s) > maxFSTypeBytes || !alphanumeric(s[0]) {
+		return false
+	}
+	for i := range len(s) {
+		if !alphanumeric(s[i]) && !strings.ContainsRune("._+-", rune(s[i])) {
+			return false
+		}
+	}
+	return true
+}

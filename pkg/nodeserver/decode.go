@@ -1,0 +1,105 @@
+package nodeserver
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	grpcproto "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"k8s.io/klog/v2"
+)
+
+// grpc-go answers INTERNAL to a request that it cannot decode, and (seen in
+// 1.85) has the status on its way before a handler or an interceptor could
+// change it. So the decoder must not fail: handlers receive into an envelope,
+// the codec leaves its error in there, and the handler's side looks inside.
+
+// envelope carries a message and what became of decoding it.
+type envelope struct {
+	msg any
+	err error
+}
+
+type tolerantCodec struct {
+	encoding.CodecV2
+}
+
+func newTolerantCodec() tolerantCodec {
+	return tolerantCodec{encoding.GetCodecV2(grpcproto.Name)}
+}
+
+// Unmarshal implements encoding.CodecV2.
+func (c tolerantCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	if e, ok := v.(*envelope); ok {
+		e.err = c.CodecV2.Unmarshal(data, e.msg)
+		return nil
+	}
+	return c.CodecV2.Unmarshal(data, v)
+}
+
+// receive gets a message through an envelope. The error names the message's
+// type and nothing of what was received.
+func receive(ctx context.Context, method string, recv func(any) error, msg any) error {
+	e := &envelope{msg: msg}
+	if err := recv(e); err != nil || e.err == nil {
+		return err
+	}
+	name := "a protobuf message"
+	if m, ok := msg.(proto.Message); ok {
+		name = string(m.ProtoReflect().Descriptor().FullName())
+	}
+	err := status.Errorf(codes.InvalidArgument, "the request cannot be decoded as %s", name)
+	// No interceptor will see this call.
+	klog.FromContext(ctx).Info("Call refused", keyMethod, method, keyCode, codes.InvalidArgument.String(), keyError, "cannot be decoded as "+name)
+	return err
+}
+
+// registrar registers services with handlers that receive through envelopes.
+type registrar struct {
+	*grpc.Server
+}
+
+// RegisterService implements grpc.ServiceRegistrar. The description is copied,
+// the generated one belongs to its package.
+func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
+	d := *desc
+	d.Methods = make([]grpc.MethodDesc, len(desc.Methods))
+	for i, m := range desc.Methods {
+		d.Methods[i] = tolerantMethod(m, "/"+desc.ServiceName+"/"+m.MethodName)
+	}
+	d.Streams = make([]grpc.StreamDesc, len(desc.Streams))
+	for i, s := range desc.Streams {
+		d.Streams[i] = tolerantStream(s, "/"+desc.ServiceName+"/"+s.StreamName)
+	}
+	r.Server.RegisterService(&d, impl)
+}
+
+func tolerantMethod(m grpc.MethodDesc, method string) grpc.MethodDesc {
+	handle := m.Handler
+	m.Handler = func(srv any, ctx context.Context, dec func(any) error, i grpc.UnaryServerInterceptor) (any, error) {
+		return handle(srv, ctx, func(msg any) error { return receive(ctx, method, dec, msg) }, i)
+	}
+	return m
+}
+
+func tolerantStream(s grpc.StreamDesc, method string) grpc.StreamDesc {
+	handle := s.Handler
+	s.Handler = func(srv any, stream grpc.ServerStream) error {
+		return handle(srv, envelopeStream{stream, method})
+	}
+	return s
+}
+
+type envelopeStream struct {
+	grpc.ServerStream
+	method string
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (s envelopeStream) RecvMsg(msg any) error {
+	return receive(s.Context(), s.method, s.ServerStream.RecvMsg, msg)
+}

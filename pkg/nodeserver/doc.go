@@ -1,0 +1,9 @@
+// Package nodeserver is the gRPC edge of the node healer: it authenticates the
+// caller, checks what the text of a request alone can show, asks the engine,
+// and puts reports and errors on the wire.
+//
+// gRPC codes are known here and nowhere below. The package touches no volume:
+// whether a path exists, crosses a symlink or names another volume is for the
+// engine to find out, in a worker. Do not use it to call a healer from within
+// the process; call the engine.
+package nodeserver

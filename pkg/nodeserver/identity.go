@@ -1,0 +1,79 @@
+package nodeserver
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/csi-addons/spec/lib/go/identity"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	"k8s.io/klog/v2"
+)
+
+// GetIdentity implements identity.IdentityServer.
+func (s *Server) GetIdentity(context.Context, *identity.GetIdentityRequest) (*identity.GetIdentityResponse, error) {
+	return &identity.GetIdentityResponse{Name: s.cfg.DriverName, VendorVersion: s.cfg.Version}, nil
+}
+
+// GetCapabilities implements identity.IdentityServer. NODE_SERVICE is all there
+// is to say: the CSI-Addons specification has no capability for healing yet.
+func (s *Server) GetCapabilities(context.Context, *identity.GetCapabilitiesRequest) (*identity.GetCapabilitiesResponse, error) {
+	return &identity.GetCapabilitiesResponse{Capabilities: []*identity.Capability{{
+		Type: &identity.Capability_Service_{Service: &identity.Capability_Service{
+			Type: identity.Capability_Service_NODE_SERVICE,
+		}},
+	}}}, nil
+}
+
+// Probe implements identity.IdentityServer. It answers from memory and never
+// fails: an error would mean that the server has to be restarted.
+func (s *Server) Probe(ctx context.Context, _ *identity.ProbeRequest) (*identity.ProbeResponse, error) {
+	ready := !s.calls.draining()
+	if ready && s.cfg.Ready != nil {
+		if err := s.cfg.Ready(); err != nil {
+			klog.FromContext(ctx).V(2).Info("Not ready", keyError, oneLine(err.Error(), logTextBytes))
+			ready = false
+		}
+	}
+	return &identity.ProbeResponse{Ready: wrapperspb.Bool(ready)}, nil
+}
+
+// maxNameBytes bounds a driver name, and each label of it.
+const maxNameBytes = 63
+
+// ValidDriverName checks a CSI driver name by the rules that CSI and CSI-Addons
+// share (GetPluginInfo and GetIdentity in their specifications): at most 63
+// characters of RFC 1035 section 2.3.1 labels, joined by dots. Letters may be
+// of either case, and a label may begin with a digit: the specifications allow
+// it by name, as RFC 1123 section 2.1 does, and drivers use it.
+func ValidDriverName(name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("driver name: is required")
+	case len(name) > maxNameBytes:
+		return fmt.Errorf("driver name %s: has %d characters, at most %d are allowed", quoted(name), len(name), maxNameBytes)
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		if !validLabel(label) {
+			return fmt.Errorf("driver name %s: %s must be letters, digits and hyphens, with a letter or digit at both ends (RFC 1035)",
+				quoted(name), quoted(label))
+		}
+	}
+	return nil
+}
+
+func validLabel(label string) bool {
+	if label == "" || label[0] == '-' || label[len(label)-1] == '-' {
+		return false
+	}
+	for i := range len(label) {
+		if !alphanumeric(label[i]) && label[i] != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+func alphanumeric(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+}

@@ -1,0 +1,58 @@
+package nodeserver
+
+import (
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+)
+
+// The limits of the server. The only callers are root's processes on the same
+// node, so they guard against mistakes and runaway clients, and keep the memory
+// that a connection can take small and known.
+const (
+	// maxRequestBytes holds the largest request that validation lets through,
+	// about 55 KiB: 9 KiB of ID and paths, two maps that weigh up to 16 KiB each
+	// on the wire (keys of two bytes without values), and mount flags that weigh
+	// 12 KiB (one byte each). Larger messages get RESOURCE_EXHAUSTED.
+	maxRequestBytes = 64 << 10
+	// maxResponseBytes holds the largest answer: reflection sends a file and
+	// all that it imports at once, which is 38 KiB for healer.proto (CSI 1.13).
+	maxResponseBytes = 256 << 10
+	// maxHeaderBytes is for the headers of one call, as HTTP/2 counts them.
+	// Tracing headers come to a few hundred bytes.
+	maxHeaderBytes = 8 << 10
+	// maxStreams is the number of calls that one connection may have open. A
+	// caller may ask for every volume of a full node at once.
+	maxStreams = 1024
+	// handshakeTimeout is how long a new connection may take until HTTP/2 is
+	// set up. A unix socket needs no round trip to another machine.
+	handshakeTimeout = 5 * time.Second
+	// keepaliveTime and keepaliveTimeout find clients that hang: a dead one is
+	// seen at once on a unix socket. Pings are rare as they wake the client.
+	keepaliveTime    = 10 * time.Minute
+	keepaliveTimeout = time.Minute
+	// minPingInterval is how often a client may ping, with or without calls;
+	// CSI sidecars do both.
+	minPingInterval = 10 * time.Second
+	// bufferBytes is for reading and writing, per connection. Requests are
+	// small, and grpc's 32 KiB are made for networks.
+	bufferBytes = 8 << 10
+)
+
+// limits gives the options that bound what callers can take. There is no limit
+// on idle or old connections: some CSI sidecars end themselves when theirs is
+// closed. Stream workers stay off (0), they would hold goroutines for nothing.
+func limits() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(maxRequestBytes),
+		grpc.MaxSendMsgSize(maxResponseBytes),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.ReadBufferSize(bufferBytes),
+		grpc.WriteBufferSize(bufferBytes),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingInterval, PermitWithoutStream: true}),
+	}
+}

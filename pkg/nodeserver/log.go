@@ -1,0 +1,136 @@
+package nodeserver
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// The keys of this package's log lines. Whoever parses logs relies on them.
+const (
+	keyVolumeID = "volume_id"
+	keyMethod   = "method"
+	keyCode     = "code"
+	keyDuration = "duration"
+	keyVerdict  = "verdict"
+	keyFound    = "found"
+	keyDone     = "done"
+	keyRefused  = "refused"
+	keyError    = "error"
+	keyPanic    = "panic"
+	keyStack    = "stack"
+	keyUID      = "uid"
+	keyPID      = "pid"
+	keyRule     = "rule"
+)
+
+// logTextBytes bounds one text in a log line.
+const logTextBytes = 512
+
+// verbosityCalls is klog's -v from which calls other than NodeHealer show.
+const verbosityCalls = 4
+
+// logHeal writes the one line of a NodeHealer call; the logger knows the
+// volume. It names reasons and steps, evidence is in the answer. Nothing of the
+// request but the volume ID is logged.
+func logHeal(logger klog.Logger, took time.Duration, err error, r *healer.Report) {
+	code := status.Code(err)
+	fields := []any{keyCode, code.String(), keyDuration, took.Round(time.Microsecond).String()}
+	switch {
+	case code == codes.Unknown:
+		// A status prints its code too; the text is enough beside keyCode.
+		logger.Error(errors.New(status.Convert(err).Message()), "NodeHealer", fields...)
+		return
+	case err != nil:
+		fields = append(fields, keyError, oneLine(status.Convert(err).Message(), logTextBytes))
+	case r != nil:
+		fields = append(fields,
+			keyVerdict, string(r.Verdict()),
+			keyFound, listed(reasons(*r)),
+			keyDone, listed(outcomes(*r)),
+			keyRefused, listed(refusals(*r)))
+	}
+	logger.Info("NodeHealer", fields...)
+}
+
+func listed(items []string) string {
+	return oneLine(strings.Join(unique(items), ","), logTextBytes)
+}
+
+// reasons gives what was found before anything was done, and what was found
+// only afterwards.
+func reasons(r healer.Report) []string {
+	var out []string
+	for _, d := range []healer.Diagnosis{r.Before, r.After} {
+		for _, c := range d.Conditions {
+			out = append(out, string(c.Reason))
+		}
+		for _, f := range d.Failures {
+			out = append(out, "failed:"+f.Provider)
+		}
+	}
+	return out
+}
+
+func outcomes(r healer.Report) []string {
+	out := make([]string, 0, len(r.Steps))
+	for _, s := range r.Steps {
+		if s.Err != nil {
+			out = append(out, s.Step+":failed")
+			continue
+		}
+		out = append(out, s.Step)
+	}
+	return out
+}
+
+func refusals(r healer.Report) []string {
+	out := make([]string, 0, len(r.Refused))
+	for _, s := range r.Refused {
+		out = append(out, s.Step)
+	}
+	return out
+}
+
+// unique drops repetitions and keeps the order.
+func unique(items []string) []string {
+	seen := make(map[string]bool, len(items))
+	var out []string
+	for _, item := range items {
+		if !seen[item] {
+			seen[item] = true
+			out = append(out, item)
+		}
+	}
+	return out
+}
+
+func logUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	started := time.Now()
+	resp, err := handle(ctx, req)
+	if info.FullMethod != healerpb.HealerNode_NodeHealer_FullMethodName {
+		logCall(ctx, info.FullMethod, started, err)
+	}
+	return resp, err
+}
+
+func logStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	started := time.Now()
+	err := handle(srv, stream)
+	logCall(stream.Context(), info.FullMethod, started, err)
+	return err
+}
+
+func logCall(ctx context.Context, method string, started time.Time, err error) {
+	klog.FromContext(ctx).V(verbosityCalls).Info("Call", keyMethod, method, keyCode, status.Code(err).String(),
+		keyDuration, time.Since(started).Round(time.Microsecond).String())
+}

@@ -1,0 +1,318 @@
+package nodeserver
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+var testDev = host.Dev{Major: 7, Minor: 1}
+
+func publishedAt(path string, attr host.Attr) healer.Place {
+	return healer.Place{
+		Role: healer.Published, Path: path, Named: true,
+		Stack: []host.Mount{{Dev: testDev, FSType: "ext4", Attr: attr}},
+	}
+}
+
+func stagedAt(path string) healer.Place {
+	return healer.Place{
+		Role: healer.Staged, Path: path, Named: true,
+		Stack: []host.Mount{{Dev: testDev, FSType: "ext4"}},
+	}
+}
+
+func answering(d time.Duration, places ...healer.Place) healer.Case {
+	return healer.Case{
+		Places:      places,
+		Superblocks: map[host.Dev]host.Superblock{testDev: {Dev: testDev, Answer: host.Answer{Asked: true, Elapsed: d}}},
+	}
+}
+
+func sick(c healer.Case, conditions ...healer.Condition) healer.Diagnosis {
+	return healer.Diagnosis{Case: c, Conditions: conditions}
+}
+
+func TestMessageWording(t *testing.T) {
+	both := answering(3*time.Millisecond, stagedAt("/s"), publishedAt("/p", 0))
+	well := healer.Diagnosis{Case: both}
+	notMounted := healer.Condition{
+		Status: healer.Inaccessible, Reason: healer.NotMounted, Place: "/p", Acute: true,
+		Message: "nothing is mounted here, recorded: ext4 from /dev/loop1", Advice: "restart the pod",
+	}
+	shutdown := healer.Condition{
+		Status: healer.Inaccessible, Reason: healer.FilesystemShutdown, Place: "/s",
+		Message: "super option shutdown", Advice: "unmount it everywhere, then check it",
+	}
+	raw := healer.Place{Role: healer.Published, Path: "/b", Named: true, Look: host.PathLook{Kind: host.KindBlock, Rdev: testDev}}
+	rawCase := answering(1234*time.Millisecond, raw)
+	rawCase.Superblocks[testDev] = host.Superblock{Device: &host.BlockDevice{Name: "loop1"}, Answer: host.Answer{Asked: true, Elapsed: 1234 * time.Millisecond}}
+
+	for name, tc := range map[string]struct {
+		report healer.Report
+		want   string
+	}{
+		"healthy": {
+			healer.Report{Before: well, After: well},
+			"healthy: published /p (ext4, rw) and staged /s (ext4, rw) answered in 3ms",
+		},
+		"healthy and read-only": {
+			healer.Report{After: healer.Diagnosis{Case: answering(42*time.Microsecond+300, publishedAt("/p", host.AttrReadOnly))}},
+			"healthy: published /p (ext4, ro) answered in 42µs",
+		},
+		"healthy block volume": {
+			healer.Report{After: healer.Diagnosis{Case: rawCase}},
+			"healthy: published /b (block device loop1) answered in 1.23s",
+		},
+		"healthy, not asked": {
+			healer.Report{After: healer.Diagnosis{Case: healer.Case{Places: []healer.Place{publishedAt("/p", 0)}}}},
+			"healthy: published /p (ext4, rw) checked, without asking the storage",
+		},
+		"healthy, no places": {healer.Report{}, "healthy: nothing is wrong with the volume"},
+		"healed": {
+			healer.Report{
+				Before: sick(both, notMounted), After: well,
+				Steps: []healer.Outcome{{Step: "rebind", Place: "/p", Elapsed: 12 * time.Millisecond}},
+			},
+			"healed: published /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
+				"Done: rebind of the published place in 12ms. " +
+				"Now the published place (ext4, rw) and the staged place (ext4, rw) answered in 3ms",
+		},
+		"abnormal, untouched": {
+			healer.Report{
+				Before: sick(both, shutdown, notMounted), After: sick(both, notMounted, shutdown),
+				Refused: []healer.Refusal{
+					{Step: "rebind", Place: "/p", Why: "no running container has it mounted"},
+					{Step: "rebind", Place: "/p", Why: "no running container has it mounted"},
+				},
+			},
+			"abnormal: published /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1); " +
+				"staged /s: FilesystemShutdown (super option shutdown). Nothing was changed. " +
+				"Refused: rebind of the published place (no running container has it mounted). " +
+				"To do: restart the pod; unmount it everywhere, then check it",
+		},
+		"abnormal after a failed step": {
+			healer.Report{
+				Before: sick(both, notMounted), After: sick(both, notMounted),
+				Steps: []healer.Outcome{{Step: "rebind", Place: "/p", Elapsed: time.Millisecond, Err: errors.New("move_mount: operation\nnot permitted")}},
+			},
+			"abnormal: published /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
+				`Done: rebind of the published place failed after 1ms (move_mount: operation\nnot permitted). ` +
+				"Afterwards the same. To do: restart the pod",
+		},
+		"abnormal in another way": {
+			healer.Report{
+				Before: sick(both, notMounted), After: sick(both, shutdown),
+				Steps: []healer.Outcome{{Step: "rebind", Place: "/p", Elapsed: time.Millisecond}},
+			},
+			"abnormal: published /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
+				"Done: rebind of the published place in 1ms. " +
+				"Afterwards staged /s: FilesystemShutdown (super option shutdown). To do: unmount it everywhere, then check it",
+		},
+		"a provider failed": {
+			healer.Report{
+				Before: healer.Diagnosis{Case: both, Failures: []healer.ProviderFailure{{Provider: "ceph", Err: errors.New("no monitor")}}},
+				After:  healer.Diagnosis{Case: both, Failures: []healer.ProviderFailure{{Provider: "ceph", Err: errors.New("no monitor")}}},
+			},
+			"abnormal: provider ceph could not look (no monitor). Nothing was changed",
+		},
+		"many steps": {
+			healer.Report{Before: sick(both, notMounted), After: well, Steps: slices.Repeat([]healer.Outcome{{Step: "s", Place: "/p"}}, 20)},
+			"healed: published /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
+				"Done: " + strings.Repeat("s of the published place in 0s; ", 16) + "4 more steps…. " +
+				"Now the published place (ext4, rw) and the staged place (ext4, rw) answered in 3ms",
+		},
+		"odd paths are quoted": {
+			healer.Report{After: healer.Diagnosis{Case: healer.Case{Places: []healer.Place{{Role: healer.Published, Path: "/a b\n"}}}}},
+			`healthy: published "/a b\n" checked, without asking the storage`,
+		},
+		"a secret in an error": {
+			healer.Report{
+				Volume: healer.Volume{Secrets: healer.Secrets{"k": "hunter2", "l": "hunter2-and-more", "m": "x"}},
+				After:  healer.Diagnosis{Failures: []healer.ProviderFailure{{Provider: "p", Err: errors.New("login hunter2-and-more, hunter2 failed")}}},
+			},
+			"abnormal: provider p could not look (login [redacted], [redacted] failed). Nothing was changed",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			abnormal, got := message(tc.report)
+			if got != tc.want {
+				t.Errorf("got  %s\nwant %s", got, tc.want)
+			}
+			if abnormal != strings.HasPrefix(tc.want, "abnormal") {
+				t.Errorf("abnormal = %v", abnormal)
+			}
+		})
+	}
+}
+
+// kubeletPath is as long as they are in real life.
+func kubeletPath(n int) string {
+	return fmt.Sprintf("/var/lib/kubelet/pods/8f0b2a1c-6c1f-4c0e-9d0a-%012d/volumes/kubernetes.io~csi/pvc-3a5e9a4e-3f7b-4f0e-8b1d-2b8b7e6f5a4c/mount", n)
+}
+
+func TestLongMessageKeepsAllReasons(t *testing.T) {
+	kinds := []healer.Reason{
+		healer.NotMounted, healer.StagingNotMounted, healer.WrongVolumeMounted, healer.StackedMounts,
+		healer.Disconnected, healer.StaleFileHandle, healer.IOError, healer.FilesystemShutdown,
+		healer.ReadOnlyFilesystem, healer.NotResponding, healer.DeviceMissing, healer.NotABlockDevice,
+	}
+	for _, n := range []int{1, 3, 12, 500} {
+		var r healer.Report
+		for i := range n {
+			p := publishedAt(kubeletPath(i), 0)
+			p.Named = i == 0
+			r.Before.Case.Places = append(r.Before.Case.Places, p)
+			r.Before.Conditions = append(r.Before.Conditions, healer.Condition{
+				Status: healer.Inaccessible, Reason: kinds[i%len(kinds)], Place: p.Path,
+				Message: strings.Repeat("évidence ", 60), Advice: strings.Repeat("advice ", 50),
+			})
+			r.Refused = append(r.Refused, healer.Refusal{Step: "rebind", Place: p.Path, Why: strings.Repeat("because ", 50)})
+		}
+		r.After = r.Before
+		_, got := message(r)
+		checkMessage(t, got)
+		for _, k := range kinds[:min(n, len(kinds))] {
+			if !strings.Contains(got, string(k)) {
+				t.Errorf("%d places: %s is missing in %s", n, k, got)
+			}
+		}
+		for _, want := range []string{"Nothing was changed", "Refused: ", "To do: ", ellipsis} {
+			if !strings.Contains(got, want) {
+				t.Errorf("%d places: %q is missing in %s", n, want, got)
+			}
+		}
+		t.Logf("%d places, %d bytes: %s", n, len(got), got)
+	}
+}
+
+func TestMessageDoesNotDependOnProvidersOrder(t *testing.T) {
+	var conditions []healer.Condition
+	for i := range 20 {
+		conditions = append(conditions, healer.Condition{Reason: healer.Reason(fmt.Sprint("R", i%3)), Place: fmt.Sprint("/p", i%7), Message: fmt.Sprint(i)})
+	}
+	_, want := message(healer.Report{After: healer.Diagnosis{Conditions: conditions}})
+	for i := range conditions {
+		turned := append(append([]healer.Condition(nil), conditions[i:]...), conditions[:i]...)
+		if _, got := message(healer.Report{After: healer.Diagnosis{Conditions: turned}}); got != want {
+			t.Fatalf("turned by %d:\n%s\n%s", i, got, want)
+		}
+	}
+}
+
+func checkMessage(t *testing.T, got string) {
+	t.Helper()
+	word, _, ok := strings.Cut(got, ": ")
+	if !ok || word != "healthy" && word != "healed" && word != "abnormal" {
+		t.Errorf("starts with no verdict: %q", got)
+	}
+	if len(got) > 1024 || !utf8.ValidString(got) {
+		t.Errorf("%d bytes, valid UTF-8: %v: %q", len(got), utf8.ValidString(got), got)
+	}
+	for _, r := range got {
+		if !unicode.IsPrint(r) {
+			t.Errorf("holds %U: %q", r, got)
+		}
+	}
+}
+
+func FuzzMessage(f *testing.F) {
+	f.Add("/p", "/s", "NotMounted", "evidence", "why\nnot", uint8(1), uint8(0b111))
+	f.Add("\xff\xfe", "", "\u202e", "…", "\x00", uint8(40), uint8(0b101))
+	f.Add(strings.Repeat("/ä", 2000), "/", "", strings.Repeat("\u2028", 900), strings.Repeat("\U0001F600", 600), uint8(200), uint8(0xff))
+	f.Fuzz(func(t *testing.T, a, b, reason, evidence, why string, n, bits uint8) {
+		var d healer.Diagnosis
+		for i := range n {
+			place := publishedAt(a+fmt.Sprint(i), host.Attr(i))
+			place.Stack[0].FSType = b
+			d.Case.Places = append(d.Case.Places, place, stagedAt(b))
+			d.Conditions = append(d.Conditions, healer.Condition{Reason: healer.Reason(reason), Place: place.Path, Message: evidence, Advice: why})
+		}
+		if bits&8 != 0 {
+			d.Failures = []healer.ProviderFailure{{Provider: a, Err: errors.New(evidence)}, {}}
+		}
+		r := healer.Report{Volume: healer.Volume{Secrets: healer.Secrets{"k": why}}}
+		if bits&1 != 0 {
+			r.Before = d
+		}
+		if bits&2 != 0 {
+			r.After = d
+		}
+		if bits&4 != 0 {
+			r.Steps = []healer.Outcome{{Step: reason, Place: a}, {Step: b, Place: b, Err: errors.New(why)}}
+			r.Refused = []healer.Refusal{{Step: a, Place: evidence, Why: why}}
+		}
+		abnormal, got := message(r)
+		checkMessage(t, got)
+		if abnormal != (r.Verdict() == healer.Abnormal) || !strings.HasPrefix(got, string(r.Verdict())+": ") {
+			t.Errorf("verdict %s, abnormal %v: %q", r.Verdict(), abnormal, got)
+		}
+	})
+}
+
+func TestOneLine(t *testing.T) {
+	for _, tc := range []struct {
+		in    string
+		limit int
+		want  string
+	}{
+		{"plain", 5, "plain"},
+		{"plainer", 6, "pla…"},
+		{"a\nb\tc\x00\x7f\u202e\u2028\U000e0001", 100, `a\nb\tc\x00\x7f\u202e\u2028\U000e0001`},
+		{"\xff\x05é", 100, `\xff\x05é`},
+		{"éééé", 8, "éééé"},
+		{"ééééé", 8, "éé…"},
+		{"abc\n", 4, "a…"},
+		{"abc", 3, "abc"},
+		{"abcd", 3, "…"},
+		{"abcd", 2, ""},
+		{"", 2, ""},
+		{`back\slash "q"`, 100, `back\slash "q"`},
+	} {
+		if got := oneLine(tc.in, tc.limit); got != tc.want {
+			t.Errorf("oneLine(%q, %d) = %q, want %q", tc.in, tc.limit, got, tc.want)
+		}
+	}
+}
+
+func TestPathText(t *testing.T) {
+	for _, tc := range []struct {
+		in    string
+		limit int
+		want  string
+	}{
+		{"/a/b", 4, "/a/b"},
+		{"/a b", 9, `"/a b"`},
+		{"/a;b", 9, `"/a;b"`},
+		{"/a\xff", 9, `"/a\xff"`},
+		{"/0123456789", 11, "/0123456789"},
+		{"/0123456789", 10, "/01…789"},
+		{"/ääääääääääää", 12, "/ä…ää"},
+		{"/abcdef", 3, "…"},
+	} {
+		if got := pathText(tc.in, tc.limit); got != tc.want {
+			t.Errorf("pathText(%q, %d) = %q, want %q", tc.in, tc.limit, got, tc.want)
+		}
+	}
+}
+
+func TestQuoted(t *testing.T) {
+	for in, want := range map[string]string{
+		"a\nb":                         `"a\nb"`,
+		strings.Repeat("a", 128):       `"` + strings.Repeat("a", 128) + `"`,
+		strings.Repeat("a", 129):       `"` + strings.Repeat("a", 128) + `"…`,
+		"a" + strings.Repeat("é", 100): `"a` + strings.Repeat("é", 63) + `"…`,
+	} {
+		if got := quoted(in); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}

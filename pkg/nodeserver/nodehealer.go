@@ -1,0 +1,52 @@
+package nodeserver
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// NodeHealer implements healerpb.HealerNodeServer.
+func (s *Server) NodeHealer(ctx context.Context, req *healerpb.NodeHealerRequest) (*healerpb.NodeHealerResponse, error) {
+	started := time.Now()
+	logger := klog.FromContext(ctx).WithValues(keyVolumeID, oneLine(req.GetVolumeId(), maxVolumeIDBytes))
+	report, err := s.heal(klog.NewContext(ctx, logger), req)
+	if err != nil {
+		err = toStatus(ctx, err, req.GetSecrets())
+		logHeal(logger, time.Since(started), err, nil)
+		return nil, err
+	}
+	logHeal(logger, time.Since(started), nil, &report)
+	abnormal, text := message(report)
+	return &healerpb.NodeHealerResponse{Abnormal: abnormal, Message: text}, nil
+}
+
+func (s *Server) heal(ctx context.Context, req *healerpb.NodeHealerRequest) (healer.Report, error) {
+	if s.cfg.Off {
+		return healer.Report{}, &healer.Error{Kind: healer.KindDisabled, Text: "this server was told not to offer NodeHealer (--mode=off)"}
+	}
+	v, err := s.rules.volume(req)
+	if err != nil {
+		return healer.Report{}, err
+	}
+	if !s.calls.enter() {
+		return healer.Report{}, errDraining
+	}
+	defer s.calls.leave()
+
+	var report healer.Report
+	// Caught here and not only by the interceptor, so that this call too has
+	// its line in the log.
+	err = guarded(ctx, healerpb.HealerNode_NodeHealer_FullMethodName, func() (err error) {
+		report, err = s.cfg.Healer.Heal(ctx, v)
+		return err
+	})
+	// What must not show in the answer is what came with the request, whatever
+	// a healer put into its report.
+	report.Volume = v
+	return report, err
+}

@@ -1,0 +1,116 @@
+package nodeserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"syscall"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+	"k8s.io/klog/v2"
+)
+
+// Peer is who connected, as the kernel says (SO_PEERCRED, unix(7)): the process
+// that called connect(2), even if another one uses the socket now.
+type Peer struct {
+	credentials.CommonAuthInfo
+	UID uint32
+	GID uint32
+	// PID is 0 when the process is not visible in this PID namespace.
+	PID int32
+}
+
+// AuthType implements credentials.AuthInfo.
+func (Peer) AuthType() string { return authType }
+
+const authType = "unix-peercred"
+
+// peerGuard is the server side of the transport credentials. It learns the
+// peer when a connection is made and judges each call before a handler, known
+// or not, sees it. Closing the connection instead would tell the caller
+// nothing but "unavailable".
+type peerGuard struct {
+	allowed []uint32
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (g peerGuard) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	p, err := peerOf(conn)
+	if err != nil {
+		klog.Background().Info("Connection refused", keyError, err.Error())
+		return nil, nil, err
+	}
+	if !g.knows(p) {
+		klog.Background().Info("Caller refused", keyUID, p.UID, keyPID, p.PID, keyRule, "--allowed-uids")
+	}
+	return conn, p, nil
+}
+
+func (g peerGuard) knows(p Peer) bool { return slices.Contains(g.allowed, p.UID) }
+
+// admit is a tap.ServerInHandle. It runs on the connection's own goroutine and
+// must not block.
+func (g peerGuard) admit(ctx context.Context, _ *tap.Info) (context.Context, error) {
+	who, ok := peer.FromContext(ctx)
+	if !ok {
+		return ctx, status.Error(codes.Unauthenticated, "the caller is unknown")
+	}
+	p, ok := who.AuthInfo.(Peer)
+	if !ok {
+		return ctx, status.Error(codes.Unauthenticated, "the caller is unknown")
+	}
+	if !g.knows(p) {
+		return ctx, status.Errorf(codes.Unauthenticated, "uid %d may not call this server (--allowed-uids)", p.UID)
+	}
+	return ctx, nil
+}
+
+func peerOf(conn net.Conn) (Peer, error) {
+	unixConn, ok := conn.(*net.UnixConn)
+	if !ok {
+		return Peer{}, fmt.Errorf("the caller came over %s, only unix sockets are served", conn.LocalAddr().Network())
+	}
+	raw, err := unixConn.SyscallConn()
+	if err != nil {
+		return Peer{}, fmt.Errorf("peer credentials: %w", err)
+	}
+	var cred *syscall.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, credErr = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	}); err != nil {
+		return Peer{}, fmt.Errorf("peer credentials: %w", err)
+	}
+	if credErr != nil {
+		return Peer{}, fmt.Errorf("peer credentials: %w", credErr)
+	}
+	return Peer{
+		// Nobody but the kernel is between the two ends.
+		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
+		UID:            cred.Uid, GID: cred.Gid, PID: cred.Pid,
+	}, nil
+}
+
+// ClientHandshake implements credentials.TransportCredentials; clients need
+// nothing special and use insecure credentials.
+func (peerGuard) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("nodeserver: these are credentials for servers")
+}
+
+// Info implements credentials.TransportCredentials.
+func (peerGuard) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: authType}
+}
+
+// Clone implements credentials.TransportCredentials.
+func (g peerGuard) Clone() credentials.TransportCredentials { return g }
+
+// OverrideServerName implements credentials.TransportCredentials, which still
+// asks for this deprecated method.
+func (peerGuard) OverrideServerName(string) error { return nil }

@@ -1,0 +1,77 @@
+package nodeserver
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+func TestPanicIsUnknown(t *testing.T) {
+	for name, value := range map[string]any{
+		"a string":        canary,
+		"an error":        errors.New(canary),
+		"a runtime error": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			logged := captureLog(t, "10")
+			h := &fakeHealer{during: func(context.Context) {
+				if value != nil {
+					panic(value)
+				}
+				var nowhere []int
+				_ = nowhere[len(canary)]
+			}}
+			s := serve(t, testConfig(h))
+			req := goodRequest()
+			req.Secrets = map[string]string{"k": canary}
+			_, err := s.healer().NodeHealer(testContext(t), req)
+			if got := status.Convert(err); got.Code() != codes.Unknown || got.Message() != "internal error, see the log of the server" {
+				t.Errorf("got %v", got)
+			}
+			text := logged()
+			for _, want := range []string{"goroutine", "fakeHealer", `code="Unknown"`, `volume_id="vol-1"`} {
+				if !strings.Contains(text, want) {
+					t.Errorf("%q is not in the log:\n%s", want, text)
+				}
+			}
+			if strings.Contains(text, canary) {
+				t.Errorf("the log shows the panic's value:\n%s", text)
+			}
+			if value == nil && !strings.Contains(text, "index out of range") {
+				t.Errorf("the runtime's own words are not in the log:\n%s", text)
+			}
+			// The server lives, and the call is counted out.
+			h.next(healer.Report{}, nil, nil)
+			if _, err := s.healer().NodeHealer(testContext(t), req); err != nil || s.server.calls.running() != 0 {
+				t.Errorf("afterwards: %v, %d running", err, s.server.calls.running())
+			}
+		})
+	}
+}
+
+func TestPanicsElsewhere(t *testing.T) {
+	captureLog(t, "0")
+	boom := func(context.Context, any) (any, error) { panic("boom") }
+	if _, err := recoverUnary(t.Context(), nil, &grpc.UnaryServerInfo{}, boom); status.Code(err) != codes.Unknown {
+		t.Errorf("unary: %v", err)
+	}
+	stream := func(any, grpc.ServerStream) error { panic("boom") }
+	if err := recoverStream(nil, fakeStream{ctx: t.Context()}, &grpc.StreamServerInfo{}, stream); status.Code(err) != codes.Unknown {
+		t.Errorf("stream: %v", err)
+	}
+}
+
+type fakeStream struct {
+	grpc.ServerStream
+
+	ctx context.Context
+}
+
+func (f fakeStream) Context() context.Context { return f.ctx }

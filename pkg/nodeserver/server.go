@@ -1,0 +1,152 @@
+package nodeserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/csi-addons/spec/lib/go/identity"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// Healer answers for one volume. The engine of package healer is one.
+type Healer interface {
+	// Heal looks at a volume and mends it where that is safe. A sick volume is
+	// a report; an error means that the question could not be answered.
+	Heal(ctx context.Context, v healer.Volume) (healer.Report, error)
+}
+
+// Config is everything a Server needs.
+type Config struct {
+	// Healer answers NodeHealer; it may be nil when Off is set.
+	Healer Healer
+	// DriverName is what GetIdentity answers; see ValidDriverName.
+	DriverName string
+	// Version is the build's version, opaque to callers and never empty.
+	Version string
+	// Off makes NodeHealer answer UNIMPLEMENTED, which tells callers never to
+	// try again. Everything else is served as usual.
+	Off bool
+	// Roots are the directories that volume paths must lie beneath, compared as
+	// text: a root that is a symlink is listed twice, as written and resolved.
+	Roots []string
+	// AllowedUIDs are the users whose processes may call, as seen from this
+	// process's user namespace.
+	AllowedUIDs []uint32
+	// Ready says why the server cannot heal yet; nil means always ready. It
+	// must return at once, Probe calls it.
+	Ready func() error
+}
+
+// Server is the gRPC server of one node. Make it with New.
+type Server struct {
+	healerpb.UnimplementedHealerNodeServer
+	identity.UnimplementedIdentityServer
+
+	cfg    Config
+	rules  rules
+	grpc   *grpc.Server
+	health *health.Server
+	calls  calls
+}
+
+// New checks the configuration and registers every service: HealerNode, the
+// CSI-Addons Identity, grpc.health.v1, and reflection v1 and v1alpha.
+func New(cfg Config) (*Server, error) {
+	if cfg.Healer == nil && !cfg.Off {
+		return nil, errors.New("nodeserver: a healer is required unless the server is off")
+	}
+	if err := ValidDriverName(cfg.DriverName); err != nil {
+		return nil, err
+	}
+	if cfg.Version == "" {
+		return nil, errors.New("nodeserver: a version is required")
+	}
+	if len(cfg.AllowedUIDs) == 0 {
+		return nil, errors.New("nodeserver: at least one allowed uid is required")
+	}
+	rules, err := newRules(cfg.Roots)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: cfg, rules: rules, health: health.NewServer()}
+	guard := peerGuard{allowed: cfg.AllowedUIDs}
+	s.grpc = grpc.NewServer(append(limits(),
+		grpc.Creds(guard),
+		grpc.InTapHandle(guard.admit),
+		grpc.ForceServerCodecV2(newTolerantCodec()),
+		grpc.ChainUnaryInterceptor(logUnary, recoverUnary),
+		grpc.ChainStreamInterceptor(logStream, recoverStream),
+	)...)
+	s.register()
+	return s, nil
+}
+
+func (s *Server) register() {
+	r := registrar{s.grpc}
+	healerpb.RegisterHealerNodeServer(r, s)
+	identity.RegisterIdentityServer(r, s)
+	grpc_health_v1.RegisterHealthServer(r, s.health)
+	reflection.Register(r)
+	for _, service := range []string{healerpb.HealerNode_ServiceDesc.ServiceName, identity.Identity_ServiceDesc.ServiceName} {
+		s.health.SetServingStatus(service, grpc_health_v1.HealthCheckResponse_SERVING)
+	}
+}
+
+// Serve answers calls until Stop, then returns nil. It closes the listener.
+func (s *Server) Serve(l net.Listener) error {
+	if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// streamGrace is how long reflection and health streams may outlive the last
+// heal. They hold no volume, and a watcher would otherwise never let go.
+const streamGrace = time.Second
+
+// Stop takes no new calls and lets the running ones end. When ctx ends first,
+// their connections are closed and their contexts cancelled; the error then
+// says how many had still not returned a moment later.
+func (s *Server) Stop(ctx context.Context) error {
+	s.health.Shutdown()
+	idle := s.calls.drain()
+	graceful := make(chan struct{})
+	go func() {
+		defer close(graceful)
+		s.grpc.GracefulStop()
+	}()
+	select {
+	case <-graceful:
+		return nil
+	case <-ctx.Done():
+	case <-idle:
+		within(ctx, streamGrace, graceful)
+	}
+	s.grpc.Stop()
+	// GracefulStop returns once the handlers have, and so owns the goroutine
+	// above. Only a healer that ignores its context outlives this wait.
+	within(context.WithoutCancel(ctx), streamGrace, graceful)
+	if n := s.calls.running(); n > 0 {
+		return fmt.Errorf("%d calls did not end in time: %w", n, context.Cause(ctx))
+	}
+	return nil
+}
+
+// within waits for done, but no longer than d and ctx.
+func within(ctx context.Context, d time.Duration, done <-chan struct{}) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,115 @@
+package nodeserver
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// ellipsis marks where text was left out.
+const ellipsis = "…"
+
+// oneLine gives s as valid UTF-8 on one line, in at most limit bytes: what is
+// not printable is escaped as in a Go string, what does not fit is cut at a
+// rune's border and marked. Backslashes stay single, the aim is that nobody is
+// fooled by the text, not that it can be read back.
+func oneLine(s string, limit int) string {
+	if limit < len(ellipsis) {
+		return ""
+	}
+	var b strings.Builder
+	fits := 0 // how much of b leaves room for the mark
+	for len(s) > 0 {
+		r, size := utf8.DecodeRuneInString(s)
+		switch {
+		case r == utf8.RuneError && size == 1:
+			b.WriteString(`\x` + strconv.FormatUint(uint64(s[0])|0x100, 16)[1:])
+		case strconv.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+		if b.Len() > limit {
+			return b.String()[:fits] + ellipsis
+		}
+		if b.Len() <= limit-len(ellipsis) {
+			fits = b.Len()
+		}
+		s = s[size:]
+	}
+	return b.String()
+}
+
+// pathText shows a path: as it is when it is plain, quoted when a reader could
+// take a part of it for the sentence around it. A long one loses its middle,
+// because its ends tell most.
+func pathText(path string, limit int) string {
+	shown := path
+	if !utf8.ValidString(path) || strings.ContainsFunc(path, notPlain) {
+		shown = strconv.Quote(path)
+	}
+	if len(shown) <= limit {
+		return shown
+	}
+	half := max((limit-len(ellipsis))/2, 0)
+	head, tail := shown[:half], shown[len(shown)-half:]
+	for len(head) > 0 && !utf8.ValidString(head) {
+		head = head[:len(head)-1]
+	}
+	for len(tail) > 0 && !utf8.ValidString(tail) {
+		tail = tail[1:]
+	}
+	return head + ellipsis + tail
+}
+
+func notPlain(r rune) bool {
+	return !strconv.IsPrint(r) || strings.ContainsRune(" \"'\\;,()", r)
+}
+
+// quoted shows a caller's text in an error: quoted, and no more of it than
+// helps to recognise it.
+func quoted(s string) string {
+	const limit = 128
+	if len(s) <= limit {
+		return strconv.Quote(s)
+	}
+	cut := limit
+	for cut > 0 && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return strconv.Quote(s[:cut]) + ellipsis
+}
+
+// redactFrom is the shortest secret that is looked for in texts: shorter ones
+// occur in any sentence.
+const redactFrom = 4
+
+// redact takes the values of secrets out of a text that others wrote. Nobody
+// is meant to put them there; this is for the driver or tool that does anyway.
+func redact(s string, secrets map[string]string) string {
+	if len(secrets) == 0 {
+		return s
+	}
+	// Longest first, or a secret within a longer one would leave its rest.
+	values := slices.SortedFunc(maps.Values(secrets), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(b), len(a)), strings.Compare(a, b))
+	})
+	for _, v := range values {
+		if len(v) >= redactFrom {
+			s = strings.ReplaceAll(s, v, "[redacted]")
+		}
+	}
+	return s
+}
+
+// enumerate gives "a", "a and b", "a, b and c".
+func enumerate(items []string) string {
+	if len(items) < 2 {
+		return strings.Join(items, "")
+	}
+	last := len(items) - 1
+	return strings.Join(items[:last], ", ") + " and " + items[last]
+}

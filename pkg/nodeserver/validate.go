@@ -1,0 +1,139 @@
+package nodeserver
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// The longest that a request may hold, in bytes. Paths and components are
+// Linux's PATH_MAX without the final NUL and NAME_MAX, maps and mount flags
+// are CSI's general limit (section "Size Limits").
+const (
+	maxVolumeIDBytes  = 1024
+	maxPathBytes      = 4095
+	maxComponentBytes = 255
+	maxMapBytes       = 4096
+)
+
+// The fields as errors name them, in the order in which they are checked.
+const (
+	fieldVolumeID   = "volume_id"
+	fieldVolumePath = "volume_path"
+	fieldStaging    = "staging_target_path"
+	fieldSecrets    = "secrets"
+	fieldContext    = "volume_context"
+)
+
+// rules check what the text of a request alone can show.
+type rules struct {
+	roots []string
+}
+
+func newRules(roots []string) (rules, error) {
+	if len(roots) == 0 {
+		return rules{}, errors.New("nodeserver: at least one path root is required")
+	}
+	for _, root := range roots {
+		// The root directory would turn the rule off without saying so.
+		if root == "/" || !path.IsAbs(root) || path.Clean(root) != root {
+			return rules{}, fmt.Errorf("path root %s: must be an absolute, clean path other than /", quoted(root))
+		}
+	}
+	return rules{roots: roots}, nil
+}
+
+// volume gives the volume that a request names, or which field breaks which
+// rule: the first one, in the order of the fields. Symlinks and existence are
+// not looked at, that would touch the node.
+func (r rules) volume(req *healerpb.NodeHealerRequest) (healer.Volume, error) {
+	if err := volumeID(req.GetVolumeId()); err != nil {
+		return healer.Volume{}, err
+	}
+	if req.GetVolumePath() == "" {
+		return healer.Volume{}, healer.Invalid(fieldVolumePath, "is required")
+	}
+	if err := r.path(fieldVolumePath, req.GetVolumePath()); err != nil {
+		return healer.Volume{}, err
+	}
+	if req.GetStagingTargetPath() != "" {
+		if err := r.path(fieldStaging, req.GetStagingTargetPath()); err != nil {
+			return healer.Volume{}, err
+		}
+	}
+	capability, err := capability(req.GetVolumeCapability())
+	if err != nil {
+		return healer.Volume{}, err
+	}
+	if err := smallMap(fieldSecrets, req.GetSecrets()); err != nil {
+		return healer.Volume{}, err
+	}
+	if err := smallMap(fieldContext, req.GetVolumeContext()); err != nil {
+		return healer.Volume{}, err
+	}
+	return healer.Volume{
+		ID:          req.GetVolumeId(),
+		Path:        req.GetVolumePath(),
+		StagingPath: req.GetStagingTargetPath(),
+		Capability:  capability,
+		Secrets:     req.GetSecrets(),
+		Context:     req.GetVolumeContext(),
+	}, nil
+}
+
+func volumeID(id string) error {
+	switch {
+	case id == "":
+		return healer.Invalid(fieldVolumeID, "is required")
+	case strings.TrimSpace(id) == "":
+		return healer.Invalid(fieldVolumeID, "must not be blank")
+	case len(id) > maxVolumeIDBytes:
+		return healer.Invalid(fieldVolumeID, "has %d bytes, at most %d are allowed", len(id), maxVolumeIDBytes)
+	}
+	return nil
+}
+
+func (r rules) path(field, p string) error {
+	switch {
+	case !strings.HasPrefix(p, "/"):
+		return healer.Invalid(field, "must be an absolute path, got %s", quoted(p))
+	case len(p) > maxPathBytes:
+		return healer.Invalid(field, "has %d bytes, at most %d are allowed", len(p), maxPathBytes)
+	case !utf8.ValidString(p) || strings.ContainsFunc(p, unicode.IsControl):
+		return healer.Invalid(field, "must not contain control characters, got %s", quoted(p))
+	case path.Clean(p) != p:
+		return healer.Invalid(field, "must be a clean path, without \"..\", \".\", \"//\" and a final slash, got %s", quoted(p))
+	}
+	for component := range strings.SplitSeq(p, "/") {
+		if len(component) > maxComponentBytes {
+			return healer.Invalid(field, "has a component of %d bytes, at most %d are allowed", len(component), maxComponentBytes)
+		}
+	}
+	for _, root := range r.roots {
+		if strings.HasPrefix(p, root+"/") {
+			return nil
+		}
+	}
+	return healer.Invalid(field, "must be beneath the kubelet root or a --path-root, got %s", quoted(p))
+}
+
+// smallMap says nothing of what is in the map, its keys included.
+func smallMap(field string, m map[string]string) error {
+	if _, empty := m[""]; empty {
+		return healer.Invalid(field, "must not have an empty key")
+	}
+	size := 0
+	for k, v := range m {
+		size += len(k) + len(v)
+	}
+	if size > maxMapBytes {
+		return healer.Invalid(field, "has %d bytes in keys and values, at most %d are allowed", size, maxMapBytes)
+	}
+	return nil
+}
