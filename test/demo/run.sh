@@ -1,0 +1,493 @@
+#!/usr/bin/env bash
+# Breaks and heals a real volume, with real calls to a running node-healer.
+#
+# Needs root, a built bin/, and grpcurl in $GRPCURL: `make demo` sees to both.
+# Everything happens in a mount namespace of its own, beneath one temporary
+# directory. Exits with 1 as soon as an answer is not as announced.
+set -euo pipefail
+PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
+
+fail() {
+	echo "demo: $*" >&2
+	told=1
+	exit 1
+}
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)"
+readonly root
+
+[[ $EUID -eq 0 ]] || fail "must run as root: it mounts filesystems (try: sudo make demo)"
+[[ -x ${GRPCURL:-} ]] || fail "GRPCURL must be the path of grpcurl (make demo sets it)"
+for program in "$root/bin/node-healer" "$root/bin/node-healer-worker"; do
+	[[ -x $program ]] || fail "$program is missing (make build)"
+done
+
+# Mounts made here are seen by nobody else, and vanish with the last process.
+if [[ ${1:-} != --in-namespace ]]; then
+	exec unshare --mount --propagation private -- "${BASH_SOURCE[0]}" --in-namespace
+fi
+
+# ---------------------------------------------------------------- the output
+
+bold='' dim='' green='' red='' reset=''
+if [[ -t 1 && -z ${NO_COLOR:-} && ${TERM:-dumb} != dumb ]]; then
+	bold=$'\e[1m' dim=$'\e[2m' green=$'\e[32m' red=$'\e[31m' reset=$'\e[0m'
+fi
+
+scenes=0
+checks=0
+told='' # set when the reason for a failure was printed
+
+scene() {
+	scenes=$((scenes + 1))
+	printf '\n%s%d. %s%s\n' "$bold" "$scenes" "$1" "$reset"
+}
+
+say() { printf '   %s\n' "$*"; }
+
+# show COMMAND...: what a person would type for what happens next.
+show() { printf '   %s$ %s%s\n' "$dim" "$*" "$reset"; }
+
+indent() { sed 's/^/     /'; }
+
+# fields: a JSON object with one line for each field.
+fields() { jq -r '"{\n" + (to_entries | map("  \(.key | tojson): \(.value | tojson)") | join(",\n")) + "\n}"' | indent; }
+
+# check WHAT COMMAND...: WHAT is true if COMMAND succeeds.
+check() {
+	local what="$1"
+	shift
+	if "$@"; then
+		checks=$((checks + 1))
+		printf '   %sok%s   %s\n' "$green" "$reset" "$what"
+		return
+	fi
+	printf '   %sFAIL%s %s\n' "$red" "$reset" "$what"
+	echo "demo: not as announced; the server's log ends with:" >&2
+	tail -n 20 "$work/server.log" >&2
+	told=1
+	exit 1
+}
+
+is() { [[ $1 == "$2" ]]; }
+has() { [[ $1 == *"$2"* ]]; }
+
+# ---------------------------------------------------------------- the end
+
+work='' image='' staged='' published='' # nothing is there yet
+server=''
+disk=''
+
+workers() { pgrep -P "$server" || true; }
+
+stop_server() {
+	[[ -n $server ]] || return 0
+	# A suspended worker would keep the server from ending.
+	local pids
+	pids="$(workers)"
+	# shellcheck disable=SC2086 # one word per process
+	[[ -z $pids ]] || kill -CONT $pids || true
+	kill -TERM "$server" || true
+	for _ in {1..100}; do
+		kill -0 "$server" || break
+		sleep 0.05
+	done
+	kill -KILL "$server" || true
+	wait "$server" || true
+	server=''
+}
+
+# gone COMMAND...: waits for COMMAND to print nothing.
+gone() {
+	for _ in {1..100}; do
+		[[ -n "$("$@")" ]] || return 0
+		sleep 0.05
+	done
+	return 1
+}
+
+unmount_all() {
+	local place
+	for place in "$published" "$staged"; do
+		while mountpoint -q "$place"; do
+			umount "$place" || umount --lazy "$place" || break
+		done
+	done
+	[[ -z $disk ]] || exec {disk}<&-
+	disk=''
+	# The loop device lies on the tmpfs, and goes a moment after its last user.
+	gone losetup --noheadings --output NAME --associated "$image" || true
+	if mountpoint -q "$work"; then
+		umount "$work" || umount --recursive --lazy "$work"
+	fi
+}
+
+# Safe to run twice, and with anything from nothing to everything in place.
+tear_down() {
+	[[ -n $work ]] || return 0
+	stop_server
+	unmount_all
+	rmdir "$work"
+	work=''
+}
+
+at_exit() {
+	local status=$?
+	trap - EXIT
+	trap '' INT TERM HUP
+	set +e
+	# Calls that still wait for an answer.
+	local pids
+	pids="$(jobs -p)"
+	# shellcheck disable=SC2086
+	[[ -z $pids ]] || kill -TERM $pids 2>/dev/null
+	tear_down 2>/dev/null
+	case "$status$told" in
+	0 | *1) ;;
+	129 | 130 | 143) echo "demo: interrupted, everything is taken down" >&2 ;;
+	*) echo "demo: a command failed with status $status, everything is taken down" >&2 ;;
+	esac
+	exit "$status"
+}
+# ---------------------------------------------------------------- the volume
+
+readonly driver=disk.example.com
+readonly handle=volume-0001
+readonly pv=pvc-6f1c2d3e
+readonly pod=3f9a7c1e-5b2d-4e8f-9a6b-0c1d2e3f4a5b
+
+# stage and publish do what a CSI driver does when kubelet asks it to.
+stage() { mount "$1" "$staged"; }
+
+publish() {
+	mount --bind "$staged" "$published"
+	mount -o remount,bind,nosuid,nodev "$published"
+}
+
+# make_directory lets no signal end the script between making the directory and
+# naming it.
+make_directory() {
+	local signal=''
+	trap 'signal=129' HUP
+	trap 'signal=130' INT
+	trap 'signal=143' TERM
+	work="$(
+		trap '' HUP INT TERM
+		mktemp --directory --tmpdir node-healer-demo.XXXX
+	)"
+	trap 'exit 129' HUP
+	trap 'exit 130' INT
+	trap 'exit 143' TERM
+	[[ -z $signal ]] || exit "$signal"
+	work="$(cd "$work" && pwd -P)"
+}
+
+set_up() {
+	image="$work/disk.img"
+	kubelet="$work/kubelet"
+	socket="$work/run/healer.sock"
+	local digest
+	digest="$(printf %s "$handle" | sha256sum | cut -d ' ' -f 1)"
+	staged="$kubelet/plugins/kubernetes.io/csi/$driver/$digest/globalmount"
+	published="$kubelet/pods/$pod/volumes/kubernetes.io~csi/$pv/mount"
+
+	mount -t tmpfs -o mode=0700,size=128m tmpfs "$work"
+	# kubelet's root is shared, so that mounts made there reach containers.
+	mount --make-shared "$work"
+	mkdir -p "$staged" "$published" "$work/run"
+	chmod 0700 "$work/run"
+	jq -n --arg d "$driver" --arg h "$handle" '{driverName: $d, volumeHandle: $h}' \
+		>"${staged%/*}/vol_data.json"
+	jq -n --arg d "$driver" --arg h "$handle" --arg p "$pv" \
+		'{driverName: $d, volumeHandle: $h, specVolID: $p, nodeName: "demo", volumeLifecycleMode: "Persistent"}' \
+		>"${published%/*}/vol_data.json"
+
+	truncate -s 64M "$image"
+	mkfs.ext4 -q -F "$image"
+	# mount makes the loop device so that it goes with its last user, however
+	# this script may end. Holding it open keeps the disk attached until then.
+	mount -o loop "$image" "$staged" || fail "cannot mount a loop device here"
+	device="$(findmnt --noheadings --output SOURCE "$staged")"
+	exec {disk}<"$device"
+	backing="$(backing_file)"
+	publish
+	head -c 1M /dev/urandom >"$published/data"
+	sync -f "$published/data"
+	sum="$(checksum)"
+}
+
+backing_file() { losetup --noheadings --output BACK-INO,BACK-MAJ:MIN "$device" 2>/dev/null || true; }
+checksum() { sha256sum <"$published/data" | cut -d ' ' -f 1; }
+options() { findmnt --noheadings --output VFS-OPTIONS --mountpoint "$published"; }
+mounts() { cat /proc/self/mountinfo; }
+
+# ---------------------------------------------------------------- the calls
+
+grpc() { "$GRPCURL" -plaintext -unix -max-time 60 "$@"; }
+
+start_server() {
+	local flags=(
+		--endpoint="unix://$socket"
+		--driver-name="$driver"
+		--kubelet-root="$kubelet"
+		--state-dir="$work/state"
+		--standalone
+		--probe-timeout=30s
+	)
+	show "node-healer ${flags[*]}"
+	# The server ends with this script, even if that is killed, and must not
+	# hold the disk.
+	setpriv --pdeathsig TERM -- "$root/bin/node-healer" "${flags[@]}" \
+		>"$work/server.log" 2>&1 {disk}<&- &
+	server=$!
+	local answer
+	for _ in {1..100}; do
+		answer="$(grpc "$socket" grpc.health.v1.Health/Check 2>/dev/null || true)"
+		if has "$answer" '"SERVING"'; then
+			return
+		fi
+		if ! kill -0 "$server" 2>/dev/null; then
+			break
+		fi
+		sleep 0.05
+	done
+	cat "$work/server.log" >&2
+	fail "the server does not serve"
+}
+
+# request VOLUME_ID VOLUME_PATH: a NodeHealerRequest as JSON; what is empty is
+# left out.
+request() {
+	jq -n --arg id "$1" --arg path "$2" --arg staging "$staged" '{
+		volume_id: $id,
+		volume_path: $path,
+		staging_target_path: $staging,
+		volume_capability: {mount: {fs_type: "ext4"}, access_mode: {mode: "SINGLE_NODE_WRITER"}}
+	} | with_entries(select(.value != ""))'
+}
+
+# ask REQUEST: the call alone. What it prints is the reply or the error.
+ask() { grpc -emit-defaults -d "$1" "$socket" healer.HealerNode/NodeHealer 2>&1; }
+
+# grpcurl ends with 64 + the status code.
+readonly ok=0 invalid_argument=67 not_found=69 aborted=74
+
+code=0
+reply=''
+
+# call [VOLUME_ID [VOLUME_PATH]]: asks, and prints both sides.
+call() {
+	local body
+	body="$(request "${1-$handle}" "${2-$published}")"
+	show "grpcurl -plaintext -unix -d @ $socket healer.HealerNode/NodeHealer"
+	fields <<<"$body"
+	code=0
+	reply="$(ask "$body")" || code=$?
+	print_reply "$reply"
+}
+
+print_reply() {
+	say 'replied:'
+	if [[ $1 == '{'* ]]; then
+		fields <<<"$1"
+	else
+		indent <<<"$1"
+	fi
+}
+
+abnormal() { jq -r .abnormal <<<"$reply"; }
+message() { jq -r .message <<<"$reply"; }
+
+expect_verdict() { # VERDICT ABNORMAL
+	check "status OK, abnormal=$2" is "$code $(abnormal)" "$ok $2"
+	check "the message starts with \"$1\"" is "$(message | cut -d : -f 1)" "$1"
+}
+
+expect_reason() { check "it names $1" has "$(message)" "$1"; }
+
+# ---------------------------------------------------------------- the scenes
+
+healthy() {
+	scene 'The volume is healthy'
+	call
+	expect_verdict healthy false
+}
+
+missing_field() {
+	scene 'A required field is missing'
+	call ''
+	check 'status INVALID_ARGUMENT' is "$code" "$invalid_argument"
+	check 'the error names the field' has "$reply" 'volume_id: is required'
+}
+
+no_such_path() {
+	scene 'There is no such path'
+	call "$handle" "${published/$pod/00000000-0000-0000-0000-000000000000}"
+	check 'status NOT_FOUND' is "$code" "$not_found"
+	check 'the error names the field' has "$reply" 'volume_path: does not exist'
+}
+
+bind_lost() {
+	scene 'The published bind is lost: healed'
+	before="$(options)"
+	show 'umount PUBLISHED; ls -A PUBLISHED | wc -l'
+	umount "$published"
+	find "$published" -mindepth 1 -maxdepth 1 | wc -l | indent
+	check 'the data is away' test ! -e "$published/data"
+	call
+	expect_verdict healed false
+	expect_reason NotMounted
+	check "the data is there again, sha256 ${sum:0:16}… as before" is "$(checksum)" "$sum"
+	check "mounted with the same options as before: $before" is "$(options)" "$before"
+	check 'it can be written to' touch "$published/written"
+}
+
+two_at_once() {
+	scene 'Two calls at once for one volume: one is refused'
+	say 'For the time of this scene the worker processes of node-healer are suspended'
+	say '(SIGSTOP), as a storage that does not answer would do. So the first call is'
+	say 'still at work when the second one comes.'
+	suspended="$(workers)"
+	# shellcheck disable=SC2086
+	kill -STOP $suspended
+	for pid in $suspended; do
+		until [[ $(cut -d ')' -f 2 "/proc/$pid/stat") == ' T'* ]]; do sleep 0.01; done
+	done
+	body="$(request "$handle" "$published")"
+	show 'two of:' "grpcurl -plaintext -unix -d @ $socket healer.HealerNode/NodeHealer"
+	fields <<<"$body"
+	ask "$body" >"$work/call1" &
+	calls[1]=$!
+	ask "$body" >"$work/call2" &
+	calls[2]=$!
+	code=0
+	wait -n -p first "${calls[@]}" || code=$?
+	other=1
+	[[ $first == "${calls[2]}" ]] || other=2
+	reply="$(<"$work/call$((3 - other))")"
+	say 'The call that came second, at once:'
+	print_reply "$reply"
+	check 'status ABORTED' is "$code" "$aborted"
+	check 'the error says since when' has "$reply" 'is running since'
+	check 'the other call is still at work' kill -0 "${calls[other]}"
+	# shellcheck disable=SC2086
+	kill -CONT $suspended
+	code=0
+	wait "${calls[other]}" || code=$?
+	reply="$(<"$work/call$other")"
+	say 'The call that came first, when the workers run again:'
+	print_reply "$reply"
+	expect_verdict healthy false
+}
+
+staging_lost() {
+	scene 'The staged mount is gone: reported, nothing touched'
+	say 'Staging is the business of the CSI driver. What is published still works.'
+	show 'umount STAGED'
+	umount "$staged"
+	before="$(mounts)"
+	call
+	expect_verdict abnormal true
+	expect_reason StagingNotMounted
+	check 'the mount table is the same before and after' is "$(mounts)" "$before"
+}
+
+both_lost() {
+	scene 'The published bind is lost too: there is nothing to bind, and it says so'
+	show 'umount PUBLISHED'
+	umount "$published"
+	before="$(mounts)"
+	call
+	expect_verdict abnormal true
+	expect_reason StagingNotMounted
+	expect_reason 'Refused: rebind of the published place'
+	check 'the mount table is the same before and after' is "$(mounts)" "$before"
+	check 'nothing was written where the volume should be' test -z "$(ls -A "$published")"
+}
+
+staged_anew() {
+	scene 'The driver has staged and published it anew'
+	show "mount $device STAGED; mount --bind STAGED PUBLISHED"
+	stage "$device"
+	publish
+	call
+	expect_verdict healthy false
+	check "the data is there, sha256 ${sum:0:16}… as before" is "$(checksum)" "$sum"
+}
+
+shut_down() {
+	scene 'The filesystem was shut down: stat says fine, the answer does not'
+	show 'perl: ioctl(PUBLISHED, EXT4_IOC_SHUTDOWN, EXT4_GOING_FLAGS_LOGFLUSH)'
+	perl -e 'sysopen(my $root, $ARGV[0], 0) or die "open: $!\n"; # O_RDONLY
+		my $how = pack("L", 1);
+		ioctl($root, 0x8004587d, $how) or die "EXT4_IOC_SHUTDOWN: $!\n"' "$published"
+	show 'stat --format "%F, inode %i" PUBLISHED; stat --file-system --format "%T, %f blocks free" PUBLISHED'
+	check 'stat succeeds' stat --format '     %F, inode %i' "$published"
+	check 'so does statfs' stat --file-system --format '     %T, %f blocks free' "$published"
+	show 'touch PUBLISHED/new'
+	error="$(LC_ALL=C touch "$published/new" 2>&1 || true)"
+	indent <<<"$error"
+	check 'a write does not' has "$error" 'Input/output error'
+	before="$(mounts)"
+	call
+	expect_verdict abnormal true
+	expect_reason FilesystemShutdown
+	check 'the mount table is the same before and after' is "$(mounts)" "$before"
+}
+
+repaired() {
+	scene 'A person did what the answer says: unmounted, checked, staged anew'
+	show "umount PUBLISHED STAGED; fsck -p $device; mount $device STAGED; mount --bind STAGED PUBLISHED"
+	umount "$published" "$staged"
+	# 1: errors corrected, or the journal replayed.
+	fsck.ext4 -p "$device" 2>&1 | indent || [[ ${PIPESTATUS[0]} -le 1 ]]
+	stage "$device"
+	publish
+	call
+	expect_verdict healthy false
+	check "the data is there, sha256 ${sum:0:16}… as before" is "$(checksum)" "$sum"
+}
+
+nothing_left() {
+	directory="$work"
+	tear_down 2>/dev/null
+	scene 'Nothing is left'
+	check 'no process' is "$(pgrep -f -- "--state-dir=$directory/state" || true)" ''
+	check 'no mount' is "$(grep -cF "$directory" /proc/self/mountinfo || true)" 0
+	check 'no loop device' test "$(backing_file)" != "$backing"
+	check 'no temporary directory' test ! -e "$directory"
+}
+
+# A function, because bash reads it to its end before it runs: a signal while it
+# still reads can end in a syntax error.
+main() {
+	local began="${EPOCHREALTIME/[.,]/}" # microseconds; some locales write a comma
+	trap at_exit EXIT
+	make_directory
+
+	printf '%sNodeHealer on a real volume%s\n' "$bold" "$reset"
+	set_up
+	say "disk       $device, ext4, on Linux $(uname -r)"
+	say "staged     $staged"
+	say "published  $published"
+	start_server
+
+	healthy
+	missing_field
+	no_such_path
+	bind_lost
+	two_at_once
+	staging_lost
+	both_lost
+	staged_anew
+	shut_down
+	repaired
+	nothing_left
+
+	local took=$(((${EPOCHREALTIME/[.,]/} - began) / 1000))
+	printf '\n%s%d scenes, %d checks, all as announced, in %d.%d s:%s healthy, healed, abnormal, INVALID_ARGUMENT, NOT_FOUND, ABORTED.\n' \
+		"$bold" "$scenes" "$checks" $((took / 1000)) $((took % 1000 / 100)) "$reset"
+}
+
+main
+exit
