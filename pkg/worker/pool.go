@@ -39,7 +39,7 @@ type Pool struct {
 	// fork hands launches to the one thread that lives as long as the pool.
 	fork   chan func()
 	closed chan struct{}
-	// owned counts everything that Close waits for.
+	// owned counts what Close waits for: living workers and the forker.
 	owned     sync.WaitGroup
 	abandoned atomic.Int64
 	started   atomic.Int64
@@ -105,8 +105,9 @@ func (p *Pool) Stats() Stats {
 	}
 }
 
-// Close ends the idle workers and waits for those at work, until ctx ends.
-// Workers that outlive it die with the server.
+// Close ends the idle workers and waits for those at work, until ctx ends. It
+// does not wait for abandoned ones: they have been killed, and end when the
+// kernel lets them.
 func (p *Pool) Close(ctx context.Context) error {
 	p.closeOnce.Do(func() { close(p.closed) })
 	p.drain()
@@ -116,7 +117,7 @@ func (p *Pool) Close(ctx context.Context) error {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%d workers are still running: %w", len(p.slots)+int(p.abandoned.Load()), ctx.Err())
+		return fmt.Errorf("%d workers are still running: %w", len(p.slots), ctx.Err())
 	}
 }
 
@@ -160,8 +161,19 @@ func Call[Q, A any](ctx context.Context, p *Pool, op Op[Q, A], q Q) (A, error) {
 	return a, nil
 }
 
-// acquire takes an idle worker, or starts one when none becomes free soon.
+// acquire gives a living worker.
 func (p *Pool) acquire(ctx context.Context) (*process, error) {
+	for {
+		w, err := p.take(ctx)
+		if err != nil || !w.ended() {
+			return w, err
+		}
+		p.dismiss(w)
+	}
+}
+
+// take takes an idle worker, or starts one when none becomes free soon.
+func (p *Pool) take(ctx context.Context) (*process, error) {
 	select {
 	case <-p.closed:
 		return nil, ErrClosed
@@ -205,7 +217,13 @@ func (p *Pool) start(ctx context.Context) (*process, error) {
 		done = make(chan struct{})
 	)
 	select {
-	case p.fork <- func() { w, err = launch(p.cfg); close(done) }:
+	case p.fork <- func() {
+		// Counted here, where the forker itself still counts: Close may be waiting.
+		if w, err = launch(p.cfg); err == nil {
+			p.owned.Add(1)
+		}
+		close(done)
+	}:
 		<-done
 	case <-p.closed:
 		err = ErrClosed
@@ -214,7 +232,6 @@ func (p *Pool) start(ctx context.Context) (*process, error) {
 		<-p.slots
 		return nil, err
 	}
-	p.owned.Add(1)
 	p.started.Add(1)
 	if err := w.greet(ctx, p.cfg); err != nil {
 		p.end(w)
@@ -267,12 +284,11 @@ func (p *Pool) end(w *process) <-chan struct{} {
 	}
 	// Its slot goes to somebody else: a volume that hangs costs others nothing.
 	p.abandoned.Add(1)
-	<-p.slots
+	p.forget()
 	ended := make(chan struct{})
 	go func() {
 		_ = w.reap(time.Time{})
 		p.abandoned.Add(-1)
-		p.owned.Done()
 		close(ended)
 	}()
 	return ended

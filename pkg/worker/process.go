@@ -47,7 +47,7 @@ func launch(cfg Config) (*process, error) {
 		files = append(files, cfg.Namespace.Fd())
 	}
 	pidfd := -1
-	_, _, err = syscall.StartProcess(cfg.Binary, []string{cfg.Binary}, &syscall.ProcAttr{
+	pid, _, err := syscall.StartProcess(cfg.Binary, []string{cfg.Binary}, &syscall.ProcAttr{
 		Dir:   "/",
 		Env:   cfg.Env,
 		Files: files,
@@ -56,21 +56,31 @@ func launch(cfg Config) (*process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", cfg.Binary, err)
 	}
-	if pidfd < 0 {
-		return nil, errors.New("the kernel gives no pidfd (Linux 5.4 or newer is needed)")
-	}
-	if err := unix.SetNonblock(pidfd, true); err != nil {
-		return nil, err
-	}
-	p := &process{pidfd: os.NewFile(uintptr(pidfd), "pidfd")}
-	if p.conn, err = net.FileConn(ours); err != nil {
-		p.kill()
-		_ = p.reap(time.Now().Add(cfg.KillWait))
-		return nil, err
+	p, err := adopt(pidfd, ours)
+	if err != nil {
+		// It has done nothing yet, so it ends at once.
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+		_, waitErr := syscall.Wait4(pid, nil, 0, nil)
+		return nil, errors.Join(err, waitErr)
 	}
 	p.out = bufio.NewWriter(p.conn)
 	p.enc, p.dec = gob.NewEncoder(p.out), gob.NewDecoder(bufio.NewReader(p.conn))
 	return p, nil
+}
+
+// adopt takes charge of a new process.
+func adopt(pidfd int, socket *os.File) (*process, error) {
+	if pidfd < 0 {
+		return nil, errors.New("the kernel gives no pidfd (Linux 5.4 or newer is needed)")
+	}
+	if err := unix.SetNonblock(pidfd, true); err != nil {
+		return nil, errors.Join(err, unix.Close(pidfd))
+	}
+	conn, err := net.FileConn(socket)
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(pidfd))
+	}
+	return &process{pidfd: os.NewFile(uintptr(pidfd), "pidfd"), conn: conn}, nil
 }
 
 // greet tells a new worker how to live and waits until it does.
@@ -94,8 +104,16 @@ func (p *process) greet(ctx context.Context, cfg Config) error {
 // bound makes reads and writes fail when ctx ends.
 func (p *process) bound(ctx context.Context) (stop func()) {
 	_ = p.conn.SetDeadline(time.Time{})
-	after := context.AfterFunc(ctx, func() { _ = p.conn.SetDeadline(time.Unix(1, 0)) })
-	return func() { after() }
+	done := make(chan struct{})
+	after := context.AfterFunc(ctx, func() {
+		_ = p.conn.SetDeadline(time.Unix(1, 0))
+		close(done)
+	})
+	return func() {
+		if !after() {
+			<-done // or it would cut off the next call
+		}
+	}
 }
 
 // ask sends one request and waits for its answer. broken is true when the
@@ -137,6 +155,21 @@ func (p *process) kill() {
 	// Not through Fd(), which would make the pidfd blocking. An error means
 	// that the process has ended, or that reap is going to report it as stuck.
 	_ = raw.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
+}
+
+// ended is true for a process that died while it was idle: somebody killed it,
+// or memory ran out.
+func (p *process) ended() bool {
+	raw, err := p.pidfd.SyscallConn()
+	if err != nil {
+		return true
+	}
+	var info unix.Siginfo
+	var waitErr error
+	err = raw.Control(func(fd uintptr) {
+		waitErr = unix.Waitid(unix.P_PIDFD, int(fd), &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	})
+	return err != nil || (waitErr == nil && info.Signo != 0)
 }
 
 // reap waits for the process to end, until the deadline; the zero time means
