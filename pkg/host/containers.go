@@ -80,8 +80,7 @@ func (p Procfs) path(pid int, name string) string {
 	return filepath.Join(string(p), strconv.Itoa(pid), name)
 }
 
-// cgroupOf gives the cgroup path of a process that belongs to the pod. The
-// systemd cgroup driver writes the UID with underscores.
+// cgroupOf gives the cgroup path of a process that belongs to the pod.
 func (p Procfs) cgroupOf(pid int, podUID string) (string, bool) {
 	raw, err := os.ReadFile(p.path(pid, "cgroup"))
 	if err != nil {
@@ -89,27 +88,39 @@ func (p Procfs) cgroupOf(pid int, podUID string) (string, bool) {
 	}
 	for line := range strings.Lines(string(raw)) {
 		_, cgroup, _ := strings.Cut(strings.TrimSpace(line), ":/")
-		for _, part := range strings.Split(cgroup, "/") {
-			if podOf(part) == strings.ReplaceAll(podUID, "_", "-") {
-				return cgroup, true
-			}
+		if podOf(cgroup) == podUID {
+			return cgroup, true
 		}
 	}
 	return "", false
 }
 
-// podOf reads the pod UID from one cgroup directory name, as kubelet's two
-// cgroup drivers write it: pod<uid> and kubepods-burstable-pod<uid>.slice.
-func podOf(part string) string {
-	part = strings.TrimSuffix(part, ".slice")
-	if at := strings.LastIndex(part, "-pod"); at >= 0 && strings.HasPrefix(part, "kubepods") {
-		part = part[at+1:]
+// podOf reads the pod UID from a cgroup path, as kubelet's two cgroup drivers
+// write it:
+//
+//	kubepods/burstable/pod<uid>/<container>
+//	kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice/...
+//
+// The first pod below kubelet's own directory counts: what lies deeper a
+// container may have made itself.
+func podOf(cgroup string) string {
+	inKubepods := false
+	for part := range strings.SplitSeq(cgroup, "/") {
+		// With a --cgroup-root the slices carry its name in front.
+		inKubepods = inKubepods || part == "kubepods" || part == "kubepods.slice" || strings.HasSuffix(part, "-kubepods.slice")
+		if !inKubepods {
+			continue
+		}
+		if uid, isPod := strings.CutPrefix(part, "pod"); isPod {
+			return uid
+		}
+		if slice, isSlice := strings.CutSuffix(part, ".slice"); isSlice {
+			if _, uid, isPod := strings.Cut(slice, "-pod"); isPod {
+				return strings.ReplaceAll(uid, "_", "-")
+			}
+		}
 	}
-	uid, isPod := strings.CutPrefix(part, "pod")
-	if !isPod {
-		return ""
-	}
-	return strings.ReplaceAll(uid, "_", "-")
+	return ""
 }
 
 // hasMounted looks for the superblock in the process's mount table.

@@ -3,7 +3,6 @@ package host
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/csi-addons/node-healer/pkg/touch"
@@ -43,6 +42,9 @@ func (n *Node) Look(ctx context.Context, q Question) (Sight, error) {
 	if q.Probe != nil {
 		query.Probe = &touch.ProbeQuery{Path: q.Probe.Path, Want: ref(*q.Probe), UUID: q.Probe.onDevice(), Source: q.Probe.deviceSource()}
 	}
+	if q.Probe != nil && n.stuck.still(*q.Probe) {
+		return n.silence(ctx, query, true)
+	}
 	call, cancel := bounded(ctx, n.cfg.ProbeTimeout)
 	defer cancel()
 	a, err := worker.Call(call, n.cfg.Pool, touch.Look, query)
@@ -53,20 +55,21 @@ func (n *Node) Look(ctx context.Context, q Question) (Sight, error) {
 	case !silent || q.Probe == nil || ctx.Err() != nil:
 		return Sight{}, err
 	}
-	s, err2 := n.lookAbove(ctx, query)
-	if err2 != nil {
-		return Sight{}, err2
+	if q.Probe != nil {
+		n.stuck.note(*q.Probe, err)
 	}
-	s.Answer = Answer{Asked: true, Silent: true, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout}
-	return s, nil
+	return n.silence(ctx, query, errors.Is(err, worker.ErrStuck))
 }
 
-// lookAbove asks again without touching the volume: kubelet's files lie above
-// it and answer even when it does not.
-func (n *Node) lookAbove(ctx context.Context, query touch.LookQuery) (Sight, error) {
+// silence is the answer for a superblock that gives none. The paths are looked
+// at again without touching the volume: kubelet's files lie above it and answer
+// even when it does not.
+func (n *Node) silence(ctx context.Context, query touch.LookQuery, stuck bool) (Sight, error) {
 	query.Probe = nil
+	paths := make([]string, len(query.Paths))
 	for i := range query.Paths {
 		query.Paths[i].Above = true
+		paths[i] = query.Paths[i].Path
 	}
 	call, cancel := bounded(ctx, n.cfg.ProbeTimeout)
 	defer cancel()
@@ -74,11 +77,9 @@ func (n *Node) lookAbove(ctx context.Context, query touch.LookQuery) (Sight, err
 	if err != nil {
 		return Sight{}, err
 	}
-	paths := make([]string, len(query.Paths))
-	for i, p := range query.Paths {
-		paths[i] = p.Path
-	}
-	return sight(Question{Paths: paths}, a)
+	s, err := sight(Question{Paths: paths}, a)
+	s.Answer = Answer{Asked: true, Silent: true, Stuck: stuck, Elapsed: n.cfg.ProbeTimeout}
+	return s, err
 }
 
 func sight(q Question, a touch.LookAnswer) (Sight, error) {
@@ -96,11 +97,10 @@ func sight(q Question, a touch.LookAnswer) (Sight, error) {
 			l.Rdev = Dev{Major: got.Major, Minor: got.Minor}
 		}
 		if got.VolData != nil {
-			d, err := ParseVolData(got.VolData)
-			if err != nil {
-				return Sight{}, fmt.Errorf("kubelet's file for %s: %w", p, err)
+			// A torn file is evidence of nothing.
+			if d, err := ParseVolData(got.VolData); err == nil {
+				l.VolData = &d
 			}
-			l.VolData = &d
 		}
 		s.Paths[p] = l
 	}

@@ -66,6 +66,9 @@ func (a Attr) String() string {
 			words = append(words, n.name)
 		}
 	}
+	if a&(AttrNoAtime|AttrStrictAtime) == 0 {
+		words = append(words, "relatime")
+	}
 	return strings.Join(words, ",")
 }
 

@@ -34,6 +34,7 @@ type Node struct {
 	kubelet       Kubelet
 	bootID        string
 	hostNamespace string
+	stuck         stuckProbes
 }
 
 // NewNode checks cfg.

@@ -1,6 +1,9 @@
 package host
 
-import "strings"
+import (
+	"path"
+	"strings"
+)
 
 // Table is a mount table at one moment.
 type Table struct {
@@ -84,28 +87,42 @@ func (t Table) OnSuperblock(dev Dev) []Mount {
 	return found
 }
 
-// Twins gives the mounts that would vanish together with m if it were
-// unmounted: those standing on the root of the other members of the peer group
-// that m's parent belongs to (mount_namespaces(7), "Propagation").
+// Twins gives the mounts that would vanish together with m, which stands on the
+// root of another mount, if it were unmounted: those at the same directory of
+// the mounts that receive events from m's parent (mount_namespaces(7),
+// "Propagation").
 func (t Table) Twins(m Mount) []Mount {
-	var group uint64
+	var parent Mount
 	for _, p := range t.mounts {
 		if p.OldID == m.OldParent {
-			group = p.Propagation.Shared
+			parent = p
 		}
 	}
-	if group == 0 {
+	if parent.Propagation.Shared == 0 {
 		return nil
 	}
-	peers := map[int]string{}
+	// A slave that is shared hands events on.
+	groups := map[uint64]bool{parent.Propagation.Shared: true}
+	for grown := true; grown; {
+		grown = false
+		for _, p := range t.mounts {
+			if g := p.Propagation.Shared; g != 0 && groups[p.Propagation.Master] && !groups[g] {
+				groups[g], grown = true, true
+			}
+		}
+	}
+	at := map[int]string{} // where m would be on each receiver
 	for _, p := range t.mounts {
-		if p.OldID != m.OldParent && (p.Propagation.Shared == group || p.Propagation.Master == group) {
-			peers[p.OldID] = p.Path
+		if p.OldID == parent.OldID || !groups[p.Propagation.Shared] && !groups[p.Propagation.Master] {
+			continue
+		}
+		if onTheWay(p.Root, parent.Root) {
+			at[p.OldID] = path.Join(p.Path, strings.TrimPrefix(parent.Root, p.Root))
 		}
 	}
 	var twins []Mount
 	for _, c := range t.mounts {
-		if path, isPeer := peers[c.OldParent]; isPeer && c.Path == path {
+		if where, receives := at[c.OldParent]; receives && c.Path == where {
 			twins = append(twins, c)
 		}
 	}

@@ -1,0 +1,80 @@
+package host
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestLayout(t *testing.T) {
+	k := Kubelet{Root: "/var/lib/kubelet"}
+	const csi = "/var/lib/kubelet/plugins/kubernetes.io/csi/"
+	pod := func(pv string) Layout {
+		return Layout{Kind: LayoutPod, PodUID: "uid", PV: pv, VolData: "/var/lib/kubelet/pods/uid/volumes/kubernetes.io~csi/" + pv + "/vol_data.json"}
+	}
+	block := func(kind LayoutKind, uid, pv string) Layout {
+		return Layout{Kind: kind, PodUID: uid, PV: pv, VolData: csi + "volumeDevices/" + pv + "/data/vol_data.json"}
+	}
+	sum := strings.Repeat("ab", 32)
+	for p, want := range map[string]Layout{
+		"/var/lib/kubelet/pods/uid/volumes/kubernetes.io~csi/pvc-1/mount":        pod("pvc-1"),
+		"/var/lib/kubelet/pods/uid/volumes/kubernetes.io~csi/a b^c~d/mount":      pod("a b^c~d"),
+		"/var/lib/kubelet/pods/uid/volumes/kubernetes.io~csi/mount/mount":        pod("mount"),
+		"/var/lib/kubelet/pods/uid/volumeDevices/kubernetes.io~csi/pvc-1":        block(LayoutPodBlock, "uid", "pvc-1"),
+		csi + "volumeDevices/publish/pvc-1/uid":                                  block(LayoutBlock, "uid", "pvc-1"),
+		csi + "volumeDevices/publish/a b^c/uid":                                  block(LayoutBlock, "uid", "a b^c"),
+		csi + "volumeDevices/staging/pvc-1":                                      block(LayoutBlockStaging, "", "pvc-1"),
+		csi + "volumeDevices/staging/pvc-1/image-0":                              block(LayoutBlockStaging, "", "pvc-1"),
+		csi + "rbd.csi.ceph.com/" + sum + "/globalmount":                         {Kind: LayoutStaging, VolData: csi + "rbd.csi.ceph.com/" + sum + "/vol_data.json"},
+		csi + "rbd.csi.ceph.com/" + sum + "/globalmount/0001-0009-rook^x/deeper": {Kind: LayoutStaging, VolData: csi + "rbd.csi.ceph.com/" + sum + "/vol_data.json"},
+		csi + "pv/pvc-1/globalmount":                                             {Kind: LayoutStaging, VolData: csi + "pv/pvc-1/vol_data.json"}, // before Kubernetes 1.24
+		csi + "d/" + sum:                                                         {},
+		csi + "d/" + sum + "/globalmounts":                                       {},
+		csi + "volumeDevices/publish/pvc-1":                                      {},
+		csi + "volumeDevices/publish/pvc-1/uid/dev":                              {},
+		csi + "volumeDevices/pvc-1/data":                                         {},
+		"/var/lib/kubelet/pods/uid/volumes/kubernetes.io~csi/pvc-1":              {},
+		"/var/lib/kubelet/pods/uid/volumes/kubernetes.io~csi/pvc-1/mount/data":   {},
+		"/var/lib/kubelet/pods/uid/volumes/kubernetes.io~nfs/pvc-1/mount":        {},
+		"/var/lib/kubelet/pods/uid/volume-subpaths/pvc-1/c/0":                    {},
+		"/var/lib/kubelet": {},
+		"/var/lib/kubelet2/pods/uid/volumes/kubernetes.io~csi/pvc-1/mount": {},
+		"/pods/uid/volumes/kubernetes.io~csi/pvc-1/mount":                  {},
+		"": {},
+	} {
+		if got := k.Layout(p); got != want {
+			t.Errorf("%s\ngot  %+v\nwant %+v", p, got, want)
+		}
+	}
+}
+
+// The sums are those of sha256sum(1), as kubelet's makeDeviceMountPath makes them.
+func TestStaging(t *testing.T) {
+	k := Kubelet{Root: "/k"}
+	for handle, sum := range map[string]string{
+		"vol-1":    "d2e8363faaac7ae76def3b14091d8eb5755f6b92e9531627aeec833a8731cc49",
+		"a/b/../c": "f5c9a581ffdc57ee0385a8bc0f97da4dbbf08416ee3308e05563988843c50ca0",
+		"rook^x y": "969d59e9a89bb0e63d16b65445e675420c034f7c7fd120cfcf62d170e7630ec5",
+	} {
+		if got, want := k.Staging("d", handle), "/k/plugins/kubernetes.io/csi/d/"+sum+"/globalmount"; got != want {
+			t.Errorf("%q: %s, want %s", handle, got, want)
+		}
+	}
+	for _, handle := range []string{"vol-1", "a/b/../c", "", "rook^x y", strings.Repeat("x", 1024)} {
+		p := k.Staging("d", handle)
+		if l := k.Layout(p); l.Kind != LayoutStaging || l.VolData != strings.TrimSuffix(p, "globalmount")+"vol_data.json" {
+			t.Errorf("%.20q: %s is %+v", handle, p, l)
+		}
+	}
+}
+
+func TestParseVolData(t *testing.T) {
+	got, err := ParseVolData([]byte(`{"attachmentID":"csi-1","driverName":"d","nodeName":"n","specVolID":"pvc-1","volumeHandle":"a/b^ c","volumeLifecycleMode":"Persistent"}`))
+	if err != nil || got != (VolData{DriverName: "d", VolumeHandle: "a/b^ c", SpecVolID: "pvc-1"}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, bad := range []string{"", "{", "[]", `{"driverName":1}`, "\x00"} {
+		if _, err := ParseVolData([]byte(bad)); err == nil || !strings.Contains(err.Error(), "vol_data.json") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}

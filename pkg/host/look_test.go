@@ -1,0 +1,166 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+// TestMain makes the test binary its own worker.
+func TestMain(m *testing.M) {
+	if os.Getenv("HOST_TEST_SERVES") == "" {
+		os.Exit(m.Run())
+	}
+	if err := worker.Serve(touch.Ops()...); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// newNode makes a node whose kubelet root is a new directory.
+func newNode(t *testing.T) (*Node, string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := worker.NewPool(worker.Config{
+		Binary: self, Env: []string{"HOST_TEST_SERVES=1", "GORACE=atexit_sleep_ms=0"}, Max: 2, Idle: 1, KillWait: time.Minute,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := pool.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, err := NewNode(Config{
+		Pool: pool, Namespace: openOwn(t, root), KubeletRoot: root,
+		ProbeTimeout: time.Minute, StepTimeout: time.Minute, Sysfs: "/sys", Procfs: "/proc",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return node, root
+}
+
+func look(t *testing.T, n *Node, path string) PathLook {
+	t.Helper()
+	s, err := n.Look(context.Background(), Question{Paths: []string{path}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := s.Paths[path]
+	if !l.Looked || s.Answer.Asked || s.Changed {
+		t.Errorf("%+v", s)
+	}
+	return l
+}
+
+func TestLookAtPaths(t *testing.T) {
+	n, root := newNode(t)
+	dir := filepath.Join(root, "pods/uid/volumes/kubernetes.io~csi/pv")
+	at := filepath.Join(dir, "mount")
+	if err := os.MkdirAll(at, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "vol_data.json"), []byte(`{"driverName":"d","volumeHandle":"h"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if l := look(t, n, at); l.Kind != KindDirectory || l.VolData == nil || *l.VolData != (VolData{DriverName: "d", VolumeHandle: "h"}) {
+		t.Errorf("%+v", l)
+	}
+	if err := os.Symlink(at, filepath.Join(root, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if l := look(t, n, root+"/link"); l.Kind != KindSymlink || l.Link != at || l.Missing() {
+		t.Errorf("%+v", l)
+	}
+	if l := look(t, n, root+"/link/x"); l.Walk != syscall.ELOOP || l.Missing() {
+		t.Errorf("%+v", l)
+	}
+	for _, p := range []string{root + "/none", root + "/none/x", dir + "/vol_data.json/x"} {
+		if l := look(t, n, p); !l.Missing() {
+			t.Errorf("%s: %+v", p, l)
+		}
+	}
+	if l := look(t, n, dir+"/vol_data.json"); l.Kind != KindFile {
+		t.Errorf("%+v", l)
+	}
+}
+
+// A file of kubelet's that is torn is no evidence of anything; it is certainly
+// no reason to answer nothing at all.
+func TestTornVolData(t *testing.T) {
+	n, root := newNode(t)
+	dir := filepath.Join(root, "pods/uid/volumes/kubernetes.io~csi/pv")
+	if err := os.MkdirAll(filepath.Join(dir, "mount"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"", `{"driverName":`} {
+		if err := os.WriteFile(filepath.Join(dir, "vol_data.json"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s, err := n.Look(context.Background(), Question{Paths: []string{dir + "/mount"}})
+		if err != nil || s.Paths[dir+"/mount"].Kind != KindDirectory {
+			t.Errorf("with %q in vol_data.json: %+v, %v", text, s, err)
+		}
+	}
+}
+
+func TestLookThatCannotBeAsked(t *testing.T) {
+	n, root := newNode(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := n.Look(ctx, Question{Paths: []string{root}}); err == nil {
+		t.Error("an answer from nobody")
+	}
+}
+
+func TestNewNodeChecks(t *testing.T) {
+	n, root := newNode(t)
+	for name, change := range map[string]func(*Config){
+		"no pool":            func(c *Config) { c.Pool = nil },
+		"no namespace":       func(c *Config) { c.Namespace = nil },
+		"no probe timeout":   func(c *Config) { c.ProbeTimeout = 0 },
+		"no step timeout":    func(c *Config) { c.StepTimeout = 0 },
+		"an unresolved root": func(c *Config) { c.KubeletRoot = root + "/other" },
+	} {
+		cfg := n.cfg
+		change(&cfg)
+		if _, err := NewNode(cfg); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	if n.Kubelet().Root != root || n.BootID() == "" {
+		t.Errorf("%+v, boot %q", n.Kubelet(), n.BootID())
+	}
+}
+
+func TestAnswerString(t *testing.T) {
+	a := Answer{Op: "statx", Errno: syscall.ENOTCONN}
+	if got := a.String(); got != "statx: transport endpoint is not connected (ENOTCONN)" {
+		t.Error(got)
+	}
+	if got := (Answer{}).String(); got != "answered" {
+		t.Error(got)
+	}
+	if !errors.Is(ErrRefused, worker.ErrRefused) {
+		t.Error("two refusals")
+	}
+}

@@ -1,0 +1,54 @@
+package host
+
+import "testing"
+
+// What String prints, the parser reads back; in mountinfo's words.
+func TestAttrRoundTrip(t *testing.T) {
+	flags := []Attr{AttrReadOnly, AttrNoSUID, AttrNoDev, AttrNoExec, AttrNoDirAtime, AttrIDMap, AttrNoSymFollow}
+	for _, atime := range []Attr{0, AttrNoAtime, AttrStrictAtime} {
+		for set := range 1 << len(flags) {
+			a := atime
+			for i, f := range flags {
+				if set&(1<<i) != 0 {
+					a |= f
+				}
+			}
+			if got := parseAttr(a.String()); got != a {
+				t.Fatalf("%#x prints as %q, which reads as %#x", uint64(a), a, uint64(got))
+			}
+		}
+	}
+}
+
+func TestInterim(t *testing.T) {
+	all := AttrReadOnly | AttrNoSUID | AttrNoDev | AttrNoExec | AttrNoSymFollow
+	if !(Mount{Attr: all | AttrNoAtime}).Interim() {
+		t.Error("an interim mount is not known again")
+	}
+	for _, missing := range []Attr{AttrReadOnly, AttrNoSUID, AttrNoDev, AttrNoExec, AttrNoSymFollow} {
+		if (Mount{Attr: all &^ missing}).Interim() {
+			t.Errorf("interim without %s", missing)
+		}
+	}
+}
+
+func TestSameMount(t *testing.T) {
+	m := Mount{ID: 1, OldID: 2, Dev: Dev{8, 1}, Path: "/m"}
+	noID := m
+	noID.ID = 0
+	for name, tc := range map[string]struct {
+		a, b Mount
+		want bool
+	}{
+		"itself":                 {m, m, true},
+		"another id":             {m, Mount{ID: 9, OldID: 2, Dev: Dev{8, 1}, Path: "/m"}, false},
+		"changed, the same id":   {m, Mount{ID: 1, Path: "/moved"}, true},
+		"by the old id":          {m, noID, true},
+		"old id of another path": {noID, Mount{OldID: 2, Dev: Dev{8, 1}, Path: "/n"}, false},
+		"old id used again":      {noID, Mount{OldID: 2, Dev: Dev{8, 2}, Path: "/m"}, false},
+	} {
+		if tc.a.Same(tc.b) != tc.want || tc.b.Same(tc.a) != tc.want {
+			t.Errorf("%s: want %v", name, tc.want)
+		}
+	}
+}

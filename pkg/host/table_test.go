@@ -1,0 +1,116 @@
+package host
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// at makes a mount; the table's root is 1.
+func at(id, parent int, path string) Mount {
+	return Mount{OldID: id, OldParent: parent, Path: path, Root: "/"}
+}
+
+func ids(mounts []Mount) []int {
+	var list []int
+	for _, m := range mounts {
+		list = append(list, m.OldID)
+	}
+	return list
+}
+
+func TestStack(t *testing.T) {
+	root := at(1, 0, "/")
+	for name, tc := range map[string]struct {
+		mounts []Mount
+		path   string
+		want   []int // top first
+	}{
+		"empty table":                   {nil, "/a", nil},
+		"nothing there":                 {[]Mount{root}, "/a", nil},
+		"the root":                      {[]Mount{root}, "/", []int{1}},
+		"its own parent":                {[]Mount{at(1, 1, "/"), at(2, 1, "/a")}, "/a", []int{2}},
+		"one":                           {[]Mount{root, at(2, 1, "/a")}, "/a", []int{2}},
+		"a prefix of it":                {[]Mount{root, at(2, 1, "/a")}, "/ab", nil},
+		"it is a prefix":                {[]Mount{root, at(2, 1, "/ab")}, "/a", nil},
+		"above it":                      {[]Mount{root, at(2, 1, "/a")}, "/a/b", nil},
+		"below it":                      {[]Mount{root, at(2, 1, "/a/b")}, "/a", nil},
+		"a stack":                       {[]Mount{root, at(2, 1, "/a"), at(3, 2, "/a"), at(4, 3, "/a")}, "/a", []int{4, 3, 2}},
+		"ids going down":                {[]Mount{root, at(9, 1, "/a"), at(5, 9, "/a"), at(3, 5, "/a")}, "/a", []int{3, 5, 9}},
+		"nested":                        {[]Mount{root, at(2, 1, "/a"), at(3, 2, "/a/b"), at(4, 3, "/a/b/c")}, "/a/b/c", []int{4}},
+		"hidden by one above":           {[]Mount{root, at(2, 1, "/a/b"), at(3, 1, "/a")}, "/a/b", nil},
+		"hidden and mounted anew":       {[]Mount{root, at(2, 1, "/a/b"), at(3, 1, "/a"), at(4, 3, "/a/b")}, "/a/b", []int{4}},
+		"hidden on the way by a stack":  {[]Mount{root, at(2, 1, "/a"), at(3, 2, "/a/b"), at(4, 2, "/a")}, "/a/b", nil},
+		"on the top of a stack":         {[]Mount{root, at(2, 1, "/a"), at(4, 2, "/a"), at(3, 4, "/a/b")}, "/a/b", []int{3}},
+		"the root mounted over":         {[]Mount{root, at(2, 1, "/a"), at(3, 1, "/")}, "/a", nil},
+		"above a root mounted over":     {[]Mount{root, at(3, 1, "/"), at(2, 3, "/a")}, "/a", []int{2}},
+		"both roots":                    {[]Mount{root, at(3, 1, "/")}, "/", []int{3, 1}},
+		"another's child":               {[]Mount{root, at(2, 1, "/b"), at(3, 2, "/a")}, "/a", nil},
+		"parent not in the table":       {[]Mount{root, at(3, 77, "/a")}, "/a", nil},
+		"no root":                       {[]Mount{at(2, 1, "/a")}, "/a", nil},
+		"a dash sorts before the slash": {[]Mount{root, at(2, 1, "/a-b"), at(3, 1, "/a"), at(4, 3, "/a/b")}, "/a/b", []int{4}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 20 { // in any order
+				rand.Shuffle(len(tc.mounts), func(i, j int) { tc.mounts[i], tc.mounts[j] = tc.mounts[j], tc.mounts[i] })
+				if got := ids(NewTable(tc.mounts).Stack(tc.path)); !slices.Equal(got, tc.want) {
+					t.Fatalf("%v in %v, want %v", got, ids(tc.mounts), tc.want)
+				}
+			}
+		})
+	}
+}
+
+func TestOnSuperblock(t *testing.T) {
+	table := NewTable([]Mount{{OldID: 1, Dev: Dev{8, 1}}, {OldID: 2, Dev: Dev{8, 2}}, {OldID: 3, Dev: Dev{8, 1}}})
+	if got := ids(table.OnSuperblock(Dev{8, 1})); !slices.Equal(got, []int{1, 3}) {
+		t.Error(got)
+	}
+}
+
+func TestTwins(t *testing.T) {
+	in := func(m Mount, shared, master uint64) Mount {
+		m.Propagation = Propagation{Shared: shared, Master: master}
+		return m
+	}
+	root := at(1, 0, "/")
+	for name, tc := range map[string]struct {
+		mounts []Mount
+		want   []int
+	}{
+		"a private parent": {[]Mount{root, at(2, 1, "/a"), at(9, 2, "/a"), at(3, 1, "/b"), at(8, 3, "/b")}, nil},
+		"no peers":         {[]Mount{root, in(at(2, 1, "/a"), 5, 0), at(9, 2, "/a")}, nil},
+		"a peer":           {[]Mount{root, in(at(2, 1, "/a"), 5, 0), at(9, 2, "/a"), in(at(3, 1, "/b"), 5, 0), at(8, 3, "/b")}, []int{8}},
+		"a slave":          {[]Mount{root, in(at(2, 1, "/a"), 5, 0), at(9, 2, "/a"), in(at(3, 1, "/b"), 0, 5), at(8, 3, "/b")}, []int{8}},
+		"our master":       {[]Mount{root, in(at(2, 1, "/a"), 0, 5), at(9, 2, "/a"), in(at(3, 1, "/b"), 5, 0), at(8, 3, "/b")}, nil},
+		"another group":    {[]Mount{root, in(at(2, 1, "/a"), 5, 0), at(9, 2, "/a"), in(at(3, 1, "/b"), 6, 0), at(8, 3, "/b")}, nil},
+		"a bare peer":      {[]Mount{root, in(at(2, 1, "/a"), 5, 0), at(9, 2, "/a"), in(at(3, 1, "/b"), 5, 0)}, nil},
+		"deeper in a peer": {[]Mount{root, in(at(2, 1, "/a"), 5, 0), at(9, 2, "/a"), in(at(3, 1, "/b"), 5, 0), at(8, 3, "/b/c")}, nil},
+		// A slave that is shared hands events on to its own slaves.
+		"a slave of a slave": {[]Mount{
+			root, in(at(2, 1, "/a"), 5, 0), at(9, 2, "/a"), in(at(3, 1, "/b"), 6, 5), at(8, 3, "/b"), in(at(4, 1, "/c"), 0, 6), at(7, 4, "/c"),
+		}, []int{8, 7}},
+	} {
+		var m Mount
+		for _, c := range tc.mounts {
+			if c.OldID == 9 {
+				m = c
+			}
+		}
+		if got := ids(NewTable(tc.mounts).Twins(m)); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// A peer may show another directory of the filesystem: what is mounted at our
+// root appears there at the directory that we show.
+func TestTwinsBelowAPeersRoot(t *testing.T) {
+	whole, sub := at(2, 1, "/staged"), at(3, 1, "/published")
+	whole.Propagation.Shared, sub.Propagation.Shared = 5, 5
+	sub.Root = "/sub"
+	table := NewTable([]Mount{at(1, 0, "/"), whole, sub, at(9, 3, "/published"), at(8, 2, "/staged/sub"), at(7, 2, "/staged/else")})
+	if got := ids(table.Twins(at(9, 3, "/published"))); !slices.Equal(got, []int{8}) {
+		t.Errorf("%v, want the mount on /staged/sub", got)
+	}
+}
