@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -129,7 +130,13 @@ func (e *Engine) Heal(ctx context.Context, v Volume) (Report, error) {
 func (e *Engine) guarded(ctx context.Context, v Volume, t *ticket) (r Report, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			klog.FromContext(ctx).Error(nil, "Panic while working on a volume", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			// Only the runtime's own words: another value may hold a part of
+			// the request.
+			what := fmt.Sprintf("a value of type %T", p)
+			if fault, ok := p.(runtime.Error); ok {
+				what = fault.Error()
+			}
+			klog.FromContext(ctx).Error(nil, "Panic while working on a volume", "panic", what, "stack", string(debug.Stack()))
 			r, err = Report{}, Failed("internal error, see the log", nil)
 		}
 	}()
@@ -142,17 +149,25 @@ func (e *Engine) guarded(ctx context.Context, v Volume, t *ticket) (r Report, er
 // free ends the call's entry, unless a worker that cannot be ended is still at
 // the volume: then it stays busy until the kernel lets go.
 func (e *Engine) free(t *ticket, r Report, err error) {
-	ended := stillRunning(err)
+	var running []<-chan struct{}
+	if ch := stillRunning(err); ch != nil {
+		running = append(running, ch)
+	}
 	for _, o := range r.Steps {
 		if ch := stillRunning(o.Err); ch != nil {
-			ended = ch
+			running = append(running, ch)
 		}
 	}
-	if ended == nil {
+	if len(running) == 0 {
 		t.leave()
 		return
 	}
-	go func() { <-ended; t.leave() }()
+	go func() {
+		for _, ended := range running {
+			<-ended
+		}
+		t.leave()
+	}()
 }
 
 // stillRunning gives the channel that closes when the stuck worker behind an

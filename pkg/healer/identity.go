@@ -26,10 +26,21 @@ func proveIdentity(c Case, dev host.Dev) error {
 	if c.Record.BootID == c.BootID && c.Record.DiskSeq != 0 && c.Record.DiskSeq == sb.Device.DiskSeq {
 		return nil
 	}
-	if c.Record.Identity.Empty() {
+	switch id := c.Record.Identity; {
+	case id.Empty():
 		return errors.New("the device has no serial number, WWID, device-mapper UUID or filesystem UUID")
+	case id.Serial == "" && id.WWID == "" && id.DMUUID == "" && !namedByKubelet(c):
+		return errors.New("only the filesystem UUID and the size are as recorded, which a clone shares, and no vol_data.json of kubelet names this volume at the staged place")
 	}
 	return nil
+}
+
+// namedByKubelet is true when kubelet's file says that the driver staged this
+// volume where the staged place is.
+func namedByKubelet(c Case) bool {
+	staged, found := c.Staged()
+	d := staged.Look.VolData
+	return found && d != nil && d.VolumeHandle == c.Volume.ID && d.DriverName == c.Driver
 }
 
 // Differs compares the identity of a record with that of a device now. A part
@@ -70,7 +81,7 @@ func proveWithoutDevice(c Case, dev host.Dev, sb host.Superblock) error {
 		return errors.New("type or source differs from the record")
 	case generic(sb):
 		return errors.New("it was mounted anew, and its source names nothing that could identify it")
-	case staged.Look.VolData == nil || staged.Look.VolData.VolumeHandle != c.Volume.ID || staged.Look.VolData.DriverName != c.Driver:
+	case !namedByKubelet(c):
 		return errors.New("it was mounted anew, and no vol_data.json of kubelet names this volume there")
 	}
 	return nil

@@ -11,24 +11,23 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// maxRounds bounds a call: every step runs at most once per place, so real
-// calls end long before.
-const maxRounds = 16
-
 // heal observes, diagnoses and mends until the volume is healthy or nothing is
 // left to offer.
 func (e *Engine) heal(ctx context.Context, v Volume, t *ticket) (Report, error) {
 	report := Report{Volume: v}
 	tried := map[string]bool{}
+	// halted: a stuck worker may still act, and nobody acts beside it.
+	halted := false
 	refused := map[string]Refusal{}
-	for round := range maxRounds {
+	// It ends: every step runs at most once per place.
+	for first := true; ; first = false {
 		c, err := e.observe(ctx, v, t)
 		if err != nil {
 			return report, err
 		}
 		d := e.diagnose(ctx, c)
 		report.Driver, report.After = c.Driver, d
-		if round == 0 {
+		if first {
 			report.Before = d
 		}
 		if d.Healthy() {
@@ -37,16 +36,21 @@ func (e *Engine) heal(ctx context.Context, v Volume, t *ticket) (Report, error) 
 		}
 		noteRefused(d, refused)
 		step, found := pick(d, tried)
-		if !found {
+		if !found || halted {
 			break
 		}
 		tried[step.key()] = true
 		permit, err := e.admit(ctx, d, step, t)
+		if KindOf(err) == KindBusy {
+			return report, err
+		}
 		if err != nil {
 			refused[step.key()] = Refusal{Step: step.Name, Place: step.Place.Path, Why: err.Error()}
 			continue
 		}
-		report.Steps = append(report.Steps, e.run(ctx, c, step, permit))
+		o := e.run(ctx, c, step, permit)
+		report.Steps = append(report.Steps, o)
+		halted = halted || stillRunning(o.Err) != nil
 	}
 	report.Refused = inOrder(refused, report.Steps)
 	return report, nil
@@ -75,7 +79,7 @@ func (d Diagnosis) needs(s Step) bool {
 }
 
 // admit proves identity and asks the gate. Its error says why the step must not
-// run.
+// run; it is a busy one when another volume on the same filesystem is healed.
 func (e *Engine) admit(ctx context.Context, d Diagnosis, s Step, t *ticket) (Permit, error) {
 	switch {
 	case e.cfg.CheckOnly:
@@ -84,7 +88,7 @@ func (e *Engine) admit(ctx context.Context, d Diagnosis, s Step, t *ticket) (Per
 		return nil, errors.New("the server is shutting down")
 	}
 	if err := t.add(superblockKey(s.Source.String())); err != nil {
-		return nil, errors.New("another volume on the same filesystem is being healed")
+		return nil, err
 	}
 	if err := proveIdentity(d.Case, s.Source); err != nil {
 		return nil, fmt.Errorf("identity not proven: %w", err)
@@ -104,15 +108,18 @@ func (e *Engine) run(ctx context.Context, c Case, s Step, permit Permit) (o Outc
 		o.Err = fmt.Errorf("nothing done, because the audit log cannot be written: %w", err)
 		return o
 	}
+	o.Err = errors.New("the step ended in a panic") // until it returns
+	defer func() {
+		permit.Leave(o.Err)
+		entry.Outcome = "done"
+		if o.Err != nil {
+			entry.Outcome = Classify(s.Name, "", o.Err).String() + ": " + o.Err.Error()
+		}
+		if err := e.cfg.Audit.After(entry); err != nil {
+			klog.FromContext(ctx).Error(err, "Cannot write the audit log after an operation", "step", s.Name)
+		}
+	}()
 	o.Err = s.Run(ctx, permit.Still)
-	permit.Leave(o.Err)
-	entry.Outcome = "done"
-	if o.Err != nil {
-		entry.Outcome = Classify(s.Name, "", o.Err).String() + ": " + o.Err.Error()
-	}
-	if err := e.cfg.Audit.After(entry); err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot write the audit log after an operation", "step", s.Name)
-	}
 	return o
 }
 

@@ -38,6 +38,7 @@ func (e *Engine) observe(ctx context.Context, v Volume, t *ticket) (Case, error)
 		if !doubtAbsence(o.c, doubted) {
 			return o.c, nil
 		}
+		err = errMoved
 	}
 	return Case{}, Failed("observe the volume", err)
 }
@@ -281,6 +282,7 @@ func (o *observation) follow(ctx context.Context) error {
 // accept refuses what is no volume of this request, and learns the driver.
 func (o *observation) accept() error {
 	o.c.Driver = o.engine.cfg.Driver
+	named := false // the first file that names the driver counts
 	for i, p := range o.c.Places {
 		field := "staging_target_path"
 		if i == 0 {
@@ -296,9 +298,8 @@ func (o *observation) accept() error {
 		if i == 0 && d.VolumeHandle != o.c.Volume.ID {
 			return NotFound("volume_id: kubelet's vol_data.json for volume_path names another volume")
 		}
-		if d.VolumeHandle == o.c.Volume.ID && d.DriverName != "" {
-			o.c.Driver = d.DriverName
-			break
+		if !named && d.VolumeHandle == o.c.Volume.ID && d.DriverName != "" {
+			o.c.Driver, named = d.DriverName, true
 		}
 	}
 	return o.acceptCapability()

@@ -113,17 +113,25 @@ func (o *observation) sift(from int, sleeping []PlaceRecord) error {
 // volume of another pod may share the directory name.
 func (o *observation) ours(p Place) bool {
 	d := p.Look.VolData
+	if o.node.Kubelet().Layout(p.Path).Kind == host.LayoutOther {
+		// No file of kubelet's names it: it is ours as long as it is as recorded.
+		r, top := o.c.Record.Place(p.Path), host.Mount{}
+		if len(p.Stack) > 0 {
+			top = p.Stack[0]
+		}
+		return r != nil && p.Dev() == r.Dev && top.Root == r.Root && o.c.Record.BootID == o.c.BootID
+	}
 	return d != nil && d.VolumeHandle == o.c.Volume.ID && d.DriverName == o.c.Driver
 }
 
 // used is true when a running container of the pod has the volume mounted.
 // Without one, an empty place is most likely that of a pod on its way out.
 func (o *observation) used(p Place) (bool, error) {
-	staged, found := o.c.Staged()
-	if !found || len(staged.Stack) == 0 {
+	dev := o.superblockOf(p)
+	if dev.Zero() {
 		return false, nil
 	}
-	h, err := o.node.Holder(p.PodUID, staged.Dev())
+	h, err := o.node.Holder(p.PodUID, dev)
 	if err != nil {
 		return false, Failed("look for running containers", err)
 	}
@@ -132,4 +140,16 @@ func (o *observation) used(p Place) (bool, error) {
 	}
 	h.Close()
 	return true, nil
+}
+
+// superblockOf gives the superblock that a container of an empty place would
+// hold: the staged one, or while that is gone the recorded one of this boot.
+func (o *observation) superblockOf(p Place) host.Dev {
+	if staged, found := o.c.Staged(); found && len(staged.Stack) > 0 {
+		return staged.Dev()
+	}
+	if r := o.c.Record.Place(p.Path); r != nil && o.c.Record.BootID == o.c.BootID {
+		return r.Dev
+	}
+	return host.Dev{}
 }

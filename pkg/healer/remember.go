@@ -1,8 +1,10 @@
 package healer
 
 import (
+	"cmp"
 	"context"
 	"reflect"
+	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -63,5 +65,7 @@ func newRecord(c Case) Record {
 		})
 	}
 	r.Places = append(r.Places, c.Dormant...)
+	// Whichever place the caller named, the record is the same.
+	slices.SortFunc(r.Places, func(a, b PlaceRecord) int { return cmp.Compare(a.Path, b.Path) })
 	return r
 }

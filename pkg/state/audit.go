@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -25,6 +26,8 @@ type Audit struct {
 	mu   sync.Mutex
 	file *os.File
 	size int64
+	// torn is true when the last line may lack its end.
+	torn bool
 }
 
 // Audit opens the directory's audit log.
@@ -34,7 +37,7 @@ func (d *Dir) Audit() (*Audit, error) {
 }
 
 func (a *Audit) open() error {
-	f, err := os.OpenFile(a.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, fileMode)
+	f, err := os.OpenFile(a.path, os.O_RDWR|os.O_CREATE|os.O_APPEND, fileMode)
 	if err != nil {
 		return fmt.Errorf("audit log: %w", err)
 	}
@@ -42,7 +45,11 @@ func (a *Audit) open() error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("audit log: %w", err), f.Close())
 	}
-	a.file, a.size = f, info.Size()
+	a.file, a.size, a.torn = f, info.Size(), false
+	var last [1]byte
+	if _, err := f.ReadAt(last[:], info.Size()-1); err == nil {
+		a.torn = last[0] != '\n'
+	}
 	return nil
 }
 
@@ -64,6 +71,9 @@ func (a *Audit) write(when string, e healer.AuditEntry) error {
 	line = append(line, '\n')
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.torn {
+		line = append([]byte{'\n'}, line...)
+	}
 	if a.size+int64(len(line)) > a.limit && a.size > 0 {
 		if err := a.rotate(); err != nil {
 			return err
@@ -71,6 +81,7 @@ func (a *Audit) write(when string, e healer.AuditEntry) error {
 	}
 	n, err := a.file.Write(line)
 	a.size += int64(n)
+	a.torn = err != nil
 	if err == nil {
 		err = a.file.Sync()
 	}
@@ -81,7 +92,8 @@ func (a *Audit) write(when string, e healer.AuditEntry) error {
 }
 
 func (a *Audit) rotate() error {
-	if err := os.Rename(a.path, a.path+".1"); err != nil {
+	// Somebody may have moved the log away; then it only begins anew.
+	if err := os.Rename(a.path, a.path+".1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("audit log: %w", err)
 	}
 	old := a.file

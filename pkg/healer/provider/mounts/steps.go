@@ -78,6 +78,10 @@ func planRebind(c healer.Case, place, staged healer.Place, conditions []healer.C
 			return none, fmt.Sprintf("the volume itself is not healthy (%s)", cond.Reason)
 		}
 	}
+	// The staged filesystem may have been judged at another place.
+	if sick := judgeSuperblock(c, staged); len(sick) > 0 {
+		return none, fmt.Sprintf("the volume itself is not healthy (%s)", sick[0].Reason)
+	}
 	if interrupted(place) && (place.Dev() != staged.Dev() || place.Stack[0].RootDeleted) {
 		return none, "the interim mount there is not of the staged filesystem"
 	}

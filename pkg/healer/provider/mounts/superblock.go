@@ -13,16 +13,15 @@ const (
 	adviceShutdown = "look for the cause in the kernel log, then delete all pods on this node that use the volume, so that it is unmounted, checked and staged anew"
 	adviceDaemon   = "see why the daemon or the server behind the mount is gone; then delete the pod"
 	adviceSilent   = "see whether the storage behind the volume can be reached; nothing was changed"
+	adviceDenied   = "see why root is refused there (credentials, root squashing, eviction of the client); nothing was changed"
+	adviceLater    = "this may pass by itself: call again in a moment"
 	adviceDevice   = "see whether the disk is still attached to this node"
 )
 
 // judgeSuperblock says what is wrong with the filesystem or device behind a
 // place. The first evidence counts: what follows from it is no second fault.
 func judgeSuperblock(c healer.Case, p healer.Place) []healer.Condition {
-	sb, known := c.Superblocks[p.Dev()]
-	if !known {
-		return nil
-	}
+	sb := c.Superblocks[p.Dev()] // one that is not there was not asked
 	one := func(s healer.Status, r healer.Reason, advice, format string, args ...any) []healer.Condition {
 		return []healer.Condition{{Status: s, Reason: r, Place: p.Path, Message: fmt.Sprintf(format, args...), Advice: advice}}
 	}
@@ -38,6 +37,9 @@ func judgeSuperblock(c healer.Case, p healer.Place) []healer.Condition {
 		return one(healer.Inaccessible, healer.NotResponding, adviceSilent, "it was not asked")
 	case a.Errno != 0:
 		reason, advice := reasonOf(a.Errno, sb)
+		if healer.Classify(healer.OpProbe, sb.FSType, a.Errno).Tier == healer.Transient {
+			advice = adviceLater
+		}
 		return one(healer.Inaccessible, reason, advice, "%s", a)
 	}
 	if how := readOnlySuperblock(c, sb); how != "" {
@@ -54,7 +56,7 @@ func reasonOf(e syscall.Errno, sb host.Superblock) (healer.Reason, string) {
 	case syscall.ESTALE:
 		return healer.StaleFileHandle, adviceDaemon
 	case syscall.EACCES, syscall.EPERM:
-		return healer.PermissionDenied, adviceSilent
+		return healer.PermissionDenied, adviceDenied
 	case syscall.ENXIO, syscall.ENODEV, syscall.ENOMEDIUM:
 		if sb.Device != nil {
 			return healer.DeviceMissing, adviceDevice

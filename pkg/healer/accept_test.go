@@ -1,0 +1,128 @@
+package healer
+
+import (
+	"context"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+const fine = Kind(-1) // a report, no error
+
+// mustBe makes a call and compares the kind of its error.
+func mustBe(t *testing.T, b *bench, v Volume, want Kind, names string) {
+	t.Helper()
+	_, err := b.engine.Heal(context.Background(), v)
+	switch {
+	case want == fine && err != nil:
+		t.Errorf("got %v, want a report", err)
+	case want != fine && (err == nil || KindOf(err) != want || !strings.Contains(err.Error(), names)):
+		t.Errorf("got %v, want kind %d naming %s", err, want, names)
+	}
+}
+
+func TestWhatStandsAtThePath(t *testing.T) {
+	at := func(change func(*host.PathLook)) host.PathLook {
+		l := directory("")
+		change(&l)
+		return l
+	}
+	for name, tc := range map[string]struct {
+		look    host.PathLook
+		mounted bool
+		want    Kind
+	}{
+		"a directory":             {look: directory(""), want: fine},
+		"a file":                  {look: at(func(l *host.PathLook) { l.Kind = host.KindFile }), want: fine},
+		"this volume's directory": {look: directory(volID), want: fine},
+		"another handle":          {look: directory("other"), want: KindNotFound},
+		"another handle, mounted": {look: directory("other"), mounted: true, want: KindNotFound},
+		"a handle of no name":     {look: at(func(l *host.PathLook) { l.VolData = &host.VolData{} }), want: fine},
+		"nothing":                 {look: at(func(l *host.PathLook) { l.Leaf = syscall.ENOENT }), want: KindNotFound},
+		"no directory above":      {look: at(func(l *host.PathLook) { l.Walk = syscall.ENOENT }), want: KindNotFound},
+		"a file above":            {look: at(func(l *host.PathLook) { l.Walk = syscall.ENOTDIR }), want: KindNotFound},
+		"a link above":            {look: at(func(l *host.PathLook) { l.Walk = syscall.ELOOP }), want: KindInvalid},
+		"a link":                  {look: at(func(l *host.PathLook) { l.Kind, l.Link = host.KindSymlink, "/k" }), want: KindInvalid},
+		"too long a name":         {look: at(func(l *host.PathLook) { l.Leaf = syscall.ENAMETOOLONG }), want: KindInvalid},
+		"no permission above":     {look: at(func(l *host.PathLook) { l.Walk = syscall.EACCES }), want: KindUnknown},
+		"an I/O error there":      {look: at(func(l *host.PathLook) { l.Leaf = syscall.EIO }), want: KindUnknown},
+		"a dead mount":            {look: at(func(l *host.PathLook) { l.Leaf = syscall.EIO }), mounted: true, want: fine},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.files[podA] = tc.look
+			if !tc.mounted {
+				b.unmount(podA)
+			}
+			mustBe(t, b, volume, tc.want, "volume_path")
+		})
+	}
+}
+
+func TestWhatStandsAtTheStagingPath(t *testing.T) {
+	for name, tc := range map[string]struct {
+		look host.PathLook
+		want Kind
+	}{
+		"gone":           {host.PathLook{Walk: syscall.ENOENT}, fine},
+		"a link above":   {host.PathLook{Walk: syscall.ELOOP}, KindInvalid},
+		"a link":         {host.PathLook{Kind: host.KindSymlink, Link: "/k"}, KindInvalid},
+		"another handle": {directory("other"), fine}, // a condition
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.unmount(staging)
+			b.files[staging] = tc.look
+			mustBe(t, b, volume, tc.want, "staging_target_path")
+		})
+	}
+}
+
+func TestDriverIsTheOneOfVolData(t *testing.T) {
+	b := newBench(t)
+	for _, p := range []string{podA, staging} {
+		l := directory(volID)
+		l.VolData.DriverName = "real.example.com"
+		b.files[p] = l
+	}
+	if r := b.heal(volume); r.Driver != "real.example.com" {
+		t.Errorf("driver %q", r.Driver)
+	}
+	if r, _ := b.notes.Load("real.example.com", volID); r == nil {
+		t.Error("the record has another driver")
+	}
+}
+
+func TestCapabilityMustFit(t *testing.T) {
+	for name, tc := range map[string]struct {
+		look host.PathLook
+		fs   string
+		want Capability
+		kind Kind
+	}{
+		"mount":                {directory(volID), "ext4", Capability{Access: AccessMount}, fine},
+		"block on a directory": {directory(volID), "ext4", Capability{Access: AccessBlock}, KindInvalid},
+		"mount on a device":    {host.PathLook{Kind: host.KindBlock, Rdev: disk}, "devtmpfs", Capability{Access: AccessMount}, KindInvalid},
+		"block on a device":    {host.PathLook{Kind: host.KindBlock, Rdev: disk}, "devtmpfs", Capability{Access: AccessBlock}, fine},
+		"block on a file":      {host.PathLook{Kind: host.KindFile}, "ext4", Capability{Access: AccessBlock}, fine}, // a condition
+		"that filesystem":      {directory(volID), "xfs", Capability{Access: AccessMount, FSType: "xfs"}, fine},
+		"another filesystem":   {directory(volID), "xfs", Capability{Access: AccessMount, FSType: "ext4"}, KindInvalid},
+		"one family":           {directory(volID), "ext4", Capability{Access: AccessMount, FSType: "ext3"}, fine},
+		"a driver's own type":  {directory(volID), "fuse.x", Capability{Access: AccessMount, FSType: "ext4"}, fine},
+		"a foreign name":       {directory(volID), "ext4", Capability{Access: AccessMount, FSType: "nfs"}, fine},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.files[podA] = tc.look
+			b.change(podA, func(m *host.Mount) { m.FSType = tc.fs })
+			v := volume
+			v.Capability = &tc.want
+			mustBe(t, b, v, tc.kind, "volume_capability")
+			if tc.kind == fine && b.last().Block != (tc.want.Access == AccessBlock) {
+				t.Errorf("Block is %v", b.last().Block)
+			}
+		})
+	}
+}

@@ -1,0 +1,68 @@
+package healer
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+func TestConfigIsChecked(t *testing.T) {
+	b := newBench(t)
+	good := b.engine.cfg
+	for name, change := range map[string]func(*Config){
+		"node": func(c *Config) { c.Node = nil }, "gate": func(c *Config) { c.Gate = nil },
+		"records": func(c *Config) { c.Records = nil }, "audit": func(c *Config) { c.Audit = nil },
+		"providers": func(c *Config) { c.Providers = nil }, "timeout": func(c *Config) { c.Timeout = 0 },
+	} {
+		bad := good
+		change(&bad)
+		if _, err := New(bad); err == nil {
+			t.Errorf("an engine without %s", name)
+		}
+	}
+}
+
+// The work has a deadline of its own, whatever the caller's is.
+func TestWorkHasItsOwnDeadline(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.Timeout = time.Hour })
+	b.healthy()
+	b.fall(podA, NotMounted)
+	var left time.Duration
+	b.steps = []Step{{
+		Name: "rebind", Place: Place{Path: podA}, Heals: []Reason{NotMounted}, Source: disk,
+		Run: func(ctx context.Context, _ func(context.Context) error) error {
+			at, _ := ctx.Deadline()
+			left = time.Until(at)
+			return errors.New("no")
+		},
+	}}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if _, err := b.engine.Heal(ctx, volume); err != nil {
+		t.Fatal(err)
+	}
+	if left < 50*time.Minute || left > time.Hour {
+		t.Errorf("the step had %s", left)
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	sick := Diagnosis{Conditions: []Condition{{Reason: IOError}}}
+	blind := Diagnosis{Failures: []ProviderFailure{{}}}
+	for _, tc := range []struct {
+		before, after Diagnosis
+		want          Verdict
+	}{
+		{Diagnosis{}, Diagnosis{}, Healthy},
+		{sick, Diagnosis{}, Healed},
+		{sick, sick, Abnormal},
+		{Diagnosis{}, sick, Abnormal},
+		{sick, blind, Abnormal},
+		{blind, blind, Abnormal},
+	} {
+		if got := (Report{Before: tc.before, After: tc.after}).Verdict(); got != tc.want {
+			t.Errorf("%+v: %s, want %s", tc, got, tc.want)
+		}
+	}
+}

@@ -1,0 +1,339 @@
+package healer
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+const (
+	driver = "csi.example.com"
+	volID  = "vol/1"
+	podA   = "/k/pods/uid-a/volumes/kubernetes.io~csi/pv1/mount"
+	podB   = "/k/pods/uid-b/volumes/kubernetes.io~csi/pv1/mount"
+)
+
+var (
+	kubelet = host.Kubelet{Root: "/k"}
+	staging = kubelet.Staging(driver, volID)
+	disk    = host.Dev{Major: 8, Minor: 16}
+	volume  = Volume{ID: volID, Path: podA, StagingPath: staging}
+)
+
+// world is a host in memory: mounts, files, devices and running pods.
+type world struct {
+	mu       sync.Mutex
+	t        *testing.T
+	mounts   []host.Mount
+	files    map[string]host.PathLook
+	answers  map[host.Dev]host.Sight
+	devices  map[host.Dev]host.BlockDevice
+	pods     map[string]host.Dev // what a running container of the pod has mounted
+	looks    int
+	onMounts func()                    // runs before each reading of the table, with the lock held
+	onLook   func(host.Question) error // runs before each look, without it
+}
+
+// newWorld has one ext4 volume, staged and published to pod a.
+func newWorld(t *testing.T) *world {
+	w := &world{
+		t:       t,
+		mounts:  []host.Mount{{ID: 1, OldID: 1, Path: "/", Root: "/", Dev: host.Dev{Major: 254}, FSType: "ext4", Source: "/dev/vda"}},
+		files:   map[string]host.PathLook{},
+		answers: map[host.Dev]host.Sight{disk: {Kind: host.KindDirectory, UUID: "uuid-1", Answer: host.Answer{Asked: true}}},
+		devices: map[host.Dev]host.BlockDevice{disk: {
+			Dev: disk, Name: "sdb", DiskSeq: 5, Identity: host.Identity{Serial: "serial-1", WWID: "wwid-1", Size: 1 << 30},
+		}},
+		pods: map[string]host.Dev{},
+	}
+	w.publish(staging)
+	w.publish(podA)
+	return w
+}
+
+// publish mounts the volume at a path of kubelet's, with its vol_data.json.
+func (w *world) publish(path string) {
+	w.mount(path, disk)
+	w.files[path] = directory(volID)
+}
+
+func (w *world) mount(path string, dev host.Dev) {
+	id := len(w.mounts) + 100
+	w.mounts = append(w.mounts, host.Mount{
+		ID: uint64(id), OldID: id, OldParent: 1, Dev: dev, Root: "/", Path: path, FSType: "ext4", Source: "/dev/sdb",
+	})
+}
+
+func (w *world) unmount(path string) {
+	w.mounts = slices.DeleteFunc(w.mounts, func(m host.Mount) bool { return m.Path == path })
+}
+
+// change alters a mount.
+func (w *world) change(path string, f func(*host.Mount)) {
+	for i := range w.mounts {
+		if w.mounts[i].Path == path {
+			f(&w.mounts[i])
+		}
+	}
+}
+
+// directory is a directory with a vol_data.json that names a volume; none if
+// empty.
+func directory(handle string) host.PathLook {
+	l := host.PathLook{Looked: true, Kind: host.KindDirectory}
+	if handle != "" {
+		l.VolData = &host.VolData{DriverName: driver, VolumeHandle: handle}
+	}
+	return l
+}
+
+func (w *world) Mounts() (host.Table, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.onMounts != nil {
+		w.onMounts()
+	}
+	return host.NewTable(slices.Clone(w.mounts)), nil
+}
+
+func (w *world) Look(_ context.Context, q host.Question) (host.Sight, error) {
+	if w.onLook != nil {
+		if err := w.onLook(q); err != nil {
+			return host.Sight{}, err
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.looks++
+	var s host.Sight
+	if q.Probe != nil {
+		if s = w.answers[q.Probe.Dev]; s.Kind == host.KindNone && !s.Changed && !s.Answer.Asked {
+			s.Kind, s.Answer.Asked = host.KindDirectory, true
+		}
+	}
+	s.Paths = map[string]host.PathLook{}
+	for _, p := range q.Paths {
+		l, known := w.files[p]
+		if !known {
+			l = host.PathLook{Leaf: syscall.ENOENT}
+		}
+		l.Looked = true
+		s.Paths[p] = l
+	}
+	return s, nil
+}
+
+func (w *world) BlockDevice(dev host.Dev) host.BlockDevice {
+	if d, known := w.devices[dev]; known {
+		return d
+	}
+	return host.BlockDevice{Dev: dev, Missing: true}
+}
+
+func (w *world) Holder(podUID string, dev host.Dev) (*host.Holder, error) {
+	if held, runs := w.pods[podUID]; !runs || held != dev {
+		return nil, nil //nolint:nilnil // as documented
+	}
+	return holder(w.t, podUID, dev, os.Getpid())
+}
+
+func (w *world) Kubelet() host.Kubelet { return kubelet }
+func (w *world) BootID() string        { return "boot-1" }
+
+// RealPath knows one root behind a link.
+func (w *world) RealPath(p string) string {
+	if rest, linked := strings.CutPrefix(p, "/link/"); linked {
+		return "/k/" + rest
+	}
+	return p
+}
+
+// holder makes a Holder of a running process from a procfs tree of its own.
+func holder(t *testing.T, podUID string, dev host.Dev, pid int) (*host.Holder, error) {
+	t.Helper()
+	proc := t.TempDir()
+	dir := filepath.Join(proc, strconv.Itoa(pid))
+	for name, text := range map[string]string{
+		"cgroup":    "0::/kubepods/pod" + podUID + "/c1\n",
+		"mountinfo": "1 1 " + dev.String() + " / /data rw - ext4 /dev/sdb rw\n",
+	} {
+		if err := os.MkdirAll(filepath.Join(dir, "ns"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("mnt:[2]", filepath.Join(dir, "ns/mnt")); err != nil {
+		t.Fatal(err)
+	}
+	return host.Procfs(proc).Holder(podUID, dev, "mnt:[1]")
+}
+
+// patient is a provider that finds what the test says is wrong.
+type patient struct {
+	mu    sync.Mutex
+	sick  map[string]Reason // by place
+	steps []Step
+	cases []Case
+	err   error
+}
+
+func (*patient) Name() string { return "patient" }
+
+func (p *patient) Examine(_ context.Context, c Case) (Finding, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cases = append(p.cases, c)
+	f := Finding{Mine: true, Steps: p.steps}
+	for place, reason := range p.sick {
+		f.Conditions = append(f.Conditions, Condition{Status: Inaccessible, Reason: reason, Place: place, Acute: true})
+	}
+	slices.SortFunc(f.Conditions, func(a, b Condition) int { return strings.Compare(a.Place, b.Place) })
+	return f, p.err
+}
+
+func (p *patient) fall(place string, r Reason) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sick[place] = r
+}
+
+func (p *patient) recover(place string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.sick, place)
+}
+
+// last gives the last case that was examined.
+func (p *patient) last() Case {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.cases) == 0 {
+		return Case{}
+	}
+	return p.cases[len(p.cases)-1]
+}
+
+// offer adds a step that heals NotMounted at a place; run decides what it does.
+func (p *patient) offer(name, place string, cost Invasiveness, run func() error) {
+	p.steps = append(p.steps, Step{
+		Name: name, Place: Place{Role: Published, Path: place}, Cost: cost, Heals: []Reason{NotMounted}, Source: disk,
+		Run: func(context.Context, func(context.Context) error) error { return run() },
+	})
+}
+
+// cure is a step's work that really helps.
+func (p *patient) cure(place string) func() error {
+	return func() error { p.recover(place); return nil }
+}
+
+// notebook is the memory of all that an engine writes.
+type notebook struct {
+	mu      sync.Mutex
+	records map[string]Record
+	saves   int
+	before  []AuditEntry
+	after   []AuditEntry
+	broken  error // what writing the audit log gives
+	refuse  error // what the gate says
+	still   error // what a permit says
+	entered int
+	left    []error
+}
+
+func (n *notebook) Load(driver, id string) (*Record, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	r, known := n.records[volumeKey(driver, id)]
+	if !known {
+		return nil, nil //nolint:nilnil // as documented
+	}
+	r.Places = slices.Clone(r.Places)
+	return &r, nil
+}
+
+func (n *notebook) Save(r Record) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.saves++
+	n.records[volumeKey(r.Driver, r.VolumeID)] = r
+	return nil
+}
+
+func (n *notebook) Before(e AuditEntry) error { n.before = append(n.before, e); return n.broken }
+func (n *notebook) After(e AuditEntry) error  { n.after = append(n.after, e); return n.broken }
+
+func (n *notebook) Enter(context.Context, Diagnosis, Step) (Permit, error) {
+	if n.refuse != nil {
+		return nil, n.refuse
+	}
+	n.entered++
+	return n, nil
+}
+func (n *notebook) Still(context.Context) error { return n.still }
+func (n *notebook) Leave(err error)             { n.left = append(n.left, err) }
+
+// bench is an engine with everything around it.
+type bench struct {
+	*world
+	*patient
+	notes  *notebook
+	engine *Engine
+}
+
+func newBench(t *testing.T, change ...func(*Config)) *bench {
+	t.Helper()
+	b := &bench{
+		world:   newWorld(t),
+		patient: &patient{sick: map[string]Reason{}},
+		notes:   &notebook{records: map[string]Record{}},
+	}
+	cfg := Config{
+		Node: b.world, Providers: []Provider{b.patient}, Gate: b.notes, Records: b.notes, Audit: b.notes,
+		Driver: driver, Timeout: time.Minute,
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	e, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.engine = e
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := e.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// heal makes a call that must give a report.
+func (b *bench) heal(v Volume) Report {
+	b.t.Helper()
+	r, err := b.engine.Heal(context.Background(), v)
+	if err != nil {
+		b.t.Fatalf("heal %s: %v", v.Path, err)
+	}
+	return r
+}
+
+// healthy makes a call that leaves a record.
+func (b *bench) healthy() {
+	b.t.Helper()
+	if v := b.heal(volume).Verdict(); v != Healthy {
+		b.t.Fatalf("the volume is %s before the test", v)
+	}
+}

@@ -1,0 +1,214 @@
+package healer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// holdLooks makes every look wait until release.
+func holdLooks(b *bench) (entered <-chan struct{}, release func()) {
+	in, out := make(chan struct{}, 100), make(chan struct{})
+	b.onLook = func(hostQuestion) error {
+		in <- struct{}{}
+		<-out
+		return nil
+	}
+	return in, sync.OnceFunc(func() { close(out) })
+}
+
+// isBusy makes a call and tells whether it was turned away.
+func isBusy(t *testing.T, b *bench, v Volume) bool {
+	t.Helper()
+	_, err := b.engine.Heal(context.Background(), v)
+	if err != nil && KindOf(err) != KindBusy {
+		t.Fatalf("%s: %v", v.Path, err)
+	}
+	return err != nil
+}
+
+func TestOneCallForEachVolume(t *testing.T) {
+	b := newBench(t)
+	b.publish(podB)
+	entered, release := holdLooks(b)
+	defer release()
+	first := make(chan error, 1)
+	go func() {
+		_, err := b.engine.Heal(context.Background(), volume)
+		first <- err
+	}()
+	<-entered
+	for name, v := range map[string]Volume{
+		"the same":             volume,
+		"by the path alone":    {ID: "another", Path: podA},
+		"by another spelling":  {ID: volID, Path: "/link/" + strings.TrimPrefix(podA, "/k/")},
+		"by its staging path":  {ID: volID, Path: podB, StagingPath: staging},
+		"staging as the place": {ID: volID, Path: staging},
+	} {
+		_, err := b.engine.Heal(context.Background(), v)
+		if KindOf(err) != KindBusy || !strings.Contains(err.Error(), "running since 20") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	release()
+	if err := <-first; err != nil {
+		t.Fatal(err)
+	}
+	if isBusy(t, b, volume) {
+		t.Error("busy after the call ended")
+	}
+}
+
+func TestSameVolumeByDriverAndID(t *testing.T) {
+	b := newBench(t)
+	b.publish(podB)
+	occupy(b, volumeKey(driver, volID))
+	if !isBusy(t, b, Volume{ID: volID, Path: podB}) {
+		t.Error("two calls for one volume by two paths")
+	}
+	// A handle says little without its driver.
+	l := directory(volID)
+	l.VolData.DriverName = "other.example.com"
+	b.files[podB] = l
+	if isBusy(t, b, Volume{ID: volID, Path: podB}) {
+		t.Error("another driver's volume of that name is busy")
+	}
+	// What a refused call held is free again.
+	if _, err := b.engine.inflight.enter(pathKey(podB)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestManyCallersOnOneVolume(t *testing.T) {
+	b := newBench(t)
+	entered, release := holdLooks(b)
+	var callers sync.WaitGroup
+	var busy, answered atomic.Int64
+	for range 256 {
+		callers.Go(func() {
+			switch _, err := b.engine.Heal(context.Background(), volume); {
+			case err == nil:
+				answered.Add(1)
+			case KindOf(err) == KindBusy:
+				busy.Add(1)
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	<-entered
+	for busy.Load() < 255 {
+		time.Sleep(time.Millisecond)
+	}
+	release()
+	callers.Wait()
+	if answered.Load() != 1 {
+		t.Errorf("%d answered, %d busy", answered.Load(), busy.Load())
+	}
+}
+
+func TestVolumeStaysBusyWhenItsCallerLeaves(t *testing.T) {
+	b := newBench(t)
+	entered, release := holdLooks(b)
+	defer release()
+	ctx, cancel := context.WithCancel(context.Background())
+	first := make(chan error, 1)
+	go func() {
+		_, err := b.engine.Heal(ctx, volume)
+		first <- err
+	}()
+	<-entered
+	cancel()
+	if err := <-first; !errors.Is(err, context.Canceled) {
+		t.Fatalf("the caller that left got %v", err)
+	}
+	if !isBusy(t, b, volume) {
+		t.Fatal("the volume is free while work on it goes on")
+	}
+	release()
+	eventually(t, "free after the work ended", func() bool { return !isBusy(t, b, volume) })
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for range 500 {
+		if ok() {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Errorf("never: %s", what)
+}
+
+// stuckError is what a call of a worker that cannot be ended gives.
+type stuckError chan struct{}
+
+func (stuckError) Error() string            { return "cannot be ended" }
+func (s stuckError) Ended() <-chan struct{} { return s }
+func stuckAt(op string, s stuckError) error { return fmt.Errorf("%s: %w", op, s) }
+
+func TestVolumeStaysBusyWhileAWorkerIsStuck(t *testing.T) {
+	t.Run("in a look", func(t *testing.T) {
+		b := newBench(t)
+		stuck := make(stuckError)
+		b.onLook = func(hostQuestion) error { return stuckAt("look", stuck) }
+		if _, err := b.engine.Heal(context.Background(), volume); KindOf(err) != KindUnknown {
+			t.Fatal(err)
+		}
+		b.onLook = nil
+		if !isBusy(t, b, volume) {
+			t.Fatal("free")
+		}
+		close(stuck)
+		eventually(t, "free", func() bool { return !isBusy(t, b, volume) })
+	})
+	t.Run("in two steps", func(t *testing.T) {
+		b := newBench(t)
+		b.healthy()
+		b.fall(podA, NotMounted)
+		stuck := []stuckError{make(stuckError), make(stuckError)}
+		b.offer("rebind", podA, Rebind, func() error { return stuckAt("place", stuck[0]) })
+		b.offer("replace", podA, Replace, func() error { return stuckAt("replace", stuck[1]) })
+		b.heal(volume)
+		for _, other := range []int{1, 0} {
+			if !isBusy(t, b, volume) {
+				t.Fatalf("free while worker %d is at it", other)
+			}
+			close(stuck[other])
+			time.Sleep(20 * time.Millisecond)
+		}
+		eventually(t, "free", func() bool { return !isBusy(t, b, volume) })
+	})
+}
+
+func TestCloseWaitsAndRefuses(t *testing.T) {
+	b := newBench(t)
+	entered, release := holdLooks(b)
+	defer release()
+	first := make(chan error, 1)
+	go func() {
+		_, err := b.engine.Heal(context.Background(), volume)
+		first <- err
+	}()
+	<-entered
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	if err := b.engine.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Close came back with %v while work went on", err)
+	}
+	if _, err := b.engine.Heal(context.Background(), Volume{ID: "w", Path: podB}); err == nil || !strings.Contains(err.Error(), "shutting down") {
+		t.Errorf("a new call: %v", err)
+	}
+	release()
+	if err := b.engine.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if err := <-first; err != nil {
+		t.Errorf("Close cut off a running call: %v", err)
+	}
+}

@@ -1,0 +1,239 @@
+package healer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func outcomes(r Report) string {
+	var names []string
+	for _, o := range r.Steps {
+		names = append(names, o.Step)
+	}
+	return strings.Join(names, " ")
+}
+
+func TestSickWithoutStepsIsAbnormal(t *testing.T) {
+	b := newBench(t)
+	b.fall(podA, IOError)
+	r := b.heal(volume)
+	if r.Verdict() != Abnormal || len(r.Steps) != 0 || len(r.Refused) != 0 || len(r.After.Conditions) != 1 {
+		t.Errorf("%+v", r)
+	}
+	if b.notes.saves != 0 {
+		t.Error("a sick volume was recorded as healthy")
+	}
+}
+
+func TestHealedIsWhatAFreshObservationSays(t *testing.T) {
+	b := newBench(t)
+	b.healthy()
+	b.fall(podA, NotMounted)
+	b.offer("rebind", podA, Rebind, b.cure(podA))
+	r := b.heal(volume)
+	if r.Verdict() != Healed || outcomes(r) != "rebind" || len(r.Before.Conditions) != 1 || r.Elapsed <= 0 {
+		t.Errorf("%s: %+v", r.Verdict(), r)
+	}
+	if len(b.notes.before) != 1 || len(b.notes.after) != 1 || b.notes.after[0].Outcome != "done" || b.notes.before[0].Outcome != "" {
+		t.Errorf("audit %+v, %+v", b.notes.before, b.notes.after)
+	}
+	if !slices.Equal(b.notes.left, []error{nil}) {
+		t.Errorf("the permit ended with %v", b.notes.left)
+	}
+}
+
+func TestStepThatDoesNotHelp(t *testing.T) {
+	for name, stepErr := range map[string]error{"no error": nil, "an error": errors.New("move_mount: no")} {
+		b := newBench(t)
+		b.healthy()
+		b.fall(podA, NotMounted)
+		runs := 0
+		b.offer("rebind", podA, Rebind, func() error { runs++; return stepErr })
+		r := b.heal(volume)
+		if r.Verdict() != Abnormal || runs != 1 || len(r.Steps) != 1 || !errors.Is(r.Steps[0].Err, stepErr) {
+			t.Errorf("%s: %s after %d runs, %+v", name, r.Verdict(), runs, r.Steps)
+		}
+		if done := b.notes.after[0].Outcome == "done"; done != (stepErr == nil) {
+			t.Errorf("%s: audited as %q", name, b.notes.after[0].Outcome)
+		}
+	}
+}
+
+func TestLeastInvasiveFirstAndEachOnce(t *testing.T) {
+	b := newBench(t)
+	b.healthy()
+	b.fall(podA, NotMounted)
+	nothing := func() error { return nil }
+	b.offer("repair", podA, Repair, b.cure(podA))
+	b.offer("replace", podA, Replace, nothing)
+	b.offer("rebind", podA, Rebind, nothing)
+	b.offer("remount", podA, Remount, nothing)
+	r := b.heal(volume)
+	if got := outcomes(r); got != "rebind remount replace repair" || r.Verdict() != Healed {
+		t.Errorf("%s, %s", got, r.Verdict())
+	}
+}
+
+func TestOnlyStepsThatAreNeeded(t *testing.T) {
+	b := newBench(t)
+	b.healthy()
+	b.fall(podA, IOError)
+	b.offer("for another reason", podA, Rebind, b.cure(podA))
+	b.offer("at another place", staging, Rebind, b.cure(podA))
+	if r := b.heal(volume); len(r.Steps) != 0 || r.Verdict() != Abnormal {
+		t.Errorf("ran %q", outcomes(r))
+	}
+}
+
+func TestNotAcuteIsNotActedUpon(t *testing.T) {
+	ran := false
+	calm := provider{"calm", func(Case) (Finding, error) {
+		return Finding{
+			Mine: true, Conditions: []Condition{{Reason: NotMounted, Place: podA}},
+			Steps: []Step{{Name: "s", Place: Place{Path: podA}, Heals: []Reason{NotMounted}, Source: disk, Run: func(context.Context, func(context.Context) error) error {
+				ran = true
+				return nil
+			}}},
+		}, nil
+	}}
+	b := newBench(t, func(c *Config) { c.Providers = []Provider{calm} })
+	if r := b.heal(volume); ran || r.Verdict() != Abnormal {
+		t.Errorf("ran: %v, %s", ran, r.Verdict())
+	}
+}
+
+func TestWhatKeepsAStepFromRunning(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*Config)
+		spoil  func(*bench)
+		why    string
+	}{
+		"its provider":        {spoil: func(b *bench) { b.steps[0].Refused = "too early" }, why: "too early"},
+		"the gate":            {spoil: func(b *bench) { b.notes.refuse = errors.New("nobody wants it") }, why: "nobody wants it"},
+		"the mode":            {change: func(c *Config) { c.CheckOnly = true }, why: "--mode=check"},
+		"identity":            {spoil: func(b *bench) { setSerial(b, "other") }, why: "identity not proven: serial number"},
+		"no known filesystem": {spoil: func(b *bench) { b.steps[0].Source.Minor = 99 }, why: "identity not proven"},
+		"never seen healthy":  {spoil: func(b *bench) { clear(b.notes.records) }, why: "never seen healthy"},
+		"shutdown":            {spoil: func(b *bench) { b.engine.closing = true }, why: "shutting down"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			if tc.change != nil {
+				b = newBench(t, tc.change)
+			}
+			b.healthy()
+			b.fall(podA, NotMounted)
+			ran := false
+			b.offer("rebind", podA, Rebind, func() error { ran = true; return nil })
+			if name == "shutdown" {
+				// The work began before.
+				b.onLook = func(hostQuestion) error { b.engine.mu.Lock(); tc.spoil(b); b.engine.mu.Unlock(); return nil }
+			} else if tc.spoil != nil {
+				tc.spoil(b)
+			}
+			r := b.heal(volume)
+			if ran || len(b.notes.before) != 0 || r.Verdict() != Abnormal || len(r.Steps) != 0 {
+				t.Errorf("ran: %v, audited %v, %s", ran, b.notes.before, r.Verdict())
+			}
+			if len(r.Refused) != 1 || r.Refused[0].Step != "rebind" || r.Refused[0].Place != podA || !strings.Contains(r.Refused[0].Why, tc.why) {
+				t.Errorf("refusals %+v, want one with %q", r.Refused, tc.why)
+			}
+		})
+	}
+}
+
+func setSerial(b *bench, serial string) {
+	d := b.devices[disk]
+	d.Identity.Serial, d.DiskSeq = serial, d.DiskSeq+1
+	b.devices[disk] = d
+}
+
+// NFS and btrfs share one superblock among volumes: one is healed at a time.
+func TestSuperblockIsHealedForOneVolumeAtATime(t *testing.T) {
+	b := newBench(t)
+	b.healthy()
+	b.fall(podA, NotMounted)
+	b.offer("rebind", podA, Rebind, b.cure(podA))
+	occupy(b, superblockKey(disk.String()))
+	mustBe(t, b, volume, KindBusy, "running since")
+	if len(b.notes.before) != 0 || b.notes.entered != 0 {
+		t.Errorf("audited %v", b.notes.before)
+	}
+	// A check changes nothing, and asks nobody.
+	b.recover(podA)
+	b.healthy()
+}
+
+// occupy lets another call hold a key until the test ends.
+func occupy(b *bench, key string) {
+	if _, err := b.engine.inflight.enter(key); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func TestRefusedStepGivesWayToTheNext(t *testing.T) {
+	b := newBench(t)
+	b.healthy()
+	b.fall(podA, NotMounted)
+	b.offer("rebind", podA, Rebind, nil)
+	b.steps[0].Refused = "too early"
+	b.offer("replace", podA, Replace, b.cure(podA))
+	if r := b.heal(volume); r.Verdict() != Healed || outcomes(r) != "replace" {
+		t.Errorf("%s, %s", r.Verdict(), outcomes(r))
+	}
+}
+
+func TestNothingRunsWithoutAnAuditLine(t *testing.T) {
+	b := newBench(t)
+	b.healthy()
+	b.fall(podA, NotMounted)
+	b.notes.broken = errors.New("disk full")
+	ran := false
+	b.offer("rebind", podA, Rebind, func() error { ran = true; return nil })
+	r := b.heal(volume)
+	if ran || r.Verdict() != Abnormal || len(r.Steps) != 1 || !errors.Is(r.Steps[0].Err, b.notes.broken) {
+		t.Errorf("ran: %v, %+v", ran, r.Steps)
+	}
+	if len(b.notes.left) != b.notes.entered {
+		t.Error("the permit is kept")
+	}
+}
+
+func TestStepsSeeTheirPermit(t *testing.T) {
+	b := newBench(t)
+	b.healthy()
+	b.fall(podA, NotMounted)
+	b.notes.still = errors.New("the pod is gone")
+	b.steps = []Step{{
+		Name: "rebind", Place: Place{Path: podA}, Heals: []Reason{NotMounted}, Source: disk,
+		Run: func(ctx context.Context, still func(context.Context) error) error { return still(ctx) },
+	}}
+	r := b.heal(volume)
+	if len(r.Steps) != 1 || !errors.Is(r.Steps[0].Err, b.notes.still) || !errors.Is(b.notes.left[0], b.notes.still) {
+		t.Errorf("%+v, permit left with %v", r.Steps, b.notes.left)
+	}
+}
+
+// However many places a volume has, the report says how they are after the last
+// step.
+func TestManyPlacesAreAllHealed(t *testing.T) {
+	b := newBench(t)
+	b.healthy()
+	const n = 40
+	for i := range n {
+		place := fmt.Sprintf("/k/pods/uid-%d/volumes/kubernetes.io~csi/pv1/mount", i)
+		b.fall(place, NotMounted)
+		b.offer("rebind", place, Rebind, b.cure(place))
+	}
+	r := b.heal(volume)
+	if len(r.After.Conditions) != n-len(r.Steps) {
+		t.Errorf("%d of %d places are healed, and the report still has %d conditions", len(r.Steps), n, len(r.After.Conditions))
+	}
+	if len(r.Steps) != n || r.Verdict() != Healed {
+		t.Errorf("%s after %d of %d steps", r.Verdict(), len(r.Steps), n)
+	}
+}

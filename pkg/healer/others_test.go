@@ -1,0 +1,157 @@
+package healer
+
+import (
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+func expectPlaces(t *testing.T, b *bench, want ...string) {
+	t.Helper()
+	got := placesOf(b)
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("places %q\n  want %q", got, want)
+	}
+}
+
+func TestOtherPodsPlacesAreFound(t *testing.T) {
+	b := newBench(t)
+	b.publish(podB)
+	b.heal(volume)
+	expectPlaces(t, b, podA, staging, podB)
+	if p, _ := b.last().Place(podB); p.Named || p.PodUID != "uid-b" || p.Role != Published {
+		t.Errorf("%+v", p)
+	}
+}
+
+// Inline volumes of two pods may share the directory's name.
+func TestSameNameIsNotSameVolume(t *testing.T) {
+	otherDriver := directory(volID)
+	otherDriver.VolData.DriverName = "other.example.com"
+	for name, l := range map[string]host.PathLook{
+		"another handle": directory("other"), "no vol_data.json": directory(""), "another driver": otherDriver,
+	} {
+		b := newBench(t)
+		b.mount(podB, disk)
+		b.files[podB] = l
+		b.heal(volume)
+		if _, found := b.last().Place(podB); found {
+			t.Errorf("%s: taken for this volume's", name)
+		}
+	}
+}
+
+func TestNamesThatOnlyStartAlike(t *testing.T) {
+	b := newBench(t)
+	for _, p := range []string{
+		"/k/pods/uid-b/volumes/kubernetes.io~csi/pv10/mount", "/k/pods/uid-b/volumes/kubernetes.io~csi/pv1/mount/sub",
+		"/k/pods/uid-b/volume-subpaths/pv1/c/0",
+	} {
+		b.publish(p)
+	}
+	b.heal(volume)
+	expectPlaces(t, b, podA, staging)
+}
+
+// A recorded place that lost its mount, by what is known of its pod.
+func TestRecordedPlaceThatIsEmpty(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spoil           func(*bench)
+		inCase, dormant bool
+	}{
+		"its pod runs":            {spoil: func(b *bench) { b.pods["uid-b"] = disk }, inCase: true},
+		"its pod has another":     {spoil: func(b *bench) { b.pods["uid-b"] = host.Dev{Major: 8, Minor: 99} }, dormant: true},
+		"nobody runs":             {spoil: func(*bench) {}, dormant: true},
+		"it is gone":              {spoil: func(b *bench) { b.files[podB] = host.PathLook{Walk: syscall.ENOENT} }},
+		"it is another volume's":  {spoil: func(b *bench) { b.files[podB] = directory("other") }},
+		"nothing names a volume":  {spoil: func(b *bench) { b.files[podB] = directory("") }},
+		"and staging is gone too": {spoil: func(b *bench) { b.pods["uid-b"] = disk; b.unmount(staging) }, inCase: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.publish(podB)
+			b.healthy()
+			b.unmount(podB)
+			tc.spoil(b)
+			b.heal(volume)
+			c := b.last()
+			p, inCase := c.Place(podB)
+			if inCase != tc.inCase || inCase && (len(p.Stack) != 0 || p.Want == nil) {
+				t.Errorf("in the case: %v, %+v", inCase, p)
+			}
+			if dormant := len(c.Dormant) == 1 && c.Dormant[0].Path == podB; dormant != tc.dormant {
+				t.Errorf("dormant: %+v", c.Dormant)
+			}
+			r, _ := b.notes.Load(driver, volID)
+			if kept := r.Place(podB) != nil; !tc.inCase && kept != tc.dormant {
+				t.Errorf("kept in the record: %v", kept)
+			}
+		})
+	}
+}
+
+// Below a --path-root kubelet keeps no files. A call about one place must not
+// make the record forget another that is mounted as recorded.
+func TestPlacesOutsideKubeletAreRemembered(t *testing.T) {
+	const one, two = "/srv/one", "/srv/two"
+	b := newBench(t)
+	b.unmount(podA)
+	for _, p := range []string{one, two} {
+		b.mount(p, disk)
+		b.files[p] = directory("")
+	}
+	b.heal(Volume{ID: volID, Path: one, StagingPath: staging})
+	b.heal(Volume{ID: volID, Path: two, StagingPath: staging})
+	if r, _ := b.notes.Load(driver, volID); r.Place(one) == nil {
+		t.Errorf("the record has only %+v", r.Places)
+	}
+}
+
+func TestStagedPlaceIsFound(t *testing.T) {
+	below := staging + "/" + "0001-pool"
+	for name, tc := range map[string]struct {
+		at, named string
+	}{
+		"where kubelet stages": {staging, ""},
+		"below it":             {below, ""},
+		"where the caller says": {
+			"/k/plugins/kubernetes.io/csi/pv/pv1/globalmount",
+			"/k/plugins/kubernetes.io/csi/pv/pv1/globalmount",
+		},
+	} {
+		b := newBench(t)
+		b.unmount(staging)
+		b.publish(tc.at)
+		b.heal(Volume{ID: volID, Path: podA, StagingPath: tc.named})
+		s, found := b.last().Staged()
+		if !found || s.Path != tc.at || len(s.Stack) != 1 || s.Named != (tc.named != "") {
+			t.Errorf("%s: %v, %+v", name, found, s)
+		}
+	}
+}
+
+func TestStagedPlaceOfTheRecord(t *testing.T) {
+	b := newBench(t)
+	b.healthy()
+	b.unmount(staging)
+	b.files[staging] = host.PathLook{Walk: syscall.ENOENT}
+	b.heal(Volume{ID: volID, Path: podA})
+	if s, found := b.last().Staged(); !found || s.Path != staging || len(s.Stack) != 0 || s.Want == nil {
+		t.Errorf("%v, %+v", found, s)
+	}
+}
+
+func TestStagedOnly(t *testing.T) {
+	for _, v := range []Volume{{ID: volID, Path: staging}, {ID: volID, Path: staging, StagingPath: staging}} {
+		b := newBench(t)
+		b.unmount(podA)
+		b.heal(v)
+		if c := b.last(); len(c.Places) != 1 || c.Places[0].Role != Staged || !c.Places[0].Named {
+			t.Errorf("%+v", c.Places)
+		}
+	}
+}

@@ -1,0 +1,16 @@
+package provider
+
+import "testing"
+
+func TestAll(t *testing.T) {
+	seen := map[string]bool{}
+	for i, p := range All(nil) {
+		if i == 0 && p.Name() != "mounts" {
+			t.Errorf("%s comes before the generic provider", p.Name())
+		}
+		if p.Name() == "" || seen[p.Name()] {
+			t.Errorf("two providers named %q", p.Name())
+		}
+		seen[p.Name()] = true
+	}
+}

@@ -1,0 +1,164 @@
+package mounts
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/healer/providertest"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+func probe(e syscall.Errno) func(*healer.Case) {
+	return superblock(func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Op: "statx", Errno: e} })
+}
+
+func block(c *healer.Case) {
+	c.Block = true
+	c.Places = c.Places[:1]
+	c.Places[0].Look.Kind, c.Places[0].Look.Rdev = host.KindBlock, disk
+	c.Places[0].Stack[0].Dev, c.Places[0].Stack[0].FSType = host.Dev{Minor: 5}, "devtmpfs"
+	c.Record.Places = c.Record.Places[:1]
+	superblock(func(sb *host.Superblock) { sb.Kind = host.KindBlock })(c)
+}
+
+// sick lists every condition: its reason at its place, what its message names,
+// and a "!" for acute.
+var sick = []struct {
+	name  string
+	build func() healer.Case
+	want  []string
+}{
+	{"published bind lost", with(lost), []string{"NotMounted! published: nothing is mounted"}},
+	{"published bind lost, no record", with(unrecorded, lost), []string{"NotMounted! published: nothing is mounted"}},
+	{"staged mount lost", with(stagingLost), []string{"StagingNotMounted staged: gone"}},
+	{"both lost", with(lost, stagingLost), []string{"NotMounted! published:", "StagingNotMounted staged:"}},
+	{"twice mounted", with(func(c *healer.Case) { c.Places[0].Stack = slices.Repeat(c.Places[0].Stack, 3) }), []string{"StackedMounts published: 3 mounts"}},
+	{"staged twice", with(func(c *healer.Case) { c.Places[1].Stack = slices.Repeat(c.Places[1].Stack, 2) }), []string{"StackedMounts staged: 2 mounts"}},
+	{"interim on top", with(interimOnTop), []string{"StackedMounts! published: interrupted rebind"}},
+	{"interim of another filesystem on top", with(interimOnTop, func(c *healer.Case) { c.Places[0].Stack[1].Dev.Minor++ }), []string{"StackedMounts published:", "ReadOnlyFilesystem published:"}},
+	{"two interim ones", with(interimAlone, interimOnTop), []string{"StackedMounts published:", "ReadOnlyFilesystem published:"}},
+	{"interim alone", with(interimAlone), []string{"ReadOnlyFilesystem! published: interrupted rebind"}},
+
+	{"handle of another", with(func(c *healer.Case) { c.Places[1].Look.VolData.VolumeHandle = "w" }), []string{"WrongVolumeMounted staged: vol_data.json"}},
+	{"driver of another", with(func(c *healer.Case) { c.Places[1].Look.VolData.DriverName = "e" }), []string{"WrongVolumeMounted staged: vol_data.json"}},
+	{"another filesystem type", with(superblock(func(sb *host.Superblock) { sb.FSType = "xfs" })), []string{"WrongVolumeMounted published: xfs", "WrongVolumeMounted staged: xfs"}},
+	{"another serial", with(superblock(func(sb *host.Superblock) {
+		sb.Device = &host.BlockDevice{Identity: host.Identity{FilesystemUUID: "uuid", Serial: "x", Size: 1 << 30}}
+	})), []string{"WrongVolumeMounted published: serial", "WrongVolumeMounted staged: serial"}},
+	{"another directory", with(func(c *healer.Case) { c.Places[0].Stack[0].Root = "/other" }), []string{`WrongVolumeMounted published: "/other"`}},
+	{"another export", with(func(c *healer.Case) {
+		superblock(func(sb *host.Superblock) { sb.FSType, sb.Source, sb.Device = "nfs4", "srv:/b", nil })(c)
+		c.Record.FSType, c.Record.Source = "nfs4", "srv:/a"
+	}), []string{"WrongVolumeMounted published: source", "WrongVolumeMounted staged: source"}},
+
+	{"daemon gone", with(probe(syscall.ENOTCONN)), []string{"Disconnected published: ENOTCONN"}},
+	{"connection aborted", with(probe(syscall.ECONNABORTED)), []string{"Disconnected published: ECONNABORTED"}},
+	{"stale", with(probe(syscall.ESTALE)), []string{"StaleFileHandle published: ESTALE"}},
+	{"refused", with(probe(syscall.EACCES)), []string{"PermissionDenied published: EACCES"}},
+	{"I/O error", with(probe(syscall.EIO)), []string{"IOError published: EIO"}},
+	{"damaged", with(probe(syscall.EUCLEAN)), []string{"IOError published: structure needs cleaning"}},
+	{"no such device", with(probe(syscall.ENXIO)), []string{"DeviceMissing published: ENXIO"}},
+	{"no such device, and none expected", with(probe(syscall.ENXIO), superblock(func(sb *host.Superblock) { sb.Device = nil })), []string{"IOError published: ENXIO"}},
+	{"device gone", with(superblock(func(sb *host.Superblock) { sb.Device = &host.BlockDevice{Dev: disk, Missing: true} })), []string{"DeviceMissing published: 8:16"}},
+	{"shut down", with(superblock(func(sb *host.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown published: ext4"}},
+	{"shut down is the first evidence", with(probe(syscall.EIO), superblock(func(sb *host.Superblock) { sb.Shutdown, sb.ReadOnly = true, true })), []string{"FilesystemShutdown published:"}},
+	{"silent", with(superblock(func(sb *host.Superblock) {
+		sb.Answer = host.Answer{Asked: true, Silent: true, Elapsed: 5 * time.Second}
+		sb.Device = &host.BlockDevice{Dev: disk}
+	})), []string{"NotResponding published: 5s"}},
+	{"not asked", with(superblock(func(sb *host.Superblock) { sb.Answer = host.Answer{} })), []string{"NotResponding published: not asked"}},
+	{"nothing known of it", with(unrecorded, func(c *healer.Case) { c.Superblocks = nil }), []string{"NotResponding published:"}},
+
+	{"read-only filesystem", with(superblock(func(sb *host.Superblock) { sb.ReadOnly = true })), []string{"ReadOnlyFilesystem published: is read-only"}},
+	{"read-only after an error", with(superblock(func(sb *host.Superblock) { sb.EmergencyReadOnly = true })), []string{"ReadOnlyFilesystem published: emergency_ro"}},
+	{"read-only after an error, published read-only", with(superblock(func(sb *host.Superblock) { sb.EmergencyReadOnly = true }), recorded(0, func(r *healer.PlaceRecord) { r.Attr = host.AttrReadOnly }), attr(0, host.AttrReadOnly)), []string{"ReadOnlyFilesystem published: emergency_ro"}},
+	{"mount turned read-only", with(attr(0, host.AttrReadOnly|host.AttrNoExec)), []string{"ReadOnlyFilesystem published: recorded was read-write"}},
+
+	{"block: a directory", with(block, func(c *healer.Case) {
+		c.Places[0].Look.Kind = host.KindDirectory
+		c.Places[0].Stack[0].Dev = disk
+	}), []string{"NotABlockDevice published: directory"}},
+	{"block: a file", with(block, func(c *healer.Case) {
+		c.Places[0].Look.Kind = host.KindFile
+		c.Places[0].Stack[0].Dev = disk
+	}), []string{"NotABlockDevice published: regular file"}},
+	{"block: gone", with(block, superblock(func(sb *host.Superblock) { sb.Device = &host.BlockDevice{Dev: disk, Missing: true} })), []string{"DeviceMissing published:"}},
+	{"block: unreadable", with(block, probe(syscall.EIO)), []string{"IOError published:"}},
+	{"block: lost", with(block, func(c *healer.Case) { c.Places[0].Stack, c.Places[0].Look.Kind = nil, host.KindFile }), []string{"NotMounted! published:"}},
+}
+
+func TestConditions(t *testing.T) {
+	for _, tc := range sick {
+		t.Run(tc.name, func(t *testing.T) { expectConditions(t, tc.build(), tc.want) })
+	}
+}
+
+// expectConditions compares "Reason! place: part of the message" with what is found.
+func expectConditions(t *testing.T, c healer.Case, want []string) {
+	t.Helper()
+	f, err := New(idle{t}).Examine(context.Background(), c)
+	if err != nil || !f.Mine {
+		t.Fatalf("mine: %v, %v", f.Mine, err)
+	}
+	names := map[string]string{published: "published", staged: "staged"}
+	ok := len(f.Conditions) == len(want)
+	for i, cond := range f.Conditions {
+		head := string(cond.Reason)
+		if cond.Acute {
+			head += "!"
+		}
+		head += " " + names[cond.Place]
+		if i < len(want) {
+			wantHead, part, _ := strings.Cut(want[i], ":")
+			ok = ok && head == wantHead && strings.Contains(cond.Message, strings.TrimSpace(part))
+		}
+	}
+	if !ok {
+		t.Errorf("got %+v\nwant %q", f.Conditions, want)
+	}
+}
+
+func TestHealthy(t *testing.T) {
+	readOnly := superblock(func(sb *host.Superblock) { sb.ReadOnly = true })
+	for name, build := range map[string]func() healer.Case{
+		"as recorded":     healthy,
+		"never seen":      with(unrecorded),
+		"block":           with(block),
+		"nothing staged":  with(unrecorded, stagingLost),
+		"no staging path": with(func(c *healer.Case) { c.Places = c.Places[:1] }),
+		"another boot":    with(func(c *healer.Case) { c.BootID = "next" }),
+		"grown": with(superblock(func(sb *host.Superblock) {
+			sb.Device = &host.BlockDevice{Identity: host.Identity{FilesystemUUID: "uuid", Serial: "serial", Size: 1 << 40}}
+		})),
+		"no vol_data.json": with(func(c *healer.Case) { c.Places[0].Look.VolData, c.Places[1].Look.VolData = nil, nil }),
+		// An intended ro is healthy, whoever intends it.
+		"ro bind over rw staging":        with(recorded(0, func(r *healer.PlaceRecord) { r.Attr = host.AttrReadOnly }), attr(0, host.AttrReadOnly)),
+		"ro bind, never seen":            with(unrecorded, attr(0, host.AttrReadOnly)),
+		"ro filesystem, recorded":        with(readOnly, recorded(0, func(r *healer.PlaceRecord) { r.ReadOnlySuper = true }), recorded(1, func(r *healer.PlaceRecord) { r.ReadOnlySuper = true })),
+		"ro filesystem, never seen":      with(unrecorded, readOnly, attr(0, host.AttrReadOnly), attr(1, host.AttrReadOnly)),
+		"ro filesystem, reader only":     with(readOnly, func(c *healer.Case) { c.Volume.Capability = &healer.Capability{ReadOnly: true} }),
+		"a type that is always ro":       with(unrecorded, readOnly, superblock(func(sb *host.Superblock) { sb.FSType = "squashfs" })),
+		"recorded like an interim mount": with(recorded(0, func(r *healer.PlaceRecord) { r.Attr = interim }), attr(0, interim)),
+		"made of the staged one by the driver": with(
+			recorded(0, func(r *healer.PlaceRecord) { r.Dev = host.Dev{Minor: 40} }),
+			func(c *healer.Case) {
+				c.Places[0].Stack[0].Dev = host.Dev{Minor: 40}
+				c.Superblocks[host.Dev{Minor: 40}] = host.Superblock{Dev: host.Dev{Minor: 40}, FSType: "overlay", Answer: host.Answer{Asked: true}}
+			}),
+	} {
+		t.Run(name, func(t *testing.T) { expectConditions(t, build(), nil) })
+	}
+}
+
+func TestConformance(t *testing.T) {
+	cases := providertest.Cases{Healthy: healthy, Sick: map[string]func() healer.Case{}}
+	for _, tc := range sick {
+		cases.Sick[tc.name] = tc.build
+	}
+	providertest.Run(t, New(idle{t}), cases)
+}

@@ -1,0 +1,197 @@
+package mounts
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// scribe is a host that notes the plan of a step and asks still.
+type scribe struct {
+	did  string
+	plan host.RebindPlan
+	on   host.Mount
+}
+
+func (s *scribe) Rebind(ctx context.Context, plan host.RebindPlan, still func(context.Context) error) error {
+	s.did, s.plan = "rebind", plan
+	return still(ctx)
+}
+
+func (s *scribe) Finish(ctx context.Context, plan host.RebindPlan, on host.Mount, still func(context.Context) error) error {
+	s.did, s.plan, s.on = "finish", plan, on
+	return still(ctx)
+}
+
+func (s *scribe) TakeOff(ctx context.Context, on host.Mount, still func(context.Context) error) error {
+	s.did, s.on = "take off", on
+	return still(ctx)
+}
+
+// step gives the only step offered for a case.
+func step(t *testing.T, h Host, c healer.Case) healer.Step {
+	t.Helper()
+	f, err := New(h).Examine(context.Background(), c)
+	if err != nil || len(f.Steps) != 1 {
+		t.Fatalf("%d steps, %v", len(f.Steps), err)
+	}
+	return f.Steps[0]
+}
+
+func TestRebind(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change []func(*healer.Case)
+		did    string
+		plan   host.RebindPlan
+	}{
+		"a subdirectory": {[]func(*healer.Case){lost}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
+		"the whole volume": {
+			[]func(*healer.Case){lost, recorded(0, func(r *healer.PlaceRecord) { r.Root = "/" })},
+			"rebind",
+			host.RebindPlan{Attr: host.AttrNoExec, Private: true},
+		},
+		"below a staged subvolume": {[]func(*healer.Case){lost, func(c *healer.Case) {
+			c.Record.Places[1].Root, c.Record.Places[0].Root = "/vols/v", "/vols/v/a/b"
+			c.Places[1].Stack[0].Root = "/vols/v"
+		}}, "rebind", host.RebindPlan{Sub: "a/b", Attr: host.AttrNoExec, Private: true}},
+		"read-only": {
+			[]func(*healer.Case){lost, recorded(0, func(r *healer.PlaceRecord) { r.Attr = host.AttrReadOnly })},
+			"rebind",
+			host.RebindPlan{Sub: "sub", Attr: host.AttrReadOnly, Private: true},
+		},
+		"shared": {
+			[]func(*healer.Case){lost, recorded(0, func(r *healer.PlaceRecord) { r.Propagation.Shared = 3 })},
+			"rebind",
+			host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec},
+		},
+		"slave": {
+			[]func(*healer.Case){lost, recorded(0, func(r *healer.PlaceRecord) { r.Propagation.Master = 3 })},
+			"rebind",
+			host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec},
+		},
+		"interrupted": {[]func(*healer.Case){interimAlone}, "finish", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := with(tc.change...)()
+			h := &scribe{}
+			s := step(t, h, c)
+			if s.Refused != "" || s.Name != StepRebind || s.Cost != healer.Rebind || s.Source != disk || s.Place.Path != published ||
+				!slices.Contains(s.Heals, healer.NotMounted) {
+				t.Fatalf("%+v", s)
+			}
+			if err := s.Run(context.Background(), func(context.Context) error { return errStill }); !errors.Is(err, errStill) {
+				t.Errorf("got %v", err)
+			}
+			tc.plan.Staged, tc.plan.Target = c.Places[1].Stack[0], published
+			if h.did != tc.did || !reflect.DeepEqual(h.plan, tc.plan) {
+				t.Errorf("%s %+v\nwant %s %+v", h.did, h.plan, tc.did, tc.plan)
+			}
+			if tc.did == "finish" && !reflect.DeepEqual(h.on, c.Places[0].Stack[0]) {
+				t.Errorf("finishes %+v", h.on)
+			}
+		})
+	}
+}
+
+func TestRebindIsRefused(t *testing.T) {
+	for _, tc := range []struct {
+		why    string
+		change []func(*healer.Case)
+	}{
+		{"never seen healthy at this place", []func(*healer.Case){unrecorded, lost}},
+		{"never seen healthy at this place", []func(*healer.Case){lost, func(c *healer.Case) { c.Places[0].Want = nil }}},
+		{"no staged mount to bind from", []func(*healer.Case){lost, func(c *healer.Case) { c.Record.Places = c.Record.Places[:1] }}},
+		{"the staged mount to bind from is gone", []func(*healer.Case){lost, stagingLost}},
+		{"several mounts stand on the staging path", []func(*healer.Case){lost, func(c *healer.Case) {
+			c.Places[1].Stack = slices.Repeat(c.Places[1].Stack, 2)
+		}}},
+		{"the recorded staging path is another one", []func(*healer.Case){lost, recorded(1, func(r *healer.PlaceRecord) { r.Path = "/k/other" })}},
+		{"was not the staged filesystem", []func(*healer.Case){lost, recorded(0, func(r *healer.PlaceRecord) { r.Dev.Minor++ })}},
+		{"another ID mapping", []func(*healer.Case){lost, recorded(0, func(r *healer.PlaceRecord) { r.Attr |= host.AttrIDMap })}},
+		{"another ID mapping", []func(*healer.Case){lost, attr(1, host.AttrIDMap)}},
+		{"not healthy (Disconnected)", []func(*healer.Case){lost, probe(syscall.ENOTCONN)}},
+		{"not healthy (FilesystemShutdown)", []func(*healer.Case){lost, superblock(func(sb *host.Superblock) { sb.Shutdown = true })}},
+		{"not healthy (WrongVolumeMounted)", []func(*healer.Case){lost, func(c *healer.Case) { c.Places[1].Look.VolData.VolumeHandle = "w" }}},
+		{"not healthy (IOError)", []func(*healer.Case){interimAlone, probe(syscall.EIO)}},
+		{"does not lie below the staged one", []func(*healer.Case){lost, func(c *healer.Case) {
+			c.Record.Places[1].Root, c.Places[1].Stack[0].Root = "/su", "/su"
+		}}},
+		{"interim mount there is not of the staged filesystem", []func(*healer.Case){interimAlone, func(c *healer.Case) {
+			c.Places[0].Stack[0].RootDeleted = true
+		}}},
+	} {
+		s := step(t, idle{t}, with(tc.change...)())
+		if s.Run != nil || !strings.Contains(s.Refused, tc.why) {
+			t.Errorf("refused with %q, want %q", s.Refused, tc.why)
+		}
+	}
+}
+
+// A superblock is judged once, at the first place that shows it: a fault seen
+// at another pod's place is one of the staged filesystem all the same.
+func TestRebindOfASickFilesystemSeenElsewhere(t *testing.T) {
+	const other = "/k/pods/b/mount"
+	secondPod := func(c *healer.Case) {
+		p := c.Places[0]
+		p.Path, p.Stack = other, []host.Mount{mount(other, "/sub", host.AttrNoExec)}
+		r := *c.Record.Place(published)
+		r.Path = other
+		c.Record.Places = append(c.Record.Places, r)
+		p.Want = c.Record.Place(other)
+		for i := range c.Places {
+			c.Places[i].Want = c.Record.Place(c.Places[i].Path)
+		}
+		// Asked about the other pod, this one's place is the last.
+		c.Places = []healer.Place{p, c.Places[1], c.Places[0]}
+		c.Places[2].Stack = nil
+	}
+	for _, e := range []syscall.Errno{syscall.EIO, syscall.ENOTCONN} {
+		if s := step(t, idle{t}, with(secondPod, probe(e))()); s.Refused == "" {
+			t.Errorf("%v: the sick filesystem is to be bound at %s", e, s.Place.Path)
+		}
+	}
+	if s := step(t, idle{t}, with(secondPod)()); s.Refused != "" || s.Place.Path != published {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestTakeOff(t *testing.T) {
+	c := with(interimOnTop)()
+	h := &scribe{}
+	s := step(t, h, c)
+	if s.Name != StepTakeOff || s.Refused != "" || s.Source != disk || !slices.Equal(s.Heals, []healer.Reason{healer.StackedMounts}) {
+		t.Fatalf("%+v", s)
+	}
+	if err := s.Run(context.Background(), func(context.Context) error { return errStill }); !errors.Is(err, errStill) {
+		t.Errorf("got %v", err)
+	}
+	if h.did != "take off" || !reflect.DeepEqual(h.on, c.Places[0].Stack[0]) {
+		t.Errorf("%s %+v", h.did, h.on)
+	}
+}
+
+func TestNothingIsOfferedFor(t *testing.T) {
+	for name, build := range map[string]func() healer.Case{
+		"a healthy volume":    healthy,
+		"the staged place":    with(stagingLost),
+		"a foreign stack":     with(func(c *healer.Case) { c.Places[0].Stack = slices.Repeat(c.Places[0].Stack, 2) }),
+		"a stack of interims": with(interimAlone, interimOnTop),
+		"another root below":  with(interimOnTop, func(c *healer.Case) { c.Places[0].Stack[1].Root = "/x" }),
+		"a dead filesystem":   with(probe(syscall.EIO)),
+		"a read-only mount":   with(attr(0, host.AttrReadOnly)),
+		"interim in staging":  with(func(c *healer.Case) { c.Places[1].Stack[0].Attr = interim }),
+		"an intended interim": with(recorded(0, func(r *healer.PlaceRecord) { r.Attr = interim }), attr(0, interim)),
+	} {
+		f, err := New(idle{t}).Examine(context.Background(), build())
+		if err != nil || len(f.Steps) != 0 {
+			t.Errorf("%s: %+v, %v", name, f.Steps, err)
+		}
+	}
+}

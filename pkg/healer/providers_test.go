@@ -1,0 +1,83 @@
+package healer
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+type hostQuestion = host.Question
+
+// provider is one function.
+type provider struct {
+	name    string
+	examine func(Case) (Finding, error)
+}
+
+func (p provider) Name() string { return p.name }
+
+func (p provider) Examine(_ context.Context, c Case) (Finding, error) { return p.examine(c) }
+
+func TestOneProvidersErrorHidesNoOthersFinding(t *testing.T) {
+	broken := provider{"broken", func(Case) (Finding, error) { return Finding{}, errors.New("cannot look") }}
+	b := newBench(t, func(c *Config) { c.Providers = append([]Provider{broken}, c.Providers...) })
+	r := b.heal(volume)
+	if r.Verdict() != Abnormal || len(r.After.Failures) != 1 || r.After.Failures[0].Provider != "broken" || b.notes.saves != 0 {
+		t.Errorf("with a failed provider: %s, %+v, %d saves", r.Verdict(), r.After.Failures, b.notes.saves)
+	}
+	b.fall(podA, NotMounted)
+	if r = b.heal(volume); len(r.After.Conditions) != 1 || len(r.After.Failures) != 1 {
+		t.Errorf("%+v", r.After)
+	}
+}
+
+func TestNotMineCountsForNothing(t *testing.T) {
+	foreign := provider{"foreign", func(Case) (Finding, error) {
+		return Finding{Conditions: []Condition{{Reason: IOError}}, Steps: []Step{{Name: "s"}}}, nil
+	}}
+	b := newBench(t, func(c *Config) { c.Providers = append(c.Providers, foreign) })
+	if r := b.heal(volume); r.Verdict() != Healthy {
+		t.Errorf("%s: %+v", r.Verdict(), r.After.Conditions)
+	}
+}
+
+func TestPanicIsAnErrorAndFreesTheVolume(t *testing.T) {
+	panics := true
+	bad := provider{"bad", func(Case) (Finding, error) {
+		if panics {
+			panic("bug")
+		}
+		return Finding{Mine: true}, nil
+	}}
+	b := newBench(t, func(c *Config) { c.Providers = []Provider{bad} })
+	_, err := b.engine.Heal(context.Background(), volume)
+	if err == nil || KindOf(err) != KindUnknown {
+		t.Fatalf("got %v", err)
+	}
+	panics = false
+	b.healthy()
+}
+
+// A step that panics has changed who knows what: the log says that it ended,
+// and its permit is given back.
+func TestPanicInAStep(t *testing.T) {
+	b := newBench(t)
+	b.healthy()
+	b.fall(podA, NotMounted)
+	b.offer("rebind", podA, Rebind, func() error { panic("bug") })
+	r, err := b.engine.Heal(context.Background(), volume)
+	if err == nil && r.Verdict() != Abnormal {
+		t.Errorf("%s", r.Verdict())
+	}
+	if len(b.notes.left) != b.notes.entered {
+		t.Errorf("%d permits were given, %d came back", b.notes.entered, len(b.notes.left))
+	}
+	if len(b.notes.after) != 1 || b.notes.after[0].Outcome == "done" {
+		t.Errorf("audited after the panic: %+v", b.notes.after)
+	}
+	b.steps = nil
+	b.recover(podA)
+	b.healthy()
+}

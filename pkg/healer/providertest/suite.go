@@ -1,0 +1,104 @@
+// Package providertest is the conformance suite that every provider passes.
+//
+// A provider's own test gives Run a healthy case and the cases in which
+// something is wrong. The suite adds the odd ones that a node comes up with.
+// Make the provider with a host that fails the test when it is called: Examine
+// touches nothing. Do not use the package for what one kind of storage means;
+// that is the provider's own table.
+package providertest
+
+import (
+	"context"
+	"reflect"
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// Cases are built anew for each use, and always the same.
+type Cases struct {
+	// Healthy is a case in which the provider finds nothing.
+	Healthy func() healer.Case
+	// Sick are cases in which it finds something, by name.
+	Sick map[string]func() healer.Case
+}
+
+// Run holds a provider to the contract of healer.Provider.
+func Run(t *testing.T, p healer.Provider, cases Cases) {
+	t.Helper()
+	expect := func(build func() healer.Case, sick bool) func(*testing.T) {
+		return func(t *testing.T) {
+			report(t, p, build)
+			f, err := p.Examine(context.Background(), build())
+			if err != nil || !f.Mine || len(f.Conditions) > 0 != sick {
+				t.Errorf("mine: %v, %d conditions, error %v; sick: %v", f.Mine, len(f.Conditions), err, sick)
+			}
+		}
+	}
+	t.Run("healthy", expect(cases.Healthy, false))
+	for name, build := range cases.Sick {
+		t.Run("sick/"+name, expect(build, true))
+	}
+	for name, spoil := range odd() {
+		t.Run("odd/"+name, func(t *testing.T) {
+			report(t, p, func() healer.Case {
+				c := cases.Healthy()
+				spoil(&c)
+				return c
+			})
+		})
+	}
+}
+
+func report(t *testing.T, p healer.Provider, build func() healer.Case) {
+	t.Helper()
+	for _, broken := range judge(p, build) {
+		t.Error(broken)
+	}
+}
+
+// secret stands in every case where a provider might quote it.
+const secret = "providertest-secret"
+
+// judge says what of the contract a provider breaks on a case.
+func judge(p healer.Provider, build func() healer.Case) (broken []string) {
+	prepared := func() healer.Case {
+		c := build()
+		c.Volume.Secrets = healer.Secrets{secret: secret}
+		c.Volume.Context = healer.Secrets{secret: secret}
+		for _, place := range c.Places {
+			for i := range place.Stack {
+				place.Stack[i].SuperOptions = append(place.Stack[i].SuperOptions, "password="+secret)
+			}
+		}
+		return c
+	}
+	c := prepared()
+	first, err := p.Examine(context.Background(), c)
+	if !reflect.DeepEqual(c, prepared()) {
+		broken = append(broken, "Examine changed the case")
+	}
+	// The evidence is in the case: a caller that leaves changes nothing.
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	second, err2 := p.Examine(gone, prepared())
+	if !reflect.DeepEqual(plain(first), plain(second)) || (err == nil) != (err2 == nil) {
+		broken = append(broken, "two looks at one case differ")
+	}
+	if !first.Mine && len(first.Conditions)+len(first.Steps) > 0 {
+		broken = append(broken, "a case that is not the provider's has findings")
+	}
+	broken = append(broken, judgeConditions(c, first.Conditions)...)
+	return append(broken, judgeSteps(c, first.Steps)...)
+}
+
+// plain leaves out functions, which are never equal.
+func plain(f healer.Finding) healer.Finding {
+	steps := make([]healer.Step, len(f.Steps))
+	for i, s := range f.Steps {
+		s.Run = nil
+		steps[i] = s
+	}
+	f.Steps = steps
+	return f
+}

@@ -1,0 +1,116 @@
+package providertest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+type provider func(context.Context, healer.Case) (healer.Finding, error)
+
+func (provider) Name() string { return "sample" }
+
+func (p provider) Examine(ctx context.Context, c healer.Case) (healer.Finding, error) {
+	return p(ctx, c)
+}
+
+var disk = host.Dev{Major: 8}
+
+func healthy() healer.Case {
+	return healer.Case{
+		Places: []healer.Place{
+			{Role: healer.Published, Path: "/p", Stack: []host.Mount{{Dev: disk, Path: "/p"}}},
+			{Role: healer.Staged, Path: "/s", Stack: []host.Mount{{Dev: disk, Path: "/s"}}},
+		},
+		Superblocks: map[host.Dev]host.Superblock{disk: {Dev: disk, Answer: host.Answer{Asked: true}}},
+		Record:      &healer.Record{},
+	}
+}
+
+// good keeps the contract: it finds empty places, and offers to fill them.
+func good(_ context.Context, c healer.Case) (healer.Finding, error) {
+	f := healer.Finding{Mine: true}
+	for _, p := range c.Places {
+		if len(p.Stack) > 0 || p.Path == "" {
+			continue
+		}
+		f.Conditions = append(f.Conditions, healer.Condition{
+			Status: healer.Degraded, Reason: healer.NotMounted, Place: p.Path, Message: "it is empty", Advice: "wait", Acute: true,
+		})
+		f.Steps = append(f.Steps, healer.Step{
+			Name: "rebind", Place: p, Heals: []healer.Reason{healer.NotMounted}, Refused: "nothing to bind from",
+		})
+	}
+	return f, nil
+}
+
+func TestGoodProviderPasses(t *testing.T) {
+	Run(t, provider(good), Cases{Healthy: healthy, Sick: map[string]func() healer.Case{"empty": empty}})
+}
+
+func empty() healer.Case {
+	c := healthy()
+	c.Places[0].Stack = nil
+	return c
+}
+
+func TestBrokenProvidersAreCaught(t *testing.T) {
+	// change breaks one thing in what the good provider says of an empty place.
+	change := func(f func(*healer.Condition, *healer.Step)) provider {
+		return func(ctx context.Context, c healer.Case) (healer.Finding, error) {
+			found, err := good(ctx, c)
+			f(&found.Conditions[0], &found.Steps[0])
+			return found, err
+		}
+	}
+	calls := 0
+	for want, p := range map[string]provider{
+		"changed the case": func(ctx context.Context, c healer.Case) (healer.Finding, error) {
+			c.Places[1].Stack[0].Path = "/x"
+			return good(ctx, c)
+		},
+		"differ": func(ctx context.Context, c healer.Case) (healer.Finding, error) {
+			f, err := good(ctx, c)
+			if calls++; calls%2 == 0 {
+				return healer.Finding{}, errors.New("not again")
+			}
+			return f, err
+		},
+		"not the provider's": func(ctx context.Context, c healer.Case) (healer.Finding, error) {
+			f, err := good(ctx, c)
+			f.Mine = false
+			return f, err
+		},
+		"no status":         change(func(c *healer.Condition, _ *healer.Step) { c.Status = "" }),
+		"not CamelCase":     change(func(c *healer.Condition, _ *healer.Step) { c.Reason = "not-mounted" }),
+		"acute at no place": change(func(c *healer.Condition, _ *healer.Step) { c.Place = "/x" }),
+		"does not have":     change(func(c *healer.Condition, _ *healer.Step) { c.Place, c.Acute = "/x", false }),
+		"its message":       change(func(c *healer.Condition, _ *healer.Step) { c.Message = "mounted with " + secret }),
+		"its advice":        change(func(c *healer.Condition, _ *healer.Step) { c.Advice = "" }),
+		"not kebab-case":    change(func(_ *healer.Condition, s *healer.Step) { s.Name = "Rebind it" }),
+		"is at no place":    change(func(_ *healer.Condition, s *healer.Step) { s.Place.Path = "/x" }),
+		"has no cost":       change(func(_ *healer.Condition, s *healer.Step) { s.Cost = -1 }),
+		"heals nothing":     change(func(_ *healer.Condition, s *healer.Step) { s.Heals = nil }),
+		"neither refused":   change(func(_ *healer.Condition, s *healer.Step) { s.Refused = "" }),
+		"its refusal":       change(func(_ *healer.Condition, s *healer.Step) { s.Refused = "no.\n" }),
+		"prove its identity": change(func(_ *healer.Condition, s *healer.Step) {
+			s.Refused, s.Run = "", func(context.Context, func(context.Context) error) error { return nil }
+		}),
+		"offered twice": func(ctx context.Context, c healer.Case) (healer.Finding, error) {
+			f, err := good(ctx, c)
+			f.Steps = append(f.Steps, f.Steps...)
+			return f, err
+		},
+	} {
+		if got := strings.Join(judge(p, empty), "\n"); !strings.Contains(got, want) {
+			t.Errorf("%q was not caught: %q", want, got)
+		}
+	}
+	if got := judge(provider(good), empty); got != nil {
+		t.Errorf("the good one: %q", got)
+	}
+}

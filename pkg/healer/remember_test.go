@@ -1,0 +1,82 @@
+package healer
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+func TestRecordOfAHealthyVolume(t *testing.T) {
+	b := newBench(t)
+	b.change(podA, func(m *host.Mount) { m.Attr, m.Propagation = host.AttrReadOnly, host.Propagation{Shared: 9} })
+	b.healthy()
+	got, _ := b.notes.Load(driver, volID)
+	if got == nil || time.Since(got.LastHealthy) > time.Minute {
+		t.Fatalf("%+v", got)
+	}
+	got.LastHealthy = time.Time{}
+	want := Record{
+		Version: RecordVersion, Driver: driver, VolumeID: volID, BootID: "boot-1", FSType: "ext4", Source: "/dev/sdb", DiskSeq: 5,
+		Identity: host.Identity{FilesystemUUID: "uuid-1", Serial: "serial-1", WWID: "wwid-1", Size: 1 << 30},
+		Places: []PlaceRecord{
+			{Role: Published, Path: podA, Root: "/", Dev: disk, MountID: 102, Attr: host.AttrReadOnly, Propagation: host.Propagation{Shared: 9}},
+			{Role: Staged, Path: staging, Root: "/", Dev: disk, MountID: 101},
+		},
+	}
+	if got.Places[0].Role == Staged { // no order is promised
+		want.Places[0], want.Places[1] = want.Places[1], want.Places[0]
+	}
+	if !reflect.DeepEqual(*got, want) {
+		t.Errorf("got  %+v\nwant %+v", *got, want)
+	}
+}
+
+func TestRecordIsWrittenOnChangeAndHourly(t *testing.T) {
+	key := volumeKey(driver, volID)
+	for name, tc := range map[string]struct {
+		change func(*bench)
+		saves  int
+	}{
+		"nothing changed": {func(*bench) {}, 1},
+		"almost an hour":  {func(b *bench) { age(b, key, 58*time.Minute) }, 1},
+		"an hour":         {func(b *bench) { age(b, key, time.Hour) }, 2},
+		"from the future": {func(b *bench) { age(b, key, -time.Hour) }, 2},
+		"other options":   {func(b *bench) { b.change(podA, func(m *host.Mount) { m.Attr = host.AttrNoExec }) }, 2},
+		"a device grown": {func(b *bench) {
+			d := b.devices[disk]
+			d.Identity.Size *= 2
+			b.devices[disk] = d
+		}, 2},
+		"another pod": {func(b *bench) { b.publish(podB) }, 2},
+	} {
+		b := newBench(t)
+		b.healthy()
+		tc.change(b)
+		b.healthy()
+		if b.notes.saves != tc.saves {
+			t.Errorf("%s: %d saves, want %d", name, b.notes.saves, tc.saves)
+		}
+	}
+}
+
+func age(b *bench, key string, by time.Duration) {
+	r := b.notes.records[key]
+	r.LastHealthy = r.LastHealthy.Add(-by)
+	b.notes.records[key] = r
+}
+
+// Two pods use the volume; whichever of them is asked about, nothing changed.
+func TestRecordDoesNotDependOnTheCaller(t *testing.T) {
+	b := newBench(t)
+	b.publish(podB)
+	b.healthy()
+	b.heal(Volume{ID: volID, Path: podB, StagingPath: staging})
+	b.heal(Volume{ID: volID, Path: podB})
+	b.heal(Volume{ID: volID, Path: staging})
+	b.healthy()
+	if b.notes.saves != 1 {
+		t.Errorf("%d saves of one state", b.notes.saves)
+	}
+}
