@@ -100,12 +100,15 @@ func (c *config) check() error {
 	if c.mode != modeHeal && c.mode != modeCheck && c.mode != modeOff {
 		bad("--mode: %q is none of heal, check, off", c.mode)
 	}
-	for flagName, dirs := range map[string][]string{
-		"--kubelet-root": {c.kubeletRoot}, "--path-root": c.pathRoots, "--state-dir": {c.stateDir},
+	for _, f := range []struct {
+		name string
+		dirs []string
+	}{
+		{"--kubelet-root", []string{c.kubeletRoot}}, {"--path-root", c.pathRoots}, {"--state-dir", []string{c.stateDir}},
 	} {
-		for _, dir := range dirs {
+		for _, dir := range f.dirs {
 			if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || dir == "/" {
-				bad("%s: %q is not an absolute, clean path other than /", flagName, dir)
+				bad("%s: %q is not an absolute, clean path other than /", f.name, dir)
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/signal"
 	"strconv"
@@ -34,7 +35,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	err = errors.Join(setVerbosity(cfg.verbosity), keepMemoryPrivate())
+	err = errors.Join(setVerbosity(cfg.verbosity), keepMemoryPrivate(), keepFilesPrivate())
 	if err == nil {
 		err = run(ctx, cfg)
 	}
@@ -61,6 +62,16 @@ func keepMemoryPrivate() error {
 	}
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 		return fmt.Errorf("setrlimit(RLIMIT_CORE): %w", err)
+	}
+	return nil
+}
+
+// keepFilesPrivate keeps whatever we were born with from our workers: a
+// descriptor that some parent forgot could hold a mount busy.
+func keepFilesPrivate() error {
+	err := unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
+	if err != nil && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) { // below Linux 5.11
+		return fmt.Errorf("close_range: %w", err)
 	}
 	return nil
 }

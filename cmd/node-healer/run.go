@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -36,7 +37,11 @@ const (
 // run serves until ctx ends, and takes everything down again in the order in
 // which it is used: calls, work on volumes, workers.
 func run(ctx context.Context, cfg config) (err error) {
-	defer func() { klog.InfoS("Stopped", "err", err) }()
+	defer func() {
+		if err == nil {
+			klog.InfoS("Stopped")
+		}
+	}()
 	dir, err := state.Open(cfg.stateDir)
 	if err != nil {
 		return err
@@ -134,18 +139,34 @@ func serve(ctx context.Context, cfg config, ns *host.Namespace, engine *healer.E
 	if err != nil {
 		return err
 	}
-	served := make(chan error, 1)
+	served := make(chan error, 2)
 	go func() { served <- server.Serve(listener) }()
-	klog.InfoS("Serving", "endpoint", cfg.endpoint, "driver", cfg.driverName, "node", cfg.nodeID,
-		"mode", cfg.mode, "standalone", cfg.standalone, "version", version)
+	go func() { served <- serveHealth(ctx, cfg, server) }()
+	klog.InfoS("Serving", "endpoint", cfg.endpoint, "healthAddress", cfg.healthAddress, "driver", cfg.driverName,
+		"node", cfg.nodeID, "mode", cfg.mode, "standalone", cfg.standalone, "version", version)
+	var first error
 	select {
-	case err := <-served:
-		return err
+	case first = <-served:
 	case <-ctx.Done():
+		klog.InfoS("Stopping: no new calls, running work comes to its end")
+		first = nil
 	}
-	klog.InfoS("Stopping: no new calls, running work comes to its end")
 	// Side by side: the server takes no new calls, the engine no new steps.
 	worked := make(chan error, 1)
 	go func() { worked <- bounded(ctx, engine.Close) }()
-	return errors.Join(bounded(ctx, server.Stop), <-worked, <-served)
+	return errors.Join(first, bounded(ctx, server.Stop), <-worked)
+}
+
+// serveHealth serves kubelet's probes, if that was asked for, until the server
+// is stopped.
+func serveHealth(ctx context.Context, cfg config, server *nodeserver.Server) error {
+	if cfg.healthAddress == "" {
+		<-ctx.Done()
+		return nil
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.healthAddress)
+	if err != nil {
+		return fmt.Errorf("--health-address: %w", err)
+	}
+	return server.ServeHealth(l)
 }

@@ -55,7 +55,9 @@ type Server struct {
 	rules  rules
 	grpc   *grpc.Server
 	health *health.Server
-	calls  calls
+	// healthOnly serves health once more, for kubelet.
+	healthOnly *grpc.Server
+	calls      calls
 }
 
 // New checks the configuration and registers every service: HealerNode, the
@@ -86,6 +88,7 @@ func New(cfg Config) (*Server, error) {
 		grpc.ChainUnaryInterceptor(logUnary, recoverUnary),
 		grpc.ChainStreamInterceptor(logStream, recoverStream),
 	)...)
+	s.healthOnly = newHealthOnly(s.health)
 	s.register()
 	return s, nil
 }
@@ -118,6 +121,8 @@ const streamGrace = time.Second
 // says how many had still not returned a moment later.
 func (s *Server) Stop(ctx context.Context) error {
 	s.health.Shutdown()
+	// Kubelet may ask until the last moment: it hears NOT_SERVING.
+	defer s.healthOnly.Stop()
 	idle := s.calls.drain()
 	graceful := make(chan struct{})
 	go func() {
