@@ -149,12 +149,15 @@ at_exit() {
 	esac
 	exit "$status"
 }
+
 # ---------------------------------------------------------------- the volume
 
 readonly driver=disk.example.com
 readonly handle=volume-0001
 readonly pv=pvc-6f1c2d3e
 readonly pod=3f9a7c1e-5b2d-4e8f-9a6b-0c1d2e3f4a5b
+
+kubelet='' socket='' device='' backing='' sum='' # set_up fills them
 
 # stage and publish do what a CSI driver does when kubelet asks it to.
 stage() { mount "$1" "$staged"; }
@@ -223,7 +226,7 @@ mounts() { cat /proc/self/mountinfo; }
 
 # ---------------------------------------------------------------- the calls
 
-grpc() { "$GRPCURL" -plaintext -unix -max-time 60 "$@"; }
+grpc() { "$GRPCURL" -plaintext -unix -connect-timeout 1 -max-time 60 "$@"; }
 
 start_server() {
 	local flags=(
@@ -329,6 +332,7 @@ no_such_path() {
 
 bind_lost() {
 	scene 'The published bind is lost: healed'
+	local before
 	before="$(options)"
 	show 'umount PUBLISHED; ls -A PUBLISHED | wc -l'
 	umount "$published"
@@ -347,6 +351,7 @@ two_at_once() {
 	say 'For the time of this scene the worker processes of node-healer are suspended'
 	say '(SIGSTOP), as a storage that does not answer would do. So the first call is'
 	say 'still at work when the second one comes.'
+	local suspended pid body first other calls=()
 	suspended="$(workers)"
 	# shellcheck disable=SC2086
 	kill -STOP $suspended
@@ -385,6 +390,7 @@ staging_lost() {
 	say 'Staging is the business of the CSI driver. What is published still works.'
 	show 'umount STAGED'
 	umount "$staged"
+	local before
 	before="$(mounts)"
 	call
 	expect_verdict abnormal true
@@ -396,6 +402,7 @@ both_lost() {
 	scene 'The published bind is lost too: there is nothing to bind, and it says so'
 	show 'umount PUBLISHED'
 	umount "$published"
+	local before
 	before="$(mounts)"
 	call
 	expect_verdict abnormal true
@@ -425,6 +432,7 @@ shut_down() {
 	check 'stat succeeds' stat --format '     %F, inode %i' "$published"
 	check 'so does statfs' stat --file-system --format '     %T, %f blocks free' "$published"
 	show 'touch PUBLISHED/new'
+	local error before
 	error="$(LC_ALL=C touch "$published/new" 2>&1 || true)"
 	indent <<<"$error"
 	check 'a write does not' has "$error" 'Input/output error'
@@ -449,7 +457,7 @@ repaired() {
 }
 
 nothing_left() {
-	directory="$work"
+	local directory="$work"
 	tear_down 2>/dev/null
 	scene 'Nothing is left'
 	check 'no process' is "$(pgrep -f -- "--state-dir=$directory/state" || true)" ''

@@ -4,10 +4,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	csi "github.com/container-storage-interface/spec/lib/go/csi"
 )
@@ -146,14 +150,14 @@ func TestIntendedReadOnly(t *testing.T) {
 // TestFuse sees what a daemon answers, and what one that is gone or mute does.
 func TestFuse(t *testing.T) {
 	for name, c := range map[string]struct {
-		breaks func(d *fuseDaemon, v *volume)
+		breaks func(d *fuseDaemon)
 		says   string
 	}{
-		"dead":              {func(d *fuseDaemon, v *volume) { d.abort(v.staging) }, "Disconnected"},
-		"mute":              {func(d *fuseDaemon, _ *volume) { d.mute.Store(true) }, "NotResponding"},
-		"stale":             {func(d *fuseDaemon, _ *volume) { d.errno.Store(int32(unix.ESTALE)) }, "StaleFileHandle"},
-		"input/output":      {func(d *fuseDaemon, _ *volume) { d.errno.Store(int32(unix.EIO)) }, "IOError"},
-		"permission denied": {func(d *fuseDaemon, _ *volume) { d.errno.Store(int32(unix.EACCES)) }, "PermissionDenied"},
+		"dead":              {func(d *fuseDaemon) { d.abort() }, "Disconnected"},
+		"mute":              {func(d *fuseDaemon) { d.mute.Store(true) }, "NotResponding"},
+		"stale":             {func(d *fuseDaemon) { d.errno.Store(int32(unix.ESTALE)) }, "StaleFileHandle"},
+		"input/output":      {func(d *fuseDaemon) { d.errno.Store(int32(unix.EIO)) }, "IOError"},
+		"permission denied": {func(d *fuseDaemon) { d.errno.Store(int32(unix.EACCES)) }, "PermissionDenied"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, "--standalone", "--probe-timeout=1s").start()
@@ -163,19 +167,71 @@ func TestFuse(t *testing.T) {
 			d := mountFuse(t, v.staging)
 			v.publishAgain()
 			n.expect("healthy", v.request())
-			c.breaks(d, v)
+			c.breaks(d)
 			before := n.table()
 			for range 2 {
 				n.expect("abnormal", v.request(), c.says)
 			}
 			n.sameTable(before)
-			d.mute.Store(false)
 			if name == "mute" {
 				// The request it swallowed is lost; end the connection so that
 				// the worker waiting for it can end.
-				d.abort(v.staging)
+				d.abort()
 			}
 		})
+	}
+}
+
+// TestStuckWorker asks again and again for a volume at which a worker cannot be
+// ended: that costs one process, others are served, and the server still ends
+// well.
+func TestStuckWorker(t *testing.T) {
+	n := newNode(t, "--standalone", "--probe-timeout=300ms").start()
+	v, other := n.newVolume("tmpfs", "stuck"), n.newVolume("ext4", "fine")
+	v.unpublish()
+	must(t, unix.Unmount(v.staging, 0))
+	d := mountFuse(t, v.staging)
+	v.publishAgain()
+	n.expect("healthy", v.request())
+	d.mute.Store(true)
+	for range 5 {
+		n.expect("abnormal", v.request(), "NotResponding")
+		n.expect("healthy", other.request())
+	}
+	var stuck []int
+	for _, pid := range n.workers() {
+		if state(pid) == "D" {
+			stuck = append(stuck, pid)
+		}
+	}
+	if len(stuck) != 1 {
+		t.Errorf("%d workers wait uninterruptibly for one volume, want 1", len(stuck))
+	}
+	server := n.server.Process.Pid
+	n.stop()
+	if state(server) != "" {
+		t.Error("the server did not end")
+	}
+	d.abort()
+	eventually(t, "the stuck worker ends", func() bool { return len(stuck) == 0 || slices.Contains([]string{"", "Z"}, state(stuck[0])) })
+}
+
+// TestWorkerKilledWhileLooking answers that call with UNKNOWN, and the next.
+func TestWorkerKilledWhileLooking(t *testing.T) {
+	n := newNode(t, "--standalone")
+	n.pause = "look"
+	n.start()
+	v := n.newVolume("ext4", "looked at")
+	failed := make(chan error, 1)
+	go func() { _, err := n.call(v.request()); failed <- err }()
+	must(t, unix.Kill(n.stopped(), unix.SIGKILL))
+	if err := <-failed; status.Code(err) != codes.Unknown || !strings.Contains(err.Error(), "look") {
+		t.Errorf("got %v", err)
+	}
+	answered := n.asyncCall(v.request())
+	resume(t, n.stopped())
+	if a := <-answered; a == nil || a.GetAbnormal() {
+		t.Errorf("the next call got %v", a)
 	}
 }
 

@@ -14,14 +14,15 @@ import (
 type container struct {
 	t     *testing.T
 	id    string
+	pod   string
 	state string
 }
 
 // newContainer starts a container that has source mounted at /data.
-func (n *node) newContainer(pod, source, propagation string) *container {
+func (n *node) newContainer(pod, source string) *container {
 	n.t.Helper()
 	t := n.t
-	c := &container{t: t, id: "c" + hash(t.Name() + pod)[:12], state: filepath.Join(n.dir, "runc")}
+	c := &container{t: t, id: "c" + hash(t.Name() + pod)[:12], pod: pod, state: filepath.Join(n.dir, "runc")}
 	bundle := filepath.Join(n.dir, "bundle-"+c.id)
 	for _, d := range []string{"bin", "data", "proc", "dev"} {
 		mkdir(t, filepath.Join(bundle, "rootfs", d))
@@ -35,7 +36,7 @@ func (n *node) newContainer(pod, source, propagation string) *container {
 		"root":       map[string]any{"path": "rootfs"},
 		"mounts": []map[string]any{
 			{"destination": "/proc", "type": "proc", "source": "proc"},
-			{"destination": "/data", "type": "bind", "source": source, "options": []string{"rbind", propagation}},
+			{"destination": "/data", "type": "bind", "source": source, "options": []string{"rbind", "rprivate"}},
 		},
 		"linux": map[string]any{
 			"cgroupsPath": "/kubepods/burstable/pod" + pod + "/" + c.id,
@@ -63,6 +64,15 @@ func (n *node) newContainer(pod, source, propagation string) *container {
 func (c *container) kill() {
 	_ = exec.Command("runc", "--root", c.state, "kill", c.id, "KILL").Run()
 	_ = exec.Command("runc", "--root", c.state, "delete", "--force", c.id).Run()
+	// runc leaves the pod's own cgroup, as a kubelet would remove it.
+	for _, pattern := range []string{"/sys/fs/cgroup/kubepods", "/sys/fs/cgroup/*/kubepods"} {
+		roots, _ := filepath.Glob(pattern)
+		for _, root := range roots {
+			for _, dir := range []string{filepath.Join("burstable", "pod"+c.pod), "burstable", "."} {
+				_ = os.Remove(filepath.Join(root, dir))
+			}
+		}
+	}
 }
 
 // exec runs a command inside.
@@ -85,13 +95,13 @@ func TestWanted(t *testing.T) {
 	n.sameTable(unmounted)
 
 	v.publishAgain()
-	other := n.newContainer("99999999-0000-4000-8000-000000000009", v.place(podUID), "rprivate")
+	other := n.newContainer("99999999-0000-4000-8000-000000000009", v.place(podUID))
 	v.unpublish()
 	n.expect("abnormal", v.request(), "no running container")
 	other.kill()
 
 	v.publishAgain()
-	c := n.newContainer(podUID, v.place(podUID), "rprivate")
+	c := n.newContainer(podUID, v.place(podUID))
 	v.unpublish()
 	n.expect("healed", v.request(), "NotMounted", "rebind")
 	n.sameTable(before)

@@ -78,7 +78,7 @@ func TestUnpublishAroundTheStep(t *testing.T) {
 			n.pause = instant
 			n.start()
 			v := n.newVolume("ext4", "around")
-			c := n.newContainer(podUID, v.place(podUID), "rprivate")
+			c := n.newContainer(podUID, v.place(podUID))
 			n.expect("healthy", v.request())
 			sum := v.sum(v.staging)
 			v.unpublish()

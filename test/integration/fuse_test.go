@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 
@@ -20,6 +21,8 @@ type fuseDaemon struct {
 	// mute makes it read requests and never answer.
 	mute atomic.Bool
 	done chan struct{}
+	// connection is its directory in fusectl.
+	connection string
 }
 
 // Opcodes and layouts of include/uapi/linux/fuse.h.
@@ -44,6 +47,13 @@ func mountFuse(t *testing.T, target string) *fuseDaemon {
 		fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fd)))
 	d := &fuseDaemon{t: t, dev: os.NewFile(uintptr(fd), "fuse"), done: make(chan struct{})}
 	go d.serve()
+	// While it still answers: a stat of a mute one does not return.
+	var st unix.Stat_t
+	must(t, unix.Stat(target, &st))
+	d.connection = fmt.Sprintf("/sys/fs/fuse/connections/%d", unix.Minor(st.Dev))
+	if _, err := os.Stat(d.connection); err != nil {
+		must(t, unix.Mount("fusectl", "/sys/fs/fuse/connections", "fusectl", 0, ""))
+	}
 	t.Cleanup(func() { _ = unix.Unmount(target, unix.MNT_DETACH|unix.MNT_FORCE); <-d.done })
 	return d
 }
@@ -111,14 +121,8 @@ func fuseReply(unique uint64, errno int32, body []byte) []byte {
 }
 
 // abort ends the connection as the death of the daemon does.
-func (d *fuseDaemon) abort(target string) {
+func (d *fuseDaemon) abort() {
 	d.t.Helper()
-	var st unix.Stat_t
-	must(d.t, unix.Stat(target, &st))
-	path := fmt.Sprintf("/sys/fs/fuse/connections/%d/abort", unix.Minor(st.Dev))
-	if _, err := os.Stat(path); err != nil {
-		_ = unix.Mount("fusectl", "/sys/fs/fuse/connections", "fusectl", 0, "")
-	}
-	must(d.t, os.WriteFile(path, []byte("1"), 0o600))
+	must(d.t, os.WriteFile(filepath.Join(d.connection, "abort"), []byte("1"), 0o600))
 	<-d.done
 }

@@ -64,6 +64,44 @@ func testKill(t *testing.T, victim, instant string) {
 	n.expect("healthy", v.request())
 }
 
+// TestKillTakingOff kills the worker or the server before and after it takes a
+// duplicate off; one more call and all is as before.
+func TestKillTakingOff(t *testing.T) {
+	for _, victim := range []string{"worker", "server"} {
+		for _, instant := range []string{"take-off/checked", "take-off/done"} {
+			t.Run(victim+" at "+instant, func(t *testing.T) {
+				n := newNode(t, "--standalone")
+				n.pause = instant
+				n.start()
+				v := n.newVolume("ext4", "duplicated")
+				n.expect("healthy", v.request())
+				before, sum := n.table(), v.sum(v.staging)
+				n.interimOn(v.staging, v.place(podUID))
+				answered := n.asyncCall(v.request())
+				worker := n.stopped()
+				if victim == "worker" {
+					must(t, unix.Kill(worker, unix.SIGKILL))
+					<-answered
+					n.stop()
+				} else {
+					n.kill()
+					<-answered
+				}
+				n.pause = ""
+				n.start()
+				a, err := n.call(v.request())
+				if err != nil || a.GetAbnormal() {
+					t.Fatalf("the next call does not heal: %v %v", a, err)
+				}
+				n.sameTable(before)
+				if v.sum(v.place(podUID)) != sum {
+					t.Error("the data differs")
+				}
+			})
+		}
+	}
+}
+
 // TestKilledBetweenHalves shows what stands at the place between the two halves
 // of a rebind: a mount through which nothing can be written or deleted.
 func TestKilledBetweenHalves(t *testing.T) {

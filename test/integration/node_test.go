@@ -12,7 +12,6 @@ import (
 	"sort"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -39,10 +38,13 @@ type node struct {
 	dir     string
 	kubelet string
 	args    []string
-	pause   string
-	server  *exec.Cmd
-	log     *syncBuffer
-	conn    *grpc.ClientConn
+	// pause lists the instants at which workers stop.
+	pause string
+	// namespace starts the server in a mount namespace of its own.
+	namespace bool
+	server    *exec.Cmd
+	log       logFile
+	conn      *grpc.ClientConn
 }
 
 // newNode makes a node without a server. The caller's extra arguments come
@@ -65,13 +67,20 @@ func newNode(t *testing.T, args ...string) *node {
 // start starts the server and waits until it serves.
 func (n *node) start() *node {
 	n.t.Helper()
-	n.log = &syncBuffer{}
+	n.log = logFile(filepath.Join(n.dir, "log"))
+	// A file, not a pipe: a worker that cannot be ended would keep it open.
+	log, err := os.OpenFile(string(n.log), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	must(n.t, err)
+	defer log.Close()
 	n.server = exec.Command(filepath.Join(bin, "node-healer"), append([]string{
 		"--endpoint=unix://" + n.socket(), "--driver-name=" + driver, "--node-id=node-1",
 		"--kubelet-root=" + n.kubelet, "--state-dir=" + n.stateDir(), "-v=5",
 	}, n.args...)...)
 	n.server.Env = append(os.Environ(), "NODE_HEALER_PAUSE="+n.pause, "GORACE=halt_on_error=1 atexit_sleep_ms=0")
-	n.server.Stderr = n.log
+	n.server.Stderr = log
+	if n.namespace {
+		n.server.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	}
 	must(n.t, n.server.Start())
 	// Only then: a client that finds no socket waits a second to try again.
 	eventually(n.t, "the socket appears", func() bool { _, err := os.Stat(n.socket()); return err == nil })
@@ -120,7 +129,8 @@ func (n *node) wait() error {
 	case err := <-done:
 		n.server = nil
 		eventually(n.t, "the workers end with their server", func() bool {
-			return !slices.ContainsFunc(workers, func(pid int) bool { return state(pid) != "" && state(pid) != "Z" })
+			// One in an uninterruptible wait has been killed and ends after it.
+			return !slices.ContainsFunc(workers, func(pid int) bool { return !slices.Contains([]string{"", "Z", "D"}, state(pid)) })
 		})
 		return err
 	case <-time.After(patience):
@@ -272,21 +282,14 @@ func mkdir(t *testing.T, path string) {
 	must(t, os.MkdirAll(path, 0o755))
 }
 
-// syncBuffer is a log that is written and read at once.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
+// logFile is the path of the server's log.
+type logFile string
 
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-// String gives what was written so far.
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
+// String gives what was logged so far.
+func (l logFile) String() string {
+	raw, err := os.ReadFile(string(l))
+	if err != nil {
+		return err.Error()
+	}
+	return string(raw)
 }

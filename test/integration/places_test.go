@@ -1,0 +1,179 @@
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+)
+
+const otherPod = "0d1c5a2e-0000-4000-8000-000000000002"
+
+// TestSeveralPods heals every published place of a volume whose container still
+// runs, whichever of them the request names.
+func TestSeveralPods(t *testing.T) {
+	n := newNode(t, "--standalone").start()
+	v := n.newVolume("ext4", "shared by pods")
+	v.publish(otherPod)
+	n.expect("healthy", v.request(), otherPod)
+	before := n.table()
+
+	c := n.newContainer(otherPod, v.place(otherPod))
+	must(t, unix.Unmount(v.place(otherPod), 0))
+	n.expect("healed", v.request(), "NotMounted", otherPod)
+	n.sameTable(before)
+
+	// Without its container the other pod may be on its way out: the caller
+	// vouches only for the place it names.
+	c.kill()
+	must(t, unix.Unmount(v.place(otherPod), 0))
+	unmounted := n.table()
+	n.expect("healthy", v.request())
+	n.sameTable(unmounted)
+
+	// Named, it is healed: its record was kept.
+	req := v.request()
+	req.VolumePath = v.place(otherPod)
+	n.expect("healed", req, "NotMounted")
+	n.sameTable(before)
+}
+
+// TestInlineVolumesOfOnePodName keeps inline volumes apart that share a
+// directory name.
+func TestInlineVolumesOfOnePodName(t *testing.T) {
+	n := newNode(t, "--standalone").start()
+	v, w := n.newVolume("tmpfs", "inline-1"), n.newVolume("tmpfs", "inline-2")
+	// The second one is published for the other pod under the first one's name.
+	w.pv = v.pv
+	w.publish(otherPod)
+	n.expect("healthy", v.request())
+	must(t, unix.Mount("tmpfs", w.place(otherPod), "tmpfs", 0, ""))
+	n.expect("healthy", v.request())
+}
+
+// TestDuplicate takes an interim mount off the driver's own mount, together with
+// the copies that propagation made of it, and nothing else.
+func TestDuplicate(t *testing.T) {
+	n := newNode(t, "--standalone").start()
+	v := n.newVolume("ext4", "duplicated")
+	v.publish(otherPod)
+	n.expect("healthy", v.request())
+	before, sum := n.table(), v.sum(v.staging)
+
+	// What is left when the driver publishes in the microsecond in which a
+	// rebind moves its clone, and the worker is killed right then.
+	n.interimOn(v.staging, v.place(podUID))
+	if len(n.table()) <= len(before)+1 {
+		t.Fatal("the duplicate did not propagate: the test shows nothing")
+	}
+	n.expect("healed", v.request(), "StackedMounts", "take-off-duplicate")
+	n.sameTable(before)
+	if v.sum(v.staging) != sum {
+		t.Error("the data differs")
+	}
+	n.expect("healthy", v.request())
+}
+
+// TestDuplicateOverAnother leaves everything alone when the umount would also
+// take something else off staging.
+func TestDuplicateOverAnother(t *testing.T) {
+	n := newNode(t, "--standalone").start()
+	v := n.newVolume("ext4", "duplicated")
+	n.expect("healthy", v.request())
+	n.interimOn(v.staging, v.place(podUID))
+	// On staging the copy is replaced by something alive.
+	must(t, unix.Mount("", v.place(podUID), "", unix.MS_PRIVATE, ""))
+	must(t, unix.Unmount(v.staging, 0))
+	must(t, unix.Mount("", v.staging, "", unix.MS_PRIVATE, ""))
+	must(t, unix.Mount("tmpfs", v.staging, "tmpfs", 0, ""))
+	before := n.table()
+	a, err := n.call(v.request())
+	must(t, err)
+	if !a.GetAbnormal() {
+		t.Errorf("got %v", a)
+	}
+	for _, line := range n.table() {
+		if strings.HasPrefix(line, v.staging+" ") && strings.Contains(line, "tmpfs") {
+			return
+		}
+	}
+	t.Errorf("the mount on staging is gone\nbefore:\n%s", strings.Join(before, "\n"))
+}
+
+// interimOn puts an interim mount on a target, as a rebind does.
+func (n *node) interimOn(source, target string) {
+	n.t.Helper()
+	clone, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	must(n.t, err)
+	defer unix.Close(clone)
+	must(n.t, unix.MountSetattr(clone, "", unix.AT_EMPTY_PATH, &unix.MountAttr{
+		Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV |
+			unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_NOSYMFOLLOW,
+		Propagation: unix.MS_PRIVATE,
+	}))
+	must(n.t, unix.MoveMount(clone, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH))
+}
+
+// TestKubeletRootIsALink takes requests by the link and by its target.
+func TestKubeletRootIsALink(t *testing.T) {
+	n := newNode(t)
+	link := filepath.Join(n.dir, "link")
+	must(t, os.Symlink(n.kubelet, link))
+	n.args = []string{"--standalone", "--kubelet-root=" + link}
+	n.start()
+	v := n.newVolume("ext4", "behind a link")
+	byLink := v.request()
+	byLink.VolumePath = strings.Replace(byLink.GetVolumePath(), n.kubelet, link, 1)
+	byLink.StagingTargetPath = strings.Replace(byLink.GetStagingTargetPath(), n.kubelet, link, 1)
+	n.expect("healthy", byLink)
+	before := n.table()
+	v.unpublish()
+	n.expect("healed", byLink, "NotMounted")
+	n.sameTable(before)
+	n.expect("healthy", v.request())
+}
+
+// TestPathRoot heals outside kubelet's directories, where no vol_data.json says
+// anything.
+func TestPathRoot(t *testing.T) {
+	n := newNode(t)
+	root := filepath.Join(n.dir, "volumes")
+	staging, target := filepath.Join(root, "staged"), filepath.Join(root, "published")
+	mkdir(t, staging)
+	mkdir(t, target)
+	n.args = []string{"--standalone", "--path-root=" + root}
+	n.start()
+	must(t, unix.Mount("tmpfs", staging, "tmpfs", 0, "size=1m"))
+	must(t, unix.Mount(staging, target, "", unix.MS_BIND, ""))
+	before := n.table()
+	req := &healerpb.NodeHealerRequest{VolumeId: "elsewhere", VolumePath: target, StagingTargetPath: staging}
+	n.expect("healthy", req)
+	must(t, unix.Unmount(target, 0))
+	n.expect("healed", req)
+	n.sameTable(before)
+}
+
+// TestTwoDriversOneHandle keeps the volumes of two drivers apart that use the
+// same volume_id.
+func TestTwoDriversOneHandle(t *testing.T) {
+	n := newNode(t, "--standalone").start()
+	v := n.newVolume("ext4", "same handle")
+	n.expect("healthy", v.request())
+	// The same handle, staged and published by another driver.
+	p := filepath.Join(n.kubelet, "pods", otherPod, "volumes/kubernetes.io~csi/pv-other/mount")
+	mkdir(t, p)
+	must(t, os.WriteFile(filepath.Join(filepath.Dir(p), "vol_data.json"),
+		[]byte(`{"driverName":"other.csi.example.com","volumeHandle":"same handle"}`), 0o600))
+	must(t, unix.Mount("tmpfs", p, "tmpfs", 0, ""))
+	req := v.request()
+	req.VolumePath, req.StagingTargetPath = p, ""
+	n.expect("healthy", req)
+	n.expect("healthy", v.request())
+	must(t, unix.Unmount(p, 0))
+	n.expect("abnormal", req, "no staged mount")
+	n.expect("healthy", v.request())
+}
