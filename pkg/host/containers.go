@@ -1,8 +1,6 @@
 package host
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/touch/mountinfo"
 )
 
 // Procfs is where procfs is mounted, "/proc" but in tests.
@@ -125,22 +125,19 @@ func podOf(cgroup string) string {
 
 // hasMounted looks for the superblock in the process's mount table.
 func (p Procfs) hasMounted(pid int, dev Dev) (root string, mounted bool) {
-	raw, err := os.ReadFile(p.path(pid, "mountinfo"))
+	f, err := os.Open(p.path(pid, "mountinfo"))
 	if err != nil {
 		return "", false
 	}
-	needle := []byte(" " + dev.String() + " ")
-	lines := bufio.NewScanner(bytes.NewReader(raw))
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		if !bytes.Contains(lines.Bytes(), needle) {
-			continue
+	defer f.Close()
+	number := dev.String()
+	err = mountinfo.Parse(f, func(e mountinfo.Entry) error {
+		if !mounted && e.Dev == number {
+			root, mounted = e.Root, true
 		}
-		if m, err := parseMountinfoLine(lines.Text()); err == nil && m.Dev == dev {
-			return m.Root, true
-		}
-	}
-	return "", false
+		return nil
+	})
+	return root, mounted && err == nil
 }
 
 // Alive fails once the process has ended.

@@ -1,67 +1,43 @@
 package host
 
 import (
-	"bufio"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/csi-addons/node-healer/pkg/touch/mountinfo"
 )
 
-// ParseMountinfo reads a /proc/<pid>/mountinfo (proc_pid_mountinfo(5)).
+// ParseMountinfo reads a /proc/<pid>/mountinfo.
 func ParseMountinfo(r io.Reader) ([]Mount, error) {
 	var mounts []Mount
-	lines := bufio.NewScanner(r)
-	// A line holds two paths and the options, each up to a page, and every byte
-	// may be escaped to four.
-	lines.Buffer(make([]byte, 0, 16<<10), 1<<20)
-	for lines.Scan() {
-		m, err := parseMountinfoLine(lines.Text())
-		if err != nil {
-			return nil, fmt.Errorf("mountinfo line %d: %w", len(mounts)+1, err)
-		}
+	err := mountinfo.Parse(r, func(e mountinfo.Entry) error {
+		m, err := mountOf(e)
 		mounts = append(mounts, m)
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("mountinfo: %w", err)
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	return mounts, nil
 }
 
-// parseMountinfoLine reads one line:
-//
-//	36 35 98:0 /root /mount/point rw,noatime shared:1 master:2 - ext4 /dev/root rw,errors=continue
-//
-// No error quotes the line: options may hold secrets.
-func parseMountinfoLine(line string) (Mount, error) {
-	var m Mount
-	before, after, found := strings.Cut(line, " - ")
-	head, tail := strings.Split(before, " "), strings.Split(after, " ")
-	if !found || len(head) < 6 || len(tail) < 3 {
-		return m, fmt.Errorf("has %d and %d fields, want at least 6 and 3", len(head), len(tail))
+func mountOf(e mountinfo.Entry) (Mount, error) {
+	dev, err := ParseDev(e.Dev)
+	if err != nil {
+		return Mount{}, err
 	}
-	var err error
-	if m.OldID, err = strconv.Atoi(head[0]); err != nil {
-		return m, fmt.Errorf("mount id: %w", err)
+	m := Mount{
+		OldID: e.ID, OldParent: e.Parent, Dev: dev, Path: e.Path, Attr: parseAttr(e.Options),
+		FSType: e.FSType, Source: e.Source, SuperOptions: splitOptions(e.Super),
 	}
-	if m.OldParent, err = strconv.Atoi(head[1]); err != nil {
-		return m, fmt.Errorf("parent id: %w", err)
-	}
-	if m.Dev, err = ParseDev(head[2]); err != nil {
-		return m, err
-	}
-	m.setRoot(unescapeOctal(head[3]))
-	m.Path = unescapeOctal(head[4])
-	m.Attr = parseAttr(head[5])
-	for _, f := range head[6:] {
+	m.setRoot(e.Root)
+	for _, f := range e.Optional {
 		m.Propagation.add(f)
 	}
-	m.FSType = unescapeOctal(tail[0])
-	m.Source = unescapeOctal(tail[1])
-	m.SuperOptions = splitOptions(tail[len(tail)-1])
-	for _, o := range m.SuperOptions {
-		m.SuperReadOnly = m.SuperReadOnly || o == "ro"
-	}
+	m.SuperReadOnly = slices.Contains(m.SuperOptions, "ro")
 	return m, nil
 }
 
@@ -113,26 +89,6 @@ func (p *Propagation) add(field string) {
 	}
 }
 
-// unescapeOctal undoes the kernel's \040 for space, tab, newline, backslash and
-// (in sources) hash.
-func unescapeOctal(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
-}
-
 // splitOptions splits at commas outside double quotes: an SELinux context has
 // commas inside.
 func splitOptions(s string) []string {
@@ -146,12 +102,12 @@ func splitOptions(s string) []string {
 		case s[i] == '"':
 			quoted = !quoted
 		case s[i] == ',' && !quoted:
-			options = append(options, unescapeOctal(s[start:i]))
+			options = append(options, mountinfo.Unescape(s[start:i]))
 			start = i + 1
 		}
 	}
 	if start < len(s) {
-		options = append(options, unescapeOctal(s[start:]))
+		options = append(options, mountinfo.Unescape(s[start:]))
 	}
 	return options
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"k8s.io/klog/v2"
+
 	"github.com/csi-addons/node-healer/pkg/touch"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
@@ -82,12 +84,15 @@ func (n *Node) place(ctx context.Context, plan RebindPlan) (touch.MountRef, erro
 func (n *Node) settle(ctx context.Context, plan RebindPlan, placed touch.MountRef) error {
 	call, cancel := bounded(ctx, n.cfg.StepTimeout)
 	defer cancel()
-	_, err := worker.Call(call, n.cfg.Pool, touch.Settle, touch.SettleQuery{
+	a, err := worker.Call(call, n.cfg.Pool, touch.Settle, touch.SettleQuery{
 		Target:  plan.Target,
 		Mount:   placed,
 		Attr:    uint64(plan.Attr),
 		Private: plan.Private,
 	})
+	if a.Left > 0 {
+		klog.FromContext(ctx).Info("Copies of the mount in other mount namespaces stay read-only", "place", plan.Target, "copies", a.Left)
+	}
 	return err
 }
 

@@ -1,7 +1,6 @@
 package touch
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/touch/mountinfo"
 )
 
 // MountRef names one mount.
@@ -94,19 +95,15 @@ func parentOf(m MountRef) (MountRef, error) {
 		return MountRef{}, err
 	}
 	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var id, parent int
-		if _, err := fmt.Sscanf(lines.Text(), "%d %d ", &id, &parent); err != nil {
-			return MountRef{}, fmt.Errorf("mountinfo: %w", err)
+	var parent MountRef
+	err = mountinfo.Parse(f, func(e mountinfo.Entry) error {
+		if e.ID == m.OldID {
+			parent.OldID = e.Parent
 		}
-		if id == m.OldID {
-			return MountRef{OldID: parent}, nil
-		}
+		return nil
+	})
+	if err == nil && parent.OldID == 0 {
+		err = refuse("%s is no longer in the mount table", m)
 	}
-	if err := lines.Err(); err != nil {
-		return MountRef{}, err
-	}
-	return MountRef{}, refuse("%s is no longer in the mount table", m)
+	return parent, err
 }

@@ -193,8 +193,11 @@ type SettleQuery struct {
 	Private bool
 }
 
-// SettleAnswer is empty: the engine observes anew.
-type SettleAnswer struct{ Done bool }
+// SettleAnswer says how far the attributes got.
+type SettleAnswer struct {
+	// Left counts copies in other mount namespaces that stay read-only.
+	Left int
+}
 
 // attrSettable are the attributes that settle decides on, beside the access
 // time mode.
@@ -231,11 +234,16 @@ func settle(q SettleQuery) (SettleAnswer, error) {
 		attr.Propagation = unix.MS_PRIVATE
 	}
 	pause("settle/checked")
+	left, err := settleCopies(ref, attr)
+	if err != nil {
+		return none, err
+	}
+	pause("settle/copies")
 	// By descriptor: whatever happens to the path meanwhile, no other mount
 	// changes.
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr); err != nil {
 		return none, fmt.Errorf("mount_setattr: %w", err)
 	}
 	pause("settle/set")
-	return SettleAnswer{Done: true}, nil
+	return SettleAnswer{Left: left}, nil
 }

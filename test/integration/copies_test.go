@@ -1,0 +1,96 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// TestCopies heals a place that is seen from other mount namespaces too, as from
+// the pods of CSI drivers and of agents: they have it with its own options.
+func TestCopies(t *testing.T) {
+	for _, propagation := range []string{"unchanged", "slave"} {
+		t.Run(propagation, func(t *testing.T) {
+			n := newNode(t, "--standalone").start()
+			v := n.newVolume("ext4", "seen from elsewhere")
+			other := newNamespace(t, propagation)
+			n.expect("healthy", v.request())
+			before := other.at(v.place(podUID))
+			v.unpublish()
+			if got := other.at(v.place(podUID)); len(got) != 0 {
+				t.Fatalf("the umount did not propagate: %v", got)
+			}
+			n.expect("healed", v.request())
+			if got := other.at(v.place(podUID)); fmt.Sprint(got) != fmt.Sprint(before) {
+				t.Errorf("elsewhere the place is %v, before it was %v", got, before)
+			}
+		})
+	}
+}
+
+// TestCopiesAfterAKill settles the copies with the next call.
+func TestCopiesAfterAKill(t *testing.T) {
+	n := newNode(t, "--standalone")
+	n.pause = "settle/copies"
+	n.start()
+	v := n.newVolume("ext4", "seen from elsewhere")
+	n.expect("healthy", v.request())
+	v.unpublish()
+	answered := n.asyncCall(v.request())
+	n.stopped()
+	n.kill()
+	<-answered
+	other := newNamespace(t, "unchanged")
+	if got := other.at(v.place(podUID)); len(got) != 1 || !strings.HasPrefix(got[0], "ro,") {
+		t.Fatalf("elsewhere the interim mount is %v", got)
+	}
+	n.pause = ""
+	n.start()
+	n.expect("healed", v.request())
+	if got := other.at(v.place(podUID)); len(got) != 1 || !strings.HasPrefix(got[0], "rw,") {
+		t.Errorf("elsewhere the place is %v", got)
+	}
+}
+
+// namespace is another mount namespace, with a process that keeps it.
+type namespace struct {
+	t   *testing.T
+	pid int
+}
+
+func newNamespace(t *testing.T, propagation string) namespace {
+	t.Helper()
+	cmd := exec.Command("unshare", "--mount", "--propagation", propagation, "sleep", "100000")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	must(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	eventually(t, "the other namespace is there", func() bool {
+		comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", cmd.Process.Pid))
+		return string(comm) == "sleep\n"
+	})
+	return namespace{t: t, pid: cmd.Process.Pid}
+}
+
+// at gives the attributes of the mounts at a path.
+func (ns namespace) at(path string) []string {
+	ns.t.Helper()
+	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", ns.pid))
+	must(ns.t, err)
+	defer f.Close()
+	mounts, err := host.ParseMountinfo(f)
+	must(ns.t, err)
+	var found []string
+	for _, m := range mounts {
+		if m.Path == path {
+			found = append(found, m.Attr.String())
+		}
+	}
+	return found
+}
