@@ -47,6 +47,9 @@ func run(ctx context.Context, cfg config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
+	if err := dir.Records().Prune(time.Now()); err != nil {
+		klog.ErrorS(err, "Cannot remove old records")
+	}
 	audit, err := dir.Audit()
 	if err != nil {
 		return err

@@ -437,6 +437,11 @@ shut_down() {
 	indent <<<"$error"
 	check 'a write does not' has "$error" 'Input/output error'
 	before="$(mounts)"
+	if ! findmnt --noheadings --output FS-OPTIONS "$published" | grep -qw shutdown; then
+		indent <<<"This kernel ($(uname -r)) does not show in the mount options that an ext4 was"
+		indent <<<'shut down (Linux 6.18 does), so node-healer cannot tell yet. Nothing is claimed here.'
+		return
+	fi
 	call
 	expect_verdict abnormal true
 	expect_reason FilesystemShutdown
