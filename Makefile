@@ -48,10 +48,6 @@ unit: ## tests of the packages, the commands and the manifests
 integration: deps build ## tests on the real kernel (root)
 	$(TEST) -timeout 20m ./test/integration/...
 
-.PHONY: bench
-bench: deps build ## measure
-	$(GO) test -run '^$$' -bench . -benchmem -count=1 -timeout 30m ./test/bench/...
-
 # Tests build with the tag `faults`: that variant is held to the same rules.
 .PHONY: vet
 vet: ## go vet
