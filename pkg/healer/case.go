@@ -88,14 +88,21 @@ func (c Case) Place(path string) (Place, bool) {
 	return Place{}, false
 }
 
-// Staged gives the staged place, if the volume has one.
-func (c Case) Staged() (Place, bool) {
+// Staged gives the staged place, if the volume has one. A directory inside of
+// it, which a request may name too, counts only when there is nothing else.
+func (c Case) Staged() (staged Place, found bool) {
 	for _, p := range c.Places {
-		if p.Role == Staged {
+		if p.Role != Staged {
+			continue
+		}
+		if inside := len(p.Stack) > 0 && p.Stack[0].Path != p.Path; !inside {
 			return p, true
 		}
+		if !found {
+			staged, found = p, true
+		}
 	}
-	return Place{}, false
+	return staged, found
 }
 
 // Invasiveness orders steps: the engine takes the least invasive that helps.

@@ -72,7 +72,13 @@ type Engine struct {
 	mu      sync.Mutex
 	closing bool
 	work    sync.WaitGroup
+	// life ends when running work must end now.
+	life  context.Context
+	abort context.CancelFunc
 }
+
+// abortTime is how long aborted work may take to end: a worker is killed.
+const abortTime = 3 * time.Second
 
 // New checks cfg.
 func New(cfg Config) (*Engine, error) {
@@ -84,7 +90,9 @@ func New(cfg Config) (*Engine, error) {
 	case cfg.Timeout <= 0:
 		return nil, errors.New("healer: the timeout must be positive")
 	}
-	return &Engine{cfg: cfg, inflight: newInflight()}, nil
+	e := &Engine{cfg: cfg, inflight: newInflight()}
+	e.life, e.abort = context.WithCancel(context.Background())
+	return e, nil
 }
 
 // Heal checks a volume, heals it as far as it may, and reports. A sick volume
@@ -110,11 +118,17 @@ func (e *Engine) Heal(ctx context.Context, v Volume) (Report, error) {
 	}
 	done := make(chan result, 1)
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.Timeout)
+	unlink := context.AfterFunc(e.life, cancel) //nolint:contextcheck // the engine outlives every caller
 	go func() {
 		defer e.work.Done()
 		defer cancel()
+		defer unlink()
 		report, err := e.guarded(work, v, ticket)
 		e.free(ticket, report, err)
+		if ctx.Err() != nil {
+			klog.FromContext(work).Info("The work ended after its caller had left",
+				"verdict", report.Verdict(), "steps", len(report.Steps), "failed", err != nil)
+		}
 		done <- result{report, err}
 	}()
 	select {
@@ -190,18 +204,26 @@ func (e *Engine) begin() bool {
 	return true
 }
 
-// Close lets running work reach its end, until ctx ends. New calls and new
-// steps are refused from now on.
+// Close lets running work reach its end. New calls and new steps are refused
+// from now on. When ctx ends first, the workers at it are killed: every instant
+// of a step is one that the next call, after the next start, heals from.
 func (e *Engine) Close(ctx context.Context) error {
 	e.mu.Lock()
 	e.closing = true
 	e.mu.Unlock()
 	done := make(chan struct{})
 	go func() { e.work.Wait(); close(done) }()
+	defer e.abort()
 	select {
 	case <-done:
 		return nil
 	case <-ctx.Done():
+	}
+	e.abort()
+	select {
+	case <-done:
+		return fmt.Errorf("work on volumes was cut off: %w", ctx.Err())
+	case <-time.After(abortTime):
 		return fmt.Errorf("work on volumes goes on: %w", ctx.Err())
 	}
 }

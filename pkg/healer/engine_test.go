@@ -51,17 +51,21 @@ func TestVerdict(t *testing.T) {
 	sick := Diagnosis{Conditions: []Condition{{Reason: IOError}}}
 	blind := Diagnosis{Failures: []ProviderFailure{{}}}
 	for _, tc := range []struct {
-		before, after Diagnosis
-		want          Verdict
+		before Diagnosis
+		steps  []Outcome
+		after  Diagnosis
+		want   Verdict
 	}{
-		{Diagnosis{}, Diagnosis{}, Healthy},
-		{sick, Diagnosis{}, Healed},
-		{sick, sick, Abnormal},
-		{Diagnosis{}, sick, Abnormal},
-		{sick, blind, Abnormal},
-		{blind, blind, Abnormal},
+		{Diagnosis{}, nil, Diagnosis{}, Healthy},
+		{sick, []Outcome{{}}, Diagnosis{}, Healed},
+		{sick, nil, Diagnosis{}, Healthy}, // it came back by itself
+		{sick, []Outcome{{Err: errors.New("failed")}}, Diagnosis{}, Healthy},
+		{sick, []Outcome{{}}, sick, Abnormal},
+		{Diagnosis{}, nil, sick, Abnormal},
+		{sick, nil, blind, Abnormal},
+		{blind, nil, blind, Abnormal},
 	} {
-		if got := (Report{Before: tc.before, After: tc.after}).Verdict(); got != tc.want {
+		if got := (Report{Before: tc.before, Steps: tc.steps, After: tc.after}).Verdict(); got != tc.want {
 			t.Errorf("%+v: %s, want %s", tc, got, tc.want)
 		}
 	}

@@ -23,8 +23,9 @@ func proveIdentity(c Case, dev host.Dev) error {
 	if differs := Differs(c.Record.Identity, sb.Device.Identity); differs != "" {
 		return errors.New(differs)
 	}
-	if c.Record.BootID == c.BootID && c.Record.DiskSeq != 0 && c.Record.DiskSeq == sb.Device.DiskSeq {
-		return nil
+	sameDisk := c.Record.BootID == c.BootID && c.Record.DiskSeq != 0 && c.Record.DiskSeq == sb.Device.DiskSeq
+	if sameDisk && (sb.Kind == host.KindBlock || c.Record.Identity.FilesystemUUID != "") {
+		return nil // the same disk, with the same filesystem on it if it is one
 	}
 	switch id := c.Record.Identity; {
 	case id.Empty():

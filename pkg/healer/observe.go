@@ -127,21 +127,38 @@ func (o *observation) add(role Role, path string, named bool) {
 	if _, known := o.c.Place(path); known {
 		return
 	}
-	o.c.Places = append(o.c.Places, Place{
+	p := Place{
 		Role:   role,
 		Path:   path,
 		Named:  named,
 		PodUID: o.node.Kubelet().Layout(path).PodUID,
 		Stack:  o.table.Stack(path),
-	})
+	}
+	if ground, inside := o.inside(path); inside && len(p.Stack) == 0 {
+		p.Role, p.Stack = Staged, o.table.Stack(ground.Path)
+	}
+	o.c.Places = append(o.c.Places, p)
+}
+
+// inside finds the staged mount that a path lies in: some drivers hand out a
+// directory of what they staged.
+func (o *observation) inside(path string) (host.Mount, bool) {
+	staging := o.c.Volume.StagingPath
+	if staging == "" || !strings.HasPrefix(path, staging+"/") {
+		return host.Mount{}, false
+	}
+	ground, found := o.table.Ground(path)
+	return ground, found && (ground.Path == staging || strings.HasPrefix(ground.Path, staging+"/"))
 }
 
 // group is what one worker call asks: one superblock and the places on it.
 type group struct {
 	places []int
 	probe  *host.Mount
-	sight  host.Sight
-	err    error
+	// above is true when the superblock is known not to answer.
+	above bool
+	sight host.Sight
+	err   error
 }
 
 // look asks about all places not yet looked at: one call for each superblock,
@@ -185,7 +202,7 @@ func (o *observation) groups() []*group {
 		top, mounted := p.Top()
 		if mounted {
 			k.dev = top.Dev
-			if top.FSType == devtmpfs {
+			if top.MayBeNode() {
 				k.root = top.Root // every device node is a storage of its own
 			}
 		}
@@ -194,7 +211,9 @@ func (o *observation) groups() []*group {
 			g = &group{}
 			byKey[k] = g
 			list = append(list, g)
-			if _, probed := o.c.Superblocks[top.Dev]; mounted && !probed {
+			sb, probed := o.c.Superblocks[top.Dev]
+			g.above = sb.Answer.Silent
+			if mounted && !probed {
 				g.probe = &top
 			}
 		}
@@ -203,10 +222,8 @@ func (o *observation) groups() []*group {
 	return list
 }
 
-const devtmpfs = "devtmpfs"
-
 func (o *observation) ask(ctx context.Context, g *group) {
-	q := host.Question{Probe: g.probe}
+	q := host.Question{Probe: g.probe, Above: g.above}
 	for _, i := range g.places {
 		q.Paths = append(q.Paths, o.c.Places[i].Path)
 	}
@@ -218,7 +235,7 @@ func (o *observation) take(g *group) {
 	for _, i := range g.places {
 		p := &o.c.Places[i]
 		p.Look = g.sight.Paths[p.Path]
-		if top, mounted := p.Top(); mounted && g.sight.Kind == host.KindBlock && p.Look.Kind == "" && top.FSType == devtmpfs {
+		if top, mounted := p.Top(); mounted && g.sight.Kind == host.KindBlock && p.Look.Kind == "" && top.MayBeNode() {
 			p.Look.Kind, p.Look.Rdev = host.KindBlock, g.sight.Rdev
 		}
 	}
@@ -308,7 +325,7 @@ func (o *observation) accept() error {
 func acceptPath(field string, p Place) error {
 	l := p.Look
 	switch {
-	case !l.Looked || len(p.Stack) > 0:
+	case !l.Looked || len(p.Stack) > 0 && p.Stack[0].Path == p.Path:
 		return nil // what is mounted exists
 	case l.Walk == syscall.ELOOP || l.Leaf == syscall.ELOOP:
 		return Invalid(field, "a component is a symbolic link")
@@ -318,6 +335,8 @@ func acceptPath(field string, p Place) error {
 		return NotFound("volume_path: does not exist on this node")
 	case l.Missing():
 		return nil // a staging path that is gone is a condition
+	case len(p.Stack) > 0 && (l.Walk != 0 || l.Leaf != 0):
+		return nil // the staged mount that it lies in gives no answer
 	case l.Walk != 0:
 		return Failed("resolve "+field, l.Walk)
 	case l.Leaf != 0:

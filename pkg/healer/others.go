@@ -56,17 +56,16 @@ func (o *observation) addStaged() {
 // other pods.
 func (o *observation) siblings() []string {
 	kubelet := o.node.Kubelet()
-	named := kubelet.Layout(o.c.Places[0].Path)
-	if named.PV == "" {
-		return nil
-	}
+	named := o.c.Places[0]
+	pv := kubelet.Layout(named.Path).PV
 	var found []string
 	for _, m := range o.table.Mounts() {
-		if !strings.Contains(m.Path, "/"+named.PV) {
+		// A staging path does not name the PersistentVolume.
+		if pv == "" && m.Dev != named.Dev() || !strings.Contains(m.Path, "/"+pv) {
 			continue
 		}
 		l := kubelet.Layout(m.Path)
-		if l.PV == named.PV && (l.Kind == host.LayoutPod || l.Kind == host.LayoutBlock) && !slices.Contains(found, m.Path) {
+		if (pv == "" || l.PV == pv) && (l.Kind == host.LayoutPod || l.Kind == host.LayoutBlock) && !slices.Contains(found, m.Path) {
 			found = append(found, m.Path)
 		}
 	}

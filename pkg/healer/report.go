@@ -1,6 +1,9 @@
 package healer
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Verdict is the one word that an answer starts with.
 type Verdict string
@@ -34,10 +37,10 @@ func (r Report) Verdict() Verdict {
 	switch {
 	case !r.After.Healthy():
 		return Abnormal
-	case !r.Before.Healthy():
+	case !r.Before.Healthy() && slices.ContainsFunc(r.Steps, func(o Outcome) bool { return o.Err == nil }):
 		return Healed
 	default:
-		return Healthy
+		return Healthy // also when it came back by itself
 	}
 }
 

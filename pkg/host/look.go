@@ -12,8 +12,12 @@ import (
 // Question asks a worker to look at paths and to touch one superblock.
 type Question struct {
 	Paths []string
-	// Probe is the topmost mount of one of the paths; nil asks about paths only.
+	// Probe is the mount whose superblock is to be touched; nil asks about paths
+	// only.
 	Probe *Mount
+	// Above keeps away from the paths' last components: they lie on a
+	// superblock that is known not to answer.
+	Above bool
 }
 
 // Sight is the answer to a Question.
@@ -37,10 +41,10 @@ type Sight struct {
 func (n *Node) Look(ctx context.Context, q Question) (Sight, error) {
 	query := touch.LookQuery{Paths: make([]touch.PathQuery, len(q.Paths))}
 	for i, p := range q.Paths {
-		query.Paths[i] = touch.PathQuery{Path: p, VolData: n.kubelet.Layout(p).VolData}
+		query.Paths[i] = touch.PathQuery{Path: p, VolData: n.kubelet.Layout(p).VolData, Above: q.Above}
 	}
 	if q.Probe != nil {
-		query.Probe = &touch.ProbeQuery{Path: q.Probe.Path, Want: ref(*q.Probe), UUID: q.Probe.onDevice(), Source: q.Probe.deviceSource()}
+		query.Probe = n.probeOf(*q.Probe)
 	}
 	if q.Probe != nil && n.stuck.still(*q.Probe) {
 		return n.silence(ctx, query, true)
@@ -51,7 +55,7 @@ func (n *Node) Look(ctx context.Context, q Question) (Sight, error) {
 	silent := errors.Is(err, worker.ErrSilent) || errors.Is(err, worker.ErrStuck)
 	switch {
 	case err == nil:
-		return sight(q, a)
+		return sight(q, a), nil
 	case !silent || q.Probe == nil || ctx.Err() != nil:
 		return Sight{}, err
 	}
@@ -65,24 +69,31 @@ func (n *Node) Look(ctx context.Context, q Question) (Sight, error) {
 // at again without touching the volume: kubelet's files lie above it and answer
 // even when it does not.
 func (n *Node) silence(ctx context.Context, query touch.LookQuery, stuck bool) (Sight, error) {
+	mounted := query.Probe.Path
 	query.Probe = nil
-	paths := make([]string, len(query.Paths))
-	for i := range query.Paths {
-		query.Paths[i].Above = true
-		paths[i] = query.Paths[i].Path
+	var q Question
+	above := query.Paths[:0:0]
+	for _, p := range query.Paths {
+		if strings.HasPrefix(p.Path, mounted+"/") {
+			continue // the way to it leads through the volume
+		}
+		p.Above = true
+		above = append(above, p)
+		q.Paths = append(q.Paths, p.Path)
 	}
+	query.Paths = above
 	call, cancel := bounded(ctx, n.cfg.ProbeTimeout)
 	defer cancel()
 	a, err := worker.Call(call, n.cfg.Pool, touch.Look, query)
 	if err != nil {
 		return Sight{}, err
 	}
-	s, err := sight(Question{Paths: paths}, a)
+	s := sight(q, a)
 	s.Answer = Answer{Asked: true, Silent: true, Stuck: stuck, Elapsed: n.cfg.ProbeTimeout}
-	return s, err
+	return s, nil
 }
 
-func sight(q Question, a touch.LookAnswer) (Sight, error) {
+func sight(q Question, a touch.LookAnswer) Sight {
 	s := Sight{Paths: make(map[string]PathLook, len(q.Paths))}
 	for i, p := range q.Paths {
 		got := a.Paths[i]
@@ -111,7 +122,22 @@ func sight(q Question, a touch.LookAnswer) (Sight, error) {
 		s.UUID = a.Probe.UUID
 		s.Answer = Answer{Asked: !s.Changed, Op: a.Probe.Op, Errno: a.Probe.Errno, Elapsed: a.Probe.Elapsed}
 	}
-	return s, nil
+	return s
+}
+
+// probeOf asks for a touch of the mount's superblock. With a block device below
+// it, one block of that is read too: a filesystem answers from memory.
+func (n *Node) probeOf(m Mount) *touch.ProbeQuery {
+	q := &touch.ProbeQuery{Path: m.Path, Want: ref(m), UUID: m.onDevice(), Source: m.deviceSource()}
+	switch {
+	case q.Source != "":
+		q.Device = q.Source
+	case m.Dev.Major != 0:
+		if name := n.cfg.Sysfs.Name(m.Dev); name != "" {
+			q.Device, q.DeviceMajor, q.DeviceMinor = "/dev/"+name, m.Dev.Major, m.Dev.Minor
+		}
+	}
+	return q
 }
 
 // onDevice is true when the mount's device number may be a block device:

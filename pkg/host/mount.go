@@ -121,6 +121,13 @@ func (m Mount) HasSuperOption(name string) bool {
 	return false
 }
 
+// MayBeNode is true when the mount may show a device node: those share the
+// superblock of the memory filesystem that /dev is on, and each stands for a
+// storage of its own.
+func (m Mount) MayBeNode() bool {
+	return (m.FSType == "devtmpfs" || m.FSType == "tmpfs") && m.Root != "/"
+}
+
 // Same is true when both entries are the same mount.
 func (m Mount) Same(o Mount) bool {
 	if m.ID != 0 && o.ID != 0 {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +30,10 @@ type Namespace struct {
 	roots     map[string]string
 }
 
+// openTimeout bounds the look at the root directories when the server starts:
+// one of them may lie on a volume.
+const openTimeout = 10 * time.Second
+
 // OpenNamespace opens the mount namespace at path (as in /proc/1/ns/mnt), empty
 // for our own, and resolves the given directories in it.
 func OpenNamespace(path string, roots []string) (*Namespace, error) {
@@ -50,8 +55,14 @@ func OpenNamespace(path string, roots []string) (*Namespace, error) {
 		}
 		done <- ns.enter(roots)
 	}()
-	if err := <-done; err != nil {
-		return nil, errors.Join(err, ns.Close())
+	select {
+	case err := <-done:
+		if err != nil {
+			return nil, errors.Join(err, ns.Close())
+		}
+	case <-time.After(openTimeout):
+		// The thread is lost; whoever asked is about to give up.
+		return nil, fmt.Errorf("the root directories %q do not answer within %s", roots, openTimeout)
 	}
 	ns.statmount = ns.statmountTellsAll()
 	return ns, nil

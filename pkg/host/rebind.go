@@ -88,6 +88,7 @@ func (n *Node) settle(ctx context.Context, plan RebindPlan, placed touch.MountRe
 		Target:  plan.Target,
 		Mount:   placed,
 		Attr:    uint64(plan.Attr),
+		Interim: uint64(interimAttr),
 		Private: plan.Private,
 	})
 	if a.Left > 0 {

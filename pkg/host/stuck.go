@@ -20,7 +20,7 @@ type stuckKey struct {
 
 func stuckKeyOf(m Mount) stuckKey {
 	k := stuckKey{dev: m.Dev}
-	if m.FSType == "devtmpfs" {
+	if m.MayBeNode() {
 		k.root = m.Root
 	}
 	return k

@@ -24,7 +24,7 @@ func (s Sysfs) BlockDevice(dev Dev) BlockDevice {
 		// Only an absence counts as one: anything else proves nothing.
 		return BlockDevice{Dev: dev, Missing: errors.Is(err, fs.ErrNotExist) && s.mounted()}
 	}
-	d := BlockDevice{Dev: dev, Name: filepath.Base(self)}
+	d := BlockDevice{Dev: dev, Name: strings.ReplaceAll(filepath.Base(self), "!", "/")}
 	d.ReadOnly = read(self, "ro") == "1"
 	if sectors, err := strconv.ParseInt(read(self, "size"), 10, 64); err == nil {
 		d.Identity.Size = sectors * sectorSize
@@ -36,8 +36,21 @@ func (s Sysfs) BlockDevice(dev Dev) BlockDevice {
 	d.DiskSeq, _ = strconv.ParseUint(read(disk, "diskseq"), 10, 64)
 	d.Identity.DMUUID = read(self, "dm/uuid")
 	d.Identity.WWID = first(read(disk, "wwid"), read(disk, "device/wwid"))
-	d.Identity.Serial = first(read(disk, "serial"), read(disk, "device/serial"))
+	// The kernel keeps these since it found the device. A virtio disk's "serial"
+	// is left out: reading it asks the device, and one that hangs would answer
+	// never.
+	d.Identity.Serial = read(disk, "device/serial")
 	return d
+}
+
+// Name gives the kernel's name of a device below /dev; empty when sysfs does not
+// know it.
+func (s Sysfs) Name(dev Dev) string {
+	target, err := os.Readlink(filepath.Join(string(s), "dev/block", dev.String()))
+	if err != nil {
+		return ""
+	}
+	return strings.ReplaceAll(filepath.Base(target), "!", "/")
 }
 
 // mounted is true when the tree really is a sysfs with block devices.

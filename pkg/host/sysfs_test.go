@@ -73,9 +73,10 @@ func TestBlockDevice(t *testing.T) {
 		"dm":        {Dev: Dev{252, 0}, Name: "dm-0", DiskSeq: 12, Identity: Identity{DMUUID: "CRYPT-LUKS2-0011-pvc", Size: 512 << 10}},
 		"loop":      {Dev: Dev{7, 3}, Name: "loop3", DiskSeq: 77, Identity: Identity{Size: 64 << 20}},
 		"NVMe":      {Dev: Dev{259, 0}, Name: "nvme0n1", Identity: Identity{WWID: "eui.0025385b", Serial: "S4EVNX0R", Size: 4096}},
-		"virtio":    {Dev: Dev{254, 0}, Name: "vda", Identity: Identity{Serial: "vol-0a1b"}},
-		"unknown":   {Dev: Dev{8, 99}, Missing: true},
-		"removed":   {Dev: Dev{8, 32}, Missing: true},
+		// Reading its serial would ask the device.
+		"virtio":  {Dev: Dev{254, 0}, Name: "vda"},
+		"unknown": {Dev: Dev{8, 99}, Missing: true},
+		"removed": {Dev: Dev{8, 32}, Missing: true},
 	} {
 		if got := sysfs.BlockDevice(want.Dev); got != want {
 			t.Errorf("%s: got  %+v\nwant %+v", name, got, want)

@@ -20,6 +20,26 @@ func (t Table) Mounts() []Mount { return t.mounts }
 // empty when nothing is mounted there. A mount that another one higher up hides
 // is not among them. p is absolute and clean, and no component is a link.
 func (t Table) Stack(p string) []Mount {
+	var stack []Mount
+	for _, m := range t.walk(p) {
+		if m.Path == p {
+			stack = append([]Mount{m}, stack...)
+		}
+	}
+	return stack
+}
+
+// Ground gives the mount that a path walk to p ends on.
+func (t Table) Ground(p string) (Mount, bool) {
+	met := t.walk(p)
+	if len(met) == 0 {
+		return Mount{}, false
+	}
+	return met[len(met)-1], true
+}
+
+// walk gives the mounts that a path walk to p enters, in order.
+func (t Table) walk(p string) []Mount {
 	// Only mounts on the way can matter; they are few.
 	var way []Mount
 	byID := map[int]bool{}
@@ -30,20 +50,12 @@ func (t Table) Stack(p string) []Mount {
 		}
 	}
 	current, ok := rootOf(way, byID)
-	if !ok {
-		return nil
+	var met []Mount
+	for ok {
+		met = append(met, current)
+		current, ok = nextOnTheWay(way, current)
 	}
-	var stack []Mount
-	for {
-		if current.Path == p {
-			stack = append([]Mount{current}, stack...)
-		}
-		next, ok := nextOnTheWay(way, current)
-		if !ok {
-			return stack
-		}
-		current = next
-	}
+	return met
 }
 
 // nextOnTheWay gives the mount that a walk meets next after entering current:

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	_ "google.golang.org/grpc/encoding/gzip" // or a caller that compresses would hear UNIMPLEMENTED
 	"google.golang.org/grpc/keepalive"
 )
 

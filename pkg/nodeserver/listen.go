@@ -48,10 +48,32 @@ func Listen(endpoint string) (net.Listener, error) {
 		return nil, err
 	}
 	defer unlock()
+	if err := makePrivate(path); err != nil {
+		return nil, err
+	}
 	if err := removeStale(path); err != nil {
 		return nil, err
 	}
 	return bind(path)
+}
+
+// makePrivate takes a directory that was made for us with a wider mode, as
+// kubelet makes a hostPath, down to 0700. One that others use too is left alone.
+func makePrivate(path string) error {
+	dir := filepath.Dir(path)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("socket directory: %w", err)
+	}
+	for _, e := range entries {
+		if e.Name() != filepath.Base(path) {
+			return nil
+		}
+	}
+	if err := os.Chmod(dir, socketDirMode); err != nil {
+		return fmt.Errorf("socket directory: %w", err)
+	}
+	return nil
 }
 
 func socketPath(endpoint string) (string, error) {

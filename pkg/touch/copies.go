@@ -3,6 +3,7 @@ package touch
 import (
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 
@@ -18,82 +19,143 @@ import (
 // before the mount itself: a kill in between leaves the interim mount at the
 // place, and the next call does all of them again.
 
-// copyOf is one propagated copy of a mount.
-type copyOf struct {
-	id   int
-	path string
+// propagated says which mounts are copies of one that was just placed. A mount
+// that somebody bound from it, such as a container that started meanwhile, is
+// in the same peer group and has a life of its own; a copy stands where the
+// kernel put it: at the same directory of a mount that shares the events of the
+// one below.
+type propagated struct {
+	self   int    // the placed mount
+	group  string // its peer group
+	ground string // the peer group of the mount below the place
+	// at is the place as a directory of the filesystem below.
+	at string
 }
 
-// settleCopies gives all copies of the mount in other mount namespaces their
-// final attributes. It counts those it could not change: a namespace of another
-// user namespace locks what it received.
-//
-// When it fails, the thread may be left in another mount namespace; it is for
-// workers that are spent.
-func settleCopies(m MountRef, attr *unix.MountAttr) (left int, err error) {
+// copies holds the copies of one mount, each by a descriptor: what is mounted on
+// top of one later does not hide it.
+type copies struct {
+	own  *os.File // the namespace to return to
+	list []copied
+	// missed counts those that could not be opened.
+	missed int
+}
+
+type copied struct {
+	namespace *os.File
+	fd        int
+}
+
+// findCopies opens all copies of the mount at the leaf. When it fails, the
+// thread may be left in another mount namespace; it is for workers that are
+// spent.
+func (l leaf) findCopies(m, ground MountRef) (*copies, error) {
 	own, err := os.Open("/proc/thread-self/ns/mnt")
-	if err != nil {
-		return 0, err
-	}
-	defer own.Close()
-	proc, err := unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return 0, fmt.Errorf("open /proc: %w", err)
-	}
-	defer unix.Close(proc)
-	group, err := peerGroup(proc, m)
-	if err != nil || group == "" {
-		return 0, err
-	}
-	namespaces, err := otherNamespaces()
-	if err != nil {
-		return 0, err
-	}
-	defer func() {
-		for _, ns := range namespaces {
-			_ = ns.Close()
-		}
-	}()
-	// setns into a mount namespace needs a thread whose root and working
-	// directory are its own (setns(2)).
-	if err := unix.Unshare(unix.CLONE_FS); err != nil {
-		return 0, fmt.Errorf("unshare(CLONE_FS): %w", err)
-	}
-	for _, ns := range namespaces {
-		left += settleIn(proc, ns, group, attr)
-	}
-	if err := unix.Setns(int(own.Fd()), unix.CLONE_NEWNS); err != nil {
-		return left, fmt.Errorf("return to the host's mount namespace: %w", err)
-	}
-	return left, nil
-}
-
-// peerGroup gives the mount's peer group as mountinfo writes it, empty for a
-// private mount.
-func peerGroup(proc int, m MountRef) (string, error) {
-	var group string
-	err := eachMount(proc, func(e mountinfo.Entry) error {
-		for _, f := range e.Optional {
-			if g, shared := strings.CutPrefix(f, "shared:"); shared && e.ID == m.OldID {
-				group = g
-			}
-		}
-		return nil
-	})
-	return group, err
-}
-
-// otherNamespaces opens every mount namespace but our own, once each.
-func otherNamespaces() ([]*os.File, error) {
-	own, err := os.Readlink("/proc/thread-self/ns/mnt")
 	if err != nil {
 		return nil, err
 	}
+	c := &copies{own: own}
+	proc, err := unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return c, fmt.Errorf("open /proc: %w", err)
+	}
+	defer unix.Close(proc)
+	wanted, err := propagatedFrom(proc, m, ground)
+	if err != nil || wanted.group == "" || wanted.ground == "" {
+		return c, err
+	}
+	namespaces, err := allNamespaces()
+	if err != nil {
+		return c, err
+	}
+	// setns into a mount namespace needs a thread whose root and working
+	// directory are its own (setns(2)).
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return c, fmt.Errorf("unshare(CLONE_FS): %w", err)
+	}
+	for _, ns := range namespaces {
+		fds, missed := wanted.openIn(proc, ns)
+		c.missed += missed
+		for _, fd := range fds {
+			c.list = append(c.list, copied{namespace: ns, fd: fd})
+		}
+		if len(fds) == 0 {
+			_ = ns.Close()
+		}
+	}
+	return c, c.home()
+}
+
+func (c *copies) home() error {
+	if err := unix.Setns(int(c.own.Fd()), unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("return to the host's mount namespace: %w", err)
+	}
+	return nil
+}
+
+// set gives all copies the attributes. It counts those that do not have them
+// now: a namespace of another user namespace locks what it received.
+func (c *copies) set(attr *unix.MountAttr) (left int, err error) {
+	left = c.missed
+	for _, one := range c.list {
+		// mount_setattr(2) takes only mounts of the caller's namespace.
+		err := unix.Setns(int(one.namespace.Fd()), unix.CLONE_NEWNS)
+		if err == nil {
+			err = unix.MountSetattr(one.fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: attr.Attr_set, Attr_clr: attr.Attr_clr})
+		}
+		if err != nil {
+			left++
+		}
+	}
+	if len(c.list) == 0 {
+		return left, nil
+	}
+	return left, c.home()
+}
+
+func (c *copies) close() {
+	for _, one := range c.list {
+		_ = unix.Close(one.fd)
+		_ = one.namespace.Close()
+	}
+	_ = c.own.Close()
+}
+
+// propagatedFrom describes the copies of a mount. Without a peer group on either
+// level there are none.
+func propagatedFrom(proc int, m, ground MountRef) (propagated, error) {
+	p := propagated{self: m.OldID}
+	var ours, below mountinfo.Entry
+	err := eachMount(proc, func(e mountinfo.Entry) error {
+		switch e.ID {
+		case m.OldID:
+			p.group, ours = shared(e), e
+		case ground.OldID:
+			p.ground, below = shared(e), e
+		}
+		return nil
+	})
+	p.at = path.Join(below.Root, strings.TrimPrefix(ours.Path, below.Path))
+	return p, err
+}
+
+func shared(e mountinfo.Entry) string {
+	for _, f := range e.Optional {
+		if g, isShared := strings.CutPrefix(f, "shared:"); isShared {
+			return g
+		}
+	}
+	return ""
+}
+
+// allNamespaces opens every mount namespace once, our own too: kubelet's root
+// may be mounted twice on the host.
+func allNamespaces() ([]*os.File, error) {
 	links, err := filepath.Glob("/proc/[0-9]*/ns/mnt")
 	if err != nil {
 		return nil, err
 	}
-	seen := map[string]bool{own: true}
+	seen := map[string]bool{}
 	var found []*os.File
 	for _, link := range links {
 		name, err := os.Readlink(link)
@@ -108,51 +170,75 @@ func otherNamespaces() ([]*os.File, error) {
 	return found, nil
 }
 
-// settleIn changes the copies in one namespace and counts those it could not
-// change. It asks the kernel where they are and follows no link there.
-func settleIn(proc int, ns *os.File, group string, attr *unix.MountAttr) (left int) {
+// openIn opens the copies in one namespace and counts those it could not open.
+// It asks the kernel where they are and follows no link there.
+func (p propagated) openIn(proc int, ns *os.File) (fds []int, missed int) {
 	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS); err != nil {
-		return 1 // a user namespace of its own may keep us out
+		return nil, 1 // a user namespace of its own may keep us out
 	}
-	var copies []copyOf
+	var entries []mountinfo.Entry
 	err := eachMount(proc, func(e mountinfo.Entry) error {
-		if e.Has("shared:"+group) || e.Has("master:"+group) {
-			copies = append(copies, copyOf{id: e.ID, path: e.Path})
-		}
+		entries = append(entries, e)
 		return nil
 	})
 	if err != nil {
-		return 1
+		return nil, 1
 	}
-	for _, c := range copies {
-		if settleCopy(c, attr) != nil {
-			left++
+	for _, e := range p.among(entries) {
+		if fd, err := openMount(e); err == nil {
+			fds = append(fds, fd)
+		} else {
+			missed++
 		}
 	}
-	return left
+	return fds, missed
 }
 
-func settleCopy(c copyOf, attr *unix.MountAttr) error {
-	l, err := openLeaf(c.path)
+// among finds the copies in a mount table.
+func (p propagated) among(entries []mountinfo.Entry) []mountinfo.Entry {
+	byID := make(map[int]mountinfo.Entry, len(entries))
+	for _, e := range entries {
+		byID[e.ID] = e
+	}
+	receives := func(e mountinfo.Entry, group string) bool {
+		return e.Has("shared:"+group) || e.Has("master:"+group)
+	}
+	var found []mountinfo.Entry
+	for _, e := range entries {
+		below, known := byID[e.Parent]
+		if e.ID == p.self || !known || !receives(e, p.group) || !receives(below, p.ground) {
+			continue
+		}
+		if path.Join(below.Root, strings.TrimPrefix(e.Path, below.Path)) == p.at {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+// openMount opens a mount of the mount table, if it is topmost at its path.
+func openMount(e mountinfo.Entry) (int, error) {
+	l, err := openLeaf(e.Path)
 	if err != nil {
-		return err
+		return -1, err
 	}
 	defer l.close()
 	fd, err := retryEINTR(func() (int, error) {
 		return unix.OpenTree(l.dir, l.name, unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT)
 	})
 	if err != nil {
-		return err
+		return -1, err
 	}
-	defer unix.Close(fd)
 	var st unix.Statx_t
-	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &st); err != nil {
-		return err
+	err = unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &st)
+	if err == nil && int(st.Mnt_id) != e.ID {
+		err = refuse("something else is mounted on it")
 	}
-	if int(st.Mnt_id) != c.id {
-		return refuse("something else is mounted on the copy")
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, err
 	}
-	return unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: attr.Attr_set, Attr_clr: attr.Attr_clr})
+	return fd, nil
 }
 
 // eachMount reads the mountinfo of the namespace that the thread is in, through

@@ -1,11 +1,9 @@
 package touch
 
 import (
-	"encoding/hex"
 	"fmt"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,6 +18,10 @@ type ProbeQuery struct {
 	// Source is the mount's source when that may be a device node whose number
 	// mountinfo does not show (btrfs).
 	Source string
+	// Device is the node of the block device to read a block of, empty to read
+	// none; DeviceMajor and DeviceMinor are its number, 0 when unknown.
+	Device                   string
+	DeviceMajor, DeviceMinor uint32
 }
 
 // ProbeAnswer is what the storage said. An errno is an answer, not an error.
@@ -60,10 +62,8 @@ func probe(q ProbeQuery) (a ProbeAnswer) {
 	}
 	defer unix.Close(clone)
 	// After the clone was made: what stands there now is what was cloned.
-	if q.Want.ID != 0 {
-		if id := uniqueID(l.dir, l.name, 0); id != 0 && id != q.Want.ID {
-			return ProbeAnswer{Changed: true}
-		}
+	if l.changed(q.Want) {
+		return ProbeAnswer{Changed: true}
 	}
 	var st unix.Statx_t
 	if err := unix.Statx(clone, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st); err != nil {
@@ -77,6 +77,9 @@ func probe(q ProbeQuery) (a ProbeAnswer) {
 	case unix.S_IFDIR:
 		a.Op, a.Errno, a.UUID = openRoot(clone, q.UUID)
 	}
+	if a.Errno == 0 && q.Device != "" {
+		a.Op, a.Errno = readBehind(q)
+	}
 	if q.Source != "" {
 		var dev unix.Statx_t
 		if unix.Statx(unix.AT_FDCWD, q.Source, 0, unix.STATX_TYPE, &dev) == nil && dev.Mode&unix.S_IFMT == unix.S_IFBLK {
@@ -84,6 +87,21 @@ func probe(q ProbeQuery) (a ProbeAnswer) {
 		}
 	}
 	return a
+}
+
+// changed is true when another mount than the expected one is topmost. A
+// filesystem that does not tell leaves it open.
+func (l leaf) changed(want MountRef) bool {
+	if want.ID != 0 {
+		id := uniqueID(l.dir, l.name, 0)
+		return id != 0 && id != want.ID
+	}
+	fd, now, err := l.top()
+	if err != nil {
+		return false
+	}
+	_ = unix.Close(fd)
+	return !now.Same(want)
 }
 
 // openRoot opens the root directory, which a daemon or a server behind it has
@@ -102,39 +120,47 @@ func openRoot(clone int, wantUUID bool) (string, syscall.Errno, string) {
 	return "", 0, filesystemUUID(fd)
 }
 
-// fsIocGetFSUUID is FS_IOC_GETFSUUID, _IOR(0x15, 0, struct fsuuid2), Linux 6.9.
-const fsIocGetFSUUID = 0x80111500
-
-type fsuuid2 struct {
-	Len  uint8
-	UUID [16]uint8
-}
-
-func filesystemUUID(fd int) string {
-	var u fsuuid2
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), fsIocGetFSUUID, uintptr(unsafe.Pointer(&u)))
-	if errno != 0 || u.Len != 16 {
-		return ""
-	}
-	h := hex.EncodeToString(u.UUID[:])
-	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
-}
-
 // deviceBlock is what a probe reads of a raw device, in bytes: a multiple of
 // every logical block size in use.
 const deviceBlock = 4096
 
-// readDevice reads one block past every cache. The node is opened through the
-// clone, so that not even the file it is bound on gets busy.
+// readDevice reads one block of a raw block volume. The node is opened through
+// the clone, so that not even the file it is bound on gets busy.
 func readDevice(clone int) (string, syscall.Errno) {
-	fd, err := retryEINTR(func() (int, error) {
-		return unix.Open(fmt.Sprintf("/proc/thread-self/fd/%d", clone),
-			unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	})
+	fd, err := openDevice(fmt.Sprintf("/proc/thread-self/fd/%d", clone))
 	if err != nil {
-		return "open", errnoOf(err)
+		return "open the device", errnoOf(err)
 	}
 	defer unix.Close(fd)
+	return readBlock(fd)
+}
+
+// readBehind reads one block of the device behind a filesystem: the filesystem
+// itself answers from memory for as long as it can. A device that cannot be
+// opened, or another one at its name, says nothing.
+func readBehind(q ProbeQuery) (string, syscall.Errno) {
+	fd, err := openDevice(q.Device)
+	if err != nil {
+		return "", 0
+	}
+	defer unix.Close(fd)
+	var st unix.Statx_t
+	err = unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st)
+	other := q.DeviceMajor != 0 && (st.Rdev_major != q.DeviceMajor || st.Rdev_minor != q.DeviceMinor)
+	if err != nil || other || st.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return "", 0
+	}
+	return readBlock(fd)
+}
+
+func openDevice(node string) (int, error) {
+	return retryEINTR(func() (int, error) {
+		return unix.Open(node, unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	})
+}
+
+// readBlock reads one block past every cache.
+func readBlock(fd int) (string, syscall.Errno) {
 	// O_DIRECT wants an aligned buffer; an anonymous mapping is page-aligned.
 	buf, err := unix.Mmap(-1, 0, deviceBlock, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
@@ -144,9 +170,9 @@ func readDevice(clone int) (string, syscall.Errno) {
 	n, err := retryEINTR(func() (int, error) { return unix.Pread(fd, buf, 0) })
 	switch {
 	case err != nil:
-		return "read", errnoOf(err)
+		return "read the device", errnoOf(err)
 	case n == 0:
-		return "read", unix.ENOMEDIUM
+		return "read the device", unix.ENOMEDIUM
 	}
 	return "", 0
 }

@@ -1,6 +1,7 @@
 package touch
 
 import (
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -189,6 +190,8 @@ type SettleQuery struct {
 	Mount MountRef
 	// Attr are the final MOUNT_ATTR_* bits; all others are cleared.
 	Attr uint64
+	// Interim are the bits to go back to when the mount no longer stands alone.
+	Interim uint64
 	// Private takes the mount out of the peer group it got from its parent.
 	Private bool
 }
@@ -223,27 +226,58 @@ func settle(q SettleQuery) (SettleAnswer, error) {
 	if !ref.Same(q.Mount) {
 		return none, refuse("%s is at the place now", ref)
 	}
+	final := setattrOf(q.Attr)
+	if q.Private {
+		final.Propagation = unix.MS_PRIVATE
+	}
 	if err := target.alone(ref, ground); err != nil {
 		return none, err
 	}
-	attr := &unix.MountAttr{
-		Attr_set: q.Attr & (attrSettable | unix.MOUNT_ATTR__ATIME),
-		Attr_clr: (attrSettable &^ q.Attr) | unix.MOUNT_ATTR__ATIME,
-	}
-	if q.Private {
-		attr.Propagation = unix.MS_PRIVATE
-	}
 	pause("settle/checked")
-	left, err := settleCopies(ref, attr)
+	elsewhere, err := target.findCopies(ref, ground)
+	if elsewhere != nil {
+		defer elsewhere.close()
+	}
 	if err != nil {
 		return none, err
 	}
+	left, err := target.finish(fd, ref, ground, elsewhere, final)
+	if err == nil {
+		pause("settle/set")
+		return SettleAnswer{Left: left}, nil
+	}
+	// Something arrived on top meanwhile: what lies beneath it must not become
+	// writable, because its next umount would uncover it.
+	interim := setattrOf(q.Interim)
+	_, copiesErr := elsewhere.set(interim)
+	if backErr := errors.Join(unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, interim), copiesErr); backErr != nil {
+		return none, fmt.Errorf("%w; making it read-only again: %w", err, backErr)
+	}
+	return none, err
+}
+
+// finish gives the mount and its copies their final attributes, and looks again
+// before and after.
+func (l leaf) finish(fd int, ours, ground MountRef, elsewhere *copies, final *unix.MountAttr) (left int, err error) {
+	if left, err = elsewhere.set(final); err != nil {
+		return left, err
+	}
 	pause("settle/copies")
+	if err := l.alone(ours, ground); err != nil {
+		return left, err
+	}
 	// By descriptor: whatever happens to the path meanwhile, no other mount
 	// changes.
-	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr); err != nil {
-		return none, fmt.Errorf("mount_setattr: %w", err)
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, final); err != nil {
+		return left, fmt.Errorf("mount_setattr: %w", err)
 	}
-	pause("settle/set")
-	return SettleAnswer{Left: left}, nil
+	return left, l.alone(ours, ground)
+}
+
+// setattrOf sets the given attributes and clears all others.
+func setattrOf(attr uint64) *unix.MountAttr {
+	return &unix.MountAttr{
+		Attr_set: attr & (attrSettable | unix.MOUNT_ATTR__ATIME),
+		Attr_clr: (attrSettable &^ attr) | unix.MOUNT_ATTR__ATIME,
+	}
 }

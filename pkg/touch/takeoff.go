@@ -78,6 +78,7 @@ func (l leaf) unmountTop(want MountRef) error {
 	if !ref.Same(want) {
 		return refuse("%s is topmost at the place now", ref)
 	}
+	pause("unmount/matched")
 	if err := unix.Fchdir(l.dir); err != nil {
 		return fmt.Errorf("fchdir: %w", err)
 	}
@@ -87,6 +88,11 @@ func (l leaf) unmountTop(want MountRef) error {
 	}
 	if err != nil {
 		return fmt.Errorf("umount: %w", err)
+	}
+	// umount(2) knows names only: something may have been mounted on top since
+	// the look, and gone instead of ours.
+	if _, err := parentOf(want); err == nil {
+		return fmt.Errorf("another mount was put on the place at the same time, and taken off instead of %s: %w", want, unix.EBUSY)
 	}
 	return nil
 }

@@ -48,6 +48,17 @@ var sicknesses = map[string]sick{
 		trigger := fmt.Sprintf("/sys/fs/ext4/%s/trigger_fs_error", filepath.Base(v.device))
 		must(t, os.WriteFile(trigger, []byte("test"), 0o600))
 	}, []string{"ReadOnlyFilesystem"}},
+	"ext4 whose backing store is gone": {"ext4", func(t *testing.T, v *volume) {
+		unix.Sync()
+		must(t, os.Truncate(v.image, 0))
+		_, err := os.ReadFile(filepath.Join(v.place(podUID), "a")) // the cache answers
+		must(t, err)
+	}, []string{"IOError", "read the device"}},
+	"ext4 whose backing store is gone and the bind lost": {"ext4", func(t *testing.T, v *volume) {
+		unix.Sync()
+		must(t, os.Truncate(v.image, 0))
+		v.unpublish()
+	}, []string{"IOError", "NotMounted", "not healthy (IOError)"}},
 	"the superblock is read-only": {"btrfs", func(t *testing.T, v *volume) {
 		must(t, unix.Mount("", v.staging, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	}, []string{"ReadOnlyFilesystem"}},

@@ -18,8 +18,9 @@ type container struct {
 	state string
 }
 
-// newContainer starts a container that has source mounted at /data.
-func (n *node) newContainer(pod, source string) *container {
+// newContainer starts a container that has source mounted at /data. Without an
+// option runc makes the mount private, as kubelet asks for by default.
+func (n *node) newContainer(pod, source string, options ...string) *container {
 	n.t.Helper()
 	t := n.t
 	c := &container{t: t, id: "c" + hash(t.Name() + pod)[:12], pod: pod, state: filepath.Join(n.dir, "runc")}
@@ -36,7 +37,7 @@ func (n *node) newContainer(pod, source string) *container {
 		"root":       map[string]any{"path": "rootfs"},
 		"mounts": []map[string]any{
 			{"destination": "/proc", "type": "proc", "source": "proc"},
-			{"destination": "/data", "type": "bind", "source": source, "options": []string{"rbind", "rprivate"}},
+			{"destination": "/data", "type": "bind", "source": source, "options": append([]string{"rbind"}, options...)},
 		},
 		"linux": map[string]any{
 			"cgroupsPath": "/kubepods/burstable/pod" + pod + "/" + c.id,

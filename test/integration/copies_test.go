@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -56,6 +57,48 @@ func TestCopiesAfterAKill(t *testing.T) {
 	n.expect("healed", v.request())
 	if got := other.at(v.place(podUID)); len(got) != 1 || !strings.HasPrefix(got[0], "rw,") {
 		t.Errorf("elsewhere the place is %v", got)
+	}
+}
+
+// TestCopyOnTheHost settles the copy at a second mount of kubelet's root too.
+func TestCopyOnTheHost(t *testing.T) {
+	n := newNode(t, "--standalone").start()
+	second := filepath.Join(n.dir, "second")
+	mkdir(t, second)
+	must(t, unix.Mount(n.kubelet, second, "", unix.MS_BIND, ""))
+	v := n.newVolume("ext4", "seen twice")
+	n.expect("healthy", v.request())
+	before := n.table()
+	v.unpublish()
+	n.expect("healed", v.request())
+	n.sameTable(before)
+}
+
+// TestContainerOfTheInterimMount starts a container with a read-only volume
+// while a rebind is between its halves: its mount has a life of its own.
+func TestContainerOfTheInterimMount(t *testing.T) {
+	n := newNode(t, "--standalone")
+	n.pause = "place/verified"
+	n.start()
+	v := n.newVolume("ext4", "bound early")
+	n.expect("healthy", v.request())
+	v.unpublish()
+	answered := n.asyncCall(v.request())
+	worker := n.stopped()
+	c := n.newContainer(podUID, v.place(podUID), "rslave", "ro", "nosuid", "nodev")
+	resume(t, worker)
+	if a := <-answered; a == nil || a.GetAbnormal() {
+		t.Fatalf("got %v", a)
+	}
+	out, err := c.exec("cat", "/proc/self/mountinfo")
+	must(t, err)
+	for line := range strings.Lines(out) {
+		if strings.Contains(line, " /data ") && !strings.Contains(line, " ro,nosuid,nodev") {
+			t.Errorf("the container's read-only mount became %q", line)
+		}
+	}
+	if out, err := c.exec("touch", "/data/written"); err == nil {
+		t.Errorf("the container can write to its read-only volume: %q", out)
 	}
 }
 

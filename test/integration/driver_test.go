@@ -102,6 +102,59 @@ func TestUnpublishAroundTheStep(t *testing.T) {
 	}
 }
 
+// TestPublishOnTop has the driver publish while a rebind settles: what then lies
+// beneath the driver's mount is read-only, so that unpublishing once and
+// deleting the tree loses nothing.
+func TestPublishOnTop(t *testing.T) {
+	for _, instant := range []string{"place/verified", "settle/checked", "settle/copies"} {
+		t.Run(instant, func(t *testing.T) {
+			n := newNode(t, "--standalone")
+			n.pause = instant
+			n.start()
+			v := n.newVolume("ext4", "published on top")
+			n.expect("healthy", v.request())
+			sum := v.sum(v.staging)
+			elsewhere := newNamespace(t, "unchanged")
+			v.unpublish()
+			answered := n.asyncCall(v.request())
+			worker := n.stopped()
+			v.publishAgain()
+			resume(t, worker)
+			if a := <-answered; a == nil || !a.GetAbnormal() {
+				t.Errorf("got %v", a)
+			}
+			must(t, unix.Unmount(v.place(podUID), unix.MNT_DETACH))
+			for _, attr := range elsewhere.at(v.place(podUID)) {
+				if !strings.HasPrefix(attr, "ro,") {
+					t.Errorf("elsewhere what was beneath is %s", attr)
+				}
+			}
+			_ = removeAll(v.place(podUID))
+			if v.sum(v.staging) != sum {
+				t.Fatal("the volume lost data")
+			}
+		})
+	}
+}
+
+// TestPublishWhileTakingOff has the driver bind once more in the instant between
+// the last look and the umount, which knows names only: the loss is reported.
+func TestPublishWhileTakingOff(t *testing.T) {
+	n := newNode(t, "--standalone")
+	n.pause = "unmount/matched"
+	n.start()
+	v := n.newVolume("ext4", "bound again")
+	n.expect("healthy", v.request())
+	n.interimOn(v.staging, v.place(podUID))
+	answered := n.asyncCall(v.request())
+	worker := n.stopped()
+	v.publishAgain()
+	resume(t, worker)
+	if a := <-answered; a == nil || !a.GetAbnormal() || !strings.Contains(a.GetMessage(), "another mount") {
+		t.Errorf("got %v", a)
+	}
+}
+
 // asyncCall calls in the background.
 func (n *node) asyncCall(req *healerpb.NodeHealerRequest) <-chan *healerpb.NodeHealerResponse {
 	answered := make(chan *healerpb.NodeHealerResponse, 1)

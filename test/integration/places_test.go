@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 )
@@ -155,6 +157,44 @@ func TestPathRoot(t *testing.T) {
 	must(t, unix.Unmount(target, 0))
 	n.expect("healed", req)
 	n.sameTable(before)
+}
+
+// TestStagedOnly reports a staging path on which nothing is mounted when that is
+// all that the request names.
+func TestStagedOnly(t *testing.T) {
+	n := newNode(t, "--standalone").start()
+	v := n.newVolume("ext4", "staged only")
+	v.unpublish()
+	req := v.request()
+	req.VolumePath = req.GetStagingTargetPath()
+	must(t, unix.Unmount(v.staging, 0))
+	n.expect("abnormal", req, "NotMounted")
+	v.stage()
+	n.expect("healthy", req)
+}
+
+// TestInsideStaging takes a directory of the staged mount for a volume_path, as
+// some drivers hand out, and sees what is wrong with the mount that it is in.
+func TestInsideStaging(t *testing.T) {
+	n := newNode(t, "--standalone", "--probe-timeout=1s").start()
+	v := n.newVolume("ext4", "inside")
+	req := v.request()
+	req.VolumePath = v.staging + "/sub"
+	n.expect("healthy", req)
+	req.VolumePath = v.staging + "/none"
+	if _, err := n.call(req); status.Code(err) != codes.NotFound {
+		t.Errorf("a directory that is not there: %v", err)
+	}
+	f := n.newVolume("tmpfs", "inside fuse")
+	f.unpublish()
+	must(t, unix.Unmount(f.staging, 0))
+	d := mountFuse(t, f.staging)
+	req = f.request()
+	req.VolumePath = f.staging + "/sub"
+	d.mute.Store(true)
+	n.expect("abnormal", req, "NotResponding")
+	d.abort()
+	n.expect("abnormal", req, "Disconnected")
 }
 
 // TestTwoDriversOneHandle keeps the volumes of two drivers apart that use the

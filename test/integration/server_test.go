@@ -133,6 +133,26 @@ func TestTerminate(t *testing.T) {
 	}
 }
 
+// TestTerminateCutsOff ends well even when a step does not come to its end; the
+// next server heals from there.
+func TestTerminateCutsOff(t *testing.T) {
+	n := newNode(t, "--standalone")
+	n.pause = "place/moved"
+	n.start()
+	v := n.newVolume("ext4", "cut off")
+	n.expect("healthy", v.request())
+	before := n.table()
+	v.unpublish()
+	answered := n.asyncCall(v.request())
+	n.stopped()
+	n.stop() // fails the test unless the exit code is 0
+	<-answered
+	n.pause = ""
+	n.start()
+	n.expect("healed", v.request(), "interrupted rebind")
+	n.sameTable(before)
+}
+
 // TestSecondServer refuses to share a state directory, and a living socket.
 func TestSecondServer(t *testing.T) {
 	n := newNode(t).start()

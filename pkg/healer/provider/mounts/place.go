@@ -18,7 +18,7 @@ const (
 // judgePlace says what is wrong with how the volume is mounted at a place.
 func judgePlace(c healer.Case, p healer.Place) []healer.Condition {
 	if len(p.Stack) == 0 {
-		return judgeEmpty(p)
+		return judgeEmpty(c, p)
 	}
 	var found []healer.Condition
 	if len(p.Stack) > 1 {
@@ -39,8 +39,13 @@ func judgePlace(c healer.Case, p healer.Place) []healer.Condition {
 	return append(found, judgeReadOnlyMount(c, p)...)
 }
 
-func judgeEmpty(p healer.Place) []healer.Condition {
+func judgeEmpty(c healer.Case, p healer.Place) []healer.Condition {
 	switch {
+	case p.Role == healer.Staged && p.Want == nil && p.Path == c.Volume.Path:
+		return []healer.Condition{{
+			Status: healer.Inaccessible, Reason: healer.NotMounted, Place: p.Path,
+			Message: "volume_path is a staging path, and nothing is mounted on it", Advice: adviceRestage,
+		}}
 	case p.Role == healer.Staged && p.Want == nil:
 		// Many drivers stage nothing, or stage below the path they were given.
 		return nil
@@ -107,7 +112,11 @@ func wrongVolume(c healer.Case, p healer.Place) string {
 	case sb.Device == nil && sb.Source != c.Record.Source:
 		return "the source differs from the recorded one"
 	case sb.Device != nil && !sb.Device.Missing && sb.Answer.Errno == 0 && !sb.Answer.Silent:
-		if differs := healer.Differs(c.Record.Identity, sb.Device.Identity); differs != "" {
+		recorded := c.Record.Identity
+		if sb.Device.Identity.FilesystemUUID == "" {
+			recorded.FilesystemUUID = "" // it was not told, which is no difference
+		}
+		if differs := healer.Differs(recorded, sb.Device.Identity); differs != "" {
 			return differs
 		}
 	}
