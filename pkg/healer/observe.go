@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 
 	"k8s.io/klog/v2"
 
@@ -294,93 +293,4 @@ func (o *observation) follow(ctx context.Context) error {
 	last := len(o.c.Places) - 1
 	o.c.Places[0], o.c.Places[last] = o.c.Places[last], o.c.Places[0]
 	return o.look(ctx)
-}
-
-// accept refuses what is no volume of this request, and learns the driver.
-func (o *observation) accept() error {
-	o.c.Driver = o.engine.cfg.Driver
-	named := false // the first file that names the driver counts
-	for i, p := range o.c.Places {
-		field := "staging_target_path"
-		if i == 0 {
-			field = "volume_path"
-		}
-		if err := acceptPath(field, p); err != nil {
-			return err
-		}
-		d := p.Look.VolData
-		if d == nil || d.VolumeHandle == "" {
-			continue
-		}
-		if i == 0 && d.VolumeHandle != o.c.Volume.ID {
-			return NotFound("volume_id: kubelet's vol_data.json for volume_path names another volume")
-		}
-		if !named && d.VolumeHandle == o.c.Volume.ID && d.DriverName != "" {
-			o.c.Driver, named = d.DriverName, true
-		}
-	}
-	return o.acceptCapability()
-}
-
-func acceptPath(field string, p Place) error {
-	l := p.Look
-	switch {
-	case !l.Looked || len(p.Stack) > 0 && p.Stack[0].Path == p.Path:
-		return nil // what is mounted exists
-	case l.Walk == syscall.ELOOP || l.Leaf == syscall.ELOOP:
-		return Invalid(field, "a component is a symbolic link")
-	case l.Walk == syscall.ENAMETOOLONG || l.Leaf == syscall.ENAMETOOLONG:
-		return Invalid(field, "is too long for the filesystem it lies on")
-	case l.Missing() && field == "volume_path":
-		return NotFound("volume_path: does not exist on this node")
-	case l.Missing():
-		return nil // a staging path that is gone is a condition
-	case len(p.Stack) > 0 && (l.Walk != 0 || l.Leaf != 0):
-		return nil // the staged mount that it lies in gives no answer
-	case l.Walk != 0:
-		return Failed("resolve "+field, l.Walk)
-	case l.Leaf != 0:
-		return Failed("look at "+field, l.Leaf)
-	case l.Kind == host.KindSymlink:
-		return Invalid(field, "is a symbolic link")
-	}
-	return nil
-}
-
-// acceptCapability compares what the caller says the volume is with what is
-// there.
-func (o *observation) acceptCapability() error {
-	p := o.c.Places[0]
-	layout := o.node.Kubelet().Layout(p.Path)
-	o.c.Block = p.Look.Kind == host.KindBlock ||
-		layout.Kind == host.LayoutBlock || layout.Kind == host.LayoutBlockStaging
-	want := o.c.Volume.Capability
-	if want == nil {
-		return nil
-	}
-	switch {
-	case want.Access == AccessBlock && p.Look.Kind == host.KindDirectory:
-		return Invalid("volume_capability", "says block, and volume_path is a directory")
-	case want.Access == AccessMount && o.c.Block:
-		return Invalid("volume_capability", "says mount, and volume_path is that of a raw block volume")
-	}
-	o.c.Block = want.Access == AccessBlock
-	top, mounted := p.Top()
-	if mounted && localFS(want.FSType) && localFS(top.FSType) && family(want.FSType) != family(top.FSType) {
-		return Invalid("volume_capability.mount.fs_type", "says %s, and volume_path is %s", want.FSType, top.FSType)
-	}
-	return nil
-}
-
-// localFS is true for the filesystem types whose name means the same to every
-// driver; fs_type is ignored by many that serve their own.
-func localFS(t string) bool {
-	return slices.Contains([]string{"ext2", "ext3", "ext4", "xfs", "btrfs"}, t)
-}
-
-func family(t string) string {
-	if strings.HasPrefix(t, "ext") {
-		return "ext"
-	}
-	return t
 }

@@ -49,7 +49,7 @@ func (n *Node) Look(ctx context.Context, q Question) (Sight, error) {
 	if q.Probe != nil && n.stuck.still(*q.Probe) {
 		return n.silence(ctx, query, true)
 	}
-	call, cancel := bounded(ctx, n.cfg.ProbeTimeout)
+	call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
 	defer cancel()
 	a, err := worker.Call(call, n.cfg.Pool, touch.Look, query)
 	silent := errors.Is(err, worker.ErrSilent) || errors.Is(err, worker.ErrStuck)
@@ -82,7 +82,7 @@ func (n *Node) silence(ctx context.Context, query touch.LookQuery, stuck bool) (
 		q.Paths = append(q.Paths, p.Path)
 	}
 	query.Paths = above
-	call, cancel := bounded(ctx, n.cfg.ProbeTimeout)
+	call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
 	defer cancel()
 	a, err := worker.Call(call, n.cfg.Pool, touch.Look, query)
 	if err != nil {

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -116,9 +115,4 @@ func kindOf(mode uint32) PathKind {
 	default:
 		return KindOther
 	}
-}
-
-// bounded gives a worker call its deadline.
-func bounded(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, d)
 }

@@ -69,7 +69,7 @@ func (n *Node) TakeOff(ctx context.Context, interim Mount, still func(context.Co
 }
 
 func (n *Node) place(ctx context.Context, plan RebindPlan) (touch.MountRef, error) {
-	call, cancel := bounded(ctx, n.cfg.StepTimeout)
+	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
 	defer cancel()
 	a, err := worker.Call(call, n.cfg.Pool, touch.Place, touch.PlaceQuery{
 		Source:      plan.Staged.Path,
@@ -82,7 +82,7 @@ func (n *Node) place(ctx context.Context, plan RebindPlan) (touch.MountRef, erro
 }
 
 func (n *Node) settle(ctx context.Context, plan RebindPlan, placed touch.MountRef) error {
-	call, cancel := bounded(ctx, n.cfg.StepTimeout)
+	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
 	defer cancel()
 	a, err := worker.Call(call, n.cfg.Pool, touch.Settle, touch.SettleQuery{
 		Target:  plan.Target,
@@ -98,7 +98,7 @@ func (n *Node) settle(ctx context.Context, plan RebindPlan, placed touch.MountRe
 }
 
 func (n *Node) takeOff(ctx context.Context, target string, m touch.MountRef) error {
-	call, cancel := bounded(ctx, n.cfg.StepTimeout)
+	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
 	defer cancel()
 	_, err := worker.Call(call, n.cfg.Pool, touch.TakeOff, touch.TakeOffQuery{
 		Target:  target,

@@ -88,17 +88,6 @@ func onTheWay(q, p string) bool {
 	return q == "/" || p == q || strings.HasPrefix(p, q+"/")
 }
 
-// OnSuperblock gives the mounts of one superblock.
-func (t Table) OnSuperblock(dev Dev) []Mount {
-	var found []Mount
-	for _, m := range t.mounts {
-		if m.Dev == dev {
-			found = append(found, m)
-		}
-	}
-	return found
-}
-
 // Twins gives the mounts that would vanish together with m, which stands on the
 // root of another mount, if it were unmounted: those at the same directory of
 // the mounts that receive events from m's parent (mount_namespaces(7),

@@ -61,13 +61,6 @@ func TestStack(t *testing.T) {
 	}
 }
 
-func TestOnSuperblock(t *testing.T) {
-	table := NewTable([]Mount{{OldID: 1, Dev: Dev{8, 1}}, {OldID: 2, Dev: Dev{8, 2}}, {OldID: 3, Dev: Dev{8, 1}}})
-	if got := ids(table.OnSuperblock(Dev{8, 1})); !slices.Equal(got, []int{1, 3}) {
-		t.Error(got)
-	}
-}
-
 func TestTwins(t *testing.T) {
 	in := func(m Mount, shared, master uint64) Mount {
 		m.Propagation = Propagation{Shared: shared, Master: master}

@@ -15,7 +15,8 @@ type TakeOffQuery struct {
 	Interim uint64
 }
 
-// TakeOffAnswer is empty: the engine observes anew.
+// TakeOffAnswer says what an error could not: that it is done. The engine
+// observes anew and believes only that.
 type TakeOffAnswer struct{ Done bool }
 
 func takeOff(q TakeOffQuery) (TakeOffAnswer, error) {

@@ -40,38 +40,14 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	} else {
-		devices := loopDevices()
 		code = m.Run()
-		if left := leftovers(devices); left != "" && code == 0 {
+		if left := leftovers(); left != "" && code == 0 {
 			fmt.Fprintln(os.Stderr, "the tests left behind:", left)
 			code = 1
 		}
 	}
 	_ = os.RemoveAll(dir)
 	os.Exit(code)
-}
-
-func loopDevices() string {
-	out, _ := exec.Command("losetup", "--all", "--noheadings", "--output", "NAME").Output()
-	return string(out)
-}
-
-// leftovers names processes, mounts and loop devices that outlived the tests.
-func leftovers(devices string) string {
-	var left []string
-	children, _ := filepath.Glob("/proc/self/task/*/children")
-	for _, c := range children {
-		if raw, _ := os.ReadFile(c); len(raw) > 0 {
-			left = append(left, "processes "+string(raw))
-		}
-	}
-	if table, _ := os.ReadFile("/proc/self/mountinfo"); strings.Contains(string(table), "/kubelet") {
-		left = append(left, "mounts")
-	}
-	if now := loopDevices(); now != devices {
-		left = append(left, "loop devices, before: "+devices+" now: "+now)
-	}
-	return strings.Join(left, "; ")
 }
 
 // enter runs this test binary again in a mount namespace of its own.
@@ -91,6 +67,30 @@ func enter() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+}
+
+// images lists the backing files of all loop devices that the tests made.
+var images []string
+
+// leftovers names processes, mounts and loop devices that outlived the tests.
+func leftovers() string {
+	var left []string
+	children, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, c := range children {
+		if raw, _ := os.ReadFile(c); len(raw) > 0 {
+			left = append(left, "processes "+string(raw))
+		}
+	}
+	if table, _ := os.ReadFile("/proc/self/mountinfo"); strings.Contains(string(table), "/kubelet") {
+		left = append(left, "mounts")
+	}
+	devices, _ := exec.Command("losetup", "--list", "--noheadings", "--output", "BACK-FILE").Output()
+	for _, image := range images {
+		if strings.Contains(string(devices), image) {
+			left = append(left, "a loop device on "+image)
+		}
+	}
+	return strings.Join(left, "; ")
 }
 
 // buildBinaries builds the server with the race detector: the tests are its

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
@@ -112,22 +111,31 @@ func TestTerminate(t *testing.T) {
 	n := newNode(t, "--standalone")
 	n.pause = "place/moved"
 	n.start()
-	v := n.newVolume("ext4", "terminated")
+	v, other := n.newVolume("ext4", "terminated"), n.newVolume("ext4", "another")
+	v.publish(otherPod)
 	n.expect("healthy", v.request())
+	n.newContainer(otherPod, v.place(otherPod))
 	before := n.table()
 	v.unpublish()
+	must(t, unix.Unmount(v.place(otherPod), 0))
 	answered := n.asyncCall(v.request())
 	worker := n.stopped()
 	must(t, n.server.Process.Signal(syscall.SIGTERM))
-	time.Sleep(50 * time.Millisecond) // let the signal arrive first
+	eventually(t, "the signal arrives", func() bool { return strings.Contains(n.log.String(), "Stopping") })
+	if _, err := n.call(other.request()); status.Code(err) != codes.Unavailable {
+		t.Errorf("a new call while stopping got %v", err)
+	}
 	resume(t, worker)
-	if a := <-answered; a == nil || a.GetAbnormal() {
+	if a := <-answered; a == nil || !strings.Contains(a.GetMessage(), "Done: rebind of published") ||
+		!strings.Contains(a.GetMessage(), "shutting down") {
 		t.Errorf("the running call got %v", a)
 	}
 	if err := n.wait(); err != nil {
 		t.Errorf("the server ended with %v", err)
 	}
-	n.sameTable(before)
+	if after := n.table(); len(after) != len(before)-1 {
+		t.Errorf("of two lost binds one was to be healed before the end\nbefore: %v\nafter: %v", before, after)
+	}
 	if _, err := os.Stat(n.socket()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket is left behind: %v", err)
 	}

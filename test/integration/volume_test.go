@@ -62,6 +62,7 @@ func (n *node) newVolume(fs, id string) *volume {
 		must(t, err)
 		must(t, f.Truncate(volumeSize(fs)))
 		must(t, f.Close())
+		images = append(images, v.image)
 		v.attach()
 		t.Cleanup(func() { unmountBeneath(t, n.dir); v.detach() })
 	}
