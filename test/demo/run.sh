@@ -310,6 +310,19 @@ expect_reason() { check "it names $1" has "$(message)" "$1"; }
 
 # ---------------------------------------------------------------- the scenes
 
+described() {
+	scene 'What the server offers, asked without any proto file'
+	show "grpcurl -plaintext -unix $socket describe healer.HealerNode"
+	local service request
+	service="$(grpc "$socket" describe healer.HealerNode)"
+	indent <<<"$service"
+	check 'the service is described' has "$service" 'rpc NodeHealer ( .healer.NodeHealerRequest ) returns ( .healer.NodeHealerResponse )'
+	show "grpcurl -plaintext -unix $socket describe .healer.NodeHealerRequest"
+	request="$(grpc "$socket" describe .healer.NodeHealerRequest)"
+	indent <<<"$request"
+	check 'so is the request, with the CSI types' has "$request" '.csi.v1.VolumeCapability volume_capability = 4;'
+}
+
 healthy() {
 	scene 'The volume is healthy'
 	call
@@ -485,6 +498,7 @@ main() {
 	say "published  $published"
 	start_server
 
+	described
 	healthy
 	missing_field
 	no_such_path
