@@ -4,7 +4,10 @@ import (
 	"errors"
 	"flag"
 	"io"
+	"os"
 	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -128,5 +131,27 @@ func TestHelp(t *testing.T) {
 		if !strings.Contains(out.String(), "  "+name) {
 			t.Errorf("%s is not explained", name)
 		}
+	}
+}
+
+// The table in README.md has a row for each flag and none for others.
+func TestReadmeListsEveryFlag(t *testing.T) {
+	var help strings.Builder
+	_, _ = parse([]string{"--help"}, &help)
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := func(pattern, text string) []string {
+		var found []string
+		for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+			found = append(found, match[1])
+		}
+		slices.Sort(found)
+		return found
+	}
+	flags, rows := names(`(?m)^  -([a-z-]+)`, help.String()), names("(?m)^\\| `--?([a-z-]+)` \\|", string(readme))
+	if len(flags) == 0 || !slices.Equal(flags, rows) {
+		t.Errorf("README.md has %v, the flags are %v", rows, flags)
 	}
 }

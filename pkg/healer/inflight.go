@@ -2,6 +2,7 @@ package healer
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 )
@@ -37,8 +38,12 @@ func (k *ticket) add(keys ...string) error {
 	defer k.table.mu.Unlock()
 	for _, key := range keys {
 		if other := k.table.held[key]; other != nil && other != k {
+			what := "this volume"
+			if strings.HasPrefix(key, superblockPrefix) {
+				what = "another volume on the same filesystem"
+			}
 			return &Error{Kind: KindBusy, Text: fmt.Sprintf(
-				"an operation on this volume is running since %s (%s ago); call again when it is done",
+				"an operation on %s is running since %s (%s ago); call again when it is done", what,
 				other.since.UTC().Format(time.RFC3339), time.Since(other.since).Round(time.Millisecond))}
 		}
 	}
@@ -64,4 +69,6 @@ func (k *ticket) leave() {
 // The keys. The separator cannot occur in a driver name or a path.
 func pathKey(path string) string         { return "path\x00" + path }
 func volumeKey(driver, id string) string { return "volume\x00" + driver + "\x00" + id }
-func superblockKey(dev string) string    { return "superblock\x00" + dev }
+func superblockKey(dev string) string    { return superblockPrefix + dev }
+
+const superblockPrefix = "superblock\x00"

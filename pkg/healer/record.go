@@ -41,7 +41,8 @@ type PlaceRecord struct {
 	ReadOnlySuper bool `json:"readOnlySuperblock"`
 	// Dev is the superblock's device, for a raw block volume the device itself.
 	Dev host.Dev `json:"dev"`
-	// MountID is the kernel's unique mount id; 0 below Linux 6.8.
+	// MountID is the kernel's unique mount id; 0 where the mount table
+	// comes from mountinfo (below Linux 6.13).
 	MountID uint64 `json:"mountID"`
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/csi-addons/spec/lib/go/identity"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
@@ -103,6 +104,24 @@ func TestLimits(t *testing.T) {
 	}
 	if _, err := s.healer().NodeHealer(testContext(t), req); err != nil {
 		t.Errorf("the largest valid request: %v", err)
+	}
+}
+
+// A caller may compress; the limit is on what comes out of it. The test does not
+// import the compressor itself: it would register it for the server too.
+func TestCompressedCall(t *testing.T) {
+	h := &fakeHealer{}
+	s := serve(t, testConfig(h))
+	if _, err := s.healer().NodeHealer(testContext(t), goodRequest(), grpc.UseCompressor("gzip")); err != nil {
+		t.Fatal(err)
+	}
+	if asked := h.volumes(); len(asked) != 1 || asked[0].ID != goodRequest().GetVolumeId() {
+		t.Errorf("the healer was asked for %v", asked)
+	}
+	bomb := goodRequest()
+	bomb.VolumeContext = map[string]string{"k": strings.Repeat("v", maxRequestBytes)}
+	if _, err := s.healer().NodeHealer(testContext(t), bomb, grpc.UseCompressor("gzip")); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a large message, compressed: %v", err)
 	}
 }
 

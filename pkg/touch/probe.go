@@ -37,8 +37,7 @@ type ProbeAnswer struct {
 	// Major and Minor are the device of a block device node at the path, or of
 	// Source.
 	Major, Minor uint32
-	// UUID is the filesystem's, empty when it has none or the kernel is below
-	// 6.9.
+	// UUID is the filesystem's, empty when it has none or does not tell.
 	UUID    string
 	Elapsed time.Duration
 }

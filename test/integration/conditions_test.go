@@ -35,9 +35,13 @@ var sicknesses = map[string]sick{
 		shutdown(t, v.staging)
 		_, err := os.Stat(v.place(podUID)) // the cache answers
 		must(t, err)
+		needsKernel(t, strings.Contains(run(t, "findmnt", "--noheadings", "--output", "FS-OPTIONS", v.staging), "shutdown"),
+			"that an ext4 was shut down")
 	}, []string{"FilesystemShutdown"}},
 	"ext4 shut down and the bind lost": {"ext4", func(t *testing.T, v *volume) {
 		shutdown(t, v.staging)
+		needsKernel(t, strings.Contains(run(t, "findmnt", "--noheadings", "--output", "FS-OPTIONS", v.staging), "shutdown"),
+			"that an ext4 was shut down")
 		v.unpublish()
 	}, []string{"FilesystemShutdown", "NotMounted", "not healthy (FilesystemShutdown)"}},
 	"xfs shut down": {"xfs", func(t *testing.T, v *volume) {

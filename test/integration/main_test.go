@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // inside marks the process that runs in the private mount namespace.
@@ -120,6 +122,31 @@ func needsRoot(t *testing.T) {
 		t.Fatal("needs root, and in CI a test that would skip fails")
 	}
 	t.Skip("needs root, for mounts and loop devices")
+}
+
+// needsKernel skips where this kernel cannot show what the test is about, and
+// fails where skipping is not allowed.
+func needsKernel(t *testing.T, can bool, what string) {
+	t.Helper()
+	switch {
+	case can:
+	case os.Getenv("CI") != "":
+		t.Fatalf("this kernel does not show %s, and in CI a test that would skip fails", what)
+	default:
+		t.Skipf("this kernel does not show %s", what)
+	}
+}
+
+// uniqueMountIDs is true where the mount table has ids that are never used
+// again: without them a memory filesystem has no identity.
+func uniqueMountIDs(t *testing.T) bool {
+	t.Helper()
+	ns, err := host.OpenNamespace("", nil)
+	must(t, err)
+	defer ns.Close()
+	table, err := ns.Mounts()
+	must(t, err)
+	return len(table.Mounts()) > 0 && table.Mounts()[0].ID != 0
 }
 
 // run executes a program and fails the test when it fails.

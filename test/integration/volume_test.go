@@ -47,6 +47,9 @@ func (n *node) newVolume(fs, id string) *volume {
 	n.t.Helper()
 	t := n.t
 	v := &volume{node: n, id: id, fs: fs, pv: "pv-" + hash(id)[:8]}
+	if fs == "tmpfs" {
+		needsKernel(t, uniqueMountIDs(t), "unique mount ids")
+	}
 	if fs == "block" {
 		v.staging = filepath.Join(n.kubelet, "plugins/kubernetes.io/csi/volumeDevices/staging", v.pv)
 		mkdir(t, v.staging)

@@ -1,0 +1,96 @@
+// Package deploy holds no code: its test reads what the image is built from.
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// root of the repository, which is what the builder gets.
+const root = ".."
+
+// lines gives a file's lines without comments, continued ones joined, as words.
+func lines(t *testing.T, file string) [][]string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found [][]string
+	for line := range strings.Lines(strings.ReplaceAll(string(text), "\\\n", " ")) {
+		if words := strings.Fields(line); len(words) > 0 && !strings.HasPrefix(words[0], "#") {
+			found = append(found, words)
+		}
+	}
+	return found
+}
+
+// copied gives what the image takes out of the repository.
+func copied(t *testing.T) []string {
+	t.Helper()
+	var sources []string
+	for _, words := range lines(t, "Dockerfile") {
+		if words[0] != "COPY" || strings.HasPrefix(words[1], "--from=") {
+			continue
+		}
+		sources = append(sources, words[1:len(words)-1]...)
+	}
+	if len(sources) == 0 {
+		t.Fatal("the Dockerfile copies nothing")
+	}
+	return sources
+}
+
+// TestEverySourceReachesTheBuilder compares with .dockerignore, which leaves out
+// everything and lets in what is copied.
+func TestEverySourceReachesTheBuilder(t *testing.T) {
+	ignored := lines(t, ".dockerignore")
+	if len(ignored) == 0 || ignored[0][0] != "*" {
+		t.Fatal(".dockerignore does not begin with *")
+	}
+	var admitted []string
+	for _, words := range ignored[1:] {
+		name, in := strings.CutPrefix(words[0], "!")
+		if !in {
+			t.Errorf("%q: a later line that leaves out again is more than this test understands", words[0])
+		}
+		admitted = append(admitted, name)
+	}
+	sources := copied(t)
+	for _, source := range sources {
+		if _, err := os.Stat(filepath.Join(root, source)); err != nil {
+			t.Errorf("COPY %s: %v", source, err)
+		}
+		if !slices.Contains(admitted, source) {
+			t.Errorf("COPY %s: .dockerignore leaves it out", source)
+		}
+	}
+	for _, name := range admitted {
+		if !slices.Contains(sources, name) {
+			t.Errorf(".dockerignore lets in %s, which nothing copies", name)
+		}
+	}
+}
+
+// TestBasesArePinned wants a tag that says which version it is.
+func TestBasesArePinned(t *testing.T) {
+	for _, words := range lines(t, "Dockerfile") {
+		if words[0] != "FROM" {
+			continue
+		}
+		base := words[1]
+		if strings.HasPrefix(base, "--") {
+			base = words[2]
+		}
+		if base == "scratch" {
+			continue
+		}
+		_, tag, tagged := strings.Cut(base[strings.LastIndexByte(base, '/')+1:], ":")
+		if !tagged || !strings.ContainsAny(tag, "0123456789") {
+			t.Errorf("FROM %s has no version", base)
+		}
+	}
+}
