@@ -95,10 +95,11 @@ func (c Case) Staged() (staged Place, found bool) {
 		if p.Role != Staged {
 			continue
 		}
-		if inside := len(p.Stack) > 0 && p.Stack[0].Path != p.Path; !inside {
+		if len(p.Stack) > 0 && p.Stack[0].Path == p.Path {
 			return p, true
 		}
-		if !found {
+		// A path that a driver stages below counts least.
+		if !found || len(staged.Stack) == 0 && len(p.Stack) > 0 {
 			staged, found = p, true
 		}
 	}

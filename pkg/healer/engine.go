@@ -163,14 +163,9 @@ func (e *Engine) guarded(ctx context.Context, v Volume, t *ticket) (r Report, er
 // free ends the call's entry, unless a worker that cannot be ended is still at
 // the volume: then it stays busy until the kernel lets go.
 func (e *Engine) free(t *ticket, r Report, err error) {
-	var running []<-chan struct{}
-	if ch := stillRunning(err); ch != nil {
-		running = append(running, ch)
-	}
+	running := stillRunning(err)
 	for _, o := range r.Steps {
-		if ch := stillRunning(o.Err); ch != nil {
-			running = append(running, ch)
-		}
+		running = append(running, stillRunning(o.Err)...)
 	}
 	if len(running) == 0 {
 		t.leave()
@@ -184,14 +179,22 @@ func (e *Engine) free(t *ticket, r Report, err error) {
 	}()
 }
 
-// stillRunning gives the channel that closes when the stuck worker behind an
-// error ends; nil when there is none.
-func stillRunning(err error) <-chan struct{} {
-	var stuck interface{ Ended() <-chan struct{} }
-	if errors.As(err, &stuck) {
-		return stuck.Ended()
+// stillRunning gives the channels that close when the stuck workers behind an
+// error end.
+func stillRunning(err error) []<-chan struct{} {
+	if stuck, is := err.(interface{ Ended() <-chan struct{} }); is { //nolint:errorlint // the walk is below
+		return []<-chan struct{}{stuck.Ended()}
 	}
-	return nil
+	var found []<-chan struct{}
+	switch e := err.(type) { //nolint:errorlint // a walk over the whole tree: errors.As stops at the first
+	case interface{ Unwrap() error }:
+		found = stillRunning(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, one := range e.Unwrap() {
+			found = append(found, stillRunning(one)...)
+		}
+	}
+	return found
 }
 
 func (e *Engine) begin() bool {

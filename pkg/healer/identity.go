@@ -58,6 +58,9 @@ func Differs(recorded, now host.Identity) string {
 			return fmt.Sprintf("%s is %q, recorded was %q", part.name, part.now, part.recorded)
 		}
 	}
+	if recorded != (host.Identity{}) && recorded.Partition != now.Partition {
+		return fmt.Sprintf("it is partition %q of its disk, recorded was %q", now.Partition, recorded.Partition)
+	}
 	if now.Size < recorded.Size {
 		return fmt.Sprintf("the device has %d bytes, recorded were %d", now.Size, recorded.Size)
 	}

@@ -22,6 +22,7 @@ func TestDiffers(t *testing.T) {
 		"another serial":      {func(_, now *host.Identity) { now.Serial = "x" }, "serial number"},
 		"no serial any more":  {func(_, now *host.Identity) { now.Serial = "" }, "serial number"},
 		"another WWID":        {func(_, now *host.Identity) { now.WWID = "x" }, "WWID"},
+		"another partition":   {func(_, now *host.Identity) { now.Partition = "2" }, "partition"},
 		"another mapping":     {func(_, now *host.Identity) { now.DMUUID = "x" }, "device-mapper UUID"},
 		"more is known now":   {func(recorded, _ *host.Identity) { recorded.Serial, recorded.WWID = "", "" }, ""},
 		"nothing is recorded": {func(recorded, _ *host.Identity) { *recorded = host.Identity{} }, ""},

@@ -50,7 +50,7 @@ func (e *Engine) heal(ctx context.Context, v Volume, t *ticket) (Report, error) 
 		}
 		o := e.run(ctx, c, step, permit)
 		report.Steps = append(report.Steps, o)
-		halted = halted || stillRunning(o.Err) != nil
+		halted = halted || len(stillRunning(o.Err)) > 0
 	}
 	report.Refused = inOrder(refused, report.Steps)
 	return report, nil

@@ -3,6 +3,7 @@ package healer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -70,6 +71,8 @@ func (e *Engine) newObservation(v Volume) (*observation, error) {
 	v.Path = e.cfg.Node.RealPath(v.Path)
 	if v.StagingPath != "" {
 		v.StagingPath = e.cfg.Node.RealPath(v.StagingPath)
+	} else if base := e.cfg.Node.Kubelet().Layout(v.Path).Base; base != "" && len(table.Stack(base)) > 0 {
+		v.StagingPath = base // the path lies in or on what is staged there
 	}
 	return &observation{engine: e, node: e.cfg.Node, table: table, c: Case{
 		Volume:      v,
@@ -81,7 +84,7 @@ func (e *Engine) newObservation(v Volume) (*observation, error) {
 func (o *observation) run(ctx context.Context, t *ticket) error {
 	v := o.c.Volume
 	if v.Path != v.StagingPath {
-		o.add(rolePublished(o.node.Kubelet().Layout(v.Path)), v.Path, true)
+		o.add(o.roleOf(v.Path), v.Path, true)
 	}
 	if v.StagingPath != "" {
 		o.add(Staged, v.StagingPath, true)
@@ -113,10 +116,13 @@ func (o *observation) run(ctx context.Context, t *ticket) error {
 	return nil
 }
 
-// rolePublished tells a staging path that a caller named as volume_path from a
-// published one.
-func rolePublished(l host.Layout) Role {
-	if l.Kind == host.LayoutStaging || l.Kind == host.LayoutBlockStaging {
+// roleOf tells a staging path that a caller named as volume_path from a
+// published one. What a driver mounts below a staged mount is not that mount.
+func (o *observation) roleOf(path string) Role {
+	l := o.node.Kubelet().Layout(path)
+	staging := o.c.Volume.StagingPath
+	below := staging != "" && strings.HasPrefix(path, staging+"/") && len(o.table.Stack(staging)) > 0
+	if !below && (l.Kind == host.LayoutStaging || l.Kind == host.LayoutBlockStaging) {
 		return Staged
 	}
 	return Published
@@ -215,6 +221,8 @@ func (o *observation) groups() []*group {
 			if mounted && !probed {
 				g.probe = &top
 			}
+		} else if g.probe != nil && g.probe.Interim() && !top.Interim() {
+			g.probe = &top // through an interim mount no device can be opened
 		}
 		g.places = append(g.places, i)
 	}
@@ -222,6 +230,11 @@ func (o *observation) groups() []*group {
 }
 
 func (o *observation) ask(ctx context.Context, g *group) {
+	defer func() {
+		if p := recover(); p != nil { // it would end the server from here
+			g.err = fmt.Errorf("internal error: a panic with a value of type %T", p)
+		}
+	}()
 	q := host.Question{Probe: g.probe, Above: g.above}
 	for _, i := range g.places {
 		q.Paths = append(q.Paths, o.c.Places[i].Path)
@@ -265,10 +278,15 @@ func (o *observation) superblock(m host.Mount, s host.Sight) host.Superblock {
 	default:
 		dev = s.Rdev
 	}
-	if !dev.Zero() {
+	switch {
+	case !dev.Zero():
 		d := o.node.BlockDevice(dev)
 		d.Identity.FilesystemUUID = s.UUID
 		sb.Device = &d
+	case s.UUID != "":
+		// A filesystem of a disk whose node cannot be seen: it still says who
+		// it is.
+		sb.Device = &host.BlockDevice{Name: m.Source, Missing: s.SourceGone, Identity: host.Identity{FilesystemUUID: s.UUID}}
 	}
 	return sb
 }

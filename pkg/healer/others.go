@@ -12,8 +12,8 @@ import (
 // staged one, and those of other pods on this node.
 func (o *observation) others(ctx context.Context) error {
 	before := len(o.c.Places)
-	if _, found := o.c.Staged(); !found {
-		o.addStaged()
+	if staged, found := o.c.Staged(); !found || len(staged.Stack) == 0 {
+		o.addStaged() // a driver may stage below the path it was given
 	}
 	siblings := o.siblings()
 	for _, p := range siblings {

@@ -39,19 +39,23 @@ func newRecord(c Case) Record {
 		BootID:      c.BootID,
 		LastHealthy: time.Now().UTC().Truncate(time.Second),
 	}
+	// The staged superblock is the volume's own; what is published may be
+	// something a driver made of it.
+	staged, _ := c.Staged()
 	for _, p := range c.Places {
 		top, mounted := p.Top()
 		if !mounted {
 			continue
 		}
 		sb := c.Superblocks[p.Dev()]
-		// The staged superblock is the volume's own; what is published may be
-		// something a driver made of it.
-		if r.FSType == "" || p.Role == Staged {
+		if r.FSType == "" || p.Path == staged.Path {
 			r.FSType, r.Source = sb.FSType, sb.Source
 			if sb.Device != nil {
 				r.Identity, r.DiskSeq = sb.Device.Identity, sb.Device.DiskSeq
 			}
+		}
+		if top.Path != p.Path {
+			continue // a directory inside the staged mount is no place of its own
 		}
 		r.Places = append(r.Places, PlaceRecord{
 			Role:          p.Role,

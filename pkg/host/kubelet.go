@@ -34,6 +34,9 @@ type Layout struct {
 	PodUID string
 	// PV is the directory that kubelet names after the PersistentVolume.
 	PV string
+	// Base is the staging path as kubelet gives it to the driver, which may stage
+	// below it; empty for other kinds.
+	Base string
 	// VolData is where kubelet keeps the vol_data.json for the path; empty when
 	// it keeps none.
 	VolData string
@@ -71,7 +74,8 @@ func (k Kubelet) Layout(p string) Layout {
 	case len(part) >= 3 && part[0] == "volumeDevices" && part[1] == "staging":
 		return Layout{Kind: LayoutBlockStaging, PV: part[2], VolData: k.blockVolData(part[2])}
 	case len(part) >= 3 && part[2] == "globalmount":
-		return Layout{Kind: LayoutStaging, VolData: path.Join(k.Root, csiPlugins, part[0], part[1], "vol_data.json")}
+		base := path.Join(k.Root, csiPlugins, part[0], part[1], "globalmount")
+		return Layout{Kind: LayoutStaging, Base: base, VolData: path.Join(k.Root, csiPlugins, part[0], part[1], "vol_data.json")}
 	}
 	return Layout{}
 }

@@ -24,9 +24,9 @@ func TestLayout(t *testing.T) {
 		csi + "volumeDevices/publish/a b^c/uid":                                  block(LayoutBlock, "uid", "a b^c"),
 		csi + "volumeDevices/staging/pvc-1":                                      block(LayoutBlockStaging, "", "pvc-1"),
 		csi + "volumeDevices/staging/pvc-1/image-0":                              block(LayoutBlockStaging, "", "pvc-1"),
-		csi + "rbd.csi.ceph.com/" + sum + "/globalmount":                         {Kind: LayoutStaging, VolData: csi + "rbd.csi.ceph.com/" + sum + "/vol_data.json"},
-		csi + "rbd.csi.ceph.com/" + sum + "/globalmount/0001-0009-rook^x/deeper": {Kind: LayoutStaging, VolData: csi + "rbd.csi.ceph.com/" + sum + "/vol_data.json"},
-		csi + "pv/pvc-1/globalmount":                                             {Kind: LayoutStaging, VolData: csi + "pv/pvc-1/vol_data.json"}, // before Kubernetes 1.24
+		csi + "rbd.csi.ceph.com/" + sum + "/globalmount":                         {Kind: LayoutStaging, Base: csi + "rbd.csi.ceph.com/" + sum + "/globalmount", VolData: csi + "rbd.csi.ceph.com/" + sum + "/vol_data.json"},
+		csi + "rbd.csi.ceph.com/" + sum + "/globalmount/0001-0009-rook^x/deeper": {Kind: LayoutStaging, Base: csi + "rbd.csi.ceph.com/" + sum + "/globalmount", VolData: csi + "rbd.csi.ceph.com/" + sum + "/vol_data.json"},
+		csi + "pv/pvc-1/globalmount":                                             {Kind: LayoutStaging, Base: csi + "pv/pvc-1/globalmount", VolData: csi + "pv/pvc-1/vol_data.json"}, // before Kubernetes 1.24
 		csi + "d/" + sum:                                                         {},
 		csi + "d/" + sum + "/globalmounts":                                       {},
 		csi + "volumeDevices/publish/pvc-1":                                      {},

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"path"
 	"strings"
 
 	"github.com/csi-addons/node-healer/pkg/touch"
@@ -32,7 +33,9 @@ type Sight struct {
 	// and of a filesystem whose mount does not show its device (btrfs).
 	Kind PathKind
 	Rdev Dev
-	UUID string
+	// SourceGone is true when the device node that the mount names is not there.
+	SourceGone bool
+	UUID       string
 }
 
 // Look asks one question in one worker round trip. A superblock that does not
@@ -72,10 +75,12 @@ func (n *Node) silence(ctx context.Context, query touch.LookQuery, stuck bool) (
 	mounted := query.Probe.Path
 	query.Probe = nil
 	var q Question
+	var skipped []string
 	above := query.Paths[:0:0]
 	for _, p := range query.Paths {
 		if strings.HasPrefix(p.Path, mounted+"/") {
-			continue // the way to it leads through the volume
+			skipped = append(skipped, p.Path) // the way to it leads through the volume
+			continue
 		}
 		p.Above = true
 		above = append(above, p)
@@ -89,6 +94,9 @@ func (n *Node) silence(ctx context.Context, query touch.LookQuery, stuck bool) (
 		return Sight{}, err
 	}
 	s := sight(q, a)
+	for _, p := range skipped {
+		s.Paths[p] = PathLook{Looked: true} // what there is to see is the silence
+	}
 	s.Answer = Answer{Asked: true, Silent: true, Stuck: stuck, Elapsed: n.cfg.ProbeTimeout}
 	return s, nil
 }
@@ -119,7 +127,7 @@ func sight(q Question, a touch.LookAnswer) Sight {
 		s.Changed = a.Probe.Changed
 		s.Kind = kindOf(a.Probe.Mode)
 		s.Rdev = Dev{Major: a.Probe.Major, Minor: a.Probe.Minor}
-		s.UUID = a.Probe.UUID
+		s.UUID, s.SourceGone = a.Probe.UUID, a.Probe.SourceGone
 		s.Answer = Answer{Asked: !s.Changed, Op: a.Probe.Op, Errno: a.Probe.Errno, Elapsed: a.Probe.Elapsed}
 	}
 	return s
@@ -129,13 +137,11 @@ func sight(q Question, a touch.LookAnswer) Sight {
 // it, one block of that is read too: a filesystem answers from memory.
 func (n *Node) probeOf(m Mount) *touch.ProbeQuery {
 	q := &touch.ProbeQuery{Path: m.Path, Want: ref(m), UUID: m.onDevice(), Source: m.deviceSource()}
-	switch {
-	case q.Source != "":
-		q.Device = q.Source
-	case m.Dev.Major != 0:
-		if name := n.cfg.Sysfs.Name(m.Dev); name != "" {
-			q.Device, q.DeviceMajor, q.DeviceMinor = "/dev/"+name, m.Dev.Major, m.Dev.Minor
-		}
+	if m.Dev.Major == 0 {
+		return q // btrfs: one of several devices may fail, and it goes on
+	}
+	if name := n.cfg.Sysfs.Name(m.Dev); name != "" {
+		q.Device, q.DeviceMajor, q.DeviceMinor = "/dev/"+name, m.Dev.Major, m.Dev.Minor
 	}
 	return q
 }
@@ -147,7 +153,7 @@ func (m Mount) onDevice() bool { return m.Dev.Major != 0 || m.deviceSource() != 
 // deviceSource gives the source when it is what tells the block device (btrfs
 // shows an anonymous number).
 func (m Mount) deviceSource() string {
-	if m.Dev.Major == 0 && strings.HasPrefix(m.Source, "/dev/") && m.FSType != "devtmpfs" {
+	if m.FSType == "btrfs" && strings.HasPrefix(m.Source, "/dev/") && path.Clean(m.Source) == m.Source {
 		return m.Source
 	}
 	return ""

@@ -142,5 +142,14 @@ func (m Mount) Same(o Mount) bool {
 // deleted through it.
 const interimAttr = AttrReadOnly | AttrNoSUID | AttrNoDev | AttrNoExec | AttrNoSymFollow
 
+// settledMark stays on a mount that is usable again until its copies in other
+// mount namespaces are too.
+const settledMark = AttrNoSymFollow
+
+// Unsettled is true for a mount that has the wanted attributes and the mark.
+func (m Mount) Unsettled(want Attr) bool {
+	return !want.Has(settledMark) && m.Attr == want|settledMark
+}
+
 // Interim is true for a mount that an unfinished rebind left behind.
 func (m Mount) Interim() bool { return m.Attr.Has(interimAttr) }

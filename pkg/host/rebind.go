@@ -88,10 +88,11 @@ func (n *Node) settle(ctx context.Context, plan RebindPlan, placed touch.MountRe
 		Target:  plan.Target,
 		Mount:   placed,
 		Attr:    uint64(plan.Attr),
+		Mark:    uint64(settledMark),
 		Interim: uint64(interimAttr),
 		Private: plan.Private,
 	})
-	if a.Left > 0 {
+	if a.Left != 0 {
 		klog.FromContext(ctx).Info("Copies of the mount in other mount namespaces stay read-only", "place", plan.Target, "copies", a.Left)
 	}
 	return err

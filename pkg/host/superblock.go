@@ -51,6 +51,9 @@ type Identity struct {
 	Serial         string `json:"serial,omitempty"`
 	WWID           string `json:"wwid,omitempty"`
 	DMUUID         string `json:"dmUUID,omitempty"`
+	// Partition is the number of a partition; the other parts but the UUID are
+	// those of its disk.
+	Partition string `json:"partition,omitempty"`
 	// Size is in bytes.
 	Size int64 `json:"size,omitempty"`
 }

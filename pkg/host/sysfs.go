@@ -30,7 +30,7 @@ func (s Sysfs) BlockDevice(dev Dev) BlockDevice {
 		d.Identity.Size = sectors * sectorSize
 	}
 	disk := self
-	if read(self, "partition") != "" {
+	if d.Identity.Partition = read(self, "partition"); d.Identity.Partition != "" {
 		disk = filepath.Dir(self)
 	}
 	d.DiskSeq, _ = strconv.ParseUint(read(disk, "diskseq"), 10, 64)

@@ -69,7 +69,7 @@ func TestBlockDevice(t *testing.T) {
 	sysfs := Sysfs(tree(t, recordedSysfs))
 	for name, want := range map[string]BlockDevice{
 		"SCSI disk": {Dev: Dev{8, 16}, Name: "sdb", DiskSeq: 9, Identity: Identity{WWID: "naa.600508b1001c", Size: 1 << 30}},
-		"partition": {Dev: Dev{8, 17}, Name: "sdb1", ReadOnly: true, DiskSeq: 9, Identity: Identity{WWID: "naa.600508b1001c", Size: 1 << 20}},
+		"partition": {Dev: Dev{8, 17}, Name: "sdb1", ReadOnly: true, DiskSeq: 9, Identity: Identity{WWID: "naa.600508b1001c", Partition: "1", Size: 1 << 20}},
 		"dm":        {Dev: Dev{252, 0}, Name: "dm-0", DiskSeq: 12, Identity: Identity{DMUUID: "CRYPT-LUKS2-0011-pvc", Size: 512 << 10}},
 		"loop":      {Dev: Dev{7, 3}, Name: "loop3", DiskSeq: 77, Identity: Identity{Size: 64 << 20}},
 		"NVMe":      {Dev: Dev{259, 0}, Name: "nvme0n1", Identity: Identity{WWID: "eui.0025385b", Serial: "S4EVNX0R", Size: 4096}},

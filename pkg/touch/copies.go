@@ -1,11 +1,15 @@
 package touch
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -15,29 +19,20 @@ import (
 // A mount that is put under a shared parent, as kubelet's directories are,
 // appears in every mount namespace that shares them: those of CSI drivers and
 // of agents that watch the node. mount_setattr does not propagate, so the
-// copies would keep the interim attributes for ever. They are set one by one,
-// before the mount itself: a kill in between leaves the interim mount at the
-// place, and the next call does all of them again.
+// copies would keep the interim attributes for ever. They are set one by one.
 
-// propagated says which mounts are copies of one that was just placed. A mount
-// that somebody bound from it, such as a container that started meanwhile, is
-// in the same peer group and has a life of its own; a copy stands where the
-// kernel put it: at the same directory of a mount that shares the events of the
-// one below.
-type propagated struct {
-	self   int    // the placed mount
-	group  string // its peer group
-	ground string // the peer group of the mount below the place
-	// at is the place as a directory of the filesystem below.
-	at string
-}
+// elsewhereTime is how long the copies may take. The way to one of them may lead
+// through a filesystem that hangs; the volume itself is not to wait for it.
+const elsewhereTime = 2 * time.Second
 
-// copies holds the copies of one mount, each by a descriptor: what is mounted on
-// top of one later does not hide it.
-type copies struct {
-	own  *os.File // the namespace to return to
+// elsewhere holds the copies of one mount, each by a descriptor: what is mounted
+// on top of one later does not hide it. All work on them happens on one thread
+// of its own, which wanders through the namespaces and may get lost in one.
+type elsewhere struct {
+	jobs chan func()
+	lost bool
 	list []copied
-	// missed counts those that could not be opened.
+	// missed counts the copies that could not be opened.
 	missed int
 }
 
@@ -46,152 +41,216 @@ type copied struct {
 	fd        int
 }
 
-// findCopies opens all copies of the mount at the leaf. When it fails, the
-// thread may be left in another mount namespace; it is for workers that are
-// spent.
-func (l leaf) findCopies(m, ground MountRef) (*copies, error) {
-	own, err := os.Open("/proc/thread-self/ns/mnt")
-	if err != nil {
-		return nil, err
+// newElsewhere finds and opens the copies of a mount.
+func newElsewhere(m, ground MountRef) *elsewhere {
+	e := &elsewhere{jobs: make(chan func())}
+	go func() {
+		// The worker is spent afterwards, and this thread with it.
+		runtime.LockOSThread()
+		for job := range e.jobs {
+			job()
+		}
+	}()
+	e.do(func() {
+		if err := e.find(m, ground); err != nil {
+			e.missed++
+		}
+	})
+	return e
+}
+
+// do runs a job on the thread, and gives up on it after a while.
+func (e *elsewhere) do(job func()) {
+	if e.lost {
+		return
 	}
-	c := &copies{own: own}
-	proc, err := unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return c, fmt.Errorf("open /proc: %w", err)
+	done := make(chan struct{})
+	e.jobs <- func() { job(); close(done) }
+	select {
+	case <-done:
+	case <-time.After(elsewhereTime):
+		e.lost = true
 	}
-	defer unix.Close(proc)
-	wanted, err := propagatedFrom(proc, m, ground)
-	if err != nil || wanted.group == "" || wanted.ground == "" {
-		return c, err
+}
+
+// set gives all copies the attributes. It counts those that do not have them
+// now: a namespace of another user namespace locks what it received. -1 means
+// that it took too long.
+func (e *elsewhere) set(attr *unix.MountAttr) (left int) {
+	e.do(func() {
+		left = e.missed
+		for _, c := range e.list {
+			// mount_setattr(2) takes only mounts of the caller's namespace.
+			err := unix.Setns(int(c.namespace.Fd()), unix.CLONE_NEWNS)
+			if err == nil {
+				err = unix.MountSetattr(c.fd, "", unix.AT_EMPTY_PATH, attr)
+			}
+			if err != nil {
+				left++
+			}
+		}
+	})
+	if e.lost {
+		return -1
 	}
-	namespaces, err := allNamespaces()
+	return left
+}
+
+func (e *elsewhere) find(m, ground MountRef) error {
+	namespaces, missed, err := allNamespaces()
 	if err != nil {
-		return c, err
+		return err
+	}
+	e.missed += missed
+	wanted, err := propagatedFrom(namespaces, m, ground)
+	if err != nil || wanted.groups == nil {
+		return err
 	}
 	// setns into a mount namespace needs a thread whose root and working
 	// directory are its own (setns(2)).
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
-		return c, fmt.Errorf("unshare(CLONE_FS): %w", err)
+		return fmt.Errorf("unshare(CLONE_FS): %w", err)
 	}
 	for _, ns := range namespaces {
-		fds, missed := wanted.openIn(proc, ns)
-		c.missed += missed
-		for _, fd := range fds {
-			c.list = append(c.list, copied{namespace: ns, fd: fd})
+		entries := wanted.among(ns.table)
+		if len(entries) == 0 {
+			_ = ns.file.Close()
+			continue
 		}
-		if len(fds) == 0 {
-			_ = ns.Close()
+		if err := unix.Setns(int(ns.file.Fd()), unix.CLONE_NEWNS); err != nil {
+			e.missed += len(entries)
+			continue
 		}
-	}
-	return c, c.home()
-}
-
-func (c *copies) home() error {
-	if err := unix.Setns(int(c.own.Fd()), unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("return to the host's mount namespace: %w", err)
+		for _, entry := range entries {
+			fd, err := openMount(entry)
+			if err != nil {
+				e.missed++
+				continue
+			}
+			e.list = append(e.list, copied{namespace: ns.file, fd: fd})
+		}
 	}
 	return nil
 }
 
-// set gives all copies the attributes. It counts those that do not have them
-// now: a namespace of another user namespace locks what it received.
-func (c *copies) set(attr *unix.MountAttr) (left int, err error) {
-	left = c.missed
-	for _, one := range c.list {
-		// mount_setattr(2) takes only mounts of the caller's namespace.
-		err := unix.Setns(int(one.namespace.Fd()), unix.CLONE_NEWNS)
-		if err == nil {
-			err = unix.MountSetattr(one.fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: attr.Attr_set, Attr_clr: attr.Attr_clr})
-		}
-		if err != nil {
-			left++
-		}
-	}
-	if len(c.list) == 0 {
-		return left, nil
-	}
-	return left, c.home()
+// namespace is one mount namespace with its mount table.
+type namespace struct {
+	file  *os.File
+	table []mountinfo.Entry
 }
 
-func (c *copies) close() {
-	for _, one := range c.list {
-		_ = unix.Close(one.fd)
-		_ = one.namespace.Close()
-	}
-	_ = c.own.Close()
-}
-
-// propagatedFrom describes the copies of a mount. Without a peer group on either
-// level there are none.
-func propagatedFrom(proc int, m, ground MountRef) (propagated, error) {
-	p := propagated{self: m.OldID}
-	var ours, below mountinfo.Entry
-	err := eachMount(proc, func(e mountinfo.Entry) error {
-		switch e.ID {
-		case m.OldID:
-			p.group, ours = shared(e), e
-		case ground.OldID:
-			p.ground, below = shared(e), e
-		}
-		return nil
-	})
-	p.at = path.Join(below.Root, strings.TrimPrefix(ours.Path, below.Path))
-	return p, err
-}
-
-func shared(e mountinfo.Entry) string {
-	for _, f := range e.Optional {
-		if g, isShared := strings.CutPrefix(f, "shared:"); isShared {
-			return g
-		}
-	}
-	return ""
-}
-
-// allNamespaces opens every mount namespace once, our own too: kubelet's root
-// may be mounted twice on the host.
-func allNamespaces() ([]*os.File, error) {
-	links, err := filepath.Glob("/proc/[0-9]*/ns/mnt")
+// allNamespaces opens every mount namespace that a process is in, our own too:
+// kubelet's root may be mounted twice on the host. It counts those it could not
+// open.
+func allNamespaces() (found []namespace, missed int, err error) {
+	processes, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	seen := map[string]bool{}
-	var found []*os.File
-	for _, link := range links {
-		name, err := os.Readlink(link)
+	for _, p := range processes {
+		name, err := os.Readlink(p + "/ns/mnt")
 		if err != nil || seen[name] {
 			continue // the process has ended
 		}
-		seen[name] = true
-		if f, err := os.Open(link); err == nil {
-			found = append(found, f)
-		}
-	}
-	return found, nil
-}
-
-// openIn opens the copies in one namespace and counts those it could not open.
-// It asks the kernel where they are and follows no link there.
-func (p propagated) openIn(proc int, ns *os.File) (fds []int, missed int) {
-	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS); err != nil {
-		return nil, 1 // a user namespace of its own may keep us out
-	}
-	var entries []mountinfo.Entry
-	err := eachMount(proc, func(e mountinfo.Entry) error {
-		entries = append(entries, e)
-		return nil
-	})
-	if err != nil {
-		return nil, 1
-	}
-	for _, e := range p.among(entries) {
-		if fd, err := openMount(e); err == nil {
-			fds = append(fds, fd)
-		} else {
+		ns, err := openNamespace(p)
+		switch {
+		case err == nil:
+			seen[name] = true
+			found = append(found, ns)
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) && !errors.Is(err, unix.EINVAL):
 			missed++
 		}
 	}
-	return fds, missed
+	return found, missed, nil
+}
+
+func openNamespace(process string) (namespace, error) {
+	table, err := os.Open(process + "/mountinfo")
+	if err != nil {
+		return namespace{}, err
+	}
+	defer table.Close()
+	file, err := os.Open(process + "/ns/mnt")
+	if err != nil {
+		return namespace{}, err
+	}
+	ns := namespace{file: file}
+	err = mountinfo.Parse(table, func(e mountinfo.Entry) error {
+		ns.table = append(ns.table, e)
+		return nil
+	})
+	if err != nil {
+		_ = file.Close()
+	}
+	return ns, err
+}
+
+// propagated says which mounts are copies of one that was just placed. A mount
+// that somebody bound from it, such as a container that started meanwhile, is
+// in the same peer group and has a life of its own; a copy stands where the
+// kernel put it: at the same directory of a mount that shares the events of the
+// one below.
+type propagated struct {
+	self int // the placed mount
+	// groups are the peer groups of the mount and of those that follow it,
+	// grounds the same for the mount below the place.
+	groups, grounds map[string]bool
+	// at is the place as a directory of the filesystem below.
+	at string
+}
+
+// propagatedFrom describes the copies of a mount. Without a peer group on
+// either level there are none, and groups stays nil.
+func propagatedFrom(namespaces []namespace, m, ground MountRef) (propagated, error) {
+	var all []mountinfo.Entry
+	for _, ns := range namespaces {
+		all = append(all, ns.table...)
+	}
+	p := propagated{self: m.OldID}
+	var ours, below mountinfo.Entry
+	for _, e := range all {
+		switch e.ID {
+		case m.OldID:
+			ours = e
+		case ground.OldID:
+			below = e
+		}
+	}
+	if ours.ID == 0 || below.ID == 0 {
+		return p, refuse("%s is no longer in the mount table", m)
+	}
+	p.at = path.Join(below.Root, strings.TrimPrefix(ours.Path, below.Path))
+	if group, ground := shared(ours), shared(below); group != "" && ground != "" {
+		p.groups, p.grounds = followers(all, group), followers(all, ground)
+	}
+	return p, nil
+}
+
+// followers gives the peer groups that receive the events of one: a slave that
+// is shared hands them on.
+func followers(all []mountinfo.Entry, group string) map[string]bool {
+	groups := map[string]bool{group: true}
+	for grown := true; grown; {
+		grown = false
+		for _, e := range all {
+			if g := shared(e); g != "" && !groups[g] && groups[optional(e, "master:")] {
+				groups[g], grown = true, true
+			}
+		}
+	}
+	return groups
+}
+
+func shared(e mountinfo.Entry) string { return optional(e, "shared:") }
+
+func optional(e mountinfo.Entry, key string) string {
+	for _, f := range e.Optional {
+		if v, found := strings.CutPrefix(f, key); found {
+			return v
+		}
+	}
+	return ""
 }
 
 // among finds the copies in a mount table.
@@ -200,13 +259,13 @@ func (p propagated) among(entries []mountinfo.Entry) []mountinfo.Entry {
 	for _, e := range entries {
 		byID[e.ID] = e
 	}
-	receives := func(e mountinfo.Entry, group string) bool {
-		return e.Has("shared:"+group) || e.Has("master:"+group)
+	receives := func(e mountinfo.Entry, groups map[string]bool) bool {
+		return groups[shared(e)] || groups[optional(e, "master:")]
 	}
 	var found []mountinfo.Entry
 	for _, e := range entries {
 		below, known := byID[e.Parent]
-		if e.ID == p.self || !known || !receives(e, p.group) || !receives(below, p.ground) {
+		if e.ID == p.self || !known || !receives(e, p.groups) || !receives(below, p.grounds) {
 			continue
 		}
 		if path.Join(below.Root, strings.TrimPrefix(e.Path, below.Path)) == p.at {
@@ -216,7 +275,8 @@ func (p propagated) among(entries []mountinfo.Entry) []mountinfo.Entry {
 	return found
 }
 
-// openMount opens a mount of the mount table, if it is topmost at its path.
+// openMount opens a mount of the mount table, if it is topmost at its path. It
+// follows no link there.
 func openMount(e mountinfo.Entry) (int, error) {
 	l, err := openLeaf(e.Path)
 	if err != nil {
@@ -239,18 +299,4 @@ func openMount(e mountinfo.Entry) (int, error) {
 		return -1, err
 	}
 	return fd, nil
-}
-
-// eachMount reads the mountinfo of the namespace that the thread is in, through
-// a descriptor of the host's procfs: a container has another one, or none.
-func eachMount(proc int, visit func(mountinfo.Entry) error) error {
-	fd, err := retryEINTR(func() (int, error) {
-		return unix.Openat(proc, "thread-self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	})
-	if err != nil {
-		return fmt.Errorf("open mountinfo: %w", err)
-	}
-	f := os.NewFile(uintptr(fd), "mountinfo")
-	defer f.Close()
-	return mountinfo.Parse(f, visit)
 }

@@ -18,8 +18,8 @@ type ProbeQuery struct {
 	// Source is the mount's source when that may be a device node whose number
 	// mountinfo does not show (btrfs).
 	Source string
-	// Device is the node of the block device to read a block of, empty to read
-	// none; DeviceMajor and DeviceMinor are its number, 0 when unknown.
+	// Device is the node of the block device to read a block of, DeviceMajor
+	// and DeviceMinor its number; empty to read none.
 	Device                   string
 	DeviceMajor, DeviceMinor uint32
 }
@@ -38,8 +38,10 @@ type ProbeAnswer struct {
 	// Source.
 	Major, Minor uint32
 	// UUID is the filesystem's, empty when it has none or does not tell.
-	UUID    string
-	Elapsed time.Duration
+	UUID string
+	// SourceGone is true when Source does not exist.
+	SourceGone bool
+	Elapsed    time.Duration
 }
 
 // probe touches a detached clone of the mount and not the mount itself, so
@@ -59,7 +61,20 @@ func probe(q ProbeQuery) (a ProbeAnswer) {
 	if err != nil {
 		return ProbeAnswer{Op: "open_tree", Errno: errnoOf(err)}
 	}
-	defer unix.Close(clone)
+	a = l.probeClone(clone, q)
+	_ = unix.Close(clone)
+	// The clone is gone by now: a device that never answers does not keep the
+	// filesystem after kubelet's umount.
+	if a.Errno == 0 && !a.Changed && q.Device != "" {
+		a.Op, a.Errno = readBehind(q)
+	}
+	if q.Source != "" {
+		a.seeSource(q.Source)
+	}
+	return a
+}
+
+func (l leaf) probeClone(clone int, q ProbeQuery) (a ProbeAnswer) {
 	// After the clone was made: what stands there now is what was cloned.
 	if l.changed(q.Want) {
 		return ProbeAnswer{Changed: true}
@@ -76,16 +91,19 @@ func probe(q ProbeQuery) (a ProbeAnswer) {
 	case unix.S_IFDIR:
 		a.Op, a.Errno, a.UUID = openRoot(clone, q.UUID)
 	}
-	if a.Errno == 0 && q.Device != "" {
-		a.Op, a.Errno = readBehind(q)
-	}
-	if q.Source != "" {
-		var dev unix.Statx_t
-		if unix.Statx(unix.AT_FDCWD, q.Source, 0, unix.STATX_TYPE, &dev) == nil && dev.Mode&unix.S_IFMT == unix.S_IFBLK {
-			a.Major, a.Minor = dev.Rdev_major, dev.Rdev_minor
-		}
-	}
 	return a
+}
+
+// seeSource looks at the device node that a mount names, without opening it.
+func (a *ProbeAnswer) seeSource(source string) {
+	var dev unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, source, 0, unix.STATX_TYPE, &dev)
+	switch {
+	case err == nil && dev.Mode&unix.S_IFMT == unix.S_IFBLK:
+		a.Major, a.Minor = dev.Rdev_major, dev.Rdev_minor
+	case errnoOf(err) == unix.ENOENT:
+		a.SourceGone = true
+	}
 }
 
 // changed is true when another mount than the expected one is topmost. A
@@ -113,14 +131,15 @@ func openRoot(clone int, wantUUID bool) (string, syscall.Errno, string) {
 		return "open", errnoOf(err), ""
 	}
 	defer unix.Close(fd)
+	pause("probe/opened")
 	if !wantUUID {
 		return "", 0, ""
 	}
 	return "", 0, filesystemUUID(fd)
 }
 
-// deviceBlock is what a probe reads of a raw device, in bytes: a multiple of
-// every logical block size in use.
+// deviceBlock is what a probe reads of a device, in bytes; more where a logical
+// block is larger.
 const deviceBlock = 4096
 
 // readDevice reads one block of a raw block volume. The node is opened through
@@ -138,17 +157,22 @@ func readDevice(clone int) (string, syscall.Errno) {
 // itself answers from memory for as long as it can. A device that cannot be
 // opened, or another one at its name, says nothing.
 func readBehind(q ProbeQuery) (string, syscall.Errno) {
-	fd, err := openDevice(q.Device)
+	node, err := retryEINTR(func() (int, error) { return unix.Open(q.Device, unix.O_PATH|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return "", 0
+	}
+	defer unix.Close(node)
+	// Looked at before it is opened: some devices act on being opened.
+	var st unix.Statx_t
+	err = unix.Statx(node, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st)
+	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK || st.Rdev_major != q.DeviceMajor || st.Rdev_minor != q.DeviceMinor {
+		return "", 0
+	}
+	fd, err := openDevice(fmt.Sprintf("/proc/thread-self/fd/%d", node))
 	if err != nil {
 		return "", 0
 	}
 	defer unix.Close(fd)
-	var st unix.Statx_t
-	err = unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st)
-	other := q.DeviceMajor != 0 && (st.Rdev_major != q.DeviceMajor || st.Rdev_minor != q.DeviceMinor)
-	if err != nil || other || st.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return "", 0
-	}
 	return readBlock(fd)
 }
 
@@ -160,14 +184,21 @@ func openDevice(node string) (int, error) {
 
 // readBlock reads one block past every cache.
 func readBlock(fd int) (string, syscall.Errno) {
+	size := deviceBlock
+	if sector, err := unix.IoctlGetInt(fd, unix.BLKSSZGET); err == nil && sector > size {
+		size = sector
+	}
 	// O_DIRECT wants an aligned buffer; an anonymous mapping is page-aligned.
-	buf, err := unix.Mmap(-1, 0, deviceBlock, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	buf, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return "mmap", errnoOf(err)
 	}
 	defer func() { _ = unix.Munmap(buf) }()
+	pause("probe/read")
 	n, err := retryEINTR(func() (int, error) { return unix.Pread(fd, buf, 0) })
 	switch {
+	case errnoOf(err) == unix.EINVAL:
+		return "", 0 // an alignment that the device wants and does not tell
 	case err != nil:
 		return "read the device", errnoOf(err)
 	case n == 0:

@@ -1,7 +1,6 @@
 package touch
 
 import (
-	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -186,11 +185,14 @@ func (l leaf) alone(ours, ground MountRef) error {
 // SettleQuery says what a placed clone is to become.
 type SettleQuery struct {
 	Target string
-	// Mount is the interim mount expected at Target, alone.
+	// Mount is the mount expected at Target, alone.
 	Mount MountRef
 	// Attr are the final MOUNT_ATTR_* bits; all others are cleared.
 	Attr uint64
-	// Interim are the bits to go back to when the mount no longer stands alone.
+	// Mark is a bit that stays on a mount that is usable until its copies in
+	// other mount namespaces are too.
+	Mark uint64
+	// Interim are the bits to go back to when the mount does not stand alone.
 	Interim uint64
 	// Private takes the mount out of the peer group it got from its parent.
 	Private bool
@@ -198,7 +200,8 @@ type SettleQuery struct {
 
 // SettleAnswer says how far the attributes got.
 type SettleAnswer struct {
-	// Left counts copies in other mount namespaces that stay read-only.
+	// Left counts copies in other mount namespaces that stay read-only; -1 when
+	// that took too long to find out.
 	Left int
 }
 
@@ -209,6 +212,7 @@ const attrSettable = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUN
 
 func settle(q SettleQuery) (SettleAnswer, error) {
 	var none SettleAnswer
+	pause("settle")
 	target, err := openLeaf(q.Target)
 	if err != nil {
 		return none, err
@@ -226,52 +230,68 @@ func settle(q SettleQuery) (SettleAnswer, error) {
 	if !ref.Same(q.Mount) {
 		return none, refuse("%s is at the place now", ref)
 	}
-	final := setattrOf(q.Attr)
-	if q.Private {
-		final.Propagation = unix.MS_PRIVATE
-	}
-	if err := target.alone(ref, ground); err != nil {
-		return none, err
-	}
 	pause("settle/checked")
-	elsewhere, err := target.findCopies(ref, ground)
-	if elsewhere != nil {
-		defer elsewhere.close()
-	}
-	if err != nil {
-		return none, err
-	}
-	left, err := target.finish(fd, ref, ground, elsewhere, final)
+	s := settling{leaf: target, fd: fd, ours: ref, ground: ground}
+	left, err := s.run(q)
 	if err == nil {
-		pause("settle/set")
 		return SettleAnswer{Left: left}, nil
 	}
-	// Something arrived on top meanwhile: what lies beneath it must not become
+	// Something arrived on top meanwhile: what lies beneath it must not be
 	// writable, because its next umount would uncover it.
 	interim := setattrOf(q.Interim)
-	_, copiesErr := elsewhere.set(interim)
-	if backErr := errors.Join(unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, interim), copiesErr); backErr != nil {
+	if s.elsewhere != nil {
+		s.elsewhere.set(interim)
+	}
+	if backErr := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, interim); backErr != nil {
 		return none, fmt.Errorf("%w; making it read-only again: %w", err, backErr)
 	}
 	return none, err
 }
 
-// finish gives the mount and its copies their final attributes, and looks again
-// before and after.
-func (l leaf) finish(fd int, ours, ground MountRef, elsewhere *copies, final *unix.MountAttr) (left int, err error) {
-	if left, err = elsewhere.set(final); err != nil {
+// settling is one mount on its way to its final attributes. It is held by a
+// descriptor: whatever happens to the path meanwhile, no other mount changes.
+type settling struct {
+	leaf         leaf
+	fd           int
+	ours, ground MountRef
+	elsewhere    *elsewhere
+}
+
+// run makes the mount usable, then its copies, and then takes the mark off. It
+// looks before and after each change whether the mount stands alone.
+func (s *settling) run(q SettleQuery) (left int, err error) {
+	if err := s.leaf.alone(s.ours, s.ground); err != nil {
+		return 0, err
+	}
+	pause("settle/alone")
+	if err := s.set(setattrOf(q.Attr | q.Mark)); err != nil {
+		return 0, err
+	}
+	pause("settle/set")
+	s.elsewhere = newElsewhere(s.ours, s.ground)
+	pause("copies")
+	left = s.elsewhere.set(setattrOf(q.Attr))
+	pause("final/checked")
+	final := setattrOf(q.Attr)
+	if q.Private {
+		final.Propagation = unix.MS_PRIVATE
+	}
+	if err := s.leaf.alone(s.ours, s.ground); err != nil {
 		return left, err
 	}
-	pause("settle/copies")
-	if err := l.alone(ours, ground); err != nil {
+	pause("final/alone")
+	if err := s.set(final); err != nil {
 		return left, err
 	}
-	// By descriptor: whatever happens to the path meanwhile, no other mount
-	// changes.
-	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, final); err != nil {
-		return left, fmt.Errorf("mount_setattr: %w", err)
+	pause("final/set")
+	return left, nil
+}
+
+func (s *settling) set(attr *unix.MountAttr) error {
+	if err := unix.MountSetattr(s.fd, "", unix.AT_EMPTY_PATH, attr); err != nil {
+		return fmt.Errorf("mount_setattr: %w", err)
 	}
-	return left, l.alone(ours, ground)
+	return s.leaf.alone(s.ours, s.ground)
 }
 
 // setattrOf sets the given attributes and clears all others.

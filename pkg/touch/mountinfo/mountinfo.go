@@ -30,16 +30,6 @@ type Entry struct {
 	Super string
 }
 
-// Has is true when the entry has the optional field.
-func (e Entry) Has(optional string) bool {
-	for _, f := range e.Optional {
-		if f == optional {
-			return true
-		}
-	}
-	return false
-}
-
 // lineLimit is in bytes: a line holds two paths and the options, each up to a
 // page, and every byte may be escaped to four.
 const lineLimit = 1 << 20

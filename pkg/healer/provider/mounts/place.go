@@ -21,6 +21,12 @@ func judgePlace(c healer.Case, p healer.Place) []healer.Condition {
 		return judgeEmpty(c, p)
 	}
 	var found []healer.Condition
+	if p.Stack[0].RootDeleted {
+		found = append(found, healer.Condition{
+			Status: healer.Inaccessible, Reason: healer.StaleFileHandle, Place: p.Path,
+			Message: "the directory that the mount shows was deleted", Advice: adviceRepublish,
+		})
+	}
 	if len(p.Stack) > 1 {
 		found = append(found, stacked(p))
 	}
@@ -87,8 +93,14 @@ func leftBehind(p healer.Place) bool {
 // interrupted is true for an interim mount alone at a place: a rebind that was
 // killed between its halves.
 func interrupted(p healer.Place) bool {
-	return p.Role == healer.Published && len(p.Stack) == 1 && p.Stack[0].Interim() &&
-		(p.Want == nil || p.Stack[0].Attr != p.Want.Attr)
+	if p.Role != healer.Published || len(p.Stack) != 1 {
+		return false
+	}
+	top := p.Stack[0]
+	if p.Want == nil {
+		return top.Interim()
+	}
+	return top.Unsettled(p.Want.Attr) || top.Interim() && top.Attr != p.Want.Attr
 }
 
 // wrongVolume says in which way something else is mounted than belongs there;
@@ -102,16 +114,19 @@ func wrongVolume(c healer.Case, p healer.Place) string {
 	}
 	top := p.Stack[0]
 	sb := c.Superblocks[p.Dev()]
-	ofRecord := c.Record.Staged() == nil || p.Role == healer.Staged ||
-		c.Record.Staged().Dev == p.Want.Dev
+	ofRecord := c.Record.Staged() == nil || c.Record.Staged().Dev == p.Want.Dev
+	answers := sb.Answer.Asked && !sb.Answer.Silent && sb.Answer.Errno == 0
+	staged, _ := c.Staged()
 	switch {
 	case !ofRecord:
 		return "" // a driver made it of the staged filesystem; only that one has an identity
+	case answers && p.Role == healer.Published && c.Record.Staged() != nil && len(staged.Stack) > 0 && p.Dev() != staged.Dev():
+		return "it is not what is staged, as it was when the volume was last healthy"
 	case sb.FSType != c.Record.FSType:
 		return fmt.Sprintf("filesystem type is %s, recorded was %s", sb.FSType, c.Record.FSType)
 	case sb.Device == nil && sb.Source != c.Record.Source:
 		return "the source differs from the recorded one"
-	case sb.Device != nil && !sb.Device.Missing && sb.Answer.Errno == 0 && !sb.Answer.Silent:
+	case sb.Device != nil && !sb.Device.Missing && answers:
 		recorded := c.Record.Identity
 		if sb.Device.Identity.FilesystemUUID == "" {
 			recorded.FilesystemUUID = "" // it was not told, which is no difference

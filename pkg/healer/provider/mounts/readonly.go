@@ -28,9 +28,13 @@ func judgeReadOnlyMount(c healer.Case, p healer.Place) []healer.Condition {
 	top := p.Stack[0]
 	switch {
 	case interrupted(p):
+		message := "an interrupted rebind left the mount read-only"
+		if !top.Interim() {
+			message = "an interrupted rebind may have left copies of the mount in other mount namespaces read-only"
+		}
 		return []healer.Condition{{
 			Status: healer.Degraded, Reason: healer.ReadOnlyFilesystem, Place: p.Path, Acute: true,
-			Message: "an interrupted rebind left the mount read-only", Advice: adviceRepublish,
+			Message: message, Advice: adviceRepublish,
 		}}
 	case leftBehind(p):
 		return nil // StackedMounts says it

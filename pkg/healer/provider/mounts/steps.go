@@ -82,7 +82,7 @@ func planRebind(c healer.Case, place, staged healer.Place, conditions []healer.C
 	if sick := judgeSuperblock(c, staged); len(sick) > 0 {
 		return none, fmt.Sprintf("the volume itself is not healthy (%s)", sick[0].Reason)
 	}
-	if interrupted(place) && (place.Dev() != staged.Dev() || place.Stack[0].RootDeleted) {
+	if interrupted(place) && place.Dev() != staged.Dev() {
 		return none, "the interim mount there is not of the staged filesystem"
 	}
 	sub, beneath := below(wantStaged.Root, place.Want.Root)

@@ -123,7 +123,7 @@ func TestRebindIsRefused(t *testing.T) {
 		{"does not lie below the staged one", []func(*healer.Case){lost, func(c *healer.Case) {
 			c.Record.Places[1].Root, c.Places[1].Stack[0].Root = "/su", "/su"
 		}}},
-		{"interim mount there is not of the staged filesystem", []func(*healer.Case){interimAlone, func(c *healer.Case) {
+		{"not healthy (StaleFileHandle)", []func(*healer.Case){interimAlone, func(c *healer.Case) {
 			c.Places[0].Stack[0].RootDeleted = true
 		}}},
 	} {

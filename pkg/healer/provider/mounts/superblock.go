@@ -30,7 +30,7 @@ func judgeSuperblock(c healer.Case, p healer.Place) []healer.Condition {
 		return one(healer.Inaccessible, healer.FilesystemShutdown, adviceShutdown,
 			"%s shut itself down (super option shutdown); every write fails, whatever stat says", sb.FSType)
 	case sb.Device != nil && sb.Device.Missing:
-		return one(healer.Inaccessible, healer.DeviceMissing, adviceDevice, "block device %s is gone from sysfs", sb.Device.Dev)
+		return one(healer.Inaccessible, healer.DeviceMissing, adviceDevice, "block device %s is gone", deviceName(*sb.Device))
 	case a.Silent:
 		return one(healer.Inaccessible, healer.NotResponding, adviceSilent, "no answer within %s", a.Elapsed.Round(time.Millisecond))
 	case !a.Asked:
@@ -46,6 +46,13 @@ func judgeSuperblock(c healer.Case, p healer.Place) []healer.Condition {
 		return one(healer.Degraded, healer.ReadOnlyFilesystem, adviceShutdown, "%s", how)
 	}
 	return nil
+}
+
+func deviceName(d host.BlockDevice) string {
+	if d.Name != "" {
+		return d.Name
+	}
+	return d.Dev.String()
 }
 
 // reasonOf names what an errno from a probe means.
