@@ -39,16 +39,16 @@ func TestCopies(t *testing.T) {
 // TestCopiesAfterAKill settles the copies with the next call.
 func TestCopiesAfterAKill(t *testing.T) {
 	n := newNode(t, "--standalone")
-	n.pause = "settle/copies"
+	n.pause = "copies"
 	n.start()
 	v := n.newVolume("ext4", "seen from elsewhere")
 	n.expect("healthy", v.request())
+	other := newNamespace(t, "unchanged")
 	v.unpublish()
 	answered := n.asyncCall(v.request())
 	n.stopped()
 	n.kill()
 	<-answered
-	other := newNamespace(t, "unchanged")
 	if got := other.at(v.place(podUID)); len(got) != 1 || !strings.HasPrefix(got[0], "ro,") {
 		t.Fatalf("elsewhere the interim mount is %v", got)
 	}

@@ -86,12 +86,12 @@ func TestUnpublishAroundTheStep(t *testing.T) {
 			worker := n.stopped()
 			c.kill()
 			remove := removeAll
-			if strings.HasPrefix(instant, "settle/") {
+			if !strings.HasPrefix(instant, "place/") {
 				remove = unpublishers["umount, delete the tree"]
 			}
 			_ = remove(v.place(podUID))
 			must(t, unix.Kill(worker, unix.SIGCONT))
-			if a := <-answered; a != nil && !a.GetAbnormal() && !strings.HasPrefix(instant, "settle/") {
+			if a := <-answered; a != nil && !a.GetAbnormal() && strings.HasPrefix(instant, "place/") {
 				t.Errorf("the place of a pod that is gone was healed: %v", a)
 			}
 			_ = remove(v.place(podUID))
@@ -106,7 +106,7 @@ func TestUnpublishAroundTheStep(t *testing.T) {
 // beneath the driver's mount is read-only, so that unpublishing once and
 // deleting the tree loses nothing.
 func TestPublishOnTop(t *testing.T) {
-	for _, instant := range []string{"place/verified", "settle/checked", "settle/copies"} {
+	for _, instant := range []string{"place/verified", "settle/checked", "settle/alone", "copies", "final/checked", "final/alone"} {
 		t.Run(instant, func(t *testing.T) {
 			n := newNode(t, "--standalone")
 			n.pause = instant

@@ -11,7 +11,7 @@ import (
 // the order in which it comes by.
 var instants = []string{
 	"place/cloned", "place/checked", "place/moved", "place/verified",
-	"settle/checked", "settle/copies", "settle/set",
+	"settle/checked", "settle/set", "copies", "final/checked", "final/set",
 }
 
 // TestKill kills the worker or the server at every instant of a rebind. One

@@ -197,6 +197,62 @@ func TestInsideStaging(t *testing.T) {
 	n.expect("abnormal", req, "Disconnected")
 }
 
+// TestInsideNestedMounts judges a path below the staging path by the mount that
+// it is in, each time the same.
+func TestInsideNestedMounts(t *testing.T) {
+	n := newNode(t, "--standalone").start()
+	v := n.newVolume("ext4", "nested")
+	nested := filepath.Join(v.staging, "sub")
+	must(t, unix.Mount("tmpfs", nested, "tmpfs", 0, ""))
+	mkdir(t, filepath.Join(nested, "dir"))
+	for _, p := range []string{nested, filepath.Join(nested, "dir"), filepath.Join(v.staging, "sub")} {
+		req := v.request()
+		req.VolumePath = p
+		for range 2 {
+			n.expect("healthy", req)
+		}
+		req.StagingTargetPath = ""
+		n.expect("healthy", req)
+	}
+}
+
+// TestStagedBelow heals a volume whose driver stages below the path that it was
+// given, whether or not the request names that path.
+func TestStagedBelow(t *testing.T) {
+	n := newNode(t, "--standalone").start()
+	v := n.newVolume("ext4", "staged below")
+	v.unpublish()
+	must(t, unix.Unmount(v.staging, 0))
+	named := v.request()
+	v.staging = filepath.Join(v.staging, "0001")
+	mkdir(t, v.staging)
+	v.stage()
+	v.publishAgain()
+	unnamed := v.request()
+	unnamed.StagingTargetPath = ""
+	before := n.table()
+	for range 2 {
+		n.expect("healthy", named)
+		v.unpublish()
+		n.expect("healed", unnamed)
+		v.unpublish()
+		n.expect("healed", named)
+		n.sameTable(before)
+	}
+}
+
+// TestDeletedDirectory reports a place whose directory in the volume was
+// deleted: what it shows still answers, and takes nothing any more.
+func TestDeletedDirectory(t *testing.T) {
+	n := newNode(t, "--standalone").start()
+	v := n.newVolume("ext4", "deleted")
+	v.unpublish()
+	must(t, unix.Mount(filepath.Join(v.staging, "sub"), v.place(podUID), "", unix.MS_BIND, ""))
+	n.expect("healthy", v.request())
+	must(t, os.RemoveAll(filepath.Join(v.staging, "sub")))
+	n.expect("abnormal", v.request(), "StaleFileHandle", "deleted")
+}
+
 // TestTwoDriversOneHandle keeps the volumes of two drivers apart that use the
 // same volume_id.
 func TestTwoDriversOneHandle(t *testing.T) {
