@@ -11,7 +11,8 @@ import (
 // the order in which it comes by.
 var instants = []string{
 	"place/cloned", "place/checked", "place/moved", "place/verified",
-	"settle/checked", "settle/set", "copies", "final/checked", "final/set",
+	"settle", "settle/checked", "settle/alone", "settle/set",
+	"copies", "final/checked", "final/alone", "final/set",
 }
 
 // TestKill kills the worker or the server at every instant of a rebind. One

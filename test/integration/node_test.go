@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -83,7 +84,13 @@ func (n *node) start() *node {
 	}
 	must(n.t, n.server.Start())
 	// Only then: a client that finds no socket waits a second to try again.
-	eventually(n.t, "the socket appears", func() bool { _, err := os.Stat(n.socket()); return err == nil })
+	eventually(n.t, "the socket answers", func() bool {
+		c, err := net.Dial("unix", n.socket())
+		if err == nil {
+			_ = c.Close()
+		}
+		return err == nil
+	})
 	conn, err := grpc.NewClient("unix://"+n.socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	must(n.t, err)
 	n.conn = conn

@@ -80,32 +80,6 @@ func TestDuplicate(t *testing.T) {
 	n.expect("healthy", v.request())
 }
 
-// TestDuplicateOverAnother leaves everything alone when the umount would also
-// take something else off staging.
-func TestDuplicateOverAnother(t *testing.T) {
-	n := newNode(t, "--standalone").start()
-	v := n.newVolume("ext4", "duplicated")
-	n.expect("healthy", v.request())
-	n.interimOn(v.staging, v.place(podUID))
-	// On staging the copy is replaced by something alive.
-	must(t, unix.Mount("", v.place(podUID), "", unix.MS_PRIVATE, ""))
-	must(t, unix.Unmount(v.staging, 0))
-	must(t, unix.Mount("", v.staging, "", unix.MS_PRIVATE, ""))
-	must(t, unix.Mount("tmpfs", v.staging, "tmpfs", 0, ""))
-	before := n.table()
-	a, err := n.call(v.request())
-	must(t, err)
-	if !a.GetAbnormal() {
-		t.Errorf("got %v", a)
-	}
-	for _, line := range n.table() {
-		if strings.HasPrefix(line, v.staging+" ") && strings.Contains(line, "tmpfs") {
-			return
-		}
-	}
-	t.Errorf("the mount on staging is gone\nbefore:\n%s", strings.Join(before, "\n"))
-}
-
 // interimOn puts an interim mount on a target, as a rebind does.
 func (n *node) interimOn(source, target string) {
 	n.t.Helper()
