@@ -247,9 +247,6 @@ func (o *observation) take(g *group) {
 	for _, i := range g.places {
 		p := &o.c.Places[i]
 		p.Look = g.sight.Paths[p.Path]
-		if top, mounted := p.Top(); mounted && g.sight.Kind == host.KindBlock && p.Look.Kind == "" && top.MayBeNode() {
-			p.Look.Kind, p.Look.Rdev = host.KindBlock, g.sight.Rdev
-		}
 	}
 	if g.probe != nil {
 		sb := o.superblock(*g.probe, g.sight)
@@ -301,8 +298,7 @@ func (o *observation) follow(ctx context.Context) error {
 	kubelet := o.node.Kubelet()
 	from, target := kubelet.Layout(p.Path), o.node.RealPath(p.Look.Link)
 	to := kubelet.Layout(target)
-	if from.Kind != host.LayoutPodBlock || to.Kind != host.LayoutBlock || to.PV != from.PV || to.PodUID != from.PodUID ||
-		strings.Contains(target, "/../") {
+	if from.Kind != host.LayoutPodBlock || to.Kind != host.LayoutBlock || to.PV != from.PV || to.PodUID != from.PodUID {
 		return Invalid("volume_path", "is a symbolic link, and not kubelet's own one from a pod to its block volume")
 	}
 	o.c.Volume.Path = target

@@ -143,8 +143,9 @@ func (m Mount) Same(o Mount) bool {
 const interimAttr = AttrReadOnly | AttrNoSUID | AttrNoDev | AttrNoExec | AttrNoSymFollow
 
 // settledMark stays on a mount that is usable again until its copies in other
-// mount namespaces are too.
-const settledMark = AttrNoSymFollow
+// mount namespaces are too. Two attributes, because somebody may have a reason
+// to add either of them to a place.
+const settledMark = AttrNoSymFollow | AttrNoDirAtime
 
 // Unsettled is true for a mount that has the wanted attributes and the mark.
 func (m Mount) Unsettled(want Attr) bool {

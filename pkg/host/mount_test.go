@@ -52,3 +52,24 @@ func TestSameMount(t *testing.T) {
 		}
 	}
 }
+
+// An attribute that somebody added to a place is no mark of ours.
+func TestUnsettled(t *testing.T) {
+	want := AttrNoSUID
+	for attr, unsettled := range map[Attr]bool{
+		want | AttrNoSymFollow | AttrNoDirAtime: true,
+		want:                                    false,
+		want | AttrNoSymFollow:                  false,
+		want | AttrNoDirAtime:                   false,
+		AttrNoSymFollow | AttrNoDirAtime:        false,
+		want | AttrReadOnly | AttrNoSymFollow | AttrNoDirAtime: false,
+	} {
+		if got := (Mount{Attr: attr}).Unsettled(want); got != unsettled {
+			t.Errorf("%s: %v, want %v", attr, got, unsettled)
+		}
+	}
+	marked := want | AttrNoSymFollow | AttrNoDirAtime
+	if (Mount{Attr: marked}).Unsettled(marked) {
+		t.Error("a place that is recorded with both attributes is settled")
+	}
+}
