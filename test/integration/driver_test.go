@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 	mount "k8s.io/mount-utils"
 
-	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/test/harness"
 )
 
 // removeAll is what careless drivers do to a target after its umount.
@@ -35,32 +35,29 @@ var unpublishers = map[string]func(target string) error{
 	},
 }
 
+// unpublished has a driver unpublish the place while the step stands still: the
+// data, seen at keeper, survives, and kubelet's next try brings the unpublishing
+// to its end.
+func (h halfway) unpublished(unpublish func(target string) error, keeper string) {
+	h.t.Helper()
+	first := unpublish(h.v.Place())
+	h.Resume()
+	h.LetGo()
+	if h.v.Sum(keeper) != h.sum {
+		h.t.Fatalf("the volume lost data; the driver got %v", first)
+	}
+	harness.Eventually(h.t, "kubelet's next tries succeed", func() bool { return unpublish(h.v.Place()) == nil })
+	h.intact(keeper)
+}
+
 // TestUnpublishAtEveryInstant has a driver unpublish the place while a step is
-// at work on it, at every instant: the data survives, and kubelet's next try
-// brings the unpublishing to its end.
+// at work on it, at every instant.
 func TestUnpublishAtEveryInstant(t *testing.T) {
 	for name, unpublish := range unpublishers {
 		for _, instant := range instants {
 			t.Run(name+" at "+instant, func(t *testing.T) {
-				n := newNode(t, "--standalone")
-				n.pause = instant
-				n.start()
-				v := n.newVolume("ext4", "unpublished")
-				n.expect("healthy", v.request())
-				sum := v.sum(v.staging)
-				v.unpublish()
-				answered := n.asyncCall(v.request())
-				worker := n.stopped()
-				first := unpublish(v.place(podUID))
-				must(t, unix.Kill(worker, unix.SIGCONT))
-				<-answered
-				if got := v.sum(v.staging); got != sum {
-					t.Fatalf("the volume lost data; the driver got %v", first)
-				}
-				eventually(t, "kubelet's next tries succeed", func() bool { return unpublish(v.place(podUID)) == nil })
-				if got := v.sum(v.staging); got != sum {
-					t.Fatal("the volume lost data in the end")
-				}
+				h := stopRebind(t, "ext4", instant)
+				h.unpublished(unpublish, h.v.Staging)
 			})
 		}
 	}
@@ -74,28 +71,27 @@ func TestUnpublishAtEveryInstant(t *testing.T) {
 func TestUnpublishAroundTheStep(t *testing.T) {
 	for _, instant := range instants {
 		t.Run(instant, func(t *testing.T) {
-			n := newNode(t)
-			n.pause = instant
-			n.start()
-			v := n.newVolume("ext4", "around")
-			c := n.newContainer(podUID, v.place(podUID))
-			n.expect("healthy", v.request())
-			sum := v.sum(v.staging)
-			v.unpublish()
-			answered := n.asyncCall(v.request())
-			worker := n.stopped()
-			c.kill()
+			n := harness.NewNode(t)
+			n.Pause = instant
+			n.Start()
+			v := n.NewVolume("ext4", "around")
+			c := n.NewContainer(harness.PodUID, v.Place())
+			n.Expect("healthy", v.Request())
+			sum := v.Sum(v.Staging)
+			v.Unpublish()
+			call := n.BeginAndStop(v.Request())
+			c.Kill()
 			remove := removeAll
 			if !strings.HasPrefix(instant, "place/") {
 				remove = unpublishers["umount, delete the tree"]
 			}
-			_ = remove(v.place(podUID))
-			must(t, unix.Kill(worker, unix.SIGCONT))
-			if a := <-answered; a != nil && !a.GetAbnormal() && strings.HasPrefix(instant, "place/") {
+			_ = remove(v.Place())
+			call.Resume()
+			if a := call.Answer(); a != nil && !a.GetAbnormal() && strings.HasPrefix(instant, "place/") {
 				t.Errorf("the place of a pod that is gone was healed: %v", a)
 			}
-			_ = remove(v.place(podUID))
-			if got := v.sum(v.staging); got != sum {
+			_ = remove(v.Place())
+			if got := v.Sum(v.Staging); got != sum {
 				t.Fatal("the volume lost data")
 			}
 		})
@@ -108,31 +104,24 @@ func TestUnpublishAroundTheStep(t *testing.T) {
 func TestPublishOnTop(t *testing.T) {
 	for _, instant := range []string{"place/verified", "settle/checked", "settle/alone", "copies", "final/checked", "final/alone"} {
 		t.Run(instant, func(t *testing.T) {
-			n := newNode(t, "--standalone")
-			n.pause = instant
-			n.start()
-			v := n.newVolume("ext4", "published on top")
-			n.expect("healthy", v.request())
-			sum := v.sum(v.staging)
-			elsewhere := newNamespace(t, "unchanged")
-			v.unpublish()
-			answered := n.asyncCall(v.request())
-			worker := n.stopped()
-			v.publishAgain()
-			resume(t, worker)
-			if a := <-answered; a == nil || !a.GetAbnormal() {
+			var elsewhere harness.Namespace
+			h := stopHealing(t, "ext4", instant, func(v *harness.Volume) {
+				elsewhere = harness.NewNamespace(t, "unchanged")
+				v.Unpublish()
+			})
+			h.v.PublishAgain()
+			h.Resume()
+			if a := h.Answer(); a == nil || !a.GetAbnormal() {
 				t.Errorf("got %v", a)
 			}
-			must(t, unix.Unmount(v.place(podUID), unix.MNT_DETACH))
-			for _, attr := range elsewhere.at(v.place(podUID)) {
+			harness.Must(t, unix.Unmount(h.v.Place(), unix.MNT_DETACH))
+			for _, attr := range elsewhere.At(h.v.Place()) {
 				if !strings.HasPrefix(attr, "ro,") {
 					t.Errorf("elsewhere what was beneath is %s", attr)
 				}
 			}
-			_ = removeAll(v.place(podUID))
-			if v.sum(v.staging) != sum {
-				t.Fatal("the volume lost data")
-			}
+			_ = removeAll(h.v.Place())
+			h.intact(h.v.Staging)
 		})
 	}
 }
@@ -140,27 +129,10 @@ func TestPublishOnTop(t *testing.T) {
 // TestPublishWhileTakingOff has the driver bind once more in the instant between
 // the last look and the umount, which knows names only: the loss is reported.
 func TestPublishWhileTakingOff(t *testing.T) {
-	n := newNode(t, "--standalone")
-	n.pause = "unmount/matched"
-	n.start()
-	v := n.newVolume("ext4", "bound again")
-	n.expect("healthy", v.request())
-	n.interimOn(v.staging, v.place(podUID))
-	answered := n.asyncCall(v.request())
-	worker := n.stopped()
-	v.publishAgain()
-	resume(t, worker)
-	if a := <-answered; a == nil || !a.GetAbnormal() || !strings.Contains(a.GetMessage(), "another mount") {
+	h := stopTakeOff(t, "unmount/matched")
+	h.v.PublishAgain()
+	h.Resume()
+	if a := h.Answer(); a == nil || !a.GetAbnormal() || !strings.Contains(a.GetMessage(), "another mount") {
 		t.Errorf("got %v", a)
 	}
-}
-
-// asyncCall calls in the background.
-func (n *node) asyncCall(req *healerpb.NodeHealerRequest) <-chan *healerpb.NodeHealerResponse {
-	answered := make(chan *healerpb.NodeHealerResponse, 1)
-	go func() {
-		a, _ := n.call(req)
-		answered <- a
-	}()
-	return answered
 }

@@ -21,64 +21,47 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/test/harness"
 )
 
 // TestFlagsTakeEffect sees from outside what those flags do that no other test
 // needs.
 func TestFlagsTakeEffect(t *testing.T) {
 	t.Run("driver-name", func(t *testing.T) {
-		n := newNode(t).start()
-		who, err := identity.NewIdentityClient(n.conn).GetIdentity(within(t), &identity.GetIdentityRequest{})
-		if err != nil || who.GetName() != driver || who.GetVendorVersion() == "" {
+		n := harness.NewNode(t).Start()
+		who, err := identity.NewIdentityClient(n.Conn).GetIdentity(within(t), &identity.GetIdentityRequest{})
+		if err != nil || who.GetName() != harness.Driver || who.GetVendorVersion() == "" {
 			t.Errorf("got %v, %v", who, err)
 		}
 	})
 	t.Run("allowed-uids", func(t *testing.T) {
-		n := newNode(t, "--allowed-uids=12345").startUnanswered()
-		v := n.newVolume("tmpfs", "not for us")
-		_, err := healerpb.NewHealerNodeClient(n.conn).NodeHealer(within(t), v.request(), grpc.WaitForReady(true))
+		n := harness.NewNode(t, "--allowed-uids=12345").StartUnanswered()
+		v := n.NewVolume("tmpfs", "not for us")
+		_, err := healerpb.NewHealerNodeClient(n.Conn).NodeHealer(within(t), v.Request(), grpc.WaitForReady(true))
 		if status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "--allowed-uids") {
 			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("health-address", func(t *testing.T) {
 		address := freeAddress(t)
-		n := newNode(t, "--health-address="+address).start()
+		n := harness.NewNode(t, "--health-address="+address).Start()
 		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		must(t, err)
+		harness.Must(t, err)
 		defer conn.Close()
 		got, err := grpc_health_v1.NewHealthClient(conn).Check(within(t), &grpc_health_v1.HealthCheckRequest{}, grpc.WaitForReady(true))
 		if err != nil || got.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 			t.Errorf("got %v, %v", got, err)
 		}
-		v := n.newVolume("tmpfs", "over TCP")
-		if _, err := healerpb.NewHealerNodeClient(conn).NodeHealer(within(t), v.request()); status.Code(err) != codes.Unimplemented {
+		v := n.NewVolume("tmpfs", "over TCP")
+		if _, err := healerpb.NewHealerNodeClient(conn).NodeHealer(within(t), v.Request()); status.Code(err) != codes.Unimplemented {
 			t.Errorf("NodeHealer over TCP: %v", err)
 		}
 	})
 }
 
-// startUnanswered starts a server that does not answer us.
-func (n *node) startUnanswered() *node {
-	n.t.Helper()
-	n.log = logFile(filepath.Join(n.dir, "log"))
-	log, err := os.Create(string(n.log))
-	must(n.t, err)
-	defer log.Close()
-	n.server = exec.Command(filepath.Join(bin, "node-healer"), append([]string{
-		"--endpoint=unix://" + n.socket(), "--driver-name=" + driver, "--kubelet-root=" + n.kubelet, "--state-dir=" + n.stateDir(),
-	}, n.args...)...)
-	n.server.Stderr = log
-	must(n.t, n.server.Start())
-	n.conn, err = grpc.NewClient("unix://"+n.socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	must(n.t, err)
-	eventually(n.t, "the socket appears", func() bool { _, err := os.Stat(n.socket()); return err == nil })
-	return n
-}
-
 func within(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -87,17 +70,17 @@ func within(t *testing.T) context.Context {
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	harness.Must(t, err)
 	defer l.Close()
 	return l.Addr().String()
 }
 
 // TestCommandLine sees what the program does without serving anything.
 func TestCommandLine(t *testing.T) {
-	needsRoot(t)
+	harness.NeedsRoot(t)
 	dir := t.TempDir()
 	good := []string{
-		"--driver-name=" + driver, "--kubelet-root=" + dir,
+		"--driver-name=" + harness.Driver, "--kubelet-root=" + dir,
 		"--state-dir=" + filepath.Join(dir, "state"), "--endpoint=unix://" + filepath.Join(dir, "run", "s.sock"),
 	}
 	for name, c := range map[string]struct {
@@ -118,13 +101,13 @@ func TestCommandLine(t *testing.T) {
 		"no unix socket":      {append(slices.Clone(good), "--endpoint=tcp://127.0.0.1:1"), 1, "unix:///"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, err := exec.CommandContext(within(t), filepath.Join(bin, "node-healer"), c.args...).CombinedOutput()
+			out, err := exec.CommandContext(within(t), harness.Server(), c.args...).CombinedOutput()
 			code := 0
 			var exit *exec.ExitError
 			if errors.As(err, &exit) {
 				code = exit.ExitCode()
 			} else {
-				must(t, err)
+				harness.Must(t, err)
 			}
 			if code != c.code || !strings.Contains(string(out), c.says) {
 				t.Errorf("exit code %d, want %d, with %q in:\n%s", code, c.code, c.says, out)
@@ -136,23 +119,23 @@ func TestCommandLine(t *testing.T) {
 // TestWhatProcessesCarry sees that requests' secrets are in no core file, and
 // that a worker gets nothing of the server's environment.
 func TestWhatProcessesCarry(t *testing.T) {
-	t.Setenv("SOMETHING_SECRET", canary)
-	n := newNode(t).start()
-	v := n.newVolume("tmpfs", "looked at")
-	n.expect("healthy", v.request())
+	t.Setenv("SOMETHING_SECRET", harness.Canary)
+	n := harness.NewNode(t).Start()
+	v := n.NewVolume("tmpfs", "looked at")
+	n.Expect("healthy", v.Request())
 	noCore := regexp.MustCompile(`(?m)^Max core file size +0 +0 `)
-	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", n.server.Process.Pid))
-	must(t, err)
+	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", n.PID()))
+	harness.Must(t, err)
 	if !noCore.Match(limits) {
 		t.Errorf("the server may leave a core file:\n%s", limits)
 	}
-	workers := n.workers()
+	workers := n.Workers()
 	if len(workers) == 0 {
 		t.Fatal("no worker waits for work: the test shows nothing")
 	}
 	for _, pid := range workers {
 		environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-		must(t, err)
+		harness.Must(t, err)
 		for _, variable := range strings.Split(strings.TrimSuffix(string(environ), "\x00"), "\x00") {
 			name, _, _ := strings.Cut(variable, "=")
 			// The second is of test builds only.

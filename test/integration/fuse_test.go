@@ -1,128 +1,155 @@
 package integration
 
 import (
-	"encoding/binary"
-	"errors"
-	"fmt"
 	"os"
-	"path/filepath"
-	"sync/atomic"
+	"slices"
+	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
-// fuseDaemon is the smallest daemon that a FUSE mount takes for alive: it
-// answers for an empty root directory, or with one errno, or not at all.
-type fuseDaemon struct {
-	t     *testing.T
-	dev   *os.File
-	errno atomic.Int32
-	// mute makes it read requests and never answer.
-	mute atomic.Bool
-	done chan struct{}
-	// connection is its directory in fusectl.
-	connection string
-}
-
-// Opcodes and layouts of include/uapi/linux/fuse.h.
-const (
-	fuseGetattr     = 3
-	fuseStatfs      = 17
-	fuseInit        = 26
-	fuseOpendir     = 27
-	fuseForget      = 2
-	fuseBatchForget = 42
-	fuseInterrupt   = 36
-	fuseHeaderOut   = 16
-)
-
-// mountFuse mounts a daemon's filesystem.
-func mountFuse(t *testing.T, target string) *fuseDaemon {
-	t.Helper()
-	// Blocking and outside the poller: closing it from elsewhere must not wait.
-	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	must(t, err)
-	must(t, unix.Mount("test-daemon", target, "fuse", unix.MS_NOSUID|unix.MS_NODEV,
-		fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fd)))
-	d := &fuseDaemon{t: t, dev: os.NewFile(uintptr(fd), "fuse"), done: make(chan struct{})}
-	go d.serve()
-	// While it still answers: a stat of a mute one does not return.
-	var st unix.Stat_t
-	must(t, unix.Stat(target, &st))
-	d.connection = fmt.Sprintf("/sys/fs/fuse/connections/%d", unix.Minor(st.Dev))
-	if _, err := os.Stat(d.connection); err != nil {
-		must(t, unix.Mount("fusectl", "/sys/fs/fuse/connections", "fusectl", 0, ""))
-	}
-	t.Cleanup(func() { _ = unix.Unmount(target, unix.MNT_DETACH|unix.MNT_FORCE); <-d.done })
-	return d
-}
-
-// serve answers until the connection ends.
-func (d *fuseDaemon) serve() {
-	defer close(d.done)
-	defer d.dev.Close()
-	buf := make([]byte, 1<<17)
-	for {
-		n, err := unix.Read(int(d.dev.Fd()), buf)
-		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOENT) {
-			continue
-		}
-		if err != nil {
-			return
-		}
-		if reply := d.answer(buf[:n]); reply != nil {
-			_, _ = unix.Write(int(d.dev.Fd()), reply)
-		}
-	}
-}
-
-func (d *fuseDaemon) answer(request []byte) []byte {
-	op, unique := binary.LittleEndian.Uint32(request[4:]), binary.LittleEndian.Uint64(request[8:])
-	var body []byte
-	switch op {
-	case fuseForget, fuseBatchForget, fuseInterrupt:
-		return nil
-	case fuseInit:
-		body = make([]byte, 64)
-		binary.LittleEndian.PutUint32(body[0:], 7)
-		binary.LittleEndian.PutUint32(body[4:], 31)
-		binary.LittleEndian.PutUint32(body[20:], 4096) // max_write
-	case fuseGetattr:
-		body = make([]byte, 16+88)
-		binary.LittleEndian.PutUint64(body[16:], 1)          // ino
-		binary.LittleEndian.PutUint32(body[16+60:], 0o40755) // mode
-		binary.LittleEndian.PutUint32(body[16+64:], 2)       // nlink
-	case fuseOpendir:
-		body = make([]byte, 16)
-	case fuseStatfs:
-		body = make([]byte, 80)
-	}
-	if op != fuseInit {
-		if d.mute.Load() {
-			return nil
-		}
-		if e := d.errno.Load(); e != 0 || body == nil {
-			if e == 0 {
-				e = int32(unix.ENOSYS)
+// TestFuse sees what becomes of a volume whose daemon is gone or silent.
+func TestFuse(t *testing.T) {
+	for name, c := range map[string]struct {
+		breaks func(fs *faultfs.FS)
+		says   []string
+	}{
+		"the daemon is killed":         {(*faultfs.FS).Kill, []string{"Disconnected", "ENOTCONN"}},
+		"the connection is aborted":    {(*faultfs.FS).Abort, []string{"Disconnected", "ENOTCONN"}},
+		"the daemon stands still":      {silent((*faultfs.FS).Stop), []string{"NotResponding", "no answer within 1s", " requests wait for the FUSE daemon"}},
+		"the daemon reads and is mute": {silent(func(fs *faultfs.FS) { fs.Mute() }), []string{"NotResponding", "no answer within 1s", " requests wait for the FUSE daemon"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := harness.NewNode(t, "--standalone", "--probe-timeout=1s").Start()
+			next := newNeighbour(n)
+			v, fs := n.NewFUSEVolume("fuse", faultfs.Config{})
+			n.Expect("healthy", v.Request())
+			c.breaks(fs)
+			before := n.Table()
+			for range 2 {
+				n.Expect("abnormal", v.Request(), c.says...)
 			}
-			return fuseReply(unique, e, nil)
-		}
+			n.SameTable(before)
+			next.untouched()
+		})
 	}
-	return fuseReply(unique, 0, body)
 }
 
-func fuseReply(unique uint64, errno int32, body []byte) []byte {
-	reply := make([]byte, fuseHeaderOut, fuseHeaderOut+len(body))
-	binary.LittleEndian.PutUint32(reply[0:], uint32(fuseHeaderOut+len(body)))
-	binary.LittleEndian.PutUint32(reply[4:], uint32(-errno))
-	binary.LittleEndian.PutUint64(reply[8:], unique)
-	return append(reply, body...)
+// silent breaks a daemon that two applications are waiting for.
+func silent(breaks func(fs *faultfs.FS)) func(fs *faultfs.FS) {
+	return func(fs *faultfs.FS) {
+		breaks(fs)
+		fs.Ask()
+		fs.Ask()
+		fs.AwaitWaiting(2)
+	}
 }
 
-// abort ends the connection as the death of the daemon does.
-func (d *fuseDaemon) abort() {
-	d.t.Helper()
-	must(d.t, os.WriteFile(filepath.Join(d.connection, "abort"), []byte("1"), 0o600))
-	<-d.done
+// TestFuseErrno sees what a daemon answers, and that it is healthy again when
+// the daemon says so.
+func TestFuseErrno(t *testing.T) {
+	for errno, reason := range map[syscall.Errno]string{
+		unix.EACCES: "PermissionDenied", unix.EPERM: "PermissionDenied",
+		unix.ESTALE:   "StaleFileHandle",
+		unix.ENOTCONN: "Disconnected",
+		unix.EIO:      "IOError", unix.ENXIO: "IOError", unix.ENODEV: "IOError", unix.ENOENT: "IOError",
+		unix.EBUSY: "IOError", unix.EROFS: "IOError", unix.ENOSPC: "IOError", unix.EDQUOT: "IOError",
+		unix.ETIMEDOUT: "IOError", unix.EHOSTDOWN: "IOError", unix.EREMOTEIO: "IOError", unix.EUCLEAN: "IOError",
+	} {
+		t.Run(unix.ErrnoName(errno), func(t *testing.T) {
+			n := harness.NewNode(t, "--standalone").Start()
+			next := newNeighbour(n)
+			v, fs := n.NewFUSEVolume("fuse", faultfs.Config{})
+			n.Expect("healthy", v.Request())
+			before := n.Table()
+			fs.Fail(errno)
+			for range 2 {
+				n.Expect("abnormal", v.Request(), reason, unix.ErrnoName(errno))
+			}
+			next.untouched()
+			fs.Lift()
+			n.Expect("healthy", v.Request())
+			n.SameTable(before)
+		})
+	}
+}
+
+// TestFuseFailsInOneThing sees what is hidden as long as nobody asks for it: the
+// kernel may answer for attributes from its cache, and a daemon that still has
+// them may be unable to open anything.
+func TestFuseFailsInOneThing(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind faultfs.Kind
+		says string
+	}{
+		"opening the root":      {faultfs.Open, "open"},
+		"attributes, in memory": {faultfs.Getattr, "statx"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := harness.NewNode(t, "--standalone").Start()
+			v, fs := n.NewFUSEVolume("moody", faultfs.Config{Valid: time.Hour})
+			n.Expect("healthy", v.Request())
+			fs.Fail(unix.EIO, c.kind)
+			if _, err := os.Stat(v.Place()); err != nil {
+				t.Fatalf("the cache does not answer: %v", err)
+			}
+			before := n.Table()
+			for range 2 {
+				n.Expect("abnormal", v.Request(), "IOError", "EIO", c.says)
+			}
+			n.SameTable(before)
+			fs.Lift()
+			n.Expect("healthy", v.Request())
+		})
+	}
+}
+
+// TestStuckWorker asks again and again for a volume at which a worker cannot be
+// ended: that costs one process, others are served, and the server still ends
+// well.
+func TestStuckWorker(t *testing.T) {
+	n := harness.NewNode(t, "--standalone", "--probe-timeout=300ms", "--slow-answer=300ms").Start()
+	next := newNeighbour(n)
+	v, fs := n.NewFUSEVolume("stuck", faultfs.Config{})
+	n.Expect("healthy", v.Request())
+	fs.Mute()
+	for range 5 {
+		n.Expect("abnormal", v.Request(), "NotResponding")
+		next.untouched()
+	}
+	stuck := slices.DeleteFunc(n.Workers(), func(pid int) bool { return harness.State(pid) != "D" })
+	if len(stuck) != 1 {
+		t.Errorf("%d workers wait uninterruptibly for one volume, want 1", len(stuck))
+	}
+	server := n.PID()
+	n.Stop()
+	if harness.State(server) != "" {
+		t.Error("the server did not end")
+	}
+	fs.Abort()
+	harness.Eventually(t, "the stuck worker ends", func() bool { return !slices.ContainsFunc(stuck, harness.Lives) })
+}
+
+// TestWorkerEndsWithItsServer kills the server while a worker waits for a daemon
+// that has not even read its request: the worker reads no socket and sees no end
+// of it, but it dies.
+func TestWorkerEndsWithItsServer(t *testing.T) {
+	n := harness.NewNode(t, "--standalone", "--probe-timeout=60s").Start()
+	v, fs := n.NewFUSEVolume("deaf", faultfs.Config{})
+	n.Expect("healthy", v.Request())
+	fs.Stop()
+	call := n.Begin(v.Request())
+	fs.AwaitWaiting(1)
+	workers := n.Workers()
+	if len(workers) == 0 {
+		t.Fatal("there is no worker")
+	}
+	n.Kill()
+	call.Answer()
+	harness.Eventually(t, "all workers end", func() bool { return !slices.ContainsFunc(workers, harness.Lives) })
 }

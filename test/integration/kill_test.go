@@ -3,8 +3,6 @@ package integration
 import (
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 // instants are all places at which a worker can be stopped while it rebinds, in
@@ -27,42 +25,34 @@ func TestKill(t *testing.T) {
 }
 
 func testKill(t *testing.T, victim, instant string) {
-	n := newNode(t, "--standalone")
-	n.pause = instant
-	n.start()
-	v := n.newVolume("ext4", "killed")
-	n.expect("healthy", v.request())
-	before, sum := n.table(), v.sum(v.staging)
-	v.unpublish()
+	h := stopRebind(t, "ext4", instant)
+	h.kill(victim)
+	h.n.SameTable(h.healthy)
+	h.intact(h.v.Place())
+	h.v.Writable(h.v.Place())
+	h.n.Expect("healthy", h.v.Request())
+}
 
-	answered := make(chan error, 1)
-	go func() { _, err := n.call(v.request()); answered <- err }()
-	worker := n.stopped()
+// kill kills the worker or the server, and has a new server heal.
+func (h halfway) kill(victim string) {
+	h.t.Helper()
 	if victim == "worker" {
-		must(t, unix.Kill(worker, unix.SIGKILL))
-		if err := <-answered; err != nil {
-			t.Fatalf("a lost worker is no error of the question: %v", err)
+		h.KillWorker()
+		if err := h.Err(); err != nil {
+			h.t.Fatalf("a lost worker is no error of the question: %v", err)
 		}
-		n.stop()
+		h.n.Stop()
 	} else {
-		n.kill()
-		if err := <-answered; err == nil {
-			t.Error("a killed server answered")
+		h.n.Kill()
+		if h.Err() == nil {
+			h.t.Error("a killed server answered")
 		}
 	}
-
-	n.pause = ""
-	n.start()
-	a, err := n.call(v.request())
+	h.restart()
+	a, err := h.n.Call(h.v.Request())
 	if err != nil || a.GetAbnormal() {
-		t.Fatalf("the next call does not heal: %v %v", a, err)
+		h.t.Fatalf("the next call does not heal: %v %v", a, err)
 	}
-	n.sameTable(before)
-	if got := v.sum(v.place(podUID)); got != sum {
-		t.Error("the data differs")
-	}
-	v.writable(v.place(podUID))
-	n.expect("healthy", v.request())
 }
 
 // TestKillTakingOff kills the worker or the server before and after it takes a
@@ -71,33 +61,10 @@ func TestKillTakingOff(t *testing.T) {
 	for _, victim := range []string{"worker", "server"} {
 		for _, instant := range []string{"take-off/checked", "take-off/done"} {
 			t.Run(victim+" at "+instant, func(t *testing.T) {
-				n := newNode(t, "--standalone")
-				n.pause = instant
-				n.start()
-				v := n.newVolume("ext4", "duplicated")
-				n.expect("healthy", v.request())
-				before, sum := n.table(), v.sum(v.staging)
-				n.interimOn(v.staging, v.place(podUID))
-				answered := n.asyncCall(v.request())
-				worker := n.stopped()
-				if victim == "worker" {
-					must(t, unix.Kill(worker, unix.SIGKILL))
-					<-answered
-					n.stop()
-				} else {
-					n.kill()
-					<-answered
-				}
-				n.pause = ""
-				n.start()
-				a, err := n.call(v.request())
-				if err != nil || a.GetAbnormal() {
-					t.Fatalf("the next call does not heal: %v %v", a, err)
-				}
-				n.sameTable(before)
-				if v.sum(v.place(podUID)) != sum {
-					t.Error("the data differs")
-				}
+				h := stopTakeOff(t, instant)
+				h.kill(victim)
+				h.n.SameTable(h.healthy)
+				h.intact(h.v.Place())
 			})
 		}
 	}
@@ -106,31 +73,22 @@ func TestKillTakingOff(t *testing.T) {
 // TestKilledBetweenHalves shows what stands at the place between the two halves
 // of a rebind: a mount through which nothing can be written or deleted.
 func TestKilledBetweenHalves(t *testing.T) {
-	n := newNode(t, "--standalone")
-	n.pause = "place/verified"
-	n.start()
-	v := n.newVolume("ext4", "interim")
-	n.expect("healthy", v.request())
-	v.unpublish()
-	go func() { _, _ = n.call(v.request()) }()
-	n.stopped()
-	n.kill()
-	for _, line := range n.table() {
-		if strings.HasPrefix(line, v.place(podUID)) && !strings.Contains(line, " ro,nosuid,nodev,noexec") {
+	h := stopRebind(t, "ext4", "place/verified")
+	h.n.Kill()
+	h.Answer()
+	place := h.v.Place()
+	for _, line := range h.n.Table() {
+		if strings.HasPrefix(line, place) && !strings.Contains(line, " ro,nosuid,nodev,noexec") {
 			t.Errorf("the interim mount is %q", line)
 		}
 	}
-	sum := v.sum(v.staging)
-	if err := removeAll(v.place(podUID)); err == nil {
+	if err := removeAll(place); err == nil {
 		t.Error("a tree with an interim mount was removed")
 	}
-	if v.sum(v.staging) != sum {
-		t.Error("the volume lost data")
-	}
-	n.pause = ""
-	n.args = nil // not standalone: nobody vouches
-	n.start()
-	before := n.table()
-	n.expect("abnormal", v.request(), "ReadOnlyFilesystem", "interrupted rebind")
-	n.sameTable(before)
+	h.intact(h.v.Staging)
+	h.n.Args = nil // not standalone: nobody vouches
+	h.restart()
+	before := h.n.Table()
+	h.n.Expect("abnormal", h.v.Request(), "ReadOnlyFilesystem", "interrupted rebind")
+	h.n.SameTable(before)
 }

@@ -1,30 +1,16 @@
 package integration
 
 import (
-	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/test/harness"
 )
 
 // halves are the instants of a rebind around which the place changes: the clone
 // has come, stands alone, becomes writable.
 var halves = []string{"place/moved", "place/verified", "copies"}
-
-// keep binds what is staged at a path outside kubelet's, so that the data can be
-// looked at whatever becomes of the places.
-func (v *volume) keep() string {
-	v.node.t.Helper()
-	t := v.node.t
-	keeper := filepath.Join(v.node.dir, "keeper")
-	if v.fs == "block" {
-		return v.device
-	}
-	mkdir(t, keeper)
-	must(t, unix.Mount(v.staging, keeper, "", unix.MS_BIND, ""))
-	must(t, unix.Mount("", keeper, "", unix.MS_PRIVATE, ""))
-	return keeper
-}
 
 // TestKillOnEveryKind kills the worker or the server during a rebind of every
 // kind of volume; the next call, to the same server or a new one, heals.
@@ -33,20 +19,14 @@ func TestKillOnEveryKind(t *testing.T) {
 		for _, instant := range halves {
 			t.Run(fs+" worker at "+instant, func(t *testing.T) { testKillWorker(t, fs, instant) })
 			t.Run(fs+" server at "+instant, func(t *testing.T) {
-				n, v, before := halfway(t, fs, instant)
-				sum := v.sum(v.stagedFile())
-				answered := n.asyncCall(v.request())
-				n.stopped()
-				n.kill()
-				<-answered
-				n.pause = ""
-				n.start()
-				n.expect("healed", v.request())
-				n.sameTable(before)
-				if v.sum(v.place(podUID)) != sum {
-					t.Error("the data differs")
-				}
-				v.writable(v.place(podUID))
+				h := stopRebind(t, fs, instant)
+				h.n.Kill()
+				h.Answer()
+				h.restart()
+				h.n.Expect("healed", h.v.Request())
+				h.n.SameTable(h.healthy)
+				h.intact(h.v.Place())
+				h.v.Writable(h.v.Place())
 			})
 		}
 	}
@@ -59,21 +39,12 @@ func TestUnpublishEveryKind(t *testing.T) {
 		for name, unpublish := range unpublishers {
 			for _, instant := range halves {
 				t.Run(fs+" "+name+" at "+instant, func(t *testing.T) {
-					n, v, _ := halfway(t, fs, instant)
-					keeper := v.keep()
-					sum := v.sum(keeper)
-					answered := n.asyncCall(v.request())
-					worker := n.stopped()
-					first := unpublish(v.place(podUID))
-					resume(t, worker)
-					<-answered
-					if v.sum(keeper) != sum {
-						t.Fatalf("the volume lost data; the driver got %v", first)
-					}
-					eventually(t, "kubelet's next tries succeed", func() bool { return unpublish(v.place(podUID)) == nil })
-					if v.sum(keeper) != sum {
-						t.Fatal("the volume lost data in the end")
-					}
+					var keeper string
+					h := stopHealing(t, fs, instant, func(v *harness.Volume) {
+						v.Unpublish()
+						keeper = v.Keep()
+					})
+					h.unpublished(unpublish, keeper)
 				})
 			}
 		}
@@ -83,29 +54,29 @@ func TestUnpublishEveryKind(t *testing.T) {
 // everyKinds are the conditions that a volume of any kind can have. A raw block
 // volume has no filesystem that could be read-only.
 var everyKinds = map[string]struct {
-	breaks func(t *testing.T, v *volume)
+	breaks func(t *testing.T, v *harness.Volume)
 	says   []string
 	block  bool
 }{
-	"staged mount and bind gone": {func(t *testing.T, v *volume) {
-		v.unpublish()
-		must(t, unix.Unmount(v.stagedFile(), 0))
+	"staged mount and bind gone": {func(t *testing.T, v *harness.Volume) {
+		v.Unpublish()
+		harness.Must(t, unix.Unmount(v.StagedFile(), 0))
 	}, []string{"NotMounted", "StagingNotMounted"}, true},
-	"bound twice": {func(t *testing.T, v *volume) {
-		must(t, unix.Mount("", v.place(podUID), "", unix.MS_PRIVATE, ""))
-		v.publishAgain()
+	"bound twice": {func(t *testing.T, v *harness.Volume) {
+		harness.Must(t, unix.Mount("", v.Place(), "", unix.MS_PRIVATE, ""))
+		v.PublishAgain()
 	}, []string{"StackedMounts", "2 mounts"}, true},
-	"another volume's": {func(t *testing.T, v *volume) {
-		other := v.node.newVolume(v.fs, "another one")
-		v.unpublish()
-		must(t, unix.Mount(other.stagedFile(), v.place(podUID), "", unix.MS_BIND, ""))
+	"another volume's": {func(t *testing.T, v *harness.Volume) {
+		other := v.Node.NewVolume(v.FS, "another one")
+		v.Unpublish()
+		harness.Must(t, unix.Mount(other.StagedFile(), v.Place(), "", unix.MS_BIND, ""))
 	}, []string{"WrongVolumeMounted"}, true},
-	"read-only mount": {func(t *testing.T, v *volume) {
-		must(t, unix.Mount("", v.place(podUID), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+	"read-only mount": {func(t *testing.T, v *harness.Volume) {
+		harness.Must(t, unix.Mount("", v.Place(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
 	}, []string{"ReadOnlyFilesystem", "recorded was read-write"}, true},
-	"read-only filesystem": {func(t *testing.T, v *volume) {
-		must(t, unix.Mount("", v.staging, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
-	}, []string{"ReadOnlyFilesystem", "filesystem is read-only"}, false},
+	"read-only filesystem": {func(t *testing.T, v *harness.Volume) {
+		harness.Must(t, unix.Mount("", v.Staging, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	}, []string{"ReadOnlyFilesystem", "the filesystem "}, false},
 }
 
 // TestConditionsOfEveryKind breaks a volume of every kind, asks twice, and sees
@@ -117,18 +88,18 @@ func TestConditionsOfEveryKind(t *testing.T) {
 				continue
 			}
 			t.Run(fs+" "+name, func(t *testing.T) {
-				n := newNode(t, "--standalone").start()
-				v := n.newVolume(fs, "sick")
-				n.expect("healthy", v.request())
-				keeper := v.keep()
-				sum := v.sum(keeper)
+				n := harness.NewNode(t, "--standalone").Start()
+				v := n.NewVolume(fs, "sick")
+				n.Expect("healthy", v.Request())
+				keeper := v.Keep()
+				sum := v.Sum(keeper)
 				c.breaks(t, v)
-				before := n.table()
+				before := n.Table()
 				for range 2 {
-					n.expect("abnormal", v.request(), c.says...)
-					n.sameTable(before)
+					n.Expect("abnormal", v.Request(), c.says...)
+					n.SameTable(before)
 				}
-				if v.sum(keeper) != sum {
+				if v.Sum(keeper) != sum {
 					t.Error("the data differs")
 				}
 			})

@@ -12,83 +12,67 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/test/harness"
 )
 
 const callers = 256
 
 // TestManyCallersOneVolume lets one of many callers through.
 func TestManyCallersOneVolume(t *testing.T) {
-	n := newNode(t, "--standalone")
-	n.pause = "place/checked"
-	n.start()
-	v := n.newVolume("ext4", "wanted by all")
-	n.expect("healthy", v.request())
-	before := n.table()
-	v.unpublish()
-	first := n.asyncCall(v.request())
-	worker := n.stopped()
-
-	codesSeen := n.callAll(func(int) *healerpb.NodeHealerRequest { return v.request() })
+	h := stopRebind(t, "ext4", "place/checked")
+	codesSeen := callAll(h.n, func(int) *healerpb.NodeHealerRequest { return h.v.Request() })
 	if codesSeen[codes.Aborted] != callers {
 		t.Errorf("while one call works, the others get %v", codesSeen)
 	}
-	resume(t, worker)
-	if a := <-first; a == nil || a.GetAbnormal() {
+	h.Resume()
+	if a := h.Answer(); a == nil || a.GetAbnormal() {
 		t.Errorf("the first call got %v", a)
 	}
-	n.sameTable(before)
-	n.expect("healthy", v.request())
+	h.n.SameTable(h.healthy)
+	h.n.Expect("healthy", h.v.Request())
 }
 
 // TestManyVolumes answers for many volumes at once, and gives everything back.
 func TestManyVolumes(t *testing.T) {
-	n := newNode(t, "--standalone", "--probe-timeout=30s").start()
-	volumes := make([]*volume, callers)
+	n := harness.NewNode(t, "--standalone", "--probe-timeout=30s").Start()
+	volumes := make([]*harness.Volume, callers)
 	for i := range volumes {
-		volumes[i] = n.newVolume("tmpfs", fmt.Sprintf("volume %d", i))
+		volumes[i] = n.NewVolume("tmpfs", fmt.Sprintf("volume %d", i))
 	}
-	before := n.table()
-	request := func(i int) *healerpb.NodeHealerRequest { return volumes[i].request() }
-	if seen := n.callAll(request); seen[codes.OK] != callers {
-		t.Fatalf("healthy volumes: %v\n%s", seen, n.log)
+	before := n.Table()
+	request := func(i int) *healerpb.NodeHealerRequest { return volumes[i].Request() }
+	if seen := callAll(n, request); seen[codes.OK] != callers {
+		t.Fatalf("healthy volumes: %v\n%s", seen, n.Log)
 	}
-	fds := openFiles(t, n.server.Process.Pid)
+	fds := openFiles(t, n.PID())
 	for _, v := range volumes {
-		v.unpublish()
+		v.Unpublish()
 	}
-	if seen := n.callAll(request); seen[codes.OK] != callers {
-		t.Fatalf("broken volumes: %v\n%s", seen, n.log)
+	if seen := callAll(n, request); seen[codes.OK] != callers {
+		t.Fatalf("broken volumes: %v\n%s", seen, n.Log)
 	}
-	n.sameTable(before)
-	eventually(t, "the server gives its descriptors back", func() bool { return openFiles(t, n.server.Process.Pid) <= fds })
-	eventually(t, "only idle workers are left", func() bool { return len(n.workers()) <= 4 })
-	for _, w := range n.workers() {
+	n.SameTable(before)
+	harness.Eventually(t, "the server gives its descriptors back", func() bool { return openFiles(t, n.PID()) <= fds })
+	harness.Eventually(t, "only idle workers are left", func() bool { return len(n.Workers()) <= 4 })
+	for _, w := range n.Workers() {
 		holdsNothing(t, w)
 	}
 }
 
 // TestCallerLeaves frees a volume only when the work on it has ended.
 func TestCallerLeaves(t *testing.T) {
-	n := newNode(t, "--standalone")
-	n.pause = "place/moved"
-	n.start()
-	v := n.newVolume("ext4", "left alone")
-	n.expect("healthy", v.request())
-	before := n.table()
-	v.unpublish()
-	leave := n.callAndLeave(v.request())
-	worker := n.stopped()
-	leave()
-	if _, err := n.call(v.request()); status.Code(err) != codes.Aborted {
+	h := stopRebind(t, "ext4", "place/moved")
+	h.Leave()
+	if _, err := h.n.Call(h.v.Request()); status.Code(err) != codes.Aborted {
 		t.Errorf("while the work goes on: %v", err)
 	}
-	resume(t, worker)
-	eventually(t, "the volume is free again", func() bool { _, err := n.call(v.request()); return err == nil })
-	n.sameTable(before)
+	h.Resume()
+	harness.Eventually(t, "the volume is free again", func() bool { _, err := h.n.Call(h.v.Request()); return err == nil })
+	h.n.SameTable(h.healthy)
 }
 
 // callAll calls for every volume at once and counts the codes.
-func (n *node) callAll(request func(i int) *healerpb.NodeHealerRequest) map[codes.Code]int {
+func callAll(n *harness.Node, request func(i int) *healerpb.NodeHealerRequest) map[codes.Code]int {
 	var (
 		wg   sync.WaitGroup
 		mu   sync.Mutex
@@ -96,12 +80,12 @@ func (n *node) callAll(request func(i int) *healerpb.NodeHealerRequest) map[code
 	)
 	for i := range callers {
 		wg.Go(func() {
-			a, err := n.call(request(i))
+			a, err := n.Call(request(i))
 			mu.Lock()
 			defer mu.Unlock()
 			seen[status.Code(err)]++
 			if err == nil && a.GetAbnormal() {
-				n.t.Errorf("volume %d: %s", i, a.GetMessage())
+				n.T.Errorf("volume %d: %s", i, a.GetMessage())
 			}
 		})
 	}
@@ -112,7 +96,7 @@ func (n *node) callAll(request func(i int) *healerpb.NodeHealerRequest) map[code
 func openFiles(t *testing.T, pid int) int {
 	t.Helper()
 	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	must(t, err)
+	harness.Must(t, err)
 	return len(entries)
 }
 
@@ -121,7 +105,7 @@ func openFiles(t *testing.T, pid int) int {
 func holdsNothing(t *testing.T, pid int) {
 	t.Helper()
 	links, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
-	must(t, err)
+	harness.Must(t, err)
 	for _, l := range links {
 		target, _ := os.Readlink(l)
 		switch filepath.Base(l) {

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/test/harness"
 )
 
 var kinds = []string{"ext4", "xfs", "btrfs", "tmpfs", "block"}
@@ -15,58 +17,44 @@ var kinds = []string{"ext4", "xfs", "btrfs", "tmpfs", "block"}
 func TestRebind(t *testing.T) {
 	for _, fs := range kinds {
 		t.Run(fs, func(t *testing.T) {
-			n := newNode(t, "--standalone").start()
-			v := n.newVolume(fs, "vol/"+fs+" with ^ odd")
-			other := n.newVolume("ext4", "a neighbour")
-			before, sum, otherSum := n.table(), v.sum(v.place(podUID)), other.sum(other.place(podUID))
-			n.expect("healthy", v.request())
-			n.expect("healthy", other.request())
-			n.sameTable(before)
+			n := harness.NewNode(t, "--standalone").Start()
+			v := n.NewVolume(fs, "vol/"+fs+" with ^ odd")
+			other := n.NewVolume("ext4", "a neighbour")
+			before, sum, otherSum := n.Table(), v.Sum(v.Place()), other.Sum(other.Place())
+			n.Expect("healthy", v.Request())
+			n.Expect("healthy", other.Request())
+			n.SameTable(before)
 			for range 2 {
-				v.unpublish()
-				n.expect("healed", v.request(), "NotMounted", "rebind")
-				n.sameTable(before)
-				if got := v.sum(v.place(podUID)); got != sum {
+				v.Unpublish()
+				n.Expect("healed", v.Request(), "NotMounted", "rebind")
+				n.SameTable(before)
+				if got := v.Sum(v.Place()); got != sum {
 					t.Errorf("the data at the place differs: %s, want %s", got, sum)
 				}
-				n.expect("healthy", v.request())
+				n.Expect("healthy", v.Request())
 			}
-			if got := other.sum(other.place(podUID)); got != otherSum {
+			if got := other.Sum(other.Place()); got != otherSum {
 				t.Error("the neighbour's data changed")
 			}
-			v.writable(v.place(podUID))
+			v.Writable(v.Place())
 		})
 	}
-}
-
-// writable shows that the place takes writes again, and puts things back.
-func (v *volume) writable(place string) {
-	v.node.t.Helper()
-	if v.fs == "block" {
-		f, err := os.OpenFile(place, os.O_WRONLY, 0)
-		must(v.node.t, err)
-		must(v.node.t, f.Close())
-		return
-	}
-	probe := filepath.Join(place, "written")
-	must(v.node.t, os.WriteFile(probe, []byte("x"), 0o600))
-	must(v.node.t, os.Remove(probe))
 }
 
 // TestRebindKeepsOptions publishes read-only, and a subdirectory, over a
 // read-write staged mount: each place gets its own options back.
 func TestRebindKeepsOptions(t *testing.T) {
-	n := newNode(t, "--standalone").start()
-	v := n.newVolume("ext4", "options")
-	p := v.place(podUID)
-	v.unpublish()
-	must(t, unix.Mount(filepath.Join(v.staging, "sub"), p, "", unix.MS_BIND, ""))
-	must(t, unix.Mount("", p, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOEXEC|unix.MS_NODEV|unix.MS_NOSUID|unix.MS_NOATIME, ""))
-	before := n.table()
-	n.expect("healthy", v.request())
-	v.unpublish()
-	n.expect("healed", v.request())
-	n.sameTable(before)
+	n := harness.NewNode(t, "--standalone").Start()
+	v := n.NewVolume("ext4", "options")
+	p := v.Place()
+	v.Unpublish()
+	harness.Must(t, unix.Mount(filepath.Join(v.Staging, "sub"), p, "", unix.MS_BIND, ""))
+	harness.Must(t, unix.Mount("", p, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOEXEC|unix.MS_NODEV|unix.MS_NOSUID|unix.MS_NOATIME, ""))
+	before := n.Table()
+	n.Expect("healthy", v.Request())
+	v.Unpublish()
+	n.Expect("healed", v.Request())
+	n.SameTable(before)
 	if err := os.WriteFile(filepath.Join(p, "x"), nil, 0o600); err == nil {
 		t.Error("the read-only place takes writes")
 	}
@@ -79,52 +67,54 @@ func TestRebindKeepsOptions(t *testing.T) {
 // gone, or is a link by now.
 func TestRebindOfLostSubdirectory(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, staging string){
-		"gone": func(t *testing.T, s string) { must(t, os.Rename(filepath.Join(s, "sub"), filepath.Join(s, "moved"))) },
+		"gone": func(t *testing.T, s string) {
+			harness.Must(t, os.Rename(filepath.Join(s, "sub"), filepath.Join(s, "moved")))
+		},
 		"link": func(t *testing.T, s string) {
-			must(t, os.Rename(filepath.Join(s, "sub"), filepath.Join(s, "moved")))
-			must(t, os.Symlink("/etc", filepath.Join(s, "sub")))
+			harness.Must(t, os.Rename(filepath.Join(s, "sub"), filepath.Join(s, "moved")))
+			harness.Must(t, os.Symlink("/etc", filepath.Join(s, "sub")))
 		},
 		"file": func(t *testing.T, s string) {
-			must(t, os.Rename(filepath.Join(s, "sub"), filepath.Join(s, "moved")))
-			must(t, os.WriteFile(filepath.Join(s, "sub"), nil, 0o600))
+			harness.Must(t, os.Rename(filepath.Join(s, "sub"), filepath.Join(s, "moved")))
+			harness.Must(t, os.WriteFile(filepath.Join(s, "sub"), nil, 0o600))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := newNode(t, "--standalone").start()
-			v := n.newVolume("ext4", "subdirectory")
-			p := v.place(podUID)
-			v.unpublish()
-			must(t, unix.Mount(filepath.Join(v.staging, "sub"), p, "", unix.MS_BIND, ""))
-			n.expect("healthy", v.request())
-			v.unpublish()
-			spoil(t, v.staging)
-			before := n.table()
-			n.expect("abnormal", v.request(), "NotMounted")
-			n.sameTable(before)
+			n := harness.NewNode(t, "--standalone").Start()
+			v := n.NewVolume("ext4", "subdirectory")
+			p := v.Place()
+			v.Unpublish()
+			harness.Must(t, unix.Mount(filepath.Join(v.Staging, "sub"), p, "", unix.MS_BIND, ""))
+			n.Expect("healthy", v.Request())
+			v.Unpublish()
+			spoil(t, v.Staging)
+			before := n.Table()
+			n.Expect("abnormal", v.Request(), "NotMounted")
+			n.SameTable(before)
 		})
 	}
 }
 
 // TestNeverSeenHealthy does nothing for a volume without a record.
 func TestNeverSeenHealthy(t *testing.T) {
-	n := newNode(t, "--standalone").start()
-	v := n.newVolume("ext4", "stranger")
-	v.unpublish()
-	before := n.table()
-	n.expect("abnormal", v.request(), "NotMounted", "never seen healthy")
-	n.sameTable(before)
+	n := harness.NewNode(t, "--standalone").Start()
+	v := n.NewVolume("ext4", "stranger")
+	v.Unpublish()
+	before := n.Table()
+	n.Expect("abnormal", v.Request(), "NotMounted", "never seen healthy")
+	n.SameTable(before)
 }
 
 // TestModeCheck changes nothing.
 func TestModeCheck(t *testing.T) {
-	n := newNode(t, "--standalone").start()
-	v := n.newVolume("ext4", "checked")
-	n.expect("healthy", v.request())
-	n.stop()
-	n.args = append(n.args, "--mode=check")
-	n.start()
-	v.unpublish()
-	before := n.table()
-	n.expect("abnormal", v.request(), "NotMounted", "--mode=check")
-	n.sameTable(before)
+	n := harness.NewNode(t, "--standalone").Start()
+	v := n.NewVolume("ext4", "checked")
+	n.Expect("healthy", v.Request())
+	n.Stop()
+	n.Args = append(n.Args, "--mode=check")
+	n.Start()
+	v.Unpublish()
+	before := n.Table()
+	n.Expect("abnormal", v.Request(), "NotMounted", "--mode=check")
+	n.SameTable(before)
 }

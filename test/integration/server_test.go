@@ -1,14 +1,12 @@
 package integration
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -18,19 +16,20 @@ import (
 	csi "github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/test/harness"
 )
 
 // TestRequests sees every error that a request for a real volume can get, and
 // that nothing changes.
 func TestRequests(t *testing.T) {
-	n := newNode(t, "--standalone").start()
-	v := n.newVolume("ext4", "requested")
-	raw := n.newVolume("block", "requested raw")
-	n.expect("healthy", v.request())
-	n.expect("healthy", raw.request())
-	before := n.table()
-	link := filepath.Join(n.kubelet, "pods/link")
-	must(t, os.Symlink(filepath.Join(n.kubelet, "pods", podUID), link))
+	n := harness.NewNode(t, "--standalone").Start()
+	v := n.NewVolume("ext4", "requested")
+	raw := n.NewVolume("block", "requested raw")
+	n.Expect("healthy", v.Request())
+	n.Expect("healthy", raw.Request())
+	before := n.Table()
+	link := filepath.Join(n.Kubelet, "pods/link")
+	harness.Must(t, os.Symlink(filepath.Join(n.Kubelet, "pods", harness.PodUID), link))
 	mode := &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}
 	for name, c := range map[string]struct {
 		change func(r *healerpb.NodeHealerRequest)
@@ -42,9 +41,9 @@ func TestRequests(t *testing.T) {
 		"outside":        {func(r *healerpb.NodeHealerRequest) { r.VolumePath = "/etc" }, codes.InvalidArgument, "volume_path"},
 		"dots":           {func(r *healerpb.NodeHealerRequest) { r.VolumePath += "/../mount" }, codes.InvalidArgument, "volume_path"},
 		"a link on the way": {func(r *healerpb.NodeHealerRequest) {
-			r.VolumePath = strings.Replace(r.GetVolumePath(), podUID, "link", 1)
+			r.VolumePath = strings.Replace(r.GetVolumePath(), harness.PodUID, "link", 1)
 		}, codes.InvalidArgument, "symbolic link"},
-		"no such path":   {func(r *healerpb.NodeHealerRequest) { r.VolumePath = n.kubelet + "/pods/none/volumes" }, codes.NotFound, "volume_path"},
+		"no such path":   {func(r *healerpb.NodeHealerRequest) { r.VolumePath = n.Kubelet + "/pods/none/volumes" }, codes.NotFound, "volume_path"},
 		"another volume": {func(r *healerpb.NodeHealerRequest) { r.VolumeId = "unknown" }, codes.NotFound, "another volume"},
 		"block for a filesystem": {func(r *healerpb.NodeHealerRequest) {
 			r.VolumeCapability = &csi.VolumeCapability{AccessMode: mode, AccessType: &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}}
@@ -54,13 +53,13 @@ func TestRequests(t *testing.T) {
 		}, codes.InvalidArgument, "fs_type"},
 		"staged only": {func(r *healerpb.NodeHealerRequest) { r.VolumePath = r.GetStagingTargetPath() }, codes.OK, ""},
 		"raw block by kubelet's link": {func(r *healerpb.NodeHealerRequest) {
-			*r = healerpb.NodeHealerRequest{VolumeId: raw.id, VolumePath: raw.podLink(podUID)} //nolint:govet // a fresh message
+			*r = healerpb.NodeHealerRequest{VolumeId: raw.ID, VolumePath: raw.PodLink(harness.PodUID)} //nolint:govet // a fresh message
 		}, codes.OK, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := v.request()
+			r := v.Request()
 			c.change(r)
-			a, err := n.call(r)
+			a, err := n.Call(r)
 			if status.Code(err) != c.code || (err != nil && !strings.Contains(err.Error(), c.says)) {
 				t.Errorf("got %v %v, want %v with %q", a, err, c.code, c.says)
 			}
@@ -69,74 +68,73 @@ func TestRequests(t *testing.T) {
 			}
 		})
 	}
-	n.sameTable(before)
-	if log := n.log.String(); strings.Contains(log, canary) {
+	n.SameTable(before)
+	if log := n.Log.String(); strings.Contains(log, harness.Canary) {
 		t.Errorf("a secret is in the log:\n%s", log)
 	}
-	n.noSecretsOnDisk()
+	noSecretsOnDisk(n)
 }
 
 // noSecretsOnDisk looks through the state directory and what /proc shows of
 // the server.
-func (n *node) noSecretsOnDisk() {
-	n.t.Helper()
-	files, err := filepath.Glob(n.stateDir() + "/*")
-	must(n.t, err)
-	more, err := filepath.Glob(n.stateDir() + "/records/*")
-	must(n.t, err)
-	files = append(append(files, more...), fmt.Sprintf("/proc/%d/cmdline", n.server.Process.Pid), fmt.Sprintf("/proc/%d/environ", n.server.Process.Pid))
+func noSecretsOnDisk(n *harness.Node) {
+	n.T.Helper()
+	files, err := filepath.Glob(n.StateDir() + "/*")
+	harness.Must(n.T, err)
+	more, err := filepath.Glob(n.StateDir() + "/records/*")
+	harness.Must(n.T, err)
+	files = append(append(files, more...), fmt.Sprintf("/proc/%d/cmdline", n.PID()), fmt.Sprintf("/proc/%d/environ", n.PID()))
 	for _, f := range files {
 		raw, err := os.ReadFile(f)
 		if errors.Is(err, unix.EISDIR) {
 			continue
 		}
-		must(n.t, err)
-		if strings.Contains(string(raw), canary) {
-			n.t.Errorf("a secret is in %s", f)
+		harness.Must(n.T, err)
+		if strings.Contains(string(raw), harness.Canary) {
+			n.T.Errorf("a secret is in %s", f)
 		}
 	}
 }
 
 // TestModeOff answers UNIMPLEMENTED.
 func TestModeOff(t *testing.T) {
-	n := newNode(t, "--mode=off").start()
-	v := n.newVolume("tmpfs", "off")
-	if _, err := n.call(v.request()); status.Code(err) != codes.Unimplemented {
+	n := harness.NewNode(t, "--mode=off").Start()
+	v := n.NewVolume("tmpfs", "off")
+	if _, err := n.Call(v.Request()); status.Code(err) != codes.Unimplemented {
 		t.Errorf("got %v", err)
 	}
 }
 
 // TestTerminate lets a running step reach its end and takes no new one.
 func TestTerminate(t *testing.T) {
-	n := newNode(t, "--standalone")
-	n.pause = "place/moved"
-	n.start()
-	v, other := n.newVolume("ext4", "terminated"), n.newVolume("ext4", "another")
-	v.publish(otherPod)
-	n.expect("healthy", v.request())
-	n.newContainer(otherPod, v.place(otherPod))
-	before := n.table()
-	v.unpublish()
-	must(t, unix.Unmount(v.place(otherPod), 0))
-	answered := n.asyncCall(v.request())
-	worker := n.stopped()
-	must(t, n.server.Process.Signal(syscall.SIGTERM))
-	eventually(t, "the signal arrives", func() bool { return strings.Contains(n.log.String(), "Stopping") })
-	if _, err := n.call(other.request()); status.Code(err) != codes.Unavailable {
+	n := harness.NewNode(t, "--standalone")
+	n.Pause = "place/moved"
+	n.Start()
+	v, other := n.NewVolume("ext4", "terminated"), n.NewVolume("ext4", "another")
+	v.Publish(harness.OtherPod)
+	n.Expect("healthy", v.Request())
+	n.NewContainer(harness.OtherPod, v.PlaceOf(harness.OtherPod))
+	before := n.Table()
+	v.Unpublish()
+	harness.Must(t, unix.Unmount(v.PlaceOf(harness.OtherPod), 0))
+	call := n.BeginAndStop(v.Request())
+	n.Terminate()
+	harness.Eventually(t, "the signal arrives", func() bool { return strings.Contains(n.Log.String(), "Stopping") })
+	if _, err := n.Call(other.Request()); status.Code(err) != codes.Unavailable {
 		t.Errorf("a new call while stopping got %v", err)
 	}
-	resume(t, worker)
-	if a := <-answered; a == nil || !strings.Contains(a.GetMessage(), "Done: rebind of published") ||
+	call.Resume()
+	if a := call.Answer(); a == nil || !strings.Contains(a.GetMessage(), "Done: rebind of published") ||
 		!strings.Contains(a.GetMessage(), "shutting down") {
 		t.Errorf("the running call got %v", a)
 	}
-	if err := n.wait(); err != nil {
+	if err := n.Wait(); err != nil {
 		t.Errorf("the server ended with %v", err)
 	}
-	if after := n.table(); len(after) != len(before)-1 {
+	if after := n.Table(); len(after) != len(before)-1 {
 		t.Errorf("of two lost binds one was to be healed before the end\nbefore: %v\nafter: %v", before, after)
 	}
-	if _, err := os.Stat(n.socket()); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(n.Socket()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket is left behind: %v", err)
 	}
 }
@@ -144,35 +142,24 @@ func TestTerminate(t *testing.T) {
 // TestTerminateCutsOff ends well even when a step does not come to its end; the
 // next server heals from there.
 func TestTerminateCutsOff(t *testing.T) {
-	n := newNode(t, "--standalone")
-	n.pause = "place/moved"
-	n.start()
-	v := n.newVolume("ext4", "cut off")
-	n.expect("healthy", v.request())
-	before := n.table()
-	v.unpublish()
-	answered := n.asyncCall(v.request())
-	n.stopped()
-	n.stop() // fails the test unless the exit code is 0
-	<-answered
-	n.pause = ""
-	n.start()
-	n.expect("healed", v.request(), "interrupted rebind")
-	n.sameTable(before)
+	h := stopRebind(t, "ext4", "place/moved")
+	h.n.Stop() // fails the test unless the exit code is 0
+	h.Answer()
+	h.restart()
+	h.n.Expect("healed", h.v.Request(), "interrupted rebind")
+	h.n.SameTable(h.healthy)
 }
 
 // TestSecondServer refuses to share a state directory, and a living socket.
 func TestSecondServer(t *testing.T) {
-	n := newNode(t).start()
+	n := harness.NewNode(t).Start()
 	for name, c := range map[string]struct{ endpoint, state, says string }{
-		"state directory": {filepath.Join(n.dir, "run2", "s.sock"), n.stateDir(), "in use by another node-healer"},
-		"socket":          {n.socket(), filepath.Join(n.dir, "state2"), "socket"},
+		"state directory": {filepath.Join(n.Dir, "run2", "s.sock"), n.StateDir(), "in use by another node-healer"},
+		"socket":          {n.Socket(), filepath.Join(n.Dir, "state2"), "socket"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
-			defer cancel()
-			out, err := exec.CommandContext(ctx, filepath.Join(bin, "node-healer"), "--endpoint=unix://"+c.endpoint,
-				"--driver-name="+driver, "--kubelet-root="+n.kubelet, "--state-dir="+c.state).CombinedOutput()
+			out, err := exec.CommandContext(within(t), harness.Server(), "--endpoint=unix://"+c.endpoint,
+				"--driver-name="+harness.Driver, "--kubelet-root="+n.Kubelet, "--state-dir="+c.state).CombinedOutput()
 			var exit *exec.ExitError
 			if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out), c.says) {
 				t.Errorf("got %v %s", err, out)
@@ -184,34 +171,17 @@ func TestSecondServer(t *testing.T) {
 // TestOtherNamespace runs the server in a mount namespace that sees none of the
 // volumes, as a pod without mount propagation would: it works in the host's.
 func TestOtherNamespace(t *testing.T) {
-	n := newNode(t, "--standalone", fmt.Sprintf("--host-mount-namespace=/proc/%d/ns/mnt", os.Getpid()))
-	n.namespace = true
-	n.start()
-	v := n.newVolume("ext4", "elsewhere")
-	sum := v.sum(v.place(podUID))
-	n.expect("healthy", v.request())
-	before := n.table()
-	v.unpublish()
-	n.expect("healed", v.request(), "NotMounted")
-	n.sameTable(before)
-	if v.sum(v.place(podUID)) != sum {
+	n := harness.NewNode(t, "--standalone", fmt.Sprintf("--host-mount-namespace=/proc/%d/ns/mnt", os.Getpid()))
+	n.Namespace = true
+	n.Start()
+	v := n.NewVolume("ext4", "elsewhere")
+	sum := v.Sum(v.Place())
+	n.Expect("healthy", v.Request())
+	before := n.Table()
+	v.Unpublish()
+	n.Expect("healed", v.Request(), "NotMounted")
+	n.SameTable(before)
+	if v.Sum(v.Place()) != sum {
 		t.Error("the data differs")
 	}
-}
-
-// callAndLeave calls, and gives a function that takes the caller away.
-func (n *node) callAndLeave(req *healerpb.NodeHealerRequest) (leave func()) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_, _ = healerpb.NewHealerNodeClient(n.conn).NodeHealer(ctx, req)
-	}()
-	return func() { cancel(); <-done }
-}
-
-// resume lets a stopped worker go on.
-func resume(t *testing.T, worker int) {
-	t.Helper()
-	must(t, unix.Kill(worker, unix.SIGCONT))
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/test/harness"
 )
 
 // TestRebindStaysInTheVolume spoils the way to the subdirectory that a place
@@ -14,41 +16,41 @@ import (
 func TestRebindStaysInTheVolume(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, sub string){
 		"a link to another directory of the volume": func(t *testing.T, sub string) {
-			must(t, os.Symlink("moved", sub))
+			harness.Must(t, os.Symlink("moved", sub))
 		},
 		"a link out of the volume": func(t *testing.T, sub string) {
 			outside := t.TempDir()
-			mkdir(t, filepath.Join(outside, "deep"))
-			must(t, os.Symlink(outside, sub))
+			harness.Mkdir(t, filepath.Join(outside, "deep"))
+			harness.Must(t, os.Symlink(outside, sub))
 		},
 		"a link out of it by dots": func(t *testing.T, sub string) {
 			outside := filepath.Join(filepath.Dir(filepath.Dir(sub)), "outside")
-			mkdir(t, filepath.Join(outside, "deep"))
-			must(t, os.Symlink("../outside", sub))
+			harness.Mkdir(t, filepath.Join(outside, "deep"))
+			harness.Must(t, os.Symlink("../outside", sub))
 		},
 		"another filesystem": func(t *testing.T, sub string) {
-			mkdir(t, sub)
-			must(t, unix.Mount("stranger", sub, "tmpfs", 0, "size=1m"))
-			mkdir(t, filepath.Join(sub, "deep"))
+			harness.Mkdir(t, sub)
+			harness.Must(t, unix.Mount("stranger", sub, "tmpfs", 0, "size=1m"))
+			harness.Mkdir(t, filepath.Join(sub, "deep"))
 		},
 		"a bind of the volume's own directory": func(t *testing.T, sub string) {
-			mkdir(t, sub)
-			must(t, unix.Mount(filepath.Join(filepath.Dir(sub), "moved"), sub, "", unix.MS_BIND, ""))
+			harness.Mkdir(t, sub)
+			harness.Must(t, unix.Mount(filepath.Join(filepath.Dir(sub), "moved"), sub, "", unix.MS_BIND, ""))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := newNode(t, "--standalone").start()
-			v := n.newVolume("ext4", "spoiled")
-			v.unpublish()
-			must(t, unix.Mount(filepath.Join(v.staging, "sub", "deep"), v.place(podUID), "", unix.MS_BIND, ""))
-			n.expect("healthy", v.request())
-			v.unpublish()
-			must(t, os.Rename(filepath.Join(v.staging, "sub"), filepath.Join(v.staging, "moved")))
-			spoil(t, filepath.Join(v.staging, "sub"))
-			before := n.table()
+			n := harness.NewNode(t, "--standalone").Start()
+			v := n.NewVolume("ext4", "spoiled")
+			v.Unpublish()
+			harness.Must(t, unix.Mount(filepath.Join(v.Staging, "sub", "deep"), v.Place(), "", unix.MS_BIND, ""))
+			n.Expect("healthy", v.Request())
+			v.Unpublish()
+			harness.Must(t, os.Rename(filepath.Join(v.Staging, "sub"), filepath.Join(v.Staging, "moved")))
+			spoil(t, filepath.Join(v.Staging, "sub"))
+			before := n.Table()
 			for range 2 {
-				n.expect("abnormal", v.request(), "NotMounted", "resolve the directory of the place")
-				n.sameTable(before)
+				n.Expect("abnormal", v.Request(), "NotMounted", "resolve the directory of the place")
+				n.SameTable(before)
 			}
 		})
 	}

@@ -5,40 +5,42 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/test/harness"
 )
 
 // TestDuplicateWithALivingTwin has an interim mount on a bind that shares its
 // events, and something alive at the same directory of another mount that
 // receives them: the kernel would take that off together with the interim one.
 func TestDuplicateWithALivingTwin(t *testing.T) {
-	for name, twin := range map[string]func(v *volume) string{
-		"on staging": func(v *volume) string { return v.staging },
-		"on another bind of it": func(v *volume) string {
-			p := filepath.Join(v.node.dir, "elsewhere")
-			mkdir(v.node.t, p)
-			must(v.node.t, unix.Mount(v.staging, p, "", unix.MS_BIND, ""))
+	for name, twin := range map[string]func(v *harness.Volume) string{
+		"on staging": func(v *harness.Volume) string { return v.Staging },
+		"on another bind of it": func(v *harness.Volume) string {
+			p := filepath.Join(v.Node.Dir, "elsewhere")
+			harness.Mkdir(v.Node.T, p)
+			harness.Must(v.Node.T, unix.Mount(v.Staging, p, "", unix.MS_BIND, ""))
 			return p
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := newNode(t, "--standalone").start()
-			v := n.newVolume("ext4", "duplicated")
-			n.expect("healthy", v.request())
+			n := harness.NewNode(t, "--standalone").Start()
+			v := n.NewVolume("ext4", "duplicated")
+			n.Expect("healthy", v.Request())
 			receiver := twin(v)
 			// A slave receives, and what is done on it reaches nobody else.
-			must(t, unix.Mount("", receiver, "", unix.MS_SLAVE, ""))
-			healthy := len(n.table())
-			n.interimOn(v.staging, v.place(podUID))
-			if len(n.table()) <= healthy+1 {
+			harness.Must(t, unix.Mount("", receiver, "", unix.MS_SLAVE, ""))
+			healthy := len(n.Table())
+			interimOn(t, v.Staging, v.Place())
+			if len(n.Table()) <= healthy+1 {
 				t.Fatal("the duplicate did not propagate: the test shows nothing")
 			}
 			// The copy that it received makes way for something alive.
-			must(t, unix.Unmount(receiver, 0))
-			must(t, unix.Mount("stranger", receiver, "tmpfs", 0, "size=1m"))
-			before := n.table()
+			harness.Must(t, unix.Unmount(receiver, 0))
+			harness.Must(t, unix.Mount("stranger", receiver, "tmpfs", 0, "size=1m"))
+			before := n.Table()
 			for range 2 {
-				n.expect("abnormal", v.request(), "StackedMounts", "would also take")
-				n.sameTable(before)
+				n.Expect("abnormal", v.Request(), "StackedMounts", "would also take")
+				n.SameTable(before)
 			}
 		})
 	}

@@ -1,0 +1,55 @@
+package harness
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// Build says how the binaries under test are built.
+type Build int
+
+const (
+	// Faults builds with the tag `faults`, with which a worker can be stopped at
+	// every instant of a step, and the server with the race detector: the tests
+	// are its heaviest load.
+	Faults Build = iota
+	// Plain builds what is deployed, to be measured.
+	Plain
+	// Nothing is for tests of the harness itself, which start no server.
+	Nothing
+)
+
+// bin is where the binaries under test are.
+var bin string
+
+// Server is the path of the node-healer under test.
+func Server() string { return filepath.Join(bin, "node-healer") }
+
+// into builds the binaries into a directory.
+func (b Build) into(dir string) error {
+	if b == Nothing {
+		return nil
+	}
+	bin = dir
+	server, worker := []string{"-tags=faults", "-race"}, []string{"-tags=faults"}
+	cgo := "1" // the race detector needs it
+	if b == Plain {
+		server, worker, cgo = nil, nil, "0"
+	}
+	if err := build(dir, "node-healer", cgo, server); err != nil {
+		return err
+	}
+	return build(dir, "node-healer-worker", "0", worker)
+}
+
+func build(dir, name, cgo string, flags []string) error {
+	args := append([]string{"build", "-buildvcs=false", "-o", filepath.Join(dir, name)}, flags...)
+	cmd := exec.Command("go", append(args, "github.com/csi-addons/node-healer/cmd/"+name)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", name, err, out)
+	}
+	return nil
+}

@@ -1,0 +1,129 @@
+package harness
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+)
+
+// Call asks for a volume with a deadline of its own.
+func (n *Node) Call(req *healerpb.NodeHealerRequest) (*healerpb.NodeHealerResponse, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	return healerpb.NewHealerNodeClient(n.Conn).NodeHealer(ctx, req)
+}
+
+// Expect asks for a volume and compares the verdict (healthy, healed, abnormal)
+// and parts of the message.
+func (n *Node) Expect(verdict string, req *healerpb.NodeHealerRequest, has ...string) {
+	n.T.Helper()
+	a, err := n.Call(req)
+	if err != nil {
+		n.T.Fatalf("NodeHealer: %v\n%s", err, n.Log)
+	}
+	if !strings.HasPrefix(a.GetMessage(), verdict+":") || a.GetAbnormal() != (verdict == "abnormal") {
+		n.T.Fatalf("want %s, got abnormal=%v %q\n%s", verdict, a.GetAbnormal(), a.GetMessage(), n.Log)
+	}
+	for _, h := range has {
+		if !strings.Contains(a.GetMessage(), h) {
+			n.T.Fatalf("the message lacks %q: %q", h, a.GetMessage())
+		}
+	}
+}
+
+// Begun is a call that goes on while the test does something else.
+type Begun struct {
+	n      *Node
+	leave  context.CancelFunc
+	done   chan struct{}
+	answer *healerpb.NodeHealerResponse
+	err    error
+	worker int
+}
+
+// Begin calls in the background.
+func (n *Node) Begin(req *healerpb.NodeHealerRequest) *Begun {
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	b := &Begun{n: n, leave: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(b.done)
+		defer cancel()
+		b.answer, b.err = healerpb.NewHealerNodeClient(n.Conn).NodeHealer(ctx, req)
+	}()
+	return b
+}
+
+// BeginAndStop calls in the background and waits for a worker to stop at an
+// instant of Pause.
+func (n *Node) BeginAndStop(req *healerpb.NodeHealerRequest) *Begun {
+	n.T.Helper()
+	b := n.Begin(req)
+	Eventually(n.T, "a worker stops at "+n.Pause, func() bool {
+		b.worker = n.paused()
+		return b.worker != 0
+	})
+	return b
+}
+
+// Resume lets the stopped worker go on.
+func (b *Begun) Resume() {
+	b.n.T.Helper()
+	Must(b.n.T, unix.Kill(b.worker, unix.SIGCONT))
+}
+
+// KillWorker kills the stopped worker.
+func (b *Begun) KillWorker() {
+	b.n.T.Helper()
+	Must(b.n.T, unix.Kill(b.worker, unix.SIGKILL))
+}
+
+// Leave takes the caller away.
+func (b *Begun) Leave() {
+	b.leave()
+	<-b.done
+}
+
+// Answer waits for what the call gave: nil when that is an error.
+func (b *Begun) Answer() *healerpb.NodeHealerResponse {
+	<-b.done
+	return b.answer
+}
+
+// Err waits for the call's error.
+func (b *Begun) Err() error {
+	<-b.done
+	return b.err
+}
+
+// Unstopped is Answer, and fails the test when a worker gets as far as the next
+// instant at which it would stop.
+func (b *Begun) Unstopped() *healerpb.NodeHealerResponse {
+	b.n.T.Helper()
+	b.whenPaused(func(int) { b.n.T.Fatalf("the step went on, to one of %s", b.n.Pause) })
+	return b.answer
+}
+
+// LetGo is Answer, and lets every worker go on that stops meanwhile.
+func (b *Begun) LetGo() *healerpb.NodeHealerResponse {
+	b.whenPaused(func(worker int) { _ = unix.Kill(worker, unix.SIGCONT) })
+	return b.answer
+}
+
+// whenPaused waits for the call and acts on each worker that stops meanwhile.
+func (b *Begun) whenPaused(act func(worker int)) {
+	b.n.T.Helper()
+	for {
+		select {
+		case <-b.done:
+			return
+		case <-time.After(2 * time.Millisecond):
+		}
+		if worker := b.n.paused(); worker != 0 {
+			act(worker)
+		}
+	}
+}

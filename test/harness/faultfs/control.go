@@ -1,0 +1,123 @@
+package faultfs
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// patience bounds waiting for the daemon, which answers orders at once.
+const patience = 60 * time.Second
+
+// Fail answers requests of these kinds with an errno; no kind means All, here
+// and below.
+func (f *FS) Fail(errno syscall.Errno, kinds ...Kind) {
+	f.t.Helper()
+	f.set(fault{Errno: errno}, kinds)
+}
+
+// Delay answers requests of these kinds late, and those that wait already as
+// well.
+func (f *FS) Delay(d time.Duration, kinds ...Kind) {
+	f.t.Helper()
+	f.set(fault{Delay: d}, kinds)
+}
+
+// Mute reads requests of these kinds and does not answer them until something
+// else is ordered for that kind. Who waits for one cannot be killed meanwhile.
+func (f *FS) Mute(kinds ...Kind) {
+	f.t.Helper()
+	f.set(fault{Mute: true}, kinds)
+}
+
+// DropWrites takes what is written and forgets it.
+func (f *FS) DropWrites() {
+	f.t.Helper()
+	f.set(fault{Drop: true}, []Kind{Write})
+}
+
+// Lift ends all faults of these kinds; who waits gets an answer.
+func (f *FS) Lift(kinds ...Kind) {
+	f.t.Helper()
+	f.set(fault{}, kinds)
+}
+
+func (f *FS) set(what fault, kinds []Kind) {
+	f.t.Helper()
+	if len(kinds) == 0 {
+		kinds = []Kind{All}
+	}
+	f.order(order{Kinds: kinds, Fault: what})
+}
+
+// Requests is the number of requests of a kind that the daemon has read so far.
+func (f *FS) Requests(k Kind) int {
+	f.t.Helper()
+	return f.order(order{})[k]
+}
+
+// order has the daemon obey, and gives what it has counted.
+func (f *FS) order(o order) counts {
+	f.t.Helper()
+	f.must(f.control.SetDeadline(time.Now().Add(patience)))
+	f.must(f.orders.Encode(o))
+	var seen counts
+	f.must(f.answers.Decode(&seen))
+	return seen
+}
+
+// Stop makes the daemon stand still: it reads no more requests, and takes no
+// orders. Who waits for a request that it has not read can be killed.
+func (f *FS) Stop() {
+	f.t.Helper()
+	f.must(f.daemon.Process.Signal(unix.SIGSTOP))
+	f.eventually("the daemon stands still", func() bool { return f.state() == 'T' })
+}
+
+// Continue lets a stopped daemon go on.
+func (f *FS) Continue() {
+	f.t.Helper()
+	f.must(f.daemon.Process.Signal(unix.SIGCONT))
+}
+
+// Kill ends the daemon, and with it the connection.
+func (f *FS) Kill() {
+	f.t.Helper()
+	_ = f.daemon.Process.Kill() // it may have ended by itself
+	<-f.ended
+}
+
+// Abort ends the connection, and the daemon, which may stand still or sit on a
+// request, with it. Whoever waits gets an error.
+func (f *FS) Abort() {
+	f.t.Helper()
+	f.must(os.WriteFile(filepath.Join(f.connection, "abort"), []byte("1"), 0))
+	f.Kill()
+}
+
+// AwaitWaiting waits until at least n requests wait for an answer.
+func (f *FS) AwaitWaiting(n int) {
+	f.t.Helper()
+	f.eventually("somebody waits for an answer", func() bool { return f.Waiting() >= n })
+}
+
+// state is the daemon's one-letter state of proc(5).
+func (f *FS) state() byte {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", f.daemon.Process.Pid))
+	f.must(err)
+	return raw[bytes.LastIndexByte(raw, ')')+2]
+}
+
+func (f *FS) eventually(what string, ok func() bool) {
+	f.t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			f.t.Fatalf("not seen in time: %s", what)
+		}
+	}
+}

@@ -1,0 +1,45 @@
+package harness
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+)
+
+// Patience bounds every wait of the tests. It is no claim about speed.
+const Patience = 60 * time.Second
+
+// Must fails the test on an error.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Mkdir makes a directory and those above it.
+func Mkdir(t testing.TB, path string) {
+	t.Helper()
+	Must(t, os.MkdirAll(path, 0o755))
+}
+
+// Run executes a program, fails the test when it fails, and gives its output.
+func Run(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+	}
+	return string(out)
+}
+
+// Eventually waits for something that another process does.
+func Eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(Patience); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not seen in time: %s", what)
+		}
+	}
+}

@@ -1,0 +1,51 @@
+package harness
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Workers lists the server's worker processes.
+func (n *Node) Workers() []int {
+	if n.server == nil {
+		return nil
+	}
+	var pids []int
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", n.PID()))
+	for _, task := range tasks {
+		raw, _ := os.ReadFile(task)
+		for _, f := range strings.Fields(string(raw)) {
+			if pid, err := strconv.Atoi(f); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+// paused gives a worker that stands still at an instant of Pause, 0 for none.
+func (n *Node) paused() int {
+	workers := n.Workers()
+	if i := slices.IndexFunc(workers, func(pid int) bool { return State(pid) == "T" }); i >= 0 {
+		return workers[i]
+	}
+	return 0
+}
+
+// Lives is false when a process is gone, but for its parent to notice.
+func Lives(pid int) bool { return !slices.Contains([]string{"", "Z"}, State(pid)) }
+
+// State gives a process's one-letter state, empty when it is gone.
+func State(pid int) string {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return ""
+	}
+	after := raw[bytes.LastIndexByte(raw, ')')+2:]
+	return string(after[:1])
+}

@@ -1,0 +1,75 @@
+package integration
+
+import (
+	"testing"
+
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// pausing makes a node whose workers stop at the given instants, and a healthy
+// volume on it.
+func pausing(t *testing.T, fs, instants string, args ...string) (*harness.Node, *harness.Volume) {
+	t.Helper()
+	n := harness.NewNode(t, append([]string{"--standalone"}, args...)...)
+	n.Pause = instants
+	n.Start()
+	v := n.NewVolume(fs, "vol at an instant")
+	n.Expect("healthy", v.Request())
+	return n, v
+}
+
+// halfway is a call whose step stands still in the middle.
+type halfway struct {
+	*harness.Begun
+	t *testing.T
+	n *harness.Node
+	v *harness.Volume
+	// healthy is the mount table before anything was broken, sum the data.
+	healthy []string
+	sum     string
+}
+
+// stopRebind loses the published bind of a volume, calls, and waits for a worker
+// to stop at one of the given instants of the rebind.
+func stopRebind(t *testing.T, fs, instants string) halfway {
+	t.Helper()
+	return stopHealing(t, fs, instants, (*harness.Volume).Unpublish)
+}
+
+// stopTakeOff is stopRebind for an interim mount that stands on the driver's.
+func stopTakeOff(t *testing.T, instants string) halfway {
+	t.Helper()
+	return stopHealing(t, "ext4", instants, func(v *harness.Volume) { interimOn(t, v.Staging, v.Place()) })
+}
+
+func stopHealing(t *testing.T, fs, instants string, breaks func(*harness.Volume)) halfway {
+	t.Helper()
+	n, v := pausing(t, fs, instants)
+	h := halfway{t: t, n: n, v: v, healthy: n.Table(), sum: v.Sum(v.StagedFile())}
+	breaks(v)
+	h.Begun = n.BeginAndStop(v.Request())
+	return h
+}
+
+// again calls once more, and lets every worker go on that stops.
+func (h halfway) again() {
+	h.t.Helper()
+	if a := h.n.Begin(h.v.Request()).LetGo(); a == nil || a.GetAbnormal() {
+		h.t.Fatalf("the next call got %v", a)
+	}
+}
+
+// restart starts the next server, whose workers do not stop.
+func (h halfway) restart() {
+	h.t.Helper()
+	h.n.Pause = ""
+	h.n.Start()
+}
+
+// intact fails the test when the data seen at a path is not what it was.
+func (h halfway) intact(path string) {
+	h.t.Helper()
+	if h.v.Sum(path) != h.sum {
+		h.t.Fatal("the volume lost data")
+	}
+}

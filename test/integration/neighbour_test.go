@@ -1,0 +1,30 @@
+package integration
+
+import (
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// neighbour is a healthy volume on the node of a sick one.
+type neighbour struct {
+	n  *harness.Node
+	v  *harness.Volume
+	id uint64
+}
+
+// newNeighbour makes a neighbour. Everything that a test breaks, it breaks later.
+func newNeighbour(n *harness.Node) neighbour {
+	n.T.Helper()
+	v := n.NewVolume("ext4", "neighbour")
+	n.Expect("healthy", v.Request())
+	return neighbour{n: n, v: v, id: harness.MountID(n.T, v.Place())}
+}
+
+// untouched fails the test when the neighbour is not healthy, or not published
+// by the same mount as ever.
+func (b neighbour) untouched() {
+	b.n.T.Helper()
+	b.n.Expect("healthy", b.v.Request())
+	if id := harness.MountID(b.n.T, b.v.Place()); id != b.id {
+		b.n.T.Errorf("the neighbour's mount %d is now %d", b.id, id)
+	}
+}
