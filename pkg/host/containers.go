@@ -95,32 +95,69 @@ func (p Procfs) cgroupOf(pid int, podUID string) (string, bool) {
 	return "", false
 }
 
-// podOf reads the pod UID from a cgroup path, as kubelet's two cgroup drivers
-// write it:
-//
-//	kubepods/burstable/pod<uid>/<container>
-//	kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice/...
-//
-// The first pod below kubelet's own directory counts: what lies deeper a
-// container may have made itself.
+// podOf reads the pod UID from a cgroup path.
 func podOf(cgroup string) string {
+	podUID, _ := workloadOf(cgroup)
+	return podUID
+}
+
+// workloadOf reads pod UID and container id from a cgroup path, as kubelet's two
+// cgroup drivers and the runtimes write it:
+//
+//	kubepods/burstable/pod<uid>/<id>
+//	kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice/cri-containerd-<id>.scope
+//
+// The first pod below kubelet's own directory counts, and what stands right
+// below it: what lies deeper a container may have made itself.
+func workloadOf(cgroup string) (podUID, container string) {
 	inKubepods := false
-	for part := range strings.SplitSeq(cgroup, "/") {
+	parts := strings.Split(cgroup, "/")
+	for i, part := range parts {
 		// With a --cgroup-root the slices carry its name in front.
 		inKubepods = inKubepods || part == "kubepods" || part == "kubepods.slice" || strings.HasSuffix(part, "-kubepods.slice")
 		if !inKubepods {
 			continue
 		}
-		if uid, isPod := strings.CutPrefix(part, "pod"); isPod {
-			return uid
+		uid, isPod := strings.CutPrefix(part, "pod")
+		if slice, isSlice := strings.CutSuffix(part, ".slice"); !isPod && isSlice {
+			_, uid, isPod = strings.Cut(slice, "-pod")
+			uid = strings.ReplaceAll(uid, "_", "-")
 		}
-		if slice, isSlice := strings.CutSuffix(part, ".slice"); isSlice {
-			if _, uid, isPod := strings.Cut(slice, "-pod"); isPod {
-				return strings.ReplaceAll(uid, "_", "-")
+		if isPod {
+			if i+1 < len(parts) {
+				container = containerID(parts[i+1])
 			}
+			return uid, container
 		}
 	}
-	return ""
+	return "", ""
+}
+
+// containerID reads the id from the directory that a runtime makes for a
+// container. It is empty for any other directory, such as that of CRI-O's
+// monitor (crio-conmon-<id>.scope), which is not in the container.
+func containerID(dir string) string {
+	id := strings.TrimSuffix(dir, ".scope")
+	for _, runtime := range [...]string{"cri-containerd-", "crio-", "docker-", "libpod-"} {
+		id = strings.TrimPrefix(id, runtime)
+	}
+	isHex := func(c rune) bool { return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' }
+	if len(id) < 12 || len(id) > 64 || strings.TrimFunc(id, isHex) != "" {
+		return ""
+	}
+	return id
+}
+
+// workloadIn reads pod UID and container id from the text of a process's cgroup
+// file. On cgroup v1 it has a line for each controller.
+func workloadIn(file string) (podUID, container string) {
+	for line := range strings.Lines(file) {
+		_, cgroup, _ := strings.Cut(strings.TrimSpace(line), ":/")
+		if podUID, container = workloadOf(cgroup); podUID != "" {
+			return podUID, container
+		}
+	}
+	return "", ""
 }
 
 // hasMounted looks for the superblock in the process's mount table.

@@ -74,6 +74,32 @@ func TestHolderByCgroup(t *testing.T) {
 	}
 }
 
+func TestContainerOfACgroup(t *testing.T) {
+	const id = "6f1d0c3b5a7e9f2d4c6b8a0e1f3d5c7b9a2e4f6d8c0b1a3e5f7d9c2b4a6e8f0d"
+	under := strings.ReplaceAll(podUID, "-", "_")
+	slice := "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + under + ".slice/"
+	for name, tc := range map[string]struct{ file, pod, container string }{
+		"containerd, systemd":     {slice + "cri-containerd-" + id + ".scope\n", podUID, id},
+		"CRI-O, systemd":          {slice + "crio-" + id + ".scope\n", podUID, id},
+		"docker, systemd":         {slice + "docker-" + id + ".scope\n", podUID, id},
+		"cgroupfs":                {"0::/kubepods/besteffort/pod" + podUID + "/" + id + "\n", podUID, id},
+		"CRI-O, cgroupfs":         {"0::/kubepods/pod" + podUID + "/crio-" + id + "\n", podUID, id},
+		"v1":                      {"3:cpu:/\n2:memory:/kubepods/pod" + podUID + "/" + id + "\n0::/\n", podUID, id},
+		"deeper, made inside":     {slice + "cri-containerd-" + id + ".scope/kubepods/pod1/" + strings.Repeat("b", 64) + "\n", podUID, id},
+		"CRI-O's monitor":         {slice + "crio-conmon-" + id + ".scope\n", podUID, ""},
+		"the pod itself":          {slice + "\n", podUID, ""},
+		"a directory of somebody": {"0::/kubepods/pod" + podUID + "/my things\n", podUID, ""},
+		"named like a pod":        {"0::/kubepods/pod" + podUID + "/" + podUID + "\n", podUID, ""},
+		"too long":                {"0::/kubepods/pod" + podUID + "/" + id + "0\n", podUID, ""},
+		"outside kubelet's":       {"0::/system.slice/docker-" + id + ".scope\n", "", ""},
+		"nothing":                 {"", "", ""},
+	} {
+		if pod, container := workloadIn(tc.file); pod != tc.pod || container != tc.container {
+			t.Errorf("%s: pod %q container %q", name, pod, container)
+		}
+	}
+}
+
 func TestHolderHasTheSuperblockMounted(t *testing.T) {
 	cgroup := "0::/kubepods/pod" + podUID + "/c1\n"
 	for name, tc := range map[string]struct {

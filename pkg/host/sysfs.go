@@ -2,77 +2,137 @@ package host
 
 import (
 	"errors"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Sysfs is where sysfs is mounted, "/sys" but in tests.
+//
+// What is read here, the kernel answers from its memory: no device is asked, and
+// none of the locks is taken that one which hangs might hold. Before another
+// attribute is added, look at its show function in the kernel's source.
 type Sysfs string
 
 // sectorSize is the unit of a device's size in sysfs, whatever its block size.
 const sectorSize = 512
 
-// BlockDevice reads what sysfs knows of a block device. It asks the kernel's
-// memory, never the device.
+// BlockDevice reads what sysfs knows of a block device: DeviceState and
+// DeviceIdentity together.
 func (s Sysfs) BlockDevice(dev Dev) BlockDevice {
-	dir := filepath.Join(string(s), "dev/block", dev.String())
-	self, err := filepath.EvalSymlinks(dir)
-	if err != nil {
-		// Only an absence counts as one: anything else proves nothing.
-		return BlockDevice{Dev: dev, Missing: errors.Is(err, fs.ErrNotExist) && s.mounted()}
+	d, where := s.state(dev)
+	if d.Name != "" {
+		d.Identify(where.identity())
 	}
-	d := BlockDevice{Dev: dev, Name: strings.ReplaceAll(filepath.Base(self), "!", "/")}
-	d.ReadOnly = read(self, "ro") == "1"
-	if sectors, err := strconv.ParseInt(read(self, "size"), 10, 64); err == nil {
-		d.Identity.Size = sectors * sectorSize
-	}
-	disk := self
-	if d.Identity.Partition = read(self, "partition"); d.Identity.Partition != "" {
-		disk = filepath.Dir(self)
-	}
-	d.DiskSeq, _ = strconv.ParseUint(read(disk, "diskseq"), 10, 64)
-	d.Identity.DMUUID = read(self, "dm/uuid")
-	d.Identity.WWID = first(read(disk, "wwid"), read(disk, "device/wwid"))
-	// The kernel keeps these since it found the device. A virtio disk's "serial"
-	// is left out: reading it asks the device, and one that hangs would answer
-	// never.
-	d.Identity.Serial = read(disk, "device/serial")
 	return d
+}
+
+// DeviceState reads what may change at any moment, and DiskSeq. Of the identity
+// it gives the size only.
+func (s Sysfs) DeviceState(dev Dev) BlockDevice {
+	d, _ := s.state(dev)
+	return d
+}
+
+// DeviceIdentity reads what a device is, but for its size. It holds as long as
+// the device number and DiskSeq do, unless DiskSeq is 0. One exception: a SCSI
+// target that gives a LUN to another volume changes the WWID of the same disk
+// when it is scanned anew. Who is about to act reads it again.
+func (s Sysfs) DeviceIdentity(dev Dev) Identity {
+	where, err := s.find(dev)
+	if err != nil {
+		return Identity{}
+	}
+	return where.identity()
 }
 
 // Name gives the kernel's name of a device below /dev; empty when sysfs does not
 // know it.
 func (s Sysfs) Name(dev Dev) string {
-	target, err := os.Readlink(filepath.Join(string(s), "dev/block", dev.String()))
+	dir, err := follow(s.link(dev))
 	if err != nil {
 		return ""
 	}
-	return strings.ReplaceAll(filepath.Base(target), "!", "/")
+	return nameOf(dir)
 }
 
-// mounted is true when the tree really is a sysfs with block devices.
-func (s Sysfs) mounted() bool {
-	_, err := os.Stat(filepath.Join(string(s), "dev/block"))
-	return err == nil
+func (s Sysfs) link(dev Dev) string { return string(s) + "/dev/block/" + dev.String() }
+
+// deviceDir is where sysfs keeps a block device.
+type deviceDir struct {
+	self string
+	// disk is the directory of the whole disk: self, but for a partition.
+	disk      string
+	partition string
 }
 
-// read gives a sysfs file's text without the newline, empty when there is none.
-func read(dir, name string) string {
-	raw, err := os.ReadFile(filepath.Join(dir, name))
+func (s Sysfs) find(dev Dev) (deviceDir, error) {
+	self, err := follow(s.link(dev))
 	if err != nil {
-		return ""
+		return deviceDir{}, err
 	}
-	return strings.TrimSpace(string(raw))
+	return deviceAt(self), nil
 }
 
-func first(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
-		}
+// deviceAt tells a partition from a disk.
+func deviceAt(dir string) deviceDir {
+	d := deviceDir{self: dir, disk: dir, partition: text(dir + "/partition")}
+	if d.partition != "" {
+		d.disk = filepath.Dir(dir)
 	}
-	return ""
+	return d
+}
+
+func (s Sysfs) state(dev Dev) (BlockDevice, deviceDir) {
+	sectors := ""
+	where, err := s.find(dev)
+	if err == nil {
+		sectors, err = readFile(where.self + "/size")
+	}
+	if err != nil {
+		// Only an absence counts as one: anything else proves nothing.
+		gone := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV)
+		return BlockDevice{Dev: dev, Missing: gone && exists(string(s)+"/dev/block")}, where
+	}
+	d := BlockDevice{
+		Dev:      dev,
+		Name:     nameOf(where.self),
+		ReadOnly: text(where.self+"/ro") == "1",
+		Loop:     loopOf(where.disk),
+	}
+	if n, err := strconv.ParseInt(sectors, 10, 64); err == nil {
+		d.Identity.Size = n * sectorSize
+	}
+	d.DiskSeq, _ = strconv.ParseUint(text(where.disk+"/diskseq"), 10, 64)
+	if isMapping(where.self) {
+		m, paths := mappingOf(where.self, maxStacked)
+		d.Mapping, d.Paths = &m, paths
+	} else {
+		d.Paths = pathsOf(where.disk)
+	}
+	return d, where
+}
+
+func (d deviceDir) identity() Identity {
+	id := Identity{Partition: d.partition}
+	if isMapping(d.self) {
+		id.DMUUID = text(d.self + "/dm/uuid")
+	}
+	// The kernel keeps these since it found the device. A virtio disk's "serial"
+	// is left out: reading it asks the device, and one that hangs would answer
+	// never.
+	id.WWID = strings.TrimSpace(text(d.disk + "/wwid"))
+	if id.WWID == "" {
+		id.WWID = strings.TrimSpace(text(d.disk + "/device/wwid"))
+	}
+	id.Serial = strings.TrimSpace(text(d.disk + "/device/serial"))
+	return id
+}
+
+// nameOf gives the kernel's name of the device with that directory: sysfs shows
+// the slash in a name as an exclamation mark.
+func nameOf(dir string) string {
+	return strings.ReplaceAll(filepath.Base(dir), "!", "/")
 }

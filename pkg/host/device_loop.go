@@ -1,0 +1,45 @@
+package host
+
+import (
+	"errors"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Loop is what a loop device stands on.
+type Loop struct {
+	// BackingFile is the path of the file as this process would see it, in
+	// whatever mount namespace it lies.
+	BackingFile string
+	// Deleted is true when that name was removed, or replaced, since. (A file
+	// whose own name ends in " (deleted)" looks the same.)
+	Deleted bool
+	// Autoclear is true when the device is given up with its last user: it was
+	// set up so, or was detached while it was in use.
+	Autoclear bool
+	// Offset and SizeLimit are in bytes; a SizeLimit of 0 is none.
+	Offset    int64
+	SizeLimit int64
+}
+
+// loopOf reads the attributes of a loop device. The path comes from the kernel's
+// name cache, also when the filesystem that it lies on hangs (loop_attr_* in
+// drivers/block/loop.c: a spinlock at most). A partition asks its disk.
+func loopOf(disk string) *Loop {
+	if !strings.HasPrefix(filepath.Base(disk), "loop") {
+		return nil
+	}
+	dir := disk + "/loop"
+	file, err := readFile(dir + "/backing_file")
+	if errors.Is(err, unix.ENOENT) {
+		return nil // no file is attached
+	}
+	l := &Loop{Autoclear: text(dir+"/autoclear") == "1"}
+	l.BackingFile, l.Deleted = strings.CutSuffix(file, " (deleted)")
+	l.Offset, _ = strconv.ParseInt(text(dir+"/offset"), 10, 64)
+	l.SizeLimit, _ = strconv.ParseInt(text(dir+"/sizelimit"), 10, 64)
+	return l
+}

@@ -1,0 +1,86 @@
+package host
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// Mapping is a device that device-mapper made of others.
+type Mapping struct {
+	Name string
+	UUID string
+	// Suspended is true while this mapping, or one that it lies on, keeps all
+	// I/O back. A suspend that still waits for I/O under way does not show.
+	Suspended bool
+	// Orphaned is true when it lies on a device that is gone, or its UUID says
+	// that there must be one and there is none. A multipath mapping is orphaned
+	// when all its paths are gone.
+	Orphaned bool
+}
+
+// maxStacked bounds the walk down through mappings on mappings.
+const maxStacked = 8
+
+func isMapping(dir string) bool { return strings.HasPrefix(filepath.Base(dir), "dm-") }
+
+// mappingOf reads a mapping and what lies below it, and gives the paths at the
+// bottom as far as these stand in for each other.
+//
+// The attributes show variables (drivers/md/dm-sysfs.c). Name and UUID are copied
+// under a mutex, which others hold for moments only, and not while a mapping is
+// suspended or its table changed.
+func mappingOf(dir string, deeper int) (Mapping, []DevicePath) {
+	m := Mapping{
+		Name:      text(dir + "/dm/name"),
+		UUID:      text(dir + "/dm/uuid"),
+		Suspended: text(dir+"/dm/suspended") == "1",
+	}
+	slaves, err := os.ReadDir(dir + "/slaves")
+	if err != nil || deeper == 0 {
+		return m, nil
+	}
+	var paths []DevicePath
+	gone := 0
+	for _, slave := range slaves {
+		lower, err := follow(dir + "/slaves/" + slave.Name())
+		switch {
+		case err != nil:
+			// It was just taken from the table.
+		case !exists(lower + "/holders/" + filepath.Base(dir)):
+			// The link outlives the device. Where another device has its place by
+			// now, that one does not know of this mapping.
+			gone++
+			paths = append(paths, DevicePath{Name: nameOf(lower), State: PathGone, Failed: true})
+		case isMapping(lower):
+			below, its := mappingOf(lower, deeper-1)
+			m.Suspended = m.Suspended || below.Suspended
+			if below.Orphaned {
+				gone++
+			}
+			paths = append(paths, its...)
+		default:
+			paths = append(paths, pathsOf(deviceAt(lower).disk)...)
+		}
+	}
+	switch {
+	case len(slaves) == 0:
+		m.Orphaned = madeOf.MatchString(m.UUID)
+	case isMultipath(m.UUID):
+		m.Orphaned = gone == len(slaves)
+	default:
+		m.Orphaned = gone > 0
+		if len(slaves) > 1 {
+			paths = nil // each of them is needed
+		}
+	}
+	return m, paths
+}
+
+func isMultipath(uuid string) bool { return strings.HasPrefix(uuid, "mpath-") }
+
+// madeOf begins the UUIDs of mappings that always lie on a device, each as the
+// tool writes it that makes them: cryptsetup, LVM, multipathd, kpartx. Others may
+// be made of the targets "zero" and "error" only.
+var madeOf = regexp.MustCompile(`^(CRYPT-|LVM-|mpath-|part[0-9]+-)`)

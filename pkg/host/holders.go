@@ -1,0 +1,151 @@
+package host
+
+import (
+	"context"
+	"slices"
+
+	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+// Holdable is what somebody may hold: a superblock and the block device below
+// it, or one of the two.
+type Holdable struct {
+	// Superblock is the number that the mount table shows; zero for a raw block
+	// volume, whose node shares its superblock with all other nodes.
+	Superblock Dev
+	// Device is the block device; zero for a filesystem that has none.
+	Device Dev
+}
+
+// Holders says who holds a superblock and its device. It is what was seen a
+// moment ago: enough to tell a person, never enough to act on by itself.
+type Holders struct {
+	// Mounts are all mounts of the superblock, in every mount namespace.
+	Mounts []HeldMount
+	// Processes hold a file or directory of the superblock, or the device.
+	Processes []HeldBy
+	// Kernel names what holds a file of the superblock inside the kernel: loop
+	// devices and swap.
+	Kernel []string
+	Device DeviceHolders
+	// Unknown counts open files, of any process, that lie on a mount which is in
+	// no mount namespace any more, as after a lazy umount, and whose superblock
+	// the kernel does not tell: they may hold this one.
+	Unknown int
+	// Unseen counts processes that could not be looked at.
+	Unseen int
+	// Cut is true when there may be more mounts and processes.
+	Cut bool
+}
+
+// HeldMount is one mount in one mount namespace.
+type HeldMount struct {
+	// Namespace is the inode number of the mount namespace.
+	Namespace uint64
+	// Path is as seen from the root of that namespace.
+	Path string
+	// PID is a process in the namespace; 0 when nobody lives there.
+	PID int
+	// PodUID and ContainerID are that process's; empty outside of pods.
+	PodUID, ContainerID string
+}
+
+// HeldBy is one process.
+type HeldBy struct {
+	PID int
+	// Command is the process's name for itself, made printable.
+	Command string
+	How     touch.How
+	// PodUID and ContainerID are empty outside of pods.
+	PodUID, ContainerID string
+}
+
+// holdersOf finds out who holds what is asked for. It touches no volume.
+func (n *Node) holdersOf(ctx context.Context, scans *holderScans, asked []Holdable) (map[Holdable]Holders, error) {
+	table, err := n.Mounts()
+	if err != nil {
+		return nil, err
+	}
+	var superblocks, devices []Dev
+	for _, a := range asked {
+		if !a.Superblock.Zero() {
+			superblocks = append(superblocks, a.Superblock)
+		}
+		if !a.Device.Zero() {
+			devices = append(devices, a.Device)
+		}
+	}
+	scan, err := scans.share(ctx, superblocks, devices, func(ctx context.Context, superblocks, devices []Dev) (touch.HoldersAnswer, error) {
+		return n.scanHolders(ctx, slices.Concat(superblocks, n.volumesOf(table)), devices)
+	})
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[Holdable]Holders, len(asked))
+	for _, a := range asked {
+		h := holdersIn(scan, a)
+		n.holdersInKernel(table, a, &h)
+		if len(h.Mounts) == 0 {
+			// A mounted filesystem has claimed its device: that is known.
+			h.Device.Claim = n.claimOf(ctx, scans, a.Device)
+		}
+		all[a] = h
+	}
+	return all, nil
+}
+
+// scanHolders has a worker walk over all processes.
+func (n *Node) scanHolders(ctx context.Context, superblocks, devices []Dev) (touch.HoldersAnswer, error) {
+	call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
+	defer cancel()
+	q := touch.HoldersQuery{Budget: n.cfg.ProbeTimeout / 2}
+	for _, d := range superblocks {
+		q.Superblocks = append(q.Superblocks, touch.Number(d))
+	}
+	for _, d := range devices {
+		q.Devices = append(q.Devices, touch.Number(d))
+	}
+	return worker.Call(call, n.cfg.Pool, touch.Holders, q)
+}
+
+// volumesOf gives the superblocks of all CSI volumes on the node. A scan costs
+// the same for one as for all, and what makes one volume sick often makes many.
+func (n *Node) volumesOf(table Table) []Dev {
+	const limit = 1000
+	var volumes []Dev
+	seen := map[Dev]bool{}
+	for _, m := range table.Mounts() {
+		if seen[m.Dev] || m.MayBeNode() || len(volumes) == limit {
+			continue
+		}
+		if k := n.kubelet.Layout(m.Path).Kind; k == LayoutPod || k == LayoutStaging {
+			seen[m.Dev] = true
+			volumes = append(volumes, m.Dev)
+		}
+	}
+	return volumes
+}
+
+// holdersIn takes one answer out of a scan.
+func holdersIn(scan touch.HoldersAnswer, a Holdable) Holders {
+	h := Holders{Unknown: scan.Unknown, Unseen: scan.Unseen, Cut: scan.Cut}
+	held := scan.Superblocks[touch.Number(a.Superblock)]
+	for _, m := range held.Mounts {
+		podUID, container := workloadIn(m.Cgroup)
+		h.Mounts = append(h.Mounts, HeldMount{Namespace: m.Namespace, Path: m.Path, PID: m.PID, PodUID: podUID, ContainerID: container})
+	}
+	at := map[int]int{} // by process
+	for _, p := range slices.Concat(held.Processes, scan.Devices[touch.Number(a.Device)].Processes) {
+		if i, twice := at[p.PID]; twice {
+			h.Processes[i].How |= p.How
+			continue
+		}
+		at[p.PID] = len(h.Processes)
+		podUID, container := workloadIn(p.Cgroup)
+		h.Processes = append(h.Processes, HeldBy{
+			PID: p.PID, Command: printable(p.Command), How: p.How, PodUID: podUID, ContainerID: container,
+		})
+	}
+	return h
+}

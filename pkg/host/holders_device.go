@@ -1,0 +1,204 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/touch/mountinfo"
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+// DeviceHolders says what the kernel has on top of a block device, its
+// partitions and, for a partition, its disk. The processes that have the device
+// open are among Holders.Processes.
+type DeviceHolders struct {
+	// Above are the names of the devices made of it: dm-0, md1, bcache0.
+	Above []string
+	// Swap is true when it is in use as swap space.
+	Swap bool
+	// Loops are other loop devices on the same device, or on the same backing
+	// file by its name.
+	Loops []string
+	Claim Claim
+}
+
+// Claim is what an exclusive open of the device showed.
+type Claim string
+
+const (
+	// ClaimUnknown stands for not asked, or no answer.
+	ClaimUnknown Claim = ""
+	// ClaimNone says that nobody has claimed it. Plain openers, loop devices on
+	// it and whatever uses the same storage through another device claim nothing.
+	ClaimNone Claim = "unclaimed"
+	// ClaimTaken says that somebody has: a filesystem, also one that was unmounted
+	// lazily, a device made of it, swap, or a program that opened it exclusively.
+	ClaimTaken Claim = "claimed"
+)
+
+// claimOf asks for a claim of a device. An empty answer is none.
+func (n *Node) claimOf(ctx context.Context, scans *holderScans, dev Dev) Claim {
+	name := ""
+	if !dev.Zero() {
+		name = n.cfg.Sysfs.Name(dev)
+	}
+	if name == "" || !scans.mayAsk(dev) {
+		return ClaimUnknown
+	}
+	call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
+	defer cancel()
+	a, err := worker.Call(call, n.cfg.Pool, touch.Exclusive, touch.ExclusiveQuery{Device: "/dev/" + name, Number: touch.Number(dev)})
+	scans.asked(dev, err)
+	switch {
+	case err != nil:
+		return ClaimUnknown
+	case a.Errno == 0:
+		return ClaimNone
+	case a.Errno == syscall.EBUSY:
+		return ClaimTaken
+	default:
+		return ClaimUnknown
+	}
+}
+
+// mayAsk is false while a worker waits at the device that cannot be ended.
+func (s *holderScans) mayAsk(dev Dev) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.waits(dev)
+}
+
+func (s *holderScans) asked(dev Dev, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.note(dev, err)
+}
+
+// holdersInKernel reads what sysfs and procfs tell of users without a process.
+func (n *Node) holdersInKernel(table Table, a Holdable, h *Holders) {
+	nodes := n.cfg.Sysfs.nodesOf(a.Device)
+	at := map[location]bool{}
+	for _, name := range nodes {
+		at[locate(table, "/dev/"+name)] = true
+		h.Device.Above = append(h.Device.Above, n.cfg.Sysfs.above(name)...)
+	}
+	loops := n.cfg.Sysfs.loops()
+	// Two loop devices on one file know nothing of each other.
+	if own := loops[n.cfg.Sysfs.Name(a.Device)]; own != nil {
+		at[locateLoop(table, own)] = true
+	}
+	for name, l := range loops {
+		where := locateLoop(table, l)
+		if at[where] && !slices.Contains(nodes, name) {
+			h.Device.Loops = append(h.Device.Loops, name)
+		}
+		if !a.Superblock.Zero() && where.dev == a.Superblock {
+			h.Kernel = append(h.Kernel, name)
+		}
+	}
+	for _, swap := range n.cfg.Procfs.swaps() {
+		where := locate(table, swap)
+		h.Device.Swap = h.Device.Swap || at[where]
+		if !a.Superblock.Zero() && where.dev == a.Superblock {
+			h.Kernel = append(h.Kernel, "swap")
+		}
+	}
+	for _, names := range []*[]string{&h.Device.Above, &h.Device.Loops, &h.Kernel} {
+		slices.Sort(*names)
+		*names = slices.Compact(*names)
+	}
+}
+
+// location is a file by superblock and path in it: one file may have a path at
+// each mount. Texts of the kernel are compared, so the same path in another
+// mount namespace counts as the same file, and a hard link does not. To compare
+// inodes would mean to ask the filesystem: LOOP_GET_STATUS64 stats the backing
+// file, which a dead NFS server or FUSE daemon answers never.
+type location struct {
+	dev     Dev
+	path    string
+	deleted bool
+}
+
+func locate(table Table, p string) location {
+	m, found := table.Ground(p)
+	if !found {
+		return location{path: p}
+	}
+	return location{dev: m.Dev, path: path.Join(m.Root, strings.TrimPrefix(p, strings.TrimSuffix(m.Path, "/")))}
+}
+
+func locateLoop(table Table, l *Loop) location {
+	where := locate(table, l.BackingFile)
+	where.deleted = l.Deleted
+	return where
+}
+
+// nodesOf names a device with its partitions, or a partition with its disk: a
+// holder of one is in the way of the other.
+func (s Sysfs) nodesOf(dev Dev) []string {
+	name := s.Name(dev)
+	if dev.Zero() || name == "" {
+		return nil
+	}
+	dir, err := follow(filepath.Join(string(s), "dev/block", dev.String()))
+	if err != nil {
+		return []string{name}
+	}
+	if exists(filepath.Join(dir, "partition")) {
+		return []string{name, slashed(filepath.Base(filepath.Dir(dir)))}
+	}
+	names := []string{name}
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if exists(filepath.Join(dir, e.Name(), "partition")) {
+			names = append(names, slashed(e.Name()))
+		}
+	}
+	return names
+}
+
+// slashed turns sysfs's "cciss!c0d0" into the name below /dev.
+func slashed(name string) string { return strings.ReplaceAll(name, "!", "/") }
+
+// above names the devices that are made of a device.
+func (s Sysfs) above(name string) (names []string) {
+	entries, _ := os.ReadDir(filepath.Join(string(s), "class/block", strings.ReplaceAll(name, "/", "!"), "holders"))
+	for _, e := range entries {
+		names = append(names, slashed(e.Name()))
+	}
+	return names
+}
+
+// loops gives the loop devices that have a backing file.
+func (s Sysfs) loops() map[string]*Loop {
+	found := map[string]*Loop{}
+	entries, _ := os.ReadDir(filepath.Join(string(s), "block"))
+	for _, e := range entries {
+		if l := loopOf(filepath.Join(string(s), "block", e.Name())); l != nil {
+			found[e.Name()] = l
+		}
+	}
+	return found
+}
+
+// swaps gives the paths of the swap files and devices.
+func (p Procfs) swaps() (paths []string) {
+	raw, err := os.ReadFile(filepath.Join(string(p), "swaps"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for line := range strings.Lines(string(raw)) {
+		if fields := strings.Fields(line); len(fields) > 0 && strings.HasPrefix(fields[0], "/") {
+			paths = append(paths, strings.TrimSuffix(mountinfo.Unescape(fields[0]), " (deleted)"))
+		}
+	}
+	return paths
+}

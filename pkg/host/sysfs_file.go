@@ -1,0 +1,62 @@
+package host
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// These files are read on the way of every health check, so they are read with
+// bare system calls into the stack: os.ReadFile hands each descriptor to the
+// runtime's poller and takes it back, and then costs three times as much.
+
+// attributeSize is more than any sysfs file read here shows. The longest is a
+// path, which the kernel cuts at this length.
+const attributeSize = 4 << 10
+
+// readFile gives the text of a kernel's file without the newline at its end. The
+// error is the errno alone.
+func readFile(name string) (string, error) {
+	const flags = unix.O_RDONLY | unix.O_CLOEXEC
+	fd, err := unix.Open(name, flags, 0)
+	for errors.Is(err, unix.EINTR) {
+		fd, err = unix.Open(name, flags, 0)
+	}
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd)
+	var buf [attributeSize]byte
+	n, err := unix.Read(fd, buf[:])
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Read(fd, buf[:])
+	}
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSuffix(string(buf[:n]), "\n"), nil
+}
+
+// text is readFile for what tells nothing when it cannot be read.
+func text(name string) string {
+	t, err := readFile(name)
+	if err != nil {
+		return ""
+	}
+	return t
+}
+
+// follow gives the directory that a link of sysfs leads to. One readlink(2) does:
+// these links point straight to a directory without links on the way.
+func follow(link string) (string, error) {
+	var buf [attributeSize]byte
+	n, err := unix.Readlink(link, buf[:])
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(filepath.Dir(link), string(buf[:n])), nil
+}
+
+func exists(name string) bool { return unix.Access(name, unix.F_OK) == nil }
