@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
 )
 
@@ -19,6 +20,9 @@ const (
 	modeCheck = "check"
 	modeOff   = "off"
 )
+
+// slowShare is the part of the probe timeout after which an answer is late.
+const slowShare = 5
 
 // config is what the command line says, checked.
 type config struct {
@@ -33,6 +37,8 @@ type config struct {
 	standalone    bool
 	hostNamespace string
 	probeTimeout  time.Duration
+	slowAnswer    time.Duration
+	probeWrite    string
 	healTimeout   time.Duration
 	allowedUIDs   []uint32
 	verbosity     int
@@ -59,6 +65,8 @@ func parse(args []string, out io.Writer) (config, error) {
 	f.BoolVar(&c.standalone, "standalone", false, "there is no orchestrator to ask: the caller vouches that the volume it names is wanted")
 	f.StringVar(&c.hostNamespace, "host-mount-namespace", "", "the host's mount namespace, as in /proc/1/ns/mnt; empty: our own")
 	f.DurationVar(&c.probeTimeout, "probe-timeout", 5*time.Second, "how long one look at a volume may take")
+	f.DurationVar(&c.slowAnswer, "slow-answer", 0, "an answer that takes longer is late, and several in a row are reported (default a fifth of --probe-timeout)")
+	f.StringVar(&c.probeWrite, "probe-write", string(healer.WriteOnSuspicion), "try a write that leaves no name: always, on-suspicion or never")
 	f.DurationVar(&c.healTimeout, "heal-timeout", 2*time.Minute, "how long the work on one volume may take in all")
 	f.Func("allowed-uids", "comma-separated user ids that may call (default 0)", func(s string) (err error) {
 		c.allowedUIDs, err = parseUIDs(s)
@@ -117,6 +125,15 @@ func (c *config) check() error {
 	}
 	if c.probeTimeout < 100*time.Millisecond || c.probeTimeout > time.Minute {
 		bad("--probe-timeout: %s is not between 100ms and 1m", c.probeTimeout)
+	}
+	if c.slowAnswer == 0 {
+		c.slowAnswer = c.probeTimeout / slowShare
+	}
+	if c.slowAnswer < time.Millisecond || c.slowAnswer > c.probeTimeout {
+		bad("--slow-answer: %s is not between 1ms and --probe-timeout", c.slowAnswer)
+	}
+	if w := healer.WriteProbe(c.probeWrite); w != healer.WriteAlways && w != healer.WriteOnSuspicion && w != healer.WriteNever {
+		bad("--probe-write: %q is none of always, on-suspicion, never", c.probeWrite)
 	}
 	if c.healTimeout < 2*c.probeTimeout || c.healTimeout > time.Hour {
 		bad("--heal-timeout: %s is not between twice --probe-timeout and 1h", c.healTimeout)

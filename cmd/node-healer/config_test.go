@@ -22,6 +22,8 @@ func TestDefaults(t *testing.T) {
 		stateDir:     "/var/lib/node-healer",
 		mode:         modeHeal,
 		probeTimeout: 5 * time.Second,
+		slowAnswer:   time.Second,
+		probeWrite:   "on-suspicion",
 		healTimeout:  2 * time.Minute,
 		allowedUIDs:  []uint32{0},
 	}
@@ -33,11 +35,11 @@ func TestDefaults(t *testing.T) {
 func TestEveryFlagIsTaken(t *testing.T) {
 	got, err := parse(strings.Fields(`--endpoint=unix:///s --health-address=:9809 --driver-name=d --node-id=n --kubelet-root=/k
 		--path-root=/a --path-root=/b --state-dir=/st --mode=check --standalone --host-mount-namespace=/proc/1/ns/mnt
-		--probe-timeout=1s --heal-timeout=1m --allowed-uids=0,1000 -v=4`), io.Discard)
+		--probe-timeout=1s --slow-answer=300ms --probe-write=never --heal-timeout=1m --allowed-uids=0,1000 -v=4`), io.Discard)
 	want := config{
 		endpoint: "unix:///s", healthAddress: ":9809", driverName: "d", nodeID: "n", kubeletRoot: "/k",
 		pathRoots: []string{"/a", "/b"}, stateDir: "/st", mode: modeCheck, standalone: true,
-		hostNamespace: "/proc/1/ns/mnt", probeTimeout: time.Second, healTimeout: time.Minute,
+		hostNamespace: "/proc/1/ns/mnt", probeTimeout: time.Second, slowAnswer: 300 * time.Millisecond, probeWrite: "never", healTimeout: time.Minute,
 		allowedUIDs: []uint32{0, 1000}, verbosity: 4,
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -58,6 +60,12 @@ func TestRules(t *testing.T) {
 		{named + "--mode=heal", ""},
 		{named + "--mode=check", ""},
 		{named + "--mode=off", ""},
+		{named + "--probe-timeout=300ms", ""}, // the default of --slow-answer follows
+		{named + "--slow-answer=1us", "--slow-answer"},
+		{named + "--slow-answer=6s", "--slow-answer"},
+		{named + "--probe-write=always", ""},
+		{named + "--probe-write=", "--probe-write"},
+		{named + "--probe-write=sometimes", "--probe-write"},
 		{named + "--mode=Heal", "--mode"},
 		{named + "--mode=", "--mode"},
 		{named + "--kubelet-root=", "--kubelet-root"},

@@ -47,7 +47,8 @@ func run(ctx context.Context, cfg config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	if err := dir.Records().Prune(time.Now()); err != nil {
+	records := dir.Records()
+	if err := records.Prune(time.Now()); err != nil {
 		klog.ErrorS(err, "Cannot remove old records")
 	}
 	audit, err := dir.Audit()
@@ -66,7 +67,7 @@ func run(ctx context.Context, cfg config) (err error) {
 		return err
 	}
 	defer func() { logCut(bounded(ctx, pool.Close)) }()
-	engine, err := newEngine(cfg, namespace, pool, dir.Records(), audit)
+	engine, err := newEngine(cfg, namespace, pool, records, audit)
 	if err != nil {
 		return err
 	}
@@ -97,13 +98,14 @@ func newPool(namespace *host.Namespace) (*worker.Pool, error) {
 	})
 }
 
-func newEngine(cfg config, ns *host.Namespace, pool *worker.Pool, records state.Records, audit *state.Audit) (*healer.Engine, error) {
+func newEngine(cfg config, ns *host.Namespace, pool *worker.Pool, records *state.Records, audit *state.Audit) (*healer.Engine, error) {
 	node, err := host.NewNode(host.Config{
 		Pool:         pool,
 		Namespace:    ns,
 		KubeletRoot:  cfg.kubeletRoot,
 		ProbeTimeout: cfg.probeTimeout,
 		StepTimeout:  cfg.healTimeout / stepShare,
+		SlowAnswer:   cfg.slowAnswer,
 		Sysfs:        "/sys",
 		Procfs:       "/proc",
 	})
@@ -111,14 +113,15 @@ func newEngine(cfg config, ns *host.Namespace, pool *worker.Pool, records state.
 		return nil, err
 	}
 	return healer.New(healer.Config{
-		Node:      node,
-		Providers: provider.All(node),
-		Gate:      healer.WantedGate{Node: node, Standalone: cfg.standalone},
-		Records:   records,
-		Audit:     audit,
-		Driver:    cfg.driverName,
-		CheckOnly: cfg.mode != modeHeal,
-		Timeout:   cfg.healTimeout,
+		Node:       node,
+		Providers:  provider.All(node),
+		Gate:       healer.WantedGate{Node: node, Standalone: cfg.standalone},
+		Records:    records,
+		Audit:      audit,
+		Driver:     cfg.driverName,
+		CheckOnly:  cfg.mode != modeHeal,
+		ProbeWrite: healer.WriteProbe(cfg.probeWrite),
+		Timeout:    cfg.healTimeout,
 	})
 }
 

@@ -2,6 +2,7 @@ package healer
 
 import (
 	"context"
+	"time"
 
 	"github.com/csi-addons/node-healer/pkg/host"
 )
@@ -70,8 +71,9 @@ type Case struct {
 	// Dormant are recorded places that still exist and that nobody is known to
 	// use at the moment.
 	Dormant []PlaceRecord
-	// BootID identifies this boot.
-	BootID string
+	// BootID identifies this boot, which began at BootTime.
+	BootID   string
+	BootTime time.Time
 	// Superblocks holds each mounted filesystem instance once, by device.
 	Superblocks map[host.Dev]host.Superblock
 	// Record is nil when the volume was never seen healthy here.
@@ -166,4 +168,7 @@ type Permit interface {
 type Gate interface {
 	// Enter refuses with an error whose text says why and what would change it.
 	Enter(ctx context.Context, d Diagnosis, s Step) (Permit, error)
+	// Write is asked before a write is tried at a place, which changes nothing
+	// that anybody sees, and writes to the device all the same.
+	Write(ctx context.Context, p Place) error
 }

@@ -40,8 +40,31 @@ const (
 	PermissionDenied Reason = "PermissionDenied"
 	// NotResponding: no answer within the probe timeout.
 	NotResponding Reason = "NotResponding"
+	// Frozen: reads answer, and a write waits for a thaw (FIFREEZE).
+	Frozen Reason = "Frozen"
+	// SlowResponse: it answered each time, and too late several times in a row.
+	SlowResponse Reason = "SlowResponse"
+	// OutOfSpace: no block is left for an unprivileged writer.
+	OutOfSpace Reason = "OutOfSpace"
+	// OutOfInodes: no inode is left for an unprivileged writer.
+	OutOfInodes Reason = "OutOfInodes"
+	// FilesystemErrors: the filesystem counted errors since it was last healthy.
+	FilesystemErrors Reason = "FilesystemErrors"
 	// DeviceMissing: the block device behind the volume is gone.
 	DeviceMissing Reason = "DeviceMissing"
+	// DeviceReadError: a read of the device itself, past every cache, failed.
+	DeviceReadError Reason = "DeviceReadError"
+	// DeviceReadOnly: the device is write-protected, and the volume is not.
+	DeviceReadOnly Reason = "DeviceReadOnly"
+	// DeviceSizeChanged: the device, or the file behind it, has become smaller.
+	DeviceSizeChanged Reason = "DeviceSizeChanged"
+	// BackingFileGone: the file behind a loop device was deleted.
+	BackingFileGone Reason = "BackingFileGone"
+	// DeviceMappingDead: a device-mapper device is suspended, or lies on
+	// devices that are gone.
+	DeviceMappingDead Reason = "DeviceMappingDead"
+	// PathsFailed: paths to the device have failed, some or all of them.
+	PathsFailed Reason = "PathsFailed"
 	// NotABlockDevice: a raw block volume's place is no block device.
 	NotABlockDevice Reason = "NotABlockDevice"
 )

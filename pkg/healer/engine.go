@@ -16,13 +16,25 @@ import (
 
 // Node is what the engine needs of its host; *host.Node is the real one.
 type Node interface {
+	// Mounts reads the whole mount table. Topology may be as old as the kernel's
+	// last report of a change, and serves to find mounts, which Refresh then looks
+	// at; it is false when they are elsewhere by now.
 	Mounts() (host.Table, error)
+	Topology() (host.Table, error)
+	Refresh(stack []host.Mount) ([]host.Mount, bool)
 	Look(ctx context.Context, q host.Question) (host.Sight, error)
+	// TryWrite writes to what is mounted and leaves no name behind.
+	TryWrite(ctx context.Context, m host.Mount) (host.Write, error)
 	BlockDevice(dev host.Dev) host.BlockDevice
+	// Identity reads anew what BlockDevice may have kept.
+	Identity(dev host.Dev) host.Identity
+	FilesystemErrors(fsType, device string) *host.FilesystemErrors
+	BtrfsErrors(fsType, uuid string) *host.BtrfsErrors
 	Holder(podUID string, dev host.Dev) (*host.Holder, error)
 	Kubelet() host.Kubelet
 	RealPath(path string) string
 	BootID() string
+	BootTime() time.Time
 }
 
 // Records keeps what healthy volumes looked like.
@@ -58,8 +70,10 @@ type Config struct {
 	Audit     Audit
 	// Driver names volumes for which no vol_data.json names a driver.
 	Driver string
-	// CheckOnly stops every call before its first step.
+	// CheckOnly stops every call before its first step, and writes nothing.
 	CheckOnly bool
+	// ProbeWrite says when a write is tried.
+	ProbeWrite WriteProbe
 	// Timeout bounds the work on one volume, whatever the caller's deadline.
 	Timeout time.Duration
 }
@@ -87,6 +101,8 @@ func New(cfg Config) (*Engine, error) {
 		return nil, errors.New("healer: node, gate, records and audit are required")
 	case len(cfg.Providers) == 0:
 		return nil, errors.New("healer: no providers")
+	case cfg.ProbeWrite != WriteAlways && cfg.ProbeWrite != WriteOnSuspicion && cfg.ProbeWrite != WriteNever:
+		return nil, fmt.Errorf("healer: no such write probe: %q", cfg.ProbeWrite)
 	case cfg.Timeout <= 0:
 		return nil, errors.New("healer: the timeout must be positive")
 	}
@@ -97,8 +113,8 @@ func New(cfg Config) (*Engine, error) {
 
 // Heal checks a volume, heals it as far as it may, and reports. A sick volume
 // is a report; an error means that the question could not be answered. The
-// work has its own deadline and goes on when the caller leaves; until it ends
-// the volume is busy for others.
+// work has its own deadline, not the caller's: Heal goes on when ctx ends, and
+// until it returns the volume is busy for others.
 func (e *Engine) Heal(ctx context.Context, v Volume) (Report, error) {
 	keys := []string{pathKey(e.cfg.Node.RealPath(v.Path))}
 	if v.StagingPath != "" {
@@ -112,31 +128,18 @@ func (e *Engine) Heal(ctx context.Context, v Volume) (Report, error) {
 		e.work.Done()
 		return Report{}, err
 	}
-	type result struct {
-		report Report
-		err    error
-	}
-	done := make(chan result, 1)
+	defer e.work.Done()
+	// The caller may leave; what was begun comes to its end all the same.
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.Timeout)
-	unlink := context.AfterFunc(e.life, cancel) //nolint:contextcheck // the engine outlives every caller
-	go func() {
-		defer e.work.Done()
-		defer cancel()
-		defer unlink()
-		report, err := e.guarded(work, v, ticket)
-		e.free(ticket, report, err)
-		if ctx.Err() != nil {
-			klog.FromContext(work).Info("The work ended after its caller had left",
-				"verdict", report.Verdict(), "steps", len(report.Steps), "failed", err != nil)
-		}
-		done <- result{report, err}
-	}()
-	select {
-	case r := <-done:
-		return r.report, r.err
-	case <-ctx.Done():
-		return Report{}, ctx.Err()
+	defer cancel()
+	defer context.AfterFunc(e.life, cancel)() //nolint:contextcheck // the engine outlives every caller
+	report, err := e.guarded(work, v, ticket)
+	e.free(ticket, report, err)
+	if ctx.Err() != nil {
+		klog.FromContext(work).Info("The work ended after its caller had left",
+			"verdict", report.Verdict(), "steps", len(report.Steps), "failed", err != nil)
 	}
+	return report, err
 }
 
 // guarded turns a panic into an error: it would otherwise end the server, and

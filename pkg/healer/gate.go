@@ -40,6 +40,23 @@ func (g WantedGate) Enter(_ context.Context, _ Diagnosis, s Step) (Permit, error
 	}
 }
 
+// Write implements Gate: while a container uses the volume, its own writes go to
+// the device anyway.
+func (g WantedGate) Write(_ context.Context, p Place) error {
+	if g.Standalone {
+		return nil
+	}
+	holder, err := g.Node.Holder(p.PodUID, p.Dev())
+	if err != nil {
+		return fmt.Errorf("cannot tell whether the volume is in use: %w", err)
+	}
+	if holder == nil {
+		return errors.New("no running container of a pod here has the volume mounted, so nothing proves that this node may still write to it")
+	}
+	holder.Close()
+	return nil
+}
+
 // heldPermit lasts as long as the container's process.
 type heldPermit struct{ holder *host.Holder }
 

@@ -39,6 +39,10 @@ type world struct {
 	devices  map[host.Dev]host.BlockDevice
 	pods     map[string]host.Dev // what a running container of the pod has mounted
 	looks    int
+	writes   []string // where a write was tried
+	wrote    host.Write
+	writeErr error
+	errors   *host.FilesystemErrors
 	onMounts func()                    // runs before each reading of the table, with the lock held
 	onLook   func(host.Question) error // runs before each look, without it
 }
@@ -105,6 +109,22 @@ func (w *world) Mounts() (host.Table, error) {
 	return host.NewTable(slices.Clone(w.mounts)), nil
 }
 
+func (w *world) Topology() (host.Table, error) { return w.Mounts() }
+
+func (w *world) Refresh(stack []host.Mount) ([]host.Mount, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var fresh []host.Mount
+	for _, m := range stack {
+		at := slices.IndexFunc(w.mounts, func(now host.Mount) bool { return now.Same(m) })
+		if at < 0 || w.mounts[at].Path != m.Path {
+			return nil, false
+		}
+		fresh = append(fresh, w.mounts[at])
+	}
+	return fresh, true
+}
+
 func (w *world) Look(_ context.Context, q host.Question) (host.Sight, error) {
 	if w.onLook != nil {
 		if err := w.onLook(q); err != nil {
@@ -119,18 +139,36 @@ func (w *world) Look(_ context.Context, q host.Question) (host.Sight, error) {
 		if s = w.answers[q.Probe.Dev]; s.Kind == host.KindNone && !s.Changed && !s.Answer.Asked {
 			s.Kind, s.Answer.Asked = host.KindDirectory, true
 		}
+		if l := w.files[q.Probe.Path]; l.Kind == host.KindFile || l.Kind == host.KindBlock {
+			s.Kind, s.Rdev = l.Kind, l.Rdev
+		}
 	}
 	s.Paths = map[string]host.PathLook{}
 	for _, p := range q.Paths {
-		l, known := w.files[p]
+		l, known := w.files[p.Path]
 		if !known {
 			l = host.PathLook{Leaf: syscall.ENOENT}
 		}
 		l.Looked = true
-		s.Paths[p] = l
+		if p.Mounted {
+			l = host.PathLook{Looked: true, VolData: l.VolData}
+		}
+		s.Paths[p.Path] = l
 	}
 	return s, nil
 }
+
+func (w *world) TryWrite(_ context.Context, m host.Mount) (host.Write, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.writes = append(w.writes, m.Path)
+	return w.wrote, w.writeErr
+}
+
+func (w *world) Identity(dev host.Dev) host.Identity                    { return w.BlockDevice(dev).Identity }
+func (w *world) FilesystemErrors(string, string) *host.FilesystemErrors { return w.errors }
+func (w *world) BtrfsErrors(string, string) *host.BtrfsErrors           { return nil }
+func (w *world) BootTime() time.Time                                    { return time.Unix(1e9, 0) }
 
 func (w *world) BlockDevice(dev host.Dev) host.BlockDevice {
 	if d, known := w.devices[dev]; known {
@@ -246,6 +284,7 @@ type notebook struct {
 	after   []AuditEntry
 	broken  error // what writing the audit log gives
 	refuse  error // what the gate says
+	noWrite error // what the gate says to a write
 	still   error // what a permit says
 	entered int
 	left    []error
@@ -280,8 +319,9 @@ func (n *notebook) Enter(context.Context, Diagnosis, Step) (Permit, error) {
 	n.entered++
 	return n, nil
 }
-func (n *notebook) Still(context.Context) error { return n.still }
-func (n *notebook) Leave(err error)             { n.left = append(n.left, err) }
+func (n *notebook) Write(context.Context, Place) error { return n.noWrite }
+func (n *notebook) Still(context.Context) error        { return n.still }
+func (n *notebook) Leave(err error)                    { n.left = append(n.left, err) }
 
 // bench is an engine with everything around it.
 type bench struct {
@@ -300,7 +340,7 @@ func newBench(t *testing.T, change ...func(*Config)) *bench {
 	}
 	cfg := Config{
 		Node: b.world, Providers: []Provider{b.patient}, Gate: b.notes, Records: b.notes, Audit: b.notes,
-		Driver: driver, Timeout: time.Minute,
+		Driver: driver, Timeout: time.Minute, ProbeWrite: WriteOnSuspicion,
 	}
 	for _, c := range change {
 		c(&cfg)

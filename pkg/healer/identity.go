@@ -23,8 +23,7 @@ func proveIdentity(c Case, dev host.Dev) error {
 	if differs := Differs(c.Record.Identity, sb.Device.Identity); differs != "" {
 		return errors.New(differs)
 	}
-	sameDisk := c.Record.BootID == c.BootID && c.Record.DiskSeq != 0 && c.Record.DiskSeq == sb.Device.DiskSeq
-	if sameDisk && (sb.Kind == host.KindBlock || c.Record.Identity.FilesystemUUID != "") {
+	if sameDiskSeq(c, sb) && (sb.Kind == host.KindBlock || c.Record.Identity.FilesystemUUID != "") {
 		return nil // the same disk, with the same filesystem on it if it is one
 	}
 	switch id := c.Record.Identity; {
@@ -34,6 +33,23 @@ func proveIdentity(c Case, dev host.Dev) error {
 		return errors.New("only the filesystem UUID and the size are as recorded, which a clone shares, and no vol_data.json of kubelet names this volume at the staged place")
 	}
 	return nil
+}
+
+// sameDiskSeq is true while the device has been the same disk all along.
+func sameDiskSeq(c Case, sb host.Superblock) bool {
+	return c.Record.BootID == c.BootID && c.Record.DiskSeq != 0 && c.Record.DiskSeq == sb.Device.DiskSeq
+}
+
+// SameDisk is true when the device is the recorded one, whatever its size: it
+// has been the same disk all along, or has an identity of its own that agrees.
+func SameDisk(c Case, sb host.Superblock) bool {
+	if c.Record == nil || sb.Device == nil {
+		return false
+	}
+	recorded := c.Record.Identity
+	recorded.Size = 0
+	own := recorded.Serial != "" || recorded.WWID != "" || recorded.DMUUID != ""
+	return (sameDiskSeq(c, sb) || own) && sameDevice(recorded, sb) == nil
 }
 
 // namedByKubelet is true when kubelet's file says that the driver staged this
@@ -65,6 +81,17 @@ func Differs(recorded, now host.Identity) string {
 		return fmt.Sprintf("the device has %d bytes, recorded were %d", now.Size, recorded.Size)
 	}
 	return ""
+}
+
+// sameDevice fails when a device is not the recorded one as far as it tells.
+func sameDevice(recorded host.Identity, sb host.Superblock) error {
+	if sb.Device.Identity.FilesystemUUID == "" {
+		recorded.FilesystemUUID = "" // it was not told, which is no difference
+	}
+	if differs := Differs(recorded, sb.Device.Identity); differs != "" {
+		return errors.New(differs)
+	}
+	return nil
 }
 
 // proveWithoutDevice proves a network, FUSE or memory filesystem: it is the

@@ -5,10 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // heal observes, diagnoses and mends until the volume is healthy or nothing is
@@ -78,22 +81,39 @@ func (d Diagnosis) needs(s Step) bool {
 	})
 }
 
+var errCheckOnly = errors.New("the server only checks (--mode=check)")
+
 // admit proves identity and asks the gate. Its error says why the step must not
 // run; it is a busy one when another volume on the same filesystem is healed.
 func (e *Engine) admit(ctx context.Context, d Diagnosis, s Step, t *ticket) (Permit, error) {
 	switch {
 	case e.cfg.CheckOnly:
-		return nil, errors.New("the server only checks (--mode=check)")
+		return nil, errCheckOnly
 	case e.isClosing():
 		return nil, errors.New("the server is shutting down")
 	}
 	if err := t.add(superblockKey(s.Source.String())); err != nil {
 		return nil, err
 	}
-	if err := proveIdentity(d.Case, s.Source); err != nil {
+	if err := proveIdentity(e.identified(d.Case, s.Source), s.Source); err != nil {
 		return nil, fmt.Errorf("identity not proven: %w", err)
 	}
 	return e.cfg.Gate.Enter(ctx, d, s)
+}
+
+// identified gives the case with the identity of a device read anew: a target
+// may have given its place to another one.
+func (e *Engine) identified(c Case, dev host.Dev) Case {
+	sb, known := c.Superblocks[dev]
+	if !known || sb.Device == nil || sb.Device.Dev.Zero() {
+		return c
+	}
+	device := *sb.Device
+	device.Identify(e.cfg.Node.Identity(device.Dev))
+	sb.Device = &device
+	c.Superblocks = maps.Clone(c.Superblocks)
+	c.Superblocks[dev] = sb
+	return c
 }
 
 // run runs one step between two lines of the audit log. Without the first line

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -20,14 +21,13 @@ const maxObservations = 4
 var errMoved = errors.New("the mounts of the volume changed while they were looked at")
 
 // observe finds the volume's places and asks each of its superblocks once. An
-// absent mount is believed only when a second reading of the mount table, which
-// is not atomic, shows the same.
+// absent mount is believed only when the mount table, read anew, shows the same.
 func (e *Engine) observe(ctx context.Context, v Volume, t *ticket) (Case, error) {
 	doubted := map[string]bool{}
 	err := errMoved
-	for range maxObservations {
+	for pass := range maxObservations {
 		var o *observation
-		if o, err = e.newObservation(v); err != nil {
+		if o, err = e.newObservation(v, pass > 0); err != nil {
 			return Case{}, err
 		}
 		if err = o.run(ctx, t); errors.Is(err, errMoved) {
@@ -44,10 +44,13 @@ func (e *Engine) observe(ctx context.Context, v Volume, t *ticket) (Case, error)
 }
 
 // doubtAbsence is true when a place is empty that was not yet seen empty before.
+// A staging path on which nothing is expected is not doubted: many drivers stage
+// nothing, and none of their checks should cost two.
 func doubtAbsence(c Case, doubted map[string]bool) bool {
 	fresh := false
 	for _, p := range c.Places {
-		if len(p.Stack) == 0 && !doubted[p.Path] {
+		usual := p.Role == Staged && c.Record != nil && p.Want == nil
+		if len(p.Stack) == 0 && !usual && !doubted[p.Path] {
 			doubted[p.Path] = true
 			fresh = true
 		}
@@ -60,11 +63,19 @@ type observation struct {
 	engine *Engine
 	node   Node
 	table  host.Table
-	c      Case
+	// bare is true while the table only serves to find mounts.
+	bare bool
+	// moved is true once a mount was not found where the table has it.
+	moved bool
+	c     Case
 }
 
-func (e *Engine) newObservation(v Volume) (*observation, error) {
-	table, err := e.cfg.Node.Mounts()
+func (e *Engine) newObservation(v Volume, anew bool) (*observation, error) {
+	read := e.cfg.Node.Topology
+	if anew {
+		read = e.cfg.Node.Mounts
+	}
+	table, err := read()
 	if err != nil {
 		return nil, Failed("read the mount table", err)
 	}
@@ -74,9 +85,10 @@ func (e *Engine) newObservation(v Volume) (*observation, error) {
 	} else if base := e.cfg.Node.Kubelet().Layout(v.Path).Base; base != "" && len(table.Stack(base)) > 0 {
 		v.StagingPath = base // the path lies in or on what is staged there
 	}
-	return &observation{engine: e, node: e.cfg.Node, table: table, c: Case{
+	return &observation{engine: e, node: e.cfg.Node, table: table, bare: !anew, c: Case{
 		Volume:      v,
 		BootID:      e.cfg.Node.BootID(),
+		BootTime:    e.cfg.Node.BootTime(),
 		Superblocks: map[host.Dev]host.Superblock{},
 	}}, nil
 }
@@ -113,7 +125,7 @@ func (o *observation) run(ctx context.Context, t *ticket) error {
 	for i := range o.c.Places {
 		o.c.Places[i].Want = record.Place(o.c.Places[i].Path)
 	}
-	return nil
+	return o.doubt(ctx)
 }
 
 // roleOf tells a staging path that a caller named as volume_path from a
@@ -128,21 +140,32 @@ func (o *observation) roleOf(path string) Role {
 	return Published
 }
 
-func (o *observation) add(role Role, path string, named bool) {
-	if _, known := o.c.Place(path); known {
+func (o *observation) add(role Role, at string, named bool) {
+	if _, known := o.c.Place(at); known {
 		return
 	}
 	p := Place{
 		Role:   role,
-		Path:   path,
+		Path:   at,
 		Named:  named,
-		PodUID: o.node.Kubelet().Layout(path).PodUID,
-		Stack:  o.table.Stack(path),
+		PodUID: o.node.Kubelet().Layout(at).PodUID,
+		Stack:  o.stack(at),
 	}
-	if ground, inside := o.inside(path); inside && len(p.Stack) == 0 {
-		p.Role, p.Stack = Staged, o.table.Stack(ground.Path)
+	if ground, inside := o.inside(at); inside && len(p.Stack) == 0 {
+		p.Role, p.Stack = Staged, o.stack(ground.Path)
 	}
 	o.c.Places = append(o.c.Places, p)
+}
+
+// stack gives the mounts on a path as they are now.
+func (o *observation) stack(path string) []host.Mount {
+	stack := o.table.Stack(path)
+	if !o.bare || len(stack) == 0 {
+		return stack
+	}
+	stack, there := o.node.Refresh(stack)
+	o.moved = o.moved || !there
+	return stack
 }
 
 // inside finds the staged mount that a path lies in: some drivers hand out a
@@ -169,6 +192,9 @@ type group struct {
 // look asks about all places not yet looked at: one call for each superblock,
 // side by side, so that one that hangs keeps no answer of another back.
 func (o *observation) look(ctx context.Context) error {
+	if o.moved {
+		return errMoved
+	}
 	groups := o.groups()
 	if len(groups) == 1 {
 		o.ask(ctx, groups[0])
@@ -237,7 +263,9 @@ func (o *observation) ask(ctx context.Context, g *group) {
 	}()
 	q := host.Question{Probe: g.probe, Above: g.above}
 	for _, i := range g.places {
-		q.Paths = append(q.Paths, o.c.Places[i].Path)
+		p := o.c.Places[i]
+		top, mounted := p.Top()
+		q.Paths = append(q.Paths, host.Ask{Path: p.Path, Mounted: mounted && top.Path == p.Path})
 	}
 	g.sight, g.err = o.node.Look(ctx, q)
 }
@@ -247,6 +275,14 @@ func (o *observation) take(g *group) {
 	for _, i := range g.places {
 		p := &o.c.Places[i]
 		p.Look = g.sight.Paths[p.Path]
+		// What is mounted need not be looked at by path: it shows what the probe
+		// met, if it shows the same directory.
+		if top, mounted := p.Top(); mounted && g.probe != nil && top.Path == p.Path && top.Root == g.probe.Root {
+			p.Look.Kind = g.sight.Kind
+			if g.sight.Kind == host.KindBlock {
+				p.Look.Rdev = g.sight.Rdev
+			}
+		}
 	}
 	if g.probe != nil {
 		sb := o.superblock(*g.probe, g.sight)
@@ -256,16 +292,8 @@ func (o *observation) take(g *group) {
 
 // superblock joins the facts of a mount with what the storage answered.
 func (o *observation) superblock(m host.Mount, s host.Sight) host.Superblock {
-	sb := host.Superblock{
-		Dev:               m.Dev,
-		FSType:            m.FSType,
-		Source:            m.Source,
-		ReadOnly:          m.SuperReadOnly,
-		Shutdown:          m.HasSuperOption("shutdown"),
-		EmergencyReadOnly: m.HasSuperOption("emergency_ro"),
-		Kind:              s.Kind,
-		Answer:            s.Answer,
-	}
+	sb := host.StateOf(m)
+	sb.Kind, sb.Answer, sb.Space, sb.Opened = s.Kind, s.Answer, s.Space, s.Opened
 	var dev host.Dev
 	switch {
 	case s.Kind == host.KindBlock:
@@ -280,12 +308,35 @@ func (o *observation) superblock(m host.Mount, s host.Sight) host.Superblock {
 		d := o.node.BlockDevice(dev)
 		d.Identity.FilesystemUUID = s.UUID
 		sb.Device = &d
+		sb.Errors = o.node.FilesystemErrors(m.FSType, d.Name)
 	case s.UUID != "":
 		// A filesystem of a disk whose node cannot be seen: it still says who
 		// it is.
 		sb.Device = &host.BlockDevice{Name: m.Source, Missing: s.SourceGone, Identity: host.Identity{FilesystemUUID: s.UUID}}
 	}
+	sb.Btrfs = o.node.BtrfsErrors(m.FSType, s.UUID)
+	if m.FSType == "overlay" {
+		sb.Upper = o.upper(m)
+	}
 	return sb
+}
+
+// upper gives the facts of the filesystem that an overlay writes to: nil when it
+// is mounted where this namespace does not see it.
+func (o *observation) upper(m host.Mount) *host.Superblock {
+	for _, option := range m.SuperOptions {
+		dir, is := strings.CutPrefix(option, "upperdir=")
+		if !is || !path.IsAbs(dir) {
+			continue
+		}
+		ground, found := o.table.Ground(path.Clean(dir))
+		stack := o.stack(ground.Path)
+		if found && len(stack) > 0 && stack[0].Same(ground) {
+			sb := host.StateOf(stack[0])
+			return &sb
+		}
+	}
+	return nil
 }
 
 // follow replaces the one symbolic link that is kubelet's own, from a pod's

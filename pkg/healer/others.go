@@ -2,6 +2,7 @@ package healer
 
 import (
 	"context"
+	"path"
 	"slices"
 	"strings"
 
@@ -44,7 +45,12 @@ func (o *observation) addStaged() {
 		return
 	}
 	base := o.node.Kubelet().Staging(o.c.Driver, o.c.Volume.ID)
-	for _, m := range o.table.Mounts() {
+	mounts := slices.Concat(
+		o.table.InDirectory(path.Base(path.Dir(base))),
+		o.table.InDirectory(path.Base(base)), // as ceph-csi does: a directory named after the volume
+		o.table.Of(o.c.Places[0].Dev()),
+	)
+	for _, m := range mounts {
 		if m.Path == base || strings.HasPrefix(m.Path, base+"/") {
 			o.add(Staged, m.Path, false)
 			return
@@ -58,12 +64,14 @@ func (o *observation) siblings() []string {
 	kubelet := o.node.Kubelet()
 	named := o.c.Places[0]
 	pv := kubelet.Layout(named.Path).PV
+	// kubelet mounts in a directory named after the PersistentVolume, but for
+	// the staging path.
+	mounts := o.table.InDirectory(pv)
+	if pv == "" {
+		mounts = o.table.Of(named.Dev())
+	}
 	var found []string
-	for _, m := range o.table.Mounts() {
-		// A staging path does not name the PersistentVolume.
-		if pv == "" && m.Dev != named.Dev() || !strings.Contains(m.Path, "/"+pv) {
-			continue
-		}
+	for _, m := range mounts {
 		l := kubelet.Layout(m.Path)
 		if (pv == "" || l.PV == pv) && (l.Kind == host.LayoutPod || l.Kind == host.LayoutBlock) && !slices.Contains(found, m.Path) {
 			found = append(found, m.Path)

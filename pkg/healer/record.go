@@ -1,6 +1,8 @@
 package healer
 
 import (
+	"reflect"
+	"slices"
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -24,9 +26,20 @@ type Record struct {
 	// Identity is empty for filesystems without a block device.
 	Identity host.Identity `json:"identity"`
 	// DiskSeq tells a reused device number within one boot.
-	DiskSeq     uint64        `json:"diskSeq,omitempty"`
-	Places      []PlaceRecord `json:"places"`
-	LastHealthy time.Time     `json:"lastHealthy"`
+	DiskSeq uint64 `json:"diskSeq,omitempty"`
+	// FilesystemErrors is what the filesystem had counted: such counts live on
+	// the disk, and old ones are no news.
+	FilesystemErrors uint64        `json:"filesystemErrors,omitempty"`
+	Places           []PlaceRecord `json:"places"`
+	LastHealthy      time.Time     `json:"lastHealthy"`
+}
+
+// same is true when both say the same but for the time.
+func (r Record) same(o Record) bool {
+	places, otherPlaces := r.Places, o.Places
+	r.Places, o.Places = nil, nil
+	r.LastHealthy = o.LastHealthy
+	return reflect.DeepEqual(r, o) && slices.Equal(places, otherPlaces)
 }
 
 // PlaceRecord is one place of a healthy volume.

@@ -3,7 +3,6 @@ package healer
 import (
 	"cmp"
 	"context"
-	"reflect"
 	"slices"
 	"time"
 
@@ -18,9 +17,7 @@ const recordInterval = time.Hour
 func (e *Engine) remember(ctx context.Context, c Case) {
 	now := newRecord(c)
 	if old := c.Record; old != nil && time.Since(old.LastHealthy) < recordInterval && time.Since(old.LastHealthy) >= 0 {
-		same := now
-		same.LastHealthy = old.LastHealthy
-		if reflect.DeepEqual(same, *old) {
+		if now.same(*old) {
 			return
 		}
 	}
@@ -53,6 +50,7 @@ func newRecord(c Case) Record {
 			if sb.Device != nil {
 				r.Identity, r.DiskSeq = sb.Device.Identity, sb.Device.DiskSeq
 			}
+			r.FilesystemErrors = ErrorsCounted(sb)
 		}
 		if top.Path != p.Path {
 			continue // a directory inside the staged mount is no place of its own

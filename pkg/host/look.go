@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"path"
+	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/csi-addons/node-healer/pkg/touch"
 	"github.com/csi-addons/node-healer/pkg/worker"
@@ -12,7 +14,7 @@ import (
 
 // Question asks a worker to look at paths and to touch one superblock.
 type Question struct {
-	Paths []string
+	Paths []Ask
 	// Probe is the mount whose superblock is to be touched; nil asks about paths
 	// only.
 	Probe *Mount
@@ -21,14 +23,22 @@ type Question struct {
 	Above bool
 }
 
+// Ask asks about one path.
+type Ask struct {
+	Path string
+	// Mounted is true for a mount point: the mount table says what is there, and
+	// only kubelet's file for it is read.
+	Mounted bool
+}
+
 // Sight is the answer to a Question.
 type Sight struct {
 	Paths map[string]PathLook
-	// Answer is what the probed superblock said.
-	Answer Answer
 	// Changed is true when the mount to probe was no longer there: the mount
 	// table has to be read again.
 	Changed bool
+	// Answer is what the probed superblock said.
+	Answer Answer
 	// Kind is the type of the probed root, Rdev the device of a block volume
 	// and of a filesystem whose mount does not show its device (btrfs).
 	Kind PathKind
@@ -36,73 +46,143 @@ type Sight struct {
 	// SourceGone is true when the device node that the mount names is not there.
 	SourceGone bool
 	UUID       string
+	Space      Space
+	// Opened is what the block device said of itself.
+	Opened OpenedDevice
 }
 
-// Look asks one question in one worker round trip. A superblock that does not
-// answer in time is an answer; an error means that the question could not be
-// asked.
+// Look asks one question, in one worker round trip when the volume is healthy.
+// A superblock that does not answer in time is an answer; an error means that
+// the question could not be asked.
 func (n *Node) Look(ctx context.Context, q Question) (Sight, error) {
-	query := touch.LookQuery{Paths: make([]touch.PathQuery, len(q.Paths))}
-	for i, p := range q.Paths {
-		query.Paths[i] = touch.PathQuery{Path: p, VolData: n.kubelet.Layout(p).VolData, Above: q.Above}
+	if q.Probe == nil {
+		return n.lookAt(ctx, q)
 	}
-	if q.Probe != nil {
-		query.Probe = n.probeOf(*q.Probe)
+	s := storageOf(*q.Probe)
+	at, first := n.probes.join(s)
+	if !first {
+		return n.share(ctx, q, at)
 	}
-	if q.Probe != nil && n.stuck.still(*q.Probe) {
-		return n.silence(ctx, query, true)
+	sight, err := n.ask(ctx, q, s)
+	n.probes.finish(s, at, sight, err)
+	if sight.Answer.Silent {
+		return n.silence(ctx, q, sight)
 	}
+	if err == nil {
+		sight.Changed = !n.cfg.Namespace.Tops(*q.Probe)
+	}
+	return sight, err
+}
+
+// ask has a worker touch the superblock and look at the paths. An errno counts
+// when a second probe gives one too.
+func (n *Node) ask(ctx context.Context, q Question, s storage) (Sight, error) {
+	query, known := n.query(q)
+	query.Probe = n.probeOf(*q.Probe)
+	count, stop := n.countWaiting(ctx, *q.Probe)
+	defer stop()
+	var a touch.LookAnswer
+	for range 2 {
+		var err error
+		call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
+		a, err = worker.Call(call, n.cfg.Pool, touch.Look, query)
+		cancel()
+		switch silent := errors.Is(err, worker.ErrSilent) || errors.Is(err, worker.ErrStuck); {
+		case silent:
+			return Sight{Answer: Answer{
+				Asked: true, Silent: true, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout, Waits: waits(err), Waiting: count(),
+			}}, err
+		case err != nil:
+			return Sight{}, err
+		}
+		if a.Probe.Errno == 0 {
+			break
+		}
+	}
+	sight := n.touched(*q.Probe, query.Probe, a.Probe)
+	sight.Paths = n.paths(q, query, known, a)
+	sight.Answer.Late = n.probes.late(s, a.Probe.Elapsed > n.cfg.SlowAnswer)
+	return sight, nil
+}
+
+// share waits for a probe that somebody else asked for.
+func (n *Node) share(ctx context.Context, q Question, at *probing) (Sight, error) {
 	call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
 	defer cancel()
-	a, err := worker.Call(call, n.cfg.Pool, touch.Look, query)
-	silent := errors.Is(err, worker.ErrSilent) || errors.Is(err, worker.ErrStuck)
-	switch {
-	case err == nil:
-		return sight(q, a), nil
-	case !silent || q.Probe == nil || ctx.Err() != nil:
-		return Sight{}, err
+	select {
+	case <-at.done:
+	case <-call.Done():
+		return n.silence(ctx, q, Sight{Answer: Answer{Asked: true, Silent: true, Elapsed: n.cfg.ProbeTimeout}})
 	}
-	if q.Probe != nil {
-		n.stuck.note(*q.Probe, err)
+	switch found := at.found; {
+	case found.Answer.Silent:
+		return n.silence(ctx, q, found)
+	case !found.Answer.Asked:
+		return Sight{}, errors.New("the probe that was under way could not be asked")
+	default:
+		looked, err := n.lookAt(ctx, q)
+		found.Paths, found.Changed = looked.Paths, !n.cfg.Namespace.Tops(*q.Probe)
+		return found, err
 	}
-	return n.silence(ctx, query, errors.Is(err, worker.ErrStuck))
 }
 
 // silence is the answer for a superblock that gives none. The paths are looked
-// at again without touching the volume: kubelet's files lie above it and answer
-// even when it does not.
-func (n *Node) silence(ctx context.Context, query touch.LookQuery, stuck bool) (Sight, error) {
-	mounted := query.Probe.Path
-	query.Probe = nil
-	var q Question
+// at without touching the volume: kubelet's files lie above it and answer even
+// when it does not.
+func (n *Node) silence(ctx context.Context, q Question, found Sight) (Sight, error) {
+	mounted := q.Probe.Path
+	quiet := Question{Above: true}
 	var skipped []string
-	above := query.Paths[:0:0]
-	for _, p := range query.Paths {
+	for _, p := range q.Paths {
 		if strings.HasPrefix(p.Path, mounted+"/") {
 			skipped = append(skipped, p.Path) // the way to it leads through the volume
 			continue
 		}
-		p.Above = true
-		above = append(above, p)
-		q.Paths = append(q.Paths, p.Path)
+		quiet.Paths = append(quiet.Paths, p)
 	}
-	query.Paths = above
+	looked, err := n.lookAt(ctx, quiet)
+	if err != nil {
+		return Sight{}, err
+	}
+	for _, p := range skipped {
+		looked.Paths[p] = PathLook{Looked: true} // what there is to see is the silence
+	}
+	found.Paths = looked.Paths
+	return found, nil
+}
+
+// lookAt looks at paths only.
+func (n *Node) lookAt(ctx context.Context, q Question) (Sight, error) {
+	query, known := n.query(q)
 	call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
 	defer cancel()
 	a, err := worker.Call(call, n.cfg.Pool, touch.Look, query)
 	if err != nil {
 		return Sight{}, err
 	}
-	s := sight(q, a)
-	for _, p := range skipped {
-		s.Paths[p] = PathLook{Looked: true} // what there is to see is the silence
-	}
-	s.Answer = Answer{Asked: true, Silent: true, Stuck: stuck, Elapsed: n.cfg.ProbeTimeout}
-	return s, nil
+	return Sight{Paths: n.paths(q, query, known, a)}, nil
 }
 
-func sight(q Question, a touch.LookAnswer) Sight {
-	s := Sight{Paths: make(map[string]PathLook, len(q.Paths))}
+// query asks for the paths, and gives what is known of kubelet's files for them.
+func (n *Node) query(q Question) (touch.LookQuery, []volDataFile) {
+	query := touch.LookQuery{Paths: make([]touch.PathQuery, len(q.Paths))}
+	known := make([]volDataFile, len(q.Paths))
+	for i, p := range q.Paths {
+		at := &query.Paths[i]
+		*at = touch.PathQuery{VolData: n.kubelet.Layout(p.Path).VolData, Above: q.Above}
+		if !p.Mounted {
+			at.Path = p.Path
+		}
+		if at.VolData != "" {
+			known[i] = n.files.known(at.VolData)
+			at.Known = known[i].stamp
+		}
+	}
+	return query, known
+}
+
+func (n *Node) paths(q Question, query touch.LookQuery, known []volDataFile, a touch.LookAnswer) map[string]PathLook {
+	looks := make(map[string]PathLook, len(q.Paths))
 	for i, p := range q.Paths {
 		got := a.Paths[i]
 		l := PathLook{
@@ -115,20 +195,29 @@ func sight(q Question, a touch.LookAnswer) Sight {
 		if l.Kind == KindBlock {
 			l.Rdev = Dev{Major: got.Major, Minor: got.Minor}
 		}
-		if got.VolData != nil {
-			// A torn file is evidence of nothing.
-			if d, err := ParseVolData(got.VolData); err == nil {
-				l.VolData = &d
-			}
+		if file := query.Paths[i].VolData; file != "" {
+			l.VolData = n.files.learn(file, known[i], got.VolData, got.Stamp)
 		}
-		s.Paths[p] = l
+		looks[p.Path] = l
 	}
-	if q.Probe != nil {
-		s.Changed = a.Probe.Changed
-		s.Kind = kindOf(a.Probe.Mode)
-		s.Rdev = Dev{Major: a.Probe.Major, Minor: a.Probe.Minor}
-		s.UUID, s.SourceGone = a.Probe.UUID, a.Probe.SourceGone
-		s.Answer = Answer{Asked: !s.Changed, Op: a.Probe.Op, Errno: a.Probe.Errno, Elapsed: a.Probe.Elapsed}
+	return looks
+}
+
+// touched joins what the probe said with what it was not asked again.
+func (n *Node) touched(m Mount, asked *touch.ProbeQuery, a touch.ProbeAnswer) Sight {
+	s := Sight{
+		Answer:     Answer{Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed},
+		Kind:       kindOf(a.Mode),
+		Rdev:       Dev{Major: a.Major, Minor: a.Minor},
+		SourceGone: a.SourceGone,
+		UUID:       a.UUID,
+		Space:      Space(a.Space),
+		Opened:     OpenedDevice(a.Device),
+	}
+	if asked.UUID {
+		n.uuids.keep(m, a.UUID)
+	} else {
+		s.UUID = n.uuids.of(m)
 	}
 	return s
 }
@@ -136,7 +225,13 @@ func sight(q Question, a touch.LookAnswer) Sight {
 // probeOf asks for a touch of the mount's superblock. With a block device below
 // it, one block of that is read too: a filesystem answers from memory.
 func (n *Node) probeOf(m Mount) *touch.ProbeQuery {
-	q := &touch.ProbeQuery{Path: m.Path, Want: ref(m), UUID: m.onDevice(), Source: m.deviceSource()}
+	q := &touch.ProbeQuery{
+		Path:   m.Path,
+		Root:   !slices.Contains(inMemory, m.FSType),
+		UUID:   m.onDevice() && n.uuids.of(m) == "",
+		Space:  true,
+		Source: m.deviceSource(),
+	}
 	if m.Dev.Major == 0 {
 		return q // btrfs: one of several devices may fail, and it goes on
 	}
@@ -145,6 +240,10 @@ func (n *Node) probeOf(m Mount) *touch.ProbeQuery {
 	}
 	return q
 }
+
+// inMemory are the filesystem types that keep the root directory in memory for
+// as long as they are mounted: to open it would say nothing.
+var inMemory = []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "ramfs", "devtmpfs"}
 
 // onDevice is true when the mount's device number may be a block device:
 // anonymous ones have major 0.
@@ -157,4 +256,31 @@ func (m Mount) deviceSource() string {
 		return m.Source
 	}
 	return ""
+}
+
+// waits tells where in the kernel a silent worker waited.
+func waits(err error) []string {
+	var silent interface{ Waits() []string }
+	if errors.As(err, &silent) {
+		return silent.Waits()
+	}
+	return nil
+}
+
+// kindOf translates st_mode.
+func kindOf(mode uint32) PathKind {
+	switch mode & syscall.S_IFMT {
+	case syscall.S_IFDIR:
+		return KindDirectory
+	case syscall.S_IFREG:
+		return KindFile
+	case syscall.S_IFBLK:
+		return KindBlock
+	case syscall.S_IFLNK:
+		return KindSymlink
+	case 0:
+		return KindNone
+	default:
+		return KindOther
+	}
 }

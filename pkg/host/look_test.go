@@ -51,7 +51,7 @@ func newNode(t *testing.T) (*Node, string) {
 	}
 	node, err := NewNode(Config{
 		Pool: pool, Namespace: openOwn(t, root), KubeletRoot: root,
-		ProbeTimeout: time.Minute, StepTimeout: time.Minute, Sysfs: "/sys", Procfs: "/proc",
+		ProbeTimeout: time.Minute, StepTimeout: time.Minute, SlowAnswer: time.Minute, Sysfs: "/sys", Procfs: "/proc",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func newNode(t *testing.T) (*Node, string) {
 
 func look(t *testing.T, n *Node, path string) PathLook {
 	t.Helper()
-	s, err := n.Look(context.Background(), Question{Paths: []string{path}})
+	s, err := n.Look(context.Background(), Question{Paths: []Ask{{Path: path}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestTornVolData(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "vol_data.json"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		s, err := n.Look(context.Background(), Question{Paths: []string{dir + "/mount"}})
+		s, err := n.Look(context.Background(), Question{Paths: []Ask{{Path: dir + "/mount"}}})
 		if err != nil || s.Paths[dir+"/mount"].Kind != KindDirectory {
 			t.Errorf("with %q in vol_data.json: %+v, %v", text, s, err)
 		}
@@ -127,7 +127,7 @@ func TestLookThatCannotBeAsked(t *testing.T) {
 	n, root := newNode(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := n.Look(ctx, Question{Paths: []string{root}}); err == nil {
+	if _, err := n.Look(ctx, Question{Paths: []Ask{{Path: root}}}); err == nil {
 		t.Error("an answer from nobody")
 	}
 }
@@ -138,6 +138,7 @@ func TestNewNodeChecks(t *testing.T) {
 		"no pool":            func(c *Config) { c.Pool = nil },
 		"no namespace":       func(c *Config) { c.Namespace = nil },
 		"no probe timeout":   func(c *Config) { c.ProbeTimeout = 0 },
+		"no slow answer":     func(c *Config) { c.SlowAnswer = 0 },
 		"no step timeout":    func(c *Config) { c.StepTimeout = 0 },
 		"an unresolved root": func(c *Config) { c.KubeletRoot = root + "/other" },
 	} {

@@ -23,10 +23,14 @@ type Namespace struct {
 	id uint64
 	// mountinfo stays bound to the namespace it was opened in.
 	mountinfo *os.File
-	mu        sync.Mutex // one reader of mountinfo at a time: it has one offset
+	// changes is a second mountinfo to poll. It is no os.File: the runtime's own
+	// poller would take the events.
+	changes int
+	mu      sync.Mutex // one reader of mountinfo at a time: it has one offset
 	// statmount is true when the kernel's statmount(2) tells everything that
 	// mountinfo does.
 	statmount bool
+	topology  topology
 	roots     map[string]string
 }
 
@@ -37,7 +41,7 @@ const openTimeout = 10 * time.Second
 // OpenNamespace opens the mount namespace at path (as in /proc/1/ns/mnt), empty
 // for our own, and resolves the given directories in it.
 func OpenNamespace(path string, roots []string) (*Namespace, error) {
-	ns := &Namespace{roots: make(map[string]string, len(roots))}
+	ns := &Namespace{changes: -1, roots: make(map[string]string, len(roots))}
 	if path != "" {
 		f, err := os.Open(path)
 		if err != nil {
@@ -81,6 +85,9 @@ func (n *Namespace) enter(roots []string) (err error) {
 	if n.mountinfo, err = os.Open("/proc/thread-self/mountinfo"); err != nil {
 		return err
 	}
+	if n.changes, err = unix.Open("/proc/thread-self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+		return fmt.Errorf("mountinfo: %w", err)
+	}
 	for _, root := range roots {
 		if n.roots[root], err = filepath.EvalSymlinks(root); err != nil {
 			return fmt.Errorf("root directory %s: %w", root, err)
@@ -114,11 +121,14 @@ func (n *Namespace) Close() error {
 			errs = append(errs, f.Close())
 		}
 	}
+	if n.changes >= 0 {
+		errs = append(errs, unix.Close(n.changes))
+		n.changes = -1
+	}
 	return errors.Join(errs...)
 }
 
-// Mounts reads the mount table. Nothing in it is cached: a filesystem that shut
-// itself down says so in its options and raises no event.
+// Mounts reads the whole mount table. Nothing in it is cached.
 func (n *Namespace) Mounts() (Table, error) {
 	if n.statmount {
 		if t, err := n.readStatmount(); err == nil {

@@ -1,14 +1,13 @@
 package host
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/pkg/touch"
 	"github.com/csi-addons/node-healer/pkg/worker"
@@ -23,8 +22,10 @@ type Config struct {
 	// ProbeTimeout bounds one look, StepTimeout one half of a step.
 	ProbeTimeout time.Duration
 	StepTimeout  time.Duration
-	Sysfs        Sysfs
-	Procfs       Procfs
+	// SlowAnswer is how long a look may take before it counts as late.
+	SlowAnswer time.Duration
+	Sysfs      Sysfs
+	Procfs     Procfs
 }
 
 // Node is the host that the volumes are on.
@@ -33,7 +34,12 @@ type Node struct {
 	kubelet       Kubelet
 	bootID        string
 	hostNamespace string
-	stuck         stuckProbes
+	probes        probes
+	files         volDataFiles
+	uuids         uuids
+	identities    identities
+	holders       holderScans
+	booted        time.Time
 }
 
 // NewNode checks cfg.
@@ -41,7 +47,7 @@ func NewNode(cfg Config) (*Node, error) {
 	switch {
 	case cfg.Pool == nil || cfg.Namespace == nil:
 		return nil, errors.New("host: pool and namespace are required")
-	case cfg.ProbeTimeout <= 0 || cfg.StepTimeout <= 0:
+	case cfg.ProbeTimeout <= 0 || cfg.StepTimeout <= 0 || cfg.SlowAnswer <= 0:
 		return nil, errors.New("host: timeouts must be positive")
 	}
 	root, known := cfg.Namespace.RealRoots()[cfg.KubeletRoot]
@@ -62,7 +68,11 @@ func NewNode(cfg Config) (*Node, error) {
 		// one look more.
 		namespace = ""
 	}
-	return &Node{cfg: cfg, kubelet: Kubelet{Root: root}, bootID: bootID, hostNamespace: namespace}, nil
+	booted, err := BootTime()
+	if err != nil {
+		return nil, err
+	}
+	return &Node{cfg: cfg, kubelet: Kubelet{Root: root}, bootID: bootID, booted: booted, hostNamespace: namespace}, nil
 }
 
 // Kubelet gives kubelet's layout on this node.
@@ -71,16 +81,28 @@ func (n *Node) Kubelet() Kubelet { return n.kubelet }
 // BootID identifies this boot.
 func (n *Node) BootID() string { return n.bootID }
 
-// Mounts reads the host's mount table.
+// BootTime is when this boot began.
+func (n *Node) BootTime() time.Time { return n.booted }
+
+// Mounts reads the host's whole mount table.
 func (n *Node) Mounts() (Table, error) { return n.cfg.Namespace.Mounts() }
 
-// BlockDevice reads what sysfs knows of a device.
-func (n *Node) BlockDevice(dev Dev) BlockDevice { return n.cfg.Sysfs.BlockDevice(dev) }
+// Topology gives the host's mount table to find mounts in, Refresh what is true
+// of those now.
+func (n *Node) Topology() (Table, error) { return n.cfg.Namespace.Topology() }
+
+// Refresh is false when the topology has to be asked again.
+func (n *Node) Refresh(stack []Mount) ([]Mount, bool) { return n.cfg.Namespace.Refresh(stack) }
 
 // Holder finds a running process of the pod that has the superblock mounted;
 // nil when there is none. The caller closes it.
 func (n *Node) Holder(podUID string, dev Dev) (*Holder, error) {
 	return n.cfg.Procfs.Holder(podUID, dev, n.hostNamespace)
+}
+
+// Holders finds who holds superblocks and devices.
+func (n *Node) Holders(ctx context.Context, asked []Holdable) (map[Holdable]Holders, error) {
+	return n.holdersOf(ctx, &n.holders, asked)
 }
 
 // RealPath replaces a configured root at the front of p by its resolved path.
@@ -98,21 +120,3 @@ func (n *Node) RealPath(p string) string {
 }
 
 func ref(m Mount) touch.MountRef { return touch.MountRef{ID: m.ID, OldID: m.OldID} }
-
-// kindOf translates st_mode.
-func kindOf(mode uint32) PathKind {
-	switch mode & unix.S_IFMT {
-	case unix.S_IFDIR:
-		return KindDirectory
-	case unix.S_IFREG:
-		return KindFile
-	case unix.S_IFBLK:
-		return KindBlock
-	case unix.S_IFLNK:
-		return KindSymlink
-	case 0:
-		return KindNone
-	default:
-		return KindOther
-	}
-}

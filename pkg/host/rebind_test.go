@@ -23,7 +23,7 @@ func TestNothingIsDoneForAPlaceThatIsNotWanted(t *testing.T) {
 	root := t.TempDir()
 	node, err := NewNode(Config{
 		Pool: pool, Namespace: openOwn(t, root), KubeletRoot: root,
-		ProbeTimeout: time.Minute, StepTimeout: time.Minute, Sysfs: "/sys", Procfs: "/proc",
+		ProbeTimeout: time.Minute, StepTimeout: time.Minute, SlowAnswer: time.Minute, Sysfs: "/sys", Procfs: "/proc",
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -102,16 +102,25 @@ func (n *Namespace) readStatmount() (Table, error) {
 	mounts := make([]Mount, 0, len(ids))
 	buf := make([]byte, 4<<10)
 	for _, id := range ids {
-		reply, err := n.statMount(id, &buf)
+		m, err := n.mount(id, &buf)
 		if errors.Is(err, unix.ENOENT) {
 			continue // unmounted since it was listed
 		}
 		if err != nil {
 			return Table{}, err
 		}
-		mounts = append(mounts, reply.mount(buf[statmountStrings:]))
+		mounts = append(mounts, m)
 	}
 	return NewTable(mounts), nil
+}
+
+// mount asks for one mount. buf is scratch space.
+func (n *Namespace) mount(id uint64, buf *[]byte) (Mount, error) {
+	reply, err := n.statMount(id, buf)
+	if err != nil {
+		return Mount{}, err
+	}
+	return reply.mount((*buf)[statmountStrings:]), nil
 }
 
 // listMounts gives the unique ids of all mounts of the namespace, parents first.

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/touch"
 )
 
 // Superblock is one mounted filesystem instance with what is known of it.
@@ -24,43 +26,61 @@ type Superblock struct {
 	// Kind is the type of the root: a block device for a raw block volume.
 	Kind   PathKind
 	Answer Answer
+	Space  Space
+	// Opened is what the device said of itself when it was opened.
+	Opened OpenedDevice
+	// Errors is nil for filesystems that count none.
+	Errors *FilesystemErrors
+	// Btrfs is nil for other filesystems.
+	Btrfs *BtrfsErrors
+	// Upper has the facts of the filesystem that an overlay writes to; nil for
+	// others, and where it cannot be found.
+	Upper *Superblock
+	// Write is the answer to a write, where one was tried.
+	Write Write
 }
 
-// BlockDevice is what sysfs says of the device behind a superblock or a raw
-// block volume.
-type BlockDevice struct {
-	Dev Dev
-	// Name is the kernel's name, as in "sda"; empty when sysfs does not know
-	// the device any more.
-	Name string
-	// Missing is true when sysfs does not know the device.
-	Missing bool
-	// ReadOnly is the device's own write protection.
-	ReadOnly bool
-	// DiskSeq counts up with every disk that appears or changes its medium, so
-	// it tells a reused device number within one boot (Linux 5.15); 0 when the
-	// kernel has none.
-	DiskSeq  uint64
-	Identity Identity
+// StateOf gives what a mount itself tells of its superblock.
+func StateOf(m Mount) Superblock {
+	return Superblock{
+		Dev:               m.Dev,
+		FSType:            m.FSType,
+		Source:            m.Source,
+		ReadOnly:          m.SuperReadOnly,
+		Shutdown:          m.HasSuperOption("shutdown"),
+		EmergencyReadOnly: m.HasSuperOption("emergency_ro"),
+	}
 }
 
-// Identity is what stays the same when a device gets another name. A clone or
-// a snapshot shares FilesystemUUID and Size with its origin.
-type Identity struct {
-	FilesystemUUID string `json:"filesystemUUID,omitempty"`
-	Serial         string `json:"serial,omitempty"`
-	WWID           string `json:"wwid,omitempty"`
-	DMUUID         string `json:"dmUUID,omitempty"`
-	// Partition is the number of a partition; the other parts but the UUID are
-	// those of its disk.
-	Partition string `json:"partition,omitempty"`
+// Space is how much is left on a filesystem, in its own blocks; all zero when
+// it does not say.
+type Space struct {
+	// Blocks are all there are, Available those for an unprivileged writer.
+	Blocks, Available uint64
+	// Files are all the inodes that there can be.
+	Files, FreeFiles uint64
+}
+
+// OpenedDevice is what an open block device says of itself.
+type OpenedDevice struct {
+	// Open is false when it could not be opened; the rest is empty then.
+	Open bool
 	// Size is in bytes.
-	Size int64 `json:"size,omitempty"`
+	Size     uint64
+	ReadOnly bool
+	DiskSeq  uint64
+	// Short is by how many bytes the file behind a loop device is too short for
+	// it.
+	Short uint64
 }
 
-// Empty is true when nothing identifies the device.
-func (i Identity) Empty() bool {
-	return i.FilesystemUUID == "" && i.Serial == "" && i.WWID == "" && i.DMUUID == ""
+// Write is what became of a write that leaves no name behind.
+type Write struct {
+	Answer
+	// Unable is true where the filesystem cannot be asked this way.
+	Unable bool
+	// Forbidden says why nothing was written where a write would have told more.
+	Forbidden string
 }
 
 // Answer is what a worker's bounded touch of the storage gave.
@@ -71,6 +91,16 @@ type Answer struct {
 	Silent bool
 	// Stuck is true when not even the worker could be ended.
 	Stuck bool
+	// Waits are the kernel's functions in which a silent worker waited, innermost
+	// first; nil when unknown.
+	Waits []string
+	// Waiting counts the requests that a silent FUSE daemon owes.
+	Waiting int
+	// Writing is true when it was a write that got no answer, after a read did.
+	Writing bool
+	// Late counts the answers in a row, this one included, that came later than
+	// they should.
+	Late int
 	// Op and Errno name the first operation that failed; Errno 0 is success.
 	Op      string
 	Errno   syscall.Errno
@@ -84,6 +114,10 @@ func (a Answer) String() string {
 	}
 	return fmt.Sprintf("%s: %s (%s)", a.Op, a.Errno.Error(), unix.ErrnoName(a.Errno))
 }
+
+// OfDevice is true when it was the device that failed, and not the filesystem
+// on it.
+func (a Answer) OfDevice() bool { return a.Op == touch.OpReadDevice }
 
 // PathKind is the type of what stands at a path.
 type PathKind string

@@ -3,6 +3,9 @@ package host
 import (
 	"encoding/json"
 	"fmt"
+	"sync"
+
+	"github.com/csi-addons/node-healer/pkg/touch"
 )
 
 // VolData is the part of kubelet's vol_data.json that names a volume (CSI
@@ -20,4 +23,49 @@ func ParseVolData(raw []byte) (VolData, error) {
 		return VolData{}, fmt.Errorf("vol_data.json: %w", err)
 	}
 	return d, nil
+}
+
+// volDataFiles keeps what was read, for as long as the file does not change.
+type volDataFiles struct {
+	mu    sync.Mutex
+	files map[string]volDataFile
+}
+
+type volDataFile struct {
+	stamp touch.FileStamp
+	data  *VolData
+}
+
+// maxVolDataFiles bounds what is kept. A node has a few hundred volumes; one
+// that had thousands in its time starts anew.
+const maxVolDataFiles = 4096
+
+// known gives what was read last; the zero value for nothing.
+func (f *volDataFiles) known(file string) volDataFile {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.files[file]
+}
+
+// learn gives the content: of raw, or if that is nil as known before. It is nil
+// for a torn file, which is evidence of nothing.
+func (f *volDataFiles) learn(file string, before volDataFile, raw []byte, stamp touch.FileStamp) *VolData {
+	if raw == nil && stamp == before.stamp {
+		return before.data
+	}
+	now := volDataFile{stamp: stamp}
+	if d, err := ParseVolData(raw); err == nil {
+		now.data = &d
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case now.data == nil || stamp == touch.FileStamp{}:
+		delete(f.files, file)
+	case f.files == nil || len(f.files) >= maxVolDataFiles:
+		f.files = map[string]volDataFile{file: now}
+	default:
+		f.files[file] = now
+	}
+	return now.data
 }

@@ -36,13 +36,21 @@ const (
 // logTextBytes bounds one text in a log line.
 const logTextBytes = 512
 
-// verbosityCalls is klog's -v from which calls other than NodeHealer show.
+// verbosityCalls is klog's -v from which calls other than NodeHealer show, and
+// those that found a healthy volume: a caller may ask for each one every few
+// seconds.
 const verbosityCalls = 4
 
 // logHeal writes the one line of a NodeHealer call; the logger knows the
-// volume. It names reasons and steps, evidence is in the answer. Nothing of the
+// volume. A healthy one, at which nothing was done, shows with -v=4 only. It names reasons and steps, evidence is in the answer. Nothing of the
 // request but the volume ID is logged.
 func logHeal(logger klog.Logger, took time.Duration, err error, r *healer.Report) {
+	if r != nil && r.Verdict() == healer.Healthy && len(r.Steps) == 0 {
+		logger = logger.V(verbosityCalls)
+		if !logger.Enabled() {
+			return
+		}
+	}
 	code := status.Code(err)
 	fields := []any{keyCode, code.String(), keyDuration, took.Round(time.Microsecond).String()}
 	switch {

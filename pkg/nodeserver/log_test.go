@@ -46,7 +46,11 @@ func TestOneLinePerCall(t *testing.T) {
 		"unknown": {healer.Report{}, healer.Failed("read", errors.New("EIO")), []string{`code="Unknown"`, `err="read: EIO"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			logged := captureLog(t, "0")
+			verbosity := "0"
+			if name == "healthy" {
+				verbosity = "4"
+			}
+			logged := captureLog(t, verbosity)
 			s := serve(t, testConfig(&fakeHealer{report: tc.report, err: tc.err}))
 			req := goodRequest()
 			req.VolumeId = "vol\n1\u202e"

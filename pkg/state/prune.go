@@ -15,7 +15,7 @@ const recordLifetime = 90 * 24 * time.Hour
 // Prune removes the records of volumes that were not seen healthy for a long
 // time, and what a crash left half written. Without it a node that lives long
 // would keep one of every volume it ever had.
-func (r Records) Prune(now time.Time) error {
+func (r *Records) Prune(now time.Time) error {
 	entries, err := os.ReadDir(r.dir)
 	if err != nil {
 		return err

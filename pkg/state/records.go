@@ -26,21 +26,26 @@ const recordLimit = 1 << 20
 // Records keeps one JSON file for each volume, named by hash: a volume_id may
 // hold any byte and is never part of a path.
 type Records struct {
-	dir string
+	dir   string
+	cache cache
 }
 
 // Records gives the directory's records.
-func (d *Dir) Records() Records { return Records{dir: filepath.Join(d.path, recordsDir)} }
+func (d *Dir) Records() *Records { return &Records{dir: filepath.Join(d.path, recordsDir)} }
 
-func (r Records) path(driver, volumeID string) string {
+func (r *Records) path(driver, volumeID string) string {
 	sum := sha256.Sum256([]byte(driver + "\x00" + volumeID))
 	return filepath.Join(r.dir, hex.EncodeToString(sum[:])+".json")
 }
 
 // Load implements healer.Records. A torn or foreign file counts as none: it is
 // written anew at the next healthy check.
-func (r Records) Load(driver, volumeID string) (*healer.Record, error) {
+func (r *Records) Load(driver, volumeID string) (*healer.Record, error) {
 	path := r.path(driver, volumeID)
+	if record := r.cache.get(path); record != nil {
+		return record, nil
+	}
+	file, statErr := os.Stat(path) // before it is read: a change in between is not missed
 	raw, err := readLimited(path, recordLimit)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // no record; documented in the interface
@@ -55,6 +60,9 @@ func (r Records) Load(driver, volumeID string) (*healer.Record, error) {
 	if err != nil {
 		klog.Background().Error(err, "Ignoring an unusable record", "file", path)
 		return nil, nil //nolint:nilnil // as good as none
+	}
+	if statErr == nil {
+		r.cache.put(path, file, record)
 	}
 	return record, nil
 }
@@ -77,7 +85,7 @@ func decodeRecord(raw []byte) (*healer.Record, error) {
 }
 
 // Save implements healer.Records.
-func (r Records) Save(record healer.Record) error {
+func (r *Records) Save(record healer.Record) error {
 	raw, err := json.MarshalIndent(record, "", "  ")
 	if err != nil {
 		return fmt.Errorf("record: %w", err)

@@ -43,7 +43,7 @@ func sample(volumeID string) healer.Record {
 	}
 }
 
-func mustSave(t *testing.T, r Records, record healer.Record) {
+func mustSave(t *testing.T, r *Records, record healer.Record) {
 	t.Helper()
 	if err := r.Save(record); err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func mustSave(t *testing.T, r Records, record healer.Record) {
 }
 
 // expect loads a record; nil means that none is to be found.
-func expect(t *testing.T, r Records, volumeID string, want *healer.Record) {
+func expect(t *testing.T, r *Records, volumeID string, want *healer.Record) {
 	t.Helper()
 	got, err := r.Load(driver, volumeID)
 	if err != nil || !reflect.DeepEqual(got, want) {

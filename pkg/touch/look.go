@@ -2,6 +2,10 @@ package touch
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -16,13 +20,20 @@ type LookQuery struct {
 	Paths []PathQuery
 	// Probe is nil when no storage is to be touched.
 	Probe *ProbeQuery
+	// Waiting asks for the number of requests that a FUSE daemon has not
+	// answered: the directory of its connection in fusectl; empty for none.
+	Waiting string
 }
 
 // PathQuery asks what stands at a path.
 type PathQuery struct {
+	// Path is empty when only VolData is asked for: a mount point needs no look
+	// at it, and each one would keep an umount from succeeding for an instant.
 	Path string
-	// VolData is the vol_data.json to read; empty for none.
+	// VolData is the vol_data.json to read; empty for none. One that is still as
+	// Known is not read again.
 	VolData string
+	Known   FileStamp
 	// Above leaves the last component alone, because a volume that does not
 	// answer stands there.
 	Above bool
@@ -40,18 +51,31 @@ type PathAnswer struct {
 	Major, Minor uint32
 	// Link is the text of a symbolic link.
 	Link string
-	// VolData is nil when there is none.
+	// VolData is nil when there is none, and when it is as Known.
 	VolData []byte
+	Stamp   FileStamp
+}
+
+// FileStamp changes with a file's content: every write moves the change time,
+// which nobody can set.
+type FileStamp struct {
+	Inode        uint64
+	Size         uint64
+	Seconds      int64
+	Nanoseconds  uint32
+	Major, Minor uint32
 }
 
 // LookAnswer has one answer for each path, in order.
 type LookAnswer struct {
 	Paths []PathAnswer
 	Probe ProbeAnswer
+	// Waiting is -1 when nobody tells.
+	Waiting int
 }
 
 func look(q LookQuery) (LookAnswer, error) {
-	a := LookAnswer{Paths: make([]PathAnswer, len(q.Paths))}
+	a := LookAnswer{Paths: make([]PathAnswer, len(q.Paths)), Waiting: -1}
 	for i, p := range q.Paths {
 		a.Paths[i] = lookAt(p)
 	}
@@ -59,13 +83,19 @@ func look(q LookQuery) (LookAnswer, error) {
 	if q.Probe != nil {
 		a.Probe = probe(*q.Probe)
 	}
+	if q.Waiting != "" {
+		a.Waiting = waiting(q.Waiting)
+	}
 	return a, nil
 }
 
 func lookAt(q PathQuery) PathAnswer {
 	var a PathAnswer
 	if q.VolData != "" {
-		a.VolData = readVolData(q.VolData)
+		a.VolData, a.Stamp = readVolData(q.VolData, q.Known)
+	}
+	if q.Path == "" {
+		return a
 	}
 	l, err := openLeaf(q.Path)
 	if err != nil {
@@ -98,17 +128,34 @@ func lookAt(q PathQuery) PathAnswer {
 
 // readVolData gives nil for a file that is missing or unreadable: it is
 // evidence when it is there, and nothing follows from its absence.
-func readVolData(p string) []byte {
+func readVolData(p string, known FileStamp) ([]byte, FileStamp) {
 	l, err := openLeaf(p)
 	if err != nil {
-		return nil
+		return nil, FileStamp{}
 	}
 	defer l.close()
-	raw, err := l.readAt(l.name, volDataLimit)
-	if err != nil {
-		return nil
+	if known != (FileStamp{}) && l.stamp() == known {
+		return nil, known
 	}
-	return raw
+	raw, stamp, err := l.read(volDataLimit)
+	if err != nil {
+		return nil, FileStamp{}
+	}
+	return raw, stamp
+}
+
+// waiting reads how many requests a FUSE daemon owes. The file is the kernel's
+// own, in a filesystem that has no storage.
+func waiting(connection string) int {
+	raw, err := os.ReadFile(filepath.Join(connection, "waiting"))
+	if err != nil {
+		return -1
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err != nil {
+		return -1
+	}
+	return n
 }
 
 // errnoOf finds the errno of an error that has one.

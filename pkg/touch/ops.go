@@ -6,15 +6,21 @@ import "github.com/csi-addons/node-healer/pkg/worker"
 var (
 	// Look sees what stands at paths and touches one superblock.
 	Look = worker.Define("look", worker.Pooled, look)
+	// Write shows whether a filesystem takes a write.
+	Write = worker.Define("write", worker.Pooled, write)
 	// Place puts a read-only clone of a staged mount on an empty place.
 	Place = worker.Define("place", worker.Spent, place)
 	// Settle gives a placed clone that stands alone its final attributes.
 	Settle = worker.Define("settle", worker.Spent, settle)
 	// TakeOff unmounts one interim mount from the top of a stack.
 	TakeOff = worker.Define("take-off", worker.Spent, takeOff)
+	// Holders finds who holds superblocks and block devices.
+	Holders = worker.Define("holders", worker.Spent, holders)
+	// Exclusive shows whether anybody has claimed a block device.
+	Exclusive = worker.Define("exclusive", worker.Spent, exclusive)
 )
 
 // Ops lists the operations for worker.Serve.
 func Ops() []worker.Servable {
-	return []worker.Servable{Look, Place, Settle, TakeOff}
+	return []worker.Servable{Look, Write, Place, Settle, TakeOff, Holders, Exclusive}
 }

@@ -3,9 +3,9 @@ package touch
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -57,34 +57,63 @@ func retryEINTR(call func() (int, error)) (int, error) {
 	}
 }
 
-// readAt reads a small file beside a leaf, at most limit bytes of it.
-func (l leaf) readAt(name string, limit int) ([]byte, error) {
+// stamp looks at a small file without opening it; zero when it cannot.
+func (l leaf) stamp() FileStamp {
+	var st unix.Statx_t
+	if unix.Statx(l.dir, l.name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &st) != nil {
+		return FileStamp{}
+	}
+	return stampOf(&st)
+}
+
+// young is the age below which a change time proves nothing: the clock of a
+// filesystem has ticks, and a second write may come within the same one.
+const young = time.Second
+
+func stampOf(st *unix.Statx_t) FileStamp {
+	if time.Since(time.Unix(st.Ctime.Sec, int64(st.Ctime.Nsec))) < young {
+		return FileStamp{}
+	}
+	return FileStamp{
+		Inode: st.Ino, Size: st.Size, Seconds: st.Ctime.Sec, Nanoseconds: st.Ctime.Nsec,
+		Major: st.Dev_major, Minor: st.Dev_minor,
+	}
+}
+
+// read reads a regular file of at most limit bytes.
+func (l leaf) read(limit uint64) ([]byte, FileStamp, error) {
 	fd, err := retryEINTR(func() (int, error) {
-		return unix.Openat2(l.dir, name, &unix.OpenHow{
+		return unix.Openat2(l.dir, l.name, &unix.OpenHow{
 			Flags:   unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK,
 			Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_BENEATH,
 		})
 	})
 	if err != nil {
-		return nil, err
+		return nil, FileStamp{}, err
 	}
-	f := os.NewFile(uintptr(fd), name)
-	defer f.Close()
-	info, err := f.Stat()
+	defer unix.Close(fd)
+	var st unix.Statx_t
+	err = unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS, &st)
 	switch {
 	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%q is not a regular file: %w", name, unix.EINVAL)
-	case info.Size() > int64(limit):
-		return nil, fmt.Errorf("%q is larger than %d bytes: %w", name, limit, unix.EFBIG)
+		return nil, FileStamp{}, err
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return nil, FileStamp{}, fmt.Errorf("%q is not a regular file: %w", l.name, unix.EINVAL)
+	case st.Size > limit:
+		return nil, FileStamp{}, fmt.Errorf("%q is larger than %d bytes: %w", l.name, limit, unix.EFBIG)
 	}
-	buf := make([]byte, info.Size())
-	n, err := f.ReadAt(buf, 0)
-	if n < len(buf) {
-		return nil, err
+	buf := make([]byte, st.Size)
+	for at := 0; at < len(buf); {
+		n, err := retryEINTR(func() (int, error) { return unix.Pread(fd, buf[at:], int64(at)) })
+		if err != nil {
+			return nil, FileStamp{}, err
+		}
+		if n == 0 {
+			return nil, FileStamp{}, fmt.Errorf("%q became shorter: %w", l.name, unix.EAGAIN)
+		}
+		at += n
 	}
-	return buf, nil
+	return buf, stampOf(&st), nil
 }
 
 // refuse makes an error that says "must not", not "went wrong".

@@ -1,7 +1,6 @@
 package touch
 
 import (
-	"fmt"
 	"syscall"
 	"time"
 
@@ -11,10 +10,13 @@ import (
 // ProbeQuery asks for one bounded touch of the superblock mounted at a path.
 type ProbeQuery struct {
 	Path string
-	// Want is the mount that the mount table showed there.
-	Want MountRef
-	// UUID asks for the filesystem UUID; only block filesystems have one.
+	// Root asks for the root directory to be opened: a daemon or a server has
+	// to answer that. A filesystem on a disk answers from memory.
+	Root bool
+	// UUID asks for the filesystem UUID; only filesystems on a disk have one.
 	UUID bool
+	// Space asks how much is left.
+	Space bool
 	// Source is the mount's source when that may be a device node whose number
 	// mountinfo does not show (btrfs).
 	Source string
@@ -26,9 +28,6 @@ type ProbeQuery struct {
 
 // ProbeAnswer is what the storage said. An errno is an answer, not an error.
 type ProbeAnswer struct {
-	// Changed is true when something else is mounted there by now; the rest is
-	// then empty.
-	Changed bool
 	// Op and Errno name the first operation that failed.
 	Op    string
 	Errno syscall.Errno
@@ -41,32 +40,39 @@ type ProbeAnswer struct {
 	UUID string
 	// SourceGone is true when Source does not exist.
 	SourceGone bool
+	Space      Space
+	Device     DeviceAnswer
 	Elapsed    time.Duration
 }
 
+// Space is what a filesystem says of itself (statfs(2)); all zero when it says
+// nothing.
+type Space struct {
+	// Blocks are all there are, Available those for an unprivileged writer.
+	Blocks, Available uint64
+	Files, FreeFiles  uint64
+}
+
 // probe touches a detached clone of the mount and not the mount itself, so
-// that kubelet's umount never finds it busy because of us.
+// that kubelet's umount never finds it busy because of us. The clone is the
+// only walk to the mount: each one keeps an umount from succeeding for an
+// instant, and other ways to look hold it longer for their share.
+//
+// Whether the clone is of the mount that was meant, the caller finds out: if
+// the mount table is the same before and after, it is.
 func probe(q ProbeQuery) (a ProbeAnswer) {
 	start := time.Now()
 	defer func() { a.Elapsed = time.Since(start) }()
-	l, err := openLeaf(q.Path)
+	clone, op, err := cloneAt(q.Path)
 	if err != nil {
-		return ProbeAnswer{Op: "resolve", Errno: errnoOf(err)}
+		return ProbeAnswer{Op: op, Errno: errnoOf(err)}
 	}
-	defer l.close()
-	clone, err := retryEINTR(func() (int, error) {
-		return unix.OpenTree(l.dir, l.name, unix.OPEN_TREE_CLONE|
-			unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT)
-	})
-	if err != nil {
-		return ProbeAnswer{Op: "open_tree", Errno: errnoOf(err)}
-	}
-	a = l.probeClone(clone, q)
+	a.touch(clone, q)
 	_ = unix.Close(clone)
 	// The clone is gone by now: a device that never answers does not keep the
 	// filesystem after kubelet's umount.
-	if a.Errno == 0 && !a.Changed && q.Device != "" {
-		a.Op, a.Errno = readBehind(q)
+	if a.Errno == 0 && q.Device != "" {
+		a.Op, a.Errno = a.Device.readBehind(q)
 	}
 	if q.Source != "" {
 		a.seeSource(q.Source)
@@ -74,24 +80,49 @@ func probe(q ProbeQuery) (a ProbeAnswer) {
 	return a
 }
 
-func (l leaf) probeClone(clone int, q ProbeQuery) (a ProbeAnswer) {
-	// After the clone was made: what stands there now is what was cloned.
-	if l.changed(q.Want) {
-		return ProbeAnswer{Changed: true}
+// cloneAt makes a detached clone of what is mounted at a path.
+func cloneAt(p string) (clone int, op string, err error) {
+	l, err := openLeaf(p)
+	if err != nil {
+		return -1, "resolve", err
 	}
+	defer l.close()
+	clone, err = retryEINTR(func() (int, error) {
+		return unix.OpenTree(l.dir, l.name, unix.OPEN_TREE_CLONE|
+			unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT)
+	})
+	return clone, "open_tree", err
+}
+
+func (a *ProbeAnswer) touch(clone int, q ProbeQuery) {
 	var st unix.Statx_t
 	if err := unix.Statx(clone, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st); err != nil {
-		return ProbeAnswer{Op: "statx", Errno: errnoOf(err)}
+		a.Op, a.Errno = "statx", errnoOf(err)
+		return
 	}
 	a.Mode = uint32(st.Mode)
 	switch a.Mode & unix.S_IFMT {
 	case unix.S_IFBLK:
 		a.Major, a.Minor = st.Rdev_major, st.Rdev_minor
-		a.Op, a.Errno = readDevice(clone)
+		a.Op, a.Errno = a.Device.readNode(clone, a.Major, a.Minor)
+		return
 	case unix.S_IFDIR:
-		a.Op, a.Errno, a.UUID = openRoot(clone, q.UUID)
+		if q.Root || q.UUID {
+			a.Op, a.Errno, a.UUID = openRoot(clone, q.UUID)
+		}
 	}
-	return a
+	if q.Space && a.Errno == 0 {
+		a.Space = spaceOf(clone)
+	}
+}
+
+// spaceOf takes no answer for one: many daemons do not know theirs.
+func spaceOf(fd int) Space {
+	var st unix.Statfs_t
+	if _, err := retryEINTR(func() (int, error) { return 0, unix.Fstatfs(fd, &st) }); err != nil {
+		return Space{}
+	}
+	return Space{Blocks: st.Blocks, Available: st.Bavail, Files: st.Files, FreeFiles: st.Ffree}
 }
 
 // seeSource looks at the device node that a mount names, without opening it.
@@ -104,21 +135,6 @@ func (a *ProbeAnswer) seeSource(source string) {
 	case errnoOf(err) == unix.ENOENT:
 		a.SourceGone = true
 	}
-}
-
-// changed is true when another mount than the expected one is topmost. A
-// filesystem that does not tell leaves it open.
-func (l leaf) changed(want MountRef) bool {
-	if want.ID != 0 {
-		id := uniqueID(l.dir, l.name, 0)
-		return id != 0 && id != want.ID
-	}
-	fd, now, err := l.top()
-	if err != nil {
-		return false
-	}
-	_ = unix.Close(fd)
-	return !now.Same(want)
 }
 
 // openRoot opens the root directory, which a daemon or a server behind it has
@@ -136,73 +152,4 @@ func openRoot(clone int, wantUUID bool) (string, syscall.Errno, string) {
 		return "", 0, ""
 	}
 	return "", 0, filesystemUUID(fd)
-}
-
-// deviceBlock is what a probe reads of a device, in bytes; more where a logical
-// block is larger.
-const deviceBlock = 4096
-
-// readDevice reads one block of a raw block volume. The node is opened through
-// the clone, so that not even the file it is bound on gets busy.
-func readDevice(clone int) (string, syscall.Errno) {
-	fd, err := openDevice(fmt.Sprintf("/proc/thread-self/fd/%d", clone))
-	if err != nil {
-		return "open the device", errnoOf(err)
-	}
-	defer unix.Close(fd)
-	return readBlock(fd)
-}
-
-// readBehind reads one block of the device behind a filesystem: the filesystem
-// itself answers from memory for as long as it can. A device that cannot be
-// opened, or another one at its name, says nothing.
-func readBehind(q ProbeQuery) (string, syscall.Errno) {
-	node, err := retryEINTR(func() (int, error) { return unix.Open(q.Device, unix.O_PATH|unix.O_CLOEXEC, 0) })
-	if err != nil {
-		return "", 0
-	}
-	defer unix.Close(node)
-	// Looked at before it is opened: some devices act on being opened.
-	var st unix.Statx_t
-	err = unix.Statx(node, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st)
-	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK || st.Rdev_major != q.DeviceMajor || st.Rdev_minor != q.DeviceMinor {
-		return "", 0
-	}
-	fd, err := openDevice(fmt.Sprintf("/proc/thread-self/fd/%d", node))
-	if err != nil {
-		return "", 0
-	}
-	defer unix.Close(fd)
-	return readBlock(fd)
-}
-
-func openDevice(node string) (int, error) {
-	return retryEINTR(func() (int, error) {
-		return unix.Open(node, unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	})
-}
-
-// readBlock reads one block past every cache.
-func readBlock(fd int) (string, syscall.Errno) {
-	size := deviceBlock
-	if sector, err := unix.IoctlGetInt(fd, unix.BLKSSZGET); err == nil && sector > size {
-		size = sector
-	}
-	// O_DIRECT wants an aligned buffer; an anonymous mapping is page-aligned.
-	buf, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		return "mmap", errnoOf(err)
-	}
-	defer func() { _ = unix.Munmap(buf) }()
-	pause("probe/read")
-	n, err := retryEINTR(func() (int, error) { return unix.Pread(fd, buf, 0) })
-	switch {
-	case errnoOf(err) == unix.EINVAL:
-		return "", 0 // an alignment that the device wants and does not tell
-	case err != nil:
-		return "read the device", errnoOf(err)
-	case n == 0:
-		return "read the device", unix.ENOMEDIUM
-	}
-	return "", 0
 }

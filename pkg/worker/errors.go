@@ -57,15 +57,26 @@ func (w *wireError) Unwrap() []error {
 	return leaves
 }
 
-// stuckError is ErrStuck with the news of the end of the process.
-type stuckError struct{ ended <-chan struct{} }
+// silentError is ErrSilent, or ErrStuck with the news of the end of the process.
+type silentError struct {
+	is    error
+	waits []string
+	ended <-chan struct{}
+}
 
 // Error implements error.
-func (*stuckError) Error() string { return ErrStuck.Error() }
+func (e *silentError) Error() string { return e.is.Error() }
 
-// Is makes a stuckError an ErrStuck.
-func (*stuckError) Is(target error) bool { return target == ErrStuck }
+// Unwrap gives the sentinel.
+func (e *silentError) Unwrap() error { return e.is }
+
+// stuckError is a silentError whose process goes on.
+type stuckError struct{ silentError }
 
 // Ended gives a channel that closes when the stuck process has ended: until
 // then what it was doing may still happen.
 func (e *stuckError) Ended() <-chan struct{} { return e.ended }
+
+// Waits tells where in the kernel the worker waited at its deadline: the
+// functions, innermost first; nil when the kernel does not tell.
+func (e *silentError) Waits() []string { return e.waits }

@@ -147,9 +147,7 @@ func Call[Q, A any](ctx context.Context, p *Pool, op Op[Q, A], q Q) (A, error) {
 	a, broken, err := ask(ctx, w, op, q)
 	switch {
 	case broken:
-		if ended := p.end(w); ended != nil {
-			err = &stuckError{ended: ended}
-		}
+		err = p.breakOff(w, err)
 	case op.life == Spent:
 		p.dismiss(w)
 	default:
@@ -159,6 +157,20 @@ func Call[Q, A any](ctx context.Context, p *Pool, op Op[Q, A], q Q) (A, error) {
 		return none, fmt.Errorf("%s: %w", op.name, err)
 	}
 	return a, nil
+}
+
+// breakOff ends a worker whose stream can no longer be used, and says what is
+// known of why.
+func (p *Pool) breakOff(w *process, err error) error {
+	silent := silentError{is: err}
+	if errors.Is(err, ErrSilent) {
+		silent.waits = w.waits() // before it is killed
+	}
+	if silent.ended = p.end(w); silent.ended != nil {
+		silent.is = ErrStuck
+		return &stuckError{silent}
+	}
+	return &silent
 }
 
 // acquire gives a living worker.

@@ -20,6 +20,7 @@ type process struct {
 	out  *bufio.Writer
 	enc  *gob.Encoder
 	dec  *gob.Decoder
+	pid  int
 	// pidfd is pollable, so that waiting for the end of a worker costs no
 	// thread, even if that takes forever.
 	pidfd *os.File
@@ -63,6 +64,7 @@ func launch(cfg Config) (*process, error) {
 		_, waitErr := syscall.Wait4(pid, nil, 0, nil)
 		return nil, errors.Join(err, waitErr)
 	}
+	p.pid = pid
 	p.out = bufio.NewWriter(p.conn)
 	p.enc, p.dec = gob.NewEncoder(p.out), gob.NewDecoder(bufio.NewReader(p.conn))
 	return p, nil

@@ -131,6 +131,9 @@ func wrongVolume(c healer.Case, p healer.Place) string {
 		if sb.Device.Identity.FilesystemUUID == "" {
 			recorded.FilesystemUUID = "" // it was not told, which is no difference
 		}
+		if healer.SameDisk(c, sb) {
+			recorded.Size = 0 // one that shrank is still the same; DeviceSizeChanged says it
+		}
 		if differs := healer.Differs(recorded, sb.Device.Identity); differs != "" {
 			return differs
 		}

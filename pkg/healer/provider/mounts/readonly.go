@@ -2,6 +2,7 @@ package mounts
 
 import (
 	"slices"
+	"syscall"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -47,24 +48,22 @@ func judgeReadOnlyMount(c healer.Case, p healer.Place) []healer.Condition {
 	return nil
 }
 
-// readOnlySuperblock says how a superblock is read-only that should not be;
-// empty when it is as meant.
-func readOnlySuperblock(c healer.Case, sb host.Superblock) string {
+// readOnly says how a superblock is read-only that should not be.
+func (b bench) readOnly() []healer.Condition {
 	how := ""
-	switch {
-	case slices.Contains(alwaysReadOnly, sb.FSType):
-		return ""
+	switch sb := b.sb; {
+	case slices.Contains(alwaysReadOnly, sb.FSType), !b.meantWritable():
+		return nil
+	case sb.Write.Errno == syscall.EROFS:
+		how = "the filesystem refused a write as read-only (EROFS)"
 	case sb.EmergencyReadOnly:
 		how = "the filesystem turned read-only after an error (emergency_ro)"
 	case sb.ReadOnly:
 		how = "the filesystem is read-only, and the mount is not"
+	case sb.Upper != nil && (sb.Upper.ReadOnly || sb.Upper.EmergencyReadOnly):
+		how = "the filesystem that the overlay writes to is read-only"
 	default:
-		return ""
+		return nil
 	}
-	for _, p := range c.Places {
-		if len(p.Stack) > 0 && p.Dev() == sb.Dev && meantWritable(c, p) {
-			return how
-		}
-	}
-	return ""
+	return b.one(healer.Degraded, healer.ReadOnlyFilesystem, adviceShutdown, "%s", how)
 }

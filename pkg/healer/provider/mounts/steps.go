@@ -3,6 +3,7 @@ package mounts
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -53,6 +54,10 @@ func (p Provider) rebind(c healer.Case, place healer.Place, conditions []healer.
 	return s
 }
 
+// harmless are reasons that keep no step from acting: the volume works, and a
+// pod that waits for its mount is not helped by waiting longer.
+var harmless = []healer.Reason{healer.OutOfSpace, healer.OutOfInodes, healer.SlowResponse}
+
 // planRebind says what a rebind would do, or why there must be none.
 func planRebind(c healer.Case, place, staged healer.Place, conditions []healer.Condition) (host.RebindPlan, string) {
 	var none host.RebindPlan
@@ -74,13 +79,18 @@ func planRebind(c healer.Case, place, staged healer.Place, conditions []healer.C
 		return none, "the recorded mount had another ID mapping than the staged one"
 	}
 	for _, cond := range conditions {
+		if slices.Contains(harmless, cond.Reason) {
+			continue
+		}
 		if cond.Place == staged.Path || (cond.Place == place.Path && cond.Reason != healer.NotMounted && cond.Reason != healer.ReadOnlyFilesystem) {
 			return none, fmt.Sprintf("the volume itself is not healthy (%s)", cond.Reason)
 		}
 	}
 	// The staged filesystem may have been judged at another place.
-	if sick := judgeSuperblock(c, staged); len(sick) > 0 {
-		return none, fmt.Sprintf("the volume itself is not healthy (%s)", sick[0].Reason)
+	for _, sick := range judgeSuperblock(c, staged) {
+		if !slices.Contains(harmless, sick.Reason) {
+			return none, fmt.Sprintf("the volume itself is not healthy (%s)", sick.Reason)
+		}
 	}
 	if interrupted(place) && place.Dev() != staged.Dev() {
 		return none, "the interim mount there is not of the staged filesystem"

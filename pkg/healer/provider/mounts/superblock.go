@@ -2,6 +2,8 @@ package mounts
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -11,63 +13,183 @@ import (
 
 const (
 	adviceShutdown = "look for the cause in the kernel log, then delete all pods on this node that use the volume, so that it is unmounted, checked and staged anew"
+	adviceErrors   = "look into the kernel log; delete all pods on this node that use the volume, and check the filesystem while nobody has it mounted"
 	adviceDaemon   = "see why the daemon or the server behind the mount is gone; then delete the pod"
 	adviceSilent   = "see whether the storage behind the volume can be reached; nothing was changed"
-	adviceDenied   = "see why root is refused there (credentials, root squashing, eviction of the client); nothing was changed"
+	adviceThaw     = "find out who froze it (a snapshot or a backup under way); fsfreeze --unfreeze ends it"
+	adviceSlow     = "see what keeps the storage behind the volume busy"
 	adviceLater    = "this may pass by itself: call again in a moment"
-	adviceDevice   = "see whether the disk is still attached to this node"
+	adviceSpace    = "delete what is not needed, or expand the volume"
 )
 
+// lateAnswers is how many answers in a row must come late before that is worth
+// a word: a single one may have met a busy moment.
+const lateAnswers = 3
+
 // judgeSuperblock says what is wrong with the filesystem or device behind a
-// place. The first evidence counts: what follows from it is no second fault.
+// place. What keeps everybody from it is said alone: what follows from that is
+// no second fault.
 func judgeSuperblock(c healer.Case, p healer.Place) []healer.Condition {
 	sb := c.Superblocks[p.Dev()] // one that is not there was not asked
-	one := func(s healer.Status, r healer.Reason, advice, format string, args ...any) []healer.Condition {
-		return []healer.Condition{{Status: s, Reason: r, Place: p.Path, Message: fmt.Sprintf(format, args...), Advice: advice}}
-	}
-	switch a := sb.Answer; {
-	case sb.Shutdown:
-		return one(healer.Inaccessible, healer.FilesystemShutdown, adviceShutdown,
-			"%s shut itself down (super option shutdown); every write fails, whatever stat says", sb.FSType)
-	case sb.Device != nil && sb.Device.Missing:
-		return one(healer.Inaccessible, healer.DeviceMissing, adviceDevice, "block device %s is gone", deviceName(*sb.Device))
-	case a.Silent:
-		return one(healer.Inaccessible, healer.NotResponding, adviceSilent, "no answer within %s", a.Elapsed.Round(time.Millisecond))
-	case !a.Asked:
-		return one(healer.Inaccessible, healer.NotResponding, adviceSilent, "it was not asked")
-	case a.Errno != 0:
-		reason, advice := reasonOf(a.Errno, sb)
-		if healer.Classify(healer.OpProbe, sb.FSType, a.Errno).Tier == healer.Transient {
-			advice = adviceLater
+	b := bench{c: c, p: p, sb: sb}
+	for _, judge := range []func() []healer.Condition{b.shutdown, b.deviceGone, b.silent, b.failed, b.shrunk} {
+		if found := judge(); found != nil {
+			return found
 		}
-		return one(healer.Inaccessible, reason, advice, "%s", a)
 	}
-	if how := readOnlySuperblock(c, sb); how != "" {
-		return one(healer.Degraded, healer.ReadOnlyFilesystem, adviceShutdown, "%s", how)
+	return slices.Concat(b.readOnly(), b.errorsRose(), b.deviceWeak(), b.full(), b.late())
+}
+
+// bench judges one superblock at one place.
+type bench struct {
+	c  healer.Case
+	p  healer.Place
+	sb host.Superblock
+}
+
+func (b bench) one(s healer.Status, r healer.Reason, advice, format string, args ...any) []healer.Condition {
+	return []healer.Condition{{Status: s, Reason: r, Place: b.p.Path, Message: fmt.Sprintf(format, args...), Advice: advice}}
+}
+
+func (b bench) shutdown() []healer.Condition {
+	switch {
+	case b.sb.Shutdown:
+		return b.one(healer.Inaccessible, healer.FilesystemShutdown, adviceShutdown,
+			"%s shut itself down (super option shutdown); every write fails, whatever stat says", b.sb.FSType)
+	case b.sb.Upper != nil && b.sb.Upper.Shutdown:
+		return b.one(healer.Inaccessible, healer.FilesystemShutdown, adviceShutdown,
+			"the %s that the overlay writes to shut itself down (super option shutdown)", b.sb.Upper.FSType)
 	}
 	return nil
 }
 
-func deviceName(d host.BlockDevice) string {
-	if d.Name != "" {
-		return d.Name
+// silent judges a superblock that gave no answer. The timeout is long, so one
+// is enough.
+func (b bench) silent() []healer.Condition {
+	a := b.sb.Answer
+	within := a.Elapsed.Round(time.Millisecond)
+	switch {
+	case !a.Asked:
+		return b.one(healer.Inaccessible, healer.NotResponding, adviceSilent, "it was not asked")
+	case !a.Silent:
+		return nil
+	case a.Writing && frozen(a.Waits):
+		return b.one(healer.Inaccessible, healer.Frozen, adviceThaw,
+			"reads answer, and a write waits for the filesystem to be thawed (%s)", where(a.Waits))
+	case a.Writing:
+		return b.one(healer.Inaccessible, healer.NotResponding, adviceSilent,
+			"reads answer, and a write does not within %s%s", within, in(a.Waits))
+	case a.Waiting > 0:
+		return b.one(healer.Inaccessible, healer.NotResponding, adviceDaemon,
+			"no answer within %s; %d requests wait for the FUSE daemon%s", within, a.Waiting, in(a.Waits))
 	}
-	return d.Dev.String()
+	return b.one(healer.Inaccessible, healer.NotResponding, adviceSilent, "no answer within %s%s", within, in(a.Waits))
+}
+
+// frozen is true when a worker waits for the right to write to a superblock,
+// which is what a freeze keeps from everybody (sb_start_write in the kernel).
+func frozen(waits []string) bool {
+	return slices.ContainsFunc(waits, func(f string) bool {
+		return strings.Contains(f, "percpu_rwsem_wait") || strings.Contains(f, "percpu_down_read") || strings.Contains(f, "sb_start_write")
+	})
+}
+
+func where(waits []string) string { return "the kernel waits in " + waits[0] }
+
+// in says where the kernel waits, as far as that is known.
+func in(waits []string) string {
+	if len(waits) == 0 {
+		return ""
+	}
+	return "; " + where(waits)
+}
+
+// failed judges an errno, which a second probe has given too.
+func (b bench) failed() []healer.Condition {
+	a := b.sb.Answer
+	if a.Errno == 0 {
+		a = b.sb.Write.Answer
+		if a.Errno == 0 || b.sb.Write.Unable || a.Errno == syscall.EROFS {
+			return nil // readOnly says the last
+		}
+	}
+	if denied(a.Errno) {
+		return b.one(healer.Inaccessible, healer.PermissionDenied, adviceDenied, "%s; %s", a, whyDenied(b.sb.FSType, b.p.Stack[0]))
+	}
+	reason, advice := reasonOf(a, b.sb)
+	if healer.Classify(healer.OpProbe, b.sb.FSType, a.Errno).Tier == healer.Transient {
+		advice = adviceLater
+	}
+	return b.one(healer.Inaccessible, reason, advice, "%s", a)
 }
 
 // reasonOf names what an errno from a probe means.
-func reasonOf(e syscall.Errno, sb host.Superblock) (healer.Reason, string) {
-	switch e {
+func reasonOf(a host.Answer, sb host.Superblock) (healer.Reason, string) {
+	switch a.Errno {
 	case syscall.ENOTCONN, syscall.ECONNABORTED:
 		return healer.Disconnected, adviceDaemon
 	case syscall.ESTALE:
 		return healer.StaleFileHandle, adviceDaemon
-	case syscall.EACCES, syscall.EPERM:
-		return healer.PermissionDenied, adviceDenied
 	case syscall.ENXIO, syscall.ENODEV, syscall.ENOMEDIUM:
 		if sb.Device != nil {
 			return healer.DeviceMissing, adviceDevice
 		}
 	}
+	if a.OfDevice() {
+		return healer.DeviceReadError, adviceDevice
+	}
 	return healer.IOError, adviceShutdown
+}
+
+// errorsRose reports what the filesystem counted since it was last healthy.
+func (b bench) errorsRose() []healer.Condition {
+	if !healer.ErrorsRose(b.c, b.sb) {
+		return nil
+	}
+	before := uint64(0)
+	if b.c.Record != nil {
+		before = b.c.Record.FilesystemErrors
+	}
+	message := fmt.Sprintf("%s counted %d errors, %d when it was last healthy", b.sb.FSType, healer.ErrorsCounted(b.sb), before)
+	if e := b.sb.Errors; e != nil && !e.LastTime.IsZero() {
+		message += fmt.Sprintf("; the last at %s in %s", e.LastTime.UTC().Format(time.RFC3339), e.LastFunction)
+	}
+	switch w := b.sb.Write; {
+	case w.Forbidden != "":
+		message += "; no write was tried: " + w.Forbidden
+	case w.Asked && !w.Unable && w.Errno == 0:
+		message += "; a write still succeeds"
+	}
+	return b.one(healer.Degraded, healer.FilesystemErrors, adviceErrors, "%s", message)
+}
+
+// full reports that an unprivileged writer has nothing left. Nothing here acts
+// on it, and it keeps no step from acting.
+func (b bench) full() []healer.Condition {
+	if !b.meantWritable() || b.sb.ReadOnly {
+		return nil
+	}
+	var found []healer.Condition
+	if s := b.sb.Space; s.Blocks > 0 && s.Available == 0 {
+		found = append(found, b.one(healer.Degraded, healer.OutOfSpace, adviceSpace, "no block of %d is left for an unprivileged writer", s.Blocks)...)
+	}
+	if s := b.sb.Space; s.Files > 0 && s.FreeFiles == 0 {
+		found = append(found, b.one(healer.Degraded, healer.OutOfInodes, adviceSpace, "no inode of %d is left", s.Files)...)
+	}
+	return found
+}
+
+func (b bench) late() []healer.Condition {
+	if b.sb.Answer.Late < lateAnswers {
+		return nil
+	}
+	return b.one(healer.Degraded, healer.SlowResponse, adviceSlow,
+		"it answered each time, and late %d times in a row, now after %s", b.sb.Answer.Late, b.sb.Answer.Elapsed.Round(time.Millisecond))
+}
+
+// meantWritable is true when the volume should be writable at any place.
+func (b bench) meantWritable() bool {
+	return slices.ContainsFunc(b.c.Places, func(p healer.Place) bool {
+		return len(p.Stack) > 0 && p.Dev() == b.sb.Dev && meantWritable(b.c, p)
+	})
 }

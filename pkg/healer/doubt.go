@@ -1,0 +1,110 @@
+package healer
+
+import (
+	"context"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// WriteProbe says when a write is tried: a file without a name, in the root
+// directory, which is gone when it is closed.
+type WriteProbe string
+
+// When a write is tried.
+const (
+	WriteAlways      WriteProbe = "always"
+	WriteOnSuspicion WriteProbe = "on-suspicion"
+	WriteNever       WriteProbe = "never"
+)
+
+// doubt tries a write on each superblock of which reads and facts leave open
+// whether it still takes one.
+func (o *observation) doubt(ctx context.Context) error {
+	for _, p := range o.c.Places {
+		sb, known := o.c.Superblocks[p.Dev()]
+		if !known || sb.Write.Asked || sb.Write.Forbidden != "" || !o.writable(p) || !o.wantsWrite(sb) {
+			continue
+		}
+		if err := o.mayWrite(ctx, p, sb); err != nil {
+			sb.Write.Forbidden = err.Error()
+		} else {
+			w, err := o.node.TryWrite(ctx, p.Stack[0])
+			if err != nil {
+				return Failed("try a write", err)
+			}
+			sb.Write = w
+			if w.Silent {
+				sb.Answer = w.Answer
+			}
+		}
+		o.c.Superblocks[p.Dev()] = sb
+	}
+	return nil
+}
+
+// writable is true for a place through which an ordinary writer could write.
+func (o *observation) writable(p Place) bool {
+	if len(p.Stack) == 0 || p.Stack[0].Path != p.Path || p.Stack[0].Attr.Has(host.AttrReadOnly) {
+		return false
+	}
+	if o.c.Volume.Capability != nil && o.c.Volume.Capability.ReadOnly {
+		return false
+	}
+	return p.Want == nil || !p.Want.ReadOnlySuper
+}
+
+// wantsWrite is true when reads answered, and a write would tell more.
+func (o *observation) wantsWrite(sb host.Superblock) bool {
+	answered := sb.Answer.Asked && !sb.Answer.Silent && sb.Answer.Errno == 0
+	if !answered || sb.Kind != host.KindDirectory || sb.Shutdown {
+		return false
+	}
+	switch o.engine.cfg.ProbeWrite {
+	case WriteAlways:
+		return true
+	case WriteOnSuspicion:
+		upper := sb.Upper != nil && (sb.Upper.Shutdown || sb.Upper.ReadOnly || sb.Upper.EmergencyReadOnly)
+		return upper || sb.ReadOnly || sb.EmergencyReadOnly || ErrorsRose(o.c, sb)
+	case WriteNever:
+	}
+	return false
+}
+
+// mayWrite says why no write must be tried.
+func (o *observation) mayWrite(ctx context.Context, p Place, sb host.Superblock) error {
+	if o.engine.cfg.CheckOnly {
+		return errCheckOnly
+	}
+	if sb.Device == nil {
+		return nil // no disk that another node could own
+	}
+	if o.c.Record != nil {
+		if err := sameDevice(o.c.Record.Identity, sb); err != nil {
+			return err
+		}
+	}
+	return o.engine.cfg.Gate.Write(ctx, p)
+}
+
+// ErrorsCounted gives what a filesystem has counted, 0 where none does.
+func ErrorsCounted(sb host.Superblock) uint64 {
+	switch {
+	case sb.Errors != nil:
+		return sb.Errors.Count
+	case sb.Btrfs != nil:
+		return sb.Btrfs.Count()
+	}
+	return 0
+}
+
+// ErrorsRose is true when a filesystem counted errors since it was last healthy.
+// Without a record those of this boot count: what is older is somebody's
+// decision of long ago.
+func ErrorsRose(c Case, sb host.Superblock) bool {
+	count := ErrorsCounted(sb)
+	if c.Record != nil {
+		return count > c.Record.FilesystemErrors
+	}
+	return count > 0 && sb.Errors != nil && !sb.Errors.LastTime.Before(c.BootTime.Truncate(time.Second))
+}

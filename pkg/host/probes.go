@@ -1,0 +1,89 @@
+package host
+
+import (
+	"errors"
+	"sync"
+)
+
+// probes keeps at most one worker at each storage. Callers that come while one
+// is at it share its answer. One that cannot be ended is remembered with the
+// answer it stands for until it ends: however often a hung volume is asked for,
+// it costs one process.
+type probes struct {
+	mu    sync.Mutex
+	under map[storage]*probing
+	// slow counts answers in a row that came late.
+	slow map[storage]int
+}
+
+// storage is what a probe touches: a superblock, or a device node, which shares
+// the superblock of devtmpfs with all others.
+type storage struct {
+	dev  Dev
+	root string
+}
+
+func storageOf(m Mount) storage {
+	s := storage{dev: m.Dev}
+	if m.MayBeNode() {
+		s.root = m.Root
+	}
+	return s
+}
+
+// probing is one probe under way.
+type probing struct {
+	done chan struct{}
+	// What it found, once done; without paths.
+	found Sight
+	// ended closes when a worker ends that outlived its deadline; nil when there
+	// is none.
+	ended <-chan struct{}
+}
+
+// join gives the probe that is at the storage, or makes the caller the one who
+// asks: first is true then, and finish must follow.
+func (p *probes) join(s storage) (at *probing, first bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if at = p.under[s]; at != nil {
+		select {
+		case <-at.ended: // nil, which is never ready, while it is at work
+		default:
+			return at, false
+		}
+	}
+	if p.under == nil {
+		p.under, p.slow = map[storage]*probing{}, map[storage]int{}
+	}
+	at = &probing{done: make(chan struct{})}
+	p.under[s] = at
+	return at, true
+}
+
+// finish hands the answer to everybody who waits for it.
+func (p *probes) finish(s storage, at *probing, found Sight, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	found.Paths = nil
+	at.found = found
+	var stuck interface{ Ended() <-chan struct{} }
+	if errors.As(err, &stuck) {
+		at.ended = stuck.Ended()
+	} else {
+		delete(p.under, s)
+	}
+	close(at.done)
+}
+
+// late counts an answer and gives how many in a row came late.
+func (p *probes) late(s storage, late bool) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !late {
+		delete(p.slow, s)
+		return 0
+	}
+	p.slow[s]++
+	return p.slow[s]
+}

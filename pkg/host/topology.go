@@ -1,0 +1,137 @@
+package host
+
+import (
+	"errors"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// topology is the mount table as last read. It is good for as long as poll(2)
+// on mountinfo reports no change, and it serves to find mounts only: a
+// filesystem that shut itself down says so in its options and raises no event.
+// Nor does the rename of a directory above a mount point. So whoever finds a
+// mount here looks at it again by its id (Refresh), and believes in an absence
+// only after Mounts has read everything anew.
+type topology struct {
+	mu    sync.Mutex
+	known bool
+	table Table
+	byID  map[uint64]int // into table.mounts
+}
+
+// Topology gives the mount table for finding mounts in; their options,
+// attributes and propagation are left out. Where the kernel has no unique mount
+// ids (below Linux 6.13) it is Mounts.
+func (n *Namespace) Topology() (Table, error) {
+	if !n.statmount {
+		return n.Mounts()
+	}
+	t := &n.topology
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !n.moved() && t.known {
+		return t.table, nil
+	}
+	t.known = false // until this succeeds
+	table, err := n.update()
+	if err != nil {
+		return n.Mounts()
+	}
+	t.keep(table)
+	return t.table, nil
+}
+
+// moved is true when the namespace's mounts changed since it was last asked.
+func (n *Namespace) moved() bool {
+	poll := []unix.PollFd{{Fd: int32(n.changes), Events: unix.POLLPRI}}
+	events, err := unix.Poll(poll, 0)
+	return err != nil || events != 0
+}
+
+// update reads what is new. A mount keeps its id when it is moved, so a change
+// that no id explains makes it read everything.
+func (n *Namespace) update() (Table, error) {
+	t := &n.topology
+	ids, err := n.listMounts()
+	if err != nil {
+		return Table{}, err
+	}
+	mounts := make([]Mount, 0, len(ids))
+	buf := make([]byte, 4<<10)
+	reused := 0
+	for _, id := range ids {
+		if at, known := t.byID[id]; known {
+			mounts = append(mounts, t.table.mounts[at])
+			reused++
+			continue
+		}
+		m, err := n.mount(id, &buf)
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			continue // unmounted since it was listed
+		case err != nil:
+			return Table{}, err
+		}
+		mounts = append(mounts, m.bare())
+	}
+	if reused > 0 && reused == len(ids) && reused == len(t.byID) {
+		t.byID = nil
+		return n.update()
+	}
+	return NewTable(mounts), nil
+}
+
+func (t *topology) keep(table Table) {
+	t.known, t.table = true, table
+	t.byID = make(map[uint64]int, len(table.mounts))
+	for i, m := range table.mounts {
+		t.byID[m.ID] = i
+	}
+}
+
+// forget makes the next Topology read everything.
+func (t *topology) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.known, t.byID = false, nil
+}
+
+// bare leaves out what may change without an event.
+func (m Mount) bare() Mount {
+	m.Attr, m.Propagation, m.SuperReadOnly, m.SuperOptions = 0, Propagation{}, false, nil
+	return m
+}
+
+// scratch holds buffers for statmount(2).
+var scratch = sync.Pool{New: func() any { b := make([]byte, 4<<10); return &b }}
+
+// Refresh looks at mounts found in the topology again. It is false when one of
+// them is gone or somewhere else by now: the topology is read anew then.
+func (n *Namespace) Refresh(stack []Mount) ([]Mount, bool) {
+	if !n.statmount {
+		return stack, true // just read
+	}
+	buf, _ := scratch.Get().(*[]byte)
+	defer scratch.Put(buf)
+	fresh := make([]Mount, len(stack))
+	for i, m := range stack {
+		now, err := n.mount(m.ID, buf)
+		if err != nil || now.Path != m.Path || now.OldParent != m.OldParent {
+			n.topology.forget()
+			return nil, false
+		}
+		fresh[i] = now
+	}
+	return fresh, true
+}
+
+// Tops is true while m is what a path walk to its mount point ends on.
+func (n *Namespace) Tops(m Mount) bool {
+	table, err := n.Topology()
+	if err != nil {
+		return false
+	}
+	stack := table.Stack(m.Path)
+	return len(stack) > 0 && stack[0].Same(m)
+}

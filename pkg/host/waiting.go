@@ -1,0 +1,46 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+// countWaiting counts the requests that a FUSE daemon owes, if a probe of the
+// mount is about to run out of time: while the probe still waits, as its own
+// request is one of them. count gives the number, 0 for unknown; stop ends
+// the counting.
+func (n *Node) countWaiting(ctx context.Context, m Mount) (count func() int, stop func()) {
+	if !strings.HasPrefix(m.FSType, "fuse") {
+		return func() int { return 0 }, func() {}
+	}
+	counted := make(chan int, 1)
+	timer := time.AfterFunc(n.cfg.ProbeTimeout*9/10, func() {
+		call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
+		defer cancel()
+		a, err := worker.Call(call, n.cfg.Pool, touch.Look, touch.LookQuery{Waiting: fuseConnection(m.Dev)})
+		if err != nil {
+			a.Waiting = 0
+		}
+		counted <- max(a.Waiting, 0)
+	})
+	count = sync.OnceValue(func() int {
+		if timer.Stop() {
+			return 0 // the probe ended before its time
+		}
+		return <-counted
+	})
+	return count, func() { count() }
+}
+
+// fuseConnection gives a connection's directory in fusectl, in the host's mount
+// namespace. It is named after the superblock's device number as the kernel
+// keeps it (fs/fuse/control.c): the minor, but for fuseblk.
+func fuseConnection(dev Dev) string {
+	return fmt.Sprintf("/sys/fs/fuse/connections/%d", uint64(dev.Major)<<20|uint64(dev.Minor))
+}

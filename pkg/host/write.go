@@ -1,0 +1,41 @@
+package host
+
+import (
+	"context"
+	"errors"
+
+	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+// TryWrite has a worker write to the superblock that is mounted at m, leaving no
+// name behind. A write that gets no answer is one, and is remembered for as long
+// as its worker cannot be ended. Somebody else's probe under way makes it Unable.
+func (n *Node) TryWrite(ctx context.Context, m Mount) (Write, error) {
+	s := storageOf(m)
+	at, first := n.probes.join(s)
+	if !first {
+		return Write{Unable: true}, nil
+	}
+	call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
+	defer cancel()
+	a, err := worker.Call(call, n.cfg.Pool, touch.Write, touch.WriteQuery{Path: m.Path})
+	silent := errors.Is(err, worker.ErrSilent) || errors.Is(err, worker.ErrStuck)
+	w := Write{Answer: Answer{Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed}, Unable: a.Unable}
+	if silent {
+		w.Answer = Answer{
+			Asked: true, Silent: true, Writing: true, Stuck: errors.Is(err, worker.ErrStuck),
+			Elapsed: n.cfg.ProbeTimeout, Waits: waits(err),
+		}
+	}
+	n.probes.finish(s, at, Sight{Answer: w.Answer}, err)
+	switch {
+	case silent:
+		return w, nil
+	case err != nil:
+		return Write{}, err
+	case !n.cfg.Namespace.Tops(m):
+		return Write{Unable: true}, nil // it may have been another filesystem
+	}
+	return w, nil
+}

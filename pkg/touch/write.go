@@ -1,0 +1,73 @@
+package touch
+
+import (
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// WriteQuery asks whether the filesystem mounted at a path takes a write.
+type WriteQuery struct {
+	Path string
+}
+
+// WriteAnswer is what became of the write. An errno is an answer.
+type WriteAnswer struct {
+	// Op and Errno name the operation that failed.
+	Op    string
+	Errno syscall.Errno
+	// Unable is true where nothing can be written without leaving a name, or
+	// not by this process: nothing follows from that.
+	Unable  bool
+	Elapsed time.Duration
+}
+
+// unable are the errnos with which a filesystem says that it has no O_TMPFILE,
+// that its root is no directory, or that this process may not create here.
+var unable = []syscall.Errno{
+	unix.EOPNOTSUPP, unix.ENOSYS, unix.EISDIR, unix.ENOENT, unix.ENOTDIR, unix.EINVAL, unix.EOVERFLOW, unix.EACCES, unix.EPERM,
+}
+
+// full are those with which it says that there is no room, which is no fault.
+var full = []syscall.Errno{unix.ENOSPC, unix.EDQUOT}
+
+// writeBlock is what is written: enough for a block to be allocated.
+var writeBlock = make([]byte, 4096)
+
+// write creates a file without a name in the root directory (O_TMPFILE), writes
+// a block, has it on the disk and closes it, which frees it again.
+func write(q WriteQuery) (a WriteAnswer, _ error) {
+	start := time.Now()
+	defer func() { a.Elapsed = time.Since(start) }()
+	clone, op, err := cloneAt(q.Path)
+	if err != nil {
+		return WriteAnswer{Op: op, Errno: errnoOf(err)}, nil
+	}
+	defer unix.Close(clone)
+	pause("write")
+	fd, err := retryEINTR(func() (int, error) {
+		return unix.Openat(clone, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC|unix.O_EXCL, 0o600)
+	})
+	if err != nil {
+		errno := errnoOf(err)
+		if slices.Contains(unable, errno) || slices.Contains(full, errno) {
+			return WriteAnswer{Unable: true, Errno: errno, Op: "create"}, nil
+		}
+		return WriteAnswer{Op: "create", Errno: errno}, nil
+	}
+	defer unix.Close(fd)
+	for _, step := range []struct {
+		op  string
+		run func() (int, error)
+	}{
+		{"write", func() (int, error) { return unix.Write(fd, writeBlock) }},
+		{"fdatasync", func() (int, error) { return 0, unix.Fdatasync(fd) }},
+	} {
+		if _, err := retryEINTR(step.run); err != nil && !slices.Contains(full, errnoOf(err)) {
+			return WriteAnswer{Op: step.op, Errno: errnoOf(err)}, nil
+		}
+	}
+	return WriteAnswer{}, nil
+}
