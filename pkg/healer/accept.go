@@ -63,9 +63,8 @@ func acceptPath(field string, p Place) error {
 // there.
 func (o *observation) acceptCapability() error {
 	p := o.c.Places[0]
-	layout := o.node.Kubelet().Layout(p.Path)
 	o.c.Block = p.Look.Kind == host.KindBlock ||
-		layout.Kind == host.LayoutBlock || layout.Kind == host.LayoutBlockStaging
+		p.Layout.Kind == host.LayoutBlock || p.Layout.Kind == host.LayoutBlockStaging
 	want := o.c.Volume.Capability
 	if want == nil {
 		return nil

@@ -26,6 +26,8 @@ type Place struct {
 	// PodUID is empty for a staged place and for paths outside kubelet's
 	// layout.
 	PodUID string
+	// Layout is what the path says by itself.
+	Layout host.Layout
 	// Stack holds the mounts on the path, top first; empty: nothing is mounted.
 	Stack []host.Mount
 	// Want is the place as it was when the volume was last healthy; nil when no

@@ -25,12 +25,15 @@ type Node interface {
 	Look(ctx context.Context, q host.Question) (host.Sight, error)
 	// TryWrite writes to what is mounted and leaves no name behind.
 	TryWrite(ctx context.Context, m host.Mount) (host.Write, error)
-	BlockDevice(dev host.Dev) host.BlockDevice
+	// BlockDevice takes what a probe saw of the open device, if it was open.
+	BlockDevice(dev host.Dev, opened host.OpenedDevice) host.BlockDevice
 	// Identity reads anew what BlockDevice may have kept.
 	Identity(dev host.Dev) host.Identity
 	FilesystemErrors(fsType, device string) *host.FilesystemErrors
 	BtrfsErrors(fsType, uuid string) *host.BtrfsErrors
 	Holder(podUID string, dev host.Dev) (*host.Holder, error)
+	// Holders finds out who holds superblocks and devices.
+	Holders(ctx context.Context, asked []host.Holdable) (map[host.Holdable]host.Holders, error)
 	Kubelet() host.Kubelet
 	RealPath(path string) string
 	BootID() string

@@ -165,12 +165,22 @@ func (w *world) TryWrite(_ context.Context, m host.Mount) (host.Write, error) {
 	return w.wrote, w.writeErr
 }
 
-func (w *world) Identity(dev host.Dev) host.Identity                    { return w.BlockDevice(dev).Identity }
+func (w *world) Holders(_ context.Context, asked []host.Holdable) (map[host.Holdable]host.Holders, error) {
+	held := map[host.Holdable]host.Holders{}
+	for _, h := range asked {
+		held[h] = host.Holders{Mounts: []host.HeldMount{{Path: h.Superblock.String()}}}
+	}
+	return held, nil
+}
+
+func (w *world) Identity(dev host.Dev) host.Identity {
+	return w.BlockDevice(dev, host.OpenedDevice{}).Identity
+}
 func (w *world) FilesystemErrors(string, string) *host.FilesystemErrors { return w.errors }
 func (w *world) BtrfsErrors(string, string) *host.BtrfsErrors           { return nil }
 func (w *world) BootTime() time.Time                                    { return time.Unix(1e9, 0) }
 
-func (w *world) BlockDevice(dev host.Dev) host.BlockDevice {
+func (w *world) BlockDevice(dev host.Dev, _ host.OpenedDevice) host.BlockDevice {
 	if d, known := w.devices[dev]; known {
 		return d
 	}

@@ -56,6 +56,7 @@ func (e *Engine) heal(ctx context.Context, v Volume, t *ticket) (Report, error) 
 		halted = halted || len(stillRunning(o.Err)) > 0
 	}
 	report.Refused = inOrder(refused, report.Steps)
+	e.whoHolds(ctx, &report)
 	return report, nil
 }
 

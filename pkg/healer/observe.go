@@ -133,7 +133,7 @@ func (o *observation) run(ctx context.Context, t *ticket) error {
 func (o *observation) roleOf(path string) Role {
 	l := o.node.Kubelet().Layout(path)
 	staging := o.c.Volume.StagingPath
-	below := staging != "" && strings.HasPrefix(path, staging+"/") && len(o.table.Stack(staging)) > 0
+	below := beneath(path, staging) && len(o.table.Stack(staging)) > 0
 	if !below && (l.Kind == host.LayoutStaging || l.Kind == host.LayoutBlockStaging) {
 		return Staged
 	}
@@ -144,11 +144,13 @@ func (o *observation) add(role Role, at string, named bool) {
 	if _, known := o.c.Place(at); known {
 		return
 	}
+	layout := o.node.Kubelet().Layout(at)
 	p := Place{
 		Role:   role,
 		Path:   at,
 		Named:  named,
-		PodUID: o.node.Kubelet().Layout(at).PodUID,
+		PodUID: layout.PodUID,
+		Layout: layout,
 		Stack:  o.stack(at),
 	}
 	if ground, inside := o.inside(at); inside && len(p.Stack) == 0 {
@@ -172,15 +174,22 @@ func (o *observation) stack(path string) []host.Mount {
 // directory of what they staged.
 func (o *observation) inside(path string) (host.Mount, bool) {
 	staging := o.c.Volume.StagingPath
-	if staging == "" || !strings.HasPrefix(path, staging+"/") {
+	if !beneath(path, staging) {
 		return host.Mount{}, false
 	}
 	ground, found := o.table.Ground(path)
-	return ground, found && (ground.Path == staging || strings.HasPrefix(ground.Path, staging+"/"))
+	return ground, found && (ground.Path == staging || beneath(ground.Path, staging))
+}
+
+// beneath is true for a path inside a directory; dir may be empty.
+func beneath(p, dir string) bool {
+	rest, inside := strings.CutPrefix(p, dir)
+	return inside && dir != "" && rest != "" && rest[0] == '/'
 }
 
 // group is what one worker call asks: one superblock and the places on it.
 type group struct {
+	key    groupKey
 	places []int
 	probe  *host.Mount
 	// above is true when the superblock is known not to answer.
@@ -217,19 +226,19 @@ func (o *observation) look(ctx context.Context) error {
 	return nil
 }
 
+type groupKey struct {
+	dev  host.Dev
+	root string
+}
+
 func (o *observation) groups() []*group {
-	type key struct {
-		dev  host.Dev
-		root string
-	}
 	var list []*group
-	byKey := map[key]*group{}
 	for i := range o.c.Places {
 		p := &o.c.Places[i]
 		if p.Look.Looked {
 			continue
 		}
-		var k key
+		var k groupKey
 		top, mounted := p.Top()
 		if mounted {
 			k.dev = top.Dev
@@ -237,20 +246,18 @@ func (o *observation) groups() []*group {
 				k.root = top.Root // every device node is a storage of its own
 			}
 		}
-		g := byKey[k]
-		if g == nil {
-			g = &group{}
-			byKey[k] = g
-			list = append(list, g)
+		at := slices.IndexFunc(list, func(g *group) bool { return g.key == k })
+		if at < 0 {
 			sb, probed := o.c.Superblocks[top.Dev]
-			g.above = sb.Answer.Silent
+			g := &group{key: k, above: sb.Answer.Silent}
 			if mounted && !probed {
-				g.probe = &top
+				g.probe = &p.Stack[0]
 			}
-		} else if g.probe != nil && g.probe.Interim() && !top.Interim() {
-			g.probe = &top // through an interim mount no device can be opened
+			list, at = append(list, g), len(list)
+		} else if g := list[at]; g.probe != nil && g.probe.Interim() && !top.Interim() {
+			g.probe = &p.Stack[0] // through an interim mount no device can be opened
 		}
-		g.places = append(g.places, i)
+		list[at].places = append(list[at].places, i)
 	}
 	return list
 }
@@ -265,7 +272,7 @@ func (o *observation) ask(ctx context.Context, g *group) {
 	for _, i := range g.places {
 		p := o.c.Places[i]
 		top, mounted := p.Top()
-		q.Paths = append(q.Paths, host.Ask{Path: p.Path, Mounted: mounted && top.Path == p.Path})
+		q.Paths = append(q.Paths, host.Ask{Path: p.Path, VolData: p.Layout.VolData, Mounted: mounted && top.Path == p.Path})
 	}
 	g.sight, g.err = o.node.Look(ctx, q)
 }
@@ -305,7 +312,7 @@ func (o *observation) superblock(m host.Mount, s host.Sight) host.Superblock {
 	}
 	switch {
 	case !dev.Zero():
-		d := o.node.BlockDevice(dev)
+		d := o.node.BlockDevice(dev, s.Opened)
 		d.Identity.FilesystemUUID = s.UUID
 		sb.Device = &d
 		sb.Errors = o.node.FilesystemErrors(m.FSType, d.Name)

@@ -63,7 +63,7 @@ func (o *observation) addStaged() {
 func (o *observation) siblings() []string {
 	kubelet := o.node.Kubelet()
 	named := o.c.Places[0]
-	pv := kubelet.Layout(named.Path).PV
+	pv := named.Layout.PV
 	// kubelet mounts in a directory named after the PersistentVolume, but for
 	// the staging path.
 	mounts := o.table.InDirectory(pv)
@@ -72,6 +72,9 @@ func (o *observation) siblings() []string {
 	}
 	var found []string
 	for _, m := range mounts {
+		if m.Path == named.Path {
+			continue
+		}
 		l := kubelet.Layout(m.Path)
 		if (pv == "" || l.PV == pv) && (l.Kind == host.LayoutPod || l.Kind == host.LayoutBlock) && !slices.Contains(found, m.Path) {
 			found = append(found, m.Path)
@@ -120,7 +123,7 @@ func (o *observation) sift(from int, sleeping []PlaceRecord) error {
 // volume of another pod may share the directory name.
 func (o *observation) ours(p Place) bool {
 	d := p.Look.VolData
-	if o.node.Kubelet().Layout(p.Path).Kind == host.LayoutOther {
+	if p.Layout.Kind == host.LayoutOther {
 		// No file of kubelet's names it: it is ours as long as it is as recorded.
 		r, top := o.c.Record.Place(p.Path), host.Mount{}
 		if len(p.Stack) > 0 {

@@ -3,6 +3,8 @@ package healer
 import (
 	"slices"
 	"time"
+
+	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // Verdict is the one word that an answer starts with.
@@ -28,6 +30,8 @@ type Report struct {
 	After  Diagnosis
 	// Refused lists the steps that would have helped and did not run.
 	Refused []Refusal
+	// Holders says of each superblock that is still sick who holds it.
+	Holders []host.Holders
 	// Elapsed is the time from the first observation to the last.
 	Elapsed time.Duration
 }

@@ -25,6 +25,17 @@ type Loop struct {
 	SizeLimit int64
 }
 
+// Backing reads again which file a loop device stands on: its name may have been
+// removed since. It is nil when no file is attached any more.
+func (s Sysfs) Backing(name string, l Loop) *Loop {
+	file, err := readFile(string(s) + "/block/" + name + "/loop/backing_file")
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	l.BackingFile, l.Deleted = strings.CutSuffix(file, " (deleted)")
+	return &l
+}
+
 // loopOf reads the attributes of a loop device. The path comes from the kernel's
 // name cache, also when the filesystem that it lies on hangs (loop_attr_* in
 // drivers/block/loop.c: a spinlock at most). A partition asks its disk.

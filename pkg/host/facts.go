@@ -5,13 +5,18 @@ import (
 	"sync"
 )
 
-// BlockDevice gives what sysfs knows of a device. Its state is read now; its
+// BlockDevice gives what is known of a device. What may change is read now: from
+// the open device, where a probe had it open a moment ago, and from sysfs. Its
 // identity, but for the size, is read again when another disk has its place.
-func (n *Node) BlockDevice(dev Dev) BlockDevice {
-	d := n.cfg.Sysfs.DeviceState(dev)
-	if d.Name != "" {
-		d.Identify(n.identities.of(dev, d.DiskSeq, n.cfg.Sysfs))
+func (n *Node) BlockDevice(dev Dev, opened OpenedDevice) BlockDevice {
+	if d, known := n.devices.of(dev, opened); known {
+		if d.Loop != nil {
+			d.Loop = n.cfg.Sysfs.Backing(d.Name, *d.Loop)
+		}
+		return d
 	}
+	d := n.cfg.Sysfs.BlockDevice(dev)
+	n.devices.keep(d)
 	return d
 }
 
@@ -37,35 +42,38 @@ func (n *Node) BtrfsErrors(fsType, uuid string) *BtrfsErrors {
 	return n.cfg.Sysfs.BtrfsErrors(uuid)
 }
 
-// identities keeps what devices are, for as long as the disk is the same.
-type identities struct {
+// devices keeps what devices are, for as long as the disk is the same: its
+// sequence number tells.
+type devices struct {
 	mu    sync.Mutex
-	known map[Dev]identity
+	known map[Dev]BlockDevice
 }
 
-type identity struct {
-	diskSeq uint64
-	is      Identity
+// of gives a device whose whole state an open one tells.
+func (k *devices) of(dev Dev, opened OpenedDevice) (BlockDevice, bool) {
+	if !opened.Open || opened.DiskSeq == 0 {
+		return BlockDevice{}, false
+	}
+	k.mu.Lock()
+	d, known := k.known[dev]
+	k.mu.Unlock()
+	d.ReadOnly, d.Identity.Size = opened.ReadOnly, int64(opened.Size)
+	return d, known && d.DiskSeq == opened.DiskSeq
 }
 
-// of reads the identity where it is not known. Device numbers are few, so
-// nothing is ever thrown away.
-func (i *identities) of(dev Dev, diskSeq uint64, sysfs Sysfs) Identity {
-	if diskSeq == 0 {
-		return sysfs.DeviceIdentity(dev) // the kernel does not tell disks apart
+// keep notes a device, unless sysfs has to be asked about it each time: mappings
+// and paths have states of their own, and a partition's are its disk's. Device
+// numbers are few, so nothing is ever
+// thrown away.
+func (k *devices) keep(d BlockDevice) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if d.DiskSeq == 0 || d.Mapping != nil || d.Paths != nil || d.Identity.Partition != "" {
+		delete(k.known, d.Dev)
+		return
 	}
-	i.mu.Lock()
-	known := i.known[dev]
-	i.mu.Unlock()
-	if known.diskSeq == diskSeq {
-		return known.is
+	if k.known == nil {
+		k.known = map[Dev]BlockDevice{}
 	}
-	known = identity{diskSeq, sysfs.DeviceIdentity(dev)}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.known == nil {
-		i.known = map[Dev]identity{}
-	}
-	i.known[dev] = known
-	return known.is
+	k.known[d.Dev] = d
 }

@@ -52,14 +52,16 @@ const csiPlugins = "plugins/kubernetes.io/csi"
 
 // Layout reads a path.
 func (k Kubelet) Layout(p string) Layout {
-	rel, beneath := strings.CutPrefix(p, k.Root+"/")
-	if !beneath {
+	rel, beneath := strings.CutPrefix(p, k.Root)
+	if !beneath || rel == "" || rel[0] != '/' {
 		return Layout{}
 	}
-	part := strings.Split(rel, "/")
+	rel = rel[1:]
+	var parts [maxLayoutParts]string
+	part := split(parts[:0], rel)
 	switch {
 	case len(part) == 6 && part[0] == "pods" && part[2] == "volumes" && part[3] == "kubernetes.io~csi" && part[5] == "mount":
-		return Layout{Kind: LayoutPod, PodUID: part[1], PV: part[4], VolData: path.Join(path.Dir(p), "vol_data.json")}
+		return Layout{Kind: LayoutPod, PodUID: part[1], PV: part[4], VolData: parentDir(p) + "/vol_data.json"}
 	case len(part) == 5 && part[0] == "pods" && part[2] == "volumeDevices" && part[3] == "kubernetes.io~csi":
 		return Layout{Kind: LayoutPodBlock, PodUID: part[1], PV: part[4], VolData: k.blockVolData(part[4])}
 	}
@@ -67,17 +69,33 @@ func (k Kubelet) Layout(p string) Layout {
 	if !beneath {
 		return Layout{}
 	}
-	part = strings.Split(rel, "/")
+	part = split(parts[:0], rel)
 	switch {
 	case len(part) == 4 && part[0] == "volumeDevices" && part[1] == "publish":
 		return Layout{Kind: LayoutBlock, PodUID: part[3], PV: part[2], VolData: k.blockVolData(part[2])}
 	case len(part) >= 3 && part[0] == "volumeDevices" && part[1] == "staging":
 		return Layout{Kind: LayoutBlockStaging, PV: part[2], VolData: k.blockVolData(part[2])}
 	case len(part) >= 3 && part[2] == "globalmount":
-		base := path.Join(k.Root, csiPlugins, part[0], part[1], "globalmount")
-		return Layout{Kind: LayoutStaging, Base: base, VolData: path.Join(k.Root, csiPlugins, part[0], part[1], "vol_data.json")}
+		dir := k.Root + "/" + csiPlugins + "/" + part[0] + "/" + part[1]
+		return Layout{Kind: LayoutStaging, Base: dir + "/globalmount", VolData: dir + "/vol_data.json"}
 	}
 	return Layout{}
+}
+
+// maxLayoutParts is more than any layout has.
+const maxLayoutParts = 8
+
+// split is strings.Split at slashes into a given array; what does not fit stays
+// together.
+func split(part []string, p string) []string {
+	for len(part) < maxLayoutParts-1 {
+		first, rest, more := strings.Cut(p, "/")
+		if !more {
+			break
+		}
+		part, p = append(part, first), rest
+	}
+	return append(part, p)
 }
 
 func (k Kubelet) blockVolData(pv string) string {

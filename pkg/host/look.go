@@ -26,6 +26,8 @@ type Question struct {
 // Ask asks about one path.
 type Ask struct {
 	Path string
+	// VolData is kubelet's file for the path; empty for none.
+	VolData string
 	// Mounted is true for a mount point: the mount table says what is there, and
 	// only kubelet's file for it is read.
 	Mounted bool
@@ -77,15 +79,24 @@ func (n *Node) Look(ctx context.Context, q Question) (Sight, error) {
 // ask has a worker touch the superblock and look at the paths. An errno counts
 // when a second probe gives one too.
 func (n *Node) ask(ctx context.Context, q Question, s storage) (Sight, error) {
-	query, known := n.query(q)
-	query.Probe = n.probeOf(*q.Probe)
+	last, recent := n.recent.of(q)
+	if recent && slices.Contains(inMemory, q.Probe.FSType) {
+		return last, nil
+	}
 	count, stop := n.countWaiting(ctx, *q.Probe)
 	defer stop()
+	query, known := n.query(q)
+	whole := n.probeOf(*q.Probe)
 	var a touch.LookAnswer
 	for range 2 {
+		asked := query
+		if asked.Probe = whole; recent {
+			// Everything else was looked at a moment ago.
+			asked = touch.LookQuery{Probe: whole.DeviceOnly()}
+		}
 		var err error
 		call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
-		a, err = worker.Call(call, n.cfg.Pool, touch.Look, query)
+		a, err = worker.Call(call, n.cfg.Pool, touch.Look, asked)
 		cancel()
 		switch silent := errors.Is(err, worker.ErrSilent) || errors.Is(err, worker.ErrStuck); {
 		case silent:
@@ -95,14 +106,28 @@ func (n *Node) ask(ctx context.Context, q Question, s storage) (Sight, error) {
 		case err != nil:
 			return Sight{}, err
 		}
-		if a.Probe.Errno == 0 {
+		if recent && a.Probe.Errno == 0 && a.Probe.Device.Open {
+			short := last.Opened.Short
+			last.Opened = OpenedDevice(a.Probe.Device)
+			last.Opened.Short = short
+			last.Answer = n.answer(s, a.Probe)
+			return last, nil
+		}
+		if !recent && a.Probe.Errno == 0 {
 			break
 		}
+		recent = false
 	}
-	sight := n.touched(*q.Probe, query.Probe, a.Probe)
+	sight := n.touched(*q.Probe, whole, a.Probe)
 	sight.Paths = n.paths(q, query, known, a)
-	sight.Answer.Late = n.probes.late(s, a.Probe.Elapsed > n.cfg.SlowAnswer)
+	sight.Answer = n.answer(s, a.Probe)
+	n.recent.keep(q, sight)
 	return sight, nil
+}
+
+func (n *Node) answer(s storage, a touch.ProbeAnswer) Answer {
+	late := n.probes.late(s, a.Elapsed > n.cfg.SlowAnswer)
+	return Answer{Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed, Late: late}
 }
 
 // share waits for a probe that somebody else asked for.
@@ -169,7 +194,7 @@ func (n *Node) query(q Question) (touch.LookQuery, []volDataFile) {
 	known := make([]volDataFile, len(q.Paths))
 	for i, p := range q.Paths {
 		at := &query.Paths[i]
-		*at = touch.PathQuery{VolData: n.kubelet.Layout(p.Path).VolData, Above: q.Above}
+		*at = touch.PathQuery{VolData: p.VolData, Above: q.Above}
 		if !p.Mounted {
 			at.Path = p.Path
 		}
@@ -206,7 +231,6 @@ func (n *Node) paths(q Question, query touch.LookQuery, known []volDataFile, a t
 // touched joins what the probe said with what it was not asked again.
 func (n *Node) touched(m Mount, asked *touch.ProbeQuery, a touch.ProbeAnswer) Sight {
 	s := Sight{
-		Answer:     Answer{Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed},
 		Kind:       kindOf(a.Mode),
 		Rdev:       Dev{Major: a.Major, Minor: a.Minor},
 		SourceGone: a.SourceGone,
@@ -225,25 +249,31 @@ func (n *Node) touched(m Mount, asked *touch.ProbeQuery, a touch.ProbeAnswer) Si
 // probeOf asks for a touch of the mount's superblock. With a block device below
 // it, one block of that is read too: a filesystem answers from memory.
 func (n *Node) probeOf(m Mount) *touch.ProbeQuery {
-	q := &touch.ProbeQuery{
-		Path:   m.Path,
-		Root:   !slices.Contains(inMemory, m.FSType),
-		UUID:   m.onDevice() && n.uuids.of(m) == "",
-		Space:  true,
-		Source: m.deviceSource(),
-	}
-	if m.Dev.Major == 0 {
-		return q // btrfs: one of several devices may fail, and it goes on
-	}
-	if name := n.cfg.Sysfs.Name(m.Dev); name != "" {
-		q.Device, q.DeviceMajor, q.DeviceMinor = "/dev/"+name, m.Dev.Major, m.Dev.Minor
-	}
-	return q
+	q := n.deviceOf(m)
+	q.Path = m.Path
+	q.Root = !slices.Contains(rootInMemory, m.FSType)
+	q.UUID = m.onDevice() && n.uuids.of(m) == ""
+	q.Space = true
+	q.Backing = true
+	q.Source = m.deviceSource()
+	return &q
 }
 
-// inMemory are the filesystem types that keep the root directory in memory for
-// as long as they are mounted: to open it would say nothing.
-var inMemory = []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "ramfs", "devtmpfs"}
+// deviceOf asks for a read of the device below a mount, if it has one.
+func (n *Node) deviceOf(m Mount) touch.ProbeQuery {
+	if m.Dev.Major == 0 {
+		return touch.ProbeQuery{} // btrfs: one of several devices may fail, and it goes on
+	}
+	name := n.cfg.Sysfs.Name(m.Dev)
+	if name == "" {
+		return touch.ProbeQuery{}
+	}
+	return touch.ProbeQuery{Device: "/dev/" + name, DeviceMajor: m.Dev.Major, DeviceMinor: m.Dev.Minor}
+}
+
+// rootInMemory are the filesystem types that keep the root directory in memory
+// for as long as they are mounted: to open it would say nothing.
+var rootInMemory = []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "ramfs", "devtmpfs"}
 
 // onDevice is true when the mount's device number may be a block device:
 // anonymous ones have major 0.

@@ -61,7 +61,7 @@ func newNode(t *testing.T) (*Node, string) {
 
 func look(t *testing.T, n *Node, path string) PathLook {
 	t.Helper()
-	s, err := n.Look(context.Background(), Question{Paths: []Ask{{Path: path}}})
+	s, err := n.Look(context.Background(), Question{Paths: []Ask{{Path: path, VolData: n.Kubelet().Layout(path).VolData}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestTornVolData(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "vol_data.json"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		s, err := n.Look(context.Background(), Question{Paths: []Ask{{Path: dir + "/mount"}}})
+		s, err := n.Look(context.Background(), Question{Paths: []Ask{{Path: dir + "/mount", VolData: dir + "/vol_data.json"}}})
 		if err != nil || s.Paths[dir+"/mount"].Kind != KindDirectory {
 			t.Errorf("with %q in vol_data.json: %+v, %v", text, s, err)
 		}

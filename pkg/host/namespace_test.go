@@ -104,7 +104,7 @@ func TestRootsAreResolved(t *testing.T) {
 	if err := os.Symlink("real", link); err != nil {
 		t.Fatal(err)
 	}
-	node := &Node{cfg: Config{Namespace: openOwn(t, link, dir, long)}}
+	node := &Node{moved: movedRoots(openOwn(t, link, dir, long).RealRoots())}
 	for p, want := range map[string]string{
 		link:              dir + "/real",
 		link + "/a b":     dir + "/real/a b",

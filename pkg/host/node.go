@@ -1,11 +1,13 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,10 +38,12 @@ type Node struct {
 	hostNamespace string
 	probes        probes
 	files         volDataFiles
+	recent        recentLooks
 	uuids         uuids
-	identities    identities
+	devices       devices
 	holders       holderScans
 	booted        time.Time
+	moved         []movedRoot
 }
 
 // NewNode checks cfg.
@@ -72,7 +76,10 @@ func NewNode(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Node{cfg: cfg, kubelet: Kubelet{Root: root}, bootID: bootID, booted: booted, hostNamespace: namespace}, nil
+	return &Node{
+		cfg: cfg, kubelet: Kubelet{Root: root}, bootID: bootID, booted: booted, hostNamespace: namespace,
+		moved: movedRoots(cfg.Namespace.RealRoots()),
+	}, nil
 }
 
 // Kubelet gives kubelet's layout on this node.
@@ -107,16 +114,28 @@ func (n *Node) Holders(ctx context.Context, asked []Holdable) (map[Holdable]Hold
 
 // RealPath replaces a configured root at the front of p by its resolved path.
 func (n *Node) RealPath(p string) string {
-	best, target := "", ""
-	for configured, resolved := range n.cfg.Namespace.RealRoots() {
-		if (p == configured || strings.HasPrefix(p, strings.TrimSuffix(configured, "/")+"/")) && len(configured) > len(best) {
-			best, target = configured, resolved
+	for _, r := range n.moved {
+		if rest, beneath := strings.CutPrefix(p, r.configured); beneath && (rest == "" || rest[0] == '/') {
+			return path.Join(r.resolved, rest)
 		}
 	}
-	if best == "" {
-		return p
+	return p
+}
+
+// movedRoot is a configured root with a symbolic link in it.
+type movedRoot struct{ configured, resolved string }
+
+// movedRoots gives those whose resolved path is another one, the longest first:
+// it is the nearest.
+func movedRoots(roots map[string]string) []movedRoot {
+	var moved []movedRoot
+	for configured, resolved := range roots {
+		if configured != resolved {
+			moved = append(moved, movedRoot{configured, resolved})
+		}
 	}
-	return path.Join(target, strings.TrimPrefix(p, best))
+	slices.SortFunc(moved, func(a, b movedRoot) int { return cmp.Compare(len(b.configured), len(a.configured)) })
+	return moved
 }
 
 func ref(m Mount) touch.MountRef { return touch.MountRef{ID: m.ID, OldID: m.OldID} }

@@ -2,6 +2,7 @@ package host
 
 import (
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -59,9 +60,12 @@ func (t Table) pick(entries []int32) []Mount {
 // is not among them. p is absolute and clean, and no component is a link.
 func (t Table) Stack(p string) []Mount {
 	var stack []Mount
-	for _, m := range t.walk(p) {
+	if len(t.byPath[p]) == 0 {
+		return nil
+	}
+	for _, m := range slices.Backward(t.walk(p)) {
 		if m.Path == p {
-			stack = append([]Mount{m}, stack...)
+			stack = append(stack, *m)
 		}
 	}
 	return stack
@@ -73,58 +77,64 @@ func (t Table) Ground(p string) (Mount, bool) {
 	if len(met) == 0 {
 		return Mount{}, false
 	}
-	return met[len(met)-1], true
+	return *met[len(met)-1], true
 }
 
 // walk gives the mounts that a path walk to p enters, in order.
-func (t Table) walk(p string) []Mount {
+func (t Table) walk(p string) []*Mount {
 	// Only mounts on the way can matter; they are few.
-	var way []Mount
-	for at := p; ; at = path.Dir(at) {
+	way, met := make([]*Mount, 0, 8), make([]*Mount, 0, 8)
+	for at := p; ; at = parentDir(at) {
 		for _, n := range t.byPath[at] {
-			way = append(way, t.mounts[n])
+			way = append(way, &t.mounts[n])
 		}
-		if at == "/" || at == "." {
+		if at == "/" {
 			break
 		}
 	}
-	current, ok := t.rootOf(way)
-	var met []Mount
-	for ok {
+	for current := t.rootOf(way); current != nil; current = nextOnTheWay(way, current) {
 		met = append(met, current)
-		current, ok = nextOnTheWay(way, current)
 	}
 	return met
 }
 
+// parentDir is path.Dir for a clean path.
+func parentDir(p string) string {
+	if i := strings.LastIndexByte(p, '/'); i > 0 {
+		return p[:i]
+	}
+	return "/"
+}
+
 // nextOnTheWay gives the mount that a walk meets next after entering current:
 // the child with the shortest mount point, one on current's own root first.
-func nextOnTheWay(way []Mount, current Mount) (next Mount, found bool) {
+func nextOnTheWay(way []*Mount, current *Mount) (next *Mount) {
 	for _, m := range way {
 		if m.OldParent != current.OldID || m.OldID == current.OldID || !onTheWay(current.Path, m.Path) {
 			continue
 		}
-		if !found || len(m.Path) < len(next.Path) {
-			next, found = m, true
+		if next == nil || len(m.Path) < len(next.Path) {
+			next = m
 		}
 	}
-	return next, found
+	return next
 }
 
 // rootOf gives the mount that the namespace's root directory is on: the one
 // whose parent is not in the table.
-func (t Table) rootOf(way []Mount) (Mount, bool) {
+func (t Table) rootOf(way []*Mount) *Mount {
 	for _, m := range way {
 		if _, inside := t.byID[m.OldParent]; m.Path == "/" && (!inside || m.OldParent == m.OldID) {
-			return m, true
+			return m
 		}
 	}
-	return Mount{}, false
+	return nil
 }
 
 // onTheWay is true when a walk to p passes q.
 func onTheWay(q, p string) bool {
-	return q == "/" || p == q || strings.HasPrefix(p, q+"/")
+	rest, beneath := strings.CutPrefix(p, q)
+	return q == "/" || beneath && (rest == "" || rest[0] == '/')
 }
 
 // Twins gives the mounts that would vanish together with m, which stands on the

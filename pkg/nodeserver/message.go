@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -61,7 +62,7 @@ func (w wording) line(v healer.Verdict) string {
 	case healer.Healed:
 		return start + sentences(w.found(w.r.Before), w.done(), "Now "+w.working(w.r.After, w.mention), w.refused())
 	case healer.Abnormal:
-		return start + sentences(w.foundFirst(), w.done(), w.afterwards(), w.refused(), w.advice())
+		return start + sentences(w.foundFirst(), w.done(), w.afterwards(), w.refused(), w.held(), w.advice())
 	}
 	return start
 }
@@ -116,6 +117,23 @@ func (w wording) refused() string {
 		return ""
 	}
 	return "Refused: " + w.list(items, "steps")
+}
+
+// held tells who holds what is still sick.
+func (w wording) held() string {
+	var items []string
+	for _, h := range w.r.Holders {
+		if text := h.String(); text != "" {
+			items = append(items, w.text(text))
+		}
+	}
+	if len(items) == 0 {
+		return ""
+	}
+	first := []rune(items[0])
+	first[0] = unicode.ToUpper(first[0])
+	items[0] = string(first)
+	return w.list(items, "filesystems")
 }
 
 // advice is what a person should do about what is left.

@@ -16,6 +16,7 @@ type cache struct {
 }
 
 type cached struct {
+	path   string
 	file   fs.FileInfo
 	record *healer.Record
 }
@@ -25,14 +26,14 @@ type cached struct {
 const maxCached = 4096
 
 // get gives nil when the file is another one than was read.
-func (c *cache) get(path string) *healer.Record {
+func (c *cache) get(volume string) *healer.Record {
 	c.mu.Lock()
-	known, found := c.known[path]
+	known, found := c.known[volume]
 	c.mu.Unlock()
 	if !found {
 		return nil
 	}
-	now, err := os.Stat(path)
+	now, err := os.Stat(known.path)
 	if err != nil || !same(now, known.file) {
 		return nil
 	}
@@ -45,11 +46,11 @@ func same(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
-func (c *cache) put(path string, file fs.FileInfo, record *healer.Record) {
+func (c *cache) put(volume string, one cached) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.known == nil || len(c.known) >= maxCached {
 		c.known = map[string]cached{}
 	}
-	c.known[path] = cached{file, record}
+	c.known[volume] = one
 }

@@ -41,10 +41,11 @@ func (r *Records) path(driver, volumeID string) string {
 // Load implements healer.Records. A torn or foreign file counts as none: it is
 // written anew at the next healthy check.
 func (r *Records) Load(driver, volumeID string) (*healer.Record, error) {
-	path := r.path(driver, volumeID)
-	if record := r.cache.get(path); record != nil {
+	key := driver + "\x00" + volumeID
+	if record := r.cache.get(key); record != nil {
 		return record, nil
 	}
+	path := r.path(driver, volumeID)
 	file, statErr := os.Stat(path) // before it is read: a change in between is not missed
 	raw, err := readLimited(path, recordLimit)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -62,7 +63,7 @@ func (r *Records) Load(driver, volumeID string) (*healer.Record, error) {
 		return nil, nil //nolint:nilnil // as good as none
 	}
 	if statErr == nil {
-		r.cache.put(path, file, record)
+		r.cache.put(key, cached{path, file, record})
 	}
 	return record, nil
 }

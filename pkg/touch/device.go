@@ -39,7 +39,11 @@ func (a *DeviceAnswer) readNode(clone int, major, minor uint32) (string, syscall
 		return "open the device", errnoOf(err)
 	}
 	defer unix.Close(fd)
-	return a.read(fd, major, minor)
+	op, errno := a.read(fd)
+	if errno == 0 {
+		a.measureBacking(fd, major, minor)
+	}
+	return op, errno
 }
 
 // readBehind reads one block of the device behind a filesystem: the filesystem
@@ -62,16 +66,16 @@ func (a *DeviceAnswer) readBehind(q ProbeQuery) (string, syscall.Errno) {
 		return "", 0
 	}
 	defer unix.Close(fd)
-	return a.read(fd, q.DeviceMajor, q.DeviceMinor)
-}
-
-func (a *DeviceAnswer) read(fd int, major, minor uint32) (string, syscall.Errno) {
-	a.ask(fd)
-	op, errno := readBlock(fd)
-	if errno == 0 {
-		a.measureBacking(fd, major, minor)
+	op, errno := a.read(fd)
+	if q.Backing && errno == 0 {
+		a.measureBacking(fd, q.DeviceMajor, q.DeviceMinor)
 	}
 	return op, errno
+}
+
+func (a *DeviceAnswer) read(fd int) (string, syscall.Errno) {
+	a.ask(fd)
+	return readBlock(fd)
 }
 
 func openDevice(node string) (int, error) {

@@ -9,6 +9,7 @@ import (
 
 // ProbeQuery asks for one bounded touch of the superblock mounted at a path.
 type ProbeQuery struct {
+	// Path is empty when only the device is asked for.
 	Path string
 	// Root asks for the root directory to be opened: a daemon or a server has
 	// to answer that. A filesystem on a disk answers from memory.
@@ -24,6 +25,13 @@ type ProbeQuery struct {
 	// and DeviceMinor its number; empty to read none.
 	Device                   string
 	DeviceMajor, DeviceMinor uint32
+	// Backing asks whether the file behind a loop device is as long as that.
+	Backing bool
+}
+
+// DeviceOnly asks only for the device.
+func (q *ProbeQuery) DeviceOnly() *ProbeQuery {
+	return &ProbeQuery{Device: q.Device, DeviceMajor: q.DeviceMajor, DeviceMinor: q.DeviceMinor}
 }
 
 // ProbeAnswer is what the storage said. An errno is an answer, not an error.
@@ -63,14 +71,16 @@ type Space struct {
 func probe(q ProbeQuery) (a ProbeAnswer) {
 	start := time.Now()
 	defer func() { a.Elapsed = time.Since(start) }()
-	clone, op, err := cloneAt(q.Path)
-	if err != nil {
-		return ProbeAnswer{Op: op, Errno: errnoOf(err)}
+	if q.Path != "" {
+		clone, op, err := cloneAt(q.Path)
+		if err != nil {
+			return ProbeAnswer{Op: op, Errno: errnoOf(err)}
+		}
+		a.touch(clone, q)
+		_ = unix.Close(clone)
+		// The clone is gone by now: a device that never answers does not keep
+		// the filesystem after kubelet's umount.
 	}
-	a.touch(clone, q)
-	_ = unix.Close(clone)
-	// The clone is gone by now: a device that never answers does not keep the
-	// filesystem after kubelet's umount.
 	if a.Errno == 0 && q.Device != "" {
 		a.Op, a.Errno = a.Device.readBehind(q)
 	}

@@ -21,6 +21,8 @@ type process struct {
 	enc  *gob.Encoder
 	dec  *gob.Decoder
 	pid  int
+	// fd is that of conn, for as long as conn is open.
+	fd int32
 	// pidfd is pollable, so that waiting for the end of a worker costs no
 	// thread, even if that takes forever.
 	pidfd *os.File
@@ -82,11 +84,16 @@ func adopt(pidfd int, socket *os.File) (*process, error) {
 	if err != nil {
 		return nil, errors.Join(err, unix.Close(pidfd))
 	}
-	return &process{pidfd: os.NewFile(uintptr(pidfd), "pidfd"), conn: conn}, nil
+	p := &process{pidfd: os.NewFile(uintptr(pidfd), "pidfd"), conn: conn}
+	if raw, err := conn.(*net.UnixConn).SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { p.fd = int32(fd) })
+	}
+	return p, nil
 }
 
 // greet tells a new worker how to live and waits until it does.
 func (p *process) greet(ctx context.Context, cfg Config) error {
+	_ = p.conn.SetDeadline(time.Time{})
 	stop := p.bound(ctx)
 	defer stop()
 	var h head
@@ -103,9 +110,21 @@ func (p *process) greet(ctx context.Context, cfg Config) error {
 	return nil
 }
 
+// prompt is how long a caller waits for an answer on its own thread. Most
+// answers are there by then, and to wait through the runtime's poller costs as
+// much as the worker's whole work.
+const prompt = 200 * time.Microsecond
+
+// answered waits for the answer to begin, for a moment.
+func (p *process) answered() bool {
+	wait := unix.NsecToTimespec(int64(prompt))
+	poll := []unix.PollFd{{Fd: p.fd, Events: unix.POLLIN}}
+	n, err := unix.Ppoll(poll, &wait, nil)
+	return err == nil && n == 1
+}
+
 // bound makes reads and writes fail when ctx ends.
 func (p *process) bound(ctx context.Context) (stop func()) {
-	_ = p.conn.SetDeadline(time.Time{})
 	done := make(chan struct{})
 	after := context.AfterFunc(ctx, func() {
 		_ = p.conn.SetDeadline(time.Unix(1, 0))
@@ -121,10 +140,15 @@ func (p *process) bound(ctx context.Context) (stop func()) {
 // ask sends one request and waits for its answer. broken is true when the
 // stream can no longer be used.
 func ask[Q, A any](ctx context.Context, p *process, op Op[Q, A], q Q) (a A, broken bool, err error) {
-	stop := p.bound(ctx)
-	defer stop()
+	deadline, _ := ctx.Deadline()
+	if err := p.conn.SetDeadline(deadline); err != nil {
+		return a, true, verdictOf(err)
+	}
 	var h head
 	err = errors.Join(p.enc.Encode(head{Op: op.name}), p.enc.Encode(q), p.out.Flush())
+	if err == nil && !p.answered() {
+		defer p.bound(ctx)() // the caller may give up before its deadline
+	}
 	if err == nil {
 		err = p.dec.Decode(&h)
 	}
