@@ -49,7 +49,7 @@ func (e *Engine) observe(ctx context.Context, v Volume, t *ticket) (Case, error)
 func doubtAbsence(c Case, doubted map[string]bool) bool {
 	fresh := false
 	for _, p := range c.Places {
-		usual := p.Role == Staged && c.Record != nil && p.Want == nil
+		usual := p.Role == Staged && p.Path != c.Volume.Path && c.Record != nil && p.Want == nil
 		if len(p.Stack) == 0 && !usual && !doubted[p.Path] {
 			doubted[p.Path] = true
 			fresh = true
@@ -124,6 +124,9 @@ func (o *observation) run(ctx context.Context, t *ticket) error {
 	}
 	for i := range o.c.Places {
 		o.c.Places[i].Want = record.Place(o.c.Places[i].Path)
+	}
+	if o.moved {
+		return errMoved
 	}
 	return o.doubt(ctx)
 }

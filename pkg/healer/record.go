@@ -1,7 +1,6 @@
 package healer
 
 import (
-	"reflect"
 	"slices"
 	"time"
 
@@ -36,10 +35,9 @@ type Record struct {
 
 // same is true when both say the same but for the time.
 func (r Record) same(o Record) bool {
-	places, otherPlaces := r.Places, o.Places
-	r.Places, o.Places = nil, nil
-	r.LastHealthy = o.LastHealthy
-	return reflect.DeepEqual(r, o) && slices.Equal(places, otherPlaces)
+	return r.Version == o.Version && r.Driver == o.Driver && r.VolumeID == o.VolumeID && r.BootID == o.BootID &&
+		r.FSType == o.FSType && r.Source == o.Source && r.Identity == o.Identity && r.DiskSeq == o.DiskSeq &&
+		r.FilesystemErrors == o.FilesystemErrors && slices.Equal(r.Places, o.Places)
 }
 
 // PlaceRecord is one place of a healthy volume.

@@ -80,3 +80,33 @@ func TestRecordDoesNotDependOnTheCaller(t *testing.T) {
 		t.Errorf("%d saves of one state", b.notes.saves)
 	}
 }
+
+// A part of the record that same forgets would never be written.
+func TestSameKnowsEveryField(t *testing.T) {
+	typ := reflect.TypeFor[Record]()
+	for i := range typ.NumField() {
+		name := typ.Field(i).Name
+		if name == "LastHealthy" {
+			continue
+		}
+		changed := Record{Places: []PlaceRecord{{}}}
+		field := reflect.ValueOf(&changed).Elem().Field(i)
+		switch field.Kind() {
+		case reflect.String:
+			field.SetString("x")
+		case reflect.Int:
+			field.SetInt(1)
+		case reflect.Uint64:
+			field.SetUint(1)
+		case reflect.Struct:
+			field.Field(0).SetString("x")
+		case reflect.Slice:
+			field.SetLen(0)
+		default:
+			t.Fatalf("%s is of a kind that this test does not know", name)
+		}
+		if changed.same(Record{Places: []PlaceRecord{{}}}) {
+			t.Errorf("another %s is the same record", name)
+		}
+	}
+}

@@ -60,6 +60,9 @@ func (n *Node) Look(ctx context.Context, q Question) (Sight, error) {
 	if q.Probe == nil {
 		return n.lookAt(ctx, q)
 	}
+	if sight, recent := n.recent.of(q); recent && slices.Contains(inMemory, q.Probe.FSType) {
+		return sight, nil // the mount table was asked just now, and there is nothing behind it
+	}
 	s := storageOf(*q.Probe)
 	at, first := n.probes.join(s)
 	if !first {
@@ -80,9 +83,6 @@ func (n *Node) Look(ctx context.Context, q Question) (Sight, error) {
 // when a second probe gives one too.
 func (n *Node) ask(ctx context.Context, q Question, s storage) (Sight, error) {
 	last, recent := n.recent.of(q)
-	if recent && slices.Contains(inMemory, q.Probe.FSType) {
-		return last, nil
-	}
 	count, stop := n.countWaiting(ctx, *q.Probe)
 	defer stop()
 	query, known := n.query(q)

@@ -2,11 +2,15 @@ package providertest
 
 import (
 	"fmt"
+	"math"
 	"slices"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/touch"
 )
 
 // odd turns a healthy case into those that nobody thinks of. What a provider
@@ -49,6 +53,62 @@ func odd() map[string]func(*healer.Case) {
 		"stuck":                       answer(host.Answer{Asked: true, Silent: true, Stuck: true}),
 		"ENOTCONN":                    answer(host.Answer{Asked: true, Op: "statx", Errno: syscall.ENOTCONN}),
 		"no errno that anybody knows": answer(host.Answer{Asked: true, Errno: 4095}),
+		"late for ever":               answer(host.Answer{Asked: true, Late: math.MaxInt, Elapsed: math.MaxInt64}),
+		"silent to a write":           answer(host.Answer{Asked: true, Silent: true, Writing: true}),
+		"silent, and owes a lot":      answer(host.Answer{Asked: true, Silent: true, Waiting: math.MaxInt, Waits: slices.Repeat([]string{"f"}, 1000)}),
+		"a device that fails":         answer(host.Answer{Asked: true, Op: touch.OpReadDevice, Errno: syscall.EIO}),
+		"nobody may enter":            answer(host.Answer{Asked: true, Op: "open", Errno: syscall.EACCES}),
+		"a write that fails":          write(host.Write{Answer: host.Answer{Asked: true, Op: "write", Errno: syscall.EIO}}),
+		"a write to what is full":     write(host.Write{Answer: host.Answer{Asked: true, Op: "create", Errno: syscall.ENOSPC}, Unable: true}),
+		"a write that must not be":    write(host.Write{Forbidden: "nobody wants it"}),
+		"nothing left": func(c *healer.Case) {
+			eachSuperblock(c, func(sb *host.Superblock) { sb.Space = host.Space{Blocks: math.MaxUint64, Files: math.MaxUint64} })
+		},
+		"errors of nobody knows when": func(c *healer.Case) {
+			eachSuperblock(c, func(sb *host.Superblock) { sb.Errors = &host.FilesystemErrors{Count: math.MaxUint64} })
+		},
+		"errors before there was time": func(c *healer.Case) {
+			noRecord(c)
+			eachSuperblock(c, func(sb *host.Superblock) {
+				sb.Errors = &host.FilesystemErrors{Count: 1, LastTime: time.Unix(math.MaxUint32, 0)}
+			})
+		},
+		"errors of a btrfs": func(c *healer.Case) {
+			eachSuperblock(c, func(sb *host.Superblock) {
+				sb.Btrfs = &host.BtrfsErrors{Writes: math.MaxUint64, Reads: 1, Missing: 3}
+			})
+		},
+		"an upper of its own": func(c *healer.Case) {
+			eachSuperblock(c, func(sb *host.Superblock) { sb.Upper = &host.Superblock{Shutdown: true} })
+		},
+		"a device of which nothing is known": func(c *healer.Case) {
+			eachSuperblock(c, func(sb *host.Superblock) { sb.Device = &host.BlockDevice{Dev: sb.Dev} })
+		},
+		"a device with everything wrong": func(c *healer.Case) {
+			eachSuperblock(c, func(sb *host.Superblock) {
+				sb.Opened = host.OpenedDevice{Open: true, ReadOnly: true, Short: 1}
+				sb.Device = &host.BlockDevice{
+					Dev: sb.Dev, ReadOnly: true, Loop: &host.Loop{Deleted: true}, Mapping: &host.Mapping{Suspended: true, Orphaned: true},
+					Paths: slices.Repeat([]host.DevicePath{{Name: strings.Repeat("x", 32), State: "failed", Failed: true}}, 1000),
+				}
+			})
+		},
+		// Names on the disk, and names that a daemon gives itself, are anybody's.
+		"names that fool a reader": func(c *healer.Case) {
+			const name = "x\n\x1b[2Jhealthy."
+			eachSuperblock(c, func(sb *host.Superblock) {
+				sb.FSType, sb.Source = "fuse."+name, name
+				sb.Errors = &host.FilesystemErrors{Count: 1, LastTime: time.Unix(1e9, 0), LastFunction: name}
+			})
+		},
+		"names that fool a reader, shut down": func(c *healer.Case) {
+			eachSuperblock(c, func(sb *host.Superblock) { sb.FSType, sb.Shutdown = "fuse.x\n", true })
+		},
+		"names that fool a reader, refused": func(c *healer.Case) {
+			eachSuperblock(c, func(sb *host.Superblock) {
+				sb.FSType, sb.Answer = "x\n", host.Answer{Asked: true, Op: "open", Errno: syscall.EACCES}
+			})
+		},
 		"huge stacks": func(c *healer.Case) {
 			eachPlace(c, func(p *healer.Place) { p.Stack = slices.Repeat(p.Stack, 1000) })
 		},
@@ -74,6 +134,10 @@ func odd() map[string]func(*healer.Case) {
 
 func answer(a host.Answer) func(*healer.Case) {
 	return func(c *healer.Case) { eachSuperblock(c, func(sb *host.Superblock) { sb.Answer = a }) }
+}
+
+func write(w host.Write) func(*healer.Case) {
+	return func(c *healer.Case) { eachSuperblock(c, func(sb *host.Superblock) { sb.Write = w }) }
 }
 
 func eachPlace(c *healer.Case, change func(*healer.Place)) {

@@ -76,6 +76,13 @@ func TestRebind(t *testing.T) {
 			"rebind",
 			host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec},
 		},
+		// A pod that waits for its mount is not helped by waiting longer.
+		"a full volume": {[]func(*healer.Case){lost, left(0, 0)}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
+		"a slow volume": {[]func(*healer.Case){lost, late(9)}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
+		"interrupted, on a full and slow volume": {
+			[]func(*healer.Case){interimAlone, left(0, 0), late(9)}, "finish", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true},
+		},
+		"old errors": {[]func(*healer.Case){lost, counted(7, after), baseline(7)}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
 		"interrupted": {[]func(*healer.Case){interimAlone}, "finish", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -120,6 +127,12 @@ func TestRebindIsRefused(t *testing.T) {
 		{"not healthy (FilesystemShutdown)", []func(*healer.Case){lost, superblock(func(sb *host.Superblock) { sb.Shutdown = true })}},
 		{"not healthy (WrongVolumeMounted)", []func(*healer.Case){lost, func(c *healer.Case) { c.Places[1].Look.VolData.VolumeHandle = "w" }}},
 		{"not healthy (IOError)", []func(*healer.Case){interimAlone, probe(syscall.EIO)}},
+		{"not healthy (FilesystemErrors)", []func(*healer.Case){lost, counted(1, after)}},
+		{"not healthy (FilesystemErrors)", []func(*healer.Case){lost, left(0, 0), late(3), counted(1, after)}},
+		{"not healthy (Frozen)", []func(*healer.Case){lost, writing("percpu_rwsem_wait")}},
+		{"not healthy (DeviceSizeChanged)", []func(*healer.Case){lost, sized(1)}},
+		{"not healthy (DeviceReadOnly)", []func(*healer.Case){lost, device(func(d *host.BlockDevice) { d.ReadOnly = true })}},
+		{"not healthy (PermissionDenied)", []func(*healer.Case){lost, probe(syscall.EACCES)}},
 		{"does not lie below the staged one", []func(*healer.Case){lost, func(c *healer.Case) {
 			c.Record.Places[1].Root, c.Places[1].Stack[0].Root = "/su", "/su"
 		}}},
@@ -185,6 +198,10 @@ func TestNothingIsOfferedFor(t *testing.T) {
 		"a stack of interims": with(interimAlone, interimOnTop),
 		"another root below":  with(interimOnTop, func(c *healer.Case) { c.Places[0].Stack[1].Root = "/x" }),
 		"a dead filesystem":   with(probe(syscall.EIO)),
+		"a full volume":       with(left(0, 0)),
+		"a slow volume":       with(late(9)),
+		"a frozen volume":     with(writing("percpu_rwsem_wait")),
+		"errors":              with(counted(1, after)),
 		"a read-only mount":   with(attr(0, host.AttrReadOnly)),
 		"interim in staging":  with(func(c *healer.Case) { c.Places[1].Stack[0].Attr = interim }),
 		"an intended interim": with(recorded(0, func(r *healer.PlaceRecord) { r.Attr = interim }), attr(0, interim)),

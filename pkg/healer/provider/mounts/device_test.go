@@ -1,0 +1,145 @@
+package mounts
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/touch"
+)
+
+// device changes what sysfs knows of the device.
+func device(change func(*host.BlockDevice)) func(*healer.Case) {
+	return superblock(func(sb *host.Superblock) { change(sb.Device) })
+}
+
+// reading is what a read of the device itself gave.
+func reading(e syscall.Errno) func(*healer.Case) {
+	return superblock(func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Op: touch.OpReadDevice, Errno: e} })
+}
+
+func mapping(m host.Mapping) func(*healer.Case) {
+	m.Name = "vg-lv"
+	return device(func(d *host.BlockDevice) { d.Mapping = &m })
+}
+
+var deviceExamples = []example{
+	{"unreadable device", with(reading(syscall.EIO)), []string{"DeviceReadError published: read the device: input/output error (EIO)"}},
+	{"unreadable sector", with(reading(syscall.ENODATA)), []string{"DeviceReadError published: ENODATA"}},
+	{"device without a medium", with(reading(syscall.ENOMEDIUM)), []string{"DeviceMissing published: ENOMEDIUM"}},
+	{"device gone while it was read", with(reading(syscall.ENXIO)), []string{"DeviceMissing published: ENXIO"}},
+	{"unreadable filesystem", with(probe(syscall.EIO)), []string{"IOError published: statx"}},
+	{"block: unreadable device", with(block, reading(syscall.EIO)), []string{"DeviceReadError published:"}},
+
+	{"write-protected", with(device(func(d *host.BlockDevice) { d.ReadOnly = true })), []string{"DeviceReadOnly published: sdb is write-protected"}},
+	{"write-protected, as it says itself", with(superblock(func(sb *host.Superblock) { sb.Opened.ReadOnly = true })), []string{"DeviceReadOnly published:"}},
+	{"write-protected, for readers only", with(device(func(d *host.BlockDevice) { d.ReadOnly = true }), readOnlyVolume), nil},
+	{"write-protected, recorded read-only", with(
+		device(func(d *host.BlockDevice) { d.ReadOnly = true }),
+		recorded(0, func(r *healer.PlaceRecord) { r.ReadOnlySuper = true }), recorded(1, func(r *healer.PlaceRecord) { r.ReadOnlySuper = true }),
+	), nil},
+	{"block: write-protected", with(block, device(func(d *host.BlockDevice) { d.ReadOnly = true })), []string{"DeviceReadOnly published:"}},
+
+	{"backing file", with(device(func(d *host.BlockDevice) { d.Loop = &host.Loop{BackingFile: "/x"} })), nil},
+	{"backing file deleted", with(device(func(d *host.BlockDevice) { d.Loop = &host.Loop{BackingFile: "/x", Deleted: true} })), []string{"BackingFileGone published: the file behind sdb"}},
+
+	{"mapping", with(mapping(host.Mapping{})), nil},
+	{"suspended, and silent", with(mapping(host.Mapping{Suspended: true}), silent()), []string{`DeviceMappingDead published: "vg-lv" is suspended`}},
+	{"suspended, and answers", with(mapping(host.Mapping{Suspended: true})), nil},
+	{"suspended, and fails", with(mapping(host.Mapping{Suspended: true}), reading(syscall.EIO)), []string{"DeviceMappingDead published: suspended"}},
+	{"orphaned, and silent", with(mapping(host.Mapping{Orphaned: true}), silent()), []string{"DeviceMappingDead published: lies on a device that is gone"}},
+	{"orphaned, and fails", with(mapping(host.Mapping{Orphaned: true}), probe(syscall.EIO)), []string{"DeviceMappingDead published: lies on"}},
+	{"orphaned, and answers", with(mapping(host.Mapping{Orphaned: true})), []string{"DeviceMappingDead published: lies on"}},
+	{"orphaned and suspended", with(mapping(host.Mapping{Orphaned: true, Suspended: true}), silent()), []string{"DeviceMappingDead published: lies on"}},
+	{"gone with its mapping", with(mapping(host.Mapping{Orphaned: true}), device(func(d *host.BlockDevice) { d.Missing = true }), silent()), []string{"DeviceMissing published: sdb"}},
+	{"shut down above a dead mapping", with(mapping(host.Mapping{Orphaned: true}), superblock(func(sb *host.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown published:"}},
+}
+
+// sized is a device of so many bytes; recorded were 1<<30.
+func sized(bytes int64) func(*healer.Case) {
+	return device(func(d *host.BlockDevice) { d.Identity.Size = bytes })
+}
+
+// unnamed is a disk with nothing of its own that could identify it, which may
+// have been the same all along.
+func unnamed(recordedSeq, seq uint64) func(*healer.Case) {
+	return func(c *healer.Case) {
+		c.Record.Identity.Serial, c.Record.DiskSeq = "", recordedSeq
+		device(func(d *host.BlockDevice) { d.Identity.Serial, d.DiskSeq = "", seq })(c)
+	}
+}
+
+func short(bytes uint64) func(*healer.Case) {
+	return superblock(func(sb *host.Superblock) { sb.Opened.Short = bytes })
+}
+
+const anotherBoot = "next"
+
+var sizeExamples = []example{
+	{"a backing file too short", with(short(512)), []string{"DeviceSizeChanged published: the file behind sdb is 512 bytes too short"}},
+	{"a backing file too short, never seen", with(unrecorded, short(1)), []string{"DeviceSizeChanged published: 1 bytes"}},
+	{"one byte less", with(sized(1<<30 - 1)), []string{"DeviceSizeChanged published: sdb has 1073741823 bytes, recorded were 1073741824"}},
+	{"the same size", with(sized(1 << 30)), nil},
+	{"one byte more", with(sized(1<<30 + 1)), nil},
+	{"smaller, never seen", with(unrecorded, sized(1)), nil},
+	{"smaller, nobody tells", with(sized(0)), nil},
+	{"smaller, another boot", with(sized(1), func(c *healer.Case) { c.BootID = anotherBoot }), []string{"DeviceSizeChanged published:"}},
+	{"smaller, and another serial", with(sized(1), device(func(d *host.BlockDevice) { d.Identity.Serial = "x" })), []string{"WrongVolumeMounted published: serial", "WrongVolumeMounted staged: serial"}},
+	{"smaller, and another UUID", with(sized(1), device(func(d *host.BlockDevice) { d.Identity.FilesystemUUID = "x" })), []string{"WrongVolumeMounted published: UUID", "WrongVolumeMounted staged: UUID"}},
+	{"smaller, the same disk all along", with(sized(1), unnamed(5, 5)), []string{"DeviceSizeChanged published:"}},
+	{"smaller, another disk", with(sized(1), unnamed(5, 6)), []string{"WrongVolumeMounted published: 1 bytes", "WrongVolumeMounted staged: 1 bytes"}},
+	{"smaller, disks are not told apart", with(sized(1), unnamed(0, 0)), []string{"WrongVolumeMounted published: 1 bytes", "WrongVolumeMounted staged: 1 bytes"}},
+	{"smaller, unnamed, another boot", with(sized(1), unnamed(5, 5), func(c *healer.Case) { c.BootID = anotherBoot }), []string{"WrongVolumeMounted published: 1 bytes", "WrongVolumeMounted staged: 1 bytes"}},
+	{"smaller, and unreadable", with(sized(1), reading(syscall.EIO)), []string{"DeviceReadError published:"}},
+}
+
+// paths are so many ways to the device, of which the first ones have failed.
+func paths(failed, of int) func(*healer.Case) {
+	return device(func(d *host.BlockDevice) {
+		for i := range of {
+			p := host.DevicePath{Name: fmt.Sprintf("sd%c", 'c'+i), State: "running"}
+			if i < failed {
+				p.State, p.Failed = "offline", true
+			}
+			d.Paths = append(d.Paths, p)
+		}
+	})
+}
+
+var pathExamples = []example{
+	{"all paths work", with(paths(0, 2)), nil},
+	{"one path of two failed", with(paths(1, 2)), []string{"PathsFailed published: 1 of 2 paths to sdb have failed: sdc offline"}},
+	{"all paths failed, and it answers", with(paths(2, 2)), []string{"PathsFailed published: 2 of 2 paths"}},
+	{"all paths failed, and it is silent", with(paths(2, 2), silent()), []string{"PathsFailed published: all paths to sdb have failed: sdc offline, sdd offline"}},
+	{"all paths failed, and it fails", with(paths(2, 2), reading(syscall.EIO)), []string{"PathsFailed published: all paths"}},
+	{"one path failed, and it is silent", with(paths(1, 2), silent()), []string{"NotResponding published:"}},
+	{"no paths known, and it is silent", with(silent()), []string{"NotResponding published:"}},
+	{"more paths than anybody wants to read", with(paths(20, 20)), []string{"PathsFailed published: 20 of 20 paths to sdb have failed: sdc offline"}},
+}
+
+// The same fault is worse when nobody answers.
+func TestDeviceFaultsByWhetherItAnswers(t *testing.T) {
+	for name, spoil := range map[string]func(*healer.Case){
+		"orphaned mapping": mapping(host.Mapping{Orphaned: true}), "all paths failed": paths(2, 2),
+	} {
+		for want, more := range map[healer.Status]func(*healer.Case){
+			healer.Degraded: func(*healer.Case) {}, healer.Inaccessible: silent(),
+		} {
+			f, err := New(idle{t}).Examine(context.Background(), with(spoil, more)())
+			if err != nil || len(f.Conditions) != 1 || f.Conditions[0].Status != want {
+				t.Errorf("%s: %+v, %v; want %s", name, f.Conditions, err, want)
+			}
+		}
+	}
+}
+
+func TestMessageNamesFewPaths(t *testing.T) {
+	f, err := New(idle{t}).Examine(context.Background(), with(paths(20, 20))())
+	if err != nil || strings.Count(f.Conditions[0].Message, "offline") != maxPathsListed {
+		t.Errorf("%+v, %v", f.Conditions, err)
+	}
+}

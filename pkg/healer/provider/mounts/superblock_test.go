@@ -1,0 +1,194 @@
+package mounts
+
+import (
+	"context"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// silent is a superblock that gave no answer.
+func silent(change ...func(*host.Answer)) func(*healer.Case) {
+	return superblock(func(sb *host.Superblock) {
+		sb.Answer = host.Answer{Asked: true, Silent: true, Elapsed: 5 * time.Second}
+		for _, c := range change {
+			c(&sb.Answer)
+		}
+	})
+}
+
+// writing is silence after a read was answered.
+func writing(waits ...string) func(*healer.Case) {
+	return silent(func(a *host.Answer) { a.Writing, a.Waits = true, waits })
+}
+
+// wrote is an answer to a write.
+func wrote(op string, e syscall.Errno, change ...func(*host.Write)) func(*healer.Case) {
+	return superblock(func(sb *host.Superblock) {
+		sb.Write = host.Write{Answer: host.Answer{Asked: true, Op: op, Errno: e}}
+		for _, c := range change {
+			c(&sb.Write)
+		}
+	})
+}
+
+func late(times int) func(*healer.Case) {
+	return superblock(func(sb *host.Superblock) { sb.Answer.Late, sb.Answer.Elapsed = times, 1234*time.Millisecond })
+}
+
+// overlay publishes what a driver made of the staged filesystem.
+func overlay(upper *host.Superblock) func(*healer.Case) {
+	dev := host.Dev{Minor: 40}
+	return func(c *healer.Case) {
+		c.Record.Places[0].Dev, c.Places[0].Stack[0].Dev = dev, dev
+		c.Superblocks[dev] = host.Superblock{Dev: dev, FSType: "overlay", Kind: host.KindDirectory, Upper: upper, Answer: host.Answer{Asked: true}}
+	}
+}
+
+// readOnlyVolume is one that nobody is to write to.
+func readOnlyVolume(c *healer.Case) { c.Volume.Capability = &healer.Capability{ReadOnly: true} }
+
+var superblockExamples = []example{
+	{"frozen", with(writing("percpu_rwsem_wait", "__percpu_down_read", "mnt_want_write")), []string{"Frozen published: percpu_rwsem_wait"}},
+	{"frozen, an older kernel", with(writing("rwsem_down_read_slowpath", "__sb_start_write")), []string{"Frozen published: thawed"}},
+	{"a write hangs elsewhere", with(writing("jbd2_log_wait_commit")), []string{"NotResponding published: a write does not within 5s; the kernel waits in jbd2_log_wait_commit"}},
+	{"a write hangs, nobody knows where", with(writing()), []string{"NotResponding published: reads answer, and a write does not within 5s"}},
+	{"a read hangs where a frozen write would", with(silent(func(a *host.Answer) { a.Waits = []string{"percpu_rwsem_wait"} })), []string{"NotResponding published: no answer within 5s; the kernel waits in percpu_rwsem_wait"}},
+	{"silent, the daemon owes", with(silent(func(a *host.Answer) { a.Waiting, a.Waits = 3, []string{"request_wait_answer"} })), []string{"NotResponding published: 3 requests wait for the FUSE daemon; the kernel waits in request_wait_answer"}},
+
+	{"late twice", with(late(2)), nil},
+	{"late three times", with(late(3)), []string{"SlowResponse published: late 3 times in a row, now after 1.234s"}},
+	{"late four times", with(late(4)), []string{"SlowResponse published: 4 times"}},
+	{"late and sick", with(late(9), superblock(func(sb *host.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown published:"}},
+
+	{"a write succeeds", with(wrote("", 0)), nil},
+	{"a write fails", with(wrote("fdatasync", syscall.EIO)), []string{"IOError published: fdatasync: input/output error (EIO)"}},
+	{"a write is refused as read-only", with(wrote("create", syscall.EROFS)), []string{"ReadOnlyFilesystem published: EROFS"}},
+	{"a write cannot be tried", with(wrote("create", syscall.EOPNOTSUPP, func(w *host.Write) { w.Unable = true })), nil},
+	{"a write meets a full filesystem", with(wrote("create", syscall.ENOSPC, func(w *host.Write) { w.Unable = true })), nil},
+	{"a write must not be tried", with(superblock(func(sb *host.Superblock) { sb.Write.Forbidden = "nobody wants it" })), nil},
+	{"the read's errno is the first evidence", with(probe(syscall.ENOTCONN), wrote("write", syscall.EIO)), []string{"Disconnected published: statx"}},
+
+	{"overlay", with(overlay(nil)), nil},
+	{"overlay over a healthy upper", with(overlay(&host.Superblock{FSType: "xfs"})), nil},
+	{"overlay over a dead upper", with(overlay(&host.Superblock{FSType: "xfs", Shutdown: true})), []string{"FilesystemShutdown published: the xfs that the overlay writes to"}},
+	{"overlay over a read-only upper", with(overlay(&host.Superblock{FSType: "xfs", ReadOnly: true})), []string{"ReadOnlyFilesystem published: the overlay writes to"}},
+	{"overlay over an upper that turned read-only", with(overlay(&host.Superblock{FSType: "ext4", EmergencyReadOnly: true})), []string{"ReadOnlyFilesystem published: the overlay writes to"}},
+	{"overlay over a read-only upper, meant so", with(overlay(&host.Superblock{ReadOnly: true}), readOnlyVolume), nil},
+}
+
+// counted is what an ext4 has counted.
+func counted(n uint64, last time.Time) func(*healer.Case) {
+	return superblock(func(sb *host.Superblock) {
+		sb.Errors = &host.FilesystemErrors{Count: n, LastTime: last, LastFunction: "ext4_find_entry"}
+	})
+}
+
+func countedByBtrfs(e host.BtrfsErrors) func(*healer.Case) {
+	return superblock(func(sb *host.Superblock) { sb.Btrfs = &e })
+}
+
+// baseline is what was counted when the volume was last healthy.
+func baseline(n uint64) func(*healer.Case) {
+	return func(c *healer.Case) { c.Record.FilesystemErrors = n }
+}
+
+func booted(c *healer.Case) { c.BootTime = boot }
+
+var (
+	boot  = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+	after = boot.Add(time.Hour)
+)
+
+var errorExamples = []example{
+	{"no errors", with(counted(0, time.Time{})), nil},
+	{"the first error", with(counted(1, after)), []string{"FilesystemErrors published: ext4 counted 1 errors, 0 when it was last healthy; the last at 2026-01-02T04:04:05Z in ext4_find_entry"}},
+	{"as many as recorded", with(counted(7, after), baseline(7)), nil},
+	{"one more than recorded", with(counted(8, after), baseline(7)), []string{"FilesystemErrors published: 8 errors, 7 when"}},
+	{"checked since, and errors again", with(counted(2, after), baseline(7)), []string{"FilesystemErrors published: 2 errors"}},
+	{"checked since", with(counted(0, time.Time{}), baseline(7)), nil},
+	{"more, at an unknown time", with(counted(8, time.Time{}), baseline(7)), []string{"FilesystemErrors published: 8 errors"}},
+	{"no record, errors of this boot", with(booted, counted(1, after), unrecorded), []string{"FilesystemErrors published: 0 when"}},
+	{"no record, in the second of the boot", with(booted, counted(1, boot.Truncate(time.Second)), unrecorded), []string{"FilesystemErrors published:"}},
+	{"no record, errors of an earlier boot", with(booted, counted(1, boot.Add(-time.Minute)), unrecorded), nil},
+	{"no record, errors of an unknown time", with(booted, counted(1, time.Time{}), unrecorded), nil},
+
+	{"btrfs, none", with(countedByBtrfs(host.BtrfsErrors{})), nil},
+	{"btrfs, of each kind", with(countedByBtrfs(host.BtrfsErrors{Writes: 1, Reads: 1, Flushes: 1, Corruptions: 1, Generations: 1})), []string{"FilesystemErrors published: 5 errors"}},
+	{"btrfs, as many as recorded", with(countedByBtrfs(host.BtrfsErrors{Reads: 4}), baseline(4)), nil},
+	{"btrfs, a device with errors was removed", with(countedByBtrfs(host.BtrfsErrors{Reads: 2}), baseline(4)), nil},
+	{"btrfs, no record and no times", with(countedByBtrfs(host.BtrfsErrors{Reads: 4}), booted, unrecorded), nil},
+	{"btrfs, a device is missing", with(countedByBtrfs(host.BtrfsErrors{Missing: 1})), []string{"DeviceMissing published: btrfs"}},
+
+	{"errors, and a write succeeds", with(counted(1, after), wrote("", 0)), []string{"FilesystemErrors published: a write still succeeds"}},
+	{"errors, and a write fails", with(counted(1, after), wrote("write", syscall.EIO)), []string{"IOError published: write"}},
+	{"errors, and it turned read-only", with(counted(1, after), wrote("create", syscall.EROFS)), []string{"ReadOnlyFilesystem published: EROFS", "FilesystemErrors published: 1 errors"}},
+	{"errors, no write tried", with(counted(1, after), superblock(func(sb *host.Superblock) { sb.Write.Forbidden = "nobody wants it" })), []string{"FilesystemErrors published: no write was tried: nobody wants it"}},
+}
+
+// left is what is left of a filesystem with 1000 blocks and 100 inodes.
+func left(blocks, inodes uint64) func(*healer.Case) {
+	return superblock(func(sb *host.Superblock) {
+		sb.Space = host.Space{Blocks: 1000, Available: blocks, Files: 100, FreeFiles: inodes}
+	})
+}
+
+var spaceExamples = []example{
+	{"a block and an inode left", with(left(1, 1)), nil},
+	{"no block left", with(left(0, 1)), []string{"OutOfSpace published: no block of 1000"}},
+	{"no inode left", with(left(1, 0)), []string{"OutOfInodes published: no inode of 100"}},
+	{"nothing left", with(left(0, 0)), []string{"OutOfSpace published:", "OutOfInodes published:"}},
+	{"it does not tell", with(superblock(func(sb *host.Superblock) { sb.Space = host.Space{} })), nil},
+	{"it does not count inodes", with(superblock(func(sb *host.Superblock) { sb.Space = host.Space{Blocks: 1000, Available: 1} })), nil},
+	{"full, for readers only", with(left(0, 0), readOnlyVolume), nil},
+	{"full, and published read-only everywhere", with(
+		left(0, 0), attr(0, host.AttrReadOnly), attr(1, host.AttrReadOnly),
+		recorded(0, func(r *healer.PlaceRecord) { r.Attr = host.AttrReadOnly }), recorded(1, func(r *healer.PlaceRecord) { r.Attr = host.AttrReadOnly }),
+	), nil},
+	{"full, and read-only", with(left(0, 0), superblock(func(sb *host.Superblock) { sb.ReadOnly = true })), []string{"ReadOnlyFilesystem published: is read-only"}},
+	{"full, and shut down", with(left(0, 0), superblock(func(sb *host.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown published:"}},
+}
+
+// A volume that still works is not called inaccessible, nor the other way round.
+func TestStatusOfAReason(t *testing.T) {
+	statuses := map[healer.Reason]healer.Status{
+		healer.Frozen: healer.Inaccessible, healer.NotResponding: healer.Inaccessible, healer.FilesystemShutdown: healer.Inaccessible,
+		healer.IOError: healer.Inaccessible, healer.DeviceReadError: healer.Inaccessible, healer.DeviceSizeChanged: healer.Inaccessible,
+		healer.PermissionDenied: healer.Inaccessible, healer.WrongVolumeMounted: healer.Inaccessible,
+		healer.SlowResponse: healer.Degraded, healer.OutOfSpace: healer.Degraded, healer.OutOfInodes: healer.Degraded,
+		healer.FilesystemErrors: healer.Degraded, healer.DeviceReadOnly: healer.Degraded, healer.BackingFileGone: healer.Degraded,
+		healer.ReadOnlyFilesystem: healer.Degraded,
+	}
+	seen := map[healer.Reason]bool{}
+	for _, tc := range examples {
+		f, err := New(idle{t}).Examine(context.Background(), tc.build())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range f.Conditions {
+			seen[c.Reason] = true
+			if want := statuses[c.Reason]; want != "" && c.Status != want {
+				t.Errorf("%s: %s is %s", tc.name, c.Reason, c.Status)
+			}
+		}
+	}
+	for r := range statuses {
+		if !seen[r] {
+			t.Errorf("no example of %s", r)
+		}
+	}
+}
+
+// What passes by itself is not sent to a person.
+func TestAdviceForWhatMayPass(t *testing.T) {
+	for e, want := range map[syscall.Errno]string{syscall.ETIMEDOUT: adviceLater, syscall.EBUSY: adviceLater, syscall.EIO: adviceShutdown} {
+		f, err := New(idle{t}).Examine(context.Background(), with(probe(e))())
+		if err != nil || len(f.Conditions) != 1 || !strings.Contains(f.Conditions[0].Advice, want) {
+			t.Errorf("%v: %+v, %v", e, f.Conditions, err)
+		}
+	}
+}
