@@ -119,7 +119,7 @@ func New(cfg Config) (*Engine, error) {
 // work has its own deadline, not the caller's: Heal goes on when ctx ends, and
 // until it returns the volume is busy for others.
 func (e *Engine) Heal(ctx context.Context, v Volume) (Report, error) {
-	keys := []string{pathKey(e.cfg.Node.RealPath(v.Path))}
+	keys := []key{pathKey(e.cfg.Node.RealPath(v.Path))}
 	if v.StagingPath != "" {
 		keys = append(keys, pathKey(e.cfg.Node.RealPath(v.StagingPath)))
 	}

@@ -43,6 +43,9 @@ type world struct {
 	wrote    host.Write
 	writeErr error
 	errors   *host.FilesystemErrors
+	btrfs    *host.BtrfsErrors
+	stale    []host.Mount               // what Topology still shows; nil: what is there
+	anew     map[host.Dev]host.Identity // what is read anew, where it differs
 	onMounts func()                    // runs before each reading of the table, with the lock held
 	onLook   func(host.Question) error // runs before each look, without it
 }
@@ -109,7 +112,15 @@ func (w *world) Mounts() (host.Table, error) {
 	return host.NewTable(slices.Clone(w.mounts)), nil
 }
 
-func (w *world) Topology() (host.Table, error) { return w.Mounts() }
+func (w *world) Topology() (host.Table, error) {
+	w.mu.Lock()
+	stale := w.stale
+	w.mu.Unlock()
+	if stale != nil {
+		return host.NewTable(slices.Clone(stale)), nil
+	}
+	return w.Mounts()
+}
 
 func (w *world) Refresh(stack []host.Mount) ([]host.Mount, bool) {
 	w.mu.Lock()
@@ -118,6 +129,7 @@ func (w *world) Refresh(stack []host.Mount) ([]host.Mount, bool) {
 	for _, m := range stack {
 		at := slices.IndexFunc(w.mounts, func(now host.Mount) bool { return now.Same(m) })
 		if at < 0 || w.mounts[at].Path != m.Path {
+			w.stale = nil
 			return nil, false
 		}
 		fresh = append(fresh, w.mounts[at])
@@ -174,10 +186,13 @@ func (w *world) Holders(_ context.Context, asked []host.Holdable) (map[host.Hold
 }
 
 func (w *world) Identity(dev host.Dev) host.Identity {
+	if id, differs := w.anew[dev]; differs {
+		return id
+	}
 	return w.BlockDevice(dev, host.OpenedDevice{}).Identity
 }
 func (w *world) FilesystemErrors(string, string) *host.FilesystemErrors { return w.errors }
-func (w *world) BtrfsErrors(string, string) *host.BtrfsErrors           { return nil }
+func (w *world) BtrfsErrors(string, string) *host.BtrfsErrors           { return w.btrfs }
 func (w *world) BootTime() time.Time                                    { return time.Unix(1e9, 0) }
 
 func (w *world) BlockDevice(dev host.Dev, _ host.OpenedDevice) host.BlockDevice {
@@ -288,7 +303,7 @@ func (p *patient) cure(place string) func() error {
 // notebook is the memory of all that an engine writes.
 type notebook struct {
 	mu      sync.Mutex
-	records map[string]Record
+	records map[key]Record
 	saves   int
 	before  []AuditEntry
 	after   []AuditEntry
@@ -346,7 +361,7 @@ func newBench(t *testing.T, change ...func(*Config)) *bench {
 	b := &bench{
 		world:   newWorld(t),
 		patient: &patient{sick: map[string]Reason{}},
-		notes:   &notebook{records: map[string]Record{}},
+		notes:   &notebook{records: map[key]Record{}},
 	}
 	cfg := Config{
 		Node: b.world, Providers: []Provider{b.patient}, Gate: b.notes, Records: b.notes, Audit: b.notes,

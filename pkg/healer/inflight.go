@@ -2,7 +2,6 @@ package healer
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 )
@@ -11,20 +10,20 @@ import (
 // under several keys at once, because callers may name it in several ways.
 type inflight struct {
 	mu   sync.Mutex
-	held map[string]*ticket
+	held map[key]*ticket
 }
 
 // ticket is one call's entry.
 type ticket struct {
 	table *inflight
 	since time.Time
-	keys  []string
+	keys  []key
 }
 
-func newInflight() *inflight { return &inflight{held: map[string]*ticket{}} }
+func newInflight() *inflight { return &inflight{held: map[key]*ticket{}} }
 
 // enter makes an entry, or says who is in the way.
-func (t *inflight) enter(keys ...string) (*ticket, error) {
+func (t *inflight) enter(keys ...key) (*ticket, error) {
 	k := &ticket{table: t, since: time.Now()}
 	if err := k.add(keys...); err != nil {
 		return nil, err
@@ -33,13 +32,13 @@ func (t *inflight) enter(keys ...string) (*ticket, error) {
 }
 
 // add puts further keys under the same entry, all or none.
-func (k *ticket) add(keys ...string) error {
+func (k *ticket) add(keys ...key) error {
 	k.table.mu.Lock()
 	defer k.table.mu.Unlock()
 	for _, key := range keys {
 		if other := k.table.held[key]; other != nil && other != k {
 			what := "this volume"
-			if strings.HasPrefix(key, superblockPrefix) {
+			if key.kind == keySuperblock {
 				what = "another volume on the same filesystem"
 			}
 			return &Error{Kind: KindBusy, Text: fmt.Sprintf(
@@ -66,9 +65,20 @@ func (k *ticket) leave() {
 	k.keys = nil
 }
 
-// The keys. The separator cannot occur in a driver name or a path.
-func pathKey(path string) string         { return "path\x00" + path }
-func volumeKey(driver, id string) string { return "volume\x00" + driver + "\x00" + id }
-func superblockKey(dev string) string    { return superblockPrefix + dev }
+// key is one way to name what is worked on.
+type key struct {
+	kind         keyKind
+	driver, name string
+}
 
-const superblockPrefix = "superblock\x00"
+type keyKind int
+
+const (
+	keyPath keyKind = iota
+	keyVolume
+	keySuperblock
+)
+
+func pathKey(path string) key         { return key{kind: keyPath, name: path} }
+func volumeKey(driver, id string) key { return key{kind: keyVolume, driver: driver, name: id} }
+func superblockKey(dev string) key    { return key{kind: keySuperblock, name: dev} }

@@ -169,8 +169,8 @@ func TestSuperblockIsHealedForOneVolumeAtATime(t *testing.T) {
 }
 
 // occupy lets another call hold a key until the test ends.
-func occupy(b *bench, key string) {
-	if _, err := b.engine.inflight.enter(key); err != nil {
+func occupy(b *bench, k key) {
+	if _, err := b.engine.inflight.enter(k); err != nil {
 		b.t.Fatal(err)
 	}
 }

@@ -15,6 +15,9 @@ const recordInterval = time.Hour
 
 // remember saves what the healthy volume looks like, if that changed.
 func (e *Engine) remember(ctx context.Context, c Case) {
+	if !identifiable(c) {
+		return // it would replace what identifies the volume by nothing
+	}
 	now := newRecord(c)
 	if old := c.Record; old != nil && time.Since(old.LastHealthy) < recordInterval && time.Since(old.LastHealthy) >= 0 {
 		if now.same(*old) {
@@ -25,6 +28,17 @@ func (e *Engine) remember(ctx context.Context, c Case) {
 		// The volume is healthy all the same; only a later heal will miss it.
 		klog.FromContext(ctx).Error(err, "Cannot save the record of a healthy volume", "driver", c.Driver)
 	}
+}
+
+// identifiable is false when a device that is there told nothing of itself this
+// time.
+func identifiable(c Case) bool {
+	for _, sb := range c.Superblocks {
+		if sb.Device != nil && !sb.Device.Known() {
+			return false
+		}
+	}
+	return true
 }
 
 // newRecord describes a healthy case.

@@ -34,15 +34,15 @@ func TestRecordOfAHealthyVolume(t *testing.T) {
 }
 
 func TestRecordIsWrittenOnChangeAndHourly(t *testing.T) {
-	key := volumeKey(driver, volID)
+	k := volumeKey(driver, volID)
 	for name, tc := range map[string]struct {
 		change func(*bench)
 		saves  int
 	}{
 		"nothing changed": {func(*bench) {}, 1},
-		"almost an hour":  {func(b *bench) { age(b, key, 58*time.Minute) }, 1},
-		"an hour":         {func(b *bench) { age(b, key, time.Hour) }, 2},
-		"from the future": {func(b *bench) { age(b, key, -time.Hour) }, 2},
+		"almost an hour":  {func(b *bench) { age(b, k, 58*time.Minute) }, 1},
+		"an hour":         {func(b *bench) { age(b, k, time.Hour) }, 2},
+		"from the future": {func(b *bench) { age(b, k, -time.Hour) }, 2},
 		"other options":   {func(b *bench) { b.change(podA, func(m *host.Mount) { m.Attr = host.AttrNoExec }) }, 2},
 		"a device grown": {func(b *bench) {
 			d := b.devices[disk]
@@ -61,10 +61,10 @@ func TestRecordIsWrittenOnChangeAndHourly(t *testing.T) {
 	}
 }
 
-func age(b *bench, key string, by time.Duration) {
-	r := b.notes.records[key]
+func age(b *bench, k key, by time.Duration) {
+	r := b.notes.records[k]
 	r.LastHealthy = r.LastHealthy.Add(-by)
-	b.notes.records[key] = r
+	b.notes.records[k] = r
 }
 
 // Two pods use the volume; whichever of them is asked about, nothing changed.

@@ -26,6 +26,10 @@ type BlockDevice struct {
 	Paths []DevicePath
 }
 
+// Known is false when sysfs told nothing of the device: it is missing, or could
+// not be asked, as when this process may open no more files.
+func (d BlockDevice) Known() bool { return d.Name != "" && !d.Missing }
+
 // Identify puts in what DeviceIdentity gave for the same device number and
 // DiskSeq. The size stays as it is now, and so does the filesystem's UUID, which
 // sysfs does not tell.

@@ -40,7 +40,7 @@ var budgets = [...]budget{
 func message(r healer.Report) (abnormal bool, text string) {
 	verdict := r.Verdict()
 	for _, b := range budgets {
-		text = wording{r: r, budget: b}.line(verdict)
+		text = wording{r: &r, budget: b}.line(verdict)
 		if len(text) <= maxMessageBytes {
 			break
 		}
@@ -50,7 +50,7 @@ func message(r healer.Report) (abnormal bool, text string) {
 
 // wording writes one report within one budget.
 type wording struct {
-	r healer.Report
+	r *healer.Report
 	budget
 }
 

@@ -25,7 +25,8 @@ func comparePlaces(a, b healer.Place) int {
 // working says of a healthy diagnosis where it looked and how the storage
 // answered.
 func (w wording) working(d healer.Diagnosis, name func(path string) string) string {
-	places := slices.SortedFunc(slices.Values(d.Case.Places), comparePlaces)
+	places := slices.Clone(d.Case.Places)
+	slices.SortFunc(places, comparePlaces)
 	shown := min(len(places), max(w.items, 1))
 	items := make([]string, 0, shown+1)
 	for _, p := range places[:shown] {

@@ -20,6 +20,9 @@ func oneLine(s string, limit int) string {
 	if limit < len(ellipsis) {
 		return ""
 	}
+	if len(s) <= limit && utf8.ValidString(s) && !strings.ContainsFunc(s, notPrintable) {
+		return s // as nearly always
+	}
 	var b strings.Builder
 	fits := 0 // how much of b leaves room for the mark
 	for len(s) > 0 {
@@ -42,6 +45,8 @@ func oneLine(s string, limit int) string {
 	}
 	return b.String()
 }
+
+func notPrintable(r rune) bool { return (r < ' ' || r > '~') && !strconv.IsPrint(r) }
 
 // pathText shows a path: as it is when it is plain, quoted when a reader could
 // take a part of it for the sentence around it. A long one loses its middle,
@@ -66,6 +71,9 @@ func pathText(path string, limit int) string {
 }
 
 func notPlain(r rune) bool {
+	if 'a' <= r && r <= 'z' || '-' <= r && r <= '9' {
+		return false // as nearly always
+	}
 	return !strconv.IsPrint(r) || strings.ContainsRune(" \"'\\;,()", r)
 }
 

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("WORKER_TEST_SERVES") == "" {
 		os.Exit(m.Run())
 	}
-	if err := worker.Serve(whoami, once, hang, deaf, leave, fail); err != nil {
+	if err := worker.Serve(whoami, once, hang, listen, deaf, leave, fail); err != nil {
 		fmt.Fprintln(os.Stderr, "worker of the test:", err)
 		os.Exit(1)
 	}
@@ -34,6 +34,8 @@ var (
 	once   = worker.Define("once", worker.Spent, pidAfter)
 	// hang never returns.
 	hang = worker.Define("hang", worker.Pooled, func(string) (int, error) { time.Sleep(time.Hour); return 0, nil })
+	// listen reads a FIFO in which nobody writes.
+	listen = worker.Define("listen", worker.Pooled, readFrom)
 	// deaf stops its own process: only SIGKILL reaches it.
 	deaf = worker.Define("deaf", worker.Pooled, func(string) (int, error) {
 		return 0, unix.Kill(os.Getpid(), unix.SIGSTOP)
@@ -45,6 +47,15 @@ var (
 func pidAfter(d time.Duration) (int, error) {
 	time.Sleep(d)
 	return os.Getpid(), nil
+}
+
+func readFrom(fifo string) (int, error) {
+	fd, err := unix.Open(fifo, unix.O_RDWR, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	return unix.Read(fd, make([]byte, 1))
 }
 
 func failAs(how string) (int, error) {

@@ -52,7 +52,7 @@ var placeExamples = []example{
 	{"driver of another", with(func(c *healer.Case) { c.Places[1].Look.VolData.DriverName = "e" }), []string{"WrongVolumeMounted staged: vol_data.json"}},
 	{"another filesystem type", with(superblock(func(sb *host.Superblock) { sb.FSType = "xfs" })), []string{"WrongVolumeMounted published: xfs", "WrongVolumeMounted staged: xfs"}},
 	{"another serial", with(superblock(func(sb *host.Superblock) {
-		sb.Device = &host.BlockDevice{Identity: host.Identity{FilesystemUUID: "uuid", Serial: "x", Size: 1 << 30}}
+		sb.Device.Identity.Serial = "x"
 	})), []string{"WrongVolumeMounted published: serial", "WrongVolumeMounted staged: serial"}},
 	{"another directory", with(func(c *healer.Case) { c.Places[0].Stack[0].Root = "/other" }), []string{`WrongVolumeMounted published: "/other"`}},
 	{"another export", with(func(c *healer.Case) {
@@ -136,8 +136,9 @@ func TestHealthy(t *testing.T) {
 		"nothing staged":  with(unrecorded, stagingLost),
 		"no staging path": with(func(c *healer.Case) { c.Places = c.Places[:1] }),
 		"another boot":    with(func(c *healer.Case) { c.BootID = "next" }),
-		"grown": with(superblock(func(sb *host.Superblock) {
-			sb.Device = &host.BlockDevice{Identity: host.Identity{FilesystemUUID: "uuid", Serial: "serial", Size: 1 << 40}}
+		"grown":           with(sized(1 << 40)),
+		"nothing is known of the device this time": with(superblock(func(sb *host.Superblock) {
+			sb.Device = &host.BlockDevice{Dev: disk, Identity: host.Identity{FilesystemUUID: "uuid"}}
 		})),
 		"no vol_data.json": with(func(c *healer.Case) { c.Places[0].Look.VolData, c.Places[1].Look.VolData = nil, nil }),
 		// An intended ro is healthy, whoever intends it.

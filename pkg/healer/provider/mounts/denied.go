@@ -34,7 +34,7 @@ func whyDenied(fsType string, m host.Mount) string {
 	case kind == "cifs", kind == "smb3":
 		return "on SMB the credentials may have expired or been changed"
 	}
-	return "no usual cause is known for " + fsType
+	return "no usual cause is known for " + plain(fsType)
 }
 
 func hasKerberos(m host.Mount) bool {

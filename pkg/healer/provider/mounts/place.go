@@ -123,10 +123,10 @@ func wrongVolume(c healer.Case, p healer.Place) string {
 	case answers && p.Role == healer.Published && c.Record.Staged() != nil && len(staged.Stack) > 0 && p.Dev() != staged.Dev():
 		return "it is not what is staged, as it was when the volume was last healthy"
 	case sb.FSType != c.Record.FSType:
-		return fmt.Sprintf("filesystem type is %s, recorded was %s", sb.FSType, c.Record.FSType)
+		return fmt.Sprintf("filesystem type is %s, recorded was %s", plain(sb.FSType), plain(c.Record.FSType))
 	case sb.Device == nil && sb.Source != c.Record.Source:
 		return "the source differs from the recorded one"
-	case sb.Device != nil && !sb.Device.Missing && answers:
+	case sb.Device != nil && sb.Device.Known() && answers:
 		recorded := c.Record.Identity
 		if sb.Device.Identity.FilesystemUUID == "" {
 			recorded.FilesystemUUID = "" // it was not told, which is no difference

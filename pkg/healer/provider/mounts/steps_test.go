@@ -82,7 +82,7 @@ func TestRebind(t *testing.T) {
 		"interrupted, on a full and slow volume": {
 			[]func(*healer.Case){interimAlone, left(0, 0), late(9)}, "finish", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true},
 		},
-		"old errors": {[]func(*healer.Case){lost, counted(7, after), baseline(7)}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
+		"old errors":  {[]func(*healer.Case){lost, counted(7, after), baseline(7)}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
 		"interrupted": {[]func(*healer.Case){interimAlone}, "finish", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
 	} {
 		t.Run(name, func(t *testing.T) {

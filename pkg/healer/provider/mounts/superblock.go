@@ -3,9 +3,12 @@ package mounts
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -55,10 +58,10 @@ func (b bench) shutdown() []healer.Condition {
 	switch {
 	case b.sb.Shutdown:
 		return b.one(healer.Inaccessible, healer.FilesystemShutdown, adviceShutdown,
-			"%s shut itself down (super option shutdown); every write fails, whatever stat says", b.sb.FSType)
+			"%s shut itself down (super option shutdown); every write fails, whatever stat says", plain(b.sb.FSType))
 	case b.sb.Upper != nil && b.sb.Upper.Shutdown:
 		return b.one(healer.Inaccessible, healer.FilesystemShutdown, adviceShutdown,
-			"the %s that the overlay writes to shut itself down (super option shutdown)", b.sb.Upper.FSType)
+			"the %s that the overlay writes to shut itself down (super option shutdown)", plain(b.sb.Upper.FSType))
 	}
 	return nil
 }
@@ -141,6 +144,15 @@ func reasonOf(a host.Answer, sb host.Superblock) (healer.Reason, string) {
 	return healer.IOError, adviceShutdown
 }
 
+// plain quotes a name that could be taken for more than one: a daemon calls its
+// filesystem as it likes, and what is on a disk may come from anywhere.
+func plain(name string) string {
+	if name != "" && !strings.ContainsFunc(name, func(r rune) bool { return r == utf8.RuneError || !unicode.IsGraphic(r) || unicode.IsSpace(r) }) {
+		return name
+	}
+	return strconv.Quote(name)
+}
+
 // errorsRose reports what the filesystem counted since it was last healthy.
 func (b bench) errorsRose() []healer.Condition {
 	if !healer.ErrorsRose(b.c, b.sb) {
@@ -150,9 +162,12 @@ func (b bench) errorsRose() []healer.Condition {
 	if b.c.Record != nil {
 		before = b.c.Record.FilesystemErrors
 	}
-	message := fmt.Sprintf("%s counted %d errors, %d when it was last healthy", b.sb.FSType, healer.ErrorsCounted(b.sb), before)
+	message := fmt.Sprintf("%s counted %d errors, %d when it was last healthy", plain(b.sb.FSType), healer.ErrorsCounted(b.sb), before)
 	if e := b.sb.Errors; e != nil && !e.LastTime.IsZero() {
-		message += fmt.Sprintf("; the last at %s in %s", e.LastTime.UTC().Format(time.RFC3339), e.LastFunction)
+		message += fmt.Sprintf("; the last at %s", e.LastTime.UTC().Format(time.RFC3339))
+		if e.LastFunction != "" {
+			message += " in " + plain(e.LastFunction)
+		}
 	}
 	switch w := b.sb.Write; {
 	case w.Forbidden != "":
