@@ -6,5 +6,5 @@ import "os"
 
 // workerEnv also hands on the instant at which test builds of the worker pause.
 func workerEnv() []string {
-	return []string{"GOMAXPROCS=1", "NODE_HEALER_PAUSE=" + os.Getenv("NODE_HEALER_PAUSE")}
+	return []string{"GOMAXPROCS=1", workerGC, "NODE_HEALER_PAUSE=" + os.Getenv("NODE_HEALER_PAUSE")}
 }

@@ -30,6 +30,8 @@ const (
 	growAfter = 5 * time.Millisecond
 	// killWait is how long a killed worker may take to end.
 	killWait = 500 * time.Millisecond
+	// workerGC keeps a worker's heap at the little it needs: 1 MiB and not 4.
+	workerGC = "GOGC=25"
 	// stepShare is the part of the heal timeout that one half of a step may use.
 	stepShare = 4
 )
