@@ -40,6 +40,37 @@ func TestWantedGate(t *testing.T) {
 	}
 }
 
+func TestWantedGateForAWrite(t *testing.T) {
+	place := Place{PodUID: "uid-a", Path: podA, Stack: []host.Mount{{Dev: disk, Path: podA}}}
+	staged := Place{Path: staging, Stack: []host.Mount{{Dev: disk, Path: staging}}}
+	for _, tc := range []struct {
+		name       string
+		runs       host.Dev
+		place      Place
+		standalone bool
+		want       string // why not; empty: it may
+	}{
+		{name: "a container has it", runs: disk, place: place},
+		{name: "a container has another one", runs: host.Dev{Major: 9}, place: place, want: "no running container"},
+		{name: "nobody runs", place: place, want: "no running container"},
+		{name: "the staged place", runs: disk, place: staged, want: "no running container"},
+		{name: "there is no orchestrator", place: staged, standalone: true},
+	} {
+		w := newWorld(t)
+		if !tc.runs.Zero() {
+			w.pods["uid-a"] = tc.runs
+		}
+		g := WantedGate{Node: w, Standalone: tc.standalone}
+		if err := g.Write(context.Background(), tc.place); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+	blind := errors.New("no procfs")
+	if err := (WantedGate{Node: noHolders{blind}}).Write(context.Background(), place); !errors.Is(err, blind) {
+		t.Errorf("nobody can tell: %v", err)
+	}
+}
+
 type noHolders struct{ err error }
 
 func (n noHolders) Holder(string, host.Dev) (*host.Holder, error) { return nil, n.err }

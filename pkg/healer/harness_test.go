@@ -42,12 +42,14 @@ type world struct {
 	writes   []string // where a write was tried
 	wrote    host.Write
 	writeErr error
+	held     []host.Holdable // whose holders were asked for
+	heldErr  error
 	errors   *host.FilesystemErrors
 	btrfs    *host.BtrfsErrors
 	stale    []host.Mount               // what Topology still shows; nil: what is there
 	anew     map[host.Dev]host.Identity // what is read anew, where it differs
-	onMounts func()                    // runs before each reading of the table, with the lock held
-	onLook   func(host.Question) error // runs before each look, without it
+	onMounts func()                     // runs before each reading of the table, with the lock held
+	onLook   func(host.Question) error  // runs before each look, without it
 }
 
 // newWorld has one ext4 volume, staged and published to pod a.
@@ -60,7 +62,8 @@ func newWorld(t *testing.T) *world {
 		devices: map[host.Dev]host.BlockDevice{disk: {
 			Dev: disk, Name: "sdb", DiskSeq: 5, Identity: host.Identity{Serial: "serial-1", WWID: "wwid-1", Size: 1 << 30},
 		}},
-		pods: map[string]host.Dev{},
+		pods:  map[string]host.Dev{},
+		wrote: host.Write{Answer: host.Answer{Asked: true}},
 	}
 	w.publish(staging)
 	w.publish(podA)
@@ -179,10 +182,11 @@ func (w *world) TryWrite(_ context.Context, m host.Mount) (host.Write, error) {
 
 func (w *world) Holders(_ context.Context, asked []host.Holdable) (map[host.Holdable]host.Holders, error) {
 	held := map[host.Holdable]host.Holders{}
+	w.held = append(w.held, asked...)
 	for _, h := range asked {
 		held[h] = host.Holders{Mounts: []host.HeldMount{{Path: h.Superblock.String()}}}
 	}
-	return held, nil
+	return held, w.heldErr
 }
 
 func (w *world) Identity(dev host.Dev) host.Identity {

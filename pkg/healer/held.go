@@ -24,8 +24,14 @@ func (e *Engine) whoHolds(ctx context.Context, r *Report) {
 		if sb.Device != nil {
 			h.Device = sb.Device.Dev
 		}
-		if sb.Kind == host.KindBlock {
+		if top.MayBeNode() {
 			h.Superblock = host.Dev{} // that of devtmpfs
+		}
+		if h.Device.Zero() && r.After.Case.Block && place.Want != nil && r.After.Case.Record.BootID == r.After.Case.BootID {
+			h.Device = place.Want.Dev // it does not answer, so nobody saw it now
+		}
+		if h == (host.Holdable{}) {
+			continue
 		}
 		if !slices.Contains(asked, h) {
 			asked = append(asked, h)

@@ -65,6 +65,40 @@ func nameless(c *Case, sb *host.Superblock) {
 	c.Record.Identity, sb.Device.Identity = host.Identity{Size: 100}, host.Identity{Size: 100}
 }
 
+func TestSameDisk(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*Case, *host.Superblock)
+		want   bool
+	}{
+		"all of it":                     {func(*Case, *host.Superblock) {}, true},
+		"of another size":               {func(_ *Case, sb *host.Superblock) { sb.Device.Identity.Size = 1 }, true},
+		"no record":                     {func(c *Case, _ *host.Superblock) { c.Record = nil }, false},
+		"no device":                     {func(_ *Case, sb *host.Superblock) { sb.Device = nil }, false},
+		"another serial":                {func(_ *Case, sb *host.Superblock) { sb.Device.Identity.Serial = "x" }, false},
+		"another filesystem":            {func(_ *Case, sb *host.Superblock) { sb.Device.Identity.FilesystemUUID = "x" }, false},
+		"no UUID told":                  {func(_ *Case, sb *host.Superblock) { sb.Device.Identity.FilesystemUUID = "" }, true},
+		"another sequence":              {func(_ *Case, sb *host.Superblock) { sb.Device.DiskSeq++ }, true},
+		"another boot":                  {func(c *Case, _ *host.Superblock) { c.BootID = "boot-2" }, true},
+		"nameless":                      {nameless, true},
+		"nameless, of another size":     {func(c *Case, sb *host.Superblock) { nameless(c, sb); sb.Device.Identity.Size = 1 }, true},
+		"nameless, another sequence":    {func(c *Case, sb *host.Superblock) { nameless(c, sb); sb.Device.DiskSeq++ }, false},
+		"nameless, no sequence":         {func(c *Case, sb *host.Superblock) { nameless(c, sb); c.Record.DiskSeq, sb.Device.DiskSeq = 0, 0 }, false},
+		"nameless, other boot":          {func(c *Case, sb *host.Superblock) { nameless(c, sb); c.BootID = "boot-2" }, false},
+		"the same sequence, another ID": {func(_ *Case, sb *host.Superblock) { sb.Device.Identity.WWID = "x" }, false},
+	} {
+		c := Case{BootID: "boot-1", Record: &Record{BootID: "boot-1", Identity: known, DiskSeq: 5}}
+		sb := host.Superblock{Dev: disk, Device: &host.BlockDevice{Identity: known, DiskSeq: 5}}
+		tc.change(&c, &sb)
+		before := c.Record
+		if got := SameDisk(c, sb); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+		if before != nil && before.Identity.Size != 100 {
+			t.Errorf("%s: the record was changed", name)
+		}
+	}
+}
+
 func expectProof(t *testing.T, name string, err error, want string) {
 	t.Helper()
 	if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 func outcomes(r Report) string {
@@ -116,6 +118,8 @@ func TestWhatKeepsAStepFromRunning(t *testing.T) {
 		"the gate":            {spoil: func(b *bench) { b.notes.refuse = errors.New("nobody wants it") }, why: "nobody wants it"},
 		"the mode":            {change: func(c *Config) { c.CheckOnly = true }, why: "--mode=check"},
 		"identity":            {spoil: func(b *bench) { setSerial(b, "other") }, why: "identity not proven: serial number"},
+		"a WWID read anew":    {spoil: func(b *bench) { b.anew = map[host.Dev]host.Identity{disk: {Serial: "serial-1", WWID: "wwid-2"}} }, why: "identity not proven: WWID"},
+		"nothing read anew":   {spoil: func(b *bench) { b.anew = map[host.Dev]host.Identity{disk: {}} }, why: "identity not proven: serial number"},
 		"no known filesystem": {spoil: func(b *bench) { b.steps[0].Source.Minor = 99 }, why: "identity not proven"},
 		"never seen healthy":  {spoil: func(b *bench) { clear(b.notes.records) }, why: "never seen healthy"},
 		"shutdown":            {spoil: func(b *bench) { b.engine.closing = true }, why: "shutting down"},

@@ -67,6 +67,54 @@ func age(b *bench, k key, by time.Duration) {
 	b.notes.records[k] = r
 }
 
+// Counts of errors live on the disk: what a healthy volume had is no news.
+func TestRecordHasTheErrorsOfTheStagedFilesystem(t *testing.T) {
+	old := &host.FilesystemErrors{Count: 7, LastTime: time.Unix(1, 0)}
+	for name, tc := range map[string]struct {
+		change func(*bench)
+		want   uint64
+	}{
+		"none":     {func(*bench) {}, 0},
+		"old ones": {func(b *bench) { b.errors = old }, 7},
+		"of a btrfs": {func(b *bench) {
+			b.btrfs = &host.BtrfsErrors{Writes: 1, Reads: 2, Flushes: 3, Corruptions: 4, Generations: 5}
+		}, 15},
+		"beneath an overlay": {func(b *bench) { b.errors = old; overUpper(func(*host.Mount) {})(b) }, 7},
+		"nothing is staged":  {func(b *bench) { b.errors = old; b.unmount(staging) }, 7},
+		"checked in the meantime": {func(b *bench) {
+			b.errors = old
+			b.healthy()
+			b.errors = &host.FilesystemErrors{}
+		}, 0},
+	} {
+		b := newBench(t)
+		tc.change(b)
+		b.healthy()
+		if r, _ := b.notes.Load(driver, volID); r == nil || r.FilesystemErrors != tc.want {
+			t.Errorf("%s: %+v, want %d", name, r, tc.want)
+		}
+	}
+}
+
+// A device of which sysfs told nothing this time takes nothing from the record.
+func TestUnknownDeviceIsNotRecorded(t *testing.T) {
+	b := newBench(t)
+	sdb := b.devices[disk]
+	b.devices[disk] = host.BlockDevice{Dev: disk}
+	b.healthy()
+	if r, _ := b.notes.Load(driver, volID); r != nil {
+		t.Errorf("recorded without an identity: %+v", r)
+	}
+	b.devices[disk] = sdb
+	b.healthy()
+	b.devices[disk] = host.BlockDevice{Dev: disk}
+	b.publish(podB)
+	b.healthy()
+	if r, _ := b.notes.Load(driver, volID); r == nil || r.Identity.Serial != "serial-1" {
+		t.Errorf("%+v", r)
+	}
+}
+
 // Two pods use the volume; whichever of them is asked about, nothing changed.
 func TestRecordDoesNotDependOnTheCaller(t *testing.T) {
 	b := newBench(t)

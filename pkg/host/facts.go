@@ -2,6 +2,7 @@ package host
 
 import (
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -62,13 +63,14 @@ func (k *devices) of(dev Dev, opened OpenedDevice) (BlockDevice, bool) {
 }
 
 // keep notes a device, unless sysfs has to be asked about it each time: mappings
-// and paths have states of their own, and a partition's are its disk's. Device
-// numbers are few, so nothing is ever
-// thrown away.
+// and paths have states of their own, and a partition's are its disk's. By the
+// name, as a path may not have been told: this process may have had no descriptor
+// left for its file. Device numbers are few, so nothing is ever thrown away.
 func (k *devices) keep(d BlockDevice) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if d.DiskSeq == 0 || d.Mapping != nil || d.Paths != nil || d.Identity.Partition != "" {
+	onPaths := strings.HasPrefix(d.Name, "sd") || strings.HasPrefix(d.Name, "nvme")
+	if d.DiskSeq == 0 || d.Mapping != nil || onPaths || d.Identity.Partition != "" {
 		delete(k.known, d.Dev)
 		return
 	}

@@ -64,17 +64,17 @@ func (n *Node) Look(ctx context.Context, q Question) (Sight, error) {
 		return sight, nil // the mount table was asked just now, and there is nothing behind it
 	}
 	s := storageOf(*q.Probe)
-	at, first := n.probes.join(s)
-	if !first {
-		return n.share(ctx, q, at)
+	at, first := n.probes.join(s, *q.Probe)
+	for !first {
+		if sight, shared, err := n.share(ctx, q, at); shared {
+			return sight, err
+		}
+		at, first = n.probes.join(s, *q.Probe)
 	}
 	sight, err := n.ask(ctx, q, s)
 	n.probes.finish(s, at, sight, err)
 	if sight.Answer.Silent {
 		return n.silence(ctx, q, sight)
-	}
-	if err == nil {
-		sight.Changed = !n.cfg.Namespace.Tops(*q.Probe)
 	}
 	return sight, err
 }
@@ -88,18 +88,16 @@ func (n *Node) ask(ctx context.Context, q Question, s storage) (Sight, error) {
 	query, known := n.query(q)
 	whole := n.probeOf(*q.Probe)
 	var a touch.LookAnswer
-	for range 2 {
+	for tries := 0; tries < 2; {
 		asked := query
 		if asked.Probe = whole; recent {
 			// Everything else was looked at a moment ago.
 			asked = touch.LookQuery{Probe: whole.DeviceOnly()}
 		}
 		var err error
-		call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
-		a, err = worker.Call(call, n.cfg.Pool, touch.Look, asked)
-		cancel()
-		switch silent := errors.Is(err, worker.ErrSilent) || errors.Is(err, worker.ErrStuck); {
-		case silent:
+		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Look, asked)
+		switch {
+		case silent(ctx, err):
 			return Sight{Answer: Answer{
 				Asked: true, Silent: true, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout, Waits: waits(err), Waiting: count(),
 			}}, err
@@ -111,16 +109,25 @@ func (n *Node) ask(ctx context.Context, q Question, s storage) (Sight, error) {
 			last.Opened = OpenedDevice(a.Probe.Device)
 			last.Opened.Short = short
 			last.Answer = n.answer(s, a.Probe)
+			last.Changed = !n.cfg.Namespace.Tops(*q.Probe)
 			return last, nil
 		}
 		if !recent && a.Probe.Errno == 0 {
 			break
 		}
-		recent = false
+		if recent = false; a.Probe.Errno != 0 {
+			tries++
+		}
 	}
 	sight := n.touched(*q.Probe, whole, a.Probe)
 	sight.Paths = n.paths(q, query, known, a)
 	sight.Answer = n.answer(s, a.Probe)
+	if sight.Changed = !n.cfg.Namespace.Tops(*q.Probe); sight.Changed {
+		return sight, nil // it may be another filesystem that was touched
+	}
+	if whole.UUID {
+		n.uuids.keep(*q.Probe, sight.UUID)
+	}
 	n.recent.keep(q, sight)
 	return sight, nil
 }
@@ -130,25 +137,29 @@ func (n *Node) answer(s storage, a touch.ProbeAnswer) Answer {
 	return Answer{Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed, Late: late}
 }
 
-// share waits for a probe that somebody else asked for.
-func (n *Node) share(ctx context.Context, q Question, at *probing) (Sight, error) {
-	call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
+// share waits for a probe that somebody else asked for. Its silence is everybody's;
+// another answer is shared by those who asked the same. shared is false for who
+// has to ask now.
+func (n *Node) share(ctx context.Context, q Question, at *probing) (_ Sight, shared bool, _ error) {
+	// As long as the one who asks may take: for two probes and for their workers.
+	call, cancel := context.WithTimeout(ctx, 4*n.cfg.ProbeTimeout)
 	defer cancel()
+	found := Sight{Answer: Answer{Asked: true, Silent: true, Elapsed: n.cfg.ProbeTimeout}}
 	select {
 	case <-at.done:
+		found = at.found
 	case <-call.Done():
-		return n.silence(ctx, q, Sight{Answer: Answer{Asked: true, Silent: true, Elapsed: n.cfg.ProbeTimeout}})
 	}
-	switch found := at.found; {
+	switch {
 	case found.Answer.Silent:
-		return n.silence(ctx, q, found)
-	case !found.Answer.Asked:
-		return Sight{}, errors.New("the probe that was under way could not be asked")
-	default:
-		looked, err := n.lookAt(ctx, q)
-		found.Paths, found.Changed = looked.Paths, !n.cfg.Namespace.Tops(*q.Probe)
-		return found, err
+		sight, err := n.silence(ctx, q, found)
+		return sight, true, err
+	case !found.Answer.Asked || !sameView(at.of, *q.Probe):
+		return Sight{}, false, nil
 	}
+	looked, err := n.lookAt(ctx, q)
+	found.Paths, found.Changed = looked.Paths, !n.cfg.Namespace.Tops(*q.Probe)
+	return found, true, err
 }
 
 // silence is the answer for a superblock that gives none. The paths are looked
@@ -166,6 +177,9 @@ func (n *Node) silence(ctx context.Context, q Question, found Sight) (Sight, err
 		quiet.Paths = append(quiet.Paths, p)
 	}
 	looked, err := n.lookAt(ctx, quiet)
+	if err != nil && ctx.Err() == nil {
+		looked, err = n.lastSeen(quiet, err)
+	}
 	if err != nil {
 		return Sight{}, err
 	}
@@ -176,12 +190,24 @@ func (n *Node) silence(ctx context.Context, q Question, found Sight) (Sight, err
 	return found, nil
 }
 
+// lastSeen stands in for a look at mount points for which there was no worker in
+// time: of many volumes that hang at once, each one is to be heard of.
+func (n *Node) lastSeen(q Question, err error) (Sight, error) {
+	_, known := n.query(q)
+	s := Sight{Paths: make(map[string]PathLook, len(q.Paths))}
+	for i, p := range q.Paths {
+		if !p.Mounted {
+			return Sight{}, err
+		}
+		s.Paths[p.Path] = PathLook{Looked: true, VolData: known[i].data}
+	}
+	return s, nil
+}
+
 // lookAt looks at paths only.
 func (n *Node) lookAt(ctx context.Context, q Question) (Sight, error) {
 	query, known := n.query(q)
-	call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
-	defer cancel()
-	a, err := worker.Call(call, n.cfg.Pool, touch.Look, query)
+	a, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Look, query)
 	if err != nil {
 		return Sight{}, err
 	}
@@ -238,9 +264,7 @@ func (n *Node) touched(m Mount, asked *touch.ProbeQuery, a touch.ProbeAnswer) Si
 		Space:      Space(a.Space),
 		Opened:     OpenedDevice(a.Device),
 	}
-	if asked.UUID {
-		n.uuids.keep(m, a.UUID)
-	} else {
+	if !asked.UUID {
 		s.UUID = n.uuids.of(m)
 	}
 	return s
@@ -286,6 +310,12 @@ func (m Mount) deviceSource() string {
 		return m.Source
 	}
 	return ""
+}
+
+// silent is true when a worker got no answer, as far as that says something: one
+// that was ended early, because its caller's time was over, says nothing.
+func silent(ctx context.Context, err error) bool {
+	return errors.Is(err, worker.ErrStuck) || errors.Is(err, worker.ErrSilent) && ctx.Err() == nil
 }
 
 // waits tells where in the kernel a silent worker waited.

@@ -3,37 +3,45 @@ package host
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
-// TestMain makes the test binary its own worker.
-func TestMain(m *testing.M) {
-	if os.Getenv("HOST_TEST_SERVES") == "" {
-		os.Exit(m.Run())
+// newNode makes a node whose kubelet root is a new directory.
+func newNode(t *testing.T, change ...func(*Config)) (*Node, string) {
+	t.Helper()
+	pool := newPool(t, time.Minute)
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := worker.Serve(touch.Ops()...); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	cfg := Config{
+		Pool: pool, Namespace: openOwn(t, root), KubeletRoot: root,
+		ProbeTimeout: time.Minute, StepTimeout: time.Minute, SlowAnswer: time.Minute, Sysfs: "/sys", Procfs: "/proc",
 	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	node, err := NewNode(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return node, root
 }
 
-// newNode makes a node whose kubelet root is a new directory.
-func newNode(t *testing.T) (*Node, string) {
+func newPool(t *testing.T, killWait time.Duration) *worker.Pool {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	pool, err := worker.NewPool(worker.Config{
-		Binary: self, Env: []string{"HOST_TEST_SERVES=1", "GORACE=atexit_sleep_ms=0"}, Max: 2, Idle: 1, KillWait: time.Minute,
+		Binary: self, Env: []string{"HOST_TEST_SERVES=1", "GORACE=atexit_sleep_ms=0"}, Max: 2, Idle: 1, KillWait: killWait,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -44,19 +52,11 @@ func newNode(t *testing.T) (*Node, string) {
 		if err := pool.Close(ctx); err != nil {
 			t.Error(err)
 		}
+		if s := pool.Stats(); s.Living != 0 || s.Abandoned != 0 {
+			t.Errorf("left behind: %+v", s)
+		}
 	})
-	root, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	node, err := NewNode(Config{
-		Pool: pool, Namespace: openOwn(t, root), KubeletRoot: root,
-		ProbeTimeout: time.Minute, StepTimeout: time.Minute, SlowAnswer: time.Minute, Sysfs: "/sys", Procfs: "/proc",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return node, root
+	return pool
 }
 
 func look(t *testing.T, n *Node, path string) PathLook {

@@ -31,8 +31,16 @@ func storageOf(m Mount) storage {
 	return s
 }
 
+// sameView is true for mounts of one superblock that show the same directory of
+// it: an export may share its superblock with another, and be gone alone.
+func sameView(a, b Mount) bool {
+	return a.Dev == b.Dev && a.Root == b.Root && a.FSType == b.FSType && a.Source == b.Source
+}
+
 // probing is one probe under way.
 type probing struct {
+	// of is the mount that is looked at; the zero value for a write.
+	of   Mount
 	done chan struct{}
 	// What it found, once done; without paths.
 	found Sight
@@ -43,7 +51,7 @@ type probing struct {
 
 // join gives the probe that is at the storage, or makes the caller the one who
 // asks: first is true then, and finish must follow.
-func (p *probes) join(s storage) (at *probing, first bool) {
+func (p *probes) join(s storage, of Mount) (at *probing, first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if at = p.under[s]; at != nil {
@@ -56,7 +64,7 @@ func (p *probes) join(s storage) (at *probing, first bool) {
 	if p.under == nil {
 		p.under, p.slow = map[storage]*probing{}, map[storage]int{}
 	}
-	at = &probing{done: make(chan struct{})}
+	at = &probing{of: of, done: make(chan struct{})}
 	p.under[s] = at
 	return at, true
 }

@@ -61,6 +61,47 @@ func TestStack(t *testing.T) {
 	}
 }
 
+func TestIndexes(t *testing.T) {
+	on := func(m Mount, dev Dev) Mount {
+		m.Dev = dev
+		return m
+	}
+	sdb, sdc := Dev{8, 16}, Dev{8, 32}
+	table := NewTable([]Mount{
+		at(1, 0, "/"), on(at(2, 1, "/k/pv1/mount"), sdb), on(at(3, 1, "/k/pv1"), sdc), on(at(4, 3, "/k/pv1/mount"), sdb),
+		on(at(5, 1, "/other/pv1/x"), sdc), at(6, 1, "/k/pv10/mount"), at(7, 1, "/pv1"), at(8, 1, "/k/pv1x"),
+	})
+	for name, want := range map[string][]int{"pv1": {2, 4, 5}, "k": {3, 8}, "/": {1, 7}, "pv10": {6}, "mount": nil, "": nil, "pv": nil} {
+		if got := ids(table.InDirectory(name)); !slices.Equal(got, want) {
+			t.Errorf("in a directory %q: %v, want %v", name, got, want)
+		}
+	}
+	for dev, want := range map[Dev][]int{sdb: {2, 4}, sdc: {3, 5}, {}: {1, 6, 7, 8}, {9, 9}: nil} {
+		if got := ids(table.Of(dev)); !slices.Equal(got, want) {
+			t.Errorf("of %s: %v, want %v", dev, got, want)
+		}
+	}
+	// Who changes what was given changes nobody's table.
+	table.Of(sdb)[0].Path = "/x"
+	table.InDirectory("pv1")[0].Path = "/x"
+	table.Stack("/k/pv1/mount")[0].Path = "/x"
+	if got := ids(table.Of(sdb)); !slices.Equal(got, []int{2, 4}) || table.Of(sdb)[0].Path == "/x" || table.Stack("/k/pv1/mount")[0].Path == "/x" {
+		t.Errorf("%+v", table.Of(sdb))
+	}
+}
+
+func TestGround(t *testing.T) {
+	table := NewTable([]Mount{at(1, 0, "/"), at(2, 1, "/a"), at(3, 2, "/a/b"), at(4, 3, "/a/b"), at(5, 1, "/c/d"), at(6, 1, "/c")})
+	for p, want := range map[string]int{"/": 1, "/x/y": 1, "/a": 2, "/a/x": 2, "/ab": 1, "/a/b": 4, "/a/b/x": 4, "/c/d": 6, "/c/d/e": 6} {
+		if m, found := table.Ground(p); !found || m.OldID != want {
+			t.Errorf("%s lies on %d, want %d", p, m.OldID, want)
+		}
+	}
+	if m, found := NewTable(nil).Ground("/a"); found {
+		t.Errorf("on %+v", m)
+	}
+}
+
 func TestTwins(t *testing.T) {
 	in := func(m Mount, shared, master uint64) Mount {
 		m.Propagation = Propagation{Shared: shared, Master: master}

@@ -3,6 +3,7 @@ package host
 import (
 	"errors"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,7 +19,17 @@ type topology struct {
 	known bool
 	table Table
 	byID  map[uint64]int // into table.mounts
+	// patched is true when only what is new was read since everything was, at
+	// readAll, which took as long as cost.
+	patched bool
+	readAll time.Time
+	cost    time.Duration
 }
+
+// maxShare is how many times as long as it took must pass before everything is
+// read again: while mounts come and go all the time, that is too dear for each
+// change.
+const maxShare = 20
 
 // Topology gives the mount table for finding mounts in; their options,
 // attributes and propagation are left out. Where the kernel has no unique mount
@@ -30,8 +41,12 @@ func (n *Namespace) Topology() (Table, error) {
 	t := &n.topology
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !n.moved() && t.known {
+	affordable := time.Since(t.readAll) >= maxShare*t.cost
+	if !n.moved() && t.known && (!t.patched || !affordable) {
 		return t.table, nil
+	}
+	if affordable {
+		t.byID = nil
 	}
 	t.known = false // until this succeeds
 	table, err := n.update()
@@ -49,10 +64,13 @@ func (n *Namespace) moved() bool {
 	return err != nil || events != 0
 }
 
-// update reads what is new. A mount keeps its id when it is moved, so a change
-// that no id explains makes it read everything.
+// update reads what is new, or everything where nothing is known. A mount keeps
+// its id when it is moved, so a change that no id explains makes it read
+// everything, too; one that was moved while others came or went is found when
+// everything is read the next time, which is soon (maxShare).
 func (n *Namespace) update() (Table, error) {
 	t := &n.topology
+	start := time.Now()
 	ids, err := n.listMounts()
 	if err != nil {
 		return Table{}, err
@@ -79,7 +97,11 @@ func (n *Namespace) update() (Table, error) {
 		t.byID = nil
 		return n.update()
 	}
-	return NewTable(mounts), nil
+	table := NewTable(mounts)
+	if t.patched = reused > 0; !t.patched {
+		t.readAll, t.cost = start, time.Since(start)
+	}
+	return table, nil
 }
 
 func (t *topology) keep(table Table) {

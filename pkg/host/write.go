@@ -13,16 +13,20 @@ import (
 // as its worker cannot be ended. Somebody else's probe under way makes it Unable.
 func (n *Node) TryWrite(ctx context.Context, m Mount) (Write, error) {
 	s := storageOf(m)
-	at, first := n.probes.join(s)
+	at, first := n.probes.join(s, Mount{})
 	if !first {
 		return Write{Unable: true}, nil
 	}
-	call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
-	defer cancel()
-	a, err := worker.Call(call, n.cfg.Pool, touch.Write, touch.WriteQuery{Path: m.Path})
-	silent := errors.Is(err, worker.ErrSilent) || errors.Is(err, worker.ErrStuck)
+	var a touch.WriteAnswer
+	var err error
+	for range 2 { // an errno counts when a second write gives one too
+		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Write, touch.WriteQuery{Path: m.Path, Want: ref(m)})
+		if err != nil || a.Errno == 0 || a.Unable {
+			break
+		}
+	}
 	w := Write{Answer: Answer{Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed}, Unable: a.Unable}
-	if silent {
+	if silent(ctx, err) {
 		w.Answer = Answer{
 			Asked: true, Silent: true, Writing: true, Stuck: errors.Is(err, worker.ErrStuck),
 			Elapsed: n.cfg.ProbeTimeout, Waits: waits(err),
@@ -30,7 +34,7 @@ func (n *Node) TryWrite(ctx context.Context, m Mount) (Write, error) {
 	}
 	n.probes.finish(s, at, Sight{Answer: w.Answer}, err)
 	switch {
-	case silent:
+	case w.Silent && ctx.Err() == nil:
 		return w, nil
 	case err != nil:
 		return Write{}, err

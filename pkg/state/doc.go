@@ -2,5 +2,5 @@
 // for each volume, the audit log, and the lock that keeps a second server out.
 //
 // Nothing in it is a secret, and nothing in it is needed to answer: a lost state
-// directory costs the next heals, not the next checks.
+// directory costs the next heals. Checks then have nothing to compare with.
 package state

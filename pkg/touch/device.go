@@ -122,7 +122,7 @@ func readBlock(fd int) (string, syscall.Errno) {
 	}
 	pause("probe/read")
 	n, err := retryEINTR(func() (int, error) { return unix.Pread(fd, blockBuffer[:size], 0) })
-	clear(blockBuffer[:max(n, 0)]) // a worker that waits for work keeps nothing of a volume
+	clear(blockBuffer[:size]) // a worker that waits for work keeps nothing of a volume
 	switch {
 	case errnoOf(err) == unix.EINVAL:
 		return "", 0 // an alignment that the device wants and does not tell

@@ -110,7 +110,7 @@ func (h How) String() string {
 const holdersLimit = 64
 
 func holders(q HoldersQuery) (HoldersAnswer, error) {
-	proc, err := openDir(unix.AT_FDCWD, "/proc", 0)
+	proc, err := openDir("/proc")
 	if err != nil {
 		return HoldersAnswer{}, fmt.Errorf("procfs: %w", err)
 	}

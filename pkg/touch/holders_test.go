@@ -14,7 +14,7 @@ import (
 // whoHolds scans, following magic links or not.
 func whoHolds(t *testing.T, follow bool, q HoldersQuery) HoldersAnswer {
 	t.Helper()
-	proc, err := openDir(unix.AT_FDCWD, "/proc", 0)
+	proc, err := openDir("/proc")
 	must(t, err)
 	defer unix.Close(proc)
 	s := newScan(proc, q)

@@ -50,7 +50,7 @@ func procTree(t *testing.T, processes map[int]map[string]string) int {
 			}
 		}
 	}
-	proc, err := openDir(unix.AT_FDCWD, root, 0)
+	proc, err := openDir(root)
 	must(t, err)
 	t.Cleanup(func() { _ = unix.Close(proc) })
 	return proc

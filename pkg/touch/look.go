@@ -82,6 +82,11 @@ func look(q LookQuery) (LookAnswer, error) {
 	pause("look")
 	if q.Probe != nil {
 		a.Probe = probe(*q.Probe)
+		if a.Probe.Errno != 0 {
+			if err := ownTrouble(a.Probe.Errno); err != nil {
+				return LookAnswer{}, err
+			}
+		}
 	}
 	if q.Waiting != "" {
 		a.Waiting = waiting(q.Waiting)
@@ -156,6 +161,17 @@ func waiting(connection string) int {
 		return -1
 	}
 	return n
+}
+
+// ownTrouble gives the errors that say that this process has run out of
+// something: nothing follows from them for a volume.
+func ownTrouble(err error) error {
+	for _, e := range []syscall.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM} {
+		if errors.Is(err, e) {
+			return err
+		}
+	}
+	return nil
 }
 
 // errnoOf finds the errno of an error that has one.

@@ -29,7 +29,7 @@ func openLeaf(p string) (leaf, error) {
 	if !strings.HasPrefix(p, "/") || name == "" {
 		return leaf{}, fmt.Errorf("%q is not an absolute path: %w", p, unix.EINVAL)
 	}
-	fd, err := openDir(unix.AT_FDCWD, path.Clean(dir), 0)
+	fd, err := openDir(path.Clean(dir))
 	if err != nil {
 		return leaf{}, fmt.Errorf("resolve %q: %w", dir, err)
 	}
@@ -37,11 +37,11 @@ func openLeaf(p string) (leaf, error) {
 }
 
 // openDir opens a directory as a mere reference, following no link.
-func openDir(at int, p string, resolve uint64) (int, error) {
+func openDir(p string) (int, error) {
 	return retryEINTR(func() (int, error) {
-		return unix.Openat2(at, p, &unix.OpenHow{
+		return unix.Openat2(unix.AT_FDCWD, p, &unix.OpenHow{
 			Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
-			Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | resolve,
+			Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 		})
 	})
 }

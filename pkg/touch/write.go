@@ -11,6 +11,8 @@ import (
 // WriteQuery asks whether the filesystem mounted at a path takes a write.
 type WriteQuery struct {
 	Path string
+	// Want is the mount that is meant; on another one nothing is written.
+	Want MountRef
 }
 
 // WriteAnswer is what became of the write. An errno is an answer.
@@ -43,15 +45,21 @@ func write(q WriteQuery) (a WriteAnswer, _ error) {
 	defer func() { a.Elapsed = time.Since(start) }()
 	clone, op, err := cloneAt(q.Path)
 	if err != nil {
-		return WriteAnswer{Op: op, Errno: errnoOf(err)}, nil
+		return WriteAnswer{Op: op, Errno: errnoOf(err)}, ownTrouble(err)
 	}
 	defer unix.Close(clone)
 	pause("write")
+	if !stillThere(q.Path, q.Want) {
+		return WriteAnswer{Unable: true, Op: "find the mount"}, nil
+	}
 	fd, err := retryEINTR(func() (int, error) {
 		return unix.Openat(clone, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC|unix.O_EXCL, 0o600)
 	})
 	if err != nil {
 		errno := errnoOf(err)
+		if trouble := ownTrouble(err); trouble != nil {
+			return WriteAnswer{}, trouble
+		}
 		if slices.Contains(unable, errno) || slices.Contains(full, errno) {
 			return WriteAnswer{Unable: true, Errno: errno, Op: "create"}, nil
 		}
@@ -70,4 +78,20 @@ func write(q WriteQuery) (a WriteAnswer, _ error) {
 		}
 	}
 	return WriteAnswer{}, nil
+}
+
+// stillThere is true when the mount that a path ends on is the one that is
+// meant: it was cloned just before.
+func stillThere(p string, want MountRef) bool {
+	l, err := openLeaf(p)
+	if err != nil {
+		return false
+	}
+	defer l.close()
+	fd, now, err := l.top()
+	if err != nil {
+		return false
+	}
+	_ = unix.Close(fd)
+	return now.Same(want)
 }

@@ -15,8 +15,8 @@ var (
 	// ErrStuck: no answer by the deadline, and the process cannot be ended: it
 	// waits uninterruptibly in the kernel. It is reaped when it ends.
 	ErrStuck = errors.New("the worker did not answer in time and cannot be ended")
-	// ErrCrowded: no worker became free by the deadline.
-	ErrCrowded = errors.New("no worker became free in time")
+	// ErrCrowded: no worker became free, or came to life, by the deadline.
+	ErrCrowded = errors.New("no worker became free or was started in time")
 	// ErrClosed: the pool is shut down.
 	ErrClosed = errors.New("the worker pool is closed")
 )

@@ -144,6 +144,27 @@ func Call[Q, A any](ctx context.Context, p *Pool, op Op[Q, A], q Q) (A, error) {
 	if err != nil {
 		return none, fmt.Errorf("%s: %w", op.name, err)
 	}
+	return give(ctx, p, w, op, q)
+}
+
+// CallWithin is Call with a time for the operation itself, which begins when
+// there is a worker: that one came late says nothing about what it is asked. As
+// long a time is given to find one.
+func CallWithin[Q, A any](ctx context.Context, within time.Duration, p *Pool, op Op[Q, A], q Q) (A, error) {
+	wait, found := context.WithTimeout(ctx, within)
+	w, err := p.acquire(wait)
+	found()
+	if err != nil {
+		var none A
+		return none, fmt.Errorf("%s: %w", op.name, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	return give(ctx, p, w, op, q)
+}
+
+// give has a worker do its job, and decides what becomes of it.
+func give[Q, A any](ctx context.Context, p *Pool, w *process, op Op[Q, A], q Q) (A, error) {
 	a, broken, err := ask(ctx, w, op, q)
 	switch {
 	case broken:
@@ -154,6 +175,7 @@ func Call[Q, A any](ctx context.Context, p *Pool, op Op[Q, A], q Q) (A, error) {
 		p.release(w)
 	}
 	if err != nil {
+		var none A
 		return none, fmt.Errorf("%s: %w", op.name, err)
 	}
 	return a, nil
@@ -221,35 +243,63 @@ func (p *Pool) take(ctx context.Context) (*process, error) {
 	}
 }
 
-// start makes a worker for a slot already taken.
+// start makes a worker for a slot already taken. One that does not come in time
+// is no word about what it was to be asked.
 func (p *Pool) start(ctx context.Context) (*process, error) {
-	var (
-		w    *process
-		err  error
-		done = make(chan struct{})
-	)
+	type launched struct {
+		w   *process
+		err error
+	}
+	done := make(chan launched, 1)
 	select {
 	case p.fork <- func() {
-		// Counted here, where the forker itself still counts: Close may be waiting.
-		if w, err = launch(p.cfg); err == nil {
+		w, err := launch(p.cfg)
+		if err == nil {
+			// Counted here, where the forker itself still counts: Close may be waiting.
 			p.owned.Add(1)
 		}
-		close(done)
+		done <- launched{w, err}
 	}:
-		<-done
 	case <-p.closed:
-		err = ErrClosed
+		<-p.slots
+		return nil, ErrClosed
+	case <-ctx.Done():
+		<-p.slots
+		return nil, ErrCrowded
 	}
+	select {
+	case l := <-done:
+		return p.welcome(ctx, l.w, l.err)
+	case <-ctx.Done():
+	}
+	// The kernel takes its time to start a process. Whatever becomes of it has
+	// no owner any more.
+	go func() {
+		if l := <-done; l.err == nil {
+			p.end(l.w)
+		} else {
+			<-p.slots
+		}
+	}()
+	return nil, ErrCrowded
+}
+
+// welcome greets a new worker.
+func (p *Pool) welcome(ctx context.Context, w *process, err error) (*process, error) {
 	if err != nil {
 		<-p.slots
 		return nil, err
 	}
 	p.started.Add(1)
-	if err := w.greet(ctx, p.cfg); err != nil {
-		p.end(w)
-		return nil, err
+	err = w.greet(ctx, p.cfg)
+	if err == nil {
+		return w, nil
 	}
-	return w, nil
+	p.end(w)
+	if errors.Is(err, ErrSilent) {
+		err = ErrCrowded
+	}
+	return nil, err
 }
 
 // release gives a worker back for the next job.

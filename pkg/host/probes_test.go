@@ -1,0 +1,146 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+type stuckWorker chan struct{}
+
+func (stuckWorker) Error() string            { return "cannot be ended" }
+func (s stuckWorker) Ended() <-chan struct{} { return s }
+
+// under begins a probe, which nobody must be at.
+func under(t *testing.T, p *probes, m Mount) *probing {
+	t.Helper()
+	at, first := p.join(storageOf(m), m)
+	if !first {
+		t.Fatalf("somebody is at %+v", m)
+	}
+	return at
+}
+
+func busy(p *probes, m Mount) bool {
+	at, first := p.join(storageOf(m), m)
+	if first {
+		p.finish(storageOf(m), at, Sight{}, nil)
+	}
+	return !first
+}
+
+func TestOneProbeAtAStorage(t *testing.T) {
+	var p probes
+	m := Mount{Dev: Dev{8, 16}, FSType: "ext4", Path: "/a", Root: "/"}
+	at := under(t, &p, m)
+	if !busy(&p, m) || !busy(&p, Mount{Dev: m.Dev, FSType: "ext4", Path: "/b", Root: "/sub"}) {
+		t.Error("a second one at the same superblock")
+	}
+	if busy(&p, Mount{Dev: Dev{8, 17}, FSType: "ext4"}) {
+		t.Error("another superblock waits with it")
+	}
+	other, _ := p.join(storageOf(m), m)
+	p.finish(storageOf(m), at, Sight{UUID: "u", Paths: map[string]PathLook{"/a": {}}}, nil)
+	<-other.done
+	if other.found.UUID != "u" || other.found.Paths != nil {
+		t.Errorf("shared %+v", other.found)
+	}
+	if busy(&p, m) {
+		t.Error("it ended, and somebody is at it")
+	}
+}
+
+func TestNoSecondProbeBesideAStuckOne(t *testing.T) {
+	var p probes
+	m := Mount{Dev: Dev{0, 40}, FSType: "fuse.x", Path: "/a"}
+	p.finish(storageOf(m), under(t, &p, m), Sight{Answer: Answer{Asked: true, Silent: true}}, errors.New("silent, but ended"))
+	if busy(&p, m) {
+		t.Error("an ended worker counts as stuck")
+	}
+	worker := make(stuckWorker)
+	silence := Sight{Answer: Answer{Asked: true, Silent: true, Stuck: true}}
+	p.finish(storageOf(m), under(t, &p, m), silence, fmt.Errorf("look: %w", worker))
+	if busy(&p, Mount{Dev: Dev{0, 41}, FSType: "fuse.x"}) {
+		t.Error("another superblock waits with it")
+	}
+	for range 3 {
+		at, first := p.join(storageOf(m), m)
+		if first {
+			t.Fatal("a second worker joins a stuck one")
+		}
+		<-at.done
+		if !at.found.Answer.Stuck {
+			t.Errorf("remembered as %+v", at.found)
+		}
+	}
+	close(worker)
+	if busy(&p, m) {
+		t.Error("stuck after the worker ended")
+	}
+}
+
+// Device nodes share the superblock of devtmpfs, and are storages of their own.
+func TestStuckDeviceKeepsNoOtherBack(t *testing.T) {
+	for _, fs := range []string{"devtmpfs", "tmpfs"} { // a container's /dev is a tmpfs
+		var p probes
+		node := Mount{Dev: Dev{0, 5}, FSType: fs, Root: "/sdb"}
+		p.finish(storageOf(node), under(t, &p, node), Sight{}, make(stuckWorker))
+		other := node
+		other.Root = "/sdc"
+		if !busy(&p, node) || busy(&p, other) {
+			t.Errorf("%s: sdb %v, sdc %v", fs, busy(&p, node), busy(&p, other))
+		}
+	}
+}
+
+func TestManyAtOneStorage(t *testing.T) {
+	var p probes
+	var at, asked atomic.Int64
+	var callers sync.WaitGroup
+	m := Mount{Dev: Dev{8, 16}}
+	for range 50 {
+		callers.Go(func() {
+			for range 100 {
+				mine, first := p.join(storageOf(m), m)
+				if !first {
+					<-mine.done
+					continue
+				}
+				if n := at.Add(1); n != 1 {
+					t.Errorf("%d at once", n)
+				}
+				asked.Add(1)
+				at.Add(-1)
+				p.finish(storageOf(m), mine, Sight{}, nil)
+			}
+		})
+	}
+	callers.Wait()
+	if asked.Load() == 0 || busy(&p, m) || len(p.under) != 0 {
+		t.Errorf("%d asked, %d are left", asked.Load(), len(p.under))
+	}
+}
+
+func TestLateInARow(t *testing.T) {
+	var p probes
+	under(t, &p, Mount{})
+	a, b := storage{dev: Dev{8, 16}}, storage{dev: Dev{8, 32}}
+	for i, step := range []struct {
+		s    storage
+		late bool
+		want int
+	}{
+		{a, false, 0}, {a, true, 1}, {a, true, 2}, {b, true, 1}, {a, true, 3}, {a, false, 0}, {b, true, 2}, {a, true, 1},
+	} {
+		if got := p.late(step.s, step.late); got != step.want {
+			t.Errorf("step %d: %d in a row, want %d", i, got, step.want)
+		}
+	}
+	p.late(a, false)
+	p.late(b, false)
+	if len(p.slow) != 0 {
+		t.Errorf("%d storages are kept", len(p.slow))
+	}
+}

@@ -1,0 +1,135 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+// topAt gives what is mounted at a path.
+func topAt(t *testing.T, n *Node, path string) Mount {
+	t.Helper()
+	table, err := n.Mounts()
+	done(t, err)
+	stack := table.Stack(path)
+	if len(stack) == 0 {
+		t.Fatalf("nothing is mounted at %s", path)
+	}
+	return stack[0]
+}
+
+// beside makes a Look while another probe of the same storage is under way,
+// which then ends with what it found.
+func beside(t *testing.T, n *Node, m, of Mount, found Sight, err error) Sight {
+	t.Helper()
+	at := under(t, &n.probes, of)
+	type answer struct {
+		sight Sight
+		err   error
+	}
+	answers := make(chan answer)
+	go func() {
+		s, err := n.Look(context.Background(), Question{Probe: &m, Paths: []Ask{{Path: m.Path, Mounted: true}}})
+		answers <- answer{s, err}
+	}()
+	time.Sleep(20 * time.Millisecond) // it is most likely to wait by now
+	n.probes.finish(storageOf(of), at, found, err)
+	a := <-answers
+	done(t, a.err)
+	return a.sight
+}
+
+func TestAnswerIsShared(t *testing.T) {
+	realKernel(t)
+	silence := Sight{Answer: Answer{Asked: true, Silent: true, Waits: []string{"f"}}}
+	other := func(change func(*Mount)) func(Mount) Mount {
+		return func(m Mount) Mount { change(&m); return m }
+	}
+	for name, tc := range map[string]struct {
+		of     func(Mount) Mount
+		found  Sight
+		err    error
+		shared bool
+	}{
+		"of the same mount":    {other(func(*Mount) {}), Sight{UUID: "theirs", Answer: Answer{Asked: true}}, nil, true},
+		"of the same volume":   {other(func(m *Mount) { m.ID, m.Path = 1, "/elsewhere" }), Sight{UUID: "theirs", Answer: Answer{Asked: true}}, nil, true},
+		"an errno":             {other(func(*Mount) {}), Sight{UUID: "theirs", Answer: Answer{Asked: true, Op: "statx", Errno: syscall.ESTALE}}, nil, true},
+		"of another directory": {other(func(m *Mount) { m.Root, m.FSType = "/sub", "ext4" }), Sight{UUID: "theirs", Answer: Answer{Asked: true, Errno: syscall.ESTALE}}, nil, false},
+		"of another export":    {other(func(m *Mount) { m.Source = "srv:/b" }), Sight{UUID: "theirs", Answer: Answer{Asked: true, Errno: syscall.ESTALE}}, nil, false},
+		"of a write":           {other(func(m *Mount) { *m = Mount{Dev: m.Dev} }), Sight{UUID: "theirs", Answer: Answer{Asked: true, Op: "create", Errno: syscall.ENOSPC}}, nil, false},
+		"of nobody":            {other(func(*Mount) {}), Sight{UUID: "theirs"}, errors.New("no worker"), false},
+		"silence":              {other(func(*Mount) {}), silence, worker.ErrSilent, true},
+		"silence of another":   {other(func(m *Mount) { m.Root, m.FSType = "/sub", "ext4" }), silence, worker.ErrSilent, true},
+		"silence of a write":   {other(func(m *Mount) { *m = Mount{Dev: m.Dev} }), silence, worker.ErrSilent, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, root := newNode(t)
+			put(t, root+"/m")
+			t.Cleanup(func() { done(t, syscall.Unmount(root+"/m", 0)) })
+			m := topAt(t, n, root+"/m")
+			s := beside(t, n, m, tc.of(m), tc.found, tc.err)
+			theirs := s.UUID == "theirs" || slices.Equal(s.Answer.Waits, []string{"f"})
+			if theirs != tc.shared || !s.Answer.Asked || !tc.shared && (s.Answer.Errno != 0 || s.Kind != KindDirectory || s.Space.Blocks == 0) {
+				t.Errorf("shared %v: %+v", theirs, s)
+			}
+			if l := s.Paths[m.Path]; !l.Looked || s.Changed {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+// Who comes to a stuck probe takes its silence at once, and starts no worker.
+func TestStuckProbeAnswersForAll(t *testing.T) {
+	realKernel(t)
+	n, root := newNode(t)
+	put(t, root+"/m")
+	t.Cleanup(func() { done(t, syscall.Unmount(root+"/m", 0)) })
+	m, ended := topAt(t, n, root+"/m"), make(stuckWorker)
+	silence := Sight{Answer: Answer{Asked: true, Silent: true, Stuck: true}}
+	n.probes.finish(storageOf(m), under(t, &n.probes, m), silence, ended)
+	for range 3 {
+		s, err := n.Look(context.Background(), Question{Probe: &m, Paths: []Ask{{Path: m.Path, Mounted: true}, {Path: m.Path + "/inside"}}})
+		if err != nil || !s.Answer.Stuck || !s.Paths[m.Path].Looked || !s.Paths[m.Path+"/inside"].Looked {
+			t.Errorf("%+v, %v", s, err)
+		}
+		if w, err := n.TryWrite(context.Background(), m); err != nil || w.Asked || !w.Unable {
+			t.Errorf("a write beside it: %+v, %v", w, err)
+		}
+	}
+	close(ended)
+	if s, err := n.Look(context.Background(), Question{Probe: &m}); err != nil || s.Answer.Silent || s.Kind != KindDirectory {
+		t.Errorf("after it ended: %+v, %v", s, err)
+	}
+}
+
+// A caller whose own time is over has not seen the storage be silent, and says
+// nothing of the kind to others.
+func TestCutOffProbeIsNoSilence(t *testing.T) {
+	realKernel(t)
+	n, root := newNode(t)
+	put(t, root+"/m")
+	t.Cleanup(func() { done(t, syscall.Unmount(root+"/m", 0)) })
+	m := topAt(t, n, root+"/m")
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	if s, err := n.Look(over, Question{Probe: &m}); err == nil || s.Answer.Silent {
+		t.Errorf("look: %+v, %v", s, err)
+	}
+	if w, err := n.TryWrite(over, m); err == nil || w.Silent {
+		t.Errorf("write: %+v, %v", w, err)
+	}
+	for want, err := range map[error]bool{worker.ErrSilent: false, worker.ErrStuck: true, worker.ErrLost: false} {
+		if silent(over, want) != err {
+			t.Errorf("%v, cut off: %v", want, !err)
+		}
+	}
+	if !silent(context.Background(), worker.ErrSilent) || silent(context.Background(), worker.ErrLost) || silent(context.Background(), nil) {
+		t.Error("not cut off")
+	}
+}

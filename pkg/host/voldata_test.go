@@ -1,0 +1,128 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/touch"
+)
+
+func stamp(n uint64) touch.FileStamp { return touch.FileStamp{Inode: n, Size: 1, Seconds: 1} }
+
+func volData(handle string) []byte {
+	return []byte(`{"driverName":"d","volumeHandle":"` + handle + `"}`)
+}
+
+// What a worker brings of a file, one look after the other.
+func TestLearnVolData(t *testing.T) {
+	type look struct {
+		raw   []byte
+		stamp touch.FileStamp
+		want  string // the handle, empty for nothing
+		knows bool   // at the next look
+	}
+	none := touch.FileStamp{}
+	for name, looks := range map[string][]look{
+		"missing":                     {{nil, none, "", false}, {nil, none, "", false}},
+		"unchanged":                   {{volData("a"), stamp(1), "a", true}, {nil, stamp(1), "a", true}, {nil, stamp(1), "a", true}},
+		"changed":                     {{volData("a"), stamp(1), "a", true}, {volData("b"), stamp(2), "b", true}, {nil, stamp(2), "b", true}},
+		"changed, with the old stamp": {{volData("a"), stamp(1), "a", true}, {volData("b"), stamp(1), "b", true}},
+		"removed":                     {{volData("a"), stamp(1), "a", true}, {nil, none, "", false}},
+		"written just now":            {{volData("a"), none, "a", false}, {volData("b"), none, "b", false}, {volData("b"), stamp(2), "b", true}},
+		"touched just now":            {{volData("a"), stamp(1), "a", true}, {volData("b"), none, "b", false}},
+		"torn":                        {{[]byte(`{"driver`), stamp(1), "", false}, {volData("a"), stamp(2), "a", true}},
+		"torn later":                  {{volData("a"), stamp(1), "a", true}, {[]byte(`{"driver`), stamp(2), "", false}},
+		// An empty file crosses the process boundary as no content.
+		"empty":           {{nil, stamp(1), "", false}},
+		"emptied":         {{volData("a"), stamp(1), "a", true}, {nil, stamp(2), "", false}},
+		"another's stamp": {{volData("a"), stamp(1), "a", true}, {nil, stamp(3), "", false}},
+	} {
+		var files volDataFiles
+		for i, l := range looks {
+			got := files.learn("/f", files.known("/f"), l.raw, l.stamp)
+			handle := ""
+			if got != nil {
+				handle = got.VolumeHandle
+			}
+			if known := files.known("/f"); handle != l.want || (known.stamp != none) != l.knows {
+				t.Errorf("%s, look %d: %q, known as %+v", name, i+1, handle, known)
+			}
+		}
+		if files.known("/other") != (volDataFile{}) {
+			t.Errorf("%s: another file is known", name)
+		}
+	}
+}
+
+func TestVolDataFilesAreBounded(t *testing.T) {
+	var files volDataFiles
+	for i := range 2*maxVolDataFiles + 1 {
+		files.learn(fmt.Sprint(i), volDataFile{}, volData("a"), stamp(1))
+		if len(files.files) > maxVolDataFiles {
+			t.Fatalf("%d are kept", len(files.files))
+		}
+	}
+	if files.known(fmt.Sprint(2*maxVolDataFiles)).data == nil {
+		t.Error("the last one is not")
+	}
+}
+
+// Through a worker: what the file says is what the look says, however often it
+// is rewritten, and however old it is.
+func TestVolDataIsNeverOld(t *testing.T) {
+	n, root := newNode(t)
+	dir := filepath.Join(root, "pods/uid/volumes/kubernetes.io~csi/pv")
+	place, file := dir+"/mount", dir+"/vol_data.json"
+	done(t, os.MkdirAll(place, 0o700))
+	expect := func(want string) {
+		t.Helper()
+		s, err := n.Look(context.Background(), Question{Paths: []Ask{{Path: place, VolData: file}}})
+		done(t, err)
+		got := ""
+		if d := s.Paths[place].VolData; d != nil {
+			got = d.VolumeHandle
+		}
+		if got != want {
+			t.Errorf("handle %q, want %q", got, want)
+		}
+	}
+	expect("")
+	for i := range 20 { // within one tick of the filesystem's clock, all of one size
+		handle := fmt.Sprintf("h%02d", i)
+		done(t, os.WriteFile(file, volData(handle), 0o600))
+		expect(handle)
+		expect(handle)
+	}
+	age(t, file)
+	expect("h19")
+	expect("h19")
+	if known := n.files.known(file); known.data == nil {
+		t.Error("an old file is read each time")
+	}
+	info, err := os.Stat(file)
+	done(t, err)
+	done(t, os.WriteFile(file, volData("h20"), 0o600))
+	done(t, os.Chtimes(file, info.ModTime(), info.ModTime())) // nobody can set the change time
+	expect("h20")
+	done(t, os.WriteFile(file+".x", volData("h21"), 0o600))
+	done(t, os.Rename(file+".x", file))
+	expect("h21")
+	age(t, file)
+	expect("h21")
+	done(t, os.Truncate(file, 5))
+	expect("")
+	done(t, os.Remove(file))
+	expect("")
+}
+
+// age waits until a file is old enough for its change time to prove something.
+func age(t *testing.T, file string) {
+	t.Helper()
+	info, err := os.Stat(file)
+	done(t, err)
+	eventually(t, "a file grows old", func() bool { return time.Since(info.ModTime()) > 1100*time.Millisecond })
+}
