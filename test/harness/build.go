@@ -36,7 +36,8 @@ func (b Build) into(dir string) error {
 	server, worker := []string{"-tags=faults", "-race"}, []string{"-tags=faults"}
 	cgo := "1" // the race detector needs it
 	if b == Plain {
-		server, worker, cgo = nil, nil, "0"
+		released := []string{"-trimpath", "-ldflags=-s -w"} // as the Makefile builds them
+		server, worker, cgo = released, released, "0"
 	}
 	if err := build(dir, "node-healer", cgo, server); err != nil {
 		return err

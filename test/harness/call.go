@@ -127,3 +127,11 @@ func (b *Begun) whenPaused(act func(worker int)) {
 		}
 	}
 }
+
+// Starve lets the stopped worker go on with no memory to be had.
+func (b *Begun) Starve(c *Cgroup) {
+	b.n.T.Helper()
+	c.Take(b.worker)
+	c.Limit(1)
+	b.Resume()
+}

@@ -78,3 +78,6 @@ func (c *Container) Exec(args ...string) (string, error) {
 	out, err := exec.Command("runc", append([]string{"--root", c.state, "exec", c.id, "/bin/busybox"}, args...)...).CombinedOutput()
 	return string(out), err
 }
+
+// ID is the container's id, as its cgroup names it.
+func (c *Container) ID() string { return c.id }

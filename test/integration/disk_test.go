@@ -147,13 +147,7 @@ func syncVolume(t *testing.T, v *harness.Volume) {
 // the next one who wants it reads the disk.
 func flush(t *testing.T, v *harness.Volume) {
 	t.Helper()
-	const fiFreeze, fiThaw = 0xc0045877, 0xc0045878 // FIFREEZE and FITHAW of linux/fs.h
-	dir, err := os.Open(v.Place())
-	harness.Must(t, err)
-	defer dir.Close()
-	// To freeze is to empty the journal too.
-	harness.Must(t, unix.IoctlSetInt(int(dir.Fd()), fiFreeze, 0))
-	harness.Must(t, unix.IoctlSetInt(int(dir.Fd()), fiThaw, 0))
+	freeze(t, v)() // to freeze is to empty the journal too
 	for i := range 3 {
 		f, err := os.Open(filepath.Join(v.Place(), fmt.Sprintf("lost-%d", i)))
 		harness.Must(t, err)

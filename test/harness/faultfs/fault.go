@@ -17,6 +17,7 @@ const (
 	Lookup  Kind = "lookup"
 	Open    Kind = "open" // of a file or a directory
 	Read    Kind = "read" // of a file
+	Readdir Kind = "readdir"
 	Write   Kind = "write"
 	Fsync   Kind = "fsync"
 	All     Kind = "all"

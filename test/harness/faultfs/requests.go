@@ -97,7 +97,7 @@ func (t *tree) OpenDir(<-chan struct{}, *fuse.OpenIn, *fuse.OpenOut) fuse.Status
 }
 
 func (t *tree) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
-	s, _ := t.daemon.meet(other)
+	s, _ := t.daemon.meet(Readdir)
 	for i, f := range t.files {
 		if s.Ok() && uint64(i) >= in.Offset {
 			out.AddDirEntry(fuse.DirEntry{Name: f.name, Mode: unix.S_IFREG, Ino: uint64(i) + firstFile, Off: uint64(i) + 1})

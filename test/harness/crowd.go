@@ -1,0 +1,56 @@
+package harness
+
+import (
+	"context"
+	"sync"
+
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+)
+
+// Answer is what one call gave.
+type Answer struct {
+	*healerpb.NodeHealerResponse
+	Err error
+}
+
+// Crowd are callers that ask for volumes all the time.
+type Crowd struct {
+	leave context.CancelFunc
+	gone  sync.WaitGroup
+
+	mu      sync.Mutex
+	answers []Answer
+}
+
+// AskOnAndOn has callers ask for volumes, one after the other, until they are
+// stopped.
+func (n *Node) AskOnAndOn(callers int, volumes ...*healerpb.NodeHealerRequest) *Crowd {
+	ctx, leave := context.WithCancel(context.Background())
+	c := &Crowd{leave: leave}
+	n.T.Cleanup(func() { c.Stop() })
+	for i := range callers {
+		c.gone.Go(func() {
+			for next := i; ctx.Err() == nil; next++ {
+				a, err := n.Call(volumes[next%len(volumes)])
+				c.mu.Lock()
+				c.answers = append(c.answers, Answer{a, err})
+				c.mu.Unlock()
+			}
+		})
+	}
+	return c
+}
+
+// Answers is the number of answers so far.
+func (c *Crowd) Answers() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.answers)
+}
+
+// Stop waits for the callers' last answers and gives all of them.
+func (c *Crowd) Stop() []Answer {
+	c.leave()
+	c.gone.Wait()
+	return c.answers
+}

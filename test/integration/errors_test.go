@@ -1,0 +1,87 @@
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// TestFilesystemErrors has an ext4 count an error and go on: everything works,
+// and the error is reported with its time and place until somebody has checked
+// the filesystem. Whether a write still succeeds is asked if anybody may ask.
+func TestFilesystemErrors(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		says string
+	}{
+		"a write is tried":          {[]string{"--standalone"}, "a write still succeeds"},
+		"a write is always tried":   {[]string{"--standalone", "--probe-write=always"}, "a write still succeeds"},
+		"no write is ever tried":    {[]string{"--standalone", "--probe-write=never"}, ""},
+		"nobody vouches":            {nil, "no write was tried: no running container"},
+		"nobody vouches for always": {[]string{"--probe-write=always"}, "no write was tried: no running container"},
+		"the server only checks":    {[]string{"--standalone", "--mode=check"}, "no write was tried: the server only checks"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := harness.NewNode(t, c.args...)
+			// The disk first becomes known to a server that may do all.
+			v := n.NewVolume("ext4", "errors")
+			harness.Must(t, unix.Mount("", v.Staging, "", unix.MS_REMOUNT, "errors=continue"))
+			n.Args = []string{"--standalone"}
+			n.Start()
+			next := newNeighbour(n)
+			n.Expect("healthy", v.Request())
+			n.Stop()
+			n.Args = c.args
+			n.Start()
+			n.Expect("healthy", v.Request())
+			before := n.Table()
+			countError(t, v)
+			says := []string{"FilesystemErrors", "counted 1 errors, 0 when it was last healthy", "the last at 20", errorsOf(t, v, "last_error_func"), c.says}
+			for range 2 {
+				n.Expect("abnormal", v.Request(), says...)
+			}
+			next.untouched()
+			v.Writable(v.Place())
+			n.SameTable(before)
+		})
+	}
+}
+
+// TestFilesystemErrorsKeepOff binds no filesystem anew that counted errors.
+func TestFilesystemErrorsKeepOff(t *testing.T) {
+	n := harness.NewNode(t, "--standalone").Start()
+	v := n.NewVolume("ext4", "errors")
+	harness.Must(t, unix.Mount("", v.Staging, "", unix.MS_REMOUNT, "errors=continue"))
+	n.Expect("healthy", v.Request())
+	countError(t, v)
+	v.Unpublish()
+	before := n.Table()
+	n.Expect("abnormal", v.Request(), "FilesystemErrors", "NotMounted", "not healthy (FilesystemErrors)")
+	n.SameTable(before)
+}
+
+// countError has an ext4 find an error in itself, and waits until it says so:
+// the kernel notes it in the background.
+func countError(t *testing.T, v *harness.Volume) {
+	t.Helper()
+	before := errorsOf(t, v, "errors_count")
+	harness.Must(t, os.WriteFile(filepath.Join("/sys/fs/ext4", filepath.Base(v.Device), "trigger_fs_error"), []byte("test"), 0o600))
+	harness.Eventually(t, "the error is counted", func() bool { return errorsOf(t, v, "errors_count") != before })
+}
+
+// errorsOf reads what an ext4 knows of its errors.
+func errorsOf(t *testing.T, v *harness.Volume, what string) string {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join("/sys/fs/ext4", filepath.Base(v.Device), what))
+	harness.Must(t, err)
+	text := strings.TrimSpace(string(raw))
+	if text == "" {
+		t.Fatalf("the kernel tells no %s", what)
+	}
+	return text
+}

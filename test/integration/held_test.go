@@ -1,0 +1,33 @@
+package integration
+
+import (
+	"fmt"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// TestHeld names in the message of a sick volume who has to let go of it before
+// anybody can check it: containers, and others.
+func TestHeld(t *testing.T) {
+	n := harness.NewNode(t).Start()
+	next := newNeighbour(n)
+	v := n.NewVolume("ext4", "held")
+	c := n.NewContainer(harness.PodUID, v.Place())
+	n.Expect("healthy", v.Request())
+	visitor := exec.Command("sleep", "100000")
+	visitor.Dir = v.Place()
+	visitor.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	harness.Must(t, visitor.Start())
+	t.Cleanup(func() { _ = visitor.Process.Kill(); _ = visitor.Wait() })
+	shutdownSeen(t, v)
+	for range 2 {
+		n.Expect("abnormal", v.Request(), "FilesystemShutdown",
+			"pod "+harness.PodUID+" container "+c.ID()[:12], fmt.Sprintf("pid %d sleep (cwd)", visitor.Process.Pid), "2 mount namespaces")
+	}
+	next.untouched()
+}

@@ -1,0 +1,98 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/faultfs"
+)
+
+// TestIdleWorkersHoldNothing looks at workers that have just asked volumes of
+// every kind: nothing of a volume is with them, and as soon as a driver has
+// unmounted it its disk is free.
+func TestIdleWorkersHoldNothing(t *testing.T) {
+	for name, elsewhere := range map[string]bool{"in the host's namespace": false, "from another namespace": true} {
+		t.Run(name, func(t *testing.T) {
+			n := harness.NewNode(t, "--standalone", "--probe-write=always")
+			if elsewhere {
+				n.Args = append(n.Args, fmt.Sprintf("--host-mount-namespace=/proc/%d/ns/mnt", os.Getpid()))
+				n.Namespace = true
+			}
+			n.Start()
+			var volumes []*harness.Volume
+			for _, fs := range kinds {
+				volumes = append(volumes, n.NewVolume(fs, "looked at "+fs))
+			}
+			served, _ := n.NewFUSEVolume("looked at fuse", faultfs.Config{})
+			for _, v := range append(volumes, served) {
+				n.Expect("healthy", v.Request())
+				v.Unpublish()
+				n.Expect("healed", v.Request())
+			}
+			workers := n.Workers()
+			if len(workers) == 0 {
+				t.Fatal("no worker waits for work: the test shows nothing")
+			}
+			for _, pid := range workers {
+				holdsNothing(t, pid)
+				namespaces := map[string]bool{namespaceOf(t, os.Getpid()): true, namespaceOf(t, n.PID()): true}
+				seesNothing(t, pid, n.Dir, namespaces)
+			}
+			for _, v := range volumes {
+				harness.Must(t, unix.Unmount(v.Place(), 0))
+				harness.Must(t, unix.Unmount(v.StagedFile(), 0))
+				if v.Device == "" {
+					continue
+				}
+				if err := claim(v.Device); err != nil {
+					t.Errorf("%s is unmounted, and its disk is not free: %v", v.FS, err)
+				}
+			}
+			if !slices.Equal(workers, n.Workers()) {
+				t.Error("the workers are others by now: the test shows nothing")
+			}
+		})
+	}
+}
+
+// seesNothing checks that no thread of a worker has a directory, a mapping or a
+// mount namespace of a volume.
+func seesNothing(t *testing.T, pid int, dir string, namespaces map[string]bool) {
+	t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+	harness.Must(t, err)
+	for _, thread := range threads {
+		for _, link := range []string{"cwd", "root"} {
+			if at := readLink(t, filepath.Join(thread, link)); at != "/" {
+				t.Errorf("an idle worker has %s as its %s", at, link)
+			}
+		}
+		if ns := readLink(t, filepath.Join(thread, "ns/mnt")); !namespaces[ns] {
+			t.Errorf("an idle worker is in another mount namespace, %s", ns)
+		}
+	}
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	harness.Must(t, err)
+	if strings.Contains(string(maps), dir) {
+		t.Errorf("an idle worker has a file of a volume mapped:\n%s", maps)
+	}
+}
+
+func namespaceOf(t *testing.T, pid int) string {
+	t.Helper()
+	return readLink(t, fmt.Sprintf("/proc/%d/ns/mnt", pid))
+}
+
+func readLink(t *testing.T, link string) string {
+	t.Helper()
+	to, err := os.Readlink(link)
+	harness.Must(t, err)
+	return to
+}

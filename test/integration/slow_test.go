@@ -1,0 +1,39 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/faultfs"
+)
+
+// TestSlowIsNotDead leaves a volume alone that answers late, each time and to
+// everything, and heals its lost bind like any other's.
+func TestSlowIsNotDead(t *testing.T) {
+	for name, lay := range map[string]func(n *harness.Node) (*harness.Volume, *faultfs.FS){
+		"a FUSE daemon": func(n *harness.Node) (*harness.Volume, *faultfs.FS) { return n.NewFUSEVolume("slow", faultfs.Config{}) },
+		"the disk":      func(n *harness.Node) (*harness.Volume, *faultfs.FS) { return n.NewVolumeOnFaults("ext4", "slow") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := harness.NewNode(t, "--standalone", "--slow-answer=50ms").Start()
+			next := newNeighbour(n)
+			v, fs := lay(n)
+			n.Expect("healthy", v.Request())
+			before := n.Table()
+			fs.Delay(80 * time.Millisecond)
+			soon(n, "abnormal", v.Request())
+			for range 3 {
+				n.Expect("abnormal", v.Request(), "SlowResponse", "Nothing was changed")
+			}
+			n.SameTable(before)
+			next.untouched()
+			v.Unpublish()
+			n.Expect("abnormal", v.Request(), "Done: rebind of", "SlowResponse")
+			n.SameTable(before)
+			fs.Lift()
+			n.Expect("healthy", v.Request())
+			next.untouched()
+		})
+	}
+}

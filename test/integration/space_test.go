@@ -1,0 +1,120 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// fillings are the ways in which a volume can have no room, and what is said.
+var fillings = map[string]struct {
+	fill func(t *testing.T, dir string)
+	says string
+}{
+	"blocks": {fillBlocks, "OutOfSpace"},
+	"inodes": {fillInodes, "OutOfInodes"},
+}
+
+// TestFull reports that nothing is left, touches nothing, and is content again
+// when something was deleted. (Of an xfs it cannot be told: its last blocks are
+// for itself, and it counts them as available.)
+func TestFull(t *testing.T) {
+	n := harness.NewNode(t, "--standalone", "--probe-write=always").Start()
+	next := newNeighbour(n)
+	full := map[*harness.Volume]string{} // with what is to be said of it
+	for _, fs := range []string{"ext4", "tmpfs"} {
+		for what, c := range fillings {
+			v := n.NewVolume(fs, fs+" without "+what)
+			if fs == "tmpfs" { // by itself it has millions of inodes
+				harness.Must(t, unix.Mount("", v.Staging, "", unix.MS_REMOUNT, "nr_inodes=1000"))
+			}
+			n.Expect("healthy", v.Request())
+			c.fill(t, v.Place())
+			full[v] = c.says
+		}
+	}
+	before := n.Table()
+	for v, says := range full {
+		sum := v.Sum(v.Place())
+		soon(n, "abnormal", v.Request())
+		n.Expect("abnormal", v.Request(), says, "Nothing was changed")
+		if v.Sum(v.Place()) != sum {
+			t.Errorf("%s: the data differs", v.ID)
+		}
+	}
+	n.SameTable(before)
+	next.untouched()
+	for v := range full {
+		harness.Must(t, os.RemoveAll(filepath.Join(v.Place(), "filling")))
+		syncVolume(t, v)
+	}
+	for v := range full {
+		soon(n, "healthy", v.Request())
+	}
+}
+
+// TestFullIsBoundAnew heals a place of a full volume: that there is no room is
+// no reason to leave a pod without its mount.
+func TestFullIsBoundAnew(t *testing.T) {
+	for what, c := range fillings {
+		t.Run(what, func(t *testing.T) {
+			n := harness.NewNode(t, "--standalone").Start()
+			v := n.NewVolume("ext4", "full")
+			n.Expect("healthy", v.Request())
+			before := n.Table()
+			c.fill(t, v.Place())
+			sum := v.Sum(v.Place())
+			soon(n, "abnormal", v.Request())
+			v.Unpublish()
+			// What is still wrong is still said.
+			n.Expect("abnormal", v.Request(), "Done: rebind of", c.says)
+			n.SameTable(before)
+			if v.Sum(v.Place()) != sum {
+				t.Error("the data differs")
+			}
+		})
+	}
+}
+
+// fillBlocks writes until there is no block left, also for small files.
+func fillBlocks(t *testing.T, dir string) {
+	t.Helper()
+	filling := filepath.Join(dir, "filling")
+	harness.Mkdir(t, filling)
+	for _, size := range []int{1 << 20, 64 << 10, 1 << 10} {
+		f, err := os.Create(filepath.Join(filling, fmt.Sprint(size)))
+		if errors.Is(err, unix.ENOSPC) {
+			return
+		}
+		harness.Must(t, err)
+		for err == nil {
+			if _, err = f.Write(make([]byte, size)); err == nil {
+				err = f.Sync() // what is only promised takes no room yet
+			}
+		}
+		harness.Must(t, f.Close())
+		if !errors.Is(err, unix.ENOSPC) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// fillInodes makes files until there is no inode left.
+func fillInodes(t *testing.T, dir string) {
+	t.Helper()
+	filling := filepath.Join(dir, "filling")
+	harness.Mkdir(t, filling)
+	for i := 0; ; i++ {
+		err := os.WriteFile(filepath.Join(filling, fmt.Sprint(i)), nil, 0o600)
+		if errors.Is(err, unix.ENOSPC) {
+			return
+		}
+		harness.Must(t, err)
+	}
+}

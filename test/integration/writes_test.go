@@ -1,0 +1,112 @@
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// TestWhoWrites counts what reaches the disk while a volume is asked for: nothing
+// by default, and nothing that nobody vouches for.
+func TestWhoWrites(t *testing.T) {
+	for name, c := range map[string]struct {
+		args      []string
+		container bool
+		sick      bool
+		writes    bool
+	}{
+		"by default":                 {args: []string{"--standalone"}},
+		"never":                      {args: []string{"--standalone", "--probe-write=never"}},
+		"never, with errors":         {args: []string{"--standalone", "--probe-write=never"}, sick: true},
+		"on suspicion, with errors":  {args: []string{"--standalone"}, sick: true, writes: true},
+		"always":                     {args: []string{"--standalone", "--probe-write=always"}, writes: true},
+		"always, and nobody vouches": {args: []string{"--probe-write=always"}},
+		"always, and nobody vouches, with errors": {args: []string{"--probe-write=always"}, sick: true},
+		"always, for a container":                 {args: []string{"--probe-write=always"}, container: true, writes: true},
+		"always, but the server only checks":      {args: []string{"--standalone", "--probe-write=always", "--mode=check"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := harness.NewNode(t, c.args...).Start()
+			v := n.NewVolume("ext4", "counted")
+			if c.container {
+				n.NewContainer(harness.PodUID, v.Place())
+			}
+			// The kernel shall write nothing by itself.
+			harness.Must(t, unix.Mount("", v.Staging, "", unix.MS_REMOUNT, "errors=continue,noinit_itable"))
+			n.Expect("healthy", v.Request())
+			verdict := "healthy"
+			if c.sick {
+				verdict = "abnormal"
+				countError(t, v)
+			}
+			sum := v.Sum(v.Place()) // which moves access times
+			freeze(t, v)()          // whatever was to be written is
+			syncVolume(t, v)
+			before := written(t, v)
+			for range 3 {
+				n.Expect(verdict, v.Request())
+			}
+			syncVolume(t, v)
+			if after := written(t, v) - before; (after > 0) != c.writes {
+				t.Errorf("%d sectors were written, want some: %v", after, c.writes)
+			}
+			if v.Sum(v.Place()) != sum {
+				t.Error("the data differs")
+			}
+		})
+	}
+}
+
+// TestAWriteLeavesNothing compares what a volume has before and after many
+// writes: names, blocks and inodes.
+func TestAWriteLeavesNothing(t *testing.T) {
+	for _, fs := range []string{"ext4", "xfs", "btrfs", "tmpfs"} {
+		t.Run(fs, func(t *testing.T) {
+			n := harness.NewNode(t, "--standalone", "--probe-write=always").Start()
+			v := n.NewVolume(fs, "written to")
+			n.Expect("healthy", v.Request())
+			syncVolume(t, v)
+			before, sum := left(t, v), v.Sum(v.Place())
+			for range 20 {
+				n.Expect("healthy", v.Request())
+			}
+			if v.Sum(v.Place()) != sum {
+				t.Error("the data differs")
+			}
+			// A filesystem may free blocks in its own time.
+			harness.Eventually(t, "all space is given back", func() bool {
+				syncVolume(t, v)
+				return left(t, v) == before
+			})
+		})
+	}
+}
+
+// space is what a filesystem has left.
+type space struct{ blocks, files uint64 }
+
+func left(t *testing.T, v *harness.Volume) space {
+	t.Helper()
+	var st unix.Statfs_t
+	harness.Must(t, unix.Statfs(v.Place(), &st))
+	return space{st.Bfree, st.Ffree}
+}
+
+// written is the number of sectors written to a volume's disk so far
+// (Documentation/block/stat.rst).
+func written(t *testing.T, v *harness.Volume) uint64 { return diskStat(t, v, 6) }
+
+func diskStat(t *testing.T, v *harness.Volume, field int) uint64 {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(v.Device), "stat"))
+	harness.Must(t, err)
+	n, err := strconv.ParseUint(strings.Fields(string(raw))[field], 10, 64)
+	harness.Must(t, err)
+	return n
+}
