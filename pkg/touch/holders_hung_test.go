@@ -20,6 +20,7 @@ type daemon struct {
 	path     string
 	number   Number
 	mute     atomic.Bool
+	refuse   atomic.Int32 // the errno that opening a directory gives
 	requests atomic.Int64
 	done     chan struct{}
 }
@@ -49,7 +50,7 @@ func (d *daemon) serve(fd int) {
 			return
 		}
 		d.requests.Add(1)
-		if reply := answerFUSE(buf[:n]); reply != nil && !d.mute.Load() {
+		if reply := answerFUSE(buf[:n], d.refuse.Load()); reply != nil && !d.mute.Load() {
 			_, _ = unix.Write(fd, reply)
 		}
 	}
@@ -68,7 +69,7 @@ func (d *daemon) end() {
 
 // answerFUSE knows what it takes to enter the root directory and to open it.
 // Opcodes and layouts are those of include/uapi/linux/fuse.h.
-func answerFUSE(request []byte) []byte {
+func answerFUSE(request []byte, refuse int32) []byte {
 	const getattr, forget, initialise, opendir, interrupt, batchForget = 3, 2, 26, 27, 36, 42
 	var errno int32
 	var body []byte
@@ -86,7 +87,9 @@ func answerFUSE(request []byte) []byte {
 		binary.LittleEndian.PutUint32(body[16+60:], 0o40755) // mode
 		binary.LittleEndian.PutUint32(body[16+64:], 2)       // links
 	case opendir:
-		body = make([]byte, 16)
+		if errno = refuse; errno == 0 {
+			body = make([]byte, 16)
+		}
 	default:
 		errno = int32(unix.ENOSYS)
 	}

@@ -253,6 +253,7 @@ func writeTo(p string) WriteQuery {
 
 // Somebody mounted there since: nothing is written, whatever it is.
 func TestWriteToAnotherMount(t *testing.T) {
+	needsRoot(t)
 	a, err := write(WriteQuery{Path: realDir(t), Want: MountRef{ID: 1, OldID: 1}})
 	if err != nil || !a.Unable {
 		t.Errorf("%+v, %v", a, err)

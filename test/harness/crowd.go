@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"context"
 	"sync"
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
@@ -15,7 +14,7 @@ type Answer struct {
 
 // Crowd are callers that ask for volumes all the time.
 type Crowd struct {
-	leave context.CancelFunc
+	leave func()
 	gone  sync.WaitGroup
 
 	mu      sync.Mutex
@@ -25,12 +24,17 @@ type Crowd struct {
 // AskOnAndOn has callers ask for volumes, one after the other, until they are
 // stopped.
 func (n *Node) AskOnAndOn(callers int, volumes ...*healerpb.NodeHealerRequest) *Crowd {
-	ctx, leave := context.WithCancel(context.Background())
-	c := &Crowd{leave: leave}
+	enough := make(chan struct{})
+	c := &Crowd{leave: sync.OnceFunc(func() { close(enough) })}
 	n.T.Cleanup(func() { c.Stop() })
 	for i := range callers {
 		c.gone.Go(func() {
-			for next := i; ctx.Err() == nil; next++ {
+			for next := i; ; next++ {
+				select {
+				case <-enough:
+					return
+				default:
+				}
 				a, err := n.Call(volumes[next%len(volumes)])
 				c.mu.Lock()
 				c.answers = append(c.answers, Answer{a, err})

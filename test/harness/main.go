@@ -16,6 +16,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
@@ -44,9 +47,17 @@ func enter() int {
 	cmd.Env = append(os.Environ(), inside+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	// Whoever loses its parent in there becomes a child of this process.
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 	err := cmd.Run()
+	left := orphans()
+	if left != "" {
+		fmt.Fprintln(os.Stderr, "the tests left processes behind:", left)
+	}
 	var exit *exec.ExitError
 	switch {
+	case err == nil && left != "":
+		return 1
 	case err == nil:
 		return 0
 	case errors.As(err, &exit):
@@ -55,6 +66,32 @@ func enter() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+}
+
+// orphans names the children of this process that do not end: the test process
+// itself has ended by now.
+func orphans() string {
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
+		for ; err == nil && pid > 0; pid, err = unix.Wait4(-1, nil, unix.WNOHANG, nil) { //nolint:revive // only counts
+		}
+		if errors.Is(err, unix.ECHILD) {
+			return ""
+		}
+		if time.Now().After(deadline) {
+			break
+		}
+	}
+	var names []string
+	children, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, c := range children {
+		raw, _ := os.ReadFile(c)
+		for _, pid := range strings.Fields(string(raw)) {
+			command, _ := os.ReadFile(filepath.Join("/proc", pid, "comm"))
+			names = append(names, pid+" "+strings.TrimSpace(string(command)))
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 func runInside(m *testing.M, build Build) int {

@@ -32,7 +32,7 @@ func TestSlowIsNotDead(t *testing.T) {
 			n.Expect("abnormal", v.Request(), "Done: rebind of", "SlowResponse")
 			n.SameTable(before)
 			fs.Lift()
-			n.Expect("healthy", v.Request())
+			soon(n, "healthy", v.Request())
 			next.untouched()
 		})
 	}

@@ -1,0 +1,233 @@
+package healer
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// world is a host in memory: mounts, files, devices and running pods.
+type world struct {
+	mu       sync.Mutex
+	t        *testing.T
+	mounts   []host.Mount
+	files    map[string]host.PathLook
+	answers  map[host.Dev]host.Sight
+	devices  map[host.Dev]host.BlockDevice
+	pods     map[string]host.Dev // what a running container of the pod has mounted
+	looks    int
+	writes   []string // where a write was tried
+	wrote    host.Write
+	writeErr error
+	held     []host.Holdable // whose holders were asked for
+	heldErr  error
+	errors   *host.FilesystemErrors
+	btrfs    *host.BtrfsErrors
+	stale    []host.Mount               // what Topology still shows; nil: what is there
+	anew     map[host.Dev]host.Identity // what is read anew, where it differs
+	onMounts func()                     // runs before each reading of the table, with the lock held
+	onLook   func(host.Question) error  // runs before each look, without it
+}
+
+// newWorld has one ext4 volume, staged and published to pod a.
+func newWorld(t *testing.T) *world {
+	w := &world{
+		t:       t,
+		mounts:  []host.Mount{{ID: 1, OldID: 1, Path: "/", Root: "/", Dev: host.Dev{Major: 254}, FSType: "ext4", Source: "/dev/vda"}},
+		files:   map[string]host.PathLook{},
+		answers: map[host.Dev]host.Sight{disk: {Kind: host.KindDirectory, UUID: "uuid-1", Answer: host.Answer{Asked: true}}},
+		devices: map[host.Dev]host.BlockDevice{disk: {
+			Dev: disk, Name: "sdb", DiskSeq: 5, Identity: host.Identity{Serial: "serial-1", WWID: "wwid-1", Size: 1 << 30},
+		}},
+		pods:  map[string]host.Dev{},
+		wrote: host.Write{Answer: host.Answer{Asked: true}},
+	}
+	w.publish(staging)
+	w.publish(podA)
+	return w
+}
+
+// publish mounts the volume at a path of kubelet's, with its vol_data.json.
+func (w *world) publish(path string) {
+	w.mount(path, disk)
+	w.files[path] = directory(volID)
+}
+
+func (w *world) mount(path string, dev host.Dev) {
+	id := len(w.mounts) + 100
+	w.mounts = append(w.mounts, host.Mount{
+		ID: uint64(id), OldID: id, OldParent: 1, Dev: dev, Root: "/", Path: path, FSType: "ext4", Source: "/dev/sdb",
+	})
+}
+
+func (w *world) unmount(path string) {
+	w.mounts = slices.DeleteFunc(w.mounts, func(m host.Mount) bool { return m.Path == path })
+}
+
+// change alters a mount.
+func (w *world) change(path string, f func(*host.Mount)) {
+	for i := range w.mounts {
+		if w.mounts[i].Path == path {
+			f(&w.mounts[i])
+		}
+	}
+}
+
+// directory is a directory with a vol_data.json that names a volume; none if
+// empty.
+func directory(handle string) host.PathLook {
+	l := host.PathLook{Looked: true, Kind: host.KindDirectory}
+	if handle != "" {
+		l.VolData = &host.VolData{DriverName: driver, VolumeHandle: handle}
+	}
+	return l
+}
+
+func (w *world) Mounts() (host.Table, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.onMounts != nil {
+		w.onMounts()
+	}
+	return host.NewTable(slices.Clone(w.mounts)), nil
+}
+
+func (w *world) Topology() (host.Table, error) {
+	w.mu.Lock()
+	stale := w.stale
+	w.mu.Unlock()
+	if stale != nil {
+		return host.NewTable(slices.Clone(stale)), nil
+	}
+	return w.Mounts()
+}
+
+func (w *world) Refresh(stack []host.Mount) ([]host.Mount, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var fresh []host.Mount
+	for _, m := range stack {
+		at := slices.IndexFunc(w.mounts, func(now host.Mount) bool { return now.Same(m) })
+		if at < 0 || w.mounts[at].Path != m.Path {
+			w.stale = nil
+			return nil, false
+		}
+		fresh = append(fresh, w.mounts[at])
+	}
+	return fresh, true
+}
+
+func (w *world) Look(_ context.Context, q host.Question) (host.Sight, error) {
+	if w.onLook != nil {
+		if err := w.onLook(q); err != nil {
+			return host.Sight{}, err
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.looks++
+	var s host.Sight
+	if q.Probe != nil {
+		if s = w.answers[q.Probe.Dev]; s.Kind == host.KindNone && !s.Changed && !s.Answer.Asked {
+			s.Kind, s.Answer.Asked = host.KindDirectory, true
+		}
+		if l := w.files[q.Probe.Path]; l.Kind == host.KindFile || l.Kind == host.KindBlock {
+			s.Kind, s.Rdev = l.Kind, l.Rdev
+		}
+	}
+	s.Paths = map[string]host.PathLook{}
+	for _, p := range q.Paths {
+		l, known := w.files[p.Path]
+		if !known {
+			l = host.PathLook{Leaf: syscall.ENOENT}
+		}
+		l.Looked = true
+		if p.Mounted {
+			l = host.PathLook{Looked: true, VolData: l.VolData}
+		}
+		s.Paths[p.Path] = l
+	}
+	return s, nil
+}
+
+func (w *world) TryWrite(_ context.Context, m host.Mount) (host.Write, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.writes = append(w.writes, m.Path)
+	return w.wrote, w.writeErr
+}
+
+func (w *world) Holders(_ context.Context, asked []host.Holdable) (map[host.Holdable]host.Holders, error) {
+	held := map[host.Holdable]host.Holders{}
+	w.held = append(w.held, asked...)
+	for _, h := range asked {
+		held[h] = host.Holders{Mounts: []host.HeldMount{{Path: h.Superblock.String()}}}
+	}
+	return held, w.heldErr
+}
+
+func (w *world) Identity(dev host.Dev) host.Identity {
+	if id, differs := w.anew[dev]; differs {
+		return id
+	}
+	return w.BlockDevice(dev, host.OpenedDevice{}).Identity
+}
+func (w *world) FilesystemErrors(string, string) *host.FilesystemErrors { return w.errors }
+func (w *world) BtrfsErrors(string, string) *host.BtrfsErrors           { return w.btrfs }
+func (w *world) BootTime() time.Time                                    { return time.Unix(1e9, 0) }
+
+func (w *world) BlockDevice(dev host.Dev, _ host.OpenedDevice) host.BlockDevice {
+	if d, known := w.devices[dev]; known {
+		return d
+	}
+	return host.BlockDevice{Dev: dev, Missing: true}
+}
+
+func (w *world) Holder(podUID string, dev host.Dev) (*host.Holder, error) {
+	if held, runs := w.pods[podUID]; !runs || held != dev {
+		return nil, nil //nolint:nilnil // as documented
+	}
+	return holder(w.t, podUID, dev, os.Getpid())
+}
+
+func (w *world) Kubelet() host.Kubelet { return kubelet }
+func (w *world) BootID() string        { return "boot-1" }
+
+// RealPath knows one root behind a link.
+func (w *world) RealPath(p string) string {
+	if rest, linked := strings.CutPrefix(p, "/link/"); linked {
+		return "/k/" + rest
+	}
+	return p
+}
+
+// holder makes a Holder of a running process from a procfs tree of its own.
+func holder(t *testing.T, podUID string, dev host.Dev, pid int) (*host.Holder, error) {
+	t.Helper()
+	proc := t.TempDir()
+	dir := filepath.Join(proc, strconv.Itoa(pid))
+	for name, text := range map[string]string{
+		"cgroup":    "0::/kubepods/pod" + podUID + "/c1\n",
+		"mountinfo": "1 1 " + dev.String() + " / /data rw - ext4 /dev/sdb rw\n",
+	} {
+		if err := os.MkdirAll(filepath.Join(dir, "ns"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("mnt:[2]", filepath.Join(dir, "ns/mnt")); err != nil {
+		t.Fatal(err)
+	}
+	return host.Procfs(proc).Holder(podUID, dev, "mnt:[1]")
+}

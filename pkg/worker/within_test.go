@@ -1,0 +1,92 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+// The time for an operation begins when there is a worker: one that came late
+// is no silence.
+func TestTimeBeginsWithTheWorker(t *testing.T) {
+	const within = 2 * time.Second
+	p := newPool(t, func(c *worker.Config) { c.Max, c.Idle = 1, 1 })
+	mustCall(t, p, whoami)
+	var callers sync.WaitGroup
+	for range 2 { // each takes most of it, one after the other
+		callers.Go(func() {
+			if _, err := worker.CallWithin(context.Background(), within, p, whoami, within*6/10); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	callers.Wait()
+}
+
+func TestNothingComesWithin(t *testing.T) {
+	p := newPool(t, func(c *worker.Config) { c.Max, c.Idle = 1, 1 })
+	if _, err := worker.CallWithin(context.Background(), 50*time.Millisecond, p, hang, ""); !errors.Is(err, worker.ErrSilent) && !errors.Is(err, worker.ErrCrowded) {
+		t.Errorf("an operation that hangs: %v", err)
+	}
+	mustCall(t, p, whoami)
+	busy := make(chan error)
+	go func() {
+		_, err := worker.Call(within(t, time.Minute), p, whoami, 300*time.Millisecond)
+		busy <- err
+	}()
+	for p.Stats().Idle > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if _, err := worker.CallWithin(context.Background(), 20*time.Millisecond, p, whoami, 0); !errors.Is(err, worker.ErrCrowded) {
+		t.Errorf("no worker is free: %v", err)
+	}
+	if err := <-busy; err != nil {
+		t.Error(err)
+	}
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := worker.CallWithin(over, time.Minute, p, hang, ""); err == nil {
+		t.Error("a caller that has left is answered")
+	}
+	mustCall(t, p, whoami)
+}
+
+// A program that never says that it lives is no word about what it was to be
+// asked, and is not left behind.
+func TestWorkerThatDoesNotComeToLife(t *testing.T) {
+	yes, err := exec.LookPath("yes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPool(t, func(c *worker.Config) { c.Binary = yes })
+	for range 3 {
+		if _, err := worker.Call(within(t, 50*time.Millisecond), p, whoami, 0); !errors.Is(err, worker.ErrCrowded) {
+			t.Errorf("got %v, want ErrCrowded", err)
+		}
+	}
+	for p.Stats().Living > 0 { // those that came too late end by themselves
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// One that says something else is lost.
+func TestWorkerThatTalksNonsense(t *testing.T) {
+	for _, program := range []string{"true", "false"} {
+		path, err := exec.LookPath(program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := newPool(t, func(c *worker.Config) { c.Binary = path })
+		if _, err := worker.Call(within(t, time.Minute), p, whoami, 0); !errors.Is(err, worker.ErrLost) {
+			t.Errorf("%s: %v, want ErrLost", program, err)
+		}
+		if s := p.Stats(); s.Living != 0 {
+			t.Errorf("%s: %+v", program, s)
+		}
+	}
+}
