@@ -25,7 +25,7 @@ const (
 	stopTimeout = 15 * time.Second
 	// maxWorkers bounds the workers alive at once, idleWorkers those that wait.
 	maxWorkers  = 256
-	idleWorkers = 4
+	idleWorkers = 2
 	// growAfter is how long a call waits for a worker before one more starts.
 	growAfter = 5 * time.Millisecond
 	// killWait is how long a killed worker may take to end.

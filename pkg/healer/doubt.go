@@ -2,6 +2,8 @@ package healer
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -71,15 +73,22 @@ func (o *observation) wantsWrite(sb host.Superblock) bool {
 	return false
 }
 
+// onNoDisk are the filesystem types that lie in memory, or behind a server or a
+// daemon that decides itself who writes. An overlay lies on whatever its upper
+// directory lies on.
+var onNoDisk = []string{
+	"tmpfs", "ramfs", "fuse", "nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "virtiofs", "lustre", "gpfs", "beegfs",
+}
+
 // mayWrite says why no write must be tried.
 func (o *observation) mayWrite(ctx context.Context, p Place, sb host.Superblock) error {
 	if o.engine.cfg.CheckOnly {
 		return errCheckOnly
 	}
-	if sb.Device == nil {
+	if kind, _, _ := strings.Cut(sb.FSType, "."); slices.Contains(onNoDisk, kind) {
 		return nil // no disk that another node could own
 	}
-	if o.c.Record != nil {
+	if sb = o.engine.identified(o.c, p.Dev()).Superblocks[p.Dev()]; sb.Device != nil && o.c.Record != nil {
 		if err := sameDevice(o.c.Record.Identity, sb); err != nil {
 			return err
 		}
@@ -98,12 +107,19 @@ func ErrorsCounted(sb host.Superblock) uint64 {
 	return 0
 }
 
+// ofRecord is true for the superblock that the record's count is of: a driver may
+// publish another one than it staged.
+func ofRecord(c Case, sb host.Superblock) bool {
+	staged, found := c.Staged()
+	return !found || len(staged.Stack) == 0 || staged.Dev() == sb.Dev
+}
+
 // ErrorsRose is true when a filesystem counted errors since it was last healthy.
 // Without a record those of this boot count: what is older is somebody's
 // decision of long ago.
 func ErrorsRose(c Case, sb host.Superblock) bool {
 	count := ErrorsCounted(sb)
-	if c.Record != nil {
+	if c.Record != nil && ofRecord(c, sb) {
 		// A check of the filesystem makes ext4 count from 0 again. The count of a
 		// btrfs also falls when a device is removed.
 		checked := sb.Errors != nil && count > 0 && count < c.Record.FilesystemErrors

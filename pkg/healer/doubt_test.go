@@ -37,6 +37,7 @@ func overUpper(upper func(*host.Mount)) func(*bench) {
 		b.mount("/data", host.Dev{Major: 8, Minor: 99})
 		b.change("/data", upper)
 		b.change(podA, func(m *host.Mount) {
+			m.ID = 900 // mounted after what it lies on
 			m.Dev, m.FSType, m.Source = host.Dev{Minor: 77}, "overlay", "overlay"
 			m.SuperOptions = []string{"lowerdir=/data/l", "upperdir=/data/u", "workdir=/data/w"}
 		})

@@ -341,7 +341,8 @@ func (o *observation) upper(m host.Mount) *host.Superblock {
 		}
 		ground, found := o.table.Ground(path.Clean(dir))
 		stack := o.stack(ground.Path)
-		if found && len(stack) > 0 && stack[0].Same(ground) {
+		// What was mounted after the overlay is not what it writes to.
+		if found && len(stack) > 0 && stack[0].Same(ground) && (m.ID == 0 || stack[0].ID <= m.ID) {
 			sb := host.StateOf(stack[0])
 			return &sb
 		}

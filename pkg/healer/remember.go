@@ -65,6 +65,9 @@ func newRecord(c Case) Record {
 				r.Identity, r.DiskSeq = sb.Device.Identity, sb.Device.DiskSeq
 			}
 			r.FilesystemErrors = ErrorsCounted(sb)
+			if sb.Errors == nil && sb.Btrfs == nil && c.Record != nil {
+				r.FilesystemErrors = c.Record.FilesystemErrors // nobody tells now
+			}
 		}
 		if top.Path != p.Path {
 			continue // a directory inside the staged mount is no place of its own

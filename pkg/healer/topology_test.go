@@ -166,6 +166,7 @@ func TestUpperOfAnOverlay(t *testing.T) {
 			b.mount("/data/u", disk)
 			b.change("/data/u", func(m *host.Mount) { m.OldParent = 103 })
 		}, "ext4", false},
+		"mounted later": {func(b *bench) { b.change("/data", func(m *host.Mount) { m.ID = 901 }) }, "", false},
 		"not in this namespace": {func(b *bench) {
 			b.mounts = slices.DeleteFunc(b.mounts, func(m host.Mount) bool { return m.Path == "/" })
 		}, "", false},

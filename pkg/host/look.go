@@ -71,7 +71,7 @@ func (n *Node) Look(ctx context.Context, q Question) (Sight, error) {
 		}
 		at, first = n.probes.join(s, *q.Probe)
 	}
-	sight, err := n.ask(ctx, q, s)
+	sight, err := n.ask(ctx, q)
 	n.probes.finish(s, at, sight, err)
 	if sight.Answer.Silent {
 		return n.silence(ctx, q, sight)
@@ -81,7 +81,7 @@ func (n *Node) Look(ctx context.Context, q Question) (Sight, error) {
 
 // ask has a worker touch the superblock and look at the paths. An errno counts
 // when a second probe gives one too.
-func (n *Node) ask(ctx context.Context, q Question, s storage) (Sight, error) {
+func (n *Node) ask(ctx context.Context, q Question) (Sight, error) {
 	last, recent := n.recent.of(q)
 	count, stop := n.countWaiting(ctx, *q.Probe)
 	defer stop()
@@ -104,11 +104,14 @@ func (n *Node) ask(ctx context.Context, q Question, s storage) (Sight, error) {
 		case err != nil:
 			return Sight{}, err
 		}
+		if a.Probe.Changed {
+			return Sight{Changed: true, Answer: Answer{Asked: true}}, nil
+		}
 		if recent && a.Probe.Errno == 0 && a.Probe.Device.Open {
 			short := last.Opened.Short
 			last.Opened = OpenedDevice(a.Probe.Device)
 			last.Opened.Short = short
-			last.Answer = n.answer(s, a.Probe)
+			last.Answer = n.answer(*q.Probe, a.Probe)
 			last.Changed = !n.cfg.Namespace.Tops(*q.Probe)
 			return last, nil
 		}
@@ -121,7 +124,7 @@ func (n *Node) ask(ctx context.Context, q Question, s storage) (Sight, error) {
 	}
 	sight := n.touched(*q.Probe, whole, a.Probe)
 	sight.Paths = n.paths(q, query, known, a)
-	sight.Answer = n.answer(s, a.Probe)
+	sight.Answer = n.answer(*q.Probe, a.Probe)
 	if sight.Changed = !n.cfg.Namespace.Tops(*q.Probe); sight.Changed {
 		return sight, nil // it may be another filesystem that was touched
 	}
@@ -132,8 +135,8 @@ func (n *Node) ask(ctx context.Context, q Question, s storage) (Sight, error) {
 	return sight, nil
 }
 
-func (n *Node) answer(s storage, a touch.ProbeAnswer) Answer {
-	late := n.probes.late(s, a.Elapsed > n.cfg.SlowAnswer)
+func (n *Node) answer(m Mount, a touch.ProbeAnswer) Answer {
+	late := n.probes.late(m, a.Elapsed > n.cfg.SlowAnswer)
 	return Answer{Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed, Late: late}
 }
 
@@ -275,6 +278,9 @@ func (n *Node) touched(m Mount, asked *touch.ProbeQuery, a touch.ProbeAnswer) Si
 func (n *Node) probeOf(m Mount) *touch.ProbeQuery {
 	q := n.deviceOf(m)
 	q.Path = m.Path
+	if m.FSType != "btrfs" {
+		q.SuperMajor, q.SuperMinor = m.Dev.Major, m.Dev.Minor
+	}
 	q.Root = !slices.Contains(rootInMemory, m.FSType)
 	q.UUID = m.onDevice() && n.uuids.of(m) == ""
 	q.Space = true
@@ -286,7 +292,7 @@ func (n *Node) probeOf(m Mount) *touch.ProbeQuery {
 // deviceOf asks for a read of the device below a mount, if it has one.
 func (n *Node) deviceOf(m Mount) touch.ProbeQuery {
 	if m.Dev.Major == 0 {
-		return touch.ProbeQuery{} // btrfs: one of several devices may fail, and it goes on
+		return touch.ProbeQuery{} // btrfs tells by its source
 	}
 	name := n.cfg.Sysfs.Name(m.Dev)
 	if name == "" {

@@ -13,7 +13,13 @@ type probes struct {
 	mu    sync.Mutex
 	under map[storage]*probing
 	// slow counts answers in a row that came late.
-	slow map[storage]int
+	slow map[storage]lateness
+}
+
+// lateness is of one filesystem: device numbers are used again.
+type lateness struct {
+	fsType, source string
+	count          int
 }
 
 // storage is what a probe touches: a superblock, or a device node, which shares
@@ -62,7 +68,7 @@ func (p *probes) join(s storage, of Mount) (at *probing, first bool) {
 		}
 	}
 	if p.under == nil {
-		p.under, p.slow = map[storage]*probing{}, map[storage]int{}
+		p.under, p.slow = map[storage]*probing{}, map[storage]lateness{}
 	}
 	at = &probing{of: of, done: make(chan struct{})}
 	p.under[s] = at
@@ -85,13 +91,19 @@ func (p *probes) finish(s storage, at *probing, found Sight, err error) {
 }
 
 // late counts an answer and gives how many in a row came late.
-func (p *probes) late(s storage, late bool) int {
+func (p *probes) late(m Mount, late bool) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	s := storageOf(m)
 	if !late {
 		delete(p.slow, s)
 		return 0
 	}
-	p.slow[s]++
-	return p.slow[s]
+	so := p.slow[s]
+	if so.fsType != m.FSType || so.source != m.Source {
+		so = lateness{fsType: m.FSType, source: m.Source}
+	}
+	so.count++
+	p.slow[s] = so
+	return so.count
 }

@@ -126,17 +126,22 @@ func TestManyAtOneStorage(t *testing.T) {
 func TestLateInARow(t *testing.T) {
 	var p probes
 	under(t, &p, Mount{})
-	a, b := storage{dev: Dev{8, 16}}, storage{dev: Dev{8, 32}}
+	a, b := Mount{Dev: Dev{8, 16}}, Mount{Dev: Dev{8, 32}}
 	for i, step := range []struct {
-		s    storage
+		m    Mount
 		late bool
 		want int
 	}{
 		{a, false, 0}, {a, true, 1}, {a, true, 2}, {b, true, 1}, {a, true, 3}, {a, false, 0}, {b, true, 2}, {a, true, 1},
 	} {
-		if got := p.late(step.s, step.late); got != step.want {
+		if got := p.late(step.m, step.late); got != step.want {
 			t.Errorf("step %d: %d in a row, want %d", i, got, step.want)
 		}
+	}
+	other := a
+	other.Source = "other"
+	if p.late(a, true); p.late(other, true) != 1 {
+		t.Error("a filesystem that has the number of an earlier one is late from the start")
 	}
 	p.late(a, false)
 	p.late(b, false)

@@ -2,6 +2,7 @@ package touch
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"unsafe"
@@ -62,6 +63,9 @@ func (a *DeviceAnswer) readBehind(q ProbeQuery) (string, syscall.Errno) {
 		return "", 0
 	}
 	fd, err := openDevice(fmt.Sprintf("/proc/thread-self/fd/%d", node))
+	if slices.Contains(dead, errnoOf(err)) {
+		return "open the device", errnoOf(err)
+	}
 	if err != nil {
 		return "", 0
 	}
@@ -77,6 +81,10 @@ func (a *DeviceAnswer) read(fd int) (string, syscall.Errno) {
 	a.ask(fd)
 	return readBlock(fd)
 }
+
+// dead are the errnos with which a device that is offline or gone refuses to be
+// opened; others speak of who opens it.
+var dead = []syscall.Errno{unix.ENXIO, unix.ENODEV, unix.ENOMEDIUM, unix.EIO}
 
 func openDevice(node string) (int, error) {
 	return retryEINTR(func() (int, error) {

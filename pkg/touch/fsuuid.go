@@ -48,6 +48,16 @@ func filesystemUUID(fd int) string {
 	return ""
 }
 
+// btrfsDevices gives the number of devices of a mounted btrfs, 0 when it does
+// not tell: BTRFS_IOC_FS_INFO, u64 max_id, u64 num_devices.
+func btrfsDevices(fd int) uint64 {
+	buf := make([]byte, 1024)
+	if err := ioctl(fd, 0x8400941f, unsafe.Pointer(&buf[0])); err != nil {
+		return 0
+	}
+	return binary.NativeEndian.Uint64(buf[8:])
+}
+
 func askUUID(fd, query int) string {
 	q := uuidQueries[query]
 	buf := make([]byte, q.size)

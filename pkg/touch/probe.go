@@ -11,6 +11,9 @@ import (
 type ProbeQuery struct {
 	// Path is empty when only the device is asked for.
 	Path string
+	// SuperMajor and SuperMinor are the number of the superblock that is meant,
+	// as files on it show it; zero when that is not known (btrfs).
+	SuperMajor, SuperMinor uint32
 	// Root asks for the root directory to be opened: a daemon or a server has
 	// to answer that. A filesystem on a disk answers from memory.
 	Root bool
@@ -36,6 +39,9 @@ func (q *ProbeQuery) DeviceOnly() *ProbeQuery {
 
 // ProbeAnswer is what the storage said. An errno is an answer, not an error.
 type ProbeAnswer struct {
+	// Changed is true when another filesystem stands there by now, or none; the
+	// rest is then empty.
+	Changed bool
 	// Op and Errno name the first operation that failed.
 	Op    string
 	Errno syscall.Errno
@@ -51,6 +57,8 @@ type ProbeAnswer struct {
 	Space      Space
 	Device     DeviceAnswer
 	Elapsed    time.Duration
+	// devices is how many a btrfs has.
+	devices uint64
 }
 
 // Space is what a filesystem says of itself (statfs(2)); all zero when it says
@@ -66,13 +74,17 @@ type Space struct {
 // only walk to the mount: each one keeps an umount from succeeding for an
 // instant, and other ways to look hold it longer for their share.
 //
-// Whether the clone is of the mount that was meant, the caller finds out: if
-// the mount table is the same before and after, it is.
+// Another superblock shows by its number. Whether the clone is of the very mount
+// that was meant, the caller finds out: if the mount table is the same before
+// and after, it is.
 func probe(q ProbeQuery) (a ProbeAnswer) {
 	start := time.Now()
 	defer func() { a.Elapsed = time.Since(start) }()
 	if q.Path != "" {
 		clone, op, err := cloneAt(q.Path)
+		if op == opClone && errnoOf(err) == unix.EINVAL {
+			return ProbeAnswer{Changed: true} // it was just unmounted
+		}
 		if err != nil {
 			return ProbeAnswer{Op: op, Errno: errnoOf(err)}
 		}
@@ -81,14 +93,28 @@ func probe(q ProbeQuery) (a ProbeAnswer) {
 		// The clone is gone by now: a device that never answers does not keep
 		// the filesystem after kubelet's umount.
 	}
-	if a.Errno == 0 && q.Device != "" {
+	if a.Errno == 0 && !a.Changed && q.Device != "" {
 		a.Op, a.Errno = a.Device.readBehind(q)
 	}
 	if q.Source != "" {
 		a.seeSource(q.Source)
+		a.readSource(q)
 	}
 	return a
 }
+
+// readSource reads the one device of a filesystem whose mount does not show it.
+// Of several any may fail, and the filesystem goes on.
+func (a *ProbeAnswer) readSource(q ProbeQuery) {
+	if a.Changed || a.Errno != 0 || a.devices != 1 || a.Major == 0 {
+		return
+	}
+	q.Device, q.DeviceMajor, q.DeviceMinor = q.Source, a.Major, a.Minor
+	a.Op, a.Errno = a.Device.readBehind(q)
+}
+
+// opClone is the operation that fails where nothing is mounted.
+const opClone = "open_tree"
 
 // cloneAt makes a detached clone of what is mounted at a path.
 func cloneAt(p string) (clone int, op string, err error) {
@@ -101,13 +127,17 @@ func cloneAt(p string) (clone int, op string, err error) {
 		return unix.OpenTree(l.dir, l.name, unix.OPEN_TREE_CLONE|
 			unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT)
 	})
-	return clone, "open_tree", err
+	return clone, opClone, err
 }
 
 func (a *ProbeAnswer) touch(clone int, q ProbeQuery) {
 	var st unix.Statx_t
 	if err := unix.Statx(clone, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st); err != nil {
 		a.Op, a.Errno = "statx", errnoOf(err)
+		return
+	}
+	if q.SuperMajor|q.SuperMinor != 0 && (st.Dev_major != q.SuperMajor || st.Dev_minor != q.SuperMinor) {
+		a.Changed = true
 		return
 	}
 	a.Mode = uint32(st.Mode)
@@ -117,8 +147,8 @@ func (a *ProbeAnswer) touch(clone int, q ProbeQuery) {
 		a.Op, a.Errno = a.Device.readNode(clone, a.Major, a.Minor)
 		return
 	case unix.S_IFDIR:
-		if q.Root || q.UUID {
-			a.Op, a.Errno, a.UUID = openRoot(clone, q.UUID)
+		if q.Root || q.UUID || q.Source != "" {
+			a.openRoot(clone, q)
 		}
 	}
 	if q.Space && a.Errno == 0 {
@@ -149,17 +179,20 @@ func (a *ProbeAnswer) seeSource(source string) {
 
 // openRoot opens the root directory, which a daemon or a server behind it has
 // to answer, and never reads it: a check costs the same for any size.
-func openRoot(clone int, wantUUID bool) (string, syscall.Errno, string) {
+func (a *ProbeAnswer) openRoot(clone int, q ProbeQuery) {
 	fd, err := retryEINTR(func() (int, error) {
 		return unix.Openat(clone, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	})
 	if err != nil {
-		return "open", errnoOf(err), ""
+		a.Op, a.Errno = "open", errnoOf(err)
+		return
 	}
 	defer unix.Close(fd)
 	pause("probe/opened")
-	if !wantUUID {
-		return "", 0, ""
+	if q.UUID {
+		a.UUID = filesystemUUID(fd)
 	}
-	return "", 0, filesystemUUID(fd)
+	if q.Source != "" {
+		a.devices = btrfsDevices(fd)
+	}
 }

@@ -43,14 +43,24 @@ var writeBlock = make([]byte, 4096)
 func write(q WriteQuery) (a WriteAnswer, _ error) {
 	start := time.Now()
 	defer func() { a.Elapsed = time.Since(start) }()
+	before, there, err := standing(q.Path, q.Want)
+	if err != nil {
+		return WriteAnswer{Op: "resolve", Errno: errnoOf(err)}, ownTrouble(err)
+	}
+	if !there {
+		return WriteAnswer{Unable: true, Op: opFind}, nil
+	}
 	clone, op, err := cloneAt(q.Path)
 	if err != nil {
 		return WriteAnswer{Op: op, Errno: errnoOf(err)}, ownTrouble(err)
 	}
 	defer unix.Close(clone)
 	pause("write")
-	if !stillThere(q.Path, q.Want) {
-		return WriteAnswer{Unable: true, Op: "find the mount"}, nil
+	// Before and after, and by the number of what was cloned in between: a mount
+	// that came and went has another one.
+	after, there, err := standing(q.Path, q.Want)
+	if err != nil || !there || before != after || deviceNumber(clone) != after {
+		return WriteAnswer{Unable: true, Op: opFind}, ownTrouble(err)
 	}
 	fd, err := retryEINTR(func() (int, error) {
 		return unix.Openat(clone, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC|unix.O_EXCL, 0o600)
@@ -73,25 +83,39 @@ func write(q WriteQuery) (a WriteAnswer, _ error) {
 		{"write", func() (int, error) { return unix.Write(fd, writeBlock) }},
 		{"fdatasync", func() (int, error) { return 0, unix.Fdatasync(fd) }},
 	} {
-		if _, err := retryEINTR(step.run); err != nil && !slices.Contains(full, errnoOf(err)) {
-			return WriteAnswer{Op: step.op, Errno: errnoOf(err)}, nil
+		if _, err := retryEINTR(step.run); err != nil {
+			// No room is no fault, but for what was taken and then lost.
+			noRoom := step.op == "write" && slices.Contains(full, errnoOf(err))
+			return WriteAnswer{Op: step.op, Errno: errnoOf(err), Unable: noRoom}, nil
 		}
 	}
 	return WriteAnswer{}, nil
 }
 
-// stillThere is true when the mount that a path ends on is the one that is
-// meant: it was cloned just before.
-func stillThere(p string, want MountRef) bool {
+const opFind = "find the mount"
+
+// standing is true when the mount that a path ends on is the one that is meant,
+// and gives the device number that its root shows.
+func standing(p string, want MountRef) (dev uint64, there bool, err error) {
 	l, err := openLeaf(p)
 	if err != nil {
-		return false
+		return 0, false, err
 	}
 	defer l.close()
 	fd, now, err := l.top()
 	if err != nil {
-		return false
+		return 0, false, err
 	}
-	_ = unix.Close(fd)
-	return now.Same(want)
+	defer unix.Close(fd)
+	return deviceNumber(fd), now.Same(want), nil
+}
+
+// deviceNumber is 0 when the filesystem does not answer, as an xfs that shut
+// itself down.
+func deviceNumber(fd int) uint64 {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil {
+		return 0
+	}
+	return st.Dev
 }

@@ -22,7 +22,7 @@ func TestDeviceWeak(t *testing.T) {
 		// Nobody gives a deleted file its name back.
 		"the file behind it is deleted": {func(t *testing.T, v *harness.Volume) {
 			harness.Must(t, os.Remove(v.Image))
-		}, []string{"BackingFileGone", "was deleted"}, nil},
+		}, []string{"BackingFileGone", "the file behind"}, nil},
 		"it is write-protected": {func(t *testing.T, v *harness.Volume) {
 			device := v.Device
 			t.Cleanup(func() { harness.Run(t, "blockdev", "--setrw", device) })

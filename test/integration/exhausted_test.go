@@ -68,9 +68,9 @@ func limitFiles(n *harness.Node, files uint64) (usual uint64) {
 	return old.Cur
 }
 
-// TestNoProcessLeft lets the server start no further process or thread. What it
-// is to Go's runtime when it has no thread left is not the question: a few
-// callers at once have had it make some before.
+// TestNoProcessLeft lets the server start no further process or thread. A Go
+// program ends when its runtime needs a thread and gets none, so a few callers
+// have it make some beforehand.
 func TestNoProcessLeft(t *testing.T) {
 	c := harness.NewCgroup(t, "pids")
 	n := harness.NewNode(t, "--standalone").Start()

@@ -13,7 +13,7 @@ const (
 	adviceMapping = "see what became of the devices below it (dmsetup table, dmsetup info)"
 	advicePaths   = "see why the paths to the storage failed (cables, switches, targets)"
 	adviceProtect = "see who write-protected the device (blockdev --getro)"
-	adviceBacking = "copy the data away while the device still has it: it is lost with the last user of the device"
+	adviceBacking = "copy the data away while the device still has it: without another name of the file it is lost with the last user of the device"
 	adviceShrunk  = "restore the device to its size before anything else is written; do not check the filesystem as it is"
 )
 
@@ -70,7 +70,7 @@ func (b bench) deviceWeak() []healer.Condition {
 		add(healer.DeviceReadOnly, adviceProtect, "%s is write-protected, and the volume is not", deviceName(*d))
 	}
 	if d.Loop != nil && d.Loop.Deleted {
-		add(healer.BackingFileGone, adviceBacking, "the file behind %s was deleted", deviceName(*d))
+		add(healer.BackingFileGone, adviceBacking, "the name of the file behind %s was removed", deviceName(*d))
 	}
 	if m := d.Mapping; m != nil && m.Orphaned {
 		add(healer.DeviceMappingDead, adviceMapping, "%s lies on a device that is gone", mappingName(*m))
