@@ -2,6 +2,8 @@ MODULE  := github.com/csi-addons/node-healer
 # A tarball, or a checkout owned by somebody else, has no version to describe.
 VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 IMAGE   ?= ghcr.io/csi-addons/node-healer:$(VERSION)
+# The lines of `bench` to measure.
+BENCH   ?= all
 
 GO      ?= go
 TOOLS   := bin/tools
@@ -47,6 +49,13 @@ unit: ## tests of the packages, the commands and the manifests
 .PHONY: integration
 integration: deps build ## tests on the real kernel (root)
 	$(TEST) -timeout 20m ./test/integration/...
+
+# A binary of its own: go test would keep the lines back until the end.
+.PHONY: bench
+bench: deps ## the ratios of docs/performance.md (root); BENCH="ext4 sweep": only these
+	@mkdir -p bin
+	$(GO) test -c -o bin/bench ./test/bench
+	BENCH='$(BENCH)' bin/bench -test.timeout 15m
 
 # Tests build with the tag `faults`: that variant is held to the same rules.
 .PHONY: vet
