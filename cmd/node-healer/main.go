@@ -41,6 +41,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	debug.SetGCPercent(gcPercent)
+	startThreads()
 	err = errors.Join(setVerbosity(cfg.verbosity), keepMemoryPrivate(), keepFilesPrivate())
 	if err == nil {
 		err = run(ctx, cfg)

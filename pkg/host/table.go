@@ -16,6 +16,8 @@ type Table struct {
 	byDir  map[string][]int32
 	byDev  map[Dev][]int32
 	byID   map[int]int32
+	// beside counts the mounts that stand on each mount.
+	beside map[int]int32
 }
 
 // NewTable takes mounts in any order.
@@ -26,6 +28,7 @@ func NewTable(mounts []Mount) Table {
 		byDir:  make(map[string][]int32, len(mounts)),
 		byDev:  map[Dev][]int32{},
 		byID:   make(map[int]int32, len(mounts)),
+		beside: map[int]int32{},
 	}
 	for i, m := range mounts {
 		n, dir := int32(i), path.Base(path.Dir(m.Path))
@@ -33,6 +36,7 @@ func NewTable(mounts []Mount) Table {
 		t.byDir[dir] = append(t.byDir[dir], n)
 		t.byDev[m.Dev] = append(t.byDev[m.Dev], n)
 		t.byID[m.OldID] = n
+		t.beside[m.OldParent]++
 	}
 	return t
 }
@@ -46,6 +50,9 @@ func (t Table) InDirectory(name string) []Mount { return t.pick(t.byDir[name]) }
 
 // Of gives the mounts of one superblock.
 func (t Table) Of(dev Dev) []Mount { return t.pick(t.byDev[dev]) }
+
+// Beside counts the mounts that stand on the same mount as m, m included.
+func (t Table) Beside(m Mount) int { return int(t.beside[m.OldParent]) }
 
 func (t Table) pick(entries []int32) []Mount {
 	mounts := make([]Mount, len(entries))

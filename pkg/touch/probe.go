@@ -14,6 +14,8 @@ type ProbeQuery struct {
 	// SuperMajor and SuperMinor are the number of the superblock that is meant,
 	// as files on it show it; zero when that is not known (btrfs).
 	SuperMajor, SuperMinor uint32
+	// Around has the clone made of the directory above the mount point.
+	Around bool
 	// Root asks for the root directory to be opened: a daemon or a server has
 	// to answer that. A filesystem on a disk answers from memory.
 	Root bool
@@ -70,9 +72,8 @@ type Space struct {
 }
 
 // probe touches a detached clone of the mount and not the mount itself, so
-// that kubelet's umount never finds it busy because of us. The clone is the
-// only walk to the mount: each one keeps an umount from succeeding for an
-// instant, and other ways to look hold it longer for their share.
+// that kubelet's umount never finds it busy because of us: not even for the
+// instant of a walk to it, where the clone is made of the directory above.
 //
 // Another superblock shows by its number. Whether the clone is of the very mount
 // that was meant, the caller finds out: if the mount table is the same before
@@ -81,7 +82,11 @@ func probe(q ProbeQuery) (a ProbeAnswer) {
 	start := time.Now()
 	defer func() { a.Elapsed = time.Since(start) }()
 	if q.Path != "" {
-		clone, op, err := cloneAt(q.Path)
+		reach := cloneAt
+		if q.Around {
+			reach = cloneAround
+		}
+		clone, op, err := reach(q.Path)
 		if op == opClone && errnoOf(err) == unix.EINVAL {
 			return ProbeAnswer{Changed: true} // it was just unmounted
 		}
@@ -128,6 +133,36 @@ func cloneAt(p string) (clone int, op string, err error) {
 			unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT)
 	})
 	return clone, opClone, err
+}
+
+// cloneAround gives what is mounted at a path in a detached clone of the
+// directory above, with all that is mounted beneath that: a walk to the mount
+// itself, however short, would have its umount fail with EBUSY in that instant.
+// The clone is private before anybody goes into it: an umount that propagates to
+// it would find it busy, too. The kernel looks at each mount beside it for that.
+func cloneAround(p string) (fd int, op string, err error) {
+	l, err := openLeaf(p)
+	if err != nil {
+		return -1, "resolve", err
+	}
+	defer l.close()
+	above, err := retryEINTR(func() (int, error) {
+		return unix.OpenTree(l.dir, "", unix.OPEN_TREE_CLONE|
+			unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
+	})
+	if err != nil {
+		return -1, opClone, err
+	}
+	// What is open in it by then stays as long as it is open.
+	defer unix.Close(above)
+	err = unix.MountSetattr(above, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &unix.MountAttr{Propagation: unix.MS_PRIVATE})
+	if err != nil {
+		return -1, "mount_setattr", err
+	}
+	fd, err = retryEINTR(func() (int, error) {
+		return unix.Openat(above, l.name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	})
+	return fd, "open", err
 }
 
 func (a *ProbeAnswer) touch(clone int, q ProbeQuery) {

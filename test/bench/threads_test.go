@@ -10,6 +10,9 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
+// idleWorkers is how many workers the server keeps when there is nothing to do.
+const idleWorkers = 2
+
 // TestThreads counts the server's threads and workers before and after many
 // calls to volumes that hang. A short probe timeout does: the count is of what
 // stays, and the calls are as many.
@@ -26,7 +29,7 @@ func TestThreads(t *testing.T) {
 	for _, r := range h.requests {
 		_ = ask[time.Duration](a, "sweep", sweepQuestion{Socket: n.Socket(), Requests: [][]byte{r}, Callers: 1, Rounds: 2})
 	}
-	settle(n, idleWorkers)
+	settle(n)
 	before := countTasks(n)
 	h.hang()
 	start := time.Now()
@@ -36,30 +39,27 @@ func TestThreads(t *testing.T) {
 	if got.Healthy > 0 {
 		t.Errorf("volumes that hang: %+v", got)
 	}
-	settle(n, idleWorkers+100)
+	settle(n)
 	after := countTasks(n)
 	row("threads and workers after 10,000 calls to 100 hung volumes, over those before",
 		fmt.Sprintf("%s; before %s; %d errors; in %.1f s", after, before, 10_000-got.Abnormal, took.Seconds()), float64(after.all()-before.all()), atMost(100+idleWorkers, ""))
 	h.recover()
-	settle(n, idleWorkers)
+	settle(n)
 	end := countTasks(n)
 	row("the same, once they answer again", end.String(), float64(end.all()-before.all()), untold(""))
 }
 
-// settle waits until no more workers are left, and for a moment no other ones:
-// while children end, proc(5) may leave out some that live.
-func settle(n *harness.Node, workers int) {
+// settle waits until the server has had the same workers for a second: those
+// that are idle, and those that cannot be ended.
+func settle(n *harness.Node) {
 	n.T.Helper()
-	const looks = 50
 	var last []int
-	same := 0
+	var since time.Time
 	harness.Eventually(n.T, "only idle and abandoned workers are left", func() bool {
-		now := n.Workers()
-		same++
-		if !slices.Equal(now, last) {
-			same, last = 0, now
+		if now := n.Workers(); since.IsZero() || !slices.Equal(now, last) {
+			last, since = now, time.Now()
 		}
-		return same >= looks && len(now) <= workers
+		return time.Since(since) > time.Second
 	})
 }
 

@@ -44,11 +44,10 @@ func TestUmountWhileChecked(t *testing.T) {
 			for _, a := range answers {
 				onlyThereOrNot(t, a)
 			}
-			// One in some thousands meets the instant in which a worker walks by.
-			if busy.busy > busy.all/20 {
+			if busy.busy > 0 {
 				t.Errorf("%d of %d umounts failed", busy.busy, busy.all)
 			}
-			t.Logf("%d umounts in %s beside %d answers: %d were busy at first", busy.all, took.Round(time.Millisecond), len(answers), busy.busy)
+			t.Logf("%d umounts in %s beside %d answers", busy.all, took.Round(time.Millisecond), len(answers))
 		})
 	}
 }
