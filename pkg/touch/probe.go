@@ -175,6 +175,10 @@ func (a *ProbeAnswer) touch(clone int, q ProbeQuery) {
 		a.Changed = true
 		return
 	}
+	if q.Source != "" && !isBtrfs(clone) {
+		a.Changed = true // its number tells nothing
+		return
+	}
 	a.Mode = uint32(st.Mode)
 	switch a.Mode & unix.S_IFMT {
 	case unix.S_IFBLK:
@@ -189,6 +193,12 @@ func (a *ProbeAnswer) touch(clone int, q ProbeQuery) {
 	if q.Space && a.Errno == 0 {
 		a.Space = spaceOf(clone)
 	}
+}
+
+func isBtrfs(fd int) bool {
+	var st unix.Statfs_t
+	_, err := retryEINTR(func() (int, error) { return 0, unix.Fstatfs(fd, &st) })
+	return err != nil || st.Type == unix.BTRFS_SUPER_MAGIC
 }
 
 // spaceOf takes no answer for one: many daemons do not know theirs.
