@@ -71,12 +71,18 @@ func (n *Node) Look(ctx context.Context, q Question) (Sight, error) {
 		}
 		at, first = n.probes.join(s, *q.Probe)
 	}
-	sight, err := n.ask(ctx, q)
-	n.probes.finish(s, at, sight, err)
+	sight, err := n.askFirst(ctx, q, at)
 	if sight.Answer.Silent {
 		return n.silence(ctx, q, sight)
 	}
 	return sight, err
+}
+
+// askFirst asks for all who come meanwhile. They hear of it whatever happens:
+// nobody else would be let to this storage again.
+func (n *Node) askFirst(ctx context.Context, q Question, at *probing) (sight Sight, err error) {
+	defer func() { n.probes.finish(storageOf(*q.Probe), at, sight, err) }()
+	return n.ask(ctx, q)
 }
 
 // ask has a worker touch the superblock and look at the paths. An errno counts
@@ -141,7 +147,8 @@ func (n *Node) answer(m Mount, a touch.ProbeAnswer) Answer {
 }
 
 // share waits for a probe that somebody else asked for. Its silence is everybody's;
-// another answer is shared by those who asked the same. shared is false for who
+// another answer is shared by those who asked the same, unless what was met was
+// something else. shared is false for who
 // has to ask now.
 func (n *Node) share(ctx context.Context, q Question, at *probing) (_ Sight, shared bool, _ error) {
 	// As long as the one who asks may take: for two probes and for their workers.
@@ -157,7 +164,7 @@ func (n *Node) share(ctx context.Context, q Question, at *probing) (_ Sight, sha
 	case found.Answer.Silent:
 		sight, err := n.silence(ctx, q, found)
 		return sight, true, err
-	case !found.Answer.Asked || !sameView(at.of, *q.Probe):
+	case !found.Answer.Asked || found.Changed || !sameView(at.of, *q.Probe):
 		return Sight{}, false, nil
 	}
 	looked, err := n.lookAt(ctx, q)

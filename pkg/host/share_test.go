@@ -62,6 +62,7 @@ func TestAnswerIsShared(t *testing.T) {
 		"of another directory": {other(func(m *Mount) { m.Root, m.FSType = "/sub", "ext4" }), Sight{UUID: "theirs", Answer: Answer{Asked: true, Errno: syscall.ESTALE}}, nil, false},
 		"of another export":    {other(func(m *Mount) { m.Source = "srv:/b" }), Sight{UUID: "theirs", Answer: Answer{Asked: true, Errno: syscall.ESTALE}}, nil, false},
 		"of a write":           {other(func(m *Mount) { *m = Mount{Dev: m.Dev} }), Sight{UUID: "theirs", Answer: Answer{Asked: true, Op: "create", Errno: syscall.ENOSPC}}, nil, false},
+		"of what changed":      {other(func(m *Mount) { m.ID, m.Path = 1, "/elsewhere" }), Sight{UUID: "theirs", Changed: true, Answer: Answer{Asked: true}}, nil, false},
 		"of nobody":            {other(func(*Mount) {}), Sight{UUID: "theirs"}, errors.New("no worker"), false},
 		"silence":              {other(func(*Mount) {}), silence, worker.ErrSilent, true},
 		"silence of another":   {other(func(m *Mount) { m.Root, m.FSType = "/sub", "ext4" }), silence, worker.ErrSilent, true},
