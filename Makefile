@@ -7,6 +7,8 @@ BENCH   ?= all
 
 GO      ?= go
 TOOLS   := bin/tools
+# The tests' Kubernetes API, as test/harness/cluster starts it.
+CONTROL := $(addprefix bin/controlplane/,etcd kube-apiserver kubectl)
 PROTO   := pkg/api/healerpb/healer.proto
 STUBS   := pkg/api/healerpb/healer.pb.go pkg/api/healerpb/healer_grpc.pb.go
 CSI     := github.com/container-storage-interface/spec
@@ -47,12 +49,15 @@ unit: ## tests of the packages, the commands and the manifests
 	$(TEST) -timeout 10m ./pkg/... ./cmd/... ./deploy/...
 
 .PHONY: integration
-integration: deps build ## tests on the real kernel (root)
-	$(TEST) -timeout 20m ./test/integration/...
+integration: deps build controlplane ## tests on the real kernel (root)
+	$(TEST) -timeout 20m ./test/integration/... ./test/harness/...
+
+.PHONY: controlplane
+controlplane: $(CONTROL) ## build the tests' etcd, kube-apiserver and kubectl (minutes, once)
 
 # A binary of its own: go test would keep the lines back until the end.
 .PHONY: bench
-bench: deps ## the ratios of docs/performance.md (root); BENCH="ext4 sweep": only these
+bench: deps controlplane ## the ratios of docs/performance.md (root); BENCH="ext4 sweep": only these
 	@mkdir -p bin
 	$(GO) test -c -o bin/bench ./test/bench
 	BENCH='$(BENCH)' bin/bench -test.timeout 15m
@@ -113,4 +118,12 @@ $(TOOLS)/golangci-lint $(TOOLS)/grpcurl: $(TOOLS)/%: .ci/tools/%/go.mod .ci/tool
 # Brings protoc-gen-go and protoc-gen-go-grpc along.
 $(TOOLS)/proto: .ci/tools/proto/go.mod .ci/tools/proto/go.sum .ci/tools/proto/main.go
 	$(call install_tool,.ci/tools/proto) . tool
+	@touch $@
+
+# By name, not with `go install tool`: etcd's package is called v3.
+bin/controlplane/etcd: package := go.etcd.io/etcd/server/v3
+bin/controlplane/kube-apiserver: package := k8s.io/kubernetes/cmd/kube-apiserver
+bin/controlplane/kubectl: package := k8s.io/kubernetes/cmd/kubectl
+$(CONTROL): test/controlplane/go.mod test/controlplane/go.sum
+	cd $(<D) && GOOS= GOARCH= CGO_ENABLED=0 $(GO) build -buildvcs=false -ldflags '-s -w' -o $(abspath $@) $(package)
 	@touch $@

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/cluster"
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
@@ -30,7 +31,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	guard()
-	harness.Main(m, harness.Plain)
+	harness.Main(m, harness.Plain, cluster.Stop)
 }
 
 // wanted skips a test that measures none of the lines that were asked for, and

@@ -28,17 +28,18 @@ const inside = "NODE_HEALER_TEST_INSIDE"
 
 // Main runs the tests of a package in a mount namespace of their own, so that
 // nothing they mount is ever seen by the machine, with the binaries that they
-// ask for, and fails when they leave anything behind. A TestMain calls it; it
-// does not return.
-func Main(m *testing.M, build Build) {
+// ask for, and fails when they leave anything behind. What the tests share is
+// ended by stop, before that is looked at. A TestMain calls it; it does not
+// return.
+func Main(m *testing.M, build Build, stop ...func()) {
 	faultfs.Main()
 	switch {
 	case os.Geteuid() != 0:
-		os.Exit(m.Run()) // every test skips, or fails in CI
+		os.Exit(run(m, stop)) // what needs root skips, or fails in CI
 	case os.Getenv(inside) == "":
 		os.Exit(enter())
 	}
-	os.Exit(runInside(m, build))
+	os.Exit(runInside(m, build, stop))
 }
 
 // enter runs this test binary again in a mount namespace of its own.
@@ -94,7 +95,7 @@ func orphans() string {
 	return strings.Join(names, ", ")
 }
 
-func runInside(m *testing.M, build Build) int {
+func runInside(m *testing.M, build Build, stop []func()) int {
 	dir, err := os.MkdirTemp("", "node-healer-bin-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -105,10 +106,19 @@ func runInside(m *testing.M, build Build) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	code := m.Run()
+	code := run(m, stop)
 	if left := leftovers(); left != "" && code == 0 {
 		fmt.Fprintln(os.Stderr, "the tests left behind:", left)
 		return 1
+	}
+	return code
+}
+
+// run runs the tests, and ends what they shared.
+func run(m *testing.M, stop []func()) int {
+	code := m.Run()
+	for _, end := range stop {
+		end()
 	}
 	return code
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
 
-func TestMain(m *testing.M) { harness.Main(m, harness.Faults) }
+func TestMain(m *testing.M) { harness.Main(m, harness.Faults, cluster.Stop) }

@@ -1,0 +1,52 @@
+package cluster
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// Namespace makes a namespace that no other test has. It stays: no controller
+// runs that would empty and remove it.
+func (c *Cluster) Namespace(tb testing.TB) string {
+	tb.Helper()
+	made, err := c.admin.CoreV1().Namespaces().Create(tb.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})
+	harness.Must(tb, err)
+	return made.Name
+}
+
+// Account makes sure that there is such a service account, and its namespace.
+// Both stay.
+func (c *Cluster) Account(tb testing.TB, namespace, name string) {
+	tb.Helper()
+	_, err := c.admin.CoreV1().Namespaces().Create(tb.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		harness.Must(tb, err)
+	}
+	_, err = c.admin.CoreV1().ServiceAccounts(namespace).Create(tb.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		harness.Must(tb, err)
+	}
+}
+
+// Grant allows something to a service account in the whole cluster, until the
+// test ends.
+func (c *Cluster) Grant(tb testing.TB, namespace, account string, rules ...rbacv1.PolicyRule) {
+	tb.Helper()
+	role := Create(tb, c, &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}, Rules: rules,
+	})
+	Create(tb, c, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}},
+	})
+}

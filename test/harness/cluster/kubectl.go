@@ -1,0 +1,44 @@
+package cluster
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// adminConfig is kubectl's file of the cluster.
+const adminConfig = "admin.kubeconfig"
+
+// Kubectl runs the real kubectl as administrator, fails the test when it fails,
+// and gives its output.
+func (c *Cluster) Kubectl(tb testing.TB, args ...string) string {
+	tb.Helper()
+	out, err := c.TryKubectl(args...)
+	if err != nil {
+		tb.Fatalf("kubectl %v: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+// TryKubectl is Kubectl for what may fail: `auth can-i` fails to say no.
+func (c *Cluster) TryKubectl(args ...string) (string, error) {
+	cmd := exec.Command(filepath.Join(c.programs, "kubectl"), args...)
+	// It caches what the API offers in its home.
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.file(adminConfig), "HOME="+c.dir)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// Apply applies manifests, a file or a directory for kustomize, whose path is
+// relative to the module: Apply(t, "deploy/daemonset"). They stay when the test
+// ends, because a namespace that is deleted is never gone here; applying them
+// again undoes what a test changed in them, and removes nothing.
+func (c *Cluster) Apply(tb testing.TB, manifests string) {
+	tb.Helper()
+	path, how := filepath.Join(moduleRoot(tb), manifests), "--filename="
+	if _, err := os.Stat(filepath.Join(path, "kustomization.yaml")); err == nil {
+		how = "--kustomize="
+	}
+	c.Kubectl(tb, "apply", "--server-side", "--force-conflicts", how+path)
+}
