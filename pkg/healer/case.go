@@ -2,6 +2,7 @@ package healer
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -132,12 +133,18 @@ type Step struct {
 	// Source is the superblock that the step brings to the place; the engine
 	// proves its identity against the record first.
 	Source host.Dev
+	// Writes is true for a step that writes to the device behind the place, or
+	// has the kernel do it: mount, remount, replay, repair.
+	Writes bool
 	// Refused says why the step must not run now; empty: it may.
 	Refused string
 	// Run acts. It calls still right before the place becomes usable and gives
 	// up, leaving a state from which the next call heals, when still fails.
 	Run func(ctx context.Context, still func(context.Context) error) error
 }
+
+// CanHeal is true for a reason that the step is for.
+func (s Step) CanHeal(r Reason) bool { return slices.Contains(s.Heals, r) }
 
 // Finding is what one provider says of a case.
 type Finding struct {
@@ -166,11 +173,15 @@ type Permit interface {
 	Leave(err error)
 }
 
-// Gate is asked once before each step.
+// Gate knows what is wanted of volumes on this node, and what is forbidden. Each
+// of its errors says why, by whose word, and what would change it.
 type Gate interface {
-	// Enter refuses with an error whose text says why and what would change it.
+	// Look is asked before a volume is looked at.
+	Look(ctx context.Context, v Volume) error
+	// Enter is asked once before each step.
 	Enter(ctx context.Context, d Diagnosis, s Step) (Permit, error)
 	// Write is asked before a write is tried at a place, which changes nothing
-	// that anybody sees, and writes to the device all the same.
-	Write(ctx context.Context, p Place) error
+	// that anybody sees, and writes all the same: to a disk, if onDisk is set,
+	// which another node may own by now.
+	Write(ctx context.Context, c Case, p Place, onDisk bool) error
 }

@@ -82,18 +82,21 @@ var onNoDisk = []string{
 
 // mayWrite says why no write must be tried.
 func (o *observation) mayWrite(ctx context.Context, p Place, sb host.Superblock) error {
-	if o.engine.cfg.CheckOnly {
+	switch {
+	case o.engine.cfg.CheckOnly:
 		return errCheckOnly
+	case o.checking:
+		return errAskedToCheck
 	}
 	if kind, _, _ := strings.Cut(sb.FSType, "."); slices.Contains(onNoDisk, kind) {
-		return nil // no disk that another node could own
+		return o.engine.cfg.Gate.Write(ctx, o.c, p, false) // no disk that another node could own
 	}
 	if sb = o.engine.identified(o.c, p.Dev()).Superblocks[p.Dev()]; sb.Device != nil && o.c.Record != nil {
 		if err := sameDevice(o.c.Record.Identity, sb); err != nil {
 			return err
 		}
 	}
-	return o.engine.cfg.Gate.Write(ctx, p)
+	return o.engine.cfg.Gate.Write(ctx, o.c, p, true)
 }
 
 // ErrorsCounted gives what a filesystem has counted, 0 where none does.

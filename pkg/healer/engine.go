@@ -119,6 +119,15 @@ func New(cfg Config) (*Engine, error) {
 // work has its own deadline, not the caller's: Heal goes on when ctx ends, and
 // until it returns the volume is busy for others.
 func (e *Engine) Heal(ctx context.Context, v Volume) (Report, error) {
+	return e.call(ctx, v, false)
+}
+
+// Check is Heal without a step and without a write: it only looks.
+func (e *Engine) Check(ctx context.Context, v Volume) (Report, error) {
+	return e.call(ctx, v, true)
+}
+
+func (e *Engine) call(ctx context.Context, v Volume, checking bool) (Report, error) {
 	keys := []key{pathKey(e.cfg.Node.RealPath(v.Path))}
 	if v.StagingPath != "" {
 		keys = append(keys, pathKey(e.cfg.Node.RealPath(v.StagingPath)))
@@ -136,7 +145,7 @@ func (e *Engine) Heal(ctx context.Context, v Volume) (Report, error) {
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.Timeout)
 	defer cancel()
 	defer context.AfterFunc(e.life, cancel)() //nolint:contextcheck // the engine outlives every caller
-	report, err := e.guarded(work, v, ticket)
+	report, err := e.guarded(work, v, ticket, checking)
 	e.free(ticket, report, err)
 	if ctx.Err() != nil {
 		klog.FromContext(work).Info("The work ended after its caller had left",
@@ -147,7 +156,7 @@ func (e *Engine) Heal(ctx context.Context, v Volume) (Report, error) {
 
 // guarded turns a panic into an error: it would otherwise end the server, and
 // with it the work on all other volumes.
-func (e *Engine) guarded(ctx context.Context, v Volume, t *ticket) (r Report, err error) {
+func (e *Engine) guarded(ctx context.Context, v Volume, t *ticket, checking bool) (r Report, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			// Only the runtime's own words: another value may hold a part of
@@ -161,7 +170,7 @@ func (e *Engine) guarded(ctx context.Context, v Volume, t *ticket) (r Report, er
 		}
 	}()
 	start := time.Now()
-	r, err = e.heal(ctx, v, t)
+	r, err = e.heal(ctx, v, t, checking)
 	r.Elapsed = time.Since(start)
 	return r, err
 }

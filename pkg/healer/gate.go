@@ -22,8 +22,14 @@ type WantedGate struct {
 	Standalone bool
 }
 
+// Look implements Gate.
+func (WantedGate) Look(context.Context, Volume) error { return nil }
+
 // Enter implements Gate.
 func (g WantedGate) Enter(_ context.Context, _ Diagnosis, s Step) (Permit, error) {
+	if s.Writes && !g.Standalone {
+		return nil, errors.New("there is no Kubernetes API to ask whether this node may still write to the device")
+	}
 	holder, err := g.Node.Holder(s.Place.PodUID, s.Source)
 	if err != nil {
 		return nil, fmt.Errorf("cannot tell whether the place is wanted: %w", err)
@@ -42,8 +48,8 @@ func (g WantedGate) Enter(_ context.Context, _ Diagnosis, s Step) (Permit, error
 
 // Write implements Gate: while a container uses the volume, its own writes go to
 // the device anyway.
-func (g WantedGate) Write(_ context.Context, p Place) error {
-	if g.Standalone {
+func (g WantedGate) Write(_ context.Context, _ Case, p Place, onDisk bool) error {
+	if g.Standalone || !onDisk {
 		return nil
 	}
 	holder, err := g.Node.Holder(p.PodUID, p.Dev())

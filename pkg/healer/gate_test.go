@@ -61,12 +61,12 @@ func TestWantedGateForAWrite(t *testing.T) {
 			w.pods["uid-a"] = tc.runs
 		}
 		g := WantedGate{Node: w, Standalone: tc.standalone}
-		if err := g.Write(context.Background(), tc.place); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+		if err := g.Write(context.Background(), Case{}, tc.place, true); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
 	}
 	blind := errors.New("no procfs")
-	if err := (WantedGate{Node: noHolders{blind}}).Write(context.Background(), place); !errors.Is(err, blind) {
+	if err := (WantedGate{Node: noHolders{blind}}).Write(context.Background(), Case{}, place, true); !errors.Is(err, blind) {
 		t.Errorf("nobody can tell: %v", err)
 	}
 }

@@ -92,7 +92,8 @@ type notebook struct {
 	after   []AuditEntry
 	broken  error // what writing the audit log gives
 	refuse  error // what the gate says
-	noWrite error // what the gate says to a write
+	noWrite error // what the gate says to a write on a disk
+	noLook  error // what the gate says to a look
 	still   error // what a permit says
 	entered int
 	left    []error
@@ -127,9 +128,15 @@ func (n *notebook) Enter(context.Context, Diagnosis, Step) (Permit, error) {
 	n.entered++
 	return n, nil
 }
-func (n *notebook) Write(context.Context, Place) error { return n.noWrite }
-func (n *notebook) Still(context.Context) error        { return n.still }
-func (n *notebook) Leave(err error)                    { n.left = append(n.left, err) }
+func (n *notebook) Look(context.Context, Volume) error { return n.noLook }
+func (n *notebook) Write(_ context.Context, _ Case, _ Place, onDisk bool) error {
+	if !onDisk {
+		return nil
+	}
+	return n.noWrite
+}
+func (n *notebook) Still(context.Context) error { return n.still }
+func (n *notebook) Leave(err error)             { n.left = append(n.left, err) }
 
 // bench is an engine with everything around it.
 type bench struct {

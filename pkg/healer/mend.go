@@ -16,15 +16,18 @@ import (
 
 // heal observes, diagnoses and mends until the volume is healthy or nothing is
 // left to offer.
-func (e *Engine) heal(ctx context.Context, v Volume, t *ticket) (Report, error) {
-	report := Report{Volume: v}
+func (e *Engine) heal(ctx context.Context, v Volume, t *ticket, checking bool) (Report, error) {
+	report := Report{Volume: v, Checked: checking}
+	if err := e.cfg.Gate.Look(ctx, v); err != nil {
+		return report, Failed("the volume was not looked at", err)
+	}
 	tried := map[string]bool{}
 	// halted: a stuck worker may still act, and nobody acts beside it.
 	halted := false
 	refused := map[string]Refusal{}
 	// It ends: every step runs at most once per place.
 	for first := true; ; first = false {
-		c, err := e.observe(ctx, v, t)
+		c, err := e.observe(ctx, v, t, checking)
 		if err != nil {
 			return report, err
 		}
@@ -43,7 +46,7 @@ func (e *Engine) heal(ctx context.Context, v Volume, t *ticket) (Report, error) 
 			break
 		}
 		tried[step.key()] = true
-		permit, err := e.admit(ctx, d, step, t)
+		permit, err := e.admit(ctx, d, step, t, checking)
 		if KindOf(err) == KindBusy {
 			return report, err
 		}
@@ -56,7 +59,9 @@ func (e *Engine) heal(ctx context.Context, v Volume, t *ticket) (Report, error) 
 		halted = halted || len(stillRunning(o.Err)) > 0
 	}
 	report.Refused = inOrder(refused, report.Steps)
-	e.whoHolds(ctx, &report)
+	if !checking { // it costs a walk through all processes
+		e.whoHolds(ctx, &report)
+	}
 	return report, nil
 }
 
@@ -78,18 +83,23 @@ func pick(d Diagnosis, tried map[string]bool) (best Step, found bool) {
 
 func (d Diagnosis) needs(s Step) bool {
 	return slices.ContainsFunc(d.Conditions, func(c Condition) bool {
-		return c.Acute && c.Place == s.Place.Path && slices.Contains(s.Heals, c.Reason)
+		return c.Acute && c.Place == s.Place.Path && s.CanHeal(c.Reason)
 	})
 }
 
-var errCheckOnly = errors.New("the server only checks (--mode=check)")
+var (
+	errCheckOnly    = errors.New("the server only checks (--mode=check)")
+	errAskedToCheck = errors.New("the caller asked for a check, not to heal")
+)
 
 // admit proves identity and asks the gate. Its error says why the step must not
 // run; it is a busy one when another volume on the same filesystem is healed.
-func (e *Engine) admit(ctx context.Context, d Diagnosis, s Step, t *ticket) (Permit, error) {
+func (e *Engine) admit(ctx context.Context, d Diagnosis, s Step, t *ticket, checking bool) (Permit, error) {
 	switch {
 	case e.cfg.CheckOnly:
 		return nil, errCheckOnly
+	case checking:
+		return nil, errAskedToCheck
 	case e.isClosing():
 		return nil, errors.New("the server is shutting down")
 	}
@@ -140,7 +150,7 @@ func (e *Engine) run(ctx context.Context, c Case, s Step, permit Permit) (o Outc
 			klog.FromContext(ctx).Error(err, "Cannot write the audit log after an operation", "step", s.Name)
 		}
 	}()
-	o.Err = s.Run(ctx, permit.Still)
+	o.Err = explainStep(s, s.Run(ctx, permit.Still))
 	return o
 }
 

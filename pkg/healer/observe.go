@@ -22,7 +22,7 @@ var errMoved = errors.New("the mounts of the volume changed while they were look
 
 // observe finds the volume's places and asks each of its superblocks once. An
 // absent mount is believed only when the mount table, read anew, shows the same.
-func (e *Engine) observe(ctx context.Context, v Volume, t *ticket) (Case, error) {
+func (e *Engine) observe(ctx context.Context, v Volume, t *ticket, checking bool) (Case, error) {
 	doubted := map[string]bool{}
 	err := errMoved
 	for pass := range maxObservations {
@@ -30,6 +30,7 @@ func (e *Engine) observe(ctx context.Context, v Volume, t *ticket) (Case, error)
 		if o, err = e.newObservation(v, pass > 0); err != nil {
 			return Case{}, err
 		}
+		o.checking = checking
 		if err = o.run(ctx, t); errors.Is(err, errMoved) {
 			continue
 		} else if err != nil {
@@ -65,6 +66,8 @@ type observation struct {
 	table  host.Table
 	// bare is true while the table only serves to find mounts.
 	bare bool
+	// checking is true when the caller wants to know, and nothing else.
+	checking bool
 	// moved is true once a mount was not found where the table has it.
 	moved bool
 	c     Case
@@ -277,7 +280,9 @@ func (o *observation) ask(ctx context.Context, g *group) {
 		top, mounted := p.Top()
 		q.Paths = append(q.Paths, host.Ask{Path: p.Path, VolData: p.Layout.VolData, Mounted: mounted && top.Path == p.Path})
 	}
-	g.sight, g.err = o.node.Look(ctx, q)
+	if g.sight, g.err = o.node.Look(ctx, q); g.err == nil && g.probe != nil {
+		g.err = explainLook(g.probe.Path, g.sight.Answer)
+	}
 }
 
 // take notes a group's answer in the case.

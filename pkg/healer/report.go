@@ -22,6 +22,8 @@ const (
 // their outcomes, the diagnosis after.
 type Report struct {
 	Volume Volume
+	// Checked is true when no step was to run at all.
+	Checked bool
 	// Driver is the CSI driver that the volume belongs to, as kubelet's files
 	// name it.
 	Driver string
