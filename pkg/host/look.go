@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/csi-addons/node-healer/pkg/touch"
 	"github.com/csi-addons/node-healer/pkg/worker"
@@ -63,10 +64,10 @@ func (n *Node) Look(ctx context.Context, q Question) (Sight, error) {
 	if sight, recent := n.recent.of(q); recent && slices.Contains(inMemory, q.Probe.FSType) {
 		return sight, nil // the mount table was asked just now, and there is nothing behind it
 	}
-	s := storageOf(*q.Probe)
+	s, called := storageOf(*q.Probe), time.Now()
 	at, first := n.probes.join(s, *q.Probe)
 	for !first {
-		if sight, shared, err := n.share(ctx, q, at); shared {
+		if sight, shared, err := n.share(ctx, q, at, called); shared {
 			return sight, err
 		}
 		at, first = n.probes.join(s, *q.Probe)
@@ -88,6 +89,7 @@ func (n *Node) askFirst(ctx context.Context, q Question, at *probing) (sight Sig
 // ask has a worker touch the superblock and look at the paths. An errno counts
 // when a second probe gives one too.
 func (n *Node) ask(ctx context.Context, q Question) (Sight, error) {
+	began := time.Now()
 	last, recent := n.recent.of(q)
 	count, stop := n.countWaiting(ctx, *q.Probe)
 	defer stop()
@@ -137,7 +139,7 @@ func (n *Node) ask(ctx context.Context, q Question) (Sight, error) {
 	if whole.UUID {
 		n.uuids.keep(*q.Probe, sight.UUID)
 	}
-	n.recent.keep(q, sight)
+	n.recent.keep(q, sight, began)
 	return sight, nil
 }
 
@@ -148,9 +150,9 @@ func (n *Node) answer(m Mount, a touch.ProbeAnswer) Answer {
 
 // share waits for a probe that somebody else asked for. Its silence is everybody's;
 // another answer is shared by those who asked the same, unless what was met was
-// something else. shared is false for who
+// something else, or it is older than a kept one would be. shared is false for who
 // has to ask now.
-func (n *Node) share(ctx context.Context, q Question, at *probing) (_ Sight, shared bool, _ error) {
+func (n *Node) share(ctx context.Context, q Question, at *probing, called time.Time) (_ Sight, shared bool, _ error) {
 	// As long as the one who asks may take: for two probes and for their workers.
 	call, cancel := context.WithTimeout(ctx, 4*n.cfg.ProbeTimeout)
 	defer cancel()
@@ -164,7 +166,7 @@ func (n *Node) share(ctx context.Context, q Question, at *probing) (_ Sight, sha
 	case found.Answer.Silent:
 		sight, err := n.silence(ctx, q, found)
 		return sight, true, err
-	case !found.Answer.Asked || found.Changed || !sameView(at.of, *q.Probe):
+	case !found.Answer.Asked || found.Changed || !sameView(at.of, *q.Probe) || called.Sub(at.began) >= recently:
 		return Sight{}, false, nil
 	}
 	looked, err := n.lookAt(ctx, q)

@@ -3,6 +3,7 @@ package host
 import (
 	"errors"
 	"sync"
+	"time"
 )
 
 // probes keeps at most one worker at each storage. Callers that come while one
@@ -46,8 +47,9 @@ func sameView(a, b Mount) bool {
 // probing is one probe under way.
 type probing struct {
 	// of is the mount that is looked at; the zero value for a write.
-	of   Mount
-	done chan struct{}
+	of    Mount
+	began time.Time
+	done  chan struct{}
 	// What it found, once done; without paths.
 	found Sight
 	// ended closes when a worker ends that outlived its deadline; nil when there
@@ -70,7 +72,7 @@ func (p *probes) join(s storage, of Mount) (at *probing, first bool) {
 	if p.under == nil {
 		p.under, p.slow = map[storage]*probing{}, map[storage]lateness{}
 	}
-	at = &probing{of: of, done: make(chan struct{})}
+	at = &probing{of: of, began: time.Now(), done: make(chan struct{})}
 	p.under[s] = at
 	return at, true
 }

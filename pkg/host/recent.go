@@ -46,8 +46,9 @@ func (r *recentLooks) of(q Question) (Sight, bool) {
 	return look.sight, true
 }
 
-// keep notes a look at mount points that found nothing wrong.
-func (r *recentLooks) keep(q Question, s Sight) {
+// keep notes a look at mount points that found nothing wrong. It is as old as its
+// first system call may be, which is not when it ended: a device may take long.
+func (r *recentLooks) keep(q Question, s Sight, began time.Time) {
 	fit := slices.Contains(inMemory, q.Probe.FSType) || slices.Contains(onOneDevice, q.Probe.FSType) && s.Opened.Open
 	elsewhere := slices.ContainsFunc(q.Paths, func(a Ask) bool { return !a.Mounted })
 	if q.Probe.ID == 0 || !fit || elsewhere || s.Kind != KindDirectory || s.Answer.Errno != 0 {
@@ -58,5 +59,5 @@ func (r *recentLooks) keep(q Question, s Sight) {
 	if r.known == nil || len(r.known) >= maxRecent {
 		r.known = map[uint64]recentLook{}
 	}
-	r.known[q.Probe.ID] = recentLook{at: time.Now(), paths: q.Paths, sight: s}
+	r.known[q.Probe.ID] = recentLook{at: began, paths: q.Paths, sight: s}
 }

@@ -3,6 +3,7 @@ package host
 import (
 	"syscall"
 	"testing"
+	"time"
 )
 
 func TestRecentLooks(t *testing.T) {
@@ -35,7 +36,7 @@ func TestRecentLooks(t *testing.T) {
 	} {
 		var r recentLooks
 		q := Question{Probe: &tc.of, Paths: tc.paths}
-		r.keep(q, tc.sight)
+		r.keep(q, tc.sight, time.Now())
 		if s, recent := r.of(q); recent != tc.kept || recent && s.UUID != "u" {
 			t.Errorf("%s: %v, %+v", name, recent, s)
 		}
@@ -47,10 +48,7 @@ func TestRecentLooks(t *testing.T) {
 		if _, recent := r.of(Question{Probe: &tc.of, Paths: append([]Ask{{Path: "/x", Mounted: true}}, tc.paths...)}); recent {
 			t.Errorf("%s: taken for one at other places", name)
 		}
-		if look, kept := r.known[tc.of.ID]; kept {
-			look.at = look.at.Add(-recently)
-			r.known[tc.of.ID] = look
-		}
+		r.keep(q, tc.sight, time.Now().Add(-recently))
 		if _, recent := r.of(q); recent {
 			t.Errorf("%s: good for ever", name)
 		}
@@ -61,7 +59,7 @@ func TestRecentLooksAreBounded(t *testing.T) {
 	var r recentLooks
 	for i := range uint64(2*maxRecent + 1) {
 		m := Mount{ID: i + 1, FSType: "tmpfs"}
-		r.keep(Question{Probe: &m}, Sight{Kind: KindDirectory})
+		r.keep(Question{Probe: &m}, Sight{Kind: KindDirectory}, time.Now())
 		if len(r.known) > maxRecent {
 			t.Fatalf("%d are kept", len(r.known))
 		}

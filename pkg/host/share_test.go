@@ -23,11 +23,12 @@ func topAt(t *testing.T, n *Node, path string) Mount {
 	return stack[0]
 }
 
-// beside makes a Look while another probe of the same storage is under way,
-// which then ends with what it found.
-func beside(t *testing.T, n *Node, m, of Mount, found Sight, err error) Sight {
+// beside makes a Look while another probe of the same storage is under way, for
+// as long as it says, which then ends with what it found.
+func beside(t *testing.T, n *Node, m, of Mount, found Sight, err error, since time.Duration) Sight {
 	t.Helper()
 	at := under(t, &n.probes, of)
+	at.began = at.began.Add(-since)
 	type answer struct {
 		sight Sight
 		err   error
@@ -73,7 +74,7 @@ func TestAnswerIsShared(t *testing.T) {
 			put(t, root+"/m")
 			t.Cleanup(func() { done(t, syscall.Unmount(root+"/m", 0)) })
 			m := topAt(t, n, root+"/m")
-			s := beside(t, n, m, tc.of(m), tc.found, tc.err)
+			s := beside(t, n, m, tc.of(m), tc.found, tc.err, 0)
 			theirs := s.UUID == "theirs" || slices.Equal(s.Answer.Waits, []string{"f"})
 			if theirs != tc.shared || !s.Answer.Asked || !tc.shared && (s.Answer.Errno != 0 || s.Kind != KindDirectory || s.Space.Blocks == 0) {
 				t.Errorf("shared %v: %+v", theirs, s)
@@ -82,6 +83,23 @@ func TestAnswerIsShared(t *testing.T) {
 				t.Errorf("%+v", s)
 			}
 		})
+	}
+}
+
+// What a probe met that began long before the call is old news by the time it
+// ends. That it got no answer is news.
+func TestOldAnswerIsNotShared(t *testing.T) {
+	realKernel(t)
+	n, root := newNode(t)
+	put(t, root+"/m")
+	t.Cleanup(func() { done(t, syscall.Unmount(root+"/m", 0)) })
+	m := topAt(t, n, root+"/m")
+	silence := Sight{Answer: Answer{Asked: true, Silent: true}}
+	if s := beside(t, n, m, m, silence, worker.ErrSilent, recently); !s.Answer.Silent {
+		t.Errorf("silence: %+v", s)
+	}
+	if s := beside(t, n, m, m, Sight{UUID: "theirs", Answer: Answer{Asked: true}}, nil, recently); s.UUID == "theirs" || s.Space.Blocks == 0 {
+		t.Errorf("an answer: %+v", s)
 	}
 }
 

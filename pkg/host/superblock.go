@@ -53,10 +53,13 @@ func StateOf(m Mount) Superblock {
 }
 
 // Space is how much is left on a filesystem, in its own blocks; all zero when
-// it does not say.
+// it does not say. It was read during the look, or less than a second before.
 type Space struct {
-	// Blocks are all there are, Available those for an unprivileged writer.
-	Blocks, Available uint64
+	// BlockSize is what blocks are counted in, in bytes.
+	BlockSize uint64
+	// Blocks are all there are, Free those that hold nothing, Available those of
+	// them for an unprivileged writer.
+	Blocks, Free, Available uint64
 	// Files are all the inodes that there can be.
 	Files, FreeFiles uint64
 }

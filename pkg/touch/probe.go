@@ -66,9 +66,12 @@ type ProbeAnswer struct {
 // Space is what a filesystem says of itself (statfs(2)); all zero when it says
 // nothing.
 type Space struct {
-	// Blocks are all there are, Available those for an unprivileged writer.
-	Blocks, Available uint64
-	Files, FreeFiles  uint64
+	// BlockSize is what blocks are counted in, in bytes.
+	BlockSize uint64
+	// Blocks are all there are, Free those that hold nothing, Available those of
+	// them for an unprivileged writer.
+	Blocks, Free, Available uint64
+	Files, FreeFiles        uint64
 }
 
 // probe touches a detached clone of the mount and not the mount itself, so
@@ -207,7 +210,13 @@ func spaceOf(fd int) Space {
 	if _, err := retryEINTR(func() (int, error) { return 0, unix.Fstatfs(fd, &st) }); err != nil {
 		return Space{}
 	}
-	return Space{Blocks: st.Blocks, Available: st.Bavail, Files: st.Files, FreeFiles: st.Ffree}
+	s := Space{Blocks: st.Blocks, Free: st.Bfree, Available: st.Bavail, Files: st.Files, FreeFiles: st.Ffree}
+	if s.Blocks > 0 {
+		// Not f_bsize: that is how much is best read at once, as a daemon or a
+		// server likes it.
+		s.BlockSize = uint64(max(st.Frsize, 0))
+	}
+	return s
 }
 
 // seeSource looks at the device node that a mount names, without opening it.

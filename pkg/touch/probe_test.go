@@ -23,8 +23,10 @@ func TestSpace(t *testing.T) {
 			v := newVolume(t, fs)
 			var st unix.Statfs_t
 			must(t, unix.Statfs(v.path, &st))
-			want := Space{Blocks: st.Blocks, Available: st.Bavail, Files: st.Files, FreeFiles: st.Ffree}
-			if got := spaceAt(t, v.path); got != want || got.Available == 0 || (got.Files == 0) != (fs == "btrfs") {
+			want := Space{
+				BlockSize: uint64(st.Frsize), Blocks: st.Blocks, Free: st.Bfree, Available: st.Bavail, Files: st.Files, FreeFiles: st.Ffree,
+			}
+			if got := spaceAt(t, v.path); got != want || got.BlockSize == 0 || got.Available == 0 || (got.Files == 0) != (fs == "btrfs") {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 			if a := probe(ProbeQuery{Path: v.path}); a.Space != (Space{}) {
