@@ -1,0 +1,245 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+const ours = "system:serviceaccount:csi-addons-node-healer:node-healer"
+
+// forbidden is what kube-apiserver 1.37 answers.
+func forbidden(resource, group, name, text string) error {
+	return apierrors.NewForbidden(schema.GroupResource{Group: group, Resource: resource}, name, errors.New(text))
+}
+
+func TestExplainDenials(t *testing.T) {
+	for name, tc := range map[string]struct {
+		account string
+		err     error
+		says    []string
+		not     []string
+	}{
+		"everywhere": {
+			ours,
+			forbidden("pods", "", "", `User "`+ours+`" cannot list resource "pods" in API group "" at the cluster scope`),
+			[]string{
+				"list pods at the cluster scope: denied (403)",
+				`{apiGroups: [""], resources: [pods], verbs: [list]} in a ClusterRole`,
+				"kubectl auth can-i list pods --as=" + ours + " -A. ",
+				"Fix: kubectl apply -k deploy/daemonset",
+			},
+			nil,
+		},
+		"in our namespace": {
+			ours,
+			forbidden("configmaps", "", "node-healer", `User "`+ours+`" cannot watch resource "configmaps" in API group "" in the namespace "csi-addons-node-healer"`),
+			[]string{
+				"watch configmaps in namespace csi-addons-node-healer: denied",
+				`resources: [configmaps], verbs: [watch]} in a Role`,
+				// The rule names the one ConfigMap: without its name the answer is no.
+				"kubectl auth can-i watch configmaps/node-healer --as=" + ours + " -n csi-addons-node-healer. ",
+			},
+			[]string{"ClusterRole"},
+		},
+		"in another one": {
+			ours,
+			forbidden("events", "", "", `User "`+ours+`" cannot create resource "events" in API group "" in the namespace "shop"`),
+			[]string{"create events in namespace shop", "in a ClusterRole", "can-i create events --as=" + ours + " -n shop. "},
+			nil,
+		},
+		"a subresource": {
+			ours,
+			forbidden("persistentvolumeclaims", "", "data", `User "`+ours+`" cannot patch resource "persistentvolumeclaims/status" in API group "" in the namespace "shop"`),
+			[]string{
+				"patch persistentvolumeclaims/status in namespace shop",
+				"resources: [persistentvolumeclaims/status]",
+				"can-i patch persistentvolumeclaims/data --subresource=status --as=",
+			},
+			nil,
+		},
+		"a group": {
+			ours,
+			forbidden("volumeattachments", "storage.k8s.io", "csi-1", `User "`+ours+`" cannot get resource "volumeattachments" in API group "storage.k8s.io" at the cluster scope`),
+			[]string{
+				"get volumeattachments.storage.k8s.io at the cluster scope",
+				"{apiGroups: [storage.k8s.io], resources: [volumeattachments], verbs: [get]}",
+				"can-i get volumeattachments.storage.k8s.io/csi-1 --as=" + ours + " -A",
+			},
+			nil,
+		},
+		"the verb that is missing, not the one that was sent": {
+			ours,
+			forbidden("pods", "", "x", `User "`+ours+`" cannot patch resource "pods" in API group "" in the namespace "shop"`),
+			[]string{"patch pods in namespace shop", "verbs: [patch]"},
+			nil,
+		},
+		"whom the API saw, not whom we think we are": {
+			ours,
+			forbidden("pods", "", "", `User "system:node:n1" cannot list resource "pods" in API group "" at the cluster scope`),
+			[]string{"--as=system:node:n1 "},
+			[]string{ours},
+		},
+		"we do not know who we are": {
+			"",
+			forbidden("pods", "", "", `User "`+ours+`" cannot list resource "pods" in API group "" at the cluster scope`),
+			[]string{"--as=" + ours},
+			nil,
+		},
+		"the API does not tell": {
+			ours,
+			forbidden("pods", "", "", `User "" cannot list resource "pods" in API group "" at the cluster scope`),
+			[]string{"--as=" + ours},
+			nil,
+		},
+		"a name that a shell would take apart": {
+			ours,
+			forbidden("pods", "", "", `User "eve; reboot" cannot list resource "pods" in API group "" at the cluster scope`),
+			[]string{"--as=" + ours},
+			[]string{"reboot"},
+		},
+		"nobody knows": {
+			"",
+			forbidden("pods", "", "", `User "" cannot list resource "pods" in API group "" at the cluster scope`),
+			[]string{"--as=system:serviceaccount:NAMESPACE:NAME"},
+			nil,
+		},
+		"a role that is gone": {
+			ours,
+			forbidden("pods", "", "", `User "`+ours+`" cannot list resource "pods" in API group "" at the cluster scope: RBAC: clusterrole.rbac.authorization.k8s.io "node-healer" not found`),
+			[]string{`The API adds: RBAC: clusterrole.rbac.authorization.k8s.io "node-healer" not found`},
+			nil,
+		},
+		"no token": {
+			ours,
+			forbidden("pods", "", "", `User "system:anonymous" cannot list resource "pods" in API group "" at the cluster scope`),
+			[]string{"list pods at the cluster scope", "carried no token", "automountServiceAccountToken", "Fix: "},
+			[]string{"--as="},
+		},
+		"wrapped by a reflector": {
+			ours,
+			fmt.Errorf("failed to list *v1.Pod: %w", forbidden("pods", "", "", `User "`+ours+`" cannot list resource "pods" in API group "" at the cluster scope`)),
+			[]string{"list pods at the cluster scope: denied", "can-i list pods"},
+			nil,
+		},
+		"an event of a watch": {
+			ours,
+			apierrors.FromObject(status(forbidden("pods", "", "", `User "`+ours+`" cannot watch resource "pods" in API group "" at the cluster scope`))),
+			[]string{"watch pods at the cluster scope: denied", "can-i watch pods"},
+			nil,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &Client{account: tc.account}
+			err := c.explain(request{Verb: "get", Resource: "pods"}, tc.err)
+			expectText(t, err, tc.says, tc.not)
+			if at := strings.Index(err.Error(), ". Missing: "); at < 0 || at > 240 {
+				t.Errorf("what is sure to be told ends at byte %d of %v", at, err)
+			}
+			if !apierrors.IsForbidden(err) || !errors.Is(err, tc.err) {
+				t.Errorf("the original is out of reach of %v", err)
+			}
+			if again := c.explain(request{Verb: "list", Resource: "nodes"}, fmt.Errorf("failed to list: %w", err)); strings.Count(again.Error(), "Check:") != 1 {
+				t.Errorf("explained twice: %v", again)
+			}
+		})
+	}
+}
+
+func status(err error) runtime.Object {
+	var answer apierrors.APIStatus
+	errors.As(err, &answer)
+	s := answer.Status()
+	return &s
+}
+
+func TestExplainUnauthenticated(t *testing.T) {
+	for account, says := range map[string]string{
+		ours: "kubectl get serviceaccount node-healer -n csi-addons-node-healer",
+		"":   "that this pod's service account exists",
+		"system:serviceaccount:n:" + strings.Repeat("x", 253): "that this pod's service account exists",
+	} {
+		c := &Client{account: account}
+		for _, sent := range []error{apierrors.NewUnauthorized("Unauthorized"), apierrors.FromObject(status(apierrors.NewUnauthorized("Unauthorized")))} {
+			err := c.explain(request{Verb: "watch", Resource: "pods"}, sent)
+			expectText(t, err, []string{"watch pods: not authenticated (401)", "expired", "audience", "clock", says, "Fix: "}, nil)
+			if !apierrors.IsUnauthorized(err) {
+				t.Errorf("the original is out of reach of %v", err)
+			}
+		}
+	}
+}
+
+// TestExplainOthers gives errors that are none of ours to explain: their own
+// text says more.
+func TestExplainOthers(t *testing.T) {
+	c := &Client{account: ours}
+	plainErr := errors.New("dial tcp 10.96.0.1:443: connect: connection refused")
+	for name, tc := range map[string]struct {
+		err  error
+		says string
+	}{
+		"no answer at all":   {plainErr, "get pods in namespace shop: dial tcp 10.96.0.1:443: connect: connection refused"},
+		"not found":          {apierrors.NewNotFound(corev1.Resource("pods"), "x"), `get pods in namespace shop: pods "x" not found`},
+		"an admission rule":  {forbidden("pods", "", "x", `violates PodSecurity "restricted:latest": privileged`), `get pods in namespace shop: pods "x" is forbidden: violates PodSecurity "restricted:latest": privileged`},
+		"a quota":            {forbidden("pods", "", "x", "exceeded quota: q"), "exceeded quota: q"},
+		"a proxy before it":  {apierrors.NewGenericServerResponse(http.StatusForbidden, "get", corev1.Resource("pods"), "x", "<html>no</html>", 0, false), "<html>no</html>"},
+		"a path, no kind":    {forbidden("", "", "", `User "`+ours+`" cannot get path "/healthz"`), `cannot get path "/healthz"`},
+		"text that looks so": {forbidden("pods", "", "", `User "a" cannot list resource "p; ls" in API group "" at the cluster scope`), "p; ls"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := c.explain(request{Verb: "get", Resource: "pods", Namespace: "shop", Name: "x"}, tc.err)
+			expectText(t, err, []string{tc.says}, []string{"can-i", "Fix:"})
+			if !errors.Is(err, tc.err) {
+				t.Errorf("the original is out of reach of %v", err)
+			}
+		})
+	}
+	if err := c.explain(request{Verb: "get", Resource: "pods"}, nil); err != nil {
+		t.Errorf("nothing went wrong, and yet: %v", err)
+	}
+}
+
+// TestExplainBounds lets the API say more than fits, and what no log should get.
+func TestExplainBounds(t *testing.T) {
+	longest := "system:serviceaccount:" + strings.Repeat("n", 63) + ":" + strings.Repeat("a", 253)
+	const denied = `" cannot list resource "csiaddonsnodes" in API group "csiaddons.openshift.io" in the namespace "`
+	for name, err := range map[string]error{
+		"a long account":   forbidden("csiaddonsnodes", "csiaddons.openshift.io", strings.Repeat("o", 253), `User "`+longest+denied+strings.Repeat("n", 63)+`"`),
+		"a long addition":  forbidden("csiaddonsnodes", "csiaddons.openshift.io", "", `User "`+ours+denied+`x": `+strings.Repeat("why ", 1000)),
+		"lines":            forbidden("csiaddonsnodes", "csiaddons.openshift.io", "", `User "`+ours+denied+"x\": one\ntwo\x1b[31m"),
+		"long, not ours":   forbidden("pods", "", "x", strings.Repeat("ä\n", 1000)),
+		"long and no text": apierrors.NewUnauthorized(strings.Repeat("x\r\n", 1000)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			expectText(t, (&Client{account: longest}).explain(request{Verb: "list", Resource: "pods"}, err), nil, nil)
+		})
+	}
+	err := (&Client{}).explain(request{}, forbidden("pods", "", strings.Repeat("o", 253), `User "`+longest+`" cannot get resource "pods" in API group "" in the namespace "shop"`))
+	expectText(t, err, []string{"can-i get pods", "-n shop", "Fix: kubectl apply"}, nil)
+}
+
+func expectText(t *testing.T, err error, has, not []string) {
+	t.Helper()
+	text := err.Error()
+	if len(text) >= 500 || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' }) {
+		t.Errorf("%d bytes: %q", len(text), text)
+	}
+	for _, h := range has {
+		if !strings.Contains(text, h) {
+			t.Errorf("%q lacks %q", text, h)
+		}
+	}
+	for _, n := range not {
+		if strings.Contains(text, n) {
+			t.Errorf("%q has %q", text, n)
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package kube
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// registrationFlag is how the node-driver-registrar, which stands beside nearly
+// every CSI driver, is told where kubelet finds the driver's socket.
+const registrationFlag = "kubelet-registration-path="
+
+// drivers knows since when a CSI driver's own pod on this node is not ready: it
+// may be about to mend its volumes itself, and a rollout is no time to heal.
+type drivers struct {
+	mu   sync.Mutex
+	seen map[string]presence
+}
+
+// presence of a driver that was seen on this node; it stays when its pods are
+// gone.
+type presence struct {
+	ready bool
+	since time.Time
+}
+
+// readDrivers looks at all pods after one of them, or the settings, changed. It looks under the
+// lock: of two that look at once, the one that saw less must not have the last
+// word.
+func (c *Cluster) readDrivers() {
+	c.drivers.mu.Lock()
+	defer c.drivers.mu.Unlock()
+	daemonSets := c.rules().daemonSets
+	now := map[string]bool{}
+	for _, o := range c.pods.informer.GetIndexer().List() {
+		pod, ok := o.(*corev1.Pod)
+		if !ok || !ownedByDaemonSet(pod) {
+			continue
+		}
+		for _, name := range driversOf(pod, daemonSets) {
+			now[name] = now[name] || isReady(pod)
+		}
+	}
+	c.drivers.note(now, time.Now())
+}
+
+// note is called with the lock held.
+func (d *drivers) note(now map[string]bool, at time.Time) {
+	if d.seen == nil {
+		d.seen = map[string]presence{}
+	}
+	for name := range d.seen {
+		if _, here := now[name]; !here {
+			now[name] = false // between two pods of a rollout
+		}
+	}
+	for name, ready := range now {
+		if before, known := d.seen[name]; !known || before.ready != ready {
+			d.seen[name] = presence{ready: ready, since: at}
+		}
+	}
+}
+
+// driverAway looks at the pods as they are now: the last change may not have
+// been handled yet.
+func (c *Cluster) driverAway(driver string) error {
+	c.readDrivers()
+	return c.drivers.away(driver, c.cfg.DriverGrace)
+}
+
+// away says why heals wait for a driver; nil: they do not, or no longer.
+func (d *drivers) away(driver string, grace time.Duration) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p, known := d.seen[driver]
+	if waits := time.Since(p.since); known && !p.ready && waits < grace {
+		return fmt.Errorf("the pod of driver %s on this node has not been ready for %s, and heals wait up to %s for it (--driver-grace)",
+			driver, waits.Round(time.Second), grace)
+	}
+	return nil
+}
+
+func isReady(p *corev1.Pod) bool {
+	return p.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// driversOf names the CSI drivers whose pod this is: by the settings, else by
+// the directory plugins/<driver> of kubelet's that it mounts or registers.
+func driversOf(p *corev1.Pod, daemonSets map[string]string) []string {
+	var names []string
+	owner := metav1.GetControllerOf(p)
+	for driver, daemonSet := range daemonSets {
+		if owner != nil && daemonSet == p.Namespace+"/"+owner.Name {
+			names = append(names, driver)
+		}
+	}
+	for _, v := range p.Spec.Volumes {
+		if v.HostPath != nil && path.Base(path.Dir(path.Clean(v.HostPath.Path))) == "plugins" {
+			names = append(names, path.Base(path.Clean(v.HostPath.Path)))
+		}
+	}
+	for _, c := range p.Spec.Containers {
+		for _, arg := range c.Args {
+			if _, socket, found := strings.Cut(arg, registrationFlag); found {
+				socket, _, _ = strings.Cut(socket, " ") // in a shell's command line more follows
+				names = append(names, path.Base(path.Dir(socket)))
+			}
+		}
+	}
+	// Whose pods are named by the settings, no directory name claims.
+	return slices.DeleteFunc(names, func(driver string) bool {
+		daemonSet, named := daemonSets[driver]
+		return named && (owner == nil || daemonSet != p.Namespace+"/"+owner.Name)
+	})
+}
+
+// drained says that the node is being emptied: cordoned, with pods that are
+// going. Those of DaemonSets do not count; a drain leaves them.
+func (c *Cluster) drained() error {
+	node, known := one[*corev1.Node](c.node, c.cfg.Node)
+	if !known || !node.Spec.Unschedulable {
+		return nil
+	}
+	for _, o := range c.pods.informer.GetIndexer().List() {
+		if pod, ok := o.(*corev1.Pod); ok && pod.DeletionTimestamp != nil && !ownedByDaemonSet(pod) {
+			return fmt.Errorf("the node is being drained: it is cordoned, and pod %s/%s is terminating", pod.Namespace, pod.Name)
+		}
+	}
+	return nil
+}

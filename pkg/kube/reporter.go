@@ -1,0 +1,116 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// maxVolumes is how many volumes the reporter remembers. More than a node has:
+// what is forgotten is said once more.
+const maxVolumes = 2048
+
+// Subjects are the objects that a volume is reported on.
+type Subjects struct {
+	// Claim is nil when the volume has none, as one that a pod spells out.
+	Claim *corev1.ObjectReference
+	// Pods are those on this node that use the volume.
+	Pods []corev1.ObjectReference
+}
+
+// ReporterConfig is what a Reporter needs to know.
+type ReporterConfig struct {
+	// Node is this node's name.
+	Node string
+	// NodeUID is false as long as the API has not said it.
+	NodeUID func() (types.UID, bool)
+	// Find gives what to report on, from memory. It is false when the volume is
+	// not known (yet): it is asked again at the next check.
+	Find func(driver, volumeID string, podUIDs []string) (Subjects, bool)
+}
+
+// Reporter tells the users of a volume what the healer tells its callers:
+// events when something changes, and the claim's health. Make it with
+// NewReporter.
+type Reporter struct {
+	events *events
+	health *volumeHealth
+
+	mu      sync.Mutex
+	volumes map[volumeKey]*standing
+}
+
+// volumeKey names a volume: two drivers may share a handle.
+type volumeKey struct{ driver, id string }
+
+// NewReporter checks cfg; nothing is sent before Run.
+func NewReporter(c *Client, cfg ReporterConfig) (*Reporter, error) {
+	if cfg.Node == "" || cfg.NodeUID == nil || cfg.Find == nil {
+		return nil, errors.New("kube: reports need the node's name and UID, and a way to find the objects to report on")
+	}
+	r := &Reporter{volumes: map[volumeKey]*standing{}}
+	r.events = newEvents(c, cfg, r.forget)
+	r.health = newVolumeHealth(c, cfg)
+	return r, nil
+}
+
+// Run sends what is noted until ctx ends. What waits then is lost; the next
+// process says it after its first check.
+func (r *Reporter) Run(ctx context.Context) {
+	var both sync.WaitGroup
+	both.Go(func() { r.events.run(ctx) })
+	both.Go(func() { r.health.run(ctx) })
+	both.Wait()
+}
+
+// Note takes what a caller was told of a volume, with the text of the answer.
+// It neither waits nor asks anybody, and keeps nothing of the report.
+func (r *Reporter) Note(report healer.Report, text string) {
+	s := see(report, text)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	told := r.volumes[s.key]
+	if told == nil {
+		makeRoom(r.volumes, func(v *standing) time.Time { return v.noted })
+		told = &standing{}
+		r.volumes[s.key] = told
+	}
+	told.noted = s.at
+	next, all := told.turn(s)
+	for _, n := range all {
+		if !r.events.offer(event{volume: s.key, pods: s.pods, at: s.at, news: n}) {
+			next = *told // to be said at the next check
+			break
+		}
+	}
+	*told = next
+	r.health.offer(s)
+}
+
+// forget has the next check say again how the volume is.
+func (r *Reporter) forget(k volumeKey) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.volumes, k)
+}
+
+// makeRoom drops the oldest of what is remembered, if that is too much.
+func makeRoom[V any](volumes map[volumeKey]V, age func(V) time.Time) {
+	if len(volumes) < maxVolumes {
+		return
+	}
+	var oldest volumeKey
+	var since time.Time
+	for k, v := range volumes {
+		if since.IsZero() || age(v).Before(since) {
+			oldest, since = k, age(v)
+		}
+	}
+	delete(volumes, oldest)
+}

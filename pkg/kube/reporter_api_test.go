@@ -1,0 +1,313 @@
+package kube
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+)
+
+// object is what the API has, as JSON.
+type object = map[string]any
+
+// memoryAPI is an API without a network: it keeps objects, deletes those without
+// finalizers, merges patches and serves watches. It knows neither fields nor
+// kinds.
+type memoryAPI struct {
+	mu       sync.Mutex
+	objects  map[string]object // by path
+	missing  map[string]bool   // resources that are not installed
+	version  int
+	watchers map[*io.PipeWriter]string // what they watch: a path's beginning
+	asked    map[string]int            // by verb and resource
+	// fault, if set, is asked before anything is done.
+	fault func(verb, resource string) error
+}
+
+func newMemoryAPI() *memoryAPI {
+	return &memoryAPI{
+		objects: map[string]object{}, missing: map[string]bool{}, asked: map[string]int{},
+		watchers: map[*io.PipeWriter]string{},
+	}
+}
+
+// client speaks to the API in a synctest bubble.
+func (a *memoryAPI) client(t *testing.T) *Client {
+	t.Helper()
+	c, err := newClient(&rest.Config{Host: "http://api.example.com", QPS: -1}, &http.Client{Transport: a}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+var errNoAPI = errors.New("connection refused")
+
+// RoundTrip implements http.RoundTripper.
+func (a *memoryAPI) RoundTrip(r *http.Request) (*http.Response, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	collection, name := split(r.URL.Path)
+	resource := collection[strings.LastIndex(collection, "/")+1:]
+	verb := map[string]string{"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete"}[r.Method]
+	if name == "" && verb == "get" {
+		verb = "list"
+		if r.URL.Query().Get("watch") != "" {
+			verb = "watch"
+		}
+	}
+	a.asked[verb+" "+resource]++
+	a.asked[""]++
+	if a.fault != nil {
+		if err := a.fault(verb, resource); err != nil {
+			return respondError(err)
+		}
+	}
+	var body []byte
+	if r.Body != nil {
+		body, _ = io.ReadAll(r.Body)
+	}
+	selected := strings.TrimPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name=")
+	got, err := a.serve(verb, resource, collection, name, selected, body)
+	if err != nil {
+		return respondError(err)
+	}
+	if verb == "watch" {
+		return a.follow(r, collection+"/"+selected), nil
+	}
+	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
+		got = object{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": got["metadata"]}
+	}
+	return respond(http.StatusOK, got), nil
+}
+
+// split gives the path of a collection and the name of an object in it.
+func split(path string) (collection, name string) {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	depth := slices.Index(parts, "namespaces") + 3
+	if len(parts) > depth {
+		return strings.Join(parts[:depth], "/"), parts[depth]
+	}
+	return strings.Join(parts, "/"), ""
+}
+
+func (a *memoryAPI) serve(verb, resource, collection, name, selected string, body []byte) (object, error) {
+	kind := schema.GroupResource{Resource: resource}
+	path := collection + "/" + name
+	now, exists := a.objects[path]
+	switch {
+	case a.missing[resource]:
+		return nil, apierrors.NewGenericServerResponse(http.StatusNotFound, verb, kind, name, "", 0, true)
+	case verb == "watch":
+		return nil, nil
+	case verb == "list":
+		list := object{"kind": "List", "apiVersion": "v1", "metadata": object{"resourceVersion": fmt.Sprint(a.version)}, "items": []object{}}
+		if one, found := a.objects[collection+"/"+selected]; found {
+			list["items"] = []object{one}
+		}
+		return list, nil
+	case verb == "create":
+		made, err := decode(body)
+		if err != nil {
+			return nil, err
+		}
+		path = collection + "/" + made["metadata"].(object)["name"].(string)
+		if _, exists := a.objects[path]; exists {
+			return nil, apierrors.NewAlreadyExists(kind, path)
+		}
+		return a.put("ADDED", path, made), nil
+	case !exists:
+		return nil, apierrors.NewNotFound(kind, name)
+	case verb == "patch":
+		var change object
+		if err := json.Unmarshal(body, &change); err != nil {
+			return nil, err
+		}
+		meta, _ := change["metadata"].(object)
+		if uid, given := meta["uid"]; given && uid != now["metadata"].(object)["uid"] {
+			return nil, apierrors.NewInvalid(schema.GroupKind{Kind: resource}, name, nil) // as the real one says it
+		}
+		return a.put("MODIFIED", path, merge(now, change)), nil
+	case verb == "delete":
+		return a.remove(path), nil
+	}
+	return now, nil
+}
+
+// put stores an object and tells those who watch.
+func (a *memoryAPI) put(event, path string, o object) object {
+	a.version++
+	meta := o["metadata"].(object)
+	meta["resourceVersion"] = fmt.Sprint(a.version)
+	if meta["uid"] == nil {
+		meta["uid"] = fmt.Sprintf("uid-%d", a.version)
+	}
+	a.objects[path] = o
+	line, _ := json.Marshal(object{"type": event, "object": o})
+	for w, prefix := range a.watchers {
+		if strings.HasPrefix(path, prefix) {
+			go w.Write(line) //nolint:errcheck // gone is gone
+		}
+	}
+	return o
+}
+
+// remove deletes an object, or marks one with a finalizer.
+func (a *memoryAPI) remove(path string) object {
+	o := a.objects[path]
+	meta := o["metadata"].(object)
+	if meta["finalizers"] != nil {
+		meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+		return a.put("MODIFIED", path, o)
+	}
+	a.put("DELETED", path, o)
+	delete(a.objects, path)
+	return o
+}
+
+func (a *memoryAPI) follow(r *http.Request, prefix string) *http.Response {
+	reader, writer := io.Pipe()
+	a.watchers[writer] = prefix
+	go func() {
+		<-r.Context().Done()
+		a.mu.Lock()
+		delete(a.watchers, writer)
+		a.mu.Unlock()
+		_ = writer.CloseWithError(io.EOF)
+	}()
+	response := respond(http.StatusOK, nil)
+	response.Body = reader
+	return response
+}
+
+// hangUp ends all watches, as the API does now and then.
+func (a *memoryAPI) hangUp() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for w := range a.watchers {
+		delete(a.watchers, w)
+		_ = w.CloseWithError(io.EOF)
+	}
+}
+
+// merge is a merge patch (RFC 7386).
+func merge(old, change object) object {
+	merged := maps.Clone(old)
+	for k, v := range change {
+		before, isObject := merged[k].(object)
+		after, becomesObject := v.(object)
+		switch {
+		case v == nil:
+			delete(merged, k)
+		case isObject && becomesObject:
+			merged[k] = merge(before, after)
+		default:
+			merged[k] = v
+		}
+	}
+	return merged
+}
+
+// decode reads what clients send: JSON, or protobuf of the core group.
+func decode(body []byte) (object, error) {
+	if bytes.HasPrefix(body, []byte("k8s\x00")) {
+		scheme := runtime.NewScheme()
+		if err := corev1.AddToScheme(scheme); err != nil {
+			return nil, err
+		}
+		typed, _, err := serializer.NewCodecFactory(scheme).UniversalDeserializer().Decode(body, nil, nil)
+		if err != nil {
+			return nil, err
+		}
+		if body, err = json.Marshal(typed); err != nil {
+			return nil, err
+		}
+	}
+	var o object
+	return o, json.Unmarshal(body, &o)
+}
+
+func respond(code int, o any) *http.Response {
+	body, _ := json.Marshal(o)
+	return &http.Response{
+		StatusCode: code, ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{"Content-Type": {"application/json"}},
+		Body:   io.NopCloser(bytes.NewReader(body)),
+	}
+}
+
+func respondError(err error) (*http.Response, error) {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return nil, err
+	}
+	s := status.Status()
+	s.Kind, s.APIVersion = "Status", "v1"
+	return respond(int(s.Code), s), nil
+}
+
+// add puts a namespaced object of the core group into the API.
+func (a *memoryAPI) add(t *testing.T, resource string, o metav1.Object) {
+	t.Helper()
+	raw, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := decode(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.put("ADDED", "api/v1/namespaces/"+o.GetNamespace()+"/"+resource+"/"+o.GetName(), made)
+}
+
+// of gives the objects of one resource, by name.
+func (a *memoryAPI) of(resource string) map[string]object {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	found := map[string]object{}
+	for path, o := range a.objects {
+		if collection, name := split(path); strings.HasSuffix(collection, "/"+resource) {
+			found[name] = o
+		}
+	}
+	return found
+}
+
+// count gives how often something was asked: "get pods", or "" for anything.
+func (a *memoryAPI) count(what string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.asked[what]
+}
+
+// set changes how the API answers.
+func (a *memoryAPI) set(fault func(verb, resource string) error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.fault = fault
+}
+
+func claimNamed(name string, uid types.UID) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{
+		TypeMeta:   metav1.TypeMeta{Kind: "PersistentVolumeClaim", APIVersion: "v1"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: name, UID: uid},
+	}
+}

@@ -1,0 +1,98 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/yaml"
+)
+
+// The keys of the ConfigMap with the cluster's settings (docs/policy.md).
+const (
+	keyMode                   = "mode"
+	keySelfRepair             = "self-repairing-drivers"
+	keyWriteWithoutAttachment = "write-without-attachment"
+	keyDriverDaemonSets       = "driver-daemonsets"
+)
+
+// settings are what holds for the whole cluster, changed without a rollout.
+type settings struct {
+	// mode is the most that any node may do.
+	mode mode
+	// selfRepair says what is left to drivers that repair themselves.
+	selfRepair SelfRepair
+	// writeWithoutAttachment lists drivers without attachments (attachRequired:
+	// false) to whose devices may be written all the same.
+	writeWithoutAttachment []string
+	// daemonSets tells, by driver, whose pods are the driver's, as
+	// "<namespace>/<name>", where the pods do not tell it themselves.
+	daemonSets map[string]string
+	// trouble is what could not be read; mode is then check at most.
+	trouble error
+}
+
+func defaultSettings() settings {
+	return settings{mode: modeHeal, selfRepair: DefaultSelfRepair()}
+}
+
+// parseSettings reads what it can, and is careful about the rest.
+func parseSettings(data map[string]string) settings {
+	s := defaultSettings()
+	var errs []error
+	bad := func(key string, err error) { errs = append(errs, fmt.Errorf("key %s: %w", key, err)) }
+	for _, key := range slices.Sorted(maps.Keys(data)) {
+		text := data[key]
+		var err error
+		switch key {
+		case keyMode:
+			s.mode, err = parseMode(text)
+		case keySelfRepair:
+			s.selfRepair, err = ParseSelfRepair(text)
+		case keyWriteWithoutAttachment:
+			err = yaml.UnmarshalStrict([]byte(text), &s.writeWithoutAttachment)
+		case keyDriverDaemonSets:
+			err = yaml.UnmarshalStrict([]byte(text), &s.daemonSets)
+		default:
+			err = errors.New("is none of " + keyMode + ", " + keySelfRepair + ", " + keyWriteWithoutAttachment + ", " + keyDriverDaemonSets)
+		}
+		if err != nil {
+			bad(key, err)
+		}
+	}
+	if s.trouble = errors.Join(errs...); s.trouble != nil {
+		s.mode = min(s.mode, modeCheck)
+		s.writeWithoutAttachment = nil
+	}
+	return s
+}
+
+// rules gives the settings as of now: of the ConfigMap as it is in memory,
+// because its kill switch must count from the first moment that it is known.
+func (c *Cluster) rules() settings {
+	now, _ := one[*corev1.ConfigMap](c.configMap, c.cfg.Namespace+"/"+c.cfg.ConfigMap)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now == c.parsed {
+		return c.settings
+	}
+	s := defaultSettings() // without a ConfigMap nothing is forbidden
+	if now != nil {
+		s = parseSettings(now.Data)
+	}
+	if s.trouble != nil {
+		klog.ErrorS(s.trouble, "Bad settings: nothing is healed until they are right", "configMap", c.cfg.Namespace+"/"+c.cfg.ConfigMap)
+	}
+	if c.settings.mode != s.mode {
+		klog.InfoS("The mode of the cluster changed", "mode", s.mode.String())
+	}
+	c.parsed, c.settings = now, s
+	return s
+}
+
+func (c *Cluster) settingsName() string {
+	return "ConfigMap " + c.cfg.Namespace + "/" + c.cfg.ConfigMap
+}

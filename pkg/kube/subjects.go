@@ -1,0 +1,41 @@
+package kube
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Subjects gives the claim and the pods of a volume, as ReporterConfig.Find
+// wants them: not yet known is false, a volume of which the cluster has no
+// object included.
+func (c *Cluster) Subjects(driver, volumeID string, podUIDs []string) (Subjects, bool) {
+	var s Subjects
+	for _, uid := range podUIDs {
+		if pod, known := c.pod(uid); known {
+			s.Pods = append(s.Pods, reference("v1", "Pod", pod))
+		}
+	}
+	if pvs := c.volumesOf(volumeName{driver: driver, handle: volumeID}); len(pvs) == 1 {
+		if ref := pvs[0].Spec.ClaimRef; ref != nil {
+			if claim, known := c.claim(ref.Namespace, ref.Name); known && claim.UID == ref.UID {
+				of := reference("v1", "PersistentVolumeClaim", claim)
+				s.Claim = &of
+			}
+		}
+	}
+	return s, s.Claim != nil || len(s.Pods) > 0
+}
+
+// NodeUID gives the UID of this node's object, as soon as it is known.
+func (c *Cluster) NodeUID() (types.UID, bool) {
+	node, known := one[*corev1.Node](c.node, c.cfg.Node)
+	if !known {
+		return "", false
+	}
+	return node.UID, true
+}
+
+func reference(version, kind string, o metav1.Object) corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: version, Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID()}
+}
