@@ -27,7 +27,6 @@ const slowShare = 5
 // config is what the command line says, checked.
 type config struct {
 	endpoint      string
-	healthAddress string
 	driverName    string
 	nodeID        string
 	kubeletRoot   string
@@ -43,6 +42,9 @@ type config struct {
 	allowedUIDs   []uint32
 	verbosity     int
 	version       bool
+	probe         bool
+	cluster       clusterConfig
+	controller    controllerConfig
 }
 
 // parse reads the arguments without the program's name. Usage and flag errors
@@ -52,9 +54,8 @@ func parse(args []string, out io.Writer) (config, error) {
 	f := flag.NewFlagSet("node-healer", flag.ContinueOnError)
 	f.SetOutput(out)
 	f.StringVar(&c.endpoint, "endpoint", "unix:///run/csi-addons/csi-addons.sock", "where to serve: unix:///PATH")
-	f.StringVar(&c.healthAddress, "health-address", "", "TCP address for grpc.health.v1 and nothing else, for kubelet's probes; empty: off")
 	f.StringVar(&c.driverName, "driver-name", "", "name that Identity answers, RFC 1035, at most 63 characters (required)")
-	f.StringVar(&c.nodeID, "node-id", "", "this node's name, for logs")
+	f.StringVar(&c.nodeID, "node-id", "", "this node's name in Kubernetes (required where there is an API to ask)")
 	f.StringVar(&c.kubeletRoot, "kubelet-root", "/var/lib/kubelet", "kubelet's root directory; may be a symbolic link")
 	f.Func("path-root", "further directory beneath which volume paths may lie (repeatable)", func(s string) error {
 		c.pathRoots = append(c.pathRoots, s)
@@ -74,10 +75,13 @@ func parse(args []string, out io.Writer) (config, error) {
 	})
 	f.IntVar(&c.verbosity, "v", 0, "log verbosity (klog)")
 	f.BoolVar(&c.version, "version", false, "print the version and exit")
+	f.BoolVar(&c.probe, "probe", false, "ask the server at --endpoint whether it serves, and exit with 0 if it does: for kubelet's exec probes")
+	c.cluster.flags(f)
+	c.controller.flags(f)
 	if err := f.Parse(args); err != nil {
 		return config{}, err
 	}
-	if c.version {
+	if c.version || c.probe {
 		return c, nil
 	}
 	if f.NArg() > 0 {
@@ -138,5 +142,5 @@ func (c *config) check() error {
 	if c.healTimeout < 2*c.probeTimeout || c.healTimeout > time.Hour {
 		bad("--heal-timeout: %s is not between twice --probe-timeout and 1h", c.healTimeout)
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.cluster.check(c.standalone, c.nodeID), c.controller.check(c.standalone, c.cluster))...)
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/csi-addons/node-healer/pkg/nodeserver"
 )
 
 func TestDefaults(t *testing.T) {
@@ -26,6 +28,10 @@ func TestDefaults(t *testing.T) {
 		probeWrite:   "on-suspicion",
 		healTimeout:  2 * time.Minute,
 		allowedUIDs:  []uint32{0},
+		cluster: clusterConfig{
+			podNamespace: "csi-addons-node-healer", configMap: "node-healer",
+			staleness: 30 * time.Second, driverGrace: 5 * time.Minute,
+		},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v\nwant %+v", got, err, want)
@@ -33,14 +39,23 @@ func TestDefaults(t *testing.T) {
 }
 
 func TestEveryFlagIsTaken(t *testing.T) {
-	got, err := parse(strings.Fields(`--endpoint=unix:///s --health-address=:9809 --driver-name=d --node-id=n --kubelet-root=/k
-		--path-root=/a --path-root=/b --state-dir=/st --mode=check --standalone --host-mount-namespace=/proc/1/ns/mnt
-		--probe-timeout=1s --slow-answer=300ms --probe-write=never --heal-timeout=1m --allowed-uids=0,1000 -v=4`), io.Discard)
+	got, err := parse(strings.Fields(`--endpoint=unix:///s --driver-name=d --node-id=n --kubelet-root=/k
+		--path-root=/a --path-root=/b --state-dir=/st --mode=check --host-mount-namespace=/proc/1/ns/mnt
+		--probe-timeout=1s --slow-answer=300ms --probe-write=never --heal-timeout=1m --allowed-uids=0,1000 -v=4
+		--kubeconfig=/kc --pod-name=p --pod-namespace=ns --pod-uid=u --config-map=m --api-staleness=10s --driver-grace=0s
+		--controller-endpoint=tcp://:9070 --token-audience=aud --tls-cert=/c --tls-key=/ck --tls-min-version=VersionTLS13
+		--tls-cipher-suites=A,B --tls-curve-preferences=C`), io.Discard)
 	want := config{
-		endpoint: "unix:///s", healthAddress: ":9809", driverName: "d", nodeID: "n", kubeletRoot: "/k",
-		pathRoots: []string{"/a", "/b"}, stateDir: "/st", mode: modeCheck, standalone: true,
+		endpoint: "unix:///s", driverName: "d", nodeID: "n", kubeletRoot: "/k",
+		pathRoots: []string{"/a", "/b"}, stateDir: "/st", mode: modeCheck,
 		hostNamespace: "/proc/1/ns/mnt", probeTimeout: time.Second, slowAnswer: 300 * time.Millisecond, probeWrite: "never", healTimeout: time.Minute,
 		allowedUIDs: []uint32{0, 1000}, verbosity: 4,
+		cluster: clusterConfig{
+			kubeconfig: "/kc", podName: "p", podNamespace: "ns", podUID: "u", configMap: "m", staleness: 10 * time.Second,
+		},
+		controller: controllerConfig{endpoint: "tcp://:9070", tokenAudience: "aud", tls: nodeserver.TLS{
+			CertFile: "/c", KeyFile: "/ck", MinVersion: "VersionTLS13", CipherSuites: []string{"A", "B"}, CurvePreferences: []string{"C"},
+		}},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v\nwant %+v", got, err, want)
@@ -49,6 +64,7 @@ func TestEveryFlagIsTaken(t *testing.T) {
 
 func TestRules(t *testing.T) {
 	const named = "--driver-name=csi.example.com "
+	const pod = "--pod-name=p --pod-uid=u "
 	for _, tc := range []struct {
 		args string
 		want string // what the error names; empty: accepted
@@ -97,6 +113,31 @@ func TestRules(t *testing.T) {
 		{named + "-v=x", "-v"},
 		{named + "--unknown", "unknown"},
 		{named + "check", `"check"`},
+		{named + "--standalone", ""},
+		{named + "--standalone --kubeconfig=/k", "--standalone"},
+		{named + "--kubeconfig=/k", "--node-id"},
+		{named + "--kubeconfig=/k --node-id=n", ""},
+		{named + "--pod-namespace=", "--pod-namespace"},
+		{named + "--pod-namespace=A_b", "--pod-namespace"},
+		{named + "--config-map=", "--config-map"},
+		{named + "--api-staleness=2s", "--api-staleness"},
+		{named + "--api-staleness=3s", ""},
+		{named + "--api-staleness=11m", "--api-staleness"},
+		{named + "--driver-grace=-1s", "--driver-grace"},
+		{named + "--driver-grace=61m", "--driver-grace"},
+		{named + pod + "--controller-endpoint=tcp://:9070", ""},
+		{named + pod + "--controller-endpoint=tcp://10.0.0.1:9070", ""},
+		{named + pod + "--controller-endpoint=tcp://[::1]:9070", ""},
+		{named + pod + "--controller-endpoint=:9070", "--controller-endpoint"},
+		{named + pod + "--controller-endpoint=unix:///s", "--controller-endpoint"},
+		{named + pod + "--controller-endpoint=tcp://host", "--controller-endpoint"},
+		{named + pod + "--controller-endpoint=tcp://:0", "--controller-endpoint"},
+		{named + pod + "--controller-endpoint=tcp://:65536", "--controller-endpoint"},
+		{named + pod + "--controller-endpoint=tcp://:http", "--controller-endpoint"},
+		{named + pod + "--controller-endpoint=tcp://:9070/x", "--controller-endpoint"},
+		{named + pod + "--standalone --controller-endpoint=tcp://:9070", "--controller-endpoint"},
+		{named + "--controller-endpoint=tcp://:9070 --pod-uid=u", "--pod-name"},
+		{named + "--controller-endpoint=tcp://:9070 --pod-name=p", "--pod-uid"},
 		{"--version", ""},
 		{"--version stray", ""},
 	} {

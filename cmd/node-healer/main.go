@@ -37,6 +37,8 @@ func main() {
 	case cfg.version:
 		fmt.Println("node-healer", version)
 		return
+	case cfg.probe:
+		os.Exit(probe(cfg.endpoint))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -61,7 +60,7 @@ func run(ctx context.Context, cfg config) (err error) {
 
 	namespace, err := host.OpenNamespace(cfg.hostNamespace, append([]string{cfg.kubeletRoot}, cfg.pathRoots...))
 	if err != nil {
-		return err
+		return healer.ExplainPermission("a start", cfg.hostNamespace, err, host.OwnPrivileges)
 	}
 	defer func() { err = errors.Join(err, namespace.Close()) }()
 	pool, err := newPool(namespace)
@@ -69,11 +68,20 @@ func run(ctx context.Context, cfg config) (err error) {
 		return err
 	}
 	defer func() { logCut(bounded(ctx, pool.Close)) }()
-	engine, err := newEngine(cfg, namespace, pool, records, audit)
+	node, err := newNode(cfg, namespace, pool)
 	if err != nil {
 		return err
 	}
-	return serve(ctx, cfg, namespace, engine)
+	cluster, err := newCluster(cfg)
+	if err != nil {
+		return err
+	}
+	defer cluster.follow(ctx)()
+	engine, err := newEngine(cfg, node, cluster, records, audit)
+	if err != nil {
+		return err
+	}
+	return serve(ctx, cfg, node, cluster, engine, namespace)
 }
 
 // bounded gives a stage of the shutdown its deadline. ctx has ended by then and
@@ -100,8 +108,8 @@ func newPool(namespace *host.Namespace) (*worker.Pool, error) {
 	})
 }
 
-func newEngine(cfg config, ns *host.Namespace, pool *worker.Pool, records *state.Records, audit *state.Audit) (*healer.Engine, error) {
-	node, err := host.NewNode(host.Config{
+func newNode(cfg config, ns *host.Namespace, pool *worker.Pool) (*host.Node, error) {
+	return host.NewNode(host.Config{
 		Pool:         pool,
 		Namespace:    ns,
 		KubeletRoot:  cfg.kubeletRoot,
@@ -111,13 +119,13 @@ func newEngine(cfg config, ns *host.Namespace, pool *worker.Pool, records *state
 		Sysfs:        "/sys",
 		Procfs:       "/proc",
 	})
-	if err != nil {
-		return nil, err
-	}
+}
+
+func newEngine(cfg config, node *host.Node, c *cluster, records *state.Records, audit *state.Audit) (*healer.Engine, error) {
 	return healer.New(healer.Config{
 		Node:       node,
 		Providers:  provider.All(node),
-		Gate:       healer.WantedGate{Node: node, Standalone: cfg.standalone},
+		Gate:       c.gate(cfg, node),
 		Records:    records,
 		Audit:      audit,
 		Driver:     cfg.driverName,
@@ -127,18 +135,21 @@ func newEngine(cfg config, ns *host.Namespace, pool *worker.Pool, records *state
 	})
 }
 
-func serve(ctx context.Context, cfg config, ns *host.Namespace, engine *healer.Engine) error {
+func serve(ctx context.Context, cfg config, node *host.Node, c *cluster, engine *healer.Engine, ns *host.Namespace) error {
 	var roots []string
 	for configured, resolved := range ns.RealRoots() {
 		roots = append(roots, configured, resolved)
 	}
 	server, err := nodeserver.New(nodeserver.Config{
 		Healer:      engine,
+		Finder:      node,
 		DriverName:  cfg.driverName,
 		Version:     version,
 		Off:         cfg.mode == modeOff,
 		Roots:       roots,
 		AllowedUIDs: cfg.allowedUIDs,
+		TCP:         c.tcp(cfg),
+		Noted:       c.noted(),
 	})
 	if err != nil {
 		return err
@@ -149,9 +160,11 @@ func serve(ctx context.Context, cfg config, ns *host.Namespace, engine *healer.E
 	}
 	served := make(chan error, 2)
 	go func() { served <- server.Serve(listener) }()
-	go func() { served <- serveHealth(ctx, cfg, server) }()
-	klog.InfoS("Serving", "endpoint", cfg.endpoint, "healthAddress", cfg.healthAddress, "driver", cfg.driverName,
-		"node", cfg.nodeID, "mode", cfg.mode, "standalone", cfg.standalone, "version", version)
+	if err := serveController(ctx, cfg, server, served); err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	klog.InfoS("Serving", "endpoint", cfg.endpoint, "controllerEndpoint", cfg.controller.endpoint, "driver", cfg.driverName,
+		"node", cfg.nodeID, "mode", cfg.mode, "standalone", cfg.standalone, "kubernetes", c != nil, "version", version)
 	var first error
 	select {
 	case first = <-served:
@@ -166,24 +179,24 @@ func serve(ctx context.Context, cfg config, ns *host.Namespace, engine *healer.E
 	return first
 }
 
+// serveController serves the CSI-Addons controller beside the socket, if that
+// was asked for.
+func serveController(ctx context.Context, cfg config, server *nodeserver.Server, served chan<- error) error {
+	if cfg.controller.endpoint == "" {
+		return nil
+	}
+	l, err := nodeserver.ListenTCP(ctx, cfg.controller.endpoint)
+	if err != nil {
+		return fmt.Errorf("--controller-endpoint: %w", err)
+	}
+	go func() { served <- server.ServeTCP(l) }()
+	return nil
+}
+
 // logCut notes what did not end in time. That is no failure of the server: it
 // was told to stop, and did.
 func logCut(err error) {
 	if err != nil {
 		klog.ErrorS(err, "Stopped before everything had ended")
 	}
-}
-
-// serveHealth serves kubelet's probes, if that was asked for, until the server
-// is stopped.
-func serveHealth(ctx context.Context, cfg config, server *nodeserver.Server) error {
-	if cfg.healthAddress == "" {
-		<-ctx.Done()
-		return nil
-	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.healthAddress)
-	if err != nil {
-		return fmt.Errorf("--health-address: %w", err)
-	}
-	return server.ServeHealth(l)
 }

@@ -118,14 +118,12 @@ func TestEverythingIsInTheNamespace(t *testing.T) {
 	}
 }
 
-func TestNoTokenIsMounted(t *testing.T) {
-	for what, automount := range map[string]*bool{
-		"service account": read[corev1.ServiceAccount](t, "serviceaccount.yaml").AutomountServiceAccountToken,
-		"pod":             readDaemonSet(t).Spec.Template.Spec.AutomountServiceAccountToken,
-	} {
-		if automount == nil || *automount {
-			t.Errorf("the %s mounts a token", what)
-		}
+func TestOnlyTheServerHasAToken(t *testing.T) {
+	if automount := read[corev1.ServiceAccount](t, "serviceaccount.yaml").AutomountServiceAccountToken; automount == nil || *automount {
+		t.Error("every pod of the service account mounts a token")
+	}
+	if automount := readDaemonSet(t).Spec.Template.Spec.AutomountServiceAccountToken; automount == nil || !*automount {
+		t.Error("the server has no token to ask the API with")
 	}
 }
 
@@ -269,24 +267,25 @@ func arguments(t *testing.T) map[string]string {
 	return args
 }
 
-func TestProbesAreGRPCOnTheHealthPort(t *testing.T) {
+func TestProbesAskTheSocket(t *testing.T) {
 	c := server(t)
-	_, port, ok := strings.Cut(arguments(t)["health-address"], ":")
-	if !ok {
-		t.Fatal("no health address")
-	}
+	want := []string{"/usr/local/bin/node-healer", "--probe", "--endpoint=" + arguments(t)["endpoint"]}
 	for what, probe := range map[string]*corev1.Probe{
 		"startup":   c.StartupProbe,
 		"liveness":  c.LivenessProbe,
 		"readiness": c.ReadinessProbe,
 	} {
-		if probe == nil || probe.GRPC == nil {
-			t.Errorf("the %s probe is not grpc", what)
-			continue
+		if probe == nil || probe.Exec == nil || !slices.Equal(probe.Exec.Command, want) {
+			t.Errorf("the %s probe does not run %q", what, want)
 		}
-		if have := strconv.Itoa(int(probe.GRPC.Port)); have != port {
-			t.Errorf("the %s probe asks port %s, the server listens on %s", what, have, port)
-		}
+	}
+}
+
+func TestTheControllerFindsThePort(t *testing.T) {
+	_, port, _ := strings.Cut(strings.TrimPrefix(arguments(t)["controller-endpoint"], "tcp://"), ":")
+	ports := server(t).Ports
+	if len(ports) != 1 || strconv.Itoa(int(ports[0].ContainerPort)) != port {
+		t.Errorf("the server listens on port %q, the container has %v", port, ports)
 	}
 }
 

@@ -85,10 +85,12 @@ func captureLog(t *testing.T, verbosity string) func() string {
 
 // fakeHealer keeps what it was asked and answers with what it was given.
 type fakeHealer struct {
-	mu     sync.Mutex
-	asked  []healer.Volume
-	report healer.Report
-	err    error
+	mu    sync.Mutex
+	asked []healer.Volume
+	// checked has the volumes that were only to be looked at.
+	checked []healer.Volume
+	report  healer.Report
+	err     error
 	// during runs inside Heal.
 	during func(context.Context)
 }
@@ -96,6 +98,17 @@ type fakeHealer struct {
 func (f *fakeHealer) Heal(ctx context.Context, v healer.Volume) (healer.Report, error) {
 	f.mu.Lock()
 	f.asked = append(f.asked, v)
+	report, err, during := f.report, f.err, f.during
+	f.mu.Unlock()
+	if during != nil {
+		during(ctx)
+	}
+	return report, err
+}
+
+func (f *fakeHealer) Check(ctx context.Context, v healer.Volume) (healer.Report, error) {
+	f.mu.Lock()
+	f.checked = append(f.checked, v)
 	report, err, during := f.report, f.err, f.during
 	f.mu.Unlock()
 	if during != nil {

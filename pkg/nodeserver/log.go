@@ -31,6 +31,10 @@ const (
 	keyUID      = "uid"
 	keyPID      = "pid"
 	keyRule     = "rule"
+	keySource   = "source"
+	keyMore     = "more"
+	keyFile     = "file"
+	keyUntil    = "until"
 )
 
 // logTextBytes bounds one text in a log line.

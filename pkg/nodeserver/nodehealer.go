@@ -22,6 +22,9 @@ func (s *Server) NodeHealer(ctx context.Context, req *healerpb.NodeHealerRequest
 	}
 	logHeal(logger, time.Since(started), nil, &report)
 	abnormal, text := message(report)
+	if s.cfg.Noted != nil {
+		s.cfg.Noted(report, text)
+	}
 	return &healerpb.NodeHealerResponse{Abnormal: abnormal, Message: text}, nil
 }
 

@@ -86,15 +86,21 @@ func TestReflectionIsComplete(t *testing.T) {
 	if got := request.(protoreflect.MessageDescriptor).Fields().ByName("volume_capability").Message().FullName(); got != "csi.v1.VolumeCapability" {
 		t.Errorf("volume_capability is a %s", got)
 	}
-	if _, err := protodesc.NewFiles(describe(t, s, "identity.Identity")); err != nil {
-		t.Error(err)
+	for _, service := range []protoreflect.FullName{"identity.Identity", "csi.v1.Identity", "csi.v1.Node"} {
+		files, err := protodesc.NewFiles(describe(t, s, string(service)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := files.FindDescriptorByName(service); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
 func TestReflectionLists(t *testing.T) {
 	s := serve(t, testConfig(&fakeHealer{}))
 	want := []string{
-		"grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection",
+		"csi.v1.Identity", "csi.v1.Node", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection",
 		"healer.HealerNode", "identity.Identity",
 	}
 	// The messages of v1alpha, which older clients ask for, are those of v1.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/csi-addons/spec/lib/go/identity"
@@ -22,18 +23,22 @@ type Healer interface {
 	// Heal looks at a volume and mends it where that is safe. A sick volume is
 	// a report; an error means that the question could not be answered.
 	Heal(ctx context.Context, v healer.Volume) (healer.Report, error)
+	// Check only looks.
+	Check(ctx context.Context, v healer.Volume) (healer.Report, error)
 }
 
 // Config is everything a Server needs.
 type Config struct {
-	// Healer answers NodeHealer; it may be nil when Off is set.
+	// Healer answers for volumes; it may be nil when Off is set.
 	Healer Healer
+	// Finder finds a volume by its ID alone; nil: a request has to name a path.
+	Finder Finder
 	// DriverName is what GetIdentity answers; see ValidDriverName.
 	DriverName string
 	// Version is the build's version, opaque to callers and never empty.
 	Version string
-	// Off makes NodeHealer answer UNIMPLEMENTED, which tells callers never to
-	// try again. Everything else is served as usual.
+	// Off makes NodeHealer and csi.v1.Node answer UNIMPLEMENTED, which tells
+	// callers never to try again. Everything else is served as usual.
 	Off bool
 	// Roots are the directories that volume paths must lie beneath, compared as
 	// text: a root that is a symlink is listed twice, as written and resolved.
@@ -44,6 +49,11 @@ type Config struct {
 	// Ready says why the server cannot heal yet; nil means always ready. It
 	// must return at once, Probe calls it.
 	Ready func() error
+	// Noted gets what a caller was told of a volume, with the text; nil: nobody.
+	// It must return at once.
+	Noted func(report healer.Report, text string)
+	// TCP is needed for ServeTCP; nil: only the socket is served.
+	TCP *TCP
 }
 
 // Server is the gRPC server of one node. Make it with New.
@@ -51,17 +61,19 @@ type Server struct {
 	healerpb.UnimplementedHealerNodeServer
 	identity.UnimplementedIdentityServer
 
-	cfg    Config
-	rules  rules
-	grpc   *grpc.Server
+	cfg   Config
+	rules rules
+	grpc  *grpc.Server
+	// tcp serves the same to callers who bring a token; nil: nobody may.
+	tcp    *grpc.Server
 	health *health.Server
-	// healthOnly serves health once more, for kubelet.
-	healthOnly *grpc.Server
-	calls      calls
+	calls  calls
+	seen   sightings
 }
 
 // New checks the configuration and registers every service: HealerNode, the
-// CSI-Addons Identity, grpc.health.v1, and reflection v1 and v1alpha.
+// CSI-Addons Identity, CSI's Identity and Node, grpc.health.v1, and reflection
+// v1 and v1alpha.
 func New(cfg Config) (*Server, error) {
 	if cfg.Healer == nil && !cfg.Off {
 		return nil, errors.New("nodeserver: a healer is required unless the server is off")
@@ -80,6 +92,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, rules: rules, health: health.NewServer()}
+	s.cfg.Healer = witness{cfg.Healer, &s.seen}
 	guard := peerGuard{allowed: cfg.AllowedUIDs}
 	s.grpc = grpc.NewServer(append(limits(),
 		grpc.Creds(guard),
@@ -88,18 +101,25 @@ func New(cfg Config) (*Server, error) {
 		grpc.ChainUnaryInterceptor(logUnary, recoverUnary),
 		grpc.ChainStreamInterceptor(logStream, recoverStream),
 	)...)
-	s.healthOnly = newHealthOnly(s.health)
-	s.register()
+	s.register(registrar{s.grpc})
+	if cfg.TCP != nil {
+		tcp, err := newTCP(*cfg.TCP)
+		if err != nil {
+			return nil, err
+		}
+		s.tcp = tcp.Server
+		s.register(tcp)
+	}
 	return s, nil
 }
 
-func (s *Server) register() {
-	r := registrar{s.grpc}
+func (s *Server) register(r reflection.GRPCServer) {
 	healerpb.RegisterHealerNodeServer(r, s)
 	identity.RegisterIdentityServer(r, s)
+	s.registerCSI(r)
 	grpc_health_v1.RegisterHealthServer(r, s.health)
 	reflection.Register(r)
-	for _, service := range []string{healerpb.HealerNode_ServiceDesc.ServiceName, identity.Identity_ServiceDesc.ServiceName} {
+	for _, service := range append(csiServices, healerpb.HealerNode_ServiceDesc.ServiceName, identity.Identity_ServiceDesc.ServiceName) {
 		s.health.SetServingStatus(service, grpc_health_v1.HealthCheckResponse_SERVING)
 	}
 }
@@ -112,6 +132,13 @@ func (s *Server) Serve(l net.Listener) error {
 	return nil
 }
 
+func (s *Server) servers() []*grpc.Server {
+	if s.tcp == nil {
+		return []*grpc.Server{s.grpc}
+	}
+	return []*grpc.Server{s.grpc, s.tcp}
+}
+
 // streamGrace is how long reflection and health streams may outlive the last
 // heal. They hold no volume, and a watcher would otherwise never let go.
 const streamGrace = time.Second
@@ -121,13 +148,15 @@ const streamGrace = time.Second
 // says how many had still not returned a moment later.
 func (s *Server) Stop(ctx context.Context) error {
 	s.health.Shutdown()
-	// Kubelet may ask until the last moment: it hears NOT_SERVING.
-	defer s.healthOnly.Stop()
 	idle := s.calls.drain()
 	graceful := make(chan struct{})
 	go func() {
 		defer close(graceful)
-		s.grpc.GracefulStop()
+		var both sync.WaitGroup
+		for _, g := range s.servers() {
+			both.Go(g.GracefulStop)
+		}
+		both.Wait()
 	}()
 	select {
 	case <-graceful:
@@ -136,7 +165,9 @@ func (s *Server) Stop(ctx context.Context) error {
 	case <-idle:
 		within(ctx, streamGrace, graceful)
 	}
-	s.grpc.Stop()
+	for _, g := range s.servers() {
+		g.Stop()
+	}
 	// GracefulStop returns once the handlers have, and so owns the goroutine
 	// above. Only a healer that ignores its context outlives this wait.
 	within(context.WithoutCancel(ctx), streamGrace, graceful)

@@ -280,7 +280,7 @@ func TestIdentity(t *testing.T) {
 
 func TestHealth(t *testing.T) {
 	s := serve(t, testConfig(&fakeHealer{}))
-	for _, service := range []string{"", "healer.HealerNode", "identity.Identity"} {
+	for _, service := range []string{"", "healer.HealerNode", "identity.Identity", "csi.v1.Identity", "csi.v1.Node"} {
 		got, err := grpc_health_v1.NewHealthClient(s.conn).Check(testContext(t), &grpc_health_v1.HealthCheckRequest{Service: service})
 		if err != nil || got.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 			t.Errorf("%q: got %v, %v", service, got, err)

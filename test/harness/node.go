@@ -20,13 +20,15 @@ type Node struct {
 	// Dir holds everything of the node; Kubelet, its kubelet root, is in it.
 	Dir     string
 	Kubelet string
-	// Args follow the server's usual flags. They, Pause and Namespace take
+	// Args follow the server's usual flags. They, Pause, Namespace and Less take
 	// effect with the next Start.
 	Args []string
 	// Pause lists the instants at which workers stop (see Faults).
 	Pause string
 	// Namespace starts the server in a mount namespace of its own.
 	Namespace bool
+	// Less takes privileges from the server before it starts.
+	Less []Lessen
 	// Log has what all servers of this node logged.
 	Log LogFile
 	// Conn is the client's connection to the running server.

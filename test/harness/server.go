@@ -45,7 +45,7 @@ func (n *Node) StartUnanswered() *Node {
 	if n.Namespace {
 		n.server.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	}
-	Must(n.T, n.server.Start())
+	Must(n.T, StartLess(n.server, n.Less...))
 	server, ended := n.server, make(chan error, 1)
 	go func() { ended <- server.Wait() }()
 	n.ended = ended

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,8 +15,6 @@ import (
 	"github.com/csi-addons/spec/lib/go/identity"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
@@ -42,19 +39,18 @@ func TestFlagsTakeEffect(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
-	t.Run("health-address", func(t *testing.T) {
-		address := freeAddress(t)
-		n := harness.NewNode(t, "--health-address="+address).Start()
-		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		harness.Must(t, err)
-		defer conn.Close()
-		got, err := grpc_health_v1.NewHealthClient(conn).Check(within(t), &grpc_health_v1.HealthCheckRequest{}, grpc.WaitForReady(true))
-		if err != nil || got.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
-			t.Errorf("got %v, %v", got, err)
+	t.Run("probe", func(t *testing.T) {
+		n := harness.NewNode(t).Start()
+		probe := func() ([]byte, error) {
+			return exec.CommandContext(within(t), harness.Server(), "--probe", "--endpoint=unix://"+n.Socket()).CombinedOutput()
 		}
-		v := n.NewVolume("tmpfs", "over TCP")
-		if _, err := healerpb.NewHealerNodeClient(conn).NodeHealer(within(t), v.Request()); status.Code(err) != codes.Unimplemented {
-			t.Errorf("NodeHealer over TCP: %v", err)
+		if out, err := probe(); err != nil || len(out) > 0 {
+			t.Errorf("it serves: %v %s", err, out)
+		}
+		n.Stop()
+		var exit *exec.ExitError
+		if out, err := probe(); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out), n.Socket()) {
+			t.Errorf("it has stopped: %v %s", err, out)
 		}
 	})
 }
@@ -64,15 +60,6 @@ func within(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 	t.Cleanup(cancel)
 	return ctx
-}
-
-// freeAddress gives an address that nobody listens on at the moment.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	harness.Must(t, err)
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // TestCommandLine sees what the program does without serving anything.

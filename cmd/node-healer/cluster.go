@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/kube"
+	"github.com/csi-addons/node-healer/pkg/nodeserver"
+)
+
+// cluster is all that speaks to Kubernetes; nil where there is no API to ask.
+type cluster struct {
+	// wants is what the API says of this node.
+	wants *kube.Cluster
+	// reporter tells it how volumes are.
+	reporter *kube.Reporter
+	// reviewer judges callers over TCP, by registration the controller finds us;
+	// nil without --controller-endpoint.
+	reviewer     *kube.Reviewer
+	registration *kube.Registration
+}
+
+// newCluster reads how to reach the API. Nothing is sent yet: a server that
+// cannot reach it starts all the same, and only reports.
+func newCluster(cfg config) (*cluster, error) {
+	inside := os.Getenv("KUBERNETES_SERVICE_HOST") != ""
+	switch {
+	case cfg.standalone:
+		return nil, nil //nolint:nilnil // there is none
+	case cfg.cluster.kubeconfig == "" && !inside && cfg.controller.endpoint != "":
+		return nil, errors.New("--controller-endpoint: callers are judged by the Kubernetes API, and outside of a cluster --kubeconfig has to name it")
+	case cfg.cluster.kubeconfig == "" && !inside:
+		klog.InfoS("There is no Kubernetes API to ask: only a running container proves that a place is wanted")
+		return nil, nil //nolint:nilnil // there is none
+	case cfg.nodeID == "":
+		return nil, errors.New("--node-id: is required in a cluster")
+	}
+	client, err := kube.NewClient(kube.ClientConfig{Kubeconfig: cfg.cluster.kubeconfig, Version: version})
+	if err != nil {
+		return nil, err
+	}
+	c := &cluster{}
+	if c.wants, err = kube.NewCluster(kube.ClusterConfig{
+		Client:      client,
+		Node:        cfg.nodeID,
+		Namespace:   cfg.cluster.podNamespace,
+		ConfigMap:   cfg.cluster.configMap,
+		Staleness:   cfg.cluster.staleness,
+		DriverGrace: cfg.cluster.driverGrace,
+	}); err != nil {
+		return nil, err
+	}
+	if c.reporter, err = kube.NewReporter(client, kube.ReporterConfig{
+		Node: cfg.nodeID, NodeUID: c.wants.NodeUID, Find: c.wants.Subjects,
+	}); err != nil {
+		return nil, err
+	}
+	return c, c.letIn(cfg, client)
+}
+
+// letIn makes what calls over TCP need, if they are asked for.
+func (c *cluster) letIn(cfg config, client *kube.Client) (err error) {
+	if cfg.controller.endpoint == "" {
+		return nil
+	}
+	if c.reviewer, err = kube.NewReviewer(kube.ReviewerConfig{
+		Reviews: client, Node: cfg.nodeID, Audience: cfg.controller.tokenAudience,
+	}); err != nil {
+		return err
+	}
+	port, err := cfg.controller.port()
+	if err != nil {
+		return err
+	}
+	c.registration, err = kube.NewRegistration(client, kube.RegistrationConfig{
+		Driver: cfg.driverName, NodeID: cfg.nodeID, Port: port,
+		Pod: cfg.cluster.podName, Namespace: cfg.cluster.podNamespace, PodUID: cfg.cluster.podUID,
+	})
+	return err
+}
+
+// gate decides what a heal may do: by the word of the cluster where there is one.
+func (c *cluster) gate(cfg config, node *host.Node) healer.Gate {
+	if c == nil {
+		return healer.WantedGate{Node: node, Standalone: cfg.standalone}
+	}
+	return kube.Gate{Cluster: c.wants, Node: node}
+}
+
+// tcp says who may call over TCP; nil: nobody.
+func (c *cluster) tcp(cfg config) *nodeserver.TCP {
+	if c == nil || c.reviewer == nil {
+		return nil
+	}
+	return &nodeserver.TCP{Authorizer: c.reviewer, TLS: cfg.controller.tls}
+}
+
+// noted takes each answer for those who do not call; nil: nobody is told.
+func (c *cluster) noted() func(healer.Report, string) {
+	if c == nil {
+		return nil
+	}
+	return c.reporter.Note
+}
+
+// follow keeps up with the cluster until stop is called, which waits for the end
+// of all that it began. It outlives ctx: the last heals still ask.
+func (c *cluster) follow(ctx context.Context) (stop func()) {
+	if c == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var all sync.WaitGroup
+	all.Go(func() { c.wants.Run(ctx) })
+	all.Go(func() { c.reporter.Run(ctx) })
+	if c.registration != nil {
+		all.Go(func() { c.registration.Run(ctx) })
+	}
+	return func() {
+		cancel()
+		all.Wait()
+	}
+}

@@ -1,0 +1,148 @@
+package nodeserver
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// Finder says where kubelet has a volume on this node. *host.Node is one.
+type Finder interface {
+	// Find gives one path of a driver's volume; empty when it is not here.
+	Find(ctx context.Context, driver, volumeID string) (string, error)
+}
+
+const fieldPublishPath = "volume_publish_path"
+
+// NodeGetVolumeHealth implements csi.NodeServer. NOT_FOUND is about the node: a
+// volume that was to be published, and got no further than its staging path, is
+// looked at there.
+func (n csiNode) NodeGetVolumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
+	report, err := n.volumeHealth(ctx, req)
+	if err != nil {
+		return nil, toStatus(ctx, err, nil)
+	}
+	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: &csi.VolumeHealth{
+		VolumeId:       req.GetVolumeId(),
+		HealthStatuses: healthEntries(report.After),
+	}}, nil
+}
+
+func (n csiNode) volumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthRequest) (healer.Report, error) {
+	if err := n.offered(); err != nil {
+		return healer.Report{}, err
+	}
+	v, err := n.server.rules.named(req.GetVolumeId(), fieldPublishPath, req.GetVolumePublishPath(), req.GetStagingTargetPath())
+	if err != nil {
+		return healer.Report{}, err
+	}
+	if v.Path == "" {
+		v.Path = v.StagingPath
+	}
+	if v.Path == "" {
+		if v.Path, err = n.find(ctx, v.ID); err != nil {
+			return healer.Report{}, err
+		}
+	}
+	report, err := n.check(ctx, v)
+	if healer.KindOf(err) != healer.KindNotFound || v.StagingPath == "" || v.Path == v.StagingPath {
+		return report, err
+	}
+	v.Path = v.StagingPath
+	staged, stagedErr := n.check(ctx, v)
+	if healer.KindOf(stagedErr) == healer.KindNotFound {
+		return report, err // which names the path that was asked for first
+	}
+	return staged, stagedErr
+}
+
+// find gives a path for a request that names none, as CSI allows.
+func (n csiNode) find(ctx context.Context, volumeID string) (string, error) {
+	if n.server.cfg.Finder == nil {
+		return "", healer.Invalid(fieldPublishPath, "is required by this server, or %s", fieldStaging)
+	}
+	path, err := n.server.cfg.Finder.Find(ctx, n.server.cfg.DriverName, volumeID)
+	if err != nil {
+		return "", healer.Failed("find the volume", err)
+	}
+	if path == "" {
+		return "", healer.NotFound("volume_id: kubelet has no such volume of driver %s on this node", n.server.cfg.DriverName)
+	}
+	return path, nil
+}
+
+// reasonNotExamined stands for a provider that could not look. CSI has no status
+// for that, and a list without an entry would say that nothing is wrong.
+const reasonNotExamined = "ProviderFailed"
+
+// healthEntries puts a diagnosis as CSI wants it: each status and reason once,
+// at however many places it was seen, the worst first.
+func healthEntries(d healer.Diagnosis) []*csi.VolumeHealth_VolumeHealthEntry {
+	type key struct {
+		status csi.VolumeHealthErrorType
+		reason string
+	}
+	var order []key
+	first, places := map[key]string{}, map[key]int{}
+	for _, g := range (wording{}).groups(d) {
+		role := ""
+		if place, _ := d.Case.Place(g.path); place.Role != "" {
+			role = string(place.Role) + " place: "
+		}
+		here := map[key]bool{}
+		for _, c := range g.conditions {
+			k := key{healthStatus(c.Status), oneLine(string(c.Reason), maxReasonBytes)}
+			if here[k] {
+				continue // another provider says the same
+			}
+			if here[k] = true; places[k] == 0 {
+				order, first[k] = append(order, k), role+c.Message
+			}
+			places[k]++
+		}
+	}
+	slices.SortStableFunc(order, func(a, b key) int {
+		return cmp.Or(cmp.Compare(b.status, a.status), cmp.Compare(a.reason, b.reason))
+	})
+	entries := make([]*csi.VolumeHealth_VolumeHealthEntry, 0, len(order)+1)
+	for _, k := range order {
+		entries = append(entries, &csi.VolumeHealth_VolumeHealthEntry{
+			Status: k.status, Reason: k.reason, Message: shortText(first[k], places[k], "places"),
+		})
+	}
+	if len(d.Failures) > 0 {
+		f := d.Failures[0]
+		entries = append(entries, &csi.VolumeHealth_VolumeHealthEntry{
+			Status: csi.VolumeHealthErrorType_UNKNOWN_VOLUME_HEALTH_TYPE, Reason: reasonNotExamined,
+			Message: shortText(fmt.Sprintf("%s could not look: %s", f.Provider, errorText(f.Err)), len(d.Failures), "providers"),
+		})
+	}
+	return entries
+}
+
+// shortText fits a text into a string of CSI, and says how often it would have
+// to be said.
+func shortText(text string, times int, of string) string {
+	suffix := ""
+	if times > 1 {
+		suffix = fmt.Sprintf(" (%d %s)", times, of)
+	}
+	return oneLine(text, maxCSIStringBytes-len(suffix)) + suffix
+}
+
+func healthStatus(s healer.Status) csi.VolumeHealthErrorType {
+	switch s {
+	case healer.Degraded:
+		return csi.VolumeHealthErrorType_DEGRADED
+	case healer.Inaccessible:
+		return csi.VolumeHealthErrorType_INACCESSIBLE
+	case healer.DataLoss:
+		return csi.VolumeHealthErrorType_DATA_LOSS
+	}
+	return csi.VolumeHealthErrorType_UNKNOWN_VOLUME_HEALTH_TYPE
+}

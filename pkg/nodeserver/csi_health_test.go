@@ -1,0 +1,204 @@
+package nodeserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+func TestVolumeHealthIsAnAnswer(t *testing.T) {
+	h := &fakeHealer{}
+	s := serve(t, testConfig(h))
+	resp, err := s.node().NodeGetVolumeHealth(testContext(t), healthOf("v", pathA, ""))
+	if v := resp.GetVolumeHealth(); err != nil || v.GetVolumeId() != "v" || len(v.GetHealthStatuses()) != 0 {
+		t.Errorf("healthy: got %v, %v", resp, err)
+	}
+	h.next(healer.Report{After: healer.Diagnosis{Conditions: []healer.Condition{
+		{Status: healer.Inaccessible, Reason: healer.NotMounted, Place: pathA, Message: "nothing is mounted"},
+	}}}, nil, nil)
+	resp, err = s.node().NodeGetVolumeHealth(testContext(t), healthOf("v", pathA, ""))
+	found := resp.GetVolumeHealth().GetHealthStatuses()
+	if err != nil || len(found) != 1 || found[0].GetStatus() != csi.VolumeHealthErrorType_INACCESSIBLE ||
+		found[0].GetReason() != "NotMounted" || found[0].GetMessage() != "nothing is mounted" {
+		t.Errorf("sick: got %v, %v", resp, err)
+	}
+	if len(h.volumes()) != 0 {
+		t.Error("somebody was asked to heal")
+	}
+}
+
+func TestHealthEntries(t *testing.T) {
+	both := healer.Case{Places: []healer.Place{publishedAt("/p", 0), stagedAt("/s"), publishedAt("/q", 0)}}
+	condition := func(s healer.Status, r healer.Reason, place, message string) healer.Condition {
+		return healer.Condition{Status: s, Reason: r, Place: place, Message: message}
+	}
+	for name, tc := range map[string]struct {
+		d    healer.Diagnosis
+		want []string
+	}{
+		"nothing": {healer.Diagnosis{Case: both}, nil},
+		"each status": {healer.Diagnosis{Case: both, Conditions: []healer.Condition{
+			condition(healer.Degraded, healer.PathsFailed, "/p", "1 of 2"),
+			condition(healer.Inaccessible, healer.IOError, "/s", "EIO"),
+			condition(healer.DataLoss, "ReplicaLost", "/p", "no copy is left"),
+			condition("Odd", "Odd", "/p", "?"),
+		}}, []string{
+			"DATA_LOSS ReplicaLost published place: no copy is left",
+			"INACCESSIBLE IOError staged place: EIO", "DEGRADED PathsFailed published place: 1 of 2",
+			"UNKNOWN_VOLUME_HEALTH_TYPE Odd published place: ?",
+		}},
+		"one reason at several places": {healer.Diagnosis{Case: both, Conditions: []healer.Condition{
+			condition(healer.Inaccessible, healer.IOError, "/s", "EIO"),
+			condition(healer.Inaccessible, healer.IOError, "/q", "EIO"),
+			condition(healer.Inaccessible, healer.IOError, "/p", "EIO at a place of the request"),
+		}}, []string{"INACCESSIBLE IOError published place: EIO at a place of the request (3 places)"}},
+		"one reason twice at a place": {healer.Diagnosis{Case: both, Conditions: []healer.Condition{
+			condition(healer.Inaccessible, healer.IOError, "/s", "one provider says"),
+			condition(healer.Inaccessible, healer.IOError, "/s", "so says another"),
+		}}, []string{"INACCESSIBLE IOError staged place: one provider says"}},
+		"one reason, two statuses": {healer.Diagnosis{Case: both, Conditions: []healer.Condition{
+			condition(healer.Degraded, healer.DeviceMissing, "/s", "1 device"),
+			condition(healer.Inaccessible, healer.DeviceMissing, "/s", "sdb"),
+		}}, []string{"INACCESSIBLE DeviceMissing staged place: sdb", "DEGRADED DeviceMissing staged place: 1 device"}},
+		"at no place": {healer.Diagnosis{Case: both, Conditions: []healer.Condition{
+			condition(healer.Inaccessible, healer.IOError, "", "the pool is gone"),
+		}}, []string{"INACCESSIBLE IOError the pool is gone"}},
+		"a provider failed": {healer.Diagnosis{Case: both, Failures: []healer.ProviderFailure{
+			{Provider: "ceph", Err: errors.New("no monitor")}, {Provider: "csi", Err: errors.New("x")},
+		}}, []string{"UNKNOWN_VOLUME_HEALTH_TYPE ProviderFailed ceph could not look: no monitor (2 providers)"}},
+		"a provider failed, and another did not": {healer.Diagnosis{
+			Case:       both,
+			Conditions: []healer.Condition{condition(healer.Inaccessible, healer.IOError, "/p", "EIO")},
+			Failures:   []healer.ProviderFailure{{Provider: "ceph"}},
+		}, []string{"INACCESSIBLE IOError published place: EIO", "UNKNOWN_VOLUME_HEALTH_TYPE ProviderFailed ceph could not look: no reason given"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, e := range healthEntries(tc.d) {
+				got = append(got, fmt.Sprintf("%s %s %s", e.GetStatus(), e.GetReason(), e.GetMessage()))
+			}
+			if strings.Join(got, "\n") != strings.Join(tc.want, "\n") {
+				t.Errorf("got  %q\nwant %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// FuzzHealthEntries holds the answers to what CSI demands of them: no status and
+// reason twice, no string that is too long.
+func FuzzHealthEntries(f *testing.F) {
+	f.Add("NotMounted", "IOError", "évidence", "/p", uint8(3))
+	f.Add("", strings.Repeat("R", 300), strings.Repeat("\U0001F600\x00", 200), "", uint8(200))
+	f.Fuzz(func(t *testing.T, a, b, message, place string, n uint8) {
+		var d healer.Diagnosis
+		for i := range int(n) {
+			at := place + fmt.Sprint(i%5)
+			d.Case.Places = append(d.Case.Places, publishedAt(at, 0))
+			reason := healer.Reason([]string{a, b, "IOError"}[i%3])
+			d.Conditions = append(d.Conditions, healer.Condition{Status: healer.Status([]string{"Degraded", "Inaccessible"}[i%2]), Reason: reason, Place: at, Message: message})
+		}
+		if n > 100 {
+			d.Failures = []healer.ProviderFailure{{Provider: a, Err: errors.New(message)}, {}}
+		}
+		seen := map[string]bool{}
+		for _, e := range healthEntries(d) {
+			key := e.GetStatus().String() + " " + e.GetReason()
+			if seen[key] {
+				t.Errorf("%q twice", key)
+			}
+			seen[key] = true
+			for _, s := range []string{e.GetReason(), e.GetMessage()} {
+				if len(s) > 128 || !utf8.ValidString(s) {
+					t.Errorf("%d bytes: %q", len(s), s)
+				}
+			}
+		}
+		if len(seen) == 0 && !d.Healthy() {
+			t.Error("a sick volume without an entry")
+		}
+		if abnormal, text := conditionText(d); abnormal == d.Healthy() || text == "" || len(text) > 128 || !utf8.ValidString(text) {
+			t.Errorf("condition %v %q", abnormal, text)
+		}
+	})
+}
+
+// askedAt is a healer that knows volumes at some paths only.
+type askedAt struct {
+	fakeHealer
+
+	known map[string]healer.Report
+}
+
+func (h *askedAt) Check(ctx context.Context, v healer.Volume) (healer.Report, error) {
+	if _, err := h.fakeHealer.Check(ctx, v); err != nil {
+		return healer.Report{}, err
+	}
+	r, known := h.known[v.Path]
+	if !known {
+		return r, healer.NotFound("volume_path: %s does not exist on this node", v.Path)
+	}
+	return r, nil
+}
+
+func TestWhereHealthIsLookedFor(t *testing.T) {
+	for name, tc := range map[string]struct {
+		req   *csi.NodeGetVolumeHealthRequest
+		known []string
+		want  []string // the paths asked for
+		code  codes.Code
+		says  string
+	}{
+		"published":                        {req: healthOf("v", pathA, pathS), known: []string{pathA, pathS}, want: []string{pathA}},
+		"staged only":                      {req: healthOf("v", "", pathS), known: []string{pathS}, want: []string{pathS}},
+		"it could not be published":        {req: healthOf("v", pathA, pathS), known: []string{pathS}, want: []string{pathA, pathS}},
+		"it is at neither":                 {req: healthOf("v", pathA, pathS), want: []string{pathA, pathS}, code: codes.NotFound, says: pathA},
+		"not where it was to be published": {req: healthOf("v", pathA, ""), want: []string{pathA}, code: codes.NotFound, says: pathA},
+		"not staged":                       {req: healthOf("v", "", pathS), want: []string{pathS}, code: codes.NotFound, says: pathS},
+		"both are one":                     {req: healthOf("v", pathS, pathS), want: []string{pathS}, code: codes.NotFound, says: pathS},
+		"by its ID":                        {req: healthOf("found", "", ""), known: []string{pathA}, want: []string{pathA}},
+		"an ID of nothing":                 {req: healthOf("v", "", ""), code: codes.NotFound, says: "volume_id: kubelet has no such volume"},
+		"an ID of what just went":          {req: healthOf("found", "", ""), want: []string{pathA}, code: codes.NotFound, says: pathA},
+		"an ID, and nobody can look":       {req: healthOf("broken", "", ""), code: codes.Unknown, says: "find the volume: no table"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := &askedAt{known: map[string]healer.Report{}}
+			for _, p := range tc.known {
+				h.known[p] = healer.Report{}
+			}
+			cfg := testConfig(h)
+			cfg.Finder = finder{"found": pathA}
+			s := serve(t, cfg)
+			resp, err := s.node().NodeGetVolumeHealth(testContext(t), tc.req)
+			if status.Code(err) != tc.code || !strings.Contains(status.Convert(err).Message(), tc.says) {
+				t.Errorf("got %v, want %v with %q", err, tc.code, tc.says)
+			}
+			if err == nil && resp.GetVolumeHealth().GetVolumeId() != tc.req.GetVolumeId() {
+				t.Errorf("got %v", resp)
+			}
+			var asked []string
+			for _, v := range h.checks() {
+				asked = append(asked, v.Path)
+			}
+			if strings.Join(asked, " ") != strings.Join(tc.want, " ") {
+				t.Errorf("asked at %q, want %q", asked, tc.want)
+			}
+		})
+	}
+}
+
+func TestHealthWithoutAFinder(t *testing.T) {
+	s := serve(t, testConfig(&fakeHealer{}))
+	_, err := s.node().NodeGetVolumeHealth(testContext(t), healthOf("v", "", ""))
+	if status.Code(err) != codes.InvalidArgument || !strings.HasPrefix(status.Convert(err).Message(), "volume_publish_path: is required") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,85 @@
+package nodeserver
+
+import (
+	"context"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// csiNode implements csi.NodeServer, as far as that is about health.
+type csiNode struct {
+	csi.UnimplementedNodeServer
+
+	server *Server
+}
+
+// maxCSIStringBytes is what CSI allows a string that it says nothing else of
+// (section "Size Limits").
+const maxCSIStringBytes = 128
+
+// capabilityVolumeCondition is VOLUME_CONDITION of CSI before 1.13, where the
+// number is reserved: NodeGetVolumeStats tells a volume's condition.
+const capabilityVolumeCondition csi.NodeServiceCapability_RPC_Type = 4
+
+// NodeGetCapabilities implements csi.NodeServer.
+func (n csiNode) NodeGetCapabilities(ctx context.Context, _ *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
+	if err := n.offered(); err != nil {
+		return nil, toStatus(ctx, err, nil)
+	}
+	resp := &csi.NodeGetCapabilitiesResponse{}
+	for _, c := range []csi.NodeServiceCapability_RPC_Type{
+		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
+		capabilityVolumeCondition,
+		csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH,
+		csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH,
+	} {
+		resp.Capabilities = append(resp.Capabilities, &csi.NodeServiceCapability{
+			Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: c}},
+		})
+	}
+	return resp, nil
+}
+
+// offered is an error when the server is off.
+func (n csiNode) offered() error {
+	if n.server.cfg.Off {
+		return &healer.Error{Kind: healer.KindDisabled, Text: "this server was told not to offer csi.v1.Node (--mode=off)"}
+	}
+	return nil
+}
+
+// check looks at a volume and changes nothing.
+func (n csiNode) check(ctx context.Context, v healer.Volume) (healer.Report, error) {
+	if !n.server.calls.enter() {
+		return healer.Report{}, errDraining
+	}
+	defer n.server.calls.leave()
+	logger := klog.FromContext(ctx).WithValues(keyVolumeID, oneLine(v.ID, maxVolumeIDBytes))
+	report, err := n.server.cfg.Healer.Check(klog.NewContext(ctx, logger), v)
+	report.Volume = v
+	if err == nil && n.server.cfg.Noted != nil {
+		_, text := message(report)
+		n.server.cfg.Noted(report, text)
+	}
+	return report, err
+}
+
+// named gives the volume that an ID and two paths name, by the rules for
+// NodeHealer. An empty path is left out.
+func (r rules) named(id, field, path, staging string) (healer.Volume, error) {
+	if err := volumeID(id); err != nil {
+		return healer.Volume{}, err
+	}
+	for _, p := range []struct{ field, path string }{{field, path}, {fieldStaging, staging}} {
+		if p.path == "" {
+			continue
+		}
+		if err := r.path(p.field, p.path); err != nil {
+			return healer.Volume{}, err
+		}
+	}
+	return healer.Volume{ID: id, Path: path, StagingPath: staging}, nil
+}

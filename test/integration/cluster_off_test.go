@@ -1,0 +1,95 @@
+package integration
+
+import (
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/faultfs"
+)
+
+// asks are the calls that look at a volume, by every path that may name it. Each
+// gives the answer in words.
+func (v *claimed) asks() map[string]func() string {
+	ctx, node := v.m.T.Context(), csi.NewNodeClient(v.m.Conn)
+	heal := func(change func(*healerpb.NodeHealerRequest)) func() string {
+		return func() string {
+			r := v.Request()
+			change(r)
+			return v.m.answer(r)
+		}
+	}
+	health := func(published, staged string) func() string {
+		return func() string {
+			a, err := node.NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{
+				VolumeId: v.ID, VolumePublishPath: published, StagingTargetPath: staged,
+			})
+			if err != nil {
+				return said(err)
+			}
+			return a.String()
+		}
+	}
+	return map[string]func() string{
+		"NodeHealer":                    heal(func(*healerpb.NodeHealerRequest) {}),
+		"NodeHealer, no staging path":   heal(func(r *healerpb.NodeHealerRequest) { r.StagingTargetPath = "" }),
+		"NodeHealer, the staging path":  heal(func(r *healerpb.NodeHealerRequest) { r.VolumePath = v.Staging }),
+		"NodeHealer, another volume_id": heal(func(r *healerpb.NodeHealerRequest) { r.VolumeId = "another" }),
+		"NodeGetVolumeHealth":           health(v.Place(), v.Staging),
+		"NodeGetVolumeHealth, staged":   health("", v.Staging),
+		"NodeGetVolumeHealth, by ID":    health("", ""),
+		"NodeGetVolumeStats": func() string {
+			a, err := node.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: v.ID, VolumePath: v.Place()})
+			if err != nil {
+				return said(err)
+			}
+			return a.String()
+		},
+	}
+}
+
+// TestOffIsNotLookedAt counts what reaches a volume: nothing does while it is
+// off, however it is named, and its silence costs nobody anything.
+func TestOffIsNotLookedAt(t *testing.T) {
+	m := newMember(t)
+	m.Start()
+	volume, fs := m.NewFUSEVolume("alone", faultfs.Config{})
+	v := m.claimed(volume)
+	m.Expect("healthy", v.Request())
+	for name, ask := range v.asks() {
+		before := fs.Requests(faultfs.All)
+		answer := ask()
+		if fs.Requests(faultfs.All) == before && !saysAll(name, "another volume_id") {
+			t.Errorf("%s looks at nothing, so that nothing is shown: %s", name, answer)
+		}
+	}
+
+	off := m.subject(v.claim)
+	off.Mode("off")
+	isOff := func(answer string) bool {
+		return saysAll(answer, "Unknown: ", "not looked at", "mode off by "+off.says)
+	}
+	harness.Eventually(t, "the volume is off", func() bool { return isOff(m.answer(v.Request())) })
+	before := fs.Requests(faultfs.All)
+	for name, ask := range v.asks() {
+		if answer := ask(); !isOff(answer) {
+			t.Errorf("%s answers %s", name, answer)
+		}
+		if asked := fs.Requests(faultfs.All) - before; asked > 0 {
+			t.Errorf("%s: %d requests reached the daemon", name, asked)
+		}
+	}
+
+	fs.Stop()
+	for name, ask := range v.asks() {
+		if answer := ask(); !isOff(answer) || fs.Waiting() > 0 {
+			t.Errorf("%s answers %s, and %d requests wait for the daemon", name, answer, fs.Waiting())
+		}
+	}
+	fs.Continue()
+	off.NoMode()
+	harness.Eventually(t, "the volume is looked at again", func() bool { return !isOff(m.answer(v.Request())) })
+	m.Expect("healthy", v.Request())
+}

@@ -1,0 +1,132 @@
+package integration
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/cluster"
+)
+
+// TestWantedByAPod heals without a running container, as long as the API says
+// that the pod wants the volume here.
+func TestWantedByAPod(t *testing.T) {
+	m := newMember(t)
+	m.Start()
+	v := m.newClaimed("ext4", "wanted")
+	m.Expect("healthy", v.Request())
+	before := m.Table()
+	v.Lose()
+	m.Expect("healed", v.Request(), "NotMounted", "rebind")
+	m.SameTable(before)
+}
+
+// TestNotWantedByThePod changes nothing where the pod does not want the volume
+// any more, each time beside a pod that does.
+func TestNotWantedByThePod(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(t *testing.T, v *claimed)
+		why    string
+	}{
+		"terminating": {
+			func(t *testing.T, v *claimed) { cluster.Terminate(t, v.m.api, v.pod) },
+			"is terminating",
+		},
+		"ended": {
+			func(t *testing.T, v *claimed) {
+				cluster.Change(t, v.m.api, v.pod, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
+			},
+			"has ended",
+		},
+		"gone": {
+			func(t *testing.T, v *claimed) { cluster.Delete(t, v.m.api, v.pod) },
+			"",
+		},
+		"another claim of that name": {
+			func(t *testing.T, v *claimed) {
+				cluster.Delete(t, v.m.api, v.claim)
+				again := v.claim.DeepCopy()
+				again.ResourceVersion, again.UID, again.Spec.VolumeName = "", "", "another"
+				cluster.Create(t, v.m.api, again)
+			},
+			"does not list the volume",
+		},
+		"the volume's object is gone": {
+			func(t *testing.T, v *claimed) { cluster.Delete(t, v.m.api, v.pv) },
+			"does not list the volume",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMember(t)
+			m.Start()
+			neighbour := m.lost("ext4", "neighbour")
+			v := m.lost("ext4", "unwanted")
+			tc.change(t, v)
+			before := m.Table()
+			// The informer may need a moment; until then the place is wanted, and
+			// only the API itself can say otherwise.
+			m.Expect("abnormal", v.Request(), "Refused: rebind", tc.why)
+			m.SameTable(before)
+			m.Expect("healed", neighbour.Request())
+		})
+	}
+}
+
+// TestWantedByAContainer heals for a container that runs, whatever becomes of
+// its pod: kubelet does not unpublish while it does.
+func TestWantedByAContainer(t *testing.T) {
+	m := newMember(t)
+	m.Start()
+	v := m.newClaimed("ext4", "held")
+	m.Expect("healthy", v.Request())
+	before := m.Table()
+	c := m.NewContainer(string(v.pod.UID), v.Place())
+	cluster.Terminate(t, m.api, v.pod)
+	v.Lose()
+	m.Expect("healed", v.Request())
+	m.SameTable(before)
+
+	v.Lose()
+	c.Kill()
+	unmounted := m.Table()
+	m.Expect("abnormal", v.Request(), "is terminating")
+	m.SameTable(unmounted)
+}
+
+// TestPodThatStartsToTerminate is the race that deletes data: a pod goes while a
+// step is under way. The new mount never becomes writable, and a driver that only
+// deletes, because it has unmounted before, deletes nothing of the volume.
+func TestPodThatStartsToTerminate(t *testing.T) {
+	for _, instant := range instants {
+		if !strings.HasPrefix(instant, "place/") {
+			continue // it is asked for the last time right before settling
+		}
+		t.Run(instant, func(t *testing.T) {
+			m := newMember(t)
+			m.Pause = instant
+			m.Start()
+			v := m.newClaimed("ext4", "race")
+			m.Expect("healthy", v.Request())
+			sum := v.Sum(v.Staging)
+			v.Lose()
+			call := m.BeginAndStop(v.Request())
+			cluster.Terminate(t, m.api, v.pod)
+			call.Resume()
+			if a := call.LetGo(); a == nil || !a.GetAbnormal() || !strings.Contains(a.GetMessage(), "is terminating") {
+				t.Errorf("got %v, %v\n%s", a, call.Err(), m.Log)
+			}
+			_ = removeAll(v.Place())
+			if v.Sum(v.Staging) != sum {
+				t.Fatal("the volume lost data")
+			}
+			harness.Eventually(t, "kubelet's next tries succeed", func() bool {
+				return unpublishers["umount, delete the tree"](v.Place()) == nil
+			})
+			if v.Sum(v.Staging) != sum {
+				t.Fatal("the volume lost data")
+			}
+		})
+	}
+}

@@ -1,0 +1,333 @@
+package integration
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"io"
+	"math/big"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/spec/lib/go/identity"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/cluster"
+)
+
+// reachable is a member whose server is served on TCP too.
+type reachable struct {
+	*member
+	address string
+}
+
+func newReachable(t *testing.T, args ...string) *reachable {
+	t.Helper()
+	r := &reachable{address: freeAddress(t)}
+	// From -v=8 the API's client logs what it sends; from 9 on it has a data
+	// race of its own (client-go 0.37).
+	r.member = newMember(t, append([]string{
+		"--controller-endpoint=tcp://" + r.address, "--pod-name=node-healer-x", "--pod-uid=0", "-v=8",
+	}, args...)...)
+	r.api.Account(t, cluster.AddonsNamespace, cluster.AddonsAccount)
+	r.Start()
+	return r
+}
+
+// controllerToken is what the CSI-Addons controller has, as the shipped
+// manifests expect it.
+func (r *reachable) controllerToken(options ...cluster.TokenOption) string {
+	r.T.Helper()
+	return r.api.Token(r.T, cluster.AddonsNamespace, cluster.AddonsAccount, options...)
+}
+
+// dial connects as the controller does, which verifies nothing.
+func (r *reachable) dial(token string) *grpc.ClientConn {
+	r.T.Helper()
+	with := func(ctx context.Context) context.Context {
+		if token == "" {
+			return ctx
+		}
+		return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+	}
+	conn, err := grpc.NewClient(r.address, grpc.WithTransportCredentials(credentials.NewTLS(trustful())),
+		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, resp any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
+			return invoke(with(ctx), method, req, resp, cc, o...)
+		}),
+		grpc.WithStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, stream grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
+			return stream(with(ctx), d, cc, method, o...)
+		}))
+	harness.Must(r.T, err)
+	r.T.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func trustful() *tls.Config {
+	return &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}
+}
+
+// The calls that a controller could make.
+func identify(ctx context.Context, c *grpc.ClientConn) error {
+	_, err := identity.NewIdentityClient(c).GetCapabilities(ctx, &identity.GetCapabilitiesRequest{})
+	return err
+}
+
+func heal(v *claimed) func(context.Context, *grpc.ClientConn) error {
+	return func(ctx context.Context, c *grpc.ClientConn) error {
+		_, err := healerpb.NewHealerNodeClient(c).NodeHealer(ctx, v.Request())
+		return err
+	}
+}
+
+func askHealth(ctx context.Context, c *grpc.ClientConn) error {
+	_, err := grpc_health_v1.NewHealthClient(c).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+	return err
+}
+
+func watchHealth(ctx context.Context, c *grpc.ClientConn) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := grpc_health_v1.NewHealthClient(c).Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
+	if err != nil {
+		return err
+	}
+	_, err = stream.Recv()
+	return err
+}
+
+func reflect(ctx context.Context, c *grpc.ClientConn) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := reflectionv1.NewServerReflectionClient(c).ServerReflectionInfo(ctx)
+	if err != nil {
+		return err
+	}
+	err = stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}})
+	if err != nil && !errors.Is(err, io.EOF) { // io.EOF: Recv says why
+		return err
+	}
+	_, err = stream.Recv()
+	return err
+}
+
+func unknownMethod(ctx context.Context, c *grpc.ClientConn) error {
+	return c.Invoke(ctx, "/no.such/Method", &healerpb.NodeHealerRequest{}, &healerpb.NodeHealerResponse{})
+}
+
+// TestTokensOverTCP tries every kind of token with every kind of call, with the
+// roles that are shipped.
+func TestTokensOverTCP(t *testing.T) {
+	r := newReachable(t)
+	v := r.newClaimed("ext4", "called")
+	stranger := r.api.Namespace(t)
+	r.api.Account(t, stranger, "stranger")
+	r.api.Account(t, stranger, "checker")
+	r.api.Grant(t, stranger, "checker", rbacv1.PolicyRule{
+		APIGroups: []string{"csi-addons.io"}, Resources: []string{"nodehealers"}, Verbs: []string{"check"}, ResourceNames: []string{thisNode},
+	})
+	r.api.Account(t, stranger, "elsewhere")
+	r.api.Grant(t, stranger, "elsewhere", rbacv1.PolicyRule{
+		APIGroups: []string{"csi-addons.io"}, Resources: []string{"nodehealers"}, Verbs: []string{"heal", "check"}, ResourceNames: []string{"node-2"},
+	})
+	good := r.controllerToken()
+	calls := map[string]func(context.Context, *grpc.ClientConn) error{
+		"heal": heal(v), "identity": identify, "health": askHealth, "stream": watchHealth, "reflection": reflect, "unknown method": unknownMethod,
+	}
+	for name, tc := range map[string]struct {
+		token string
+		says  string // why it is refused; empty: it is not
+		heals string // why it may not heal, if it may do the rest
+	}{
+		"none":            {"", "no bearer token", ""},
+		"not a token":     {"spaced out", "characters that no token has", ""},
+		"unknown":         {"abc.def.ghi", "the token is refused by the Kubernetes API", ""},
+		"tampered with":   {good[:len(good)-8] + "AAAAAAAA", "the token is refused by the Kubernetes API", ""},
+		"expired":         {r.controllerToken(cluster.Ending(-time.Hour)), "the token is refused by the Kubernetes API", ""},
+		"wrong audience":  {r.controllerToken(cluster.ForAudience("somebody-else")), "the token is for another audience", ""},
+		"wrong account":   {r.api.Token(t, stranger, "stranger"), "kubectl auth can-i --list", ""},
+		"of another node": {r.api.Token(t, stranger, "elsewhere"), "may not check on node node-1", ""},
+		"may only check":  {r.api.Token(t, stranger, "checker"), "", "may not heal on node node-1"},
+		"right":           {good, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn := r.dial(tc.token)
+			for call, invoke := range calls {
+				says, want := tc.says, codes.OK
+				if call == "heal" && tc.heals != "" {
+					says = tc.heals
+				}
+				if call == "heal" && tc.says != "" {
+					says = strings.Replace(says, "not check", "not heal", 1)
+				}
+				switch {
+				case says != "":
+					want = codes.Unauthenticated
+				case call == "unknown method":
+					want = codes.Unimplemented
+				}
+				err := invoke(within(t), conn)
+				if status.Code(err) != want || says != "" && !strings.Contains(err.Error(), says) {
+					t.Errorf("%s: got %v, want %v: %s", call, err, want, says)
+				}
+			}
+			if log := r.Log.String(); tc.token != "" && strings.Contains(log, tc.token) {
+				t.Error("the token is in the log")
+			}
+		})
+	}
+	// What a caller is told to look at tells them apart.
+	for account, want := range map[string]string{"stranger": "", "elsewhere": "[node-2] [heal check]", "checker": "[node-1] [check]"} {
+		list := r.api.Kubectl(t, "auth", "can-i", "--list", "--as=system:serviceaccount:"+stranger+":"+account)
+		got := ""
+		for line := range strings.Lines(list) {
+			if rest, ok := strings.CutPrefix(line, "nodehealers.csi-addons.io "); ok {
+				got = strings.Join(strings.Fields(rest)[1:], " ")
+			}
+		}
+		if got != want {
+			t.Errorf("kubectl lists for %s: %q, want %q\n%s", account, got, want, list)
+		}
+	}
+	// Nothing of what is said in plain text gets through.
+	plain, err := grpc.NewClient(r.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	harness.Must(t, err)
+	defer plain.Close()
+	if err := askHealth(within(t), plain); status.Code(err) != codes.Unavailable {
+		t.Errorf("in plain text: %v", err)
+	}
+}
+
+// TestTokenAudience takes tokens for one audience, and no others.
+func TestTokenAudience(t *testing.T) {
+	r := newReachable(t, "--token-audience=node-healer")
+	for token, says := range map[string]string{
+		r.controllerToken(cluster.ForAudience("node-healer")):             "",
+		r.controllerToken(cluster.ForAudience("somebody", "node-healer")): "",
+		r.controllerToken(): `this server takes tokens for "node-healer"`,
+		r.controllerToken(cluster.ForAudience("https://node-healer.other")): `this server takes tokens for "node-healer"`,
+	} {
+		err := identify(within(t), r.dial(token))
+		if says == "" && err != nil || says != "" && (status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), says)) {
+			t.Errorf("got %v, want %q", err, says)
+		}
+	}
+}
+
+// TestRightsThatChange counts soon, on connections that are open too.
+func TestRightsThatChange(t *testing.T) {
+	r := newReachable(t)
+	ns := r.api.Namespace(t)
+	r.api.Account(t, ns, "caller")
+	conn := r.dial(r.api.Token(t, ns, "caller"))
+	if err := identify(within(t), conn); status.Code(err) != codes.Unauthenticated {
+		t.Fatalf("without a right: %v", err)
+	}
+	t.Run("given", func(t *testing.T) {
+		r.api.Grant(t, ns, "caller", rbacv1.PolicyRule{APIGroups: []string{"csi-addons.io"}, Resources: []string{"nodehealers"}, Verbs: []string{"check"}})
+		harness.Eventually(t, "the right counts", func() bool { return identify(within(t), conn) == nil })
+	})
+	harness.Eventually(t, "the right counts no more", func() bool { return status.Code(identify(within(t), conn)) == codes.Unauthenticated })
+}
+
+// TestNobodyIsLetInWithoutTheAPI refuses everybody while the API is gone or
+// silent, and the socket answers as ever.
+func TestNobodyIsLetInWithoutTheAPI(t *testing.T) {
+	r := newReachable(t)
+	v := r.newClaimed("ext4", "alone")
+	conn := r.dial(r.controllerToken())
+	if err := identify(within(t), conn); err != nil {
+		t.Fatal(err)
+	}
+	for name, outage := range map[string]struct{ begin, end func(testing.TB) }{
+		"gone":   {r.api.KillAPI, r.api.StartAPI},
+		"silent": {r.api.PauseAPI, r.api.ResumeAPI},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fresh := r.controllerToken()
+			outage.begin(t)
+			err := identify(within(t), r.dial(fresh))
+			if status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "cannot be asked") {
+				t.Errorf("a token that nobody has judged: %v", err)
+			}
+			r.Expect("healthy", v.Request())
+			outage.end(t)
+			harness.Eventually(t, "the controller is let in again", func() bool { return identify(within(t), r.dial(fresh)) == nil })
+		})
+	}
+}
+
+// TestCertificateThatIsReplaced serves the new one to whoever comes next.
+func TestCertificateThatIsReplaced(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	writeCertificate(t, cert, key, "first")
+	r := newReachable(t, "--tls-cert="+cert, "--tls-key="+key, "--tls-min-version=VersionTLS13")
+	old := r.dial(r.controllerToken())
+	for _, name := range []string{"first", "second"} {
+		writeCertificate(t, cert, key, name)
+		conn, err := tls.Dial("tcp", r.address, trustful())
+		harness.Must(t, err)
+		if got := conn.ConnectionState().PeerCertificates[0].Subject.CommonName; got != name {
+			t.Errorf("the certificate is %q, want %q", got, name)
+		}
+		_ = conn.Close()
+		if err := identify(within(t), old); err != nil {
+			t.Errorf("a connection that was open: %v", err)
+		}
+	}
+}
+
+// TestProbe is what kubelet runs in the container.
+func TestProbe(t *testing.T) {
+	n := harness.NewNode(t, "--standalone")
+	probe := func() error {
+		return exec.Command(harness.Server(), "--probe", "--endpoint=unix://"+n.Socket()).Run()
+	}
+	if probe() == nil {
+		t.Error("there is no server, and it is said to serve")
+	}
+	n.Start()
+	if err := probe(); err != nil {
+		t.Errorf("a server that serves: %v", err)
+	}
+	n.Stop()
+	if probe() == nil {
+		t.Error("the server is gone, and it is said to serve")
+	}
+}
+
+func writeCertificate(t *testing.T, certFile, keyFile, name string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	harness.Must(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	harness.Must(t, err)
+	plain, err := x509.MarshalPKCS8PrivateKey(key)
+	harness.Must(t, err)
+	harness.Must(t, os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), 0o600))
+	harness.Must(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: plain}), 0o600))
+}

@@ -1,0 +1,115 @@
+package integration
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/cluster"
+)
+
+// What the shipped manifests call everything.
+const (
+	manifests     = "deploy/daemonset"
+	ownNamespace  = "csi-addons-node-healer"
+	ownAccount    = "node-healer"
+	ownConfigMap  = "node-healer"
+	modeOfHealing = "node-healer.csi-addons.io/mode"
+	thisNode      = "node-1" // as the harness calls it
+)
+
+// member is a node of a real cluster: its server asks a real API, by the shipped
+// service account and roles.
+type member struct {
+	*harness.Node
+	api    *cluster.Cluster
+	object *corev1.Node
+	// namespace is where the test's pods and claims are.
+	namespace string
+}
+
+// newMember makes a node and its object, and starts no server.
+func newMember(t *testing.T, args ...string) *member {
+	t.Helper()
+	harness.NeedsRoot(t)
+	m := &member{api: cluster.Start(t)}
+	m.api.Apply(t, manifests)
+	m.namespace = m.api.Namespace(t)
+	m.object = cluster.Create(t, m.api, cluster.Node(thisNode))
+	m.Node = harness.NewNode(t, append([]string{"--kubeconfig=" + m.api.Kubeconfig(t, ownNamespace, ownAccount)}, args...)...)
+	return m
+}
+
+// claimed is a volume that one pod uses by a claim.
+type claimed struct {
+	*harness.Volume
+	m      *member
+	object cluster.Volume
+	pv     *corev1.PersistentVolume
+	claim  *corev1.PersistentVolumeClaim
+	pod    *corev1.Pod
+}
+
+// newClaimed makes a real volume, the objects that the cluster would have of it,
+// and publishes it for a pod of this node.
+func (m *member) newClaimed(fs, id string, change ...func(*cluster.Volume)) *claimed {
+	m.T.Helper()
+	return m.claimed(m.NewVolume(fs, id), change...)
+}
+
+// claimed does the same for a volume that is there.
+func (m *member) claimed(volume *harness.Volume, change ...func(*cluster.Volume)) *claimed {
+	m.T.Helper()
+	t := m.T
+	v := &claimed{m: m, Volume: volume}
+	// The harness's pod is none that the API has.
+	v.Unpublish()
+	harness.Must(t, os.RemoveAll(filepath.Join(m.Kubelet, "pods", harness.PodUID)))
+	v.object = cluster.Volume{PV: v.PV, ID: v.ID, Driver: harness.Driver, Namespace: m.namespace, Claim: "data-" + v.ID, Block: v.FS == "block"}
+	for _, c := range change {
+		c(&v.object)
+	}
+	v.pv, v.claim = m.api.Bind(t, v.object)
+	v.pod = cluster.Create(t, m.api, cluster.Pod(m.namespace, "app-"+v.ID, thisNode, v.object.Claim))
+	v.Publish(string(v.pod.UID))
+	return v
+}
+
+// Place is where the volume is published for its pod.
+func (v *claimed) Place() string { return v.PlaceOf(string(v.pod.UID)) }
+
+// Request names the pod's place.
+func (v *claimed) Request() *healerpb.NodeHealerRequest {
+	r := v.Volume.Request()
+	r.VolumePath = v.Place()
+	return r
+}
+
+// Lose loses the published mount, as a stray umount does.
+func (v *claimed) Lose() {
+	v.m.T.Helper()
+	harness.Run(v.m.T, "umount", v.Place())
+}
+
+// known is a volume that was seen healthy, and is then lost.
+func (m *member) lost(fs, id string) *claimed {
+	m.T.Helper()
+	v := m.newClaimed(fs, id)
+	m.Expect("healthy", v.Request())
+	v.Lose()
+	return v
+}
+
+// freeAddress gives an address that nobody listens on at the moment.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	harness.Must(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
