@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -48,9 +49,6 @@ type Client struct {
 type ClientConfig struct {
 	// Kubeconfig is a file; empty: the service account of the pod we run in.
 	Kubeconfig string
-	// Account is this program's service account as the API names it
-	// (system:serviceaccount:<namespace>:<name>), for advice in errors.
-	Account string
 	// Version goes into the user agent.
 	Version string
 }
@@ -70,7 +68,19 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
 	}
-	return newClient(access, wire, cfg.Account)
+	return newClient(access, wire, subjectOf(access.BearerToken))
+}
+
+// subjectOf reads from a service account's token whose it is; empty for a token
+// of another kind. Nothing is decided by it.
+func subjectOf(token string) string {
+	var claims struct {
+		Subject string `json:"sub"`
+	}
+	if !readClaims(token, &claims) || !strings.HasPrefix(claims.Subject, "system:serviceaccount:") {
+		return ""
+	}
+	return claims.Subject
 }
 
 func newClient(access *rest.Config, wire *http.Client, account string) (*Client, error) {

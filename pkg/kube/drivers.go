@@ -30,9 +30,9 @@ type presence struct {
 	since time.Time
 }
 
-// readDrivers looks at all pods after one of them, or the settings, changed. It looks under the
-// lock: of two that look at once, the one that saw less must not have the last
-// word.
+// readDrivers looks at all pods after one of them, or the settings, changed. It
+// looks under the lock: of two that look at once, the one that saw less must not
+// have the last word.
 func (c *Cluster) readDrivers() {
 	c.drivers.mu.Lock()
 	defer c.drivers.mu.Unlock()

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -11,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/record"
 	eventnames "k8s.io/client-go/tools/record/util"
 	"k8s.io/client-go/util/flowcontrol"
@@ -59,6 +57,8 @@ type events struct {
 	lost   atomic.Int64
 	pace   flowcontrol.RateLimiter
 	same   *record.EventCorrelator
+	// refused is what the API says of late.
+	refused refusals
 	// number makes names: a time in nanoseconds, and never the same one twice.
 	number int64
 }
@@ -145,42 +145,27 @@ func (e *events) about(object corev1.ObjectReference, one event) *corev1.Event {
 	}
 }
 
-// deliver tries until the API has answered.
+// deliver tries until the API has taken it or has said for good that it does
+// not.
 func (e *events) deliver(ctx context.Context, told *record.EventCorrelateResult) error {
 	backoff := soon
-	for tries := 1; ; tries++ {
+	for {
 		if err := e.pace.Wait(ctx); err != nil {
 			return err
 		}
 		stored, err := e.send(ctx, told)
 		switch {
 		case err == nil:
+			e.refused.forget()
 			e.same.UpdateState(stored)
 			return nil
 		case apierrors.IsAlreadyExists(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 			return nil
-		case ctx.Err() != nil || final(err, tries):
+		case ctx.Err() != nil || e.refused.final(err):
 			return err
 		}
 		pause(ctx, backoff.Step())
 	}
-}
-
-// soon goes from a second to half a minute, at which it stays.
-var soon = wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 10, Cap: 30 * time.Second}
-
-// maxTries is how often the API may say that it cannot, before it is believed.
-const maxTries = 5
-
-// final is true for an error that would be the same the next time. Nobody to
-// ask, and nobody who knows us, may change.
-func final(err error, tries int) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) || apierrors.IsUnauthorized(err) {
-		return false
-	}
-	code := status.Status().Code
-	return code >= 400 && code < 500 && !apierrors.IsTooManyRequests(err) || tries >= maxTries
 }
 
 // send counts an event that is there already, and makes one that is not.

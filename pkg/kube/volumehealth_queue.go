@@ -33,8 +33,9 @@ type volumeHealth struct {
 	pace   flowcontrol.RateLimiter
 	// wake has room for one: there is something to do.
 	wake chan struct{}
-	// said is the last error that was logged.
-	said string
+	// said is the last error that was logged, refused what the API says of late.
+	said    string
+	refused refusals
 
 	mu      sync.Mutex
 	waiting map[volumeKey]seen
@@ -126,7 +127,8 @@ func (h *volumeHealth) run(ctx context.Context) {
 		switch {
 		case err == nil:
 			backoff, h.said = soon, ""
-		case errors.Is(err, errNoClaim) || final(err, 1):
+			h.refused.forget()
+		case errors.Is(err, errNoClaim) || h.refused.final(err):
 			// Not again at every check.
 			h.set(s.key, written{state: stateOf(s.verdict), due: s.at.Add(refresh())})
 			h.log(err)

@@ -1,0 +1,308 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+const (
+	kubeletRoot = "/var/lib/kubelet"
+	podPlace    = kubeletRoot + "/pods/uid-of-app/volumes/kubernetes.io~csi/pv-1/mount"
+	stagedPlace = kubeletRoot + "/plugins/kubernetes.io/csi/" + driverName + "/0123/globalmount"
+)
+
+// thisHost knows kubelet's paths, and one container at most.
+type thisHost struct {
+	t *testing.T
+	// runs is the process of a container that has the volume mounted.
+	runs int
+	err  error
+}
+
+func (h *thisHost) Kubelet() host.Kubelet    { return host.Kubelet{Root: kubeletRoot} }
+func (h *thisHost) RealPath(p string) string { return p }
+
+func (h *thisHost) Holder(podUID string, dev host.Dev) (*host.Holder, error) {
+	if h.runs == 0 || h.err != nil {
+		return nil, h.err
+	}
+	dir := filepath.Join(h.t.TempDir(), strconv.Itoa(h.runs))
+	must := func(err error) {
+		if err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	must(os.MkdirAll(filepath.Join(dir, "ns"), 0o700))
+	must(os.WriteFile(filepath.Join(dir, "cgroup"), []byte("0::/kubepods/pod"+podUID+"/c1\n"), 0o600))
+	must(os.WriteFile(filepath.Join(dir, "mountinfo"), []byte("1 1 "+dev.String()+" / /data rw - ext4 /dev/sdb rw\n"), 0o600))
+	must(os.Symlink("mnt:[2]", filepath.Join(dir, "ns/mnt")))
+	return host.Procfs(filepath.Dir(dir)).Holder(podUID, dev, "mnt:[1]")
+}
+
+// at gives a step for a place, and the case in which it is offered.
+func (h *thisHost) at(path string, writes bool) (healer.Diagnosis, healer.Step) {
+	place := healer.Place{Path: path, Layout: h.Kubelet().Layout(path)}
+	place.PodUID = place.Layout.PodUID
+	d := healer.Diagnosis{
+		Case:       healer.Case{Volume: healer.Volume{ID: handle, Path: path}, Driver: driverName, Places: []healer.Place{place}},
+		Conditions: []healer.Condition{{Reason: healer.NotMounted, Place: path, Acute: true}},
+	}
+	return d, healer.Step{Name: "step", Place: place, Heals: []healer.Reason{healer.NotMounted}, Source: host.Dev{Major: 7, Minor: 1}, Writes: writes}
+}
+
+// drain cordons the node and lets a pod go.
+func (d *disk) drain() {
+	d.node.Spec.Unschedulable = true
+	other := aPod("other", d.claim)
+	terminating(other)
+	d.api.put(d.node, other)
+}
+
+// rollOut has the driver's own pod not ready.
+func (d *disk) rollOut() {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "driver"}, Spec: corev1.PodSpec{NodeName: nodeName}}
+	is := true
+	pod.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "driver", Controller: &is}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "socket"}}
+	pod.Spec.Volumes[0].HostPath = &corev1.HostPathVolumeSource{Path: kubeletRoot + "/plugins/" + driverName}
+	d.api.put(pod)
+}
+
+// forbidders are what may happen before a step, or in the middle of it, and what
+// is said then.
+var forbidders = map[string]struct {
+	change func(*disk)
+	want   string // why not; empty: it may
+	// ofWrites is true for what matters only to a step that writes to a device.
+	ofWrites bool
+}{
+	"nothing happens":            {change: func(*disk) {}},
+	"the pod goes":               {change: func(d *disk) { terminating(d.pod); d.api.put(d.pod) }, want: "is terminating"},
+	"the pod is gone":            {change: func(d *disk) { d.api.remove(d.pod) }, want: "pod"},
+	"the claim is another one":   {change: func(d *disk) { d.claim.UID = "another"; d.api.put(d.claim) }, want: "does not list"},
+	"the cluster may only check": {change: func(d *disk) { d.settings(keyMode, "check") }, want: "mode check"},
+	"the cluster is off":         {change: func(d *disk) { d.settings(keyMode, "off") }, want: "mode off"},
+	"the settings are wrong":     {change: func(d *disk) { d.settings("x", "y") }, want: "key x"},
+	"the claim may only be checked": {change: func(d *disk) {
+		d.claim.Annotations = map[string]string{modeAnnotation: "check"}
+		d.api.put(d.claim)
+	}, want: "mode check"},
+	"the node is drained":     {change: (*disk).drain, want: "drained"},
+	"the driver is not ready": {change: (*disk).rollOut, want: "not been ready"},
+	"it is left to the driver": {change: func(d *disk) {
+		d.settings(keySelfRepair, fmt.Sprintf("%s: [%s]", driverName, healer.NotMounted))
+	}, want: "is left to driver"},
+	"the API is away for a moment": {change: func(d *disk) { d.api.breaks(refused) }},
+	"the API is away":              {change: func(d *disk) { d.api.breaks(errSilent); time.Sleep(time.Hour) }, want: "--api-staleness"},
+
+	"the volume goes":                  {change: func(d *disk) { terminating(d.attached); d.api.put(d.attached) }, want: "is being deleted", ofWrites: true},
+	"the node is out of service":       {change: (*disk).outOfService, want: corev1.TaintNodeOutOfService, ofWrites: true},
+	"another node has it":              {change: func(d *disk) { d.api.put(anAttachment(d.pv, "node-2")) }, want: "node node-2 has", ofWrites: true},
+	"the API is away for a moment too": {change: func(d *disk) { d.api.breaks(refused) }, want: "connection refused", ofWrites: true},
+}
+
+// TestStep asks before a step, and again before its place becomes usable.
+func TestStep(t *testing.T) {
+	for _, path := range []string{podPlace, stagedPlace} {
+		for name, tc := range forbidders {
+			for _, writes := range []bool{false, true} {
+				want := tc.want
+				switch {
+				case !writes && tc.ofWrites:
+					want = ""
+				case writes && name == "the API is away for a moment":
+					want = "connection refused"
+				}
+				t.Run(fmt.Sprintf("%s, %s, writes: %v", filepath.Base(path), name, writes), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						api := newClusterAPI()
+						disk := newDisk(api)
+						c, end := following(t, api)
+						defer end()
+						node := &thisHost{t: t}
+						d, step := node.at(path, writes)
+						gate := Gate{Cluster: c, Node: node}
+						p, err := gate.Enter(t.Context(), d, step)
+						if err != nil {
+							t.Fatal(err)
+						}
+						defer p.Leave(nil)
+						if err := p.Still(t.Context()); err != nil {
+							t.Fatal(err)
+						}
+						tc.change(disk)
+						synctest.Wait()
+						err = p.Still(t.Context())
+						expect(t, "in the middle", err, want)
+						if err != nil && !errors.Is(err, healer.ErrRefused) {
+							t.Errorf("no refusal, but %v", err)
+						}
+						q, err := gate.Enter(t.Context(), d, step)
+						expect(t, "before", err, want)
+						if err == nil {
+							q.Leave(nil)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+func expect(t *testing.T, when string, err error, want string) {
+	t.Helper()
+	if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+		t.Errorf("%s: got %v, want %q", when, err, want)
+	}
+}
+
+// TestStepForAContainer goes by the container, whatever becomes of the pod, as
+// long as it runs.
+func TestStepForAContainer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newClusterAPI()
+		disk := newDisk(api)
+		c, end := following(t, api)
+		defer end()
+		container := exec.Command("sleep", "600")
+		if err := container.Start(); err != nil {
+			t.Fatal(err)
+		}
+		node := &thisHost{t: t, runs: container.Process.Pid}
+		d, step := node.at(podPlace, false)
+		terminating(disk.pod)
+		api.put(disk.pod)
+		p, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), d, step)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Leave(nil)
+		if err := p.Still(t.Context()); err != nil {
+			t.Error(err)
+		}
+		// A container vouches for the place, and for no device.
+		terminating(disk.attached)
+		api.put(disk.attached)
+		_, writing := node.at(podPlace, true)
+		_, err = Gate{Cluster: c, Node: node}.Enter(t.Context(), d, writing)
+		expect(t, "a step that writes", err, "is being deleted")
+
+		_ = container.Process.Kill()
+		_ = container.Wait()
+		expect(t, "the container has ended", p.Still(t.Context()), "is terminating")
+	})
+}
+
+func TestStepAtOtherPlaces(t *testing.T) {
+	for name, tc := range map[string]struct {
+		path  string
+		blind error
+		want  string
+	}{
+		"no path of kubelet's":         {path: "/mnt/data", want: "none of kubelet's"},
+		"a pod that nobody knows":      {path: strings.Replace(podPlace, "uid-of-app", "uid-of-nobody", 1), want: "knows no pod"},
+		"another volume's directory":   {path: strings.Replace(podPlace, "pv-1", "pv-2", 1), want: "does not list"},
+		"a pod, and no look at procfs": {path: podPlace, blind: errors.New("no procfs")},
+		"nobody, and no look at procfs": {
+			path: strings.Replace(podPlace, "uid-of-app", "uid-of-nobody", 1), blind: errors.New("no procfs"), want: "no procfs",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := newClusterAPI()
+				newDisk(api)
+				c, end := following(t, api)
+				defer end()
+				node := &thisHost{t: t, err: tc.blind}
+				d, step := node.at(tc.path, false)
+				p, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), d, step)
+				expect(t, "before", err, tc.want)
+				if err == nil {
+					p.Leave(nil)
+				}
+			})
+		})
+	}
+}
+
+// TestTriedWrite needs the mode, and for a disk all that a step which writes to
+// it needs.
+func TestTriedWrite(t *testing.T) {
+	for name, tc := range forbidders {
+		switch name {
+		case "the pod goes", "the pod is gone", "the claim is another one", "the node is drained", "the driver is not ready", "it is left to the driver":
+			continue // it leaves nothing behind, and is in nobody's way
+		}
+		for _, onDisk := range []bool{false, true} {
+			want := tc.want
+			switch {
+			case !onDisk && tc.ofWrites:
+				want = ""
+			case onDisk && name == "the API is away for a moment":
+				want = "connection refused"
+			}
+			t.Run(fmt.Sprintf("%s, on a disk: %v", name, onDisk), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					api := newClusterAPI()
+					disk := newDisk(api)
+					c, end := following(t, api)
+					defer end()
+					node := &thisHost{t: t}
+					d, _ := node.at(podPlace, false)
+					gate := Gate{Cluster: c, Node: node}
+					if err := gate.Write(t.Context(), d.Case, d.Case.Places[0], onDisk); err != nil {
+						t.Fatal(err)
+					}
+					tc.change(disk)
+					synctest.Wait()
+					expect(t, "then", gate.Write(t.Context(), d.Case, d.Case.Places[0], onDisk), want)
+				})
+			})
+		}
+	}
+}
+
+// TestLook is forbidden by a mode only, and goes on to be when the API is away.
+func TestLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newClusterAPI()
+		disk := newDisk(api)
+		c, end := following(t, api)
+		defer end()
+		node := &thisHost{t: t}
+		gate := Gate{Cluster: c, Node: node}
+		look := func(path, want string) {
+			t.Helper()
+			synctest.Wait()
+			expect(t, path, gate.Look(t.Context(), healer.Volume{ID: handle, Path: path}), want)
+		}
+		look(podPlace, "")
+		terminating(disk.pod)
+		disk.pod.Annotations = map[string]string{modeAnnotation: "check"}
+		api.put(disk.pod)
+		look(podPlace, "")
+		disk.claim.Annotations = map[string]string{modeAnnotation: "off"}
+		api.put(disk.claim)
+		look(podPlace, "") // the pod's own word is more specific
+		look(stagedPlace, "mode off by PersistentVolumeClaim shop/claim-of-pv-1")
+		look("/mnt/data", "mode off by PersistentVolumeClaim shop/claim-of-pv-1")
+		api.breaks(errSilent)
+		time.Sleep(time.Hour)
+		look(stagedPlace, "mode off by PersistentVolumeClaim shop/claim-of-pv-1")
+		look(podPlace, "")
+	})
+}
