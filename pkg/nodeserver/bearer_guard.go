@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
 // The verbs that an Authorizer is asked for.
@@ -62,7 +63,7 @@ func (g *tokenGuard) admit(ctx context.Context, method string) (leave func(), er
 		return leave, nil
 	}
 	leave()
-	text := oneLine(redact(err.Error(), map[string]string{authorizationKey: token}), statusBytes)
+	text := oneLine(healer.Secrets{authorizationKey: token}.Redact(err.Error()), statusBytes)
 	if more, due := g.refusals.due(); due {
 		klog.FromContext(ctx).Info("Caller refused", keySource, from.visitor.source, keyMethod, oneLine(method, logTextBytes), keyError, text, keyMore, more)
 	}

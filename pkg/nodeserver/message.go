@@ -191,7 +191,7 @@ func more(rest, shown int, plural string) string {
 
 // text fits a text that others wrote into the line.
 func (w wording) text(s string) string {
-	return oneLine(redact(strings.TrimSpace(s), w.r.Volume.Secrets), w.budget.text)
+	return oneLine(w.r.Volume.Secrets.Redact(strings.TrimSpace(s)), w.budget.text)
 }
 
 // took rounds a duration to what a reader can use.

@@ -21,7 +21,7 @@ var errDraining = errors.New("the server is shutting down")
 // somewhere else (a driver's answer, say) is text here: its code speaks of
 // another call.
 func toStatus(ctx context.Context, err error, secrets map[string]string) error {
-	return status.Error(codeOf(ctx, err), oneLine(redact(err.Error(), secrets), statusBytes))
+	return status.Error(codeOf(ctx, err), oneLine(healer.Secrets(secrets).Redact(err.Error()), statusBytes))
 }
 
 // codeOf maps by kind alone. UNIMPLEMENTED tells callers never to try again,

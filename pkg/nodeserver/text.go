@@ -1,9 +1,6 @@
 package nodeserver
 
 import (
-	"cmp"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -89,28 +86,6 @@ func quoted(s string) string {
 		cut--
 	}
 	return strconv.Quote(s[:cut]) + ellipsis
-}
-
-// redactFrom is the shortest secret that is looked for in texts: shorter ones
-// occur in any sentence.
-const redactFrom = 4
-
-// redact takes the values of secrets out of a text that others wrote. Nobody
-// is meant to put them there; this is for the driver or tool that does anyway.
-func redact(s string, secrets map[string]string) string {
-	if len(secrets) == 0 {
-		return s
-	}
-	// Longest first, or a secret within a longer one would leave its rest.
-	values := slices.SortedFunc(maps.Values(secrets), func(a, b string) int {
-		return cmp.Or(cmp.Compare(len(b), len(a)), strings.Compare(a, b))
-	})
-	for _, v := range values {
-		if len(v) >= redactFrom {
-			s = strings.ReplaceAll(s, v, "[redacted]")
-		}
-	}
-	return s
 }
 
 // enumerate gives "a", "a and b", "a, b and c".
