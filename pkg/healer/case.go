@@ -68,6 +68,9 @@ type Case struct {
 	Driver string
 	// Block is true for a raw block volume.
 	Block bool
+	// Proven is true when more than the caller's word ties a place to the volume:
+	// kubelet's vol_data.json, or the record.
+	Proven bool
 	// Places has the published place that the request names first, then the
 	// staged one, then the volume's others.
 	Places []Place
@@ -178,6 +181,9 @@ type Permit interface {
 type Gate interface {
 	// Look is asked before a volume is looked at.
 	Look(ctx context.Context, v Volume) error
+	// Wants is true when the place is known to be wanted, as far as memory tells:
+	// it is asked in every look, and nothing is changed by it.
+	Wants(c Case, p Place) bool
 	// Enter is asked once before each step.
 	Enter(ctx context.Context, d Diagnosis, s Step) (Permit, error)
 	// Write is asked before a write is tried at a place, which changes nothing

@@ -1,6 +1,7 @@
 package healer
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -29,7 +30,8 @@ func (o *observation) doubt(ctx context.Context) error {
 			continue
 		}
 		if err := o.mayWrite(ctx, p, sb); err != nil {
-			sb.Write.Forbidden = err.Error()
+			// The first place is the one that the caller named.
+			sb.Write.Forbidden = cmp.Or(sb.Write.Forbidden, err.Error())
 		} else {
 			w, err := o.node.TryWrite(ctx, p.Stack[0])
 			if err != nil {

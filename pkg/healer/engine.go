@@ -122,7 +122,8 @@ func (e *Engine) Heal(ctx context.Context, v Volume) (Report, error) {
 	return e.call(ctx, v, false)
 }
 
-// Check is Heal without a step and without a write: it only looks.
+// Check is Heal without a step and without a write: it only looks. Several may
+// look at once; while somebody heals, or begins to, the volume is busy.
 func (e *Engine) Check(ctx context.Context, v Volume) (Report, error) {
 	return e.call(ctx, v, true)
 }
@@ -135,7 +136,7 @@ func (e *Engine) call(ctx context.Context, v Volume, checking bool) (Report, err
 	if !e.begin() {
 		return Report{}, Failed("the server is shutting down", nil)
 	}
-	ticket, err := e.inflight.enter(keys...)
+	ticket, err := e.inflight.enter(checking, keys...)
 	if err != nil {
 		e.work.Done()
 		return Report{}, err
@@ -145,7 +146,7 @@ func (e *Engine) call(ctx context.Context, v Volume, checking bool) (Report, err
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.Timeout)
 	defer cancel()
 	defer context.AfterFunc(e.life, cancel)() //nolint:contextcheck // the engine outlives every caller
-	report, err := e.guarded(work, v, ticket, checking)
+	report, err := e.guarded(work, v, ticket)
 	e.free(ticket, report, err)
 	if ctx.Err() != nil {
 		klog.FromContext(work).Info("The work ended after its caller had left",
@@ -156,7 +157,7 @@ func (e *Engine) call(ctx context.Context, v Volume, checking bool) (Report, err
 
 // guarded turns a panic into an error: it would otherwise end the server, and
 // with it the work on all other volumes.
-func (e *Engine) guarded(ctx context.Context, v Volume, t *ticket, checking bool) (r Report, err error) {
+func (e *Engine) guarded(ctx context.Context, v Volume, t *ticket) (r Report, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			// Only the runtime's own words: another value may hold a part of
@@ -170,7 +171,7 @@ func (e *Engine) guarded(ctx context.Context, v Volume, t *ticket, checking bool
 		}
 	}()
 	start := time.Now()
-	r, err = e.heal(ctx, v, t, checking)
+	r, err = e.heal(ctx, v, t)
 	r.Elapsed = time.Since(start)
 	return r, err
 }

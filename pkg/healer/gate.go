@@ -25,6 +25,10 @@ type WantedGate struct {
 // Look implements Gate.
 func (WantedGate) Look(context.Context, Volume) error { return nil }
 
+// Wants implements Gate. Containers, the one proof that there is, are looked for
+// by whoever asks.
+func (WantedGate) Wants(Case, Place) bool { return false }
+
 // Enter implements Gate.
 func (g WantedGate) Enter(_ context.Context, _ Diagnosis, s Step) (Permit, error) {
 	if s.Writes && !g.Standalone {

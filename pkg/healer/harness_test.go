@@ -90,11 +90,12 @@ type notebook struct {
 	saves   int
 	before  []AuditEntry
 	after   []AuditEntry
-	broken  error // what writing the audit log gives
-	refuse  error // what the gate says
-	noWrite error // what the gate says to a write on a disk
-	noLook  error // what the gate says to a look
-	still   error // what a permit says
+	broken  error           // what writing the audit log gives
+	refuse  error           // what the gate says
+	noWrite error           // what the gate says to a write on a disk
+	wanted  map[string]bool // by pod UID, what the gate says
+	noLook  error           // what the gate says to a look
+	still   error           // what a permit says
 	entered int
 	left    []error
 }
@@ -128,6 +129,7 @@ func (n *notebook) Enter(context.Context, Diagnosis, Step) (Permit, error) {
 	n.entered++
 	return n, nil
 }
+func (n *notebook) Wants(_ Case, p Place) bool         { return n.wanted[p.PodUID] }
 func (n *notebook) Look(context.Context, Volume) error { return n.noLook }
 func (n *notebook) Write(_ context.Context, _ Case, _ Place, onDisk bool) error {
 	if !onDisk {

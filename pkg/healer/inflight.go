@@ -8,9 +8,14 @@ import (
 
 // inflight is the table of volumes that are being worked on. A volume is in it
 // under several keys at once, because callers may name it in several ways.
+//
+// Who heals is alone there. Any number may look side by side: nobody who may only
+// look can keep a heal waiting. A look during which a heal begins has seen a
+// volume that was being changed, and is worth nothing.
 type inflight struct {
-	mu   sync.Mutex
-	held map[key]*ticket
+	mu     sync.Mutex
+	held   map[key]*ticket
+	looked map[key]map[*ticket]bool
 }
 
 // ticket is one call's entry.
@@ -18,14 +23,21 @@ type ticket struct {
 	table *inflight
 	since time.Time
 	keys  []key
+	// looks is true for a call that only looks.
+	looks bool
+	// overtaken is true once a heal has begun meanwhile.
+	overtaken bool
 }
 
-func newInflight() *inflight { return &inflight{held: map[key]*ticket{}} }
+func newInflight() *inflight {
+	return &inflight{held: map[key]*ticket{}, looked: map[key]map[*ticket]bool{}}
+}
 
 // enter makes an entry, or says who is in the way.
-func (t *inflight) enter(keys ...key) (*ticket, error) {
-	k := &ticket{table: t, since: time.Now()}
+func (t *inflight) enter(looks bool, keys ...key) (*ticket, error) {
+	k := &ticket{table: t, since: time.Now(), looks: looks}
 	if err := k.add(keys...); err != nil {
+		k.leave()
 		return nil, err
 	}
 	return k, nil
@@ -37,22 +49,57 @@ func (k *ticket) add(keys ...key) error {
 	defer k.table.mu.Unlock()
 	for _, key := range keys {
 		if other := k.table.held[key]; other != nil && other != k {
-			what := "this volume"
-			if key.kind == keySuperblock {
-				what = "another volume on the same filesystem"
-			}
-			return &Error{Kind: KindBusy, Text: fmt.Sprintf(
-				"an operation on %s is running since %s (%s ago); call again when it is done", what,
-				other.since.UTC().Format(time.RFC3339), time.Since(other.since).Round(time.Millisecond))}
+			return other.inTheWay(key)
 		}
 	}
 	for _, key := range keys {
-		if k.table.held[key] == nil {
-			k.table.held[key] = k
+		if !k.looks {
+			for other := range k.table.looked[key] {
+				other.overtaken = true
+			}
+		}
+		if k.table.take(key, k) {
 			k.keys = append(k.keys, key)
 		}
 	}
 	return nil
+}
+
+func (k *ticket) inTheWay(at key) error {
+	what := "this volume"
+	if at.kind == keySuperblock {
+		what = "another volume on the same filesystem"
+	}
+	return &Error{Kind: KindBusy, Text: fmt.Sprintf(
+		"an operation on %s is running since %s (%s ago); call again when it is done", what,
+		k.since.UTC().Format(time.RFC3339), time.Since(k.since).Round(time.Millisecond))}
+}
+
+// take enters a ticket at a key; false: it was there.
+func (t *inflight) take(key key, k *ticket) bool {
+	if !k.looks {
+		was := t.held[key]
+		t.held[key] = k
+		return was == nil
+	}
+	if t.looked[key][k] {
+		return false
+	}
+	if t.looked[key] == nil {
+		t.looked[key] = map[*ticket]bool{}
+	}
+	t.looked[key][k] = true
+	return true
+}
+
+// current fails for a look during which a heal has begun.
+func (k *ticket) current() error {
+	k.table.mu.Lock()
+	defer k.table.mu.Unlock()
+	if !k.overtaken {
+		return nil
+	}
+	return &Error{Kind: KindBusy, Text: "an operation on this volume began while it was looked at; call again when it is done"}
 }
 
 // leave frees all keys.
@@ -60,7 +107,13 @@ func (k *ticket) leave() {
 	k.table.mu.Lock()
 	defer k.table.mu.Unlock()
 	for _, key := range k.keys {
-		delete(k.table.held, key)
+		if !k.looks {
+			delete(k.table.held, key)
+			continue
+		}
+		if delete(k.table.looked[key], k); len(k.table.looked[key]) == 0 {
+			delete(k.table.looked, key)
+		}
 	}
 	k.keys = nil
 }

@@ -82,7 +82,7 @@ func TestSameVolumeByDriverAndID(t *testing.T) {
 		t.Error("another driver's volume of that name is busy")
 	}
 	// What a refused call held is free again.
-	if _, err := b.engine.inflight.enter(pathKey(podB)); err != nil {
+	if _, err := b.engine.inflight.enter(false, pathKey(podB)); err != nil {
 		t.Error(err)
 	}
 }
@@ -213,5 +213,61 @@ func TestCloseWaitsAndRefuses(t *testing.T) {
 	}
 	if err := <-first; err != nil {
 		t.Errorf("Close cut off a running call: %v", err)
+	}
+}
+
+// Any number may look at once: who may only look keeps nobody waiting.
+func TestLooksShareAVolume(t *testing.T) {
+	b := newBench(t)
+	entered, release := holdLooks(b)
+	defer release()
+	looks := make(chan error, 2)
+	for range 2 {
+		go func() {
+			_, err := b.engine.Check(context.Background(), volume)
+			looks <- err
+		}()
+		<-entered
+	}
+	release()
+	for range 2 {
+		if err := <-looks; err != nil {
+			t.Error(err)
+		}
+	}
+	if len(b.engine.inflight.looked) != 0 {
+		t.Error("looks that ended are in the table")
+	}
+}
+
+// A heal does not wait for a look, which then says nothing; nobody looks while
+// one is under way.
+func TestHealOvertakesALook(t *testing.T) {
+	b := newBench(t)
+	entered, release := holdLooks(b)
+	defer release()
+	look, heal := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := b.engine.Check(context.Background(), volume)
+		look <- err
+	}()
+	<-entered
+	go func() {
+		_, err := b.engine.Heal(context.Background(), volume)
+		heal <- err
+	}()
+	<-entered
+	if _, err := b.engine.Check(context.Background(), volume); KindOf(err) != KindBusy {
+		t.Errorf("a look during a heal: %v", err)
+	}
+	release()
+	if err := <-heal; err != nil {
+		t.Error(err)
+	}
+	if err := <-look; KindOf(err) != KindBusy {
+		t.Errorf("the look before: %v", err)
+	}
+	if b.notes.saves != 1 {
+		t.Errorf("%d records were saved, the heal's is one", b.notes.saves)
 	}
 }

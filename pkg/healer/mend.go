@@ -16,8 +16,8 @@ import (
 
 // heal observes, diagnoses and mends until the volume is healthy or nothing is
 // left to offer.
-func (e *Engine) heal(ctx context.Context, v Volume, t *ticket, checking bool) (Report, error) {
-	report := Report{Volume: v, Checked: checking}
+func (e *Engine) heal(ctx context.Context, v Volume, t *ticket) (Report, error) {
+	report := Report{Volume: v, Checked: t.looks}
 	if err := e.cfg.Gate.Look(ctx, v); err != nil {
 		return report, Failed("the volume was not looked at", err)
 	}
@@ -27,8 +27,11 @@ func (e *Engine) heal(ctx context.Context, v Volume, t *ticket, checking bool) (
 	refused := map[string]Refusal{}
 	// It ends: every step runs at most once per place.
 	for first := true; ; first = false {
-		c, err := e.observe(ctx, v, t, checking)
+		c, err := e.observe(ctx, v, t)
 		if err != nil {
+			return report, err
+		}
+		if err := t.current(); err != nil {
 			return report, err
 		}
 		d := e.diagnose(ctx, c)
@@ -46,7 +49,7 @@ func (e *Engine) heal(ctx context.Context, v Volume, t *ticket, checking bool) (
 			break
 		}
 		tried[step.key()] = true
-		permit, err := e.admit(ctx, d, step, t, checking)
+		permit, err := e.admit(ctx, d, step, t)
 		if KindOf(err) == KindBusy {
 			return report, err
 		}
@@ -59,7 +62,7 @@ func (e *Engine) heal(ctx context.Context, v Volume, t *ticket, checking bool) (
 		halted = halted || len(stillRunning(o.Err)) > 0
 	}
 	report.Refused = inOrder(refused, report.Steps)
-	if !checking { // it costs a walk through all processes
+	if !t.looks { // it costs a walk through all processes
 		e.whoHolds(ctx, &report)
 	}
 	return report, nil
@@ -94,11 +97,11 @@ var (
 
 // admit proves identity and asks the gate. Its error says why the step must not
 // run; it is a busy one when another volume on the same filesystem is healed.
-func (e *Engine) admit(ctx context.Context, d Diagnosis, s Step, t *ticket, checking bool) (Permit, error) {
+func (e *Engine) admit(ctx context.Context, d Diagnosis, s Step, t *ticket) (Permit, error) {
 	switch {
 	case e.cfg.CheckOnly:
 		return nil, errCheckOnly
-	case checking:
+	case t.looks:
 		return nil, errAskedToCheck
 	case e.isClosing():
 		return nil, errors.New("the server is shutting down")

@@ -22,7 +22,7 @@ var errMoved = errors.New("the mounts of the volume changed while they were look
 
 // observe finds the volume's places and asks each of its superblocks once. An
 // absent mount is believed only when the mount table, read anew, shows the same.
-func (e *Engine) observe(ctx context.Context, v Volume, t *ticket, checking bool) (Case, error) {
+func (e *Engine) observe(ctx context.Context, v Volume, t *ticket) (Case, error) {
 	doubted := map[string]bool{}
 	err := errMoved
 	for pass := range maxObservations {
@@ -30,7 +30,7 @@ func (e *Engine) observe(ctx context.Context, v Volume, t *ticket, checking bool
 		if o, err = e.newObservation(v, pass > 0); err != nil {
 			return Case{}, err
 		}
-		o.checking = checking
+		o.checking = t.looks
 		if err = o.run(ctx, t); errors.Is(err, errMoved) {
 			continue
 		} else if err != nil {
@@ -125,6 +125,7 @@ func (o *observation) run(ctx context.Context, t *ticket) error {
 	if err := o.others(ctx); err != nil {
 		return err
 	}
+	o.c.Proven = o.proven()
 	for i := range o.c.Places {
 		o.c.Places[i].Want = record.Place(o.c.Places[i].Path)
 	}
@@ -132,6 +133,15 @@ func (o *observation) run(ctx context.Context, t *ticket) error {
 		return errMoved
 	}
 	return o.doubt(ctx)
+}
+
+// proven is true when kubelet's file for a place, or the record, names the
+// volume.
+func (o *observation) proven() bool {
+	return slices.ContainsFunc(o.c.Places, func(p Place) bool {
+		d := p.Look.VolData
+		return d != nil && d.VolumeHandle == o.c.Volume.ID || o.c.Record.Place(p.Path) != nil
+	})
 }
 
 // roleOf tells a staging path that a caller named as volume_path from a

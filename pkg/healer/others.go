@@ -134,9 +134,13 @@ func (o *observation) ours(p Place) bool {
 	return d != nil && d.VolumeHandle == o.c.Volume.ID && d.DriverName == o.c.Driver
 }
 
-// used is true when a running container of the pod has the volume mounted.
-// Without one, an empty place is most likely that of a pod on its way out.
+// used is true when a running container of the pod has the volume mounted, or
+// the cluster says that the pod wants it at a place that was mounted in this
+// boot. Else an empty place is most likely that of a pod on its way out, or in.
 func (o *observation) used(p Place) (bool, error) {
+	if o.c.Record.Place(p.Path) != nil && o.c.Record.BootID == o.c.BootID && o.engine.cfg.Gate.Wants(o.c, p) {
+		return true, nil
+	}
 	dev := o.superblockOf(p)
 	if dev.Zero() {
 		return false, nil

@@ -63,7 +63,14 @@ func TestRecordedPlaceThatIsEmpty(t *testing.T) {
 		spoil           func(*bench)
 		inCase, dormant bool
 	}{
-		"its pod runs":            {spoil: func(b *bench) { b.pods["uid-b"] = disk }, inCase: true},
+		"its pod runs":        {spoil: func(b *bench) { b.pods["uid-b"] = disk }, inCase: true},
+		"the cluster says so": {spoil: func(b *bench) { b.notes.wanted = map[string]bool{"uid-b": true} }, inCase: true},
+		"before this boot": {spoil: func(b *bench) {
+			b.notes.wanted = map[string]bool{"uid-b": true}
+			r := b.notes.records[volumeKey(driver, volID)]
+			r.BootID = "another"
+			b.notes.records[volumeKey(driver, volID)] = r
+		}, dormant: true},
 		"its pod has another":     {spoil: func(b *bench) { b.pods["uid-b"] = host.Dev{Major: 8, Minor: 99} }, dormant: true},
 		"nobody runs":             {spoil: func(*bench) {}, dormant: true},
 		"it is gone":              {spoil: func(b *bench) { b.files[podB] = host.PathLook{Walk: syscall.ENOENT} }},

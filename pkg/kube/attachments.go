@@ -15,6 +15,10 @@ import (
 // It believes no cache that could be the last to hear that the volume is taken
 // away: the API is asked now, and without an answer the device is not written to.
 func (c *Cluster) mayWrite(ctx context.Context, v volumeName) error {
+	// A volume may have many places, and each would wait for an API that hangs.
+	if err := c.heart.failing(); err != nil {
+		return fmt.Errorf("cannot ask whether this node may still write: %w", err)
+	}
 	node := &corev1.Node{}
 	if err := c.client.get(ctx, request{Resource: "nodes", Name: c.cfg.Node}, node); err != nil {
 		return fmt.Errorf("cannot ask whether this node may still write: %w", err)
@@ -74,6 +78,9 @@ func (c *Cluster) attached(ctx context.Context, pv *corev1.PersistentVolume) err
 			return fmt.Errorf("VolumeAttachment %s of this node is not attached", now.Name)
 		}
 		return nil
+	}
+	if err := c.attachments.trouble(0); err != nil {
+		return fmt.Errorf("cannot tell whether the volume is attached to this node: %w", err)
 	}
 	return errors.New("no VolumeAttachment says that the volume is attached to this node")
 }

@@ -209,3 +209,26 @@ func TestWriteWithoutNewsOfOthers(t *testing.T) {
 		})
 	}
 }
+
+// TestWriteWhileNobodyAnswers is refused without asking once more.
+func TestWriteWhileNobodyAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newClusterAPI()
+		d := newDisk(api)
+		c, end := following(t, api)
+		defer end()
+		api.breaks(errSilent)
+		time.Sleep(staleness)
+		synctest.Wait()
+		before := api.count("get nodes")
+		for range 10 {
+			expect(t, "then", c.mayWrite(t.Context(), d.name), "deadline")
+		}
+		if asked := api.count("get nodes") - before; asked != 0 {
+			t.Errorf("it asked %d times", asked)
+		}
+		api.breaks(nil)
+		muchLater()
+		expect(t, "later", c.mayWrite(t.Context(), d.name), "")
+	})
+}

@@ -29,9 +29,16 @@ func (g Gate) Look(ctx context.Context, v healer.Volume) error {
 	return g.Cluster.rulingOn(nameOf(v, "", l), l.PodUID).forbids(modeCheck)
 }
 
+// Wants implements healer.Gate.
+func (g Gate) Wants(c healer.Case, p healer.Place) bool {
+	pod, known := g.Cluster.pod(p.PodUID)
+	return known && g.Cluster.current() == nil && g.Cluster.wants(pod, nameOf(c.Volume, c.Driver, p.Layout)) == nil
+}
+
 // Enter implements healer.Gate.
 func (g Gate) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (healer.Permit, error) {
 	p := &permit{cluster: g.Cluster, step: s, name: nameOf(d.Case.Volume, d.Case.Driver, s.Place.Layout), reasons: reasonsFor(d, s)}
+	p.earlier = d.Case.Record != nil && d.Case.Record.BootID != d.Case.BootID
 	if err := p.allowed(ctx); err != nil {
 		return nil, err
 	}
@@ -81,6 +88,8 @@ type permit struct {
 	step    healer.Step
 	name    volumeName
 	reasons []healer.Reason
+	// earlier is true when the volume was last seen in an earlier boot.
+	earlier bool
 	// holder is a container that uses the volume; nil when there is none.
 	holder *host.Holder
 }
@@ -120,6 +129,8 @@ func (p *permit) wanted(ctx context.Context) error {
 	}
 	place := p.step.Place
 	switch {
+	case p.earlier:
+		return errors.New("the volume was not seen healthy since the node booted, so kubelet may be about to publish it")
 	case place.PodUID != "":
 		return p.cluster.stillWanted(ctx, place.PodUID, p.name)
 	case place.Layout.Kind == host.LayoutOther:

@@ -74,3 +74,10 @@ func (h *heart) trouble(staleness time.Duration) error {
 		return fmt.Errorf("the Kubernetes API has not answered for %s (--api-staleness %s): %w", silent.Round(time.Second), staleness, h.err)
 	}
 }
+
+// failing says why the last question had no answer; nil: it had one.
+func (h *heart) failing() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.err
+}

@@ -255,6 +255,32 @@ func TestEventsWaitForTheAPI(t *testing.T) {
 	})
 }
 
+// An API that starts answers no for a moment, before it knows who may do what.
+func TestReportsToAnAPIThatStarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, known := oneVolume(t)
+		r, end := reporting(t, api, known)
+		defer end()
+		api.set(func(string, string) error { return errNoAPI })
+		r.Note(abnormal(healer.Disconnected), "abnormal")
+		time.Sleep(time.Hour)
+		times := map[string]int{}
+		api.set(func(_, resource string) error {
+			if times[resource]++; times[resource] < 3 {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", nil)
+			}
+			return nil
+		})
+		time.Sleep(5 * time.Minute)
+		if got := api.said("data-0"); !slices.Equal(got, []string{"VolumeAbnormal x1: abnormal"}) {
+			t.Errorf("got %q", got)
+		}
+		if health(t, api, "data") == "" {
+			t.Error("the claim says nothing")
+		}
+	})
+}
+
 func TestEventsThatAreNotTaken(t *testing.T) {
 	for name, refuse := range map[string]error{
 		"forbidden":     apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "", nil),

@@ -184,13 +184,21 @@ func stripPod(p *corev1.Pod) {
 		for _, one := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) { // of the first some stay, as sidecars
 			for _, word := range slices.Concat(one.Command, one.Args) {
 				if strings.Contains(word, registrationFlag) {
-					containers = append(containers, corev1.Container{Args: []string{word}})
+					containers = append(containers, corev1.Container{Args: []string{expanded(word, one.Env)}})
 				}
 			}
 		}
 	}
 	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, Volumes: volumes, Containers: containers}
 	p.Status = corev1.PodStatus{Phase: p.Status.Phase, Conditions: readyOnly(p.Status.Conditions)}
+}
+
+// expanded puts variables in, as kubelet does: many charts name the socket by one.
+func expanded(word string, env []corev1.EnvVar) string {
+	for _, v := range env {
+		word = strings.ReplaceAll(word, "$("+v.Name+")", v.Value)
+	}
+	return word
 }
 
 func readyOnly(all []corev1.PodCondition) []corev1.PodCondition {

@@ -16,7 +16,9 @@ func (c *Cluster) Subjects(driver, volumeID string, podUIDs []string) (Subjects,
 			s.Pods = append(s.Pods, reference("v1", "Pod", pod))
 		}
 	}
-	if pvs := c.volumesOf(volumeName{driver: driver, handle: volumeID}); len(pvs) == 1 {
+	name := volumeName{driver: driver, handle: volumeID}
+	// A claim that no pod here uses is another node's to tell of.
+	if pvs := c.volumesOf(name); len(pvs) == 1 && len(c.podsUsing(name)) > 0 {
 		if ref := pvs[0].Spec.ClaimRef; ref != nil {
 			if claim, known := c.claim(ref.Namespace, ref.Name); known && claim.UID == ref.UID {
 				of := reference("v1", "PersistentVolumeClaim", claim)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
@@ -123,7 +124,11 @@ func (h *volumeHealth) run(ctx context.Context) {
 			}
 			continue
 		}
-		err := h.write(ctx, s, before)
+		claim, node, known := h.claimOf(s)
+		if !known {
+			continue // the next check asks again
+		}
+		err := h.write(ctx, s, before, claim, node)
 		switch {
 		case err == nil:
 			backoff, h.said = soon, ""
@@ -148,20 +153,24 @@ func (h *volumeHealth) log(err error) {
 	klog.ErrorS(err, "Cannot write the health of a volume to its claim")
 }
 
+// claimOf gives the claim that a volume's health is written to, and for whom.
+func (h *volumeHealth) claimOf(s seen) (claim corev1.ObjectReference, node types.UID, known bool) {
+	subjects, found := h.cfg.Find(s.key.driver, s.key.id, s.pods)
+	node, known = h.cfg.NodeUID()
+	if !found || !known || subjects.Claim == nil {
+		return corev1.ObjectReference{}, "", false
+	}
+	return *subjects.Claim, node, true
+}
+
 // write reads first what stands on the claim, if that is not known: another
 // process on this node may have written it, and since when.
-func (h *volumeHealth) write(ctx context.Context, s seen, before written) error {
-	subjects, found := h.cfg.Find(s.key.driver, s.key.id, s.pods)
-	node, known := h.cfg.NodeUID()
-	claim := subjects.Claim
-	if !found || !known || claim == nil {
-		return nil // the next check asks again
-	}
+func (h *volumeHealth) write(ctx context.Context, s seen, before written, claim corev1.ObjectReference, node types.UID) error {
 	if err := h.pace.Wait(ctx); err != nil {
 		return err
 	}
 	if before.claim != claim.UID {
-		there, err := h.claims.health(ctx, *claim, node)
+		there, err := h.claims.health(ctx, claim, node)
 		if err != nil {
 			return err
 		}
@@ -175,7 +184,7 @@ func (h *volumeHealth) write(ctx context.Context, s seen, before written) error 
 	if before.state == now.state && before.since != "" {
 		now.since = before.since
 	}
-	err := h.claims.setHealth(ctx, *claim, node, healthState{
+	err := h.claims.setHealth(ctx, claim, node, healthState{
 		State: now.state, LastChecked: stamp(s.at), Since: now.since, Node: h.cfg.Node,
 	})
 	if err != nil {

@@ -184,7 +184,7 @@ func TestHealthIsNotForced(t *testing.T) {
 				if got := health(t, api, "data"); got != "" {
 					t.Errorf("wrote %s", got)
 				}
-				if n := api.count("get persistentvolumeclaims") + api.count("patch persistentvolumeclaims"); n > 6 {
+				if n := api.count("get persistentvolumeclaims") + api.count("patch persistentvolumeclaims"); n > 20 {
 					t.Errorf("asked %d times in ten minutes", n)
 				}
 			})

@@ -60,11 +60,15 @@ func (n csiNode) check(ctx context.Context, v healer.Volume) (healer.Report, err
 	logger := klog.FromContext(ctx).WithValues(keyVolumeID, oneLine(v.ID, maxVolumeIDBytes))
 	report, err := n.server.cfg.Healer.Check(klog.NewContext(ctx, logger), v)
 	report.Volume = v
-	if err == nil && n.server.cfg.Noted != nil {
-		_, text := message(report)
-		n.server.cfg.Noted(report, text)
+	if err != nil {
+		return report, err
 	}
-	return report, err
+	if places := report.After.Case.Places; !report.After.Case.Proven && len(places) > 0 && len(places[0].Stack) == 0 {
+		return healer.Report{}, healer.NotFound("volume_id: nothing is mounted at the path, and nothing says that it is this volume's")
+	}
+	_, text := message(report)
+	n.server.tell(report, text)
+	return report, nil
 }
 
 // named gives the volume that an ID and two paths name, by the rules for

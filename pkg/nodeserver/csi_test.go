@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 func (s *served) node() csi.NodeClient { return csi.NewNodeClient(s.conn) }
@@ -232,9 +233,13 @@ func TestChecksAreNoted(t *testing.T) {
 	cfg := testConfig(h)
 	cfg.Noted = func(r healer.Report, text string) { noted = append(noted, r.Volume.ID+" "+text) }
 	s := serve(t, cfg)
-	h.next(healer.Report{Volume: healer.Volume{ID: "theirs"}, After: healer.Diagnosis{Conditions: []healer.Condition{{Reason: healer.IOError}}}}, nil, nil)
-	if _, err := s.node().NodeGetVolumeHealth(testContext(t), healthOf("v", pathA, "")); err != nil {
-		t.Error(err)
+	sick := healer.Report{Volume: healer.Volume{ID: "theirs"}, After: healer.Diagnosis{Conditions: []healer.Condition{{Reason: healer.IOError}}}}
+	for _, proven := range []bool{true, false} { // who may only ask cannot make others read what is not so
+		sick.After.Case.Proven = proven
+		h.next(sick, nil, nil)
+		if _, err := s.node().NodeGetVolumeHealth(testContext(t), healthOf("v", pathA, "")); err != nil {
+			t.Error(err)
+		}
 	}
 	h.next(healer.Report{}, healer.NotFound("gone"), nil)
 	if _, err := s.node().NodeGetVolumeStats(testContext(t), statsOf("v", pathA, "")); err == nil {
@@ -242,5 +247,31 @@ func TestChecksAreNoted(t *testing.T) {
 	}
 	if want := []string{"v abnormal: the volume: IOError. Nothing was changed"}; !slices.Equal(noted, want) {
 		t.Errorf("got %q, want %q", noted, want)
+	}
+}
+
+// A path at which nothing is mounted, and that nothing but the caller calls the
+// volume's, is no sick volume.
+func TestNoVolumeAtThePath(t *testing.T) {
+	h := &fakeHealer{}
+	s := serve(t, testConfig(h))
+	for _, tc := range []struct {
+		proven bool
+		stack  []host.Mount
+		want   codes.Code
+	}{
+		{want: codes.NotFound},
+		{proven: true, want: codes.OK},
+		{stack: []host.Mount{{Path: pathA}}, want: codes.OK},
+	} {
+		r := healer.Report{}
+		r.After.Case.Proven, r.After.Case.Places = tc.proven, []healer.Place{{Path: pathA, Stack: tc.stack}}
+		h.next(r, nil, nil)
+		if _, err := s.node().NodeGetVolumeHealth(testContext(t), healthOf("v", pathA, "")); status.Code(err) != tc.want {
+			t.Errorf("health, %+v: %v", tc, err)
+		}
+		if _, err := s.node().NodeGetVolumeStats(testContext(t), statsOf("v", pathA, "")); status.Code(err) != tc.want {
+			t.Errorf("stats, %+v: %v", tc, err)
+		}
 	}
 }

@@ -22,9 +22,7 @@ func (s *Server) NodeHealer(ctx context.Context, req *healerpb.NodeHealerRequest
 	}
 	logHeal(logger, time.Since(started), nil, &report)
 	abnormal, text := message(report)
-	if s.cfg.Noted != nil {
-		s.cfg.Noted(report, text)
-	}
+	s.tell(report, text)
 	return &healerpb.NodeHealerResponse{Abnormal: abnormal, Message: text}, nil
 }
 
@@ -52,4 +50,12 @@ func (s *Server) heal(ctx context.Context, req *healerpb.NodeHealerRequest) (hea
 	// a healer put into its report.
 	report.Volume = v
 	return report, err
+}
+
+// tell passes an answer on, if more than the caller's word says which volume it
+// is of: others will read it.
+func (s *Server) tell(r healer.Report, text string) {
+	if s.cfg.Noted != nil && r.After.Case.Proven {
+		s.cfg.Noted(r, text)
+	}
 }

@@ -93,3 +93,24 @@ func TestOffIsNotLookedAt(t *testing.T) {
 	harness.Eventually(t, "the volume is looked at again", func() bool { return !isOff(m.answer(v.Request())) })
 	m.Expect("healthy", v.Request())
 }
+
+// TestOffOfABlockVolume: it has two paths, and kubelet's link to the other one
+// names the pod and the volume too.
+func TestOffOfABlockVolume(t *testing.T) {
+	m := newMember(t)
+	m.Start()
+	v := m.newClaimed("block", "raw")
+	link := v.Request()
+	link.VolumePath = v.PodLink(string(v.pod.UID))
+	m.Expect("healthy", v.Request())
+	m.Expect("healthy", link)
+	for _, s := range []subject{m.subject(v.pod), m.subject(v.pv)} {
+		s.Mode("off")
+		for _, r := range []*healerpb.NodeHealerRequest{v.Request(), link} {
+			harness.Eventually(t, r.GetVolumePath()+" is off", func() bool {
+				return saysAll(m.answer(r), "Unknown: ", "not looked at", "mode off by "+s.says)
+			})
+		}
+		s.NoMode()
+	}
+}

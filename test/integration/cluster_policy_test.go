@@ -95,3 +95,57 @@ func TestModeOfTwoPods(t *testing.T) {
 		t.Errorf("want only %s mounted\n%s", v.Place(), strings.Join(m.Table(), "\n"))
 	}
 }
+
+// TestModeAndWrites tries no write on a volume that is only to be looked at, by
+// whatever word.
+func TestModeAndWrites(t *testing.T) {
+	m := newMember(t)
+	m.Start()
+	v := m.newClaimed("ext4", "written")
+	cluster.Create(t, m.api, v.object.Attachment(thisNode))
+	harness.Run(t, "mount", "-o", "remount,errors=continue", v.Staging)
+	m.Expect("healthy", v.Request())
+	countError(t, v.Volume)
+	claim := m.subject(v.claim)
+	for _, c := range []struct {
+		change func()
+		says   string
+	}{
+		{func() { claim.Mode("check") }, "no write was tried: mode check by " + claim.says},
+		{claim.NoMode, "a write still succeeds"},
+		{func() { m.Settings(map[string]string{"mode": "check"}) }, "no write was tried: mode check by " + settingsName},
+		{func() { m.Settings(nil) }, "a write still succeeds"},
+	} {
+		c.change()
+		harness.Eventually(t, c.says, func() bool { return saysAll(m.answer(v.Request()), "FilesystemErrors", c.says) })
+	}
+}
+
+// TestServerThatOnlyChecks heals nothing, whatever anybody else says.
+func TestServerThatOnlyChecks(t *testing.T) {
+	m := newMember(t)
+	m.Start()
+	v := m.ruled("flagged")
+	v.Heals()
+	m.Stop()
+	m.Args = append(m.Args, "--mode=check")
+	m.Start()
+	pod := m.subject(v.pod)
+	pod.Mode("off")
+	v.Off(pod.says)
+	pod.Mode("heal")
+	v.Refused("--mode=check")
+}
+
+// TestNodeThatIsGone heals nothing on a node that the API does not have: nobody
+// knows what is wanted of it.
+func TestNodeThatIsGone(t *testing.T) {
+	m := newMember(t, "--api-staleness=3s")
+	m.Start()
+	v := m.ruled("orphaned")
+	v.Heals()
+	cluster.Delete(t, m.api, m.object)
+	v.Refused("what the cluster wants is", `nodes "node-1" not found`)
+	m.object = cluster.Create(t, m.api, cluster.Node(thisNode))
+	v.Heals()
+}

@@ -5,11 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
-	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -17,64 +14,179 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
 
-// citizen is a member that asks the API for everything that a server ever asks
-// for.
-type citizen struct {
-	*registered
-	// moody is lost, healthy stays so, and suspicious is written to if it may be.
-	moody               ruled
-	healthy, suspicious *claimed
+// TestEachPermission takes each permission of the shipped roles away in turn: what
+// it is for is refused or missing, somebody is told what is denied, how to check
+// that and how to mend it, and nothing worse happens. Given back, all works again
+// without a restart.
+func TestEachPermission(t *testing.T) {
+	c := newCitizen(t, false)
+	shipped, outer := c.permissions(), c.T
+	for _, p := range shipped {
+		t.Run(p.String(), func(t *testing.T) {
+			defer func() { c.T = outer }()
+			c.T = t
+			d, known := purposes[p.String()]
+			if !known {
+				t.Fatal("nothing needs it")
+			}
+			c.Stop()
+			if d.before != nil {
+				d.before(c)
+			}
+			c.take(p)
+			answered := c.rejected()
+			c.Start()
+			d.denied(c, []string{
+				"denied (403)", "resources: [" + p.rule.Resources[0] + "], verbs: [" + p.rule.Verbs[0] + "]",
+				"kubectl auth can-i " + p.String(), "--as=" + ownUser,
+			})
+			c.Expect("healthy", c.healthy.Request())
+			if d.costs != healing {
+				heals.done(c)
+			}
+			if c.rejected() == answered {
+				t.Error("the API has denied nothing")
+			}
+			c.give(p)
+			d.done(c)
+		})
+	}
+	for name := range purposes {
+		if !slices.ContainsFunc(shipped, func(p permission) bool { return p.String() == name }) {
+			t.Errorf("%s is not among the shipped permissions", name)
+		}
+	}
 }
 
-func newCitizen(t *testing.T, args ...string) *citizen {
-	t.Helper()
-	// Where the API streams no lists, as before Kubernetes 1.34, it is asked for
-	// them.
-	t.Setenv("KUBE_FEATURE_WatchListClient", "false")
-	c := &citizen{registered: newRegistered(t)}
-	c.Args = append(c.Args, append([]string{"--api-staleness=3s"}, args...)...)
-	c.Start()
-	c.moody = c.ruled("moody")
-	c.healthy = c.newClaimed("ext4", "healthy")
-	c.suspicious = c.newClaimed("ext4", "suspicious")
-	cluster.Create(t, c.api, c.suspicious.object.Attachment(thisNode))
-	harness.Run(t, "mount", "-o", "remount,errors=continue", c.suspicious.Staging)
-	c.Expect("healthy", c.healthy.Request())
-	c.Expect("healthy", c.suspicious.Request())
-	countError(t, c.suspicious.Volume)
-	return c
+// TestShippedPermissions does all that a server ever does, and sees that the API
+// denies it nothing.
+func TestShippedPermissions(t *testing.T) {
+	for _, streams := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lists are streamed: %t", streams), func(t *testing.T) {
+			c := newCitizen(t, streams)
+			before := c.rejected()
+			for range 2 {
+				c.Stop()
+				c.Start()
+				for _, d := range []duty{renews, heals, writes, tells, notes, letsIn, registers} {
+					d.done(c)
+				}
+			}
+			if now := c.rejected(); now != before {
+				t.Errorf("the API did not let %d requests in", now-before)
+			}
+			if log := strings.ToLower(c.Log.String()); strings.Contains(log, "denied") || strings.Contains(log, "forbidden") {
+				t.Error(log)
+			}
+		})
+	}
 }
 
-// duty is something for which the server asks the API. Each func waits: until it
-// is done, or until it is not and somebody is told of the denial.
+// TestTokenThatEnded: the API does not know the server any more.
+func TestTokenThatEnded(t *testing.T) {
+	m := newMember(t)
+	m.Start()
+	v := m.ruled("known")
+	healthy := m.newClaimed("ext4", "healthy")
+	m.Expect("healthy", healthy.Request())
+	m.Stop()
+	m.Args = append(m.Args, "--kubeconfig="+m.api.Kubeconfig(t, ownNamespace, ownAccount, cluster.Ending(-2*time.Minute)))
+	m.Start()
+	v.Refused("not authenticated (401)", "it has expired", "Check: kubectl get serviceaccount")
+	m.Expect("healthy", healthy.Request())
+}
+
+const healing = "healing"
+
+// duty is something for which the server asks the API.
 type duty struct {
+	// costs is what is gone without it.
+	costs string
+	// before comes before the server's start.
+	before func(c *citizen)
+	// done waits until it is done, denied until it is not, and somebody is told
+	// so.
 	done   func(c *citizen)
 	denied func(c *citizen, says []string)
 }
 
 var (
 	heals = duty{
-		func(c *citizen) { c.moody.Heals() },
-		func(c *citizen, says []string) { c.moody.Refused(says...) },
+		costs:  healing,
+		done:   func(c *citizen) { c.moody.Heals() },
+		denied: func(c *citizen, says []string) { c.moody.Refused(says...) },
 	}
 	writes = duty{
-		func(c *citizen) { c.suspicion("a write still succeeds") },
-		func(c *citizen, says []string) { c.suspicion(append(says, "no write was tried")...) },
+		done:   func(c *citizen) { c.suspects("a write still succeeds") },
+		denied: func(c *citizen, says []string) { c.suspects(append(says, "no write was tried: ")...) },
 	}
 	tells = duty{
-		func(c *citizen) {
-			before := c.events()
-			c.provoke()
-			harness.Eventually(c.T, "two events", func() bool { return c.events() >= before+2 })
+		done: func(c *citizen) {
+			before := c.moody.events()
+			c.sick()
+			c.well()
+			harness.Eventually(c.T, "the events", func() bool { return c.moody.events() > before })
 		},
-		func(c *citizen, says []string) { c.provoke(); c.logs(says) },
+		denied: func(c *citizen, says []string) {
+			for range 2 { // the second time it is the same event once more
+				c.sick()
+				c.well()
+			}
+			c.logs(says)
+		},
 	}
 	notes = duty{
-		func(c *citizen) {
-			before := c.note()
-			c.provoke()
-			harness.Eventually(c.T, "the claim's health", func() bool { return c.note() != before })
+		done: func(c *citizen) {
+			c.sick()
+			c.moody.becomes("unhealthy")
+			c.well()
+			c.moody.becomes("healthy")
 		},
-		func(c *citizen, says []string) { c.provoke(); c.logs(says) },
+		denied: func(c *citizen, says []string) { c.sick(); c.logs(says); c.well() },
+	}
+	letsIn = duty{
+		done: func(c *citizen) {
+			harness.Eventually(c.T, "the controller is let in", func() bool { return c.controller() == nil })
+		},
+		denied: func(c *citizen, says []string) {
+			if err := c.controller(); status.Code(err) != codes.Unauthenticated {
+				c.T.Errorf("the controller gets %v", err)
+			}
+			c.logs(says)
+		},
+	}
+	registers = duty{
+		before: func(c *citizen) { c.remove() },
+		done: func(c *citizen) {
+			before := c.appears("")
+			c.remove()
+			c.appears(before.GetUID())
+		},
+		denied: (*citizen).logs,
+	}
+	renews = duty{
+		before: func(c *citizen) { c.appears("") },
+		done:   func(c *citizen) { c.logs([]string{"Registered for the CSI-Addons controller", `verb="patch"`}) },
+		denied: (*citizen).logs,
 	}
 )
+
+// purposes says what each permission of the shipped roles is for.
+var purposes = map[string]duty{
+	"list pods": heals, "watch pods": heals, "get pods": heals,
+	"list nodes": heals, "watch nodes": heals, "get nodes": heals,
+	"list persistentvolumes": heals, "watch persistentvolumes": heals,
+	"list persistentvolumeclaims": heals, "watch persistentvolumeclaims": heals,
+	"list storageclasses.storage.k8s.io": heals, "watch storageclasses.storage.k8s.io": heals,
+	"list configmaps": heals, "watch configmaps": heals,
+	"list volumeattachments.storage.k8s.io": writes, "watch volumeattachments.storage.k8s.io": writes,
+	"get volumeattachments.storage.k8s.io": writes, "get csidrivers.storage.k8s.io": writes,
+	"create events": tells, "patch events": tells,
+	"get persistentvolumeclaims": notes, "patch persistentvolumeclaims": notes,
+	"create tokenreviews.authentication.k8s.io":        letsIn,
+	"create subjectaccessreviews.authorization.k8s.io": letsIn,
+	"list csiaddonsnodes.csiaddons.openshift.io":       registers,
+	"watch csiaddonsnodes.csiaddons.openshift.io":      registers,
+	"create csiaddonsnodes.csiaddons.openshift.io":     registers,
+	"patch csiaddonsnodes.csiaddons.openshift.io":      renews,
+}

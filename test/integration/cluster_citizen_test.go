@@ -1,0 +1,206 @@
+package integration
+
+import (
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/cluster"
+)
+
+// citizen is a member whose server asks the API for everything that a server ever
+// asks for.
+type citizen struct {
+	*registered
+	// moody is lost, healthy stays so, and suspicious is written to if it may be.
+	moody               ruled
+	healthy, suspicious *claimed
+	clusterRole         *rbacv1.ClusterRole
+	role                *rbacv1.Role
+	// started is the length of the log at the last start.
+	started int
+}
+
+// newCitizen takes whether its server is to have lists streamed, which not every
+// API that is in use can do; else it asks for lists.
+func newCitizen(t *testing.T, streams bool) *citizen {
+	t.Helper()
+	t.Setenv("KUBE_FEATURE_WatchListClient", strconv.FormatBool(streams))
+	c := &citizen{registered: newRegistered(t)}
+	c.api.InstallAddons(t)
+	c.Args = append(c.Args, "--api-staleness=3s")
+	c.Start()
+	c.moody = c.ruled("moody")
+	c.healthy = c.newClaimed("ext4", "healthy")
+	c.Expect("healthy", c.healthy.Request())
+	c.suspicious = c.newClaimed("ext4", "suspicious")
+	cluster.Create(t, c.api, c.suspicious.object.Attachment(thisNode))
+	harness.Run(t, "mount", "-o", "remount,errors=continue", c.suspicious.Staging)
+	c.Expect("healthy", c.suspicious.Request())
+	countError(t, c.suspicious.Volume)
+
+	roles := c.api.Admin().RbacV1()
+	var err error
+	c.clusterRole, err = roles.ClusterRoles().Get(t.Context(), ownAccount, metav1.GetOptions{})
+	harness.Must(t, err)
+	c.role, err = roles.Roles(ownNamespace).Get(t.Context(), ownAccount, metav1.GetOptions{})
+	harness.Must(t, err)
+	t.Cleanup(func() { c.api.Apply(t, manifests) })
+	return c
+}
+
+// Start starts the server, and forgets what others logged.
+func (c *citizen) Start() {
+	c.T.Helper()
+	c.started = 0
+	if info, err := os.Stat(string(c.Log)); err == nil {
+		c.started = int(info.Size())
+	}
+	c.registered.Start()
+}
+
+// logs waits for one line of the server that says all.
+func (c *citizen) logs(says []string) {
+	c.T.Helper()
+	harness.Eventually(c.T, "the log says "+strings.Join(says, " … "), func() bool {
+		return slices.ContainsFunc(strings.Split(c.Log.String()[c.started:], "\n"), func(line string) bool { return saysAll(line, says...) })
+	})
+}
+
+// suspects waits for an answer for the suspicious volume.
+func (c *citizen) suspects(says ...string) {
+	c.T.Helper()
+	harness.Eventually(c.T, "the answer says "+strings.Join(says, " … "), func() bool {
+		return saysAll(c.answer(c.suspicious.Request()), says...)
+	})
+}
+
+// sick and well have the moody volume be refused and healed: whatever is told of
+// volumes changes.
+func (c *citizen) sick() {
+	c.T.Helper()
+	c.subject(c.moody.pod).Mode("check")
+	c.moody.Refused()
+}
+
+func (c *citizen) well() {
+	c.T.Helper()
+	c.subject(c.moody.pod).NoMode()
+	c.moody.Heals()
+}
+
+// events counts what was told of the volume to its claim.
+func (v *claimed) events() (count int) {
+	v.m.T.Helper()
+	list, err := v.m.api.Admin().CoreV1().Events(v.m.namespace).List(v.m.T.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + v.claim.Name})
+	harness.Must(v.m.T, err)
+	for _, e := range list.Items {
+		count += int(e.Count)
+	}
+	return count
+}
+
+// rejected counts the requests that the API did not let in, whoever sent them:
+// its metrics of requests have none of these.
+func (c *citizen) rejected() (count int) {
+	c.T.Helper()
+	raw, err := c.api.Admin().Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(c.T.Context())
+	harness.Must(c.T, err)
+	for line := range strings.Lines(string(raw)) {
+		name, rest, _ := strings.Cut(line, "{")
+		if name == "authentication_attempts" && !strings.Contains(rest, `"success"`) || name == "authorization_attempts_total" && !strings.Contains(rest, `"allowed"`) {
+			n, err := strconv.Atoi(strings.TrimSpace(rest[strings.LastIndexByte(rest, ' '):]))
+			harness.Must(c.T, err)
+			count += n
+		}
+	}
+	return count
+}
+
+// controller calls as the CSI-Addons controller does.
+func (c *citizen) controller() error {
+	c.T.Helper()
+	r := &reachable{member: c.member, address: c.address}
+	return identify(c.T.Context(), r.dial(r.controllerToken()))
+}
+
+// permission is one verb on one resource, by a rule of its own.
+type permission struct {
+	rule rbacv1.PolicyRule
+	// namespace is that of the Role which has it; empty: it is the ClusterRole.
+	namespace string
+}
+
+// String gives "verb resource.group".
+func (p permission) String() string {
+	name := p.rule.Verbs[0] + " " + p.rule.Resources[0]
+	if group := p.rule.APIGroups[0]; group != "" {
+		name += "." + group
+	}
+	return name
+}
+
+// each gives one permission for each verb on each resource.
+func each(rules []rbacv1.PolicyRule, namespace string) []permission {
+	var all []permission
+	for _, r := range rules {
+		for _, group := range r.APIGroups {
+			for _, resource := range r.Resources {
+				for _, verb := range r.Verbs {
+					all = append(all, permission{rbacv1.PolicyRule{
+						APIGroups: []string{group}, Resources: []string{resource}, Verbs: []string{verb}, ResourceNames: r.ResourceNames,
+					}, namespace})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// permissions are all that the shipped roles give.
+func (c *citizen) permissions() []permission {
+	return append(each(c.clusterRole.Rules, ""), each(c.role.Rules, ownNamespace)...)
+}
+
+const ownUser = "system:serviceaccount:" + ownNamespace + ":" + ownAccount
+
+// take takes a permission away, give gives it back.
+func (c *citizen) take(p permission) { c.T.Helper(); c.grant(p, false) }
+
+func (c *citizen) give(p permission) { c.T.Helper(); c.grant(p, true) }
+
+func (c *citizen) grant(p permission, is bool) {
+	c.T.Helper()
+	left := func(rules []rbacv1.PolicyRule, namespace string) []rbacv1.PolicyRule {
+		var kept []rbacv1.PolicyRule
+		for _, one := range each(rules, namespace) {
+			if is || one.namespace != p.namespace || one.String() != p.String() {
+				kept = append(kept, one.rule)
+			}
+		}
+		return kept
+	}
+	cluster.Change(c.T, c.api, c.clusterRole, func(r *rbacv1.ClusterRole) { r.Rules = left(c.clusterRole.Rules, "") })
+	cluster.Change(c.T, c.api, c.role, func(r *rbacv1.Role) { r.Rules = left(c.role.Rules, ownNamespace) })
+	question := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: ownUser,
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Namespace: p.namespace, Group: p.rule.APIGroups[0], Resource: p.rule.Resources[0], Verb: p.rule.Verbs[0],
+		},
+	}}
+	if len(p.rule.ResourceNames) > 0 {
+		question.Spec.ResourceAttributes.Name = p.rule.ResourceNames[0]
+	}
+	harness.Eventually(c.T, "the API knows the roles", func() bool {
+		answer, err := c.api.Admin().AuthorizationV1().SubjectAccessReviews().Create(c.T.Context(), question, metav1.CreateOptions{})
+		harness.Must(c.T, err)
+		return answer.Status.Allowed == is
+	})
+}

@@ -1,0 +1,260 @@
+package integration
+
+import (
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/cluster"
+)
+
+// outage is a way in which an API can be away.
+type outage struct {
+	begin, end func(*cluster.Cluster, testing.TB)
+}
+
+var outages = map[string]outage{
+	"killed":               {(*cluster.Cluster).KillAPI, (*cluster.Cluster).StartAPI},
+	"paused":               {(*cluster.Cluster).PauseAPI, (*cluster.Cluster).ResumeAPI},
+	"cut off from its own": {(*cluster.Cluster).PauseEtcd, (*cluster.Cluster).ResumeEtcd},
+}
+
+// brief is a staleness that a test can wait for.
+const brief = "--api-staleness=5s"
+
+// stale is what is said when it has passed.
+const stale = "(--api-staleness 5s)"
+
+// stale asks until what was true does not count any more. Until then the volume
+// is healed, and lost again.
+func (v *claimed) stale() {
+	v.m.T.Helper()
+	harness.Eventually(v.m.T, "what was true does not count any more", func() bool {
+		said := v.m.answer(v.Request())
+		if strings.HasPrefix(said, "healed:") {
+			v.Lose()
+		}
+		return saysAll(said, "abnormal:", "Refused: rebind", "the Kubernetes API has not answered for", stale)
+	})
+}
+
+// heals asks until the volume is healed.
+func (v *claimed) heals() {
+	v.m.T.Helper()
+	harness.Eventually(v.m.T, "it is healed", func() bool { return strings.HasPrefix(v.m.answer(v.Request()), "healed:") })
+}
+
+// TestAPIAway heals by what was true a moment ago, then only reports, and heals
+// again when the API is back. What was forbidden stays so all the time, and
+// healthy volumes are answered for all the time.
+func TestAPIAway(t *testing.T) {
+	for name, api := range outages {
+		t.Run(name, func(t *testing.T) {
+			m := newMember(t, brief)
+			m.Start()
+			lost, goes := m.lost("ext4", "lost"), m.lost("ext4", "goes")
+			well, off := m.newClaimed("ext4", "well"), m.newClaimed("ext4", "off")
+			m.Expect("healthy", well.Request())
+			m.subject(off.claim).Mode("off")
+			cluster.Terminate(t, m.api, goes.pod)
+			forbidden := func(when string) {
+				t.Helper()
+				if said := m.answer(off.Request()); !saysAll(said, "Unknown:", "not looked at", "mode off") {
+					t.Errorf("%s, a volume that is off: %s", when, said)
+				}
+				m.Expect("abnormal", goes.Request(), "Refused: rebind")
+			}
+			harness.Eventually(t, "what is forbidden is known", func() bool {
+				return saysAll(m.answer(off.Request()), "mode off") && saysAll(m.answer(goes.Request()), "is terminating")
+			})
+			all := m.AskOnAndOn(2, well.Request())
+
+			api.begin(m.api, t)
+			m.Expect("healed", lost.Request())
+			forbidden("in the first moment")
+			lost.Lose()
+			lost.stale()
+			before, answered := m.Table(), all.Answers()
+			for range 3 {
+				m.Expect("abnormal", lost.Request(), stale)
+				forbidden("later")
+			}
+			m.SameTable(before)
+			harness.Eventually(t, "healthy volumes are answered for", func() bool { return all.Answers() > answered+10 })
+
+			api.end(m.api, t)
+			lost.heals()
+			forbidden("when the API is back")
+			for _, a := range all.Stop() {
+				// Two callers: one of them may find the other at it.
+				if a.Err != nil && status.Code(a.Err) != codes.Aborted || a.GetAbnormal() {
+					t.Fatalf("a healthy volume: %v, %v", a.NodeHealerResponse, a.Err)
+				}
+			}
+		})
+	}
+}
+
+// TestStartWithoutTheAPI serves and reports, and heals as soon as the API is
+// there, without another start.
+func TestStartWithoutTheAPI(t *testing.T) {
+	for name, api := range outages {
+		t.Run(name, func(t *testing.T) {
+			m := newMember(t)
+			m.Start()
+			well, lost := m.newClaimed("ext4", "well"), m.lost("ext4", "lost")
+			m.Expect("healthy", well.Request())
+			m.Stop()
+
+			api.begin(m.api, t)
+			m.Start()
+			before := m.Table()
+			m.Expect("healthy", well.Request())
+			m.Expect("abnormal", lost.Request(), "Refused: rebind", "what the cluster wants is not known")
+			m.SameTable(before)
+
+			api.end(m.api, t)
+			lost.heals()
+		})
+	}
+}
+
+// TestChangesDuringAnOutage counts what became of the world meanwhile.
+func TestChangesDuringAnOutage(t *testing.T) {
+	m := newMember(t, brief)
+	news := m.between()
+	m.Start()
+	goes, stays := m.lost("ext4", "goes"), m.lost("ext4", "stays")
+	news.sever()
+	goes.stale()
+	cluster.Delete(t, m.api, goes.pod)
+	unmounted := goes.Place()
+	news.mend()
+	stays.heals()
+	if m.mounted(unmounted) {
+		t.Error("it healed for a pod that is gone")
+	}
+	m.Expect("abnormal", goes.Request(), "Refused: rebind")
+}
+
+// TestManyOutages leaves neither goroutines nor descriptors behind.
+func TestManyOutages(t *testing.T) {
+	m := newMember(t, brief)
+	m.Start()
+	v := m.newClaimed("ext4", "steady")
+	m.Expect("healthy", v.Request())
+	heals := func() {
+		t.Helper()
+		v.Lose()
+		v.heals()
+	}
+	heals()
+	// One that lived through none, with all that it may have.
+	few := m.goroutines(t)
+	m.Start()
+	heals()
+	before := openFiles(t, m.PID())
+	for range 20 {
+		m.api.KillAPI(t)
+		m.Expect("healthy", v.Request())
+		m.api.StartAPI(t)
+	}
+	heals()
+	harness.Eventually(t, "descriptors are given back", func() bool { return openFiles(t, m.PID()) <= before })
+	if many := m.goroutines(t); many > few+few/4 {
+		t.Errorf("%d goroutines after 20 outages, %d after none\n%s", many, few, m.Log)
+	}
+}
+
+// goroutines ends the server and counts the goroutines that it had.
+func (m *member) goroutines(t *testing.T) int {
+	t.Helper()
+	before := len(m.Log.String())
+	harness.Must(t, m.Conn.Close())
+	harness.Must(t, syscall.Kill(m.PID(), syscall.SIGQUIT))
+	if err := m.Wait(); err == nil {
+		t.Fatal("it did not quit")
+	}
+	n := len(regexp.MustCompile(`(?m)^goroutine \d+ `).FindAllString(m.Log.String()[before:], -1))
+	if n == 0 {
+		t.Fatalf("no goroutines in\n%s", m.Log)
+	}
+	return n
+}
+
+// TestStopWithoutTheAPI ends well before kubelet would lose its patience.
+func TestStopWithoutTheAPI(t *testing.T) {
+	manifest, err := os.ReadFile("../../" + manifests + "/daemonset.yaml")
+	harness.Must(t, err)
+	found := regexp.MustCompile(`terminationGracePeriodSeconds: (\d+)`).FindSubmatch(manifest)
+	seconds, err := strconv.Atoi(string(found[1]))
+	harness.Must(t, err)
+	for name, api := range outages {
+		for _, first := range []bool{true, false} {
+			t.Run(name+", from the start: "+strconv.FormatBool(first), func(t *testing.T) {
+				m := newMember(t, brief)
+				m.Start()
+				v := m.lost("ext4", "lost")
+				if first {
+					m.Stop()
+				}
+				api.begin(m.api, t)
+				if first {
+					m.Start()
+				}
+				if first {
+					m.Expect("abnormal", v.Request(), "what the cluster wants is not known")
+				} else {
+					v.stale()
+				}
+				call := m.Begin(v.Request())
+				m.Terminate()
+				pid := m.PID()
+				kubelet := time.AfterFunc(time.Duration(seconds)*time.Second, func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
+				defer kubelet.Stop()
+				if err := m.Wait(); err != nil {
+					t.Errorf("the server ended with %v\n%s", err, m.Log)
+				}
+				if strings.Contains(m.Log.String(), "Stopped before everything had ended") {
+					t.Errorf("it was cut short\n%s", m.Log)
+				}
+				if err := call.Err(); err != nil && status.Code(err) != codes.Unavailable {
+					t.Errorf("the last call: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// TestDenialIsNoOutage refuses at once, whatever was true a moment ago: the API
+// did answer, and knows nobody of our name any more.
+func TestDenialIsNoOutage(t *testing.T) {
+	m := newMember(t, "--api-staleness=10m")
+	m.Start()
+	v := m.lost("ext4", "lost")
+	m.Expect("healed", v.Request())
+	v.Lose()
+	account, err := m.api.Admin().CoreV1().ServiceAccounts(ownNamespace).Get(t.Context(), ownAccount, metav1.GetOptions{})
+	harness.Must(t, err)
+	cluster.Delete(t, m.api, account) // the next member applies the manifests
+	// The API believes a token for some seconds after it has seen it.
+	harness.Eventually(t, "the token is refused", func() bool {
+		said := m.answer(v.Request())
+		if strings.HasPrefix(said, "healed:") {
+			v.Lose()
+		}
+		return saysAll(said, "abnormal:", "not authenticated (401)")
+	})
+	before := m.Table()
+	m.Expect("abnormal", v.Request(), "not authenticated (401)")
+	m.SameTable(before)
+}
