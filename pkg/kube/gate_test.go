@@ -306,3 +306,30 @@ func TestLook(t *testing.T) {
 		look(podPlace, "")
 	})
 }
+
+// TestStepAfterABoot leaves to kubelet what it is about to publish, unless a
+// container shows that it has.
+func TestStepAfterABoot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newClusterAPI()
+		newDisk(api)
+		c, end := following(t, api)
+		defer end()
+		for boot, want := range map[string]string{"this": "", "the one before": "since the node booted"} {
+			node := &thisHost{t: t}
+			d, step := node.at(podPlace, false)
+			d.Case.BootID, d.Case.Record = "this", &healer.Record{BootID: boot}
+			p, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), d, step)
+			expect(t, boot, err, want)
+			if err == nil {
+				p.Leave(nil)
+			}
+			node.runs = os.Getpid()
+			if p, err = (Gate{Cluster: c, Node: node}).Enter(t.Context(), d, step); err != nil {
+				t.Errorf("a container runs: %v", err)
+				continue
+			}
+			p.Leave(nil)
+		}
+	})
+}
