@@ -8,17 +8,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
-// aDaemon is the ready pod of a DaemonSet, as the feed keeps it.
-func aDaemon(set string, spec corev1.PodSpec) *corev1.Pod {
+// aDaemon is the ready pod of the DaemonSet storage/set, as the feed keeps it.
+func aDaemon(spec corev1.PodSpec) *corev1.Pod {
 	controls := true
 	spec.NodeName = nodeName
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "storage", Name: set + "-x", UID: types.UID("uid-of-" + set),
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: set, Controller: &controls}},
+			Namespace: "storage", Name: "set-x", UID: "uid-of-set",
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "set", Controller: &controls}},
 		},
 		Spec:   spec,
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
@@ -62,13 +61,16 @@ func TestDriversOf(t *testing.T) {
 		"its socket, of a sidecar":      {sidecar, nil, []string{"a.example.com"}},
 		"its socket, by a variable":     {byVariable, nil, []string{"a.example.com"}},
 		"named by the settings":         {hostPaths("/var/log"), map[string]string{"a.example.com": "storage/set"}, []string{"a.example.com"}},
-		"named for two drivers": {hostPaths(), map[string]string{"a.example.com": "storage/set", "b.example.com": "storage/set"},
-			[]string{"a.example.com", "b.example.com"}},
+		"named for two drivers": {
+			hostPaths(),
+			map[string]string{"a.example.com": "storage/set", "b.example.com": "storage/set"},
+			[]string{"a.example.com", "b.example.com"},
+		},
 		"another set is named":                 {hostPaths(plugins + "a.example.com"), map[string]string{"a.example.com": "storage/other"}, nil},
 		"a set of another namespace is named":  {hostPaths(plugins + "a.example.com"), map[string]string{"a.example.com": "kube-system/set"}, nil},
 		"another set is named for another one": {hostPaths(plugins + "a.example.com"), map[string]string{"b.example.com": "storage/other"}, []string{"a.example.com"}},
 	} {
-		got := driversOf(aDaemon("set", tc.spec), tc.named)
+		got := driversOf(aDaemon(tc.spec), tc.named)
 		slices.Sort(got)
 		if got = slices.Compact(got); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
@@ -112,7 +114,7 @@ func TestDriverIsAway(t *testing.T) {
 
 // TestDriverAway looks at the pods as they are now, of the DaemonSet that counts.
 func TestDriverAway(t *testing.T) {
-	ready, sick := aDaemon("set", hostPaths("/var/lib/kubelet/plugins/"+driverName)), aDaemon("set", hostPaths("/var/lib/kubelet/plugins/"+driverName))
+	ready, sick := aDaemon(hostPaths("/var/lib/kubelet/plugins/"+driverName)), aDaemon(hostPaths("/var/lib/kubelet/plugins/"+driverName))
 	sick.Status.Conditions = nil
 	going := ready.DeepCopy()
 	going.DeletionTimestamp = &metav1.Time{Time: time.Now()}
@@ -148,7 +150,7 @@ func TestDrained(t *testing.T) {
 	other := cordoned.DeepCopy()
 	other.Name = "node-2"
 	_, claim := aVolume("pv-1")
-	stays, goes, daemon := aPod("stays", claim), aPod("goes", claim), aDaemon("set", corev1.PodSpec{})
+	stays, goes, daemon := aPod("stays", claim), aPod("goes", claim), aDaemon(corev1.PodSpec{})
 	goes.DeletionTimestamp, daemon.DeletionTimestamp = &metav1.Time{Time: time.Now()}, &metav1.Time{Time: time.Now()}
 	for name, tc := range map[string]struct {
 		objects []metav1.Object

@@ -156,21 +156,37 @@ func TestRulingOnAPlace(t *testing.T) {
 		"another node's word":          {[]metav1.Object{says(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2"}}, "off")}, published, "", modeHeal},
 		"another pod's word":           {[]metav1.Object{pv, claim, aPod("app", claim), says(aPod("other", claim), "off")}, published, "uid-of-app", modeHeal},
 		"of a staged place, any pod's": {[]metav1.Object{pv, claim, aPod("app", claim), says(aPod("other", claim), "off")}, staged, "", modeOff},
-		"of a staged place, a pod's heal": {[]metav1.Object{pv, says(claim.DeepCopy(), "check"), says(aPod("app", claim), "heal")},
-			staged, "", modeCheck},
+		"of a staged place, a pod's heal": {
+			[]metav1.Object{pv, says(claim.DeepCopy(), "check"), says(aPod("app", claim), "heal")},
+			staged, "", modeCheck,
+		},
 		"a pod that uses another claim": {[]metav1.Object{pv, claim, says(aPod("other", theirClaim), "off")}, staged, "", modeHeal},
 		"a later claim of that name":    {[]metav1.Object{pv, says(later, "off")}, published, "", modeHeal},
-		"a handle that two drivers share": {[]metav1.Object{pv, claim, says(theirs.DeepCopy(), "off"), theirClaim},
-			volumeName{driver: driverName, handle: handle}, "", modeHeal},
-		"a handle that two drivers share, before it is known whose": {[]metav1.Object{pv, claim, says(theirs.DeepCopy(), "off"), theirClaim},
-			staged, "", modeOff},
-		"a caller takes it for another volume": {[]metav1.Object{says(pv.DeepCopy(), "off"), claim},
-			volumeName{handle: "another", directory: "pv-1"}, "uid-of-app", modeOff},
-		"an in-tree volume, served by a CSI driver": {[]metav1.Object{inTree, says(inTreeClaim, "check")},
-			volumeName{driver: driverName, handle: handle, directory: "pv-3"}, "uid-of-app", modeCheck},
+		"a handle that two drivers share": {
+			[]metav1.Object{pv, claim, says(theirs.DeepCopy(), "off"), theirClaim},
+			volumeName{driver: driverName, handle: handle},
+			"", modeHeal,
+		},
+		"a handle that two drivers share, before it is known whose": {
+			[]metav1.Object{pv, claim, says(theirs.DeepCopy(), "off"), theirClaim},
+			staged, "", modeOff,
+		},
+		"a caller takes it for another volume": {
+			[]metav1.Object{says(pv.DeepCopy(), "off"), claim},
+			volumeName{handle: "another", directory: "pv-1"},
+			"uid-of-app", modeOff,
+		},
+		"an in-tree volume, served by a CSI driver": {
+			[]metav1.Object{inTree, says(inTreeClaim, "check")},
+			volumeName{driver: driverName, handle: handle, directory: "pv-3"},
+			"uid-of-app", modeCheck,
+		},
 		"an inline volume, its pod's word": {[]metav1.Object{says(inline.DeepCopy(), "off")}, published, "uid-of-inline", modeOff},
-		"an inline volume named like another's": {[]metav1.Object{says(aNode(), "off"), says(theirs.DeepCopy(), "heal"), theirClaim, inline},
-			volumeName{driver: driverName, handle: "csi-1", directory: "pv-2"}, "uid-of-inline", modeOff},
+		"an inline volume named like another's": {
+			[]metav1.Object{says(aNode(), "off"), says(theirs.DeepCopy(), "heal"), theirClaim, inline},
+			volumeName{driver: driverName, handle: "csi-1", directory: "pv-2"},
+			"uid-of-inline", modeOff,
+		},
 	} {
 		if got := knowing(t, tc.objects...).rulingOn(tc.of, string(tc.pod)); got.mode != tc.want {
 			t.Errorf("%s: %+v, want %s", name, got, tc.want)

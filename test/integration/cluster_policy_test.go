@@ -73,22 +73,15 @@ func TestModeOfTwoPods(t *testing.T) {
 	other := cluster.Create(t, m.api, cluster.Pod(m.namespace, "other", thisNode, v.object.Claim))
 	place := v.PlaceOf(string(other.UID))
 	v.Publish(string(other.UID))
-	// A place that is empty and not named counts only where a container uses it.
-	m.NewContainer(string(other.UID), place)
 	v.Heals()
-	theirs, staged := m.subject(other), v.Request()
-	staged.VolumePath = v.Staging
+	theirs, look := m.subject(other), v.asks()["NodeGetVolumeHealth, staged"]
 
 	theirs.Mode("off")
-	harness.Eventually(t, "the staged place is off", func() bool {
-		return saysAll(m.answer(staged), "Unknown: ", "not looked at", theirs.says)
-	})
+	harness.Eventually(t, "the staged place is off", func() bool { return saysAll(look(), "not looked at", theirs.says) })
 	v.Heals()
 
 	theirs.Mode("check")
-	harness.Eventually(t, "the staged place is not off", func() bool {
-		return !saysAll(m.answer(staged), "not looked at")
-	})
+	harness.Eventually(t, "the staged place is looked at", func() bool { return !saysAll(look(), "not looked at") })
 	harness.Run(t, "umount", place)
 	m.Expect("abnormal", v.Request(), "Done: rebind", "Refused: rebind", "mode check by "+theirs.says)
 	if m.mounted(place) || !m.mounted(v.Place()) {

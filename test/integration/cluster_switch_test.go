@@ -39,17 +39,26 @@ func TestKillSwitch(t *testing.T) {
 	}{
 		"check": {map[string]string{"mode": "check"}, ruled.Refused, []string{"mode check by " + settingsName + ", key mode"}},
 		"off":   {map[string]string{"mode": "off"}, ruled.Off, []string{"mode off by " + settingsName + ", key mode"}},
-		"a bad value": {map[string]string{"mode": "Off"}, ruled.Refused,
-			[]string{settingsName + ": key mode: ", `"Off" is none of off, check, heal, and counts as check`}},
+		"a bad value": {
+			map[string]string{"mode": "Off"},
+			ruled.Refused,
+			[]string{settingsName + ": key mode: ", `"Off" is none of off, check, heal, and counts as check`},
+		},
 		"no value":       {map[string]string{"mode": ""}, ruled.Refused, []string{settingsName + ": key mode: ", `"" is none of`}},
 		"an unknown key": {map[string]string{"moed": "off"}, ruled.Refused, []string{settingsName + ": key moed: is none of mode,"}},
-		"an unknown key beside heal": {map[string]string{"moed": "off", "mode": "heal"}, ruled.Refused,
-			[]string{settingsName + ": key moed: is none of mode,"}},
+		"an unknown key beside heal": {
+			map[string]string{"moed": "off", "mode": "heal"},
+			ruled.Refused,
+			[]string{settingsName + ": key moed: is none of mode,"},
+		},
 		"an unknown key beside off": {map[string]string{"moed": "heal", "mode": "off"}, ruled.Off, []string{settingsName}},
 		"a bad list":                {map[string]string{"write-without-attachment": "all"}, ruled.Refused, []string{settingsName + ": key write-without-attachment: "}},
 		"a bad map":                 {map[string]string{"driver-daemonsets": "[a]"}, ruled.Refused, []string{settingsName + ": key driver-daemonsets: "}},
-		"a reason that is none": {map[string]string{"self-repairing-drivers": "a.example.com: [Broken]"}, ruled.Refused,
-			[]string{settingsName + ": key self-repairing-drivers: ", `"Broken" is no reason`}},
+		"a reason that is none": {
+			map[string]string{"self-repairing-drivers": "a.example.com: [Broken]"},
+			ruled.Refused,
+			[]string{settingsName + ": key self-repairing-drivers: ", `"Broken" is no reason`},
+		},
 	} {
 		t.Run(name, func(*testing.T) {
 			m.Settings(c.data)
