@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 
@@ -111,9 +112,9 @@ func (c *cluster) noted() func(healer.Report, string) {
 
 // follow keeps up with the cluster until stop is called, which waits for the end
 // of all that it began. It outlives ctx: the last heals still ask.
-func (c *cluster) follow(ctx context.Context) (stop func()) {
+func (c *cluster) follow(ctx context.Context) (stop func(context.Context) error) {
 	if c == nil {
-		return func() {}
+		return func(context.Context) error { return nil }
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var all sync.WaitGroup
@@ -122,8 +123,18 @@ func (c *cluster) follow(ctx context.Context) (stop func()) {
 	if c.registration != nil {
 		all.Go(func() { c.registration.Run(ctx) })
 	}
-	return func() {
-		cancel()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
 		all.Wait()
+	}()
+	return func(ctx context.Context) error {
+		cancel()
+		select {
+		case <-ended:
+			return nil
+		case <-ctx.Done(): // client-go's informers may sleep between two attempts
+			return fmt.Errorf("leave the Kubernetes API: %w", ctx.Err())
+		}
 	}
 }

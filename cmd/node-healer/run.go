@@ -19,9 +19,11 @@ import (
 )
 
 const (
-	// stopTimeout bounds each stage of a shutdown; two of them together stay
-	// below the manifest's grace period.
-	stopTimeout = 15 * time.Second
+	// stopTimeout bounds each stage of a shutdown, unfollowTimeout the one in
+	// which nothing is done but to leave the API; all together stay below the
+	// manifest's grace period.
+	stopTimeout     = 15 * time.Second
+	unfollowTimeout = 5 * time.Second
 	// maxWorkers bounds the workers alive at once, idleWorkers those that wait.
 	maxWorkers  = 256
 	idleWorkers = 2
@@ -67,7 +69,7 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { logCut(bounded(ctx, pool.Close)) }()
+	defer func() { logCut(bounded(ctx, stopTimeout, pool.Close)) }()
 	node, err := newNode(cfg, namespace, pool)
 	if err != nil {
 		return err
@@ -76,7 +78,8 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	defer cluster.follow(ctx)()
+	unfollow := cluster.follow(ctx)
+	defer func() { logCut(bounded(ctx, unfollowTimeout, unfollow)) }()
 	engine, err := newEngine(cfg, node, cluster, records, audit)
 	if err != nil {
 		return err
@@ -86,8 +89,8 @@ func run(ctx context.Context, cfg config) (err error) {
 
 // bounded gives a stage of the shutdown its deadline. ctx has ended by then and
 // only lends its values.
-func bounded(ctx context.Context, stop func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+func bounded(ctx context.Context, d time.Duration, stop func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d)
 	defer cancel()
 	return stop(ctx)
 }
@@ -174,8 +177,8 @@ func serve(ctx context.Context, cfg config, node *host.Node, c *cluster, engine 
 	}
 	// Side by side: the server takes no new calls, the engine no new steps.
 	worked := make(chan error, 1)
-	go func() { worked <- bounded(ctx, engine.Close) }()
-	logCut(errors.Join(bounded(ctx, server.Stop), <-worked))
+	go func() { worked <- bounded(ctx, stopTimeout, engine.Close) }()
+	logCut(errors.Join(bounded(ctx, stopTimeout, server.Stop), <-worked))
 	return first
 }
 

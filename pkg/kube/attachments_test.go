@@ -91,20 +91,22 @@ func TestWriteToADevice(t *testing.T) {
 		"being detached":     {change: func(d *disk) { terminating(d.attached); d.api.put(d.attached) }, want: "is being deleted"},
 		"detached":           {change: func(d *disk) { d.api.remove(d.attached) }, want: "no VolumeAttachment"},
 		"not yet attached":   {change: func(d *disk) { d.attached.Status.Attached = false; d.api.put(d.attached) }, want: "is not attached"},
-		"attached anew":      {change: func(d *disk) { d.api.remove(d.attached); d.attached.UID = "another"; d.api.put(d.attached) }, heard: true},
-		"by another driver":  {change: func(d *disk) { d.attached.Spec.Attacher = "x"; d.api.put(d.attached) }, want: "no VolumeAttachment", heard: true},
+		"attached anew":      {change: func(d *disk) { d.api.remove(d.attached); d.attached.UID = "another"; d.api.put(d.attached) }},
+		"by another driver":  {change: func(d *disk) { d.attached.Spec.Attacher = "x"; d.api.put(d.attached) }, want: "no VolumeAttachment"},
 		"out of service":     {change: func(d *disk) { d.outOfService() }, want: corev1.TaintNodeOutOfService},
 		"another taint":      {change: func(d *disk) { d.node.Spec.Taints = []corev1.Taint{{Key: "x"}}; d.api.put(d.node) }},
 		"the node is gone":   {change: func(d *disk) { d.api.remove(d.node) }, want: "not found"},
 		"the volume is gone": {change: func(d *disk) { d.api.remove(d.pv) }, want: "0 PersistentVolumes", heard: true},
-		"with another handle": {change: func(d *disk) { d.pv.Spec.CSI.VolumeHandle = "x"; d.api.put(d.pv) },
-			want: "0 PersistentVolumes", heard: true},
+		"with another handle": {change: func(d *disk) {
+			d.pv.Spec.CSI.VolumeHandle = "x"
+			d.api.put(d.pv)
+		}, want: "0 PersistentVolumes", heard: true},
 
-		"another node too": {change: func(d *disk) { d.api.put(anAttachment(d.pv, "node-2")) }, want: "node node-2 has", heard: true},
+		"another node too": {change: func(d *disk) { d.api.put(anAttachment(d.pv, "node-2")) }, want: "node node-2 has"},
 		"another node too, for one pod": {change: func(d *disk) {
 			d.access(corev1.ReadWriteOncePod)
 			d.api.put(anAttachment(d.pv, "node-2"))
-		}, want: "node node-2 has", heard: true},
+		}, want: "node node-2 has"},
 		"another node too, which reads": {change: func(d *disk) {
 			d.access(corev1.ReadOnlyMany)
 			d.api.put(anAttachment(d.pv, "node-2"))
@@ -112,12 +114,12 @@ func TestWriteToADevice(t *testing.T) {
 		"another node too, for many": {change: func(d *disk) {
 			d.access(corev1.ReadWriteMany)
 			d.api.put(anAttachment(d.pv, "node-2"))
-		}},
+		}, heard: true},
 		"another node is yet to have it": {change: func(d *disk) {
 			a := anAttachment(d.pv, "node-2")
 			a.Status.Attached = false
 			d.api.put(a)
-		}, want: "node node-2 has", heard: true},
+		}, want: "node node-2 has"},
 		"its twin at another node": {change: func(d *disk) { d.api.put(anAttachment(d.twin(driverName), "node-2")) }, want: "node node-2 has", heard: true},
 		"its twin here too":        {change: func(d *disk) { d.api.put(anAttachment(d.twin(driverName), nodeName)) }},
 		"its twin of another driver at another node": {change: func(d *disk) {
@@ -128,7 +130,7 @@ func TestWriteToADevice(t *testing.T) {
 			d.name.directory = ""
 		}, want: "2 PersistentVolumes", heard: true},
 		"no directory":                              {change: func(d *disk) { d.name.directory = "" }},
-		"inline at another node":                    {change: func(d *disk) { d.inline(driverName, "node-2") }, want: "node node-2 has", heard: true},
+		"inline at another node":                    {change: func(d *disk) { d.inline(driverName, "node-2") }, want: "node node-2 has"},
 		"inline of another driver, at another node": {change: func(d *disk) { d.inline("x", "node-2") }},
 
 		"the driver attaches": {change: func(d *disk) { d.driver(true) }},
@@ -151,10 +153,10 @@ func TestWriteToADevice(t *testing.T) {
 		"nobody listens":                       {change: func(d *disk) { d.fails(refused, "get", "nodes") }, want: "connection refused"},
 		"nobody answers":                       {change: func(d *disk) { d.fails(errSilent, "get", "nodes") }, want: "deadline"},
 		"of its driver there is no answer":     {change: func(d *disk) { d.fails(errSilent, "get", "csidrivers") }, want: "deadline"},
-		"of its attachment there is no answer": {change: func(d *disk) { d.fails(errSilent, "get", "volumeattachments") }, want: "deadline"},
+		"of its attachment there is no answer": {change: func(d *disk) { d.fails(errSilent, "list", "volumeattachments") }, want: "deadline"},
 		"of its driver nothing may be read":    {change: func(d *disk) { d.fails(forbidden, "get", "csidrivers") }, want: "no rule"},
 		"of its attachment nothing may be read": {change: func(d *disk) {
-			d.fails(forbidden, "get", "volumeattachments")
+			d.fails(forbidden, "list", "volumeattachments")
 		}, want: "no rule"},
 	} {
 		for lag, lags := range map[string]bool{"": false, ", and the informer lags": true} {
@@ -170,7 +172,7 @@ func TestWriteToADevice(t *testing.T) {
 					api.set(func(a *clusterAPI) { a.mute = lags })
 					tc.change(d)
 					synctest.Wait()
-					err := c.mayWrite(t.Context(), d.name)
+					err := c.mayWrite(t.Context(), c.rules(), d.name)
 					if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 						t.Errorf("got %v, want %q", err, tc.want)
 					}
@@ -182,7 +184,7 @@ func TestWriteToADevice(t *testing.T) {
 
 // TestWriteWithoutNewsOfOthers is refused at once, however lately there were any.
 func TestWriteWithoutNewsOfOthers(t *testing.T) {
-	for _, resource := range []string{"volumeattachments", "persistentvolumes"} {
+	for _, resource := range []string{"persistentvolumes"} {
 		t.Run(resource, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := newClusterAPI()
@@ -193,7 +195,7 @@ func TestWriteWithoutNewsOfOthers(t *testing.T) {
 				d.fails(refused, "watch", resource)
 				api.set((*clusterAPI).hangUp)
 				time.Sleep(time.Millisecond)
-				if err := c.mayWrite(t.Context(), d.name); err == nil || !strings.Contains(err.Error(), "another node") {
+				if err := c.mayWrite(t.Context(), c.rules(), d.name); err == nil || !strings.Contains(err.Error(), "another node") {
 					t.Errorf("got %v", err)
 				}
 				if err := c.current(); err != nil {
@@ -202,7 +204,7 @@ func TestWriteWithoutNewsOfOthers(t *testing.T) {
 				d.access(corev1.ReadWriteMany)
 				d.fails(nil, "")
 				muchLater()
-				if err := c.mayWrite(t.Context(), d.name); err != nil {
+				if err := c.mayWrite(t.Context(), c.rules(), d.name); err != nil {
 					t.Errorf("it has come back: %v", err)
 				}
 			})
@@ -222,13 +224,13 @@ func TestWriteWhileNobodyAnswers(t *testing.T) {
 		synctest.Wait()
 		before := api.count("get nodes")
 		for range 10 {
-			expect(t, "then", c.mayWrite(t.Context(), d.name), "deadline")
+			expect(t, "then", c.mayWrite(t.Context(), c.rules(), d.name), "deadline")
 		}
 		if asked := api.count("get nodes") - before; asked != 0 {
 			t.Errorf("it asked %d times", asked)
 		}
 		api.breaks(nil)
 		muchLater()
-		expect(t, "later", c.mayWrite(t.Context(), d.name), "")
+		expect(t, "later", c.mayWrite(t.Context(), c.rules(), d.name), "")
 	})
 }

@@ -27,10 +27,6 @@ import (
 const (
 	// askTime bounds one question to the API: a step waits for it.
 	askTime = 2 * time.Second
-	// clientQPS and clientBurst let a node with many sick volumes ask about all
-	// of them at once; the API's own priority and fairness limits come on top.
-	clientQPS   = 50
-	clientBurst = 100
 
 	protobuf = "application/vnd.kubernetes.protobuf"
 )
@@ -63,7 +59,9 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 		return nil, fmt.Errorf("find the Kubernetes API: %w", err)
 	}
 	access.UserAgent = "node-healer/" + cfg.Version
-	access.QPS, access.Burst = clientQPS, clientBurst
+	// Whoever asks bounds himself (heals under way, reviewer's lanes, reporter's
+	// pace): a limit here would look like an API that does not answer.
+	access.QPS = -1
 	wire, err := rest.HTTPClientFor(access)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
@@ -98,18 +96,12 @@ func newClient(access *rest.Config, wire *http.Client, account string) (*Client,
 	} {
 		errs = append(errs, group.add(scheme))
 		own := rest.CopyConfig(access)
-		if group.version.Group == authenticationv1.GroupName || group.version.Group == authorizationv1.GroupName {
-			own.QPS = -1 // the reviewer bounds what it asks: nobody may wait behind a flood of bad tokens
-		}
 		own.GroupVersion, own.APIPath = &group.version, "/apis"
 		if group.version.Group == "" {
 			own.APIPath = "/api"
 		}
 		own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 		own.ContentType, own.AcceptContentTypes = protobuf, protobuf+",application/json"
-		if group.version.Group == authenticationv1.GroupName || group.version.Group == authorizationv1.GroupName {
-			own.QPS = -1 // the reviewer bounds its questions; here they would wait behind those of strangers
-		}
 		client, err := rest.RESTClientForConfigAndClient(own, wire)
 		errs = append(errs, err)
 		c.groups[group.version.Group] = client

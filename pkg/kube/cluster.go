@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
@@ -34,7 +33,10 @@ type Cluster struct {
 	cfg    ClusterConfig
 	client *Client
 
-	pods, node, volumes, claims, classes, attachments, configMap *feed
+	pods, node, volumes, claims, classes, configMap *feed
+	// What is asked for anew before a step, by all who need it at once.
+	attachments *shared[[]storagev1.VolumeAttachment]
+	switches    *shared[*corev1.ConfigMap]
 
 	// begun closes when the first word on everything is there, or late.
 	begun   chan struct{}
@@ -56,6 +58,7 @@ func NewCluster(cfg ClusterConfig) (*Cluster, error) {
 		return nil, errors.New("kube: the staleness must be positive, the driver's grace not negative")
 	}
 	c := &Cluster{cfg: cfg, client: cfg.Client, begun: make(chan struct{}), settings: defaultSettings()}
+	c.attachments, c.switches = newShared[[]storagev1.VolumeAttachment](), newShared[*corev1.ConfigMap]()
 	for _, one := range []struct {
 		feed   **feed
 		source source
@@ -63,9 +66,8 @@ func NewCluster(cfg ClusterConfig) (*Cluster, error) {
 		{&c.pods, c.client.podsOn(cfg.Node)},
 		{&c.node, c.client.nodeNamed(cfg.Node)},
 		{&c.volumes, c.client.persistentVolumes()},
-		{&c.claims, c.client.meta(request{Resource: "persistentvolumeclaims"})},
+		{&c.claims, c.client.claims()},
 		{&c.classes, c.client.meta(request{Group: storagev1.GroupName, Resource: "storageclasses"})},
-		{&c.attachments, c.client.volumeAttachments()},
 		{&c.configMap, c.client.configMap(cfg.Namespace, cfg.ConfigMap)},
 	} {
 		var err error
@@ -73,18 +75,25 @@ func NewCluster(cfg ClusterConfig) (*Cluster, error) {
 			return nil, err
 		}
 	}
-	if err := c.onChange(c.configMap, c.readDrivers); err != nil {
+	if err := c.onChange(c.configMap, func(any) bool { return true }); err != nil {
 		return nil, err
 	}
-	return c, c.onChange(c.pods, c.readDrivers)
+	return c, c.onChange(c.pods, func(o any) bool {
+		pod, ok := o.(*corev1.Pod)
+		return !ok || ownedByDaemonSet(pod)
+	})
 }
 
-// onChange calls react after each change of what a feed has.
-func (c *Cluster) onChange(f *feed, react func()) error {
-	_, err := f.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { react() },
-		UpdateFunc: func(any, any) { react() },
-		DeleteFunc: func(any) { react() },
+// onChange has the drivers' pods looked at after each change that matters for
+// them.
+func (c *Cluster) onChange(f *feed, matters func(any) bool) error {
+	_, err := f.informer.AddEventHandler(cache.FilteringResourceEventHandler{
+		FilterFunc: matters,
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { c.readDrivers() },
+			UpdateFunc: func(any, any) { c.readDrivers() },
+			DeleteFunc: func(any) { c.readDrivers() },
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", f.source.what.Resource, err)
@@ -93,7 +102,7 @@ func (c *Cluster) onChange(f *feed, react func()) error {
 }
 
 func (c *Cluster) feeds() []*feed {
-	return []*feed{c.pods, c.node, c.volumes, c.claims, c.classes, c.attachments, c.configMap}
+	return []*feed{c.pods, c.node, c.volumes, c.claims, c.classes, c.configMap}
 }
 
 // Run keeps it up to date until ctx ends, and returns when all has stopped.
@@ -117,7 +126,7 @@ func (c *Cluster) current() error {
 	if err := c.heart.trouble(c.cfg.Staleness); err != nil {
 		return fmt.Errorf("what the cluster wants is not known: %w", err)
 	}
-	for _, f := range []*feed{c.pods, c.node, c.volumes, c.claims, c.classes, c.configMap} {
+	for _, f := range c.feeds() {
 		if err := f.trouble(c.cfg.Staleness); err != nil {
 			return fmt.Errorf("what the cluster wants is not known: %w", err)
 		}
@@ -175,6 +184,9 @@ func (c *Cluster) pod(uid string) (*corev1.Pod, bool) {
 	return found[0], true
 }
 
-func (c *Cluster) claim(namespace, name string) (*metav1.PartialObjectMetadata, bool) {
-	return one[*metav1.PartialObjectMetadata](c.claims, namespace+"/"+name)
+// claimOf gives the claim that a volume is bound to. Another one of that name may
+// be a later one, with another volume.
+func (c *Cluster) claimOf(pv *volume) (*named, bool) {
+	claim, known := one[*named](c.claims, pv.claim)
+	return claim, known && claim.uid == pv.claimUID
 }

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -162,10 +163,19 @@ func (a *clusterAPI) count(what string) int {
 func (a *clusterAPI) tell(c change) {
 	a.history = append(a.history, c)
 	for w := range a.watches {
-		if !a.mute && w.resource == c.resource {
+		if !a.mute && !w.dead && w.resource == c.resource {
 			w.bring(c.event, w.shape(c.object))
 		}
 	}
+}
+
+// halfDie has the watches that there are bring nothing more.
+func (a *clusterAPI) halfDie() {
+	a.set(func(a *clusterAPI) {
+		for w := range a.watches {
+			w.dead = true
+		}
+	})
 }
 
 // hangUp is called with the lock held.
@@ -270,7 +280,9 @@ func (a *clusterAPI) list(r *http.Request, resource string, shape func(kept) any
 	all, more := a.all(resource), ""
 	from, _ := strconv.Atoi(r.URL.Query().Get("continue"))
 	all = all[from:]
-	if limit, _ := strconv.Atoi(r.URL.Query().Get("limit")); limit > 0 && limit < len(all) {
+	// Out of its cache the API gives all at once.
+	cached := r.URL.Query().Get("resourceVersion") == "0"
+	if limit, _ := strconv.Atoi(r.URL.Query().Get("limit")); limit > 0 && limit < len(all) && !cached {
 		all, more = all[:limit], strconv.Itoa(from+limit)
 	}
 	items := make([]any, 0, len(all))
@@ -294,6 +306,8 @@ type apiWatch struct {
 	resource string
 	shape    func(kept) any
 	lines    chan []byte
+	// dead is a connection that stands, and brings nothing.
+	dead bool
 }
 
 func (w *apiWatch) bring(event watch.EventType, o any) {
@@ -353,8 +367,16 @@ func (a *clusterAPI) stream(ctx context.Context, w *apiWatch) io.ReadCloser {
 	go func() {
 		defer to.Close()
 		defer a.set(func(a *clusterAPI) { delete(a.watches, w) })
+		minute := time.NewTicker(time.Minute)
+		defer minute.Stop()
 		for {
 			select {
+			case <-minute.C:
+				a.set(func(a *clusterAPI) {
+					if a.watches[w] && !w.dead && !a.mute && a.fault == nil {
+						a.bookmark(w, false)
+					}
+				})
 			case line, more := <-w.lines:
 				if !more {
 					return

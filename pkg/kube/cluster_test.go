@@ -87,7 +87,7 @@ func TestClusterKeepsWhatItKnew(t *testing.T) {
 					if _, found := c.pod("uid-of-app"); !found {
 						t.Error("the pod is forgotten")
 					}
-					if err := c.rulingOn(volumeName{handle: handle}, "uid-of-app").forbids(modeCheck); err == nil {
+					if err := c.rulingOn(c.rules(), volumeName{handle: handle}, "uid-of-app").forbids(modeCheck); err == nil {
 						t.Error("the mode is forgotten")
 					}
 				}

@@ -95,7 +95,9 @@ func parseDenial(answer metav1.Status, account string) (denial, bool) {
 // plain is what a shell takes as one word.
 var plain = regexp.MustCompile(`^[A-Za-z0-9:._@/-]+$`)
 
-const applyManifests = "kubectl apply -k deploy/daemonset"
+// applyManifests gives no command: one for our manifests would undo what an
+// overlay of them sets.
+const applyManifests = "apply deploy/daemonset, or your overlay of it, again"
 
 // String drops what helps least until the rest fits.
 func (d denial) String() string {

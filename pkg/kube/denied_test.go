@@ -34,7 +34,7 @@ func TestExplainDenials(t *testing.T) {
 				"list pods at the cluster scope: denied (403)",
 				`{apiGroups: [""], resources: [pods], verbs: [list]} in a ClusterRole`,
 				"kubectl auth can-i list pods --as=" + ours + " -A. ",
-				"Fix: kubectl apply -k deploy/daemonset",
+				"Fix: apply deploy/daemonset, or your overlay of it, again",
 			},
 			nil,
 		},
@@ -223,7 +223,7 @@ func TestExplainBounds(t *testing.T) {
 		})
 	}
 	err := (&Client{}).explain(request{}, forbidden("pods", "", strings.Repeat("o", 253), `User "`+longest+`" cannot get resource "pods" in API group "" in the namespace "shop"`))
-	expectText(t, err, []string{"can-i get pods", "-n shop", "Fix: kubectl apply"}, nil)
+	expectText(t, err, []string{"can-i get pods", "-n shop", "Fix: apply deploy"}, nil)
 }
 
 func expectText(t *testing.T, err error, has, not []string) {

@@ -16,6 +16,9 @@ import (
 // every CSI driver, is told where kubelet finds the driver's socket.
 const registrationFlag = "kubelet-registration-path="
 
+// forgetDriver is longer than heals ever wait for a driver that is not here.
+const forgetDriver = 2 * time.Hour
+
 // drivers knows since when a CSI driver's own pod on this node is not ready: it
 // may be about to mend its volumes itself, and a rollout is no time to heal.
 type drivers struct {
@@ -38,11 +41,7 @@ func (c *Cluster) readDrivers() {
 	defer c.drivers.mu.Unlock()
 	daemonSets := c.rules().daemonSets
 	now := map[string]bool{}
-	for _, o := range c.pods.informer.GetIndexer().List() {
-		pod, ok := o.(*corev1.Pod)
-		if !ok || !ownedByDaemonSet(pod) {
-			continue
-		}
+	for _, pod := range indexed[*corev1.Pod](c.pods, byDaemon, "") {
 		for _, name := range driversOf(pod, daemonSets) {
 			now[name] = now[name] || isReady(pod)
 		}
@@ -55,9 +54,13 @@ func (d *drivers) note(now map[string]bool, at time.Time) {
 	if d.seen == nil {
 		d.seen = map[string]presence{}
 	}
-	for name := range d.seen {
-		if _, here := now[name]; !here {
-			now[name] = false // between two pods of a rollout
+	for name, p := range d.seen {
+		if _, here := now[name]; here {
+			continue
+		}
+		if now[name] = false; !p.ready && at.Sub(p.since) > forgetDriver {
+			delete(now, name)
+			delete(d.seen, name)
 		}
 	}
 	for name, ready := range now {
@@ -129,10 +132,8 @@ func (c *Cluster) drained() error {
 	if !known || !node.Spec.Unschedulable {
 		return nil
 	}
-	for _, o := range c.pods.informer.GetIndexer().List() {
-		if pod, ok := o.(*corev1.Pod); ok && pod.DeletionTimestamp != nil && !ownedByDaemonSet(pod) {
-			return fmt.Errorf("the node is being drained: it is cordoned, and pod %s/%s is terminating", pod.Namespace, pod.Name)
-		}
+	for _, pod := range indexed[*corev1.Pod](c.pods, byGoing, "") {
+		return fmt.Errorf("the node is being drained: it is cordoned, and pod %s/%s is terminating", pod.Namespace, pod.Name)
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ type feed struct {
 	lost time.Time
 	// err is why there is no watch, nil while one is being made anew.
 	err error
-	// failed is closed with the first failure.
+	// failed is closed with the first failure that the API itself told.
 	failed chan struct{}
 	once   sync.Once
 }
@@ -74,7 +74,7 @@ func (f *feed) begin(w *followed) {
 	if f.err != nil {
 		klog.InfoS("The Kubernetes API answers again", "resource", f.source.what.Resource)
 	}
-	w.began = time.Now()
+	w.began, w.last = time.Now(), time.Now()
 	f.stands, f.err = w, nil
 }
 
@@ -82,7 +82,7 @@ func (f *feed) begin(w *followed) {
 func (f *feed) note(w *followed) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	w.brought = true
+	w.brought, w.last = true, time.Now()
 }
 
 // end notes the end of a watch. Another one may stand by then: nobody waits for
@@ -108,7 +108,9 @@ func (f *feed) fail(err error) {
 		klog.ErrorS(err, "Cannot learn what the cluster wants", "resource", f.source.what.Resource)
 	}
 	f.err = err
-	f.once.Do(func() { close(f.failed) })
+	if hasAnswered(err) { // one that is not reached may be in a moment
+		f.once.Do(func() { close(f.failed) })
+	}
 }
 
 // hasAnswered is true for an error that the API itself sent.
@@ -119,7 +121,10 @@ func hasAnswered(err error) bool {
 
 // lose is called with the lock held, while a watch stands.
 func (f *feed) lose() {
-	if w := f.stands; w.brought || time.Since(w.began) >= shortWatch {
+	switch w := f.stands; {
+	case w.mute:
+		f.lost = w.last // who knows what came since
+	case w.brought || time.Since(w.began) >= shortWatch:
 		f.lost = time.Now()
 	}
 	f.stands = nil

@@ -7,25 +7,56 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// list reads all objects for the informer.
+const (
+	// listTime bounds a list, beginTime the wait for a watch to begin: the client
+	// itself waits for ever for an answer on a connection that stands.
+	listTime  = 2 * time.Minute
+	beginTime = 30 * time.Second
+)
+
+// list reads objects for the informer, where the API streams no lists: a page at
+// a time. Version 0 would give all at once, out of the API's cache: that takes
+// twice the memory here, and may be of long ago.
 func (f *feed) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	list, err := f.source.list(ctx, o)
-	if err != nil && ctx.Err() == nil {
-		f.fail(err)
+	bounded, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
+	if o.ResourceVersion == "0" {
+		o.ResourceVersion = ""
 	}
-	return list, err
+	list, err := f.source.list(bounded, o)
+	if err != nil {
+		if ctx.Err() == nil {
+			f.fail(err)
+		}
+		return nil, err
+	}
+	// The informer strips objects when it has all pages. Until then this would be
+	// most of it.
+	return list, meta.EachListItem(list, func(one runtime.Object) error {
+		if object, ok := one.(metav1.Object); ok {
+			object.SetManagedFields(nil)
+		}
+		return nil
+	})
 }
 
 // watch begins a watch for the informer.
 func (f *feed) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	streamed := o.SendInitialEvents != nil && *o.SendInitialEvents
-	w, err := f.source.watch(ctx, o)
+	own, cancel := context.WithCancel(ctx)
+	late := time.AfterFunc(beginTime, cancel)
+	w, err := f.source.watch(own, o)
+	late.Stop()
+	if err != nil {
+		cancel()
+	}
 	switch {
 	case err != nil && streamed:
 		// An older API cannot stream the list. A list follows, and fails too if
@@ -37,7 +68,7 @@ func (f *feed) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface
 		f.fail(err)
 		return nil, err
 	}
-	return f.follow(w, streamed), nil
+	return f.follow(w, streamed, cancel), nil
 }
 
 // noBackoff hides errors after which the informer would sleep for up to a
@@ -62,15 +93,22 @@ type followed struct {
 	// anything since; both belong to the feed's lock.
 	began   time.Time
 	brought bool
+	// last is when it brought something, mute is true once that is too long ago.
+	last time.Time
+	mute bool
 }
 
 // shortWatch is for how long a watch at least stands that was one, although it
 // brought nothing: some proxy may have accepted it and hung up.
 const shortWatch = time.Second
 
+// muteWatch is after how long a watch that brings nothing is given up. The API
+// sends a bookmark about every minute; a connection that is half dead brings none.
+const muteWatch = 150 * time.Second
+
 // follow hands on what a watch brings, until it ends. With the list in the
 // stream, it stands only when all of that has come.
-func (f *feed) follow(w watch.Interface, streamed bool) watch.Interface {
+func (f *feed) follow(w watch.Interface, streamed bool, done func()) watch.Interface {
 	to := &followed{Interface: w, out: make(chan watch.Event), done: make(chan struct{})}
 	if !streamed {
 		f.begin(to)
@@ -78,7 +116,11 @@ func (f *feed) follow(w watch.Interface, streamed bool) watch.Interface {
 	f.watches.Go(func() {
 		defer close(to.out)
 		defer f.end(to)
+		defer done()
+		bell := time.AfterFunc(muteWatch, func() { f.mute(to) })
+		defer bell.Stop()
 		for event := range w.ResultChan() {
+			bell.Reset(muteWatch)
 			if event.Type == watch.Bookmark && isListEnd(event.Object) {
 				f.begin(to)
 			}
@@ -95,6 +137,14 @@ func (f *feed) follow(w watch.Interface, streamed bool) watch.Interface {
 	return to
 }
 
+// mute ends a watch that has brought nothing for too long.
+func (f *feed) mute(w *followed) {
+	f.mu.Lock()
+	w.mute = true
+	f.mu.Unlock()
+	w.Interface.Stop()
+}
+
 // ResultChan implements watch.Interface.
 func (w *followed) ResultChan() <-chan watch.Event { return w.out }
 
@@ -105,6 +155,6 @@ func (w *followed) Stop() {
 }
 
 func isListEnd(o runtime.Object) bool {
-	meta, ok := o.(metav1.Object)
-	return ok && meta.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true"
+	object, ok := o.(metav1.Object)
+	return ok && object.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true"
 }

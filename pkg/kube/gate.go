@@ -26,7 +26,7 @@ type Gate struct {
 func (g Gate) Look(ctx context.Context, v healer.Volume) error {
 	g.Cluster.settled(ctx)
 	l := g.Node.Kubelet().Layout(g.Node.RealPath(v.Path))
-	return g.Cluster.rulingOn(nameOf(v, "", l), l.PodUID).forbids(modeCheck)
+	return g.Cluster.rulingOn(g.Cluster.rules(), nameOf(v, "", l), l.PodUID).forbids(modeCheck)
 }
 
 // Wants implements healer.Gate.
@@ -59,11 +59,20 @@ func (g Gate) Write(ctx context.Context, c healer.Case, p healer.Place, onDisk b
 	if err := g.Cluster.current(); err != nil {
 		return err
 	}
-	name := nameOf(c.Volume, c.Driver, p.Layout)
-	if err := g.Cluster.rulingOn(name, p.PodUID).forbids(modeHeal); err != nil || !onDisk {
+	if onDisk {
+		if err := g.Cluster.answers(); err != nil {
+			return err
+		}
+	}
+	s, err := g.Cluster.rulesNow(ctx)
+	if err != nil {
 		return err
 	}
-	return g.Cluster.mayWrite(ctx, name)
+	name := nameOf(c.Volume, c.Driver, p.Layout)
+	if err := g.Cluster.forbidsWrites(s, name, p.PodUID); err != nil || !onDisk {
+		return err
+	}
+	return g.Cluster.mayWrite(ctx, s, name)
 }
 
 // reasonsFor gives the conditions that a step is meant to heal. For what an
@@ -100,7 +109,11 @@ func (p *permit) allowed(ctx context.Context) error {
 	if err := c.current(); err != nil {
 		return err
 	}
-	if err := c.rulingOn(p.name, p.step.Place.PodUID).forbids(modeHeal); err != nil {
+	s, err := c.rulesNow(ctx)
+	if err != nil {
+		return err
+	}
+	if err := c.rulingOn(s, p.name, p.step.Place.PodUID).forbids(modeHeal); err != nil {
 		return err
 	}
 	if err := c.drained(); err != nil {
@@ -110,15 +123,18 @@ func (p *permit) allowed(ctx context.Context) error {
 		return err
 	}
 	for _, reason := range p.reasons {
-		if c.rules().selfRepair.Leaves(p.name.driver, reason) {
+		if s.selfRepair.Leaves(p.name.driver, reason) {
 			return fmt.Errorf("%s is left to driver %s, which repairs it itself (%s in %s changes that)",
 				reason, p.name.driver, keySelfRepair, c.settingsName())
 		}
 	}
-	if p.step.Writes {
-		return c.mayWrite(ctx, p.name)
+	if !p.step.Writes {
+		return nil
 	}
-	return nil
+	if err := c.forbidsWrites(s, p.name, p.step.Place.PodUID); err != nil {
+		return err
+	}
+	return c.mayWrite(ctx, s, p.name)
 }
 
 // wanted asks for a container that has the volume, else for the pod, and for a

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -331,5 +332,79 @@ func TestStepAfterABoot(t *testing.T) {
 			}
 			p.Leave(nil)
 		}
+	})
+}
+
+// TestKillSwitchThatTheInformerMissed is asked for before a step, and again
+// before its place becomes usable.
+func TestKillSwitchThatTheInformerMissed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newClusterAPI()
+		disk := newDisk(api)
+		c, end := following(t, api)
+		defer end()
+		node := &thisHost{t: t, runs: os.Getpid()} // a container is no excuse
+		d, step := node.at(podPlace, false)
+		gate := Gate{Cluster: c, Node: node}
+		p, err := gate.Enter(t.Context(), d, step)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Leave(nil)
+		api.set(func(a *clusterAPI) { a.mute = true })
+		disk.settings(keyMode, "off")
+		expect(t, "in the middle", p.Still(t.Context()), "mode off")
+		_, err = gate.Enter(t.Context(), d, step)
+		expect(t, "before", err, "mode off")
+		expect(t, "a write", gate.Write(t.Context(), d.Case, step.Place, true), "mode off")
+	})
+}
+
+// TestWriteThroughAnotherPod is forbidden by whatever pod uses the volume: they
+// share what is written to.
+func TestWriteThroughAnotherPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newClusterAPI()
+		disk := newDisk(api)
+		other := aPod("other", disk.claim)
+		other.Annotations = map[string]string{modeAnnotation: "check"}
+		api.put(other)
+		c, end := following(t, api)
+		defer end()
+		node := &thisHost{t: t}
+		gate := Gate{Cluster: c, Node: node}
+		d, step := node.at(podPlace, false)
+		p, err := gate.Enter(t.Context(), d, step)
+		if err != nil {
+			t.Errorf("its place is its own: %v", err)
+		} else {
+			p.Leave(nil)
+		}
+		for _, onDisk := range []bool{false, true} {
+			expect(t, "a write", gate.Write(t.Context(), d.Case, step.Place, onDisk), "other")
+		}
+		_, writing := node.at(podPlace, true)
+		_, err = gate.Enter(t.Context(), d, writing)
+		expect(t, "a step that writes", err, "other")
+	})
+}
+
+// TestStepOfACallThatEnded is refused, and nothing is made of the silence.
+func TestStepOfACallThatEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newClusterAPI()
+		newDisk(api)
+		c, end := following(t, api)
+		defer end()
+		node := &thisHost{t: t}
+		d, step := node.at(podPlace, false)
+		p, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), d, step)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Leave(nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		expect(t, "then", p.Still(ctx), context.Canceled.Error())
 	})
 }

@@ -58,13 +58,7 @@ func (c *Cluster) names(p *corev1.Pod, listed *corev1.Volume, v volumeName) bool
 		return false
 	}
 	for _, pv := range c.volumesOf(v) {
-		ref := pv.Spec.ClaimRef
-		if ref == nil || ref.Namespace != p.Namespace || ref.Name != claim {
-			continue
-		}
-		// A claim of that name may be a later one, with another volume.
-		now, known := c.claim(ref.Namespace, ref.Name)
-		if known && now.UID == ref.UID {
+		if _, known := c.claimOf(pv); known && pv.claim == p.Namespace+"/"+claim {
 			return true
 		}
 	}
@@ -90,26 +84,28 @@ func (c *Cluster) stillWanted(ctx context.Context, uid string, v volumeName) err
 		return c.wants(now, v)
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("pod %s/%s is gone", known.Namespace, known.Name)
-	case repliedTo(err):
-		return fmt.Errorf("cannot ask whether the pod still wants the volume: %w", err)
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case silence(err):
+		return nil // current() bounds how long the informer's word counts then
 	default:
-		return nil // silence: current() bounds how old the informer's word may be
+		return fmt.Errorf("cannot ask whether the pod still wants the volume: %w", err)
 	}
 }
 
-// repliedTo is true for an error that the API itself sent, and that says more
-// than that it cannot answer now.
-func repliedTo(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
+// silence is true for an error that says that the API cannot be reached, or
+// cannot answer now. Any other is an answer.
+func silence(err error) bool {
+	return !hasAnswered(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) ||
+		apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
+		apierrors.IsInternalError(err) // as when it does not reach its own store
 }
 
 // podsUsing gives the pods on this node that list a volume.
 func (c *Cluster) podsUsing(v volumeName) []*corev1.Pod {
 	var list []*corev1.Pod
 	for _, pv := range c.volumesOf(v) {
-		if ref := pv.Spec.ClaimRef; ref != nil {
-			list = append(list, indexed[*corev1.Pod](c.pods, byClaim, ref.Namespace+"/"+ref.Name)...)
-		}
+		list = append(list, indexed[*corev1.Pod](c.pods, byClaim, pv.claim)...)
 	}
 	return list
 }

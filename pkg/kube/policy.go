@@ -67,8 +67,7 @@ func strictest(a, b ruling) ruling {
 
 // rulingOn gives the ruling for a volume at the place of one pod. For a place
 // that is no pod's, the strictest of its pods here counts.
-func (c *Cluster) rulingOn(v volumeName, podUID string) ruling {
-	s := c.rules()
+func (c *Cluster) rulingOn(s settings, v volumeName, podUID string) ruling {
 	r := ruling{mode: s.mode, by: c.settingsName() + ", key " + keyMode}
 	if s.trouble != nil {
 		r.by, r.trouble = c.settingsName(), s.trouble
@@ -76,7 +75,7 @@ func (c *Cluster) rulingOn(v volumeName, podUID string) ruling {
 	pvs := c.volumesOf(v)
 	// What the directory is named after may forbid, also where a caller takes it
 	// for another volume.
-	if pv, known := one[*corev1.PersistentVolume](c.volumes, v.directory); known && !v.fits(pv) {
+	if pv, known := one[*volume](c.volumes, v.directory); known && !v.fits(pv) {
 		r = strictest(r, c.annotatedVolume(pv))
 	}
 	if podUID != "" {
@@ -90,9 +89,15 @@ func (c *Cluster) rulingOn(v volumeName, podUID string) ruling {
 	return r
 }
 
+// forbidsWrites says why nothing must be written through the place of one pod:
+// what is written to is that of all its pods.
+func (c *Cluster) forbidsWrites(s settings, v volumeName, podUID string) error {
+	return strictest(c.rulingOn(s, v, podUID), c.rulingOn(s, v, "")).forbids(modeHeal)
+}
+
 // annotated gives the word of the most specific object that has one, for each of
 // the volumes that the name may mean.
-func (c *Cluster) annotated(pod *corev1.Pod, pvs []*corev1.PersistentVolume) ruling {
+func (c *Cluster) annotated(pod *corev1.Pod, pvs []*volume) ruling {
 	if pod != nil {
 		if r, says := word("Pod", pod); says {
 			return r
@@ -108,18 +113,16 @@ func (c *Cluster) annotated(pod *corev1.Pod, pvs []*corev1.PersistentVolume) rul
 	return r
 }
 
-func (c *Cluster) annotatedVolume(pv *corev1.PersistentVolume) ruling {
-	if ref := pv.Spec.ClaimRef; ref != nil {
-		if claim, known := c.claim(ref.Namespace, ref.Name); known && claim.UID == ref.UID {
-			if r, says := word("PersistentVolumeClaim", claim); says {
-				return r
-			}
+func (c *Cluster) annotatedVolume(pv *volume) ruling {
+	if claim, known := c.claimOf(pv); known {
+		if r, says := word("PersistentVolumeClaim", claim.GetObjectMeta()); says {
+			return r
 		}
 	}
-	if r, says := word("PersistentVolume", pv); says {
+	if r, says := word("PersistentVolume", pv.GetObjectMeta()); says {
 		return r
 	}
-	if class, known := one[*metav1.PartialObjectMetadata](c.classes, pv.Spec.StorageClassName); known {
+	if class, known := one[*metav1.PartialObjectMetadata](c.classes, pv.class); known {
 		if r, says := word("StorageClass", class); says {
 			return r
 		}

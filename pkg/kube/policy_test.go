@@ -36,7 +36,11 @@ func learns(t *testing.T, c *Cluster, objects ...metav1.Object) {
 				Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), Annotations: o.GetAnnotations(),
 			}}
 		}
-		if err := f.informer.GetIndexer().Add(o); err != nil {
+		kept, err := f.source.strip(o)
+		if err == nil {
+			err = f.informer.GetIndexer().Add(kept)
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -96,7 +100,7 @@ func TestMostSpecificWordCounts(t *testing.T) {
 		names := []string{"Node node-1", "StorageClass fast", "PersistentVolume pv-1", "PersistentVolumeClaim shop/claim-of-pv-1", "Pod shop/app"}
 		learns(t, c, says(aNode(), said[0]), says(aClass("fast"), said[1]), says(pv, said[2]), says(claim, said[3]), says(aPod("app", claim), said[4]))
 
-		r := c.rulingOn(of, "uid-of-app")
+		r := c.rulingOn(c.rules(), of, "uid-of-app")
 		if r.mode != want || (r.trouble != nil) != (by >= 0 && said[by] == "bad") {
 			t.Fatalf("%q: %+v", said, r)
 		}
@@ -121,7 +125,7 @@ func TestSettingsAreTheMost(t *testing.T) {
 			if annotated == "" {
 				own = modeHeal
 			}
-			if got := c.rulingOn(of, "").mode; got != min(limit, own) {
+			if got := c.rulingOn(c.rules(), of, "").mode; got != min(limit, own) {
 				t.Errorf("settings %q, claim %q: %s", most, annotated, got)
 			}
 		}
@@ -188,7 +192,8 @@ func TestRulingOnAPlace(t *testing.T) {
 			"uid-of-inline", modeOff,
 		},
 	} {
-		if got := knowing(t, tc.objects...).rulingOn(tc.of, string(tc.pod)); got.mode != tc.want {
+		c := knowing(t, tc.objects...)
+		if got := c.rulingOn(c.rules(), tc.of, string(tc.pod)); got.mode != tc.want {
 			t.Errorf("%s: %+v, want %s", name, got, tc.want)
 		}
 	}

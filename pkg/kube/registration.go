@@ -43,7 +43,6 @@ type Registration struct {
 	client  *Client
 	cfg     RegistrationConfig
 	objects dynamic.ResourceInterface
-	owner   *metav1.OwnerReference
 	// renewed is true once this process has written the object.
 	renewed bool
 	// said is the last error that was logged.
@@ -102,14 +101,14 @@ func pause(ctx context.Context, d time.Duration) {
 // keep writes the object where that is needed, and returns without an error
 // when it is time to look again.
 func (r *Registration) keep(ctx context.Context) error {
-	if r.owner == nil {
-		owner, err := r.findOwner(ctx)
-		if err != nil {
-			return err
-		}
-		r.owner = owner
+	// Each time: who makes the DaemonSet anew may leave our pod to the new one
+	// (kubectl delete --cascade=orphan), and an owner that is gone takes along
+	// what it owns.
+	owner, err := r.findOwner(ctx)
+	if err != nil {
+		return err
 	}
-	wanted := r.cfg.object(*r.owner, time.Now())
+	wanted := r.cfg.object(*owner, time.Now())
 	only := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, wanted.GetName()).String()}
 	list, err := r.list(ctx, only)
 	if err != nil {
@@ -121,7 +120,7 @@ func (r *Registration) keep(ctx context.Context) error {
 	case list.Items[0].GetDeletionTimestamp() != nil:
 		// It goes when the controller lets go of it, and comes anew then.
 	case !r.renewed:
-		err = r.renew(ctx, wanted)
+		err = r.renew(ctx, wanted, &list.Items[0])
 	}
 	if err != nil {
 		return err
@@ -168,7 +167,7 @@ func (r *Registration) create(ctx context.Context, wanted *unstructured.Unstruct
 
 // renew tells the controller that somebody else is here now, if only because
 // this is another process.
-func (r *Registration) renew(ctx context.Context, wanted *unstructured.Unstructured) error {
+func (r *Registration) renew(ctx context.Context, wanted, now *unstructured.Unstructured) error {
 	ctx, cancel := context.WithTimeout(ctx, registerTime)
 	defer cancel()
 	change, err := wanted.MarshalJSON()
@@ -179,11 +178,24 @@ func (r *Registration) renew(ctx context.Context, wanted *unstructured.Unstructu
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil // deleted a moment ago, as the watch will say
+	case apierrors.IsInvalid(err) && identityOf(wanted) != identityOf(now) && haveOneOwner(wanted, now):
+		return r.remove(ctx, now)
 	case apierrors.IsInvalid(err):
 		err = fmt.Errorf("driver and node of a registration never change; after kubectl delete csiaddonsnode -n %s %s it is made anew: %w",
 			wanted.GetNamespace(), wanted.GetName(), err)
 	}
 	return r.written("patch", wanted, err)
+}
+
+// remove deletes one of our own that names another driver: --driver-name has
+// changed. The watch tells when it is gone, and to make another.
+func (r *Registration) remove(ctx context.Context, old *unstructured.Unstructured) error {
+	uid, version := old.GetUID(), old.GetResourceVersion()
+	err := r.objects.Delete(ctx, old.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return r.explain("delete", err)
 }
 
 func (r *Registration) written(verb string, wanted *unstructured.Unstructured, err error) error {
@@ -225,9 +237,15 @@ func (r *Registration) explain(verb string, err error) error {
 
 // log says the same only once, however often it is tried.
 func (r *Registration) log(err error) {
-	if err == nil || err.Error() == r.said || apierrors.IsAlreadyExists(err) || apierrors.IsResourceExpired(err) {
+	if err == nil || err.Error() == r.said || passing(err) {
 		return
 	}
 	r.said = err.Error()
 	klog.ErrorS(err, "Cannot register for the CSI-Addons controller, and goes on trying")
+}
+
+// passing is true for what the next try puts right: somebody else wrote at the
+// same time, or a list is too old.
+func passing(err error) bool {
+	return apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || apierrors.IsResourceExpired(err)
 }

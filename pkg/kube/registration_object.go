@@ -77,3 +77,17 @@ func (c RegistrationConfig) object(owner metav1.OwnerReference, now time.Time) *
 	}})
 	return node
 }
+
+// identityOf gives what no CSIAddonsNode may change.
+func identityOf(node *unstructured.Unstructured) (identity [2]string) {
+	for i, field := range []string{"name", "nodeID"} {
+		identity[i], _, _ = unstructured.NestedString(node.Object, "spec", "driver", field)
+	}
+	return identity
+}
+
+// haveOneOwner reports whether the same DaemonSet owns both.
+func haveOneOwner(a, b *unstructured.Unstructured) bool {
+	one, other := metav1.GetControllerOf(a), metav1.GetControllerOf(b)
+	return one != nil && other != nil && one.UID == other.UID
+}

@@ -222,10 +222,7 @@ func TestRegistrationComesBack(t *testing.T) {
 		if api.count("create csiaddonsnodes")+api.count("patch csiaddonsnodes") != 0 {
 			t.Error("an object that is going was written to")
 		}
-		api.mu.Lock()
-		delete(api.objects[earlierPath]["metadata"].(object), "finalizers")
-		api.remove(earlierPath)
-		api.mu.Unlock()
+		api.release()
 		time.Sleep(time.Minute)
 		if len(api.of("csiaddonsnodes")) != 1 {
 			t.Fatal("it did not come back")
@@ -247,6 +244,103 @@ func TestRegistrationComesBack(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		if len(api.of("csiaddonsnodes")) != 1 {
 			t.Error("it did not come back soon")
+		}
+	})
+}
+
+// immutable has the API refuse to change the driver's name, as it does.
+func (a *memoryAPI) immutable(verb, resource string) error {
+	if verb != "patch" || resource != "csiaddonsnodes" || a.objects[earlierPath] == nil {
+		return nil
+	}
+	if driver := driverOf(a.objects[earlierPath]); driver != registered.Driver {
+		return apierrors.NewInvalid(schema.GroupKind{Kind: "CSIAddonsNode"}, registeredName, nil)
+	}
+	return nil
+}
+
+func driverOf(node object) any { return node["spec"].(object)["driver"].(object)["name"] }
+
+// An object that names another driver cannot be changed. One of our own is made
+// anew, and no other.
+func TestRegistrationOfAnotherDriver(t *testing.T) {
+	tests := map[string]struct {
+		change func(meta object)
+		// meanwhile runs right before the object is deleted.
+		meanwhile func(a *memoryAPI)
+		want      string
+	}{
+		"ours":          {nil, nil, registered.Driver},
+		"another set's": {func(meta object) { meta["ownerReferences"].([]any)[0].(object)["uid"] = "another" }, nil, "old.example.com"},
+		"nobody's":      {func(meta object) { delete(meta, "ownerReferences") }, nil, "old.example.com"},
+		"another one by now": {nil, func(a *memoryAPI) {
+			meta := a.objects[earlierPath]["metadata"].(object)
+			meta["uid"], meta["ownerReferences"] = "another", nil
+		}, "old.example.com"},
+		"changed by now": {nil, func(a *memoryAPI) { a.objects[earlierPath]["metadata"].(object)["resourceVersion"] = "changed" }, registered.Driver},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := newMemoryAPI()
+				api.add(t, "pods", ownPod())
+				api.addEarlier(t)
+				old := api.of("csiaddonsnodes")[registeredName]
+				old["spec"].(object)["driver"].(object)["name"] = "old.example.com"
+				if tt.change != nil {
+					tt.change(old["metadata"].(object))
+				}
+				api.set(func(verb, resource string) error {
+					if verb == "delete" && tt.meanwhile != nil {
+						tt.meanwhile(api)
+						tt.meanwhile = nil
+					}
+					return api.immutable(verb, resource)
+				})
+				defer registering(t, api)()
+				time.Sleep(time.Minute)
+				if now := api.of("csiaddonsnodes")[registeredName]; driverOf(now) != "old.example.com" {
+					t.Fatalf("it went while the controller held it: %v", now)
+				}
+				api.release()
+				time.Sleep(10 * time.Minute)
+				now := api.of("csiaddonsnodes")[registeredName]
+				if got := driverOf(now); got != tt.want {
+					t.Errorf("the driver is %s, want %s", got, tt.want)
+				}
+				if n := api.count("delete csiaddonsnodes"); tt.want != registered.Driver && tt.change != nil && n > 0 {
+					t.Errorf("tried %d times to delete what is not ours", n)
+				}
+			})
+		})
+	}
+}
+
+// release lets an object go that the controller holds.
+func (a *memoryAPI) release() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	meta := a.objects[earlierPath]["metadata"].(object)
+	delete(meta, "finalizers")
+	if meta["deletionTimestamp"] != nil {
+		a.remove(earlierPath)
+	}
+}
+
+// A DaemonSet may be made anew without its pods, which the new one adopts.
+func TestRegistrationForAnotherOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newMemoryAPI()
+		api.add(t, "pods", ownPod())
+		defer registering(t, api)()
+		pod := ownPod()
+		pod.OwnerReferences[1].UID = "another-set"
+		api.add(t, "pods", pod)
+		api.take(earlierPath)
+		time.Sleep(time.Minute)
+		owners := api.of("csiaddonsnodes")[registeredName]["metadata"].(object)["ownerReferences"].([]any)
+		if uid := owners[0].(object)["uid"]; uid != "another-set" {
+			t.Errorf("its owner is %s", uid)
 		}
 	})
 }
@@ -324,15 +418,12 @@ func TestRegistrationSaysWhatIsWrong(t *testing.T) {
 			func(_ *testing.T, a *memoryAPI, _ *corev1.Pod) { a.missing["csiaddonsnodes"] = true },
 			"the CSI-Addons controller is not installed",
 		},
-		"another driver's": {
-			func(t *testing.T, a *memoryAPI, _ *corev1.Pod) {
+		"another driver's, of another owner": {
+			func(t *testing.T, a *memoryAPI, p *corev1.Pod) {
 				a.addEarlier(t)
-				a.fault = func(verb, _ string) error {
-					if verb == "patch" {
-						return apierrors.NewInvalid(schema.GroupKind{Kind: "CSIAddonsNode"}, registeredName, nil)
-					}
-					return nil
-				}
+				a.objects[earlierPath]["spec"].(object)["driver"].(object)["name"] = "old.example.com"
+				p.OwnerReferences[1].UID = "another"
+				a.fault = a.immutable
 			},
 			"kubectl delete csiaddonsnode -n kube-system " + registeredName,
 		},

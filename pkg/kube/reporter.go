@@ -77,7 +77,7 @@ func (r *Reporter) Note(report healer.Report, text string) {
 	defer r.mu.Unlock()
 	told := r.volumes[s.key]
 	if told == nil {
-		makeRoom(r.volumes, func(v *standing) time.Time { return v.noted })
+		makeRoom(r.volumes, maxVolumes, func(v *standing) time.Time { return v.noted })
 		told = &standing{}
 		r.volumes[s.key] = told
 	}
@@ -98,19 +98,4 @@ func (r *Reporter) forget(k volumeKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.volumes, k)
-}
-
-// makeRoom drops the oldest of what is remembered, if that is too much.
-func makeRoom[V any](volumes map[volumeKey]V, age func(V) time.Time) {
-	if len(volumes) < maxVolumes {
-		return
-	}
-	var oldest volumeKey
-	var since time.Time
-	for k, v := range volumes {
-		if since.IsZero() || age(v).Before(since) {
-			oldest, since = k, age(v)
-		}
-	}
-	delete(volumes, oldest)
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/rest"
 )
 
@@ -141,10 +142,20 @@ func (a *memoryAPI) serve(verb, resource, collection, name, selected string, bod
 		}
 		meta, _ := change["metadata"].(object)
 		if uid, given := meta["uid"]; given && uid != now["metadata"].(object)["uid"] {
-			return nil, apierrors.NewInvalid(schema.GroupKind{Kind: resource}, name, nil) // as the real one says it
+			return nil, apierrors.NewInvalid(schema.GroupKind{Kind: resource}, name, field.ErrorList{ // as the real one says it
+				field.Invalid(field.NewPath("metadata", "uid"), uid, "field is immutable"),
+			})
 		}
 		return a.put("MODIFIED", path, merge(now, change)), nil
 	case verb == "delete":
+		var only metav1.DeleteOptions
+		if err := json.Unmarshal(body, &only); err != nil {
+			return nil, err
+		}
+		meta := now["metadata"].(object)
+		if p := only.Preconditions; p != nil && (string(*p.UID) != meta["uid"] || *p.ResourceVersion != meta["resourceVersion"]) {
+			return nil, apierrors.NewConflict(kind, name, errors.New("the precondition does not hold"))
+		}
 		return a.remove(path), nil
 	}
 	return now, nil

@@ -32,8 +32,8 @@ const (
 	// reviewTime bounds the wait for one answer of the API, and for the turn to
 	// ask it.
 	reviewTime = 5 * time.Second
-	// maxReviews is the number of questions under way: strangers can make the
-	// server ask, and the API has others to serve.
+	// maxReviews is the number of questions under way in each of the lanes: the
+	// API has others to serve.
 	maxReviews = 8
 	// maxAnswers bounds what is remembered of tokens, and of what they may do.
 	maxAnswers = 512
@@ -61,7 +61,7 @@ type Reviewer struct {
 	cfg ReviewerConfig
 	// key makes what is remembered of a token worthless elsewhere.
 	key   []byte
-	turns chan struct{}
+	lanes *lanes
 
 	bearers answers[tokenKey, authenticationv1.UserInfo]
 	rights  answers[right, struct{}]
@@ -73,6 +73,12 @@ type tokenKey [sha256.Size]byte
 type right struct {
 	token tokenKey
 	verb  string
+}
+
+// asker is for whom the API is asked.
+type asker struct {
+	key    tokenKey
+	source string
 }
 
 // NewReviewer checks the configuration.
@@ -87,25 +93,30 @@ func NewReviewer(cfg ReviewerConfig) (*Reviewer, error) {
 	if _, err := rand.Read(key); err != nil {
 		return nil, fmt.Errorf("make a reviewer's key: %w", err)
 	}
-	return &Reviewer{cfg: cfg, key: key, turns: make(chan struct{}, maxReviews)}, nil
+	return &Reviewer{cfg: cfg, key: key, lanes: newLanes()}, nil
 }
 
 // Authorize says why the bearer of a token may not do on this node what the verb
 // names. The text is for that caller: it holds nothing of the token, and nothing
-// of the cluster that it has no business with.
-func (r *Reviewer) Authorize(ctx context.Context, token, verb string) error {
-	key := r.keyOf(token)
-	user, err := r.bearers.get(ctx, key, func(ctx context.Context) (authenticationv1.UserInfo, time.Duration, error) {
-		return r.reviewToken(ctx, token)
+// of the cluster that it has no business with. source is where the call comes
+// from; strangers from one share what they may have asked of the API.
+func (r *Reviewer) Authorize(ctx context.Context, source, token, verb string) error {
+	who := asker{r.keyOf(token), source}
+	user, err := r.bearers.get(ctx, who.key, func(ctx context.Context) (authenticationv1.UserInfo, time.Duration, error) {
+		return r.reviewToken(ctx, who, token)
 	})
 	if err != nil {
 		return err
 	}
-	_, err = r.rights.get(ctx, right{key, verb}, func(ctx context.Context) (struct{}, time.Duration, error) {
-		keep, err := r.reviewAccess(ctx, user, verb)
+	_, err = r.rights.get(ctx, right{who.key, verb}, func(ctx context.Context) (struct{}, time.Duration, error) {
+		keep, err := r.reviewAccess(ctx, who, user, verb)
 		return struct{}{}, keep, err
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	r.lanes.remember(who.key)
+	return nil
 }
 
 func (r *Reviewer) keyOf(token string) (key tokenKey) {
@@ -115,13 +126,13 @@ func (r *Reviewer) keyOf(token string) (key tokenKey) {
 	return key
 }
 
-func (r *Reviewer) reviewToken(ctx context.Context, token string) (user authenticationv1.UserInfo, keep time.Duration, err error) {
+func (r *Reviewer) reviewToken(ctx context.Context, who asker, token string) (user authenticationv1.UserInfo, keep time.Duration, err error) {
 	question := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
 	if r.cfg.Audience != "" {
 		question.Spec.Audiences = []string{r.cfg.Audience}
 	}
 	var answer *authenticationv1.TokenReview
-	err = r.ask(ctx, func(ctx context.Context) (err error) {
+	err = r.ask(ctx, who, func(ctx context.Context) (err error) {
 		answer, err = r.cfg.Reviews.CreateTokenReview(ctx, question)
 		return err
 	})
@@ -139,7 +150,7 @@ func (r *Reviewer) reviewToken(ctx context.Context, token string) (user authenti
 	return status.User, keepUntil(token, time.Now()), nil
 }
 
-func (r *Reviewer) reviewAccess(ctx context.Context, user authenticationv1.UserInfo, verb string) (keep time.Duration, err error) {
+func (r *Reviewer) reviewAccess(ctx context.Context, who asker, user authenticationv1.UserInfo, verb string) (keep time.Duration, err error) {
 	question := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
 			Group: healerGroup, Resource: healerResource, Verb: verb, Name: r.cfg.Node,
@@ -150,7 +161,7 @@ func (r *Reviewer) reviewAccess(ctx context.Context, user authenticationv1.UserI
 		question.Spec.Extra[name] = authorizationv1.ExtraValue(values)
 	}
 	var answer *authorizationv1.SubjectAccessReview
-	err = r.ask(ctx, func(ctx context.Context) (err error) {
+	err = r.ask(ctx, who, func(ctx context.Context) (err error) {
 		answer, err = r.cfg.Reviews.CreateSubjectAccessReview(ctx, question)
 		return err
 	})
@@ -165,19 +176,17 @@ func (r *Reviewer) reviewAccess(ctx context.Context, user authenticationv1.UserI
 
 // ask waits for a turn and puts one question. Its end is its own: others may
 // wait for the same answer when the first caller has gone.
-func (r *Reviewer) ask(ctx context.Context, put func(context.Context) error) error {
+func (r *Reviewer) ask(ctx context.Context, who asker, put func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTime)
 	defer cancel()
 	// client-go logs what it sends, with the token in it, from -v=8.
 	ctx = klog.NewContext(ctx, klog.Logger{})
-	select {
-	case r.turns <- struct{}{}:
-		defer func() { <-r.turns }()
-	case <-ctx.Done():
-		return errors.New("too many callers are waiting for the Kubernetes API, try again")
+	leave, err := r.lanes.enter(ctx, who)
+	if err != nil {
+		return err
 	}
-	err := put(ctx)
-	if err == nil {
+	defer leave()
+	if err = put(ctx); err == nil {
 		return nil
 	}
 	r.trouble.log(err)

@@ -85,15 +85,8 @@ func (a *answers[K, V]) remember(key K, now answer[V]) {
 	if a.known == nil {
 		a.known = map[K]answer[V]{}
 	}
-	if _, again := a.known[key]; !again && len(a.known) >= maxAnswers {
-		var first K
-		var ends time.Time
-		for k, old := range a.known {
-			if ends.IsZero() || old.until.Before(ends) {
-				first, ends = k, old.until
-			}
-		}
-		delete(a.known, first)
+	if _, again := a.known[key]; !again {
+		makeRoom(a.known, maxAnswers, func(old answer[V]) time.Time { return old.until })
 	}
 	a.known[key] = now
 }

@@ -1,12 +1,14 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/yaml"
 )
@@ -70,7 +72,7 @@ func parseSettings(data map[string]string) settings {
 	return s
 }
 
-// rules gives the settings as of now: of the ConfigMap as it is in memory,
+// rules gives the settings as far as they are known: of the ConfigMap as it is in memory,
 // because its kill switch must count from the first moment that it is known.
 func (c *Cluster) rules() settings {
 	now, _ := one[*corev1.ConfigMap](c.configMap, c.cfg.Namespace+"/"+c.cfg.ConfigMap)
@@ -79,10 +81,13 @@ func (c *Cluster) rules() settings {
 	if now == c.parsed {
 		return c.settings
 	}
-	s := defaultSettings() // without a ConfigMap nothing is forbidden
-	if now != nil {
-		s = parseSettings(now.Data)
+	if now == nil {
+		// Whoever deletes it, or has a tool make it anew, did not say heal.
+		klog.InfoS("The settings of the cluster are gone, and the last ones hold", "configMap", c.settingsName(), "mode", c.settings.mode.String())
+		c.parsed = nil
+		return c.settings
 	}
+	s := parseSettings(now.Data)
 	if s.trouble != nil {
 		klog.ErrorS(s.trouble, "Bad settings: nothing is healed until they are right", "configMap", c.cfg.Namespace+"/"+c.cfg.ConfigMap)
 	}
@@ -91,6 +96,23 @@ func (c *Cluster) rules() settings {
 	}
 	c.parsed, c.settings = now, s
 	return s
+}
+
+// rulesNow asks for the settings, because a step follows. What is known counts
+// for as long as the API may be silent.
+func (c *Cluster) rulesNow(ctx context.Context) (settings, error) {
+	m, err := c.switches.get(ctx, func(ctx context.Context) (*corev1.ConfigMap, error) {
+		m := &corev1.ConfigMap{}
+		return m, c.client.get(ctx, request{Resource: "configmaps", Namespace: c.cfg.Namespace, Name: c.cfg.ConfigMap}, m)
+	})
+	switch {
+	case err == nil:
+		return parseSettings(m.Data), nil
+	case apierrors.IsNotFound(err) || silence(err):
+		return c.rules(), ctx.Err()
+	default:
+		return settings{}, fmt.Errorf("cannot ask for the settings of the cluster: %w", err)
+	}
 }
 
 func (c *Cluster) settingsName() string {

@@ -92,8 +92,9 @@ func TestRules(t *testing.T) {
 	if err := store.Delete(theSettings(nil)); err != nil {
 		t.Fatal(err)
 	}
-	is(modeHeal, "")
-	r := knowing(t, theSettings(map[string]string{keyMode: "bad"})).rulingOn(volumeName{handle: handle}, "")
+	is(modeCheck, "") // nobody said heal
+	c = knowing(t, theSettings(map[string]string{keyMode: "bad"}))
+	r := c.rulingOn(c.rules(), volumeName{handle: handle}, "")
 	if err := r.forbids(modeHeal); err == nil || !strings.Contains(err.Error(), `ConfigMap healer/settings: key mode: "bad"`) {
 		t.Errorf("got %v", err)
 	}

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -20,8 +19,8 @@ const (
 	byUID    = "uid"    // pods
 	byClaim  = "claim"  // pods
 	byHandle = "handle" // volumes, whatever their driver
-	byVolume = "volume" // attachments
-	byInline = "inline" // attachments of volumes without an object: <driver>/<handle>
+	byDaemon = "daemon" // pods of DaemonSets, all of them
+	byGoing  = "going"  // pods that are terminating, but for those of DaemonSets
 )
 
 func (c *Client) typed(what request, selector fields.Selector, kind, list runtime.Object) source {
@@ -69,6 +68,18 @@ func (c *Client) podsOn(node string) source {
 	s.strip = stripped(stripPod)
 	s.index = cache.Indexers{
 		byUID: func(o any) ([]string, error) { return []string{string(o.(*corev1.Pod).UID)}, nil },
+		byDaemon: func(o any) ([]string, error) {
+			if ownedByDaemonSet(o.(*corev1.Pod)) {
+				return []string{""}, nil
+			}
+			return nil, nil
+		},
+		byGoing: func(o any) ([]string, error) {
+			if pod := o.(*corev1.Pod); pod.DeletionTimestamp != nil && !ownedByDaemonSet(pod) {
+				return []string{""}, nil
+			}
+			return nil, nil
+		},
 		byClaim: func(o any) (claims []string, _ error) {
 			pod := o.(*corev1.Pod)
 			for i := range pod.Spec.Volumes {
@@ -90,48 +101,20 @@ func (c *Client) nodeNamed(node string) source {
 
 func (c *Client) persistentVolumes() source {
 	s := c.typed(request{Resource: "persistentvolumes"}, nil, &corev1.PersistentVolume{}, &corev1.PersistentVolumeList{})
-	s.strip = stripped(stripVolume)
+	s.strip = keeping(volumeFrom)
 	s.index = cache.Indexers{byHandle: func(o any) ([]string, error) {
-		if csi := o.(*corev1.PersistentVolume).Spec.CSI; csi != nil {
-			return []string{csi.VolumeHandle}, nil
+		if v := o.(*volume); v.driver != "" {
+			return []string{v.handle}, nil
 		}
 		return nil, nil
 	}}
 	return s
 }
 
-func (c *Client) volumeAttachments() source {
-	s := c.typed(request{Group: storagev1.GroupName, Resource: "volumeattachments"}, nil,
-		&storagev1.VolumeAttachment{}, &storagev1.VolumeAttachmentList{})
-	s.strip = stripped(func(a *storagev1.VolumeAttachment) {
-		a.Spec.Source.InlineVolumeSpec = handleOnly(a.Spec.Source.InlineVolumeSpec)
-		a.Status = storagev1.VolumeAttachmentStatus{Attached: a.Status.Attached}
-	})
-	s.index = cache.Indexers{
-		byVolume: func(o any) ([]string, error) {
-			if name := o.(*storagev1.VolumeAttachment).Spec.Source.PersistentVolumeName; name != nil {
-				return []string{*name}, nil
-			}
-			return nil, nil
-		},
-		byInline: func(o any) ([]string, error) {
-			if inline := o.(*storagev1.VolumeAttachment).Spec.Source.InlineVolumeSpec; inline != nil {
-				return []string{inline.CSI.Driver + "/" + inline.CSI.VolumeHandle}, nil
-			}
-			return nil, nil
-		},
-	}
+func (c *Client) claims() source {
+	s := c.meta(request{Resource: "persistentvolumeclaims"})
+	s.strip = keeping(claimFrom)
 	return s
-}
-
-// handleOnly keeps the handle of an inline volume, which was migrated to CSI.
-func handleOnly(spec *corev1.PersistentVolumeSpec) *corev1.PersistentVolumeSpec {
-	if spec == nil || spec.CSI == nil {
-		return nil
-	}
-	only := &corev1.PersistentVolumeSpec{}
-	only.CSI = &corev1.CSIPersistentVolumeSource{Driver: spec.CSI.Driver, VolumeHandle: spec.CSI.VolumeHandle}
-	return only
 }
 
 func (c *Client) configMap(namespace, name string) source {
@@ -208,18 +191,4 @@ func readyOnly(all []corev1.PodCondition) []corev1.PodCondition {
 		}
 	}
 	return nil
-}
-
-func stripVolume(v *corev1.PersistentVolume) {
-	spec := corev1.PersistentVolumeSpec{
-		AccessModes:      v.Spec.AccessModes,
-		StorageClassName: v.Spec.StorageClassName,
-	}
-	if csi := v.Spec.CSI; csi != nil {
-		spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: csi.Driver, VolumeHandle: csi.VolumeHandle}
-	}
-	if claim := v.Spec.ClaimRef; claim != nil {
-		spec.ClaimRef = &corev1.ObjectReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
-	}
-	v.Spec, v.Status = spec, corev1.PersistentVolumeStatus{}
 }

@@ -19,11 +19,9 @@ func (c *Cluster) Subjects(driver, volumeID string, podUIDs []string) (Subjects,
 	name := volumeName{driver: driver, handle: volumeID}
 	// A claim that no pod here uses is another node's to tell of.
 	if pvs := c.volumesOf(name); len(pvs) == 1 && len(c.podsUsing(name)) > 0 {
-		if ref := pvs[0].Spec.ClaimRef; ref != nil {
-			if claim, known := c.claim(ref.Namespace, ref.Name); known && claim.UID == ref.UID {
-				of := reference("v1", "PersistentVolumeClaim", claim)
-				s.Claim = &of
-			}
+		if claim, known := c.claimOf(pvs[0]); known {
+			of := reference("v1", "PersistentVolumeClaim", claim.GetObjectMeta())
+			s.Claim = &of
 		}
 	}
 	return s, s.Claim != nil || len(s.Pods) > 0

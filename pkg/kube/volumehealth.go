@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -94,10 +95,20 @@ func (c claims) setHealth(ctx context.Context, claim corev1.ObjectReference, nod
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	_, err = c.in(claim).Patch(ctx, claim.Name, types.MergePatchType, change, metav1.PatchOptions{})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || isOfAnother(err) {
 		return errNoClaim
 	}
 	return c.explain("patch", claim, err)
+}
+
+// isOfAnother is true when the claim has another UID than the change. The API
+// calls that invalid (422), as it does much else that is no sign of it.
+func isOfAnother(err error) bool {
+	var answer apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || !errors.As(err, &answer) || answer.Status().Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(answer.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 }
 
 func (c claims) in(claim corev1.ObjectReference) metadata.ResourceInterface {

@@ -51,6 +51,8 @@ type written struct {
 	since string
 	// due is when it is written again, even if it is the same.
 	due time.Time
+	// failed is why the API took none; empty: it did.
+	failed string
 }
 
 func (w written) covers(s seen) bool { return w.state == stateOf(s.verdict) && s.at.Before(w.due) }
@@ -108,7 +110,7 @@ func (h *volumeHealth) putBack(s seen) {
 func (h *volumeHealth) set(key volumeKey, w written) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	makeRoom(h.stands, func(w written) time.Time { return w.due })
+	makeRoom(h.stands, maxVolumes, func(w written) time.Time { return w.due })
 	h.stands[key] = w
 }
 
@@ -135,8 +137,10 @@ func (h *volumeHealth) run(ctx context.Context) {
 			h.refused.forget()
 		case errors.Is(err, errNoClaim) || h.refused.final(err):
 			// Not again at every check.
-			h.set(s.key, written{state: stateOf(s.verdict), due: s.at.Add(refresh())})
-			h.log(err)
+			h.set(s.key, written{state: stateOf(s.verdict), due: s.at.Add(refresh()), failed: err.Error()})
+			if err.Error() != before.failed {
+				h.log(err)
+			}
 		case ctx.Err() == nil:
 			h.putBack(s)
 			h.log(err)

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -9,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -189,6 +191,43 @@ func TestHealthIsNotForced(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// What the API finds wrong with an annotation is said once, and no more often if
+// another claim's is written in between.
+func TestHealthThatIsInvalid(t *testing.T) {
+	logged := captureLog(t, "0")
+	synctest.Test(t, func(t *testing.T) {
+		api, known := oneVolume(t)
+		api.add(t, "persistentvolumeclaims", claimNamed("other", "uid-other"))
+		known.Store("w", subjects("other"))
+		turn := 0 // the claims are written to by turns
+		api.set(func(verb, resource string) error {
+			if verb != "patch" {
+				return nil
+			}
+			if turn++; turn%2 == 0 {
+				return nil
+			}
+			wrong := field.ErrorList{field.Invalid(field.NewPath("metadata", "annotations"), "x", "a webhook does not like it")}
+			return apierrors.NewInvalid(schema.GroupKind{Kind: "PersistentVolumeClaim"}, "data", wrong)
+		})
+		r, end := reporting(t, api, known)
+		defer end()
+		for range 10 {
+			r.Note(healthy(), "healthy")
+			synctest.Wait()
+			r.Note(of("w", healer.Diagnosis{}, healer.Diagnosis{}), "healthy")
+			synctest.Wait()
+			time.Sleep(2 * healthRefresh)
+		}
+		if health(t, api, "other") == "" {
+			t.Error("the other claim says nothing")
+		}
+	})
+	if n := strings.Count(logged(), "a webhook does not like it"); n != 1 {
+		t.Errorf("it is said %d times:\n%s", n, logged())
 	}
 }
 

@@ -3,8 +3,6 @@ package kube
 import (
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
@@ -25,19 +23,17 @@ func nameOf(v healer.Volume, driver string, l host.Layout) volumeName {
 
 // volumesOf gives the PersistentVolumes that a name may mean: one, but for a
 // handle that several objects or drivers share.
-func (c *Cluster) volumesOf(n volumeName) []*corev1.PersistentVolume {
+func (c *Cluster) volumesOf(n volumeName) []*volume {
 	if n.directory != "" {
-		pv, known := one[*corev1.PersistentVolume](c.volumes, n.directory)
+		pv, known := one[*volume](c.volumes, n.directory)
 		if !known || !n.fits(pv) {
 			return nil
 		}
-		return []*corev1.PersistentVolume{pv}
+		return []*volume{pv}
 	}
-	return slices.DeleteFunc(indexed[*corev1.PersistentVolume](c.volumes, byHandle, n.handle),
-		func(pv *corev1.PersistentVolume) bool { return !n.fits(pv) })
+	return slices.DeleteFunc(indexed[*volume](c.volumes, byHandle, n.handle), func(pv *volume) bool { return !n.fits(pv) })
 }
 
-func (n volumeName) fits(pv *corev1.PersistentVolume) bool {
-	csi := pv.Spec.CSI
-	return csi != nil && csi.VolumeHandle == n.handle && (n.driver == "" || csi.Driver == n.driver)
+func (n volumeName) fits(pv *volume) bool {
+	return pv.driver != "" && pv.handle == n.handle && (n.driver == "" || pv.driver == n.driver)
 }

@@ -27,8 +27,10 @@ const (
 type Authorizer interface {
 	// Authorize says why the bearer of a token may not do what the verb names.
 	// The text is for the caller, and holds nothing of the token. It is called
-	// for each call, many at once, and must return soon after ctx ends.
-	Authorize(ctx context.Context, token, verb string) error
+	// for each call, many at once, and must return soon after ctx ends. source
+	// is a machine, or a connection that has shown a good token before: what one
+	// of them asks for should cost the others nothing.
+	Authorize(ctx context.Context, source, token, verb string) error
 }
 
 // tokenGuard asks the authorizer, and tells the door what it said.
@@ -57,7 +59,7 @@ func (g *tokenGuard) admit(ctx context.Context, method string) (leave func(), er
 	if !ok {
 		return nil, status.Error(codes.Unauthenticated, "too many callers are being authenticated, try again")
 	}
-	err = guarded(ctx, method, func() error { return g.authorizer.Authorize(ctx, token, verbOf(method)) })
+	err = guarded(ctx, method, func() error { return g.authorizer.Authorize(ctx, from.visitor.origin(), token, verbOf(method)) })
 	judged(err)
 	if err == nil {
 		return leave, nil

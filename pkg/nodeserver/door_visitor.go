@@ -47,6 +47,18 @@ func (v *visitor) cut() {
 // secured says that TLS is set up.
 func (v *visitor) secured() { v.door.lead(v, &v.door.strangers) }
 
+// origin tells callers apart as far as they can be told apart. A connection that
+// is known stands for itself: its next token is not judged together with those
+// of strangers on the same machine.
+func (v *visitor) origin() string {
+	v.door.mu.Lock()
+	defer v.door.mu.Unlock()
+	if v.room == &v.door.known {
+		return v.RemoteAddr().String()
+	}
+	return v.source
+}
+
 // ask begins a call, or reports false if too many tokens are being judged. The
 // caller passes the judgment to judged, and calls leave when the call has ended.
 func (v *visitor) ask() (judged func(error), leave func(), ok bool) {

@@ -33,6 +33,7 @@ type fakeAuthorizer struct {
 	mu    sync.Mutex
 	may   map[string][]string // verbs by token
 	asked []string            // "verb token", as they came
+	from  []string            // their sources
 	// during runs inside Authorize.
 	during func(ctx context.Context, token string)
 }
@@ -41,9 +42,10 @@ func newFakeAuthorizer() *fakeAuthorizer {
 	return &fakeAuthorizer{may: map[string][]string{goodToken: {VerbHeal, VerbCheck}}}
 }
 
-func (f *fakeAuthorizer) Authorize(ctx context.Context, token, verb string) error {
+func (f *fakeAuthorizer) Authorize(ctx context.Context, source, token, verb string) error {
 	f.mu.Lock()
 	f.asked = append(f.asked, verb+" "+token)
+	f.from = append(f.from, source)
 	verbs, known := f.may[token]
 	during := f.during
 	f.mu.Unlock()
@@ -249,6 +251,22 @@ func TestVerbs(t *testing.T) {
 		if got := r.authorizer.questions()[before:]; len(got) != 1 || got[0] != want {
 			t.Errorf("%s: the authorizer was asked for %q", call, got)
 		}
+	}
+}
+
+// Those on one machine are one source, until their connection is known.
+func TestWhereCallsComeFrom(t *testing.T) {
+	r := serveRemote(t, &fakeHealer{}, TLS{})
+	known, stranger := r.dial(t, trusting(), "Bearer "+goodToken), r.dial(t, trusting(), "Bearer wrong")
+	for range 2 {
+		_ = remoteCalls["Identity"](testContext(t), known)
+		_ = remoteCalls["Identity"](testContext(t), stranger)
+	}
+	r.authorizer.mu.Lock()
+	defer r.authorizer.mu.Unlock()
+	from := r.authorizer.from
+	if len(from) != 4 || from[0] != "127.0.0.1" || from[1] != from[0] || from[3] != from[0] || !strings.HasPrefix(from[2], from[0]+":") {
+		t.Errorf("calls come from %q", from)
 	}
 }
 

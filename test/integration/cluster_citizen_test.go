@@ -37,6 +37,7 @@ func newCitizen(t *testing.T, streams bool) *citizen {
 	c.api.InstallAddons(t)
 	c.Args = append(c.Args, "--api-staleness=3s")
 	c.Start()
+	c.appears("")
 	c.moody = c.ruled("moody")
 	c.healthy = c.newClaimed("ext4", "healthy")
 	c.Expect("healthy", c.healthy.Request())

@@ -157,7 +157,7 @@ func TestWhoMayWrite(t *testing.T) {
 			s.m.Settings(map[string]string{"write-without-attachment": "[" + harness.Driver + "]"})
 			cluster.Change(t, s.m.api, s.m.object, func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, cluster.OutOfService()) })
 		}},
-		"the claim may only be checked": {attached: true, why: "mode check", change: func(t *testing.T, s *suspect) {
+		"the claim may only be checked": {attached: true, why: "mode check", change: func(_ *testing.T, s *suspect) {
 			s.m.subject(s.claim).Mode("check")
 		}},
 	} {
@@ -197,6 +197,15 @@ func TestNewsThatAreLate(t *testing.T) {
 		"out of service": {func(t *testing.T, s *suspect) {
 			cluster.Change(t, s.m.api, s.m.object, func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, cluster.OutOfService()) })
 		}, corev1.TaintNodeOutOfService},
+		"another node has it too": {func(t *testing.T, s *suspect) {
+			cluster.Create(t, s.m.api, s.object.Attachment("node-2"))
+		}, "node node-2 has"},
+		"the driver attaches nothing": {func(t *testing.T, s *suspect) {
+			cluster.Create(t, s.m.api, cluster.CSIDriver(harness.Driver, false))
+		}, "attachRequired: false"},
+		"the cluster may only check": {func(_ *testing.T, s *suspect) {
+			s.m.Settings(map[string]string{"mode": "check"})
+		}, "mode check"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMember(t)
@@ -218,6 +227,7 @@ func TestNewsThatAreLate(t *testing.T) {
 // TestNewsOfAPodThatAreLate is the same for a place.
 func TestNewsOfAPodThatAreLate(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, v *claimed){
+		"mode check":     func(_ *testing.T, v *claimed) { v.m.Settings(map[string]string{"mode": "check"}) },
 		"is terminating": func(t *testing.T, v *claimed) { cluster.Terminate(t, v.m.api, v.pod) },
 		"is gone":        func(t *testing.T, v *claimed) { cluster.Delete(t, v.m.api, v.pod) },
 		"has ended": func(t *testing.T, v *claimed) {

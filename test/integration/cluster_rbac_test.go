@@ -9,6 +9,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/csi-addons/node-healer/test/harness"
 	"github.com/csi-addons/node-healer/test/harness/cluster"
@@ -71,6 +73,10 @@ func TestShippedPermissions(t *testing.T) {
 				for _, d := range []duty{renews, heals, writes, tells, notes, letsIn, registers} {
 					d.done(c)
 				}
+				c.Stop()
+				replaces.before(c)
+				c.Start()
+				replaces.done(c)
 			}
 			if now := c.rejected(); now != before {
 				t.Errorf("the API did not let %d requests in", now-before)
@@ -169,7 +175,26 @@ var (
 		done:   func(c *citizen) { c.logs([]string{"Registered for the CSI-Addons controller", `verb="patch"`}) },
 		denied: (*citizen).logs,
 	}
+	replaces = duty{
+		before: (*citizen).registerAnother,
+		done: func(c *citizen) {
+			harness.Eventually(c.T, "the registration is ours", func() bool { return c.driver() == harness.Driver })
+		},
+		denied: (*citizen).logs,
+	}
 )
+
+// registerAnother leaves what a server with another --driver-name registered.
+func (c *citizen) registerAnother() {
+	c.T.Helper()
+	old := c.appears("")
+	c.remove()
+	harness.Must(c.T, unstructured.SetNestedField(old.Object, "old.csi.example.com", "spec", "driver", "name"))
+	old.SetResourceVersion("")
+	old.SetUID("")
+	_, err := c.nodes().Create(c.T.Context(), old, metav1.CreateOptions{})
+	harness.Must(c.T, err)
+}
 
 // purposes says what each permission of the shipped roles is for.
 var purposes = map[string]duty{
@@ -178,9 +203,8 @@ var purposes = map[string]duty{
 	"list persistentvolumes": heals, "watch persistentvolumes": heals,
 	"list persistentvolumeclaims": heals, "watch persistentvolumeclaims": heals,
 	"list storageclasses.storage.k8s.io": heals, "watch storageclasses.storage.k8s.io": heals,
-	"list configmaps": heals, "watch configmaps": heals,
-	"list volumeattachments.storage.k8s.io": writes, "watch volumeattachments.storage.k8s.io": writes,
-	"get volumeattachments.storage.k8s.io": writes, "get csidrivers.storage.k8s.io": writes,
+	"list configmaps": heals, "watch configmaps": heals, "get configmaps": heals,
+	"list volumeattachments.storage.k8s.io": writes, "get csidrivers.storage.k8s.io": writes,
 	"create events": tells, "patch events": tells,
 	"get persistentvolumeclaims": notes, "patch persistentvolumeclaims": notes,
 	"create tokenreviews.authentication.k8s.io":        letsIn,
@@ -189,4 +213,5 @@ var purposes = map[string]duty{
 	"watch csiaddonsnodes.csiaddons.openshift.io":      registers,
 	"create csiaddonsnodes.csiaddons.openshift.io":     registers,
 	"patch csiaddonsnodes.csiaddons.openshift.io":      renews,
+	"delete csiaddonsnodes.csiaddons.openshift.io":     replaces,
 }

@@ -71,9 +71,12 @@ func TestKillSwitch(t *testing.T) {
 		m.Settings(map[string]string{"mode": "check"})
 		v.Refused(settingsName)
 		cluster.Delete(t, m.api, settings(nil))
-		v.Heals()
+		harness.Eventually(t, "it is gone", func() bool { return strings.Contains(m.Log.String(), "The settings of the cluster are gone") })
+		v.Refused(settingsName) // nobody said heal
 		cluster.Create(t, m.api, settings(map[string]string{"mode": "off"}))
 		v.Off(settingsName)
+		m.Settings(map[string]string{"mode": "heal"})
+		v.Heals()
 	})
 }
 

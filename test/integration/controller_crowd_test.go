@@ -1,13 +1,20 @@
 package integration
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"net"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/csi-addons/node-healer/test/harness"
 )
@@ -90,6 +97,80 @@ func TestCrowdAtTheDoor(t *testing.T) {
 	if served == 0 {
 		t.Error("no new connection was served")
 	}
+}
+
+// TestFloodOfTokens makes up tokens as fast as it can. Of that little reaches the
+// API, the controller that was let in before goes on, with a token that is
+// renewed too, and one who comes from elsewhere is let in.
+func TestFloodOfTokens(t *testing.T) {
+	r := newReachable(t)
+	v := r.newClaimed("ext4", "flooded")
+	// Its calls bring their tokens themselves.
+	open, first := r.dial(""), r.controllerToken()
+	if err := heal(v)(bearing(within(t), first), open); err != nil {
+		t.Fatal(err)
+	}
+	before, begin := r.tokenReviews(), time.Now()
+	var flood sync.WaitGroup
+	var calls atomic.Int64
+	stop := make(chan struct{})
+	for range 4 {
+		conn := r.dial("")
+		for range 4 {
+			flood.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+						_ = identify(bearing(t.Context(), fmt.Sprint("made.up.", calls.Add(1))), conn)
+					}
+				}
+			})
+		}
+	}
+	elsewhere := grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+		from := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+		return from.DialContext(ctx, "tcp", address)
+	})
+	for range 4 {
+		if err := heal(v)(bearing(within(t), first), open); err != nil {
+			t.Errorf("the controller that was there: %v", err)
+		}
+		if err := heal(v)(bearing(within(t), r.controllerToken()), open); err != nil {
+			t.Errorf("its next token: %v", err)
+		}
+		if err := heal(v)(within(t), r.dial(r.controllerToken(), elsewhere)); err != nil {
+			t.Errorf("a controller that comes from elsewhere: %v", err)
+		}
+		time.Sleep(time.Second)
+	}
+	close(stop)
+	flood.Wait()
+	seconds := time.Since(begin).Seconds()
+	asked := r.tokenReviews() - before
+	t.Logf("%d calls with tokens that are made up: %.0f TokenReviews in %.1f s", calls.Load(), asked, seconds)
+	// 25, and 5 a second more, besides those of the controllers.
+	if most := 40 + 5*seconds; asked > most {
+		t.Errorf("the API was asked about %.0f tokens, want %.0f at most", asked, most)
+	}
+}
+
+func bearing(ctx context.Context, token string) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+}
+
+// tokenReviews counts those that the API has answered, whoever asked.
+func (r *reachable) tokenReviews() (count float64) {
+	r.T.Helper()
+	for line := range strings.Lines(r.api.Kubectl(r.T, "get", "--raw", "/metrics")) {
+		if strings.HasPrefix(line, "apiserver_request_total{") && strings.Contains(line, `resource="tokenreviews"`) {
+			n, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:]), 64)
+			harness.Must(r.T, err)
+			count += n
+		}
+	}
+	return count
 }
 
 func descriptors(t *testing.T, pid int) int {

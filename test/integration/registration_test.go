@@ -51,12 +51,16 @@ func newRegistered(t *testing.T) *registered {
 }
 
 // newPod gives the server another pod, from its next start on.
-func (r *registered) newPod() {
+func (r *registered) newPod(change ...func(*corev1.Pod)) {
 	r.T.Helper()
 	if r.pod != nil {
 		cluster.Delete(r.T, r.api, r.pod)
 	}
-	r.pod = cluster.Create(r.T, r.api, cluster.PodOf(r.set, thisNode))
+	pod := cluster.PodOf(r.set, thisNode)
+	for _, c := range change {
+		c(pod)
+	}
+	r.pod = cluster.Create(r.T, r.api, pod)
 	r.Args = append(r.args[:len(r.args):len(r.args)],
 		"--controller-endpoint=tcp://"+r.address, "--pod-name="+r.pod.Name, "--pod-uid="+string(r.pod.UID))
 }
@@ -216,6 +220,53 @@ func TestRegistrationThatIsDeleted(t *testing.T) {
 	r.appears(second.GetUID())
 }
 
+// TestRegistrationOfARenamedDriver makes it anew under the new name, as soon as
+// the controller lets go of the old one.
+func TestRegistrationOfARenamedDriver(t *testing.T) {
+	r := newRegistered(t)
+	r.api.InstallAddons(t)
+	r.Start()
+	first := r.appears("")
+	r.change(`{"metadata": {"finalizers": ["csiaddons.openshift.io/csiaddonsnode"]}}`)
+	r.Stop()
+	r.args = append(r.args, "--driver-name=renamed.csi.example.com")
+	r.newPod()
+	r.Start()
+	harness.Eventually(t, "the old one goes", func() bool { return r.now().GetDeletionTimestamp() != nil })
+	r.change(`{"metadata": {"finalizers": null}}`)
+	r.appears(first.GetUID())
+	if got := r.driver(); got != "renamed.csi.example.com" {
+		t.Errorf("the driver is %s", got)
+	}
+}
+
+// driver is whose registration it is.
+func (r *registered) driver() string {
+	r.T.Helper()
+	node := r.now()
+	if node == nil {
+		return ""
+	}
+	name, _, err := unstructured.NestedString(node.Object, "spec", "driver", "name")
+	harness.Must(r.T, err)
+	return name
+}
+
+// TestRegistrationAfterANewOwner: a DaemonSet that is made anew without its pods
+// adopts them, and an owner that is gone would take the registration along.
+func TestRegistrationAfterANewOwner(t *testing.T) {
+	r := newRegistered(t)
+	r.api.InstallAddons(t)
+	r.Start()
+	r.appears("")
+	r.pod = cluster.Change(t, r.api, r.pod, func(p *corev1.Pod) { p.OwnerReferences[0].UID = "of-another-set" })
+	r.remove()
+	harness.Eventually(t, "one with the new owner", func() bool {
+		node := r.now()
+		return node != nil && node.GetOwnerReferences()[0].UID == "of-another-set"
+	})
+}
+
 // TestRegistrationWithoutTheDefinition says once that there is no controller,
 // heals all the same, and registers when one comes.
 func TestRegistrationWithoutTheDefinition(t *testing.T) {
@@ -253,7 +304,7 @@ func TestRegistrationAfterAnOutage(t *testing.T) {
 }
 
 // TestRegistrationWithLongNames is taken by the API, with no more rights than it
-// needs, and is never another driver's.
+// needs, and is not another driver's.
 func TestRegistrationWithLongNames(t *testing.T) {
 	c := cluster.Start(t)
 	c.InstallAddons(t)
@@ -263,7 +314,7 @@ func TestRegistrationWithLongNames(t *testing.T) {
 		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}},
 		rbacv1.PolicyRule{
 			APIGroups: []string{"csiaddons.openshift.io"}, Resources: []string{"csiaddonsnodes"},
-			Verbs: []string{"list", "watch", "create", "patch"},
+			Verbs: []string{"list", "watch", "create", "patch", "delete"},
 		})
 	node := strings.Repeat("n.", 100) + "example.com"
 	set := cluster.Create(t, c, cluster.DaemonSet(ns, strings.Repeat("s", 40)))
@@ -304,7 +355,6 @@ func TestRegistrationWithLongNames(t *testing.T) {
 	})
 	t.Run("another driver", func(t *testing.T) {
 		run(t, "second.example.com")
-		c.Kubectl(t, "delete", "csiaddonsnodes", "--all", "-n", ns) // as the log advises
 		harness.Eventually(t, "the registration", func() bool { return driverOf() == "second.example.com" })
 	})
 }

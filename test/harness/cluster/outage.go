@@ -44,3 +44,18 @@ func (c *Cluster) ResumeAPI(tb testing.TB) {
 	harness.Must(tb, c.api.cmd.Process.Signal(syscall.SIGCONT))
 	harness.Must(tb, c.ready(c.api))
 }
+
+// PauseEtcd stops etcd's process: the API is there, and cannot read its own
+// store. The test's end lets it run again.
+func (c *Cluster) PauseEtcd(tb testing.TB) {
+	tb.Helper()
+	tb.Cleanup(func() { c.ResumeEtcd(tb) })
+	harness.Must(tb, c.etcd.cmd.Process.Signal(syscall.SIGSTOP))
+}
+
+// ResumeEtcd lets a paused etcd run again and waits until the API is ready.
+func (c *Cluster) ResumeEtcd(tb testing.TB) {
+	tb.Helper()
+	harness.Must(tb, c.etcd.cmd.Process.Signal(syscall.SIGCONT))
+	harness.Must(tb, c.ready(c.api))
+}
