@@ -103,7 +103,7 @@ func (c *cluster) tcp(cfg config) *nodeserver.TCP {
 }
 
 // noted takes each answer for those who do not call; nil: nobody is told.
-func (c *cluster) noted() func(healer.Report, string) {
+func (c *cluster) noted() func(healer.Report, func(healer.Report) string) {
 	if c == nil {
 		return nil
 	}

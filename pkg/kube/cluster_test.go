@@ -170,7 +170,7 @@ func TestClusterEnds(t *testing.T) {
 	}
 }
 
-// TestClusterReadsItsNodesPods and nothing of them that it does not need.
+// TestWhatIsKeptOfAPod is what tells which volumes it has, and no more.
 func TestWhatIsKeptOfAPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newClusterAPI()

@@ -137,10 +137,11 @@ func (a *memoryAPI) addEarlier(t *testing.T) {
 	a.put("ADDED", earlierPath, o)
 }
 
-func (a *memoryAPI) take(path string) {
+// take deletes the registration.
+func (a *memoryAPI) take() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.remove(path)
+	a.remove(earlierPath)
 }
 
 // same compares an object of the API with JSON, but for what the API adds.
@@ -216,7 +217,7 @@ func TestRegistrationComesBack(t *testing.T) {
 		api.add(t, "pods", ownPod())
 		// It is on its way when we come, and the controller's finalizer holds it.
 		api.addEarlier(t)
-		api.take(earlierPath)
+		api.take()
 		defer registering(t, api)()
 		time.Sleep(time.Hour)
 		if api.count("create csiaddonsnodes")+api.count("patch csiaddonsnodes") != 0 {
@@ -232,7 +233,7 @@ func TestRegistrationComesBack(t *testing.T) {
 		before := api.count("create csiaddonsnodes")
 		for range 3600 {
 			if len(api.of("csiaddonsnodes")) > 0 {
-				api.take(earlierPath)
+				api.take()
 			}
 			time.Sleep(time.Second)
 		}
@@ -240,7 +241,7 @@ func TestRegistrationComesBack(t *testing.T) {
 			t.Errorf("made anew %d times in an hour", n)
 		}
 		time.Sleep(time.Hour) // in peace
-		api.take(earlierPath)
+		api.take()
 		time.Sleep(5 * time.Second)
 		if len(api.of("csiaddonsnodes")) != 1 {
 			t.Error("it did not come back soon")
@@ -336,7 +337,7 @@ func TestRegistrationForAnotherOwner(t *testing.T) {
 		pod := ownPod()
 		pod.OwnerReferences[1].UID = "another-set"
 		api.add(t, "pods", pod)
-		api.take(earlierPath)
+		api.take()
 		time.Sleep(time.Minute)
 		owners := api.of("csiaddonsnodes")[registeredName]["metadata"].(object)["ownerReferences"].([]any)
 		if uid := owners[0].(object)["uid"]; uid != "another-set" {

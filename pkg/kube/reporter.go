@@ -39,6 +39,7 @@ type ReporterConfig struct {
 // events when something changes, and the claim's health. Make it with
 // NewReporter.
 type Reporter struct {
+	find   func(driver, volumeID string, podUIDs []string) (Subjects, bool)
 	events *events
 	health *volumeHealth
 
@@ -54,7 +55,7 @@ func NewReporter(c *Client, cfg ReporterConfig) (*Reporter, error) {
 	if cfg.Node == "" || cfg.NodeUID == nil || cfg.Find == nil {
 		return nil, errors.New("kube: reports need the node's name and UID, and a way to find the objects to report on")
 	}
-	r := &Reporter{volumes: map[volumeKey]*standing{}}
+	r := &Reporter{find: cfg.Find, volumes: map[volumeKey]*standing{}}
 	r.events = newEvents(c, cfg, r.forget)
 	r.health = newVolumeHealth(c, cfg)
 	return r, nil
@@ -69,20 +70,22 @@ func (r *Reporter) Run(ctx context.Context) {
 	both.Wait()
 }
 
-// Note takes what a caller was told of a volume, with the text of the answer.
+// Note takes what a caller was told of a volume, and what puts that into words.
 // It neither waits nor asks anybody, and keeps nothing of the report.
-func (r *Reporter) Note(report healer.Report, text string) {
-	s := see(report, text)
+func (r *Reporter) Note(report healer.Report, words func(healer.Report) string) {
+	key := volumeKey{driver: report.Driver, id: report.Volume.ID}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	told := r.volumes[s.key]
+	told := r.volumes[key]
 	if told == nil {
 		makeRoom(r.volumes, maxVolumes, func(v *standing) time.Time { return v.noted })
 		told = &standing{}
-		r.volumes[s.key] = told
+		r.volumes[key] = told
 	}
+	ill := told.ill.after(report, func(pods []string) []string { return r.here(key, pods) })
+	s := see(report, ill)
 	told.noted = s.at
-	next, all := told.turn(s)
+	next, all := told.turn(report, ill, words)
 	for _, n := range all {
 		if !r.events.offer(event{volume: s.key, pods: s.pods, at: s.at, news: n}) {
 			next = *told // to be said at the next check
@@ -91,6 +94,19 @@ func (r *Reporter) Note(report healer.Report, text string) {
 	}
 	*told = next
 	r.health.offer(s)
+}
+
+// here gives those of the pods that are on this node. While the volume is not
+// known, nobody can say of one that it is not.
+func (r *Reporter) here(key volumeKey, pods []string) (known []string) {
+	subjects, found := r.find(key.driver, key.id, pods)
+	if !found {
+		return pods
+	}
+	for _, pod := range subjects.Pods {
+		known = append(known, string(pod.UID))
+	}
+	return known
 }
 
 // forget has the next check say again how the volume is.

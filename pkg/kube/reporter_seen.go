@@ -20,61 +20,42 @@ type seen struct {
 	key     volumeKey
 	at      time.Time
 	verdict healer.Verdict
-	text    string
-	// reasons and refusals are the same as long as nothing has changed that is
-	// worth to be said.
-	reasons, refusals string
-	refusalText       string
-	pods              []string
+	// state is the whole volume's, and not only that of the places looked at.
+	state string
+	pods  []string
 }
 
-func see(r healer.Report, text string) seen {
-	s := seen{
+func see(r healer.Report, ill illnesses) seen {
+	return seen{
 		key:     volumeKey{driver: r.Driver, id: r.Volume.ID},
 		at:      time.Now(),
 		verdict: r.Verdict(),
-		text:    line(r.Volume.Secrets.Redact(text)),
-		reasons: reasonsOf(r.After),
+		state:   stateOf(ill),
 		pods:    podsOf(r),
 	}
-	if s.verdict == healer.Abnormal && !r.Checked { // a check refuses everything
-		s.refusals, s.refusalText = refusalsOf(r)
-	}
-	return s
-}
-
-func reasonsOf(d healer.Diagnosis) string {
-	all := map[string]bool{}
-	for _, c := range d.Conditions {
-		all[string(c.Reason)] = true
-	}
-	for _, f := range d.Failures {
-		all["not examined by "+f.Provider] = true
-	}
-	return strings.Join(slices.Sorted(maps.Keys(all)), ",")
 }
 
 // digits change from check to check, as times and process ids do, without
 // making the reason another one.
 var digits = regexp.MustCompile(`[0-9]+`)
 
-func refusalsOf(r healer.Report) (same, text string) {
-	// What is refused at many places is mostly refused for one reason.
-	places := map[string]int{}
-	var order []string
+// refusalsOf gives what is refused by place, the same as long as nothing has
+// changed that is worth to be said, and all of it as a text. What is refused at
+// many places is mostly refused for one reason.
+func refusalsOf(r healer.Report) (same map[string]string, text string) {
+	if r.Checked || r.Verdict() != healer.Abnormal { // a check refuses everything
+		return nil, ""
+	}
+	same = map[string]string{}
+	var all []string
 	for _, one := range r.Refused {
-		what := one.Step + ": " + one.Why
-		if places[what] == 0 {
-			order = append(order, what)
+		what := r.Volume.Secrets.Redact(one.Step + ": " + one.Why)
+		if !slices.Contains(all, what) {
+			all = append(all, what)
 		}
-		places[what]++
+		same[one.Place] += digits.ReplaceAllString(what, "0") + "; "
 	}
-	for i, what := range order {
-		order[i] = r.Volume.Secrets.Redact(what)
-	}
-	all := strings.Join(order, "; ")
-	slices.Sort(order)
-	return digits.ReplaceAllString(strings.Join(slices.Compact(order), "; "), "0"), line("refused: " + all)
+	return same, line("refused: " + strings.Join(all, "; "))
 }
 
 func podsOf(r healer.Report) []string {

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,10 +20,10 @@ const (
 
 // standing is what was last said of a volume.
 type standing struct {
-	noted    time.Time
-	abnormal bool
-	reasons  string
-	refusals string
+	noted time.Time
+	ill   illnesses
+	// refused is what was said to be refused, by place, since it became ill.
+	refused map[string]string
 }
 
 // news is one thing to say.
@@ -31,27 +32,44 @@ type news struct {
 }
 
 // turn gives what is new, and what has been said after that. A volume that is
-// healthy when it is first seen is no news.
-func (st standing) turn(s seen) (standing, []news) {
-	if s.verdict != healer.Abnormal {
-		healthy := standing{noted: st.noted}
-		switch {
-		case s.verdict == healer.Healed:
-			return healthy, []news{{reasonHealed, corev1.EventTypeNormal, s.text}}
-		case st.abnormal:
-			return healthy, []news{{reasonHealthy, corev1.EventTypeNormal, s.text}}
-		}
-		return healthy, nil
+// healthy when it is first seen is no news, and neither is one of its places that
+// is, while another is not.
+func (st standing) turn(r healer.Report, ill illnesses, words func(healer.Report) string) (standing, []news) {
+	next := standing{noted: st.noted, ill: ill}
+	if len(ill) > 0 {
+		next.refused = st.refused
+	}
+	tell := func(reason, severity string) news {
+		return news{reason, severity, line(r.Volume.Secrets.Redact(words(r)))}
+	}
+	switch v := r.Verdict(); {
+	case v == healer.Healed:
+		return next, []news{tell(reasonHealed, corev1.EventTypeNormal)}
+	case v == healer.Healthy && len(st.ill) > 0 && len(ill) == 0:
+		return next, []news{tell(reasonHealthy, corev1.EventTypeNormal)}
+	case v == healer.Healthy:
+		return next, nil
 	}
 	var all []news
-	if !st.abnormal || st.reasons != s.reasons {
-		all = append(all, news{reasonAbnormal, corev1.EventTypeWarning, s.text})
+	if ill.reasons() != st.ill.reasons() {
+		all = append(all, tell(reasonAbnormal, corev1.EventTypeWarning))
 	}
-	st.abnormal, st.reasons = true, s.reasons
 	// Nothing refused says nothing: a look alone tries no step.
-	if s.refusals != "" && s.refusals != st.refusals {
-		all = append(all, news{reasonRefused, corev1.EventTypeWarning, s.refusalText})
-		st.refusals = s.refusals
+	if same, text := refusalsOf(r); next.refuses(same) {
+		all = append(all, news{reasonRefused, corev1.EventTypeWarning, text})
 	}
-	return st, all
+	return next, all
+}
+
+// refuses takes note of what is refused, and is true if any of it is new.
+func (st *standing) refuses(same map[string]string) (isNew bool) {
+	all := map[string]string{}
+	maps.Copy(all, st.refused)
+	for place, what := range same {
+		if all[place] != what && (all[place] != "" || len(all) < maxIll) {
+			all[place], isNew = what, true
+		}
+	}
+	st.refused = all
+	return isNew
 }

@@ -96,6 +96,11 @@ func refusedFor(why string) healer.Report {
 
 func checked(r healer.Report) healer.Report { r.Checked = true; return r }
 
+// words puts any report into the same words.
+func words(text string) func(healer.Report) string {
+	return func(healer.Report) string { return text }
+}
+
 // said lists the events on one object, in the order in which they were made, as
 // "reason xcount: message".
 func (a *memoryAPI) said(object string) []string {
@@ -169,7 +174,7 @@ func TestEvents(t *testing.T) {
 				r, end := reporting(t, api, known)
 				defer end()
 				for i, report := range tt.reports {
-					r.Note(report, fmt.Sprint("text ", i))
+					r.Note(report, words(fmt.Sprint("text ", i)))
 					time.Sleep(time.Second)
 				}
 				for _, object := range []string{"data", "data-0"} {
@@ -187,7 +192,7 @@ func TestEventIsComplete(t *testing.T) {
 		api, known := oneVolume(t)
 		r, end := reporting(t, api, known)
 		defer end()
-		r.Note(abnormal(healer.Disconnected), "abnormal: /p is dead")
+		r.Note(abnormal(healer.Disconnected), words("abnormal: /p is dead"))
 		time.Sleep(time.Second)
 		var onPod object
 		for _, e := range api.of("events") {
@@ -216,7 +221,7 @@ func TestEventsHaveNoSecretsAndFit(t *testing.T) {
 		report.Volume.Secrets = healer.Secrets{"password": "hunter2"}
 		for i := range 20 {
 			report.After = conditions(healer.Reason(fmt.Sprint("Reason", i)))
-			r.Note(report, fmt.Sprint(i, " hunter2 ", strings.Repeat("é", 2000)))
+			r.Note(report, words(fmt.Sprint(i, " hunter2 ", strings.Repeat("é", 2000))))
 			time.Sleep(time.Second)
 		}
 		said := api.said("data")
@@ -238,9 +243,9 @@ func TestEventsWaitForTheAPI(t *testing.T) {
 		r, end := reporting(t, api, known)
 		defer end()
 		api.set(func(string, string) error { return errNoAPI })
-		r.Note(abnormal(healer.Disconnected), "abnormal")
+		r.Note(abnormal(healer.Disconnected), words("abnormal"))
 		time.Sleep(time.Hour)
-		r.Note(healed(), "healed")
+		r.Note(healed(), words("healed"))
 		api.set(nil)
 		time.Sleep(time.Minute)
 		want := []string{"VolumeAbnormal x1: abnormal", "VolumeHealed x1: healed"}
@@ -262,7 +267,7 @@ func TestReportsToAnAPIThatStarts(t *testing.T) {
 		r, end := reporting(t, api, known)
 		defer end()
 		api.set(func(string, string) error { return errNoAPI })
-		r.Note(abnormal(healer.Disconnected), "abnormal")
+		r.Note(abnormal(healer.Disconnected), words("abnormal"))
 		time.Sleep(time.Hour)
 		times := map[string]int{}
 		api.set(func(_, resource string) error {
@@ -298,14 +303,14 @@ func TestEventsThatAreNotTaken(t *testing.T) {
 					return nil
 				})
 				for range 1000 {
-					r.Note(abnormal(healer.Disconnected), "abnormal")
+					r.Note(abnormal(healer.Disconnected), words("abnormal"))
 					time.Sleep(time.Second)
 				}
 				if n := api.count("create events"); n == 0 || n > 10 {
 					t.Errorf("tried %d times", n)
 				}
 				api.set(nil)
-				r.Note(healed(), "healed")
+				r.Note(healed(), words("healed"))
 				time.Sleep(time.Minute)
 				if got := api.said("data"); !slices.Equal(got, []string{"VolumeHealed x1: healed"}) {
 					t.Errorf("got %q", got)
@@ -321,13 +326,13 @@ func TestVolumeThatIsNotKnownYet(t *testing.T) {
 		known := &knownVolumes{}
 		r, end := reporting(t, api, known)
 		defer end()
-		r.Note(abnormal(healer.Disconnected), "first")
+		r.Note(abnormal(healer.Disconnected), words("first"))
 		time.Sleep(time.Second)
 		if n := api.count(""); n > 0 {
 			t.Errorf("asked %d times of a volume that nobody knows", n)
 		}
 		known.Store("v", subjects("data"))
-		r.Note(abnormal(healer.Disconnected), "second")
+		r.Note(abnormal(healer.Disconnected), words("second"))
 		time.Sleep(time.Second)
 		if got := api.said("data"); !slices.Equal(got, []string{"VolumeAbnormal x1: second"}) {
 			t.Errorf("got %q", got)
@@ -347,7 +352,7 @@ func TestNoteIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 3 * maxVolumes {
-		r.Note(of(fmt.Sprint("v", i), healer.Diagnosis{}, conditions(healer.IOError)), "abnormal")
+		r.Note(of(fmt.Sprint("v", i), healer.Diagnosis{}, conditions(healer.IOError)), words("abnormal"))
 	}
 	if len(r.volumes) > maxVolumes || len(r.health.waiting) > maxVolumes || len(r.events.queue) > maxEvents {
 		t.Errorf("%d volumes, %d claims, %d events", len(r.volumes), len(r.health.waiting), len(r.events.queue))
@@ -368,7 +373,7 @@ func TestNothingIsLostForGood(t *testing.T) {
 		defer end()
 		for range 10 {
 			for i := range volumes {
-				r.Note(of(fmt.Sprint("v", i), healer.Diagnosis{}, conditions(healer.IOError)), "abnormal")
+				r.Note(of(fmt.Sprint("v", i), healer.Diagnosis{}, conditions(healer.IOError)), words("abnormal"))
 			}
 			time.Sleep(time.Minute)
 		}

@@ -13,11 +13,14 @@ import (
 // of before, and shares the next one with all who wait.
 func TestSharedAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, asked := newShared[int](), 0
-		ask := func(context.Context) (int, error) {
+		s, asked, broken := newShared[int](), 0, errors.New("broken")
+		ask := func(context.Context) (int, error) { // an error is shared like any answer
 			asked++
 			n := asked
 			time.Sleep(time.Second)
+			if n == 2 {
+				return n, broken
+			}
 			return n, nil
 		}
 		var all sync.WaitGroup
@@ -29,7 +32,7 @@ func TestSharedAnswers(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		for range 100 {
 			all.Go(func() {
-				if got, err := s.get(t.Context(), ask); got != 2 || err != nil {
+				if got, err := s.get(t.Context(), ask); got != 2 || !errors.Is(err, broken) {
 					t.Errorf("those who came meanwhile: %d, %v", got, err)
 				}
 			})

@@ -14,8 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
-
-	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
 // healthAnnotation stands on a claim once for every node that uses it, with the
@@ -39,8 +37,8 @@ const (
 	stateUnhealthy = "unhealthy"
 )
 
-func stateOf(v healer.Verdict) string {
-	if v == healer.Abnormal {
+func stateOf(ill illnesses) string {
+	if len(ill) > 0 {
 		return stateUnhealthy
 	}
 	return stateHealthy

@@ -55,7 +55,7 @@ type written struct {
 	failed string
 }
 
-func (w written) covers(s seen) bool { return w.state == stateOf(s.verdict) && s.at.Before(w.due) }
+func (w written) covers(s seen) bool { return w.state == s.state && s.at.Before(w.due) }
 
 func newVolumeHealth(c *Client, cfg ReporterConfig) *volumeHealth {
 	return &volumeHealth{
@@ -75,7 +75,6 @@ func (h *volumeHealth) offer(s seen) {
 	if h.stands[s.key].covers(s) || len(h.waiting) >= maxVolumes {
 		return
 	}
-	s.text, s.refusals, s.refusalText = "", "", "" // it may wait for long
 	h.waiting[s.key] = s
 	select {
 	case h.wake <- struct{}{}:
@@ -137,7 +136,7 @@ func (h *volumeHealth) run(ctx context.Context) {
 			h.refused.forget()
 		case errors.Is(err, errNoClaim) || h.refused.final(err):
 			// Not again at every check.
-			h.set(s.key, written{state: stateOf(s.verdict), due: s.at.Add(refresh()), failed: err.Error()})
+			h.set(s.key, written{state: s.state, due: s.at.Add(refresh()), failed: err.Error()})
 			if err.Error() != before.failed {
 				h.log(err)
 			}
@@ -184,7 +183,7 @@ func (h *volumeHealth) write(ctx context.Context, s seen, before written, claim 
 			return nil
 		}
 	}
-	now := written{claim: claim.UID, state: stateOf(s.verdict), since: stamp(s.at), due: s.at.Add(refresh())}
+	now := written{claim: claim.UID, state: s.state, since: stamp(s.at), due: s.at.Add(refresh())}
 	if before.state == now.state && before.since != "" {
 		now.since = before.since
 	}

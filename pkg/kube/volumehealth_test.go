@@ -81,7 +81,7 @@ func TestHealthOfAClaim(t *testing.T) {
 				defer end()
 				for i, s := range tt.steps {
 					time.Sleep(s.after)
-					r.Note(s.report, "text")
+					r.Note(s.report, words("text"))
 					synctest.Wait()
 					if got := health(t, api, "data"); got != s.want {
 						t.Errorf("%d: got %s, want %s", i, got, s.want)
@@ -102,7 +102,7 @@ func TestHealthyChecksCostTheAPINothing(t *testing.T) {
 		r, end := reporting(t, api, known)
 		defer end()
 		for range 3600 {
-			r.Note(healthy(), "healthy")
+			r.Note(healthy(), words("healthy"))
 			time.Sleep(time.Second)
 		}
 		// One read, and a write every four and a half to five and a half minutes.
@@ -122,13 +122,13 @@ func TestHealthWaitsForTheAPI(t *testing.T) {
 		defer end()
 		api.set(func(string, string) error { return errNoAPI })
 		for range 600 {
-			r.Note(abnormal(healer.IOError), "abnormal")
+			r.Note(abnormal(healer.IOError), words("abnormal"))
 			time.Sleep(time.Second)
 		}
 		if n := api.count("get persistentvolumeclaims"); n > 40 {
 			t.Errorf("asked %d times in ten minutes", n)
 		}
-		r.Note(healed(), "healed")
+		r.Note(healed(), words("healed"))
 		time.Sleep(time.Minute)
 		api.set(nil)
 		time.Sleep(time.Minute)
@@ -180,7 +180,7 @@ func TestHealthIsNotForced(t *testing.T) {
 				r, end := reporting(t, api, known)
 				defer end()
 				for range 600 {
-					r.Note(healthy(), "healthy")
+					r.Note(healthy(), words("healthy"))
 					time.Sleep(time.Second)
 				}
 				if got := health(t, api, "data"); got != "" {
@@ -203,7 +203,7 @@ func TestHealthThatIsInvalid(t *testing.T) {
 		api.add(t, "persistentvolumeclaims", claimNamed("other", "uid-other"))
 		known.Store("w", subjects("other"))
 		turn := 0 // the claims are written to by turns
-		api.set(func(verb, resource string) error {
+		api.set(func(verb, _ string) error {
 			if verb != "patch" {
 				return nil
 			}
@@ -216,9 +216,9 @@ func TestHealthThatIsInvalid(t *testing.T) {
 		r, end := reporting(t, api, known)
 		defer end()
 		for range 10 {
-			r.Note(healthy(), "healthy")
+			r.Note(healthy(), words("healthy"))
 			synctest.Wait()
-			r.Note(of("w", healer.Diagnosis{}, healer.Diagnosis{}), "healthy")
+			r.Note(of("w", healer.Diagnosis{}, healer.Diagnosis{}), words("healthy"))
 			synctest.Wait()
 			time.Sleep(2 * healthRefresh)
 		}
@@ -237,16 +237,16 @@ func TestHealthThatChangesMeanwhile(t *testing.T) {
 		api, known := oneVolume(t)
 		r, end := reporting(t, api, known)
 		defer end()
-		r.Note(abnormal(healer.IOError), "abnormal")
+		r.Note(abnormal(healer.IOError), words("abnormal"))
 		time.Sleep(time.Minute)
 		var once sync.Once
 		api.set(func(verb, resource string) error {
 			if verb == "patch" && resource == "persistentvolumeclaims" {
-				once.Do(func() { r.Note(abnormal(healer.IOError), "abnormal") })
+				once.Do(func() { r.Note(abnormal(healer.IOError), words("abnormal")) })
 			}
 			return nil
 		})
-		r.Note(healed(), "healed")
+		r.Note(healed(), words("healed"))
 		time.Sleep(time.Minute)
 		want := `{"state":"unhealthy","lastChecked":"2000-01-01T00:01:00Z","since":"2000-01-01T00:01:00Z","node":"node-1"}`
 		if got := health(t, api, "data"); got != want {

@@ -66,8 +66,7 @@ func (n csiNode) check(ctx context.Context, v healer.Volume) (healer.Report, err
 	if places := report.After.Case.Places; !report.After.Case.Proven && len(places) > 0 && len(places[0].Stack) == 0 {
 		return healer.Report{}, healer.NotFound("volume_id: nothing is mounted at the path, and nothing says that it is this volume's")
 	}
-	_, text := message(report)
-	n.server.tell(report, text)
+	n.server.tell(report)
 	return report, nil
 }
 

@@ -231,7 +231,9 @@ func TestChecksAreNoted(t *testing.T) {
 	var noted []string
 	h := &fakeHealer{}
 	cfg := testConfig(h)
-	cfg.Noted = func(r healer.Report, text string) { noted = append(noted, r.Volume.ID+" "+text) }
+	cfg.Noted = func(r healer.Report, words func(healer.Report) string) {
+		noted = append(noted, r.Volume.ID+" "+words(r))
+	}
 	s := serve(t, cfg)
 	sick := healer.Report{Volume: healer.Volume{ID: "theirs"}, After: healer.Diagnosis{Conditions: []healer.Condition{{Reason: healer.IOError}}}}
 	for _, proven := range []bool{true, false} { // who may only ask cannot make others read what is not so

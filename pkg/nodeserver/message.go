@@ -39,19 +39,27 @@ var budgets = [...]budget{
 // what a person should do.
 func message(r healer.Report) (abnormal bool, text string) {
 	verdict := r.Verdict()
-	for _, b := range budgets {
-		text = wording{r: &r, budget: b}.line(verdict)
-		if len(text) <= maxMessageBytes {
-			break
-		}
-	}
-	return verdict == healer.Abnormal, oneLine(text, maxMessageBytes)
+	return verdict == healer.Abnormal, wording{r: &r}.fit(verdict)
 }
+
+// notice is the message without how long anything took: what comes again reads
+// the same again, and can be told to be the same.
+func notice(r healer.Report) string { return wording{r: &r, timeless: true}.fit(r.Verdict()) }
 
 // wording writes one report within one budget.
 type wording struct {
-	r *healer.Report
+	r        *healer.Report
+	timeless bool
 	budget
+}
+
+func (w wording) fit(v healer.Verdict) (text string) {
+	for _, w.budget = range budgets {
+		if text = w.line(v); len(text) <= maxMessageBytes {
+			break
+		}
+	}
+	return oneLine(text, maxMessageBytes)
 }
 
 func (w wording) line(v healer.Verdict) string {
@@ -87,9 +95,9 @@ func (w wording) done() string {
 	for _, s := range w.r.Steps {
 		item := w.step(s.Step, s.Place)
 		if s.Err == nil {
-			item += " in " + took(s.Elapsed)
+			item += w.took(" in ", s.Elapsed)
 		} else {
-			item += " failed after " + took(s.Elapsed) + " (" + w.text(s.Err.Error()) + ")"
+			item += " failed" + w.took(" after ", s.Elapsed) + " (" + w.text(s.Err.Error()) + ")"
 		}
 		items = append(items, item)
 	}
@@ -195,13 +203,16 @@ func (w wording) text(s string) string {
 }
 
 // took rounds a duration to what a reader can use.
-func took(d time.Duration) string {
+func (w wording) took(word string, d time.Duration) string {
 	switch {
+	case w.timeless:
+		return ""
 	case d < time.Millisecond:
-		return d.Round(time.Microsecond).String()
+		d = d.Round(time.Microsecond)
 	case d < time.Second:
-		return d.Round(time.Millisecond).String()
+		d = d.Round(time.Millisecond)
 	default:
-		return d.Round(10 * time.Millisecond).String()
+		d = d.Round(10 * time.Millisecond)
 	}
+	return word + d.String()
 }

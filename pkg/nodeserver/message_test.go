@@ -154,6 +154,44 @@ func TestMessageWording(t *testing.T) {
 	}
 }
 
+// What others read later says the same of the same, however long it took.
+func TestNoticeHasNoTimes(t *testing.T) {
+	place := publishedAt("/p", 0)
+	lost := healer.Diagnosis{Case: healer.Case{Places: []healer.Place{place}}, Conditions: []healer.Condition{{Reason: healer.NotMounted, Place: "/p"}}}
+	for name, tc := range map[string]struct {
+		report func(took time.Duration) healer.Report
+		want   string
+	}{
+		"healthy": {
+			func(took time.Duration) healer.Report {
+				return healer.Report{After: healer.Diagnosis{Case: answering(took, place)}}
+			},
+			"healthy: published /p (ext4, rw) answered",
+		},
+		"healed": {
+			func(took time.Duration) healer.Report {
+				return healer.Report{
+					Before: lost, After: healer.Diagnosis{Case: answering(took, place)},
+					Steps: []healer.Outcome{{Step: "rebind", Place: "/p", Elapsed: took}},
+				}
+			},
+			"healed: published /p: NotMounted. Done: rebind of the published place. Now the published place (ext4, rw) answered",
+		},
+		"failed": {
+			func(took time.Duration) healer.Report {
+				return healer.Report{Before: lost, After: lost, Steps: []healer.Outcome{{Step: "rebind", Place: "/p", Elapsed: took, Err: errors.New("no")}}}
+			},
+			"abnormal: published /p: NotMounted. Done: rebind of the published place failed (no). Afterwards the same",
+		},
+	} {
+		for _, took := range []time.Duration{57 * time.Microsecond, 3 * time.Second} {
+			if got := notice(tc.report(took)); got != tc.want {
+				t.Errorf("%s: got  %s\nwant %s", name, got, tc.want)
+			}
+		}
+	}
+}
+
 // kubeletPath is as long as they are in real life.
 func kubeletPath(n int) string {
 	return fmt.Sprintf("/var/lib/kubelet/pods/8f0b2a1c-6c1f-4c0e-9d0a-%012d/volumes/kubernetes.io~csi/pvc-3a5e9a4e-3f7b-4f0e-8b1d-2b8b7e6f5a4c/mount", n)

@@ -22,7 +22,7 @@ func (s *Server) NodeHealer(ctx context.Context, req *healerpb.NodeHealerRequest
 	}
 	logHeal(logger, time.Since(started), nil, &report)
 	abnormal, text := message(report)
-	s.tell(report, text)
+	s.tell(report)
 	return &healerpb.NodeHealerResponse{Abnormal: abnormal, Message: text}, nil
 }
 
@@ -54,8 +54,8 @@ func (s *Server) heal(ctx context.Context, req *healerpb.NodeHealerRequest) (hea
 
 // tell passes an answer on, if more than the caller's word says which volume it
 // is of: others will read it.
-func (s *Server) tell(r healer.Report, text string) {
+func (s *Server) tell(r healer.Report) {
 	if s.cfg.Noted != nil && r.After.Case.Proven {
-		s.cfg.Noted(r, text)
+		s.cfg.Noted(r, notice)
 	}
 }

@@ -39,7 +39,7 @@ func (w wording) working(d healer.Diagnosis, name func(path string) string) stri
 		return "nothing is wrong with the volume"
 	}
 	if slowest, asked := slowestAnswer(d.Case); asked {
-		return enumerate(items) + " answered in " + took(slowest)
+		return enumerate(items) + " answered" + w.took(" in ", slowest)
 	}
 	return enumerate(items) + " checked, without asking the storage"
 }

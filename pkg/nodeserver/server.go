@@ -49,9 +49,9 @@ type Config struct {
 	// Ready says why the server cannot heal yet; nil means always ready. It
 	// must return at once, Probe calls it.
 	Ready func() error
-	// Noted gets what a caller was told of a volume, with the text; nil: nobody.
-	// It must return at once.
-	Noted func(report healer.Report, text string)
+	// Noted gets what a caller was told of a volume, and what puts that into
+	// words, without how long anything took; nil: nobody. It must return at once.
+	Noted func(report healer.Report, words func(healer.Report) string)
 	// TCP is needed for ServeTCP; nil: only the socket is served.
 	TCP *TCP
 }

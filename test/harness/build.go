@@ -36,7 +36,7 @@ func (b Build) into(dir string) error {
 	server, worker := []string{"-tags=faults", "-race"}, []string{"-tags=faults"}
 	cgo := "1" // the race detector needs it
 	if b == Plain {
-		released := []string{"-trimpath", "-ldflags=-s -w"} // as the Makefile builds them
+		released := []string{"-tags=grpcnotrace", "-trimpath", "-ldflags=-s -w"} // as the Makefile builds them
 		server, worker, cgo = released, released, "0"
 	}
 	if err := build(dir, "node-healer", cgo, server); err != nil {

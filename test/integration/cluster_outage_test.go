@@ -61,7 +61,7 @@ func TestAPIAway(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := newMember(t, brief)
 			m.Start()
-			lost, goes := m.lost("ext4", "lost"), m.lost("ext4", "goes")
+			lost, goes := m.lost("lost"), m.lost("goes")
 			well, off := m.newClaimed("ext4", "well"), m.newClaimed("ext4", "off")
 			m.Expect("healthy", well.Request())
 			m.subject(off.claim).Mode("off")
@@ -111,7 +111,7 @@ func TestStartWithoutTheAPI(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := newMember(t)
 			m.Start()
-			well, lost := m.newClaimed("ext4", "well"), m.lost("ext4", "lost")
+			well, lost := m.newClaimed("ext4", "well"), m.lost("lost")
 			m.Expect("healthy", well.Request())
 			m.Stop()
 
@@ -133,7 +133,7 @@ func TestChangesDuringAnOutage(t *testing.T) {
 	m := newMember(t, brief)
 	news := m.between()
 	m.Start()
-	goes, stays := m.lost("ext4", "goes"), m.lost("ext4", "stays")
+	goes, stays := m.lost("goes"), m.lost("stays")
 	news.sever()
 	goes.stale()
 	cluster.Delete(t, m.api, goes.pod)
@@ -203,7 +203,7 @@ func TestStopWithoutTheAPI(t *testing.T) {
 			t.Run(name+", from the start: "+strconv.FormatBool(first), func(t *testing.T) {
 				m := newMember(t, brief)
 				m.Start()
-				v := m.lost("ext4", "lost")
+				v := m.lost("lost")
 				if first {
 					m.Stop()
 				}
@@ -240,7 +240,7 @@ func TestStopWithoutTheAPI(t *testing.T) {
 func TestDenialIsNoOutage(t *testing.T) {
 	m := newMember(t, "--api-staleness=10m")
 	m.Start()
-	v := m.lost("ext4", "lost")
+	v := m.lost("lost")
 	m.Expect("healed", v.Request())
 	v.Lose()
 	account, err := m.api.Admin().CoreV1().ServiceAccounts(ownNamespace).Get(t.Context(), ownAccount, metav1.GetOptions{})

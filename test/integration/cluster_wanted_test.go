@@ -61,8 +61,8 @@ func TestNotWantedByThePod(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := newMember(t)
 			m.Start()
-			neighbour := m.lost("ext4", "neighbour")
-			v := m.lost("ext4", "unwanted")
+			neighbour := m.lost("neighbour")
+			v := m.lost("unwanted")
 			tc.change(t, v)
 			before := m.Table()
 			// The informer may need a moment; until then the place is wanted, and

@@ -56,7 +56,7 @@ func TestControllerConnects(t *testing.T) {
 			if state != `Connected ["service.NODE_SERVICE"]` {
 				t.Errorf("kubectl shows %s", state)
 			}
-			v := r.lost("ext4", "connected-"+name[len(name)-5:])
+			v := r.lost("connected-" + name[len(name)-5:])
 			answer, err := healerpb.NewHealerNodeClient(conn).NodeHealer(within(t), v.Request())
 			if err != nil || answer.GetAbnormal() || !strings.HasPrefix(answer.GetMessage(), "healed: ") {
 				t.Errorf("got %v, %v", answer, err)

@@ -96,10 +96,10 @@ func (v *claimed) Lose() {
 	harness.Run(v.m.T, "umount", v.Place())
 }
 
-// known is a volume that was seen healthy, and is then lost.
-func (m *member) lost(fs, id string) *claimed {
+// lost makes a volume that was seen healthy, and then lost its published mount.
+func (m *member) lost(id string) *claimed {
 	m.T.Helper()
-	v := m.newClaimed(fs, id)
+	v := m.newClaimed("ext4", id)
 	m.Expect("healthy", v.Request())
 	v.Lose()
 	return v

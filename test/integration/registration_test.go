@@ -275,7 +275,7 @@ func TestRegistrationWithoutTheDefinition(t *testing.T) {
 	r.Start()
 	const says = "the CSI-Addons controller is not installed"
 	harness.Eventually(t, "it is said", func() bool { return strings.Contains(r.Log.String(), says) })
-	v := r.lost("ext4", "unregistered")
+	v := r.lost("unregistered")
 	r.Expect("healed", v.Request())
 
 	r.api.InstallAddons(t)
