@@ -87,7 +87,7 @@ func (o *observation) mayWrite(ctx context.Context, p Place, sb host.Superblock)
 	switch {
 	case o.engine.cfg.CheckOnly:
 		return errCheckOnly
-	case o.checking:
+	case o.ticket.looks:
 		return errAskedToCheck
 	}
 	if kind, _, _ := strings.Cut(sb.FSType, "."); slices.Contains(onNoDisk, kind) {

@@ -187,6 +187,7 @@ func (e *Engine) free(t *ticket, r Report, err error) {
 		t.leave()
 		return
 	}
+	t.strand()
 	go func() {
 		for _, ended := range running {
 			<-ended

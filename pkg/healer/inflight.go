@@ -27,6 +27,8 @@ type ticket struct {
 	looks bool
 	// overtaken is true once a heal has begun meanwhile.
 	overtaken bool
+	// stuck is true for a look that left a worker behind which cannot be ended.
+	stuck bool
 }
 
 func newInflight() *inflight {
@@ -48,8 +50,14 @@ func (k *ticket) add(keys ...key) error {
 	k.table.mu.Lock()
 	defer k.table.mu.Unlock()
 	for _, key := range keys {
-		if other := k.table.held[key]; other != nil && other != k {
+		// A look that saves its record holds the volume, against heals only.
+		if other := k.table.held[key]; other != nil && other != k && (!k.looks || !other.looks) {
 			return other.inTheWay(key)
+		}
+		for other := range k.table.looked[key] {
+			if k.looks && other.stuck && other != k {
+				return other.inTheWay(key) // one worker that cannot be ended is enough
+			}
 		}
 	}
 	for _, key := range keys {
@@ -90,6 +98,56 @@ func (t *inflight) take(key key, k *ticket) bool {
 	}
 	t.looked[key][k] = true
 	return true
+}
+
+// alone calls save while no heal can begin, and at most one look at a volume
+// does. A look that was overtaken is no longer worth it, which is an error.
+func (k *ticket) alone(save func()) error {
+	if !k.looks {
+		save()
+		return nil
+	}
+	if err := k.current(); err != nil {
+		return err
+	}
+	if !k.hold() {
+		return nil // another look saves the same, or a heal has begun
+	}
+	defer k.release()
+	save()
+	return nil
+}
+
+func (k *ticket) hold() bool {
+	k.table.mu.Lock()
+	defer k.table.mu.Unlock()
+	if k.overtaken {
+		return false
+	}
+	for _, key := range k.keys {
+		if k.table.held[key] != nil {
+			return false
+		}
+	}
+	for _, key := range k.keys {
+		k.table.held[key] = k
+	}
+	return true
+}
+
+func (k *ticket) release() {
+	k.table.mu.Lock()
+	defer k.table.mu.Unlock()
+	for _, key := range k.keys {
+		delete(k.table.held, key)
+	}
+}
+
+// strand notes that a worker stays behind.
+func (k *ticket) strand() {
+	k.table.mu.Lock()
+	defer k.table.mu.Unlock()
+	k.stuck = true
 }
 
 // current fails for a look during which a heal has begun.

@@ -271,3 +271,64 @@ func TestHealOvertakesALook(t *testing.T) {
 		t.Errorf("%d records were saved, the heal's is one", b.notes.saves)
 	}
 }
+
+// While a look saves what it saw, no heal begins, other looks go on, and none of
+// them saves beside it.
+func TestLookThatSaves(t *testing.T) {
+	table, at := newInflight(), volumeKey(driver, volID)
+	enter := func(looks bool) (*ticket, error) { return table.enter(looks, at) }
+	first, _ := enter(true)
+	second, _ := enter(true)
+	saved := 0
+	err := first.alone(func() {
+		saved++
+		if _, err := enter(false); KindOf(err) != KindBusy {
+			t.Errorf("a heal meanwhile: %v", err)
+		}
+		third, err := enter(true)
+		if err != nil {
+			t.Errorf("a look meanwhile: %v", err)
+		}
+		third.leave()
+		if err := second.alone(func() { saved++ }); err != nil {
+			t.Errorf("another look that would save: %v", err)
+		}
+	})
+	if err != nil || saved != 1 {
+		t.Errorf("saved %d times, %v", saved, err)
+	}
+	heal, err := enter(false)
+	if err != nil {
+		t.Fatalf("a heal afterwards: %v", err)
+	}
+	for _, look := range []*ticket{first, second} {
+		if err := look.alone(func() { t.Error("a look that was overtaken saved") }); KindOf(err) != KindBusy {
+			t.Errorf("got %v", err)
+		}
+		look.leave()
+	}
+	heal.leave()
+	if len(table.held) != 0 || len(table.looked) != 0 {
+		t.Errorf("left are %v, %v", table.held, table.looked)
+	}
+}
+
+// A look that left a worker behind which cannot be ended keeps other looks away,
+// or each would leave one more; a heal may still try.
+func TestLookThatIsStuck(t *testing.T) {
+	table, at := newInflight(), pathKey(podA)
+	first, _ := table.enter(true, at)
+	first.strand()
+	if _, err := table.enter(true, at); KindOf(err) != KindBusy {
+		t.Errorf("another look: %v", err)
+	}
+	heal, err := table.enter(false, at)
+	if err != nil {
+		t.Fatalf("a heal: %v", err)
+	}
+	heal.leave()
+	first.leave()
+	if _, err := table.enter(true, at); err != nil {
+		t.Errorf("when it has ended: %v", err)
+	}
+}

@@ -28,10 +28,10 @@ func (e *Engine) heal(ctx context.Context, v Volume, t *ticket) (Report, error) 
 	// It ends: every step runs at most once per place.
 	for first := true; ; first = false {
 		c, err := e.observe(ctx, v, t)
-		if err != nil {
-			return report, err
+		if overtaken := t.current(); overtaken != nil {
+			return report, overtaken // whatever a look saw or failed at meanwhile
 		}
-		if err := t.current(); err != nil {
+		if err != nil {
 			return report, err
 		}
 		d := e.diagnose(ctx, c)
@@ -40,8 +40,7 @@ func (e *Engine) heal(ctx context.Context, v Volume, t *ticket) (Report, error) 
 			report.Before = d
 		}
 		if d.Healthy() {
-			e.remember(ctx, c)
-			return report, nil
+			return report, t.alone(func() { e.remember(ctx, c) })
 		}
 		noteRefused(d, refused)
 		step, found := pick(d, tried)

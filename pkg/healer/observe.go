@@ -30,7 +30,7 @@ func (e *Engine) observe(ctx context.Context, v Volume, t *ticket) (Case, error)
 		if o, err = e.newObservation(v, pass > 0); err != nil {
 			return Case{}, err
 		}
-		o.checking = t.looks
+		o.ticket = t
 		if err = o.run(ctx, t); errors.Is(err, errMoved) {
 			continue
 		} else if err != nil {
@@ -65,9 +65,8 @@ type observation struct {
 	node   Node
 	table  host.Table
 	// bare is true while the table only serves to find mounts.
-	bare bool
-	// checking is true when the caller wants to know, and nothing else.
-	checking bool
+	bare   bool
+	ticket *ticket
 	// moved is true once a mount was not found where the table has it.
 	moved bool
 	c     Case
@@ -219,6 +218,9 @@ type group struct {
 func (o *observation) look(ctx context.Context) error {
 	if o.moved {
 		return errMoved
+	}
+	if err := o.ticket.current(); err != nil {
+		return err // nobody is at the volume beside a heal
 	}
 	groups := o.groups()
 	if len(groups) == 1 {

@@ -36,6 +36,9 @@ func (c *Cluster) mayWrite(ctx context.Context, s settings, v volumeName) error 
 	if slices.ContainsFunc(node.Spec.Taints, outOfService) {
 		return fmt.Errorf("the node has the taint %s: other nodes may have its volumes", corev1.TaintNodeOutOfService)
 	}
+	if err := c.emptied(node); err != nil {
+		return err
+	}
 	pvs := c.volumesOf(v)
 	if len(pvs) != 1 { // with none, nothing speaks for us; with several, which one does
 		return fmt.Errorf("%d PersistentVolumes of driver %s have this handle, so no attachment proves that this node may write", len(pvs), v.driver)
@@ -81,22 +84,44 @@ func (c *Cluster) attachesNothing(ctx context.Context, s settings, driver string
 		driver, keyWriteWithoutAttachment, c.settingsName())
 }
 
+// attachment is what is asked of a VolumeAttachment. A large cluster has thousands.
+type attachment struct {
+	name, node, attacher string
+	// volume is the PersistentVolume's name; or, of a pod's inline volume that was
+	// migrated to CSI, there is a driver and a handle.
+	volume, driver, handle string
+	attached, deleting     bool
+}
+
+func attachmentFrom(a *storagev1.VolumeAttachment) attachment {
+	kept := attachment{
+		name: a.Name, node: a.Spec.NodeName, attacher: a.Spec.Attacher,
+		attached: a.Status.Attached, deleting: a.DeletionTimestamp != nil,
+	}
+	if volume := a.Spec.Source.PersistentVolumeName; volume != nil {
+		kept.volume = *volume
+	}
+	if inline := a.Spec.Source.InlineVolumeSpec; inline != nil && inline.CSI != nil {
+		kept.driver, kept.handle = inline.CSI.Driver, inline.CSI.VolumeHandle
+	}
+	return kept
+}
+
 // listAttachments reads the attachments of the whole cluster as they are now. No
 // watch is kept for them: that would cost every node all the time, and its word
 // would not be good enough. The API cannot select them by node or volume.
-func (c *Cluster) listAttachments(ctx context.Context) ([]storagev1.VolumeAttachment, error) {
+func (c *Cluster) listAttachments(ctx context.Context) ([]attachment, error) {
 	ctx, cancel := context.WithTimeout(ctx, attachmentsTime)
 	defer cancel()
-	var all []storagev1.VolumeAttachment
+	var all []attachment
 	for page := (metav1.ListOptions{Limit: attachmentsPage}); ; {
 		list := &storagev1.VolumeAttachmentList{}
 		if err := c.client.list(ctx, request{Group: storagev1.GroupName, Resource: "volumeattachments"}, page, list); err != nil {
 			return nil, err
 		}
 		for i := range list.Items {
-			list.Items[i].ManagedFields = nil
+			all = append(all, attachmentFrom(&list.Items[i]))
 		}
-		all = append(all, list.Items...)
 		if page.Continue = list.Continue; page.Continue == "" {
 			return all, nil
 		}
@@ -104,17 +129,16 @@ func (c *Cluster) listAttachments(ctx context.Context) ([]storagev1.VolumeAttach
 }
 
 // attached fails unless the attachment of a volume to this node stands.
-func (c *Cluster) attached(all []storagev1.VolumeAttachment, pv *volume) error {
+func (c *Cluster) attached(all []attachment, pv *volume) error {
 	for _, a := range all {
-		name := a.Spec.Source.PersistentVolumeName
-		if a.Spec.NodeName != c.cfg.Node || a.Spec.Attacher != pv.driver || name == nil || *name != pv.name {
+		if a.node != c.cfg.Node || a.attacher != pv.driver || a.volume != pv.name {
 			continue
 		}
 		switch {
-		case a.DeletionTimestamp != nil:
-			return fmt.Errorf("VolumeAttachment %s of this node is being deleted", a.Name)
-		case !a.Status.Attached:
-			return fmt.Errorf("VolumeAttachment %s of this node is not attached", a.Name)
+		case a.deleting:
+			return fmt.Errorf("VolumeAttachment %s of this node is being deleted", a.name)
+		case !a.attached:
+			return fmt.Errorf("VolumeAttachment %s of this node is not attached", a.name)
 		}
 		return nil
 	}
@@ -124,7 +148,7 @@ func (c *Cluster) attached(all []storagev1.VolumeAttachment, pv *volume) error {
 // elsewhere fails when another node has an attachment of a volume that only one
 // may write to, by whatever PersistentVolume, or pod's inline volume, with the
 // same handle.
-func (c *Cluster) elsewhere(all []storagev1.VolumeAttachment, pv *volume) error {
+func (c *Cluster) elsewhere(all []attachment, pv *volume) error {
 	if pv.shared {
 		return nil
 	}
@@ -137,13 +161,9 @@ func (c *Cluster) elsewhere(all []storagev1.VolumeAttachment, pv *volume) error 
 		same[one.name] = true
 	}
 	for _, a := range all {
-		from := a.Spec.Source
-		its := from.PersistentVolumeName != nil && same[*from.PersistentVolumeName]
-		if inline := from.InlineVolumeSpec; inline != nil && inline.CSI != nil {
-			its = its || inline.CSI.Driver == pv.driver && inline.CSI.VolumeHandle == pv.handle
-		}
-		if its && a.Spec.NodeName != c.cfg.Node {
-			return fmt.Errorf("node %s has an attachment of the volume too (%s), which only one node may write to", a.Spec.NodeName, a.Name)
+		its := same[a.volume] || a.driver == pv.driver && a.handle == pv.handle
+		if its && a.node != c.cfg.Node {
+			return fmt.Errorf("node %s has an attachment of the volume too (%s), which only one node may write to", a.node, a.name)
 		}
 	}
 	return nil

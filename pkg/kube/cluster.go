@@ -35,7 +35,7 @@ type Cluster struct {
 
 	pods, node, volumes, claims, classes, configMap *feed
 	// What is asked for anew before a step, by all who need it at once.
-	attachments *shared[[]storagev1.VolumeAttachment]
+	attachments *shared[[]attachment]
 	switches    *shared[*corev1.ConfigMap]
 
 	// begun closes when the first word on everything is there, or late.
@@ -47,6 +47,8 @@ type Cluster struct {
 	// settings are what parsed says.
 	settings settings
 	parsed   *corev1.ConfigMap
+	// gone is true while there is no ConfigMap any more.
+	gone bool
 }
 
 // NewCluster checks cfg. Nothing is known until Run.
@@ -58,7 +60,7 @@ func NewCluster(cfg ClusterConfig) (*Cluster, error) {
 		return nil, errors.New("kube: the staleness must be positive, the driver's grace not negative")
 	}
 	c := &Cluster{cfg: cfg, client: cfg.Client, begun: make(chan struct{}), settings: defaultSettings()}
-	c.attachments, c.switches = newShared[[]storagev1.VolumeAttachment](), newShared[*corev1.ConfigMap]()
+	c.attachments, c.switches = newShared[[]attachment](), newShared[*corev1.ConfigMap]()
 	for _, one := range []struct {
 		feed   **feed
 		source source
@@ -75,7 +77,12 @@ func NewCluster(cfg ClusterConfig) (*Cluster, error) {
 			return nil, err
 		}
 	}
-	if err := c.onChange(c.configMap, func(any) bool { return true }); err != nil {
+	if err := c.onChange(c.configMap, func(o any) bool {
+		if m, ok := o.(*corev1.ConfigMap); ok {
+			c.hear(m) // it may be gone again by the time that somebody looks
+		}
+		return true
+	}); err != nil {
 		return nil, err
 	}
 	return c, c.onChange(c.pods, func(o any) bool {

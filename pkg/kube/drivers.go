@@ -129,7 +129,15 @@ func driversOf(p *corev1.Pod, daemonSets map[string]string) []string {
 // going. Those of DaemonSets do not count; a drain leaves them.
 func (c *Cluster) drained() error {
 	node, known := one[*corev1.Node](c.node, c.cfg.Node)
-	if !known || !node.Spec.Unschedulable {
+	if !known {
+		return nil
+	}
+	return c.emptied(node)
+}
+
+// emptied is drained, by a node that may have been read anew.
+func (c *Cluster) emptied(node *corev1.Node) error {
+	if !node.Spec.Unschedulable {
 		return nil
 	}
 	for _, pod := range indexed[*corev1.Pod](c.pods, byGoing, "") {

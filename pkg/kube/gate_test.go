@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -406,5 +407,54 @@ func TestStepOfACallThatEnded(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		expect(t, "then", p.Still(ctx), context.Canceled.Error())
+	})
+}
+
+// TestKillSwitchIsNotForgotten when the API cannot be asked a moment later, or
+// the settings are gone by then.
+func TestKillSwitchIsNotForgotten(t *testing.T) {
+	for name, later := range map[string]func(*disk){
+		"deleted": func(d *disk) {
+			d.api.remove(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "healer", Name: "settings"}})
+		},
+		"no answer":   func(d *disk) { d.fails(errSilent, "get", "configmaps") },
+		"unavailable": func(d *disk) { d.fails(apierrors.NewServiceUnavailable("busy"), "get", "configmaps") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := newClusterAPI()
+				disk := newDisk(api)
+				disk.settings(keyMode, "heal")
+				c, end := following(t, api)
+				defer end()
+				node := &thisHost{t: t}
+				d, step := node.at(podPlace, false)
+				gate := Gate{Cluster: c, Node: node}
+				api.set(func(a *clusterAPI) { a.mute = true })
+				disk.settings(keyMode, "off")
+				_, err := gate.Enter(t.Context(), d, step)
+				expect(t, "at first", err, "mode off")
+				later(disk)
+				_, err = gate.Enter(t.Context(), d, step)
+				expect(t, "later", err, "mode off")
+			})
+		})
+	}
+}
+
+// TestModeOfThePodThatTheInformerMissed comes with the pod itself.
+func TestModeOfThePodThatTheInformerMissed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newClusterAPI()
+		disk := newDisk(api)
+		c, end := following(t, api)
+		defer end()
+		api.set(func(a *clusterAPI) { a.mute = true })
+		disk.pod.Annotations = map[string]string{modeAnnotation: "check"}
+		api.put(disk.pod)
+		node := &thisHost{t: t}
+		d, step := node.at(podPlace, false)
+		_, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), d, step)
+		expect(t, "a step", err, "mode check by Pod")
 	})
 }

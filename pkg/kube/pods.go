@@ -81,6 +81,9 @@ func (c *Cluster) stillWanted(ctx context.Context, uid string, v volumeName) err
 	case err == nil && string(now.UID) != uid:
 		return fmt.Errorf("pod %s/%s is another one by now", known.Namespace, known.Name)
 	case err == nil:
+		if r, says := word("Pod", now); says && r.forbids(modeHeal) != nil {
+			return r.forbids(modeHeal)
+		}
 		return c.wants(now, v)
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("pod %s/%s is gone", known.Namespace, known.Name)

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/yaml"
 )
@@ -72,29 +73,49 @@ func parseSettings(data map[string]string) settings {
 	return s
 }
 
-// rules gives the settings as far as they are known: of the ConfigMap as it is in memory,
-// because its kill switch must count from the first moment that it is known.
+// rules gives the last settings that were heard of: in memory too, because a kill
+// switch must count from the first moment that it is known.
 func (c *Cluster) rules() settings {
-	now, _ := one[*corev1.ConfigMap](c.configMap, c.cfg.Namespace+"/"+c.cfg.ConfigMap)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if now == c.parsed {
-		return c.settings
+	now, found := one[*corev1.ConfigMap](c.configMap, c.cfg.Namespace+"/"+c.cfg.ConfigMap)
+	if found {
+		return c.heard(now)
 	}
-	if now == nil {
+	if c.parsed != nil && !c.gone {
 		// Whoever deletes it, or has a tool make it anew, did not say heal.
 		klog.InfoS("The settings of the cluster are gone, and the last ones hold", "configMap", c.settingsName(), "mode", c.settings.mode.String())
-		c.parsed = nil
+		c.gone = true
+	}
+	return c.settings
+}
+
+// hear takes over what somebody brought, unless something later is known.
+func (c *Cluster) hear(m *corev1.ConfigMap) settings {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.heard(m)
+}
+
+// heard is hear, with the lock held.
+func (c *Cluster) heard(m *corev1.ConfigMap) settings {
+	if m == c.parsed {
 		return c.settings
 	}
-	s := parseSettings(now.Data)
+	if c.parsed != nil {
+		order, err := resourceversion.CompareResourceVersion(m.ResourceVersion, c.parsed.ResourceVersion)
+		if err == nil && order <= 0 {
+			return c.settings
+		}
+	}
+	s := parseSettings(m.Data)
 	if s.trouble != nil {
 		klog.ErrorS(s.trouble, "Bad settings: nothing is healed until they are right", "configMap", c.cfg.Namespace+"/"+c.cfg.ConfigMap)
 	}
 	if c.settings.mode != s.mode {
 		klog.InfoS("The mode of the cluster changed", "mode", s.mode.String())
 	}
-	c.parsed, c.settings = now, s
+	c.parsed, c.settings, c.gone = m, s, false
 	return s
 }
 
@@ -107,7 +128,7 @@ func (c *Cluster) rulesNow(ctx context.Context) (settings, error) {
 	})
 	switch {
 	case err == nil:
-		return parseSettings(m.Data), nil
+		return c.hear(m), nil
 	case apierrors.IsNotFound(err) || silence(err):
 		return c.rules(), ctx.Err()
 	default:
