@@ -127,6 +127,27 @@ func TestFeedWhoseWatchEnds(t *testing.T) {
 
 // TestFeedWhoseVersionIsForgotten has to list anew: in the answer to a watch, or
 // as the first word of one.
+// TestFeedAfterManyOutages is not punished for the outages of before: it is back
+// soon after the API is.
+func TestFeedAfterManyOutages(t *testing.T) {
+	inAllWays(t, func(t *testing.T, api *clusterAPI) {
+		api.put(volumeNamed("a"))
+		f, end := feeding(t, api)
+		defer end()
+		for range 20 {
+			api.breaks(refused)
+			time.Sleep(3 * time.Second)
+			api.breaks(nil)
+		}
+		time.Sleep(2 * unreachedPause)
+		synctest.Wait()
+		if f.stands == nil {
+			t.Errorf("no watch stands: %v", f.err)
+		}
+		has(t, f, "a")
+	})
+}
+
 func TestFeedWhoseVersionIsForgotten(t *testing.T) {
 	inAllWays(t, func(t *testing.T, api *clusterAPI) {
 		api.put(volumeNamed("a"), volumeNamed("b"))

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
@@ -19,18 +19,25 @@ const (
 	// itself waits for ever for an answer on a connection that stands.
 	listTime  = 2 * time.Minute
 	beginTime = 30 * time.Second
+	// unreachedPause is the longest pause, with as much again by chance, after
+	// which an API that is not reached is asked again.
+	unreachedPause = 10 * time.Second
 )
 
 // list reads objects for the informer, where the API streams no lists: a page at
 // a time. Version 0 would give all at once, out of the API's cache: that takes
 // twice the memory here, and may be of long ago.
 func (f *feed) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	bounded, cancel := context.WithTimeout(ctx, listTime)
-	defer cancel()
 	if o.ResourceVersion == "0" {
 		o.ResourceVersion = ""
 	}
-	list, err := f.source.list(bounded, o)
+	var list runtime.Object
+	err := f.reach(ctx, func() (err error) {
+		bounded, cancel := context.WithTimeout(ctx, listTime)
+		defer cancel()
+		list, err = f.source.list(bounded, o)
+		return err
+	})
 	if err != nil {
 		if ctx.Err() == nil {
 			f.fail(err)
@@ -50,20 +57,25 @@ func (f *feed) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, 
 // watch begins a watch for the informer.
 func (f *feed) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	streamed := o.SendInitialEvents != nil && *o.SendInitialEvents
-	own, cancel := context.WithCancel(ctx)
-	late := time.AfterFunc(beginTime, cancel)
-	w, err := f.source.watch(own, o)
-	late.Stop()
-	if err != nil {
-		cancel()
-	}
+	var w watch.Interface
+	var cancel context.CancelFunc
+	err := f.reach(ctx, func() (err error) {
+		var own context.Context
+		own, cancel = context.WithCancel(ctx)
+		late := time.AfterFunc(beginTime, cancel)
+		defer late.Stop()
+		if w, err = f.source.watch(own, o); err != nil {
+			cancel()
+		}
+		return err
+	})
 	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, err
 	case err != nil && streamed:
 		// An older API cannot stream the list. A list follows, and fails too if
 		// there is more to it.
 		return nil, noBackoff(err)
-	case err != nil && ctx.Err() != nil:
-		return nil, err
 	case err != nil:
 		f.fail(err)
 		return nil, err
@@ -71,11 +83,30 @@ func (f *feed) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface
 	return f.follow(w, streamed, cancel), nil
 }
 
-// noBackoff hides errors after which the informer would sleep for up to a
+// reach asks again until the API answers, be it with an error. The informer would
+// wait twice as long after each failure, up to a minute, and count the failures
+// of earlier outages: after some, it is blind long after the API is back.
+func (f *feed) reach(ctx context.Context, ask func() error) error {
+	pause := wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 16, Cap: unreachedPause}
+	for {
+		err := ask()
+		if err == nil || hasAnswered(err) || ctx.Err() != nil {
+			return err
+		}
+		f.fail(err)
+		select {
+		case <-time.After(pause.Step()):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// noBackoff hides an error after which the informer would sleep for up to a
 // minute, also when it is told to stop (client-go's Reflector.watchList). After
 // others, and after this one, it asks for a list, and backs off when that fails.
 func noBackoff(err error) error {
-	if utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) {
+	if apierrors.IsTooManyRequests(err) {
 		return errors.New(err.Error())
 	}
 	return err
