@@ -158,6 +158,10 @@ func (c *Cluster) begin(ctx context.Context) {
 	for _, f := range c.feeds() {
 		f.settled(ctx)
 	}
+	select {
+	case <-c.heart.first():
+	case <-ctx.Done():
+	}
 }
 
 func one[T any](f *feed, key string) (T, bool) {

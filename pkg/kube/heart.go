@@ -21,6 +21,18 @@ type heart struct {
 	mu   sync.Mutex
 	last time.Time
 	err  error
+	// heard is closed with the first answer, or the first failure to get one; made
+	// by whoever comes first.
+	heard chan struct{}
+}
+
+func (h *heart) first() chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.heard == nil {
+		h.heard = make(chan struct{})
+	}
+	return h.heard
 }
 
 // beat asks for this node until ctx ends.
@@ -49,8 +61,14 @@ func (c *Client) knows(ctx context.Context, node string) error {
 
 // note takes the time of the question, not of the answer: it may be that old.
 func (h *heart) note(asked time.Time, err error) {
+	heard := h.first()
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	select {
+	case <-heard:
+	default:
+		close(heard)
+	}
 	if h.err = err; err == nil {
 		h.last = asked
 	}
