@@ -25,9 +25,9 @@ func TestDefaults(t *testing.T) {
 		mode:         modeHeal,
 		probeTimeout: 5 * time.Second,
 		slowAnswer:   time.Second,
-		probeWrite:   "on-suspicion",
-		healTimeout:  2 * time.Minute,
-		allowedUIDs:  []uint32{0},
+		probeWrite:   "on-suspicion", healContainers: "fuse",
+		healTimeout: 2 * time.Minute,
+		allowedUIDs: []uint32{0},
 		cluster: clusterConfig{
 			podNamespace: "csi-addons-node-healer", configMap: "node-healer",
 			staleness: 30 * time.Second, driverGrace: 5 * time.Minute,
@@ -41,14 +41,14 @@ func TestDefaults(t *testing.T) {
 func TestEveryFlagIsTaken(t *testing.T) {
 	got, err := parse(strings.Fields(`--endpoint=unix:///s --driver-name=d --node-id=n --kubelet-root=/k
 		--path-root=/a --path-root=/b --state-dir=/st --mode=check --host-mount-namespace=/proc/1/ns/mnt
-		--probe-timeout=1s --slow-answer=300ms --probe-write=never --heal-timeout=1m --allowed-uids=0,1000 -v=4
+		--probe-timeout=1s --slow-answer=300ms --probe-write=never --heal-containers=off --heal-timeout=1m --allowed-uids=0,1000 -v=4
 		--kubeconfig=/kc --pod-name=p --pod-namespace=ns --pod-uid=u --config-map=m --api-staleness=10s --driver-grace=0s
 		--controller-endpoint=tcp://:9070 --token-audience=aud --tls-cert=/c --tls-key=/ck --tls-min-version=VersionTLS13
 		--tls-cipher-suites=A,B --tls-curve-preferences=C`), io.Discard)
 	want := config{
 		endpoint: "unix:///s", driverName: "d", nodeID: "n", kubeletRoot: "/k",
 		pathRoots: []string{"/a", "/b"}, stateDir: "/st", mode: modeCheck,
-		hostNamespace: "/proc/1/ns/mnt", probeTimeout: time.Second, slowAnswer: 300 * time.Millisecond, probeWrite: "never", healTimeout: time.Minute,
+		hostNamespace: "/proc/1/ns/mnt", probeTimeout: time.Second, slowAnswer: 300 * time.Millisecond, probeWrite: "never", healContainers: "off", healTimeout: time.Minute,
 		allowedUIDs: []uint32{0, 1000}, verbosity: 4,
 		cluster: clusterConfig{
 			kubeconfig: "/kc", podName: "p", podNamespace: "ns", podUID: "u", configMap: "m", staleness: 10 * time.Second,

@@ -127,12 +127,13 @@ func newNode(cfg config, ns *host.Namespace, pool *worker.Pool) (*host.Node, err
 func newEngine(cfg config, node *host.Node, c *cluster, records *state.Records, audit *state.Audit) (*healer.Engine, error) {
 	return healer.New(healer.Config{
 		Node:       node,
-		Providers:  provider.All(node),
+		Providers:  provider.All(node, cfg.healContainers),
 		Gate:       c.gate(cfg, node),
 		Records:    records,
 		Audit:      audit,
 		Driver:     cfg.driverName,
 		CheckOnly:  cfg.mode != modeHeal,
+		Standalone: cfg.standalone,
 		ProbeWrite: healer.WriteProbe(cfg.probeWrite),
 		Timeout:    cfg.healTimeout,
 	})

@@ -36,6 +36,29 @@ type Place struct {
 	Want *PlaceRecord
 	// Look is what a worker saw at the path itself.
 	Look host.PathLook
+	// Inside is the mount in a container, with what a touch of it gave; nil for a
+	// place of another role. The path leads to it from outside.
+	Inside *Inside
+}
+
+// Inside is a mount of the volume in the mount namespace of a container.
+type Inside struct {
+	host.ContainerMount
+	Sight host.InsideSight
+	// Attr are the attributes that it is to have: for what an interrupted
+	// replacement left, those of what it replaced.
+	Attr host.Attr
+	// Proof says why it is known to be the volume's; Doubt why not.
+	Proof, Doubt string
+}
+
+// String names the place for people: the path, or container and path for what a
+// container has.
+func (p Place) String() string {
+	if p.Inside != nil {
+		return p.Inside.String()
+	}
+	return p.Path
 }
 
 // Dev gives the key of the place's superblock in the case: the device number
@@ -84,6 +107,18 @@ type Case struct {
 	Superblocks map[host.Dev]host.Superblock
 	// Record is nil when the volume was never seen healthy here.
 	Record *Record
+	// Newest is a unique mount id that was the highest in the kernel when the volume's
+	// storage answered; 0 if it did not, or where there are none.
+	Newest uint64
+	// Lingering are mounts that containers have of former superblocks which still
+	// answer: the driver may let an old daemon live for them.
+	Lingering []Inside
+	// Crowded counts mount namespaces of containers with more mounts of the volume
+	// than are looked at.
+	Crowded int
+	// Sandboxes are pods of the volume whose containers cannot be looked into,
+	// known after a look into containers.
+	Sandboxes []host.Sandbox
 }
 
 // Place finds a place by its path.
@@ -141,6 +176,9 @@ type Step struct {
 	Writes bool
 	// Refused says why the step must not run now; empty: it may.
 	Refused string
+	// Together, if set, runs instead of Run at all places where a step of this name
+	// may run, this one among them. It gives an error or nil for each.
+	Together func(ctx context.Context, steps []Step, still []func(context.Context) error) []error
 	// Run acts. It calls still right before the place becomes usable and gives
 	// up, leaving a state from which the next call heals, when still fails.
 	Run func(ctx context.Context, still func(context.Context) error) error

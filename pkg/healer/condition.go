@@ -65,6 +65,9 @@ const (
 	DeviceMappingDead Reason = "DeviceMappingDead"
 	// PathsFailed: paths to the device have failed, some or all of them.
 	PathsFailed Reason = "PathsFailed"
+	// StaleInContainers: the host has the volume, and a container that was started
+	// before still has a filesystem instance of it that is dead.
+	StaleInContainers Reason = "StaleInContainers"
 	// NotABlockDevice: a raw block volume's place is no block device.
 	NotABlockDevice Reason = "NotABlockDevice"
 )

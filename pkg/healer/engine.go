@@ -31,7 +31,11 @@ type Node interface {
 	Identity(dev host.Dev) host.Identity
 	FilesystemErrors(fsType, device string) *host.FilesystemErrors
 	BtrfsErrors(fsType, uuid string) *host.BtrfsErrors
-	Holder(podUID string, dev host.Dev) (*host.Holder, error)
+	HolderFinder
+	// InContainers looks for mounts in running containers, of all with nil for
+	// pods; LookInside touches them through the containers' own paths.
+	InContainers(pods []string, match func(host.Mount) bool) (host.Containers, error)
+	LookInside(ctx context.Context, mounts []host.ContainerMount) ([]host.InsideSight, error)
 	// Holders finds out who holds superblocks and devices.
 	Holders(ctx context.Context, asked []host.Holdable) (map[host.Holdable]host.Holders, error)
 	Kubelet() host.Kubelet
@@ -49,8 +53,9 @@ type Records interface {
 
 // Audit keeps the log of every mutating operation.
 type Audit interface {
-	Before(e AuditEntry) error
-	After(e AuditEntry) error
+	// Several entries are one write.
+	Before(e ...AuditEntry) error
+	After(e ...AuditEntry) error
 }
 
 // AuditEntry is one line of the audit log.
@@ -75,6 +80,8 @@ type Config struct {
 	Driver string
 	// CheckOnly stops every call before its first step, and writes nothing.
 	CheckOnly bool
+	// Standalone has containers of any pod, and of none, count as the volume's.
+	Standalone bool
 	// ProbeWrite says when a write is tried.
 	ProbeWrite WriteProbe
 	// Timeout bounds the work on one volume, whatever the caller's deadline.
@@ -85,6 +92,7 @@ type Config struct {
 type Engine struct {
 	cfg      Config
 	inflight *inflight
+	looked   looked
 
 	mu      sync.Mutex
 	closing bool

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/csi-addons/node-healer/pkg/host"
 )
@@ -14,12 +15,53 @@ import (
 // files deleted.
 type WantedGate struct {
 	// Node finds the containers that prove it.
-	Node interface {
-		Holder(podUID string, dev host.Dev) (*host.Holder, error)
-	}
+	Node HolderFinder
 	// Standalone declares that there is no orchestrator: the caller vouches for
 	// the place it names, and for no other.
 	Standalone bool
+}
+
+// HolderFinder finds containers; *host.Node is the real one.
+type HolderFinder interface {
+	Holder(podUID string, dev host.Dev) (*host.Holder, error)
+	// HolderAt gives a known process, nil if it is not of the pod or has not the
+	// superblock mounted.
+	HolderAt(pid int, podUID string, dev host.Dev) *host.Holder
+}
+
+// HolderFor finds a running container of the place's pod that has the volume
+// mounted: what a step brings to the place, what it takes away, or what the
+// volume was before that. nil for none.
+func HolderFor(n HolderFinder, c Case, s Step) (*host.Holder, error) {
+	if in := s.Place.Inside; in != nil {
+		return n.HolderAt(in.PID, in.PodUID, in.Mount.Dev), nil
+	}
+	for _, p := range c.Places {
+		if in := p.Inside; in != nil && in.Proof != "" && (in.PodUID == s.Place.PodUID || s.Place.Role == Staged) {
+			if h := n.HolderAt(in.PID, in.PodUID, in.Mount.Dev); h != nil {
+				return h, nil
+			}
+		}
+	}
+	pods := []string{s.Place.PodUID}
+	if s.Place.Role == Staged { // it is wanted as long as any pod wants the volume
+		for _, p := range c.Places {
+			if p.PodUID != "" && !slices.Contains(pods, p.PodUID) {
+				pods = append(pods, p.PodUID)
+			}
+		}
+	}
+	for i, dev := range []host.Dev{s.Source, s.Place.Dev()} {
+		if i > 0 && (dev.Zero() || dev == s.Source) {
+			break
+		}
+		for _, pod := range pods {
+			if h, err := n.Holder(pod, dev); h != nil || err != nil {
+				return h, err
+			}
+		}
+	}
+	return nil, nil //nolint:nilnil // nobody holds it; documented
 }
 
 // Look implements Gate.
@@ -30,18 +72,18 @@ func (WantedGate) Look(context.Context, Volume) error { return nil }
 func (WantedGate) Wants(Case, Place) bool { return false }
 
 // Enter implements Gate.
-func (g WantedGate) Enter(_ context.Context, _ Diagnosis, s Step) (Permit, error) {
+func (g WantedGate) Enter(_ context.Context, d Diagnosis, s Step) (Permit, error) {
 	if s.Writes && !g.Standalone {
 		return nil, errors.New("there is no Kubernetes API to ask whether this node may still write to the device")
 	}
-	holder, err := g.Node.Holder(s.Place.PodUID, s.Source)
+	holder, err := HolderFor(g.Node, d.Case, s)
 	if err != nil {
 		return nil, fmt.Errorf("cannot tell whether the place is wanted: %w", err)
 	}
 	switch {
 	case holder != nil:
 		return heldPermit{holder}, nil
-	case g.Standalone && s.Place.Named:
+	case g.Standalone && (s.Place.Named || s.Place.Role == Container):
 		return vouchedPermit{}, nil
 	case g.Standalone:
 		return nil, errors.New("the caller vouches only for the path it names, and no running container of this place's pod has the volume mounted")

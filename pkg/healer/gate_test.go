@@ -3,6 +3,7 @@ package healer
 import (
 	"context"
 	"errors"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -74,12 +75,106 @@ func TestWantedGateForAWrite(t *testing.T) {
 type noHolders struct{ err error }
 
 func (n noHolders) Holder(string, host.Dev) (*host.Holder, error) { return nil, n.err }
+func (noHolders) HolderAt(int, string, host.Dev) *host.Holder     { return nil }
 
 func TestGateThatCannotTellRefuses(t *testing.T) {
 	blind := errors.New("no procfs")
 	g := WantedGate{Node: noHolders{blind}, Standalone: true}
 	if _, err := g.Enter(context.Background(), Diagnosis{}, Step{Place: Place{Named: true}}); !errors.Is(err, blind) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// housed finds containers that have these superblocks, each by its process.
+type housed struct {
+	*world
+	at map[int]host.Dev
+}
+
+func (h housed) HolderAt(pid int, podUID string, dev host.Dev) *host.Holder {
+	if h.at[pid] != dev {
+		return nil
+	}
+	holder, err := holder(h.t, podUID, dev, os.Getpid())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return holder
+}
+
+func TestWhoProvesThatAPlaceIsWanted(t *testing.T) {
+	container := func(podUID, proof string) Place {
+		p := insideOf(0, formerly, proof)
+		p.PodUID, p.Inside.PodUID = podUID, podUID
+		return p
+	}
+	place := Place{Role: Published, Path: podA, PodUID: "uid-a", Stack: []host.Mount{{Dev: formerly}}}
+	for name, tc := range map[string]struct {
+		step   Step
+		places []Place
+		has    host.Dev         // what a container of pod a has, by its table
+		at     map[int]host.Dev // what it has, by its process
+		want   bool
+	}{
+		"it has what is brought":           {step: Step{Place: place, Source: renewed}, has: renewed, want: true},
+		"it has what is taken away":        {step: Step{Place: place, Source: renewed}, has: formerly, want: true},
+		"it has another one":               {step: Step{Place: place, Source: renewed}, has: host.Dev{Minor: 1}},
+		"nobody runs":                      {step: Step{Place: place, Source: renewed}},
+		"nothing is there":                 {step: Step{Place: Place{PodUID: "uid-a"}, Source: renewed}, has: host.Dev{Minor: 1}},
+		"it has one from before":           {step: Step{Place: place, Source: renewed}, places: []Place{container("uid-a", "proven")}, at: map[int]host.Dev{1000: formerly}, want: true},
+		"it had one from before":           {step: Step{Place: place, Source: renewed}, places: []Place{container("uid-a", "proven")}, at: map[int]host.Dev{1000: renewed}},
+		"one that is not proven":           {step: Step{Place: place, Source: renewed}, places: []Place{container("uid-a", "")}, at: map[int]host.Dev{1000: formerly}},
+		"one of another pod":               {step: Step{Place: place, Source: renewed}, places: []Place{container("uid-b", "proven")}, at: map[int]host.Dev{1000: formerly}},
+		"in the container itself":          {step: Step{Place: container("uid-a", "proven"), Source: renewed}, at: map[int]host.Dev{1000: formerly}, want: true},
+		"in a container that has it new":   {step: Step{Place: container("uid-a", "proven"), Source: renewed}, at: map[int]host.Dev{1000: renewed}},
+		"in a container, another has it":   {step: Step{Place: container("uid-a", "proven"), Source: renewed}, has: formerly},
+		"in a container that was replaced": {step: Step{Place: container("uid-a", "proven"), Source: renewed}, at: map[int]host.Dev{1001: formerly}},
+	} {
+		w := newWorld(t)
+		if !tc.has.Zero() {
+			w.pods["uid-a"] = tc.has
+		}
+		h, err := HolderFor(housed{w, tc.at}, Case{Places: append([]Place{place}, tc.places...)}, tc.step)
+		if err != nil || (h != nil) != tc.want {
+			t.Errorf("%s: %+v, %v", name, h, err)
+		}
+		if h != nil {
+			h.Close()
+		}
+	}
+	if h, err := HolderFor(noHolders{errors.New("no procfs")}, Case{}, Step{Place: place}); h != nil || err == nil {
+		t.Errorf("nobody can tell: %+v, %v", h, err)
+	}
+}
+
+// With --standalone the caller vouches for the volume's containers, too: it is
+// they that have the place.
+func TestWantedGateInAContainer(t *testing.T) {
+	inside := insideOf(0, formerly, "proven")
+	for name, tc := range map[string]struct {
+		standalone, runs bool
+		want             bool
+	}{
+		"it runs":                          {runs: true, want: true},
+		"it has ended":                     {},
+		"nobody can tell, but they vouch":  {standalone: true, want: true},
+		"it runs, and there is no cluster": {standalone: true, runs: true, want: true},
+	} {
+		at := map[int]host.Dev{}
+		if tc.runs {
+			at[inside.Inside.PID] = formerly
+		}
+		g := WantedGate{Node: housed{newWorld(t), at}, Standalone: tc.standalone}
+		p, err := g.Enter(context.Background(), Diagnosis{}, Step{Place: inside, Source: renewed})
+		if (err == nil) != tc.want {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil {
+			if err := p.Still(context.Background()); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			p.Leave(nil)
+		}
 	}
 }
 

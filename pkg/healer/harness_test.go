@@ -2,6 +2,7 @@ package healer
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -85,19 +86,20 @@ func (p *patient) cure(place string) func() error {
 
 // notebook is the memory of all that an engine writes.
 type notebook struct {
-	mu      sync.Mutex
-	records map[key]Record
-	saves   int
-	before  []AuditEntry
-	after   []AuditEntry
-	broken  error           // what writing the audit log gives
-	refuse  error           // what the gate says
-	noWrite error           // what the gate says to a write on a disk
-	wanted  map[string]bool // by pod UID, what the gate says
-	noLook  error           // what the gate says to a look
-	still   error           // what a permit says
-	entered int
-	left    []error
+	mu       sync.Mutex
+	records  map[key]Record
+	saves    int
+	before   []AuditEntry
+	after    []AuditEntry
+	broken   error           // what writing the audit log gives
+	refuse   error           // what the gate says
+	refuseAt string          // the one place that the gate refuses
+	noWrite  error           // what the gate says to a write on a disk
+	wanted   map[string]bool // by pod UID, what the gate says
+	noLook   error           // what the gate says to a look
+	still    error           // what a permit says
+	entered  int
+	left     []error
 }
 
 func (n *notebook) Load(driver, id string) (*Record, error) {
@@ -119,12 +121,18 @@ func (n *notebook) Save(r Record) error {
 	return nil
 }
 
-func (n *notebook) Before(e AuditEntry) error { n.before = append(n.before, e); return n.broken }
-func (n *notebook) After(e AuditEntry) error  { n.after = append(n.after, e); return n.broken }
+func (n *notebook) Before(e ...AuditEntry) error { n.before = append(n.before, e...); return n.broken }
 
-func (n *notebook) Enter(context.Context, Diagnosis, Step) (Permit, error) {
+func (n *notebook) After(e ...AuditEntry) error { n.after = append(n.after, e...); return n.broken }
+
+func (n *notebook) Enter(_ context.Context, _ Diagnosis, s Step) (Permit, error) {
+	n.mu.Lock() // several are asked for at once
+	defer n.mu.Unlock()
 	if n.refuse != nil {
 		return nil, n.refuse
+	}
+	if n.refuseAt == s.Place.Path {
+		return nil, errors.New("nobody wants it")
 	}
 	n.entered++
 	return n, nil

@@ -49,3 +49,33 @@ func (e *Engine) whoHolds(ctx context.Context, r *Report) {
 		r.Holders = append(r.Holders, held[h])
 	}
 }
+
+// whoNeedsRestart adds to a report which processes have files open on a filesystem
+// instance that was replaced: only they can open them anew.
+func (e *Engine) whoNeedsRestart(ctx context.Context, r *Report) {
+	var asked []host.Holdable
+	for _, o := range r.Steps {
+		place, found := r.Before.Case.Place(o.Place)
+		if o.Err != nil || !found || len(place.Stack) == 0 || place.Stack[0].MayBeNode() {
+			continue
+		}
+		now, _ := r.After.Case.working()
+		h := host.Holdable{Superblock: place.Stack[0].Dev}
+		if h.Superblock != now.Dev && !slices.Contains(asked, h) {
+			asked = append(asked, h)
+		}
+	}
+	if len(asked) == 0 {
+		return
+	}
+	held, err := e.cfg.Node.Holders(ctx, asked)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot tell who holds files of what was replaced")
+		return
+	}
+	for _, h := range asked {
+		if who := held[h]; len(who.Processes) > 0 {
+			r.Restart = append(r.Restart, host.Holders{Processes: who.Processes, Cut: who.Cut})
+		}
+	}
+}

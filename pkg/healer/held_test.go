@@ -1,6 +1,7 @@
 package healer
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -54,5 +55,53 @@ func TestWhoHoldsASickDevice(t *testing.T) {
 	r := b.heal(Volume{ID: volID, Path: blockPlace})
 	if got := heldBy(r); !slices.Equal(got, []string{host.Dev{}.String()}) || !slices.Equal(b.held, []host.Holdable{{Device: disk}}) {
 		t.Errorf("asked for %+v, got %q", b.held, got)
+	}
+}
+
+// Files that were open before stay dead: only who opened them can open them anew.
+func TestWhoNeedsARestart(t *testing.T) {
+	was := func(path string, d host.Dev) Place { return on(Published, path, d) }
+	now := Case{Places: []Place{on(Staged, staging, renewed)}, Superblocks: map[host.Dev]host.Superblock{renewed: answered}}
+	node := was("/a", host.Dev{Minor: 5})
+	node.Stack[0].FSType, node.Stack[0].Root = "devtmpfs", "/sdb"
+	for name, tc := range map[string]struct {
+		before []Place
+		steps  []Outcome
+		err    error
+		free   bool
+		asked  []host.Dev
+		want   int
+	}{
+		"replaced":                    {before: []Place{was("/a", formerly)}, steps: []Outcome{{Place: "/a"}}, asked: []host.Dev{formerly}, want: 1},
+		"nobody has anything open":    {before: []Place{was("/a", formerly)}, steps: []Outcome{{Place: "/a"}}, free: true, asked: []host.Dev{formerly}},
+		"nobody can tell":             {before: []Place{was("/a", formerly)}, steps: []Outcome{{Place: "/a"}}, err: errors.New("no procfs"), asked: []host.Dev{formerly}},
+		"no step":                     {before: []Place{was("/a", formerly)}},
+		"the step failed":             {before: []Place{was("/a", formerly)}, steps: []Outcome{{Place: "/a", Err: errors.New("no")}}},
+		"nothing was mounted there":   {before: []Place{on(Published, "/a")}, steps: []Outcome{{Place: "/a"}}},
+		"a place that nobody saw":     {before: []Place{was("/a", formerly)}, steps: []Outcome{{Place: "/b"}}},
+		"the same as now":             {before: []Place{was("/a", renewed)}, steps: []Outcome{{Place: "/a"}}},
+		"a device node":               {before: []Place{node}, steps: []Outcome{{Place: "/a"}}},
+		"one instance at two places":  {before: []Place{was("/a", formerly), was("/b", formerly)}, steps: []Outcome{{Place: "/a"}, {Place: "/b"}}, asked: []host.Dev{formerly}, want: 1},
+		"two instances at two places": {before: []Place{was("/a", formerly), was("/b", dev(51))}, steps: []Outcome{{Place: "/a"}, {Place: "/b"}}, asked: []host.Dev{formerly, dev(51)}, want: 2},
+		"one of two steps failed":     {before: []Place{was("/a", formerly), was("/b", dev(51))}, steps: []Outcome{{Place: "/a", Err: errors.New("no")}, {Place: "/b"}}, asked: []host.Dev{dev(51)}, want: 1},
+	} {
+		b := newBench(t)
+		if b.heldErr = tc.err; !tc.free {
+			b.processes = []host.HeldBy{{PID: 7, Command: "db"}}
+		}
+		r := Report{Before: Diagnosis{Case: Case{Places: tc.before}}, After: Diagnosis{Case: now}, Steps: tc.steps}
+		b.engine.whoNeedsRestart(context.Background(), &r)
+		var asked []host.Dev
+		for _, h := range b.held {
+			asked = append(asked, h.Superblock)
+		}
+		if len(r.Restart) != tc.want || !slices.Equal(asked, tc.asked) {
+			t.Errorf("%s: asked for %v, told %+v", name, asked, r.Restart)
+		}
+		for _, h := range r.Restart {
+			if len(h.Processes) != 1 || len(h.Mounts) != 0 {
+				t.Errorf("%s: %+v", name, h)
+			}
+		}
 	}
 }

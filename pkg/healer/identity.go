@@ -56,8 +56,13 @@ func SameDisk(c Case, sb host.Superblock) bool {
 // volume where the staged place is.
 func namedByKubelet(c Case) bool {
 	staged, found := c.Staged()
-	d := staged.Look.VolData
-	return found && d != nil && d.VolumeHandle == c.Volume.ID && d.DriverName == c.Driver
+	return found && named(c, staged)
+}
+
+// named is true when kubelet's file for a place names this volume.
+func named(c Case, p Place) bool {
+	d := p.Look.VolData
+	return d != nil && d.VolumeHandle == c.Volume.ID && d.DriverName == c.Driver
 }
 
 // Differs compares the identity of a record with that of a device now. A part
@@ -98,24 +103,39 @@ func sameDevice(recorded host.Identity, sb host.Superblock) error {
 // very mount of the record, or kubelet's files name this volume for the place
 // and the source says the same as ever.
 func proveWithoutDevice(c Case, dev host.Dev, sb host.Superblock) error {
-	staged, found := c.Staged()
-	top, mounted := staged.Top()
-	if !found || !mounted || top.Dev != dev {
+	place, found := ownPlace(c, dev)
+	if !found {
 		return errors.New("without a device only the staged mount can prove identity, and it is another filesystem")
 	}
-	want := c.Record.Staged()
+	top, _ := place.Top()
+	want := c.Record.Place(place.Path)
 	if want != nil && c.Record.BootID == c.BootID && want.MountID != 0 && want.MountID == top.ID {
 		return nil
 	}
+	// A daemon calls what it serves as it likes; kubelet's own path for the volume
+	// says whose it is.
+	atKubelets := IsFUSE(sb.FSType) && (place.Layout.Kind == host.LayoutStaging || place.Layout.Kind == host.LayoutPod)
 	switch {
 	case sb.FSType != c.Record.FSType || sb.Source != c.Record.Source:
 		return errors.New("type or source differs from the record")
-	case generic(sb):
+	case generic(sb) && !atKubelets:
 		return errors.New("it was mounted anew, and its source names nothing that could identify it")
-	case !namedByKubelet(c):
+	case !named(c, place):
 		return errors.New("it was mounted anew, and no vol_data.json of kubelet names this volume there")
 	}
 	return nil
+}
+
+// ownPlace gives the place that says what a filesystem is: the staged one, or a
+// published one of a volume of which nothing is staged.
+func ownPlace(c Case, dev host.Dev) (Place, bool) {
+	for _, p := range c.Places {
+		top, mounted := p.Top()
+		if mounted && top.Dev == dev && (p.Role == Staged || p.Role == Published && c.Record.Staged() == nil) {
+			return p, true
+		}
+	}
+	return Place{}, false
 }
 
 // generic is true for sources that every mount of a type shares.

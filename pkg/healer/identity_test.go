@@ -113,22 +113,48 @@ func TestProveIdentityWithoutADevice(t *testing.T) {
 		change func(*Case, *host.Superblock)
 		want   string
 	}{
-		"the very mount":         {func(*Case, *host.Superblock) {}, ""},
-		"no staged mount":        {func(c *Case, _ *host.Superblock) { c.Places = nil }, "only the staged mount"},
-		"an empty staged place":  {func(c *Case, _ *host.Superblock) { c.Places[0].Stack = nil }, "only the staged mount"},
-		"another filesystem":     {func(c *Case, _ *host.Superblock) { c.Places[0].Stack[0].Dev.Minor++ }, "only the staged mount"},
-		"anew, named by kubelet": {func(c *Case, _ *host.Superblock) { anew(c) }, ""},
-		"another boot":           {func(c *Case, _ *host.Superblock) { c.BootID = "boot-2" }, ""},
-		"no mount id":            {func(c *Case, _ *host.Superblock) { c.Record.Places[0].MountID = 0; c.Places[0].Stack[0].ID = 0 }, ""},
-		"anew, another type":     {func(c *Case, sb *host.Superblock) { anew(c); sb.FSType = "nfs" }, "type or source"},
-		"anew, another source":   {func(c *Case, sb *host.Superblock) { anew(c); sb.Source = "srv:/b" }, "type or source"},
-		"anew, no vol_data.json": {func(c *Case, _ *host.Superblock) { anew(c); c.Places[0].Look.VolData = nil }, "no vol_data.json"},
-		"anew, another handle":   {func(c *Case, _ *host.Superblock) { anew(c); c.Volume.ID = "other" }, "no vol_data.json"},
-		"anew, another driver":   {func(c *Case, _ *host.Superblock) { anew(c); c.Driver = "other" }, "no vol_data.json"},
-		"anew, tmpfs":            {func(c *Case, sb *host.Superblock) { anew(c); source(c, sb, "tmpfs", "data") }, "names nothing"},
-		"anew, no source":        {func(c *Case, sb *host.Superblock) { anew(c); source(c, sb, "fuse.x", "") }, "names nothing"},
-		"anew, source none":      {func(c *Case, sb *host.Superblock) { anew(c); source(c, sb, "fuse.x", "none") }, "names nothing"},
-		"anew, source the type":  {func(c *Case, sb *host.Superblock) { anew(c); source(c, sb, "fuse.x", "fuse.x") }, "names nothing"},
+		"the very mount":                       {func(*Case, *host.Superblock) {}, ""},
+		"no staged mount":                      {func(c *Case, _ *host.Superblock) { c.Places = nil }, "only the staged mount"},
+		"an empty staged place":                {func(c *Case, _ *host.Superblock) { c.Places[0].Stack = nil }, "only the staged mount"},
+		"another filesystem":                   {func(c *Case, _ *host.Superblock) { c.Places[0].Stack[0].Dev.Minor++ }, "only the staged mount"},
+		"anew, named by kubelet":               {func(c *Case, _ *host.Superblock) { anew(c) }, ""},
+		"another boot":                         {func(c *Case, _ *host.Superblock) { c.BootID = "boot-2" }, ""},
+		"no mount id":                          {func(c *Case, _ *host.Superblock) { c.Record.Places[0].MountID = 0; c.Places[0].Stack[0].ID = 0 }, ""},
+		"anew, another type":                   {func(c *Case, sb *host.Superblock) { anew(c); sb.FSType = "nfs" }, "type or source"},
+		"anew, another source":                 {func(c *Case, sb *host.Superblock) { anew(c); sb.Source = "srv:/b" }, "type or source"},
+		"anew, no vol_data.json":               {func(c *Case, _ *host.Superblock) { anew(c); c.Places[0].Look.VolData = nil }, "no vol_data.json"},
+		"anew, another handle":                 {func(c *Case, _ *host.Superblock) { anew(c); c.Volume.ID = "other" }, "no vol_data.json"},
+		"anew, another driver":                 {func(c *Case, _ *host.Superblock) { anew(c); c.Driver = "other" }, "no vol_data.json"},
+		"anew, tmpfs":                          {func(c *Case, sb *host.Superblock) { anew(c); source(c, sb, "tmpfs", "data") }, "names nothing"},
+		"anew, no source":                      {func(c *Case, sb *host.Superblock) { anew(c); source(c, sb, "fuse.x", "") }, "names nothing"},
+		"anew, source none":                    {func(c *Case, sb *host.Superblock) { anew(c); source(c, sb, "fuse.x", "none") }, "names nothing"},
+		"anew, FUSE at kubelet's staging path": {func(c *Case, sb *host.Superblock) { anew(c); source(c, sb, "fuse.x", ""); at(c, host.LayoutStaging) }, ""},
+		"anew, FUSE at kubelet's pod path":     {func(c *Case, sb *host.Superblock) { anew(c); source(c, sb, "fuse.x", "fuse.x"); at(c, host.LayoutPod) }, ""},
+		"anew, FUSE at kubelet's path, other": {func(c *Case, sb *host.Superblock) {
+			anew(c)
+			at(c, host.LayoutPod)
+			source(c, sb, "fuse.x", "none")
+			sb.Source = ""
+		}, "type or source"},
+		"anew, FUSE at kubelet's path, no file": {func(c *Case, sb *host.Superblock) {
+			anew(c)
+			at(c, host.LayoutStaging)
+			source(c, sb, "fuse.x", "")
+			c.Places[0].Look.VolData = nil
+		}, "no vol_data.json"},
+		"anew, FUSE at a subPath": {func(c *Case, sb *host.Superblock) { anew(c); source(c, sb, "fuse.x", ""); at(c, host.LayoutSubpath) }, "names nothing"},
+		"anew, tmpfs at kubelet's path": {func(c *Case, sb *host.Superblock) {
+			anew(c)
+			source(c, sb, "tmpfs", "tmpfs")
+			at(c, host.LayoutStaging)
+		}, "names nothing"},
+		"published, nothing staged in the record": {func(c *Case, _ *host.Superblock) { c.Places[0].Role, c.Record.Places[0].Role = Published, Published }, ""},
+		"published, and staged in the record":     {func(c *Case, _ *host.Superblock) { c.Places[0].Role = Published }, "only the staged mount"},
+		"in a container":                          {func(c *Case, _ *host.Superblock) { c.Places[0].Role, c.Record.Places[0].Role = Container, Container }, "only the staged mount"},
+		"staged, not the first place": {func(c *Case, _ *host.Superblock) {
+			c.Places = append([]Place{{Role: Published, Path: podA, Stack: []host.Mount{{ID: 9, Dev: dev}}}}, c.Places...)
+		}, ""},
+		"anew, source the type": {func(c *Case, sb *host.Superblock) { anew(c); source(c, sb, "fuse.x", "fuse.x") }, "names nothing"},
 	} {
 		c := Case{
 			Volume: Volume{ID: volID}, Driver: driver, BootID: "boot-1",
@@ -144,6 +170,9 @@ func TestProveIdentityWithoutADevice(t *testing.T) {
 		expectProof(t, name, proveIdentity(c, dev), tc.want)
 	}
 }
+
+// at puts the place where kubelet keeps such ones.
+func at(c *Case, k host.LayoutKind) { c.Places[0].Layout.Kind = k }
 
 // source gives record and filesystem the same type and source.
 func source(c *Case, sb *host.Superblock, fsType, source string) {

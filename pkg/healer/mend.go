@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -40,6 +41,7 @@ func (e *Engine) heal(ctx context.Context, v Volume, t *ticket) (Report, error) 
 			report.Before = d
 		}
 		if d.Healthy() {
+			e.whoNeedsRestart(ctx, &report)
 			return report, t.alone(func() { e.remember(ctx, c) })
 		}
 		noteRefused(d, refused)
@@ -47,20 +49,22 @@ func (e *Engine) heal(ctx context.Context, v Volume, t *ticket) (Report, error) 
 		if !found || halted {
 			break
 		}
-		tried[step.key()] = true
-		permit, err := e.admit(ctx, d, step, t)
-		if KindOf(err) == KindBusy {
+		admitted, err := e.admitAll(ctx, d, d.with(step, tried), t, func(s Step, err error) {
+			tried[s.key()] = true
+			if err != nil {
+				refused[s.key()] = Refusal{Step: s.Name, Place: s.Place.Path, Why: err.Error()}
+			}
+		})
+		if err != nil {
 			return report, err
 		}
-		if err != nil {
-			refused[step.key()] = Refusal{Step: step.Name, Place: step.Place.Path, Why: err.Error()}
-			continue
+		for _, o := range e.run(ctx, c, admitted) {
+			report.Steps = append(report.Steps, o)
+			halted = halted || len(stillRunning(o.Err)) > 0
 		}
-		o := e.run(ctx, c, step, permit)
-		report.Steps = append(report.Steps, o)
-		halted = halted || len(stillRunning(o.Err)) > 0
 	}
 	report.Refused = inOrder(refused, report.Steps)
+	e.whoNeedsRestart(ctx, &report)
 	if !t.looks { // it costs a walk through all processes
 		e.whoHolds(ctx, &report)
 	}
@@ -129,31 +133,117 @@ func (e *Engine) identified(c Case, dev host.Dev) Case {
 	return c
 }
 
-// run runs one step between two lines of the audit log. Without the first line
-// nothing is changed.
-func (e *Engine) run(ctx context.Context, c Case, s Step, permit Permit) (o Outcome) {
-	start := time.Now()
-	o = Outcome{Step: s.Name, Place: s.Place.Path}
-	defer func() { o.Elapsed = time.Since(start) }()
-	entry := AuditEntry{Driver: c.Driver, VolumeID: c.Volume.ID, Step: s.Name, Place: s.Place.Path, Source: s.Source.String()}
-	if err := e.cfg.Audit.Before(entry); err != nil {
-		permit.Leave(err)
-		o.Err = fmt.Errorf("nothing done, because the audit log cannot be written: %w", err)
-		return o
+// with gives a step and, if it can run at several places at once, all others of
+// its name that are needed and may run.
+func (d Diagnosis) with(s Step, tried map[string]bool) []Step {
+	all := []Step{s}
+	if s.Together == nil {
+		return all
 	}
-	o.Err = errors.New("the step ended in a panic") // until it returns
-	defer func() {
-		permit.Leave(o.Err)
-		entry.Outcome = "done"
-		if o.Err != nil {
-			entry.Outcome = Classify(s.Name, "", o.Err).String() + ": " + o.Err.Error()
+	for _, o := range d.Steps {
+		if o.Name == s.Name && o.key() != s.key() && o.Refused == "" && !tried[o.key()] && d.needs(o) {
+			all = append(all, o)
 		}
-		if err := e.cfg.Audit.After(entry); err != nil {
-			klog.FromContext(ctx).Error(err, "Cannot write the audit log after an operation", "step", s.Name)
+	}
+	return all
+}
+
+// admitAtOnce bounds the steps about which the gate is asked side by side: those
+// who ask the cluster the same share one answer.
+const admitAtOnce = 16
+
+// admitAll asks for leave for each step, and tells what became of each. Its error
+// is a busy one.
+func (e *Engine) admitAll(ctx context.Context, d Diagnosis, steps []Step, t *ticket, tell func(Step, error)) ([]admission, error) {
+	permits, errs := make([]Permit, len(steps)), make([]error, len(steps))
+	room := make(chan struct{}, admitAtOnce)
+	var wg sync.WaitGroup
+	for i, s := range steps {
+		room <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-room }()
+			permits[i], errs[i] = e.admit(ctx, d, s, t)
+		})
+	}
+	wg.Wait()
+	var admitted []admission
+	var busy error
+	for i, s := range steps {
+		tell(s, errs[i])
+		switch {
+		case KindOf(errs[i]) == KindBusy:
+			busy = errs[i]
+		case errs[i] == nil:
+			admitted = append(admitted, admission{s, permits[i]})
+		}
+	}
+	if busy != nil {
+		leaveAll(admitted, busy)
+		return nil, busy
+	}
+	return admitted, nil
+}
+
+// admission is a step that may run, with the leave to do so.
+type admission struct {
+	step   Step
+	permit Permit
+}
+
+func leaveAll(admitted []admission, err error) {
+	for _, a := range admitted {
+		a.permit.Leave(err)
+	}
+}
+
+// run runs one step, at one place or at several at once, between two lines of the
+// audit log for each. Where the first cannot be written nothing is changed.
+func (e *Engine) run(ctx context.Context, c Case, admitted []admission) []Outcome {
+	if len(admitted) == 0 {
+		return nil
+	}
+	start := time.Now()
+	outcomes, entries := make([]Outcome, len(admitted)), make([]AuditEntry, len(admitted))
+	for i, a := range admitted {
+		outcomes[i] = Outcome{Step: a.step.Name, Place: a.step.Place.Path, Err: errors.New("the step ended in a panic")} // until it returns
+		entries[i] = AuditEntry{Driver: c.Driver, VolumeID: c.Volume.ID, Step: a.step.Name, Place: a.step.Place.String(), Source: a.step.Source.String()}
+	}
+	if err := e.cfg.Audit.Before(entries...); err != nil {
+		leaveAll(admitted, err)
+		for i := range outcomes {
+			outcomes[i].Err = fmt.Errorf("nothing done, because the audit log cannot be written: %w", err)
+		}
+		return outcomes
+	}
+	defer func() {
+		for i, o := range outcomes {
+			admitted[i].permit.Leave(o.Err)
+			outcomes[i].Elapsed = time.Since(start)
+			if entries[i].Outcome = "done"; o.Err != nil {
+				entries[i].Outcome = Classify(o.Step, "", o.Err).String() + ": " + o.Err.Error()
+			}
+		}
+		if err := e.cfg.Audit.After(entries...); err != nil {
+			klog.FromContext(ctx).Error(err, "Cannot write the audit log after an operation", "step", outcomes[0].Step)
 		}
 	}()
-	o.Err = explainStep(s, s.Run(ctx, permit.Still))
-	return o
+	for i, err := range e.act(ctx, c, admitted) {
+		outcomes[i].Err = explainStep(admitted[i].step, err)
+	}
+	return outcomes
+}
+
+func (e *Engine) act(ctx context.Context, c Case, admitted []admission) []error {
+	var steps []Step
+	var still []func(context.Context) error
+	for _, a := range admitted {
+		steps, still = append(steps, a.step), append(still, a.permit.Still)
+		e.noteFormer(ctx, c, a.step)
+	}
+	if together := steps[0].Together; together != nil {
+		return together(ctx, steps, still)
+	}
+	return []error{steps[0].Run(ctx, still[0])}
 }
 
 // diagnose asks every provider. One provider's error hides no other's finding.

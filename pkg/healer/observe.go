@@ -131,6 +131,9 @@ func (o *observation) run(ctx context.Context, t *ticket) error {
 	if o.moved {
 		return errMoved
 	}
+	if err := o.containers(ctx); err != nil {
+		return err
+	}
 	return o.doubt(ctx)
 }
 
@@ -312,6 +315,7 @@ func (o *observation) take(g *group) {
 		}
 	}
 	if g.probe != nil {
+		o.c.Newest = max(o.c.Newest, g.sight.Newest)
 		sb := o.superblock(*g.probe, g.sight)
 		o.c.Superblocks[sb.Dev] = sb
 	}

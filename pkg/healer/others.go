@@ -20,6 +20,9 @@ func (o *observation) others(ctx context.Context) error {
 	for _, p := range siblings {
 		o.add(Published, p, false)
 	}
+	for _, p := range o.subpaths() {
+		o.add(Published, p, false)
+	}
 	var sleeping []PlaceRecord
 	if o.c.Record != nil {
 		for _, r := range o.c.Record.Places {
@@ -84,6 +87,40 @@ func (o *observation) siblings() []string {
 	return found
 }
 
+// subpaths finds the mounts at kubelet's subPath directories, of the pods that
+// have the volume, that are of a superblock which is no longer the volume's. What
+// shares its superblock with the other places needs no look of its own.
+func (o *observation) subpaths() []string {
+	pv := o.c.Places[0].Layout.PV
+	if pv == "" {
+		return nil
+	}
+	var mounts []host.Mount
+	for _, dev := range o.c.formerSuperblocks() {
+		mounts = append(mounts, o.table.Of(dev)...)
+	}
+	if o.firstLook() {
+		mounts = o.table.Mounts() // one may be from before there was a record
+	}
+	var found []string
+	for _, m := range mounts {
+		if !strings.Contains(m.Path, "/volume-subpaths/"+pv+"/") {
+			continue // most are not worth a closer look
+		}
+		if l := o.node.Kubelet().Layout(m.Path); l.Kind == host.LayoutSubpath && l.PV == pv && !slices.Contains(found, m.Path) {
+			found = append(found, m.Path)
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// firstLook is true until the containers of a FUSE volume were looked into since
+// the server started.
+func (o *observation) firstLook() bool {
+	return IsFUSE(o.c.Superblocks[o.c.Places[0].Dev()].FSType) && o.engine.looked.first(volumeKey(o.c.Driver, o.c.Volume.ID))
+}
+
 // sift keeps, of the places added without having been named, those that are
 // this volume's and in use.
 func (o *observation) sift(from int, sleeping []PlaceRecord) error {
@@ -123,6 +160,12 @@ func (o *observation) sift(from int, sleeping []PlaceRecord) error {
 // volume of another pod may share the directory name.
 func (o *observation) ours(p Place) bool {
 	d := p.Look.VolData
+	if p.Layout.Kind == host.LayoutSubpath {
+		// Kubelet's file lies beside what is published to the same pod.
+		return slices.ContainsFunc(o.c.Places, func(of Place) bool {
+			return of.Layout.Kind == host.LayoutPod && of.Layout.PV == p.Layout.PV && of.PodUID == p.PodUID && o.ours(of)
+		})
+	}
 	if p.Layout.Kind == host.LayoutOther {
 		// No file of kubelet's names it: it is ours as long as it is as recorded.
 		r, top := o.c.Record.Place(p.Path), host.Mount{}

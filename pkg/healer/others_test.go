@@ -57,6 +57,51 @@ func TestNamesThatOnlyStartAlike(t *testing.T) {
 	expectPlaces(t, b, podA, staging)
 }
 
+// What shares its superblock with the other places needs no look of its own.
+func TestSubPathsOfAFormerInstanceAreFound(t *testing.T) {
+	const sub = "/k/pods/uid-a/volume-subpaths/pv1/app/0"
+	for name, tc := range map[string]struct {
+		path  string
+		dev   host.Dev
+		anew  bool // the server
+		spoil func(*bench)
+		found bool
+	}{
+		"the former one":                 {path: sub, dev: formerly, found: true},
+		"as on the host":                 {path: sub, dev: renewed},
+		"one that nobody knows":          {path: sub, dev: host.Dev{Minor: 70}},
+		"after a start, nobody knows it": {path: sub, dev: host.Dev{Minor: 70}, anew: true, found: true},
+		"of another volume":              {path: "/k/pods/uid-a/volume-subpaths/pv2/app/0", dev: formerly},
+		"of a name that starts alike":    {path: "/k/pods/uid-a/volume-subpaths/pv10/app/0", dev: formerly},
+		"of a pod that has it not":       {path: "/k/pods/uid-z/volume-subpaths/pv1/app/0", dev: formerly},
+		"no such path of kubelet's":      {path: "/k/pods/uid-a/volume-subpaths/pv1/app", dev: formerly},
+		"the pod's is another volume's": {path: "/k/pods/uid-b/volume-subpaths/pv1/app/0", dev: formerly, spoil: func(b *bench) {
+			b.mount(podB, renewed)
+			b.files[podB] = directory("other")
+		}},
+		"a sibling pod's": {path: "/k/pods/uid-b/volume-subpaths/pv1/app/0", dev: formerly, found: true, spoil: func(b *bench) {
+			b.publish(podB)
+			b.change(podB, func(m *host.Mount) { m.Dev = renewed })
+		}},
+	} {
+		b := newFUSEBench(t)
+		b.renew()
+		if tc.anew {
+			b.engine.looked = looked{}
+		}
+		b.mount(tc.path, tc.dev)
+		b.files[tc.path] = directory("")
+		if tc.spoil != nil {
+			tc.spoil(b)
+		}
+		b.heal(volume)
+		p, found := b.last().Place(tc.path)
+		if found != tc.found || found && (p.Role != Published || p.Named || p.PodUID == "" || len(p.Stack) != 1) {
+			t.Errorf("%s: %v, %+v", name, found, p)
+		}
+	}
+}
+
 // A recorded place that lost its mount, by what is known of its pod.
 func TestRecordedPlaceThatIsEmpty(t *testing.T) {
 	for name, tc := range map[string]struct {

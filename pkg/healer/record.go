@@ -31,13 +31,61 @@ type Record struct {
 	FilesystemErrors uint64        `json:"filesystemErrors,omitempty"`
 	Places           []PlaceRecord `json:"places"`
 	LastHealthy      time.Time     `json:"lastHealthy"`
+	// Newest is a unique mount id that was the highest in the kernel when this was
+	// seen: what has a lower one and a recorded device was a mount of the volume.
+	Newest uint64 `json:"newest,omitempty"`
+	// Former are superblocks that the volume had and that containers may still
+	// have mounted.
+	Former []FormerSuperblock `json:"former,omitempty"`
+}
+
+// FormerSuperblock is a filesystem instance that the volume had earlier in this
+// boot. Its device number alone proves nothing: the kernel gives it to another
+// filesystem when the last mount is gone.
+type FormerSuperblock struct {
+	Dev    host.Dev `json:"dev"`
+	BootID string   `json:"bootID"`
+	// Mounts are those in containers that were seen while it was proven to be the
+	// volume's: as long as one of them is there, so is the superblock.
+	Mounts []FormerMount `json:"mounts,omitempty"`
+	// Newest is the highest mount id of a time at which it was the volume's: what has
+	// a lower one was its mount.
+	Newest uint64 `json:"newest,omitempty"`
+	// Since is when the volume got another one.
+	Since time.Time `json:"since"`
 }
 
 // same is true when both say the same but for the time.
 func (r Record) same(o Record) bool {
 	return r.Version == o.Version && r.Driver == o.Driver && r.VolumeID == o.VolumeID && r.BootID == o.BootID &&
 		r.FSType == o.FSType && r.Source == o.Source && r.Identity == o.Identity && r.DiskSeq == o.DiskSeq &&
-		r.FilesystemErrors == o.FilesystemErrors && slices.Equal(r.Places, o.Places)
+		r.FilesystemErrors == o.FilesystemErrors && slices.Equal(r.Places, o.Places) &&
+		slices.EqualFunc(r.Former, o.Former, func(a, b FormerSuperblock) bool {
+			return a.Dev == b.Dev && slices.Equal(a.Mounts, b.Mounts)
+		})
+}
+
+// FormerMount is a mount of a former superblock in a container.
+type FormerMount struct {
+	// ID is the kernel's unique mount id.
+	ID uint64 `json:"id"`
+	// Namespace is the inode number of the mount namespace, Path the mount point in
+	// it.
+	Namespace uint64    `json:"namespace"`
+	Path      string    `json:"path"`
+	Attr      host.Attr `json:"attributes"`
+	// Propagation is what it shared: a slave of the host's mount is none any more
+	// when that is gone.
+	Propagation host.Propagation `json:"propagation"`
+}
+
+// Mount finds a mount that was seen.
+func (f FormerSuperblock) Mount(id uint64) (FormerMount, bool) {
+	at := slices.IndexFunc(f.Mounts, func(m FormerMount) bool { return m.ID == id })
+	if id == 0 || at < 0 {
+		return FormerMount{}, false
+	}
+	return f.Mounts[at], true
 }
 
 // PlaceRecord is one place of a healthy volume.

@@ -7,27 +7,40 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // recordInterval is how often an unchanged record is written anyway, so that
 // its time of last health means something.
 const recordInterval = time.Hour
 
+// recordIntervalFUSE is shorter: what is mounted in a container is proven to be the
+// volume's if it was there when the record was written.
+const recordIntervalFUSE = 5 * time.Minute
+
 // remember saves what the healthy volume looks like, if that changed.
 func (e *Engine) remember(ctx context.Context, c Case) {
 	if !identifiable(c) {
 		return // it would replace what identifies the volume by nothing
 	}
-	now := newRecord(c)
-	if old := c.Record; old != nil && time.Since(old.LastHealthy) < recordInterval && time.Since(old.LastHealthy) >= 0 {
+	volume, now := volumeKey(c.Driver, c.Volume.ID), newRecord(c)
+	interval := recordInterval
+	if IsFUSE(now.FSType) {
+		interval = recordIntervalFUSE
+	}
+	if old := c.Record; old != nil && time.Since(old.LastHealthy) < interval && time.Since(old.LastHealthy) >= 0 {
 		if now.same(*old) {
+			e.looked.healthy(volume, c.Newest)
 			return
 		}
 	}
 	if err := e.cfg.Records.Save(now); err != nil {
 		// The volume is healthy all the same; only a later heal will miss it.
 		klog.FromContext(ctx).Error(err, "Cannot save the record of a healthy volume", "driver", c.Driver)
+		return
 	}
+	e.looked.healthy(volume, c.Newest)
 }
 
 // identifiable is false when a device that is there told nothing of itself this
@@ -49,6 +62,7 @@ func newRecord(c Case) Record {
 		VolumeID:    c.Volume.ID,
 		BootID:      c.BootID,
 		LastHealthy: time.Now().UTC().Truncate(time.Second),
+		Newest:      c.Newest,
 	}
 	// The staged superblock is the volume's own; what is published may be
 	// something a driver made of it.
@@ -69,7 +83,7 @@ func newRecord(c Case) Record {
 				r.FilesystemErrors = c.Record.FilesystemErrors // nobody tells now
 			}
 		}
-		if top.Path != p.Path {
+		if top.Path != p.Path || p.Role == Container || p.Layout.Kind == host.LayoutSubpath {
 			continue // a directory inside the staged mount is no place of its own
 		}
 		r.Places = append(r.Places, PlaceRecord{
@@ -86,5 +100,6 @@ func newRecord(c Case) Record {
 	r.Places = append(r.Places, c.Dormant...)
 	// Whichever place the caller named, the record is the same.
 	slices.SortFunc(r.Places, func(a, b PlaceRecord) int { return cmp.Compare(a.Path, b.Path) })
+	r.Former = keepFormer(c, r)
 	return r
 }

@@ -18,6 +18,7 @@ func TestRecordOfAHealthyVolume(t *testing.T) {
 	}
 	got.LastHealthy = time.Time{}
 	want := Record{
+		Newest:  102,
 		Version: RecordVersion, Driver: driver, VolumeID: volID, BootID: "boot-1", FSType: "ext4", Source: "/dev/sdb", DiskSeq: 5,
 		Identity: host.Identity{FilesystemUUID: "uuid-1", Serial: "serial-1", WWID: "wwid-1", Size: 1 << 30},
 		Places: []PlaceRecord{
@@ -58,6 +59,35 @@ func TestRecordIsWrittenOnChangeAndHourly(t *testing.T) {
 		if b.notes.saves != tc.saves {
 			t.Errorf("%s: %d saves, want %d", name, b.notes.saves, tc.saves)
 		}
+	}
+}
+
+// What a container has is proven by the time at which the record was true: for FUSE
+// that has to be on the disk soon, and in memory at once.
+func TestRecordOfFUSEIsKeptYoung(t *testing.T) {
+	for name, tc := range map[string]struct {
+		age   time.Duration
+		saves int
+	}{"young": {4 * time.Minute, 1}, "old": {recordIntervalFUSE, 2}} {
+		b := newFUSEBench(t)
+		k := volumeKey(driver, volID)
+		age(b, k, tc.age)
+		b.mounts = append(b.mounts, host.Mount{ID: 20000, OldID: 20000, OldParent: 1, Path: "/later", Root: "/", Dev: host.Dev{Minor: 34}})
+		b.healthy()
+		r := b.notes.records[k]
+		if b.notes.saves != tc.saves || b.engine.looked.newestOf(k, &r) != 20000 || (r.Newest == 20000) != (tc.saves == 2) {
+			t.Errorf("%s: %d saves, %d in the record, %d known", name, b.notes.saves, r.Newest, b.engine.looked.newestOf(k, &r))
+		}
+	}
+}
+
+// A record that could not be written is not known to be true.
+func TestUnwrittenRecordProvesNothing(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.Records = unwritable{c.Records} })
+	b.serve(formerly)
+	b.healthy()
+	if n := b.engine.looked.newestOf(volumeKey(driver, volID), &Record{}); n != 0 {
+		t.Errorf("%d", n)
 	}
 }
 
@@ -134,8 +164,8 @@ func TestSameKnowsEveryField(t *testing.T) {
 	typ := reflect.TypeFor[Record]()
 	for i := range typ.NumField() {
 		name := typ.Field(i).Name
-		if name == "LastHealthy" {
-			continue
+		if name == "LastHealthy" || name == "Newest" {
+			continue // of when, not of what
 		}
 		changed := Record{Places: []PlaceRecord{{}}}
 		field := reflect.ValueOf(&changed).Elem().Field(i)
@@ -149,7 +179,7 @@ func TestSameKnowsEveryField(t *testing.T) {
 		case reflect.Struct:
 			field.Field(0).SetString("x")
 		case reflect.Slice:
-			field.SetLen(0)
+			field.Set(reflect.MakeSlice(field.Type(), 2, 2))
 		default:
 			t.Fatalf("%s is of a kind that this test does not know", name)
 		}

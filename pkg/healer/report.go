@@ -34,6 +34,9 @@ type Report struct {
 	Refused []Refusal
 	// Holders says of each superblock that is still sick who holds it.
 	Holders []host.Holders
+	// Restart says who still holds files of a filesystem instance that was replaced:
+	// those files stay dead.
+	Restart []host.Holders
 	// Elapsed is the time from the first observation to the last.
 	Elapsed time.Duration
 }

@@ -17,25 +17,33 @@ import (
 
 // world is a host in memory: mounts, files, devices and running pods.
 type world struct {
-	mu       sync.Mutex
-	t        *testing.T
-	mounts   []host.Mount
-	files    map[string]host.PathLook
-	answers  map[host.Dev]host.Sight
-	devices  map[host.Dev]host.BlockDevice
-	pods     map[string]host.Dev // what a running container of the pod has mounted
-	looks    int
-	writes   []string // where a write was tried
-	wrote    host.Write
-	writeErr error
-	held     []host.Holdable // whose holders were asked for
-	heldErr  error
-	errors   *host.FilesystemErrors
-	btrfs    *host.BtrfsErrors
-	stale    []host.Mount               // what Topology still shows; nil: what is there
-	anew     map[host.Dev]host.Identity // what is read anew, where it differs
-	onMounts func()                     // runs before each reading of the table, with the lock held
-	onLook   func(host.Question) error  // runs before each look, without it
+	mu         sync.Mutex
+	t          *testing.T
+	mounts     []host.Mount
+	files      map[string]host.PathLook
+	answers    map[host.Dev]host.Sight
+	devices    map[host.Dev]host.BlockDevice
+	pods       map[string]host.Dev // what a running container of the pod has mounted
+	looks      int
+	writes     []string // where a write was tried
+	wrote      host.Write
+	writeErr   error
+	held       []host.Holdable // whose holders were asked for
+	heldErr    error
+	errors     *host.FilesystemErrors
+	btrfs      *host.BtrfsErrors
+	stale      []host.Mount               // what Topology still shows; nil: what is there
+	anew       map[host.Dev]host.Identity // what is read anew, where it differs
+	containers []host.ContainerMount
+	inside     map[string]host.InsideSight // by path; the zero value answers
+	insideErr  error                       // what a look inside gives
+	sandboxes  []host.Sandbox
+	walks      [][]string // whose containers were looked for
+	walkErr    error
+	unseen     int                       // namespaces that cannot be looked at
+	processes  []host.HeldBy             // who has files open, of anything
+	onMounts   func()                    // runs before each reading of the table, with the lock held
+	onLook     func(host.Question) error // runs before each look, without it
 }
 
 // newWorld has one ext4 volume, staged and published to pod a.
@@ -144,6 +152,11 @@ func (w *world) Look(_ context.Context, q host.Question) (host.Sight, error) {
 			s.Kind, s.Rdev = l.Kind, l.Rdev
 		}
 	}
+	if q.Probe != nil {
+		for _, m := range w.mounts {
+			s.Newest = max(s.Newest, m.ID)
+		}
+	}
 	s.Paths = map[string]host.PathLook{}
 	for _, p := range q.Paths {
 		l, known := w.files[p.Path]
@@ -170,7 +183,7 @@ func (w *world) Holders(_ context.Context, asked []host.Holdable) (map[host.Hold
 	held := map[host.Holdable]host.Holders{}
 	w.held = append(w.held, asked...)
 	for _, h := range asked {
-		held[h] = host.Holders{Mounts: []host.HeldMount{{Path: h.Superblock.String()}}}
+		held[h] = host.Holders{Mounts: []host.HeldMount{{Path: h.Superblock.String()}}, Processes: w.processes}
 	}
 	return held, w.heldErr
 }
@@ -197,6 +210,35 @@ func (w *world) Holder(podUID string, dev host.Dev) (*host.Holder, error) {
 		return nil, nil //nolint:nilnil // as documented
 	}
 	return holder(w.t, podUID, dev, os.Getpid())
+}
+
+func (w *world) HolderAt(_ int, podUID string, dev host.Dev) *host.Holder {
+	h, _ := w.Holder(podUID, dev)
+	return h
+}
+
+func (w *world) InContainers(pods []string, match func(host.Mount) bool) (host.Containers, error) {
+	found := host.Containers{Unseen: w.unseen}
+	for _, s := range w.sandboxes {
+		if pods == nil || slices.Contains(pods, s.PodUID) {
+			found.Sandboxes = append(found.Sandboxes, s)
+		}
+	}
+	w.walks = append(w.walks, pods)
+	for _, m := range w.containers {
+		if match(m.Mount) && (pods == nil || slices.Contains(pods, m.PodUID)) {
+			found.Mounts = append(found.Mounts, m)
+		}
+	}
+	return found, w.walkErr
+}
+
+func (w *world) LookInside(_ context.Context, mounts []host.ContainerMount) ([]host.InsideSight, error) {
+	sights := make([]host.InsideSight, len(mounts))
+	for i, m := range mounts {
+		sights[i] = w.inside[m.Path()]
+	}
+	return sights, w.insideErr
 }
 
 func (w *world) Kubelet() host.Kubelet { return kubelet }

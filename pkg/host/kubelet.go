@@ -16,6 +16,9 @@ const (
 	LayoutOther LayoutKind = ""
 	// LayoutPod: pods/<uid>/volumes/kubernetes.io~csi/<pv>/mount
 	LayoutPod LayoutKind = "published filesystem"
+	// LayoutSubpath: pods/<uid>/volume-subpaths/<pv>/<container>/<n>, a directory
+	// or file of the volume that one container has (kubelet's pkg/volume/util/subpath)
+	LayoutSubpath LayoutKind = "subPath of a volume"
 	// LayoutPodBlock: pods/<uid>/volumeDevices/kubernetes.io~csi/<pv>, a
 	// symbolic link to a LayoutBlock path.
 	LayoutPodBlock LayoutKind = "link to a block volume"
@@ -62,6 +65,8 @@ func (k Kubelet) Layout(p string) Layout {
 	switch {
 	case len(part) == 6 && part[0] == "pods" && part[2] == "volumes" && part[3] == "kubernetes.io~csi" && part[5] == "mount":
 		return Layout{Kind: LayoutPod, PodUID: part[1], PV: part[4], VolData: parentDir(p) + "/vol_data.json"}
+	case len(part) == 6 && part[0] == "pods" && part[2] == "volume-subpaths":
+		return Layout{Kind: LayoutSubpath, PodUID: part[1], PV: part[3]}
 	case len(part) == 5 && part[0] == "pods" && part[2] == "volumeDevices" && part[3] == "kubernetes.io~csi":
 		return Layout{Kind: LayoutPodBlock, PodUID: part[1], PV: part[4], VolData: k.blockVolData(part[4])}
 	}

@@ -52,6 +52,9 @@ type Sight struct {
 	Space      Space
 	// Opened is what the block device said of itself.
 	Opened OpenedDevice
+	// Newest is a unique mount id that was the highest in the kernel at the time of
+	// the look: ids only grow, in all mount namespaces together. 0 below Linux 6.8.
+	Newest uint64
 }
 
 // Look asks one question, in one worker round trip when the volume is healthy.
@@ -275,6 +278,7 @@ func (n *Node) touched(m Mount, asked *touch.ProbeQuery, a touch.ProbeAnswer) Si
 		UUID:       a.UUID,
 		Space:      Space(a.Space),
 		Opened:     OpenedDevice(a.Device),
+		Newest:     a.Newest,
 	}
 	if !asked.UUID {
 		s.UUID = n.uuids.of(m)
@@ -306,7 +310,7 @@ const maxBeside = 1000
 // fewBeside is true where a clone may be made of the directory above a mount
 // point: one that has no other mount in it, as all of kubelet's.
 func (n *Node) fewBeside(m Mount) bool {
-	if n.kubelet.Layout(m.Path).Kind == LayoutOther {
+	if k := n.kubelet.Layout(m.Path).Kind; k == LayoutOther || k == LayoutSubpath {
 		return false
 	}
 	table, err := n.Topology()

@@ -42,6 +42,7 @@ type Node struct {
 	uuids         uuids
 	devices       devices
 	holders       holderScans
+	rooms         rooms
 	booted        time.Time
 	moved         []movedRoot
 }
@@ -105,6 +106,15 @@ func (n *Node) Refresh(stack []Mount) ([]Mount, bool) { return n.cfg.Namespace.R
 // nil when there is none. The caller closes it.
 func (n *Node) Holder(podUID string, dev Dev) (*Holder, error) {
 	return n.cfg.Procfs.Holder(podUID, dev, n.hostNamespace)
+}
+
+// HolderAt gives a known process, nil if it is not of the pod or has not the
+// superblock mounted. The caller closes it.
+func (n *Node) HolderAt(pid int, podUID string, dev Dev) *Holder {
+	if podUID == "" {
+		return nil
+	}
+	return n.cfg.Procfs.hold(pid, podUID, dev)
 }
 
 // Holders finds who holds superblocks and devices.

@@ -22,6 +22,8 @@ type RebindPlan struct {
 	// Private takes the mount out of the peer group of its parent, as the
 	// record shows it.
 	Private bool
+	// Shared has it share its events again, as the record shows it.
+	Shared bool
 }
 
 // Rebind puts a clone of the staged mount on an empty place. The clone is
@@ -71,14 +73,18 @@ func (n *Node) TakeOff(ctx context.Context, interim Mount, still func(context.Co
 func (n *Node) place(ctx context.Context, plan RebindPlan) (touch.MountRef, error) {
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
 	defer cancel()
-	a, err := worker.Call(call, n.cfg.Pool, touch.Place, touch.PlaceQuery{
-		Source:      plan.Staged.Path,
-		SourceMount: ref(plan.Staged),
-		Sub:         plan.Sub,
-		Target:      plan.Target,
-		Interim:     uint64(interimAttr),
-	})
+	a, err := worker.Call(call, n.cfg.Pool, touch.Place, plan.query())
 	return a.Mount, err
+}
+
+func (p RebindPlan) query() touch.PlaceQuery {
+	return touch.PlaceQuery{
+		Source:      p.Staged.Path,
+		SourceMount: ref(p.Staged),
+		Sub:         p.Sub,
+		Target:      p.Target,
+		Interim:     uint64(interimAttr),
+	}
 }
 
 func (n *Node) settle(ctx context.Context, plan RebindPlan, placed touch.MountRef) error {
@@ -91,6 +97,7 @@ func (n *Node) settle(ctx context.Context, plan RebindPlan, placed touch.MountRe
 		Mark:    uint64(settledMark),
 		Interim: uint64(interimAttr),
 		Private: plan.Private,
+		Shared:  plan.Shared,
 	})
 	if a.Left != 0 {
 		klog.FromContext(ctx).Info("Copies of the mount in other mount namespaces stay read-only", "place", plan.Target, "copies", a.Left)

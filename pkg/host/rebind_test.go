@@ -34,6 +34,12 @@ func TestNothingIsDoneForAPlaceThatIsNotWanted(t *testing.T) {
 	for name, step := range map[string]func(still func(context.Context) error) error{
 		"finish":   func(still func(context.Context) error) error { return node.Finish(t.Context(), plan, interim, still) },
 		"take off": func(still func(context.Context) error) error { return node.TakeOff(t.Context(), interim, still) },
+		"uncover": func(still func(context.Context) error) error {
+			return node.Uncover(t.Context(), interim, interim, still)
+		},
+		"take beneath": func(still func(context.Context) error) error {
+			return node.TakeBeneath(t.Context(), interim, interim, still)
+		},
 	} {
 		if err := step(func(context.Context) error { return unwanted }); !errors.Is(err, unwanted) {
 			t.Errorf("%s, not wanted: %v", name, err)

@@ -155,5 +155,9 @@ func (n *Namespace) Tops(m Mount) bool {
 		return false
 	}
 	stack := table.Stack(m.Path)
-	return len(stack) > 0 && stack[0].Same(m)
+	tops := len(stack) > 0 && stack[0].Same(m)
+	if !tops {
+		n.topology.forget() // it may have slipped down, which no new id tells
+	}
+	return tops
 }

@@ -17,7 +17,7 @@ type Gate struct {
 	Node interface {
 		Kubelet() host.Kubelet
 		RealPath(path string) string
-		Holder(podUID string, dev host.Dev) (*host.Holder, error)
+		healer.HolderFinder
 	}
 }
 
@@ -42,7 +42,7 @@ func (g Gate) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (hea
 	if err := p.allowed(ctx); err != nil {
 		return nil, err
 	}
-	holder, blind := g.Node.Holder(s.Place.PodUID, s.Source)
+	holder, blind := healer.HolderFor(g.Node, d.Case, s)
 	p.holder = holder
 	if err := p.wanted(ctx); err != nil {
 		p.Leave(err)

@@ -55,10 +55,22 @@ func (h *thisHost) Holder(podUID string, dev host.Dev) (*host.Holder, error) {
 	return host.Procfs(filepath.Dir(dir)).Holder(podUID, dev, "mnt:[1]")
 }
 
+func (h *thisHost) HolderAt(_ int, podUID string, dev host.Dev) *host.Holder {
+	holder, _ := h.Holder(podUID, dev)
+	return holder
+}
+
+// insidePlace is where a container of the pod has the volume.
+const insidePlace = "/proc/77/root/data"
+
 // at gives a step for a place, and the case in which it is offered.
 func (h *thisHost) at(path string, writes bool) (healer.Diagnosis, healer.Step) {
 	place := healer.Place{Path: path, Layout: h.Kubelet().Layout(path)}
 	place.PodUID = place.Layout.PodUID
+	if path == insidePlace {
+		place.Role, place.PodUID = healer.Container, "uid-of-app"
+		place.Inside = &healer.Inside{ContainerMount: host.ContainerMount{PID: h.runs, PodUID: "uid-of-app", Mount: host.Mount{Dev: host.Dev{Minor: 50}}}}
+	}
 	d := healer.Diagnosis{
 		Case:       healer.Case{Volume: healer.Volume{ID: handle, Path: path}, Driver: driverName, Places: []healer.Place{place}},
 		Conditions: []healer.Condition{{Reason: healer.NotMounted, Place: path, Acute: true}},
@@ -119,7 +131,7 @@ var forbidders = map[string]struct {
 
 // TestStep asks before a step, and again before its place becomes usable.
 func TestStep(t *testing.T) {
-	for _, path := range []string{podPlace, stagedPlace} {
+	for _, path := range []string{podPlace, stagedPlace, insidePlace} {
 		for name, tc := range forbidders {
 			for _, writes := range []bool{false, true} {
 				want := tc.want
@@ -175,38 +187,43 @@ func expect(t *testing.T, when string, err error, want string) {
 // TestStepForAContainer goes by the container, whatever becomes of the pod, as
 // long as it runs.
 func TestStepForAContainer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := newClusterAPI()
-		disk := newDisk(api)
-		c, end := following(t, api)
-		defer end()
-		container := exec.Command("sleep", "600")
-		if err := container.Start(); err != nil {
-			t.Fatal(err)
-		}
-		node := &thisHost{t: t, runs: container.Process.Pid}
-		d, step := node.at(podPlace, false)
-		terminating(disk.pod)
-		api.put(disk.pod)
-		p, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), d, step)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.Leave(nil)
-		if err := p.Still(t.Context()); err != nil {
-			t.Error(err)
-		}
-		// A container vouches for the place, and for no device.
-		terminating(disk.attached)
-		api.put(disk.attached)
-		_, writing := node.at(podPlace, true)
-		_, err = Gate{Cluster: c, Node: node}.Enter(t.Context(), d, writing)
-		expect(t, "a step that writes", err, "is being deleted")
+	for _, path := range []string{podPlace, insidePlace} {
+		t.Run(filepath.Base(path), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { stepForAContainer(t, path) }) })
+	}
+}
 
-		_ = container.Process.Kill()
-		_ = container.Wait()
-		expect(t, "the container has ended", p.Still(t.Context()), "is terminating")
-	})
+func stepForAContainer(t *testing.T, path string) {
+	t.Helper()
+	api := newClusterAPI()
+	disk := newDisk(api)
+	c, end := following(t, api)
+	defer end()
+	container := exec.Command("sleep", "600")
+	if err := container.Start(); err != nil {
+		t.Fatal(err)
+	}
+	node := &thisHost{t: t, runs: container.Process.Pid}
+	d, step := node.at(path, false)
+	terminating(disk.pod)
+	api.put(disk.pod)
+	p, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), d, step)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Leave(nil)
+	if err := p.Still(t.Context()); err != nil {
+		t.Error(err)
+	}
+	// A container vouches for the place, and for no device.
+	terminating(disk.attached)
+	api.put(disk.attached)
+	_, writing := node.at(path, true)
+	_, err = Gate{Cluster: c, Node: node}.Enter(t.Context(), d, writing)
+	expect(t, "a step that writes", err, "is being deleted")
+
+	_ = container.Process.Kill()
+	_ = container.Wait()
+	expect(t, "the container has ended", p.Still(t.Context()), "is terminating")
 }
 
 func TestStepAtOtherPlaces(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // maxIll bounds the places that are remembered of one volume.
@@ -31,7 +32,9 @@ func (ill illnesses) after(r healer.Report, here func(pods []string) []string) i
 	}
 	now := illnessesOf(r.After)
 	unseen := maps.Clone(ill)
-	maps.DeleteFunc(unseen, func(path string, i illness) bool { return i.pod == "" || looksAt(r.After.Case, path) })
+	maps.DeleteFunc(unseen, func(path string, i illness) bool {
+		return i.pod == "" || path == insideOf(i.pod) || looksAt(r.After.Case, path)
+	})
 	if len(unseen) == 0 {
 		return now
 	}
@@ -59,22 +62,55 @@ func illnessesOf(d healer.Diagnosis) illnesses {
 		}
 		found[path][reason] = true
 	}
+	spots := spotsOf(d.Case)
 	for _, c := range d.Conditions {
-		note(c.Place, string(c.Reason))
+		note(spots.of(c.Place).name, string(c.Reason))
 	}
 	for _, f := range d.Failures {
 		note("", "not examined by "+f.Provider)
 	}
 	pods := map[string]string{}
-	for _, p := range d.Case.Places {
-		pods[p.Path] = p.PodUID
+	for _, s := range spots {
+		pods[s.name] = s.pod
 	}
 	now := illnesses{}
-	for path, reasons := range found {
-		now[path] = illness{pods[path], strings.Join(slices.Sorted(maps.Keys(reasons)), ",")}
+	for name, reasons := range found {
+		now[name] = illness{pods[name], strings.Join(slices.Sorted(maps.Keys(reasons)), ",")}
 	}
 	return now
 }
+
+// spot is a place by a name that stays the same from one look to the next, and its
+// pod.
+type spot struct{ name, pod string }
+
+// spots are the places of a case, by path.
+type spots map[string]spot
+
+// spotsOf names the places. What containers have, and their subPaths, are places
+// only while something is wrong there, and a path that leads into a container has
+// a process id in it: they are one spot for each pod. A look that says nothing of
+// it has found nothing there.
+func spotsOf(c healer.Case) spots {
+	all := spots{}
+	for _, p := range c.Places {
+		s := spot{p.Path, p.PodUID}
+		if p.Inside != nil || p.Layout.Kind == host.LayoutSubpath {
+			s.name = insideOf(p.PodUID)
+		}
+		all[p.Path] = s
+	}
+	return all
+}
+
+func (all spots) of(path string) spot {
+	if s, known := all[path]; known {
+		return s
+	}
+	return spot{name: path}
+}
+
+func insideOf(pod string) string { return "in the containers of " + pod }
 
 func looksAt(c healer.Case, path string) bool {
 	return slices.ContainsFunc(c.Places, func(p healer.Place) bool { return p.Path == path })

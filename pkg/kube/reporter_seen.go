@@ -47,13 +47,17 @@ func refusalsOf(r healer.Report) (same map[string]string, text string) {
 		return nil, ""
 	}
 	same = map[string]string{}
+	spots := spotsOf(r.After.Case)
 	var all []string
 	for _, one := range r.Refused {
 		what := r.Volume.Secrets.Redact(one.Step + ": " + one.Why)
 		if !slices.Contains(all, what) {
 			all = append(all, what)
 		}
-		same[one.Place] += digits.ReplaceAllString(what, "0") + "; "
+		at, what := spots.of(one.Place).name, digits.ReplaceAllString(what, "0")+"; "
+		if !strings.Contains(same[at], what) {
+			same[at] += what
+		}
 	}
 	return same, line("refused: " + strings.Join(all, "; "))
 }

@@ -28,6 +28,7 @@ func DefaultSelfRepair() SelfRepair {
 		// that hangs it leaves alone.
 		"seaweedfs-csi-driver": {
 			healer.NotMounted, healer.StagingNotMounted, healer.Disconnected, healer.StaleFileHandle, healer.IOError,
+			healer.StaleInContainers,
 		},
 		// juicedata/juicefs-csi-driver, docs/en/guide/configurations.md
 		// ("Automatic mount point recovery") and pkg/controller/pod_driver.go:
@@ -98,6 +99,7 @@ func allReasons() []healer.Reason {
 		healer.SlowResponse, healer.OutOfSpace, healer.OutOfInodes, healer.FilesystemErrors,
 		healer.DeviceMissing, healer.DeviceReadError, healer.DeviceReadOnly, healer.DeviceSizeChanged,
 		healer.BackingFileGone, healer.DeviceMappingDead, healer.PathsFailed, healer.NotABlockDevice,
+		healer.StaleInContainers,
 	}
 }
 

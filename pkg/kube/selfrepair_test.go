@@ -21,6 +21,8 @@ func TestDefaultSelfRepair(t *testing.T) {
 	}{
 		{"seaweedfs-csi-driver", healer.Disconnected, true},
 		{"seaweedfs-csi-driver", healer.NotMounted, true},
+		{"seaweedfs-csi-driver", healer.StaleInContainers, true},
+		{"csi.juicefs.com", healer.StaleInContainers, false},
 		{"seaweedfs-csi-driver", healer.NotResponding, false},
 		{"csi.juicefs.com", healer.Disconnected, true},
 		{"csi.juicefs.com", healer.NotMounted, false},

@@ -93,6 +93,9 @@ func healthEntries(d healer.Diagnosis) []*csi.VolumeHealth_VolumeHealthEntry {
 		role := ""
 		if place, _ := d.Case.Place(g.path); place.Role != "" {
 			role = string(place.Role) + " place: "
+			if place.Inside != nil {
+				role = place.String() + ": "
+			}
 		}
 		here := map[key]bool{}
 		for _, c := range g.conditions {

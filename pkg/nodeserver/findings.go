@@ -123,6 +123,9 @@ func (w wording) afterwards() string {
 	if w.sameReasons() {
 		return "Afterwards the same"
 	}
+	// Most of it was said before.
+	const short = 40
+	w.budget.text = min(w.budget.text, short)
 	return "Afterwards " + w.found(w.r.After)
 }
 

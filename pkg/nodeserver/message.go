@@ -2,6 +2,7 @@ package nodeserver
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -15,7 +16,8 @@ const maxMessageBytes = 1024
 // budget says how much one part of a message may take.
 type budget struct {
 	path  int // bytes of a path
-	text  int // bytes of evidence, a reason why, an error, an advice
+	text  int // bytes of evidence
+	why   int // bytes of a reason why, an error, an advice
 	items int // places, steps, refusals, advices listed one by one
 }
 
@@ -23,15 +25,18 @@ type budget struct {
 // messages are short, and one with many places loses its evidence before it
 // loses a reason.
 var budgets = [...]budget{
-	{path: 400, text: 600, items: 16},
-	{path: 200, text: 240, items: 8},
-	{path: 200, text: 120, items: 8},
-	{path: 160, text: 80, items: 4},
-	{path: 160, text: 48, items: 3},
-	{path: 100, text: 48, items: 3},
-	{path: 80, text: 32, items: 2},
-	{path: 60, text: 24, items: 1},
-	{path: 24, text: 3, items: 0},
+	{path: 400, text: 600, why: 600, items: 16},
+	{path: 200, text: 240, why: 240, items: 8},
+	{path: 200, text: 120, why: 160, items: 8},
+	{path: 160, text: 80, why: 120, items: 4},
+	{path: 160, text: 48, why: 120, items: 3},
+	{path: 100, text: 32, why: 110, items: 3},
+	{path: 80, text: 24, why: 110, items: 2},
+	{path: 60, text: 16, why: 100, items: 1},
+	{path: 100, text: 48, why: 48, items: 3},
+	{path: 80, text: 32, why: 32, items: 2},
+	{path: 60, text: 24, why: 24, items: 1},
+	{path: 24, text: 3, why: 3, items: 0},
 }
 
 // message puts a report into one line of at most maxMessageBytes: the verdict,
@@ -39,19 +44,27 @@ var budgets = [...]budget{
 // what a person should do.
 func message(r healer.Report) (abnormal bool, text string) {
 	verdict := r.Verdict()
-	return verdict == healer.Abnormal, wording{r: &r}.fit(verdict)
+	return verdict == healer.Abnormal, newWording(&r).fit(verdict)
 }
 
 // notice is the message without how long anything took: what comes again reads
 // the same again, and can be told to be the same.
-func notice(r healer.Report) string { return wording{r: &r, timeless: true}.fit(r.Verdict()) }
+func notice(r healer.Report) string {
+	w := newWording(&r)
+	w.timeless = true
+	return w.fit(r.Verdict())
+}
 
 // wording writes one report within one budget.
 type wording struct {
-	r        *healer.Report
+	r *healer.Report
+	// places has everything that may be named.
+	places   []healer.Place
 	timeless bool
 	budget
 }
+
+func newWording(r *healer.Report) wording { return wording{r: r, places: placesOf(r)} }
 
 func (w wording) fit(v healer.Verdict) (text string) {
 	for _, w.budget = range budgets {
@@ -66,11 +79,11 @@ func (w wording) line(v healer.Verdict) string {
 	start := string(v) + ": "
 	switch v {
 	case healer.Healthy:
-		return start + w.working(w.r.After, w.place)
+		return start + sentences(w.working(w.r.After, w.place), w.unverified())
 	case healer.Healed:
-		return start + sentences(w.found(w.r.Before), w.done(), "Now "+w.working(w.r.After, w.mention), w.refused())
+		return start + sentences(w.found(w.r.Before), w.done(), "Now "+w.working(w.r.After, w.mention), w.refused(), w.restart(), w.unverified())
 	case healer.Abnormal:
-		return start + sentences(w.foundFirst(), w.done(), w.afterwards(), w.refused(), w.held(), w.advice())
+		return start + sentences(w.foundFirst(), w.done(), w.afterwards(), w.refused(), w.restart(), w.unverified(), w.held(), w.advice())
 	}
 	return start
 }
@@ -86,18 +99,43 @@ func sentences(parts ...string) string {
 	return strings.Join(said, ". ")
 }
 
-// done names the steps that ran.
+// done names the steps that ran. Those with the same outcome are told together,
+// with the longest time that one took.
 func (w wording) done() string {
 	if len(w.r.Steps) == 0 {
 		return "Nothing was changed"
 	}
-	items := make([]string, 0, len(w.r.Steps))
+	type same struct{ step, err string }
+	places, longest := map[same][]string{}, map[same]time.Duration{}
+	var order []same
 	for _, s := range w.r.Steps {
-		item := w.step(s.Step, s.Place)
-		if s.Err == nil {
-			item += w.took(" in ", s.Elapsed)
+		k := same{step: s.Step}
+		if s.Err != nil {
+			k.err = s.Err.Error()
+		}
+		if places[k] == nil {
+			order = append(order, k)
+		}
+		places[k], longest[k] = append(places[k], s.Place), max(longest[k], s.Elapsed)
+	}
+	// Of many containers those that failed first: the rest may be cut.
+	rank := func(k same) int {
+		switch {
+		case w.insideAt(places[k][0]) == nil:
+			return 0
+		case k.err != "":
+			return 1
+		}
+		return 2
+	}
+	slices.SortStableFunc(order, func(a, b same) int { return rank(a) - rank(b) })
+	items := make([]string, 0, len(order))
+	for _, k := range order {
+		item := w.step(k.step, unique(places[k])...)
+		if k.err == "" {
+			item += w.took(" in ", longest[k])
 		} else {
-			item += " failed" + w.took(" after ", s.Elapsed) + " (" + w.text(s.Err.Error()) + ")"
+			item += " failed" + w.took(" after ", longest[k]) + " (" + w.why(k.err) + ")"
 		}
 		items = append(items, item)
 	}
@@ -119,12 +157,38 @@ func (w wording) refused() string {
 	}
 	items := make([]string, 0, len(order))
 	for _, k := range order {
-		items = append(items, w.step(k.step, unique(places[k])...)+" ("+w.text(k.why)+")")
+		items = append(items, w.step(k.step, unique(places[k])...)+" ("+w.why(k.why)+")")
 	}
 	if len(items) == 0 {
 		return ""
 	}
 	return "Refused: " + w.list(items, "steps")
+}
+
+// restart names who has files open on what was replaced.
+func (w wording) restart() string {
+	var items []string
+	for _, h := range w.r.Restart {
+		if text := h.String(); text != "" {
+			items = append(items, w.text(text))
+		}
+	}
+	if len(items) == 0 {
+		return ""
+	}
+	return "Files opened before stay dead until they are opened anew or the pod restarts: " + w.list(items, "filesystems")
+}
+
+// unverified names pods whose containers have a kernel of their own.
+func (w wording) unverified() string {
+	var items []string
+	for _, s := range w.r.After.Case.Sandboxes {
+		items = append(items, "pod "+oneLine(s.PodUID, maxReasonBytes)+" ("+s.Program+")")
+	}
+	if len(items) == 0 {
+		return ""
+	}
+	return "Containers unverified, because they run in a sandbox: " + w.list(unique(items), "pods")
 }
 
 // held tells who holds what is still sick.
@@ -150,7 +214,7 @@ func (w wording) advice() string {
 	for _, g := range w.groups(w.r.After) {
 		for _, c := range g.conditions {
 			if c.Advice != "" {
-				items = append(items, w.text(c.Advice))
+				items = append(items, w.why(c.Advice))
 			}
 		}
 	}
@@ -197,9 +261,12 @@ func more(rest, shown int, plural string) string {
 	return fmt.Sprintf("%d more %s%s", rest, plural, ellipsis)
 }
 
-// text fits a text that others wrote into the line.
-func (w wording) text(s string) string {
-	return oneLine(w.r.Volume.Secrets.Redact(strings.TrimSpace(s)), w.budget.text)
+// text fits evidence that others wrote into the line, why a reason.
+func (w wording) text(s string) string { return w.cut(s, w.budget.text) }
+func (w wording) why(s string) string  { return w.cut(s, w.budget.why) }
+
+func (w wording) cut(s string, limit int) string {
+	return oneLine(w.r.Volume.Secrets.Redact(strings.TrimSpace(s)), limit)
 }
 
 // took rounds a duration to what a reader can use.

@@ -3,7 +3,6 @@ package nodeserver
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +36,23 @@ func answering(d time.Duration, places ...healer.Place) healer.Case {
 	}
 }
 
+// containerAt is what a container has at /data.
+func containerAt(pid int, podUID string) healer.Place {
+	in := &healer.Inside{ContainerMount: host.ContainerMount{
+		PID: pid, PodUID: podUID, ContainerID: "0123456789abcdef", Mount: host.Mount{Path: "/data"},
+	}}
+	return healer.Place{Role: healer.Container, Path: in.Path(), PodUID: podUID, Inside: in}
+}
+
+// stepsAt are steps that ran at places /0, /1 and so on, each a millisecond longer.
+func stepsAt(n int) []healer.Outcome {
+	steps := make([]healer.Outcome, n)
+	for i := range steps {
+		steps[i] = healer.Outcome{Step: "s", Place: fmt.Sprint("/", i), Elapsed: time.Duration(i) * time.Millisecond}
+	}
+	return steps
+}
+
 func sick(c healer.Case, conditions ...healer.Condition) healer.Diagnosis {
 	return healer.Diagnosis{Case: c, Conditions: conditions}
 }
@@ -55,6 +71,12 @@ func TestMessageWording(t *testing.T) {
 	raw := healer.Place{Role: healer.Published, Path: "/b", Named: true, Look: host.PathLook{Kind: host.KindBlock, Rdev: testDev}}
 	rawCase := answering(1234*time.Millisecond, raw)
 	rawCase.Superblocks[testDev] = host.Superblock{Device: &host.BlockDevice{Name: "loop1"}, Answer: host.Answer{Asked: true, Elapsed: 1234 * time.Millisecond}}
+
+	unverified := healer.Diagnosis{Case: answering(3*time.Millisecond, publishedAt("/p", 0))}
+	unverified.Case.Sandboxes = []host.Sandbox{{PodUID: "uid-a", Program: "runsc"}, {PodUID: "uid-b", Program: "qemu-system-"}}
+	const sandboxed = "Containers unverified, because they run in a sandbox: pod uid-a (runsc); pod uid-b (qemu-system-)"
+
+	const openFile = 1 // touch.HowFile
 
 	for name, tc := range map[string]struct {
 		report healer.Report
@@ -125,11 +147,60 @@ func TestMessageWording(t *testing.T) {
 			"abnormal: provider ceph could not look (no monitor). Nothing was changed",
 		},
 		"many steps": {
-			healer.Report{Before: sick(both, notMounted), After: well, Steps: slices.Repeat([]healer.Outcome{{Step: "s", Place: "/p"}}, 20)},
+			healer.Report{Before: sick(both, notMounted), After: well, Steps: stepsAt(20)},
 			"healed: published /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
-				"Done: " + strings.Repeat("s of the published place in 0s; ", 16) + "4 more steps…. " +
+				"Done: s of /0, /1, /2, /3, /4, /5, /6, /7, /8, /9, /10, /11, /12, /13, /14, /15 and 4 more places… in 19ms. " +
 				"Now the published place (ext4, rw) and the staged place (ext4, rw) answered in 3ms",
 		},
+		"steps with different outcomes": {
+			healer.Report{
+				Before: sick(both, notMounted), After: well,
+				Steps: []healer.Outcome{
+					{Step: "s", Place: "/a", Elapsed: time.Millisecond, Err: errors.New("no")},
+					{Step: "s", Place: "/b", Elapsed: 9 * time.Millisecond},
+					{Step: "t", Place: "/b", Elapsed: time.Millisecond},
+					{Step: "s", Place: "/c", Elapsed: 2 * time.Millisecond},
+					{Step: "s", Place: "/d", Elapsed: 4 * time.Millisecond, Err: errors.New("no")},
+					{Step: "s", Place: "/e", Elapsed: time.Millisecond, Err: errors.New("never")},
+				},
+			},
+			"healed: published /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
+				"Done: s of /a and /d failed after 4ms (no); s of /b and /c in 9ms; t of /b in 1ms; s of /e failed after 1ms (never). " +
+				"Now the published place (ext4, rw) and the staged place (ext4, rw) answered in 3ms",
+		},
+		"in a container, which is no place any more": {
+			healer.Report{
+				Before: sick(answering(time.Millisecond, publishedAt("/p", 0), containerAt(7, "uid-a")), healer.Condition{
+					Reason: healer.StaleInContainers, Place: "/proc/7/root/data", Message: "ENOTCONN",
+				}),
+				After: healer.Diagnosis{Case: answering(3*time.Millisecond, publishedAt("/p", 0))},
+				Steps: []healer.Outcome{{Step: "replace-in-container", Place: "/proc/7/root/data", Elapsed: time.Millisecond}},
+			},
+			`healed: pod uid-a container 0123456789ab at "/data": StaleInContainers (ENOTCONN). ` +
+				"Done: replace-in-container of the container place in 1ms. Now the published place (ext4, rw) answered in 3ms",
+		},
+		"who needs a restart": {
+			healer.Report{
+				Before: sick(both, notMounted), After: well, Steps: stepsAt(1),
+				Restart: []host.Holders{{}, {Processes: []host.HeldBy{{PID: 7, Command: "db", How: openFile, PodUID: "uid-a"}}}},
+			},
+			"healed: published /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). Done: s of /0 in 0s. " +
+				"Now the published place (ext4, rw) and the staged place (ext4, rw) answered in 3ms. " +
+				"Files opened before stay dead until they are opened anew or the pod restarts: held by pod uid-a (pid 7 db: open file)",
+		},
+		"who needs a restart, and it is not healed": {
+			healer.Report{
+				Before: sick(both, notMounted), After: sick(both, shutdown), Steps: stepsAt(1),
+				Restart: []host.Holders{{Processes: []host.HeldBy{{PID: 7, Command: "db", How: openFile}}}},
+			},
+			"abnormal: published /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). Done: s of /0 in 0s. " +
+				"Afterwards staged /s: FilesystemShutdown (super option shutdown). " +
+				"Files opened before stay dead until they are opened anew or the pod restarts: held by pid 7 db (open file). " +
+				"To do: unmount it everywhere, then check it",
+		},
+		"sandboxes, healthy":  {healer.Report{After: unverified}, "healthy: published /p (ext4, rw) answered in 3ms. " + sandboxed},
+		"sandboxes, healed":   {healer.Report{Before: sick(both, healer.Condition{Reason: healer.NotMounted, Place: "/p"}), After: unverified, Steps: stepsAt(1)}, "healed: published /p: NotMounted. Done: s of /0 in 0s. Now the published place (ext4, rw) answered in 3ms. " + sandboxed},
+		"sandboxes, abnormal": {healer.Report{Before: sick(unverified.Case, notMounted), After: sick(unverified.Case, notMounted)}, "abnormal: published /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). Nothing was changed. " + sandboxed + ". To do: restart the pod"},
 		"odd paths are quoted": {
 			healer.Report{After: healer.Diagnosis{Case: healer.Case{Places: []healer.Place{{Role: healer.Published, Path: "/a b\n"}}}}},
 			`healthy: published "/a b\n" checked, without asking the storage`,
@@ -202,6 +273,7 @@ func TestLongMessageKeepsAllReasons(t *testing.T) {
 		healer.NotMounted, healer.StagingNotMounted, healer.WrongVolumeMounted, healer.StackedMounts,
 		healer.Disconnected, healer.StaleFileHandle, healer.IOError, healer.FilesystemShutdown,
 		healer.ReadOnlyFilesystem, healer.NotResponding, healer.DeviceMissing, healer.NotABlockDevice,
+		healer.StaleInContainers,
 	}
 	for _, n := range []int{1, 3, 12, 500} {
 		var r healer.Report
@@ -229,6 +301,48 @@ func TestLongMessageKeepsAllReasons(t *testing.T) {
 			}
 		}
 		t.Logf("%d places, %d bytes: %s", n, len(got), got)
+	}
+}
+
+// However many containers there are, the host's place, every reason and every step
+// are named.
+func TestMessageOfManyContainers(t *testing.T) {
+	const n = 200
+	for name, change := range map[string]func(*healer.Report){
+		"healed":              func(r *healer.Report) { r.After.Conditions = nil },
+		"none of them healed": func(r *healer.Report) { r.After = r.Before },
+		"each failed in its own way": func(r *healer.Report) {
+			r.After = r.Before
+			for i := range r.Steps[1:] {
+				r.Steps[1+i].Err = fmt.Errorf("process %d has ended", i)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			host := publishedAt(kubeletPath(1), 0)
+			r := healer.Report{Before: sick(answering(time.Millisecond, host), healer.Condition{
+				Status: healer.Inaccessible, Reason: healer.Disconnected, Place: host.Path, Message: "statx: ENOTCONN", Advice: "delete the pod",
+			})}
+			r.Steps = []healer.Outcome{{Step: "replace", Place: host.Path, Elapsed: time.Millisecond}}
+			for i := range n {
+				p := containerAt(1000+i, fmt.Sprintf("8f0b2a1c-6c1f-4c0e-9d0a-%012d", i))
+				r.Before.Case.Places = append(r.Before.Case.Places, p)
+				r.Before.Conditions = append(r.Before.Conditions, healer.Condition{
+					Status: healer.Inaccessible, Reason: healer.StaleInContainers, Place: p.Path,
+					Message: "it still has the filesystem instance that ended", Advice: "delete the pod",
+				})
+				r.Steps = append(r.Steps, healer.Outcome{Step: "replace-in-container", Place: p.Path, Elapsed: time.Millisecond})
+			}
+			r.After.Case = answering(time.Millisecond, host)
+			change(&r)
+			_, got := message(r)
+			checkMessage(t, got)
+			for _, want := range []string{"published /var/lib", string(healer.Disconnected), string(healer.StaleInContainers), "replace of", "replace-in-container of"} {
+				if !strings.Contains(got, want) {
+					t.Errorf("%q is missing in %s", want, got)
+				}
+			}
+		})
 	}
 }
 

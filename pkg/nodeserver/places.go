@@ -78,6 +78,9 @@ func (w wording) place(path string) string {
 	if path == "" {
 		return "the volume"
 	}
+	if in := w.insideAt(path); in != nil {
+		return oneLine(in.String(), w.path)
+	}
 	shown := pathText(path, w.path)
 	if role := w.role(path); role != "" {
 		return string(role) + " " + shown
@@ -85,12 +88,22 @@ func (w wording) place(path string) string {
 	return shown
 }
 
+// insideAt gives what a container has at a path that leads into it.
+func (w wording) insideAt(path string) *healer.Inside {
+	for _, p := range w.places {
+		if p.Path == path && p.Inside != nil {
+			return p.Inside
+		}
+	}
+	return nil
+}
+
 // mention names a place that the message named before: by its role when there
 // is only one of that role, because kubelet's paths are long.
 func (w wording) mention(path string) string {
 	role := w.role(path)
 	same := 0
-	for _, p := range w.places() {
+	for _, p := range w.places {
 		if p.Role == role {
 			same++
 		}
@@ -109,7 +122,7 @@ func (w wording) wholeRole(paths []string) healer.Role {
 	}
 	role := w.role(paths[0])
 	var all []string
-	for _, p := range w.places() {
+	for _, p := range w.places {
 		if p.Role == role {
 			all = append(all, p.Path)
 		}
@@ -122,7 +135,7 @@ func (w wording) wholeRole(paths []string) healer.Role {
 }
 
 func (w wording) role(path string) healer.Role {
-	for _, p := range w.places() {
+	for _, p := range w.places {
 		if p.Path == path {
 			return p.Role
 		}
@@ -130,10 +143,22 @@ func (w wording) role(path string) healer.Role {
 	return ""
 }
 
-// places is the report's last view, or the first when there was no other.
-func (w wording) places() []healer.Place {
-	if len(w.r.After.Case.Places) > 0 {
-		return w.r.After.Case.Places
+// placesOf is the report's last view, or the first when there was no other, with
+// the containers of both: they are places only while something is wrong there.
+func placesOf(r *healer.Report) []healer.Place {
+	before, after := r.Before.Case.Places, r.After.Case.Places
+	if len(after) == 0 {
+		return before
 	}
-	return w.r.Before.Case.Places
+	known := map[string]bool{}
+	for _, p := range after {
+		known[p.Path] = true
+	}
+	all := slices.Clip(after)
+	for _, p := range before {
+		if p.Inside != nil && !known[p.Path] {
+			all = append(all, p)
+		}
+	}
+	return all
 }

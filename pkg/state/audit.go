@@ -54,21 +54,24 @@ func (a *Audit) open() error {
 }
 
 // Before implements healer.Audit.
-func (a *Audit) Before(e healer.AuditEntry) error { return a.write("before", e) }
+func (a *Audit) Before(e ...healer.AuditEntry) error { return a.write("before", e) }
 
 // After implements healer.Audit.
-func (a *Audit) After(e healer.AuditEntry) error { return a.write("after", e) }
+func (a *Audit) After(e ...healer.AuditEntry) error { return a.write("after", e) }
 
-func (a *Audit) write(when string, e healer.AuditEntry) error {
-	line, err := json.Marshal(struct {
-		Time time.Time `json:"time"`
-		When string    `json:"when"`
-		healer.AuditEntry
-	}{time.Now().UTC(), when, e})
-	if err != nil {
-		return fmt.Errorf("audit log: %w", err)
+func (a *Audit) write(when string, entries []healer.AuditEntry) error {
+	var line []byte
+	for _, e := range entries {
+		one, err := json.Marshal(struct {
+			Time time.Time `json:"time"`
+			When string    `json:"when"`
+			healer.AuditEntry
+		}{time.Now().UTC(), when, e})
+		if err != nil {
+			return fmt.Errorf("audit log: %w", err)
+		}
+		line = append(append(line, one...), '\n')
 	}
-	line = append(line, '\n')
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.torn {

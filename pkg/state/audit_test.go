@@ -66,6 +66,23 @@ func TestAuditWritesBeforeAndAfter(t *testing.T) {
 	}
 }
 
+// What runs at several places at once has a line for each.
+func TestAuditOfSeveralPlaces(t *testing.T) {
+	a := openAudit(t)
+	one, two := healer.AuditEntry{Step: "replace-in-container", Place: "/proc/7/root/data"}, healer.AuditEntry{Step: "replace-in-container", Place: "/proc/8/root/data"}
+	if err := a.Before(one, two); err != nil {
+		t.Fatal(err)
+	}
+	one.Outcome, two.Outcome = "done", "refused: it answers"
+	if err := a.After(one, two); err != nil {
+		t.Fatal(err)
+	}
+	lines := readAudit(t, a.path)
+	if len(lines) != 4 || lines[0].When != "before" || lines[1].When != "before" || lines[2].AuditEntry != one || lines[3].AuditEntry != two {
+		t.Errorf("%+v", lines)
+	}
+}
+
 func TestAuditIsBounded(t *testing.T) {
 	a := openAudit(t)
 	a.limit = 4096

@@ -112,20 +112,26 @@ type mountIDRequest struct {
 // mountStatus is struct statmount up to what is read of it; the strings start
 // at mountStrings.
 type mountStatus struct {
-	_        [8]byte
-	Mask     uint64
-	Major    uint32
-	Minor    uint32
-	_        [32]byte
-	OldID    uint32
-	_        [48]byte
-	MntPoint uint32
+	_         [8]byte
+	Mask      uint64
+	Major     uint32
+	Minor     uint32
+	_         [16]byte
+	ID        uint64
+	ParentID  uint64
+	OldID     uint32
+	OldParent uint32
+	Attr      uint64
+	_         [36]byte
+	MntPoint  uint32
+	_         [mountStrings - 112]byte
 }
 
 const (
-	mountStrings = 512
-	statBasics   = 0x1 | 0x2 | 0x10 // STATMOUNT_SB_BASIC, _MNT_BASIC, _MNT_POINT
-	allMounts    = ^uint64(0)       // LSMT_ROOT
+	mountStrings   = 512
+	statMountBasic = 0x2                         // STATMOUNT_MNT_BASIC
+	statBasics     = 0x1 | statMountBasic | 0x10 // STATMOUNT_SB_BASIC, _MNT_POINT
+	allMounts      = ^uint64(0)                  // LSMT_ROOT
 )
 
 // mountsOf lists the mounts of a namespace without entering it: listmount(2)

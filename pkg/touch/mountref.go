@@ -3,13 +3,17 @@ package touch
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/pkg/touch/mountinfo"
+	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
 // MountRef names one mount.
@@ -36,14 +40,40 @@ func (m MountRef) String() string {
 	return fmt.Sprintf("mount %d", m.OldID)
 }
 
+// self is the calling thread's directory in procfs. A thread that entered a
+// container's mount namespace sees the container's own procfs, if there is one,
+// and brings the directory along; the zero value is for all others.
+type self struct{ dir *os.File }
+
+func (s self) open(name string) (*os.File, error) {
+	if s.dir == nil {
+		return os.Open("/proc/thread-self/" + name)
+	}
+	fd, err := retryEINTR(func() (int, error) {
+		return unix.Openat(int(s.dir.Fd()), name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open %s of the thread: %w", name, err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+func refOf(fd int) (MountRef, error)        { return self{}.refOf(fd) }
+func parentOf(m MountRef) (MountRef, error) { return self{}.parentOf(m) }
+
 // refOf identifies the mount that a descriptor is on. The old id comes from
 // fdinfo, which asks no filesystem; the unique one needs a statx that a dead
 // filesystem may refuse, and stays 0 then.
-func refOf(fd int) (MountRef, error) {
+func (s self) refOf(fd int) (MountRef, error) {
 	var ref MountRef
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/thread-self/fdinfo/%d", fd))
+	f, err := s.open("fdinfo/" + strconv.Itoa(fd))
 	if err != nil {
 		return ref, err
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(f)
+	if err != nil {
+		return ref, fmt.Errorf("fdinfo: %w", err)
 	}
 	for line := range strings.Lines(string(raw)) {
 		if v, ok := strings.CutPrefix(line, "mnt_id:"); ok {
@@ -80,7 +110,7 @@ func (l leaf) top() (int, MountRef, error) {
 	if err != nil {
 		return -1, MountRef{}, err
 	}
-	ref, err := refOf(fd)
+	ref, err := l.self.refOf(fd)
 	if err != nil {
 		_ = unix.Close(fd)
 		return -1, MountRef{}, err
@@ -88,22 +118,91 @@ func (l leaf) top() (int, MountRef, error) {
 	return fd, ref, nil
 }
 
-// parentOf reads from mountinfo which mount the given one stands on.
-func parentOf(m MountRef) (MountRef, error) {
-	f, err := os.Open("/proc/thread-self/mountinfo")
+// errNotMounted says that a mount is no longer in the mount table.
+var errNotMounted = errors.New("no longer in the mount table")
+
+// table reads the thread's mount table.
+func (s self) table(visit func(mountinfo.Entry)) error {
+	f, err := s.open("mountinfo")
 	if err != nil {
-		return MountRef{}, err
+		return err
 	}
 	defer f.Close()
+	return mountinfo.Parse(f, func(e mountinfo.Entry) error { visit(e); return nil })
+}
+
+// parentOf says which mount the given one stands on. The kernel gives an old id to
+// the next mount at once, so where there are unique ones it is asked for that.
+func (s self) parentOf(m MountRef) (MountRef, error) {
+	if m.ID != 0 {
+		switch parent, err := statParent(m.ID); {
+		case err == nil:
+			return parent, nil
+		case errors.Is(err, unix.ENOENT):
+			return MountRef{}, fmt.Errorf("%w: %s is %w", worker.ErrRefused, m, errNotMounted)
+		}
+	}
 	var parent MountRef
-	err = mountinfo.Parse(f, func(e mountinfo.Entry) error {
+	err := s.table(func(e mountinfo.Entry) {
 		if e.ID == m.OldID {
 			parent.OldID = e.Parent
 		}
-		return nil
 	})
 	if err == nil && parent.OldID == 0 {
-		err = refuse("%s is no longer in the mount table", m)
+		err = fmt.Errorf("%w: %s is %w", worker.ErrRefused, m, errNotMounted)
 	}
 	return parent, err
+}
+
+// statParent asks which mount another one stands on.
+func statParent(id uint64) (MountRef, error) {
+	reply, err := statMount(id)
+	return MountRef{ID: reply.ParentID, OldID: int(reply.OldParent)}, err
+}
+
+// statMount asks statmount(2) (Linux 6.8) about a mount of the thread's namespace.
+func statMount(id uint64) (reply mountStatus, _ error) {
+	req := mountIDRequest{Mount: id, Param: statMountBasic}
+	req.Size = uint32(unsafe.Sizeof(req))
+	_, _, errno := unix.Syscall6(unix.SYS_STATMOUNT, uintptr(unsafe.Pointer(&req)),
+		uintptr(unsafe.Pointer(&reply)), unsafe.Sizeof(reply), 0, 0, 0)
+	runtime.KeepAlive(&req)
+	switch {
+	case errno != 0:
+		return reply, fmt.Errorf("statmount: %w", errno)
+	case reply.Mask&statMountBasic == 0:
+		return reply, fmt.Errorf("statmount: %w", unix.ENOSYS)
+	}
+	return reply, nil
+}
+
+// carriesNone is true when listmount(2) (Linux 6.8) shows nothing on a mount of
+// the thread's namespace.
+func carriesNone(id uint64) bool {
+	var first uint64
+	req := mountIDRequest{Mount: id}
+	req.Size = uint32(unsafe.Sizeof(req))
+	n, _, errno := unix.Syscall6(unix.SYS_LISTMOUNT, uintptr(unsafe.Pointer(&req)),
+		uintptr(unsafe.Pointer(&first)), 1, 0, 0, 0)
+	runtime.KeepAlive(&req)
+	return errno == 0 && n == 0
+}
+
+// gone is true when a mount is no longer in the mount table.
+func (s self) gone(m MountRef) bool {
+	_, err := s.parentOf(m)
+	return errors.Is(err, errNotMounted)
+}
+
+// standOn gives the mounts that stand on the given one, wherever in it.
+func (s self) standOn(m MountRef) (found []mountinfo.Entry, err error) {
+	if m.ID != 0 && carriesNone(m.ID) {
+		return nil, nil
+	}
+	err = s.table(func(e mountinfo.Entry) {
+		if e.Parent == m.OldID && e.ID != m.OldID {
+			found = append(found, e)
+		}
+	})
+	return found, err
 }

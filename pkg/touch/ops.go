@@ -10,10 +10,20 @@ var (
 	Write = worker.Define("write", worker.Pooled, write)
 	// Place puts a read-only clone of a staged mount on an empty place.
 	Place = worker.Define("place", worker.Spent, place)
+	// Replace puts a read-only clone of a staged mount in the place of a dead one.
+	Replace = worker.Define("replace", worker.Spent, replace)
+	// Uncover takes a dead mount off the top of a stack.
+	Uncover = worker.Define("uncover", worker.Spent, uncover)
+	// TakeBeneath takes a dead mount off from beneath a live one.
+	TakeBeneath = worker.Define("take-beneath", worker.Spent, takeBeneath)
 	// Settle gives a placed clone that stands alone its final attributes.
 	Settle = worker.Define("settle", worker.Spent, settle)
 	// TakeOff unmounts one interim mount from the top of a stack.
 	TakeOff = worker.Define("take-off", worker.Spent, takeOff)
+	// Peek touches a mount in a container.
+	Peek = worker.Define("peek", worker.Spent, peek)
+	// Inside replaces mounts in containers.
+	Inside = worker.Define("inside", worker.Spent, inside)
 	// Holders finds who holds superblocks and block devices.
 	Holders = worker.Define("holders", worker.Spent, holders)
 	// Exclusive shows whether anybody has claimed a block device.
@@ -22,5 +32,5 @@ var (
 
 // Ops lists the operations for worker.Serve.
 func Ops() []worker.Servable {
-	return []worker.Servable{Look, Write, Place, Settle, TakeOff, Holders, Exclusive}
+	return []worker.Servable{Look, Write, Place, Replace, Uncover, TakeBeneath, Settle, TakeOff, Peek, Inside, Holders, Exclusive}
 }

@@ -18,6 +18,7 @@ import (
 type leaf struct {
 	dir  int
 	name string
+	self self
 }
 
 func (l leaf) close() { _ = unix.Close(l.dir) }

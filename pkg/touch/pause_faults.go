@@ -4,15 +4,20 @@ package touch
 
 import (
 	"os"
+	"runtime"
 	"slices"
 	"strings"
-	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // pause stops the worker at each instant that NODE_HEALER_PAUSE lists, until
 // somebody continues it.
 func pause(instant string) {
 	if slices.Contains(strings.Split(os.Getenv("NODE_HEALER_PAUSE"), ","), instant) {
-		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		// To this thread: it stops before it goes on, whatever the others do.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
 	}
 }

@@ -52,6 +52,9 @@ type ProbeAnswer struct {
 	// Major and Minor are the device of a block device node at the path, or of
 	// Source.
 	Major, Minor uint32
+	// Newest is the unique id of the clone, the highest in the kernel when it was
+	// made: ids only grow. 0 below Linux 6.8.
+	Newest uint64
 	// UUID is the filesystem's, empty when it has none or does not tell.
 	UUID string
 	// SourceGone is true when Source does not exist.
@@ -170,7 +173,7 @@ func cloneAround(p string) (fd int, op string, err error) {
 
 func (a *ProbeAnswer) touch(clone int, q ProbeQuery) {
 	var st unix.Statx_t
-	if err := unix.Statx(clone, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st); err != nil {
+	if err := unix.Statx(clone, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID_UNIQUE, &st); err != nil {
 		a.Op, a.Errno = "statx", errnoOf(err)
 		return
 	}
@@ -181,6 +184,9 @@ func (a *ProbeAnswer) touch(clone int, q ProbeQuery) {
 	if q.Source != "" && !isBtrfs(clone) {
 		a.Changed = true // its number tells nothing
 		return
+	}
+	if st.Mask&unix.STATX_MNT_ID_UNIQUE != 0 {
+		a.Newest = st.Mnt_id
 	}
 	a.Mode = uint32(st.Mode)
 	switch a.Mode & unix.S_IFMT {

@@ -1,9 +1,12 @@
 package touch
 
 import (
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
 // A rebind has two halves with a question between them. place puts a clone of
@@ -119,7 +122,7 @@ func cloneOf(q PlaceQuery) (int, error) {
 			})
 		})
 		if err != nil {
-			return -1, fmt.Errorf("resolve the directory of the place below %q: %w", q.Source, err)
+			return -1, missing(err)
 		}
 		defer unix.Close(from)
 	}
@@ -130,6 +133,18 @@ func cloneOf(q PlaceQuery) (int, error) {
 		return -1, fmt.Errorf("clone %q: %w", q.Source, err)
 	}
 	return clone, nil
+}
+
+// missing explains why the directory (or file) of a place was not found in the
+// volume. What lies there belongs to the workload.
+func missing(err error) error {
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+		return fmt.Errorf("%w: the directory that was mounted is gone from the volume: %w", worker.ErrRefused, err)
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
+		return fmt.Errorf("%w: the directory that was mounted is a link, or another filesystem, in the volume now: %w", worker.ErrRefused, err)
+	}
+	return fmt.Errorf("look for the directory that was mounted in the volume: %w", err)
 }
 
 // bare checks that nothing is mounted at the leaf and that it is of the same
@@ -172,7 +187,7 @@ func (l leaf) alone(ours, ground MountRef) error {
 	if !top.Same(ours) {
 		return refuse("%s stands on top of the place", top)
 	}
-	below, err := parentOf(ours)
+	below, err := l.self.parentOf(ours)
 	if err != nil {
 		return err
 	}
@@ -196,6 +211,8 @@ type SettleQuery struct {
 	Interim uint64
 	// Private takes the mount out of the peer group it got from its parent.
 	Private bool
+	// Shared has it share its events, if it does not.
+	Shared bool
 }
 
 // SettleAnswer says how far the attributes got.
@@ -275,6 +292,9 @@ func (s *settling) run(q SettleQuery) (left int, err error) {
 	final := setattrOf(q.Attr)
 	if q.Private {
 		final.Propagation = unix.MS_PRIVATE
+	}
+	if q.Shared {
+		final.Propagation = unix.MS_SHARED
 	}
 	if err := s.leaf.alone(s.ours, s.ground); err != nil {
 		return left, err

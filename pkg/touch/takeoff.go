@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/touch/mountinfo"
 )
 
 // TakeOffQuery names one interim mount on top of a stack.
@@ -29,12 +31,40 @@ func takeOff(q TakeOffQuery) (TakeOffAnswer, error) {
 	if err := target.showsAttr(q.Interim); err != nil {
 		return none, err
 	}
+	if err := target.takesOnlyCopies(q.Mount); err != nil {
+		return none, err
+	}
 	pause("take-off/checked")
 	if err := target.unmountTop(q.Mount); err != nil {
 		return none, err
 	}
 	pause("take-off/done")
 	return TakeOffAnswer{Done: true}, nil
+}
+
+// takesOnlyCopies refuses when a umount of the topmost mount would take something
+// else with it in another mount namespace.
+func (l leaf) takesOnlyCopies(m MountRef) error {
+	below, err := l.self.parentOf(m)
+	if err != nil {
+		return err
+	}
+	vanishing, err := onPeers(below)
+	if err != nil || len(vanishing) == 0 {
+		return err
+	}
+	var ours mountinfo.Entry
+	err = l.self.table(func(e mountinfo.Entry) {
+		if e.ID == m.OldID {
+			ours = e
+		}
+	})
+	for _, e := range vanishing {
+		if e.Dev != ours.Dev || e.Root != ours.Root {
+			return refuse("the umount would also take what is mounted on %q in a mount namespace", e.Path)
+		}
+	}
+	return err
 }
 
 // showsAttr checks the attributes of the topmost mount, as statfs gives them
@@ -92,8 +122,5 @@ func (l leaf) unmountTop(want MountRef) error {
 	}
 	// umount(2) knows names only: something may have been mounted on top since
 	// the look, and gone instead of ours.
-	if _, err := parentOf(want); err == nil {
-		return fmt.Errorf("another mount was put on the place at the same time, and taken off instead of %s: %w", want, unix.EBUSY)
-	}
-	return nil
+	return l.seenGone(want)
 }

@@ -9,8 +9,8 @@ import (
 
 // All gives every provider. A new one is a package below this one and a line
 // here; the generic one comes first.
-func All(node *host.Node) []healer.Provider {
+func All(node *host.Node, containers mounts.Containers) []healer.Provider {
 	return []healer.Provider{
-		mounts.New(node),
+		mounts.New(node, containers),
 	}
 }

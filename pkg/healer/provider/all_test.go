@@ -1,10 +1,14 @@
 package provider
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/healer/provider/mounts"
+)
 
 func TestAll(t *testing.T) {
 	seen := map[string]bool{}
-	for i, p := range All(nil) {
+	for i, p := range All(nil, mounts.ContainersFUSE) {
 		if i == 0 && p.Name() != "mounts" {
 			t.Errorf("%s comes before the generic provider", p.Name())
 		}

@@ -3,6 +3,8 @@ package mounts
 import (
 	"context"
 	"errors"
+	"slices"
+	"syscall"
 	"testing"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -34,6 +36,24 @@ func (h idle) Finish(context.Context, host.RebindPlan, host.Mount, func(context.
 func (h idle) TakeOff(context.Context, host.Mount, func(context.Context) error) error {
 	return h.touched()
 }
+
+func (h idle) Replace(context.Context, host.RebindPlan, host.Mount, func(context.Context) error) error {
+	return h.touched()
+}
+
+func (h idle) Uncover(context.Context, host.Mount, host.Mount, func(context.Context) error) error {
+	return h.touched()
+}
+
+func (h idle) TakeBeneath(context.Context, host.Mount, host.Mount, func(context.Context) error) error {
+	return h.touched()
+}
+
+func (h idle) ReplaceInside(_ context.Context, plans []host.InsidePlan) []error {
+	return slices.Repeat([]error{h.touched()}, len(plans))
+}
+
+func (idle) CanReplace() bool { return true }
 
 func (h idle) touched() error {
 	h.t.Error("Examine touched the host")
@@ -119,6 +139,54 @@ func superblock(change func(*host.Superblock)) func(*healer.Case) {
 
 func recorded(place int, change func(*healer.PlaceRecord)) func(*healer.Case) {
 	return func(c *healer.Case) { change(&c.Record.Places[place]) }
+}
+
+// formerly is the filesystem instance of a daemon that has ended, and renewed that
+// of the one which came after it.
+var formerly, renewed = host.Dev{Minor: 50}, host.Dev{Minor: 60}
+
+// outliving is a FUSE volume, recorded with its former instance, that the driver
+// has staged anew while the pod's place still shows the dead one.
+func outliving(c *healer.Case) {
+	c.Record.FSType, c.Record.Source, c.Record.Identity = "fuse.x", "src", host.Identity{}
+	c.Superblocks = map[host.Dev]host.Superblock{
+		formerly: {Dev: formerly, FSType: "fuse.x", Source: "src", Answer: host.Answer{Asked: true, Op: "statx", Errno: syscall.ENOTCONN}},
+		renewed:  {Dev: renewed, FSType: "fuse.x", Source: "src", Kind: host.KindDirectory, Answer: host.Answer{Asked: true}},
+	}
+	for i := range c.Places {
+		m := &c.Places[i].Stack[0]
+		m.Dev, m.FSType, m.Source = formerly, "fuse.x", "src"
+		c.Record.Places[i].Dev = formerly
+	}
+	c.Places[1].Stack[0].Dev, c.Places[1].Stack[0].ID, c.Places[1].Stack[0].OldID = renewed, 8, 8
+}
+
+// of changes one of several superblocks.
+func of(dev host.Dev, change func(*host.Superblock)) func(*healer.Case) {
+	return func(c *healer.Case) {
+		sb := c.Superblocks[dev]
+		change(&sb)
+		c.Superblocks[dev] = sb
+	}
+}
+
+func errno(e syscall.Errno) func(*host.Superblock) {
+	return func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Op: "statx", Errno: e} }
+}
+
+// top changes the topmost mount of a place.
+func top(place int, change func(*host.Mount)) func(*healer.Case) {
+	return func(c *healer.Case) { change(&c.Places[place].Stack[0]) }
+}
+
+// under puts a mount beneath what stands at the published place.
+func under(change func(*host.Mount)) func(*healer.Case) {
+	return func(c *healer.Case) {
+		m := c.Places[0].Stack[0]
+		m.ID, m.OldID, m.Dev = 9, 9, renewed
+		change(&m)
+		c.Places[0].Stack = append(c.Places[0].Stack, m)
+	}
 }
 
 var errStill = errors.New("not wanted any more")

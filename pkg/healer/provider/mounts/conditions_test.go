@@ -34,7 +34,7 @@ type example struct {
 	want  []string
 }
 
-var examples = slices.Concat(placeExamples, superblockExamples, errorExamples, spaceExamples, deviceExamples, sizeExamples, pathExamples, deniedExamples)
+var examples = slices.Concat(placeExamples, superblockExamples, errorExamples, spaceExamples, deviceExamples, sizeExamples, pathExamples, deniedExamples, replaceExamples, insideExamples)
 
 var placeExamples = []example{
 	{"published bind lost", with(lost), []string{"NotMounted! published: nothing is mounted"}},
@@ -105,11 +105,11 @@ func TestConditions(t *testing.T) {
 // expectConditions compares "Reason! place: part of the message" with what is found.
 func expectConditions(t *testing.T, c healer.Case, want []string) {
 	t.Helper()
-	f, err := New(idle{t}).Examine(context.Background(), c)
+	f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), c)
 	if err != nil || !f.Mine {
 		t.Fatalf("mine: %v, %v", f.Mine, err)
 	}
-	names := map[string]string{published: "published", staged: "staged"}
+	names := map[string]string{published: "published", staged: "staged", contained: "container"}
 	ok := len(f.Conditions) == len(want)
 	for i, cond := range f.Conditions {
 		head := string(cond.Reason)
@@ -167,5 +167,5 @@ func TestConformance(t *testing.T) {
 			cases.Sick[tc.name] = tc.build
 		}
 	}
-	providertest.Run(t, New(idle{t}), cases)
+	providertest.Run(t, New(idle{t}, ContainersFUSE), cases)
 }

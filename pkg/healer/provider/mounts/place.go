@@ -28,7 +28,7 @@ func judgePlace(c healer.Case, p healer.Place) []healer.Condition {
 		})
 	}
 	if len(p.Stack) > 1 {
-		found = append(found, stacked(p))
+		found = append(found, stacked(c, p))
 	}
 	if wrong := wrongVolume(c, p); wrong != "" {
 		found = append(found, healer.Condition{
@@ -68,16 +68,25 @@ func judgeEmpty(c healer.Case, p healer.Place) []healer.Condition {
 	}
 }
 
-func stacked(p healer.Place) healer.Condition {
-	c := healer.Condition{
+func stacked(c healer.Case, p healer.Place) healer.Condition {
+	found := healer.Condition{
 		Status: healer.Degraded, Reason: healer.StackedMounts, Place: p.Path,
 		Message: fmt.Sprintf("%d mounts stand on the path", len(p.Stack)), Advice: adviceStacked,
 	}
-	if leftBehind(p) {
-		c.Acute = true
-		c.Message += ", the top one left by an interrupted rebind"
+	switch n := len(outdated(c, p)); {
+	case leftBehind(p):
+		found.Acute = true
+		found.Message += ", the top one left by an interrupted rebind"
+	case n == 1:
+		found.Acute = true
+		found.Message += ", the lowest one of another filesystem instance"
+		found.Advice = adviceRestage
+	case n > 1:
+		found.Acute = true
+		found.Message += fmt.Sprintf(", the lowest %d of other filesystem instances", n)
+		found.Advice = adviceRestage
 	}
-	return c
+	return found
 }
 
 // leftBehind is true when the top of a stack is an interim mount of ours that
@@ -115,7 +124,7 @@ func wrongVolume(c healer.Case, p healer.Place) string {
 	top := p.Stack[0]
 	sb := c.Superblocks[p.Dev()]
 	ofRecord := c.Record.Staged() == nil || c.Record.Staged().Dev == p.Want.Dev
-	answers := sb.Answer.Asked && !sb.Answer.Silent && sb.Answer.Errno == 0
+	answers := sb.Answer.Asked && !sb.Answer.Silent && sb.Answer.Errno == 0 && !sb.Shutdown
 	staged, _ := c.Staged()
 	switch {
 	case !ofRecord:

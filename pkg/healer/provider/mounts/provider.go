@@ -2,6 +2,7 @@ package mounts
 
 import (
 	"context"
+	"slices"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -12,32 +13,67 @@ type Host interface {
 	Rebind(ctx context.Context, plan host.RebindPlan, still func(context.Context) error) error
 	Finish(ctx context.Context, plan host.RebindPlan, interim host.Mount, still func(context.Context) error) error
 	TakeOff(ctx context.Context, interim host.Mount, still func(context.Context) error) error
+	CanReplace() bool
+	Replace(ctx context.Context, plan host.RebindPlan, dead host.Mount, still func(context.Context) error) error
+	Uncover(ctx context.Context, dead, below host.Mount, still func(context.Context) error) error
+	TakeBeneath(ctx context.Context, top, dead host.Mount, still func(context.Context) error) error
+	ReplaceInside(ctx context.Context, plans []host.InsidePlan) []error
 }
+
+// Containers says in which containers dead mounts are replaced.
+type Containers string
+
+// The choices for containers.
+const (
+	ContainersFUSE Containers = "fuse" // only mounts that a daemon serves
+	ContainersAll  Containers = "all"
+	ContainersOff  Containers = "off"
+)
 
 // Provider is the generic provider.
 type Provider struct {
-	host Host
+	host       Host
+	containers Containers
 }
 
 // New makes the provider.
-func New(h Host) Provider { return Provider{host: h} }
+func New(h Host, c Containers) Provider { return Provider{host: h, containers: c} }
 
 // Name implements healer.Provider.
 func (Provider) Name() string { return "mounts" }
 
 // Examine implements healer.Provider. Each superblock is judged once, at the
-// first place that shows it.
+// first place that shows it, and one that is to be replaced at each of its places.
 func (p Provider) Examine(_ context.Context, c healer.Case) (healer.Finding, error) {
 	f := healer.Finding{Mine: true}
 	judged := map[host.Dev]bool{}
 	for _, place := range c.Places {
-		f.Conditions = append(f.Conditions, judgePlace(c, place)...)
-		if len(place.Stack) > 0 && !judged[place.Dev()] {
-			judged[place.Dev()] = true
-			f.Conditions = append(f.Conditions, judgeSuperblock(c, place)...)
+		if place.Inside != nil {
+			f.Conditions = append(f.Conditions, judgeInside(place)...)
+			continue
 		}
+		f.Conditions = append(f.Conditions, judgePlace(c, place)...)
+		if len(place.Stack) == 0 {
+			continue
+		}
+		outlived := outlived(c, place)
+		if judged[place.Dev()] && !outlived {
+			continue
+		}
+		judged[place.Dev()] = true
+		found := judgeSuperblock(c, place)
+		for i := range found {
+			found[i].Acute = found[i].Acute || outlived && slices.Contains(deadReasons, found[i].Reason)
+		}
+		f.Conditions = append(f.Conditions, found...)
 	}
+	f.Conditions = append(f.Conditions, judgeCrowd(c)...)
+	all := insides{host: p.host, plans: map[string]host.InsidePlan{}}
 	for _, place := range c.Places {
+		if place.Inside != nil {
+			f.Steps = append(f.Steps, p.replaceInside(c, place, f.Conditions, all))
+			continue
+		}
 		f.Steps = append(f.Steps, p.steps(c, place, f.Conditions)...)
 	}
 	return f, nil

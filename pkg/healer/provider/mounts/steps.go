@@ -12,15 +12,26 @@ import (
 
 // The steps' names.
 const (
-	StepRebind  = "rebind"
-	StepTakeOff = "take-off-duplicate"
+	StepRebind        = "rebind"
+	StepTakeOff       = "take-off-duplicate"
+	StepReplace       = "replace"
+	StepUncover       = "uncover"
+	StepTakeBeneath   = "take-off-beneath"
+	StepReplaceInside = "replace-in-container"
 )
 
 // steps offers what may help at a place.
 func (p Provider) steps(c healer.Case, place healer.Place, conditions []healer.Condition) []healer.Step {
+	layers := outdated(c, place)
 	switch {
+	case len(layers) > 0:
+		return []healer.Step{p.takeBeneath(c, place, layers)}
 	case place.Role != healer.Published:
 		return nil // staging is the driver's business
+	case outlived(c, place) && len(place.Stack) == 1:
+		return []healer.Step{p.replace(c, place, conditions)}
+	case outlived(c, place):
+		return []healer.Step{p.uncover(c, place)}
 	case len(place.Stack) == 0 || interrupted(place):
 		return []healer.Step{p.rebind(c, place, conditions)}
 	case leftBehind(place):
@@ -105,6 +116,7 @@ func planRebind(c healer.Case, place, staged healer.Place, conditions []healer.C
 		Target:  place.Path,
 		Attr:    place.Want.Attr,
 		Private: place.Want.Propagation.Shared == 0 && place.Want.Propagation.Master == 0,
+		Shared:  place.Want.Propagation.Shared != 0,
 	}, ""
 }
 

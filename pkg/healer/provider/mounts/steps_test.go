@@ -15,9 +15,15 @@ import (
 
 // scribe is a host that notes the plan of a step and asks still.
 type scribe struct {
-	did  string
-	plan host.RebindPlan
-	on   host.Mount
+	did   string
+	plan  host.RebindPlan
+	on    host.Mount
+	below host.Mount
+	// beneath are the superblocks of what was taken away from beneath, in order.
+	beneath []host.Dev
+	inside  []host.InsidePlan
+	// old is a kernel that cannot put a mount beneath another.
+	old bool
 }
 
 func (s *scribe) Rebind(ctx context.Context, plan host.RebindPlan, still func(context.Context) error) error {
@@ -35,10 +41,32 @@ func (s *scribe) TakeOff(ctx context.Context, on host.Mount, still func(context.
 	return still(ctx)
 }
 
+func (s *scribe) Replace(ctx context.Context, plan host.RebindPlan, on host.Mount, still func(context.Context) error) error {
+	s.did, s.plan, s.on = "replace", plan, on
+	return still(ctx)
+}
+
+func (s *scribe) Uncover(ctx context.Context, on, below host.Mount, still func(context.Context) error) error {
+	s.did, s.on, s.below = "uncover", on, below
+	return still(ctx)
+}
+
+func (s *scribe) TakeBeneath(ctx context.Context, live, dead host.Mount, still func(context.Context) error) error {
+	s.did, s.on, s.beneath = "take beneath", live, append(s.beneath, dead.Dev)
+	return still(ctx)
+}
+
+func (s *scribe) ReplaceInside(_ context.Context, plans []host.InsidePlan) []error {
+	s.did, s.inside = "replace inside", plans
+	return make([]error, len(plans))
+}
+
+func (s *scribe) CanReplace() bool { return !s.old }
+
 // step gives the only step offered for a case.
 func step(t *testing.T, h Host, c healer.Case) healer.Step {
 	t.Helper()
-	f, err := New(h).Examine(context.Background(), c)
+	f, err := New(h, ContainersFUSE).Examine(context.Background(), c)
 	if err != nil || len(f.Steps) != 1 {
 		t.Fatalf("%d steps, %v", len(f.Steps), err)
 	}
@@ -69,7 +97,7 @@ func TestRebind(t *testing.T) {
 		"shared": {
 			[]func(*healer.Case){lost, recorded(0, func(r *healer.PlaceRecord) { r.Propagation.Shared = 3 })},
 			"rebind",
-			host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec},
+			host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Shared: true},
 		},
 		"slave": {
 			[]func(*healer.Case){lost, recorded(0, func(r *healer.PlaceRecord) { r.Propagation.Master = 3 })},
@@ -206,7 +234,7 @@ func TestNothingIsOfferedFor(t *testing.T) {
 		"interim in staging":  with(func(c *healer.Case) { c.Places[1].Stack[0].Attr = interim }),
 		"an intended interim": with(recorded(0, func(r *healer.PlaceRecord) { r.Attr = interim }), attr(0, interim)),
 	} {
-		f, err := New(idle{t}).Examine(context.Background(), build())
+		f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), build())
 		if err != nil || len(f.Steps) != 0 {
 			t.Errorf("%s: %+v, %v", name, f.Steps, err)
 		}

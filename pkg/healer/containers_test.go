@@ -1,0 +1,523 @@
+package healer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// Filesystem instances of one FUSE volume: that of a daemon that has ended, and
+// that of the one which came after it.
+var formerly, renewed = host.Dev{Minor: 50}, host.Dev{Minor: 60}
+
+const fuseType, fuseSource = "fuse.x", "src"
+
+// newFUSEBench has a FUSE volume that was seen healthy, when all that is mounted in
+// containers was there.
+func newFUSEBench(t *testing.T, change ...func(*Config)) *bench {
+	t.Helper()
+	b := newBench(t, change...)
+	b.serve(formerly)
+	b.mounts = append(b.mounts, host.Mount{ID: 9999, OldID: 9999, OldParent: 1, Path: "/some", Root: "/", Dev: host.Dev{Minor: 33}})
+	b.healthy()
+	b.walks = nil
+	return b
+}
+
+// serve gives the volume's places a filesystem instance.
+func (b *bench) serve(dev host.Dev) {
+	for _, p := range []string{staging, podA} {
+		b.change(p, func(m *host.Mount) { m.Dev, m.FSType, m.Source = dev, fuseType, fuseSource })
+	}
+}
+
+// renew is a daemon that ended, and another that came after it, on the host.
+func (b *bench) renew() {
+	b.serve(renewed)
+	b.answers[formerly] = host.Sight{Answer: host.Answer{Asked: true, Errno: syscall.ENOTCONN}}
+}
+
+// deadSight is what a container's mount of an ended daemon answers.
+var deadSight = host.InsideSight{Errno: syscall.ENOTCONN}
+
+// run starts a container of a pod that has a filesystem instance, which is dead.
+func (b *bench) run(podUID string, dev host.Dev, change ...func(*host.ContainerMount)) host.ContainerMount {
+	m := inContainer(len(b.containers), podUID, dev)
+	for _, c := range change {
+		c(&m)
+	}
+	b.containers = append(b.containers, m)
+	if b.inside == nil {
+		b.inside = map[string]host.InsideSight{}
+	}
+	b.inside[m.Path()] = deadSight
+	return m
+}
+
+func inContainer(n int, podUID string, dev host.Dev) host.ContainerMount {
+	return host.ContainerMount{
+		PID: 1000 + n, Namespace: uint64(5000 + n), PodUID: podUID, ContainerID: fmt.Sprint("c", n),
+		Mount: host.Mount{ID: uint64(700 + n), OldID: 700 + n, Dev: dev, Root: "/", Path: "/data", FSType: fuseType, Source: fuseSource},
+	}
+}
+
+// insides gives the places in containers of the last case.
+func (b *bench) insides() []Place {
+	return slices.DeleteFunc(slices.Clone(b.last().Places), func(p Place) bool { return p.Role != Container })
+}
+
+// It costs a walk through all processes.
+func TestContainersAreLookedIntoOnlyWhenItMayHelp(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*bench)
+		looks  bool
+	}{
+		"nothing happened":   {func(*bench) {}, false},
+		"the server is new":  {func(b *bench) { b.engine.looked = looked{} }, true},
+		"a daemon came anew": {func(b *bench) { b.renew() }, true},
+		"its place is dead":  {func(b *bench) { b.renew(); b.change(podA, func(m *host.Mount) { m.Dev = formerly }) }, true},
+		"nothing works": {func(b *bench) {
+			b.engine.looked = looked{}
+			b.answers[formerly] = host.Sight{Answer: host.Answer{Asked: true, Errno: syscall.EIO}}
+		}, false},
+		"nothing is mounted": {func(b *bench) { b.engine.looked = looked{}; b.unmount(podA); b.unmount(staging) }, false},
+		"only ours, unsettled": {func(b *bench) {
+			b.engine.looked = looked{}
+			b.unmount(staging)
+			b.change(podA, func(m *host.Mount) { m.Attr = interim })
+		}, false},
+	} {
+		b := newFUSEBench(t)
+		tc.change(b)
+		b.heal(volume)
+		if looks := len(b.walks) > 0; looks != tc.looks {
+			t.Errorf("%s: %v", name, b.walks)
+		}
+		if name == "the server is new" {
+			if b.walks = nil; len(b.heal(volume).Steps)+len(b.walks) != 0 {
+				t.Errorf("%s: looked again", name)
+			}
+		}
+	}
+}
+
+const interim = host.AttrReadOnly | host.AttrNoSUID | host.AttrNoDev | host.AttrNoExec | host.AttrNoSymFollow
+
+func TestContainersOfARawBlockVolumeAreNotLookedInto(t *testing.T) {
+	b := newBlockBench(t)
+	b.heal(Volume{ID: volID, Path: blockPlace})
+	if len(b.walks) != 0 {
+		t.Errorf("looked for those of %v", b.walks)
+	}
+}
+
+// Only what a daemon serves has instances from before there was a record.
+func TestContainersOfADiskAreNotLookedIntoAtTheStart(t *testing.T) {
+	b := newBench(t)
+	if b.healthy(); len(b.walks) != 0 {
+		t.Errorf("looked for those of %v", b.walks)
+	}
+}
+
+// What could not be seen may have been a container of this volume's.
+func TestTheFirstLookIsRepeatedUntilAllIsSeen(t *testing.T) {
+	b := newFUSEBench(t)
+	b.engine.looked = looked{}
+	b.unseen = 1
+	for range 2 {
+		if b.walks = nil; len(b.heal(volume).Steps)+len(b.walks) != 1 {
+			t.Errorf("walks for %v", b.walks)
+		}
+	}
+}
+
+// The process that was listed may have ended while it was looked through another.
+func TestContainerIsReachedThroughWhoeverLives(t *testing.T) {
+	b := newFUSEBench(t)
+	b.renew()
+	m := b.run("uid-a", formerly)
+	b.inside[m.Path()] = host.InsideSight{PID: 2000, Errno: syscall.ENOTCONN}
+	b.heal(volume)
+	if got := b.insides(); len(got) != 1 || got[0].Path != "/proc/2000/root/data" || got[0].Inside.PID != 2000 || got[0].Inside.Sight != deadSight {
+		t.Errorf("%+v", got)
+	}
+	b.inside[m.Path()] = host.InsideSight{PID: 2000}
+	if b.heal(volume); len(b.insides()) != 0 || len(b.last().Lingering) != 1 {
+		t.Errorf("it works: %+v", b.insides())
+	}
+}
+
+// Whether or not anything else is to be healed meanwhile.
+func TestStaleContainersAreFoundAgain(t *testing.T) {
+	for name, dev := range map[string]host.Dev{"one that nobody knows": {Minor: 70}, "the former one": formerly} {
+		b := newFUSEBench(t)
+		if dev == formerly {
+			b.renew()
+		}
+		b.engine.looked = looked{}
+		b.run("uid-a", dev)
+		for look := range 3 {
+			if b.heal(volume); len(b.insides()) != 1 {
+				t.Errorf("%s: look %d shows %+v", name, look+1, b.insides())
+			}
+		}
+		b.containers = nil
+		for range 2 {
+			if b.heal(volume); len(b.insides()) != 0 {
+				t.Errorf("%s: it is gone, and seen all the same: %+v", name, b.insides())
+			}
+		}
+	}
+}
+
+// What could not be looked at is looked at the next time.
+func TestContainersThatCannotBeLookedFor(t *testing.T) {
+	b := newFUSEBench(t)
+	b.engine.looked = looked{}
+	b.walkErr = errors.New("no procfs")
+	if _, err := b.engine.Heal(context.Background(), volume); !errors.Is(err, b.walkErr) {
+		t.Errorf("got %v", err)
+	}
+	b.walkErr, b.walks = nil, nil
+	if b.heal(volume); len(b.walks) == 0 {
+		t.Error("never looked")
+	}
+	b.renew()
+	b.run("uid-a", formerly)
+	b.insideErr = errors.New("no worker")
+	if _, err := b.engine.Heal(context.Background(), volume); !errors.Is(err, b.insideErr) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWhoseContainersAreLookedInto(t *testing.T) {
+	for _, standalone := range []bool{false, true} {
+		b := newFUSEBench(t, func(c *Config) { c.Standalone = standalone })
+		b.publish(podB)
+		b.change(podB, func(m *host.Mount) { m.FSType, m.Source = fuseType, fuseSource })
+		b.renew()
+		b.change(podB, func(m *host.Mount) { m.Dev = renewed })
+		b.sandboxes = []host.Sandbox{{PodUID: "uid-a", Program: "runsc"}}
+		b.heal(volume)
+		want := []string{"uid-a", "uid-b"}
+		if standalone {
+			want = nil
+		}
+		if len(b.walks) == 0 || !slices.Equal(b.walks[0], want) || (b.walks[0] == nil) != standalone {
+			t.Errorf("standalone %v: %v", standalone, b.walks)
+		}
+		if !slices.Equal(b.last().Sandboxes, b.sandboxes) {
+			t.Errorf("sandboxes %v", b.last().Sandboxes)
+		}
+	}
+}
+
+func TestWhichMountsInContainersAreTheVolumes(t *testing.T) {
+	unknown := host.Dev{Minor: 70}
+	guarded := func(m *host.ContainerMount) { m.Mount.Attr = host.AttrReadOnly | host.AttrNoSymFollow }
+	for name, tc := range map[string]struct {
+		dev    host.Dev
+		change func(*host.ContainerMount)
+		spoil  func(*bench)
+		found  bool
+		proven bool
+	}{
+		"the former one":                                 {dev: formerly, found: true, proven: true},
+		"its number, another type":                       {dev: formerly, change: func(m *host.ContainerMount) { m.Mount.FSType = "fuse.y" }},
+		"its number, another source":                     {dev: formerly, change: func(m *host.ContainerMount) { m.Mount.Source = "other" }},
+		"another one, as on the host":                    {dev: renewed},
+		"ours, interrupted":                              {dev: renewed, change: guarded, spoil: noted(host.AttrNoSUID), found: true, proven: true},
+		"as somebody wants it":                           {dev: renewed, change: guarded},
+		"ours, to be read-only":                          {dev: renewed, change: guarded, spoil: noted(host.AttrReadOnly), found: true, proven: true},
+		"as it was before":                               {dev: renewed, change: guarded, spoil: noted(host.AttrNoSymFollow)},
+		"noted, and finished":                            {dev: renewed, spoil: noted(host.AttrNoSUID)},
+		"noted, and only read-only":                      {dev: renewed, spoil: noted(host.AttrNoSUID), change: func(m *host.ContainerMount) { m.Mount.Attr = host.AttrReadOnly }},
+		"one of its kind that nobody knows":              {dev: unknown, found: true},
+		"one of another type, the same source":           {dev: unknown, change: func(m *host.ContainerMount) { m.Mount.FSType = "fuse.y" }},
+		"one of its kind, mounted on the host":           {dev: unknown, spoil: func(b *bench) { b.mount("/elsewhere", unknown) }},
+		"one of its type, another source":                {dev: unknown, change: func(m *host.ContainerMount) { m.Mount.Source = "other" }},
+		"one of its kind, the pod has others of":         {dev: unknown, spoil: func(b *bench) { b.another("uid-a") }},
+		"the former one, the pod has others of its kind": {dev: formerly, found: true, proven: true, spoil: func(b *bench) { b.another("uid-a") }},
+		"of another pod":                                 {dev: formerly, change: func(m *host.ContainerMount) { m.PodUID = "uid-z" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newFUSEBench(t)
+			b.renew()
+			if tc.spoil != nil {
+				tc.spoil(b)
+			}
+			if tc.change == nil {
+				tc.change = func(*host.ContainerMount) {}
+			}
+			m := b.run("uid-a", tc.dev, tc.change)
+			b.heal(volume)
+			got := b.insides()
+			if len(got) == 1 != tc.found || len(got) > 1 {
+				t.Fatalf("%+v", got)
+			}
+			if !tc.found {
+				return
+			}
+			p := got[0]
+			if p.Path != m.Path() || p.PodUID != "uid-a" || p.Named || len(p.Stack) != 1 || p.Inside.Sight != deadSight || (p.Inside.Proof != "") != tc.proven || (p.Inside.Doubt == "") != tc.proven {
+				t.Errorf("%+v, %+v", p, p.Inside)
+			}
+		})
+	}
+}
+
+// noted puts into the record what a container had where it has something else now.
+func noted(attr host.Attr) func(*bench) {
+	return func(b *bench) {
+		k := volumeKey(driver, volID)
+		r := b.notes.records[k]
+		r.Former = []FormerSuperblock{{Dev: formerly, BootID: "boot-1", Mounts: []FormerMount{{ID: 600, Namespace: 5000, Path: "/data", Attr: attr}}}}
+		b.notes.records[k] = r
+	}
+}
+
+// another gives a pod a second volume of the same type and source.
+func (b *bench) another(podUID string) {
+	p := "/k/pods/" + podUID + "/volumes/kubernetes.io~csi/pv2/mount"
+	b.mount(p, host.Dev{Minor: 99})
+	b.change(p, func(m *host.Mount) { m.FSType, m.Source = fuseType, fuseSource })
+}
+
+// A disk may have another node by now, and what a daemon does not serve has no
+// unknown instances.
+func TestContainersOfADisk(t *testing.T) {
+	old := host.Dev{Major: 8, Minor: 99}
+	for name, tc := range map[string]struct {
+		dev    host.Dev
+		source string
+		found  bool
+	}{
+		"the former one":         {disk, "/dev/sdb", true},
+		"by another name":        {disk, "/dev/sdx", true},
+		"one that nobody knows":  {old, "/dev/sdc", false},
+		"one with the same name": {old, "/dev/sdc", false},
+	} {
+		b := newBench(t)
+		b.healthy()
+		now := host.Dev{Major: 8, Minor: 32}
+		b.devices[now] = b.devices[disk]
+		for _, p := range []string{staging, podA} {
+			b.change(p, func(m *host.Mount) { m.Dev, m.Source = now, "/dev/sdc" })
+		}
+		b.run("uid-a", tc.dev, func(m *host.ContainerMount) { m.Mount.FSType, m.Mount.Source = "ext4", tc.source })
+		b.heal(volume)
+		if got := b.insides(); (len(got) == 1) != tc.found {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+func TestWhatAContainersMountAnswers(t *testing.T) {
+	unknown := host.Dev{Minor: 70}
+	for name, tc := range map[string]struct {
+		dev   host.Dev
+		sight host.InsideSight
+		shut  bool
+		want  bool
+		as    host.InsideSight
+	}{
+		"it is dead":                   {dev: formerly, sight: deadSight, want: true, as: deadSight},
+		"it works":                     {dev: formerly},
+		"it answers, and is shut down": {dev: formerly, shut: true, want: true},
+		"it is silent":                 {dev: formerly, sight: host.InsideSight{Silent: true}, want: true, as: host.InsideSight{Silent: true}},
+		"it cannot be asked":           {dev: formerly, sight: host.InsideSight{Unable: "no way in"}, want: true, as: host.InsideSight{Unable: "no way in"}},
+		"its container has ended":      {dev: formerly, sight: host.InsideSight{Unable: "it has ended", Ended: true}},
+		"unknown, and works":           {dev: unknown},
+		"unknown, shut down":           {dev: unknown, shut: true},
+		"unknown, and silent":          {dev: unknown, sight: host.InsideSight{Silent: true}},
+		"unknown, and cannot be asked": {dev: unknown, sight: host.InsideSight{Unable: "no way in"}},
+		"unknown, and dead":            {dev: unknown, sight: deadSight, want: true, as: deadSight},
+	} {
+		b := newFUSEBench(t)
+		b.renew()
+		m := b.run("uid-a", tc.dev, func(m *host.ContainerMount) {
+			if tc.shut {
+				m.Mount.SuperOptions = []string{"shutdown"}
+			}
+		})
+		b.inside[m.Path()] = tc.sight
+		b.heal(volume)
+		got := b.insides()
+		if (len(got) == 1) != tc.want || tc.want && got[0].Inside.Sight != tc.as {
+			t.Errorf("%s: %+v", name, got)
+		}
+		// The driver may let the old daemon live for them.
+		if lingers := len(b.last().Lingering) == 1; lingers != (name == "it works") {
+			t.Errorf("%s: lingering %+v", name, b.last().Lingering)
+		}
+	}
+}
+
+// With --standalone anybody's container counts, if it is proven to have the volume.
+func TestContainersOfNoPod(t *testing.T) {
+	for name, tc := range map[string]struct {
+		podUID string
+		dev    host.Dev
+		below  bool
+		later  bool
+		want   bool
+	}{
+		"the host has it too":      {dev: formerly, below: true, want: true},
+		"of another pod, the same": {podUID: "uid-z", dev: formerly, below: true, want: true},
+		"the host has it no more":  {dev: formerly, want: true},
+		"it came later":            {dev: formerly, later: true},
+		"one that nobody knows":    {dev: host.Dev{Minor: 70}},
+	} {
+		b := newFUSEBench(t, func(c *Config) { c.Standalone = true })
+		b.renew()
+		if tc.below {
+			b.change(podA, func(m *host.Mount) { m.Dev = formerly })
+		}
+		b.run(tc.podUID, tc.dev, func(m *host.ContainerMount) {
+			if tc.later {
+				m.Mount.ID = 10000
+			}
+		})
+		b.heal(volume)
+		if got := b.insides(); (len(got) == 1) != tc.want {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// A device number is used again: there has to be a witness.
+func TestProve(t *testing.T) {
+	seen := FormerSuperblock{Dev: formerly, BootID: "boot-1", Mounts: []FormerMount{{ID: 700, Namespace: 5000, Path: "/data"}}}
+	none := func(*observation) {}
+	for name, tc := range map[string]struct {
+		dev    host.Dev
+		change func(*observation)
+		mount  func(*host.ContainerMount)
+		others []host.ContainerMount
+		proof  string // a part of it; else of the doubt
+		doubt  string
+	}{
+		"ours":                    {dev: renewed, change: none, proof: "interrupted replacement"},
+		"the host has it":         {dev: formerly, change: onHost(Published, podA), proof: "at " + podA},
+		"the host has it beneath": {dev: formerly, change: func(o *observation) { o.c.Places[0].Stack = append(o.c.Places[0].Stack, host.Mount{Dev: formerly}) }, proof: "at " + podA},
+		"another container has it": {dev: formerly, change: func(o *observation) {
+			o.c.Places = append(o.c.Places, insideOf(9, formerly, "proven"))
+			o.c.Record.Places = nil
+		}, doubt: "nothing ties"},
+		"recorded":       {dev: formerly, change: none, proof: "it was there when"},
+		"no record":      {dev: formerly, change: func(o *observation) { o.c.Record = nil }, doubt: "not seen healthy in this boot"},
+		"another boot":   {dev: formerly, change: func(o *observation) { o.c.BootID = "next" }, doubt: "not seen healthy in this boot"},
+		"never recorded": {dev: formerly, change: func(o *observation) { o.c.Record.Places = nil }, doubt: "nothing ties"},
+		"seen before":    {dev: formerly, change: func(o *observation) { o.c.Record.Places, o.c.Record.Former = nil, []FormerSuperblock{seen} }, proof: "replaced on the host"},
+		"seen before in another container": {
+			dev: formerly, change: func(o *observation) { o.c.Record.Places, o.c.Record.Former = nil, []FormerSuperblock{seen} },
+			mount: func(m *host.ContainerMount) { m.Mount.ID = 799 }, others: []host.ContainerMount{inContainer(0, "uid-a", formerly)}, proof: "replaced on the host",
+		},
+		"seen before, and its id is another's": {
+			dev: formerly, change: func(o *observation) { o.c.Record.Places, o.c.Record.Former = nil, []FormerSuperblock{seen} },
+			mount: func(m *host.ContainerMount) { m.Mount.ID = 799 }, others: []host.ContainerMount{inContainer(0, "uid-a", renewed)}, doubt: "nothing ties",
+		},
+		"none of it was seen": {
+			dev: formerly, change: func(o *observation) {
+				o.c.Record.Places, o.c.Record.Former = nil, []FormerSuperblock{{Dev: formerly, BootID: "boot-1"}}
+			}, doubt: "nothing ties",
+		},
+		"there before it was replaced": {dev: formerly, change: func(o *observation) {
+			o.c.Record.Places, o.c.Record.Former = nil, []FormerSuperblock{{Dev: formerly, BootID: "boot-1", Newest: 700}}
+		}, proof: "it was there when"},
+		"mounted after it was replaced": {dev: formerly, change: func(o *observation) {
+			o.c.Record.Places, o.c.Record.Former = nil, []FormerSuperblock{{Dev: formerly, BootID: "boot-1", Newest: 699}}
+		}, doubt: "nothing ties"},
+		"there before, without unique ids": {dev: formerly, change: func(o *observation) {
+			o.c.Record.Places, o.c.Record.Former = nil, []FormerSuperblock{{Dev: formerly, BootID: "boot-1", Newest: 700}}
+		}, mount: func(m *host.ContainerMount) { m.Mount.ID = 0 }, doubt: "nothing ties"},
+		"seen before of another number": {dev: formerly, change: func(o *observation) {
+			other := seen
+			other.Dev.Minor = 51
+			o.c.Record.Places, o.c.Record.Former = nil, []FormerSuperblock{other}
+		}, doubt: "nothing ties"},
+		"without unique ids": {
+			dev: formerly, change: func(o *observation) {
+				o.c.Record.Places, o.c.Record.Former = nil, []FormerSuperblock{{Dev: formerly, BootID: "boot-1", Mounts: []FormerMount{{}}}}
+			},
+			mount: func(m *host.ContainerMount) { m.Mount.ID = 0 }, doubt: "nothing ties",
+		},
+		"recorded, and mounted later": {dev: formerly, change: func(o *observation) { o.c.Record.Newest = 699 }, doubt: "mounted after"},
+		"recorded, and healthy since": {dev: formerly, change: func(o *observation) {
+			o.c.Record.Newest = 699
+			o.engine.looked.healthy(volumeKey(o.c.Driver, o.c.Volume.ID), 700)
+		}, proof: "it was there when"},
+		"recorded, another healthy since": {dev: formerly, change: func(o *observation) {
+			o.c.Record.Newest = 699
+			o.engine.looked.healthy(volumeKey(o.c.Driver, "other"), 700)
+		}, doubt: "mounted after"},
+		"recorded, as the last of all":    {dev: formerly, change: func(o *observation) { o.c.Record.Newest = 700 }, proof: "it was there when"},
+		"recorded, without unique ids":    {dev: formerly, change: none, mount: func(m *host.ContainerMount) { m.Mount.ID = 0 }, doubt: "mounted after"},
+		"recorded, outside of pods":       {dev: formerly, change: none, mount: func(m *host.ContainerMount) { m.PodUID = "" }, proof: "it was there when"},
+		"of another boot, but seen since": {dev: formerly, change: func(o *observation) { o.c.Record.BootID, o.c.Record.Former = "boot-0", []FormerSuperblock{seen} }, proof: "replaced on the host"},
+		"seen before, in another boot": {dev: formerly, change: func(o *observation) {
+			other := seen
+			other.BootID = "boot-0"
+			o.c.Record.Places, o.c.Record.Former = nil, []FormerSuperblock{other}
+		}, doubt: "nothing ties"},
+	} {
+		own := host.Mount{ID: 102, OldID: 102, OldParent: 1, Path: podA, Root: "/", Dev: renewed, FSType: fuseType, Source: fuseSource}
+		o := &observation{engine: &Engine{}, node: newWorld(t), table: host.NewTable([]host.Mount{own}), c: Case{
+			BootID: "boot-1", Places: []Place{{Role: Published, Path: podA, Stack: []host.Mount{own}}},
+			Record: &Record{BootID: "boot-1", Newest: 800, Places: []PlaceRecord{{Path: podA, Dev: formerly}}},
+		}}
+		tc.change(o)
+		m := inContainer(0, "uid-a", tc.dev)
+		if tc.mount != nil {
+			tc.mount(&m)
+		}
+		proof, doubt := o.prove(m, append(tc.others, m), own)
+		if !strings.Contains(proof, tc.proof) || !strings.Contains(doubt, tc.doubt) || (proof == "") != (tc.proof == "") || (doubt == "") != (tc.doubt == "") {
+			t.Errorf("%s: proof %q, doubt %q", name, proof, doubt)
+		}
+	}
+}
+
+func onHost(role Role, path string) func(*observation) {
+	return func(o *observation) {
+		o.c.Places = append([]Place{{Role: role, Path: path, Stack: []host.Mount{{Dev: formerly}}}}, o.c.Places...)
+	}
+}
+
+// What is staged is the volume's own; what is published may be older.
+func TestWhatAContainerShouldHave(t *testing.T) {
+	interimOn := func(p Place) Place { p.Stack[0].Attr = interim; return p }
+	sbs := map[host.Dev]host.Superblock{dev(1): answered, dev(2): answered, dev(3): disconn}
+	for name, tc := range map[string]struct {
+		places []Place
+		want   host.Dev
+	}{
+		"what is staged":                  {[]Place{on(Published, podA, dev(1)), on(Staged, staging, dev(2))}, dev(2)},
+		"published, nothing is staged":    {[]Place{on(Published, podA, dev(1))}, dev(1)},
+		"published, staging is bare":      {[]Place{on(Published, podA, dev(1)), on(Staged, staging)}, dev(1)},
+		"published, what is staged ended": {[]Place{on(Published, podA, dev(1)), on(Staged, staging, dev(3))}, dev(1)},
+		"another, the first one ended":    {[]Place{on(Published, podA, dev(3)), on(Published, podB, dev(1))}, dev(1)},
+		"not an interim one":              {[]Place{interimOn(on(Published, podA, dev(1))), on(Published, podB, dev(2))}, dev(2)},
+		"nothing that works":              {[]Place{on(Published, podA, dev(3)), on(Staged, staging, dev(4))}, host.Dev{}},
+		"nothing":                         {nil, host.Dev{}},
+	} {
+		got, found := Case{Places: tc.places, Superblocks: sbs}.working()
+		if got.Dev != tc.want || found == tc.want.Zero() {
+			t.Errorf("%s: %v, %s", name, found, got.Dev)
+		}
+	}
+}
+
+func TestIsFUSE(t *testing.T) {
+	for fsType, want := range map[string]bool{"fuse": true, "fuseblk": true, "fuse.s3fs": true, "fuse.": false, "fusectl": false, "nfs4": false, "": false} {
+		if IsFUSE(fsType) != want {
+			t.Errorf("%q: %v", fsType, !want)
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package healer
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// formerGrace is for how long a former superblock is looked for after nothing has
+// it any more: a container that was starting meanwhile may have been overlooked.
+const formerGrace = time.Minute
+
+// maxFormer bounds the former superblocks of one volume, and the mounts that are
+// remembered of each.
+const (
+	maxFormer       = 16
+	maxFormerMounts = 1024
+)
+
+// formerSuperblocks gives the superblocks that containers may still have of the
+// volume, although its places have others: those of dead places above a healthy
+// one, and those of the record of this boot.
+func (c Case) formerSuperblocks() []host.Dev {
+	var all []host.Dev
+	working := map[host.Dev]bool{}
+	for _, p := range c.Places {
+		if top, mounted := p.Top(); mounted {
+			sb := c.Superblocks[p.Dev()]
+			if works(sb) {
+				working[top.Dev] = true
+			} else {
+				all = append(all, top.Dev)
+			}
+			for _, m := range p.Stack[1:] {
+				all = append(all, m.Dev)
+			}
+		}
+	}
+	if c.Record != nil && c.Record.BootID == c.BootID {
+		for _, p := range c.Record.Places {
+			all = append(all, p.Dev)
+		}
+	}
+	for _, f := range c.former() {
+		all = append(all, f.Dev)
+	}
+	slices.SortFunc(all, compareDev)
+	return slices.DeleteFunc(slices.Compact(all), func(d host.Dev) bool { return d.Zero() || working[d] })
+}
+
+func compareDev(a, b host.Dev) int {
+	if a.Major != b.Major {
+		return int(a.Major) - int(b.Major)
+	}
+	return int(a.Minor) - int(b.Minor)
+}
+
+// works is true for a superblock that answered, and that did not shut down.
+func works(sb host.Superblock) bool {
+	return sb.Answer.Asked && !sb.Answer.Silent && sb.Answer.Errno == 0 && !sb.Shutdown
+}
+
+// former gives what the record says of former superblocks of this boot: device
+// numbers of another one mean nothing.
+func (c Case) former() []FormerSuperblock {
+	if c.Record == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(c.Record.Former), func(f FormerSuperblock) bool { return f.BootID != c.BootID })
+}
+
+// noteFormer puts into the record what is lost with a step that replaces a mount:
+// its superblock with what containers have of it, and how the place was mounted.
+// After a kill in the middle of the step nothing else would tell.
+func (e *Engine) noteFormer(ctx context.Context, c Case, s Step) {
+	if c.Record == nil || s.Cost != Replace || len(s.Place.Stack) == 0 {
+		return
+	}
+	now := *c.Record
+	if now.BootID == c.BootID {
+		now.Newest = e.looked.newestOf(volumeKey(c.Driver, c.Volume.ID), c.Record)
+	}
+	now.Places, now.Former = slices.Clone(now.Places), c.former()
+	top := s.Place.Stack[0]
+	if s.Place.Inside == nil && now.Place(s.Place.Path) == nil {
+		now.Places = append(now.Places, PlaceRecord{
+			Role: s.Place.Role, Path: s.Place.Path, Root: top.Root, Attr: top.Attr, Propagation: top.Propagation, Dev: top.Dev, MountID: top.ID,
+		})
+	}
+	for i, m := range s.Place.Stack {
+		// A dead mount may lie beneath one that works.
+		alike := m.FSType == top.FSType && m.Source == top.Source
+		if i == 0 && m.Dev != s.Source || i > 0 && alike && !works(c.Superblocks[m.Dev]) {
+			now.addFormer(c, m.Dev)
+		}
+	}
+	if now.same(*c.Record) {
+		return
+	}
+	if err := e.cfg.Records.Save(now); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot save what a mount was before it is replaced", "driver", c.Driver)
+	}
+}
+
+// addFormer notes a superblock with the mounts that containers have of it.
+func (r *Record) addFormer(c Case, dev host.Dev) {
+	at := slices.IndexFunc(r.Former, func(f FormerSuperblock) bool { return f.Dev == dev })
+	if at < 0 {
+		if len(r.Former) == maxFormer {
+			r.Former = r.Former[1:]
+		}
+		at, r.Former = len(r.Former), append(r.Former, FormerSuperblock{Dev: dev, BootID: c.BootID, Since: time.Now().UTC().Truncate(time.Second)})
+	}
+	f := r.Former[at]
+	switch _, here := c.onHost(dev); {
+	case here:
+		f.Newest = max(f.Newest, c.Newest)
+	case r.BootID == c.BootID && slices.ContainsFunc(r.Places, func(p PlaceRecord) bool { return p.Dev == dev }):
+		f.Newest = max(f.Newest, r.Newest)
+	}
+	f.Mounts = slices.Clone(f.Mounts)
+	known := map[uint64]bool{}
+	for _, m := range f.Mounts {
+		known[m.ID] = true
+	}
+	for _, in := range c.insides() {
+		m := in.Mount
+		if m.Dev == dev && in.Proof != "" && m.ID != 0 && !known[m.ID] && len(f.Mounts) < maxFormerMounts {
+			f.Mounts = append(f.Mounts, FormerMount{
+				ID: m.ID, Namespace: in.Namespace, Path: m.Path, Attr: m.Attr, Propagation: m.Propagation,
+			})
+		}
+	}
+	r.Former[at] = f
+}
+
+// onHost gives the place of the volume at which the host has a superblock.
+func (c Case) onHost(dev host.Dev) (path string, found bool) {
+	for _, p := range c.Places {
+		if p.Inside == nil && slices.ContainsFunc(p.Stack, func(m host.Mount) bool { return m.Dev == dev }) {
+			return p.Path, true
+		}
+	}
+	return "", false
+}
+
+// insides gives all mounts of the volume that were seen in containers.
+func (c Case) insides() []Inside {
+	all := slices.Clone(c.Lingering)
+	for _, p := range c.Places {
+		if p.Inside != nil {
+			all = append(all, *p.Inside)
+		}
+	}
+	return all
+}
+
+// noted gives the note of a mount in a container. For what may be left of an
+// interrupted replacement it is that of the mount that was to be replaced there.
+func (c Case) noted(m host.ContainerMount) (FormerMount, bool) {
+	for _, f := range c.former() {
+		for _, seen := range f.Mounts {
+			same := seen.ID == m.Mount.ID && f.Dev == m.Mount.Dev
+			left := f.Dev != m.Mount.Dev && seen.ID < m.Mount.ID && seen.Namespace == m.Namespace && seen.Path == m.Mount.Path
+			if same || left {
+				return seen, true
+			}
+		}
+	}
+	return FormerMount{}, false
+}
+
+// keepFormer gives the former superblocks that a healthy volume's new record still
+// has to name.
+func keepFormer(c Case, now Record) []FormerSuperblock {
+	if c.Record == nil || c.Record.BootID != c.BootID {
+		return nil
+	}
+	was := *c.Record
+	was.Former = c.former()
+	for _, p := range c.Record.Places {
+		if !p.Dev.Zero() && !slices.ContainsFunc(now.Places, func(n PlaceRecord) bool { return n.Dev == p.Dev }) {
+			was.addFormer(c, p.Dev)
+		}
+	}
+	lingers := func(f FormerSuperblock) bool {
+		return slices.ContainsFunc(c.Lingering, func(in Inside) bool { return in.Mount.Dev == f.Dev && in.Proof != "" })
+	}
+	for i := range was.Former {
+		if lingers(was.Former[i]) {
+			was.addFormer(c, was.Former[i].Dev)
+		}
+	}
+	return slices.DeleteFunc(was.Former, func(f FormerSuperblock) bool {
+		if lingers(f) {
+			return false
+		}
+		back := slices.ContainsFunc(now.Places, func(n PlaceRecord) bool { return n.Dev == f.Dev })
+		return back || time.Since(f.Since) > formerGrace || time.Since(f.Since) < 0
+	})
+}

@@ -1,0 +1,192 @@
+package mounts
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"sync"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+const adviceContainer = "delete the pod, so that its containers start with the volume as it is now"
+
+// judgeInside says what is wrong with what a container has.
+func judgeInside(p healer.Place) []healer.Condition {
+	in := p.Inside
+	message := ""
+	switch {
+	case in.Mount.Guarded() && in.Sight == (host.InsideSight{}):
+		message = "an interrupted replacement left it unfinished"
+	case in.Sight.Unable != "" && !in.Sight.Silent:
+		message = "it has a filesystem instance that is no longer the volume's, and cannot be asked: " + in.Sight.Unable
+	case in.Sight.Silent:
+		message = "it has a filesystem instance that is no longer the volume's and does not answer"
+	case in.Sight.Errno != 0:
+		message = "it still has the filesystem instance that ended: " + host.Answer{Asked: true, Op: "statx", Errno: in.Sight.Errno}.String()
+	default:
+		message = "it still has a filesystem instance that shut itself down"
+	}
+	return []healer.Condition{{
+		Status: healer.Inaccessible, Reason: healer.StaleInContainers, Place: p.Path,
+		Message: message, Advice: adviceContainer, Acute: true,
+	}}
+}
+
+// judgeCrowd says that containers have more mounts than are looked at.
+func judgeCrowd(c healer.Case) []healer.Condition {
+	if c.Crowded == 0 {
+		return nil
+	}
+	return []healer.Condition{{
+		Status: healer.Degraded, Reason: healer.StaleInContainers, Place: c.Places[0].Path,
+		Message: fmt.Sprintf("%d mount namespaces of containers have more mounts of former instances than are looked at", c.Crowded), Advice: adviceContainer,
+	}}
+}
+
+// insides are the plans for the containers of one case, by place: one worker
+// carries out all that may be.
+type insides struct {
+	host  Host
+	plans map[string]host.InsidePlan
+}
+
+// replaceInside puts the volume, as the host has it, in the place of a dead mount
+// in a container.
+func (p Provider) replaceInside(c healer.Case, place healer.Place, conditions []healer.Condition, all insides) healer.Step {
+	plan, source, why := p.planInside(c, place, conditions)
+	all.plans[place.Path] = plan
+	s := healer.Step{
+		Name: StepReplaceInside, Place: place, Cost: healer.Replace, Heals: []healer.Reason{healer.StaleInContainers},
+		Source: source.Dev(), Refused: why,
+	}
+	if why == "" {
+		s.Together = all.run
+	}
+	return s
+}
+
+func (all insides) run(ctx context.Context, steps []healer.Step, still []func(context.Context) error) []error {
+	errs := make([]error, len(steps))
+	var plans []host.InsidePlan
+	var at []int
+	var wg sync.WaitGroup
+	for i := range steps { // side by side: one answer of the cluster serves all
+		wg.Go(func() { errs[i] = still[i](ctx) })
+	}
+	wg.Wait()
+	for i, s := range steps {
+		if errs[i] == nil {
+			plans, at = append(plans, all.plans[s.Place.Path]), append(at, i)
+		}
+	}
+	if len(plans) == 0 {
+		return errs
+	}
+	for n, err := range all.host.ReplaceInside(ctx, plans) {
+		errs[at[n]] = err
+	}
+	return errs
+}
+
+// planInside says what a replacement in a container would do, and from which
+// place on the host, or why there must be none.
+func (p Provider) planInside(c healer.Case, place healer.Place, conditions []healer.Condition) (plan host.InsidePlan, source healer.Place, why string) {
+	in := place.Inside
+	was := in.Mount
+	source, sub, found := sourceFor(c, place)
+	switch {
+	case p.containers == ContainersOff:
+		return plan, source, "containers are left alone (--heal-containers=off)"
+	case p.containers == ContainersFUSE && !healer.IsFUSE(was.FSType):
+		return plan, source, fmt.Sprintf("only FUSE is healed in containers, and this is a %s (--heal-containers=fuse)", plain(was.FSType))
+	case in.Proof == "":
+		return plan, source, "not proven to be the volume's: " + in.Doubt
+	case c.Record == nil:
+		return plan, source, "the volume was never seen healthy on this node"
+	case in.Sight.Unable != "" || in.Sight.Silent:
+		return plan, source, "what the container has cannot be told to be dead"
+	case !found:
+		return plan, source, "the host has no healthy mount of the volume that shows the directory of the container's"
+	case was.RootDeleted:
+		return plan, source, "the directory that the container has was deleted"
+	}
+	for _, h := range c.Places {
+		if h.Role == healer.Published && h.PodUID == place.PodUID && sick(conditions, h.Path) {
+			return plan, source, "the pod's place on the host is not healthy"
+		}
+	}
+	plan = host.InsidePlan{Container: in.ContainerMount, Attr: in.Attr, Source: source.Stack[0], Sub: sub, Peer: peerOf(c, was)}
+	switch {
+	case was.Dev == source.Stack[0].Dev && len(in.Below) == 1 && in.Below[0].Dev != was.Dev:
+		// Something came on top while ours was moved beneath, and is gone.
+		plan.Stray, was = was, in.Below[0]
+		plan.Container.Mount = was
+	case was.Dev == source.Stack[0].Dev:
+		plan.Ours = was
+		return plan, source, ""
+	case len(in.Below) == 1 && in.Below[0].Dev == source.Stack[0].Dev && in.Below[0].Root == path.Join(source.Stack[0].Root, sub):
+		plan.Ours = in.Below[0]
+	case len(in.Below) > 0:
+		return plan, source, "several mounts stand there in the container"
+	case !p.host.CanReplace():
+		return plan, source, notSupported
+	}
+	switch idMap := was.Attr.Has(host.AttrIDMap); {
+	case in.Attr.Has(host.AttrNoSymFollow):
+		return plan, source, "it is mounted nosymfollow, which marks an interrupted replacement"
+	case !idMap && source.Stack[0].Attr.Has(host.AttrIDMap):
+		return plan, source, "the host's mount maps ids, and the container's does not"
+	case idMap && !in.IDMap:
+		return plan, source, "its mount maps ids, and not known to be as the container's user namespace does"
+	}
+	return plan, source, ""
+}
+
+// sourceFor gives the healthy place on the host that shows what a container has,
+// and the directory below its root: what is published to its pod, else what is
+// staged. The first shares mount events as the container's mount did.
+func sourceFor(c healer.Case, place healer.Place) (source healer.Place, sub string, found bool) {
+	best := noSource
+	for _, p := range c.Places {
+		if p.Inside != nil || rank(p, place) >= best || len(p.Stack) == 0 || p.Stack[0].Path != p.Path || p.Stack[0].Interim() {
+			continue
+		}
+		now := p.Stack[0]
+		below, beneath := below(now.Root, place.Inside.Mount.Root)
+		if beneath && now.FSType == place.Inside.Mount.FSType && len(judgeSuperblock(c, p)) == 0 {
+			best, source, sub, found = rank(p, place), p, below, true
+		}
+	}
+	return source, sub, found
+}
+
+const noSource = 3
+
+func rank(p, place healer.Place) int {
+	switch {
+	case p.Layout.Kind == host.LayoutSubpath:
+		return noSource
+	case p.Role == healer.Published && p.PodUID == place.PodUID:
+		return 0
+	case p.Role == healer.Staged:
+		return 1
+	default:
+		return 2
+	}
+}
+
+// peerOf is true when a container's mount shared its events with the recorded
+// mounts on the host, in both directions.
+func peerOf(c healer.Case, m host.Mount) bool {
+	return m.Propagation.Shared != 0 && m.Propagation.Master == 0 && c.Record.BootID == c.BootID &&
+		slices.ContainsFunc(c.Record.Places, func(r healer.PlaceRecord) bool { return r.Propagation.Shared == m.Propagation.Shared })
+}
+
+func sick(conditions []healer.Condition, at string) bool {
+	return slices.ContainsFunc(conditions, func(c healer.Condition) bool {
+		return c.Place == at && c.Status != healer.Degraded
+	})
+}

@@ -1,0 +1,374 @@
+package mounts
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// contained is where a container of the pod has the volume, seen from outside.
+const contained = "/proc/77/root/data"
+
+// stale is a volume that is healed on the host, while a container still has the
+// former instance of it.
+func stale(c *healer.Case) {
+	outliving(c)
+	c.Places[0].Stack[0].Dev = renewed
+	delete(c.Superblocks, formerly)
+	c.Places = append(c.Places, healer.Place{
+		Role: healer.Container, Path: contained, PodUID: "a", Look: host.PathLook{Looked: true},
+		Inside: &healer.Inside{
+			ContainerMount: host.ContainerMount{PID: 77, Namespace: 4026, PodUID: "a", Mount: host.Mount{
+				ID: 70, OldID: 70, Dev: formerly, Root: "/sub", Path: "/data", FSType: "fuse.x", Source: "src", Attr: host.AttrNoSUID,
+			}},
+			Attr:  host.AttrNoSUID,
+			Sight: host.InsideSight{Errno: syscall.ENOTCONN}, Proof: "the record says so",
+		},
+	})
+	inside(func(*healer.Inside) {})(c)
+}
+
+// inside changes what the container has.
+func inside(change func(*healer.Inside)) func(*healer.Case) {
+	return func(c *healer.Case) {
+		p := &c.Places[2]
+		change(p.Inside)
+		p.Stack = append([]host.Mount{p.Inside.Mount}, p.Inside.Below...)
+	}
+}
+
+func has(change func(*host.Mount)) func(*healer.Case) {
+	return inside(func(in *healer.Inside) { change(&in.Mount) })
+}
+
+// leftInside is what an interrupted replacement left in the container.
+func leftInside(in *healer.Inside) host.Mount {
+	m := in.Mount
+	m.ID, m.OldID, m.Dev, m.Attr = 71, 71, renewed, m.Attr|host.AttrReadOnly|host.AttrNoSymFollow
+	return m
+}
+
+func leftAlone(in *healer.Inside) { in.Mount, in.Sight.Errno = leftInside(in), 0 }
+func leftBelow(in *healer.Inside) { in.Below = []host.Mount{leftInside(in)} }
+
+// strayed is one that stands on the dead mount: something that came on top of the
+// dead one while ours was put beneath it is gone again.
+func strayed(in *healer.Inside) {
+	in.Below = []host.Mount{in.Mount}
+	leftAlone(in)
+}
+
+var insideExamples = []example{
+	{"dead in a container", with(stale), []string{"StaleInContainers! container: still has the filesystem instance that ended: statx: transport endpoint is not connected (ENOTCONN)"}},
+	{"shut down in a container", with(stale, inside(func(in *healer.Inside) { in.Sight.Errno = 0 })), []string{"StaleInContainers! container: shut itself down"}},
+	{"silent in a container", with(stale, inside(func(in *healer.Inside) { in.Sight = host.InsideSight{Silent: true, Unable: "no answer within 5s"} })), []string{"StaleInContainers! container: does not answer"}},
+	{"a container that cannot be asked", with(stale, inside(func(in *healer.Inside) { in.Sight = host.InsideSight{Unable: "no way in"} })), []string{"StaleInContainers! container: cannot be asked: no way in"}},
+	{"interrupted in a container", with(stale, inside(leftAlone)), []string{"StaleInContainers! container: an interrupted replacement left it unfinished"}},
+	{"interrupted in a container, before the dead one was off", with(stale, inside(leftBelow)), []string{"StaleInContainers! container: ENOTCONN"}},
+	{"interrupted in a container, and dead since", with(stale, inside(func(in *healer.Inside) { leftAlone(in); in.Sight.Errno = syscall.ENOTCONN })), []string{"StaleInContainers! container: ENOTCONN"}},
+	{"more in containers than are looked at", with(func(c *healer.Case) { c.Crowded = 2 }), []string{"StaleInContainers published: 2 mount namespaces of containers have more mounts"}},
+	{"not proven in a container", with(stale, inside(func(in *healer.Inside) { in.Proof, in.Doubt = "", "nobody knows it" })), []string{"StaleInContainers! container: ENOTCONN"}},
+}
+
+func TestInsideConditions(t *testing.T) {
+	for _, tc := range insideExamples {
+		t.Run(tc.name, func(t *testing.T) { expectConditions(t, tc.build(), tc.want) })
+	}
+}
+
+// insideStep gives the only step offered for a case.
+func insideStep(t *testing.T, h Host, which Containers, c healer.Case) healer.Step {
+	t.Helper()
+	f, err := New(h, which).Examine(context.Background(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := slices.DeleteFunc(f.Steps, func(s healer.Step) bool { return s.Name != StepReplaceInside })
+	if len(steps) != 1 || steps[0].Place.Path != contained || steps[0].Cost != healer.Replace || !slices.Equal(steps[0].Heals, []healer.Reason{healer.StaleInContainers}) {
+		t.Fatalf("%+v", f.Steps)
+	}
+	return steps[0]
+}
+
+func willing(context.Context) error { return nil }
+
+func TestReplaceInside(t *testing.T) {
+	type plan = host.InsidePlan
+	nfs := func(c *healer.Case) {
+		c.Record.FSType = "nfs4"
+		for i := range c.Places {
+			c.Places[i].Stack[0].FSType = "nfs4"
+		}
+		of(renewed, func(sb *host.Superblock) { sb.FSType = "nfs4" })(c)
+		has(func(m *host.Mount) { m.FSType = "nfs4" })(c)
+	}
+	shared := func(group, master uint64) func(*healer.Case) {
+		return has(func(m *host.Mount) { m.Propagation = host.Propagation{Shared: group, Master: master} })
+	}
+	for name, tc := range map[string]struct {
+		change []func(*healer.Case)
+		which  Containers
+		source int // the place on the host
+		want   plan
+	}{
+		"as published to its pod": {},
+		"everything":              {which: ContainersAll},
+		"NFS":                     {change: []func(*healer.Case){nfs}, which: ContainersAll},
+		"the whole volume, which only staging shows": {
+			change: []func(*healer.Case){has(func(m *host.Mount) { m.Root = "/" })}, source: 1,
+		},
+		"a subPath": {change: []func(*healer.Case){has(func(m *host.Mount) { m.Root = "/sub/a/b" })}, want: plan{Sub: "a/b"}},
+		"a subPath that only staging shows": {
+			change: []func(*healer.Case){has(func(m *host.Mount) { m.Root = "/else" })}, source: 1, want: plan{Sub: "else"},
+		},
+		"of a pod with no place of its own": {change: []func(*healer.Case){func(c *healer.Case) { c.Places[0].PodUID = "b" }}, source: 1, want: plan{Sub: "sub"}},
+		"nothing staged": {
+			change: []func(*healer.Case){func(c *healer.Case) { c.Places[0].PodUID = "b" }, stagingLost, func(c *healer.Case) { c.Places[1].Want = nil }},
+		},
+		"a duplicate on the pod's place": {change: []func(*healer.Case){func(c *healer.Case) {
+			c.Places[0].Stack = append(c.Places[0].Stack, c.Places[0].Stack[0])
+		}}},
+		"staging listed first": {change: []func(*healer.Case){func(c *healer.Case) {
+			c.Places[0], c.Places[1] = c.Places[1], c.Places[0]
+		}}, source: 1},
+		"the pod's place lies in staging": {change: []func(*healer.Case){func(c *healer.Case) { c.Places[0].Stack[0].Path = staged }}, source: 1, want: plan{Sub: "sub"}},
+		"a peer of the recorded mount": {
+			change: []func(*healer.Case){shared(5, 0), recorded(0, func(r *healer.PlaceRecord) { r.Propagation.Shared = 5 })}, want: plan{Peer: true},
+		},
+		"a peer of somebody else": {change: []func(*healer.Case){shared(5, 0), recorded(0, func(r *healer.PlaceRecord) { r.Propagation.Shared = 6 })}},
+		"a peer in an earlier boot": {
+			change: []func(*healer.Case){shared(5, 0), recorded(0, func(r *healer.PlaceRecord) { r.Propagation.Shared = 5 }), func(c *healer.Case) { c.BootID = "next" }},
+		},
+		"a peer, and a slave of another": {
+			change: []func(*healer.Case){shared(5, 4), recorded(0, func(r *healer.PlaceRecord) { r.Propagation.Shared = 5 })},
+		},
+		"read-only": {change: []func(*healer.Case){has(func(m *host.Mount) { m.Attr = host.AttrReadOnly })}},
+		"ID-mapped as its user namespace": {
+			change: []func(*healer.Case){inside(func(in *healer.Inside) { in.Mount.Attr |= host.AttrIDMap; in.IDMap = true })},
+		},
+		"ID-mapped, and on the host too": {change: []func(*healer.Case){
+			inside(func(in *healer.Inside) { in.Mount.Attr |= host.AttrIDMap; in.IDMap = true }), top(0, func(m *host.Mount) { m.Attr |= host.AttrIDMap }),
+			recorded(0, func(r *healer.PlaceRecord) { r.Attr |= host.AttrIDMap }),
+		}},
+		"interrupted, and to be as it was": {
+			change: []func(*healer.Case){inside(func(in *healer.Inside) { leftAlone(in); in.Attr = host.AttrNoExec })},
+			want:   plan{Ours: leftInside(&healer.Inside{ContainerMount: host.ContainerMount{Mount: containedMount()}})},
+		},
+		"interrupted, alone": {
+			change: []func(*healer.Case){inside(leftAlone)},
+			want:   plan{Ours: leftInside(&healer.Inside{ContainerMount: host.ContainerMount{Mount: containedMount()}})},
+		},
+		"interrupted, beneath": {
+			change: []func(*healer.Case){inside(leftBelow)},
+			want:   plan{Ours: leftInside(&healer.Inside{ContainerMount: host.ContainerMount{Mount: containedMount()}})},
+		},
+		"interrupted, beneath a subPath": {
+			change: []func(*healer.Case){has(func(m *host.Mount) { m.Root = "/sub/a" }), inside(leftBelow)},
+			want: plan{Sub: "a", Ours: func() host.Mount {
+				m := containedMount()
+				m.Root = "/sub/a"
+				return leftInside(&healer.Inside{ContainerMount: host.ContainerMount{Mount: m}})
+			}()},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := with(append([]func(*healer.Case){stale}, tc.change...)...)()
+			if tc.which == "" {
+				tc.which = ContainersFUSE
+			}
+			h := &scribe{}
+			s := insideStep(t, h, tc.which, c)
+			if s.Refused != "" || s.Run != nil || s.Together == nil || s.Source != renewed {
+				t.Fatalf("%+v", s)
+			}
+			if errs := s.Together(context.Background(), []healer.Step{s}, []func(context.Context) error{willing}); len(errs) != 1 || errs[0] != nil {
+				t.Errorf("%v", errs)
+			}
+			tc.want.Attr, tc.want.Container, tc.want.Source = c.Places[2].Inside.Attr, c.Places[2].Inside.ContainerMount, c.Places[tc.source].Stack[0]
+			if len(h.inside) != 1 || !reflect.DeepEqual(h.inside[0], tc.want) {
+				t.Errorf("%s %+v\nwant %+v", h.did, h.inside, tc.want)
+			}
+		})
+	}
+}
+
+// containedMount is what the container of a stale volume has.
+func containedMount() host.Mount { return with(stale)().Places[2].Inside.Mount }
+
+// What an interrupted replacement left on top of the dead mount goes, and that is
+// replaced: it was never asked, because it was covered.
+func TestReplaceInsideBeneathAStray(t *testing.T) {
+	c := with(stale, inside(strayed))()
+	h := &scribe{}
+	s := insideStep(t, h, ContainersFUSE, c)
+	if s.Refused != "" {
+		t.Fatal(s.Refused)
+	}
+	s.Together(context.Background(), []healer.Step{s}, []func(context.Context) error{willing})
+	in := c.Places[2].Inside
+	if len(h.inside) != 1 || !reflect.DeepEqual(h.inside[0].Stray, in.Mount) || !reflect.DeepEqual(h.inside[0].Container.Mount, in.Below[0]) || h.inside[0].Ours.OldID != 0 {
+		t.Errorf("%+v", h.inside)
+	}
+}
+
+func TestReplaceInsideIsRefused(t *testing.T) {
+	for _, tc := range []struct {
+		why    string
+		change func(*healer.Case)
+		which  Containers
+	}{
+		{why: "--heal-containers=off", which: ContainersOff},
+		{why: "only FUSE is healed in containers, and this is a nfs4 (--heal-containers=fuse)", change: has(func(m *host.Mount) { m.FSType = "nfs4" })},
+		{why: "not proven to be the volume's: nobody knows it", change: inside(func(in *healer.Inside) { in.Proof, in.Doubt = "", "nobody knows it" })},
+		{why: "never seen healthy", change: unrecorded},
+		{why: "cannot be told to be dead", change: inside(func(in *healer.Inside) { in.Sight = host.InsideSight{Silent: true} })},
+		{why: "cannot be told to be dead", change: inside(func(in *healer.Inside) { in.Sight = host.InsideSight{Unable: "no way in"} })},
+		{why: "no healthy mount of the volume", change: of(renewed, errno(syscall.ENOTCONN))},
+		{why: "no healthy mount of the volume", change: has(func(m *host.Mount) { m.FSType = "fuse.y" })},
+		{why: "no healthy mount of the volume", change: func(c *healer.Case) { c.Places[0].Stack[0].Attr, c.Places[1].Stack[0].Attr = interim, interim }},
+		{why: "no healthy mount of the volume that shows the directory", change: func(c *healer.Case) {
+			c.Places[1].Stack[0].Root = "/x"
+			has(func(m *host.Mount) { m.Root = "/subway" })(c)
+		}},
+		{why: "the directory that the container has was deleted", change: has(func(m *host.Mount) { m.RootDeleted = true })},
+		{why: "the pod's place on the host is not healthy", change: lost},
+		{why: "several mounts stand there", change: inside(func(in *healer.Inside) { in.Below = []host.Mount{in.Mount} })},
+		{why: "several mounts stand there", change: inside(func(in *healer.Inside) { leftBelow(in); in.Below = append(in.Below, in.Mount) })},
+		{why: "several mounts stand there", change: inside(func(in *healer.Inside) { leftBelow(in); in.Below[0].Root = "/x" })},
+		{why: "marks an interrupted replacement", change: inside(func(in *healer.Inside) { in.Attr |= host.AttrNoSymFollow })},
+		{why: "marks an interrupted replacement", change: inside(func(in *healer.Inside) { in.Attr |= host.AttrNoSymFollow | host.AttrReadOnly })},
+		{why: "the host's mount maps ids, and the container's does not", change: func(c *healer.Case) {
+			c.Places[0].Stack[0].Attr |= host.AttrIDMap
+			c.Record.Places[0].Attr |= host.AttrIDMap
+		}},
+		{why: "not known to be as the container's user namespace does", change: has(func(m *host.Mount) { m.Attr |= host.AttrIDMap })},
+	} {
+		if tc.change == nil {
+			tc.change = func(*healer.Case) {}
+		}
+		if tc.which == "" {
+			tc.which = ContainersFUSE
+		}
+		s := insideStep(t, idle{t}, tc.which, with(stale, tc.change)())
+		if s.Together != nil || s.Run != nil || !strings.Contains(s.Refused, tc.why) {
+			t.Errorf("refused with %q, want %q", s.Refused, tc.why)
+		}
+	}
+}
+
+// What is there already needs no call that an old kernel lacks.
+func TestReplaceInsideOnAnOldKernel(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change  func(*healer.Case)
+		refused bool
+	}{
+		"a dead mount":         {func(*healer.Case) {}, true},
+		"interrupted, beneath": {inside(leftBelow), false},
+		"interrupted, alone":   {inside(leftAlone), false},
+	} {
+		s := insideStep(t, &scribe{old: true}, ContainersFUSE, with(stale, tc.change)())
+		if (s.Refused != "") != tc.refused || tc.refused && s.Refused != notSupported {
+			t.Errorf("%s: %q", name, s.Refused)
+		}
+	}
+}
+
+// Degraded places of the pod keep nothing back, and another pod's are its own.
+func TestOnlyASickPlaceOfItsPodKeepsAContainerBack(t *testing.T) {
+	for name, change := range map[string]func(*healer.Case){
+		"another pod's is lost": func(c *healer.Case) { c.Places[0].PodUID = "b"; lost(c) },
+		"its own is degraded": func(c *healer.Case) {
+			c.Places[0].Stack = slices.Repeat(c.Places[0].Stack, 2)
+		},
+	} {
+		if s := insideStep(t, idle{t}, ContainersFUSE, with(stale, change)()); s.Refused != "" {
+			t.Errorf("%s: %s", name, s.Refused)
+		}
+	}
+}
+
+// A clone comes from where its mount came from: a subPath's mount on the host is a
+// copy itself, and a container's is none of the host's.
+func TestSourceIsNeitherASubPathNorAContainer(t *testing.T) {
+	c := with(stale, func(c *healer.Case) {
+		sub := c.Places[0]
+		sub.Path, sub.Layout = "/k/sub", host.Layout{Kind: host.LayoutSubpath}
+		other := c.Places[2]
+		other.Path, other.Stack = "/proc/78/root/data", slices.Clone(other.Stack)
+		other.Stack[0].Dev, other.Stack[0].Path = renewed, other.Path
+		c.Places = []healer.Place{sub, other, c.Places[2]}
+		c.Places[0].Stack = slices.Clone(sub.Stack)
+		c.Places[0].Stack[0].Path = sub.Path
+	})()
+	if source, _, found := sourceFor(c, c.Places[2]); found {
+		t.Errorf("%+v", source)
+	}
+}
+
+// reporter gives each plan an error by its container.
+type reporter struct {
+	scribe
+	errs map[int]error
+}
+
+func (r *reporter) ReplaceInside(_ context.Context, plans []host.InsidePlan) []error {
+	r.inside = append(r.inside, plans...)
+	var errs []error
+	for _, p := range plans {
+		errs = append(errs, r.errs[p.Container.PID])
+	}
+	return errs
+}
+
+// One worker takes all containers that may still be healed; each hears of its own.
+func TestReplaceInsideTogether(t *testing.T) {
+	failed := errors.New("no way in")
+	c := with(stale, func(c *healer.Case) {
+		for pid, path := range map[int]string{78: "/proc/78/root/data", 79: "/proc/79/root/data"} {
+			p := c.Places[2]
+			in := *p.Inside
+			in.PID, p.Inside, p.Path = pid, &in, path
+			c.Places = append(c.Places, p)
+		}
+	})()
+	for name, tc := range map[string]struct {
+		unwanted []int
+		want     map[int]error
+	}{
+		"all":            {want: map[int]error{77: nil, 78: failed, 79: nil}},
+		"one left alone": {unwanted: []int{77}, want: map[int]error{77: errStill, 78: failed, 79: nil}},
+		"nobody":         {unwanted: []int{77, 78, 79}, want: map[int]error{77: errStill, 78: errStill, 79: errStill}},
+	} {
+		h := &reporter{errs: map[int]error{78: failed}}
+		f, err := New(h, ContainersFUSE).Examine(context.Background(), c)
+		if err != nil || len(f.Steps) != 3 {
+			t.Fatalf("%+v, %v", f.Steps, err)
+		}
+		var still []func(context.Context) error
+		for _, s := range f.Steps {
+			still = append(still, func(context.Context) error {
+				if slices.Contains(tc.unwanted, s.Place.Inside.PID) {
+					return errStill
+				}
+				return nil
+			})
+		}
+		// Whichever of them the engine takes.
+		errs := f.Steps[1].Together(context.Background(), f.Steps, still)
+		for i, s := range f.Steps {
+			if pid := s.Place.Inside.PID; !errors.Is(errs[i], tc.want[pid]) {
+				t.Errorf("%s: %d: %v", name, pid, errs[i])
+			}
+		}
+		if len(h.inside) != 3-len(tc.unwanted) {
+			t.Errorf("%s: %d containers were asked for", name, len(h.inside))
+		}
+	}
+}

@@ -1,0 +1,177 @@
+package mounts
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// deadReasons are those of a mount that never comes back: its filesystem instance
+// has ended, whatever becomes of the storage. Silence is none of them.
+var deadReasons = []healer.Reason{
+	healer.Disconnected, healer.StaleFileHandle, healer.IOError, healer.FilesystemShutdown,
+}
+
+// notSupported is what replaces a step where the kernel lacks the call for it.
+const notSupported = "ReplaceNotSupported: this kernel cannot put a mount beneath another one (Linux 6.5 can), and to mount over a dead one would reach other places too; delete the pod, so that kubelet publishes the volume anew"
+
+// outlived is true for a published place whose mount is of a filesystem instance
+// that has ended, while the driver has staged another one of the same type. What
+// a driver makes of the staged filesystem, such as an overlay, is of another type.
+func outlived(c healer.Case, p healer.Place) bool {
+	staged, found := c.Staged()
+	return found && p.Role == healer.Published && len(staged.Stack) > 0 && len(p.Stack) > 0 && p.Dev() != staged.Dev() &&
+		c.Superblocks[p.Dev()].FSType == c.Superblocks[staged.Dev()].FSType && dead(c, p)
+}
+
+// dead is true when the filesystem at a place has ended.
+func dead(c healer.Case, p healer.Place) bool {
+	return slices.ContainsFunc(judgeSuperblock(c, p), func(cond healer.Condition) bool {
+		return slices.Contains(deadReasons, cond.Reason)
+	})
+}
+
+// replace puts a clone of the healthy staged mount in the place of a dead one.
+func (p Provider) replace(c healer.Case, place healer.Place, conditions []healer.Condition) healer.Step {
+	staged, _ := c.Staged()
+	s := healer.Step{
+		Name: StepReplace, Place: place, Cost: healer.Replace, Heals: deadReasons, Source: staged.Dev(),
+	}
+	plan, why := p.planReplace(c, place, staged, conditions)
+	if s.Refused = why; why != "" {
+		return s
+	}
+	s.Run = func(ctx context.Context, still func(context.Context) error) error {
+		return p.host.Replace(ctx, plan, place.Stack[0], still)
+	}
+	return s
+}
+
+// planReplace says what a replacement would do, or why there must be none. What
+// is dead tells itself how it was mounted.
+func (p Provider) planReplace(c healer.Case, place, staged healer.Place, conditions []healer.Condition) (host.RebindPlan, string) {
+	var none host.RebindPlan
+	was, now := place.Stack[0], staged.Stack[0]
+	if why := unfit(c, staged, conditions); why != "" {
+		return none, why
+	}
+	switch {
+	case !p.host.CanReplace():
+		return none, notSupported
+	case was.RootDeleted:
+		return none, "the directory that the mount showed was deleted"
+	case !publishedAsStaged(c, place):
+		return none, "what was published there is not known to be the staged filesystem"
+	case now.Dev.Major == 0 && was.Source != now.Source:
+		return none, "the dead mount had another source than the staged one"
+	case was.SuperReadOnly && !now.SuperReadOnly:
+		return none, "the dead filesystem was read-only, and the staged one is not"
+	case was.Attr.Has(host.AttrIDMap) != now.Attr.Has(host.AttrIDMap):
+		return none, "the dead mount had another ID mapping than the staged one"
+	}
+	if wrong := at(conditions, place.Path, healer.WrongVolumeMounted); wrong != "" {
+		return none, wrong
+	}
+	if was.Interim() { // an interrupted step of ours, whose filesystem ended too
+		if place.Want == nil {
+			return none, "an interrupted replacement stands there, and how the place was mounted is not known"
+		}
+		was.Attr, was.Propagation = place.Want.Attr, place.Want.Propagation
+	}
+	sub, beneath := below(now.Root, was.Root)
+	if !beneath {
+		return none, "the directory of the dead mount does not lie below the staged one"
+	}
+	return host.RebindPlan{
+		Staged: now, Sub: sub, Target: place.Path, Attr: was.Attr,
+		Private: was.Propagation.Shared == 0 && was.Propagation.Master == 0,
+		Shared:  was.Propagation.Shared != 0,
+	}, ""
+}
+
+// publishedAsStaged is true when the driver publishes what it stages, and nothing
+// else made of it: by the record of the place, or of the other published places
+// where this one has none.
+func publishedAsStaged(c healer.Case, place healer.Place) bool {
+	staged := c.Record.Staged()
+	if staged == nil {
+		return false
+	}
+	if place.Want != nil {
+		return place.Want.Dev == staged.Dev
+	}
+	found := false
+	for _, r := range c.Record.Places {
+		if r.Role != healer.Published {
+			continue
+		}
+		if r.Dev != staged.Dev {
+			return false
+		}
+		found = true
+	}
+	return found
+}
+
+// unfit says why the staged mount is nothing to replace another one by.
+func unfit(c healer.Case, staged healer.Place, conditions []healer.Condition) string {
+	want := c.Record.Staged()
+	switch {
+	case c.Record == nil:
+		return "the volume was never seen healthy on this node"
+	case len(staged.Stack) == 0:
+		return "the staged mount is gone"
+	case slices.ContainsFunc(staged.Stack[1:], func(m host.Mount) bool { return m.Dev == staged.Stack[0].Dev }):
+		return "several mounts stand on the staging path" // of the same: which one is it
+	case staged.Stack[0].Interim():
+		return "the staged mount is read-only"
+	case want != nil && want.Path != staged.Path:
+		return "the recorded staging path is another one"
+	case want != nil && want.Root != staged.Stack[0].Root:
+		return "the staged mount shows another directory than the recorded one"
+	}
+	for _, cond := range slices.Concat(conditions, judgeSuperblock(c, staged)) {
+		if cond.Place == staged.Path && cond.Reason != healer.StackedMounts && !slices.Contains(harmless, cond.Reason) {
+			return fmt.Sprintf("the volume itself is not healthy (%s)", cond.Reason)
+		}
+	}
+	return ""
+}
+
+// at gives a condition's message.
+func at(conditions []healer.Condition, path string, reason healer.Reason) string {
+	for _, c := range conditions {
+		if c.Place == path && c.Reason == reason {
+			return string(reason) + ": " + c.Message
+		}
+	}
+	return ""
+}
+
+// uncover takes a dead mount off one of the volume that lives, or off what an
+// interrupted replacement put beneath it.
+func (p Provider) uncover(c healer.Case, place healer.Place) healer.Step {
+	staged, _ := c.Staged()
+	top, below := place.Stack[0], place.Stack[1]
+	s := healer.Step{
+		Name: StepUncover, Place: place, Cost: healer.Replace, Heals: append(slices.Clone(deadReasons), healer.StackedMounts), Source: staged.Dev(),
+	}
+	switch {
+	case below.Dev == top.Dev && below.Root == top.Root:
+		// Dead as well: the lowest of them is replaced.
+	case below.Dev != staged.Dev():
+		s.Refused = "what the dead mount hides is not the staged filesystem"
+	case below.Root != top.Root:
+		s.Refused = "what the dead mount hides shows another directory"
+	}
+	if s.Refused != "" {
+		return s
+	}
+	s.Run = func(ctx context.Context, still func(context.Context) error) error {
+		return p.host.Uncover(ctx, top, below, still)
+	}
+	return s
+}

@@ -1,0 +1,70 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+// CanReplace is true where the kernel can put a mount beneath another one
+// (Linux 6.5).
+func (n *Node) CanReplace() bool { return touch.CanMoveBeneath() }
+
+// Replace puts a clone of the staged mount in the place of a dead one, which
+// stands alone there. The clone comes beneath it first, and is read-only until it
+// stands alone and still agrees.
+func (n *Node) Replace(ctx context.Context, plan RebindPlan, dead Mount, still func(context.Context) error) error {
+	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
+	defer cancel()
+	a, err := worker.Call(call, n.cfg.Pool, touch.Replace, touch.ReplaceQuery{
+		PlaceQuery: plan.query(),
+		Dead:       ref(dead),
+		Superblock: touch.Number(dead.Dev),
+		Ended:      StateOf(dead).Shutdown,
+	})
+	if err != nil {
+		return err
+	}
+	if a.Left {
+		klog.FromContext(ctx).Info("A mount namespace has something of its own on the place, and is left as it is", "place", plan.Target)
+	}
+	if err := still(ctx); err != nil {
+		// The dead mount is off, and a bare directory would be worse than what
+		// stands there: nothing can be written or deleted through it.
+		return fmt.Errorf("%w; a read-only mount stays at the place", err)
+	}
+	return n.settle(ctx, plan, a.Mount)
+}
+
+// Uncover takes a dead mount off the top of a stack. What it hides stays as it is.
+func (n *Node) Uncover(ctx context.Context, dead, below Mount, still func(context.Context) error) error {
+	table, err := n.Mounts()
+	if err != nil {
+		return err
+	}
+	for _, twin := range table.Twins(dead) {
+		if twin.Dev != dead.Dev {
+			return fmt.Errorf("%w: the umount would also take what is mounted on %q", ErrRefused, twin.Path)
+		}
+	}
+	if err := still(ctx); err != nil {
+		return err
+	}
+	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
+	defer cancel()
+	a, err := worker.Call(call, n.cfg.Pool, touch.Uncover, touch.UncoverQuery{
+		Target:     dead.Path,
+		Dead:       ref(dead),
+		Superblock: touch.Number(dead.Dev),
+		Below:      ref(below),
+	})
+	if err == nil && !a.Done {
+		err = errors.New("the worker did not do it")
+	}
+	return err
+}

@@ -1,0 +1,57 @@
+package touch
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// PeekAnswer says what a touch of a container's mount gave.
+type PeekAnswer struct {
+	Errno syscall.Errno
+	// Err says why it was not touched, Ended that the container is gone.
+	Err   string
+	Ended bool
+}
+
+// peek touches one mount of a container. It brings a clone of it home first: who
+// waits for a filesystem inside of a container keeps all of that container's
+// mounts, of other volumes too, for as long as that lasts.
+func peek(t InsideTarget) (PeekAnswer, error) {
+	clone, err := bringOut(t)
+	if err != nil {
+		r := InsideResult{}
+		r.fail(err)
+		return PeekAnswer{Err: r.Err, Ended: r.Ended}, nil
+	}
+	defer unix.Close(clone)
+	pause("peek/home")
+	return PeekAnswer{Errno: answers(clone)}, nil
+}
+
+// bringOut clones a mount of a container, and comes back.
+func bringOut(t InsideTarget) (int, error) {
+	home, err := os.Open("/proc/thread-self/ns/mnt")
+	if err != nil {
+		return -1, err
+	}
+	defer home.Close()
+	r, err := openRoom(t)
+	if err != nil {
+		return -1, err
+	}
+	defer r.close()
+	if err := r.enter(); err != nil {
+		return -1, err
+	}
+	clone, fd, err := r.cloneTop(t)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	if back := enter(home); back != nil {
+		err = fmt.Errorf("come back: %w", back)
+	}
+	return clone, err
+}
