@@ -5,79 +5,106 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 )
 
 // Container is a real container of runc, as kubelet's runtime starts them: in a
-// cgroup that names its pod, with the volume mounted at /data.
+// cgroup that names its pod.
 type Container struct {
-	id    string
-	pod   string
-	state string
+	node *Node
+	id   string
+	pod  string
+	pid  int
+	// enter is the command that runs another one inside.
+	enter []string
+	// end ends the container.
+	end func()
+	// loop is where a Loop tells how it is, empty without one.
+	loop string
 }
 
 // NewContainer starts a container that has source mounted at /data. Without an
-// option runc makes the mount private, as kubelet asks for by default.
+// option the mount is private, as kubelet asks for by default.
 func (n *Node) NewContainer(pod, source string, options ...string) *Container {
 	n.T.Helper()
+	return n.StartContainer(ContainerSpec{Pod: pod, Mounts: []ContainerMount{
+		{At: "/data", Source: source, Options: options},
+	}})
+}
+
+// StartContainer starts a container until the end of the test.
+func (n *Node) StartContainer(spec ContainerSpec) *Container {
+	n.T.Helper()
 	t := n.T
-	c := &Container{id: "c" + hash(t.Name() + pod)[:12], pod: pod, state: filepath.Join(n.Dir, "runc")}
+	spec = spec.complete(n)
+	c := spec.container(n)
 	bundle := filepath.Join(n.Dir, "bundle-"+c.id)
-	for _, d := range []string{"bin", "data", "proc", "dev"} {
-		Mkdir(t, filepath.Join(bundle, "rootfs", d))
-	}
-	busybox, err := os.ReadFile("/bin/busybox")
-	Must(t, err)
-	Must(t, os.WriteFile(filepath.Join(bundle, "rootfs/bin/busybox"), busybox, 0o755))
-	spec := map[string]any{
-		"ociVersion": "1.0.2",
-		"process":    map[string]any{"args": []string{"/bin/busybox", "sleep", "100000"}, "cwd": "/"},
-		"root":       map[string]any{"path": "rootfs"},
-		"mounts": []map[string]any{
-			{"destination": "/proc", "type": "proc", "source": "proc"},
-			{"destination": "/data", "type": "bind", "source": source, "options": append([]string{"rbind"}, options...)},
-		},
-		"linux": map[string]any{
-			"cgroupsPath": "/kubepods/burstable/pod" + pod + "/" + c.id,
-			"namespaces":  []map[string]any{{"type": "mount"}, {"type": "pid"}},
-		},
-	}
-	raw, err := json.Marshal(spec)
+	spec.layOut(t, bundle)
+	raw, err := json.Marshal(spec.config("/kubepods/burstable/pod" + spec.Pod + "/" + c.id))
 	Must(t, err)
 	Must(t, os.WriteFile(filepath.Join(bundle, "config.json"), raw, 0o600))
-	t.Cleanup(c.Kill)
-	cmd := exec.Command("runc", "--root", c.state, "run", "--detach", "--bundle", bundle, c.id)
-	log := filepath.Join(bundle, "log")
-	f, err := os.Create(log)
-	Must(t, err)
-	defer f.Close()
-	cmd.Stdout, cmd.Stderr = f, f
-	if err := cmd.Run(); err != nil {
-		text, _ := os.ReadFile(log)
-		t.Fatalf("runc run: %v\n%s", err, text)
+	runc := []string{"--root", filepath.Join(n.Dir, "runc")}
+	c.enter = slices.Concat([]string{"runc"}, runc, []string{"exec", c.id})
+	c.end = func() {
+		_ = exec.Command("runc", append(runc, "kill", c.id, "KILL")...).Run()
+		_ = exec.Command("runc", append(runc, "delete", "--force", c.id)...).Run()
+		removePodCgroup(c.pod)
 	}
+	t.Cleanup(c.Kill)
+	pidFile := filepath.Join(bundle, "pid")
+	run := append(runc, "run", "--detach", "--pid-file", pidFile, "--bundle", bundle, c.id)
+	for tries := 3; ; tries-- {
+		text, err := runLogged(run, filepath.Join(bundle, "log"))
+		if err == nil {
+			break
+		}
+		// Tests of another package may just have removed cgroups that were empty.
+		if tries == 0 || !strings.Contains(text, "unable to apply cgroup configuration") {
+			t.Fatalf("runc run: %v\n%s", err, text)
+		}
+		_ = exec.Command("runc", append(runc, "delete", "--force", c.id)...).Run()
+	}
+	pid, err := os.ReadFile(pidFile)
+	Must(t, err)
+	c.pid, err = strconv.Atoi(strings.TrimSpace(string(pid)))
+	Must(t, err)
 	return c
 }
 
-// Kill ends the container and removes it.
-func (c *Container) Kill() {
-	_ = exec.Command("runc", "--root", c.state, "kill", c.id, "KILL").Run()
-	_ = exec.Command("runc", "--root", c.state, "delete", "--force", c.id).Run()
-	// runc leaves the pod's own cgroup, as a kubelet would remove it.
-	for _, pattern := range []string{"/sys/fs/cgroup/kubepods", "/sys/fs/cgroup/*/kubepods"} {
-		roots, _ := filepath.Glob(pattern)
-		for _, root := range roots {
-			for _, dir := range []string{filepath.Join("burstable", "pod"+c.pod), "burstable", "."} {
-				_ = os.Remove(filepath.Join(root, dir))
-			}
-		}
+// runLogged runs runc with a file for what it says: a container that goes on
+// would keep a pipe open.
+func runLogged(args []string, log string) (text string, err error) {
+	f, err := os.Create(log)
+	if err != nil {
+		return "", err
 	}
+	defer f.Close()
+	cmd := exec.Command("runc", args...)
+	cmd.Stdout, cmd.Stderr = f, f
+	if err = cmd.Run(); err != nil {
+		raw, _ := os.ReadFile(log)
+		text = string(raw)
+	}
+	return text, err
 }
+
+// Kill ends the container and removes it.
+func (c *Container) Kill() { c.end() }
 
 // Exec runs a command of busybox inside.
 func (c *Container) Exec(args ...string) (string, error) {
-	out, err := exec.Command("runc", append([]string{"--root", c.state, "exec", c.id, "/bin/busybox"}, args...)...).CombinedOutput()
+	out, err := c.command(args).CombinedOutput()
 	return string(out), err
+}
+
+func (c *Container) command(args []string) *exec.Cmd {
+	return exec.Command(c.enter[0], slices.Concat(c.enter[1:], []string{"/bin/busybox"}, args)...)
 }
 
 // ID is the container's id, as its cgroup names it.
 func (c *Container) ID() string { return c.id }
+
+// PID is the container's first process.
+func (c *Container) PID() int { return c.pid }

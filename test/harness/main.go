@@ -33,6 +33,7 @@ const inside = "NODE_HEALER_TEST_INSIDE"
 // return.
 func Main(m *testing.M, build Build, stop ...func()) {
 	faultfs.Main()
+	fuseDaemonMain()
 	switch {
 	case os.Geteuid() != 0:
 		os.Exit(run(m, stop)) // what needs root skips, or fails in CI

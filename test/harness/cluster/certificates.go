@@ -28,6 +28,12 @@ const (
 	signerKey  = "sa.key"
 )
 
+// authority signs certificates.
+type authority struct {
+	root *x509.Certificate
+	key  crypto.Signer
+}
+
 // issue makes the keys and certificates of a cluster, and the administrator's
 // configuration.
 func (c *Cluster) issue() error {
@@ -46,21 +52,18 @@ func (c *Cluster) issue() error {
 	if root, err = x509.ParseCertificate(ca); err != nil {
 		return err
 	}
+	c.authority = authority{root, caKey}
 	server := &x509.Certificate{
 		Subject: pkix.Name{CommonName: "kube-apiserver"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.ParseIP(ServiceIP)},
 	}
-	cert, key, err := issueTo(server, root, caKey)
+	cert, key, err := c.authority.issue(server)
 	if err != nil {
 		return err
 	}
 	// Members of system:masters are asked for no role.
-	admin := &x509.Certificate{
-		Subject:     pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}
-	adminCert, adminKey, err := issueTo(admin, root, caKey)
+	adminCert, adminKey, err := c.authority.issue(client("admin", "system:masters"))
 	if err != nil {
 		return err
 	}
@@ -87,14 +90,22 @@ func (c *Cluster) issue() error {
 	return c.writeKubeconfig()
 }
 
-// issueTo makes a key and a certificate of it.
-func issueTo(subject, root *x509.Certificate, signer crypto.Signer) (cert, key []byte, err error) {
+// client is a client of the API by name and group.
+func client(name, group string) *x509.Certificate {
+	return &x509.Certificate{
+		Subject:     pkix.Name{CommonName: name, Organization: []string{group}},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+}
+
+// issue makes a key and a certificate of it.
+func (a authority) issue(subject *x509.Certificate) (cert, key []byte, err error) {
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, err
 	}
 	subject.KeyUsage = x509.KeyUsageDigitalSignature
-	der, err := certify(subject, root, &k.PublicKey, signer)
+	der, err := certify(subject, a.root, &k.PublicKey, a.key)
 	if err != nil {
 		return nil, nil, err
 	}

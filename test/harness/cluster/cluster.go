@@ -1,7 +1,8 @@
 // Package cluster gives tests a Kubernetes API of their own: a real etcd and a
 // real kube-apiserver with RBAC on, without controllers, scheduler or kubelets.
 // What those would write, the tests write: see Create and the builders. It
-// needs the programs that `make controlplane` builds, and no root.
+// needs the programs that `make controlplane` builds, and no root. StartWhole
+// adds controllers and scheduler, for tests that have a kubelet.
 //
 // It is for what only a real API shows: who may do what, tokens, outages,
 // objects that are going away. What can be shown with a fake client belongs
@@ -34,15 +35,22 @@ type Cluster struct {
 	etcdPort int
 	// signer is the key of all service account tokens.
 	signer *rsa.PrivateKey
-	ca     []byte
-	config *rest.Config
-	admin  kubernetes.Interface
+	// authority signs all certificates; ca is its own.
+	authority authority
+	ca        []byte
+	config    *rest.Config
+	admin     kubernetes.Interface
 	// dynamic is the same administrator's, for objects of any kind.
 	dynamic dynamic.Interface
 
-	keeper keeper
-	etcd   *process
-	api    *process
+	// whole is a cluster with controllers and scheduler.
+	whole bool
+
+	keeper     keeper
+	etcd       *process
+	api        *process
+	controller *process
+	scheduler  *process
 }
 
 // shared is the cluster of this test binary: a start takes seconds, which every
@@ -58,11 +66,18 @@ var shared struct {
 // The binary's TestMain has to call Stop.
 func Start(tb testing.TB) *Cluster {
 	tb.Helper()
-	programs := needsPrograms(tb)
+	return startShared(tb, &Cluster{programs: needsPrograms(tb, "etcd", "kube-apiserver", "kubectl")})
+}
+
+// startShared starts a cluster, unless this test binary has one.
+func startShared(tb testing.TB, c *Cluster) *Cluster {
+	tb.Helper()
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.cluster == nil && shared.err == nil {
-		shared.cluster, shared.err = start(programs)
+		if shared.err = c.start(); shared.err == nil {
+			shared.cluster = c
+		}
 	}
 	harness.Must(tb, shared.err)
 	return shared.cluster
@@ -78,8 +93,8 @@ func Stop() {
 	}
 }
 
-func start(programs string) (_ *Cluster, err error) {
-	c := &Cluster{programs: programs, keeper: newKeeper()}
+func (c *Cluster) start() (err error) {
+	c.keeper = newKeeper()
 	defer func() {
 		if err != nil {
 			c.stop()
@@ -87,30 +102,35 @@ func start(programs string) (_ *Cluster, err error) {
 		}
 	}()
 	if c.dir, err = os.MkdirTemp("", "node-healer-cluster-"); err != nil {
-		return nil, err
+		return err
 	}
 	if c.port, c.etcdPort, err = freePorts(); err != nil {
-		return nil, err
+		return err
 	}
 	if err := c.issue(); err != nil {
-		return nil, err
+		return err
 	}
 	if c.admin, err = kubernetes.NewForConfig(c.config); err != nil {
-		return nil, err
+		return err
 	}
 	if c.dynamic, err = dynamic.NewForConfig(c.config); err != nil {
-		return nil, err
+		return err
 	}
 	if c.etcd, err = c.startEtcd(); err != nil {
-		return nil, err
+		return err
 	}
 	if c.api, err = c.startAPI(); err != nil {
-		return nil, err
+		return err
 	}
-	return c, c.ready(c.api)
+	if err := c.ready(c.api); err != nil || !c.whole {
+		return err
+	}
+	return c.startControllers()
 }
 
 func (c *Cluster) stop() {
+	c.scheduler.kill()
+	c.controller.kill()
 	c.api.kill()
 	c.etcd.kill()
 	c.keeper.close()

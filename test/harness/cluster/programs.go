@@ -13,19 +13,19 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// needsPrograms gives the directory of etcd, kube-apiserver and kubectl. It
-// skips where they were not built, and fails where skipping is not allowed.
-func needsPrograms(tb testing.TB) string {
+// needsPrograms gives the directory of programs of Kubernetes. It skips where
+// they were not built, and fails where skipping is not allowed.
+func needsPrograms(tb testing.TB, names ...string) string {
 	tb.Helper()
 	dir := filepath.Join(moduleRoot(tb), "bin", "controlplane")
-	for _, name := range []string{"etcd", "kube-apiserver", "kubectl"} {
+	for _, name := range names {
 		_, err := os.Stat(filepath.Join(dir, name))
 		switch {
 		case err == nil:
 		case os.Getenv("CI") != "":
-			tb.Fatalf("needs %s, and in CI a test that would skip fails (make controlplane): %v", name, err)
+			tb.Fatalf("needs %s, and in CI a test that would skip fails (make controlplane, or make kubernetes): %v", name, err)
 		default:
-			tb.Skipf("needs %s, which make controlplane builds: %v", name, err)
+			tb.Skipf("needs %s, which make controlplane, or make kubernetes, builds: %v", name, err)
 		}
 	}
 	return dir

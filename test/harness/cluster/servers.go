@@ -5,6 +5,10 @@ import (
 	"path/filepath"
 )
 
+// ServiceIP is the address of the service `kubernetes`, at which pods look for
+// the API. Who wants it to be answered there forwards it: there is no kube-proxy.
+const ServiceIP = "10.96.0.1"
+
 // startEtcd starts etcd without waiting: the API does that by itself.
 func (c *Cluster) startEtcd() (*process, error) {
 	clients := fmt.Sprintf("http://127.0.0.1:%d", c.etcdPort)
@@ -23,25 +27,28 @@ func (c *Cluster) startEtcd() (*process, error) {
 // startAPI starts kube-apiserver with what a cluster made by kubeadm has, as far
 // as a client can tell.
 func (c *Cluster) startAPI() (*process, error) {
-	return c.run("kube-apiserver",
+	args := []string{
 		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
 		fmt.Sprintf("--secure-port=%d", c.port),
 		fmt.Sprintf("--etcd-servers=http://127.0.0.1:%d", c.etcdPort),
-		"--cert-dir="+c.dir,
-		"--tls-cert-file="+c.file(serverCert), "--tls-private-key-file="+c.file(serverKey),
-		"--client-ca-file="+c.file(caCert),
+		"--cert-dir=" + c.dir,
+		"--tls-cert-file=" + c.file(serverCert), "--tls-private-key-file=" + c.file(serverKey),
+		"--client-ca-file=" + c.file(caCert),
 		"--authorization-mode=Node,RBAC",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
-		"--service-account-key-file="+c.file(signerKey), "--service-account-signing-key-file="+c.file(signerKey),
+		"--service-account-key-file=" + c.file(signerKey), "--service-account-signing-key-file=" + c.file(signerKey),
 		"--service-cluster-ip-range=10.96.0.0/16",
 		"--allow-privileged=true",
-		// Both wait for a controller, of which none runs: the first for each
-		// namespace's default account, the second taints every new node until
-		// its kubelet has been heard of.
-		"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
 		// A loopback address is no endpoint of the service `kubernetes`.
 		"--endpoint-reconciler-type=none",
-	)
+	}
+	if !c.whole {
+		// Both wait for a controller: the first for each namespace's default
+		// account, the second taints every new node until its kubelet has been
+		// heard of.
+		args = append(args, "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition")
+	}
+	return c.run("kube-apiserver", args...)
 }
 
 // file is the path of one of the cluster's own files.

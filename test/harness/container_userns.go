@@ -1,0 +1,120 @@
+package harness
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// userRoot is the user on the host that is root in a user namespace.
+const userRoot = 100000
+
+// StartUserContainer is StartContainer for a pod with a user namespace of its
+// own (hostUsers: false), whose volumes are idmapped mounts. It is made by hand:
+// runc can do that from 1.2 on, and the tests' may be older. Mounts are private
+// binds.
+func (n *Node) StartUserContainer(spec ContainerSpec) *Container {
+	n.T.Helper()
+	t := n.T
+	spec = spec.complete(n)
+	c := spec.container(n)
+	bundle := filepath.Join(n.Dir, "bundle-"+c.id)
+	spec.layOut(t, bundle)
+	rootfs := filepath.Join(bundle, "rootfs")
+	Mkdir(t, filepath.Join(rootfs, "old"))
+	// Root in there is nobody out here, who has to get to its own directory.
+	Must(t, os.Chmod(filepath.Dir(n.Dir), 0o711))
+	shell := exec.Command("/bin/busybox", "sh", "-c", fmt.Sprintf(
+		`read -r go && cd %s && busybox pivot_root . old && /bin/busybox umount -l /old && exec "$@"`, rootfs), "sh")
+	shell.Args = append(shell.Args, spec.args()...)
+	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: userRoot, Size: 65536}}
+	shell.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
+		UidMappings: ids, GidMappings: ids, GidMappingsEnableSetgroups: true,
+		Credential: &syscall.Credential{}, // root in there
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	shell.Stderr = os.Stderr
+	begin, err := shell.StdinPipe()
+	Must(t, err)
+	Must(t, shell.Start())
+	c.pid = shell.Process.Pid
+	joinPod(t, c.pid, c.pod, c.id)
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = shell.Wait() }()
+	c.end = func() { _ = shell.Process.Kill(); <-ended }
+	t.Cleanup(c.Kill)
+	c.enter = []string{"nsenter", "--target", strconv.Itoa(c.pid), "--user", "--mount", "--root", "--wd"}
+	Must(t, inNamespace(c.pid, func(user int) error { return mountIDMapped(user, rootfs, spec.Mounts) }))
+	_, err = begin.Write([]byte("go\n"))
+	Must(t, err)
+	Eventually(t, "the container runs", func() bool {
+		return len(c.MountsAt("/")) == 1 && len(c.MountsAt("/old")) == 0
+	})
+	return c
+}
+
+// inNamespace does something in the mount namespace of a process, and hands it
+// the process's user namespace. The thread comes back: if it ended, so would the
+// processes that it has started (see Pdeathsig).
+func inNamespace(pid int, do func(user int) error) error {
+	var files [4]*os.File
+	for i, name := range []string{"/proc/thread-self/ns/mnt", ".", fmt.Sprintf("/proc/%d/ns/mnt", pid), fmt.Sprintf("/proc/%d/ns/user", pid)} {
+		f, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		files[i] = f
+	}
+	own, directory, mounts, user := files[0], files[1], files[2], files[3]
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("unshare(CLONE_FS): %w", err)
+	}
+	if err := unix.Setns(int(mounts.Fd()), unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("enter the mount namespace of %d: %w", pid, err)
+	}
+	err := do(int(user.Fd()))
+	return errors.Join(err, unix.Setns(int(own.Fd()), unix.CLONE_NEWNS), directory.Chdir())
+}
+
+// mountIDMapped binds rootfs on itself, and the mounts into it: those of volumes
+// idmapped.
+func mountIDMapped(user int, rootfs string, mounts []ContainerMount) error {
+	if err := unix.Mount(rootfs, rootfs, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind %s: %w", rootfs, err)
+	}
+	for _, m := range mounts {
+		at := filepath.Join(rootfs, m.At)
+		if err := os.MkdirAll(at, 0o755); err != nil {
+			return err
+		}
+		fd, err := unix.OpenTree(unix.AT_FDCWD, m.Source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+		if err != nil {
+			return fmt.Errorf("clone %s: %w", m.Source, err)
+		}
+		attr := &unix.MountAttr{Propagation: unix.MS_PRIVATE}
+		if m.At != loopAt {
+			attr.Attr_set, attr.Userns_fd = unix.MOUNT_ATTR_IDMAP, uint64(user)
+		}
+		if err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr); err != nil {
+			err = fmt.Errorf("mount_setattr of %s: %w", m.Source, err)
+		} else if err = unix.MoveMount(fd, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+			err = fmt.Errorf("move_mount to %s: %w", at, err)
+		}
+		_ = unix.Close(fd)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

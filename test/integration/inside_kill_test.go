@@ -1,0 +1,160 @@
+package integration
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// stopInside kills the daemon behind a volume that a container uses, calls, and
+// waits for a worker to stop at one of the given instants in the container.
+func stopInside(t *testing.T, instants string, options ...string) (halfway, *used) {
+	t.Helper()
+	n := harness.NewNode(t)
+	n.Pause = instants
+	n.Start()
+	u := newUsed(n, options...)
+	u.die()
+	h := halfway{t: t, n: n, v: u.Volume, healthy: u.disk.Renumbered(u.healthy)}
+	h.Begun = n.BeginAndStop(u.Request())
+	return h, u
+}
+
+// killInside is kill for a worker that may have been lost while it only looked:
+// then there is no answer.
+func (h halfway) killInside(victim string) {
+	h.t.Helper()
+	if victim == "server" {
+		h.kill(victim)
+		return
+	}
+	h.KillWorker()
+	_ = h.Err()
+	h.n.Stop()
+	h.restart()
+	if a, err := h.n.Call(h.v.Request()); err != nil || a.GetAbnormal() {
+		h.t.Fatalf("the next call does not heal: %v %v", a, err)
+	}
+}
+
+// TestKillInside kills the worker or the server at every instant of the work in
+// a container. One more call, and all is as before: no mount is left over, and
+// none lacks.
+func TestKillInside(t *testing.T) {
+	for _, victim := range []string{"worker", "server"} {
+		for _, instant := range insideInstants {
+			t.Run(victim+" at "+instant, func(t *testing.T) {
+				h, u := stopInside(t, instant)
+				h.killInside(victim)
+				u.works()
+				h.n.Expect("healthy", u.Request())
+			})
+		}
+	}
+}
+
+// TestKillInsideShared is the same for mounts that share what happens to them,
+// which is the harder case, and for a read-only one.
+func TestKillInsideShared(t *testing.T) {
+	for _, options := range [][]string{{"rslave"}, {"rshared"}, {"ro"}} {
+		for _, instant := range []string{"inside/beneath", "inside/detached", "inside/final"} {
+			t.Run(options[0]+" at "+instant, func(t *testing.T) {
+				h, u := stopInside(t, instant, options...)
+				h.killInside("server")
+				u.works()
+				h.n.Expect("healthy", u.Request())
+			})
+		}
+	}
+}
+
+// TestKillInsideNested kills while what is mounted beneath the volume is between
+// the two: none of it is lost.
+func TestKillInsideNested(t *testing.T) {
+	for _, instant := range insideInstants {
+		t.Run(instant, func(t *testing.T) {
+			n := harness.NewNode(t)
+			n.Pause = instant
+			n.Start()
+			u := newNested(n, longEnough, nil)
+			u.die()
+			h := halfway{t: t, n: n, v: u.Volume, Begun: n.BeginAndStop(u.Request())}
+			h.killInside("server")
+			u.c.SameTable(u.table)
+			if out, err := u.c.Exec("cat", "/data/a", "/data/sub/kept"); err != nil || !strings.HasSuffix(out, "firstkept\n") {
+				t.Errorf("the container has %q, %v", out, err)
+			}
+			n.Expect("healthy", u.Request())
+		})
+	}
+}
+
+// TestInsideOfAnEndingContainer ends a container at every instant of the work in
+// it. Nothing else comes to harm, and what is left of the work is done.
+func TestInsideOfAnEndingContainer(t *testing.T) {
+	for _, instant := range insideInstants {
+		t.Run(instant, func(t *testing.T) {
+			n := harness.NewNode(t)
+			n.Pause = instant
+			n.Start()
+			s := newServed(n, "ends in between")
+			spec := harness.ContainerSpec{Name: "ends", Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place()}}}
+			ending := s.usedBy(spec)
+			spec.Name = "goes on"
+			u := s.usedBy(spec)
+			u.die()
+			call := n.BeginAndStop(u.Request())
+			ending.c.Kill()
+			if a := call.LetGo(); a == nil {
+				t.Fatalf("a container that ends is no error of the question: %v", call.Err())
+			}
+			if a := n.Begin(u.Request()).LetGo(); a == nil || a.GetAbnormal() {
+				t.Errorf("the next call got %v", a)
+			}
+			u.works()
+		})
+	}
+}
+
+// TestInsideMountedOver has something mounted over the volume in the container at
+// every instant of the work there. It stays.
+func TestInsideMountedOver(t *testing.T) {
+	for _, instant := range insideInstants {
+		t.Run(instant, func(t *testing.T) {
+			n := harness.NewNode(t)
+			n.Pause = instant
+			n.Start()
+			s := newServed(n, "mounted over")
+			c := n.StartContainer(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place()}}})
+			s.known()
+			table := c.Table()
+			s.die()
+			call := n.BeginAndStop(s.Request())
+			c.InMounts(func() error { return unix.Mount("over", "/data", "tmpfs", 0, "") })
+			call.LetGo()
+			over := func() {
+				t.Helper()
+				if !slices.ContainsFunc(c.Table(), func(line string) bool {
+					return strings.HasPrefix(line, "/data ") && strings.Contains(line, " tmpfs over ")
+				}) {
+					t.Errorf("what was mounted over the volume is gone: %q", c.Table())
+				}
+			}
+			over()
+			n.Begin(s.Request()).LetGo()
+			over()
+			c.InMounts(func() error { return unix.Unmount("/data", 0) })
+			if a := n.Begin(s.Request()).LetGo(); a == nil || a.GetAbnormal() {
+				t.Errorf("got %v", a)
+			}
+			c.SameTable(table)
+			if got := c.MountsAt("/data"); got[0].Dev != s.disk.Dev() {
+				t.Errorf("the container has %v", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,80 @@
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// insideInstants are all places at which a worker can be stopped while it
+// replaces mounts in containers, in the order in which it comes by.
+var insideInstants = []string{
+	"inside/cloned", "inside/entered", "inside/carried", "inside/beneath",
+	"inside/detached", "inside/verified", "inside/final",
+}
+
+// TestInsideReadOnlyAtEveryInstant heals a container whose mount is read-only,
+// and in which a process tries to write all the time: it never can, and at no
+// instant is there a mount through which it could.
+func TestInsideReadOnlyAtEveryInstant(t *testing.T) {
+	n := harness.NewNode(t)
+	n.Pause = strings.Join(insideInstants, ",")
+	n.Start()
+	s := newServed(n, "read-only inside")
+	u := s.usedBy(harness.ContainerSpec{
+		Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place(), Options: []string{"ro"}}},
+		Loop:   &harness.Loop{Read: "/data/a", Write: "/data/loop", Busy: true},
+	})
+	for range 3 {
+		u.die()
+		stops := 0
+		a := atEachStop(n, u.Request(), func() {
+			stops++
+			for _, m := range u.c.MountsAt("/data") {
+				if !m.Attr.Has(host.AttrReadOnly) {
+					t.Errorf("at stop %d a mount of %s is %s", stops, m.Dev, m.Attr)
+				}
+			}
+		})
+		if a == nil || a.GetAbnormal() || stops != len(insideInstants) {
+			t.Errorf("got %v after %d stops", a, stops)
+		}
+		u.works()
+	}
+	if got := u.c.Beat(); got.Writes != 0 {
+		t.Errorf("%d of %d writes succeeded", got.Writes, got.Turns)
+	}
+	if _, err := os.Stat(filepath.Join(u.disk.Backing, "loop")); err == nil {
+		t.Error("something was written")
+	}
+}
+
+// TestInsideNeverBare stops at every instant: in the container there is the dead
+// volume or the living one, and no moment in which the directory below shows.
+func TestInsideNeverBare(t *testing.T) {
+	n := harness.NewNode(t)
+	n.Pause = strings.Join(insideInstants, ",")
+	n.Start()
+	s := newServed(n, "never bare inside")
+	u := s.usedBy(harness.ContainerSpec{
+		Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place()}},
+		Loop:   &harness.Loop{Read: "/data/a", Write: "/data/loop", Busy: true},
+	})
+	for range 5 {
+		u.die()
+		a := atEachStop(n, u.Request(), func() {
+			if len(u.c.MountsAt("/data")) == 0 {
+				t.Error("nothing is mounted")
+			}
+			u.c.AwaitTurns()
+		})
+		if a == nil || a.GetAbnormal() {
+			t.Errorf("got %v", a)
+		}
+		u.works()
+	}
+}

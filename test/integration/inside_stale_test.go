@@ -1,0 +1,147 @@
+package integration
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// restartWith starts another server with other arguments.
+func restartWith(n *harness.Node, args ...string) {
+	n.T.Helper()
+	n.Stop()
+	n.Args = args
+	n.Start()
+}
+
+// TestStaleInContainers reports a container that has a dead volume while the
+// host has a living one, whoever forbids to heal it: a later call that may,
+// does.
+func TestStaleInContainers(t *testing.T) {
+	n := harness.NewNode(t, "--heal-containers=off").Start()
+	u := newUsed(n)
+	u.die()
+	before := u.c.Mounts()
+	stale := func(has ...string) {
+		t.Helper()
+		n.Expect("abnormal", u.Request(), append(has, "StaleInContainers", harness.PodUID, u.c.ID()[:12])...)
+		u.disk.SameTable(u.healthy)
+		if after := u.c.Mounts(); !slices.EqualFunc(before, after, sameID) {
+			t.Errorf("the container had %v, and has %v", before, after)
+		}
+	}
+	stale("--heal-containers=off")
+	stale("--heal-containers=off")
+	restartWith(n, "--mode=check")
+	stale("--mode=check")
+	restartWith(n)
+	n.Expect("healed", u.Request(), "replace-in-container")
+	u.works()
+	n.Expect("healthy", u.Request())
+	u.works()
+}
+
+// TestStaleFromBefore finds a container that has a dead volume when the server
+// that healed the host is gone, and the driver has staged anew several times.
+func TestStaleFromBefore(t *testing.T) {
+	n := harness.NewNode(t, "--heal-containers=off", "--standalone").Start()
+	u := newUsed(n)
+	for range 3 {
+		u.die()
+		n.Expect("abnormal", u.Request(), "StaleInContainers")
+		u.disk.SameTable(u.healthy)
+	}
+	n.Kill()
+	n.Args = []string{"--standalone"}
+	n.Start()
+	n.Expect("healed", u.Request(), "replace-in-container")
+	u.works()
+	n.Expect("healthy", u.Request())
+}
+
+// TestInsideStartedLate finds containers that came while the volume was dead, and
+// while others were healed.
+func TestInsideStartedLate(t *testing.T) {
+	n := harness.NewNode(t)
+	n.Pause = "inside/entered"
+	n.Start()
+	u := newUsed(n)
+	u.disk.Kill()
+	// A runtime finds the place itself dead, and starts nothing on it; what is
+	// beneath a directory comes along unseen.
+	late := n.StartContainer(harness.ContainerSpec{
+		Name:   "late",
+		Mounts: []harness.ContainerMount{{At: "/data", Source: filepath.Dir(u.Place())}},
+		Loop:   &harness.Loop{Read: "/data/mount/a", Write: "/data/mount/loop"},
+	})
+	u.disk.Restage()
+	call := n.BeginAndStop(u.Request())
+	later := u.c.Fork("-m")
+	if a := call.LetGo(); a == nil {
+		t.Fatal("no answer")
+	}
+	found := n.Begin(u.Request()).LetGo()
+	if got := late.AwaitTurns(); got.Reads != got.Turns || got.Writes != got.Turns {
+		t.Errorf("the loop in the late container comes by this: %+v, and has met %q", got, late.Errors())
+	}
+	// Where nothing proves any more that what it has was this volume's, it is not
+	// touched: its device number may have been used again.
+	has := u.c.MountsOf(later, "/data")
+	healed := len(has) == 1 && has[0].Dev == u.disk.Dev()
+	said := found.GetAbnormal() && strings.Contains(found.GetMessage(), "StaleInContainers")
+	if healed == said {
+		t.Errorf("the later mount namespace has %v, and the next call got %v", has, found)
+	}
+}
+
+// TestInsideADisk has the disk of a volume vanish and come back. What a
+// container has of an ext4 is healed only where that is asked for.
+func TestInsideADisk(t *testing.T) {
+	n := harness.NewNode(t).Start()
+	v := n.NewVolume("ext4", "a disk inside")
+	c := n.StartContainer(harness.ContainerSpec{
+		Mounts: []harness.ContainerMount{{At: "/data", Source: v.Place()}},
+		Loop:   &harness.Loop{Read: "/data/a", Write: "/data/loop"},
+	})
+	n.Expect("healthy", v.Request())
+	before := c.Mounts()
+	shutdown(t, v.Staging)
+	restageDisk(v, "")
+	for range 2 {
+		n.Expect("abnormal", v.Request(), "StaleInContainers", "only FUSE is healed", c.ID()[:12])
+		if after := c.Mounts(); !slices.EqualFunc(before, after, sameID) {
+			t.Errorf("the container had %v, and has %v", before, after)
+		}
+	}
+	restartWith(n, "--heal-containers=all")
+	n.Expect("healed", v.Request(), "replace-in-container")
+	if got := c.AwaitTurns(); got.Reads != got.Turns || got.Writes != got.Turns || c.Starts() != 1 {
+		t.Errorf("the loop in the container comes by this: %+v, and has met %q", got, c.Errors())
+	}
+	n.Expect("healthy", v.Request())
+}
+
+// TestInsideSandboxed says of a pod in a sandbox that nobody here can see what
+// its containers have.
+func TestInsideSandboxed(t *testing.T) {
+	for _, program := range []string{"virtiofsd", "qemu-system-x86_64", "cloud-hypervisor", "firecracker", "runsc-sandbox", "runsc-gofer"} {
+		t.Run(program, func(t *testing.T) {
+			n := harness.NewNode(t, "--standalone").Start()
+			s := newServed(n, "sandboxed").known()
+			n.NewSandbox(harness.PodUID, program)
+			s.die()
+			n.Expect("healed", s.Request(), "unverified", harness.PodUID)
+			s.back()
+		})
+	}
+	n := harness.NewNode(t, "--standalone").Start()
+	s := newServed(n, "not sandboxed").known()
+	n.NewSandbox(harness.PodUID, "virtiofs-client")
+	s.die()
+	if a, err := n.Call(s.Request()); err != nil || strings.Contains(a.GetMessage(), "unverified") {
+		t.Errorf("got %v, %v", a, err)
+	}
+}

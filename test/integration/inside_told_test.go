@@ -1,0 +1,74 @@
+package integration
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// TestInsideIsTold tells the cluster of a container that has a dead volume, and
+// that it has its data again: events on the pod and on the claim, the claim's
+// health, and what CSI asks.
+func TestInsideIsTold(t *testing.T) {
+	m := newMember(t)
+	m.Args = append(m.Args, "--heal-containers=off")
+	m.Start()
+	v, d := m.servedClaimed("told-of-a-container")
+	c := m.StartContainer(harness.ContainerSpec{Pod: string(v.pod.UID), Mounts: []harness.ContainerMount{{At: "/data", Source: v.Place()}}})
+	m.Expect("healthy", v.Request())
+	d.Kill()
+	d.Restage()
+	m.Expect("abnormal", v.Request(), "StaleInContainers", c.ID()[:12])
+	v.becomes("unhealthy")
+	if got := csiHealth(t, m.Node, &csi.NodeGetVolumeHealthRequest{VolumeId: v.ID}); len(got) != 1 || !strings.HasSuffix(got[0], " StaleInContainers") {
+		t.Errorf("CSI is told %q", got)
+	}
+	m.Stop()
+	m.Args = m.Args[:len(m.Args)-1]
+	m.Start()
+	m.Expect("healed", v.Request(), "replace-in-container")
+	v.becomes("healthy")
+	for _, object := range []string{v.pod.Name, v.claim.Name} {
+		var all []string
+		var messages string
+		harness.Eventually(t, "events on "+object, func() bool {
+			all, messages = m.told(object)
+			return slices.ContainsFunc(all, func(e string) bool { return strings.HasPrefix(e, "Normal VolumeHealed ") })
+		})
+		abnormal := slices.ContainsFunc(all, func(e string) bool { return strings.HasPrefix(e, "Warning VolumeAbnormal ") })
+		if !abnormal || !strings.Contains(messages, "StaleInContainers") {
+			t.Errorf("on %s there are %q: %s", object, all, messages)
+		}
+	}
+	if got := csiHealth(t, m.Node, &csi.NodeGetVolumeHealthRequest{VolumeId: v.ID}); len(got) != 0 {
+		t.Errorf("CSI is told %q", got)
+	}
+}
+
+// TestStaleBeforeTheFirstCall starts a server when all is over: the daemon died,
+// and the driver has staged and published again by itself. Nothing is known of
+// the volume, so that nothing is changed in its container; but it is found, in
+// every call.
+func TestStaleBeforeTheFirstCall(t *testing.T) {
+	n := harness.NewNode(t)
+	s := newServed(n, "from before")
+	c := n.StartContainer(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place()}}})
+	s.die()
+	harness.Must(t, unix.Unmount(s.Place(), unix.MNT_DETACH))
+	harness.Must(t, unix.Mount(s.Staging, s.Place(), "", unix.MS_BIND, ""))
+	before := c.Mounts()
+	n.Start()
+	for range 3 {
+		n.Expect("abnormal", s.Request(), "StaleInContainers", c.ID()[:12], "not proven")
+		if after := c.Mounts(); !slices.EqualFunc(before, after, sameID) {
+			t.Errorf("the container had %v, and has %v", before, after)
+		}
+	}
+	c.Kill()
+	n.Expect("healthy", s.Request())
+}

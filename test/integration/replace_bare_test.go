@@ -1,0 +1,147 @@
+package integration
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// TestNeverBare replaces a mount many times, while somebody looks at its path
+// all the time: the directory beneath is never seen. Nothing accumulates in the
+// server meanwhile.
+func TestNeverBare(t *testing.T) {
+	n := harness.NewNode(t, "--standalone").Start()
+	s := newServed(n, "watched")
+	markBare(s)
+	s.known()
+	s.die()
+	n.Expect("healed", s.Request()) // so that everything was once needed
+	before := held(n)
+	const rounds = 30
+	w := watch(t, s.Place())
+	for range rounds {
+		s.die()
+		n.Expect("healed", s.Request())
+		s.back()
+	}
+	seen := w.stop()
+	if len(seen.wrong) > 0 {
+		t.Errorf("the path showed %v", seen.wrong)
+	}
+	if !seen.dead || !seen.alive {
+		t.Errorf("%d looks saw it dead %v, alive %v: the test shows nothing", seen.looks, seen.dead, seen.alive)
+	}
+	t.Logf("%d looks during %d rounds", seen.looks, rounds)
+	// Go keeps threads for reuse, more of them with the race detector.
+	after := held(n)
+	if after.files > before.files || after.threads > before.threads+4 {
+		t.Errorf("the server holds %+v, before %d rounds it held %+v", after, rounds, before)
+	}
+}
+
+// bareMarker is a file in the directory beneath a volume.
+const bareMarker = "beneath-the-volume"
+
+// markBare puts a file into the bare directory of a volume's place.
+func markBare(s *served) {
+	t := s.Node.T
+	t.Helper()
+	below := filepath.Join(s.Node.Dir, "below")
+	harness.Mkdir(t, below)
+	harness.Must(t, unix.Mount(s.Node.Kubelet, below, "", unix.MS_BIND, ""))
+	harness.Must(t, unix.Mount("", below, "", unix.MS_PRIVATE, ""))
+	rel, err := filepath.Rel(s.Node.Kubelet, s.Place())
+	harness.Must(t, err)
+	harness.Must(t, os.WriteFile(filepath.Join(below, rel, bareMarker), nil, 0o600))
+	harness.Must(t, unix.Unmount(below, 0))
+}
+
+// sight is what there was to be seen.
+type sight struct {
+	looks       int
+	dead, alive bool
+	// wrong has each answer once that must not be.
+	wrong []error
+}
+
+// watcher looks at a path all the time.
+type watcher struct {
+	enough chan struct{}
+	gone   sync.WaitGroup
+	sight  sight
+}
+
+// watch watches a place that markBare has marked.
+func watch(t *testing.T, place string) *watcher {
+	t.Helper()
+	w := &watcher{enough: make(chan struct{})}
+	t.Cleanup(func() { w.stop() })
+	w.gone.Go(func() {
+		for {
+			select {
+			case <-w.enough:
+				return
+			default:
+				w.sight.look(place)
+			}
+		}
+	})
+	return w
+}
+
+var errBare = errors.New("the directory beneath")
+
+func (s *sight) look(place string) {
+	s.looks++
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, filepath.Join(place, bareMarker), 0, unix.STATX_TYPE, &st)
+	if err == nil {
+		err = errBare
+	}
+	var fs unix.Statfs_t
+	if statfs := unix.Statfs(place, &fs); statfs == nil && fs.Type != unix.FUSE_SUPER_MAGIC {
+		err = errBare
+	}
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		s.alive = true
+	case errors.Is(err, unix.ENOTCONN), errors.Is(err, unix.ECONNABORTED):
+		s.dead = true
+	case !slices.Contains(s.wrong, err):
+		s.wrong = append(s.wrong, err)
+	}
+}
+
+// stop gives what was seen.
+func (w *watcher) stop() sight {
+	select {
+	case <-w.enough:
+	default:
+		close(w.enough)
+	}
+	w.gone.Wait()
+	return w.sight
+}
+
+// holdings is what a server holds, without its idle workers.
+type holdings struct{ threads, files int }
+
+func held(n *harness.Node) holdings {
+	n.T.Helper()
+	const idle, filesOfWorker = 2, 2 // a socket and a pidfd
+	harness.Eventually(n.T, "the spent workers are gone", func() bool { return len(n.Workers()) <= idle })
+	count := func(what string) int {
+		entries, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(n.PID()), what))
+		harness.Must(n.T, err)
+		return len(entries)
+	}
+	return holdings{threads: count("task"), files: count("fd") - filesOfWorker*len(n.Workers())}
+}

@@ -1,0 +1,110 @@
+package integration
+
+import (
+	"errors"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	mount "k8s.io/mount-utils"
+
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// TestUnpublishWhileReplacing has a driver unpublish the place at every instant
+// of a replacement: the data survives.
+func TestUnpublishWhileReplacing(t *testing.T) {
+	for name, unpublish := range unpublishers {
+		at := replaceInstants
+		if name == "mount-utils" {
+			at = replaceTurns // it looks before it acts
+		}
+		for _, instant := range at {
+			t.Run(name+" at "+instant, func(t *testing.T) {
+				h, s := stopReplace(t, instant)
+				h.unpublished(unpublish, s.disk.Backing)
+			})
+		}
+	}
+}
+
+// TestUnpublishWhileReplacingInUse is the same while somebody has a file of the
+// dead mount open, so that it has to be detached.
+func TestUnpublishWhileReplacingInUse(t *testing.T) {
+	for name, unpublish := range unpublishers {
+		if name == "umount, delete the tree" {
+			continue // that one stops at the first umount, which says busy
+		}
+		t.Run(name, func(t *testing.T) {
+			h, s := stopReplace(t, "detach/matched", func(s *served) { keepOpen(t, filepath.Join(s.Place(), "a")) })
+			h.unpublished(unpublish, s.disk.Backing)
+		})
+	}
+}
+
+// publishers are the ways in which drivers implement NodePublishVolume where a
+// dead mount is.
+var publishers = map[string]func(staging, place string) error{
+	"on top": func(staging, place string) error {
+		return unix.Mount(staging, place, "", unix.MS_BIND, "")
+	},
+	"umount, publish": func(staging, place string) error {
+		if err := unix.Unmount(place, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			return err
+		}
+		return unix.Mount(staging, place, "", unix.MS_BIND, "")
+	},
+}
+
+// TestPublishWhileReplacing has a driver publish anew at every instant of a
+// replacement but the last, at which it is over. The driver's mount stays, and
+// nothing beneath it is writable: a driver that unmounts once, and deletes the
+// tree, loses nothing.
+func TestPublishWhileReplacing(t *testing.T) {
+	for name, publish := range publishers {
+		for _, instant := range replaceInstants {
+			if instant == "final/set" {
+				continue
+			}
+			t.Run(name+" at "+instant, func(t *testing.T) { testPublishWhileReplacing(t, publish, instant) })
+		}
+	}
+}
+
+// TestPublishWhileReplacingInUse is the same while somebody has a file of the
+// dead mount open. Drivers that mount on top of a dead mount in that instant are
+// none: what they mounted goes with it.
+func TestPublishWhileReplacingInUse(t *testing.T) {
+	testPublishWhileReplacing(t, publishers["umount, publish"], "detach/matched", func(s *served) {
+		keepOpen(t, filepath.Join(s.Place(), "a"))
+	})
+}
+
+func testPublishWhileReplacing(t *testing.T, publish func(staging, place string) error, instant string, breaks ...func(*served)) {
+	var elsewhere harness.Namespace
+	h, s := stopReplace(t, instant, append(breaks, func(*served) { elsewhere = harness.NewNamespace(t, "unchanged") })...)
+	harness.Must(t, publish(s.Staging, s.Place()))
+	theirs := harness.MountID(t, s.Place())
+	h.Resume()
+	if a := h.LetGo(); a == nil {
+		t.Error(h.Err())
+	}
+	if id := harness.MountID(t, s.Place()); id != theirs {
+		t.Errorf("the driver's mount %d is %d now", theirs, id)
+	}
+	h.intact(s.Place())
+	// Its umount finds another one beneath, if any.
+	harness.Must(t, unix.Unmount(s.Place(), unix.MNT_DETACH))
+	for _, m := range slices.Concat(harness.Layers(t, s.Place()), elsewhere.LayersAt(s.Place())) {
+		if s.writable(m) {
+			t.Errorf("what was beneath is %s", m.Attr)
+		}
+	}
+	_ = removeAll(s.Place())
+	h.intact(s.disk.Backing)
+	harness.Eventually(t, "the next tries succeed", func() bool {
+		return mount.CleanupMountPoint(s.Place(), mount.New(""), true) == nil
+	})
+	h.intact(s.disk.Backing)
+}

@@ -1,0 +1,130 @@
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// TestKillReplacing kills the server at every instant of a replacement. One more
+// call to a new one, and all is as before.
+func TestKillReplacing(t *testing.T) {
+	for _, instant := range replaceInstants {
+		t.Run(instant, func(t *testing.T) {
+			h, s := stopReplace(t, instant)
+			h.kill("server")
+			h.n.SameTable(h.healthy)
+			s.back()
+			s.Writable(s.Place())
+			h.n.Expect("healthy", s.Request())
+		})
+	}
+}
+
+// TestKillReplacingWorker kills the worker instead. The same call may try
+// something else then, and the next one is answered by the same server.
+func TestKillReplacingWorker(t *testing.T) {
+	for _, instant := range replaceInstants {
+		t.Run(instant, func(t *testing.T) {
+			h, s := stopReplace(t, instant)
+			h.killWorker()
+			s.back()
+			h.n.Expect("healthy", s.Request())
+		})
+	}
+}
+
+// killWorker kills the worker, and has the same server heal.
+func (h halfway) killWorker() {
+	h.t.Helper()
+	h.KillWorker()
+	if a := h.LetGo(); a == nil {
+		h.t.Fatal("a lost worker is no error of the question")
+	}
+	h.again()
+	h.n.SameTable(h.healthy)
+}
+
+// TestKillReplacingInUse is the same for a mount that has to be detached, since
+// somebody has a file of it open.
+func TestKillReplacingInUse(t *testing.T) {
+	for victim, kill := range map[string]func(h halfway){
+		"worker": halfway.killWorker,
+		"server": func(h halfway) { h.kill("server") },
+	} {
+		t.Run(victim, func(t *testing.T) {
+			h, s := stopReplace(t, "detach/matched", func(s *served) { keepOpen(t, filepath.Join(s.Place(), "a")) })
+			kill(h)
+			s.back()
+			h.n.Expect("healthy", s.Request())
+		})
+	}
+}
+
+// TestKillReplacingForAContainer kills the server while nobody but a container of
+// the pod says that the place is wanted: it still has the filesystem that died.
+func TestKillReplacingForAContainer(t *testing.T) {
+	for _, instant := range []string{"replace/beneath", "replace/detached", "settle", "settle/set", "final/set"} {
+		t.Run(instant, func(t *testing.T) {
+			n := harness.NewNode(t)
+			n.Pause = instant
+			n.Start()
+			s := newServed(n, "held").known()
+			n.NewContainer(harness.PodUID, s.Place())
+			s.die()
+			h := halfway{t: t, n: n, v: s.Volume, Begun: n.BeginAndStop(s.Request())}
+			h.kill("server")
+			s.back()
+			n.Expect("healthy", s.Request())
+		})
+	}
+}
+
+// TestKilledReplacing shows what stands at the place then: nothing through which
+// anything can be written or deleted, and nothing that is made writable while
+// nobody vouches.
+func TestKilledReplacing(t *testing.T) {
+	for _, instant := range []string{"replace/beneath", "replace/detached", "replace/verified", "settle/alone"} {
+		t.Run(instant, func(t *testing.T) {
+			h, s := stopReplace(t, instant)
+			h.n.Kill()
+			h.Answer()
+			live := 0
+			for _, m := range harness.Layers(t, s.Place()) {
+				if m.Dev == s.disk.Dev() {
+					live++
+					if !strings.HasPrefix(m.Attr.String(), "ro,nosuid,nodev,noexec") {
+						t.Errorf("the interim mount is %s", m.Attr)
+					}
+				}
+			}
+			if live != 1 {
+				t.Errorf("%d mounts of what is staged stand at the place", live)
+			}
+			if err := removeAll(s.Place()); err == nil {
+				t.Error("a tree with an interim mount was removed")
+			}
+			h.n.Args = nil // not standalone: nobody vouches
+			h.restart()
+			before := h.n.Table()
+			h.n.Expect("abnormal", s.Request())
+			h.n.SameTable(before)
+			h.n.Stop()
+			h.n.Args = []string{"--standalone"}
+			h.restart()
+			h.n.Expect("healed", s.Request())
+			s.back()
+		})
+	}
+}
+
+// keepOpen has a file open until the end of the test.
+func keepOpen(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.Open(path)
+	harness.Must(t, err)
+	t.Cleanup(func() { _ = f.Close() })
+}

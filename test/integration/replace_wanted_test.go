@@ -1,0 +1,91 @@
+package integration
+
+import (
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// TestReplaceWanted replaces a dead mount, without --standalone, only while a
+// container of the pod has it mounted.
+func TestReplaceWanted(t *testing.T) {
+	n := harness.NewNode(t).Start()
+	s := newServed(n, "wanted").known()
+	stranger := n.NewContainer("99999999-0000-4000-8000-000000000009", s.Place())
+	s.die()
+	dead := n.Table()
+	n.Expect("abnormal", s.Request(), "Disconnected", "no running container")
+	n.SameTable(dead)
+	stranger.Kill()
+	n.Expect("abnormal", s.Request(), "Disconnected", "no running container")
+	n.SameTable(dead)
+
+	harness.Must(t, unix.Unmount(s.Place(), unix.MNT_DETACH))
+	s.PublishAgain()
+	c := n.NewContainer(harness.PodUID, s.Place())
+	n.Expect("healthy", s.Request())
+	s.die()
+	n.Expect("healed", s.Request(), "replace")
+	s.back()
+
+	s.die()
+	c.Kill()
+	n.Expect("abnormal", s.Request(), "no running container")
+}
+
+// TestUnwantedWhileReplacing ends the container at every instant of a
+// replacement, and has the driver unmount then and delete the tree afterwards,
+// however late. Until the last question, right before settling, the place of a
+// pod that is gone is not healed.
+func TestUnwantedWhileReplacing(t *testing.T) {
+	for name, umount := range map[string]bool{"the umount comes at once": true, "the umount comes later": false} {
+		for _, instant := range replaceInstants {
+			if !umount && !strings.HasPrefix(instant, "replace/") {
+				continue // settling, it makes no difference
+			}
+			t.Run(name+" at "+instant, func(t *testing.T) {
+				n := harness.NewNode(t)
+				n.Pause = instant
+				n.Start()
+				s := newServed(n, "unwanted")
+				c := n.NewContainer(harness.PodUID, s.Place())
+				s.known()
+				s.die()
+				call := n.BeginAndStop(s.Request())
+				c.Kill()
+				if umount {
+					harness.Must(t, unix.Unmount(s.Place(), unix.MNT_DETACH))
+				}
+				call.Resume()
+				a := call.LetGo()
+				if strings.HasPrefix(instant, "replace/") {
+					if a != nil && !a.GetAbnormal() {
+						t.Errorf("the place of a pod that is gone was healed: %v", a)
+					}
+					for _, m := range harness.Layers(t, s.Place()) {
+						if s.writable(m) {
+							t.Errorf("a mount there is %s", m.Attr)
+						}
+					}
+				}
+				remove := unpublishers["umount, delete the tree"]
+				if umount {
+					remove = removeAll
+				}
+				_ = remove(s.Place())
+				if s.Sum(s.disk.Backing) != s.sum {
+					t.Fatal("the volume lost data")
+				}
+				harness.Eventually(t, "kubelet's next tries succeed", func() bool {
+					return unpublishers["umount, delete the tree"](s.Place()) == nil
+				})
+				if s.Sum(s.disk.Backing) != s.sum {
+					t.Fatal("the volume lost data")
+				}
+			})
+		}
+	}
+}
