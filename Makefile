@@ -9,6 +9,8 @@ GO      ?= go
 TOOLS   := bin/tools
 # The tests' Kubernetes API, as test/harness/cluster starts it.
 CONTROL := $(addprefix bin/controlplane/,etcd kube-apiserver kubectl)
+# What a cluster has besides, for a real node.
+CLUSTER := $(addprefix bin/controlplane/,kube-controller-manager kube-scheduler kubelet)
 PROTO   := pkg/api/healerpb/healer.proto
 STUBS   := pkg/api/healerpb/healer.pb.go pkg/api/healerpb/healer_grpc.pb.go
 CSI     := github.com/container-storage-interface/spec
@@ -26,7 +28,7 @@ TEST    := $(GO) test -race -count=1
 
 .PHONY: help
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: deps
 deps: ## install what tests and demo need (apt-get, only what is missing)
@@ -38,24 +40,33 @@ build: ## build bin/node-healer and bin/node-healer-worker
 	$(BUILD) -o bin/node-healer-worker ./cmd/node-healer-worker
 
 .PHONY: demo
-demo: deps build $(TOOLS)/grpcurl ## break and heal a real volume, with real calls (root)
+demo: deps build $(TOOLS)/grpcurl ## break and heal real volumes, with real calls (root)
+	$(BUILD) -o bin/demo-fuse ./test/demo/fuse
 	GRPCURL=$(abspath $(TOOLS)/grpcurl) test/demo/run.sh
 
 # --keep-going: one run tells everything that is wrong, not only the first.
 .PHONY: test
 test: ## everything that CI runs (root; CI=true turns skips into failures)
-	$(MAKE) --keep-going deps build check-generate vet lint unit integration
+	$(MAKE) --keep-going deps build check-generate vet lint unit integration e2e
 
 .PHONY: unit
 unit: ## tests of the packages, the commands and the manifests
 	$(TEST) -timeout 10m ./pkg/... ./cmd/... ./deploy/...
 
 .PHONY: integration
+# -p 1: numbers of devices and FUSE connections are the whole machine's.
 integration: deps build controlplane ## tests on the real kernel (root)
-	$(TEST) -timeout 20m ./test/integration/... ./test/harness/...
+	$(TEST) -p 1 -timeout 20m ./test/integration/... ./test/harness/...
+
+.PHONY: e2e
+e2e: deps build kubernetes ## a real node: a pod gets its volume back without a restart (root)
+	$(TEST) -timeout 10m ./test/e2e/...
 
 .PHONY: controlplane
 controlplane: $(CONTROL) ## build the tests' etcd, kube-apiserver and kubectl (minutes, once)
+
+.PHONY: kubernetes
+kubernetes: controlplane $(CLUSTER) ## build the rest of the tests' Kubernetes, too (minutes, once)
 
 # A binary of its own: go test would keep the lines back until the end.
 .PHONY: bench
@@ -126,6 +137,9 @@ $(TOOLS)/proto: .ci/tools/proto/go.mod .ci/tools/proto/go.sum .ci/tools/proto/ma
 bin/controlplane/etcd: package := go.etcd.io/etcd/server/v3
 bin/controlplane/kube-apiserver: package := k8s.io/kubernetes/cmd/kube-apiserver
 bin/controlplane/kubectl: package := k8s.io/kubernetes/cmd/kubectl
-$(CONTROL): test/controlplane/go.mod test/controlplane/go.sum
+bin/controlplane/kube-controller-manager: package := k8s.io/kubernetes/cmd/kube-controller-manager
+bin/controlplane/kube-scheduler: package := k8s.io/kubernetes/cmd/kube-scheduler
+bin/controlplane/kubelet: package := k8s.io/kubernetes/cmd/kubelet
+$(CONTROL) $(CLUSTER): test/controlplane/go.mod test/controlplane/go.sum
 	cd $(<D) && GOOS= GOARCH= CGO_ENABLED=0 $(GO) build -buildvcs=false -ldflags '-s -w' -o $(abspath $@) $(package)
 	@touch $@

@@ -1,0 +1,72 @@
+package e2e
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// TestAPodGetsItsVolumeBackWithoutARestart kills a volume's FUSE daemon under a
+// running pod. The driver mounts the volume anew, which the pod does not see;
+// one call to the healer later the same process reads and writes again.
+func TestAPodGetsItsVolumeBackWithoutARestart(t *testing.T) {
+	n := Start(t)
+	healer := n.DeployHealer()
+	app := n.DeployApp()
+	mounts := app.Mounts()
+	expect(t, healer, app, "healthy")
+
+	daemon, err := n.Driver.Daemon(app.Volume)
+	harness.Must(t, err)
+	harness.Must(t, unix.Kill(daemon, unix.SIGKILL))
+	eventually(t, "the app cannot read any more", func() error {
+		if err := app.Touch(); !errors.Is(err, unix.ENOTCONN) {
+			return errors.Join(errors.New("reading gives something else"), err)
+		}
+		return nil
+	})
+	before, err := app.Log()
+	harness.Must(t, err)
+	expect(t, healer, app, "abnormal")
+
+	n.Restage(app)
+	if err := app.Touch(); !errors.Is(err, unix.ENOTCONN) {
+		t.Fatalf("the app's own mount came back by itself: %v", err)
+	}
+	expect(t, healer, app, "healed")
+
+	eventually(t, "the app reads and writes again", func() error {
+		now, err := app.Log()
+		if err == nil && len(now) == len(before) {
+			err = errors.New("its log does not grow")
+		}
+		return err
+	})
+	app.wasNotRestarted()
+	if now := app.Mounts(); now != mounts {
+		t.Errorf("the mounts changed\nbefore:\n%s\nafter:\n%s", mounts, now)
+	}
+	expect(t, healer, app, "healthy")
+
+	during, err := app.Log()
+	harness.Must(t, err)
+	n.DeleteApp(app)
+	after, err := app.Log()
+	harness.Must(t, err)
+	if !strings.HasPrefix(during, before) || !strings.HasPrefix(after, during) {
+		t.Errorf("data was lost\nat the daemon's end:\n%s\nhealed:\n%s\nin the end:\n%s", before, during, after)
+	}
+}
+
+// expect calls and compares the verdict (healthy, healed, abnormal).
+func expect(t *testing.T, healer *Healer, app *App, verdict string) {
+	t.Helper()
+	answer := healer.Call(app)
+	if !strings.HasPrefix(answer.GetMessage(), verdict+":") || answer.GetAbnormal() != (verdict == "abnormal") {
+		t.Fatalf("want %s, got abnormal=%v %q", verdict, answer.GetAbnormal(), answer.GetMessage())
+	}
+}
