@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Breaks and heals a real volume, with real calls to a running node-healer.
+# Breaks and heals real volumes, with real calls to a running node-healer.
 #
 # Needs root, a built bin/, and grpcurl in $GRPCURL: `make demo` sees to both.
 # Everything happens in a mount namespace of its own, beneath one temporary
@@ -18,9 +18,10 @@ readonly root
 
 [[ $EUID -eq 0 ]] || fail "must run as root: it mounts filesystems (try: sudo make demo)"
 [[ -x ${GRPCURL:-} ]] || fail "GRPCURL must be the path of grpcurl (make demo sets it)"
-for program in "$root/bin/node-healer" "$root/bin/node-healer-worker"; do
-	[[ -x $program ]] || fail "$program is missing (make build)"
+for program in "$root/bin/node-healer" "$root/bin/node-healer-worker" "$root/bin/demo-fuse"; do
+	[[ -x $program ]] || fail "$program is missing (make demo builds it)"
 done
+[[ -c /dev/fuse ]] || fail "no FUSE here (try: modprobe fuse)"
 
 # Mounts made here are seen by nobody else, and vanish with the last process.
 if [[ ${1:-} != --in-namespace ]]; then
@@ -72,6 +73,9 @@ check() {
 is() { [[ $1 == "$2" ]]; }
 has() { [[ $1 == *"$2"* ]]; }
 
+# shellcheck source=container.sh
+source "$root/test/demo/container.sh"
+
 # ---------------------------------------------------------------- the end
 
 work='' image='' staged='' published='' # nothing is there yet
@@ -108,6 +112,7 @@ gone() {
 
 unmount_all() {
 	local place
+	unmount_fuse
 	for place in "$published" "$staged"; do
 		while mountpoint -q "$place"; do
 			umount "$place" || umount --lazy "$place" || break
@@ -126,6 +131,8 @@ unmount_all() {
 tear_down() {
 	[[ -n $work ]] || return 0
 	stop_server
+	stop_fuse # whoever waits for it gets an error
+	stop_container
 	unmount_all
 	rmdir "$work"
 	work=''
@@ -155,7 +162,10 @@ at_exit() {
 readonly driver=disk.example.com
 readonly handle=volume-0001
 readonly pv=pvc-6f1c2d3e
-readonly pod=3f9a7c1e-5b2d-4e8f-9a6b-0c1d2e3f4a5b
+# No two demos at a time have one pod: its containers are looked for on the
+# whole machine.
+pod="$(</proc/sys/kernel/random/uuid)"
+readonly pod
 
 kubelet='' socket='' device='' backing='' sum='' # set_up fills them
 
@@ -185,25 +195,38 @@ make_directory() {
 	work="$(cd "$work" && pwd -P)"
 }
 
+# Where kubelet has a volume staged and published.
+staging_path() { printf %s "$kubelet/plugins/kubernetes.io/csi/$driver/$(printf %s "$1" | sha256sum | cut -d ' ' -f 1)/globalmount"; }
+published_path() { printf %s "$kubelet/pods/$pod/volumes/kubernetes.io~csi/$1/mount"; }
+
+# lay_out HANDLE PV: makes the places of a volume, with kubelet's files beside
+# them.
+lay_out() {
+	local at
+	at="$(staging_path "$1")"
+	mkdir -p "$at"
+	jq -n --arg d "$driver" --arg h "$1" '{driverName: $d, volumeHandle: $h}' \
+		>"${at%/*}/vol_data.json"
+	at="$(published_path "$2")"
+	mkdir -p "$at"
+	jq -n --arg d "$driver" --arg h "$1" --arg p "$2" \
+		'{driverName: $d, volumeHandle: $h, specVolID: $p, nodeName: "demo", volumeLifecycleMode: "Persistent"}' \
+		>"${at%/*}/vol_data.json"
+}
+
 set_up() {
 	image="$work/disk.img"
 	kubelet="$work/kubelet"
 	socket="$work/run/healer.sock"
-	local digest
-	digest="$(printf %s "$handle" | sha256sum | cut -d ' ' -f 1)"
-	staged="$kubelet/plugins/kubernetes.io/csi/$driver/$digest/globalmount"
-	published="$kubelet/pods/$pod/volumes/kubernetes.io~csi/$pv/mount"
+	staged="$(staging_path "$handle")"
+	published="$(published_path "$pv")"
 
 	mount -t tmpfs -o mode=0700,size=128m tmpfs "$work"
 	# kubelet's root is shared, so that mounts made there reach containers.
 	mount --make-shared "$work"
-	mkdir -p "$staged" "$published" "$work/run"
+	mkdir -p "$work/run"
 	chmod 0700 "$work/run"
-	jq -n --arg d "$driver" --arg h "$handle" '{driverName: $d, volumeHandle: $h}' \
-		>"${staged%/*}/vol_data.json"
-	jq -n --arg d "$driver" --arg h "$handle" --arg p "$pv" \
-		'{driverName: $d, volumeHandle: $h, specVolID: $p, nodeName: "demo", volumeLifecycleMode: "Persistent"}' \
-		>"${published%/*}/vol_data.json"
+	lay_out "$handle" "$pv"
 
 	truncate -s 64M "$image"
 	mkfs.ext4 -q -F "$image"
@@ -258,15 +281,17 @@ start_server() {
 	fail "the server does not serve"
 }
 
-# request VOLUME_ID VOLUME_PATH: a NodeHealerRequest as JSON; what is empty is
-# left out.
+# request VOLUME_ID VOLUME_PATH [STAGING_TARGET_PATH FS_TYPE]: a
+# NodeHealerRequest as JSON; what is empty is left out.
 request() {
-	jq -n --arg id "$1" --arg path "$2" --arg staging "$staged" '{
-		volume_id: $id,
-		volume_path: $path,
-		staging_target_path: $staging,
-		volume_capability: {mount: {fs_type: "ext4"}, access_mode: {mode: "SINGLE_NODE_WRITER"}}
-	} | with_entries(select(.value != ""))'
+	jq -n --arg id "$1" --arg path "$2" --arg staging "${3-$staged}" --arg type "${4-ext4}" '
+		def filled: with_entries(select(.value != ""));
+		{
+			volume_id: $id,
+			volume_path: $path,
+			staging_target_path: $staging,
+			volume_capability: {mount: {fs_type: $type} | filled, access_mode: {mode: "SINGLE_NODE_WRITER"}}
+		} | filled'
 }
 
 # ask REQUEST: the call alone. What it prints is the reply or the error.
@@ -278,10 +303,11 @@ readonly ok=0 invalid_argument=67 not_found=69 aborted=74
 code=0
 reply=''
 
-# call [VOLUME_ID [VOLUME_PATH]]: asks, and prints both sides.
+# call [VOLUME_ID [VOLUME_PATH [STAGING_TARGET_PATH FS_TYPE]]]: asks, and prints
+# both sides.
 call() {
 	local body
-	body="$(request "${1-$handle}" "${2-$published}")"
+	body="$(request "${1-$handle}" "${2-$published}" "${@:3}")"
 	show "grpcurl -plaintext -unix -d @ $socket healer.HealerNode/NodeHealer"
 	fields <<<"$body"
 	code=0
@@ -478,7 +504,8 @@ nothing_left() {
 	local directory="$work"
 	tear_down 2>/dev/null
 	scene 'Nothing is left'
-	check 'no process' is "$(pgrep -f -- "--state-dir=$directory/state" || true)" ''
+	check 'no process' is "$(pgrep -f -- "$directory/" || true)" ''
+	check 'no container, and no cgroup of one' is "$(cgroups)" ''
 	check 'no mount' is "$(grep -cF "$directory" /proc/self/mountinfo || true)" 0
 	check 'no loop device' test "$(backing_file)" != "$backing"
 	check 'no temporary directory' test ! -e "$directory"
@@ -491,7 +518,7 @@ main() {
 	trap at_exit EXIT
 	make_directory
 
-	printf '%sNodeHealer on a real volume%s\n' "$bold" "$reset"
+	printf '%sNodeHealer on real volumes%s\n' "$bold" "$reset"
 	set_up
 	say "disk       $device, ext4, on Linux $(uname -r)"
 	say "staged     $staged"
@@ -509,6 +536,7 @@ main() {
 	staged_anew
 	shut_down
 	repaired
+	daemon_killed
 	nothing_left
 
 	local took=$(((${EPOCHREALTIME/[.,]/} - began) / 1000))
