@@ -178,6 +178,17 @@ func TestWhichMountsOfAStackAreNoted(t *testing.T) {
 	}
 }
 
+// Mount ids of this boot say nothing of a record from before.
+func TestNoteInARecordOfAnEarlierBoot(t *testing.T) {
+	b := newBench(t)
+	b.engine.looked.healthy(volumeKey("", ""), 9)
+	c := Case{BootID: "b", Record: &Record{BootID: "a", Newest: 5}}
+	b.engine.noteFormer(context.Background(), c, Step{Cost: Replace, Place: on(Published, podA, dev(1))})
+	if r := b.notes.records[volumeKey("", "")]; r.Newest != 5 || len(r.Former) != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
 // It is on the disk before the step begins.
 func TestWhatIsReplacedIsNotedFirst(t *testing.T) {
 	b := newBench(t)
