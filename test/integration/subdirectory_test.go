@@ -49,7 +49,7 @@ func TestRebindStaysInTheVolume(t *testing.T) {
 			spoil(t, filepath.Join(v.Staging, "sub"))
 			before := n.Table()
 			for range 2 {
-				n.Expect("abnormal", v.Request(), "NotMounted", "resolve the directory of the place")
+				n.Expect("abnormal", v.Request(), "NotMounted", "the directory that was mounted is")
 				n.SameTable(before)
 			}
 		})
