@@ -113,8 +113,8 @@ func (s *sight) look(place string) {
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		s.alive = true
-	case errors.Is(err, unix.ENOTCONN), errors.Is(err, unix.ECONNABORTED):
-		s.dead = true
+	case errors.Is(err, unix.ENOTCONN), errors.Is(err, unix.ECONNABORTED), errors.Is(err, unix.EIO):
+		s.dead = true // EIO is rare, from a look that is under way when the daemon dies
 	case !slices.Contains(s.wrong, err):
 		s.wrong = append(s.wrong, err)
 	}
