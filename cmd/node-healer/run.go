@@ -120,7 +120,6 @@ func newNode(cfg config, ns *host.Namespace, pool *worker.Pool) (*host.Node, err
 		StepTimeout:  cfg.healTimeout / stepShare,
 		SlowAnswer:   cfg.slowAnswer,
 		Sysfs:        "/sys",
-		Procfs:       "/proc",
 	})
 }
 

@@ -45,9 +45,10 @@ type Place struct {
 type Inside struct {
 	host.ContainerMount
 	Sight host.InsideSight
-	// Attr are the attributes that it is to have: for what an interrupted
-	// replacement left, those of what it replaced.
-	Attr host.Attr
+	// Attr are the attributes that it is to have, Sharing how it is to share mount
+	// events: for what an interrupted replacement left, those of what it replaced.
+	Attr    host.Attr
+	Sharing host.Sharing
 	// Proof says why it is known to be the volume's; Doubt why not.
 	Proof, Doubt string
 }
@@ -113,12 +114,9 @@ type Case struct {
 	// Lingering are mounts that containers have of former superblocks which still
 	// answer: the driver may let an old daemon live for them.
 	Lingering []Inside
-	// Crowded counts mount namespaces of containers with more mounts of the volume
-	// than are looked at.
-	Crowded int
-	// Sandboxes are pods of the volume whose containers cannot be looked into,
-	// known after a look into containers.
-	Sandboxes []host.Sandbox
+	// Unverified are containers of the volume's pods that were there before its
+	// superblock was replaced, and of which nobody here can see what they have.
+	Unverified []host.Unverified
 }
 
 // Place finds a place by its path.
@@ -176,6 +174,8 @@ type Step struct {
 	Writes bool
 	// Refused says why the step must not run now; empty: it may.
 	Refused string
+	// Note is what the step leaves different from before; empty for nothing.
+	Note string
 	// Together, if set, runs instead of Run at all places where a step of this name
 	// may run, this one among them. It gives an error or nil for each.
 	Together func(ctx context.Context, steps []Step, still []func(context.Context) error) []error

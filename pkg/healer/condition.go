@@ -68,6 +68,9 @@ const (
 	// StaleInContainers: the host has the volume, and a container that was started
 	// before still has a filesystem instance of it that is dead.
 	StaleInContainers Reason = "StaleInContainers"
+	// ContainerUnverified: a container was there before the volume's filesystem
+	// instance was replaced, and nobody here can see which one it has.
+	ContainerUnverified Reason = "ContainerUnverified"
 	// NotABlockDevice: a raw block volume's place is no block device.
 	NotABlockDevice Reason = "NotABlockDevice"
 )

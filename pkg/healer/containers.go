@@ -25,27 +25,30 @@ func (o *observation) containers(ctx context.Context) error {
 	if o.engine.cfg.Standalone {
 		asked = nil // any container
 	}
-	seen, err := o.node.InContainers(asked, func(m host.Mount) bool {
-		switch {
-		case slices.Contains(former, m.Dev):
-			// The number may be another one's by now. A disk may have got another
-			// node, and so its filesystem another source.
-			return m.FSType == now.FSType && (m.Source == now.Source || now.Dev.Major != 0)
-		case m.Dev == now.Dev:
-			return m.Guarded()
-		default:
-			// Of the same kind, and not mounted on the host: it may be one from
-			// before there was a record.
-			return IsFUSE(m.FSType) && m.FSType == now.FSType && m.Source == now.Source && !o.elsewhere(m.Dev)
-		}
-	})
+	q := host.MountQuery{Superblocks: former, Current: now.Dev}
+	if IsFUSE(now.FSType) { // there may be instances from before there was a record
+		q.FSType, q.Source = now.FSType, now.Source
+	}
+	seen, err := o.node.InContainers(ctx, asked, q)
 	if err != nil {
 		return Failed("look for the containers that have the volume", err)
 	}
-	o.c.Sandboxes, o.c.Crowded = seen.Sandboxes, seen.Crowded
+	o.c.Unverified = o.c.startedBefore(seen.Unverified)
+	seen.Mounts = slices.DeleteFunc(seen.Mounts, func(c host.ContainerMount) bool {
+		switch m := c.Mount; {
+		case slices.Contains(former, m.Dev):
+			// The number may be another one's by now. A disk may have got another
+			// node, and so its filesystem another source.
+			return m.FSType != now.FSType || m.Source != now.Source && now.Dev.Major == 0
+		case m.Dev == now.Dev:
+			return !m.Guarded()
+		default:
+			return o.elsewhere(m.Dev)
+		}
+	})
 	defer func() {
 		found := slices.ContainsFunc(o.c.Places, func(p Place) bool { return p.Inside != nil })
-		if !found && seen.Unseen == 0 {
+		if !found {
 			o.engine.looked.note(volume)
 		}
 	}()
@@ -56,7 +59,15 @@ func (o *observation) containers(ctx context.Context) error {
 	if err != nil {
 		return Failed("look into the containers that have the volume", err)
 	}
-	s := sifting{now: now, former: former, pods: pods, all: seen.Mounts, others: map[string]bool{}}
+	s := sifting{now: now, former: former, pods: pods, all: seen.Mounts, others: map[string]bool{}, onHost: map[host.Dev][]host.Mount{}}
+	for _, m := range seen.Mounts {
+		if _, known := s.onHost[m.Mount.Dev]; !known {
+			s.onHost[m.Mount.Dev] = o.fresh(o.table.Of(m.Mount.Dev))
+		}
+	}
+	if o.moved {
+		return errMoved
+	}
 	for _, pod := range pods {
 		s.others[pod] = o.othersOfPod(pod, now)
 	}
@@ -77,6 +88,8 @@ type sifting struct {
 	pods   []string
 	others map[string]bool
 	all    []host.ContainerMount
+	// onHost are the host's own mounts of the superblocks, read after the containers'.
+	onHost map[host.Dev][]host.Mount
 }
 
 // inContainer makes a place of what a container has, if it is the volume's, and
@@ -87,18 +100,15 @@ func (o *observation) inContainer(m host.ContainerMount, sight host.InsideSight,
 	if unfinished && (!noted || note.Attr.Has(host.AttrNoSymFollow)) {
 		return // somebody wants it as it is
 	}
-	if sight.PID != 0 {
-		m.PID, sight.PID = sight.PID, 0
-	}
 	known := unfinished || slices.Contains(s.former, m.Mount.Dev)
 	answers := sight == (host.InsideSight{})
 	if sight.Ended || !known && (answers || sight.Errno == 0) {
 		return // it is gone, or nothing says that it is this volume's
 	}
-	if noted {
-		m.Mount.Propagation = note.Propagation // which the kernel forgets with the host's mount
+	inside := &Inside{ContainerMount: m, Sight: sight, Attr: m.Mount.Attr, Sharing: host.SharingOf(m.Mount, s.onHost[m.Mount.Dev])}
+	if noted && (unfinished || len(s.onHost[m.Mount.Dev]) == 0) {
+		inside.Sharing = note.Sharing // which the kernel forgets with the host's mount
 	}
-	inside := &Inside{ContainerMount: m, Sight: sight, Attr: m.Mount.Attr}
 	if unfinished {
 		inside.Attr = note.Attr
 	}

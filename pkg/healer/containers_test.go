@@ -7,6 +7,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/csi-addons/node-healer/pkg/host"
 )
@@ -124,34 +125,6 @@ func TestContainersOfADiskAreNotLookedIntoAtTheStart(t *testing.T) {
 	}
 }
 
-// What could not be seen may have been a container of this volume's.
-func TestTheFirstLookIsRepeatedUntilAllIsSeen(t *testing.T) {
-	b := newFUSEBench(t)
-	b.engine.looked = looked{}
-	b.unseen = 1
-	for range 2 {
-		if b.walks = nil; len(b.heal(volume).Steps)+len(b.walks) != 1 {
-			t.Errorf("walks for %v", b.walks)
-		}
-	}
-}
-
-// The process that was listed may have ended while it was looked through another.
-func TestContainerIsReachedThroughWhoeverLives(t *testing.T) {
-	b := newFUSEBench(t)
-	b.renew()
-	m := b.run("uid-a", formerly)
-	b.inside[m.Path()] = host.InsideSight{PID: 2000, Errno: syscall.ENOTCONN}
-	b.heal(volume)
-	if got := b.insides(); len(got) != 1 || got[0].Path != "/proc/2000/root/data" || got[0].Inside.PID != 2000 || got[0].Inside.Sight != deadSight {
-		t.Errorf("%+v", got)
-	}
-	b.inside[m.Path()] = host.InsideSight{PID: 2000}
-	if b.heal(volume); len(b.insides()) != 0 || len(b.last().Lingering) != 1 {
-		t.Errorf("it works: %+v", b.insides())
-	}
-}
-
 // Whether or not anything else is to be healed meanwhile.
 func TestStaleContainersAreFoundAgain(t *testing.T) {
 	for name, dev := range map[string]host.Dev{"one that nobody knows": {Minor: 70}, "the former one": formerly} {
@@ -202,7 +175,6 @@ func TestWhoseContainersAreLookedInto(t *testing.T) {
 		b.change(podB, func(m *host.Mount) { m.FSType, m.Source = fuseType, fuseSource })
 		b.renew()
 		b.change(podB, func(m *host.Mount) { m.Dev = renewed })
-		b.sandboxes = []host.Sandbox{{PodUID: "uid-a", Program: "runsc"}}
 		b.heal(volume)
 		want := []string{"uid-a", "uid-b"}
 		if standalone {
@@ -211,9 +183,45 @@ func TestWhoseContainersAreLookedInto(t *testing.T) {
 		if len(b.walks) == 0 || !slices.Equal(b.walks[0], want) || (b.walks[0] == nil) != standalone {
 			t.Errorf("standalone %v: %v", standalone, b.walks)
 		}
-		if !slices.Equal(b.last().Sandboxes, b.sandboxes) {
-			t.Errorf("sandboxes %v", b.last().Sandboxes)
+	}
+}
+
+// What was there before the superblock was replaced may still have the former one,
+// until it is gone; what came later has the new one.
+func TestContainersThatCannotBeLookedInto(t *testing.T) {
+	started := func(ago time.Duration) host.Unverified {
+		return host.Unverified{PodUID: "uid-a", ContainerID: "c", Why: "why", Started: host.SinceBoot() - ago}
+	}
+	b := newFUSEBench(t)
+	old := started(time.Hour)
+	b.unverified = []host.Unverified{old}
+	if b.heal(volume); len(b.last().Unverified) != 0 {
+		t.Errorf("nothing was replaced: %+v", b.last().Unverified)
+	}
+	b.renew()
+	for range 2 {
+		if b.heal(volume); !slices.Equal(b.last().Unverified, b.unverified) {
+			t.Errorf("it was there before: %+v", b.last().Unverified)
 		}
+	}
+	k := volumeKey(driver, volID)
+	replaced := b.notes.records[k].Former[0].Since
+	// However long it lives.
+	b.notes.records[k].Former[0].Since = replaced - formerGrace - time.Second
+	b.unverified = []host.Unverified{old, started(-time.Second), started(formerGrace / 2)}
+	for range 2 {
+		if b.heal(volume); !slices.Equal(b.last().Unverified, []host.Unverified{old}) {
+			t.Errorf("others came later: %+v", b.last().Unverified)
+		}
+	}
+	b.unverified = nil
+	for range 2 {
+		if b.heal(volume); len(b.last().Unverified) != 0 {
+			t.Errorf("it is gone: %+v", b.last().Unverified)
+		}
+	}
+	if r := b.notes.records[k]; len(r.Former) != 0 {
+		t.Errorf("looked for ever: %+v", r.Former)
 	}
 }
 

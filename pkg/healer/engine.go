@@ -34,7 +34,7 @@ type Node interface {
 	HolderFinder
 	// InContainers looks for mounts in running containers, of all with nil for
 	// pods; LookInside touches them through the containers' own paths.
-	InContainers(pods []string, match func(host.Mount) bool) (host.Containers, error)
+	InContainers(ctx context.Context, pods []string, q host.MountQuery) (host.Containers, error)
 	LookInside(ctx context.Context, mounts []host.ContainerMount) ([]host.InsideSight, error)
 	// Holders finds out who holds superblocks and devices.
 	Holders(ctx context.Context, asked []host.Holdable) (map[host.Holdable]host.Holders, error)

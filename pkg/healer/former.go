@@ -10,6 +10,26 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
+// startedBefore keeps the containers that were there when a superblock of the
+// volume was replaced: they may still have the former one.
+func (c Case) startedBefore(all []host.Unverified) []host.Unverified {
+	var replaced time.Duration
+	for _, f := range c.former() {
+		replaced = max(replaced, f.Since)
+	}
+	if r := c.Record; r != nil && r.BootID == c.BootID && slices.ContainsFunc(r.Places, func(p PlaceRecord) bool { return c.gone(p.Dev) }) {
+		replaced = host.SinceBoot() // at some time until now: the record is written after this
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(u host.Unverified) bool { return u.Started > replaced || replaced == 0 })
+}
+
+// gone is true for a recorded superblock that the host has nowhere any more, and
+// that is not known as a former one.
+func (c Case) gone(dev host.Dev) bool {
+	_, here := c.onHost(dev)
+	return !here && !dev.Zero() && !slices.ContainsFunc(c.former(), func(f FormerSuperblock) bool { return f.Dev == dev })
+}
+
 // formerGrace is for how long a former superblock is looked for after nothing has
 // it any more: a container that was starting meanwhile may have been overlooked.
 const formerGrace = time.Minute
@@ -95,10 +115,13 @@ func (e *Engine) noteFormer(ctx context.Context, c Case, s Step) {
 		// A dead mount may lie beneath one that works.
 		alike := m.FSType == top.FSType && m.Source == top.Source
 		if i == 0 && m.Dev != s.Source || i > 0 && alike && !works(c.Superblocks[m.Dev]) {
-			now.addFormer(c, m.Dev)
+			f := now.addFormer(c, m.Dev)
+			if s.Place.Inside == nil {
+				f.Since = host.SinceBoot()
+			}
 		}
 	}
-	if now.same(*c.Record) {
+	if s.Place.Inside != nil && now.same(*c.Record) {
 		return
 	}
 	if err := e.cfg.Records.Save(now); err != nil {
@@ -107,13 +130,13 @@ func (e *Engine) noteFormer(ctx context.Context, c Case, s Step) {
 }
 
 // addFormer notes a superblock with the mounts that containers have of it.
-func (r *Record) addFormer(c Case, dev host.Dev) {
+func (r *Record) addFormer(c Case, dev host.Dev) *FormerSuperblock {
 	at := slices.IndexFunc(r.Former, func(f FormerSuperblock) bool { return f.Dev == dev })
 	if at < 0 {
 		if len(r.Former) == maxFormer {
 			r.Former = r.Former[1:]
 		}
-		at, r.Former = len(r.Former), append(r.Former, FormerSuperblock{Dev: dev, BootID: c.BootID, Since: time.Now().UTC().Truncate(time.Second)})
+		at, r.Former = len(r.Former), append(r.Former, FormerSuperblock{Dev: dev, BootID: c.BootID, Since: host.SinceBoot()})
 	}
 	f := r.Former[at]
 	switch _, here := c.onHost(dev); {
@@ -131,11 +154,12 @@ func (r *Record) addFormer(c Case, dev host.Dev) {
 		m := in.Mount
 		if m.Dev == dev && in.Proof != "" && m.ID != 0 && !known[m.ID] && len(f.Mounts) < maxFormerMounts {
 			f.Mounts = append(f.Mounts, FormerMount{
-				ID: m.ID, Namespace: in.Namespace, Path: m.Path, Attr: m.Attr, Propagation: m.Propagation,
+				ID: m.ID, Namespace: in.Namespace, Path: m.Path, Attr: m.Attr, Sharing: in.Sharing,
 			})
 		}
 	}
 	r.Former[at] = f
+	return &r.Former[at]
 }
 
 // onHost gives the place of the volume at which the host has a superblock.
@@ -188,11 +212,12 @@ func keepFormer(c Case, now Record) []FormerSuperblock {
 		}
 	}
 	lingers := func(f FormerSuperblock) bool {
-		return slices.ContainsFunc(c.Lingering, func(in Inside) bool { return in.Mount.Dev == f.Dev && in.Proof != "" })
+		return slices.ContainsFunc(c.Lingering, func(in Inside) bool { return in.Mount.Dev == f.Dev && in.Proof != "" }) ||
+			slices.ContainsFunc(c.Unverified, func(u host.Unverified) bool { return u.Started <= f.Since })
 	}
-	for i := range was.Former {
-		if lingers(was.Former[i]) {
-			was.addFormer(c, was.Former[i].Dev)
+	for _, f := range was.Former {
+		if lingers(f) {
+			was.addFormer(c, f.Dev)
 		}
 	}
 	return slices.DeleteFunc(was.Former, func(f FormerSuperblock) bool {
@@ -200,6 +225,7 @@ func keepFormer(c Case, now Record) []FormerSuperblock {
 			return false
 		}
 		back := slices.ContainsFunc(now.Places, func(n PlaceRecord) bool { return n.Dev == f.Dev })
-		return back || time.Since(f.Since) > formerGrace || time.Since(f.Since) < 0
+		age := host.SinceBoot() - f.Since
+		return back || age > formerGrace || age < 0
 	})
 }

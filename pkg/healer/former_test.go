@@ -3,6 +3,7 @@ package healer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"testing"
@@ -70,8 +71,8 @@ func TestFormerSuperblocks(t *testing.T) {
 // inside is a place in a container.
 func insideOf(n int, d host.Dev, proof string) Place {
 	m := inContainer(n, "uid-a", d)
-	m.Mount.Attr, m.Mount.Propagation.Master = host.AttrNoSUID, uint64(n)
-	return Place{Role: Container, Path: m.Path(), Stack: []host.Mount{m.Mount}, Inside: &Inside{ContainerMount: m, Proof: proof}}
+	m.Mount.Attr = host.AttrNoSUID
+	return Place{Role: Container, Path: m.Path(), Stack: []host.Mount{m.Mount}, Inside: &Inside{ContainerMount: m, Proof: proof, Sharing: host.Sharing(fmt.Sprint(n))}}
 }
 
 // After a kill in the middle of a step nothing else would tell what was there.
@@ -84,8 +85,8 @@ func TestWhatIsReplacedIsNoted(t *testing.T) {
 		func() Place { p := insideOf(5, dev(1), "proven"); p.Inside.Mount.ID = 0; return p }(),
 	}
 	noted := []FormerMount{
-		{ID: 701, Namespace: 5001, Path: "/data", Attr: host.AttrNoSUID, Propagation: host.Propagation{Master: 1}},
-		{ID: 702, Namespace: 5002, Path: "/data", Attr: host.AttrNoSUID, Propagation: host.Propagation{Master: 2}},
+		{ID: 701, Namespace: 5001, Path: "/data", Attr: host.AttrNoSUID, Sharing: "1"},
+		{ID: 702, Namespace: 5002, Path: "/data", Attr: host.AttrNoSUID, Sharing: "2"},
 	}
 	asItWas := PlaceRecord{Role: Published, Path: podA, Root: "/sub", Attr: host.AttrNoExec, Propagation: host.Propagation{Shared: 3}, Dev: dev(1), MountID: 7}
 	before := PlaceRecord{Role: Published, Path: podA, Root: "/"}
@@ -101,9 +102,15 @@ func TestWhatIsReplacedIsNoted(t *testing.T) {
 			record: &Record{BootID: "b", Places: []PlaceRecord{before}, Former: []FormerSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: noted[:1]}}},
 			places: []PlaceRecord{before}, former: []FormerSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: noted}},
 		},
-		"all of it is known": {record: &Record{BootID: "b", Places: []PlaceRecord{before}, Former: []FormerSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}}}},
-		"no record":          {},
-		"another step":       {record: &Record{BootID: "b"}, change: func(s *Step) { s.Cost = Rebind }},
+		"all of it is known, but for the time": {
+			record: &Record{BootID: "b", Places: []PlaceRecord{before}, Former: []FormerSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}}},
+			places: []PlaceRecord{before}, former: []FormerSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}},
+		},
+		"all of it is known, in a container": {
+			record: &Record{BootID: "b", Former: []FormerSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}}}, change: func(s *Step) { s.Place = places[1] },
+		},
+		"no record":    {},
+		"another step": {record: &Record{BootID: "b"}, change: func(s *Step) { s.Cost = Rebind }},
 		"in a container": {
 			record: &Record{BootID: "b"}, change: func(s *Step) { s.Place = places[1] }, former: []FormerSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}},
 		},
@@ -124,8 +131,10 @@ func TestWhatIsReplacedIsNoted(t *testing.T) {
 		}
 		for _, r := range b.notes.records {
 			for i := range r.Former {
-				if since := &r.Former[i].Since; time.Since(*since) < time.Minute {
-					*since = time.Time{}
+				if since := &r.Former[i].Since; host.SinceBoot()-*since < time.Minute {
+					*since = 0
+				} else if r.Former[i].Dev == dev(1) {
+					t.Errorf("%s: replaced at %s", name, *since)
 				}
 			}
 			if !reflect.DeepEqual(r.Former, tc.former) || !slices.Equal(r.Places, tc.places) {
@@ -249,7 +258,7 @@ func TestFormerIsBounded(t *testing.T) {
 // A slave of the host's mount is none any more when that is gone, and what is left
 // of an interrupted replacement has not the attributes that it is to have.
 func TestNoteOfAMount(t *testing.T) {
-	slave := FormerMount{ID: 700, Namespace: 5000, Path: "/data", Attr: host.AttrNoSUID, Propagation: host.Propagation{Master: 4}}
+	slave := FormerMount{ID: 700, Namespace: 5000, Path: "/data", Attr: host.AttrNoSUID, Sharing: host.SharingSlave}
 	r := &Record{BootID: "a", Former: []FormerSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: []FormerMount{slave}}}}
 	// what came later in its place
 	left := func(m *host.ContainerMount) { m.Mount.ID, m.Mount.Dev = 799, dev(2) }
@@ -279,26 +288,26 @@ func TestNoteOfAMount(t *testing.T) {
 }
 
 // Mount ids begin anew with each boot.
-func TestPropagationOfAnEarlierBoot(t *testing.T) {
+func TestSharingOfAnEarlierBoot(t *testing.T) {
 	b := newFUSEBench(t)
 	b.renew()
 	m := b.run("uid-a", formerly)
 	k := volumeKey(driver, volID)
 	r := b.notes.records[k]
-	r.Former = []FormerSuperblock{{Dev: formerly, Mounts: []FormerMount{{ID: m.Mount.ID, Propagation: host.Propagation{Master: 4}}}}}
-	for boot, want := range map[string]host.Propagation{"boot-1": {Master: 4}, "boot-0": {}} {
+	r.Former = []FormerSuperblock{{Dev: formerly, Mounts: []FormerMount{{ID: m.Mount.ID, Sharing: host.SharingSlave}}}}
+	for boot, want := range map[string]host.Sharing{"boot-1": host.SharingSlave, "boot-0": host.SharingNone} {
 		r.Former[0].BootID = boot
 		b.notes.records[k] = r
 		b.engine.looked = looked{}
 		b.heal(volume)
-		if got := b.insides(); len(got) != 1 || got[0].Inside.Mount.Propagation != want {
+		if got := b.insides(); len(got) != 1 || got[0].Inside.Sharing != want {
 			t.Errorf("%s: %+v", boot, got)
 		}
 	}
 }
 
 func TestFormerThatIsKept(t *testing.T) {
-	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
+	ago := func(d time.Duration) time.Duration { return host.SinceBoot() - d }
 	now := Record{Places: []PlaceRecord{{Dev: dev(2)}}}
 	for name, tc := range map[string]struct {
 		record *Record
@@ -326,7 +335,7 @@ func TestFormerThatIsKept(t *testing.T) {
 
 // The driver may let an old daemon live for the containers that it has.
 func TestFormerThatLingers(t *testing.T) {
-	long := time.Now().Add(-time.Hour)
+	long := host.SinceBoot() - time.Hour
 	was := &Record{BootID: "b", Former: []FormerSuperblock{
 		{Dev: dev(1), BootID: "b", Since: long}, {Dev: dev(3), BootID: "b", Since: long}, {Dev: dev(2), BootID: "b", Since: long},
 	}}
@@ -357,7 +366,7 @@ func TestFormerOutlivesTheChange(t *testing.T) {
 	}
 	k := volumeKey(driver, volID)
 	old := b.notes.records[k]
-	old.Former[0].Since = time.Now().Add(-formerGrace - time.Second)
+	old.Former[0].Since = host.SinceBoot() - formerGrace - time.Second
 	b.heal(volume)
 	if b.walks = nil; true {
 		b.heal(volume)

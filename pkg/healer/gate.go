@@ -23,22 +23,22 @@ type WantedGate struct {
 
 // HolderFinder finds containers; *host.Node is the real one.
 type HolderFinder interface {
-	Holder(podUID string, dev host.Dev) (*host.Holder, error)
-	// HolderAt gives a known process, nil if it is not of the pod or has not the
-	// superblock mounted.
-	HolderAt(pid int, podUID string, dev host.Dev) *host.Holder
+	Holder(ctx context.Context, podUID string, dev host.Dev) (*host.Holder, error)
+	// HolderAt gives a known container; nil if it has not the superblock mounted any
+	// more, or is in no pod.
+	HolderAt(ctx context.Context, m host.ContainerMount) *host.Holder
 }
 
 // HolderFor finds a running container of the place's pod that has the volume
 // mounted: what a step brings to the place, what it takes away, or what the
 // volume was before that. nil for none.
-func HolderFor(n HolderFinder, c Case, s Step) (*host.Holder, error) {
+func HolderFor(ctx context.Context, n HolderFinder, c Case, s Step) (*host.Holder, error) {
 	if in := s.Place.Inside; in != nil {
-		return n.HolderAt(in.PID, in.PodUID, in.Mount.Dev), nil
+		return n.HolderAt(ctx, in.ContainerMount), nil
 	}
 	for _, p := range c.Places {
 		if in := p.Inside; in != nil && in.Proof != "" && (in.PodUID == s.Place.PodUID || s.Place.Role == Staged) {
-			if h := n.HolderAt(in.PID, in.PodUID, in.Mount.Dev); h != nil {
+			if h := n.HolderAt(ctx, in.ContainerMount); h != nil {
 				return h, nil
 			}
 		}
@@ -56,7 +56,7 @@ func HolderFor(n HolderFinder, c Case, s Step) (*host.Holder, error) {
 			break
 		}
 		for _, pod := range pods {
-			if h, err := n.Holder(pod, dev); h != nil || err != nil {
+			if h, err := n.Holder(ctx, pod, dev); h != nil || err != nil {
 				return h, err
 			}
 		}
@@ -72,11 +72,11 @@ func (WantedGate) Look(context.Context, Volume) error { return nil }
 func (WantedGate) Wants(Case, Place) bool { return false }
 
 // Enter implements Gate.
-func (g WantedGate) Enter(_ context.Context, d Diagnosis, s Step) (Permit, error) {
+func (g WantedGate) Enter(ctx context.Context, d Diagnosis, s Step) (Permit, error) {
 	if s.Writes && !g.Standalone {
 		return nil, errors.New("there is no Kubernetes API to ask whether this node may still write to the device")
 	}
-	holder, err := HolderFor(g.Node, d.Case, s)
+	holder, err := HolderFor(ctx, g.Node, d.Case, s)
 	if err != nil {
 		return nil, fmt.Errorf("cannot tell whether the place is wanted: %w", err)
 	}
@@ -94,11 +94,11 @@ func (g WantedGate) Enter(_ context.Context, d Diagnosis, s Step) (Permit, error
 
 // Write implements Gate: while a container uses the volume, its own writes go to
 // the device anyway.
-func (g WantedGate) Write(_ context.Context, _ Case, p Place, onDisk bool) error {
+func (g WantedGate) Write(ctx context.Context, _ Case, p Place, onDisk bool) error {
 	if g.Standalone || !onDisk {
 		return nil
 	}
-	holder, err := g.Node.Holder(p.PodUID, p.Dev())
+	holder, err := g.Node.Holder(ctx, p.PodUID, p.Dev())
 	if err != nil {
 		return fmt.Errorf("cannot tell whether the volume is in use: %w", err)
 	}

@@ -74,8 +74,10 @@ func TestWantedGateForAWrite(t *testing.T) {
 
 type noHolders struct{ err error }
 
-func (n noHolders) Holder(string, host.Dev) (*host.Holder, error) { return nil, n.err }
-func (noHolders) HolderAt(int, string, host.Dev) *host.Holder     { return nil }
+func (n noHolders) Holder(context.Context, string, host.Dev) (*host.Holder, error) {
+	return nil, n.err
+}
+func (noHolders) HolderAt(context.Context, host.ContainerMount) *host.Holder { return nil }
 
 func TestGateThatCannotTellRefuses(t *testing.T) {
 	blind := errors.New("no procfs")
@@ -91,15 +93,11 @@ type housed struct {
 	at map[int]host.Dev
 }
 
-func (h housed) HolderAt(pid int, podUID string, dev host.Dev) *host.Holder {
-	if h.at[pid] != dev {
+func (h housed) HolderAt(_ context.Context, m host.ContainerMount) *host.Holder {
+	if h.at[m.PID] != m.Mount.Dev {
 		return nil
 	}
-	holder, err := holder(h.t, podUID, dev, os.Getpid())
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	return holder
+	return host.Hold(os.Getpid())
 }
 
 func TestWhoProvesThatAPlaceIsWanted(t *testing.T) {
@@ -134,7 +132,7 @@ func TestWhoProvesThatAPlaceIsWanted(t *testing.T) {
 		if !tc.has.Zero() {
 			w.pods["uid-a"] = tc.has
 		}
-		h, err := HolderFor(housed{w, tc.at}, Case{Places: append([]Place{place}, tc.places...)}, tc.step)
+		h, err := HolderFor(t.Context(), housed{w, tc.at}, Case{Places: append([]Place{place}, tc.places...)}, tc.step)
 		if err != nil || (h != nil) != tc.want {
 			t.Errorf("%s: %+v, %v", name, h, err)
 		}
@@ -142,7 +140,7 @@ func TestWhoProvesThatAPlaceIsWanted(t *testing.T) {
 			h.Close()
 		}
 	}
-	if h, err := HolderFor(noHolders{errors.New("no procfs")}, Case{}, Step{Place: place}); h != nil || err == nil {
+	if h, err := HolderFor(t.Context(), noHolders{errors.New("no procfs")}, Case{}, Step{Place: place}); h != nil || err == nil {
 		t.Errorf("nobody can tell: %+v, %v", h, err)
 	}
 }
@@ -183,9 +181,9 @@ func TestPermitEndsWithItsContainer(t *testing.T) {
 	if err := container.Start(); err != nil {
 		t.Fatal(err)
 	}
-	h, err := holder(t, "uid-a", disk, container.Process.Pid)
-	if err != nil || h == nil {
-		t.Fatal(h, err)
+	h := host.Hold(container.Process.Pid)
+	if h == nil {
+		t.Fatal("no pidfd")
 	}
 	p := heldPermit{h}
 	if err := p.Still(context.Background()); err != nil {

@@ -2,45 +2,51 @@ package healer
 
 import "sync"
 
-// looked remembers of which volumes the containers were looked into since the
-// server started.
+// looked remembers, for as long as the server runs, of which volumes the containers
+// were looked into, and when they were last healthy. What it forgets costs one more
+// walk over all processes, and a proof that is as old as the record.
 type looked struct {
-	mu   sync.Mutex
-	done map[key]bool
-	// newest has the highest mount id of the last time that a volume was healthy with
+	mu sync.Mutex
+	of map[key]lookedAt
+}
+
+type lookedAt struct {
+	// inside is true once the containers were looked into.
+	inside bool
+	// newest is the highest mount id of the last time that the volume was healthy with
 	// what its record says: the record itself is not written for that.
-	newest map[key]uint64
+	newest uint64
+}
+
+// maxLooked bounds the volumes that are remembered.
+const maxLooked = 4096
+
+func (l *looked) change(k key, change func(*lookedAt)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at, known := l.of[k]
+	if l.of == nil || !known && len(l.of) >= maxLooked {
+		l.of = map[key]lookedAt{}
+	}
+	change(&at)
+	l.of[k] = at
+}
+
+func (l *looked) get(k key) lookedAt {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.of[k]
 }
 
 // healthy notes a mount id of a time at which the record was true.
 func (l *looked) healthy(k key, newest uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.newest == nil {
-		l.newest = map[key]uint64{}
-	}
-	l.newest[k] = max(l.newest[k], newest)
+	l.change(k, func(at *lookedAt) { at.newest = max(at.newest, newest) })
 }
 
 // newestOf gives the highest mount id of a time at which the record was true.
-func (l *looked) newestOf(k key, r *Record) uint64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return max(l.newest[k], r.Newest)
-}
+func (l *looked) newestOf(k key, r *Record) uint64 { return max(l.get(k).newest, r.Newest) }
 
-// first is true until done was called for the volume.
-func (l *looked) first(k key) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return !l.done[k]
-}
+// first is true until note was called for the volume.
+func (l *looked) first(k key) bool { return !l.get(k).inside }
 
-func (l *looked) note(k key) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.done == nil {
-		l.done = map[key]bool{}
-	}
-	l.done[k] = true
-}
+func (l *looked) note(k key) { l.change(k, func(at *lookedAt) { at.inside = true }) }

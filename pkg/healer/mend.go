@@ -44,6 +44,11 @@ func (e *Engine) heal(ctx context.Context, v Volume, t *ticket) (Report, error) 
 			e.whoNeedsRestart(ctx, &report)
 			return report, t.alone(func() { e.remember(ctx, c) })
 		}
+		if d.onlyUnverified() { // the volume is healthy wherever anybody can look
+			if err := t.alone(func() { e.remember(ctx, c) }); err != nil {
+				return report, err
+			}
+		}
 		noteRefused(d, refused)
 		step, found := pick(d, tried)
 		if !found || halted {
@@ -85,6 +90,10 @@ func pick(d Diagnosis, tried map[string]bool) (best Step, found bool) {
 		}
 	}
 	return best, found
+}
+
+func (d Diagnosis) onlyUnverified() bool {
+	return len(d.Failures) == 0 && !slices.ContainsFunc(d.Conditions, func(c Condition) bool { return c.Reason != ContainerUnverified })
 }
 
 func (d Diagnosis) needs(s Step) bool {
@@ -205,7 +214,7 @@ func (e *Engine) run(ctx context.Context, c Case, admitted []admission) []Outcom
 	start := time.Now()
 	outcomes, entries := make([]Outcome, len(admitted)), make([]AuditEntry, len(admitted))
 	for i, a := range admitted {
-		outcomes[i] = Outcome{Step: a.step.Name, Place: a.step.Place.Path, Err: errors.New("the step ended in a panic")} // until it returns
+		outcomes[i] = Outcome{Step: a.step.Name, Place: a.step.Place.Path, Note: a.step.Note, Err: errors.New("the step ended in a panic")} // until it returns
 		entries[i] = AuditEntry{Driver: c.Driver, VolumeID: c.Volume.ID, Step: a.step.Name, Place: a.step.Place.String(), Source: a.step.Source.String()}
 	}
 	if err := e.cfg.Audit.Before(entries...); err != nil {
@@ -240,6 +249,14 @@ func (e *Engine) act(ctx context.Context, c Case, admitted []admission) []error 
 		steps, still = append(steps, a.step), append(still, a.permit.Still)
 		e.noteFormer(ctx, c, a.step)
 	}
+	// Again, for the time: what was there until now may have what was replaced.
+	defer func() {
+		for _, s := range steps {
+			if s.Place.Inside == nil {
+				e.noteFormer(ctx, c, s)
+			}
+		}
+	}()
 	if together := steps[0].Together; together != nil {
 		return together(ctx, steps, still)
 	}

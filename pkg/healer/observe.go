@@ -180,12 +180,20 @@ func (o *observation) add(role Role, at string, named bool) {
 // stack gives the mounts on a path as they are now.
 func (o *observation) stack(path string) []host.Mount {
 	stack := o.table.Stack(path)
-	if !o.bare || len(stack) == 0 {
+	if !o.bare {
 		return stack
 	}
-	stack, there := o.node.Refresh(stack)
+	return o.fresh(stack)
+}
+
+// fresh gives mounts as they are now.
+func (o *observation) fresh(mounts []host.Mount) []host.Mount {
+	if len(mounts) == 0 {
+		return nil
+	}
+	mounts, there := o.node.Refresh(mounts)
 	o.moved = o.moved || !there
-	return stack
+	return mounts
 }
 
 // inside finds the staged mount that a path lies in: some drivers hand out a

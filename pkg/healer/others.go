@@ -38,7 +38,7 @@ func (o *observation) others(ctx context.Context) error {
 	if err := o.look(ctx); err != nil {
 		return err
 	}
-	return o.sift(before, sleeping)
+	return o.sift(ctx, before, sleeping)
 }
 
 // addStaged adds the staged place as the record or kubelet's layout has it.
@@ -123,7 +123,7 @@ func (o *observation) firstLook() bool {
 
 // sift keeps, of the places added without having been named, those that are
 // this volume's and in use.
-func (o *observation) sift(from int, sleeping []PlaceRecord) error {
+func (o *observation) sift(ctx context.Context, from int, sleeping []PlaceRecord) error {
 	kept := o.c.Places[:from:from]
 	for _, p := range o.c.Places[from:] {
 		switch {
@@ -137,7 +137,7 @@ func (o *observation) sift(from int, sleeping []PlaceRecord) error {
 			if p.Look.Missing() || !o.ours(p) {
 				continue // the pod is gone
 			}
-			used, err := o.used(p)
+			used, err := o.used(ctx, p)
 			if err != nil {
 				return err
 			}
@@ -180,7 +180,7 @@ func (o *observation) ours(p Place) bool {
 // used is true when a running container of the pod has the volume mounted, or
 // the cluster says that the pod wants it at a place that was mounted in this
 // boot. Else an empty place is most likely that of a pod on its way out, or in.
-func (o *observation) used(p Place) (bool, error) {
+func (o *observation) used(ctx context.Context, p Place) (bool, error) {
 	if o.c.Record.Place(p.Path) != nil && o.c.Record.BootID == o.c.BootID && o.engine.cfg.Gate.Wants(o.c, p) {
 		return true, nil
 	}
@@ -188,7 +188,7 @@ func (o *observation) used(p Place) (bool, error) {
 	if dev.Zero() {
 		return false, nil
 	}
-	h, err := o.node.Holder(p.PodUID, dev)
+	h, err := o.node.Holder(ctx, p.PodUID, dev)
 	if err != nil {
 		return false, Failed("look for running containers", err)
 	}

@@ -51,8 +51,8 @@ type FormerSuperblock struct {
 	// Newest is the highest mount id of a time at which it was the volume's: what has
 	// a lower one was its mount.
 	Newest uint64 `json:"newest,omitempty"`
-	// Since is when the volume got another one.
-	Since time.Time `json:"since"`
+	// Since is when the volume got another one, in time since the boot.
+	Since time.Duration `json:"sinceBoot"`
 }
 
 // same is true when both say the same but for the time.
@@ -74,9 +74,9 @@ type FormerMount struct {
 	Namespace uint64    `json:"namespace"`
 	Path      string    `json:"path"`
 	Attr      host.Attr `json:"attributes"`
-	// Propagation is what it shared: a slave of the host's mount is none any more
-	// when that is gone.
-	Propagation host.Propagation `json:"propagation"`
+	// Sharing is how it shared mount events: a slave of the host's mount is none any
+	// more when that is gone.
+	Sharing host.Sharing `json:"sharing"`
 }
 
 // Mount finds a mount that was seen.

@@ -61,6 +61,8 @@ type Outcome struct {
 	// the volume; Report.After does.
 	Err     error
 	Elapsed time.Duration
+	// Note is what the step left different from before; empty for nothing.
+	Note string
 }
 
 // Refusal is a step that did not run, and why.

@@ -3,9 +3,7 @@ package healer
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -37,10 +35,9 @@ type world struct {
 	containers []host.ContainerMount
 	inside     map[string]host.InsideSight // by path; the zero value answers
 	insideErr  error                       // what a look inside gives
-	sandboxes  []host.Sandbox
+	unverified []host.Unverified
 	walks      [][]string // whose containers were looked for
 	walkErr    error
-	unseen     int                       // namespaces that cannot be looked at
 	processes  []host.HeldBy             // who has files open, of anything
 	onMounts   func()                    // runs before each reading of the table, with the lock held
 	onLook     func(host.Question) error // runs before each look, without it
@@ -205,28 +202,28 @@ func (w *world) BlockDevice(dev host.Dev, _ host.OpenedDevice) host.BlockDevice 
 	return host.BlockDevice{Dev: dev, Missing: true}
 }
 
-func (w *world) Holder(podUID string, dev host.Dev) (*host.Holder, error) {
+func (w *world) Holder(_ context.Context, podUID string, dev host.Dev) (*host.Holder, error) {
 	if held, runs := w.pods[podUID]; !runs || held != dev {
 		return nil, nil //nolint:nilnil // as documented
 	}
-	return holder(w.t, podUID, dev, os.Getpid())
+	return host.Hold(os.Getpid()), nil
 }
 
-func (w *world) HolderAt(_ int, podUID string, dev host.Dev) *host.Holder {
-	h, _ := w.Holder(podUID, dev)
+func (w *world) HolderAt(ctx context.Context, m host.ContainerMount) *host.Holder {
+	h, _ := w.Holder(ctx, m.PodUID, m.Mount.Dev)
 	return h
 }
 
-func (w *world) InContainers(pods []string, match func(host.Mount) bool) (host.Containers, error) {
-	found := host.Containers{Unseen: w.unseen}
-	for _, s := range w.sandboxes {
-		if pods == nil || slices.Contains(pods, s.PodUID) {
-			found.Sandboxes = append(found.Sandboxes, s)
+func (w *world) InContainers(_ context.Context, pods []string, q host.MountQuery) (host.Containers, error) {
+	var found host.Containers
+	for _, u := range w.unverified {
+		if pods == nil || slices.Contains(pods, u.PodUID) {
+			found.Unverified = append(found.Unverified, u)
 		}
 	}
 	w.walks = append(w.walks, pods)
 	for _, m := range w.containers {
-		if match(m.Mount) && (pods == nil || slices.Contains(pods, m.PodUID)) {
+		if q.Wants(m.Mount) && (pods == nil || slices.Contains(pods, m.PodUID)) {
 			found.Mounts = append(found.Mounts, m)
 		}
 	}
@@ -250,26 +247,4 @@ func (w *world) RealPath(p string) string {
 		return "/k/" + rest
 	}
 	return p
-}
-
-// holder makes a Holder of a running process from a procfs tree of its own.
-func holder(t *testing.T, podUID string, dev host.Dev, pid int) (*host.Holder, error) {
-	t.Helper()
-	proc := t.TempDir()
-	dir := filepath.Join(proc, strconv.Itoa(pid))
-	for name, text := range map[string]string{
-		"cgroup":    "0::/kubepods/pod" + podUID + "/c1\n",
-		"mountinfo": "1 1 " + dev.String() + " / /data rw - ext4 /dev/sdb rw\n",
-	} {
-		if err := os.MkdirAll(filepath.Join(dir, "ns"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Symlink("mnt:[2]", filepath.Join(dir, "ns/mnt")); err != nil {
-		t.Fatal(err)
-	}
-	return host.Procfs(proc).Holder(podUID, dev, "mnt:[1]")
 }

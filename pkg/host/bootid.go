@@ -19,11 +19,13 @@ func BootID() (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// BootTime tells when this boot began, by the clock of now.
-func BootTime() (time.Time, error) {
+// SinceBoot gives the time since this boot began, as the start times of processes
+// are counted: nobody can set it.
+func SinceBoot() time.Duration {
 	var up unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
-		return time.Time{}, fmt.Errorf("boot time: %w", err)
-	}
-	return time.Now().Add(-time.Duration(up.Nano())), nil
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) // fails for a clock that is unknown only
+	return time.Duration(up.Nano())
 }
+
+// BootTime tells when this boot began, by the clock of now.
+func BootTime() time.Time { return time.Now().Add(-SinceBoot()) }

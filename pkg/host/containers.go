@@ -1,180 +1,131 @@
 package host
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
+	"slices"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/touch/mountinfo"
+	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
-// Procfs is where procfs is mounted, "/proc" but in tests.
-type Procfs string
+// containerWalks finds the containers, by one walk over all processes at a time:
+// when a daemon that served many volumes dies, all of them are asked about at
+// once, and a walk costs some 35 us of CPU per process. Who waits for one shares
+// the next.
+type containerWalks struct {
+	mu    sync.Mutex
+	began time.Time
+	last  touch.ContainersAnswer
+	err   error
+}
 
-// Holder is a process of a pod that has a superblock mounted in its own mount
-// namespace: while it runs, kubelet does not unpublish the volume.
+// all has a worker walk over the processes; no file of theirs is read in here.
+func (w *containerWalks) all(ctx context.Context, n *Node) (touch.ContainersAnswer, error) {
+	asked := time.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.began.After(asked) {
+		return w.last, w.err
+	}
+	began := time.Now()
+	last, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Containers, touch.ContainersQuery{Budget: n.cfg.ProbeTimeout / 2})
+	if ctx.Err() == nil { // that one caller left is no answer for others
+		w.began, w.last, w.err = began, last, err
+	}
+	return last, err
+}
+
+// mountsOf reads mounts of containers. match says what is wanted, beside the mounts
+// of the superblocks.
+func (n *Node) mountsOf(ctx context.Context, of []touch.Container, q MountQuery) ([]touch.MountsOf, error) {
+	ask := touch.MountsQuery{Current: touch.Number(q.Current), FSType: q.FSType, Source: q.Source, Limit: maxInNamespace}
+	for _, dev := range q.Superblocks {
+		ask.Superblocks = append(ask.Superblocks, touch.Number(dev))
+	}
+	for _, c := range of {
+		ask.Of = append(ask.Of, touch.NamespaceOf{Workload: c.Workload, PID: c.PID, Namespace: c.Namespace})
+	}
+	a, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Mounts, ask)
+	if err == nil && len(a.Of) != len(of) {
+		err = errors.New("the worker left out a container")
+	}
+	return a.Of, err
+}
+
+// Holder is a process of a pod that has a superblock mounted in the mount namespace
+// of its container: while it runs, kubelet does not unpublish the volume.
 type Holder struct {
 	PID int
-	// Cgroup is the path that names pod and container.
-	Cgroup string
-	// Root is the directory of the filesystem that the process has mounted.
-	Root string
 	// pidfd keeps speaking of this process when its number is used again.
 	pidfd *os.File
 }
 
-// Holder finds a running process of the pod that has the superblock mounted
+// Holder finds a running container of the pod that has the superblock mounted
 // outside the host's namespace; nil when there is none. The caller closes it.
-func (p Procfs) Holder(podUID string, dev Dev, hostNamespace string) (*Holder, error) {
-	if podUID == "" {
+func (n *Node) Holder(ctx context.Context, podUID string, dev Dev) (*Holder, error) {
+	if podUID == "" || dev.Zero() {
 		return nil, nil //nolint:nilnil // no pod, no holder; documented
 	}
-	entries, err := os.ReadDir(string(p))
+	walk, err := n.containers.all(ctx, n)
 	if err != nil {
-		return nil, fmt.Errorf("list processes: %w", err)
+		return nil, err
 	}
-	looked := map[string]bool{hostNamespace: true}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		if _, ofPod := p.cgroupOf(pid, podUID); !ofPod {
-			continue
-		}
-		namespace, err := os.Readlink(p.path(pid, "ns/mnt"))
-		if err != nil || looked[namespace] {
-			continue // a zombie has none
-		}
-		looked[namespace] = true
-		if h := p.hold(pid, podUID, dev); h != nil {
-			return h, nil
-		}
-	}
-	return nil, nil //nolint:nilnil // nobody holds it; documented
+	ofPod := slices.DeleteFunc(slices.Clone(walk.Containers), func(c touch.Container) bool { return c.PodUID != podUID || c.PID == 0 })
+	return n.holder(ctx, dev, ofPod)
 }
 
-// hold opens a pidfd and then looks, so that everything seen is true of the
-// process the pidfd speaks of.
-func (p Procfs) hold(pid int, podUID string, dev Dev) *Holder {
+// HolderAt is Holder for a container whose mount is known; nil where nothing shows
+// that it still has it.
+func (n *Node) HolderAt(ctx context.Context, m ContainerMount) *Holder {
+	if m.PodUID == "" {
+		return nil
+	}
+	h, err := n.holder(ctx, m.Mount.Dev, []touch.Container{m.container()})
+	if err != nil {
+		return nil
+	}
+	return h
+}
+
+// holder gives the first of the containers that has the superblock mounted.
+func (n *Node) holder(ctx context.Context, dev Dev, all []touch.Container) (found *Holder, err error) {
+	// The pidfds first, so that everything seen is true of the processes that they
+	// speak of.
+	var held []*Holder
+	var of []touch.Container
+	for _, c := range all {
+		if h := Hold(c.PID); h != nil {
+			held, of = append(held, h), append(of, c)
+		}
+	}
+	if len(of) == 0 {
+		return nil, nil //nolint:nilnil // nobody holds it; documented
+	}
+	mounts, err := n.mountsOf(ctx, of, MountQuery{Superblocks: []Dev{dev}})
+	for i, h := range held {
+		if found == nil && err == nil && (len(mounts[i].Entries) > 0 || mounts[i].Many) && h.Alive() == nil {
+			found = h
+			continue
+		}
+		h.Close()
+	}
+	return found, err
+}
+
+// Hold opens a pidfd of a process; nil when it has ended.
+func Hold(pid int) *Holder {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return nil
 	}
-	h := &Holder{PID: pid, pidfd: os.NewFile(uintptr(fd), "pidfd")}
-	cgroup, ofPod := p.cgroupOf(pid, podUID)
-	root, mounted := p.hasMounted(pid, dev)
-	if !ofPod || !mounted || h.Alive() != nil {
-		h.Close()
-		return nil
-	}
-	h.Cgroup, h.Root = cgroup, root
-	return h
-}
-
-func (p Procfs) path(pid int, name string) string {
-	return filepath.Join(string(p), strconv.Itoa(pid), name)
-}
-
-// cgroupOf gives the cgroup path of a process that belongs to the pod.
-func (p Procfs) cgroupOf(pid int, podUID string) (string, bool) {
-	raw, err := os.ReadFile(p.path(pid, "cgroup"))
-	if err != nil {
-		return "", false
-	}
-	for line := range strings.Lines(string(raw)) {
-		_, cgroup, _ := strings.Cut(strings.TrimSpace(line), ":/")
-		if podOf(cgroup) == podUID {
-			return cgroup, true
-		}
-	}
-	return "", false
-}
-
-// podOf reads the pod UID from a cgroup path.
-func podOf(cgroup string) string {
-	podUID, _ := workloadOf(cgroup)
-	return podUID
-}
-
-// workloadOf reads pod UID and container id from a cgroup path, as kubelet's two
-// cgroup drivers and the runtimes write it:
-//
-//	kubepods/burstable/pod<uid>/<id>
-//	kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice/cri-containerd-<id>.scope
-//
-// The first pod below kubelet's own directory counts, and what stands right
-// below it: what lies deeper a container may have made itself.
-func workloadOf(cgroup string) (podUID, container string) {
-	inKubepods := false
-	parts := strings.Split(cgroup, "/")
-	for i, part := range parts {
-		// With a --cgroup-root the slices carry its name in front.
-		inKubepods = inKubepods || part == "kubepods" || part == "kubepods.slice" || strings.HasSuffix(part, "-kubepods.slice")
-		if !inKubepods {
-			continue
-		}
-		uid, isPod := strings.CutPrefix(part, "pod")
-		if slice, isSlice := strings.CutSuffix(part, ".slice"); !isPod && isSlice {
-			_, uid, isPod = strings.Cut(slice, "-pod")
-			uid = strings.ReplaceAll(uid, "_", "-")
-		}
-		if isPod {
-			if i+1 < len(parts) {
-				container = containerID(parts[i+1])
-			}
-			return uid, container
-		}
-	}
-	return "", ""
-}
-
-// containerID reads the id from the directory that a runtime makes for a
-// container. It is empty for any other directory, such as that of CRI-O's
-// monitor (crio-conmon-<id>.scope), which is not in the container.
-func containerID(dir string) string {
-	id := strings.TrimSuffix(dir, ".scope")
-	for _, runtime := range [...]string{"cri-containerd-", "crio-", "docker-", "libpod-"} {
-		id = strings.TrimPrefix(id, runtime)
-	}
-	isHex := func(c rune) bool { return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' }
-	if len(id) < 12 || len(id) > 64 || strings.TrimFunc(id, isHex) != "" {
-		return ""
-	}
-	return id
-}
-
-// workloadIn reads pod UID and container id from the text of a process's cgroup
-// file. On cgroup v1 it has a line for each controller.
-func workloadIn(file string) (podUID, container string) {
-	for line := range strings.Lines(file) {
-		_, cgroup, _ := strings.Cut(strings.TrimSpace(line), ":/")
-		if podUID, container = workloadOf(cgroup); podUID != "" {
-			return podUID, container
-		}
-	}
-	return "", ""
-}
-
-// hasMounted looks for the superblock in the process's mount table.
-func (p Procfs) hasMounted(pid int, dev Dev) (root string, mounted bool) {
-	f, err := os.Open(p.path(pid, "mountinfo"))
-	if err != nil {
-		return "", false
-	}
-	defer f.Close()
-	number := dev.String()
-	err = mountinfo.Parse(f, func(e mountinfo.Entry) error {
-		if !mounted && e.Dev == number {
-			root, mounted = e.Root, true
-		}
-		return nil
-	})
-	return root, mounted && err == nil
+	return &Holder{PID: pid, pidfd: os.NewFile(uintptr(fd), "pidfd")}
 }
 
 // Alive fails once the process has ended.
@@ -188,3 +139,21 @@ func (h *Holder) Alive() error {
 
 // Close frees the pidfd.
 func (h *Holder) Close() { _ = h.pidfd.Close() }
+
+// MountQuery says which mounts of containers are wanted: those of the superblocks,
+// and those of any superblock that has this type and source, if one is given.
+type MountQuery struct {
+	Superblocks []Dev
+	// Current is one of which only what an interrupted replacement may have left is
+	// wanted.
+	Current        Dev
+	FSType, Source string
+}
+
+// Wants is true for a mount that is wanted.
+func (q MountQuery) Wants(m Mount) bool {
+	if m.Dev == q.Current {
+		return m.Guarded()
+	}
+	return slices.Contains(q.Superblocks, m.Dev) || q.FSType != "" && m.FSType == q.FSType && m.Source == q.Source
+}

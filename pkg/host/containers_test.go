@@ -1,152 +1,133 @@
 package host
 
 import (
-	"fmt"
-	"os"
+	"context"
 	"os/exec"
-	"strings"
+	"slices"
 	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/touch"
 )
 
-const podUID = "0d6a1c2e-1111-4222-8333-9444aaaa5555"
-
-// procfs is a recorded tree with one process, which really runs.
-func procfs(t *testing.T, cgroup, mountinfo string) Procfs {
-	t.Helper()
-	pid := os.Getpid()
-	return Procfs(tree(t, map[string]string{
-		fmt.Sprintf("%d/cgroup", pid):    cgroup,
-		fmt.Sprintf("%d/mountinfo", pid): mountinfo,
-		fmt.Sprintf("%d/ns/mnt", pid):    "-> mnt:[4026532000]",
-		"self/cgroup":                    cgroup,
-		"uptime":                         "1 1\n",
-	}))
-}
-
-const hasIt = "1 0 0:20 / / rw - overlay overlay rw\n2 1 8:16 /sub /data rw - ext4 /dev/sdb rw\n"
-
-func TestHolderByCgroup(t *testing.T) {
-	under := strings.ReplaceAll(podUID, "-", "_")
-	longer := podUID + "6"
-	for name, tc := range map[string]struct {
-		cgroup, pod string
-		want        bool
-	}{
-		"cgroupfs, v2":          {"0::/kubepods/burstable/pod" + podUID + "/c1\n", podUID, true},
-		"cgroupfs, guaranteed":  {"0::/kubepods/pod" + podUID + "/c1\n", podUID, true},
-		"systemd, v2":           {"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + under + ".slice/cri-containerd-c1.scope\n", podUID, true},
-		"systemd, guaranteed":   {"0::/kubepods.slice/kubepods-pod" + under + ".slice/crio-c1.scope\n", podUID, true},
-		"systemd, cgroup root":  {"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod" + under + ".slice/cri-containerd-c1.scope\n", podUID, true},
-		"v1":                    {"12:cpu,cpuacct:/user.slice\n4:memory:/kubepods/besteffort/pod" + podUID + "/c1\n1:name=systemd:/\n", podUID, true},
-		"hybrid":                {"1:name=systemd:/kubepods/pod" + podUID + "/c1\n0::/\n", podUID, true},
-		"no newline at the end": {"0::/kubepods/pod" + podUID + "/c1", podUID, true},
-		"static pod":            {"0::/kubepods/burstable/pod3f2b8c0e5d7a4b1c9e8f7a6b5c4d3e2f/c1\n", "3f2b8c0e5d7a4b1c9e8f7a6b5c4d3e2f", true},
-		"itself, not in one":    {"0::/kubepods/pod" + podUID + "\n", podUID, true},
-
-		"made by a container":        {"0::/kubepods/pod11111111-2222-3333-4444-555555555555/c1/kubepods/pod" + podUID + "/c1\n", podUID, false},
-		"outside kubelet's":          {"0::/user.slice/pod" + podUID + "/c1\n", podUID, false},
-		"another pod":                {"0::/kubepods/pod11111111-2222-3333-4444-555555555555/c1\n", podUID, false},
-		"a longer uid":               {"0::/kubepods/pod" + longer + "/c1\n", podUID, false},
-		"a shorter uid":              {"0::/kubepods/pod" + podUID + "/c1\n", longer, false},
-		"a longer uid, systemd":      {"0::/kubepods.slice/kubepods-burstable-pod" + under + "6.slice/c1\n", podUID, false},
-		"the end of a uid":           {"0::/kubepods/pod9-" + podUID + "/c1\n", podUID, false},
-		"the uid of a container":     {"0::/kubepods/pod11111111-2222/" + podUID + "\n", podUID, false},
-		"a service named like a pod": {"0::/system.slice/x-pod" + under + ".slice\n", podUID, false},
-		"a v1 controller's name":     {"3:name=pod" + podUID + ":/user.slice\n", podUID, false},
-		"no pod":                     {"0::/system.slice/containerd.service\n", podUID, false},
-		"empty":                      {"", podUID, false},
-		"junk":                       {"pod" + podUID + "\n", podUID, false},
-		"nobody's":                   {"0::/kubepods/pod/c1\n", "", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			h, err := procfs(t, tc.cgroup, hasIt).Holder(tc.pod, Dev{8, 16}, "mnt:[1]")
-			if err != nil || (h != nil) != tc.want {
-				t.Fatalf("%+v, %v; want %v", h, err, tc.want)
-			}
-			if h == nil {
-				return
-			}
-			defer h.Close()
-			if h.PID != os.Getpid() || h.Root != "/sub" || h.Alive() != nil {
-				t.Errorf("%+v, %v", h, h.Alive())
-			}
-		})
+// When a daemon that served many volumes dies, all are asked about at once.
+func TestWalksAreSharedByThoseWhoWait(t *testing.T) {
+	realKernel(t)
+	n, _ := newNode(t)
+	known := touch.ContainersAnswer{Containers: []touch.Container{{Workload: touch.Workload{PodUID: podUID}, Foreign: true}}}
+	n.containers.last, n.containers.began = known, time.Now().Add(time.Hour) // one that began after it was asked for
+	found, err := n.InContainers(t.Context(), []string{podUID}, ofVolume)
+	if err != nil || len(found.Unverified) != 1 {
+		t.Errorf("who waited for a walk did not share it: %+v, %v", found, err)
+	}
+	n.containers.began = time.Now()
+	if found, err := n.InContainers(t.Context(), []string{podUID}, ofVolume); err != nil || len(found.Unverified) != 0 {
+		t.Errorf("an old walk was believed: %+v, %v", found, err)
 	}
 }
 
-func TestContainerOfACgroup(t *testing.T) {
-	const id = "6f1d0c3b5a7e9f2d4c6b8a0e1f3d5c7b9a2e4f6d8c0b1a3e5f7d9c2b4a6e8f0d"
-	under := strings.ReplaceAll(podUID, "-", "_")
-	slice := "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + under + ".slice/"
-	for name, tc := range map[string]struct{ file, pod, container string }{
-		"containerd, systemd":     {slice + "cri-containerd-" + id + ".scope\n", podUID, id},
-		"CRI-O, systemd":          {slice + "crio-" + id + ".scope\n", podUID, id},
-		"docker, systemd":         {slice + "docker-" + id + ".scope\n", podUID, id},
-		"cgroupfs":                {"0::/kubepods/besteffort/pod" + podUID + "/" + id + "\n", podUID, id},
-		"CRI-O, cgroupfs":         {"0::/kubepods/pod" + podUID + "/crio-" + id + "\n", podUID, id},
-		"v1":                      {"3:cpu:/\n2:memory:/kubepods/pod" + podUID + "/" + id + "\n0::/\n", podUID, id},
-		"deeper, made inside":     {slice + "cri-containerd-" + id + ".scope/kubepods/pod1/" + strings.Repeat("b", 64) + "\n", podUID, id},
-		"CRI-O's monitor":         {slice + "crio-conmon-" + id + ".scope\n", podUID, ""},
-		"the pod itself":          {slice + "\n", podUID, ""},
-		"a directory of somebody": {"0::/kubepods/pod" + podUID + "/my things\n", podUID, ""},
-		"named like a pod":        {"0::/kubepods/pod" + podUID + "/" + podUID + "\n", podUID, ""},
-		"too long":                {"0::/kubepods/pod" + podUID + "/" + id + "0\n", podUID, ""},
-		"outside kubelet's":       {"0::/system.slice/docker-" + id + ".scope\n", "", ""},
-		"nothing":                 {"", "", ""},
+func TestInContainers(t *testing.T) {
+	realKernel(t)
+	n, _ := newNode(t)
+	in := func(pod, id string) touch.Workload { return touch.Workload{PodUID: pod, ContainerID: id} }
+	n.containers.last = touch.ContainersAnswer{Cut: true, Containers: []touch.Container{
+		{Workload: in(podUID, "a"), Foreign: true, Started: time.Second},
+		{Workload: in(podUID, ""), Sandbox: "runsc", Started: time.Minute},
+		{Workload: in("other", "b"), Foreign: true},
+		{Workload: in("", ""), Foreign: true},
+	}}
+	const cut, userns, sandbox = "not all processes on the node could be looked at in time", "its mount namespace belongs to another user namespace", "it runs in a sandbox (runsc)"
+	for name, tc := range map[string]struct {
+		pods []string
+		want []Unverified
+	}{
+		"of a pod":     {[]string{podUID}, []Unverified{{Why: cut}, {podUID, "a", time.Second, userns}, {podUID, "", time.Minute, sandbox}}},
+		"of all pods":  {nil, []Unverified{{Why: cut}, {podUID, "a", time.Second, userns}, {podUID, "", time.Minute, sandbox}, {"other", "b", 0, userns}}},
+		"of no pods":   {[]string{}, []Unverified{{Why: cut}}},
+		"of some pods": {[]string{"third"}, []Unverified{{Why: cut}}},
 	} {
-		if pod, container := workloadIn(tc.file); pod != tc.pod || container != tc.container {
-			t.Errorf("%s: pod %q container %q", name, pod, container)
+		n.containers.began = time.Now().Add(time.Hour)
+		found, err := n.InContainers(t.Context(), tc.pods, ofVolume)
+		if err != nil || !slices.Equal(found.Unverified, tc.want) || len(found.Mounts) != 0 {
+			t.Errorf("%s: %+v, %v", name, found, err)
 		}
 	}
 }
 
-func TestHolderHasTheSuperblockMounted(t *testing.T) {
-	cgroup := "0::/kubepods/pod" + podUID + "/c1\n"
+// That one caller left is no answer for those who still wait.
+func TestWalkOfACallerWhoLeft(t *testing.T) {
+	realKernel(t)
+	n, _ := newNode(t)
+	gone, leave := context.WithCancel(context.Background())
+	leave()
+	if _, err := n.InContainers(gone, nil, ofVolume); err == nil {
+		t.Error("no error")
+	}
+	if !n.containers.began.IsZero() || n.containers.err != nil {
+		t.Errorf("it was kept: %+v", n.containers.err)
+	}
+}
+
+// A container that has the volume mounted is held by a pidfd.
+func TestHolder(t *testing.T) {
+	realKernel(t)
+	n, _ := newNode(t)
+	at := t.TempDir()
+	pid, end := elsewhere(t, `mount -t tmpfs x "$1"`, []string{at})
+	c, dev := containerOf(t, pid), devAt(t, pid, at)
+	ended := exec.Command("true")
+	if err := ended.Run(); err != nil {
+		t.Fatal(err)
+	}
+	before := countFDs(t)
 	for name, tc := range map[string]struct {
-		mountinfo string
-		namespace string
-		want      bool
+		dev    Dev
+		change func(*touch.Container)
+		want   bool
 	}{
-		"mounted":                 {hasIt, "mnt:[1]", true},
-		"another device":          {"2 1 8:17 / /data rw - ext4 /dev/sdb rw\n", "mnt:[1]", false},
-		"a longer number":         {"2 1 8:160 / /data rw - ext4 /dev/sdb rw\n3 1 18:16 / /b rw - ext4 /dev/sdb rw\n", "mnt:[1]", false},
-		"only in a name":          {`2 1 0:5 / /data rw - ext4 8:16 rw` + "\n", "mnt:[1]", false},
-		"nothing":                 {"", "mnt:[1]", false},
-		"in the host's namespace": {hasIt, "mnt:[4026532000]", false},
-		"in a table cut short":    {hasIt + "3 1 8:", "mnt:[1]", false},
+		"mounted":           {dev: dev, want: true},
+		"another device":    {dev: Dev{dev.Major, dev.Minor + 1000}},
+		"another namespace": {dev: dev, change: func(c *touch.Container) { c.Namespace++ }},
+		"another container": {dev: dev, change: func(c *touch.Container) { c.Dir += "x" }},
+		"another pod":       {dev: dev, change: func(c *touch.Container) { c.PodUID = podUID }},
+		"has ended":         {dev: dev, change: func(c *touch.Container) { c.PID = ended.Process.Pid }},
 	} {
-		h, err := procfs(t, cgroup, tc.mountinfo).Holder(podUID, Dev{8, 16}, tc.namespace)
+		asked := c
+		if tc.change != nil {
+			tc.change(&asked)
+		}
+		h, err := n.holder(t.Context(), tc.dev, []touch.Container{asked})
 		if err != nil || (h != nil) != tc.want {
 			t.Errorf("%s: %+v, %v", name, h, err)
 		}
 		if h != nil {
+			if h.PID != pid || h.Alive() != nil {
+				t.Errorf("%s: %+v, %v", name, h, h.Alive())
+			}
 			h.Close()
 		}
 	}
-}
-
-func TestHolderThatHasEnded(t *testing.T) {
-	cmd := exec.Command("true")
-	if err := cmd.Run(); err != nil {
-		t.Fatal(err)
-	}
-	pid := cmd.Process.Pid
-	proc := Procfs(tree(t, map[string]string{
-		fmt.Sprintf("%d/cgroup", pid):    "0::/kubepods/pod" + podUID + "/c1\n",
-		fmt.Sprintf("%d/mountinfo", pid): hasIt,
-		fmt.Sprintf("%d/ns/mnt", pid):    "-> mnt:[4026532000]",
-	}))
-	before := countFDs(t)
-	if h, err := proc.Holder(podUID, Dev{8, 16}, "mnt:[1]"); h != nil || err != nil {
-		t.Errorf("%+v, %v", h, err)
-	}
-	if after := countFDs(t); after != before {
+	if after := countFDs(t); after > before+4 { // of the pool
 		t.Errorf("%d descriptors, before %d", after, before)
 	}
+	h, err := n.holder(t.Context(), dev, []touch.Container{c})
+	if err != nil || h == nil {
+		t.Fatal(h, err)
+	}
+	defer h.Close()
+	if end(); h.Alive() == nil {
+		t.Error("it is alive after its end")
+	}
 }
 
-func TestHolderWithoutProcfs(t *testing.T) {
-	if _, err := Procfs("/nonexistent").Holder(podUID, Dev{8, 16}, ""); err == nil {
-		t.Error("no error: it looks as if nobody held the volume")
+func TestHolderOfNothing(t *testing.T) {
+	n := &Node{}
+	for _, pod := range []string{"", podUID} {
+		if h, err := n.Holder(t.Context(), pod, Dev{}); h != nil || err != nil {
+			t.Errorf("%q: %+v, %v", pod, h, err)
+		}
+	}
+	if h := n.HolderAt(t.Context(), ContainerMount{PID: 1, Mount: Mount{Dev: Dev{8, 1}}}); h != nil {
+		t.Errorf("outside of pods: %+v", h)
 	}
 }

@@ -85,7 +85,7 @@ func (n *Node) holdersOf(ctx context.Context, scans *holderScans, asked []Holdab
 	all := make(map[Holdable]Holders, len(asked))
 	for _, a := range asked {
 		h := holdersIn(scan, a)
-		n.holdersInKernel(table, a, &h)
+		n.holdersInKernel(table, scan.Swaps, a, &h)
 		if len(h.Mounts) == 0 {
 			// A mounted filesystem has claimed its device: that is known.
 			h.Device.Claim = n.claimOf(ctx, scans, a.Device)
@@ -132,8 +132,8 @@ func holdersIn(scan touch.HoldersAnswer, a Holdable) Holders {
 	h := Holders{Unknown: scan.Unknown, Unseen: scan.Unseen, Cut: scan.Cut}
 	held := scan.Superblocks[touch.Number(a.Superblock)]
 	for _, m := range held.Mounts {
-		podUID, container := workloadIn(m.Cgroup)
-		h.Mounts = append(h.Mounts, HeldMount{Namespace: m.Namespace, Path: m.Path, PID: m.PID, PodUID: podUID, ContainerID: container})
+		w := touch.WorkloadIn(m.Cgroup)
+		h.Mounts = append(h.Mounts, HeldMount{Namespace: m.Namespace, Path: m.Path, PID: m.PID, PodUID: w.PodUID, ContainerID: w.ContainerID})
 	}
 	at := map[int]int{} // by process
 	for _, p := range slices.Concat(held.Processes, scan.Devices[touch.Number(a.Device)].Processes) {
@@ -142,9 +142,9 @@ func holdersIn(scan touch.HoldersAnswer, a Holdable) Holders {
 			continue
 		}
 		at[p.PID] = len(h.Processes)
-		podUID, container := workloadIn(p.Cgroup)
+		w := touch.WorkloadIn(p.Cgroup)
 		h.Processes = append(h.Processes, HeldBy{
-			PID: p.PID, Command: printable(p.Command), How: p.How, PodUID: podUID, ContainerID: container,
+			PID: p.PID, Command: printable(p.Command), How: p.How, PodUID: w.PodUID, ContainerID: w.ContainerID,
 		})
 	}
 	return h

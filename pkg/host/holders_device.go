@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path"
 	"path/filepath"
@@ -11,7 +10,6 @@ import (
 	"syscall"
 
 	"github.com/csi-addons/node-healer/pkg/touch"
-	"github.com/csi-addons/node-healer/pkg/touch/mountinfo"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
@@ -81,8 +79,9 @@ func (s *holderScans) asked(dev Dev, err error) {
 	s.note(dev, err)
 }
 
-// holdersInKernel reads what sysfs and procfs tell of users without a process.
-func (n *Node) holdersInKernel(table Table, a Holdable, h *Holders) {
+// holdersInKernel says which users without a process there are, by sysfs and the
+// paths of swap files and devices.
+func (n *Node) holdersInKernel(table Table, swaps []string, a Holdable, h *Holders) {
 	nodes := n.cfg.Sysfs.nodesOf(a.Device)
 	at := map[location]bool{}
 	for _, name := range nodes {
@@ -103,7 +102,7 @@ func (n *Node) holdersInKernel(table Table, a Holdable, h *Holders) {
 			h.Kernel = append(h.Kernel, name)
 		}
 	}
-	for _, swap := range n.cfg.Procfs.swaps() {
+	for _, swap := range swaps {
 		where := locate(table, swap)
 		h.Device.Swap = h.Device.Swap || at[where]
 		if !a.Superblock.Zero() && where.dev == a.Superblock {
@@ -187,18 +186,4 @@ func (s Sysfs) loops() map[string]*Loop {
 		}
 	}
 	return found
-}
-
-// swaps gives the paths of the swap files and devices.
-func (p Procfs) swaps() (paths []string) {
-	raw, err := os.ReadFile(filepath.Join(string(p), "swaps"))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	for line := range strings.Lines(string(raw)) {
-		if fields := strings.Fields(line); len(fields) > 0 && strings.HasPrefix(fields[0], "/") {
-			paths = append(paths, strings.TrimSuffix(mountinfo.Unescape(fields[0]), " (deleted)"))
-		}
-	}
-	return paths
 }

@@ -118,9 +118,8 @@ func TestHeldByTheKernelItself(t *testing.T) {
 			"block/loop6/size":              "0\n",
 			"block/sda/size":                "8\n",
 		})),
-		Procfs: Procfs(tree(t, map[string]string{"swaps": "Filename\t\t\t\tType\t\tSize\n" +
-			`/published/swap\040file                file		1024		0		-2` + "\n/dev/sdb2 partition 1 0 -3\n"})),
 	}}
+	swaps := []string{"/published/swap file", "/dev/sdb2"}
 	for name, tc := range map[string]struct {
 		asked Holdable
 		want  string
@@ -133,7 +132,7 @@ func TestHeldByTheKernelItself(t *testing.T) {
 		"unknown device":                {Holdable{Device: Dev{9, 9}}, "kernel [] above [] loops [] swap false"},
 	} {
 		var h Holders
-		n.holdersInKernel(table, tc.asked, &h)
+		n.holdersInKernel(table, swaps, tc.asked, &h)
 		got := fmt.Sprintf("kernel %v above %v loops %v swap %v", h.Kernel, h.Device.Above, h.Device.Loops, h.Device.Swap)
 		if got != tc.want {
 			t.Errorf("%s: %s\nwant %s", name, got, tc.want)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -21,20 +20,18 @@ import (
 
 // ContainerMount is a mount in the mount namespace of a running container.
 type ContainerMount struct {
-	// PID is a process in the namespace, whose inode number is Namespace; the oldest
-	// as far as numbers tell. Others are some more, should it end.
+	// PID is the container's first process, Namespace the inode number of its mount
+	// namespace.
 	PID       int
-	Others    []int
 	Namespace uint64
-	// PodUID and ContainerID are the process's; empty outside of pods.
+	// PodUID and ContainerID are empty outside of pods.
 	PodUID, ContainerID string
+	// cgroup is the runtime's directory for the container.
+	cgroup string
 	// Mount is topmost at its path, which is as seen from the root of the
 	// namespace. Below is what it hides there, the upper first.
 	Mount Mount
 	Below []Mount
-	// IDMap is true if the kernel shows that it maps ids as the user namespace of
-	// the process does; only for a mount that maps any.
-	IDMap bool
 }
 
 // Path leads to it from outside the container.
@@ -51,130 +48,125 @@ func (c ContainerMount) String() string {
 	return who + " at " + strconv.Quote(c.Mount.Path)
 }
 
-// Sandbox is a pod whose containers run on a kernel of their own: what is mounted
-// for them on this one says nothing of what they see.
-type Sandbox struct {
-	PodUID string
-	// Program is what runs it.
-	Program string
+func (c ContainerMount) container() touch.Container {
+	return touch.Container{
+		Workload: touch.Workload{PodUID: c.PodUID, ContainerID: c.ContainerID, Dir: c.cgroup}, PID: c.PID, Namespace: c.Namespace,
+	}
 }
 
-// The most mounts that are looked at: a container may bind what it has as often as
-// it likes.
+// Unverified is a container of which nobody here can see what it has mounted.
+type Unverified struct {
+	// PodUID and ContainerID are empty where no one container is meant.
+	PodUID, ContainerID string
+	// Started is when it did, in time since the boot.
+	Started time.Duration
+	// Why is half a sentence.
+	Why string
+}
+
+// String names the container, for messages.
+func (u Unverified) String() string {
+	if who := workload(u.PodUID, u.ContainerID); who != "" {
+		return who
+	}
+	return "a container"
+}
+
+// The most mounts that are looked at in a namespace, and in all containers of a
+// pod: a container may bind what it has as often as it likes, and must not use up
+// what is looked at for other pods.
 const (
 	maxInNamespace = 64
-	maxInAll       = 1024
+	maxInPod       = 256
 )
 
 // Containers is what a walk through the mount namespaces of containers found.
 type Containers struct {
-	Mounts    []ContainerMount
-	Sandboxes []Sandbox
-	// Unseen counts namespaces that could not be looked at, Crowded those with more
-	// mounts than are looked at: none of theirs is told.
-	Unseen, Crowded int
+	Mounts     []ContainerMount
+	Unverified []Unverified
 }
 
 // InContainers looks for mounts in the mount namespaces of the pods' running
 // containers, with nil for pods in all but the host's own. No path is walked and
 // no filesystem asked. What stands at one of kubelet's own paths is no container's
 // mount, but a copy of the host's.
-func (n *Node) InContainers(pods []string, match func(Mount) bool) (Containers, error) {
-	var found Containers
-	walk, err := n.rooms.all(n.cfg.Procfs, n.hostNamespace)
+func (n *Node) InContainers(ctx context.Context, pods []string, q MountQuery) (found Containers, err error) {
+	walk, err := n.containers.all(ctx, n)
 	if err != nil {
 		return found, err
 	}
-	for _, s := range walk.sandboxes {
-		if pods == nil || slices.Contains(pods, s.PodUID) {
-			found.Sandboxes = append(found.Sandboxes, s)
-		}
+	if walk.Cut {
+		found.Unverified = append(found.Unverified, Unverified{Why: "not all processes on the node could be looked at in time"})
 	}
-	for _, r := range walk.rooms {
-		if pods != nil && !slices.Contains(pods, r.podUID) {
-			continue
-		}
-		mounts, err := n.mountsIn(r, match)
+	var of []touch.Container
+	for _, c := range walk.Containers {
 		switch {
-		case errors.Is(err, errNobody):
-			continue
+		case pods != nil && !slices.Contains(pods, c.PodUID):
+		case c.Sandbox != "":
+			found.unverified(c, "it runs in a sandbox ("+c.Sandbox+")")
+		case c.Foreign && c.PodUID != "":
+			found.unverified(c, "its mount namespace belongs to another user namespace")
+		case !c.Foreign:
+			of = append(of, c)
+		}
+	}
+	return found, n.addMounts(ctx, of, q, &found)
+}
+
+// addMounts adds the mounts of containers that are wanted.
+func (n *Node) addMounts(ctx context.Context, of []touch.Container, q MountQuery, found *Containers) error {
+	if len(of) == 0 {
+		return nil
+	}
+	mounts, err := n.mountsOf(ctx, of, q)
+	if err != nil {
+		return err
+	}
+	inPod := map[string]int{}
+	for i, c := range of {
+		switch here, err := n.mountsIn(c, mounts[i], q); {
+		case mounts[i].Ended:
+		case mounts[i].Many || inPod[c.PodUID]+len(here) > maxInPod:
+			found.unverified(c, "it has more mounts of the volume than are looked at")
+		case mounts[i].Err != "":
+			found.unverified(c, "its mounts could not be read: "+mounts[i].Err)
 		case err != nil:
-			found.Unseen++
-		case len(mounts) > maxInNamespace || len(found.Mounts)+len(mounts) > maxInAll:
-			found.Crowded++
+			found.unverified(c, "its mounts could not be read: "+err.Error())
 		default:
-			found.Mounts = append(found.Mounts, mounts...)
+			inPod[c.PodUID] += len(here)
+			found.Mounts = append(found.Mounts, here...)
 		}
 	}
-	return found, nil
+	return nil
 }
 
-// errNobody says that no process is left in a namespace.
-var errNobody = errors.New("all its processes have ended")
-
-// mountsIn gives the mounts that match in a container's namespace.
-func (n *Node) mountsIn(r room, match func(Mount) bool) ([]ContainerMount, error) {
-	for i, pid := range r.pids {
-		mounts, err := n.mountsOf(pid, match)
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) || err == nil && !n.cfg.Procfs.isIn(pid, r.namespace) {
-			continue // it has ended
-		}
-		for k := range mounts {
-			mounts[k].PodUID, mounts[k].ContainerID, mounts[k].Others = r.podUID, r.container, r.pids[i+1:]
-		}
-		return mounts, err
-	}
-	return nil, errNobody
+func (f *Containers) unverified(c touch.Container, why string) {
+	f.Unverified = append(f.Unverified, Unverified{PodUID: c.PodUID, ContainerID: c.ContainerID, Started: c.Started, Why: why})
 }
 
-// mountsOf gives the mounts that match in the namespace of a process.
-func (n *Node) mountsOf(pid int, match func(Mount) bool) ([]ContainerMount, error) {
-	file, err := os.Open(n.cfg.Procfs.path(pid, "ns/mnt"))
-	if err != nil {
-		return nil, err
+// mountsIn gives the wanted mounts of a container that are topmost at their paths.
+func (n *Node) mountsIn(c touch.Container, of touch.MountsOf, q MountQuery) (found []ContainerMount, err error) {
+	mounts := make([]Mount, 0, len(of.Entries))
+	for _, e := range of.Entries {
+		m, err := mountOf(e.Entry)
+		if err != nil {
+			return nil, err
+		}
+		m.ID = e.Unique
+		mounts = append(mounts, m)
 	}
-	defer file.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
-		return nil, fmt.Errorf("look at a mount namespace: %w", err)
-	}
-	ns := Namespace{id: namespaceID(int(file.Fd()))}
-	table, err := n.tableOf(pid, &ns)
-	if err != nil {
-		return nil, err
-	}
-	var found []ContainerMount
-	for _, m := range table.Mounts() {
-		if !match(m) || n.kubelet.Layout(m.Path).Kind != LayoutOther {
+	table := NewTable(mounts)
+	for _, m := range mounts {
+		if !q.Wants(m) || n.kubelet.Layout(m.Path).Kind != LayoutOther {
 			continue
 		}
-		stack := table.Stack(m.Path)
-		if len(stack) == 0 || !stack[0].Same(m) {
-			continue // hidden by what stands on it
+		if stack := table.Stack(m.Path); len(stack) > 0 && stack[0].Same(m) { // nothing that stands on it hides it
+			found = append(found, ContainerMount{
+				PID: c.PID, Namespace: c.Namespace, PodUID: c.PodUID, ContainerID: c.ContainerID, cgroup: c.Dir, Mount: m, Below: stack[1:],
+			})
 		}
-		c := ContainerMount{PID: pid, Namespace: st.Ino, Mount: m, Below: stack[1:]}
-		c.IDMap = m.Attr.Has(AttrIDMap) && n.cfg.Procfs.idMapped(pid, ns.idMap(m.ID))
-		found = append(found, c)
 	}
 	return found, nil
-}
-
-func (n *Node) tableOf(pid int, ns *Namespace) (Table, error) {
-	if n.cfg.Namespace.statmount && ns.id != 0 {
-		if t, err := ns.readStatmount(); err == nil {
-			return t, nil
-		}
-	}
-	f, err := os.Open(n.cfg.Procfs.path(pid, "mountinfo"))
-	if err != nil {
-		return Table{}, err
-	}
-	defer f.Close()
-	mounts, err := ParseMountinfo(f)
-	if err != nil {
-		return Table{}, err
-	}
-	return NewTable(mounts), nil
 }
 
 // InsidePlan says what comes in the place of a mount in a container.
@@ -186,8 +178,8 @@ type InsidePlan struct {
 	Sub    string
 	// Attr are the attributes that it is to have.
 	Attr Attr
-	// Peer is true if the container's mount shared its events with the host's.
-	Peer bool
+	// Sharing is how it is to share mount events.
+	Sharing Sharing
 	// Ours is what an interrupted replacement left, the mount itself or beneath it,
 	// Stray what it left on top of the dead mount; zero for none.
 	Ours, Stray Mount
@@ -195,9 +187,6 @@ type InsidePlan struct {
 
 // InsideSight is what a touch of a container's mount, through its own path, gave.
 type InsideSight struct {
-	// PID is a process through which it was touched; 0 if that was done for another
-	// mount of the superblock.
-	PID    int
 	Errno  syscall.Errno
 	Silent bool
 	// Unable says why it was not touched, Ended that the container is gone.
@@ -230,7 +219,6 @@ func (n *Node) LookInside(ctx context.Context, mounts []ContainerMount) ([]Insid
 				rest := InsideSight{Unable: "too many of its mounts could not be asked"}
 				if sights[i].forAll() {
 					rest = sights[i]
-					rest.PID = 0
 				} else if tries < maxPeeks {
 					continue
 				}
@@ -273,23 +261,16 @@ func (n *Node) lookInside(ctx context.Context, m ContainerMount) InsideSight {
 		}
 		at, first = n.probes.join(s, Mount{})
 	}
-	var a touch.PeekAnswer
-	var err error
-	for _, m.PID = range append([]int{m.PID}, m.Others...) {
-		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Peek, m.target())
-		if err != nil || !a.Ended {
-			break
-		}
-	}
+	a, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Peek, m.target())
 	quiet := silent(ctx, err)
 	n.probes.finish(s, at, Sight{Answer: Answer{Asked: true, Silent: quiet, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout}}, err)
 	switch {
 	case quiet:
-		return InsideSight{PID: m.PID, Silent: true}
+		return InsideSight{Silent: true}
 	case err != nil: // that the container has it is known; what it does is not
-		return InsideSight{PID: m.PID, Unable: err.Error()}
+		return InsideSight{Unable: err.Error()}
 	}
-	return InsideSight{PID: m.PID, Errno: a.Errno, Unable: a.Err, Ended: a.Ended}
+	return InsideSight{Errno: a.Errno, Unable: a.Err, Ended: a.Ended}
 }
 
 // ReplaceInside replaces mounts in containers, each or not at all. It gives an
@@ -342,34 +323,78 @@ const insideGuard = AttrReadOnly | AttrNoSymFollow
 // Guarded is true for a mount in a container that an interrupted replacement left.
 func (m Mount) Guarded() bool { return m.Attr.Has(insideGuard) }
 
+// Sharing says how a container's mount shares mount events, and with whom
+// (mount_namespaces(7)).
+type Sharing string
+
+// The ways to share. A runtime makes a slave (HostToContainer) or a peer
+// (Bidirectional) of the mount that the host has at the pod's mount point.
+const (
+	SharingNone       Sharing = "none"
+	SharingSlave      Sharing = "slave of the host's mount"
+	SharingPeer       Sharing = "peer of the host's mount"
+	SharingOwn        Sharing = "peer group of its own"
+	SharingSlaveOwn   Sharing = "slave of the host's mount, peer group of its own"
+	SharingUnbindable Sharing = "unbindable"
+	// SharingUnknown stays private.
+	SharingUnknown Sharing = "unknown"
+)
+
+// SharingOf tells how a container's mount shares events while the host still has
+// mounts of the same superblock. The numbers of peer groups are given out again, so
+// they are compared only among mounts that are there at the same time.
+func SharingOf(m Mount, onHost []Mount) Sharing {
+	p := m.Propagation
+	host := func(group uint64) bool {
+		return group != 0 && slices.ContainsFunc(onHost, func(h Mount) bool { return h.Propagation.Shared == group })
+	}
+	switch {
+	case p.Unbindable:
+		return SharingUnbindable
+	case p == Propagation{}:
+		return SharingNone
+	case host(p.Master) && p.Shared == 0:
+		return SharingSlave
+	case host(p.Master):
+		return SharingSlaveOwn
+	case host(p.Shared):
+		return SharingPeer
+	case p.Master == 0 && len(onHost) > 0:
+		return SharingOwn
+	default:
+		return SharingUnknown
+	}
+}
+
+// FollowsHost is true where mounts made on the host appear in the container.
+func (s Sharing) FollowsHost() bool {
+	return s == SharingSlave || s == SharingSlaveOwn || s == SharingPeer
+}
+
 func (p InsidePlan) swap() touch.Swap {
-	was := p.Container.Mount
 	s := touch.Swap{
 		Source: p.Source.Path, SourceMount: ref(p.Source), Sub: p.Sub,
-		Attr:     uint64(p.Attr &^ AttrIDMap),
-		Before:   unix.MS_PRIVATE,
-		IDMapped: was.Attr.Has(AttrIDMap) && !p.Source.Attr.Has(AttrIDMap),
+		Attr: uint64(p.Attr), Guard: uint64(insideGuard), Before: unix.MS_PRIVATE,
+		Ended: StateOf(p.Container.Mount).Shutdown,
 	}
-	s.Ended = StateOf(was).Shutdown
 	if p.Ours.OldID != 0 {
 		s.Ours = ref(p.Ours)
 	}
 	if p.Stray.OldID != 0 {
 		s.Stray = ref(p.Stray)
 	}
-	s.Guard = uint64(insideGuard)
-	switch shares := was.Propagation; {
-	case shares.Shared != 0 && p.Peer:
-		s.Join = true
-	case shares.Master != 0:
+	switch p.Sharing {
+	case SharingSlave:
 		s.Before = unix.MS_SLAVE
-		if shares.Shared != 0 {
-			s.After = unix.MS_SHARED
-		}
-	case shares.Shared != 0:
+	case SharingSlaveOwn:
+		s.Before, s.After = unix.MS_SLAVE, unix.MS_SHARED
+	case SharingPeer:
+		s.Join = true
+	case SharingOwn:
 		s.After = unix.MS_SHARED
-	case shares.Unbindable:
+	case SharingUnbindable:
 		s.After = unix.MS_UNBINDABLE
+	case SharingNone, SharingUnknown:
 	}
 	return s
 }

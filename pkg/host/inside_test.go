@@ -2,12 +2,8 @@ package host
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -16,142 +12,136 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/touch/mountinfo"
 )
 
-const otherUID = "11111111-2222-4333-8444-555566667777"
+const podUID = "0d6a1c2e-1111-4222-8333-9444aaaa5555"
 
-// volumeIn is a mount table with a volume at /data.
-const volumeIn = "1 0 0:20 / / rw - overlay overlay rw\n2 1 0:50 /sub /data ro,nosuid master:7 - fuse.x src rw\n"
+// ofVolume wants the mounts of one superblock.
+var ofVolume = MountQuery{Superblocks: []Dev{{0, 50}}}
 
-// process gives the files of a process in a mount namespace, and in a pod if any.
-func process(pid int, namespace, podUID, mountinfo string) map[string]string {
-	cgroup := "0::/system.slice/x.service\n"
-	if podUID != "" {
-		cgroup = "0::/kubepods/pod" + podUID + "/" + strings.Repeat("c", 64) + "\n"
-	}
-	return map[string]string{
-		fmt.Sprintf("%d/cgroup", pid):    cgroup,
-		fmt.Sprintf("%d/mountinfo", pid): mountinfo,
-		fmt.Sprintf("%d/comm", pid):      "sh\n",
-		fmt.Sprintf("%d/ns/mnt", pid):    "-> ../../ns/" + namespace,
-	}
-}
-
-// containersNode is a host whose processes are a recorded tree.
-func containersNode(t *testing.T, processes ...map[string]string) *Node {
+// entries are what a worker gives of a mount table.
+func entries(t *testing.T, text string) (of touch.MountsOf) {
 	t.Helper()
-	all := map[string]string{"ns/host": "h", "ns/a": "a", "ns/b": "b", "ns/c": "c", "uptime": "1 1\n"}
-	for _, p := range processes {
-		maps.Copy(all, p)
+	err := mountinfo.Parse(strings.NewReader(text), func(e mountinfo.Entry) error {
+		of.Entries = append(of.Entries, touch.MountEntry{Entry: e, Unique: uint64(1000 + e.ID)})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
-	return &Node{
-		cfg:     Config{Procfs: Procfs(tree(t, all)), Namespace: &Namespace{}},
-		kubelet: Kubelet{Root: "/k"}, hostNamespace: "../../ns/host",
-	}
+	return of
 }
 
-func isVolume(m Mount) bool { return m.Dev == Dev{0, 50} }
-
-func TestInContainers(t *testing.T) {
-	mine := []string{podUID}
+func TestMountsInAContainer(t *testing.T) {
+	const root = "1 0 0:20 / / rw - overlay overlay rw\n"
+	n := &Node{kubelet: Kubelet{Root: "/k"}}
 	for name, tc := range map[string]struct {
-		processes []map[string]string
-		pods      []string
-		want      []string // pid, path and what it hides
-		unseen    int
-		crowded   int
+		table string
+		want  []string // path and what it hides
 	}{
-		"one":                      {processes: []map[string]string{process(10, "a", podUID, volumeIn)}, pods: mine, want: []string{"10 /data []"}},
-		"two processes of one":     {processes: []map[string]string{process(10, "a", podUID, volumeIn), process(11, "a", podUID, volumeIn)}, pods: mine, want: []string{"10 /data []"}},
-		"two containers":           {processes: []map[string]string{process(10, "a", podUID, volumeIn), process(11, "b", podUID, volumeIn)}, pods: mine, want: []string{"10 /data []", "11 /data []"}},
-		"another pod's":            {processes: []map[string]string{process(10, "a", otherUID, volumeIn)}, pods: mine},
-		"of no pod":                {processes: []map[string]string{process(10, "a", "", volumeIn)}, pods: mine},
-		"anybody's":                {processes: []map[string]string{process(10, "a", "", volumeIn), process(11, "b", otherUID, volumeIn)}, want: []string{"10 /data []", "11 /data []"}},
-		"anybody's, of no pods":    {processes: []map[string]string{process(10, "a", "", volumeIn)}, pods: []string{}},
-		"the host itself":          {processes: []map[string]string{process(10, "host", podUID, volumeIn)}},
-		"has ended":                {processes: []map[string]string{{"10/cgroup": "0::/kubepods/pod" + podUID + "/c\n"}}, pods: mine},
-		"ends meanwhile":           {processes: []map[string]string{process(10, "gone", podUID, volumeIn)}, pods: mine},
-		"another in its namespace": {processes: []map[string]string{process(10, "a", otherUID, volumeIn), process(11, "a", podUID, volumeIn)}, pods: mine},
-		"nothing that matches":     {processes: []map[string]string{process(10, "a", podUID, "1 0 0:20 / / rw - overlay overlay rw\n")}, pods: mine},
-		"a table that is no table": {processes: []map[string]string{process(10, "a", podUID, "1 0 x\n"), process(11, "b", podUID, volumeIn)}, pods: mine, want: []string{"11 /data []"}, unseen: 1},
-		"hidden by another":        {processes: []map[string]string{process(10, "a", podUID, volumeIn+"3 2 0:51 / /data rw - tmpfs x rw\n")}, pods: mine},
-		"over another":             {processes: []map[string]string{process(10, "a", podUID, "1 0 0:20 / / rw - overlay overlay rw\n3 1 0:51 / /data rw - tmpfs x rw\n2 3 0:50 / /data rw - fuse.x src rw\n")}, pods: mine, want: []string{"10 /data [3]"}},
-		"a copy of the host's":     {processes: []map[string]string{process(10, "a", podUID, volumeIn+"4 1 0:50 / /k/pods/u/volumes/kubernetes.io~csi/p/mount rw - fuse.x src rw\n")}, pods: mine, want: []string{"10 /data []"}},
-		"several in one":           {processes: []map[string]string{process(10, "a", podUID, volumeIn+"4 1 0:50 / /more rw - fuse.x src rw\n")}, pods: mine, want: []string{"10 /data []", "10 /more []"}},
-		"as many as are looked at": {processes: []map[string]string{process(10, "a", podUID, manyMounts(maxInNamespace))}, pods: mine, want: slices.Repeat([]string{"*"}, maxInNamespace)},
-		"more than are looked at":  {processes: []map[string]string{process(10, "a", podUID, manyMounts(maxInNamespace+1)), process(11, "b", podUID, volumeIn)}, pods: mine, want: []string{"11 /data []"}, crowded: 1},
-		"nobody":                   {pods: mine},
+		"one":                  {root + "2 1 0:50 / /data rw - fuse.x src rw\n", []string{"/data []"}},
+		"several":              {root + "2 1 0:50 / /data rw - fuse.x src rw\n4 1 0:50 / /more rw - fuse.x src rw\n", []string{"/data []", "/more []"}},
+		"hidden by another":    {root + "2 1 0:50 / /data rw - fuse.x src rw\n3 2 0:51 / /data rw - tmpfs x rw\n", nil},
+		"over another":         {root + "3 1 0:51 / /data rw - tmpfs x rw\n2 3 0:50 / /data rw - fuse.x src rw\n", []string{"/data [3]"}},
+		"a copy of the host's": {root + "4 1 0:50 / /k/pods/u/volumes/kubernetes.io~csi/p/mount rw - fuse.x src rw\n", nil},
+		"another one":          {root + "2 1 0:51 / /data rw - fuse.x src rw\n", nil},
+		"none":                 {"", nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			found, err := containersNode(t, tc.processes...).InContainers(tc.pods, isVolume)
-			if err != nil || found.Unseen != tc.unseen || found.Crowded != tc.crowded {
-				t.Errorf("%d unseen, %d crowded, %v", found.Unseen, found.Crowded, err)
-			}
-			var got []string
-			for _, m := range found.Mounts {
-				got = append(got, fmt.Sprint(m.PID, " ", m.Mount.Path, " ", ids(m.Below)))
-				if len(tc.want) > 0 && tc.want[0] == "*" {
-					got[len(got)-1] = "*"
-				}
-			}
-			slices.Sort(got)
-			if !slices.Equal(got, tc.want) {
-				t.Errorf("%q, want %q", got, tc.want)
-			}
-		})
+		found, err := n.mountsIn(touch.Container{}, entries(t, tc.table), ofVolume)
+		var got []string
+		for _, m := range found {
+			got = append(got, fmt.Sprint(m.Mount.Path, " ", ids(m.Below)))
+		}
+		if err != nil || !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %q, want %q, %v", name, got, tc.want, err)
+		}
 	}
-	n := containersNode(t)
-	n.cfg.Procfs = "/nonexistent"
-	if _, err := n.InContainers(nil, isVolume); err == nil {
-		t.Error("without procfs it looks as if nobody had the volume")
-	}
-}
-
-func manyMounts(n int) string {
-	var b strings.Builder
-	b.WriteString("1 0 0:20 / / rw - overlay overlay rw\n")
-	for i := range n {
-		fmt.Fprintf(&b, "%d 1 0:50 / /data%d rw - fuse.x src rw\n", 10+i, i)
-	}
-	return b.String()
-}
-
-// A process may end at any time; its container goes on with others.
-func TestContainerWhoseFirstProcessEnded(t *testing.T) {
-	n := containersNode(t, process(11, "a", podUID, volumeIn), process(12, "b", podUID, volumeIn), process(13, "a", podUID, volumeIn))
-	mounts, err := n.mountsIn(room{namespace: "../../ns/a", pids: []int{10, 12, 11, 13}, podUID: podUID, container: "c"}, isVolume)
-	if err != nil || len(mounts) != 1 || mounts[0].PID != 11 || !slices.Equal(mounts[0].Others, []int{13}) || mounts[0].PodUID != podUID || mounts[0].ContainerID != "c" {
-		t.Errorf("%+v, %v", mounts, err)
-	}
-	if mounts, err := n.mountsIn(room{namespace: "../../ns/a", pids: []int{10, 12}}, isVolume); !errors.Is(err, errNobody) {
-		t.Errorf("nobody is left: %+v, %v", mounts, err)
+	bad := touch.MountsOf{Entries: []touch.MountEntry{{Entry: mountinfo.Entry{ID: 1, Dev: "x"}}}}
+	if _, err := n.mountsIn(touch.Container{}, bad, ofVolume); err == nil {
+		t.Error("a device number that is none")
 	}
 }
 
 func TestWhatIsKnownOfAContainersMount(t *testing.T) {
-	n := containersNode(t, process(10, "a", podUID, volumeIn))
-	found, err := n.InContainers([]string{podUID}, isVolume)
-	if err != nil || len(found.Mounts) != 1 {
+	n := &Node{kubelet: Kubelet{Root: "/k"}}
+	c := touch.Container{Workload: touch.Workload{PodUID: podUID, ContainerID: strings.Repeat("c", 64), Dir: "kubepods/x"}, PID: 10, Namespace: 4711}
+	found, err := n.mountsIn(c, entries(t, "1 0 0:20 / / rw - overlay overlay rw\n2 1 0:50 /sub /data ro,nosuid master:7 - fuse.x src rw\n"), ofVolume)
+	if err != nil || len(found) != 1 {
 		t.Fatalf("%+v, %v", found, err)
 	}
-	m := found.Mounts[0]
-	info, err := os.Stat(filepath.Join(string(n.cfg.Procfs), "ns/a"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := Mount{OldID: 2, OldParent: 1, Dev: Dev{0, 50}, Root: "/sub", Path: "/data", Attr: AttrReadOnly | AttrNoSUID | AttrStrictAtime, Propagation: Propagation{Master: 7}, FSType: "fuse.x", Source: "src"}
+	m := found[0]
+	want := Mount{ID: 1002, OldID: 2, OldParent: 1, Dev: Dev{0, 50}, Root: "/sub", Path: "/data", Attr: AttrReadOnly | AttrNoSUID | AttrStrictAtime, Propagation: Propagation{Master: 7}, FSType: "fuse.x", Source: "src"}
 	m.Mount.SuperOptions = nil
-	if m.PodUID != podUID || m.ContainerID != strings.Repeat("c", 64) || m.Namespace != info.Sys().(*syscall.Stat_t).Ino || fmt.Sprint(m.Mount) != fmt.Sprint(want) || m.IDMap {
-		t.Errorf("%+v in %d: %+v\nwant %+v", m.ContainerID, m.Namespace, m.Mount, want)
+	if fmt.Sprint(m.container()) != fmt.Sprint(c) || fmt.Sprint(m.Mount) != fmt.Sprint(want) {
+		t.Errorf("%+v: %+v\nwant %+v", m.container(), m.Mount, want)
 	}
 	for _, tc := range []struct{ got, want string }{
 		{m.Path(), "/proc/10/root/data"},
 		{m.String(), "pod " + podUID + ` container cccccccccccc at "/data"`},
 		{ContainerMount{PID: 7, Mount: Mount{Path: "/a\nb"}}.String(), `process 7 at "/a\nb"`},
 		{ContainerMount{PID: 7, Mount: Mount{Path: "/"}}.Path(), "/proc/7/root"},
+		{Unverified{PodUID: podUID}.String(), "pod " + podUID},
+		{Unverified{}.String(), "a container"},
 	} {
 		if tc.got != tc.want {
 			t.Errorf("got %s, want %s", tc.got, tc.want)
+		}
+	}
+}
+
+func TestWantedMounts(t *testing.T) {
+	fuse := MountQuery{Superblocks: []Dev{{0, 50}}, Current: Dev{0, 60}, FSType: "fuse.x", Source: "src"}
+	for name, tc := range map[string]struct {
+		m    Mount
+		want bool
+	}{
+		"the superblock":              {Mount{Dev: Dev{0, 50}}, true},
+		"the current one":             {Mount{Dev: Dev{0, 60}, FSType: "fuse.x", Source: "src"}, false},
+		"of the current one, ours":    {Mount{Dev: Dev{0, 60}, Attr: AttrReadOnly | AttrNoSymFollow}, true},
+		"another of type and source":  {Mount{Dev: Dev{0, 70}, FSType: "fuse.x", Source: "src"}, true},
+		"another of type, not source": {Mount{Dev: Dev{0, 70}, FSType: "fuse.x", Source: "y"}, false},
+		"another of source, not type": {Mount{Dev: Dev{0, 70}, FSType: "fuse.y", Source: "src"}, false},
+		"read-only and nosymfollow":   {Mount{Dev: Dev{0, 70}, Attr: AttrReadOnly | AttrNoSymFollow}, false},
+	} {
+		if fuse.Wants(tc.m) != tc.want {
+			t.Errorf("%s: %v", name, !tc.want)
+		}
+	}
+	if (MountQuery{}).Wants(Mount{Dev: Dev{0, 9}}) {
+		t.Error("what nobody asked for")
+	}
+}
+
+// Numbers of peer groups are given out again: they mean something only while both
+// mounts are there.
+func TestSharingOf(t *testing.T) {
+	onHost := []Mount{{Propagation: Propagation{Shared: 4}}, {Propagation: Propagation{Shared: 5, Master: 9}}, {}}
+	for name, tc := range map[string]struct {
+		p      Propagation
+		onHost []Mount
+		want   Sharing
+	}{
+		"private":                      {Propagation{}, onHost, SharingNone},
+		"private, nothing on the host": {Propagation{}, nil, SharingNone},
+		"unbindable":                   {Propagation{Unbindable: true}, onHost, SharingUnbindable},
+		"slave":                        {Propagation{Master: 4}, onHost, SharingSlave},
+		"slave of another of the host": {Propagation{Master: 5}, onHost, SharingSlave},
+		"slave, and shared":            {Propagation{Master: 4, Shared: 7}, onHost, SharingSlaveOwn},
+		"peer":                         {Propagation{Shared: 4}, onHost, SharingPeer},
+		"shared with others":           {Propagation{Shared: 7}, onHost, SharingOwn},
+		"slave of somebody":            {Propagation{Master: 9}, onHost, SharingUnknown},
+		"slave, nothing on the host":   {Propagation{Master: 4}, nil, SharingUnknown},
+		"shared, nothing on the host":  {Propagation{Shared: 4}, nil, SharingUnknown},
+		"the host's is private":        {Propagation{Shared: 4}, []Mount{{}}, SharingOwn},
+	} {
+		if got := SharingOf(Mount{Propagation: tc.p}, tc.onHost); got != tc.want {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+	for s, want := range map[Sharing]bool{SharingSlave: true, SharingSlaveOwn: true, SharingPeer: true, SharingOwn: false, SharingNone: false, SharingUnknown: false, SharingUnbindable: false} {
+		if s.FollowsHost() != want {
+			t.Errorf("%s: %v", s, !want)
 		}
 	}
 }
@@ -163,34 +153,28 @@ func TestSwapOfAPlan(t *testing.T) {
 	plain := touch.Swap{
 		Source: "/k/mount", SourceMount: touch.MountRef{ID: 8, OldID: 80}, Attr: uint64(AttrNoExec), Guard: guard, Before: unix.MS_PRIVATE,
 	}
+	shares := func(s Sharing) func(*InsidePlan) { return func(p *InsidePlan) { p.Sharing = s } }
 	for name, tc := range map[string]struct {
 		change func(*InsidePlan)
 		want   func(*touch.Swap)
 	}{
 		"private":     {func(*InsidePlan) {}, func(*touch.Swap) {}},
 		"a directory": {func(p *InsidePlan) { p.Sub = "a/b" }, func(s *touch.Swap) { s.Sub = "a/b" }},
-		"slave":       {shares(Propagation{Master: 4}), func(s *touch.Swap) { s.Before = unix.MS_SLAVE }},
-		"shared":      {shares(Propagation{Shared: 4}), func(s *touch.Swap) { s.After = unix.MS_SHARED }},
-		"slave and shared": {shares(Propagation{Shared: 4, Master: 5}), func(s *touch.Swap) {
+		"slave":       {shares(SharingSlave), func(s *touch.Swap) { s.Before = unix.MS_SLAVE }},
+		"shared":      {shares(SharingOwn), func(s *touch.Swap) { s.After = unix.MS_SHARED }},
+		"slave and shared": {shares(SharingSlaveOwn), func(s *touch.Swap) {
 			s.Before, s.After = unix.MS_SLAVE, unix.MS_SHARED
 		}},
-		"unbindable":       {shares(Propagation{Unbindable: true}), func(s *touch.Swap) { s.After = unix.MS_UNBINDABLE }},
-		"a peer":           {func(p *InsidePlan) { shares(Propagation{Shared: 4})(p); p.Peer = true }, func(s *touch.Swap) { s.Join = true }},
-		"a peer of nobody": {func(p *InsidePlan) { p.Peer = true }, func(*touch.Swap) {}},
-		"shut down":        {func(p *InsidePlan) { p.Container.Mount.SuperOptions = []string{"shutdown"} }, func(s *touch.Swap) { s.Ended = true }},
-		"interrupted":      {func(p *InsidePlan) { p.Ours = Mount{ID: 9, OldID: 90} }, func(s *touch.Swap) { s.Ours = touch.MountRef{ID: 9, OldID: 90} }},
-		"beneath a stray":  {func(p *InsidePlan) { p.Stray = Mount{ID: 9, OldID: 90} }, func(s *touch.Swap) { s.Stray = touch.MountRef{ID: 9, OldID: 90} }},
-		"ID-mapped":        {func(p *InsidePlan) { p.Attr |= AttrIDMap; p.Container.Mount.Attr |= AttrIDMap }, func(s *touch.Swap) { s.IDMapped = true }},
-		"ID-mapped as host": {func(p *InsidePlan) {
-			p.Attr |= AttrIDMap
-			p.Container.Mount.Attr |= AttrIDMap
-			p.Source.Attr = AttrIDMap
-		}, func(*touch.Swap) {}},
+		"unbindable":      {shares(SharingUnbindable), func(s *touch.Swap) { s.After = unix.MS_UNBINDABLE }},
+		"a peer":          {shares(SharingPeer), func(s *touch.Swap) { s.Join = true }},
+		"nobody knows":    {shares(SharingUnknown), func(*touch.Swap) {}},
+		"shut down":       {func(p *InsidePlan) { p.Container.Mount.SuperOptions = []string{"shutdown"} }, func(s *touch.Swap) { s.Ended = true }},
+		"interrupted":     {func(p *InsidePlan) { p.Ours = Mount{ID: 9, OldID: 90} }, func(s *touch.Swap) { s.Ours = touch.MountRef{ID: 9, OldID: 90} }},
+		"beneath a stray": {func(p *InsidePlan) { p.Stray = Mount{ID: 9, OldID: 90} }, func(s *touch.Swap) { s.Stray = touch.MountRef{ID: 9, OldID: 90} }},
 		// Of what was left the attributes are not those that it is to have.
-		"read-only":      {func(p *InsidePlan) { p.Attr = AttrReadOnly }, func(s *touch.Swap) { s.Attr = uint64(AttrReadOnly) }},
-		"read-only left": {func(p *InsidePlan) { p.Container.Mount.Attr = AttrReadOnly | AttrNoSymFollow }, func(*touch.Swap) {}},
+		"read-only": {func(p *InsidePlan) { p.Attr = AttrReadOnly }, func(s *touch.Swap) { s.Attr = uint64(AttrReadOnly) }},
 	} {
-		p := InsidePlan{Container: ContainerMount{Mount: dead}, Attr: dead.Attr, Source: source}
+		p := InsidePlan{Container: ContainerMount{Mount: dead}, Source: source, Attr: AttrNoExec}
 		tc.change(&p)
 		want := plain
 		tc.want(&want)
@@ -198,10 +182,6 @@ func TestSwapOfAPlan(t *testing.T) {
 			t.Errorf("%s: %+v\nwant %+v", name, got, want)
 		}
 	}
-}
-
-func shares(p Propagation) func(*InsidePlan) {
-	return func(plan *InsidePlan) { plan.Container.Mount.Propagation = p }
 }
 
 func TestGuarded(t *testing.T) {
@@ -214,14 +194,40 @@ func TestGuarded(t *testing.T) {
 	}
 }
 
+// containerOf names a process as the walk over all processes does.
+func containerOf(t *testing.T, pid int) touch.Container {
+	t.Helper()
+	cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return touch.Container{Workload: touch.WorkloadIn(string(cgroup)), PID: pid, Namespace: info.Sys().(*syscall.Stat_t).Ino}
+}
+
+// devAt gives the superblock that a process has mounted at a path.
+func devAt(t *testing.T, pid int, path string) Dev {
+	t.Helper()
+	info, err := os.Stat(fmt.Sprintf("/proc/%d/root%s", pid, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev := info.Sys().(*syscall.Stat_t).Dev
+	return Dev{unix.Major(dev), unix.Minor(dev)}
+}
+
 // On this kernel: a process in a mount namespace of its own has a tmpfs.
 func TestLookIntoAContainer(t *testing.T) {
 	realKernel(t)
 	n, _ := newNode(t)
 	at := t.TempDir()
 	pid, end := elsewhere(t, `mount -t tmpfs x "$1"; mount -t tmpfs y "$1"`, []string{at})
-	here := func(m Mount) bool { return m.Path == at }
-	found, err := n.InContainers(nil, here)
+	c := containerOf(t, pid)
+	var found Containers
+	err := n.addMounts(t.Context(), []touch.Container{c}, MountQuery{Superblocks: []Dev{devAt(t, pid, at)}}, &found)
 	if err != nil || len(found.Mounts) != 1 || found.Mounts[0].PID != pid || len(found.Mounts[0].Below) != 1 || found.Mounts[0].Mount.Source != "y" {
 		t.Fatalf("%+v, %v", found, err)
 	}
@@ -234,7 +240,7 @@ func TestLookIntoAContainer(t *testing.T) {
 		return sights[0]
 	}
 	m := found.Mounts[0]
-	if s := look(m); s.Errno != 0 || s.Silent || s.Unable != "" || s.Ended {
+	if s := look(m); s != (InsideSight{}) {
 		t.Errorf("it works: %+v", s)
 	}
 	covered := m
@@ -247,11 +253,6 @@ func TestLookIntoAContainer(t *testing.T) {
 	if s := look(reused); !s.Ended {
 		t.Errorf("another process by now: %+v", s)
 	}
-	through := m
-	through.PID, through.Others = 1<<22+1, []int{1<<22 + 2, pid}
-	if s := look(through); s.PID != pid || s.Ended || s.Unable != "" {
-		t.Errorf("through another process: %+v", s)
-	}
 	end()
 	if s := look(m); !s.Ended {
 		t.Errorf("it has ended: %+v", s)
@@ -259,38 +260,38 @@ func TestLookIntoAContainer(t *testing.T) {
 	if errs := n.ReplaceInside(context.Background(), []InsidePlan{{Container: m, Source: m.Mount}}); len(errs) != 1 || errs[0] == nil || !strings.Contains(errs[0].Error(), "has ended") {
 		t.Errorf("replace where it has ended: %v", errs)
 	}
+	if err := n.addMounts(t.Context(), []touch.Container{c}, ofVolume, &found); err != nil || len(found.Mounts) != 1 || len(found.Unverified) != 0 {
+		t.Errorf("mounts where it has ended: %+v, %v", found, err)
+	}
 }
 
-// idMappedMount mounts a tmpfs that maps ids as the user namespace of a process.
-func idMappedMount(t *testing.T) (at string, pid int) {
-	t.Helper()
-	cmd := exec.Command("sleep", "600")
-	one := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 100000, Size: 1000}, {ContainerID: 1000, HostID: 300000, Size: 10}}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: one, GidMappings: one[:1]}
-	if err := cmd.Start(); err != nil {
-		t.Skipf("no user namespaces here: %v", err)
+// One pod's mounts do not use up what is looked at for others.
+func TestMoreMountsThanAreLookedAt(t *testing.T) {
+	realKernel(t)
+	n, _ := newNode(t)
+	at := t.TempDir()
+	script := `mount -t tmpfs x "$1"; i=0; while [ $i -lt "$2" ]; do mkdir "$1/$i"; mount --bind "$1" "$1/$i"; i=$((i+1)); done`
+	few, _ := elsewhere(t, script, []string{at, fmt.Sprint(maxInNamespace - 1)})
+	many, _ := elsewhere(t, script, []string{at, fmt.Sprint(maxInNamespace)})
+	var all []touch.Container
+	in := func(pid int, pod string) touch.Container {
+		c := containerOf(t, pid)
+		c.PodUID = pod
+		return c
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	at = t.TempDir()
-	command(t, "mount", "-t", "tmpfs", "x", at)
-	t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
-	users, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
+	q := MountQuery{Superblocks: []Dev{devAt(t, few, at), devAt(t, many, at)}}
+	for range maxInPod/maxInNamespace + 1 {
+		all = append(all, in(few, ""))
 	}
-	defer users.Close()
-	clone, err := unix.OpenTree(-1, at, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
+	all = append(all, in(many, ""))
+	var found Containers
+	err := n.addMounts(t.Context(), all, q, &found)
+	if err != nil || len(found.Mounts) != maxInPod || len(found.Unverified) != 2 {
+		t.Fatalf("%d mounts, %+v, %v", len(found.Mounts), found.Unverified, err)
 	}
-	defer unix.Close(clone)
-	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(users.Fd())}
-	if err := unix.MountSetattr(clone, "", unix.AT_EMPTY_PATH, attr); err != nil {
-		t.Skipf("no ID-mapped tmpfs here (Linux 6.3): %v", err)
+	for _, u := range found.Unverified {
+		if !strings.Contains(u.Why, "more mounts") {
+			t.Errorf("%+v", u)
+		}
 	}
-	if err := unix.MoveMount(clone, "", -1, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
-	return at, cmd.Process.Pid
 }

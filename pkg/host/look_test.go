@@ -22,7 +22,7 @@ func newNode(t *testing.T, change ...func(*Config)) (*Node, string) {
 	}
 	cfg := Config{
 		Pool: pool, Namespace: openOwn(t, root), KubeletRoot: root,
-		ProbeTimeout: time.Minute, StepTimeout: time.Minute, SlowAnswer: time.Minute, Sysfs: "/sys", Procfs: "/proc",
+		ProbeTimeout: time.Minute, StepTimeout: time.Minute, SlowAnswer: time.Minute, Sysfs: "/sys",
 	}
 	for _, c := range change {
 		c(&cfg)

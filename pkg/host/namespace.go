@@ -8,9 +8,10 @@ import (
 	"runtime"
 	"sync"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/touch"
 )
 
 // Namespace is the host's mount namespace, seen from a process that may live in
@@ -80,7 +81,7 @@ func (n *Namespace) enter(roots []string) (err error) {
 		if err := unix.Setns(int(n.fd.Fd()), unix.CLONE_NEWNS); err != nil {
 			return fmt.Errorf("enter the mount namespace %s: %w", n.fd.Name(), err)
 		}
-		n.id = namespaceID(int(n.fd.Fd()))
+		n.id = touch.NamespaceID(int(n.fd.Fd()))
 	}
 	if n.mountinfo, err = os.Open("/proc/thread-self/mountinfo"); err != nil {
 		return err
@@ -94,17 +95,6 @@ func (n *Namespace) enter(roots []string) (err error) {
 		}
 	}
 	return nil
-}
-
-// namespaceID asks for the unique id of a mount namespace (NS_GET_MNTNS_ID,
-// _IOR(0xb7, 0x5, __u64), Linux 6.11); 0 when the kernel has none.
-func namespaceID(fd int) uint64 {
-	const nsGetMntnsID = 0x8008b705
-	var id uint64
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), nsGetMntnsID, uintptr(unsafe.Pointer(&id))); errno != 0 {
-		return 0
-	}
-	return id
 }
 
 // File gives the namespace for workers; nil for our own.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -27,24 +26,22 @@ type Config struct {
 	// SlowAnswer is how long a look may take before it counts as late.
 	SlowAnswer time.Duration
 	Sysfs      Sysfs
-	Procfs     Procfs
 }
 
 // Node is the host that the volumes are on.
 type Node struct {
-	cfg           Config
-	kubelet       Kubelet
-	bootID        string
-	hostNamespace string
-	probes        probes
-	files         volDataFiles
-	recent        recentLooks
-	uuids         uuids
-	devices       devices
-	holders       holderScans
-	rooms         rooms
-	booted        time.Time
-	moved         []movedRoot
+	cfg        Config
+	kubelet    Kubelet
+	bootID     string
+	probes     probes
+	files      volDataFiles
+	recent     recentLooks
+	uuids      uuids
+	devices    devices
+	holders    holderScans
+	containers containerWalks
+	booted     time.Time
+	moved      []movedRoot
 }
 
 // NewNode checks cfg.
@@ -63,22 +60,8 @@ func NewNode(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	own := "/proc/self/ns/mnt"
-	if f := cfg.Namespace.File(); f != nil {
-		own = f.Name()
-	}
-	namespace, err := os.Readlink(own)
-	if err != nil {
-		// A bind-mounted namespace file is no link; its holders then only cost
-		// one look more.
-		namespace = ""
-	}
-	booted, err := BootTime()
-	if err != nil {
-		return nil, err
-	}
 	return &Node{
-		cfg: cfg, kubelet: Kubelet{Root: root}, bootID: bootID, booted: booted, hostNamespace: namespace,
+		cfg: cfg, kubelet: Kubelet{Root: root}, bootID: bootID, booted: BootTime(),
 		moved: movedRoots(cfg.Namespace.RealRoots()),
 	}, nil
 }
@@ -101,21 +84,6 @@ func (n *Node) Topology() (Table, error) { return n.cfg.Namespace.Topology() }
 
 // Refresh is false when the topology has to be asked again.
 func (n *Node) Refresh(stack []Mount) ([]Mount, bool) { return n.cfg.Namespace.Refresh(stack) }
-
-// Holder finds a running process of the pod that has the superblock mounted;
-// nil when there is none. The caller closes it.
-func (n *Node) Holder(podUID string, dev Dev) (*Holder, error) {
-	return n.cfg.Procfs.Holder(podUID, dev, n.hostNamespace)
-}
-
-// HolderAt gives a known process, nil if it is not of the pod or has not the
-// superblock mounted. The caller closes it.
-func (n *Node) HolderAt(pid int, podUID string, dev Dev) *Holder {
-	if podUID == "" {
-		return nil
-	}
-	return n.cfg.Procfs.hold(pid, podUID, dev)
-}
 
 // Holders finds who holds superblocks and devices.
 func (n *Node) Holders(ctx context.Context, asked []Holdable) (map[Holdable]Holders, error) {

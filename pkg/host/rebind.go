@@ -2,9 +2,8 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
-
-	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/pkg/touch"
 	"github.com/csi-addons/node-healer/pkg/worker"
@@ -99,10 +98,15 @@ func (n *Node) settle(ctx context.Context, plan RebindPlan, placed touch.MountRe
 		Private: plan.Private,
 		Shared:  plan.Shared,
 	})
-	if a.Left != 0 {
-		klog.FromContext(ctx).Info("Copies of the mount in other mount namespaces stay read-only", "place", plan.Target, "copies", a.Left)
+	switch {
+	case err != nil:
+		return err
+	case a.Left < 0:
+		return errors.New("the copies of the mount in other mount namespaces could not be made writable in time")
+	case a.Left > 0:
+		return fmt.Errorf("%d copies of the mount in other mount namespaces could not be made writable", a.Left)
 	}
-	return err
+	return nil
 }
 
 func (n *Node) takeOff(ctx context.Context, target string, m touch.MountRef) error {

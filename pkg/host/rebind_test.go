@@ -23,7 +23,7 @@ func TestNothingIsDoneForAPlaceThatIsNotWanted(t *testing.T) {
 	root := t.TempDir()
 	node, err := NewNode(Config{
 		Pool: pool, Namespace: openOwn(t, root), KubeletRoot: root,
-		ProbeTimeout: time.Minute, StepTimeout: time.Minute, SlowAnswer: time.Minute, Sysfs: "/sys", Procfs: "/proc",
+		ProbeTimeout: time.Minute, StepTimeout: time.Minute, SlowAnswer: time.Minute, Sysfs: "/sys",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -36,9 +36,6 @@ func TestNothingIsDoneForAPlaceThatIsNotWanted(t *testing.T) {
 		"take off": func(still func(context.Context) error) error { return node.TakeOff(t.Context(), interim, still) },
 		"uncover": func(still func(context.Context) error) error {
 			return node.Uncover(t.Context(), interim, interim, still)
-		},
-		"take beneath": func(still func(context.Context) error) error {
-			return node.TakeBeneath(t.Context(), interim, interim, still)
 		},
 	} {
 		if err := step(func(context.Context) error { return unwanted }); !errors.Is(err, unwanted) {

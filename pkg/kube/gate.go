@@ -42,7 +42,7 @@ func (g Gate) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (hea
 	if err := p.allowed(ctx); err != nil {
 		return nil, err
 	}
-	holder, blind := healer.HolderFor(g.Node, d.Case, s)
+	holder, blind := healer.HolderFor(ctx, g.Node, d.Case, s)
 	p.holder = holder
 	if err := p.wanted(ctx); err != nil {
 		p.Leave(err)

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -38,25 +37,15 @@ type thisHost struct {
 func (h *thisHost) Kubelet() host.Kubelet    { return host.Kubelet{Root: kubeletRoot} }
 func (h *thisHost) RealPath(p string) string { return p }
 
-func (h *thisHost) Holder(podUID string, dev host.Dev) (*host.Holder, error) {
+func (h *thisHost) Holder(context.Context, string, host.Dev) (*host.Holder, error) {
 	if h.runs == 0 || h.err != nil {
 		return nil, h.err
 	}
-	dir := filepath.Join(h.t.TempDir(), strconv.Itoa(h.runs))
-	must := func(err error) {
-		if err != nil {
-			h.t.Fatal(err)
-		}
-	}
-	must(os.MkdirAll(filepath.Join(dir, "ns"), 0o700))
-	must(os.WriteFile(filepath.Join(dir, "cgroup"), []byte("0::/kubepods/pod"+podUID+"/c1\n"), 0o600))
-	must(os.WriteFile(filepath.Join(dir, "mountinfo"), []byte("1 1 "+dev.String()+" / /data rw - ext4 /dev/sdb rw\n"), 0o600))
-	must(os.Symlink("mnt:[2]", filepath.Join(dir, "ns/mnt")))
-	return host.Procfs(filepath.Dir(dir)).Holder(podUID, dev, "mnt:[1]")
+	return host.Hold(h.runs), nil
 }
 
-func (h *thisHost) HolderAt(_ int, podUID string, dev host.Dev) *host.Holder {
-	holder, _ := h.Holder(podUID, dev)
+func (h *thisHost) HolderAt(ctx context.Context, m host.ContainerMount) *host.Holder {
+	holder, _ := h.Holder(ctx, m.PodUID, m.Mount.Dev)
 	return holder
 }
 

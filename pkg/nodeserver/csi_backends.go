@@ -46,7 +46,7 @@ func (b backend) String() string {
 // what it lies on.
 var ofMounts = []healer.Reason{
 	healer.NotMounted, healer.StagingNotMounted, healer.WrongVolumeMounted, healer.StackedMounts,
-	healer.ReadOnlyFilesystem, healer.NotABlockDevice, healer.StaleInContainers,
+	healer.ReadOnlyFilesystem, healer.NotABlockDevice, healer.StaleInContainers, healer.ContainerUnverified,
 }
 
 // ofOneFilesystem are the reasons that say nothing of another filesystem of the

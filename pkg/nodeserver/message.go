@@ -79,11 +79,11 @@ func (w wording) line(v healer.Verdict) string {
 	start := string(v) + ": "
 	switch v {
 	case healer.Healthy:
-		return start + sentences(w.working(w.r.After, w.place), w.unverified())
+		return start + sentences(w.working(w.r.After, w.place))
 	case healer.Healed:
-		return start + sentences(w.found(w.r.Before), w.done(), "Now "+w.working(w.r.After, w.mention), w.refused(), w.restart(), w.unverified())
+		return start + sentences(w.found(w.r.Before), w.done(), "Now "+w.working(w.r.After, w.mention), w.refused(), w.restart())
 	case healer.Abnormal:
-		return start + sentences(w.foundFirst(), w.done(), w.afterwards(), w.refused(), w.restart(), w.unverified(), w.held(), w.advice())
+		return start + sentences(w.foundFirst(), w.done(), w.afterwards(), w.refused(), w.restart(), w.held(), w.advice())
 	}
 	return start
 }
@@ -105,11 +105,11 @@ func (w wording) done() string {
 	if len(w.r.Steps) == 0 {
 		return "Nothing was changed"
 	}
-	type same struct{ step, err string }
+	type same struct{ step, err, note string }
 	places, longest := map[same][]string{}, map[same]time.Duration{}
 	var order []same
 	for _, s := range w.r.Steps {
-		k := same{step: s.Step}
+		k := same{step: s.Step, note: s.Note}
 		if s.Err != nil {
 			k.err = s.Err.Error()
 		}
@@ -134,6 +134,9 @@ func (w wording) done() string {
 		item := w.step(k.step, unique(places[k])...)
 		if k.err == "" {
 			item += w.took(" in ", longest[k])
+			if k.note != "" {
+				item += " (" + w.why(k.note) + ")"
+			}
 		} else {
 			item += " failed" + w.took(" after ", longest[k]) + " (" + w.why(k.err) + ")"
 		}
@@ -177,18 +180,6 @@ func (w wording) restart() string {
 		return ""
 	}
 	return "Files opened before stay dead until they are opened anew or the pod restarts: " + w.list(items, "filesystems")
-}
-
-// unverified names pods whose containers have a kernel of their own.
-func (w wording) unverified() string {
-	var items []string
-	for _, s := range w.r.After.Case.Sandboxes {
-		items = append(items, "pod "+oneLine(s.PodUID, maxReasonBytes)+" ("+s.Program+")")
-	}
-	if len(items) == 0 {
-		return ""
-	}
-	return "Containers unverified, because they run in a sandbox: " + w.list(unique(items), "pods")
 }
 
 // held tells who holds what is still sick.

@@ -3,10 +3,8 @@ package touch
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -14,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/pkg/touch/mountinfo"
+	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
 // A mount that is put under a shared parent, as kubelet's directories are,
@@ -73,9 +72,8 @@ func (e *elsewhere) do(job func()) {
 	}
 }
 
-// set gives all copies the attributes. It counts those that do not have them
-// now: a namespace of another user namespace locks what it received. -1 means
-// that it took too long.
+// set gives all copies the attributes. It counts those that do not have them now;
+// -1 means that it took too long.
 func (e *elsewhere) set(attr *unix.MountAttr) (left int) {
 	e.do(func() {
 		left = e.missed
@@ -97,13 +95,13 @@ func (e *elsewhere) set(attr *unix.MountAttr) (left int) {
 }
 
 func (e *elsewhere) find(m, ground MountRef) error {
-	namespaces, missed, err := allNamespaces()
+	namespaces, err := ownedNamespaces(m, ground)
 	if err != nil {
 		return err
 	}
-	e.missed += missed
 	wanted, err := propagatedFrom(namespaces, m, ground)
 	if err != nil || wanted.groups == nil {
+		closeAll(namespaces)
 		return err
 	}
 	// setns into a mount namespace needs a thread whose root and working
@@ -123,67 +121,16 @@ func (e *elsewhere) find(m, ground MountRef) error {
 		}
 		for _, entry := range entries {
 			fd, err := openMount(entry)
-			if err != nil {
+			switch {
+			case errors.Is(err, worker.ErrRefused): // covered by another one, which is not ours to move
+			case err != nil:
 				e.missed++
-				continue
+			default:
+				e.list = append(e.list, copied{namespace: ns.file, fd: fd})
 			}
-			e.list = append(e.list, copied{namespace: ns.file, fd: fd})
 		}
 	}
 	return nil
-}
-
-// namespace is one mount namespace with its mount table.
-type namespace struct {
-	file  *os.File
-	table []mountinfo.Entry
-}
-
-// allNamespaces opens every mount namespace that a process is in, our own too:
-// kubelet's root may be mounted twice on the host. It counts those it could not
-// open.
-func allNamespaces() (found []namespace, missed int, err error) {
-	processes, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return nil, 0, err
-	}
-	seen := map[string]bool{}
-	for _, p := range processes {
-		name, err := os.Readlink(p + "/ns/mnt")
-		if err != nil || seen[name] {
-			continue // the process has ended
-		}
-		ns, err := openNamespace(p)
-		switch {
-		case err == nil:
-			seen[name] = true
-			found = append(found, ns)
-		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) && !errors.Is(err, unix.EINVAL):
-			missed++
-		}
-	}
-	return found, missed, nil
-}
-
-func openNamespace(process string) (namespace, error) {
-	table, err := os.Open(process + "/mountinfo")
-	if err != nil {
-		return namespace{}, err
-	}
-	defer table.Close()
-	file, err := os.Open(process + "/ns/mnt")
-	if err != nil {
-		return namespace{}, err
-	}
-	ns := namespace{file: file}
-	err = mountinfo.Parse(table, func(e mountinfo.Entry) error {
-		ns.table = append(ns.table, e)
-		return nil
-	})
-	if err != nil {
-		_ = file.Close()
-	}
-	return ns, err
 }
 
 // propagated says which mounts are copies of one that was just placed. A mount

@@ -29,10 +29,13 @@ type Number struct{ Major, Minor uint32 }
 type HoldersAnswer struct {
 	Superblocks map[Number]Held
 	Devices     map[Number]Held
+	// Swaps are the paths of swap files and devices.
+	Swaps []string
 	// Unknown counts open files on mounts that no mount namespace has any more
 	// and whose superblock could not be told without asking it.
 	Unknown int
-	// Unseen counts processes that could not be looked at, or not entirely.
+	// Unseen counts processes that could not be looked at, or not entirely: of those
+	// in a mount namespace with another owner than the host's, the mounts are not read.
 	Unseen int
 	// Cut is true when there may be more: the budget or a limit was reached, or
 	// the kernel did not show all mounts of a namespace.
@@ -115,5 +118,9 @@ func holders(q HoldersQuery) (HoldersAnswer, error) {
 		return HoldersAnswer{}, fmt.Errorf("procfs: %w", err)
 	}
 	defer unix.Close(proc)
-	return newScan(proc, q).run(q.Budget)
+	s := newScan(proc, q)
+	if s.owners, err = newOwners(); err != nil {
+		return HoldersAnswer{}, err
+	}
+	return s.run(q.Budget)
 }

@@ -29,7 +29,7 @@ func (s *scan) directoriesOf(p process, f *found) {
 			continue
 		}
 		text, err := s.readlink(p.dir + "/" + d.name)
-		if err != nil {
+		if err != nil || p.foreign {
 			f.unseen = f.unseen || !gone(err)
 			continue
 		}
@@ -73,6 +73,8 @@ func (s *scan) followTo(p process, name string, how How, f *found) bool {
 		f.add(s, m.dev, how)
 	case subvolume:
 		f.unknown++
+	case p.foreign: // mounted in a namespace that is not read
+		f.add(s, dev, how)
 	default:
 		f.add(s, dev, how|HowDetached)
 	}
@@ -109,6 +111,7 @@ func (s *scan) askProcfs(p process, fd string, f *found) {
 		m, known = s.mountedSince(p, id)
 	}
 	if !known {
+		f.unseen = f.unseen || p.foreign
 		f.unknown++
 		return
 	}
@@ -145,6 +148,9 @@ func mountOf(fdinfo []byte) (id int, ok bool) {
 // mountedSince looks for a mount that is younger than what was read of the
 // process's namespace.
 func (s *scan) mountedSince(p process, id int) (mounted, bool) {
+	if p.foreign {
+		return mounted{}, false
+	}
 	for _, at := range s.readTable(p).spots {
 		if at.id == id {
 			return at.mounted, true

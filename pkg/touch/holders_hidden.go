@@ -1,7 +1,6 @@
 package touch
 
 import (
-	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -82,7 +81,7 @@ func (s *scan) appendHidden(all []hidden, fd int) []hidden {
 	if unix.Fstat(fd, &st) != nil {
 		return all
 	}
-	if sp := s.spaces[st.Ino]; sp != nil && sp.whole {
+	if sp := s.spaces[st.Ino]; sp != nil && sp.whole || s.owners != nil && !s.owners.host.owns(fd) {
 		return all
 	}
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), namespaceSelf, uintptr(unsafe.Pointer(&info))); errno != 0 {
@@ -134,39 +133,17 @@ const (
 	allMounts      = ^uint64(0)                  // LSMT_ROOT
 )
 
-// mountsOf lists the mounts of a namespace without entering it: listmount(2)
-// and statmount(2) walk no path.
+// mountsOf lists the mounts of a namespace.
 func mountsOf(namespace uint64) (all []spot) {
-	ids := make([]uint64, 512)
-	buf := make([]byte, mountStrings+2*unix.PathMax)
-	list := mountIDRequest{Mount: allMounts, Namespace: namespace}
-	list.Size = uint32(unsafe.Sizeof(list))
-	for {
-		n, _, errno := unix.Syscall6(unix.SYS_LISTMOUNT, uintptr(unsafe.Pointer(&list)),
-			uintptr(unsafe.Pointer(&ids[0])), uintptr(len(ids)), 0, 0, 0)
-		runtime.KeepAlive(&list)
-		if errno != 0 {
-			return all
-		}
-		for _, id := range ids[:n] {
-			one := mountIDRequest{Mount: id, Param: statBasics, Namespace: namespace}
-			one.Size = list.Size
-			_, _, errno := unix.Syscall6(unix.SYS_STATMOUNT, uintptr(unsafe.Pointer(&one)),
-				uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)), 0, 0, 0)
-			runtime.KeepAlive(&one)
-			st := (*mountStatus)(unsafe.Pointer(&buf[0]))
-			if errno != 0 || st.Mask&statBasics != statBasics || mountStrings+int(st.MntPoint) >= len(buf) {
-				continue // unmounted since it was listed
-			}
+	visitMounts(namespace, statBasics, func(st *mountStatus, strings []byte) bool {
+		if int(st.MntPoint) < len(strings) {
 			all = append(all, spot{
 				id:      int(st.OldID),
-				path:    unix.ByteSliceToString(buf[mountStrings+int(st.MntPoint):]),
+				path:    unix.ByteSliceToString(strings[st.MntPoint:]),
 				mounted: mounted{dev: Number{st.Major, st.Minor}},
 			})
 		}
-		if int(n) < len(ids) {
-			return all
-		}
-		list.Param = ids[n-1]
-	}
+		return len(all) < maxMountsRead
+	})
+	return all
 }

@@ -2,7 +2,6 @@ package touch
 
 import (
 	"errors"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -40,6 +39,9 @@ type space struct {
 // readMountTables reads the mount table of each namespace, most often once.
 func (s *scan) readMountTables() {
 	for _, p := range s.processes {
+		if p.foreign {
+			continue
+		}
 		if s.spaces[p.space] == nil {
 			s.spaces[p.space] = &space{}
 		}
@@ -75,14 +77,8 @@ type table struct {
 }
 
 func (s *scan) readTable(p process) table {
-	fd, err := s.open(p.dir + "/mountinfo")
-	if err != nil {
-		return table{err: err}
-	}
-	f := os.NewFile(uintptr(fd), "mountinfo")
-	defer f.Close()
 	var t table
-	t.err = mountinfo.Parse(f, func(e mountinfo.Entry) error {
+	t.err = s.left.readTable(s.proc, p.dir, func(e mountinfo.Entry) error {
 		dev, ok := parseNumber(e.Dev)
 		if !ok {
 			return errors.New("no device number")

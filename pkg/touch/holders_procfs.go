@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/touch/mountinfo"
 )
 
 // patience is how long one process may keep the scan waiting. Some of its files
@@ -138,6 +140,9 @@ type process struct {
 	root  string
 	// threads counts them.
 	threads int
+	// foreign is true for one whose mount namespace is not the host's owner's: that
+	// namespace is not read.
+	foreign bool
 }
 
 // readLinks finds out in which mount namespace and beneath which root each
@@ -151,6 +156,11 @@ func (s *scan) readLinks(pids []int) {
 		p, err := s.links(pid)
 		return seen{p, err}
 	}, func(pid int, got seen, ok bool) {
+		if ok && got.err == nil && s.owners != nil {
+			var owned bool
+			owned, got.err = s.owners.of(s.proc, got.dir, got.space)
+			got.foreign = !owned
+		}
 		switch {
 		case ok && got.err == nil:
 			s.processes = append(s.processes, got.process)
@@ -176,17 +186,20 @@ func (s *scan) links(pid int) (process, error) {
 		}
 		p.dir = s.livingThread(p)
 	}
-	namespace, err := s.readlink(p.dir + "/ns/mnt")
-	if err != nil {
-		return p, err
-	}
-	// mnt:[4026531841]
-	inode := strings.TrimSuffix(strings.TrimPrefix(namespace, "mnt:["), "]")
-	if p.space, err = strconv.ParseUint(inode, 10, 64); err != nil {
+	if p.space, err = s.namespaceOf(p.dir); err != nil {
 		return p, err
 	}
 	p.root, err = s.readlink(p.dir + "/root")
 	return p, err
+}
+
+// namespaceOf gives the inode number of the mount namespace that a process is in.
+func (s *scan) namespaceOf(dir string) (uint64, error) {
+	link, err := s.readlink(dir + "/ns/mnt")
+	if err != nil {
+		return 0, err
+	}
+	return inodeOf(link)
 }
 
 // livingThread gives the directory of a thread that goes on although the first
@@ -204,4 +217,15 @@ func (s *scan) livingThread(p process) string {
 		}
 	}
 	return p.dir
+}
+
+// swaps gives the paths of swap files and devices (proc_swaps(5)).
+func (s *scan) swaps() (paths []string) {
+	raw, _ := s.read("swaps", 64<<10)
+	for line := range strings.Lines(string(raw)) {
+		if fields := strings.Fields(line); len(fields) > 0 && strings.HasPrefix(fields[0], "/") {
+			paths = append(paths, strings.TrimSuffix(mountinfo.Unescape(fields[0]), " (deleted)"))
+		}
+	}
+	return paths
 }

@@ -15,6 +15,9 @@ type scan struct {
 	end  time.Time
 	// follow is true when magic links may be followed: see mayFollow.
 	follow bool
+	// owners tells which mount namespaces may be read; nil: all.
+	owners *owners
+	left   mountsLeft
 	// self and parent are the worker and its server, as procfs numbers them.
 	self, parent int
 
@@ -74,6 +77,7 @@ func (s *scan) run(budget time.Duration) (HoldersAnswer, error) {
 	s.end = s.end.Add(patience)
 	s.nameThem()
 	s.answer.Unseen = len(s.unseen)
+	s.answer.Swaps = s.swaps()
 	return s.answer, nil
 }
 

@@ -18,6 +18,8 @@ func whoHolds(t *testing.T, follow bool, q HoldersQuery) HoldersAnswer {
 	must(t, err)
 	defer unix.Close(proc)
 	s := newScan(proc, q)
+	s.owners, err = newOwners()
+	must(t, err)
 	if follow && !s.follow {
 		t.Skip("this kernel has filesystems whose magic links are not followed")
 	}

@@ -55,8 +55,6 @@ type Swap struct {
 	// peer of the source in the end.
 	Before, After uint64
 	Join          bool
-	// IDMapped maps ids as the user namespace of the process does.
-	IDMapped bool
 	// Ended is true for a filesystem that has ended although it answers.
 	Ended bool
 	// Stray is a mount that an interrupted replacement left on top of the dead one;
@@ -164,7 +162,7 @@ func (q InsideQuery) namespace(home *os.File, targets []int) map[int]InsideResul
 		defer room.close()
 		// A clone can only be made from within the namespace of its source.
 		for _, i := range targets {
-			clones = append(clones, room.bring(q.Targets[i].Swap))
+			clones = append(clones, bring(q.Targets[i].Swap))
 		}
 		pause("inside/cloned")
 		if err = room.enter(); err == nil {
@@ -264,7 +262,7 @@ func (b brought) close() {
 
 // bring makes the clone with all that makes it safe: whoever reaches it has no
 // more rights than at the mount that it replaces.
-func (r *room) bring(s Swap) (b brought) {
+func bring(s Swap) (b brought) {
 	b = brought{clone: -1, source: -1, dead: -1}
 	if s.Join {
 		if b.source, b.err = openSource(s); b.err != nil {
@@ -280,10 +278,6 @@ func (r *room) bring(s Swap) (b brought) {
 	}
 	attr := setattrOf(s.Attr | s.Guard)
 	attr.Propagation = s.Before
-	if s.IDMapped {
-		attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
-		attr.Userns_fd = uint64(r.users.Fd())
-	}
 	if err := unix.MountSetattr(b.clone, "", unix.AT_EMPTY_PATH, attr); err != nil {
 		b.err = fmt.Errorf("mount_setattr on the clone: %w", err)
 	}
@@ -312,7 +306,6 @@ type room struct {
 	pid          int
 	pidfd        int
 	mounts       *os.File
-	users        *os.File
 	self         self
 	tableAtEntry []insideEntry
 }
@@ -329,19 +322,18 @@ func openRoom(t InsideTarget) (_ *room, err error) {
 	if r.pidfd, err = unix.PidfdOpen(t.PID, 0); err != nil {
 		return nil, ended(t.PID)
 	}
-	dir := fmt.Sprintf("/proc/%d/ns/", t.PID)
-	if r.mounts, err = os.Open(dir + "mnt"); err != nil {
+	if r.mounts, err = os.Open(fmt.Sprintf("/proc/%d/ns/mnt", t.PID)); err != nil {
 		return nil, ended(t.PID)
 	}
-	if r.users, err = os.Open(dir + "user"); err != nil {
-		return nil, ended(t.PID)
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(int(r.mounts.Fd()), &st); err != nil {
-		return nil, fmt.Errorf("look at the mount namespace: %w", err)
-	}
-	if st.Ino != t.Namespace {
+	if !isInode(int(r.mounts.Fd()), t.Namespace) {
 		return nil, ended(t.PID) // it, or the one that had its number
+	}
+	host, err := hostOwner()
+	if err != nil {
+		return nil, err
+	}
+	if !host.owns(int(r.mounts.Fd())) {
+		return nil, refuse("the container's mount namespace belongs to another user namespace")
 	}
 	if r.self.dir, err = os.Open("/proc/thread-self"); err != nil {
 		return nil, err
@@ -353,7 +345,7 @@ func (r *room) close() {
 	if r.pidfd >= 0 {
 		_ = unix.Close(r.pidfd)
 	}
-	for _, f := range []*os.File{r.mounts, r.users, r.self.dir} {
+	for _, f := range []*os.File{r.mounts, r.self.dir} {
 		if f != nil {
 			_ = f.Close()
 		}

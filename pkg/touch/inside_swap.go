@@ -118,7 +118,7 @@ func (r *room) putBeneath(l leaf, t InsideTarget, clone int, ground MountRef) (a
 	case errors.Is(err, unix.EINVAL) && !CanMoveBeneath():
 		return at, ErrNoBeneath
 	case errors.Is(err, unix.EINVAL):
-		return at, fmt.Errorf("%w: the kernel does not let it be replaced, as with mounts that a user namespace was given locked: %w", worker.ErrRefused, err)
+		return at, fmt.Errorf("%w: the kernel does not let it be replaced: %w", worker.ErrRefused, err)
 	case err != nil:
 		return at, fmt.Errorf("move_mount beneath what is at the place: %w", err)
 	}

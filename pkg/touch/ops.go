@@ -14,12 +14,13 @@ var (
 	Replace = worker.Define("replace", worker.Spent, replace)
 	// Uncover takes a dead mount off the top of a stack.
 	Uncover = worker.Define("uncover", worker.Spent, uncover)
-	// TakeBeneath takes a dead mount off from beneath a live one.
-	TakeBeneath = worker.Define("take-beneath", worker.Spent, takeBeneath)
 	// Settle gives a placed clone that stands alone its final attributes.
 	Settle = worker.Define("settle", worker.Spent, settle)
 	// TakeOff unmounts one interim mount from the top of a stack.
 	TakeOff = worker.Define("take-off", worker.Spent, takeOff)
+	// Containers finds the containers that run, Mounts what they have mounted.
+	Containers = worker.Define("containers", worker.Pooled, containers)
+	Mounts     = worker.Define("mounts", worker.Pooled, containerMounts)
 	// Peek touches a mount in a container.
 	Peek = worker.Define("peek", worker.Spent, peek)
 	// Inside replaces mounts in containers.
@@ -32,5 +33,5 @@ var (
 
 // Ops lists the operations for worker.Serve.
 func Ops() []worker.Servable {
-	return []worker.Servable{Look, Write, Place, Replace, Uncover, TakeBeneath, Settle, TakeOff, Peek, Inside, Holders, Exclusive}
+	return []worker.Servable{Look, Write, Place, Replace, Uncover, Settle, TakeOff, Containers, Mounts, Peek, Inside, Holders, Exclusive}
 }

@@ -75,6 +75,11 @@ func place(q PlaceQuery) (PlaceAnswer, error) {
 	if err != nil {
 		return none, err
 	}
+	receivers, err := ownedNamespaces(ground) // settle has to reach them
+	if err != nil {
+		return none, err
+	}
+	closeAll(receivers)
 	pause("place/checked")
 	err = unix.MoveMount(clone, "", target.dir, target.name, unix.MOVE_MOUNT_F_EMPTY_PATH)
 	if err != nil {
@@ -217,8 +222,8 @@ type SettleQuery struct {
 
 // SettleAnswer says how far the attributes got.
 type SettleAnswer struct {
-	// Left counts copies in other mount namespaces that stay read-only; -1 when
-	// that took too long to find out.
+	// Left counts copies in other mount namespaces that are still read-only; -1 when
+	// that took too long to find out. The mount is usable, and keeps its mark.
 	Left int
 }
 
@@ -288,6 +293,9 @@ func (s *settling) run(q SettleQuery) (left int, err error) {
 	s.elsewhere = newElsewhere(s.ours, s.ground)
 	pause("copies")
 	left = s.elsewhere.set(setattrOf(q.Attr))
+	if left != 0 {
+		return left, nil
+	}
 	pause("final/checked")
 	final := setattrOf(q.Attr)
 	if q.Private {
@@ -297,14 +305,14 @@ func (s *settling) run(q SettleQuery) (left int, err error) {
 		final.Propagation = unix.MS_SHARED
 	}
 	if err := s.leaf.alone(s.ours, s.ground); err != nil {
-		return left, err
+		return 0, err
 	}
 	pause("final/alone")
 	if err := s.set(final); err != nil {
-		return left, err
+		return 0, err
 	}
 	pause("final/set")
-	return left, nil
+	return 0, nil
 }
 
 func (s *settling) set(attr *unix.MountAttr) error {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -125,6 +126,13 @@ func (r *replacement) putBeneath() error {
 	if err := r.leaf.uncovered(r.dead, MountRef{}); err != nil {
 		return err
 	}
+	// What could keep the other half from being done is found out now: those that
+	// receive the mount can be read.
+	receivers, err := ownedNamespaces(r.ground)
+	if err != nil {
+		return err
+	}
+	closeAll(receivers)
 	pause("replace/checked")
 	err = unix.MoveMount(r.clone, "", fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH|moveBeneath)
 	if err != nil {
@@ -142,10 +150,7 @@ func (r *replacement) uncover() (left bool, err error) {
 	if err := r.standsOnOurs(); err != nil {
 		return false, err
 	}
-	foreign, err := r.foreignOnPeers()
-	if err != nil {
-		return false, err
-	}
+	foreign := r.foreignOnPeers()
 	if foreign {
 		err := unix.MountSetattr(r.clone, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Propagation: unix.MS_PRIVATE})
 		if err != nil {
@@ -189,36 +194,24 @@ func (r *replacement) standsOnOurs() error {
 }
 
 // foreignOnPeers is true when something else than a copy of the dead mount
-// stands on a copy of ours.
-func (r *replacement) foreignOnPeers() (bool, error) {
+// stands on a copy of ours, or nobody can tell.
+func (r *replacement) foreignOnPeers() bool {
 	vanishing, err := onPeers(r.ours)
-	if err != nil {
-		return false, err
-	}
-	for _, e := range vanishing {
-		if number, ok := parseNumber(e.Dev); !ok || number != r.superblock {
-			return true, nil
-		}
-	}
-	return false, nil
+	return err != nil || slices.ContainsFunc(vanishing, func(e mountinfo.Entry) bool {
+		number, ok := parseNumber(e.Dev)
+		return !ok || number != r.superblock
+	})
 }
 
-// onPeers gives the mounts, in any mount namespace, that a umount on top of m may
+// onPeers gives the mounts, in any mount namespace with the host's owner, that a umount on top of m may
 // take: those that stand at the same directory of the filesystem in a mount that
 // receives the events of m. That one may show more of the filesystem than m does.
 func onPeers(m MountRef) ([]mountinfo.Entry, error) {
-	namespaces, missed, err := allNamespaces()
+	namespaces, err := ownedNamespaces(m)
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		for _, ns := range namespaces {
-			_ = ns.file.Close()
-		}
-	}()
-	if missed > 0 {
-		return nil, refuse("%d mount namespaces could not be looked at", missed)
-	}
+	closeAll(namespaces)
 	var all []mountinfo.Entry
 	var on mountinfo.Entry
 	for _, ns := range namespaces {

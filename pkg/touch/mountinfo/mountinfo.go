@@ -5,6 +5,7 @@ package mountinfo
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -30,28 +31,41 @@ type Entry struct {
 	Super string
 }
 
-// lineLimit is in bytes: a line holds two paths and the options, each up to a
-// page, and every byte may be escaped to four.
-const lineLimit = 1 << 20
+// lineLimit is in bytes. Everything but the options of the filesystem fits: two
+// paths and the source have up to a page each, and every byte may be escaped to
+// four. Those options may have a megabyte, as on an overlay with many layers.
+const lineLimit = 64 << 10
 
-// Parse calls visit for every line, until visit gives an error. No error quotes
-// a line: options may hold secrets.
+// Parse calls visit for every line, until visit gives an error. Of a line that is
+// longer than lineLimit the last options of the filesystem are left out. No error
+// quotes a line: options may hold secrets.
 func Parse(r io.Reader, visit func(Entry) error) error {
-	lines := bufio.NewScanner(r)
-	lines.Buffer(make([]byte, 0, 16<<10), lineLimit)
-	for n := 1; lines.Scan(); n++ {
-		e, err := parseLine(lines.Text())
-		if err == nil {
-			err = visit(e)
+	lines := bufio.NewReaderSize(r, lineLimit)
+	for n := 1; ; n++ {
+		line, readErr := lines.ReadSlice('\n')
+		text, long := strings.TrimSuffix(string(line), "\n"), errors.Is(readErr, bufio.ErrBufferFull)
+		for errors.Is(readErr, bufio.ErrBufferFull) {
+			_, readErr = lines.ReadSlice('\n')
 		}
-		if err != nil {
-			return fmt.Errorf("mountinfo line %d: %w", n, err)
+		if len(line) > 0 {
+			e, err := parseLine(text)
+			if long {
+				e.Super = e.Super[:max(strings.LastIndexByte(e.Super, ','), 0)]
+			}
+			if err == nil {
+				err = visit(e)
+			}
+			if err != nil {
+				return fmt.Errorf("mountinfo line %d: %w", n, err)
+			}
+		}
+		switch {
+		case errors.Is(readErr, io.EOF):
+			return nil
+		case readErr != nil:
+			return fmt.Errorf("mountinfo: %w", readErr)
 		}
 	}
-	if err := lines.Err(); err != nil {
-		return fmt.Errorf("mountinfo: %w", err)
-	}
-	return nil
 }
 
 // parseLine reads one line:

@@ -45,10 +45,6 @@ func (h idle) Uncover(context.Context, host.Mount, host.Mount, func(context.Cont
 	return h.touched()
 }
 
-func (h idle) TakeBeneath(context.Context, host.Mount, host.Mount, func(context.Context) error) error {
-	return h.touched()
-}
-
 func (h idle) ReplaceInside(_ context.Context, plans []host.InsidePlan) []error {
 	return slices.Repeat([]error{h.touched()}, len(plans))
 }

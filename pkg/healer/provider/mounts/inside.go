@@ -35,15 +35,24 @@ func judgeInside(p healer.Place) []healer.Condition {
 	}}
 }
 
-// judgeCrowd says that containers have more mounts than are looked at.
-func judgeCrowd(c healer.Case) []healer.Condition {
-	if c.Crowded == 0 {
-		return nil
+// judgeUnverified says which containers may still have a former filesystem
+// instance, where nobody can tell.
+func judgeUnverified(c healer.Case) (found []healer.Condition) {
+	for _, u := range c.Unverified {
+		at := c.Places[0].Path
+		for _, p := range c.Places {
+			if p.Role == healer.Published && p.PodUID == u.PodUID && p.PodUID != "" {
+				at = p.Path
+				break
+			}
+		}
+		found = append(found, healer.Condition{
+			Status: healer.Degraded, Reason: healer.ContainerUnverified, Place: at,
+			Message: u.String() + " was there before the filesystem instance was replaced, and cannot be looked into: " + u.Why,
+			Advice:  adviceContainer,
+		})
 	}
-	return []healer.Condition{{
-		Status: healer.Degraded, Reason: healer.StaleInContainers, Place: c.Places[0].Path,
-		Message: fmt.Sprintf("%d mount namespaces of containers have more mounts of former instances than are looked at", c.Crowded), Advice: adviceContainer,
-	}}
+	return found
 }
 
 // insides are the plans for the containers of one case, by place: one worker
@@ -64,6 +73,9 @@ func (p Provider) replaceInside(c healer.Case, place healer.Place, conditions []
 	}
 	if why == "" {
 		s.Together = all.run
+	}
+	if plan.Sharing == host.SharingUnknown {
+		s.Note = "whose mount events it shared is not known, so it shares none now"
 	}
 	return s
 }
@@ -118,7 +130,10 @@ func (p Provider) planInside(c healer.Case, place healer.Place, conditions []hea
 			return plan, source, "the pod's place on the host is not healthy"
 		}
 	}
-	plan = host.InsidePlan{Container: in.ContainerMount, Attr: in.Attr, Source: source.Stack[0], Sub: sub, Peer: peerOf(c, was)}
+	plan = host.InsidePlan{Container: in.ContainerMount, Attr: in.Attr, Source: source.Stack[0], Sub: sub, Sharing: in.Sharing}
+	if plan.Sharing.FollowsHost() && (rank(source, place) != 0 || source.Stack[0].Propagation.Shared == 0) {
+		plan.Sharing = host.SharingUnknown // with another mount than the runtime gave it
+	}
 	switch {
 	case was.Dev == source.Stack[0].Dev && len(in.Below) == 1 && in.Below[0].Dev != was.Dev:
 		// Something came on top while ours was moved beneath, and is gone.
@@ -134,13 +149,13 @@ func (p Provider) planInside(c healer.Case, place healer.Place, conditions []hea
 	case !p.host.CanReplace():
 		return plan, source, notSupported
 	}
-	switch idMap := was.Attr.Has(host.AttrIDMap); {
+	switch {
 	case in.Attr.Has(host.AttrNoSymFollow):
 		return plan, source, "it is mounted nosymfollow, which marks an interrupted replacement"
-	case !idMap && source.Stack[0].Attr.Has(host.AttrIDMap):
-		return plan, source, "the host's mount maps ids, and the container's does not"
-	case idMap && !in.IDMap:
-		return plan, source, "its mount maps ids, and not known to be as the container's user namespace does"
+	case was.Attr.Has(host.AttrIDMap) != source.Stack[0].Attr.Has(host.AttrIDMap):
+		return plan, source, "of the host's mount and the container's only one maps ids"
+	case was.Attr.Has(host.AttrIDMap):
+		return plan, source, "its mount maps ids, and nothing shows that the host's maps them alike"
 	}
 	return plan, source, ""
 }
@@ -176,13 +191,6 @@ func rank(p, place healer.Place) int {
 	default:
 		return 2
 	}
-}
-
-// peerOf is true when a container's mount shared its events with the recorded
-// mounts on the host, in both directions.
-func peerOf(c healer.Case, m host.Mount) bool {
-	return m.Propagation.Shared != 0 && m.Propagation.Master == 0 && c.Record.BootID == c.BootID &&
-		slices.ContainsFunc(c.Record.Places, func(r healer.PlaceRecord) bool { return r.Propagation.Shared == m.Propagation.Shared })
 }
 
 func sick(conditions []healer.Condition, at string) bool {

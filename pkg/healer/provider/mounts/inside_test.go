@@ -73,8 +73,16 @@ var insideExamples = []example{
 	{"interrupted in a container", with(stale, inside(leftAlone)), []string{"StaleInContainers! container: an interrupted replacement left it unfinished"}},
 	{"interrupted in a container, before the dead one was off", with(stale, inside(leftBelow)), []string{"StaleInContainers! container: ENOTCONN"}},
 	{"interrupted in a container, and dead since", with(stale, inside(func(in *healer.Inside) { leftAlone(in); in.Sight.Errno = syscall.ENOTCONN })), []string{"StaleInContainers! container: ENOTCONN"}},
-	{"more in containers than are looked at", with(func(c *healer.Case) { c.Crowded = 2 }), []string{"StaleInContainers published: 2 mount namespaces of containers have more mounts"}},
+	{"a container that cannot be looked into", with(unverified("a", "b")), []string{"ContainerUnverified published: pod a container b was there before the filesystem instance was replaced, and cannot be looked into: why"}},
+	{"one of a pod without a place", with(unverified("c", "")), []string{"ContainerUnverified published: pod c was there before"}},
+	{"any container", with(unverified("", "")), []string{"ContainerUnverified published: a container was there before"}},
 	{"not proven in a container", with(stale, inside(func(in *healer.Inside) { in.Proof, in.Doubt = "", "nobody knows it" })), []string{"StaleInContainers! container: ENOTCONN"}},
+}
+
+func unverified(podUID, container string) func(*healer.Case) {
+	return func(c *healer.Case) {
+		c.Unverified = append(c.Unverified, host.Unverified{PodUID: podUID, ContainerID: container, Why: "why"})
+	}
 }
 
 func TestInsideConditions(t *testing.T) {
@@ -109,14 +117,15 @@ func TestReplaceInside(t *testing.T) {
 		of(renewed, func(sb *host.Superblock) { sb.FSType = "nfs4" })(c)
 		has(func(m *host.Mount) { m.FSType = "nfs4" })(c)
 	}
-	shared := func(group, master uint64) func(*healer.Case) {
-		return has(func(m *host.Mount) { m.Propagation = host.Propagation{Shared: group, Master: master} })
-	}
+	shares := func(s host.Sharing) func(*healer.Case) { return inside(func(in *healer.Inside) { in.Sharing = s }) }
+	hostShares := func(c *healer.Case) { c.Places[0].Stack[0].Propagation.Shared = 5 }
+	note := "whose mount events it shared is not known, so it shares none now"
 	for name, tc := range map[string]struct {
 		change []func(*healer.Case)
 		which  Containers
 		source int // the place on the host
 		want   plan
+		note   string
 	}{
 		"as published to its pod": {},
 		"everything":              {which: ContainersAll},
@@ -139,24 +148,17 @@ func TestReplaceInside(t *testing.T) {
 			c.Places[0], c.Places[1] = c.Places[1], c.Places[0]
 		}}, source: 1},
 		"the pod's place lies in staging": {change: []func(*healer.Case){func(c *healer.Case) { c.Places[0].Stack[0].Path = staged }}, source: 1, want: plan{Sub: "sub"}},
-		"a peer of the recorded mount": {
-			change: []func(*healer.Case){shared(5, 0), recorded(0, func(r *healer.PlaceRecord) { r.Propagation.Shared = 5 })}, want: plan{Peer: true},
-		},
-		"a peer of somebody else": {change: []func(*healer.Case){shared(5, 0), recorded(0, func(r *healer.PlaceRecord) { r.Propagation.Shared = 6 })}},
-		"a peer in an earlier boot": {
-			change: []func(*healer.Case){shared(5, 0), recorded(0, func(r *healer.PlaceRecord) { r.Propagation.Shared = 5 }), func(c *healer.Case) { c.BootID = "next" }},
-		},
-		"a peer, and a slave of another": {
-			change: []func(*healer.Case){shared(5, 4), recorded(0, func(r *healer.PlaceRecord) { r.Propagation.Shared = 5 })},
+		"a slave of the host's":           {change: []func(*healer.Case){hostShares, shares(host.SharingSlave)}, want: plan{Sharing: host.SharingSlave}},
+		"a slave, and shared":             {change: []func(*healer.Case){hostShares, shares(host.SharingSlaveOwn)}, want: plan{Sharing: host.SharingSlaveOwn}},
+		"a peer of the host's":            {change: []func(*healer.Case){hostShares, shares(host.SharingPeer)}, want: plan{Sharing: host.SharingPeer}},
+		"shared with others":              {change: []func(*healer.Case){shares(host.SharingOwn)}, want: plan{Sharing: host.SharingOwn}},
+		"shared with nobody knows":        {change: []func(*healer.Case){hostShares, shares(host.SharingUnknown)}, want: plan{Sharing: host.SharingUnknown}, note: note},
+		"a peer of one that is none":      {change: []func(*healer.Case){shares(host.SharingPeer)}, want: plan{Sharing: host.SharingUnknown}, note: note},
+		"a slave, and only staging shows it": {
+			change: []func(*healer.Case){hostShares, shares(host.SharingSlave), has(func(m *host.Mount) { m.Root = "/" })}, source: 1,
+			want: plan{Sharing: host.SharingUnknown}, note: note,
 		},
 		"read-only": {change: []func(*healer.Case){has(func(m *host.Mount) { m.Attr = host.AttrReadOnly })}},
-		"ID-mapped as its user namespace": {
-			change: []func(*healer.Case){inside(func(in *healer.Inside) { in.Mount.Attr |= host.AttrIDMap; in.IDMap = true })},
-		},
-		"ID-mapped, and on the host too": {change: []func(*healer.Case){
-			inside(func(in *healer.Inside) { in.Mount.Attr |= host.AttrIDMap; in.IDMap = true }), top(0, func(m *host.Mount) { m.Attr |= host.AttrIDMap }),
-			recorded(0, func(r *healer.PlaceRecord) { r.Attr |= host.AttrIDMap }),
-		}},
 		"interrupted, and to be as it was": {
 			change: []func(*healer.Case){inside(func(in *healer.Inside) { leftAlone(in); in.Attr = host.AttrNoExec })},
 			want:   plan{Ours: leftInside(&healer.Inside{ContainerMount: host.ContainerMount{Mount: containedMount()}})},
@@ -185,7 +187,7 @@ func TestReplaceInside(t *testing.T) {
 			}
 			h := &scribe{}
 			s := insideStep(t, h, tc.which, c)
-			if s.Refused != "" || s.Run != nil || s.Together == nil || s.Source != renewed {
+			if s.Refused != "" || s.Run != nil || s.Together == nil || s.Source != renewed || s.Note != tc.note {
 				t.Fatalf("%+v", s)
 			}
 			if errs := s.Together(context.Background(), []healer.Step{s}, []func(context.Context) error{willing}); len(errs) != 1 || errs[0] != nil {
@@ -244,11 +246,16 @@ func TestReplaceInsideIsRefused(t *testing.T) {
 		{why: "several mounts stand there", change: inside(func(in *healer.Inside) { leftBelow(in); in.Below[0].Root = "/x" })},
 		{why: "marks an interrupted replacement", change: inside(func(in *healer.Inside) { in.Attr |= host.AttrNoSymFollow })},
 		{why: "marks an interrupted replacement", change: inside(func(in *healer.Inside) { in.Attr |= host.AttrNoSymFollow | host.AttrReadOnly })},
-		{why: "the host's mount maps ids, and the container's does not", change: func(c *healer.Case) {
+		{why: "only one maps ids", change: func(c *healer.Case) {
 			c.Places[0].Stack[0].Attr |= host.AttrIDMap
 			c.Record.Places[0].Attr |= host.AttrIDMap
 		}},
-		{why: "not known to be as the container's user namespace does", change: has(func(m *host.Mount) { m.Attr |= host.AttrIDMap })},
+		{why: "only one maps ids", change: has(func(m *host.Mount) { m.Attr |= host.AttrIDMap })},
+		{why: "nothing shows that the host's maps them alike", change: func(c *healer.Case) {
+			has(func(m *host.Mount) { m.Attr |= host.AttrIDMap })(c)
+			c.Places[0].Stack[0].Attr |= host.AttrIDMap
+			c.Record.Places[0].Attr |= host.AttrIDMap
+		}},
 	} {
 		if tc.change == nil {
 			tc.change = func(*healer.Case) {}

@@ -2,6 +2,7 @@ package mounts
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -73,17 +74,15 @@ func stacked(c healer.Case, p healer.Place) healer.Condition {
 		Status: healer.Degraded, Reason: healer.StackedMounts, Place: p.Path,
 		Message: fmt.Sprintf("%d mounts stand on the path", len(p.Stack)), Advice: adviceStacked,
 	}
-	switch n := len(outdated(c, p)); {
+	switch {
 	case leftBehind(p):
 		found.Acute = true
 		found.Message += ", the top one left by an interrupted rebind"
-	case n == 1:
-		found.Acute = true
-		found.Message += ", the lowest one of another filesystem instance"
-		found.Advice = adviceRestage
-	case n > 1:
-		found.Acute = true
-		found.Message += fmt.Sprintf(", the lowest %d of other filesystem instances", n)
+	case outlived(c, p):
+		found.Message += ", the top one of a filesystem instance that has ended"
+	case slices.ContainsFunc(p.Stack[1:], func(m host.Mount) bool { return m.Dev != p.Stack[0].Dev }):
+		// What a mount covers cannot be reached by a path, so it stays.
+		found.Message += ", and the top one covers another filesystem instance"
 		found.Advice = adviceRestage
 	}
 	return found

@@ -16,7 +16,6 @@ type Host interface {
 	CanReplace() bool
 	Replace(ctx context.Context, plan host.RebindPlan, dead host.Mount, still func(context.Context) error) error
 	Uncover(ctx context.Context, dead, below host.Mount, still func(context.Context) error) error
-	TakeBeneath(ctx context.Context, top, dead host.Mount, still func(context.Context) error) error
 	ReplaceInside(ctx context.Context, plans []host.InsidePlan) []error
 }
 
@@ -67,7 +66,7 @@ func (p Provider) Examine(_ context.Context, c healer.Case) (healer.Finding, err
 		}
 		f.Conditions = append(f.Conditions, found...)
 	}
-	f.Conditions = append(f.Conditions, judgeCrowd(c)...)
+	f.Conditions = append(f.Conditions, judgeUnverified(c)...)
 	all := insides{host: p.host, plans: map[string]host.InsidePlan{}}
 	for _, place := range c.Places {
 		if place.Inside != nil {

@@ -22,8 +22,8 @@ var replaceExamples = []example{
 	// What is behind those may come back by itself.
 	{"another one that is silent", with(outliving, of(formerly, func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Silent: true} })), []string{"NotResponding published:"}},
 	{"another one that refuses", with(outliving, of(formerly, errno(syscall.EACCES))), []string{"PermissionDenied published:"}},
-	{"a live one over the dead", with(outliving, under(func(*host.Mount) {}), func(c *healer.Case) { slices.Reverse(c.Places[0].Stack) }), []string{"StackedMounts! published: 2 mounts stand on the path, the lowest one of another filesystem instance"}},
-	{"a live one over two dead ones", with(outliving, covered(formerly, host.Dev{Minor: 49})), []string{"StackedMounts! published: the lowest 2 of other filesystem instances"}},
+	{"a live one over the dead", with(outliving, under(func(*host.Mount) {}), func(c *healer.Case) { slices.Reverse(c.Places[0].Stack) }), []string{"StackedMounts published: 2 mounts stand on the path, and the top one covers another filesystem instance"}},
+	{"a live one over two dead ones", with(outliving, covered(formerly, host.Dev{Minor: 49})), []string{"StackedMounts published: 3 mounts stand on the path, and the top one covers"}},
 	{"a dead one over the live", with(outliving, under(func(*host.Mount) {})), []string{"StackedMounts published:", "Disconnected! published:"}},
 	{"an overlay over a dead upper", with(outliving, of(formerly, func(sb *host.Superblock) { sb.FSType = "overlay" })), []string{"WrongVolumeMounted published:", "Disconnected published:"}},
 }
@@ -281,72 +281,16 @@ func covered(devs ...host.Dev) func(*healer.Case) {
 	}
 }
 
-// A driver that finds its mount dead may mount on top of it.
-func TestTakeBeneath(t *testing.T) {
-	older := host.Dev{Minor: 49}
-	change := func(f func(*healer.Case)) func(*healer.Case) { return f }
-	for name, tc := range map[string]struct {
-		change []func(*healer.Case)
-		place  int
-		want   []host.Dev // taken away, in this order; nil: the step is not offered
-		source host.Dev
-	}{
-		"a dead one":        {change: []func(*healer.Case){covered(formerly)}, want: []host.Dev{formerly}, source: renewed},
-		"two, lowest first": {change: []func(*healer.Case){covered(formerly, older)}, want: []host.Dev{older, formerly}, source: renewed},
-		"in staging": {
-			change: []func(*healer.Case){covered(), change(func(c *healer.Case) {
-				m := c.Places[1].Stack[0]
-				m.Dev = formerly
-				c.Places[1].Stack = append(c.Places[1].Stack, m)
-			})}, place: 1, want: []host.Dev{formerly}, source: renewed,
-		},
-		"under a dead one that is to be replaced": {
-			change: []func(*healer.Case){under(func(m *host.Mount) { m.Dev = older })}, want: []host.Dev{older}, source: renewed,
-		},
-		"staged under a dead one":  {change: []func(*healer.Case){covered(formerly, renewed), change(func(c *healer.Case) { c.Places[0].Stack[0].Dev = formerly })}},
-		"one that answers":         {change: []func(*healer.Case){covered(formerly), of(formerly, errno(0))}},
-		"one of another type":      {change: []func(*healer.Case){covered(formerly), change(func(c *healer.Case) { c.Places[0].Stack[1].FSType = "ext4" })}},
-		"the same as on top":       {change: []func(*healer.Case){covered(renewed)}},
-		"below, the staged one":    {change: []func(*healer.Case){under(func(*host.Mount) {})}},
-		"dead beneath the same":    {change: []func(*healer.Case){covered(renewed, formerly)}, want: []host.Dev{formerly}, source: renewed},
-		"the same beneath a dead":  {change: []func(*healer.Case){covered(formerly, renewed)}},
-		"on top is an interim one": {change: []func(*healer.Case){covered(formerly), attr(0, interim)}},
-		"on top is a deleted one":  {change: []func(*healer.Case){covered(formerly), top(0, func(m *host.Mount) { m.RootDeleted = true })}},
-		"on top is another volume": {change: []func(*healer.Case){covered(formerly), change(func(c *healer.Case) { c.Places[0].Look.VolData.VolumeHandle = "w" })}},
-		"on top is a sick one":     {change: []func(*healer.Case){covered(formerly), of(renewed, errno(syscall.EACCES))}},
-		"on top is a full one": {change: []func(*healer.Case){covered(formerly), of(renewed, func(sb *host.Superblock) {
-			sb.Space = host.Space{BlockSize: 1, Blocks: 100, Files: 100, FreeFiles: 5}
-		})}, want: []host.Dev{formerly}, source: renewed},
-		"a raw block volume":         {change: []func(*healer.Case){covered(formerly), change(func(c *healer.Case) { c.Block = true })}},
-		"inside what is staged":      {change: []func(*healer.Case){covered(formerly), top(0, func(m *host.Mount) { m.Path = staged })}},
-		"one of which nothing known": {change: []func(*healer.Case){covered(older)}, want: []host.Dev{older}, source: renewed},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := with(append([]func(*healer.Case){outliving}, tc.change...)...)()
-			h := &scribe{}
-			f, err := New(h, ContainersFUSE).Examine(context.Background(), c)
-			at := slices.IndexFunc(f.Steps, func(s healer.Step) bool { return s.Name == StepTakeBeneath })
-			if err != nil || at >= 0 != (tc.want != nil) {
-				t.Fatalf("%+v, %v", f.Steps, err)
-			}
-			if at < 0 {
-				return
-			}
-			s := f.Steps[at]
-			if s.Refused != "" || s.Cost != healer.Replace || s.Source != tc.source || s.Place.Path != c.Places[tc.place].Path || !s.CanHeal(healer.StackedMounts) {
-				t.Fatalf("%+v", s)
-			}
-			if err := s.Run(context.Background(), func(context.Context) error { return errStill }); !errors.Is(err, errStill) || len(h.beneath) != 1 {
-				t.Errorf("not wanted: %v, %v", err, h.beneath)
-			}
-			h.beneath = nil
-			if err := s.Run(context.Background(), willing); err != nil || !slices.Equal(h.beneath, tc.want) || h.on.ID != c.Places[tc.place].Stack[0].ID {
-				t.Errorf("took %v from under %+v, %v", h.beneath, h.on, err)
-			}
-		})
+// A driver that finds its mount dead may mount on top of it. What a mount covers has
+// no path, so it is only told.
+func TestDeadBeneathALiveOne(t *testing.T) {
+	c := with(outliving, covered(formerly))()
+	f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), c)
+	if err != nil || len(f.Steps) != 0 {
+		t.Errorf("%+v, %v", f.Steps, err)
 	}
-	s := step(t, idle{t}, with(outliving, covered(formerly), unrecorded)())
-	if s.Name != StepTakeBeneath || s.Run != nil || !strings.Contains(s.Refused, "never seen healthy") {
-		t.Errorf("no record: %+v", s)
+	at := slices.IndexFunc(f.Conditions, func(c healer.Condition) bool { return c.Reason == healer.StackedMounts })
+	if at < 0 || f.Conditions[at].Acute || f.Conditions[at].Status != healer.Degraded || !strings.Contains(f.Conditions[at].Message, "covers another filesystem instance") || f.Conditions[at].Advice != adviceRestage {
+		t.Errorf("%+v", f.Conditions)
 	}
 }

@@ -16,16 +16,12 @@ const (
 	StepTakeOff       = "take-off-duplicate"
 	StepReplace       = "replace"
 	StepUncover       = "uncover"
-	StepTakeBeneath   = "take-off-beneath"
 	StepReplaceInside = "replace-in-container"
 )
 
 // steps offers what may help at a place.
 func (p Provider) steps(c healer.Case, place healer.Place, conditions []healer.Condition) []healer.Step {
-	layers := outdated(c, place)
 	switch {
-	case len(layers) > 0:
-		return []healer.Step{p.takeBeneath(c, place, layers)}
 	case place.Role != healer.Published:
 		return nil // staging is the driver's business
 	case outlived(c, place) && len(place.Stack) == 1:

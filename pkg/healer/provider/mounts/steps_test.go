@@ -15,13 +15,11 @@ import (
 
 // scribe is a host that notes the plan of a step and asks still.
 type scribe struct {
-	did   string
-	plan  host.RebindPlan
-	on    host.Mount
-	below host.Mount
-	// beneath are the superblocks of what was taken away from beneath, in order.
-	beneath []host.Dev
-	inside  []host.InsidePlan
+	did    string
+	plan   host.RebindPlan
+	on     host.Mount
+	below  host.Mount
+	inside []host.InsidePlan
 	// old is a kernel that cannot put a mount beneath another.
 	old bool
 }
@@ -48,11 +46,6 @@ func (s *scribe) Replace(ctx context.Context, plan host.RebindPlan, on host.Moun
 
 func (s *scribe) Uncover(ctx context.Context, on, below host.Mount, still func(context.Context) error) error {
 	s.did, s.on, s.below = "uncover", on, below
-	return still(ctx)
-}
-
-func (s *scribe) TakeBeneath(ctx context.Context, live, dead host.Mount, still func(context.Context) error) error {
-	s.did, s.on, s.beneath = "take beneath", live, append(s.beneath, dead.Dev)
 	return still(ctx)
 }
 

@@ -1,0 +1,44 @@
+package mountinfo
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+// An overlay with many layers has options of a megabyte, and a mount after it.
+func TestParseLongLines(t *testing.T) {
+	long := "7 1 0:50 /sub /over rw,nosuid shared:3 - overlay src rw,lowerdir=" + strings.Repeat(`a\012`, 1<<20) + ",last=1\n"
+	text := "1 0 0:20 / / rw - ext4 /dev/a rw\n" + long + "8 1 0:51 / /after ro - tmpfs b rw"
+	var got []string
+	err := Parse(strings.NewReader(text), func(e Entry) error {
+		got = append(got, fmt.Sprint(e.ID, e.Root, e.Path, e.Options, e.Optional, e.FSType, e.Source, e.Super))
+		return nil
+	})
+	want := []string{"1//rw[]ext4/dev/arw", "7/sub/overrw,nosuid[shared:3]overlaysrcrw", "8//afterro[]tmpfsbrw"}
+	if err != nil || strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("%v\n%s", err, strings.Join(got, "\n"))
+	}
+}
+
+func TestParseFails(t *testing.T) {
+	stop := errors.New("enough")
+	for name, tc := range map[string]struct {
+		text  string
+		visit error
+		want  string
+	}{
+		"no table":           {"1 0 x\n", nil, "line 1"},
+		"a line of one word": {strings.Repeat("a", 1<<20) + "\n", nil, "line 1"},
+		"the visitor":        {"1 0 0:20 / / rw - ext4 a rw\n", stop, "enough"},
+	} {
+		if err := Parse(strings.NewReader(tc.text), func(Entry) error { return tc.visit }); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := Parse(iotest.ErrReader(stop), func(Entry) error { return nil }); !errors.Is(err, stop) {
+		t.Errorf("a file that cannot be read: %v", err)
+	}
+}
