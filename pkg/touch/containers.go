@@ -169,9 +169,11 @@ func (o *owners) container(proc int, members []member, home uint64) (c Container
 	const tick = time.Second / 100 // USER_HZ
 	c = Container{Workload: members[0].Workload, Started: time.Duration(members[0].started) * tick}
 	for i, m := range members {
-		// Any process of a container may have any name, but for its first one; where
-		// there is no container id, only the runtime itself puts processes.
-		if m.PodUID != "" && (i == 0 || m.ContainerID == "") {
+		// Any process of a container may have any name, but for its first one, and for
+		// what stays in the host's mount namespace: Kata's shim is older than the
+		// hypervisor beside it. Where there is no container id, only the runtime itself
+		// puts processes.
+		if m.PodUID != "" && (i == 0 || m.ContainerID == "" || m.namespace == home) {
 			c.Sandbox = cmp.Or(c.Sandbox, m.sandbox())
 		}
 	}
@@ -180,11 +182,13 @@ func (o *owners) container(proc int, members []member, home uint64) (c Container
 	}
 	for _, m := range members {
 		owned, err := o.of(proc, strconv.Itoa(m.pid), m.namespace)
-		if err != nil {
-			continue // it has ended
-		}
-		if c.Foreign = !owned; owned {
-			c.PID, c.Namespace = m.pid, m.namespace
+		switch {
+		case err != nil: // it has ended
+		case !owned:
+			c.Foreign = true
+		case c.Foreign && m.namespace == home: // the runtime, on its way into the container
+		default:
+			c.Foreign, c.PID, c.Namespace = false, m.pid, m.namespace
 			return c, m.namespace != home
 		}
 	}
