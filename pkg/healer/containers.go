@@ -33,7 +33,9 @@ func (o *observation) containers(ctx context.Context) error {
 	if err != nil {
 		return Failed("look for the containers that have the volume", err)
 	}
-	o.c.Unverified = o.c.startedBefore(seen.Unverified)
+	o.c.Unverified = slices.DeleteFunc(o.c.startedBefore(seen.Unverified), func(u host.Unverified) bool {
+		return u.PodUID != "" && !u.Has && !slices.Contains(pods, u.PodUID) // nothing says that it uses the volume
+	})
 	seen.Mounts = slices.DeleteFunc(seen.Mounts, func(c host.ContainerMount) bool {
 		switch m := c.Mount; {
 		case slices.Contains(former, m.Dev):

@@ -62,6 +62,8 @@ type Unverified struct {
 	Started time.Duration
 	// Why is half a sentence.
 	Why string
+	// Has is true where it is seen to have mounts of the volume.
+	Has bool
 }
 
 // String names the container, for messages.
@@ -128,6 +130,7 @@ func (n *Node) addMounts(ctx context.Context, of []touch.Container, q MountQuery
 		case mounts[i].Ended:
 		case mounts[i].Many || inPod[c.PodUID]+len(here) > maxInPod:
 			found.unverified(c, "it has more mounts of the volume than are looked at")
+			found.Unverified[len(found.Unverified)-1].Has = true
 		case mounts[i].Err != "":
 			found.unverified(c, "its mounts could not be read: "+mounts[i].Err)
 		case err != nil:
