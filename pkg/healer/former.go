@@ -15,12 +15,24 @@ import (
 func (c Case) startedBefore(all []host.Unverified) []host.Unverified {
 	var replaced time.Duration
 	for _, f := range c.former() {
-		replaced = max(replaced, f.Since)
+		if !f.NextPods {
+			replaced = max(replaced, f.Since)
+		}
 	}
-	if r := c.Record; r != nil && r.BootID == c.BootID && slices.ContainsFunc(r.Places, func(p PlaceRecord) bool { return c.gone(p.Dev) }) {
+	if r := c.Record; r != nil && r.BootID == c.BootID && c.podStayed() && slices.ContainsFunc(r.Places, func(p PlaceRecord) bool { return c.gone(p.Dev) }) {
 		replaced = host.SinceBoot() // at some time until now: the record is written after this
 	}
 	return slices.DeleteFunc(slices.Clone(all), func(u host.Unverified) bool { return u.Started > replaced || replaced == 0 })
+}
+
+// podStayed is true while a pod has the volume that had it when the record was
+// written. With the last of them the volume is unstaged, and what is staged for the
+// next one is another superblock.
+func (c Case) podStayed() bool {
+	return slices.ContainsFunc(c.Record.Places, func(p PlaceRecord) bool {
+		_, stays := c.Place(p.Path)
+		return stays && p.Role == Published
+	})
 }
 
 // gone is true for a recorded superblock that the host has nowhere any more, and
@@ -117,7 +129,7 @@ func (e *Engine) noteFormer(ctx context.Context, c Case, s Step) {
 		if i == 0 && m.Dev != s.Source || i > 0 && alike && !works(c.Superblocks[m.Dev]) {
 			f := now.addFormer(c, m.Dev)
 			if s.Place.Inside == nil {
-				f.Since = host.SinceBoot()
+				f.Since, f.NextPods = host.SinceBoot(), false
 			}
 		}
 	}
@@ -208,12 +220,14 @@ func keepFormer(c Case, now Record) []FormerSuperblock {
 	was.Former = c.former()
 	for _, p := range c.Record.Places {
 		if !p.Dev.Zero() && !slices.ContainsFunc(now.Places, func(n PlaceRecord) bool { return n.Dev == p.Dev }) {
-			was.addFormer(c, p.Dev)
+			gone := c.gone(p.Dev)
+			f := was.addFormer(c, p.Dev)
+			f.NextPods = gone && !c.podStayed()
 		}
 	}
 	lingers := func(f FormerSuperblock) bool {
 		return slices.ContainsFunc(c.Lingering, func(in Inside) bool { return in.Mount.Dev == f.Dev && in.Proof != "" }) ||
-			slices.ContainsFunc(c.Unverified, func(u host.Unverified) bool { return u.Started <= f.Since })
+			slices.ContainsFunc(c.Unverified, func(u host.Unverified) bool { return u.Started <= f.Since && !f.NextPods })
 	}
 	for _, f := range was.Former {
 		if lingers(f) {

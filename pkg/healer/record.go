@@ -53,6 +53,9 @@ type FormerSuperblock struct {
 	Newest uint64 `json:"newest,omitempty"`
 	// Since is when the volume got another one, in time since the boot.
 	Since time.Duration `json:"sinceBoot"`
+	// NextPods is true when all pods of then are gone: those that came later were
+	// started with the other one.
+	NextPods bool `json:"nextPods,omitempty"`
 }
 
 // same is true when both say the same but for the time.
