@@ -123,9 +123,12 @@ func (w wording) afterwards() string {
 	if w.sameReasons() {
 		return "Afterwards the same"
 	}
-	// Most of it was said before.
-	const short = 40
-	w.budget.text = min(w.budget.text, short)
+	before := reasonsAt(w.r.Before)
+	news := func(key string) bool { return !slices.Contains(before, key) }
+	if !slices.ContainsFunc(reasonsAt(w.r.After), news) {
+		const short = 40 // all of it was said before
+		w.budget.text = min(w.budget.text, short)
+	}
 	return "Afterwards " + w.found(w.r.After)
 }
 
@@ -134,18 +137,20 @@ func (w wording) sameReasons() bool {
 	if w.r.Before.Healthy() {
 		return true // foundFirst told After already
 	}
-	keys := func(d healer.Diagnosis) []string {
-		var out []string
-		for _, c := range d.Conditions {
-			out = append(out, string(c.Reason)+" "+c.Place)
-		}
-		for _, f := range d.Failures {
-			out = append(out, f.Provider)
-		}
-		slices.Sort(out)
-		return slices.Compact(out)
+	return slices.Equal(reasonsAt(w.r.Before), reasonsAt(w.r.After))
+}
+
+// reasonsAt gives what is wrong, each with its place, and the providers that failed.
+func reasonsAt(d healer.Diagnosis) []string {
+	var out []string
+	for _, c := range d.Conditions {
+		out = append(out, string(c.Reason)+" "+c.Place)
 	}
-	return slices.Equal(keys(w.r.Before), keys(w.r.After))
+	for _, f := range d.Failures {
+		out = append(out, f.Provider)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 func errorText(err error) string {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -36,23 +37,44 @@ func judgeInside(p healer.Place) []healer.Condition {
 }
 
 // judgeUnverified says which containers may still have a former filesystem
-// instance, where nobody can tell.
+// instance, where nobody can tell: at each place with one condition for each reason.
 func judgeUnverified(c healer.Case) (found []healer.Condition) {
+	type same struct{ at, why string }
+	who := map[same][]string{}
+	var order []same
 	for _, u := range c.Unverified {
-		at := c.Places[0].Path
+		k := same{c.Places[0].Path, u.Why}
 		for _, p := range c.Places {
 			if p.Role == healer.Published && p.PodUID == u.PodUID && p.PodUID != "" {
-				at = p.Path
+				k.at = p.Path
 				break
 			}
 		}
+		if who[k] == nil {
+			order = append(order, k)
+		}
+		who[k] = append(who[k], u.String())
+	}
+	for _, k := range order {
 		found = append(found, healer.Condition{
-			Status: healer.Degraded, Reason: healer.ContainerUnverified, Place: at,
-			Message: u.String() + " was there before the filesystem instance was replaced, and cannot be looked into: " + u.Why,
+			Status: healer.Degraded, Reason: healer.ContainerUnverified, Place: k.at,
+			Message: all(who[k]) + " there before the filesystem instance was replaced, and cannot be looked into: " + k.why,
 			Advice:  adviceContainer,
 		})
 	}
 	return found
+}
+
+// all names a few containers, with the verb that follows, and counts the rest.
+func all(who []string) string {
+	const named = 3
+	switch rest := len(who) - named; {
+	case rest > 0:
+		return fmt.Sprintf("%s and %d more were", strings.Join(who[:named], ", "), rest)
+	case len(who) > 1:
+		return strings.Join(who, ", ") + " were"
+	}
+	return who[0] + " was"
 }
 
 // insides are the plans for the containers of one case, by place: one worker
