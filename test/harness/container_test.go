@@ -23,7 +23,7 @@ func TestContainerLoop(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t)
-			v, d := n.NewFUSEDisk("a disk", harness.FUSEConfig{IDMapped: true})
+			v, d := n.NewFUSEDisk("a disk", harness.FUSEConfig{})
 			c := start(n, harness.ContainerSpec{
 				Pod:    lone,
 				Mounts: []harness.ContainerMount{{At: "/data", Source: v.Place()}},

@@ -17,9 +17,9 @@ import (
 const userRoot = 100000
 
 // StartUserContainer is StartContainer for a pod with a user namespace of its
-// own (hostUsers: false), whose volumes are idmapped mounts. It is made by hand:
-// runc can do that from 1.2 on, and the tests' may be older. Mounts are private
-// binds.
+// own (hostUsers: false), which owns the container's mount namespace. It is made
+// by hand: runc can do that from 1.2 on, and the tests' may be older. Mounts are
+// private binds.
 func (n *Node) StartUserContainer(spec ContainerSpec) *Container {
 	n.T.Helper()
 	t := n.T
@@ -52,7 +52,7 @@ func (n *Node) StartUserContainer(spec ContainerSpec) *Container {
 	c.end = func() { _ = shell.Process.Kill(); <-ended }
 	t.Cleanup(c.Kill)
 	c.enter = []string{"nsenter", "--target", strconv.Itoa(c.pid), "--user", "--mount", "--root", "--wd"}
-	Must(t, inNamespace(c.pid, func(user int) error { return mountIDMapped(user, rootfs, spec.Mounts) }))
+	Must(t, inNamespace(c.pid, func() error { return bindAll(rootfs, spec.Mounts) }))
 	_, err = begin.Write([]byte("go\n"))
 	Must(t, err)
 	Eventually(t, "the container runs", func() bool {
@@ -61,12 +61,11 @@ func (n *Node) StartUserContainer(spec ContainerSpec) *Container {
 	return c
 }
 
-// inNamespace does something in the mount namespace of a process, and hands it
-// the process's user namespace. The thread comes back: if it ended, so would the
-// processes that it has started (see Pdeathsig).
-func inNamespace(pid int, do func(user int) error) error {
-	var files [4]*os.File
-	for i, name := range []string{"/proc/thread-self/ns/mnt", ".", fmt.Sprintf("/proc/%d/ns/mnt", pid), fmt.Sprintf("/proc/%d/ns/user", pid)} {
+// inNamespace does something in the mount namespace of a process. The thread comes
+// back: if it ended, so would the processes that it has started (see Pdeathsig).
+func inNamespace(pid int, do func() error) error {
+	var files [3]*os.File
+	for i, name := range []string{"/proc/thread-self/ns/mnt", ".", fmt.Sprintf("/proc/%d/ns/mnt", pid)} {
 		f, err := os.Open(name)
 		if err != nil {
 			return err
@@ -74,7 +73,7 @@ func inNamespace(pid int, do func(user int) error) error {
 		defer f.Close()
 		files[i] = f
 	}
-	own, directory, mounts, user := files[0], files[1], files[2], files[3]
+	own, directory, mounts := files[0], files[1], files[2]
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
@@ -83,13 +82,12 @@ func inNamespace(pid int, do func(user int) error) error {
 	if err := unix.Setns(int(mounts.Fd()), unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("enter the mount namespace of %d: %w", pid, err)
 	}
-	err := do(int(user.Fd()))
+	err := do()
 	return errors.Join(err, unix.Setns(int(own.Fd()), unix.CLONE_NEWNS), directory.Chdir())
 }
 
-// mountIDMapped binds rootfs on itself, and the mounts into it: those of volumes
-// idmapped.
-func mountIDMapped(user int, rootfs string, mounts []ContainerMount) error {
+// bindAll binds rootfs on itself, and the mounts into it.
+func bindAll(rootfs string, mounts []ContainerMount) error {
 	if err := unix.Mount(rootfs, rootfs, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("bind %s: %w", rootfs, err)
 	}
@@ -98,22 +96,11 @@ func mountIDMapped(user int, rootfs string, mounts []ContainerMount) error {
 		if err := os.MkdirAll(at, 0o755); err != nil {
 			return err
 		}
-		fd, err := unix.OpenTree(unix.AT_FDCWD, m.Source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-		if err != nil {
-			return fmt.Errorf("clone %s: %w", m.Source, err)
+		if err := unix.Mount(m.Source, at, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("bind %s: %w", m.Source, err)
 		}
-		attr := &unix.MountAttr{Propagation: unix.MS_PRIVATE}
-		if m.At != loopAt {
-			attr.Attr_set, attr.Userns_fd = unix.MOUNT_ATTR_IDMAP, uint64(user)
-		}
-		if err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr); err != nil {
-			err = fmt.Errorf("mount_setattr of %s: %w", m.Source, err)
-		} else if err = unix.MoveMount(fd, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-			err = fmt.Errorf("move_mount to %s: %w", at, err)
-		}
-		_ = unix.Close(fd)
-		if err != nil {
-			return err
+		if err := unix.Mount("", at, "", unix.MS_PRIVATE, ""); err != nil {
+			return fmt.Errorf("make %s private: %w", at, err)
 		}
 	}
 	return nil

@@ -18,7 +18,7 @@ import (
 // rely on where it is.
 func (c *Container) InMounts(do func() error) {
 	c.node.T.Helper()
-	Must(c.node.T, inNamespace(c.pid, func(int) error { return do() }))
+	Must(c.node.T, inNamespace(c.pid, do))
 }
 
 // leave starts a command that goes on, and waits until it has said something.
@@ -37,9 +37,18 @@ func (c *Container) leave(cmd *exec.Cmd) (pid int) {
 }
 
 // Hold has a process inside keep a file open.
-func (c *Container) Hold(path string) {
+func (c *Container) Hold(path string) { c.node.T.Helper(); c.goOn("exec 9<" + path) }
+
+// Pretend has a process inside take the name of another program.
+func (c *Container) Pretend(program string) {
 	c.node.T.Helper()
-	cmd := c.command([]string{"sh", "-c", "exec 9<" + path + " && echo held && exec /bin/busybox sleep 100000"})
+	c.goOn("echo " + program + " >/proc/self/comm")
+}
+
+// goOn has a shell inside run a command, and goes on when it has.
+func (c *Container) goOn(command string) {
+	c.node.T.Helper()
+	cmd := c.command([]string{"sh", "-c", command + " && echo done && while :; do /bin/busybox sleep 100000; done"})
 	c.leave(cmd)
 	c.node.T.Cleanup(func() { c.Kill(); _ = cmd.Process.Kill(); _ = cmd.Wait() })
 }

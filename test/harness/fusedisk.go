@@ -37,8 +37,6 @@ type FUSEConfig struct {
 	Source string
 	// Valid is how long the kernel may believe names and attributes.
 	Valid time.Duration
-	// IDMapped allows mounts of it to be idmapped, where the kernel can.
-	IDMapped bool
 }
 
 // NewFUSEDisk makes a volume that a daemon serves, staged, filled and published.
@@ -143,9 +141,6 @@ func (d *FUSEDisk) stage() {
 	defer dev.Close() // the last one who has it open is then the daemon
 	below := Layers(t, v.Staging)
 	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fd)
-	if d.config.IDMapped {
-		options += ",default_permissions" // or the kernel maps no ids
-	}
 	Must(t, unix.Mount(d.config.Source, v.Staging, "fuse.diskfs", unix.MS_NOSUID|unix.MS_NODEV, options))
 	d.mounts = append(d.mounts, newLayer(t, v.Staging, below).Dev)
 	raw, err := json.Marshal(fuseDaemonConfig{FUSEConfig: d.config, Backing: d.Backing})

@@ -51,8 +51,7 @@ func serveFUSEDisk(config string) error {
 		EntryTimeout: &c.Valid, AttrTimeout: &c.Valid,
 		MountOptions: fuse.MountOptions{
 			// That a connection was aborted is what tests do, and no news.
-			Logger:        log.New(io.Discard, "", 0),
-			IDMappedMount: c.IDMapped,
+			Logger: log.New(io.Discard, "", 0),
 		},
 	}
 	server, err := fuse.NewServer(fs.NewNodeFS(root, options), fmt.Sprintf("/dev/fd/%d", fuseDaemonFD), &options.MountOptions)
