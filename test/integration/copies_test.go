@@ -33,6 +33,46 @@ func TestCopies(t *testing.T) {
 	}
 }
 
+// TestCopiesOutOfReach has something mounted, in another mount namespace, over the
+// way to the copy there. The volume works, and the answer says that a copy does not
+// yet; a later call finishes it.
+func TestCopiesOutOfReach(t *testing.T) {
+	for name, volume := range map[string]func(*harness.Node) (v *harness.Volume, breaks func()){
+		"rebind": func(n *harness.Node) (*harness.Volume, func()) {
+			v := n.NewVolume("ext4", "seen from elsewhere")
+			return v, v.Unpublish
+		},
+		"replace": func(n *harness.Node) (*harness.Volume, func()) {
+			s := newServed(n, "seen from elsewhere")
+			return s.Volume, s.die
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := harness.NewNode(t, "--standalone").Start()
+			v, breaks := volume(n)
+			other := harness.NewNamespace(t, "slave")
+			n.Expect("healthy", v.Request())
+			before, sum := other.At(v.Place()), v.Sum(v.Place())
+			breaks()
+			over := filepath.Join(n.Kubelet, "pods")
+			other.Do("mount", "-t", "tmpfs", "over", over)
+			for range 2 {
+				n.Expect("abnormal", v.Request(), "other mount namespace")
+				if v.Sum(v.Place()) != sum {
+					t.Error("the data differs")
+				}
+				v.Writable(v.Place())
+			}
+			other.Do("umount", over)
+			n.Expect("healed", v.Request())
+			if got := other.At(v.Place()); fmt.Sprint(got) != fmt.Sprint(before) {
+				t.Errorf("elsewhere the place is %v, before it was %v", got, before)
+			}
+			n.Expect("healthy", v.Request())
+		})
+	}
+}
+
 // TestCopiesAfterAKill settles the copies with the next call.
 func TestCopiesAfterAKill(t *testing.T) {
 	var other harness.Namespace

@@ -8,6 +8,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/pkg/host"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -71,4 +72,23 @@ func TestStaleBeforeTheFirstCall(t *testing.T) {
 	}
 	c.Kill()
 	n.Expect("healthy", s.Request())
+}
+
+// TestInsideSharingUnknown has a driver replace the host's mount by itself. Whose
+// peer the container's mount was can no longer be seen, so that the new one shares
+// nothing, which the answer says.
+func TestInsideSharingUnknown(t *testing.T) {
+	n := harness.NewNode(t).Start()
+	u := newUsed(n, "rshared")
+	u.die()
+	harness.Must(t, unix.Unmount(u.Place(), unix.MNT_DETACH))
+	harness.Must(t, unix.Mount(u.Staging, u.Place(), "", unix.MS_BIND, ""))
+	n.Expect("healed", u.Request(), "replace-in-container", "shares none now")
+	if got := u.c.MountsAt("/data"); len(got) != 1 || got[0].Propagation != (host.Propagation{}) {
+		t.Errorf("the container has %v", got)
+	}
+	if got := u.c.AwaitTurns(); got.Reads != got.Turns || got.Writes != got.Turns {
+		t.Errorf("the loop in the container comes by this: %+v, and has met %q", got, u.c.Errors())
+	}
+	n.Expect("healthy", u.Request())
 }

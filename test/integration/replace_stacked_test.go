@@ -151,7 +151,7 @@ func TestUncoverWithALivingTwin(t *testing.T) {
 }
 
 // idsAt gives the ids of all mounts on some paths.
-func idsAt(t *testing.T, paths ...string) []int {
+func idsAt(t testing.TB, paths ...string) []int {
 	t.Helper()
 	var ids []int
 	for _, p := range paths {
