@@ -10,10 +10,6 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// lone is the pod of the containers here: other tests, which may run at the same
-// time, look for those of theirs in all processes.
-const lone = "0d1c5a2e-0000-4000-8000-0000000000aa"
-
 // TestContainerLoop tells of a process in a container what it could read and
 // write, before and after the daemon behind its volume died.
 func TestContainerLoop(t *testing.T) {
@@ -25,7 +21,6 @@ func TestContainerLoop(t *testing.T) {
 			n := harness.NewNode(t)
 			v, d := n.NewFUSEDisk("a disk", harness.FUSEConfig{})
 			c := start(n, harness.ContainerSpec{
-				Pod:    lone,
 				Mounts: []harness.ContainerMount{{At: "/data", Source: v.Place()}},
 				Loop:   &harness.Loop{Read: "/data/a", Write: "/data/loop"},
 			})
@@ -61,7 +56,7 @@ func TestContainerPropagation(t *testing.T) {
 	n := harness.NewNode(t)
 	v, _ := n.NewFUSEDisk("a disk", harness.FUSEConfig{})
 	for _, p := range []string{"", "rprivate", "rslave", "rshared"} {
-		c := n.StartContainer(harness.ContainerSpec{Pod: lone, Name: p, Mounts: []harness.ContainerMount{
+		c := n.StartContainer(harness.ContainerSpec{Name: p, Mounts: []harness.ContainerMount{
 			{At: "/data", Source: v.Place(), Options: slices.DeleteFunc([]string{p, "noexec"}, func(o string) bool { return o == "" })},
 		}})
 		got := c.MountsAt("/data")[0].Propagation

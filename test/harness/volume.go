@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 
@@ -27,14 +28,21 @@ type Volume struct {
 	PV string
 }
 
-const (
+// The UIDs of pods are those of this process: other tests, which may run at the same
+// time, look for the containers of theirs in all processes.
+var (
 	// PodUID is the pod for which every volume is published.
-	PodUID = "0d1c5a2e-0000-4000-8000-000000000001"
+	PodUID = podUID(1)
 	// OtherPod is another one, for which Publish may be called.
-	OtherPod = "0d1c5a2e-0000-4000-8000-000000000002"
-	// Canary is the secret of every request. It must never be seen again.
-	Canary = "c4n4ry-0f-4-s3cr3t"
+	OtherPod = podUID(2)
+	// Stranger is a pod that has nothing to do with the volumes.
+	Stranger = podUID(9)
 )
+
+func podUID(number int) string { return fmt.Sprintf("%08x-0000-4000-8000-%012d", os.Getpid(), number) }
+
+// Canary is the secret of every request. It must never be seen again.
+const Canary = "c4n4ry-0f-4-s3cr3t"
 
 // NewVolume makes, stages, fills and publishes a volume.
 func (n *Node) NewVolume(fs, id string) *Volume {

@@ -21,7 +21,7 @@ func TestWanted(t *testing.T) {
 	n.SameTable(unmounted)
 
 	v.PublishAgain()
-	other := n.NewContainer("99999999-0000-4000-8000-000000000009", v.Place())
+	other := n.NewContainer(harness.Stranger, v.Place())
 	v.Unpublish()
 	n.Expect("abnormal", v.Request(), "no running container")
 	other.Kill()

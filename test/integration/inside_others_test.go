@@ -13,9 +13,6 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// stranger is a pod that has nothing to do with the volume.
-const stranger = "99999999-0000-4000-8000-000000000009"
-
 // TestInsideOnlyThisVolume heals one of three dead volumes in one container. A
 // second one of the same driver does not move, nor does one of another driver
 // that has the same handle, type and source; nor one that a stranger's container
@@ -34,7 +31,7 @@ func testInsideOnlyThisVolume(t *testing.T, args []string) {
 	foreign, foreignDisk := n.NewFUSEDisk("elsewhere", harness.FUSEConfig{Source: "diskfs:one of them"})
 	ofAnotherDriver(t, foreign, s.ID)
 	third, thirdDisk := n.NewFUSEDisk("by chance", harness.FUSEConfig{Source: "diskfs:one of them"})
-	other := n.StartContainer(harness.ContainerSpec{Pod: stranger, Mounts: []harness.ContainerMount{{At: "/data", Source: third.Place()}}})
+	other := n.StartContainer(harness.ContainerSpec{Pod: harness.Stranger, Mounts: []harness.ContainerMount{{At: "/data", Source: third.Place()}}})
 	u := s.usedBy(harness.ContainerSpec{Mounts: []harness.ContainerMount{
 		{At: "/data", Source: s.Place()}, {At: "/second", Source: second.Place()}, {At: "/foreign", Source: foreign.Place()},
 	}})
@@ -82,7 +79,7 @@ func TestInsideOfAStranger(t *testing.T) {
 		t.Run(fmt.Sprintf("standalone %v", standalone), func(t *testing.T) {
 			n := harness.NewNode(t, fmt.Sprintf("--standalone=%v", standalone)).Start()
 			u := newUsed(n)
-			other := u.usedBy(harness.ContainerSpec{Pod: stranger, Mounts: []harness.ContainerMount{{At: "/data", Source: u.Place()}}})
+			other := u.usedBy(harness.ContainerSpec{Pod: harness.Stranger, Mounts: []harness.ContainerMount{{At: "/data", Source: u.Place()}}})
 			before := other.c.Mounts()
 			u.die()
 			n.Expect("healed", u.Request(), "replace-in-container")

@@ -185,7 +185,7 @@ func TestInsideSandboxed(t *testing.T) {
 func TestInsideSandboxedAfterwards(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "sandboxed later").known()
-	n.StartSandbox(stranger, "kata_0123456789abcdef", "qemu-system-x86_64")
+	n.StartSandbox(harness.Stranger, "kata_0123456789abcdef", "qemu-system-x86_64")
 	s.die()
 	n.Expect("healed", s.Request())
 	n.StartSandbox(harness.PodUID, "kata_0123456789abcdef", "qemu-system-x86_64")

@@ -14,7 +14,7 @@ import (
 func TestReplaceWanted(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	s := newServed(n, "wanted").known()
-	stranger := n.NewContainer("99999999-0000-4000-8000-000000000009", s.Place())
+	stranger := n.NewContainer(harness.Stranger, s.Place())
 	s.die()
 	dead := n.Table()
 	n.Expect("abnormal", s.Request(), "Disconnected", "no running container")
