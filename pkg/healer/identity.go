@@ -26,10 +26,11 @@ func proveIdentity(c Case, dev host.Dev) error {
 	if sameDiskSeq(c, sb) && (sb.Kind == host.KindBlock || c.Record.Identity.FilesystemUUID != "") {
 		return nil // the same disk, with the same filesystem on it if it is one
 	}
+	staged, _ := c.Staged()
 	switch id := c.Record.Identity; {
 	case id.Empty():
 		return errors.New("the device has no serial number, WWID, device-mapper UUID or filesystem UUID")
-	case id.Serial == "" && id.WWID == "" && id.DMUUID == "" && !namedByKubelet(c):
+	case id.Serial == "" && id.WWID == "" && id.DMUUID == "" && !named(c, staged):
 		return errors.New("only the filesystem UUID and the size are as recorded, which a clone shares, and no vol_data.json of kubelet names this volume at the staged place")
 	}
 	return nil
@@ -50,13 +51,6 @@ func SameDisk(c Case, sb host.Superblock) bool {
 	recorded.Size = 0
 	own := recorded.Serial != "" || recorded.WWID != "" || recorded.DMUUID != ""
 	return (sameDiskSeq(c, sb) || own) && sameDevice(recorded, sb) == nil
-}
-
-// namedByKubelet is true when kubelet's file says that the driver staged this
-// volume where the staged place is.
-func namedByKubelet(c Case) bool {
-	staged, found := c.Staged()
-	return found && named(c, staged)
 }
 
 // named is true when kubelet's file for a place names this volume.

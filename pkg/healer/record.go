@@ -108,28 +108,19 @@ type PlaceRecord struct {
 	MountID uint64 `json:"mountID"`
 }
 
-// Place finds the record of a place.
+// Place returns the record of a place, nil for none.
 func (r *Record) Place(path string) *PlaceRecord {
-	if r == nil {
-		return nil
-	}
-	for i := range r.Places {
-		if r.Places[i].Path == path {
-			return &r.Places[i]
-		}
-	}
-	return nil
+	return r.first(func(p PlaceRecord) bool { return p.Path == path })
 }
 
-// Staged finds the record of the staged place.
+// Staged returns the record of the staged place, nil for none.
 func (r *Record) Staged() *PlaceRecord {
-	if r == nil {
+	return r.first(func(p PlaceRecord) bool { return p.Role == Staged })
+}
+
+func (r *Record) first(is func(PlaceRecord) bool) *PlaceRecord {
+	if r == nil || !slices.ContainsFunc(r.Places, is) {
 		return nil
 	}
-	for i := range r.Places {
-		if r.Places[i].Role == Staged {
-			return &r.Places[i]
-		}
-	}
-	return nil
+	return &r.Places[slices.IndexFunc(r.Places, is)]
 }
