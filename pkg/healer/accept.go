@@ -37,7 +37,7 @@ func (o *observation) accept() error {
 func acceptPath(field string, p Place) error {
 	l := p.Look
 	switch {
-	case !l.Looked || len(p.Stack) > 0 && p.Stack[0].Path == p.Path:
+	case !l.Looked || p.Mounted():
 		return nil // what is mounted exists
 	case l.Walk == syscall.ELOOP || l.Leaf == syscall.ELOOP:
 		return Invalid(field, "a component is a symbolic link")

@@ -24,6 +24,10 @@ type Place struct {
 	Path string
 	// Named is true for the paths that the request itself names.
 	Named bool
+	// Proven is true when more than the caller's word says that the place is the
+	// volume's: kubelet's vol_data.json, the record, or that it is named, with
+	// --standalone.
+	Proven bool
 	// PodUID is empty for a staged place and for paths outside kubelet's
 	// layout.
 	PodUID string
@@ -75,6 +79,10 @@ func (p Place) Dev() host.Dev {
 	return p.Stack[0].Dev
 }
 
+// Mounted reports whether something is mounted at the path itself, and not only at
+// a directory above it.
+func (p Place) Mounted() bool { return len(p.Stack) > 0 && p.Stack[0].Path == p.Path }
+
 // Top gives the mount that a path walk ends on.
 func (p Place) Top() (host.Mount, bool) {
 	if len(p.Stack) == 0 {
@@ -92,9 +100,6 @@ type Case struct {
 	Driver string
 	// Block is true for a raw block volume.
 	Block bool
-	// Proven is true when more than the caller's word ties a place to the volume:
-	// kubelet's vol_data.json, or the record.
-	Proven bool
 	// Places has the published place that the request names first, then the
 	// staged one, then the volume's others.
 	Places []Place
@@ -129,18 +134,24 @@ func (c Case) Place(path string) (Place, bool) {
 	return Place{}, false
 }
 
-// Staged gives the staged place, if the volume has one. A directory inside of
-// it, which a request may name too, counts only when there is nothing else.
+// Proven reports whether more than the caller's word says that all of the case is
+// the volume's. A staging path at which nothing is may be any: many drivers stage
+// nothing.
+func (c Case) Proven() bool {
+	return len(c.Places) > 0 && c.Places[0].Proven && !slices.ContainsFunc(c.Places, func(p Place) bool {
+		return p.Named && !p.Proven && (p.Role != Staged || len(p.Stack) > 0)
+	})
+}
+
+// Staged returns the staged place, if the volume has one. One that is proven counts
+// before one that only the caller names, then one that is a mount of its own before
+// a directory in another mount, and last a path with nothing on it: a driver may
+// stage below that.
 func (c Case) Staged() (staged Place, found bool) {
 	for _, p := range c.Places {
-		if p.Role != Staged {
-			continue
-		}
-		if len(p.Stack) > 0 && p.Stack[0].Path == p.Path {
-			return p, true
-		}
-		// A path that a driver stages below counts least.
-		if !found || len(staged.Stack) == 0 && len(p.Stack) > 0 {
+		switch {
+		case p.Role != Staged, staged.Proven && !p.Proven:
+		case !found, p.Proven && !staged.Proven, p.Mounted() && !staged.Mounted(), len(p.Stack) > 0 && len(staged.Stack) == 0:
 			staged, found = p, true
 		}
 	}

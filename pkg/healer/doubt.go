@@ -49,7 +49,7 @@ func (o *observation) doubt(ctx context.Context) error {
 
 // writable is true for a place through which an ordinary writer could write.
 func (o *observation) writable(p Place) bool {
-	if len(p.Stack) == 0 || p.Stack[0].Path != p.Path || p.Stack[0].Attr.Has(host.AttrReadOnly) {
+	if !p.Mounted() || p.Stack[0].Attr.Has(host.AttrReadOnly) {
 		return false
 	}
 	if o.c.Volume.Capability != nil && o.c.Volume.Capability.ReadOnly {

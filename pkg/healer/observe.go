@@ -124,7 +124,6 @@ func (o *observation) run(ctx context.Context, t *ticket) error {
 	if err := o.others(ctx); err != nil {
 		return err
 	}
-	o.c.Proven = o.proven()
 	for i := range o.c.Places {
 		o.c.Places[i].Want = record.Place(o.c.Places[i].Path)
 	}
@@ -135,15 +134,6 @@ func (o *observation) run(ctx context.Context, t *ticket) error {
 		return err
 	}
 	return o.doubt(ctx)
-}
-
-// proven is true when kubelet's file for a place, or the record, names the
-// volume.
-func (o *observation) proven() bool {
-	return slices.ContainsFunc(o.c.Places, func(p Place) bool {
-		d := p.Look.VolData
-		return d != nil && d.VolumeHandle == o.c.Volume.ID || o.c.Record.Place(p.Path) != nil
-	})
 }
 
 // roleOf tells a staging path that a caller named as volume_path from a
@@ -163,6 +153,9 @@ func (o *observation) add(role Role, at string, named bool) {
 		return
 	}
 	layout := o.node.Kubelet().Layout(at)
+	if layout.PodUID != "" {
+		role = Published // whatever the caller calls it
+	}
 	p := Place{
 		Role:   role,
 		Path:   at,
@@ -300,8 +293,7 @@ func (o *observation) ask(ctx context.Context, g *group) {
 	q := host.Question{Probe: g.probe, Above: g.above}
 	for _, i := range g.places {
 		p := o.c.Places[i]
-		top, mounted := p.Top()
-		q.Paths = append(q.Paths, host.Ask{Path: p.Path, VolData: p.Layout.VolData, Mounted: mounted && top.Path == p.Path})
+		q.Paths = append(q.Paths, host.Ask{Path: p.Path, VolData: p.Layout.VolData, Mounted: p.Mounted()})
 	}
 	if g.sight, g.err = o.node.Look(ctx, q); g.err == nil && g.probe != nil {
 		g.err = explainLook(g.probe.Path, g.sight.Answer)
@@ -315,7 +307,7 @@ func (o *observation) take(g *group) {
 		p.Look = g.sight.Paths[p.Path]
 		// What is mounted need not be looked at by path: it shows what the probe
 		// met, if it shows the same directory.
-		if top, mounted := p.Top(); mounted && g.probe != nil && top.Path == p.Path && top.Root == g.probe.Root {
+		if p.Mounted() && g.probe != nil && p.Stack[0].Root == g.probe.Root {
 			p.Look.Kind = g.sight.Kind
 			if g.sight.Kind == host.KindBlock {
 				p.Look.Rdev = g.sight.Rdev

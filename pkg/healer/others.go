@@ -13,7 +13,10 @@ import (
 // staged one, and those of other pods on this node.
 func (o *observation) others(ctx context.Context) error {
 	before := len(o.c.Places)
-	if staged, found := o.c.Staged(); !found || len(staged.Stack) == 0 {
+	for i := range o.c.Places {
+		o.c.Places[i].Proven = o.proven(o.c.Places[i])
+	}
+	if staged, _ := o.c.Staged(); !staged.Proven || !staged.Mounted() {
 		o.addStaged() // a driver may stage below the path it was given
 	}
 	siblings := o.siblings()
@@ -23,12 +26,10 @@ func (o *observation) others(ctx context.Context) error {
 	for _, p := range o.subpaths() {
 		o.add(Published, p, false)
 	}
-	var sleeping []PlaceRecord
 	if o.c.Record != nil {
 		for _, r := range o.c.Record.Places {
-			if _, known := o.c.Place(r.Path); !known && r.Role == Published {
+			if r.Role == Published {
 				o.add(Published, r.Path, false)
-				sleeping = append(sleeping, r)
 			}
 		}
 	}
@@ -38,7 +39,7 @@ func (o *observation) others(ctx context.Context) error {
 	if err := o.look(ctx); err != nil {
 		return err
 	}
-	return o.sift(ctx, before, sleeping)
+	return o.sift(ctx, before)
 }
 
 // addStaged adds the staged place as the record or kubelet's layout has it.
@@ -123,32 +124,24 @@ func (o *observation) firstLook() bool {
 
 // sift keeps, of the places added without having been named, those that are
 // this volume's and in use.
-func (o *observation) sift(ctx context.Context, from int, sleeping []PlaceRecord) error {
+func (o *observation) sift(ctx context.Context, from int) error {
 	kept := o.c.Places[:from:from]
 	for _, p := range o.c.Places[from:] {
+		p.Proven = o.ours(p)
 		switch {
-		case p.Role == Staged:
+		case p.Role == Staged, p.Proven && len(p.Stack) > 0:
 			kept = append(kept, p)
-		case len(p.Stack) > 0:
-			if o.ours(p) {
-				kept = append(kept, p)
-			}
+		case !p.Proven || p.Look.Missing():
+			continue // another volume's, or the pod is gone
 		default:
-			if p.Look.Missing() || !o.ours(p) {
-				continue // the pod is gone
-			}
 			used, err := o.used(ctx, p)
 			if err != nil {
 				return err
 			}
 			if used {
 				kept = append(kept, p)
-				continue
-			}
-			for _, r := range sleeping {
-				if r.Path == p.Path {
-					o.c.Dormant = append(o.c.Dormant, r)
-				}
+			} else if r := o.c.Record.Place(p.Path); r != nil {
+				o.c.Dormant = append(o.c.Dormant, *r)
 			}
 		}
 	}
@@ -156,25 +149,47 @@ func (o *observation) sift(ctx context.Context, from int, sleeping []PlaceRecord
 	return nil
 }
 
-// ours is true when kubelet's file for a sibling names this volume: an inline
-// volume of another pod may share the directory name.
+// proven reports whether more than the caller's word says that a place is the
+// volume's. With --standalone the caller vouches for what it names, unless kubelet's
+// file names another volume. A place that lost its mount contradicts no record.
+func (o *observation) proven(p Place) bool {
+	switch {
+	case o.ours(p):
+		return true
+	case p.Look.VolData != nil && !named(o.c, p):
+		return false
+	case len(p.Stack) == 0:
+		return o.c.Record.Place(p.Path) != nil
+	}
+	return p.Named && o.engine.cfg.Standalone
+}
+
+// ours reports whether kubelet's file for a place names this volume, or, where there
+// is none, the place is as the record has it: an inline volume of another pod may
+// share the directory name.
 func (o *observation) ours(p Place) bool {
-	d := p.Look.VolData
-	if p.Layout.Kind == host.LayoutSubpath {
+	top, mounted := p.Top()
+	switch {
+	case p.Layout.Kind == host.LayoutSubpath:
 		// Kubelet's file lies beside what is published to the same pod.
 		return slices.ContainsFunc(o.c.Places, func(of Place) bool {
 			return of.Layout.Kind == host.LayoutPod && of.Layout.PV == p.Layout.PV && of.PodUID == p.PodUID && o.ours(of)
 		})
+	case p.Look.VolData != nil:
+		return named(o.c, p) && (!mounted || o.isOwn(p, top))
 	}
-	if p.Layout.Kind == host.LayoutOther {
-		// No file of kubelet's names it: it is ours as long as it is as recorded.
-		r, top := o.c.Record.Place(p.Path), host.Mount{}
-		if len(p.Stack) > 0 {
-			top = p.Stack[0]
-		}
-		return r != nil && p.Dev() == r.Dev && top.Root == r.Root && o.c.Record.BootID == o.c.BootID
-	}
-	return d != nil && d.VolumeHandle == o.c.Volume.ID && d.DriverName == o.c.Driver
+	r := o.c.Record.Place(p.Path)
+	return r != nil && p.Dev() == r.Dev && top.Root == r.Root && o.c.Record.BootID == o.c.BootID
+}
+
+// isOwn reports whether kubelet's file for a place is about the mount that the place
+// is in. A driver stages at the path that kubelet gave it, or below. What stands on
+// that is something else, such as an emptyDir of a container whose mounts propagate
+// to the host; and so is a mount above.
+func (o *observation) isOwn(p Place, m host.Mount) bool {
+	staged := func(at string) bool { return at == p.Layout.Base || beneath(at, p.Layout.Base) }
+	parent, _ := o.table.Ground(path.Dir(m.Path))
+	return (m.Path == p.Path || staged(m.Path)) && !staged(parent.Path)
 }
 
 // used is true when a running container of the pod has the volume mounted, or

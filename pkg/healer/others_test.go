@@ -150,7 +150,7 @@ func TestRecordedPlaceThatIsEmpty(t *testing.T) {
 // make the record forget another that is mounted as recorded.
 func TestPlacesOutsideKubeletAreRemembered(t *testing.T) {
 	const one, two = "/srv/one", "/srv/two"
-	b := newBench(t)
+	b := newBench(t, func(c *Config) { c.Standalone = true })
 	b.unmount(podA)
 	for _, p := range []string{one, two} {
 		b.mount(p, disk)

@@ -21,24 +21,21 @@ const recordIntervalFUSE = 5 * time.Minute
 
 // remember saves what the healthy volume looks like, if that changed.
 func (e *Engine) remember(ctx context.Context, c Case) {
-	if !identifiable(c) {
-		return // it would replace what identifies the volume by nothing
-	}
 	volume, now := volumeKey(c.Driver, c.Volume.ID), newRecord(c)
+	if now.FSType == "" || !identifiable(c) {
+		return // nothing is proven; or what identifies the volume would be replaced by nothing
+	}
 	interval := recordInterval
 	if IsFUSE(now.FSType) {
 		interval = recordIntervalFUSE
 	}
-	if old := c.Record; old != nil && time.Since(old.LastHealthy) < interval && time.Since(old.LastHealthy) >= 0 {
-		if now.same(*old) {
-			e.looked.healthy(volume, c.Newest)
+	old := c.Record
+	if old == nil || time.Since(old.LastHealthy) >= interval || time.Since(old.LastHealthy) < 0 || !now.same(*old) {
+		if err := e.cfg.Records.Save(now); err != nil {
+			// The volume is healthy all the same; only a later heal will miss it.
+			klog.FromContext(ctx).Error(err, "Cannot save the record of a healthy volume", "driver", c.Driver)
 			return
 		}
-	}
-	if err := e.cfg.Records.Save(now); err != nil {
-		// The volume is healthy all the same; only a later heal will miss it.
-		klog.FromContext(ctx).Error(err, "Cannot save the record of a healthy volume", "driver", c.Driver)
-		return
 	}
 	e.looked.healthy(volume, c.Newest)
 }
@@ -54,7 +51,7 @@ func identifiable(c Case) bool {
 	return true
 }
 
-// newRecord describes a healthy case.
+// newRecord describes what is proven of a healthy case.
 func newRecord(c Case) Record {
 	r := Record{
 		Version:     RecordVersion,
@@ -68,9 +65,8 @@ func newRecord(c Case) Record {
 	// something a driver made of it.
 	staged, _ := c.Staged()
 	for _, p := range c.Places {
-		top, mounted := p.Top()
-		if !mounted {
-			continue
+		if !p.Proven || !p.Mounted() || p.Role == Container || p.Layout.Kind == host.LayoutSubpath {
+			continue // a directory inside the staged mount is no place of its own
 		}
 		sb := c.Superblocks[p.Dev()]
 		if r.FSType == "" || p.Path == staged.Path {
@@ -83,9 +79,7 @@ func newRecord(c Case) Record {
 				r.FilesystemErrors = c.Record.FilesystemErrors // nobody tells now
 			}
 		}
-		if top.Path != p.Path || p.Role == Container || p.Layout.Kind == host.LayoutSubpath {
-			continue // a directory inside the staged mount is no place of its own
-		}
+		top := p.Stack[0]
 		r.Places = append(r.Places, PlaceRecord{
 			Role:          p.Role,
 			Path:          p.Path,

@@ -45,7 +45,7 @@ type trouble struct {
 	reason healer.Reason
 }
 
-// witness is a Healer that remembers what its answers say.
+// witness is a Healer that remembers what its answers say of proven volumes.
 type witness struct {
 	Healer
 
@@ -65,7 +65,7 @@ func (w witness) Check(ctx context.Context, v healer.Volume) (healer.Report, err
 }
 
 func (w witness) note(v healer.Volume, r healer.Report, err error) error {
-	if err == nil {
+	if err == nil && r.After.Case.Proven() {
 		w.seen.note(sightingKey{r.Driver, v.ID}, sighting{time.Now(), backendsOf(r)})
 	}
 	return err

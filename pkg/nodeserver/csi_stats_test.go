@@ -22,7 +22,7 @@ import (
 
 // seenAs is a diagnosis of one volume with one place on one superblock.
 func seenAs(sb host.Superblock, conditions ...healer.Condition) healer.Diagnosis {
-	p := healer.Place{Role: healer.Published, Path: pathA, Named: true, Stack: []host.Mount{{Path: pathA, Dev: sb.Dev, FSType: sb.FSType}}}
+	p := healer.Place{Role: healer.Published, Path: pathA, Named: true, Proven: true, Stack: []host.Mount{{Path: pathA, Dev: sb.Dev, FSType: sb.FSType}}}
 	if sb.Kind == host.KindBlock {
 		p.Look.Kind, p.Look.Rdev = host.KindBlock, sb.Dev
 	}

@@ -185,6 +185,13 @@ func TestStorageHealthOfWhatWasAsked(t *testing.T) {
 	if got := storage(); len(got) != 0 {
 		t.Errorf("one volume counts twice: %v", got)
 	}
+	said := seenOn("d", "nfs4", "srv:/b", 1, silent)
+	said.After.Case.Places[0].Proven = false
+	ask("b", said, nil, false)
+	ask("b", said, nil, true)
+	if got := storage(); len(got) != 0 {
+		t.Errorf("the caller's word counts: %v", got)
+	}
 	ask("b", seenOn("d", "nfs4", "srv:/b", 1, silent), nil, false)
 	if got := storage(); len(got) != 1 || got[0].GetReason() != "NotResponding" || got[0].GetVolumeCapability() != nil {
 		t.Errorf("of two: %v", got)

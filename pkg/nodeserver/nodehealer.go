@@ -52,10 +52,10 @@ func (s *Server) heal(ctx context.Context, req *healerpb.NodeHealerRequest) (hea
 	return report, err
 }
 
-// tell passes an answer on, if more than the caller's word says which volume it
-// is of: others will read it.
+// tell passes an answer on, if more than the caller's word says that all of it is
+// the volume's: others will read it.
 func (s *Server) tell(r healer.Report) {
-	if s.cfg.Noted != nil && r.After.Case.Proven {
+	if s.cfg.Noted != nil && r.After.Case.Proven() {
 		s.cfg.Noted(r, notice)
 	}
 }

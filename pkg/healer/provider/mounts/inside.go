@@ -188,7 +188,7 @@ func (p Provider) planInside(c healer.Case, place healer.Place, conditions []hea
 func sourceFor(c healer.Case, place healer.Place) (source healer.Place, sub string, found bool) {
 	best := noSource
 	for _, p := range c.Places {
-		if p.Inside != nil || rank(p, place) >= best || len(p.Stack) == 0 || p.Stack[0].Path != p.Path || p.Stack[0].Interim() {
+		if p.Inside != nil || rank(p, place) >= best || !p.Mounted() || p.Stack[0].Interim() {
 			continue
 		}
 		now := p.Stack[0]

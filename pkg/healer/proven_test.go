@@ -1,0 +1,250 @@
+package healer
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// emptyDir is a mount of another pod that is no CSI volume.
+const emptyDir = "/k/pods/uid-z/volumes/kubernetes.io~empty-dir/x"
+
+// mountEmptyDir mounts a tmpfs at a path, as kubelet does for an emptyDir.
+func mountEmptyDir(b *bench, path string) {
+	b.mount(path, host.Dev{Minor: 90})
+	b.change(path, func(m *host.Mount) { m.FSType, m.Source = "tmpfs", "tmpfs" })
+	b.files[path] = directory("")
+}
+
+// recorded returns the paths in the record of the test's volume.
+func recorded(b *bench) []string {
+	r, _ := b.notes.Load(driver, volID)
+	if r == nil {
+		return nil
+	}
+	var paths []string
+	for _, p := range r.Places {
+		paths = append(paths, p.Path)
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+func TestMadeUpVolumesAreNotRecorded(t *testing.T) {
+	b := newBench(t)
+	mountEmptyDir(b, emptyDir)
+	for i := range 30 {
+		for _, v := range []Volume{
+			{ID: fmt.Sprint("made-up-", i), Path: emptyDir},
+			{ID: fmt.Sprint("made-up-", i), Path: emptyDir, StagingPath: "/k/pods/uid-z"},
+		} {
+			if got := b.heal(v).Verdict(); got != Healthy {
+				t.Fatalf("%+v is %s", v, got)
+			}
+		}
+	}
+	if b.notes.saves != 0 {
+		t.Errorf("%d records of volumes that nobody has", b.notes.saves)
+	}
+}
+
+// The record has the places that kubelet's files name, whatever a call names.
+func TestRecordHasOnlyProvenPlaces(t *testing.T) {
+	nested := staging + "/cache"
+	both := []string{staging, podA} // in the order of their names
+	for name, tc := range map[string]struct {
+		change func(*bench)
+		call   Volume
+		// first is what a call records that nobody made another one before.
+		first []string
+	}{
+		"volume_path is an emptyDir":         {call: Volume{Path: emptyDir, StagingPath: staging}, first: []string{staging}},
+		"nothing but an emptyDir":            {call: Volume{Path: emptyDir}, first: []string{staging}},
+		"staging_target_path is an emptyDir": {call: Volume{Path: podA, StagingPath: emptyDir}, first: both},
+		"an emptyDir below the staged mount": {call: Volume{Path: nested, StagingPath: staging}, first: []string{staging}},
+		"the same, staging_target_path left out": {
+			call: Volume{Path: nested}, first: []string{staging},
+		},
+		"staging_target_path is the published path": {call: Volume{Path: podA, StagingPath: podA}, first: both},
+		"staging_target_path is a mount above": {
+			change: func(b *bench) {
+				b.mount("/k", host.Dev{Minor: 91})
+				b.mounts[len(b.mounts)-1].OldID = 1000
+				b.change(podA, func(m *host.Mount) { m.OldParent = 1000 })
+				b.change(staging, func(m *host.Mount) { m.OldParent = 1000 })
+			},
+			call: Volume{Path: podA, StagingPath: "/k"}, first: both,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			mountEmptyDir(b, emptyDir)
+			mountEmptyDir(b, nested)
+			stagedID := b.mounts[1].OldID
+			b.change(nested, func(m *host.Mount) { m.OldParent = stagedID })
+			if tc.change != nil {
+				tc.change(b)
+			}
+			tc.call.ID = volID
+			b.heal(tc.call)
+			if got := recorded(b); !slices.Equal(got, tc.first) {
+				t.Errorf("first recorded %q, want %q", got, tc.first)
+			}
+			b.healthy()
+			before, saves := recorded(b), b.notes.saves
+			b.heal(tc.call)
+			r, _ := b.notes.Load(driver, volID)
+			if got := recorded(b); !slices.Equal(got, before) || !slices.Equal(got, both) || b.notes.saves != saves {
+				t.Errorf("then recorded %q after %q, saves %d after %d", got, before, b.notes.saves, saves)
+			}
+			if r.FSType != "ext4" || r.Identity.Serial != "serial-1" || r.Staged().Path != staging {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}
+
+// Kubelet's file for a raw block volume lies elsewhere.
+func TestRecordOfABlockVolume(t *testing.T) {
+	b := newBlockBench(t)
+	b.heal(Volume{ID: volID, Path: podLink})
+	if got := recorded(b); !slices.Equal(got, []string{blockPlace}) {
+		t.Errorf("recorded %q", got)
+	}
+}
+
+// A driver may stage below the path that it was given, and hand out a directory of
+// what is there.
+func TestRecordOfWhatIsStagedBelow(t *testing.T) {
+	below := staging + "/0001-pool"
+	b := newBench(t)
+	b.unmount(staging)
+	b.publish(below)
+	for _, call := range []Volume{
+		{Path: podA, StagingPath: staging},
+		{Path: podA, StagingPath: below},
+		{Path: podA},
+		{Path: below + "/sub", StagingPath: staging},
+		{Path: below},
+	} {
+		b.files[call.Path] = directory(volID)
+		call.ID = volID
+		b.heal(call)
+		if got := recorded(b); !slices.Equal(got, []string{below, podA}) || b.notes.saves != 1 {
+			t.Errorf("%+v: recorded %q, %d saves", call, got, b.notes.saves)
+		}
+	}
+}
+
+// A mount above an empty published path is not the volume.
+func TestRecordIsNotOfTheMountAbove(t *testing.T) {
+	b := newBench(t)
+	b.unmount(podA)
+	b.unmount(staging)
+	b.mount("/k", host.Dev{Minor: 91})
+	b.files["/k"] = directory("")
+	b.heal(Volume{ID: volID, Path: podA, StagingPath: "/k"})
+	if b.notes.saves != 0 {
+		t.Errorf("%+v", b.notes.records)
+	}
+}
+
+// Where no file of kubelet's lies, the call proves the paths that it names, if
+// there is no orchestrator.
+func TestStandaloneRecordsTheNamedPlaces(t *testing.T) {
+	const one, two = "/srv/one", "/srv/two"
+	for _, standalone := range []bool{false, true} {
+		b := newBench(t, func(c *Config) { c.Standalone = standalone })
+		for _, p := range []string{one, two} {
+			mountEmptyDir(b, p)
+		}
+		b.heal(Volume{ID: volID, Path: one})
+		want := []string{staging} // which kubelet's file proves
+		if standalone {
+			want = append(want, one)
+		}
+		if got := recorded(b); !slices.Equal(got, want) {
+			t.Errorf("standalone %v: recorded %q, want %q", standalone, got, want)
+		}
+	}
+}
+
+// Kubelet's file has the last word, also with --standalone.
+func TestKubeletContradictsTheCaller(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.Standalone = true })
+	b.files[staging] = directory("other")
+	b.heal(volume)
+	if got := recorded(b); !slices.Equal(got, []string{podA}) {
+		t.Errorf("recorded %q", got)
+	}
+}
+
+// Without kubelet's file the record proves a place as long as it is as recorded.
+func TestRecordProvesItsPlaces(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*bench)
+		want   []string
+	}{
+		"as recorded": {func(*bench) {}, []string{staging, podA}},
+		"another filesystem": {func(b *bench) {
+			b.unmount(podA)
+			mountEmptyDir(b, podA)
+		}, []string{staging}},
+		"another directory of it": {func(b *bench) { b.change(podA, func(m *host.Mount) { m.Root = "/sub" }) }, []string{staging}},
+		"before this boot": {func(b *bench) {
+			r := b.notes.records[volumeKey(driver, volID)]
+			r.BootID = "another"
+			b.notes.records[volumeKey(driver, volID)] = r
+		}, []string{staging}},
+	} {
+		b := newBench(t)
+		b.healthy()
+		tc.change(b)
+		b.files[podA] = directory("") // torn, say
+		b.heal(volume)
+		if got := recorded(b); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: recorded %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// Others hear of an answer only if all that it speaks of is the volume's.
+func TestProvenCase(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change     func(*bench)
+		call       Volume
+		standalone bool
+		want       bool
+	}{
+		"as kubelet has it":                  {call: volume, want: true},
+		"only published":                     {call: Volume{Path: podA}, change: func(b *bench) { b.unmount(staging) }, want: true},
+		"nothing is staged":                  {call: volume, change: func(b *bench) { b.unmount(staging); delete(b.files, staging) }, want: true},
+		"lost":                               {call: volume, change: func(b *bench) { b.unmount(podA) }, want: true},
+		"volume_path is an emptyDir":         {call: Volume{Path: emptyDir, StagingPath: staging}},
+		"volume_path is empty":               {call: Volume{Path: emptyDir, StagingPath: staging}, change: func(b *bench) { b.unmount(emptyDir) }},
+		"staging_target_path is an emptyDir": {call: Volume{Path: podA, StagingPath: emptyDir}},
+		"staging_target_path is another volume's": {
+			call: Volume{Path: podA, StagingPath: podB}, change: func(b *bench) { b.publish(podB); b.files[podB] = directory("other") },
+		},
+		"no file of kubelet's":                         {call: volume, change: func(b *bench) { b.files[podA] = directory("") }},
+		"standalone":                                   {call: Volume{Path: emptyDir}, standalone: true, want: true},
+		"standalone, and nothing is mounted":           {call: Volume{Path: emptyDir}, change: func(b *bench) { b.unmount(emptyDir) }, standalone: true},
+		"standalone, staged by another name":           {call: Volume{Path: podA, StagingPath: emptyDir}, standalone: true, want: true},
+		"the caller names another volume of kubelet's": {call: Volume{Path: emptyDir, StagingPath: staging, ID: "other"}},
+	} {
+		b := newBench(t, func(c *Config) { c.Standalone = tc.standalone })
+		mountEmptyDir(b, emptyDir)
+		if tc.change != nil {
+			tc.change(b)
+		}
+		if tc.call.ID == "" {
+			tc.call.ID = volID
+		}
+		b.heal(tc.call)
+		if got := b.last().Proven(); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
