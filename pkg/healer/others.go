@@ -149,9 +149,10 @@ func (o *observation) sift(ctx context.Context, from int) error {
 	return nil
 }
 
-// proven reports whether more than the caller's word says that a place is the
-// volume's. With --standalone the caller vouches for what it names, unless kubelet's
-// file names another volume. A place that lost its mount contradicts no record.
+// proven reports whether more than the caller's word says that a place which the
+// call names is the volume's. With --standalone the caller vouches for what is mounted
+// there, unless kubelet's file names another volume. A place that lost its mount
+// contradicts no record.
 func (o *observation) proven(p Place) bool {
 	switch {
 	case o.ours(p):
@@ -161,7 +162,7 @@ func (o *observation) proven(p Place) bool {
 	case len(p.Stack) == 0:
 		return o.c.Record.Place(p.Path) != nil
 	}
-	return p.Named && o.engine.cfg.Standalone
+	return o.engine.cfg.Standalone
 }
 
 // ours reports whether kubelet's file for a place names this volume, or, where there

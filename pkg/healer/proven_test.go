@@ -82,6 +82,7 @@ func TestRecordHasOnlyProvenPlaces(t *testing.T) {
 			b := newBench(t)
 			mountEmptyDir(b, emptyDir)
 			mountEmptyDir(b, nested)
+			b.files[nested] = directory(volID) // as of all paths below the staging path
 			stagedID := b.mounts[1].OldID
 			b.change(nested, func(m *host.Mount) { m.OldParent = stagedID })
 			if tc.change != nil {
@@ -146,8 +147,8 @@ func TestRecordIsNotOfTheMountAbove(t *testing.T) {
 	b.mount("/k", host.Dev{Minor: 91})
 	b.files["/k"] = directory("")
 	b.heal(Volume{ID: volID, Path: podA, StagingPath: "/k"})
-	if b.notes.saves != 0 {
-		t.Errorf("%+v", b.notes.records)
+	if p := b.last().Places[0]; b.notes.saves != 0 || p.Mounted() || p.Proven {
+		t.Errorf("%+v, %+v", p, b.notes.records)
 	}
 }
 
@@ -167,6 +168,10 @@ func TestStandaloneRecordsTheNamedPlaces(t *testing.T) {
 		}
 		if got := recorded(b); !slices.Equal(got, want) {
 			t.Errorf("standalone %v: recorded %q, want %q", standalone, got, want)
+		}
+		b.unmount(one)
+		if b.heal(Volume{ID: volID, Path: one}); b.last().Proven() != standalone {
+			t.Errorf("standalone %v: proven is %v after it was lost", standalone, b.last().Proven())
 		}
 	}
 }
@@ -218,9 +223,13 @@ func TestProvenCase(t *testing.T) {
 		standalone bool
 		want       bool
 	}{
-		"as kubelet has it":                  {call: volume, want: true},
-		"only published":                     {call: Volume{Path: podA}, change: func(b *bench) { b.unmount(staging) }, want: true},
-		"nothing is staged":                  {call: volume, change: func(b *bench) { b.unmount(staging); delete(b.files, staging) }, want: true},
+		"as kubelet has it": {call: volume, want: true},
+		"only published":    {call: Volume{Path: podA}, change: func(b *bench) { b.unmount(staging) }, want: true},
+		"nothing is staged": {call: volume, change: func(b *bench) { b.unmount(staging); delete(b.files, staging) }, want: true},
+		"nothing is where it is to be staged": {call: Volume{Path: staging}, change: func(b *bench) {
+			b.unmount(staging)
+			b.files[staging] = directory("")
+		}},
 		"lost":                               {call: volume, change: func(b *bench) { b.unmount(podA) }, want: true},
 		"volume_path is an emptyDir":         {call: Volume{Path: emptyDir, StagingPath: staging}},
 		"volume_path is empty":               {call: Volume{Path: emptyDir, StagingPath: staging}, change: func(b *bench) { b.unmount(emptyDir) }},
@@ -246,5 +255,31 @@ func TestProvenCase(t *testing.T) {
 		if got := b.last().Proven(); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
+	}
+}
+
+func TestStagedPlaceThatCounts(t *testing.T) {
+	place := func(proven bool, stack ...string) Place {
+		p := Place{Role: Staged, Path: staging, Proven: proven}
+		for _, at := range stack {
+			p.Stack = append(p.Stack, host.Mount{Path: at})
+		}
+		return p
+	}
+	// From what counts least to what counts most.
+	order := []Place{
+		place(false), place(false, "/k"), place(false, staging), place(true), place(true, "/k"), place(true, staging),
+	}
+	for i := range order {
+		for j := range order {
+			want := order[max(i, j)]
+			c := Case{Places: []Place{{Role: Published, Path: podA, Proven: true}, order[i], order[j]}}
+			if got, found := c.Staged(); !found || got.Proven != want.Proven || !slices.EqualFunc(got.Stack, want.Stack, host.Mount.Same) || got.Mounted() != want.Mounted() {
+				t.Errorf("%d and %d: %+v", i, j, got)
+			}
+		}
+	}
+	if got, found := (Case{Places: []Place{{Role: Published, Proven: true}}}).Staged(); found {
+		t.Errorf("%+v", got)
 	}
 }
