@@ -15,6 +15,10 @@ var (
 	// ErrStuck: no answer by the deadline, and the process cannot be ended: it
 	// waits uninterruptibly in the kernel. It is reaped when it ends.
 	ErrStuck = errors.New("the worker did not answer in time and cannot be ended")
+	// ErrLeft: the operation answered, and its process cannot be ended, because
+	// one of its threads waits uninterruptibly. The answer counts. It is reaped
+	// when it ends.
+	ErrLeft = errors.New("the worker answered, and a thread of it cannot be ended")
 	// ErrCrowded: no worker became free, or came to life, by the deadline.
 	ErrCrowded = errors.New("no worker became free or was started in time")
 	// ErrClosed: the pool is shut down.
@@ -57,11 +61,10 @@ func (w *wireError) Unwrap() []error {
 	return leaves
 }
 
-// silentError is ErrSilent, or ErrStuck with the news of the end of the process.
+// silentError is what became of a worker, with where it waited.
 type silentError struct {
 	is    error
 	waits []string
-	ended <-chan struct{}
 }
 
 // Error implements error.
@@ -70,8 +73,11 @@ func (e *silentError) Error() string { return e.is.Error() }
 // Unwrap gives the sentinel.
 func (e *silentError) Unwrap() error { return e.is }
 
-// stuckError is a silentError whose process goes on.
-type stuckError struct{ silentError }
+// stuckError is ErrStuck or ErrLeft, of a process that goes on.
+type stuckError struct {
+	silentError
+	ended <-chan struct{}
+}
 
 // Ended gives a channel that closes when the stuck process has ended: until
 // then what it was doing may still happen.

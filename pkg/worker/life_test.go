@@ -1,6 +1,8 @@
 package worker_test
 
 import (
+	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -65,5 +67,37 @@ func waitDead(t *testing.T, pid int) {
 	var info unix.Siginfo
 	if err := unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A thread that an operation left behind may wait uninterruptibly after the answer
+// has come: with no time to end, every spent worker counts as such.
+func TestAnswerOfAWorkerThatCannotBeEnded(t *testing.T) {
+	var mu sync.Mutex
+	told := map[bool]string{}
+	p := newPool(t, func(c *worker.Config) {
+		c.KillWait = time.Nanosecond
+		c.Abandoned = func(op string, ended bool, _ int) {
+			mu.Lock()
+			defer mu.Unlock()
+			told[ended] = op
+		}
+	})
+	pid, err := worker.Call(within(t, time.Minute), p, once, 0)
+	if pid == 0 || !errors.Is(err, worker.ErrLeft) || errors.Is(err, worker.ErrStuck) {
+		t.Fatalf("process %d, got %v, want its answer and ErrLeft", pid, err)
+	}
+	var left interface{ Ended() <-chan struct{} }
+	if !errors.As(err, &left) {
+		t.Fatal("the error does not tell when the worker ends")
+	}
+	<-left.Ended()
+	if !gone(pid) || p.Stats().Abandoned != 0 {
+		t.Errorf("ended, and there is process %d; %+v", pid, p.Stats())
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if told[false] != once.Name() || told[true] != once.Name() {
+		t.Errorf("told %v", told)
 	}
 }

@@ -29,6 +29,10 @@ type Config struct {
 	// KillWait is how long a killed worker may take to end before it is
 	// abandoned.
 	KillWait time.Duration
+	// Abandoned is told of each worker that is abandoned, with the operation that
+	// it ran, and again when it has ended; total counts those that have not. It
+	// must return at once; nil: nobody is told.
+	Abandoned func(op string, ended bool, total int)
 }
 
 // Pool owns the worker processes of a server.
@@ -134,7 +138,9 @@ func (p *Pool) drain() {
 
 // Call has a worker run one operation. ctx must have a deadline: it bounds the
 // wait for a worker, the operation and the answer. An error is either one of
-// this package's sentinels or what the operation itself returned.
+// this package's sentinels or what the operation itself returned. Those of a
+// worker that cannot be ended have a method Ended: the caller asks nobody else
+// at the same storage until that channel closes.
 func Call[Q, A any](ctx context.Context, p *Pool, op Op[Q, A], q Q) (A, error) {
 	var none A
 	if _, bounded := ctx.Deadline(); !bounded {
@@ -165,20 +171,27 @@ func CallWithin[Q, A any](ctx context.Context, within time.Duration, p *Pool, op
 
 // give has a worker do its job, and decides what becomes of it.
 func give[Q, A any](ctx context.Context, p *Pool, w *process, op Op[Q, A], q Q) (A, error) {
+	w.op = op.name
 	a, broken, err := ask(ctx, w, op, q)
+	answered := err == nil
 	switch {
 	case broken:
 		err = p.breakOff(w, err)
 	case op.life == Spent:
-		p.dismiss(w)
+		if ended := p.dismiss(w); ended != nil {
+			err = errors.Join(err, &stuckError{silentError{is: ErrLeft}, ended})
+		}
 	default:
 		p.release(w)
 	}
 	if err != nil {
-		var none A
-		return none, fmt.Errorf("%s: %w", op.name, err)
+		err = fmt.Errorf("%s: %w", op.name, err)
 	}
-	return a, nil
+	if !answered {
+		var none A
+		return none, err
+	}
+	return a, err
 }
 
 // breakOff ends a worker whose stream can no longer be used, and says what is
@@ -188,9 +201,9 @@ func (p *Pool) breakOff(w *process, err error) error {
 	if errors.Is(err, ErrSilent) {
 		silent.waits = w.waits() // before it is killed
 	}
-	if silent.ended = p.end(w); silent.ended != nil {
+	if ended := p.end(w); ended != nil {
 		silent.is = ErrStuck
-		return &stuckError{silent}
+		return &stuckError{silent, ended}
 	}
 	return &silent
 }
@@ -324,14 +337,15 @@ func (p *Pool) release(w *process) {
 	}
 }
 
-// dismiss lets a worker end by itself: it reads the end of the stream.
-func (p *Pool) dismiss(w *process) {
+// dismiss lets a worker end by itself: it reads the end of the stream. It gives
+// what end gives.
+func (p *Pool) dismiss(w *process) <-chan struct{} {
 	_ = w.conn.Close()
 	if w.reap(time.Now().Add(p.cfg.KillWait)) == nil {
 		p.forget()
-		return
+		return nil
 	}
-	p.end(w)
+	return p.end(w)
 }
 
 // end kills a worker. One that cannot be killed is abandoned: counted, and
@@ -345,15 +359,27 @@ func (p *Pool) end(w *process) <-chan struct{} {
 		return nil
 	}
 	// Its slot goes to somebody else: a volume that hangs costs others nothing.
-	p.abandoned.Add(1)
+	p.abandon(w, false)
 	p.forget()
 	ended := make(chan struct{})
 	go func() {
 		_ = w.reap(time.Time{})
-		p.abandoned.Add(-1)
+		p.abandon(w, true)
 		close(ended)
 	}()
 	return ended
+}
+
+// abandon counts an abandoned worker, and counts it out when it has ended.
+func (p *Pool) abandon(w *process, ended bool) {
+	change := int64(1)
+	if ended {
+		change = -1
+	}
+	total := int(p.abandoned.Add(change))
+	if p.cfg.Abandoned != nil {
+		p.cfg.Abandoned(w.op, ended, total)
+	}
 }
 
 // forget takes an ended worker off the books.
