@@ -3,21 +3,20 @@ package host
 import (
 	"slices"
 	"strings"
-	"sync"
 )
 
 // BlockDevice gives what is known of a device. What may change is read now: from
 // the open device, where a probe had it open a moment ago, and from sysfs. Its
 // identity, but for the size, is read again when another disk has its place.
 func (n *Node) BlockDevice(dev Dev, opened OpenedDevice) BlockDevice {
-	if d, known := n.devices.of(dev, opened); known {
+	if d, known := n.devices.as(dev, opened); known {
 		if d.Loop != nil {
 			d.Loop = n.cfg.Sysfs.Backing(d.Name, *d.Loop)
 		}
 		return d
 	}
 	d := n.cfg.Sysfs.BlockDevice(dev)
-	n.devices.keep(d)
+	n.devices.learn(d)
 	return d
 }
 
@@ -45,37 +44,27 @@ func (n *Node) BtrfsErrors(fsType, uuid string) *BtrfsErrors {
 
 // devices keeps what devices are, for as long as the disk is the same: its
 // sequence number tells.
-type devices struct {
-	mu    sync.Mutex
-	known map[Dev]BlockDevice
-}
+type devices struct{ kept[Dev, BlockDevice] }
 
-// of gives a device whose whole state an open one tells.
-func (k *devices) of(dev Dev, opened OpenedDevice) (BlockDevice, bool) {
+// as gives a device whose whole state an open one tells.
+func (k *devices) as(dev Dev, opened OpenedDevice) (BlockDevice, bool) {
 	if !opened.Open || opened.DiskSeq == 0 {
 		return BlockDevice{}, false
 	}
-	k.mu.Lock()
-	d, known := k.known[dev]
-	k.mu.Unlock()
+	d, known := k.of(dev)
 	d.ReadOnly, d.Identity.Size = opened.ReadOnly, int64(opened.Size)
 	return d, known && d.DiskSeq == opened.DiskSeq
 }
 
-// keep notes a device, unless sysfs has to be asked about it each time: mappings
+// learn keeps a device, unless sysfs has to be asked about it each time: mappings
 // and paths have states of their own, and a partition's are its disk's. By the
 // name, as a path may not have been told: this process may have had no descriptor
-// left for its file. Device numbers are few, so nothing is ever thrown away.
-func (k *devices) keep(d BlockDevice) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+// left for its file.
+func (k *devices) learn(d BlockDevice) {
 	onPaths := strings.HasPrefix(d.Name, "sd") || strings.HasPrefix(d.Name, "nvme")
 	if d.DiskSeq == 0 || d.Mapping != nil || onPaths || d.Identity.Partition != "" {
-		delete(k.known, d.Dev)
+		k.forget(d.Dev)
 		return
 	}
-	if k.known == nil {
-		k.known = map[Dev]BlockDevice{}
-	}
-	k.known[d.Dev] = d
+	k.keep(d.Dev, d)
 }

@@ -64,7 +64,7 @@ func (n *Node) Look(ctx context.Context, q Question) (Sight, error) {
 	if q.Probe == nil {
 		return n.lookAt(ctx, q)
 	}
-	if sight, recent := n.recent.of(q); recent && slices.Contains(inMemory, q.Probe.FSType) {
+	if sight, recent := n.recent.like(q); recent && slices.Contains(inMemory, q.Probe.FSType) {
 		return sight, nil // the mount table was asked just now, and there is nothing behind it
 	}
 	s, called := storageOf(*q.Probe), time.Now()
@@ -93,7 +93,7 @@ func (n *Node) askFirst(ctx context.Context, q Question, at *probing) (sight Sig
 // when a second probe gives one too.
 func (n *Node) ask(ctx context.Context, q Question) (Sight, error) {
 	began := time.Now()
-	last, recent := n.recent.of(q)
+	last, recent := n.recent.like(q)
 	count, stop := n.countWaiting(ctx, *q.Probe)
 	defer stop()
 	query, known := n.query(q)
@@ -139,10 +139,10 @@ func (n *Node) ask(ctx context.Context, q Question) (Sight, error) {
 	if sight.Changed = !n.cfg.Namespace.Tops(*q.Probe); sight.Changed {
 		return sight, nil // it may be another filesystem that was touched
 	}
-	if whole.UUID {
-		n.uuids.keep(*q.Probe, sight.UUID)
+	if whole.UUID && q.Probe.ID != 0 && sight.UUID != "" {
+		n.uuids.keep(q.Probe.ID, sight.UUID)
 	}
-	n.recent.keep(q, sight, began)
+	n.recent.note(q, sight, began)
 	return sight, nil
 }
 
@@ -240,7 +240,7 @@ func (n *Node) query(q Question) (touch.LookQuery, []volDataFile) {
 			at.Path = p.Path
 		}
 		if at.VolData != "" {
-			known[i] = n.files.known(at.VolData)
+			known[i], _ = n.files.of(at.VolData)
 			at.Known = known[i].stamp
 		}
 	}
@@ -281,7 +281,7 @@ func (n *Node) touched(m Mount, asked *touch.ProbeQuery, a touch.ProbeAnswer) Si
 		Newest:     a.Newest,
 	}
 	if !asked.UUID {
-		s.UUID = n.uuids.of(m)
+		s.UUID, _ = n.uuids.of(m.ID)
 	}
 	return s
 }
@@ -296,7 +296,8 @@ func (n *Node) probeOf(m Mount) *touch.ProbeQuery {
 	}
 	q.Around = n.fewBeside(m)
 	q.Root = !slices.Contains(rootInMemory, m.FSType)
-	q.UUID = m.onDevice() && n.uuids.of(m) == ""
+	_, told := n.uuids.of(m.ID)
+	q.UUID = m.onDevice() && !told
 	q.Space = true
 	q.Backing = true
 	q.Source = m.deviceSource()

@@ -30,13 +30,15 @@ type Config struct {
 
 // Node is the host that the volumes are on.
 type Node struct {
-	cfg        Config
-	kubelet    Kubelet
-	bootID     string
-	probes     probes
-	files      volDataFiles
-	recent     recentLooks
-	uuids      uuids
+	cfg     Config
+	kubelet Kubelet
+	bootID  string
+	probes  probes
+	files   volDataFiles
+	recent  recentLooks
+	// uuids has the filesystem UUID that a mount's filesystem told. A unique mount
+	// id is never used again, and its filesystem stays the same.
+	uuids      kept[uint64, string]
 	devices    devices
 	holders    holderScans
 	containers containerWalks

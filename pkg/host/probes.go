@@ -13,8 +13,9 @@ import (
 type probes struct {
 	mu    sync.Mutex
 	under map[storage]*probing
-	// slow counts answers in a row that came late.
-	slow map[storage]lateness
+	// slow counts answers in a row that came late. What is forgotten counts from
+	// the start.
+	slow kept[storage, lateness]
 }
 
 // lateness is of one filesystem: device numbers are used again.
@@ -70,7 +71,7 @@ func (p *probes) join(s storage, of Mount) (at *probing, first bool) {
 		}
 	}
 	if p.under == nil {
-		p.under, p.slow = map[storage]*probing{}, map[storage]lateness{}
+		p.under = map[storage]*probing{}
 	}
 	at = &probing{of: of, began: time.Now(), done: make(chan struct{})}
 	p.under[s] = at
@@ -94,18 +95,16 @@ func (p *probes) finish(s storage, at *probing, found Sight, err error) {
 
 // late counts an answer and gives how many in a row came late.
 func (p *probes) late(m Mount, late bool) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	s := storageOf(m)
 	if !late {
-		delete(p.slow, s)
+		p.slow.forget(s)
 		return 0
 	}
-	so := p.slow[s]
+	so, _ := p.slow.of(s)
 	if so.fsType != m.FSType || so.source != m.Source {
 		so = lateness{fsType: m.FSType, source: m.Source}
 	}
 	so.count++
-	p.slow[s] = so
+	p.slow.keep(s, so)
 	return so.count
 }

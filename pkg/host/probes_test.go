@@ -145,7 +145,7 @@ func TestLateInARow(t *testing.T) {
 	}
 	p.late(a, false)
 	p.late(b, false)
-	if len(p.slow) != 0 {
-		t.Errorf("%d storages are kept", len(p.slow))
+	if len(p.slow.known) != 0 {
+		t.Errorf("%d storages are kept", len(p.slow.known))
 	}
 }

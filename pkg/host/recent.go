@@ -2,7 +2,6 @@ package host
 
 import (
 	"slices"
-	"sync"
 	"time"
 )
 
@@ -10,10 +9,7 @@ import (
 // storage: kubelet's files and the space left. Both are read again after a
 // second. What is behind the mount is asked in every call: the block device of
 // an ext4, and nothing at all for a filesystem that lives in memory.
-type recentLooks struct {
-	mu    sync.Mutex
-	known map[uint64]recentLook
-}
+type recentLooks struct{ kept[uint64, recentLook] }
 
 type recentLook struct {
 	at    time.Time
@@ -24,9 +20,6 @@ type recentLook struct {
 // recently is how old a look may be.
 const recently = time.Second
 
-// maxRecent bounds what is kept; see maxVolDataFiles.
-const maxRecent = 4096
-
 // inMemory are filesystem types without anything behind them.
 var inMemory = []string{"tmpfs", "ramfs"}
 
@@ -35,29 +28,22 @@ var inMemory = []string{"tmpfs", "ramfs"}
 // touch shows its shutdown.)
 var onOneDevice = []string{"ext2", "ext3", "ext4"}
 
-// of gives the last look that asked the same of the same mount.
-func (r *recentLooks) of(q Question) (Sight, bool) {
-	r.mu.Lock()
-	look, known := r.known[q.Probe.ID]
-	r.mu.Unlock()
+// like gives the last look that asked the same of the same mount.
+func (r *recentLooks) like(q Question) (Sight, bool) {
+	look, known := r.of(q.Probe.ID)
 	if !known || time.Since(look.at) >= recently || !slices.Equal(look.paths, q.Paths) {
 		return Sight{}, false
 	}
 	return look.sight, true
 }
 
-// keep notes a look at mount points that found nothing wrong. It is as old as its
+// note keeps a look at mount points that found nothing wrong. It is as old as its
 // first system call may be, which is not when it ended: a device may take long.
-func (r *recentLooks) keep(q Question, s Sight, began time.Time) {
+func (r *recentLooks) note(q Question, s Sight, began time.Time) {
 	fit := slices.Contains(inMemory, q.Probe.FSType) || slices.Contains(onOneDevice, q.Probe.FSType) && s.Opened.Open
 	elsewhere := slices.ContainsFunc(q.Paths, func(a Ask) bool { return !a.Mounted })
 	if q.Probe.ID == 0 || !fit || elsewhere || s.Kind != KindDirectory || s.Answer.Errno != 0 {
 		return
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.known == nil || len(r.known) >= maxRecent {
-		r.known = map[uint64]recentLook{}
-	}
-	r.known[q.Probe.ID] = recentLook{at: began, paths: q.Paths, sight: s}
+	r.keep(q.Probe.ID, recentLook{at: began, paths: q.Paths, sight: s})
 }

@@ -36,32 +36,21 @@ func TestRecentLooks(t *testing.T) {
 	} {
 		var r recentLooks
 		q := Question{Probe: &tc.of, Paths: tc.paths}
-		r.keep(q, tc.sight, time.Now())
-		if s, recent := r.of(q); recent != tc.kept || recent && s.UUID != "u" {
+		r.note(q, tc.sight, time.Now())
+		if s, recent := r.like(q); recent != tc.kept || recent && s.UUID != "u" {
 			t.Errorf("%s: %v, %+v", name, recent, s)
 		}
 		other := tc.of
 		other.ID = 99
-		if _, recent := r.of(Question{Probe: &other, Paths: tc.paths}); recent {
+		if _, recent := r.like(Question{Probe: &other, Paths: tc.paths}); recent {
 			t.Errorf("%s: taken for that of another mount", name)
 		}
-		if _, recent := r.of(Question{Probe: &tc.of, Paths: append([]Ask{{Path: "/x", Mounted: true}}, tc.paths...)}); recent {
+		if _, recent := r.like(Question{Probe: &tc.of, Paths: append([]Ask{{Path: "/x", Mounted: true}}, tc.paths...)}); recent {
 			t.Errorf("%s: taken for one at other places", name)
 		}
-		r.keep(q, tc.sight, time.Now().Add(-recently))
-		if _, recent := r.of(q); recent {
+		r.note(q, tc.sight, time.Now().Add(-recently))
+		if _, recent := r.like(q); recent {
 			t.Errorf("%s: good for ever", name)
-		}
-	}
-}
-
-func TestRecentLooksAreBounded(t *testing.T) {
-	var r recentLooks
-	for i := range uint64(2*maxRecent + 1) {
-		m := Mount{ID: i + 1, FSType: "tmpfs"}
-		r.keep(Question{Probe: &m}, Sight{Kind: KindDirectory}, time.Now())
-		if len(r.known) > maxRecent {
-			t.Fatalf("%d are kept", len(r.known))
 		}
 	}
 }

@@ -3,7 +3,6 @@ package host
 import (
 	"encoding/json"
 	"fmt"
-	"sync"
 
 	"github.com/csi-addons/node-healer/pkg/touch"
 )
@@ -25,26 +24,13 @@ func ParseVolData(raw []byte) (VolData, error) {
 	return d, nil
 }
 
-// volDataFiles keeps what was read, for as long as the file does not change.
-type volDataFiles struct {
-	mu    sync.Mutex
-	files map[string]volDataFile
-}
+// volDataFiles keeps what was read, by path, for as long as the file does not
+// change.
+type volDataFiles struct{ kept[string, volDataFile] }
 
 type volDataFile struct {
 	stamp touch.FileStamp
 	data  *VolData
-}
-
-// maxVolDataFiles bounds what is kept. A node has a few hundred volumes; one
-// that had thousands in its time starts anew.
-const maxVolDataFiles = 4096
-
-// known gives what was read last; the zero value for nothing.
-func (f *volDataFiles) known(file string) volDataFile {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.files[file]
 }
 
 // learn gives the content: of raw, or if that is nil as known before. It is nil
@@ -57,15 +43,10 @@ func (f *volDataFiles) learn(file string, before volDataFile, raw []byte, stamp 
 	if d, err := ParseVolData(raw); err == nil {
 		now.data = &d
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch {
-	case now.data == nil || stamp == touch.FileStamp{}:
-		delete(f.files, file)
-	case f.files == nil || len(f.files) >= maxVolDataFiles:
-		f.files = map[string]volDataFile{file: now}
-	default:
-		f.files[file] = now
+	if now.data == nil || stamp == (touch.FileStamp{}) {
+		f.forget(file)
+	} else {
+		f.keep(file, now)
 	}
 	return now.data
 }

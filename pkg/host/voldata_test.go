@@ -43,31 +43,18 @@ func TestLearnVolData(t *testing.T) {
 	} {
 		var files volDataFiles
 		for i, l := range looks {
-			got := files.learn("/f", files.known("/f"), l.raw, l.stamp)
+			got := files.learn("/f", files.known["/f"], l.raw, l.stamp)
 			handle := ""
 			if got != nil {
 				handle = got.VolumeHandle
 			}
-			if known := files.known("/f"); handle != l.want || (known.stamp != none) != l.knows {
+			if known := files.known["/f"]; handle != l.want || (known.stamp != none) != l.knows {
 				t.Errorf("%s, look %d: %q, known as %+v", name, i+1, handle, known)
 			}
 		}
-		if files.known("/other") != (volDataFile{}) {
+		if files.known["/other"] != (volDataFile{}) {
 			t.Errorf("%s: another file is known", name)
 		}
-	}
-}
-
-func TestVolDataFilesAreBounded(t *testing.T) {
-	var files volDataFiles
-	for i := range 2*maxVolDataFiles + 1 {
-		files.learn(fmt.Sprint(i), volDataFile{}, volData("a"), stamp(1))
-		if len(files.files) > maxVolDataFiles {
-			t.Fatalf("%d are kept", len(files.files))
-		}
-	}
-	if files.known(fmt.Sprint(2*maxVolDataFiles)).data == nil {
-		t.Error("the last one is not")
 	}
 }
 
@@ -100,7 +87,7 @@ func TestVolDataIsNeverOld(t *testing.T) {
 	age(t, file)
 	expect("h19")
 	expect("h19")
-	if known := n.files.known(file); known.data == nil {
+	if known := n.files.known[file]; known.data == nil {
 		t.Error("an old file is read each time")
 	}
 	info, err := os.Stat(file)
