@@ -61,8 +61,8 @@ type HeldBy struct {
 	PodUID, ContainerID string
 }
 
-// holdersOf finds out who holds what is asked for. It touches no volume.
-func (n *Node) holdersOf(ctx context.Context, scans *holderScans, asked []Holdable) (map[Holdable]Holders, error) {
+// Holders finds out who holds superblocks and devices. It touches no volume.
+func (n *Node) Holders(ctx context.Context, asked []Holdable) (map[Holdable]Holders, error) {
 	table, err := n.Mounts()
 	if err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func (n *Node) holdersOf(ctx context.Context, scans *holderScans, asked []Holdab
 			devices = append(devices, a.Device)
 		}
 	}
-	scan, err := scans.share(ctx, superblocks, devices, func(ctx context.Context, superblocks, devices []Dev) (touch.HoldersAnswer, error) {
+	scan, err := n.holders.share(ctx, &n.probes, superblocks, devices, func(ctx context.Context, superblocks, devices []Dev) (touch.HoldersAnswer, error) {
 		return n.scanHolders(ctx, slices.Concat(superblocks, n.volumesOf(table)), devices)
 	})
 	if err != nil {
@@ -88,7 +88,7 @@ func (n *Node) holdersOf(ctx context.Context, scans *holderScans, asked []Holdab
 		n.holdersInKernel(table, scan.Swaps, a, &h)
 		if len(h.Mounts) == 0 {
 			// A mounted filesystem has claimed its device: that is known.
-			h.Device.Claim = n.claimOf(ctx, scans, a.Device)
+			h.Device.Claim = n.claimOf(ctx, a.Device)
 		}
 		all[a] = h
 	}

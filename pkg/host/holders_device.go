@@ -42,18 +42,21 @@ const (
 )
 
 // claimOf asks for a claim of a device. An empty answer is none.
-func (n *Node) claimOf(ctx context.Context, scans *holderScans, dev Dev) Claim {
+func (n *Node) claimOf(ctx context.Context, dev Dev) Claim {
 	name := ""
 	if !dev.Zero() {
 		name = n.cfg.Sysfs.Name(dev)
 	}
-	if name == "" || !scans.mayAsk(dev) {
+	if name == "" {
 		return ClaimUnknown
 	}
 	call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
 	defer cancel()
-	a, err := worker.Call(call, n.cfg.Pool, touch.Exclusive, touch.ExclusiveQuery{Device: "/dev/" + name, Number: touch.Number(dev)})
-	scans.asked(dev, err)
+	var a touch.ExclusiveAnswer
+	err := n.probes.alone(call, storage{dev: dev}, func() (err error) {
+		a, err = worker.Call(call, n.cfg.Pool, touch.Exclusive, touch.ExclusiveQuery{Device: "/dev/" + name, Number: touch.Number(dev)})
+		return err
+	})
 	switch {
 	case err != nil:
 		return ClaimUnknown
@@ -64,19 +67,6 @@ func (n *Node) claimOf(ctx context.Context, scans *holderScans, dev Dev) Claim {
 	default:
 		return ClaimUnknown
 	}
-}
-
-// mayAsk is false while a worker waits at the device that cannot be ended.
-func (s *holderScans) mayAsk(dev Dev) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !s.waits(dev)
-}
-
-func (s *holderScans) asked(dev Dev, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.note(dev, err)
 }
 
 // holdersInKernel says which users without a process there are, by sysfs and the

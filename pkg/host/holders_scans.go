@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
 // holdersKeep is how long a scan is good enough for the next one who asks. A
@@ -18,16 +19,14 @@ import (
 // asked about in the same seconds.
 const holdersKeep = 10 * time.Second
 
-// holderScans keeps the last scan, and lets one scan run at a time. The zero
-// value is ready for use.
+// maxScanned bounds what is asked for on behalf of earlier callers: twice the
+// volumes that one scan asks for anyway. Beyond it they scan again.
+const maxScanned = 2000
+
+// holderScans keeps the last scan. The zero value is ready for use.
 type holderScans struct {
-	mu sync.Mutex
-	// running closes when the scan under way is over; nil when there is none.
-	running chan struct{}
-	last    holderScan
-	// stuck close when a worker ends that did not let itself be ended: one of a
-	// scan (zero), or one that asked a device.
-	stuck map[Dev]<-chan struct{}
+	mu   sync.Mutex
+	last holderScan
 }
 
 // holderScan is one scan with what it was asked for.
@@ -39,103 +38,59 @@ type holderScan struct {
 
 func (s *holderScan) fresh() bool { return time.Since(s.started) < holdersKeep }
 
-func (s *holderScan) covers(superblocks, devices []Dev) bool {
-	for _, d := range superblocks {
-		if !s.superblocks[d] {
-			return false
-		}
-	}
-	for _, d := range devices {
-		if !s.devices[d] {
-			return false
-		}
-	}
-	return true
-}
-
 type runScan func(ctx context.Context, superblocks, devices []Dev) (touch.HoldersAnswer, error)
 
 // share gives a scan that tells of all that is asked for: a recent one, the one
-// under way, or a new one. A new one also asks for what a recent one told, so
-// that callers in turn do not push out each other's.
-func (s *holderScans) share(ctx context.Context, superblocks, devices []Dev, run runScan) (touch.HoldersAnswer, error) {
-	for {
-		s.mu.Lock()
-		recent := s.last.fresh()
-		switch {
-		case recent && s.last.covers(superblocks, devices):
-			defer s.mu.Unlock()
-			return s.last.answer, nil
-		case s.waits(Dev{}):
-			defer s.mu.Unlock()
-			return touch.HoldersAnswer{}, errors.New("who holds it: an earlier scan cannot be ended")
-		case s.running == nil:
-			next := holderScan{started: time.Now(), superblocks: map[Dev]bool{}, devices: map[Dev]bool{}}
-			if recent {
-				maps.Copy(next.superblocks, s.last.superblocks)
-				maps.Copy(next.devices, s.last.devices)
-			}
-			add(next.superblocks, superblocks)
-			add(next.devices, devices)
-			s.running = make(chan struct{})
-			s.mu.Unlock()
-			return s.scan(ctx, next, run)
-		}
-		running := s.running
-		s.mu.Unlock()
-		select {
-		case <-running:
-		case <-ctx.Done():
-			return touch.HoldersAnswer{}, fmt.Errorf("who holds it: %w", ctx.Err())
-		}
+// under way, or a new one.
+func (s *holderScans) share(ctx context.Context, at *probes, superblocks, devices []Dev, run runScan) (touch.HoldersAnswer, error) {
+	answer, told := s.recent(superblocks, devices)
+	if told {
+		return answer, nil
 	}
-}
-
-func (s *holderScans) scan(ctx context.Context, next holderScan, run runScan) (touch.HoldersAnswer, error) {
-	answer, err := run(ctx, slices.Collect(maps.Keys(next.superblocks)), slices.Collect(maps.Keys(next.devices)))
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	close(s.running)
-	s.running = nil
-	if err != nil {
-		s.note(Dev{}, err)
+	err := at.alone(ctx, processes, func() (err error) {
+		if answer, told = s.recent(superblocks, devices); !told {
+			answer, err = s.scan(ctx, superblocks, devices, run)
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, worker.ErrLeft) { // it went on behind a process that keeps it waiting
 		return touch.HoldersAnswer{}, fmt.Errorf("who holds it: %w", err)
 	}
-	// It may have been asked for more on the way.
-	for n := range answer.Superblocks {
-		next.superblocks[Dev(n)] = true
-	}
-	next.answer = answer
-	s.last = next
 	return answer, nil
 }
 
-// note remembers a worker that cannot be ended. The caller holds the lock.
-func (s *holderScans) note(at Dev, err error) {
-	var stuck interface{ Ended() <-chan struct{} }
-	if !errors.As(err, &stuck) {
-		return
-	}
-	if s.stuck == nil {
-		s.stuck = map[Dev]<-chan struct{}{}
-	}
-	s.stuck[at] = stuck.Ended()
+// recent gives the last scan, if it tells of all that is asked for.
+func (s *holderScans) recent(superblocks, devices []Dev) (touch.HoldersAnswer, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	missing := func(in map[Dev]bool) func(Dev) bool { return func(d Dev) bool { return !in[d] } }
+	return s.last.answer, s.last.fresh() &&
+		!slices.ContainsFunc(superblocks, missing(s.last.superblocks)) && !slices.ContainsFunc(devices, missing(s.last.devices))
 }
 
-// waits is true while a worker noted there has not ended. The caller holds the
-// lock.
-func (s *holderScans) waits(at Dev) bool {
-	ended, noted := s.stuck[at]
-	if !noted {
-		return false
+// scan asks for what a recent one told, too, so that callers in turn do not push
+// out each other's. There is one at a time.
+func (s *holderScans) scan(ctx context.Context, superblocks, devices []Dev, run runScan) (touch.HoldersAnswer, error) {
+	next := holderScan{started: time.Now(), superblocks: map[Dev]bool{}, devices: map[Dev]bool{}}
+	if s.last.fresh() && len(s.last.superblocks)+len(s.last.devices) < maxScanned {
+		maps.Copy(next.superblocks, s.last.superblocks)
+		maps.Copy(next.devices, s.last.devices)
 	}
-	select {
-	case <-ended:
-		delete(s.stuck, at)
-		return false
-	default:
-		return true
+	add(next.superblocks, superblocks)
+	add(next.devices, devices)
+	var err error
+	next.answer, err = run(ctx, slices.Collect(maps.Keys(next.superblocks)), slices.Collect(maps.Keys(next.devices)))
+	if err != nil && !errors.Is(err, worker.ErrLeft) {
+		return touch.HoldersAnswer{}, err
 	}
+	// It may have been asked for more on the way.
+	for n := range next.answer.Superblocks {
+		next.superblocks[Dev(n)] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = next
+	return next.answer, err
 }
 
 func add(set map[Dev]bool, devs []Dev) {

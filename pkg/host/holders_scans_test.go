@@ -48,10 +48,11 @@ var one, two, extra = Dev{8, 1}, Dev{8, 2}, Dev{8, 99}
 
 func TestAScanServesWhoComesSoonAfter(t *testing.T) {
 	var s holderScans
+	var at probes
 	var scan scanner
 	ask := func(superblocks, devices []Dev, wantScans int) {
 		t.Helper()
-		if _, err := s.share(context.Background(), superblocks, devices, scan.run); err != nil || scan.count() != wantScans {
+		if _, err := s.share(context.Background(), &at, superblocks, devices, scan.run); err != nil || scan.count() != wantScans {
 			t.Fatalf("%v, %d scans, want %d", err, scan.count(), wantScans)
 		}
 	}
@@ -73,11 +74,12 @@ func TestAScanServesWhoComesSoonAfter(t *testing.T) {
 
 func TestOneScanAtATime(t *testing.T) {
 	var s holderScans
+	var at probes
 	scan := scanner{wait: make(chan struct{})}
 	var callers sync.WaitGroup
 	for range 8 {
 		callers.Go(func() {
-			if a, err := s.share(context.Background(), []Dev{one}, nil, scan.run); err != nil || a.Unknown != 1 {
+			if a, err := s.share(context.Background(), &at, []Dev{one}, nil, scan.run); err != nil || a.Unknown != 1 {
 				t.Errorf("%+v, %v", a, err)
 			}
 		})
@@ -86,7 +88,7 @@ func TestOneScanAtATime(t *testing.T) {
 	// Who cannot wait need not.
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := s.share(ctx, []Dev{two}, nil, scan.run); !errors.Is(err, context.Canceled) {
+	if _, err := s.share(ctx, &at, []Dev{two}, nil, scan.run); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 	close(scan.wait)
@@ -98,46 +100,29 @@ func TestOneScanAtATime(t *testing.T) {
 
 func TestAFailedScanIsNoAnswer(t *testing.T) {
 	var s holderScans
+	var at probes
 	scan := scanner{err: errors.New("no worker")}
-	if _, err := s.share(context.Background(), []Dev{one}, nil, scan.run); !errors.Is(err, scan.err) {
+	if _, err := s.share(context.Background(), &at, []Dev{one}, nil, scan.run); !errors.Is(err, scan.err) {
 		t.Errorf("%v", err)
 	}
 	failed := scan.err
 	scan.err = nil
-	if _, err := s.share(context.Background(), []Dev{one}, nil, scan.run); err != nil || scan.count() != 2 {
+	if _, err := s.share(context.Background(), &at, []Dev{one}, nil, scan.run); err != nil || scan.count() != 2 {
 		t.Errorf("after %v: %v, %d scans", failed, err, scan.count())
 	}
 }
 
-// neverEnds is the error of a worker that cannot be ended.
-type neverEnds chan struct{}
-
-func (neverEnds) Error() string            { return "cannot be ended" }
-func (n neverEnds) Ended() <-chan struct{} { return n }
-
-func TestNoScanJoinsOneThatCannotBeEnded(t *testing.T) {
+// Callers in turn do not have scans ask for ever more.
+func TestAScanAsksForAFewOthers(t *testing.T) {
 	var s holderScans
-	worker := make(neverEnds)
-	scan := scanner{err: worker}
-	ask := func() error {
-		_, err := s.share(context.Background(), []Dev{one}, nil, scan.run)
-		return err
-	}
-	for range 2 {
-		if ask() == nil {
-			t.Error("an answer without a scan")
+	var at probes
+	var scan scanner
+	for i := range uint32(3 * maxScanned) {
+		if _, err := s.share(context.Background(), &at, []Dev{{Minor: i}}, nil, scan.run); err != nil {
+			t.Fatal(err)
 		}
-	}
-	if scan.count() != 1 {
-		t.Errorf("%d scans", scan.count())
-	}
-	s.asked(two, worker)
-	if s.mayAsk(two) || !s.mayAsk(one) {
-		t.Error("the wrong device is asked")
-	}
-	close(worker)
-	scan.err = nil
-	if err := ask(); err != nil || scan.count() != 2 || !s.mayAsk(two) {
-		t.Errorf("once it has ended: %v, %d scans", err, scan.count())
+		if n := len(s.last.superblocks); n > maxScanned {
+			t.Fatalf("%d are asked for", n)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -219,14 +220,59 @@ func (n *Node) lastSeen(q Question, err error) (Sight, error) {
 	return s, nil
 }
 
-// lookAt looks at paths only.
+// lookAt looks at paths only, for each filesystem that the ways to them end on by
+// itself: one that hangs is the reason for itself alone not to be asked again.
 func (n *Node) lookAt(ctx context.Context, q Question) (Sight, error) {
-	query, known := n.query(q)
-	a, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Look, query)
+	table, err := n.Topology()
 	if err != nil {
 		return Sight{}, err
 	}
-	return Sight{Paths: n.paths(q, query, known, a)}, nil
+	// All volumes have files on the disk that kubelet's directory lies on.
+	disk := storageUnder(table, n.kubelet.Root)
+	on := map[storage][]Ask{}
+	for _, p := range q.Paths {
+		s := storageUnder(table, q.walk(p))
+		on[s] = append(on[s], p)
+	}
+	looked := Sight{Paths: make(map[string]PathLook, len(q.Paths))}
+	for s, paths := range on {
+		some := Question{Paths: paths, Above: q.Above}
+		query, known := n.query(some)
+		var a touch.LookAnswer
+		ask := func() (err error) {
+			a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Look, query)
+			return err
+		}
+		if s == disk {
+			s.root = "paths" // who looks at a volume of the same disk does not wait for it
+			err = n.probes.beside(s, ask)
+		} else {
+			err = n.probes.alone(ctx, s, ask)
+		}
+		if err != nil {
+			return Sight{}, err
+		}
+		maps.Copy(looked.Paths, n.paths(some, query, known, a))
+	}
+	return looked, nil
+}
+
+// walk gives the path that is walked for an Ask.
+func (q Question) walk(p Ask) string {
+	switch {
+	case p.Mounted:
+		return p.VolData
+	case q.Above:
+		return path.Dir(p.Path)
+	default:
+		return p.Path
+	}
+}
+
+// storageUnder gives what a path lies on.
+func storageUnder(table Table, p string) storage {
+	ground, _ := table.Ground(p)
+	return storageOf(ground)
 }
 
 // query asks for the paths, and gives what is known of kubelet's files for them.

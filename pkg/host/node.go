@@ -2,7 +2,6 @@ package host
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"path"
@@ -86,11 +85,6 @@ func (n *Node) Topology() (Table, error) { return n.cfg.Namespace.Topology() }
 
 // Refresh is false when the topology has to be asked again.
 func (n *Node) Refresh(stack []Mount) ([]Mount, bool) { return n.cfg.Namespace.Refresh(stack) }
-
-// Holders finds who holds superblocks and devices.
-func (n *Node) Holders(ctx context.Context, asked []Holdable) (map[Holdable]Holders, error) {
-	return n.holdersOf(ctx, &n.holders, asked)
-}
 
 // RealPath replaces a configured root at the front of p by its resolved path.
 func (n *Node) RealPath(p string) string {

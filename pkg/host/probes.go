@@ -1,15 +1,20 @@
 package host
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"sync"
 	"time"
+
+	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
 // probes keeps at most one worker at each storage. Callers that come while one
-// is at it share its answer. One that cannot be ended is remembered with the
-// answer it stands for until it ends: however often a hung volume is asked for,
-// it costs one process.
+// is at it share its answer, or wait. One that cannot be ended is remembered with
+// the answer it stands for until it ends: however often a hung volume is asked
+// for, it costs one process.
 type probes struct {
 	mu    sync.Mutex
 	under map[storage]*probing
@@ -24,12 +29,18 @@ type lateness struct {
 	count          int
 }
 
-// storage is what a probe touches: a superblock, or a device node, which shares
-// the superblock of devtmpfs with all others.
+// storage is what a probe touches: a superblock, a block device, or a device node,
+// which shares the superblock of devtmpfs with all others.
 type storage struct {
 	dev  Dev
 	root string
 }
+
+// The storages that are the kernel's own.
+var (
+	processes = storage{root: "/proc"}
+	fusectl   = storage{root: "/sys/fs/fuse/connections"}
+)
 
 func storageOf(m Mount) storage {
 	s := storage{dev: m.Dev}
@@ -63,34 +74,97 @@ type probing struct {
 func (p *probes) join(s storage, of Mount) (at *probing, first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if at = p.under[s]; at != nil {
-		select {
-		case <-at.ended: // nil, which is never ready, while it is at work
-		default:
-			return at, false
-		}
-	}
-	if p.under == nil {
-		p.under = map[storage]*probing{}
+	if at = p.under[s]; at != nil && !at.over() {
+		return at, false
 	}
 	at = &probing{of: of, began: time.Now(), done: make(chan struct{})}
-	p.under[s] = at
+	p.enter(s, at)
 	return at, true
 }
 
-// finish hands the answer to everybody who waits for it.
+// enter needs the lock.
+func (p *probes) enter(s storage, at *probing) {
+	if p.under == nil {
+		p.under = map[storage]*probing{}
+	}
+	p.under[s] = at
+}
+
+// finish hands the answer to everybody who waits for it. While a worker is left
+// that cannot be ended, the storage is silent.
 func (p *probes) finish(s storage, at *probing, found Sight, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	found.Paths = nil
 	at.found = found
-	var stuck interface{ Ended() <-chan struct{} }
-	if errors.As(err, &stuck) {
-		at.ended = stuck.Ended()
-	} else {
-		delete(p.under, s)
+	delete(p.under, s)
+	if ended := ended(err); ended != nil {
+		at.ended = ended
+		at.found.Answer.Asked, at.found.Answer.Silent, at.found.Answer.Stuck = true, true, true
+		maps.DeleteFunc(p.under, func(_ storage, other *probing) bool { return other.over() })
+		p.enter(s, at)
 	}
 	close(at.done)
+}
+
+// over is true once the worker has ended that could not be ended.
+func (at *probing) over() bool {
+	select {
+	case <-at.ended: // nil, which is never ready, while it is at work
+		return true
+	default:
+		return false
+	}
+}
+
+// ended closes when the worker behind an error ends that cannot be ended; nil
+// when there is none.
+func ended(err error) <-chan struct{} {
+	var stuck interface{ Ended() <-chan struct{} }
+	if !errors.As(err, &stuck) {
+		return nil
+	}
+	return stuck.Ended()
+}
+
+// errStuckThere has worker.ErrStuck as its leaf, and no end of its own: what is
+// stuck is the worker of another call.
+var errStuckThere = fmt.Errorf("nothing was asked, because of an earlier call: %w", worker.ErrStuck)
+
+// alone has ask run while nobody else is at the storage. It fails at once while a
+// worker is there that cannot be ended.
+func (p *probes) alone(ctx context.Context, s storage, ask func() error) (err error) {
+	at, first := p.join(s, Mount{})
+	for !first {
+		select {
+		case <-at.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if at.found.Answer.Stuck {
+			return errStuckThere
+		}
+		at, first = p.join(s, Mount{})
+	}
+	err = worker.ErrLost // should it panic
+	defer func() { p.finish(s, at, Sight{Answer: Answer{Waits: waits(err), Elapsed: time.Since(at.began)}}, err) }()
+	return ask()
+}
+
+// beside has ask run at a storage that many ask at once, and that nobody is alone
+// at. It fails like alone.
+func (p *probes) beside(s storage, ask func() error) error {
+	p.mu.Lock()
+	at := p.under[s]
+	p.mu.Unlock()
+	if at != nil && !at.over() {
+		return errStuckThere
+	}
+	err := ask()
+	if ended(err) != nil {
+		p.finish(s, &probing{done: make(chan struct{})}, Sight{}, err)
+	}
+	return err
 }
 
 // late counts an answer and gives how many in a row came late.

@@ -23,10 +23,11 @@ func (n *Node) countWaiting(ctx context.Context, m Mount) (count func() int, sto
 	timer := time.AfterFunc(n.cfg.ProbeTimeout*9/10, func() {
 		call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
 		defer cancel()
-		a, err := worker.Call(call, n.cfg.Pool, touch.Look, touch.LookQuery{Waiting: fuseConnection(m.Dev)})
-		if err != nil {
-			a.Waiting = 0
-		}
+		var a touch.LookAnswer
+		_ = n.probes.alone(call, fusectl, func() (err error) { // without an answer nothing is known
+			a, err = worker.Call(call, n.cfg.Pool, touch.Look, touch.LookQuery{Waiting: fuseConnection(m.Dev)})
+			return err
+		})
 		counted <- max(a.Waiting, 0)
 	})
 	count = sync.OnceValue(func() int {

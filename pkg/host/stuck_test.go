@@ -1,0 +1,188 @@
+package host
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+// hang mounts a FUSE filesystem whose daemon reads every request and answers none:
+// who waits for one cannot be killed until end is called.
+func hang(t *testing.T, path string) (end func()) {
+	t.Helper()
+	realKernel(t)
+	device, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	done(t, err)
+	done(t, os.Mkdir(path, 0o700))
+	done(t, unix.Mount("test", path, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", device)))
+	connection := fuseConnection(topDev(t, path))
+	go func() {
+		buf := make([]byte, 1<<17)
+		for {
+			n, err := unix.Read(device, buf)
+			if err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ENOENT) {
+				return
+			}
+			const initialise = 26 // FUSE_INIT (include/uapi/linux/fuse.h)
+			if n >= 40 && binary.LittleEndian.Uint32(buf[4:]) == initialise {
+				reply := make([]byte, 16+64)
+				binary.LittleEndian.PutUint32(reply[0:], uint32(len(reply)))
+				copy(reply[8:], buf[8:16]) // unique
+				binary.LittleEndian.PutUint32(reply[16:], 7)
+				binary.LittleEndian.PutUint32(reply[20:], 31)
+				_, _ = unix.Write(device, reply)
+			}
+		}
+	}()
+	end = sync.OnceFunc(func() {
+		const fusectl = "/sys/fs/fuse/connections"
+		if _, err := os.Stat(connection); err != nil {
+			done(t, unix.Mount("fusectl", fusectl, "fusectl", 0, ""))
+			defer func() { done(t, unix.Unmount(fusectl, unix.MNT_DETACH)) }()
+		}
+		done(t, os.WriteFile(connection+"/abort", []byte("1"), 0o600))
+		done(t, unix.Unmount(path, unix.MNT_DETACH))
+		done(t, unix.Close(device))
+	})
+	t.Cleanup(end)
+	return end
+}
+
+func topDev(t *testing.T, path string) Dev {
+	t.Helper()
+	n := openOwn(t)
+	table, err := n.Mounts()
+	done(t, err)
+	stack := table.Stack(path)
+	if len(stack) == 0 {
+		t.Fatalf("nothing is mounted at %s", path)
+	}
+	return stack[0].Dev
+}
+
+// Whoever names ever new paths in a volume that hangs leaves one worker there, and
+// keeps no path elsewhere from being looked at.
+func TestPathsInAHungVolume(t *testing.T) {
+	n, root := impatient(t)
+	end := hang(t, root+"/hung")
+	for range 2 {
+		var callers sync.WaitGroup
+		for i := range 6 {
+			callers.Go(func() {
+				_, err := n.Look(context.Background(), Question{Paths: []Ask{{Path: fmt.Sprintf("%s/hung/%d/file", root, i)}}})
+				if !errors.Is(err, worker.ErrStuck) {
+					t.Errorf("got %v", err)
+				}
+			})
+		}
+		callers.Wait()
+		look(t, n, root+"/other")
+		if s := n.cfg.Pool.Stats(); s.Abandoned != 1 {
+			t.Fatalf("%+v", s)
+		}
+	}
+	if s := seen(t, n, topAt(t, n, root+"/hung")); !s.Answer.Silent || !s.Answer.Stuck || len(s.Answer.Waits) == 0 {
+		t.Errorf("the volume itself: %+v", s.Answer)
+	}
+	if s := n.cfg.Pool.Stats(); s.Abandoned != 1 {
+		t.Errorf("%+v", s)
+	}
+	end()
+	eventually(t, "the worker ends", func() bool { return n.cfg.Pool.Stats().Abandoned == 0 })
+	look(t, n, root+"/hung/0")
+	if len(n.probes.under) > 1 {
+		t.Errorf("%d storages are held", len(n.probes.under))
+	}
+}
+
+// The node's own disk is looked at by many at once. When it hangs, it gets no more
+// workers than were at it then.
+func TestDiskThatHangs(t *testing.T) {
+	n, root := newNode(t)
+	table, err := n.Topology()
+	done(t, err)
+	disk := storageUnder(table, root)
+	disk.root = "paths"
+	stuck, asked := make(stuckWorker), 0
+	ask := func() error { asked++; return stuck }
+	if err := n.probes.beside(disk, ask); !errors.As(err, new(stuckWorker)) {
+		t.Errorf("got %v", err)
+	}
+	if err := n.probes.beside(disk, ask); !errors.Is(err, worker.ErrStuck) || errors.As(err, new(stuckWorker)) || asked != 1 {
+		t.Errorf("a second one: %v, asked %d times", err, asked)
+	}
+	if _, err := n.Look(context.Background(), Question{Paths: []Ask{{Path: root + "/m"}}}); !errors.Is(err, worker.ErrStuck) {
+		t.Errorf("a look: %v", err)
+	}
+	if s := n.cfg.Pool.Stats(); s.Started != 0 {
+		t.Errorf("%+v", s)
+	}
+	close(stuck)
+	look(t, n, root+"/m")
+}
+
+func TestAloneAtAStorage(t *testing.T) {
+	var p probes
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	stuck := make(stuckWorker)
+	err := p.alone(ctx, processes, func() error {
+		if err := p.alone(ctx, fusectl, func() error { return nil }); err != nil {
+			t.Errorf("at another storage: %v", err)
+		}
+		if err := p.alone(ctx, processes, nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("at the same one: %v", err)
+		}
+		return fmt.Errorf("look: %w", stuck)
+	})
+	if !errors.As(err, new(stuckWorker)) {
+		t.Errorf("got %v", err)
+	}
+	for range 2 {
+		if err := p.alone(context.Background(), processes, nil); !errors.Is(err, worker.ErrStuck) || errors.As(err, new(stuckWorker)) {
+			t.Errorf("beside a worker that cannot be ended: %v", err)
+		}
+	}
+	close(stuck)
+	if err := p.alone(context.Background(), processes, func() error { return nil }); err != nil || len(p.under) != 0 {
+		t.Errorf("after it: %v, %d are held", err, len(p.under))
+	}
+}
+
+// A scan, and a claim of a device, that cannot be ended get no second one.
+func TestNoScanBesideOneThatCannotBeEnded(t *testing.T) {
+	realKernel(t)
+	n, _ := newNode(t)
+	node, _ := loop(t, 1)
+	var st unix.Stat_t
+	done(t, unix.Stat(node, &st))
+	dev := Dev{unix.Major(st.Rdev), unix.Minor(st.Rdev)}
+	stuck := make(stuckWorker)
+	for _, s := range []storage{processes, {dev: dev}} {
+		if err := n.probes.alone(context.Background(), s, func() error { return stuck }); err == nil {
+			t.Fatal("no error")
+		}
+	}
+	if _, err := n.Holders(context.Background(), []Holdable{{Device: dev}}); !errors.Is(err, worker.ErrStuck) {
+		t.Errorf("got %v", err)
+	}
+	if c := n.claimOf(context.Background(), dev); c != ClaimUnknown {
+		t.Errorf("claim %q", c)
+	}
+	if s := n.cfg.Pool.Stats(); s.Started != 0 {
+		t.Errorf("%+v", s)
+	}
+	close(stuck)
+	if h, err := n.Holders(context.Background(), []Holdable{{Device: dev}}); err != nil || h[Holdable{Device: dev}].Device.Claim != ClaimNone {
+		t.Errorf("%+v, %v", h, err)
+	}
+}
