@@ -185,17 +185,17 @@ func (e *Engine) guarded(ctx context.Context, v Volume, t *ticket) (r Report, er
 }
 
 // free ends the call's entry, unless a worker that cannot be ended is still at
-// the volume: then it stays busy until the kernel lets go.
+// the volume: then it stays busy until the kernel lets go. One that only looks
+// changes nothing, and the host asks nobody else at its storage.
 func (e *Engine) free(t *ticket, r Report, err error) {
 	running := stillRunning(err)
 	for _, o := range r.Steps {
 		running = append(running, stillRunning(o.Err)...)
 	}
-	if len(running) == 0 {
+	if len(running) == 0 || t.looks {
 		t.leave()
 		return
 	}
-	t.strand()
 	go func() {
 		for _, ended := range running {
 			<-ended

@@ -27,8 +27,6 @@ type ticket struct {
 	looks bool
 	// overtaken is true once a heal has begun meanwhile.
 	overtaken bool
-	// stuck is true for a look that left a worker behind which cannot be ended.
-	stuck bool
 }
 
 func newInflight() *inflight {
@@ -53,11 +51,6 @@ func (k *ticket) add(keys ...key) error {
 		// A look that saves its record holds the volume, against heals only.
 		if other := k.table.held[key]; other != nil && other != k && (!k.looks || !other.looks) {
 			return other.inTheWay(key)
-		}
-		for other := range k.table.looked[key] {
-			if k.looks && other.stuck && other != k {
-				return other.inTheWay(key) // one worker that cannot be ended is enough
-			}
 		}
 	}
 	for _, key := range keys {
@@ -141,13 +134,6 @@ func (k *ticket) release() {
 	for _, key := range k.keys {
 		delete(k.table.held, key)
 	}
-}
-
-// strand notes that a worker stays behind.
-func (k *ticket) strand() {
-	k.table.mu.Lock()
-	defer k.table.mu.Unlock()
-	k.stuck = true
 }
 
 // current fails for a look during which a heal has begun.

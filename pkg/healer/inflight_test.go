@@ -313,22 +313,20 @@ func TestLookThatSaves(t *testing.T) {
 	}
 }
 
-// A look that left a worker behind which cannot be ended keeps other looks away,
-// or each would leave one more; a heal may still try.
+// A look that left a worker behind which cannot be ended keeps nobody away: the
+// host asks nobody else at that storage. The table is not to grow by it, however
+// many paths are named.
 func TestLookThatIsStuck(t *testing.T) {
-	table, at := newInflight(), pathKey(podA)
-	first, _ := table.enter(true, at)
-	first.strand()
-	if _, err := table.enter(true, at); KindOf(err) != KindBusy {
-		t.Errorf("another look: %v", err)
+	b := newBench(t)
+	stuck := make(stuckError)
+	defer close(stuck)
+	b.onLook = func(hostQuestion) error { return stuckAt("look", stuck) }
+	for range 3 {
+		if _, err := b.engine.Check(context.Background(), volume); err == nil || KindOf(err) == KindBusy {
+			t.Errorf("got %v", err)
+		}
 	}
-	heal, err := table.enter(false, at)
-	if err != nil {
-		t.Fatalf("a heal: %v", err)
-	}
-	heal.leave()
-	first.leave()
-	if _, err := table.enter(true, at); err != nil {
-		t.Errorf("when it has ended: %v", err)
+	if len(b.engine.inflight.looked) != 0 || len(b.engine.inflight.held) != 0 {
+		t.Errorf("left are %v, %v", b.engine.inflight.looked, b.engine.inflight.held)
 	}
 }
