@@ -19,6 +19,10 @@ const registrationFlag = "kubelet-registration-path="
 // forgetDriver is longer than heals ever wait for a driver that is not here.
 const forgetDriver = 2 * time.Hour
 
+// maxDrivers bounds the drivers that are remembered: any DaemonSet may name some.
+// The one that has been away the longest is forgotten, so that no heal waits for it.
+const maxDrivers = 256
+
 // drivers knows since when a CSI driver's own pod on this node is not ready: it
 // may be about to mend its volumes itself, and a rollout is no time to heal.
 type drivers struct {
@@ -65,6 +69,14 @@ func (d *drivers) note(now map[string]bool, at time.Time) {
 	}
 	for name, ready := range now {
 		if before, known := d.seen[name]; !known || before.ready != ready {
+			if !known {
+				makeRoom(d.seen, maxDrivers, func(p presence) time.Time {
+					if p.ready {
+						return at
+					}
+					return p.since
+				})
+			}
 			d.seen[name] = presence{ready: ready, since: at}
 		}
 	}
@@ -113,7 +125,6 @@ func driversOf(p *corev1.Pod, daemonSets map[string]string) []string {
 	for _, c := range p.Spec.Containers {
 		for _, arg := range c.Args {
 			if _, socket, found := strings.Cut(arg, registrationFlag); found {
-				socket, _, _ = strings.Cut(socket, " ") // in a shell's command line more follows
 				names = append(names, path.Base(path.Dir(socket)))
 			}
 		}

@@ -24,7 +24,7 @@ type named struct {
 func nameFrom(o metav1.Object) named {
 	// Many are in one namespace, or of one class or driver: unique keeps one copy.
 	n := named{namespace: unique.Make(o.GetNamespace()).Value(), name: o.GetName(), uid: o.GetUID()}
-	if mode, set := o.GetAnnotations()[modeAnnotation]; set {
+	if mode, set := modeOf(o); set {
 		n.mode = &mode
 	}
 	return n

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +27,15 @@ var modeNames = [...]string{modeOff: "off", modeCheck: "check", modeHeal: "heal"
 
 // String gives the mode as annotations write it.
 func (m mode) String() string { return modeNames[m] }
+
+// maxModeBytes bounds what is kept of the annotation: none that is longer is a mode.
+const maxModeBytes = 64
+
+// modeOf gives the annotation, with memory of its own.
+func modeOf(o metav1.Object) (text string, set bool) {
+	text, set = o.GetAnnotations()[modeAnnotation]
+	return strings.Clone(text[:min(len(text), maxModeBytes)]), set
+}
 
 // parseMode takes a bad word for check.
 func parseMode(word string) (mode, error) {

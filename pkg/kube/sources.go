@@ -135,7 +135,7 @@ func stripped[T metav1.Object](more func(T)) cache.TransformFunc {
 		object.SetManagedFields(nil)
 		object.SetLabels(nil)
 		object.SetFinalizers(nil)
-		mode, set := object.GetAnnotations()[modeAnnotation]
+		mode, set := modeOf(object)
 		object.SetAnnotations(nil)
 		if set {
 			object.SetAnnotations(map[string]string{modeAnnotation: mode})
@@ -145,14 +145,27 @@ func stripped[T metav1.Object](more func(T)) cache.TransformFunc {
 	}
 }
 
+// The most that is kept of one pod: more volumes than kubelet mounts for one, more
+// driver names than a pod serves, and longer paths than a socket has (unix(7)). Whoever
+// may make pods may write megabytes into each. What goes beyond that is not known:
+// such a volume counts as not wanted, and such a pod is no driver's.
+const (
+	maxPodVolumes = 512
+	maxPodDrivers = 16
+	maxPluginPath = 256
+)
+
 // stripPod keeps what tells which volumes a pod has, and of a DaemonSet's pod
 // what tells whether it is a CSI driver's.
 func stripPod(p *corev1.Pod) {
 	daemon := ownedByDaemonSet(p)
-	volumes := make([]corev1.Volume, 0, len(p.Spec.Volumes))
+	volumes := make([]corev1.Volume, 0, min(len(p.Spec.Volumes), maxPodVolumes))
 	for _, v := range p.Spec.Volumes {
+		if len(volumes) == maxPodVolumes {
+			break
+		}
 		switch {
-		case v.PersistentVolumeClaim != nil || daemon && v.HostPath != nil:
+		case v.PersistentVolumeClaim != nil || daemon && v.HostPath != nil && len(v.HostPath.Path) <= maxPluginPath:
 			volumes = append(volumes, v)
 		case v.Ephemeral != nil:
 			v.Ephemeral = &corev1.EphemeralVolumeSource{} // its claim's name follows from the pod's
@@ -166,8 +179,8 @@ func stripPod(p *corev1.Pod) {
 	if daemon {
 		for _, one := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) { // of the first some stay, as sidecars
 			for _, word := range slices.Concat(one.Command, one.Args) {
-				if strings.Contains(word, registrationFlag) {
-					containers = append(containers, corev1.Container{Args: []string{expanded(word, one.Env)}})
+				if socket := registeredAt(word, one.Env); socket != "" && len(containers) < maxPodDrivers {
+					containers = append(containers, corev1.Container{Args: []string{registrationFlag + socket}})
 				}
 			}
 		}
@@ -176,12 +189,21 @@ func stripPod(p *corev1.Pod) {
 	p.Status = corev1.PodStatus{Phase: p.Status.Phase, Conditions: readyOnly(p.Status.Conditions)}
 }
 
-// expanded puts variables in, as kubelet does: many charts name the socket by one.
-func expanded(word string, env []corev1.EnvVar) string {
+// registeredAt gives the socket that a word registers, with variables put in, as
+// kubelet does: many charts name the socket by one. It is empty for another word.
+func registeredAt(word string, env []corev1.EnvVar) string {
+	_, socket, _ := strings.Cut(word, registrationFlag)
+	socket, _, _ = strings.Cut(socket, " ") // in a shell's command line more follows
 	for _, v := range env {
-		word = strings.ReplaceAll(word, "$("+v.Name+")", v.Value)
+		if len(socket) > maxPluginPath || len(v.Value) > maxPluginPath {
+			continue // variables within variables double at each step
+		}
+		socket = strings.ReplaceAll(socket, "$("+v.Name+")", v.Value)
 	}
-	return word
+	if len(socket) > maxPluginPath {
+		return ""
+	}
+	return socket
 }
 
 func readyOnly(all []corev1.PodCondition) []corev1.PodCondition {
