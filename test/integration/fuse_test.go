@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"syscall"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/test/harness"
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
@@ -110,8 +113,8 @@ func TestFuseFailsInOneThing(t *testing.T) {
 }
 
 // TestStuckWorker asks again and again for a volume at which a worker cannot be
-// ended: that costs one process, others are served, and the server still ends
-// well.
+// ended, also by ever new paths in it: that costs one process, others are served,
+// and the server still ends well.
 func TestStuckWorker(t *testing.T) {
 	n := harness.NewNode(t, "--standalone", "--probe-timeout=300ms", "--slow-answer=300ms").Start()
 	next := newNeighbour(n)
@@ -120,6 +123,14 @@ func TestStuckWorker(t *testing.T) {
 	fs.Mute()
 	for range 5 {
 		n.Expect("abnormal", v.Request(), "NotResponding")
+		next.untouched()
+	}
+	for i := range 5 {
+		inside := v.Request()
+		inside.VolumePath += fmt.Sprintf("/%d/directory", i)
+		if _, err := n.Call(inside); status.Code(err) != codes.Unknown {
+			t.Errorf("a path in it: %v", err)
+		}
 		next.untouched()
 	}
 	stuck := slices.DeleteFunc(n.Workers(), func(pid int) bool { return harness.State(pid) != "D" })
