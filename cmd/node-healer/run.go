@@ -108,17 +108,10 @@ func newPool(namespace *host.Namespace) (*worker.Pool, error) {
 		Idle:      idleWorkers,
 		Grow:      growAfter,
 		KillWait:  killWait,
-		Abandoned: logAbandoned,
+		Abandoned: func(op string, total int) {
+			klog.InfoS("A worker cannot be ended: it waits uninterruptibly in the kernel", "operation", op, "abandoned", total)
+		},
 	})
-}
-
-// logAbandoned says how many workers hold a volume's storage, or the node's, busy.
-func logAbandoned(op string, ended bool, total int) {
-	if ended {
-		klog.InfoS("A worker that could not be ended has ended", "operation", op, "abandoned", total)
-		return
-	}
-	klog.InfoS("A worker cannot be ended: it waits uninterruptibly in the kernel", "operation", op, "abandoned", total)
 }
 
 func newNode(cfg config, ns *host.Namespace, pool *worker.Pool) (*host.Node, error) {

@@ -231,7 +231,11 @@ func (n *Node) lookAt(ctx context.Context, q Question) (Sight, error) {
 	disk := storageUnder(table, n.kubelet.Root)
 	on := map[storage][]Ask{}
 	for _, p := range q.Paths {
-		s := storageUnder(table, q.walk(p))
+		at := p.Path
+		if p.Mounted {
+			at = p.VolData // all that is looked at
+		}
+		s := storageUnder(table, at)
 		on[s] = append(on[s], p)
 	}
 	looked := Sight{Paths: make(map[string]PathLook, len(q.Paths))}
@@ -255,18 +259,6 @@ func (n *Node) lookAt(ctx context.Context, q Question) (Sight, error) {
 		maps.Copy(looked.Paths, n.paths(some, query, known, a))
 	}
 	return looked, nil
-}
-
-// walk gives the path that is walked for an Ask.
-func (q Question) walk(p Ask) string {
-	switch {
-	case p.Mounted:
-		return p.VolData
-	case q.Above:
-		return path.Dir(p.Path)
-	default:
-		return p.Path
-	}
 }
 
 // storageUnder gives what a path lies on.

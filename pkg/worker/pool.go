@@ -30,9 +30,9 @@ type Config struct {
 	// abandoned.
 	KillWait time.Duration
 	// Abandoned is told of each worker that is abandoned, with the operation that
-	// it ran, and again when it has ended; total counts those that have not. It
-	// must return at once; nil: nobody is told.
-	Abandoned func(op string, ended bool, total int)
+	// it ran, and of how many have not ended. It must return at once; nil: nobody
+	// is told.
+	Abandoned func(op string, total int)
 }
 
 // Pool owns the worker processes of a server.
@@ -359,27 +359,18 @@ func (p *Pool) end(w *process) <-chan struct{} {
 		return nil
 	}
 	// Its slot goes to somebody else: a volume that hangs costs others nothing.
-	p.abandon(w, false)
+	total := p.abandoned.Add(1)
 	p.forget()
+	if p.cfg.Abandoned != nil {
+		p.cfg.Abandoned(w.op, int(total))
+	}
 	ended := make(chan struct{})
 	go func() {
 		_ = w.reap(time.Time{})
-		p.abandon(w, true)
+		p.abandoned.Add(-1)
 		close(ended)
 	}()
 	return ended
-}
-
-// abandon counts an abandoned worker, and counts it out when it has ended.
-func (p *Pool) abandon(w *process, ended bool) {
-	change := int64(1)
-	if ended {
-		change = -1
-	}
-	total := int(p.abandoned.Add(change))
-	if p.cfg.Abandoned != nil {
-		p.cfg.Abandoned(w.op, ended, total)
-	}
 }
 
 // forget takes an ended worker off the books.
