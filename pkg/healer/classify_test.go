@@ -46,6 +46,7 @@ func TestClassify(t *testing.T) {
 		{"rebind", "", fmt.Errorf("%w: taking ours off: %w", ErrRefused, syscall.EBUSY), "retriable/validation"},
 		{"rebind", "", fmt.Errorf("a: %w", worker.ErrSilent), "retriable/timeout"},
 		{"rebind", "", worker.ErrStuck, "retriable/timeout"},
+		{"rebind", "", worker.ErrLeft, "retriable/timeout"},
 		{"rebind", "", context.DeadlineExceeded, "retriable/timeout"},
 		{"rebind", "", worker.ErrLost, "transient/execution"},
 		{"rebind", "", worker.ErrCrowded, "transient/execution"},
