@@ -35,7 +35,11 @@ func (w *containerWalks) all(ctx context.Context, n *Node) (touch.ContainersAnsw
 		return w.last, w.err
 	}
 	began := time.Now()
-	last, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Containers, touch.ContainersQuery{Budget: n.cfg.ProbeTimeout / 2})
+	var last touch.ContainersAnswer
+	err := n.probes.beside(namespaces, func() (err error) {
+		last, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Containers, touch.ContainersQuery{Budget: n.cfg.ProbeTimeout / 2})
+		return err
+	})
 	if ctx.Err() == nil { // that one caller left is no answer for others
 		w.began, w.last, w.err = began, last, err
 	}
@@ -52,7 +56,11 @@ func (n *Node) mountsOf(ctx context.Context, of []touch.Container, q MountQuery)
 	for _, c := range of {
 		ask.Of = append(ask.Of, touch.NamespaceOf{Workload: c.Workload, PID: c.PID, Namespace: c.Namespace})
 	}
-	a, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Mounts, ask)
+	var a touch.MountsAnswer
+	err := n.probes.beside(namespaces, func() (err error) {
+		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Mounts, ask)
+		return err
+	})
 	if err == nil && len(a.Of) != len(of) {
 		err = errors.New("the worker left out a container")
 	}

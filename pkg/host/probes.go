@@ -39,6 +39,8 @@ type storage struct {
 // The storages that are the kernel's own.
 var (
 	processes = storage{root: "/proc"}
+	// namespaces are the mount namespaces of containers, and who runs in them.
+	namespaces = storage{root: "/proc/*/ns/mnt"}
 	fusectl   = storage{root: "/sys/fs/fuse/connections"}
 )
 
