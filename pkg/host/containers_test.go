@@ -41,8 +41,8 @@ func TestInContainers(t *testing.T) {
 		pods []string
 		want []Unverified
 	}{
-		"of a pod":     {[]string{podUID}, []Unverified{{Why: cut}, {podUID, "a", time.Second, userns}, {podUID, "", time.Minute, sandbox}}},
-		"of all pods":  {nil, []Unverified{{Why: cut}, {podUID, "a", time.Second, userns}, {podUID, "", time.Minute, sandbox}, {"other", "b", 0, userns}}},
+		"of a pod":     {[]string{podUID}, []Unverified{{Why: cut}, {PodUID: podUID, ContainerID: "a", Started: time.Second, Why: userns}, {PodUID: podUID, Started: time.Minute, Why: sandbox}}},
+		"of all pods":  {nil, []Unverified{{Why: cut}, {PodUID: podUID, ContainerID: "a", Started: time.Second, Why: userns}, {PodUID: podUID, Started: time.Minute, Why: sandbox}, {PodUID: "other", ContainerID: "b", Why: userns}}},
 		"of no pods":   {[]string{}, []Unverified{{Why: cut}}},
 		"of some pods": {[]string{"third"}, []Unverified{{Why: cut}}},
 	} {

@@ -287,9 +287,11 @@ func (n *Node) ReplaceInside(ctx context.Context, plans []InsidePlan) []error {
 		q.Targets = append(q.Targets, t)
 	}
 	results, err := n.inside(ctx, q)
+	// A thread left behind in one of the namespaces: the others have their answers.
+	left := errors.Is(err, worker.ErrLeft) && len(results) == len(plans)
 	for i := range plans {
 		switch {
-		case err != nil:
+		case err != nil && (!left || results[i].Silent):
 			errs[i] = err
 		case results[i].Refused:
 			errs[i] = fmt.Errorf("%w: %s", ErrRefused, strings.TrimPrefix(results[i].Err, ErrRefused.Error()+": "))

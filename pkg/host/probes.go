@@ -41,7 +41,7 @@ var (
 	processes = storage{root: "/proc"}
 	// namespaces are the mount namespaces of containers, and who runs in them.
 	namespaces = storage{root: "/proc/*/ns/mnt"}
-	fusectl   = storage{root: "/sys/fs/fuse/connections"}
+	fusectl    = storage{root: "/sys/fs/fuse/connections"}
 )
 
 func storageOf(m Mount) storage {

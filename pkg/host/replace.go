@@ -43,15 +43,6 @@ func (n *Node) Replace(ctx context.Context, plan RebindPlan, dead Mount, still f
 
 // Uncover takes a dead mount off the top of a stack. What it hides stays as it is.
 func (n *Node) Uncover(ctx context.Context, dead, below Mount, still func(context.Context) error) error {
-	table, err := n.Mounts()
-	if err != nil {
-		return err
-	}
-	for _, twin := range table.Twins(dead) {
-		if twin.Dev != dead.Dev {
-			return fmt.Errorf("%w: the umount would also take what is mounted on %q", ErrRefused, twin.Path)
-		}
-	}
 	if err := still(ctx); err != nil {
 		return err
 	}

@@ -4,17 +4,12 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
-
-// registrationFlag is how the node-driver-registrar, which stands beside nearly
-// every CSI driver, is told where kubelet finds the driver's socket.
-const registrationFlag = "kubelet-registration-path="
 
 // forgetDriver is longer than heals ever wait for a driver that is not here.
 const forgetDriver = 2 * time.Hour
@@ -108,7 +103,8 @@ func isReady(p *corev1.Pod) bool {
 }
 
 // driversOf names the CSI drivers whose pod this is: by the settings, else by
-// the directory plugins/<driver> of kubelet's that it mounts or registers.
+// the directory plugins/<driver> of kubelet's that it mounts. Its arguments do not
+// count: whoever may make pods may write anything into them.
 func driversOf(p *corev1.Pod, daemonSets map[string]string) []string {
 	var names []string
 	owner := metav1.GetControllerOf(p)
@@ -120,13 +116,6 @@ func driversOf(p *corev1.Pod, daemonSets map[string]string) []string {
 	for _, v := range p.Spec.Volumes {
 		if v.HostPath != nil && path.Base(path.Dir(path.Clean(v.HostPath.Path))) == "plugins" {
 			names = append(names, path.Base(path.Clean(v.HostPath.Path)))
-		}
-	}
-	for _, c := range p.Spec.Containers {
-		for _, arg := range c.Args {
-			if _, socket, found := strings.Cut(arg, registrationFlag); found {
-				names = append(names, path.Base(path.Dir(socket)))
-			}
 		}
 	}
 	// Whose pods are named by the settings, no directory name claims.

@@ -2,8 +2,6 @@ package kube
 
 import (
 	"context"
-	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -145,13 +143,12 @@ func stripped[T metav1.Object](more func(T)) cache.TransformFunc {
 	}
 }
 
-// The most that is kept of one pod: more volumes than kubelet mounts for one, more
-// driver names than a pod serves, and longer paths than a socket has (unix(7)). Whoever
-// may make pods may write megabytes into each. What goes beyond that is not known:
-// such a volume counts as not wanted, and such a pod is no driver's.
+// The most that is kept of one pod: more volumes than kubelet mounts for one, and
+// longer paths than a socket has (unix(7)). Whoever may make pods may write megabytes
+// into each. What goes beyond that is not known: such a volume counts as not wanted,
+// and such a pod is no driver's.
 const (
 	maxPodVolumes = 512
-	maxPodDrivers = 16
 	maxPluginPath = 256
 )
 
@@ -175,35 +172,8 @@ func stripPod(p *corev1.Pod) {
 			volumes = append(volumes, v)
 		}
 	}
-	var containers []corev1.Container
-	if daemon {
-		for _, one := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) { // of the first some stay, as sidecars
-			for _, word := range slices.Concat(one.Command, one.Args) {
-				if socket := registeredAt(word, one.Env); socket != "" && len(containers) < maxPodDrivers {
-					containers = append(containers, corev1.Container{Args: []string{registrationFlag + socket}})
-				}
-			}
-		}
-	}
-	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, Volumes: volumes, Containers: containers}
+	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, Volumes: volumes}
 	p.Status = corev1.PodStatus{Phase: p.Status.Phase, Conditions: readyOnly(p.Status.Conditions)}
-}
-
-// registeredAt gives the socket that a word registers, with variables put in, as
-// kubelet does: many charts name the socket by one. It is empty for another word.
-func registeredAt(word string, env []corev1.EnvVar) string {
-	_, socket, _ := strings.Cut(word, registrationFlag)
-	socket, _, _ = strings.Cut(socket, " ") // in a shell's command line more follows
-	for _, v := range env {
-		if len(socket) > maxPluginPath || len(v.Value) > maxPluginPath {
-			continue // variables within variables double at each step
-		}
-		socket = strings.ReplaceAll(socket, "$("+v.Name+")", v.Value)
-	}
-	if len(socket) > maxPluginPath {
-		return ""
-	}
-	return socket
 }
 
 func readyOnly(all []corev1.PodCondition) []corev1.PodCondition {

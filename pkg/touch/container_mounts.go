@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"unsafe"
 
@@ -81,8 +80,7 @@ func containerMounts(q MountsQuery) (MountsAnswer, error) {
 	match := func(e mountinfo.Entry) bool {
 		dev, ok := parseNumber(e.Dev)
 		if ok && dev == q.Current {
-			options := strings.Split(e.Options, ",")
-			return slices.Contains(options, "ro") && slices.Contains(options, "nosymfollow")
+			return hasOptions(e, "ro", "nosymfollow")
 		}
 		return ok && slices.Contains(q.Superblocks, dev) || q.FSType != "" && e.FSType == q.FSType && e.Source == q.Source
 	}

@@ -2,6 +2,8 @@ package touch
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -60,11 +62,18 @@ func (l leaf) takesOnlyCopies(m MountRef) error {
 		}
 	})
 	for _, e := range vanishing {
-		if e.Dev != ours.Dev || e.Root != ours.Root {
+		interim := hasOptions(e, "ro", "nosuid", "nodev", "noexec", "nosymfollow")
+		if e.Dev != ours.Dev || e.Root != ours.Root || !interim {
 			return refuse("the umount would also take what is mounted on %q in a mount namespace", e.Path)
 		}
 	}
 	return err
+}
+
+// hasOptions is true for a mount that shows all of the words (mount(8)).
+func hasOptions(e mountinfo.Entry, words ...string) bool {
+	options := strings.Split(e.Options, ",")
+	return !slices.ContainsFunc(words, func(w string) bool { return !slices.Contains(options, w) })
 }
 
 // showsAttr checks the attributes of the topmost mount, as statfs gives them
