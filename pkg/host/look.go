@@ -65,9 +65,6 @@ func (n *Node) Look(ctx context.Context, q Question) (Sight, error) {
 	if q.Probe == nil {
 		return n.lookAt(ctx, q)
 	}
-	if sight, recent := n.recent.like(q); recent && slices.Contains(inMemory, q.Probe.FSType) {
-		return sight, nil // the mount table was asked just now, and there is nothing behind it
-	}
 	s, called := storageOf(*q.Probe), time.Now()
 	at, first := n.probes.join(s, *q.Probe)
 	for !first {
@@ -93,21 +90,15 @@ func (n *Node) askFirst(ctx context.Context, q Question, at *probing) (sight Sig
 // ask has a worker touch the superblock and look at the paths. An errno counts
 // when a second probe gives one too.
 func (n *Node) ask(ctx context.Context, q Question) (Sight, error) {
-	began := time.Now()
-	last, recent := n.recent.like(q)
 	count, stop := n.countWaiting(ctx, *q.Probe)
 	defer stop()
 	query, known := n.query(q)
 	whole := n.probeOf(*q.Probe)
 	var a touch.LookAnswer
-	for tries := 0; tries < 2; {
-		asked := query
-		if asked.Probe = whole; recent {
-			// Everything else was looked at a moment ago.
-			asked = touch.LookQuery{Probe: whole.DeviceOnly()}
-		}
+	query.Probe = whole
+	for range 2 {
 		var err error
-		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Look, asked)
+		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Look, query)
 		switch {
 		case silent(ctx, err):
 			return Sight{Answer: Answer{
@@ -119,19 +110,8 @@ func (n *Node) ask(ctx context.Context, q Question) (Sight, error) {
 		if a.Probe.Changed {
 			return Sight{Changed: true, Answer: Answer{Asked: true}}, nil
 		}
-		if recent && a.Probe.Errno == 0 && a.Probe.Device.Open {
-			short := last.Opened.Short
-			last.Opened = OpenedDevice(a.Probe.Device)
-			last.Opened.Short = short
-			last.Answer = n.answer(*q.Probe, a.Probe)
-			last.Changed = !n.cfg.Namespace.Tops(*q.Probe)
-			return last, nil
-		}
-		if !recent && a.Probe.Errno == 0 {
+		if a.Probe.Errno == 0 {
 			break
-		}
-		if recent = false; a.Probe.Errno != 0 {
-			tries++
 		}
 	}
 	sight := n.touched(*q.Probe, whole, a.Probe)
@@ -143,7 +123,6 @@ func (n *Node) ask(ctx context.Context, q Question) (Sight, error) {
 	if whole.UUID && q.Probe.ID != 0 && sight.UUID != "" {
 		n.uuids.keep(q.Probe.ID, sight.UUID)
 	}
-	n.recent.note(q, sight, began)
 	return sight, nil
 }
 
@@ -153,9 +132,8 @@ func (n *Node) answer(m Mount, a touch.ProbeAnswer) Answer {
 }
 
 // share waits for a probe that somebody else asked for. Its silence is everybody's;
-// another answer is shared by those who asked the same, unless what was met was
-// something else, or it is older than a kept one would be. shared is false for who
-// has to ask now.
+// another answer is shared by those who asked the same before it began, unless what
+// was met was something else. shared is false for who has to ask now.
 func (n *Node) share(ctx context.Context, q Question, at *probing, called time.Time) (_ Sight, shared bool, _ error) {
 	// As long as the one who asks may take: for two probes and for their workers.
 	call, cancel := context.WithTimeout(ctx, 4*n.cfg.ProbeTimeout)
@@ -170,7 +148,7 @@ func (n *Node) share(ctx context.Context, q Question, at *probing, called time.T
 	case found.Answer.Silent:
 		sight, err := n.silence(ctx, q, found)
 		return sight, true, err
-	case !found.Answer.Asked || found.Changed || !sameView(at.of, *q.Probe) || called.Sub(at.began) >= recently:
+	case !found.Answer.Asked || found.Changed || !sameView(at.of, *q.Probe) || called.After(at.began):
 		return Sight{}, false, nil
 	}
 	looked, err := n.lookAt(ctx, q)

@@ -34,7 +34,6 @@ type Node struct {
 	bootID  string
 	probes  probes
 	files   volDataFiles
-	recent  recentLooks
 	// uuids has the filesystem UUID that a mount's filesystem told. A unique mount
 	// id is never used again, and its filesystem stays the same.
 	uuids      kept[uint64, string]

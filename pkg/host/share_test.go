@@ -74,7 +74,7 @@ func TestAnswerIsShared(t *testing.T) {
 			put(t, root+"/m")
 			t.Cleanup(func() { done(t, syscall.Unmount(root+"/m", 0)) })
 			m := topAt(t, n, root+"/m")
-			s := beside(t, n, m, tc.of(m), tc.found, tc.err, 0)
+			s := beside(t, n, m, tc.of(m), tc.found, tc.err, -time.Hour)
 			theirs := s.UUID == "theirs" || slices.Equal(s.Answer.Waits, []string{"f"})
 			if theirs != tc.shared || !s.Answer.Asked || !tc.shared && (s.Answer.Errno != 0 || s.Kind != KindDirectory || s.Space.Blocks == 0) {
 				t.Errorf("shared %v: %+v", theirs, s)
@@ -86,7 +86,7 @@ func TestAnswerIsShared(t *testing.T) {
 	}
 }
 
-// What a probe met that began long before the call is old news by the time it
+// What a probe met that began before the call is old news by the time it
 // ends. That it got no answer is news.
 func TestOldAnswerIsNotShared(t *testing.T) {
 	realKernel(t)
@@ -95,10 +95,10 @@ func TestOldAnswerIsNotShared(t *testing.T) {
 	t.Cleanup(func() { done(t, syscall.Unmount(root+"/m", 0)) })
 	m := topAt(t, n, root+"/m")
 	silence := Sight{Answer: Answer{Asked: true, Silent: true}}
-	if s := beside(t, n, m, m, silence, worker.ErrSilent, recently); !s.Answer.Silent {
+	if s := beside(t, n, m, m, silence, worker.ErrSilent, 0); !s.Answer.Silent {
 		t.Errorf("silence: %+v", s)
 	}
-	if s := beside(t, n, m, m, Sight{UUID: "theirs", Answer: Answer{Asked: true}}, nil, recently); s.UUID == "theirs" || s.Space.Blocks == 0 {
+	if s := beside(t, n, m, m, Sight{UUID: "theirs", Answer: Answer{Asked: true}}, nil, 0); s.UUID == "theirs" || s.Space.Blocks == 0 {
 		t.Errorf("an answer: %+v", s)
 	}
 }

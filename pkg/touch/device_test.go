@@ -31,6 +31,11 @@ func told(t *testing.T, q ProbeQuery) DeviceAnswer {
 	return a.Device
 }
 
+// deviceOnly asks for nothing of the filesystem.
+func deviceOnly(q ProbeQuery) ProbeQuery {
+	return ProbeQuery{Device: q.Device, DeviceMajor: q.DeviceMajor, DeviceMinor: q.DeviceMinor}
+}
+
 func TestDeviceTells(t *testing.T) {
 	v := newVolume(t, "ext4")
 	q := query(t, v)
@@ -42,7 +47,7 @@ func TestDeviceTells(t *testing.T) {
 	if got := told(t, q); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if got := told(t, *q.DeviceOnly()); got != want {
+	if got := told(t, deviceOnly(q)); got != want {
 		t.Errorf("alone: got %+v, want %+v", got, want)
 	}
 	output(t, "blockdev", "--setro", v.device)
@@ -114,10 +119,10 @@ func TestFileBehindAPartOfIt(t *testing.T) {
 	q := query(t, v)
 	for size, want := range map[int64]uint64{3 << 20: 0, 2 << 20: 0, 2<<20 - 512: 512, 1<<20 + 4096: 1<<20 - 4096} {
 		must(t, os.Truncate(file, size))
-		if got := told(t, *q.DeviceOnly()); got.Short != 0 || got.Size != 1<<20 {
+		if got := told(t, deviceOnly(q)); got.Short != 0 || got.Size != 1<<20 {
 			t.Errorf("%+v", got)
 		}
-		if got := told(t, ProbeQuery{Device: q.Device, DeviceMajor: q.DeviceMajor, DeviceMinor: q.DeviceMinor, Backing: true}); got.Short != want {
+		if got := told(t, func() ProbeQuery { b := deviceOnly(q); b.Backing = true; return b }()); got.Short != want {
 			t.Errorf("a file of %d bytes is %d too short, want %d", size, got.Short, want)
 		}
 	}

@@ -34,11 +34,6 @@ type ProbeQuery struct {
 	Backing bool
 }
 
-// DeviceOnly asks only for the device.
-func (q *ProbeQuery) DeviceOnly() *ProbeQuery {
-	return &ProbeQuery{Device: q.Device, DeviceMajor: q.DeviceMajor, DeviceMinor: q.DeviceMinor}
-}
-
 // ProbeAnswer is what the storage said. An errno is an answer, not an error.
 type ProbeAnswer struct {
 	// Changed is true when another filesystem stands there by now, or none; the
