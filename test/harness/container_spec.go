@@ -43,6 +43,9 @@ func (m ContainerMount) propagation() string {
 	return ""
 }
 
+// readOnly is true for what the container must not write to.
+func (m ContainerMount) readOnly() bool { return slices.Contains(m.Options, "ro") }
+
 // options are all options, as a runtime of kubelet's hands them down: runc by
 // itself makes a bind of kubelet's shared root a slave.
 func (m ContainerMount) options() []string {

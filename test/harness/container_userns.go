@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strconv"
 	"syscall"
+	"testing"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,7 +20,8 @@ const userRoot = 100000
 // StartUserContainer is StartContainer for a pod with a user namespace of its
 // own (hostUsers: false), which owns the container's mount namespace. It is made
 // by hand: runc can do that from 1.2 on, and the tests' may be older. Mounts are
-// private binds.
+// private binds; a read-only one is locked, so that nobody in there can make it
+// writable.
 func (n *Node) StartUserContainer(spec ContainerSpec) *Container {
 	n.T.Helper()
 	t := n.T
@@ -44,7 +46,10 @@ func (n *Node) StartUserContainer(spec ContainerSpec) *Container {
 	shell.Stderr = os.Stderr
 	begin, err := shell.StdinPipe()
 	Must(t, err)
+	// What a new namespace has from its parent is locked there.
+	unlock := bindReadOnly(t, rootfs, spec.Mounts)
 	Must(t, shell.Start())
+	unlock()
 	c.pid = shell.Process.Pid
 	joinPod(t, c.pid, c.pod, c.id)
 	ended := make(chan struct{})
@@ -59,6 +64,29 @@ func (n *Node) StartUserContainer(spec ContainerSpec) *Container {
 		return len(c.MountsAt("/")) == 1 && len(c.MountsAt("/old")) == 0
 	})
 	return c
+}
+
+// bindReadOnly binds the read-only mounts into a container's root as the host sees
+// it, and gives what takes them off again.
+func bindReadOnly(t testing.TB, rootfs string, mounts []ContainerMount) (off func()) {
+	t.Helper()
+	var bound []string
+	for _, m := range mounts {
+		if !m.readOnly() {
+			continue
+		}
+		at := filepath.Join(rootfs, m.At)
+		Mkdir(t, at)
+		Must(t, unix.Mount(m.Source, at, "", unix.MS_BIND, ""))
+		Must(t, unix.Mount("", at, "", unix.MS_PRIVATE, ""))
+		Must(t, unix.Mount("", at, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+		bound = append(bound, at)
+	}
+	return func() {
+		for _, at := range bound {
+			Must(t, unix.Unmount(at, unix.MNT_DETACH))
+		}
+	}
 }
 
 // inNamespace does something in the mount namespace of a process. The thread comes
@@ -88,10 +116,13 @@ func inNamespace(pid int, do func() error) error {
 
 // bindAll binds rootfs on itself, and the mounts into it.
 func bindAll(rootfs string, mounts []ContainerMount) error {
-	if err := unix.Mount(rootfs, rootfs, "", unix.MS_BIND, ""); err != nil {
+	if err := unix.Mount(rootfs, rootfs, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("bind %s: %w", rootfs, err)
 	}
 	for _, m := range mounts {
+		if m.readOnly() {
+			continue // it is there
+		}
 		at := filepath.Join(rootfs, m.At)
 		if err := os.MkdirAll(at, 0o755); err != nil {
 			return err

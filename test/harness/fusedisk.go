@@ -76,10 +76,10 @@ func (d *FUSEDisk) Freeze() {
 	Eventually(d.volume.Node.T, "the daemon stands still", func() bool { return State(d.daemon.Process.Pid) == "T" })
 }
 
-// Thaw lets it go on.
+// Thaw lets the daemon go on.
 func (d *FUSEDisk) Thaw() {
 	d.volume.Node.T.Helper()
-	Must(d.volume.Node.T, d.daemon.Process.Signal(unix.SIGCONT))
+	_ = d.daemon.Process.Signal(unix.SIGCONT) // it may have been killed
 }
 
 // Restage does what a driver does that finds its daemon dead: it takes the dead

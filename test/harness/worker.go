@@ -4,10 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 )
 
 // Workers lists the server's worker processes.
@@ -15,17 +12,7 @@ func (n *Node) Workers() []int {
 	if n.server == nil {
 		return nil
 	}
-	var pids []int
-	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", n.PID()))
-	for _, task := range tasks {
-		raw, _ := os.ReadFile(task)
-		for _, f := range strings.Fields(string(raw)) {
-			if pid, err := strconv.Atoi(f); err == nil {
-				pids = append(pids, pid)
-			}
-		}
-	}
-	return pids
+	return childrenOf(n.PID())
 }
 
 // paused gives a worker that stands still at an instant of Pause, 0 for none.

@@ -1,0 +1,57 @@
+package integration
+
+import (
+	"testing"
+
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// TestAttackWithLockedMappings has processes in a pod of which nobody can read the
+// command line, as long as a volume does not answer. One has the name that gVisor's
+// processes have, one that of a hypervisor, one is in namespaces of its own. They
+// keep nobody waiting: neither other volumes, nor the end of the server, and
+// nothing is left behind by a call.
+func TestAttackWithLockedMappings(t *testing.T) {
+	n := harness.NewNode(t, "--probe-timeout=1s").Start()
+	s, hung := newServed(n, "heals"), newServed(n, "hangs")
+	other := newServed(n, "of another pod")
+	other.Publish(harness.OtherPod)
+	u := s.usedBy(harness.ContainerSpec{Name: "attacked", Mounts: []harness.ContainerMount{
+		{At: "/data", Source: s.Place()}, {At: "/hung", Source: hung.Place()},
+	}})
+	beside := other.usedBy(harness.ContainerSpec{Name: "beside", Pod: harness.OtherPod, Mounts: []harness.ContainerMount{
+		{At: "/data", Source: other.PlaceOf(harness.OtherPod)},
+	}})
+	hung.known()
+	s.known()
+	attackers := []*harness.Attacker{u.c.NewUser(), u.c.NewUser(), u.c.NewAttacker()}
+	for i, name := range []string{"exe", "qemu-system-x86_64", "exe"} {
+		attackers[i].Do("name", name)
+	}
+	hung.disk.Freeze()
+	t.Cleanup(hung.disk.Thaw) // before the containers are to end
+	for _, a := range attackers {
+		a.LockMappings("/hung/a")
+	}
+	heal := func() {
+		t.Helper()
+		s.die()
+		other.die()
+		says(n, "healed", s.Volume)
+		says(n, "healed", other.Volume)
+		says(n, "abnormal", hung.Volume, "NotResponding")
+		u.reads()
+		beside.reads()
+		says(n, "healthy", s.Volume)
+		says(n, "healthy", other.Volume)
+	}
+	heal()
+	before := held(n)
+	for range 3 {
+		heal()
+	}
+	if after := held(n); after.threads > before.threads+2 {
+		t.Errorf("the server had %d threads, and has %d", before.threads, after.threads)
+	}
+	n.Stop()
+}
