@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -27,6 +28,7 @@ type Attacker struct {
 	calls *json.Encoder
 	// answers are read one at a time: a process that hangs gives none.
 	answers *json.Decoder
+	out     interface{ SetReadDeadline(time.Time) error }
 }
 
 // attackerUser is the user that a container's processes run as.
@@ -61,7 +63,7 @@ func (c *Container) attacker(args ...string) *Attacker {
 	Must(t, err)
 	Must(t, cmd.Start())
 	t.Cleanup(func() { c.Kill(); _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	a := &Attacker{t: t, calls: json.NewEncoder(in), answers: json.NewDecoder(out)}
+	a := &Attacker{t: t, calls: json.NewEncoder(in), answers: json.NewDecoder(out), out: out.(*os.File)}
 	a.Do("mkdir", "/proc") // it answers, and so it is there
 	Eventually(t, "runc tells its number", func() bool {
 		raw, err := os.ReadFile(pidFile)
@@ -124,6 +126,9 @@ func (a *Attacker) Try(flags uintptr, do string, args ...string) error {
 	if err := a.calls.Encode(map[string]any{"Do": do, "Args": args, "Flags": flags}); err != nil {
 		return err
 	}
+	if err := a.out.SetReadDeadline(time.Now().Add(Patience)); err != nil {
+		return err
+	}
 	var answer struct{ Err string }
 	if err := a.answers.Decode(&answer); err != nil {
 		return err
@@ -158,11 +163,12 @@ func (a *Attacker) Unmount(target string) {
 	}
 }
 
-// LockMappings has the process hold the lock of its mappings for as long as a
-// file does not answer: whoever reads its command line waits as long.
-func (a *Attacker) LockMappings(file string) {
+// LockMappings has the process, which has mapped a file (see "map"), hold the lock
+// of its mappings for as long as that file does not answer: whoever reads its
+// command line waits as long.
+func (a *Attacker) LockMappings() {
 	a.t.Helper()
-	a.Do("map", file)
+	a.Do("lock")
 	var reader *exec.Cmd
 	Eventually(a.t, "the mappings are locked", func() bool {
 		if a.waiting() < 2 {

@@ -76,12 +76,6 @@ func (d *FUSEDisk) Freeze() {
 	Eventually(d.volume.Node.T, "the daemon stands still", func() bool { return State(d.daemon.Process.Pid) == "T" })
 }
 
-// Thaw lets the daemon go on.
-func (d *FUSEDisk) Thaw() {
-	d.volume.Node.T.Helper()
-	_ = d.daemon.Process.Signal(unix.SIGCONT) // it may have been killed
-}
-
 // Restage does what a driver does that finds its daemon dead: it takes the dead
 // mount off the staging path, however many layers there are, and stages anew.
 func (d *FUSEDisk) Restage() {

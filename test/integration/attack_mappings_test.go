@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
 // TestAttackWithLockedMappings has processes in a pod of which nobody can read the
@@ -13,7 +14,8 @@ import (
 // nothing is left behind by a call.
 func TestAttackWithLockedMappings(t *testing.T) {
 	n := harness.NewNode(t, "--probe-timeout=1s").Start()
-	s, hung := newServed(n, "heals"), newServed(n, "hangs")
+	s := newServed(n, "heals")
+	hung, daemon := n.NewFUSEVolume("hangs", faultfs.Config{})
 	other := newServed(n, "of another pod")
 	other.Publish(harness.OtherPod)
 	u := s.usedBy(harness.ContainerSpec{Name: "attacked", Mounts: []harness.ContainerMount{
@@ -22,16 +24,17 @@ func TestAttackWithLockedMappings(t *testing.T) {
 	beside := other.usedBy(harness.ContainerSpec{Name: "beside", Pod: harness.OtherPod, Mounts: []harness.ContainerMount{
 		{At: "/data", Source: other.PlaceOf(harness.OtherPod)},
 	}})
-	hung.known()
+	n.Expect("healthy", hung.Request())
 	s.known()
 	attackers := []*harness.Attacker{u.c.NewUser(), u.c.NewUser(), u.c.NewAttacker()}
 	for i, name := range []string{"exe", "qemu-system-x86_64", "exe"} {
 		attackers[i].Do("name", name)
+		attackers[i].Do("map", "/hung/a")
 	}
-	hung.disk.Freeze()
-	t.Cleanup(hung.disk.Thaw) // before the containers are to end
+	daemon.Mute()
+	t.Cleanup(daemon.Abort) // before the containers are to end
 	for _, a := range attackers {
-		a.LockMappings("/hung/a")
+		a.LockMappings()
 	}
 	heal := func() {
 		t.Helper()
@@ -39,13 +42,16 @@ func TestAttackWithLockedMappings(t *testing.T) {
 		other.die()
 		says(n, "healed", s.Volume)
 		says(n, "healed", other.Volume)
-		says(n, "abnormal", hung.Volume, "NotResponding")
+		says(n, "abnormal", hung, "NotResponding")
 		u.reads()
 		beside.reads()
 		says(n, "healthy", s.Volume)
 		says(n, "healthy", other.Volume)
 	}
 	heal()
+	if t.Failed() {
+		t.FailNow() // every further call would take as long
+	}
 	before := held(n)
 	for range 3 {
 		heal()

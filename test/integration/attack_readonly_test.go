@@ -27,7 +27,7 @@ func TestAttackOnReadOnlyInUserNamespace(t *testing.T) {
 	refused := func() {
 		t.Helper()
 		for _, at := range []string{"/data", "/again"} {
-			if out, err := c.Exec("mount", "-o", "remount,bind,rw", at); err == nil {
+			if out, err := c.Exec("mount", "-o", "remount,bind,rw", "none", at); err == nil {
 				t.Errorf("%s became writable: %s", at, out)
 			}
 		}

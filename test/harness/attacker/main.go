@@ -118,7 +118,9 @@ func (c Call) do() (after func(), err error) {
 	case "overlay":
 		return nil, overlay(arg(0))
 	case "map":
-		return lockMappings(arg(0))
+		return nil, mapped.file(arg(0))
+	case "lock":
+		return mapped.lock, nil
 	default:
 		return nil, fmt.Errorf("unknown call %q", c.Do)
 	}
@@ -182,39 +184,41 @@ func overlay(dir string) error {
 	return unix.MoveMount(mnt, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-// lockMappings maps a page of a file. Then one thread reads that page through
-// /proc/self/mem, for which the kernel holds the lock of all mappings, and another
-// one maps something else, for which it waits for that lock: once the file does
-// not answer, everybody waits who wants to see the command line of this process.
-func lockMappings(file string) (after func(), err error) {
-	f, err := os.Open(file)
+// mapping is a page of a file that nobody has read yet.
+type mapping struct {
+	mem *os.File
+	at  int64
+}
+
+var mapped mapping
+
+// file maps a file, as long as that answers.
+func (m *mapping) file(path string) error {
+	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	page, err := unix.Mmap(int(f.Fd()), 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
-		return nil, fmt.Errorf("mmap: %w", err)
+		return fmt.Errorf("mmap: %w", err)
 	}
-	mem, err := os.Open("/proc/self/mem")
-	if err != nil {
-		return nil, err
-	}
-	at := int64(uintptr(unsafe.Pointer(&page[0])))
-	thread := func(do func()) {
-		go func() {
-			runtime.LockOSThread()
-			do()
-		}()
-	}
-	return func() {
-		thread(func() { _, _ = mem.ReadAt(make([]byte, 1), at) })
-		thread(func() {
-			for { // until the one above holds the lock
-				other, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_ANON|unix.MAP_PRIVATE)
-				if err == nil {
-					_ = unix.Munmap(other)
-				}
+	m.at = int64(uintptr(unsafe.Pointer(&page[0])))
+	m.mem, err = os.Open("/proc/self/mem")
+	return err
+}
+
+// lock has one thread read the page through /proc/self/mem, for which the kernel
+// holds the lock of all mappings, and another one map something else, for which it
+// waits for that lock: as long as the file does not answer, everybody waits who
+// wants to see the command line of this process.
+func (m *mapping) lock() {
+	go func() { _, _ = m.mem.ReadAt(make([]byte, 1), m.at) }()
+	go func() {
+		for { // until the one above holds the lock
+			other, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_ANON|unix.MAP_PRIVATE)
+			if err == nil {
+				_ = unix.Munmap(other)
 			}
-		})
-	}, nil
+		}
+	}()
 }
