@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -171,7 +170,7 @@ func (a *Attacker) LockMappings() {
 	a.Do("lock")
 	var reader *exec.Cmd
 	Eventually(a.t, "the mappings are locked", func() bool {
-		if a.waiting() < 2 {
+		if WaitingThreads(a.pid) < 2 {
 			return false
 		}
 		if reader == nil { // this one shows it
@@ -181,32 +180,4 @@ func (a *Attacker) LockMappings() {
 		}
 		return State(reader.Process.Pid) == "D"
 	})
-}
-
-// waiting is how many threads of the process wait and cannot be interrupted.
-func (a *Attacker) waiting() int {
-	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", a.pid))
-	n := 0
-	for _, task := range tasks {
-		tid, _ := strconv.Atoi(filepath.Base(task))
-		if State(tid) == "D" {
-			n++
-		}
-	}
-	return n
-}
-
-// childrenOf gives the processes that a process has started.
-func childrenOf(pid int) []int {
-	var pids []int
-	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	for _, task := range tasks {
-		raw, _ := os.ReadFile(task)
-		for _, f := range strings.Fields(string(raw)) {
-			if pid, err := strconv.Atoi(f); err == nil {
-				pids = append(pids, pid)
-			}
-		}
-	}
-	return pids
 }

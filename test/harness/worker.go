@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 )
 
 // Workers lists the server's worker processes.
@@ -35,4 +38,30 @@ func State(pid int) string {
 	}
 	after := raw[bytes.LastIndexByte(raw, ')')+2:]
 	return string(after[:1])
+}
+
+// WaitingThreads is how many threads of a process wait and cannot be interrupted.
+func WaitingThreads(pid int) (n int) {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+	for _, task := range tasks {
+		if tid, err := strconv.Atoi(filepath.Base(task)); err == nil && State(tid) == "D" {
+			n++
+		}
+	}
+	return n
+}
+
+// childrenOf gives the processes that a process has started.
+func childrenOf(pid int) []int {
+	var pids []int
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, task := range tasks {
+		raw, _ := os.ReadFile(task)
+		for _, f := range strings.Fields(string(raw)) {
+			if pid, err := strconv.Atoi(f); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
 }

@@ -32,8 +32,12 @@ type Call struct {
 // Answer says how it went; an empty Err is success.
 type Answer struct{ Err string }
 
-// own is the argument of the process that is in namespaces of its own.
-const own = "own"
+// The arguments with which this program starts itself: in namespaces of its own, to
+// make calls there, or to do nothing.
+const (
+	own  = "own"
+	idle = "idle"
+)
 
 func main() {
 	// The name of the first thread is the name of the process.
@@ -45,7 +49,11 @@ func main() {
 	var err error
 	switch mode {
 	case "":
-		err = unshare()
+		cmd := unshared(own)
+		cmd.Stdin = os.Stdin
+		err = cmd.Run()
+	case idle:
+		_, _ = io.Copy(io.Discard, os.Stdin)
 	case own:
 		// As unshare(1) does.
 		if err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err == nil {
@@ -60,18 +68,18 @@ func main() {
 	}
 }
 
-// unshare starts the program again in namespaces of its own, in which this user
+// unshared is this program once more in namespaces of its own, in which this user
 // is root. It needs no privilege.
-func unshare() error {
-	cmd := exec.Command("/proc/self/exe", own)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+func unshared(mode string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", mode)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
 		Pdeathsig:   syscall.SIGKILL,
 	}
-	return cmd.Run()
+	return cmd
 }
 
 func serve() error {
@@ -115,6 +123,8 @@ func (c Call) do() (after func(), err error) {
 	case "name":
 		name := append([]byte(arg(0)), 0)
 		return nil, unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&name[0])), 0, 0, 0)
+	case "copy":
+		return nil, copyNamespace()
 	case "overlay":
 		return nil, overlay(arg(0))
 	case "map":
@@ -124,6 +134,15 @@ func (c Call) do() (after func(), err error) {
 	default:
 		return nil, fmt.Errorf("unknown call %q", c.Do)
 	}
+}
+
+// copyNamespace starts a process that has a copy of all mounts here.
+func copyNamespace() error {
+	cmd := unshared(idle)
+	if _, err := cmd.StdinPipe(); err != nil { // which ends with this process
+		return err
+	}
+	return cmd.Start()
 }
 
 // overlay mounts an overlay on dir/at whose line in the mount table is longer than

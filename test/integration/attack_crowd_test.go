@@ -1,0 +1,71 @@
+package integration
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// crowdedPod is the end of OtherPod, which is what a long message may leave of it.
+var crowdedPod = harness.OtherPod[len(harness.OtherPod)-4:]
+
+// TestCrowdedPod has one pod of a shared volume, whose containers may mount, bind
+// the volume more often than anybody looks at: in one container, or in many. The
+// containers of the other pods are healed as ever; who is left is that pod.
+func TestCrowdedPod(t *testing.T) {
+	for name, crowd := range map[string]struct{ containers, binds int }{
+		"in one container":   {1, 600},
+		"in many containers": {16, 63},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := harness.NewNode(t, "--standalone").Start()
+			next := newNeighbour(n)
+			s := newServed(n, "shared by pods")
+			s.Publish(harness.OtherPod)
+			place := s.PlaceOf(harness.OtherPod)
+			var crowded []*harness.Container
+			for i := range crowd.containers { // they are the oldest
+				c := n.StartContainer(harness.ContainerSpec{Pod: harness.OtherPod, Name: fmt.Sprint(i), Mounts: []harness.ContainerMount{{At: "/data", Source: place}}})
+				c.InMounts(func() error { return bindInside(crowd.binds) })
+				crowded = append(crowded, c)
+			}
+			u := s.usedBy(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place()}}})
+			s.die()
+			a, err := n.Call(s.Request())
+			harness.Must(t, err)
+			if message := a.GetMessage(); a.GetAbnormal() && (!strings.Contains(message, crowdedPod) || !strings.Contains(message, "To do: ")) {
+				t.Errorf("the crowded pod is not reported: %q", message)
+			}
+			u.reads()
+			u.c.SameTable(u.table)
+			next.untouched()
+			for _, c := range crowded {
+				c.Kill()
+			}
+			says(n, "healthy", s.Volume)
+			u.reads()
+		})
+	}
+}
+
+// bindInside binds what a container has at /data many times, as a process in it
+// that may mount does.
+func bindInside(times int) error {
+	if err := unix.Mount("tmpfs", "/dev", "tmpfs", 0, ""); err != nil {
+		return err
+	}
+	for i := range times {
+		at := fmt.Sprint("/dev/", i)
+		if err := unix.Mkdir(at, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount("/data", at, "", unix.MS_BIND, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}

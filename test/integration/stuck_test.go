@@ -1,0 +1,55 @@
+package integration
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/faultfs"
+)
+
+// stuckWorkers are those of a server that wait and cannot be ended.
+func stuckWorkers(n *harness.Node) []int {
+	return slices.DeleteFunc(n.Workers(), func(pid int) bool { return harness.WaitingThreads(pid) == 0 })
+}
+
+// TestStuckBeneath has a filesystem beneath the topmost mount that never answers:
+// asked for again and again, that costs one process at most. What is beneath a
+// live mount is reported, and stays.
+func TestStuckBeneath(t *testing.T) {
+	for _, live := range []bool{true, false} {
+		t.Run(fmt.Sprintf("the upper one lives: %v", live), func(t *testing.T) {
+			n := harness.NewNode(t, "--standalone", "--probe-timeout=500ms", "--slow-answer=500ms").Start()
+			next := newNeighbour(n)
+			v, below := n.NewFUSEVolume("stuck", faultfs.Config{})
+			n.Expect("healthy", v.Request())
+			below.Mute()
+			above := faultfs.Mount(t, v.Staging, faultfs.Config{})
+			if !live {
+				above.Kill()
+			}
+			before, ids := n.Table(), idsAt(t, v.Staging, v.Place())
+			for range 10 {
+				message := says(n, "abnormal", v)
+				if live {
+					if !strings.Contains(message, "StackedMounts") || !strings.Contains(message, "To do: ") || strings.Contains(message, "take-off-beneath") {
+						t.Errorf("the layer beneath is not only reported: %q", message)
+					}
+					n.SameTable(before)
+				}
+				next.untouched()
+			}
+			if live {
+				if got := idsAt(t, v.Staging, v.Place()); fmt.Sprint(got) != fmt.Sprint(ids) {
+					t.Errorf("the mounts %v became %v", ids, got)
+				}
+			}
+			if stuck := stuckWorkers(n); len(stuck) > 1 {
+				t.Errorf("%d workers wait and cannot be ended", len(stuck))
+			}
+			n.Stop()
+		})
+	}
+}
