@@ -76,6 +76,12 @@ func (d *FUSEDisk) Freeze() {
 	Eventually(d.volume.Node.T, "the daemon stands still", func() bool { return State(d.daemon.Process.Pid) == "T" })
 }
 
+// Thaw lets the daemon go on.
+func (d *FUSEDisk) Thaw() {
+	d.volume.Node.T.Helper()
+	Must(d.volume.Node.T, d.daemon.Process.Signal(unix.SIGCONT))
+}
+
 // Restage does what a driver does that finds its daemon dead: it takes the dead
 // mount off the staging path, however many layers there are, and stages anew.
 func (d *FUSEDisk) Restage() {
