@@ -122,6 +122,9 @@ func (d *FUSEDisk) Renumbered(table []string) []string {
 	renumbered := make([]string, len(table))
 	for i, line := range table {
 		for _, was := range d.mounts {
+			if !strings.Contains(line, " "+d.config.Source+" ") {
+				break // the number may be another daemon's by now
+			}
 			line = strings.ReplaceAll(line, " "+was.String()+" ", now)
 		}
 		renumbered[i] = line

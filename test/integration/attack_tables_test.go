@@ -49,7 +49,7 @@ func TestAttackWithTables(t *testing.T) {
 				next.untouched()
 			}
 			s, live := buried(t, n)
-			says(n, "healed", s.Volume, "dead")
+			says(n, "healed", s.Volume, "uncover")
 			s.back()
 			if got := harness.MountID(t, s.Place()); got != live {
 				t.Errorf("the live mount %d became %d", live, got)
