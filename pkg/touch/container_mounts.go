@@ -123,8 +123,7 @@ func (r *matching) of(n NamespaceOf) (found MountsOf) {
 
 var errMany = errors.New("more mounts than are looked at")
 
-// entries reads the namespace's table twice: for what matches, and then for what
-// stands on the way there. Nothing else of it is kept.
+// entries gives what matches, and what stands on the way there.
 func (r *matching) entries(n NamespaceOf) ([]MountEntry, error) {
 	dir := strconv.Itoa(n.PID)
 	namespace, err := retryEINTR(func() (int, error) {
@@ -142,9 +141,10 @@ func (r *matching) entries(n NamespaceOf) ([]MountEntry, error) {
 	if !isInode(namespace, n.Namespace) || !r.host.owns(namespace) || WorkloadIn(string(cgroup)) != n.Workload {
 		return nil, errEnded // it, or the one that had its number
 	}
+	var table []mountinfo.Entry
 	var paths []string
 	err = r.left.readTable(r.proc, dir, func(e mountinfo.Entry) error {
-		if r.match(e) {
+		if table = append(table, e); r.match(e) {
 			paths = append(paths, e.Path)
 		}
 		if len(paths) > r.limit {
@@ -156,17 +156,13 @@ func (r *matching) entries(n NamespaceOf) ([]MountEntry, error) {
 		return nil, err
 	}
 	var entries []MountEntry
-	err = r.left.readTable(r.proc, dir, func(e mountinfo.Entry) error {
+	for _, e := range table {
 		if slices.ContainsFunc(paths, func(p string) bool { return beneath(e.Path, p) }) {
 			entries = append(entries, MountEntry{Entry: e})
 		}
-		if len(entries) > maxOnTheWay {
-			return errMany
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
+	}
+	if len(entries) > maxOnTheWay {
+		return nil, errMany
 	}
 	number(entries, NamespaceID(namespace))
 	if now, err := s.namespaceOf(dir); err != nil || now != n.Namespace {
