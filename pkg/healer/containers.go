@@ -142,7 +142,7 @@ func IsFUSE(fsType string) bool {
 	return fsType == "fuse" || fsType == "fuseblk" || len(fsType) > 5 && fsType[:5] == "fuse."
 }
 
-// working gives the mount on the host that a container should have: the staged
+// working gives the proven mount on the host that a container should have: the staged
 // one, or what is published where nothing is staged.
 func (c Case) working() (host.Mount, bool) {
 	places := slices.Clone(c.Places)
@@ -150,18 +150,18 @@ func (c Case) working() (host.Mount, bool) {
 		places = slices.Insert(places, 0, staged)
 	}
 	for _, p := range places {
-		if top, mounted := p.Top(); mounted && works(c.Superblocks[p.Dev()]) && !top.Interim() {
+		if top, mounted := p.Top(); mounted && p.Proven && works(c.Superblocks[p.Dev()]) && !top.Interim() {
 			return top, true
 		}
 	}
 	return host.Mount{}, false
 }
 
-// pods gives the pods of the volume's places.
+// pods gives the pods of the volume's proven places.
 func (o *observation) pods() []string {
 	pods := []string{}
 	for _, p := range o.c.Places {
-		if p.PodUID != "" && !slices.Contains(pods, p.PodUID) {
+		if p.Proven && p.PodUID != "" && !slices.Contains(pods, p.PodUID) {
 			pods = append(pods, p.PodUID)
 		}
 	}

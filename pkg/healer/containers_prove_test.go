@@ -85,7 +85,7 @@ func TestProve(t *testing.T) {
 	} {
 		own := host.Mount{ID: 102, OldID: 102, OldParent: 1, Path: podA, Root: "/", Dev: renewed, FSType: fuseType, Source: fuseSource}
 		o := &observation{engine: &Engine{}, node: newWorld(t), table: host.NewTable([]host.Mount{own}), c: Case{
-			BootID: "boot-1", Places: []Place{{Role: Published, Path: podA, Stack: []host.Mount{own}}},
+			BootID: "boot-1", Places: []Place{{Role: Published, Path: podA, Proven: true, Stack: []host.Mount{own}}},
 			Record: &Record{BootID: "boot-1", Newest: 800, Places: []PlaceRecord{{Path: podA, Dev: formerly}}},
 		}}
 		tc.change(o)
@@ -102,8 +102,14 @@ func TestProve(t *testing.T) {
 
 func onHost(role Role, path string) func(*observation) {
 	return func(o *observation) {
-		o.c.Places = append([]Place{{Role: role, Path: path, Stack: []host.Mount{{Dev: formerly}}}}, o.c.Places...)
+		o.c.Places = append([]Place{{Role: role, Path: path, Proven: true, Stack: []host.Mount{{Dev: formerly}}}}, o.c.Places...)
 	}
+}
+
+// unproven is a place that only the caller calls the volume's.
+func unproven(p Place) Place {
+	p.Proven = false
+	return p
 }
 
 // What is staged is the volume's own; what is published may be older.
@@ -121,6 +127,7 @@ func TestWhatAContainerShouldHave(t *testing.T) {
 		"another, the first one ended":    {[]Place{on(Published, podA, dev(3)), on(Published, podB, dev(1))}, dev(1)},
 		"not an interim one":              {[]Place{interimOn(on(Published, podA, dev(1))), on(Published, podB, dev(2))}, dev(2)},
 		"nothing that works":              {[]Place{on(Published, podA, dev(3)), on(Staged, staging, dev(4))}, host.Dev{}},
+		"what nothing proves to be its":   {[]Place{unproven(on(Published, podA, dev(1))), on(Published, podB, dev(2))}, dev(2)},
 		"nothing":                         {nil, host.Dev{}},
 	} {
 		got, found := Case{Places: tc.places, Superblocks: sbs}.working()

@@ -60,7 +60,7 @@ func (c Case) formerSuperblocks() []host.Dev {
 	var all []host.Dev
 	working := map[host.Dev]bool{}
 	for _, p := range c.Places {
-		if top, mounted := p.Top(); mounted {
+		if top, mounted := p.Top(); mounted && p.Proven {
 			sb := c.Superblocks[p.Dev()]
 			if works(sb) {
 				working[top.Dev] = true
@@ -109,7 +109,7 @@ func (c Case) former() []FormerSuperblock {
 // its superblock with what containers have of it, and how the place was mounted.
 // After a kill in the middle of the step nothing else would tell.
 func (e *Engine) noteFormer(ctx context.Context, c Case, s Step) {
-	if c.Record == nil || s.Cost != Replace || len(s.Place.Stack) == 0 {
+	if c.Record == nil || s.Cost != Replace || len(s.Place.Stack) == 0 || s.Place.Inside == nil && !s.Place.Proven {
 		return
 	}
 	now := *c.Record
@@ -174,10 +174,10 @@ func (r *Record) addFormer(c Case, dev host.Dev) *FormerSuperblock {
 	return &r.Former[at]
 }
 
-// onHost gives the place of the volume at which the host has a superblock.
+// onHost gives the proven place of the volume at which the host has a superblock.
 func (c Case) onHost(dev host.Dev) (path string, found bool) {
 	for _, p := range c.Places {
-		if p.Inside == nil && slices.ContainsFunc(p.Stack, func(m host.Mount) bool { return m.Dev == dev }) {
+		if p.Proven && slices.ContainsFunc(p.Stack, func(m host.Mount) bool { return m.Dev == dev }) {
 			return p.Path, true
 		}
 	}

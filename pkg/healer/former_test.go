@@ -16,7 +16,7 @@ func dev(minor uint32) host.Dev { return host.Dev{Minor: minor} }
 
 // on is a place with mounts of these superblocks, top first.
 func on(role Role, path string, devs ...host.Dev) Place {
-	p := Place{Role: role, Path: path}
+	p := Place{Role: role, Path: path, Proven: true}
 	for _, d := range devs {
 		p.Stack = append(p.Stack, host.Mount{Dev: d, Path: path})
 	}
@@ -109,8 +109,9 @@ func TestWhatIsReplacedIsNoted(t *testing.T) {
 		"all of it is known, in a container": {
 			record: &Record{BootID: "b", Former: []FormerSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}}}, change: func(s *Step) { s.Place = places[1] },
 		},
-		"no record":    {},
-		"another step": {record: &Record{BootID: "b"}, change: func(s *Step) { s.Cost = Rebind }},
+		"no record":                  {},
+		"another step":               {record: &Record{BootID: "b"}, change: func(s *Step) { s.Cost = Rebind }},
+		"a place that is not proven": {record: &Record{BootID: "b"}, change: func(s *Step) { s.Place.Proven = false }},
 		"in a container": {
 			record: &Record{BootID: "b"}, change: func(s *Step) { s.Place = places[1] }, former: []FormerSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}},
 		},
@@ -171,7 +172,7 @@ func TestWhichMountsOfAStackAreNoted(t *testing.T) {
 		record := Record{BootID: "b", Newest: 5, Places: []PlaceRecord{{Path: podA}}}
 		b.engine.looked.healthy(volumeKey("", ""), 9)
 		c := Case{BootID: "b", Record: &record, Superblocks: map[host.Dev]host.Superblock{two: answered, three: answered, one: disconn}}
-		b.engine.noteFormer(context.Background(), c, Step{Cost: Replace, Source: three, Place: Place{Role: Published, Path: podA, Stack: tc.stack}})
+		b.engine.noteFormer(context.Background(), c, Step{Cost: Replace, Source: three, Place: Place{Role: Published, Path: podA, Proven: true, Stack: tc.stack}})
 		var got []host.Dev
 		for _, r := range b.notes.records {
 			for _, f := range r.Former {
@@ -208,7 +209,7 @@ func TestWhatIsReplacedIsNotedFirst(t *testing.T) {
 		during = b.notes.records[volumeKey(driver, volID)]
 		return nil
 	})
-	b.steps[0].Place.Stack = []host.Mount{{Dev: dev(1), Path: podA}}
+	b.steps[0].Place.Stack, b.steps[0].Place.Proven = []host.Mount{{Dev: dev(1), Path: podA}}, true
 	b.heal(volume)
 	if len(during.Former) != 1 || during.Former[0].Dev != dev(1) {
 		t.Errorf("%+v", during)

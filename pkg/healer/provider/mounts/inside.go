@@ -12,6 +12,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
+const adviceAgain = "call again; if it stays so, see which pod has so many processes"
+
 const adviceContainer = "delete the pod, so that its containers start with the volume as it is now"
 
 // judgeInside says what is wrong with what a container has.
@@ -39,11 +41,14 @@ func judgeInside(p healer.Place) []healer.Condition {
 // judgeUnverified says which containers may still have a former filesystem
 // instance, where nobody can tell: at each place with one condition for each reason.
 func judgeUnverified(c healer.Case) (found []healer.Condition) {
-	type same struct{ at, why string }
+	type same struct {
+		at, why string
+		nobody  bool // no one container is meant
+	}
 	who := map[same][]string{}
 	var order []same
 	for _, u := range c.Unverified {
-		k := same{c.Places[0].Path, u.Why}
+		k := same{c.Places[0].Path, u.Why, u.PodUID == ""}
 		for _, p := range c.Places {
 			if p.Role == healer.Published && p.PodUID == u.PodUID && p.PodUID != "" {
 				k.at = p.Path
@@ -56,10 +61,14 @@ func judgeUnverified(c healer.Case) (found []healer.Condition) {
 		who[k] = append(who[k], u.String())
 	}
 	for _, k := range order {
+		advice := adviceContainer
+		if k.nobody {
+			advice = adviceAgain
+		}
 		found = append(found, healer.Condition{
 			Status: healer.Degraded, Reason: healer.ContainerUnverified, Place: k.at,
 			Message: all(who[k]) + " there before the filesystem instance was replaced, and cannot be looked into: " + k.why,
-			Advice:  adviceContainer,
+			Advice:  advice,
 		})
 	}
 	return found
