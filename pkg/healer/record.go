@@ -106,6 +106,10 @@ type PlaceRecord struct {
 	// MountID is the kernel's unique mount id; 0 where the mount table
 	// comes from mountinfo (below Linux 6.13).
 	MountID uint64 `json:"mountID"`
+	// HadBlocks and HadInodes are true when something was left for an unprivileged
+	// writer once: some filesystems never have any, and work.
+	HadBlocks bool `json:"hadBlocks,omitempty"`
+	HadInodes bool `json:"hadInodes,omitempty"`
 }
 
 // Place returns the record of a place, nil for none.

@@ -89,6 +89,8 @@ func newRecord(c Case) Record {
 			ReadOnlySuper: sb.ReadOnly,
 			Dev:           p.Dev(),
 			MountID:       top.ID,
+			HadBlocks:     sb.Space.Available > 0 || p.Want != nil && p.Want.HadBlocks,
+			HadInodes:     sb.Space.FreeFiles > 0 || p.Want != nil && p.Want.HadInodes,
 		})
 	}
 	r.Places = append(r.Places, c.Dormant...)

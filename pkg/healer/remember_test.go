@@ -126,6 +126,33 @@ func TestRecordHasTheErrorsOfTheStagedFilesystem(t *testing.T) {
 	}
 }
 
+// What was never there is not used up: only a volume that was seen with space can
+// run out of it.
+func TestRecordKnowsWhetherThereWasSpace(t *testing.T) {
+	b := newBench(t)
+	see := func(space host.Space) {
+		sight := b.answers[disk]
+		sight.Space = space
+		b.answers[disk] = sight
+		b.healthy()
+	}
+	expect := func(when string, blocks, inodes bool) {
+		t.Helper()
+		r, _ := b.notes.Load(driver, volID)
+		for _, p := range r.Places {
+			if p.HadBlocks != blocks || p.HadInodes != inodes {
+				t.Errorf("%s: %+v", when, p)
+			}
+		}
+	}
+	see(host.Space{Blocks: 10, Files: 10})
+	expect("seen full", false, false)
+	see(host.Space{Blocks: 10, Available: 1, Files: 10})
+	expect("seen with blocks", true, false)
+	see(host.Space{Blocks: 10, Files: 10, FreeFiles: 1})
+	expect("seen with both, one after the other", true, true)
+}
+
 // A device of which sysfs told nothing this time takes nothing from the record.
 func TestUnknownDeviceIsNotRecorded(t *testing.T) {
 	b := newBench(t)

@@ -82,6 +82,27 @@ func TestFullIsBoundAnew(t *testing.T) {
 	}
 }
 
+// TestFirstSeenFull takes a volume for healthy that never had any room, as far as
+// anybody knows: some filesystems never have. It is healed like any other.
+func TestFirstSeenFull(t *testing.T) {
+	for what, c := range fillings {
+		t.Run(what, func(t *testing.T) {
+			n := harness.NewNode(t, "--standalone").Start()
+			v := n.NewVolume("ext4", "full")
+			c.fill(t, v.Place())
+			n.Expect("healthy", v.Request())
+			v.Unpublish()
+			n.Expect("healed", v.Request())
+			harness.Must(t, os.RemoveAll(filepath.Join(v.Place(), "filling")))
+			syncVolume(t, v)
+			n.Expect("healthy", v.Request())
+			c.fill(t, v.Place())
+			soon(n, "abnormal", v.Request())
+			n.Expect("abnormal", v.Request(), c.says)
+		})
+	}
+}
+
 // fillBlocks writes until there is no block left, also for small files.
 func fillBlocks(t *testing.T, dir string) {
 	t.Helper()

@@ -178,17 +178,22 @@ func (b bench) errorsRose() []healer.Condition {
 	return b.one(healer.Degraded, healer.FilesystemErrors, adviceErrors, "%s", message)
 }
 
-// full reports that an unprivileged writer has nothing left. Nothing here acts
-// on it, and it keeps no step from acting.
+// full reports that an unprivileged writer has nothing left of what the record
+// shows there was: rclone never has a free inode, and works.
 func (b bench) full() []healer.Condition {
 	if !b.meantWritable() || b.sb.ReadOnly {
 		return nil
 	}
+	had := func(space func(healer.PlaceRecord) bool) bool {
+		return slices.ContainsFunc(b.c.Places, func(p healer.Place) bool {
+			return len(p.Stack) > 0 && p.Dev() == b.sb.Dev && p.Want != nil && space(*p.Want)
+		})
+	}
 	var found []healer.Condition
-	if s := b.sb.Space; s.Blocks > 0 && s.Available == 0 {
+	if s := b.sb.Space; s.Blocks > 0 && s.Available == 0 && had(func(r healer.PlaceRecord) bool { return r.HadBlocks }) {
 		found = append(found, b.one(healer.Degraded, healer.OutOfSpace, adviceSpace, "no block of %d is left for an unprivileged writer", s.Blocks)...)
 	}
-	if s := b.sb.Space; s.Files > 0 && s.FreeFiles == 0 {
+	if s := b.sb.Space; s.Files > 0 && s.FreeFiles == 0 && had(func(r healer.PlaceRecord) bool { return r.HadInodes }) {
 		found = append(found, b.one(healer.Degraded, healer.OutOfInodes, adviceSpace, "no inode of %d is left", s.Files)...)
 	}
 	return found

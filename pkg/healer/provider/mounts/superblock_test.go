@@ -130,11 +130,24 @@ var errorExamples = []example{
 	{"errors, no write tried", with(counted(1, after), superblock(func(sb *host.Superblock) { sb.Write.Forbidden = "nobody wants it" })), []string{"FilesystemErrors published: no write was tried: nobody wants it"}},
 }
 
-// left is what is left of a filesystem with 1000 blocks and 100 inodes.
+// left is what is left of a filesystem with 1000 blocks and 100 inodes that had
+// some of both when it was recorded.
 func left(blocks, inodes uint64) func(*healer.Case) {
-	return superblock(func(sb *host.Superblock) {
-		sb.Space = host.Space{Blocks: 1000, Available: blocks, Files: 100, FreeFiles: inodes}
-	})
+	return func(c *healer.Case) {
+		superblock(func(sb *host.Superblock) {
+			sb.Space = host.Space{Blocks: 1000, Available: blocks, Files: 100, FreeFiles: inodes}
+		})(c)
+		had(true, true)(c)
+	}
+}
+
+// had is what was left when the volume was recorded.
+func had(blocks, inodes bool) func(*healer.Case) {
+	return func(c *healer.Case) {
+		for i := range c.Record.Places {
+			c.Record.Places[i].HadBlocks, c.Record.Places[i].HadInodes = blocks, inodes
+		}
+	}
 }
 
 var spaceExamples = []example{
@@ -142,6 +155,11 @@ var spaceExamples = []example{
 	{"no block left", with(left(0, 1)), []string{"OutOfSpace published: no block of 1000"}},
 	{"no inode left", with(left(1, 0)), []string{"OutOfInodes published: no inode of 100"}},
 	{"nothing left", with(left(0, 0)), []string{"OutOfSpace published:", "OutOfInodes published:"}},
+	{"nothing left, as ever", with(left(0, 0), had(false, false)), nil},
+	{"nothing left, and inodes never were", with(left(0, 0), had(true, false)), []string{"OutOfSpace published:"}},
+	{"nothing left, and blocks never were", with(left(0, 0), had(false, true)), []string{"OutOfInodes published:"}},
+	{"nothing left, never seen", with(left(0, 0), unrecorded), nil},
+	{"nothing left, at a new place", with(left(0, 0), func(c *healer.Case) { c.Places[0].Want = nil }), []string{"OutOfSpace published:", "OutOfInodes published:"}},
 	{"it does not tell", with(superblock(func(sb *host.Superblock) { sb.Space = host.Space{} })), nil},
 	{"it does not count inodes", with(superblock(func(sb *host.Superblock) { sb.Space = host.Space{Blocks: 1000, Available: 1} })), nil},
 	{"full, for readers only", with(left(0, 0), readOnlyVolume), nil},
