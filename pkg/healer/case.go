@@ -83,6 +83,19 @@ func (p Place) Dev() host.Dev {
 // a directory above it.
 func (p Place) Mounted() bool { return len(p.Stack) > 0 && p.Stack[0].Path == p.Path }
 
+// Unfinished is true for a mount that an interrupted step left at the place, and
+// that nobody wants to be as it is.
+func (p Place) Unfinished() bool {
+	if len(p.Stack) == 0 {
+		return false
+	}
+	top := p.Stack[0]
+	if p.Want == nil {
+		return top.Interim()
+	}
+	return top.Unsettled(p.Want.Attr) || top.Interim() && top.Attr != p.Want.Attr
+}
+
 // Top gives the mount that a path walk ends on.
 func (p Place) Top() (host.Mount, bool) {
 	if len(p.Stack) == 0 {

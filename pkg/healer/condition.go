@@ -87,4 +87,11 @@ type Condition struct {
 	Advice string
 	// Acute is true when the condition may be acted upon.
 	Acute bool
+	// Doubts is true when it leaves open which storage the volume is: nothing is
+	// recorded then, even if the volume can be used.
+	Doubts bool
 }
+
+// Disables is true for a condition that keeps the volume from being used. One that
+// is merely degraded keeps no step from running.
+func (c Condition) Disables() bool { return c.Status != Degraded }

@@ -43,7 +43,11 @@ func (p *patient) Examine(_ context.Context, c Case) (Finding, error) {
 	p.cases = append(p.cases, c)
 	f := Finding{Mine: true, Steps: p.steps}
 	for place, reason := range p.sick {
-		f.Conditions = append(f.Conditions, Condition{Status: Inaccessible, Reason: reason, Place: place, Acute: true})
+		c := Condition{Status: Inaccessible, Reason: reason, Place: place, Acute: true}
+		if slices.Contains([]Reason{StackedMounts, ReadOnlyFilesystem, SlowResponse, FilesystemErrors, ContainerUnverified}, reason) {
+			c.Status = Degraded
+		}
+		f.Conditions = append(f.Conditions, c)
 	}
 	slices.SortFunc(f.Conditions, func(a, b Condition) int { return strings.Compare(a.Place, b.Place) })
 	return f, p.err

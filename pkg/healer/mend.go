@@ -40,14 +40,14 @@ func (e *Engine) heal(ctx context.Context, v Volume, t *ticket) (Report, error) 
 		if first {
 			report.Before = d
 		}
-		if d.Healthy() {
-			e.whoNeedsRestart(ctx, &report)
-			return report, t.alone(func() { e.remember(ctx, c) })
-		}
-		if d.onlyUnverified() { // the volume is healthy wherever anybody can look
-			if err := t.alone(func() { e.remember(ctx, c) }); err != nil {
+		if d.recordable() {
+			if err := t.alone(func() { e.remember(ctx, d) }); err != nil {
 				return report, err
 			}
+		}
+		if d.Healthy() {
+			e.whoNeedsRestart(ctx, &report)
+			return report, nil
 		}
 		noteRefused(d, refused)
 		step, found := pick(d, tried)
@@ -90,10 +90,6 @@ func pick(d Diagnosis, tried map[string]bool) (best Step, found bool) {
 		}
 	}
 	return best, found
-}
-
-func (d Diagnosis) onlyUnverified() bool {
-	return len(d.Failures) == 0 && !slices.ContainsFunc(d.Conditions, func(c Condition) bool { return c.Reason != ContainerUnverified })
 }
 
 func (d Diagnosis) needs(s Step) bool {

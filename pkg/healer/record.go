@@ -10,9 +10,9 @@ import (
 // RecordVersion is the format that this build reads and writes.
 const RecordVersion = 1
 
-// Record is what a volume looked like when it was last healthy. Only the
-// engine writes it, and only after a healthy observation. It never holds a
-// secret, a volume_context value or a filesystem option.
+// Record is what a volume looked like when it could last be used, and what it is
+// compared with, from when it was last healthy. Only the engine writes it. It never
+// holds a secret, a volume_context value or a filesystem option.
 type Record struct {
 	Version  int    `json:"version"`
 	Driver   string `json:"driver"`
@@ -28,9 +28,13 @@ type Record struct {
 	DiskSeq uint64 `json:"diskSeq,omitempty"`
 	// FilesystemErrors is what the filesystem had counted: such counts live on
 	// the disk, and old ones are no news.
-	FilesystemErrors uint64        `json:"filesystemErrors,omitempty"`
-	Places           []PlaceRecord `json:"places"`
-	LastHealthy      time.Time     `json:"lastHealthy"`
+	FilesystemErrors uint64 `json:"filesystemErrors,omitempty"`
+
+	Places []PlaceRecord `json:"places"`
+	// LastHealthy is zero for a volume that was never healthy, LastSeen the time of
+	// this record.
+	LastHealthy time.Time `json:"lastHealthy,omitzero"`
+	LastSeen    time.Time `json:"lastSeen,omitzero"`
 	// Newest is a unique mount id that was the highest in the kernel when this was
 	// seen: what has a lower one and a recorded device was a mount of the volume.
 	Newest uint64 `json:"newest,omitempty"`

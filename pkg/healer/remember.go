@@ -11,17 +11,21 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// recordInterval is how often an unchanged record is written anyway, so that
-// its time of last health means something.
+// recordInterval is how often an unchanged record is written anyway, so that its
+// times mean something.
 const recordInterval = time.Hour
 
 // recordIntervalFUSE is shorter: what is mounted in a container is proven to be the
 // volume's if it was there when the record was written.
 const recordIntervalFUSE = 5 * time.Minute
 
-// remember saves what the healthy volume looks like, if that changed.
-func (e *Engine) remember(ctx context.Context, c Case) {
+// remember saves what a volume looks like that can be used, if that changed.
+func (e *Engine) remember(ctx context.Context, d Diagnosis) {
+	c := d.Case
 	volume, now := volumeKey(c.Driver, c.Volume.ID), newRecord(c)
+	if !d.Healthy() {
+		now.keepBaselines(c.Record)
+	}
 	if now.FSType == "" || !identifiable(c) {
 		return // nothing is proven; or what identifies the volume would be replaced by nothing
 	}
@@ -30,14 +34,34 @@ func (e *Engine) remember(ctx context.Context, c Case) {
 		interval = recordIntervalFUSE
 	}
 	old := c.Record
-	if old == nil || time.Since(old.LastHealthy) >= interval || time.Since(old.LastHealthy) < 0 || !now.same(*old) {
+	if old == nil || time.Since(old.LastSeen) >= interval || time.Since(old.LastSeen) < 0 || !now.same(*old) {
 		if err := e.cfg.Records.Save(now); err != nil {
-			// The volume is healthy all the same; only a later heal will miss it.
-			klog.FromContext(ctx).Error(err, "Cannot save the record of a healthy volume", "driver", c.Driver)
+			// The volume works all the same; only a later heal will miss it.
+			klog.FromContext(ctx).Error(err, "Cannot save the record of a volume", "driver", c.Driver)
 			return
 		}
 	}
 	e.looked.healthy(volume, c.Newest)
+}
+
+// keepBaselines leaves in a record what the volume is compared with: what is wrong
+// with it now would be taken for right at the next look.
+func (r *Record) keepBaselines(was *Record) {
+	r.LastHealthy = time.Time{}
+	if was != nil {
+		r.LastHealthy, r.FilesystemErrors = was.LastHealthy, was.FilesystemErrors
+		if was.Identity.Size > 0 {
+			r.Identity.Size = was.Identity.Size
+		}
+	}
+	for i := range r.Places {
+		p := &r.Places[i]
+		if before := was.Place(p.Path); before != nil {
+			p.Attr, p.ReadOnlySuper, p.HadBlocks, p.HadInodes = before.Attr, before.ReadOnlySuper, before.HadBlocks, before.HadInodes
+		} else {
+			p.ReadOnlySuper = p.ReadOnlySuper && p.Attr.Has(host.AttrReadOnly) // else nobody wanted it
+		}
+	}
 }
 
 // identifiable is false when a device that is there told nothing of itself this
@@ -51,22 +75,28 @@ func identifiable(c Case) bool {
 	return true
 }
 
-// newRecord describes what is proven of a healthy case.
+// newRecord describes what is proven of a case.
 func newRecord(c Case) Record {
+	now := time.Now().UTC().Truncate(time.Second)
 	r := Record{
 		Version:     RecordVersion,
 		Driver:      c.Driver,
 		VolumeID:    c.Volume.ID,
 		BootID:      c.BootID,
-		LastHealthy: time.Now().UTC().Truncate(time.Second),
+		LastHealthy: now,
+		LastSeen:    now,
 		Newest:      c.Newest,
 	}
 	// The staged superblock is the volume's own; what is published may be
 	// something a driver made of it.
 	staged, _ := c.Staged()
 	for _, p := range c.Places {
-		if !p.Proven || !p.Mounted() || p.Role == Container || p.Layout.Kind == host.LayoutSubpath {
+		unfinished := p.Unfinished()
+		if !p.Proven || !p.Mounted() || p.Role == Container || unfinished && p.Want == nil {
 			continue // a directory inside the staged mount is no place of its own
+		}
+		if p.Layout.Kind == host.LayoutSubpath && !unfinished {
+			continue // noted only while it is replaced
 		}
 		sb := c.Superblocks[p.Dev()]
 		if r.FSType == "" || p.Path == staged.Path {
@@ -78,8 +108,14 @@ func newRecord(c Case) Record {
 			if sb.Errors == nil && sb.Btrfs == nil && c.Record != nil {
 				r.FilesystemErrors = c.Record.FilesystemErrors // nobody tells now
 			}
+			if c.Record == nil && ErrorsRose(c, sb) {
+				r.FilesystemErrors = 0
+			}
 		}
 		top := p.Stack[0]
+		if unfinished { // by a step that is to give it these
+			top.Attr, top.Propagation = p.Want.Attr, p.Want.Propagation
+		}
 		r.Places = append(r.Places, PlaceRecord{
 			Role:          p.Role,
 			Path:          p.Path,

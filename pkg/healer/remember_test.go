@@ -1,6 +1,7 @@
 package healer
 
 import (
+	"errors"
 	"reflect"
 	"testing"
 	"time"
@@ -16,7 +17,7 @@ func TestRecordOfAHealthyVolume(t *testing.T) {
 	if got == nil || time.Since(got.LastHealthy) > time.Minute {
 		t.Fatalf("%+v", got)
 	}
-	got.LastHealthy = time.Time{}
+	got.LastHealthy, got.LastSeen = time.Time{}, time.Time{}
 	want := Record{
 		Newest:  102,
 		Version: RecordVersion, Driver: driver, VolumeID: volID, BootID: "boot-1", FSType: "ext4", Source: "/dev/sdb", DiskSeq: 5,
@@ -93,7 +94,7 @@ func TestUnwrittenRecordProvesNothing(t *testing.T) {
 
 func age(b *bench, k key, by time.Duration) {
 	r := b.notes.records[k]
-	r.LastHealthy = r.LastHealthy.Add(-by)
+	r.LastSeen = r.LastSeen.Add(-by)
 	b.notes.records[k] = r
 }
 
@@ -153,6 +154,165 @@ func TestRecordKnowsWhetherThereWasSpace(t *testing.T) {
 	expect("seen with both, one after the other", true, true)
 }
 
+// degraded makes a call for a volume that works, with something wrong.
+func (b *bench) degraded(r Reason) {
+	b.t.Helper()
+	b.fall(podA, r)
+	if v := b.heal(volume).Verdict(); v != Abnormal {
+		b.t.Fatalf("%s, with %s", v, r)
+	}
+}
+
+func (b *bench) record() Record {
+	b.t.Helper()
+	r, _ := b.notes.Load(driver, volID)
+	if r == nil {
+		b.t.Fatal("nothing is recorded")
+	}
+	return *r
+}
+
+// What is wrong with a volume that works keeps it from being recorded no more than
+// it keeps it from being used.
+func TestDegradedVolumeIsRecorded(t *testing.T) {
+	b := newBench(t)
+	b.degraded(SlowResponse)
+	if r := b.record(); r.Identity.Serial != "serial-1" || len(r.Places) != 2 || !r.LastHealthy.IsZero() || r.LastSeen.IsZero() {
+		t.Errorf("%+v", r)
+	}
+	b.publish(podB)
+	b.unmount(podA)
+	b.mount(podA, disk)
+	id := b.mounts[len(b.mounts)-1].ID
+	b.degraded(SlowResponse)
+	if r := b.record(); r.Place(podB) == nil || r.Place(podA).MountID != id {
+		t.Errorf("%+v", r)
+	}
+	saves := b.notes.saves
+	b.degraded(SlowResponse)
+	if b.notes.saves != saves {
+		t.Error("the same was recorded again")
+	}
+}
+
+func TestWhatIsNotRecorded(t *testing.T) {
+	for name, sicken := range map[string]func(*bench){
+		"no answer":                  func(b *bench) { b.fall(podA, NotResponding) },
+		"another filesystem":         func(b *bench) { b.fall(podA, WrongVolumeMounted) },
+		"a provider that cannot say": func(b *bench) { b.err = errors.New("broken"); b.fall(podA, SlowResponse) },
+		"one of several conditions":  func(b *bench) { b.fall(podA, SlowResponse); b.fall(staging, IOError) },
+	} {
+		b := newBench(t)
+		sicken(b)
+		b.heal(volume)
+		if b.notes.saves != 0 {
+			t.Errorf("%s: %+v", name, b.notes.records)
+		}
+	}
+	doubtful := provider{"doubtful", func(Case) (Finding, error) {
+		return Finding{Mine: true, Conditions: []Condition{{Status: Degraded, Reason: StackedMounts, Doubts: true}}}, nil
+	}}
+	b := newBench(t, func(c *Config) { c.Providers = []Provider{doubtful} })
+	b.heal(volume)
+	if b.notes.saves != 0 {
+		t.Errorf("it is doubtful which storage it is: %+v", b.notes.records)
+	}
+}
+
+// What a volume is compared with stays as long as anything is wrong: else it would
+// be called healthy at the next look.
+func TestDegradedVolumeKeepsItsBaselines(t *testing.T) {
+	b := newBench(t)
+	b.healthy()
+	was := b.record()
+	b.errors = &host.FilesystemErrors{Count: 7, LastTime: time.Now()}
+	d := b.devices[disk]
+	d.Identity.Size *= 2
+	b.devices[disk] = d
+	for _, p := range []string{podA, staging} {
+		b.change(p, func(m *host.Mount) { m.Attr, m.SuperReadOnly = host.AttrReadOnly, true })
+	}
+	sight := b.answers[disk]
+	sight.Space = host.Space{Blocks: 1, Available: 1}
+	b.answers[disk] = sight
+	b.publish(podB) // so that there is something to record
+	b.change(podB, func(m *host.Mount) { m.SuperReadOnly = true })
+	b.degraded(FilesystemErrors)
+	now := b.record()
+	if now.FilesystemErrors != 0 || now.Identity != was.Identity || !now.LastHealthy.Equal(was.LastHealthy) || *now.Place(podA) != *was.Place(podA) || *now.Place(staging) != *was.Place(staging) {
+		t.Errorf("%+v\nwas %+v", now, was)
+	}
+	if p := now.Place(podB); p == nil || p.ReadOnlySuper {
+		t.Errorf("the new place: %+v", p)
+	}
+	b.recover(podA)
+	b.healthy()
+	if now = b.record(); now.FilesystemErrors != 7 || now.Identity.Size != 2<<30 || now.Place(podA).Attr != host.AttrReadOnly || !now.Place(podA).ReadOnlySuper {
+		t.Errorf("well again: %+v", now)
+	}
+}
+
+// Without a record the errors of this boot are news, and stay so.
+func TestErrorsAtFirstSightAreNoBaseline(t *testing.T) {
+	for name, tc := range map[string]struct {
+		last time.Time
+		want uint64
+	}{"of this boot": {time.Now(), 0}, "of an earlier one": {time.Unix(1, 0), 7}} {
+		b := newBench(t)
+		b.errors = &host.FilesystemErrors{Count: 7, LastTime: tc.last}
+		b.degraded(SlowResponse)
+		if r := b.record(); r.FilesystemErrors != tc.want {
+			t.Errorf("%s: %d", name, r.FilesystemErrors)
+		}
+	}
+}
+
+// What an interrupted step left is not how anybody wants a place to be.
+func TestPlaceholderIsNotRecorded(t *testing.T) {
+	const placeholder = host.AttrReadOnly | host.AttrNoSUID | host.AttrNoDev | host.AttrNoExec | host.AttrNoSymFollow
+	put := func(b *bench) {
+		b.change(podA, func(m *host.Mount) { m.Attr, m.Propagation, m.ID = placeholder, host.Propagation{}, 999 })
+	}
+	b := newBench(t)
+	put(b)
+	b.degraded(ReadOnlyFilesystem)
+	if r := b.record(); r.Place(podA) != nil || r.Place(staging) == nil {
+		t.Errorf("at first sight: %+v", r)
+	}
+	b = newBench(t)
+	b.change(podA, func(m *host.Mount) { m.Propagation = host.Propagation{Shared: 9} })
+	b.healthy()
+	was := b.record()
+	put(b)
+	b.publish(podB)
+	b.degraded(ReadOnlyFilesystem)
+	want := *was.Place(podA)
+	want.MountID = 999 // of the filesystem instance that is staged now
+	if r := b.record(); *r.Place(podA) != want || r.Place(podB) == nil {
+		t.Errorf("after it was healthy: %+v", r)
+	}
+	// How a subPath was mounted is noted before it is replaced, and has to stay until
+	// it is done.
+	at := "/k/pods/uid-a/volume-subpaths/pv1/c/0"
+	noted := PlaceRecord{Role: Published, Path: at, Root: "/dir", Attr: host.AttrNoExec, Propagation: host.Propagation{Shared: 7}, Dev: host.Dev{Minor: 99}}
+	k := volumeKey(driver, volID)
+	r := b.notes.records[k]
+	r.Places = append(r.Places, noted)
+	b.notes.records[k] = r
+	b.publish(at)
+	b.change(at, func(m *host.Mount) { m.Root, m.Attr, m.ID = "/dir", placeholder, 1000 })
+	b.degraded(ReadOnlyFilesystem)
+	noted.Dev, noted.MountID = disk, 1000
+	if r := b.record(); r.Place(at) == nil || *r.Place(at) != noted {
+		t.Errorf("a subPath: %+v", r)
+	}
+	b.change(at, func(m *host.Mount) { m.Attr = host.AttrNoExec })
+	b.degraded(SlowResponse)
+	if r := b.record(); r.Place(at) != nil {
+		t.Errorf("a subPath that is done: %+v", r)
+	}
+}
+
 // A device of which sysfs told nothing this time takes nothing from the record.
 func TestUnknownDeviceIsNotRecorded(t *testing.T) {
 	b := newBench(t)
@@ -191,7 +351,7 @@ func TestSameKnowsEveryField(t *testing.T) {
 	typ := reflect.TypeFor[Record]()
 	for i := range typ.NumField() {
 		name := typ.Field(i).Name
-		if name == "LastHealthy" || name == "Newest" {
+		if name == "LastHealthy" || name == "LastSeen" || name == "Newest" {
 			continue // of when, not of what
 		}
 		changed := Record{Places: []PlaceRecord{{}}}

@@ -90,3 +90,9 @@ type ProviderFailure struct {
 
 // Healthy is true when nothing is wrong and everybody could look.
 func (d Diagnosis) Healthy() bool { return len(d.Conditions) == 0 && len(d.Failures) == 0 }
+
+// recordable is true when the volume can be used, and it is not in doubt which
+// storage it is.
+func (d Diagnosis) recordable() bool {
+	return len(d.Failures) == 0 && !slices.ContainsFunc(d.Conditions, func(c Condition) bool { return c.Disables() || c.Doubts })
+}

@@ -52,17 +52,27 @@ func TestFilesystemErrors(t *testing.T) {
 	}
 }
 
-// TestFilesystemErrorsKeepOff binds no filesystem anew that counted errors.
-func TestFilesystemErrorsKeepOff(t *testing.T) {
+// TestFilesystemErrorsAreNoEnd binds a filesystem anew that counted errors: it works.
+// The errors stay known, also at the place of a pod that came after them.
+func TestFilesystemErrorsAreNoEnd(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v := n.NewVolume("ext4", "errors")
 	harness.Must(t, unix.Mount("", v.Staging, "", unix.MS_REMOUNT, "errors=continue"))
 	n.Expect("healthy", v.Request())
+	before := n.Table()
 	countError(t, v)
 	v.Unpublish()
-	before := n.Table()
-	n.Expect("abnormal", v.Request(), "FilesystemErrors", "NotMounted", "not healthy (FilesystemErrors)")
+	const counted = "FilesystemErrors (ext4 counted 1 errors"
+	n.Expect("abnormal", v.Request(), "NotMounted", "Done: rebind of", counted)
 	n.SameTable(before)
+	v.Publish(harness.OtherPod)
+	later := v.Request()
+	later.VolumePath = v.PlaceOf(harness.OtherPod)
+	n.Expect("abnormal", later, counted)
+	harness.Must(t, unix.Unmount(later.GetVolumePath(), 0))
+	n.Expect("abnormal", later, "NotMounted", "Done: rebind of", counted)
+	n.Expect("abnormal", later, counted, "Nothing was changed")
+	v.Writable(later.GetVolumePath())
 }
 
 // countError has an ext4 find an error in itself, and waits until it says so:

@@ -202,7 +202,8 @@ func sourceFor(c healer.Case, place healer.Place) (source healer.Place, sub stri
 		}
 		now := p.Stack[0]
 		below, beneath := below(now.Root, place.Inside.Mount.Root)
-		if beneath && now.FSType == place.Inside.Mount.FSType && len(judgeSuperblock(c, p)) == 0 {
+		_, sick := disabled(c, p, nil)
+		if beneath && now.FSType == place.Inside.Mount.FSType && !sick {
 			best, source, sub, found = rank(p, place), p, below, true
 		}
 	}
@@ -226,6 +227,6 @@ func rank(p, place healer.Place) int {
 
 func sick(conditions []healer.Condition, at string) bool {
 	return slices.ContainsFunc(conditions, func(c healer.Condition) bool {
-		return c.Place == at && c.Status != healer.Degraded
+		return c.Place == at && c.Disables()
 	})
 }

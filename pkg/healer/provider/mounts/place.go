@@ -83,7 +83,7 @@ func stacked(c healer.Case, p healer.Place) healer.Condition {
 	case slices.ContainsFunc(p.Stack[1:], func(m host.Mount) bool { return m.Dev != p.Stack[0].Dev }):
 		// What a mount covers cannot be reached by a path, so it stays.
 		found.Message += ", and the top one covers another filesystem instance"
-		found.Advice = adviceRestage
+		found.Advice, found.Doubts = adviceRestage, true
 	}
 	return found
 }
@@ -101,14 +101,7 @@ func leftBehind(p healer.Place) bool {
 // interrupted is true for an interim mount alone at a place: a rebind that was
 // killed between its halves.
 func interrupted(p healer.Place) bool {
-	if p.Role != healer.Published || len(p.Stack) != 1 {
-		return false
-	}
-	top := p.Stack[0]
-	if p.Want == nil {
-		return top.Interim()
-	}
-	return top.Unsettled(p.Want.Attr) || top.Interim() && top.Attr != p.Want.Attr
+	return p.Role == healer.Published && len(p.Stack) == 1 && p.Unfinished()
 }
 
 // wrongVolume says in which way something else is mounted than belongs there;

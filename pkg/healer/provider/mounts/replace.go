@@ -2,7 +2,6 @@ package mounts
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -133,10 +132,8 @@ func unfit(c healer.Case, staged healer.Place, conditions []healer.Condition) st
 	case want != nil && want.Root != staged.Stack[0].Root:
 		return "the staged mount shows another directory than the recorded one"
 	}
-	for _, cond := range slices.Concat(conditions, judgeSuperblock(c, staged)) {
-		if cond.Place == staged.Path && cond.Reason != healer.StackedMounts && !slices.Contains(harmless, cond.Reason) {
-			return fmt.Sprintf("the volume itself is not healthy (%s)", cond.Reason)
-		}
+	if sick, found := disabled(c, staged, conditions); found {
+		return notHealthy(sick)
 	}
 	return ""
 }

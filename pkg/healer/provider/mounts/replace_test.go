@@ -164,7 +164,6 @@ func TestReplaceIsRefused(t *testing.T) {
 		{"not healthy (FilesystemShutdown)", []func(*healer.Case){of(renewed, shutDown)}},
 		{"not healthy (WrongVolumeMounted)", []func(*healer.Case){func(c *healer.Case) { c.Places[1].Look.VolData.VolumeHandle = "w" }}},
 		{"not healthy (WrongVolumeMounted)", []func(*healer.Case){of(renewed, func(sb *host.Superblock) { sb.Source = "another" })}},
-		{"not healthy (ReadOnlyFilesystem)", []func(*healer.Case){attr(1, host.AttrReadOnly)}},
 		{"the directory that the mount showed was deleted", []func(*healer.Case){top(0, func(m *host.Mount) { m.RootDeleted = true })}},
 		{"not known to be the staged filesystem", []func(*healer.Case){recorded(0, func(r *healer.PlaceRecord) { r.Dev.Minor++ })}},
 		{"not known to be the staged filesystem", []func(*healer.Case){func(c *healer.Case) { c.Record.Places = c.Record.Places[:1]; c.Places[1].Want = nil }}},
@@ -200,10 +199,12 @@ func TestUnfit(t *testing.T) {
 	}
 	c = with(outliving)()
 	staged, _ = c.Staged()
-	for reason, harm := range map[healer.Reason]bool{healer.OutOfSpace: false, healer.StackedMounts: false, healer.SlowResponse: false, healer.IOError: true} {
-		why := unfit(c, staged, []healer.Condition{{Place: staged.Path, Reason: reason}, {Place: published, Reason: healer.Disconnected}})
+	for status, harm := range map[healer.Status]bool{healer.Degraded: false, healer.Inaccessible: true, healer.DataLoss: true} {
+		why := unfit(c, staged, []healer.Condition{
+			{Place: staged.Path, Reason: healer.DeviceMissing, Status: status}, {Place: published, Reason: healer.Disconnected, Status: healer.Inaccessible},
+		})
 		if (why != "") != harm {
-			t.Errorf("%s at the staged place: %q", reason, why)
+			t.Errorf("%s at the staged place: %q", status, why)
 		}
 	}
 }

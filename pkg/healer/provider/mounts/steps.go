@@ -61,10 +61,6 @@ func (p Provider) rebind(c healer.Case, place healer.Place, conditions []healer.
 	return s
 }
 
-// harmless are reasons that keep no step from acting: the volume works, and a
-// pod that waits for its mount is not helped by waiting longer.
-var harmless = []healer.Reason{healer.OutOfSpace, healer.OutOfInodes, healer.SlowResponse}
-
 // planRebind says what a rebind would do, or why there must be none.
 func planRebind(c healer.Case, place, staged healer.Place, conditions []healer.Condition) (host.RebindPlan, string) {
 	var none host.RebindPlan
@@ -86,18 +82,12 @@ func planRebind(c healer.Case, place, staged healer.Place, conditions []healer.C
 		return none, "the recorded mount had another ID mapping than the staged one"
 	}
 	for _, cond := range conditions {
-		if slices.Contains(harmless, cond.Reason) {
-			continue
-		}
-		if cond.Place == staged.Path || (cond.Place == place.Path && cond.Reason != healer.NotMounted && cond.Reason != healer.ReadOnlyFilesystem) {
-			return none, fmt.Sprintf("the volume itself is not healthy (%s)", cond.Reason)
+		if cond.Place == place.Path && cond.Disables() && cond.Reason != healer.NotMounted {
+			return none, notHealthy(cond)
 		}
 	}
-	// The staged filesystem may have been judged at another place.
-	for _, sick := range judgeSuperblock(c, staged) {
-		if !slices.Contains(harmless, sick.Reason) {
-			return none, fmt.Sprintf("the volume itself is not healthy (%s)", sick.Reason)
-		}
+	if sick, found := disabled(c, staged, conditions); found {
+		return none, notHealthy(sick)
 	}
 	if interrupted(place) && place.Dev() != staged.Dev() {
 		return none, "the interim mount there is not of the staged filesystem"
@@ -114,6 +104,22 @@ func planRebind(c healer.Case, place, staged healer.Place, conditions []healer.C
 		Private: place.Want.Propagation.Shared == 0 && place.Want.Propagation.Master == 0,
 		Shared:  place.Want.Propagation.Shared != 0,
 	}, ""
+}
+
+// disabled finds what keeps a place from being used: a pod that waits for its mount
+// is not helped by waiting until a merely degraded volume is well. Its superblock may
+// have been judged at another place.
+func disabled(c healer.Case, p healer.Place, conditions []healer.Condition) (healer.Condition, bool) {
+	for _, cond := range slices.Concat(conditions, judgeSuperblock(c, p)) {
+		if cond.Place == p.Path && cond.Disables() {
+			return cond, true
+		}
+	}
+	return healer.Condition{}, false
+}
+
+func notHealthy(c healer.Condition) string {
+	return fmt.Sprintf("the volume itself is not healthy (%s)", c.Reason)
 }
 
 // below gives what is left of root after base.

@@ -103,8 +103,15 @@ func TestRebind(t *testing.T) {
 		"interrupted, on a full and slow volume": {
 			[]func(*healer.Case){interimAlone, left(0, 0), late(9)}, "finish", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true},
 		},
-		"old errors":  {[]func(*healer.Case){lost, counted(7, after), baseline(7)}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
-		"interrupted": {[]func(*healer.Case){interimAlone}, "finish", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
+		"a filesystem that counted errors": {
+			[]func(*healer.Case){lost, left(0, 0), late(3), counted(1, after)}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true},
+		},
+		"a device that is write-protected": {
+			[]func(*healer.Case){lost, device(func(d *host.BlockDevice) { d.ReadOnly = true })}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true},
+		},
+		"a staged mount that is read-only": {[]func(*healer.Case){lost, attr(1, host.AttrReadOnly)}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
+		"old errors":                       {[]func(*healer.Case){lost, counted(7, after), baseline(7)}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
+		"interrupted":                      {[]func(*healer.Case){interimAlone}, "finish", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := with(tc.change...)()
@@ -148,11 +155,8 @@ func TestRebindIsRefused(t *testing.T) {
 		{"not healthy (FilesystemShutdown)", []func(*healer.Case){lost, superblock(func(sb *host.Superblock) { sb.Shutdown = true })}},
 		{"not healthy (WrongVolumeMounted)", []func(*healer.Case){lost, func(c *healer.Case) { c.Places[1].Look.VolData.VolumeHandle = "w" }}},
 		{"not healthy (IOError)", []func(*healer.Case){interimAlone, probe(syscall.EIO)}},
-		{"not healthy (FilesystemErrors)", []func(*healer.Case){lost, counted(1, after)}},
-		{"not healthy (FilesystemErrors)", []func(*healer.Case){lost, left(0, 0), late(3), counted(1, after)}},
 		{"not healthy (Frozen)", []func(*healer.Case){lost, writing("percpu_rwsem_wait")}},
 		{"not healthy (DeviceSizeChanged)", []func(*healer.Case){lost, sized(1)}},
-		{"not healthy (DeviceReadOnly)", []func(*healer.Case){lost, device(func(d *host.BlockDevice) { d.ReadOnly = true })}},
 		{"not healthy (PermissionDenied)", []func(*healer.Case){lost, probe(syscall.EACCES)}},
 		{"does not lie below the staged one", []func(*healer.Case){lost, func(c *healer.Case) {
 			c.Record.Places[1].Root, c.Places[1].Stack[0].Root = "/su", "/su"
