@@ -77,15 +77,15 @@ func (o *observation) acceptCapability() error {
 	}
 	o.c.Block = want.Access == AccessBlock
 	top, mounted := p.Top()
-	if mounted && localFS(want.FSType) && localFS(top.FSType) && family(want.FSType) != family(top.FSType) {
+	if mounted && LocalFS(want.FSType) && LocalFS(top.FSType) && family(want.FSType) != family(top.FSType) {
 		return Invalid("volume_capability.mount.fs_type", "says %s, and volume_path is %s", want.FSType, top.FSType)
 	}
 	return nil
 }
 
-// localFS is true for the filesystem types whose name means the same to every
+// LocalFS is true for the filesystem types whose name means the same to every
 // driver; fs_type is ignored by many that serve their own.
-func localFS(t string) bool {
+func LocalFS(t string) bool {
 	return slices.Contains([]string{"ext2", "ext3", "ext4", "xfs", "btrfs"}, t)
 }
 

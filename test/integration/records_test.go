@@ -56,6 +56,29 @@ func TestNoRecordOfMadeUpVolumes(t *testing.T) {
 	}
 }
 
+// TestFirstSightOfTwoDisks calls for a volume that was published with another disk
+// than it was staged with, before anybody looked: nothing is known of either, and so
+// neither is recorded.
+func TestFirstSightOfTwoDisks(t *testing.T) {
+	n := harness.NewNode(t, "--standalone").Start()
+	for staged, published := range map[string]string{"ext4": "ext4", "btrfs": "xfs"} {
+		v, other := n.NewVolume(staged, staged+" staged"), n.NewVolume(published, published+" published")
+		v.Unpublish()
+		harness.Must(t, unix.Mount(other.Staging, v.Place(), "", unix.MS_BIND, ""))
+		before := n.Table()
+		for range 2 {
+			n.Expect("abnormal", v.Request(), "WrongVolumeMounted", "it is not what is staged")
+		}
+		n.SameTable(before)
+		if all := recordsOf(n); all[v.ID] != nil {
+			t.Errorf("%s: recorded at %v", staged, all[v.ID])
+		}
+		harness.Must(t, unix.Unmount(v.Place(), 0))
+		v.PublishAgain()
+		n.Expect("healthy", v.Request())
+	}
+}
+
 // TestRecordTakesNoOtherPlace calls for a real volume with another pod's emptyDir
 // for one of its paths.
 func TestRecordTakesNoOtherPlace(t *testing.T) {

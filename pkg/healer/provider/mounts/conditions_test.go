@@ -169,3 +169,42 @@ func TestConformance(t *testing.T) {
 	}
 	providertest.Run(t, New(idle{t}, ContainersFUSE), cases)
 }
+
+// another publishes a second filesystem, which answers, in the place of what is staged.
+func another(stagedType, publishedType string) func(*healer.Case) {
+	return func(c *healer.Case) {
+		dev := host.Dev{Major: 8, Minor: 32}
+		c.Places[0].Stack[0].Dev, c.Places[0].Stack[0].FSType = dev, publishedType
+		c.Superblocks[dev] = host.Superblock{
+			Dev: dev, FSType: publishedType, Kind: host.KindDirectory, Answer: host.Answer{Asked: true},
+			Device: &host.BlockDevice{Dev: dev, Name: "sdc", Identity: host.Identity{FilesystemUUID: "another", Serial: "another", Size: 1 << 30}},
+		}
+		superblock(func(sb *host.Superblock) { sb.FSType = stagedType })(c)
+		c.Places[1].Stack[0].FSType = stagedType
+		if c.Record != nil {
+			c.Record.FSType = stagedType
+		}
+	}
+}
+
+// What a driver publishes of a filesystem that it stages on a disk is that filesystem.
+// A record of anything else is that of a mistake.
+func TestPublishedIsWhatIsStaged(t *testing.T) {
+	wrong := []string{"WrongVolumeMounted published: it is not what is staged"}
+	for name, tc := range map[string]struct {
+		build func() healer.Case
+		want  []string
+	}{
+		"ext4, never seen":     {with(unrecorded, another("ext4", "ext4")), wrong},
+		"xfs for btrfs":        {with(unrecorded, another("btrfs", "xfs")), wrong},
+		"ext3 for ext2":        {with(unrecorded, another("ext2", "ext3")), wrong},
+		"ext4, recorded so":    {with(another("ext4", "ext4"), recorded(0, func(r *healer.PlaceRecord) { r.Dev = host.Dev{Major: 8, Minor: 32} })), wrong},
+		"a new pod's":          {with(another("ext4", "ext4"), func(c *healer.Case) { c.Places[0].Want = nil }), wrong},
+		"an overlay of it":     {with(unrecorded, another("ext4", "overlay")), nil},
+		"a daemon of its own":  {with(unrecorded, another("fuse.x", "fuse.y")), nil},
+		"nothing is staged":    {with(unrecorded, another("ext4", "ext4"), stagingLost), nil},
+		"the same, never seen": {with(unrecorded), nil},
+	} {
+		t.Run(name, func(t *testing.T) { expectConditions(t, tc.build(), tc.want) })
+	}
+}

@@ -13,6 +13,7 @@ const (
 	adviceRepublish = "delete the pod, so that kubelet publishes the volume anew"
 	adviceRestage   = "delete all pods on this node that use the volume, so that kubelet has the driver stage it anew"
 	adviceRecord    = "find out who mounted it; if it is right, remove the volume's record from the state directory"
+	adviceWrong     = "find out who mounted it; if it is wrong, delete the pod, so that kubelet publishes the volume anew"
 	adviceStacked   = "find out who mounted twice, and unmount the top when no container uses it"
 )
 
@@ -32,9 +33,13 @@ func judgePlace(c healer.Case, p healer.Place) []healer.Condition {
 		found = append(found, stacked(c, p))
 	}
 	if wrong := wrongVolume(c, p); wrong != "" {
+		advice := adviceRecord
+		if p.Want == nil {
+			advice = adviceWrong
+		}
 		found = append(found, healer.Condition{
 			Status: healer.Inaccessible, Reason: healer.WrongVolumeMounted, Place: p.Path,
-			Message: wrong, Advice: adviceRecord,
+			Message: wrong, Advice: advice,
 		})
 	}
 	if c.Block && p.Look.Kind != host.KindBlock && p.Look.Kind != host.KindNone {
@@ -110,14 +115,18 @@ func wrongVolume(c healer.Case, p healer.Place) string {
 	if d := p.Look.VolData; d != nil && d.VolumeHandle != "" && (d.VolumeHandle != c.Volume.ID || d.DriverName != c.Driver) {
 		return "kubelet's vol_data.json names another volume"
 	}
+	top := p.Stack[0]
+	sb := c.Superblocks[p.Dev()]
+	answers := sb.Answer.Asked && !sb.Answer.Silent && sb.Answer.Errno == 0 && !sb.Shutdown
+	staged, _ := c.Staged()
+	if answers && p.Role == healer.Published && len(staged.Stack) > 0 && p.Dev() != staged.Dev() &&
+		healer.LocalFS(sb.FSType) && healer.LocalFS(staged.Stack[0].FSType) {
+		return "it is not what is staged"
+	}
 	if p.Want == nil {
 		return ""
 	}
-	top := p.Stack[0]
-	sb := c.Superblocks[p.Dev()]
 	ofRecord := c.Record.Staged() == nil || c.Record.Staged().Dev == p.Want.Dev
-	answers := sb.Answer.Asked && !sb.Answer.Silent && sb.Answer.Errno == 0 && !sb.Shutdown
-	staged, _ := c.Staged()
 	switch {
 	case !ofRecord:
 		return "" // a driver made it of the staged filesystem; only that one has an identity
