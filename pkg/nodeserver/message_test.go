@@ -94,6 +94,14 @@ func TestMessageWording(t *testing.T) {
 			healer.Report{After: healer.Diagnosis{Case: healer.Case{Places: []healer.Place{publishedAt("/p", 0)}}}},
 			"healthy: published /p (ext4, rw) checked, without asking the storage",
 		},
+		"healthy, nothing staged": {
+			healer.Report{After: healer.Diagnosis{Case: answering(3*time.Millisecond, healer.Place{Role: healer.Staged, Path: "/s", Named: true}, publishedAt("/p", 0))}},
+			"healthy: published /p (ext4, rw) answered in 3ms",
+		},
+		"healthy, and nothing else than an empty staging path": {
+			healer.Report{After: healer.Diagnosis{Case: healer.Case{Places: []healer.Place{{Role: healer.Staged, Path: "/s", Named: true}}}}},
+			"healthy: nothing is mounted at staged /s, and no record shows that anything was",
+		},
 		"healthy, no places": {healer.Report{}, "healthy: nothing is wrong with the volume"},
 		"healed": {
 			healer.Report{

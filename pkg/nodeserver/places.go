@@ -25,7 +25,15 @@ func comparePlaces(a, b healer.Place) int {
 // working says of a healthy diagnosis where it looked and how the storage
 // answered.
 func (w wording) working(d healer.Diagnosis, name func(path string) string) string {
-	places := slices.Clone(d.Case.Places)
+	if len(d.Case.Places) == 0 {
+		return "nothing is wrong with the volume"
+	}
+	places := slices.DeleteFunc(slices.Clone(d.Case.Places), func(p healer.Place) bool {
+		return len(p.Stack) == 0 && p.Role == healer.Staged // a driver that stages nothing
+	})
+	if len(places) == 0 {
+		return "nothing is mounted at " + name(d.Case.Places[0].Path) + ", and no record shows that anything was"
+	}
 	slices.SortFunc(places, comparePlaces)
 	shown := min(len(places), max(w.items, 1))
 	items := make([]string, 0, shown+1)
@@ -34,9 +42,6 @@ func (w wording) working(d healer.Diagnosis, name func(path string) string) stri
 	}
 	if rest := len(places) - shown; rest > 0 {
 		items = append(items, more(rest, shown, "places"))
-	}
-	if len(items) == 0 {
-		return "nothing is wrong with the volume"
 	}
 	if slowest, asked := slowestAnswer(d.Case); asked {
 		return enumerate(items) + " answered" + w.took(" in ", slowest)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/test/harness"
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
@@ -193,6 +194,34 @@ func TestCSIHealsNothing(t *testing.T) {
 	n.Expect("healed", v.Request())
 	if got := csiHealth(t, n, publishedHealth(v)); len(got) != 0 {
 		t.Errorf("healed: %v", got)
+	}
+}
+
+// TestCSIOfADriverThatStagesNothing asks as kubelet does while a volume is on its way:
+// at its staging path, and at a published one that does not exist yet. Kubelet makes
+// the staging directory, with its file, for all drivers.
+func TestCSIOfADriverThatStagesNothing(t *testing.T) {
+	n := harness.NewNode(t, "--standalone").Start()
+	v := n.NewVolume("tmpfs", "unstaged")
+	harness.Must(t, unix.Unmount(v.Staging, 0))
+	later := v.PlaceOf(harness.OtherPod)
+	for range 2 {
+		for name, req := range map[string]*csi.NodeGetVolumeHealthRequest{
+			"the staging path":           {VolumeId: v.ID, StagingTargetPath: v.Staging},
+			"a place of later":           {VolumeId: v.ID, VolumePublishPath: later, StagingTargetPath: v.Staging},
+			"the place, and the staging": {VolumeId: v.ID, VolumePublishPath: v.Place(), StagingTargetPath: v.Staging},
+		} {
+			if got := csiHealth(t, n, req); len(got) != 0 {
+				t.Errorf("%s: %v", name, got)
+			}
+		}
+		atStaging := &healerpb.NodeHealerRequest{VolumeId: v.ID, VolumePath: v.Staging}
+		if a, err := n.Call(atStaging); err != nil || a.GetAbnormal() || strings.Contains(a.GetMessage(), "staged "+v.Staging+" answered") {
+			t.Errorf("NodeHealer at the staging path: %v, %v", a, err)
+		}
+		if a, err := n.Call(v.Request()); err != nil || a.GetAbnormal() || strings.Contains(a.GetMessage(), "staged") {
+			t.Errorf("NodeHealer: %v, %v", a, err)
+		}
 	}
 }
 

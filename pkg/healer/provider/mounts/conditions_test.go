@@ -130,10 +130,13 @@ func expectConditions(t *testing.T, c healer.Case, want []string) {
 func TestHealthy(t *testing.T) {
 	readOnly := superblock(func(sb *host.Superblock) { sb.ReadOnly = true })
 	for name, build := range map[string]func() healer.Case{
-		"as recorded":     healthy,
-		"never seen":      with(unrecorded),
-		"block":           with(block),
-		"nothing staged":  with(unrecorded, stagingLost),
+		"as recorded":    healthy,
+		"never seen":     with(unrecorded),
+		"block":          with(block),
+		"nothing staged": with(unrecorded, stagingLost),
+		"asked at a staging path where nothing ever was": with(unrecorded, stagingLost, func(c *healer.Case) {
+			c.Places, c.Volume.Path = c.Places[1:], staged
+		}),
 		"no staging path": with(func(c *healer.Case) { c.Places = c.Places[:1] }),
 		"another boot":    with(func(c *healer.Case) { c.BootID = "next" }),
 		"grown":           with(sized(1 << 40)),

@@ -20,7 +20,7 @@ const (
 // judgePlace says what is wrong with how the volume is mounted at a place.
 func judgePlace(c healer.Case, p healer.Place) []healer.Condition {
 	if len(p.Stack) == 0 {
-		return judgeEmpty(c, p)
+		return judgeEmpty(p)
 	}
 	var found []healer.Condition
 	if p.Stack[0].RootDeleted {
@@ -51,13 +51,8 @@ func judgePlace(c healer.Case, p healer.Place) []healer.Condition {
 	return append(found, judgeReadOnlyMount(c, p)...)
 }
 
-func judgeEmpty(c healer.Case, p healer.Place) []healer.Condition {
+func judgeEmpty(p healer.Place) []healer.Condition {
 	switch {
-	case p.Role == healer.Staged && p.Want == nil && p.Path == c.Volume.Path:
-		return []healer.Condition{{
-			Status: healer.Inaccessible, Reason: healer.NotMounted, Place: p.Path,
-			Message: "volume_path is a staging path, and nothing is mounted on it", Advice: adviceRestage,
-		}}
 	case p.Role == healer.Staged && p.Want == nil:
 		// Many drivers stage nothing, or stage below the path they were given.
 		return nil
