@@ -132,6 +132,9 @@ type Case struct {
 	// Lingering are mounts that containers have of former superblocks which still
 	// answer: the driver may let an old daemon live for them.
 	Lingering []Inside
+	// OnBare are mounts that containers have of the directory beneath a published place,
+	// OnPlaceholder those that they got in the middle of a step.
+	OnBare, OnPlaceholder []StartedWith
 	// Unverified are containers of the volume's pods that were there before its
 	// superblock was replaced, and of which nobody here can see what they have.
 	Unverified []host.Unverified

@@ -71,6 +71,14 @@ const (
 	// ContainerUnverified: a container was there before the volume's filesystem
 	// instance was replaced, and nobody here can see which one it has.
 	ContainerUnverified Reason = "ContainerUnverified"
+	// ContainerOnBareDirectory: a container started while nothing was mounted at its
+	// pod's place, and has the directory beneath, on the node's disk.
+	ContainerOnBareDirectory Reason = "ContainerOnBareDirectory"
+	// ContainerKeptPlaceholder: a container started in the middle of a step, and has
+	// the volume with the attributes that its mount had at that instant.
+	ContainerKeptPlaceholder Reason = "ContainerKeptPlaceholder"
+	// TargetNotEmpty: nothing is mounted at a place, and files lie in the directory.
+	TargetNotEmpty Reason = "TargetNotEmpty"
 	// NotABlockDevice: a raw block volume's place is no block device.
 	NotABlockDevice Reason = "NotABlockDevice"
 )

@@ -8,16 +8,17 @@ import (
 )
 
 // containers adds the mounts that containers have of superblocks that are no
-// longer the volume's. It costs a walk through all processes, so it is done while
-// such a superblock may be around, and once after the start.
+// longer the volume's, and what they have instead of the volume. It costs a walk
+// through all processes, so it is done while such a superblock may be around, once
+// after the start, and while a place has another mount than the recorded one.
 func (o *observation) containers(ctx context.Context) error {
 	volume := volumeKey(o.c.Driver, o.c.Volume.ID)
-	former := o.c.formerSuperblocks()
+	former, anew := o.c.formerSuperblocks(), o.anew()
 	now, found := o.c.working()
 	if o.c.Block || !found { // what the host has not, a container cannot have
 		return nil
 	}
-	if len(former) == 0 && (!IsFUSE(now.FSType) || !o.engine.looked.first(volume)) {
+	if len(former)+len(anew) == 0 && (!IsFUSE(now.FSType) || !o.engine.looked.first(volume)) {
 		return nil
 	}
 	pods := o.pods()
@@ -26,6 +27,11 @@ func (o *observation) containers(ctx context.Context) error {
 		asked = nil // any container
 	}
 	q := host.MountQuery{Superblocks: former, Current: now.Dev}
+	for _, p := range anew {
+		if dir, known := o.beneathPlace(p); known {
+			q.Beneath = append(q.Beneath, dir)
+		}
+	}
 	if IsFUSE(now.FSType) { // there may be instances from before there was a record
 		q.FSType, q.Source = now.FSType, now.Source
 	}
@@ -36,7 +42,7 @@ func (o *observation) containers(ctx context.Context) error {
 	o.c.Unverified = slices.DeleteFunc(o.c.startedBefore(seen.Unverified), func(u host.Unverified) bool {
 		return u.PodUID != "" && !u.Has && !slices.Contains(pods, u.PodUID) // nothing says that it uses the volume
 	})
-	seen.Mounts = slices.DeleteFunc(seen.Mounts, func(c host.ContainerMount) bool {
+	seen.Mounts = slices.DeleteFunc(o.startedWith(seen.Mounts, anew, now), func(c host.ContainerMount) bool {
 		switch m := c.Mount; {
 		case slices.Contains(former, m.Dev):
 			// The number may be another one's by now. A disk may have got another

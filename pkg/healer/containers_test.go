@@ -117,11 +117,26 @@ func TestContainersOfARawBlockVolumeAreNotLookedInto(t *testing.T) {
 	}
 }
 
-// Only what a daemon serves has instances from before there was a record.
+// Only what a daemon serves has instances from before there was a record, and the
+// record of a disk says that its containers were looked into.
 func TestContainersOfADiskAreNotLookedIntoAtTheStart(t *testing.T) {
 	b := newBench(t)
+	if b.healthy(); len(b.walks) != 1 {
+		t.Errorf("without a record it looked for those of %v", b.walks)
+	}
+	b.walks, b.engine.looked = nil, looked{}
 	if b.healthy(); len(b.walks) != 0 {
 		t.Errorf("looked for those of %v", b.walks)
+	}
+}
+
+func TestContainersOfWhatIsNotRecordedAreLookedIntoOnce(t *testing.T) {
+	b := newBench(t)
+	b.files[podA], b.files[staging] = directory(""), directory("") // nothing proves whose it is
+	for i := range 3 {
+		if b.healthy(); len(b.walks) != 1 || b.notes.saves != 0 {
+			t.Errorf("call %d: looked for those of %v, saved %d records", i, b.walks, b.notes.saves)
+		}
 	}
 }
 
@@ -403,6 +418,89 @@ func TestContainersOfNoPod(t *testing.T) {
 		b.heal(volume)
 		if got := b.insides(); (len(got) == 1) != tc.want {
 			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// onBare has a container of a pod show the directory beneath a place.
+func (b *bench) onBare(podUID string) host.ContainerMount {
+	m := inContainer(len(b.containers), podUID, host.Dev{Major: 254})
+	m.Mount.Root, m.Mount.FSType, m.Mount.Source = podA, "ext4", "/dev/vda"
+	b.containers = append(b.containers, m)
+	return m
+}
+
+// It costs a walk through all processes.
+func TestContainersAreLookedIntoWhileAPlaceIsMountedAnew(t *testing.T) {
+	b := newBench(t)
+	b.healthy()
+	for range 2 {
+		if b.walks = nil; len(b.heal(volume).After.Conditions) != 0 || len(b.walks) != 0 {
+			t.Fatalf("nothing happened, and it looked for containers of %v", b.walks)
+		}
+	}
+	b.change(podA, func(m *host.Mount) { m.ID = 500 })
+	c := b.onBare("uid-a")
+	b.onBare("uid-x") // of a pod that has not the volume
+	b.fall(podA, ContainerOnBareDirectory)
+	for range 3 {
+		b.heal(volume)
+		if got := b.last().OnBare; len(got) != 1 || got[0].PID != c.PID || got[0].Place != podA {
+			t.Errorf("got %v", got)
+		}
+	}
+	b.containers = nil
+	b.recover(podA)
+	for range 2 { // a container may just be starting
+		b.walks = nil
+		if b.heal(volume); len(b.walks) == 0 {
+			t.Error("nobody looked")
+		}
+	}
+	b.age(startGrace)
+	for _, looks := range []bool{true, false} {
+		b.walks = nil
+		if b.heal(volume); (len(b.walks) > 0) != looks {
+			t.Errorf("a minute later: %v, want one: %v", b.walks, looks)
+		}
+	}
+}
+
+// age makes the mounts of the record older.
+func (b *bench) age(by time.Duration) {
+	for k, r := range b.notes.records {
+		for i := range r.Places {
+			if r.Places[i].Since != 0 {
+				r.Places[i].Since -= by
+			}
+		}
+		b.notes.records[k] = r
+	}
+}
+
+func TestContainersThatKeptAPlaceholder(t *testing.T) {
+	for name, tc := range map[string]struct {
+		attr  host.Attr
+		want  host.Attr
+		found bool
+	}{
+		"a placeholder":                 {interim, 0, true},
+		"one that was marked":           {host.AttrNoSymFollow | host.AttrNoDirAtime, 0, true},
+		"read-only":                     {host.AttrReadOnly, 0, false},
+		"somebody's own wish":           {host.AttrReadOnly | host.AttrNoSymFollow, 0, false},
+		"a volume that is mounted so":   {interim, host.AttrNoSymFollow, false},
+		"a container as it ought to be": {0, 0, false},
+	} {
+		b := newBench(t)
+		b.change(podA, func(m *host.Mount) { m.Attr = tc.want })
+		b.healthy()
+		b.change(podA, func(m *host.Mount) { m.ID = 500 })
+		m := inContainer(0, "uid-a", disk)
+		m.Mount.Attr = tc.attr
+		b.containers = append(b.containers, m)
+		b.heal(volume)
+		if got := b.last().OnPlaceholder; (len(got) == 1) != tc.found {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }

@@ -16,6 +16,9 @@ type lookedAt struct {
 	// newest is the highest mount id of the last time that the volume was healthy with
 	// what its record says: the record itself is not written for that.
 	newest uint64
+	// started is the highest id of mounts at places without a record, for which no
+	// container was found that started with something else.
+	started uint64
 }
 
 // maxLooked bounds the volumes that are remembered.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -69,11 +70,27 @@ func (e *Engine) heal(ctx context.Context, v Volume, t *ticket) (Report, error) 
 		}
 	}
 	report.Refused = inOrder(refused, report.Steps)
+	report.After.Conditions = append(report.After.Conditions, notEmpty(report.Steps)...)
 	e.whoNeedsRestart(ctx, &report)
 	if !t.looks { // it costs a walk through all processes
 		e.whoHolds(ctx, &report)
 	}
 	return report, nil
+}
+
+// notEmpty gives a condition for each place at which a step found files in the way:
+// only a step looks for them, right before it would hide them.
+func notEmpty(steps []Outcome) (found []Condition) {
+	for _, o := range steps {
+		if errors.Is(o.Err, ErrRefused) && errors.Is(o.Err, syscall.ENOTEMPTY) {
+			found = append(found, Condition{
+				Status: Inaccessible, Reason: TargetNotEmpty, Place: o.Place,
+				Message: "files lie in the directory itself, on the node's disk, and a mount would hide them",
+				Advice:  "see who wrote them while nothing was mounted there; copy them into the volume if they matter, and remove them",
+			})
+		}
+	}
+	return found
 }
 
 func (s Step) key() string { return s.Name + "\x00" + s.Place.Path }

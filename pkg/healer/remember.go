@@ -127,6 +127,7 @@ func newRecord(c Case) Record {
 			MountID:       top.ID,
 			HadBlocks:     sb.Space.Available > 0 || p.Want != nil && p.Want.HadBlocks,
 			HadInodes:     sb.Space.FreeFiles > 0 || p.Want != nil && p.Want.HadInodes,
+			Since:         c.since(p),
 		})
 	}
 	r.Places = append(r.Places, c.Dormant...)

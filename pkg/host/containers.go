@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -52,6 +53,9 @@ func (n *Node) mountsOf(ctx context.Context, of []touch.Container, q MountQuery)
 	ask := touch.MountsQuery{Current: touch.Number(q.Current), FSType: q.FSType, Source: q.Source, Limit: maxInNamespace}
 	for _, dev := range q.Superblocks {
 		ask.Superblocks = append(ask.Superblocks, touch.Number(dev))
+	}
+	for _, d := range q.Beneath {
+		ask.Beneath = append(ask.Beneath, touch.Directory{Superblock: touch.Number(d.Dev), Path: d.Path})
 	}
 	for _, c := range of {
 		ask.Of = append(ask.Of, touch.NamespaceOf{Workload: c.Workload, PID: c.PID, Namespace: c.Namespace})
@@ -152,16 +156,32 @@ func (h *Holder) Close() { _ = h.pidfd.Close() }
 // and those of any superblock that has this type and source, if one is given.
 type MountQuery struct {
 	Superblocks []Dev
-	// Current is one of which only what an interrupted replacement may have left is
-	// wanted.
+	// Current is one of which only what a step may have left is wanted.
 	Current        Dev
 	FSType, Source string
+	// Beneath are directories: mounts of them, and of what lies in them, are wanted.
+	Beneath []Directory
+}
+
+// Directory is a directory of a filesystem, by its path from the filesystem's root.
+type Directory struct {
+	Dev  Dev
+	Path string
+}
+
+// Shown is true for a mount of the directory, or of something in it.
+func (d Directory) Shown(m Mount) bool {
+	rest, beneath := strings.CutPrefix(m.Root, d.Path)
+	return m.Dev == d.Dev && beneath && (rest == "" || rest[0] == '/')
 }
 
 // Wants is true for a mount that is wanted.
 func (q MountQuery) Wants(m Mount) bool {
+	if slices.ContainsFunc(q.Beneath, func(d Directory) bool { return d.Shown(m) }) {
+		return true
+	}
 	if m.Dev == q.Current {
-		return m.Guarded()
+		return m.Attr.Has(AttrNoSymFollow)
 	}
 	return slices.Contains(q.Superblocks, m.Dev) || q.FSType != "" && m.FSType == q.FSType && m.Source == q.Source
 }

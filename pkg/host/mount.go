@@ -152,5 +152,9 @@ func (m Mount) Unsettled(want Attr) bool {
 	return !want.Has(settledMark) && m.Attr == want|settledMark
 }
 
+// Placeholder is true for a mount with the attributes that one has in the middle of a
+// step: a container that starts then keeps them.
+func (m Mount) Placeholder() bool { return m.Interim() || m.Attr.Has(settledMark) }
+
 // Interim is true for a mount that an unfinished rebind left behind.
 func (m Mount) Interim() bool { return m.Attr.Has(interimAttr) }

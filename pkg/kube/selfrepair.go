@@ -99,7 +99,8 @@ func allReasons() []healer.Reason {
 		healer.SlowResponse, healer.OutOfSpace, healer.OutOfInodes, healer.FilesystemErrors,
 		healer.DeviceMissing, healer.DeviceReadError, healer.DeviceReadOnly, healer.DeviceSizeChanged,
 		healer.BackingFileGone, healer.DeviceMappingDead, healer.PathsFailed, healer.NotABlockDevice,
-		healer.StaleInContainers, healer.ContainerUnverified,
+		healer.StaleInContainers, healer.ContainerUnverified, healer.ContainerOnBareDirectory,
+		healer.ContainerKeptPlaceholder, healer.TargetNotEmpty,
 	}
 }
 

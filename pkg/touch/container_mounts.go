@@ -20,13 +20,26 @@ type MountsQuery struct {
 	Of []NamespaceOf
 	// Superblocks are those whose mounts are wanted.
 	Superblocks []Number
-	// Current is one of which only read-only nosymfollow mounts are wanted.
+	// Current is one of which only nosymfollow mounts are wanted.
 	Current Number
+	// Beneath are directories: mounts of them, and of what lies in them, are wanted.
+	Beneath []Directory
 	// FSType and Source make the mounts of any superblock of that type and source
 	// wanted, too; empty for none.
 	FSType, Source string
 	// Limit is the most mounts that are wanted of one namespace.
 	Limit int
+}
+
+// Directory is a directory of a filesystem, by its path from the filesystem's root.
+type Directory struct {
+	Superblock Number
+	Path       string
+}
+
+// shows is true for a mount of the directory, or of something in it.
+func (d Directory) shows(dev Number, root string) bool {
+	return dev == d.Superblock && beneath(d.Path, root)
 }
 
 // NamespaceOf names the mount namespace of a container by its process.
@@ -79,8 +92,11 @@ func containerMounts(q MountsQuery) (MountsAnswer, error) {
 	}
 	match := func(e mountinfo.Entry) bool {
 		dev, ok := parseNumber(e.Dev)
+		if slices.ContainsFunc(q.Beneath, func(d Directory) bool { return ok && d.shows(dev, e.Root) }) {
+			return true
+		}
 		if ok && dev == q.Current {
-			return hasOptions(e, "ro", "nosymfollow")
+			return hasOptions(e, "nosymfollow")
 		}
 		return ok && slices.Contains(q.Superblocks, dev) || q.FSType != "" && e.FSType == q.FSType && e.Source == q.Source
 	}

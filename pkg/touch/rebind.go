@@ -152,8 +152,8 @@ func missing(err error) error {
 	return fmt.Errorf("look for the directory that was mounted in the volume: %w", err)
 }
 
-// bare checks that nothing is mounted at the leaf and that it is of the same
-// type as the clone's root. It gives the mount that the leaf lies on.
+// bare checks that nothing is mounted at the leaf, that it is of the same type as
+// the clone's root, and that it is empty. It gives the mount that the leaf lies on.
 func (l leaf) bare(clone int) (MountRef, error) {
 	ground, err := refOf(l.dir)
 	if err != nil {
@@ -168,7 +168,7 @@ func (l leaf) bare(clone int) (MountRef, error) {
 		return MountRef{}, refuse("%s was mounted on the place since it was looked at", there)
 	}
 	var here, brought unix.Statx_t
-	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &here); err != nil {
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE|unix.STATX_SIZE, &here); err != nil {
 		return MountRef{}, fmt.Errorf("statx of the place: %w", err)
 	}
 	if err := unix.Statx(clone, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &brought); err != nil {
@@ -178,7 +178,41 @@ func (l leaf) bare(clone int) (MountRef, error) {
 	if broughtDir := brought.Mode&unix.S_IFMT == unix.S_IFDIR; hereDir != broughtDir {
 		return MountRef{}, refuse("the place and the volume are not both directories or both files")
 	}
+	empty := here.Size == 0
+	if hereDir {
+		if empty, err = emptyDirectory(fd); err != nil {
+			return MountRef{}, fmt.Errorf("look whether the directory is empty: %w", err)
+		}
+	}
+	if !empty {
+		return MountRef{}, fmt.Errorf("%w: a mount would hide what lies there, on the node's disk: %w", worker.ErrRefused, unix.ENOTEMPTY)
+	}
 	return ground, nil
+}
+
+// emptyDirectory reads until the first name. The descriptor is a mere reference to a
+// directory on which nothing is mounted, so no volume is asked.
+func emptyDirectory(at int) (bool, error) {
+	fd, err := retryEINTR(func() (int, error) {
+		return unix.Openat2(at, ".", &unix.OpenHow{
+			Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
+			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+		})
+	})
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 512) // the longest name has 255 bytes
+	for {
+		n, err := retryEINTR(func() (int, error) { return unix.ReadDirent(fd, buf) })
+		if err != nil || n == 0 {
+			return err == nil, err
+		}
+		if _, count, _ := unix.ParseDirent(buf[:n], 1, nil); count > 0 { // it leaves out . and ..
+			return false, nil
+		}
+	}
 }
 
 // alone checks that the leaf's stack is exactly our mount: it is topmost, and it

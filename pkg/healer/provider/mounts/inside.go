@@ -227,6 +227,6 @@ func rank(p, place healer.Place) int {
 
 func sick(conditions []healer.Condition, at string) bool {
 	return slices.ContainsFunc(conditions, func(c healer.Condition) bool {
-		return c.Place == at && c.Disables()
+		return c.Place == at && keepsSteps(c)
 	})
 }

@@ -67,6 +67,7 @@ func (p Provider) Examine(_ context.Context, c healer.Case) (healer.Finding, err
 		f.Conditions = append(f.Conditions, found...)
 	}
 	f.Conditions = append(f.Conditions, judgeUnverified(c)...)
+	f.Conditions = append(f.Conditions, judgeStarted(c)...)
 	all := insides{host: p.host, plans: map[string]host.InsidePlan{}}
 	for _, place := range c.Places {
 		if place.Inside != nil {

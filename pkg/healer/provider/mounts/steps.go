@@ -61,6 +61,12 @@ func (p Provider) rebind(c healer.Case, place healer.Place, conditions []healer.
 	return s
 }
 
+// keepsSteps is true for a condition that keeps a step from acting. What one
+// container got instead of the volume is no reason to keep it from the others.
+func keepsSteps(c healer.Condition) bool {
+	return c.Disables() && c.Reason != healer.ContainerOnBareDirectory
+}
+
 // planRebind says what a rebind would do, or why there must be none.
 func planRebind(c healer.Case, place, staged healer.Place, conditions []healer.Condition) (host.RebindPlan, string) {
 	var none host.RebindPlan
@@ -82,7 +88,7 @@ func planRebind(c healer.Case, place, staged healer.Place, conditions []healer.C
 		return none, "the recorded mount had another ID mapping than the staged one"
 	}
 	for _, cond := range conditions {
-		if cond.Place == place.Path && cond.Disables() && cond.Reason != healer.NotMounted {
+		if cond.Place == place.Path && keepsSteps(cond) && cond.Reason != healer.NotMounted {
 			return none, notHealthy(cond)
 		}
 	}
@@ -111,7 +117,7 @@ func planRebind(c healer.Case, place, staged healer.Place, conditions []healer.C
 // have been judged at another place.
 func disabled(c healer.Case, p healer.Place, conditions []healer.Condition) (healer.Condition, bool) {
 	for _, cond := range slices.Concat(conditions, judgeSuperblock(c, p)) {
-		if cond.Place == p.Path && cond.Disables() {
+		if cond.Place == p.Path && keepsSteps(cond) {
 			return cond, true
 		}
 	}

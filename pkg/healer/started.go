@@ -1,0 +1,125 @@
+package healer
+
+import (
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// A container gets what stands at its pod's place when it starts: the directory
+// beneath while nothing is mounted there, a read-only placeholder in the middle of a
+// step. It keeps that, whatever is mounted at the place later.
+
+// StartedWith is what a container has instead of the volume.
+type StartedWith struct {
+	// Place is the path on the host at which it was found.
+	Place string
+	host.ContainerMount
+}
+
+// startGrace is how long a container may take from a copy of the host's mounts to
+// mounts of its own.
+const startGrace = time.Minute
+
+// mountedAnew is true for a published place whose mount is not the recorded one of
+// this boot, or came less than startGrace before the containers were last looked into.
+//
+// Nobody has to look while it is the recorded one: unique mount ids are never given
+// out again, so it was there all the time since the record was written, and whoever
+// started meanwhile got it. A mount gets into the record for good only after a look
+// that found nobody who has something else (see since). So as long as there is
+// somebody, each look looks for them.
+func (o *observation) mountedAnew(p Place) bool {
+	if p.Role != Published || p.Layout.Kind == host.LayoutSubpath || o.c.Block {
+		return false
+	}
+	top, mounted := p.Top()
+	switch {
+	case !mounted, top.ID == 0: // without an id nothing tells
+		return true
+	case p.Want == nil || o.c.Record.BootID != o.c.BootID:
+		return top.ID > o.engine.looked.get(volumeKey(o.c.Driver, o.c.Volume.ID)).started
+	}
+	return p.Want.MountID != top.ID || p.Want.Since != 0
+}
+
+// anew gives the published places for which containers have to be looked into.
+func (o *observation) anew() []Place {
+	return slices.DeleteFunc(slices.Clone(o.c.Places), func(p Place) bool { return !o.mountedAnew(p) })
+}
+
+// beneathPlace is the directory on which the mounts of a place stand.
+func (o *observation) beneathPlace(p Place) (host.Directory, bool) {
+	ground, found := o.table.Ground(path.Dir(p.Path))
+	return host.Directory{Dev: ground.Dev, Path: path.Join(ground.Root, strings.TrimPrefix(p.Path, ground.Path))}, found
+}
+
+// startedWith takes out of the mounts of containers what some of them got instead of
+// the volume, and puts it into the case. now is the mount that works.
+func (o *observation) startedWith(mounts []host.ContainerMount, anew []Place, now host.Mount) (others []host.ContainerMount) {
+	for _, m := range mounts {
+		at := slices.IndexFunc(anew, func(p Place) bool {
+			dir, known := o.beneathPlace(p)
+			return known && dir.Shown(m.Mount)
+		})
+		switch {
+		case at >= 0:
+			o.c.OnBare = append(o.c.OnBare, StartedWith{anew[at].Path, m})
+		case o.placeholder(m, now):
+			o.c.OnPlaceholder = append(o.c.OnPlaceholder, StartedWith{o.placeFor(m), m})
+		default:
+			others = append(others, m)
+		}
+	}
+	if len(o.c.OnBare)+len(o.c.OnPlaceholder) == 0 {
+		var newest uint64
+		for _, p := range anew {
+			if top, mounted := p.Top(); mounted {
+				newest = max(newest, top.ID)
+			}
+		}
+		o.engine.looked.change(volumeKey(o.c.Driver, o.c.Volume.ID), func(at *lookedAt) { at.started = max(at.started, newest) })
+	}
+	return others
+}
+
+// placeholder is true for a mount that has the attributes of one of ours in the
+// middle of a step, if nothing else explains them: what is noted of an interrupted
+// replacement in the container, or a volume that is mounted like that.
+func (o *observation) placeholder(m host.ContainerMount, now host.Mount) bool {
+	if m.Mount.Dev != now.Dev || !m.Mount.Placeholder() {
+		return false
+	}
+	if _, noted := o.c.noted(m); noted {
+		return false
+	}
+	return !slices.ContainsFunc(o.c.Places, func(p Place) bool { return p.Want != nil && p.Want.Attr.Has(host.AttrNoSymFollow) })
+}
+
+// placeFor gives the published place of a container's pod, else the first one.
+func (o *observation) placeFor(m host.ContainerMount) string {
+	for _, p := range o.c.Places {
+		if p.Role == Published && p.PodUID == m.PodUID {
+			return p.Path
+		}
+	}
+	return o.c.Places[0].Path
+}
+
+// since gives, for the record, when the mount at a place came in the place of another
+// one; 0 once the containers were looked into long enough after that.
+func (c Case) since(p Place) time.Duration {
+	started := slices.ContainsFunc(slices.Concat(c.OnBare, c.OnPlaceholder), func(s StartedWith) bool { return s.Place == p.Path })
+	known := p.Want != nil && c.Record.BootID == c.BootID
+	now := host.SinceBoot()
+	switch {
+	case started, known && p.Want.MountID != p.Stack[0].ID:
+		return now
+	case known && now-p.Want.Since < startGrace:
+		return p.Want.Since
+	}
+	return 0
+}

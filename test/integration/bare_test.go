@@ -1,0 +1,109 @@
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// TestContainerOnBareDirectory starts a container while the bind is lost. The place is
+// healed, or the driver binds it again, and the answer names the container until it is
+// gone: what it writes goes to the node's disk.
+func TestContainerOnBareDirectory(t *testing.T) {
+	rebind := func(v *harness.Volume) {
+		v.Node.Expect("abnormal", v.Request(), "Done: rebind", "ContainerOnBareDirectory")
+	}
+	for name, c := range map[string]struct {
+		fs, sub string
+		heal    func(*harness.Volume)
+	}{
+		"ext4":        {"ext4", "", rebind},
+		"tmpfs":       {"tmpfs", "", rebind},
+		"by a driver": {"ext4", "", (*harness.Volume).PublishAgain},
+		"a directory beneath": {"ext4", "sub", func(v *harness.Volume) {
+			harness.Must(v.Node.T, os.Remove(filepath.Join(v.Place(), "sub")))
+			rebind(v)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := harness.NewNode(t, "--standalone").Start()
+			next := newNeighbour(n)
+			v := n.NewVolume(c.fs, "lost for a while")
+			n.Expect("healthy", v.Request())
+			v.Unpublish()
+			source := filepath.Join(v.Place(), c.sub)
+			harness.Mkdir(t, source)
+			inside := n.NewContainer(harness.PodUID, source)
+			table := inside.Table()
+			c.heal(v)
+			for range 2 {
+				n.Expect("abnormal", v.Request(), "ContainerOnBareDirectory", inside.ID()[:12], "node's disk")
+			}
+			n.Stop()
+			n.Start()
+			n.Expect("abnormal", v.Request(), "ContainerOnBareDirectory", inside.ID()[:12])
+			if c.sub == "" {
+				inside.SameTable(table)
+			}
+			next.untouched()
+			inside.Kill()
+			n.Expect("healthy", v.Request())
+			n.Expect("healthy", v.Request())
+		})
+	}
+}
+
+// TestTargetNotEmpty loses a bind, and somebody writes into the bare directory. It is
+// not covered, and nothing in it changes, until it is empty.
+func TestTargetNotEmpty(t *testing.T) {
+	for _, fs := range []string{"ext4", "block"} {
+		t.Run(fs, func(t *testing.T) {
+			n := harness.NewNode(t, "--standalone").Start()
+			v := n.NewVolume(fs, "written beside")
+			n.Expect("healthy", v.Request())
+			healthy := n.Table()
+			v.Unpublish()
+			written, remove := filepath.Join(v.Place(), "written"), os.Remove
+			if fs == "block" { // a file to bind on
+				written, remove = v.Place(), func(file string) error { return os.Truncate(file, 0) }
+			}
+			harness.Must(t, os.WriteFile(written, []byte("precious"), 0o600))
+			before := n.Table()
+			for range 2 {
+				n.Expect("abnormal", v.Request(), "NotMounted", "TargetNotEmpty", "refused")
+				n.SameTable(before)
+				if raw, err := os.ReadFile(written); err != nil || string(raw) != "precious" {
+					t.Errorf("what was written is %q, %v", raw, err)
+				}
+			}
+			harness.Must(t, remove(written))
+			n.Expect("healed", v.Request(), "rebind")
+			n.SameTable(healthy)
+		})
+	}
+}
+
+// TestWrittenByAContainer is what comes before: the container that starts on the bare
+// directory writes there. Both are named, and its files stay.
+func TestWrittenByAContainer(t *testing.T) {
+	n := harness.NewNode(t, "--standalone").Start()
+	v := n.NewVolume("ext4", "written to the node")
+	n.Expect("healthy", v.Request())
+	v.Unpublish()
+	c := n.NewContainer(harness.PodUID, v.Place())
+	if out, err := c.Exec("touch", "/data/file"); err != nil {
+		t.Fatal(out, err)
+	}
+	n.Expect("abnormal", v.Request(), "TargetNotEmpty", "ContainerOnBareDirectory")
+	if len(harness.Layers(t, v.Place())) != 0 {
+		t.Error("the files were covered")
+	}
+	v.PublishAgain()
+	n.Expect("abnormal", v.Request(), "ContainerOnBareDirectory", c.ID()[:12])
+	if out, err := c.Exec("ls", "/data"); err != nil || !strings.Contains(out, "file") {
+		t.Errorf("the container has %q, %v", out, err)
+	}
+}
