@@ -90,13 +90,14 @@ func (o *observation) startedWith(mounts []host.ContainerMount, anew []Place, no
 // middle of a step, if nothing else explains them: what is noted of an interrupted
 // replacement in the container, or a volume that is mounted like that.
 func (o *observation) placeholder(m host.ContainerMount, now host.Mount) bool {
-	if m.Mount.Dev != now.Dev || !m.Mount.Placeholder() {
-		return false
+	want := now.Attr
+	if p, _ := o.c.Place(o.placeFor(m)); p.Want != nil {
+		want = p.Want.Attr
+	} else if top, mounted := p.Top(); mounted {
+		want = top.Attr
 	}
-	if _, noted := o.c.noted(m); noted {
-		return false
-	}
-	return !slices.ContainsFunc(o.c.Places, func(p Place) bool { return p.Want != nil && p.Want.Attr.Has(host.AttrNoSymFollow) })
+	_, noted := o.c.noted(m)
+	return m.Mount.Dev == now.Dev && !noted && m.Mount.Placeholder(want)
 }
 
 // placeFor gives the published place of a container's pod, else the first one.

@@ -181,7 +181,7 @@ func (q MountQuery) Wants(m Mount) bool {
 		return true
 	}
 	if m.Dev == q.Current {
-		return m.Attr.Has(AttrNoSymFollow)
+		return m.mayBePlaceholder()
 	}
 	return slices.Contains(q.Superblocks, m.Dev) || q.FSType != "" && m.FSType == q.FSType && m.Source == q.Source
 }

@@ -152,9 +152,15 @@ func (m Mount) Unsettled(want Attr) bool {
 	return !want.Has(settledMark) && m.Attr == want|settledMark
 }
 
-// Placeholder is true for a mount with the attributes that one has in the middle of a
-// step: a container that starts then keeps them.
-func (m Mount) Placeholder() bool { return m.Interim() || m.Attr.Has(settledMark) }
+// Placeholder is true for a mount with attributes that one has only in the middle of a
+// step: a container that starts then keeps them. A runtime that remounts it read-only
+// clears all but the access time mode.
+func (m Mount) Placeholder(want Attr) bool {
+	return m.Interim() && !want.Has(AttrNoSymFollow) || m.Attr.Has(AttrNoDirAtime) && !want.Has(AttrNoDirAtime)
+}
+
+// mayBePlaceholder is true for what has to be looked at for that.
+func (m Mount) mayBePlaceholder() bool { return m.Attr&settledMark != 0 }
 
 // Interim is true for a mount that an unfinished rebind left behind.
 func (m Mount) Interim() bool { return m.Attr.Has(interimAttr) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -161,13 +162,20 @@ func (p *permit) wanted(ctx context.Context) error {
 	return err
 }
 
-// Still implements healer.Permit.
+// Still implements healer.Permit. Both are asked at once: a container that starts
+// meanwhile gets a read-only mount. Neither can be asked before the mount is there, as
+// a driver may have begun to unpublish since.
 func (p *permit) Still(ctx context.Context) error {
-	if err := p.allowed(ctx); err != nil {
-		return fmt.Errorf("%w: no longer allowed: %w", healer.ErrRefused, err)
-	}
-	if err := p.wanted(ctx); err != nil {
-		return fmt.Errorf("%w: the place is no longer wanted: %w", healer.ErrRefused, err)
+	var notAllowed, notWanted error
+	var wg sync.WaitGroup
+	wg.Go(func() { notAllowed = p.allowed(ctx) })
+	wg.Go(func() { notWanted = p.wanted(ctx) })
+	wg.Wait()
+	switch {
+	case notAllowed != nil:
+		return fmt.Errorf("%w: no longer allowed: %w", healer.ErrRefused, notAllowed)
+	case notWanted != nil:
+		return fmt.Errorf("%w: the place is no longer wanted: %w", healer.ErrRefused, notWanted)
 	}
 	return nil
 }

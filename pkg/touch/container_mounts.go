@@ -20,7 +20,8 @@ type MountsQuery struct {
 	Of []NamespaceOf
 	// Superblocks are those whose mounts are wanted.
 	Superblocks []Number
-	// Current is one of which only nosymfollow mounts are wanted.
+	// Current is one of which only mounts with an attribute of an unfinished step are
+	// wanted: nosymfollow or nodiratime.
 	Current Number
 	// Beneath are directories: mounts of them, and of what lies in them, are wanted.
 	Beneath []Directory
@@ -96,7 +97,7 @@ func containerMounts(q MountsQuery) (MountsAnswer, error) {
 			return true
 		}
 		if ok && dev == q.Current {
-			return hasOptions(e, "nosymfollow")
+			return hasOptions(e, "nosymfollow") || hasOptions(e, "nodiratime")
 		}
 		return ok && slices.Contains(q.Superblocks, dev) || q.FSType != "" && e.FSType == q.FSType && e.Source == q.Source
 	}

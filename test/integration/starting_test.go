@@ -1,0 +1,85 @@
+package integration
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// stopReplaceOfADisk is stopReplace for a disk that comes back under another name.
+func stopReplaceOfADisk(t *testing.T, instants string) halfway {
+	t.Helper()
+	return stopHealing(t, "ext4", instants, func(v *harness.Volume) {
+		shutdown(t, v.Staging)
+		restageDisk(v, "")
+	})
+}
+
+// TestContainerStartsDuringAStep starts a container at every instant of a step. It ends
+// with the mount that it would have had, or the answer is abnormal and names it.
+func TestContainerStartsDuringAStep(t *testing.T) {
+	for step, s := range map[string]struct {
+		instants []string
+		stop     func(t *testing.T, instant string) halfway
+	}{
+		"rebind": {instants, func(t *testing.T, at string) halfway { return stopRebind(t, "ext4", at) }},
+		// A container does not start on a dead FUSE.
+		"replace":           {replaceInstants[slices.Index(replaceInstants, "replace/detached"):], func(t *testing.T, at string) halfway { h, _ := stopReplace(t, at); return h }},
+		"replace of a disk": {replaceInstants, stopReplaceOfADisk},
+		"in a container":    {insideInstants, func(t *testing.T, at string) halfway { h, _ := stopInside(t, at); return h }},
+	} {
+		for _, instant := range s.instants {
+			t.Run(step+" at "+instant, func(t *testing.T) { testStartsDuring(t, s.stop(t, instant)) })
+		}
+	}
+}
+
+// TestContainerStartsWithOptions is the same for containers that ask for a read-only
+// mount, and for one that follows the host's.
+func TestContainerStartsWithOptions(t *testing.T) {
+	for _, option := range []string{"ro", "rslave", "rshared"} {
+		for _, instant := range []string{"place/checked", "place/verified", "settle/set"} {
+			t.Run(option+" at "+instant, func(t *testing.T) { testStartsDuring(t, stopRebind(t, "ext4", instant), option) })
+		}
+	}
+}
+
+func testStartsDuring(t *testing.T, h halfway, options ...string) {
+	t.Helper()
+	spec := harness.ContainerSpec{Name: "during", Mounts: []harness.ContainerMount{{At: "/data", Source: h.v.Place(), Options: options}}}
+	c := h.n.StartContainer(spec)
+	first := h.LetGo()
+	// What it would have had, it gets from a place that is healthy.
+	spec.Name = "after"
+	after := h.n.StartContainer(spec)
+	want := dataOf(after)
+	after.Kill()
+	named := func(a *healerpb.NodeHealerResponse) {
+		t.Helper()
+		got := dataOf(c)
+		switch {
+		case a == nil:
+			t.Fatalf("no answer: %v", h.Err())
+		case a.GetAbnormal() == (got == want):
+			t.Errorf("the container has %v, want %v, and the answer is %s", got, want, a.GetMessage())
+		case got != want && !strings.Contains(a.GetMessage(), c.ID()[:12]):
+			t.Errorf("the container is not named: %s", a.GetMessage())
+		}
+	}
+	named(first)
+	named(h.n.Begin(h.v.Request()).LetGo())
+	c.Kill()
+	if a := h.n.Begin(h.v.Request()).LetGo(); a == nil || a.GetAbnormal() {
+		t.Errorf("without the container: %v", a)
+	}
+}
+
+// dataOf describes the mount that a container's process gets to at /data.
+func dataOf(c *harness.Container) string {
+	m := host.NewTable(c.Mounts()).Stack("/data")[0]
+	return m.Dev.String() + " " + m.Root + " " + m.Attr.String()
+}
