@@ -5,16 +5,24 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
-// maxAsked bounds how many of kubelet's files one worker call reads.
-const maxAsked = 512
+// maxAsked bounds how many of kubelet's files one worker call reads, maxPublished
+// how many names of pods and volumes.
+const (
+	maxAsked     = 512
+	maxPublished = 1 << 14
+)
 
 // Find gives a path of a driver's volume on this node, empty when kubelet has
-// none: what is staged, or else what is published, or else the staging directory
-// that kubelet made for it. No volume is touched, only kubelet's own files are
-// read. Where nothing is staged that costs one small file for each volume on the
-// node, so whoever knows a path names it.
+// none: what is staged, or else what is published, or else where it should be and
+// lost its mount, or else the staging directory that kubelet made for it. No volume is
+// touched, only kubelet's own files are read, and a file is believed in nothing but
+// which volume it names. Where nothing is staged that costs one small file for each
+// volume on the node, so whoever knows a path names it.
 func (n *Node) Find(ctx context.Context, driver, handle string) (string, error) {
 	table, err := n.Topology()
 	if err != nil {
@@ -30,7 +38,15 @@ func (n *Node) Find(ctx context.Context, driver, handle string) (string, error) 
 			return m.Path, nil
 		}
 	}
-	found, err := n.findPublished(ctx, table, driver, handle)
+	found, err := n.findNamed(ctx, n.mounted(table), driver, handle)
+	if found != "" || err != nil {
+		return found, err
+	}
+	lost, err := n.unmounted(ctx, table)
+	if err != nil {
+		return "", err
+	}
+	found, err = n.findNamed(ctx, lost, driver, handle)
 	if found != "" || err != nil {
 		return found, err
 	}
@@ -41,16 +57,39 @@ func (n *Node) Find(ctx context.Context, driver, handle string) (string, error) 
 	return base, nil
 }
 
-// findPublished reads kubelet's files for all that is mounted at its paths. A
-// volume's first pod by name counts, so that asking twice finds the same.
-func (n *Node) findPublished(ctx context.Context, table Table, driver, handle string) (string, error) {
-	var asks []Ask
+// mounted gives all that is mounted at kubelet's paths.
+func (n *Node) mounted(table Table) (asks []Ask) {
 	for _, m := range table.Mounts() {
 		switch l := n.kubelet.Layout(m.Path); l.Kind {
 		case LayoutPod, LayoutBlock, LayoutBlockStaging:
 			asks = append(asks, Ask{Path: m.Path, VolData: l.VolData, Mounted: true})
 		}
 	}
+	return asks
+}
+
+// unmounted gives the paths of pods' volumes at which nothing is mounted.
+func (n *Node) unmounted(ctx context.Context, table Table) (asks []Ask, err error) {
+	pods := n.kubelet.Root + "/pods"
+	var volumes []touch.PublishedVolume
+	disk := storageUnder(table, pods)
+	disk.root = "paths" // as for all that is asked of kubelet's own disk
+	err = n.probes.beside(disk, func() (err error) {
+		volumes, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Published, touch.PublishedQuery{Pods: pods, Max: maxPublished})
+		return err
+	})
+	for _, v := range volumes {
+		at := path.Join(pods, v.PodUID, "volumes/kubernetes.io~csi", v.PV, "mount")
+		if l := n.kubelet.Layout(at); l.Kind == LayoutPod && len(table.Stack(at)) == 0 {
+			asks = append(asks, Ask{Path: at, VolData: l.VolData})
+		}
+	}
+	return asks, err
+}
+
+// findNamed gives the first path, by name, that exists and for which kubelet's file
+// names the volume: asking twice finds the same.
+func (n *Node) findNamed(ctx context.Context, asks []Ask, driver, handle string) (string, error) {
 	slices.SortFunc(asks, func(a, b Ask) int { return strings.Compare(a.Path, b.Path) })
 	for some := range slices.Chunk(asks, maxAsked) {
 		s, err := n.lookAt(ctx, Question{Paths: some})
@@ -58,7 +97,8 @@ func (n *Node) findPublished(ctx context.Context, table Table, driver, handle st
 			return "", err
 		}
 		for _, ask := range some {
-			if d := s.Paths[ask.Path].VolData; d != nil && d.DriverName == driver && d.VolumeHandle == handle {
+			l := s.Paths[ask.Path]
+			if d := l.VolData; d != nil && d.DriverName == driver && d.VolumeHandle == handle && !l.Missing() {
 				return ask.Path, nil
 			}
 		}

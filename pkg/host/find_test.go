@@ -42,19 +42,30 @@ func TestFind(t *testing.T) {
 	laidOut(t, n, pod("1", "pv-published"), "d", "published", true)
 	laidOut(t, n, pod("1", "pv-other"), "other", "theirs", true)
 	laidOut(t, n, pod("1", "pv-lost"), "d", "lost", false)
+	torn := pod("1", "pv-torn")
+	laidOut(t, n, torn, "d", "torn", false)
+	done(t, os.WriteFile(n.Kubelet().Layout(torn).VolData, []byte(`{"driverName":"d","volumeHandle":"to`), 0o600))
+	laidOut(t, n, n.Kubelet().Staging("d", "on its way"), "d", "on its way", false)
+	laidOut(t, n, pod("1", "pv-on-its-way"), "d", "on its way", false)
+	done(t, os.Remove(pod("1", "pv-on-its-way"))) // which the driver makes
+	laidOut(t, n, n.Kubelet().Staging("d", "lost, unstaged"), "d", "lost, unstaged", false)
+	laidOut(t, n, pod("1", "pv-lost-unstaged"), "d", "lost, unstaged", false)
 	laidOut(t, n, block, "d", "raw", true)
 	laidOut(t, n, n.Kubelet().Staging("d", "never mounted"), "d", "never mounted", false)
 	for handle, want := range map[string]string{
-		"staged":        n.Kubelet().Staging("d", "staged"),
-		"below":         below,
-		"published":     pod("1", "pv-published"),
-		"raw":           block,
-		"never mounted": n.Kubelet().Staging("d", "never mounted"),
-		"theirs":        "",
-		"lost":          "",
-		"unknown":       "",
-		"":              "",
-		"../../x":       "",
+		"staged":         n.Kubelet().Staging("d", "staged"),
+		"below":          below,
+		"published":      pod("1", "pv-published"),
+		"raw":            block,
+		"never mounted":  n.Kubelet().Staging("d", "never mounted"),
+		"theirs":         "",
+		"lost":           pod("1", "pv-lost"),
+		"lost, unstaged": pod("1", "pv-lost-unstaged"),
+		"on its way":     n.Kubelet().Staging("d", "on its way"),
+		"torn":           "",
+		"unknown":        "",
+		"":               "",
+		"../../x":        "",
 	} {
 		if got, err := n.Find(context.Background(), "d", handle); err != nil || got != want {
 			t.Errorf("%q: got %q, %v, want %q", handle, got, err, want)

@@ -6,6 +6,8 @@ import "github.com/csi-addons/node-healer/pkg/worker"
 var (
 	// Look sees what stands at paths and touches one superblock.
 	Look = worker.Define("look", worker.Pooled, look)
+	// Published lists the volumes that kubelet has for pods.
+	Published = worker.Define("published", worker.Pooled, published)
 	// Write shows whether a filesystem takes a write.
 	Write = worker.Define("write", worker.Pooled, write)
 	// Place puts a read-only clone of a staged mount on an empty place.
@@ -33,5 +35,5 @@ var (
 
 // Ops lists the operations for worker.Serve.
 func Ops() []worker.Servable {
-	return []worker.Servable{Look, Write, Place, Replace, Uncover, Settle, TakeOff, Containers, Mounts, Peek, Inside, Holders, Exclusive}
+	return []worker.Servable{Look, Published, Write, Place, Replace, Uncover, Settle, TakeOff, Containers, Mounts, Peek, Inside, Holders, Exclusive}
 }

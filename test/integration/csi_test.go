@@ -225,6 +225,24 @@ func TestCSIOfADriverThatStagesNothing(t *testing.T) {
 	}
 }
 
+// TestCSIFindsWhatIsLost asks by ID alone for volumes of which nothing is mounted any
+// more, and that nobody asked for before.
+func TestCSIFindsWhatIsLost(t *testing.T) {
+	n := harness.NewNode(t, "--standalone").Start()
+	next := newNeighbour(n)
+	for _, fs := range []string{"ext4", "tmpfs"} {
+		v := n.NewVolume(fs, "lost "+fs)
+		harness.Must(t, unix.Unmount(v.Staging, 0))
+		v.Unpublish()
+		before := n.Table()
+		if got := csiHealth(t, n, &csi.NodeGetVolumeHealthRequest{VolumeId: v.ID}); !slices.Equal(got, []string{"INACCESSIBLE NotMounted"}) {
+			t.Errorf("%s: %v", fs, got)
+		}
+		n.SameTable(before)
+	}
+	next.untouched()
+}
+
 // TestCSIErrors sees what cannot be answered.
 func TestCSIErrors(t *testing.T) {
 	n := harness.NewNode(t, "--standalone")
