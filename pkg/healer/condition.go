@@ -40,7 +40,7 @@ const (
 	PermissionDenied Reason = "PermissionDenied"
 	// NotResponding: no answer within the probe timeout.
 	NotResponding Reason = "NotResponding"
-	// Frozen: reads answer, and a write waits for a thaw (FIFREEZE).
+	// Frozen: reads answer, and writers wait for a thaw (FIFREEZE).
 	Frozen Reason = "Frozen"
 	// SlowResponse: it answered each time, and too late several times in a row.
 	SlowResponse Reason = "SlowResponse"

@@ -38,8 +38,11 @@ func (o *observation) doubt(ctx context.Context) error {
 				return Failed("try a write", err)
 			}
 			sb.Write = w
-			if w.Silent {
+			switch {
+			case w.Silent:
 				sb.Answer = w.Answer
+			case w.Frozen: // what an overlay writes to, say
+				sb.Answer.Frozen, sb.Answer.Waits = true, w.Waits
 			}
 		}
 		o.c.Superblocks[p.Dev()] = sb
@@ -61,7 +64,7 @@ func (o *observation) writable(p Place) bool {
 // wantsWrite is true when reads answered, and a write would tell more.
 func (o *observation) wantsWrite(sb host.Superblock) bool {
 	answered := sb.Answer.Asked && !sb.Answer.Silent && sb.Answer.Errno == 0
-	if !answered || sb.Kind != host.KindDirectory || sb.Shutdown {
+	if !answered || sb.Answer.Frozen || sb.Kind != host.KindDirectory || sb.Shutdown {
 		return false
 	}
 	switch o.engine.cfg.ProbeWrite {

@@ -179,6 +179,15 @@ func TestNoWriteToWhatWasReadOnly(t *testing.T) {
 	}
 }
 
+func TestNoWriteToWhatIsFrozen(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.ProbeWrite = WriteAlways })
+	b.answers[disk] = host.Sight{Kind: host.KindDirectory, UUID: "uuid-1", Answer: host.Answer{Asked: true, Frozen: true}}
+	b.heal(volume)
+	if b.writes != nil {
+		t.Errorf("written at %q", b.writes)
+	}
+}
+
 func TestNoWriteForAReader(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.ProbeWrite = WriteAlways })
 	v := volume
@@ -219,6 +228,10 @@ func TestWhatAWriteTells(t *testing.T) {
 			func(sb host.Superblock) bool {
 				return sb.Answer.Silent && sb.Answer.Writing && sb.Answer.Waits != nil && sb.Kind == host.KindDirectory
 			},
+		},
+		"a freeze is no silence": {
+			host.Write{Unable: true, Answer: host.Answer{Frozen: true, Waits: []string{"percpu_rwsem_wait"}}},
+			func(sb host.Superblock) bool { return sb.Answer.Frozen && !sb.Answer.Silent && sb.Answer.Waits != nil },
 		},
 	} {
 		b := newBench(t, func(c *Config) { c.ProbeWrite = WriteAlways })

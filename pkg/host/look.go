@@ -53,6 +53,8 @@ type Sight struct {
 	Space      Space
 	// Opened is what the block device said of itself.
 	Opened OpenedDevice
+	// ReadOnly is true when the kernel says that the superblock is read-only.
+	ReadOnly bool
 	// Newest is a unique mount id that was the highest in the kernel at the time of
 	// the look: ids only grow, in all mount namespaces together. 0 below Linux 6.8.
 	Newest uint64
@@ -99,6 +101,10 @@ func (n *Node) ask(ctx context.Context, q Question) (Sight, error) {
 	for range 2 {
 		var err error
 		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Look, query)
+		if whole.Thawed && n.waitsForThaw(ctx, *q.Probe, err) {
+			whole.Thawed = false // and now without that
+			a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Look, query)
+		}
 		switch {
 		case silent(ctx, err):
 			return Sight{Answer: Answer{
@@ -128,7 +134,9 @@ func (n *Node) ask(ctx context.Context, q Question) (Sight, error) {
 
 func (n *Node) answer(m Mount, a touch.ProbeAnswer) Answer {
 	late := n.probes.late(m, a.Elapsed > n.cfg.SlowAnswer)
-	return Answer{Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed, Late: late}
+	answer := Answer{Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed, Late: late}
+	n.freeze(m, &answer)
+	return answer
 }
 
 // share waits for a probe that somebody else asked for. Its silence is everybody's;
@@ -295,6 +303,8 @@ func (n *Node) touched(m Mount, asked *touch.ProbeQuery, a touch.ProbeAnswer) Si
 		Space:      Space(a.Space),
 		Opened:     OpenedDevice(a.Device),
 		Newest:     a.Newest,
+		// The kernel refuses what a read-only mount forbids with the same errno.
+		ReadOnly: a.ReadOnly && !m.Attr.Has(AttrReadOnly),
 	}
 	if !asked.UUID {
 		s.UUID, _ = n.uuids.of(m.ID)
@@ -317,6 +327,7 @@ func (n *Node) probeOf(m Mount) *touch.ProbeQuery {
 	q.Space = true
 	q.Backing = true
 	q.Source = m.deviceSource()
+	q.Thawed = slices.Contains(freezable, m.FSType) && n.probes.left(thawOf(m)) == nil
 	return &q
 }
 

@@ -156,17 +156,30 @@ func (p *probes) alone(ctx context.Context, s storage, ask func() error) (err er
 // beside has ask run at a storage that many ask at once, and that nobody is alone
 // at. It fails like alone.
 func (p *probes) beside(s storage, ask func() error) error {
-	p.mu.Lock()
-	at := p.under[s]
-	p.mu.Unlock()
-	if at != nil && !at.over() {
+	if p.left(s) != nil {
 		return errStuckThere
 	}
 	err := ask()
-	if ended(err) != nil {
-		p.finish(s, &probing{done: make(chan struct{})}, Sight{}, err)
-	}
+	p.leave(s, Sight{}, err)
 	return err
+}
+
+// left gives what is at a storage, nil for nothing.
+func (p *probes) left(s storage) *probing {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if at := p.under[s]; at != nil && !at.over() {
+		return at
+	}
+	return nil
+}
+
+// leave remembers the worker behind an error until it ends, if it cannot be ended,
+// with what that says of the storage.
+func (p *probes) leave(s storage, found Sight, err error) {
+	if ended(err) != nil {
+		p.finish(s, &probing{done: make(chan struct{})}, found, err)
+	}
 }
 
 // late counts an answer and gives how many in a row came late.

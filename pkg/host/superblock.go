@@ -94,13 +94,16 @@ type Answer struct {
 	Silent bool
 	// Stuck is true when not even the worker could be ended.
 	Stuck bool
-	// Waits are the kernel's functions in which a silent worker waited, innermost
-	// first; nil when unknown.
+	// Waits are the kernel's functions in which a worker waited that got no answer,
+	// innermost first; nil when unknown.
 	Waits []string
 	// Waiting counts the requests that a silent FUSE daemon owes.
 	Waiting int
 	// Writing is true when it was a write that got no answer, after a read did.
 	Writing bool
+	// Frozen is true when it answered, and a worker that asked for the right to
+	// write waits for the thaw. Waits says where.
+	Frozen bool
 	// Late counts the answers in a row, this one included, that came later than
 	// they should.
 	Late int

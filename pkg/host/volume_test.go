@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -121,59 +121,93 @@ func impatient(t *testing.T) (*Node, string) {
 	return newNode(t, func(c *Config) { c.ProbeTimeout, c.Pool = time.Second, newPool(t, 100*time.Millisecond) })
 }
 
-func TestWriteToAFrozenFilesystem(t *testing.T) {
-	n, root := impatient(t)
-	diskVolume(t, root+"/m")
-	m := topAt(t, n, root+"/m")
-	dir, err := os.Open(root + "/m")
+// frozenVolume is mounted and frozen, until it is thawed or the test ends.
+func frozenVolume(t *testing.T, n *Node, place string) (m Mount, thaw func()) {
+	t.Helper()
+	diskVolume(t, place)
+	m = topAt(t, n, place)
+	dir, err := os.Open(place)
 	done(t, err)
-	defer dir.Close()
-	const freeze, thaw = 0xc0045877, 0xc0045878 // FIFREEZE, FITHAW
-	done(t, unix.IoctlSetInt(int(dir.Fd()), freeze, 0))
-	frozen := true
-	end := func() {
-		if frozen {
-			frozen = false
-			done(t, unix.IoctlSetInt(int(dir.Fd()), thaw, 0))
-		}
-	}
-	defer end()
+	t.Cleanup(func() { _ = dir.Close() })
+	const fiFreeze, fiThaw = 0xc0045877, 0xc0045878
+	done(t, unix.IoctlSetInt(int(dir.Fd()), fiFreeze, 0))
+	thaw = sync.OnceFunc(func() { done(t, unix.IoctlSetInt(int(dir.Fd()), fiThaw, 0)) })
+	t.Cleanup(thaw)
+	return m, thaw
+}
 
-	if s := seen(t, n, m); s.Answer.Silent || s.Answer.Errno != 0 {
-		t.Errorf("a read: %+v", s.Answer)
-	}
-	w, err := n.TryWrite(context.Background(), m)
-	if err != nil || !w.Silent || !w.Writing || !w.Asked {
-		t.Fatalf("%+v, %v", w, err)
-	}
-	if !slices.ContainsFunc(w.Waits, func(f string) bool { return strings.Contains(f, "percpu") || strings.Contains(f, "sb_start_write") }) {
-		t.Errorf("it waits in %q", w.Waits)
-	}
-	if !w.Stuck {
-		t.Skip("this kernel lets a write that waits for a thaw be killed")
-	}
-	// Remembered for as long as its worker lives.
-	started := n.cfg.Pool.Stats()
+// Reads are answered in full, and one worker waits for the thaw.
+func TestFrozenFilesystem(t *testing.T) {
+	n, root := impatient(t)
+	m, thaw := frozenVolume(t, n, root+"/m")
 	for range 3 {
-		if s := seen(t, n, m); !s.Answer.Silent || !s.Answer.Writing || !s.Paths[m.Path].Looked {
-			t.Errorf("%+v", s)
+		s := seen(t, n, m)
+		if a := s.Answer; !a.Frozen || a.Silent || a.Errno != 0 || !slices.ContainsFunc(a.Waits, frozen) {
+			t.Errorf("%+v", a)
 		}
-		if w, err := n.TryWrite(context.Background(), m); err != nil || w.Asked {
-			t.Errorf("a second write: %+v, %v", w, err)
+		if s.Kind != KindDirectory || s.UUID == "" || s.Space.Blocks == 0 || !s.Opened.Open || s.ReadOnly || !s.Paths[m.Path].Looked {
+			t.Errorf("a part of the answer is missing: %+v", s)
+		}
+		if w, err := n.TryWrite(context.Background(), m); err != nil || !w.Unable || !w.Frozen || w.Asked {
+			t.Errorf("a write: %+v, %v", w, err)
 		}
 	}
-	if now := n.cfg.Pool.Stats(); now.Abandoned != 1 || started.Abandoned != 1 {
-		t.Errorf("%+v, then %+v", started, now)
+	if now := n.cfg.Pool.Stats(); now.Abandoned != 1 {
+		t.Errorf("%+v", now)
 	}
-	end()
-	eventually(t, "it answers after the thaw", func() bool { return !seen(t, n, m).Answer.Silent })
+	thaw()
+	eventually(t, "the worker ends", func() bool { return n.cfg.Pool.Stats().Abandoned == 0 })
+	if a := seen(t, n, m).Answer; a.Frozen || a.Silent || a.Errno != 0 {
+		t.Errorf("after the thaw: %+v", a)
+	}
 	if w, err := n.TryWrite(context.Background(), m); err != nil || !w.Asked || w.Errno != 0 {
 		t.Errorf("after the thaw: %+v, %v", w, err)
 	}
+}
+
+// An overlay is not asked whether it is frozen: a write to it tells.
+func TestWriteToAFrozenFilesystem(t *testing.T) {
+	n, root := impatient(t)
+	m, thaw := frozenVolume(t, n, root+"/m")
+	for range 2 {
+		w, err := n.TryWrite(context.Background(), m)
+		if err != nil || !w.Unable || !w.Frozen || w.Silent || !slices.ContainsFunc(w.Waits, frozen) {
+			t.Fatalf("%+v, %v", w, err)
+		}
+		if a := seen(t, n, m).Answer; !a.Frozen || a.Silent {
+			t.Errorf("%+v", a)
+		}
+	}
+	if now := n.cfg.Pool.Stats(); now.Abandoned != 1 {
+		t.Errorf("%+v", now)
+	}
+	thaw()
 	eventually(t, "the worker ends", func() bool { return n.cfg.Pool.Stats().Abandoned == 0 })
+	if w, err := n.TryWrite(context.Background(), m); err != nil || !w.Asked || w.Errno != 0 {
+		t.Errorf("after the thaw: %+v, %v", w, err)
+	}
 	entries, err := os.ReadDir(root + "/m")
 	if err != nil || len(entries) != 1 { // lost+found
 		t.Errorf("%v, %v", entries, err)
+	}
+}
+
+// Only where the mount is writable does the refusal speak of the superblock.
+func TestReadOnlySuperblock(t *testing.T) {
+	n, root := newNode(t)
+	diskVolume(t, root+"/m")
+	if s := seen(t, n, topAt(t, n, root+"/m")); s.ReadOnly {
+		t.Errorf("writable: %+v", s)
+	}
+	done(t, unix.Mount("", root+"/m", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+	if s := seen(t, n, topAt(t, n, root+"/m")); s.ReadOnly || s.Answer.Errno != 0 {
+		t.Errorf("a read-only mount: %+v", s)
+	}
+	done(t, unix.Mount("", root+"/m", "", unix.MS_REMOUNT|unix.MS_BIND, ""))
+	m := topAt(t, n, root+"/m")
+	done(t, unix.Mount("", root+"/m", "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	if s := seen(t, n, m); !s.ReadOnly || s.Answer.Errno != 0 {
+		t.Errorf("a read-only superblock: %+v", s)
 	}
 }
 

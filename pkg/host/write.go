@@ -10,8 +10,13 @@ import (
 
 // TryWrite has a worker write to the superblock that is mounted at m, leaving no
 // name behind. A write that gets no answer is one, and is remembered for as long
-// as its worker cannot be ended. Somebody else's probe under way makes it Unable.
+// as its worker cannot be ended. Somebody else's probe under way makes it Unable,
+// and so does a filesystem that is frozen.
 func (n *Node) TryWrite(ctx context.Context, m Mount) (Write, error) {
+	w := Write{Unable: true}
+	if n.freeze(m, &w.Answer); w.Frozen {
+		return w, nil
+	}
 	s := storageOf(m)
 	at, first := n.probes.join(s, Mount{})
 	if !first {
@@ -25,7 +30,12 @@ func (n *Node) TryWrite(ctx context.Context, m Mount) (Write, error) {
 			break
 		}
 	}
-	w := Write{Answer: Answer{Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed}, Unable: a.Unable}
+	if n.waitsForThaw(ctx, m, err) {
+		n.freeze(m, &w.Answer)
+		n.probes.finish(s, at, Sight{}, nil)
+		return w, nil
+	}
+	w = Write{Answer: Answer{Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed}, Unable: a.Unable}
 	if silent(ctx, err) {
 		w.Answer = Answer{
 			Asked: true, Silent: true, Writing: true, Stuck: errors.Is(err, worker.ErrStuck),

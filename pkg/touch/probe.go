@@ -32,6 +32,10 @@ type ProbeQuery struct {
 	DeviceMajor, DeviceMinor uint32
 	// Backing asks whether the file behind a loop device is as long as that.
 	Backing bool
+	// Thawed asks the kernel for the right to write, which it grants at once unless
+	// the filesystem is frozen; then it waits for the thaw, and the worker with it.
+	// Only for filesystem types without a handler for unknown attributes.
+	Thawed bool
 }
 
 // ProbeAnswer is what the storage said. An errno is an answer, not an error.
@@ -56,7 +60,13 @@ type ProbeAnswer struct {
 	SourceGone bool
 	Space      Space
 	Device     DeviceAnswer
-	Elapsed    time.Duration
+	// ReadOnly is true when the kernel refused the right to write with EROFS, for
+	// the mount or for the superblock.
+	ReadOnly bool
+	// Elapsed does not include a wait for a thaw.
+	Elapsed time.Duration
+	// waited is how long the answer to Thawed took.
+	waited time.Duration
 	// devices is how many a btrfs has.
 	devices uint64
 }
@@ -81,7 +91,16 @@ type Space struct {
 // and after, it is.
 func probe(q ProbeQuery) (a ProbeAnswer) {
 	start := time.Now()
-	defer func() { a.Elapsed = time.Since(start) }()
+	defer func() { a.Elapsed = time.Since(start) - a.waited }()
+	// The device comes first, while there is no clone: one that never answers does
+	// not keep the filesystem after kubelet's umount. And who waits for a thaw has
+	// read it by then.
+	var device DeviceAnswer
+	var failed string
+	var errno syscall.Errno
+	if q.Device != "" {
+		failed, errno = device.readBehind(q)
+	}
 	if q.Path != "" {
 		reach := cloneAt
 		if q.Around {
@@ -96,11 +115,9 @@ func probe(q ProbeQuery) (a ProbeAnswer) {
 		}
 		a.touch(clone, q)
 		_ = unix.Close(clone)
-		// The clone is gone by now: a device that never answers does not keep
-		// the filesystem after kubelet's umount.
 	}
 	if a.Errno == 0 && !a.Changed && q.Device != "" {
-		a.Op, a.Errno = a.Device.readBehind(q)
+		a.Device, a.Op, a.Errno = device, failed, errno
 	}
 	if q.Source != "" {
 		a.seeSource(q.Source)
@@ -190,7 +207,7 @@ func (a *ProbeAnswer) touch(clone int, q ProbeQuery) {
 		a.Op, a.Errno = a.Device.readNode(clone, a.Major, a.Minor)
 		return
 	case unix.S_IFDIR:
-		if q.Root || q.UUID || q.Source != "" {
+		if q.Root || q.UUID || q.Source != "" || q.Thawed {
 			a.openRoot(clone, q)
 		}
 	}
@@ -250,4 +267,18 @@ func (a *ProbeAnswer) openRoot(clone int, q ProbeQuery) {
 	if q.Source != "" {
 		a.devices = btrfsDevices(fd)
 	}
+	if q.Thawed {
+		a.askToWrite(fd)
+	}
+}
+
+// askToWrite asks for the right to write and uses it for nothing: the attribute is
+// in no namespace that the filesystem has a handler for, so the kernel says so
+// (EOPNOTSUPP) before the filesystem hears of it (vfs_removexattr in fs/xattr.c,
+// Linux 6.18). No other errno but EROFS says anything: an immutable root gives
+// EPERM, for one.
+func (a *ProbeAnswer) askToWrite(fd int) {
+	start := time.Now()
+	err := unix.Fremovexattr(fd, "x.y")
+	a.ReadOnly, a.waited = errnoOf(err) == unix.EROFS, time.Since(start)
 }

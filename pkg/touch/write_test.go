@@ -222,6 +222,27 @@ func TestWriteThatCannotBeTried(t *testing.T) {
 	}
 }
 
+// Only a read-only mount or superblock refuses the right to write: every other errno
+// says nothing.
+func TestAskToWrite(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change   func(t *testing.T, v volume)
+		readOnly bool
+	}{
+		"writable":  {func(*testing.T, volume) {}, false},
+		"immutable": {func(t *testing.T, v volume) { output(t, "chattr", "+i", v.path) }, false},
+		"read-only": {func(t *testing.T, v volume) { must(t, unix.Mount("", v.path, "", unix.MS_REMOUNT|unix.MS_RDONLY, "")) }, true},
+	} {
+		for _, fs := range []string{"ext4", "xfs", "btrfs"} {
+			v := newVolume(t, fs)
+			tc.change(t, v)
+			if a := probe(ProbeQuery{Path: v.path, Thawed: true}); a.Errno != 0 || a.ReadOnly != tc.readOnly {
+				t.Errorf("%s, %s: %+v", fs, name, a)
+			}
+		}
+	}
+}
+
 func TestWriteLeavesNoDescriptor(t *testing.T) {
 	v := newVolume(t, "tmpfs")
 	count := func() int {

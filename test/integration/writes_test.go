@@ -63,6 +63,31 @@ func TestWhoWrites(t *testing.T) {
 	}
 }
 
+// TestNothingIsWritten counts what reaches the disk by default, of each filesystem
+// that is asked in every look whether it is frozen.
+func TestNothingIsWritten(t *testing.T) {
+	for _, fs := range []string{"ext4", "xfs", "btrfs"} {
+		t.Run(fs, func(t *testing.T) {
+			n := harness.NewNode(t, "--standalone").Start()
+			v := n.NewVolume(fs, "counted")
+			if fs == "ext4" { // the kernel shall write nothing by itself
+				harness.Must(t, unix.Mount("", v.Staging, "", unix.MS_REMOUNT, "noinit_itable"))
+			}
+			n.Expect("healthy", v.Request())
+			freeze(t, v)() // whatever was to be written is
+			syncVolume(t, v)
+			before := written(t, v)
+			for range 100 {
+				n.Expect("healthy", v.Request())
+			}
+			syncVolume(t, v)
+			if after := written(t, v) - before; after != 0 {
+				t.Errorf("%d sectors were written", after)
+			}
+		})
+	}
+}
+
 // TestAWriteLeavesNothing compares what a volume has before and after many
 // writes: names, blocks and inodes.
 func TestAWriteLeavesNothing(t *testing.T) {

@@ -55,6 +55,7 @@ func odd() map[string]func(*healer.Case) {
 		"no errno that anybody knows": answer(host.Answer{Asked: true, Errno: 4095}),
 		"late for ever":               answer(host.Answer{Asked: true, Late: math.MaxInt, Elapsed: math.MaxInt64}),
 		"silent to a write":           answer(host.Answer{Asked: true, Silent: true, Writing: true}),
+		"frozen":                      answer(host.Answer{Asked: true, Frozen: true}),
 		"silent, and owes a lot":      answer(host.Answer{Asked: true, Silent: true, Waiting: math.MaxInt, Waits: slices.Repeat([]string{"f"}, 1000)}),
 		"a device that fails":         answer(host.Answer{Asked: true, Op: touch.OpReadDevice, Errno: syscall.EIO}),
 		"nobody may enter":            answer(host.Answer{Asked: true, Op: "open", Errno: syscall.EACCES}),

@@ -155,7 +155,7 @@ func TestRebindIsRefused(t *testing.T) {
 		{"not healthy (FilesystemShutdown)", []func(*healer.Case){lost, superblock(func(sb *host.Superblock) { sb.Shutdown = true })}},
 		{"not healthy (WrongVolumeMounted)", []func(*healer.Case){lost, func(c *healer.Case) { c.Places[1].Look.VolData.VolumeHandle = "w" }}},
 		{"not healthy (IOError)", []func(*healer.Case){interimAlone, probe(syscall.EIO)}},
-		{"not healthy (Frozen)", []func(*healer.Case){lost, writing("percpu_rwsem_wait")}},
+		{"not healthy (NotResponding)", []func(*healer.Case){lost, writing("jbd2_log_wait_commit")}},
 		{"not healthy (DeviceSizeChanged)", []func(*healer.Case){lost, sized(1)}},
 		{"not healthy (PermissionDenied)", []func(*healer.Case){lost, probe(syscall.EACCES)}},
 		{"does not lie below the staged one", []func(*healer.Case){lost, func(c *healer.Case) {

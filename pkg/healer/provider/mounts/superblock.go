@@ -40,7 +40,7 @@ func judgeSuperblock(c healer.Case, p healer.Place) []healer.Condition {
 			return found
 		}
 	}
-	return slices.Concat(b.readOnly(), b.errorsRose(), b.deviceWeak(), b.full(), b.late())
+	return slices.Concat(b.frozen(), b.readOnly(), b.errorsRose(), b.deviceWeak(), b.full(), b.late())
 }
 
 // bench judges one superblock at one place.
@@ -76,9 +76,6 @@ func (b bench) silent() []healer.Condition {
 		return b.one(healer.Inaccessible, healer.NotResponding, adviceSilent, "it was not asked")
 	case !a.Silent:
 		return nil
-	case a.Writing && frozen(a.Waits):
-		return b.one(healer.Inaccessible, healer.Frozen, adviceThaw,
-			"reads answer, and a write waits for the filesystem to be thawed (%s)", where(a.Waits))
 	case a.Writing:
 		return b.one(healer.Inaccessible, healer.NotResponding, adviceSilent,
 			"reads answer, and a write does not within %s%s", within, in(a.Waits))
@@ -89,22 +86,21 @@ func (b bench) silent() []healer.Condition {
 	return b.one(healer.Inaccessible, healer.NotResponding, adviceSilent, "no answer within %s%s", within, in(a.Waits))
 }
 
-// frozen is true when a worker waits for the right to write to a superblock,
-// which is what a freeze keeps from everybody (sb_start_write in the kernel).
-func frozen(waits []string) bool {
-	return slices.ContainsFunc(waits, func(f string) bool {
-		return strings.Contains(f, "percpu_rwsem_wait") || strings.Contains(f, "percpu_down_read") || strings.Contains(f, "sb_start_write")
-	})
-}
-
-func where(waits []string) string { return "the kernel waits in " + waits[0] }
-
 // in says where the kernel waits, as far as that is known.
 func in(waits []string) string {
 	if len(waits) == 0 {
 		return ""
 	}
-	return "; " + where(waits)
+	return "; the kernel waits in " + waits[0]
+}
+
+// frozen reports a filesystem that keeps its writers waiting. Backups freeze one
+// for seconds, and readers do not notice.
+func (b bench) frozen() []healer.Condition {
+	if !b.sb.Answer.Frozen {
+		return nil
+	}
+	return b.one(healer.Degraded, healer.Frozen, adviceThaw, "reads answer, and who writes waits for a thaw%s", in(b.sb.Answer.Waits))
 }
 
 // failed judges an errno, which a second probe has given too.

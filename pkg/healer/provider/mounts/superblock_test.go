@@ -26,6 +26,9 @@ func writing(waits ...string) func(*healer.Case) {
 	return silent(func(a *host.Answer) { a.Writing, a.Waits = true, waits })
 }
 
+// frozen answers reads, and has who writes wait.
+var frozen = superblock(func(sb *host.Superblock) { sb.Answer.Frozen, sb.Answer.Waits = true, []string{"percpu_rwsem_wait"} })
+
 // wrote is an answer to a write.
 func wrote(op string, e syscall.Errno, change ...func(*host.Write)) func(*healer.Case) {
 	return superblock(func(sb *host.Superblock) {
@@ -53,8 +56,9 @@ func overlay(upper *host.Superblock) func(*healer.Case) {
 func readOnlyVolume(c *healer.Case) { c.Volume.Capability = &healer.Capability{ReadOnly: true} }
 
 var superblockExamples = []example{
-	{"frozen", with(writing("percpu_rwsem_wait", "__percpu_down_read", "mnt_want_write")), []string{"Frozen published: percpu_rwsem_wait"}},
-	{"frozen, an older kernel", with(writing("rwsem_down_read_slowpath", "__sb_start_write")), []string{"Frozen published: thawed"}},
+	{"frozen", with(frozen), []string{"Frozen published: reads answer, and who writes waits for a thaw; the kernel waits in percpu_rwsem_wait"}},
+	{"frozen, and the disk fails", with(frozen, probe(syscall.EIO)), []string{"IOError published"}},
+	{"frozen, and full", with(frozen, left(0, 1)), []string{"Frozen published", "OutOfSpace published"}},
 	{"a write hangs elsewhere", with(writing("jbd2_log_wait_commit")), []string{"NotResponding published: a write does not within 5s; the kernel waits in jbd2_log_wait_commit"}},
 	{"a write hangs, nobody knows where", with(writing()), []string{"NotResponding published: reads answer, and a write does not within 5s"}},
 	{"a read hangs where a frozen write would", with(silent(func(a *host.Answer) { a.Waits = []string{"percpu_rwsem_wait"} })), []string{"NotResponding published: no answer within 5s; the kernel waits in percpu_rwsem_wait"}},
@@ -174,7 +178,7 @@ var spaceExamples = []example{
 // A volume that still works is not called inaccessible, nor the other way round.
 func TestStatusOfAReason(t *testing.T) {
 	statuses := map[healer.Reason]healer.Status{
-		healer.Frozen: healer.Inaccessible, healer.NotResponding: healer.Inaccessible, healer.FilesystemShutdown: healer.Inaccessible,
+		healer.Frozen: healer.Degraded, healer.NotResponding: healer.Inaccessible, healer.FilesystemShutdown: healer.Inaccessible,
 		healer.IOError: healer.Inaccessible, healer.DeviceReadError: healer.Inaccessible, healer.DeviceSizeChanged: healer.Inaccessible,
 		healer.PermissionDenied: healer.Inaccessible, healer.WrongVolumeMounted: healer.Inaccessible,
 		healer.SlowResponse: healer.Degraded, healer.OutOfSpace: healer.Degraded, healer.OutOfInodes: healer.Degraded,
