@@ -54,6 +54,9 @@ const (
 	DeviceMissing Reason = "DeviceMissing"
 	// DeviceReadError: a read of the device itself, past every cache, failed.
 	DeviceReadError Reason = "DeviceReadError"
+	// DeviceMediaError: the first block of the device can be read, and another that
+	// was tried cannot.
+	DeviceMediaError Reason = "DeviceMediaError"
 	// DeviceReadOnly: the device is write-protected, and the volume is not.
 	DeviceReadOnly Reason = "DeviceReadOnly"
 	// DeviceSizeChanged: the device, or the file behind it, has become smaller.

@@ -325,7 +325,7 @@ func (o *observation) take(g *group) {
 func (o *observation) superblock(m host.Mount, s host.Sight) host.Superblock {
 	sb := host.StateOf(m)
 	sb.Kind, sb.Answer, sb.Space, sb.Opened = s.Kind, s.Answer, s.Space, s.Opened
-	sb.ReadOnly = sb.ReadOnly || s.ReadOnly
+	sb.ReadOnly, sb.Media = sb.ReadOnly || s.ReadOnly, s.Media
 	var dev host.Dev
 	switch {
 	case s.Kind == host.KindBlock:

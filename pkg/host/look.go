@@ -53,6 +53,8 @@ type Sight struct {
 	Space      Space
 	// Opened is what the block device said of itself.
 	Opened OpenedDevice
+	// Media are the blocks that could not be read, other than the first.
+	Media []MediaError
 	// ReadOnly is true when the kernel says that the superblock is read-only.
 	ReadOnly bool
 	// Newest is a unique mount id that was the highest in the kernel at the time of
@@ -129,6 +131,7 @@ func (n *Node) ask(ctx context.Context, q Question) (Sight, error) {
 	if whole.UUID && q.Probe.ID != 0 && sight.UUID != "" {
 		n.uuids.keep(q.Probe.ID, sight.UUID)
 	}
+	sight.Media = n.readMedia(ctx, *q.Probe, sight)
 	return sight, nil
 }
 

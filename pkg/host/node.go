@@ -38,6 +38,7 @@ type Node struct {
 	// id is never used again, and its filesystem stays the same.
 	uuids      kept[uint64, string]
 	devices    devices
+	media      kept[Dev, mediaCheck]
 	holders    holderScans
 	containers containerWalks
 	booted     time.Time

@@ -29,6 +29,8 @@ type Superblock struct {
 	Space  Space
 	// Opened is what the device said of itself when it was opened.
 	Opened OpenedDevice
+	// Media are the blocks of the device that cannot be read, other than the first.
+	Media []MediaError
 	// Errors is nil for filesystems that count none.
 	Errors *FilesystemErrors
 	// Btrfs is nil for other filesystems.

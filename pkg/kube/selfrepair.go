@@ -97,7 +97,7 @@ func allReasons() []healer.Reason {
 		healer.Disconnected, healer.StaleFileHandle, healer.IOError, healer.FilesystemShutdown,
 		healer.ReadOnlyFilesystem, healer.PermissionDenied, healer.NotResponding, healer.Frozen,
 		healer.SlowResponse, healer.OutOfSpace, healer.OutOfInodes, healer.FilesystemErrors,
-		healer.DeviceMissing, healer.DeviceReadError, healer.DeviceReadOnly, healer.DeviceSizeChanged,
+		healer.DeviceMissing, healer.DeviceReadError, healer.DeviceMediaError, healer.DeviceReadOnly, healer.DeviceSizeChanged,
 		healer.BackingFileGone, healer.DeviceMappingDead, healer.PathsFailed, healer.NotABlockDevice,
 		healer.StaleInContainers, healer.ContainerUnverified, healer.ContainerOnBareDirectory,
 		healer.ContainerKeptPlaceholder, healer.TargetNotEmpty,

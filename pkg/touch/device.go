@@ -51,18 +51,7 @@ func (a *DeviceAnswer) readNode(clone int, major, minor uint32) (string, syscall
 // itself answers from memory for as long as it can. A device that cannot be
 // opened, or another one at its name, says nothing.
 func (a *DeviceAnswer) readBehind(q ProbeQuery) (string, syscall.Errno) {
-	node, err := retryEINTR(func() (int, error) { return unix.Open(q.Device, unix.O_PATH|unix.O_CLOEXEC, 0) })
-	if err != nil {
-		return "", 0
-	}
-	defer unix.Close(node)
-	// Looked at before it is opened: some devices act on being opened.
-	var st unix.Statx_t
-	err = unix.Statx(node, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st)
-	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK || st.Rdev_major != q.DeviceMajor || st.Rdev_minor != q.DeviceMinor {
-		return "", 0
-	}
-	fd, err := openDevice(fmt.Sprintf("/proc/thread-self/fd/%d", node))
+	fd, err := openNumbered(q.Device, q.DeviceMajor, q.DeviceMinor)
 	if slices.Contains(dead, errnoOf(err)) {
 		return "open the device", errnoOf(err)
 	}
@@ -79,8 +68,27 @@ func (a *DeviceAnswer) readBehind(q ProbeQuery) (string, syscall.Errno) {
 
 func (a *DeviceAnswer) read(fd int) (string, syscall.Errno) {
 	a.ask(fd)
-	return readBlock(fd)
+	return readBlock(fd, 0)
 }
+
+// openNumbered opens a device node if it has the number that is meant.
+func openNumbered(name string, major, minor uint32) (int, error) {
+	node, err := retryEINTR(func() (int, error) { return unix.Open(name, unix.O_PATH|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return -1, errAnother
+	}
+	defer unix.Close(node)
+	// Looked at before it is opened: some devices act on being opened.
+	var st unix.Statx_t
+	err = unix.Statx(node, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st)
+	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK || st.Rdev_major != major || st.Rdev_minor != minor {
+		return -1, errAnother
+	}
+	return openDevice(fmt.Sprintf("/proc/thread-self/fd/%d", node))
+}
+
+// errAnother says nothing about the device that is meant.
+const errAnother = unix.EINVAL
 
 // dead are the errnos with which a device that is offline or gone refuses to be
 // opened; others speak of who opens it.
@@ -115,11 +123,12 @@ func ioctl(fd int, request uint, arg unsafe.Pointer) error {
 // buffer; an anonymous mapping is page-aligned.
 var blockBuffer []byte
 
-// readBlock reads one block past every cache.
-func readBlock(fd int) (string, syscall.Errno) {
+// readBlock reads the block at an offset past every cache.
+func readBlock(fd int, offset int64) (string, syscall.Errno) {
 	size := deviceBlock
-	if sector, err := unix.IoctlGetInt(fd, unix.BLKSSZGET); err == nil && sector > size {
-		size = sector
+	if sector, err := unix.IoctlGetInt(fd, unix.BLKSSZGET); err == nil && sector > 0 {
+		size = max(size, sector)
+		offset -= offset % int64(sector)
 	}
 	if len(blockBuffer) < size {
 		buf, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
@@ -129,7 +138,7 @@ func readBlock(fd int) (string, syscall.Errno) {
 		blockBuffer = buf
 	}
 	pause("probe/read")
-	n, err := retryEINTR(func() (int, error) { return unix.Pread(fd, blockBuffer[:size], 0) })
+	n, err := retryEINTR(func() (int, error) { return unix.Pread(fd, blockBuffer[:size], offset) })
 	clear(blockBuffer[:size]) // a worker that waits for work keeps nothing of a volume
 	switch {
 	case errnoOf(err) == unix.EINVAL:

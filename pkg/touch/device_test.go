@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -137,6 +139,31 @@ func TestDeviceThatFails(t *testing.T) {
 	}
 	if a.Mode&unix.S_IFMT != unix.S_IFDIR {
 		t.Errorf("the filesystem itself: %+v", a)
+	}
+}
+
+func TestMedia(t *testing.T) {
+	v := newVolume(t, "ext4")
+	q := query(t, v)
+	ask := func(device string) []syscall.Errno {
+		t.Helper()
+		a, err := media(MediaQuery{Device: device, Major: q.DeviceMajor, Minor: q.DeviceMinor, Offsets: []int64{300<<20 - 4096, 100<<20 + 1, 400 << 20}})
+		must(t, err)
+		return a.Errnos
+	}
+	if got := ask(v.device); !slices.Equal(got, []syscall.Errno{0, 0, 0}) {
+		t.Errorf("healthy: %v", got)
+	}
+	must(t, os.Truncate(image(v), 200<<20))
+	if got := ask(v.device); !slices.Equal(got, []syscall.Errno{unix.EIO, 0, 0}) {
+		t.Errorf("its end is lost: %v", got)
+	}
+	must(t, os.Truncate(image(v), 4096))
+	if got := ask(v.device); !slices.Equal(got, []syscall.Errno{unix.EIO, unix.EIO, 0}) {
+		t.Errorf("lost but for its first block: %v", got)
+	}
+	if got := ask("/dev/null"); got != nil {
+		t.Errorf("another device: %v", got)
 	}
 }
 

@@ -8,6 +8,8 @@ var (
 	Look = worker.Define("look", worker.Pooled, look)
 	// Published lists the volumes that kubelet has for pods.
 	Published = worker.Define("published", worker.Pooled, published)
+	// Media reads blocks of a device that no look reads.
+	Media = worker.Define("media", worker.Pooled, media)
 	// Write shows whether a filesystem takes a write.
 	Write = worker.Define("write", worker.Pooled, write)
 	// Place puts a read-only clone of a staged mount on an empty place.
@@ -35,5 +37,5 @@ var (
 
 // Ops lists the operations for worker.Serve.
 func Ops() []worker.Servable {
-	return []worker.Servable{Look, Published, Write, Place, Replace, Uncover, Settle, TakeOff, Containers, Mounts, Peek, Inside, Holders, Exclusive}
+	return []worker.Servable{Look, Media, Published, Write, Place, Replace, Uncover, Settle, TakeOff, Containers, Mounts, Peek, Inside, Holders, Exclusive}
 }

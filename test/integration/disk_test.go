@@ -67,6 +67,45 @@ func TestDiskFails(t *testing.T) {
 	}
 }
 
+// TestDiskLostButForItsFirstBlock sees what no look at the first block does: after
+// the start, and then once an hour. It is remembered until the block can be read.
+func TestDiskLostButForItsFirstBlock(t *testing.T) {
+	for _, fs := range []string{"ext4", "btrfs", "block"} {
+		for name, c := range map[string]struct {
+			breaks func(fs *faultfs.FS)
+			says   string
+			then   string
+		}{
+			"reads fail": {func(fs *faultfs.FS) { fs.Fail(unix.EIO, faultfs.Behind) }, "cannot (EIO)", "DeviceMediaError"},
+			// A loop device reads one block after the other.
+			"reads are not answered": {func(fs *faultfs.FS) { fs.Mute(faultfs.Behind) }, "cannot (no answer)", "NotResponding"},
+		} {
+			t.Run(fs+", "+name, func(t *testing.T) {
+				n := harness.NewNode(t, "--standalone", "--probe-timeout=1s").Start()
+				next := newNeighbour(n)
+				v, disk := n.NewVolumeOnFaults(fs, "lost")
+				n.Expect("healthy", v.Request())
+				before := n.Table()
+				c.breaks(disk)
+				n.Expect("healthy", v.Request()) // the hour has just begun
+				n.Stop()
+				n.Start()
+				n.Expect("abnormal", v.Request(), "DeviceMediaError", "the first block of", c.says)
+				for range 2 {
+					n.Expect("abnormal", v.Request(), c.then)
+				}
+				if stuck := uninterruptible(n); len(stuck) > 2 {
+					t.Errorf("%d workers wait for one disk", len(stuck))
+				}
+				next.untouched()
+				disk.Lift()
+				soon(n, "healthy", v.Request())
+				n.SameTable(before)
+			})
+		}
+	}
+}
+
 // TestDiskSlow thinks nothing of a late answer, and reports several in a row,
 // until one is in time again.
 func TestDiskSlow(t *testing.T) {

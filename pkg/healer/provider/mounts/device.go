@@ -10,6 +10,7 @@ import (
 
 const (
 	adviceDevice  = "see whether the disk is still attached to this node"
+	adviceMedia   = "look into the kernel log and the disk's own (smartctl); copy the data away while it can still be read"
 	adviceMapping = "see what became of the devices below it (dmsetup table, dmsetup info)"
 	advicePaths   = "see why the paths to the storage failed (cables, switches, targets)"
 	adviceProtect = "see who write-protected the device (blockdev --getro)"
@@ -66,6 +67,9 @@ func (b bench) deviceWeak() []healer.Condition {
 	add := func(r healer.Reason, advice, format string, args ...any) {
 		found = append(found, b.one(healer.Degraded, r, advice, format, args...)...)
 	}
+	if len(b.sb.Media) > 0 {
+		add(healer.DeviceMediaError, adviceMedia, "the first block of %s can be read, and %s", deviceName(*d), listBlocks(b.sb.Media))
+	}
 	if (d.ReadOnly || b.sb.Opened.ReadOnly) && b.meantWritable() {
 		add(healer.DeviceReadOnly, adviceProtect, "%s is write-protected, and the volume is not", deviceName(*d))
 	}
@@ -91,6 +95,15 @@ func countFailed(paths []host.DevicePath) (failed, of int) {
 		}
 	}
 	return failed, len(paths)
+}
+
+// listBlocks says which blocks cannot be read.
+func listBlocks(blocks []host.MediaError) string {
+	var words []string
+	for _, m := range blocks {
+		words = append(words, m.String())
+	}
+	return strings.Join(words, ", ")
 }
 
 // maxPathsListed bounds how many paths a message names.

@@ -45,6 +45,9 @@ var deviceExamples = []example{
 	{"block: write-protected", with(block, device(func(d *host.BlockDevice) { d.ReadOnly = true })), []string{"DeviceReadOnly published:"}},
 
 	{"backing file", with(device(func(d *host.BlockDevice) { d.Loop = &host.Loop{BackingFile: "/x"} })), nil},
+	{"blocks lost", with(superblock(func(sb *host.Superblock) {
+		sb.Media = []host.MediaError{{Offset: 8192, Errno: syscall.EIO}, {Offset: 4096}}
+	})), []string{"DeviceMediaError published: the first block of sdb can be read, and the one at byte 8192 cannot (EIO), the one at byte 4096 cannot (no answer)"}},
 	{"backing file deleted", with(device(func(d *host.BlockDevice) { d.Loop = &host.Loop{BackingFile: "/x", Deleted: true} })), []string{"BackingFileGone published: the file behind sdb"}},
 
 	{"mapping", with(mapping(host.Mapping{})), nil},

@@ -183,7 +183,7 @@ func TestStatusOfAReason(t *testing.T) {
 		healer.PermissionDenied: healer.Inaccessible, healer.WrongVolumeMounted: healer.Inaccessible,
 		healer.SlowResponse: healer.Degraded, healer.OutOfSpace: healer.Degraded, healer.OutOfInodes: healer.Degraded,
 		healer.FilesystemErrors: healer.Degraded, healer.DeviceReadOnly: healer.Degraded, healer.BackingFileGone: healer.Degraded,
-		healer.ReadOnlyFilesystem: healer.Degraded,
+		healer.ReadOnlyFilesystem: healer.Degraded, healer.DeviceMediaError: healer.Degraded,
 	}
 	seen := map[healer.Reason]bool{}
 	for _, tc := range examples {

@@ -1,0 +1,99 @@
+package host
+
+import (
+	"os"
+	"testing"
+	"time"
+)
+
+// hourPassed has a device due again.
+func hourPassed(n *Node, dev Dev, by time.Duration) {
+	check, _ := n.media.of(dev)
+	check.at = check.at.Add(-by)
+	n.media.keep(dev, check)
+}
+
+// The name of the file behind the device is gone, so that only reads can show that
+// the file is shorter.
+func TestMedia(t *testing.T) {
+	n, root := newNode(t)
+	_, image := diskVolume(t, root+"/m")
+	m := topAt(t, n, root+"/m")
+	file, err := os.OpenFile(image, os.O_RDWR, 0)
+	done(t, err)
+	defer file.Close()
+	info, err := file.Stat()
+	done(t, err)
+	done(t, os.Remove(image))
+	last := info.Size() - mediaBlock
+	healthy := func(when string) {
+		t.Helper()
+		if s := seen(t, n, m); s.Media != nil || s.Answer.Errno != 0 {
+			t.Errorf("%s: %+v, %+v", when, s.Media, s.Answer)
+		}
+	}
+	failed := func(when string) {
+		t.Helper()
+		s := seen(t, n, m)
+		if len(s.Media) == 0 || s.Media[0].Offset != last || s.Media[0].Errno == 0 || s.Answer.Errno != 0 || s.Opened.Short != 0 {
+			t.Errorf("%s: %+v, %+v", when, s.Media, s)
+		}
+	}
+	healthy("at first")
+	done(t, file.Truncate(mediaBlock))
+	healthy("within the hour")
+	hourPassed(n, m.Dev, mediaInterval)
+	failed("after an hour")
+	before, _ := n.media.of(m.Dev)
+	failed("remembered")
+	hourPassed(n, m.Dev, 2*mediaInterval)
+	failed("tried again")
+	if now, _ := n.media.of(m.Dev); now.place != before.place || !now.at.After(before.at) {
+		t.Errorf("another place while it fails: %+v, before %+v", now, before)
+	}
+	done(t, file.Truncate(info.Size()))
+	failed("just tried")
+	hourPassed(n, m.Dev, mediaRetry)
+	healthy("it can be read")
+	done(t, file.Truncate(mediaBlock))
+	check, _ := n.media.of(m.Dev)
+	check.diskSeq++
+	n.media.keep(m.Dev, check)
+	failed("another disk under the number")
+}
+
+// Nobody is sent while a worker is there that cannot be ended.
+func TestMediaBesideAStuckWorker(t *testing.T) {
+	n, root := newNode(t)
+	diskVolume(t, root+"/m")
+	m, ended := topAt(t, n, root+"/m"), make(stuckWorker)
+	n.probes.leave(storage{dev: m.Dev, root: "media"}, Sight{}, ended)
+	if s := seen(t, n, m); s.Media != nil || s.Answer.Silent {
+		t.Errorf("%+v", s)
+	}
+	if check, known := n.media.of(m.Dev); known {
+		t.Errorf("read all the same: %+v", check)
+	}
+	close(ended)
+	seen(t, n, m)
+	if check, known := n.media.of(m.Dev); !known || check.at.IsZero() {
+		t.Errorf("not read: %+v", check)
+	}
+}
+
+func TestPlaceOf(t *testing.T) {
+	const size = 1000*mediaBlock + 512
+	start := time.Unix(1_700_000_000, 0).Truncate(time.Hour)
+	parts := map[int64]bool{}
+	for hour := range 100 {
+		at := start.Add(time.Duration(hour) * time.Hour)
+		place := placeOf(at, size)
+		if place < 0 || place > size-mediaBlock || place%mediaBlock != 0 || placeOf(at.Add(time.Hour-1), size) != place {
+			t.Errorf("hour %d: %d", hour, place)
+		}
+		parts[place*20/size] = true
+	}
+	if len(parts) != 20 {
+		t.Errorf("of 20 parts of the device, 100 hours read in %d", len(parts))
+	}
+}
