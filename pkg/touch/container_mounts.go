@@ -160,7 +160,7 @@ func (r *matching) entries(n NamespaceOf) ([]MountEntry, error) {
 	}
 	var table []mountinfo.Entry
 	var paths []string
-	err = r.left.readTable(r.proc, dir, func(e mountinfo.Entry) error {
+	err = r.left.readTable(r.proc, dir, n.Namespace, func(e mountinfo.Entry) error {
 		if table = append(table, e); r.match(e) {
 			paths = append(paths, e.Path)
 		}
@@ -182,18 +182,17 @@ func (r *matching) entries(n NamespaceOf) ([]MountEntry, error) {
 		return nil, errMany
 	}
 	number(entries, NamespaceID(namespace))
-	if now, err := s.namespaceOf(dir); err != nil || now != n.Namespace {
-		return nil, errEnded
-	}
 	return entries, nil
 }
 
 // mountsLeft counts how many mounts one operation may still read.
 type mountsLeft struct{ read atomic.Int64 }
 
-// readTable visits the mounts of the namespace of a process, given by its directory
-// in an open procfs.
-func (l *mountsLeft) readTable(proc int, dir string, visit func(mountinfo.Entry) error) error {
+// readTable visits the mounts of the namespace that a process is in, given by its
+// directory in an open procfs. A process that is in another one by the end may have
+// gone there before: its table, whose maker may be hostile, counts for nothing, and
+// the error is errEnded whatever was read.
+func (l *mountsLeft) readTable(proc int, dir string, namespace uint64, visit func(mountinfo.Entry) error) error {
 	fd, err := retryEINTR(func() (int, error) {
 		return unix.Openat(proc, dir+"/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	})
@@ -202,13 +201,19 @@ func (l *mountsLeft) readTable(proc int, dir string, visit func(mountinfo.Entry)
 	}
 	f := os.NewFile(uintptr(fd), "mountinfo")
 	defer f.Close()
-	n := 0
-	return mountinfo.Parse(f, func(e mountinfo.Entry) error {
+	n := int64(0)
+	err = mountinfo.Parse(f, func(e mountinfo.Entry) error {
 		if n++; n > maxMountsRead || l.read.Add(1) > maxMountsInAll {
 			return errTooManyMounts
 		}
 		return visit(e)
 	})
+	s := scan{proc: proc}
+	if now, gone := s.namespaceOf(dir); gone != nil || now != namespace {
+		l.read.Add(-n)
+		return errEnded
+	}
+	return err
 }
 
 // NamespaceID asks for the unique id of a mount namespace (ioctl_nsfs(2),

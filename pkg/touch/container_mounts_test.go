@@ -3,6 +3,7 @@ package touch
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,6 +14,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/touch/mountinfo"
 )
 
 // namespaceRef names the mount namespace of a process.
@@ -166,6 +169,29 @@ func TestInodeOfANamespace(t *testing.T) {
 	for link, want := range map[string]uint64{"mnt:[4026531841]": 4026531841, "mnt:[]": 0, "": 0, "user:[4026531837]": 0, "mnt:[1]x": 0} {
 		if got, err := inodeOf(link); got != want || (err != nil) != (want == 0) {
 			t.Errorf("%s: %s, %v", link, strconv.FormatUint(got, 10), err)
+		}
+	}
+}
+
+// A process that has gone to a namespace of its own making shows a table of its
+// choice: it stops nobody, and uses up nothing of what others may be read.
+func TestTableOfAProcessThatHasLeft(t *testing.T) {
+	root := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(root, "10/ns"), 0o700))
+	must(t, os.Symlink(fmt.Sprintf("mnt:[%d]", foreign), filepath.Join(root, "10/ns/mnt")))
+	good := "1 0 0:20 / / rw - ext4 /dev/a rw\n"
+	proc, err := openDir(root)
+	must(t, err)
+	defer unix.Close(proc)
+	for table, fails := range map[string]bool{good: false, good + "junk\n": true} {
+		must(t, os.WriteFile(filepath.Join(root, "10/mountinfo"), []byte(table), 0o600))
+		var left mountsLeft
+		visit := func(mountinfo.Entry) error { return nil }
+		if err := left.readTable(proc, "10", one, visit); !errors.Is(err, errEnded) || left.read.Load() != 0 {
+			t.Errorf("%q, by one that has left: %v, %d mounts", table, err, left.read.Load())
+		}
+		if err := left.readTable(proc, "10", foreign, visit); (err != nil) != fails || left.read.Load() != 1 {
+			t.Errorf("%q: %v, %d mounts", table, err, left.read.Load())
 		}
 	}
 }

@@ -78,7 +78,7 @@ type table struct {
 
 func (s *scan) readTable(p process) table {
 	var t table
-	t.err = s.left.readTable(s.proc, p.dir, func(e mountinfo.Entry) error {
+	t.err = s.left.readTable(s.proc, p.dir, p.space, func(e mountinfo.Entry) error {
 		dev, ok := parseNumber(e.Dev)
 		if !ok {
 			return errors.New("no device number")

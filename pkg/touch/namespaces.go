@@ -119,7 +119,7 @@ func (w *namespaceWalk) open(process string, inode uint64, receives func(mountin
 		}
 	}()
 	var table []mountinfo.Entry
-	err = w.left.readTable(w.proc, process, func(e mountinfo.Entry) error {
+	err = w.left.readTable(w.proc, process, inode, func(e mountinfo.Entry) error {
 		table = append(table, e)
 		return nil
 	})
