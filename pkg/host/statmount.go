@@ -146,7 +146,13 @@ func (n *Namespace) listMounts() ([]uint64, error) {
 	}
 }
 
-// statMount asks for one mount and grows buf until the answer fits.
+// maxStatmount is in bytes: for two paths, a source and the filesystem's options. The
+// kernel shows longer paths than anybody can open, because a directory that is
+// mounted may be moved as deep down as its owner likes.
+const maxStatmount = 32 << 10
+
+// statMount asks for one mount and grows buf until the answer fits. What has no end
+// is left out.
 func (n *Namespace) statMount(id uint64, buf *[]byte) (*statmountReply, error) {
 	req := mntIDReq{MntID: id, Param: statmountAlways | statmountSometimes, MntNSID: n.id}
 	req.Size = uint32(unsafe.Sizeof(req))
@@ -155,8 +161,10 @@ func (n *Namespace) statMount(id uint64, buf *[]byte) (*statmountReply, error) {
 		_, _, errno := unix.Syscall6(unix.SYS_STATMOUNT, uintptr(unsafe.Pointer(&req)),
 			uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0, 0, 0)
 		switch {
-		case errno == unix.EOVERFLOW && len(b) < 1<<20:
+		case errno == unix.EOVERFLOW && len(b) < maxStatmount:
 			*buf = make([]byte, 2*len(b))
+		case errno == unix.EOVERFLOW && req.Param&statmountMntRoot != 0:
+			req.Param &^= statmountMntRoot | statmountMntOpts
 		case errno != 0:
 			return nil, fmt.Errorf("statmount: %w", errno)
 		default:

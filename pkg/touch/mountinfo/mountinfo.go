@@ -31,27 +31,21 @@ type Entry struct {
 	Super string
 }
 
-// lineLimit is in bytes. Everything but the options of the filesystem fits: two
-// paths and the source have up to a page each, and every byte may be escaped to
-// four. Those options may have a megabyte, as on an overlay with many layers.
-const lineLimit = 64 << 10
+// fieldLimit is in bytes. A path that can be walked, and a source, have up to a page,
+// and every byte may be escaped to four. The kernel shows longer ones: a pod's user
+// may move a directory that is mounted somewhere as deep down as it likes, and an
+// overlay may have a megabyte of layers.
+const fieldLimit = 4 * 4096
 
-// Parse calls visit for every line, until visit gives an error. Of a line that is
-// longer than lineLimit the last options of the filesystem are left out. No error
-// quotes a line: options may hold secrets.
+// Parse calls visit for every line, until visit gives an error. Of a field longer than
+// fieldLimit the end is left out, of the filesystem's options the last ones: such a
+// path is none that anybody asks for. No error quotes a line: options may hold secrets.
 func Parse(r io.Reader, visit func(Entry) error) error {
-	lines := bufio.NewReaderSize(r, lineLimit)
+	lines := bufio.NewReaderSize(r, fieldLimit)
 	for n := 1; ; n++ {
-		line, readErr := lines.ReadSlice('\n')
-		text, long := strings.TrimSuffix(string(line), "\n"), errors.Is(readErr, bufio.ErrBufferFull)
-		for errors.Is(readErr, bufio.ErrBufferFull) {
-			_, readErr = lines.ReadSlice('\n')
-		}
-		if len(line) > 0 {
-			e, err := parseLine(text)
-			if long {
-				e.Super = e.Super[:max(strings.LastIndexByte(e.Super, ','), 0)]
-			}
+		line, readErr := readLine(lines)
+		if line != "" || readErr == nil {
+			e, err := parseLine(line)
 			if err == nil {
 				err = visit(e)
 			}
@@ -64,6 +58,31 @@ func Parse(r io.Reader, visit func(Entry) error) error {
 			return nil
 		case readErr != nil:
 			return fmt.Errorf("mountinfo: %w", readErr)
+		}
+	}
+}
+
+// maxFields bounds a line; the kernel shows about a dozen.
+const maxFields = 32
+
+// readLine reads a line, and shortens its fields.
+func readLine(r *bufio.Reader) (string, error) {
+	part, err := r.ReadSlice('\n')
+	if !errors.Is(err, bufio.ErrBufferFull) { // nothing in it is longer
+		return strings.TrimSuffix(string(part), "\n"), err
+	}
+	var line []byte
+	for length, fields := 0, 1; ; part, err = r.ReadSlice('\n') {
+		for _, c := range part {
+			if length++; c == ' ' {
+				length, fields = 0, fields+1
+			}
+			if length <= fieldLimit && fields <= maxFields && c != '\n' {
+				line = append(line, c)
+			}
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return string(line), err
 		}
 	}
 }
@@ -85,11 +104,15 @@ func parseLine(line string) (Entry, error) {
 	if err != nil {
 		return Entry{}, fmt.Errorf("parent id: %w", err)
 	}
+	super := tail[len(tail)-1]
+	if len(super) >= fieldLimit {
+		super = super[:max(strings.LastIndexByte(super, ','), 0)]
+	}
 	return Entry{
 		ID: id, Parent: parent, Dev: head[2],
 		Root: Unescape(head[3]), Path: Unescape(head[4]),
 		Options: head[5], Optional: head[6:],
-		FSType: Unescape(tail[0]), Source: Unescape(tail[1]), Super: tail[len(tail)-1],
+		FSType: Unescape(tail[0]), Source: Unescape(tail[1]), Super: super,
 	}, nil
 }
 
