@@ -135,6 +135,9 @@ type Case struct {
 	// OnBare are mounts that containers have of the directory beneath a published place,
 	// OnPlaceholder those that they got in the middle of a step.
 	OnBare, OnPlaceholder []StartedWith
+	// OnOldDevice are containers that started before the device of a raw block volume
+	// got another number.
+	OnOldDevice []StartedBefore
 	// Unverified are containers of the volume's pods that were there before its
 	// superblock was replaced, and of which nobody here can see what they have.
 	Unverified []host.Unverified

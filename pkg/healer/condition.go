@@ -80,6 +80,9 @@ const (
 	// ContainerKeptPlaceholder: a container started in the middle of a step, and has
 	// the volume with the attributes that its mount had at that instant.
 	ContainerKeptPlaceholder Reason = "ContainerKeptPlaceholder"
+	// ContainerOnOldDevice: the device of a raw block volume has another number than a
+	// container was started with, which may be another disk's by now.
+	ContainerOnOldDevice Reason = "ContainerOnOldDevice"
 	// TargetNotEmpty: nothing is mounted at a place, and files lie in the directory.
 	TargetNotEmpty Reason = "TargetNotEmpty"
 	// NotABlockDevice: a raw block volume's place is no block device.

@@ -13,9 +13,12 @@ import (
 // after the start, and while a place has another mount than the recorded one.
 func (o *observation) containers(ctx context.Context) error {
 	volume := volumeKey(o.c.Driver, o.c.Volume.ID)
+	if o.c.Block {
+		return o.oldDevices(ctx)
+	}
 	former, anew := o.c.formerSuperblocks(), o.anew()
 	now, found := o.c.working()
-	if o.c.Block || !found { // what the host has not, a container cannot have
+	if !found { // what the host has not, a container cannot have
 		return nil
 	}
 	if len(former)+len(anew) == 0 && (!IsFUSE(now.FSType) || !o.engine.looked.first(volume)) {

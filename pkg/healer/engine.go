@@ -36,6 +36,8 @@ type Node interface {
 	// pods; LookInside touches them through the containers' own paths.
 	InContainers(ctx context.Context, pods []string, q host.MountQuery) (host.Containers, error)
 	LookInside(ctx context.Context, mounts []host.ContainerMount) ([]host.InsideSight, error)
+	// Running gives the running containers of pods.
+	Running(ctx context.Context, pods []string) ([]host.Running, error)
 	// Holders finds out who holds superblocks and devices.
 	Holders(ctx context.Context, asked []host.Holdable) (map[host.Holdable]host.Holders, error)
 	Kubelet() host.Kubelet

@@ -50,6 +50,11 @@ func (e *Engine) heal(ctx context.Context, v Volume, t *ticket) (Report, error) 
 			e.whoNeedsRestart(ctx, &report)
 			return report, nil
 		}
+		if len(c.OnOldDevice) > 0 {
+			if err := t.alone(func() { e.noteOldDevices(ctx, c) }); err != nil {
+				return report, err
+			}
+		}
 		noteRefused(d, refused)
 		step, found := pick(d, tried)
 		if !found || halted {

@@ -36,6 +36,7 @@ type world struct {
 	inside     map[string]host.InsideSight // by path; the zero value answers
 	insideErr  error                       // what a look inside gives
 	unverified []host.Unverified
+	running    []host.Running
 	walks      [][]string // whose containers were looked for
 	walkErr    error
 	processes  []host.HeldBy             // who has files open, of anything
@@ -225,6 +226,16 @@ func (w *world) InContainers(_ context.Context, pods []string, q host.MountQuery
 	for _, m := range w.containers {
 		if q.Wants(m.Mount) && (pods == nil || slices.Contains(pods, m.PodUID)) {
 			found.Mounts = append(found.Mounts, m)
+		}
+	}
+	return found, w.walkErr
+}
+
+func (w *world) Running(_ context.Context, pods []string) (found []host.Running, err error) {
+	w.walks = append(w.walks, pods)
+	for _, r := range w.running {
+		if slices.Contains(pods, r.PodUID) {
+			found = append(found, r)
 		}
 	}
 	return found, w.walkErr

@@ -47,6 +47,24 @@ func (w *containerWalks) all(ctx context.Context, n *Node) (touch.ContainersAnsw
 	return last, err
 }
 
+// Running gives the running containers of pods, but for those that only keep a pod's
+// namespaces, and one without a name if not all processes could be looked at.
+func (n *Node) Running(ctx context.Context, pods []string) (found []Running, err error) {
+	walk, err := n.containers.all(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range walk.Containers {
+		if slices.Contains(pods, c.PodUID) && !c.Pause {
+			found = append(found, Running{c.PodUID, c.ContainerID, c.Started})
+		}
+	}
+	if walk.Cut {
+		found = append(found, Running{})
+	}
+	return found, nil
+}
+
 // mountsOf reads mounts of containers. match says what is wanted, beside the mounts
 // of the superblocks.
 func (n *Node) mountsOf(ctx context.Context, of []touch.Container, q MountQuery) ([]touch.MountsOf, error) {

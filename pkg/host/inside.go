@@ -54,6 +54,19 @@ func (c ContainerMount) container() touch.Container {
 	}
 }
 
+// Running is a container that runs.
+type Running struct {
+	// PodUID and ContainerID are empty where no one container is meant.
+	PodUID, ContainerID string
+	// Started is when it did, in time since the boot.
+	Started time.Duration
+}
+
+// String names the container, for messages.
+func (r Running) String() string {
+	return Unverified{PodUID: r.PodUID, ContainerID: r.ContainerID}.String()
+}
+
 // Unverified is a container of which nobody here can see what it has mounted.
 type Unverified struct {
 	// PodUID and ContainerID are empty where no one container is meant.

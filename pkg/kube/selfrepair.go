@@ -100,7 +100,7 @@ func allReasons() []healer.Reason {
 		healer.DeviceMissing, healer.DeviceReadError, healer.DeviceMediaError, healer.DeviceReadOnly, healer.DeviceSizeChanged,
 		healer.BackingFileGone, healer.DeviceMappingDead, healer.PathsFailed, healer.NotABlockDevice,
 		healer.StaleInContainers, healer.ContainerUnverified, healer.ContainerOnBareDirectory,
-		healer.ContainerKeptPlaceholder, healer.TargetNotEmpty,
+		healer.ContainerKeptPlaceholder, healer.ContainerOnOldDevice, healer.TargetNotEmpty,
 	}
 }
 

@@ -47,7 +47,7 @@ func (b backend) String() string {
 var ofMounts = []healer.Reason{
 	healer.NotMounted, healer.StagingNotMounted, healer.WrongVolumeMounted, healer.StackedMounts,
 	healer.ReadOnlyFilesystem, healer.NotABlockDevice, healer.StaleInContainers, healer.ContainerUnverified,
-	healer.ContainerOnBareDirectory, healer.ContainerKeptPlaceholder, healer.TargetNotEmpty,
+	healer.ContainerOnBareDirectory, healer.ContainerKeptPlaceholder, healer.ContainerOnOldDevice, healer.TargetNotEmpty,
 }
 
 // ofOneFilesystem are the reasons that say nothing of another filesystem of the

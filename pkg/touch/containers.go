@@ -43,6 +43,8 @@ type Container struct {
 	Foreign bool
 	// Sandbox is the program that runs the container on a kernel of its own.
 	Sandbox string
+	// Pause is true for the container that only keeps the namespaces of a pod.
+	Pause bool
 }
 
 // containers walks over all processes. It reads nothing that waits for what the
@@ -168,6 +170,7 @@ func (o *owners) container(proc int, members []member, home uint64) (c Container
 	})
 	const tick = time.Second / 100 // USER_HZ
 	c = Container{Workload: members[0].Workload, Started: time.Duration(members[0].started) * tick}
+	c.Pause = len(members) == 1 && members[0].program == "pause"
 	for i, m := range members {
 		// Any process of a container may have any name, but for its first one, and for
 		// what stays in the host's mount namespace: Kata's shim is older than the

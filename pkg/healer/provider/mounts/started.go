@@ -1,11 +1,15 @@
 package mounts
 
 import (
+	"fmt"
+
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 const adviceOnBare = "copy what the container wrote there out of it (kubectl cp), then delete the pod: it lies on the node's disk, and goes with the pod"
+
+const adviceOldDevice = "delete the pod at once: what it writes may go to another volume's disk"
 
 // judgeStarted says what containers have instead of the volume because of the instant
 // at which they started. It stays as it is: a directory that is in use holds files,
@@ -23,6 +27,13 @@ func judgeStarted(c healer.Case) (found []healer.Condition) {
 			Status: healer.Degraded, Reason: healer.ContainerKeptPlaceholder, Place: s.place,
 			Message: all(s.who) + " started in the middle of a step, and keeps the options that the mount had then (" + s.attr.String() + ")",
 			Advice:  adviceContainer,
+		})
+	}
+	for _, s := range c.OnOldDevice {
+		found = append(found, healer.Condition{
+			Status: healer.Inaccessible, Reason: healer.ContainerOnOldDevice, Place: s.Place,
+			Message: fmt.Sprintf("%s started when the volume was device %s, which may be another disk by now: the volume is %s", s, s.Was, s.Now),
+			Advice:  adviceOldDevice,
 		})
 	}
 	return found

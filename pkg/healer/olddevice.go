@@ -1,0 +1,82 @@
+package healer
+
+import (
+	"context"
+	"slices"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// A container has a device node of a raw block volume, which the runtime made at its
+// start: a number, and nothing of what the host has at the place. A disk that is
+// attached anew may get another number, and another disk the old one.
+
+// StartedBefore is a container that started before the volume's device got another
+// number.
+type StartedBefore struct {
+	// Place is the path on the host.
+	Place string
+	host.Running
+	// Was is the number that it has, Now the volume's.
+	Was, Now host.Dev
+}
+
+// oldDevices finds the containers of a raw block volume that started while its device
+// had the recorded number, if that is another one now.
+func (o *observation) oldDevices(ctx context.Context) error {
+	for _, p := range o.c.Places {
+		if !o.c.renumbered(p) {
+			continue
+		}
+		running, err := o.node.Running(ctx, []string{p.PodUID})
+		if err != nil {
+			return Failed("look for the containers that have the volume", err)
+		}
+		seen := host.SinceBoot()
+		if f, known := o.c.formerly(p.Want.Dev); known {
+			seen = f.Since
+		}
+		for _, r := range running {
+			if r.Started <= seen {
+				o.c.OnOldDevice = append(o.c.OnOldDevice, StartedBefore{p.Path, r, p.Want.Dev, p.Dev()})
+			}
+		}
+	}
+	return nil
+}
+
+// renumbered is true for a place whose device has another number than it was recorded
+// with in this boot.
+func (c Case) renumbered(p Place) bool {
+	return p.Role == Published && p.PodUID != "" && p.Look.Kind == host.KindBlock &&
+		p.Want != nil && c.Record.BootID == c.BootID && p.Want.Dev != p.Dev()
+}
+
+func (c Case) formerly(dev host.Dev) (FormerSuperblock, bool) {
+	former := c.former()
+	at := slices.IndexFunc(former, func(f FormerSuperblock) bool { return f.Dev == dev })
+	if at < 0 {
+		return FormerSuperblock{}, false
+	}
+	return former[at], true
+}
+
+// noteOldDevices puts into the record when a device was first seen with another number:
+// who starts later has that one. All else in it stays as it is.
+func (e *Engine) noteOldDevices(ctx context.Context, c Case) {
+	now := *c.Record
+	now.Former = c.former()
+	for _, s := range c.OnOldDevice {
+		if _, known := c.formerly(s.Was); !known {
+			now.addFormer(c, s.Was)
+		}
+	}
+	if now.same(*c.Record) {
+		return
+	}
+	if err := e.cfg.Records.Save(now); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot save when a device got another number", "driver", c.Driver)
+	}
+}

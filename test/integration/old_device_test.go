@@ -1,0 +1,82 @@
+package integration
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// TestContainerOnOldDevice attaches a raw block volume anew, under another number, while
+// a container has the node of the old one, which may be another volume's by now. The
+// answer names it until it is gone, and none that started later.
+func TestContainerOnOldDevice(t *testing.T) {
+	n := harness.NewNode(t, "--standalone").Start()
+	next := newNeighbour(n)
+	v := n.NewVolume("block", "attached anew")
+	n.Expect("healthy", v.Request())
+	before := n.StartContainer(harness.ContainerSpec{Name: "before"})
+	n.Expect("healthy", v.Request())
+	recorded := placesRecorded(t, n, v)
+
+	attachAnew(v)
+	for range 2 {
+		n.Expect("abnormal", v.Request(), "ContainerOnOldDevice", before.ID()[:12], "delete the pod")
+	}
+	later := n.StartContainer(harness.ContainerSpec{Name: "later"})
+	n.Stop()
+	n.Start()
+	a, err := n.Call(v.Request())
+	harness.Must(t, err)
+	if named := a.GetMessage(); !a.GetAbnormal() || !strings.Contains(named, before.ID()[:12]) || strings.Contains(named, later.ID()[:12]) {
+		t.Errorf("got %s", named)
+	}
+	if now := placesRecorded(t, n, v); !slices.Equal(now, recorded) {
+		t.Errorf("recorded was %v, and is %v", recorded, now)
+	}
+	next.untouched()
+	before.Kill()
+	n.Expect("healthy", v.Request())
+	if now := placesRecorded(t, n, v); slices.Equal(now, recorded) {
+		t.Error("the record still has the old number")
+	}
+	n.Expect("healthy", v.Request())
+}
+
+// attachAnew gives a raw block volume's disk another number, as after a new login to its
+// target, and publishes that.
+func attachAnew(v *harness.Volume) {
+	t := v.Node.T
+	t.Helper()
+	old := v.Device
+	v.Unpublish()
+	harness.Must(t, unix.Unmount(v.StagedFile(), 0))
+	v.Device = strings.TrimSpace(harness.Run(t, "losetup", "--find", "--show", v.Image)) // the old one is still taken
+	harness.Run(t, "losetup", "--detach", old)
+	v.Stage()
+	v.PublishAgain()
+}
+
+// placesRecorded reads what the server has on disk of a volume's places.
+func placesRecorded(t *testing.T, n *harness.Node, v *harness.Volume) []healer.PlaceRecord {
+	t.Helper()
+	files, err := filepath.Glob(n.StateDir() + "/records/*.json")
+	harness.Must(t, err)
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		harness.Must(t, err)
+		var r healer.Record
+		if harness.Must(t, json.Unmarshal(raw, &r)); r.VolumeID == v.ID {
+			return r.Places
+		}
+	}
+	t.Fatal("there is no record")
+	return nil
+}
