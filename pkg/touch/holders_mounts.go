@@ -31,6 +31,9 @@ type space struct {
 	// whole is true when all its mounts are known: a process whose root is a
 	// directory deeper down is only shown what is mounted beneath that.
 	whole bool
+	// ended is true when the last process that was asked has ended, and the namespace
+	// most likely with it.
+	ended bool
 	spots []spot
 	// asked is true when one of them is of a superblock that was asked for.
 	asked bool
@@ -65,7 +68,7 @@ func (s *scan) readMountTables() {
 	}
 	s.readHidden()
 	for inode, sp := range s.spaces {
-		s.answer.Cut = s.answer.Cut || !sp.whole
+		s.answer.Cut = s.answer.Cut || !sp.whole && (!sp.ended || len(sp.spots) > 0)
 		s.listMounts(inode, sp)
 	}
 }
@@ -94,10 +97,11 @@ func (s *scan) readTable(p process) table {
 }
 
 func (s *scan) keepTable(p process, t table, ok bool) {
-	if !ok || t.err != nil || len(t.spots) == 0 {
-		return // it has ended, or its root is on a mount that is in no namespace
-	}
 	sp := s.spaces[p.space]
+	if !ok || t.err != nil || len(t.spots) == 0 {
+		sp.ended = ok && t.err != nil && (gone(t.err) || errors.Is(t.err, errEnded))
+		return // or its root is on a mount that is in no namespace
+	}
 	sp.whole = p.root == "/"
 	if sp.whole {
 		sp.spots = nil
