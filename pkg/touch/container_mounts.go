@@ -1,6 +1,7 @@
 package touch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -138,6 +139,8 @@ func (r *matching) of(n NamespaceOf) (found MountsOf) {
 	return found
 }
 
+var errChrooted = errors.New("its first process has another root directory")
+
 var errMany = errors.New("more mounts than are looked at")
 
 // entries gives what matches, and what stands on the way there.
@@ -157,6 +160,9 @@ func (r *matching) entries(n NamespaceOf) ([]MountEntry, error) {
 	}
 	if !isInode(namespace, n.Namespace) || !r.host.owns(namespace) || WorkloadIn(string(cgroup)) != n.Workload {
 		return nil, errEnded // it, or the one that had its number
+	}
+	if root, err := s.readlink(dir + "/root"); err != nil || root != "/" {
+		return nil, cmp.Or(err, errChrooted) // it shows only what is mounted beneath
 	}
 	var table []mountinfo.Entry
 	var paths []string

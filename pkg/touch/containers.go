@@ -76,6 +76,8 @@ func (o *owners) containers(proc int, budget time.Duration) (ContainersAnswer, e
 	}
 	byDir := map[string][]member{}
 	each(s, pids, s.memberOf, func(_ int, m member, ok bool) {
+		// Nothing that is read of it makes anybody wait: we were not let run.
+		s.answer.Cut = s.answer.Cut || !ok
 		if ok && m.namespace != 0 {
 			byDir[m.Dir] = append(byDir[m.Dir], m)
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"slices"
 	"strconv"
 
@@ -60,25 +61,33 @@ func ownedNamespaces(of ...MountRef) (found []namespace, err error) {
 		return nil, err
 	}
 	seen := map[uint64]bool{}
-	for _, name := range names {
-		if _, err := strconv.Atoi(name); err != nil {
-			continue
-		}
-		inode, err := s.namespaceOf(name)
-		if err != nil || seen[inode] {
-			continue // the process has ended
-		}
-		ns, err := w.open(name, inode, func(e mountinfo.Entry) bool {
-			return asked(e) || devs[e.Dev] && (shared(e) != "" || optional(e, "master:") != "")
-		})
-		switch {
-		case errors.Is(err, errEnded), err != nil && gone(err), errors.Is(err, unix.EINVAL):
-			continue // ask the next process in it
-		case err != nil:
-			return found, err
-		}
-		if seen[inode] = true; ns.file != nil {
-			found = append(found, ns)
+	// A process that lives in a directory of its namespace shows only what is mounted
+	// beneath that: it is asked where no other one is.
+	for _, chrooted := range []bool{false, true} {
+		for _, name := range names {
+			if _, err := strconv.Atoi(name); err != nil {
+				continue
+			}
+			inode, err := s.namespaceOf(name)
+			if err != nil || seen[inode] {
+				continue // the process has ended
+			}
+			root, err := s.readlink(name + "/root")
+			if err != nil || !path.IsAbs(root) || (root != "/") != chrooted {
+				continue
+			}
+			ns, err := w.open(name, root, inode, func(e mountinfo.Entry) bool {
+				return asked(e) || devs[e.Dev] && (shared(e) != "" || optional(e, "master:") != "")
+			})
+			switch {
+			case errors.Is(err, errEnded), err != nil && gone(err), errors.Is(err, unix.EINVAL):
+				continue // ask the next process in it
+			case err != nil:
+				return found, err
+			}
+			if seen[inode] = true; ns.file != nil {
+				found = append(found, ns)
+			}
 		}
 	}
 	return found, nil
@@ -99,9 +108,9 @@ func newNamespaceWalk() (*namespaceWalk, error) {
 	return &namespaceWalk{proc: proc, owners: owners}, err
 }
 
-// open opens the namespace of a process. It is empty if that has another owner, or
+// open opens the namespace of a process that has this root directory there. It is empty if that has another owner, or
 // nothing to do with the superblocks.
-func (w *namespaceWalk) open(process string, inode uint64, receives func(mountinfo.Entry) bool) (ns namespace, err error) {
+func (w *namespaceWalk) open(process, root string, inode uint64, receives func(mountinfo.Entry) bool) (ns namespace, err error) {
 	owned, err := w.owners.of(w.proc, process, inode)
 	if err != nil || !owned {
 		return ns, err
@@ -120,13 +129,17 @@ func (w *namespaceWalk) open(process string, inode uint64, receives func(mountin
 	}()
 	var table []mountinfo.Entry
 	err = w.left.readTable(w.proc, process, inode, func(e mountinfo.Entry) error {
+		e.Path = path.Join(root, e.Path)
 		table = append(table, e)
 		return nil
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return ns, err
-	case !isInode(fd, inode):
+	}
+	// What is known of an inode number, and what was read of the process, is of this
+	// namespace only if the process still is in it.
+	now, err := (&scan{proc: w.proc}).namespaceOf(process)
+	if err != nil || now != inode || !isInode(fd, inode) || !w.owners.host.owns(fd) {
 		return ns, errEnded
 	}
 	if ns.table = related(table, receives); len(ns.table) > 0 {

@@ -2,8 +2,12 @@ package integration
 
 import (
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -124,5 +128,54 @@ func TestContainerOfTheInterimMount(t *testing.T) {
 	}
 	if out, err := c.Exec("touch", "/data/written"); err == nil {
 		t.Errorf("the container can write to its read-only volume: %q", out)
+	}
+}
+
+// TestCopiesOfAChrootedAgent settles the copies of an agent that has the host's root
+// directory in a directory of its own, and lives there.
+func TestCopiesOfAChrootedAgent(t *testing.T) {
+	n := harness.NewNode(t, "--standalone").Start()
+	v := n.NewVolume("ext4", "seen by an agent")
+	s := newServed(n, "seen by an agent too").known()
+	n.Expect("healthy", v.Request())
+	at := startAgent(t, n)
+	before := at(v.Place())
+	for range 2 {
+		v.Unpublish()
+		n.Expect("healed", v.Request(), "rebind")
+		s.die()
+		n.Expect("healed", s.Request(), "replace")
+		if got := at(v.Place()); len(got) != 1 || fmt.Sprint(got) != fmt.Sprint(before) {
+			t.Errorf("the agent has %v, before it had %v", got, before)
+		}
+		n.Expect("healthy", v.Request())
+		n.Expect("healthy", s.Request())
+	}
+}
+
+// startAgent starts a process in a mount namespace with a root directory of its own,
+// and the host's beneath that, which the process changes to. at gives the attributes of
+// the mounts at a path, as the process sees it.
+func startAgent(t *testing.T, n *harness.Node) (at func(path string) []string) {
+	t.Helper()
+	root := filepath.Join(n.Dir, "agent")
+	harness.Mkdir(t, root)
+	cmd := exec.Command("unshare", "--mount", "--propagation", "slave", "sh", "-ec", `cd "$1"; mount -t tmpfs agent .; cd "$1"
+		mkdir host old; cp /bin/busybox .; mount --rbind / host; mount --make-rslave host; pivot_root . old
+		exec /busybox sh -c "/busybox umount -l /old; exec /busybox chroot /host sleep 100000"`, "sh", root)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	harness.Must(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	harness.Eventually(t, "the agent runs", func() bool {
+		comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", cmd.Process.Pid))
+		return string(comm) == "sleep\n"
+	})
+	return func(path string) (found []string) {
+		for _, m := range harness.Mounts(t, strconv.Itoa(cmd.Process.Pid)) {
+			if m.Path == path {
+				found = append(found, m.Attr.String())
+			}
+		}
+		return found
 	}
 }
