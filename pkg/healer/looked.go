@@ -28,8 +28,14 @@ func (l *looked) change(k key, change func(*lookedAt)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at, known := l.of[k]
-	if l.of == nil || !known && len(l.of) >= maxLooked {
+	if l.of == nil {
 		l.of = map[key]lookedAt{}
+	}
+	if !known && len(l.of) >= maxLooked {
+		for other := range l.of {
+			delete(l.of, other)
+			break
+		}
 	}
 	change(&at)
 	l.of[k] = at

@@ -43,10 +43,14 @@ func workloadOf(cgroup string) Workload {
 	parts := strings.Split(cgroup, "/")
 	for i, part := range parts {
 		// With a --cgroup-root the slices carry its name in front.
-		inKubepods = inKubepods || part == "kubepods" || part == "kubepods.slice" || strings.HasSuffix(part, "-kubepods.slice")
+		inKubepods = inKubepods || part == "kubepods" || part == "kubepods.slice" || strings.HasSuffix(part, "-kubepods.slice") ||
+			strings.HasPrefix(part, "kubepods-") // seen from a cgroup namespace, or as below
 		if !inKubepods {
 			continue
 		}
+		// kubepods-pod<uid>.slice:cri-containerd:<id> is kubelet's name for systemd, used
+		// as it is by a runtime that does without.
+		part, id, inOne := strings.Cut(part, ":cri-containerd:")
 		uid, isPod := strings.CutPrefix(part, "pod")
 		if slice, isSlice := strings.CutSuffix(part, ".slice"); !isPod && isSlice {
 			_, uid, isPod = strings.Cut(slice, "-pod")
@@ -54,6 +58,9 @@ func workloadOf(cgroup string) Workload {
 		}
 		if !isPod {
 			continue
+		}
+		if inOne {
+			return Workload{PodUID: uid, ContainerID: containerID(id), Dir: strings.Join(parts[:i+1], "/")}
 		}
 		w := Workload{PodUID: uid, Dir: strings.Join(parts[:min(i+2, len(parts))], "/")}
 		if i+1 < len(parts) {

@@ -37,6 +37,8 @@ func TestWorkloadIn(t *testing.T) {
 		"a longer uid, systemd":   {"0::/kubepods.slice/kubepods-burstable-pod" + under + "6.slice/c1\n", longer, ""},
 		"the end of a uid":        {"0::/kubepods/pod9-" + podUID + "/c1\n", "9-" + podUID, ""},
 
+		"containerd without systemd": {"0::/system.slice/containerd.service/kubepods-besteffort-pod" + under + ".slice:cri-containerd:" + id + "\n", podUID, id},
+		"from a cgroup namespace":    {"0::/../../kubepods-besteffort-pod" + under + ".slice/cri-containerd-" + id + ".scope\n", podUID, id},
 		"made by a container":        {"0::/kubepods/pod11111111-2222-3333-4444-555555555555/c1/kubepods/pod" + podUID + "/" + id + "\n", "11111111-2222-3333-4444-555555555555", ""},
 		"outside kubelet's":          {"0::/user.slice/pod" + podUID + "/c1\n", "", ""},
 		"a container outside":        {"0::/system.slice/docker-" + id + ".scope\n", "", ""},

@@ -23,7 +23,7 @@ var (
 	// TakeOff unmounts one interim mount from the top of a stack.
 	TakeOff = worker.Define("take-off", worker.Spent, takeOff)
 	// Containers finds the containers that run, Mounts what they have mounted.
-	Containers = worker.Define("containers", worker.Pooled, containers)
+	Containers = worker.Define("containers", worker.Spent, containers)
 	Mounts     = worker.Define("mounts", worker.Pooled, containerMounts)
 	// Peek touches a mount in a container.
 	Peek = worker.Define("peek", worker.Spent, peek)
