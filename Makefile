@@ -56,7 +56,7 @@ unit: ## tests of the packages, the commands and the manifests
 .PHONY: integration
 # -p 1: numbers of devices and FUSE connections are the whole machine's.
 integration: deps build controlplane ## tests on the real kernel (root)
-	$(TEST) -p 1 -timeout 20m ./test/integration/... ./test/harness/...
+	$(TEST) -p 1 -timeout 30m ./test/integration/... ./test/harness/...
 
 .PHONY: e2e
 e2e: deps build kubernetes ## a real node: a pod gets its volume back without a restart (root)
