@@ -104,7 +104,7 @@ func TestDriverAway(t *testing.T) {
 func TestArgumentsAreNoDriver(t *testing.T) {
 	m := newMember(t)
 	m.Start()
-	v := m.ruled("not waiting")
+	v := m.ruled("goes-on")
 	m.Ready(m.daemon("driver", runs("/registrar", "-v=5", socketArg)), false)
 	v.Heals()
 }
