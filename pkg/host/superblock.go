@@ -55,7 +55,7 @@ func StateOf(m Mount) Superblock {
 }
 
 // Space is how much is left on a filesystem, in its own blocks; all zero when
-// it does not say. It was read during the look, or less than a second before.
+// it does not say.
 type Space struct {
 	// BlockSize is what blocks are counted in, in bytes.
 	BlockSize uint64
