@@ -216,6 +216,8 @@ func (w *world) HolderAt(ctx context.Context, m host.ContainerMount) *host.Holde
 }
 
 func (w *world) InContainers(_ context.Context, pods []string, q host.MountQuery) (host.Containers, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	var found host.Containers
 	for _, u := range w.unverified {
 		if pods == nil || slices.Contains(pods, u.PodUID) {
@@ -232,6 +234,8 @@ func (w *world) InContainers(_ context.Context, pods []string, q host.MountQuery
 }
 
 func (w *world) Running(_ context.Context, pods []string) (found []host.Running, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.walks = append(w.walks, pods)
 	for _, r := range w.running {
 		if slices.Contains(pods, r.PodUID) {
