@@ -484,14 +484,16 @@ func TestContainersThatKeptAPlaceholder(t *testing.T) {
 		want  host.Attr
 		found bool
 	}{
-		"a placeholder":                 {interim, 0, true},
-		"one that was marked":           {host.AttrNoSymFollow | host.AttrNoDirAtime, 0, true},
-		"one that was made read-only":   {host.AttrReadOnly | host.AttrNoDirAtime, 0, true},
-		"as marked as the volume is":    {host.AttrNoDirAtime, host.AttrNoDirAtime, false},
-		"read-only":                     {host.AttrReadOnly, 0, false},
-		"somebody's own wish":           {host.AttrReadOnly | host.AttrNoSymFollow, 0, false},
-		"a volume that is mounted so":   {interim, host.AttrNoSymFollow, false},
-		"a container as it ought to be": {0, 0, false},
+		"a placeholder":                  {interim, 0, true},
+		"one that was marked":            {host.AttrNoSymFollow | host.AttrNoDirAtime, 0, true},
+		"one that was made read-only":    {host.AttrReadOnly | host.AttrNoDirAtime, 0, true},
+		"as marked as the volume is":     {host.AttrNoDirAtime, host.AttrNoDirAtime, false},
+		"one that was marked, read-only": {host.AttrReadOnly | host.AttrNoDirAtime, 0, true},
+		"nodiratime":                     {host.AttrNoDirAtime | host.AttrNoSUID | host.AttrNoDev | host.AttrNoExec, 0, false},
+		"read-only":                      {host.AttrReadOnly, 0, false},
+		"somebody's own wish":            {host.AttrReadOnly | host.AttrNoSymFollow, 0, false},
+		"a volume that is mounted so":    {interim, host.AttrNoSymFollow, false},
+		"a container as it ought to be":  {0, 0, false},
 	} {
 		b := newBench(t)
 		b.change(podA, func(m *host.Mount) { m.Attr = tc.want })

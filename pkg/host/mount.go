@@ -154,9 +154,10 @@ func (m Mount) Unsettled(want Attr) bool {
 
 // Placeholder is true for a mount with attributes that one has only in the middle of a
 // step: a container that starts then keeps them. A runtime that remounts it read-only
-// clears all but the access time mode.
+// clears all but the access time mode; somebody may want that alone.
 func (m Mount) Placeholder(want Attr) bool {
-	return m.Interim() && !want.Has(AttrNoSymFollow) || m.Attr.Has(AttrNoDirAtime) && !want.Has(AttrNoDirAtime)
+	return (m.Interim() || m.Attr.Has(settledMark)) && !want.Has(AttrNoSymFollow) ||
+		m.Attr.Has(AttrReadOnly|AttrNoDirAtime) && !want.Has(AttrNoDirAtime)
 }
 
 // mayBePlaceholder is true for what has to be looked at for that.
