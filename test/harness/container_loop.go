@@ -14,7 +14,7 @@ import (
 // Loop is a process in a container that uses files of a volume all the time,
 // opening them anew each time, and goes on whatever comes of it.
 type Loop struct {
-	// Read is a file that it reads, Write one that it appends to.
+	// Read is a file that it reads, Write one that it appends to, if there is one.
 	Read, Write string
 	// Busy has it go on without a pause.
 	Busy bool
@@ -42,11 +42,14 @@ while :; do
 	turns=$((turns+1)) line=
 	{ read -r line <READ; } 2>/loop/error
 	if [ -n "$line" ]; then reads=$((reads+1)); else note read; fi
-	if { echo "$$ $turns" >>WRITE; } 2>/loop/error; then writes=$((writes+1)); else note write; fi
+	WRITE
 	echo "$turns $reads $writes" >/loop/beat
 	PAUSE
 done
 `
+
+// writeScript is the part of a turn that writes.
+const writeScript = `if { echo "$$ $turns" >>FILE; } 2>/loop/error; then writes=$((writes+1)); else note write; fi`
 
 func (l *Loop) layOut(t testing.TB, dir string) {
 	t.Helper()
@@ -55,11 +58,15 @@ func (l *Loop) layOut(t testing.TB, dir string) {
 	Must(t, os.Chmod(dir, 0o777))
 	Must(t, unix.Mkfifo(filepath.Join(dir, "tick"), 0))
 	Must(t, os.Chmod(filepath.Join(dir, "tick"), 0o666))
+	write := ":"
+	if l.Write != "" {
+		write = strings.ReplaceAll(writeScript, "FILE", l.Write)
+	}
 	pause := "read -t 0.005 -u 9 nothing"
 	if l.Busy {
 		pause = ":"
 	}
-	text := strings.NewReplacer("READ", l.Read, "WRITE", l.Write, "PAUSE", pause).Replace(script)
+	text := strings.NewReplacer("READ", l.Read, "WRITE", write, "PAUSE", pause).Replace(script)
 	Must(t, os.WriteFile(filepath.Join(dir, "script"), []byte(text), 0o644))
 }
 
