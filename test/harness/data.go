@@ -25,15 +25,22 @@ func (v *Volume) fill() {
 		Must(t, f.Close())
 		return
 	}
-	Mkdir(t, filepath.Join(v.Staging, "sub", "deep"))
-	for name, text := range map[string]string{"a": "first", "sub/b": "second", "sub/deep/c": strings.Repeat("third ", 5000)} {
-		Must(t, os.WriteFile(filepath.Join(v.Staging, name), []byte(v.ID+" "+text), 0o640))
-	}
+	v.fillAt(v.Staging)
 	// Not sync(2), which also waits for what other tests made sick.
 	root, err := os.Open(v.Staging)
 	Must(t, err)
 	defer root.Close()
 	Must(t, unix.Syncfs(int(root.Fd())))
+}
+
+// fillAt writes the files of a volume to a directory.
+func (v *Volume) fillAt(dir string) {
+	v.Node.T.Helper()
+	t := v.Node.T
+	Mkdir(t, filepath.Join(dir, "sub", "deep"))
+	for name, text := range map[string]string{"a": "first", "sub/b": "second", "sub/deep/c": strings.Repeat("third ", 5000)} {
+		Must(t, os.WriteFile(filepath.Join(dir, name), []byte(v.ID+" "+text), 0o640))
+	}
 }
 
 // Sum gives a checksum of everything in the volume as seen at a path: names,

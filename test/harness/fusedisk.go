@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,7 +24,7 @@ type FUSEDisk struct {
 	volume *Volume
 	config FUSEConfig
 	daemon *exec.Cmd
-	ended  chan struct{}
+	ended  <-chan struct{}
 	// mounts are the devices of all superblocks that there were.
 	mounts []host.Dev
 }
@@ -101,9 +100,7 @@ func (d *FUSEDisk) RestageOver() {
 // Unstage takes everything off the staging path, lazily.
 func (d *FUSEDisk) Unstage() {
 	d.volume.Node.T.Helper()
-	for len(Layers(d.volume.Node.T, d.volume.Staging)) > 0 {
-		Must(d.volume.Node.T, unix.Unmount(d.volume.Staging, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW))
-	}
+	d.volume.unstage()
 }
 
 // Dev is the device of what is staged now.
@@ -154,17 +151,11 @@ func (d *FUSEDisk) stage() {
 	d.mounts = append(d.mounts, newLayer(t, v.Staging, below).Dev)
 	raw, err := json.Marshal(fuseDaemonConfig{FUSEConfig: d.config, Backing: d.Backing})
 	Must(t, err)
-	daemon, ended := exec.Command("/proc/self/exe"), make(chan struct{})
+	daemon := exec.Command("/proc/self/exe")
 	daemon.Env = append(os.Environ(), fuseDaemonEnv+"="+string(raw))
 	daemon.ExtraFiles = []*os.File{dev} // see fusedisk_daemon.go
 	daemon.Stderr = os.Stderr
-	daemon.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	Must(t, daemon.Start())
-	go func() {
-		defer close(ended)
-		_ = daemon.Wait()
-	}()
-	d.daemon, d.ended = daemon, ended
+	d.daemon, d.ended = daemon, startDaemon(t, daemon)
 	// The kernel keeps questions until the daemon reads them, and answers with
 	// an error when there is none.
 	_ = dev.Close()
@@ -173,19 +164,7 @@ func (d *FUSEDisk) stage() {
 
 // end leaves nothing behind, whatever state the daemon is in.
 func (d *FUSEDisk) end() {
-	if d.ended == nil {
-		return
-	}
-	select {
-	case <-d.ended: // its number may be another connection's by now
-	default:
-		// Whoever waits for an answer gets an error, and can be ended by others.
-		_ = unix.Mount("fusectl", fusectl, "fusectl", 0, "") // it mostly is
-		_ = os.WriteFile(filepath.Join(fusectl, fmt.Sprint(d.Dev().Minor), "abort"), []byte("1"), 0)
-		_ = d.daemon.Process.Kill()
-		<-d.ended
+	if d.ended != nil {
+		endDaemon(d.daemon, d.ended, d.Dev())
 	}
 }
-
-// fusectl has a directory for each FUSE connection.
-const fusectl = "/sys/fs/fuse/connections"

@@ -2,6 +2,7 @@ package harness
 
 import (
 	"os"
+	"os/exec"
 	"testing"
 
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -29,6 +30,22 @@ func NeedsKernel(t testing.TB, can bool, what string) {
 		t.Fatalf("this kernel does not show %s, and in CI a test that would skip fails", what)
 	default:
 		t.Skipf("this kernel does not show %s", what)
+	}
+}
+
+// NeedsPrograms skips where a program is not installed, and fails where skipping
+// is not allowed.
+func NeedsPrograms(t testing.TB, programs ...string) {
+	t.Helper()
+	for _, program := range programs {
+		_, err := exec.LookPath(program)
+		switch {
+		case err == nil:
+		case os.Getenv("CI") != "":
+			t.Fatalf("%v (make deps installs it), and in CI a test that would skip fails", err)
+		default:
+			t.Skipf("%v (make deps installs it)", err)
+		}
 	}
 }
 

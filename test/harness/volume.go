@@ -102,6 +102,14 @@ func (v *Volume) Stage() {
 	}
 }
 
+// unstage takes everything off the staging path, lazily.
+func (v *Volume) unstage() {
+	v.Node.T.Helper()
+	for len(Layers(v.Node.T, v.Staging)) > 0 {
+		Must(v.Node.T, unix.Unmount(v.Staging, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW))
+	}
+}
+
 // StagedFile is what is mounted by staging: for a block volume a file below the
 // staging directory.
 func (v *Volume) StagedFile() string {

@@ -14,7 +14,12 @@ type neighbour struct {
 // newNeighbour makes a neighbour. Everything that a test breaks, it breaks later.
 func newNeighbour(n *harness.Node) neighbour {
 	n.T.Helper()
-	v := n.NewVolume("ext4", "neighbour")
+	return seeNeighbour(n, n.NewVolume("ext4", "neighbour"))
+}
+
+// seeNeighbour has the server see a neighbour healthy.
+func seeNeighbour(n *harness.Node, v *harness.Volume) neighbour {
+	n.T.Helper()
 	n.Expect("healthy", v.Request())
 	return neighbour{n: n, v: v, id: harness.MountID(n.T, v.Place())}
 }
