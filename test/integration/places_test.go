@@ -141,8 +141,9 @@ func TestStagedOnly(t *testing.T) {
 	v.Unpublish()
 	req := v.Request()
 	req.VolumePath = req.GetStagingTargetPath()
+	n.Expect("healthy", req) // what was never recorded there is not missed
 	harness.Must(t, unix.Unmount(v.Staging, 0))
-	n.Expect("abnormal", req, "NotMounted")
+	n.Expect("abnormal", req, "StagingNotMounted")
 	v.Stage()
 	n.Expect("healthy", req)
 }
