@@ -88,6 +88,8 @@ func (n *Node) settle(ctx context.Context, plan RebindPlan, placed touch.MountRe
 		Interim: uint64(interimAttr),
 		Private: plan.Private,
 		Shared:  plan.Shared,
+		// Enough for a node that heals hundreds of volumes at once.
+		Budget: n.cfg.StepTimeout / 4,
 	})
 	switch {
 	case err != nil:

@@ -20,17 +20,16 @@ import (
 // of agents that watch the node. mount_setattr does not propagate, so the
 // copies would keep the interim attributes for ever. They are set one by one.
 
-// elsewhereTime is how long the copies may take. The way to one of them may lead
-// through a filesystem that hangs; the volume itself is not to wait for it.
-const elsewhereTime = 2 * time.Second
-
 // elsewhere holds the copies of one mount, each by a descriptor: what is mounted
 // on top of one later does not hide it. All work on them happens on one thread
 // of its own, which wanders through the namespaces and may get lost in one.
 type elsewhere struct {
 	jobs chan func()
-	lost bool
-	list []copied
+	// budget bounds each job: the way to a copy may lead through a filesystem
+	// that hangs, and the volume itself is not to wait for it.
+	budget time.Duration
+	lost   bool
+	list   []copied
 	// missed counts the copies that could not be opened.
 	missed int
 }
@@ -41,8 +40,8 @@ type copied struct {
 }
 
 // newElsewhere finds and opens the copies of a mount.
-func newElsewhere(m, ground MountRef) *elsewhere {
-	e := &elsewhere{jobs: make(chan func())}
+func newElsewhere(m, ground MountRef, budget time.Duration) *elsewhere {
+	e := &elsewhere{jobs: make(chan func()), budget: budget}
 	go func() {
 		// The worker is spent afterwards, and this thread with it.
 		runtime.LockOSThread()
@@ -67,7 +66,7 @@ func (e *elsewhere) do(job func()) {
 	e.jobs <- func() { job(); close(done) }
 	select {
 	case <-done:
-	case <-time.After(elsewhereTime):
+	case <-time.After(e.budget):
 		e.lost = true
 	}
 }

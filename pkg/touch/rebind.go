@@ -3,6 +3,7 @@ package touch
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -252,6 +253,8 @@ type SettleQuery struct {
 	Private bool
 	// Shared has it share its events, if it does not.
 	Shared bool
+	// Budget bounds finding the copies, and each change of them.
+	Budget time.Duration
 }
 
 // SettleAnswer says how far the attributes got.
@@ -324,7 +327,7 @@ func (s *settling) run(q SettleQuery) (left int, err error) {
 		return 0, err
 	}
 	pause("settle/set")
-	s.elsewhere = newElsewhere(s.ours, s.ground)
+	s.elsewhere = newElsewhere(s.ours, s.ground, q.Budget)
 	pause("copies")
 	left = s.elsewhere.set(setattrOf(q.Attr))
 	if left != 0 {
