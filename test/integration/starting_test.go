@@ -11,26 +11,35 @@ import (
 )
 
 // stopReplaceOfADisk is stopReplace for a disk that comes back under another name.
-func stopReplaceOfADisk(t *testing.T, instants string) halfway {
+func stopReplaceOfADisk(t *testing.T, fs, instants string) halfway {
 	t.Helper()
-	return stopHealing(t, "ext4", instants, func(v *harness.Volume) {
+	return stopHealing(t, fs, instants, func(v *harness.Volume) {
 		shutdown(t, v.Staging)
-		restageDisk(v, "")
+		options := ""
+		if fs == "xfs" {
+			options = "nouuid" // the dead one is still mounted
+		}
+		restageDisk(v, options)
 	})
 }
 
 // TestContainerStartsDuringAStep starts a container at every instant of a step. It ends
 // with the mount that it would have had, or the answer is abnormal and names it.
 func TestContainerStartsDuringAStep(t *testing.T) {
+	// No container starts on a dead FUSE or xfs.
+	onceDetached := replaceInstants[slices.Index(replaceInstants, "replace/detached"):]
 	for step, s := range map[string]struct {
 		instants []string
 		stop     func(t *testing.T, instant string) halfway
 	}{
-		"rebind": {instants, func(t *testing.T, at string) halfway { return stopRebind(t, "ext4", at) }},
-		// A container does not start on a dead FUSE.
-		"replace":           {replaceInstants[slices.Index(replaceInstants, "replace/detached"):], func(t *testing.T, at string) halfway { h, _ := stopReplace(t, at); return h }},
-		"replace of a disk": {replaceInstants, stopReplaceOfADisk},
-		"in a container":    {insideInstants, func(t *testing.T, at string) halfway { h, _ := stopInside(t, at); return h }},
+		"rebind of ext4":  {instants, func(t *testing.T, at string) halfway { return stopRebind(t, "ext4", at) }},
+		"rebind of xfs":   {instants, func(t *testing.T, at string) halfway { return stopRebind(t, "xfs", at) }},
+		"rebind of btrfs": {instants, func(t *testing.T, at string) halfway { return stopRebind(t, "btrfs", at) }},
+		"rebind of tmpfs": {instants, func(t *testing.T, at string) halfway { return stopRebind(t, "tmpfs", at) }},
+		"replace of FUSE": {onceDetached, func(t *testing.T, at string) halfway { h, _ := stopReplace(t, at); return h }},
+		"replace of ext4": {replaceInstants, func(t *testing.T, at string) halfway { return stopReplaceOfADisk(t, "ext4", at) }},
+		"replace of xfs":  {onceDetached, func(t *testing.T, at string) halfway { return stopReplaceOfADisk(t, "xfs", at) }},
+		"in a container":  {insideInstants, func(t *testing.T, at string) halfway { h, _ := stopInside(t, at); return h }},
 	} {
 		for _, instant := range s.instants {
 			t.Run(step+" at "+instant, func(t *testing.T) { testStartsDuring(t, s.stop(t, instant)) })
