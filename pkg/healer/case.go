@@ -141,6 +141,12 @@ type Case struct {
 	// Unverified are containers of the volume's pods that were there before its
 	// superblock was replaced, and of which nobody here can see what they have.
 	Unverified []host.Unverified
+	// UnverifiedStart are those that started while another mount than the present one,
+	// or none, may have stood at their pod's place.
+	UnverifiedStart []host.Unverified
+	// began is when this was seen at the earliest, lastSeen when what the record says
+	// last was, both in time since the boot.
+	began, lastSeen time.Duration
 }
 
 // Place finds a place by its path.

@@ -72,7 +72,8 @@ const (
 	// before still has a filesystem instance of it that is dead.
 	StaleInContainers Reason = "StaleInContainers"
 	// ContainerUnverified: a container was there before the volume's filesystem
-	// instance was replaced, and nobody here can see which one it has.
+	// instance was replaced, or started while something else may have stood at its
+	// pod's place, and nobody here can see what it has.
 	ContainerUnverified Reason = "ContainerUnverified"
 	// ContainerOnBareDirectory: a container started while nothing was mounted at its
 	// pod's place, and has the directory beneath, on the node's disk.

@@ -45,6 +45,9 @@ func (o *observation) containers(ctx context.Context) error {
 	o.c.Unverified = slices.DeleteFunc(o.c.startedBefore(seen.Unverified), func(u host.Unverified) bool {
 		return u.PodUID != "" && !u.Has && !slices.Contains(pods, u.PodUID) // nothing says that it uses the volume
 	})
+	o.c.UnverifiedStart = slices.DeleteFunc(o.startedMeanwhile(seen.Unverified, anew), func(u host.Unverified) bool {
+		return slices.Contains(o.c.Unverified, u) // named already
+	})
 	seen.Mounts = slices.DeleteFunc(o.startedWith(seen.Mounts, anew, now), func(c host.ContainerMount) bool {
 		switch m := c.Mount; {
 		case slices.Contains(former, m.Dev):

@@ -67,11 +67,11 @@ func TestProve(t *testing.T) {
 		"recorded, and mounted later": {dev: formerly, change: func(o *observation) { o.c.Record.Newest = 699 }, doubt: "mounted after"},
 		"recorded, and healthy since": {dev: formerly, change: func(o *observation) {
 			o.c.Record.Newest = 699
-			o.engine.looked.healthy(volumeKey(o.c.Driver, o.c.Volume.ID), 700)
+			o.engine.looked.healthy(volumeKey(o.c.Driver, o.c.Volume.ID), host.SinceBoot(), 700)
 		}, proof: "it was there when"},
 		"recorded, another healthy since": {dev: formerly, change: func(o *observation) {
 			o.c.Record.Newest = 699
-			o.engine.looked.healthy(volumeKey(o.c.Driver, "other"), 700)
+			o.engine.looked.healthy(volumeKey(o.c.Driver, "other"), host.SinceBoot(), 700)
 		}, doubt: "mounted after"},
 		"recorded, as the last of all":    {dev: formerly, change: func(o *observation) { o.c.Record.Newest = 700 }, proof: "it was there when"},
 		"recorded, without unique ids":    {dev: formerly, change: none, mount: func(m *host.ContainerMount) { m.Mount.ID = 0 }, doubt: "mounted after"},

@@ -170,7 +170,7 @@ func TestWhichMountsOfAStackAreNoted(t *testing.T) {
 	} {
 		b := newBench(t)
 		record := Record{BootID: "b", Newest: 5, Places: []PlaceRecord{{Path: podA}}}
-		b.engine.looked.healthy(volumeKey("", ""), 9)
+		b.engine.looked.healthy(volumeKey("", ""), host.SinceBoot(), 9)
 		c := Case{BootID: "b", Record: &record, Superblocks: map[host.Dev]host.Superblock{two: answered, three: answered, one: disconn}}
 		b.engine.noteFormer(context.Background(), c, Step{Cost: Replace, Source: three, Place: Place{Role: Published, Path: podA, Proven: true, Stack: tc.stack}})
 		var got []host.Dev
@@ -191,7 +191,7 @@ func TestWhichMountsOfAStackAreNoted(t *testing.T) {
 // Mount ids of this boot say nothing of a record from before.
 func TestNoteInARecordOfAnEarlierBoot(t *testing.T) {
 	b := newBench(t)
-	b.engine.looked.healthy(volumeKey("", ""), 9)
+	b.engine.looked.healthy(volumeKey("", ""), host.SinceBoot(), 9)
 	c := Case{BootID: "b", Record: &Record{BootID: "a", Newest: 5}}
 	b.engine.noteFormer(context.Background(), c, Step{Cost: Replace, Place: on(Published, podA, dev(1))})
 	if r := b.notes.records[volumeKey("", "")]; r.Newest != 5 || len(r.Former) != 1 {

@@ -1,6 +1,9 @@
 package healer
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // looked remembers, for as long as the server runs, of which volumes the containers
 // were looked into, and when they were last healthy. What it forgets costs one more
@@ -16,6 +19,8 @@ type lookedAt struct {
 	// newest is the highest mount id of the last time that the volume was healthy with
 	// what its record says: the record itself is not written for that.
 	newest uint64
+	// healthy is that time, since the boot.
+	healthy time.Duration
 	// started is the highest id of mounts at places without a record, for which no
 	// container was found that started with something else.
 	started uint64
@@ -47,9 +52,9 @@ func (l *looked) get(k key) lookedAt {
 	return l.of[k]
 }
 
-// healthy notes a mount id of a time at which the record was true.
-func (l *looked) healthy(k key, newest uint64) {
-	l.change(k, func(at *lookedAt) { at.newest = max(at.newest, newest) })
+// healthy notes a time at which the record was true, and a mount id of then.
+func (l *looked) healthy(k key, when time.Duration, newest uint64) {
+	l.change(k, func(at *lookedAt) { at.healthy, at.newest = when, max(at.newest, newest) })
 }
 
 // newestOf gives the highest mount id of a time at which the record was true.

@@ -90,6 +90,7 @@ func (e *Engine) newObservation(v Volume, anew bool) (*observation, error) {
 	return &observation{engine: e, node: e.cfg.Node, table: table, bare: !anew, c: Case{
 		Volume:      v,
 		BootID:      e.cfg.Node.BootID(),
+		began:       host.SinceBoot(),
 		BootTime:    e.cfg.Node.BootTime(),
 		Superblocks: map[host.Dev]host.Superblock{},
 	}}, nil
@@ -121,6 +122,9 @@ func (o *observation) run(ctx context.Context, t *ticket) error {
 		klog.FromContext(ctx).Error(err, "Cannot read the volume's record", "driver", o.c.Driver)
 	}
 	o.c.Record = record
+	if record != nil && record.BootID == o.c.BootID {
+		o.c.lastSeen = min(o.c.began, max(o.engine.looked.get(volumeKey(o.c.Driver, v.ID)).healthy, record.LastSeen.Sub(o.c.BootTime)))
+	}
 	if err := o.others(ctx); err != nil {
 		return err
 	}

@@ -114,9 +114,11 @@ type PlaceRecord struct {
 	// writer once: some filesystems never have any, and work.
 	HadBlocks bool `json:"hadBlocks,omitempty"`
 	HadInodes bool `json:"hadInodes,omitempty"`
-	// Since is when this mount came in the place of another one, in time since the
-	// boot, as long as a container that started before may not have been found yet.
+	// Since is when this mount came in the place of another one, and Away when that was
+	// last seen there, both in time since the boot: as long as a container that
+	// started in between has something else, or may not have been found yet.
 	Since time.Duration `json:"sinceBoot,omitempty"`
+	Away  time.Duration `json:"awaySinceBoot,omitempty"`
 }
 
 // Place returns the record of a place, nil for none.

@@ -41,7 +41,7 @@ func (e *Engine) remember(ctx context.Context, d Diagnosis) {
 			return
 		}
 	}
-	e.looked.healthy(volume, c.Newest)
+	e.looked.healthy(volume, c.began, c.Newest)
 }
 
 // keepBaselines leaves in a record what the volume is compared with: what is wrong
@@ -116,6 +116,7 @@ func newRecord(c Case) Record {
 		if unfinished { // by a step that is to give it these
 			top.Attr, top.Propagation = p.Want.Attr, p.Want.Propagation
 		}
+		span := c.away(p)
 		r.Places = append(r.Places, PlaceRecord{
 			Role:          p.Role,
 			Path:          p.Path,
@@ -127,7 +128,8 @@ func newRecord(c Case) Record {
 			MountID:       top.ID,
 			HadBlocks:     sb.Space.Available > 0 || p.Want != nil && p.Want.HadBlocks,
 			HadInodes:     sb.Space.FreeFiles > 0 || p.Want != nil && p.Want.HadInodes,
-			Since:         c.since(p),
+			Since:         span.until,
+			Away:          span.from,
 		})
 	}
 	r.Places = append(r.Places, c.Dormant...)

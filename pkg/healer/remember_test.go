@@ -272,7 +272,7 @@ func TestErrorsAtFirstSightAreNoBaseline(t *testing.T) {
 func mountedNow(p *PlaceRecord) PlaceRecord {
 	now := *p
 	if host.SinceBoot()-now.Since < time.Minute {
-		now.Since = 0
+		now.Since, now.Away = 0, 0
 	}
 	return now
 }

@@ -110,17 +110,41 @@ func (o *observation) placeFor(m host.ContainerMount) string {
 	return o.c.Places[0].Path
 }
 
-// since gives, for the record, when the mount at a place came in the place of another
-// one; 0 once the containers were looked into long enough after that.
-func (c Case) since(p Place) time.Duration {
-	started := slices.ContainsFunc(slices.Concat(c.OnBare, c.OnPlaceholder), func(s StartedWith) bool { return s.Place == p.Path })
+// span is the time in which a mount that came to a place was not yet there, since the
+// boot; it is zero once nothing depends on it.
+type span struct{ from, until time.Duration }
+
+// away gives the span for the present mount at a place, for the record, until the
+// containers were looked into long enough after it.
+func (c Case) away(p Place) span {
+	started := slices.ContainsFunc(slices.Concat(c.OnBare, c.OnPlaceholder), func(s StartedWith) bool { return s.Place == p.Path }) ||
+		slices.ContainsFunc(c.UnverifiedStart, func(u host.Unverified) bool { return u.PodUID == p.PodUID })
 	known := p.Want != nil && c.Record.BootID == c.BootID
 	now := host.SinceBoot()
 	switch {
-	case started, known && p.Want.MountID != p.Stack[0].ID:
-		return now
-	case known && now-p.Want.Since < startGrace:
-		return p.Want.Since
+	case known && p.Want.MountID != p.Stack[0].ID:
+		return span{c.lastSeen, now}
+	case known && p.Want.Since != 0 && (started || now-p.Want.Since < startGrace):
+		return span{p.Want.Away, p.Want.Since}
+	case started:
+		return span{now, now} // nothing is known of before
 	}
-	return 0
+	return span{}
+}
+
+// startedMeanwhile gives the containers that nobody can look into, and that started
+// while their pod's place may have had another mount than now, or none.
+func (o *observation) startedMeanwhile(all []host.Unverified, anew []Place) (found []host.Unverified) {
+	for _, p := range anew {
+		if !p.Mounted() || p.Want == nil || o.c.Record.BootID != o.c.BootID {
+			continue // nothing is known of before
+		}
+		s := o.c.away(p)
+		for _, u := range all {
+			if u.PodUID == p.PodUID && u.ContainerID != "" && s.from < u.Started && u.Started <= s.until {
+				found = append(found, u)
+			}
+		}
+	}
+	return found
 }

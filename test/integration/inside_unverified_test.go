@@ -88,6 +88,40 @@ func TestInsideUserNamespaceNeverReplaced(t *testing.T) {
 	n.Expect("healthy", s.Request())
 }
 
+// TestInsideUserNamespaceStartedMeanwhile names a container that nobody can look into
+// and that started on the bare directory, until it has ended; not one that was there
+// before, and not one that comes later.
+func TestInsideUserNamespaceStartedMeanwhile(t *testing.T) {
+	n := harness.NewNode(t, "--standalone").Start()
+	v := n.NewVolume("tmpfs", "bare for a while")
+	start := func(name string) *harness.Container {
+		return n.StartUserContainer(harness.ContainerSpec{Name: name, Mounts: []harness.ContainerMount{{At: "/data", Source: v.Place()}}})
+	}
+	named := func(is bool, c *harness.Container) {
+		t.Helper()
+		a, err := n.Call(v.Request())
+		harness.Must(t, err)
+		if strings.Contains(a.GetMessage(), c.ID()[:12]) != is {
+			t.Errorf("%s: want named: %v, got %q", c.ID()[:12], is, a.GetMessage())
+		}
+	}
+	before := start("before")
+	n.Expect("healthy", v.Request())
+	v.Unpublish()
+	c := start("meanwhile")
+	n.Expect("abnormal", v.Request(), "Done: rebind", "ContainerUnverified", c.ID()[:12], "may not have been mounted")
+	later := start("later")
+	for range 2 {
+		named(true, c)
+		named(false, before)
+		named(false, later)
+		n.Kill()
+		n.Start()
+	}
+	c.Kill()
+	n.Expect("healthy", v.Request())
+}
+
 // TestInsideUserNamespaceOfANewPod has a pod deleted and another one created on the
 // same node: kubelet has the volume unstaged and staged, which replaces nothing in
 // the new pod's container.

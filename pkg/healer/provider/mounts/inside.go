@@ -38,16 +38,22 @@ func judgeInside(p healer.Place) []healer.Condition {
 	}}
 }
 
-// judgeUnverified says which containers may still have a former filesystem
-// instance, where nobody can tell: at each place with one condition for each reason.
-func judgeUnverified(c healer.Case) (found []healer.Condition) {
+// judgeUnverified says which containers may have something else than the volume,
+// where nobody can tell: at each place with one condition for each reason.
+func judgeUnverified(c healer.Case) []healer.Condition {
+	return append(
+		uninspected(c, c.Unverified, "there before the filesystem instance was replaced"),
+		uninspected(c, c.UnverifiedStart, "started while the volume may not have been mounted here")...)
+}
+
+func uninspected(c healer.Case, containers []host.Unverified, when string) (found []healer.Condition) {
 	type same struct {
 		at, why string
 		nobody  bool // no one container is meant
 	}
 	who := map[same][]string{}
 	var order []same
-	for _, u := range c.Unverified {
+	for _, u := range containers {
 		k := same{c.Places[0].Path, u.Why, u.PodUID == ""}
 		for _, p := range c.Places {
 			if p.Role == healer.Published && p.PodUID == u.PodUID && p.PodUID != "" {
@@ -67,7 +73,7 @@ func judgeUnverified(c healer.Case) (found []healer.Condition) {
 		}
 		found = append(found, healer.Condition{
 			Status: healer.Degraded, Reason: healer.ContainerUnverified, Place: k.at,
-			Message: all(who[k]) + " there before the filesystem instance was replaced, and cannot be looked into: " + k.why,
+			Message: all(who[k]) + " " + when + ", and cannot be looked into: " + k.why,
 			Advice:  advice,
 		})
 	}
