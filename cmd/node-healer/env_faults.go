@@ -4,7 +4,9 @@ package main
 
 import "os"
 
-// workerEnv also hands on the instant at which test builds of the worker pause.
+// workerEnv also hands on the instant at which test builds of the worker pause, and
+// which kernel they take this one for.
 func workerEnv() []string {
-	return []string{"GOMAXPROCS=1", workerGC, "NODE_HEALER_PAUSE=" + os.Getenv("NODE_HEALER_PAUSE")}
+	return []string{"GOMAXPROCS=1", workerGC, "NODE_HEALER_PAUSE=" + os.Getenv("NODE_HEALER_PAUSE"),
+		"NODE_HEALER_WITHOUT_BENEATH=" + os.Getenv("NODE_HEALER_WITHOUT_BENEATH")}
 }

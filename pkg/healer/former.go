@@ -174,6 +174,19 @@ func (r *Record) addFormer(c Case, dev host.Dev) *FormerSuperblock {
 	return &r.Former[at]
 }
 
+// Replaced is true for a superblock of this boot that the volume had before.
+func (c Case) Replaced(dev host.Dev) bool {
+	return slices.ContainsFunc(c.former(), func(f FormerSuperblock) bool { return f.Dev == dev })
+}
+
+// covers is true while a mount of a superblock lies beneath another one at a proven
+// place.
+func (c Case) covers(dev host.Dev) bool {
+	return slices.ContainsFunc(c.Places, func(p Place) bool {
+		return p.Proven && len(p.Stack) > 1 && slices.ContainsFunc(p.Stack[1:], func(m host.Mount) bool { return m.Dev == dev })
+	})
+}
+
 // onHost gives the proven place of the volume at which the host has a superblock.
 func (c Case) onHost(dev host.Dev) (path string, found bool) {
 	for _, p := range c.Places {
@@ -226,7 +239,7 @@ func keepFormer(c Case, now Record) []FormerSuperblock {
 		}
 	}
 	lingers := func(f FormerSuperblock) bool {
-		return slices.ContainsFunc(c.Lingering, func(in Inside) bool { return in.Mount.Dev == f.Dev && in.Proof != "" }) ||
+		return c.covers(f.Dev) || slices.ContainsFunc(c.Lingering, func(in Inside) bool { return in.Mount.Dev == f.Dev && in.Proof != "" }) ||
 			slices.ContainsFunc(c.Unverified, func(u host.Unverified) bool { return u.Started <= f.Since && !f.NextPods })
 	}
 	for _, f := range was.Former {

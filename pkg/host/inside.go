@@ -199,6 +199,8 @@ type InsidePlan struct {
 	// Ours is what an interrupted replacement left, the mount itself or beneath it,
 	// Stray what it left on top of the dead mount; zero for none.
 	Ours, Stray Mount
+	// Covers is the dead mount that it goes on top of, where it cannot come beneath.
+	Covers Mount
 }
 
 // InsideSight is what a touch of a container's mount, through its own path, gave.
@@ -397,6 +399,10 @@ func (p InsidePlan) swap() touch.Swap {
 	}
 	if p.Ours.OldID != 0 {
 		s.Ours = ref(p.Ours)
+	}
+	if p.Covers.OldID != 0 {
+		s.Covers = ref(p.Covers)
+		s.Superblock = touch.Number(p.Covers.Dev)
 	}
 	if p.Stray.OldID != 0 {
 		s.Stray = ref(p.Stray)

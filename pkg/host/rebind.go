@@ -23,6 +23,8 @@ type RebindPlan struct {
 	Private bool
 	// Shared has it share its events again, as the record shows it.
 	Shared bool
+	// Covers is the dead mount at Target on top of which it goes; zero for none.
+	Covers Mount
 }
 
 // Rebind puts a clone of the staged mount on an empty place. The clone is
@@ -88,6 +90,7 @@ func (n *Node) settle(ctx context.Context, plan RebindPlan, placed touch.MountRe
 		Interim: uint64(interimAttr),
 		Private: plan.Private,
 		Shared:  plan.Shared,
+		Covers:  ref(plan.Covers),
 		// Enough for a node that heals hundreds of volumes at once.
 		Budget: n.cfg.StepTimeout / 4,
 	})

@@ -41,6 +41,27 @@ func (n *Node) Replace(ctx context.Context, plan RebindPlan, dead Mount, still f
 	return n.settle(ctx, plan, a.Mount)
 }
 
+// Cover puts a clone of the staged mount on top of a dead one, plan.Covers, where
+// the kernel cannot put it beneath. It is read-only until it still agrees.
+func (n *Node) Cover(ctx context.Context, plan RebindPlan, still func(context.Context) error) error {
+	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
+	defer cancel()
+	a, err := worker.Call(call, n.cfg.Pool, touch.Cover, touch.CoverQuery{
+		PlaceQuery: plan.query(), Dead: ref(plan.Covers), Superblock: touch.Number(plan.Covers.Dev),
+	})
+	if err != nil {
+		return err
+	}
+	if err := still(ctx); err != nil {
+		// The dead mount would answer as before, so nothing is lost with ours.
+		if offErr := n.takeOff(ctx, plan.Target, a.Mount); offErr != nil {
+			return fmt.Errorf("%w; the clone stays at the place, read-only: %w", err, offErr)
+		}
+		return err
+	}
+	return n.settle(ctx, plan, a.Mount)
+}
+
 // Uncover takes a dead mount off the top of a stack. What it hides stays as it is.
 func (n *Node) Uncover(ctx context.Context, dead, below Mount, still func(context.Context) error) error {
 	if err := still(ctx); err != nil {

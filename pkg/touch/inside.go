@@ -63,6 +63,10 @@ type Swap struct {
 	// Ours is a mount that an interrupted replacement left: beneath the dead one,
 	// or alone if it is what is topmost. Zero for none.
 	Ours MountRef
+	// Covers is the dead mount, of this superblock, on top of which ours is to stand;
+	// zero where ours takes its place.
+	Covers     MountRef
+	Superblock Number
 }
 
 // InsideAnswer has an entry for each target.

@@ -43,15 +43,23 @@ func (r *room) swap(t InsideTarget, b brought, result *InsideResult) error {
 	}
 	ours := t.Swap.Ours
 	start := time.Now()
+	covers := t.Swap.Covers != (MountRef{})
 	if ours == (MountRef{}) {
 		if ours, err = r.self.refOf(b.clone); err != nil {
 			return err
 		}
-		if start, err = r.putBeneath(target, t, b.clone, ground); err != nil {
+		if covers {
+			err = r.cover(target, t, b, ours)
+		} else {
+			start, err = r.putBeneath(target, t, b.clone, ground)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	if !ours.Same(t.Mount) {
+	if covers {
+		ground = t.Swap.Covers
+	} else if !ours.Same(t.Mount) {
 		pause("inside/beneath")
 		if err := asSeen(t); err != nil {
 			return err
@@ -123,6 +131,17 @@ func (r *room) putBeneath(l leaf, t InsideTarget, clone int, ground MountRef) (a
 		return at, fmt.Errorf("move_mount beneath what is at the place: %w", err)
 	}
 	return at, nil
+}
+
+// cover puts the clone on top of the dead mount, in which nothing may be mounted.
+func (r *room) cover(l leaf, t InsideTarget, b brought, ours MountRef) error {
+	if len(b.nested) > 0 {
+		return refuse("something is mounted on %q inside, which a mount on top would hide", b.nested[0].path)
+	}
+	if err := asSeen(t); err != nil {
+		return err
+	}
+	return l.cover(b.clone, ours, t.Swap.Covers, t.Swap.Superblock, func() { pause("inside/checked") })
 }
 
 // asSeen refuses when somebody changed the mount's attributes: ours has those that

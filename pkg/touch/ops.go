@@ -16,6 +16,8 @@ var (
 	Place = worker.Define("place", worker.Spent, place)
 	// Replace puts a read-only clone of a staged mount in the place of a dead one.
 	Replace = worker.Define("replace", worker.Spent, replace)
+	// Cover puts one on top of a dead one, where it cannot come beneath.
+	Cover = worker.Define("cover", worker.Spent, cover)
 	// Uncover takes a dead mount off the top of a stack.
 	Uncover = worker.Define("uncover", worker.Spent, uncover)
 	// Settle gives a placed clone that stands alone its final attributes.
@@ -37,5 +39,5 @@ var (
 
 // Ops lists the operations for worker.Serve.
 func Ops() []worker.Servable {
-	return []worker.Servable{Look, Media, Published, Write, Place, Replace, Uncover, Settle, TakeOff, Containers, Mounts, Peek, Inside, Holders, Exclusive}
+	return []worker.Servable{Look, Media, Published, Write, Place, Replace, Cover, Uncover, Settle, TakeOff, Containers, Mounts, Peek, Inside, Holders, Exclusive}
 }

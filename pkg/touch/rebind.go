@@ -249,6 +249,8 @@ type SettleQuery struct {
 	Mark uint64
 	// Interim are the bits to go back to when the mount does not stand alone.
 	Interim uint64
+	// Covers is the dead mount that it stands on; zero for the directory at Target.
+	Covers MountRef
 	// Private takes the mount out of the peer group it got from its parent.
 	Private bool
 	// Shared has it share its events, if it does not.
@@ -280,6 +282,9 @@ func settle(q SettleQuery) (SettleAnswer, error) {
 	ground, err := refOf(target.dir)
 	if err != nil {
 		return none, err
+	}
+	if q.Covers != (MountRef{}) {
+		ground = q.Covers
 	}
 	fd, ref, err := target.top()
 	if err != nil {

@@ -47,6 +47,9 @@ const moveBeneath = 0x200
 // CanMoveBeneath asks the kernel. It looks at flags before it looks at
 // descriptors.
 func CanMoveBeneath() bool {
+	if withoutBeneath() {
+		return false
+	}
 	err := unix.MoveMount(-1, "", -1, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH|moveBeneath)
 	return errors.Is(err, unix.EBADF)
 }

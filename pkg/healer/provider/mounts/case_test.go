@@ -41,6 +41,10 @@ func (h idle) Replace(context.Context, host.RebindPlan, host.Mount, func(context
 	return h.touched()
 }
 
+func (h idle) Cover(context.Context, host.RebindPlan, func(context.Context) error) error {
+	return h.touched()
+}
+
 func (h idle) Uncover(context.Context, host.Mount, host.Mount, func(context.Context) error) error {
 	return h.touched()
 }

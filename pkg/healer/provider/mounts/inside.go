@@ -172,6 +172,9 @@ func (p Provider) planInside(c healer.Case, place healer.Place, conditions []hea
 		plan.Sharing = host.SharingUnknown // with another mount than the runtime gave it
 	}
 	switch {
+	case was.Dev == source.Stack[0].Dev && len(in.Below) > 0 && in.Below[0].Dev != was.Dev && !p.host.CanReplace():
+		plan.Ours, plan.Covers = was, in.Below[0]
+		return plan, source, ""
 	case was.Dev == source.Stack[0].Dev && len(in.Below) == 1 && in.Below[0].Dev != was.Dev:
 		// Something came on top while ours was moved beneath, and is gone.
 		plan.Stray, was = was, in.Below[0]
@@ -181,10 +184,12 @@ func (p Provider) planInside(c healer.Case, place healer.Place, conditions []hea
 		return plan, source, ""
 	case len(in.Below) == 1 && in.Below[0].Dev == source.Stack[0].Dev && in.Below[0].Root == path.Join(source.Stack[0].Root, sub):
 		plan.Ours = in.Below[0]
-	case len(in.Below) > 0:
+	case len(in.Below) > 0 && (p.host.CanReplace() || len(in.Below)+1 >= maxCovered || !allDead(c, in.Below)):
 		return plan, source, "several mounts stand there in the container"
-	case !p.host.CanReplace():
+	case !p.host.CanReplace() && !goneInside(in):
 		return plan, source, notSupported
+	case !p.host.CanReplace():
+		plan.Covers = was
 	}
 	switch {
 	case in.Attr.Has(host.AttrNoSymFollow):

@@ -276,7 +276,8 @@ func TestReplaceInsideOnAnOldKernel(t *testing.T) {
 		change  func(*healer.Case)
 		refused bool
 	}{
-		"a dead mount":         {func(*healer.Case) {}, true},
+		"a FUSE that is gone":  {func(*healer.Case) {}, false},
+		"a stale mount":        {inside(func(in *healer.Inside) { in.Sight.Errno = syscall.ESTALE }), true},
 		"interrupted, beneath": {inside(leftBelow), false},
 		"interrupted, alone":   {inside(leftAlone), false},
 	} {

@@ -98,10 +98,10 @@ func leftBehind(p healer.Place) bool {
 	return !below.Interim() && top.Dev == below.Dev && top.Root == below.Root
 }
 
-// interrupted is true for an interim mount alone at a place: a rebind that was
-// killed between its halves.
-func interrupted(p healer.Place) bool {
-	return p.Role == healer.Published && len(p.Stack) == 1 && p.Unfinished()
+// interrupted is true for an interim mount that stands alone at a place, or on what
+// it covers: a step that was killed between its halves.
+func interrupted(c healer.Case, p healer.Place) bool {
+	return p.Role == healer.Published && p.Unfinished() && (len(p.Stack) == 1 || onlyDeadBeneath(c, p))
 }
 
 // wrongVolume says in which way something else is mounted than belongs there;

@@ -15,6 +15,7 @@ type Host interface {
 	TakeOff(ctx context.Context, interim host.Mount, still func(context.Context) error) error
 	CanReplace() bool
 	Replace(ctx context.Context, plan host.RebindPlan, dead host.Mount, still func(context.Context) error) error
+	Cover(ctx context.Context, plan host.RebindPlan, still func(context.Context) error) error
 	Uncover(ctx context.Context, dead, below host.Mount, still func(context.Context) error) error
 	ReplaceInside(ctx context.Context, plans []host.InsidePlan) []error
 }
@@ -51,7 +52,7 @@ func (p Provider) Examine(_ context.Context, c healer.Case) (healer.Finding, err
 			f.Conditions = append(f.Conditions, judgeInside(place)...)
 			continue
 		}
-		f.Conditions = append(f.Conditions, judgePlace(c, place)...)
+		f.Conditions = append(f.Conditions, p.judgePlace(c, place)...)
 		if len(place.Stack) == 0 {
 			continue
 		}

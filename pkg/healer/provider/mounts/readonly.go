@@ -28,7 +28,7 @@ func meantWritable(c healer.Case, p healer.Place) bool {
 func judgeReadOnlyMount(c healer.Case, p healer.Place) []healer.Condition {
 	top := p.Stack[0]
 	switch {
-	case interrupted(p):
+	case interrupted(c, p):
 		message := "an interrupted rebind left the mount read-only"
 		if !top.Interim() {
 			message = "an interrupted rebind may have left copies of the mount in other mount namespaces read-only"

@@ -40,6 +40,9 @@ func (p Provider) replace(c healer.Case, place healer.Place, conditions []healer
 		Name: StepReplace, Place: place, Cost: healer.Replace, Heals: deadReasons, Source: staged.Dev(),
 	}
 	plan, why := p.planReplace(c, place, staged, conditions)
+	if !p.host.CanReplace() {
+		why = notSupported
+	}
 	if s.Refused = why; why != "" {
 		return s
 	}
@@ -58,8 +61,6 @@ func (p Provider) planReplace(c healer.Case, place, staged healer.Place, conditi
 		return none, why
 	}
 	switch {
-	case !p.host.CanReplace():
-		return none, notSupported
 	case was.RootDeleted:
 		return none, "the directory that the mount showed was deleted"
 	case !publishedAsStaged(c, place):

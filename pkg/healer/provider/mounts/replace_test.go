@@ -185,7 +185,8 @@ func TestReplaceIsRefused(t *testing.T) {
 			t.Errorf("%s refused with %q, want %q", s.Name, s.Refused, tc.why)
 		}
 	}
-	if s := step(t, &scribe{old: true}, with(outliving)()); s.Run != nil || !strings.HasPrefix(s.Refused, "ReplaceNotSupported") || !strings.Contains(s.Refused, "delete the pod") {
+	stale := with(outliving, of(formerly, errno(syscall.ESTALE)))()
+	if s := step(t, &scribe{old: true}, stale); s.Run != nil || !strings.HasPrefix(s.Refused, "ReplaceNotSupported") || !strings.Contains(s.Refused, "delete the pod") {
 		t.Errorf("an old kernel: %q", s.Refused)
 	}
 }

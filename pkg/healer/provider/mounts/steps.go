@@ -15,6 +15,7 @@ const (
 	StepRebind        = "rebind"
 	StepTakeOff       = "take-off-duplicate"
 	StepReplace       = "replace"
+	StepCover         = "cover"
 	StepUncover       = "uncover"
 	StepReplaceInside = "replace-in-container"
 )
@@ -24,11 +25,13 @@ func (p Provider) steps(c healer.Case, place healer.Place, conditions []healer.C
 	switch {
 	case place.Role != healer.Published:
 		return nil // staging is the driver's business
+	case outlived(c, place) && p.covers(c, place):
+		return []healer.Step{p.cover(c, place, conditions)}
 	case outlived(c, place) && len(place.Stack) == 1:
 		return []healer.Step{p.replace(c, place, conditions)}
 	case outlived(c, place):
 		return []healer.Step{p.uncover(c, place)}
-	case len(place.Stack) == 0 || interrupted(place):
+	case len(place.Stack) == 0 || interrupted(c, place):
 		return []healer.Step{p.rebind(c, place, conditions)}
 	case leftBehind(place):
 		return []healer.Step{p.takeOff(place)}
@@ -48,12 +51,15 @@ func (p Provider) rebind(c healer.Case, place healer.Place, conditions []healer.
 	staged, _ := c.Staged()
 	s.Source = staged.Dev()
 	plan, why := planRebind(c, place, staged, conditions)
+	if len(place.Stack) > 1 {
+		plan.Covers = place.Stack[1]
+	}
 	s.Refused = why
 	if why != "" {
 		return s
 	}
 	s.Run = func(ctx context.Context, still func(context.Context) error) error {
-		if interrupted(place) {
+		if len(place.Stack) > 0 {
 			return p.host.Finish(ctx, plan, place.Stack[0], still)
 		}
 		return p.host.Rebind(ctx, plan, still)
@@ -95,7 +101,7 @@ func planRebind(c healer.Case, place, staged healer.Place, conditions []healer.C
 	if sick, found := disabled(c, staged, conditions); found {
 		return none, notHealthy(sick)
 	}
-	if interrupted(place) && place.Dev() != staged.Dev() {
+	if interrupted(c, place) && place.Dev() != staged.Dev() {
 		return none, "the interim mount there is not of the staged filesystem"
 	}
 	sub, beneath := below(wantStaged.Root, place.Want.Root)

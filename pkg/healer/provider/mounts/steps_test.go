@@ -29,6 +29,11 @@ func (s *scribe) Rebind(ctx context.Context, plan host.RebindPlan, still func(co
 	return still(ctx)
 }
 
+func (s *scribe) Cover(ctx context.Context, plan host.RebindPlan, still func(context.Context) error) error {
+	s.did, s.plan = "cover", plan
+	return still(ctx)
+}
+
 func (s *scribe) Finish(ctx context.Context, plan host.RebindPlan, on host.Mount, still func(context.Context) error) error {
 	s.did, s.plan, s.on = "finish", plan, on
 	return still(ctx)
