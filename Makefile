@@ -4,6 +4,9 @@ VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 IMAGE   ?= ghcr.io/csi-addons/node-healer:$(VERSION)
 # The lines of `bench` to measure.
 BENCH   ?= all
+# The kernels that `kernels` boots, and the tests that it runs there: all.
+KERNEL  ?= 6.1 6.12
+RUN     ?=
 
 GO      ?= go
 TOOLS   := bin/tools
@@ -61,6 +64,11 @@ integration: deps build controlplane ## tests on the real kernel (root)
 .PHONY: e2e
 e2e: deps build kubernetes ## a real node: a pod gets its volume back without a restart (root)
 	$(TEST) -timeout 10m ./test/e2e/...
+
+.PHONY: kernels
+# Not beneath the race detector: it builds and waits.
+kernels: deps ## the tests of integration on older kernels, in QEMU (root); KERNEL=6.12 RUN=TestX: only these
+	$(GO) test -count=1 -v -timeout 60m ./test/kernels -args -kernels '$(KERNEL)' -scenes '$(RUN)'
 
 .PHONY: controlplane
 controlplane: $(CONTROL) ## build the tests' etcd, kube-apiserver and kubectl (minutes, once)

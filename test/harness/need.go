@@ -20,12 +20,28 @@ func NeedsRoot(t testing.TB) {
 	t.Skip("needs root, for mounts and loop devices")
 }
 
+// vm is the environment variable with the kernel of a virtual machine that
+// test/kernels runs the tests on. Empty: they run on the machine itself.
+const vm = "NODE_HEALER_TEST_VM"
+
+// NeedsHost skips in a virtual machine, which has no more than the scenes of a
+// node need. The kernel has no part in what such a test shows.
+func NeedsHost(t testing.TB, what string) {
+	t.Helper()
+	if os.Getenv(vm) != "" {
+		t.Skipf("the virtual machine does not have %s", what)
+	}
+}
+
 // NeedsKernel skips where this kernel cannot show what the test is about, and
-// fails where skipping is not allowed.
+// fails where skipping is not allowed. On the older kernels of test/kernels it
+// is: which of them show what is in docs/kernels.md.
 func NeedsKernel(t testing.TB, can bool, what string) {
 	t.Helper()
 	switch {
 	case can:
+	case os.Getenv(vm) != "":
+		t.Skipf("kernel %s does not show %s", os.Getenv(vm), what)
 	case os.Getenv("CI") != "":
 		t.Fatalf("this kernel does not show %s, and in CI a test that would skip fails", what)
 	default:

@@ -17,6 +17,7 @@ import (
 // they were not built, and fails where skipping is not allowed.
 func needsPrograms(tb testing.TB, names ...string) string {
 	tb.Helper()
+	harness.NeedsHost(tb, "the programs of Kubernetes")
 	dir := filepath.Join(moduleRoot(tb), "bin", "controlplane")
 	for _, name := range names {
 		_, err := os.Stat(filepath.Join(dir, name))

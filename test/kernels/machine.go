@@ -1,0 +1,148 @@
+package kernels
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	// bootTimeout and silence bound the wait for the next line of a machine:
+	// emulated, and beside another one, it is slow.
+	bootTimeout = 2 * time.Minute
+	silence     = 5 * time.Minute
+	// testTimeout is what the tests have inside: they tell more when they end
+	// themselves.
+	testTimeout = 25 * time.Minute
+	// diskSize is what the tests may fill. The file is sparse.
+	diskSize = 8 << 30
+)
+
+// machine is a virtual machine with one kernel.
+type machine struct {
+	kernel string
+	images images
+	// job is the image with the tests; see makeJob.
+	job string
+	// disk is its own disk, with an ext4.
+	disk string
+	// console is the file with what its kernel prints.
+	console string
+}
+
+// newMachine makes a machine with an empty disk. Its files are in dir.
+func newMachine(i images, kernel, job, dir string) (*machine, error) {
+	m := &machine{
+		kernel: kernel, images: i, job: job,
+		disk: filepath.Join(dir, kernel+".disk"), console: filepath.Join(dir, kernel+".console"),
+	}
+	return m, m.format()
+}
+
+// format makes the disk anew.
+func (m *machine) format() error {
+	if err := os.RemoveAll(m.disk); err != nil {
+		return err
+	}
+	if err := os.WriteFile(m.disk, nil, 0o600); err != nil {
+		return err
+	}
+	if err := os.Truncate(m.disk, diskSize); err != nil {
+		return err
+	}
+	_, err := run("", "mkfs.ext4", "-q", m.disk)
+	return err
+}
+
+// run boots the machine, gives each line that its tests print, and returns when it
+// has ended: without an error only if the tests said how they ended. Their exit
+// status is code.
+func (m *machine) run(ctx context.Context, line func(string)) (code int, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	cmd := m.command(ctx)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return 0, err
+	}
+	var said strings.Builder
+	cmd.Stderr = &said
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	watch := time.AfterFunc(bootTimeout, func() {
+		cancel(errors.New("the machine hangs"))
+	})
+	defer watch.Stop()
+	code = -1
+	readErr := eachLine(out, func(text string) {
+		watch.Reset(silence)
+		if _, err := fmt.Sscanf(text, "exit status %d", &code); err != nil {
+			line(text)
+		}
+	})
+	err = errors.Join(readErr, cmd.Wait())
+	switch {
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case err == nil && code < 0:
+		err = errors.New("the machine ended before the tests did")
+	}
+	if err != nil {
+		err = fmt.Errorf("kernel %s: %w\n%s%s", m.kernel, err, said.String(), tail(m.console))
+	}
+	return code, err
+}
+
+// command is QEMU: a panic ends it, and nothing of it reaches a network.
+func (m *machine) command(ctx context.Context) *exec.Cmd {
+	disk := func(file, options string) string { return "if=virtio,format=raw,file=" + file + options }
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
+		"-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "2048",
+		"-nodefaults", "-no-user-config", "-display", "none", "-nic", "none", "-no-reboot",
+		"-kernel", m.images.kernel(m.kernel), "-initrd", m.images.initramfs(m.kernel),
+		"-append", "console=ttyS0 panic=-1 mitigations=off NODE_HEALER_TEST_VM="+m.kernel,
+		"-drive", disk(m.images.root(), ",readonly=on"),
+		"-drive", disk(m.job, ",readonly=on"),
+		"-drive", disk(m.disk, ",cache=unsafe"), // it outlives no crash of this machine
+		"-serial", "file:"+m.console,
+		"-chardev", "file,id=out,path=/dev/stdout", "-device", "virtio-serial", "-device", "virtserialport,chardev=out",
+	)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+// eachLine gives each line that is read, however long.
+func eachLine(r io.Reader, line func(string)) error {
+	in := bufio.NewReader(r)
+	for {
+		text, err := in.ReadString('\n')
+		if text != "" {
+			line(strings.TrimRight(text, "\r\n"))
+		}
+		if err != nil {
+			if errors.Is(err, io.EOF) || errors.Is(err, os.ErrClosed) {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+// tail gives the end of a file.
+func tail(path string) string {
+	const most = 8 << 10
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	return string(raw[max(0, len(raw)-most):])
+}
