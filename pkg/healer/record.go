@@ -108,7 +108,7 @@ type PlaceRecord struct {
 	// Dev is the superblock's device, for a raw block volume the device itself.
 	Dev host.Dev `json:"dev"`
 	// MountID is the kernel's unique mount id; 0 where the mount table
-	// comes from mountinfo (below Linux 6.13).
+	// has none (below Linux 6.8).
 	MountID uint64 `json:"mountID"`
 	// HadBlocks and HadInodes are true when something was left for an unprivileged
 	// writer once: some filesystems never have any, and work.

@@ -83,8 +83,8 @@ type Propagation struct {
 
 // Mount is one entry of a mount table.
 type Mount struct {
-	// ID is the kernel's unique mount id, never used again; 0 when the table was
-	// read from mountinfo, as below Linux 6.13, whose statmount tells too little.
+	// ID is the kernel's unique mount id, never used again; 0 where it has none, as
+	// below Linux 6.8, or does not tell.
 	ID uint64
 	// OldID and OldParent are mountinfo's ids; the kernel reuses them.
 	OldID     int

@@ -29,10 +29,10 @@ type Namespace struct {
 	changes int
 	mu      sync.Mutex // one reader of mountinfo at a time: it has one offset
 	// statmount is true when the kernel's statmount(2) tells everything that
-	// mountinfo does.
-	statmount bool
-	topology  topology
-	roots     map[string]string
+	// mountinfo does, numbers when it tells unique mount ids.
+	statmount, numbers bool
+	topology           topology
+	roots              map[string]string
 }
 
 // openTimeout bounds the look at the root directories when the server starts:
@@ -69,7 +69,7 @@ func OpenNamespace(path string, roots []string) (*Namespace, error) {
 		// The thread is lost; whoever asked is about to give up.
 		return nil, fmt.Errorf("the root directories %q do not answer within %s", roots, openTimeout)
 	}
-	ns.statmount = ns.statmountTellsAll()
+	ns.statmount, ns.numbers = ns.statmountTells()
 	return ns, nil
 }
 
@@ -139,6 +139,9 @@ func (n *Namespace) readMountinfo() (Table, error) {
 	mounts, err := ParseMountinfo(n.mountinfo)
 	if err != nil {
 		return Table{}, err
+	}
+	if n.numbers {
+		n.number(mounts)
 	}
 	return NewTable(mounts), nil
 }

@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/touch"
 )
 
 // listmount(2) and statmount(2) as in Linux's include/uapi/linux/mount.h;
@@ -69,33 +72,65 @@ const (
 	sbReadOnly = 0x1
 )
 
-// statmountTellsAll finds out by asking whether statmount gives what mountinfo
-// does: the sources came last.
-func (n *Namespace) statmountTellsAll() bool {
+// statmountTells finds out by asking what statmount gives of what mountinfo does:
+// all, since the sources came (Linux 6.13), or at least unique ids.
+func (n *Namespace) statmountTells() (all, ids bool) {
 	if n.fd != nil && n.id == 0 {
-		return false
+		return false, false
 	}
-	ids, err := n.listMounts()
+	list, err := n.listMounts(lsmtRoot)
 	if err != nil {
-		return false
+		return false, false
 	}
 	var seen uint64
 	buf := make([]byte, 4<<10)
-	for _, id := range ids {
+	listed := map[int]bool{}
+	for _, id := range list {
 		reply, err := n.statMount(id, &buf)
 		if err != nil || reply.Mask&statmountAlways != statmountAlways {
 			continue
 		}
 		seen |= reply.Mask
-		if seen&(statmountMntOpts|statmountSBSource) == statmountMntOpts|statmountSBSource {
-			return true
+		listed[int(reply.MntIDOld)] = true
+	}
+	table, err := n.readMountinfo()
+	if err != nil {
+		return false, false
+	}
+	missed := slices.DeleteFunc(slices.Clone(table.Mounts()), func(m Mount) bool { return listed[m.OldID] })
+	// What came just now may be missed; with more, the kernel began at the wrong mount
+	// of another namespace (touch.LowestMount), and hides the right one.
+	const wanted = statmountMntOpts | statmountSBSource
+	all = seen&wanted == wanted && len(missed) <= len(table.Mounts())/10
+	return all, !all && len(listed) > 0
+}
+
+// number gives mounts read from mountinfo their unique ids.
+func (n *Namespace) number(mounts []Mount) {
+	ids, err := n.listMounts(touch.LowestMount(n.id))
+	if err != nil {
+		return
+	}
+	at := make(map[int]int, len(mounts))
+	for i, m := range mounts {
+		at[m.OldID] = i
+	}
+	buf := make([]byte, 4<<10)
+	for _, id := range ids {
+		reply, err := n.statMount(id, &buf)
+		if err != nil {
+			continue
+		}
+		// An old id may have become another mount's since mountinfo was read.
+		i, known := at[int(reply.MntIDOld)]
+		if now := reply.mount(buf[statmountStrings:]); known && now.Path == mounts[i].Path && now.Dev == mounts[i].Dev && now.OldParent == mounts[i].OldParent {
+			mounts[i].ID = now.ID
 		}
 	}
-	return false
 }
 
 func (n *Namespace) readStatmount() (Table, error) {
-	ids, err := n.listMounts()
+	ids, err := n.listMounts(lsmtRoot)
 	if err != nil {
 		return Table{}, err
 	}
@@ -123,12 +158,13 @@ func (n *Namespace) mount(id uint64, buf *[]byte) (Mount, error) {
 	return reply.mount((*buf)[statmountStrings:]), nil
 }
 
-// listMounts gives the unique ids of all mounts of the namespace, parents first.
-func (n *Namespace) listMounts() ([]uint64, error) {
+// listMounts gives the unique ids of all mounts beneath one of the namespace, parents
+// first.
+func (n *Namespace) listMounts(beneath uint64) ([]uint64, error) {
 	var all []uint64
 	page := make([]uint64, 1024)
 	for {
-		req := mntIDReq{MntID: lsmtRoot, MntNSID: n.id}
+		req := mntIDReq{MntID: beneath, MntNSID: n.id}
 		req.Size = uint32(unsafe.Sizeof(req))
 		if len(all) > 0 {
 			req.Param = all[len(all)-1]

@@ -33,7 +33,7 @@ const maxShare = 20
 
 // Topology gives the mount table for finding mounts in; their options,
 // attributes and propagation are left out. Where the kernel has no unique mount
-// ids (below Linux 6.13) it is Mounts.
+// ids and sources (below Linux 6.13) it is Mounts.
 func (n *Namespace) Topology() (Table, error) {
 	if !n.statmount {
 		return n.Mounts()
@@ -71,7 +71,7 @@ func (n *Namespace) moved() bool {
 func (n *Namespace) update() (Table, error) {
 	t := &n.topology
 	start := time.Now()
-	ids, err := n.listMounts()
+	ids, err := n.listMounts(lsmtRoot)
 	if err != nil {
 		return Table{}, err
 	}

@@ -233,6 +233,37 @@ func NamespaceID(fd int) uint64 {
 	return id
 }
 
+// LowestMount gives the mount on which all others of a namespace stand. What a
+// kernel takes for the root of another namespace may be the first of several mounts
+// on that one (measured on 6.12, where the initramfs had mounted more than the root
+// directory), and then nothing else is listed.
+func LowestMount(namespace uint64) uint64 {
+	lowest := uint64(allMounts)
+	list := mountIDRequest{Mount: allMounts, Namespace: namespace}
+	list.Size = uint32(unsafe.Sizeof(list))
+	var id uint64
+	n, _, errno := unix.Syscall6(unix.SYS_LISTMOUNT, uintptr(unsafe.Pointer(&list)),
+		uintptr(unsafe.Pointer(&id)), 1, 0, 0, 0)
+	runtime.KeepAlive(&list)
+	for errno == 0 && n == 1 {
+		one := mountIDRequest{Mount: id, Param: statMountBasic, Namespace: namespace}
+		one.Size = list.Size
+		var st mountStatus
+		_, _, errno = unix.Syscall6(unix.SYS_STATMOUNT, uintptr(unsafe.Pointer(&one)),
+			uintptr(unsafe.Pointer(&st)), unsafe.Sizeof(st), 0, 0, 0)
+		runtime.KeepAlive(&one)
+		if errno != 0 || st.Mask&statMountBasic == 0 {
+			break
+		}
+		lowest = id
+		if st.ParentID == id {
+			break
+		}
+		id = st.ParentID
+	}
+	return lowest
+}
+
 // number gives mounts of a namespace their unique ids.
 func number(entries []MountEntry, namespace uint64) {
 	if namespace == 0 {
@@ -257,7 +288,7 @@ func number(entries []MountEntry, namespace uint64) {
 func visitMounts(namespace, mask uint64, visit func(st *mountStatus, strings []byte) bool) {
 	ids := make([]uint64, 512)
 	buf := make([]byte, mountStrings+2*unix.PathMax)
-	list := mountIDRequest{Mount: allMounts, Namespace: namespace}
+	list := mountIDRequest{Mount: LowestMount(namespace), Namespace: namespace}
 	list.Size = uint32(unsafe.Sizeof(list))
 	for {
 		n, _, errno := unix.Syscall6(unix.SYS_LISTMOUNT, uintptr(unsafe.Pointer(&list)),
