@@ -25,19 +25,23 @@ var fillings = map[string]struct {
 // when something was deleted. (Of an xfs it cannot be told: its last blocks are
 // for itself, and it counts them as available.)
 func TestFull(t *testing.T) {
+	for _, fs := range []string{"ext4", "tmpfs"} {
+		t.Run(fs, func(t *testing.T) { testFull(t, fs) })
+	}
+}
+
+func testFull(t *testing.T, fs string) {
 	n := harness.NewNode(t, "--standalone", "--probe-write=always").Start()
 	next := newNeighbour(n)
 	full := map[*harness.Volume]string{} // with what is to be said of it
-	for _, fs := range []string{"ext4", "tmpfs"} {
-		for what, c := range fillings {
-			v := n.NewVolume(fs, fs+" without "+what)
-			if fs == "tmpfs" { // by itself it has millions of inodes
-				harness.Must(t, unix.Mount("", v.Staging, "", unix.MS_REMOUNT, "nr_inodes=1000"))
-			}
-			n.Expect("healthy", v.Request())
-			c.fill(t, v.Place())
-			full[v] = c.says
+	for what, c := range fillings {
+		v := n.NewVolume(fs, fs+" without "+what)
+		if fs == "tmpfs" { // by itself it has millions of inodes
+			harness.Must(t, unix.Mount("", v.Staging, "", unix.MS_REMOUNT, "nr_inodes=1000"))
 		}
+		n.Expect("healthy", v.Request())
+		c.fill(t, v.Place())
+		full[v] = c.says
 	}
 	before := n.Table()
 	for v, says := range full {

@@ -18,7 +18,7 @@ const (
 // programs are the packages with what the tests start, and what they bring.
 var programs = []string{
 	// What init and the harness need.
-	"bash", "busybox-static", "coreutils", "kmod", "mount", "procps", "python3-minimal", "runc", "util-linux",
+	"bash", "busybox-static", "coreutils", "dash", "findutils", "grep", "kmod", "mount", "procps", "python3-minimal", "runc", "sed", "util-linux",
 	// Filesystems, and the FUSE daemons that drivers start.
 	"bindfs", "btrfs-progs", "e2fsprogs", "fuse3", "gocryptfs", "mergerfs", "openssh-sftp-server", "rclone", "squashfs-tools", "squashfuse", "sshfs", "xfsprogs",
 	// Block devices.

@@ -12,6 +12,7 @@ import (
 var (
 	kernels = flag.String("kernels", "6.1 6.12", "the `kernels` to boot")
 	scenes  = flag.String("scenes", "", "a `pattern` of the tests of test/integration to run; empty: all")
+	short   = flag.Bool("features", false, "run only what shows the features")
 	cache   = flag.String("cache", "../../bin/kernels", "the `directory` for what is made once")
 )
 
@@ -31,7 +32,11 @@ func TestKernels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	job, err := makeJob(dir, *scenes)
+	tests := *scenes
+	if *short {
+		tests = pattern()
+	}
+	job, err := makeJob(dir, tests)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +60,7 @@ func runScenes(t *testing.T, i images, kernel, job, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.Remove(m.disk)
+	defer func() { _ = os.Remove(m.disk) }()
 	// To be followed while it runs.
 	log, err := os.Create(filepath.Join(dir, kernel+".log"))
 	if err != nil {

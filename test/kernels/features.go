@@ -1,0 +1,84 @@
+package kernels
+
+import (
+	"slices"
+	"strings"
+)
+
+// feature is what has to be shown on every kernel, or to be said that it is not.
+type feature struct {
+	// name is what docs/kernels.md calls it.
+	name string
+	// tests show it: names of tests and subtests of test/integration.
+	tests []string
+}
+
+// features are every heal and every condition, once: the short form.
+var features = []feature{
+	{"rebind on ext4", []string{"TestRebind/ext4"}},
+	{"rebind on xfs", []string{"TestRebind/xfs"}},
+	{"rebind on btrfs", []string{"TestRebind/btrfs"}},
+	{"rebind on tmpfs", []string{"TestRebind/tmpfs"}},
+	{"rebind of a raw block volume", []string{"TestRebind/block"}},
+	{"rebind keeps options and subdirectory", []string{"TestRebindKeepsOptions"}},
+	{"rebind that was killed half-way", []string{"TestKilledBetweenHalves"}},
+	{"take-off-duplicate", []string{"TestKillTakingOff/server_at_take-off/checked"}},
+	{"replace of a dead FUSE mount", []string{"TestReplace/shared"}},
+	{"replace of one that is in use", []string{"TestReplaceInUse"}},
+	{"replace of a disk's mount", []string{"TestReplaceOfADisk/ext4"}},
+	{"replace of subPaths", []string{"TestReplaceSubPaths"}},
+	{"uncover", []string{"TestUncover"}},
+	{"unpublish in the middle of replace", []string{"TestUnpublishWhileReplacing/mount-utils_at_settle"}},
+	{"replace-in-container, FUSE", []string{"TestInside/private", "TestInside/read-only"}},
+	{"replace-in-container, a disk", []string{"TestInsideADisk"}},
+	{"replace-in-container, subPaths", []string{"TestInsideSubPath"}},
+	{"replace-in-container, with mounts inside", []string{"TestInsideNested"}},
+	{"a pod with a user namespace is told", []string{"TestInsideUserNamespace"}},
+	{"only what a pod wants", []string{"TestWanted"}},
+
+	{"NotMounted, StagingNotMounted", []string{"TestConditions/the_staged_mount_and_the_bind_are_gone"}},
+	{"WrongVolumeMounted", []string{"TestConditions/another_volume's_disk_staged_and_published"}},
+	{"StackedMounts", []string{"TestConditions/bound_twice"}},
+	{"Disconnected", []string{"TestFuse/the_daemon_is_killed"}},
+	{"NotResponding", []string{"TestFuse/the_daemon_stands_still"}},
+	{"StaleFileHandle", []string{"TestFuseErrno/ESTALE"}},
+	{"PermissionDenied", []string{"TestFuseErrno/EACCES"}},
+	{"IOError (xfs shut down)", []string{"TestConditions/xfs_shut_down"}},
+	{"FilesystemShutdown", []string{"TestConditions/ext4_shut_down"}},
+	{"ReadOnlyFilesystem", []string{"TestConditions/ext4_turned_read-only_after_an_error"}},
+	{"FilesystemErrors", []string{"TestFilesystemErrors/a_write_is_tried"}},
+	{"Frozen", []string{"TestFrozen/ext4"}},
+	{"SlowResponse", []string{"TestDiskSlow"}},
+	{"OutOfSpace, OutOfInodes", []string{"TestFull/ext4"}},
+	{"DeviceMissing", []string{"TestConditions/a_raw_block_volume_without_its_disk"}},
+	{"DeviceReadError", []string{"TestDiskFails/reads_fail"}},
+	{"DeviceMediaError", []string{"TestDiskLostButForItsFirstBlock/ext4,_reads_fail"}},
+	{"DeviceReadOnly", []string{"TestDeviceWeak/ext4_it_is_write-protected"}},
+	{"DeviceSizeChanged", []string{"TestDeviceWeak/ext4_it_shrinks"}},
+	{"BackingFileGone", []string{"TestDeviceWeak/ext4_the_file_behind_it_is_deleted"}},
+	{"NotABlockDevice", []string{"TestConditions/a_raw_block_volume_that_is_a_file"}},
+	{"StaleInContainers", []string{"TestStaleInContainers"}},
+	{"ContainerUnverified", []string{"TestInsideSandboxed/Kata,_systemd"}},
+	{"ContainerOnBareDirectory", []string{"TestContainerOnBareDirectory/ext4"}},
+	{"ContainerKeptPlaceholder", []string{"TestContainerStartsDuringAStep/rebind_at_place/moved"}},
+	{"ContainerOnOldDevice", []string{"TestContainerOnOldDevice"}},
+	{"TargetNotEmpty", []string{"TestTargetNotEmpty/ext4"}},
+	{"who holds it", []string{"TestHeld"}},
+	{"no look writes", []string{"TestNothingIsWritten/ext4"}},
+}
+
+// pattern is the -test.run of the short form.
+func pattern() string {
+	var all []string
+	for _, f := range features {
+		for _, test := range f.tests {
+			parts := strings.Split(test, "/")
+			for i := range parts {
+				parts[i] = "^" + parts[i] + "$"
+			}
+			all = append(all, strings.Join(parts, "/"))
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), "|")
+}
