@@ -137,6 +137,7 @@ func newEngine(cfg config, node *host.Node, c *cluster, records *state.Records, 
 		CheckOnly:  cfg.mode != modeHeal,
 		Standalone: cfg.standalone,
 		ProbeWrite: healer.WriteProbe(cfg.probeWrite),
+		SyncExt4:   !host.TellsShutdown(),
 		Timeout:    cfg.healTimeout,
 	})
 }

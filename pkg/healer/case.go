@@ -53,6 +53,8 @@ type Inside struct {
 	// events: for what an interrupted replacement left, those of what it replaced.
 	Attr    host.Attr
 	Sharing host.Sharing
+	// Ended is true for a filesystem that has shut itself down, although it answers.
+	Ended bool
 	// Proof says why it is known to be the volume's; Doubt why not.
 	Proof, Doubt string
 }

@@ -126,9 +126,10 @@ func (o *observation) inContainer(m host.ContainerMount, sight host.InsideSight,
 	if unfinished {
 		inside.Attr = note.Attr
 	}
+	inside.Ended = o.c.ended(m.Mount)
 	inside.Proof, inside.Doubt = o.prove(m, s.all, s.now)
 	switch mine := slices.Contains(s.pods, m.PodUID); {
-	case answers && !unfinished && !host.StateOf(m.Mount).Shutdown:
+	case answers && !unfinished && !inside.Ended:
 		o.c.Lingering = append(o.c.Lingering, *inside) // two instances that work are the driver's business
 		return
 	case inside.Proof == "" && (!mine || !known && s.others[m.PodUID]):

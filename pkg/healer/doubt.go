@@ -26,7 +26,13 @@ const (
 func (o *observation) doubt(ctx context.Context) error {
 	for _, p := range o.c.Places {
 		sb, known := o.c.Superblocks[p.Dev()]
-		if !known || sb.Write.Asked || !o.writable(p) || !o.wantsWrite(sb) {
+		if !known || sb.Write.Asked || !o.writable(p) {
+			continue
+		}
+		if !o.wantsWrite(sb) {
+			if err := o.sync(ctx, p, sb); err != nil {
+				return err
+			}
 			continue
 		}
 		if err := o.mayWrite(ctx, p, sb); err != nil {
@@ -50,6 +56,43 @@ func (o *observation) doubt(ctx context.Context) error {
 	return nil
 }
 
+// syncInterval is how often an ext4 is asked to have its root directory on the disk.
+const syncInterval = time.Minute
+
+// sync finds out whether an ext4 has shut itself down, where the kernel has no word
+// for that: everything else goes on as from a cache. It is a write, and may only be
+// tried where one may.
+func (o *observation) sync(ctx context.Context, p Place, sb host.Superblock) error {
+	key := volumeKey(o.c.Driver, o.c.Volume.ID)
+	last := o.engine.looked.get(key).synced
+	// With a second superblock something has happened.
+	due := last == 0 || o.c.began-last >= syncInterval || len(o.c.Superblocks) > 1
+	if !o.engine.cfg.SyncExt4 || !due || family(sb.FSType) != "ext" || !saysHealthy(sb) || o.engine.cfg.ProbeWrite == WriteNever {
+		return nil
+	}
+	if o.mayWrite(ctx, p, sb) != nil {
+		return nil // nothing is wrong as far as anybody may know
+	}
+	w, err := o.node.TrySync(ctx, p.Stack[0])
+	if err != nil {
+		return Failed("have the root directory written", err)
+	}
+	switch {
+	case w.Silent:
+		sb.Answer = w.Answer
+	case w.ShutDown():
+		sb.Shutdown = true // asked again at every look
+	default:
+		o.engine.looked.change(key, func(at *lookedAt) { at.synced = o.c.began })
+	}
+	o.c.Superblocks[p.Dev()] = sb
+	return nil
+}
+
+func saysHealthy(sb host.Superblock) bool {
+	return sb.Answer.Asked && !sb.Answer.Silent && sb.Answer.Errno == 0 && !sb.Answer.Frozen && sb.Kind == host.KindDirectory && !sb.Shutdown
+}
+
 // writable is true for a place through which an ordinary writer could write.
 func (o *observation) writable(p Place) bool {
 	if !p.Mounted() || p.Stack[0].Attr.Has(host.AttrReadOnly) {
@@ -63,8 +106,7 @@ func (o *observation) writable(p Place) bool {
 
 // wantsWrite is true when reads answered, and a write would tell more.
 func (o *observation) wantsWrite(sb host.Superblock) bool {
-	answered := sb.Answer.Asked && !sb.Answer.Silent && sb.Answer.Errno == 0
-	if !answered || sb.Answer.Frozen || sb.Kind != host.KindDirectory || sb.Shutdown {
+	if !saysHealthy(sb) {
 		return false
 	}
 	switch o.engine.cfg.ProbeWrite {

@@ -25,6 +25,8 @@ type Node interface {
 	Look(ctx context.Context, q host.Question) (host.Sight, error)
 	// TryWrite writes to what is mounted and leaves no name behind.
 	TryWrite(ctx context.Context, m host.Mount) (host.Write, error)
+	// TrySync has it write what it was about to write.
+	TrySync(ctx context.Context, m host.Mount) (host.Write, error)
 	// BlockDevice takes what a probe saw of the open device, if it was open.
 	BlockDevice(dev host.Dev, opened host.OpenedDevice) host.BlockDevice
 	// Identity reads anew what BlockDevice may have kept.
@@ -86,6 +88,8 @@ type Config struct {
 	Standalone bool
 	// ProbeWrite says when a write is tried.
 	ProbeWrite WriteProbe
+	// SyncExt4 is true where nothing else tells that an ext4 has shut itself down.
+	SyncExt4 bool
 	// Timeout bounds the work on one volume, whatever the caller's deadline.
 	Timeout time.Duration
 }

@@ -151,6 +151,7 @@ func (r *Record) addFormer(c Case, dev host.Dev) *FormerSuperblock {
 		at, r.Former = len(r.Former), append(r.Former, FormerSuperblock{Dev: dev, BootID: c.BootID, Since: host.SinceBoot()})
 	}
 	f := r.Former[at]
+	f.Ended = f.Ended || c.Superblocks[dev].Shutdown
 	switch _, here := c.onHost(dev); {
 	case here:
 		f.Newest = max(f.Newest, c.Newest)
@@ -172,6 +173,13 @@ func (r *Record) addFormer(c Case, dev host.Dev) *FormerSuperblock {
 	}
 	r.Former[at] = f
 	return &r.Former[at]
+}
+
+// ended is true for a mount of a filesystem that has shut itself down, as it says
+// itself, or as it was found out while the host still had it.
+func (c Case) ended(m host.Mount) bool {
+	return host.StateOf(m).Shutdown || c.Superblocks[m.Dev].Shutdown ||
+		slices.ContainsFunc(c.former(), func(f FormerSuperblock) bool { return f.Dev == m.Dev && f.Ended })
 }
 
 // Replaced is true for a superblock of this boot that the volume had before.

@@ -57,6 +57,8 @@ type FormerSuperblock struct {
 	Newest uint64 `json:"newest,omitempty"`
 	// Since is when the volume got another one, in time since the boot.
 	Since time.Duration `json:"sinceBoot"`
+	// Ended is true when it had shut itself down, although it answers.
+	Ended bool `json:"ended,omitempty"`
 	// NextPods is true when all pods of then are gone: those that came later were
 	// started with the other one.
 	NextPods bool `json:"nextPods,omitempty"`
@@ -68,7 +70,7 @@ func (r Record) same(o Record) bool {
 		r.FSType == o.FSType && r.Source == o.Source && r.Identity == o.Identity && r.DiskSeq == o.DiskSeq &&
 		r.FilesystemErrors == o.FilesystemErrors && slices.Equal(r.Places, o.Places) &&
 		slices.EqualFunc(r.Former, o.Former, func(a, b FormerSuperblock) bool {
-			return a.Dev == b.Dev && slices.Equal(a.Mounts, b.Mounts)
+			return a.Dev == b.Dev && a.Ended == b.Ended && slices.Equal(a.Mounts, b.Mounts)
 		})
 }
 

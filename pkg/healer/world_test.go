@@ -25,6 +25,8 @@ type world struct {
 	looks      int
 	writes     []string // where a write was tried
 	wrote      host.Write
+	synced     host.Write
+	syncs      []string
 	writeErr   error
 	held       []host.Holdable // whose holders were asked for
 	heldErr    error
@@ -175,6 +177,13 @@ func (w *world) TryWrite(_ context.Context, m host.Mount) (host.Write, error) {
 	defer w.mu.Unlock()
 	w.writes = append(w.writes, m.Path)
 	return w.wrote, w.writeErr
+}
+
+func (w *world) TrySync(_ context.Context, m host.Mount) (host.Write, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.syncs = append(w.syncs, m.Path)
+	return w.synced, w.writeErr
 }
 
 func (w *world) Holders(_ context.Context, asked []host.Holdable) (map[host.Holdable]host.Holders, error) {

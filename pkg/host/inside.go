@@ -199,6 +199,8 @@ type InsidePlan struct {
 	// Ours is what an interrupted replacement left, the mount itself or beneath it,
 	// Stray what it left on top of the dead mount; zero for none.
 	Ours, Stray Mount
+	// Ended is true for a dead filesystem that answers all the same.
+	Ended bool
 	// Covers is the dead mount that it goes on top of, where it cannot come beneath.
 	Covers Mount
 }
@@ -395,7 +397,7 @@ func (p InsidePlan) swap() touch.Swap {
 	s := touch.Swap{
 		Source: p.Source.Path, SourceMount: ref(p.Source), Sub: p.Sub,
 		Attr: uint64(p.Attr), Guard: uint64(insideGuard), Before: unix.MS_PRIVATE,
-		Ended: StateOf(p.Container.Mount).Shutdown,
+		Ended: p.Ended,
 	}
 	if p.Ours.OldID != 0 {
 		s.Ours = ref(p.Ours)

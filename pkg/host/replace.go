@@ -25,7 +25,7 @@ func (n *Node) Replace(ctx context.Context, plan RebindPlan, dead Mount, still f
 		PlaceQuery: plan.query(),
 		Dead:       ref(dead),
 		Superblock: touch.Number(dead.Dev),
-		Ended:      StateOf(dead).Shutdown,
+		Ended:      plan.Ended,
 	})
 	if err != nil {
 		return err

@@ -3,6 +3,10 @@ package host
 import (
 	"context"
 	"errors"
+	"fmt"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/pkg/touch"
 	"github.com/csi-addons/node-healer/pkg/worker"
@@ -13,6 +17,34 @@ import (
 // as its worker cannot be ended. Somebody else's probe under way makes it Unable,
 // and so does a filesystem that is frozen.
 func (n *Node) TryWrite(ctx context.Context, m Mount) (Write, error) {
+	return n.try(ctx, m, touch.WriteQuery{Path: m.Path, Want: ref(m)})
+}
+
+// TrySync has a worker call fsync(2) on the root directory of what is mounted at m,
+// which fails where an ext4 has shut itself down. What it finds is what TryWrite does.
+func (n *Node) TrySync(ctx context.Context, m Mount) (Write, error) {
+	return n.try(ctx, m, touch.WriteQuery{Path: m.Path, Want: ref(m), Sync: true})
+}
+
+// ShutDown is true for what fsync(2) says of a filesystem that shut itself down while
+// its device goes on.
+func (w Write) ShutDown() bool {
+	return w.Asked && !w.Silent && !w.Unable && w.Op == touch.OpSync && w.Errno == syscall.EIO
+}
+
+// TellsShutdown is true for a kernel that shows in the mount table that an ext4 has
+// shut itself down. Only its version tells: a healthy filesystem shows nothing.
+func TellsShutdown() bool {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return false
+	}
+	var major, minor int
+	_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
+	return major > 6 || major == 6 && minor >= 15
+}
+
+func (n *Node) try(ctx context.Context, m Mount, q touch.WriteQuery) (Write, error) {
 	w := Write{Unable: true}
 	if n.freeze(m, &w.Answer); w.Frozen {
 		return w, nil
@@ -25,7 +57,7 @@ func (n *Node) TryWrite(ctx context.Context, m Mount) (Write, error) {
 	var a touch.WriteAnswer
 	var err error
 	for range 2 { // an errno counts when a second write gives one too
-		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Write, touch.WriteQuery{Path: m.Path, Want: ref(m)})
+		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Write, q)
 		if err != nil || a.Errno == 0 || a.Unable {
 			break
 		}

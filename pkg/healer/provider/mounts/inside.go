@@ -167,7 +167,7 @@ func (p Provider) planInside(c healer.Case, place healer.Place, conditions []hea
 			return plan, source, "the pod's place on the host is not healthy"
 		}
 	}
-	plan = host.InsidePlan{Container: in.ContainerMount, Attr: in.Attr, Source: source.Stack[0], Sub: sub, Sharing: in.Sharing}
+	plan = host.InsidePlan{Container: in.ContainerMount, Attr: in.Attr, Source: source.Stack[0], Sub: sub, Sharing: in.Sharing, Ended: in.Ended}
 	if plan.Sharing.FollowsHost() && (rank(source, place) != 0 || source.Stack[0].Propagation.Shared == 0) {
 		plan.Sharing = host.SharingUnknown // with another mount than the runtime gave it
 	}

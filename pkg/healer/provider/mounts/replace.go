@@ -89,6 +89,7 @@ func (p Provider) planReplace(c healer.Case, place, staged healer.Place, conditi
 		Staged: now, Sub: sub, Target: place.Path, Attr: was.Attr,
 		Private: was.Propagation.Shared == 0 && was.Propagation.Master == 0,
 		Shared:  was.Propagation.Shared != 0,
+		Ended:   c.Superblocks[was.Dev].Shutdown,
 	}, ""
 }
 

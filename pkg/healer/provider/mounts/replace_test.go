@@ -114,7 +114,7 @@ func TestReplace(t *testing.T) {
 			sb.Space = host.Space{BlockSize: 1, Blocks: 100, Files: 100, FreeFiles: 5}
 		})}, plan()},
 		"a slow volume": {[]func(*healer.Case){of(renewed, func(sb *host.Superblock) { sb.Answer.Late = 9 })}, plan()},
-		"shut down":     {[]func(*healer.Case){of(formerly, shutDown)}, plan()},
+		"shut down":     {[]func(*healer.Case){of(formerly, shutDown)}, plan(func(p *host.RebindPlan) { p.Ended = true })},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := with(append([]func(*healer.Case){outliving}, tc.change...)...)()

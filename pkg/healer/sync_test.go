@@ -1,0 +1,55 @@
+package healer
+
+import (
+	"syscall"
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// Where the kernel has no word for it, fsync(2) tells that an ext4 shut itself down;
+// asked once a minute, and only where a write may be tried.
+func TestSyncTellsAShutdown(t *testing.T) {
+	b := newBench(t)
+	b.engine.cfg.SyncExt4 = true
+	for range 2 {
+		b.healthy()
+	}
+	if len(b.syncs) != 1 {
+		t.Errorf("within a minute it was asked at %v", b.syncs)
+	}
+	b.engine.looked.change(volumeKey(b.record().Driver, b.record().VolumeID), func(at *lookedAt) { at.synced -= syncInterval })
+	b.synced = host.Write{Answer: host.Answer{Asked: true, Op: "fsync", Errno: syscall.EIO}}
+	for range 2 {
+		b.heal(volume)
+		for dev, sb := range b.last().Superblocks {
+			if !sb.Shutdown {
+				t.Errorf("%s: %+v", dev, sb)
+			}
+		}
+	}
+	if len(b.syncs) != 3 {
+		t.Errorf("once it failed it was asked at %v", b.syncs)
+	}
+}
+
+func TestSyncIsNotTried(t *testing.T) {
+	for name, change := range map[string]func(*bench){
+		"the kernel tells":   func(b *bench) { b.engine.cfg.SyncExt4 = false },
+		"no write is wanted": func(b *bench) { b.engine.cfg.ProbeWrite = WriteNever },
+		"another filesystem": func(b *bench) {
+			for _, at := range []string{staging, podA} {
+				b.change(at, func(m *host.Mount) { m.FSType = "xfs" })
+			}
+		},
+		"check only": func(b *bench) { b.engine.cfg.CheckOnly = true },
+	} {
+		b := newBench(t)
+		b.engine.cfg.SyncExt4 = true
+		change(b)
+		b.heal(volume)
+		if len(b.syncs) != 0 {
+			t.Errorf("%s: asked at %v", name, b.syncs)
+		}
+	}
+}
