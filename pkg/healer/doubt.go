@@ -56,18 +56,11 @@ func (o *observation) doubt(ctx context.Context) error {
 	return nil
 }
 
-// syncInterval is how often an ext4 is asked to have its root directory on the disk.
-const syncInterval = time.Minute
-
 // sync finds out whether an ext4 has shut itself down, where the kernel has no word
 // for that: everything else goes on as from a cache. It is a write, and may only be
 // tried where one may.
 func (o *observation) sync(ctx context.Context, p Place, sb host.Superblock) error {
-	key := volumeKey(o.c.Driver, o.c.Volume.ID)
-	last := o.engine.looked.get(key).synced
-	// With a second superblock something has happened.
-	due := last == 0 || o.c.began-last >= syncInterval || len(o.c.Superblocks) > 1
-	if !o.engine.cfg.SyncExt4 || !due || family(sb.FSType) != "ext" || !saysHealthy(sb) || o.engine.cfg.ProbeWrite == WriteNever {
+	if !o.engine.cfg.SyncExt4 || family(sb.FSType) != "ext" || !saysHealthy(sb) || o.engine.cfg.ProbeWrite == WriteNever {
 		return nil
 	}
 	if o.mayWrite(ctx, p, sb) != nil {
@@ -81,9 +74,7 @@ func (o *observation) sync(ctx context.Context, p Place, sb host.Superblock) err
 	case w.Silent:
 		sb.Answer = w.Answer
 	case w.ShutDown():
-		sb.Shutdown = true // asked again at every look
-	default:
-		o.engine.looked.change(key, func(at *lookedAt) { at.synced = o.c.began })
+		sb.Shutdown, sb.Write = true, w
 	}
 	o.c.Superblocks[p.Dev()] = sb
 	return nil

@@ -21,8 +21,6 @@ type lookedAt struct {
 	newest uint64
 	// healthy is that time, since the boot.
 	healthy time.Duration
-	// synced is when fsync(2) was last asked, in time since the boot.
-	synced time.Duration
 	// started is the highest id of mounts at places without a record, for which no
 	// container was found that started with something else.
 	started uint64

@@ -33,12 +33,12 @@ var sicknesses = map[string]sick{
 		harness.Must(t, unix.Unmount(v.Staging, 0))
 	}, []string{"StagingNotMounted"}},
 	"ext4 shut down": {"ext4", func(t *testing.T, v *harness.Volume) {
-		shutdownSeen(t, v)
+		shutdown(t, v.Staging)
 		_, err := os.Stat(v.Place()) // the cache answers
 		harness.Must(t, err)
 	}, []string{"FilesystemShutdown"}},
 	"ext4 shut down and the bind lost": {"ext4", func(t *testing.T, v *harness.Volume) {
-		shutdownSeen(t, v)
+		shutdown(t, v.Staging)
 		v.Unpublish()
 	}, []string{"FilesystemShutdown", "NotMounted", "not healthy (FilesystemShutdown)"}},
 	"xfs shut down": {"xfs", func(t *testing.T, v *harness.Volume) {

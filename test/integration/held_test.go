@@ -14,7 +14,7 @@ import (
 // TestHeld names in the message of a sick volume who has to let go of it before
 // anybody can check it: containers, and others.
 func TestHeld(t *testing.T) {
-	n := harness.NewNode(t).Start()
+	n := harness.NewNode(t, seesShutdown()...).Start()
 	next := newNeighbour(n)
 	v := n.NewVolume("ext4", "held")
 	c := n.NewContainer(harness.PodUID, v.Place())
@@ -24,7 +24,7 @@ func TestHeld(t *testing.T) {
 	visitor.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	harness.Must(t, visitor.Start())
 	t.Cleanup(func() { _ = visitor.Process.Kill(); _ = visitor.Wait() })
-	shutdownSeen(t, v)
+	shutdown(t, v.Staging)
 	for range 2 {
 		n.Expect("abnormal", v.Request(), "FilesystemShutdown",
 			"pod "+harness.PodUID+" container "+c.ID()[:12], fmt.Sprintf("pid %d sleep (cwd)", visitor.Process.Pid), "2 mount namespaces")

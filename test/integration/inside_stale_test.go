@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/csi-addons/node-healer/pkg/host"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -95,10 +96,21 @@ func TestInsideStartedLate(t *testing.T) {
 	}
 }
 
+// seesShutdown gives the flags with which a server sees that an ext4 has shut itself
+// down: where the kernel has no word for it, a write has to be allowed.
+func seesShutdown() []string {
+	if host.TellsShutdown() {
+		return nil
+	}
+	return []string{"--standalone"}
+}
+
 // TestInsideADisk has the disk of a volume vanish and come back. What a
 // container has of an ext4 is healed only where that is asked for.
 func TestInsideADisk(t *testing.T) {
-	n := harness.NewNode(t).Start()
+	needsBeneath(t)
+	flags := seesShutdown()
+	n := harness.NewNode(t, flags...).Start()
 	v := n.NewVolume("ext4", "a disk inside")
 	c := n.StartContainer(harness.ContainerSpec{
 		Mounts: []harness.ContainerMount{{At: "/data", Source: v.Place()}},
@@ -114,7 +126,7 @@ func TestInsideADisk(t *testing.T) {
 			t.Errorf("the container had %v, and has %v", before, after)
 		}
 	}
-	restartWith(n, "--heal-containers=all")
+	restartWith(n, append(flags, "--heal-containers=all")...)
 	n.Expect("healed", v.Request(), "replace-in-container")
 	if got := c.AwaitTurns(); got.Reads != got.Turns || got.Writes != got.Turns || c.Starts() != 1 {
 		t.Errorf("the loop in the container comes by this: %+v, and has met %q", got, c.Errors())

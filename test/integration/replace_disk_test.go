@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/pkg/touch"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -17,6 +18,7 @@ func TestReplaceOfADisk(t *testing.T) {
 		"xfs":  "nouuid", // the dead one has the same
 	} {
 		t.Run(fs, func(t *testing.T) {
+			needsBeneath(t)
 			n := harness.NewNode(t, "--standalone").Start()
 			next := newNeighbour(n)
 			v := n.NewVolume(fs, "comes back")
@@ -42,6 +44,12 @@ func TestReplaceOfADisk(t *testing.T) {
 			next.untouched()
 		})
 	}
+}
+
+// needsBeneath skips on a kernel that can only mount over what is dead.
+func needsBeneath(t *testing.T) {
+	t.Helper()
+	harness.NeedsKernel(t, touch.CanMoveBeneath(), "a mount beneath another one (Linux 6.5)")
 }
 
 // restageDisk does what a driver does that finds the disk of a volume gone: it

@@ -56,6 +56,9 @@ func (b bench) one(s healer.Status, r healer.Reason, advice, format string, args
 
 func (b bench) shutdown() []healer.Condition {
 	switch {
+	case b.sb.Write.ShutDown():
+		return b.one(healer.Inaccessible, healer.FilesystemShutdown, adviceShutdown,
+			"%s shut itself down (fsync of the root directory fails with EIO); every write fails, whatever stat says", plain(b.sb.FSType))
 	case b.sb.Shutdown:
 		return b.one(healer.Inaccessible, healer.FilesystemShutdown, adviceShutdown,
 			"%s shut itself down (super option shutdown); every write fails, whatever stat says", plain(b.sb.FSType))
