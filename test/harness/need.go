@@ -1,9 +1,12 @@
 package harness
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/pkg/host"
 )
@@ -47,6 +50,17 @@ func NeedsKernel(t testing.TB, can bool, what string) {
 	default:
 		t.Skipf("this kernel does not show %s", what)
 	}
+}
+
+// KernelIs is true for a kernel that is at least of this version. It is for what
+// nothing else tells before it is tried.
+func KernelIs(major, minor int) bool {
+	var u unix.Utsname
+	var has, and int
+	if unix.Uname(&u) == nil {
+		_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &has, &and)
+	}
+	return has > major || has == major && and >= minor
 }
 
 // NeedsPrograms skips where a program is not installed, and fails where skipping
