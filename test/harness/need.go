@@ -36,6 +36,15 @@ func NeedsHost(t testing.TB, what string) {
 	}
 }
 
+// NeedsVM skips on the machine itself: what such a test asks of the kernel is the
+// whole machine's, or is in no module of this kernel. test/kernels runs it.
+func NeedsVM(t testing.TB, what string) {
+	t.Helper()
+	if os.Getenv(vm) == "" {
+		t.Skipf("only in a virtual machine (make kernels): %s", what)
+	}
+}
+
 // NeedsKernel skips where this kernel cannot show what the test is about, and
 // fails where skipping is not allowed. On the older kernels of test/kernels it
 // is: which of them show what is in docs/kernels.md.
