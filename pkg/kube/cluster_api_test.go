@@ -13,12 +13,10 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -35,14 +33,10 @@ type clusterAPI struct {
 	kinds   *runtime.Scheme
 	objects map[string]apiObject // by resource, namespace and name
 	version int
-	// oldest is the first version from which a watch may begin.
-	oldest  int
 	history []change
 	watches map[*apiWatch]bool
 	asked   map[string]int // by verb and resource
 
-	// noStreams is an API of before Kubernetes 1.32, which streams no lists.
-	noStreams bool
 	// mute has watches bring nothing, as if all news were late.
 	mute bool
 	// continued, if set, is called before a list goes on; an error is answered.
@@ -150,15 +144,6 @@ func (a *clusterAPI) remove(o apiObject) {
 	a.tell(change{a.version, resource, watch.Deleted, last})
 }
 
-// forget has the API forget how it came to where it is, and ends all watches.
-func (a *clusterAPI) forget() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.version++
-	a.oldest, a.history = a.version, nil
-	a.hangUp()
-}
-
 // count is how often something was asked, such as "list pods".
 func (a *clusterAPI) count(what string) int {
 	a.mu.Lock()
@@ -169,19 +154,10 @@ func (a *clusterAPI) count(what string) int {
 func (a *clusterAPI) tell(c change) {
 	a.history = append(a.history, c)
 	for w := range a.watches {
-		if !a.mute && !w.dead && w.resource == c.resource {
+		if !a.mute && w.resource == c.resource {
 			w.bring(c.event, w.shape(c.object))
 		}
 	}
-}
-
-// halfDie has the watches that there are bring nothing more.
-func (a *clusterAPI) halfDie() {
-	a.set(func(a *clusterAPI) {
-		for w := range a.watches {
-			w.dead = true
-		}
-	})
 }
 
 // hangUp is called with the lock held.
@@ -227,7 +203,7 @@ func (a *clusterAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 	case "list":
 		return a.list(r, resource, shape)
 	case "watch":
-		return a.watch(r, resource, shape)
+		return a.watch(r, resource, shape), nil
 	}
 	o, exists := a.objects[keyOf(resource, namespace, name)]
 	if !exists {
@@ -315,8 +291,6 @@ type apiWatch struct {
 	resource string
 	shape    func(apiObject) any
 	lines    chan []byte
-	// dead is a connection that stands, and brings nothing.
-	dead bool
 }
 
 func (w *apiWatch) bring(event watch.EventType, o any) {
@@ -324,44 +298,18 @@ func (w *apiWatch) bring(event watch.EventType, o any) {
 	w.lines <- line
 }
 
-// bookmark tells how far the watch has come, and that the list is complete.
-func (a *clusterAPI) bookmark(w *apiWatch, listed bool) {
-	empty := map[string]apiObject{
-		"pods": &corev1.Pod{}, "nodes": &corev1.Node{}, "configmaps": &corev1.ConfigMap{},
-	}[w.resource]
-	empty.SetResourceVersion(strconv.Itoa(a.version))
-	if listed {
-		empty.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
-	}
-	w.bring(watch.Bookmark, w.shape(empty))
-}
-
-func (a *clusterAPI) watch(r *http.Request, resource string, shape func(apiObject) any) (*http.Response, error) {
+func (a *clusterAPI) watch(r *http.Request, resource string, shape func(apiObject) any) *http.Response {
 	from, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
-	streamed := r.URL.Query().Get("sendInitialEvents") != ""
-	switch {
-	case streamed && a.noStreams:
-		return respondError(apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil))
-	case !streamed && from < a.oldest:
-		return respondError(apierrors.NewResourceExpired("too old resource version"))
-	}
 	w := &apiWatch{resource: resource, shape: shape, lines: make(chan []byte, 10_000)}
-	if streamed {
-		for _, o := range a.all(resource) {
-			w.bring(watch.Added, shape(o))
-		}
-		a.bookmark(w, true)
-	} else {
-		for _, c := range a.history {
-			if c.version > from && c.resource == resource && !a.mute {
-				w.bring(c.event, shape(c.object))
-			}
+	for _, c := range a.history {
+		if c.version > from && c.resource == resource && !a.mute {
+			w.bring(c.event, shape(c.object))
 		}
 	}
 	a.watches[w] = true
 	response := respond(http.StatusOK, nil)
 	response.Body = a.stream(r.Context(), w)
-	return response, nil
+	return response
 }
 
 // stream sends the lines of a watch until either side hangs up.
@@ -370,16 +318,8 @@ func (a *clusterAPI) stream(ctx context.Context, w *apiWatch) io.ReadCloser {
 	go func() {
 		defer to.Close()
 		defer a.set(func(a *clusterAPI) { delete(a.watches, w) })
-		minute := time.NewTicker(time.Minute)
-		defer minute.Stop()
 		for {
 			select {
-			case <-minute.C:
-				a.set(func(a *clusterAPI) {
-					if a.watches[w] && !w.dead && !a.mute && a.fault == nil {
-						a.bookmark(w, false)
-					}
-				})
 			case line, more := <-w.lines:
 				if !more {
 					return

@@ -17,8 +17,8 @@ import (
 const (
 	// listTime bounds a list of all objects of a kind in the cluster, listPage one
 	// page of it in memory.
-	listTime = 10 * time.Second
-	listPage = 250
+	listTime = 20 * time.Second
+	listPage = 500
 	// maxLists is how often a list is begun that does not come to its end in one
 	// snapshot.
 	maxLists = 3

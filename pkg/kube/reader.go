@@ -19,7 +19,7 @@ import (
 
 const (
 	// rememberTime is for how long at most a look goes by what was read before;
-	// absentTime is the same for what was not there.
+	// absentTime is the same for what was not there, or could not be read again.
 	rememberTime = time.Hour
 	absentTime   = time.Minute
 	// rememberJitter spreads the next reads over the time: a part of it.
@@ -198,8 +198,10 @@ func recall[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, n
 		return o, nil
 	}
 	o, err := ask(ctx, r, k, namespace, name)
-	if err != nil && known {
-		o, _ = kept.(remembered).object.(T)
+	if last, _ := kept.(remembered); err != nil && known {
+		last.until = time.Now().Add(absentTime)
+		r.kept.Add(keyOf(k.resource, namespace, name), last)
+		o, _ = last.object.(T)
 		return o, nil
 	}
 	return o, err

@@ -162,3 +162,31 @@ func TestInformerThatLags(t *testing.T) {
 		})
 	}
 }
+
+// TestClaimOfANewPod is read anew: another one of that name may have been there before.
+func TestClaimOfANewPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, s := newClusterAPI(), newScene()
+		s.play(api)
+		c, end := following(t, api)
+		defer end()
+		staged := volumeName{handle: handle}
+		if w := c.look(t.Context(), staged, ""); len(w.pods) != 1 {
+			t.Fatalf("used by %d pods", len(w.pods))
+		}
+		api.remove(s.pod)
+		api.remove(s.claim)
+		s.claim.UID, s.claim.Spec.VolumeName = "another", "pv-2"
+		other, _ := aVolume("pv-2")
+		other.Spec.ClaimRef.Name, other.Spec.ClaimRef.UID = s.claim.Name, s.claim.UID
+		other.Spec.CSI.VolumeHandle = "vol-2"
+		s.pod.UID = "uid-of-the-next"
+		api.put(s.claim, other, s.pod)
+		synctest.Wait()
+		if w := c.look(t.Context(), volumeName{handle: "vol-2"}, ""); len(w.pods) != 1 || len(w.volumes) != 1 || w.volumes[0].claim == nil {
+			t.Errorf("the next volume: %+v", w)
+		}
+		expect(t, "the next pod", c.wantedNow(t, volumeName{driver: driverName, handle: "vol-2"}, "uid-of-the-next"), "")
+		expect(t, "the volume before", c.wantedNow(t, s.name, "uid-of-the-next"), "does not list")
+	})
+}

@@ -182,7 +182,7 @@ func TestListsAreOneSnapshot(t *testing.T) {
 		"the API says no":          {func(*disk, int) error { return apierrors.NewBadRequest("no such token") }, "no such token"},
 		"the API breaks":           {func(*disk, int) error { return refused }, "connection refused"},
 		"a twin comes meanwhile":   {func(d *disk, n int) error { return d.late(n == 1) }, "node node-2 has"},
-		"something always comes":   {func(d *disk, n int) error { d.api.version++; return nil }, "no snapshot lasted to the end"},
+		"something always comes":   {func(d *disk, _ int) error { d.api.version++; return nil }, "no snapshot lasted to the end"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -82,6 +82,11 @@ func TestAPIAway(t *testing.T) {
 				m.Expect("abnormal", goes.Request(), "Refused: rebind")
 				m.Expect("abnormal", checked.Request(), "Refused: rebind", "mode check")
 			}
+			m.forgets()
+			for _, v := range []*claimed{lost, held} {
+				m.Expect("healed", v.Request())
+				v.Lose()
+			}
 			forbidden("before")
 			all := m.AskOnAndOn(2, well.Request())
 

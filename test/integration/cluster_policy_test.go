@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -82,7 +83,7 @@ func TestOffStopsChangesAtOnce(t *testing.T) {
 	m.Start()
 	v := m.ruled("stopped")
 	for _, s := range v.subjects() {
-		t.Run(s.kind, func(t *testing.T) {
+		t.Run(s.kind, func(*testing.T) {
 			v.Heals()
 			news.Lag()
 			s.Mode("off")
@@ -173,4 +174,45 @@ func TestNodeThatIsGone(t *testing.T) {
 	v.Refused("what the cluster wants is", `nodes "node-1" not found`)
 	m.object = cluster.Create(t, m.api, cluster.Node(thisNode))
 	v.Heals()
+}
+
+// TestRequestsAreTheNodesOwn: a node lists and watches what belongs to it, and reads
+// all else by name, also for a step. A second look asks for nothing.
+func TestRequestsAreTheNodesOwn(t *testing.T) {
+	m := newMember(t)
+	asked := m.between()
+	m.Start()
+	v := m.ruled("own")
+	m.Expect("healed", v.Request())
+	m.Expect("healthy", v.Request())
+	v.becomes("healthy")
+	before := len(asked.Requests())
+	for range 100 {
+		m.Expect("healthy", v.Request())
+	}
+	if more := asked.Requests()[before:]; len(more) > 0 {
+		t.Errorf("a hundred looks asked for %q", more)
+	}
+	named := []string{
+		"/api/v1/persistentvolumes/" + v.pv.Name, "/apis/storage.k8s.io/v1/storageclasses/" + v.class.Name,
+		"/api/v1/namespaces/" + m.namespace + "/persistentvolumeclaims/" + v.claim.Name,
+		"/api/v1/namespaces/" + m.namespace + "/pods/" + v.pod.Name,
+		"/api/v1/nodes/" + thisNode, "/api/v1/namespaces/" + ownNamespace + "/configmaps/" + ownConfigMap,
+	}
+	followed := []string{
+		"/api/v1/pods spec.nodeName=" + thisNode, "/api/v1/nodes metadata.name=" + thisNode,
+		"/api/v1/namespaces/" + ownNamespace + "/configmaps metadata.name=" + ownConfigMap,
+	}
+	seen := map[string]bool{}
+	for _, r := range asked.Requests("GET ") {
+		path := strings.TrimSuffix(strings.TrimPrefix(r, "GET "), " watch")
+		if seen[path] = true; !slices.Contains(named, path) && !slices.Contains(followed, path) {
+			t.Errorf("it asks for %s", r)
+		}
+	}
+	for _, path := range slices.Concat(named, followed) {
+		if !seen[path] {
+			t.Errorf("it never asks for %s", path)
+		}
+	}
 }

@@ -72,9 +72,12 @@ func (c *Cluster) Proxy(tb testing.TB, namespace, account string) *Proxy {
 	return p
 }
 
-// count notes a request as its method and path; a watch is marked.
+// count notes a request as its method, path and field selector; a watch is marked.
 func (p *Proxy) count(r *http.Request) {
 	what := r.Method + " " + r.URL.Path
+	if selector := r.URL.Query().Get("fieldSelector"); selector != "" {
+		what += " " + selector
+	}
 	if r.URL.Query().Get("watch") != "" {
 		what += " watch"
 	}
