@@ -147,17 +147,6 @@ func (c *Cluster) pod(uid string) (*corev1.Pod, bool) {
 	return found[0], true
 }
 
-// allPods gives the pods of this node.
-func (c *Cluster) allPods() []*corev1.Pod {
-	var all []*corev1.Pod
-	for _, o := range c.pods.GetStore().List() {
-		if p, ok := o.(*corev1.Pod); ok {
-			all = append(all, p)
-		}
-	}
-	return all
-}
-
 // NodeUID gives the UID of this node's object, as soon as it is known.
 func (c *Cluster) NodeUID() (types.UID, bool) {
 	node, known := one[*corev1.Node](c.node, c.cfg.Node)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -176,6 +177,19 @@ func (v *viewing) pod(ctx context.Context, known *corev1.Pod) *corev1.Pod {
 // askAtOnce bounds the questions of one view that are under way.
 const askAtOnce = 16
 
+func sideBySide(n int, do func(i int)) {
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, askAtOnce)
+	for i := range n {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			do(i)
+		})
+	}
+	wg.Wait()
+}
+
 // podsUsing gives the pods on this node that list a volume, but for one.
 func (v *viewing) podsUsing(ctx context.Context, volumes []boundVolume, except string) []*corev1.Pod {
 	var known []*corev1.Pod
@@ -186,16 +200,7 @@ func (v *viewing) podsUsing(ctx context.Context, volumes []boundVolume, except s
 	}
 	known = slices.DeleteFunc(known, func(p *corev1.Pod) bool { return string(p.UID) == except })
 	now := make([]*corev1.Pod, len(known))
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, askAtOnce)
-	for i, p := range known {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			now[i] = v.pod(ctx, p)
-		})
-	}
-	wg.Wait()
+	sideBySide(len(known), func(i int) { now[i] = v.pod(ctx, known[i]) })
 	return slices.DeleteFunc(now, func(p *corev1.Pod) bool { return p == nil })
 }
 
@@ -238,13 +243,13 @@ func hasInline(p *corev1.Pod, name string) bool {
 // one that is not found so is looked for in the list of all volumes.
 func (v *viewing) search(ctx context.Context, name volumeName) []string {
 	memory := &viewing{c: v.c} // which volume a claim is bound to does not change
-	for _, pod := range v.c.allPods() {
-		for i := range pod.Spec.Volumes {
-			if claim := learn(ctx, memory, claimKind, pod.Namespace, claimOf(pod, &pod.Spec.Volumes[i])); claim != nil {
-				learn(ctx, memory, volumeKind, "", claim.Spec.VolumeName)
-			}
+	claims := v.c.pods.GetIndexer().ListIndexFuncValues(byClaim)
+	sideBySide(len(claims), func(i int) {
+		namespace, name, _ := strings.Cut(claims[i], "/")
+		if claim := learn(ctx, memory, claimKind, namespace, name); claim != nil {
+			learn(ctx, memory, volumeKind, "", claim.Spec.VolumeName)
 		}
-	}
+	})
 	names := v.c.reader.named(name.handle)
 	if !v.now {
 		return names
