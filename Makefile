@@ -81,7 +81,7 @@ kubernetes: controlplane $(CLUSTER) ## build the rest of the tests' Kubernetes, 
 bench: deps controlplane ## the ratios of docs/performance.md (root); BENCH="ext4 sweep": only these
 	@mkdir -p bin
 	$(GO) test -c -o bin/bench ./test/bench
-	BENCH='$(BENCH)' bin/bench -test.timeout 15m
+	BENCH='$(BENCH)' bin/bench -test.timeout 25m
 
 # Tests build with the tag `faults`: that variant is held to the same rules.
 .PHONY: vet

@@ -29,7 +29,7 @@ type cluster struct {
 
 // newCluster reads how to reach the API. Nothing is sent yet: a server that
 // cannot reach it starts all the same, and only reports.
-func newCluster(cfg config) (*cluster, error) {
+func newCluster(cfg config, kubeletRoots ...string) (*cluster, error) {
 	inside := os.Getenv("KUBERNETES_SERVICE_HOST") != ""
 	switch {
 	case cfg.standalone:
@@ -48,17 +48,17 @@ func newCluster(cfg config) (*cluster, error) {
 	}
 	c := &cluster{}
 	if c.wants, err = kube.NewCluster(kube.ClusterConfig{
-		Client:      client,
-		Node:        cfg.nodeID,
-		Namespace:   cfg.cluster.podNamespace,
-		ConfigMap:   cfg.cluster.configMap,
-		Staleness:   cfg.cluster.staleness,
-		DriverGrace: cfg.cluster.driverGrace,
+		Client:       client,
+		Node:         cfg.nodeID,
+		Namespace:    cfg.cluster.podNamespace,
+		ConfigMap:    cfg.cluster.configMap,
+		KubeletRoots: kubeletRoots,
+		DriverGrace:  cfg.cluster.driverGrace,
 	}); err != nil {
 		return nil, err
 	}
 	if c.reporter, err = kube.NewReporter(client, kube.ReporterConfig{
-		Node: cfg.nodeID, NodeUID: c.wants.NodeUID, Find: c.wants.Subjects,
+		Node: cfg.nodeID, NodeUID: c.wants.NodeUID, Here: c.wants.Here, Find: c.wants.Subjects,
 	}); err != nil {
 		return nil, err
 	}

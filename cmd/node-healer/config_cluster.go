@@ -16,15 +16,10 @@ type clusterConfig struct {
 	podNamespace string
 	podUID       string
 	configMap    string
-	staleness    time.Duration
 	driverGrace  time.Duration
 }
 
-const (
-	minStaleness = 3 * time.Second
-	maxStaleness = 10 * time.Minute
-	maxGrace     = time.Hour
-)
+const maxGrace = time.Hour
 
 func (c *clusterConfig) flags(f *flag.FlagSet) {
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "file that says how to reach the Kubernetes API; empty: the pod's own service account, and no API outside of a cluster")
@@ -32,7 +27,6 @@ func (c *clusterConfig) flags(f *flag.FlagSet) {
 	f.StringVar(&c.podNamespace, "pod-namespace", "csi-addons-node-healer", "namespace of the pod we run in")
 	f.StringVar(&c.podUID, "pod-uid", "", "UID of the pod we run in (with --controller-endpoint required)")
 	f.StringVar(&c.configMap, "config-map", "node-healer", "ConfigMap in --pod-namespace with the settings of the whole cluster; it need not exist")
-	f.DurationVar(&c.staleness, "api-staleness", 30*time.Second, "how long what the Kubernetes API said counts when it does not answer; never for devices")
 	f.DurationVar(&c.driverGrace, "driver-grace", 5*time.Minute, "how long heals wait while the driver's own pod on this node is not ready; 0: not at all")
 }
 
@@ -49,9 +43,6 @@ func (c *clusterConfig) check(standalone bool, node string) error {
 		for _, broken := range content.IsDNS1123Subdomain(f.value) {
 			bad("%s: %s", f.flag, broken)
 		}
-	}
-	if c.staleness < minStaleness || c.staleness > maxStaleness {
-		bad("--api-staleness: %s is not between %s and %s", c.staleness, minStaleness, maxStaleness)
 	}
 	if c.driverGrace < 0 || c.driverGrace > maxGrace {
 		bad("--driver-grace: %s is not between 0 and %s", c.driverGrace, maxGrace)

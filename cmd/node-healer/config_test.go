@@ -30,7 +30,7 @@ func TestDefaults(t *testing.T) {
 		allowedUIDs: []uint32{0},
 		cluster: clusterConfig{
 			podNamespace: "csi-addons-node-healer", configMap: "node-healer",
-			staleness: 30 * time.Second, driverGrace: 5 * time.Minute,
+			driverGrace: 5 * time.Minute,
 		},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -42,7 +42,7 @@ func TestEveryFlagIsTaken(t *testing.T) {
 	got, err := parse(strings.Fields(`--endpoint=unix:///s --driver-name=d --node-id=n --kubelet-root=/k
 		--path-root=/a --path-root=/b --state-dir=/st --mode=check --host-mount-namespace=/proc/1/ns/mnt
 		--probe-timeout=1s --slow-answer=300ms --probe-write=never --heal-containers=off --heal-timeout=1m --allowed-uids=0,1000 -v=4
-		--kubeconfig=/kc --pod-name=p --pod-namespace=ns --pod-uid=u --config-map=m --api-staleness=10s --driver-grace=0s
+		--kubeconfig=/kc --pod-name=p --pod-namespace=ns --pod-uid=u --config-map=m --driver-grace=0s
 		--controller-endpoint=tcp://:9070 --token-audience=aud --tls-cert=/c --tls-key=/ck --tls-min-version=VersionTLS13
 		--tls-cipher-suites=A,B --tls-curve-preferences=C`), io.Discard)
 	want := config{
@@ -51,7 +51,7 @@ func TestEveryFlagIsTaken(t *testing.T) {
 		hostNamespace: "/proc/1/ns/mnt", probeTimeout: time.Second, slowAnswer: 300 * time.Millisecond, probeWrite: "never", healContainers: "off", healTimeout: time.Minute,
 		allowedUIDs: []uint32{0, 1000}, verbosity: 4,
 		cluster: clusterConfig{
-			kubeconfig: "/kc", podName: "p", podNamespace: "ns", podUID: "u", configMap: "m", staleness: 10 * time.Second,
+			kubeconfig: "/kc", podName: "p", podNamespace: "ns", podUID: "u", configMap: "m",
 		},
 		controller: controllerConfig{endpoint: "tcp://:9070", tokenAudience: "aud", tls: nodeserver.TLS{
 			CertFile: "/c", KeyFile: "/ck", MinVersion: "VersionTLS13", CipherSuites: []string{"A", "B"}, CurvePreferences: []string{"C"},
@@ -120,9 +120,6 @@ func TestRules(t *testing.T) {
 		{named + "--pod-namespace=", "--pod-namespace"},
 		{named + "--pod-namespace=A_b", "--pod-namespace"},
 		{named + "--config-map=", "--config-map"},
-		{named + "--api-staleness=2s", "--api-staleness"},
-		{named + "--api-staleness=3s", ""},
-		{named + "--api-staleness=11m", "--api-staleness"},
 		{named + "--driver-grace=-1s", "--driver-grace"},
 		{named + "--driver-grace=61m", "--driver-grace"},
 		{named + pod + "--controller-endpoint=tcp://:9070", ""},

@@ -74,7 +74,7 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	cluster, err := newCluster(cfg)
+	cluster, err := newCluster(cfg, cfg.kubeletRoot, namespace.RealRoots()[cfg.kubeletRoot])
 	if err != nil {
 		return err
 	}

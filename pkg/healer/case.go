@@ -257,9 +257,9 @@ type Permit interface {
 type Gate interface {
 	// Look is asked before a volume is looked at.
 	Look(ctx context.Context, v Volume) error
-	// Wants is true when the place is known to be wanted, as far as memory tells:
-	// it is asked in every look, and nothing is changed by it.
-	Wants(c Case, p Place) bool
+	// Wants is true when the place is known to be wanted now. It is asked in looks
+	// for places that are empty, and nothing is changed by it.
+	Wants(ctx context.Context, c Case, p Place) bool
 	// Enter is asked once before each step.
 	Enter(ctx context.Context, d Diagnosis, s Step) (Permit, error)
 	// Write is asked before a write is tried at a place, which changes nothing

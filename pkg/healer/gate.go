@@ -69,7 +69,7 @@ func (WantedGate) Look(context.Context, Volume) error { return nil }
 
 // Wants implements Gate. Containers, the one proof that there is, are looked for
 // by whoever asks.
-func (WantedGate) Wants(Case, Place) bool { return false }
+func (WantedGate) Wants(context.Context, Case, Place) bool { return false }
 
 // Enter implements Gate.
 func (g WantedGate) Enter(ctx context.Context, d Diagnosis, s Step) (Permit, error) {

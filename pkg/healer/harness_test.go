@@ -141,8 +141,8 @@ func (n *notebook) Enter(_ context.Context, _ Diagnosis, s Step) (Permit, error)
 	n.entered++
 	return n, nil
 }
-func (n *notebook) Wants(_ Case, p Place) bool         { return n.wanted[p.PodUID] }
-func (n *notebook) Look(context.Context, Volume) error { return n.noLook }
+func (n *notebook) Wants(_ context.Context, _ Case, p Place) bool { return n.wanted[p.PodUID] }
+func (n *notebook) Look(context.Context, Volume) error            { return n.noLook }
 func (n *notebook) Write(_ context.Context, _ Case, _ Place, onDisk bool) error {
 	if !onDisk {
 		return nil

@@ -197,7 +197,7 @@ func (o *observation) isOwn(p Place, m host.Mount) bool {
 // the cluster says that the pod wants it at a place that was mounted in this
 // boot. Else an empty place is most likely that of a pod on its way out, or in.
 func (o *observation) used(ctx context.Context, p Place) (bool, error) {
-	if o.c.Record.Place(p.Path) != nil && o.c.Record.BootID == o.c.BootID && o.engine.cfg.Gate.Wants(o.c, p) {
+	if o.c.Record.Place(p.Path) != nil && o.c.Record.BootID == o.c.BootID && o.engine.cfg.Gate.Wants(ctx, o.c, p) {
 		return true, nil
 	}
 	dev := o.superblockOf(p)

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -148,14 +147,8 @@ func (c *Client) patch(ctx context.Context, r request, kind types.PatchType, cha
 	return c.explain(r, c.on(r, c.groups[r.Group].Patch(kind)).Body(change).Do(ctx).Into(into))
 }
 
-// list and watch are for informers, which bring their own deadlines.
+// list reads one page of a list. Whoever asks brings a deadline.
 func (c *Client) list(ctx context.Context, r request, o metav1.ListOptions, into runtime.Object) error {
 	r.Verb = "list"
 	return c.explain(r, c.on(r, c.groups[r.Group].Get()).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Into(into))
-}
-
-func (c *Client) watch(ctx context.Context, r request, o metav1.ListOptions) (watch.Interface, error) {
-	r.Verb, o.Watch = "watch", true
-	w, err := c.on(r, c.groups[r.Group].Get()).VersionedParams(&o, metav1.ParameterCodec).Watch(ctx)
-	return w, c.explain(r, err)
 }

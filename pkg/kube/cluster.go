@@ -3,12 +3,13 @@ package kube
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
@@ -21,26 +22,26 @@ type ClusterConfig struct {
 	// Namespace and ConfigMap name the object with the cluster's settings.
 	Namespace string
 	ConfigMap string
-	// Staleness is how long what was true counts when the API does not answer.
-	Staleness time.Duration
+	// KubeletRoots are kubelet's directory as configured and without links.
+	KubeletRoots []string
 	// DriverGrace is how long heals wait for a driver that is not ready.
 	DriverGrace time.Duration
 }
 
 // Cluster is what the API says of this node: its pods, their claims and volumes,
-// who is attached, and what is allowed.
+// who is attached, and what is allowed. It follows what belongs to this node, its
+// pods, its Node and the settings, so that its costs do not grow with the cluster;
+// all else is read by name.
 type Cluster struct {
 	cfg    ClusterConfig
 	client *Client
+	reader *reader
 
-	pods, node, volumes, claims, classes, configMap *feed
-	// What is asked for anew before a step, by all who need it at once.
-	attachments *shared[[]attachment]
-	switches    *shared[*corev1.ConfigMap]
-
-	// begun closes when the first word on everything is there, or late.
+	pods, node, configMap *informer
+	// podsChanged has room for one: a DaemonSet's pod, or the settings, changed.
+	podsChanged chan struct{}
+	// begun closes when the first lists are there, or late.
 	begun   chan struct{}
-	heart   heart
 	drivers drivers
 
 	mu sync.Mutex
@@ -56,93 +57,77 @@ func NewCluster(cfg ClusterConfig) (*Cluster, error) {
 	switch {
 	case cfg.Client == nil || cfg.Node == "" || cfg.Namespace == "" || cfg.ConfigMap == "":
 		return nil, errors.New("kube: client, node, namespace and config map are required")
-	case cfg.Staleness <= 0 || cfg.DriverGrace < 0:
-		return nil, errors.New("kube: the staleness must be positive, the driver's grace not negative")
+	case len(cfg.KubeletRoots) == 0 || cfg.DriverGrace < 0:
+		return nil, errors.New("kube: kubelet's root is required, and the driver's grace must not be negative")
 	}
-	c := &Cluster{cfg: cfg, client: cfg.Client, begun: make(chan struct{}), settings: defaultSettings()}
-	c.attachments, c.switches = newShared[[]attachment](), newShared[*corev1.ConfigMap]()
-	for _, one := range []struct {
-		feed   **feed
-		source source
-	}{
-		{&c.pods, c.client.podsOn(cfg.Node)},
-		{&c.node, c.client.nodeNamed(cfg.Node)},
-		{&c.volumes, c.client.persistentVolumes()},
-		{&c.claims, c.client.claims()},
-		{&c.classes, c.client.meta(request{Group: storagev1.GroupName, Resource: "storageclasses"})},
-		{&c.configMap, c.client.configMap(cfg.Namespace, cfg.ConfigMap)},
-	} {
-		var err error
-		if *one.feed, err = newFeed(one.source); err != nil {
-			return nil, err
-		}
-	}
-	if err := c.onChange(c.configMap, func(o any) bool {
-		if m, ok := o.(*corev1.ConfigMap); ok {
-			c.hear(m) // it may be gone again by the time that somebody looks
-		}
-		return true
-	}); err != nil {
+	c := &Cluster{cfg: cfg, client: cfg.Client, podsChanged: make(chan struct{}, 1), begun: make(chan struct{}), settings: defaultSettings()}
+	c.drivers.reading = make(chan struct{}, 1)
+	var errs [6]error
+	named := func(name string) fields.Selector { return fields.OneTermEqualSelector(metav1.ObjectNameField, name) }
+	c.pods, errs[0] = newInformer(c.client, podKind, "", fields.OneTermEqualSelector("spec.nodeName", cfg.Node), podIndexes())
+	c.node, errs[1] = newInformer(c.client, nodeKind, "", named(cfg.Node), nil)
+	c.configMap, errs[2] = newInformer(c.client, configMapKind, cfg.Namespace, named(cfg.ConfigMap), nil)
+	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}
-	return c, c.onChange(c.pods, func(o any) bool {
-		pod, ok := o.(*corev1.Pod)
-		return !ok || ownedByDaemonSet(pod)
-	})
+	c.reader = newReader(c.client, c.pods, c.node, c.configMap)
+	_, errs[3] = c.configMap.AddEventHandler(onChange(func(m *corev1.ConfigMap) {
+		c.hear(m) // it may be gone again by the time that somebody looks
+		c.wakeDrivers()
+	}))
+	_, errs[4] = c.pods.AddEventHandler(onChange(func(p *corev1.Pod) {
+		if ownedByDaemonSet(p) {
+			c.wakeDrivers()
+		}
+	}))
+	_, errs[5] = c.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: c.claimsAnew})
+	return c, errors.Join(errs[:]...)
 }
 
-// onChange has the drivers' pods looked at after each change that matters for
-// them.
-func (c *Cluster) onChange(f *feed, matters func(any) bool) error {
-	_, err := f.informer.AddEventHandler(cache.FilteringResourceEventHandler{
-		FilterFunc: matters,
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { c.readDrivers() },
-			UpdateFunc: func(any, any) { c.readDrivers() },
-			DeleteFunc: func(any) { c.readDrivers() },
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("watch %s: %w", f.source.what.Resource, err)
+// onChange has a function told of each object that comes, changes or goes.
+func onChange[T any](changed func(T)) cache.ResourceEventHandlerFuncs {
+	tell := func(o any) {
+		if lost, is := o.(cache.DeletedFinalStateUnknown); is {
+			o = lost.Obj
+		}
+		if t, ok := o.(T); ok {
+			changed(t)
+		}
 	}
-	return nil
+	return cache.ResourceEventHandlerFuncs{AddFunc: tell, UpdateFunc: func(_, o any) { tell(o) }, DeleteFunc: tell}
 }
 
-func (c *Cluster) feeds() []*feed {
-	return []*feed{c.pods, c.node, c.volumes, c.claims, c.classes, c.configMap}
+func (c *Cluster) wakeDrivers() {
+	select {
+	case c.podsChanged <- struct{}{}:
+	default:
+	}
 }
+
+func (c *Cluster) informers() []*informer { return []*informer{c.pods, c.node, c.configMap} }
 
 // Run keeps it up to date until ctx ends, and returns when all has stopped.
 func (c *Cluster) Run(ctx context.Context) {
 	// What client-go logs by itself is about its own inner life.
 	quiet := klog.NewContext(ctx, klog.FromContext(ctx).V(quietVerbosity))
 	var wg sync.WaitGroup
-	for _, f := range c.feeds() {
-		wg.Go(func() { f.run(quiet) })
+	for _, i := range c.informers() {
+		wg.Go(func() { i.RunWithContext(quiet) })
 	}
-	wg.Go(func() { c.beat(ctx) })
-	wg.Go(func() { c.begin(ctx) })
+	wg.Go(func() { c.followDrivers(ctx) })
+	wg.Go(func() {
+		defer close(c.begun)
+		ctx, cancel := context.WithTimeout(ctx, askTime)
+		defer cancel()
+		cache.WaitForCacheSync(ctx.Done(), c.pods.HasSynced, c.node.HasSynced, c.configMap.HasSynced)
+	})
 	wg.Wait()
 }
 
 const quietVerbosity = 5
 
-// current fails when what the cluster wants is not known as of lately.
-func (c *Cluster) current() error {
-	// The heart first: if nothing answers, its word says most.
-	if err := c.heart.trouble(c.cfg.Staleness); err != nil {
-		return fmt.Errorf("what the cluster wants is not known: %w", err)
-	}
-	for _, f := range c.feeds() {
-		if err := f.trouble(c.cfg.Staleness); err != nil {
-			return fmt.Errorf("what the cluster wants is not known: %w", err)
-		}
-	}
-	return nil
-}
-
-// settled waits for the first word on everything, good or bad: for a moment
-// after the start, nobody knows what must not be looked at.
+// settled waits for the first lists, but not for long: for a moment after the
+// start, nobody knows what must not be looked at.
 func (c *Cluster) settled(ctx context.Context) {
 	select {
 	case <-c.begun:
@@ -150,40 +135,7 @@ func (c *Cluster) settled(ctx context.Context) {
 	}
 }
 
-// begin ends the wait of all who ask right after the start.
-func (c *Cluster) begin(ctx context.Context) {
-	defer close(c.begun)
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	for _, f := range c.feeds() {
-		f.settled(ctx)
-	}
-	select {
-	case <-c.heart.first():
-	case <-ctx.Done():
-	}
-}
-
-func one[T any](f *feed, key string) (T, bool) {
-	o, found, err := f.informer.GetIndexer().GetByKey(key)
-	t, ok := o.(T)
-	return t, found && ok && err == nil
-}
-
-func indexed[T any](f *feed, index, key string) []T {
-	objects, err := f.informer.GetIndexer().ByIndex(index, key)
-	if err != nil {
-		return nil
-	}
-	list := make([]T, 0, len(objects))
-	for _, o := range objects {
-		if t, ok := o.(T); ok {
-			list = append(list, t)
-		}
-	}
-	return list
-}
-
+// pod gives a pod of this node by its UID.
 func (c *Cluster) pod(uid string) (*corev1.Pod, bool) {
 	if uid == "" {
 		return nil, false
@@ -195,9 +147,58 @@ func (c *Cluster) pod(uid string) (*corev1.Pod, bool) {
 	return found[0], true
 }
 
-// claimOf gives the claim that a volume is bound to. Another one of that name may
-// be a later one, with another volume.
-func (c *Cluster) claimOf(pv *volume) (*named, bool) {
-	claim, known := one[*named](c.claims, pv.claim)
-	return claim, known && claim.uid == pv.claimUID
+// NodeUID gives the UID of this node's object, as soon as it is known.
+func (c *Cluster) NodeUID() (types.UID, bool) {
+	node, known := one[*corev1.Node](c.node, c.cfg.Node)
+	if !known {
+		return "", false
+	}
+	return node.UID, true
+}
+
+// Here gives those of some pods that are on this node; false: nobody knows yet.
+func (c *Cluster) Here(podUIDs []string) (here []string, known bool) {
+	for _, uid := range podUIDs {
+		if _, found := c.pod(uid); found {
+			here = append(here, uid)
+		}
+	}
+	return here, c.pods.listed() == nil
+}
+
+// Subjects gives the claim and the pods of a volume, as ReporterConfig.Find
+// wants them: not yet known is false, a volume of which the cluster has no
+// object included.
+func (c *Cluster) Subjects(ctx context.Context, driver, volumeID string, podUIDs []string) (Subjects, bool) {
+	var s Subjects
+	for _, uid := range podUIDs {
+		if pod, known := c.pod(uid); known {
+			s.Pods = append(s.Pods, reference("Pod", pod))
+		}
+	}
+	w := c.look(ctx, volumeName{driver: driver, handle: volumeID}, "")
+	// A claim that no pod here uses is another node's to tell of.
+	if len(w.volumes) == 1 && len(w.pods) > 0 && w.volumes[0].claim != nil {
+		of := reference("PersistentVolumeClaim", w.volumes[0].claim)
+		s.Claim = &of
+	}
+	return s, s.Claim != nil || len(s.Pods) > 0
+}
+
+func reference(kind string, o metav1.Object) corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: "v1", Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID()}
+}
+
+// claimsAnew has the claims of a pod that came read anew: another one of that name may
+// have been there before, which no pod used any more.
+func (c *Cluster) claimsAnew(o any) {
+	p, ok := o.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	for i := range p.Spec.Volumes {
+		if claim := claimOf(p, &p.Spec.Volumes[i]); claim != "" {
+			c.reader.forget(claimKind.resource, p.Namespace, claim)
+		}
+	}
 }

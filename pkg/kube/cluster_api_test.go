@@ -13,12 +13,10 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -33,36 +31,26 @@ import (
 type clusterAPI struct {
 	mu      sync.Mutex
 	kinds   *runtime.Scheme
-	objects map[string]kept // by resource, namespace and name
+	objects map[string]apiObject // by resource, namespace and name
 	version int
-	// oldest is the first version from which a watch may begin.
-	oldest  int
 	history []change
 	watches map[*apiWatch]bool
 	asked   map[string]int // by verb and resource
 
-	// noStreams is an API of before Kubernetes 1.32, which streams no lists.
-	noStreams bool
 	// mute has watches bring nothing, as if all news were late.
 	mute bool
-	// hasty has watches end as soon as they began.
-	hasty bool
+	// continued, if set, is called before a list goes on; an error is answered.
+	continued func() error
 	// fault, if set, is asked before anything is done. An API's error is
 	// answered, another one cuts the connection.
 	fault func(verb, resource string) error
-}
-
-// kept is an object as the API has it.
-type kept interface {
-	runtime.Object
-	metav1.Object
 }
 
 type change struct {
 	version  int
 	resource string
 	event    watch.EventType
-	object   kept
+	object   apiObject
 }
 
 // errSilent has a request wait for ever.
@@ -70,7 +58,7 @@ var errSilent = errors.New("no answer")
 
 func newClusterAPI() *clusterAPI {
 	a := &clusterAPI{
-		kinds: runtime.NewScheme(), objects: map[string]kept{}, version: 1,
+		kinds: runtime.NewScheme(), objects: map[string]apiObject{}, version: 1,
 		watches: map[*apiWatch]bool{}, asked: map[string]int{},
 	}
 	_ = corev1.AddToScheme(a.kinds)
@@ -107,11 +95,23 @@ func (a *clusterAPI) breaks(err error) {
 	})
 }
 
+// breaksFor has some requests fail with err.
+func (a *clusterAPI) breaksFor(err error, verb string, resources ...string) {
+	a.set(func(a *clusterAPI) {
+		a.fault = func(asked, resource string) error {
+			if asked == verb && slices.Contains(resources, resource) {
+				return err
+			}
+			return nil
+		}
+	})
+}
+
 // refused is what a client sees when no API listens.
 var refused = syscall.ECONNREFUSED
 
 // put adds an object, or changes it.
-func (a *clusterAPI) put(objects ...kept) {
+func (a *clusterAPI) put(objects ...apiObject) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, o := range objects {
@@ -125,32 +125,23 @@ func (a *clusterAPI) put(objects ...kept) {
 		if _, exists := a.objects[keyOf(resource, o.GetNamespace(), o.GetName())]; exists {
 			event = watch.Modified
 		}
-		o = o.DeepCopyObject().(kept)
+		o = o.DeepCopyObject().(apiObject)
 		a.objects[keyOf(resource, o.GetNamespace(), o.GetName())] = o
 		a.tell(change{a.version, resource, event, o})
 	}
 }
 
 // remove deletes an object for good.
-func (a *clusterAPI) remove(o kept) {
+func (a *clusterAPI) remove(o apiObject) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	resource := a.resourceOf(o)
 	key := keyOf(resource, o.GetNamespace(), o.GetName())
-	last := a.objects[key].DeepCopyObject().(kept)
+	last := a.objects[key].DeepCopyObject().(apiObject)
 	delete(a.objects, key)
 	a.version++
 	last.SetResourceVersion(strconv.Itoa(a.version))
 	a.tell(change{a.version, resource, watch.Deleted, last})
-}
-
-// forget has the API forget how it came to where it is, and ends all watches.
-func (a *clusterAPI) forget() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.version++
-	a.oldest, a.history = a.version, nil
-	a.hangUp()
 }
 
 // count is how often something was asked, such as "list pods".
@@ -163,19 +154,10 @@ func (a *clusterAPI) count(what string) int {
 func (a *clusterAPI) tell(c change) {
 	a.history = append(a.history, c)
 	for w := range a.watches {
-		if !a.mute && !w.dead && w.resource == c.resource {
+		if !a.mute && w.resource == c.resource {
 			w.bring(c.event, w.shape(c.object))
 		}
 	}
-}
-
-// halfDie has the watches that there are bring nothing more.
-func (a *clusterAPI) halfDie() {
-	a.set(func(a *clusterAPI) {
-		for w := range a.watches {
-			w.dead = true
-		}
-	})
 }
 
 // hangUp is called with the lock held.
@@ -185,8 +167,6 @@ func (a *clusterAPI) hangUp() {
 	}
 	clear(a.watches)
 }
-
-func keyOf(resource, namespace, name string) string { return resource + " " + namespace + "/" + name }
 
 func (a *clusterAPI) resourceOf(o runtime.Object) string {
 	return strings.ToLower(a.kindOf(o).Kind) + map[bool]string{true: "es", false: "s"}[strings.HasSuffix(a.kindOf(o).Kind, "s")]
@@ -223,7 +203,7 @@ func (a *clusterAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 	case "list":
 		return a.list(r, resource, shape)
 	case "watch":
-		return a.watch(r, resource, shape)
+		return a.watch(r, resource, shape), nil
 	}
 	o, exists := a.objects[keyOf(resource, namespace, name)]
 	if !exists {
@@ -249,25 +229,25 @@ func read(r *http.Request) (verb, resource, namespace, name string) {
 }
 
 // shapeFor gives how objects are sent: whole, or only their metadata.
-func (a *clusterAPI) shapeFor(r *http.Request) func(kept) any {
+func (a *clusterAPI) shapeFor(r *http.Request) func(apiObject) any {
 	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
-		return func(o kept) any {
+		return func(o apiObject) any {
 			raw, _ := json.Marshal(o)
 			var whole map[string]any
 			_ = json.Unmarshal(raw, &whole)
 			return map[string]any{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": whole["metadata"]}
 		}
 	}
-	return func(o kept) any {
-		o = o.DeepCopyObject().(kept)
+	return func(o apiObject) any {
+		o = o.DeepCopyObject().(apiObject)
 		o.GetObjectKind().SetGroupVersionKind(a.kindOf(o))
 		return o
 	}
 }
 
 // all gives the objects of a resource in the order of their names.
-func (a *clusterAPI) all(resource string) []kept {
-	var list []kept
+func (a *clusterAPI) all(resource string) []apiObject {
+	var list []apiObject
 	for _, key := range slices.Sorted(maps.Keys(a.objects)) {
 		if strings.HasPrefix(key, resource+" ") {
 			list = append(list, a.objects[key])
@@ -276,10 +256,15 @@ func (a *clusterAPI) all(resource string) []kept {
 	return list
 }
 
-func (a *clusterAPI) list(r *http.Request, resource string, shape func(kept) any) (*http.Response, error) {
+func (a *clusterAPI) list(r *http.Request, resource string, shape func(apiObject) any) (*http.Response, error) {
 	all, more := a.all(resource), ""
 	from, _ := strconv.Atoi(r.URL.Query().Get("continue"))
-	all = all[from:]
+	if from > 0 && a.continued != nil {
+		if err := a.continued(); err != nil {
+			return respondError(err)
+		}
+	}
+	all = all[min(from, len(all)):]
 	// Out of its cache the API gives all at once.
 	cached := r.URL.Query().Get("resourceVersion") == "0"
 	if limit, _ := strconv.Atoi(r.URL.Query().Get("limit")); limit > 0 && limit < len(all) && !cached {
@@ -304,10 +289,8 @@ func (a *clusterAPI) list(r *http.Request, resource string, shape func(kept) any
 // apiWatch is one watch that a client has.
 type apiWatch struct {
 	resource string
-	shape    func(kept) any
+	shape    func(apiObject) any
 	lines    chan []byte
-	// dead is a connection that stands, and brings nothing.
-	dead bool
 }
 
 func (w *apiWatch) bring(event watch.EventType, o any) {
@@ -315,50 +298,18 @@ func (w *apiWatch) bring(event watch.EventType, o any) {
 	w.lines <- line
 }
 
-// bookmark tells how far the watch has come, and that the list is complete.
-func (a *clusterAPI) bookmark(w *apiWatch, listed bool) {
-	empty := map[string]kept{
-		"pods": &corev1.Pod{}, "nodes": &corev1.Node{}, "persistentvolumes": &corev1.PersistentVolume{},
-		"persistentvolumeclaims": &corev1.PersistentVolumeClaim{}, "configmaps": &corev1.ConfigMap{},
-		"storageclasses": &storagev1.StorageClass{}, "volumeattachments": &storagev1.VolumeAttachment{},
-	}[w.resource]
-	empty.SetResourceVersion(strconv.Itoa(a.version))
-	if listed {
-		empty.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
-	}
-	w.bring(watch.Bookmark, w.shape(empty))
-}
-
-func (a *clusterAPI) watch(r *http.Request, resource string, shape func(kept) any) (*http.Response, error) {
+func (a *clusterAPI) watch(r *http.Request, resource string, shape func(apiObject) any) *http.Response {
 	from, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
-	streamed := r.URL.Query().Get("sendInitialEvents") != ""
-	switch {
-	case a.hasty:
-		response := respond(http.StatusOK, nil)
-		response.Body = http.NoBody
-		return response, nil
-	case streamed && a.noStreams:
-		return respondError(apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil))
-	case !streamed && from < a.oldest:
-		return respondError(apierrors.NewResourceExpired("too old resource version"))
-	}
 	w := &apiWatch{resource: resource, shape: shape, lines: make(chan []byte, 10_000)}
-	if streamed {
-		for _, o := range a.all(resource) {
-			w.bring(watch.Added, shape(o))
-		}
-		a.bookmark(w, true)
-	} else {
-		for _, c := range a.history {
-			if c.version > from && c.resource == resource && !a.mute {
-				w.bring(c.event, shape(c.object))
-			}
+	for _, c := range a.history {
+		if c.version > from && c.resource == resource && !a.mute {
+			w.bring(c.event, shape(c.object))
 		}
 	}
 	a.watches[w] = true
 	response := respond(http.StatusOK, nil)
 	response.Body = a.stream(r.Context(), w)
-	return response, nil
+	return response
 }
 
 // stream sends the lines of a watch until either side hangs up.
@@ -367,16 +318,8 @@ func (a *clusterAPI) stream(ctx context.Context, w *apiWatch) io.ReadCloser {
 	go func() {
 		defer to.Close()
 		defer a.set(func(a *clusterAPI) { delete(a.watches, w) })
-		minute := time.NewTicker(time.Minute)
-		defer minute.Stop()
 		for {
 			select {
-			case <-minute.C:
-				a.set(func(a *clusterAPI) {
-					if a.watches[w] && !w.dead && !a.mute && a.fault == nil {
-						a.bookmark(w, false)
-					}
-				})
 			case line, more := <-w.lines:
 				if !more {
 					return

@@ -25,6 +25,7 @@ func aNode() *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Na
 // aVolume gives a volume and the claim that it is bound to.
 func aVolume(name string) (*corev1.PersistentVolume, *corev1.PersistentVolumeClaim) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "claim-of-" + name, UID: types.UID("uid-of-claim-" + name)}}
+	claim.Spec.VolumeName = name
 	pv := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PersistentVolumeSpec{
@@ -59,21 +60,46 @@ func anAttachment(pv *corev1.PersistentVolume, node string) *storagev1.VolumeAtt
 	}
 }
 
-// staleness is that of the tests' clusters.
-const staleness = 30 * time.Second
+// configOf is that of the tests' clusters.
+func configOf(t *testing.T, api *clusterAPI) ClusterConfig {
+	t.Helper()
+	return ClusterConfig{
+		Client: api.client(t), Node: nodeName, Namespace: "healer", ConfigMap: "settings",
+		KubeletRoots: []string{kubeletRoot}, DriverGrace: time.Minute,
+	}
+}
 
-// following runs a cluster in a bubble until all is known that the API tells, and
-// gives a function that ends it.
+// following runs a cluster in a bubble until all is known that its informers tell,
+// and gives a function that ends it.
 func following(t *testing.T, api *clusterAPI) (c *Cluster, end func()) {
 	t.Helper()
-	c, err := NewCluster(ClusterConfig{
-		Client: api.client(t), Node: nodeName, Namespace: "healer", ConfigMap: "settings",
-		Staleness: staleness, DriverGrace: time.Minute,
-	})
+	c, err := NewCluster(configOf(t, api))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c, runs(t, c.Run)
+	end = runs(t, c.Run)
+	c.settled(t.Context()) // reflectors may wait for a moment before they ask
+	return c, end
+}
+
+// wantedNow asks the API whether the volume is wanted at the place of a pod.
+func (c *Cluster) wantedNow(t *testing.T, name volumeName, podUID string) error {
+	t.Helper()
+	w, err := c.ask(t.Context(), name, podUID, false)
+	if err != nil {
+		return err
+	}
+	return w.wanted(name, podUID, nodeName)
+}
+
+// mayWriteNow asks it whether this node may write to the volume's device.
+func (c *Cluster) mayWriteNow(t *testing.T, name volumeName) error {
+	t.Helper()
+	w, err := c.ask(t.Context(), name, "", true)
+	if err != nil {
+		return err
+	}
+	return c.mayWrite(t.Context(), w, name)
 }
 
 // runs runs something in a bubble until it waits for others, and gives a function

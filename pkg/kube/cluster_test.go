@@ -1,8 +1,11 @@
 package kube
 
 import (
+	"context"
 	"errors"
+	"os"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,7 +17,7 @@ import (
 )
 
 func TestClusterConfig(t *testing.T) {
-	good := ClusterConfig{Client: newClusterAPI().client(t), Node: nodeName, Namespace: "a", ConfigMap: "b", Staleness: staleness}
+	good := configOf(t, newClusterAPI())
 	if _, err := NewCluster(good); err != nil {
 		t.Error(err)
 	}
@@ -23,7 +26,7 @@ func TestClusterConfig(t *testing.T) {
 		"no node":          func(c *ClusterConfig) { c.Node = "" },
 		"no namespace":     func(c *ClusterConfig) { c.Namespace = "" },
 		"no config map":    func(c *ClusterConfig) { c.ConfigMap = "" },
-		"no staleness":     func(c *ClusterConfig) { c.Staleness = 0 },
+		"no kubelet":       func(c *ClusterConfig) { c.KubeletRoots = nil },
 		"a negative grace": func(c *ClusterConfig) { c.DriverGrace = -1 },
 	} {
 		bad := good
@@ -34,78 +37,97 @@ func TestClusterConfig(t *testing.T) {
 	}
 }
 
-// TestClusterNeedsEveryList knows what the cluster wants only while it knows all
+// TestClusterNeedsEveryAnswer knows what the cluster wants only while it knows all
 // that could forbid.
-func TestClusterNeedsEveryList(t *testing.T) {
-	for resource, needed := range map[string]bool{
-		"pods": true, "nodes": true, "persistentvolumes": true, "persistentvolumeclaims": true,
-		"storageclasses": true, "configmaps": true,
-		// Only a write to a device asks for those of others.
-		"volumeattachments": false,
+func TestClusterNeedsEveryAnswer(t *testing.T) {
+	for _, what := range []string{
+		"list pods", "get pods", "get nodes", "get configmaps", "list configmaps",
+		"get persistentvolumes", "get persistentvolumeclaims", "get storageclasses",
 	} {
-		t.Run(resource, func(t *testing.T) {
+		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				api := newClusterAPI()
-				api.put(aNode())
-				api.fault = func(verb, of string) error {
-					if of == resource && verb != "get" {
-						return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("no rule"))
-					}
-					return nil
-				}
+				api, s := newClusterAPI(), newScene()
+				s.pv.Spec.StorageClassName = "fast"
+				s.play(api)
+				verb, resource, _ := strings.Cut(what, " ")
+				api.breaksFor(apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("no rule")), verb, resource)
 				c, end := following(t, api)
 				defer end()
-				err := c.current()
-				if (err != nil) != needed || needed && !strings.Contains(err.Error(), resource) {
-					t.Errorf("got %v", err)
+				err := c.wantedNow(t, s.name, "uid-of-app")
+				if what == "list configmaps" {
+					expect(t, "it is read", err, "")
+				} else {
+					expect(t, "then", err, resource)
 				}
-				api.set(func(a *clusterAPI) { a.fault = nil })
-				muchLater()
-				if err := c.current(); err != nil {
-					t.Errorf("all is allowed: %v", err)
-				}
+				api.breaks(nil)
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				expect(t, "all is allowed", c.wantedNow(t, s.name, "uid-of-app"), "")
 			})
 		})
 	}
 }
 
-// TestClusterKeepsWhatItKnew when the API is away, for the time that it counts,
-// and what was forbidden for longer.
-func TestClusterKeepsWhatItKnew(t *testing.T) {
-	for name, fault := range map[string]error{"nobody listens": refused, "nobody answers": errSilent} {
+// TestContainerWhileTheAPIIsAway: a running container is proof enough that the place
+// is wanted, if what the API last said does not forbid it. The strictest word counts,
+// and what was never heard is not known.
+func TestContainerWhileTheAPIIsAway(t *testing.T) {
+	for name, tc := range map[string]struct {
+		// before is done before the API goes, late is missed by the informers.
+		before func(*disk)
+		late   func(*disk)
+		// known is true when a step has asked before.
+		known bool
+		want  string
+	}{
+		"all was heard":            {known: true},
+		"nobody ever asked":        {want: "what the cluster wants is not known"},
+		"the claim may be checked": {before: func(d *disk) { d.claim = says(d.claim, "check"); d.api.put(d.claim) }, known: true, want: "mode check by PersistentVolumeClaim"},
+		"the cluster is off":       {before: func(d *disk) { d.settings(keyMode, "off") }, known: true, want: "mode off"},
+		"the last word was heard by a step only": {late: func(d *disk) {
+			d.api.put(says(d.pod, "check"))
+		}, known: true, want: "mode check by Pod"},
+		"the driver rolls out": {before: (*disk).rollOut, known: true, want: "not been ready"},
+		"the node is drained":  {before: (*disk).drain, known: true, want: "drained"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := newClusterAPI()
-				pv, claim := aVolume("pv-1")
-				claim.Annotations = map[string]string{modeAnnotation: "off"}
-				api.put(aNode(), pv, claim, aPod("app", claim))
+				disk := newDisk(api)
 				c, end := following(t, api)
 				defer end()
-				time.Sleep(time.Hour)
-				known := func() {
-					t.Helper()
-					if _, found := c.pod("uid-of-app"); !found {
-						t.Error("the pod is forgotten")
+				c.cfg.DriverGrace = time.Hour
+				node := &thisHost{t: t, runs: os.Getpid()}
+				gate := Gate{Cluster: c, Node: node}
+				d, step := node.at(podPlace, false)
+				if tc.before != nil {
+					tc.before(disk)
+				}
+				if tc.late != nil {
+					api.set(func(a *clusterAPI) { a.mute = true })
+					tc.late(disk)
+				}
+				synctest.Wait()
+				if tc.known {
+					if p, err := gate.Enter(t.Context(), d, step); err == nil {
+						p.Leave(nil)
 					}
-					if err := c.rulingOn(c.rules(), volumeName{handle: handle}, "uid-of-app").forbids(modeCheck); err == nil {
-						t.Error("the mode is forgotten")
-					}
 				}
-				api.breaks(fault)
-				time.Sleep(staleness / 2)
-				if err := c.current(); err != nil {
-					t.Errorf("it is not known any more: %v", err)
+				api.breaks(errSilent)
+				time.Sleep(10 * time.Minute)
+				p, err := gate.Enter(t.Context(), d, step)
+				expect(t, "a step", err, tc.want)
+				if err == nil {
+					expect(t, "in the middle", p.Still(t.Context()), "")
+					p.Leave(nil)
 				}
-				known()
-				time.Sleep(time.Hour)
-				if err := c.current(); err == nil || !strings.Contains(err.Error(), "--api-staleness 30s") {
-					t.Errorf("after an hour: %v", err)
+				_, writing := node.at(podPlace, true)
+				if _, err := gate.Enter(t.Context(), d, writing); err == nil {
+					t.Error("a container vouches for no device")
 				}
-				known()
-				api.breaks(nil)
-				muchLater()
-				if err := c.current(); err != nil {
-					t.Errorf("the API is back: %v", err)
+				node.runs = 0
+				if _, err := gate.Enter(t.Context(), d, step); err == nil {
+					t.Error("silence is no consent")
 				}
 			})
 		})
@@ -121,16 +143,14 @@ func TestFirstCallsWait(t *testing.T) {
 				api := newClusterAPI()
 				api.put(aNode())
 				api.breaks(fault)
-				c, err := NewCluster(ClusterConfig{
-					Client: api.client(t), Node: nodeName, Namespace: "healer", ConfigMap: "settings", Staleness: staleness,
-				})
+				c, err := NewCluster(configOf(t, api))
 				if err != nil {
 					t.Fatal(err)
 				}
 				go func() {
 					c.settled(t.Context())
-					if fault == nil && c.current() != nil {
-						t.Errorf("the first call does not know: %v", c.current())
+					if err := c.pods.listed(); fault == nil && err != nil {
+						t.Errorf("the first call does not know: %v", err)
 					}
 				}()
 				synctest.Wait()
@@ -150,6 +170,43 @@ func TestFirstCallsWait(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestShared: who comes while a question is under way does not take its answer, which
+// may be of before, and shares the next one with all who wait.
+func TestShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, asked, broken := newReader(nil), 0, errors.New("broken")
+		question := func(context.Context) (any, error) { // an error is shared like any answer
+			asked++
+			n := asked
+			time.Sleep(time.Second)
+			if n == 2 {
+				return n, apierrors.NewBadRequest(broken.Error())
+			}
+			return n, nil
+		}
+		var all sync.WaitGroup
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			defer cancel()
+			if _, err := r.share(ctx, "x", question); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("the first, who left: %v", err)
+			}
+		})
+		time.Sleep(2 * time.Millisecond)
+		for range 100 {
+			all.Go(func() {
+				if got, err := r.share(t.Context(), "x", question); got != 2 || !apierrors.IsBadRequest(err) {
+					t.Errorf("those who came meanwhile: %d, %v", got, err)
+				}
+			})
+		}
+		all.Wait()
+		if asked != 2 {
+			t.Errorf("asked %d times", asked)
+		}
+	})
 }
 
 // TestClusterEnds at once, whatever the API does to it, and leaves nothing
@@ -187,6 +244,7 @@ func TestWhatIsKeptOfAPod(t *testing.T) {
 			}}})
 		deleted := metav1.NewTime(time.Now())
 		pod.DeletionTimestamp = &deleted
+		runsOnce(pod)
 		api.put(aNode(), pod)
 		c, end := following(t, api)
 		defer end()
@@ -201,7 +259,7 @@ func TestWhatIsKeptOfAPod(t *testing.T) {
 		if got.Spec.Containers != nil || got.Labels != nil {
 			t.Errorf("too much is kept: %v", got)
 		}
-		if got.DeletionTimestamp == nil || got.Spec.NodeName != nodeName || got.Status.Phase != corev1.PodRunning {
+		if got.DeletionTimestamp == nil || got.Spec.NodeName != nodeName || got.Status.Phase != corev1.PodRunning || !mayHaveEnded(got) {
 			t.Errorf("too little is kept: %v", got)
 		}
 	})

@@ -1,9 +1,11 @@
 package kube
 
 import (
+	"context"
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,15 +16,25 @@ import (
 // forgetDriver is longer than heals ever wait for a driver that is not here.
 const forgetDriver = 2 * time.Hour
 
-// maxDrivers bounds the drivers that are remembered: any DaemonSet may name some.
-// The one that has been away the longest is forgotten, so that no heal waits for it.
+// maxDrivers bounds the drivers that are remembered. The one that has been away the
+// longest is forgotten, so that no heal waits for it.
 const maxDrivers = 256
+
+// enforceLabel on a namespace says which pods may be made in it (Pod Security
+// Admission); who may make privileged ones may mend mounts.
+const (
+	enforceLabel      = "pod-security.kubernetes.io/enforce"
+	enforcePrivileged = "privileged"
+)
 
 // drivers knows since when a CSI driver's own pod on this node is not ready: it
 // may be about to mend its volumes itself, and a rollout is no time to heal.
 type drivers struct {
-	mu   sync.Mutex
-	seen map[string]presence
+	// reading holds one while somebody looks at the pods: of two that look at once,
+	// the one that saw less must not have the last word.
+	reading chan struct{}
+	mu      sync.Mutex
+	seen    map[string]presence
 }
 
 // presence of a driver that was seen on this node; it stays when its pods are
@@ -32,24 +44,54 @@ type presence struct {
 	since time.Time
 }
 
-// readDrivers looks at all pods after one of them, or the settings, changed. It
-// looks under the lock: of two that look at once, the one that saw less must not
-// have the last word.
-func (c *Cluster) readDrivers() {
-	c.drivers.mu.Lock()
-	defer c.drivers.mu.Unlock()
-	daemonSets := c.rules().daemonSets
+// followDrivers looks at the drivers' pods after each change, until ctx ends.
+func (c *Cluster) followDrivers(ctx context.Context) {
+	c.settled(ctx) // the settings say whose pods count
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.podsChanged:
+			c.readDrivers(ctx, &viewing{c: c}, "")
+		}
+	}
+}
+
+// readDrivers looks at all pods of DaemonSets as they are now; v says how the
+// namespaces of one driver's pods are learned, those of others come from memory.
+func (c *Cluster) readDrivers(ctx context.Context, v *viewing, driver string) {
+	select {
+	case c.drivers.reading <- struct{}{}:
+		defer func() { <-c.drivers.reading }()
+	case <-ctx.Done():
+		v.note(nil, ctx.Err())
+		return
+	}
+	s := c.rules()
+	memory := &viewing{c: c}
+	known := map[string]bool{} // by namespace, of that driver
+	counts := func(namespace, of string) bool {
+		if of != driver {
+			return memory.hasDrivers(ctx, s, namespace)
+		}
+		if _, asked := known[namespace]; !asked {
+			known[namespace] = v.hasDrivers(ctx, s, namespace)
+		}
+		return known[namespace]
+	}
 	now := map[string]bool{}
 	for _, pod := range indexed[*corev1.Pod](c.pods, byDaemon, "") {
-		for _, name := range driversOf(pod, daemonSets) {
+		for _, name := range driversOf(pod, s.daemonSets, c.cfg.KubeletRoots, counts) {
 			now[name] = now[name] || isReady(pod)
 		}
 	}
 	c.drivers.note(now, time.Now())
 }
 
-// note is called with the lock held.
+// note takes which drivers have a ready pod here.
 func (d *drivers) note(now map[string]bool, at time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.seen == nil {
 		d.seen = map[string]presence{}
 	}
@@ -77,10 +119,14 @@ func (d *drivers) note(now map[string]bool, at time.Time) {
 	}
 }
 
-// driverAway looks at the pods as they are now: the last change may not have
-// been handled yet.
-func (c *Cluster) driverAway(driver string) error {
-	c.readDrivers()
+// driverAway says why heals wait for a driver. It looks at the pods as they are now:
+// the last change may not have been handled yet.
+func (c *Cluster) driverAway(ctx context.Context, driver string) error {
+	v := &viewing{c: c, now: true}
+	c.readDrivers(ctx, v, driver)
+	if v.unknown != nil {
+		return fmt.Errorf("what the cluster wants is not known: %w", v.unknown)
+	}
 	return c.drivers.away(driver, c.cfg.DriverGrace)
 }
 
@@ -102,42 +148,51 @@ func isReady(p *corev1.Pod) bool {
 	})
 }
 
-// driversOf names the CSI drivers whose pod this is: by the settings, else by
-// the directory plugins/<driver> of kubelet's that it mounts. Its arguments do not
-// count: whoever may make pods may write anything into them.
-func driversOf(p *corev1.Pod, daemonSets map[string]string) []string {
-	var names []string
-	owner := metav1.GetControllerOf(p)
+// driversOf names the CSI drivers whose pod this is: by the settings, else by the
+// directory plugins/<driver> of kubelet's that it mounts, if its namespace counts. Its
+// arguments never do: whoever may make pods may write anything into them.
+func driversOf(p *corev1.Pod, daemonSets map[string]string, roots []string, counts func(namespace, driver string) bool) (names []string) {
+	set := p.Namespace + "/"
+	if owner := metav1.GetControllerOf(p); owner != nil {
+		set += owner.Name
+	}
 	for driver, daemonSet := range daemonSets {
-		if owner != nil && daemonSet == p.Namespace+"/"+owner.Name {
+		if daemonSet == set {
 			names = append(names, driver)
 		}
 	}
 	for _, v := range p.Spec.Volumes {
-		if v.HostPath != nil && path.Base(path.Dir(path.Clean(v.HostPath.Path))) == "plugins" {
-			names = append(names, path.Base(path.Clean(v.HostPath.Path)))
+		if v.HostPath == nil {
+			continue
+		}
+		plugins, driver := path.Split(path.Clean(v.HostPath.Path))
+		root, isPlugins := strings.CutSuffix(plugins, "/plugins/")
+		// Whose pods are named by the settings, no directory claims.
+		if _, named := daemonSets[driver]; isPlugins && !named && slices.Contains(roots, root) && counts(p.Namespace, driver) {
+			names = append(names, driver)
 		}
 	}
-	// Whose pods are named by the settings, no directory name claims.
-	return slices.DeleteFunc(names, func(driver string) bool {
-		daemonSet, named := daemonSets[driver]
-		return named && (owner == nil || daemonSet != p.Namespace+"/"+owner.Name)
-	})
+	return names
 }
 
-// drained says that the node is being emptied: cordoned, with pods that are
-// going. Those of DaemonSets do not count; a drain leaves them.
-func (c *Cluster) drained() error {
-	node, known := one[*corev1.Node](c.node, c.cfg.Node)
-	if !known {
-		return nil
+// hasDrivers is true for a namespace whose DaemonSets may be CSI drivers: one that the
+// settings name; where they name none, kube-system and those labelled for privileged
+// pods, which no tenant can make.
+func (v *viewing) hasDrivers(ctx context.Context, s settings, namespace string) bool {
+	switch {
+	case s.driverNamespaces != nil:
+		return slices.Contains(s.driverNamespaces, namespace)
+	case namespace == metav1.NamespaceSystem:
+		return true
 	}
-	return c.emptied(node)
+	n := learn(ctx, v, namespaceKind, "", namespace)
+	return n != nil && n.Labels[enforceLabel] == enforcePrivileged
 }
 
-// emptied is drained, by a node that may have been read anew.
+// emptied says that the node is being emptied: cordoned, with pods that are going.
+// Those of DaemonSets do not count; a drain leaves them.
 func (c *Cluster) emptied(node *corev1.Node) error {
-	if !node.Spec.Unschedulable {
+	if node == nil || !node.Spec.Unschedulable {
 		return nil
 	}
 	for _, pod := range indexed[*corev1.Pod](c.pods, byGoing, "") {

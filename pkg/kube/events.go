@@ -103,7 +103,7 @@ func (e *events) run(ctx context.Context) {
 
 // tell sends one event for each object.
 func (e *events) tell(ctx context.Context, one event) {
-	subjects, found := e.cfg.Find(one.volume.driver, one.volume.id, one.pods)
+	subjects, found := e.cfg.Find(ctx, one.volume.driver, one.volume.id, one.pods)
 	if !found {
 		klog.V(2).InfoS("No object to report on", "driver", one.volume.driver, "volumeID", one.volume.id)
 		e.forget(one.volume)

@@ -1,10 +1,10 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -22,58 +22,63 @@ type Gate struct {
 	}
 }
 
-// Look implements healer.Gate. What was forbidden when the API last answered
-// stays forbidden when it does not.
+// Look implements healer.Gate. It goes by what is remembered: what was forbidden
+// when the API last answered stays forbidden when it does not.
 func (g Gate) Look(ctx context.Context, v healer.Volume) error {
 	g.Cluster.settled(ctx)
 	l := g.Node.Kubelet().Layout(g.Node.RealPath(v.Path))
-	return g.Cluster.rulingOn(g.Cluster.rules(), nameOf(v, "", l), l.PodUID).forbids(modeCheck)
+	return g.Cluster.ruling(g.Cluster.look(ctx, nameOf(v, "", l), l.PodUID)).forbids(modeCheck)
 }
 
-// Wants implements healer.Gate.
-func (g Gate) Wants(c healer.Case, p healer.Place) bool {
-	pod, known := g.Cluster.pod(p.PodUID)
-	return known && g.Cluster.current() == nil && g.Cluster.wants(pod, nameOf(c.Volume, c.Driver, p.Layout)) == nil
+// Wants implements healer.Gate. Only where memory says that the pod wants it, the API
+// is asked, too.
+func (g Gate) Wants(ctx context.Context, c healer.Case, p healer.Place) bool {
+	known, found := g.Cluster.pod(p.PodUID)
+	if !found {
+		return false
+	}
+	name, node := nameOf(c.Volume, c.Driver, p.Layout), g.Cluster.cfg.Node
+	w := g.Cluster.look(ctx, name, p.PodUID)
+	if w.wanted(name, p.PodUID, node) != nil {
+		return false
+	}
+	now, err := ask(ctx, g.Cluster.reader, podKind, known.Namespace, known.Name)
+	return err == nil && now != nil && now.UID == known.UID && w.wants(now, name, node) == nil
 }
 
 // Enter implements healer.Gate.
 func (g Gate) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (healer.Permit, error) {
-	p := &permit{cluster: g.Cluster, step: s, name: nameOf(d.Case.Volume, d.Case.Driver, s.Place.Layout), reasons: reasonsFor(d, s)}
+	p := &permit{cluster: g.Cluster, step: s, name: nameAt(d.Case, s.Place), reasons: reasonsFor(d, s)}
 	p.earlier = d.Case.Record != nil && d.Case.Record.BootID != d.Case.BootID
-	if err := p.allowed(ctx); err != nil {
-		return nil, err
-	}
 	holder, blind := healer.HolderFor(ctx, g.Node, d.Case, s)
 	p.holder = holder
-	if err := p.wanted(ctx); err != nil {
-		p.Leave(err)
-		if blind != nil {
-			return nil, fmt.Errorf("%w; nor can it be told whether a container uses it: %w", err, blind)
-		}
-		return nil, fmt.Errorf("no running container of this pod has the volume mounted, and %w", err)
+	notAllowed, notWanted := p.ask(ctx)
+	switch {
+	case notAllowed != nil:
+		p.Leave(notAllowed)
+		return nil, notAllowed
+	case notWanted != nil && blind != nil:
+		p.Leave(notWanted)
+		return nil, fmt.Errorf("%w; nor can it be told whether a container uses it: %w", notWanted, blind)
+	case notWanted != nil:
+		p.Leave(notWanted)
+		return nil, fmt.Errorf("no running container of this pod has the volume mounted, and %w", notWanted)
 	}
 	return p, nil
 }
 
 // Write implements healer.Gate.
 func (g Gate) Write(ctx context.Context, c healer.Case, p healer.Place, onDisk bool) error {
-	if err := g.Cluster.current(); err != nil {
-		return err
-	}
-	if onDisk {
-		if err := g.Cluster.answers(); err != nil {
-			return err
-		}
-	}
-	s, err := g.Cluster.rulesNow(ctx)
+	name := nameAt(c, p)
+	w, err := g.Cluster.ask(ctx, name, p.PodUID, true)
 	if err != nil {
 		return err
 	}
-	name := nameOf(c.Volume, c.Driver, p.Layout)
-	if err := g.Cluster.forbidsWrites(s, name, p.PodUID); err != nil || !onDisk {
-		return err
+	// What is written to is that of all its pods.
+	if err := g.Cluster.ruling(w).forbids(modeHeal); err != nil || !onDisk {
+		return cmp.Or(err, w.silence)
 	}
-	return g.Cluster.mayWrite(ctx, s, name)
+	return g.Cluster.mayWrite(ctx, w, name)
 }
 
 // reasonsFor gives the conditions that a step is meant to heal. For what an
@@ -104,27 +109,29 @@ type permit struct {
 	holder *host.Holder
 }
 
-// allowed asks everything but whether the place is wanted.
-func (p *permit) allowed(ctx context.Context) error {
-	c := p.cluster
-	if err := c.current(); err != nil {
-		return err
-	}
-	s, err := c.rulesNow(ctx)
+// ask asks the API what decides, and says why the step is not allowed, and why the
+// place is not wanted.
+func (p *permit) ask(ctx context.Context) (notAllowed, notWanted error) {
+	w, err := p.cluster.ask(ctx, p.name, p.step.Place.PodUID, p.step.Writes)
 	if err != nil {
+		return err, nil
+	}
+	return p.allowed(ctx, w), p.wanted(w)
+}
+
+func (p *permit) allowed(ctx context.Context, w view) error {
+	c := p.cluster
+	if err := c.ruling(w).forbids(modeHeal); err != nil {
 		return err
 	}
-	if err := c.rulingOn(s, p.name, p.step.Place.PodUID).forbids(modeHeal); err != nil {
+	if err := c.emptied(w.node); err != nil {
 		return err
 	}
-	if err := c.drained(); err != nil {
-		return err
-	}
-	if err := c.driverAway(p.name.driver); err != nil {
+	if err := c.driverAway(ctx, p.name.driver); err != nil {
 		return err
 	}
 	for _, reason := range p.reasons {
-		if s.selfRepair.Leaves(p.name.driver, reason) {
+		if w.settings.selfRepair.Leaves(p.name.driver, reason) {
 			return fmt.Errorf("%s is left to driver %s, which repairs it itself (%s in %s changes that)",
 				reason, p.name.driver, keySelfRepair, c.settingsName())
 		}
@@ -132,46 +139,29 @@ func (p *permit) allowed(ctx context.Context) error {
 	if !p.step.Writes {
 		return nil
 	}
-	if err := c.forbidsWrites(s, p.name, p.step.Place.PodUID); err != nil {
-		return err
-	}
-	return c.mayWrite(ctx, s, p.name)
+	return c.mayWrite(ctx, w, p.name)
 }
 
-// wanted asks for a container that has the volume, else for the pod, and for a
-// place that is no pod's for any pod that wants the volume.
-func (p *permit) wanted(ctx context.Context) error {
-	if p.holder != nil && p.holder.Alive() == nil {
-		return nil
-	}
+// wanted goes by a container that has the volume, else by the pod, and for a place
+// that is no pod's by any pod that wants the volume. Silence of the API is no consent.
+func (p *permit) wanted(w view) error {
 	place := p.step.Place
 	switch {
+	case p.holder != nil && p.holder.Alive() == nil:
+		return nil
 	case p.earlier:
 		return errors.New("the volume was not seen healthy since the node booted, so kubelet may be about to publish it")
-	case place.PodUID != "":
-		return p.cluster.stillWanted(ctx, place.PodUID, p.name)
-	case place.Layout.Kind == host.LayoutOther:
+	case place.PodUID == "" && place.Layout.Kind == host.LayoutOther:
 		return errors.New("the path is none of kubelet's, so no pod tells whether it is wanted")
 	}
-	err := errors.New("no pod on this node lists the volume")
-	for _, pod := range p.cluster.podsUsing(p.name) {
-		if err = p.cluster.stillWanted(ctx, string(pod.UID), p.name); err == nil {
-			return nil
-		}
-	}
-	return err
+	return w.wanted(p.name, place.PodUID, p.cluster.cfg.Node)
 }
 
-// Still implements healer.Permit. Both are asked at once: a container that starts
-// meanwhile gets a read-only mount. Neither can be asked before the mount is there, as
-// a driver may have begun to unpublish since.
+// Still implements healer.Permit. It is asked when the mount is there, as a driver may
+// have begun to unpublish since; a container that starts meanwhile gets a read-only
+// mount.
 func (p *permit) Still(ctx context.Context) error {
-	var notAllowed, notWanted error
-	var wg sync.WaitGroup
-	wg.Go(func() { notAllowed = p.allowed(ctx) })
-	wg.Go(func() { notWanted = p.wanted(ctx) })
-	wg.Wait()
-	switch {
+	switch notAllowed, notWanted := p.ask(ctx); {
 	case notAllowed != nil:
 		return fmt.Errorf("%w: no longer allowed: %w", healer.ErrRefused, notAllowed)
 	case notWanted != nil:

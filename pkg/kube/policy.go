@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // modeAnnotation may stand on a Node, StorageClass, PersistentVolume,
-// PersistentVolumeClaim and Pod. The most specific one counts.
+// PersistentVolumeClaim and Pod. The strictest one counts: who may write to a pod
+// must not overrule who may write to a node.
 const modeAnnotation = "node-healer.csi-addons.io/mode"
 
 // mode is how far one may go with a volume; less is stricter.
@@ -75,91 +75,41 @@ func strictest(a, b ruling) ruling {
 	return a
 }
 
-// rulingOn gives the ruling for a volume at the place of one pod. For a place
-// that is no pod's, the strictest of its pods here counts.
-func (c *Cluster) rulingOn(s settings, v volumeName, podUID string) ruling {
-	r := ruling{mode: s.mode, by: c.settingsName() + ", key " + keyMode}
-	if s.trouble != nil {
-		r.by, r.trouble = c.settingsName(), s.trouble
+// ruling gives the strictest word for a volume at a place: of the settings, the node,
+// the volume with its claim and class, and the pods.
+func (c *Cluster) ruling(w view) ruling {
+	r := ruling{mode: w.settings.mode, by: c.settingsName() + ", key " + keyMode}
+	if w.settings.trouble != nil {
+		r.by, r.trouble = c.settingsName(), w.settings.trouble
 	}
-	pvs := c.volumesOf(v)
-	// What the directory is named after may forbid, also where a caller takes it
-	// for another volume.
-	if pv, known := one[*volume](c.volumes, v.directory); known && !v.fits(pv) {
-		r = strictest(r, c.annotatedVolume(pv))
+	if w.node != nil {
+		r = strictest(r, word("Node", w.node))
 	}
-	if podUID != "" {
-		pod, _ := c.pod(podUID)
-		return strictest(r, c.annotated(pod, pvs))
+	for _, b := range w.volumes {
+		if r = strictest(r, word("PersistentVolume", b.pv)); b.class != nil {
+			r = strictest(r, word("StorageClass", b.class))
+		}
+		if b.claim != nil {
+			r = strictest(r, word("PersistentVolumeClaim", b.claim))
+		}
 	}
-	r = strictest(r, c.annotated(nil, pvs))
-	for _, pod := range c.podsUsing(v) {
-		r = strictest(r, c.annotated(pod, pvs))
+	for _, p := range w.pods {
+		r = strictest(r, word("Pod", p))
 	}
 	return r
-}
-
-// forbidsWrites says why nothing must be written through the place of one pod:
-// what is written to is that of all its pods.
-func (c *Cluster) forbidsWrites(s settings, v volumeName, podUID string) error {
-	return strictest(c.rulingOn(s, v, podUID), c.rulingOn(s, v, "")).forbids(modeHeal)
-}
-
-// annotated gives the word of the most specific object that has one, for each of
-// the volumes that the name may mean.
-func (c *Cluster) annotated(pod *corev1.Pod, pvs []*volume) ruling {
-	if pod != nil {
-		if r, says := word("Pod", pod); says {
-			return r
-		}
-	}
-	r := ruling{mode: modeHeal}
-	for _, pv := range pvs {
-		r = strictest(r, c.annotatedVolume(pv))
-	}
-	if len(pvs) == 0 {
-		return c.annotatedNode()
-	}
-	return r
-}
-
-func (c *Cluster) annotatedVolume(pv *volume) ruling {
-	if claim, known := c.claimOf(pv); known {
-		if r, says := word("PersistentVolumeClaim", claim.GetObjectMeta()); says {
-			return r
-		}
-	}
-	if r, says := word("PersistentVolume", pv.GetObjectMeta()); says {
-		return r
-	}
-	if class, known := one[*metav1.PartialObjectMetadata](c.classes, pv.class); known {
-		if r, says := word("StorageClass", class); says {
-			return r
-		}
-	}
-	return c.annotatedNode()
-}
-
-func (c *Cluster) annotatedNode() ruling {
-	if node, known := one[*corev1.Node](c.node, c.cfg.Node); known {
-		if r, says := word("Node", node); says {
-			return r
-		}
-	}
-	return ruling{mode: modeHeal}
 }
 
 // word reads the annotation of one object.
-func word(kind string, o metav1.Object) (r ruling, says bool) {
+func word(kind string, o metav1.Object) ruling {
 	text, says := o.GetAnnotations()[modeAnnotation]
 	if !says {
-		return ruling{}, false
+		return ruling{mode: modeHeal}
 	}
 	name := o.GetName()
 	if o.GetNamespace() != "" {
 		name = o.GetNamespace() + "/" + name
 	}
-	r.by = fmt.Sprintf("%s %s, annotation %s", kind, name, modeAnnotation)
+	r := ruling{by: fmt.Sprintf("%s %s, annotation %s", kind, name, modeAnnotation)}
 	r.mode, r.trouble = parseMode(text)
-	return r, true
+	return r
 }

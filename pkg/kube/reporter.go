@@ -30,16 +30,19 @@ type ReporterConfig struct {
 	Node string
 	// NodeUID is false as long as the API has not said it.
 	NodeUID func() (types.UID, bool)
-	// Find gives what to report on, from memory. It is false when the volume is
-	// not known (yet): it is asked again at the next check.
-	Find func(driver, volumeID string, podUIDs []string) (Subjects, bool)
+	// Here gives those of some pods that are on this node, from memory. It is false
+	// when nobody knows yet.
+	Here func(podUIDs []string) ([]string, bool)
+	// Find gives what to report on. It is false when the volume is not known (yet):
+	// it is asked again at the next check.
+	Find func(ctx context.Context, driver, volumeID string, podUIDs []string) (Subjects, bool)
 }
 
 // Reporter tells the users of a volume what the healer tells its callers:
 // events when something changes, and the claim's health. Make it with
 // NewReporter.
 type Reporter struct {
-	find   func(driver, volumeID string, podUIDs []string) (Subjects, bool)
+	here   func(podUIDs []string) ([]string, bool)
 	events *events
 	health *volumeHealth
 
@@ -52,10 +55,10 @@ type volumeKey struct{ driver, id string }
 
 // NewReporter checks cfg; nothing is sent before Run.
 func NewReporter(c *Client, cfg ReporterConfig) (*Reporter, error) {
-	if cfg.Node == "" || cfg.NodeUID == nil || cfg.Find == nil {
+	if cfg.Node == "" || cfg.NodeUID == nil || cfg.Here == nil || cfg.Find == nil {
 		return nil, errors.New("kube: reports need the node's name and UID, and a way to find the objects to report on")
 	}
-	r := &Reporter{find: cfg.Find, volumes: map[volumeKey]*standing{}}
+	r := &Reporter{here: cfg.Here, volumes: map[volumeKey]*standing{}}
 	r.events = newEvents(c, cfg, r.forget)
 	r.health = newVolumeHealth(c, cfg)
 	return r, nil
@@ -82,7 +85,7 @@ func (r *Reporter) Note(report healer.Report, words func(healer.Report) string) 
 		told = &standing{}
 		r.volumes[key] = told
 	}
-	ill := told.ill.after(report, func(pods []string) []string { return r.here(key, pods) })
+	ill := told.ill.after(report, r.stillHere)
 	s := see(report, ill)
 	told.noted = s.at
 	next, all := told.turn(report, ill, words)
@@ -96,17 +99,13 @@ func (r *Reporter) Note(report healer.Report, words func(healer.Report) string) 
 	r.health.offer(s)
 }
 
-// here gives those of the pods that are on this node. While the volume is not
-// known, nobody can say of one that it is not.
-func (r *Reporter) here(key volumeKey, pods []string) (known []string) {
-	subjects, found := r.find(key.driver, key.id, pods)
-	if !found {
-		return pods
+// stillHere gives those of the pods that are on this node. While that is not known,
+// nobody can say of one that it is not.
+func (r *Reporter) stillHere(pods []string) []string {
+	if here, known := r.here(pods); known {
+		return here
 	}
-	for _, pod := range subjects.Pods {
-		known = append(known, string(pod.UID))
-	}
-	return known
+	return pods
 }
 
 // forget has the next check say again how the volume is.

@@ -22,12 +22,26 @@ import (
 // knownVolumes is what the informers would know, by volume id.
 type knownVolumes struct{ sync.Map }
 
-func (k *knownVolumes) find(driver, id string, _ []string) (Subjects, bool) {
+func (k *knownVolumes) find(_ context.Context, driver, id string, _ []string) (Subjects, bool) {
 	s, found := k.Load(id)
 	if !found || driver != "csi.example.com" {
 		return Subjects{}, false
 	}
 	return s.(Subjects), true
+}
+
+// here gives the pods of all volumes that are known; without one nobody knows.
+func (k *knownVolumes) here(pods []string) (here []string, known bool) {
+	k.Range(func(_, s any) bool {
+		known = true
+		for _, p := range s.(Subjects).Pods {
+			if slices.Contains(pods, string(p.UID)) {
+				here = append(here, string(p.UID))
+			}
+		}
+		return true
+	})
+	return here, known
 }
 
 // subjects is a claim and one pod that uses it.
@@ -43,7 +57,7 @@ func subjects(name string) Subjects {
 func reporting(t *testing.T, api *memoryAPI, known *knownVolumes) (r *Reporter, end func()) {
 	t.Helper()
 	r, err := NewReporter(api.client(t), ReporterConfig{
-		Node: "node-1", NodeUID: func() (types.UID, bool) { return "node-uid", true }, Find: known.find,
+		Node: "node-1", NodeUID: func() (types.UID, bool) { return "node-uid", true }, Here: known.here, Find: known.find,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -346,7 +360,7 @@ func TestVolumeThatIsNotKnownYet(t *testing.T) {
 func TestNoteIsBounded(t *testing.T) {
 	api, known := oneVolume(t)
 	r, err := NewReporter(api.client(t), ReporterConfig{ // nobody runs it
-		Node: "node-1", NodeUID: func() (types.UID, bool) { return "", false }, Find: known.find,
+		Node: "node-1", NodeUID: func() (types.UID, bool) { return "", false }, Here: known.here, Find: known.find,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/yaml"
@@ -20,7 +21,10 @@ const (
 	keySelfRepair             = "self-repairing-drivers"
 	keyWriteWithoutAttachment = "write-without-attachment"
 	keyDriverDaemonSets       = "driver-daemonsets"
+	keyDriverNamespaces       = "driver-namespaces"
 )
+
+var keys = []string{keyMode, keySelfRepair, keyWriteWithoutAttachment, keyDriverDaemonSets, keyDriverNamespaces}
 
 // settings are what holds for the whole cluster, changed without a rollout.
 type settings struct {
@@ -34,6 +38,9 @@ type settings struct {
 	// daemonSets tells, by driver, whose pods are the driver's, as
 	// "<namespace>/<name>", where the pods do not tell it themselves.
 	daemonSets map[string]string
+	// driverNamespaces are those whose DaemonSets may be CSI drivers; nil without the
+	// key.
+	driverNamespaces []string
 	// trouble is what could not be read; mode is then check at most.
 	trouble error
 }
@@ -59,8 +66,10 @@ func parseSettings(data map[string]string) settings {
 			err = yaml.UnmarshalStrict([]byte(text), &s.writeWithoutAttachment)
 		case keyDriverDaemonSets:
 			err = yaml.UnmarshalStrict([]byte(text), &s.daemonSets)
+		case keyDriverNamespaces:
+			s.driverNamespaces, err = parseNamespaces(text)
 		default:
-			err = errors.New("is none of " + keyMode + ", " + keySelfRepair + ", " + keyWriteWithoutAttachment + ", " + keyDriverDaemonSets)
+			err = errors.New("is none of " + strings.Join(keys, ", "))
 		}
 		if err != nil {
 			bad(key, err)
@@ -71,6 +80,19 @@ func parseSettings(data map[string]string) settings {
 		s.writeWithoutAttachment = nil
 	}
 	return s
+}
+
+// parseNamespaces reads a list of names; an empty text is no list.
+func parseNamespaces(text string) (names []string, err error) {
+	if err := yaml.UnmarshalStrict([]byte(text), &names); err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		for _, broken := range content.IsDNS1123Label(name) {
+			err = errors.Join(err, fmt.Errorf("%.40q is no name of a namespace: %s", name, broken))
+		}
+	}
+	return names, err
 }
 
 // rules gives the last settings that were heard of: in memory too, because a kill
@@ -119,21 +141,24 @@ func (c *Cluster) heard(m *corev1.ConfigMap) settings {
 	return s
 }
 
-// rulesNow asks for the settings, because a step follows. What is known counts
-// for as long as the API may be silent.
-func (c *Cluster) rulesNow(ctx context.Context) (settings, error) {
-	m, err := c.switches.get(ctx, func(ctx context.Context) (*corev1.ConfigMap, error) {
-		m := &corev1.ConfigMap{}
-		return m, c.client.get(ctx, request{Resource: "configmaps", Namespace: c.cfg.Namespace, Name: c.cfg.ConfigMap}, m)
-	})
-	switch {
-	case err == nil:
-		return c.hear(m), nil
-	case apierrors.IsNotFound(err) || silence(err):
-		return c.rules(), ctx.Err()
-	default:
-		return settings{}, fmt.Errorf("cannot ask for the settings of the cluster: %w", err)
+// settings gives the settings, asked for anew before a step.
+func (v *viewing) settings(ctx context.Context) settings {
+	c := v.c
+	if v.now {
+		m, err := ask(ctx, c.reader, configMapKind, c.cfg.Namespace, c.cfg.ConfigMap)
+		switch {
+		case m != nil:
+			return c.hear(m)
+		case silence(err):
+			v.note(err, nil)
+		case err != nil:
+			v.note(nil, fmt.Errorf("cannot ask for the settings of the cluster: %w", err))
+		default:
+			return c.rules() // there are none
+		}
 	}
+	v.note(nil, c.configMap.listed()) // it may say off
+	return c.rules()
 }
 
 func (c *Cluster) settingsName() string {

@@ -22,11 +22,13 @@ func TestParseSettings(t *testing.T) {
 		"lists that are empty":     {map[string]string{"write-without-attachment": "", "driver-daemonsets": "", "self-repairing-drivers": ""}, modeHeal, nil},
 		"a bad mode":               {map[string]string{"mode": "of"}, modeCheck, []string{"key mode: ", `"of"`}},
 		"a line's end":             {map[string]string{"mode": "off\n"}, modeCheck, []string{"key mode: ", `"off\n"`}},
-		"an unknown key":           {map[string]string{"mod": "off"}, modeCheck, []string{"key mod: ", "mode, self-repairing-drivers, write-without-attachment, driver-daemonsets"}},
+		"an unknown key":           {map[string]string{"mod": "off"}, modeCheck, []string{"key mod: ", "mode, self-repairing-drivers, write-without-attachment, driver-daemonsets, driver-namespaces"}},
 		"an unknown key, and off":  {map[string]string{"mod": "off", "mode": "off"}, modeOff, []string{"key mod: "}},
 		"no list":                  {map[string]string{"write-without-attachment": "a.example.com"}, modeCheck, []string{"key write-without-attachment: "}},
 		"no map":                   {map[string]string{"driver-daemonsets": "- a"}, modeCheck, []string{"key driver-daemonsets: "}},
 		"no YAML":                  {map[string]string{"driver-daemonsets": "\t{"}, modeCheck, []string{"key driver-daemonsets: "}},
+		"no namespaces":            {map[string]string{"driver-namespaces": "storage"}, modeCheck, []string{"key driver-namespaces: "}},
+		"no name of a namespace":   {map[string]string{"driver-namespaces": "[storage, Stor_age]"}, modeCheck, []string{"key driver-namespaces: ", `"Stor_age" is no name of a namespace`}},
 		"a driver named twice":     {map[string]string{"driver-daemonsets": "a: b/c\na: b/d"}, modeCheck, []string{"key driver-daemonsets: "}},
 		"a reason that is none":    {map[string]string{"self-repairing-drivers": "a: [Tired]"}, modeCheck, []string{"key self-repairing-drivers: ", `"Tired"`}},
 		"several things are wrong": {map[string]string{"mode": "x", "y": "", "driver-daemonsets": "- a"}, modeCheck, []string{"key mode: ", "key y: ", "key driver-daemonsets: "}},
@@ -48,12 +50,13 @@ func TestParseSettings(t *testing.T) {
 func TestSettingsThatAreRight(t *testing.T) {
 	data := map[string]string{
 		"write-without-attachment": "[local.example.com]",
+		"driver-namespaces":        "[storage, kube-system]",
 		"driver-daemonsets":        "a.example.com: storage/a-node\nb.example.com: storage/b-node",
 		"self-repairing-drivers":   "a.example.com: [NotMounted]\ncsi.juicefs.com: []",
 	}
 	s := parseSettings(data)
 	if s.trouble != nil || s.mode != modeHeal || !slices.Equal(s.writeWithoutAttachment, []string{"local.example.com"}) ||
-		len(s.daemonSets) != 2 || s.daemonSets["b.example.com"] != "storage/b-node" {
+		!slices.Equal(s.driverNamespaces, []string{"storage", "kube-system"}) || len(s.daemonSets) != 2 || s.daemonSets["b.example.com"] != "storage/b-node" {
 		t.Errorf("got %+v", s)
 	}
 	if !s.selfRepair.Leaves("a.example.com", healer.NotMounted) || s.selfRepair.Leaves("csi.juicefs.com", healer.Disconnected) ||
@@ -68,8 +71,11 @@ func TestSettingsThatAreRight(t *testing.T) {
 
 // TestRules follow the ConfigMap as it comes, changes and goes.
 func TestRules(t *testing.T) {
-	c := knowing(t)
-	store := c.configMap.informer.GetIndexer()
+	c, err := NewCluster(configOf(t, newClusterAPI()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := c.configMap.GetIndexer()
 	is := func(want mode, text string) {
 		t.Helper()
 		s := c.rules()
@@ -93,8 +99,7 @@ func TestRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	is(modeCheck, "") // nobody said heal
-	c = knowing(t, theSettings(map[string]string{keyMode: "bad"}))
-	r := c.rulingOn(c.rules(), volumeName{handle: handle}, "")
+	r := c.ruling(view{settings: parseSettings(map[string]string{keyMode: "bad"})})
 	if err := r.forbids(modeHeal); err == nil || !strings.Contains(err.Error(), `ConfigMap healer/settings: key mode: "bad"`) {
 		t.Errorf("got %v", err)
 	}

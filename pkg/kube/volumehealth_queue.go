@@ -17,7 +17,7 @@ const (
 	// healthRefresh is how often lastChecked is renewed while nothing changes.
 	// Each write goes to everybody who watches claims, so it is rare; the
 	// controller's clean-up must have more patience than this.
-	healthRefresh = 5 * time.Minute
+	healthRefresh = time.Hour
 	// healthJitter spreads a node's claims over the time: a part of it.
 	healthJitter = 0.2
 	// healthQPS and healthBurst hold for a whole node.
@@ -125,7 +125,7 @@ func (h *volumeHealth) run(ctx context.Context) {
 			}
 			continue
 		}
-		claim, node, known := h.claimOf(s)
+		claim, node, known := h.claimOf(ctx, s)
 		if !known {
 			continue // the next check asks again
 		}
@@ -157,8 +157,8 @@ func (h *volumeHealth) log(err error) {
 }
 
 // claimOf gives the claim that a volume's health is written to, and for whom.
-func (h *volumeHealth) claimOf(s seen) (claim corev1.ObjectReference, node types.UID, known bool) {
-	subjects, found := h.cfg.Find(s.key.driver, s.key.id, s.pods)
+func (h *volumeHealth) claimOf(ctx context.Context, s seen) (claim corev1.ObjectReference, node types.UID, known bool) {
+	subjects, found := h.cfg.Find(ctx, s.key.driver, s.key.id, s.pods)
 	node, known = h.cfg.NodeUID()
 	if !found || !known || subjects.Claim == nil {
 		return corev1.ObjectReference{}, "", false

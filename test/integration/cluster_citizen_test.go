@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -24,6 +25,8 @@ type citizen struct {
 	healthy, suspicious *claimed
 	clusterRole         *rbacv1.ClusterRole
 	role                *rbacv1.Role
+	// suspect is a pod that may be the driver's.
+	suspect *corev1.Pod
 	// started is the length of the log at the last start.
 	started int
 }
@@ -35,7 +38,6 @@ func newCitizen(t *testing.T, streams bool) *citizen {
 	t.Setenv("KUBE_FEATURE_WatchListClient", strconv.FormatBool(streams))
 	c := &citizen{registered: newRegistered(t)}
 	c.api.InstallAddons(t)
-	c.Args = append(c.Args, "--api-staleness=3s")
 	c.Start()
 	c.appears("")
 	c.moody = c.ruled("moody")

@@ -88,8 +88,7 @@ func (s *suspect) spared(t *testing.T, why ...string) {
 }
 
 // TestWhoMayWrite tries a write, which reaches the disk, only while the API says
-// that the disk is this node's. What only an informer tells has come before it is
-// asked for.
+// that the disk is this node's.
 func TestWhoMayWrite(t *testing.T) {
 	twin := func(t *testing.T, s *suspect, node string) {
 		other := cluster.Volume{PV: s.PV + "-twin", ID: s.ID, Driver: harness.Driver, Namespace: s.m.namespace, Claim: "twin"}
@@ -215,10 +214,10 @@ func TestNewsThatAreLate(t *testing.T) {
 			s.sicken(t)
 			s.until(t, "")
 			s.tried(t)
-			news.lag()
+			news.Lag()
 			tc.change(t, s)
 			s.spared(t, tc.why)
-			news.pass()
+			news.Pass()
 			s.spared(t, tc.why)
 		})
 	}
@@ -229,7 +228,7 @@ func TestNewsOfAPodThatAreLate(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, v *claimed){
 		"mode check":     func(_ *testing.T, v *claimed) { v.m.Settings(map[string]string{"mode": "check"}) },
 		"is terminating": func(t *testing.T, v *claimed) { cluster.Terminate(t, v.m.api, v.pod) },
-		"is gone":        func(t *testing.T, v *claimed) { cluster.Delete(t, v.m.api, v.pod) },
+		"knows no pod":   func(t *testing.T, v *claimed) { cluster.Delete(t, v.m.api, v.pod) },
 		"has ended": func(t *testing.T, v *claimed) {
 			cluster.Change(t, v.m.api, v.pod, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })
 		},
@@ -241,7 +240,7 @@ func TestNewsOfAPodThatAreLate(t *testing.T) {
 			v := m.lost("late")
 			m.Expect("healed", v.Request())
 			v.Lose()
-			news.lag()
+			news.Lag()
 			change(t, v)
 			before := m.Table()
 			m.Expect("abnormal", v.Request(), "Refused: rebind", name)
@@ -250,8 +249,8 @@ func TestNewsOfAPodThatAreLate(t *testing.T) {
 	}
 }
 
-// TestNoWriteWithoutTheAPI refuses at once, while places are still healed by what
-// was true a moment ago.
+// TestNoWriteWithoutTheAPI refuses at once, while a place is still healed that a
+// running container has.
 func TestNoWriteWithoutTheAPI(t *testing.T) {
 	for name, tc := range map[string]struct {
 		away, back func(*cluster.Cluster, testing.TB)
@@ -264,14 +263,14 @@ func TestNoWriteWithoutTheAPI(t *testing.T) {
 			m := newMember(t)
 			m.Start()
 			s := m.suspect("disk", true)
-			lost := m.lost("lost")
+			held := m.held("held")
 			s.sicken(t)
 			s.until(t, "")
 			s.tried(t)
 
 			tc.away(m.api, t)
-			m.Expect("healed", lost.Request())
-			s.spared(t, tc.why)
+			m.Expect("healed", held.Request())
+			s.spared(t, "the Kubernetes API does not answer", tc.why)
 
 			tc.back(m.api, t)
 			s.until(t, "")

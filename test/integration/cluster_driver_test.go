@@ -1,9 +1,11 @@
 package integration
 
 import (
+	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-addons/node-healer/test/harness"
 	"github.com/csi-addons/node-healer/test/harness/cluster"
@@ -37,10 +39,15 @@ func runs(command ...string) func(*corev1.PodSpec) {
 	}
 }
 
-const (
-	pluginDir = "/var/lib/kubelet/plugins/" + harness.Driver
-	socketArg = "--kubelet-registration-path=" + pluginDir + "/csi.sock"
-)
+// pluginDir is the driver's directory.
+func (m *member) pluginDir() string { return m.Kubelet + "/plugins/" + harness.Driver }
+
+// Enforces says which pods may be made in the members' namespace.
+func (m *member) Enforces(level string) {
+	m.T.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: m.namespace}}
+	cluster.Change(m.T, m.api, namespace, func(n *corev1.Namespace) { n.Labels = map[string]string{"pod-security.kubernetes.io/enforce": level} })
+}
 
 // Ready says whether the pod is.
 func (m *member) Ready(pod *corev1.Pod, is bool) {
@@ -67,23 +74,31 @@ func (v ruled) Waits() {
 // ready, terminating or gone, however it is known to be the driver's.
 func TestDriverAway(t *testing.T) {
 	for name, c := range map[string]struct {
-		spec func(*corev1.PodSpec)
-		// named is true when the settings name the DaemonSet.
-		named bool
+		// dir is what the pod mounts, beneath kubelet's root.
+		dir      string
+		enforces string
+		settings map[string]string // with the namespace for %s
 	}{
-		"its directory is mounted":               {spec: mounts(pluginDir)},
-		"its directory is mounted, with a slash": {spec: mounts(pluginDir + "/")},
-		"kubelet has another root":               {spec: mounts("/data/kubelet/plugins/" + harness.Driver)},
-		"the settings say so":                    {spec: mounts("/var/lib/kubelet/plugins/otherwise"), named: true},
+		"its directory is mounted":               {dir: "/plugins/" + harness.Driver, enforces: "privileged"},
+		"its directory is mounted, with a slash": {dir: "/plugins/" + harness.Driver + "/", enforces: "privileged"},
+		"the settings name its namespace": {
+			dir: "/plugins/" + harness.Driver, settings: map[string]string{"driver-namespaces": "[storage, %s]"},
+		},
+		"the settings name it": {
+			dir: "/plugins/otherwise", settings: map[string]string{"driver-daemonsets": harness.Driver + ": %s/driver"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMember(t)
+			if c.enforces != "" {
+				m.Enforces(c.enforces)
+			}
 			m.Start()
 			v := m.ruled("waiting")
-			if c.named {
-				m.Settings(map[string]string{"driver-daemonsets": harness.Driver + ": " + m.namespace + "/driver"})
+			for key, text := range c.settings {
+				m.Settings(map[string]string{key: fmt.Sprintf(text, m.namespace)})
 			}
-			pod := m.daemon("driver", c.spec)
+			pod := m.daemon("driver", mounts(m.Kubelet+c.dir))
 			v.Heals()
 			m.Ready(pod, false)
 			v.Waits()
@@ -99,22 +114,57 @@ func TestDriverAway(t *testing.T) {
 	}
 }
 
-// TestArgumentsAreNoDriver heals although a DaemonSet's pod that is not ready names
-// the driver's socket: anybody may write that into the arguments of a pod.
-func TestArgumentsAreNoDriver(t *testing.T) {
-	m := newMember(t)
-	m.Start()
-	v := m.ruled("goes-on")
-	m.Ready(m.daemon("driver", runs("/registrar", "-v=5", socketArg)), false)
-	v.Heals()
+// TestTenantsAreNoDrivers heals although a DaemonSet's pod that is not ready would
+// have itself taken for the driver's. The driver's own pod is heard of after it.
+func TestTenantsAreNoDrivers(t *testing.T) {
+	for name, c := range map[string]struct {
+		enforces string
+		spec     func(*member) func(*corev1.PodSpec)
+		settings map[string]string
+	}{
+		"its arguments name the socket": {
+			enforces: "privileged",
+			spec: func(m *member) func(*corev1.PodSpec) {
+				return runs("/registrar", "-v=5", "--kubelet-registration-path="+m.pluginDir()+"/csi.sock")
+			},
+		},
+		"in a namespace without a label": {spec: func(m *member) func(*corev1.PodSpec) { return mounts(m.pluginDir()) }},
+		"in another one than the settings": {
+			enforces: "privileged", settings: map[string]string{"driver-namespaces": "[kube-system]"},
+			spec: func(m *member) func(*corev1.PodSpec) { return mounts(m.pluginDir()) },
+		},
+		"beneath another root": {enforces: "privileged", spec: func(*member) func(*corev1.PodSpec) { return mounts("/data/kubelet/plugins/" + harness.Driver) }},
+		"below its directory":  {enforces: "privileged", spec: func(m *member) func(*corev1.PodSpec) { return mounts(m.pluginDir() + "/sub") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMember(t)
+			if c.enforces != "" {
+				m.Enforces(c.enforces)
+			}
+			if c.settings != nil {
+				m.Settings(c.settings)
+			}
+			m.Start()
+			v := m.ruled("goes-on")
+			m.Ready(m.daemon("tenants", c.spec(m)), false)
+			// By the time that the server has heard of this one, it has of the other.
+			last := m.Leaving("last")
+			m.Cordon(true)
+			v.Drained(last)
+			cluster.Delete(t, m.api, last)
+			m.Cordon(false)
+			v.Heals()
+		})
+	}
 }
 
 // TestDriverRollsOut heals as soon as one of two pods of the driver is ready.
 func TestDriverRollsOut(t *testing.T) {
 	m := newMember(t)
+	m.Enforces("privileged")
 	m.Start()
 	v := m.ruled("rolled")
-	old := m.daemon("driver", mounts(pluginDir))
+	old := m.daemon("driver", mounts(m.pluginDir()))
 	v.Heals()
 	cluster.Terminate(t, m.api, old)
 	v.Waits()
@@ -133,9 +183,10 @@ func TestDriverRollsOut(t *testing.T) {
 // the other one by the time it knows of the driver's.
 func TestOtherPodsThanTheDrivers(t *testing.T) {
 	m := newMember(t)
+	m.Enforces("privileged")
 	m.Start()
 	v := m.ruled("other")
-	drivers := m.daemon("driver", mounts(pluginDir))
+	drivers := m.daemon("driver", mounts(m.pluginDir()))
 	known := func() {
 		t.Helper()
 		m.Ready(drivers, false)
@@ -144,10 +195,10 @@ func TestOtherPodsThanTheDrivers(t *testing.T) {
 		v.Heals()
 	}
 	lonely := cluster.Pod(m.namespace, "lonely", thisNode)
-	mounts(pluginDir)(&lonely.Spec)
+	mounts(m.pluginDir())(&lonely.Spec)
 	for name, other := range map[string]*corev1.Pod{
-		"another driver's":           m.daemon("another", mounts("/var/lib/kubelet/plugins/another.example.com")),
-		"one of all plugins":         m.daemon("monitor", mounts("/var/lib/kubelet/plugins")),
+		"another driver's":           m.daemon("another", mounts(m.Kubelet+"/plugins/another.example.com")),
+		"one of all plugins":         m.daemon("monitor", mounts(m.Kubelet+"/plugins")),
 		"one of no driver":           m.daemon("logs", mounts("/var/log")),
 		"one that no DaemonSet made": cluster.Create(t, m.api, lonely),
 	} {
@@ -165,11 +216,12 @@ func TestOtherPodsThanTheDrivers(t *testing.T) {
 // TestDriverGrace waits no longer than it was told to.
 func TestDriverGrace(t *testing.T) {
 	m := newMember(t)
+	m.Enforces("privileged")
 	usual := m.Args
 	m.Args = append(usual, "--driver-grace=1h")
 	m.Start()
 	v := m.ruled("patient")
-	pod := m.daemon("driver", mounts(pluginDir))
+	pod := m.daemon("driver", mounts(m.pluginDir()))
 	m.Ready(pod, false)
 	v.Waits()
 	for _, grace := range []string{"0s", "1s"} {

@@ -68,6 +68,7 @@ func TestOffIsNotLookedAt(t *testing.T) {
 
 	off := m.subject(v.claim)
 	off.Mode("off")
+	m.forgets()
 	isOff := func(answer string) bool {
 		return saysAll(answer, "Unknown: ", "not looked at", "mode off by "+off.says)
 	}
@@ -90,6 +91,7 @@ func TestOffIsNotLookedAt(t *testing.T) {
 	}
 	fs.Continue()
 	off.NoMode()
+	m.forgets()
 	harness.Eventually(t, "the volume is looked at again", func() bool { return !isOff(m.answer(v.Request())) })
 	m.Expect("healthy", v.Request())
 }
@@ -106,11 +108,13 @@ func TestOffOfABlockVolume(t *testing.T) {
 	m.Expect("healthy", link)
 	for _, s := range []subject{m.subject(v.pod), m.subject(v.pv)} {
 		s.Mode("off")
+		m.forgets()
 		for _, r := range []*healerpb.NodeHealerRequest{v.Request(), link} {
 			harness.Eventually(t, r.GetVolumePath()+" is off", func() bool {
 				return saysAll(m.answer(r), "Unknown: ", "not looked at", "mode off by "+s.says)
 			})
 		}
 		s.NoMode()
+		m.forgets()
 	}
 }

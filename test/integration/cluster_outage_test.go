@@ -28,23 +28,30 @@ var outages = map[string]outage{
 	"cut off from its own": {(*cluster.Cluster).PauseEtcd, (*cluster.Cluster).ResumeEtcd},
 }
 
-// brief is a staleness that a test can wait for.
-const brief = "--api-staleness=5s"
+// noAnswer is what is said when nobody answers.
+const noAnswer = "the Kubernetes API does not answer"
 
-// stale is what is said when it has passed.
-const stale = "(--api-staleness 5s)"
-
-// stale asks until what was true does not count any more. Until then the volume
-// is healed, and lost again.
-func (v *claimed) stale() {
+// refused asks until nothing is healed for want of an answer. Until then the volume is
+// healed, and lost again.
+func (v *claimed) refused() {
 	v.m.T.Helper()
-	harness.Eventually(v.m.T, "what was true does not count any more", func() bool {
+	harness.Eventually(v.m.T, "silence is no consent", func() bool {
 		said := v.m.answer(v.Request())
 		if strings.HasPrefix(said, "healed:") {
 			v.Lose()
 		}
-		return saysAll(said, "abnormal:", "Refused: rebind", "the Kubernetes API has not answered for", stale)
+		return saysAll(said, "abnormal:", "Refused: rebind", noAnswer)
 	})
+}
+
+// held is a volume whose published mount is lost while a container has it.
+func (m *member) held(id string) *claimed {
+	m.T.Helper()
+	v := m.newClaimed("ext4", id)
+	m.Expect("healthy", v.Request())
+	m.NewContainer(string(v.pod.UID), v.Place())
+	v.Lose()
+	return v
 }
 
 // heals asks until the volume is healed.
@@ -53,18 +60,19 @@ func (v *claimed) heals() {
 	harness.Eventually(v.m.T, "it is healed", func() bool { return strings.HasPrefix(v.m.answer(v.Request()), "healed:") })
 }
 
-// TestAPIAway heals by what was true a moment ago, then only reports, and heals
-// again when the API is back. What was forbidden stays so all the time, and
-// healthy volumes are answered for all the time.
+// TestAPIAway heals what a running container has, refuses at once all for which the
+// API would have to speak, and heals that too when it is back. What was forbidden stays
+// so all the time, and healthy volumes are answered for all the time.
 func TestAPIAway(t *testing.T) {
 	for name, api := range outages {
 		t.Run(name, func(t *testing.T) {
-			m := newMember(t, brief)
+			m := newMember(t)
 			m.Start()
-			lost, goes := m.lost("lost"), m.lost("goes")
-			well, off := m.newClaimed("ext4", "well"), m.newClaimed("ext4", "off")
+			lost, goes, held := m.lost("lost"), m.lost("goes"), m.held("held")
+			well, off, checked := m.newClaimed("ext4", "well"), m.newClaimed("ext4", "off"), m.held("checked")
 			m.Expect("healthy", well.Request())
 			m.subject(off.claim).Mode("off")
+			m.subject(checked.claim).Mode("check")
 			cluster.Terminate(t, m.api, goes.pod)
 			forbidden := func(when string) {
 				t.Helper()
@@ -72,23 +80,28 @@ func TestAPIAway(t *testing.T) {
 					t.Errorf("%s, a volume that is off: %s", when, said)
 				}
 				m.Expect("abnormal", goes.Request(), "Refused: rebind")
+				m.Expect("abnormal", checked.Request(), "Refused: rebind", "mode check")
 			}
-			harness.Eventually(t, "what is forbidden is known", func() bool {
-				return saysAll(m.answer(off.Request()), "mode off") && saysAll(m.answer(goes.Request()), "is terminating")
-			})
+			m.forgets()
+			for _, v := range []*claimed{lost, held} {
+				m.Expect("healed", v.Request())
+				v.Lose()
+			}
+			forbidden("before")
 			all := m.AskOnAndOn(2, well.Request())
 
 			api.begin(m.api, t)
-			m.Expect("healed", lost.Request())
+			lost.refused()
 			forbidden("in the first moment")
-			lost.Lose()
-			lost.stale()
+			m.Expect("healed", held.Request())
+			held.Lose()
 			before, answered := m.Table(), all.Answers()
 			for range 3 {
-				m.Expect("abnormal", lost.Request(), stale)
+				m.Expect("abnormal", lost.Request(), "Refused: rebind", noAnswer)
 				forbidden("later")
 			}
 			m.SameTable(before)
+			m.Expect("healed", held.Request())
 			harness.Eventually(t, "healthy volumes are answered for", func() bool { return all.Answers() > answered+10 })
 
 			api.end(m.api, t)
@@ -130,15 +143,15 @@ func TestStartWithoutTheAPI(t *testing.T) {
 
 // TestChangesDuringAnOutage counts what became of the world meanwhile.
 func TestChangesDuringAnOutage(t *testing.T) {
-	m := newMember(t, brief)
+	m := newMember(t)
 	news := m.between()
 	m.Start()
 	goes, stays := m.lost("goes"), m.lost("stays")
-	news.sever()
-	goes.stale()
+	news.Sever()
+	goes.refused()
 	cluster.Delete(t, m.api, goes.pod)
 	unmounted := goes.Place()
-	news.mend()
+	news.Mend()
 	stays.heals()
 	if m.mounted(unmounted) {
 		t.Error("it healed for a pod that is gone")
@@ -148,7 +161,7 @@ func TestChangesDuringAnOutage(t *testing.T) {
 
 // TestManyOutages leaves neither goroutines nor descriptors behind.
 func TestManyOutages(t *testing.T) {
-	m := newMember(t, brief)
+	m := newMember(t)
 	m.Start()
 	v := m.newClaimed("ext4", "steady")
 	m.Expect("healthy", v.Request())
@@ -201,7 +214,7 @@ func TestStopWithoutTheAPI(t *testing.T) {
 	for name, api := range outages {
 		for _, first := range []bool{true, false} {
 			t.Run(name+", from the start: "+strconv.FormatBool(first), func(t *testing.T) {
-				m := newMember(t, brief)
+				m := newMember(t)
 				m.Start()
 				v := m.lost("lost")
 				if first {
@@ -214,7 +227,7 @@ func TestStopWithoutTheAPI(t *testing.T) {
 				if first {
 					m.Expect("abnormal", v.Request(), "what the cluster wants is not known")
 				} else {
-					v.stale()
+					v.refused()
 				}
 				call := m.Begin(v.Request())
 				m.Terminate()
@@ -235,12 +248,12 @@ func TestStopWithoutTheAPI(t *testing.T) {
 	}
 }
 
-// TestDenialIsNoOutage refuses at once, whatever was true a moment ago: the API
-// did answer, and knows nobody of our name any more.
+// TestDenialIsNoOutage refuses also what a running container has: the API did answer,
+// and knows nobody of our name any more.
 func TestDenialIsNoOutage(t *testing.T) {
-	m := newMember(t, "--api-staleness=10m")
+	m := newMember(t)
 	m.Start()
-	v := m.lost("lost")
+	v := m.held("held")
 	m.Expect("healed", v.Request())
 	v.Lose()
 	account, err := m.api.Admin().CoreV1().ServiceAccounts(ownNamespace).Get(t.Context(), ownAccount, metav1.GetOptions{})

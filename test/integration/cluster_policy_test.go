@@ -1,12 +1,20 @@
 package integration
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/csi-addons/node-healer/test/harness"
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
+
+// forgets has the server forget what it read by name, as it does within an hour.
+func (m *member) forgets() {
+	m.T.Helper()
+	m.Stop()
+	m.Start()
+}
 
 // TestModeOfAnObject puts each mode on each object that may have one, and takes
 // it off again.
@@ -17,8 +25,6 @@ func TestModeOfAnObject(t *testing.T) {
 	for _, s := range v.subjects() {
 		t.Run(s.kind, func(*testing.T) {
 			word := s.says + ", annotation " + modeOfHealing
-			s.Mode("off")
-			v.Off("mode off by " + word)
 			s.Mode("check")
 			v.Refused("mode check by " + word)
 			s.Mode("heal")
@@ -29,13 +35,18 @@ func TestModeOfAnObject(t *testing.T) {
 			}
 			s.NoMode()
 			v.Heals()
+			s.Mode("off")
+			v.Off("mode off by " + word)
+			s.NoMode()
+			m.forgets() // nobody looks, so nobody reads it
+			v.Heals()
 		})
 	}
 }
 
-// TestMostSpecificMode has two objects disagree, in both directions. Each mode is
-// seen to count by itself before the other one comes.
-func TestMostSpecificMode(t *testing.T) {
+// TestStrictestMode has two objects disagree, in both directions: a tenant, who writes
+// to pods and claims, overrules no administrator.
+func TestStrictestMode(t *testing.T) {
 	m := newMember(t)
 	m.Start()
 	v := m.ruled("torn")
@@ -43,24 +54,46 @@ func TestMostSpecificMode(t *testing.T) {
 	for i, general := range all {
 		for _, specific := range all[i+1:] {
 			t.Run(general.kind+" and "+specific.kind, func(*testing.T) {
-				general.Mode("off")
-				v.Off(general.says)
 				specific.Mode("heal")
-				v.Heals()
+				general.Mode("check")
+				v.Refused("mode check by " + general.says)
+				general.Mode("heal")
 				specific.Mode("a typo")
 				v.Refused(specific.says)
-				specific.NoMode()
-				v.Off(general.says)
-
+				general.Mode("off")
+				v.Off("mode off by " + general.says)
+				specific.Mode("heal")
+				m.forgets()
+				v.Off("mode off by " + general.says)
 				general.Mode("heal")
+				m.forgets()
 				v.Heals()
-				specific.Mode("check")
-				v.Refused(specific.says)
 				specific.NoMode()
-				v.Heals()
 				general.NoMode()
 			})
 		}
+	}
+}
+
+// TestOffStopsChangesAtOnce although looks go on for a while: each object is read
+// again before a step.
+func TestOffStopsChangesAtOnce(t *testing.T) {
+	m := newMember(t)
+	news := m.between()
+	m.Start()
+	v := m.ruled("stopped")
+	for _, s := range v.subjects() {
+		t.Run(s.kind, func(*testing.T) {
+			v.Heals()
+			news.Lag()
+			s.Mode("off")
+			before := m.Table()
+			m.Expect("abnormal", v.Request(), "Refused: rebind", "mode off by "+s.says)
+			m.SameTable(before)
+			news.Pass()
+			s.NoMode()
+			m.forgets()
+		})
 	}
 }
 
@@ -133,7 +166,7 @@ func TestServerThatOnlyChecks(t *testing.T) {
 // TestNodeThatIsGone heals nothing on a node that the API does not have: nobody
 // knows what is wanted of it.
 func TestNodeThatIsGone(t *testing.T) {
-	m := newMember(t, "--api-staleness=3s")
+	m := newMember(t)
 	m.Start()
 	v := m.ruled("orphaned")
 	v.Heals()
@@ -141,4 +174,45 @@ func TestNodeThatIsGone(t *testing.T) {
 	v.Refused("what the cluster wants is", `nodes "node-1" not found`)
 	m.object = cluster.Create(t, m.api, cluster.Node(thisNode))
 	v.Heals()
+}
+
+// TestRequestsAreTheNodesOwn: a node lists and watches what belongs to it, and reads
+// all else by name, also for a step. A second look asks for nothing.
+func TestRequestsAreTheNodesOwn(t *testing.T) {
+	m := newMember(t)
+	asked := m.between()
+	m.Start()
+	v := m.ruled("own")
+	m.Expect("healed", v.Request())
+	m.Expect("healthy", v.Request())
+	v.becomes("healthy")
+	before := len(asked.Requests())
+	for range 100 {
+		m.Expect("healthy", v.Request())
+	}
+	if more := asked.Requests()[before:]; len(more) > 0 {
+		t.Errorf("a hundred looks asked for %q", more)
+	}
+	named := []string{
+		"/api/v1/persistentvolumes/" + v.pv.Name, "/apis/storage.k8s.io/v1/storageclasses/" + v.class.Name,
+		"/api/v1/namespaces/" + m.namespace + "/persistentvolumeclaims/" + v.claim.Name,
+		"/api/v1/namespaces/" + m.namespace + "/pods/" + v.pod.Name,
+		"/api/v1/nodes/" + thisNode, "/api/v1/namespaces/" + ownNamespace + "/configmaps/" + ownConfigMap,
+	}
+	followed := []string{
+		"/api/v1/pods spec.nodeName=" + thisNode, "/api/v1/nodes metadata.name=" + thisNode,
+		"/api/v1/namespaces/" + ownNamespace + "/configmaps metadata.name=" + ownConfigMap,
+	}
+	seen := map[string]bool{}
+	for _, r := range asked.Requests("GET ") {
+		path := strings.TrimSuffix(strings.TrimPrefix(r, "GET "), " watch")
+		if seen[path] = true; !slices.Contains(named, path) && !slices.Contains(followed, path) {
+			t.Errorf("it asks for %s", r)
+		}
+	}
+	for _, path := range slices.Concat(named, followed) {
+		if !seen[path] {
+			t.Errorf("it never asks for %s", path)
+		}
+	}
 }

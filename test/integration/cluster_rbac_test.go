@@ -122,6 +122,18 @@ var (
 		done:   func(c *citizen) { c.moody.Heals() },
 		denied: func(c *citizen, says []string) { c.moody.Refused(says...) },
 	}
+	// What an informer cannot read, a step does: it costs looks their memory.
+	follows = duty{
+		done:   func(c *citizen) { c.moody.Heals() },
+		denied: func(c *citizen, says []string) { c.logs(says); c.moody.Heals() },
+	}
+	// A DaemonSet's pod that may be the driver's, in a namespace that may count.
+	waits = duty{
+		costs:  healing,
+		before: func(c *citizen) { c.mayBeDriver() },
+		done:   func(c *citizen) { c.moody.Heals() },
+		denied: func(c *citizen, says []string) { c.moody.Refused(says...) },
+	}
 	writes = duty{
 		done:   func(c *citizen) { c.suspects("a write still succeeds") },
 		denied: func(c *citizen, says []string) { c.suspects(append(says, "no write was tried: ")...) },
@@ -184,6 +196,14 @@ var (
 	}
 )
 
+// mayBeDriver makes a pod of which only its namespace tells whether it is the driver's.
+func (c *citizen) mayBeDriver() {
+	c.T.Helper()
+	if c.suspect == nil {
+		c.suspect = c.daemon("maybe", mounts(c.pluginDir()))
+	}
+}
+
 // registerAnother leaves what a server with another --driver-name registered.
 func (c *citizen) registerAnother() {
 	c.T.Helper()
@@ -198,15 +218,14 @@ func (c *citizen) registerAnother() {
 
 // purposes says what each permission of the shipped roles is for.
 var purposes = map[string]duty{
-	"list pods": heals, "watch pods": heals, "get pods": heals,
-	"list nodes": heals, "watch nodes": heals, "get nodes": heals,
-	"list persistentvolumes": heals, "watch persistentvolumes": heals,
-	"list persistentvolumeclaims": heals, "watch persistentvolumeclaims": heals,
-	"list storageclasses.storage.k8s.io": heals, "watch storageclasses.storage.k8s.io": heals,
-	"list configmaps": heals, "watch configmaps": heals, "get configmaps": heals,
+	"list pods": heals, "watch pods": follows, "get pods": heals,
+	"list nodes": follows, "watch nodes": follows, "get nodes": heals,
+	"get persistentvolumes": heals, "get persistentvolumeclaims": heals, "get storageclasses.storage.k8s.io": heals,
+	"list configmaps": follows, "watch configmaps": follows, "get configmaps": heals,
+	"get namespaces": waits, "list persistentvolumes": writes,
 	"list volumeattachments.storage.k8s.io": writes, "get csidrivers.storage.k8s.io": writes,
 	"create events": tells, "patch events": tells,
-	"get persistentvolumeclaims": notes, "patch persistentvolumeclaims": notes,
+	"patch persistentvolumeclaims":                     notes,
 	"create tokenreviews.authentication.k8s.io":        letsIn,
 	"create subjectaccessreviews.authorization.k8s.io": letsIn,
 	"list csiaddonsnodes.csiaddons.openshift.io":       registers,

@@ -119,8 +119,8 @@ func (m *member) subject(object cluster.Object) subject {
 	return subject{m.T, m.api, kind, kind + " " + name, object}
 }
 
-// subjects are the objects that decide on the volume, the most specific one
-// last.
+// subjects are the objects that decide on the volume, the most
+// specific one last.
 func (v ruled) subjects() []subject {
 	var all []subject
 	for _, object := range []cluster.Object{v.m.object, v.class, v.pv, v.claim, v.pod} {

@@ -40,6 +40,18 @@ func TestNotWantedByThePod(t *testing.T) {
 			},
 			"has ended",
 		},
+		"may have ended": {
+			func(t *testing.T, v *claimed) {
+				cluster.Delete(t, v.m.api, v.pod)
+				job := v.pod.DeepCopy()
+				job.ResourceVersion, job.UID, job.Spec.RestartPolicy = "", "", corev1.RestartPolicyNever
+				v.pod = cluster.Create(t, v.m.api, job)
+				v.Publish(string(v.pod.UID))
+				v.m.Expect("healthy", v.Request())
+				v.Lose()
+			},
+			"only a running one shows that it has not ended",
+		},
 		"gone": {
 			func(t *testing.T, v *claimed) { cluster.Delete(t, v.m.api, v.pod) },
 			"",
@@ -65,8 +77,7 @@ func TestNotWantedByThePod(t *testing.T) {
 			v := m.lost("unwanted")
 			tc.change(t, v)
 			before := m.Table()
-			// The informer may need a moment; until then the place is wanted, and
-			// only the API itself can say otherwise.
+			// The informer may need a moment: the API itself is asked.
 			m.Expect("abnormal", v.Request(), "Refused: rebind", tc.why)
 			m.SameTable(before)
 			m.Expect("healed", neighbour.Request())

@@ -46,6 +46,12 @@ func terminating(o metav1.Object) {
 	o.SetDeletionTimestamp(&now)
 }
 
+// runsOnce makes it the pod of a job.
+func runsOnce(p *corev1.Pod) {
+	p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+}
+
 // TestWantedByThePod has the same answer whether the informer knew from the start
 // or only the API knows by now.
 func TestWantedByThePod(t *testing.T) {
@@ -60,6 +66,9 @@ func TestWantedByThePod(t *testing.T) {
 		"it has succeeded":              {func(s *scene) { s.pod.Status.Phase = corev1.PodSucceeded }, "has ended"},
 		"it has failed":                 {func(s *scene) { s.pod.Status.Phase = corev1.PodFailed }, "has ended"},
 		"it is pending":                 {func(s *scene) { s.pod.Status.Phase = corev1.PodPending }, ""},
+		"it may end, and runs":          {func(s *scene) { runsOnce(s.pod) }, "only a running one shows"},
+		"it may end, and has not begun": {func(s *scene) { s.pod.Spec.RestartPolicy = corev1.RestartPolicyNever }, ""},
+		"it runs, and never ends":       {func(s *scene) { runsOnce(s.pod); s.pod.Spec.RestartPolicy = corev1.RestartPolicyAlways }, ""},
 		"on another node":               {func(s *scene) { s.pod.Spec.NodeName = "node-2" }, "not here"},
 		"on none yet":                   {func(s *scene) { s.pod.Spec.NodeName = "" }, "not here"},
 		"it has no volumes":             {func(s *scene) { s.pod.Spec.Volumes = nil }, "does not list"},
@@ -96,7 +105,7 @@ func TestWantedByThePod(t *testing.T) {
 				s.play(api)
 				c, end := following(t, api)
 				defer end()
-				err := c.stillWanted(t.Context(), "uid-of-app", s.name)
+				err := c.wantedNow(t, s.name, "uid-of-app")
 				if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 					t.Errorf("got %v, want %q", err, tc.want)
 				}
@@ -114,8 +123,8 @@ func TestInformerThatLags(t *testing.T) {
 		"nothing happened":  {func(*clusterAPI, *scene) {}, ""},
 		"the pod is going":  {func(api *clusterAPI, s *scene) { terminating(s.pod); api.put(s.pod) }, "is terminating"},
 		"it has ended":      {func(api *clusterAPI, s *scene) { s.pod.Status.Phase = corev1.PodFailed; api.put(s.pod) }, "has ended"},
-		"it is gone":        {func(api *clusterAPI, s *scene) { api.remove(s.pod) }, "is gone"},
-		"it is another one": {func(api *clusterAPI, s *scene) { s.pod.UID = "another"; api.put(s.pod) }, "another one by now"},
+		"it is gone":        {func(api *clusterAPI, s *scene) { api.remove(s.pod) }, "knows no pod with UID"},
+		"it is another one": {func(api *clusterAPI, s *scene) { s.pod.UID = "another"; api.put(s.pod) }, "knows no pod with UID"},
 		"it may not be read": {func(api *clusterAPI, _ *scene) {
 			api.fault = func(string, string) error {
 				return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "app", errors.New("no rule"))
@@ -124,15 +133,15 @@ func TestInformerThatLags(t *testing.T) {
 		"we are nobody": {func(api *clusterAPI, _ *scene) {
 			api.fault = func(string, string) error { return apierrors.NewUnauthorized("who?") }
 		}, "not authenticated"},
-		// What the informer has counts; how old it may be, current says.
-		"nobody listens": {func(api *clusterAPI, _ *scene) { api.fault = func(string, string) error { return refused } }, ""},
-		"nobody answers": {func(api *clusterAPI, _ *scene) { api.fault = func(string, string) error { return errSilent } }, ""},
+		// Silence is no consent, however lately the informer heard of the pod.
+		"nobody listens": {func(api *clusterAPI, _ *scene) { api.fault = func(string, string) error { return refused } }, "does not answer"},
+		"nobody answers": {func(api *clusterAPI, _ *scene) { api.fault = func(string, string) error { return errSilent } }, "does not answer"},
 		"it has no answer": {func(api *clusterAPI, _ *scene) {
 			api.fault = func(string, string) error { return apierrors.NewInternalError(errors.New("no etcd")) }
-		}, ""},
+		}, "does not answer"},
 		"it has no time now": {func(api *clusterAPI, _ *scene) {
 			api.fault = func(string, string) error { return apierrors.NewTooManyRequests("later", 0) }
-		}, ""},
+		}, "does not answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -142,14 +151,42 @@ func TestInformerThatLags(t *testing.T) {
 				defer end()
 				api.set(func(a *clusterAPI) { a.mute = true })
 				tc.change(api, s)
-				err := c.stillWanted(t.Context(), "uid-of-app", s.name)
+				err := c.wantedNow(t, s.name, "uid-of-app")
 				if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 					t.Errorf("got %v, want %q", err, tc.want)
 				}
-				if err := c.stillWanted(t.Context(), "uid-of-nobody", s.name); err == nil {
+				if err := c.wantedNow(t, s.name, "uid-of-nobody"); err == nil {
 					t.Error("a pod that nobody knows wants it")
 				}
 			})
 		})
 	}
+}
+
+// TestClaimOfANewPod is read anew: another one of that name may have been there before.
+func TestClaimOfANewPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, s := newClusterAPI(), newScene()
+		s.play(api)
+		c, end := following(t, api)
+		defer end()
+		staged := volumeName{handle: handle}
+		if w := c.look(t.Context(), staged, ""); len(w.pods) != 1 {
+			t.Fatalf("used by %d pods", len(w.pods))
+		}
+		api.remove(s.pod)
+		api.remove(s.claim)
+		s.claim.UID, s.claim.Spec.VolumeName = "another", "pv-2"
+		other, _ := aVolume("pv-2")
+		other.Spec.ClaimRef.Name, other.Spec.ClaimRef.UID = s.claim.Name, s.claim.UID
+		other.Spec.CSI.VolumeHandle = "vol-2"
+		s.pod.UID = "uid-of-the-next"
+		api.put(s.claim, other, s.pod)
+		synctest.Wait()
+		if w := c.look(t.Context(), volumeName{handle: "vol-2"}, ""); len(w.pods) != 1 || len(w.volumes) != 1 || w.volumes[0].claim == nil {
+			t.Errorf("the next volume: %+v", w)
+		}
+		expect(t, "the next pod", c.wantedNow(t, volumeName{driver: driverName, handle: "vol-2"}, "uid-of-the-next"), "")
+		expect(t, "the volume before", c.wantedNow(t, s.name, "uid-of-the-next"), "does not list")
+	})
 }
