@@ -53,7 +53,7 @@ func (m *member) between() *between {
 		front.CloseClientConnections()
 		front.Close()
 	})
-	config, err := clientcmd.LoadFromFile(m.api.Kubeconfig(m.T, ownNamespace, ownAccount))
+	config, err := clientcmd.LoadFromFile(m.kubeconfig)
 	harness.Must(m.T, err)
 	for _, c := range config.Clusters {
 		c.Server = front.URL
