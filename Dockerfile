@@ -1,4 +1,4 @@
-# Two static binaries on an empty system. Nothing is fetched when it runs.
+# Three static binaries on an empty system. Nothing is fetched when it runs.
 
 FROM --platform=$BUILDPLATFORM golang:1.26-bookworm AS build
 WORKDIR /src
@@ -22,8 +22,9 @@ LABEL org.opencontainers.image.title="node-healer" \
       org.opencontainers.image.source="https://github.com/csi-addons/node-healer" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="$VERSION"
-# The server starts the worker that lies next to it.
-COPY --from=build /src/bin/node-healer /src/bin/node-healer-worker /usr/local/bin/
+# The server starts the worker that lies next to it. The gateway is for a pod of its
+# own, which runs it as another user.
+COPY --from=build /src/bin/node-healer /src/bin/node-healer-worker /src/bin/node-healer-gateway /usr/local/bin/
 COPY LICENSE /licenses/LICENSE
 # Root by need: the mounts of the host are entered and changed, which takes
 # CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH in the host's user

@@ -38,9 +38,10 @@ deps: ## install what tests and demo need (apt-get, only what is missing)
 	@.ci/deps
 
 .PHONY: build
-build: ## build bin/node-healer and bin/node-healer-worker
+build: ## build bin/node-healer, bin/node-healer-worker and bin/node-healer-gateway
 	$(BUILD) -o bin/node-healer ./cmd/node-healer
 	$(BUILD) -o bin/node-healer-worker ./cmd/node-healer-worker
+	$(BUILD) -o bin/node-healer-gateway ./cmd/node-healer-gateway
 
 .PHONY: demo
 demo: deps build $(TOOLS)/grpcurl ## break and heal real volumes, with real calls (root)

@@ -12,7 +12,6 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 	"github.com/csi-addons/node-healer/pkg/kube"
-	"github.com/csi-addons/node-healer/pkg/nodeserver"
 )
 
 // cluster is all that speaks to Kubernetes; nil where there is no API to ask.
@@ -21,10 +20,6 @@ type cluster struct {
 	wants *kube.Cluster
 	// reporter tells it how volumes are.
 	reporter *kube.Reporter
-	// reviewer judges callers over TCP, by registration the controller finds us;
-	// nil without --controller-endpoint.
-	reviewer     *kube.Reviewer
-	registration *kube.Registration
 }
 
 // newCluster reads how to reach the API. Nothing is sent yet: a server that
@@ -34,8 +29,6 @@ func newCluster(cfg config, kubeletRoots ...string) (*cluster, error) {
 	switch {
 	case cfg.standalone:
 		return nil, nil //nolint:nilnil // there is none
-	case cfg.cluster.kubeconfig == "" && !inside && cfg.controller.endpoint != "":
-		return nil, errors.New("--controller-endpoint: callers are judged by the Kubernetes API, and outside of a cluster --kubeconfig has to name it")
 	case cfg.cluster.kubeconfig == "" && !inside:
 		klog.InfoS("There is no Kubernetes API to ask: only a running container proves that a place is wanted")
 		return nil, nil //nolint:nilnil // there is none
@@ -57,33 +50,10 @@ func newCluster(cfg config, kubeletRoots ...string) (*cluster, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if c.reporter, err = kube.NewReporter(client, kube.ReporterConfig{
+	c.reporter, err = kube.NewReporter(client, kube.ReporterConfig{
 		Node: cfg.nodeID, NodeUID: c.wants.NodeUID, Here: c.wants.Here, Find: c.wants.Subjects,
-	}); err != nil {
-		return nil, err
-	}
-	return c, c.letIn(cfg, client)
-}
-
-// letIn makes what calls over TCP need, if they are asked for.
-func (c *cluster) letIn(cfg config, client *kube.Client) (err error) {
-	if cfg.controller.endpoint == "" {
-		return nil
-	}
-	if c.reviewer, err = kube.NewReviewer(kube.ReviewerConfig{
-		Reviews: client, Node: cfg.nodeID, Audience: cfg.controller.tokenAudience,
-	}); err != nil {
-		return err
-	}
-	port, err := cfg.controller.port()
-	if err != nil {
-		return err
-	}
-	c.registration, err = kube.NewRegistration(client, kube.RegistrationConfig{
-		Driver: cfg.driverName, NodeID: cfg.nodeID, Port: port,
-		Pod: cfg.cluster.podName, Namespace: cfg.cluster.podNamespace, PodUID: cfg.cluster.podUID,
 	})
-	return err
+	return c, err
 }
 
 // gate decides what a heal may do: by the word of the cluster where there is one.
@@ -92,14 +62,6 @@ func (c *cluster) gate(cfg config, node *host.Node) healer.Gate {
 		return healer.WantedGate{Node: node, Standalone: cfg.standalone}
 	}
 	return kube.Gate{Cluster: c.wants, Node: node}
-}
-
-// tcp says who may call over TCP; nil: nobody.
-func (c *cluster) tcp(cfg config) *nodeserver.TCP {
-	if c == nil || c.reviewer == nil {
-		return nil
-	}
-	return &nodeserver.TCP{Authorizer: c.reviewer, TLS: cfg.controller.tls}
 }
 
 // noted takes each answer for those who do not call; nil: nobody is told.
@@ -120,9 +82,6 @@ func (c *cluster) follow(ctx context.Context) (stop func(context.Context) error)
 	var all sync.WaitGroup
 	all.Go(func() { c.wants.Run(ctx) })
 	all.Go(func() { c.reporter.Run(ctx) })
-	if c.registration != nil {
-		all.Go(func() { c.registration.Run(ctx) })
-	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

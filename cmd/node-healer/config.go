@@ -5,7 +5,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,7 +30,10 @@ const slowShare = 5
 // config is what the command line says, checked.
 type config struct {
 	endpoint      string
-	driverName    string
+	gatewaySocket string
+	gatewayUID    uint
+	name          string
+	drivers       []string
 	nodeID        string
 	kubeletRoot   string
 	pathRoots     []string
@@ -47,7 +52,6 @@ type config struct {
 	version        bool
 	probe          bool
 	cluster        clusterConfig
-	controller     controllerConfig
 }
 
 // parse reads the arguments without the program's name. Usage and flag errors
@@ -57,7 +61,13 @@ func parse(args []string, out io.Writer) (config, error) {
 	f := flag.NewFlagSet("node-healer", flag.ContinueOnError)
 	f.SetOutput(out)
 	f.StringVar(&c.endpoint, "endpoint", "unix:///run/csi-addons/csi-addons.sock", "where to serve: unix:///PATH")
-	f.StringVar(&c.driverName, "driver-name", "", "name that Identity answers, RFC 1035, at most 63 characters (required)")
+	f.StringVar(&c.gatewaySocket, "gateway-socket", "", "where to serve node-healer-gateway: unix:///PATH, in a directory of its own; empty: off")
+	f.UintVar(&c.gatewayUID, "gateway-uid", 0, "user and group that node-healer-gateway runs as (required with --gateway-socket)")
+	f.StringVar(&c.name, "name", "node-healer.csi-addons.io", "name that Identity answers and the gateway registers, RFC 1035, at most 63 characters; none of a driver's")
+	f.Func("driver-name", "CSI driver whose volumes are looked after (repeatable; default all)", func(s string) error {
+		c.drivers = append(c.drivers, s)
+		return nil
+	})
 	f.StringVar(&c.nodeID, "node-id", "", "this node's name in Kubernetes (required where there is an API to ask)")
 	f.StringVar(&c.kubeletRoot, "kubelet-root", "/var/lib/kubelet", "kubelet's root directory; may be a symbolic link")
 	f.Func("path-root", "further directory beneath which volume paths may lie (repeatable)", func(s string) error {
@@ -81,7 +91,6 @@ func parse(args []string, out io.Writer) (config, error) {
 	f.BoolVar(&c.version, "version", false, "print the version and exit")
 	f.BoolVar(&c.probe, "probe", false, "ask the server at --endpoint whether it serves, and exit with 0 if it does: for kubelet's exec probes")
 	c.cluster.flags(f)
-	c.controller.flags(f)
 	if err := f.Parse(args); err != nil {
 		return config{}, err
 	}
@@ -106,12 +115,39 @@ func parseUIDs(s string) ([]uint32, error) {
 	return uids, nil
 }
 
+// onlyDriver is the one driver that is looked after; empty: there may be several.
+func (c *config) onlyDriver() string {
+	if len(c.drivers) == 1 {
+		return c.drivers[0]
+	}
+	return ""
+}
+
 // check names the flag and the rule.
 func (c *config) check() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if err := nodeserver.ValidDriverName(c.driverName); err != nil {
-		bad("--driver-name: %w", err)
+	if err := nodeserver.ValidDriverName(c.name); err != nil {
+		bad("--name: %w", err)
+	}
+	for _, driver := range c.drivers {
+		if err := nodeserver.ValidDriverName(driver); err != nil {
+			bad("--driver-name: %w", err)
+		}
+		if driver == c.name {
+			bad("--name: %s is a driver's own (docs/gateway.md says what a second one of that name breaks)", driver)
+		}
+	}
+	switch {
+	case c.gatewaySocket == "" && c.gatewayUID != 0:
+		bad("--gateway-uid: has no meaning without --gateway-socket")
+	case c.gatewaySocket == "":
+	case c.gatewayUID == 0 || c.gatewayUID > math.MaxInt32:
+		bad("--gateway-uid: %d is not a user other than root", c.gatewayUID)
+	case filepath.Dir(c.gatewaySocket) == filepath.Dir(c.endpoint):
+		bad("--gateway-socket: %q is in the directory of --endpoint, which is root's alone", c.gatewaySocket)
+	case slices.Contains(c.allowedUIDs, uint32(c.gatewayUID)):
+		bad("--gateway-uid: %d is among --allowed-uids, and the gateway may call for others only", c.gatewayUID)
 	}
 	if c.mode != modeHeal && c.mode != modeCheck && c.mode != modeOff {
 		bad("--mode: %q is none of heal, check, off", c.mode)
@@ -149,5 +185,5 @@ func (c *config) check() error {
 	if c.healTimeout < 2*c.probeTimeout || c.healTimeout > time.Hour {
 		bad("--heal-timeout: %s is not between twice --probe-timeout and 1h", c.healTimeout)
 	}
-	return errors.Join(append(errs, c.cluster.check(c.standalone, c.nodeID), c.controller.check(c.standalone, c.cluster))...)
+	return errors.Join(append(errs, c.cluster.check(c.standalone, c.nodeID))...)
 }

@@ -12,9 +12,7 @@ import (
 // clusterConfig says how to ask Kubernetes, and who we are there.
 type clusterConfig struct {
 	kubeconfig   string
-	podName      string
 	podNamespace string
-	podUID       string
 	configMap    string
 	driverGrace  time.Duration
 }
@@ -23,9 +21,7 @@ const maxGrace = time.Hour
 
 func (c *clusterConfig) flags(f *flag.FlagSet) {
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "file that says how to reach the Kubernetes API; empty: the pod's own service account, and no API outside of a cluster")
-	f.StringVar(&c.podName, "pod-name", "", "name of the pod we run in (with --controller-endpoint required)")
 	f.StringVar(&c.podNamespace, "pod-namespace", "csi-addons-node-healer", "namespace of the pod we run in")
-	f.StringVar(&c.podUID, "pod-uid", "", "UID of the pod we run in (with --controller-endpoint required)")
 	f.StringVar(&c.configMap, "config-map", "node-healer", "ConfigMap in --pod-namespace with the settings of the whole cluster; it need not exist")
 	f.DurationVar(&c.driverGrace, "driver-grace", 5*time.Minute, "how long heals wait while the driver's own pod on this node is not ready; 0: not at all")
 }

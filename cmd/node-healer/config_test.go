@@ -11,15 +11,13 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/csi-addons/node-healer/pkg/nodeserver"
 )
 
 func TestDefaults(t *testing.T) {
-	got, err := parse([]string{"--driver-name=csi.example.com"}, io.Discard)
+	got, err := parse(nil, io.Discard)
 	want := config{
 		endpoint:     "unix:///run/csi-addons/csi-addons.sock",
-		driverName:   "csi.example.com",
+		name:         "node-healer.csi-addons.io",
 		kubeletRoot:  "/var/lib/kubelet",
 		stateDir:     "/var/lib/node-healer",
 		mode:         modeHeal,
@@ -39,23 +37,20 @@ func TestDefaults(t *testing.T) {
 }
 
 func TestEveryFlagIsTaken(t *testing.T) {
-	got, err := parse(strings.Fields(`--endpoint=unix:///s --driver-name=d --node-id=n --kubelet-root=/k
+	got, err := parse(strings.Fields(`--endpoint=unix:///s/s --gateway-socket=unix:///g/g --gateway-uid=7 --name=m
+		--driver-name=d --driver-name=e --node-id=n --kubelet-root=/k
 		--path-root=/a --path-root=/b --state-dir=/st --mode=check --host-mount-namespace=/proc/1/ns/mnt
 		--probe-timeout=1s --slow-answer=300ms --probe-write=never --heal-containers=off --heal-timeout=1m --allowed-uids=0,1000 -v=4
-		--kubeconfig=/kc --pod-name=p --pod-namespace=ns --pod-uid=u --config-map=m --driver-grace=0s
-		--controller-endpoint=tcp://:9070 --token-audience=aud --tls-cert=/c --tls-key=/ck --tls-min-version=VersionTLS13
-		--tls-cipher-suites=A,B --tls-curve-preferences=C`), io.Discard)
+		--kubeconfig=/kc --pod-namespace=ns --config-map=m --driver-grace=0s`), io.Discard)
 	want := config{
-		endpoint: "unix:///s", driverName: "d", nodeID: "n", kubeletRoot: "/k",
+		endpoint: "unix:///s/s", gatewaySocket: "unix:///g/g", gatewayUID: 7, name: "m",
+		drivers: []string{"d", "e"}, nodeID: "n", kubeletRoot: "/k",
 		pathRoots: []string{"/a", "/b"}, stateDir: "/st", mode: modeCheck,
 		hostNamespace: "/proc/1/ns/mnt", probeTimeout: time.Second, slowAnswer: 300 * time.Millisecond, probeWrite: "never", healContainers: "off", healTimeout: time.Minute,
 		allowedUIDs: []uint32{0, 1000}, verbosity: 4,
 		cluster: clusterConfig{
-			kubeconfig: "/kc", podName: "p", podNamespace: "ns", podUID: "u", configMap: "m",
+			kubeconfig: "/kc", podNamespace: "ns", configMap: "m",
 		},
-		controller: controllerConfig{endpoint: "tcp://:9070", tokenAudience: "aud", tls: nodeserver.TLS{
-			CertFile: "/c", KeyFile: "/ck", MinVersion: "VersionTLS13", CipherSuites: []string{"A", "B"}, CurvePreferences: []string{"C"},
-		}},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v\nwant %+v", got, err, want)
@@ -64,12 +59,16 @@ func TestEveryFlagIsTaken(t *testing.T) {
 
 func TestRules(t *testing.T) {
 	const named = "--driver-name=csi.example.com "
-	const pod = "--pod-name=p --pod-uid=u "
+	const socket = "--gateway-socket=unix:///run/g/s "
 	for _, tc := range []struct {
 		args string
 		want string // what the error names; empty: accepted
 	}{
-		{"", "--driver-name"},
+		{"", ""},
+		{named + "--driver-name=other.example.com", ""},
+		{"--name=", "--name"},
+		{"--name=-x", "--name"},
+		{named + "--name=csi.example.com", "--name"},
 		{"--driver-name=", "--driver-name"},
 		{"--driver-name=-x", "--driver-name"},
 		{"--driver-name=" + strings.Repeat("x", 64), "--driver-name"},
@@ -122,19 +121,13 @@ func TestRules(t *testing.T) {
 		{named + "--config-map=", "--config-map"},
 		{named + "--driver-grace=-1s", "--driver-grace"},
 		{named + "--driver-grace=61m", "--driver-grace"},
-		{named + pod + "--controller-endpoint=tcp://:9070", ""},
-		{named + pod + "--controller-endpoint=tcp://10.0.0.1:9070", ""},
-		{named + pod + "--controller-endpoint=tcp://[::1]:9070", ""},
-		{named + pod + "--controller-endpoint=:9070", "--controller-endpoint"},
-		{named + pod + "--controller-endpoint=unix:///s", "--controller-endpoint"},
-		{named + pod + "--controller-endpoint=tcp://host", "--controller-endpoint"},
-		{named + pod + "--controller-endpoint=tcp://:0", "--controller-endpoint"},
-		{named + pod + "--controller-endpoint=tcp://:65536", "--controller-endpoint"},
-		{named + pod + "--controller-endpoint=tcp://:http", "--controller-endpoint"},
-		{named + pod + "--controller-endpoint=tcp://:9070/x", "--controller-endpoint"},
-		{named + pod + "--standalone --controller-endpoint=tcp://:9070", "--controller-endpoint"},
-		{named + "--controller-endpoint=tcp://:9070 --pod-uid=u", "--pod-name"},
-		{named + "--controller-endpoint=tcp://:9070 --pod-name=p", "--pod-uid"},
+		{socket + "--gateway-uid=70707", ""},
+		{socket, "--gateway-uid"},
+		{socket + "--gateway-uid=0", "--gateway-uid"},
+		{socket + "--gateway-uid=4294967296", "--gateway-uid"},
+		{socket + "--gateway-uid=7 --allowed-uids=0,7", "--gateway-uid"},
+		{"--gateway-uid=7", "--gateway-uid"},
+		{"--gateway-socket=unix:///run/csi-addons/g --gateway-uid=7", "--gateway-socket"},
 		{"--version", ""},
 		{"--version stray", ""},
 	} {
@@ -151,9 +144,9 @@ func TestRules(t *testing.T) {
 }
 
 func TestAllMistakesAtOnceAndAlwaysTheSame(t *testing.T) {
-	args := strings.Fields("--mode=x --kubelet-root=a --path-root=b --state-dir=c --probe-timeout=0s")
+	args := strings.Fields("--name=-x --mode=x --kubelet-root=a --path-root=b --state-dir=c --probe-timeout=0s")
 	_, first := parse(args, io.Discard)
-	for _, name := range []string{"--driver-name", "--mode", "--kubelet-root", "--path-root", "--state-dir", "--probe-timeout"} {
+	for _, name := range []string{"--name", "--mode", "--kubelet-root", "--path-root", "--state-dir", "--probe-timeout"} {
 		if first == nil || !strings.Contains(first.Error(), name) {
 			t.Fatalf("%s is not named in %v", name, first)
 		}

@@ -133,7 +133,7 @@ func newEngine(cfg config, node *host.Node, c *cluster, records *state.Records, 
 		Gate:       c.gate(cfg, node),
 		Records:    records,
 		Audit:      audit,
-		Driver:     cfg.driverName,
+		Drivers:    cfg.drivers,
 		CheckOnly:  cfg.mode != modeHeal,
 		Standalone: cfg.standalone,
 		ProbeWrite: healer.WriteProbe(cfg.probeWrite),
@@ -150,12 +150,13 @@ func serve(ctx context.Context, cfg config, node *host.Node, c *cluster, engine 
 	server, err := nodeserver.New(nodeserver.Config{
 		Healer:      engine,
 		Finder:      node,
-		DriverName:  cfg.driverName,
+		Driver:      cfg.onlyDriver(),
+		Name:        cfg.name,
 		Version:     version,
 		Off:         cfg.mode == modeOff,
 		Roots:       roots,
 		AllowedUIDs: cfg.allowedUIDs,
-		TCP:         c.tcp(cfg),
+		GatewayUID:  uint32(cfg.gatewayUID),
 		Noted:       c.noted(),
 	})
 	if err != nil {
@@ -167,10 +168,10 @@ func serve(ctx context.Context, cfg config, node *host.Node, c *cluster, engine 
 	}
 	served := make(chan error, 2)
 	go func() { served <- server.Serve(listener) }()
-	if err := serveController(ctx, cfg, server, served); err != nil {
+	if err := serveGateway(cfg, server, served); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	klog.InfoS("Serving", "endpoint", cfg.endpoint, "controllerEndpoint", cfg.controller.endpoint, "driver", cfg.driverName,
+	klog.InfoS("Serving", "endpoint", cfg.endpoint, "gatewaySocket", cfg.gatewaySocket, "name", cfg.name, "drivers", cfg.drivers,
 		"node", cfg.nodeID, "mode", cfg.mode, "standalone", cfg.standalone, "kubernetes", c != nil, "version", version)
 	var first error
 	select {
@@ -186,17 +187,17 @@ func serve(ctx context.Context, cfg config, node *host.Node, c *cluster, engine 
 	return first
 }
 
-// serveController serves the CSI-Addons controller beside the socket, if that
-// was asked for.
-func serveController(ctx context.Context, cfg config, server *nodeserver.Server, served chan<- error) error {
-	if cfg.controller.endpoint == "" {
+// serveGateway serves the gateway beside the callers on this node, if that was
+// asked for.
+func serveGateway(cfg config, server *nodeserver.Server, served chan<- error) error {
+	if cfg.gatewaySocket == "" {
 		return nil
 	}
-	l, err := nodeserver.ListenTCP(ctx, cfg.controller.endpoint)
+	l, err := nodeserver.ListenForGroup(cfg.gatewaySocket, int(cfg.gatewayUID))
 	if err != nil {
-		return fmt.Errorf("--controller-endpoint: %w", err)
+		return fmt.Errorf("--gateway-socket: %w", err)
 	}
-	go func() { served <- server.ServeTCP(l) }()
+	go func() { served <- server.ServeGateway(l) }()
 	return nil
 }
 

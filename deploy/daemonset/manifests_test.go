@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -201,6 +200,7 @@ func TestPathsOfFlagsAreMounted(t *testing.T) {
 	args := arguments(t)
 	for _, path := range []string{
 		filepath.Dir(strings.TrimPrefix(args["endpoint"], "unix://")),
+		filepath.Dir(strings.TrimPrefix(args["gateway-socket"], "unix://")),
 		args["kubelet-root"],
 		args["state-dir"],
 		// What the kernel knows of block devices and FUSE connections.
@@ -281,11 +281,10 @@ func TestProbesAskTheSocket(t *testing.T) {
 	}
 }
 
-func TestTheControllerFindsThePort(t *testing.T) {
-	_, port, _ := strings.Cut(strings.TrimPrefix(arguments(t)["controller-endpoint"], "tcp://"), ":")
-	ports := server(t).Ports
-	if len(ports) != 1 || strconv.Itoa(int(ports[0].ContainerPort)) != port {
-		t.Errorf("the server listens on port %q, the container has %v", port, ports)
+// TestNobodyReachesTheServerOverTheNetwork: the gateway does that.
+func TestNobodyReachesTheServerOverTheNetwork(t *testing.T) {
+	if ports := server(t).Ports; len(ports) > 0 {
+		t.Errorf("the container has ports: %v", ports)
 	}
 }
 

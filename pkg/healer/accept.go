@@ -10,7 +10,10 @@ import (
 
 // accept refuses what is no volume of this request, and learns the driver.
 func (o *observation) accept() error {
-	o.c.Driver = o.engine.cfg.Driver
+	drivers := o.engine.cfg.Drivers
+	if len(drivers) == 1 {
+		o.c.Driver = drivers[0] // where no file names one
+	}
 	named := false // the first file that names the driver counts
 	for i, p := range o.c.Places {
 		field := "staging_target_path"
@@ -30,6 +33,10 @@ func (o *observation) accept() error {
 		if !named && d.VolumeHandle == o.c.Volume.ID && d.DriverName != "" {
 			o.c.Driver, named = d.DriverName, true
 		}
+	}
+	if named && len(drivers) > 0 && !slices.Contains(drivers, o.c.Driver) {
+		return NotFound("volume_id: names a volume of driver %s, and this server serves those of %s only (--driver-name)",
+			o.c.Driver, strings.Join(drivers, ", "))
 	}
 	return o.acceptCapability()
 }

@@ -81,7 +81,7 @@ func TestWhatStandsAtTheStagingPath(t *testing.T) {
 }
 
 func TestDriverIsTheOneOfVolData(t *testing.T) {
-	b := newBench(t)
+	b := newBench(t, func(c *Config) { c.Drivers = nil })
 	for _, p := range []string{podA, staging} {
 		l := directory(volID)
 		l.VolData.DriverName = "real.example.com"
@@ -92,6 +92,28 @@ func TestDriverIsTheOneOfVolData(t *testing.T) {
 	}
 	if r, _ := b.notes.Load("real.example.com", volID); r == nil {
 		t.Error("the record has another driver")
+	}
+}
+
+func TestOnlyTheNamedDriversAreServed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		drivers []string
+		want    Kind
+	}{
+		"all":           {nil, fine},
+		"it":            {[]string{"real.example.com"}, fine},
+		"it and others": {[]string{driver, "real.example.com"}, fine},
+		"others":        {[]string{driver, "other.example.com"}, KindNotFound},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, func(c *Config) { c.Drivers = tc.drivers })
+			for _, p := range []string{podA, staging} {
+				l := directory(volID)
+				l.VolData.DriverName = "real.example.com"
+				b.files[p] = l
+			}
+			mustBe(t, b, volume, tc.want, "volume_id: names a volume of driver real.example.com")
+		})
 	}
 }
 

@@ -69,6 +69,8 @@ type AuditEntry struct {
 	Step     string `json:"step"`
 	Place    string `json:"place"`
 	Source   string `json:"source"`
+	// Caller is on whose behalf it was done; see WithCaller.
+	Caller string `json:"caller,omitempty"`
 	// Outcome is empty before the operation, then "done" or the error.
 	Outcome string `json:"outcome,omitempty"`
 }
@@ -80,8 +82,8 @@ type Config struct {
 	Gate      Gate
 	Records   Records
 	Audit     Audit
-	// Driver names volumes for which no vol_data.json names a driver.
-	Driver string
+	// Drivers are those whose volumes are served; empty: all.
+	Drivers []string
 	// CheckOnly stops every call before its first step, and writes nothing.
 	CheckOnly bool
 	// Standalone has containers of any pod, and of none, count as the volume's.

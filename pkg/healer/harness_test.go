@@ -169,7 +169,7 @@ func newBench(t *testing.T, change ...func(*Config)) *bench {
 	}
 	cfg := Config{
 		Node: b.world, Providers: []Provider{b.patient}, Gate: b.notes, Records: b.notes, Audit: b.notes,
-		Driver: driver, Timeout: time.Minute, ProbeWrite: WriteOnSuspicion,
+		Drivers: []string{driver}, Timeout: time.Minute, ProbeWrite: WriteOnSuspicion,
 	}
 	for _, c := range change {
 		c(&cfg)

@@ -68,7 +68,7 @@ func TestOneCallForEachVolume(t *testing.T) {
 }
 
 func TestSameVolumeByDriverAndID(t *testing.T) {
-	b := newBench(t)
+	b := newBench(t, func(c *Config) { c.Drivers = nil })
 	b.publish(podB)
 	occupy(b, volumeKey(driver, volID))
 	if !isBusy(t, b, Volume{ID: volID, Path: podB}) {

@@ -122,7 +122,7 @@ func (d Diagnosis) needs(s Step) bool {
 
 var (
 	errCheckOnly    = errors.New("the server only checks (--mode=check)")
-	errAskedToCheck = errors.New("the caller asked for a check, not to heal")
+	errAskedToCheck = errors.New("the call only checks: the caller did not ask to heal, or may not")
 )
 
 // admit proves identity and asks the gate. Its error says why the step must not
@@ -233,7 +233,7 @@ func (e *Engine) run(ctx context.Context, c Case, admitted []admission) []Outcom
 	outcomes, entries := make([]Outcome, len(admitted)), make([]AuditEntry, len(admitted))
 	for i, a := range admitted {
 		outcomes[i] = Outcome{Step: a.step.Name, Place: a.step.Place.Path, Note: a.step.Note, Err: errors.New("the step ended in a panic")} // until it returns
-		entries[i] = AuditEntry{Driver: c.Driver, VolumeID: c.Volume.ID, Step: a.step.Name, Place: a.step.Place.String(), Source: a.step.Source.String()}
+		entries[i] = AuditEntry{Driver: c.Driver, VolumeID: c.Volume.ID, Step: a.step.Name, Place: a.step.Place.String(), Source: a.step.Source.String(), Caller: CallerOf(ctx)}
 	}
 	if err := e.cfg.Audit.Before(entries...); err != nil {
 		leaveAll(admitted, err)

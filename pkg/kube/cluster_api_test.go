@@ -334,3 +334,25 @@ func (a *clusterAPI) stream(ctx context.Context, w *apiWatch) io.ReadCloser {
 	}()
 	return body
 }
+
+// same compares an object of the API with JSON, but for what the API adds.
+func same(t *testing.T, got object, want string) {
+	t.Helper()
+	raw, _ := json.Marshal(got)
+	var a, b object
+	_ = json.Unmarshal(raw, &a)
+	if err := json.Unmarshal([]byte(want), &b); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []object{a, b} {
+		meta, _ := o["metadata"].(object)
+		delete(meta, "uid")
+		delete(meta, "resourceVersion")
+		delete(meta, "creationTimestamp")
+	}
+	left, _ := json.MarshalIndent(a, "", " ")
+	right, _ := json.MarshalIndent(b, "", " ")
+	if string(left) != string(right) {
+		t.Errorf("got %s\nwant %s", left, right)
+	}
+}

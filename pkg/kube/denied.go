@@ -97,7 +97,7 @@ var plain = regexp.MustCompile(`^[A-Za-z0-9:._@/-]+$`)
 
 // applyManifests gives no command: one for our manifests would undo what an
 // overlay of them sets.
-const applyManifests = "apply deploy/daemonset, or your overlay of it, again"
+const applyManifests = "apply deploy, or your overlay of it, again"
 
 // String drops what helps least until the rest fits.
 func (d denial) String() string {

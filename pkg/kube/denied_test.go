@@ -34,7 +34,7 @@ func TestExplainDenials(t *testing.T) {
 				"list pods at the cluster scope: denied (403)",
 				`{apiGroups: [""], resources: [pods], verbs: [list]} in a ClusterRole`,
 				"kubectl auth can-i list pods --as=" + ours + " -A. ",
-				"Fix: apply deploy/daemonset, or your overlay of it, again",
+				"Fix: apply deploy, or your overlay of it, again",
 			},
 			nil,
 		},

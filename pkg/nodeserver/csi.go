@@ -28,10 +28,10 @@ func (s *Server) registerCSI(r grpc.ServiceRegistrar) {
 	csi.RegisterNodeServer(r, csiNode{server: s})
 }
 
-// GetPluginInfo implements csi.IdentityServer. The name is that of the driver
-// whose volumes are asked for, as CSI-Addons' Identity has it.
+// GetPluginInfo implements csi.IdentityServer. The name is ours, as CSI-Addons'
+// Identity has it, and no driver's.
 func (i csiIdentity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
-	return &csi.GetPluginInfoResponse{Name: i.server.cfg.DriverName, VendorVersion: i.server.cfg.Version}, nil
+	return &csi.GetPluginInfoResponse{Name: i.server.cfg.Name, VendorVersion: i.server.cfg.Version}, nil
 }
 
 // GetPluginCapabilities implements csi.IdentityServer. There is none: the list

@@ -63,15 +63,16 @@ func (n csiNode) volumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthR
 
 // find gives a path for a request that names none, as CSI allows.
 func (n csiNode) find(ctx context.Context, volumeID string) (string, error) {
-	if n.server.cfg.Finder == nil {
+	driver := n.server.cfg.Driver
+	if n.server.cfg.Finder == nil || driver == "" { // two drivers may have volumes of one ID
 		return "", healer.Invalid(fieldPublishPath, "is required by this server, or %s", fieldStaging)
 	}
-	path, err := n.server.cfg.Finder.Find(ctx, n.server.cfg.DriverName, volumeID)
+	path, err := n.server.cfg.Finder.Find(ctx, driver, volumeID)
 	if err != nil {
 		return "", healer.Failed("find the volume", err)
 	}
 	if path == "" {
-		return "", healer.NotFound("volume_id: kubelet has no such volume of driver %s on this node", n.server.cfg.DriverName)
+		return "", healer.NotFound("volume_id: kubelet has no such volume of driver %s on this node", driver)
 	}
 	return path, nil
 }

@@ -175,7 +175,7 @@ func TestWhereHealthIsLookedFor(t *testing.T) {
 				h.known[p] = healer.Report{}
 			}
 			cfg := testConfig(h)
-			cfg.Finder = finder{"found": pathA}
+			cfg.Finder, cfg.Driver = finder{"found": pathA}, "healer.example.com"
 			s := serve(t, cfg)
 			resp, err := s.node().NodeGetVolumeHealth(testContext(t), tc.req)
 			if status.Code(err) != tc.code || !strings.Contains(status.Convert(err).Message(), tc.says) {
@@ -195,10 +195,18 @@ func TestWhereHealthIsLookedFor(t *testing.T) {
 	}
 }
 
-func TestHealthWithoutAFinder(t *testing.T) {
-	s := serve(t, testConfig(&fakeHealer{}))
-	_, err := s.node().NodeGetVolumeHealth(testContext(t), healthOf("v", "", ""))
-	if status.Code(err) != codes.InvalidArgument || !strings.HasPrefix(status.Convert(err).Message(), "volume_publish_path: is required") {
-		t.Errorf("got %v", err)
+// TestHealthByIDNeedsOneDriver: two drivers may have volumes of one ID.
+func TestHealthByIDNeedsOneDriver(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"nobody can look": func(c *Config) { c.Driver = "csi.example.com" },
+		"of any driver":   func(c *Config) { c.Finder = finder{"v": pathA} },
+	} {
+		cfg := testConfig(&fakeHealer{})
+		change(&cfg)
+		s := serve(t, cfg)
+		_, err := s.node().NodeGetVolumeHealth(testContext(t), healthOf("v", "", ""))
+		if status.Code(err) != codes.InvalidArgument || !strings.HasPrefix(status.Convert(err).Message(), "volume_publish_path: is required") {
+			t.Errorf("%s: got %v", name, err)
+		}
 	}
 }

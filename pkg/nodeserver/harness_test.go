@@ -135,7 +135,7 @@ const testRoot = "/var/lib/kubelet"
 func testConfig(h Healer) Config {
 	return Config{
 		Healer:      h,
-		DriverName:  "healer.example.com",
+		Name:        "healer.example.com",
 		Version:     "v1.2.3",
 		Roots:       []string{testRoot},
 		AllowedUIDs: []uint32{uint32(os.Getuid())},
@@ -164,13 +164,18 @@ func serve(t *testing.T, cfg Config) *served {
 	return s
 }
 
-func (s *served) run(t *testing.T, cfg Config, l net.Listener, target string) {
+// run serves on the listener, by Serve unless another way is given.
+func (s *served) run(t *testing.T, cfg Config, l net.Listener, target string, other ...func(*Server) func() error) {
 	t.Helper()
 	var err error
 	if s.server, err = New(cfg); err != nil {
 		t.Fatal(err)
 	}
-	go func() { s.ended <- s.server.Serve(l) }()
+	serve := func() error { return s.server.Serve(l) }
+	for _, o := range other {
+		serve = o(s.server)
+	}
+	go func() { s.ended <- serve() }()
 	if s.conn, err = grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 
 // GetIdentity implements identity.IdentityServer.
 func (s *Server) GetIdentity(context.Context, *identity.GetIdentityRequest) (*identity.GetIdentityResponse, error) {
-	return &identity.GetIdentityResponse{Name: s.cfg.DriverName, VendorVersion: s.cfg.Version}, nil
+	return &identity.GetIdentityResponse{Name: s.cfg.Name, VendorVersion: s.cfg.Version}, nil
 }
 
 // GetCapabilities implements identity.IdentityServer. NODE_SERVICE is all there

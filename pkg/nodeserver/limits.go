@@ -45,49 +45,6 @@ const (
 	bufferBytes = 8 << 10
 )
 
-// The limits on TCP, where anybody who has a way to this node may connect. They
-// keep what it costs before a caller is authenticated bounded: see door.
-const (
-	// tcpStreams is the number of calls that one connection may have open;
-	// each may send 64 KiB (the smallest window grpc-go has) before it is heard.
-	tcpStreams = 32
-	// tcpHeaderBytes has room for the largest token besides maxHeaderBytes.
-	tcpHeaderBytes = maxHeaderBytes + maxTokenBytes
-	// tcpHandshakeTimeout is for TLS and HTTP/2 together, with a few round
-	// trips to another machine.
-	tcpHandshakeTimeout = 10 * time.Second
-	// tcpIdle is how long a connection may be without a call. Clients connect
-	// again by themselves, the CSI-Addons controller's too.
-	tcpIdle = 10 * time.Minute
-	// tcpAge bounds how long a stream may outlive the token that it was opened
-	// with; tcpAgeGrace is for calls that run at that time.
-	tcpAge      = time.Hour
-	tcpAgeGrace = 5 * time.Minute
-	// tcpKeepalive finds peers that are gone without a word.
-	tcpKeepalive        = time.Minute
-	tcpKeepaliveTimeout = 20 * time.Second
-)
-
-// tcpLimits gives the options for TCP: what differs from limits. The windows
-// are fixed: by default they grow to megabytes for each connection.
-func tcpLimits() []grpc.ServerOption {
-	return append(limits(),
-		grpc.MaxHeaderListSize(tcpHeaderBytes),
-		grpc.MaxConcurrentStreams(tcpStreams),
-		grpc.ConnectionTimeout(tcpHandshakeTimeout),
-		grpc.NumStreamWorkers(0),
-		grpc.StaticStreamWindowSize(maxRequestBytes),
-		grpc.StaticConnWindowSize(maxRequestBytes),
-		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionIdle:     tcpIdle,
-			MaxConnectionAge:      tcpAge,
-			MaxConnectionAgeGrace: tcpAgeGrace,
-			Time:                  tcpKeepalive,
-			Timeout:               tcpKeepaliveTimeout,
-		}),
-	)
-}
-
 // limits gives the options that bound what callers can take. There is no limit
 // on idle or old connections: some CSI sidecars end themselves when theirs is
 // closed.

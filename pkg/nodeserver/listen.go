@@ -17,6 +17,8 @@ const (
 	// maxSocketPathBytes is sun_path without the final NUL (unix(7)).
 	maxSocketPathBytes = 107
 	socketDirMode      = 0o700
+	groupDirMode       = 0o750
+	groupSocketMode    = 0o660
 	// socketUmask leaves 0600 of the 0777 that bind(2) asks for.
 	socketUmask = 0o177
 	// dialTimeout is for asking whether a socket is live. A unix connect does
@@ -33,6 +35,23 @@ const (
 // Listen sets the umask of the process for an instant: call it before anything
 // else creates files.
 func Listen(endpoint string) (net.Listener, error) {
+	return listen(endpoint, func(string, fs.FileMode) error { return nil })
+}
+
+// ListenForGroup is Listen for a socket (0660) that the members of a group reach,
+// too, in a directory (0750) of its own.
+func ListenForGroup(endpoint string, gid int) (net.Listener, error) {
+	return listen(endpoint, func(path string, mode fs.FileMode) error {
+		if err := os.Chown(path, -1, gid); err != nil {
+			return err
+		}
+		return os.Chmod(path, mode) //nolint:gosec // for the group, and nobody else
+	})
+}
+
+// listen makes the directory and the socket, both for the server's user alone,
+// and then lets share give them to others.
+func listen(endpoint string, share func(path string, mode fs.FileMode) error) (net.Listener, error) {
 	path, err := socketPath(endpoint)
 	if err != nil {
 		return nil, err
@@ -54,7 +73,15 @@ func Listen(endpoint string) (net.Listener, error) {
 	if err := removeStale(path); err != nil {
 		return nil, err
 	}
-	return bind(path)
+	l, err := bind(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(share(path, groupSocketMode), share(dir, groupDirMode)); err != nil {
+		unlock() // which closing takes, too
+		return nil, errors.Join(fmt.Errorf("socket: %w", err), l.Close())
+	}
+	return l, nil
 }
 
 // makePrivate takes a directory that was made for us with a wider mode, as

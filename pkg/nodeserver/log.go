@@ -18,6 +18,7 @@ import (
 // The keys of this package's log lines. Whoever parses logs relies on them.
 const (
 	keyVolumeID = "volume_id"
+	keyCaller   = "caller"
 	keyMethod   = "method"
 	keyCode     = "code"
 	keyDuration = "duration"
@@ -31,10 +32,6 @@ const (
 	keyUID      = "uid"
 	keyPID      = "pid"
 	keyRule     = "rule"
-	keySource   = "source"
-	keyMore     = "more"
-	keyFile     = "file"
-	keyUntil    = "until"
 )
 
 // logTextBytes bounds one text in a log line.

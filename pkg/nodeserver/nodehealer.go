@@ -13,7 +13,7 @@ import (
 // NodeHealer implements healerpb.HealerNodeServer.
 func (s *Server) NodeHealer(ctx context.Context, req *healerpb.NodeHealerRequest) (*healerpb.NodeHealerResponse, error) {
 	started := time.Now()
-	logger := klog.FromContext(ctx).WithValues(keyVolumeID, oneLine(req.GetVolumeId(), maxVolumeIDBytes))
+	logger := klog.FromContext(ctx).WithValues(keyVolumeID, oneLine(req.GetVolumeId(), maxVolumeIDBytes), keyCaller, healer.CallerOf(ctx))
 	report, err := s.heal(klog.NewContext(ctx, logger), req)
 	if err != nil {
 		err = toStatus(ctx, err, req.GetSecrets())
@@ -39,11 +39,15 @@ func (s *Server) heal(ctx context.Context, req *healerpb.NodeHealerRequest) (hea
 	}
 	defer s.calls.leave()
 
+	do := s.cfg.Healer.Heal
+	if onlyChecks(ctx) {
+		do = s.cfg.Healer.Check
+	}
 	var report healer.Report
 	// Caught here and not only by the interceptor, so that this call too has
 	// its line in the log.
 	err = guarded(ctx, healerpb.HealerNode_NodeHealer_FullMethodName, func() (err error) {
-		report, err = s.cfg.Healer.Heal(ctx, v)
+		report, err = do(ctx, v)
 		return err
 	})
 	// What must not show in the answer is what came with the request, whatever

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
@@ -37,6 +38,10 @@ const authType = "unix-peercred"
 // nothing but "unavailable".
 type peerGuard struct {
 	allowed []uint32
+	// flag is what allows them.
+	flag string
+	// who says for whom an allowed peer calls.
+	who func(Peer, metadata.MD) (caller, error)
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
@@ -47,7 +52,7 @@ func (g peerGuard) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInf
 		return nil, nil, err
 	}
 	if !g.knows(p) {
-		klog.Background().Info("Caller refused", keyUID, p.UID, keyPID, p.PID, keyRule, "--allowed-uids")
+		klog.Background().Info("Caller refused", keyUID, p.UID, keyPID, p.PID, keyRule, g.flag)
 	}
 	return conn, p, nil
 }
@@ -56,7 +61,7 @@ func (g peerGuard) knows(p Peer) bool { return slices.Contains(g.allowed, p.UID)
 
 // admit is a tap.ServerInHandle. It runs on the connection's own goroutine and
 // must not block.
-func (g peerGuard) admit(ctx context.Context, _ *tap.Info) (context.Context, error) {
+func (g peerGuard) admit(ctx context.Context, call *tap.Info) (context.Context, error) {
 	who, ok := peer.FromContext(ctx)
 	if !ok {
 		return ctx, status.Error(codes.Unauthenticated, "the caller is unknown")
@@ -66,9 +71,13 @@ func (g peerGuard) admit(ctx context.Context, _ *tap.Info) (context.Context, err
 		return ctx, status.Error(codes.Unauthenticated, "the caller is unknown")
 	}
 	if !g.knows(p) {
-		return ctx, status.Errorf(codes.Unauthenticated, "uid %d may not call this server (--allowed-uids)", p.UID)
+		return ctx, status.Errorf(codes.Unauthenticated, "uid %d may not call this server (%s)", p.UID, g.flag)
 	}
-	return ctx, nil
+	from, err := g.who(p, call.Header)
+	if err != nil {
+		return ctx, status.Error(codes.Unauthenticated, err.Error())
+	}
+	return from.in(ctx), nil
 }
 
 func peerOf(conn net.Conn) (Peer, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,10 +32,13 @@ type Healer interface {
 type Config struct {
 	// Healer answers for volumes; it may be nil when Off is set.
 	Healer Healer
-	// Finder finds a volume by its ID alone; nil: a request has to name a path.
+	// Finder finds a volume of Driver by its ID alone. Without either a request
+	// has to name a path.
 	Finder Finder
-	// DriverName is what GetIdentity answers; see ValidDriverName.
-	DriverName string
+	// Driver is the one driver whose volumes are served; empty: those of several.
+	Driver string
+	// Name is what GetIdentity answers; see ValidDriverName.
+	Name string
 	// Version is the build's version, opaque to callers and never empty.
 	Version string
 	// Off makes NodeHealer and csi.v1.Node answer UNIMPLEMENTED, which tells
@@ -46,14 +50,15 @@ type Config struct {
 	// AllowedUIDs are the users whose processes may call, as seen from this
 	// process's user namespace.
 	AllowedUIDs []uint32
+	// GatewayUID is the user that node-healer-gateway runs as, for ServeGateway;
+	// 0: there is none.
+	GatewayUID uint32
 	// Ready says why the server cannot heal yet; nil means always ready. It
 	// must return at once, Probe calls it.
 	Ready func() error
 	// Noted gets what a caller was told of a volume, and what puts that into
 	// words, without how long anything took; nil: nobody. It must return at once.
 	Noted func(report healer.Report, words func(healer.Report) string)
-	// TCP is needed for ServeTCP; nil: only the socket is served.
-	TCP *TCP
 }
 
 // Server is the gRPC server of one node. Make it with New.
@@ -63,12 +68,11 @@ type Server struct {
 
 	cfg   Config
 	rules rules
-	grpc  *grpc.Server
-	// tcp serves the same to callers who bring a token; nil: nobody may.
-	tcp    *grpc.Server
-	health *health.Server
-	calls  calls
-	seen   sightings
+	// grpc serves callers on this node, gateway those that the gateway let in.
+	grpc, gateway *grpc.Server
+	health        *health.Server
+	calls         calls
+	seen          sightings
 }
 
 // New checks the configuration and registers every service: HealerNode, the
@@ -78,7 +82,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Healer == nil && !cfg.Off {
 		return nil, errors.New("nodeserver: a healer is required unless the server is off")
 	}
-	if err := ValidDriverName(cfg.DriverName); err != nil {
+	if err := ValidDriverName(cfg.Name); err != nil {
 		return nil, err
 	}
 	if cfg.Version == "" {
@@ -87,30 +91,30 @@ func New(cfg Config) (*Server, error) {
 	if len(cfg.AllowedUIDs) == 0 {
 		return nil, errors.New("nodeserver: at least one allowed uid is required")
 	}
+	if cfg.GatewayUID != 0 && slices.Contains(cfg.AllowedUIDs, cfg.GatewayUID) {
+		return nil, errors.New("nodeserver: the gateway calls for others, so its uid is none that may call for itself")
+	}
 	rules, err := newRules(cfg.Roots)
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, rules: rules, health: health.NewServer()}
 	s.cfg.Healer = witness{cfg.Healer, &s.seen}
-	guard := peerGuard{allowed: cfg.AllowedUIDs}
-	s.grpc = grpc.NewServer(append(limits(),
+	s.grpc = s.newGRPC(peerGuard{allowed: cfg.AllowedUIDs, flag: "--allowed-uids", who: localCaller})
+	s.gateway = s.newGRPC(peerGuard{allowed: []uint32{cfg.GatewayUID}, flag: "--gateway-uid", who: forwardedCaller})
+	return s, nil
+}
+
+func (s *Server) newGRPC(guard peerGuard) *grpc.Server {
+	g := grpc.NewServer(append(limits(),
 		grpc.Creds(guard),
 		grpc.InTapHandle(guard.admit),
 		grpc.ForceServerCodecV2(newTolerantCodec()),
 		grpc.ChainUnaryInterceptor(logUnary, recoverUnary),
 		grpc.ChainStreamInterceptor(logStream, recoverStream),
 	)...)
-	s.register(registrar{s.grpc})
-	if cfg.TCP != nil {
-		tcp, err := newTCP(*cfg.TCP)
-		if err != nil {
-			return nil, err
-		}
-		s.tcp = tcp.Server
-		s.register(tcp)
-	}
-	return s, nil
+	s.register(registrar{g})
+	return g
 }
 
 func (s *Server) register(r reflection.GRPCServer) {
@@ -125,18 +129,22 @@ func (s *Server) register(r reflection.GRPCServer) {
 }
 
 // Serve answers calls until Stop, then returns nil. It closes the listener.
-func (s *Server) Serve(l net.Listener) error {
-	if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+func (s *Server) Serve(l net.Listener) error { return serveOn(s.grpc, l) }
+
+// ServeGateway does the same for calls that the gateway passes on, on a socket of
+// its own: there it says who calls, and what that caller may do.
+func (s *Server) ServeGateway(l net.Listener) error {
+	if s.cfg.GatewayUID == 0 {
+		return errors.Join(errors.New("nodeserver: ServeGateway needs Config.GatewayUID"), l.Close())
+	}
+	return serveOn(s.gateway, l)
+}
+
+func serveOn(g *grpc.Server, l net.Listener) error {
+	if err := g.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}
 	return nil
-}
-
-func (s *Server) servers() []*grpc.Server {
-	if s.tcp == nil {
-		return []*grpc.Server{s.grpc}
-	}
-	return []*grpc.Server{s.grpc, s.tcp}
 }
 
 // streamGrace is how long reflection and health streams may outlive the last
@@ -153,9 +161,8 @@ func (s *Server) Stop(ctx context.Context) error {
 	go func() {
 		defer close(graceful)
 		var both sync.WaitGroup
-		for _, g := range s.servers() {
-			both.Go(g.GracefulStop)
-		}
+		both.Go(s.grpc.GracefulStop)
+		both.Go(s.gateway.GracefulStop)
 		both.Wait()
 	}()
 	select {
@@ -165,9 +172,8 @@ func (s *Server) Stop(ctx context.Context) error {
 	case <-idle:
 		within(ctx, streamGrace, graceful)
 	}
-	for _, g := range s.servers() {
-		g.Stop()
-	}
+	s.grpc.Stop()
+	s.gateway.Stop()
 	// GracefulStop returns once the handlers have, and so owns the goroutine
 	// above. Only a healer that ignores its context outlives this wait.
 	within(context.WithoutCancel(ctx), streamGrace, graceful)

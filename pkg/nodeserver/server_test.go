@@ -24,7 +24,7 @@ import (
 func TestNewChecksItsConfig(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"healer is required": func(c *Config) { c.Healer = nil },
-		"driver name":        func(c *Config) { c.DriverName = "-x" },
+		"name":               func(c *Config) { c.Name = "-x" },
 		"version":            func(c *Config) { c.Version = "" },
 		"allowed uid":        func(c *Config) { c.AllowedUIDs = nil },
 		"path root":          func(c *Config) { c.Roots = nil },

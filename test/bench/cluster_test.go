@@ -17,13 +17,14 @@ func TestCluster(t *testing.T) {
 	wanted(t, "cluster")
 	const namespace, account, nodeName = "csi-addons-node-healer", "node-healer", "node-1"
 	api := cluster.Start(t)
-	api.Apply(t, "deploy/daemonset")
+	api.Apply(t, "deploy")
 	cluster.Create(t, api, cluster.Node(nodeName))
 	pods := api.Namespace(t)
 	everybody := crowd{api.Admin(), pods, nodeName}
 	everybody.fill(t)
 
-	n := harness.NewNode(t, asReleased, "--kubeconfig="+api.Kubeconfig(t, namespace, account))
+	_, kubeconfig := api.DaemonPod(t, namespace, account, nodeName)
+	n := harness.NewNode(t, asReleased, "--kubeconfig="+kubeconfig)
 	v := n.NewVolume("tmpfs", "lost")
 	object := cluster.Volume{PV: v.PV, ID: v.ID, Driver: harness.Driver, Namespace: pods, Claim: "lost"}
 	api.Bind(t, object)

@@ -2,32 +2,51 @@ package e2e
 
 import (
 	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"strings"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
 
 // healerSocket is where the manifest has callers on the node find the server.
 const healerSocket = "unix:///run/csi-addons/csi-addons.sock"
 
+const (
+	healerNamespace = "csi-addons-node-healer"
+	gateway         = "node-healer-gateway"
+)
+
 // Healer is the DaemonSet's pod on this node.
 type Healer struct {
 	n    *Node
 	conn *grpc.ClientConn
+	// token is a caller's from the network; empty: of root on the node.
+	token string
 }
 
-// DeployHealer deploys the DaemonSet and waits until its pod is ready.
+// DeployHealer deploys both DaemonSets and waits until their pods are ready.
 func (n *Node) DeployHealer() *Healer {
 	n.T.Helper()
+	n.Cluster.InstallAddons(n.T)
 	n.Cluster.Apply(n.T, "test/e2e/manifests/healer")
-	eventually(n.T, "the healer is ready", func() error {
-		_, err := n.Cluster.TryKubectl("wait", "--namespace=csi-addons-node-healer", "--for=condition=Ready",
-			"--timeout=10s", "pod", "--selector=app.kubernetes.io/name=node-healer")
-		return err
-	})
+	for _, name := range []string{"node-healer", gateway} {
+		eventually(n.T, name+" is ready", func() error {
+			_, err := n.Cluster.TryKubectl("wait", "--namespace="+healerNamespace, "--for=condition=Ready",
+				"--timeout=10s", "pod", "--selector=app.kubernetes.io/name="+name)
+			return err
+		})
+	}
 	conn, err := grpc.NewClient(healerSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	harness.Must(n.T, err)
 	n.T.Cleanup(func() { _ = conn.Close() })
@@ -39,10 +58,53 @@ func (h *Healer) Call(app *App) *healerpb.NodeHealerResponse {
 	h.n.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 	defer cancel()
+	if h.token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+h.token)
+	}
 	answer, err := healerpb.NewHealerNodeClient(h.conn).NodeHealer(ctx, &healerpb.NodeHealerRequest{
 		VolumeId: app.Volume, VolumePath: app.Published, StagingTargetPath: app.Staged,
 	})
 	harness.Must(h.n.T, err)
 	h.n.T.Logf("NodeHealer: abnormal=%v %s", answer.GetAbnormal(), answer.GetMessage())
 	return answer
+}
+
+// OverTheNetwork is the same healer, as the CSI-Addons controller reaches it: at
+// the gateway's pod, with a token that the shipped roles know.
+func (h *Healer) OverTheNetwork() *Healer {
+	h.n.T.Helper()
+	conn, err := grpc.NewClient(net.JoinHostPort(h.Pod(gateway).Status.PodIP, "9070"),
+		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))
+	harness.Must(h.n.T, err)
+	h.n.T.Cleanup(func() { _ = conn.Close() })
+	return &Healer{n: h.n, conn: conn, token: h.n.Cluster.Token(h.n.T, cluster.AddonsNamespace, cluster.AddonsAccount)}
+}
+
+// Pod is a DaemonSet's pod, as the API has it now.
+func (h *Healer) Pod(set string) *corev1.Pod {
+	h.n.T.Helper()
+	pods, err := h.n.Cluster.Admin().CoreV1().Pods(healerNamespace).List(h.n.T.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + set})
+	harness.Must(h.n.T, err)
+	if len(pods.Items) != 1 {
+		h.n.T.Fatalf("%s has %d pods", set, len(pods.Items))
+	}
+	return &pods.Items[0]
+}
+
+// tells waits for what both write into the API with the tokens that kubelet gave
+// them: the admission policies let it through.
+func (n *Node) tells(app *App) {
+	n.T.Helper()
+	eventually(n.T, "the claim's health and the registration", func() error {
+		claim, err := n.Cluster.Admin().CoreV1().PersistentVolumeClaims("default").Get(n.T.Context(), "data", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(fmt.Sprint(claim.Annotations), "csiaddons.openshift.io/volumehealth.") {
+			return fmt.Errorf("the claim of volume %s has the annotations %v", app.Volume, claim.Annotations)
+		}
+		_, err = n.Cluster.Dynamic().Resource(cluster.CSIAddonsNodes).Namespace(healerNamespace).
+			Get(n.T.Context(), nodeName+"-node-healer.csi-addons.io", metav1.GetOptions{})
+		return err
+	})
 }

@@ -23,7 +23,7 @@ func needs(t testing.TB) {
 	}
 	for _, path := range []string{
 		filepath.Join(cniPrograms, "ptp"), "/bin/busybox",
-		filepath.Join(programs, "node-healer"), filepath.Join(programs, "node-healer-worker"),
+		filepath.Join(programs, "node-healer"), filepath.Join(programs, "node-healer-worker"), filepath.Join(programs, "node-healer-gateway"),
 	} {
 		_, err := os.Stat(path)
 		need(t, path, err)

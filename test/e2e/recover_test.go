@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"errors"
+	"os"
 	"strings"
 	"testing"
 
@@ -12,10 +13,12 @@ import (
 
 // TestAPodGetsItsVolumeBackWithoutARestart kills a volume's FUSE daemon under a
 // running pod. The driver mounts the volume anew, which the pod does not see;
-// one call to the healer later the same process reads and writes again.
+// one call to the healer, by the gateway and with a token, later the same process
+// reads and writes again.
 func TestAPodGetsItsVolumeBackWithoutARestart(t *testing.T) {
 	n := Start(t)
 	healer := n.DeployHealer()
+	caller := healer.OverTheNetwork()
 	app := n.DeployApp()
 	mounts := app.Mounts()
 	expect(t, healer, app, "healthy")
@@ -37,7 +40,12 @@ func TestAPodGetsItsVolumeBackWithoutARestart(t *testing.T) {
 	if err := app.Touch(); !errors.Is(err, unix.ENOTCONN) {
 		t.Fatalf("the app's own mount came back by itself: %v", err)
 	}
-	expect(t, healer, app, "healed")
+	expect(t, caller, app, "healed")
+	audit, err := os.ReadFile("/var/lib/node-healer/audit.log")
+	harness.Must(t, err)
+	if !strings.Contains(string(audit), `"caller":"system:serviceaccount:csi-addons-system:csi-addons-controller-manager"`) {
+		t.Errorf("the audit log does not say who called:\n%s", audit)
+	}
 
 	eventually(t, "the app reads and writes again", func() error {
 		now, err := app.Log()
@@ -51,6 +59,7 @@ func TestAPodGetsItsVolumeBackWithoutARestart(t *testing.T) {
 		t.Errorf("the mounts changed\nbefore:\n%s\nafter:\n%s", mounts, now)
 	}
 	expect(t, healer, app, "healthy")
+	n.tells(app)
 
 	during, err := app.Log()
 	harness.Must(t, err)

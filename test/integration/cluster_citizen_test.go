@@ -23,12 +23,18 @@ type citizen struct {
 	// moody is lost, healthy stays so, and suspicious is written to if it may be.
 	moody               ruled
 	healthy, suspicious *claimed
-	clusterRole         *rbacv1.ClusterRole
-	role                *rbacv1.Role
+	roles               []*rolesOf
 	// suspect is a pod that may be the driver's.
 	suspect *corev1.Pod
-	// started is the length of the log at the last start.
-	started int
+	// started is the length of the logs at the last start.
+	started, gatewayStarted int
+}
+
+// rolesOf is what the shipped manifests let one account do.
+type rolesOf struct {
+	account     string
+	clusterRole *rbacv1.ClusterRole
+	role        *rbacv1.Role
 }
 
 // newCitizen takes whether its server is to have lists streamed, which not every
@@ -37,7 +43,6 @@ func newCitizen(t *testing.T, streams bool) *citizen {
 	t.Helper()
 	t.Setenv("KUBE_FEATURE_WatchListClient", strconv.FormatBool(streams))
 	c := &citizen{registered: newRegistered(t)}
-	c.api.InstallAddons(t)
 	c.Start()
 	c.appears("")
 	c.moody = c.ruled("moody")
@@ -50,30 +55,57 @@ func newCitizen(t *testing.T, streams bool) *citizen {
 	countError(t, c.suspicious.Volume)
 
 	roles := c.api.Admin().RbacV1()
-	var err error
-	c.clusterRole, err = roles.ClusterRoles().Get(t.Context(), ownAccount, metav1.GetOptions{})
-	harness.Must(t, err)
-	c.role, err = roles.Roles(ownNamespace).Get(t.Context(), ownAccount, metav1.GetOptions{})
-	harness.Must(t, err)
+	for _, account := range []string{ownAccount, gatewayName} {
+		r := &rolesOf{account: account}
+		var err error
+		r.clusterRole, err = roles.ClusterRoles().Get(t.Context(), account, metav1.GetOptions{})
+		harness.Must(t, err)
+		r.role, err = roles.Roles(ownNamespace).Get(t.Context(), account, metav1.GetOptions{})
+		harness.Must(t, err)
+		c.roles = append(c.roles, r)
+	}
 	t.Cleanup(func() { c.api.Apply(t, manifests) })
 	return c
 }
 
-// Start starts the server, and forgets what others logged.
+// Start starts server and gateway, and forgets what others logged.
 func (c *citizen) Start() {
 	c.T.Helper()
-	c.started = 0
-	if info, err := os.Stat(string(c.Log)); err == nil {
-		c.started = int(info.Size())
-	}
-	c.registered.Start()
+	c.started, c.gatewayStarted = sizeOf(c.Log), sizeOf(c.gateway.Log)
+	c.start()
 }
 
-// logs waits for one line of the server that says all.
+// Stop stops both.
+func (c *citizen) Stop() {
+	c.T.Helper()
+	c.gateway.Stop()
+	c.registered.Stop()
+}
+
+func sizeOf(log harness.LogFile) int {
+	info, err := os.Stat(string(log))
+	if err != nil {
+		return 0
+	}
+	return int(info.Size())
+}
+
+// logs waits for one line of the server that says all, gatewayLogs for one of the
+// gateway.
 func (c *citizen) logs(says []string) {
 	c.T.Helper()
-	harness.Eventually(c.T, "the log says "+strings.Join(says, " … "), func() bool {
-		return slices.ContainsFunc(strings.Split(c.Log.String()[c.started:], "\n"), func(line string) bool { return saysAll(line, says...) })
+	waitForLine(c.T, c.Log, c.started, says)
+}
+
+func (c *citizen) gatewayLogs(says []string) {
+	c.T.Helper()
+	waitForLine(c.T, c.gateway.Log, c.gatewayStarted, says)
+}
+
+func waitForLine(t testing.TB, log harness.LogFile, from int, says []string) {
+	t.Helper()
+	harness.Eventually(t, "the log says "+strings.Join(says, " … "), func() bool {
+		return slices.ContainsFunc(strings.Split(log.String()[from:], "\n"), func(line string) bool { return saysAll(line, says...) })
 	})
 }
 
@@ -130,12 +162,12 @@ func (c *citizen) rejected() (count int) {
 // controller calls as the CSI-Addons controller does.
 func (c *citizen) controller() error {
 	c.T.Helper()
-	r := &reachable{member: c.member, address: c.address}
-	return identify(c.T.Context(), r.dial(r.controllerToken()))
+	return identify(c.T.Context(), c.dial(c.controllerToken()))
 }
 
 // permission is one verb on one resource, by a rule of its own.
 type permission struct {
+	of   *rolesOf
 	rule rbacv1.PolicyRule
 	// namespace is that of the Role which has it; empty: it is the ClusterRole.
 	namespace string
@@ -151,14 +183,14 @@ func (p permission) String() string {
 }
 
 // each gives one permission for each verb on each resource.
-func each(rules []rbacv1.PolicyRule, namespace string) []permission {
+func (r *rolesOf) each(rules []rbacv1.PolicyRule, namespace string) []permission {
 	var all []permission
-	for _, r := range rules {
-		for _, group := range r.APIGroups {
-			for _, resource := range r.Resources {
-				for _, verb := range r.Verbs {
-					all = append(all, permission{rbacv1.PolicyRule{
-						APIGroups: []string{group}, Resources: []string{resource}, Verbs: []string{verb}, ResourceNames: r.ResourceNames,
+	for _, rule := range rules {
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					all = append(all, permission{r, rbacv1.PolicyRule{
+						APIGroups: []string{group}, Resources: []string{resource}, Verbs: []string{verb}, ResourceNames: rule.ResourceNames,
 					}, namespace})
 				}
 			}
@@ -168,11 +200,17 @@ func each(rules []rbacv1.PolicyRule, namespace string) []permission {
 }
 
 // permissions are all that the shipped roles give.
-func (c *citizen) permissions() []permission {
-	return append(each(c.clusterRole.Rules, ""), each(c.role.Rules, ownNamespace)...)
+func (c *citizen) permissions() (all []permission) {
+	for _, r := range c.roles {
+		all = append(append(all, r.each(r.clusterRole.Rules, "")...), r.each(r.role.Rules, ownNamespace)...)
+	}
+	return all
 }
 
-const ownUser = "system:serviceaccount:" + ownNamespace + ":" + ownAccount
+// user is whose permission it is.
+func (p permission) user() string {
+	return "system:serviceaccount:" + ownNamespace + ":" + p.of.account
+}
 
 // take takes a permission away, give gives it back.
 func (c *citizen) take(p permission) { c.T.Helper(); c.grant(p, false) }
@@ -183,17 +221,17 @@ func (c *citizen) grant(p permission, is bool) {
 	c.T.Helper()
 	left := func(rules []rbacv1.PolicyRule, namespace string) []rbacv1.PolicyRule {
 		var kept []rbacv1.PolicyRule
-		for _, one := range each(rules, namespace) {
+		for _, one := range p.of.each(rules, namespace) {
 			if is || one.namespace != p.namespace || one.String() != p.String() {
 				kept = append(kept, one.rule)
 			}
 		}
 		return kept
 	}
-	cluster.Change(c.T, c.api, c.clusterRole, func(r *rbacv1.ClusterRole) { r.Rules = left(c.clusterRole.Rules, "") })
-	cluster.Change(c.T, c.api, c.role, func(r *rbacv1.Role) { r.Rules = left(c.role.Rules, ownNamespace) })
+	cluster.Change(c.T, c.api, p.of.clusterRole, func(r *rbacv1.ClusterRole) { r.Rules = left(p.of.clusterRole.Rules, "") })
+	cluster.Change(c.T, c.api, p.of.role, func(r *rbacv1.Role) { r.Rules = left(p.of.role.Rules, ownNamespace) })
 	question := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: ownUser,
+		User: p.user(),
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
 			Namespace: p.namespace, Group: p.rule.APIGroups[0], Resource: p.rule.Resources[0], Verb: p.rule.Verbs[0],
 		},

@@ -28,9 +28,9 @@ import (
 // Connected, with nothing that the controller does not have, and heals.
 func TestControllerConnects(t *testing.T) {
 	r := newRegistered(t)
-	r.api.InstallAddons(t)
+	r.Start()
 	c := addonsController{registered: r, token: r.api.Token(t, cluster.AddonsNamespace, cluster.AddonsAccount)}
-	for _, name := range []string{"node-healer-abcde", "node-healer.dotted-fghij"} {
+	for _, name := range []string{"node-healer-gateway-abcde", "node-healer.dotted-fghij"} {
 		t.Run(name, func(t *testing.T) {
 			outer := r.T
 			defer func() { r.T = outer }()
@@ -39,8 +39,8 @@ func TestControllerConnects(t *testing.T) {
 				p.Name = name
 				p.Status.PodIP = "127.0.0.1"
 			})
-			r.Start()
-			defer r.Stop()
+			r.startGateway()
+			defer r.gateway.Stop()
 			harness.Eventually(t, "the registration", func() bool {
 				node := r.now()
 				return node != nil && node.GetAnnotations()["sidecar.csiaddons.openshift.io/createdByPodUID"] == string(r.pod.UID)
@@ -49,7 +49,7 @@ func TestControllerConnects(t *testing.T) {
 
 			who, err := identity.NewIdentityClient(conn).GetIdentity(within(t), &identity.GetIdentityRequest{})
 			harness.Must(t, err)
-			if who.GetName() != r.driver() || who.GetName() != harness.Driver {
+			if who.GetName() != r.driver() || who.GetName() != ownName {
 				t.Errorf("it calls itself %q, and registered as %q", who.GetName(), r.driver())
 			}
 			state := r.api.Kubectl(t, "get", "csiaddonsnodes", "-n", ownNamespace, registeredName, "-o=jsonpath={.status.state} {.status.capabilities}")

@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
@@ -35,24 +36,52 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
 
-// reachable is a member whose server is served on TCP too.
+// reachable is a member whose server is reached through a gateway, as both are
+// shipped.
 type reachable struct {
 	*member
-	address string
+	gateway *harness.Gateway
+	// pod is the gateway's, args tell it so.
+	pod  *corev1.Pod
+	args []string
 }
 
+// newReachable starts both, the gateway with more arguments.
 func newReachable(t *testing.T, args ...string) *reachable {
 	t.Helper()
-	r := &reachable{address: freeAddress(t)}
-	// From -v=8 the API's client logs what it sends; from 9 on it has a data
-	// race of its own (client-go 0.37).
-	r.member = newMember(t, append([]string{
-		"--controller-endpoint=tcp://" + r.address, "--pod-name=node-healer-x", "--pod-uid=0", "-v=8",
-	}, args...)...)
-	r.api.Account(t, cluster.AddonsNamespace, cluster.AddonsAccount)
+	r := newUnreached(t, newMember(t), args...)
 	r.Start()
+	r.startGateway()
 	return r
 }
+
+// newUnreached starts neither.
+func newUnreached(t *testing.T, m *member, args ...string) *reachable {
+	t.Helper()
+	r := &reachable{member: m, gateway: harness.NewGateway(m.Node, append([]string{"--node-id=" + thisNode}, args...)...)}
+	r.newPod()
+	r.api.Account(t, cluster.AddonsNamespace, cluster.AddonsAccount)
+	return r
+}
+
+// newPod gives the gateway another pod, from its next start on.
+func (r *reachable) newPod(change ...func(*corev1.Pod)) {
+	r.T.Helper()
+	if r.pod != nil {
+		cluster.Delete(r.T, r.api, r.pod)
+	}
+	var kubeconfig string
+	r.pod, kubeconfig = r.api.DaemonPod(r.T, ownNamespace, gatewayName, thisNode, change...)
+	r.args = []string{"--kubeconfig=" + r.gateway.Own(kubeconfig), "--pod-name=" + r.pod.Name, "--pod-uid=" + string(r.pod.UID)}
+}
+
+func (r *reachable) startGateway(args ...string) {
+	r.T.Helper()
+	r.gateway.Start(append(r.args[:len(r.args):len(r.args)], args...)...)
+}
+
+// gatewayName is what the shipped manifests call the DaemonSet and its account.
+const gatewayName = "node-healer-gateway"
 
 // controllerToken is what the CSI-Addons controller has, as the shipped
 // manifests expect it.
@@ -70,7 +99,7 @@ func (r *reachable) dial(token string, options ...grpc.DialOption) *grpc.ClientC
 		}
 		return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
-	conn, err := grpc.NewClient(r.address, append(options, grpc.WithTransportCredentials(credentials.NewTLS(trustful())),
+	conn, err := grpc.NewClient(r.gateway.Address, append(options, grpc.WithTransportCredentials(credentials.NewTLS(trustful())),
 		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, resp any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
 			return invoke(with(ctx), method, req, resp, cc, o...)
 		}),
@@ -156,26 +185,22 @@ func TestTokensOverTCP(t *testing.T) {
 	for name, tc := range map[string]struct {
 		token string
 		says  string // why it is refused; empty: it is not
-		heals string // why it may not heal, if it may do the rest
 	}{
-		"none":            {"", "no bearer token", ""},
-		"not a token":     {"spaced out", "characters that no token has", ""},
-		"unknown":         {"abc.def.ghi", "the token is refused by the Kubernetes API", ""},
-		"tampered with":   {good[:len(good)-8] + "AAAAAAAA", "the token is refused by the Kubernetes API", ""},
-		"expired":         {r.controllerToken(cluster.Ending(-time.Hour)), "the token is refused by the Kubernetes API", ""},
-		"wrong audience":  {r.controllerToken(cluster.ForAudience("somebody-else")), "the token is for another audience", ""},
-		"wrong account":   {r.api.Token(t, stranger, "stranger"), "kubectl auth can-i --list", ""},
-		"of another node": {r.api.Token(t, stranger, "elsewhere"), "may not check on node node-1", ""},
-		"may only check":  {r.api.Token(t, stranger, "checker"), "", "may not heal on node node-1"},
-		"right":           {good, "", ""},
+		"none":            {"", "no bearer token"},
+		"not a token":     {"spaced out", "characters that no token has"},
+		"unknown":         {"abc.def.ghi", "the token is refused by the Kubernetes API"},
+		"tampered with":   {good[:len(good)-8] + "AAAAAAAA", "the token is refused by the Kubernetes API"},
+		"expired":         {r.controllerToken(cluster.Ending(-time.Hour)), "the token is refused by the Kubernetes API"},
+		"wrong audience":  {r.controllerToken(cluster.ForAudience("somebody-else")), "the token is for another audience"},
+		"wrong account":   {r.api.Token(t, stranger, "stranger"), "kubectl auth can-i --list"},
+		"of another node": {r.api.Token(t, stranger, "elsewhere"), "may not check on node node-1"},
+		"may only check":  {r.api.Token(t, stranger, "checker"), ""},
+		"right":           {good, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn := r.dial(tc.token)
 			for call, invoke := range calls {
 				says, want := tc.says, codes.OK
-				if call == "heal" && tc.heals != "" {
-					says = tc.heals
-				}
 				if call == "heal" && tc.says != "" {
 					says = strings.Replace(says, "not check", "not heal", 1)
 				}
@@ -190,8 +215,8 @@ func TestTokensOverTCP(t *testing.T) {
 					t.Errorf("%s: got %v, want %v: %s", call, err, want, says)
 				}
 			}
-			if log := r.Log.String(); tc.token != "" && strings.Contains(log, tc.token) {
-				t.Error("the token is in the log")
+			if log := r.Log.String() + r.gateway.Log.String(); tc.token != "" && strings.Contains(log, tc.token) {
+				t.Error("the token is in a log")
 			}
 		})
 	}
@@ -209,7 +234,7 @@ func TestTokensOverTCP(t *testing.T) {
 		}
 	}
 	// Nothing of what is said in plain text gets through.
-	plain, err := grpc.NewClient(r.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	plain, err := grpc.NewClient(r.gateway.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	harness.Must(t, err)
 	defer plain.Close()
 	if err := askHealth(within(t), plain); status.Code(err) != codes.Unavailable {
@@ -281,16 +306,22 @@ func TestCertificateThatIsReplaced(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
 	writeCertificate(t, cert, key, "first")
-	r := newReachable(t, "--tls-cert="+cert, "--tls-key="+key, "--tls-min-version=VersionTLS13")
+	r := newUnreached(t, newMember(t))
+	r.Start()
+	own := func() []string {
+		return []string{"--tls-cert=" + r.gateway.Own(cert), "--tls-key=" + r.gateway.Own(key), "--tls-min-version=VersionTLS13"}
+	}
+	r.startGateway(own()...)
 	old := r.dial(r.controllerToken())
 	for _, name := range []string{"first", "second"} {
 		writeCertificate(t, cert, key, name)
-		conn, err := tls.Dial("tcp", r.address, trustful())
-		harness.Must(t, err)
-		if got := conn.ConnectionState().PeerCertificates[0].Subject.CommonName; got != name {
-			t.Errorf("the certificate is %q, want %q", got, name)
-		}
-		_ = conn.Close()
+		own()
+		harness.Eventually(t, "the certificate is the "+name, func() bool {
+			conn, err := tls.Dial("tcp", r.gateway.Address, trustful())
+			harness.Must(t, err)
+			defer conn.Close()
+			return conn.ConnectionState().PeerCertificates[0].Subject.CommonName == name
+		})
 		if err := identify(within(t), old); err != nil {
 			t.Errorf("a connection that was open: %v", err)
 		}

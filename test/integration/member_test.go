@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -15,7 +14,7 @@ import (
 
 // What the shipped manifests call everything.
 const (
-	manifests     = "deploy/daemonset"
+	manifests     = "deploy"
 	ownNamespace  = "csi-addons-node-healer"
 	ownAccount    = "node-healer"
 	ownConfigMap  = "node-healer"
@@ -29,6 +28,8 @@ type member struct {
 	*harness.Node
 	api    *cluster.Cluster
 	object *corev1.Node
+	// kubeconfig has the token of the server's pod.
+	kubeconfig string
 	// namespace is where the test's pods and claims are.
 	namespace string
 }
@@ -41,7 +42,8 @@ func newMember(t *testing.T, args ...string) *member {
 	m.api.Apply(t, manifests)
 	m.namespace = m.api.Namespace(t)
 	m.object = cluster.Create(t, m.api, cluster.Node(thisNode))
-	m.Node = harness.NewNode(t, append([]string{"--kubeconfig=" + m.api.Kubeconfig(t, ownNamespace, ownAccount)}, args...)...)
+	_, m.kubeconfig = m.api.DaemonPod(t, ownNamespace, "node-healer", thisNode)
+	m.Node = harness.NewNode(t, append([]string{"--kubeconfig=" + m.kubeconfig}, args...)...)
 	return m
 }
 
@@ -103,13 +105,4 @@ func (m *member) lost(id string) *claimed {
 	m.Expect("healthy", v.Request())
 	v.Lose()
 	return v
-}
-
-// freeAddress gives an address that nobody listens on at the moment.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	harness.Must(t, err)
-	defer l.Close()
-	return l.Addr().String()
 }

@@ -50,3 +50,18 @@ func (c *Cluster) Grant(tb testing.TB, namespace, account string, rules ...rbacv
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}},
 	})
 }
+
+// DaemonPod creates the pod that a DaemonSet has on a node, until the test ends,
+// and gives it with the path of its own kubeconfig: its token names pod and node,
+// as one from kubelet does. Both have to be there.
+func (c *Cluster) DaemonPod(tb testing.TB, namespace, set, node string, change ...func(*corev1.Pod)) (pod *corev1.Pod, kubeconfig string) {
+	tb.Helper()
+	of, err := c.admin.AppsV1().DaemonSets(namespace).Get(tb.Context(), set, metav1.GetOptions{})
+	harness.Must(tb, err)
+	pod = PodOf(of, node)
+	for _, ch := range change {
+		ch(pod)
+	}
+	pod = Create(tb, c, pod)
+	return pod, c.Kubeconfig(tb, namespace, pod.Spec.ServiceAccountName, BoundTo(pod))
+}

@@ -31,7 +31,7 @@ func (c *Cluster) TryKubectl(args ...string) (string, error) {
 }
 
 // Apply applies manifests, a file or a directory for kustomize, whose path is
-// relative to the module: Apply(t, "deploy/daemonset"). They stay when the test
+// relative to the module: Apply(t, "deploy"). They stay when the test
 // ends, because a namespace that is deleted is never gone here; applying them
 // again undoes what a test changed in them, and removes nothing.
 func (c *Cluster) Apply(tb testing.TB, manifests string) {

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/csi-addons/node-healer/pkg/gateway"
+)
+
+// maxVerbosity is below what has the API's client log what it sends, which are
+// the callers' tokens.
+const maxVerbosity = 7
+
+// config is what the command line says, checked.
+type config struct {
+	endpoint, socket              string
+	nodeID                        string
+	registerAs                    string
+	podName, podNamespace, podUID string
+	kubeconfig, tokenAudience     string
+	tls                           gateway.TLS
+	verbosity                     int
+	version                       bool
+}
+
+// parse reads the arguments without the program's name. Usage and flag errors go
+// to out.
+func parse(args []string, out io.Writer) (config, error) {
+	var c config
+	f := flag.NewFlagSet("node-healer-gateway", flag.ContinueOnError)
+	f.SetOutput(out)
+	f.StringVar(&c.endpoint, "endpoint", "tcp://:9070", "where to serve, over TLS and with a token: tcp://HOST:PORT or tcp://:PORT")
+	f.StringVar(&c.socket, "server", "unix:///run/node-healer/gateway.sock", "node-healer's --gateway-socket: unix:///PATH")
+	f.StringVar(&c.nodeID, "node-id", "", "this node's name in Kubernetes (required)")
+	f.StringVar(&c.registerAs, "register-as", "", "CSI driver's name to register under, in that driver's namespace only; empty: node-healer's own --name")
+	f.StringVar(&c.podName, "pod-name", "", "name of the pod we run in (required)")
+	f.StringVar(&c.podNamespace, "pod-namespace", "csi-addons-node-healer", "namespace of the pod we run in")
+	f.StringVar(&c.podUID, "pod-uid", "", "UID of the pod we run in (required)")
+	f.StringVar(&c.kubeconfig, "kubeconfig", "", "file that says how to reach the Kubernetes API; empty: the pod's own service account")
+	f.StringVar(&c.tokenAudience, "token-audience", "", "audience that a caller's token must be for; empty: the API server's own, as the CSI-Addons controller's is")
+	f.StringVar(&c.tls.CertFile, "tls-cert", "", "file with the certificate, read again when it changes; empty: self-signed")
+	f.StringVar(&c.tls.KeyFile, "tls-key", "", "file with the key of --tls-cert")
+	f.StringVar(&c.tls.MinVersion, "tls-min-version", "", "VersionTLS12 (default) or VersionTLS13")
+	f.Func("tls-cipher-suites", "comma-separated cipher suites for TLS 1.2, by the names of Go's crypto/tls; empty: Go's own choice", list(&c.tls.CipherSuites))
+	f.Func("tls-curve-preferences", "comma-separated key exchanges, by the names of Go's crypto/tls; empty: Go's own choice", list(&c.tls.CurvePreferences))
+	f.IntVar(&c.verbosity, "v", 0, "log verbosity (klog), at most 7")
+	f.BoolVar(&c.version, "version", false, "print the version and exit")
+	if err := f.Parse(args); err != nil {
+		return config{}, err
+	}
+	if c.version {
+		return c, nil
+	}
+	if f.NArg() > 0 {
+		return config{}, fmt.Errorf("unexpected argument %q: everything is a flag", f.Arg(0))
+	}
+	return c, c.check()
+}
+
+func list(into *[]string) func(string) error {
+	return func(s string) error {
+		if *into = strings.Split(s, ","); s == "" {
+			*into = nil
+		}
+		return nil
+	}
+}
+
+// check names the flag and the rule.
+func (c *config) check() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if _, err := c.port(); err != nil {
+		bad("--endpoint: %w", err)
+	}
+	if path, ok := strings.CutPrefix(c.socket, "unix://"); !ok || !filepath.IsAbs(path) {
+		bad("--server: %q is not unix:///PATH", c.socket)
+	}
+	for _, f := range []struct{ flag, value string }{
+		{"--node-id", c.nodeID}, {"--pod-name", c.podName}, {"--pod-namespace", c.podNamespace}, {"--pod-uid", c.podUID},
+	} {
+		if f.value == "" {
+			bad("%s: is required", f.flag)
+		}
+	}
+	if c.verbosity > maxVerbosity {
+		bad("-v: %d is more than %d: callers' tokens would be in the log", c.verbosity, maxVerbosity)
+	}
+	return errors.Join(errs...)
+}
+
+// address is the endpoint as package net has it.
+func (c *config) address() string { return strings.TrimPrefix(c.endpoint, "tcp://") }
+
+// port is the part of the endpoint by which the controller finds us.
+func (c *config) port() (int, error) {
+	_, text, err := net.SplitHostPort(c.address())
+	if err != nil || !strings.HasPrefix(c.endpoint, "tcp://") {
+		return 0, fmt.Errorf("%q is not tcp://HOST:PORT", c.endpoint)
+	}
+	port, err := strconv.Atoi(text)
+	if err != nil || port < 1 || port > 65535 {
+		return 0, fmt.Errorf("%q is not a port between 1 and 65535", text)
+	}
+	return port, nil
+}

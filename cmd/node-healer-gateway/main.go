@@ -1,0 +1,99 @@
+// node-healer-gateway lets callers from the network reach the node-healer of its
+// node, and registers that for the CSI-Addons controller. See docs/gateway.md.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/gateway"
+)
+
+// version is set by the linker.
+var version = "unknown"
+
+func main() {
+	cfg, err := parse(os.Args[1:], os.Stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		os.Exit(0)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "node-healer-gateway:", err)
+		os.Exit(2)
+	case cfg.version:
+		fmt.Println("node-healer-gateway", version)
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err = setVerbosity(cfg.verbosity); err == nil {
+		err = run(ctx, cfg)
+	}
+	klog.Flush()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "node-healer-gateway:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func setVerbosity(v int) error {
+	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	klog.InitFlags(flags)
+	return flags.Set("v", strconv.Itoa(v))
+}
+
+// run serves until ctx ends.
+func run(ctx context.Context, cfg config) error {
+	api, err := rest.InClusterConfig()
+	if cfg.kubeconfig != "" {
+		api, err = clientcmd.BuildConfigFromFlags("", cfg.kubeconfig)
+	}
+	if err != nil {
+		return fmt.Errorf("find the Kubernetes API: %w", err)
+	}
+	api.UserAgent = "node-healer-gateway/" + version
+	api.QPS = -1 // questions about callers have a limit of their own
+	callers, err := gateway.NewCallers(api, cfg.nodeID, cfg.tokenAudience)
+	if err != nil {
+		return err
+	}
+	port, err := cfg.port()
+	if err != nil {
+		return err
+	}
+	registration, err := gateway.NewRegistration(api, gateway.RegistrationConfig{
+		As: cfg.registerAs, Node: cfg.nodeID, Port: port,
+		Pod: cfg.podName, Namespace: cfg.podNamespace, PodUID: cfg.podUID,
+	})
+	if err != nil {
+		return err
+	}
+	g, err := gateway.New(gateway.Config{Socket: cfg.socket, Callers: callers, TLS: cfg.tls, Registration: registration})
+	if err != nil {
+		return err
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.address())
+	if err != nil {
+		return fmt.Errorf("--endpoint: %w", err)
+	}
+	klog.InfoS("Serving", "endpoint", l.Addr().String(), "socket", cfg.socket, "node", cfg.nodeID, "version", version)
+	if err := g.Run(ctx, l); err != nil {
+		return err
+	}
+	klog.InfoS("Stopped")
+	return nil
+}

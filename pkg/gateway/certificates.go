@@ -1,0 +1,172 @@
+package gateway
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"sync"
+	"time"
+
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	cliflag "k8s.io/component-base/cli/flag"
+)
+
+// TLS says how callers are served. The names are those of the CSI-Addons
+// sidecar's flags: --tls-min-version, --tls-cipher-suites and
+// --tls-curve-preferences; what is empty is as Go has it.
+type TLS struct {
+	// CertFile and KeyFile hold a certificate chain and its key in PEM; they are
+	// read again when they change. Without them the gateway makes a certificate
+	// of its own, which nobody can verify: it keeps a token from being read on
+	// its way, not from being sent to somebody else.
+	CertFile, KeyFile string
+	// MinVersion is VersionTLS12 or VersionTLS13.
+	MinVersion string
+	// CipherSuites are those for TLS 1.2; those of 1.3 are not configurable.
+	CipherSuites []string
+	// CurvePreferences are the key exchanges that are offered.
+	CurvePreferences []string
+}
+
+// certificates is a TLS configuration whose certificate is as its files are.
+type certificates struct {
+	config *tls.Config
+	served *dynamiccertificates.DynamicServingCertificateController
+	// files is nil for a certificate of our own.
+	files *dynamiccertificates.DynamicCertKeyPairContent
+}
+
+func newCertificates(t TLS) (*certificates, error) {
+	base, err := t.base()
+	if err != nil {
+		return nil, err
+	}
+	c := &certificates{config: base}
+	var content dynamiccertificates.CertKeyContentProvider
+	switch {
+	case (t.CertFile == "") != (t.KeyFile == ""):
+		return nil, errors.New("TLS: a certificate and its key come together, only one was given")
+	case t.CertFile != "":
+		if c.files, err = dynamiccertificates.NewDynamicServingContentFromFiles("gateway", t.CertFile, t.KeyFile); err != nil {
+			return nil, fmt.Errorf("TLS: certificate %s with key %s: %w", t.CertFile, t.KeyFile, err)
+		}
+		content = c.files
+	default:
+		cert, key, err := makeCertificate(time.Now())
+		if err != nil {
+			return nil, fmt.Errorf("TLS: make a certificate: %w", err)
+		}
+		if content, err = dynamiccertificates.NewStaticCertKeyContent("self-signed", cert, key); err != nil {
+			return nil, fmt.Errorf("TLS: %w", err)
+		}
+	}
+	c.served = dynamiccertificates.NewDynamicServingCertificateController(base.Clone(), nil, content, nil, nil)
+	if c.files != nil {
+		c.files.AddListener(c.served)
+	}
+	if err := c.served.RunOnce(); err != nil {
+		return nil, fmt.Errorf("TLS: %w", err)
+	}
+	c.config.GetConfigForClient = c.served.GetConfigForClient
+	return c, nil
+}
+
+// base is all but the certificate. HTTP/2 over ALPN is added with the credentials.
+func (t TLS) base() (*tls.Config, error) {
+	c := &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		// Clients come seldom and stay: a ticket would only let a session outlive
+		// the certificate.
+		SessionTicketsDisabled: true,
+	}
+	switch t.MinVersion {
+	case "", "VersionTLS12":
+	case "VersionTLS13":
+		c.MinVersion = tls.VersionTLS13
+	default:
+		return nil, fmt.Errorf("TLS version %q: must be VersionTLS12 or VersionTLS13", t.MinVersion)
+	}
+	var err error
+	if c.CipherSuites, err = cliflag.TLSCipherSuites(t.CipherSuites); err != nil {
+		return nil, fmt.Errorf("TLS: %w", err)
+	}
+	for _, name := range t.CurvePreferences {
+		curve, known := curves()[name]
+		if !known {
+			return nil, fmt.Errorf("TLS curve %q: is none of Go's crypto/tls", name)
+		}
+		c.CurvePreferences = append(c.CurvePreferences, curve)
+	}
+	return c, nil
+}
+
+func curves() map[string]tls.CurveID {
+	names := map[string]tls.CurveID{}
+	for _, c := range []tls.CurveID{
+		tls.X25519, tls.CurveP256, tls.CurveP384, tls.CurveP521,
+		tls.X25519MLKEM768, tls.SecP256r1MLKEM768, tls.SecP384r1MLKEM1024,
+	} {
+		names[c.String()] = c
+	}
+	return names
+}
+
+// run follows the files until ctx ends.
+func (c *certificates) run(ctx context.Context) {
+	var both sync.WaitGroup
+	both.Go(func() { c.served.Run(1, ctx.Done()) })
+	if c.files != nil {
+		both.Go(func() { c.files.Run(ctx, 1) })
+	}
+	both.Wait()
+}
+
+const (
+	// ownLife is longer than a pod lives: nobody can verify the certificate, so
+	// nothing is gained by renewing it.
+	ownLife = 10 * 365 * 24 * time.Hour
+	// ownBefore is for clients whose clocks are behind.
+	ownBefore = time.Hour
+)
+
+// makeCertificate makes a self-signed one. Its key is of a kind that costs a
+// twentieth of the CSI-Addons sidecar's RSA in each handshake, which anybody may
+// ask for.
+func makeCertificate(now time.Time) (cert, key []byte, err error) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	const serialBits = 127 // positive, and 16 bytes long
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), serialBits))
+	if err != nil {
+		return nil, nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber:          serial,
+		Subject:               pkix.Name{CommonName: "node-healer-gateway"},
+		NotBefore:             now.Add(-ownBefore),
+		NotAfter:              now.Add(ownLife),
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		BasicConstraintsValid: true,
+	}
+	public, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		return nil, nil, err
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		return nil, nil, err
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: public}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), nil
+}

@@ -1,0 +1,137 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/net/netutil"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	_ "google.golang.org/grpc/encoding/gzip" // or a caller that compresses would hear UNIMPLEMENTED
+	"google.golang.org/grpc/keepalive"
+	"k8s.io/klog/v2"
+)
+
+// What anybody can cost who reaches the port. There is no fairness among those
+// who flood it: a NetworkPolicy says who reaches it at all.
+const (
+	// maxConnections are open at a time; more wait in the kernel's backlog.
+	maxConnections = 256
+	// maxStreams is the number of calls that one connection may have open.
+	maxStreams = 32
+	// maxRequestBytes is the server's own limit, and the window of a connection:
+	// so much is received of its calls before one of them is let in.
+	maxRequestBytes = 64 << 10
+	// maxHeaderBytes has room for the largest token besides 8 KiB.
+	maxHeaderBytes = maxTokenBytes + 8<<10
+	// handshakeTimeout is for TLS and HTTP/2 together.
+	handshakeTimeout = 10 * time.Second
+	// maxIdle is how long a connection may be without a call. Clients connect
+	// again by themselves, the CSI-Addons controller's too.
+	maxIdle = time.Minute
+	// maxAge bounds how long a stream may outlive the token that it was opened
+	// with; ageGrace is for calls that run at that time.
+	maxAge   = time.Hour
+	ageGrace = 5 * time.Minute
+	// keepaliveTime and keepaliveTimeout find peers that are gone without a word.
+	keepaliveTime    = time.Minute
+	keepaliveTimeout = 20 * time.Second
+	// minPingInterval is how often a client may ping.
+	minPingInterval = 10 * time.Second
+	bufferBytes     = 8 << 10
+
+	// stopTimeout is how long running calls may take when the gateway stops. What
+	// they began goes on in the server.
+	stopTimeout = 15 * time.Second
+	// reconnectDelay bounds the pause between two attempts to reach a server that
+	// restarts.
+	reconnectDelay = time.Second
+)
+
+// Config is everything a Gateway needs.
+type Config struct {
+	// Socket is the server's second socket, "unix:///path".
+	Socket string
+	// Callers judges who may call.
+	Callers *Callers
+	TLS     TLS
+	// Registration is for the CSI-Addons controller; nil: none.
+	Registration *Registration
+}
+
+// Gateway passes calls on to the server of this node. Make it with New.
+type Gateway struct {
+	callers      *Callers
+	registration *Registration
+	certificates *certificates
+	server       *grpc.ClientConn
+	grpc         *grpc.Server
+}
+
+// New checks cfg and reads the certificate; nothing is sent yet.
+func New(cfg Config) (*Gateway, error) {
+	if cfg.Callers == nil {
+		return nil, errors.New("gateway: somebody has to judge callers")
+	}
+	certs, err := newCertificates(cfg.TLS)
+	if err != nil {
+		return nil, err
+	}
+	server, err := grpc.NewClient(cfg.Socket,
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // the kernel says who is at the other end
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: reconnectDelay, Multiplier: 1, MaxDelay: reconnectDelay}}))
+	if err != nil {
+		return nil, fmt.Errorf("gateway: the server's socket: %w", err)
+	}
+	g := &Gateway{callers: cfg.Callers, registration: cfg.Registration, certificates: certs, server: server}
+	g.grpc = grpc.NewServer(
+		grpc.Creds(credentials.NewTLS(certs.config)),
+		grpc.UnknownServiceHandler(g.forward), // no service is known here, so it gets every call
+		grpc.ForceServerCodecV2(rawCodec{}),
+		grpc.MaxRecvMsgSize(maxRequestBytes),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.StaticStreamWindowSize(maxRequestBytes),
+		grpc.StaticConnWindowSize(maxRequestBytes),
+		grpc.ReadBufferSize(bufferBytes),
+		grpc.WriteBufferSize(bufferBytes),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionIdle: maxIdle, MaxConnectionAge: maxAge, MaxConnectionAgeGrace: ageGrace,
+			Time: keepaliveTime, Timeout: keepaliveTimeout,
+		}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingInterval, PermitWithoutStream: true}),
+	)
+	return g, nil
+}
+
+// Run serves on the listener, which it closes, until ctx ends.
+func (g *Gateway) Run(ctx context.Context, l net.Listener) error {
+	beside, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	all.Go(func() { g.certificates.run(beside) })
+	if g.registration != nil {
+		all.Go(func() { g.registration.Run(beside, g.server) })
+	}
+	served := make(chan error, 1)
+	go func() { served <- g.grpc.Serve(netutil.LimitListener(l, maxConnections)) }()
+	var err error
+	select {
+	case err = <-served:
+	case <-ctx.Done():
+		klog.InfoS("Stopping: no new calls, running ones come to their end")
+		late := time.AfterFunc(stopTimeout, g.grpc.Stop)
+		g.grpc.GracefulStop()
+		late.Stop()
+		err = <-served
+	}
+	cancel()
+	all.Wait()
+	return errors.Join(err, g.server.Close())
+}

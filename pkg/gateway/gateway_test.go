@@ -1,0 +1,316 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/csi-addons/node-healer/pkg/api/forwarded"
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+)
+
+// The tokens that the fake API knows, and what became of the others.
+const (
+	healing  = "may.heal"
+	checking = "may.check"
+	nothing  = "may.nothing"
+)
+
+func fakeTokens(_ context.Context, token string) (*authenticator.Response, bool, error) {
+	switch token {
+	case healing, checking, nothing:
+		return &authenticator.Response{User: &user.DefaultInfo{Name: token}}, true, nil
+	case "other.audience":
+		return nil, false, nil
+	case "outage":
+		return nil, false, &url.Error{Op: "Post", URL: "https://api", Err: errors.New("connection refused")}
+	case "denied":
+		return nil, false, apierrors.NewForbidden(csiAddonsNodes.GroupResource(), "", errors.New("no"))
+	default:
+		return nil, false, fmt.Errorf("invalid bearer token %s", token)
+	}
+}
+
+func fakeRights(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if a.GetAPIGroup() != "csi-addons.io" || a.GetResource() != "nodehealers" || a.GetName() != "node-1" || !a.IsResourceRequest() {
+		return authorizer.DecisionDeny, "", fmt.Errorf("asked for %+v", a)
+	}
+	switch a.GetUser().GetName() + " " + a.GetVerb() {
+	case healing + " heal", healing + " check", checking + " check":
+		return authorizer.DecisionAllow, "", nil
+	}
+	return authorizer.DecisionNoOpinion, "", nil
+}
+
+type rights func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error)
+
+func (r rights) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	return r(ctx, a)
+}
+
+func (r rights) ConditionsAwareAuthorize(ctx context.Context, a authorizer.Attributes) authorizer.ConditionsAwareDecision {
+	return authorizer.ConditionsAwareDecisionFromParts(r(ctx, a))
+}
+
+func (rights) EvaluateConditions(context.Context, authorizer.ConditionsAwareDecision, authorizer.ConditionsData) (authorizer.Decision, string, error) {
+	return authorizer.DecisionDeny, "", authorizer.ErrorConditionEvaluationNotSupported
+}
+
+func fakeCallers() *Callers {
+	return &Callers{node: "node-1", tokens: authenticator.TokenFunc(fakeTokens), rights: rights(fakeRights)}
+}
+
+// nodeServer stands for the server behind the socket, and keeps what it heard.
+type nodeServer struct {
+	healerpb.UnimplementedHealerNodeServer
+
+	mu    sync.Mutex
+	heard []metadata.MD
+	err   error
+}
+
+func (n *nodeServer) NodeHealer(ctx context.Context, req *healerpb.NodeHealerRequest) (*healerpb.NodeHealerResponse, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	md, _ := metadata.FromIncomingContext(ctx)
+	n.heard = append(n.heard, md)
+	return &healerpb.NodeHealerResponse{Message: "healthy: " + req.GetVolumeId()}, n.err
+}
+
+// told is what the server heard of callers: name and verb of each call.
+func (n *nodeServer) told() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var all []string
+	for _, md := range n.heard {
+		all = append(all, strings.Join(md.Get(forwarded.Caller), "+")+" "+strings.Join(md.Get(forwarded.Verb), "+"))
+	}
+	return strings.Join(all, "; ")
+}
+
+// world is a gateway between a client's address and a server.
+type world struct {
+	t       *testing.T
+	server  *nodeServer
+	address string
+}
+
+func newWorld(t *testing.T, profile TLS) *world {
+	t.Helper()
+	w := &world{t: t, server: &nodeServer{}}
+	socket := filepath.Join(t.TempDir(), "s")
+	inside, err := net.Listen("unix", socket)
+	must(t, err)
+	behind := grpc.NewServer()
+	healerpb.RegisterHealerNodeServer(behind, w.server)
+	grpc_health_v1.RegisterHealthServer(behind, health.NewServer())
+	go func() { _ = behind.Serve(inside) }()
+	t.Cleanup(behind.Stop)
+
+	g, err := New(Config{Socket: "unix://" + socket, Callers: fakeCallers(), TLS: profile})
+	must(t, err)
+	outside, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	w.address = outside.Addr().String()
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(ctx, outside) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// anyone trusts every certificate, as the CSI-Addons controller does.
+func anyone() *tls.Config { return &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}} }
+
+func (w *world) dial() *grpc.ClientConn {
+	w.t.Helper()
+	conn, err := grpc.NewClient(w.address, grpc.WithTransportCredentials(credentials.NewTLS(anyone())))
+	must(w.t, err)
+	w.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// with is the context of a call with a token, and with more that the caller says.
+func with(t *testing.T, token string, more ...string) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	if token != "" {
+		more = append(more, "authorization", "Bearer "+token)
+	}
+	return metadata.AppendToOutgoingContext(ctx, more...)
+}
+
+func TestCallersAreJudged(t *testing.T) {
+	for name, tc := range map[string]struct {
+		token string
+		told  string // of the caller, to the server
+		says  string // to the caller
+	}{
+		"healing":          {healing, healing + " heal", ""},
+		"checking":         {checking, checking + " check", ""}, // answered, and nothing is healed
+		"neither":          {nothing, "", "may.nothing may not heal on node node-1"},
+		"no token":         {"", "", "no bearer token"},
+		"no such token":    {"a.b.c", "", "the token is refused by the Kubernetes API: invalid bearer token [redacted]"},
+		"another audience": {"other.audience", "", "the token is for another audience: this server takes tokens for the API server itself"},
+		"the API is gone":  {"outage", "", "cannot be asked about callers now"},
+		"it denies us":     {"denied", "", "does not let the gateway ask about callers"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, TLS{})
+			conn := w.dial()
+			answer, err := healerpb.NewHealerNodeClient(conn).NodeHealer(with(t, tc.token), &healerpb.NodeHealerRequest{VolumeId: "v"})
+			switch {
+			case tc.says == "" && (err != nil || answer.GetMessage() != "healthy: v"):
+				t.Errorf("got %v, %v", answer, err)
+			case tc.says != "" && (status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), tc.says)):
+				t.Errorf("got %v, want %q", err, tc.says)
+			}
+			if got := w.server.told(); got != tc.told {
+				t.Errorf("the server was told %q, want %q", got, tc.told)
+			}
+			_, err = grpc_health_v1.NewHealthClient(conn).Check(with(t, tc.token), &grpc_health_v1.HealthCheckRequest{})
+			if (err == nil) != (tc.says == "") {
+				t.Errorf("health: %v", err)
+			}
+			err = conn.Invoke(with(t, tc.token), "/no.such/Method", &healerpb.NodeHealerRequest{}, &healerpb.NodeHealerResponse{})
+			if want := map[bool]codes.Code{true: codes.Unimplemented, false: codes.Unauthenticated}[tc.says == ""]; status.Code(err) != want {
+				t.Errorf("a method that nobody has: %v, want %v", err, want)
+			}
+		})
+	}
+}
+
+// TestNothingElseIsPassedOn: what a caller says of itself is not what the server
+// believes, and the token stays here.
+func TestNothingElseIsPassedOn(t *testing.T) {
+	w := newWorld(t, TLS{})
+	ctx := with(t, checking, forwarded.Caller, "root", forwarded.Verb, "heal", "x-other", "y")
+	_, err := healerpb.NewHealerNodeClient(w.dial()).NodeHealer(ctx, &healerpb.NodeHealerRequest{VolumeId: "v"})
+	must(t, err)
+	if got := w.server.told(); got != checking+" check" {
+		t.Errorf("the server was told %q", got)
+	}
+	for _, key := range []string{"authorization", "x-other"} {
+		if got := w.server.heard[0].Get(key); len(got) > 0 {
+			t.Errorf("%s was passed on: %q", key, got)
+		}
+	}
+}
+
+func TestCodesComeBack(t *testing.T) {
+	w := newWorld(t, TLS{})
+	client := healerpb.NewHealerNodeClient(w.dial())
+	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
+		w.server.err = status.Error(code, "because of "+code.String())
+		_, err := client.NodeHealer(with(t, healing), &healerpb.NodeHealerRequest{VolumeId: "v"})
+		if status.Code(err) != code || status.Convert(err).Message() != "because of "+code.String() {
+			t.Errorf("%v became %v", code, err)
+		}
+	}
+	w.server.err = nil
+	_, err := client.NodeHealer(with(t, healing), &healerpb.NodeHealerRequest{VolumeId: strings.Repeat("v", maxRequestBytes)})
+	if status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a request that is too large: %v", err)
+	}
+}
+
+func TestStreamsArePassedOn(t *testing.T) {
+	w := newWorld(t, TLS{})
+	stream, err := grpc_health_v1.NewHealthClient(w.dial()).Watch(with(t, checking), &grpc_health_v1.HealthCheckRequest{})
+	must(t, err)
+	if answer, err := stream.Recv(); err != nil || answer.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+		t.Errorf("got %v, %v", answer, err)
+	}
+}
+
+func TestServerThatIsGone(t *testing.T) {
+	g, err := New(Config{Socket: "unix://" + filepath.Join(t.TempDir(), "none"), Callers: fakeCallers()})
+	must(t, err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(ctx, l) }()
+	w := &world{t: t, address: l.Addr().String()}
+	_, err = healerpb.NewHealerNodeClient(w.dial()).NodeHealer(with(t, healing), &healerpb.NodeHealerRequest{})
+	if status.Code(err) != codes.Unavailable {
+		t.Errorf("got %v", err)
+	}
+	stop()
+	must(t, <-ended)
+}
+
+func TestBearerTokens(t *testing.T) {
+	for name, tc := range map[string]struct {
+		values []string
+		want   string
+		says   string
+	}{
+		"one":             {[]string{"Bearer a.b-c_d~e+f/g=="}, "a.b-c_d~e+f/g==", ""},
+		"lower case":      {[]string{"bearer x"}, "x", ""},
+		"none":            {nil, "", "no bearer token"},
+		"two":             {[]string{"Bearer a", "Bearer b"}, "", "more than one"},
+		"another scheme":  {[]string{"Basic a"}, "", "not a bearer token"},
+		"empty":           {[]string{"Bearer "}, "", "empty"},
+		"only padding":    {[]string{"Bearer =="}, "", "empty"},
+		"two words":       {[]string{"Bearer a b"}, "", "characters that no token has"},
+		"not of ASCII":    {[]string{"Bearer ä"}, "", "characters that no token has"},
+		"padding within":  {[]string{"Bearer a=b"}, "", "characters that no token has"},
+		"as long as may":  {[]string{"Bearer " + strings.Repeat("a", maxTokenBytes)}, strings.Repeat("a", maxTokenBytes), ""},
+		"longer than may": {[]string{"Bearer " + strings.Repeat("a", maxTokenBytes+1)}, "", "at most 8192"},
+	} {
+		got, err := bearerToken(metadata.NewIncomingContext(t.Context(), metadata.MD{"authorization": tc.values}))
+		if got != tc.want || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: got %q, %v", name, got, err)
+		}
+	}
+}
+
+func TestTokensHaveALimit(t *testing.T) {
+	c := fakeCallers()
+	asked := 0
+	c.tokens = limit(authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+		asked++
+		return fakeTokens(ctx, token)
+	}), newLimiter())
+	var last error
+	for range 10 * reviewBurst {
+		_, last = c.judge(metadata.NewIncomingContext(t.Context(), metadata.Pairs("authorization", "Bearer made.up")), "/x/Y")
+	}
+	if asked > 2*reviewBurst || !errors.Is(last, errTooMany) {
+		t.Errorf("the API was asked %d times, the last caller heard %v", asked, last)
+	}
+}

@@ -1,0 +1,63 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/metadata"
+)
+
+// maxTokenBytes bounds a token. A service account's has about one KiB, those of
+// other issuers come to a few.
+const maxTokenBytes = 8 << 10
+
+// tokenText is what RFC 6750, section 2.1, has a token be made of.
+var tokenText = regexp.MustCompile(`^[A-Za-z0-9._~+/-]+=*$`)
+
+// bearerToken gives the one token that a call brings: "authorization: Bearer
+// <token>". The error holds nothing of it.
+func bearerToken(ctx context.Context) (string, error) {
+	values := metadata.ValueFromIncomingContext(ctx, "authorization")
+	switch {
+	case len(values) == 0:
+		return "", errors.New("no bearer token: calls over TCP bring one as authorization metadata")
+	case len(values) > 1:
+		return "", errors.New("more than one authorization")
+	}
+	scheme, token, _ := strings.Cut(values[0], " ")
+	switch {
+	case !strings.EqualFold(scheme, "bearer"):
+		return "", errors.New("the authorization is not a bearer token")
+	case len(token) > maxTokenBytes:
+		return "", fmt.Errorf("the bearer token has %d bytes, at most %d are allowed", len(token), maxTokenBytes)
+	case !tokenText.MatchString(token):
+		return "", errors.New("the bearer token is empty or has characters that no token has")
+	}
+	return token, nil
+}
+
+// maxTextBytes bounds the text of an error: it travels in a header.
+const maxTextBytes = 1024
+
+// printable gives a text that others had a part in as one line.
+func printable(text string) string {
+	text = strings.Map(func(c rune) rune {
+		if unicode.IsPrint(c) {
+			return c
+		}
+		return ' '
+	}, text)
+	if len(text) <= maxTextBytes {
+		return text
+	}
+	cut := maxTextBytes - len("…")
+	for !utf8.RuneStart(text[cut]) {
+		cut--
+	}
+	return text[:cut] + "…"
+}

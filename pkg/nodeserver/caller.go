@@ -1,0 +1,59 @@
+package nodeserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/csi-addons/node-healer/pkg/api/forwarded"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// maxCallerBytes bounds a caller's name: it goes into the log and the audit log.
+// A service account's has at most 340 bytes.
+const maxCallerBytes = 512
+
+// caller is on whose behalf a call is made.
+type caller struct {
+	name string
+	// checks is true for one who may look, and change nothing.
+	checks bool
+}
+
+// localCaller is whoever may use the server's own socket: for itself, and for
+// everything.
+func localCaller(p Peer, _ metadata.MD) (caller, error) {
+	return caller{name: fmt.Sprintf("uid %d", p.UID)}, nil
+}
+
+// forwardedCaller is the one whom the gateway let in.
+func forwardedCaller(_ Peer, md metadata.MD) (caller, error) {
+	names, verbs := md.Get(forwarded.Caller), md.Get(forwarded.Verb)
+	if len(names) != 1 || names[0] == "" || len(verbs) != 1 {
+		return caller{}, errors.New("the gateway does not say who calls, and what that caller may do")
+	}
+	c := caller{name: oneLine(names[0], maxCallerBytes)}
+	switch verbs[0] {
+	case forwarded.VerbHeal:
+	case forwarded.VerbCheck:
+		c.checks = true
+	default:
+		return caller{}, fmt.Errorf("the gateway says that the caller may %s, which is neither heal nor check", quoted(verbs[0]))
+	}
+	return c, nil
+}
+
+type checksKey struct{}
+
+// in gives the context of a call with its caller.
+func (c caller) in(ctx context.Context) context.Context {
+	return context.WithValue(healer.WithCaller(ctx, c.name), checksKey{}, c.checks)
+}
+
+// onlyChecks is true if the caller may change nothing.
+func onlyChecks(ctx context.Context) bool {
+	checks, _ := ctx.Value(checksKey{}).(bool)
+	return checks
+}

@@ -1,0 +1,196 @@
+package integration
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/cluster"
+)
+
+// nodesTokens is an API with two nodes, and clients with the tokens of their pods.
+type nodesTokens struct {
+	t     *testing.T
+	api   *cluster.Cluster
+	nodes [2]*corev1.Node
+}
+
+func newNodesTokens(t *testing.T) *nodesTokens {
+	t.Helper()
+	n := &nodesTokens{t: t, api: cluster.Start(t)}
+	n.api.InstallAddons(t)
+	n.api.Apply(t, manifests)
+	for i := range n.nodes {
+		n.nodes[i] = cluster.Create(t, n.api, cluster.Node(fmt.Sprintf("node-%d", i+1)))
+	}
+	return n
+}
+
+func clientOf(t *testing.T, kubeconfig string) dynamic.Interface {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	harness.Must(t, err)
+	client, err := dynamic.NewForConfig(config)
+	harness.Must(t, err)
+	return client
+}
+
+// pods gives a client for the pod that a DaemonSet has on each node, and one whose
+// token is no pod's.
+func (n *nodesTokens) pods(set string) (each [2]dynamic.Interface, none dynamic.Interface) {
+	n.t.Helper()
+	for i, node := range n.nodes {
+		_, kubeconfig := n.api.DaemonPod(n.t, ownNamespace, set, node.Name)
+		each[i] = clientOf(n.t, kubeconfig)
+	}
+	return each, clientOf(n.t, n.api.Kubeconfig(n.t, ownNamespace, set))
+}
+
+// deniedByPolicy is true for the word of an admission policy of ours.
+func deniedByPolicy(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'node-healer")
+}
+
+// must waits until the API does or denies what it should: a policy that was applied
+// a moment ago does not count at once. What it should deny is only tried (dry run).
+func (n *nodesTokens) must(what string, allow bool, try func(dryRun []string) error) {
+	n.t.Helper()
+	var err error
+	dryRun := []string{metav1.DryRunAll}
+	if allow {
+		dryRun = nil
+	}
+	defer func() {
+		if n.t.Failed() {
+			n.t.Logf("%s: %v", what, err)
+		}
+	}()
+	harness.Eventually(n.t, fmt.Sprintf("%s: allowed is %t", what, allow), func() bool {
+		err = try(dryRun)
+		return allow && err == nil || !allow && deniedByPolicy(err)
+	})
+}
+
+// TestClaimsAreAnnotatedForTheOwnNodeOnly tries all that a node's token might be
+// used for on a claim.
+func TestClaimsAreAnnotatedForTheOwnNodeOnly(t *testing.T) {
+	n := newNodesTokens(t)
+	ns := n.api.Namespace(t)
+	class, yes := cluster.StorageClass("resizable", harness.Driver), true
+	class.AllowVolumeExpansion = &yes
+	cluster.Create(t, n.api, class)
+	_, claim := n.api.Bind(t, cluster.Volume{PV: "annotated", ID: "annotated", Driver: harness.Driver, Namespace: ns, Claim: "data", Class: class.Name})
+	clients, none := n.pods("node-healer")
+	claims := func(c dynamic.Interface) dynamic.ResourceInterface {
+		return c.Resource(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")).Namespace(ns)
+	}
+	patch := func(c dynamic.Interface, change string) func(dryRun []string) error {
+		return func(dryRun []string) error {
+			_, err := claims(c).Patch(t.Context(), claim.Name, types.MergePatchType, []byte(change), metav1.PatchOptions{DryRun: dryRun})
+			return err
+		}
+	}
+	annotation := func(node int, value string) string {
+		return fmt.Sprintf(`{"metadata": {"annotations": {"csiaddons.openshift.io/volumehealth.%s": %s}}}`, n.nodes[node].UID, value)
+	}
+	first := clients[0]
+	n.must("another node's annotation", false, patch(first, annotation(1, `"x"`)))
+	n.must("the own annotation", true, patch(first, annotation(0, `"x"`)))
+	n.must("another value of it", true, patch(first, annotation(0, `"y"`)))
+	n.must("the second node's own", true, patch(clients[1], annotation(1, `"x"`)))
+	n.must("the first node's, by the second", false, patch(clients[1], annotation(0, `"z"`)))
+	n.must("to remove another node's", false, patch(first, annotation(1, `null`)))
+	n.must("to remove the own", true, patch(first, annotation(0, `null`)))
+	n.must("a token that names no node", false, patch(none, annotation(0, `"x"`)))
+	for what, change := range map[string]string{
+		"another annotation":      `{"metadata": {"annotations": {"example.com/mine": "x"}}}`,
+		"a mode":                  `{"metadata": {"annotations": {"node-healer.csi-addons.io/mode": "off"}}}`,
+		"a label":                 `{"metadata": {"labels": {"x": "y"}}}`,
+		"a finalizer":             `{"metadata": {"finalizers": ["example.com/x"]}}`,
+		"an owner":                `{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "x"}]}}`,
+		"more space":              `{"spec": {"resources": {"requests": {"storage": "1Ti"}}}}`,
+		"the own, and one more":   fmt.Sprintf(`{"metadata": {"labels": {"x": "y"}, "annotations": {"csiaddons.openshift.io/volumehealth.%s": "x"}}}`, n.nodes[0].UID),
+		"one that begins as ours": fmt.Sprintf(`{"metadata": {"annotations": {"csiaddons.openshift.io/volumehealth.%s.x": "x"}}}`, n.nodes[0].UID),
+	} {
+		n.must(what, false, patch(first, change))
+	}
+	// Others are not held to it.
+	n.must("an administrator", true, patch(n.api.Dynamic(), `{"metadata": {"labels": {"x": "y"}}}`))
+	// What is a role's business, a policy denies too.
+	n.api.Grant(t, ownNamespace, ownAccount, rbacv1.PolicyRule{
+		APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims", "persistentvolumeclaims/status"}, Verbs: []string{"delete", "patch"},
+	})
+	n.must("to delete it", false, func(dryRun []string) error {
+		return claims(first).Delete(t.Context(), claim.Name, metav1.DeleteOptions{DryRun: dryRun})
+	})
+	n.must("its status", false, func(dryRun []string) error {
+		_, err := claims(first).Patch(t.Context(), claim.Name, types.MergePatchType, []byte(`{"status": {"phase": "Lost"}}`), metav1.PatchOptions{DryRun: dryRun}, "status")
+		return err
+	})
+}
+
+// TestOnlyTheOwnNodeIsRegistered tries all that a node's token might be used for on
+// registrations, whatever these are called.
+func TestOnlyTheOwnNodeIsRegistered(t *testing.T) {
+	n := newNodesTokens(t)
+	clients, none := n.pods(gatewayName)
+	n.api.Grant(t, ownNamespace, gatewayName, rbacv1.PolicyRule{
+		APIGroups: []string{"csiaddons.openshift.io"}, Resources: []string{"csiaddonsnodes", "csiaddonsnodes/status"}, Verbs: []string{"create", "patch", "delete"},
+	})
+	nodes := func(c dynamic.Interface) dynamic.ResourceInterface {
+		return c.Resource(cluster.CSIAddonsNodes).Namespace(ownNamespace)
+	}
+	object := func(name, driver, node string) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "csiaddons.openshift.io/v1alpha1", "kind": "CSIAddonsNode", "metadata": map[string]any{"name": name},
+			"spec": map[string]any{"driver": map[string]any{"name": driver, "nodeID": node, "endpoint": "pod://p.ns:9070"}},
+		}}
+	}
+	t.Cleanup(func() {
+		for _, name := range []string{"anything", "node-1-mine", "theirs", "a-drivers"} {
+			n.api.Kubectl(t, "delete", "--ignore-not-found", "csiaddonsnode", "-n", ownNamespace, name)
+		}
+	})
+	create := func(c dynamic.Interface, o *unstructured.Unstructured) func(dryRun []string) error {
+		return func(dryRun []string) error {
+			_, err := nodes(c).Create(t.Context(), o, metav1.CreateOptions{DryRun: dryRun})
+			return err
+		}
+	}
+	patch := func(c dynamic.Interface, name string, subresources ...string) func(dryRun []string) error {
+		return func(dryRun []string) error {
+			_, err := nodes(c).Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata": {"annotations": {"x": "y"}}, "status": {"state": "Failed"}}`), metav1.PatchOptions{DryRun: dryRun}, subresources...)
+			return err
+		}
+	}
+	remove := func(c dynamic.Interface, name string) func(dryRun []string) error {
+		return func(dryRun []string) error {
+			return nodes(c).Delete(t.Context(), name, metav1.DeleteOptions{DryRun: dryRun})
+		}
+	}
+	first := clients[0]
+	n.must("another node", false, create(first, object("node-1-mine", ownName, "node-2")))
+	n.must("a driver's name", false, create(first, object("node-1-mine", harness.Driver, "node-1")))
+	n.must("a token that names no node", false, create(none, object("node-1-mine", ownName, "node-1")))
+	n.must("the own node, by any name", true, create(first, object("anything", ownName, "node-1")))
+	n.must("the second node, by the second", true, create(clients[1], object("theirs", ownName, "node-2")))
+	n.must("a driver's, by an administrator", true, create(n.api.Dynamic(), object("a-drivers", harness.Driver, "node-1")))
+	n.must("to change the own", true, patch(first, "anything"))
+	for _, name := range []string{"theirs", "a-drivers"} {
+		n.must("to change "+name, false, patch(first, name))
+		n.must("to change the status of "+name, false, patch(first, name, "status"))
+		n.must("to delete "+name, false, remove(first, name))
+	}
+	n.must("to delete the own", true, remove(first, "anything"))
+	n.must("to delete a driver's, by an administrator", true, remove(n.api.Dynamic(), "a-drivers"))
+}

@@ -1,0 +1,177 @@
+package integration
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// TestFloodOfConnections opens connections that get nowhere, some with tokens that
+// are made up, as fast as it can. The gateway keeps to its limits, the server does
+// not notice, and when the flood ends the controller is let in.
+func TestFloodOfConnections(t *testing.T) {
+	const flood = 5_000
+	r := newReachable(t)
+	v := r.newClaimed("ext4", "besieged")
+	if err := heal(v)(within(t), r.dial(r.controllerToken())); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var conns []net.Conn
+	opened := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(conns)
+	}
+	stop, running := make(chan struct{}), sync.WaitGroup{}
+	end := sync.OnceFunc(func() {
+		close(stop)
+		running.Wait()
+		for _, c := range conns {
+			_ = c.Close()
+		}
+	})
+	defer end()
+	for _, then := range []func(net.Conn){
+		func(net.Conn) {}, // says nothing
+		func(c net.Conn) { _, _ = c.Write([]byte{0x16, 3, 1, 2, 0, 1}) },              // begins a greeting
+		func(c net.Conn) { _, _ = fmt.Fprint(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") }, // plain HTTP/2
+		func(c net.Conn) { _ = tls.Client(c, trustful()).Handshake() },                // TLS, and nothing more
+		func(net.Conn) {
+			made := r.dial("made.up")
+			_ = identify(briefly(t), made)
+			harness.Must(t, made.Close())
+		}, // a wrong token
+	} {
+		running.Go(func() {
+			for opened() < flood {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				c, err := net.Dial("tcp", r.gateway.Address)
+				if err != nil {
+					continue // the backlog is full
+				}
+				mu.Lock()
+				conns = append(conns, c)
+				mu.Unlock()
+				_ = c.SetDeadline(time.Now().Add(100 * time.Millisecond))
+				then(c)
+			}
+		})
+	}
+	most, server, answers := 0, descriptors(t, r.PID()), 0
+	for until := time.Now().Add(20 * time.Second); opened() < flood && time.Now().Before(until); answers++ {
+		began := time.Now()
+		r.Expect("healthy", v.Request())
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("a call on the socket took %s", took)
+		}
+		most = max(most, descriptors(t, r.gateway.PID()))
+	}
+	if now := descriptors(t, r.PID()); now > server+20 {
+		t.Errorf("the server has %d descriptors, and had %d before", now, server)
+	}
+	t.Logf("%d connections, %d descriptors of the gateway at most, %d answers on the socket, gateway at %d MiB", opened(), most, answers, residentMiB(t, r.gateway.PID()))
+	if most > 256+40 {
+		t.Errorf("the gateway had %d descriptors open", most)
+	}
+	end()
+	harness.Eventually(t, "the controller is let in", func() bool { return identify(briefly(t), r.dial(r.controllerToken())) == nil })
+}
+
+// TestFloodOfTokens makes up tokens as fast as it can. Little of that reaches the
+// API or the log, and the socket is served meanwhile.
+func TestFloodOfTokens(t *testing.T) {
+	r := newReachable(t)
+	v := r.newClaimed("ext4", "flooded")
+	before, begin := r.tokenReviews(), time.Now()
+	var flood sync.WaitGroup
+	var calls atomic.Int64
+	stop := make(chan struct{})
+	for range 4 {
+		conn := r.dial("")
+		for range 4 {
+			flood.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+						_ = identify(bearing(t.Context(), fmt.Sprint("made.up.", calls.Add(1))), conn)
+					}
+				}
+			})
+		}
+	}
+	for time.Since(begin) < 5*time.Second {
+		r.Expect("healthy", v.Request())
+	}
+	close(stop)
+	flood.Wait()
+	seconds := time.Since(begin).Seconds()
+	asked := r.tokenReviews() - before
+	t.Logf("%d calls with tokens that are made up: %.0f TokenReviews in %.1f s", calls.Load(), asked, seconds)
+	if most := 60 + 20*seconds; asked > most || calls.Load() < 1000 {
+		t.Errorf("the API was asked about %.0f of %d tokens, want %.0f at most", asked, calls.Load(), most)
+	}
+	if lines := strings.Count(r.gateway.Log.String(), "Caller refused"); lines > 3 {
+		t.Errorf("%d lines in the log", lines)
+	}
+	harness.Eventually(t, "the controller is let in", func() bool { return identify(briefly(t), r.dial(r.controllerToken())) == nil })
+}
+
+// briefly is the context of a call that need not succeed.
+func briefly(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func bearing(ctx context.Context, token string) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+}
+
+// tokenReviews counts those that the API has answered, whoever asked.
+func (r *reachable) tokenReviews() (count float64) {
+	r.T.Helper()
+	for line := range strings.Lines(r.api.Kubectl(r.T, "get", "--raw", "/metrics")) {
+		if strings.HasPrefix(line, "apiserver_request_total{") && strings.Contains(line, `resource="tokenreviews"`) {
+			n, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:]), 64)
+			harness.Must(r.T, err)
+			count += n
+		}
+	}
+	return count
+}
+
+func descriptors(t *testing.T, pid int) int {
+	t.Helper()
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	harness.Must(t, err)
+	return len(open)
+}
+
+func residentMiB(t *testing.T, pid int) int {
+	t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	harness.Must(t, err)
+	pages, err := strconv.Atoi(strings.Fields(string(raw))[1])
+	harness.Must(t, err)
+	return pages * os.Getpagesize() >> 20
+}

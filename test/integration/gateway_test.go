@@ -1,0 +1,114 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/csi-addons/node-healer/pkg/api/forwarded"
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/cluster"
+)
+
+// TestCallersIdentity follows who calls from token to audit log, and holds whoever
+// may only check to that.
+func TestCallersIdentity(t *testing.T) {
+	r := newReachable(t)
+	ns := r.api.Namespace(t)
+	r.api.Account(t, ns, "checker")
+	r.api.Grant(t, ns, "checker", rbacv1.PolicyRule{APIGroups: []string{"csi-addons.io"}, Resources: []string{"nodehealers"}, Verbs: []string{"check"}})
+	v := r.lost("forwarded")
+	call := func(token string) string {
+		t.Helper()
+		answer, err := healerpb.NewHealerNodeClient(r.dial(token)).NodeHealer(within(t), v.Request())
+		harness.Must(t, err)
+		return answer.GetMessage()
+	}
+	callers := func() (found []string) {
+		t.Helper()
+		log, err := os.ReadFile(filepath.Join(r.StateDir(), "audit.log"))
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(log)) {
+			_, caller, _ := strings.Cut(line, `"caller":"`)
+			caller, _, _ = strings.Cut(caller, `"`)
+			found = append(found, caller)
+		}
+		return found
+	}
+	for range 2 {
+		if says := call(r.api.Token(t, ns, "checker")); !strings.HasPrefix(says, "abnormal: ") || !strings.Contains(says, "the call only checks") {
+			t.Errorf("one who may only check hears %q", says)
+		}
+	}
+	if found := callers(); len(found) > 0 {
+		t.Errorf("a check is in the audit log, of %q", found)
+	}
+	if says := call(r.controllerToken()); !strings.HasPrefix(says, "healed: ") {
+		t.Errorf("the controller hears %q", says)
+	}
+	v.Lose()
+	r.Expect("healed", v.Request())
+	account := "system:serviceaccount:" + cluster.AddonsNamespace + ":" + cluster.AddonsAccount
+	if got, want := fmt.Sprint(callers()), fmt.Sprint([]string{account, account, "uid 0", "uid 0"}); got != want {
+		t.Errorf("the audit log has %s, want %s", got, want)
+	}
+	if log := r.Log.String(); !strings.Contains(log, `caller="`+account+`"`) {
+		t.Error("the log does not say who called")
+	}
+}
+
+// TestNobodyPosesAsTheGateway: its socket is for its uid, root's included, and the
+// other one is not for it.
+func TestNobodyPosesAsTheGateway(t *testing.T) {
+	r := newUnreached(t, newMember(t))
+	r.Start()
+	v := r.newClaimed("ext4", "posed")
+	heals := metadata.Pairs(forwarded.Caller, "root", forwarded.Verb, forwarded.VerbHeal)
+	conn, err := grpc.NewClient(r.gateway.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	harness.Must(t, err)
+	defer conn.Close()
+	err = heal(v)(metadata.NewOutgoingContext(within(t), heals), conn)
+	if status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "--gateway-uid") {
+		t.Errorf("root on the gateway's socket: %v", err)
+	}
+	for path, want := range map[string]os.FileMode{r.gateway.Socket(): 0o660, filepath.Dir(r.gateway.Socket()): 0o750} {
+		info, err := os.Stat(strings.TrimPrefix(path, "unix:"))
+		harness.Must(t, err)
+		if info.Mode().Perm() != want {
+			t.Errorf("%s has mode %o, want %o", path, info.Mode().Perm(), want)
+		}
+	}
+}
+
+// TestPrivilegedProcessHasNoListener looks for sockets of the network that anybody
+// could reach, of the server and its workers.
+func TestPrivilegedProcessHasNoListener(t *testing.T) {
+	r := newReachable(t)
+	v := r.newClaimed("ext4", "unreachable")
+	harness.Must(t, heal(v)(within(t), r.dial(r.controllerToken())))
+	r.Expect("healthy", v.Request())
+	out, err := exec.Command("ss", "--no-header", "--numeric", "--processes", "--listening", "--tcp", "--udp", "--raw", "--packet", "--sctp").Output()
+	harness.Must(t, err)
+	listens := func(pid int) bool { return strings.Contains(string(out), fmt.Sprintf("pid=%d,", pid)) }
+	for _, pid := range append(r.Workers(), r.PID()) {
+		if listens(pid) {
+			t.Errorf("process %d listens on the network:\n%s", pid, out)
+		}
+	}
+	if !listens(r.gateway.PID()) {
+		t.Errorf("ss does not even see the gateway:\n%s", out)
+	}
+}
