@@ -207,16 +207,6 @@ func (a *memoryAPI) follow(r *http.Request, prefix string) *http.Response {
 	return response
 }
 
-// hangUp ends all watches, as the API does now and then.
-func (a *memoryAPI) hangUp() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for w := range a.watchers {
-		delete(a.watchers, w)
-		_ = w.CloseWithError(io.EOF)
-	}
-}
-
 // merge is a merge patch (RFC 7386).
 func merge(old, change object) object {
 	merged := maps.Clone(old)
@@ -273,8 +263,8 @@ func respondError(err error) (*http.Response, error) {
 	return respond(int(s.Code), s), nil
 }
 
-// add puts a namespaced object of the core group into the API.
-func (a *memoryAPI) add(t *testing.T, resource string, o metav1.Object) {
+// add puts a claim into the API.
+func (a *memoryAPI) add(t *testing.T, o metav1.Object) {
 	t.Helper()
 	raw, err := json.Marshal(o)
 	if err != nil {
@@ -286,7 +276,7 @@ func (a *memoryAPI) add(t *testing.T, resource string, o metav1.Object) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.put("ADDED", "api/v1/namespaces/"+o.GetNamespace()+"/"+resource+"/"+o.GetName(), made)
+	a.put("ADDED", "api/v1/namespaces/"+o.GetNamespace()+"/persistentvolumeclaims/"+o.GetName(), made)
 }
 
 // of gives the objects of one resource, by name.

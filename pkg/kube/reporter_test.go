@@ -71,7 +71,7 @@ func reporting(t *testing.T, api *memoryAPI, known *knownVolumes) (r *Reporter, 
 func oneVolume(t *testing.T) (*memoryAPI, *knownVolumes) {
 	t.Helper()
 	api := newMemoryAPI()
-	api.add(t, "persistentvolumeclaims", claimNamed("data", "uid-data"))
+	api.add(t, claimNamed("data", "uid-data"))
 	known := &knownVolumes{}
 	known.Store("v", subjects("data"))
 	return api, known
@@ -381,7 +381,7 @@ func TestNothingIsLostForGood(t *testing.T) {
 		for i := range volumes {
 			name := fmt.Sprint("claim-", i)
 			known.Store(fmt.Sprint("v", i), subjects(name))
-			api.add(t, "persistentvolumeclaims", claimNamed(name, types.UID("uid-"+name)))
+			api.add(t, claimNamed(name, types.UID("uid-"+name)))
 		}
 		r, end := reporting(t, api, known)
 		defer end()

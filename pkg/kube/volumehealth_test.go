@@ -76,7 +76,7 @@ func TestHealthOfAClaim(t *testing.T) {
 				if tt.earlier != "" {
 					claim.Annotations[healthOfNode] = tt.earlier
 				}
-				api.add(t, "persistentvolumeclaims", claim)
+				api.add(t, claim)
 				r, end := reporting(t, api, known)
 				defer end()
 				for i, s := range tt.steps {
@@ -143,7 +143,7 @@ func TestHealthIsNotForced(t *testing.T) {
 	gone := metav1.NewTime(time.Unix(0, 0))
 	tests := map[string]func(*testing.T, *memoryAPI, *knownVolumes){
 		"on another claim of that name": func(t *testing.T, api *memoryAPI, _ *knownVolumes) {
-			api.add(t, "persistentvolumeclaims", claimNamed("data", "uid-another"))
+			api.add(t, claimNamed("data", "uid-another"))
 		},
 		"on one that takes its place meanwhile": func(_ *testing.T, api *memoryAPI, _ *knownVolumes) {
 			api.set(func(verb, _ string) error {
@@ -158,7 +158,7 @@ func TestHealthIsNotForced(t *testing.T) {
 		"on a claim that is going": func(t *testing.T, api *memoryAPI, _ *knownVolumes) {
 			claim := claimNamed("data", "uid-data")
 			claim.DeletionTimestamp = &gone
-			api.add(t, "persistentvolumeclaims", claim)
+			api.add(t, claim)
 		},
 		"on no claim": func(_ *testing.T, _ *memoryAPI, known *knownVolumes) {
 			known.Store("v", Subjects{})
@@ -200,7 +200,7 @@ func TestHealthThatIsInvalid(t *testing.T) {
 	logged := captureLog(t, "0")
 	synctest.Test(t, func(t *testing.T) {
 		api, known := oneVolume(t)
-		api.add(t, "persistentvolumeclaims", claimNamed("other", "uid-other"))
+		api.add(t, claimNamed("other", "uid-other"))
 		known.Store("w", subjects("other"))
 		turn := 0 // the claims are written to by turns
 		api.set(func(verb, _ string) error {

@@ -20,9 +20,12 @@ type Node struct {
 	// Dir holds everything of the node; Kubelet, its kubelet root, is in it.
 	Dir     string
 	Kubelet string
-	// Args follow the server's usual flags. They, Pause, Namespace and Less take
-	// effect with the next Start.
+	// Args follow the server's usual flags. They, AnyDriver, Pause, Namespace and
+	// Less take effect with the next Start.
 	Args []string
+	// AnyDriver starts the server for all drivers, as it is shipped, and not for
+	// Driver alone, by whose name it also finds volumes that no file names.
+	AnyDriver bool
 	// Pause lists the instants at which workers stop (see Faults).
 	Pause string
 	// Namespace starts the server in a mount namespace of its own.

@@ -36,10 +36,14 @@ func (n *Node) StartUnanswered() *Node {
 	log, err := os.OpenFile(string(n.Log), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	Must(n.T, err)
 	defer log.Close()
-	n.server = exec.Command(Server(), append([]string{
-		"--endpoint=unix://" + n.Socket(), "--driver-name=" + Driver, "--node-id=node-1",
+	args := []string{
+		"--endpoint=unix://" + n.Socket(), "--node-id=node-1",
 		"--kubelet-root=" + n.Kubelet, "--state-dir=" + n.StateDir(), "-v=5",
-	}, n.Args...)...)
+	}
+	if !n.AnyDriver {
+		args = append(args, "--driver-name="+Driver)
+	}
+	n.server = exec.Command(Server(), append(args, n.Args...)...)
 	n.server.Env = append(os.Environ(), "NODE_HEALER_PAUSE="+n.Pause, "GORACE=halt_on_error=1 atexit_sleep_ms=0")
 	n.server.Stderr = log
 	if n.Namespace {

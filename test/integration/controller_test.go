@@ -91,7 +91,7 @@ func (r *reachable) controllerToken(options ...cluster.TokenOption) string {
 }
 
 // dial connects as the controller does, which verifies nothing.
-func (r *reachable) dial(token string, options ...grpc.DialOption) *grpc.ClientConn {
+func (r *reachable) dial(token string) *grpc.ClientConn {
 	r.T.Helper()
 	with := func(ctx context.Context) context.Context {
 		if token == "" {
@@ -99,13 +99,13 @@ func (r *reachable) dial(token string, options ...grpc.DialOption) *grpc.ClientC
 		}
 		return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
-	conn, err := grpc.NewClient(r.gateway.Address, append(options, grpc.WithTransportCredentials(credentials.NewTLS(trustful())),
+	conn, err := grpc.NewClient(r.gateway.Address, grpc.WithTransportCredentials(credentials.NewTLS(trustful())),
 		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, resp any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
 			return invoke(with(ctx), method, req, resp, cc, o...)
 		}),
 		grpc.WithStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, stream grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
 			return stream(with(ctx), d, cc, method, o...)
-		}))...)
+		}))
 	harness.Must(r.T, err)
 	r.T.Cleanup(func() { _ = conn.Close() })
 	return conn

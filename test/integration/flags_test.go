@@ -24,12 +24,28 @@ import (
 // TestFlagsTakeEffect sees from outside what those flags do that no other test
 // needs.
 func TestFlagsTakeEffect(t *testing.T) {
-	t.Run("driver-name", func(t *testing.T) {
-		n := harness.NewNode(t).Start()
-		who, err := identity.NewIdentityClient(n.Conn).GetIdentity(within(t), &identity.GetIdentityRequest{})
-		if err != nil || who.GetName() != harness.Driver || who.GetVendorVersion() == "" {
-			t.Errorf("got %v, %v", who, err)
+	t.Run("name", func(t *testing.T) {
+		for want, args := range map[string][]string{ownName: nil, "healer.example.com": {"--name=healer.example.com"}} {
+			n := harness.NewNode(t, args...).Start()
+			who, err := identity.NewIdentityClient(n.Conn).GetIdentity(within(t), &identity.GetIdentityRequest{})
+			if err != nil || who.GetName() != want || who.GetVendorVersion() == "" {
+				t.Errorf("got %v, %v, want %s", who, err, want)
+			}
 		}
+	})
+	t.Run("driver-name", func(t *testing.T) {
+		n := harness.NewNode(t, "--standalone").Start()
+		v := n.NewVolume("ext4", "whose")
+		n.Expect("healthy", v.Request())
+		ofAnotherDriver(t, v, v.ID)
+		_, err := n.Call(v.Request())
+		if status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), "volume_id: names a volume of driver other.csi.example.com") {
+			t.Errorf("another driver's volume: %v", err)
+		}
+		n.Stop()
+		n.Args = append(n.Args, "--driver-name=other.csi.example.com")
+		n.Start()
+		n.Expect("healthy", v.Request())
 	})
 	t.Run("allowed-uids", func(t *testing.T) {
 		n := harness.NewNode(t, "--allowed-uids=12345").StartUnanswered()
@@ -77,7 +93,8 @@ func TestCommandLine(t *testing.T) {
 	}{
 		"version":             {[]string{"--version"}, 0, "node-healer "},
 		"help":                {[]string{"--help"}, 0, "-kubelet-root"},
-		"no driver name":      {good[1:], 2, "--driver-name"},
+		"no driver's name":    {append(slices.Clone(good), "--driver-name=-x"), 2, "--driver-name"},
+		"a driver's own name": {append(slices.Clone(good), "--name="+harness.Driver), 2, "--name"},
 		"a mode there is not": {append(slices.Clone(good), "--mode=fix"), 2, "--mode"},
 		"a short timeout":     {append(slices.Clone(good), "--probe-timeout=1ms"), 2, "--probe-timeout"},
 		"no duration":         {append(slices.Clone(good), "--heal-timeout=long"), 2, "-heal-timeout"},

@@ -229,7 +229,9 @@ func TestDeletedDirectory(t *testing.T) {
 // TestTwoDriversOneHandle keeps the volumes of two drivers apart that use the
 // same volume_id.
 func TestTwoDriversOneHandle(t *testing.T) {
-	n := harness.NewNode(t, "--standalone").Start()
+	n := harness.NewNode(t, "--standalone")
+	n.AnyDriver = true
+	n.Start()
 	v := n.NewVolume("ext4", "same handle")
 	n.Expect("healthy", v.Request())
 	// The same handle, staged and published by another driver.
