@@ -43,7 +43,8 @@ func New(h Host, c Containers) Provider { return Provider{host: h, containers: c
 func (Provider) Name() string { return "mounts" }
 
 // Examine implements healer.Provider. Each superblock is judged once, at the
-// first place that shows it, and one that is to be replaced at each of its places.
+// first place that shows it, and at each place where it is to be replaced, or has an
+// answer of its own.
 func (p Provider) Examine(_ context.Context, c healer.Case) (healer.Finding, error) {
 	f := healer.Finding{Mine: true}
 	judged := map[host.Dev]bool{}
@@ -57,10 +58,10 @@ func (p Provider) Examine(_ context.Context, c healer.Case) (healer.Finding, err
 			continue
 		}
 		outlived := outlived(c, place)
-		if judged[place.Dev()] && !outlived {
+		if judged[place.Dev()] && !outlived && !place.Stale() {
 			continue
 		}
-		judged[place.Dev()] = true
+		judged[place.Dev()] = judged[place.Dev()] || !place.Stale()
 		found := judgeSuperblock(c, place)
 		for i := range found {
 			found[i].Acute = found[i].Acute || outlived && slices.Contains(deadReasons, found[i].Reason)
