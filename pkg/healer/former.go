@@ -158,16 +158,15 @@ func (r *Record) addFormer(c Case, dev host.Dev) *FormerSuperblock {
 		f.Newest = max(f.Newest, r.Newest)
 	}
 	f.Mounts = slices.Clone(f.Mounts)
-	known := map[uint64]bool{}
+	known := map[FormerMount]bool{}
 	for _, m := range f.Mounts {
-		known[m.ID] = true
+		known[m.key()] = true
 	}
 	for _, in := range c.insides() {
 		m := in.Mount
-		if m.Dev == dev && in.Proof != "" && m.ID != 0 && !known[m.ID] && len(f.Mounts) < maxFormerMounts {
-			f.Mounts = append(f.Mounts, FormerMount{
-				ID: m.ID, Namespace: in.Namespace, Path: m.Path, Attr: m.Attr, Sharing: in.Sharing,
-			})
+		now := FormerMount{ID: m.ID, Namespace: in.Namespace, Path: m.Path, Attr: m.Attr, Sharing: in.Sharing}
+		if m.Dev == dev && in.Proof != "" && !known[now.key()] && len(f.Mounts) < maxFormerMounts {
+			f.Mounts = append(f.Mounts, now)
 		}
 	}
 	r.Former[at] = f
@@ -220,8 +219,10 @@ func (c Case) insides() []Inside {
 func (c Case) noted(m host.ContainerMount) (FormerMount, bool) {
 	for _, f := range c.former() {
 		for _, seen := range f.Mounts {
-			same := seen.ID == m.Mount.ID && f.Dev == m.Mount.Dev
-			left := (f.Dev != m.Mount.Dev || host.IsNFS(m.Mount.FSType)) && seen.ID < m.Mount.ID && seen.Namespace == m.Namespace && seen.Path == m.Mount.Path
+			there := seen.Namespace == m.Namespace && seen.Path == m.Mount.Path
+			same := seen.ID == m.Mount.ID && f.Dev == m.Mount.Dev && (seen.ID != 0 || there)
+			another := f.Dev != m.Mount.Dev || host.IsNFS(m.Mount.FSType)
+			left := another && (seen.ID < m.Mount.ID || m.Mount.ID == 0) && there
 			if same || left {
 				return seen, true
 			}

@@ -87,6 +87,7 @@ func TestWhatIsReplacedIsNoted(t *testing.T) {
 	noted := []FormerMount{
 		{ID: 701, Namespace: 5001, Path: "/data", Attr: host.AttrNoSUID, Sharing: "1"},
 		{ID: 702, Namespace: 5002, Path: "/data", Attr: host.AttrNoSUID, Sharing: "2"},
+		{Namespace: 5005, Path: "/data", Attr: host.AttrNoSUID, Sharing: "5"}, // a kernel without unique ids
 	}
 	asItWas := PlaceRecord{Role: Published, Path: podA, Root: "/sub", Attr: host.AttrNoExec, Propagation: host.Propagation{Shared: 3}, Dev: dev(1), MountID: 7}
 	before := PlaceRecord{Role: Published, Path: podA, Root: "/"}

@@ -88,6 +88,15 @@ type FormerMount struct {
 	Sharing host.Sharing `json:"sharing"`
 }
 
+// key is what tells the mount from others: its id, or where the kernel has none
+// (below Linux 6.8) the place at which it stands.
+func (m FormerMount) key() FormerMount {
+	if m.ID != 0 {
+		return FormerMount{ID: m.ID}
+	}
+	return FormerMount{Namespace: m.Namespace, Path: m.Path}
+}
+
 // Mount finds a mount that was seen.
 func (f FormerSuperblock) Mount(id uint64) (FormerMount, bool) {
 	at := slices.IndexFunc(f.Mounts, func(m FormerMount) bool { return m.ID == id })

@@ -1,9 +1,12 @@
 package harness
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/pkg/host"
 )
@@ -33,6 +36,15 @@ func NeedsHost(t testing.TB, what string) {
 	}
 }
 
+// NeedsVM skips on the machine itself: what such a test asks of the kernel is the
+// whole machine's, or is in no module of this kernel. test/kernels runs it.
+func NeedsVM(t testing.TB, what string) {
+	t.Helper()
+	if os.Getenv(vm) == "" {
+		t.Skipf("only in a virtual machine (make kernels): %s", what)
+	}
+}
+
 // NeedsKernel skips where this kernel cannot show what the test is about, and
 // fails where skipping is not allowed. On the older kernels of test/kernels it
 // is: which of them show what is in docs/kernels.md.
@@ -47,6 +59,17 @@ func NeedsKernel(t testing.TB, can bool, what string) {
 	default:
 		t.Skipf("this kernel does not show %s", what)
 	}
+}
+
+// KernelIs is true for a kernel that is at least of this version. It is for what
+// nothing else tells before it is tried.
+func KernelIs(major, minor int) bool {
+	var u unix.Utsname
+	var has, and int
+	if unix.Uname(&u) == nil {
+		_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &has, &and)
+	}
+	return has > major || has == major && and >= minor
 }
 
 // NeedsPrograms skips where a program is not installed, and fails where skipping

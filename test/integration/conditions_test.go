@@ -1,8 +1,10 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -48,16 +50,20 @@ var sicknesses = map[string]sick{
 		harness.Must(t, unix.Mount("", v.Staging, "", unix.MS_REMOUNT, "errors=remount-ro"))
 		trigger := fmt.Sprintf("/sys/fs/ext4/%s/trigger_fs_error", filepath.Base(v.Device))
 		harness.Must(t, os.WriteFile(trigger, []byte("test"), 0o600))
+		_, err := os.CreateTemp(v.Place(), "")
+		harness.NeedsKernel(t, errors.Is(err, unix.EROFS), "that an ext4 turned read-only (a write fails otherwise, which is IOError)")
 	}, []string{"ReadOnlyFilesystem"}},
 	"ext4 whose backing store is gone": {"ext4", func(t *testing.T, v *harness.Volume) {
 		unix.Sync()
 		harness.Must(t, os.Truncate(v.Image, 0))
 		_, err := os.ReadFile(filepath.Join(v.Place(), "a")) // the cache answers
 		harness.Must(t, err)
+		needsReadErrors(t, v)
 	}, []string{"DeviceReadError", "read the device"}},
 	"ext4 whose backing store is gone and the bind lost": {"ext4", func(t *testing.T, v *harness.Volume) {
 		unix.Sync()
 		harness.Must(t, os.Truncate(v.Image, 0))
+		needsReadErrors(t, v)
 		v.Unpublish()
 	}, []string{"DeviceReadError", "NotMounted", "not healthy (DeviceReadError)"}},
 	"the superblock is read-only": {"btrfs", func(t *testing.T, v *harness.Volume) {
@@ -139,6 +145,14 @@ func TestConditions(t *testing.T) {
 			next.untouched()
 		})
 	}
+}
+
+// needsReadErrors skips where a loop device reads on when its file is gone: that is
+// DeviceSizeChanged then.
+func needsReadErrors(t *testing.T, v *harness.Volume) {
+	t.Helper()
+	err := exec.Command("dd", "if="+v.Device, "of=/dev/null", "iflag=direct", "bs=4096", "count=1").Run()
+	harness.NeedsKernel(t, err != nil, "an error where the file behind a loop device is gone")
 }
 
 // TestIntendedReadOnly finds nothing wrong with what is read-only by intent.

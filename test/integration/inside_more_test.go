@@ -42,6 +42,7 @@ func TestInsidePaused(t *testing.T) {
 // TestInsideNestedVolume carries another volume over that a container has mounted
 // in this one, and heals that one when its own daemon dies.
 func TestInsideNestedVolume(t *testing.T) {
+	needsDetachedTrees(t)
 	n := harness.NewNode(t).Start()
 	v, d := n.NewFUSEDisk("outer", harness.FUSEConfig{Valid: longEnough})
 	outer, inner := &served{Volume: v, disk: d}, newServed(n, "inner")

@@ -47,7 +47,7 @@ func TestReplaceOfADisk(t *testing.T) {
 }
 
 // needsBeneath skips on a kernel that can only mount over what is dead.
-func needsBeneath(t *testing.T) {
+func needsBeneath(t testing.TB) {
 	t.Helper()
 	harness.NeedsKernel(t, touch.CanMoveBeneath(), "a mount beneath another one (Linux 6.5)")
 }

@@ -40,6 +40,9 @@ func (s *served) known() *served {
 // places stay dead.
 func (s *served) die() {
 	s.Node.T.Helper()
+	if os.Getenv(coversDead) == "" {
+		needsBeneath(s.Node.T)
+	}
 	s.disk.Kill()
 	s.disk.Restage()
 }

@@ -43,7 +43,7 @@ func makeImages(dir string, kernels []string) (images, error) {
 }
 
 func ingredients(kernels []string) string {
-	all := fmt.Sprintf("%q %q %q %q %q %q", release, kernels, programs, early, initScript, accounts)
+	all := fmt.Sprintf("%q %q %q %q %q %q", release, kernels, programs, early, initScript, etc)
 	return fmt.Sprintf("%x\n", sha256.Sum256([]byte(all)))
 }
 
@@ -82,14 +82,21 @@ func (i images) make(kernels []string) error {
 	return nil
 }
 
-// accounts are the users that programs ask for by name. The scripts that make
-// them when a package is installed do not run.
-const accounts = `root:x:0:0:root:/root:/bin/bash
+// etc are the files that packages make when they are installed, which does not
+// happen here: among them the users that programs ask for by name.
+var etc = map[string]string{
+	"passwd": `root:x:0:0:root:/root:/bin/bash
 nbd:x:100:65534::/:/usr/sbin/nologin
 _rpc:x:101:65534::/run/rpcbind:/usr/sbin/nologin
 statd:x:102:65534::/var/lib/nfs:/usr/sbin/nologin
 nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
-`
+`,
+	"group":         "root:x:0:\nnbd:x:100:\nnogroup:x:65534:\n",
+	"hosts":         "127.0.0.1 localhost\n",
+	"hostname":      "node-1\n",
+	"nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+	"exports":       "",
+}
 
 // newRoot makes an empty root filesystem, laid out as Debian's.
 func newRoot(root string) error {
@@ -103,9 +110,7 @@ func newRoot(root string) error {
 			return err
 		}
 	}
-	for name, content := range map[string]string{
-		"passwd": accounts, "group": "root:x:0:\nnogroup:x:65534:\n", "hosts": "127.0.0.1 localhost\n", "hostname": "kernels\n", "mtab": "",
-	} {
+	for name, content := range etc {
 		if err := os.WriteFile(filepath.Join(root, "etc", name), []byte(content), 0o644); err != nil {
 			return err
 		}

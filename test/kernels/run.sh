@@ -10,6 +10,7 @@ mount -t tmpfs tmpfs /dev/shm
 mount -t tmpfs tmpfs /run
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 echo '+pids +memory' >/sys/fs/cgroup/cgroup.subtree_control
+ln -s /proc/self/mounts /etc/mtab
 ln -s /proc/self/fd /dev/fd
 ln -s /proc/self/fd/0 /dev/stdin
 ln -s /proc/self/fd/1 /dev/stdout
