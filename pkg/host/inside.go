@@ -282,7 +282,11 @@ func (n *Node) lookInside(ctx context.Context, m ContainerMount) InsideSight {
 		}
 		at, first = n.probes.join(s, Mount{})
 	}
-	a, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Peek, m.target())
+	var a touch.PeekAnswer
+	err := n.atServer(ctx, m.Mount, func() (err error) {
+		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Peek, m.target())
+		return err
+	})
 	quiet := silent(ctx, err)
 	n.probes.finish(s, at, Sight{Answer: Answer{Asked: true, Silent: quiet, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout}}, err)
 	switch {
