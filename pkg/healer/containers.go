@@ -22,12 +22,12 @@ func (o *observation) containers(ctx context.Context) error {
 	if !found { // what the host has not, a container cannot have
 		return nil
 	}
-	stale := host.IsNFS(now.FSType) && slices.ContainsFunc(o.c.Places, Place.Stale)
-	if stale {
+	nfs := host.IsNFS(now.FSType)
+	if nfs && slices.ContainsFunc(o.c.Places, Place.Stale) {
 		o.engine.looked.doubt(volume) // until no container is found that has it, too
 	}
-	everLooked := !IsFUSE(now.FSType) && !host.IsNFS(now.FSType) || !o.engine.looked.first(volume)
-	if len(former)+len(anew) == 0 && everLooked {
+	first := (IsFUSE(now.FSType) || nfs) && o.engine.looked.first(volume)
+	if len(former)+len(anew) == 0 && !first {
 		return nil
 	}
 	pods := o.pods()
@@ -36,7 +36,8 @@ func (o *observation) containers(ctx context.Context) error {
 		asked = nil // any container
 	}
 	q := host.MountQuery{Superblocks: former, Current: now.Dev}
-	if host.IsNFS(now.FSType) { // what is stale may be of the same superblock
+	remounted := slices.ContainsFunc(anew, func(p Place) bool { return len(p.Stack) > 0 && p.Stack[0].ID != 0 })
+	if nfs && (first || remounted) { // what is stale may be of the same superblock
 		q.Superblocks, q.Current = append(slices.Clone(former), now.Dev), host.Dev{}
 	}
 	for _, p := range anew {
@@ -71,7 +72,7 @@ func (o *observation) containers(ctx context.Context) error {
 	})
 	defer func() {
 		found := slices.ContainsFunc(o.c.Places, func(p Place) bool { return p.Inside != nil })
-		if !found {
+		if !found && !(nfs && len(o.c.Unverified) > 0) {
 			o.engine.looked.note(volume)
 		}
 	}()
@@ -121,7 +122,8 @@ func (o *observation) inContainer(m host.ContainerMount, sight host.InsideSight,
 	stale := m.Mount.Dev == s.now.Dev && host.IsNFS(m.Mount.FSType) && sight.Errno == syscall.ESTALE
 	unfinished := m.Mount.Dev == s.now.Dev && !stale
 	if unfinished && host.IsNFS(m.Mount.FSType) && !m.Mount.Guarded() {
-		return // as good as the host's
+		o.besideStale(m, sight)
+		return // as good as the host's, as far as it says
 	}
 	note, noted := o.c.noted(m)
 	if unfinished && (!noted || note.Attr.Has(host.AttrNoSymFollow)) {
@@ -152,6 +154,19 @@ func (o *observation) inContainer(m host.ContainerMount, sight host.InsideSight,
 		Role: Container, Path: m.Path(), PodUID: m.PodUID, Stack: append([]host.Mount{m.Mount}, m.Below...),
 		Look: host.PathLook{Looked: true}, Inside: inside,
 	})
+}
+
+// besideStale names a container that said nothing, while others have something stale
+// of the same superblock.
+func (o *observation) besideStale(m host.ContainerMount, sight host.InsideSight) {
+	why := sight.Unable
+	if sight.Silent {
+		why = "it does not answer"
+	}
+	if why == "" || sight.Ended || !slices.ContainsFunc(o.c.Places, Place.Stale) && !o.c.Replaced(m.Mount.Dev) {
+		return
+	}
+	o.c.Unverified = append(o.c.Unverified, host.Unverified{PodUID: m.PodUID, ContainerID: m.ContainerID, Why: why, Has: true})
 }
 
 // elsewhere is true when the host has a superblock at a place that is not the

@@ -61,6 +61,10 @@ func (v *nfsVolume) fillDir(t testing.TB, id string) {
 func (v *nfsVolume) renew(t *testing.T) {
 	t.Helper()
 	harness.Must(t, os.RemoveAll(v.dir))
+	if v.on.version == "3" { // of which the server keeps for a while what it had open
+		v.on.Stop()
+		v.on.NFSServer.Start()
+	}
 	harness.Mkdir(t, v.dir)
 	v.fillDir(t, v.ID)
 	harness.Eventually(t, "it is stale", func() bool {

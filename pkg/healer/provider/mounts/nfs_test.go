@@ -50,7 +50,8 @@ func TestNFSConditions(t *testing.T) {
 	}
 	for _, tc := range []example{
 		{"stale, and staged anew", with(nfsAnew), []string{"StaleFileHandle! published: ESTALE"}},
-		{"all stale", with(nfsAnew, own(1, answered(syscall.ESTALE)), whole(answered(syscall.ESTALE))), []string{"StaleFileHandle published: ESTALE", "StaleFileHandle staged: ESTALE"}},
+		{"all stale", with(nfsAnew, own(1, answered(syscall.ESTALE)), whole(answered(syscall.ESTALE))), []string{"StaleFileHandle published: ESTALE"}},
+		{"stale, and what is staged fails otherwise", with(nfsAnew, own(1, answered(syscall.EIO)), whole(answered(syscall.EIO))), []string{"StaleFileHandle! published: ESTALE", "IOError staged: EIO"}},
 		{"only what is staged is stale", with(nfsAnew, own(0, answered(0)), own(1, answered(syscall.ESTALE))), []string{"StaleFileHandle staged: ESTALE"}},
 		{"the server is silent", with(nfsAnew, own(0, host.Answer{}), own(1, host.Answer{}), whole(host.Answer{Asked: true, Silent: true})), []string{"NotResponding published:"}},
 		{"well", with(nfsAnew, own(0, answered(0))), nil},
