@@ -3,6 +3,7 @@ package healer
 import (
 	"context"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -38,6 +39,9 @@ type Place struct {
 	// Want is the place as it was when the volume was last healthy; nil when no
 	// record shows it.
 	Want *PlaceRecord
+	// Own is what the place's own mount answered, where others of the superblock may
+	// answer something else (NFS); not asked for all others.
+	Own host.Answer
 	// Look is what a worker saw at the path itself.
 	Look host.PathLook
 	// Inside is the mount in a container, with what a touch of it gave; nil for a
@@ -98,6 +102,15 @@ func (p Place) Unfinished() bool {
 	return top.Unsettled(p.Want.Attr) || top.Interim() && top.Attr != p.Want.Attr
 }
 
+// Stale is true for a mount of NFS whose root the server no longer knows. Others of
+// the same superblock may be good: what is mounted anew shares it.
+func (p Place) Stale() bool {
+	if p.Inside != nil {
+		return host.IsNFS(p.Inside.Mount.FSType) && p.Inside.Sight.Errno == syscall.ESTALE
+	}
+	return p.Own.Errno == syscall.ESTALE
+}
+
 // Top gives the mount that a path walk ends on.
 func (p Place) Top() (host.Mount, bool) {
 	if len(p.Stack) == 0 {
@@ -149,6 +162,16 @@ type Case struct {
 	// began is when this was seen at the earliest, lastSeen when what the record says
 	// last was, both in time since the boot.
 	began, lastSeen time.Duration
+}
+
+// Superblock gives the filesystem instance at a place, with the answer of the
+// place's own mount.
+func (c Case) Superblock(p Place) host.Superblock {
+	sb := c.Superblocks[p.Dev()]
+	if p.Own.Asked && !sb.Answer.Silent {
+		sb.Answer = p.Own
+	}
+	return sb
 }
 
 // Place finds a place by its path.

@@ -3,6 +3,7 @@ package healer
 import (
 	"context"
 	"slices"
+	"syscall"
 
 	"github.com/csi-addons/node-healer/pkg/host"
 )
@@ -21,7 +22,12 @@ func (o *observation) containers(ctx context.Context) error {
 	if !found { // what the host has not, a container cannot have
 		return nil
 	}
-	if len(former)+len(anew) == 0 && (!IsFUSE(now.FSType) || !o.engine.looked.first(volume)) {
+	nfs := host.IsNFS(now.FSType)
+	if nfs && slices.ContainsFunc(o.c.Places, Place.Stale) {
+		o.engine.looked.doubt(volume) // until no container is found that has it, too
+	}
+	first := (IsFUSE(now.FSType) || nfs) && o.engine.looked.first(volume)
+	if len(former)+len(anew) == 0 && !first {
 		return nil
 	}
 	pods := o.pods()
@@ -30,6 +36,10 @@ func (o *observation) containers(ctx context.Context) error {
 		asked = nil // any container
 	}
 	q := host.MountQuery{Superblocks: former, Current: now.Dev}
+	remounted := slices.ContainsFunc(anew, func(p Place) bool { return len(p.Stack) > 0 && p.Stack[0].ID != 0 })
+	if nfs && (first || remounted) { // what is stale may be of the same superblock
+		q.Superblocks, q.Current = append(slices.Clone(former), now.Dev), host.Dev{}
+	}
 	for _, p := range anew {
 		if dir, known := o.beneathPlace(p); known {
 			q.Beneath = append(q.Beneath, dir)
@@ -55,14 +65,14 @@ func (o *observation) containers(ctx context.Context) error {
 			// node, and so its filesystem another source.
 			return m.FSType != now.FSType || m.Source != now.Source && now.Dev.Major == 0
 		case m.Dev == now.Dev:
-			return !m.Guarded()
+			return !m.Guarded() && !(host.IsNFS(m.FSType) && m.Source == now.Source)
 		default:
 			return o.elsewhere(m.Dev)
 		}
 	})
 	defer func() {
 		found := slices.ContainsFunc(o.c.Places, func(p Place) bool { return p.Inside != nil })
-		if !found {
+		if !found && !(nfs && len(o.c.Unverified) > 0) {
 			o.engine.looked.note(volume)
 		}
 	}()
@@ -109,12 +119,17 @@ type sifting struct {
 // inContainer makes a place of what a container has, if it is the volume's, and
 // dead or unfinished.
 func (o *observation) inContainer(m host.ContainerMount, sight host.InsideSight, s sifting) {
-	unfinished := m.Mount.Dev == s.now.Dev
+	stale := m.Mount.Dev == s.now.Dev && host.IsNFS(m.Mount.FSType) && sight.Errno == syscall.ESTALE
+	unfinished := m.Mount.Dev == s.now.Dev && !stale
+	if unfinished && host.IsNFS(m.Mount.FSType) && !m.Mount.Guarded() {
+		o.besideStale(m, sight)
+		return // as good as the host's, as far as it says
+	}
 	note, noted := o.c.noted(m)
 	if unfinished && (!noted || note.Attr.Has(host.AttrNoSymFollow)) {
 		return // somebody wants it as it is
 	}
-	known := unfinished || slices.Contains(s.former, m.Mount.Dev)
+	known := unfinished || stale || slices.Contains(s.former, m.Mount.Dev)
 	answers := sight == (host.InsideSight{})
 	if sight.Ended || !known && (answers || sight.Errno == 0) {
 		return // it is gone, or nothing says that it is this volume's
@@ -141,6 +156,19 @@ func (o *observation) inContainer(m host.ContainerMount, sight host.InsideSight,
 	})
 }
 
+// besideStale names a container that said nothing, while others have something stale
+// of the same superblock.
+func (o *observation) besideStale(m host.ContainerMount, sight host.InsideSight) {
+	why := sight.Unable
+	if sight.Silent {
+		why = "it does not answer"
+	}
+	if why == "" || sight.Ended || !slices.ContainsFunc(o.c.Places, Place.Stale) && !o.c.Replaced(m.Mount.Dev) {
+		return
+	}
+	o.c.Unverified = append(o.c.Unverified, host.Unverified{PodUID: m.PodUID, ContainerID: m.ContainerID, Why: why, Has: true})
+}
+
 // elsewhere is true when the host has a superblock at a place that is not the
 // volume's.
 func (o *observation) elsewhere(dev host.Dev) bool {
@@ -163,7 +191,7 @@ func (c Case) working() (host.Mount, bool) {
 		places = slices.Insert(places, 0, staged)
 	}
 	for _, p := range places {
-		if top, mounted := p.Top(); mounted && p.Proven && works(c.Superblocks[p.Dev()]) && !top.Interim() {
+		if top, mounted := p.Top(); mounted && p.Proven && works(c.Superblock(p)) && !top.Interim() {
 			return top, true
 		}
 	}

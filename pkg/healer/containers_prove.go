@@ -11,6 +11,15 @@ import (
 // so it needs a witness that the superblock is still the volume's own.
 func (o *observation) prove(m host.ContainerMount, all []host.ContainerMount, now host.Mount) (proof, doubt string) {
 	dev := m.Mount.Dev
+	if dev == now.Dev && host.IsNFS(now.FSType) && !m.Mount.Guarded() { // it is stale
+		switch {
+		case m.Mount.Source != now.Source:
+			return "", "it shows another directory of the server than the volume does"
+		case !slices.Contains(o.pods(), m.PodUID) || o.othersOfPod(m.PodUID, now):
+			return "", "other volumes share the filesystem instance, and nothing says that it is this one"
+		}
+		return "it shows the directory of the server that the volume had, in a pod that has no other such volume", ""
+	}
 	if dev == now.Dev {
 		return "an interrupted replacement left it", ""
 	}

@@ -26,7 +26,7 @@ const (
 func (o *observation) doubt(ctx context.Context) error {
 	for _, p := range o.c.Places {
 		sb, known := o.c.Superblocks[p.Dev()]
-		if !known || sb.Write.Asked || !o.writable(p) {
+		if !known || sb.Write.Asked || p.Stale() || !o.writable(p) {
 			continue
 		}
 		if !o.wantsWrite(sb) {

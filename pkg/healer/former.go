@@ -61,8 +61,7 @@ func (c Case) formerSuperblocks() []host.Dev {
 	working := map[host.Dev]bool{}
 	for _, p := range c.Places {
 		if top, mounted := p.Top(); mounted && p.Proven {
-			sb := c.Superblocks[p.Dev()]
-			if works(sb) {
+			if works(c.Superblock(p)) {
 				working[top.Dev] = true
 			} else {
 				all = append(all, top.Dev)
@@ -120,13 +119,13 @@ func (e *Engine) noteFormer(ctx context.Context, c Case, s Step) {
 	top := s.Place.Stack[0]
 	if s.Place.Inside == nil && now.Place(s.Place.Path) == nil {
 		now.Places = append(now.Places, PlaceRecord{
-			Role: s.Place.Role, Path: s.Place.Path, Root: top.Root, Attr: top.Attr, Propagation: top.Propagation, Dev: top.Dev, MountID: top.ID,
+			Role: s.Place.Role, Path: s.Place.Path, Root: top.Root, Attr: top.Attr, Propagation: top.Propagation, Dev: top.Dev, MountID: top.ID, Source: sourceOf(top),
 		})
 	}
 	for i, m := range s.Place.Stack {
 		// A dead mount may lie beneath one that works.
 		alike := m.FSType == top.FSType && m.Source == top.Source
-		if i == 0 && m.Dev != s.Source || i > 0 && alike && !works(c.Superblocks[m.Dev]) {
+		if i == 0 && (m.Dev != s.Source || s.Place.Stale()) || i > 0 && alike && !works(c.Superblocks[m.Dev]) {
 			f := now.addFormer(c, m.Dev)
 			if s.Place.Inside == nil {
 				f.Since, f.NextPods = host.SinceBoot(), false
@@ -222,7 +221,8 @@ func (c Case) noted(m host.ContainerMount) (FormerMount, bool) {
 		for _, seen := range f.Mounts {
 			there := seen.Namespace == m.Namespace && seen.Path == m.Mount.Path
 			same := seen.ID == m.Mount.ID && f.Dev == m.Mount.Dev && (seen.ID != 0 || there)
-			left := f.Dev != m.Mount.Dev && (seen.ID < m.Mount.ID || m.Mount.ID == 0) && there
+			another := f.Dev != m.Mount.Dev || host.IsNFS(m.Mount.FSType)
+			left := another && (seen.ID < m.Mount.ID || m.Mount.ID == 0) && there
 			if same || left {
 				return seen, true
 			}

@@ -110,6 +110,8 @@ func proveWithoutDevice(c Case, dev host.Dev, sb host.Superblock) error {
 	// says whose it is.
 	atKubelets := IsFUSE(sb.FSType) && (place.Layout.Kind == host.LayoutStaging || place.Layout.Kind == host.LayoutPod)
 	switch {
+	case place.Stale():
+		return errors.New("its own root is stale")
 	case sb.FSType != c.Record.FSType || sb.Source != c.Record.Source:
 		return errors.New("type or source differs from the record")
 	case generic(sb) && !atKubelets:

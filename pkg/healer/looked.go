@@ -63,4 +63,7 @@ func (l *looked) newestOf(k key, r *Record) uint64 { return max(l.get(k).newest,
 // first is true until note was called for the volume.
 func (l *looked) first(k key) bool { return !l.get(k).inside }
 
+// doubt has first be true again.
+func (l *looked) doubt(k key) { l.change(k, func(at *lookedAt) { at.inside = false }) }
+
 func (l *looked) note(k key) { l.change(k, func(at *lookedAt) { at.inside = true }) }

@@ -255,6 +255,8 @@ func (o *observation) look(ctx context.Context) error {
 type groupKey struct {
 	dev  host.Dev
 	root string
+	// mount is set where each mount has an answer of its own.
+	mount int
 }
 
 func (o *observation) groups() []*group {
@@ -271,12 +273,15 @@ func (o *observation) groups() []*group {
 			if top.MayBeNode() {
 				k.root = top.Root // every device node is a storage of its own
 			}
+			if host.IsNFS(top.FSType) {
+				k.mount = top.OldID
+			}
 		}
 		at := slices.IndexFunc(list, func(g *group) bool { return g.key == k })
 		if at < 0 {
 			sb, probed := o.c.Superblocks[top.Dev]
 			g := &group{key: k, above: sb.Answer.Silent}
-			if mounted && !probed {
+			if mounted && (!probed || k.mount != 0 && !g.above) {
 				g.probe = &p.Stack[0]
 			}
 			list, at = append(list, g), len(list)
@@ -321,8 +326,32 @@ func (o *observation) take(g *group) {
 	if g.probe != nil {
 		o.c.Newest = max(o.c.Newest, g.sight.Newest)
 		sb := o.superblock(*g.probe, g.sight)
+		if g.key.mount != 0 {
+			sb = o.takeOwn(g, sb)
+		}
 		o.c.Superblocks[sb.Dev] = sb
 	}
+}
+
+// takeOwn notes what one of several mounts of a superblock answered. Together they
+// say what the staged one is, and that it answers as long as any of them does.
+func (o *observation) takeOwn(g *group, sb host.Superblock) host.Superblock {
+	staged := false
+	for _, i := range g.places {
+		o.c.Places[i].Own = g.sight.Answer
+		staged = staged || o.c.Places[i].Role == Staged
+	}
+	other, known := o.c.Superblocks[sb.Dev]
+	if !known {
+		return sb
+	}
+	if !staged {
+		sb, other = other, sb
+	}
+	if !works(sb) && works(other) {
+		sb.Answer, sb.Kind, sb.Space = other.Answer, other.Kind, other.Space
+	}
+	return sb
 }
 
 // superblock joins the facts of a mount with what the storage answered.

@@ -121,6 +121,9 @@ type PlaceRecord struct {
 	// MountID is the kernel's unique mount id; 0 where the mount table
 	// has none (below Linux 6.8).
 	MountID uint64 `json:"mountID"`
+	// Source is the mount's on NFS, where the root directory is "/" whatever the place
+	// shows; empty for all others.
+	Source string `json:"source,omitempty"`
 	// HadBlocks and HadInodes are true when something was left for an unprivileged
 	// writer once: some filesystems never have any, and work.
 	HadBlocks bool `json:"hadBlocks,omitempty"`

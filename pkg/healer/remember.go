@@ -75,6 +75,14 @@ func identifiable(c Case) bool {
 	return true
 }
 
+// sourceOf gives a mount's source where nothing else says which directory it shows.
+func sourceOf(m host.Mount) string {
+	if host.IsNFS(m.FSType) {
+		return m.Source
+	}
+	return ""
+}
+
 // newRecord describes what is proven of a case.
 func newRecord(c Case) Record {
 	now := time.Now().UTC().Truncate(time.Second)
@@ -126,6 +134,7 @@ func newRecord(c Case) Record {
 			ReadOnlySuper: sb.ReadOnly,
 			Dev:           p.Dev(),
 			MountID:       top.ID,
+			Source:        sourceOf(top),
 			HadBlocks:     sb.Space.Available > 0 || p.Want != nil && p.Want.HadBlocks,
 			HadInodes:     sb.Space.FreeFiles > 0 || p.Want != nil && p.Want.HadInodes,
 			Since:         span.until,

@@ -21,7 +21,8 @@ type world struct {
 	files      map[string]host.PathLook
 	answers    map[host.Dev]host.Sight
 	devices    map[host.Dev]host.BlockDevice
-	pods       map[string]host.Dev // what a running container of the pod has mounted
+	pods       map[string]host.Dev   // what a running container of the pod has mounted
+	own        map[string]host.Sight // by the path of the mount, before what its superblock answers
 	looks      int
 	writes     []string // where a write was tried
 	wrote      host.Write
@@ -145,7 +146,10 @@ func (w *world) Look(_ context.Context, q host.Question) (host.Sight, error) {
 	w.looks++
 	var s host.Sight
 	if q.Probe != nil {
-		if s = w.answers[q.Probe.Dev]; s.Kind == host.KindNone && !s.Changed && !s.Answer.Asked {
+		if s = w.answers[q.Probe.Dev]; w.own[q.Probe.Path].Answer.Asked {
+			s = w.own[q.Probe.Path]
+		}
+		if s.Kind == host.KindNone && !s.Changed && !s.Answer.Asked {
 			s.Kind, s.Answer.Asked = host.KindDirectory, true
 		}
 		if l := w.files[q.Probe.Path]; l.Kind == host.KindFile || l.Kind == host.KindBlock {

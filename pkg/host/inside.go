@@ -199,8 +199,9 @@ type InsidePlan struct {
 	// Ours is what an interrupted replacement left, the mount itself or beneath it,
 	// Stray what it left on top of the dead mount; zero for none.
 	Ours, Stray Mount
-	// Ended is true for a dead filesystem that answers all the same.
-	Ended bool
+	// Ended is true for a dead filesystem that answers all the same, Stale for one of
+	// NFS that must answer ESTALE.
+	Ended, Stale bool
 	// Covers is the dead mount that it goes on top of, where it cannot come beneath.
 	Covers Mount
 }
@@ -225,7 +226,7 @@ func (n *Node) LookInside(ctx context.Context, mounts []ContainerMount) ([]Insid
 	members := map[group][]int{}
 	for i, m := range mounts {
 		g := group{dev: m.Mount.Dev}
-		if strings.HasPrefix(m.Mount.FSType, "nfs") {
+		if IsNFS(m.Mount.FSType) {
 			g.id = m.Mount.OldID
 		}
 		members[g] = append(members[g], i)
@@ -281,7 +282,11 @@ func (n *Node) lookInside(ctx context.Context, m ContainerMount) InsideSight {
 		}
 		at, first = n.probes.join(s, Mount{})
 	}
-	a, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Peek, m.target())
+	var a touch.PeekAnswer
+	err := n.atServer(ctx, m.Mount, func() (err error) {
+		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Peek, m.target())
+		return err
+	})
 	quiet := silent(ctx, err)
 	n.probes.finish(s, at, Sight{Answer: Answer{Asked: true, Silent: quiet, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout}}, err)
 	switch {
@@ -397,7 +402,7 @@ func (p InsidePlan) swap() touch.Swap {
 	s := touch.Swap{
 		Source: p.Source.Path, SourceMount: ref(p.Source), Sub: p.Sub,
 		Attr: uint64(p.Attr), Guard: uint64(insideGuard), Before: unix.MS_PRIVATE,
-		Ended: p.Ended,
+		Ended: p.Ended, Stale: p.Stale,
 	}
 	if p.Ours.OldID != 0 {
 		s.Ours = ref(p.Ours)

@@ -169,6 +169,7 @@ func TestSwapOfAPlan(t *testing.T) {
 		"a peer":          {shares(SharingPeer), func(s *touch.Swap) { s.Join = true }},
 		"nobody knows":    {shares(SharingUnknown), func(*touch.Swap) {}},
 		"shut down":       {func(p *InsidePlan) { p.Ended = true }, func(s *touch.Swap) { s.Ended = true }},
+		"stale":           {func(p *InsidePlan) { p.Stale = true }, func(s *touch.Swap) { s.Stale = true }},
 		"interrupted":     {func(p *InsidePlan) { p.Ours = Mount{ID: 9, OldID: 90} }, func(s *touch.Swap) { s.Ours = touch.MountRef{ID: 9, OldID: 90} }},
 		"beneath a stray": {func(p *InsidePlan) { p.Stray = Mount{ID: 9, OldID: 90} }, func(s *touch.Swap) { s.Stray = touch.MountRef{ID: 9, OldID: 90} }},
 		// Of what was left the attributes are not those that it is to have.

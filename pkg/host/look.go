@@ -88,7 +88,14 @@ func (n *Node) Look(ctx context.Context, q Question) (Sight, error) {
 // nobody else would be let to this storage again.
 func (n *Node) askFirst(ctx context.Context, q Question, at *probing) (sight Sight, err error) {
 	defer func() { n.probes.finish(storageOf(*q.Probe), at, sight, err) }()
-	return n.ask(ctx, q)
+	err = n.atServer(ctx, *q.Probe, func() (err error) {
+		sight, err = n.ask(ctx, q)
+		return err
+	})
+	if silent(ctx, err) && !sight.Answer.Asked { // it was not its turn
+		sight.Answer = Answer{Asked: true, Silent: true, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout}
+	}
+	return sight, err
 }
 
 // ask has a worker touch the superblock and look at the paths. An errno counts

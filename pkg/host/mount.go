@@ -121,6 +121,11 @@ func (m Mount) HasSuperOption(name string) bool {
 	return false
 }
 
+// IsNFS is true for a filesystem of which mounts share a superblock although each
+// shows a directory of its own on the server: one of them may be stale alone. The
+// mount table shows "/" as the root of all, and tells them apart by source only.
+func IsNFS(fsType string) bool { return fsType == "nfs" || fsType == "nfs4" }
+
 // MayBeNode is true when the mount may show a device node: those share the
 // superblock of the memory filesystem that /dev is on, and each stands for a
 // storage of its own.

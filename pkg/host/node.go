@@ -33,6 +33,7 @@ type Node struct {
 	kubelet Kubelet
 	bootID  string
 	probes  probes
+	servers servers
 	files   volDataFiles
 	// uuids has the filesystem UUID that a mount's filesystem told. A unique mount
 	// id is never used again, and its filesystem stays the same.

@@ -53,8 +53,12 @@ func storageOf(m Mount) storage {
 }
 
 // sameView is true for mounts of one superblock that show the same directory of
-// it: an export may share its superblock with another, and be gone alone.
+// it: an export may share its superblock with another, and be gone alone. On NFS
+// only the very same mount is sure to.
 func sameView(a, b Mount) bool {
+	if IsNFS(a.FSType) && !a.Same(b) {
+		return false
+	}
 	return a.Dev == b.Dev && a.Root == b.Root && a.FSType == b.FSType && a.Source == b.Source
 }
 

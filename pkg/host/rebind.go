@@ -23,8 +23,9 @@ type RebindPlan struct {
 	Private bool
 	// Shared has it share its events again, as the record shows it.
 	Shared bool
-	// Ended is true for a dead filesystem that answers all the same.
-	Ended bool
+	// Ended is true for a dead filesystem that answers all the same, Stale for one of
+	// NFS that must answer ESTALE.
+	Ended, Stale bool
 	// Covers is the dead mount at Target on top of which it goes; zero for none.
 	Covers Mount
 }

@@ -26,6 +26,7 @@ func (n *Node) Replace(ctx context.Context, plan RebindPlan, dead Mount, still f
 		Dead:       ref(dead),
 		Superblock: touch.Number(dead.Dev),
 		Ended:      plan.Ended,
+		Stale:      plan.Stale,
 	})
 	if err != nil {
 		return err
@@ -74,6 +75,7 @@ func (n *Node) Uncover(ctx context.Context, dead, below Mount, still func(contex
 		Dead:       ref(dead),
 		Superblock: touch.Number(dead.Dev),
 		Below:      ref(below),
+		Stale:      IsNFS(dead.FSType),
 	})
 	if err == nil && !a.Done {
 		err = errors.New("the worker did not do it")

@@ -5,8 +5,6 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/csi-addons/node-healer/pkg/touch/mountinfo"
 )
 
 // A kernel that cannot put a mount beneath another one (below Linux 6.5) gets a
@@ -95,12 +93,7 @@ func (l leaf) cover(clone int, ours, dead MountRef, superblock Number, checked f
 // deadFUSE refuses a mount that is not of the FUSE superblock that was meant, and
 // one that may answer again.
 func (l leaf) deadFUSE(fd int, m MountRef, superblock Number) error {
-	var entry mountinfo.Entry
-	err := l.self.table(func(e mountinfo.Entry) {
-		if e.ID == m.OldID {
-			entry = e
-		}
-	})
+	entry, err := l.self.entry(m)
 	if err != nil {
 		return err
 	}

@@ -55,8 +55,9 @@ type Swap struct {
 	// peer of the source in the end.
 	Before, After uint64
 	Join          bool
-	// Ended is true for a filesystem that has ended although it answers.
-	Ended bool
+	// Ended is true for a filesystem that has ended although it answers, Stale for one
+	// of NFS, which has to answer ESTALE.
+	Ended, Stale bool
 	// Stray is a mount that an interrupted replacement left on top of the dead one;
 	// zero for none.
 	Stray MountRef
@@ -209,8 +210,16 @@ func (q InsideQuery) namespace(home *os.File, targets []int) map[int]InsideResul
 // inside of a container keeps all of that container's mounts.
 func (q InsideQuery) carry(home *os.File, r *room, targets []int, clones []brought) error {
 	for n, i := range targets {
-		if b := &clones[n]; b.err == nil && q.Targets[i].Swap.replaces() {
-			b.dead, b.nested, b.err = r.copyDead(q.Targets[i])
+		b, t := &clones[n], q.Targets[i]
+		switch {
+		case b.err != nil:
+		case t.Swap.replaces():
+			b.dead, b.nested, b.err = r.copyDead(t)
+		case t.Swap.Stale:
+			var fd int
+			if b.dead, fd, b.err = r.cloneTop(t); b.err == nil {
+				_ = unix.Close(fd)
+			}
 		}
 	}
 	if err := enter(home); err != nil {
@@ -218,7 +227,14 @@ func (q InsideQuery) carry(home *os.File, r *room, targets []int, clones []broug
 	}
 	for n, i := range targets {
 		b := &clones[n]
-		if b.dead >= 0 && !q.Targets[i].Swap.Ended && answers(b.dead) == 0 {
+		switch s := q.Targets[i].Swap; {
+		case b.dead < 0 || s.Ended:
+		case s.Stale:
+			b.err = staleTwice(b.dead)
+			if b.err == nil && b.clone >= 0 && answers(b.clone) != 0 {
+				b.err = refuse("what was to come in its place does not answer")
+			}
+		case answers(b.dead) == 0:
 			b.err = refuse("it answers again")
 		}
 		for _, one := range b.nested {

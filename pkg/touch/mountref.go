@@ -131,6 +131,16 @@ func (s self) table(visit func(mountinfo.Entry)) error {
 	return mountinfo.Parse(f, func(e mountinfo.Entry) error { visit(e); return nil })
 }
 
+// entry gives a mount's line of the mount table; the zero value if it has none.
+func (s self) entry(m MountRef) (found mountinfo.Entry, _ error) {
+	err := s.table(func(e mountinfo.Entry) {
+		if e.ID == m.OldID {
+			found = e
+		}
+	})
+	return found, err
+}
+
 // parentOf says which mount the given one stands on. The kernel gives an old id to
 // the next mount at once, so where there are unique ones it is asked for that.
 func (s self) parentOf(m MountRef) (MountRef, error) {

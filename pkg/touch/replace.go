@@ -28,6 +28,8 @@ type ReplaceQuery struct {
 	// Ended is true for a filesystem that has ended although it answers, as the
 	// kernel's facts show. Any other must not answer.
 	Ended bool
+	// Stale is true for one of NFS, which has to answer ESTALE.
+	Stale bool
 }
 
 // ReplaceAnswer names the mount now on the place.
@@ -82,7 +84,15 @@ func replace(q ReplaceQuery) (ReplaceAnswer, error) {
 		return none, err
 	}
 	defer target.close()
-	if err := target.ended(q.Ended); err != nil {
+	if q.Stale {
+		err = target.stale(q.Dead, q.Superblock)
+		if errno := answers(clone); err == nil && errno != 0 {
+			err = refuse("the staged mount answers %q", errno)
+		}
+	} else {
+		err = target.ended(q.Ended)
+	}
+	if err != nil {
 		return none, err
 	}
 	r := replacement{leaf: target, clone: clone, ours: ours, dead: q.Dead, superblock: q.Superblock}
@@ -200,10 +210,12 @@ func (r *replacement) standsOnOurs() error {
 // stands on a copy of ours, or nobody can tell.
 func (r *replacement) foreignOnPeers() bool {
 	vanishing, err := onPeers(r.ours)
-	return err != nil || slices.ContainsFunc(vanishing, func(e mountinfo.Entry) bool {
-		number, ok := parseNumber(e.Dev)
-		return !ok || number != r.superblock
-	})
+	if err != nil {
+		return true
+	}
+	dead, err := r.leaf.self.entry(r.dead)
+	isCopy := copyOf(dead, r.superblock)
+	return err != nil || slices.ContainsFunc(vanishing, func(e mountinfo.Entry) bool { return !isCopy(e) })
 }
 
 // onPeers gives the mounts, in any mount namespace with the host's owner, that a umount on top of m may

@@ -18,6 +18,8 @@ type UncoverQuery struct {
 	Superblock Number
 	// Below is the mount right beneath it, which stays as it is.
 	Below MountRef
+	// Stale is true for a dead mount of NFS, which has to answer ESTALE.
+	Stale bool
 }
 
 // UncoverAnswer says what an error could not: that it is done.
@@ -50,9 +52,19 @@ func uncover(q UncoverQuery) (UncoverAnswer, error) {
 	if err != nil {
 		return none, err
 	}
+	dead, err := target.self.entry(q.Dead)
+	if err != nil {
+		return none, err
+	}
+	isCopy := copyOf(dead, q.Superblock)
 	for _, e := range vanishing {
-		if number, ok := parseNumber(e.Dev); !ok || number != q.Superblock {
+		if e.ID != q.Dead.OldID && !isCopy(e) {
 			return none, refuse("the umount would also take what is mounted on %q in a mount namespace", e.Path)
+		}
+	}
+	if q.Stale {
+		if err := target.stale(q.Dead, q.Superblock); err != nil {
+			return none, err
 		}
 	}
 	pause("uncover/checked")

@@ -167,11 +167,21 @@ func (p Provider) planInside(c healer.Case, place healer.Place, conditions []hea
 			return plan, source, "the pod's place on the host is not healthy"
 		}
 	}
-	plan = host.InsidePlan{Container: in.ContainerMount, Attr: in.Attr, Source: source.Stack[0], Sub: sub, Sharing: in.Sharing, Ended: in.Ended}
+	plan = host.InsidePlan{
+		Container: in.ContainerMount, Attr: in.Attr, Source: source.Stack[0], Sub: sub, Sharing: in.Sharing,
+		Ended: in.Ended, Stale: place.Stale(),
+	}
 	if plan.Sharing.FollowsHost() && (rank(source, place) != 0 || source.Stack[0].Propagation.Shared == 0) {
 		plan.Sharing = host.SharingUnknown // with another mount than the runtime gave it
 	}
 	switch {
+	case plan.Stale && len(in.Below) == 1 && in.Below[0].Guarded() && in.Below[0].Dev == source.Stack[0].Dev:
+		plan.Ours = in.Below[0]
+	case plan.Stale && len(in.Below) > 0:
+		return plan, source, "several mounts stand there in the container"
+	case plan.Stale && !p.host.CanReplace():
+		return plan, source, notSupported
+	case plan.Stale: // of the superblock that is to come, or of another one
 	case was.Dev == source.Stack[0].Dev && len(in.Below) > 0 && in.Below[0].Dev != was.Dev && !p.host.CanReplace():
 		plan.Ours, plan.Covers = was, in.Below[0]
 		return plan, source, ""
@@ -214,6 +224,9 @@ func sourceFor(c healer.Case, place healer.Place) (source healer.Place, sub stri
 		now := p.Stack[0]
 		below, beneath := below(now.Root, place.Inside.Mount.Root)
 		_, sick := disabled(c, p, nil)
+		if host.IsNFS(now.FSType) && now.Source != place.Inside.Mount.Source {
+			beneath = false // the roots are "/" whatever they show
+		}
 		if beneath && now.FSType == place.Inside.Mount.FSType && !sick {
 			best, source, sub, found = rank(p, place), p, below, true
 		}

@@ -111,7 +111,7 @@ func wrongVolume(c healer.Case, p healer.Place) string {
 		return "kubelet's vol_data.json names another volume"
 	}
 	top := p.Stack[0]
-	sb := c.Superblocks[p.Dev()]
+	sb := c.Superblock(p)
 	answers := sb.Answer.Asked && !sb.Answer.Silent && sb.Answer.Errno == 0 && !sb.Shutdown
 	staged, _ := c.Staged()
 	if answers && p.Role == healer.Published && len(staged.Stack) > 0 && p.Dev() != staged.Dev() &&

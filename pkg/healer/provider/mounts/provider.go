@@ -42,8 +42,16 @@ func New(h Host, c Containers) Provider { return Provider{host: h, containers: c
 // Name implements healer.Provider.
 func (Provider) Name() string { return "mounts" }
 
+// answersAlone is true for a place whose own mount answers something else than its
+// superblock.
+func answersAlone(c healer.Case, p healer.Place) bool {
+	whole := c.Superblocks[p.Dev()].Answer
+	return p.Own.Asked && (p.Own.Silent != whole.Silent || p.Own.Errno != whole.Errno)
+}
+
 // Examine implements healer.Provider. Each superblock is judged once, at the
-// first place that shows it, and one that is to be replaced at each of its places.
+// first place that shows it, and at each place where it is to be replaced, or has an
+// answer of its own.
 func (p Provider) Examine(_ context.Context, c healer.Case) (healer.Finding, error) {
 	f := healer.Finding{Mine: true}
 	judged := map[host.Dev]bool{}
@@ -57,10 +65,11 @@ func (p Provider) Examine(_ context.Context, c healer.Case) (healer.Finding, err
 			continue
 		}
 		outlived := outlived(c, place)
-		if judged[place.Dev()] && !outlived {
+		alone := answersAlone(c, place)
+		if judged[place.Dev()] && !outlived && !alone {
 			continue
 		}
-		judged[place.Dev()] = true
+		judged[place.Dev()] = judged[place.Dev()] || !alone
 		found := judgeSuperblock(c, place)
 		for i := range found {
 			found[i].Acute = found[i].Acute || outlived && slices.Contains(deadReasons, found[i].Reason)

@@ -20,14 +20,24 @@ const notSupported = "ReplaceNotSupported: this kernel cannot put a mount beneat
 // outlived is true for a published place whose mount is of a filesystem instance
 // that has ended, while the driver has staged another one of the same type. What
 // a driver makes of the staged filesystem, such as an overlay, is of another type.
+// On NFS what was staged anew may share the instance of what is stale.
 func outlived(c healer.Case, p healer.Place) bool {
 	staged, found := c.Staged()
-	return found && p.Role == healer.Published && len(staged.Stack) > 0 && len(p.Stack) > 0 && p.Dev() != staged.Dev() &&
-		c.Superblocks[p.Dev()].FSType == c.Superblocks[staged.Dev()].FSType && dead(c, p)
+	if !found || p.Role != healer.Published || len(staged.Stack) == 0 || len(p.Stack) == 0 {
+		return false
+	}
+	if p.Dev() == staged.Dev() {
+		return p.Stale() && !staged.Stale()
+	}
+	return c.Superblocks[p.Dev()].FSType == c.Superblocks[staged.Dev()].FSType && dead(c, p)
 }
 
-// dead is true when the filesystem at a place has ended.
+// dead is true when the filesystem at a place has ended. NFS says other errnos when
+// its server is gone, which may come back.
 func dead(c healer.Case, p healer.Place) bool {
+	if host.IsNFS(c.Superblocks[p.Dev()].FSType) {
+		return p.Stale()
+	}
 	return slices.ContainsFunc(judgeSuperblock(c, p), func(cond healer.Condition) bool {
 		return slices.Contains(deadReasons, cond.Reason)
 	})
@@ -67,6 +77,8 @@ func (p Provider) planReplace(c healer.Case, place, staged healer.Place, conditi
 		return none, "what was published there is not known to be the staged filesystem"
 	case now.Dev.Major == 0 && was.Source != now.Source:
 		return none, "the dead mount had another source than the staged one"
+	case host.IsNFS(was.FSType) && place.Want != nil && place.Want.Source != was.Source && place.Want.Source != "":
+		return none, "the place shows another directory of the server than it did"
 	case was.SuperReadOnly && !now.SuperReadOnly:
 		return none, "the dead filesystem was read-only, and the staged one is not"
 	case was.Attr.Has(host.AttrIDMap) != now.Attr.Has(host.AttrIDMap):
@@ -90,6 +102,7 @@ func (p Provider) planReplace(c healer.Case, place, staged healer.Place, conditi
 		Private: was.Propagation.Shared == 0 && was.Propagation.Master == 0,
 		Shared:  was.Propagation.Shared != 0,
 		Ended:   c.Superblocks[was.Dev].Shutdown,
+		Stale:   host.IsNFS(was.FSType),
 	}, ""
 }
 

@@ -90,6 +90,8 @@ func planRebind(c healer.Case, place, staged healer.Place, conditions []healer.C
 		return none, "the recorded staging path is another one"
 	case place.Want.Dev != wantStaged.Dev:
 		return none, "what was published there was not the staged filesystem"
+	case host.IsNFS(staged.Stack[0].FSType) && place.Want.Source != staged.Stack[0].Source:
+		return none, "the place is not known to have shown the directory of the server that is staged"
 	case place.Want.Attr.Has(host.AttrIDMap) != staged.Stack[0].Attr.Has(host.AttrIDMap):
 		return none, "the recorded mount had another ID mapping than the staged one"
 	}

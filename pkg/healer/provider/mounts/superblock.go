@@ -33,7 +33,7 @@ const lateAnswers = 3
 // place. What keeps everybody from it is said alone: what follows from that is
 // no second fault.
 func judgeSuperblock(c healer.Case, p healer.Place) []healer.Condition {
-	sb := c.Superblocks[p.Dev()] // one that is not there was not asked
+	sb := c.Superblock(p) // one that is not there was not asked
 	b := bench{c: c, p: p, sb: sb}
 	for _, judge := range []func() []healer.Condition{b.shutdown, b.deviceGone, b.silent, b.failed, b.shrunk} {
 		if found := judge(); found != nil {

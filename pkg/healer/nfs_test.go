@@ -1,0 +1,166 @@
+package healer
+
+import (
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// export is the superblock of an NFS export.
+var export = host.Dev{Minor: 44}
+
+var (
+	staleSight = host.Sight{Answer: host.Answer{Asked: true, Op: "statx", Errno: syscall.ESTALE}}
+	goodSight  = host.Sight{Kind: host.KindDirectory, Answer: host.Answer{Asked: true}}
+)
+
+func toNFS(m *host.Mount) { m.Dev, m.FSType, m.Source = export, "nfs4", "srv:/v" }
+
+// newNFSBench has an NFS volume that was seen healthy.
+func newNFSBench(t *testing.T) *bench {
+	t.Helper()
+	b := newBench(t)
+	for _, p := range []string{staging, podA} {
+		b.change(p, toNFS)
+	}
+	b.answers[export], b.own = goodSight, map[string]host.Sight{}
+	b.healthy()
+	b.heal(volume)
+	b.walks, b.looks = nil, 0
+	return b
+}
+
+// Each mount of NFS has an answer of its own.
+func TestEachMountOfNFSIsAsked(t *testing.T) {
+	for name, tc := range map[string]struct {
+		own    map[string]host.Sight
+		stale  map[string]bool
+		answer syscall.Errno // of the superblock
+	}{
+		"well":          {nil, nil, 0},
+		"one is stale":  {map[string]host.Sight{podA: staleSight}, map[string]bool{podA: true}, 0},
+		"the staged is": {map[string]host.Sight{staging: staleSight}, map[string]bool{staging: true}, 0},
+		"all are": {
+			map[string]host.Sight{staging: staleSight, podA: staleSight},
+			map[string]bool{staging: true, podA: true}, syscall.ESTALE,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newNFSBench(t)
+			b.own = tc.own
+			b.heal(volume)
+			c := b.last()
+			if b.looks != 2 {
+				t.Errorf("%d looks at two mounts", b.looks)
+			}
+			for _, p := range c.Places {
+				if sb := c.Superblock(p); p.Stale() != tc.stale[p.Path] || p.Stale() != (sb.Answer.Errno == syscall.ESTALE) {
+					t.Errorf("%s: stale: %v, %+v", p.Path, p.Stale(), sb.Answer)
+				}
+			}
+			if got := c.Superblocks[export].Answer.Errno; got != tc.answer {
+				t.Errorf("the superblock answers %v", got)
+			}
+		})
+	}
+}
+
+// A superblock that gave no answer is not asked through its other mounts.
+func TestSilentNFSIsNotAskedAgain(t *testing.T) {
+	b := newNFSBench(t)
+	const podB = "/k/pods/uid-b/volumes/kubernetes.io~csi/pv1/mount"
+	b.publish(podB)
+	b.change(podB, toNFS)
+	b.answers[export] = host.Sight{Answer: host.Answer{Asked: true, Silent: true}}
+	var asked []string
+	b.onLook = func(q host.Question) error {
+		b.world.mu.Lock()
+		defer b.world.mu.Unlock()
+		if q.Probe != nil {
+			asked = append(asked, q.Probe.Path)
+		}
+		return nil
+	}
+	b.heal(volume)
+	if slices.Contains(asked, podB) {
+		t.Errorf("asked at %q", asked)
+	}
+	for _, p := range b.last().Places {
+		if !b.last().Superblock(p).Answer.Silent {
+			t.Errorf("%s: %+v", p.Path, b.last().Superblock(p))
+		}
+	}
+}
+
+// What a container has of the superblock is looked for when a place is stale, and
+// until no container is.
+func TestStaleNFSInContainers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*host.ContainerMount)
+		spoil  func(*bench)
+		sight  host.InsideSight
+		found  bool
+		proven bool
+	}{
+		"stale":                {sight: host.InsideSight{Errno: syscall.ESTALE}, found: true, proven: true},
+		"good":                 {},
+		"another error":        {sight: host.InsideSight{Errno: syscall.EIO}},
+		"another directory":    {sight: host.InsideSight{Errno: syscall.ESTALE}, change: func(m *host.ContainerMount) { m.Mount.Source = "srv:/w" }},
+		"in another pod":       {sight: host.InsideSight{Errno: syscall.ESTALE}, change: func(m *host.ContainerMount) { m.PodUID = "uid-z" }},
+		"of one of two alike":  {sight: host.InsideSight{Errno: syscall.ESTALE}, spoil: another("uid-a", toNFS), found: true},
+		"the pod has one more": {sight: host.InsideSight{Errno: syscall.ESTALE}, spoil: another("uid-a", func(m *host.Mount) { toNFS(m); m.Source = "srv:/w" }), found: true, proven: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newNFSBench(t)
+			b.own[podA] = staleSight
+			if tc.spoil != nil {
+				tc.spoil(b)
+			}
+			m := b.run("uid-a", export, func(m *host.ContainerMount) {
+				toNFS(&m.Mount)
+				if tc.change != nil {
+					tc.change(m)
+				}
+			})
+			b.inside[m.Path()] = tc.sight
+			see := func() {
+				t.Helper()
+				got := b.insides()
+				if len(got) == 1 != tc.found {
+					t.Fatalf("%+v", got)
+				}
+				if tc.found && ((got[0].Inside.Proof != "") != tc.proven || !got[0].Stale() || got[0].Inside.Attr.Has(host.AttrReadOnly)) {
+					t.Errorf("%+v", got[0].Inside)
+				}
+			}
+			b.heal(volume)
+			see()
+			b.own = nil // the host's place was healed
+			b.heal(volume)
+			see()
+			b.inside[m.Path()], b.walks, tc.found = host.InsideSight{}, nil, false
+			b.heal(volume)
+			see()
+			b.walks = nil
+			if b.heal(volume); len(b.walks) != 0 {
+				t.Error("containers are looked for without a reason")
+			}
+		})
+	}
+}
+
+// Each place keeps the source of its mount: on NFS the root tells nothing.
+func TestRecordOfNFS(t *testing.T) {
+	b := newNFSBench(t)
+	r := b.notes.records[volumeKey(driver, volID)]
+	for _, p := range r.Places {
+		if p.Source != "srv:/v" {
+			t.Errorf("%+v", p)
+		}
+	}
+	if len(r.Places) != 2 || r.Source != "srv:/v" {
+		t.Errorf("%+v", r)
+	}
+}

@@ -1,0 +1,187 @@
+package mounts
+
+import (
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// export is the superblock of an NFS export, which all its mounts share.
+var export = host.Dev{Minor: 44}
+
+func answered(e syscall.Errno) host.Answer { return host.Answer{Asked: true, Op: "statx", Errno: e} }
+
+// nfsAnew is an NFS volume that the driver has staged anew while the pod's place is
+// stale, of one superblock.
+func nfsAnew(c *healer.Case) {
+	c.Record.FSType, c.Record.Source, c.Record.Identity = "nfs4", "srv:/v", host.Identity{}
+	c.Superblocks = map[host.Dev]host.Superblock{
+		export: {Dev: export, FSType: "nfs4", Source: "srv:/v", Kind: host.KindDirectory, Answer: answered(0)},
+	}
+	for i := range c.Places {
+		m := &c.Places[i].Stack[0]
+		m.Dev, m.FSType, m.Source, m.Root = export, "nfs4", "srv:/v", "/"
+		c.Record.Places[i].Dev, c.Record.Places[i].Root, c.Record.Places[i].Source = export, "/", "srv:/v"
+	}
+	c.Places[1].Stack[0].ID, c.Places[1].Stack[0].OldID = 8, 8
+	c.Places[0].Own, c.Places[1].Own = answered(syscall.ESTALE), answered(0)
+}
+
+// wantRefused fails unless a step is refused for a reason, or is not if that is empty.
+func wantRefused(t *testing.T, s healer.Step, why string) {
+	t.Helper()
+	if (s.Refused == "") != (why == "") || !strings.Contains(s.Refused, why) {
+		t.Errorf("%s is refused with %q, want %q", s.Name, s.Refused, why)
+	}
+}
+
+// own changes what a place's own mount answered.
+func own(place int, a host.Answer) func(*healer.Case) {
+	return func(c *healer.Case) { c.Places[place].Own = a }
+}
+
+func TestNFSConditions(t *testing.T) {
+	whole := func(a host.Answer) func(*healer.Case) {
+		return of(export, func(sb *host.Superblock) { sb.Answer = a })
+	}
+	for _, tc := range []example{
+		{"stale, and staged anew", with(nfsAnew), []string{"StaleFileHandle! published: ESTALE"}},
+		{"all stale", with(nfsAnew, own(1, answered(syscall.ESTALE)), whole(answered(syscall.ESTALE))), []string{"StaleFileHandle published: ESTALE"}},
+		{"stale, and what is staged fails otherwise", with(nfsAnew, own(1, answered(syscall.EIO)), whole(answered(syscall.EIO))), []string{"StaleFileHandle! published: ESTALE", "IOError staged: EIO"}},
+		{"only what is staged is stale", with(nfsAnew, own(0, answered(0)), own(1, answered(syscall.ESTALE))), []string{"StaleFileHandle staged: ESTALE"}},
+		{"the server is silent", with(nfsAnew, own(0, host.Answer{}), own(1, host.Answer{}), whole(host.Answer{Asked: true, Silent: true})), []string{"NotResponding published:"}},
+		{"well", with(nfsAnew, own(0, answered(0))), nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) { expectConditions(t, tc.build(), tc.want) })
+	}
+}
+
+func TestReplaceOnNFS(t *testing.T) {
+	c := with(nfsAnew)()
+	h := &scribe{}
+	s := step(t, h, c)
+	if s.Name != StepReplace || s.Refused != "" || s.Source != export || s.Place.Path != published {
+		t.Fatalf("%+v", s)
+	}
+	_ = s.Run(t.Context(), willing)
+	if !h.plan.Stale || h.plan.Ended || h.plan.Sub != "" || h.plan.Staged.ID != 8 || h.on.ID != 7 {
+		t.Errorf("%+v on %+v", h.plan, h.on)
+	}
+}
+
+// Nothing but ESTALE of the place's own root, beside a staged one that answers, is
+// reason to replace anything.
+func TestNoReplaceOnNFS(t *testing.T) {
+	apart := func(c *healer.Case) { // nosharecache
+		was := host.Dev{Minor: 45}
+		c.Superblocks[was] = c.Superblocks[export]
+		c.Places[0].Stack[0].Dev = was
+	}
+	for name, changes := range map[string][]func(*healer.Case){
+		"it answers":                  {own(0, answered(0))},
+		"an I/O error":                {own(0, answered(syscall.EIO))},
+		"a soft mount that timed out": {own(0, answered(syscall.ETIMEDOUT))},
+		"an I/O error, apart":         {own(0, answered(syscall.EIO)), apart},
+		"what is staged is stale":     {own(1, answered(syscall.ESTALE))},
+		"silence":                     {own(0, host.Answer{}), own(1, host.Answer{}), of(export, func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Silent: true} })},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, err := New(idle{t}, ContainersAll).Examine(t.Context(), with(append([]func(*healer.Case){nfsAnew}, changes...)...)())
+			if err != nil || len(f.Steps) != 0 {
+				t.Errorf("%+v, %v", f.Steps, err)
+			}
+		})
+	}
+}
+
+func TestReplaceOnNFSIsRefused(t *testing.T) {
+	for _, tc := range []struct {
+		why    string
+		change func(*healer.Case)
+	}{
+		{"the dead mount had another source", top(0, func(m *host.Mount) { m.Source = "srv:/v/sub" })},
+		{"shows another directory of the server than it did", recorded(0, func(r *healer.PlaceRecord) { r.Source = "srv:/w" })},
+		{"never seen healthy", unrecorded},
+	} {
+		wantRefused(t, step(t, idle{t}, with(nfsAnew, tc.change)()), tc.why)
+	}
+	if s := step(t, &scribe{old: true}, with(nfsAnew)()); s.Refused != notSupported {
+		t.Errorf("on an old kernel: %+v", s)
+	}
+}
+
+func TestRebindOnNFS(t *testing.T) {
+	bare := with(nfsAnew, lost)
+	if s := step(t, idle{t}, bare()); s.Name != StepRebind || s.Refused != "" {
+		t.Errorf("%+v", s)
+	}
+	for _, source := range []string{"", "srv:/v/sub"} {
+		c := with(nfsAnew, lost, recorded(0, func(r *healer.PlaceRecord) { r.Source = source }))()
+		wantRefused(t, step(t, idle{t}, c), "not known to have shown the directory")
+	}
+}
+
+// A stale mount over a good one of the same superblock is taken off.
+func TestUncoverOnNFS(t *testing.T) {
+	c := with(nfsAnew, func(c *healer.Case) {
+		below := c.Places[0].Stack[0]
+		below.ID, below.OldID = 9, 9
+		c.Places[0].Stack = append(c.Places[0].Stack, below)
+	})()
+	if s := step(t, idle{t}, c); s.Name != StepUncover || s.Refused != "" {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestReplaceInsideOnNFS(t *testing.T) {
+	dead := host.Mount{ID: 70, OldID: 70, Dev: export, Root: "/", Path: "/data", FSType: "nfs4", Source: "srv:/v"}
+	ours := dead
+	ours.ID, ours.OldID, ours.Attr = 80, 80, host.AttrReadOnly|host.AttrNoSymFollow
+	build := func(change func(*healer.Inside)) healer.Case {
+		c := with(nfsAnew, own(0, answered(0)))()
+		in := &healer.Inside{
+			ContainerMount: host.ContainerMount{PID: 77, Namespace: 4026, PodUID: "a", Mount: dead},
+			Sight:          host.InsideSight{Errno: syscall.ESTALE}, Proof: "so",
+		}
+		change(in)
+		c.Places = append(c.Places, healer.Place{
+			Role: healer.Container, Path: contained, PodUID: "a", Look: host.PathLook{Looked: true}, Inside: in,
+			Stack: append([]host.Mount{in.Mount}, in.Below...),
+		})
+		return c
+	}
+	same := func(*healer.Inside) {}
+	for name, tc := range map[string]struct {
+		host    *scribe
+		which   Containers
+		change  func(*healer.Inside)
+		refused string
+		plan    func(host.InsidePlan) bool
+	}{
+		"stale":            {&scribe{}, ContainersAll, same, "", func(p host.InsidePlan) bool { return p.Stale && p.Ours.ID == 0 && p.Source.Path == published }},
+		"ours beneath":     {&scribe{}, ContainersAll, func(in *healer.Inside) { in.Below = []host.Mount{ours} }, "", func(p host.InsidePlan) bool { return p.Stale && p.Ours.ID == 80 }},
+		"ours alone":       {&scribe{}, ContainersAll, func(in *healer.Inside) { in.Mount, in.Sight = ours, host.InsideSight{} }, "", func(p host.InsidePlan) bool { return !p.Stale && p.Ours.ID == 80 }},
+		"another beneath":  {&scribe{}, ContainersAll, func(in *healer.Inside) { in.Below = []host.Mount{dead} }, "several mounts", nil},
+		"not asked for":    {&scribe{}, ContainersFUSE, same, "only FUSE is healed in containers", nil},
+		"not proven":       {&scribe{}, ContainersAll, func(in *healer.Inside) { in.Proof = "" }, "not proven", nil},
+		"on an old kernel": {&scribe{old: true}, ContainersAll, same, notSupported, nil},
+		"a subdirectory":   {&scribe{}, ContainersAll, func(in *healer.Inside) { in.Mount.Source = "srv:/v/sub" }, "no healthy mount", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := build(tc.change)
+			s := insideStep(t, tc.host, tc.which, c)
+			wantRefused(t, s, tc.refused)
+			if tc.plan == nil {
+				return
+			}
+			plan, _, _ := New(tc.host, tc.which).planInside(c, c.Places[slices.IndexFunc(c.Places, func(p healer.Place) bool { return p.Inside != nil })], nil)
+			if !tc.plan(plan) {
+				t.Errorf("%+v", plan)
+			}
+		})
+	}
+}

@@ -1,0 +1,116 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+func onServer(source string) Mount {
+	return Mount{Dev: Dev{0, uint32(len(source))}, FSType: "nfs4", Source: source}
+}
+
+func TestServerOf(t *testing.T) {
+	for source, want := range map[string]string{
+		"srv:/a": "srv", "srv:/": "srv", "10.0.0.1:/a:/b": "10.0.0.1", "[fd00::1]:/a": "[fd00::1]", "odd": "odd",
+	} {
+		if got, is := serverOf(onServer(source)); !is || got.root != "nfs server "+want {
+			t.Errorf("%s: %q %v", source, got.root, is)
+		}
+	}
+	if _, is := serverOf(Mount{FSType: "ext4", Source: "/dev/sda"}); is {
+		t.Error("a disk has a server")
+	}
+}
+
+// While a server is silent one worker at a time asks it; once it answers, all may.
+func TestOneAtASilentServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &Node{cfg: Config{ProbeTimeout: time.Second}}
+		var mu sync.Mutex
+		inside, most := 0, 0
+		ask := func(err error) func() error {
+			return func() error {
+				mu.Lock()
+				inside++
+				most = max(most, inside)
+				mu.Unlock()
+				time.Sleep(n.cfg.ProbeTimeout)
+				mu.Lock()
+				inside--
+				mu.Unlock()
+				return err
+			}
+		}
+		all := func(count int, err error) (errs []error) {
+			most = 0
+			errs = make([]error, count)
+			var wg sync.WaitGroup
+			for i := range count {
+				wg.Go(func() { errs[i] = n.atServer(t.Context(), onServer(fmt.Sprintf("srv:/%0*d", i+1, i)), ask(err)) })
+			}
+			wg.Wait()
+			return errs
+		}
+		quiet := fmt.Errorf("hm: %w", worker.ErrSilent)
+		all(3, quiet)
+		if most != 3 {
+			t.Errorf("%d at a server of which nothing is known", most)
+		}
+		start := time.Now()
+		for _, err := range all(20, quiet) {
+			if !errors.Is(err, worker.ErrSilent) {
+				t.Errorf("got %v", err)
+			}
+		}
+		if most != 1 {
+			t.Errorf("%d workers at a silent server", most)
+		}
+		if waited := time.Since(start); waited > 6*n.cfg.ProbeTimeout {
+			t.Errorf("the last one heard of it after %s", waited)
+		}
+		if err := n.atServer(t.Context(), onServer("srv:/a"), ask(nil)); err != nil {
+			t.Error(err)
+		}
+		if all(3, nil); most != 3 {
+			t.Errorf("%d at a server that answers again", most)
+		}
+	})
+}
+
+// A worker that cannot be ended keeps others from its server, not from another one.
+func TestStuckAtAServer(t *testing.T) {
+	n := &Node{cfg: Config{ProbeTimeout: time.Second}}
+	ended := make(stuckWorker)
+	stuck := errors.Join(ended, worker.ErrStuck)
+	if err := n.atServer(context.Background(), onServer("srv:/a"), func() error { return stuckError{stuck, ended} }); !errors.Is(err, worker.ErrStuck) {
+		t.Errorf("got %v", err)
+	}
+	asked := false
+	ask := func() error { asked = true; return nil }
+	if err := n.atServer(context.Background(), onServer("srv:/bb"), ask); !errors.Is(err, worker.ErrStuck) || asked {
+		t.Errorf("got %v, asked: %v", err, asked)
+	}
+	if err := n.atServer(context.Background(), onServer("other:/b"), ask); err != nil || !asked {
+		t.Errorf("got %v, asked: %v", err, asked)
+	}
+	close(ended)
+	asked = false
+	if err := n.atServer(context.Background(), onServer("srv:/bb"), ask); err != nil || !asked {
+		t.Errorf("after it ended: %v, asked: %v", err, asked)
+	}
+}
+
+type stuckError struct {
+	error
+	stuckWorker
+}
+
+func (e stuckError) Error() string { return e.error.Error() }
+func (e stuckError) Unwrap() error { return e.error }
