@@ -19,7 +19,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// knownVolumes is what the informers would know, by volume id.
+// knownVolumes is what the cluster would be known to have, by volume id.
 type knownVolumes struct{ sync.Map }
 
 func (k *knownVolumes) find(_ context.Context, driver, id string, _ []string) (Subjects, bool) {

@@ -43,7 +43,7 @@ func (c crowd) fill(t *testing.T) {
 	many(t, crowdPods, c.pod)
 }
 
-// change changes each object that the server follows.
+// change changes each object that the server follows or may read.
 func (c crowd) change(t *testing.T) {
 	t.Helper()
 	word := []byte(`{"metadata":{"annotations":{"example.com/changed":"yes"}}}`)
