@@ -45,6 +45,12 @@ func TestCertificateIsAsItsFilesAre(t *testing.T) {
 			t.Errorf("the certificate is of %v, want %v", got, from)
 		}
 	}
+	// Files that cannot be used leave the one before in use.
+	must(t, os.WriteFile(filepath.Join(dir, "tls.crt"), []byte("half of it"), 0o600))
+	time.Sleep(200 * time.Millisecond)
+	if state, err := w.shown(anyone()); err != nil || !state.PeerCertificates[0].NotBefore.Add(ownBefore).Equal(yesterday.Add(time.Hour)) {
+		t.Errorf("without a certificate that can be used: %v", err)
+	}
 }
 
 func TestSelfSigned(t *testing.T) {

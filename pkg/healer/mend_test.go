@@ -31,6 +31,24 @@ func TestSickWithoutStepsIsAbnormal(t *testing.T) {
 	}
 }
 
+func TestAuditNamesTheCaller(t *testing.T) {
+	b := newBench(t)
+	b.healthy()
+	b.fall(podA, NotMounted)
+	b.offer("rebind", podA, Rebind, b.cure(podA))
+	if _, err := b.engine.Heal(WithCaller(t.Context(), "jane"), volume); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range append(b.notes.before, b.notes.after...) {
+		if e.Caller != "jane" {
+			t.Errorf("audited as %+v", e)
+		}
+	}
+	if len(b.notes.before) == 0 {
+		t.Error("nothing was audited")
+	}
+}
+
 func TestHealedIsWhatAFreshObservationSays(t *testing.T) {
 	b := newBench(t)
 	b.healthy()

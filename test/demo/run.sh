@@ -217,7 +217,7 @@ lay_out() {
 set_up() {
 	image="$work/disk.img"
 	kubelet="$work/kubelet"
-	socket="$work/run/healer.sock"
+	socket="unix://$work/run/healer.sock"
 	staged="$(staging_path "$handle")"
 	published="$(published_path "$pv")"
 
@@ -249,11 +249,11 @@ mounts() { cat /proc/self/mountinfo; }
 
 # ---------------------------------------------------------------- the calls
 
-grpc() { "$GRPCURL" -plaintext -unix -connect-timeout 1 -max-time 60 "$@"; }
+grpc() { "$GRPCURL" -plaintext -connect-timeout 1 -max-time 60 "$@"; }
 
 start_server() {
 	local flags=(
-		--endpoint="unix://$socket"
+		--endpoint="$socket"
 		--driver-name="$driver"
 		--kubelet-root="$kubelet"
 		--state-dir="$work/state"
@@ -308,7 +308,7 @@ reply=''
 call() {
 	local body
 	body="$(request "${1-$handle}" "${2-$published}" "${@:3}")"
-	show "grpcurl -plaintext -unix -d @ $socket healer.HealerNode/NodeHealer"
+	show "grpcurl -plaintext -d @ $socket healer.HealerNode/NodeHealer"
 	fields <<<"$body"
 	code=0
 	reply="$(ask "$body")" || code=$?
@@ -338,12 +338,12 @@ expect_reason() { check "it names $1" has "$(message)" "$1"; }
 
 described() {
 	scene 'What the server offers, asked without any proto file'
-	show "grpcurl -plaintext -unix $socket describe healer.HealerNode"
+	show "grpcurl -plaintext $socket describe healer.HealerNode"
 	local service request
 	service="$(grpc "$socket" describe healer.HealerNode)"
 	indent <<<"$service"
 	check 'the service is described' has "$service" 'rpc NodeHealer ( .healer.NodeHealerRequest ) returns ( .healer.NodeHealerResponse )'
-	show "grpcurl -plaintext -unix $socket describe .healer.NodeHealerRequest"
+	show "grpcurl -plaintext $socket describe .healer.NodeHealerRequest"
 	request="$(grpc "$socket" describe .healer.NodeHealerRequest)"
 	indent <<<"$request"
 	check 'so is the request, with the CSI types' has "$request" '.csi.v1.VolumeCapability volume_capability = 4;'
@@ -398,7 +398,7 @@ two_at_once() {
 		until [[ $(cut -d ')' -f 2 "/proc/$pid/stat") == ' T'* ]]; do sleep 0.01; done
 	done
 	body="$(request "$handle" "$published")"
-	show 'two of:' "grpcurl -plaintext -unix -d @ $socket healer.HealerNode/NodeHealer"
+	show 'two of:' "grpcurl -plaintext -d @ $socket healer.HealerNode/NodeHealer"
 	fields <<<"$body"
 	ask "$body" >"$work/call1" &
 	calls[1]=$!

@@ -1,5 +1,5 @@
 // Package e2e runs the healer for real, once: etcd, the API with its controllers
-// and scheduler, kubelet, containerd, the DaemonSet's own manifest, and a CSI
+// and scheduler, kubelet, containerd, the DaemonSets' own manifests, and a CSI
 // driver whose FUSE daemon is killed under a running pod.
 //
 // The node is a machine within the machine: PID, mount and network namespaces of

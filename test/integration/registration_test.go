@@ -207,7 +207,11 @@ func TestRegistrationWithoutTheDefinition(t *testing.T) {
 	harness.Must(t, identify(within(t), r.dial(r.controllerToken())))
 	r.api.InstallAddons(t)
 	r.appears("")
-	if n := strings.Count(r.gateway.Log.String(), says); n != 1 {
+	r.api.RemoveAddons(t)
+	harness.Eventually(t, "it is said again", func() bool { return strings.Count(r.gateway.Log.String(), says) == 2 })
+	r.api.InstallAddons(t)
+	r.appears("")
+	if n := strings.Count(r.gateway.Log.String(), says); n != 2 {
 		t.Errorf("it is said %d times", n)
 	}
 }
