@@ -51,7 +51,7 @@ demo: deps build $(TOOLS)/grpcurl ## break and heal real volumes, with real call
 # --keep-going: one run tells everything that is wrong, not only the first.
 .PHONY: test
 test: ## everything that CI runs (root; CI=true turns skips into failures)
-	$(MAKE) --keep-going deps build check-generate vet lint unit integration e2e
+	$(MAKE) --keep-going deps build check-generate vet lint unit integration kernels-short e2e
 
 .PHONY: unit
 unit: ## tests of the packages, the commands and the manifests
@@ -66,10 +66,14 @@ integration: deps build controlplane ## tests on the real kernel (root)
 e2e: deps build kubernetes ## a real node: a pod gets its volume back without a restart (root)
 	$(TEST) -timeout 10m ./test/e2e/...
 
+# These two build and wait, so they run without the race detector.
 .PHONY: kernels
-# Not beneath the race detector: it builds and waits.
-kernels: deps ## the tests of integration on older kernels, in QEMU (root); KERNEL=6.12 RUN=TestX: only these
-	$(GO) test -count=1 -v -timeout 60m ./test/kernels -args -kernels '$(KERNEL)' -scenes '$(RUN)'
+kernels: deps ## all tests of integration on older kernels, in QEMU, and docs/kernels.md (root); KERNEL=6.12 RUN=TestX: only these
+	$(GO) test -count=1 -v -timeout 3h ./test/kernels -args -kernels '$(KERNEL)' $(if $(RUN),-scenes '$(RUN)',-write)
+
+.PHONY: kernels-short
+kernels-short: deps ## every heal and every condition on older kernels, in QEMU (root)
+	$(GO) test -count=1 -v -timeout 20m ./test/kernels -args -features
 
 .PHONY: controlplane
 controlplane: $(CONTROL) ## build the tests' etcd, kube-apiserver and kubectl (minutes, once)

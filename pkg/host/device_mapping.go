@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,6 +15,9 @@ type Mapping struct {
 	// Suspended is true while this mapping, or one that it lies on, keeps all
 	// I/O back. A suspend that still waits for I/O under way does not show.
 	Suspended bool
+	// SuspendedBelow is the name of the one that it lies on and that is suspended,
+	// when this one is not itself.
+	SuspendedBelow string
 	// Orphaned is true when it lies on a device that is gone, or its UUID says
 	// that there must be one and there is none. A multipath mapping is orphaned
 	// when all its paths are gone.
@@ -55,7 +59,9 @@ func mappingOf(dir string, deeper int) (Mapping, []DevicePath) {
 			paths = append(paths, DevicePath{Name: nameOf(lower), State: PathGone, Failed: true})
 		case isMapping(lower):
 			below, its := mappingOf(lower, deeper-1)
-			m.Suspended = m.Suspended || below.Suspended
+			if below.Suspended && !m.Suspended {
+				m.Suspended, m.SuspendedBelow = true, cmp.Or(below.SuspendedBelow, below.Name)
+			}
 			if below.Orphaned {
 				gone++
 			}

@@ -35,6 +35,15 @@ func (n *Node) Expect(verdict string, req *healerpb.NodeHealerRequest, has ...st
 	}
 }
 
+// Message gives what a call says, or its error.
+func (n *Node) Message(req *healerpb.NodeHealerRequest) string {
+	a, err := n.Call(req)
+	if err != nil {
+		return err.Error()
+	}
+	return a.GetMessage()
+}
+
 // Begun is a call that goes on while the test does something else.
 type Begun struct {
 	n      *Node

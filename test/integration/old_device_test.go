@@ -1,9 +1,6 @@
 package integration
 
 import (
-	"encoding/json"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -67,16 +64,5 @@ func attachAnew(v *harness.Volume) {
 // placesRecorded reads what the server has on disk of a volume's places.
 func placesRecorded(t *testing.T, n *harness.Node, v *harness.Volume) []healer.PlaceRecord {
 	t.Helper()
-	files, err := filepath.Glob(n.StateDir() + "/records/*.json")
-	harness.Must(t, err)
-	for _, file := range files {
-		raw, err := os.ReadFile(file)
-		harness.Must(t, err)
-		var r healer.Record
-		if harness.Must(t, json.Unmarshal(raw, &r)); r.VolumeID == v.ID {
-			return r.Places
-		}
-	}
-	t.Fatal("there is no record")
-	return nil
+	return recordOf(t, n, v.ID).Places
 }

@@ -43,7 +43,8 @@ func makeJob(dir, pattern string) (image string, err error) {
 	tests := strings.Join([]string{
 		"#!/bin/bash",
 		"export NODE_HEALER_TEST_BIN=/job CI=true",
-		fmt.Sprintf("exec /job/integration.test -test.v=test2json -test.timeout=%s -test.run=%s", testTimeout, quote(pattern)),
+		"pattern=" + quote(pattern),
+		fmt.Sprintf(`exec /job/integration.test -test.v=test2json -test.timeout=%s -test.run="${NODE_HEALER_TEST_ONLY:-$pattern}"`, testTimeout),
 		"",
 	}, "\n")
 	for name, content := range map[string]string{"run": runScript, "tests": tests} {

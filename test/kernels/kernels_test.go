@@ -1,23 +1,93 @@
 package kernels
 
 import (
+	"context"
 	"flag"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 var (
-	kernels = flag.String("kernels", "6.1 6.12", "the `kernels` to boot")
+	kernels = flag.String("kernels", strings.Join(all, " "), "the `kernels` to boot")
 	scenes  = flag.String("scenes", "", "a `pattern` of the tests of test/integration to run; empty: all")
-	short   = flag.Bool("features", false, "run only what shows the features")
+	short   = flag.Bool("features", false, "run what shows the features, and compare with docs/kernels.md")
+	write   = flag.Bool("write", false, "run what shows the features on this machine, too, and write docs/kernels.md")
 	cache   = flag.String("cache", "../../bin/kernels", "the `directory` for what is made once")
 )
 
+// all are the kernels of the suite.
+var all = []string{"6.1", "6.12"}
+
 // TestKernels runs the tests of test/integration on each kernel.
 func TestKernels(t *testing.T) {
+	s := newSuite(t)
+	tests := *scenes
+	if *short {
+		tests = pattern()
+	}
+	s.makeJob(tests)
+	done := newTable(append(slices.Clone(all), s.host()))
+	var mu sync.Mutex
+	t.Run("on", func(t *testing.T) {
+		for _, kernel := range strings.Fields(*kernels) {
+			if !slices.Contains(all, kernel) {
+				t.Fatalf("kernel %s is none of %v", kernel, all)
+			}
+			t.Run(kernel, func(t *testing.T) {
+				t.Parallel()
+				r := s.machine(t, kernel, kernel).test(t)
+				mu.Lock()
+				defer mu.Unlock()
+				done.add(kernel, r)
+			})
+		}
+	})
+	switch {
+	case *write:
+		done.add(s.host(), s.here())
+		if err := os.WriteFile(page, []byte(done.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	case *short:
+		compare(t, done)
+	}
+}
+
+// TestUpgrade boots one kernel after the other with one disk: what was recorded
+// with one is read with the next.
+func TestUpgrade(t *testing.T) {
+	if *short || *scenes != "" && *scenes != "TestUpgrade" {
+		t.Skip("only in the long form")
+	}
+	s := newSuite(t)
+	s.makeJob("TestUpgrade")
+	m := s.machine(t, all[0], "upgrade")
+	for i, kernel := range []string{all[0], all[1], all[0]} {
+		m.kernel, m.only = kernel, "TestUpgradeAfter"
+		if i == 0 {
+			m.only = "TestUpgradeBefore"
+		}
+		t.Run(kernel, func(t *testing.T) { m.test(t) })
+	}
+}
+
+// suite is what the machines have in common.
+type suite struct {
+	t      *testing.T
+	dir    string
+	images images
+	job    string
+}
+
+func newSuite(t *testing.T) *suite {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		if os.Getenv("CI") != "" {
 			t.Fatal("needs root, and in CI a test that would skip fails")
@@ -32,37 +102,34 @@ func TestKernels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tests := *scenes
-	if *short {
-		tests = pattern()
-	}
-	job, err := makeJob(dir, tests)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, kernel := range strings.Fields(*kernels) {
-		if !slices.Contains(all, kernel) {
-			t.Fatalf("kernel %s is none of %v", kernel, all)
-		}
-		t.Run(kernel, func(t *testing.T) {
-			t.Parallel()
-			runScenes(t, i, kernel, job, dir)
-		})
-	}
+	return &suite{t: t, dir: dir, images: i}
 }
 
-// all are the kernels of the suite.
-var all = []string{"6.1", "6.12"}
-
-// runScenes runs the tests on one kernel, each of them a subtest here.
-func runScenes(t *testing.T, i images, kernel, job, dir string) {
-	m, err := newMachine(i, kernel, job, dir)
+func (s *suite) makeJob(tests string) {
+	s.t.Helper()
+	job, err := makeJob(s.dir, tests)
 	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.job = job
+}
+
+// machine makes a machine whose files have a name, until the test ends.
+func (s *suite) machine(t *testing.T, kernel, name string) *machine {
+	t.Helper()
+	m := &machine{kernel: kernel, images: s.images, job: s.job, name: filepath.Join(s.dir, name)}
+	if err := m.format(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = os.Remove(m.disk) }()
+	t.Cleanup(func() { _ = os.Remove(m.disk()) })
+	return m
+}
+
+// test runs the tests on a machine, each of them a subtest here.
+func (m *machine) test(t *testing.T) *results {
+	t.Helper()
 	// To be followed while it runs.
-	log, err := os.Create(filepath.Join(dir, kernel+".log"))
+	log, err := os.Create(m.name + ".log")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,6 +158,50 @@ func runScenes(t *testing.T, i images, kernel, job, dir string) {
 	case code != 0:
 		t.Errorf("the tests ended with exit status %d: %s", code, tail(log.Name()))
 	case len(r.all) == 0:
-		t.Errorf("no test matches %q", *scenes)
+		t.Error("no test ran")
+	}
+	return r
+}
+
+// host is the kernel of this machine, as in "6.18".
+func (s *suite) host() string {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		s.t.Fatal(err)
+	}
+	parts := strings.SplitN(unix.ByteSliceToString(name.Release[:]), ".", 3)
+	return strings.Join(parts[:min(2, len(parts))], ".")
+}
+
+// here runs what shows the features on this machine, with the same binaries.
+func (s *suite) here() *results {
+	s.t.Helper()
+	job := filepath.Join(s.dir, "job")
+	cmd := exec.CommandContext(context.Background(), filepath.Join(job, "integration.test"), "-test.v=test2json", "-test.run="+pattern())
+	cmd.Env = append(os.Environ(), "NODE_HEALER_TEST_BIN="+job)
+	out, err := cmd.CombinedOutput()
+	r := newResults()
+	for line := range strings.Lines(string(out)) {
+		r.read(strings.TrimSuffix(line, "\n"))
+	}
+	if err != nil {
+		s.t.Errorf("on this machine: %v\n%s", err, out)
+	}
+	return r
+}
+
+// compare fails the test where the page says something else.
+func compare(t *testing.T, now table) {
+	t.Helper()
+	was, err := readTable(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range features {
+		for _, kernel := range strings.Fields(*kernels) {
+			if was, now := was.cells[f.name][kernel], now.cells[f.name][kernel]; was != now {
+				t.Errorf("%s on %s: docs/kernels.md says %q, and it is %q (make kernels)", f.name, kernel, was, now)
+			}
+		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -32,33 +31,30 @@ type machine struct {
 	images images
 	// job is the image with the tests; see makeJob.
 	job string
-	// disk is its own disk, with an ext4.
-	disk string
-	// console is the file with what its kernel prints.
-	console string
+	// name begins the names of its files.
+	name string
+	// only is the one test to run, instead of the job's.
+	only string
 }
 
-// newMachine makes a machine with an empty disk. Its files are in dir.
-func newMachine(i images, kernel, job, dir string) (*machine, error) {
-	m := &machine{
-		kernel: kernel, images: i, job: job,
-		disk: filepath.Join(dir, kernel+".disk"), console: filepath.Join(dir, kernel+".console"),
-	}
-	return m, m.format()
-}
+// disk is its own disk, with an ext4.
+func (m *machine) disk() string { return m.name + ".disk" }
+
+// console is the file with what its kernel prints.
+func (m *machine) console() string { return m.name + ".console" }
 
 // format makes the disk anew.
 func (m *machine) format() error {
-	if err := os.RemoveAll(m.disk); err != nil {
+	if err := os.RemoveAll(m.disk()); err != nil {
 		return err
 	}
-	if err := os.WriteFile(m.disk, nil, 0o600); err != nil {
+	if err := os.WriteFile(m.disk(), nil, 0o600); err != nil {
 		return err
 	}
-	if err := os.Truncate(m.disk, diskSize); err != nil {
+	if err := os.Truncate(m.disk(), diskSize); err != nil {
 		return err
 	}
-	_, err := run("", "mkfs.ext4", "-q", m.disk)
+	_, err := run("", "mkfs.ext4", "-q", m.disk())
 	return err
 }
 
@@ -97,7 +93,7 @@ func (m *machine) run(ctx context.Context, line func(string)) (code int, err err
 		err = errors.New("the machine ended before the tests did")
 	}
 	if err != nil {
-		err = fmt.Errorf("kernel %s: %w\n%s%s", m.kernel, err, said.String(), tail(m.console))
+		err = fmt.Errorf("kernel %s: %w\n%s%s", m.kernel, err, said.String(), tail(m.console()))
 	}
 	return code, err
 }
@@ -109,15 +105,24 @@ func (m *machine) command(ctx context.Context) *exec.Cmd {
 		"-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "2048",
 		"-nodefaults", "-no-user-config", "-display", "none", "-nic", "none", "-no-reboot",
 		"-kernel", m.images.kernel(m.kernel), "-initrd", m.images.initramfs(m.kernel),
-		"-append", "console=ttyS0 panic=-1 mitigations=off NODE_HEALER_TEST_VM="+m.kernel,
+		"-append", "console=ttyS0 panic=-1 mitigations=off NODE_HEALER_TEST_VM="+m.kernel+m.parameters(),
 		"-drive", disk(m.images.root(), ",readonly=on"),
 		"-drive", disk(m.job, ",readonly=on"),
-		"-drive", disk(m.disk, ",cache=unsafe"), // it outlives no crash of this machine
-		"-serial", "file:"+m.console,
+		"-drive", disk(m.disk(), ",cache=unsafe"), // it outlives no crash of this machine
+		"-serial", "file:"+m.console(),
 		"-chardev", "file,id=out,path=/dev/stdout", "-device", "virtio-serial", "-device", "virtserialport,chardev=out",
 	)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
+}
+
+// parameters are the kernel's, which hands those that it does not know to process 1
+// as its environment.
+func (m *machine) parameters() string {
+	if m.only == "" {
+		return ""
+	}
+	return " NODE_HEALER_TEST_ONLY=" + m.only + " NODE_HEALER_TEST_KEPT=/disk/kept"
 }
 
 // eachLine gives each line that is read, however long.

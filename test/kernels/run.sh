@@ -22,7 +22,7 @@ done
 ip link set lo up
 # The disk is the machine's own; the tests use it as they use /tmp.
 mount -t ext4 /dev/vdc /disk
-mkdir -p /disk/tmp
+mkdir -p /disk/tmp /disk/kept
 mount --bind /disk/tmp /tmp
 
 for port in /dev/vport*; do :; done

@@ -12,6 +12,7 @@ const (
 	adviceDevice  = "see whether the disk is still attached to this node"
 	adviceMedia   = "look into the kernel log and the disk's own (smartctl); copy the data away while it can still be read"
 	adviceMapping = "see what became of the devices below it (dmsetup table, dmsetup info)"
+	adviceResume  = "see who suspended it (a snapshot, a resize or a key change under way); if nobody is at work on it any more, dmsetup resume lets it go on"
 	advicePaths   = "see why the paths to the storage failed (cables, switches, targets)"
 	adviceProtect = "see who write-protected the device (blockdev --getro)"
 	adviceBacking = "copy the data away while the device still has it: without another name of the file it is lost with the last user of the device"
@@ -31,10 +32,12 @@ func (b bench) deviceGone() []healer.Condition {
 		return b.one(healer.Inaccessible, healer.DeviceMissing, adviceDevice, "block device %s is gone", deviceName(*d))
 	case m != nil && m.Orphaned && unwell:
 		return b.one(healer.Inaccessible, healer.DeviceMappingDead, adviceMapping, "%s lies on a device that is gone", mappingName(*m))
+	// A snapshot suspends a mapping for a moment; one that lasts longer than a
+	// probe is none.
+	case m != nil && m.SuspendedBelow != "" && unwell:
+		return b.one(healer.Inaccessible, healer.DeviceMappingDead, adviceResume, "%s lies on %q, which is suspended, and all that goes to it waits", mappingName(*m), m.SuspendedBelow)
 	case m != nil && m.Suspended && unwell:
-		// A snapshot suspends a mapping for a moment; one that lasts longer than
-		// a probe is none.
-		return b.one(healer.Inaccessible, healer.DeviceMappingDead, adviceMapping, "%s is suspended, and all that goes to it waits", mappingName(*m))
+		return b.one(healer.Inaccessible, healer.DeviceMappingDead, adviceResume, "%s is suspended, and all that goes to it waits", mappingName(*m))
 	}
 	if failed, of := countFailed(d.Paths); unwell && of > 0 && failed == of {
 		return b.one(healer.Inaccessible, healer.PathsFailed, advicePaths, "all paths to %s have failed: %s", deviceName(*d), listPaths(d.Paths))
@@ -131,6 +134,14 @@ func deviceName(d host.BlockDevice) string {
 		return d.Name
 	}
 	return d.Dev.String()
+}
+
+// nameInFull is a device's name with that of its mapping: "dm-3" says nothing.
+func nameInFull(d host.BlockDevice) string {
+	if d.Mapping == nil || d.Mapping.Name == "" {
+		return deviceName(d)
+	}
+	return fmt.Sprintf("%s (%s)", deviceName(d), mappingName(*d.Mapping))
 }
 
 func mappingName(m host.Mapping) string { return fmt.Sprintf("device-mapper device %q", m.Name) }

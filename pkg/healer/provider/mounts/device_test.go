@@ -52,6 +52,7 @@ var deviceExamples = []example{
 
 	{"mapping", with(mapping(host.Mapping{})), nil},
 	{"suspended, and silent", with(mapping(host.Mapping{Suspended: true}), silent()), []string{`DeviceMappingDead published: "vg-lv" is suspended`}},
+	{"suspended beneath, and silent", with(mapping(host.Mapping{Suspended: true, SuspendedBelow: "vg-pv"}), silent()), []string{`DeviceMappingDead published: "vg-lv" lies on "vg-pv", which is suspended`}},
 	{"suspended, and answers", with(mapping(host.Mapping{Suspended: true})), nil},
 	{"suspended, and fails", with(mapping(host.Mapping{Suspended: true}), reading(syscall.EIO)), []string{"DeviceMappingDead published: suspended"}},
 	{"orphaned, and silent", with(mapping(host.Mapping{Orphaned: true}), silent()), []string{"DeviceMappingDead published: lies on a device that is gone"}},

@@ -18,7 +18,7 @@ const (
 	adviceShutdown = "look for the cause in the kernel log, then delete all pods on this node that use the volume, so that it is unmounted, checked and staged anew"
 	adviceErrors   = "look into the kernel log; delete all pods on this node that use the volume, and check the filesystem while nobody has it mounted"
 	adviceDaemon   = "see why the daemon or the server behind the mount is gone; then delete the pod"
-	adviceSilent   = "see whether the storage behind the volume can be reached; nothing was changed"
+	adviceSilent   = "see whether the storage behind the volume can be reached"
 	adviceThaw     = "find out who froze it (a snapshot or a backup under way); fsfreeze --unfreeze ends it"
 	adviceSlow     = "see what keeps the storage behind the volume busy"
 	adviceLater    = "this may pass by itself: call again in a moment"
@@ -121,6 +121,9 @@ func (b bench) failed() []healer.Condition {
 	reason, advice := reasonOf(a, b.sb)
 	if healer.Classify(healer.OpProbe, b.sb.FSType, a.Errno).Tier == healer.Transient {
 		advice = adviceLater
+	}
+	if d := b.sb.Device; reason == healer.DeviceReadError && d != nil {
+		return b.one(healer.Inaccessible, reason, advice, "%s: %s", nameInFull(*d), a)
 	}
 	return b.one(healer.Inaccessible, reason, advice, "%s", a)
 }

@@ -1,0 +1,102 @@
+package kernels
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/healer/provider/mounts"
+)
+
+// page is the table as it was committed.
+const page = "../../docs/kernels.md"
+
+// TestPage sees that the page has every feature and every kernel, and no other.
+func TestPage(t *testing.T) {
+	was, err := readTable(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(was.kernels) != len(all)+1 || !slices.Equal(was.kernels[:len(all)], all) {
+		t.Errorf("the page has the kernels %v, want %v and the machine's own (make kernels)", was.kernels, all)
+	}
+	for _, f := range features {
+		if was.cells[f.name] == nil {
+			t.Errorf("the page lacks %q (make kernels)", f.name)
+		}
+	}
+	if len(was.cells) != len(features) {
+		t.Errorf("the page has %d features, want %d (make kernels)", len(was.cells), len(features))
+	}
+}
+
+// TestFeatures sees that every condition and every step is among the features.
+func TestFeatures(t *testing.T) {
+	var names []string
+	for _, f := range features {
+		names = append(names, f.name)
+	}
+	text := strings.Join(names, "\n")
+	words := append(reasons(t), mounts.StepRebind, mounts.StepTakeOff, mounts.StepReplace, mounts.StepUncover, mounts.StepReplaceInside)
+	for _, word := range words {
+		if !strings.Contains(text, word) {
+			t.Errorf("no feature shows %s", word)
+		}
+	}
+}
+
+// reasons are the conditions' names, from the code that declares them.
+func reasons(t *testing.T) []string {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "../../pkg/healer/condition.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok {
+			return true
+		}
+		if kind, ok := spec.Type.(*ast.Ident); ok && kind.Name == "Reason" {
+			for _, v := range spec.Values {
+				name, err := strconv.Unquote(v.(*ast.BasicLit).Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				names = append(names, name)
+			}
+		}
+		return true
+	})
+	if len(names) == 0 {
+		t.Fatal("no reasons found")
+	}
+	return names
+}
+
+// TestTable reads what it wrote.
+func TestTable(t *testing.T) {
+	r := newResults()
+	for _, f := range features[2:] {
+		for _, name := range f.tests {
+			r.read(marker + "=== RUN   " + name)
+			r.read("    x_test.go:1: a reason | of one")
+			r.read(marker + "--- " + map[bool]string{true: "PASS", false: "SKIP"}[name != features[2].tests[0]] + ": " + name + " (0.00s)")
+		}
+	}
+	made := newTable([]string{"6.1"})
+	made.add("6.1", r)
+	for i, want := range []string{no, no, "a reason | of one", yes} {
+		if got := made.cells[features[i].name]["6.1"]; got != want {
+			t.Errorf("%s: %q, want %q", features[i].name, got, want)
+		}
+	}
+	if !strings.Contains(made.String(), "| "+features[2].name+" | 1 |\n") {
+		t.Error(made.String())
+	}
+}
