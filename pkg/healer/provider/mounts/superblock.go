@@ -122,6 +122,9 @@ func (b bench) failed() []healer.Condition {
 	if healer.Classify(healer.OpProbe, b.sb.FSType, a.Errno).Tier == healer.Transient {
 		advice = adviceLater
 	}
+	if b.p.Stale() && answersAlone(b.c, b.p) {
+		advice = adviceRepublish
+	}
 	return b.one(healer.Inaccessible, reason, advice, "%s", a)
 }
 
