@@ -249,3 +249,34 @@ func TestNFSRebind(t *testing.T) {
 	n.Expect("abnormal", other.Request(), "NotMounted", "not known to have shown the directory")
 	n.SameTable(before)
 }
+
+// TestNFSDeletedInUse has a directory deleted that the server keeps for a moment, so
+// that the client learns that it has no links any more: the kernel lets nobody walk
+// to what shows it, and it is only reported.
+func TestNFSDeletedInUse(t *testing.T) {
+	n := harness.NewNode(t, "--standalone").Start()
+	s := newShare(n, "4.2")
+	v := s.volume(n, "one")
+	n.Expect("healthy", v.Request())
+	held, err := os.Open(v.dir)
+	harness.Must(t, err)
+	defer held.Close()
+	harness.Must(t, os.RemoveAll(v.dir))
+	var st unix.Statx_t
+	harness.Must(t, unix.Statx(unix.AT_FDCWD, v.Place(), unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st))
+	if st.Nlink != 0 {
+		t.Fatalf("the deleted directory has %d links", st.Nlink)
+	}
+	harness.Must(t, held.Close())
+	s.Stop() // it keeps what it had open
+	s.Start()
+	v.renew(t)
+	v.restage(t)
+	why := "the kernel lets nobody come to the mount any more; delete the pod"
+	if !touch.CanMoveBeneath() {
+		why = "ReplaceNotSupported"
+	}
+	before := n.Table()
+	n.Expect("abnormal", v.Request(), "StaleFileHandle", why)
+	n.SameTable(before)
+}
