@@ -111,6 +111,8 @@ func (p Place) Stale() bool {
 	return p.Own.Errno == syscall.ESTALE
 }
 
+func (p Place) staleOnHost() bool { return p.Inside == nil && p.Stale() }
+
 // Top gives the mount that a path walk ends on.
 func (p Place) Top() (host.Mount, bool) {
 	if len(p.Stack) == 0 {

@@ -65,14 +65,14 @@ func (o *observation) containers(ctx context.Context) error {
 			// node, and so its filesystem another source.
 			return m.FSType != now.FSType || m.Source != now.Source && now.Dev.Major == 0
 		case m.Dev == now.Dev:
-			return !m.Guarded() && !(host.IsNFS(m.FSType) && m.Source == now.Source)
+			return !m.Guarded() && (!host.IsNFS(m.FSType) || m.Source != now.Source)
 		default:
 			return o.elsewhere(m.Dev)
 		}
 	})
 	defer func() {
 		found := slices.ContainsFunc(o.c.Places, func(p Place) bool { return p.Inside != nil })
-		if !found && !(nfs && len(o.c.Unverified) > 0) {
+		if !found && (!nfs || len(o.c.Unverified) == 0) {
 			o.engine.looked.note(volume)
 		}
 	}()
@@ -135,8 +135,11 @@ func (o *observation) inContainer(m host.ContainerMount, sight host.InsideSight,
 		return // it is gone, or nothing says that it is this volume's
 	}
 	inside := &Inside{ContainerMount: m, Sight: sight, Attr: m.Mount.Attr, Sharing: host.SharingOf(m.Mount, s.onHost[m.Mount.Dev])}
-	if noted && (unfinished || len(s.onHost[m.Mount.Dev]) == 0) {
+	switch {
+	case noted && (unfinished || stale || len(s.onHost[m.Mount.Dev]) == 0):
 		inside.Sharing = note.Sharing // which the kernel forgets with the host's mount
+	case stale && m.Mount.Propagation != (host.Propagation{}) && !slices.ContainsFunc(o.c.Places, Place.staleOnHost):
+		inside.Sharing = host.SharingUnknown // the host's mount is gone, and its number may be another's
 	}
 	if unfinished {
 		inside.Attr = note.Attr

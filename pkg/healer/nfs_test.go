@@ -42,10 +42,7 @@ func TestEachMountOfNFSIsAsked(t *testing.T) {
 		"well":          {nil, nil, 0},
 		"one is stale":  {map[string]host.Sight{podA: staleSight}, map[string]bool{podA: true}, 0},
 		"the staged is": {map[string]host.Sight{staging: staleSight}, map[string]bool{staging: true}, 0},
-		"all are": {
-			map[string]host.Sight{staging: staleSight, podA: staleSight},
-			map[string]bool{staging: true, podA: true}, syscall.ESTALE,
-		},
+		"all are":       {map[string]host.Sight{staging: staleSight, podA: staleSight}, map[string]bool{staging: true, podA: true}, syscall.ESTALE},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newNFSBench(t)

@@ -114,3 +114,18 @@ type stuckError struct {
 
 func (e stuckError) Error() string { return e.error.Error() }
 func (e stuckError) Unwrap() error { return e.error }
+
+// Two mounts of an export look alike in the mount table, and one may be stale alone.
+func TestSameViewOnNFS(t *testing.T) {
+	a := onServer("srv:/a")
+	a.OldID, a.Root, a.Path = 1, "/", "/a"
+	b := a
+	b.OldID = 2
+	if sameView(a, b) || !sameView(a, a) {
+		t.Error("two mounts of an export share an answer, or the same one does not")
+	}
+	a.FSType, b.FSType = "ext4", "ext4"
+	if !sameView(a, b) {
+		t.Error("two mounts of a disk do not share an answer")
+	}
+}

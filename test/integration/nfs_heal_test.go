@@ -57,16 +57,20 @@ func (v *nfsVolume) fillDir(t testing.TB, id string) {
 }
 
 // renew deletes the directory on the server and makes it anew, as from a backup.
-// What a client has of it is stale from then on.
+// What a client has of it is stale from then on. The server for version 3 is stopped
+// meanwhile: else it keeps for a while what it had open, and clients see a directory
+// without links, to which the kernel lets nobody walk.
 func (v *nfsVolume) renew(t *testing.T) {
 	t.Helper()
-	harness.Must(t, os.RemoveAll(v.dir))
-	if v.on.version == "3" { // of which the server keeps for a while what it had open
+	if v.on.version == "3" {
 		v.on.Stop()
-		v.on.NFSServer.Start()
 	}
+	harness.Must(t, os.RemoveAll(v.dir))
 	harness.Mkdir(t, v.dir)
 	v.fillDir(t, v.ID)
+	if v.on.version == "3" {
+		v.on.Start()
+	}
 	harness.Eventually(t, "it is stale", func() bool {
 		return errors.Is(unix.Statfs(v.Staging, &unix.Statfs_t{}), unix.ESTALE)
 	})
@@ -162,7 +166,7 @@ func TestNFSInside(t *testing.T) {
 		v.renew(t)
 		v.restage(t)
 		if !touch.CanMoveBeneath() {
-			n.Expect("abnormal", v.Request(), "StaleFileHandle", "ReplaceNotSupported", "StaleInContainers")
+			n.Expect("abnormal", v.Request(), "StaleFileHandle", "ReplaceNotSupported", "StaleInContainers", all[0].ID()[:12], all[1].ID()[:12])
 			return
 		}
 		n.Expect("abnormal", v.Request(), "StaleFileHandle", "StaleInContainers", "only FUSE is healed", all[0].ID()[:12], all[1].ID()[:12])
@@ -243,5 +247,36 @@ func TestNFSRebind(t *testing.T) {
 	other.Unpublish()
 	before = n.Table()
 	n.Expect("abnormal", other.Request(), "NotMounted", "not known to have shown the directory")
+	n.SameTable(before)
+}
+
+// TestNFSDeletedInUse has a directory deleted that the server keeps for a moment, so
+// that the client learns that it has no links any more: the kernel lets nobody walk
+// to what shows it, and it is only reported.
+func TestNFSDeletedInUse(t *testing.T) {
+	n := harness.NewNode(t, "--standalone").Start()
+	s := newShare(n, "4.2")
+	v := s.volume(n, "one")
+	n.Expect("healthy", v.Request())
+	held, err := os.Open(v.dir)
+	harness.Must(t, err)
+	defer held.Close()
+	harness.Must(t, os.RemoveAll(v.dir))
+	var st unix.Statx_t
+	harness.Must(t, unix.Statx(unix.AT_FDCWD, v.Place(), unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st))
+	if st.Nlink != 0 {
+		t.Fatalf("the deleted directory has %d links", st.Nlink)
+	}
+	harness.Must(t, held.Close())
+	s.Stop() // it keeps what it had open
+	s.Start()
+	v.renew(t)
+	v.restage(t)
+	why := "the kernel lets nobody come to the mount any more; delete the pod"
+	if !touch.CanMoveBeneath() {
+		why = "ReplaceNotSupported"
+	}
+	before := n.Table()
+	n.Expect("abnormal", v.Request(), "StaleFileHandle", why)
 	n.SameTable(before)
 }

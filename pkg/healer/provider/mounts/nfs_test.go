@@ -109,6 +109,9 @@ func TestReplaceOnNFSIsRefused(t *testing.T) {
 	} {
 		wantRefused(t, step(t, idle{t}, with(nfsAnew, tc.change)()), tc.why)
 	}
+	away := answered(syscall.ESTALE)
+	away.Op = "open"
+	wantRefused(t, step(t, idle{t}, with(nfsAnew, own(0, away))()), "the kernel lets nobody come")
 	if s := step(t, &scribe{old: true}, with(nfsAnew)()); s.Refused != notSupported {
 		t.Errorf("on an old kernel: %+v", s)
 	}

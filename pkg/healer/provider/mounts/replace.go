@@ -17,6 +17,14 @@ var deadReasons = []healer.Reason{
 // notSupported is what replaces a step where the kernel lacks the call for it.
 const notSupported = "ReplaceNotSupported: this kernel cannot put a mount beneath another one (Linux 6.5 can), and to mount over a dead one would reach other places too; delete the pod, so that kubelet publishes the volume anew"
 
+// unreachable is a stale mount of NFS of which the kernel knows that its directory has
+// no links any more: the walk to it asks the server, and fails, and nothing comes
+// beneath a mount but by a walk to it. touchOp is what else fails.
+const (
+	unreachable = "the directory of the stale mount was deleted while it was in use, and the kernel lets nobody come to the mount any more; delete the pod, so that kubelet publishes the volume anew"
+	touchOp     = "statx"
+)
+
 // outlived is true for a published place whose mount is of a filesystem instance
 // that has ended, while the driver has staged another one of the same type. What
 // a driver makes of the staged filesystem, such as an overlay, is of another type.
@@ -71,6 +79,8 @@ func (p Provider) planReplace(c healer.Case, place, staged healer.Place, conditi
 		return none, why
 	}
 	switch {
+	case place.Stale() && place.Own.Op != touchOp:
+		return none, unreachable
 	case was.RootDeleted:
 		return none, "the directory that the mount showed was deleted"
 	case !publishedAsStaged(c, place):

@@ -125,6 +125,9 @@ func (b bench) failed() []healer.Condition {
 	if d := b.sb.Device; reason == healer.DeviceReadError && d != nil {
 		return b.one(healer.Inaccessible, reason, advice, "%s: %s", nameInFull(*d), a)
 	}
+	if b.p.Stale() && answersAlone(b.c, b.p) {
+		advice = adviceRepublish
+	}
 	return b.one(healer.Inaccessible, reason, advice, "%s", a)
 }
 
