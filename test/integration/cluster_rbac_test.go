@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-addons/node-healer/test/harness"
 	"github.com/csi-addons/node-healer/test/harness/cluster"
@@ -152,6 +155,12 @@ var (
 		},
 	}
 	notes = duty{
+		// What stands on a claim is written again after an hour only.
+		before: func(c *citizen) {
+			cluster.Change(c.T, c.api, c.moody.claim, func(claim *corev1.PersistentVolumeClaim) {
+				maps.DeleteFunc(claim.Annotations, func(key, _ string) bool { return strings.Contains(key, "volumehealth") })
+			})
+		},
 		done: func(c *citizen) {
 			c.sick()
 			c.moody.becomes("unhealthy")
