@@ -50,10 +50,11 @@ func (n *Node) NewVolumeOnMultipath(fs, id string) (*Volume, *Multipath) {
 	return v, m
 }
 
-// Offline takes a path away, as the kernel does when its target is gone.
+// Offline takes a path away, as the kernel does when its target is gone. The file
+// wants the end of the line.
 func (m *Multipath) Offline(path int) {
 	m.volume.Node.T.Helper()
-	Must(m.volume.Node.T, os.WriteFile(filepath.Join("/sys/block", m.paths[path], "device/state"), []byte("offline"), 0))
+	Must(m.volume.Node.T, os.WriteFile(filepath.Join("/sys/block", m.paths[path], "device/state"), []byte("offline\n"), 0))
 }
 
 // Online gives all paths back.
@@ -61,7 +62,7 @@ func (m *Multipath) Online() {
 	t := m.volume.Node.T
 	t.Helper()
 	for _, name := range m.paths {
-		Must(t, os.WriteFile(filepath.Join("/sys/block", name, "device/state"), []byte("running"), 0))
+		Must(t, os.WriteFile(filepath.Join("/sys/block", name, "device/state"), []byte("running\n"), 0))
 		raw, err := os.ReadFile(filepath.Join("/sys/block", name, "dev"))
 		Must(t, err)
 		Run(t, "dmsetup", "message", m.Name, "0", "reinstate_path", string(raw[:len(raw)-1]))
