@@ -15,6 +15,9 @@ type result struct {
 
 // results are those of one kernel, in the order in which the tests started.
 type results struct {
+	// ended is true when the machine lived until the tests had ended: otherwise
+	// they say nothing of the kernel.
+	ended   bool
 	all     []*result
 	byName  map[string]*result
 	current *result
