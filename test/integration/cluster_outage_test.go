@@ -206,7 +206,7 @@ func (m *member) goroutines(t *testing.T) int {
 
 // TestStopWithoutTheAPI ends well before kubelet would lose its patience.
 func TestStopWithoutTheAPI(t *testing.T) {
-	manifest, err := os.ReadFile("../../" + manifests + "/daemonset.yaml")
+	manifest, err := os.ReadFile("../../deploy/daemonset/daemonset.yaml")
 	harness.Must(t, err)
 	found := regexp.MustCompile(`terminationGracePeriodSeconds: (\d+)`).FindSubmatch(manifest)
 	seconds, err := strconv.Atoi(string(found[1]))

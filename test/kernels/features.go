@@ -71,7 +71,7 @@ var features = []feature{
 	{"StaleInContainers", []string{"TestStaleInContainers"}},
 	{"ContainerUnverified", []string{"TestInsideSandboxed/Kata,_systemd"}},
 	{"ContainerOnBareDirectory", []string{"TestContainerOnBareDirectory/ext4"}},
-	{"ContainerKeptPlaceholder", []string{"TestContainerStartsDuringAStep/rebind_at_place/moved"}},
+	{"ContainerKeptPlaceholder", []string{"TestContainerStartsDuringAStep/rebind_of_ext4_at_place/moved"}},
 	{"ContainerOnOldDevice", []string{"TestContainerOnOldDevice"}},
 	{"TargetNotEmpty", []string{"TestTargetNotEmpty/ext4"}},
 	{"who holds it", []string{"TestHeld"}},
