@@ -51,7 +51,7 @@ demo: deps build $(TOOLS)/grpcurl ## break and heal real volumes, with real call
 # --keep-going: one run tells everything that is wrong, not only the first.
 .PHONY: test
 test: ## everything that CI runs (root; CI=true turns skips into failures)
-	$(MAKE) --keep-going deps build check-generate vet lint unit integration kernels-short e2e
+	$(MAKE) --keep-going deps build check-generate vet lint unit integration e2e
 
 .PHONY: unit
 unit: ## tests of the packages, the commands and the manifests

@@ -43,10 +43,11 @@ type member struct {
 func newMember(t *testing.T, args ...string) *member {
 	t.Helper()
 	m := &member{api: cluster.Start(t)}
-	m.api.Apply(t, "deploy/daemonset")
+	m.api.Apply(t, "deploy")
 	m.namespace = m.api.Namespace(t)
 	cluster.Create(t, m.api, cluster.Node(apiNode))
-	m.proxy = m.api.Proxy(t, apiNamespace, apiAccount)
+	_, kubeconfig := m.api.DaemonPod(t, apiNamespace, apiAccount, apiNode)
+	m.proxy = m.api.Proxy(t, kubeconfig)
 	m.Node = harness.NewNode(t, append([]string{asReleased, "--kubeconfig=" + m.proxy.Kubeconfig}, args...)...)
 	t.Cleanup(func() { m.Stop() })
 	return m

@@ -34,9 +34,9 @@ type Proxy struct {
 	requests  []string
 }
 
-// Proxy starts one for a service account. Its clients have to be gone by the end of
-// the test, or are cut off.
-func (c *Cluster) Proxy(tb testing.TB, namespace, account string) *Proxy {
+// Proxy starts one for whom a kubeconfig is. Its clients have to be gone by the end
+// of the test, or are cut off.
+func (c *Cluster) Proxy(tb testing.TB, kubeconfig string) *Proxy {
 	tb.Helper()
 	target, err := url.Parse(c.URL())
 	harness.Must(tb, err)
@@ -61,7 +61,7 @@ func (c *Cluster) Proxy(tb testing.TB, namespace, account string) *Proxy {
 		p.front.CloseClientConnections()
 		p.front.Close()
 	})
-	config, err := clientcmd.LoadFromFile(c.Kubeconfig(tb, namespace, account))
+	config, err := clientcmd.LoadFromFile(kubeconfig)
 	harness.Must(tb, err)
 	for _, one := range config.Clusters {
 		one.Server = p.front.URL
