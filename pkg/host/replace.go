@@ -15,6 +15,10 @@ import (
 // (Linux 6.5).
 func (n *Node) CanReplace() bool { return touch.CanMoveBeneath() }
 
+// CanCover is true where the kernel can put a mount on top of another one at least
+// (Linux 5.2).
+func (n *Node) CanCover() bool { return touch.CanMove() }
+
 // Replace puts a clone of the staged mount in the place of a dead one, which
 // stands alone there. The clone comes beneath it first, and is read-only until it
 // stands alone and still agrees.

@@ -56,6 +56,13 @@ func CanMoveBeneath() bool {
 	return errors.Is(err, unix.EBADF)
 }
 
+// CanMove asks the kernel whether mounts may be moved at all: somebody may have put a
+// limit on the call (seccomp).
+func CanMove() bool {
+	err := unix.MoveMount(-1, "", -1, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+	return errors.Is(err, unix.EBADF)
+}
+
 func replace(q ReplaceQuery) (ReplaceAnswer, error) {
 	var none ReplaceAnswer
 	switch {

@@ -55,6 +55,8 @@ func (h idle) ReplaceInside(_ context.Context, plans []host.InsidePlan) []error 
 
 func (idle) CanReplace() bool { return true }
 
+func (idle) CanCover() bool { return true }
+
 func (h idle) touched() error {
 	h.t.Error("Examine touched the host")
 	return nil

@@ -28,7 +28,7 @@ func goneInside(in *healer.Inside) bool {
 
 // covers is true where a dead mount can only be covered, and may be.
 func (p Provider) covers(c healer.Case, place healer.Place) bool {
-	return !p.host.CanReplace() && gone(c.Superblocks[place.Dev()]) && (len(place.Stack) == 1 || onlyDeadBeneath(c, place))
+	return !p.host.CanReplace() && p.host.CanCover() && gone(c.Superblocks[place.Dev()]) && (len(place.Stack) == 1 || onlyDeadBeneath(c, place))
 }
 
 // onlyDeadBeneath is true when all that the top of a stack hides are dead mounts of this

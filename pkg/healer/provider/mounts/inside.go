@@ -196,7 +196,7 @@ func (p Provider) planInside(c healer.Case, place healer.Place, conditions []hea
 		plan.Ours = in.Below[0]
 	case len(in.Below) > 0 && (p.host.CanReplace() || len(in.Below)+1 >= maxCovered || !allDead(c, in.Below)):
 		return plan, source, "several mounts stand there in the container"
-	case !p.host.CanReplace() && !goneInside(in):
+	case !p.host.CanReplace() && (!p.host.CanCover() || !goneInside(in)):
 		return plan, source, notSupported
 	case !p.host.CanReplace():
 		plan.Covers = was

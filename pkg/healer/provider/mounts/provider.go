@@ -14,6 +14,7 @@ type Host interface {
 	Finish(ctx context.Context, plan host.RebindPlan, interim host.Mount, still func(context.Context) error) error
 	TakeOff(ctx context.Context, interim host.Mount, still func(context.Context) error) error
 	CanReplace() bool
+	CanCover() bool
 	Replace(ctx context.Context, plan host.RebindPlan, dead host.Mount, still func(context.Context) error) error
 	Cover(ctx context.Context, plan host.RebindPlan, still func(context.Context) error) error
 	Uncover(ctx context.Context, dead, below host.Mount, still func(context.Context) error) error

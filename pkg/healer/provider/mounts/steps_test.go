@@ -61,6 +61,8 @@ func (s *scribe) ReplaceInside(_ context.Context, plans []host.InsidePlan) []err
 
 func (s *scribe) CanReplace() bool { return !s.old }
 
+func (s *scribe) CanCover() bool { return true }
+
 // step gives the only step offered for a case.
 func step(t *testing.T, h Host, c healer.Case) healer.Step {
 	t.Helper()
