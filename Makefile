@@ -37,6 +37,10 @@ help: ## show this list
 deps: ## install what tests and demo need (apt-get, only what is missing)
 	@.ci/deps
 
+.PHONY: deps-kernels
+deps-kernels: ## install what the kernels' virtual machines need, besides
+	@.ci/deps kernels
+
 .PHONY: build
 build: ## build bin/node-healer, bin/node-healer-worker and bin/node-healer-gateway
 	$(BUILD) -o bin/node-healer ./cmd/node-healer
@@ -56,6 +60,7 @@ test: ## everything that CI runs (root; CI=true turns skips into failures)
 .PHONY: unit
 unit: ## tests of the packages, the commands and the manifests
 	$(TEST) -timeout 10m ./pkg/... ./cmd/... ./deploy/...
+	$(TEST) -run 'TestPage|TestFeatures|TestTable' ./test/kernels
 
 .PHONY: integration
 # -p 1: numbers of devices and FUSE connections are the whole machine's.
@@ -68,11 +73,11 @@ e2e: deps build kubernetes ## a real node: a pod gets its volume back without a 
 
 # These two build and wait, so they run without the race detector.
 .PHONY: kernels
-kernels: deps ## all tests of integration on older kernels, in QEMU, and docs/kernels.md (root); KERNEL=6.12 RUN=TestX: only these
+kernels: deps-kernels ## all tests of integration on older kernels, in QEMU, and docs/kernels.md (root); KERNEL=6.12 RUN=TestX: only these
 	$(GO) test -count=1 -v -timeout 3h ./test/kernels -args -kernels '$(KERNEL)' $(if $(RUN),-scenes '$(RUN)',-write)
 
 .PHONY: kernels-short
-kernels-short: deps ## every heal and every condition on older kernels, in QEMU (root)
+kernels-short: deps-kernels ## every heal and every condition on older kernels, in QEMU (root)
 	$(GO) test -count=1 -v -timeout 20m ./test/kernels -args -features
 
 .PHONY: controlplane

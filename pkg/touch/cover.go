@@ -3,6 +3,7 @@ package touch
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -90,6 +91,12 @@ func (l leaf) cover(clone int, ours, dead MountRef, superblock Number, checked f
 	return nil
 }
 
+// isFUSE is true for a filesystem that a daemon serves: only there ENOTCONN is final.
+func isFUSE(fsType string) bool {
+	kind, _, _ := strings.Cut(fsType, ".")
+	return kind == "fuse" || kind == "fuseblk"
+}
+
 // deadFUSE refuses a mount that is not of the FUSE superblock that was meant, and
 // one that may answer again.
 func (l leaf) deadFUSE(fd int, m MountRef, superblock Number) error {
@@ -97,7 +104,7 @@ func (l leaf) deadFUSE(fd int, m MountRef, superblock Number) error {
 	if err != nil {
 		return err
 	}
-	if dev, ok := parseNumber(entry.Dev); !ok || dev != superblock || !mayHang(entry.FSType) {
+	if dev, ok := parseNumber(entry.Dev); !ok || dev != superblock || !isFUSE(entry.FSType) {
 		return refuse("another filesystem is at the place now")
 	}
 	if errno := answers(fd); !errors.Is(errno, unix.ENOTCONN) {
