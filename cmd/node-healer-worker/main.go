@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
 func main() {
-	if err := worker.Serve(touch.Ops()...); err != nil {
+	if err := worker.Serve(workerops.Ops()...); err != nil {
 		fmt.Fprintln(os.Stderr, "node-healer-worker:", err)
 		os.Exit(1)
 	}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
@@ -23,12 +23,12 @@ import (
 type containerWalks struct {
 	mu    sync.Mutex
 	began time.Time
-	last  touch.ContainersAnswer
+	last  workerops.ContainersAnswer
 	err   error
 }
 
 // all has a worker walk over the processes; no file of theirs is read in here.
-func (w *containerWalks) all(ctx context.Context, n *Node) (touch.ContainersAnswer, error) {
+func (w *containerWalks) all(ctx context.Context, n *Node) (workerops.ContainersAnswer, error) {
 	asked := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -36,11 +36,11 @@ func (w *containerWalks) all(ctx context.Context, n *Node) (touch.ContainersAnsw
 		return w.last, w.err
 	}
 	began := time.Now()
-	var last touch.ContainersAnswer
+	var last workerops.ContainersAnswer
 	var err error
 	for tries := 0; tries == 0 || err == nil && last.Cut && tries < 2; tries++ { // a busy node may have cut one short
 		err = n.probes.beside(namespaces, func() (err error) {
-			last, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Containers, touch.ContainersQuery{Budget: n.cfg.ProbeTimeout / 2})
+			last, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Containers, workerops.ContainersQuery{Budget: n.cfg.ProbeTimeout / 2})
 			return err
 		})
 	}
@@ -70,20 +70,20 @@ func (n *Node) Running(ctx context.Context, pods []string) (found []Running, err
 
 // mountsOf reads mounts of containers. match says what is wanted, beside the mounts
 // of the superblocks.
-func (n *Node) mountsOf(ctx context.Context, of []touch.Container, q MountQuery) ([]touch.MountsOf, error) {
-	ask := touch.MountsQuery{Current: touch.Number(q.Current), FSType: q.FSType, Source: q.Source, Limit: maxInNamespace}
+func (n *Node) mountsOf(ctx context.Context, of []workerops.Container, q MountQuery) ([]workerops.MountsOf, error) {
+	ask := workerops.MountsQuery{Current: workerops.Number(q.Current), FSType: q.FSType, Source: q.Source, Limit: maxInNamespace}
 	for _, dev := range q.Superblocks {
-		ask.Superblocks = append(ask.Superblocks, touch.Number(dev))
+		ask.Superblocks = append(ask.Superblocks, workerops.Number(dev))
 	}
 	for _, d := range q.Beneath {
-		ask.Beneath = append(ask.Beneath, touch.Directory{Superblock: touch.Number(d.Dev), Path: d.Path})
+		ask.Beneath = append(ask.Beneath, workerops.Directory{Superblock: workerops.Number(d.Dev), Path: d.Path})
 	}
 	for _, c := range of {
-		ask.Of = append(ask.Of, touch.NamespaceOf{Workload: c.Workload, PID: c.PID, Namespace: c.Namespace})
+		ask.Of = append(ask.Of, workerops.NamespaceOf{Workload: c.Workload, PID: c.PID, Namespace: c.Namespace})
 	}
-	var a touch.MountsAnswer
+	var a workerops.MountsAnswer
 	err := n.probes.beside(namespaces, func() (err error) {
-		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Mounts, ask)
+		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Mounts, ask)
 		return err
 	})
 	if err == nil && len(a.Of) != len(of) {
@@ -110,7 +110,7 @@ func (n *Node) Holder(ctx context.Context, podUID string, dev Dev) (*Holder, err
 	if err != nil {
 		return nil, err
 	}
-	ofPod := slices.DeleteFunc(slices.Clone(walk.Containers), func(c touch.Container) bool { return c.PodUID != podUID || c.PID == 0 })
+	ofPod := slices.DeleteFunc(slices.Clone(walk.Containers), func(c workerops.Container) bool { return c.PodUID != podUID || c.PID == 0 })
 	return n.holder(ctx, dev, ofPod)
 }
 
@@ -120,7 +120,7 @@ func (n *Node) HolderAt(ctx context.Context, m ContainerMount) *Holder {
 	if m.PodUID == "" {
 		return nil
 	}
-	h, err := n.holder(ctx, m.Mount.Dev, []touch.Container{m.container()})
+	h, err := n.holder(ctx, m.Mount.Dev, []workerops.Container{m.container()})
 	if err != nil {
 		return nil
 	}
@@ -128,11 +128,11 @@ func (n *Node) HolderAt(ctx context.Context, m ContainerMount) *Holder {
 }
 
 // holder gives the first of the containers that has the superblock mounted.
-func (n *Node) holder(ctx context.Context, dev Dev, all []touch.Container) (found *Holder, err error) {
+func (n *Node) holder(ctx context.Context, dev Dev, all []workerops.Container) (found *Holder, err error) {
 	// The pidfds first, so that everything seen is true of the processes that they
 	// speak of.
 	var held []*Holder
-	var of []touch.Container
+	var of []workerops.Container
 	for _, c := range all {
 		if h := Hold(c.PID); h != nil {
 			held, of = append(held, h), append(of, c)

@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // When a daemon that served many volumes dies, all are asked about at once.
 func TestWalksAreSharedByThoseWhoWait(t *testing.T) {
 	realKernel(t)
 	n, _ := newNode(t)
-	known := touch.ContainersAnswer{Containers: []touch.Container{{Workload: touch.Workload{PodUID: podUID}, Foreign: true}}}
+	known := workerops.ContainersAnswer{Containers: []workerops.Container{{Workload: workerops.Workload{PodUID: podUID}, Foreign: true}}}
 	n.containers.last, n.containers.began = known, time.Now().Add(time.Hour) // one that began after it was asked for
 	found, err := n.InContainers(t.Context(), []string{podUID}, ofVolume)
 	if err != nil || len(found.Unverified) != 1 {
@@ -29,8 +29,8 @@ func TestWalksAreSharedByThoseWhoWait(t *testing.T) {
 func TestInContainers(t *testing.T) {
 	realKernel(t)
 	n, _ := newNode(t)
-	in := func(pod, id string) touch.Workload { return touch.Workload{PodUID: pod, ContainerID: id} }
-	n.containers.last = touch.ContainersAnswer{Cut: true, Containers: []touch.Container{
+	in := func(pod, id string) workerops.Workload { return workerops.Workload{PodUID: pod, ContainerID: id} }
+	n.containers.last = workerops.ContainersAnswer{Cut: true, Containers: []workerops.Container{
 		{Workload: in(podUID, "a"), Foreign: true, Started: time.Second},
 		{Workload: in(podUID, ""), Sandbox: "runsc", Started: time.Minute},
 		{Workload: in("other", "b"), Foreign: true},
@@ -82,21 +82,21 @@ func TestHolder(t *testing.T) {
 	before := countFDs(t)
 	for name, tc := range map[string]struct {
 		dev    Dev
-		change func(*touch.Container)
+		change func(*workerops.Container)
 		want   bool
 	}{
 		"mounted":           {dev: dev, want: true},
 		"another device":    {dev: Dev{dev.Major, dev.Minor + 1000}},
-		"another namespace": {dev: dev, change: func(c *touch.Container) { c.Namespace++ }},
-		"another container": {dev: dev, change: func(c *touch.Container) { c.Dir += "x" }},
-		"another pod":       {dev: dev, change: func(c *touch.Container) { c.PodUID = podUID }},
-		"has ended":         {dev: dev, change: func(c *touch.Container) { c.PID = ended.Process.Pid }},
+		"another namespace": {dev: dev, change: func(c *workerops.Container) { c.Namespace++ }},
+		"another container": {dev: dev, change: func(c *workerops.Container) { c.Dir += "x" }},
+		"another pod":       {dev: dev, change: func(c *workerops.Container) { c.PodUID = podUID }},
+		"has ended":         {dev: dev, change: func(c *workerops.Container) { c.PID = ended.Process.Pid }},
 	} {
 		asked := c
 		if tc.change != nil {
 			tc.change(&asked)
 		}
-		h, err := n.holder(t.Context(), tc.dev, []touch.Container{asked})
+		h, err := n.holder(t.Context(), tc.dev, []workerops.Container{asked})
 		if err != nil || (h != nil) != tc.want {
 			t.Errorf("%s: %+v, %v", name, h, err)
 		}
@@ -110,7 +110,7 @@ func TestHolder(t *testing.T) {
 	if after := countFDs(t); after > before+4 { // of the pool
 		t.Errorf("%d descriptors, before %d", after, before)
 	}
-	h, err := n.holder(t.Context(), dev, []touch.Container{c})
+	h, err := n.holder(t.Context(), dev, []workerops.Container{c})
 	if err != nil || h == nil {
 		t.Fatal(h, err)
 	}

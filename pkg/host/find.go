@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
@@ -71,11 +71,11 @@ func (n *Node) mounted(table Table) (asks []Ask) {
 // unmounted gives the paths of pods' volumes at which nothing is mounted.
 func (n *Node) unmounted(ctx context.Context, table Table) (asks []Ask, err error) {
 	pods := n.kubelet.Root + "/pods"
-	var volumes []touch.PublishedVolume
+	var volumes []workerops.PublishedVolume
 	disk := storageUnder(table, pods)
 	disk.root = "paths" // as for all that is asked of kubelet's own disk
 	err = n.probes.beside(disk, func() (err error) {
-		volumes, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Published, touch.PublishedQuery{Pods: pods, Max: maxPublished})
+		volumes, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Published, workerops.PublishedQuery{Pods: pods, Max: maxPublished})
 		return err
 	})
 	for _, v := range volumes {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
@@ -56,7 +56,7 @@ type HeldBy struct {
 	PID int
 	// Command is the process's name for itself, made printable.
 	Command string
-	How     touch.How
+	How     workerops.How
 	// PodUID and ContainerID are empty outside of pods.
 	PodUID, ContainerID string
 }
@@ -76,7 +76,7 @@ func (n *Node) Holders(ctx context.Context, asked []Holdable) (map[Holdable]Hold
 			devices = append(devices, a.Device)
 		}
 	}
-	scan, err := n.holders.share(ctx, &n.probes, superblocks, devices, func(ctx context.Context, superblocks, devices []Dev) (touch.HoldersAnswer, error) {
+	scan, err := n.holders.share(ctx, &n.probes, superblocks, devices, func(ctx context.Context, superblocks, devices []Dev) (workerops.HoldersAnswer, error) {
 		return n.scanHolders(ctx, slices.Concat(superblocks, n.volumesOf(table)), devices)
 	})
 	if err != nil {
@@ -96,17 +96,17 @@ func (n *Node) Holders(ctx context.Context, asked []Holdable) (map[Holdable]Hold
 }
 
 // scanHolders has a worker walk over all processes.
-func (n *Node) scanHolders(ctx context.Context, superblocks, devices []Dev) (touch.HoldersAnswer, error) {
+func (n *Node) scanHolders(ctx context.Context, superblocks, devices []Dev) (workerops.HoldersAnswer, error) {
 	call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
 	defer cancel()
-	q := touch.HoldersQuery{Budget: n.cfg.ProbeTimeout / 2}
+	q := workerops.HoldersQuery{Budget: n.cfg.ProbeTimeout / 2}
 	for _, d := range superblocks {
-		q.Superblocks = append(q.Superblocks, touch.Number(d))
+		q.Superblocks = append(q.Superblocks, workerops.Number(d))
 	}
 	for _, d := range devices {
-		q.Devices = append(q.Devices, touch.Number(d))
+		q.Devices = append(q.Devices, workerops.Number(d))
 	}
-	return worker.Call(call, n.cfg.Pool, touch.Holders, q)
+	return worker.Call(call, n.cfg.Pool, workerops.Holders, q)
 }
 
 // volumesOf gives the superblocks of all CSI volumes on the node. A scan costs
@@ -128,21 +128,21 @@ func (n *Node) volumesOf(table Table) []Dev {
 }
 
 // holdersIn takes one answer out of a scan.
-func holdersIn(scan touch.HoldersAnswer, a Holdable) Holders {
+func holdersIn(scan workerops.HoldersAnswer, a Holdable) Holders {
 	h := Holders{Unknown: scan.Unknown, Unseen: scan.Unseen, Cut: scan.Cut}
-	held := scan.Superblocks[touch.Number(a.Superblock)]
+	held := scan.Superblocks[workerops.Number(a.Superblock)]
 	for _, m := range held.Mounts {
-		w := touch.WorkloadIn(m.Cgroup)
+		w := workerops.WorkloadIn(m.Cgroup)
 		h.Mounts = append(h.Mounts, HeldMount{Namespace: m.Namespace, Path: m.Path, PID: m.PID, PodUID: w.PodUID, ContainerID: w.ContainerID})
 	}
 	at := map[int]int{} // by process
-	for _, p := range slices.Concat(held.Processes, scan.Devices[touch.Number(a.Device)].Processes) {
+	for _, p := range slices.Concat(held.Processes, scan.Devices[workerops.Number(a.Device)].Processes) {
 		if i, twice := at[p.PID]; twice {
 			h.Processes[i].How |= p.How
 			continue
 		}
 		at[p.PID] = len(h.Processes)
-		w := touch.WorkloadIn(p.Cgroup)
+		w := workerops.WorkloadIn(p.Cgroup)
 		h.Processes = append(h.Processes, HeldBy{
 			PID: p.PID, Command: printable(p.Command), How: p.How, PodUID: w.PodUID, ContainerID: w.ContainerID,
 		})

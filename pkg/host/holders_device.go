@@ -9,7 +9,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
@@ -52,9 +52,9 @@ func (n *Node) claimOf(ctx context.Context, dev Dev) Claim {
 	}
 	call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
 	defer cancel()
-	var a touch.ExclusiveAnswer
+	var a workerops.ExclusiveAnswer
 	err := n.probes.alone(call, storage{dev: dev}, func() (err error) {
-		a, err = worker.Call(call, n.cfg.Pool, touch.Exclusive, touch.ExclusiveQuery{Device: "/dev/" + name, Number: touch.Number(dev)})
+		a, err = worker.Call(call, n.cfg.Pool, workerops.Exclusive, workerops.ExclusiveQuery{Device: "/dev/" + name, Number: workerops.Number(dev)})
 		return err
 	})
 	switch {

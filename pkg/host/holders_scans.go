@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
@@ -33,16 +33,16 @@ type holderScans struct {
 type holderScan struct {
 	started              time.Time
 	superblocks, devices map[Dev]bool
-	answer               touch.HoldersAnswer
+	answer               workerops.HoldersAnswer
 }
 
 func (s *holderScan) fresh() bool { return time.Since(s.started) < holdersKeep }
 
-type runScan func(ctx context.Context, superblocks, devices []Dev) (touch.HoldersAnswer, error)
+type runScan func(ctx context.Context, superblocks, devices []Dev) (workerops.HoldersAnswer, error)
 
 // share gives a scan that tells of all that is asked for: a recent one, the one
 // under way, or a new one.
-func (s *holderScans) share(ctx context.Context, at *probes, superblocks, devices []Dev, run runScan) (touch.HoldersAnswer, error) {
+func (s *holderScans) share(ctx context.Context, at *probes, superblocks, devices []Dev, run runScan) (workerops.HoldersAnswer, error) {
 	answer, told := s.recent(superblocks, devices)
 	if told {
 		return answer, nil
@@ -54,13 +54,13 @@ func (s *holderScans) share(ctx context.Context, at *probes, superblocks, device
 		return err
 	})
 	if err != nil && !errors.Is(err, worker.ErrLeft) { // it went on behind a process that keeps it waiting
-		return touch.HoldersAnswer{}, fmt.Errorf("who holds it: %w", err)
+		return workerops.HoldersAnswer{}, fmt.Errorf("who holds it: %w", err)
 	}
 	return answer, nil
 }
 
 // recent gives the last scan, if it tells of all that is asked for.
-func (s *holderScans) recent(superblocks, devices []Dev) (touch.HoldersAnswer, bool) {
+func (s *holderScans) recent(superblocks, devices []Dev) (workerops.HoldersAnswer, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	missing := func(in map[Dev]bool) func(Dev) bool { return func(d Dev) bool { return !in[d] } }
@@ -70,7 +70,7 @@ func (s *holderScans) recent(superblocks, devices []Dev) (touch.HoldersAnswer, b
 
 // scan asks for what a recent one told, too, so that callers in turn do not push
 // out each other's. There is one at a time.
-func (s *holderScans) scan(ctx context.Context, superblocks, devices []Dev, run runScan) (touch.HoldersAnswer, error) {
+func (s *holderScans) scan(ctx context.Context, superblocks, devices []Dev, run runScan) (workerops.HoldersAnswer, error) {
 	next := holderScan{started: time.Now(), superblocks: map[Dev]bool{}, devices: map[Dev]bool{}}
 	if s.last.fresh() && len(s.last.superblocks)+len(s.last.devices) < maxScanned {
 		maps.Copy(next.superblocks, s.last.superblocks)
@@ -81,7 +81,7 @@ func (s *holderScans) scan(ctx context.Context, superblocks, devices []Dev, run 
 	var err error
 	next.answer, err = run(ctx, slices.Collect(maps.Keys(next.superblocks)), slices.Collect(maps.Keys(next.devices)))
 	if err != nil && !errors.Is(err, worker.ErrLeft) {
-		return touch.HoldersAnswer{}, err
+		return workerops.HoldersAnswer{}, err
 	}
 	// It may have been asked for more on the way.
 	for n := range next.answer.Superblocks {

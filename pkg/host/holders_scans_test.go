@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // scanner answers for whatever is asked and remembers it.
@@ -20,7 +20,7 @@ type scanner struct {
 	wait chan struct{}
 }
 
-func (s *scanner) run(_ context.Context, superblocks, devices []Dev) (touch.HoldersAnswer, error) {
+func (s *scanner) run(_ context.Context, superblocks, devices []Dev) (workerops.HoldersAnswer, error) {
 	s.mu.Lock()
 	all := slices.Concat(superblocks, devices)
 	slices.SortFunc(all, func(a, b Dev) int { return int(a.Minor) - int(b.Minor) })
@@ -30,11 +30,11 @@ func (s *scanner) run(_ context.Context, superblocks, devices []Dev) (touch.Hold
 	if s.wait != nil {
 		<-s.wait
 	}
-	a := touch.HoldersAnswer{Superblocks: map[touch.Number]touch.Held{}, Unknown: len(all)}
+	a := workerops.HoldersAnswer{Superblocks: map[workerops.Number]workerops.Held{}, Unknown: len(all)}
 	for _, d := range superblocks {
-		a.Superblocks[touch.Number(d)] = touch.Held{}
+		a.Superblocks[workerops.Number(d)] = workerops.Held{}
 	}
-	a.Superblocks[touch.Number{Major: 8, Minor: 99}] = touch.Held{} // asked for on the way
+	a.Superblocks[workerops.Number{Major: 8, Minor: 99}] = workerops.Held{} // asked for on the way
 	return a, err
 }
 

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 func whoHolds(t *testing.T, n *Node, a Holdable) Holders {
@@ -39,12 +39,12 @@ func TestHoldersOfAVolume(t *testing.T) {
 		cats := slices.IndexFunc(h.Processes, func(p HeldBy) bool { return p.Command != "cat" }) < 0
 		return cats && len(h.Processes) == 2
 	})
-	var how []touch.How
+	var how []workerops.How
 	for _, p := range h.Processes {
 		how = append(how, p.How)
 	}
 	slices.Sort(how)
-	if !slices.Equal(how, []touch.How{touch.HowWorkingDirectory, touch.HowDevice}) {
+	if !slices.Equal(how, []workerops.How{workerops.HowWorkingDirectory, workerops.HowDevice}) {
 		t.Errorf("held by %v", h.Processes)
 	}
 	if len(h.Mounts) != 1 || h.Mounts[0].PID != pid || h.Mounts[0].Path != dir || h.Mounts[0].Namespace == 0 {
@@ -145,14 +145,14 @@ func TestHeldByTheKernelItself(t *testing.T) {
 func TestHoldersInAScan(t *testing.T) {
 	const container = "abcdef1234567890abcdef1234567890abcdef1234567890abcdef1234567890"
 	cgroup := "12:cpu:/\n0::/kubepods/burstable/pod" + podUID + "/" + container + "\n"
-	volume := touch.Number{Major: 8, Minor: 16}
-	scan := touch.HoldersAnswer{
-		Superblocks: map[touch.Number]touch.Held{volume: {
-			Mounts:    []touch.HeldMount{{Namespace: 9, Path: "/data", PID: 10, Cgroup: cgroup}},
-			Processes: []touch.HeldBy{{PID: 10, Command: "a\x1b[2J\nb", How: touch.HowFile, Cgroup: cgroup}},
+	volume := workerops.Number{Major: 8, Minor: 16}
+	scan := workerops.HoldersAnswer{
+		Superblocks: map[workerops.Number]workerops.Held{volume: {
+			Mounts:    []workerops.HeldMount{{Namespace: 9, Path: "/data", PID: 10, Cgroup: cgroup}},
+			Processes: []workerops.HeldBy{{PID: 10, Command: "a\x1b[2J\nb", How: workerops.HowFile, Cgroup: cgroup}},
 		}},
-		Devices: map[touch.Number]touch.Held{volume: {Processes: []touch.HeldBy{
-			{PID: 10, How: touch.HowDevice}, {PID: 11, Command: "dd", How: touch.HowDevice, Cgroup: "0::/user.slice\n"},
+		Devices: map[workerops.Number]workerops.Held{volume: {Processes: []workerops.HeldBy{
+			{PID: 10, How: workerops.HowDevice}, {PID: 11, Command: "dd", How: workerops.HowDevice, Cgroup: "0::/user.slice\n"},
 		}}},
 		Unknown: 3, Unseen: 2, Cut: true,
 	}
@@ -160,8 +160,8 @@ func TestHoldersInAScan(t *testing.T) {
 	want := Holders{
 		Mounts: []HeldMount{{Namespace: 9, Path: "/data", PID: 10, PodUID: podUID, ContainerID: container}},
 		Processes: []HeldBy{
-			{PID: 10, Command: "a??2J?b", How: touch.HowFile | touch.HowDevice, PodUID: podUID, ContainerID: container},
-			{PID: 11, Command: "dd", How: touch.HowDevice},
+			{PID: 10, Command: "a??2J?b", How: workerops.HowFile | workerops.HowDevice, PodUID: podUID, ContainerID: container},
+			{PID: 11, Command: "dd", How: workerops.HowDevice},
 		},
 		Unknown: 3, Unseen: 2, Cut: true,
 	}

@@ -4,12 +4,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 func TestHoldersText(t *testing.T) {
 	const container = "abcdef1234567890abcdef1234567890"
-	inPod := HeldBy{PID: 4711, Command: "postgres", How: touch.HowFile | touch.HowWorkingDirectory, PodUID: podUID, ContainerID: container}
+	inPod := HeldBy{PID: 4711, Command: "postgres", How: workerops.HowFile | workerops.HowWorkingDirectory, PodUID: podUID, ContainerID: container}
 	second := inPod
 	second.PID = 4712
 	copied := func(namespace uint64, uid string) HeldMount {
@@ -33,11 +33,11 @@ func TestHoldersText(t *testing.T) {
 			"held by pod " + podUID + " container abcdef123456 (mounted), at least 3 mounts in 2 mount namespaces",
 		},
 		"a process outside, and the device": {
-			Holders{Processes: []HeldBy{{PID: 7, Command: "dd", How: touch.HowDevice}}, Device: DeviceHolders{Above: []string{"dm-0"}, Loops: []string{"loop3"}, Swap: true, Claim: ClaimTaken}},
+			Holders{Processes: []HeldBy{{PID: 7, Command: "dd", How: workerops.HowDevice}}, Device: DeviceHolders{Above: []string{"dm-0"}, Loops: []string{"loop3"}, Swap: true, Claim: ClaimTaken}},
 			"held by pid 7 dd (open device); device held by dm-0, loop3, swap",
 		},
 		"unmounted": {
-			Holders{Processes: []HeldBy{{PID: 7, Command: "tail", How: touch.HowFile | touch.HowDetached}}},
+			Holders{Processes: []HeldBy{{PID: 7, Command: "tail", How: workerops.HowFile | workerops.HowDetached}}},
 			"held by pid 7 tail (open file, unmounted)",
 		},
 		"only the kernel":       {Holders{Kernel: []string{"loop1", "swap"}}, "files held by loop1, swap"},

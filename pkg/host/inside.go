@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
@@ -48,9 +48,9 @@ func (c ContainerMount) String() string {
 	return who + " at " + strconv.Quote(c.Mount.Path)
 }
 
-func (c ContainerMount) container() touch.Container {
-	return touch.Container{
-		Workload: touch.Workload{PodUID: c.PodUID, ContainerID: c.ContainerID, Dir: c.cgroup}, PID: c.PID, Namespace: c.Namespace,
+func (c ContainerMount) container() workerops.Container {
+	return workerops.Container{
+		Workload: workerops.Workload{PodUID: c.PodUID, ContainerID: c.ContainerID, Dir: c.cgroup}, PID: c.PID, Namespace: c.Namespace,
 	}
 }
 
@@ -113,7 +113,7 @@ func (n *Node) InContainers(ctx context.Context, pods []string, q MountQuery) (f
 	if walk.Cut {
 		found.Unverified = append(found.Unverified, Unverified{Why: "not all processes on the node could be looked at in time"})
 	}
-	var of []touch.Container
+	var of []workerops.Container
 	for _, c := range walk.Containers {
 		switch {
 		case pods != nil && !slices.Contains(pods, c.PodUID):
@@ -129,7 +129,7 @@ func (n *Node) InContainers(ctx context.Context, pods []string, q MountQuery) (f
 }
 
 // addMounts adds the mounts of containers that are wanted.
-func (n *Node) addMounts(ctx context.Context, of []touch.Container, q MountQuery, found *Containers) error {
+func (n *Node) addMounts(ctx context.Context, of []workerops.Container, q MountQuery, found *Containers) error {
 	if len(of) == 0 {
 		return nil
 	}
@@ -156,12 +156,12 @@ func (n *Node) addMounts(ctx context.Context, of []touch.Container, q MountQuery
 	return nil
 }
 
-func (f *Containers) unverified(c touch.Container, why string) {
+func (f *Containers) unverified(c workerops.Container, why string) {
 	f.Unverified = append(f.Unverified, Unverified{PodUID: c.PodUID, ContainerID: c.ContainerID, Started: c.Started, Why: why})
 }
 
 // mountsIn gives the wanted mounts of a container that are topmost at their paths.
-func (n *Node) mountsIn(c touch.Container, of touch.MountsOf, q MountQuery) (found []ContainerMount, err error) {
+func (n *Node) mountsIn(c workerops.Container, of workerops.MountsOf, q MountQuery) (found []ContainerMount, err error) {
 	mounts := make([]Mount, 0, len(of.Entries))
 	for _, e := range of.Entries {
 		m, err := mountOf(e.Entry)
@@ -282,9 +282,9 @@ func (n *Node) lookInside(ctx context.Context, m ContainerMount) InsideSight {
 		}
 		at, first = n.probes.join(s, Mount{})
 	}
-	var a touch.PeekAnswer
+	var a workerops.PeekAnswer
 	err := n.atServer(ctx, m.Mount, func() (err error) {
-		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Peek, m.target())
+		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Peek, m.target())
 		return err
 	})
 	quiet := silent(ctx, err)
@@ -302,7 +302,7 @@ func (n *Node) lookInside(ctx context.Context, m ContainerMount) InsideSight {
 // error, or nil, for each: nil means that the container's own path answered.
 func (n *Node) ReplaceInside(ctx context.Context, plans []InsidePlan) []error {
 	errs := make([]error, len(plans))
-	q := touch.InsideQuery{Budget: n.cfg.StepTimeout / 2}
+	q := workerops.InsideQuery{Budget: n.cfg.StepTimeout / 2}
 	for _, p := range plans {
 		t := p.Container.target()
 		t.Swap = p.swap()
@@ -327,19 +327,19 @@ func (n *Node) ReplaceInside(ctx context.Context, plans []InsidePlan) []error {
 }
 
 // inside asks one worker, with a thread for each namespace.
-func (n *Node) inside(ctx context.Context, q touch.InsideQuery) ([]touch.InsideResult, error) {
+func (n *Node) inside(ctx context.Context, q workerops.InsideQuery) ([]workerops.InsideResult, error) {
 	const perNamespace = 50 * time.Millisecond // most take a hundredth of it
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout+time.Duration(len(q.Targets))*perNamespace)
 	defer cancel()
-	a, err := worker.Call(call, n.cfg.Pool, touch.Inside, q)
+	a, err := worker.Call(call, n.cfg.Pool, workerops.Inside, q)
 	if err == nil && len(a.Results) != len(q.Targets) {
 		err = errors.New("the worker left out a container")
 	}
 	return a.Results, err
 }
 
-func (c ContainerMount) target() touch.InsideTarget {
-	return touch.InsideTarget{PID: c.PID, Namespace: c.Namespace, Path: c.Mount.Path, Mount: ref(c.Mount), Attr: uint64(c.Mount.Attr)}
+func (c ContainerMount) target() workerops.InsideTarget {
+	return workerops.InsideTarget{PID: c.PID, Namespace: c.Namespace, Path: c.Mount.Path, Mount: ref(c.Mount), Attr: uint64(c.Mount.Attr)}
 }
 
 // insideGuard stays on a mount until it stands alone in its container and has all
@@ -398,8 +398,8 @@ func (s Sharing) FollowsHost() bool {
 	return s == SharingSlave || s == SharingSlaveOwn || s == SharingPeer
 }
 
-func (p InsidePlan) swap() touch.Swap {
-	s := touch.Swap{
+func (p InsidePlan) swap() workerops.Swap {
+	s := workerops.Swap{
 		Source: p.Source.Path, SourceMount: ref(p.Source), Sub: p.Sub,
 		Attr: uint64(p.Attr), Guard: uint64(insideGuard), Before: unix.MS_PRIVATE,
 		Ended: p.Ended, Stale: p.Stale,
@@ -409,7 +409,7 @@ func (p InsidePlan) swap() touch.Swap {
 	}
 	if p.Covers.OldID != 0 {
 		s.Covers = ref(p.Covers)
-		s.Superblock = touch.Number(p.Covers.Dev)
+		s.Superblock = workerops.Number(p.Covers.Dev)
 	}
 	if p.Stray.OldID != 0 {
 		s.Stray = ref(p.Stray)

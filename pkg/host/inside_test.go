@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
-	"github.com/csi-addons/node-healer/pkg/touch/mountinfo"
+	"github.com/csi-addons/node-healer/pkg/workerops"
+	"github.com/csi-addons/node-healer/pkg/workerops/mountinfo"
 )
 
 const podUID = "0d6a1c2e-1111-4222-8333-9444aaaa5555"
@@ -21,10 +21,10 @@ const podUID = "0d6a1c2e-1111-4222-8333-9444aaaa5555"
 var ofVolume = MountQuery{Superblocks: []Dev{{0, 50}}}
 
 // entries are what a worker gives of a mount table.
-func entries(t *testing.T, text string) (of touch.MountsOf) {
+func entries(t *testing.T, text string) (of workerops.MountsOf) {
 	t.Helper()
 	err := mountinfo.Parse(strings.NewReader(text), func(e mountinfo.Entry) error {
-		of.Entries = append(of.Entries, touch.MountEntry{Entry: e, Unique: uint64(1000 + e.ID)})
+		of.Entries = append(of.Entries, workerops.MountEntry{Entry: e, Unique: uint64(1000 + e.ID)})
 		return nil
 	})
 	if err != nil {
@@ -48,7 +48,7 @@ func TestMountsInAContainer(t *testing.T) {
 		"another one":          {root + "2 1 0:51 / /data rw - fuse.x src rw\n", nil},
 		"none":                 {"", nil},
 	} {
-		found, err := n.mountsIn(touch.Container{}, entries(t, tc.table), ofVolume)
+		found, err := n.mountsIn(workerops.Container{}, entries(t, tc.table), ofVolume)
 		var got []string
 		for _, m := range found {
 			got = append(got, fmt.Sprint(m.Mount.Path, " ", ids(m.Below)))
@@ -57,15 +57,15 @@ func TestMountsInAContainer(t *testing.T) {
 			t.Errorf("%s: %q, want %q, %v", name, got, tc.want, err)
 		}
 	}
-	bad := touch.MountsOf{Entries: []touch.MountEntry{{Entry: mountinfo.Entry{ID: 1, Dev: "x"}}}}
-	if _, err := n.mountsIn(touch.Container{}, bad, ofVolume); err == nil {
+	bad := workerops.MountsOf{Entries: []workerops.MountEntry{{Entry: mountinfo.Entry{ID: 1, Dev: "x"}}}}
+	if _, err := n.mountsIn(workerops.Container{}, bad, ofVolume); err == nil {
 		t.Error("a device number that is none")
 	}
 }
 
 func TestWhatIsKnownOfAContainersMount(t *testing.T) {
 	n := &Node{kubelet: Kubelet{Root: "/k"}}
-	c := touch.Container{Workload: touch.Workload{PodUID: podUID, ContainerID: strings.Repeat("c", 64), Dir: "kubepods/x"}, PID: 10, Namespace: 4711}
+	c := workerops.Container{Workload: workerops.Workload{PodUID: podUID, ContainerID: strings.Repeat("c", 64), Dir: "kubepods/x"}, PID: 10, Namespace: 4711}
 	found, err := n.mountsIn(c, entries(t, "1 0 0:20 / / rw - overlay overlay rw\n2 1 0:50 /sub /data ro,nosuid master:7 - fuse.x src rw\n"), ofVolume)
 	if err != nil || len(found) != 1 {
 		t.Fatalf("%+v, %v", found, err)
@@ -150,30 +150,30 @@ func TestSwapOfAPlan(t *testing.T) {
 	guard := uint64(AttrReadOnly | AttrNoSymFollow)
 	source := Mount{ID: 8, OldID: 80, Path: "/k/mount"}
 	dead := Mount{ID: 7, OldID: 70, Path: "/data", Attr: AttrNoExec}
-	plain := touch.Swap{
-		Source: "/k/mount", SourceMount: touch.MountRef{ID: 8, OldID: 80}, Attr: uint64(AttrNoExec), Guard: guard, Before: unix.MS_PRIVATE,
+	plain := workerops.Swap{
+		Source: "/k/mount", SourceMount: workerops.MountRef{ID: 8, OldID: 80}, Attr: uint64(AttrNoExec), Guard: guard, Before: unix.MS_PRIVATE,
 	}
 	shares := func(s Sharing) func(*InsidePlan) { return func(p *InsidePlan) { p.Sharing = s } }
 	for name, tc := range map[string]struct {
 		change func(*InsidePlan)
-		want   func(*touch.Swap)
+		want   func(*workerops.Swap)
 	}{
-		"private":     {func(*InsidePlan) {}, func(*touch.Swap) {}},
-		"a directory": {func(p *InsidePlan) { p.Sub = "a/b" }, func(s *touch.Swap) { s.Sub = "a/b" }},
-		"slave":       {shares(SharingSlave), func(s *touch.Swap) { s.Before = unix.MS_SLAVE }},
-		"shared":      {shares(SharingOwn), func(s *touch.Swap) { s.After = unix.MS_SHARED }},
-		"slave and shared": {shares(SharingSlaveOwn), func(s *touch.Swap) {
+		"private":     {func(*InsidePlan) {}, func(*workerops.Swap) {}},
+		"a directory": {func(p *InsidePlan) { p.Sub = "a/b" }, func(s *workerops.Swap) { s.Sub = "a/b" }},
+		"slave":       {shares(SharingSlave), func(s *workerops.Swap) { s.Before = unix.MS_SLAVE }},
+		"shared":      {shares(SharingOwn), func(s *workerops.Swap) { s.After = unix.MS_SHARED }},
+		"slave and shared": {shares(SharingSlaveOwn), func(s *workerops.Swap) {
 			s.Before, s.After = unix.MS_SLAVE, unix.MS_SHARED
 		}},
-		"unbindable":      {shares(SharingUnbindable), func(s *touch.Swap) { s.After = unix.MS_UNBINDABLE }},
-		"a peer":          {shares(SharingPeer), func(s *touch.Swap) { s.Join = true }},
-		"nobody knows":    {shares(SharingUnknown), func(*touch.Swap) {}},
-		"shut down":       {func(p *InsidePlan) { p.Ended = true }, func(s *touch.Swap) { s.Ended = true }},
-		"stale":           {func(p *InsidePlan) { p.Stale = true }, func(s *touch.Swap) { s.Stale = true }},
-		"interrupted":     {func(p *InsidePlan) { p.Ours = Mount{ID: 9, OldID: 90} }, func(s *touch.Swap) { s.Ours = touch.MountRef{ID: 9, OldID: 90} }},
-		"beneath a stray": {func(p *InsidePlan) { p.Stray = Mount{ID: 9, OldID: 90} }, func(s *touch.Swap) { s.Stray = touch.MountRef{ID: 9, OldID: 90} }},
+		"unbindable":      {shares(SharingUnbindable), func(s *workerops.Swap) { s.After = unix.MS_UNBINDABLE }},
+		"a peer":          {shares(SharingPeer), func(s *workerops.Swap) { s.Join = true }},
+		"nobody knows":    {shares(SharingUnknown), func(*workerops.Swap) {}},
+		"shut down":       {func(p *InsidePlan) { p.Ended = true }, func(s *workerops.Swap) { s.Ended = true }},
+		"stale":           {func(p *InsidePlan) { p.Stale = true }, func(s *workerops.Swap) { s.Stale = true }},
+		"interrupted":     {func(p *InsidePlan) { p.Ours = Mount{ID: 9, OldID: 90} }, func(s *workerops.Swap) { s.Ours = workerops.MountRef{ID: 9, OldID: 90} }},
+		"beneath a stray": {func(p *InsidePlan) { p.Stray = Mount{ID: 9, OldID: 90} }, func(s *workerops.Swap) { s.Stray = workerops.MountRef{ID: 9, OldID: 90} }},
 		// Of what was left the attributes are not those that it is to have.
-		"read-only": {func(p *InsidePlan) { p.Attr = AttrReadOnly }, func(s *touch.Swap) { s.Attr = uint64(AttrReadOnly) }},
+		"read-only": {func(p *InsidePlan) { p.Attr = AttrReadOnly }, func(s *workerops.Swap) { s.Attr = uint64(AttrReadOnly) }},
 	} {
 		p := InsidePlan{Container: ContainerMount{Mount: dead}, Source: source, Attr: AttrNoExec}
 		tc.change(&p)
@@ -196,7 +196,7 @@ func TestGuarded(t *testing.T) {
 }
 
 // containerOf names a process as the walk over all processes does.
-func containerOf(t *testing.T, pid int) touch.Container {
+func containerOf(t *testing.T, pid int) workerops.Container {
 	t.Helper()
 	cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
@@ -206,7 +206,7 @@ func containerOf(t *testing.T, pid int) touch.Container {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return touch.Container{Workload: touch.WorkloadIn(string(cgroup)), PID: pid, Namespace: info.Sys().(*syscall.Stat_t).Ino}
+	return workerops.Container{Workload: workerops.WorkloadIn(string(cgroup)), PID: pid, Namespace: info.Sys().(*syscall.Stat_t).Ino}
 }
 
 // devAt gives the superblock that a process has mounted at a path.
@@ -228,7 +228,7 @@ func TestLookIntoAContainer(t *testing.T) {
 	pid, end := elsewhere(t, `mount -t tmpfs x "$1"; mount -t tmpfs y "$1"`, []string{at})
 	c := containerOf(t, pid)
 	var found Containers
-	err := n.addMounts(t.Context(), []touch.Container{c}, MountQuery{Superblocks: []Dev{devAt(t, pid, at)}}, &found)
+	err := n.addMounts(t.Context(), []workerops.Container{c}, MountQuery{Superblocks: []Dev{devAt(t, pid, at)}}, &found)
 	if err != nil || len(found.Mounts) != 1 || found.Mounts[0].PID != pid || len(found.Mounts[0].Below) != 1 || found.Mounts[0].Mount.Source != "y" {
 		t.Fatalf("%+v, %v", found, err)
 	}
@@ -261,7 +261,7 @@ func TestLookIntoAContainer(t *testing.T) {
 	if errs := n.ReplaceInside(context.Background(), []InsidePlan{{Container: m, Source: m.Mount}}); len(errs) != 1 || errs[0] == nil || !strings.Contains(errs[0].Error(), "has ended") {
 		t.Errorf("replace where it has ended: %v", errs)
 	}
-	if err := n.addMounts(t.Context(), []touch.Container{c}, ofVolume, &found); err != nil || len(found.Mounts) != 1 || len(found.Unverified) != 0 {
+	if err := n.addMounts(t.Context(), []workerops.Container{c}, ofVolume, &found); err != nil || len(found.Mounts) != 1 || len(found.Unverified) != 0 {
 		t.Errorf("mounts where it has ended: %+v, %v", found, err)
 	}
 }
@@ -274,8 +274,8 @@ func TestMoreMountsThanAreLookedAt(t *testing.T) {
 	script := `mount -t tmpfs x "$1"; i=0; while [ $i -lt "$2" ]; do mkdir "$1/$i"; mount --bind "$1" "$1/$i"; i=$((i+1)); done`
 	few, _ := elsewhere(t, script, []string{at, fmt.Sprint(maxInNamespace - 1)})
 	many, _ := elsewhere(t, script, []string{at, fmt.Sprint(maxInNamespace)})
-	var all []touch.Container
-	in := func(pid int, pod string) touch.Container {
+	var all []workerops.Container
+	in := func(pid int, pod string) workerops.Container {
 		c := containerOf(t, pid)
 		c.PodUID = pod
 		return c

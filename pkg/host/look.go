@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
@@ -105,14 +105,14 @@ func (n *Node) ask(ctx context.Context, q Question) (Sight, error) {
 	defer stop()
 	query, known := n.query(q)
 	whole := n.probeOf(*q.Probe)
-	var a touch.LookAnswer
+	var a workerops.LookAnswer
 	query.Probe = whole
 	for range 2 {
 		var err error
-		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Look, query)
+		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Look, query)
 		if whole.Thawed && n.waitsForThaw(ctx, *q.Probe, err) {
 			whole.Thawed = false // and now without that
-			a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Look, query)
+			a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Look, query)
 		}
 		switch {
 		case silent(ctx, err):
@@ -142,7 +142,7 @@ func (n *Node) ask(ctx context.Context, q Question) (Sight, error) {
 	return sight, nil
 }
 
-func (n *Node) answer(m Mount, a touch.ProbeAnswer) Answer {
+func (n *Node) answer(m Mount, a workerops.ProbeAnswer) Answer {
 	late := n.probes.late(m, a.Elapsed > n.cfg.SlowAnswer)
 	answer := Answer{Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed, Late: late}
 	n.freeze(m, &answer)
@@ -238,9 +238,9 @@ func (n *Node) lookAt(ctx context.Context, q Question) (Sight, error) {
 	for s, paths := range on {
 		some := Question{Paths: paths, Above: q.Above}
 		query, known := n.query(some)
-		var a touch.LookAnswer
+		var a workerops.LookAnswer
 		ask := func() (err error) {
-			a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Look, query)
+			a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Look, query)
 			return err
 		}
 		if s == disk {
@@ -264,12 +264,12 @@ func storageUnder(table Table, p string) storage {
 }
 
 // query asks for the paths, and gives what is known of kubelet's files for them.
-func (n *Node) query(q Question) (touch.LookQuery, []volDataFile) {
-	query := touch.LookQuery{Paths: make([]touch.PathQuery, len(q.Paths))}
+func (n *Node) query(q Question) (workerops.LookQuery, []volDataFile) {
+	query := workerops.LookQuery{Paths: make([]workerops.PathQuery, len(q.Paths))}
 	known := make([]volDataFile, len(q.Paths))
 	for i, p := range q.Paths {
 		at := &query.Paths[i]
-		*at = touch.PathQuery{VolData: p.VolData, Above: q.Above}
+		*at = workerops.PathQuery{VolData: p.VolData, Above: q.Above}
 		if !p.Mounted {
 			at.Path = p.Path
 		}
@@ -281,7 +281,7 @@ func (n *Node) query(q Question) (touch.LookQuery, []volDataFile) {
 	return query, known
 }
 
-func (n *Node) paths(q Question, query touch.LookQuery, known []volDataFile, a touch.LookAnswer) map[string]PathLook {
+func (n *Node) paths(q Question, query workerops.LookQuery, known []volDataFile, a workerops.LookAnswer) map[string]PathLook {
 	looks := make(map[string]PathLook, len(q.Paths))
 	for i, p := range q.Paths {
 		got := a.Paths[i]
@@ -304,7 +304,7 @@ func (n *Node) paths(q Question, query touch.LookQuery, known []volDataFile, a t
 }
 
 // touched joins what the probe said with what it was not asked again.
-func (n *Node) touched(m Mount, asked *touch.ProbeQuery, a touch.ProbeAnswer) Sight {
+func (n *Node) touched(m Mount, asked *workerops.ProbeQuery, a workerops.ProbeAnswer) Sight {
 	s := Sight{
 		Kind:       kindOf(a.Mode),
 		Rdev:       Dev{Major: a.Major, Minor: a.Minor},
@@ -324,7 +324,7 @@ func (n *Node) touched(m Mount, asked *touch.ProbeQuery, a touch.ProbeAnswer) Si
 
 // probeOf asks for a touch of the mount's superblock. With a block device below
 // it, one block of that is read too: a filesystem answers from memory.
-func (n *Node) probeOf(m Mount) *touch.ProbeQuery {
+func (n *Node) probeOf(m Mount) *workerops.ProbeQuery {
 	q := n.deviceOf(m)
 	q.Path = m.Path
 	if m.FSType != "btrfs" {
@@ -356,15 +356,15 @@ func (n *Node) fewBeside(m Mount) bool {
 }
 
 // deviceOf asks for a read of the device below a mount, if it has one.
-func (n *Node) deviceOf(m Mount) touch.ProbeQuery {
+func (n *Node) deviceOf(m Mount) workerops.ProbeQuery {
 	if m.Dev.Major == 0 {
-		return touch.ProbeQuery{} // btrfs tells by its source
+		return workerops.ProbeQuery{} // btrfs tells by its source
 	}
 	name := n.cfg.Sysfs.Name(m.Dev)
 	if name == "" {
-		return touch.ProbeQuery{}
+		return workerops.ProbeQuery{}
 	}
-	return touch.ProbeQuery{Device: "/dev/" + name, DeviceMajor: m.Dev.Major, DeviceMinor: m.Dev.Minor}
+	return workerops.ProbeQuery{Device: "/dev/" + name, DeviceMajor: m.Dev.Major, DeviceMinor: m.Dev.Minor}
 }
 
 // rootInMemory are the filesystem types that keep the root directory in memory

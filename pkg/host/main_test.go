@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	const inside = "HOST_TEST_INSIDE"
 	switch {
 	case os.Getenv("HOST_TEST_SERVES") != "":
-		if err := worker.Serve(touch.Ops()...); err != nil {
+		if err := worker.Serve(workerops.Ops()...); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
@@ -86,11 +86,11 @@ func (n *Node) readMedia(ctx context.Context, m Mount, s Sight) []MediaError {
 	if check.failed == nil {
 		check.place = placeOf(time.Now(), disk.Size)
 	}
-	q := touch.MediaQuery{
+	q := workerops.MediaQuery{
 		Device: "/dev/" + name, Major: dev.Major, Minor: dev.Minor,
 		Offsets: []int64{int64(disk.Size) - mediaBlock, check.place},
 	}
-	a, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Media, q)
+	a, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Media, q)
 	silent := silent(ctx, err)
 	if err != nil && !silent {
 		return check.failed // nobody was asked

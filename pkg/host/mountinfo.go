@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/csi-addons/node-healer/pkg/touch/mountinfo"
+	"github.com/csi-addons/node-healer/pkg/workerops/mountinfo"
 )
 
 // ParseMountinfo reads a /proc/<pid>/mountinfo.

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // Namespace is the host's mount namespace, seen from a process that may live in
@@ -81,7 +81,7 @@ func (n *Namespace) enter(roots []string) (err error) {
 		if err := unix.Setns(int(n.fd.Fd()), unix.CLONE_NEWNS); err != nil {
 			return fmt.Errorf("enter the mount namespace %s: %w", n.fd.Name(), err)
 		}
-		n.id = touch.NamespaceID(int(n.fd.Fd()))
+		n.id = workerops.NamespaceID(int(n.fd.Fd()))
 	}
 	if n.mountinfo, err = os.Open("/proc/thread-self/mountinfo"); err != nil {
 		return err

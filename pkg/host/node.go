@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
@@ -113,4 +113,4 @@ func movedRoots(roots map[string]string) []movedRoot {
 	return moved
 }
 
-func ref(m Mount) touch.MountRef { return touch.MountRef{ID: m.ID, OldID: m.OldID} }
+func ref(m Mount) workerops.MountRef { return workerops.MountRef{ID: m.ID, OldID: m.OldID} }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
@@ -65,15 +65,15 @@ func (n *Node) TakeOff(ctx context.Context, interim Mount, still func(context.Co
 	return n.takeOff(ctx, interim.Path, ref(interim))
 }
 
-func (n *Node) place(ctx context.Context, plan RebindPlan) (touch.MountRef, error) {
+func (n *Node) place(ctx context.Context, plan RebindPlan) (workerops.MountRef, error) {
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
 	defer cancel()
-	a, err := worker.Call(call, n.cfg.Pool, touch.Place, plan.query())
+	a, err := worker.Call(call, n.cfg.Pool, workerops.Place, plan.query())
 	return a.Mount, err
 }
 
-func (p RebindPlan) query() touch.PlaceQuery {
-	return touch.PlaceQuery{
+func (p RebindPlan) query() workerops.PlaceQuery {
+	return workerops.PlaceQuery{
 		Source:      p.Staged.Path,
 		SourceMount: ref(p.Staged),
 		Sub:         p.Sub,
@@ -82,10 +82,10 @@ func (p RebindPlan) query() touch.PlaceQuery {
 	}
 }
 
-func (n *Node) settle(ctx context.Context, plan RebindPlan, placed touch.MountRef) error {
+func (n *Node) settle(ctx context.Context, plan RebindPlan, placed workerops.MountRef) error {
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
 	defer cancel()
-	a, err := worker.Call(call, n.cfg.Pool, touch.Settle, touch.SettleQuery{
+	a, err := worker.Call(call, n.cfg.Pool, workerops.Settle, workerops.SettleQuery{
 		Target:  plan.Target,
 		Mount:   placed,
 		Attr:    uint64(plan.Attr),
@@ -108,10 +108,10 @@ func (n *Node) settle(ctx context.Context, plan RebindPlan, placed touch.MountRe
 	return nil
 }
 
-func (n *Node) takeOff(ctx context.Context, target string, m touch.MountRef) error {
+func (n *Node) takeOff(ctx context.Context, target string, m workerops.MountRef) error {
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
 	defer cancel()
-	_, err := worker.Call(call, n.cfg.Pool, touch.TakeOff, touch.TakeOffQuery{
+	_, err := worker.Call(call, n.cfg.Pool, workerops.TakeOff, workerops.TakeOffQuery{
 		Target:  target,
 		Mount:   m,
 		Interim: uint64(interimAttr),

@@ -7,17 +7,17 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
 // CanReplace is true where the kernel can put a mount beneath another one
 // (Linux 6.5).
-func (n *Node) CanReplace() bool { return touch.CanMoveBeneath() }
+func (n *Node) CanReplace() bool { return workerops.CanMoveBeneath() }
 
 // CanCover is true where the kernel can put a mount on top of another one at least
 // (Linux 5.2).
-func (n *Node) CanCover() bool { return touch.CanMove() }
+func (n *Node) CanCover() bool { return workerops.CanMove() }
 
 // Replace puts a clone of the staged mount in the place of a dead one, which
 // stands alone there. The clone comes beneath it first, and is read-only until it
@@ -25,10 +25,10 @@ func (n *Node) CanCover() bool { return touch.CanMove() }
 func (n *Node) Replace(ctx context.Context, plan RebindPlan, dead Mount, still func(context.Context) error) error {
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
 	defer cancel()
-	a, err := worker.Call(call, n.cfg.Pool, touch.Replace, touch.ReplaceQuery{
+	a, err := worker.Call(call, n.cfg.Pool, workerops.Replace, workerops.ReplaceQuery{
 		PlaceQuery: plan.query(),
 		Dead:       ref(dead),
-		Superblock: touch.Number(dead.Dev),
+		Superblock: workerops.Number(dead.Dev),
 		Ended:      plan.Ended,
 		Stale:      plan.Stale,
 	})
@@ -51,8 +51,8 @@ func (n *Node) Replace(ctx context.Context, plan RebindPlan, dead Mount, still f
 func (n *Node) Cover(ctx context.Context, plan RebindPlan, still func(context.Context) error) error {
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
 	defer cancel()
-	a, err := worker.Call(call, n.cfg.Pool, touch.Cover, touch.CoverQuery{
-		PlaceQuery: plan.query(), Dead: ref(plan.Covers), Superblock: touch.Number(plan.Covers.Dev),
+	a, err := worker.Call(call, n.cfg.Pool, workerops.Cover, workerops.CoverQuery{
+		PlaceQuery: plan.query(), Dead: ref(plan.Covers), Superblock: workerops.Number(plan.Covers.Dev),
 	})
 	if err != nil {
 		return err
@@ -74,10 +74,10 @@ func (n *Node) Uncover(ctx context.Context, dead, below Mount, still func(contex
 	}
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
 	defer cancel()
-	a, err := worker.Call(call, n.cfg.Pool, touch.Uncover, touch.UncoverQuery{
+	a, err := worker.Call(call, n.cfg.Pool, workerops.Uncover, workerops.UncoverQuery{
 		Target:     dead.Path,
 		Dead:       ref(dead),
-		Superblock: touch.Number(dead.Dev),
+		Superblock: workerops.Number(dead.Dev),
 		Below:      ref(below),
 		Stale:      IsNFS(dead.FSType),
 	})

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // listmount(2) and statmount(2) as in Linux's include/uapi/linux/mount.h;
@@ -99,7 +99,7 @@ func (n *Namespace) statmountTells() (all, ids bool) {
 	}
 	missed := slices.DeleteFunc(slices.Clone(table.Mounts()), func(m Mount) bool { return listed[m.OldID] })
 	// What came just now may be missed; with more, the kernel began at the wrong mount
-	// of another namespace (touch.LowestMount), and hides the right one.
+	// of another namespace (workerops.LowestMount), and hides the right one.
 	const wanted = statmountMntOpts | statmountSBSource
 	all = seen&wanted == wanted && len(missed) <= len(table.Mounts())/10
 	return all, !all && len(listed) > 0
@@ -107,7 +107,7 @@ func (n *Namespace) statmountTells() (all, ids bool) {
 
 // number gives mounts read from mountinfo their unique ids.
 func (n *Namespace) number(mounts []Mount) {
-	ids, err := n.listMounts(touch.LowestMount(n.id))
+	ids, err := n.listMounts(workerops.LowestMount(n.id))
 	if err != nil {
 		return
 	}

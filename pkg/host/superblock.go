@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // Superblock is one mounted filesystem instance with what is known of it.
@@ -125,7 +125,7 @@ func (a Answer) String() string {
 
 // OfDevice is true when it was the device that failed, and not the filesystem
 // on it.
-func (a Answer) OfDevice() bool { return a.Op == touch.OpReadDevice }
+func (a Answer) OfDevice() bool { return a.Op == workerops.OpReadDevice }
 
 // PathKind is the type of what stands at a path.
 type PathKind string

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // VolData is the part of kubelet's vol_data.json that names a volume (CSI
@@ -29,13 +29,13 @@ func ParseVolData(raw []byte) (VolData, error) {
 type volDataFiles struct{ kept[string, volDataFile] }
 
 type volDataFile struct {
-	stamp touch.FileStamp
+	stamp workerops.FileStamp
 	data  *VolData
 }
 
 // learn gives the content: of raw, or if that is nil as known before. It is nil
 // for a torn file, which is evidence of nothing.
-func (f *volDataFiles) learn(file string, before volDataFile, raw []byte, stamp touch.FileStamp) *VolData {
+func (f *volDataFiles) learn(file string, before volDataFile, raw []byte, stamp workerops.FileStamp) *VolData {
 	if raw == nil && stamp == before.stamp {
 		return before.data
 	}
@@ -43,7 +43,7 @@ func (f *volDataFiles) learn(file string, before volDataFile, raw []byte, stamp 
 	if d, err := ParseVolData(raw); err == nil {
 		now.data = &d
 	}
-	if now.data == nil || stamp == (touch.FileStamp{}) {
+	if now.data == nil || stamp == (workerops.FileStamp{}) {
 		f.forget(file)
 	} else {
 		f.keep(file, now)

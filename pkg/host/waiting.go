@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
@@ -23,9 +23,9 @@ func (n *Node) countWaiting(ctx context.Context, m Mount) (count func() int, sto
 	timer := time.AfterFunc(n.cfg.ProbeTimeout*9/10, func() {
 		call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
 		defer cancel()
-		var a touch.LookAnswer
+		var a workerops.LookAnswer
 		_ = n.probes.alone(call, fusectl, func() (err error) { // without an answer nothing is known
-			a, err = worker.Call(call, n.cfg.Pool, touch.Look, touch.LookQuery{Waiting: fuseConnection(m.Dev)})
+			a, err = worker.Call(call, n.cfg.Pool, workerops.Look, workerops.LookQuery{Waiting: fuseConnection(m.Dev)})
 			return err
 		})
 		counted <- max(a.Waiting, 0)

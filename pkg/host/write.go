@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
@@ -17,19 +17,19 @@ import (
 // as its worker cannot be ended. Somebody else's probe under way makes it Unable,
 // and so does a filesystem that is frozen.
 func (n *Node) TryWrite(ctx context.Context, m Mount) (Write, error) {
-	return n.try(ctx, m, touch.WriteQuery{Path: m.Path, Want: ref(m)})
+	return n.try(ctx, m, workerops.WriteQuery{Path: m.Path, Want: ref(m)})
 }
 
 // TrySync has a worker call fsync(2) on the root directory of what is mounted at m,
 // which fails where an ext4 has shut itself down. What it finds is what TryWrite does.
 func (n *Node) TrySync(ctx context.Context, m Mount) (Write, error) {
-	return n.try(ctx, m, touch.WriteQuery{Path: m.Path, Want: ref(m), Sync: true})
+	return n.try(ctx, m, workerops.WriteQuery{Path: m.Path, Want: ref(m), Sync: true})
 }
 
 // ShutDown is true for what fsync(2) says of a filesystem that shut itself down while
 // its device goes on.
 func (w Write) ShutDown() bool {
-	return w.Asked && !w.Silent && !w.Unable && w.Op == touch.OpSync && w.Errno == syscall.EIO
+	return w.Asked && !w.Silent && !w.Unable && w.Op == workerops.OpSync && w.Errno == syscall.EIO
 }
 
 // TellsShutdown is true for a kernel that shows in the mount table that an ext4 has
@@ -44,7 +44,7 @@ func TellsShutdown() bool {
 	return major > 6 || major == 6 && minor >= 15
 }
 
-func (n *Node) try(ctx context.Context, m Mount, q touch.WriteQuery) (Write, error) {
+func (n *Node) try(ctx context.Context, m Mount, q workerops.WriteQuery) (Write, error) {
 	w := Write{Unable: true}
 	if n.freeze(m, &w.Answer); w.Frozen {
 		return w, nil
@@ -54,10 +54,10 @@ func (n *Node) try(ctx context.Context, m Mount, q touch.WriteQuery) (Write, err
 	if !first {
 		return Write{Unable: true}, nil
 	}
-	var a touch.WriteAnswer
+	var a workerops.WriteAnswer
 	var err error
 	for range 2 { // an errno counts when a second write gives one too
-		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, touch.Write, q)
+		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Write, q)
 		if err != nil || a.Errno == 0 || a.Unable {
 			break
 		}

@@ -72,7 +72,7 @@ func TestMessageWording(t *testing.T) {
 	rawCase := answering(1234*time.Millisecond, raw)
 	rawCase.Superblocks[testDev] = host.Superblock{Device: &host.BlockDevice{Name: "loop1"}, Answer: host.Answer{Asked: true, Elapsed: 1234 * time.Millisecond}}
 
-	const openFile = 1 // touch.HowFile
+	const openFile = 1 // workerops.HowFile
 
 	for name, tc := range map[string]struct {
 		report healer.Report

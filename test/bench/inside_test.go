@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
 	"github.com/csi-addons/node-healer/test/harness"
 )
@@ -121,20 +121,20 @@ func swapAll(t *testing.T, v *harness.Volume, all []*harness.Container) (swaps t
 	harness.Must(t, err)
 	defer func() { harness.Must(t, pool.Close(context.Background())) }()
 	source := harness.Layers(t, v.Place())[0]
-	q := touch.InsideQuery{Budget: harness.Patience}
+	q := workerops.InsideQuery{Budget: harness.Patience}
 	for _, c := range all {
 		dead := c.MountsAt("/data")[0]
-		q.Targets = append(q.Targets, touch.InsideTarget{
-			PID: c.PID(), Namespace: namespaceOf(t, c), Path: dead.Path, Mount: touch.MountRef{OldID: dead.OldID},
-			Swap: touch.Swap{
-				Source: source.Path, SourceMount: touch.MountRef{OldID: source.OldID},
+		q.Targets = append(q.Targets, workerops.InsideTarget{
+			PID: c.PID(), Namespace: namespaceOf(t, c), Path: dead.Path, Mount: workerops.MountRef{OldID: dead.OldID},
+			Swap: workerops.Swap{
+				Source: source.Path, SourceMount: workerops.MountRef{OldID: source.OldID},
 				Attr: uint64(dead.Attr), Guard: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSYMFOLLOW, Before: unix.MS_PRIVATE,
 			},
 		})
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
 	defer cancel()
-	answer, err := worker.Call(ctx, pool, touch.Inside, q)
+	answer, err := worker.Call(ctx, pool, workerops.Inside, q)
 	harness.Must(t, err)
 	for _, r := range answer.Results {
 		if r.Err != "" || r.Errno != 0 {

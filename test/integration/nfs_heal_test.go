@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -118,7 +118,7 @@ func TestNFSStale(t *testing.T) {
 		if shared := version+options[0] != "4.2nosharecache"; shared != (wasDev == nowDev) {
 			t.Errorf("the superblock was %s and is %s", wasDev, nowDev)
 		}
-		if !touch.CanMoveBeneath() {
+		if !workerops.CanMoveBeneath() {
 			table := n.Table()
 			n.Expect("abnormal", v.Request(), "StaleFileHandle", "ReplaceNotSupported")
 			n.SameTable(table)
@@ -165,7 +165,7 @@ func TestNFSInside(t *testing.T) {
 		}
 		v.renew(t)
 		v.restage(t)
-		if !touch.CanMoveBeneath() {
+		if !workerops.CanMoveBeneath() {
 			n.Expect("abnormal", v.Request(), "StaleFileHandle", "ReplaceNotSupported", "StaleInContainers", all[0].ID()[:12], all[1].ID()[:12])
 			return
 		}
@@ -273,7 +273,7 @@ func TestNFSDeletedInUse(t *testing.T) {
 	v.renew(t)
 	v.restage(t)
 	why := "the kernel lets nobody come to the mount any more; delete the pod"
-	if !touch.CanMoveBeneath() {
+	if !workerops.CanMoveBeneath() {
 		why = "ReplaceNotSupported"
 	}
 	before := n.Table()

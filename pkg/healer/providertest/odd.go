@@ -10,7 +10,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // odd turns a healthy case into those that nobody thinks of. What a provider
@@ -57,7 +57,7 @@ func odd() map[string]func(*healer.Case) {
 		"silent to a write":           answer(host.Answer{Asked: true, Silent: true, Writing: true}),
 		"frozen":                      answer(host.Answer{Asked: true, Frozen: true}),
 		"silent, and owes a lot":      answer(host.Answer{Asked: true, Silent: true, Waiting: math.MaxInt, Waits: slices.Repeat([]string{"f"}, 1000)}),
-		"a device that fails":         answer(host.Answer{Asked: true, Op: touch.OpReadDevice, Errno: syscall.EIO}),
+		"a device that fails":         answer(host.Answer{Asked: true, Op: workerops.OpReadDevice, Errno: syscall.EIO}),
 		"nobody may enter":            answer(host.Answer{Asked: true, Op: "open", Errno: syscall.EACCES}),
 		"a write that fails":          write(host.Write{Answer: host.Answer{Asked: true, Op: "write", Errno: syscall.EIO}}),
 		"a write to what is full":     write(host.Write{Answer: host.Answer{Asked: true, Op: "create", Errno: syscall.ENOSPC}, Unable: true}),

@@ -9,7 +9,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/touch"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // device changes what sysfs knows of the device.
@@ -19,7 +19,7 @@ func device(change func(*host.BlockDevice)) func(*healer.Case) {
 
 // reading is what a read of the device itself gave.
 func reading(e syscall.Errno) func(*healer.Case) {
-	return superblock(func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Op: touch.OpReadDevice, Errno: e} })
+	return superblock(func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Op: workerops.OpReadDevice, Errno: e} })
 }
 
 func mapping(m host.Mapping) func(*healer.Case) {

@@ -1,0 +1,201 @@
+package workerops
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ContainersQuery asks which containers run.
+type ContainersQuery struct {
+	// Budget bounds the walk over all processes.
+	Budget time.Duration
+}
+
+// ContainersAnswer lists the containers, and all else that runs in a mount
+// namespace other than the host's, by cgroup directory.
+type ContainersAnswer struct {
+	Containers []Container
+	// Cut is true when not all processes could be looked at within the budget.
+	Cut bool
+}
+
+// Container is what runs in one cgroup directory of a runtime, those below it
+// included.
+type Container struct {
+	Workload
+	// PID is the oldest of its processes whose mount namespace has the same owner as
+	// the host's, Namespace the inode number of that: it is the namespace that the
+	// runtime made. Both are 0 where Foreign or Sandbox says why.
+	PID       int
+	Namespace uint64
+	// Started is when the oldest process did, in time since the boot.
+	Started time.Duration
+	// Foreign is true when no process has such a namespace, as in a pod with
+	// hostUsers: false.
+	Foreign bool
+	// Sandbox is the program that runs the container on a kernel of its own.
+	Sandbox string
+	// Pause is true for the container that only keeps the namespaces of a pod.
+	Pause bool
+}
+
+// containers walks over all processes. It reads nothing that waits for what the
+// process itself waits for: cmdline, environ and maps take its mmap_lock
+// (proc_pid_cmdline(5)), cgroup, comm, stat and the links do not.
+func containers(q ContainersQuery) (ContainersAnswer, error) {
+	owners, err := newOwners()
+	if err != nil {
+		return ContainersAnswer{}, err
+	}
+	proc, err := openDir("/proc")
+	if err != nil {
+		return ContainersAnswer{}, fmt.Errorf("procfs: %w", err)
+	}
+	defer unix.Close(proc)
+	return owners.containers(proc, q.Budget)
+}
+
+func (o *owners) containers(proc int, budget time.Duration) (ContainersAnswer, error) {
+	s := newScan(proc, HoldersQuery{})
+	s.end = time.Now().Add(budget)
+	pids, err := s.whoRuns()
+	if err != nil {
+		return ContainersAnswer{}, fmt.Errorf("list processes: %w", err)
+	}
+	home, err := s.namespaceOf("thread-self")
+	if err != nil {
+		return ContainersAnswer{}, fmt.Errorf("our own mount namespace: %w", err)
+	}
+	byDir := map[string][]member{}
+	each(s, pids, s.memberOf, func(_ int, m member, ok bool) {
+		// Nothing that is read of it makes anybody wait: we were not let run.
+		s.answer.Cut = s.answer.Cut || !ok
+		if ok && m.namespace != 0 {
+			byDir[m.Dir] = append(byDir[m.Dir], m)
+		}
+	})
+	a := ContainersAnswer{Cut: s.answer.Cut}
+	for _, members := range byDir {
+		if c, found := o.container(proc, members, home); found {
+			a.Containers = append(a.Containers, c)
+		}
+	}
+	slices.SortFunc(a.Containers, func(a, b Container) int { return cmp.Compare(a.Dir, b.Dir) })
+	return a, nil
+}
+
+// member is one process of a cgroup directory.
+type member struct {
+	Workload
+	pid int
+	// started is in clock ticks since the boot.
+	started uint64
+	// namespace is an inode number; 0 for a process that has ended.
+	namespace uint64
+	program   string
+}
+
+func (s *scan) memberOf(pid int) (m member) {
+	dir := strconv.Itoa(pid)
+	cgroup, err := s.read(dir+"/cgroup", 8<<10)
+	if err != nil {
+		return m
+	}
+	stat, err := s.read(dir+"/stat", 4<<10)
+	if err != nil {
+		return m
+	}
+	name, started, ok := parseStat(stat)
+	if !ok {
+		return m
+	}
+	namespace, err := s.namespaceOf(dir)
+	if err != nil {
+		return m // it has ended
+	}
+	m = member{Workload: WorkloadIn(string(cgroup)), pid: pid, started: started, namespace: namespace, program: name}
+	// gVisor calls itself exe; the file that it runs has its name.
+	if name == "exe" && m.PodUID != "" {
+		exe, _ := s.readlink(dir + "/exe")
+		m.program = path.Base(strings.TrimSuffix(exe, " (deleted)"))
+	}
+	return m
+}
+
+// parseStat reads the name and the start time of a process from its stat file
+// (proc_pid_stat(5)). The name may hold anything, parentheses and newlines too.
+func parseStat(stat []byte) (name string, started uint64, ok bool) {
+	open, end := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
+	if open < 0 || end < open {
+		return "", 0, false
+	}
+	const startTime = 22 - 3 // fields are counted from 1, and the third comes first here
+	fields := strings.Fields(string(stat[end+1:]))
+	if len(fields) <= startTime {
+		return "", 0, false
+	}
+	started, err := strconv.ParseUint(fields[startTime], 10, 64)
+	return string(stat[open+1 : end]), started, err == nil
+}
+
+// sandboxes are the programs that run containers on a kernel of their own (Kata
+// Containers with its hypervisors, gVisor), as the kernel shows them: cut after
+// 15 bytes.
+var sandboxes = []string{
+	"qemu-system-", "cloud-hyperviso", "firecracker", "stratovirt", "dragonball", "virtiofsd", "nydusd",
+	"runsc-sandbox", "runsc-gofer", "runsc",
+}
+
+// sandbox names the program of a process, if that belongs to a sandbox.
+func (m member) sandbox() string {
+	for _, s := range sandboxes {
+		if m.program == s || strings.HasSuffix(s, "-") && strings.HasPrefix(m.program, s) {
+			return s
+		}
+	}
+	return ""
+}
+
+// container says what the processes of one cgroup directory are. home is the inode
+// number of the host's mount namespace.
+func (o *owners) container(proc int, members []member, home uint64) (c Container, found bool) {
+	slices.SortFunc(members, func(a, b member) int {
+		return cmp.Or(cmp.Compare(a.started, b.started), cmp.Compare(a.pid, b.pid))
+	})
+	const tick = time.Second / 100 // USER_HZ
+	c = Container{Workload: members[0].Workload, Started: time.Duration(members[0].started) * tick}
+	c.Pause = len(members) == 1 && members[0].program == "pause"
+	for i, m := range members {
+		// Any process of a container may have any name, but for its first one, and for
+		// what stays in the host's mount namespace: Kata's shim is older than the
+		// hypervisor beside it. Where there is no container id, only the runtime itself
+		// puts processes.
+		if m.PodUID != "" && (i == 0 || m.ContainerID == "" || m.namespace == home) {
+			c.Sandbox = cmp.Or(c.Sandbox, m.sandbox())
+		}
+	}
+	if c.Sandbox != "" {
+		return c, true
+	}
+	for _, m := range members {
+		owned, err := o.of(proc, strconv.Itoa(m.pid), m.namespace)
+		switch {
+		case err != nil: // it has ended
+		case !owned:
+			c.Foreign = true
+		case c.Foreign && m.namespace == home: // the runtime, on its way into the container
+		default:
+			c.Foreign, c.PID, c.Namespace = false, m.pid, m.namespace
+			return c, m.namespace != home
+		}
+	}
+	return c, c.Foreign
+}

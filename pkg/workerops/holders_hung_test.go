@@ -1,0 +1,136 @@
+package workerops
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// daemon serves a filesystem with an empty root directory. It counts requests,
+// and once it is mute it only reads them.
+type daemon struct {
+	t        *testing.T
+	path     string
+	number   Number
+	mute     atomic.Bool
+	refuse   atomic.Int32 // the errno that opening a directory gives
+	requests atomic.Int64
+	done     chan struct{}
+}
+
+func mountFUSE(t *testing.T, path string) *daemon {
+	t.Helper()
+	d := &daemon{t: t, path: path, done: make(chan struct{})}
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	must(t, err)
+	must(t, unix.Mount("test-daemon", path, "fuse", unix.MS_NOSUID|unix.MS_NODEV,
+		fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)))
+	d.number = numberOf(t, path)
+	go d.serve(fd)
+	return d
+}
+
+func (d *daemon) serve(fd int) {
+	defer close(d.done)
+	defer unix.Close(fd)
+	buf := make([]byte, 1<<17)
+	for {
+		n, err := unix.Read(fd, buf)
+		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return
+		}
+		d.requests.Add(1)
+		if reply := answerFUSE(buf[:n], d.refuse.Load()); reply != nil && !d.mute.Load() {
+			_, _ = unix.Write(fd, reply)
+		}
+	}
+}
+
+// end lets everybody go who waits for an answer.
+func (d *daemon) end() {
+	abort := fmt.Sprintf("/sys/fs/fuse/connections/%d/abort", d.number.Minor)
+	if _, err := os.Stat(abort); err != nil {
+		must(d.t, unix.Mount("fusectl", "/sys/fs/fuse/connections", "fusectl", 0, ""))
+	}
+	must(d.t, os.WriteFile(abort, []byte("1"), 0o600))
+	<-d.done
+	_ = unix.Unmount(d.path, unix.MNT_DETACH)
+}
+
+// answerFUSE knows what it takes to enter the root directory and to open it.
+// Opcodes and layouts are those of include/uapi/linux/fuse.h.
+func answerFUSE(request []byte, refuse int32) []byte {
+	const getattr, forget, initialise, opendir, interrupt, batchForget = 3, 2, 26, 27, 36, 42
+	var errno int32
+	var body []byte
+	switch binary.LittleEndian.Uint32(request[4:]) {
+	case forget, batchForget, interrupt:
+		return nil
+	case initialise:
+		body = make([]byte, 64)
+		binary.LittleEndian.PutUint32(body[0:], 7)
+		binary.LittleEndian.PutUint32(body[4:], 31)
+		binary.LittleEndian.PutUint32(body[20:], 4096) // max_write
+	case getattr:
+		body = make([]byte, 16+88)
+		binary.LittleEndian.PutUint64(body[16:], 1)          // inode
+		binary.LittleEndian.PutUint32(body[16+60:], 0o40755) // mode
+		binary.LittleEndian.PutUint32(body[16+64:], 2)       // links
+	case opendir:
+		if errno = refuse; errno == 0 {
+			body = make([]byte, 16)
+		}
+	default:
+		errno = int32(unix.ENOSYS)
+	}
+	reply := make([]byte, 16, 16+len(body))
+	binary.LittleEndian.PutUint32(reply[0:], uint32(16+len(body)))
+	binary.LittleEndian.PutUint32(reply[4:], uint32(-errno))
+	copy(reply[8:], request[8:16])
+	return append(reply, body...)
+}
+
+// The daemon must not hear of the scan at all, wherever it finds the volume.
+func TestHoldersOfAHungVolume(t *testing.T) {
+	needsRoot(t)
+	path := filepath.Join(realDir(t), "volume")
+	must(t, os.Mkdir(path, 0o700))
+	d := mountFUSE(t, path)
+	defer d.end()
+	idle := holder(t, 0, "cwd="+path, "open="+path)
+	d.mute.Store(true)
+	before := d.requests.Load()
+	stuck := holder(t, 0, "stuck="+path)
+	for d.requests.Load() == before {
+		time.Sleep(time.Millisecond) // until it waits
+	}
+	before = d.requests.Load()
+	const want = HowWorkingDirectory | HowFile
+	for _, lazily := range []How{0, HowDetached} {
+		if lazily != 0 {
+			must(t, unix.Unmount(path, unix.MNT_DETACH))
+		}
+		for name, follow := range bothWays {
+			if lazily != 0 && !follow {
+				continue
+			}
+			held := whoHolds(t, follow, HoldersQuery{Superblocks: []Number{d.number}}).Superblocks[d.number]
+			if howBy(held, idle) != want|lazily || howBy(held, stuck) != 0 {
+				t.Errorf("%s: %+v", name, held)
+			}
+		}
+	}
+	if n := d.requests.Load() - before; n != 0 {
+		t.Errorf("the daemon got %d requests", n)
+	}
+}

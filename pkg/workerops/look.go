@@ -1,0 +1,189 @@
+package workerops
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// volDataLimit bounds kubelet's vol_data.json in bytes; a real one has a few
+// hundred.
+const volDataLimit = 64 << 10
+
+// LookQuery asks for paths and for one superblock, in one round trip.
+type LookQuery struct {
+	Paths []PathQuery
+	// Probe is nil when no storage is to be touched.
+	Probe *ProbeQuery
+	// Waiting asks for the number of requests that a FUSE daemon has not
+	// answered: the directory of its connection in fusectl; empty for none.
+	Waiting string
+}
+
+// PathQuery asks what stands at a path.
+type PathQuery struct {
+	// Path is empty when only VolData is asked for: a mount point needs no look
+	// at it, and each one would keep an umount from succeeding for an instant.
+	Path string
+	// VolData is the vol_data.json to read; empty for none. One that is still as
+	// Known is not read again.
+	VolData string
+	Known   FileStamp
+	// Above leaves the last component alone, because a volume that does not
+	// answer stands there.
+	Above bool
+}
+
+// PathAnswer is what stands at a path.
+type PathAnswer struct {
+	// Walk is the error of the walk to the last component.
+	Walk syscall.Errno
+	// Leaf is the error of looking at the last component itself.
+	Leaf syscall.Errno
+	// Mode is st_mode.
+	Mode uint32
+	// Major and Minor are the device of a device node.
+	Major, Minor uint32
+	// Link is the text of a symbolic link.
+	Link string
+	// VolData is nil when there is none, and when it is as Known.
+	VolData []byte
+	Stamp   FileStamp
+}
+
+// FileStamp changes with a file's content: every write moves the change time,
+// which nobody can set.
+type FileStamp struct {
+	Inode        uint64
+	Size         uint64
+	Seconds      int64
+	Nanoseconds  uint32
+	Major, Minor uint32
+}
+
+// LookAnswer has one answer for each path, in order.
+type LookAnswer struct {
+	Paths []PathAnswer
+	Probe ProbeAnswer
+	// Waiting is -1 when nobody tells.
+	Waiting int
+}
+
+func look(q LookQuery) (LookAnswer, error) {
+	a := LookAnswer{Paths: make([]PathAnswer, len(q.Paths)), Waiting: -1}
+	for i, p := range q.Paths {
+		a.Paths[i] = lookAt(p)
+	}
+	pause("look")
+	if q.Probe != nil {
+		a.Probe = probe(*q.Probe)
+		if a.Probe.Errno != 0 {
+			if err := ownTrouble(a.Probe.Errno); err != nil {
+				return LookAnswer{}, err
+			}
+		}
+	}
+	if q.Waiting != "" {
+		a.Waiting = waiting(q.Waiting)
+	}
+	return a, nil
+}
+
+func lookAt(q PathQuery) PathAnswer {
+	var a PathAnswer
+	if q.VolData != "" {
+		a.VolData, a.Stamp = readVolData(q.VolData, q.Known)
+	}
+	if q.Path == "" {
+		return a
+	}
+	l, err := openLeaf(q.Path)
+	if err != nil {
+		a.Walk = errnoOf(err)
+		return a
+	}
+	defer l.close()
+	if q.Above {
+		return a
+	}
+	var st unix.Statx_t
+	err = unix.Statx(l.dir, l.name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
+	if err != nil {
+		a.Leaf = errnoOf(err)
+		return a
+	}
+	a.Mode = uint32(st.Mode)
+	a.Major, a.Minor = st.Rdev_major, st.Rdev_minor
+	if a.Mode&unix.S_IFMT == unix.S_IFLNK {
+		buf := make([]byte, unix.PathMax)
+		n, err := unix.Readlinkat(l.dir, l.name, buf)
+		if err != nil {
+			a.Leaf = errnoOf(err)
+			return a
+		}
+		a.Link = string(buf[:n])
+	}
+	return a
+}
+
+// readVolData gives nil for a file that is missing or unreadable: it is
+// evidence when it is there, and nothing follows from its absence.
+func readVolData(p string, known FileStamp) ([]byte, FileStamp) {
+	l, err := openLeaf(p)
+	if err != nil {
+		return nil, FileStamp{}
+	}
+	defer l.close()
+	if known != (FileStamp{}) && l.stamp() == known {
+		return nil, known
+	}
+	raw, stamp, err := l.read(volDataLimit)
+	if err != nil {
+		return nil, FileStamp{}
+	}
+	return raw, stamp
+}
+
+// waiting reads how many requests a FUSE daemon owes. The file is the kernel's
+// own, in a filesystem that has no storage.
+func waiting(connection string) int {
+	raw, err := os.ReadFile(filepath.Join(connection, "waiting"))
+	if err != nil {
+		return -1
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// ownTrouble gives the errors that say that this process has run out of
+// something: nothing follows from them for a volume. A daemon that has run out of
+// the same says it with the same errno; then this process can open a file.
+func ownTrouble(err error) error {
+	if !slices.Contains([]syscall.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM}, errnoOf(err)) {
+		return nil
+	}
+	fd, ours := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+	if ours != nil {
+		return err
+	}
+	_ = unix.Close(fd)
+	return nil
+}
+
+// errnoOf finds the errno of an error that has one.
+func errnoOf(err error) syscall.Errno {
+	var e syscall.Errno
+	if err != nil && !errors.As(err, &e) {
+		return unix.EIO
+	}
+	return e
+}

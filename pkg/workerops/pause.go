@@ -1,0 +1,10 @@
+//go:build !faults
+
+package workerops
+
+// pause does nothing in a real build. Test builds stop here, so that a test can
+// act at every instant of an operation.
+func pause(string) {}
+
+// withoutBeneath is true in test builds that are told to do as on an old kernel.
+func withoutBeneath() bool { return false }
