@@ -25,12 +25,12 @@ type cluster struct {
 // newCluster reads how to reach the API. Nothing is sent yet: a server that
 // cannot reach it starts all the same, and only reports.
 func newCluster(cfg config, kubeletRoots ...string) (*cluster, error) {
-	inside := os.Getenv("KUBERNETES_SERVICE_HOST") != ""
+	inContainer := os.Getenv("KUBERNETES_SERVICE_HOST") != ""
 	switch {
 	case cfg.standalone:
 		return nil, nil //nolint:nilnil // there is none
-	case cfg.cluster.kubeconfig == "" && !inside:
-		klog.InfoS("There is no Kubernetes API to ask: only a running container proves that a place is wanted")
+	case cfg.cluster.kubeconfig == "" && !inContainer:
+		klog.InfoS("There is no Kubernetes API to ask: only a running container proves that a mount point is wanted")
 		return nil, nil //nolint:nilnil // there is none
 	case cfg.nodeID == "":
 		return nil, errors.New("--node-id: is required in a cluster")

@@ -119,12 +119,12 @@ func newWorld(t *testing.T, profile TLS) *world {
 	t.Helper()
 	w := &world{t: t, server: &nodeServer{}}
 	socket := filepath.Join(t.TempDir(), "s")
-	inside, err := net.Listen("unix", socket)
+	inContainer, err := net.Listen("unix", socket)
 	must(t, err)
 	behind := grpc.NewServer()
 	healerpb.RegisterHealerNodeServer(behind, w.server)
 	grpc_health_v1.RegisterHealthServer(behind, health.NewServer())
-	go func() { _ = behind.Serve(inside) }()
+	go func() { _ = behind.Serve(inContainer) }()
 	t.Cleanup(behind.Stop)
 
 	g, err := New(Config{Socket: "unix://" + socket, Callers: fakeCallers(), TLS: profile})

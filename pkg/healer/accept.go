@@ -15,7 +15,7 @@ func (o *observation) accept() error {
 		o.c.Driver = drivers[0] // where no file names one
 	}
 	named := false // the first file that names the driver counts
-	for i, p := range o.c.Places {
+	for i, p := range o.c.MountPoints {
 		field := "staging_target_path"
 		if i == 0 {
 			field = "volume_path"
@@ -23,7 +23,7 @@ func (o *observation) accept() error {
 		if err := acceptPath(field, p); err != nil {
 			return err
 		}
-		d := p.Look.VolData
+		d := p.Inspect.VolData
 		if d == nil || d.VolumeHandle == "" {
 			continue
 		}
@@ -41,8 +41,8 @@ func (o *observation) accept() error {
 	return o.acceptCapability()
 }
 
-func acceptPath(field string, p Place) error {
-	l := p.Look
+func acceptPath(field string, p MountPoint) error {
+	l := p.Inspect
 	switch {
 	case !l.Looked || p.Mounted():
 		return nil // what is mounted exists
@@ -69,15 +69,15 @@ func acceptPath(field string, p Place) error {
 // acceptCapability compares what the caller says the volume is with what is
 // there.
 func (o *observation) acceptCapability() error {
-	p := o.c.Places[0]
-	o.c.Block = p.Look.Kind == host.KindBlock ||
+	p := o.c.MountPoints[0]
+	o.c.Block = p.Inspect.Kind == host.KindBlock ||
 		p.Layout.Kind == host.LayoutBlock || p.Layout.Kind == host.LayoutBlockStaging
 	want := o.c.Volume.Capability
 	if want == nil {
 		return nil
 	}
 	switch {
-	case want.Access == AccessBlock && p.Look.Kind == host.KindDirectory:
+	case want.Access == AccessBlock && p.Inspect.Kind == host.KindDirectory:
 		return Invalid("volume_capability", "says block, and volume_path is a directory")
 	case want.Access == AccessMount && o.c.Block:
 		return Invalid("volume_capability", "says mount, and volume_path is that of a raw block volume")

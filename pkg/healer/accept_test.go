@@ -24,31 +24,31 @@ func mustBe(t *testing.T, b *bench, v Volume, want Kind, names string) {
 }
 
 func TestWhatStandsAtThePath(t *testing.T) {
-	at := func(change func(*host.PathLook)) host.PathLook {
+	at := func(change func(*host.PathInfo)) host.PathInfo {
 		l := directory("")
 		change(&l)
 		return l
 	}
 	for name, tc := range map[string]struct {
-		look    host.PathLook
+		look    host.PathInfo
 		mounted bool
 		want    Kind
 	}{
 		"a directory":             {look: directory(""), want: fine},
-		"a file":                  {look: at(func(l *host.PathLook) { l.Kind = host.KindFile }), want: fine},
+		"a file":                  {look: at(func(l *host.PathInfo) { l.Kind = host.KindFile }), want: fine},
 		"this volume's directory": {look: directory(volID), want: fine},
 		"another handle":          {look: directory("other"), want: KindNotFound},
 		"another handle, mounted": {look: directory("other"), mounted: true, want: KindNotFound},
-		"a handle of no name":     {look: at(func(l *host.PathLook) { l.VolData = &host.VolData{} }), want: fine},
-		"nothing":                 {look: at(func(l *host.PathLook) { l.Leaf = syscall.ENOENT }), want: KindNotFound},
-		"no directory above":      {look: at(func(l *host.PathLook) { l.Walk = syscall.ENOENT }), want: KindNotFound},
-		"a file above":            {look: at(func(l *host.PathLook) { l.Walk = syscall.ENOTDIR }), want: KindNotFound},
-		"a link above":            {look: at(func(l *host.PathLook) { l.Walk = syscall.ELOOP }), want: KindInvalid},
-		"a link":                  {look: at(func(l *host.PathLook) { l.Kind, l.Link = host.KindSymlink, "/k" }), want: KindInvalid},
-		"too long a name":         {look: at(func(l *host.PathLook) { l.Leaf = syscall.ENAMETOOLONG }), want: KindInvalid},
-		"no permission above":     {look: at(func(l *host.PathLook) { l.Walk = syscall.EACCES }), want: KindUnknown},
-		"an I/O error there":      {look: at(func(l *host.PathLook) { l.Leaf = syscall.EIO }), want: KindUnknown},
-		"a dead mount":            {look: at(func(l *host.PathLook) { l.Leaf = syscall.EIO }), mounted: true, want: fine},
+		"a handle of no name":     {look: at(func(l *host.PathInfo) { l.VolData = &host.VolData{} }), want: fine},
+		"nothing":                 {look: at(func(l *host.PathInfo) { l.Leaf = syscall.ENOENT }), want: KindNotFound},
+		"no directory above":      {look: at(func(l *host.PathInfo) { l.Walk = syscall.ENOENT }), want: KindNotFound},
+		"a file above":            {look: at(func(l *host.PathInfo) { l.Walk = syscall.ENOTDIR }), want: KindNotFound},
+		"a link above":            {look: at(func(l *host.PathInfo) { l.Walk = syscall.ELOOP }), want: KindInvalid},
+		"a link":                  {look: at(func(l *host.PathInfo) { l.Kind, l.Link = host.KindSymlink, "/k" }), want: KindInvalid},
+		"too long a name":         {look: at(func(l *host.PathInfo) { l.Leaf = syscall.ENAMETOOLONG }), want: KindInvalid},
+		"no permission above":     {look: at(func(l *host.PathInfo) { l.Walk = syscall.EACCES }), want: KindUnknown},
+		"an I/O error there":      {look: at(func(l *host.PathInfo) { l.Leaf = syscall.EIO }), want: KindUnknown},
+		"a dead mount":            {look: at(func(l *host.PathInfo) { l.Leaf = syscall.EIO }), mounted: true, want: fine},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -63,12 +63,12 @@ func TestWhatStandsAtThePath(t *testing.T) {
 
 func TestWhatStandsAtTheStagingPath(t *testing.T) {
 	for name, tc := range map[string]struct {
-		look host.PathLook
+		look host.PathInfo
 		want Kind
 	}{
-		"gone":           {host.PathLook{Walk: syscall.ENOENT}, fine},
-		"a link above":   {host.PathLook{Walk: syscall.ELOOP}, KindInvalid},
-		"a link":         {host.PathLook{Kind: host.KindSymlink, Link: "/k"}, KindInvalid},
+		"gone":           {host.PathInfo{Walk: syscall.ENOENT}, fine},
+		"a link above":   {host.PathInfo{Walk: syscall.ELOOP}, KindInvalid},
+		"a link":         {host.PathInfo{Kind: host.KindSymlink, Link: "/k"}, KindInvalid},
 		"another handle": {directory("other"), fine}, // a condition
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -119,16 +119,16 @@ func TestOnlyTheNamedDriversAreServed(t *testing.T) {
 
 func TestCapabilityMustFit(t *testing.T) {
 	for name, tc := range map[string]struct {
-		look host.PathLook
+		look host.PathInfo
 		fs   string
 		want Capability
 		kind Kind
 	}{
 		"mount":                {directory(volID), "ext4", Capability{Access: AccessMount}, fine},
 		"block on a directory": {directory(volID), "ext4", Capability{Access: AccessBlock}, KindInvalid},
-		"mount on a device":    {host.PathLook{Kind: host.KindBlock, Rdev: disk}, "devtmpfs", Capability{Access: AccessMount}, KindInvalid},
-		"block on a device":    {host.PathLook{Kind: host.KindBlock, Rdev: disk}, "devtmpfs", Capability{Access: AccessBlock}, fine},
-		"block on a file":      {host.PathLook{Kind: host.KindFile}, "ext4", Capability{Access: AccessBlock}, fine}, // a condition
+		"mount on a device":    {host.PathInfo{Kind: host.KindBlock, Rdev: disk}, "devtmpfs", Capability{Access: AccessMount}, KindInvalid},
+		"block on a device":    {host.PathInfo{Kind: host.KindBlock, Rdev: disk}, "devtmpfs", Capability{Access: AccessBlock}, fine},
+		"block on a file":      {host.PathInfo{Kind: host.KindFile}, "ext4", Capability{Access: AccessBlock}, fine}, // a condition
 		"that filesystem":      {directory(volID), "xfs", Capability{Access: AccessMount, FSType: "xfs"}, fine},
 		"another filesystem":   {directory(volID), "xfs", Capability{Access: AccessMount, FSType: "ext4"}, KindInvalid},
 		"one family":           {directory(volID), "ext4", Capability{Access: AccessMount, FSType: "ext3"}, fine},

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	podLink    = "/k/pods/uid-a/volumeDevices/kubernetes.io~csi/pv1"
-	blockPlace = "/k/plugins/kubernetes.io/csi/volumeDevices/publish/pv1/uid-a"
+	podLink         = "/k/pods/uid-a/volumeDevices/kubernetes.io~csi/pv1"
+	blockMountPoint = "/k/plugins/kubernetes.io/csi/volumeDevices/publish/pv1/uid-a"
 )
 
 // newBlockBench has a raw block volume, published to pod a.
@@ -18,26 +18,26 @@ func newBlockBench(t *testing.T) *bench {
 	devtmpfs := host.Dev{Minor: 5}
 	b.unmount(podA)
 	b.unmount(staging)
-	b.mount(blockPlace, devtmpfs)
-	b.change(blockPlace, func(m *host.Mount) { m.FSType, m.Source, m.Root = "devtmpfs", "udev", "/sdb" })
+	b.mount(blockMountPoint, devtmpfs)
+	b.change(blockMountPoint, func(m *host.Mount) { m.FSType, m.Source, m.Root = "devtmpfs", "udev", "/sdb" })
 	l := directory(volID)
 	l.Kind, l.Rdev = host.KindBlock, disk
-	b.files[blockPlace] = l
-	b.answers[devtmpfs] = host.Sight{Kind: host.KindBlock, Rdev: disk, Answer: host.Answer{Asked: true}}
-	b.files[podLink] = host.PathLook{Kind: host.KindSymlink, Link: blockPlace, VolData: l.VolData}
+	b.files[blockMountPoint] = l
+	b.answers[devtmpfs] = host.Inspection{Kind: host.KindBlock, Rdev: disk, Answer: host.Answer{Asked: true}}
+	b.files[podLink] = host.PathInfo{Kind: host.KindSymlink, Link: blockMountPoint, VolData: l.VolData}
 	return b
 }
 
 func TestBlockVolume(t *testing.T) {
-	for _, path := range []string{blockPlace, podLink} {
+	for _, path := range []string{blockMountPoint, podLink} {
 		b := newBlockBench(t)
 		r := b.heal(Volume{ID: volID, Path: path})
 		c := b.last()
-		if r.Verdict() != Healthy || !c.Block || len(c.Places) != 1 || c.Places[0].Path != blockPlace ||
-			!c.Places[0].Named || c.Places[0].PodUID != "uid-a" || c.Volume.Path != blockPlace {
+		if r.Verdict() != Healthy || !c.Block || len(c.MountPoints) != 1 || c.MountPoints[0].Path != blockMountPoint ||
+			!c.MountPoints[0].Named || c.MountPoints[0].PodUID != "uid-a" || c.Volume.Path != blockMountPoint {
 			t.Errorf("%s: %s, %+v", path, r.Verdict(), c)
 		}
-		sb := c.Superblocks[c.Places[0].Dev()]
+		sb := c.Superblocks[c.MountPoints[0].Dev()]
 		if sb.Device == nil || sb.Device.Identity.Serial != "serial-1" {
 			t.Errorf("%s: %+v", path, sb)
 		}
@@ -49,18 +49,18 @@ func TestBlockVolumeWithStaging(t *testing.T) {
 	const path = "/k/plugins/kubernetes.io/csi/volumeDevices/staging/pv1"
 	b.files[path] = directory(volID)
 	b.heal(Volume{ID: volID, Path: podLink, StagingPath: path})
-	if got := placesOf(b); len(got) != 2 || got[0] != blockPlace || got[1] != path {
+	if got := mountPointsOf(b); len(got) != 2 || got[0] != blockMountPoint || got[1] != path {
 		t.Errorf("%q", got)
 	}
 }
 
 func TestSilentBlockVolume(t *testing.T) {
 	b := newBlockBench(t)
-	b.files[blockPlace] = host.PathLook{VolData: b.files[blockPlace].VolData}
-	b.answers[host.Dev{Minor: 5}] = host.Sight{Answer: host.Answer{Asked: true, Silent: true}}
-	b.heal(Volume{ID: volID, Path: blockPlace})
+	b.files[blockMountPoint] = host.PathInfo{VolData: b.files[blockMountPoint].VolData}
+	b.answers[host.Dev{Minor: 5}] = host.Inspection{Answer: host.Answer{Asked: true, Silent: true}}
+	b.heal(Volume{ID: volID, Path: blockMountPoint})
 	c := b.last()
-	if sb, known := c.Superblocks[c.Places[0].Dev()]; !known || !sb.Answer.Silent || !c.Block {
+	if sb, known := c.Superblocks[c.MountPoints[0].Dev()]; !known || !sb.Answer.Silent || !c.Block {
 		t.Errorf("%+v", c)
 	}
 }
@@ -73,24 +73,24 @@ func TestOnlyKubeletsLinkIsFollowed(t *testing.T) {
 		"relative":         {podLink, "../../../../plugins/kubernetes.io/csi/volumeDevices/publish/pv1/uid-a"},
 		"dots":             {podLink, "/k/plugins/kubernetes.io/csi/volumeDevices/publish/pv1/../pv1/uid-a"},
 		"empty":            {podLink, ""},
-		"from elsewhere":   {podA, blockPlace},
+		"from elsewhere":   {podA, blockMountPoint},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBlockBench(t)
-			b.files[tc.path] = host.PathLook{Kind: host.KindSymlink, Link: tc.link}
+			b.files[tc.path] = host.PathInfo{Kind: host.KindSymlink, Link: tc.link}
 			mustBe(t, b, Volume{ID: volID, Path: tc.path}, KindInvalid, "volume_path")
 		})
 	}
 	t.Run("to a link", func(t *testing.T) {
 		b := newBlockBench(t)
-		b.unmount(blockPlace)
-		b.files[blockPlace] = host.PathLook{Kind: host.KindSymlink, Link: "/dev/sdb"}
+		b.unmount(blockMountPoint)
+		b.files[blockMountPoint] = host.PathInfo{Kind: host.KindSymlink, Link: "/dev/sdb"}
 		mustBe(t, b, Volume{ID: volID, Path: podLink}, KindInvalid, "volume_path")
 	})
 	t.Run("to nothing", func(t *testing.T) {
 		b := newBlockBench(t)
-		b.unmount(blockPlace)
-		delete(b.files, blockPlace)
+		b.unmount(blockMountPoint)
+		delete(b.files, blockMountPoint)
 		mustBe(t, b, Volume{ID: volID, Path: podLink}, KindNotFound, "volume_path")
 	})
 }

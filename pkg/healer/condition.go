@@ -17,14 +17,14 @@ type Reason string
 // The reasons that the generic provider reports. README.md lists them with
 // their evidence and what a person should do.
 const (
-	// NotMounted: the place exists and nothing is mounted on it.
+	// NotMounted: the mount point exists and nothing is mounted on it.
 	NotMounted Reason = "NotMounted"
 	// StagingNotMounted: the record shows a staged mount, and it is gone.
 	StagingNotMounted Reason = "StagingNotMounted"
 	// WrongVolumeMounted: what is mounted is not what the record or kubelet's
 	// vol_data.json says belongs there.
 	WrongVolumeMounted Reason = "WrongVolumeMounted"
-	// StackedMounts: more than one mount stands at a place.
+	// StackedMounts: more than one mount stands at a mount point.
 	StackedMounts Reason = "StackedMounts"
 	// Disconnected: ENOTCONN, the daemon behind the mount is gone.
 	Disconnected Reason = "Disconnected"
@@ -73,10 +73,10 @@ const (
 	StaleInContainers Reason = "StaleInContainers"
 	// ContainerUnverified: a container was there before the volume's filesystem
 	// instance was replaced, or started while something else may have stood at its
-	// pod's place, and nobody here can see what it has.
+	// pod's mount point, and nobody here can see what it has.
 	ContainerUnverified Reason = "ContainerUnverified"
 	// ContainerOnBareDirectory: a container started while nothing was mounted at its
-	// pod's place, and has the directory beneath, on the node's disk.
+	// pod's mount point, and has the directory beneath, on the node's disk.
 	ContainerOnBareDirectory Reason = "ContainerOnBareDirectory"
 	// ContainerKeptPlaceholder: a container started in the middle of a step, and has
 	// the volume with the attributes that its mount had at that instant.
@@ -84,9 +84,9 @@ const (
 	// ContainerOnOldDevice: the device of a raw block volume has another number than a
 	// container was started with, which may be another disk's by now.
 	ContainerOnOldDevice Reason = "ContainerOnOldDevice"
-	// TargetNotEmpty: nothing is mounted at a place, and files lie in the directory.
+	// TargetNotEmpty: nothing is mounted at a mount point, and files lie in the directory.
 	TargetNotEmpty Reason = "TargetNotEmpty"
-	// NotABlockDevice: a raw block volume's place is no block device.
+	// NotABlockDevice: a raw block volume's mount point is no block device.
 	NotABlockDevice Reason = "NotABlockDevice"
 )
 
@@ -95,7 +95,7 @@ type Condition struct {
 	Status Status
 	Reason Reason
 	// Place is the path it was seen at.
-	Place string
+	MountPoint string
 	// Message names the evidence, in half a sentence without a final stop.
 	Message string
 	// Advice says what a person should do when nothing here heals it.
@@ -104,7 +104,7 @@ type Condition struct {
 	Acute bool
 	// Doubts is true when it leaves open which storage the volume is: nothing is
 	// recorded then, even if the volume can be used.
-	Doubts bool
+	WriteChecks bool
 }
 
 // Disables is true for a condition that keeps the volume from being used. One that

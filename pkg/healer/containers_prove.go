@@ -9,7 +9,7 @@ import (
 // prove says why a container's mount is known to be this volume's, or why it is
 // not. A device number is used again when the last mount of a superblock is gone,
 // so it needs a witness that the superblock is still the volume's own.
-func (o *observation) prove(m host.ContainerMount, all []host.ContainerMount, now host.Mount) (proof, doubt string) {
+func (o *observation) prove(m host.ContainerMount, all []host.ContainerMount, now host.Mount) (proof, writeCheck string) {
 	dev := m.Mount.Dev
 	if dev == now.Dev && host.IsNFS(now.FSType) && !m.Mount.Guarded() { // it is stale
 		switch {
@@ -26,7 +26,7 @@ func (o *observation) prove(m host.ContainerMount, all []host.ContainerMount, no
 	if at, here := o.c.onHost(dev); here {
 		return "the host has the same filesystem instance at " + at, ""
 	}
-	for _, f := range o.c.former() {
+	for _, f := range o.c.previous() {
 		if f.Dev != dev {
 			continue
 		}
@@ -42,9 +42,9 @@ func (o *observation) prove(m host.ContainerMount, all []host.ContainerMount, no
 	switch r := o.c.Record; {
 	case r == nil || r.BootID != o.c.BootID:
 		return "", "the volume was not seen healthy in this boot"
-	case !slices.ContainsFunc(r.Places, func(p PlaceRecord) bool { return p.Dev == dev }):
+	case !slices.ContainsFunc(r.MountPoints, func(p MountPointRecord) bool { return p.Dev == dev }):
 		return "", "nothing ties this filesystem instance to the volume"
-	case m.Mount.ID == 0 || m.Mount.ID > o.engine.looked.newestOf(volumeKey(o.c.Driver, o.c.Volume.ID), r):
+	case m.Mount.ID == 0 || m.Mount.ID > o.engine.scanned.newestOf(volumeKey(o.c.Driver, o.c.Volume.ID), r):
 		return "", "it was mounted after the volume was last seen healthy, and another filesystem may have had the device number by then"
 	}
 	return "it was there when this was the volume's filesystem instance", ""
@@ -59,7 +59,7 @@ func (o *observation) othersOfPod(pod string, now host.Mount) bool {
 		if l.Kind != host.LayoutPod || l.PodUID != pod {
 			return false
 		}
-		_, own := o.c.Place(h.Path)
+		_, own := o.c.MountPoint(h.Path)
 		return !own && h.FSType == now.FSType && h.Source == now.Source
 	})
 }

@@ -9,128 +9,130 @@ import (
 
 // A device number is used again: there has to be a witness.
 func TestProve(t *testing.T) {
-	seen := FormerSuperblock{Dev: formerly, BootID: "boot-1", Mounts: []FormerMount{{ID: 700, Namespace: 5000, Path: "/data"}}}
+	seen := PreviousSuperblock{Dev: previously, BootID: "boot-1", Mounts: []PreviousMount{{ID: 700, Namespace: 5000, Path: "/data"}}}
 	none := func(*observation) {}
 	for name, tc := range map[string]struct {
-		dev    host.Dev
-		change func(*observation)
-		mount  func(*host.ContainerMount)
-		others []host.ContainerMount
-		proof  string // a part of it; else of the doubt
-		doubt  string
+		dev        host.Dev
+		change     func(*observation)
+		mount      func(*host.ContainerMount)
+		others     []host.ContainerMount
+		proof      string // a part of it; else of the doubt
+		writeCheck string
 	}{
-		"ours":                    {dev: renewed, change: none, proof: "interrupted replacement"},
-		"the host has it":         {dev: formerly, change: onHost(Published, podA), proof: "at " + podA},
-		"the host has it beneath": {dev: formerly, change: func(o *observation) { o.c.Places[0].Stack = append(o.c.Places[0].Stack, host.Mount{Dev: formerly}) }, proof: "at " + podA},
-		"another container has it": {dev: formerly, change: func(o *observation) {
-			o.c.Places = append(o.c.Places, insideOf(9, formerly, "proven"))
-			o.c.Record.Places = nil
-		}, doubt: "nothing ties"},
-		"recorded":       {dev: formerly, change: none, proof: "it was there when"},
-		"no record":      {dev: formerly, change: func(o *observation) { o.c.Record = nil }, doubt: "not seen healthy in this boot"},
-		"another boot":   {dev: formerly, change: func(o *observation) { o.c.BootID = "next" }, doubt: "not seen healthy in this boot"},
-		"never recorded": {dev: formerly, change: func(o *observation) { o.c.Record.Places = nil }, doubt: "nothing ties"},
-		"seen before":    {dev: formerly, change: func(o *observation) { o.c.Record.Places, o.c.Record.Former = nil, []FormerSuperblock{seen} }, proof: "replaced on the host"},
+		"ours":            {dev: renewed, change: none, proof: "interrupted replacement"},
+		"the host has it": {dev: previously, change: onHost(RoleTarget, podA), proof: "at " + podA},
+		"the host has it beneath": {dev: previously, change: func(o *observation) {
+			o.c.MountPoints[0].Stack = append(o.c.MountPoints[0].Stack, host.Mount{Dev: previously})
+		}, proof: "at " + podA},
+		"another container has it": {dev: previously, change: func(o *observation) {
+			o.c.MountPoints = append(o.c.MountPoints, containerMountPoint(9, previously, "proven"))
+			o.c.Record.MountPoints = nil
+		}, writeCheck: "nothing ties"},
+		"recorded":       {dev: previously, change: none, proof: "it was there when"},
+		"no record":      {dev: previously, change: func(o *observation) { o.c.Record = nil }, writeCheck: "not seen healthy in this boot"},
+		"another boot":   {dev: previously, change: func(o *observation) { o.c.BootID = "next" }, writeCheck: "not seen healthy in this boot"},
+		"never recorded": {dev: previously, change: func(o *observation) { o.c.Record.MountPoints = nil }, writeCheck: "nothing ties"},
+		"seen before":    {dev: previously, change: func(o *observation) { o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{seen} }, proof: "replaced on the host"},
 		"seen before in another container": {
-			dev: formerly, change: func(o *observation) { o.c.Record.Places, o.c.Record.Former = nil, []FormerSuperblock{seen} },
-			mount: func(m *host.ContainerMount) { m.Mount.ID = 799 }, others: []host.ContainerMount{inContainer(0, "uid-a", formerly)}, proof: "replaced on the host",
+			dev: previously, change: func(o *observation) { o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{seen} },
+			mount: func(m *host.ContainerMount) { m.Mount.ID = 799 }, others: []host.ContainerMount{containerMountOf(0, "uid-a", previously)}, proof: "replaced on the host",
 		},
 		"seen before, and its id is another's": {
-			dev: formerly, change: func(o *observation) { o.c.Record.Places, o.c.Record.Former = nil, []FormerSuperblock{seen} },
-			mount: func(m *host.ContainerMount) { m.Mount.ID = 799 }, others: []host.ContainerMount{inContainer(0, "uid-a", renewed)}, doubt: "nothing ties",
+			dev: previously, change: func(o *observation) { o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{seen} },
+			mount: func(m *host.ContainerMount) { m.Mount.ID = 799 }, others: []host.ContainerMount{containerMountOf(0, "uid-a", renewed)}, writeCheck: "nothing ties",
 		},
 		"none of it was seen": {
-			dev: formerly, change: func(o *observation) {
-				o.c.Record.Places, o.c.Record.Former = nil, []FormerSuperblock{{Dev: formerly, BootID: "boot-1"}}
-			}, doubt: "nothing ties",
+			dev: previously, change: func(o *observation) {
+				o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{{Dev: previously, BootID: "boot-1"}}
+			}, writeCheck: "nothing ties",
 		},
-		"there before it was replaced": {dev: formerly, change: func(o *observation) {
-			o.c.Record.Places, o.c.Record.Former = nil, []FormerSuperblock{{Dev: formerly, BootID: "boot-1", Newest: 700}}
+		"there before it was replaced": {dev: previously, change: func(o *observation) {
+			o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{{Dev: previously, BootID: "boot-1", Newest: 700}}
 		}, proof: "it was there when"},
-		"mounted after it was replaced": {dev: formerly, change: func(o *observation) {
-			o.c.Record.Places, o.c.Record.Former = nil, []FormerSuperblock{{Dev: formerly, BootID: "boot-1", Newest: 699}}
-		}, doubt: "nothing ties"},
-		"there before, without unique ids": {dev: formerly, change: func(o *observation) {
-			o.c.Record.Places, o.c.Record.Former = nil, []FormerSuperblock{{Dev: formerly, BootID: "boot-1", Newest: 700}}
-		}, mount: func(m *host.ContainerMount) { m.Mount.ID = 0 }, doubt: "nothing ties"},
-		"seen before of another number": {dev: formerly, change: func(o *observation) {
+		"mounted after it was replaced": {dev: previously, change: func(o *observation) {
+			o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{{Dev: previously, BootID: "boot-1", Newest: 699}}
+		}, writeCheck: "nothing ties"},
+		"there before, without unique ids": {dev: previously, change: func(o *observation) {
+			o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{{Dev: previously, BootID: "boot-1", Newest: 700}}
+		}, mount: func(m *host.ContainerMount) { m.Mount.ID = 0 }, writeCheck: "nothing ties"},
+		"seen before of another number": {dev: previously, change: func(o *observation) {
 			other := seen
 			other.Dev.Minor = 51
-			o.c.Record.Places, o.c.Record.Former = nil, []FormerSuperblock{other}
-		}, doubt: "nothing ties"},
+			o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{other}
+		}, writeCheck: "nothing ties"},
 		"without unique ids": {
-			dev: formerly, change: func(o *observation) {
-				o.c.Record.Places, o.c.Record.Former = nil, []FormerSuperblock{{Dev: formerly, BootID: "boot-1", Mounts: []FormerMount{{}}}}
+			dev: previously, change: func(o *observation) {
+				o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{{Dev: previously, BootID: "boot-1", Mounts: []PreviousMount{{}}}}
 			},
-			mount: func(m *host.ContainerMount) { m.Mount.ID = 0 }, doubt: "nothing ties",
+			mount: func(m *host.ContainerMount) { m.Mount.ID = 0 }, writeCheck: "nothing ties",
 		},
-		"recorded, and mounted later": {dev: formerly, change: func(o *observation) { o.c.Record.Newest = 699 }, doubt: "mounted after"},
-		"recorded, and healthy since": {dev: formerly, change: func(o *observation) {
+		"recorded, and mounted later": {dev: previously, change: func(o *observation) { o.c.Record.Newest = 699 }, writeCheck: "mounted after"},
+		"recorded, and healthy since": {dev: previously, change: func(o *observation) {
 			o.c.Record.Newest = 699
-			o.engine.looked.healthy(volumeKey(o.c.Driver, o.c.Volume.ID), host.SinceBoot(), 700)
+			o.engine.scanned.healthy(volumeKey(o.c.Driver, o.c.Volume.ID), host.SinceBoot(), 700)
 		}, proof: "it was there when"},
-		"recorded, another healthy since": {dev: formerly, change: func(o *observation) {
+		"recorded, another healthy since": {dev: previously, change: func(o *observation) {
 			o.c.Record.Newest = 699
-			o.engine.looked.healthy(volumeKey(o.c.Driver, "other"), host.SinceBoot(), 700)
-		}, doubt: "mounted after"},
-		"recorded, as the last of all":    {dev: formerly, change: func(o *observation) { o.c.Record.Newest = 700 }, proof: "it was there when"},
-		"recorded, without unique ids":    {dev: formerly, change: none, mount: func(m *host.ContainerMount) { m.Mount.ID = 0 }, doubt: "mounted after"},
-		"recorded, outside of pods":       {dev: formerly, change: none, mount: func(m *host.ContainerMount) { m.PodUID = "" }, proof: "it was there when"},
-		"of another boot, but seen since": {dev: formerly, change: func(o *observation) { o.c.Record.BootID, o.c.Record.Former = "boot-0", []FormerSuperblock{seen} }, proof: "replaced on the host"},
-		"seen before, in another boot": {dev: formerly, change: func(o *observation) {
+			o.engine.scanned.healthy(volumeKey(o.c.Driver, "other"), host.SinceBoot(), 700)
+		}, writeCheck: "mounted after"},
+		"recorded, as the last of all":    {dev: previously, change: func(o *observation) { o.c.Record.Newest = 700 }, proof: "it was there when"},
+		"recorded, without unique ids":    {dev: previously, change: none, mount: func(m *host.ContainerMount) { m.Mount.ID = 0 }, writeCheck: "mounted after"},
+		"recorded, outside of pods":       {dev: previously, change: none, mount: func(m *host.ContainerMount) { m.PodUID = "" }, proof: "it was there when"},
+		"of another boot, but seen since": {dev: previously, change: func(o *observation) { o.c.Record.BootID, o.c.Record.Previous = "boot-0", []PreviousSuperblock{seen} }, proof: "replaced on the host"},
+		"seen before, in another boot": {dev: previously, change: func(o *observation) {
 			other := seen
 			other.BootID = "boot-0"
-			o.c.Record.Places, o.c.Record.Former = nil, []FormerSuperblock{other}
-		}, doubt: "nothing ties"},
+			o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{other}
+		}, writeCheck: "nothing ties"},
 	} {
 		own := host.Mount{ID: 102, OldID: 102, OldParent: 1, Path: podA, Root: "/", Dev: renewed, FSType: fuseType, Source: fuseSource}
 		o := &observation{engine: &Engine{}, node: newWorld(t), table: host.NewTable([]host.Mount{own}), c: Case{
-			BootID: "boot-1", Places: []Place{{Role: Published, Path: podA, Proven: true, Stack: []host.Mount{own}}},
-			Record: &Record{BootID: "boot-1", Newest: 800, Places: []PlaceRecord{{Path: podA, Dev: formerly}}},
+			BootID: "boot-1", MountPoints: []MountPoint{{Role: RoleTarget, Path: podA, Proven: true, Stack: []host.Mount{own}}},
+			Record: &Record{BootID: "boot-1", Newest: 800, MountPoints: []MountPointRecord{{Path: podA, Dev: previously}}},
 		}}
 		tc.change(o)
-		m := inContainer(0, "uid-a", tc.dev)
+		m := containerMountOf(0, "uid-a", tc.dev)
 		if tc.mount != nil {
 			tc.mount(&m)
 		}
-		proof, doubt := o.prove(m, append(tc.others, m), own)
-		if !strings.Contains(proof, tc.proof) || !strings.Contains(doubt, tc.doubt) || (proof == "") != (tc.proof == "") || (doubt == "") != (tc.doubt == "") {
-			t.Errorf("%s: proof %q, doubt %q", name, proof, doubt)
+		proof, writeCheck := o.prove(m, append(tc.others, m), own)
+		if !strings.Contains(proof, tc.proof) || !strings.Contains(writeCheck, tc.writeCheck) || (proof == "") != (tc.proof == "") || (writeCheck == "") != (tc.writeCheck == "") {
+			t.Errorf("%s: proof %q, doubt %q", name, proof, writeCheck)
 		}
 	}
 }
 
 func onHost(role Role, path string) func(*observation) {
 	return func(o *observation) {
-		o.c.Places = append([]Place{{Role: role, Path: path, Proven: true, Stack: []host.Mount{{Dev: formerly}}}}, o.c.Places...)
+		o.c.MountPoints = append([]MountPoint{{Role: role, Path: path, Proven: true, Stack: []host.Mount{{Dev: previously}}}}, o.c.MountPoints...)
 	}
 }
 
-// unproven is a place that only the caller calls the volume's.
-func unproven(p Place) Place {
+// unproven is a mount point that only the caller calls the volume's.
+func unproven(p MountPoint) MountPoint {
 	p.Proven = false
 	return p
 }
 
 // What is staged is the volume's own; what is published may be older.
 func TestWhatAContainerShouldHave(t *testing.T) {
-	interimOn := func(p Place) Place { p.Stack[0].Attr = interim; return p }
+	placeholderOn := func(p MountPoint) MountPoint { p.Stack[0].Attr = placeholder; return p }
 	sbs := map[host.Dev]host.Superblock{dev(1): answered, dev(2): answered, dev(3): disconn}
 	for name, tc := range map[string]struct {
-		places []Place
-		want   host.Dev
+		mountPoints []MountPoint
+		want        host.Dev
 	}{
-		"what is staged":                  {[]Place{on(Published, podA, dev(1)), on(Staged, staging, dev(2))}, dev(2)},
-		"published, nothing is staged":    {[]Place{on(Published, podA, dev(1))}, dev(1)},
-		"published, staging is bare":      {[]Place{on(Published, podA, dev(1)), on(Staged, staging)}, dev(1)},
-		"published, what is staged ended": {[]Place{on(Published, podA, dev(1)), on(Staged, staging, dev(3))}, dev(1)},
-		"another, the first one ended":    {[]Place{on(Published, podA, dev(3)), on(Published, podB, dev(1))}, dev(1)},
-		"not an interim one":              {[]Place{interimOn(on(Published, podA, dev(1))), on(Published, podB, dev(2))}, dev(2)},
-		"nothing that works":              {[]Place{on(Published, podA, dev(3)), on(Staged, staging, dev(4))}, host.Dev{}},
-		"what nothing proves to be its":   {[]Place{unproven(on(Published, podA, dev(1))), on(Published, podB, dev(2))}, dev(2)},
+		"what is staged":                  {[]MountPoint{on(RoleTarget, podA, dev(1)), on(RoleStaging, staging, dev(2))}, dev(2)},
+		"published, nothing is staged":    {[]MountPoint{on(RoleTarget, podA, dev(1))}, dev(1)},
+		"published, staging is bare":      {[]MountPoint{on(RoleTarget, podA, dev(1)), on(RoleStaging, staging)}, dev(1)},
+		"published, what is staged ended": {[]MountPoint{on(RoleTarget, podA, dev(1)), on(RoleStaging, staging, dev(3))}, dev(1)},
+		"another, the first one ended":    {[]MountPoint{on(RoleTarget, podA, dev(3)), on(RoleTarget, podB, dev(1))}, dev(1)},
+		"not an placeholder one":          {[]MountPoint{placeholderOn(on(RoleTarget, podA, dev(1))), on(RoleTarget, podB, dev(2))}, dev(2)},
+		"nothing that works":              {[]MountPoint{on(RoleTarget, podA, dev(3)), on(RoleStaging, staging, dev(4))}, host.Dev{}},
+		"what nothing proves to be its":   {[]MountPoint{unproven(on(RoleTarget, podA, dev(1))), on(RoleTarget, podB, dev(2))}, dev(2)},
 		"nothing":                         {nil, host.Dev{}},
 	} {
-		got, found := Case{Places: tc.places, Superblocks: sbs}.working()
+		got, found := Case{MountPoints: tc.mountPoints, Superblocks: sbs}.working()
 		if got.Dev != tc.want || found == tc.want.Zero() {
 			t.Errorf("%s: %v, %s", name, found, got.Dev)
 		}

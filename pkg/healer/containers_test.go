@@ -14,7 +14,7 @@ import (
 
 // Filesystem instances of one FUSE volume: that of a daemon that has ended, and
 // that of the one which came after it.
-var formerly, renewed = host.Dev{Minor: 50}, host.Dev{Minor: 60}
+var previously, renewed = host.Dev{Minor: 50}, host.Dev{Minor: 60}
 
 const fuseType, fuseSource = "fuse.x", "src"
 
@@ -23,14 +23,14 @@ const fuseType, fuseSource = "fuse.x", "src"
 func newFUSEBench(t *testing.T, change ...func(*Config)) *bench {
 	t.Helper()
 	b := newBench(t, change...)
-	b.serve(formerly)
+	b.serve(previously)
 	b.mounts = append(b.mounts, host.Mount{ID: 9999, OldID: 9999, OldParent: 1, Path: "/some", Root: "/", Dev: host.Dev{Minor: 33}})
 	b.healthy()
 	b.walks = nil
 	return b
 }
 
-// serve gives the volume's places a filesystem instance.
+// serve gives the volume's mount points a filesystem instance.
 func (b *bench) serve(dev host.Dev) {
 	for _, p := range []string{staging, podA} {
 		b.change(p, func(m *host.Mount) { m.Dev, m.FSType, m.Source = dev, fuseType, fuseSource })
@@ -40,36 +40,36 @@ func (b *bench) serve(dev host.Dev) {
 // renew is a daemon that ended, and another that came after it, on the host.
 func (b *bench) renew() {
 	b.serve(renewed)
-	b.answers[formerly] = host.Sight{Answer: host.Answer{Asked: true, Errno: syscall.ENOTCONN}}
+	b.answers[previously] = host.Inspection{Answer: host.Answer{Asked: true, Errno: syscall.ENOTCONN}}
 }
 
 // deadSight is what a container's mount of an ended daemon answers.
-var deadSight = host.InsideSight{Errno: syscall.ENOTCONN}
+var deadSight = host.ContainerProbe{Errno: syscall.ENOTCONN}
 
 // run starts a container of a pod that has a filesystem instance, which is dead.
 func (b *bench) run(podUID string, dev host.Dev, change ...func(*host.ContainerMount)) host.ContainerMount {
-	m := inContainer(len(b.containers), podUID, dev)
+	m := containerMountOf(len(b.containers), podUID, dev)
 	for _, c := range change {
 		c(&m)
 	}
 	b.containers = append(b.containers, m)
-	if b.inside == nil {
-		b.inside = map[string]host.InsideSight{}
+	if b.inContainer == nil {
+		b.inContainer = map[string]host.ContainerProbe{}
 	}
-	b.inside[m.Path()] = deadSight
+	b.inContainer[m.Path()] = deadSight
 	return m
 }
 
-func inContainer(n int, podUID string, dev host.Dev) host.ContainerMount {
+func containerMountOf(n int, podUID string, dev host.Dev) host.ContainerMount {
 	return host.ContainerMount{
 		PID: 1000 + n, Namespace: uint64(5000 + n), PodUID: podUID, ContainerID: fmt.Sprint("c", n),
 		Mount: host.Mount{ID: uint64(700 + n), OldID: 700 + n, Dev: dev, Root: "/", Path: "/data", FSType: fuseType, Source: fuseSource},
 	}
 }
 
-// insides gives the places in containers of the last case.
-func (b *bench) insides() []Place {
-	return slices.DeleteFunc(slices.Clone(b.last().Places), func(p Place) bool { return p.Role != Container })
+// insides gives the mount points in containers of the last case.
+func (b *bench) insides() []MountPoint {
+	return slices.DeleteFunc(slices.Clone(b.last().MountPoints), func(p MountPoint) bool { return p.Role != RoleContainer })
 }
 
 // It costs a walk through all processes.
@@ -78,19 +78,19 @@ func TestContainersAreLookedIntoOnlyWhenItMayHelp(t *testing.T) {
 		change func(*bench)
 		looks  bool
 	}{
-		"nothing happened":   {func(*bench) {}, false},
-		"the server is new":  {func(b *bench) { b.engine.looked = looked{} }, true},
-		"a daemon came anew": {func(b *bench) { b.renew() }, true},
-		"its place is dead":  {func(b *bench) { b.renew(); b.change(podA, func(m *host.Mount) { m.Dev = formerly }) }, true},
+		"nothing happened":        {func(*bench) {}, false},
+		"the server is new":       {func(b *bench) { b.engine.scanned = scanned{} }, true},
+		"a daemon came anew":      {func(b *bench) { b.renew() }, true},
+		"its mount point is dead": {func(b *bench) { b.renew(); b.change(podA, func(m *host.Mount) { m.Dev = previously }) }, true},
 		"nothing works": {func(b *bench) {
-			b.engine.looked = looked{}
-			b.answers[formerly] = host.Sight{Answer: host.Answer{Asked: true, Errno: syscall.EIO}}
+			b.engine.scanned = scanned{}
+			b.answers[previously] = host.Inspection{Answer: host.Answer{Asked: true, Errno: syscall.EIO}}
 		}, false},
-		"nothing is mounted": {func(b *bench) { b.engine.looked = looked{}; b.unmount(podA); b.unmount(staging) }, false},
+		"nothing is mounted": {func(b *bench) { b.engine.scanned = scanned{}; b.unmount(podA); b.unmount(staging) }, false},
 		"only ours, unsettled": {func(b *bench) {
-			b.engine.looked = looked{}
+			b.engine.scanned = scanned{}
 			b.unmount(staging)
-			b.change(podA, func(m *host.Mount) { m.Attr = interim })
+			b.change(podA, func(m *host.Mount) { m.Attr = placeholder })
 		}, false},
 	} {
 		b := newFUSEBench(t)
@@ -107,11 +107,11 @@ func TestContainersAreLookedIntoOnlyWhenItMayHelp(t *testing.T) {
 	}
 }
 
-const interim = host.AttrReadOnly | host.AttrNoSUID | host.AttrNoDev | host.AttrNoExec | host.AttrNoSymFollow
+const placeholder = host.AttrReadOnly | host.AttrNoSUID | host.AttrNoDev | host.AttrNoExec | host.AttrNoSymFollow
 
 func TestContainersOfARawBlockVolumeAreNotLookedInto(t *testing.T) {
 	b := newBlockBench(t)
-	b.heal(Volume{ID: volID, Path: blockPlace})
+	b.heal(Volume{ID: volID, Path: blockMountPoint})
 	if len(b.walks) != 0 {
 		t.Errorf("looked for those of %v", b.walks)
 	}
@@ -124,7 +124,7 @@ func TestContainersOfADiskAreNotLookedIntoAtTheStart(t *testing.T) {
 	if b.healthy(); len(b.walks) != 1 {
 		t.Errorf("without a record it looked for those of %v", b.walks)
 	}
-	b.walks, b.engine.looked = nil, looked{}
+	b.walks, b.engine.scanned = nil, scanned{}
 	if b.healthy(); len(b.walks) != 0 {
 		t.Errorf("looked for those of %v", b.walks)
 	}
@@ -142,12 +142,12 @@ func TestContainersOfWhatIsNotProvenAreNotLookedInto(t *testing.T) {
 
 // Whether or not anything else is to be healed meanwhile.
 func TestStaleContainersAreFoundAgain(t *testing.T) {
-	for name, dev := range map[string]host.Dev{"one that nobody knows": {Minor: 70}, "the former one": formerly} {
+	for name, dev := range map[string]host.Dev{"one that nobody knows": {Minor: 70}, "the previous one": previously} {
 		b := newFUSEBench(t)
-		if dev == formerly {
+		if dev == previously {
 			b.renew()
 		}
-		b.engine.looked = looked{}
+		b.engine.scanned = scanned{}
 		b.run("uid-a", dev)
 		for look := range 3 {
 			if b.heal(volume); len(b.insides()) != 1 {
@@ -166,7 +166,7 @@ func TestStaleContainersAreFoundAgain(t *testing.T) {
 // What could not be looked at is looked at the next time.
 func TestContainersThatCannotBeLookedFor(t *testing.T) {
 	b := newFUSEBench(t)
-	b.engine.looked = looked{}
+	b.engine.scanned = scanned{}
 	b.walkErr = errors.New("no procfs")
 	if _, err := b.engine.Heal(context.Background(), volume); !errors.Is(err, b.walkErr) {
 		t.Errorf("got %v", err)
@@ -176,7 +176,7 @@ func TestContainersThatCannotBeLookedFor(t *testing.T) {
 		t.Error("never looked")
 	}
 	b.renew()
-	b.run("uid-a", formerly)
+	b.run("uid-a", previously)
 	b.insideErr = errors.New("no worker")
 	if _, err := b.engine.Heal(context.Background(), volume); !errors.Is(err, b.insideErr) {
 		t.Errorf("got %v", err)
@@ -201,7 +201,7 @@ func TestWhoseContainersAreLookedInto(t *testing.T) {
 	}
 }
 
-// What was there before the superblock was replaced may still have the former one,
+// What was there before the superblock was replaced may still have the previous one,
 // until it is gone; what came later has the new one.
 func TestContainersThatCannotBeLookedInto(t *testing.T) {
 	started := func(ago time.Duration) host.Unverified {
@@ -220,10 +220,10 @@ func TestContainersThatCannotBeLookedInto(t *testing.T) {
 		}
 	}
 	k := volumeKey(driver, volID)
-	replaced := b.notes.records[k].Former[0].Since
+	replaced := b.notes.records[k].Previous[0].Since
 	// However long it lives.
-	b.notes.records[k].Former[0].Since = replaced - formerGrace - time.Second
-	b.unverified = []host.Unverified{old, started(-time.Second), started(formerGrace / 2)}
+	b.notes.records[k].Previous[0].Since = replaced - previousGrace - time.Second
+	b.unverified = []host.Unverified{old, started(-time.Second), started(previousGrace / 2)}
 	for range 2 {
 		if b.heal(volume); !slices.Equal(b.last().Unverified, []host.Unverified{old}) {
 			t.Errorf("others came later: %+v", b.last().Unverified)
@@ -235,8 +235,8 @@ func TestContainersThatCannotBeLookedInto(t *testing.T) {
 			t.Errorf("it is gone: %+v", b.last().Unverified)
 		}
 	}
-	if r := b.notes.records[k]; len(r.Former) != 0 {
-		t.Errorf("looked for ever: %+v", r.Former)
+	if r := b.notes.records[k]; len(r.Previous) != 0 {
+		t.Errorf("looked for ever: %+v", r.Previous)
 	}
 }
 
@@ -250,9 +250,9 @@ func TestWhichMountsInContainersAreTheVolumes(t *testing.T) {
 		found  bool
 		proven bool
 	}{
-		"the former one":                                     {dev: formerly, found: true, proven: true},
-		"its number, another type":                           {dev: formerly, change: func(m *host.ContainerMount) { m.Mount.FSType = "fuse.y" }},
-		"its number, another source":                         {dev: formerly, change: func(m *host.ContainerMount) { m.Mount.Source = "other" }},
+		"the previous one":                                   {dev: previously, found: true, proven: true},
+		"its number, another type":                           {dev: previously, change: func(m *host.ContainerMount) { m.Mount.FSType = "fuse.y" }},
+		"its number, another source":                         {dev: previously, change: func(m *host.ContainerMount) { m.Mount.Source = "other" }},
 		"another one, as on the host":                        {dev: renewed},
 		"ours, interrupted":                                  {dev: renewed, change: guarded, spoil: noted(host.AttrNoSUID), found: true, proven: true},
 		"as somebody wants it":                               {dev: renewed, change: guarded},
@@ -269,8 +269,8 @@ func TestWhichMountsInContainersAreTheVolumes(t *testing.T) {
 		"one of its kind, the pod has one of another source": {dev: unknown, found: true, spoil: another("uid-a", func(m *host.Mount) { m.Source = "other" })},
 		"one of its kind, the pod has no volume of it":       {dev: unknown, found: true, spoil: another("uid-a", func(m *host.Mount) { m.Path = "/k/pods/uid-a/volume-subpaths/pv2/app/0" })},
 		"one of its kind, the pod has others of":             {dev: unknown, spoil: another("uid-a", func(*host.Mount) {})},
-		"the former one, the pod has others of its kind":     {dev: formerly, found: true, proven: true, spoil: another("uid-a", func(*host.Mount) {})},
-		"of another pod":                                     {dev: formerly, change: func(m *host.ContainerMount) { m.PodUID = "uid-z" }},
+		"the previous one, the pod has others of its kind":   {dev: previously, found: true, proven: true, spoil: another("uid-a", func(*host.Mount) {})},
+		"of another pod":                                     {dev: previously, change: func(m *host.ContainerMount) { m.PodUID = "uid-z" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newFUSEBench(t)
@@ -291,8 +291,8 @@ func TestWhichMountsInContainersAreTheVolumes(t *testing.T) {
 				return
 			}
 			p := got[0]
-			if p.Path != m.Path() || p.PodUID != "uid-a" || p.Named || len(p.Stack) != 1 || p.Inside.Sight != deadSight || (p.Inside.Proof != "") != tc.proven || (p.Inside.Doubt == "") != tc.proven {
-				t.Errorf("%+v, %+v", p, p.Inside)
+			if p.Path != m.Path() || p.PodUID != "uid-a" || p.Named || len(p.Stack) != 1 || p.InContainer.Inspection != deadSight || (p.InContainer.Proof != "") != tc.proven || (p.InContainer.WriteCheck == "") != tc.proven {
+				t.Errorf("%+v, %+v", p, p.InContainer)
 			}
 		})
 	}
@@ -303,7 +303,7 @@ func noted(attr host.Attr) func(*bench) {
 	return func(b *bench) {
 		k := volumeKey(driver, volID)
 		r := b.notes.records[k]
-		r.Former = []FormerSuperblock{{Dev: formerly, BootID: "boot-1", Mounts: []FormerMount{{ID: 600, Namespace: 5000, Path: "/data", Attr: attr}}}}
+		r.Previous = []PreviousSuperblock{{Dev: previously, BootID: "boot-1", Mounts: []PreviousMount{{ID: 600, Namespace: 5000, Path: "/data", Attr: attr}}}}
 		b.notes.records[k] = r
 	}
 }
@@ -329,7 +329,7 @@ func TestContainersOfADisk(t *testing.T) {
 		source string
 		found  bool
 	}{
-		"the former one":         {disk, "/dev/sdb", true},
+		"the previous one":       {disk, "/dev/sdb", true},
 		"by another name":        {disk, "/dev/sdx", true},
 		"one that nobody knows":  {old, "/dev/sdc", false},
 		"one with the same name": {old, "/dev/sdc", false},
@@ -353,21 +353,21 @@ func TestWhatAContainersMountAnswers(t *testing.T) {
 	unknown := host.Dev{Minor: 70}
 	for name, tc := range map[string]struct {
 		dev   host.Dev
-		sight host.InsideSight
+		sight host.ContainerProbe
 		shut  bool
 		want  bool
-		as    host.InsideSight
+		as    host.ContainerProbe
 	}{
-		"it is dead":                   {dev: formerly, sight: deadSight, want: true, as: deadSight},
-		"it works":                     {dev: formerly},
-		"it answers, and is shut down": {dev: formerly, shut: true, want: true},
-		"it is silent":                 {dev: formerly, sight: host.InsideSight{Silent: true}, want: true, as: host.InsideSight{Silent: true}},
-		"it cannot be asked":           {dev: formerly, sight: host.InsideSight{Unable: "no way in"}, want: true, as: host.InsideSight{Unable: "no way in"}},
-		"its container has ended":      {dev: formerly, sight: host.InsideSight{Unable: "it has ended", Ended: true}},
+		"it is dead":                   {dev: previously, sight: deadSight, want: true, as: deadSight},
+		"it works":                     {dev: previously},
+		"it answers, and is shut down": {dev: previously, shut: true, want: true},
+		"it is silent":                 {dev: previously, sight: host.ContainerProbe{Silent: true}, want: true, as: host.ContainerProbe{Silent: true}},
+		"it cannot be asked":           {dev: previously, sight: host.ContainerProbe{Unable: "no way in"}, want: true, as: host.ContainerProbe{Unable: "no way in"}},
+		"its container has ended":      {dev: previously, sight: host.ContainerProbe{Unable: "it has ended", Ended: true}},
 		"unknown, and works":           {dev: unknown},
 		"unknown, shut down":           {dev: unknown, shut: true},
-		"unknown, and silent":          {dev: unknown, sight: host.InsideSight{Silent: true}},
-		"unknown, and cannot be asked": {dev: unknown, sight: host.InsideSight{Unable: "no way in"}},
+		"unknown, and silent":          {dev: unknown, sight: host.ContainerProbe{Silent: true}},
+		"unknown, and cannot be asked": {dev: unknown, sight: host.ContainerProbe{Unable: "no way in"}},
 		"unknown, and dead":            {dev: unknown, sight: deadSight, want: true, as: deadSight},
 	} {
 		b := newFUSEBench(t)
@@ -377,10 +377,10 @@ func TestWhatAContainersMountAnswers(t *testing.T) {
 				m.Mount.SuperOptions = []string{"shutdown"}
 			}
 		})
-		b.inside[m.Path()] = tc.sight
+		b.inContainer[m.Path()] = tc.sight
 		b.heal(volume)
 		got := b.insides()
-		if (len(got) == 1) != tc.want || tc.want && got[0].Inside.Sight != tc.as {
+		if (len(got) == 1) != tc.want || tc.want && got[0].InContainer.Inspection != tc.as {
 			t.Errorf("%s: %+v", name, got)
 		}
 		// The driver may let the old daemon live for them.
@@ -399,16 +399,16 @@ func TestContainersOfNoPod(t *testing.T) {
 		later  bool
 		want   bool
 	}{
-		"the host has it too":      {dev: formerly, below: true, want: true},
-		"of another pod, the same": {podUID: "uid-z", dev: formerly, below: true, want: true},
-		"the host has it no more":  {dev: formerly, want: true},
-		"it came later":            {dev: formerly, later: true},
+		"the host has it too":      {dev: previously, below: true, want: true},
+		"of another pod, the same": {podUID: "uid-z", dev: previously, below: true, want: true},
+		"the host has it no more":  {dev: previously, want: true},
+		"it came later":            {dev: previously, later: true},
 		"one that nobody knows":    {dev: host.Dev{Minor: 70}},
 	} {
 		b := newFUSEBench(t, func(c *Config) { c.Standalone = true })
 		b.renew()
 		if tc.below {
-			b.change(podA, func(m *host.Mount) { m.Dev = formerly })
+			b.change(podA, func(m *host.Mount) { m.Dev = previously })
 		}
 		b.run(tc.podUID, tc.dev, func(m *host.ContainerMount) {
 			if tc.later {
@@ -422,16 +422,16 @@ func TestContainersOfNoPod(t *testing.T) {
 	}
 }
 
-// onBare has a container of a pod show the directory beneath a place.
+// onBare has a container of a pod show the directory beneath a mount point.
 func (b *bench) onBare(podUID string) host.ContainerMount {
-	m := inContainer(len(b.containers), podUID, host.Dev{Major: 254})
+	m := containerMountOf(len(b.containers), podUID, host.Dev{Major: 254})
 	m.Mount.Root, m.Mount.FSType, m.Mount.Source = podA, "ext4", "/dev/vda"
 	b.containers = append(b.containers, m)
 	return m
 }
 
 // It costs a walk through all processes.
-func TestContainersAreLookedIntoWhileAPlaceIsMountedAnew(t *testing.T) {
+func TestContainersAreLookedIntoWhileAMountPointIsMountedAnew(t *testing.T) {
 	b := newBench(t)
 	b.healthy()
 	for range 2 {
@@ -445,7 +445,7 @@ func TestContainersAreLookedIntoWhileAPlaceIsMountedAnew(t *testing.T) {
 	b.fall(podA, ContainerOnBareDirectory)
 	for range 3 {
 		b.heal(volume)
-		if got := b.last().OnBare; len(got) != 1 || got[0].PID != c.PID || got[0].Place != podA {
+		if got := b.last().OnBare; len(got) != 1 || got[0].PID != c.PID || got[0].MountPoint != podA {
 			t.Errorf("got %v", got)
 		}
 	}
@@ -469,9 +469,9 @@ func TestContainersAreLookedIntoWhileAPlaceIsMountedAnew(t *testing.T) {
 // age makes the mounts of the record older.
 func (b *bench) age(by time.Duration) {
 	for k, r := range b.notes.records {
-		for i := range r.Places {
-			if r.Places[i].Since != 0 {
-				r.Places[i].Since -= by
+		for i := range r.MountPoints {
+			if r.MountPoints[i].Since != 0 {
+				r.MountPoints[i].Since -= by
 			}
 		}
 		b.notes.records[k] = r
@@ -484,7 +484,7 @@ func TestContainersThatKeptAPlaceholder(t *testing.T) {
 		want  host.Attr
 		found bool
 	}{
-		"a placeholder":                  {interim, 0, true},
+		"a placeholder":                  {placeholder, 0, true},
 		"one that was marked":            {host.AttrNoSymFollow | host.AttrNoDirAtime, 0, true},
 		"one that was made read-only":    {host.AttrReadOnly | host.AttrNoDirAtime, 0, true},
 		"as marked as the volume is":     {host.AttrNoDirAtime, host.AttrNoDirAtime, false},
@@ -492,14 +492,14 @@ func TestContainersThatKeptAPlaceholder(t *testing.T) {
 		"nodiratime":                     {host.AttrNoDirAtime | host.AttrNoSUID | host.AttrNoDev | host.AttrNoExec, 0, false},
 		"read-only":                      {host.AttrReadOnly, 0, false},
 		"somebody's own wish":            {host.AttrReadOnly | host.AttrNoSymFollow, 0, false},
-		"a volume that is mounted so":    {interim, host.AttrNoSymFollow, false},
+		"a volume that is mounted so":    {placeholder, host.AttrNoSymFollow, false},
 		"a container as it ought to be":  {0, 0, false},
 	} {
 		b := newBench(t)
 		b.change(podA, func(m *host.Mount) { m.Attr = tc.want })
 		b.healthy()
 		b.change(podA, func(m *host.Mount) { m.ID = 500 })
-		m := inContainer(0, "uid-a", disk)
+		m := containerMountOf(0, "uid-a", disk)
 		m.Mount.Attr = tc.attr
 		b.containers = append(b.containers, m)
 		b.heal(volume)

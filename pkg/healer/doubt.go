@@ -23,8 +23,8 @@ const (
 
 // doubt tries a write on each superblock of which reads and facts leave open
 // whether it still takes one. One place at which it may is enough.
-func (o *observation) doubt(ctx context.Context) error {
-	for _, p := range o.c.Places {
+func (o *observation) writeCheck(ctx context.Context) error {
+	for _, p := range o.c.MountPoints {
 		sb, known := o.c.Superblocks[p.Dev()]
 		if !known || sb.Write.Asked || p.Stale() || !o.writable(p) {
 			continue
@@ -59,7 +59,7 @@ func (o *observation) doubt(ctx context.Context) error {
 // sync finds out whether an ext4 has shut itself down, where the kernel has no word
 // for that: everything else goes on as from a cache. It is a write, and may only be
 // tried where one may.
-func (o *observation) sync(ctx context.Context, p Place, sb host.Superblock) error {
+func (o *observation) sync(ctx context.Context, p MountPoint, sb host.Superblock) error {
 	if !o.engine.cfg.SyncExt4 || family(sb.FSType) != "ext" || !saysHealthy(sb) || o.engine.cfg.ProbeWrite == WriteNever {
 		return nil
 	}
@@ -84,8 +84,8 @@ func saysHealthy(sb host.Superblock) bool {
 	return sb.Answer.Asked && !sb.Answer.Silent && sb.Answer.Errno == 0 && !sb.Answer.Frozen && sb.Kind == host.KindDirectory && !sb.Shutdown
 }
 
-// writable is true for a place through which an ordinary writer could write.
-func (o *observation) writable(p Place) bool {
+// writable is true for a mount point through which an ordinary writer could write.
+func (o *observation) writable(p MountPoint) bool {
 	if !p.Mounted() || p.Stack[0].Attr.Has(host.AttrReadOnly) {
 		return false
 	}
@@ -119,11 +119,11 @@ var onNoDisk = []string{
 }
 
 // mayWrite says why no write must be tried.
-func (o *observation) mayWrite(ctx context.Context, p Place, sb host.Superblock) error {
+func (o *observation) mayWrite(ctx context.Context, p MountPoint, sb host.Superblock) error {
 	switch {
 	case o.engine.cfg.CheckOnly:
 		return errCheckOnly
-	case o.ticket.looks:
+	case o.volumeLock.looks:
 		return errAskedToCheck
 	}
 	if kind, _, _ := strings.Cut(sb.FSType, "."); slices.Contains(onNoDisk, kind) {

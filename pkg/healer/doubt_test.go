@@ -30,7 +30,7 @@ func superOption(o string) func(*bench) {
 	}
 }
 
-// overUpper makes the published place an overlay that writes to a filesystem
+// overUpper makes the target an overlay that writes to a filesystem
 // mounted at /data.
 func overUpper(upper func(*host.Mount)) func(*bench) {
 	return func(b *bench) {
@@ -45,12 +45,12 @@ func overUpper(upper func(*host.Mount)) func(*bench) {
 }
 
 func answers(a host.Answer) func(*bench) {
-	return func(b *bench) { b.answers[disk] = host.Sight{Kind: host.KindDirectory, Answer: a} }
+	return func(b *bench) { b.answers[disk] = host.Inspection{Kind: host.KindDirectory, Answer: a} }
 }
 
-func attrs(a host.Attr, places ...string) func(*bench) {
+func attrs(a host.Attr, mountPoints ...string) func(*bench) {
 	return func(b *bench) {
-		for _, p := range places {
+		for _, p := range mountPoints {
 			b.change(p, func(m *host.Mount) { m.Attr = a })
 		}
 	}
@@ -58,7 +58,7 @@ func attrs(a host.Attr, places ...string) func(*bench) {
 
 func refuseWrites(b *bench) { b.notes.noWrite = errors.New("nobody wants it") }
 
-// hasBlock makes the published place that of a raw block volume.
+// hasBlock makes the target that of a raw block volume.
 func hasBlock(b *bench) {
 	l := b.files[podA]
 	l.Kind, l.Rdev = host.KindBlock, disk
@@ -146,7 +146,7 @@ func TestWriteToARecordedVolume(t *testing.T) {
 		"a smaller disk":      {func(b *bench) { setSize(b, 1) }, "1 bytes"},
 		"nothing known of it": {func(b *bench) { b.devices[disk] = host.BlockDevice{Dev: disk} }, "serial number"},
 		"another filesystem": {func(b *bench) {
-			b.answers[disk] = host.Sight{Kind: host.KindDirectory, UUID: "uuid-2", Answer: host.Answer{Asked: true}}
+			b.answers[disk] = host.Inspection{Kind: host.KindDirectory, UUID: "uuid-2", Answer: host.Answer{Asked: true}}
 		}, "filesystem UUID"},
 	} {
 		b := newBench(t)
@@ -181,7 +181,7 @@ func TestNoWriteToWhatWasReadOnly(t *testing.T) {
 
 func TestNoWriteToWhatIsFrozen(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.ProbeWrite = WriteAlways })
-	b.answers[disk] = host.Sight{Kind: host.KindDirectory, UUID: "uuid-1", Answer: host.Answer{Asked: true, Frozen: true}}
+	b.answers[disk] = host.Inspection{Kind: host.KindDirectory, UUID: "uuid-1", Answer: host.Answer{Asked: true, Frozen: true}}
 	b.heal(volume)
 	if b.writes != nil {
 		t.Errorf("written at %q", b.writes)
@@ -198,13 +198,13 @@ func TestNoWriteForAReader(t *testing.T) {
 	}
 }
 
-// A request may name a directory of what is staged: nothing is created in that.
+// A request may name a directory of what is staging: nothing is created in that.
 func TestNoWriteInADirectoryOfTheVolume(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.ProbeWrite = WriteAlways })
 	b.unmount(podA)
-	inside := staging + "/dir"
-	b.files[inside] = host.PathLook{Kind: host.KindDirectory}
-	b.heal(Volume{ID: volID, Path: inside, StagingPath: staging})
+	inContainer := staging + "/dir"
+	b.files[inContainer] = host.PathInfo{Kind: host.KindDirectory}
+	b.heal(Volume{ID: volID, Path: inContainer, StagingPath: staging})
 	if !slices.Equal(b.writes, []string{staging}) {
 		t.Errorf("written at %q", b.writes)
 	}
@@ -249,7 +249,7 @@ func TestWhatAWriteTells(t *testing.T) {
 }
 
 // Whoever of the pods runs: one place at which a write may be tried is enough.
-func TestWriteAtThePlaceThatIsInUse(t *testing.T) {
+func TestWriteAtTheMountPointThatIsInUse(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.ProbeWrite, c.Gate = WriteAlways, WantedGate{Node: c.Node} })
 	b.publish(podB)
 	b.heal(volume)

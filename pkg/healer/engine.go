@@ -22,7 +22,7 @@ type Node interface {
 	Mounts() (host.Table, error)
 	Topology() (host.Table, error)
 	Refresh(stack []host.Mount) ([]host.Mount, bool)
-	Look(ctx context.Context, q host.Question) (host.Sight, error)
+	Inspect(ctx context.Context, q host.InspectQuery) (host.Inspection, error)
 	// TryWrite writes to what is mounted and leaves no name behind.
 	TryWrite(ctx context.Context, m host.Mount) (host.Write, error)
 	// TrySync has it write what it was about to write.
@@ -35,9 +35,9 @@ type Node interface {
 	BtrfsErrors(fsType, uuid string) *host.BtrfsErrors
 	HolderFinder
 	// InContainers looks for mounts in running containers, of all with nil for
-	// pods; LookInside touches them through the containers' own paths.
+	// pods; ProbeInContainers touches them through the containers' own paths.
 	InContainers(ctx context.Context, pods []string, q host.MountQuery) (host.Containers, error)
-	LookInside(ctx context.Context, mounts []host.ContainerMount) ([]host.InsideSight, error)
+	ProbeInContainers(ctx context.Context, mounts []host.ContainerMount) ([]host.ContainerProbe, error)
 	// Running gives the running containers of pods.
 	Running(ctx context.Context, pods []string) ([]host.Running, error)
 	// Holders finds out who holds superblocks and devices.
@@ -64,11 +64,11 @@ type Audit interface {
 
 // AuditEntry is one line of the audit log.
 type AuditEntry struct {
-	Driver   string `json:"driver"`
-	VolumeID string `json:"volumeID"`
-	Step     string `json:"step"`
-	Place    string `json:"place"`
-	Source   string `json:"source"`
+	Driver     string `json:"driver"`
+	VolumeID   string `json:"volumeID"`
+	Step       string `json:"step"`
+	MountPoint string `json:"place"`
+	Source     string `json:"source"`
 	// Caller is on whose behalf it was done; see WithCaller.
 	Caller string `json:"caller,omitempty"`
 	// Outcome is empty before the operation, then "done" or the error.
@@ -100,7 +100,7 @@ type Config struct {
 type Engine struct {
 	cfg      Config
 	inflight *inflight
-	looked   looked
+	scanned  scanned
 
 	mu      sync.Mutex
 	closing bool
@@ -152,7 +152,7 @@ func (e *Engine) call(ctx context.Context, v Volume, checking bool) (Report, err
 	if !e.begin() {
 		return Report{}, Failed("the server is shutting down", nil)
 	}
-	ticket, err := e.inflight.enter(checking, keys...)
+	volumeLock, err := e.inflight.enter(checking, keys...)
 	if err != nil {
 		e.work.Done()
 		return Report{}, err
@@ -162,8 +162,8 @@ func (e *Engine) call(ctx context.Context, v Volume, checking bool) (Report, err
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.Timeout)
 	defer cancel()
 	defer context.AfterFunc(e.life, cancel)() //nolint:contextcheck // the engine outlives every caller
-	report, err := e.guarded(work, v, ticket)
-	e.free(ticket, report, err)
+	report, err := e.guarded(work, v, volumeLock)
+	e.free(volumeLock, report, err)
 	if ctx.Err() != nil {
 		klog.FromContext(work).Info("The work ended after its caller had left",
 			"verdict", report.Verdict(), "steps", len(report.Steps), "failed", err != nil)
@@ -173,7 +173,7 @@ func (e *Engine) call(ctx context.Context, v Volume, checking bool) (Report, err
 
 // guarded turns a panic into an error: it would otherwise end the server, and
 // with it the work on all other volumes.
-func (e *Engine) guarded(ctx context.Context, v Volume, t *ticket) (r Report, err error) {
+func (e *Engine) guarded(ctx context.Context, v Volume, t *volumeLock) (r Report, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			// Only the runtime's own words: another value may hold a part of
@@ -195,7 +195,7 @@ func (e *Engine) guarded(ctx context.Context, v Volume, t *ticket) (r Report, er
 // free ends the call's entry, unless a worker that cannot be ended is still at
 // the volume: then it stays busy until the kernel lets go. One that only looks
 // changes nothing, and the host asks nobody else at its storage.
-func (e *Engine) free(t *ticket, r Report, err error) {
+func (e *Engine) free(t *volumeLock, r Report, err error) {
 	running := stillRunning(err)
 	for _, o := range r.Steps {
 		running = append(running, stillRunning(o.Err)...)

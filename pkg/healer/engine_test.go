@@ -30,7 +30,7 @@ func TestWorkHasItsOwnDeadline(t *testing.T) {
 	b.fall(podA, NotMounted)
 	var left time.Duration
 	b.steps = []Step{{
-		Name: "rebind", Place: Place{Path: podA}, Heals: []Reason{NotMounted}, Source: disk,
+		Name: "rebind", MountPoint: MountPoint{Path: podA}, Heals: []Reason{NotMounted}, Source: disk,
 		Run: func(ctx context.Context, _ func(context.Context) error) error {
 			at, _ := ctx.Deadline()
 			left = time.Until(at)

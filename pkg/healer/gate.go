@@ -9,7 +9,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// WantedGate lets a step change a place only while its pod wants it (design:
+// WantedGate lets a step change a mount point only while its pod wants it (design:
 // "wanted before action"): a driver's NodeUnpublishVolume unmounts and then
 // deletes the directory tree, and a mount put back in between would have its
 // files deleted.
@@ -17,7 +17,7 @@ type WantedGate struct {
 	// Node finds the containers that prove it.
 	Node HolderFinder
 	// Standalone declares that there is no orchestrator: the caller vouches for
-	// the place it names, and for no other.
+	// the mount point it names, and for no other.
 	Standalone bool
 }
 
@@ -29,29 +29,29 @@ type HolderFinder interface {
 	HolderAt(ctx context.Context, m host.ContainerMount) *host.Holder
 }
 
-// HolderFor finds a running container of the place's pod that has the volume
-// mounted: what a step brings to the place, what it takes away, or what the
+// HolderFor finds a running container of the mount point's pod that has the volume
+// mounted: what a step brings to the mount point, what it takes away, or what the
 // volume was before that. nil for none.
 func HolderFor(ctx context.Context, n HolderFinder, c Case, s Step) (*host.Holder, error) {
-	if in := s.Place.Inside; in != nil {
+	if in := s.MountPoint.InContainer; in != nil {
 		return n.HolderAt(ctx, in.ContainerMount), nil
 	}
-	for _, p := range c.Places {
-		if in := p.Inside; in != nil && in.Proof != "" && (in.PodUID == s.Place.PodUID || s.Place.Role == Staged) {
+	for _, p := range c.MountPoints {
+		if in := p.InContainer; in != nil && in.Proof != "" && (in.PodUID == s.MountPoint.PodUID || s.MountPoint.Role == RoleStaging) {
 			if h := n.HolderAt(ctx, in.ContainerMount); h != nil {
 				return h, nil
 			}
 		}
 	}
-	pods := []string{s.Place.PodUID}
-	if s.Place.Role == Staged { // it is wanted as long as any pod wants the volume
-		for _, p := range c.Places {
+	pods := []string{s.MountPoint.PodUID}
+	if s.MountPoint.Role == RoleStaging { // it is wanted as long as any pod wants the volume
+		for _, p := range c.MountPoints {
 			if p.PodUID != "" && !slices.Contains(pods, p.PodUID) {
 				pods = append(pods, p.PodUID)
 			}
 		}
 	}
-	for i, dev := range []host.Dev{s.Source, s.Place.Dev()} {
+	for i, dev := range []host.Dev{s.Source, s.MountPoint.Dev()} {
 		if i > 0 && (dev.Zero() || dev == s.Source) {
 			break
 		}
@@ -65,11 +65,11 @@ func HolderFor(ctx context.Context, n HolderFinder, c Case, s Step) (*host.Holde
 }
 
 // Look implements Gate.
-func (WantedGate) Look(context.Context, Volume) error { return nil }
+func (WantedGate) Inspect(context.Context, Volume) error { return nil }
 
 // Wants implements Gate. Containers, the one proof that there is, are looked for
 // by whoever asks.
-func (WantedGate) Wants(context.Context, Case, Place) bool { return false }
+func (WantedGate) Wants(context.Context, Case, MountPoint) bool { return false }
 
 // Enter implements Gate.
 func (g WantedGate) Enter(ctx context.Context, d Diagnosis, s Step) (Permit, error) {
@@ -78,23 +78,23 @@ func (g WantedGate) Enter(ctx context.Context, d Diagnosis, s Step) (Permit, err
 	}
 	holder, err := HolderFor(ctx, g.Node, d.Case, s)
 	if err != nil {
-		return nil, fmt.Errorf("cannot tell whether the place is wanted: %w", err)
+		return nil, fmt.Errorf("cannot tell whether the mount point is wanted: %w", err)
 	}
 	switch {
 	case holder != nil:
 		return heldPermit{holder}, nil
-	case g.Standalone && (s.Place.Named || s.Place.Role == Container):
+	case g.Standalone && (s.MountPoint.Named || s.MountPoint.Role == RoleContainer):
 		return vouchedPermit{}, nil
 	case g.Standalone:
-		return nil, errors.New("the caller vouches only for the path it names, and no running container of this place's pod has the volume mounted")
+		return nil, errors.New("the caller vouches only for the path it names, and no running container of this mount point's pod has the volume mounted")
 	default:
-		return nil, errors.New("no running container of this pod has the volume mounted, so nothing proves that the place is still wanted")
+		return nil, errors.New("no running container of this pod has the volume mounted, so nothing proves that the mount point is still wanted")
 	}
 }
 
 // Write implements Gate: while a container uses the volume, its own writes go to
 // the device anyway.
-func (g WantedGate) Write(ctx context.Context, _ Case, p Place, onDisk bool) error {
+func (g WantedGate) Write(ctx context.Context, _ Case, p MountPoint, onDisk bool) error {
 	if g.Standalone || !onDisk {
 		return nil
 	}
@@ -112,9 +112,9 @@ func (g WantedGate) Write(ctx context.Context, _ Case, p Place, onDisk bool) err
 // heldPermit lasts as long as the container's process.
 type heldPermit struct{ holder *host.Holder }
 
-func (p heldPermit) Still(context.Context) error {
+func (p heldPermit) Revalidate(context.Context) error {
 	if err := p.holder.Alive(); err != nil {
-		return fmt.Errorf("%w: the place is no longer wanted: %w", ErrRefused, err)
+		return fmt.Errorf("%w: the mount point is no longer wanted: %w", ErrRefused, err)
 	}
 	return nil
 }
@@ -124,5 +124,5 @@ func (p heldPermit) Leave(error) { p.holder.Close() }
 // vouchedPermit lasts as long as the call.
 type vouchedPermit struct{}
 
-func (vouchedPermit) Still(ctx context.Context) error { return ctx.Err() }
-func (vouchedPermit) Leave(error)                     {}
+func (vouchedPermit) Revalidate(ctx context.Context) error { return ctx.Err() }
+func (vouchedPermit) Leave(error)                          {}

@@ -20,7 +20,7 @@ func TestWantedGate(t *testing.T) {
 		{name: "a container has it", runs: true},
 		{name: "a container has it, nobody named it", runs: true, standalone: true},
 		{name: "the caller vouches", standalone: true, isNamed: true},
-		{name: "the caller vouches for another place", standalone: true, want: "vouches only for the path it names"},
+		{name: "the caller vouches for another mount point", standalone: true, want: "vouches only for the path it names"},
 		{name: "nothing proves it", isNamed: true, want: "nothing proves"},
 	} {
 		w := newWorld(t)
@@ -28,12 +28,12 @@ func TestWantedGate(t *testing.T) {
 			w.pods["uid-a"] = disk
 		}
 		g := WantedGate{Node: w, Standalone: tc.standalone}
-		p, err := g.Enter(context.Background(), Diagnosis{}, Step{Place: Place{PodUID: "uid-a", Named: tc.isNamed}, Source: disk})
+		p, err := g.Enter(context.Background(), Diagnosis{}, Step{MountPoint: MountPoint{PodUID: "uid-a", Named: tc.isNamed}, Source: disk})
 		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
 		if err == nil {
-			if err := p.Still(context.Background()); err != nil {
+			if err := p.Revalidate(context.Background()); err != nil {
 				t.Errorf("%s: %v", tc.name, err)
 			}
 			p.Leave(nil)
@@ -42,32 +42,32 @@ func TestWantedGate(t *testing.T) {
 }
 
 func TestWantedGateForAWrite(t *testing.T) {
-	place := Place{PodUID: "uid-a", Path: podA, Stack: []host.Mount{{Dev: disk, Path: podA}}}
-	staged := Place{Path: staging, Stack: []host.Mount{{Dev: disk, Path: staging}}}
+	mountPoint := MountPoint{PodUID: "uid-a", Path: podA, Stack: []host.Mount{{Dev: disk, Path: podA}}}
+	staged := MountPoint{Path: staging, Stack: []host.Mount{{Dev: disk, Path: staging}}}
 	for _, tc := range []struct {
 		name       string
 		runs       host.Dev
-		place      Place
+		mountPoint MountPoint
 		standalone bool
 		want       string // why not; empty: it may
 	}{
-		{name: "a container has it", runs: disk, place: place},
-		{name: "a container has another one", runs: host.Dev{Major: 9}, place: place, want: "no running container"},
-		{name: "nobody runs", place: place, want: "no running container"},
-		{name: "the staged place", runs: disk, place: staged, want: "no running container"},
-		{name: "there is no orchestrator", place: staged, standalone: true},
+		{name: "a container has it", runs: disk, mountPoint: mountPoint},
+		{name: "a container has another one", runs: host.Dev{Major: 9}, mountPoint: mountPoint, want: "no running container"},
+		{name: "nobody runs", mountPoint: mountPoint, want: "no running container"},
+		{name: "the staging mount point", runs: disk, mountPoint: staged, want: "no running container"},
+		{name: "there is no orchestrator", mountPoint: staged, standalone: true},
 	} {
 		w := newWorld(t)
 		if !tc.runs.Zero() {
 			w.pods["uid-a"] = tc.runs
 		}
 		g := WantedGate{Node: w, Standalone: tc.standalone}
-		if err := g.Write(context.Background(), Case{}, tc.place, true); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+		if err := g.Write(context.Background(), Case{}, tc.mountPoint, true); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
 	}
 	blind := errors.New("no procfs")
-	if err := (WantedGate{Node: noHolders{blind}}).Write(context.Background(), Case{}, place, true); !errors.Is(err, blind) {
+	if err := (WantedGate{Node: noHolders{blind}}).Write(context.Background(), Case{}, mountPoint, true); !errors.Is(err, blind) {
 		t.Errorf("nobody can tell: %v", err)
 	}
 }
@@ -82,7 +82,7 @@ func (noHolders) HolderAt(context.Context, host.ContainerMount) *host.Holder { r
 func TestGateThatCannotTellRefuses(t *testing.T) {
 	blind := errors.New("no procfs")
 	g := WantedGate{Node: noHolders{blind}, Standalone: true}
-	if _, err := g.Enter(context.Background(), Diagnosis{}, Step{Place: Place{Named: true}}); !errors.Is(err, blind) {
+	if _, err := g.Enter(context.Background(), Diagnosis{}, Step{MountPoint: MountPoint{Named: true}}); !errors.Is(err, blind) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -100,39 +100,39 @@ func (h housed) HolderAt(_ context.Context, m host.ContainerMount) *host.Holder 
 	return host.Hold(os.Getpid())
 }
 
-func TestWhoProvesThatAPlaceIsWanted(t *testing.T) {
-	container := func(podUID, proof string) Place {
-		p := insideOf(0, formerly, proof)
-		p.PodUID, p.Inside.PodUID = podUID, podUID
+func TestWhoProvesThatAMountPointIsWanted(t *testing.T) {
+	container := func(podUID, proof string) MountPoint {
+		p := containerMountPoint(0, previously, proof)
+		p.PodUID, p.InContainer.PodUID = podUID, podUID
 		return p
 	}
-	place := Place{Role: Published, Path: podA, PodUID: "uid-a", Stack: []host.Mount{{Dev: formerly}}}
+	mountPoint := MountPoint{Role: RoleTarget, Path: podA, PodUID: "uid-a", Stack: []host.Mount{{Dev: previously}}}
 	for name, tc := range map[string]struct {
-		step   Step
-		places []Place
-		has    host.Dev         // what a container of pod a has, by its table
-		at     map[int]host.Dev // what it has, by its process
-		want   bool
+		step        Step
+		mountPoints []MountPoint
+		has         host.Dev         // what a container of pod a has, by its table
+		at          map[int]host.Dev // what it has, by its process
+		want        bool
 	}{
-		"it has what is brought":           {step: Step{Place: place, Source: renewed}, has: renewed, want: true},
-		"it has what is taken away":        {step: Step{Place: place, Source: renewed}, has: formerly, want: true},
-		"it has another one":               {step: Step{Place: place, Source: renewed}, has: host.Dev{Minor: 1}},
-		"nobody runs":                      {step: Step{Place: place, Source: renewed}},
-		"nothing is there":                 {step: Step{Place: Place{PodUID: "uid-a"}, Source: renewed}, has: host.Dev{Minor: 1}},
-		"it has one from before":           {step: Step{Place: place, Source: renewed}, places: []Place{container("uid-a", "proven")}, at: map[int]host.Dev{1000: formerly}, want: true},
-		"it had one from before":           {step: Step{Place: place, Source: renewed}, places: []Place{container("uid-a", "proven")}, at: map[int]host.Dev{1000: renewed}},
-		"one that is not proven":           {step: Step{Place: place, Source: renewed}, places: []Place{container("uid-a", "")}, at: map[int]host.Dev{1000: formerly}},
-		"one of another pod":               {step: Step{Place: place, Source: renewed}, places: []Place{container("uid-b", "proven")}, at: map[int]host.Dev{1000: formerly}},
-		"in the container itself":          {step: Step{Place: container("uid-a", "proven"), Source: renewed}, at: map[int]host.Dev{1000: formerly}, want: true},
-		"in a container that has it new":   {step: Step{Place: container("uid-a", "proven"), Source: renewed}, at: map[int]host.Dev{1000: renewed}},
-		"in a container, another has it":   {step: Step{Place: container("uid-a", "proven"), Source: renewed}, has: formerly},
-		"in a container that was replaced": {step: Step{Place: container("uid-a", "proven"), Source: renewed}, at: map[int]host.Dev{1001: formerly}},
+		"it has what is brought":           {step: Step{MountPoint: mountPoint, Source: renewed}, has: renewed, want: true},
+		"it has what is taken away":        {step: Step{MountPoint: mountPoint, Source: renewed}, has: previously, want: true},
+		"it has another one":               {step: Step{MountPoint: mountPoint, Source: renewed}, has: host.Dev{Minor: 1}},
+		"nobody runs":                      {step: Step{MountPoint: mountPoint, Source: renewed}},
+		"nothing is there":                 {step: Step{MountPoint: MountPoint{PodUID: "uid-a"}, Source: renewed}, has: host.Dev{Minor: 1}},
+		"it has one from before":           {step: Step{MountPoint: mountPoint, Source: renewed}, mountPoints: []MountPoint{container("uid-a", "proven")}, at: map[int]host.Dev{1000: previously}, want: true},
+		"it had one from before":           {step: Step{MountPoint: mountPoint, Source: renewed}, mountPoints: []MountPoint{container("uid-a", "proven")}, at: map[int]host.Dev{1000: renewed}},
+		"one that is not proven":           {step: Step{MountPoint: mountPoint, Source: renewed}, mountPoints: []MountPoint{container("uid-a", "")}, at: map[int]host.Dev{1000: previously}},
+		"one of another pod":               {step: Step{MountPoint: mountPoint, Source: renewed}, mountPoints: []MountPoint{container("uid-b", "proven")}, at: map[int]host.Dev{1000: previously}},
+		"in the container itself":          {step: Step{MountPoint: container("uid-a", "proven"), Source: renewed}, at: map[int]host.Dev{1000: previously}, want: true},
+		"in a container that has it new":   {step: Step{MountPoint: container("uid-a", "proven"), Source: renewed}, at: map[int]host.Dev{1000: renewed}},
+		"in a container, another has it":   {step: Step{MountPoint: container("uid-a", "proven"), Source: renewed}, has: previously},
+		"in a container that was replaced": {step: Step{MountPoint: container("uid-a", "proven"), Source: renewed}, at: map[int]host.Dev{1001: previously}},
 	} {
 		w := newWorld(t)
 		if !tc.has.Zero() {
 			w.pods["uid-a"] = tc.has
 		}
-		h, err := HolderFor(t.Context(), housed{w, tc.at}, Case{Places: append([]Place{place}, tc.places...)}, tc.step)
+		h, err := HolderFor(t.Context(), housed{w, tc.at}, Case{MountPoints: append([]MountPoint{mountPoint}, tc.mountPoints...)}, tc.step)
 		if err != nil || (h != nil) != tc.want {
 			t.Errorf("%s: %+v, %v", name, h, err)
 		}
@@ -140,15 +140,15 @@ func TestWhoProvesThatAPlaceIsWanted(t *testing.T) {
 			h.Close()
 		}
 	}
-	if h, err := HolderFor(t.Context(), noHolders{errors.New("no procfs")}, Case{}, Step{Place: place}); h != nil || err == nil {
+	if h, err := HolderFor(t.Context(), noHolders{errors.New("no procfs")}, Case{}, Step{MountPoint: mountPoint}); h != nil || err == nil {
 		t.Errorf("nobody can tell: %+v, %v", h, err)
 	}
 }
 
 // With --standalone the caller vouches for the volume's containers, too: it is
-// they that have the place.
+// they that have the mount point.
 func TestWantedGateInAContainer(t *testing.T) {
-	inside := insideOf(0, formerly, "proven")
+	inContainer := containerMountPoint(0, previously, "proven")
 	for name, tc := range map[string]struct {
 		standalone, runs bool
 		want             bool
@@ -160,15 +160,15 @@ func TestWantedGateInAContainer(t *testing.T) {
 	} {
 		at := map[int]host.Dev{}
 		if tc.runs {
-			at[inside.Inside.PID] = formerly
+			at[inContainer.InContainer.PID] = previously
 		}
 		g := WantedGate{Node: housed{newWorld(t), at}, Standalone: tc.standalone}
-		p, err := g.Enter(context.Background(), Diagnosis{}, Step{Place: inside, Source: renewed})
+		p, err := g.Enter(context.Background(), Diagnosis{}, Step{MountPoint: inContainer, Source: renewed})
 		if (err == nil) != tc.want {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err == nil {
-			if err := p.Still(context.Background()); err != nil {
+			if err := p.Revalidate(context.Background()); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 			p.Leave(nil)
@@ -186,12 +186,12 @@ func TestPermitEndsWithItsContainer(t *testing.T) {
 		t.Fatal("no pidfd")
 	}
 	p := heldPermit{h}
-	if err := p.Still(context.Background()); err != nil {
+	if err := p.Revalidate(context.Background()); err != nil {
 		t.Error(err)
 	}
 	_ = container.Process.Kill()
 	_ = container.Wait()
-	if err := p.Still(context.Background()); !errors.Is(err, ErrRefused) {
+	if err := p.Revalidate(context.Background()); !errors.Is(err, ErrRefused) {
 		t.Errorf("the container has ended: %v", err)
 	}
 	p.Leave(nil)
@@ -200,7 +200,7 @@ func TestPermitEndsWithItsContainer(t *testing.T) {
 func TestVouchedPermitEndsWithItsCall(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := (vouchedPermit{}).Still(ctx); err == nil {
+	if err := (vouchedPermit{}).Revalidate(ctx); err == nil {
 		t.Error("it outlives the call")
 	}
 }

@@ -29,7 +29,7 @@ var (
 // patient is a provider that finds what the test says is wrong.
 type patient struct {
 	mu    sync.Mutex
-	sick  map[string]Reason // by place
+	sick  map[string]Reason // by mount point
 	steps []Step
 	cases []Case
 	err   error
@@ -42,27 +42,27 @@ func (p *patient) Examine(_ context.Context, c Case) (Finding, error) {
 	defer p.mu.Unlock()
 	p.cases = append(p.cases, c)
 	f := Finding{Mine: true, Steps: p.steps}
-	for place, reason := range p.sick {
-		c := Condition{Status: Inaccessible, Reason: reason, Place: place, Acute: true}
+	for mountPoint, reason := range p.sick {
+		c := Condition{Status: Inaccessible, Reason: reason, MountPoint: mountPoint, Acute: true}
 		if slices.Contains([]Reason{StackedMounts, ReadOnlyFilesystem, SlowResponse, FilesystemErrors, ContainerUnverified}, reason) {
 			c.Status = Degraded
 		}
 		f.Conditions = append(f.Conditions, c)
 	}
-	slices.SortFunc(f.Conditions, func(a, b Condition) int { return strings.Compare(a.Place, b.Place) })
+	slices.SortFunc(f.Conditions, func(a, b Condition) int { return strings.Compare(a.MountPoint, b.MountPoint) })
 	return f, p.err
 }
 
-func (p *patient) fall(place string, r Reason) {
+func (p *patient) fall(mountPoint string, r Reason) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sick[place] = r
+	p.sick[mountPoint] = r
 }
 
-func (p *patient) recover(place string) {
+func (p *patient) recover(mountPoint string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.sick, place)
+	delete(p.sick, mountPoint)
 }
 
 // last gives the last case that was examined.
@@ -75,35 +75,35 @@ func (p *patient) last() Case {
 	return p.cases[len(p.cases)-1]
 }
 
-// offer adds a step that heals NotMounted at a place; run decides what it does.
-func (p *patient) offer(name, place string, cost Invasiveness, run func() error) {
+// offer adds a step that heals NotMounted at a mount point; run decides what it does.
+func (p *patient) offer(name, mountPoint string, cost Invasiveness, run func() error) {
 	p.steps = append(p.steps, Step{
-		Name: name, Place: Place{Role: Published, Path: place}, Cost: cost, Heals: []Reason{NotMounted}, Source: disk,
+		Name: name, MountPoint: MountPoint{Role: RoleTarget, Path: mountPoint}, Cost: cost, Heals: []Reason{NotMounted}, Source: disk,
 		Run: func(context.Context, func(context.Context) error) error { return run() },
 	})
 }
 
 // cure is a step's work that really helps.
-func (p *patient) cure(place string) func() error {
-	return func() error { p.recover(place); return nil }
+func (p *patient) cure(mountPoint string) func() error {
+	return func() error { p.recover(mountPoint); return nil }
 }
 
 // notebook is the memory of all that an engine writes.
 type notebook struct {
-	mu       sync.Mutex
-	records  map[key]Record
-	saves    int
-	before   []AuditEntry
-	after    []AuditEntry
-	broken   error           // what writing the audit log gives
-	refuse   error           // what the gate says
-	refuseAt string          // the one place that the gate refuses
-	noWrite  error           // what the gate says to a write on a disk
-	wanted   map[string]bool // by pod UID, what the gate says
-	noLook   error           // what the gate says to a look
-	still    error           // what a permit says
-	entered  int
-	left     []error
+	mu         sync.Mutex
+	records    map[key]Record
+	saves      int
+	before     []AuditEntry
+	after      []AuditEntry
+	broken     error           // what writing the audit log gives
+	refuse     error           // what the gate says
+	refuseAt   string          // the one place that the gate refuses
+	noWrite    error           // what the gate says to a write on a disk
+	wanted     map[string]bool // by pod UID, what the gate says
+	noLook     error           // what the gate says to a look
+	revalidate error           // what a permit says
+	entered    int
+	left       []error
 }
 
 func (n *notebook) Load(driver, id string) (*Record, error) {
@@ -113,7 +113,7 @@ func (n *notebook) Load(driver, id string) (*Record, error) {
 	if !known {
 		return nil, nil //nolint:nilnil // as documented
 	}
-	r.Places = slices.Clone(r.Places)
+	r.MountPoints = slices.Clone(r.MountPoints)
 	return &r, nil
 }
 
@@ -135,22 +135,22 @@ func (n *notebook) Enter(_ context.Context, _ Diagnosis, s Step) (Permit, error)
 	if n.refuse != nil {
 		return nil, n.refuse
 	}
-	if n.refuseAt == s.Place.Path {
+	if n.refuseAt == s.MountPoint.Path {
 		return nil, errors.New("nobody wants it")
 	}
 	n.entered++
 	return n, nil
 }
-func (n *notebook) Wants(_ context.Context, _ Case, p Place) bool { return n.wanted[p.PodUID] }
-func (n *notebook) Look(context.Context, Volume) error            { return n.noLook }
-func (n *notebook) Write(_ context.Context, _ Case, _ Place, onDisk bool) error {
+func (n *notebook) Wants(_ context.Context, _ Case, p MountPoint) bool { return n.wanted[p.PodUID] }
+func (n *notebook) Inspect(context.Context, Volume) error              { return n.noLook }
+func (n *notebook) Write(_ context.Context, _ Case, _ MountPoint, onDisk bool) error {
 	if !onDisk {
 		return nil
 	}
 	return n.noWrite
 }
-func (n *notebook) Still(context.Context) error { return n.still }
-func (n *notebook) Leave(err error)             { n.left = append(n.left, err) }
+func (n *notebook) Revalidate(context.Context) error { return n.revalidate }
+func (n *notebook) Leave(err error)                  { n.left = append(n.left, err) }
 
 // bench is an engine with everything around it.
 type bench struct {

@@ -14,21 +14,21 @@ import (
 func (e *Engine) whoHolds(ctx context.Context, r *Report) {
 	var asked []host.Holdable
 	for _, cond := range r.After.Conditions {
-		place, _ := r.After.Case.Place(cond.Place)
-		top, mounted := place.Top()
+		mountPoint, _ := r.After.Case.MountPoint(cond.MountPoint)
+		top, mounted := mountPoint.Top()
 		if !mounted {
 			continue
 		}
 		h := host.Holdable{Superblock: top.Dev}
-		sb := r.After.Case.Superblocks[place.Dev()]
+		sb := r.After.Case.Superblocks[mountPoint.Dev()]
 		if sb.Device != nil {
 			h.Device = sb.Device.Dev
 		}
 		if top.MayBeNode() {
 			h.Superblock = host.Dev{} // that of devtmpfs
 		}
-		if h.Device.Zero() && r.After.Case.Block && place.Want != nil && r.After.Case.Record.BootID == r.After.Case.BootID {
-			h.Device = place.Want.Dev // it does not answer, so nobody saw it now
+		if h.Device.Zero() && r.After.Case.Block && mountPoint.Want != nil && r.After.Case.Record.BootID == r.After.Case.BootID {
+			h.Device = mountPoint.Want.Dev // it does not answer, so nobody saw it now
 		}
 		if h == (host.Holdable{}) {
 			continue
@@ -55,12 +55,12 @@ func (e *Engine) whoHolds(ctx context.Context, r *Report) {
 func (e *Engine) whoNeedsRestart(ctx context.Context, r *Report) {
 	var asked []host.Holdable
 	for _, o := range r.Steps {
-		place, found := r.Before.Case.Place(o.Place)
-		if o.Err != nil || !found || len(place.Stack) == 0 || place.Stack[0].MayBeNode() {
+		mountPoint, found := r.Before.Case.MountPoint(o.MountPoint)
+		if o.Err != nil || !found || len(mountPoint.Stack) == 0 || mountPoint.Stack[0].MayBeNode() {
 			continue
 		}
 		now, _ := r.After.Case.working()
-		h := host.Holdable{Superblock: place.Stack[0].Dev}
+		h := host.Holdable{Superblock: mountPoint.Stack[0].Dev}
 		if h.Superblock != now.Dev && !slices.Contains(asked, h) {
 			asked = append(asked, h)
 		}

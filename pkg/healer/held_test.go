@@ -25,16 +25,16 @@ func TestWhoHoldsASickVolume(t *testing.T) {
 		change func(*bench)
 		want   []string
 	}{
-		"healthy":            {func(*bench) {}, nil},
-		"sick at two places": {func(b *bench) { b.fall(podA, IOError); b.fall(staging, IOError) }, []string{disk.String()}},
+		"healthy":                  {func(*bench) {}, nil},
+		"sick at two mount points": {func(b *bench) { b.fall(podA, IOError); b.fall(staging, IOError) }, []string{disk.String()}},
 		"of two filesystems": {func(b *bench) {
 			b.change(staging, func(m *host.Mount) { m.Dev = other })
 			b.fall(podA, IOError)
 			b.fall(staging, IOError)
 		}, []string{other.String(), disk.String()}},
-		"nothing is mounted":  {func(b *bench) { b.unmount(podA); b.fall(podA, NotMounted) }, nil},
-		"at no known place":   {func(b *bench) { b.fall("/elsewhere", IOError) }, nil},
-		"nobody can tell who": {func(b *bench) { b.fall(podA, IOError); b.heldErr = errors.New("no procfs") }, nil},
+		"nothing is mounted":      {func(b *bench) { b.unmount(podA); b.fall(podA, NotMounted) }, nil},
+		"at no known mount point": {func(b *bench) { b.fall("/elsewhere", IOError) }, nil},
+		"nobody can tell who":     {func(b *bench) { b.fall(podA, IOError); b.heldErr = errors.New("no procfs") }, nil},
 	} {
 		b := newBench(t)
 		tc.change(b)
@@ -51,8 +51,8 @@ func TestWhoHoldsASickVolume(t *testing.T) {
 // The superblock of a device node is devtmpfs: the device is asked for instead.
 func TestWhoHoldsASickDevice(t *testing.T) {
 	b := newBlockBench(t)
-	b.fall(blockPlace, IOError)
-	r := b.heal(Volume{ID: volID, Path: blockPlace})
+	b.fall(blockMountPoint, IOError)
+	r := b.heal(Volume{ID: volID, Path: blockMountPoint})
 	if got := heldBy(r); !slices.Equal(got, []string{host.Dev{}.String()}) || !slices.Equal(b.held, []host.Holdable{{Device: disk}}) {
 		t.Errorf("asked for %+v, got %q", b.held, got)
 	}
@@ -60,36 +60,36 @@ func TestWhoHoldsASickDevice(t *testing.T) {
 
 // Files that were open before stay dead: only who opened them can open them anew.
 func TestWhoNeedsARestart(t *testing.T) {
-	was := func(path string, d host.Dev) Place { return on(Published, path, d) }
-	now := Case{Places: []Place{on(Staged, staging, renewed)}, Superblocks: map[host.Dev]host.Superblock{renewed: answered}}
+	was := func(path string, d host.Dev) MountPoint { return on(RoleTarget, path, d) }
+	now := Case{MountPoints: []MountPoint{on(RoleStaging, staging, renewed)}, Superblocks: map[host.Dev]host.Superblock{renewed: answered}}
 	node := was("/a", host.Dev{Minor: 5})
 	node.Stack[0].FSType, node.Stack[0].Root = "devtmpfs", "/sdb"
 	for name, tc := range map[string]struct {
-		before []Place
+		before []MountPoint
 		steps  []Outcome
 		err    error
 		free   bool
 		asked  []host.Dev
 		want   int
 	}{
-		"replaced":                    {before: []Place{was("/a", formerly)}, steps: []Outcome{{Place: "/a"}}, asked: []host.Dev{formerly}, want: 1},
-		"nobody has anything open":    {before: []Place{was("/a", formerly)}, steps: []Outcome{{Place: "/a"}}, free: true, asked: []host.Dev{formerly}},
-		"nobody can tell":             {before: []Place{was("/a", formerly)}, steps: []Outcome{{Place: "/a"}}, err: errors.New("no procfs"), asked: []host.Dev{formerly}},
-		"no step":                     {before: []Place{was("/a", formerly)}},
-		"the step failed":             {before: []Place{was("/a", formerly)}, steps: []Outcome{{Place: "/a", Err: errors.New("no")}}},
-		"nothing was mounted there":   {before: []Place{on(Published, "/a")}, steps: []Outcome{{Place: "/a"}}},
-		"a place that nobody saw":     {before: []Place{was("/a", formerly)}, steps: []Outcome{{Place: "/b"}}},
-		"the same as now":             {before: []Place{was("/a", renewed)}, steps: []Outcome{{Place: "/a"}}},
-		"a device node":               {before: []Place{node}, steps: []Outcome{{Place: "/a"}}},
-		"one instance at two places":  {before: []Place{was("/a", formerly), was("/b", formerly)}, steps: []Outcome{{Place: "/a"}, {Place: "/b"}}, asked: []host.Dev{formerly}, want: 1},
-		"two instances at two places": {before: []Place{was("/a", formerly), was("/b", dev(51))}, steps: []Outcome{{Place: "/a"}, {Place: "/b"}}, asked: []host.Dev{formerly, dev(51)}, want: 2},
-		"one of two steps failed":     {before: []Place{was("/a", formerly), was("/b", dev(51))}, steps: []Outcome{{Place: "/a", Err: errors.New("no")}, {Place: "/b"}}, asked: []host.Dev{dev(51)}, want: 1},
+		"replaced":                          {before: []MountPoint{was("/a", previously)}, steps: []Outcome{{MountPoint: "/a"}}, asked: []host.Dev{previously}, want: 1},
+		"nobody has anything open":          {before: []MountPoint{was("/a", previously)}, steps: []Outcome{{MountPoint: "/a"}}, free: true, asked: []host.Dev{previously}},
+		"nobody can tell":                   {before: []MountPoint{was("/a", previously)}, steps: []Outcome{{MountPoint: "/a"}}, err: errors.New("no procfs"), asked: []host.Dev{previously}},
+		"no step":                           {before: []MountPoint{was("/a", previously)}},
+		"the step failed":                   {before: []MountPoint{was("/a", previously)}, steps: []Outcome{{MountPoint: "/a", Err: errors.New("no")}}},
+		"nothing was mounted there":         {before: []MountPoint{on(RoleTarget, "/a")}, steps: []Outcome{{MountPoint: "/a"}}},
+		"a mount point that nobody saw":     {before: []MountPoint{was("/a", previously)}, steps: []Outcome{{MountPoint: "/b"}}},
+		"the same as now":                   {before: []MountPoint{was("/a", renewed)}, steps: []Outcome{{MountPoint: "/a"}}},
+		"a device node":                     {before: []MountPoint{node}, steps: []Outcome{{MountPoint: "/a"}}},
+		"one instance at two mount points":  {before: []MountPoint{was("/a", previously), was("/b", previously)}, steps: []Outcome{{MountPoint: "/a"}, {MountPoint: "/b"}}, asked: []host.Dev{previously}, want: 1},
+		"two instances at two mount points": {before: []MountPoint{was("/a", previously), was("/b", dev(51))}, steps: []Outcome{{MountPoint: "/a"}, {MountPoint: "/b"}}, asked: []host.Dev{previously, dev(51)}, want: 2},
+		"one of two steps failed":           {before: []MountPoint{was("/a", previously), was("/b", dev(51))}, steps: []Outcome{{MountPoint: "/a", Err: errors.New("no")}, {MountPoint: "/b"}}, asked: []host.Dev{dev(51)}, want: 1},
 	} {
 		b := newBench(t)
 		if b.heldErr = tc.err; !tc.free {
 			b.processes = []host.HeldBy{{PID: 7, Command: "db"}}
 		}
-		r := Report{Before: Diagnosis{Case: Case{Places: tc.before}}, After: Diagnosis{Case: now}, Steps: tc.steps}
+		r := Report{Before: Diagnosis{Case: Case{MountPoints: tc.before}}, After: Diagnosis{Case: now}, Steps: tc.steps}
 		b.engine.whoNeedsRestart(context.Background(), &r)
 		var asked []host.Dev
 		for _, h := range b.held {

@@ -7,7 +7,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// proveIdentity shows that the superblock a step is about to bring to a place
+// proveIdentity shows that the superblock a step is about to bring to a mount point
 // is the recorded volume's. An error says which proof is missing.
 func proveIdentity(c Case, dev host.Dev) error {
 	if c.Record == nil {
@@ -31,7 +31,7 @@ func proveIdentity(c Case, dev host.Dev) error {
 	case id.Empty():
 		return errors.New("the device has no serial number, WWID, device-mapper UUID or filesystem UUID")
 	case id.Serial == "" && id.WWID == "" && id.DMUUID == "" && !named(c, staged):
-		return errors.New("only the filesystem UUID and the size are as recorded, which a clone shares, and no vol_data.json of kubelet names this volume at the staged place")
+		return errors.New("only the filesystem UUID and the size are as recorded, which a clone shares, and no vol_data.json of kubelet names this volume at the staging mount point")
 	}
 	return nil
 }
@@ -53,9 +53,9 @@ func SameDisk(c Case, sb host.Superblock) bool {
 	return (sameDiskSeq(c, sb) || own) && sameDevice(recorded, sb) == nil
 }
 
-// named is true when kubelet's file for a place names this volume.
-func named(c Case, p Place) bool {
-	d := p.Look.VolData
+// named is true when kubelet's file for a mount point names this volume.
+func named(c Case, p MountPoint) bool {
+	d := p.Inspect.VolData
 	return d != nil && d.VolumeHandle == c.Volume.ID && d.DriverName == c.Driver
 }
 
@@ -94,44 +94,44 @@ func sameDevice(recorded host.Identity, sb host.Superblock) error {
 }
 
 // proveWithoutDevice proves a network, FUSE or memory filesystem: it is the
-// very mount of the record, or kubelet's files name this volume for the place
+// very mount of the record, or kubelet's files name this volume for the mount point
 // and the source says the same as ever.
 func proveWithoutDevice(c Case, dev host.Dev, sb host.Superblock) error {
-	place, found := ownPlace(c, dev)
+	mountPoint, found := ownMountPoint(c, dev)
 	if !found {
 		return errors.New("without a device only the staged mount can prove identity, and it is another filesystem")
 	}
-	top, _ := place.Top()
-	want := c.Record.Place(place.Path)
+	top, _ := mountPoint.Top()
+	want := c.Record.MountPoint(mountPoint.Path)
 	if want != nil && c.Record.BootID == c.BootID && want.MountID != 0 && want.MountID == top.ID {
 		return nil
 	}
 	// A daemon calls what it serves as it likes; kubelet's own path for the volume
 	// says whose it is.
-	atKubelets := IsFUSE(sb.FSType) && (place.Layout.Kind == host.LayoutStaging || place.Layout.Kind == host.LayoutPod)
+	atKubelets := IsFUSE(sb.FSType) && (mountPoint.Layout.Kind == host.LayoutStaging || mountPoint.Layout.Kind == host.LayoutPod)
 	switch {
-	case place.Stale():
+	case mountPoint.Stale():
 		return errors.New("its own root is stale")
 	case sb.FSType != c.Record.FSType || sb.Source != c.Record.Source:
 		return errors.New("type or source differs from the record")
 	case generic(sb) && !atKubelets:
 		return errors.New("it was mounted anew, and its source names nothing that could identify it")
-	case !named(c, place):
+	case !named(c, mountPoint):
 		return errors.New("it was mounted anew, and no vol_data.json of kubelet names this volume there")
 	}
 	return nil
 }
 
-// ownPlace gives the place that says what a filesystem is: the staged one, or a
+// ownMountPoint gives the mount point that says what a filesystem is: the staged one, or a
 // published one of a volume of which nothing is staged.
-func ownPlace(c Case, dev host.Dev) (Place, bool) {
-	for _, p := range c.Places {
+func ownMountPoint(c Case, dev host.Dev) (MountPoint, bool) {
+	for _, p := range c.MountPoints {
 		top, mounted := p.Top()
-		if mounted && top.Dev == dev && (p.Role == Staged || p.Role == Published && c.Record.Staged() == nil) {
+		if mounted && top.Dev == dev && (p.Role == RoleStaging || p.Role == RoleTarget && c.Record.Staged() == nil) {
 			return p, true
 		}
 	}
-	return Place{}, false
+	return MountPoint{}, false
 }
 
 // generic is true for sources that every mount of a type shares.

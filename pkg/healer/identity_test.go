@@ -108,21 +108,24 @@ func expectProof(t *testing.T, name string, err error, want string) {
 
 func TestProveIdentityWithoutADevice(t *testing.T) {
 	dev := host.Dev{Minor: 60}
-	anew := func(c *Case) { c.Places[0].Stack[0].ID++ }
+	anew := func(c *Case) { c.MountPoints[0].Stack[0].ID++ }
 	for name, tc := range map[string]struct {
 		change func(*Case, *host.Superblock)
 		want   string
 	}{
-		"the very mount":                       {func(*Case, *host.Superblock) {}, ""},
-		"no staged mount":                      {func(c *Case, _ *host.Superblock) { c.Places = nil }, "only the staged mount"},
-		"an empty staged place":                {func(c *Case, _ *host.Superblock) { c.Places[0].Stack = nil }, "only the staged mount"},
-		"another filesystem":                   {func(c *Case, _ *host.Superblock) { c.Places[0].Stack[0].Dev.Minor++ }, "only the staged mount"},
-		"anew, named by kubelet":               {func(c *Case, _ *host.Superblock) { anew(c) }, ""},
-		"another boot":                         {func(c *Case, _ *host.Superblock) { c.BootID = "boot-2" }, ""},
-		"no mount id":                          {func(c *Case, _ *host.Superblock) { c.Record.Places[0].MountID = 0; c.Places[0].Stack[0].ID = 0 }, ""},
+		"the very mount":              {func(*Case, *host.Superblock) {}, ""},
+		"no staged mount":             {func(c *Case, _ *host.Superblock) { c.MountPoints = nil }, "only the staged mount"},
+		"an empty staging mount point": {func(c *Case, _ *host.Superblock) { c.MountPoints[0].Stack = nil }, "only the staged mount"},
+		"another filesystem":          {func(c *Case, _ *host.Superblock) { c.MountPoints[0].Stack[0].Dev.Minor++ }, "only the staged mount"},
+		"anew, named by kubelet":      {func(c *Case, _ *host.Superblock) { anew(c) }, ""},
+		"another boot":                {func(c *Case, _ *host.Superblock) { c.BootID = "boot-2" }, ""},
+		"no mount id": {func(c *Case, _ *host.Superblock) {
+			c.Record.MountPoints[0].MountID = 0
+			c.MountPoints[0].Stack[0].ID = 0
+		}, ""},
 		"anew, another type":                   {func(c *Case, sb *host.Superblock) { anew(c); sb.FSType = "nfs" }, "type or source"},
 		"anew, another source":                 {func(c *Case, sb *host.Superblock) { anew(c); sb.Source = "srv:/b" }, "type or source"},
-		"anew, no vol_data.json":               {func(c *Case, _ *host.Superblock) { anew(c); c.Places[0].Look.VolData = nil }, "no vol_data.json"},
+		"anew, no vol_data.json":               {func(c *Case, _ *host.Superblock) { anew(c); c.MountPoints[0].Inspect.VolData = nil }, "no vol_data.json"},
 		"anew, another handle":                 {func(c *Case, _ *host.Superblock) { anew(c); c.Volume.ID = "other" }, "no vol_data.json"},
 		"anew, another driver":                 {func(c *Case, _ *host.Superblock) { anew(c); c.Driver = "other" }, "no vol_data.json"},
 		"anew, tmpfs":                          {func(c *Case, sb *host.Superblock) { anew(c); source(c, sb, "tmpfs", "data") }, "names nothing"},
@@ -140,7 +143,7 @@ func TestProveIdentityWithoutADevice(t *testing.T) {
 			anew(c)
 			at(c, host.LayoutStaging)
 			source(c, sb, "fuse.x", "")
-			c.Places[0].Look.VolData = nil
+			c.MountPoints[0].Inspect.VolData = nil
 		}, "no vol_data.json"},
 		"anew, FUSE at a subPath": {func(c *Case, sb *host.Superblock) { anew(c); source(c, sb, "fuse.x", ""); at(c, host.LayoutSubpath) }, "names nothing"},
 		"anew, tmpfs at kubelet's path": {func(c *Case, sb *host.Superblock) {
@@ -148,20 +151,24 @@ func TestProveIdentityWithoutADevice(t *testing.T) {
 			source(c, sb, "tmpfs", "tmpfs")
 			at(c, host.LayoutStaging)
 		}, "names nothing"},
-		"published, nothing staged in the record": {func(c *Case, _ *host.Superblock) { c.Places[0].Role, c.Record.Places[0].Role = Published, Published }, ""},
-		"published, and staged in the record":     {func(c *Case, _ *host.Superblock) { c.Places[0].Role = Published }, "only the staged mount"},
-		"in a container":                          {func(c *Case, _ *host.Superblock) { c.Places[0].Role, c.Record.Places[0].Role = Container, Container }, "only the staged mount"},
+		"published, nothing staged in the record": {func(c *Case, _ *host.Superblock) {
+			c.MountPoints[0].Role, c.Record.MountPoints[0].Role = RoleTarget, RoleTarget
+		}, ""},
+		"published, and staged in the record": {func(c *Case, _ *host.Superblock) { c.MountPoints[0].Role = RoleTarget }, "only the staged mount"},
+		"in a container": {func(c *Case, _ *host.Superblock) {
+			c.MountPoints[0].Role, c.Record.MountPoints[0].Role = RoleContainer, RoleContainer
+		}, "only the staged mount"},
 		"staged, not the first place": {func(c *Case, _ *host.Superblock) {
-			c.Places = append([]Place{{Role: Published, Path: podA, Stack: []host.Mount{{ID: 9, Dev: dev}}}}, c.Places...)
+			c.MountPoints = append([]MountPoint{{Role: RoleTarget, Path: podA, Stack: []host.Mount{{ID: 9, Dev: dev}}}}, c.MountPoints...)
 		}, ""},
 		"anew, source the type": {func(c *Case, sb *host.Superblock) { anew(c); source(c, sb, "fuse.x", "fuse.x") }, "names nothing"},
 	} {
 		c := Case{
 			Volume: Volume{ID: volID}, Driver: driver, BootID: "boot-1",
-			Places: []Place{{Role: Staged, Path: staging, Stack: []host.Mount{{ID: 7, Dev: dev}}, Look: directory(volID)}},
+			MountPoints: []MountPoint{{Role: RoleStaging, Path: staging, Stack: []host.Mount{{ID: 7, Dev: dev}}, Inspect: directory(volID)}},
 			Record: &Record{
 				BootID: "boot-1", FSType: "nfs4", Source: "srv:/a",
-				Places: []PlaceRecord{{Role: Staged, Path: staging, Dev: dev, MountID: 7}},
+				MountPoints: []MountPointRecord{{Role: RoleStaging, Path: staging, Dev: dev, MountID: 7}},
 			},
 		}
 		sb := host.Superblock{Dev: dev, FSType: "nfs4", Source: "srv:/a"}
@@ -171,8 +178,8 @@ func TestProveIdentityWithoutADevice(t *testing.T) {
 	}
 }
 
-// at puts the place where kubelet keeps such ones.
-func at(c *Case, k host.LayoutKind) { c.Places[0].Layout.Kind = k }
+// at puts the mount point where kubelet keeps such ones.
+func at(c *Case, k host.LayoutKind) { c.MountPoints[0].Layout.Kind = k }
 
 // source gives record and filesystem the same type and source.
 func source(c *Case, sb *host.Superblock, fsType, source string) {

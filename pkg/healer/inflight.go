@@ -13,29 +13,29 @@ import (
 // look can keep a heal waiting. A look during which a heal begins has seen a
 // volume that was being changed, and is worth nothing.
 type inflight struct {
-	mu     sync.Mutex
-	held   map[key]*ticket
-	looked map[key]map[*ticket]bool
+	mu      sync.Mutex
+	held    map[key]*volumeLock
+	scanned map[key]map[*volumeLock]bool
 }
 
 // ticket is one call's entry.
-type ticket struct {
+type volumeLock struct {
 	table *inflight
 	since time.Time
 	keys  []key
 	// looks is true for a call that only looks.
 	looks bool
 	// overtaken is true once a heal has begun meanwhile.
-	overtaken bool
+	preempted bool
 }
 
 func newInflight() *inflight {
-	return &inflight{held: map[key]*ticket{}, looked: map[key]map[*ticket]bool{}}
+	return &inflight{held: map[key]*volumeLock{}, scanned: map[key]map[*volumeLock]bool{}}
 }
 
 // enter makes an entry, or says who is in the way.
-func (t *inflight) enter(looks bool, keys ...key) (*ticket, error) {
-	k := &ticket{table: t, since: time.Now(), looks: looks}
+func (t *inflight) enter(looks bool, keys ...key) (*volumeLock, error) {
+	k := &volumeLock{table: t, since: time.Now(), looks: looks}
 	if err := k.add(keys...); err != nil {
 		k.leave()
 		return nil, err
@@ -44,7 +44,7 @@ func (t *inflight) enter(looks bool, keys ...key) (*ticket, error) {
 }
 
 // add puts further keys under the same entry, all or none.
-func (k *ticket) add(keys ...key) error {
+func (k *volumeLock) add(keys ...key) error {
 	k.table.mu.Lock()
 	defer k.table.mu.Unlock()
 	for _, key := range keys {
@@ -55,8 +55,8 @@ func (k *ticket) add(keys ...key) error {
 	}
 	for _, key := range keys {
 		if !k.looks {
-			for other := range k.table.looked[key] {
-				other.overtaken = true
+			for other := range k.table.scanned[key] {
+				other.preempted = true
 			}
 		}
 		if k.table.take(key, k) {
@@ -66,7 +66,7 @@ func (k *ticket) add(keys ...key) error {
 	return nil
 }
 
-func (k *ticket) inTheWay(at key) error {
+func (k *volumeLock) inTheWay(at key) error {
 	what := "this volume"
 	if at.kind == keySuperblock {
 		what = "another volume on the same filesystem"
@@ -77,25 +77,25 @@ func (k *ticket) inTheWay(at key) error {
 }
 
 // take enters a ticket at a key; false: it was there.
-func (t *inflight) take(key key, k *ticket) bool {
+func (t *inflight) take(key key, k *volumeLock) bool {
 	if !k.looks {
 		was := t.held[key]
 		t.held[key] = k
 		return was == nil
 	}
-	if t.looked[key][k] {
+	if t.scanned[key][k] {
 		return false
 	}
-	if t.looked[key] == nil {
-		t.looked[key] = map[*ticket]bool{}
+	if t.scanned[key] == nil {
+		t.scanned[key] = map[*volumeLock]bool{}
 	}
-	t.looked[key][k] = true
+	t.scanned[key][k] = true
 	return true
 }
 
 // alone calls save while no heal can begin, and at most one look at a volume
 // does. A look that was overtaken is no longer worth it, which is an error.
-func (k *ticket) alone(save func()) error {
+func (k *volumeLock) alone(save func()) error {
 	if !k.looks {
 		save()
 		return nil
@@ -111,10 +111,10 @@ func (k *ticket) alone(save func()) error {
 	return nil
 }
 
-func (k *ticket) hold() bool {
+func (k *volumeLock) hold() bool {
 	k.table.mu.Lock()
 	defer k.table.mu.Unlock()
-	if k.overtaken {
+	if k.preempted {
 		return false
 	}
 	for _, key := range k.keys {
@@ -128,7 +128,7 @@ func (k *ticket) hold() bool {
 	return true
 }
 
-func (k *ticket) release() {
+func (k *volumeLock) release() {
 	k.table.mu.Lock()
 	defer k.table.mu.Unlock()
 	for _, key := range k.keys {
@@ -137,17 +137,17 @@ func (k *ticket) release() {
 }
 
 // current fails for a look during which a heal has begun.
-func (k *ticket) current() error {
+func (k *volumeLock) current() error {
 	k.table.mu.Lock()
 	defer k.table.mu.Unlock()
-	if !k.overtaken {
+	if !k.preempted {
 		return nil
 	}
 	return &Error{Kind: KindBusy, Text: "an operation on this volume began while it was looked at; call again when it is done"}
 }
 
 // leave frees all keys.
-func (k *ticket) leave() {
+func (k *volumeLock) leave() {
 	k.table.mu.Lock()
 	defer k.table.mu.Unlock()
 	for _, key := range k.keys {
@@ -155,8 +155,8 @@ func (k *ticket) leave() {
 			delete(k.table.held, key)
 			continue
 		}
-		if delete(k.table.looked[key], k); len(k.table.looked[key]) == 0 {
-			delete(k.table.looked, key)
+		if delete(k.table.scanned[key], k); len(k.table.scanned[key]) == 0 {
+			delete(k.table.scanned, key)
 		}
 	}
 	k.keys = nil

@@ -47,11 +47,11 @@ func TestOneCallForEachVolume(t *testing.T) {
 	}()
 	<-entered
 	for name, v := range map[string]Volume{
-		"the same":             volume,
-		"by the path alone":    {ID: "another", Path: podA},
-		"by another spelling":  {ID: volID, Path: "/link/" + strings.TrimPrefix(podA, "/k/")},
-		"by its staging path":  {ID: volID, Path: podB, StagingPath: staging},
-		"staging as the place": {ID: volID, Path: staging},
+		"the same":                   volume,
+		"by the path alone":          {ID: "another", Path: podA},
+		"by another spelling":        {ID: volID, Path: "/link/" + strings.TrimPrefix(podA, "/k/")},
+		"by its staging path":        {ID: volID, Path: podB, StagingPath: staging},
+		"staging as the mount point": {ID: volID, Path: staging},
 	} {
 		_, err := b.engine.Heal(context.Background(), v)
 		if KindOf(err) != KindBusy || !strings.Contains(err.Error(), "running since 20") {
@@ -175,7 +175,7 @@ func TestVolumeStaysBusyWhileAWorkerIsStuck(t *testing.T) {
 		b.healthy()
 		b.fall(podA, NotMounted)
 		stuck, ran := make(stuckError), false
-		b.offer("rebind", podA, Rebind, func() error { return stuckAt("place", stuck) })
+		b.offer("rebind", podA, Rebind, func() error { return stuckAt("mount point", stuck) })
 		b.offer("replace", podA, Replace, func() error { ran = true; return nil })
 		// It may still act, so nothing else may.
 		if r := b.heal(volume); ran || len(r.Steps) != 1 || r.Steps[0].Step != "rebind" || r.Verdict() != Abnormal {
@@ -235,14 +235,14 @@ func TestLooksShareAVolume(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if len(b.engine.inflight.looked) != 0 {
+	if len(b.engine.inflight.scanned) != 0 {
 		t.Error("looks that ended are in the table")
 	}
 }
 
 // A heal does not wait for a look, which then says nothing; nobody looks while
 // one is under way.
-func TestHealOvertakesALook(t *testing.T) {
+func TestHealPreemptsALook(t *testing.T) {
 	b := newBench(t)
 	entered, release := holdLooks(b)
 	defer release()
@@ -276,7 +276,7 @@ func TestHealOvertakesALook(t *testing.T) {
 // them saves beside it.
 func TestLookThatSaves(t *testing.T) {
 	table, at := newInflight(), volumeKey(driver, volID)
-	enter := func(looks bool) (*ticket, error) { return table.enter(looks, at) }
+	enter := func(looks bool) (*volumeLock, error) { return table.enter(looks, at) }
 	first, _ := enter(true)
 	second, _ := enter(true)
 	saved := 0
@@ -301,15 +301,15 @@ func TestLookThatSaves(t *testing.T) {
 	if err != nil {
 		t.Fatalf("a heal afterwards: %v", err)
 	}
-	for _, look := range []*ticket{first, second} {
+	for _, look := range []*volumeLock{first, second} {
 		if err := look.alone(func() { t.Error("a look that was overtaken saved") }); KindOf(err) != KindBusy {
 			t.Errorf("got %v", err)
 		}
 		look.leave()
 	}
 	heal.leave()
-	if len(table.held) != 0 || len(table.looked) != 0 {
-		t.Errorf("left are %v, %v", table.held, table.looked)
+	if len(table.held) != 0 || len(table.scanned) != 0 {
+		t.Errorf("left are %v, %v", table.held, table.scanned)
 	}
 }
 
@@ -326,7 +326,7 @@ func TestLookThatIsStuck(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
-	if len(b.engine.inflight.looked) != 0 || len(b.engine.inflight.held) != 0 {
-		t.Errorf("left are %v, %v", b.engine.inflight.looked, b.engine.inflight.held)
+	if len(b.engine.inflight.scanned) != 0 || len(b.engine.inflight.held) != 0 {
+		t.Errorf("left are %v, %v", b.engine.inflight.scanned, b.engine.inflight.held)
 	}
 }

@@ -18,20 +18,20 @@ import (
 
 // heal observes, diagnoses and mends until the volume is healthy or nothing is
 // left to offer.
-func (e *Engine) heal(ctx context.Context, v Volume, t *ticket) (Report, error) {
+func (e *Engine) heal(ctx context.Context, v Volume, t *volumeLock) (Report, error) {
 	report := Report{Volume: v, Checked: t.looks}
-	if err := e.cfg.Gate.Look(ctx, v); err != nil {
+	if err := e.cfg.Gate.Inspect(ctx, v); err != nil {
 		return report, Failed("the volume was not looked at", err)
 	}
 	tried := map[string]bool{}
 	// halted: a stuck worker may still act, and nobody acts beside it.
 	halted := false
 	refused := map[string]Refusal{}
-	// It ends: every step runs at most once per place.
+	// It ends: every step runs at most once per mount point.
 	for first := true; ; first = false {
 		c, err := e.observe(ctx, v, t)
-		if overtaken := t.current(); overtaken != nil {
-			return report, overtaken // whatever a look saw or failed at meanwhile
+		if preempted := t.current(); preempted != nil {
+			return report, preempted // whatever a look saw or failed at meanwhile
 		}
 		if err != nil {
 			return report, err
@@ -63,7 +63,7 @@ func (e *Engine) heal(ctx context.Context, v Volume, t *ticket) (Report, error) 
 		admitted, err := e.admitAll(ctx, d, d.with(step, tried), t, func(s Step, err error) {
 			tried[s.key()] = true
 			if err != nil {
-				refused[s.key()] = Refusal{Step: s.Name, Place: s.Place.Path, Why: err.Error()}
+				refused[s.key()] = Refusal{Step: s.Name, MountPoint: s.MountPoint.Path, Why: err.Error()}
 			}
 		})
 		if err != nil {
@@ -83,13 +83,13 @@ func (e *Engine) heal(ctx context.Context, v Volume, t *ticket) (Report, error) 
 	return report, nil
 }
 
-// notEmpty gives a condition for each place at which a step found files in the way:
+// notEmpty gives a condition for each mount point at which a step found files in the way:
 // only a step looks for them, right before it would hide them.
 func notEmpty(steps []Outcome) (found []Condition) {
 	for _, o := range steps {
 		if errors.Is(o.Err, ErrRefused) && errors.Is(o.Err, syscall.ENOTEMPTY) {
 			found = append(found, Condition{
-				Status: Inaccessible, Reason: TargetNotEmpty, Place: o.Place,
+				Status: Inaccessible, Reason: TargetNotEmpty, MountPoint: o.MountPoint,
 				Message: "files lie in the directory itself, on the node's disk, and a mount would hide them",
 				Advice:  "see who wrote them while nothing was mounted there; copy them into the volume if they matter, and remove them",
 			})
@@ -98,10 +98,10 @@ func notEmpty(steps []Outcome) (found []Condition) {
 	return found
 }
 
-func (s Step) key() string { return s.Name + "\x00" + s.Place.Path }
+func (s Step) key() string { return s.Name + "\x00" + s.MountPoint.Path }
 
 // pick takes the least invasive step that heals an acute condition at its
-// place, is not refused and was not tried there in this call.
+// mount point, is not refused and was not tried there in this call.
 func pick(d Diagnosis, tried map[string]bool) (best Step, found bool) {
 	for _, s := range d.Steps {
 		if s.Refused != "" || tried[s.key()] || !d.needs(s) {
@@ -116,7 +116,7 @@ func pick(d Diagnosis, tried map[string]bool) (best Step, found bool) {
 
 func (d Diagnosis) needs(s Step) bool {
 	return slices.ContainsFunc(d.Conditions, func(c Condition) bool {
-		return c.Acute && c.Place == s.Place.Path && s.CanHeal(c.Reason)
+		return c.Acute && c.MountPoint == s.MountPoint.Path && s.CanHeal(c.Reason)
 	})
 }
 
@@ -127,7 +127,7 @@ var (
 
 // admit proves identity and asks the gate. Its error says why the step must not
 // run; it is a busy one when another volume on the same filesystem is healed.
-func (e *Engine) admit(ctx context.Context, d Diagnosis, s Step, t *ticket) (Permit, error) {
+func (e *Engine) admit(ctx context.Context, d Diagnosis, s Step, t *volumeLock) (Permit, error) {
 	switch {
 	case e.cfg.CheckOnly:
 		return nil, errCheckOnly
@@ -146,7 +146,7 @@ func (e *Engine) admit(ctx context.Context, d Diagnosis, s Step, t *ticket) (Per
 }
 
 // identified gives the case with the identity of a device read anew: a target
-// may have given its place to another one.
+// may have given its mount point to another one.
 func (e *Engine) identified(c Case, dev host.Dev) Case {
 	sb, known := c.Superblocks[dev]
 	if !known || sb.Device == nil || sb.Device.Dev.Zero() {
@@ -160,7 +160,7 @@ func (e *Engine) identified(c Case, dev host.Dev) Case {
 	return c
 }
 
-// with gives a step and, if it can run at several places at once, all others of
+// with gives a step and, if it can run at several mount points at once, all others of
 // its name that are needed and may run.
 func (d Diagnosis) with(s Step, tried map[string]bool) []Step {
 	all := []Step{s}
@@ -181,7 +181,7 @@ const admitAtOnce = 16
 
 // admitAll asks for leave for each step, and tells what became of each. Its error
 // is a busy one.
-func (e *Engine) admitAll(ctx context.Context, d Diagnosis, steps []Step, t *ticket, tell func(Step, error)) ([]admission, error) {
+func (e *Engine) admitAll(ctx context.Context, d Diagnosis, steps []Step, t *volumeLock, tell func(Step, error)) ([]admission, error) {
 	permits, errs := make([]Permit, len(steps)), make([]error, len(steps))
 	room := make(chan struct{}, admitAtOnce)
 	var wg sync.WaitGroup
@@ -232,8 +232,8 @@ func (e *Engine) run(ctx context.Context, c Case, admitted []admission) []Outcom
 	start := time.Now()
 	outcomes, entries := make([]Outcome, len(admitted)), make([]AuditEntry, len(admitted))
 	for i, a := range admitted {
-		outcomes[i] = Outcome{Step: a.step.Name, Place: a.step.Place.Path, Note: a.step.Note, Err: errors.New("the step ended in a panic")} // until it returns
-		entries[i] = AuditEntry{Driver: c.Driver, VolumeID: c.Volume.ID, Step: a.step.Name, Place: a.step.Place.String(), Source: a.step.Source.String(), Caller: CallerOf(ctx)}
+		outcomes[i] = Outcome{Step: a.step.Name, MountPoint: a.step.MountPoint.Path, Note: a.step.Note, Err: errors.New("the step ended in a panic")} // until it returns
+		entries[i] = AuditEntry{Driver: c.Driver, VolumeID: c.Volume.ID, Step: a.step.Name, MountPoint: a.step.MountPoint.String(), Source: a.step.Source.String(), Caller: CallerOf(ctx)}
 	}
 	if err := e.cfg.Audit.Before(entries...); err != nil {
 		leaveAll(admitted, err)
@@ -262,23 +262,23 @@ func (e *Engine) run(ctx context.Context, c Case, admitted []admission) []Outcom
 
 func (e *Engine) act(ctx context.Context, c Case, admitted []admission) []error {
 	var steps []Step
-	var still []func(context.Context) error
+	var revalidate []func(context.Context) error
 	for _, a := range admitted {
-		steps, still = append(steps, a.step), append(still, a.permit.Still)
-		e.noteFormer(ctx, c, a.step)
+		steps, revalidate = append(steps, a.step), append(revalidate, a.permit.Revalidate)
+		e.notePrevious(ctx, c, a.step)
 	}
 	// Again, for the time: what was there until now may have what was replaced.
 	defer func() {
 		for _, s := range steps {
-			if s.Place.Inside == nil {
-				e.noteFormer(ctx, c, s)
+			if s.MountPoint.InContainer == nil {
+				e.notePrevious(ctx, c, s)
 			}
 		}
 	}()
 	if together := steps[0].Together; together != nil {
-		return together(ctx, steps, still)
+		return together(ctx, steps, revalidate)
 	}
-	return []error{steps[0].Run(ctx, still[0])}
+	return []error{steps[0].Run(ctx, revalidate[0])}
 }
 
 // diagnose asks every provider. One provider's error hides no other's finding.
@@ -302,7 +302,7 @@ func (e *Engine) diagnose(ctx context.Context, c Case) Diagnosis {
 func noteRefused(d Diagnosis, refused map[string]Refusal) {
 	for _, s := range d.Steps {
 		if s.Refused != "" && d.needs(s) {
-			refused[s.key()] = Refusal{Step: s.Name, Place: s.Place.Path, Why: s.Refused}
+			refused[s.key()] = Refusal{Step: s.Name, MountPoint: s.MountPoint.Path, Why: s.Refused}
 		}
 	}
 }
@@ -311,13 +311,13 @@ func noteRefused(d Diagnosis, refused map[string]Refusal) {
 func inOrder(refused map[string]Refusal, ran []Outcome) []Refusal {
 	var list []Refusal
 	for _, r := range refused {
-		if !slices.ContainsFunc(ran, func(o Outcome) bool { return o.Step == r.Step && o.Place == r.Place }) {
+		if !slices.ContainsFunc(ran, func(o Outcome) bool { return o.Step == r.Step && o.MountPoint == r.MountPoint }) {
 			list = append(list, r)
 		}
 	}
 	slices.SortFunc(list, func(a, b Refusal) int {
-		if a.Place != b.Place {
-			return cmp.Compare(a.Place, b.Place)
+		if a.MountPoint != b.MountPoint {
+			return cmp.Compare(a.MountPoint, b.MountPoint)
 		}
 		return cmp.Compare(a.Step, b.Step)
 	})

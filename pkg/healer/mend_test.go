@@ -103,7 +103,7 @@ func TestOnlyStepsThatAreNeeded(t *testing.T) {
 	b.healthy()
 	b.fall(podA, IOError)
 	b.offer("for another reason", podA, Rebind, b.cure(podA))
-	b.offer("at another place", staging, Rebind, b.cure(podA))
+	b.offer("at another mount point", staging, Rebind, b.cure(podA))
 	if r := b.heal(volume); len(r.Steps) != 0 || r.Verdict() != Abnormal {
 		t.Errorf("ran %q", outcomes(r))
 	}
@@ -113,8 +113,8 @@ func TestNotAcuteIsNotActedUpon(t *testing.T) {
 	ran := false
 	calm := provider{"calm", func(Case) (Finding, error) {
 		return Finding{
-			Mine: true, Conditions: []Condition{{Reason: NotMounted, Place: podA}},
-			Steps: []Step{{Name: "s", Place: Place{Path: podA}, Heals: []Reason{NotMounted}, Source: disk, Run: func(context.Context, func(context.Context) error) error {
+			Mine: true, Conditions: []Condition{{Reason: NotMounted, MountPoint: podA}},
+			Steps: []Step{{Name: "s", MountPoint: MountPoint{Path: podA}, Heals: []Reason{NotMounted}, Source: disk, Run: func(context.Context, func(context.Context) error) error {
 				ran = true
 				return nil
 			}}},
@@ -161,7 +161,7 @@ func TestWhatKeepsAStepFromRunning(t *testing.T) {
 			if ran || len(b.notes.before) != 0 || r.Verdict() != Abnormal || len(r.Steps) != 0 {
 				t.Errorf("ran: %v, audited %v, %s", ran, b.notes.before, r.Verdict())
 			}
-			if len(r.Refused) != 1 || r.Refused[0].Step != "rebind" || r.Refused[0].Place != podA || !strings.Contains(r.Refused[0].Why, tc.why) {
+			if len(r.Refused) != 1 || r.Refused[0].Step != "rebind" || r.Refused[0].MountPoint != podA || !strings.Contains(r.Refused[0].Why, tc.why) {
 				t.Errorf("refusals %+v, want one with %q", r.Refused, tc.why)
 			}
 		})
@@ -229,31 +229,31 @@ func TestStepsSeeTheirPermit(t *testing.T) {
 	b := newBench(t)
 	b.healthy()
 	b.fall(podA, NotMounted)
-	b.notes.still = errors.New("the pod is gone")
+	b.notes.revalidate = errors.New("the pod is gone")
 	b.steps = []Step{{
-		Name: "rebind", Place: Place{Path: podA}, Heals: []Reason{NotMounted}, Source: disk,
-		Run: func(ctx context.Context, still func(context.Context) error) error { return still(ctx) },
+		Name: "rebind", MountPoint: MountPoint{Path: podA}, Heals: []Reason{NotMounted}, Source: disk,
+		Run: func(ctx context.Context, revalidate func(context.Context) error) error { return revalidate(ctx) },
 	}}
 	r := b.heal(volume)
-	if len(r.Steps) != 1 || !errors.Is(r.Steps[0].Err, b.notes.still) || !errors.Is(b.notes.left[0], b.notes.still) {
+	if len(r.Steps) != 1 || !errors.Is(r.Steps[0].Err, b.notes.revalidate) || !errors.Is(b.notes.left[0], b.notes.revalidate) {
 		t.Errorf("%+v, permit left with %v", r.Steps, b.notes.left)
 	}
 }
 
-// However many places a volume has, the report says how they are after the last
+// However many mount points a volume has, the report says how they are after the last
 // step.
-func TestManyPlacesAreAllHealed(t *testing.T) {
+func TestManyMountPointsAreAllHealed(t *testing.T) {
 	b := newBench(t)
 	b.healthy()
 	const n = 40
 	for i := range n {
-		place := fmt.Sprintf("/k/pods/uid-%d/volumes/kubernetes.io~csi/pv1/mount", i)
-		b.fall(place, NotMounted)
-		b.offer("rebind", place, Rebind, b.cure(place))
+		mountPoint := fmt.Sprintf("/k/pods/uid-%d/volumes/kubernetes.io~csi/pv1/mount", i)
+		b.fall(mountPoint, NotMounted)
+		b.offer("rebind", mountPoint, Rebind, b.cure(mountPoint))
 	}
 	r := b.heal(volume)
 	if len(r.After.Conditions) != n-len(r.Steps) {
-		t.Errorf("%d of %d places are healed, and the report still has %d conditions", len(r.Steps), n, len(r.After.Conditions))
+		t.Errorf("%d of %d mount points are healed, and the report still has %d conditions", len(r.Steps), n, len(r.After.Conditions))
 	}
 	if len(r.Steps) != n || r.Verdict() != Healed {
 		t.Errorf("%s after %d of %d steps", r.Verdict(), len(r.Steps), n)

@@ -12,8 +12,8 @@ import (
 var export = host.Dev{Minor: 44}
 
 var (
-	staleSight = host.Sight{Answer: host.Answer{Asked: true, Op: "statx", Errno: syscall.ESTALE}}
-	goodSight  = host.Sight{Kind: host.KindDirectory, Answer: host.Answer{Asked: true}}
+	staleSight = host.Inspection{Answer: host.Answer{Asked: true, Op: "statx", Errno: syscall.ESTALE}}
+	goodSight  = host.Inspection{Kind: host.KindDirectory, Answer: host.Answer{Asked: true}}
 )
 
 func toNFS(m *host.Mount) { m.Dev, m.FSType, m.Source = export, "nfs4", "srv:/v" }
@@ -25,7 +25,7 @@ func newNFSBench(t *testing.T) *bench {
 	for _, p := range []string{staging, podA} {
 		b.change(p, toNFS)
 	}
-	b.answers[export], b.own = goodSight, map[string]host.Sight{}
+	b.answers[export], b.own = goodSight, map[string]host.Inspection{}
 	b.healthy()
 	b.heal(volume)
 	b.walks, b.looks = nil, 0
@@ -35,14 +35,14 @@ func newNFSBench(t *testing.T) *bench {
 // Each mount of NFS has an answer of its own.
 func TestEachMountOfNFSIsAsked(t *testing.T) {
 	for name, tc := range map[string]struct {
-		own    map[string]host.Sight
+		own    map[string]host.Inspection
 		stale  map[string]bool
 		answer syscall.Errno // of the superblock
 	}{
 		"well":          {nil, nil, 0},
-		"one is stale":  {map[string]host.Sight{podA: staleSight}, map[string]bool{podA: true}, 0},
-		"the staged is": {map[string]host.Sight{staging: staleSight}, map[string]bool{staging: true}, 0},
-		"all are":       {map[string]host.Sight{staging: staleSight, podA: staleSight}, map[string]bool{staging: true, podA: true}, syscall.ESTALE},
+		"one is stale":  {map[string]host.Inspection{podA: staleSight}, map[string]bool{podA: true}, 0},
+		"the staged is": {map[string]host.Inspection{staging: staleSight}, map[string]bool{staging: true}, 0},
+		"all are":       {map[string]host.Inspection{staging: staleSight, podA: staleSight}, map[string]bool{staging: true, podA: true}, syscall.ESTALE},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newNFSBench(t)
@@ -52,7 +52,7 @@ func TestEachMountOfNFSIsAsked(t *testing.T) {
 			if b.looks != 2 {
 				t.Errorf("%d looks at two mounts", b.looks)
 			}
-			for _, p := range c.Places {
+			for _, p := range c.MountPoints {
 				if sb := c.Superblock(p); p.Stale() != tc.stale[p.Path] || p.Stale() != (sb.Answer.Errno == syscall.ESTALE) {
 					t.Errorf("%s: stale: %v, %+v", p.Path, p.Stale(), sb.Answer)
 				}
@@ -70,9 +70,9 @@ func TestSilentNFSIsNotAskedAgain(t *testing.T) {
 	const podB = "/k/pods/uid-b/volumes/kubernetes.io~csi/pv1/mount"
 	b.publish(podB)
 	b.change(podB, toNFS)
-	b.answers[export] = host.Sight{Answer: host.Answer{Asked: true, Silent: true}}
+	b.answers[export] = host.Inspection{Answer: host.Answer{Asked: true, Silent: true}}
 	var asked []string
-	b.onLook = func(q host.Question) error {
+	b.onLook = func(q host.InspectQuery) error {
 		b.world.mu.Lock()
 		defer b.world.mu.Unlock()
 		if q.Probe != nil {
@@ -84,30 +84,30 @@ func TestSilentNFSIsNotAskedAgain(t *testing.T) {
 	if slices.Contains(asked, podB) {
 		t.Errorf("asked at %q", asked)
 	}
-	for _, p := range b.last().Places {
+	for _, p := range b.last().MountPoints {
 		if !b.last().Superblock(p).Answer.Silent {
 			t.Errorf("%s: %+v", p.Path, b.last().Superblock(p))
 		}
 	}
 }
 
-// What a container has of the superblock is looked for when a place is stale, and
+// What a container has of the superblock is looked for when a mount point is stale, and
 // until no container is.
 func TestStaleNFSInContainers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*host.ContainerMount)
 		spoil  func(*bench)
-		sight  host.InsideSight
+		sight  host.ContainerProbe
 		found  bool
 		proven bool
 	}{
-		"stale":                {sight: host.InsideSight{Errno: syscall.ESTALE}, found: true, proven: true},
+		"stale":                {sight: host.ContainerProbe{Errno: syscall.ESTALE}, found: true, proven: true},
 		"good":                 {},
-		"another error":        {sight: host.InsideSight{Errno: syscall.EIO}},
-		"another directory":    {sight: host.InsideSight{Errno: syscall.ESTALE}, change: func(m *host.ContainerMount) { m.Mount.Source = "srv:/w" }},
-		"in another pod":       {sight: host.InsideSight{Errno: syscall.ESTALE}, change: func(m *host.ContainerMount) { m.PodUID = "uid-z" }},
-		"of one of two alike":  {sight: host.InsideSight{Errno: syscall.ESTALE}, spoil: another("uid-a", toNFS), found: true},
-		"the pod has one more": {sight: host.InsideSight{Errno: syscall.ESTALE}, spoil: another("uid-a", func(m *host.Mount) { toNFS(m); m.Source = "srv:/w" }), found: true, proven: true},
+		"another error":        {sight: host.ContainerProbe{Errno: syscall.EIO}},
+		"another directory":    {sight: host.ContainerProbe{Errno: syscall.ESTALE}, change: func(m *host.ContainerMount) { m.Mount.Source = "srv:/w" }},
+		"in another pod":       {sight: host.ContainerProbe{Errno: syscall.ESTALE}, change: func(m *host.ContainerMount) { m.PodUID = "uid-z" }},
+		"of one of two alike":  {sight: host.ContainerProbe{Errno: syscall.ESTALE}, spoil: another("uid-a", toNFS), found: true},
+		"the pod has one more": {sight: host.ContainerProbe{Errno: syscall.ESTALE}, spoil: another("uid-a", func(m *host.Mount) { toNFS(m); m.Source = "srv:/w" }), found: true, proven: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newNFSBench(t)
@@ -121,23 +121,23 @@ func TestStaleNFSInContainers(t *testing.T) {
 					tc.change(m)
 				}
 			})
-			b.inside[m.Path()] = tc.sight
+			b.inContainer[m.Path()] = tc.sight
 			see := func() {
 				t.Helper()
 				got := b.insides()
 				if len(got) == 1 != tc.found {
 					t.Fatalf("%+v", got)
 				}
-				if tc.found && ((got[0].Inside.Proof != "") != tc.proven || !got[0].Stale() || got[0].Inside.Attr.Has(host.AttrReadOnly)) {
-					t.Errorf("%+v", got[0].Inside)
+				if tc.found && ((got[0].InContainer.Proof != "") != tc.proven || !got[0].Stale() || got[0].InContainer.Attr.Has(host.AttrReadOnly)) {
+					t.Errorf("%+v", got[0].InContainer)
 				}
 			}
 			b.heal(volume)
 			see()
-			b.own = nil // the host's place was healed
+			b.own = nil // the host's mount point was healed
 			b.heal(volume)
 			see()
-			b.inside[m.Path()], b.walks, tc.found = host.InsideSight{}, nil, false
+			b.inContainer[m.Path()], b.walks, tc.found = host.ContainerProbe{}, nil, false
 			b.heal(volume)
 			see()
 			b.walks = nil
@@ -148,16 +148,16 @@ func TestStaleNFSInContainers(t *testing.T) {
 	}
 }
 
-// Each place keeps the source of its mount: on NFS the root tells nothing.
+// Each mount point keeps the source of its mount: on NFS the root tells nothing.
 func TestRecordOfNFS(t *testing.T) {
 	b := newNFSBench(t)
 	r := b.notes.records[volumeKey(driver, volID)]
-	for _, p := range r.Places {
+	for _, p := range r.MountPoints {
 		if p.Source != "srv:/v" {
 			t.Errorf("%+v", p)
 		}
 	}
-	if len(r.Places) != 2 || r.Source != "srv:/v" {
+	if len(r.MountPoints) != 2 || r.Source != "srv:/v" {
 		t.Errorf("%+v", r)
 	}
 }

@@ -20,9 +20,9 @@ const maxObservations = 4
 // errMoved says that the mount table changed while it was looked at.
 var errMoved = errors.New("the mounts of the volume changed while they were looked at")
 
-// observe finds the volume's places and asks each of its superblocks once. An
+// observe finds the volume's mount points and asks each of its superblocks once. An
 // absent mount is believed only when the mount table, read anew, shows the same.
-func (e *Engine) observe(ctx context.Context, v Volume, t *ticket) (Case, error) {
+func (e *Engine) observe(ctx context.Context, v Volume, t *volumeLock) (Case, error) {
 	doubted := map[string]bool{}
 	err := errMoved
 	for pass := range maxObservations {
@@ -30,7 +30,7 @@ func (e *Engine) observe(ctx context.Context, v Volume, t *ticket) (Case, error)
 		if o, err = e.newObservation(v, pass > 0); err != nil {
 			return Case{}, err
 		}
-		o.ticket = t
+		o.volumeLock = t
 		if err = o.run(ctx, t); errors.Is(err, errMoved) {
 			continue
 		} else if err != nil {
@@ -44,13 +44,13 @@ func (e *Engine) observe(ctx context.Context, v Volume, t *ticket) (Case, error)
 	return Case{}, Failed("observe the volume", err)
 }
 
-// doubtAbsence is true when a place is empty that was not yet seen empty before.
+// doubtAbsence is true when a mount point is empty that was not yet seen empty before.
 // A staging path on which nothing is expected is not doubted: many drivers stage
 // nothing, and none of their checks should cost two.
 func doubtAbsence(c Case, doubted map[string]bool) bool {
 	fresh := false
-	for _, p := range c.Places {
-		usual := p.Role == Staged && p.Path != c.Volume.Path && c.Record != nil && p.Want == nil
+	for _, p := range c.MountPoints {
+		usual := p.Role == RoleStaging && p.Path != c.Volume.Path && c.Record != nil && p.Want == nil
 		if len(p.Stack) == 0 && !usual && !doubted[p.Path] {
 			doubted[p.Path] = true
 			fresh = true
@@ -65,8 +65,8 @@ type observation struct {
 	node   Node
 	table  host.Table
 	// bare is true while the table only serves to find mounts.
-	bare   bool
-	ticket *ticket
+	bare       bool
+	volumeLock *volumeLock
 	// moved is true once a mount was not found where the table has it.
 	moved bool
 	c     Case
@@ -96,13 +96,13 @@ func (e *Engine) newObservation(v Volume, anew bool) (*observation, error) {
 	}}, nil
 }
 
-func (o *observation) run(ctx context.Context, t *ticket) error {
+func (o *observation) run(ctx context.Context, t *volumeLock) error {
 	v := o.c.Volume
 	if v.Path != v.StagingPath {
 		o.add(o.roleOf(v.Path), v.Path, true)
 	}
 	if v.StagingPath != "" {
-		o.add(Staged, v.StagingPath, true)
+		o.add(RoleStaging, v.StagingPath, true)
 	}
 	if err := o.look(ctx); err != nil {
 		return err
@@ -123,13 +123,13 @@ func (o *observation) run(ctx context.Context, t *ticket) error {
 	}
 	o.c.Record = record
 	if record != nil && record.BootID == o.c.BootID {
-		o.c.lastSeen = min(o.c.began, max(o.engine.looked.get(volumeKey(o.c.Driver, v.ID)).healthy, record.LastSeen.Sub(o.c.BootTime)))
+		o.c.lastSeen = min(o.c.began, max(o.engine.scanned.get(volumeKey(o.c.Driver, v.ID)).healthy, record.LastSeen.Sub(o.c.BootTime)))
 	}
 	if err := o.others(ctx); err != nil {
 		return err
 	}
-	for i := range o.c.Places {
-		o.c.Places[i].Want = record.Place(o.c.Places[i].Path)
+	for i := range o.c.MountPoints {
+		o.c.MountPoints[i].Want = record.MountPoint(o.c.MountPoints[i].Path)
 	}
 	if o.moved {
 		return errMoved
@@ -137,7 +137,7 @@ func (o *observation) run(ctx context.Context, t *ticket) error {
 	if err := o.containers(ctx); err != nil {
 		return err
 	}
-	return o.doubt(ctx)
+	return o.writeCheck(ctx)
 }
 
 // roleOf tells a staging path that a caller named as volume_path from a
@@ -147,20 +147,20 @@ func (o *observation) roleOf(path string) Role {
 	staging := o.c.Volume.StagingPath
 	below := beneath(path, staging) && len(o.table.Stack(staging)) > 0
 	if !below && (l.Kind == host.LayoutStaging || l.Kind == host.LayoutBlockStaging) {
-		return Staged
+		return RoleStaging
 	}
-	return Published
+	return RoleTarget
 }
 
 func (o *observation) add(role Role, at string, named bool) {
-	if _, known := o.c.Place(at); known {
+	if _, known := o.c.MountPoint(at); known {
 		return
 	}
 	layout := o.node.Kubelet().Layout(at)
 	if layout.PodUID != "" {
-		role = Published // whatever the caller calls it
+		role = RoleTarget // whatever the caller calls it
 	}
-	p := Place{
+	p := MountPoint{
 		Role:   role,
 		Path:   at,
 		Named:  named,
@@ -168,10 +168,10 @@ func (o *observation) add(role Role, at string, named bool) {
 		Layout: layout,
 		Stack:  o.stack(at),
 	}
-	if ground, inside := o.inside(at); inside && len(p.Stack) == 0 {
-		p.Role, p.Stack = Staged, o.stack(ground.Path)
+	if parentMount, inContainer := o.inContainer(at); inContainer && len(p.Stack) == 0 {
+		p.Role, p.Stack = RoleStaging, o.stack(parentMount.Path)
 	}
-	o.c.Places = append(o.c.Places, p)
+	o.c.MountPoints = append(o.c.MountPoints, p)
 }
 
 // stack gives the mounts on a path as they are now.
@@ -195,39 +195,39 @@ func (o *observation) fresh(mounts []host.Mount) []host.Mount {
 
 // inside finds the staged mount that a path lies in: some drivers hand out a
 // directory of what they staged.
-func (o *observation) inside(path string) (host.Mount, bool) {
+func (o *observation) inContainer(path string) (host.Mount, bool) {
 	staging := o.c.Volume.StagingPath
 	if !beneath(path, staging) {
 		return host.Mount{}, false
 	}
-	ground, found := o.table.Ground(path)
-	return ground, found && (ground.Path == staging || beneath(ground.Path, staging))
+	parentMount, found := o.table.ParentMount(path)
+	return parentMount, found && (parentMount.Path == staging || beneath(parentMount.Path, staging))
 }
 
 // beneath is true for a path inside a directory; dir may be empty.
 func beneath(p, dir string) bool {
-	rest, inside := strings.CutPrefix(p, dir)
-	return inside && dir != "" && rest != "" && rest[0] == '/'
+	rest, inContainer := strings.CutPrefix(p, dir)
+	return inContainer && dir != "" && rest != "" && rest[0] == '/'
 }
 
-// group is what one worker call asks: one superblock and the places on it.
+// group is what one worker call asks: one superblock and the mount points on it.
 type group struct {
-	key    groupKey
-	places []int
-	probe  *host.Mount
+	key         groupKey
+	mountPoints []int
+	probe       *host.Mount
 	// above is true when the superblock is known not to answer.
 	above bool
-	sight host.Sight
+	sight host.Inspection
 	err   error
 }
 
-// look asks about all places not yet looked at: one call for each superblock,
+// look asks about all mount points not yet looked at: one call for each superblock,
 // side by side, so that one that hangs keeps no answer of another back.
 func (o *observation) look(ctx context.Context) error {
 	if o.moved {
 		return errMoved
 	}
-	if err := o.ticket.current(); err != nil {
+	if err := o.volumeLock.current(); err != nil {
 		return err // nobody is at the volume beside a heal
 	}
 	groups := o.groups()
@@ -261,9 +261,9 @@ type groupKey struct {
 
 func (o *observation) groups() []*group {
 	var list []*group
-	for i := range o.c.Places {
-		p := &o.c.Places[i]
-		if p.Look.Looked {
+	for i := range o.c.MountPoints {
+		p := &o.c.MountPoints[i]
+		if p.Inspect.Looked {
 			continue
 		}
 		var k groupKey
@@ -285,10 +285,10 @@ func (o *observation) groups() []*group {
 				g.probe = &p.Stack[0]
 			}
 			list, at = append(list, g), len(list)
-		} else if g := list[at]; g.probe != nil && g.probe.Interim() && !top.Interim() {
-			g.probe = &p.Stack[0] // through an interim mount no device can be opened
+		} else if g := list[at]; g.probe != nil && g.probe.Placeholder() && !top.Placeholder() {
+			g.probe = &p.Stack[0] // through an placeholder no device can be opened
 		}
-		list[at].places = append(list[at].places, i)
+		list[at].mountPoints = append(list[at].mountPoints, i)
 	}
 	return list
 }
@@ -299,27 +299,27 @@ func (o *observation) ask(ctx context.Context, g *group) {
 			g.err = fmt.Errorf("internal error: a panic with a value of type %T", p)
 		}
 	}()
-	q := host.Question{Probe: g.probe, Above: g.above}
-	for _, i := range g.places {
-		p := o.c.Places[i]
+	q := host.InspectQuery{Probe: g.probe, Above: g.above}
+	for _, i := range g.mountPoints {
+		p := o.c.MountPoints[i]
 		q.Paths = append(q.Paths, host.Ask{Path: p.Path, VolData: p.Layout.VolData, Mounted: p.Mounted()})
 	}
-	if g.sight, g.err = o.node.Look(ctx, q); g.err == nil && g.probe != nil {
+	if g.sight, g.err = o.node.Inspect(ctx, q); g.err == nil && g.probe != nil {
 		g.err = explainLook(g.probe.Path, g.sight.Answer)
 	}
 }
 
 // take notes a group's answer in the case.
 func (o *observation) take(g *group) {
-	for _, i := range g.places {
-		p := &o.c.Places[i]
-		p.Look = g.sight.Paths[p.Path]
+	for _, i := range g.mountPoints {
+		p := &o.c.MountPoints[i]
+		p.Inspect = g.sight.Paths[p.Path]
 		// What is mounted need not be looked at by path: it shows what the probe
 		// met, if it shows the same directory.
 		if p.Mounted() && g.probe != nil && p.Stack[0].Root == g.probe.Root {
-			p.Look.Kind = g.sight.Kind
+			p.Inspect.Kind = g.sight.Kind
 			if g.sight.Kind == host.KindBlock {
-				p.Look.Rdev = g.sight.Rdev
+				p.Inspect.Rdev = g.sight.Rdev
 			}
 		}
 	}
@@ -337,9 +337,9 @@ func (o *observation) take(g *group) {
 // say what the staged one is, and that it answers as long as any of them does.
 func (o *observation) takeOwn(g *group, sb host.Superblock) host.Superblock {
 	staged := false
-	for _, i := range g.places {
-		o.c.Places[i].Own = g.sight.Answer
-		staged = staged || o.c.Places[i].Role == Staged
+	for _, i := range g.mountPoints {
+		o.c.MountPoints[i].Own = g.sight.Answer
+		staged = staged || o.c.MountPoints[i].Role == RoleStaging
 	}
 	other, known := o.c.Superblocks[sb.Dev]
 	if !known {
@@ -355,7 +355,7 @@ func (o *observation) takeOwn(g *group, sb host.Superblock) host.Superblock {
 }
 
 // superblock joins the facts of a mount with what the storage answered.
-func (o *observation) superblock(m host.Mount, s host.Sight) host.Superblock {
+func (o *observation) superblock(m host.Mount, s host.Inspection) host.Superblock {
 	sb := host.StateOf(m)
 	sb.Kind, sb.Answer, sb.Space, sb.Opened = s.Kind, s.Answer, s.Space, s.Opened
 	sb.ReadOnly, sb.Media = sb.ReadOnly || s.ReadOnly, s.Media
@@ -394,10 +394,10 @@ func (o *observation) upper(m host.Mount) *host.Superblock {
 		if !is || !path.IsAbs(dir) {
 			continue
 		}
-		ground, found := o.table.Ground(path.Clean(dir))
-		stack := o.stack(ground.Path)
+		parentMount, found := o.table.ParentMount(path.Clean(dir))
+		stack := o.stack(parentMount.Path)
 		// What was mounted after the overlay is not what it writes to.
-		if found && len(stack) > 0 && stack[0].Same(ground) && (m.ID == 0 || stack[0].ID <= m.ID) {
+		if found && len(stack) > 0 && stack[0].Same(parentMount) && (m.ID == 0 || stack[0].ID <= m.ID) {
 			sb := host.StateOf(stack[0])
 			return &sb
 		}
@@ -408,20 +408,20 @@ func (o *observation) upper(m host.Mount) *host.Superblock {
 // follow replaces the one symbolic link that is kubelet's own, from a pod's
 // directory to its block volume, by its target.
 func (o *observation) follow(ctx context.Context) error {
-	p := o.c.Places[0]
-	if p.Look.Kind != host.KindSymlink {
+	p := o.c.MountPoints[0]
+	if p.Inspect.Kind != host.KindSymlink {
 		return nil
 	}
 	kubelet := o.node.Kubelet()
-	from, target := kubelet.Layout(p.Path), o.node.RealPath(p.Look.Link)
+	from, target := kubelet.Layout(p.Path), o.node.RealPath(p.Inspect.Link)
 	to := kubelet.Layout(target)
 	if from.Kind != host.LayoutPodBlock || to.Kind != host.LayoutBlock || to.PV != from.PV || to.PodUID != from.PodUID {
 		return Invalid("volume_path", "is a symbolic link, and not kubelet's own one from a pod to its block volume")
 	}
 	o.c.Volume.Path = target
-	o.c.Places = slices.Delete(o.c.Places, 0, 1)
-	o.add(Published, target, true)
-	last := len(o.c.Places) - 1
-	o.c.Places[0], o.c.Places[last] = o.c.Places[last], o.c.Places[0]
+	o.c.MountPoints = slices.Delete(o.c.MountPoints, 0, 1)
+	o.add(RoleTarget, target, true)
+	last := len(o.c.MountPoints) - 1
+	o.c.MountPoints[0], o.c.MountPoints[last] = o.c.MountPoints[last], o.c.MountPoints[0]
 	return o.look(ctx)
 }

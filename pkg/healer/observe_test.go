@@ -10,10 +10,10 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// placesOf names the places of the last case that was examined.
-func placesOf(b *bench) []string {
+// mountPointsOf names the mount points of the last case that was examined.
+func mountPointsOf(b *bench) []string {
 	var paths []string
-	for _, p := range b.last().Places {
+	for _, p := range b.last().MountPoints {
 		paths = append(paths, p.Path)
 	}
 	return paths
@@ -33,8 +33,8 @@ func TestHealthyVolumeIsAskedOnce(t *testing.T) {
 	if c.Driver != driver || r.Driver != driver || c.BootID != "boot-1" || c.Block || c.Record != nil {
 		t.Errorf("%+v", c)
 	}
-	if c.Places[0].Role != Published || c.Places[0].PodUID != "uid-a" || !c.Places[0].Named || c.Places[1].Role != Staged {
-		t.Errorf("%+v", c.Places)
+	if c.MountPoints[0].Role != RoleTarget || c.MountPoints[0].PodUID != "uid-a" || !c.MountPoints[0].Named || c.MountPoints[1].Role != RoleStaging {
+		t.Errorf("%+v", c.MountPoints)
 	}
 }
 
@@ -58,7 +58,7 @@ func TestAbsenceIsBelievedOnlyTwice(t *testing.T) {
 			}
 		}
 		b.heal(volume)
-		p, _ := b.last().Place(podA)
+		p, _ := b.last().MountPoint(podA)
 		if len(p.Stack) != tc.mounts || n < 2 {
 			t.Errorf("absent %s: %d mounts after %d readings, want %d", tc.name, len(p.Stack), n, tc.mounts)
 		}
@@ -72,16 +72,16 @@ func TestMountsThatMoveAreReadAnew(t *testing.T) {
 		b.world.mu.Lock()
 		defer b.world.mu.Unlock()
 		if moves--; moves >= 0 {
-			b.answers[disk] = host.Sight{Changed: true}
+			b.answers[disk] = host.Inspection{Changed: true}
 		} else {
-			b.answers[disk] = host.Sight{Kind: host.KindDirectory, Answer: host.Answer{Asked: true}}
+			b.answers[disk] = host.Inspection{Kind: host.KindDirectory, Answer: host.Answer{Asked: true}}
 		}
 		return nil
 	}
 	if r := b.heal(volume); r.Verdict() != Healthy || !b.last().Superblocks[disk].Answer.Asked {
 		t.Errorf("%+v", b.last().Superblocks)
 	}
-	b.answers[disk] = host.Sight{Changed: true}
+	b.answers[disk] = host.Inspection{Changed: true}
 	b.onLook = nil
 	if _, err := b.engine.Heal(context.Background(), volume); KindOf(err) != KindUnknown || !errors.Is(err, errMoved) {
 		t.Errorf("for ever on the move: %v", err)
@@ -95,7 +95,7 @@ func TestMovesThenAbsence(t *testing.T) {
 	n := 0
 	b.onMounts = func() {
 		n++
-		b.answers[disk] = host.Sight{Changed: n < maxObservations}
+		b.answers[disk] = host.Inspection{Changed: n < maxObservations}
 		if n == maxObservations {
 			b.unmount(podA)
 		}
@@ -111,7 +111,7 @@ func TestMovesThenAbsence(t *testing.T) {
 
 func TestSilentStorageIsAnAnswer(t *testing.T) {
 	b := newBench(t)
-	b.answers[disk] = host.Sight{Answer: host.Answer{Asked: true, Silent: true, Elapsed: time.Second}}
+	b.answers[disk] = host.Inspection{Answer: host.Answer{Asked: true, Silent: true, Elapsed: time.Second}}
 	other := host.Dev{Major: 0, Minor: 77}
 	b.unmount(podA)
 	b.mount(podA, other)
@@ -151,7 +151,7 @@ func TestDeviceBehindAnAnonymousNumber(t *testing.T) {
 	for _, p := range []string{podA, staging} {
 		b.change(p, func(m *host.Mount) { m.Dev = anonymous })
 	}
-	b.answers[anonymous] = host.Sight{Kind: host.KindDirectory, Rdev: disk, UUID: "u", Answer: host.Answer{Asked: true}}
+	b.answers[anonymous] = host.Inspection{Kind: host.KindDirectory, Rdev: disk, UUID: "u", Answer: host.Answer{Asked: true}}
 	b.heal(volume)
 	if d := b.last().Superblocks[anonymous].Device; d == nil || d.Dev != disk || d.Identity.Serial != "serial-1" {
 		t.Errorf("%+v", d)

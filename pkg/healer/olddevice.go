@@ -10,14 +10,14 @@ import (
 )
 
 // A container has a device node of a raw block volume, which the runtime made at its
-// start: a number, and nothing of what the host has at the place. A disk that is
+// start: a number, and nothing of what the host has at the mount point. A disk that is
 // attached anew may get another number, and another disk the old one.
 
 // StartedBefore is a container that started before the volume's device got another
 // number.
 type StartedBefore struct {
 	// Place is the path on the host.
-	Place string
+	MountPoint string
 	host.Running
 	// Was is the number that it has, Now the volume's.
 	Was, Now host.Dev
@@ -26,7 +26,7 @@ type StartedBefore struct {
 // oldDevices finds the containers of a raw block volume that started while its device
 // had the recorded number, if that is another one now.
 func (o *observation) oldDevices(ctx context.Context) error {
-	for _, p := range o.c.Places {
+	for _, p := range o.c.MountPoints {
 		if !o.c.renumbered(p) {
 			continue
 		}
@@ -35,7 +35,7 @@ func (o *observation) oldDevices(ctx context.Context) error {
 			return Failed("look for the containers that have the volume", err)
 		}
 		seen := host.SinceBoot()
-		if f, known := o.c.formerly(p.Want.Dev); known {
+		if f, known := o.c.previously(p.Want.Dev); known {
 			seen = f.Since
 		}
 		for _, r := range running {
@@ -47,30 +47,30 @@ func (o *observation) oldDevices(ctx context.Context) error {
 	return nil
 }
 
-// renumbered is true for a place whose device has another number than it was recorded
+// renumbered is true for a mount point whose device has another number than it was recorded
 // with in this boot.
-func (c Case) renumbered(p Place) bool {
-	return p.Role == Published && p.PodUID != "" && p.Look.Kind == host.KindBlock &&
+func (c Case) renumbered(p MountPoint) bool {
+	return p.Role == RoleTarget && p.PodUID != "" && p.Inspect.Kind == host.KindBlock &&
 		p.Want != nil && c.Record.BootID == c.BootID && p.Want.Dev != p.Dev()
 }
 
-func (c Case) formerly(dev host.Dev) (FormerSuperblock, bool) {
-	former := c.former()
-	at := slices.IndexFunc(former, func(f FormerSuperblock) bool { return f.Dev == dev })
+func (c Case) previously(dev host.Dev) (PreviousSuperblock, bool) {
+	previous := c.previous()
+	at := slices.IndexFunc(previous, func(f PreviousSuperblock) bool { return f.Dev == dev })
 	if at < 0 {
-		return FormerSuperblock{}, false
+		return PreviousSuperblock{}, false
 	}
-	return former[at], true
+	return previous[at], true
 }
 
 // noteOldDevices puts into the record when a device was first seen with another number:
 // who starts later has that one. All else in it stays as it is.
 func (e *Engine) noteOldDevices(ctx context.Context, c Case) {
 	now := *c.Record
-	now.Former = c.former()
+	now.Previous = c.previous()
 	for _, s := range c.OnOldDevice {
-		if _, known := c.formerly(s.Was); !known {
-			now.addFormer(c, s.Was)
+		if _, known := c.previously(s.Was); !known {
+			now.addPrevious(c, s.Was)
 		}
 	}
 	if now.same(*c.Record) {

@@ -9,31 +9,31 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// others adds the places of the volume that the request did not name: its
+// others adds the mount points of the volume that the request did not name: its
 // staged one, and those of other pods on this node.
 func (o *observation) others(ctx context.Context) error {
-	before := len(o.c.Places)
-	for i := range o.c.Places {
-		o.c.Places[i].Proven = o.proven(o.c.Places[i])
+	before := len(o.c.MountPoints)
+	for i := range o.c.MountPoints {
+		o.c.MountPoints[i].Proven = o.proven(o.c.MountPoints[i])
 	}
 	if staged, _ := o.c.Staged(); !staged.Proven || !staged.Mounted() {
 		o.addStaged() // a driver may stage below the path it was given
 	}
 	siblings := o.siblings()
 	for _, p := range siblings {
-		o.add(Published, p, false)
+		o.add(RoleTarget, p, false)
 	}
 	for _, p := range o.subpaths() {
-		o.add(Published, p, false)
+		o.add(RoleTarget, p, false)
 	}
 	if o.c.Record != nil {
-		for _, r := range o.c.Record.Places {
-			if r.Role == Published {
-				o.add(Published, r.Path, false)
+		for _, r := range o.c.Record.MountPoints {
+			if r.Role == RoleTarget {
+				o.add(RoleTarget, r.Path, false)
 			}
 		}
 	}
-	if len(o.c.Places) == before {
+	if len(o.c.MountPoints) == before {
 		return nil
 	}
 	if err := o.look(ctx); err != nil {
@@ -42,21 +42,21 @@ func (o *observation) others(ctx context.Context) error {
 	return o.sift(ctx, before)
 }
 
-// addStaged adds the staged place as the record or kubelet's layout has it.
+// addStaged adds the staging mount point as the record or kubelet's layout has it.
 func (o *observation) addStaged() {
 	if r := o.c.Record.Staged(); r != nil {
-		o.add(Staged, r.Path, false)
+		o.add(RoleStaging, r.Path, false)
 		return
 	}
 	base := o.node.Kubelet().Staging(o.c.Driver, o.c.Volume.ID)
 	mounts := slices.Concat(
 		o.table.InDirectory(path.Base(path.Dir(base))),
 		o.table.InDirectory(path.Base(base)), // as ceph-csi does: a directory named after the volume
-		o.table.Of(o.c.Places[0].Dev()),
+		o.table.Of(o.c.MountPoints[0].Dev()),
 	)
 	for _, m := range mounts {
 		if m.Path == base || strings.HasPrefix(m.Path, base+"/") {
-			o.add(Staged, m.Path, false)
+			o.add(RoleStaging, m.Path, false)
 			return
 		}
 	}
@@ -66,7 +66,7 @@ func (o *observation) addStaged() {
 // other pods.
 func (o *observation) siblings() []string {
 	kubelet := o.node.Kubelet()
-	named := o.c.Places[0]
+	named := o.c.MountPoints[0]
 	pv := named.Layout.PV
 	// kubelet mounts in a directory named after the PersistentVolume, but for
 	// the staging path.
@@ -92,12 +92,12 @@ func (o *observation) siblings() []string {
 // have the volume, that are of a superblock which is no longer the volume's. What
 // shares its superblock with the other places needs no look of its own.
 func (o *observation) subpaths() []string {
-	pv := o.c.Places[0].Layout.PV
+	pv := o.c.MountPoints[0].Layout.PV
 	if pv == "" {
 		return nil
 	}
 	var mounts []host.Mount
-	for _, dev := range o.c.formerSuperblocks() {
+	for _, dev := range o.c.previousSuperblocks() {
 		mounts = append(mounts, o.table.Of(dev)...)
 	}
 	if o.firstLook() {
@@ -119,19 +119,19 @@ func (o *observation) subpaths() []string {
 // firstLook is true until the containers of a FUSE volume were looked into since
 // the server started.
 func (o *observation) firstLook() bool {
-	return IsFUSE(o.c.Superblocks[o.c.Places[0].Dev()].FSType) && o.engine.looked.first(volumeKey(o.c.Driver, o.c.Volume.ID))
+	return IsFUSE(o.c.Superblocks[o.c.MountPoints[0].Dev()].FSType) && o.engine.scanned.first(volumeKey(o.c.Driver, o.c.Volume.ID))
 }
 
-// sift keeps, of the places added without having been named, those that are
+// sift keeps, of the mount points added without having been named, those that are
 // this volume's and in use.
 func (o *observation) sift(ctx context.Context, from int) error {
-	kept := o.c.Places[:from:from]
-	for _, p := range o.c.Places[from:] {
+	kept := o.c.MountPoints[:from:from]
+	for _, p := range o.c.MountPoints[from:] {
 		p.Proven = o.ours(p)
 		switch {
-		case p.Role == Staged, p.Proven && len(p.Stack) > 0:
+		case p.Role == RoleStaging, p.Proven && len(p.Stack) > 0:
 			kept = append(kept, p)
-		case !p.Proven || p.Look.Missing():
+		case !p.Proven || p.Inspect.Missing():
 			continue // another volume's, or the pod is gone
 		default:
 			used, err := o.used(ctx, p)
@@ -140,64 +140,64 @@ func (o *observation) sift(ctx context.Context, from int) error {
 			}
 			if used {
 				kept = append(kept, p)
-			} else if r := o.c.Record.Place(p.Path); r != nil {
+			} else if r := o.c.Record.MountPoint(p.Path); r != nil {
 				o.c.Dormant = append(o.c.Dormant, *r)
 			}
 		}
 	}
-	o.c.Places = kept
+	o.c.MountPoints = kept
 	return nil
 }
 
-// proven reports whether more than the caller's word says that a place which the
+// proven reports whether more than the caller's word says that a mount point which the
 // call names is the volume's. With --standalone the caller vouches for what is mounted
-// there, unless kubelet's file names another volume. A place that lost its mount
+// there, unless kubelet's file names another volume. A mount point that lost its mount
 // contradicts no record.
-func (o *observation) proven(p Place) bool {
+func (o *observation) proven(p MountPoint) bool {
 	switch {
 	case o.ours(p):
 		return true
-	case p.Look.VolData != nil && !named(o.c, p):
+	case p.Inspect.VolData != nil && !named(o.c, p):
 		return false
 	case len(p.Stack) == 0:
-		return o.c.Record.Place(p.Path) != nil
+		return o.c.Record.MountPoint(p.Path) != nil
 	}
 	return o.engine.cfg.Standalone
 }
 
-// ours reports whether kubelet's file for a place names this volume, or, where there
-// is none, the place is as the record has it: an inline volume of another pod may
+// ours reports whether kubelet's file for a mount point names this volume, or, where there
+// is none, the mount point is as the record has it: an inline volume of another pod may
 // share the directory name.
-func (o *observation) ours(p Place) bool {
+func (o *observation) ours(p MountPoint) bool {
 	top, mounted := p.Top()
 	switch {
 	case p.Layout.Kind == host.LayoutSubpath:
 		// Kubelet's file lies beside what is published to the same pod.
-		return slices.ContainsFunc(o.c.Places, func(of Place) bool {
+		return slices.ContainsFunc(o.c.MountPoints, func(of MountPoint) bool {
 			return of.Layout.Kind == host.LayoutPod && of.Layout.PV == p.Layout.PV && of.PodUID == p.PodUID && o.ours(of)
 		})
-	case p.Look.VolData != nil:
+	case p.Inspect.VolData != nil:
 		return named(o.c, p) && (!mounted || o.isOwn(p, top))
 	}
-	r := o.c.Record.Place(p.Path)
+	r := o.c.Record.MountPoint(p.Path)
 	return r != nil && p.Dev() == r.Dev && top.Root == r.Root && o.c.Record.BootID == o.c.BootID
 }
 
-// isOwn reports whether kubelet's file for a place is about the mount that the place
+// isOwn reports whether kubelet's file for a mount point is about the mount that the mount point
 // is in. A driver stages at the path that kubelet gave it, or below. What stands on
 // that is something else, such as an emptyDir of a container whose mounts propagate
 // to the host; and so is a mount above.
-func (o *observation) isOwn(p Place, m host.Mount) bool {
+func (o *observation) isOwn(p MountPoint, m host.Mount) bool {
 	staged := func(at string) bool { return at == p.Layout.Base || beneath(at, p.Layout.Base) }
-	parent, _ := o.table.Ground(path.Dir(m.Path))
+	parent, _ := o.table.ParentMount(path.Dir(m.Path))
 	return (m.Path == p.Path || staged(m.Path)) && !staged(parent.Path)
 }
 
 // used is true when a running container of the pod has the volume mounted, or
-// the cluster says that the pod wants it at a place that was mounted in this
-// boot. Else an empty place is most likely that of a pod on its way out, or in.
-func (o *observation) used(ctx context.Context, p Place) (bool, error) {
-	if o.c.Record.Place(p.Path) != nil && o.c.Record.BootID == o.c.BootID && o.engine.cfg.Gate.Wants(ctx, o.c, p) {
+// the cluster says that the pod wants it at a mount point that was mounted in this
+// boot. Else an empty mount point is most likely that of a pod on its way out, or in.
+func (o *observation) used(ctx context.Context, p MountPoint) (bool, error) {
+	if o.c.Record.MountPoint(p.Path) != nil && o.c.Record.BootID == o.c.BootID && o.engine.cfg.Gate.Wants(ctx, o.c, p) {
 		return true, nil
 	}
 	dev := o.superblockOf(p)
@@ -215,13 +215,13 @@ func (o *observation) used(ctx context.Context, p Place) (bool, error) {
 	return true, nil
 }
 
-// superblockOf gives the superblock that a container of an empty place would
+// superblockOf gives the superblock that a container of an empty mount point would
 // hold: the staged one, or while that is gone the recorded one of this boot.
-func (o *observation) superblockOf(p Place) host.Dev {
+func (o *observation) superblockOf(p MountPoint) host.Dev {
 	if staged, found := o.c.Staged(); found && len(staged.Stack) > 0 {
 		return staged.Dev()
 	}
-	if r := o.c.Record.Place(p.Path); r != nil && o.c.Record.BootID == o.c.BootID {
+	if r := o.c.Record.MountPoint(p.Path); r != nil && o.c.Record.BootID == o.c.BootID {
 		return r.Dev
 	}
 	return host.Dev{}

@@ -8,22 +8,22 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-func expectPlaces(t *testing.T, b *bench, want ...string) {
+func expectMountPoints(t *testing.T, b *bench, want ...string) {
 	t.Helper()
-	got := placesOf(b)
+	got := mountPointsOf(b)
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
-		t.Errorf("places %q\n  want %q", got, want)
+		t.Errorf("mount points %q\n  want %q", got, want)
 	}
 }
 
-func TestOtherPodsPlacesAreFound(t *testing.T) {
+func TestOtherPodsMountPointsAreFound(t *testing.T) {
 	b := newBench(t)
 	b.publish(podB)
 	b.heal(volume)
-	expectPlaces(t, b, podA, staging, podB)
-	if p, _ := b.last().Place(podB); p.Named || p.PodUID != "uid-b" || p.Role != Published {
+	expectMountPoints(t, b, podA, staging, podB)
+	if p, _ := b.last().MountPoint(podB); p.Named || p.PodUID != "uid-b" || p.Role != RoleTarget {
 		t.Errorf("%+v", p)
 	}
 }
@@ -32,14 +32,14 @@ func TestOtherPodsPlacesAreFound(t *testing.T) {
 func TestSameNameIsNotSameVolume(t *testing.T) {
 	otherDriver := directory(volID)
 	otherDriver.VolData.DriverName = "other.example.com"
-	for name, l := range map[string]host.PathLook{
+	for name, l := range map[string]host.PathInfo{
 		"another handle": directory("other"), "no vol_data.json": directory(""), "another driver": otherDriver,
 	} {
 		b := newBench(t)
 		b.mount(podB, disk)
 		b.files[podB] = l
 		b.heal(volume)
-		if _, found := b.last().Place(podB); found {
+		if _, found := b.last().MountPoint(podB); found {
 			t.Errorf("%s: taken for this volume's", name)
 		}
 	}
@@ -54,11 +54,11 @@ func TestNamesThatOnlyStartAlike(t *testing.T) {
 		b.publish(p)
 	}
 	b.heal(volume)
-	expectPlaces(t, b, podA, staging)
+	expectMountPoints(t, b, podA, staging)
 }
 
 // What shares its superblock with the other places needs no look of its own.
-func TestSubPathsOfAFormerInstanceAreFound(t *testing.T) {
+func TestSubPathsOfAPreviousInstanceAreFound(t *testing.T) {
 	const sub = "/k/pods/uid-a/volume-subpaths/pv1/app/0"
 	for name, tc := range map[string]struct {
 		path  string
@@ -67,19 +67,19 @@ func TestSubPathsOfAFormerInstanceAreFound(t *testing.T) {
 		spoil func(*bench)
 		found bool
 	}{
-		"the former one":                 {path: sub, dev: formerly, found: true},
+		"the previous one":               {path: sub, dev: previously, found: true},
 		"as on the host":                 {path: sub, dev: renewed},
 		"one that nobody knows":          {path: sub, dev: host.Dev{Minor: 70}},
 		"after a start, nobody knows it": {path: sub, dev: host.Dev{Minor: 70}, anew: true, found: true},
-		"of another volume":              {path: "/k/pods/uid-a/volume-subpaths/pv2/app/0", dev: formerly},
-		"of a name that starts alike":    {path: "/k/pods/uid-a/volume-subpaths/pv10/app/0", dev: formerly},
-		"of a pod that has it not":       {path: "/k/pods/uid-z/volume-subpaths/pv1/app/0", dev: formerly},
-		"no such path of kubelet's":      {path: "/k/pods/uid-a/volume-subpaths/pv1/app", dev: formerly},
-		"the pod's is another volume's": {path: "/k/pods/uid-b/volume-subpaths/pv1/app/0", dev: formerly, spoil: func(b *bench) {
+		"of another volume":              {path: "/k/pods/uid-a/volume-subpaths/pv2/app/0", dev: previously},
+		"of a name that starts alike":    {path: "/k/pods/uid-a/volume-subpaths/pv10/app/0", dev: previously},
+		"of a pod that has it not":       {path: "/k/pods/uid-z/volume-subpaths/pv1/app/0", dev: previously},
+		"no such path of kubelet's":      {path: "/k/pods/uid-a/volume-subpaths/pv1/app", dev: previously},
+		"the pod's is another volume's": {path: "/k/pods/uid-b/volume-subpaths/pv1/app/0", dev: previously, spoil: func(b *bench) {
 			b.mount(podB, renewed)
 			b.files[podB] = directory("other")
 		}},
-		"a sibling pod's": {path: "/k/pods/uid-b/volume-subpaths/pv1/app/0", dev: formerly, found: true, spoil: func(b *bench) {
+		"a sibling pod's": {path: "/k/pods/uid-b/volume-subpaths/pv1/app/0", dev: previously, found: true, spoil: func(b *bench) {
 			b.publish(podB)
 			b.change(podB, func(m *host.Mount) { m.Dev = renewed })
 		}},
@@ -87,7 +87,7 @@ func TestSubPathsOfAFormerInstanceAreFound(t *testing.T) {
 		b := newFUSEBench(t)
 		b.renew()
 		if tc.anew {
-			b.engine.looked = looked{}
+			b.engine.scanned = scanned{}
 		}
 		b.mount(tc.path, tc.dev)
 		b.files[tc.path] = directory("")
@@ -95,15 +95,15 @@ func TestSubPathsOfAFormerInstanceAreFound(t *testing.T) {
 			tc.spoil(b)
 		}
 		b.heal(volume)
-		p, found := b.last().Place(tc.path)
-		if found != tc.found || found && (p.Role != Published || p.Named || p.PodUID == "" || len(p.Stack) != 1) {
+		p, found := b.last().MountPoint(tc.path)
+		if found != tc.found || found && (p.Role != RoleTarget || p.Named || p.PodUID == "" || len(p.Stack) != 1) {
 			t.Errorf("%s: %v, %+v", name, found, p)
 		}
 	}
 }
 
-// A recorded place that lost its mount, by what is known of its pod.
-func TestRecordedPlaceThatIsEmpty(t *testing.T) {
+// A recorded mount point that lost its mount, by what is known of its pod.
+func TestRecordedMountPointThatIsEmpty(t *testing.T) {
 	for name, tc := range map[string]struct {
 		spoil           func(*bench)
 		inCase, dormant bool
@@ -118,7 +118,7 @@ func TestRecordedPlaceThatIsEmpty(t *testing.T) {
 		}, dormant: true},
 		"its pod has another":     {spoil: func(b *bench) { b.pods["uid-b"] = host.Dev{Major: 8, Minor: 99} }, dormant: true},
 		"nobody runs":             {spoil: func(*bench) {}, dormant: true},
-		"it is gone":              {spoil: func(b *bench) { b.files[podB] = host.PathLook{Walk: syscall.ENOENT} }},
+		"it is gone":              {spoil: func(b *bench) { b.files[podB] = host.PathInfo{Walk: syscall.ENOENT} }},
 		"it is another volume's":  {spoil: func(b *bench) { b.files[podB] = directory("other") }},
 		"nothing names a volume":  {spoil: func(b *bench) { b.files[podB] = directory("") }},
 		"and staging is gone too": {spoil: func(b *bench) { b.pods["uid-b"] = disk; b.unmount(staging) }, inCase: true},
@@ -131,7 +131,7 @@ func TestRecordedPlaceThatIsEmpty(t *testing.T) {
 			tc.spoil(b)
 			b.heal(volume)
 			c := b.last()
-			p, inCase := c.Place(podB)
+			p, inCase := c.MountPoint(podB)
 			if inCase != tc.inCase || inCase && (len(p.Stack) != 0 || p.Want == nil) {
 				t.Errorf("in the case: %v, %+v", inCase, p)
 			}
@@ -139,7 +139,7 @@ func TestRecordedPlaceThatIsEmpty(t *testing.T) {
 				t.Errorf("dormant: %+v", c.Dormant)
 			}
 			r, _ := b.notes.Load(driver, volID)
-			if kept := r.Place(podB) != nil; !tc.inCase && kept != tc.dormant {
+			if kept := r.MountPoint(podB) != nil; !tc.inCase && kept != tc.dormant {
 				t.Errorf("kept in the record: %v", kept)
 			}
 		})
@@ -148,7 +148,7 @@ func TestRecordedPlaceThatIsEmpty(t *testing.T) {
 
 // Below a --path-root kubelet keeps no files. A call about one place must not
 // make the record forget another that is mounted as recorded.
-func TestPlacesOutsideKubeletAreRemembered(t *testing.T) {
+func TestMountPointsOutsideKubeletAreRemembered(t *testing.T) {
 	const one, two = "/srv/one", "/srv/two"
 	b := newBench(t, func(c *Config) { c.Standalone = true })
 	b.unmount(podA)
@@ -158,12 +158,12 @@ func TestPlacesOutsideKubeletAreRemembered(t *testing.T) {
 	}
 	b.heal(Volume{ID: volID, Path: one, StagingPath: staging})
 	b.heal(Volume{ID: volID, Path: two, StagingPath: staging})
-	if r, _ := b.notes.Load(driver, volID); r.Place(one) == nil {
-		t.Errorf("the record has only %+v", r.Places)
+	if r, _ := b.notes.Load(driver, volID); r.MountPoint(one) == nil {
+		t.Errorf("the record has only %+v", r.MountPoints)
 	}
 }
 
-func TestStagedPlaceIsFound(t *testing.T) {
+func TestStagedMountPointIsFound(t *testing.T) {
 	below := staging + "/" + "0001-pool"
 	for name, tc := range map[string]struct {
 		at, named string
@@ -186,11 +186,11 @@ func TestStagedPlaceIsFound(t *testing.T) {
 	}
 }
 
-func TestStagedPlaceOfTheRecord(t *testing.T) {
+func TestStagedMountPointOfTheRecord(t *testing.T) {
 	b := newBench(t)
 	b.healthy()
 	b.unmount(staging)
-	b.files[staging] = host.PathLook{Walk: syscall.ENOENT}
+	b.files[staging] = host.PathInfo{Walk: syscall.ENOENT}
 	b.heal(Volume{ID: volID, Path: podA})
 	if s, found := b.last().Staged(); !found || s.Path != staging || len(s.Stack) != 0 || s.Want == nil {
 		t.Errorf("%v, %+v", found, s)
@@ -202,8 +202,8 @@ func TestStagedOnly(t *testing.T) {
 		b := newBench(t)
 		b.unmount(podA)
 		b.heal(v)
-		if c := b.last(); len(c.Places) != 1 || c.Places[0].Role != Staged || !c.Places[0].Named {
-			t.Errorf("%+v", c.Places)
+		if c := b.last(); len(c.MountPoints) != 1 || c.MountPoints[0].Role != RoleStaging || !c.MountPoints[0].Named {
+			t.Errorf("%+v", c.MountPoints)
 		}
 	}
 }

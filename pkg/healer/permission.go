@@ -52,7 +52,7 @@ func ExplainPermission(operation, path string, err error, own func() (host.Privi
 
 // explainStep is ExplainPermission for a step that ran.
 func explainStep(s Step, err error) error {
-	return ExplainPermission(s.Name, s.Place.Path, err, host.OwnPrivileges)
+	return ExplainPermission(s.Name, s.MountPoint.Path, err, host.OwnPrivileges)
 }
 
 // ownOps are what a probe does before it reaches the storage: it makes a clone of

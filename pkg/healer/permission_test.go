@@ -23,7 +23,7 @@ func TestExplainPermission(t *testing.T) {
 	}{
 		"capabilities": {
 			host.Privileges{Effective: "00000000a80425fb", Missing: []string{"CAP_SYS_ADMIN", "CAP_SYS_PTRACE"}, Filtered: true, Label: "docker-default (enforce)", First: true},
-			fmt.Errorf("place: clone %q: %w", "/staging", syscall.EPERM),
+			fmt.Errorf("mount point: clone %q: %w", "/staging", syscall.EPERM),
 			[]string{
 				"rebind is not permitted: this process lacks CAP_SYS_ADMIN, CAP_SYS_PTRACE (CapEff 00000000a80425fb)",
 				"Fix: privileged: true, hostPID: true and Bidirectional", "Check on the node: grep CapEff ", "kubectl get ds",
@@ -32,7 +32,7 @@ func TestExplainPermission(t *testing.T) {
 		},
 		"a way through directories": {
 			host.Privileges{Effective: "0000000000200000", Missing: []string{"CAP_DAC_READ_SEARCH"}},
-			fmt.Errorf("settle: resolve: %w", syscall.EACCES),
+			fmt.Errorf("finalize: resolve: %w", syscall.EACCES),
 			[]string{"this process lacks CAP_DAC_READ_SEARCH"},
 			nil,
 		},

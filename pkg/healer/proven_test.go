@@ -25,7 +25,7 @@ func recorded(b *bench) []string {
 		return nil
 	}
 	var paths []string
-	for _, p := range r.Places {
+	for _, p := range r.MountPoints {
 		paths = append(paths, p.Path)
 	}
 	slices.Sort(paths)
@@ -50,8 +50,8 @@ func TestMadeUpVolumesAreNotRecorded(t *testing.T) {
 	}
 }
 
-// The record has the places that kubelet's files name, whatever a call names.
-func TestRecordHasOnlyProvenPlaces(t *testing.T) {
+// The record has the mount points that kubelet's files name, whatever a call names.
+func TestRecordHasOnlyProvenMountPoints(t *testing.T) {
 	nested := staging + "/cache"
 	both := []string{staging, podA} // in the order of their names
 	for name, tc := range map[string]struct {
@@ -111,7 +111,7 @@ func TestRecordHasOnlyProvenPlaces(t *testing.T) {
 func TestRecordOfABlockVolume(t *testing.T) {
 	b := newBlockBench(t)
 	b.heal(Volume{ID: volID, Path: podLink})
-	if got := recorded(b); !slices.Equal(got, []string{blockPlace}) {
+	if got := recorded(b); !slices.Equal(got, []string{blockMountPoint}) {
 		t.Errorf("recorded %q", got)
 	}
 }
@@ -147,14 +147,14 @@ func TestRecordIsNotOfTheMountAbove(t *testing.T) {
 	b.mount("/k", host.Dev{Minor: 91})
 	b.files["/k"] = directory("")
 	b.heal(Volume{ID: volID, Path: podA, StagingPath: "/k"})
-	if p := b.last().Places[0]; b.notes.saves != 0 || p.Mounted() || p.Proven {
+	if p := b.last().MountPoints[0]; b.notes.saves != 0 || p.Mounted() || p.Proven {
 		t.Errorf("%+v, %+v", p, b.notes.records)
 	}
 }
 
 // Where no file of kubelet's lies, the call proves the paths that it names, if
 // there is no orchestrator.
-func TestStandaloneRecordsTheNamedPlaces(t *testing.T) {
+func TestStandaloneRecordsTheNamedMountPoints(t *testing.T) {
 	const one, two = "/srv/one", "/srv/two"
 	for _, standalone := range []bool{false, true} {
 		b := newBench(t, func(c *Config) { c.Standalone = standalone })
@@ -186,8 +186,8 @@ func TestKubeletContradictsTheCaller(t *testing.T) {
 	}
 }
 
-// Without kubelet's file the record proves a place as long as it is as recorded.
-func TestRecordProvesItsPlaces(t *testing.T) {
+// Without kubelet's file the record proves a mount point as long as it is as recorded.
+func TestRecordProvesItsMountPoints(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*bench)
 		want   []string
@@ -258,28 +258,28 @@ func TestProvenCase(t *testing.T) {
 	}
 }
 
-func TestStagedPlaceThatCounts(t *testing.T) {
-	place := func(proven bool, stack ...string) Place {
-		p := Place{Role: Staged, Path: staging, Proven: proven}
+func TestStagedMountPointThatCounts(t *testing.T) {
+	mountPoint := func(proven bool, stack ...string) MountPoint {
+		p := MountPoint{Role: RoleStaging, Path: staging, Proven: proven}
 		for _, at := range stack {
 			p.Stack = append(p.Stack, host.Mount{Path: at})
 		}
 		return p
 	}
 	// From what counts least to what counts most.
-	order := []Place{
-		place(false), place(false, "/k"), place(false, staging), place(true), place(true, "/k"), place(true, staging),
+	order := []MountPoint{
+		mountPoint(false), mountPoint(false, "/k"), mountPoint(false, staging), mountPoint(true), mountPoint(true, "/k"), mountPoint(true, staging),
 	}
 	for i := range order {
 		for j := range order {
 			want := order[max(i, j)]
-			c := Case{Places: []Place{{Role: Published, Path: podA, Proven: true}, order[i], order[j]}}
+			c := Case{MountPoints: []MountPoint{{Role: RoleTarget, Path: podA, Proven: true}, order[i], order[j]}}
 			if got, found := c.Staged(); !found || got.Proven != want.Proven || !slices.EqualFunc(got.Stack, want.Stack, host.Mount.Same) || got.Mounted() != want.Mounted() {
 				t.Errorf("%d and %d: %+v", i, j, got)
 			}
 		}
 	}
-	if got, found := (Case{Places: []Place{{Role: Published, Proven: true}}}).Staged(); found {
+	if got, found := (Case{MountPoints: []MountPoint{{Role: RoleTarget, Proven: true}}}).Staged(); found {
 		t.Errorf("%+v", got)
 	}
 }

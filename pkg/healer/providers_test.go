@@ -8,7 +8,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-type hostQuestion = host.Question
+type hostQuestion = host.InspectQuery
 
 // provider is one function.
 type provider struct {

@@ -30,7 +30,7 @@ type Record struct {
 	// the disk, and old ones are no news.
 	FilesystemErrors uint64 `json:"filesystemErrors,omitempty"`
 
-	Places []PlaceRecord `json:"places"`
+	MountPoints []MountPointRecord `json:"places"`
 	// LastHealthy is zero for a volume that was never healthy, LastSeen the time of
 	// this record.
 	LastHealthy time.Time `json:"lastHealthy,omitzero"`
@@ -40,18 +40,18 @@ type Record struct {
 	Newest uint64 `json:"newest,omitempty"`
 	// Former are superblocks that the volume had and that containers may still
 	// have mounted.
-	Former []FormerSuperblock `json:"former,omitempty"`
+	Previous []PreviousSuperblock `json:"former,omitempty"`
 }
 
-// FormerSuperblock is a filesystem instance that the volume had earlier in this
+// PreviousSuperblock is a filesystem instance that the volume had earlier in this
 // boot. Its device number alone proves nothing: the kernel gives it to another
 // filesystem when the last mount is gone.
-type FormerSuperblock struct {
+type PreviousSuperblock struct {
 	Dev    host.Dev `json:"dev"`
 	BootID string   `json:"bootID"`
 	// Mounts are those in containers that were seen while it was proven to be the
 	// volume's: as long as one of them is there, so is the superblock.
-	Mounts []FormerMount `json:"mounts,omitempty"`
+	Mounts []PreviousMount `json:"mounts,omitempty"`
 	// Newest is the highest mount id of a time at which it was the volume's: what has
 	// a lower one was its mount.
 	Newest uint64 `json:"newest,omitempty"`
@@ -68,14 +68,14 @@ type FormerSuperblock struct {
 func (r Record) same(o Record) bool {
 	return r.Version == o.Version && r.Driver == o.Driver && r.VolumeID == o.VolumeID && r.BootID == o.BootID &&
 		r.FSType == o.FSType && r.Source == o.Source && r.Identity == o.Identity && r.DiskSeq == o.DiskSeq &&
-		r.FilesystemErrors == o.FilesystemErrors && slices.Equal(r.Places, o.Places) &&
-		slices.EqualFunc(r.Former, o.Former, func(a, b FormerSuperblock) bool {
+		r.FilesystemErrors == o.FilesystemErrors && slices.Equal(r.MountPoints, o.MountPoints) &&
+		slices.EqualFunc(r.Previous, o.Previous, func(a, b PreviousSuperblock) bool {
 			return a.Dev == b.Dev && a.Ended == b.Ended && slices.Equal(a.Mounts, b.Mounts)
 		})
 }
 
-// FormerMount is a mount of a former superblock in a container.
-type FormerMount struct {
+// PreviousMount is a mount of a previous superblock in a container.
+type PreviousMount struct {
 	// ID is the kernel's unique mount id.
 	ID uint64 `json:"id"`
 	// Namespace is the inode number of the mount namespace, Path the mount point in
@@ -89,28 +89,28 @@ type FormerMount struct {
 }
 
 // key is what tells the mount from others: its id, or where the kernel has none
-// (below Linux 6.8) the place at which it stands.
-func (m FormerMount) key() FormerMount {
+// (below Linux 6.8) the mount point at which it stands.
+func (m PreviousMount) key() PreviousMount {
 	if m.ID != 0 {
-		return FormerMount{ID: m.ID}
+		return PreviousMount{ID: m.ID}
 	}
-	return FormerMount{Namespace: m.Namespace, Path: m.Path}
+	return PreviousMount{Namespace: m.Namespace, Path: m.Path}
 }
 
 // Mount finds a mount that was seen.
-func (f FormerSuperblock) Mount(id uint64) (FormerMount, bool) {
-	at := slices.IndexFunc(f.Mounts, func(m FormerMount) bool { return m.ID == id })
+func (f PreviousSuperblock) Mount(id uint64) (PreviousMount, bool) {
+	at := slices.IndexFunc(f.Mounts, func(m PreviousMount) bool { return m.ID == id })
 	if id == 0 || at < 0 {
-		return FormerMount{}, false
+		return PreviousMount{}, false
 	}
 	return f.Mounts[at], true
 }
 
-// PlaceRecord is one place of a healthy volume.
-type PlaceRecord struct {
+// MountPointRecord is one place of a healthy volume.
+type MountPointRecord struct {
 	Role Role   `json:"role"`
 	Path string `json:"path"`
-	// Root is the directory of the filesystem that the place shows.
+	// Root is the directory of the filesystem that the mount point shows.
 	Root        string           `json:"root"`
 	Attr        host.Attr        `json:"attributes"`
 	Propagation host.Propagation `json:"propagation"`
@@ -121,33 +121,33 @@ type PlaceRecord struct {
 	// MountID is the kernel's unique mount id; 0 where the mount table
 	// has none (below Linux 6.8).
 	MountID uint64 `json:"mountID"`
-	// Source is the mount's on NFS, where the root directory is "/" whatever the place
+	// Source is the mount's on NFS, where the root directory is "/" whatever the mount point
 	// shows; empty for all others.
 	Source string `json:"source,omitempty"`
 	// HadBlocks and HadInodes are true when something was left for an unprivileged
 	// writer once: some filesystems never have any, and work.
 	HadBlocks bool `json:"hadBlocks,omitempty"`
 	HadInodes bool `json:"hadInodes,omitempty"`
-	// Since is when this mount came in the place of another one, and Away when that was
+	// Since is when this mount came instead of another one, and Away when that was
 	// last seen there, both in time since the boot: as long as a container that
 	// started in between has something else, or may not have been found yet.
 	Since time.Duration `json:"sinceBoot,omitempty"`
 	Away  time.Duration `json:"awaySinceBoot,omitempty"`
 }
 
-// Place returns the record of a place, nil for none.
-func (r *Record) Place(path string) *PlaceRecord {
-	return r.first(func(p PlaceRecord) bool { return p.Path == path })
+// Place returns the record of a mount point, nil for none.
+func (r *Record) MountPoint(path string) *MountPointRecord {
+	return r.first(func(p MountPointRecord) bool { return p.Path == path })
 }
 
-// Staged returns the record of the staged place, nil for none.
-func (r *Record) Staged() *PlaceRecord {
-	return r.first(func(p PlaceRecord) bool { return p.Role == Staged })
+// Staged returns the record of the staging mount point, nil for none.
+func (r *Record) Staged() *MountPointRecord {
+	return r.first(func(p MountPointRecord) bool { return p.Role == RoleStaging })
 }
 
-func (r *Record) first(is func(PlaceRecord) bool) *PlaceRecord {
-	if r == nil || !slices.ContainsFunc(r.Places, is) {
+func (r *Record) first(is func(MountPointRecord) bool) *MountPointRecord {
+	if r == nil || !slices.ContainsFunc(r.MountPoints, is) {
 		return nil
 	}
-	return &r.Places[slices.IndexFunc(r.Places, is)]
+	return &r.MountPoints[slices.IndexFunc(r.MountPoints, is)]
 }

@@ -41,7 +41,7 @@ func (e *Engine) remember(ctx context.Context, d Diagnosis) {
 			return
 		}
 	}
-	e.looked.healthy(volume, c.began, c.Newest)
+	e.scanned.healthy(volume, c.began, c.Newest)
 }
 
 // keepBaselines leaves in a record what the volume is compared with: what is wrong
@@ -54,9 +54,9 @@ func (r *Record) keepBaselines(was *Record) {
 			r.Identity.Size = was.Identity.Size
 		}
 	}
-	for i := range r.Places {
-		p := &r.Places[i]
-		if before := was.Place(p.Path); before != nil {
+	for i := range r.MountPoints {
+		p := &r.MountPoints[i]
+		if before := was.MountPoint(p.Path); before != nil {
 			p.Attr, p.ReadOnlySuper, p.HadBlocks, p.HadInodes = before.Attr, before.ReadOnlySuper, before.HadBlocks, before.HadInodes
 		} else {
 			p.ReadOnlySuper = p.ReadOnlySuper && p.Attr.Has(host.AttrReadOnly) // else nobody wanted it
@@ -98,10 +98,10 @@ func newRecord(c Case) Record {
 	// The staged superblock is the volume's own; what is published may be
 	// something a driver made of it.
 	staged, _ := c.Staged()
-	for _, p := range c.Places {
+	for _, p := range c.MountPoints {
 		unfinished := p.Unfinished()
-		if !p.Proven || !p.Mounted() || p.Role == Container || unfinished && p.Want == nil {
-			continue // a directory inside the staged mount is no place of its own
+		if !p.Proven || !p.Mounted() || p.Role == RoleContainer || unfinished && p.Want == nil {
+			continue // a directory inside the staged mount is no mount point of its own
 		}
 		if p.Layout.Kind == host.LayoutSubpath && !unfinished {
 			continue // noted only while it is replaced
@@ -125,7 +125,7 @@ func newRecord(c Case) Record {
 			top.Attr, top.Propagation = p.Want.Attr, p.Want.Propagation
 		}
 		span := c.away(p)
-		r.Places = append(r.Places, PlaceRecord{
+		r.MountPoints = append(r.MountPoints, MountPointRecord{
 			Role:          p.Role,
 			Path:          p.Path,
 			Root:          top.Root,
@@ -141,9 +141,9 @@ func newRecord(c Case) Record {
 			Away:          span.from,
 		})
 	}
-	r.Places = append(r.Places, c.Dormant...)
-	// Whichever place the caller named, the record is the same.
-	slices.SortFunc(r.Places, func(a, b PlaceRecord) int { return cmp.Compare(a.Path, b.Path) })
-	r.Former = keepFormer(c, r)
+	r.MountPoints = append(r.MountPoints, c.Dormant...)
+	// Whichever mount point the caller named, the record is the same.
+	slices.SortFunc(r.MountPoints, func(a, b MountPointRecord) int { return cmp.Compare(a.Path, b.Path) })
+	r.Previous = keepPrevious(c, r)
 	return r
 }

@@ -22,13 +22,13 @@ func TestRecordOfAHealthyVolume(t *testing.T) {
 		Newest:  102,
 		Version: RecordVersion, Driver: driver, VolumeID: volID, BootID: "boot-1", FSType: "ext4", Source: "/dev/sdb", DiskSeq: 5,
 		Identity: host.Identity{FilesystemUUID: "uuid-1", Serial: "serial-1", WWID: "wwid-1", Size: 1 << 30},
-		Places: []PlaceRecord{
-			{Role: Published, Path: podA, Root: "/", Dev: disk, MountID: 102, Attr: host.AttrReadOnly, Propagation: host.Propagation{Shared: 9}},
-			{Role: Staged, Path: staging, Root: "/", Dev: disk, MountID: 101},
+		MountPoints: []MountPointRecord{
+			{Role: RoleTarget, Path: podA, Root: "/", Dev: disk, MountID: 102, Attr: host.AttrReadOnly, Propagation: host.Propagation{Shared: 9}},
+			{Role: RoleStaging, Path: staging, Root: "/", Dev: disk, MountID: 101},
 		},
 	}
-	if got.Places[0].Role == Staged { // no order is promised
-		want.Places[0], want.Places[1] = want.Places[1], want.Places[0]
+	if got.MountPoints[0].Role == RoleStaging { // no order is promised
+		want.MountPoints[0], want.MountPoints[1] = want.MountPoints[1], want.MountPoints[0]
 	}
 	if !reflect.DeepEqual(*got, want) {
 		t.Errorf("got  %+v\nwant %+v", *got, want)
@@ -76,8 +76,8 @@ func TestRecordOfFUSEIsKeptYoung(t *testing.T) {
 		b.mounts = append(b.mounts, host.Mount{ID: 20000, OldID: 20000, OldParent: 1, Path: "/later", Root: "/", Dev: host.Dev{Minor: 34}})
 		b.healthy()
 		r := b.notes.records[k]
-		if b.notes.saves != tc.saves || b.engine.looked.newestOf(k, &r) != 20000 || (r.Newest == 20000) != (tc.saves == 2) {
-			t.Errorf("%s: %d saves, %d in the record, %d known", name, b.notes.saves, r.Newest, b.engine.looked.newestOf(k, &r))
+		if b.notes.saves != tc.saves || b.engine.scanned.newestOf(k, &r) != 20000 || (r.Newest == 20000) != (tc.saves == 2) {
+			t.Errorf("%s: %d saves, %d in the record, %d known", name, b.notes.saves, r.Newest, b.engine.scanned.newestOf(k, &r))
 		}
 	}
 }
@@ -85,9 +85,9 @@ func TestRecordOfFUSEIsKeptYoung(t *testing.T) {
 // A record that could not be written is not known to be true.
 func TestUnwrittenRecordProvesNothing(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.Records = unwritable{c.Records} })
-	b.serve(formerly)
+	b.serve(previously)
 	b.healthy()
-	if n := b.engine.looked.newestOf(volumeKey(driver, volID), &Record{}); n != 0 {
+	if n := b.engine.scanned.newestOf(volumeKey(driver, volID), &Record{}); n != 0 {
 		t.Errorf("%d", n)
 	}
 }
@@ -140,7 +140,7 @@ func TestRecordKnowsWhetherThereWasSpace(t *testing.T) {
 	expect := func(when string, blocks, inodes bool) {
 		t.Helper()
 		r, _ := b.notes.Load(driver, volID)
-		for _, p := range r.Places {
+		for _, p := range r.MountPoints {
 			if p.HadBlocks != blocks || p.HadInodes != inodes {
 				t.Errorf("%s: %+v", when, p)
 			}
@@ -177,7 +177,7 @@ func (b *bench) record() Record {
 func TestDegradedVolumeIsRecorded(t *testing.T) {
 	b := newBench(t)
 	b.degraded(SlowResponse)
-	if r := b.record(); r.Identity.Serial != "serial-1" || len(r.Places) != 2 || !r.LastHealthy.IsZero() || r.LastSeen.IsZero() {
+	if r := b.record(); r.Identity.Serial != "serial-1" || len(r.MountPoints) != 2 || !r.LastHealthy.IsZero() || r.LastSeen.IsZero() {
 		t.Errorf("%+v", r)
 	}
 	b.publish(podB)
@@ -185,7 +185,7 @@ func TestDegradedVolumeIsRecorded(t *testing.T) {
 	b.mount(podA, disk)
 	id := b.mounts[len(b.mounts)-1].ID
 	b.degraded(SlowResponse)
-	if r := b.record(); r.Place(podB) == nil || r.Place(podA).MountID != id {
+	if r := b.record(); r.MountPoint(podB) == nil || r.MountPoint(podA).MountID != id {
 		t.Errorf("%+v", r)
 	}
 	saves := b.notes.saves
@@ -210,7 +210,7 @@ func TestWhatIsNotRecorded(t *testing.T) {
 		}
 	}
 	doubtful := provider{"doubtful", func(Case) (Finding, error) {
-		return Finding{Mine: true, Conditions: []Condition{{Status: Degraded, Reason: StackedMounts, Doubts: true}}}, nil
+		return Finding{Mine: true, Conditions: []Condition{{Status: Degraded, Reason: StackedMounts, WriteChecks: true}}}, nil
 	}}
 	b := newBench(t, func(c *Config) { c.Providers = []Provider{doubtful} })
 	b.heal(volume)
@@ -239,15 +239,15 @@ func TestDegradedVolumeKeepsItsBaselines(t *testing.T) {
 	b.change(podB, func(m *host.Mount) { m.SuperReadOnly = true })
 	b.degraded(FilesystemErrors)
 	now := b.record()
-	if now.FilesystemErrors != 0 || now.Identity != was.Identity || !now.LastHealthy.Equal(was.LastHealthy) || *now.Place(podA) != *was.Place(podA) || *now.Place(staging) != *was.Place(staging) {
+	if now.FilesystemErrors != 0 || now.Identity != was.Identity || !now.LastHealthy.Equal(was.LastHealthy) || *now.MountPoint(podA) != *was.MountPoint(podA) || *now.MountPoint(staging) != *was.MountPoint(staging) {
 		t.Errorf("%+v\nwas %+v", now, was)
 	}
-	if p := now.Place(podB); p == nil || p.ReadOnlySuper {
-		t.Errorf("the new place: %+v", p)
+	if p := now.MountPoint(podB); p == nil || p.ReadOnlySuper {
+		t.Errorf("the new mount point: %+v", p)
 	}
 	b.recover(podA)
 	b.healthy()
-	if now = b.record(); now.FilesystemErrors != 7 || now.Identity.Size != 2<<30 || now.Place(podA).Attr != host.AttrReadOnly || !now.Place(podA).ReadOnlySuper {
+	if now = b.record(); now.FilesystemErrors != 7 || now.Identity.Size != 2<<30 || now.MountPoint(podA).Attr != host.AttrReadOnly || !now.MountPoint(podA).ReadOnlySuper {
 		t.Errorf("well again: %+v", now)
 	}
 }
@@ -267,9 +267,9 @@ func TestErrorsAtFirstSightAreNoBaseline(t *testing.T) {
 	}
 }
 
-// mountedNow is a place whose mount came in the place of another one just now, but
+// mountedNow is a mount point whose mount came instead of another one just now, but
 // for the time.
-func mountedNow(p *PlaceRecord) PlaceRecord {
+func mountedNow(p *MountPointRecord) MountPointRecord {
 	now := *p
 	if host.SinceBoot()-now.Since < time.Minute {
 		now.Since, now.Away = 0, 0
@@ -277,7 +277,7 @@ func mountedNow(p *PlaceRecord) PlaceRecord {
 	return now
 }
 
-// What an interrupted step left is not how anybody wants a place to be.
+// What an interrupted step left is not how anybody wants a mount point to be.
 func TestPlaceholderIsNotRecorded(t *testing.T) {
 	const placeholder = host.AttrReadOnly | host.AttrNoSUID | host.AttrNoDev | host.AttrNoExec | host.AttrNoSymFollow
 	put := func(b *bench) {
@@ -286,7 +286,7 @@ func TestPlaceholderIsNotRecorded(t *testing.T) {
 	b := newBench(t)
 	put(b)
 	b.degraded(ReadOnlyFilesystem)
-	if r := b.record(); r.Place(podA) != nil || r.Place(staging) == nil {
+	if r := b.record(); r.MountPoint(podA) != nil || r.MountPoint(staging) == nil {
 		t.Errorf("at first sight: %+v", r)
 	}
 	b = newBench(t)
@@ -296,29 +296,29 @@ func TestPlaceholderIsNotRecorded(t *testing.T) {
 	put(b)
 	b.publish(podB)
 	b.degraded(ReadOnlyFilesystem)
-	want := *was.Place(podA)
+	want := *was.MountPoint(podA)
 	want.MountID = 999 // of the filesystem instance that is staged now
-	if r := b.record(); mountedNow(r.Place(podA)) != want || r.Place(podB) == nil {
+	if r := b.record(); mountedNow(r.MountPoint(podA)) != want || r.MountPoint(podB) == nil {
 		t.Errorf("after it was healthy: %+v", r)
 	}
 	// How a subPath was mounted is noted before it is replaced, and has to stay until
 	// it is done.
 	at := "/k/pods/uid-a/volume-subpaths/pv1/c/0"
-	noted := PlaceRecord{Role: Published, Path: at, Root: "/dir", Attr: host.AttrNoExec, Propagation: host.Propagation{Shared: 7}, Dev: host.Dev{Minor: 99}}
+	noted := MountPointRecord{Role: RoleTarget, Path: at, Root: "/dir", Attr: host.AttrNoExec, Propagation: host.Propagation{Shared: 7}, Dev: host.Dev{Minor: 99}}
 	k := volumeKey(driver, volID)
 	r := b.notes.records[k]
-	r.Places = append(r.Places, noted)
+	r.MountPoints = append(r.MountPoints, noted)
 	b.notes.records[k] = r
 	b.publish(at)
 	b.change(at, func(m *host.Mount) { m.Root, m.Attr, m.ID = "/dir", placeholder, 1000 })
 	b.degraded(ReadOnlyFilesystem)
 	noted.Dev, noted.MountID = disk, 1000
-	if r := b.record(); r.Place(at) == nil || mountedNow(r.Place(at)) != noted {
+	if r := b.record(); r.MountPoint(at) == nil || mountedNow(r.MountPoint(at)) != noted {
 		t.Errorf("a subPath: %+v", r)
 	}
 	b.change(at, func(m *host.Mount) { m.Attr = host.AttrNoExec })
 	b.degraded(SlowResponse)
-	if r := b.record(); r.Place(at) != nil {
+	if r := b.record(); r.MountPoint(at) != nil {
 		t.Errorf("a subPath that is done: %+v", r)
 	}
 }
@@ -364,7 +364,7 @@ func TestSameKnowsEveryField(t *testing.T) {
 		if name == "LastHealthy" || name == "LastSeen" || name == "Newest" {
 			continue // of when, not of what
 		}
-		changed := Record{Places: []PlaceRecord{{}}}
+		changed := Record{MountPoints: []MountPointRecord{{}}}
 		field := reflect.ValueOf(&changed).Elem().Field(i)
 		switch field.Kind() {
 		case reflect.String:
@@ -380,7 +380,7 @@ func TestSameKnowsEveryField(t *testing.T) {
 		default:
 			t.Fatalf("%s is of a kind that this test does not know", name)
 		}
-		if changed.same(Record{Places: []PlaceRecord{{}}}) {
+		if changed.same(Record{MountPoints: []MountPointRecord{{}}}) {
 			t.Errorf("another %s is the same record", name)
 		}
 	}

@@ -55,8 +55,8 @@ func (r Report) Verdict() Verdict {
 
 // Outcome is what one step did.
 type Outcome struct {
-	Step  string
-	Place string
+	Step       string
+	MountPoint string
 	// Err is nil when the step ended without an error. That says nothing about
 	// the volume; Report.After does.
 	Err     error
@@ -67,9 +67,9 @@ type Outcome struct {
 
 // Refusal is a step that did not run, and why.
 type Refusal struct {
-	Step  string
-	Place string
-	Why   string
+	Step       string
+	MountPoint string
+	Why        string
 }
 
 // Diagnosis is what all providers together say of one observed case.
@@ -94,5 +94,5 @@ func (d Diagnosis) Healthy() bool { return len(d.Conditions) == 0 && len(d.Failu
 // recordable is true when the volume can be used, and it is not in doubt which
 // storage it is.
 func (d Diagnosis) recordable() bool {
-	return len(d.Failures) == 0 && !slices.ContainsFunc(d.Conditions, func(c Condition) bool { return c.Disables() || c.Doubts })
+	return len(d.Failures) == 0 && !slices.ContainsFunc(d.Conditions, func(c Condition) bool { return c.Disables() || c.WriteChecks })
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// wards are places in containers that one worker heals together.
+// wards are mount points in containers that one worker heals together.
 type wards struct {
 	*bench
 	paths []string
@@ -27,33 +27,33 @@ func newWards(t *testing.T, n int) *wards {
 		w.paths = append(w.paths, path)
 		w.fall(path, StaleInContainers)
 		w.steps = append(w.steps, Step{
-			Name: "replace-in-container", Place: Place{Role: Container, Path: path}, Cost: Replace,
+			Name: "replace-in-container", MountPoint: MountPoint{Role: RoleContainer, Path: path}, Cost: Replace,
 			Heals: []Reason{StaleInContainers}, Source: disk, Together: w.run,
 		})
 	}
 	return w
 }
 
-func (w *wards) run(ctx context.Context, steps []Step, still []func(context.Context) error) []error {
+func (w *wards) run(ctx context.Context, steps []Step, revalidate []func(context.Context) error) []error {
 	errs := make([]error, len(steps))
 	var paths []string
 	for i, s := range steps {
-		paths = append(paths, s.Place.Path)
-		if errs[i] = still[i](ctx); errs[i] == nil {
-			errs[i] = w.errs[s.Place.Path]
+		paths = append(paths, s.MountPoint.Path)
+		if errs[i] = revalidate[i](ctx); errs[i] == nil {
+			errs[i] = w.errs[s.MountPoint.Path]
 		}
 		if errs[i] == nil {
-			w.recover(s.Place.Path)
+			w.recover(s.MountPoint.Path)
 		}
 	}
 	w.runs = append(w.runs, paths)
 	return errs
 }
 
-// audited gives the places of a log's lines, with what came of each.
+// audited gives the mount points of a log's lines, with what came of each.
 func audited(entries []AuditEntry) (lines []string) {
 	for _, e := range entries {
-		lines = append(lines, e.Place+" "+e.Outcome)
+		lines = append(lines, e.MountPoint+" "+e.Outcome)
 	}
 	return lines
 }
@@ -67,7 +67,7 @@ func TestStepsThatRunTogether(t *testing.T) {
 	var before, after []string
 	for i, p := range w.paths {
 		before, after = append(before, p+" "), append(after, p+" done")
-		if r.Steps[i].Place != p || r.Steps[i].Err != nil || r.Steps[i].Elapsed <= 0 {
+		if r.Steps[i].MountPoint != p || r.Steps[i].Err != nil || r.Steps[i].Elapsed <= 0 {
 			t.Errorf("%+v", r.Steps[i])
 		}
 	}
@@ -112,7 +112,7 @@ func TestSomeOfThemDoNotRun(t *testing.T) {
 			if len(w.runs) == 0 || slices.Contains(w.runs[0], w.paths[1]) || len(w.runs[0]) != 2 {
 				t.Errorf("ran at %v", w.runs)
 			}
-			refused := len(r.Refused) == 1 && r.Refused[0].Place == w.paths[1] && r.Refused[0].Why != ""
+			refused := len(r.Refused) == 1 && r.Refused[0].MountPoint == w.paths[1] && r.Refused[0].Why != ""
 			switch name {
 			case "it is not needed", "another step's", "for something else":
 				if len(r.Refused) != 0 {
@@ -187,10 +187,10 @@ func TestHostBeforeContainers(t *testing.T) {
 	w := newWards(t, 2)
 	w.fall(podA, IOError)
 	for i := range w.steps {
-		w.steps[i].Refused = "the pod's place on the host is not healthy"
+		w.steps[i].Refused = "the pod's mount point on the host is not healthy"
 	}
 	w.steps = append(w.steps, Step{
-		Name: "replace", Place: Place{Role: Published, Path: podA}, Cost: Replace, Heals: []Reason{IOError}, Source: disk,
+		Name: "replace", MountPoint: MountPoint{Role: RoleTarget, Path: podA}, Cost: Replace, Heals: []Reason{IOError}, Source: disk,
 		Run: func(context.Context, func(context.Context) error) error {
 			w.recover(podA)
 			for i := range w.paths {

@@ -18,9 +18,9 @@ func bare(b *bench) []host.Mount {
 	return mounts
 }
 
-// stackAt gives the ids of the mounts at a place of the last case, top first.
+// stackAt gives the ids of the mounts at a mount point of the last case, top first.
 func stackAt(b *bench, path string) []uint64 {
-	p, _ := b.last().Place(path)
+	p, _ := b.last().MountPoint(path)
 	var list []uint64
 	for _, m := range p.Stack {
 		list = append(list, m.ID)
@@ -86,7 +86,7 @@ func TestOptionsAreFresh(t *testing.T) {
 	b.heal(volume)
 	c := b.last()
 	for _, path := range []string{podA, staging} {
-		p, _ := c.Place(path)
+		p, _ := c.MountPoint(path)
 		if top, mounted := p.Top(); !mounted || top.Attr != host.AttrNoExec || top.Propagation.Shared != 7 {
 			t.Errorf("%s: %+v", path, p.Stack)
 		}
@@ -117,7 +117,7 @@ func TestLooksForAnEmptyStagingPath(t *testing.T) {
 	if n := looks(Volume{ID: volID, Path: staging}); n < 2 {
 		t.Errorf("named: %d looks", n)
 	}
-	if p, _ := b.last().Place(staging); len(p.Stack) != 0 {
+	if p, _ := b.last().MountPoint(staging); len(p.Stack) != 0 {
 		t.Errorf("%+v", p)
 	}
 	recorded := newBench(t)
@@ -138,7 +138,7 @@ func TestTopologyThatNeverCatchesUp(t *testing.T) {
 	b.onMounts = func() { // each reading shows other mounts
 		b.change(podA, func(m *host.Mount) { next++; m.ID = next })
 	}
-	b.answers[disk] = host.Sight{Changed: true}
+	b.answers[disk] = host.Inspection{Changed: true}
 	if _, err := b.engine.Heal(context.Background(), volume); KindOf(err) != KindUnknown {
 		t.Errorf("got %v", err)
 	}
@@ -180,7 +180,7 @@ func TestUpperOfAnOverlay(t *testing.T) {
 				b.stale = bare(b)
 			}
 			if name == "not in this namespace" {
-				// A table without a root has no place either.
+				// A table without a root has no mount point either.
 				o := observation{node: b.world, table: host.NewTable(b.mounts)}
 				if upper := o.upper(host.Mount{SuperOptions: []string{"upperdir=/data/u"}}); upper != nil {
 					t.Errorf("%s: %+v", name, upper)

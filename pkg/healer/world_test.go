@@ -15,36 +15,36 @@ import (
 
 // world is a host in memory: mounts, files, devices and running pods.
 type world struct {
-	mu         sync.Mutex
-	t          *testing.T
-	mounts     []host.Mount
-	files      map[string]host.PathLook
-	answers    map[host.Dev]host.Sight
-	devices    map[host.Dev]host.BlockDevice
-	pods       map[string]host.Dev   // what a running container of the pod has mounted
-	own        map[string]host.Sight // by the path of the mount, before what its superblock answers
-	looks      int
-	writes     []string // where a write was tried
-	wrote      host.Write
-	synced     host.Write
-	syncs      []string
-	writeErr   error
-	held       []host.Holdable // whose holders were asked for
-	heldErr    error
-	errors     *host.FilesystemErrors
-	btrfs      *host.BtrfsErrors
-	stale      []host.Mount               // what Topology still shows; nil: what is there
-	anew       map[host.Dev]host.Identity // what is read anew, where it differs
-	containers []host.ContainerMount
-	inside     map[string]host.InsideSight // by path; the zero value answers
-	insideErr  error                       // what a look inside gives
-	unverified []host.Unverified
-	running    []host.Running
-	walks      [][]string // whose containers were looked for
-	walkErr    error
-	processes  []host.HeldBy             // who has files open, of anything
-	onMounts   func()                    // runs before each reading of the table, with the lock held
-	onLook     func(host.Question) error // runs before each look, without it
+	mu          sync.Mutex
+	t           *testing.T
+	mounts      []host.Mount
+	files       map[string]host.PathInfo
+	answers     map[host.Dev]host.Inspection
+	devices     map[host.Dev]host.BlockDevice
+	pods        map[string]host.Dev        // what a running container of the pod has mounted
+	own         map[string]host.Inspection // by the path of the mount, before what its superblock answers
+	looks       int
+	writes      []string // where a write was tried
+	wrote       host.Write
+	synced      host.Write
+	syncs       []string
+	writeErr    error
+	held        []host.Holdable // whose holders were asked for
+	heldErr     error
+	errors      *host.FilesystemErrors
+	btrfs       *host.BtrfsErrors
+	stale       []host.Mount               // what Topology still shows; nil: what is there
+	anew        map[host.Dev]host.Identity // what is read anew, where it differs
+	containers  []host.ContainerMount
+	inContainer map[string]host.ContainerProbe // by path; the zero value answers
+	insideErr   error                          // what a look inside gives
+	unverified  []host.Unverified
+	running     []host.Running
+	walks       [][]string // whose containers were looked for
+	walkErr     error
+	processes   []host.HeldBy                 // who has files open, of anything
+	onMounts    func()                        // runs before each reading of the table, with the lock held
+	onLook      func(host.InspectQuery) error // runs before each look, without it
 }
 
 // newWorld has one ext4 volume, staged and published to pod a.
@@ -52,8 +52,8 @@ func newWorld(t *testing.T) *world {
 	w := &world{
 		t:       t,
 		mounts:  []host.Mount{{ID: 1, OldID: 1, Path: "/", Root: "/", Dev: host.Dev{Major: 254}, FSType: "ext4", Source: "/dev/vda"}},
-		files:   map[string]host.PathLook{},
-		answers: map[host.Dev]host.Sight{disk: {Kind: host.KindDirectory, UUID: "uuid-1", Answer: host.Answer{Asked: true}}},
+		files:   map[string]host.PathInfo{},
+		answers: map[host.Dev]host.Inspection{disk: {Kind: host.KindDirectory, UUID: "uuid-1", Answer: host.Answer{Asked: true}}},
 		devices: map[host.Dev]host.BlockDevice{disk: {
 			Dev: disk, Name: "sdb", DiskSeq: 5, Identity: host.Identity{Serial: "serial-1", WWID: "wwid-1", Size: 1 << 30},
 		}},
@@ -93,8 +93,8 @@ func (w *world) change(path string, f func(*host.Mount)) {
 
 // directory is a directory with a vol_data.json that names a volume; none if
 // empty.
-func directory(handle string) host.PathLook {
-	l := host.PathLook{Looked: true, Kind: host.KindDirectory}
+func directory(handle string) host.PathInfo {
+	l := host.PathInfo{Looked: true, Kind: host.KindDirectory}
 	if handle != "" {
 		l.VolData = &host.VolData{DriverName: driver, VolumeHandle: handle}
 	}
@@ -135,16 +135,16 @@ func (w *world) Refresh(stack []host.Mount) ([]host.Mount, bool) {
 	return fresh, true
 }
 
-func (w *world) Look(_ context.Context, q host.Question) (host.Sight, error) {
+func (w *world) Inspect(_ context.Context, q host.InspectQuery) (host.Inspection, error) {
 	if w.onLook != nil {
 		if err := w.onLook(q); err != nil {
-			return host.Sight{}, err
+			return host.Inspection{}, err
 		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.looks++
-	var s host.Sight
+	var s host.Inspection
 	if q.Probe != nil {
 		if s = w.answers[q.Probe.Dev]; w.own[q.Probe.Path].Answer.Asked {
 			s = w.own[q.Probe.Path]
@@ -161,15 +161,15 @@ func (w *world) Look(_ context.Context, q host.Question) (host.Sight, error) {
 			s.Newest = max(s.Newest, m.ID)
 		}
 	}
-	s.Paths = map[string]host.PathLook{}
+	s.Paths = map[string]host.PathInfo{}
 	for _, p := range q.Paths {
 		l, known := w.files[p.Path]
 		if !known {
-			l = host.PathLook{Leaf: syscall.ENOENT}
+			l = host.PathInfo{Leaf: syscall.ENOENT}
 		}
 		l.Looked = true
 		if p.Mounted {
-			l = host.PathLook{Looked: true, VolData: l.VolData}
+			l = host.PathInfo{Looked: true, VolData: l.VolData}
 		}
 		s.Paths[p.Path] = l
 	}
@@ -258,10 +258,10 @@ func (w *world) Running(_ context.Context, pods []string) (found []host.Running,
 	return found, w.walkErr
 }
 
-func (w *world) LookInside(_ context.Context, mounts []host.ContainerMount) ([]host.InsideSight, error) {
-	sights := make([]host.InsideSight, len(mounts))
+func (w *world) ProbeInContainers(_ context.Context, mounts []host.ContainerMount) ([]host.ContainerProbe, error) {
+	sights := make([]host.ContainerProbe, len(mounts))
 	for i, m := range mounts {
-		sights[i] = w.inside[m.Path()]
+		sights[i] = w.inContainer[m.Path()]
 	}
 	return sights, w.insideErr
 }

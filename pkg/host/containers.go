@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // containerWalks finds the containers, by one walk over all processes at a time:
@@ -202,7 +202,7 @@ func (q MountQuery) Wants(m Mount) bool {
 		return true
 	}
 	if m.Dev == q.Current {
-		return m.mayBePlaceholder()
+		return m.maybePlaceholder()
 	}
 	return slices.Contains(q.Superblocks, m.Dev) || q.FSType != "" && m.FSType == q.FSType && m.Source == q.Source
 }

@@ -73,7 +73,7 @@ func TestHolder(t *testing.T) {
 	realKernel(t)
 	n, _ := newNode(t)
 	at := t.TempDir()
-	pid, end := elsewhere(t, `mount -t tmpfs x "$1"`, []string{at})
+	pid, end := propagatedMounts(t, `mount -t tmpfs x "$1"`, []string{at})
 	c, dev := containerOf(t, pid), devAt(t, pid, at)
 	ended := exec.Command("true")
 	if err := ended.Run(); err != nil {

@@ -53,7 +53,7 @@ func mappingOf(dir string, deeper int) (Mapping, []DevicePath) {
 		case err != nil:
 			// It was just taken from the table.
 		case !exists(lower + "/holders/" + filepath.Base(dir)):
-			// The link outlives the device. Where another device has its place by
+			// The link outlives the device. Where another device has its mount point by
 			// now, that one does not know of this mapping.
 			gone++
 			paths = append(paths, DevicePath{Name: nameOf(lower), State: PathGone, Failed: true})

@@ -7,7 +7,7 @@ import (
 
 // BlockDevice gives what is known of a device. What may change is read now: from
 // the open device, where a probe had it open a moment ago, and from sysfs. Its
-// identity, but for the size, is read again when another disk has its place.
+// identity, but for the size, is read again when another disk has its mount point.
 func (n *Node) BlockDevice(dev Dev, opened OpenedDevice) BlockDevice {
 	if d, known := n.devices.as(dev, opened); known {
 		if d.Loop != nil {

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // maxAsked bounds how many of kubelet's files one worker call reads, maxPublished
@@ -50,7 +50,7 @@ func (n *Node) Find(ctx context.Context, driver, handle string) (string, error) 
 	if found != "" || err != nil {
 		return found, err
 	}
-	s, err := n.lookAt(ctx, Question{Paths: []Ask{{Path: base}}})
+	s, err := n.lookAt(ctx, InspectQuery{Paths: []Ask{{Path: base}}})
 	if err != nil || s.Paths[base].Missing() {
 		return "", err
 	}
@@ -92,7 +92,7 @@ func (n *Node) unmounted(ctx context.Context, table Table) (asks []Ask, err erro
 func (n *Node) findNamed(ctx context.Context, asks []Ask, driver, handle string) (string, error) {
 	slices.SortFunc(asks, func(a, b Ask) int { return strings.Compare(a.Path, b.Path) })
 	for some := range slices.Chunk(asks, maxAsked) {
-		s, err := n.lookAt(ctx, Question{Paths: some})
+		s, err := n.lookAt(ctx, InspectQuery{Paths: some})
 		if err != nil {
 			return "", err
 		}

@@ -34,12 +34,12 @@ func TestFind(t *testing.T) {
 	}
 	block := root + "/plugins/kubernetes.io/csi/volumeDevices/publish/pv-raw/uid"
 	below := n.Kubelet().Staging("d", "below") + "/below"
-	laidOut(t, n, n.Kubelet().Staging("d", "staged"), "d", "staged", true)
-	laidOut(t, n, pod("1", "pv-staged"), "d", "staged", true)
+	laidOut(t, n, n.Kubelet().Staging("d", "staging"), "d", "staging", true)
+	laidOut(t, n, pod("1", "pv-staged"), "d", "staging", true)
 	laidOut(t, n, below, "d", "below", true)
-	laidOut(t, n, n.Kubelet().Staging("d", "published"), "d", "published", false) // kubelet makes it for all drivers
-	laidOut(t, n, pod("2", "pv-published"), "d", "published", true)
-	laidOut(t, n, pod("1", "pv-published"), "d", "published", true)
+	laidOut(t, n, n.Kubelet().Staging("d", "target"), "d", "target", false) // kubelet makes it for all drivers
+	laidOut(t, n, pod("2", "pv-published"), "d", "target", true)
+	laidOut(t, n, pod("1", "pv-published"), "d", "target", true)
 	laidOut(t, n, pod("1", "pv-other"), "other", "theirs", true)
 	laidOut(t, n, pod("1", "pv-lost"), "d", "lost", false)
 	torn := pod("1", "pv-torn")
@@ -53,9 +53,9 @@ func TestFind(t *testing.T) {
 	laidOut(t, n, block, "d", "raw", true)
 	laidOut(t, n, n.Kubelet().Staging("d", "never mounted"), "d", "never mounted", false)
 	for handle, want := range map[string]string{
-		"staged":         n.Kubelet().Staging("d", "staged"),
+		"staging":         n.Kubelet().Staging("d", "staging"),
 		"below":          below,
-		"published":      pod("1", "pv-published"),
+		"target":      pod("1", "pv-published"),
 		"raw":            block,
 		"never mounted":  n.Kubelet().Staging("d", "never mounted"),
 		"theirs":         "",

@@ -17,14 +17,14 @@ func thawOf(m Mount) storage { return storage{dev: m.Dev, root: "thaw"} }
 
 // waitsForThaw is true when a worker got no answer because it waits for the right
 // to write. One that cannot be ended is remembered, and for as long as it is there
-// nobody else is sent to wait. That the filesystem is frozen says only the place in
+// nobody else is sent to wait. That the filesystem is frozen says only the mount point in
 // the kernel where it waits: another one may hold the root's lock, say.
 func (n *Node) waitsForThaw(ctx context.Context, m Mount, err error) bool {
 	w := waits(err)
 	if !silent(ctx, err) || !slices.ContainsFunc(w, func(f string) bool { return strings.Contains(f, "removexattr") || frozen(f) }) {
 		return false
 	}
-	found := Sight{Answer: Answer{Frozen: slices.ContainsFunc(w, frozen), Waits: w}}
+	found := Inspection{Answer: Answer{Frozen: slices.ContainsFunc(w, frozen), Waits: w}}
 	n.probes.leave(thawOf(m), found, err)
 	return true
 }

@@ -4,8 +4,8 @@ import (
 	"context"
 	"slices"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // Holdable is what somebody may hold: a superblock and the block device below

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // DeviceHolders says what the kernel has on top of a block device, its
@@ -117,7 +117,7 @@ type location struct {
 }
 
 func locate(table Table, p string) location {
-	m, found := table.Ground(p)
+	m, found := table.ParentMount(p)
 	if !found {
 		return location{path: p}
 	}

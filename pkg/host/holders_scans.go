@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // holdersKeep is how long a scan is good enough for the next one who asks. A

@@ -29,7 +29,7 @@ func TestHoldersOfAVolume(t *testing.T) {
 	node, image := loop(t, 16)
 	command(t, "mkfs.ext4", "-q", node)
 	dir := t.TempDir()
-	pid, _ := elsewhere(t, `mount "$1" "$2"; truncate -s 1M "$2/inner"; exec 3<&0
+	pid, _ := propagatedMounts(t, `mount "$1" "$2"; truncate -s 1M "$2/inner"; exec 3<&0
 		(cd "$2"; exec cat <&3 >/dev/null) & (exec cat <&3 4<"$1" >/dev/null) & `, []string{node, dir})
 	a := Holdable{Superblock: devOf(t, node), Device: devOf(t, node)}
 	var h Holders

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // ContainerMount is a mount in the mount namespace of a running container.
@@ -185,8 +185,8 @@ func (n *Node) mountsIn(c workerops.Container, of workerops.MountsOf, q MountQue
 	return found, nil
 }
 
-// InsidePlan says what comes in the place of a mount in a container.
-type InsidePlan struct {
+// ContainerSwap says what comes instead of a mount in a container.
+type ContainerSwap struct {
 	Container ContainerMount
 	// Source is the healthy mount on the host, Sub the directory or file below its
 	// root that the container has.
@@ -206,8 +206,8 @@ type InsidePlan struct {
 	Covers Mount
 }
 
-// InsideSight is what a touch of a container's mount, through its own path, gave.
-type InsideSight struct {
+// ContainerProbe is what a touch of a container's mount, through its own path, gave.
+type ContainerProbe struct {
 	Errno  syscall.Errno
 	Silent bool
 	// Unable says why it was not touched, Ended that the container is gone.
@@ -215,10 +215,10 @@ type InsideSight struct {
 	Ended  bool
 }
 
-// LookInside touches mounts in containers. What ended has ended for all mounts of
+// ProbeInContainers touches mounts in containers. What ended has ended for all mounts of
 // its superblock: what one of them says counts for the others, unless it could not
 // say anything. Only on NFS one directory may be stale, and another not.
-func (n *Node) LookInside(ctx context.Context, mounts []ContainerMount) ([]InsideSight, error) {
+func (n *Node) ProbeInContainers(ctx context.Context, mounts []ContainerMount) ([]ContainerProbe, error) {
 	type group struct {
 		dev Dev
 		id  int
@@ -231,13 +231,13 @@ func (n *Node) LookInside(ctx context.Context, mounts []ContainerMount) ([]Insid
 		}
 		members[g] = append(members[g], i)
 	}
-	sights := make([]InsideSight, len(mounts))
+	sights := make([]ContainerProbe, len(mounts))
 	var wg sync.WaitGroup
 	for _, at := range members {
 		wg.Go(func() {
 			for tries, i := range at {
 				sights[i] = n.lookInside(ctx, mounts[i])
-				rest := InsideSight{Unable: "too many of its mounts could not be asked"}
+				rest := ContainerProbe{Unable: "too many of its mounts could not be asked"}
 				if sights[i].forAll() {
 					rest = sights[i]
 				} else if tries < maxPeeks {
@@ -259,7 +259,7 @@ const maxPeeks = 64
 
 // forAll is true for what one mount says for all of its superblock: it answers, or
 // its connection is gone. What else went wrong may be one directory's trouble.
-func (s InsideSight) forAll() bool {
+func (s ContainerProbe) forAll() bool {
 	if s.Unable != "" || s.Ended {
 		return false
 	}
@@ -268,47 +268,47 @@ func (s InsideSight) forAll() bool {
 
 // lookInside touches one mount. There is one worker at each storage at a time, and
 // none beside one that cannot be ended: its silence is the answer.
-func (n *Node) lookInside(ctx context.Context, m ContainerMount) InsideSight {
+func (n *Node) lookInside(ctx context.Context, m ContainerMount) ContainerProbe {
 	s := storageOf(m.Mount)
 	at, first := n.probes.join(s, Mount{})
 	for !first {
 		select {
 		case <-at.done:
 		case <-ctx.Done():
-			return InsideSight{Unable: ctx.Err().Error()}
+			return ContainerProbe{Unable: ctx.Err().Error()}
 		}
 		if at.found.Answer.Silent {
-			return InsideSight{Silent: true}
+			return ContainerProbe{Silent: true}
 		}
 		at, first = n.probes.join(s, Mount{})
 	}
-	var a workerops.PeekAnswer
+	var a workerops.ProbeInContainerAnswer
 	err := n.atServer(ctx, m.Mount, func() (err error) {
-		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Peek, m.target())
+		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.ProbeInContainer, m.target())
 		return err
 	})
 	quiet := silent(ctx, err)
-	n.probes.finish(s, at, Sight{Answer: Answer{Asked: true, Silent: quiet, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout}}, err)
+	n.probes.finish(s, at, Inspection{Answer: Answer{Asked: true, Silent: quiet, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout}}, err)
 	switch {
 	case quiet:
-		return InsideSight{Silent: true}
+		return ContainerProbe{Silent: true}
 	case err != nil: // that the container has it is known; what it does is not
-		return InsideSight{Unable: err.Error()}
+		return ContainerProbe{Unable: err.Error()}
 	}
-	return InsideSight{Errno: a.Errno, Unable: a.Err, Ended: a.Ended}
+	return ContainerProbe{Errno: a.Errno, Unable: a.Err, Ended: a.Ended}
 }
 
-// ReplaceInside replaces mounts in containers, each or not at all. It gives an
+// ReplaceInContainers replaces mounts in containers, each or not at all. It gives an
 // error, or nil, for each: nil means that the container's own path answered.
-func (n *Node) ReplaceInside(ctx context.Context, plans []InsidePlan) []error {
+func (n *Node) ReplaceInContainers(ctx context.Context, plans []ContainerSwap) []error {
 	errs := make([]error, len(plans))
-	q := workerops.InsideQuery{Budget: n.cfg.StepTimeout / 2}
+	q := workerops.InContainersQuery{Budget: n.cfg.StepTimeout / 2}
 	for _, p := range plans {
 		t := p.Container.target()
 		t.Swap = p.swap()
 		q.Targets = append(q.Targets, t)
 	}
-	results, err := n.inside(ctx, q)
+	results, err := n.inContainer(ctx, q)
 	// A thread left behind in one of the namespaces: the others have their answers.
 	left := errors.Is(err, worker.ErrLeft) && len(results) == len(plans)
 	for i := range plans {
@@ -327,19 +327,19 @@ func (n *Node) ReplaceInside(ctx context.Context, plans []InsidePlan) []error {
 }
 
 // inside asks one worker, with a thread for each namespace.
-func (n *Node) inside(ctx context.Context, q workerops.InsideQuery) ([]workerops.InsideResult, error) {
+func (n *Node) inContainer(ctx context.Context, q workerops.InContainersQuery) ([]workerops.InContainerResult, error) {
 	const perNamespace = 50 * time.Millisecond // most take a hundredth of it
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout+time.Duration(len(q.Targets))*perNamespace)
 	defer cancel()
-	a, err := worker.Call(call, n.cfg.Pool, workerops.Inside, q)
+	a, err := worker.Call(call, n.cfg.Pool, workerops.InContainer, q)
 	if err == nil && len(a.Results) != len(q.Targets) {
 		err = errors.New("the worker left out a container")
 	}
 	return a.Results, err
 }
 
-func (c ContainerMount) target() workerops.InsideTarget {
-	return workerops.InsideTarget{PID: c.PID, Namespace: c.Namespace, Path: c.Mount.Path, Mount: ref(c.Mount), Attr: uint64(c.Mount.Attr)}
+func (c ContainerMount) target() workerops.InContainerTarget {
+	return workerops.InContainerTarget{PID: c.PID, Namespace: c.Namespace, Path: c.Mount.Path, Mount: ref(c.Mount), Attr: uint64(c.Mount.Attr)}
 }
 
 // insideGuard stays on a mount until it stands alone in its container and has all
@@ -398,7 +398,7 @@ func (s Sharing) FollowsHost() bool {
 	return s == SharingSlave || s == SharingSlaveOwn || s == SharingPeer
 }
 
-func (p InsidePlan) swap() workerops.Swap {
+func (p ContainerSwap) swap() workerops.Swap {
 	s := workerops.Swap{
 		Source: p.Source.Path, SourceMount: ref(p.Source), Sub: p.Sub,
 		Attr: uint64(p.Attr), Guard: uint64(insideGuard), Before: unix.MS_PRIVATE,

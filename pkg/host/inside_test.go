@@ -153,13 +153,13 @@ func TestSwapOfAPlan(t *testing.T) {
 	plain := workerops.Swap{
 		Source: "/k/mount", SourceMount: workerops.MountRef{ID: 8, OldID: 80}, Attr: uint64(AttrNoExec), Guard: guard, Before: unix.MS_PRIVATE,
 	}
-	shares := func(s Sharing) func(*InsidePlan) { return func(p *InsidePlan) { p.Sharing = s } }
+	shares := func(s Sharing) func(*ContainerSwap) { return func(p *ContainerSwap) { p.Sharing = s } }
 	for name, tc := range map[string]struct {
-		change func(*InsidePlan)
+		change func(*ContainerSwap)
 		want   func(*workerops.Swap)
 	}{
-		"private":     {func(*InsidePlan) {}, func(*workerops.Swap) {}},
-		"a directory": {func(p *InsidePlan) { p.Sub = "a/b" }, func(s *workerops.Swap) { s.Sub = "a/b" }},
+		"private":     {func(*ContainerSwap) {}, func(*workerops.Swap) {}},
+		"a directory": {func(p *ContainerSwap) { p.Sub = "a/b" }, func(s *workerops.Swap) { s.Sub = "a/b" }},
 		"slave":       {shares(SharingSlave), func(s *workerops.Swap) { s.Before = unix.MS_SLAVE }},
 		"shared":      {shares(SharingOwn), func(s *workerops.Swap) { s.After = unix.MS_SHARED }},
 		"slave and shared": {shares(SharingSlaveOwn), func(s *workerops.Swap) {
@@ -168,14 +168,14 @@ func TestSwapOfAPlan(t *testing.T) {
 		"unbindable":      {shares(SharingUnbindable), func(s *workerops.Swap) { s.After = unix.MS_UNBINDABLE }},
 		"a peer":          {shares(SharingPeer), func(s *workerops.Swap) { s.Join = true }},
 		"nobody knows":    {shares(SharingUnknown), func(*workerops.Swap) {}},
-		"shut down":       {func(p *InsidePlan) { p.Ended = true }, func(s *workerops.Swap) { s.Ended = true }},
-		"stale":           {func(p *InsidePlan) { p.Stale = true }, func(s *workerops.Swap) { s.Stale = true }},
-		"interrupted":     {func(p *InsidePlan) { p.Ours = Mount{ID: 9, OldID: 90} }, func(s *workerops.Swap) { s.Ours = workerops.MountRef{ID: 9, OldID: 90} }},
-		"beneath a stray": {func(p *InsidePlan) { p.Stray = Mount{ID: 9, OldID: 90} }, func(s *workerops.Swap) { s.Stray = workerops.MountRef{ID: 9, OldID: 90} }},
+		"shut down":       {func(p *ContainerSwap) { p.Ended = true }, func(s *workerops.Swap) { s.Ended = true }},
+		"stale":           {func(p *ContainerSwap) { p.Stale = true }, func(s *workerops.Swap) { s.Stale = true }},
+		"interrupted":     {func(p *ContainerSwap) { p.Ours = Mount{ID: 9, OldID: 90} }, func(s *workerops.Swap) { s.Ours = workerops.MountRef{ID: 9, OldID: 90} }},
+		"beneath a stray": {func(p *ContainerSwap) { p.Stray = Mount{ID: 9, OldID: 90} }, func(s *workerops.Swap) { s.Stray = workerops.MountRef{ID: 9, OldID: 90} }},
 		// Of what was left the attributes are not those that it is to have.
-		"read-only": {func(p *InsidePlan) { p.Attr = AttrReadOnly }, func(s *workerops.Swap) { s.Attr = uint64(AttrReadOnly) }},
+		"read-only": {func(p *ContainerSwap) { p.Attr = AttrReadOnly }, func(s *workerops.Swap) { s.Attr = uint64(AttrReadOnly) }},
 	} {
-		p := InsidePlan{Container: ContainerMount{Mount: dead}, Source: source, Attr: AttrNoExec}
+		p := ContainerSwap{Container: ContainerMount{Mount: dead}, Source: source, Attr: AttrNoExec}
 		tc.change(&p)
 		want := plain
 		tc.want(&want)
@@ -225,23 +225,23 @@ func TestLookIntoAContainer(t *testing.T) {
 	realKernel(t)
 	n, _ := newNode(t)
 	at := t.TempDir()
-	pid, end := elsewhere(t, `mount -t tmpfs x "$1"; mount -t tmpfs y "$1"`, []string{at})
+	pid, end := propagatedMounts(t, `mount -t tmpfs x "$1"; mount -t tmpfs y "$1"`, []string{at})
 	c := containerOf(t, pid)
 	var found Containers
 	err := n.addMounts(t.Context(), []workerops.Container{c}, MountQuery{Superblocks: []Dev{devAt(t, pid, at)}}, &found)
 	if err != nil || len(found.Mounts) != 1 || found.Mounts[0].PID != pid || len(found.Mounts[0].Below) != 1 || found.Mounts[0].Mount.Source != "y" {
 		t.Fatalf("%+v, %v", found, err)
 	}
-	look := func(m ContainerMount) InsideSight {
+	look := func(m ContainerMount) ContainerProbe {
 		t.Helper()
-		sights, err := n.LookInside(context.Background(), []ContainerMount{m})
+		sights, err := n.ProbeInContainers(context.Background(), []ContainerMount{m})
 		if err != nil || len(sights) != 1 {
 			t.Fatalf("%+v, %v", sights, err)
 		}
 		return sights[0]
 	}
 	m := found.Mounts[0]
-	if s := look(m); s != (InsideSight{}) {
+	if s := look(m); s != (ContainerProbe{}) {
 		t.Errorf("it works: %+v", s)
 	}
 	covered := m
@@ -258,7 +258,7 @@ func TestLookIntoAContainer(t *testing.T) {
 	if s := look(m); !s.Ended {
 		t.Errorf("it has ended: %+v", s)
 	}
-	if errs := n.ReplaceInside(context.Background(), []InsidePlan{{Container: m, Source: m.Mount}}); len(errs) != 1 || errs[0] == nil || !strings.Contains(errs[0].Error(), "has ended") {
+	if errs := n.ReplaceInContainers(context.Background(), []ContainerSwap{{Container: m, Source: m.Mount}}); len(errs) != 1 || errs[0] == nil || !strings.Contains(errs[0].Error(), "has ended") {
 		t.Errorf("replace where it has ended: %v", errs)
 	}
 	if err := n.addMounts(t.Context(), []workerops.Container{c}, ofVolume, &found); err != nil || len(found.Mounts) != 1 || len(found.Unverified) != 0 {
@@ -272,8 +272,8 @@ func TestMoreMountsThanAreLookedAt(t *testing.T) {
 	n, _ := newNode(t)
 	at := t.TempDir()
 	script := `mount -t tmpfs x "$1"; i=0; while [ $i -lt "$2" ]; do mkdir "$1/$i"; mount --bind "$1" "$1/$i"; i=$((i+1)); done`
-	few, _ := elsewhere(t, script, []string{at, fmt.Sprint(maxInNamespace - 1)})
-	many, _ := elsewhere(t, script, []string{at, fmt.Sprint(maxInNamespace)})
+	few, _ := propagatedMounts(t, script, []string{at, fmt.Sprint(maxInNamespace - 1)})
+	many, _ := propagatedMounts(t, script, []string{at, fmt.Sprint(maxInNamespace)})
 	var all []workerops.Container
 	in := func(pid int, pod string) workerops.Container {
 		c := containerOf(t, pid)

@@ -10,12 +10,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // Question asks a worker to look at paths and to touch one superblock.
-type Question struct {
+type InspectQuery struct {
 	Paths []Ask
 	// Probe is the mount whose superblock is to be touched; nil asks about paths
 	// only.
@@ -36,8 +36,8 @@ type Ask struct {
 }
 
 // Sight is the answer to a Question.
-type Sight struct {
-	Paths map[string]PathLook
+type Inspection struct {
+	Paths map[string]PathInfo
 	// Changed is true when the mount to probe was no longer there: the mount
 	// table has to be read again.
 	Changed bool
@@ -65,7 +65,7 @@ type Sight struct {
 // Look asks one question, in one worker round trip when the volume is healthy.
 // A superblock that does not answer in time is an answer; an error means that
 // the question could not be asked.
-func (n *Node) Look(ctx context.Context, q Question) (Sight, error) {
+func (n *Node) Inspect(ctx context.Context, q InspectQuery) (Inspection, error) {
 	if q.Probe == nil {
 		return n.lookAt(ctx, q)
 	}
@@ -86,7 +86,7 @@ func (n *Node) Look(ctx context.Context, q Question) (Sight, error) {
 
 // askFirst asks for all who come meanwhile. They hear of it whatever happens:
 // nobody else would be let to this storage again.
-func (n *Node) askFirst(ctx context.Context, q Question, at *probing) (sight Sight, err error) {
+func (n *Node) askFirst(ctx context.Context, q InspectQuery, at *probing) (sight Inspection, err error) {
 	defer func() { n.probes.finish(storageOf(*q.Probe), at, sight, err) }()
 	err = n.atServer(ctx, *q.Probe, func() (err error) {
 		sight, err = n.ask(ctx, q)
@@ -100,30 +100,30 @@ func (n *Node) askFirst(ctx context.Context, q Question, at *probing) (sight Sig
 
 // ask has a worker touch the superblock and look at the paths. An errno counts
 // when a second probe gives one too.
-func (n *Node) ask(ctx context.Context, q Question) (Sight, error) {
+func (n *Node) ask(ctx context.Context, q InspectQuery) (Inspection, error) {
 	count, stop := n.countWaiting(ctx, *q.Probe)
 	defer stop()
 	query, known := n.query(q)
 	whole := n.probeOf(*q.Probe)
-	var a workerops.LookAnswer
+	var a workerops.InspectAnswer
 	query.Probe = whole
 	for range 2 {
 		var err error
-		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Look, query)
+		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Inspect, query)
 		if whole.Thawed && n.waitsForThaw(ctx, *q.Probe, err) {
 			whole.Thawed = false // and now without that
-			a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Look, query)
+			a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Inspect, query)
 		}
 		switch {
 		case silent(ctx, err):
-			return Sight{Answer: Answer{
+			return Inspection{Answer: Answer{
 				Asked: true, Silent: true, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout, Waits: waits(err), Waiting: count(),
 			}}, err
 		case err != nil:
-			return Sight{}, err
+			return Inspection{}, err
 		}
 		if a.Probe.Changed {
-			return Sight{Changed: true, Answer: Answer{Asked: true}}, nil
+			return Inspection{Changed: true, Answer: Answer{Asked: true}}, nil
 		}
 		if a.Probe.Errno == 0 {
 			break
@@ -152,11 +152,11 @@ func (n *Node) answer(m Mount, a workerops.ProbeAnswer) Answer {
 // share waits for a probe that somebody else asked for. Its silence is everybody's;
 // another answer is shared by those who asked the same before it began, unless what
 // was met was something else. shared is false for who has to ask now.
-func (n *Node) share(ctx context.Context, q Question, at *probing, called time.Time) (_ Sight, shared bool, _ error) {
+func (n *Node) share(ctx context.Context, q InspectQuery, at *probing, called time.Time) (_ Inspection, shared bool, _ error) {
 	// As long as the one who asks may take: for two probes and for their workers.
 	call, cancel := context.WithTimeout(ctx, 4*n.cfg.ProbeTimeout)
 	defer cancel()
-	found := Sight{Answer: Answer{Asked: true, Silent: true, Elapsed: n.cfg.ProbeTimeout}}
+	found := Inspection{Answer: Answer{Asked: true, Silent: true, Elapsed: n.cfg.ProbeTimeout}}
 	select {
 	case <-at.done:
 		found = at.found
@@ -167,19 +167,19 @@ func (n *Node) share(ctx context.Context, q Question, at *probing, called time.T
 		sight, err := n.silence(ctx, q, found)
 		return sight, true, err
 	case !found.Answer.Asked || found.Changed || !sameView(at.of, *q.Probe) || called.After(at.began):
-		return Sight{}, false, nil
+		return Inspection{}, false, nil
 	}
-	looked, err := n.lookAt(ctx, q)
-	found.Paths, found.Changed = looked.Paths, !n.cfg.Namespace.Tops(*q.Probe)
+	scanned, err := n.lookAt(ctx, q)
+	found.Paths, found.Changed = scanned.Paths, !n.cfg.Namespace.Tops(*q.Probe)
 	return found, true, err
 }
 
 // silence is the answer for a superblock that gives none. The paths are looked
 // at without touching the volume: kubelet's files lie above it and answer even
 // when it does not.
-func (n *Node) silence(ctx context.Context, q Question, found Sight) (Sight, error) {
+func (n *Node) silence(ctx context.Context, q InspectQuery, found Inspection) (Inspection, error) {
 	mounted := q.Probe.Path
-	quiet := Question{Above: true}
+	quiet := InspectQuery{Above: true}
 	var skipped []string
 	for _, p := range q.Paths {
 		if strings.HasPrefix(p.Path, mounted+"/") {
@@ -188,40 +188,40 @@ func (n *Node) silence(ctx context.Context, q Question, found Sight) (Sight, err
 		}
 		quiet.Paths = append(quiet.Paths, p)
 	}
-	looked, err := n.lookAt(ctx, quiet)
+	scanned, err := n.lookAt(ctx, quiet)
 	if err != nil && ctx.Err() == nil {
-		looked, err = n.lastSeen(quiet, err)
+		scanned, err = n.lastSeen(quiet, err)
 	}
 	if err != nil {
-		return Sight{}, err
+		return Inspection{}, err
 	}
 	for _, p := range skipped {
-		looked.Paths[p] = PathLook{Looked: true} // what there is to see is the silence
+		scanned.Paths[p] = PathInfo{Looked: true} // what there is to see is the silence
 	}
-	found.Paths = looked.Paths
+	found.Paths = scanned.Paths
 	return found, nil
 }
 
 // lastSeen stands in for a look at mount points for which there was no worker in
 // time: of many volumes that hang at once, each one is to be heard of.
-func (n *Node) lastSeen(q Question, err error) (Sight, error) {
+func (n *Node) lastSeen(q InspectQuery, err error) (Inspection, error) {
 	_, known := n.query(q)
-	s := Sight{Paths: make(map[string]PathLook, len(q.Paths))}
+	s := Inspection{Paths: make(map[string]PathInfo, len(q.Paths))}
 	for i, p := range q.Paths {
 		if !p.Mounted {
-			return Sight{}, err
+			return Inspection{}, err
 		}
-		s.Paths[p.Path] = PathLook{Looked: true, VolData: known[i].data}
+		s.Paths[p.Path] = PathInfo{Looked: true, VolData: known[i].data}
 	}
 	return s, nil
 }
 
 // lookAt looks at paths only, for each filesystem that the ways to them end on by
 // itself: one that hangs is the reason for itself alone not to be asked again.
-func (n *Node) lookAt(ctx context.Context, q Question) (Sight, error) {
+func (n *Node) lookAt(ctx context.Context, q InspectQuery) (Inspection, error) {
 	table, err := n.Topology()
 	if err != nil {
-		return Sight{}, err
+		return Inspection{}, err
 	}
 	// All volumes have files on the disk that kubelet's directory lies on.
 	disk := storageUnder(table, n.kubelet.Root)
@@ -234,13 +234,13 @@ func (n *Node) lookAt(ctx context.Context, q Question) (Sight, error) {
 		s := storageUnder(table, at)
 		on[s] = append(on[s], p)
 	}
-	looked := Sight{Paths: make(map[string]PathLook, len(q.Paths))}
+	scanned := Inspection{Paths: make(map[string]PathInfo, len(q.Paths))}
 	for s, paths := range on {
-		some := Question{Paths: paths, Above: q.Above}
+		some := InspectQuery{Paths: paths, Above: q.Above}
 		query, known := n.query(some)
-		var a workerops.LookAnswer
+		var a workerops.InspectAnswer
 		ask := func() (err error) {
-			a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Look, query)
+			a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Inspect, query)
 			return err
 		}
 		if s == disk {
@@ -250,22 +250,22 @@ func (n *Node) lookAt(ctx context.Context, q Question) (Sight, error) {
 			err = n.probes.alone(ctx, s, ask)
 		}
 		if err != nil {
-			return Sight{}, err
+			return Inspection{}, err
 		}
-		maps.Copy(looked.Paths, n.paths(some, query, known, a))
+		maps.Copy(scanned.Paths, n.paths(some, query, known, a))
 	}
-	return looked, nil
+	return scanned, nil
 }
 
 // storageUnder gives what a path lies on.
 func storageUnder(table Table, p string) storage {
-	ground, _ := table.Ground(p)
-	return storageOf(ground)
+	parentMount, _ := table.ParentMount(p)
+	return storageOf(parentMount)
 }
 
 // query asks for the paths, and gives what is known of kubelet's files for them.
-func (n *Node) query(q Question) (workerops.LookQuery, []volDataFile) {
-	query := workerops.LookQuery{Paths: make([]workerops.PathQuery, len(q.Paths))}
+func (n *Node) query(q InspectQuery) (workerops.InspectQuery, []volDataFile) {
+	query := workerops.InspectQuery{Paths: make([]workerops.PathQuery, len(q.Paths))}
 	known := make([]volDataFile, len(q.Paths))
 	for i, p := range q.Paths {
 		at := &query.Paths[i]
@@ -281,11 +281,11 @@ func (n *Node) query(q Question) (workerops.LookQuery, []volDataFile) {
 	return query, known
 }
 
-func (n *Node) paths(q Question, query workerops.LookQuery, known []volDataFile, a workerops.LookAnswer) map[string]PathLook {
-	looks := make(map[string]PathLook, len(q.Paths))
+func (n *Node) paths(q InspectQuery, query workerops.InspectQuery, known []volDataFile, a workerops.InspectAnswer) map[string]PathInfo {
+	looks := make(map[string]PathInfo, len(q.Paths))
 	for i, p := range q.Paths {
 		got := a.Paths[i]
-		l := PathLook{
+		l := PathInfo{
 			Looked: true,
 			Walk:   got.Walk,
 			Leaf:   got.Leaf,
@@ -304,8 +304,8 @@ func (n *Node) paths(q Question, query workerops.LookQuery, known []volDataFile,
 }
 
 // touched joins what the probe said with what it was not asked again.
-func (n *Node) touched(m Mount, asked *workerops.ProbeQuery, a workerops.ProbeAnswer) Sight {
-	s := Sight{
+func (n *Node) touched(m Mount, asked *workerops.ProbeQuery, a workerops.ProbeAnswer) Inspection {
+	s := Inspection{
 		Kind:       kindOf(a.Mode),
 		Rdev:       Dev{Major: a.Major, Minor: a.Minor},
 		SourceGone: a.SourceGone,

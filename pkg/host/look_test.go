@@ -59,9 +59,9 @@ func newPool(t *testing.T, killWait time.Duration) *worker.Pool {
 	return pool
 }
 
-func look(t *testing.T, n *Node, path string) PathLook {
+func look(t *testing.T, n *Node, path string) PathInfo {
 	t.Helper()
-	s, err := n.Look(context.Background(), Question{Paths: []Ask{{Path: path, VolData: n.Kubelet().Layout(path).VolData}}})
+	s, err := n.Inspect(context.Background(), InspectQuery{Paths: []Ask{{Path: path, VolData: n.Kubelet().Layout(path).VolData}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestTornVolData(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "vol_data.json"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		s, err := n.Look(context.Background(), Question{Paths: []Ask{{Path: dir + "/mount", VolData: dir + "/vol_data.json"}}})
+		s, err := n.Inspect(context.Background(), InspectQuery{Paths: []Ask{{Path: dir + "/mount", VolData: dir + "/vol_data.json"}}})
 		if err != nil || s.Paths[dir+"/mount"].Kind != KindDirectory {
 			t.Errorf("with %q in vol_data.json: %+v, %v", text, s, err)
 		}
@@ -127,7 +127,7 @@ func TestLookThatCannotBeAsked(t *testing.T) {
 	n, root := newNode(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := n.Look(ctx, Question{Paths: []Ask{{Path: root}}}); err == nil {
+	if _, err := n.Inspect(ctx, InspectQuery{Paths: []Ask{{Path: root}}}); err == nil {
 		t.Error("an answer from nobody")
 	}
 }

@@ -8,26 +8,26 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // TestMain makes the test binary its own worker, and runs the tests of root in a
 // mount namespace of their own: what they mount does not reach the machine, and
 // what the machine mounts does not reach them.
 func TestMain(m *testing.M) {
-	const inside = "HOST_TEST_INSIDE"
+	const inContainer = "HOST_TEST_INSIDE"
 	switch {
 	case os.Getenv("HOST_TEST_SERVES") != "":
 		if err := worker.Serve(workerops.Ops()...); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-	case os.Geteuid() != 0 || os.Getenv(inside) != "":
+	case os.Geteuid() != 0 || os.Getenv(inContainer) != "":
 		os.Exit(m.Run())
 	default:
 		cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-		cmd.Env = append(os.Environ(), inside+"=1")
+		cmd.Env = append(os.Environ(), inContainer+"=1")
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 		err := cmd.Run()

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // A look reads a device's first block. mediaInterval is how often the last one and
@@ -43,9 +43,9 @@ func (e MediaError) String() string {
 type mediaCheck struct {
 	diskSeq, size uint64
 	at            time.Time
-	// place is where a block was read besides the last one.
-	place  int64
-	failed []MediaError
+	// mount point is where a block was read besides the last one.
+	mountPoint int64
+	failed     []MediaError
 }
 
 // due is true when the disk is to be read again.
@@ -62,7 +62,7 @@ func (c mediaCheck) due() bool {
 // remembered until the same block can be read. It is part of the look, so that one
 // worker at a time is at the storage, and of no measured time. A worker that cannot
 // be ended is remembered, and nobody else is sent until it ends.
-func (n *Node) readMedia(ctx context.Context, m Mount, s Sight) []MediaError {
+func (n *Node) readMedia(ctx context.Context, m Mount, s Inspection) []MediaError {
 	dev := m.Dev
 	if s.Kind == KindBlock || m.Dev.Major == 0 {
 		dev = s.Rdev
@@ -84,18 +84,18 @@ func (n *Node) readMedia(ctx context.Context, m Mount, s Sight) []MediaError {
 		return check.failed
 	}
 	if check.failed == nil {
-		check.place = placeOf(time.Now(), disk.Size)
+		check.mountPoint = mountPointOf(time.Now(), disk.Size)
 	}
 	q := workerops.MediaQuery{
 		Device: "/dev/" + name, Major: dev.Major, Minor: dev.Minor,
-		Offsets: []int64{int64(disk.Size) - mediaBlock, check.place},
+		Offsets: []int64{int64(disk.Size) - mediaBlock, check.mountPoint},
 	}
 	a, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Media, q)
 	silent := silent(ctx, err)
 	if err != nil && !silent {
 		return check.failed // nobody was asked
 	}
-	n.probes.leave(at, Sight{}, err)
+	n.probes.leave(at, Inspection{}, err)
 	check.at, check.failed = time.Now(), nil
 	for i, offset := range q.Offsets {
 		if silent || i < len(a.Errnos) && a.Errnos[i] != 0 {
@@ -110,9 +110,9 @@ func (n *Node) readMedia(ctx context.Context, m Mount, s Sight) []MediaError {
 	return check.failed
 }
 
-// placeOf gives the offset of a block between the first and the last: within an
+// mountPointOf gives the offset of a block between the first and the last: within an
 // hour always the same one, and over time all parts of the device.
-func placeOf(now time.Time, size uint64) int64 {
+func mountPointOf(now time.Time, size uint64) int64 {
 	hour := uint64(now.Unix() / int64(mediaInterval/time.Second))
 	// The multiples of the golden ratio, modulo 1, spread evenly.
 	block, _ := bits.Mul64(hour*0x9e3779b97f4a7c15, size/mediaBlock)

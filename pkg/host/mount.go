@@ -141,32 +141,32 @@ func (m Mount) Same(o Mount) bool {
 	return m.OldID == o.OldID && m.Dev == o.Dev && m.Path == o.Path
 }
 
-// interimAttr marks a mount that a rebind has placed and not yet finished. No
+// placeholderAttr marks a mount that a rebind has placed and not yet finished. No
 // driver mounts like this, so the mount table itself is the journal: whoever
 // finds such a mount knows what it is and that nothing can be written or
 // deleted through it.
-const interimAttr = AttrReadOnly | AttrNoSUID | AttrNoDev | AttrNoExec | AttrNoSymFollow
+const placeholderAttr = AttrReadOnly | AttrNoSUID | AttrNoDev | AttrNoExec | AttrNoSymFollow
 
-// settledMark stays on a mount that is usable again until its copies in other
+// finalizedMark stays on a mount that is usable again until its copies in other
 // mount namespaces are too. Two attributes, because somebody may have a reason
-// to add either of them to a place.
-const settledMark = AttrNoSymFollow | AttrNoDirAtime
+// to add either of them to a mount point.
+const finalizedMark = AttrNoSymFollow | AttrNoDirAtime
 
 // Unsettled is true for a mount that has the wanted attributes and the mark.
-func (m Mount) Unsettled(want Attr) bool {
-	return !want.Has(settledMark) && m.Attr == want|settledMark
+func (m Mount) Unfinalized(want Attr) bool {
+	return !want.Has(finalizedMark) && m.Attr == want|finalizedMark
 }
 
 // Placeholder is true for a mount with attributes that one has only in the middle of a
 // step: a container that starts then keeps them. A runtime that remounts it read-only
 // clears all but the access time mode; somebody may want that alone.
-func (m Mount) Placeholder(want Attr) bool {
-	return (m.Interim() || m.Attr.Has(settledMark)) && !want.Has(AttrNoSymFollow) ||
+func (m Mount) MaybePlaceholder(want Attr) bool {
+	return (m.Placeholder() || m.Attr.Has(finalizedMark)) && !want.Has(AttrNoSymFollow) ||
 		m.Attr.Has(AttrReadOnly|AttrNoDirAtime) && !want.Has(AttrNoDirAtime)
 }
 
-// mayBePlaceholder is true for what has to be looked at for that.
-func (m Mount) mayBePlaceholder() bool { return m.Attr&settledMark != 0 }
+// maybePlaceholder is true for what has to be looked at for that.
+func (m Mount) maybePlaceholder() bool { return m.Attr&finalizedMark != 0 }
 
 // Interim is true for a mount that an unfinished rebind left behind.
-func (m Mount) Interim() bool { return m.Attr.Has(interimAttr) }
+func (m Mount) Placeholder() bool { return m.Attr.Has(placeholderAttr) }

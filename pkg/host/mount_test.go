@@ -20,14 +20,14 @@ func TestAttrRoundTrip(t *testing.T) {
 	}
 }
 
-func TestInterim(t *testing.T) {
+func TestPlaceholder(t *testing.T) {
 	all := AttrReadOnly | AttrNoSUID | AttrNoDev | AttrNoExec | AttrNoSymFollow
-	if !(Mount{Attr: all | AttrNoAtime}).Interim() {
-		t.Error("an interim mount is not known again")
+	if !(Mount{Attr: all | AttrNoAtime}).Placeholder() {
+		t.Error("an placeholder is not known again")
 	}
 	for _, missing := range []Attr{AttrReadOnly, AttrNoSUID, AttrNoDev, AttrNoExec, AttrNoSymFollow} {
-		if (Mount{Attr: all &^ missing}).Interim() {
-			t.Errorf("interim without %s", missing)
+		if (Mount{Attr: all &^ missing}).Placeholder() {
+			t.Errorf("placeholder without %s", missing)
 		}
 	}
 }
@@ -53,10 +53,10 @@ func TestSameMount(t *testing.T) {
 	}
 }
 
-// An attribute that somebody added to a place is no mark of ours.
-func TestUnsettled(t *testing.T) {
+// An attribute that somebody added to a mount point is no mark of ours.
+func TestUnfinalized(t *testing.T) {
 	want := AttrNoSUID
-	for attr, unsettled := range map[Attr]bool{
+	for attr, unfinalized := range map[Attr]bool{
 		want | AttrNoSymFollow | AttrNoDirAtime: true,
 		want:                                    false,
 		want | AttrNoSymFollow:                  false,
@@ -64,12 +64,12 @@ func TestUnsettled(t *testing.T) {
 		AttrNoSymFollow | AttrNoDirAtime:        false,
 		want | AttrReadOnly | AttrNoSymFollow | AttrNoDirAtime: false,
 	} {
-		if got := (Mount{Attr: attr}).Unsettled(want); got != unsettled {
-			t.Errorf("%s: %v, want %v", attr, got, unsettled)
+		if got := (Mount{Attr: attr}).Unfinalized(want); got != unfinalized {
+			t.Errorf("%s: %v, want %v", attr, got, unfinalized)
 		}
 	}
 	marked := want | AttrNoSymFollow | AttrNoDirAtime
-	if (Mount{Attr: marked}).Unsettled(marked) {
-		t.Error("a place that is recorded with both attributes is settled")
+	if (Mount{Attr: marked}).Unfinalized(marked) {
+		t.Error("a mount point that is recorded with both attributes is finalized")
 	}
 }

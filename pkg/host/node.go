@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // Config says how a Node looks at its host.

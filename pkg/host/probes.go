@@ -69,7 +69,7 @@ type probing struct {
 	began time.Time
 	done  chan struct{}
 	// What it found, once done; without paths.
-	found Sight
+	found Inspection
 	// ended closes when a worker ends that outlived its deadline; nil when there
 	// is none.
 	ended <-chan struct{}
@@ -98,7 +98,7 @@ func (p *probes) enter(s storage, at *probing) {
 
 // finish hands the answer to everybody who waits for it. While a worker is left
 // that cannot be ended, the storage is silent.
-func (p *probes) finish(s storage, at *probing, found Sight, err error) {
+func (p *probes) finish(s storage, at *probing, found Inspection, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	found.Paths = nil
@@ -153,7 +153,9 @@ func (p *probes) alone(ctx context.Context, s storage, ask func() error) (err er
 		at, first = p.join(s, Mount{})
 	}
 	err = worker.ErrLost // should it panic
-	defer func() { p.finish(s, at, Sight{Answer: Answer{Waits: waits(err), Elapsed: time.Since(at.began)}}, err) }()
+	defer func() {
+		p.finish(s, at, Inspection{Answer: Answer{Waits: waits(err), Elapsed: time.Since(at.began)}}, err)
+	}()
 	return ask()
 }
 
@@ -164,7 +166,7 @@ func (p *probes) beside(s storage, ask func() error) error {
 		return errStuckThere
 	}
 	err := ask()
-	p.leave(s, Sight{}, err)
+	p.leave(s, Inspection{}, err)
 	return err
 }
 
@@ -180,7 +182,7 @@ func (p *probes) left(s storage) *probing {
 
 // leave remembers the worker behind an error until it ends, if it cannot be ended,
 // with what that says of the storage.
-func (p *probes) leave(s storage, found Sight, err error) {
+func (p *probes) leave(s storage, found Inspection, err error) {
 	if ended(err) != nil {
 		p.finish(s, &probing{done: make(chan struct{})}, found, err)
 	}

@@ -26,7 +26,7 @@ func under(t *testing.T, p *probes, m Mount) *probing {
 func busy(p *probes, m Mount) bool {
 	at, first := p.join(storageOf(m), m)
 	if first {
-		p.finish(storageOf(m), at, Sight{}, nil)
+		p.finish(storageOf(m), at, Inspection{}, nil)
 	}
 	return !first
 }
@@ -42,7 +42,7 @@ func TestOneProbeAtAStorage(t *testing.T) {
 		t.Error("another superblock waits with it")
 	}
 	other, _ := p.join(storageOf(m), m)
-	p.finish(storageOf(m), at, Sight{UUID: "u", Paths: map[string]PathLook{"/a": {}}}, nil)
+	p.finish(storageOf(m), at, Inspection{UUID: "u", Paths: map[string]PathInfo{"/a": {}}}, nil)
 	<-other.done
 	if other.found.UUID != "u" || other.found.Paths != nil {
 		t.Errorf("shared %+v", other.found)
@@ -55,12 +55,12 @@ func TestOneProbeAtAStorage(t *testing.T) {
 func TestNoSecondProbeBesideAStuckOne(t *testing.T) {
 	var p probes
 	m := Mount{Dev: Dev{0, 40}, FSType: "fuse.x", Path: "/a"}
-	p.finish(storageOf(m), under(t, &p, m), Sight{Answer: Answer{Asked: true, Silent: true}}, errors.New("silent, but ended"))
+	p.finish(storageOf(m), under(t, &p, m), Inspection{Answer: Answer{Asked: true, Silent: true}}, errors.New("silent, but ended"))
 	if busy(&p, m) {
 		t.Error("an ended worker counts as stuck")
 	}
 	worker := make(stuckWorker)
-	silence := Sight{Answer: Answer{Asked: true, Silent: true, Stuck: true}}
+	silence := Inspection{Answer: Answer{Asked: true, Silent: true, Stuck: true}}
 	p.finish(storageOf(m), under(t, &p, m), silence, fmt.Errorf("look: %w", worker))
 	if busy(&p, Mount{Dev: Dev{0, 41}, FSType: "fuse.x"}) {
 		t.Error("another superblock waits with it")
@@ -86,7 +86,7 @@ func TestStuckDeviceKeepsNoOtherBack(t *testing.T) {
 	for _, fs := range []string{"devtmpfs", "tmpfs"} { // a container's /dev is a tmpfs
 		var p probes
 		node := Mount{Dev: Dev{0, 5}, FSType: fs, Root: "/sdb"}
-		p.finish(storageOf(node), under(t, &p, node), Sight{}, make(stuckWorker))
+		p.finish(storageOf(node), under(t, &p, node), Inspection{}, make(stuckWorker))
 		other := node
 		other.Root = "/sdc"
 		if !busy(&p, node) || busy(&p, other) {
@@ -113,7 +113,7 @@ func TestManyAtOneStorage(t *testing.T) {
 				}
 				asked.Add(1)
 				at.Add(-1)
-				p.finish(storageOf(m), mine, Sight{}, nil)
+				p.finish(storageOf(m), mine, Inspection{}, nil)
 			}
 		})
 	}

@@ -5,14 +5,14 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // RebindPlan says which staged mount goes where, and how it ends up there.
 type RebindPlan struct {
 	Staged Mount
-	// Sub is the directory below the staged root that the place shows; empty
+	// Sub is the directory below the staged root that the mount point shows; empty
 	// for the root itself.
 	Sub    string
 	Target string
@@ -30,70 +30,70 @@ type RebindPlan struct {
 	Covers Mount
 }
 
-// Rebind puts a clone of the staged mount on an empty place. The clone is
+// Rebind puts a clone of the staged mount on an empty mount point. The clone is
 // read-only until it stands alone and still agrees.
-func (n *Node) Rebind(ctx context.Context, plan RebindPlan, still func(context.Context) error) error {
-	placed, err := n.place(ctx, plan)
+func (n *Node) Rebind(ctx context.Context, plan RebindPlan, revalidate func(context.Context) error) error {
+	placed, err := n.mountPoint(ctx, plan)
 	if err != nil {
 		return err
 	}
-	if err := still(ctx); err != nil {
-		// Nobody wants it any more: leave the place as it was found.
-		if offErr := n.takeOff(ctx, plan.Target, placed); offErr != nil {
-			return fmt.Errorf("%w; the clone stays at the place, read-only: %w", err, offErr)
+	if err := revalidate(ctx); err != nil {
+		// Nobody wants it any more: leave the mount point as it was found.
+		if offErr := n.unmountDuplicate(ctx, plan.Target, placed); offErr != nil {
+			return fmt.Errorf("%w; the clone stays at the mount point, read-only: %w", err, offErr)
 		}
 		return err
 	}
-	return n.settle(ctx, plan, placed)
+	return n.finalize(ctx, plan, placed)
 }
 
-// Finish settles an interim mount that an earlier rebind left alone at a place.
-func (n *Node) Finish(ctx context.Context, plan RebindPlan, interim Mount, still func(context.Context) error) error {
-	if err := still(ctx); err != nil {
+// Finish finalizes an placeholder that an earlier rebind left alone at a mount point.
+func (n *Node) Finish(ctx context.Context, plan RebindPlan, placeholder Mount, revalidate func(context.Context) error) error {
+	if err := revalidate(ctx); err != nil {
 		return err
 	}
-	return n.settle(ctx, plan, ref(interim))
+	return n.finalize(ctx, plan, ref(placeholder))
 }
 
-// TakeOff unmounts an interim mount from the top of a stack. Where the mount
+// UnmountDuplicate unmounts an placeholder from the top of a stack. Where the mount
 // below shares its events, copies on its peers vanish with it; it is refused
 // when anything else stands there.
-func (n *Node) TakeOff(ctx context.Context, interim Mount, still func(context.Context) error) error {
-	if err := still(ctx); err != nil {
+func (n *Node) UnmountDuplicate(ctx context.Context, placeholder Mount, revalidate func(context.Context) error) error {
+	if err := revalidate(ctx); err != nil {
 		return err
 	}
-	return n.takeOff(ctx, interim.Path, ref(interim))
+	return n.unmountDuplicate(ctx, placeholder.Path, ref(placeholder))
 }
 
-func (n *Node) place(ctx context.Context, plan RebindPlan) (workerops.MountRef, error) {
+func (n *Node) mountPoint(ctx context.Context, plan RebindPlan) (workerops.MountRef, error) {
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
 	defer cancel()
-	a, err := worker.Call(call, n.cfg.Pool, workerops.Place, plan.query())
+	a, err := worker.Call(call, n.cfg.Pool, workerops.Attach, plan.query())
 	return a.Mount, err
 }
 
-func (p RebindPlan) query() workerops.PlaceQuery {
-	return workerops.PlaceQuery{
+func (p RebindPlan) query() workerops.AttachQuery {
+	return workerops.AttachQuery{
 		Source:      p.Staged.Path,
 		SourceMount: ref(p.Staged),
 		Sub:         p.Sub,
 		Target:      p.Target,
-		Interim:     uint64(interimAttr),
+		Placeholder: uint64(placeholderAttr),
 	}
 }
 
-func (n *Node) settle(ctx context.Context, plan RebindPlan, placed workerops.MountRef) error {
+func (n *Node) finalize(ctx context.Context, plan RebindPlan, placed workerops.MountRef) error {
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
 	defer cancel()
-	a, err := worker.Call(call, n.cfg.Pool, workerops.Settle, workerops.SettleQuery{
-		Target:  plan.Target,
-		Mount:   placed,
-		Attr:    uint64(plan.Attr),
-		Mark:    uint64(settledMark),
-		Interim: uint64(interimAttr),
-		Private: plan.Private,
-		Shared:  plan.Shared,
-		Covers:  ref(plan.Covers),
+	a, err := worker.Call(call, n.cfg.Pool, workerops.Finalize, workerops.FinalizeQuery{
+		Target:      plan.Target,
+		Mount:       placed,
+		Attr:        uint64(plan.Attr),
+		Mark:        uint64(finalizedMark),
+		Placeholder: uint64(placeholderAttr),
+		Private:     plan.Private,
+		Shared:      plan.Shared,
+		Covers:      ref(plan.Covers),
 		// Enough for a node that heals hundreds of volumes at once.
 		Budget: n.cfg.StepTimeout / 4,
 	})
@@ -108,13 +108,13 @@ func (n *Node) settle(ctx context.Context, plan RebindPlan, placed workerops.Mou
 	return nil
 }
 
-func (n *Node) takeOff(ctx context.Context, target string, m workerops.MountRef) error {
+func (n *Node) unmountDuplicate(ctx context.Context, target string, m workerops.MountRef) error {
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
 	defer cancel()
-	_, err := worker.Call(call, n.cfg.Pool, workerops.TakeOff, workerops.TakeOffQuery{
-		Target:  target,
-		Mount:   m,
-		Interim: uint64(interimAttr),
+	_, err := worker.Call(call, n.cfg.Pool, workerops.UnmountDuplicate, workerops.UnmountDuplicateQuery{
+		Target:      target,
+		Mount:       m,
+		Placeholder: uint64(placeholderAttr),
 	})
 	return err
 }

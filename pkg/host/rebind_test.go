@@ -10,7 +10,7 @@ import (
 )
 
 // A step that nobody wants any more asks no worker for anything.
-func TestNothingIsDoneForAPlaceThatIsNotWanted(t *testing.T) {
+func TestNothingIsDoneForAMountPointThatIsNotWanted(t *testing.T) {
 	pool, err := worker.NewPool(worker.Config{Binary: "/nonexistent/worker", Max: 1, Idle: 1, KillWait: time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -28,14 +28,18 @@ func TestNothingIsDoneForAPlaceThatIsNotWanted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	interim := Mount{OldID: 1 << 30, Path: root + "/place", Root: "/", Attr: interimAttr}
-	plan := RebindPlan{Target: interim.Path}
+	placeholder := Mount{OldID: 1 << 30, Path: root + "/mount point", Root: "/", Attr: placeholderAttr}
+	plan := RebindPlan{Target: placeholder.Path}
 	unwanted := errors.New("the pod is gone")
-	for name, step := range map[string]func(still func(context.Context) error) error{
-		"finish":   func(still func(context.Context) error) error { return node.Finish(t.Context(), plan, interim, still) },
-		"take off": func(still func(context.Context) error) error { return node.TakeOff(t.Context(), interim, still) },
-		"uncover": func(still func(context.Context) error) error {
-			return node.Uncover(t.Context(), interim, interim, still)
+	for name, step := range map[string]func(revalidate func(context.Context) error) error{
+		"finish": func(revalidate func(context.Context) error) error {
+			return node.Finish(t.Context(), plan, placeholder, revalidate)
+		},
+		"take off": func(revalidate func(context.Context) error) error {
+			return node.UnmountDuplicate(t.Context(), placeholder, revalidate)
+		},
+		"unmount-dead-top": func(revalidate func(context.Context) error) error {
+			return node.UnmountDeadTop(t.Context(), placeholder, placeholder, revalidate)
 		},
 	} {
 		if err := step(func(context.Context) error { return unwanted }); !errors.Is(err, unwanted) {

@@ -63,7 +63,7 @@ func (n *Node) atServer(ctx context.Context, m Mount, ask func() error) (err err
 		}
 	} else {
 		err = ask()
-		n.probes.leave(server, Sight{}, err)
+		n.probes.leave(server, Inspection{}, err)
 	}
 	if err == nil || silent(ctx, err) {
 		n.servers.note(server, err != nil)

@@ -34,16 +34,16 @@ func TestOneAtASilentServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &Node{cfg: Config{ProbeTimeout: time.Second}}
 		var mu sync.Mutex
-		inside, most := 0, 0
+		inContainer, most := 0, 0
 		ask := func(err error) func() error {
 			return func() error {
 				mu.Lock()
-				inside++
-				most = max(most, inside)
+				inContainer++
+				most = max(most, inContainer)
 				mu.Unlock()
 				time.Sleep(n.cfg.ProbeTimeout)
 				mu.Lock()
-				inside--
+				inContainer--
 				mu.Unlock()
 				return err
 			}

@@ -25,17 +25,17 @@ func topAt(t *testing.T, n *Node, path string) Mount {
 
 // beside makes a Look while another probe of the same storage is under way, for
 // as long as it says, which then ends with what it found.
-func beside(t *testing.T, n *Node, m, of Mount, found Sight, err error, since time.Duration) Sight {
+func beside(t *testing.T, n *Node, m, of Mount, found Inspection, err error, since time.Duration) Inspection {
 	t.Helper()
 	at := under(t, &n.probes, of)
 	at.began = at.began.Add(-since)
 	type answer struct {
-		sight Sight
+		sight Inspection
 		err   error
 	}
 	answers := make(chan answer)
 	go func() {
-		s, err := n.Look(context.Background(), Question{Probe: &m, Paths: []Ask{{Path: m.Path, Mounted: true}}})
+		s, err := n.Inspect(context.Background(), InspectQuery{Probe: &m, Paths: []Ask{{Path: m.Path, Mounted: true}}})
 		answers <- answer{s, err}
 	}()
 	time.Sleep(20 * time.Millisecond) // it is most likely to wait by now
@@ -47,24 +47,24 @@ func beside(t *testing.T, n *Node, m, of Mount, found Sight, err error, since ti
 
 func TestAnswerIsShared(t *testing.T) {
 	realKernel(t)
-	silence := Sight{Answer: Answer{Asked: true, Silent: true, Waits: []string{"f"}}}
+	silence := Inspection{Answer: Answer{Asked: true, Silent: true, Waits: []string{"f"}}}
 	other := func(change func(*Mount)) func(Mount) Mount {
 		return func(m Mount) Mount { change(&m); return m }
 	}
 	for name, tc := range map[string]struct {
 		of     func(Mount) Mount
-		found  Sight
+		found  Inspection
 		err    error
 		shared bool
 	}{
-		"of the same mount":    {other(func(*Mount) {}), Sight{UUID: "theirs", Answer: Answer{Asked: true}}, nil, true},
-		"of the same volume":   {other(func(m *Mount) { m.ID, m.Path = 1, "/elsewhere" }), Sight{UUID: "theirs", Answer: Answer{Asked: true}}, nil, true},
-		"an errno":             {other(func(*Mount) {}), Sight{UUID: "theirs", Answer: Answer{Asked: true, Op: "statx", Errno: syscall.ESTALE}}, nil, true},
-		"of another directory": {other(func(m *Mount) { m.Root, m.FSType = "/sub", "ext4" }), Sight{UUID: "theirs", Answer: Answer{Asked: true, Errno: syscall.ESTALE}}, nil, false},
-		"of another export":    {other(func(m *Mount) { m.Source = "srv:/b" }), Sight{UUID: "theirs", Answer: Answer{Asked: true, Errno: syscall.ESTALE}}, nil, false},
-		"of a write":           {other(func(m *Mount) { *m = Mount{Dev: m.Dev} }), Sight{UUID: "theirs", Answer: Answer{Asked: true, Op: "create", Errno: syscall.ENOSPC}}, nil, false},
-		"of what changed":      {other(func(m *Mount) { m.ID, m.Path = 1, "/elsewhere" }), Sight{UUID: "theirs", Changed: true, Answer: Answer{Asked: true}}, nil, false},
-		"of nobody":            {other(func(*Mount) {}), Sight{UUID: "theirs"}, errors.New("no worker"), false},
+		"of the same mount":    {other(func(*Mount) {}), Inspection{UUID: "theirs", Answer: Answer{Asked: true}}, nil, true},
+		"of the same volume":   {other(func(m *Mount) { m.ID, m.Path = 1, "/elsewhere" }), Inspection{UUID: "theirs", Answer: Answer{Asked: true}}, nil, true},
+		"an errno":             {other(func(*Mount) {}), Inspection{UUID: "theirs", Answer: Answer{Asked: true, Op: "statx", Errno: syscall.ESTALE}}, nil, true},
+		"of another directory": {other(func(m *Mount) { m.Root, m.FSType = "/sub", "ext4" }), Inspection{UUID: "theirs", Answer: Answer{Asked: true, Errno: syscall.ESTALE}}, nil, false},
+		"of another export":    {other(func(m *Mount) { m.Source = "srv:/b" }), Inspection{UUID: "theirs", Answer: Answer{Asked: true, Errno: syscall.ESTALE}}, nil, false},
+		"of a write":           {other(func(m *Mount) { *m = Mount{Dev: m.Dev} }), Inspection{UUID: "theirs", Answer: Answer{Asked: true, Op: "create", Errno: syscall.ENOSPC}}, nil, false},
+		"of what changed":      {other(func(m *Mount) { m.ID, m.Path = 1, "/elsewhere" }), Inspection{UUID: "theirs", Changed: true, Answer: Answer{Asked: true}}, nil, false},
+		"of nobody":            {other(func(*Mount) {}), Inspection{UUID: "theirs"}, errors.New("no worker"), false},
 		"silence":              {other(func(*Mount) {}), silence, worker.ErrSilent, true},
 		"silence of another":   {other(func(m *Mount) { m.Root, m.FSType = "/sub", "ext4" }), silence, worker.ErrSilent, true},
 		"silence of a write":   {other(func(m *Mount) { *m = Mount{Dev: m.Dev} }), silence, worker.ErrSilent, true},
@@ -94,11 +94,11 @@ func TestOldAnswerIsNotShared(t *testing.T) {
 	put(t, root+"/m")
 	t.Cleanup(func() { done(t, syscall.Unmount(root+"/m", 0)) })
 	m := topAt(t, n, root+"/m")
-	silence := Sight{Answer: Answer{Asked: true, Silent: true}}
+	silence := Inspection{Answer: Answer{Asked: true, Silent: true}}
 	if s := beside(t, n, m, m, silence, worker.ErrSilent, 0); !s.Answer.Silent {
 		t.Errorf("silence: %+v", s)
 	}
-	if s := beside(t, n, m, m, Sight{UUID: "theirs", Answer: Answer{Asked: true}}, nil, 0); s.UUID == "theirs" || s.Space.Blocks == 0 {
+	if s := beside(t, n, m, m, Inspection{UUID: "theirs", Answer: Answer{Asked: true}}, nil, 0); s.UUID == "theirs" || s.Space.Blocks == 0 {
 		t.Errorf("an answer: %+v", s)
 	}
 }
@@ -110,10 +110,10 @@ func TestStuckProbeAnswersForAll(t *testing.T) {
 	put(t, root+"/m")
 	t.Cleanup(func() { done(t, syscall.Unmount(root+"/m", 0)) })
 	m, ended := topAt(t, n, root+"/m"), make(stuckWorker)
-	silence := Sight{Answer: Answer{Asked: true, Silent: true, Stuck: true}}
+	silence := Inspection{Answer: Answer{Asked: true, Silent: true, Stuck: true}}
 	n.probes.finish(storageOf(m), under(t, &n.probes, m), silence, ended)
 	for range 3 {
-		s, err := n.Look(context.Background(), Question{Probe: &m, Paths: []Ask{{Path: m.Path, Mounted: true}, {Path: m.Path + "/inside"}}})
+		s, err := n.Inspect(context.Background(), InspectQuery{Probe: &m, Paths: []Ask{{Path: m.Path, Mounted: true}, {Path: m.Path + "/inside"}}})
 		if err != nil || !s.Answer.Stuck || !s.Paths[m.Path].Looked || !s.Paths[m.Path+"/inside"].Looked {
 			t.Errorf("%+v, %v", s, err)
 		}
@@ -122,7 +122,7 @@ func TestStuckProbeAnswersForAll(t *testing.T) {
 		}
 	}
 	close(ended)
-	if s, err := n.Look(context.Background(), Question{Probe: &m}); err != nil || s.Answer.Silent || s.Kind != KindDirectory {
+	if s, err := n.Inspect(context.Background(), InspectQuery{Probe: &m}); err != nil || s.Answer.Silent || s.Kind != KindDirectory {
 		t.Errorf("after it ended: %+v, %v", s, err)
 	}
 }
@@ -137,7 +137,7 @@ func TestCutOffProbeIsNoSilence(t *testing.T) {
 	m := topAt(t, n, root+"/m")
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
-	if s, err := n.Look(over, Question{Probe: &m}); err == nil || s.Answer.Silent {
+	if s, err := n.Inspect(over, InspectQuery{Probe: &m}); err == nil || s.Answer.Silent {
 		t.Errorf("look: %+v, %v", s, err)
 	}
 	if w, err := n.TryWrite(over, m); err == nil || w.Silent {

@@ -11,7 +11,7 @@ func TestLastSeen(t *testing.T) {
 	var n Node
 	n.files.learn("/f", volDataFile{}, volData("a"), stamp(1))
 	crowded := errors.New("no worker")
-	s, err := n.lastSeen(Question{Above: true, Paths: []Ask{
+	s, err := n.lastSeen(InspectQuery{Above: true, Paths: []Ask{
 		{Path: "/m", VolData: "/f", Mounted: true}, {Path: "/n", VolData: "/other", Mounted: true}, {Path: "/o", Mounted: true},
 	}}, crowded)
 	if err != nil || len(s.Paths) != 3 || s.Paths["/m"].VolData == nil || s.Paths["/m"].VolData.VolumeHandle != "a" || s.Paths["/n"].VolData != nil {
@@ -22,7 +22,7 @@ func TestLastSeen(t *testing.T) {
 			t.Errorf("%s: %+v", p, l)
 		}
 	}
-	if _, err := n.lastSeen(Question{Paths: []Ask{{Path: "/m", Mounted: true}, {Path: "/p"}}}, crowded); !errors.Is(err, crowded) {
+	if _, err := n.lastSeen(InspectQuery{Paths: []Ask{{Path: "/m", Mounted: true}, {Path: "/p"}}}, crowded); !errors.Is(err, crowded) {
 		t.Errorf("got %v", err)
 	}
 }

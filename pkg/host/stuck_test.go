@@ -78,7 +78,7 @@ func TestPathsInAHungVolume(t *testing.T) {
 		var callers sync.WaitGroup
 		for i := range 6 {
 			callers.Go(func() {
-				_, err := n.Look(context.Background(), Question{Paths: []Ask{{Path: fmt.Sprintf("%s/hung/%d/file", root, i)}}})
+				_, err := n.Inspect(context.Background(), InspectQuery{Paths: []Ask{{Path: fmt.Sprintf("%s/hung/%d/file", root, i)}}})
 				if !errors.Is(err, worker.ErrStuck) {
 					t.Errorf("got %v", err)
 				}
@@ -120,7 +120,7 @@ func TestDiskThatHangs(t *testing.T) {
 	if err := n.probes.beside(disk, ask); !errors.Is(err, worker.ErrStuck) || errors.As(err, new(stuckWorker)) || asked != 1 {
 		t.Errorf("a second one: %v, asked %d times", err, asked)
 	}
-	if _, err := n.Look(context.Background(), Question{Paths: []Ask{{Path: root + "/m"}}}); !errors.Is(err, worker.ErrStuck) {
+	if _, err := n.Inspect(context.Background(), InspectQuery{Paths: []Ask{{Path: root + "/m"}}}); !errors.Is(err, worker.ErrStuck) {
 		t.Errorf("a look: %v", err)
 	}
 	if s := n.cfg.Pool.Stats(); s.Started != 0 {

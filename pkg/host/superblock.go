@@ -140,8 +140,8 @@ const (
 	KindOther     PathKind = "special file"
 )
 
-// PathLook is what a worker saw at the end of a path.
-type PathLook struct {
+// PathInfo is what a worker saw at the end of a path.
+type PathInfo struct {
 	// Looked is false when no worker answered for this path.
 	Looked bool
 	// Walk is the error of the walk to the last component: ELOOP for a symbolic
@@ -160,7 +160,7 @@ type PathLook struct {
 }
 
 // Missing is true when the path was looked at and does not exist.
-func (l PathLook) Missing() bool {
+func (l PathInfo) Missing() bool {
 	gone := func(e syscall.Errno) bool { return e == syscall.ENOENT || e == syscall.ENOTDIR }
 	return l.Looked && (gone(l.Walk) || l.Walk == 0 && gone(l.Leaf))
 }

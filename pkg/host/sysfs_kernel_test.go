@@ -59,7 +59,7 @@ func loop(t testing.TB, mib int64, options ...string) (node, image string) {
 
 // elsewhere runs a shell script in a mount namespace of its own, where what it
 // mounts stays until end is called: the machine sees none of it.
-func elsewhere(t testing.TB, script string, args []string, files ...*os.File) (pid int, end func()) {
+func propagatedMounts(t testing.TB, script string, args []string, files ...*os.File) (pid int, end func()) {
 	t.Helper()
 	cmd := exec.Command("sh", append([]string{"-ec", script + "\necho ready\nexec cat", "sh"}, args...)...)
 	cmd.ExtraFiles = files
@@ -95,7 +95,7 @@ func elsewhere(t testing.TB, script string, args []string, files ...*os.File) (p
 
 func mounted(t testing.TB, node string) (end func()) {
 	t.Helper()
-	_, end = elsewhere(t, `mount "$1" "$2"`, []string{node, t.TempDir()})
+	_, end = propagatedMounts(t, `mount "$1" "$2"`, []string{node, t.TempDir()})
 	return end
 }
 
@@ -237,7 +237,7 @@ func TestBtrfsErrors(t *testing.T) {
 		t.Errorf("not mounted: %+v", e)
 	}
 	data := bytes.Repeat([]byte("there is no other such text here"), 4096)
-	_, end := elsewhere(t, `mount "$1" "$2"; cat <&3 >"$2/file"; sync`, []string{node, t.TempDir()}, fileWith(t, data))
+	_, end := propagatedMounts(t, `mount "$1" "$2"; cat <&3 >"$2/file"; sync`, []string{node, t.TempDir()}, fileWith(t, data))
 	if e := sysfs.BtrfsErrors(uuid); e == nil || *e != (BtrfsErrors{}) {
 		t.Errorf("healthy: %+v", e)
 	}
@@ -245,7 +245,7 @@ func TestBtrfsErrors(t *testing.T) {
 	eventually(t, "the filesystem is gone", func() bool { return sysfs.BtrfsErrors(uuid) == nil })
 
 	corrupt(t, image, data)
-	_, end = elsewhere(t, `mount "$1" "$2"; if cat "$2/file" >/dev/null; then false; fi`, []string{node, t.TempDir()})
+	_, end = propagatedMounts(t, `mount "$1" "$2"; if cat "$2/file" >/dev/null; then false; fi`, []string{node, t.TempDir()})
 	e := sysfs.BtrfsErrors(uuid)
 	if e == nil || e.Corruptions == 0 || e.Count() != e.Corruptions || e.Missing != 0 {
 		t.Errorf("corrupted: %+v", e)
@@ -261,7 +261,7 @@ func TestBtrfsWithoutADevice(t *testing.T) {
 	uuid := command(t, "blkid", "-p", "-s", "UUID", "-o", "value", one)
 	command(t, "losetup", "--detach", other)
 	command(t, "btrfs", "device", "scan", "--forget", other)
-	elsewhere(t, `mount -o degraded "$1" "$2"`, []string{one, t.TempDir()})
+	propagatedMounts(t, `mount -o degraded "$1" "$2"`, []string{one, t.TempDir()})
 	if e := sysfs.BtrfsErrors(uuid); e == nil || *e != (BtrfsErrors{Missing: 1}) {
 		t.Errorf("%+v", e)
 	}

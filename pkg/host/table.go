@@ -79,7 +79,7 @@ func (t Table) Stack(p string) []Mount {
 }
 
 // Ground gives the mount that a path walk to p ends on.
-func (t Table) Ground(p string) (Mount, bool) {
+func (t Table) ParentMount(p string) (Mount, bool) {
 	met := t.walk(p)
 	if len(met) == 0 {
 		return Mount{}, false
@@ -131,7 +131,7 @@ func nextOnTheWay(way []*Mount, current *Mount) (next *Mount) {
 // whose parent is not in the table.
 func (t Table) rootOf(way []*Mount) *Mount {
 	for _, m := range way {
-		if _, inside := t.byID[m.OldParent]; m.Path == "/" && (!inside || m.OldParent == m.OldID) {
+		if _, inContainer := t.byID[m.OldParent]; m.Path == "/" && (!inContainer || m.OldParent == m.OldID) {
 			return m
 		}
 	}

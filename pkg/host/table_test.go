@@ -90,14 +90,14 @@ func TestIndexes(t *testing.T) {
 	}
 }
 
-func TestGround(t *testing.T) {
+func TestParentMount(t *testing.T) {
 	table := NewTable([]Mount{at(1, 0, "/"), at(2, 1, "/a"), at(3, 2, "/a/b"), at(4, 3, "/a/b"), at(5, 1, "/c/d"), at(6, 1, "/c")})
 	for p, want := range map[string]int{"/": 1, "/x/y": 1, "/a": 2, "/a/x": 2, "/ab": 1, "/a/b": 4, "/a/b/x": 4, "/c/d": 6, "/c/d/e": 6} {
-		if m, found := table.Ground(p); !found || m.OldID != want {
+		if m, found := table.ParentMount(p); !found || m.OldID != want {
 			t.Errorf("%s lies on %d, want %d", p, m.OldID, want)
 		}
 	}
-	if m, found := NewTable(nil).Ground("/a"); found {
+	if m, found := NewTable(nil).ParentMount("/a"); found {
 		t.Errorf("on %+v", m)
 	}
 }

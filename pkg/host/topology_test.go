@@ -14,7 +14,7 @@ import (
 
 // ground is a directory of this test to mount in, and the namespace with a
 // topology already kept.
-func ground(t *testing.T) (*Namespace, string) {
+func parentMount(t *testing.T) (*Namespace, string) {
 	t.Helper()
 	realKernel(t)
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -121,11 +121,11 @@ func TestTopologyFollows(t *testing.T) {
 			done(t, unix.Renameat2(unix.AT_FDCWD, dir+"/x", unix.AT_FDCWD, dir+"/y", unix.RENAME_EXCHANGE))
 		}},
 		"covered by one above": {func(t *testing.T, dir string) { put(t, dir+"/a/b") }, func(t *testing.T, dir string) { put(t, dir+"/a") }},
-		"uncovered":            {func(t *testing.T, dir string) { put(t, dir+"/a/b"); put(t, dir+"/a") }, func(t *testing.T, dir string) { done(t, unix.Unmount(dir+"/a", 0)) }},
+		"unmount-dead-top":     {func(t *testing.T, dir string) { put(t, dir+"/a/b"); put(t, dir+"/a") }, func(t *testing.T, dir string) { done(t, unix.Unmount(dir+"/a", 0)) }},
 		"all at once":          {func(t *testing.T, dir string) { put(t, dir+"/a"); put(t, dir+"/a/b") }, func(t *testing.T, dir string) { done(t, unix.Unmount(dir+"/a", unix.MNT_DETACH)) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, dir := ground(t)
+			n, dir := parentMount(t)
 			if tc.before != nil {
 				tc.before(t, dir)
 			}
@@ -153,7 +153,7 @@ func TestTopologyFollowsAMoveAmongOthers(t *testing.T) {
 		"a mount":   func(t *testing.T, dir string) { put(t, dir+"/c") },
 		"an umount": func(t *testing.T, dir string) { done(t, unix.Unmount(dir+"/d", 0)) },
 	} {
-		n, dir := ground(t)
+		n, dir := parentMount(t)
 		for _, p := range []string{"/a", "/b", "/d"} {
 			put(t, dir+p)
 		}
@@ -167,7 +167,7 @@ func TestTopologyFollowsAMoveAmongOthers(t *testing.T) {
 
 // What may change without a report is not kept.
 func TestTopologyKeepsNoOptions(t *testing.T) {
-	n, dir := ground(t)
+	n, dir := parentMount(t)
 	put(t, dir+"/a")
 	table, err := n.Topology()
 	done(t, err)
@@ -199,7 +199,7 @@ func TestRefreshOfWhatIsGone(t *testing.T) {
 		"the directory above renamed": func(t *testing.T, dir string) { done(t, os.Rename(dir, dir+"y")) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, dir := ground(t)
+			n, dir := parentMount(t)
 			dir += "/x"
 			put(t, dir+"/a")
 			put(t, dir+"/a")
@@ -224,7 +224,7 @@ func TestRefreshOfWhatIsGone(t *testing.T) {
 }
 
 func TestTops(t *testing.T) {
-	n, dir := ground(t)
+	n, dir := parentMount(t)
 	put(t, dir+"/a/b")
 	top := func(p string) Mount {
 		table, err := n.Mounts()
@@ -256,11 +256,11 @@ func TestTops(t *testing.T) {
 // While mounts come, go and move, the topology is asked all the time. Once they
 // rest, it finds what is there.
 func TestTopologyAfterAStorm(t *testing.T) {
-	n, dir := ground(t)
-	var places []string
+	n, dir := parentMount(t)
+	var mountPoints []string
 	for i := range 8 {
-		places = append(places, fmt.Sprintf("%s/p%d", dir, i))
-		done(t, os.Mkdir(places[i], 0o700))
+		mountPoints = append(mountPoints, fmt.Sprintf("%s/p%d", dir, i))
+		done(t, os.Mkdir(mountPoints[i], 0o700))
 	}
 	for round := range 20 {
 		var storm, callers sync.WaitGroup
@@ -278,7 +278,7 @@ func TestTopologyAfterAStorm(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					for _, p := range places {
+					for _, p := range mountPoints {
 						if fresh, there := n.Refresh(table.Stack(p)); there && len(fresh) > 0 && fresh[0].Path != p {
 							t.Errorf("%+v at %s", fresh[0], p)
 						}
@@ -289,7 +289,7 @@ func TestTopologyAfterAStorm(t *testing.T) {
 		for range 2 {
 			storm.Go(func() {
 				r := rand.New(rand.NewPCG(uint64(round), rand.Uint64()))
-				at := func() string { return places[r.IntN(len(places))] }
+				at := func() string { return mountPoints[r.IntN(len(mountPoints))] }
 				for range 100 {
 					switch p := at(); r.IntN(5) { // some of it fails, as nothing is there
 					case 0, 1:
@@ -305,7 +305,7 @@ func TestTopologyAfterAStorm(t *testing.T) {
 		storm.Wait()
 		close(over)
 		callers.Wait()
-		for _, p := range places {
+		for _, p := range mountPoints {
 			want := read(t, n, p)
 			eventually(t, fmt.Sprintf("%v are found at %s", want, p), func() bool { return slices.Equal(found(t, n, p), want) })
 		}

@@ -63,14 +63,14 @@ func TestLearnVolData(t *testing.T) {
 func TestVolDataIsNeverOld(t *testing.T) {
 	n, root := newNode(t)
 	dir := filepath.Join(root, "pods/uid/volumes/kubernetes.io~csi/pv")
-	place, file := dir+"/mount", dir+"/vol_data.json"
-	done(t, os.MkdirAll(place, 0o700))
+	mountPoint, file := dir+"/mount", dir+"/vol_data.json"
+	done(t, os.MkdirAll(mountPoint, 0o700))
 	expect := func(want string) {
 		t.Helper()
-		s, err := n.Look(context.Background(), Question{Paths: []Ask{{Path: place, VolData: file}}})
+		s, err := n.Inspect(context.Background(), InspectQuery{Paths: []Ask{{Path: mountPoint, VolData: file}}})
 		done(t, err)
 		got := ""
-		if d := s.Paths[place].VolData; d != nil {
+		if d := s.Paths[mountPoint].VolData; d != nil {
 			got = d.VolumeHandle
 		}
 		if got != want {

@@ -27,14 +27,14 @@ func diskVolume(t *testing.T, path string) (node, image string) {
 	return node, image
 }
 
-func lookOf(m Mount) Question {
-	return Question{Probe: &m, Paths: []Ask{{Path: m.Path, Mounted: true}}}
+func lookOf(m Mount) InspectQuery {
+	return InspectQuery{Probe: &m, Paths: []Ask{{Path: m.Path, Mounted: true}}}
 }
 
 // seen is a look that must succeed.
-func seen(t *testing.T, n *Node, m Mount) Sight {
+func seen(t *testing.T, n *Node, m Mount) Inspection {
 	t.Helper()
-	s, err := n.Look(context.Background(), lookOf(m))
+	s, err := n.Inspect(context.Background(), lookOf(m))
 	done(t, err)
 	return s
 }
@@ -63,7 +63,7 @@ func TestLookAtADisk(t *testing.T) {
 	}
 }
 
-// What is met at a place while something else stands there is not taken for the
+// What is met at a mount point while something else stands there is not taken for the
 // mount that was meant, now or later.
 func TestLookBehindACover(t *testing.T) {
 	n, root := newNode(t)
@@ -75,7 +75,7 @@ func TestLookBehindACover(t *testing.T) {
 	}
 	done(t, unix.Unmount(root+"/m", 0))
 	if s, want := seen(t, n, m), command(t, "blkid", "-o", "value", "-s", "UUID", node); s.Changed || s.UUID != want {
-		t.Errorf("uncovered: UUID %s, want %s; %+v", s.UUID, want, s)
+		t.Errorf("unmount-dead-top: UUID %s, want %s; %+v", s.UUID, want, s)
 	}
 }
 
@@ -109,7 +109,7 @@ func TestTryWrite(t *testing.T) {
 	if w := write(disk); w.Asked || !w.Unable {
 		t.Errorf("beside a probe: %+v", w)
 	}
-	n.probes.finish(storageOf(disk), at, Sight{}, nil)
+	n.probes.finish(storageOf(disk), at, Inspection{}, nil)
 	if w := write(disk); !w.Asked {
 		t.Errorf("after it: %+v", w)
 	}
@@ -122,11 +122,11 @@ func impatient(t *testing.T) (*Node, string) {
 }
 
 // frozenVolume is mounted and frozen, until it is thawed or the test ends.
-func frozenVolume(t *testing.T, n *Node, place string) (m Mount, thaw func()) {
+func frozenVolume(t *testing.T, n *Node, mountPoint string) (m Mount, thaw func()) {
 	t.Helper()
-	diskVolume(t, place)
-	m = topAt(t, n, place)
-	dir, err := os.Open(place)
+	diskVolume(t, mountPoint)
+	m = topAt(t, n, mountPoint)
+	dir, err := os.Open(mountPoint)
 	done(t, err)
 	t.Cleanup(func() { _ = dir.Close() })
 	const fiFreeze, fiThaw = 0xc0045877, 0xc0045878
@@ -223,11 +223,11 @@ func TestLookAtASilentDaemon(t *testing.T) {
 	t.Cleanup(func() { done(t, unix.Unmount(connections, unix.MNT_DETACH)) })
 	device, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	done(t, err)
-	place := root + "/m"
-	done(t, os.Mkdir(place, 0o700))
-	done(t, unix.Mount("test", place, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", device)))
-	t.Cleanup(func() { _ = unix.Unmount(place, unix.MNT_DETACH) })
-	m := topAt(t, n, place)
+	mountPoint := root + "/m"
+	done(t, os.Mkdir(mountPoint, 0o700))
+	done(t, unix.Mount("test", mountPoint, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", device)))
+	t.Cleanup(func() { _ = unix.Unmount(mountPoint, unix.MNT_DETACH) })
+	m := topAt(t, n, mountPoint)
 
 	s := seen(t, n, m)
 	if a := s.Answer; !a.Silent || a.Stuck || a.Waiting < 1 || len(a.Waits) == 0 {

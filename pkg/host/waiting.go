@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // countWaiting counts the requests that a FUSE daemon owes, if a probe of the
@@ -23,9 +23,9 @@ func (n *Node) countWaiting(ctx context.Context, m Mount) (count func() int, sto
 	timer := time.AfterFunc(n.cfg.ProbeTimeout*9/10, func() {
 		call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
 		defer cancel()
-		var a workerops.LookAnswer
+		var a workerops.InspectAnswer
 		_ = n.probes.alone(call, fusectl, func() (err error) { // without an answer nothing is known
-			a, err = worker.Call(call, n.cfg.Pool, workerops.Look, workerops.LookQuery{Waiting: fuseConnection(m.Dev)})
+			a, err = worker.Call(call, n.cfg.Pool, workerops.Inspect, workerops.InspectQuery{Waiting: fuseConnection(m.Dev)})
 			return err
 		})
 		counted <- max(a.Waiting, 0)

@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // TryWrite has a worker write to the superblock that is mounted at m, leaving no
@@ -64,7 +64,7 @@ func (n *Node) try(ctx context.Context, m Mount, q workerops.WriteQuery) (Write,
 	}
 	if n.waitsForThaw(ctx, m, err) {
 		n.freeze(m, &w.Answer)
-		n.probes.finish(s, at, Sight{}, nil)
+		n.probes.finish(s, at, Inspection{}, nil)
 		return w, nil
 	}
 	w = Write{Answer: Answer{Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed}, Unable: a.Unable}
@@ -74,7 +74,7 @@ func (n *Node) try(ctx context.Context, m Mount, q workerops.WriteQuery) (Write,
 			Elapsed: n.cfg.ProbeTimeout, Waits: waits(err),
 		}
 	}
-	n.probes.finish(s, at, Sight{Answer: w.Answer}, err)
+	n.probes.finish(s, at, Inspection{Answer: w.Answer}, err)
 	switch {
 	case w.Silent && ctx.Err() == nil:
 		return w, nil

@@ -126,9 +126,9 @@ func (c *Cluster) Run(ctx context.Context) {
 
 const quietVerbosity = 5
 
-// settled waits for the first lists, but not for long: for a moment after the
+// finalized waits for the first lists, but not for long: for a moment after the
 // start, nobody knows what must not be looked at.
-func (c *Cluster) settled(ctx context.Context) {
+func (c *Cluster) finalized(ctx context.Context) {
 	select {
 	case <-c.begun:
 	case <-ctx.Done():

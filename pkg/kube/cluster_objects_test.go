@@ -78,11 +78,11 @@ func following(t *testing.T, api *clusterAPI) (c *Cluster, end func()) {
 		t.Fatal(err)
 	}
 	end = runs(t, c.Run)
-	c.settled(t.Context()) // reflectors may wait for a moment before they ask
+	c.finalized(t.Context()) // reflectors may wait for a moment before they ask
 	return c, end
 }
 
-// wantedNow asks the API whether the volume is wanted at the place of a pod.
+// wantedNow asks the API whether the volume is wanted at the mount point of a pod.
 func (c *Cluster) wantedNow(t *testing.T, name volumeName, podUID string) error {
 	t.Helper()
 	w, err := c.ask(t.Context(), name, podUID, false)

@@ -68,7 +68,7 @@ func TestClusterNeedsEveryAnswer(t *testing.T) {
 	}
 }
 
-// TestContainerWhileTheAPIIsAway: a running container is proof enough that the place
+// TestContainerWhileTheAPIIsAway: a running container is proof enough that the mount point
 // is wanted, if what the API last said does not forbid it. The strictest word counts,
 // and what was never heard is not known.
 func TestContainerWhileTheAPIIsAway(t *testing.T) {
@@ -99,7 +99,7 @@ func TestContainerWhileTheAPIIsAway(t *testing.T) {
 				c.cfg.DriverGrace = time.Hour
 				node := &thisHost{t: t, runs: os.Getpid()}
 				gate := Gate{Cluster: c, Node: node}
-				d, step := node.at(podPlace, false)
+				d, step := node.at(podMountPoint, false)
 				if tc.before != nil {
 					tc.before(disk)
 				}
@@ -118,10 +118,10 @@ func TestContainerWhileTheAPIIsAway(t *testing.T) {
 				p, err := gate.Enter(t.Context(), d, step)
 				expect(t, "a step", err, tc.want)
 				if err == nil {
-					expect(t, "in the middle", p.Still(t.Context()), "")
+					expect(t, "in the middle", p.Revalidate(t.Context()), "")
 					p.Leave(nil)
 				}
-				_, writing := node.at(podPlace, true)
+				_, writing := node.at(podMountPoint, true)
 				if _, err := gate.Enter(t.Context(), d, writing); err == nil {
 					t.Error("a container vouches for no device")
 				}
@@ -148,7 +148,7 @@ func TestFirstCallsWait(t *testing.T) {
 					t.Fatal(err)
 				}
 				go func() {
-					c.settled(t.Context())
+					c.finalized(t.Context())
 					if err := c.pods.listed(); fault == nil && err != nil {
 						t.Errorf("the first call does not know: %v", err)
 					}
@@ -160,7 +160,7 @@ func TestFirstCallsWait(t *testing.T) {
 				synctest.Wait()
 				// Now nobody waits any more.
 				asked := make(chan struct{})
-				go func() { defer close(asked); c.settled(t.Context()) }()
+				go func() { defer close(asked); c.finalized(t.Context()) }()
 				synctest.Wait()
 				select {
 				case <-asked:

@@ -46,7 +46,7 @@ type presence struct {
 
 // followDrivers looks at the drivers' pods after each change, until ctx ends.
 func (c *Cluster) followDrivers(ctx context.Context) {
-	c.settled(ctx) // the settings say whose pods count
+	c.finalized(ctx) // the settings say whose pods count
 	for {
 		select {
 		case <-ctx.Done():

@@ -24,15 +24,15 @@ type Gate struct {
 
 // Look implements healer.Gate. It goes by what is remembered: what was forbidden
 // when the API last answered stays forbidden when it does not.
-func (g Gate) Look(ctx context.Context, v healer.Volume) error {
-	g.Cluster.settled(ctx)
+func (g Gate) Inspect(ctx context.Context, v healer.Volume) error {
+	g.Cluster.finalized(ctx)
 	l := g.Node.Kubelet().Layout(g.Node.RealPath(v.Path))
 	return g.Cluster.ruling(g.Cluster.look(ctx, nameOf(v, "", l), l.PodUID)).forbids(modeCheck)
 }
 
 // Wants implements healer.Gate. Only where memory says that the pod wants it, the API
 // is asked, too.
-func (g Gate) Wants(ctx context.Context, c healer.Case, p healer.Place) bool {
+func (g Gate) Wants(ctx context.Context, c healer.Case, p healer.MountPoint) bool {
 	known, found := g.Cluster.pod(p.PodUID)
 	if !found {
 		return false
@@ -48,7 +48,7 @@ func (g Gate) Wants(ctx context.Context, c healer.Case, p healer.Place) bool {
 
 // Enter implements healer.Gate.
 func (g Gate) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (healer.Permit, error) {
-	p := &permit{cluster: g.Cluster, step: s, name: nameAt(d.Case, s.Place), reasons: reasonsFor(d, s)}
+	p := &permit{cluster: g.Cluster, step: s, name: nameAt(d.Case, s.MountPoint), reasons: reasonsFor(d, s)}
 	p.earlier = d.Case.Record != nil && d.Case.Record.BootID != d.Case.BootID
 	holder, blind := healer.HolderFor(ctx, g.Node, d.Case, s)
 	p.holder = holder
@@ -68,7 +68,7 @@ func (g Gate) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (hea
 }
 
 // Write implements healer.Gate.
-func (g Gate) Write(ctx context.Context, c healer.Case, p healer.Place, onDisk bool) error {
+func (g Gate) Write(ctx context.Context, c healer.Case, p healer.MountPoint, onDisk bool) error {
 	name := nameAt(c, p)
 	w, err := g.Cluster.ask(ctx, name, p.PodUID, true)
 	if err != nil {
@@ -84,19 +84,19 @@ func (g Gate) Write(ctx context.Context, c healer.Case, p healer.Place, onDisk b
 // reasonsFor gives the conditions that a step is meant to heal. For what an
 // interrupted step of ours left behind there are none: no driver mends that.
 func reasonsFor(d healer.Diagnosis, s healer.Step) []healer.Reason {
-	if top, mounted := s.Place.Top(); mounted && top.Interim() {
+	if top, mounted := s.MountPoint.Top(); mounted && top.Placeholder() {
 		return nil
 	}
 	var list []healer.Reason
 	for _, c := range d.Conditions {
-		if c.Place == s.Place.Path && s.CanHeal(c.Reason) {
+		if c.MountPoint == s.MountPoint.Path && s.CanHeal(c.Reason) {
 			list = append(list, c.Reason)
 		}
 	}
 	return list
 }
 
-// permit is the leave to run one step, asked anew right before its place becomes
+// permit is the leave to run one step, asked anew right before its mount point becomes
 // usable.
 type permit struct {
 	cluster *Cluster
@@ -110,9 +110,9 @@ type permit struct {
 }
 
 // ask asks the API what decides, and says why the step is not allowed, and why the
-// place is not wanted.
+// mount point is not wanted.
 func (p *permit) ask(ctx context.Context) (notAllowed, notWanted error) {
-	w, err := p.cluster.ask(ctx, p.name, p.step.Place.PodUID, p.step.Writes)
+	w, err := p.cluster.ask(ctx, p.name, p.step.MountPoint.PodUID, p.step.Writes)
 	if err != nil {
 		return err, nil
 	}
@@ -142,30 +142,30 @@ func (p *permit) allowed(ctx context.Context, w view) error {
 	return c.mayWrite(ctx, w, p.name)
 }
 
-// wanted goes by a container that has the volume, else by the pod, and for a place
+// wanted goes by a container that has the volume, else by the pod, and for a mount point
 // that is no pod's by any pod that wants the volume. Silence of the API is no consent.
 func (p *permit) wanted(w view) error {
-	place := p.step.Place
+	mountPoint := p.step.MountPoint
 	switch {
 	case p.holder != nil && p.holder.Alive() == nil:
 		return nil
 	case p.earlier:
 		return errors.New("the volume was not seen healthy since the node booted, so kubelet may be about to publish it")
-	case place.PodUID == "" && place.Layout.Kind == host.LayoutOther:
+	case mountPoint.PodUID == "" && mountPoint.Layout.Kind == host.LayoutOther:
 		return errors.New("the path is none of kubelet's, so no pod tells whether it is wanted")
 	}
-	return w.wanted(p.name, place.PodUID, p.cluster.cfg.Node)
+	return w.wanted(p.name, mountPoint.PodUID, p.cluster.cfg.Node)
 }
 
 // Still implements healer.Permit. It is asked when the mount is there, as a driver may
 // have begun to unpublish since; a container that starts meanwhile gets a read-only
 // mount.
-func (p *permit) Still(ctx context.Context) error {
+func (p *permit) Revalidate(ctx context.Context) error {
 	switch notAllowed, notWanted := p.ask(ctx); {
 	case notAllowed != nil:
 		return fmt.Errorf("%w: no longer allowed: %w", healer.ErrRefused, notAllowed)
 	case notWanted != nil:
-		return fmt.Errorf("%w: the place is no longer wanted: %w", healer.ErrRefused, notWanted)
+		return fmt.Errorf("%w: the mount point is no longer wanted: %w", healer.ErrRefused, notWanted)
 	}
 	return nil
 }

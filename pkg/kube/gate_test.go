@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	kubeletRoot = "/var/lib/kubelet"
-	podPlace    = kubeletRoot + "/pods/uid-of-app/volumes/kubernetes.io~csi/pv-1/mount"
-	stagedPlace = kubeletRoot + "/plugins/kubernetes.io/csi/" + driverName + "/0123/globalmount"
+	kubeletRoot      = "/var/lib/kubelet"
+	podMountPoint    = kubeletRoot + "/pods/uid-of-app/volumes/kubernetes.io~csi/pv-1/mount"
+	stagedMountPoint = kubeletRoot + "/plugins/kubernetes.io/csi/" + driverName + "/0123/globalmount"
 )
 
 // thisHost knows kubelet's paths, and one container at most.
@@ -49,22 +49,22 @@ func (h *thisHost) HolderAt(ctx context.Context, m host.ContainerMount) *host.Ho
 	return holder
 }
 
-// insidePlace is where a container of the pod has the volume.
-const insidePlace = "/proc/77/root/data"
+// insideMountPoint is where a container of the pod has the volume.
+const insideMountPoint = "/proc/77/root/data"
 
-// at gives a step for a place, and the case in which it is offered.
+// at gives a step for a mount point, and the case in which it is offered.
 func (h *thisHost) at(path string, writes bool) (healer.Diagnosis, healer.Step) {
-	place := healer.Place{Path: path, Layout: h.Kubelet().Layout(path)}
-	place.PodUID = place.Layout.PodUID
-	if path == insidePlace {
-		place.Role, place.PodUID = healer.Container, "uid-of-app"
-		place.Inside = &healer.Inside{ContainerMount: host.ContainerMount{PID: h.runs, PodUID: "uid-of-app", Mount: host.Mount{Dev: host.Dev{Minor: 50}}}}
+	mountPoint := healer.MountPoint{Path: path, Layout: h.Kubelet().Layout(path)}
+	mountPoint.PodUID = mountPoint.Layout.PodUID
+	if path == insideMountPoint {
+		mountPoint.Role, mountPoint.PodUID = healer.RoleContainer, "uid-of-app"
+		mountPoint.InContainer = &healer.InContainer{ContainerMount: host.ContainerMount{PID: h.runs, PodUID: "uid-of-app", Mount: host.Mount{Dev: host.Dev{Minor: 50}}}}
 	}
 	d := healer.Diagnosis{
-		Case:       healer.Case{Volume: healer.Volume{ID: handle, Path: path}, Driver: driverName, Places: []healer.Place{place}},
-		Conditions: []healer.Condition{{Reason: healer.NotMounted, Place: path, Acute: true}},
+		Case:       healer.Case{Volume: healer.Volume{ID: handle, Path: path}, Driver: driverName, MountPoints: []healer.MountPoint{mountPoint}},
+		Conditions: []healer.Condition{{Reason: healer.NotMounted, MountPoint: path, Acute: true}},
 	}
-	return d, healer.Step{Name: "step", Place: place, Heals: []healer.Reason{healer.NotMounted}, Source: host.Dev{Major: 7, Minor: 1}, Writes: writes}
+	return d, healer.Step{Name: "step", MountPoint: mountPoint, Heals: []healer.Reason{healer.NotMounted}, Source: host.Dev{Major: 7, Minor: 1}, Writes: writes}
 }
 
 // drain cordons the node and lets a pod go.
@@ -123,9 +123,9 @@ var forbidders = map[string]struct {
 	"another node has it":        {change: func(d *disk) { d.api.put(anAttachment(d.pv, "node-2")) }, want: "node node-2 has", ofWrites: true},
 }
 
-// TestStep asks before a step, and again before its place becomes usable.
+// TestStep asks before a step, and again before its mount point becomes usable.
 func TestStep(t *testing.T) {
-	for _, path := range []string{podPlace, stagedPlace, insidePlace} {
+	for _, path := range []string{podMountPoint, stagedMountPoint, insideMountPoint} {
 		for name, tc := range forbidders {
 			for _, writes := range []bool{false, true} {
 				want := tc.want
@@ -146,12 +146,12 @@ func TestStep(t *testing.T) {
 							t.Fatal(err)
 						}
 						defer p.Leave(nil)
-						if err := p.Still(t.Context()); err != nil {
+						if err := p.Revalidate(t.Context()); err != nil {
 							t.Fatal(err)
 						}
 						tc.change(disk)
 						synctest.Wait()
-						err = p.Still(t.Context())
+						err = p.Revalidate(t.Context())
 						expect(t, "in the middle", err, want)
 						if err != nil && !errors.Is(err, healer.ErrRefused) {
 							t.Errorf("no refusal, but %v", err)
@@ -178,7 +178,7 @@ func expect(t *testing.T, when string, err error, want string) {
 // TestStepForAContainer goes by the container, whatever becomes of the pod, as
 // long as it runs.
 func TestStepForAContainer(t *testing.T) {
-	for _, path := range []string{podPlace, insidePlace} {
+	for _, path := range []string{podMountPoint, insideMountPoint} {
 		t.Run(filepath.Base(path), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { stepForAContainer(t, path) }) })
 	}
 }
@@ -202,10 +202,10 @@ func stepForAContainer(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 	defer p.Leave(nil)
-	if err := p.Still(t.Context()); err != nil {
+	if err := p.Revalidate(t.Context()); err != nil {
 		t.Error(err)
 	}
-	// A container vouches for the place, and for no device.
+	// A container vouches for the mount point, and for no device.
 	terminating(disk.attached)
 	api.put(disk.attached)
 	_, writing := node.at(path, true)
@@ -214,21 +214,21 @@ func stepForAContainer(t *testing.T, path string) {
 
 	_ = container.Process.Kill()
 	_ = container.Wait()
-	expect(t, "the container has ended", p.Still(t.Context()), "is terminating")
+	expect(t, "the container has ended", p.Revalidate(t.Context()), "is terminating")
 }
 
-func TestStepAtOtherPlaces(t *testing.T) {
+func TestStepAtOtherMountPoints(t *testing.T) {
 	for name, tc := range map[string]struct {
 		path  string
 		blind error
 		want  string
 	}{
 		"no path of kubelet's":         {path: "/mnt/data", want: "none of kubelet's"},
-		"a pod that nobody knows":      {path: strings.Replace(podPlace, "uid-of-app", "uid-of-nobody", 1), want: "knows no pod"},
-		"another volume's directory":   {path: strings.Replace(podPlace, "pv-1", "pv-2", 1), want: "does not list"},
-		"a pod, and no look at procfs": {path: podPlace, blind: errors.New("no procfs")},
+		"a pod that nobody knows":      {path: strings.Replace(podMountPoint, "uid-of-app", "uid-of-nobody", 1), want: "knows no pod"},
+		"another volume's directory":   {path: strings.Replace(podMountPoint, "pv-1", "pv-2", 1), want: "does not list"},
+		"a pod, and no look at procfs": {path: podMountPoint, blind: errors.New("no procfs")},
 		"nobody, and no look at procfs": {
-			path: strings.Replace(podPlace, "uid-of-app", "uid-of-nobody", 1), blind: errors.New("no procfs"), want: "no procfs",
+			path: strings.Replace(podMountPoint, "uid-of-app", "uid-of-nobody", 1), blind: errors.New("no procfs"), want: "no procfs",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -269,14 +269,14 @@ func TestTriedWrite(t *testing.T) {
 					c, end := following(t, api)
 					defer end()
 					node := &thisHost{t: t}
-					d, _ := node.at(podPlace, false)
+					d, _ := node.at(podMountPoint, false)
 					gate := Gate{Cluster: c, Node: node}
-					if err := gate.Write(t.Context(), d.Case, d.Case.Places[0], onDisk); err != nil {
+					if err := gate.Write(t.Context(), d.Case, d.Case.MountPoints[0], onDisk); err != nil {
 						t.Fatal(err)
 					}
 					tc.change(disk)
 					synctest.Wait()
-					expect(t, "then", gate.Write(t.Context(), d.Case, d.Case.Places[0], onDisk), want)
+					expect(t, "then", gate.Write(t.Context(), d.Case, d.Case.MountPoints[0], onDisk), want)
 				})
 			})
 		}
@@ -296,40 +296,40 @@ func TestLook(t *testing.T) {
 		look := func(path, want string) {
 			t.Helper()
 			synctest.Wait()
-			expect(t, path, gate.Look(t.Context(), healer.Volume{ID: handle, Path: path}), want)
+			expect(t, path, gate.Inspect(t.Context(), healer.Volume{ID: handle, Path: path}), want)
 		}
-		look(podPlace, "")
+		look(podMountPoint, "")
 		terminating(disk.pod)
 		disk.pod.Annotations = map[string]string{modeAnnotation: "off"}
 		api.put(disk.pod)
-		look(podPlace, "mode off by Pod")
-		look(stagedPlace, "mode off by Pod")
+		look(podMountPoint, "mode off by Pod")
+		look(stagedMountPoint, "mode off by Pod")
 		disk.pod.Annotations = map[string]string{modeAnnotation: "heal"}
 		api.put(disk.pod)
-		look(podPlace, "")
+		look(podMountPoint, "")
 
 		disk.claim.Annotations = map[string]string{modeAnnotation: "off"}
 		api.put(disk.claim)
-		look(podPlace, "") // of which it has not heard
-		d, step := node.at(podPlace, false)
+		look(podMountPoint, "") // of which it has not heard
+		d, step := node.at(podMountPoint, false)
 		_, err := gate.Enter(t.Context(), d, step)
 		expect(t, "a step", err, "mode off by PersistentVolumeClaim")
-		for _, path := range []string{podPlace, stagedPlace, "/mnt/data"} {
+		for _, path := range []string{podMountPoint, stagedMountPoint, "/mnt/data"} {
 			look(path, "mode off by PersistentVolumeClaim shop/claim-of-pv-1")
 		}
 		disk.claim.Annotations = nil
 		api.put(disk.claim)
-		look(podPlace, "mode off by PersistentVolumeClaim")
+		look(podMountPoint, "mode off by PersistentVolumeClaim")
 		time.Sleep(rememberTime)
-		look(podPlace, "")
+		look(podMountPoint, "")
 
 		disk.claim.Annotations = map[string]string{modeAnnotation: "off"}
 		api.put(disk.claim)
 		time.Sleep(rememberTime)
-		look(podPlace, "mode off by PersistentVolumeClaim")
+		look(podMountPoint, "mode off by PersistentVolumeClaim")
 		api.breaks(errSilent)
 		time.Sleep(24 * time.Hour)
-		for _, path := range []string{podPlace, stagedPlace, "/mnt/data"} {
+		for _, path := range []string{podMountPoint, stagedMountPoint, "/mnt/data"} {
 			look(path, "mode off by PersistentVolumeClaim shop/claim-of-pv-1")
 		}
 	})
@@ -347,8 +347,8 @@ func TestIdleNodeAsksLittle(t *testing.T) {
 			return api.count("get persistentvolumes") + api.count("get persistentvolumeclaims") + api.count("get storageclasses")
 		}
 		for range 10 * 60 {
-			for _, path := range []string{podPlace, stagedPlace} {
-				expect(t, path, gate.Look(t.Context(), healer.Volume{ID: handle, Path: path}), "")
+			for _, path := range []string{podMountPoint, stagedMountPoint} {
+				expect(t, path, gate.Inspect(t.Context(), healer.Volume{ID: handle, Path: path}), "")
 			}
 			time.Sleep(time.Minute)
 		}
@@ -373,22 +373,22 @@ func TestWants(t *testing.T) {
 		wants := func(when, path string, want bool) {
 			t.Helper()
 			d, _ := node.at(path, false)
-			if got := gate.Wants(t.Context(), d.Case, d.Case.Places[0]); got != want {
+			if got := gate.Wants(t.Context(), d.Case, d.Case.MountPoints[0]); got != want {
 				t.Errorf("%s: %t", when, got)
 			}
 		}
-		wants("it is", podPlace, true)
-		wants("nobody's pod", strings.Replace(podPlace, "uid-of-app", "uid-of-nobody", 1), false)
-		wants("another volume", strings.Replace(podPlace, "pv-1", "pv-2", 1), false)
+		wants("it is", podMountPoint, true)
+		wants("nobody's pod", strings.Replace(podMountPoint, "uid-of-app", "uid-of-nobody", 1), false)
+		wants("another volume", strings.Replace(podMountPoint, "pv-1", "pv-2", 1), false)
 		api.breaks(errSilent)
-		wants("nobody answers", podPlace, false)
+		wants("nobody answers", podMountPoint, false)
 		api.breaks(nil)
 		time.Sleep(time.Hour)
-		wants("it is again", podPlace, true)
+		wants("it is again", podMountPoint, true)
 		api.set(func(a *clusterAPI) { a.mute = true })
 		terminating(disk.pod)
 		api.put(disk.pod)
-		wants("the informer lags", podPlace, false)
+		wants("the informer lags", podMountPoint, false)
 	})
 }
 
@@ -402,7 +402,7 @@ func TestStepAfterABoot(t *testing.T) {
 		defer end()
 		for boot, want := range map[string]string{"this": "", "the one before": "since the node booted"} {
 			node := &thisHost{t: t}
-			d, step := node.at(podPlace, false)
+			d, step := node.at(podMountPoint, false)
 			d.Case.BootID, d.Case.Record = "this", &healer.Record{BootID: boot}
 			p, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), d, step)
 			expect(t, boot, err, want)
@@ -420,7 +420,7 @@ func TestStepAfterABoot(t *testing.T) {
 }
 
 // TestKillSwitchThatTheInformerMissed is asked for before a step, and again
-// before its place becomes usable.
+// before its mount point becomes usable.
 func TestKillSwitchThatTheInformerMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newClusterAPI()
@@ -428,7 +428,7 @@ func TestKillSwitchThatTheInformerMissed(t *testing.T) {
 		c, end := following(t, api)
 		defer end()
 		node := &thisHost{t: t, runs: os.Getpid()} // a container is no excuse
-		d, step := node.at(podPlace, false)
+		d, step := node.at(podMountPoint, false)
 		gate := Gate{Cluster: c, Node: node}
 		p, err := gate.Enter(t.Context(), d, step)
 		if err != nil {
@@ -437,10 +437,10 @@ func TestKillSwitchThatTheInformerMissed(t *testing.T) {
 		defer p.Leave(nil)
 		api.set(func(a *clusterAPI) { a.mute = true })
 		disk.settings(keyMode, "off")
-		expect(t, "in the middle", p.Still(t.Context()), "mode off")
+		expect(t, "in the middle", p.Revalidate(t.Context()), "mode off")
 		_, err = gate.Enter(t.Context(), d, step)
 		expect(t, "before", err, "mode off")
-		expect(t, "a write", gate.Write(t.Context(), d.Case, step.Place, true), "mode off")
+		expect(t, "a write", gate.Write(t.Context(), d.Case, step.MountPoint, true), "mode off")
 	})
 }
 
@@ -457,17 +457,17 @@ func TestWriteThroughAnotherPod(t *testing.T) {
 		defer end()
 		node := &thisHost{t: t}
 		gate := Gate{Cluster: c, Node: node}
-		d, step := node.at(podPlace, false)
+		d, step := node.at(podMountPoint, false)
 		p, err := gate.Enter(t.Context(), d, step)
 		if err != nil {
-			t.Errorf("its place is its own: %v", err)
+			t.Errorf("its mount point is its own: %v", err)
 		} else {
 			p.Leave(nil)
 		}
 		for _, onDisk := range []bool{false, true} {
-			expect(t, "a write", gate.Write(t.Context(), d.Case, step.Place, onDisk), "other")
+			expect(t, "a write", gate.Write(t.Context(), d.Case, step.MountPoint, onDisk), "other")
 		}
-		_, writing := node.at(podPlace, true)
+		_, writing := node.at(podMountPoint, true)
 		_, err = gate.Enter(t.Context(), d, writing)
 		expect(t, "a step that writes", err, "other")
 	})
@@ -481,7 +481,7 @@ func TestStepOfACallThatEnded(t *testing.T) {
 		c, end := following(t, api)
 		defer end()
 		node := &thisHost{t: t}
-		d, step := node.at(podPlace, false)
+		d, step := node.at(podMountPoint, false)
 		p, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), d, step)
 		if err != nil {
 			t.Fatal(err)
@@ -489,7 +489,7 @@ func TestStepOfACallThatEnded(t *testing.T) {
 		defer p.Leave(nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		expect(t, "then", p.Still(ctx), context.Canceled.Error())
+		expect(t, "then", p.Revalidate(ctx), context.Canceled.Error())
 	})
 }
 
@@ -511,7 +511,7 @@ func TestKillSwitchIsNotForgotten(t *testing.T) {
 				c, end := following(t, api)
 				defer end()
 				node := &thisHost{t: t}
-				d, step := node.at(podPlace, false)
+				d, step := node.at(podMountPoint, false)
 				gate := Gate{Cluster: c, Node: node}
 				api.set(func(a *clusterAPI) { a.mute = true })
 				disk.settings(keyMode, "off")
@@ -536,7 +536,7 @@ func TestModeOfThePodThatTheInformerMissed(t *testing.T) {
 		disk.pod.Annotations = map[string]string{modeAnnotation: "check"}
 		api.put(disk.pod)
 		node := &thisHost{t: t}
-		d, step := node.at(podPlace, false)
+		d, step := node.at(podMountPoint, false)
 		_, err := Gate{Cluster: c, Node: node}.Enter(t.Context(), d, step)
 		expect(t, "a step", err, "mode check by Pod")
 	})

@@ -75,7 +75,7 @@ func strictest(a, b ruling) ruling {
 	return a
 }
 
-// ruling gives the strictest word for a volume at a place: of the settings, the node,
+// ruling gives the strictest word for a volume at a mount point: of the settings, the node,
 // the volume with its claim and class, and the pods.
 func (c *Cluster) ruling(w view) ruling {
 	r := ruling{mode: w.settings.mode, by: c.settingsName() + ", key " + keyMode}

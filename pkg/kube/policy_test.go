@@ -85,8 +85,8 @@ func TestStrictestWordCounts(t *testing.T) {
 	}
 }
 
-// TestRulingOnAPlace: whose word counts at which place, and for which name.
-func TestRulingOnAPlace(t *testing.T) {
+// TestRulingOnAMountPoint: whose word counts at which mount point, and for which name.
+func TestRulingOnAMountPoint(t *testing.T) {
 	var (
 		published = volumeName{driver: driverName, handle: handle, directory: "pv-1"}
 		staged    = volumeName{handle: handle}
@@ -111,13 +111,13 @@ func TestRulingOnAPlace(t *testing.T) {
 			[]apiObject{says(aNode(), "check"), says(pv.DeepCopy(), "off"), says(claim.DeepCopy(), "heal"), says(aPod("app", claim), "heal")},
 			published, "uid-of-app", modeOff,
 		},
-		"nobody says anything":         {[]apiObject{pv, claim, aPod("app", claim)}, published, "uid-of-app", modeHeal},
-		"nothing is known":             {nil, published, "uid-of-app", modeHeal},
-		"the node, of what it has":     {[]apiObject{says(aNode(), "off")}, published, "uid-of-app", modeOff},
-		"another node's word":          {[]apiObject{says(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2"}}, "off")}, published, "", modeHeal},
-		"another pod's word":           {[]apiObject{pv, claim, aPod("app", claim), says(aPod("other", claim), "off")}, published, "uid-of-app", modeHeal},
-		"of a staged place, any pod's": {[]apiObject{pv, claim, aPod("app", claim), says(aPod("other", claim), "off")}, staged, "", modeOff},
-		"of a staged place, a pod's heal": {
+		"nobody says anything":               {[]apiObject{pv, claim, aPod("app", claim)}, published, "uid-of-app", modeHeal},
+		"nothing is known":                   {nil, published, "uid-of-app", modeHeal},
+		"the node, of what it has":           {[]apiObject{says(aNode(), "off")}, published, "uid-of-app", modeOff},
+		"another node's word":                {[]apiObject{says(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2"}}, "off")}, published, "", modeHeal},
+		"another pod's word":                 {[]apiObject{pv, claim, aPod("app", claim), says(aPod("other", claim), "off")}, published, "uid-of-app", modeHeal},
+		"of a staging mount point, any pod's": {[]apiObject{pv, claim, aPod("app", claim), says(aPod("other", claim), "off")}, staged, "", modeOff},
+		"of a staging mount point, a pod's heal": {
 			[]apiObject{pv, says(claim.DeepCopy(), "check"), says(aPod("app", claim), "heal")},
 			staged, "", modeCheck,
 		},

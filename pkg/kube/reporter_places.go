@@ -9,7 +9,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// maxIll bounds the places that are remembered of one volume.
+// maxIll bounds the mount points that are remembered of one volume.
 const maxIll = 64
 
 // illness is what is wrong at one place.
@@ -24,7 +24,7 @@ type illness struct {
 // not see the others, which are as they were last seen. It is never changed.
 type illnesses map[string]illness
 
-// after gives what is wrong when a report has come. A place that it did not look
+// after gives what is wrong when a report has come. A mount point that it did not look
 // at stays ill as long as its pod is here.
 func (ill illnesses) after(r healer.Report, here func(pods []string) []string) illnesses {
 	if len(ill) == 0 && r.After.Healthy() {
@@ -33,7 +33,7 @@ func (ill illnesses) after(r healer.Report, here func(pods []string) []string) i
 	now := illnessesOf(r.After)
 	unseen := maps.Clone(ill)
 	maps.DeleteFunc(unseen, func(path string, i illness) bool {
-		return i.pod == "" || path == insideOf(i.pod) || looksAt(r.After.Case, path)
+		return i.pod == "" || path == containerMountPoint(i.pod) || looksAt(r.After.Case, path)
 	})
 	if len(unseen) == 0 {
 		return now
@@ -64,7 +64,7 @@ func illnessesOf(d healer.Diagnosis) illnesses {
 	}
 	spots := spotsOf(d.Case)
 	for _, c := range d.Conditions {
-		note(spots.of(c.Place).name, string(c.Reason))
+		note(spots.of(c.MountPoint).name, string(c.Reason))
 	}
 	for _, f := range d.Failures {
 		note("", "not examined by "+f.Provider)
@@ -80,23 +80,23 @@ func illnessesOf(d healer.Diagnosis) illnesses {
 	return now
 }
 
-// spot is a place by a name that stays the same from one look to the next, and its
+// spot is a mount point by a name that stays the same from one look to the next, and its
 // pod.
 type spot struct{ name, pod string }
 
-// spots are the places of a case, by path.
+// spots are the mount points of a case, by path.
 type spots map[string]spot
 
-// spotsOf names the places. What containers have, and their subPaths, are places
+// spotsOf names the mount points. What containers have, and their subPaths, are mount points
 // only while something is wrong there, and a path that leads into a container has
 // a process id in it: they are one spot for each pod. A look that says nothing of
 // it has found nothing there.
 func spotsOf(c healer.Case) spots {
 	all := spots{}
-	for _, p := range c.Places {
+	for _, p := range c.MountPoints {
 		s := spot{p.Path, p.PodUID}
-		if p.Inside != nil || p.Layout.Kind == host.LayoutSubpath {
-			s.name = insideOf(p.PodUID)
+		if p.InContainer != nil || p.Layout.Kind == host.LayoutSubpath {
+			s.name = containerMountPoint(p.PodUID)
 		}
 		all[p.Path] = s
 	}
@@ -110,10 +110,10 @@ func (all spots) of(path string) spot {
 	return spot{name: path}
 }
 
-func insideOf(pod string) string { return "in the containers of " + pod }
+func containerMountPoint(pod string) string { return "in the containers of " + pod }
 
 func looksAt(c healer.Case, path string) bool {
-	return slices.ContainsFunc(c.Places, func(p healer.Place) bool { return p.Path == path })
+	return slices.ContainsFunc(c.MountPoints, func(p healer.MountPoint) bool { return p.Path == path })
 }
 
 // reasons is the same as long as the same is wrong, wherever.

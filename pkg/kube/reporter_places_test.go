@@ -15,15 +15,15 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// asked is a report of volume "v", asked for at the places of these pods, and at
-// the staged one: what is wrong where, by a pod's name or "staged".
+// asked is a report of volume "v", asked for at the mount points of these pods, and at
+// the staged one: what is wrong where, by a pod's name or "staging".
 func asked(pods string, wrong map[string]healer.Reason) healer.Report {
-	d := healer.Diagnosis{Case: healer.Case{Places: []healer.Place{{Role: healer.Staged, Path: "/staged"}}}}
+	d := healer.Diagnosis{Case: healer.Case{MountPoints: []healer.MountPoint{{Role: healer.RoleStaging, Path: "/staged"}}}}
 	for pod := range strings.FieldsSeq(pods) {
-		d.Case.Places = append(d.Case.Places, healer.Place{Role: healer.Published, Path: "/" + pod, PodUID: pod})
+		d.Case.MountPoints = append(d.Case.MountPoints, healer.MountPoint{Role: healer.RoleTarget, Path: "/" + pod, PodUID: pod})
 	}
 	for at, reason := range wrong {
-		d.Conditions = append(d.Conditions, healer.Condition{Place: "/" + at, Reason: reason})
+		d.Conditions = append(d.Conditions, healer.Condition{MountPoint: "/" + at, Reason: reason})
 	}
 	return of("v", d, d)
 }
@@ -31,7 +31,7 @@ func asked(pods string, wrong map[string]healer.Reason) healer.Report {
 type wrong = map[string]healer.Reason
 
 // A volume is asked for at one place and at another, by turns.
-func TestPlacesByTurns(t *testing.T) {
+func TestMountPointsByTurns(t *testing.T) {
 	tests := map[string]struct {
 		reports []healer.Report
 		// gone is a pod that is not here at the last report.
@@ -70,7 +70,7 @@ func TestPlacesByTurns(t *testing.T) {
 			"c", "VolumeAbnormal", false,
 		},
 		"the staged one is seen by all": {
-			[]healer.Report{asked("a", wrong{"staged": healer.IOError}), asked("b", nil)},
+			[]healer.Report{asked("a", wrong{"staging": healer.IOError}), asked("b", nil)},
 			"", "VolumeAbnormal VolumeHealthy", true,
 		},
 		"nobody could look": {
@@ -122,20 +122,20 @@ func TestPlacesByTurns(t *testing.T) {
 
 func refusedAt(pod, why string) healer.Report {
 	r := asked(pod, wrong{pod: healer.NotMounted})
-	r.Refused = []healer.Refusal{{Step: "rebind", Place: "/" + pod, Why: why}}
+	r.Refused = []healer.Refusal{{Step: "rebind", MountPoint: "/" + pod, Why: why}}
 	return r
 }
 
 func healedAt(pod string) healer.Report {
 	r := asked(pod, nil)
-	r.Before.Conditions = []healer.Condition{{Place: "/" + pod, Reason: healer.NotMounted}}
-	r.Steps = []healer.Outcome{{Step: "rebind", Place: "/" + pod}}
+	r.Before.Conditions = []healer.Condition{{MountPoint: "/" + pod, Reason: healer.NotMounted}}
+	r.Steps = []healer.Outcome{{Step: "rebind", MountPoint: "/" + pod}}
 	return r
 }
 
 // However many pods use a volume, what is remembered of it is bounded, and it
 // gets well again.
-func TestIllPlacesAreBounded(t *testing.T) {
+func TestIllMountPointsAreBounded(t *testing.T) {
 	all := func(pods []string) []string { return pods }
 	var ill illnesses
 	for i := range 3 * maxIll {

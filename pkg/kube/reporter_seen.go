@@ -20,7 +20,7 @@ type seen struct {
 	key     volumeKey
 	at      time.Time
 	verdict healer.Verdict
-	// state is the whole volume's, and not only that of the places looked at.
+	// state is the whole volume's, and not only that of the mount points looked at.
 	state string
 	pods  []string
 }
@@ -39,9 +39,9 @@ func see(r healer.Report, ill illnesses) seen {
 // making the reason another one.
 var digits = regexp.MustCompile(`[0-9]+`)
 
-// refusalsOf gives what is refused by place, the same as long as nothing has
+// refusalsOf gives what is refused by mount point, the same as long as nothing has
 // changed that is worth to be said, and all of it as a text. What is refused at
-// many places is mostly refused for one reason.
+// many mount points is mostly refused for one reason.
 func refusalsOf(r healer.Report) (same map[string]string, text string) {
 	if r.Checked || r.Verdict() != healer.Abnormal { // a check refuses everything
 		return nil, ""
@@ -54,7 +54,7 @@ func refusalsOf(r healer.Report) (same map[string]string, text string) {
 		if !slices.Contains(all, what) {
 			all = append(all, what)
 		}
-		at, what := spots.of(one.Place).name, digits.ReplaceAllString(what, "0")+"; "
+		at, what := spots.of(one.MountPoint).name, digits.ReplaceAllString(what, "0")+"; "
 		if !strings.Contains(same[at], what) {
 			same[at] += what
 		}
@@ -65,7 +65,7 @@ func refusalsOf(r healer.Report) (same map[string]string, text string) {
 func podsOf(r healer.Report) []string {
 	all := map[string]bool{}
 	for _, d := range []healer.Diagnosis{r.Before, r.After} {
-		for _, p := range d.Case.Places {
+		for _, p := range d.Case.MountPoints {
 			if p.PodUID != "" {
 				all[p.PodUID] = true
 			}

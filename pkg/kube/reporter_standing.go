@@ -22,7 +22,7 @@ const (
 type standing struct {
 	noted time.Time
 	ill   illnesses
-	// refused is what was said to be refused, by place, since it became ill.
+	// refused is what was said to be refused, by mount point, since it became ill.
 	refused map[string]string
 }
 
@@ -32,7 +32,7 @@ type news struct {
 }
 
 // turn gives what is new, and what has been said after that. A volume that is
-// healthy when it is first seen is no news, and neither is one of its places that
+// healthy when it is first seen is no news, and neither is one of its mount points that
 // is, while another is not.
 func (st standing) turn(r healer.Report, ill illnesses, words func(healer.Report) string) (standing, []news) {
 	next := standing{noted: st.noted, ill: ill}
@@ -65,9 +65,9 @@ func (st standing) turn(r healer.Report, ill illnesses, words func(healer.Report
 func (st *standing) refuses(same map[string]string) (isNew bool) {
 	all := map[string]string{}
 	maps.Copy(all, st.refused)
-	for place, what := range same {
-		if all[place] != what && (all[place] != "" || len(all) < maxIll) {
-			all[place], isNew = what, true
+	for mountPoint, what := range same {
+		if all[mountPoint] != what && (all[mountPoint] != "" || len(all) < maxIll) {
+			all[mountPoint], isNew = what, true
 		}
 	}
 	st.refused = all

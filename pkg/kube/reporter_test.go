@@ -80,7 +80,7 @@ func oneVolume(t *testing.T) (*memoryAPI, *knownVolumes) {
 func conditions(reasons ...healer.Reason) healer.Diagnosis {
 	var d healer.Diagnosis
 	for _, r := range reasons {
-		d.Conditions = append(d.Conditions, healer.Condition{Reason: r, Place: "/p"})
+		d.Conditions = append(d.Conditions, healer.Condition{Reason: r, MountPoint: "/p"})
 	}
 	return d
 }
@@ -98,13 +98,13 @@ func abnormal(reasons ...healer.Reason) healer.Report {
 
 func healed() healer.Report {
 	r := of("v", conditions(healer.Disconnected), healer.Diagnosis{})
-	r.Steps = []healer.Outcome{{Step: "rebind", Place: "/p"}}
+	r.Steps = []healer.Outcome{{Step: "rebind", MountPoint: "/p"}}
 	return r
 }
 
 func refusedFor(why string) healer.Report {
 	r := abnormal(healer.Disconnected)
-	r.Refused = []healer.Refusal{{Step: "rebind", Place: "/p", Why: why}, {Step: "rebind", Place: "/q", Why: why}}
+	r.Refused = []healer.Refusal{{Step: "rebind", MountPoint: "/p", Why: why}, {Step: "rebind", MountPoint: "/q", Why: why}}
 	return r
 }
 

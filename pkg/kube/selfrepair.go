@@ -33,7 +33,7 @@ func DefaultSelfRepair() SelfRepair {
 		// juicedata/juicefs-csi-driver, docs/en/guide/configurations.md
 		// ("Automatic mount point recovery") and pkg/controller/pod_driver.go:
 		// requests wait while a mount pod comes back (from 0.25); else it is
-		// bound anew on top of the dead mount, which stays. A place without any
+		// bound anew on top of the dead mount, which stays. A mount point without any
 		// mount it only logs.
 		"csi.juicefs.com": {
 			healer.Disconnected, healer.StaleFileHandle, healer.IOError, healer.NotResponding, healer.StackedMounts,

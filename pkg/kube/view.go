@@ -21,7 +21,7 @@ type volumeName struct {
 	driver string
 	handle string
 	// directory is what kubelet named after the PersistentVolume, or after a
-	// pod's inline volume; empty for a place that tells none.
+	// pod's inline volume; empty for a mount point that tells none.
 	directory string
 }
 
@@ -29,11 +29,11 @@ func nameOf(v healer.Volume, driver string, l host.Layout) volumeName {
 	return volumeName{driver: driver, handle: v.ID, directory: l.PV}
 }
 
-// nameAt is nameOf for a place of a case. What a container has of a pod's volume is
-// named as the place where it is published for that pod.
-func nameAt(c healer.Case, p healer.Place) volumeName {
+// nameAt is nameOf for a mount point of a case. What a container has of a pod's volume is
+// named as the mount point where it is published for that pod.
+func nameAt(c healer.Case, p healer.MountPoint) volumeName {
 	l := p.Layout
-	for _, of := range c.Places {
+	for _, of := range c.MountPoints {
 		if l.PV == "" && p.PodUID != "" && of.PodUID == p.PodUID {
 			l.PV = of.Layout.PV
 		}
@@ -62,7 +62,7 @@ type view struct {
 	settings settings
 	node     *corev1.Node
 	volumes  []boundVolume
-	// pods are the one whose place it is, or all of this node that use the volume.
+	// pods are the one whose mount point it is, or all of this node that use the volume.
 	pods []*corev1.Pod
 	// silence is why the API did not answer now, so that what it last said counts
 	// for some of it; nil: it is the API's word as of now.
@@ -115,7 +115,7 @@ func learn[T apiObject](ctx context.Context, v *viewing, k kind[T], namespace, n
 	return o
 }
 
-// look gives what is remembered of a volume, for a place of one pod, or of none.
+// look gives what is remembered of a volume, for a mount point of one pod, or of none.
 // What is not known is missing: nothing is changed by a look.
 func (c *Cluster) look(ctx context.Context, name volumeName, podUID string) view {
 	v := &viewing{c: c}
@@ -123,7 +123,7 @@ func (c *Cluster) look(ctx context.Context, name volumeName, podUID string) view
 }
 
 // ask gives what the API says now. With all, it is asked of all pods that use the
-// volume, and not only of the one whose place it is. An error says what is not known,
+// volume, and not only of the one whose mount point it is. An error says what is not known,
 // not even from earlier.
 func (c *Cluster) ask(ctx context.Context, name volumeName, podUID string, all bool) (view, error) {
 	v := &viewing{c: c, now: true}
@@ -302,7 +302,7 @@ func (w view) names(p *corev1.Pod, listed *corev1.Volume, name volumeName) bool 
 	})
 }
 
-// wanted says why no pod wants the volume at a place; podUID is empty for a place
+// wanted says why no pod wants the volume at a mount point; podUID is empty for a mount point
 // that is no pod's. The API has to have answered.
 func (w view) wanted(name volumeName, podUID, node string) error {
 	if w.silence != nil {

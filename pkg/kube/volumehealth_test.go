@@ -145,7 +145,7 @@ func TestHealthIsNotForced(t *testing.T) {
 		"on another claim of that name": func(t *testing.T, api *memoryAPI, _ *knownVolumes) {
 			api.add(t, claimNamed("data", "uid-another"))
 		},
-		"on one that takes its place meanwhile": func(_ *testing.T, api *memoryAPI, _ *knownVolumes) {
+		"on one that takes its mount point meanwhile": func(_ *testing.T, api *memoryAPI, _ *knownVolumes) {
 			api.set(func(verb, _ string) error {
 				if verb == "patch" {
 					for _, claim := range api.objects {

@@ -39,20 +39,20 @@ func (c *Cluster) mayWrite(ctx context.Context, w view, name volumeName) error {
 	if free, err := c.attachesNothing(ctx, w.settings, own[0].Spec.CSI.Driver); err != nil || free {
 		return err
 	}
-	var twins []*corev1.PersistentVolume
+	var propagatedMounts []*corev1.PersistentVolume
 	for _, pv := range all {
 		if pv.Spec.CSI.Driver == own[0].Spec.CSI.Driver {
-			twins = append(twins, pv)
+			propagatedMounts = append(propagatedMounts, pv)
 		}
 	}
-	attachments, err := c.attachmentsOf(ctx, twins)
+	attachments, err := c.attachmentsOf(ctx, propagatedMounts)
 	if err != nil {
 		return fmt.Errorf("cannot ask which node has the volume: %w", err)
 	}
 	if err := c.attached(attachments, own[0]); err != nil {
 		return err
 	}
-	return c.elsewhere(attachments, own[0])
+	return c.propagatedMounts(attachments, own[0])
 }
 
 // attachesNothing is true for a driver without attachments whose devices may be
@@ -91,7 +91,7 @@ func (c *Cluster) attached(all []attachment, pv *corev1.PersistentVolume) error 
 // elsewhere fails when another node has an attachment of a volume that only one
 // may write to, by whatever PersistentVolume, or pod's inline volume, with the
 // same driver and handle.
-func (c *Cluster) elsewhere(all []attachment, pv *corev1.PersistentVolume) error {
+func (c *Cluster) propagatedMounts(all []attachment, pv *corev1.PersistentVolume) error {
 	if slices.Contains(pv.Spec.AccessModes, corev1.ReadWriteMany) {
 		return nil
 	}

@@ -52,7 +52,7 @@ func (d *disk) outOfService() {
 }
 
 // twin is another volume with the same handle.
-func (d *disk) twin(driver string) *corev1.PersistentVolume {
+func (d *disk) propagatedMount(driver string) *corev1.PersistentVolume {
 	pv, _ := aVolume("pv-2")
 	pv.Spec.CSI.Driver = driver
 	d.api.put(pv)
@@ -108,13 +108,13 @@ func TestWriteToADevice(t *testing.T) {
 			a.Status.Attached = false
 			d.api.put(a)
 		}, want: "node node-2 has"},
-		"its twin at another node": {change: func(d *disk) { d.api.put(anAttachment(d.twin(driverName), "node-2")) }, want: "node node-2 has"},
-		"its twin here too":        {change: func(d *disk) { d.api.put(anAttachment(d.twin(driverName), nodeName)) }},
+		"its twin at another node": {change: func(d *disk) { d.api.put(anAttachment(d.propagatedMount(driverName), "node-2")) }, want: "node node-2 has"},
+		"its twin here too":        {change: func(d *disk) { d.api.put(anAttachment(d.propagatedMount(driverName), nodeName)) }},
 		"its twin of another driver at another node": {change: func(d *disk) {
-			d.api.put(anAttachment(d.twin("x"), "node-2"))
+			d.api.put(anAttachment(d.propagatedMount("x"), "node-2"))
 		}},
 		"its twin, and no directory that tells them apart": {change: func(d *disk) {
-			d.twin(driverName)
+			d.propagatedMount(driverName)
 			d.name.directory = ""
 		}, want: "2 PersistentVolumes"},
 		"no directory":                              {change: func(d *disk) { d.name.directory = "" }},
@@ -211,16 +211,16 @@ func (d *disk) late(is bool) error {
 	if is {
 		d.api.mu.Unlock()
 		defer d.api.mu.Lock()
-		twin := d.pv.DeepCopy()
-		twin.Name = "a-twin"
-		attached := anAttachment(twin, "node-2")
-		d.api.put(twin, attached)
+		propagatedMount := d.pv.DeepCopy()
+		propagatedMount.Name = "a-twin"
+		attached := anAttachment(propagatedMount, "node-2")
+		d.api.put(propagatedMount, attached)
 	}
 	return nil
 }
 
 // TestWriteWhileNobodyAnswers is refused, for a while without asking once more: a
-// volume may have many places.
+// volume may have many mount points.
 func TestWriteWhileNobodyAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newClusterAPI()

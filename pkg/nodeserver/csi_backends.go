@@ -82,13 +82,13 @@ func backendsOf(r healer.Report) []backendSeen {
 	return found
 }
 
-// superblocksOf gives those that a condition is about: one at no place is about
+// superblocksOf gives those that a condition is about: one at no mount point is about
 // them all.
 func superblocksOf(c healer.Case, cond healer.Condition) []host.Superblock {
 	var found []host.Superblock
-	place, _ := c.Place(cond.Place)
+	mountPoint, _ := c.MountPoint(cond.MountPoint)
 	for dev, sb := range c.Superblocks {
-		if cond.Place == "" || dev == place.Dev() {
+		if cond.MountPoint == "" || dev == mountPoint.Dev() {
 			found = append(found, sb)
 		}
 	}

@@ -82,20 +82,20 @@ func (n csiNode) find(ctx context.Context, volumeID string) (string, error) {
 const reasonNotExamined = "ProviderFailed"
 
 // healthEntries puts a diagnosis as CSI wants it: each status and reason once,
-// at however many places it was seen, the worst first.
+// at however many mount points it was seen, the worst first.
 func healthEntries(d healer.Diagnosis) []*csi.VolumeHealth_VolumeHealthEntry {
 	type key struct {
 		status csi.VolumeHealthErrorType
 		reason string
 	}
 	var order []key
-	first, places := map[key]string{}, map[key]int{}
+	first, mountPoints := map[key]string{}, map[key]int{}
 	for _, g := range (wording{}).groups(d) {
 		role := ""
-		if place, _ := d.Case.Place(g.path); place.Role != "" {
-			role = string(place.Role) + " place: "
-			if place.Inside != nil {
-				role = place.String() + ": "
+		if mountPoint, _ := d.Case.MountPoint(g.path); mountPoint.Role != "" {
+			role = mountPoint.Role.Noun() + ": "
+			if mountPoint.InContainer != nil {
+				role = mountPoint.String() + ": "
 			}
 		}
 		here := map[key]bool{}
@@ -104,10 +104,10 @@ func healthEntries(d healer.Diagnosis) []*csi.VolumeHealth_VolumeHealthEntry {
 			if here[k] {
 				continue // another provider says the same
 			}
-			if here[k] = true; places[k] == 0 {
+			if here[k] = true; mountPoints[k] == 0 {
 				order, first[k] = append(order, k), role+c.Message
 			}
-			places[k]++
+			mountPoints[k]++
 		}
 	}
 	slices.SortStableFunc(order, func(a, b key) int {
@@ -116,7 +116,7 @@ func healthEntries(d healer.Diagnosis) []*csi.VolumeHealth_VolumeHealthEntry {
 	entries := make([]*csi.VolumeHealth_VolumeHealthEntry, 0, len(order)+1)
 	for _, k := range order {
 		entries = append(entries, &csi.VolumeHealth_VolumeHealthEntry{
-			Status: k.status, Reason: k.reason, Message: shortText(first[k], places[k], "places"),
+			Status: k.status, Reason: k.reason, Message: shortText(first[k], mountPoints[k], "mount points"),
 		})
 	}
 	if len(d.Failures) > 0 {

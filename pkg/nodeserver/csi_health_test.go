@@ -23,7 +23,7 @@ func TestVolumeHealthIsAnAnswer(t *testing.T) {
 		t.Errorf("healthy: got %v, %v", resp, err)
 	}
 	h.next(healer.Report{After: healer.Diagnosis{Conditions: []healer.Condition{
-		{Status: healer.Inaccessible, Reason: healer.NotMounted, Place: pathA, Message: "nothing is mounted"},
+		{Status: healer.Inaccessible, Reason: healer.NotMounted, MountPoint: pathA, Message: "nothing is mounted"},
 	}}}, nil, nil)
 	resp, err = s.node().NodeGetVolumeHealth(testContext(t), healthOf("v", pathA, ""))
 	found := resp.GetVolumeHealth().GetHealthStatuses()
@@ -37,9 +37,9 @@ func TestVolumeHealthIsAnAnswer(t *testing.T) {
 }
 
 func TestHealthEntries(t *testing.T) {
-	both := healer.Case{Places: []healer.Place{publishedAt("/p", 0), stagedAt("/s"), publishedAt("/q", 0)}}
-	condition := func(s healer.Status, r healer.Reason, place, message string) healer.Condition {
-		return healer.Condition{Status: s, Reason: r, Place: place, Message: message}
+	both := healer.Case{MountPoints: []healer.MountPoint{publishedAt("/p", 0), stagedAt("/s"), publishedAt("/q", 0)}}
+	condition := func(s healer.Status, r healer.Reason, mountPoint, message string) healer.Condition {
+		return healer.Condition{Status: s, Reason: r, MountPoint: mountPoint, Message: message}
 	}
 	for name, tc := range map[string]struct {
 		d    healer.Diagnosis
@@ -52,24 +52,24 @@ func TestHealthEntries(t *testing.T) {
 			condition(healer.DataLoss, "ReplicaLost", "/p", "no copy is left"),
 			condition("Odd", "Odd", "/p", "?"),
 		}}, []string{
-			"DATA_LOSS ReplicaLost published place: no copy is left",
-			"INACCESSIBLE IOError staged place: EIO", "DEGRADED PathsFailed published place: 1 of 2",
-			"UNKNOWN_VOLUME_HEALTH_TYPE Odd published place: ?",
+			"DATA_LOSS ReplicaLost target: no copy is left",
+			"INACCESSIBLE IOError staging mount point: EIO", "DEGRADED PathsFailed target: 1 of 2",
+			"UNKNOWN_VOLUME_HEALTH_TYPE Odd target: ?",
 		}},
-		"one reason at several places": {healer.Diagnosis{Case: both, Conditions: []healer.Condition{
+		"one reason at several mount points": {healer.Diagnosis{Case: both, Conditions: []healer.Condition{
 			condition(healer.Inaccessible, healer.IOError, "/s", "EIO"),
 			condition(healer.Inaccessible, healer.IOError, "/q", "EIO"),
-			condition(healer.Inaccessible, healer.IOError, "/p", "EIO at a place of the request"),
-		}}, []string{"INACCESSIBLE IOError published place: EIO at a place of the request (3 places)"}},
-		"one reason twice at a place": {healer.Diagnosis{Case: both, Conditions: []healer.Condition{
+			condition(healer.Inaccessible, healer.IOError, "/p", "EIO at a mount point of the request"),
+		}}, []string{"INACCESSIBLE IOError target: EIO at a mount point of the request (3 mount points)"}},
+		"one reason twice at a mount point": {healer.Diagnosis{Case: both, Conditions: []healer.Condition{
 			condition(healer.Inaccessible, healer.IOError, "/s", "one provider says"),
 			condition(healer.Inaccessible, healer.IOError, "/s", "so says another"),
-		}}, []string{"INACCESSIBLE IOError staged place: one provider says"}},
+		}}, []string{"INACCESSIBLE IOError staging mount point: one provider says"}},
 		"one reason, two statuses": {healer.Diagnosis{Case: both, Conditions: []healer.Condition{
 			condition(healer.Degraded, healer.DeviceMissing, "/s", "1 device"),
 			condition(healer.Inaccessible, healer.DeviceMissing, "/s", "sdb"),
-		}}, []string{"INACCESSIBLE DeviceMissing staged place: sdb", "DEGRADED DeviceMissing staged place: 1 device"}},
-		"at no place": {healer.Diagnosis{Case: both, Conditions: []healer.Condition{
+		}}, []string{"INACCESSIBLE DeviceMissing staging mount point: sdb", "DEGRADED DeviceMissing staging mount point: 1 device"}},
+		"at no mount point": {healer.Diagnosis{Case: both, Conditions: []healer.Condition{
 			condition(healer.Inaccessible, healer.IOError, "", "the pool is gone"),
 		}}, []string{"INACCESSIBLE IOError the pool is gone"}},
 		"a provider failed": {healer.Diagnosis{Case: both, Failures: []healer.ProviderFailure{
@@ -79,7 +79,7 @@ func TestHealthEntries(t *testing.T) {
 			Case:       both,
 			Conditions: []healer.Condition{condition(healer.Inaccessible, healer.IOError, "/p", "EIO")},
 			Failures:   []healer.ProviderFailure{{Provider: "ceph"}},
-		}, []string{"INACCESSIBLE IOError published place: EIO", "UNKNOWN_VOLUME_HEALTH_TYPE ProviderFailed ceph could not look: no reason given"}},
+		}, []string{"INACCESSIBLE IOError target: EIO", "UNKNOWN_VOLUME_HEALTH_TYPE ProviderFailed ceph could not look: no reason given"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
@@ -98,13 +98,13 @@ func TestHealthEntries(t *testing.T) {
 func FuzzHealthEntries(f *testing.F) {
 	f.Add("NotMounted", "IOError", "évidence", "/p", uint8(3))
 	f.Add("", strings.Repeat("R", 300), strings.Repeat("\U0001F600\x00", 200), "", uint8(200))
-	f.Fuzz(func(t *testing.T, a, b, message, place string, n uint8) {
+	f.Fuzz(func(t *testing.T, a, b, message, mountPoint string, n uint8) {
 		var d healer.Diagnosis
 		for i := range int(n) {
-			at := place + fmt.Sprint(i%5)
-			d.Case.Places = append(d.Case.Places, publishedAt(at, 0))
+			at := mountPoint + fmt.Sprint(i%5)
+			d.Case.MountPoints = append(d.Case.MountPoints, publishedAt(at, 0))
 			reason := healer.Reason([]string{a, b, "IOError"}[i%3])
-			d.Conditions = append(d.Conditions, healer.Condition{Status: healer.Status([]string{"Degraded", "Inaccessible"}[i%2]), Reason: reason, Place: at, Message: message})
+			d.Conditions = append(d.Conditions, healer.Condition{Status: healer.Status([]string{"Degraded", "Inaccessible"}[i%2]), Reason: reason, MountPoint: at, Message: message})
 		}
 		if n > 100 {
 			d.Failures = []healer.ProviderFailure{{Provider: a, Err: errors.New(message)}, {}}
@@ -157,7 +157,7 @@ func TestWhereHealthIsLookedFor(t *testing.T) {
 		code  codes.Code
 		says  string
 	}{
-		"published":                        {req: healthOf("v", pathA, pathS), known: []string{pathA, pathS}, want: []string{pathA}},
+		"target":                        {req: healthOf("v", pathA, pathS), known: []string{pathA, pathS}, want: []string{pathA}},
 		"staged only":                      {req: healthOf("v", "", pathS), known: []string{pathS}, want: []string{pathS}},
 		"it could not be published":        {req: healthOf("v", pathA, pathS), known: []string{pathS}, want: []string{pathA, pathS}},
 		"it is at neither":                 {req: healthOf("v", pathA, pathS), want: []string{pathA, pathS}, code: codes.NotFound, says: pathA},

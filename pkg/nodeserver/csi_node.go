@@ -63,7 +63,7 @@ func (n csiNode) check(ctx context.Context, v healer.Volume) (healer.Report, err
 	if err != nil {
 		return report, err
 	}
-	if places := report.After.Case.Places; len(places) > 0 && !places[0].Proven && len(places[0].Stack) == 0 {
+	if mountPoints := report.After.Case.MountPoints; len(mountPoints) > 0 && !mountPoints[0].Proven && len(mountPoints[0].Stack) == 0 {
 		return healer.Report{}, healer.NotFound("volume_id: nothing is mounted at the path, and nothing says that it is this volume's")
 	}
 	n.server.tell(report)

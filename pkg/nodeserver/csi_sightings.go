@@ -13,21 +13,21 @@ const (
 	// usage of each one every minute; a volume that nobody asks for any more
 	// may be gone.
 	lately = 5 * time.Minute
-	// maxSightings is many times the volumes of a node.
-	maxSightings = 4096
+	// maxRecentReports is many times the volumes of a node.
+	maxRecentReports = 4096
 )
 
 // sightings keep how each volume looked when it was last asked for, as far as
 // that may hit others too.
-type sightings struct {
+type recentReports struct {
 	mu sync.Mutex
-	by map[sightingKey]sighting
+	by map[recentReportKey]recentReport
 }
 
-type sightingKey struct{ driver, volumeID string }
+type recentReportKey struct{ driver, volumeID string }
 
 // sighting is how one volume looked.
-type sighting struct {
+type recentReport struct {
 	at time.Time
 	// backends has each backend that the volume lies on once.
 	backends []backendSeen
@@ -46,46 +46,46 @@ type trouble struct {
 }
 
 // witness is a Healer that remembers what its answers say of proven volumes.
-type witness struct {
+type recorder struct {
 	Healer
 
-	seen *sightings
+	seen *recentReports
 }
 
 // Heal implements Healer.
-func (w witness) Heal(ctx context.Context, v healer.Volume) (healer.Report, error) {
+func (w recorder) Heal(ctx context.Context, v healer.Volume) (healer.Report, error) {
 	report, err := w.Healer.Heal(ctx, v)
 	return report, w.note(v, report, err)
 }
 
 // Check implements Healer.
-func (w witness) Check(ctx context.Context, v healer.Volume) (healer.Report, error) {
+func (w recorder) Check(ctx context.Context, v healer.Volume) (healer.Report, error) {
 	report, err := w.Healer.Check(ctx, v)
 	return report, w.note(v, report, err)
 }
 
-func (w witness) note(v healer.Volume, r healer.Report, err error) error {
+func (w recorder) note(v healer.Volume, r healer.Report, err error) error {
 	if err == nil && r.After.Case.Proven() {
-		w.seen.note(sightingKey{r.Driver, v.ID}, sighting{time.Now(), backendsOf(r)})
+		w.seen.note(recentReportKey{r.Driver, v.ID}, recentReport{time.Now(), backendsOf(r)})
 	}
 	return err
 }
 
 // note keeps a sighting instead of an older one of the same volume.
-func (s *sightings) note(k sightingKey, seen sighting) {
+func (s *recentReports) note(k recentReportKey, seen recentReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.by == nil {
-		s.by = map[sightingKey]sighting{}
+		s.by = map[recentReportKey]recentReport{}
 	}
-	if _, known := s.by[k]; !known && len(s.by) >= maxSightings {
+	if _, known := s.by[k]; !known && len(s.by) >= maxRecentReports {
 		s.dropOldest()
 	}
 	s.by[k] = seen
 }
 
-func (s *sightings) dropOldest() {
-	var oldest sightingKey
+func (s *recentReports) dropOldest() {
+	var oldest recentReportKey
 	for k, seen := range s.by {
 		if first, known := s.by[oldest]; !known || seen.at.Before(first.at) {
 			oldest = k
@@ -95,10 +95,10 @@ func (s *sightings) dropOldest() {
 }
 
 // lately gives the sightings that still count, and forgets the others.
-func (s *sightings) lately(now time.Time) []sighting {
+func (s *recentReports) lately(now time.Time) []recentReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var found []sighting
+	var found []recentReport
 	for k, seen := range s.by {
 		if now.Sub(seen.at) > lately {
 			delete(s.by, k)

@@ -50,14 +50,14 @@ func (n csiNode) volumeStats(ctx context.Context, req *csi.NodeGetVolumeStatsReq
 	return n.check(ctx, v)
 }
 
-// usage tells how full the volume is, at the place that was asked for.
+// usage tells how full the volume is, at the mount point that was asked for.
 func usage(d healer.Diagnosis) []*csi.VolumeUsage {
-	if len(d.Case.Places) == 0 {
+	if len(d.Case.MountPoints) == 0 {
 		return nil
 	}
-	place := d.Case.Places[0]
-	sb, known := d.Case.Superblocks[place.Dev()]
-	if !known || len(place.Stack) == 0 || isWrong(d, place) {
+	mountPoint := d.Case.MountPoints[0]
+	sb, known := d.Case.Superblocks[mountPoint.Dev()]
+	if !known || len(mountPoint.Stack) == 0 || isWrong(d, mountPoint) {
 		return nil
 	}
 	if sb.Kind == host.KindBlock {
@@ -70,9 +70,9 @@ func usage(d healer.Diagnosis) []*csi.VolumeUsage {
 }
 
 // isWrong is true when something else is mounted than the volume asked for.
-func isWrong(d healer.Diagnosis, p healer.Place) bool {
+func isWrong(d healer.Diagnosis, p healer.MountPoint) bool {
 	return slices.ContainsFunc(d.Conditions, func(c healer.Condition) bool {
-		return c.Reason == healer.WrongVolumeMounted && c.Place == p.Path
+		return c.Reason == healer.WrongVolumeMounted && c.MountPoint == p.Path
 	})
 }
 

@@ -22,12 +22,12 @@ import (
 
 // seenAs is a diagnosis of one volume with one place on one superblock.
 func seenAs(sb host.Superblock, conditions ...healer.Condition) healer.Diagnosis {
-	p := healer.Place{Role: healer.Published, Path: pathA, Named: true, Proven: true, Stack: []host.Mount{{Path: pathA, Dev: sb.Dev, FSType: sb.FSType}}}
+	p := healer.MountPoint{Role: healer.RoleTarget, Path: pathA, Named: true, Proven: true, Stack: []host.Mount{{Path: pathA, Dev: sb.Dev, FSType: sb.FSType}}}
 	if sb.Kind == host.KindBlock {
-		p.Look.Kind, p.Look.Rdev = host.KindBlock, sb.Dev
+		p.Inspect.Kind, p.Inspect.Rdev = host.KindBlock, sb.Dev
 	}
 	return healer.Diagnosis{
-		Case:       healer.Case{Places: []healer.Place{p}, Superblocks: map[host.Dev]host.Superblock{sb.Dev: sb}},
+		Case:       healer.Case{MountPoints: []healer.MountPoint{p}, Superblocks: map[host.Dev]host.Superblock{sb.Dev: sb}},
 		Conditions: conditions,
 	}
 }
@@ -47,16 +47,16 @@ func TestUsage(t *testing.T) {
 		d    healer.Diagnosis
 		want []*csi.VolumeUsage
 	}{
-		"a filesystem":              {seenAs(filesystem(full)), []*csi.VolumeUsage{bytes, inodes}},
-		"that counts no inodes":     {seenAs(filesystem(host.Space{BlockSize: 1024, Blocks: 100, Free: 40, Available: 30})), []*csi.VolumeUsage{bytes}},
-		"that says nothing":         {seenAs(filesystem(host.Space{})), nil},
-		"that has inodes only":      {seenAs(filesystem(host.Space{Files: 50, FreeFiles: 20})), []*csi.VolumeUsage{inodes}},
-		"sick, and it answers":      {seenAs(filesystem(full), healer.Condition{Reason: healer.FilesystemErrors, Place: pathA}), []*csi.VolumeUsage{bytes, inodes}},
-		"another volume is there":   {seenAs(filesystem(full), healer.Condition{Reason: healer.WrongVolumeMounted, Place: pathA}), nil},
-		"another one at some place": {seenAs(filesystem(full), healer.Condition{Reason: healer.WrongVolumeMounted, Place: "/q"}), []*csi.VolumeUsage{bytes, inodes}},
-		"a disk":                    {seenAs(disk), []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES, Total: 1 << 30}}},
-		"a disk that is silent":     {seenAs(silentDisk), nil},
-		"no case":                   {healer.Diagnosis{}, nil},
+		"a filesystem":                    {seenAs(filesystem(full)), []*csi.VolumeUsage{bytes, inodes}},
+		"that counts no inodes":           {seenAs(filesystem(host.Space{BlockSize: 1024, Blocks: 100, Free: 40, Available: 30})), []*csi.VolumeUsage{bytes}},
+		"that says nothing":               {seenAs(filesystem(host.Space{})), nil},
+		"that has inodes only":            {seenAs(filesystem(host.Space{Files: 50, FreeFiles: 20})), []*csi.VolumeUsage{inodes}},
+		"sick, and it answers":            {seenAs(filesystem(full), healer.Condition{Reason: healer.FilesystemErrors, MountPoint: pathA}), []*csi.VolumeUsage{bytes, inodes}},
+		"another volume is there":         {seenAs(filesystem(full), healer.Condition{Reason: healer.WrongVolumeMounted, MountPoint: pathA}), nil},
+		"another one at some mount point": {seenAs(filesystem(full), healer.Condition{Reason: healer.WrongVolumeMounted, MountPoint: "/q"}), []*csi.VolumeUsage{bytes, inodes}},
+		"a disk":                          {seenAs(disk), []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES, Total: 1 << 30}}},
+		"a disk that is silent":           {seenAs(silentDisk), nil},
+		"no case":                         {healer.Diagnosis{}, nil},
 		"numbers of a liar": {
 			seenAs(filesystem(host.Space{BlockSize: math.MaxUint64, Blocks: math.MaxUint64, Free: 1, Available: 0, Files: math.MaxUint64, FreeFiles: 1})),
 			[]*csi.VolumeUsage{
@@ -77,13 +77,13 @@ func TestUsage(t *testing.T) {
 		})
 	}
 	bare := seenAs(filesystem(full))
-	bare.Case.Places[0].Stack = nil
+	bare.Case.MountPoints[0].Stack = nil
 	if got := usage(bare); got != nil {
 		t.Errorf("nothing is mounted, and its usage is %v", got)
 	}
 }
 
-// The path of a request is a place, or there is no volume at it.
+// The path of a request is a mount point, or there is no volume at it.
 func TestStatsNeedAPath(t *testing.T) {
 	h := &fakeHealer{}
 	s := serve(t, testConfig(h))
@@ -136,19 +136,19 @@ func TestConditionForOlderCallers(t *testing.T) {
 	fields := statsBefore113(t)
 	h := &fakeHealer{}
 	s := serve(t, testConfig(h))
-	shutdown := healer.Condition{Status: healer.Inaccessible, Reason: healer.FilesystemShutdown, Place: pathA, Message: "super option shutdown"}
-	slow := healer.Condition{Status: healer.Degraded, Reason: healer.SlowResponse, Place: pathA, Message: "3 in a row"}
+	shutdown := healer.Condition{Status: healer.Inaccessible, Reason: healer.FilesystemShutdown, MountPoint: pathA, Message: "super option shutdown"}
+	slow := healer.Condition{Status: healer.Degraded, Reason: healer.SlowResponse, MountPoint: pathA, Message: "3 in a row"}
 	for name, tc := range map[string]struct {
 		conditions []healer.Condition
 		abnormal   bool
 		message    string
 	}{
 		"healthy": {nil, false, "healthy"},
-		"sick":    {[]healer.Condition{shutdown}, true, "abnormal: FilesystemShutdown (published place: super option shutdown)"},
+		"sick":    {[]healer.Condition{shutdown}, true, "abnormal: FilesystemShutdown (target: super option shutdown)"},
 		"in two ways": {
 			[]healer.Condition{slow, shutdown},
 			true,
-			"abnormal: FilesystemShutdown (published place: super option shutdown), SlowResponse (published place: 3 in a row)",
+			"abnormal: FilesystemShutdown (target: super option shutdown), SlowResponse (target: 3 in a row)",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

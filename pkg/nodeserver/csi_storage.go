@@ -39,7 +39,7 @@ type shared struct {
 
 // storageHealth puts what volumes have in common as CSI wants it: each status
 // and reason once, for however many backends.
-func storageHealth(seen []sighting) []*csi.NodeGetStorageHealthResponse_StorageBackendHealth {
+func storageHealth(seen []recentReport) []*csi.NodeGetStorageHealthResponse_StorageBackendHealth {
 	type key struct {
 		status csi.StorageHealthErrorType
 		reason healer.Reason
@@ -67,7 +67,7 @@ func storageHealth(seen []sighting) []*csi.NodeGetStorageHealthResponse_StorageB
 }
 
 // commonTroubles finds the reasons that two or more volumes of one backend have.
-func commonTroubles(seen []sighting) []shared {
+func commonTroubles(seen []recentReport) []shared {
 	type key struct {
 		backend backend
 		reason  healer.Reason

@@ -19,7 +19,7 @@ import (
 func seenOn(driver, fsType, source string, minor uint32, conditions ...healer.Condition) healer.Report {
 	d := seenAs(host.Superblock{Dev: host.Dev{Minor: minor}, FSType: fsType, Source: source, Kind: host.KindDirectory})
 	for _, c := range conditions {
-		c.Place = pathA
+		c.MountPoint = pathA
 		d.Conditions = append(d.Conditions, c)
 	}
 	return healer.Report{Driver: driver, After: d}
@@ -94,9 +94,9 @@ func TestStorageHealth(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var seen []sighting
+			var seen []recentReport
 			for _, r := range tc.seen {
-				seen = append(seen, sighting{backends: backendsOf(r)})
+				seen = append(seen, recentReport{backends: backendsOf(r)})
 			}
 			var got []string
 			for _, e := range storageHealth(seen) {
@@ -112,18 +112,18 @@ func TestStorageHealth(t *testing.T) {
 	}
 }
 
-// A condition at no place is one of all that the volume lies on.
-func TestTroubleAtNoPlace(t *testing.T) {
+// A condition at no mount point is one of all that the volume lies on.
+func TestTroubleAtNoMountPoint(t *testing.T) {
 	r := seenOn("d", "nfs4", "srv:/a", 1)
 	r.After.Conditions = []healer.Condition{ill(healer.Inaccessible, healer.IOError)}
-	two := []sighting{{backends: backendsOf(r)}, {backends: backendsOf(r)}}
+	two := []recentReport{{backends: backendsOf(r)}, {backends: backendsOf(r)}}
 	if got := storageHealth(two); len(got) != 1 || got[0].GetReason() != "IOError" {
 		t.Errorf("got %v", got)
 	}
-	r.After.Conditions[0].Place = "/elsewhere"
-	two = []sighting{{backends: backendsOf(r)}, {backends: backendsOf(r)}}
+	r.After.Conditions[0].MountPoint = "/elsewhere"
+	two = []recentReport{{backends: backendsOf(r)}, {backends: backendsOf(r)}}
 	if got := storageHealth(two); len(got) != 0 {
-		t.Errorf("of another place: %v", got)
+		t.Errorf("of another mount point: %v", got)
 	}
 }
 
@@ -186,7 +186,7 @@ func TestStorageHealthOfWhatWasAsked(t *testing.T) {
 		t.Errorf("one volume counts twice: %v", got)
 	}
 	said := seenOn("d", "nfs4", "srv:/b", 1, silent)
-	said.After.Case.Places[0].Proven = false
+	said.After.Case.MountPoints[0].Proven = false
 	ask("b", said, nil, false)
 	ask("b", said, nil, true)
 	if got := storage(); len(got) != 0 {
@@ -207,33 +207,33 @@ func TestStorageHealthOfWhatWasAsked(t *testing.T) {
 }
 
 func TestSightingsEnd(t *testing.T) {
-	var s sightings
+	var s recentReports
 	now := time.Now()
-	s.note(sightingKey{"d", "old"}, sighting{at: now.Add(-lately - time.Second)})
-	s.note(sightingKey{"d", "new"}, sighting{at: now.Add(-lately)})
+	s.note(recentReportKey{"d", "old"}, recentReport{at: now.Add(-lately - time.Second)})
+	s.note(recentReportKey{"d", "new"}, recentReport{at: now.Add(-lately)})
 	if got := s.lately(now); len(got) != 1 || len(s.by) != 1 {
 		t.Errorf("got %v, kept %v", got, s.by)
 	}
-	for i := range maxSightings + 10 {
-		s.note(sightingKey{"d", fmt.Sprint(i)}, sighting{at: now.Add(time.Duration(i))})
+	for i := range maxRecentReports + 10 {
+		s.note(recentReportKey{"d", fmt.Sprint(i)}, recentReport{at: now.Add(time.Duration(i))})
 	}
-	if len(s.by) != maxSightings {
+	if len(s.by) != maxRecentReports {
 		t.Errorf("%d are kept", len(s.by))
 	}
 	for _, id := range []string{"new", "0", "8"} {
-		if _, kept := s.by[sightingKey{"d", id}]; kept {
+		if _, kept := s.by[recentReportKey{"d", id}]; kept {
 			t.Errorf("%s is older than others, and is kept", id)
 		}
 	}
-	if _, kept := s.by[sightingKey{"d", fmt.Sprint(maxSightings + 9)}]; !kept {
+	if _, kept := s.by[recentReportKey{"d", fmt.Sprint(maxRecentReports + 9)}]; !kept {
 		t.Error("the last one is gone")
 	}
 }
 
 func TestWitnessGivesWhatItSaw(t *testing.T) {
-	var seen sightings
+	var seen recentReports
 	failed := healer.Failed("x", nil)
-	w := witness{&fakeHealer{report: seenOn("d", "nfs4", "srv:/a", 1), err: failed}, &seen}
+	w := recorder{&fakeHealer{report: seenOn("d", "nfs4", "srv:/a", 1), err: failed}, &seen}
 	for _, call := range []func(context.Context, healer.Volume) (healer.Report, error){w.Heal, w.Check} {
 		if r, err := call(testContext(t), healer.Volume{ID: "v"}); err != failed || r.Driver != "d" { //nolint:errorlint // the very same
 			t.Errorf("got %v, %v", r, err)

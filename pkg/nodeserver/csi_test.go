@@ -237,7 +237,7 @@ func TestChecksAreNoted(t *testing.T) {
 	s := serve(t, cfg)
 	sick := healer.Report{Volume: healer.Volume{ID: "theirs"}, After: healer.Diagnosis{Conditions: []healer.Condition{{Reason: healer.IOError}}}}
 	for _, proven := range []bool{true, false} { // who may only ask cannot make others read what is not so
-		sick.After.Case.Places = []healer.Place{{Path: pathA, Named: true, Proven: proven, Stack: []host.Mount{{Path: pathA}}}}
+		sick.After.Case.MountPoints = []healer.MountPoint{{Path: pathA, Named: true, Proven: proven, Stack: []host.Mount{{Path: pathA}}}}
 		h.next(sick, nil, nil)
 		if _, err := s.node().NodeGetVolumeHealth(testContext(t), healthOf("v", pathA, "")); err != nil {
 			t.Error(err)
@@ -267,7 +267,7 @@ func TestNoVolumeAtThePath(t *testing.T) {
 		{stack: []host.Mount{{Path: pathA}}, want: codes.OK},
 	} {
 		r := healer.Report{}
-		r.After.Case.Places = []healer.Place{{Path: pathA, Proven: tc.proven, Stack: tc.stack}}
+		r.After.Case.MountPoints = []healer.MountPoint{{Path: pathA, Proven: tc.proven, Stack: tc.stack}}
 		h.next(r, nil, nil)
 		if _, err := s.node().NodeGetVolumeHealth(testContext(t), healthOf("v", pathA, "")); status.Code(err) != tc.want {
 			t.Errorf("health, %+v: %v", tc, err)

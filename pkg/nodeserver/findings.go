@@ -19,19 +19,19 @@ type group struct {
 	conditions []healer.Condition
 }
 
-// groups sorts conditions place by place: those that the request named first,
+// groups sorts conditions mount point by mount point: those that the request named first,
 // worst first at each. Whatever order the providers used, the same case reads
 // the same.
 func (w wording) groups(d healer.Diagnosis) []group {
 	by := map[string][]healer.Condition{}
 	for _, c := range d.Conditions {
-		if !slices.Contains(by[c.Place], c) {
-			by[c.Place] = append(by[c.Place], c)
+		if !slices.Contains(by[c.MountPoint], c) {
+			by[c.MountPoint] = append(by[c.MountPoint], c)
 		}
 	}
-	places := make(map[string]healer.Place, len(d.Case.Places))
-	for _, p := range slices.Backward(d.Case.Places) {
-		places[p.Path] = p
+	mountPoints := make(map[string]healer.MountPoint, len(d.Case.MountPoints))
+	for _, p := range slices.Backward(d.Case.MountPoints) {
+		mountPoints[p.Path] = p
 	}
 	out := make([]group, 0, len(by))
 	for path, conditions := range by {
@@ -42,7 +42,7 @@ func (w wording) groups(d healer.Diagnosis) []group {
 		out = append(out, group{path, conditions})
 	}
 	slices.SortFunc(out, func(a, b group) int {
-		return cmp.Or(comparePlaces(places[a.path], places[b.path]), cmp.Compare(a.path, b.path))
+		return cmp.Or(compareMountPoints(mountPoints[a.path], mountPoints[b.path]), cmp.Compare(a.path, b.path))
 	})
 	return out
 }
@@ -51,7 +51,7 @@ func severity(s healer.Status) int {
 	return slices.Index([]healer.Status{healer.DataLoss, healer.Inaccessible, healer.Degraded}, s)
 }
 
-// found tells a diagnosis place by place. What the budget leaves out is summed
+// found tells a diagnosis mount point by mount point. What the budget leaves out is summed
 // up by reason, so that no reason is ever missing.
 func (w wording) found(d healer.Diagnosis) string {
 	groups := w.groups(d)
@@ -62,10 +62,10 @@ func (w wording) found(d healer.Diagnosis) string {
 		for _, c := range g.conditions {
 			what = append(what, w.condition(c))
 		}
-		items = append(items, w.place(g.path)+": "+strings.Join(what, ", "))
+		items = append(items, w.mountPoint(g.path)+": "+strings.Join(what, ", "))
 	}
 	if rest := groups[shown:]; len(rest) > 0 {
-		items = append(items, more(len(rest), shown, "places")+": "+sums(rest))
+		items = append(items, more(len(rest), shown, "mount points")+": "+sums(rest))
 	}
 	failures := make([]string, 0, len(d.Failures))
 	for _, f := range d.Failures {
@@ -85,7 +85,7 @@ func (w wording) condition(c healer.Condition) string {
 	return reason + " (" + w.text(c.Message) + ")"
 }
 
-// sums counts the places of each reason.
+// sums counts the mount points of each reason.
 func sums(groups []group) string {
 	count := map[healer.Reason]int{}
 	var order []healer.Reason
@@ -132,7 +132,7 @@ func (w wording) afterwards() string {
 	return "Afterwards " + w.found(w.r.After)
 }
 
-// sameReasons compares by reason and place: evidence holds times and counts.
+// sameReasons compares by reason and mount point: evidence holds times and counts.
 func (w wording) sameReasons() bool {
 	if w.r.Before.Healthy() {
 		return true // foundFirst told After already
@@ -140,11 +140,11 @@ func (w wording) sameReasons() bool {
 	return slices.Equal(reasonsAt(w.r.Before), reasonsAt(w.r.After))
 }
 
-// reasonsAt gives what is wrong, each with its place, and the providers that failed.
+// reasonsAt gives what is wrong, each with its mount point, and the providers that failed.
 func reasonsAt(d healer.Diagnosis) []string {
 	var out []string
 	for _, c := range d.Conditions {
-		out = append(out, string(c.Reason)+" "+c.Place)
+		out = append(out, string(c.Reason)+" "+c.MountPoint)
 	}
 	for _, f := range d.Failures {
 		out = append(out, f.Provider)

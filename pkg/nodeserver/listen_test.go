@@ -174,11 +174,11 @@ func TestSocketDirectoryIsMadePrivate(t *testing.T) {
 		prepare func(t *testing.T, dir string)
 		want    fs.FileMode
 	}{
-		"empty":                   {func(*testing.T, string) {}, 0o700},
-		"with our stale socket":   {func(t *testing.T, dir string) { stale(t, dir+"/s") }, 0o700},
-		"with another's socket":   {func(t *testing.T, dir string) { stale(t, dir+"/another") }, 0o755},
-		"with a directory":        {func(t *testing.T, dir string) { mkdir(t, dir+"/d") }, 0o755},
-		"with both of the former": {func(t *testing.T, dir string) { stale(t, dir+"/s"); mkdir(t, dir+"/d") }, 0o755},
+		"empty":                     {func(*testing.T, string) {}, 0o700},
+		"with our stale socket":     {func(t *testing.T, dir string) { stale(t, dir+"/s") }, 0o700},
+		"with another's socket":     {func(t *testing.T, dir string) { stale(t, dir+"/another") }, 0o755},
+		"with a directory":          {func(t *testing.T, dir string) { mkdir(t, dir+"/d") }, 0o755},
+		"with both of the previous": {func(t *testing.T, dir string) { stale(t, dir+"/s"); mkdir(t, dir+"/d") }, 0o755},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -27,7 +27,7 @@ func linesWith(text, part string) []string {
 }
 
 func TestOneLinePerCall(t *testing.T) {
-	condition := healer.Condition{Reason: healer.NotMounted, Place: "/p"}
+	condition := healer.Condition{Reason: healer.NotMounted, MountPoint: "/p"}
 	for name, tc := range map[string]struct {
 		report healer.Report
 		err    error

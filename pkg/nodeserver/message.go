@@ -18,11 +18,11 @@ type budget struct {
 	path  int // bytes of a path
 	text  int // bytes of evidence
 	why   int // bytes of a reason why, an error, an advice
-	items int // places, steps, refusals, advices listed one by one
+	items int // mount points, steps, refusals, advices listed one by one
 }
 
 // budgets are tried from generous to terse until the message fits: most
-// messages are short, and one with many places loses its evidence before it
+// messages are short, and one with many mount points loses its evidence before it
 // loses a reason.
 var budgets = [...]budget{
 	{path: 400, text: 600, why: 600, items: 16},
@@ -40,7 +40,7 @@ var budgets = [...]budget{
 }
 
 // message puts a report into one line of at most maxMessageBytes: the verdict,
-// what was found place by place, what was done, what was refused and why, and
+// what was found mount point by mount point, what was done, what was refused and why, and
 // what a person should do.
 func message(r healer.Report) (abnormal bool, text string) {
 	verdict := r.Verdict()
@@ -58,13 +58,13 @@ func notice(r healer.Report) string {
 // wording writes one report within one budget.
 type wording struct {
 	r *healer.Report
-	// places has everything that may be named.
-	places   []healer.Place
-	timeless bool
+	// mount points has everything that may be named.
+	mountPoints []healer.MountPoint
+	timeless    bool
 	budget
 }
 
-func newWording(r *healer.Report) wording { return wording{r: r, places: placesOf(r)} }
+func newWording(r *healer.Report) wording { return wording{r: r, mountPoints: mountPointsOf(r)} }
 
 func (w wording) fit(v healer.Verdict) (text string) {
 	for _, w.budget = range budgets {
@@ -79,7 +79,7 @@ func (w wording) line(v healer.Verdict) string {
 	start := string(v) + ": "
 	switch v {
 	case healer.Healthy:
-		return start + sentences(w.working(w.r.After, w.place))
+		return start + sentences(w.working(w.r.After, w.mountPoint))
 	case healer.Healed:
 		return start + sentences(w.found(w.r.Before), w.done(), "Now "+w.working(w.r.After, w.mention), w.refused(), w.restart())
 	case healer.Abnormal:
@@ -106,22 +106,22 @@ func (w wording) done() string {
 		return "Nothing was changed"
 	}
 	type same struct{ step, err, note string }
-	places, longest := map[same][]string{}, map[same]time.Duration{}
+	mountPoints, longest := map[same][]string{}, map[same]time.Duration{}
 	var order []same
 	for _, s := range w.r.Steps {
 		k := same{step: s.Step, note: s.Note}
 		if s.Err != nil {
 			k.err = s.Err.Error()
 		}
-		if places[k] == nil {
+		if mountPoints[k] == nil {
 			order = append(order, k)
 		}
-		places[k], longest[k] = append(places[k], s.Place), max(longest[k], s.Elapsed)
+		mountPoints[k], longest[k] = append(mountPoints[k], s.MountPoint), max(longest[k], s.Elapsed)
 	}
 	// Of many containers those that failed first: the rest may be cut.
 	rank := func(k same) int {
 		switch {
-		case w.insideAt(places[k][0]) == nil:
+		case w.insideAt(mountPoints[k][0]) == nil:
 			return 0
 		case k.err != "":
 			return 1
@@ -131,7 +131,7 @@ func (w wording) done() string {
 	slices.SortStableFunc(order, func(a, b same) int { return rank(a) - rank(b) })
 	items := make([]string, 0, len(order))
 	for _, k := range order {
-		item := w.step(k.step, unique(places[k])...)
+		item := w.step(k.step, unique(mountPoints[k])...)
 		if k.err == "" {
 			item += w.took(" in ", longest[k])
 			if k.note != "" {
@@ -146,21 +146,21 @@ func (w wording) done() string {
 }
 
 // refused names the steps that would have helped and did not run, those with
-// one reason together: it is mostly the same at every place.
+// one reason together: it is mostly the same at every mount point.
 func (w wording) refused() string {
 	type key struct{ step, why string }
-	places := map[key][]string{}
+	mountPoints := map[key][]string{}
 	var order []key
 	for _, s := range w.r.Refused {
 		k := key{s.Step, s.Why}
-		if places[k] == nil {
+		if mountPoints[k] == nil {
 			order = append(order, k)
 		}
-		places[k] = append(places[k], s.Place)
+		mountPoints[k] = append(mountPoints[k], s.MountPoint)
 	}
 	items := make([]string, 0, len(order))
 	for _, k := range order {
-		items = append(items, w.step(k.step, unique(places[k])...)+" ("+w.why(k.why)+")")
+		items = append(items, w.step(k.step, unique(mountPoints[k])...)+" ("+w.why(k.why)+")")
 	}
 	if len(items) == 0 {
 		return ""
@@ -215,11 +215,11 @@ func (w wording) advice() string {
 	return "To do: " + w.list(unique(items), "things")
 }
 
-// step names a step and the places it is about.
+// step names a step and the mount points it is about.
 func (w wording) step(name string, paths ...string) string {
 	name = oneLine(name, maxReasonBytes) + " of "
 	if role := w.wholeRole(paths); role != "" {
-		return name + fmt.Sprintf("all %d %s places", len(paths), role)
+		return name + fmt.Sprintf("all %d %s mount points", len(paths), role)
 	}
 	shown := min(len(paths), max(w.items, 1))
 	names := make([]string, 0, shown+1)
@@ -227,7 +227,7 @@ func (w wording) step(name string, paths ...string) string {
 		names = append(names, w.mention(path))
 	}
 	if rest := len(paths) - shown; rest > 0 {
-		names = append(names, more(rest, shown, "places"))
+		names = append(names, more(rest, shown, "mount points"))
 	}
 	return name + enumerate(names)
 }

@@ -15,40 +15,40 @@ import (
 
 var testDev = host.Dev{Major: 7, Minor: 1}
 
-func publishedAt(path string, attr host.Attr) healer.Place {
-	return healer.Place{
-		Role: healer.Published, Path: path, Named: true,
+func publishedAt(path string, attr host.Attr) healer.MountPoint {
+	return healer.MountPoint{
+		Role: healer.RoleTarget, Path: path, Named: true,
 		Stack: []host.Mount{{Dev: testDev, FSType: "ext4", Attr: attr}},
 	}
 }
 
-func stagedAt(path string) healer.Place {
-	return healer.Place{
-		Role: healer.Staged, Path: path, Named: true,
+func stagedAt(path string) healer.MountPoint {
+	return healer.MountPoint{
+		Role: healer.RoleStaging, Path: path, Named: true,
 		Stack: []host.Mount{{Dev: testDev, FSType: "ext4"}},
 	}
 }
 
-func answering(d time.Duration, places ...healer.Place) healer.Case {
+func answering(d time.Duration, mountPoints ...healer.MountPoint) healer.Case {
 	return healer.Case{
-		Places:      places,
+		MountPoints: mountPoints,
 		Superblocks: map[host.Dev]host.Superblock{testDev: {Dev: testDev, Answer: host.Answer{Asked: true, Elapsed: d}}},
 	}
 }
 
 // containerAt is what a container has at /data.
-func containerAt(pid int, podUID string) healer.Place {
-	in := &healer.Inside{ContainerMount: host.ContainerMount{
+func containerAt(pid int, podUID string) healer.MountPoint {
+	in := &healer.InContainer{ContainerMount: host.ContainerMount{
 		PID: pid, PodUID: podUID, ContainerID: "0123456789abcdef", Mount: host.Mount{Path: "/data"},
 	}}
-	return healer.Place{Role: healer.Container, Path: in.Path(), PodUID: podUID, Inside: in}
+	return healer.MountPoint{Role: healer.RoleContainer, Path: in.Path(), PodUID: podUID, InContainer: in}
 }
 
-// stepsAt are steps that ran at places /0, /1 and so on, each a millisecond longer.
+// stepsAt are steps that ran at mount points /0, /1 and so on, each a millisecond longer.
 func stepsAt(n int) []healer.Outcome {
 	steps := make([]healer.Outcome, n)
 	for i := range steps {
-		steps[i] = healer.Outcome{Step: "s", Place: fmt.Sprint("/", i), Elapsed: time.Duration(i) * time.Millisecond}
+		steps[i] = healer.Outcome{Step: "s", MountPoint: fmt.Sprint("/", i), Elapsed: time.Duration(i) * time.Millisecond}
 	}
 	return steps
 }
@@ -61,14 +61,14 @@ func TestMessageWording(t *testing.T) {
 	both := answering(3*time.Millisecond, stagedAt("/s"), publishedAt("/p", 0))
 	well := healer.Diagnosis{Case: both}
 	notMounted := healer.Condition{
-		Status: healer.Inaccessible, Reason: healer.NotMounted, Place: "/p", Acute: true,
+		Status: healer.Inaccessible, Reason: healer.NotMounted, MountPoint: "/p", Acute: true,
 		Message: "nothing is mounted here, recorded: ext4 from /dev/loop1", Advice: "restart the pod",
 	}
 	shutdown := healer.Condition{
-		Status: healer.Inaccessible, Reason: healer.FilesystemShutdown, Place: "/s",
+		Status: healer.Inaccessible, Reason: healer.FilesystemShutdown, MountPoint: "/s",
 		Message: "super option shutdown", Advice: "unmount it everywhere, then check it",
 	}
-	raw := healer.Place{Role: healer.Published, Path: "/b", Named: true, Look: host.PathLook{Kind: host.KindBlock, Rdev: testDev}}
+	raw := healer.MountPoint{Role: healer.RoleTarget, Path: "/b", Named: true, Inspect: host.PathInfo{Kind: host.KindBlock, Rdev: testDev}}
 	rawCase := answering(1234*time.Millisecond, raw)
 	rawCase.Superblocks[testDev] = host.Superblock{Device: &host.BlockDevice{Name: "loop1"}, Answer: host.Answer{Asked: true, Elapsed: 1234 * time.Millisecond}}
 
@@ -80,68 +80,68 @@ func TestMessageWording(t *testing.T) {
 	}{
 		"healthy": {
 			healer.Report{Before: well, After: well},
-			"healthy: published /p (ext4, rw) and staged /s (ext4, rw) answered in 3ms",
+			"healthy: target /p (ext4, rw) and staging /s (ext4, rw) answered in 3ms",
 		},
 		"healthy and read-only": {
 			healer.Report{After: healer.Diagnosis{Case: answering(42*time.Microsecond+300, publishedAt("/p", host.AttrReadOnly))}},
-			"healthy: published /p (ext4, ro) answered in 42µs",
+			"healthy: target /p (ext4, ro) answered in 42µs",
 		},
 		"healthy block volume": {
 			healer.Report{After: healer.Diagnosis{Case: rawCase}},
-			"healthy: published /b (block device loop1) answered in 1.23s",
+			"healthy: target /b (block device loop1) answered in 1.23s",
 		},
 		"healthy, not asked": {
-			healer.Report{After: healer.Diagnosis{Case: healer.Case{Places: []healer.Place{publishedAt("/p", 0)}}}},
-			"healthy: published /p (ext4, rw) checked, without asking the storage",
+			healer.Report{After: healer.Diagnosis{Case: healer.Case{MountPoints: []healer.MountPoint{publishedAt("/p", 0)}}}},
+			"healthy: target /p (ext4, rw) checked, without asking the storage",
 		},
 		"healthy, nothing staged": {
-			healer.Report{After: healer.Diagnosis{Case: answering(3*time.Millisecond, healer.Place{Role: healer.Staged, Path: "/s", Named: true}, publishedAt("/p", 0))}},
-			"healthy: published /p (ext4, rw) answered in 3ms",
+			healer.Report{After: healer.Diagnosis{Case: answering(3*time.Millisecond, healer.MountPoint{Role: healer.RoleStaging, Path: "/s", Named: true}, publishedAt("/p", 0))}},
+			"healthy: target /p (ext4, rw) answered in 3ms",
 		},
 		"healthy, and nothing else than an empty staging path": {
-			healer.Report{After: healer.Diagnosis{Case: healer.Case{Places: []healer.Place{{Role: healer.Staged, Path: "/s", Named: true}}}}},
-			"healthy: nothing is mounted at staged /s, and no record shows that anything was",
+			healer.Report{After: healer.Diagnosis{Case: healer.Case{MountPoints: []healer.MountPoint{{Role: healer.RoleStaging, Path: "/s", Named: true}}}}},
+			"healthy: nothing is mounted at staging /s, and no record shows that anything was",
 		},
-		"healthy, no places": {healer.Report{}, "healthy: nothing is wrong with the volume"},
+		"healthy, no mount points": {healer.Report{}, "healthy: nothing is wrong with the volume"},
 		"healed": {
 			healer.Report{
 				Before: sick(both, notMounted), After: well,
-				Steps: []healer.Outcome{{Step: "rebind", Place: "/p", Elapsed: 12 * time.Millisecond}},
+				Steps: []healer.Outcome{{Step: "rebind", MountPoint: "/p", Elapsed: 12 * time.Millisecond}},
 			},
-			"healed: published /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
-				"Done: rebind of the published place in 12ms. " +
-				"Now the published place (ext4, rw) and the staged place (ext4, rw) answered in 3ms",
+			"healed: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
+				"Done: rebind of the target in 12ms. " +
+				"Now the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms",
 		},
 		"abnormal, untouched": {
 			healer.Report{
 				Before: sick(both, shutdown, notMounted), After: sick(both, notMounted, shutdown),
 				Refused: []healer.Refusal{
-					{Step: "rebind", Place: "/p", Why: "no running container has it mounted"},
-					{Step: "rebind", Place: "/p", Why: "no running container has it mounted"},
+					{Step: "rebind", MountPoint: "/p", Why: "no running container has it mounted"},
+					{Step: "rebind", MountPoint: "/p", Why: "no running container has it mounted"},
 				},
 			},
-			"abnormal: published /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1); " +
-				"staged /s: FilesystemShutdown (super option shutdown). Nothing was changed. " +
-				"Refused: rebind of the published place (no running container has it mounted). " +
+			"abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1); " +
+				"staging /s: FilesystemShutdown (super option shutdown). Nothing was changed. " +
+				"Refused: rebind of the target (no running container has it mounted). " +
 				"To do: restart the pod; unmount it everywhere, then check it",
 		},
 		"abnormal after a failed step": {
 			healer.Report{
 				Before: sick(both, notMounted), After: sick(both, notMounted),
-				Steps: []healer.Outcome{{Step: "rebind", Place: "/p", Elapsed: time.Millisecond, Err: errors.New("move_mount: operation\nnot permitted")}},
+				Steps: []healer.Outcome{{Step: "rebind", MountPoint: "/p", Elapsed: time.Millisecond, Err: errors.New("move_mount: operation\nnot permitted")}},
 			},
-			"abnormal: published /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
-				`Done: rebind of the published place failed after 1ms (move_mount: operation\nnot permitted). ` +
+			"abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
+				`Done: rebind of the target failed after 1ms (move_mount: operation\nnot permitted). ` +
 				"Afterwards the same. To do: restart the pod",
 		},
 		"abnormal in another way": {
 			healer.Report{
 				Before: sick(both, notMounted), After: sick(both, shutdown),
-				Steps: []healer.Outcome{{Step: "rebind", Place: "/p", Elapsed: time.Millisecond}},
+				Steps: []healer.Outcome{{Step: "rebind", MountPoint: "/p", Elapsed: time.Millisecond}},
 			},
-			"abnormal: published /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
-				"Done: rebind of the published place in 1ms. " +
-				"Afterwards staged /s: FilesystemShutdown (super option shutdown). To do: unmount it everywhere, then check it",
+			"abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
+				"Done: rebind of the target in 1ms. " +
+				"Afterwards staging /s: FilesystemShutdown (super option shutdown). To do: unmount it everywhere, then check it",
 		},
 		"a provider failed": {
 			healer.Report{
@@ -152,44 +152,44 @@ func TestMessageWording(t *testing.T) {
 		},
 		"many steps": {
 			healer.Report{Before: sick(both, notMounted), After: well, Steps: stepsAt(20)},
-			"healed: published /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
-				"Done: s of /0, /1, /2, /3, /4, /5, /6, /7, /8, /9, /10, /11, /12, /13, /14, /15 and 4 more places… in 19ms. " +
-				"Now the published place (ext4, rw) and the staged place (ext4, rw) answered in 3ms",
+			"healed: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
+				"Done: s of /0, /1, /2, /3, /4, /5, /6, /7, /8, /9, /10, /11, /12, /13, /14, /15 and 4 more mount points… in 19ms. " +
+				"Now the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms",
 		},
 		"steps with different outcomes": {
 			healer.Report{
 				Before: sick(both, notMounted), After: well,
 				Steps: []healer.Outcome{
-					{Step: "s", Place: "/a", Elapsed: time.Millisecond, Err: errors.New("no")},
-					{Step: "s", Place: "/b", Elapsed: 9 * time.Millisecond},
-					{Step: "t", Place: "/b", Elapsed: time.Millisecond},
-					{Step: "s", Place: "/c", Elapsed: 2 * time.Millisecond},
-					{Step: "s", Place: "/d", Elapsed: 4 * time.Millisecond, Err: errors.New("no")},
-					{Step: "s", Place: "/e", Elapsed: time.Millisecond, Err: errors.New("never")},
+					{Step: "s", MountPoint: "/a", Elapsed: time.Millisecond, Err: errors.New("no")},
+					{Step: "s", MountPoint: "/b", Elapsed: 9 * time.Millisecond},
+					{Step: "t", MountPoint: "/b", Elapsed: time.Millisecond},
+					{Step: "s", MountPoint: "/c", Elapsed: 2 * time.Millisecond},
+					{Step: "s", MountPoint: "/d", Elapsed: 4 * time.Millisecond, Err: errors.New("no")},
+					{Step: "s", MountPoint: "/e", Elapsed: time.Millisecond, Err: errors.New("never")},
 				},
 			},
-			"healed: published /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
+			"healed: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
 				"Done: s of /a and /d failed after 4ms (no); s of /b and /c in 9ms; t of /b in 1ms; s of /e failed after 1ms (never). " +
-				"Now the published place (ext4, rw) and the staged place (ext4, rw) answered in 3ms",
+				"Now the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms",
 		},
-		"in a container, which is no place any more": {
+		"in a container, which is no mount point any more": {
 			healer.Report{
 				Before: sick(answering(time.Millisecond, publishedAt("/p", 0), containerAt(7, "uid-a")), healer.Condition{
-					Reason: healer.StaleInContainers, Place: "/proc/7/root/data", Message: "ENOTCONN",
+					Reason: healer.StaleInContainers, MountPoint: "/proc/7/root/data", Message: "ENOTCONN",
 				}),
 				After: healer.Diagnosis{Case: answering(3*time.Millisecond, publishedAt("/p", 0))},
-				Steps: []healer.Outcome{{Step: "replace-in-container", Place: "/proc/7/root/data", Elapsed: time.Millisecond}},
+				Steps: []healer.Outcome{{Step: "replace-in-container", MountPoint: "/proc/7/root/data", Elapsed: time.Millisecond}},
 			},
 			`healed: pod uid-a container 0123456789ab at "/data": StaleInContainers (ENOTCONN). ` +
-				"Done: replace-in-container of the container place in 1ms. Now the published place (ext4, rw) answered in 3ms",
+				"Done: replace-in-container of the container mount point in 1ms. Now the target (ext4, rw) answered in 3ms",
 		},
 		"who needs a restart": {
 			healer.Report{
 				Before: sick(both, notMounted), After: well, Steps: stepsAt(1),
 				Restart: []host.Holders{{}, {Processes: []host.HeldBy{{PID: 7, Command: "db", How: openFile, PodUID: "uid-a"}}}},
 			},
-			"healed: published /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). Done: s of /0 in 0s. " +
-				"Now the published place (ext4, rw) and the staged place (ext4, rw) answered in 3ms. " +
+			"healed: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). Done: s of /0 in 0s. " +
+				"Now the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms. " +
 				"Files opened before stay dead until they are opened anew or the pod restarts: held by pod uid-a (pid 7 db: open file)",
 		},
 		"who needs a restart, and it is not healed": {
@@ -197,18 +197,18 @@ func TestMessageWording(t *testing.T) {
 				Before: sick(both, notMounted), After: sick(both, shutdown), Steps: stepsAt(1),
 				Restart: []host.Holders{{Processes: []host.HeldBy{{PID: 7, Command: "db", How: openFile}}}},
 			},
-			"abnormal: published /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). Done: s of /0 in 0s. " +
-				"Afterwards staged /s: FilesystemShutdown (super option shutdown). " +
+			"abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). Done: s of /0 in 0s. " +
+				"Afterwards staging /s: FilesystemShutdown (super option shutdown). " +
 				"Files opened before stay dead until they are opened anew or the pod restarts: held by pid 7 db (open file). " +
 				"To do: unmount it everywhere, then check it",
 		},
 		"a step that leaves something different": {
-			healer.Report{Before: sick(both, healer.Condition{Reason: healer.NotMounted, Place: "/p"}), After: well, Steps: []healer.Outcome{{Step: "s", Place: "/0", Note: "it shares no events now"}}},
-			"healed: published /p: NotMounted. Done: s of /0 in 0s (it shares no events now). Now the published place (ext4, rw) and the staged place (ext4, rw) answered in 3ms",
+			healer.Report{Before: sick(both, healer.Condition{Reason: healer.NotMounted, MountPoint: "/p"}), After: well, Steps: []healer.Outcome{{Step: "s", MountPoint: "/0", Note: "it shares no events now"}}},
+			"healed: target /p: NotMounted. Done: s of /0 in 0s (it shares no events now). Now the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms",
 		},
 		"odd paths are quoted": {
-			healer.Report{After: healer.Diagnosis{Case: healer.Case{Places: []healer.Place{{Role: healer.Published, Path: "/a b\n"}}}}},
-			`healthy: published "/a b\n" checked, without asking the storage`,
+			healer.Report{After: healer.Diagnosis{Case: healer.Case{MountPoints: []healer.MountPoint{{Role: healer.RoleTarget, Path: "/a b\n"}}}}},
+			`healthy: target "/a b\n" checked, without asking the storage`,
 		},
 		"a secret in an error": {
 			healer.Report{
@@ -232,32 +232,32 @@ func TestMessageWording(t *testing.T) {
 
 // What others read later says the same of the same, however long it took.
 func TestNoticeHasNoTimes(t *testing.T) {
-	place := publishedAt("/p", 0)
-	lost := healer.Diagnosis{Case: healer.Case{Places: []healer.Place{place}}, Conditions: []healer.Condition{{Reason: healer.NotMounted, Place: "/p"}}}
+	mountPoint := publishedAt("/p", 0)
+	lost := healer.Diagnosis{Case: healer.Case{MountPoints: []healer.MountPoint{mountPoint}}, Conditions: []healer.Condition{{Reason: healer.NotMounted, MountPoint: "/p"}}}
 	for name, tc := range map[string]struct {
 		report func(took time.Duration) healer.Report
 		want   string
 	}{
 		"healthy": {
 			func(took time.Duration) healer.Report {
-				return healer.Report{After: healer.Diagnosis{Case: answering(took, place)}}
+				return healer.Report{After: healer.Diagnosis{Case: answering(took, mountPoint)}}
 			},
-			"healthy: published /p (ext4, rw) answered",
+			"healthy: target /p (ext4, rw) answered",
 		},
 		"healed": {
 			func(took time.Duration) healer.Report {
 				return healer.Report{
-					Before: lost, After: healer.Diagnosis{Case: answering(took, place)},
-					Steps: []healer.Outcome{{Step: "rebind", Place: "/p", Elapsed: took}},
+					Before: lost, After: healer.Diagnosis{Case: answering(took, mountPoint)},
+					Steps: []healer.Outcome{{Step: "rebind", MountPoint: "/p", Elapsed: took}},
 				}
 			},
-			"healed: published /p: NotMounted. Done: rebind of the published place. Now the published place (ext4, rw) answered",
+			"healed: target /p: NotMounted. Done: rebind of the target. Now the target (ext4, rw) answered",
 		},
 		"failed": {
 			func(took time.Duration) healer.Report {
-				return healer.Report{Before: lost, After: lost, Steps: []healer.Outcome{{Step: "rebind", Place: "/p", Elapsed: took, Err: errors.New("no")}}}
+				return healer.Report{Before: lost, After: lost, Steps: []healer.Outcome{{Step: "rebind", MountPoint: "/p", Elapsed: took, Err: errors.New("no")}}}
 			},
-			"abnormal: published /p: NotMounted. Done: rebind of the published place failed (no). Afterwards the same",
+			"abnormal: target /p: NotMounted. Done: rebind of the target failed (no). Afterwards the same",
 		},
 	} {
 		for _, took := range []time.Duration{57 * time.Microsecond, 3 * time.Second} {
@@ -285,31 +285,31 @@ func TestLongMessageKeepsAllReasons(t *testing.T) {
 		for i := range n {
 			p := publishedAt(kubeletPath(i), 0)
 			p.Named = i == 0
-			r.Before.Case.Places = append(r.Before.Case.Places, p)
+			r.Before.Case.MountPoints = append(r.Before.Case.MountPoints, p)
 			r.Before.Conditions = append(r.Before.Conditions, healer.Condition{
-				Status: healer.Inaccessible, Reason: kinds[i%len(kinds)], Place: p.Path,
+				Status: healer.Inaccessible, Reason: kinds[i%len(kinds)], MountPoint: p.Path,
 				Message: strings.Repeat("évidence ", 60), Advice: strings.Repeat("advice ", 50),
 			})
-			r.Refused = append(r.Refused, healer.Refusal{Step: "rebind", Place: p.Path, Why: strings.Repeat("because ", 50)})
+			r.Refused = append(r.Refused, healer.Refusal{Step: "rebind", MountPoint: p.Path, Why: strings.Repeat("because ", 50)})
 		}
 		r.After = r.Before
 		_, got := message(r)
 		checkMessage(t, got)
 		for _, k := range kinds[:min(n, len(kinds))] {
 			if !strings.Contains(got, string(k)) {
-				t.Errorf("%d places: %s is missing in %s", n, k, got)
+				t.Errorf("%d mount points: %s is missing in %s", n, k, got)
 			}
 		}
 		for _, want := range []string{"Nothing was changed", "Refused: ", "To do: ", ellipsis} {
 			if !strings.Contains(got, want) {
-				t.Errorf("%d places: %q is missing in %s", n, want, got)
+				t.Errorf("%d mount points: %q is missing in %s", n, want, got)
 			}
 		}
-		t.Logf("%d places, %d bytes: %s", n, len(got), got)
+		t.Logf("%d mount points, %d bytes: %s", n, len(got), got)
 	}
 }
 
-// However many containers there are, the host's place, every reason and every step
+// However many containers there are, the host's mount point, every reason and every step
 // are named.
 func TestMessageOfManyContainers(t *testing.T) {
 	const n = 200
@@ -326,23 +326,23 @@ func TestMessageOfManyContainers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			host := publishedAt(kubeletPath(1), 0)
 			r := healer.Report{Before: sick(answering(time.Millisecond, host), healer.Condition{
-				Status: healer.Inaccessible, Reason: healer.Disconnected, Place: host.Path, Message: "statx: ENOTCONN", Advice: "delete the pod",
+				Status: healer.Inaccessible, Reason: healer.Disconnected, MountPoint: host.Path, Message: "statx: ENOTCONN", Advice: "delete the pod",
 			})}
-			r.Steps = []healer.Outcome{{Step: "replace", Place: host.Path, Elapsed: time.Millisecond}}
+			r.Steps = []healer.Outcome{{Step: "replace", MountPoint: host.Path, Elapsed: time.Millisecond}}
 			for i := range n {
 				p := containerAt(1000+i, fmt.Sprintf("8f0b2a1c-6c1f-4c0e-9d0a-%012d", i))
-				r.Before.Case.Places = append(r.Before.Case.Places, p)
+				r.Before.Case.MountPoints = append(r.Before.Case.MountPoints, p)
 				r.Before.Conditions = append(r.Before.Conditions, healer.Condition{
-					Status: healer.Inaccessible, Reason: healer.StaleInContainers, Place: p.Path,
+					Status: healer.Inaccessible, Reason: healer.StaleInContainers, MountPoint: p.Path,
 					Message: "it still has the filesystem instance that ended", Advice: "delete the pod",
 				})
-				r.Steps = append(r.Steps, healer.Outcome{Step: "replace-in-container", Place: p.Path, Elapsed: time.Millisecond})
+				r.Steps = append(r.Steps, healer.Outcome{Step: "replace-in-container", MountPoint: p.Path, Elapsed: time.Millisecond})
 			}
 			r.After.Case = answering(time.Millisecond, host)
 			change(&r)
 			_, got := message(r)
 			checkMessage(t, got)
-			for _, want := range []string{"published /var/lib", string(healer.Disconnected), string(healer.StaleInContainers), "replace of", "replace-in-container of"} {
+			for _, want := range []string{"target /var/lib", string(healer.Disconnected), string(healer.StaleInContainers), "replace of", "replace-in-container of"} {
 				if !strings.Contains(got, want) {
 					t.Errorf("%q is missing in %s", want, got)
 				}
@@ -354,7 +354,7 @@ func TestMessageOfManyContainers(t *testing.T) {
 func TestMessageDoesNotDependOnProvidersOrder(t *testing.T) {
 	var conditions []healer.Condition
 	for i := range 20 {
-		conditions = append(conditions, healer.Condition{Reason: healer.Reason(fmt.Sprint("R", i%3)), Place: fmt.Sprint("/p", i%7), Message: fmt.Sprint(i)})
+		conditions = append(conditions, healer.Condition{Reason: healer.Reason(fmt.Sprint("R", i%3)), MountPoint: fmt.Sprint("/p", i%7), Message: fmt.Sprint(i)})
 	}
 	_, want := message(healer.Report{After: healer.Diagnosis{Conditions: conditions}})
 	for i := range conditions {
@@ -388,10 +388,10 @@ func FuzzMessage(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b, reason, evidence, why string, n, bits uint8) {
 		var d healer.Diagnosis
 		for i := range n {
-			place := publishedAt(a+fmt.Sprint(i), host.Attr(i))
-			place.Stack[0].FSType = b
-			d.Case.Places = append(d.Case.Places, place, stagedAt(b))
-			d.Conditions = append(d.Conditions, healer.Condition{Reason: healer.Reason(reason), Place: place.Path, Message: evidence, Advice: why})
+			mountPoint := publishedAt(a+fmt.Sprint(i), host.Attr(i))
+			mountPoint.Stack[0].FSType = b
+			d.Case.MountPoints = append(d.Case.MountPoints, mountPoint, stagedAt(b))
+			d.Conditions = append(d.Conditions, healer.Condition{Reason: healer.Reason(reason), MountPoint: mountPoint.Path, Message: evidence, Advice: why})
 		}
 		if bits&8 != 0 {
 			d.Failures = []healer.ProviderFailure{{Provider: a, Err: errors.New(evidence)}, {}}
@@ -404,8 +404,8 @@ func FuzzMessage(f *testing.F) {
 			r.After = d
 		}
 		if bits&4 != 0 {
-			r.Steps = []healer.Outcome{{Step: reason, Place: a}, {Step: b, Place: b, Err: errors.New(why)}}
-			r.Refused = []healer.Refusal{{Step: a, Place: evidence, Why: why}}
+			r.Steps = []healer.Outcome{{Step: reason, MountPoint: a}, {Step: b, MountPoint: b, Err: errors.New(why)}}
+			r.Refused = []healer.Refusal{{Step: a, MountPoint: evidence, Why: why}}
 		}
 		abnormal, got := message(r)
 		checkMessage(t, got)

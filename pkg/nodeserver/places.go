@@ -9,11 +9,11 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// comparePlaces puts the places of the request first, published before staged
+// compareMountPoints puts the mount points of the request first, published before staged
 // before containers.
-func comparePlaces(a, b healer.Place) int {
-	rank := func(p healer.Place) int {
-		at := slices.Index([]healer.Role{healer.Published, healer.Staged, healer.Container, ""}, p.Role)
+func compareMountPoints(a, b healer.MountPoint) int {
+	rank := func(p healer.MountPoint) int {
+		at := slices.Index([]healer.Role{healer.RoleTarget, healer.RoleStaging, healer.RoleContainer, ""}, p.Role)
 		if !p.Named {
 			at += 4
 		}
@@ -25,23 +25,23 @@ func comparePlaces(a, b healer.Place) int {
 // working says of a healthy diagnosis where it looked and how the storage
 // answered.
 func (w wording) working(d healer.Diagnosis, name func(path string) string) string {
-	if len(d.Case.Places) == 0 {
+	if len(d.Case.MountPoints) == 0 {
 		return "nothing is wrong with the volume"
 	}
-	places := slices.DeleteFunc(slices.Clone(d.Case.Places), func(p healer.Place) bool {
-		return len(p.Stack) == 0 && p.Role == healer.Staged // a driver that stages nothing
+	mountPoints := slices.DeleteFunc(slices.Clone(d.Case.MountPoints), func(p healer.MountPoint) bool {
+		return len(p.Stack) == 0 && p.Role == healer.RoleStaging // a driver that stages nothing
 	})
-	if len(places) == 0 {
-		return "nothing is mounted at " + name(d.Case.Places[0].Path) + ", and no record shows that anything was"
+	if len(mountPoints) == 0 {
+		return "nothing is mounted at " + name(d.Case.MountPoints[0].Path) + ", and no record shows that anything was"
 	}
-	slices.SortFunc(places, comparePlaces)
-	shown := min(len(places), max(w.items, 1))
+	slices.SortFunc(mountPoints, compareMountPoints)
+	shown := min(len(mountPoints), max(w.items, 1))
 	items := make([]string, 0, shown+1)
-	for _, p := range places[:shown] {
+	for _, p := range mountPoints[:shown] {
 		items = append(items, name(p.Path)+nature(d.Case, p))
 	}
-	if rest := len(places) - shown; rest > 0 {
-		items = append(items, more(rest, shown, "places"))
+	if rest := len(mountPoints) - shown; rest > 0 {
+		items = append(items, more(rest, shown, "mount points"))
 	}
 	if slowest, asked := slowestAnswer(d.Case); asked {
 		return enumerate(items) + " answered" + w.took(" in ", slowest)
@@ -49,11 +49,11 @@ func (w wording) working(d healer.Diagnosis, name func(path string) string) stri
 	return enumerate(items) + " checked, without asking the storage"
 }
 
-// nature is what is mounted at a place, for a healthy one.
-func nature(c healer.Case, p healer.Place) string {
-	if p.Look.Kind == host.KindBlock {
-		name := p.Look.Rdev.String()
-		if d := c.Superblocks[p.Look.Rdev].Device; d != nil && d.Name != "" {
+// nature is what is mounted at a mount point, for a healthy one.
+func nature(c healer.Case, p healer.MountPoint) string {
+	if p.Inspect.Kind == host.KindBlock {
+		name := p.Inspect.Rdev.String()
+		if d := c.Superblocks[p.Inspect.Rdev].Device; d != nil && d.Name != "" {
 			name = d.Name
 		}
 		return " (block device " + oneLine(name, maxReasonBytes) + ")"
@@ -78,8 +78,8 @@ func slowestAnswer(c healer.Case) (slowest time.Duration, asked bool) {
 	return slowest, asked
 }
 
-// place names a place in full, with what it is for.
-func (w wording) place(path string) string {
+// mount point names a mount point in full, with what it is for.
+func (w wording) mountPoint(path string) string {
 	if path == "" {
 		return "the volume"
 	}
@@ -94,32 +94,32 @@ func (w wording) place(path string) string {
 }
 
 // insideAt gives what a container has at a path that leads into it.
-func (w wording) insideAt(path string) *healer.Inside {
-	for _, p := range w.places {
-		if p.Path == path && p.Inside != nil {
-			return p.Inside
+func (w wording) insideAt(path string) *healer.InContainer {
+	for _, p := range w.mountPoints {
+		if p.Path == path && p.InContainer != nil {
+			return p.InContainer
 		}
 	}
 	return nil
 }
 
-// mention names a place that the message named before: by its role when there
+// mention names a mount point that the message named before: by its role when there
 // is only one of that role, because kubelet's paths are long.
 func (w wording) mention(path string) string {
 	role := w.role(path)
 	same := 0
-	for _, p := range w.places {
+	for _, p := range w.mountPoints {
 		if p.Role == role {
 			same++
 		}
 	}
 	if role == "" || same != 1 {
-		return w.place(path)
+		return w.mountPoint(path)
 	}
-	return "the " + string(role) + " place"
+	return "the " + role.Noun()
 }
 
-// wholeRole gives the role whose places these are, all of them and no others,
+// wholeRole gives the role whose mount points these are, all of them and no others,
 // when there are several.
 func (w wording) wholeRole(paths []string) healer.Role {
 	if len(paths) < 2 {
@@ -127,7 +127,7 @@ func (w wording) wholeRole(paths []string) healer.Role {
 	}
 	role := w.role(paths[0])
 	var all []string
-	for _, p := range w.places {
+	for _, p := range w.mountPoints {
 		if p.Role == role {
 			all = append(all, p.Path)
 		}
@@ -140,7 +140,7 @@ func (w wording) wholeRole(paths []string) healer.Role {
 }
 
 func (w wording) role(path string) healer.Role {
-	for _, p := range w.places {
+	for _, p := range w.mountPoints {
 		if p.Path == path {
 			return p.Role
 		}
@@ -148,10 +148,10 @@ func (w wording) role(path string) healer.Role {
 	return ""
 }
 
-// placesOf is the report's last view, or the first when there was no other, with
-// the containers of both: they are places only while something is wrong there.
-func placesOf(r *healer.Report) []healer.Place {
-	before, after := r.Before.Case.Places, r.After.Case.Places
+// mountPointsOf is the report's last view, or the first when there was no other, with
+// the containers of both: they are mount points only while something is wrong there.
+func mountPointsOf(r *healer.Report) []healer.MountPoint {
+	before, after := r.Before.Case.MountPoints, r.After.Case.MountPoints
 	if len(after) == 0 {
 		return before
 	}
@@ -161,7 +161,7 @@ func placesOf(r *healer.Report) []healer.Place {
 	}
 	all := slices.Clip(after)
 	for _, p := range before {
-		if p.Inside != nil && !known[p.Path] {
+		if p.InContainer != nil && !known[p.Path] {
 			all = append(all, p)
 		}
 	}

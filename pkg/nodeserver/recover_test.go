@@ -56,7 +56,7 @@ func TestPanicIsUnknown(t *testing.T) {
 	}
 }
 
-func TestPanicsElsewhere(t *testing.T) {
+func TestPanicsPropagatedMounts(t *testing.T) {
 	captureLog(t, "0")
 	boom := func(context.Context, any) (any, error) { panic("boom") }
 	if _, err := recoverUnary(t.Context(), nil, &grpc.UnaryServerInfo{}, boom); status.Code(err) != codes.Unknown {

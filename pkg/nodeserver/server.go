@@ -72,7 +72,7 @@ type Server struct {
 	grpc, gateway *grpc.Server
 	health        *health.Server
 	calls         calls
-	seen          sightings
+	seen          recentReports
 }
 
 // New checks the configuration and registers every service: HealerNode, the
@@ -99,7 +99,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, rules: rules, health: health.NewServer()}
-	s.cfg.Healer = witness{cfg.Healer, &s.seen}
+	s.cfg.Healer = recorder{cfg.Healer, &s.seen}
 	s.grpc = s.newGRPC(peerGuard{allowed: cfg.AllowedUIDs, flag: "--allowed-uids", who: localCaller})
 	s.gateway = s.newGRPC(peerGuard{allowed: []uint32{cfg.GatewayUID}, flag: "--gateway-uid", who: forwardedCaller})
 	return s, nil

@@ -38,7 +38,7 @@ func TestNewChecksItsConfig(t *testing.T) {
 }
 
 func TestSickVolumeIsAnAnswer(t *testing.T) {
-	h := &fakeHealer{report: healer.Report{After: healer.Diagnosis{Conditions: []healer.Condition{{Reason: healer.NotMounted, Place: "/p"}}}}}
+	h := &fakeHealer{report: healer.Report{After: healer.Diagnosis{Conditions: []healer.Condition{{Reason: healer.NotMounted, MountPoint: "/p"}}}}}
 	s := serve(t, testConfig(h))
 	resp, err := s.healer().NodeHealer(testContext(t), goodRequest())
 	if err != nil || !resp.GetAbnormal() || resp.GetMessage() != "abnormal: /p: NotMounted. Nothing was changed" {

@@ -49,7 +49,7 @@ func readAudit(t *testing.T, path string) []auditLine {
 
 func TestAuditWritesBeforeAndAfter(t *testing.T) {
 	a := openAudit(t)
-	e := healer.AuditEntry{Driver: driver, VolumeID: "v\n\"1\"", Step: "rebind", Place: "/k/a b", Source: "8:16"}
+	e := healer.AuditEntry{Driver: driver, VolumeID: "v\n\"1\"", Step: "rebind", MountPoint: "/k/a b", Source: "8:16"}
 	if err := a.Before(e); err != nil {
 		t.Fatal(err)
 	}
@@ -66,10 +66,10 @@ func TestAuditWritesBeforeAndAfter(t *testing.T) {
 	}
 }
 
-// What runs at several places at once has a line for each.
-func TestAuditOfSeveralPlaces(t *testing.T) {
+// What runs at several mount points at once has a line for each.
+func TestAuditOfSeveralMountPoints(t *testing.T) {
 	a := openAudit(t)
-	one, two := healer.AuditEntry{Step: "replace-in-container", Place: "/proc/7/root/data"}, healer.AuditEntry{Step: "replace-in-container", Place: "/proc/8/root/data"}
+	one, two := healer.AuditEntry{Step: "replace-in-container", MountPoint: "/proc/7/root/data"}, healer.AuditEntry{Step: "replace-in-container", MountPoint: "/proc/8/root/data"}
 	if err := a.Before(one, two); err != nil {
 		t.Fatal(err)
 	}

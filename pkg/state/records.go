@@ -19,7 +19,7 @@ import (
 
 const recordsDir = "records"
 
-// recordLimit bounds a record file in bytes: a volume with a thousand places
+// recordLimit bounds a record file in bytes: a volume with a thousand mount points
 // has less.
 const recordLimit = 1 << 20
 

@@ -34,8 +34,8 @@ func sample(volumeID string) healer.Record {
 		Version: healer.RecordVersion, Driver: driver, VolumeID: volumeID, BootID: "boot",
 		FSType: "ext4", Source: "/dev/sdb", DiskSeq: 7,
 		Identity: host.Identity{FilesystemUUID: "u", Serial: "s", WWID: "w", DMUUID: "d", Size: 1 << 40},
-		Places: []healer.PlaceRecord{{
-			Role: healer.Published, Path: "/k/a b\n/mount", Root: "/sub", Attr: host.AttrReadOnly | host.AttrNoAtime,
+		MountPoints: []healer.MountPointRecord{{
+			Role: healer.RoleTarget, Path: "/k/a b\n/mount", Root: "/sub", Attr: host.AttrReadOnly | host.AttrNoAtime,
 			Propagation: host.Propagation{Shared: 3, Master: 4, Unbindable: true}, ReadOnlySuper: true,
 			Dev: host.Dev{Major: 8, Minor: 16}, MountID: 1 << 60,
 		}},
@@ -207,7 +207,7 @@ func TestFailedSaveKeepsTheOld(t *testing.T) {
 	expect(t, r, "v", &old)
 }
 
-// The record type has no place for a secret: no map, and no field named like one.
+// The record type has no mount point for a secret: no map, and no field named like one.
 func TestRecordHoldsNoSecret(t *testing.T) {
 	bad := regexp.MustCompile(`(?i)secret|password|token|credential|context|options|key`)
 	var look func(path string, typ reflect.Type)

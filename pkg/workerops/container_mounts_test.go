@@ -156,11 +156,11 @@ func TestNamespacesOfAnotherOwner(t *testing.T) {
 	if len(namespaces) == 0 {
 		t.Error("not even our own was read")
 	}
-	target := InsideTarget{PID: pid, Namespace: namespaceOf(t, pid), Path: v.path, Mount: topAt(t, v.path)}
+	target := InContainerTarget{PID: pid, Namespace: namespaceOf(t, pid), Path: v.path, Mount: topAt(t, v.path)}
 	if r := run(t, target)[0]; !r.Refused || r.Ended {
 		t.Errorf("a replacement there: %+v", r)
 	}
-	if a, err := peek(target); err != nil || a.Err == "" || a.Ended {
+	if a, err := probeInContainer(target); err != nil || a.Err == "" || a.Ended {
 		t.Errorf("a look there: %+v, %v", a, err)
 	}
 }

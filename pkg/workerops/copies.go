@@ -11,19 +11,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/workerops/mountinfo"
 	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops/mountinfo"
 )
 
 // A mount that is put under a shared parent, as kubelet's directories are,
 // appears in every mount namespace that shares them: those of CSI drivers and
 // of agents that watch the node. mount_setattr does not propagate, so the
-// copies would keep the interim attributes for ever. They are set one by one.
+// copies would keep the placeholder attributes for ever. They are set one by one.
 
 // elsewhere holds the copies of one mount, each by a descriptor: what is mounted
 // on top of one later does not hide it. All work on them happens on one thread
 // of its own, which wanders through the namespaces and may get lost in one.
-type elsewhere struct {
+type propagatedMounts struct {
 	jobs chan func()
 	// budget bounds each job: the way to a copy may lead through a filesystem
 	// that hangs, and the volume itself is not to wait for it.
@@ -39,9 +39,9 @@ type copied struct {
 	fd        int
 }
 
-// newElsewhere finds and opens the copies of a mount.
-func newElsewhere(m, ground MountRef, budget time.Duration) *elsewhere {
-	e := &elsewhere{jobs: make(chan func()), budget: budget}
+// newPropagatedMounts finds and opens the copies of a mount.
+func newPropagatedMounts(m, parentMount MountRef, budget time.Duration) *propagatedMounts {
+	e := &propagatedMounts{jobs: make(chan func()), budget: budget}
 	go func() {
 		// The worker is spent afterwards, and this thread with it.
 		runtime.LockOSThread()
@@ -50,7 +50,7 @@ func newElsewhere(m, ground MountRef, budget time.Duration) *elsewhere {
 		}
 	}()
 	e.do(func() {
-		if err := e.find(m, ground); err != nil {
+		if err := e.find(m, parentMount); err != nil {
 			e.missed++
 		}
 	})
@@ -58,7 +58,7 @@ func newElsewhere(m, ground MountRef, budget time.Duration) *elsewhere {
 }
 
 // do runs a job on the thread, and gives up on it after a while.
-func (e *elsewhere) do(job func()) {
+func (e *propagatedMounts) do(job func()) {
 	if e.lost {
 		return
 	}
@@ -73,7 +73,7 @@ func (e *elsewhere) do(job func()) {
 
 // set gives all copies the attributes. It counts those that do not have them now;
 // -1 means that it took too long.
-func (e *elsewhere) set(attr *unix.MountAttr) (left int) {
+func (e *propagatedMounts) set(attr *unix.MountAttr) (left int) {
 	e.do(func() {
 		left = e.missed
 		for _, c := range e.list {
@@ -93,12 +93,12 @@ func (e *elsewhere) set(attr *unix.MountAttr) (left int) {
 	return left
 }
 
-func (e *elsewhere) find(m, ground MountRef) error {
-	namespaces, err := ownedNamespaces(m, ground)
+func (e *propagatedMounts) find(m, parentMount MountRef) error {
+	namespaces, err := ownedNamespaces(m, parentMount)
 	if err != nil {
 		return err
 	}
-	wanted, err := propagatedFrom(namespaces, m, ground)
+	wanted, err := propagatedFrom(namespaces, m, parentMount)
 	if err != nil || wanted.groups == nil {
 		closeAll(namespaces)
 		return err
@@ -140,15 +140,15 @@ func (e *elsewhere) find(m, ground MountRef) error {
 type propagated struct {
 	self int // the placed mount
 	// groups are the peer groups of the mount and of those that follow it,
-	// grounds the same for the mount below the place.
+	// grounds the same for the mount below the mount point.
 	groups, grounds map[string]bool
-	// at is the place as a directory of the filesystem below.
+	// at is the mount point as a directory of the filesystem below.
 	at string
 }
 
 // propagatedFrom describes the copies of a mount. Without a peer group on
 // either level there are none, and groups stays nil.
-func propagatedFrom(namespaces []namespace, m, ground MountRef) (propagated, error) {
+func propagatedFrom(namespaces []namespace, m, parentMount MountRef) (propagated, error) {
 	var all []mountinfo.Entry
 	for _, ns := range namespaces {
 		all = append(all, ns.table...)
@@ -159,7 +159,7 @@ func propagatedFrom(namespaces []namespace, m, ground MountRef) (propagated, err
 		switch e.ID {
 		case m.OldID:
 			ours = e
-		case ground.OldID:
+		case parentMount.OldID:
 			below = e
 		}
 	}
@@ -167,8 +167,8 @@ func propagatedFrom(namespaces []namespace, m, ground MountRef) (propagated, err
 		return p, refuse("%s is no longer in the mount table", m)
 	}
 	p.at = path.Join(below.Root, strings.TrimPrefix(ours.Path, below.Path))
-	if group, ground := shared(ours), shared(below); group != "" && ground != "" {
-		p.groups, p.grounds = followers(all, group), followers(all, ground)
+	if group, parentMount := shared(ours), shared(below); group != "" && parentMount != "" {
+		p.groups, p.grounds = followers(all, group), followers(all, parentMount)
 	}
 	return p, nil
 }

@@ -17,23 +17,23 @@ import (
 
 // CoverQuery says what to put on top of what.
 type CoverQuery struct {
-	PlaceQuery
+	AttachQuery
 	// Dead is the mount expected topmost at Target, Superblock its filesystem.
 	Dead       MountRef
 	Superblock Number
 }
 
-func cover(q CoverQuery) (PlaceAnswer, error) {
-	var none PlaceAnswer
-	if q.Interim&unix.MOUNT_ATTR_RDONLY == 0 {
-		return none, refuse("an interim mount must be read-only")
+func cover(q CoverQuery) (AttachAnswer, error) {
+	var none AttachAnswer
+	if q.Placeholder&unix.MOUNT_ATTR_RDONLY == 0 {
+		return none, refuse("an placeholder must be read-only")
 	}
-	clone, err := cloneOf(q.PlaceQuery)
+	clone, err := cloneOf(q.AttachQuery)
 	if err != nil {
 		return none, err
 	}
 	defer unix.Close(clone)
-	err = unix.MountSetattr(clone, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: q.Interim, Propagation: unix.MS_PRIVATE})
+	err = unix.MountSetattr(clone, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: q.Placeholder, Propagation: unix.MS_PRIVATE})
 	if err != nil {
 		return none, fmt.Errorf("mount_setattr on the clone: %w", err)
 	}
@@ -51,7 +51,7 @@ func cover(q CoverQuery) (PlaceAnswer, error) {
 		return none, err
 	}
 	pause("cover/verified")
-	return PlaceAnswer{Mount: ours}, nil
+	return AttachAnswer{Mount: ours}, nil
 }
 
 // cover puts a clone on top of the leaf's topmost mount, if that is the given one,
@@ -59,12 +59,12 @@ func cover(q CoverQuery) (PlaceAnswer, error) {
 func (l leaf) cover(clone int, ours, dead MountRef, superblock Number, checked func()) error {
 	fd, top, err := l.top()
 	if err != nil {
-		return fmt.Errorf("open the place: %w", err)
+		return fmt.Errorf("open the mount point: %w", err)
 	}
 	// As long as it is open, its id is given to no other mount.
 	defer unix.Close(fd)
 	if !top.Same(dead) {
-		return refuse("%s is at the place now", top)
+		return refuse("%s is at the mount point now", top)
 	}
 	if err := l.deadFUSE(fd, dead, superblock); err != nil {
 		return err
@@ -80,7 +80,7 @@ func (l leaf) cover(clone int, ours, dead MountRef, superblock Number, checked f
 	// By descriptor: on this mount, or nowhere.
 	err = unix.MoveMount(clone, "", fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 	if err != nil {
-		return fmt.Errorf("move_mount onto what is at the place: %w", err)
+		return fmt.Errorf("move_mount onto what is at the mount point: %w", err)
 	}
 	if err := l.alone(ours, dead); err != nil {
 		if offErr := l.unmountTop(ours); offErr != nil {
@@ -105,7 +105,7 @@ func (l leaf) deadFUSE(fd int, m MountRef, superblock Number) error {
 		return err
 	}
 	if dev, ok := parseNumber(entry.Dev); !ok || dev != superblock || !isFUSE(entry.FSType) {
-		return refuse("another filesystem is at the place now")
+		return refuse("another filesystem is at the mount point now")
 	}
 	if errno := answers(fd); !errors.Is(errno, unix.ENOTCONN) {
 		return refuse("only what answers ENOTCONN is covered, and this answers %q", errno)

@@ -189,24 +189,24 @@ func TestAnotherDevice(t *testing.T) {
 func TestRawBlockVolume(t *testing.T) {
 	v := newVolume(t, "ext4")
 	q := query(t, v)
-	place := filepath.Join(realDir(t), "place")
-	must(t, os.WriteFile(place, nil, 0o600))
-	must(t, unix.Mount(v.device, place, "", unix.MS_BIND, ""))
-	t.Cleanup(func() { _ = unix.Unmount(place, unix.MNT_DETACH) })
-	a := probe(ProbeQuery{Path: place, Space: true, Root: true})
+	mountPoint := filepath.Join(realDir(t), "mount point")
+	must(t, os.WriteFile(mountPoint, nil, 0o600))
+	must(t, unix.Mount(v.device, mountPoint, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { _ = unix.Unmount(mountPoint, unix.MNT_DETACH) })
+	a := probe(ProbeQuery{Path: mountPoint, Space: true, Root: true})
 	if a.Errno != 0 || a.Mode&unix.S_IFMT != unix.S_IFBLK || a.Major != q.DeviceMajor || a.Minor != q.DeviceMinor ||
 		a.Device.Size != 300<<20 || a.Device.DiskSeq == 0 || a.Space != (Space{}) {
 		t.Errorf("%+v", a)
 	}
 	must(t, os.Truncate(image(v), 4096))
-	if a := probe(ProbeQuery{Path: place}); a.Errno != 0 || a.Device.Short != 300<<20-4096 {
+	if a := probe(ProbeQuery{Path: mountPoint}); a.Errno != 0 || a.Device.Short != 300<<20-4096 {
 		t.Errorf("its file is short: %+v", a)
 	}
 	must(t, os.Truncate(image(v), 0))
-	if a := probe(ProbeQuery{Path: place}); a.Op != OpReadDevice || a.Errno != unix.EIO {
+	if a := probe(ProbeQuery{Path: mountPoint}); a.Op != OpReadDevice || a.Errno != unix.EIO {
 		t.Errorf("its file is empty: %+v", a)
 	}
-	if err := unix.Unmount(place, 0); err != nil {
+	if err := unix.Unmount(mountPoint, 0); err != nil {
 		t.Errorf("still in use: %v", err)
 	}
 }

@@ -19,15 +19,15 @@ import (
 // them. Nothing of a container is executed, no link of it is followed, and no
 // path of it is believed: what a path leads to must be the mount that was meant.
 
-// InsideQuery names mounts in the mount namespaces of containers.
-type InsideQuery struct {
-	Targets []InsideTarget
+// InContainersQuery names mounts in the mount namespaces of containers.
+type InContainersQuery struct {
+	Targets []InContainerTarget
 	// Budget is for each mount namespace; several are worked on at a time.
 	Budget time.Duration
 }
 
-// InsideTarget is one mount in one mount namespace.
-type InsideTarget struct {
+// InContainerTarget is one mount in one mount namespace.
+type InContainerTarget struct {
 	// PID is a process in the namespace, whose inode number is Namespace.
 	PID       int
 	Namespace uint64
@@ -65,18 +65,18 @@ type Swap struct {
 	// or alone if it is what is topmost. Zero for none.
 	Ours MountRef
 	// Covers is the dead mount, of this superblock, on top of which ours is to stand;
-	// zero where ours takes its place.
+	// zero where ours takes its mount point.
 	Covers     MountRef
 	Superblock Number
 }
 
-// InsideAnswer has an entry for each target.
-type InsideAnswer struct {
-	Results []InsideResult
+// InContainersAnswer has an entry for each target.
+type InContainersAnswer struct {
+	Results []InContainerResult
 }
 
-// InsideResult says what was seen, or done, at one target.
-type InsideResult struct {
+// InContainerResult says what was seen, or done, at one target.
+type InContainerResult struct {
 	// Errno is what a touch of the mount, through the container's own path, gave
 	// in the end.
 	Errno syscall.Errno
@@ -92,7 +92,7 @@ type InsideResult struct {
 // insideAtOnce bounds the namespaces that are worked on at a time.
 const insideAtOnce = 4
 
-func inside(q InsideQuery) (InsideAnswer, error) {
+func inContainer(q InContainersQuery) (InContainersAnswer, error) {
 	byNamespace := map[uint64][]int{}
 	var order []uint64
 	for i, t := range q.Targets {
@@ -105,10 +105,10 @@ func inside(q InsideQuery) (InsideAnswer, error) {
 	// the process began.
 	home, err := os.Open("/proc/thread-self/ns/mnt")
 	if err != nil {
-		return InsideAnswer{}, err
+		return InContainersAnswer{}, err
 	}
 	defer home.Close()
-	answer := InsideAnswer{Results: make([]InsideResult, len(q.Targets))}
+	answer := InContainersAnswer{Results: make([]InContainerResult, len(q.Targets))}
 	slots := make(chan struct{}, insideAtOnce)
 	var mu sync.Mutex // a thread that is late must not write into what was sent
 	closed := false
@@ -137,7 +137,7 @@ func inside(q InsideQuery) (InsideAnswer, error) {
 				mu.Lock()
 				defer mu.Unlock()
 				for _, i := range byNamespace[ns] {
-					answer.Results[i] = InsideResult{Silent: true, Err: fmt.Sprintf("no answer within %s", q.Budget)}
+					answer.Results[i] = InContainerResult{Silent: true, Err: fmt.Sprintf("no answer within %s", q.Budget)}
 				}
 			}
 		})
@@ -150,8 +150,8 @@ func inside(q InsideQuery) (InsideAnswer, error) {
 }
 
 // namespace works on the targets of one namespace, one after the other.
-func (q InsideQuery) namespace(home *os.File, targets []int) map[int]InsideResult {
-	results := make(map[int]InsideResult, len(targets))
+func (q InContainersQuery) namespace(home *os.File, targets []int) map[int]InContainerResult {
+	results := make(map[int]InContainerResult, len(targets))
 	var clones []brought
 	defer func() {
 		for _, c := range clones {
@@ -177,7 +177,7 @@ func (q InsideQuery) namespace(home *os.File, targets []int) map[int]InsideResul
 		}
 	}
 	for n, i := range targets {
-		r := InsideResult{}
+		r := InContainerResult{}
 		switch failed := err; {
 		case failed != nil:
 			r.fail(failed)
@@ -208,7 +208,7 @@ func (q InsideQuery) namespace(home *os.File, targets []int) map[int]InsideResul
 // their clones, before these are put anywhere: whoever is killed in between leaves
 // both or none. It goes home for that, and comes back: who waits for a filesystem
 // inside of a container keeps all of that container's mounts.
-func (q InsideQuery) carry(home *os.File, r *room, targets []int, clones []brought) error {
+func (q InContainersQuery) carry(home *os.File, r *room, targets []int, clones []brought) error {
 	for n, i := range targets {
 		b, t := &clones[n], q.Targets[i]
 		switch {
@@ -249,7 +249,7 @@ func (q InsideQuery) carry(home *os.File, r *room, targets []int, clones []broug
 // replaces is true when a dead mount is topmost and has to be replaced as a whole.
 func (s Swap) replaces() bool { return s.Ours == (MountRef{}) && s.Stray == (MountRef{}) }
 
-func (r *InsideResult) fail(err error) {
+func (r *InContainerResult) fail(err error) {
 	r.Err, r.Refused, r.Ended = err.Error(), errors.Is(err, worker.ErrRefused), errors.Is(err, errEnded)
 }
 
@@ -292,7 +292,7 @@ func bring(s Swap) (b brought) {
 	if s.Ours != (MountRef{}) {
 		return b // it is there already
 	}
-	b.clone, b.err = cloneOf(PlaceQuery{Source: s.Source, SourceMount: s.SourceMount, Sub: s.Sub})
+	b.clone, b.err = cloneOf(AttachQuery{Source: s.Source, SourceMount: s.SourceMount, Sub: s.Sub})
 	if b.err != nil {
 		return b
 	}
@@ -332,7 +332,7 @@ type room struct {
 
 // openRoom opens a process's namespaces, and sees that they are its own: its
 // number may have been used again.
-func openRoom(t InsideTarget) (_ *room, err error) {
+func openRoom(t InContainerTarget) (_ *room, err error) {
 	r := &room{pid: t.PID, pidfd: -1}
 	defer func() {
 		if err != nil {

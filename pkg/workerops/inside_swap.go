@@ -11,24 +11,24 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/workerops/mountinfo"
 	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops/mountinfo"
 )
 
 type insideEntry = mountinfo.Entry
 
-// swap puts a clone in the place of a dead mount. The thread is in the namespace.
-func (r *room) swap(t InsideTarget, b brought, result *InsideResult) error {
+// swap puts a clone instead of a dead mount. The thread is in the namespace.
+func (r *room) swap(t InContainerTarget, b brought, result *InContainerResult) error {
 	target, err := r.reach(t)
 	if err != nil {
 		return err
 	}
 	defer target.close()
-	ground, err := r.self.refOf(target.dir)
+	parentMount, err := r.self.refOf(target.dir)
 	if err != nil {
 		return err
 	}
-	if below, known := r.entry(ground); !known || shared(below) != "" {
+	if below, known := r.entry(parentMount); !known || shared(below) != "" {
 		return refuse("the mount that it stands on shares its events with others")
 	}
 	if t.Swap.Stray != (MountRef{}) {
@@ -51,36 +51,36 @@ func (r *room) swap(t InsideTarget, b brought, result *InsideResult) error {
 		if covers {
 			err = r.cover(target, t, b, ours)
 		} else {
-			start, err = r.putBeneath(target, t, b.clone, ground)
+			start, err = r.putBeneath(target, t, b.clone, parentMount)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	if covers {
-		ground = t.Swap.Covers
+		parentMount = t.Swap.Covers
 	} else if !ours.Same(t.Mount) {
 		pause("inside/beneath")
 		if err := asSeen(t); err != nil {
 			return err
 		}
-		if err := r.takeOff(target, t.Mount, ours); err != nil {
+		if err := r.unmountDuplicate(target, t.Mount, ours); err != nil {
 			return err
 		}
 		result.Swapped = time.Since(start)
 		pause("inside/detached")
 	}
-	if err := target.alone(ours, ground); err != nil {
+	if err := target.alone(ours, parentMount); err != nil {
 		return err
 	}
 	pause("inside/verified")
 	fd, top, err := target.top()
 	if err != nil {
-		return fmt.Errorf("open the place: %w", err)
+		return fmt.Errorf("open the mount point: %w", err)
 	}
 	defer unix.Close(fd)
 	if !top.Same(ours) {
-		return refuse("%s is topmost at the place now", top)
+		return refuse("%s is topmost at the mount point now", top)
 	}
 	if err := r.alive(); err != nil {
 		return err
@@ -104,17 +104,17 @@ func (r *room) swap(t InsideTarget, b brought, result *InsideResult) error {
 
 // putBeneath puts the clone beneath the dead mount, with copies of what stands in
 // that. It gives the moment at which it did.
-func (r *room) putBeneath(l leaf, t InsideTarget, clone int, ground MountRef) (at time.Time, err error) {
+func (r *room) putBeneath(l leaf, t InContainerTarget, clone int, parentMount MountRef) (at time.Time, err error) {
 	fd, top, err := l.top()
 	if err != nil {
-		return at, fmt.Errorf("open the place: %w", err)
+		return at, fmt.Errorf("open the mount point: %w", err)
 	}
 	defer unix.Close(fd)
 	if !top.Same(t.Mount) {
-		return at, refuse("%s is topmost at the place now", top)
+		return at, refuse("%s is topmost at the mount point now", top)
 	}
 	dead, known := r.entry(t.Mount)
-	if !known || dead.Parent != ground.OldID {
+	if !known || dead.Parent != parentMount.OldID {
 		return at, refuse("the dead mount does not stand there alone")
 	}
 	if err := asSeen(t); err != nil {
@@ -128,13 +128,13 @@ func (r *room) putBeneath(l leaf, t InsideTarget, clone int, ground MountRef) (a
 	case errors.Is(err, unix.EINVAL):
 		return at, fmt.Errorf("%w: the kernel does not let it be replaced: %w", worker.ErrRefused, err)
 	case err != nil:
-		return at, fmt.Errorf("move_mount beneath what is at the place: %w", err)
+		return at, fmt.Errorf("move_mount beneath what is at the mount point: %w", err)
 	}
 	return at, nil
 }
 
 // cover puts the clone on top of the dead mount, in which nothing may be mounted.
-func (r *room) cover(l leaf, t InsideTarget, b brought, ours MountRef) error {
+func (r *room) cover(l leaf, t InContainerTarget, b brought, ours MountRef) error {
 	if len(b.nested) > 0 {
 		return refuse("something is mounted on %q inside, which a mount on top would hide", b.nested[0].path)
 	}
@@ -146,7 +146,7 @@ func (r *room) cover(l leaf, t InsideTarget, b brought, ours MountRef) error {
 
 // asSeen refuses when somebody changed the mount's attributes: ours has those that
 // it had. Below Linux 6.8 nothing tells.
-func asSeen(t InsideTarget) error {
+func asSeen(t InContainerTarget) error {
 	if t.Mount.ID == 0 {
 		return nil
 	}
@@ -157,9 +157,9 @@ func asSeen(t InsideTarget) error {
 	return err
 }
 
-// takeOff detaches the dead mount from ours, with what stands in it and was copied
+// unmountDuplicate detaches the dead mount from ours, with what stands in it and was copied
 // into ours. Its open files stay dead.
-func (r *room) takeOff(l leaf, dead, ours MountRef) error {
+func (r *room) unmountDuplicate(l leaf, dead, ours MountRef) error {
 	below, err := r.self.parentOf(dead)
 	if err != nil {
 		return err
@@ -180,7 +180,7 @@ type nested struct {
 // copyDead clones a dead mount, and what stands in it. Nothing asks the dead
 // filesystem: when a lookup fails there, the kernel drops whatever is mounted at
 // that name (d_invalidate). What is cached is enough, or it is not to be had.
-func (r *room) copyDead(t InsideTarget) (clone int, all []nested, err error) {
+func (r *room) copyDead(t InContainerTarget) (clone int, all []nested, err error) {
 	clone, fd, err := r.cloneTop(t)
 	if err != nil {
 		return -1, nil, err
@@ -204,7 +204,7 @@ func (r *room) copyDead(t InsideTarget) (clone int, all []nested, err error) {
 }
 
 // cloneTop clones what is topmost at a target, and gives a reference to that.
-func (r *room) cloneTop(t InsideTarget) (clone, fd int, err error) {
+func (r *room) cloneTop(t InContainerTarget) (clone, fd int, err error) {
 	target, err := r.reach(t)
 	if err != nil {
 		return -1, -1, err
@@ -212,10 +212,10 @@ func (r *room) cloneTop(t InsideTarget) (clone, fd int, err error) {
 	defer target.close()
 	fd, top, err := target.top()
 	if err != nil {
-		return -1, -1, fmt.Errorf("open the place: %w", err)
+		return -1, -1, fmt.Errorf("open the mount point: %w", err)
 	}
 	if !top.Same(t.Mount) {
-		err = refuse("%s is topmost at the place now", top)
+		err = refuse("%s is topmost at the mount point now", top)
 	} else {
 		clone, err = retryEINTR(func() (int, error) {
 			return unix.OpenTree(fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
@@ -278,8 +278,8 @@ func (n nested) attach(clone int) error {
 // resolveCached is RESOLVE_CACHED (openat2(2), Linux 5.12).
 const resolveCached = 0x20
 
-// touch looks at what is on the place now, whatever it is.
-func (r *room) touch(t InsideTarget) (result InsideResult) {
+// touch looks at what is on the mount point now, whatever it is.
+func (r *room) touch(t InContainerTarget) (result InContainerResult) {
 	target, err := r.reach(t)
 	if err != nil {
 		result.fail(err)
@@ -310,7 +310,7 @@ func answers(fd int) syscall.Errno {
 	return errnoOf(unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st))
 }
 
-// ended refuses when what is on the place answers.
+// ended refuses when what is on the mount point answers.
 func (l leaf) ended(known bool) error {
 	if !known && l.answers() == 0 {
 		return refuse("it answers again")
@@ -321,7 +321,7 @@ func (l leaf) ended(known bool) error {
 // reach resolves the way to a target. The directories above a mount lie on other
 // filesystems: where one of them could keep us waiting, or be dead itself, only
 // what is cached is walked.
-func (r *room) reach(t InsideTarget) (leaf, error) {
+func (r *room) reach(t InContainerTarget) (leaf, error) {
 	at, known := r.entry(t.Mount)
 	if !known {
 		return leaf{}, refuse("%s is no longer in the container", t.Mount)

@@ -19,20 +19,20 @@ import (
 // the host has a live one by now.
 type guest struct {
 	path   string
-	target InsideTarget
+	target InContainerTarget
 }
 
-// newGuest has the host's place dead while the process starts, or alive.
+// newGuest has the host's mount point dead while the process starts, or alive.
 func newGuest(t *testing.T, alive bool) guest {
 	t.Helper()
 	needsRoot(t)
 	dir := realDir(t)
 	must(t, unix.Mount("ground", dir, "tmpfs", 0, ""))
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
-	g := guest{path: filepath.Join(dir, "place")}
+	g := guest{path: filepath.Join(dir, "mount point")}
 	must(t, os.Mkdir(g.path, 0o700))
 	if alive {
-		must(t, unix.Mount("former", g.path, "tmpfs", 0, ""))
+		must(t, unix.Mount("previous", g.path, "tmpfs", 0, ""))
 	} else {
 		deadAt(t, g.path)
 	}
@@ -42,7 +42,7 @@ func newGuest(t *testing.T, alive bool) guest {
 	t.Cleanup(func() { _ = unix.Unmount(g.path, unix.MNT_DETACH) })
 	must(t, os.Mkdir(g.path+"/sub", 0o700))
 	must(t, os.WriteFile(g.path+"/sub/file", []byte("data"), 0o600))
-	g.target = InsideTarget{PID: pid, Namespace: namespaceOf(t, pid), Path: g.path, Swap: Swap{
+	g.target = InContainerTarget{PID: pid, Namespace: namespaceOf(t, pid), Path: g.path, Swap: Swap{
 		Source: g.path, SourceMount: topAt(t, g.path), Before: unix.MS_PRIVATE,
 		Guard: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSYMFOLLOW,
 	}}
@@ -51,7 +51,7 @@ func newGuest(t *testing.T, alive bool) guest {
 	return g
 }
 
-// top gives what is last in the process's table at the place.
+// top gives what is last in the process's table at the mount point.
 func (g guest) top(t *testing.T) (last mountinfo.Entry) {
 	t.Helper()
 	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", g.target.PID))
@@ -65,7 +65,7 @@ func (g guest) top(t *testing.T) (last mountinfo.Entry) {
 		return nil
 	}))
 	if n != 1 {
-		t.Errorf("%d mounts at the place", n)
+		t.Errorf("%d mounts at the mount point", n)
 	}
 	return last
 }
@@ -74,9 +74,9 @@ func (g guest) file(name string) string {
 	return fmt.Sprintf("/proc/%d/root%s/%s", g.target.PID, g.path, name)
 }
 
-func run(t *testing.T, targets ...InsideTarget) []InsideResult {
+func run(t *testing.T, targets ...InContainerTarget) []InContainerResult {
 	t.Helper()
-	a, err := inside(InsideQuery{Targets: targets, Budget: time.Minute})
+	a, err := inContainer(InContainersQuery{Targets: targets, Budget: time.Minute})
 	must(t, err)
 	if len(a.Results) != len(targets) {
 		t.Fatalf("%d results", len(a.Results))
@@ -114,19 +114,19 @@ func TestInside(t *testing.T) {
 func TestInsideIsRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		alive  bool
-		change func(*InsideTarget)
+		change func(*InContainerTarget)
 		ended  bool
 		why    string
 	}{
 		"it answers again":     {alive: true, why: "answers again"},
-		"another mount":        {change: func(t *InsideTarget) { t.Mount.ID, t.Mount.OldID = t.Mount.ID+1, t.Mount.OldID+1 }},
-		"made read-only since": {change: func(t *InsideTarget) { t.Attr = unix.MOUNT_ATTR_RDONLY }, why: "attributes have changed"},
-		"another process":      {change: func(t *InsideTarget) { t.Namespace++ }, ended: true, why: "has ended"},
-		"no process":           {change: func(t *InsideTarget) { t.PID = 1<<22 + 1 }, ended: true, why: "has ended"},
-		"staged anew":          {change: func(t *InsideTarget) { t.Swap.SourceMount.ID++ }, why: "mounted anew"},
-		"no such directory":    {change: func(t *InsideTarget) { t.Swap.Sub = "gone" }},
-		"a way up and around":  {change: func(t *InsideTarget) { t.Swap.Sub = "../place" }},
-		"no such place":        {change: func(t *InsideTarget) { t.Path += "/none" }},
+		"another mount":        {change: func(t *InContainerTarget) { t.Mount.ID, t.Mount.OldID = t.Mount.ID+1, t.Mount.OldID+1 }},
+		"made read-only since": {change: func(t *InContainerTarget) { t.Attr = unix.MOUNT_ATTR_RDONLY }, why: "attributes have changed"},
+		"another process":      {change: func(t *InContainerTarget) { t.Namespace++ }, ended: true, why: "has ended"},
+		"no process":           {change: func(t *InContainerTarget) { t.PID = 1<<22 + 1 }, ended: true, why: "has ended"},
+		"staged anew":          {change: func(t *InContainerTarget) { t.Swap.SourceMount.ID++ }, why: "mounted anew"},
+		"no such directory":    {change: func(t *InContainerTarget) { t.Swap.Sub = "gone" }},
+		"a way up and around":  {change: func(t *InContainerTarget) { t.Swap.Sub = "../mount point" }},
+		"no such mount point":  {change: func(t *InContainerTarget) { t.Path += "/none" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGuest(t, tc.alive)
@@ -167,19 +167,19 @@ func TestPeek(t *testing.T) {
 	another := alive.target
 	another.Mount.ID, another.Mount.OldID = another.Mount.ID+1, another.Mount.OldID+1
 	for name, tc := range map[string]struct {
-		target InsideTarget
-		want   PeekAnswer
+		target InContainerTarget
+		want   ProbeInContainerAnswer
 		unable bool
 	}{
-		"dead":            {target: dead.target, want: PeekAnswer{Errno: unix.ENOTCONN}},
+		"dead":            {target: dead.target, want: ProbeInContainerAnswer{Errno: unix.ENOTCONN}},
 		"alive":           {target: alive.target},
-		"another process": {target: ended, want: PeekAnswer{Ended: true}, unable: true},
+		"another process": {target: ended, want: ProbeInContainerAnswer{Ended: true}, unable: true},
 		"another mount":   {target: another, unable: true},
 	} {
-		done := make(chan PeekAnswer)
+		done := make(chan ProbeInContainerAnswer)
 		go func() { // on a thread of its own, which ends with it
 			runtime.LockOSThread()
-			a, err := peek(tc.target)
+			a, err := probeInContainer(tc.target)
 			if err != nil {
 				a.Err = "an error: " + err.Error()
 			}

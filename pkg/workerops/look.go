@@ -16,8 +16,8 @@ import (
 // hundred.
 const volDataLimit = 64 << 10
 
-// LookQuery asks for paths and for one superblock, in one round trip.
-type LookQuery struct {
+// InspectQuery asks for paths and for one superblock, in one round trip.
+type InspectQuery struct {
 	Paths []PathQuery
 	// Probe is nil when no storage is to be touched.
 	Probe *ProbeQuery
@@ -67,16 +67,16 @@ type FileStamp struct {
 	Major, Minor uint32
 }
 
-// LookAnswer has one answer for each path, in order.
-type LookAnswer struct {
+// InspectAnswer has one answer for each path, in order.
+type InspectAnswer struct {
 	Paths []PathAnswer
 	Probe ProbeAnswer
 	// Waiting is -1 when nobody tells.
 	Waiting int
 }
 
-func look(q LookQuery) (LookAnswer, error) {
-	a := LookAnswer{Paths: make([]PathAnswer, len(q.Paths)), Waiting: -1}
+func look(q InspectQuery) (InspectAnswer, error) {
+	a := InspectAnswer{Paths: make([]PathAnswer, len(q.Paths)), Waiting: -1}
 	for i, p := range q.Paths {
 		a.Paths[i] = lookAt(p)
 	}
@@ -85,7 +85,7 @@ func look(q LookQuery) (LookAnswer, error) {
 		a.Probe = probe(*q.Probe)
 		if a.Probe.Errno != 0 {
 			if err := ownTrouble(a.Probe.Errno); err != nil {
-				return LookAnswer{}, err
+				return InspectAnswer{}, err
 			}
 		}
 	}

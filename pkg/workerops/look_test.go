@@ -92,7 +92,7 @@ func TestVolData(t *testing.T) {
 	for name, want := range map[string][]byte{
 		"good": []byte("{}"), "most": most, "more": nil, "link": nil, "dir": nil, "fifo": nil, "none": nil, "loop/good": nil, "none/x": nil,
 	} {
-		// The place itself need not exist.
+		// The mount point itself need not exist.
 		a := lookAt(PathQuery{Path: dir + "/mount", VolData: dir + "/" + name})
 		if !bytes.Equal(a.VolData, want) || (a.VolData == nil) != (want == nil) {
 			t.Errorf("%s: %d bytes, want %d", name, len(a.VolData), len(want))
@@ -102,7 +102,7 @@ func TestVolData(t *testing.T) {
 
 func TestLookKeepsTheOrder(t *testing.T) {
 	dir := realDir(t)
-	a, err := look(LookQuery{Paths: []PathQuery{{Path: dir + "/none"}, {Path: dir}, {Path: "x"}}})
+	a, err := look(InspectQuery{Paths: []PathQuery{{Path: dir + "/none"}, {Path: dir}, {Path: "x"}}})
 	must(t, err)
 	if len(a.Paths) != 3 || a.Paths[0].Leaf != unix.ENOENT || a.Paths[1].Mode&unix.S_IFMT != unix.S_IFDIR || a.Paths[2].Walk != unix.EINVAL {
 		t.Errorf("%+v", a.Paths)

@@ -11,12 +11,12 @@ import (
 // TestMain runs the tests of root in a mount namespace of their own: an
 // operation that should have refused must not reach the machine.
 func TestMain(m *testing.M) {
-	const inside = "NODE_HEALER_TEST_INSIDE"
-	if os.Geteuid() != 0 || os.Getenv(inside) != "" {
+	const inContainer = "NODE_HEALER_TEST_INSIDE"
+	if os.Geteuid() != 0 || os.Getenv(inContainer) != "" {
 		os.Exit(m.Run())
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd.Env = append(os.Environ(), inContainer+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	err := cmd.Run()

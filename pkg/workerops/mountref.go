@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/workerops/mountinfo"
 	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops/mountinfo"
 )
 
 // MountRef names one mount.

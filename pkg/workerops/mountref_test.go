@@ -62,15 +62,15 @@ func TestParentOf(t *testing.T) {
 	fd, ref, err := proc.top()
 	must(t, err)
 	defer unix.Close(fd)
-	ground, err := refOf(proc.dir)
+	parentMount, err := refOf(proc.dir)
 	must(t, err)
-	if parent, err := parentOf(ref); err != nil || !parent.Same(ground) {
-		t.Errorf("/proc stands on %v, %v; want %v", parent, err, ground)
+	if parent, err := parentOf(ref); err != nil || !parent.Same(parentMount) {
+		t.Errorf("/proc stands on %v, %v; want %v", parent, err, parentMount)
 	}
-	if err := proc.alone(ref, ground); err != nil {
+	if err := proc.alone(ref, parentMount); err != nil {
 		t.Error(err)
 	}
-	if err := proc.alone(ground, ground); !errors.Is(err, worker.ErrRefused) {
+	if err := proc.alone(parentMount, parentMount); !errors.Is(err, worker.ErrRefused) {
 		t.Errorf("something else on top: %v", err)
 	}
 	if _, err := parentOf(MountRef{OldID: 1 << 30}); !errors.Is(err, worker.ErrRefused) {

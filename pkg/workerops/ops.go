@@ -5,32 +5,32 @@ import "github.com/csi-addons/node-healer/pkg/worker"
 // The operations.
 var (
 	// Look sees what stands at paths and touches one superblock.
-	Look = worker.Define("look", worker.Pooled, look)
+	Inspect = worker.Define("look", worker.Pooled, look)
 	// Published lists the volumes that kubelet has for pods.
-	Published = worker.Define("published", worker.Pooled, published)
+	Published = worker.Define("target", worker.Pooled, published)
 	// Media reads blocks of a device that no look reads.
 	Media = worker.Define("media", worker.Pooled, media)
 	// Write shows whether a filesystem takes a write.
 	Write = worker.Define("write", worker.Pooled, write)
-	// Place puts a read-only clone of a staged mount on an empty place.
-	Place = worker.Define("place", worker.Spent, place)
-	// Replace puts a read-only clone of a staged mount in the place of a dead one.
+	// Place puts a read-only clone of a staged mount on an empty mount point.
+	Attach = worker.Define("attach", worker.Spent, attach)
+	// Replace puts a read-only clone of a staged mount instead of a dead one.
 	Replace = worker.Define("replace", worker.Spent, replace)
 	// Cover puts one on top of a dead one, where it cannot come beneath.
 	Cover = worker.Define("cover", worker.Spent, cover)
 	// Uncover takes a dead mount off the top of a stack.
-	Uncover = worker.Define("uncover", worker.Spent, uncover)
+	UnmountDeadTop = worker.Define("unmount-dead-top", worker.Spent, unmountDeadTop)
 	// Settle gives a placed clone that stands alone its final attributes.
-	Settle = worker.Define("settle", worker.Spent, settle)
-	// TakeOff unmounts one interim mount from the top of a stack.
-	TakeOff = worker.Define("take-off", worker.Spent, takeOff)
+	Finalize = worker.Define("finalize", worker.Spent, finalize)
+	// UnmountDuplicate unmounts one placeholder from the top of a stack.
+	UnmountDuplicate = worker.Define("unmount-duplicate", worker.Spent, unmountDuplicate)
 	// Containers finds the containers that run, Mounts what they have mounted.
 	Containers = worker.Define("containers", worker.Spent, containers)
 	Mounts     = worker.Define("mounts", worker.Pooled, containerMounts)
 	// Peek touches a mount in a container.
-	Peek = worker.Define("peek", worker.Spent, peek)
+	ProbeInContainer = worker.Define("peek", worker.Spent, probeInContainer)
 	// Inside replaces mounts in containers.
-	Inside = worker.Define("inside", worker.Spent, inside)
+	InContainer = worker.Define("inside", worker.Spent, inContainer)
 	// Holders finds who holds superblocks and block devices.
 	Holders = worker.Define("holders", worker.Spent, holders)
 	// Exclusive shows whether anybody has claimed a block device.
@@ -39,5 +39,5 @@ var (
 
 // Ops lists the operations for worker.Serve.
 func Ops() []worker.Servable {
-	return []worker.Servable{Look, Media, Published, Write, Place, Replace, Cover, Uncover, Settle, TakeOff, Containers, Mounts, Peek, Inside, Holders, Exclusive}
+	return []worker.Servable{Inspect, Media, Published, Write, Attach, Replace, Cover, UnmountDeadTop, Finalize, UnmountDuplicate, Containers, Mounts, ProbeInContainer, InContainer, Holders, Exclusive}
 }

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PeekAnswer says what a touch of a container's mount gave.
-type PeekAnswer struct {
+// ProbeInContainerAnswer says what a touch of a container's mount gave.
+type ProbeInContainerAnswer struct {
 	Errno syscall.Errno
 	// Err says why it was not touched, Ended that the container is gone.
 	Err   string
@@ -19,12 +19,12 @@ type PeekAnswer struct {
 // peek touches one mount of a container. It brings a clone of it home first: who
 // waits for a filesystem inside of a container keeps all of that container's
 // mounts, of other volumes too, for as long as that lasts.
-func peek(t InsideTarget) (PeekAnswer, error) {
+func probeInContainer(t InContainerTarget) (ProbeInContainerAnswer, error) {
 	clone, err := bringOut(t)
 	if err != nil {
-		r := InsideResult{}
+		r := InContainerResult{}
 		r.fail(err)
-		return PeekAnswer{Err: r.Err, Ended: r.Ended}, nil
+		return ProbeInContainerAnswer{Err: r.Err, Ended: r.Ended}, nil
 	}
 	defer unix.Close(clone)
 	pause("peek/home")
@@ -32,11 +32,11 @@ func peek(t InsideTarget) (PeekAnswer, error) {
 	if errno == unix.ESTALE { // it counts when a second touch gives it too
 		errno = answers(clone)
 	}
-	return PeekAnswer{Errno: errno}, nil
+	return ProbeInContainerAnswer{Errno: errno}, nil
 }
 
 // bringOut clones a mount of a container, and comes back.
-func bringOut(t InsideTarget) (int, error) {
+func bringOut(t InContainerTarget) (int, error) {
 	home, err := os.Open("/proc/thread-self/ns/mnt")
 	if err != nil {
 		return -1, err

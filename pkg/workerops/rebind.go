@@ -10,40 +10,40 @@ import (
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
-// A rebind has two halves with a question between them. place puts a clone of
-// the staged mount on the empty place, read-only and marked as interim, and
+// A rebind has two halves with a question between them. mount point puts a clone of
+// the staged mount on the empty mount point, read-only and marked as placeholder, and
 // sees that it stands there alone. The server then asks once more whether the
-// place is wanted. settle gives the clone its final attributes.
+// mount point is wanted. finalize gives the clone its final attributes.
 //
 // In between nothing can be written or deleted through the clone: a driver that
 // unpublishes at the same time, and removes the directory tree after a umount
 // that came too early, gets EROFS and tries again.
 
-// PlaceQuery says what to put where.
-type PlaceQuery struct {
+// AttachQuery says what to put where.
+type AttachQuery struct {
 	// Source is the path of the staged mount, SourceMount the mount expected
 	// there.
 	Source      string
 	SourceMount MountRef
-	// Sub is the directory (or file) below the staged root that the place
+	// Sub is the directory (or file) below the staged root that the mount point
 	// shows; empty for the root itself.
 	Sub string
-	// Target is the empty place.
+	// Target is the empty mount point.
 	Target string
 	// Interim are the MOUNT_ATTR_* bits that mark the clone as unfinished; they
 	// include MOUNT_ATTR_RDONLY.
-	Interim uint64
+	Placeholder uint64
 }
 
-// PlaceAnswer names the mount now on the place.
-type PlaceAnswer struct {
+// AttachAnswer names the mount now on the mount point.
+type AttachAnswer struct {
 	Mount MountRef
 }
 
-func place(q PlaceQuery) (PlaceAnswer, error) {
-	var none PlaceAnswer
-	if q.Interim&unix.MOUNT_ATTR_RDONLY == 0 {
-		return none, refuse("an interim mount must be read-only")
+func attach(q AttachQuery) (AttachAnswer, error) {
+	var none AttachAnswer
+	if q.Placeholder&unix.MOUNT_ATTR_RDONLY == 0 {
+		return none, refuse("an placeholder must be read-only")
 	}
 	clone, err := cloneOf(q)
 	if err != nil {
@@ -56,7 +56,7 @@ func place(q PlaceQuery) (PlaceAnswer, error) {
 	}()
 	// Private, or mounts made inside one of the two would appear in the other.
 	err = unix.MountSetattr(clone, "", unix.AT_EMPTY_PATH, &unix.MountAttr{
-		Attr_set:    q.Interim,
+		Attr_set:    q.Placeholder,
 		Propagation: unix.MS_PRIVATE,
 	})
 	if err != nil {
@@ -66,28 +66,28 @@ func place(q PlaceQuery) (PlaceAnswer, error) {
 	if err != nil {
 		return none, err
 	}
-	pause("place/cloned")
+	pause("attach/cloned")
 	target, err := openLeaf(q.Target)
 	if err != nil {
 		return none, err
 	}
 	defer target.close()
-	ground, err := target.bare(clone)
+	parentMount, err := target.bare(clone)
 	if err != nil {
 		return none, err
 	}
-	receivers, err := ownedNamespaces(ground) // settle has to reach them
+	receivers, err := ownedNamespaces(parentMount) // finalize has to reach them
 	if err != nil {
 		return none, err
 	}
 	closeAll(receivers)
-	pause("place/checked")
+	pause("attach/checked")
 	err = unix.MoveMount(clone, "", target.dir, target.name, unix.MOVE_MOUNT_F_EMPTY_PATH)
 	if err != nil {
 		return none, fmt.Errorf("move_mount to %q: %w", q.Target, err)
 	}
-	pause("place/moved")
-	if err := target.alone(ours, ground); err != nil {
+	pause("attach/moved")
+	if err := target.alone(ours, parentMount); err != nil {
 		// Something else arrived at the same time. Take ours off again; if that
 		// fails it stays, read-only, and the next call takes it off.
 		_ = unix.Close(clone)
@@ -97,12 +97,12 @@ func place(q PlaceQuery) (PlaceAnswer, error) {
 		}
 		return none, err
 	}
-	pause("place/verified")
-	return PlaceAnswer{Mount: ours}, nil
+	pause("attach/verified")
+	return AttachAnswer{Mount: ours}, nil
 }
 
 // cloneOf makes a detached clone of what the query names.
-func cloneOf(q PlaceQuery) (int, error) {
+func cloneOf(q AttachQuery) (int, error) {
 	src, err := openLeaf(q.Source)
 	if err != nil {
 		return -1, err
@@ -141,7 +141,7 @@ func cloneOf(q PlaceQuery) (int, error) {
 	return clone, nil
 }
 
-// missing explains why the directory (or file) of a place was not found in the
+// missing explains why the directory (or file) of a mount point was not found in the
 // volume. What lies there belongs to the workload.
 func missing(err error) error {
 	switch {
@@ -156,28 +156,28 @@ func missing(err error) error {
 // bare checks that nothing is mounted at the leaf, that it is of the same type as
 // the clone's root, and that it is empty. It gives the mount that the leaf lies on.
 func (l leaf) bare(clone int) (MountRef, error) {
-	ground, err := refOf(l.dir)
+	parentMount, err := refOf(l.dir)
 	if err != nil {
 		return MountRef{}, err
 	}
 	fd, there, err := l.top()
 	if err != nil {
-		return MountRef{}, fmt.Errorf("open the place: %w", err)
+		return MountRef{}, fmt.Errorf("open the mount point: %w", err)
 	}
 	defer unix.Close(fd)
-	if !there.Same(ground) {
-		return MountRef{}, refuse("%s was mounted on the place since it was looked at", there)
+	if !there.Same(parentMount) {
+		return MountRef{}, refuse("%s was mounted on the mount point since it was looked at", there)
 	}
 	var here, brought unix.Statx_t
 	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE|unix.STATX_SIZE, &here); err != nil {
-		return MountRef{}, fmt.Errorf("statx of the place: %w", err)
+		return MountRef{}, fmt.Errorf("statx of the mount point: %w", err)
 	}
 	if err := unix.Statx(clone, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &brought); err != nil {
 		return MountRef{}, fmt.Errorf("statx of the clone: %w", err)
 	}
 	hereDir := here.Mode&unix.S_IFMT == unix.S_IFDIR
 	if broughtDir := brought.Mode&unix.S_IFMT == unix.S_IFDIR; hereDir != broughtDir {
-		return MountRef{}, refuse("the place and the volume are not both directories or both files")
+		return MountRef{}, refuse("the mount point and the volume are not both directories or both files")
 	}
 	empty := here.Size == 0
 	if hereDir {
@@ -188,7 +188,7 @@ func (l leaf) bare(clone int) (MountRef, error) {
 	if !empty {
 		return MountRef{}, fmt.Errorf("%w: a mount would hide what lies there, on the node's disk: %w", worker.ErrRefused, unix.ENOTEMPTY)
 	}
-	return ground, nil
+	return parentMount, nil
 }
 
 // emptyDirectory reads until the first name. The descriptor is a mere reference to a
@@ -218,27 +218,27 @@ func emptyDirectory(at int) (bool, error) {
 
 // alone checks that the leaf's stack is exactly our mount: it is topmost, and it
 // stands on the directory's own mount with nothing between.
-func (l leaf) alone(ours, ground MountRef) error {
+func (l leaf) alone(ours, parentMount MountRef) error {
 	fd, top, err := l.top()
 	if err != nil {
-		return fmt.Errorf("open the place: %w", err)
+		return fmt.Errorf("open the mount point: %w", err)
 	}
 	_ = unix.Close(fd)
 	if !top.Same(ours) {
-		return refuse("%s stands on top of the place", top)
+		return refuse("%s stands on top of the mount point", top)
 	}
 	below, err := l.self.parentOf(ours)
 	if err != nil {
 		return err
 	}
-	if below.OldID != ground.OldID {
-		return refuse("%s stands beneath ours at the place", below)
+	if below.OldID != parentMount.OldID {
+		return refuse("%s stands beneath ours at the mount point", below)
 	}
 	return nil
 }
 
-// SettleQuery says what a placed clone is to become.
-type SettleQuery struct {
+// FinalizeQuery says what a placed clone is to become.
+type FinalizeQuery struct {
 	Target string
 	// Mount is the mount expected at Target, alone.
 	Mount MountRef
@@ -248,7 +248,7 @@ type SettleQuery struct {
 	// other mount namespaces are too.
 	Mark uint64
 	// Interim are the bits to go back to when the mount does not stand alone.
-	Interim uint64
+	Placeholder uint64
 	// Covers is the dead mount that it stands on; zero for the directory at Target.
 	Covers MountRef
 	// Private takes the mount out of the peer group it got from its parent.
@@ -259,54 +259,54 @@ type SettleQuery struct {
 	Budget time.Duration
 }
 
-// SettleAnswer says how far the attributes got.
-type SettleAnswer struct {
+// FinalizeAnswer says how far the attributes got.
+type FinalizeAnswer struct {
 	// Left counts copies in other mount namespaces that are still read-only; -1 when
 	// that took too long to find out. The mount is usable, and keeps its mark.
 	Left int
 }
 
-// attrSettable are the attributes that settle decides on, beside the access
+// attrSettable are the attributes that finalize decides on, beside the access
 // time mode.
 const attrSettable = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV |
 	unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_NODIRATIME | unix.MOUNT_ATTR_NOSYMFOLLOW
 
-func settle(q SettleQuery) (SettleAnswer, error) {
-	var none SettleAnswer
-	pause("settle")
+func finalize(q FinalizeQuery) (FinalizeAnswer, error) {
+	var none FinalizeAnswer
+	pause("finalize")
 	target, err := openLeaf(q.Target)
 	if err != nil {
 		return none, err
 	}
 	defer target.close()
-	ground, err := refOf(target.dir)
+	parentMount, err := refOf(target.dir)
 	if err != nil {
 		return none, err
 	}
 	if q.Covers != (MountRef{}) {
-		ground = q.Covers
+		parentMount = q.Covers
 	}
 	fd, ref, err := target.top()
 	if err != nil {
-		return none, fmt.Errorf("open the place: %w", err)
+		return none, fmt.Errorf("open the mount point: %w", err)
 	}
 	defer unix.Close(fd)
 	if !ref.Same(q.Mount) {
-		return none, refuse("%s is at the place now", ref)
+		return none, refuse("%s is at the mount point now", ref)
 	}
-	pause("settle/checked")
-	s := settling{leaf: target, fd: fd, ours: ref, ground: ground}
+	pause("finalize/checked")
+	s := settling{leaf: target, fd: fd, ours: ref, parentMount: parentMount}
 	left, err := s.run(q)
 	if err == nil {
-		return SettleAnswer{Left: left}, nil
+		return FinalizeAnswer{Left: left}, nil
 	}
 	// Something arrived on top meanwhile: what lies beneath it must not be
-	// writable, because its next umount would uncover it.
-	interim := setattrOf(q.Interim)
-	if s.elsewhere != nil {
-		s.elsewhere.set(interim)
+	// writable, because its next umount would unmount-dead-top it.
+	placeholder := setattrOf(q.Placeholder)
+	if s.propagatedMounts != nil {
+		s.propagatedMounts.set(placeholder)
 	}
-	if backErr := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, interim); backErr != nil {
+	if backErr := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, placeholder); backErr != nil {
 		return none, fmt.Errorf("%w; making it read-only again: %w", err, backErr)
 	}
 	return none, err
@@ -315,26 +315,26 @@ func settle(q SettleQuery) (SettleAnswer, error) {
 // settling is one mount on its way to its final attributes. It is held by a
 // descriptor: whatever happens to the path meanwhile, no other mount changes.
 type settling struct {
-	leaf         leaf
-	fd           int
-	ours, ground MountRef
-	elsewhere    *elsewhere
+	leaf              leaf
+	fd                int
+	ours, parentMount MountRef
+	propagatedMounts  *propagatedMounts
 }
 
 // run makes the mount usable, then its copies, and then takes the mark off. It
 // looks before and after each change whether the mount stands alone.
-func (s *settling) run(q SettleQuery) (left int, err error) {
-	if err := s.leaf.alone(s.ours, s.ground); err != nil {
+func (s *settling) run(q FinalizeQuery) (left int, err error) {
+	if err := s.leaf.alone(s.ours, s.parentMount); err != nil {
 		return 0, err
 	}
-	pause("settle/alone")
+	pause("finalize/alone")
 	if err := s.set(setattrOf(q.Attr | q.Mark)); err != nil {
 		return 0, err
 	}
-	pause("settle/set")
-	s.elsewhere = newElsewhere(s.ours, s.ground, q.Budget)
+	pause("finalize/set")
+	s.propagatedMounts = newPropagatedMounts(s.ours, s.parentMount, q.Budget)
 	pause("copies")
-	left = s.elsewhere.set(setattrOf(q.Attr))
+	left = s.propagatedMounts.set(setattrOf(q.Attr))
 	if left != 0 {
 		return left, nil
 	}
@@ -346,7 +346,7 @@ func (s *settling) run(q SettleQuery) (left int, err error) {
 	if q.Shared {
 		final.Propagation = unix.MS_SHARED
 	}
-	if err := s.leaf.alone(s.ours, s.ground); err != nil {
+	if err := s.leaf.alone(s.ours, s.parentMount); err != nil {
 		return 0, err
 	}
 	pause("final/alone")
@@ -361,7 +361,7 @@ func (s *settling) set(attr *unix.MountAttr) error {
 	if err := unix.MountSetattr(s.fd, "", unix.AT_EMPTY_PATH, attr); err != nil {
 		return fmt.Errorf("mount_setattr: %w", err)
 	}
-	return s.leaf.alone(s.ours, s.ground)
+	return s.leaf.alone(s.ours, s.parentMount)
 }
 
 // setattrOf sets the given attributes and clears all others.

@@ -20,26 +20,26 @@ func TestRefusedBeforeAnything(t *testing.T) {
 	here, err := openLeaf(dir)
 	must(t, err)
 	defer here.close()
-	ground, err := refOf(here.dir)
+	parentMount, err := refOf(here.dir)
 	must(t, err)
-	const interim = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSYMFOLLOW
+	const placeholder = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSYMFOLLOW
 	for name, op := range map[string]func() error{
-		"writable interim": func() error { _, err := place(PlaceQuery{Source: dir, Target: dir}); return err },
+		"writable placeholder": func() error { _, err := attach(AttachQuery{Source: dir, Target: dir}); return err },
 		"staged anew": func() error {
-			_, err := place(PlaceQuery{Source: dir, SourceMount: MountRef{ID: 1, OldID: 1}, Target: dir, Interim: interim})
+			_, err := attach(AttachQuery{Source: dir, SourceMount: MountRef{ID: 1, OldID: 1}, Target: dir, Placeholder: placeholder})
 			return err
 		},
-		"settle another's": func() error {
-			_, err := settle(SettleQuery{Target: dir, Mount: MountRef{ID: 1, OldID: 1}})
+		"finalize another's": func() error {
+			_, err := finalize(FinalizeQuery{Target: dir, Mount: MountRef{ID: 1, OldID: 1}})
 			return err
 		},
-		"settle none": func() error { _, err := settle(SettleQuery{Target: dir, Mount: ground}); return err },
-		"take off what is not interim": func() error {
-			_, err := takeOff(TakeOffQuery{Target: dir, Mount: ground, Interim: interim})
+		"finalize none": func() error { _, err := finalize(FinalizeQuery{Target: dir, Mount: parentMount}); return err },
+		"take off what is not placeholder": func() error {
+			_, err := unmountDuplicate(UnmountDuplicateQuery{Target: dir, Mount: parentMount, Placeholder: placeholder})
 			return err
 		},
 		"take off another's": func() error {
-			_, err := takeOff(TakeOffQuery{Target: dir, Mount: MountRef{ID: 1, OldID: 1}})
+			_, err := unmountDuplicate(UnmountDuplicateQuery{Target: dir, Mount: MountRef{ID: 1, OldID: 1}})
 			return err
 		},
 	} {
@@ -49,13 +49,16 @@ func TestRefusedBeforeAnything(t *testing.T) {
 	}
 }
 
-func TestNoWayToThePlace(t *testing.T) {
+func TestNoWayToTheMountPoint(t *testing.T) {
 	gone := realDir(t) + "/none/x"
-	const interim = unix.MOUNT_ATTR_RDONLY
+	const placeholder = unix.MOUNT_ATTR_RDONLY
 	for name, op := range map[string]func() error{
-		"place":    func() error { _, err := place(PlaceQuery{Source: gone, Target: gone, Interim: interim}); return err },
-		"settle":   func() error { _, err := settle(SettleQuery{Target: gone}); return err },
-		"take off": func() error { _, err := takeOff(TakeOffQuery{Target: gone}); return err },
+		"mount point": func() error {
+			_, err := attach(AttachQuery{Source: gone, Target: gone, Placeholder: placeholder})
+			return err
+		},
+		"finalize": func() error { _, err := finalize(FinalizeQuery{Target: gone}); return err },
+		"take off": func() error { _, err := unmountDuplicate(UnmountDuplicateQuery{Target: gone}); return err },
 	} {
 		if err := op(); !errors.Is(err, unix.ENOENT) {
 			t.Errorf("%s: %v", name, err)

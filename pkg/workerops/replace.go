@@ -12,16 +12,16 @@ import (
 	"github.com/csi-addons/node-healer/pkg/workerops/mountinfo"
 )
 
-// A dead mount is replaced without a moment in which its place is bare: a clone
+// A dead mount is replaced without a moment in which its mount point is bare: a clone
 // of the staged mount goes beneath it, and then the dead one is taken off. The
-// clone is private before it is moved and read-only until settle, the second
+// clone is private before it is moved and read-only until finalize, the second
 // half, which is the same as a rebind's: a driver that unpublishes meanwhile,
-// and removes the directory tree after a umount that only uncovered the clone,
+// and removes the directory tree after a umount that only unmount-dead-top the clone,
 // gets EROFS.
 
-// ReplaceQuery says what to put in the place of what.
+// ReplaceQuery says what to put instead of what.
 type ReplaceQuery struct {
-	PlaceQuery
+	AttachQuery
 	// Dead is the mount expected at Target, alone, Superblock its filesystem.
 	Dead       MountRef
 	Superblock Number
@@ -32,11 +32,11 @@ type ReplaceQuery struct {
 	Stale bool
 }
 
-// ReplaceAnswer names the mount now on the place.
+// ReplaceAnswer names the mount now on the mount point.
 type ReplaceAnswer struct {
 	Mount MountRef
 	// Left is true when another mount namespace has something of its own on top
-	// of the place, so that what it has there was left as it is.
+	// of the mount point, so that what it has there was left as it is.
 	Left bool
 }
 
@@ -66,18 +66,18 @@ func CanMove() bool {
 func replace(q ReplaceQuery) (ReplaceAnswer, error) {
 	var none ReplaceAnswer
 	switch {
-	case q.Interim&unix.MOUNT_ATTR_RDONLY == 0:
-		return none, refuse("an interim mount must be read-only")
+	case q.Placeholder&unix.MOUNT_ATTR_RDONLY == 0:
+		return none, refuse("an placeholder must be read-only")
 	case !CanMoveBeneath():
 		return none, ErrNoBeneath
 	}
-	clone, err := cloneOf(q.PlaceQuery)
+	clone, err := cloneOf(q.AttachQuery)
 	if err != nil {
 		return none, err
 	}
 	defer unix.Close(clone)
 	// Private, or a umount on top of it would take what stands on its peers.
-	err = unix.MountSetattr(clone, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: q.Interim, Propagation: unix.MS_PRIVATE})
+	err = unix.MountSetattr(clone, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: q.Placeholder, Propagation: unix.MS_PRIVATE})
 	if err != nil {
 		return none, fmt.Errorf("mount_setattr on the clone: %w", err)
 	}
@@ -103,14 +103,14 @@ func replace(q ReplaceQuery) (ReplaceAnswer, error) {
 		return none, err
 	}
 	r := replacement{leaf: target, clone: clone, ours: ours, dead: q.Dead, superblock: q.Superblock}
-	if r.ground, err = refOf(target.dir); err != nil {
+	if r.parentMount, err = refOf(target.dir); err != nil {
 		return none, err
 	}
 	if err := r.putBeneath(); err != nil {
 		return none, err
 	}
 	pause("replace/beneath")
-	left, err := r.uncover()
+	left, err := r.unmountDeadTop()
 	if err != nil {
 		return none, err
 	}
@@ -120,27 +120,27 @@ func replace(q ReplaceQuery) (ReplaceAnswer, error) {
 
 // replacement is one dead mount on its way out.
 type replacement struct {
-	leaf               leaf
-	clone              int
-	ours, dead, ground MountRef
-	superblock         Number
+	leaf                    leaf
+	clone                   int
+	ours, dead, parentMount MountRef
+	superblock              Number
 }
 
 // putBeneath puts the clone beneath the dead mount, if that stands alone.
 func (r *replacement) putBeneath() error {
 	fd, top, err := r.leaf.top()
 	if err != nil {
-		return fmt.Errorf("open the place: %w", err)
+		return fmt.Errorf("open the mount point: %w", err)
 	}
 	defer unix.Close(fd)
 	if !top.Same(r.dead) {
-		return refuse("%s is at the place now", top)
+		return refuse("%s is at the mount point now", top)
 	}
 	below, err := parentOf(r.dead)
 	if err != nil {
 		return err
 	}
-	if below.OldID != r.ground.OldID {
+	if below.OldID != r.parentMount.OldID {
 		return refuse("%s stands beneath the dead mount", below)
 	}
 	if err := r.leaf.uncovered(r.dead, MountRef{}); err != nil {
@@ -148,7 +148,7 @@ func (r *replacement) putBeneath() error {
 	}
 	// What could keep the other half from being done is found out now: those that
 	// receive the mount can be read.
-	receivers, err := ownedNamespaces(r.ground)
+	receivers, err := ownedNamespaces(r.parentMount)
 	if err != nil {
 		return err
 	}
@@ -156,17 +156,17 @@ func (r *replacement) putBeneath() error {
 	pause("replace/checked")
 	err = unix.MoveMount(r.clone, "", fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH|moveBeneath)
 	if err != nil {
-		return fmt.Errorf("move_mount beneath what is at the place: %w", err)
+		return fmt.Errorf("move_mount beneath what is at the mount point: %w", err)
 	}
 	return nil
 }
 
-// uncover takes the dead mount off ours. Where the place lies on a shared mount,
+// unmount-dead-top takes the dead mount off ours. Where the mount point lies on a shared mount,
 // the kernel has put copies of ours beneath the dead mount's copies in other
 // mount namespaces, and made them peers of ours: the umount takes the copies of
 // the dead mount too, and nothing else, because ours has no other peers. When
 // one of them carries something else, ours leaves its peers before the umount.
-func (r *replacement) uncover() (left bool, err error) {
+func (r *replacement) unmountDeadTop() (left bool, err error) {
 	if err := r.standsOnOurs(); err != nil {
 		return false, err
 	}
@@ -188,26 +188,26 @@ func (r *replacement) uncover() (left bool, err error) {
 			return false, fmt.Errorf("mount_setattr: %w", err)
 		}
 	}
-	return foreign, r.leaf.alone(r.ours, r.ground)
+	return foreign, r.leaf.alone(r.ours, r.parentMount)
 }
 
 // standsOnOurs checks that the stack is the dead mount on ours, and no more.
 func (r *replacement) standsOnOurs() error {
 	fd, top, err := r.leaf.top()
 	if err != nil {
-		return fmt.Errorf("open the place: %w", err)
+		return fmt.Errorf("open the mount point: %w", err)
 	}
 	_ = unix.Close(fd)
 	if !top.Same(r.dead) {
-		return refuse("%s stands on top of the place", top)
+		return refuse("%s stands on top of the mount point", top)
 	}
-	for _, pair := range [][2]MountRef{{r.dead, r.ours}, {r.ours, r.ground}} {
+	for _, pair := range [][2]MountRef{{r.dead, r.ours}, {r.ours, r.parentMount}} {
 		below, err := parentOf(pair[0])
 		if err != nil {
 			return err
 		}
 		if below.OldID != pair[1].OldID {
-			return refuse("%s stands at the place too", below)
+			return refuse("%s stands at the mount point too", below)
 		}
 	}
 	return nil

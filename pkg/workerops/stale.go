@@ -23,18 +23,18 @@ func (l leaf) stale(m MountRef, superblock Number) error {
 		// no name any more, and there is no other way to it than a walk.
 		return refuse("the kernel lets nobody come to it any more: %v", err)
 	case err != nil:
-		return fmt.Errorf("open the place: %w", err)
+		return fmt.Errorf("open the mount point: %w", err)
 	}
 	defer unix.Close(fd)
 	if !top.Same(m) {
-		return refuse("%s is at the place now", top)
+		return refuse("%s is at the mount point now", top)
 	}
 	entry, err := l.self.entry(m)
 	if err != nil {
 		return err
 	}
 	if dev, ok := parseNumber(entry.Dev); !ok || dev != superblock || !isNFS(entry.FSType) {
-		return refuse("another filesystem is at the place now")
+		return refuse("another filesystem is at the mount point now")
 	}
 	return staleTwice(fd)
 }

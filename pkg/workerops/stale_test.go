@@ -5,8 +5,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/workerops/mountinfo"
 	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops/mountinfo"
 )
 
 // On NFS a mount of the dead one's superblock may be good: only its peers go with it.

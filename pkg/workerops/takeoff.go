@@ -10,38 +10,38 @@ import (
 	"github.com/csi-addons/node-healer/pkg/workerops/mountinfo"
 )
 
-// TakeOffQuery names one interim mount on top of a stack.
-type TakeOffQuery struct {
+// UnmountDuplicateQuery names one placeholder on top of a stack.
+type UnmountDuplicateQuery struct {
 	Target string
 	Mount  MountRef
 	// Interim are the MOUNT_ATTR_* bits that the mount must show: nothing else
 	// is ever taken off.
-	Interim uint64
+	Placeholder uint64
 }
 
-// TakeOffAnswer says what an error could not: that it is done. The engine
+// UnmountDuplicateAnswer says what an error could not: that it is done. The engine
 // observes anew and believes only that.
-type TakeOffAnswer struct{ Done bool }
+type UnmountDuplicateAnswer struct{ Done bool }
 
-func takeOff(q TakeOffQuery) (TakeOffAnswer, error) {
-	var none TakeOffAnswer
+func unmountDuplicate(q UnmountDuplicateQuery) (UnmountDuplicateAnswer, error) {
+	var none UnmountDuplicateAnswer
 	target, err := openLeaf(q.Target)
 	if err != nil {
 		return none, err
 	}
 	defer target.close()
-	if err := target.showsAttr(q.Interim); err != nil {
+	if err := target.showsAttr(q.Placeholder); err != nil {
 		return none, err
 	}
 	if err := target.takesOnlyCopies(q.Mount); err != nil {
 		return none, err
 	}
-	pause("take-off/checked")
+	pause("unmount-duplicate/checked")
 	if err := target.unmountTop(q.Mount); err != nil {
 		return none, err
 	}
-	pause("take-off/done")
-	return TakeOffAnswer{Done: true}, nil
+	pause("unmount-duplicate/done")
+	return UnmountDuplicateAnswer{Done: true}, nil
 }
 
 // takesOnlyCopies refuses when a umount of the topmost mount would take something
@@ -62,8 +62,8 @@ func (l leaf) takesOnlyCopies(m MountRef) error {
 		}
 	})
 	for _, e := range vanishing {
-		interim := hasOptions(e, "ro", "nosuid", "nodev", "noexec", "nosymfollow")
-		if e.Dev != ours.Dev || e.Root != ours.Root || !interim {
+		placeholder := hasOptions(e, "ro", "nosuid", "nodev", "noexec", "nosymfollow")
+		if e.Dev != ours.Dev || e.Root != ours.Root || !placeholder {
 			return refuse("the umount would also take what is mounted on %q in a mount namespace", e.Path)
 		}
 	}
@@ -81,7 +81,7 @@ func hasOptions(e mountinfo.Entry, words ...string) bool {
 func (l leaf) showsAttr(want uint64) error {
 	fd, _, err := l.top()
 	if err != nil {
-		return fmt.Errorf("open the place: %w", err)
+		return fmt.Errorf("open the mount point: %w", err)
 	}
 	defer unix.Close(fd)
 	var st unix.Statfs_t
@@ -97,7 +97,7 @@ func (l leaf) showsAttr(want uint64) error {
 	}
 	for attr, flag := range flags {
 		if want&attr != 0 && st.Flags&flag == 0 {
-			return refuse("the topmost mount is not an interim one")
+			return refuse("the topmost mount is not an placeholder one")
 		}
 	}
 	return nil
@@ -111,12 +111,12 @@ const stNoSymFollow = 0x2000
 func (l leaf) unmountTop(want MountRef) error {
 	fd, ref, err := l.top()
 	if err != nil {
-		return fmt.Errorf("open the place: %w", err)
+		return fmt.Errorf("open the mount point: %w", err)
 	}
 	// Our own descriptor would make the mount busy.
 	_ = unix.Close(fd)
 	if !ref.Same(want) {
-		return refuse("%s is topmost at the place now", ref)
+		return refuse("%s is topmost at the mount point now", ref)
 	}
 	pause("unmount/matched")
 	if err := unix.Fchdir(l.dir); err != nil {

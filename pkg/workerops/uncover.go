@@ -10,8 +10,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/workerops/mountinfo"
 )
 
-// UncoverQuery names a dead mount on top of a stack, and what it hides.
-type UncoverQuery struct {
+// UnmountDeadTopQuery names a dead mount on top of a stack, and what it hides.
+type UnmountDeadTopQuery struct {
 	Target string
 	// Dead is the topmost mount, Superblock its filesystem.
 	Dead       MountRef
@@ -22,11 +22,11 @@ type UncoverQuery struct {
 	Stale bool
 }
 
-// UncoverAnswer says what an error could not: that it is done.
-type UncoverAnswer struct{ Done bool }
+// UnmountDeadTopAnswer says what an error could not: that it is done.
+type UnmountDeadTopAnswer struct{ Done bool }
 
-func uncover(q UncoverQuery) (UncoverAnswer, error) {
-	var none UncoverAnswer
+func unmountDeadTop(q UnmountDeadTopQuery) (UnmountDeadTopAnswer, error) {
+	var none UnmountDeadTopAnswer
 	target, err := openLeaf(q.Target)
 	if err != nil {
 		return none, err
@@ -34,11 +34,11 @@ func uncover(q UncoverQuery) (UncoverAnswer, error) {
 	defer target.close()
 	fd, top, err := target.top()
 	if err != nil {
-		return none, fmt.Errorf("open the place: %w", err)
+		return none, fmt.Errorf("open the mount point: %w", err)
 	}
 	_ = unix.Close(fd)
 	if !top.Same(q.Dead) {
-		return none, refuse("%s is topmost at the place now", top)
+		return none, refuse("%s is topmost at the mount point now", top)
 	}
 	below, err := parentOf(q.Dead)
 	if err != nil {
@@ -67,12 +67,12 @@ func uncover(q UncoverQuery) (UncoverAnswer, error) {
 			return none, err
 		}
 	}
-	pause("uncover/checked")
+	pause("unmount-dead-top/checked")
 	if err := target.detachTop(q.Dead, MountRef{}); err != nil {
 		return none, err
 	}
-	pause("uncover/done")
-	return UncoverAnswer{Done: true}, nil
+	pause("unmount-dead-top/done")
+	return UnmountDeadTopAnswer{Done: true}, nil
 }
 
 // detachTop takes a dead mount off the top of the leaf's stack. When nobody uses
@@ -120,11 +120,11 @@ func (l leaf) detachTop(dead, ours MountRef) error {
 func (l leaf) detachInUse(dead, ours MountRef) error {
 	fd, top, err := l.top()
 	if err != nil {
-		return fmt.Errorf("open the place: %w", err)
+		return fmt.Errorf("open the mount point: %w", err)
 	}
 	defer unix.Close(fd)
 	if !top.Same(dead) {
-		return refuse("%s is topmost at the place now", top)
+		return refuse("%s is topmost at the mount point now", top)
 	}
 	descriptors, err := l.self.open("fd")
 	if err != nil {
@@ -145,7 +145,7 @@ func (l leaf) detachInUse(dead, ours MountRef) error {
 	return l.seenGone(dead)
 }
 
-// uncovered refuses when a mount is gone, or anything stands on it or in it, however
+// unmount-dead-top refuses when a mount is gone, or anything stands on it or in it, however
 // deep, that there is no copy of at the same path in ours: it would go too.
 func (l leaf) uncovered(m, ours MountRef) error {
 	if _, err := l.self.parentOf(m); err != nil {
@@ -194,7 +194,7 @@ func descend(on map[int][]mountinfo.Entry, id, but int, visit func(mountinfo.Ent
 // names only.
 func (l leaf) seenGone(m MountRef) error {
 	if !l.self.gone(m) {
-		return fmt.Errorf("another mount was put on the place at the same time, and taken off instead of %s: %w", m, unix.EBUSY)
+		return fmt.Errorf("another mount was put on the mount point at the same time, and taken off instead of %s: %w", m, unix.EBUSY)
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
-// stack is a place with a dead FUSE mount on a live tmpfs.
+// stack is a mount point with a dead FUSE mount on a live tmpfs.
 type stack struct {
 	path, dir  string
 	live, dead MountRef
@@ -31,7 +31,7 @@ func newStack(t *testing.T, shared bool) stack {
 	if shared {
 		must(t, unix.Mount("", s.dir, "", unix.MS_SHARED, ""))
 	}
-	s.path = filepath.Join(s.dir, "place")
+	s.path = filepath.Join(s.dir, "mount point")
 	must(t, os.Mkdir(s.path, 0o700))
 	must(t, unix.Mount("live", s.path, "tmpfs", 0, ""))
 	must(t, os.WriteFile(s.path+"/file", []byte("data"), 0o600))
@@ -63,11 +63,11 @@ func topAt(t *testing.T, path string) MountRef {
 	return ref
 }
 
-func (s stack) query() UncoverQuery {
-	return UncoverQuery{Target: s.path, Dead: s.dead, Superblock: s.number, Below: s.live}
+func (s stack) query() UnmountDeadTopQuery {
+	return UnmountDeadTopQuery{Target: s.path, Dead: s.dead, Superblock: s.number, Below: s.live}
 }
 
-// onlyLive checks that the live mount, and nothing else, is at the place.
+// onlyLive checks that the live mount, and nothing else, is at the mount point.
 func (s stack) onlyLive(t *testing.T) {
 	t.Helper()
 	if got, err := os.ReadFile(s.path + "/file"); err != nil || string(got) != "data" || !topAt(t, s.path).Same(s.live) {
@@ -75,15 +75,15 @@ func (s stack) onlyLive(t *testing.T) {
 	}
 }
 
-func TestUncover(t *testing.T) {
+func TestUnmountDeadTop(t *testing.T) {
 	for name, shared := range map[string]bool{"private": false, "shared": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newStack(t, shared)
-			if a, err := uncover(s.query()); err != nil || !a.Done {
+			if a, err := unmountDeadTop(s.query()); err != nil || !a.Done {
 				t.Fatalf("%+v, %v", a, err)
 			}
 			s.onlyLive(t)
-			if _, err := uncover(s.query()); !errors.Is(err, worker.ErrRefused) {
+			if _, err := unmountDeadTop(s.query()); !errors.Is(err, worker.ErrRefused) {
 				t.Errorf("a second time: %v", err)
 			}
 			s.onlyLive(t)
@@ -92,44 +92,46 @@ func TestUncover(t *testing.T) {
 }
 
 // Open files stay with the dead mount, and do not keep it there.
-func TestUncoverWhatIsInUse(t *testing.T) {
+func TestUnmountDeadTopWhatIsInUse(t *testing.T) {
 	s := newStack(t, false)
 	fd, err := unix.Open(s.path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	must(t, err)
 	defer unix.Close(fd)
-	if a, err := uncover(s.query()); err != nil || !a.Done {
+	if a, err := unmountDeadTop(s.query()); err != nil || !a.Done {
 		t.Fatalf("%+v, %v", a, err)
 	}
 	s.onlyLive(t)
 }
 
 // Without unique ids (below Linux 6.8) an id may be another mount's by now.
-func TestUncoverWithoutUniqueIDs(t *testing.T) {
+func TestUnmountDeadTopWithoutUniqueIDs(t *testing.T) {
 	s := newStack(t, false)
 	s.dead.ID, s.live.ID = 0, 0
-	if a, err := uncover(s.query()); err != nil || !a.Done {
+	if a, err := unmountDeadTop(s.query()); err != nil || !a.Done {
 		t.Fatalf("%+v, %v", a, err)
 	}
 	s.onlyLive(t)
 }
 
-func TestUncoverIsRefused(t *testing.T) {
-	for name, spoil := range map[string]func(*testing.T, *stack, *UncoverQuery){
-		"another on top": func(t *testing.T, s *stack, _ *UncoverQuery) {
+func TestUnmountDeadTopIsRefused(t *testing.T) {
+	for name, spoil := range map[string]func(*testing.T, *stack, *UnmountDeadTopQuery){
+		"another on top": func(t *testing.T, s *stack, _ *UnmountDeadTopQuery) {
 			must(t, unix.Mount("top", s.path, "tmpfs", 0, ""))
 			t.Cleanup(func() { _ = unix.Unmount(s.path, unix.MNT_DETACH) })
 		},
-		"another is meant":  func(_ *testing.T, s *stack, q *UncoverQuery) { q.Dead = s.live },
-		"another below":     func(_ *testing.T, s *stack, q *UncoverQuery) { q.Below = MountRef{ID: s.dead.ID, OldID: s.dead.OldID} },
-		"no such place":     func(_ *testing.T, s *stack, q *UncoverQuery) { q.Target = s.dir + "/" },
-		"a live one on top": func(t *testing.T, s *stack, _ *UncoverQuery) { must(t, unix.Unmount(s.path, unix.MNT_DETACH)) },
+		"another is meant": func(_ *testing.T, s *stack, q *UnmountDeadTopQuery) { q.Dead = s.live },
+		"another below": func(_ *testing.T, s *stack, q *UnmountDeadTopQuery) {
+			q.Below = MountRef{ID: s.dead.ID, OldID: s.dead.OldID}
+		},
+		"no such mount point": func(_ *testing.T, s *stack, q *UnmountDeadTopQuery) { q.Target = s.dir + "/" },
+		"a live one on top":   func(t *testing.T, s *stack, _ *UnmountDeadTopQuery) { must(t, unix.Unmount(s.path, unix.MNT_DETACH)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStack(t, false)
 			q := s.query()
 			spoil(t, &s, &q)
 			before := topAt(t, s.path)
-			if _, err := uncover(q); !errors.Is(err, worker.ErrRefused) && !errors.Is(err, unix.EINVAL) {
+			if _, err := unmountDeadTop(q); !errors.Is(err, worker.ErrRefused) && !errors.Is(err, unix.EINVAL) {
 				t.Errorf("%v, want a refusal", err)
 			}
 			if now := topAt(t, s.path); !now.Same(before) {
@@ -139,13 +141,13 @@ func TestUncoverIsRefused(t *testing.T) {
 	}
 }
 
-// A umount takes what stands at the same place on the peers of the mount below.
-func TestUncoverThatWouldTakeOthers(t *testing.T) {
+// A umount takes what stands at the same mount point on the peers of the mount below.
+func TestUnmountDeadTopThatWouldTakeOthers(t *testing.T) {
 	needsRoot(t)
 	dir := realDir(t)
 	must(t, unix.Mount("ground", dir, "tmpfs", 0, ""))
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
-	s := stack{dir: dir, path: dir + "/place"}
+	s := stack{dir: dir, path: dir + "/mount point"}
 	peer := dir + "/peer"
 	must(t, os.Mkdir(s.path, 0o700))
 	must(t, os.Mkdir(peer, 0o700))
@@ -164,7 +166,7 @@ func TestUncoverThatWouldTakeOthers(t *testing.T) {
 	must(t, unix.Unmount(peer, unix.MNT_DETACH))
 	must(t, unix.Mount("other", peer, "tmpfs", 0, ""))
 	other := topAt(t, peer)
-	if _, err := uncover(s.query()); !errors.Is(err, worker.ErrRefused) || !strings.Contains(err.Error(), peer) {
+	if _, err := unmountDeadTop(s.query()); !errors.Is(err, worker.ErrRefused) || !strings.Contains(err.Error(), peer) {
 		t.Errorf("%v, want a refusal", err)
 	}
 	if now := topAt(t, peer); !now.Same(other) || !topAt(t, s.path).Same(s.dead) {

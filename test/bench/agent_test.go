@@ -29,8 +29,8 @@ type agent struct {
 
 // errand is what the kind of agent work is called, with its question.
 type errand struct {
-	Job      string
-	Question json.RawMessage
+	Job          string
+	InspectQuery json.RawMessage
 }
 
 type result struct {
@@ -58,8 +58,8 @@ func newAgent(t testing.TB) *agent {
 	return startAgent(t, &syscall.SysProcAttr{})
 }
 
-// newAgentElsewhere starts an agent in a mount namespace of its own.
-func newAgentElsewhere(t testing.TB) *agent {
+// newAgentPropagatedMounts starts an agent in a mount namespace of its own.
+func newAgentPropagatedMounts(t testing.TB) *agent {
 	t.Helper()
 	return startAgent(t, &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS})
 }
@@ -90,7 +90,7 @@ func ask[A any](a *agent, job string, question any) A {
 	var answer A
 	raw, err := json.Marshal(question)
 	harness.Must(a.t, err)
-	harness.Must(a.t, a.questions.Encode(errand{Job: job, Question: raw}))
+	harness.Must(a.t, a.questions.Encode(errand{Job: job, InspectQuery: raw}))
 	var r result
 	harness.Must(a.t, a.answers.Decode(&r))
 	if r.Err != "" {
@@ -129,7 +129,7 @@ func (e errand) run() result {
 	if !known {
 		return result{Err: "no such job"}
 	}
-	answer, err := do(e.Question)
+	answer, err := do(e.InspectQuery)
 	raw, wrong := json.Marshal(answer)
 	if err = errors.Join(err, wrong); err != nil {
 		return result{Err: err.Error()}

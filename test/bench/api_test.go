@@ -61,7 +61,7 @@ func (m *member) use(v *harness.Volume) (cluster.Volume, *healerpb.NodeHealerReq
 	pod := cluster.Create(m.T, m.api, cluster.Pod(m.namespace, "pod-"+v.ID, apiNode, object.Claim))
 	v.Publish(string(pod.UID))
 	request := v.Request()
-	request.VolumePath = v.PlaceOf(string(pod.UID))
+	request.VolumePath = v.MountPointOf(string(pod.UID))
 	return object, request
 }
 
@@ -109,7 +109,7 @@ func TestVolumes(t *testing.T) {
 			m.Expect("healthy", request)
 		}
 		took := time.Since(start) / manyChecks
-		settle(m.Node)
+		finalize(m.Node)
 		return memoryOf(m.Node), took
 	}
 	none, quick := measure()

@@ -31,7 +31,7 @@ func TestCluster(t *testing.T) {
 	pod := cluster.Create(t, api, cluster.Pod(pods, "lost", nodeName, object.Claim))
 	v.Publish(string(pod.UID))
 	request := v.Request()
-	request.VolumePath = v.PlaceOf(string(pod.UID))
+	request.VolumePath = v.MountPointOf(string(pod.UID))
 
 	n.Start()
 	n.Expect("healthy", request)
@@ -40,7 +40,7 @@ func TestCluster(t *testing.T) {
 		a, err := n.Call(request)
 		return err == nil && strings.HasPrefix(a.GetMessage(), "healed:")
 	})
-	settle(n)
+	finalize(n)
 	line := func(what string, t target) {
 		now := memoryOf(n)
 		row(what, now.String(), mebi(now.resident()), t)
@@ -49,7 +49,7 @@ func TestCluster(t *testing.T) {
 	line(fmt.Sprintf("resident memory of server and idle workers, %d pods on the node, %d PVs in the cluster", crowdPods, crowdVolumes), atMost(60, " MiB"))
 	everybody.change(t)
 	n.Expect("healthy", request)
-	settle(n)
+	finalize(n)
 	line("the same, after a change of every object", untold(" MiB"))
 	row("the most that the server alone ever had", "", mebi(peakOf(t, n.PID())), untold(" MiB"))
 }

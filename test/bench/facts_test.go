@@ -17,7 +17,7 @@ func TestFacts(t *testing.T) {
 	wanted(t, "facts")
 	var spaces []factsSpace
 	for _, mounts := range []int{10_000, 100} {
-		a := newAgentElsewhere(t)
+		a := newAgentPropagatedMounts(t)
 		volumes := ask[[]volumePaths](a, "lay out", layOutQuestion{Dir: t.TempDir(), Mounts: mounts})
 		spaces = append(spaces, factsSpace{Namespace: a.namespace(), Volumes: volumes})
 	}

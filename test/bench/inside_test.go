@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -37,7 +37,7 @@ func TestContainers(t *testing.T) {
 	for i := range containers {
 		all = append(all, n.StartContainer(harness.ContainerSpec{
 			Name:   fmt.Sprint(i),
-			Mounts: []harness.ContainerMount{{At: "/data", Source: v.Place()}},
+			Mounts: []harness.ContainerMount{{At: "/data", Source: v.MountPoint()}},
 		}))
 	}
 	n.Expect("healthy", v.Request())
@@ -120,11 +120,11 @@ func swapAll(t *testing.T, v *harness.Volume, all []*harness.Container) (swaps t
 	})
 	harness.Must(t, err)
 	defer func() { harness.Must(t, pool.Close(context.Background())) }()
-	source := harness.Layers(t, v.Place())[0]
-	q := workerops.InsideQuery{Budget: harness.Patience}
+	source := harness.Layers(t, v.MountPoint())[0]
+	q := workerops.InContainersQuery{Budget: harness.Patience}
 	for _, c := range all {
 		dead := c.MountsAt("/data")[0]
-		q.Targets = append(q.Targets, workerops.InsideTarget{
+		q.Targets = append(q.Targets, workerops.InContainerTarget{
 			PID: c.PID(), Namespace: namespaceOf(t, c), Path: dead.Path, Mount: workerops.MountRef{OldID: dead.OldID},
 			Swap: workerops.Swap{
 				Source: source.Path, SourceMount: workerops.MountRef{OldID: source.OldID},
@@ -134,7 +134,7 @@ func swapAll(t *testing.T, v *harness.Volume, all []*harness.Container) (swaps t
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
 	defer cancel()
-	answer, err := worker.Call(ctx, pool, workerops.Inside, q)
+	answer, err := worker.Call(ctx, pool, workerops.InContainer, q)
 	harness.Must(t, err)
 	for _, r := range answer.Results {
 		if r.Err != "" || r.Errno != 0 {

@@ -14,7 +14,7 @@ import (
 // read the whole table, and search it.
 func TestList(t *testing.T) {
 	wanted(t, "list")
-	a := newAgentElsewhere(t)
+	a := newAgentPropagatedMounts(t)
 	volumes := ask[[]volumePaths](a, "lay out", layOutQuestion{Dir: t.TempDir(), Mounts: 1_000})
 	got := ask[[]cost](a, "list", volumes[len(volumes)/2])
 	list, facts := got[0], got[1]

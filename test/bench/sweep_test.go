@@ -18,7 +18,7 @@ func (m thousand) sweep(t *testing.T) {
 	a := newAgent(t)
 	var paths []string
 	for _, v := range m.volumes {
-		paths = append(paths, v.Place())
+		paths = append(paths, v.MountPoint())
 	}
 	sweep := func(callers int) time.Duration {
 		return ask[time.Duration](a, "sweep", sweepQuestion{Socket: m.node.Socket(), Requests: m.requests, Callers: callers, Rounds: 1})

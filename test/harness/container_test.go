@@ -21,7 +21,7 @@ func TestContainerLoop(t *testing.T) {
 			n := harness.NewNode(t)
 			v, d := n.NewFUSEDisk("a disk", harness.FUSEConfig{})
 			c := start(n, harness.ContainerSpec{
-				Mounts: []harness.ContainerMount{{At: "/data", Source: v.Place()}},
+				Mounts: []harness.ContainerMount{{At: "/data", Source: v.MountPoint()}},
 				Loop:   &harness.Loop{Read: "/data/a", Write: "/data/loop"},
 			})
 			if got := c.AwaitTurns(); got.Reads != got.Turns || got.Writes != got.Turns {
@@ -57,7 +57,7 @@ func TestContainerPropagation(t *testing.T) {
 	v, _ := n.NewFUSEDisk("a disk", harness.FUSEConfig{})
 	for _, p := range []string{"", "rprivate", "rslave", "rshared"} {
 		c := n.StartContainer(harness.ContainerSpec{Name: p, Mounts: []harness.ContainerMount{
-			{At: "/data", Source: v.Place(), Options: slices.DeleteFunc([]string{p, "noexec"}, func(o string) bool { return o == "" })},
+			{At: "/data", Source: v.MountPoint(), Options: slices.DeleteFunc([]string{p, "noexec"}, func(o string) bool { return o == "" })},
 		}})
 		got := c.MountsAt("/data")[0].Propagation
 		if shared, slave := p == "rshared", p == "rslave"; (got.Shared != 0) != shared || (got.Master != 0) != slave {

@@ -77,22 +77,22 @@ func fileSum(t testing.TB, path string) string {
 	return hash(string(raw))
 }
 
-// Writable shows that a place takes writes, and puts things back.
-func (v *Volume) Writable(place string) {
+// Writable shows that a mount point takes writes, and puts things back.
+func (v *Volume) Writable(mountPoint string) {
 	v.Node.T.Helper()
 	if v.FS == "block" {
-		f, err := os.OpenFile(place, os.O_WRONLY, 0)
+		f, err := os.OpenFile(mountPoint, os.O_WRONLY, 0)
 		Must(v.Node.T, err)
 		Must(v.Node.T, f.Close())
 		return
 	}
-	written := filepath.Join(place, "written")
+	written := filepath.Join(mountPoint, "written")
 	Must(v.Node.T, os.WriteFile(written, []byte("x"), 0o600))
 	Must(v.Node.T, os.Remove(written))
 }
 
 // Keep binds what is staged at a path outside kubelet's, so that the data can be
-// looked at whatever becomes of the places.
+// looked at whatever becomes of the mount points.
 func (v *Volume) Keep() string {
 	v.Node.T.Helper()
 	if v.FS == "block" {

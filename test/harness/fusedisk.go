@@ -90,7 +90,7 @@ func (d *FUSEDisk) Restage() {
 }
 
 // RestageOver is Restage of a driver that mounts on top of what is there. Where
-// the staged mount is shared, that lands on the published places, too.
+// the staged mount is shared, that lands on the targets, too.
 func (d *FUSEDisk) RestageOver() {
 	d.volume.Node.T.Helper()
 	d.Kill()

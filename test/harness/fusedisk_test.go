@@ -14,41 +14,41 @@ import (
 func TestMain(m *testing.M) { harness.Main(m, harness.Nothing) }
 
 // TestFUSEDisk keeps its data over the deaths of its daemons, of which the
-// published place sees only the first.
+// target sees only the first.
 func TestFUSEDisk(t *testing.T) {
 	n := harness.NewNode(t)
 	v, d := n.NewFUSEDisk("a disk", harness.FUSEConfig{})
-	before, sum := n.Table(), v.Sum(v.Place())
+	before, sum := n.Table(), v.Sum(v.MountPoint())
 	for range 2 {
 		d.Kill()
-		if err := unix.Statfs(v.Place(), &unix.Statfs_t{}); !errors.Is(err, unix.ENOTCONN) {
-			t.Fatalf("the place of a dead daemon: %v", err)
+		if err := unix.Statfs(v.MountPoint(), &unix.Statfs_t{}); !errors.Is(err, unix.ENOTCONN) {
+			t.Fatalf("the mount point of a dead daemon: %v", err)
 		}
 		d.Restage()
 		if v.Sum(v.Staging) != sum || v.Sum(d.Backing) != sum {
 			t.Error("the data is not there again")
 		}
-		if err := unix.Statfs(v.Place(), &unix.Statfs_t{}); !errors.Is(err, unix.ENOTCONN) {
-			t.Fatalf("the place came back by itself: %v", err)
+		if err := unix.Statfs(v.MountPoint(), &unix.Statfs_t{}); !errors.Is(err, unix.ENOTCONN) {
+			t.Fatalf("the mount point came back by itself: %v", err)
 		}
 	}
-	harness.Must(t, unix.Unmount(v.Place(), unix.MNT_DETACH))
+	harness.Must(t, unix.Unmount(v.MountPoint(), unix.MNT_DETACH))
 	v.PublishAgain()
 	d.SameTable(before)
-	v.Writable(v.Place())
+	v.Writable(v.MountPoint())
 	if names := entries(t, d.Backing); !slices.Equal(names, []string{"a", "sub"}) {
 		t.Errorf("the disk has %v", names)
 	}
 }
 
 // TestFUSEDiskRestagedOver leaves the dead mount beneath the new one, on the
-// staging path and at the places that share its events.
+// staging path and at the mount points that share its events.
 func TestFUSEDiskRestagedOver(t *testing.T) {
 	n := harness.NewNode(t)
 	v, d := n.NewFUSEDisk("a disk", harness.FUSEConfig{})
 	sum := v.Sum(v.Staging)
 	d.RestageOver()
-	for _, path := range []string{v.Staging, v.Place()} {
+	for _, path := range []string{v.Staging, v.MountPoint()} {
 		if got := len(harness.Layers(t, path)); got != 2 || v.Sum(path) != sum {
 			t.Errorf("%d mounts at %s", got, path)
 		}

@@ -120,10 +120,10 @@ func (v *Volume) StagedFile() string {
 }
 
 // Place is the path at which the volume is published for PodUID.
-func (v *Volume) Place() string { return v.PlaceOf(PodUID) }
+func (v *Volume) MountPoint() string { return v.MountPointOf(PodUID) }
 
-// PlaceOf is the path at which a pod's volume is published.
-func (v *Volume) PlaceOf(pod string) string {
+// MountPointOf is the path at which a pod's volume is published.
+func (v *Volume) MountPointOf(pod string) string {
 	if v.FS == "block" {
 		return filepath.Join(v.Node.Kubelet, "plugins/kubernetes.io/csi/volumeDevices/publish", v.PV, pod)
 	}
@@ -139,7 +139,7 @@ func (v *Volume) PodLink(pod string) string {
 func (v *Volume) Publish(pod string) {
 	v.Node.T.Helper()
 	t := v.Node.T
-	p := v.PlaceOf(pod)
+	p := v.MountPointOf(pod)
 	if v.FS == "block" {
 		Mkdir(t, filepath.Dir(p))
 		Must(t, os.WriteFile(p, nil, 0o600))
@@ -155,14 +155,14 @@ func (v *Volume) Publish(pod string) {
 // Unpublish loses the published bind, as a stray umount does.
 func (v *Volume) Unpublish() {
 	v.Node.T.Helper()
-	Must(v.Node.T, unix.Unmount(v.Place(), 0))
+	Must(v.Node.T, unix.Unmount(v.MountPoint(), 0))
 }
 
 // PublishAgain binds the staged volume where it was published.
 func (v *Volume) PublishAgain() {
 	v.Node.T.Helper()
 	// By mount(8), which uses the new mount API where it is there: as drivers do.
-	Run(v.Node.T, "mount", "--bind", v.StagedFile(), v.Place())
+	Run(v.Node.T, "mount", "--bind", v.StagedFile(), v.MountPoint())
 }
 
 // writeVolData writes the file by which kubelet knows whose directory this is.
@@ -180,7 +180,7 @@ func (v *Volume) writeVolData(dir string) {
 // Request names the volume as the CSI-Addons controller does.
 func (v *Volume) Request() *healerpb.NodeHealerRequest {
 	return &healerpb.NodeHealerRequest{
-		VolumeId: v.ID, VolumePath: v.Place(), StagingTargetPath: v.StagedFile(),
+		VolumeId: v.ID, VolumePath: v.MountPoint(), StagingTargetPath: v.StagedFile(),
 		Secrets:       map[string]string{"userKey": Canary},
 		VolumeContext: map[string]string{"secretish": Canary},
 	}

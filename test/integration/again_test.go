@@ -25,14 +25,14 @@ func testKillWorker(t *testing.T, fs, instant string) {
 	}
 	h.again()
 	h.n.SameTable(h.healthy)
-	h.intact(h.v.Place())
-	h.v.Writable(h.v.Place())
+	h.intact(h.v.MountPoint())
+	h.v.Writable(h.v.MountPoint())
 	h.n.Expect("healthy", h.v.Request())
 }
 
 // takingOff are the instants at which a worker can be stopped while it takes a
 // duplicate off.
-var takingOff = []string{"take-off/checked", "unmount/matched", "take-off/done"}
+var takingOff = []string{"unmount-duplicate/checked", "unmount/matched", "unmount-duplicate/done"}
 
 // TestDuplicateAgain takes a duplicate off, and another one, by the same server,
 // whose worker is killed at an instant of the first.
@@ -45,7 +45,7 @@ func TestDuplicateAgain(t *testing.T) {
 			for range 2 {
 				h.again()
 				h.n.SameTable(h.healthy)
-				interimOn(t, h.v.Staging, h.v.Place())
+				placeholderOn(t, h.v.Staging, h.v.MountPoint())
 			}
 			h.intact(h.v.Staging)
 		})
@@ -56,16 +56,16 @@ func TestDuplicateAgain(t *testing.T) {
 // what it uncovers is the driver's own mount, and stays.
 func TestTakeOffOnlyOurs(t *testing.T) {
 	var own uint64
-	h := stopHealing(t, "ext4", "take-off/checked", func(v *harness.Volume) {
-		own = harness.MountID(t, v.Place())
-		interimOn(t, v.Staging, v.Place())
+	h := stopHealing(t, "ext4", "unmount-duplicate/checked", func(v *harness.Volume) {
+		own = harness.MountID(t, v.MountPoint())
+		placeholderOn(t, v.Staging, v.MountPoint())
 	})
-	harness.Must(t, unix.Unmount(h.v.Place(), 0))
+	harness.Must(t, unix.Unmount(h.v.MountPoint(), 0))
 	h.Resume()
 	if a := h.Answer(); a == nil || a.GetAbnormal() || strings.Contains(a.GetMessage(), "rebind") {
 		t.Errorf("got %v", a)
 	}
-	if harness.MountID(t, h.v.Place()) != own {
+	if harness.MountID(t, h.v.MountPoint()) != own {
 		t.Error("the driver's own mount was replaced")
 	}
 	h.n.SameTable(h.healthy)
@@ -78,14 +78,14 @@ func TestTakeOffOnlyOurs(t *testing.T) {
 func TestUnpublishWhileTakingOff(t *testing.T) {
 	for name, unpublish := range unpublishers {
 		for _, instant := range takingOff {
-			if name != "mount-utils" && instant != "take-off/done" {
+			if name != "mount-utils" && instant != "unmount-duplicate/done" {
 				continue
 			}
 			t.Run(name+" at "+instant, func(t *testing.T) {
 				var keeper string
 				h := stopHealing(t, "ext4", instant, func(v *harness.Volume) {
 					keeper = v.Keep()
-					interimOn(t, v.Staging, v.Place())
+					placeholderOn(t, v.Staging, v.MountPoint())
 				})
 				h.unpublished(unpublish, keeper)
 				h.intact(h.v.Staging)

@@ -26,14 +26,14 @@ func TestCrowdedPod(t *testing.T) {
 			next := newNeighbour(n)
 			s := newServed(n, "shared by pods")
 			s.Publish(harness.OtherPod)
-			place := s.PlaceOf(harness.OtherPod)
+			mountPoint := s.MountPointOf(harness.OtherPod)
 			var crowded []*harness.Container
 			for i := range crowd.containers { // they are the oldest
-				c := n.StartContainer(harness.ContainerSpec{Pod: harness.OtherPod, Name: fmt.Sprint(i), Mounts: []harness.ContainerMount{{At: "/data", Source: place}}})
+				c := n.StartContainer(harness.ContainerSpec{Pod: harness.OtherPod, Name: fmt.Sprint(i), Mounts: []harness.ContainerMount{{At: "/data", Source: mountPoint}}})
 				c.InMounts(func() error { return bindInside(crowd.binds) })
 				crowded = append(crowded, c)
 			}
-			u := s.usedBy(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place()}}})
+			u := s.usedBy(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint()}}})
 			s.die()
 			a, err := n.Call(s.Request())
 			harness.Must(t, err)

@@ -143,10 +143,10 @@ func (u *used) reads() {
 // find: the data of the volume must survive it.
 func (s *served) unpublishOnce() {
 	s.Node.T.Helper()
-	if err := unix.Unmount(s.Place(), 0); err != nil {
+	if err := unix.Unmount(s.MountPoint(), 0); err != nil {
 		s.Node.T.Errorf("a driver's umount: %v", err)
 	}
-	if err := os.RemoveAll(s.Place()); err != nil {
+	if err := os.RemoveAll(s.MountPoint()); err != nil {
 		s.Node.T.Errorf("a driver's RemoveAll: %v", err)
 	}
 	if s.Sum(s.disk.Backing) != s.sum {
@@ -164,7 +164,7 @@ func newAttacked(n *harness.Node, propagation string) attacked {
 	n.T.Helper()
 	s := newServed(n, "in use inside")
 	u := s.usedBy(harness.ContainerSpec{
-		Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place(), Options: []string{propagation}}},
+		Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint(), Options: []string{propagation}}},
 		Loop:   &harness.Loop{Read: "/data/a", Write: "/loop/written"},
 	})
 	return attacked{u, attackIn(u.c)}
@@ -228,7 +228,7 @@ func TestAttackWithPeerGroupsAllTheTime(t *testing.T) {
 	for _, propagation := range []string{"rprivate", "rslave", "rshared"} {
 		all = append(all, s.usedBy(harness.ContainerSpec{
 			Name:   propagation,
-			Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place(), Options: []string{propagation}}},
+			Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint(), Options: []string{propagation}}},
 			Loop:   &harness.Loop{Read: "/data/a", Write: "/loop/written"},
 		}))
 	}

@@ -20,10 +20,10 @@ func TestAttackWithLockedMappings(t *testing.T) {
 	hung, daemon := n.NewFUSEVolume("hangs", faultfs.Config{})
 	other := newServed(n, "heals, too")
 	u := s.usedBy(harness.ContainerSpec{Name: "attacked", Mounts: []harness.ContainerMount{
-		{At: "/data", Source: s.Place()}, {At: "/hung", Source: hung.Place()},
+		{At: "/data", Source: s.MountPoint()}, {At: "/hung", Source: hung.MountPoint()},
 	}})
 	beside := other.usedBy(harness.ContainerSpec{Name: "beside", Mounts: []harness.ContainerMount{
-		{At: "/data", Source: other.Place()},
+		{At: "/data", Source: other.MountPoint()},
 	}})
 	n.Expect("healthy", hung.Request())
 	s.known()

@@ -17,7 +17,7 @@ func TestAttackOnReadOnlyInUserNamespace(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "read-only in a user namespace")
 	c := n.StartUserContainer(harness.ContainerSpec{Mounts: []harness.ContainerMount{
-		{At: "/data", Source: s.Place(), Options: []string{"ro"}},
+		{At: "/data", Source: s.MountPoint(), Options: []string{"ro"}},
 	}})
 	s.known()
 	c.InMounts(func() error { return os.Mkdir("/again", 0o755) })
@@ -54,10 +54,10 @@ func TestAttackOnReadOnly(t *testing.T) {
 	u := newUsed(n, "ro")
 	a := attackIn(u.c)
 	bindMany(a, 3)
-	places := []string{"/data", hoarded(0), hoarded(1), hoarded(2)}
+	mountPoints := []string{"/data", hoarded(0), hoarded(1), hoarded(2)}
 	refused := func() {
 		t.Helper()
-		for _, at := range places {
+		for _, at := range mountPoints {
 			if a.Try(unix.MS_REMOUNT|unix.MS_BIND, "mount", "", at) == nil {
 				t.Errorf("%s became writable", at)
 			}

@@ -52,9 +52,9 @@ func TestAttackWithTables(t *testing.T) {
 				next.untouched()
 			}
 			s, live := buried(t, n)
-			says(n, "healed", s.Volume, "uncover")
+			says(n, "healed", s.Volume, "unmount-dead-top")
 			s.back()
-			if got := harness.MountID(t, s.Place()); got != live {
+			if got := harness.MountID(t, s.MountPoint()); got != live {
 				t.Errorf("the live mount %d became %d", live, got)
 			}
 			if starved := memory.Starved(); starved > 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestContainerOnBareDirectory starts a container while the bind is lost. The place is
+// TestContainerOnBareDirectory starts a container while the bind is lost. The mount point is
 // healed, or the driver binds it again, and the answer names the container until it is
 // gone: what it writes goes to the node's disk.
 func TestContainerOnBareDirectory(t *testing.T) {
@@ -24,7 +24,7 @@ func TestContainerOnBareDirectory(t *testing.T) {
 		"tmpfs":       {"tmpfs", "", rebind},
 		"by a driver": {"ext4", "", (*harness.Volume).PublishAgain},
 		"a directory beneath": {"ext4", "sub", func(v *harness.Volume) {
-			harness.Must(v.Node.T, os.Remove(filepath.Join(v.Place(), "sub")))
+			harness.Must(v.Node.T, os.Remove(filepath.Join(v.MountPoint(), "sub")))
 			rebind(v)
 		}},
 	} {
@@ -34,22 +34,22 @@ func TestContainerOnBareDirectory(t *testing.T) {
 			v := n.NewVolume(c.fs, "lost for a while")
 			n.Expect("healthy", v.Request())
 			v.Unpublish()
-			source := filepath.Join(v.Place(), c.sub)
+			source := filepath.Join(v.MountPoint(), c.sub)
 			harness.Mkdir(t, source)
-			inside := n.NewContainer(harness.PodUID, source)
-			table := inside.Table()
+			inContainer := n.NewContainer(harness.PodUID, source)
+			table := inContainer.Table()
 			c.heal(v)
 			for range 2 {
-				n.Expect("abnormal", v.Request(), "ContainerOnBareDirectory", inside.ID()[:12], "node's disk")
+				n.Expect("abnormal", v.Request(), "ContainerOnBareDirectory", inContainer.ID()[:12], "node's disk")
 			}
 			n.Stop()
 			n.Start()
-			n.Expect("abnormal", v.Request(), "ContainerOnBareDirectory", inside.ID()[:12])
+			n.Expect("abnormal", v.Request(), "ContainerOnBareDirectory", inContainer.ID()[:12])
 			if c.sub == "" {
-				inside.SameTable(table)
+				inContainer.SameTable(table)
 			}
 			next.untouched()
-			inside.Kill()
+			inContainer.Kill()
 			n.Expect("healthy", v.Request())
 			n.Expect("healthy", v.Request())
 		})
@@ -66,9 +66,9 @@ func TestTargetNotEmpty(t *testing.T) {
 			n.Expect("healthy", v.Request())
 			healthy := n.Table()
 			v.Unpublish()
-			written, remove := filepath.Join(v.Place(), "written"), os.Remove
+			written, remove := filepath.Join(v.MountPoint(), "written"), os.Remove
 			if fs == "block" { // a file to bind on
-				written, remove = v.Place(), func(file string) error { return os.Truncate(file, 0) }
+				written, remove = v.MountPoint(), func(file string) error { return os.Truncate(file, 0) }
 			}
 			harness.Must(t, os.WriteFile(written, []byte("precious"), 0o600))
 			before := n.Table()
@@ -93,12 +93,12 @@ func TestWrittenByAContainer(t *testing.T) {
 	v := n.NewVolume("ext4", "written to the node")
 	n.Expect("healthy", v.Request())
 	v.Unpublish()
-	c := n.NewContainer(harness.PodUID, v.Place())
+	c := n.NewContainer(harness.PodUID, v.MountPoint())
 	if out, err := c.Exec("touch", "/data/file"); err != nil {
 		t.Fatal(out, err)
 	}
 	n.Expect("abnormal", v.Request(), "TargetNotEmpty", "ContainerOnBareDirectory")
-	if len(harness.Layers(t, v.Place())) != 0 {
+	if len(harness.Layers(t, v.MountPoint())) != 0 {
 		t.Error("the files were covered")
 	}
 	v.PublishAgain()

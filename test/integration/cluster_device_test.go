@@ -90,7 +90,7 @@ func (s *suspect) spared(t *testing.T, why ...string) {
 // TestWhoMayWrite tries a write, which reaches the disk, only while the API says
 // that the disk is this node's.
 func TestWhoMayWrite(t *testing.T) {
-	twin := func(t *testing.T, s *suspect, node string) {
+	propagatedMount := func(t *testing.T, s *suspect, node string) {
 		other := cluster.Volume{PV: s.PV + "-twin", ID: s.ID, Driver: harness.Driver, Namespace: s.m.namespace, Claim: "twin"}
 		s.m.api.Bind(t, other)
 		cluster.Create(t, s.m.api, other.Attachment(node))
@@ -98,7 +98,7 @@ func TestWhoMayWrite(t *testing.T) {
 	access := func(mode corev1.PersistentVolumeAccessMode) func(*cluster.Volume) {
 		return func(v *cluster.Volume) { v.Access = mode }
 	}
-	elsewhere := func(t *testing.T, s *suspect) { cluster.Create(t, s.m.api, s.object.Attachment("node-2")) }
+	propagatedMounts := func(t *testing.T, s *suspect) { cluster.Create(t, s.m.api, s.object.Attachment("node-2")) }
 	for name, tc := range map[string]struct {
 		volume   func(*cluster.Volume)
 		attached bool
@@ -107,7 +107,7 @@ func TestWhoMayWrite(t *testing.T) {
 	}{
 		"attached":                      {attached: true},
 		"attached to nobody":            {why: "no VolumeAttachment says that the volume is attached to this node"},
-		"attached to another node only": {change: elsewhere, why: "no VolumeAttachment says that the volume is attached to this node"},
+		"attached to another node only": {change: propagatedMounts, why: "no VolumeAttachment says that the volume is attached to this node"},
 		"not attached yet": {attached: true, why: "is not attached", change: func(t *testing.T, s *suspect) {
 			cluster.Change(t, s.m.api, s.attachment, func(a *storagev1.VolumeAttachment) { a.Status.Attached = false })
 		}},
@@ -121,15 +121,15 @@ func TestWhoMayWrite(t *testing.T) {
 			cluster.Delete(t, s.m.api, s.attachment)
 			cluster.Create(t, s.m.api, s.object.Attachment(thisNode))
 		}},
-		"another node has it too":                 {attached: true, change: elsewhere, why: "node node-2 has an attachment of the volume too"},
-		"another node has it too, for one pod":    {attached: true, volume: access(corev1.ReadWriteOncePod), change: elsewhere, why: "node node-2 has"},
-		"another node has it too, to read":        {attached: true, volume: access(corev1.ReadOnlyMany), change: elsewhere, why: "node node-2 has"},
-		"another node has it too, which many may": {attached: true, volume: access(corev1.ReadWriteMany), change: elsewhere},
+		"another node has it too":                 {attached: true, change: propagatedMounts, why: "node node-2 has an attachment of the volume too"},
+		"another node has it too, for one pod":    {attached: true, volume: access(corev1.ReadWriteOncePod), change: propagatedMounts, why: "node node-2 has"},
+		"another node has it too, to read":        {attached: true, volume: access(corev1.ReadOnlyMany), change: propagatedMounts, why: "node node-2 has"},
+		"another node has it too, which many may": {attached: true, volume: access(corev1.ReadWriteMany), change: propagatedMounts},
 		"another node has it by another volume's name": {attached: true, why: "node node-2 has", change: func(t *testing.T, s *suspect) {
-			twin(t, s, "node-2")
+			propagatedMount(t, s, "node-2")
 		}},
 		"this node has it by another volume's name": {why: "no VolumeAttachment", change: func(t *testing.T, s *suspect) {
-			twin(t, s, thisNode)
+			propagatedMount(t, s, thisNode)
 		}},
 		"out of service": {attached: true, why: corev1.TaintNodeOutOfService, change: func(t *testing.T, s *suspect) {
 			cluster.Change(t, s.m.api, s.m.object, func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, cluster.OutOfService()) })
@@ -223,7 +223,7 @@ func TestNewsThatAreLate(t *testing.T) {
 	}
 }
 
-// TestNewsOfAPodThatAreLate is the same for a place.
+// TestNewsOfAPodThatAreLate is the same for a mount point.
 func TestNewsOfAPodThatAreLate(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, v *claimed){
 		"mode check":     func(_ *testing.T, v *claimed) { v.m.Settings(map[string]string{"mode": "check"}) },
@@ -249,7 +249,7 @@ func TestNewsOfAPodThatAreLate(t *testing.T) {
 	}
 }
 
-// TestNoWriteWithoutTheAPI refuses at once, while a place is still healed that a
+// TestNoWriteWithoutTheAPI refuses at once, while a mount point is still healed that a
 // running container has.
 func TestNoWriteWithoutTheAPI(t *testing.T) {
 	for name, tc := range map[string]struct {

@@ -62,7 +62,7 @@ func TestDrainBeforeContainers(t *testing.T) {
 	m.Start()
 	v := ruled{claimed: m.newClaimed("ext4", "held")}
 	m.Expect("healthy", v.Request())
-	m.NewContainer(string(v.pod.UID), v.Place())
+	m.NewContainer(string(v.pod.UID), v.MountPoint())
 	v.Lose()
 	cluster.Terminate(t, m.api, v.pod)
 	v.Heals()

@@ -37,11 +37,11 @@ func (v *claimed) asks() map[string]func() string {
 		"NodeHealer, no staging path":   heal(func(r *healerpb.NodeHealerRequest) { r.StagingTargetPath = "" }),
 		"NodeHealer, the staging path":  heal(func(r *healerpb.NodeHealerRequest) { r.VolumePath = v.Staging }),
 		"NodeHealer, another volume_id": heal(func(r *healerpb.NodeHealerRequest) { r.VolumeId = "another" }),
-		"NodeGetVolumeHealth":           health(v.Place(), v.Staging),
+		"NodeGetVolumeHealth":           health(v.MountPoint(), v.Staging),
 		"NodeGetVolumeHealth, staged":   health("", v.Staging),
 		"NodeGetVolumeHealth, by ID":    health("", ""),
 		"NodeGetVolumeStats": func() string {
-			a, err := node.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: v.ID, VolumePath: v.Place()})
+			a, err := node.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: v.ID, VolumePath: v.MountPoint()})
 			if err != nil {
 				return said(err)
 			}

@@ -49,7 +49,7 @@ func (m *member) held(id string) *claimed {
 	m.T.Helper()
 	v := m.newClaimed("ext4", id)
 	m.Expect("healthy", v.Request())
-	m.NewContainer(string(v.pod.UID), v.Place())
+	m.NewContainer(string(v.pod.UID), v.MountPoint())
 	v.Lose()
 	return v
 }
@@ -150,7 +150,7 @@ func TestChangesDuringAnOutage(t *testing.T) {
 	news.Sever()
 	goes.refused()
 	cluster.Delete(t, m.api, goes.pod)
-	unmounted := goes.Place()
+	unmounted := goes.MountPoint()
 	news.Mend()
 	stays.heals()
 	if m.mounted(unmounted) {

@@ -97,28 +97,28 @@ func TestOffStopsChangesAtOnce(t *testing.T) {
 	}
 }
 
-// TestModeOfTwoPods has two pods that share a volume disagree: for each place its
+// TestModeOfTwoPods has two pods that share a volume disagree: for each mount point its
 // own pod's word counts, and for the staged one, which is nobody's, the stricter.
 func TestModeOfTwoPods(t *testing.T) {
 	m := newMember(t)
 	m.Start()
 	v := m.ruled("shared")
 	other := cluster.Create(t, m.api, cluster.Pod(m.namespace, "other", thisNode, v.object.Claim))
-	place := v.PlaceOf(string(other.UID))
+	mountPoint := v.MountPointOf(string(other.UID))
 	v.Publish(string(other.UID))
 	v.Heals()
 	theirs, look := m.subject(other), v.asks()["NodeGetVolumeHealth, staged"]
 
 	theirs.Mode("off")
-	harness.Eventually(t, "the staged place is off", func() bool { return saysAll(look(), "not looked at", theirs.says) })
+	harness.Eventually(t, "the staging mount point is off", func() bool { return saysAll(look(), "not looked at", theirs.says) })
 	v.Heals()
 
 	theirs.Mode("check")
-	harness.Eventually(t, "the staged place is looked at", func() bool { return !saysAll(look(), "not looked at") })
-	harness.Run(t, "umount", place)
+	harness.Eventually(t, "the staging mount point is looked at", func() bool { return !saysAll(look(), "not looked at") })
+	harness.Run(t, "umount", mountPoint)
 	m.Expect("abnormal", v.Request(), "Done: rebind", "Refused: rebind", "mode check by "+theirs.says)
-	if m.mounted(place) || !m.mounted(v.Place()) {
-		t.Errorf("want only %s mounted\n%s", v.Place(), strings.Join(m.Table(), "\n"))
+	if m.mounted(mountPoint) || !m.mounted(v.MountPoint()) {
+		t.Errorf("want only %s mounted\n%s", v.MountPoint(), strings.Join(m.Table(), "\n"))
 	}
 }
 

@@ -81,9 +81,9 @@ func (m *member) answer(r *healerpb.NodeHealerRequest) string {
 	return a.GetMessage()
 }
 
-// mounted is true for a place with a mount on it.
-func (m *member) mounted(place string) bool {
-	return slices.ContainsFunc(harness.Mounts(m.T, "self"), func(one host.Mount) bool { return one.Path == place })
+// mounted is true for a mount point with a mount on it.
+func (m *member) mounted(mountPoint string) bool {
+	return slices.ContainsFunc(harness.Mounts(m.T, "self"), func(one host.Mount) bool { return one.Path == mountPoint })
 }
 
 // said is the code of an error and its text.

@@ -107,12 +107,12 @@ func TestKillSwitchIsTheMost(t *testing.T) {
 func TestKillSwitchDuringAStep(t *testing.T) {
 	for _, mode := range []string{"check", "off"} {
 		for _, instant := range instants {
-			if !strings.HasPrefix(instant, "place/") {
+			if !strings.HasPrefix(instant, "attach/") {
 				continue // it is asked for the last time right before settling
 			}
 			t.Run(mode+" at "+instant, func(t *testing.T) {
 				m := newMember(t)
-				m.Pause = instant + ",settle"
+				m.Pause = instant + ",finalize"
 				m.Start()
 				v := m.newClaimed("ext4", "midway")
 				m.Expect("healthy", v.Request())
@@ -125,7 +125,7 @@ func TestKillSwitchDuringAStep(t *testing.T) {
 					return strings.Contains(m.Log.String(), `"The mode of the cluster changed" mode="`+mode+`"`)
 				})
 				call.Resume()
-				// "settle" is where it would become writable.
+				// "finalize" is where it would become writable.
 				a := call.Unstopped()
 				m.SameTable(lost)
 				if answer := a.GetMessage() + said(call.Err()); !saysAll(answer, "mode "+mode+" by "+settingsName) {

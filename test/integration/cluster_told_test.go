@@ -16,9 +16,9 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
 
-// TestNothingIsToldOfVolumesElsewhere has a caller name a volume that another
+// TestNothingIsToldOfVolumesPropagatedMounts has a caller name a volume that another
 // node has, at a path of this one: its owner reads nothing of that.
-func TestNothingIsToldOfVolumesElsewhere(t *testing.T) {
+func TestNothingIsToldOfVolumesPropagatedMounts(t *testing.T) {
 	m := newMember(t)
 	m.Start()
 	far := cluster.Volume{PV: "pv-far", ID: "far", Driver: harness.Driver, Namespace: m.namespace, Claim: "far"}
@@ -54,23 +54,23 @@ func TestNothingIsToldOfVolumesElsewhere(t *testing.T) {
 	}
 }
 
-// TestLostPlaceIsSeenFromEveryPath asks for a volume of two pods, of which one
+// TestLostMountPointIsSeenFromEveryPath asks for a volume of two pods, of which one
 // lost its mount, by every path that names it: all say the same, and what the
 // claim says stays.
-func TestLostPlaceIsSeenFromEveryPath(t *testing.T) {
+func TestLostMountPointIsSeenFromEveryPath(t *testing.T) {
 	m := newMember(t)
 	m.Start()
 	v := m.newClaimed("ext4", "two", func(c *cluster.Volume) { c.Access = corev1.ReadWriteMany })
 	second := cluster.Create(t, m.api, cluster.Pod(m.namespace, "second", thisNode, v.object.Claim))
 	v.Publish(string(second.UID))
 	m.Expect("healthy", v.Request())
-	harness.Run(t, "umount", v.PlaceOf(string(second.UID)))
+	harness.Run(t, "umount", v.MountPointOf(string(second.UID)))
 	for range 3 {
 		for name, q := range map[string]*csi.NodeGetVolumeHealthRequest{
-			"the id":         {VolumeId: v.ID},
-			"staging":        {VolumeId: v.ID, StagingTargetPath: v.Staging},
-			"the lost place": {VolumeId: v.ID, VolumePublishPath: v.PlaceOf(string(second.UID))},
-			"the other one":  {VolumeId: v.ID, VolumePublishPath: v.Place()},
+			"the id":               {VolumeId: v.ID},
+			"staging":              {VolumeId: v.ID, StagingTargetPath: v.Staging},
+			"the lost mount point": {VolumeId: v.ID, VolumePublishPath: v.MountPointOf(string(second.UID))},
+			"the other one":        {VolumeId: v.ID, VolumePublishPath: v.MountPoint()},
 		} {
 			if got := csiHealth(t, m.Node, q); !slices.Equal(got, []string{"INACCESSIBLE NotMounted"}) {
 				t.Fatalf("by %s: %v", name, got)

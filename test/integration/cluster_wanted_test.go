@@ -93,7 +93,7 @@ func TestWantedByAContainer(t *testing.T) {
 	v := m.newClaimed("ext4", "held")
 	m.Expect("healthy", v.Request())
 	before := m.Table()
-	c := m.NewContainer(string(v.pod.UID), v.Place())
+	c := m.NewContainer(string(v.pod.UID), v.MountPoint())
 	cluster.Terminate(t, m.api, v.pod)
 	v.Lose()
 	m.Expect("healed", v.Request())
@@ -111,7 +111,7 @@ func TestWantedByAContainer(t *testing.T) {
 // deletes, because it has unmounted before, deletes nothing of the volume.
 func TestPodThatStartsToTerminate(t *testing.T) {
 	for _, instant := range instants {
-		if !strings.HasPrefix(instant, "place/") {
+		if !strings.HasPrefix(instant, "attach/") {
 			continue // it is asked for the last time right before settling
 		}
 		t.Run(instant, func(t *testing.T) {
@@ -128,12 +128,12 @@ func TestPodThatStartsToTerminate(t *testing.T) {
 			if a := call.LetGo(); a == nil || !a.GetAbnormal() || !strings.Contains(a.GetMessage(), "is terminating") {
 				t.Errorf("got %v, %v\n%s", a, call.Err(), m.Log)
 			}
-			_ = removeAll(v.Place())
+			_ = removeAll(v.MountPoint())
 			if v.Sum(v.Staging) != sum {
 				t.Fatal("the volume lost data")
 			}
 			harness.Eventually(t, "kubelet's next tries succeed", func() bool {
-				return unpublishers["umount, delete the tree"](v.Place()) == nil
+				return unpublishers["umount, delete the tree"](v.MountPoint()) == nil
 			})
 			if v.Sum(v.Staging) != sum {
 				t.Fatal("the volume lost data")

@@ -36,7 +36,7 @@ var sicknesses = map[string]sick{
 	}, []string{"StagingNotMounted"}},
 	"ext4 shut down": {"ext4", func(t *testing.T, v *harness.Volume) {
 		shutdown(t, v.Staging)
-		_, err := os.Stat(v.Place()) // the cache answers
+		_, err := os.Stat(v.MountPoint()) // the cache answers
 		harness.Must(t, err)
 	}, []string{"FilesystemShutdown"}},
 	"ext4 shut down and the bind lost": {"ext4", func(t *testing.T, v *harness.Volume) {
@@ -50,13 +50,13 @@ var sicknesses = map[string]sick{
 		harness.Must(t, unix.Mount("", v.Staging, "", unix.MS_REMOUNT, "errors=remount-ro"))
 		trigger := fmt.Sprintf("/sys/fs/ext4/%s/trigger_fs_error", filepath.Base(v.Device))
 		harness.Must(t, os.WriteFile(trigger, []byte("test"), 0o600))
-		_, err := os.CreateTemp(v.Place(), "")
+		_, err := os.CreateTemp(v.MountPoint(), "")
 		harness.NeedsKernel(t, errors.Is(err, unix.EROFS), "that an ext4 turned read-only (a write fails otherwise, which is IOError)")
 	}, []string{"ReadOnlyFilesystem"}},
 	"ext4 whose backing store is gone": {"ext4", func(t *testing.T, v *harness.Volume) {
 		unix.Sync()
 		harness.Must(t, os.Truncate(v.Image, 0))
-		_, err := os.ReadFile(filepath.Join(v.Place(), "a")) // the cache answers
+		_, err := os.ReadFile(filepath.Join(v.MountPoint(), "a")) // the cache answers
 		harness.Must(t, err)
 		needsReadErrors(t, v)
 	}, []string{"DeviceReadError", "read the device"}},
@@ -70,15 +70,15 @@ var sicknesses = map[string]sick{
 		harness.Must(t, unix.Mount("", v.Staging, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	}, []string{"ReadOnlyFilesystem"}},
 	"the published mount is read-only": {"ext4", func(t *testing.T, v *harness.Volume) {
-		harness.Must(t, unix.Mount("", v.Place(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+		harness.Must(t, unix.Mount("", v.MountPoint(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
 	}, []string{"ReadOnlyFilesystem", "recorded was read-write"}},
 	"bound twice": {"ext4", func(t *testing.T, v *harness.Volume) {
-		harness.Must(t, unix.Mount("", v.Place(), "", unix.MS_PRIVATE, ""))
-		harness.Must(t, unix.Mount(v.Staging, v.Place(), "", unix.MS_BIND, ""))
+		harness.Must(t, unix.Mount("", v.MountPoint(), "", unix.MS_PRIVATE, ""))
+		harness.Must(t, unix.Mount(v.Staging, v.MountPoint(), "", unix.MS_BIND, ""))
 	}, []string{"StackedMounts", "2 mounts"}},
 	"another filesystem in its place": {"ext4", func(t *testing.T, v *harness.Volume) {
 		v.Unpublish()
-		harness.Must(t, unix.Mount("tmpfs", v.Place(), "tmpfs", 0, ""))
+		harness.Must(t, unix.Mount("tmpfs", v.MountPoint(), "tmpfs", 0, ""))
 	}, []string{"WrongVolumeMounted"}},
 	"another volume's disk staged and published": {"ext4", func(t *testing.T, v *harness.Volume) {
 		v.Unpublish()
@@ -95,7 +95,7 @@ var sicknesses = map[string]sick{
 	}, []string{"WrongVolumeMounted", "NotMounted", "Refused"}},
 	"another directory of it in its place": {"ext4", func(t *testing.T, v *harness.Volume) {
 		v.Unpublish()
-		harness.Must(t, unix.Mount(filepath.Join(v.Staging, "sub"), v.Place(), "", unix.MS_BIND, ""))
+		harness.Must(t, unix.Mount(filepath.Join(v.Staging, "sub"), v.MountPoint(), "", unix.MS_BIND, ""))
 	}, []string{"WrongVolumeMounted"}},
 	"kubelet's file at staging names another volume": {"ext4", func(t *testing.T, v *harness.Volume) {
 		harness.Must(t, os.WriteFile(filepath.Join(filepath.Dir(v.Staging), "vol_data.json"),
@@ -104,7 +104,7 @@ var sicknesses = map[string]sick{
 	}, []string{"WrongVolumeMounted", "vol_data.json"}},
 	"a raw block volume that is a file": {"block", func(t *testing.T, v *harness.Volume) {
 		v.Unpublish()
-		harness.Must(t, unix.Mount(v.Image, v.Place(), "", unix.MS_BIND, ""))
+		harness.Must(t, unix.Mount(v.Image, v.MountPoint(), "", unix.MS_BIND, ""))
 	}, []string{"NotABlockDevice"}},
 	"a raw block volume without its disk": {"block", func(_ *testing.T, v *harness.Volume) {
 		v.Detach()
@@ -159,7 +159,7 @@ func needsReadErrors(t *testing.T, v *harness.Volume) {
 func TestIntendedReadOnly(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v := n.NewVolume("ext4", "read-only")
-	harness.Must(t, unix.Mount("", v.Place(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+	harness.Must(t, unix.Mount("", v.MountPoint(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
 	n.Expect("healthy", v.Request())
 
 	whole := n.NewVolume("ext4", "read-only filesystem")

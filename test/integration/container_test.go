@@ -7,7 +7,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestWanted heals a place without --standalone only while a running container
+// TestWanted heals a mount point without --standalone only while a running container
 // of its pod has the volume mounted.
 func TestWanted(t *testing.T) {
 	n := harness.NewNode(t).Start()
@@ -21,13 +21,13 @@ func TestWanted(t *testing.T) {
 	n.SameTable(unmounted)
 
 	v.PublishAgain()
-	other := n.NewContainer(harness.Stranger, v.Place())
+	other := n.NewContainer(harness.Stranger, v.MountPoint())
 	v.Unpublish()
 	n.Expect("abnormal", v.Request(), "no running container")
 	other.Kill()
 
 	v.PublishAgain()
-	c := n.NewContainer(harness.PodUID, v.Place())
+	c := n.NewContainer(harness.PodUID, v.MountPoint())
 	v.Unpublish()
 	n.Expect("healed", v.Request(), "NotMounted", "rebind")
 	n.SameTable(before)

@@ -15,7 +15,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestCopies heals a place that is seen from other mount namespaces too, as from
+// TestCopies heals a mount point that is seen from other mount namespaces too, as from
 // the pods of CSI drivers and of agents: they have it with its own options.
 func TestCopies(t *testing.T) {
 	for _, propagation := range []string{"unchanged", "slave"} {
@@ -24,14 +24,14 @@ func TestCopies(t *testing.T) {
 			v := n.NewVolume("ext4", "seen from elsewhere")
 			other := harness.NewNamespace(t, propagation)
 			n.Expect("healthy", v.Request())
-			before := other.At(v.Place())
+			before := other.At(v.MountPoint())
 			v.Unpublish()
-			if got := other.At(v.Place()); len(got) != 0 {
+			if got := other.At(v.MountPoint()); len(got) != 0 {
 				t.Fatalf("the umount did not propagate: %v", got)
 			}
 			n.Expect("healed", v.Request())
-			if got := other.At(v.Place()); fmt.Sprint(got) != fmt.Sprint(before) {
-				t.Errorf("elsewhere the place is %v, before it was %v", got, before)
+			if got := other.At(v.MountPoint()); fmt.Sprint(got) != fmt.Sprint(before) {
+				t.Errorf("elsewhere the mount point is %v, before it was %v", got, before)
 			}
 		})
 	}
@@ -56,28 +56,28 @@ func TestCopiesOutOfReach(t *testing.T) {
 			v, breaks := volume(n)
 			other := harness.NewNamespace(t, "slave")
 			n.Expect("healthy", v.Request())
-			before, sum := other.At(v.Place()), v.Sum(v.Place())
+			before, sum := other.At(v.MountPoint()), v.Sum(v.MountPoint())
 			breaks()
 			over := filepath.Join(n.Kubelet, "pods")
 			other.Do("mount", "-t", "tmpfs", "over", over)
 			for range 2 {
 				n.Expect("abnormal", v.Request(), "other mount namespace")
-				if v.Sum(v.Place()) != sum {
+				if v.Sum(v.MountPoint()) != sum {
 					t.Error("the data differs")
 				}
-				v.Writable(v.Place())
+				v.Writable(v.MountPoint())
 			}
 			other.Do("umount", over)
 			n.Expect("healed", v.Request())
-			if got := other.At(v.Place()); fmt.Sprint(got) != fmt.Sprint(before) {
-				t.Errorf("elsewhere the place is %v, before it was %v", got, before)
+			if got := other.At(v.MountPoint()); fmt.Sprint(got) != fmt.Sprint(before) {
+				t.Errorf("elsewhere the mount point is %v, before it was %v", got, before)
 			}
 			n.Expect("healthy", v.Request())
 		})
 	}
 }
 
-// TestCopiesAfterAKill settles the copies with the next call.
+// TestCopiesAfterAKill finalizes the copies with the next call.
 func TestCopiesAfterAKill(t *testing.T) {
 	var other harness.Namespace
 	h := stopHealing(t, "ext4", "copies", func(v *harness.Volume) {
@@ -86,17 +86,17 @@ func TestCopiesAfterAKill(t *testing.T) {
 	})
 	h.n.Kill()
 	h.Answer()
-	if got := other.At(h.v.Place()); len(got) != 1 || !strings.HasPrefix(got[0], "ro,") {
-		t.Fatalf("elsewhere the interim mount is %v", got)
+	if got := other.At(h.v.MountPoint()); len(got) != 1 || !strings.HasPrefix(got[0], "ro,") {
+		t.Fatalf("elsewhere the placeholder is %v", got)
 	}
 	h.restart()
 	h.n.Expect("healed", h.v.Request())
-	if got := other.At(h.v.Place()); len(got) != 1 || !strings.HasPrefix(got[0], "rw,") {
-		t.Errorf("elsewhere the place is %v", got)
+	if got := other.At(h.v.MountPoint()); len(got) != 1 || !strings.HasPrefix(got[0], "rw,") {
+		t.Errorf("elsewhere the mount point is %v", got)
 	}
 }
 
-// TestCopyOnTheHost settles the copy at a second mount of kubelet's root too.
+// TestCopyOnTheHost finalizes the copy at a second mount of kubelet's root too.
 func TestCopyOnTheHost(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	second := filepath.Join(n.Dir, "second")
@@ -110,11 +110,11 @@ func TestCopyOnTheHost(t *testing.T) {
 	n.SameTable(before)
 }
 
-// TestContainerOfTheInterimMount starts a container with a read-only volume
+// TestContainerOfThePlaceholderMount starts a container with a read-only volume
 // while a rebind is between its halves: its mount has a life of its own.
-func TestContainerOfTheInterimMount(t *testing.T) {
-	h := stopRebind(t, "ext4", "place/verified")
-	c := h.n.NewContainer(harness.PodUID, h.v.Place(), "rslave", "ro", "nosuid", "nodev")
+func TestContainerOfThePlaceholderMount(t *testing.T) {
+	h := stopRebind(t, "ext4", "attach/verified")
+	c := h.n.NewContainer(harness.PodUID, h.v.MountPoint(), "rslave", "ro", "nosuid", "nodev")
 	h.Resume()
 	if a := h.Answer(); a == nil || a.GetAbnormal() {
 		t.Fatalf("got %v", a)
@@ -131,7 +131,7 @@ func TestContainerOfTheInterimMount(t *testing.T) {
 	}
 }
 
-// TestCopiesOfAChrootedAgent settles the copies of an agent that has the host's root
+// TestCopiesOfAChrootedAgent finalizes the copies of an agent that has the host's root
 // directory in a directory of its own, and lives there.
 func TestCopiesOfAChrootedAgent(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
@@ -139,13 +139,13 @@ func TestCopiesOfAChrootedAgent(t *testing.T) {
 	s := newServed(n, "seen by an agent too").known()
 	n.Expect("healthy", v.Request())
 	at := startAgent(t, n)
-	before := at(v.Place())
+	before := at(v.MountPoint())
 	for range 2 {
 		v.Unpublish()
 		n.Expect("healed", v.Request(), "rebind")
 		s.die()
 		n.Expect("healed", s.Request(), "replace")
-		if got := at(v.Place()); len(got) != 1 || fmt.Sprint(got) != fmt.Sprint(before) {
+		if got := at(v.MountPoint()); len(got) != 1 || fmt.Sprint(got) != fmt.Sprint(before) {
 			t.Errorf("the agent has %v, before it had %v", got, before)
 		}
 		n.Expect("healthy", v.Request())

@@ -10,8 +10,8 @@ import (
 
 // coverInstants are where a worker can be stopped while it covers a dead mount.
 var coverInstants = []string{
-	"cover/cloned", "cover/checked", "cover/verified", "settle/checked", "settle/alone",
-	"settle/set", "copies", "final/checked", "final/alone", "final/set",
+	"cover/cloned", "cover/checked", "cover/verified", "finalize/checked", "finalize/alone",
+	"finalize/set", "copies", "final/checked", "final/alone", "final/set",
 }
 
 // withoutBeneath has this kernel healed as one that cannot put a mount beneath
@@ -25,22 +25,22 @@ func withoutBeneath(t *testing.T) {
 // dead. Tests that do not set it are about a kernel that can replace it.
 const coversDead = "NODE_HEALER_WITHOUT_BENEATH"
 
-// covered fails the test unless the volume works at its place, on top of so many
+// covered fails the test unless the volume works at its mount point, on top of so many
 // dead mounts, and nothing else has changed.
 func (s *served) covered(dead int) {
 	t := s.Node.T
 	t.Helper()
-	stack := harness.Layers(t, s.Place())
+	stack := harness.Layers(t, s.MountPoint())
 	slices.Reverse(stack)
 	if len(stack) != dead+1 || stack[0].Dev != s.disk.Dev() {
-		t.Fatalf("the place has %v", stack)
+		t.Fatalf("the mount point has %v", stack)
 	}
 	for _, m := range stack[1:] {
 		if m.Dev == s.disk.Dev() || m.Propagation != (host.Propagation{}) {
 			t.Errorf("beneath it is %v", m)
 		}
 	}
-	for _, at := range []string{s.Place(), s.Staging, s.disk.Backing} {
+	for _, at := range []string{s.MountPoint(), s.Staging, s.disk.Backing} {
 		if s.Sum(at) != s.sum {
 			t.Errorf("the data at %s differs", at)
 		}
@@ -48,7 +48,7 @@ func (s *served) covered(dead int) {
 	if staged := harness.Layers(t, s.Staging); len(staged) != 1 {
 		t.Errorf("the staging path has %v", staged)
 	}
-	s.Writable(s.Place())
+	s.Writable(s.MountPoint())
 }
 
 // TestCover heals a dead FUSE volume where the kernel can only mount over it, twice,
@@ -70,7 +70,7 @@ func TestCover(t *testing.T) {
 	}
 }
 
-// TestCoverEndsSomewhere leaves a place alone that has as many dead mounts as a
+// TestCoverEndsSomewhere leaves a mount point alone that has as many dead mounts as a
 // driver is left to take off, and says what helps.
 func TestCoverEndsSomewhere(t *testing.T) {
 	withoutBeneath(t)
@@ -104,7 +104,7 @@ func stopCover(t *testing.T, instant string) (halfway, *served) {
 }
 
 // TestKillCovering kills worker and server at every instant. One more call, and the
-// place is covered once, by a mount that can be written to.
+// mount point is covered once, by a mount that can be written to.
 func TestKillCovering(t *testing.T) {
 	for _, instant := range coverInstants {
 		for victim, kill := range map[string]func(halfway){
@@ -127,7 +127,7 @@ func TestKillCovering(t *testing.T) {
 	}
 }
 
-// TestUnpublishWhileCovering has a driver unpublish the place at every instant, and
+// TestUnpublishWhileCovering has a driver unpublish the mount point at every instant, and
 // after the last one: no data is lost, and its next tries succeed.
 func TestUnpublishWhileCovering(t *testing.T) {
 	for name, unpublish := range unpublishers {
@@ -143,8 +143,8 @@ func TestUnpublishWhileCovering(t *testing.T) {
 			s := newServed(n, "unpublished").known()
 			s.die()
 			n.Expect("healed", s.Request(), "cover")
-			first := unpublish(s.Place())
-			harness.Eventually(t, "the next tries succeed", func() bool { return unpublish(s.Place()) == nil })
+			first := unpublish(s.MountPoint())
+			harness.Eventually(t, "the next tries succeed", func() bool { return unpublish(s.MountPoint()) == nil })
 			if s.Sum(s.disk.Backing) != s.sum {
 				t.Errorf("the volume lost data; the driver got %v", first)
 			}

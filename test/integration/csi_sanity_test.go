@@ -93,7 +93,7 @@ func TestSanity(t *testing.T) {
 }
 
 // standIn is the driver beside the server: volumes that are there already, and
-// that it publishes at one more place.
+// that it publishes at one more mount point.
 type standIn struct {
 	csi.UnimplementedControllerServer
 	csi.UnimplementedIdentityServer
@@ -201,7 +201,7 @@ func (d *standIn) NodePublishVolume(_ context.Context, req *csi.NodePublishVolum
 		if v.ID != req.GetVolumeId() {
 			continue
 		}
-		if err := errors.Join(os.Mkdir(target, 0o755), unix.Mount(v.Place(), target, "", unix.MS_BIND, "")); err != nil {
+		if err := errors.Join(os.Mkdir(target, 0o755), unix.Mount(v.MountPoint(), target, "", unix.MS_BIND, "")); err != nil {
 			return nil, err
 		}
 		d.published[target] = v.ID

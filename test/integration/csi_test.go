@@ -38,7 +38,7 @@ func csiHealth(t *testing.T, n *harness.Node, req *csi.NodeGetVolumeHealthReques
 // older callers.
 func csiStats(t *testing.T, v *harness.Volume) (usage map[csi.VolumeUsage_Unit]*csi.VolumeUsage, condition string) {
 	t.Helper()
-	resp, err := csi.NewNodeClient(v.Node.Conn).NodeGetVolumeStats(within(t), &csi.NodeGetVolumeStatsRequest{VolumeId: v.ID, VolumePath: v.Place()})
+	resp, err := csi.NewNodeClient(v.Node.Conn).NodeGetVolumeStats(within(t), &csi.NodeGetVolumeStatsRequest{VolumeId: v.ID, VolumePath: v.MountPoint()})
 	if err != nil {
 		t.Fatalf("NodeGetVolumeStats: %v\n%s", err, v.Node.Log)
 	}
@@ -50,7 +50,7 @@ func csiStats(t *testing.T, v *harness.Volume) (usage map[csi.VolumeUsage_Unit]*
 }
 
 func publishedHealth(v *harness.Volume) *csi.NodeGetVolumeHealthRequest {
-	return &csi.NodeGetVolumeHealthRequest{VolumeId: v.ID, VolumePublishPath: v.Place(), StagingTargetPath: v.StagedFile()}
+	return &csi.NodeGetVolumeHealthRequest{VolumeId: v.ID, VolumePublishPath: v.MountPoint(), StagingTargetPath: v.StagedFile()}
 }
 
 // files lists what is in the server's state directory.
@@ -75,7 +75,7 @@ func TestCSIOfHealthyVolumes(t *testing.T) {
 			before := n.Table()
 			for name, req := range map[string]*csi.NodeGetVolumeHealthRequest{
 				"by both paths":       publishedHealth(v),
-				"by its place":        {VolumeId: v.ID, VolumePublishPath: v.Place()},
+				"by its mount point":  {VolumeId: v.ID, VolumePublishPath: v.MountPoint()},
 				"by its staging path": {VolumeId: v.ID, StagingTargetPath: v.StagedFile()},
 				"by its ID":           {VolumeId: v.ID},
 			} {
@@ -106,7 +106,7 @@ func compareUsage(t *testing.T, v *harness.Volume, usage map[csi.VolumeUsage_Uni
 		return
 	}
 	var st unix.Statfs_t
-	harness.Must(t, unix.Statfs(v.Place(), &st))
+	harness.Must(t, unix.Statfs(v.MountPoint(), &st))
 	if bytes.GetTotal() != int64(st.Blocks)*st.Frsize || bytes.GetAvailable() != int64(st.Bavail)*st.Frsize || bytes.GetUsed() != int64(st.Blocks-st.Bfree)*st.Frsize {
 		t.Errorf("usage %v, statfs %+v", bytes, st)
 	}
@@ -204,12 +204,12 @@ func TestCSIOfADriverThatStagesNothing(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v := n.NewVolume("tmpfs", "unstaged")
 	harness.Must(t, unix.Unmount(v.Staging, 0))
-	later := v.PlaceOf(harness.OtherPod)
+	later := v.MountPointOf(harness.OtherPod)
 	for range 2 {
 		for name, req := range map[string]*csi.NodeGetVolumeHealthRequest{
-			"the staging path":           {VolumeId: v.ID, StagingTargetPath: v.Staging},
-			"a place of later":           {VolumeId: v.ID, VolumePublishPath: later, StagingTargetPath: v.Staging},
-			"the place, and the staging": {VolumeId: v.ID, VolumePublishPath: v.Place(), StagingTargetPath: v.Staging},
+			"the staging path":                 {VolumeId: v.ID, StagingTargetPath: v.Staging},
+			"a mount point of later":           {VolumeId: v.ID, VolumePublishPath: later, StagingTargetPath: v.Staging},
+			"the mount point, and the staging": {VolumeId: v.ID, VolumePublishPath: v.MountPoint(), StagingTargetPath: v.Staging},
 		} {
 			if got := csiHealth(t, n, req); len(got) != 0 {
 				t.Errorf("%s: %v", name, got)
@@ -219,7 +219,7 @@ func TestCSIOfADriverThatStagesNothing(t *testing.T) {
 		if a, err := n.Call(atStaging); err != nil || a.GetAbnormal() || strings.Contains(a.GetMessage(), "staged "+v.Staging+" answered") {
 			t.Errorf("NodeHealer at the staging path: %v, %v", a, err)
 		}
-		if a, err := n.Call(v.Request()); err != nil || a.GetAbnormal() || strings.Contains(a.GetMessage(), "staged") {
+		if a, err := n.Call(v.Request()); err != nil || a.GetAbnormal() || strings.Contains(a.GetMessage(), "staging") {
 			t.Errorf("NodeHealer: %v, %v", a, err)
 		}
 	}
@@ -246,35 +246,35 @@ func TestCSIFindsWhatIsLost(t *testing.T) {
 // TestCSIErrors sees what cannot be answered.
 func TestCSIErrors(t *testing.T) {
 	n := harness.NewNode(t, "--standalone")
-	n.Pause = "place/moved"
+	n.Pause = "attach/moved"
 	n.Start()
 	v, other := n.NewVolume("ext4", "one"), n.NewVolume("tmpfs", "another")
 	n.Expect("healthy", v.Request())
 	client := csi.NewNodeClient(n.Conn)
-	ask := func(id, place, staging string) (codes.Code, codes.Code) {
-		_, health := client.NodeGetVolumeHealth(within(t), &csi.NodeGetVolumeHealthRequest{VolumeId: id, VolumePublishPath: place, StagingTargetPath: staging})
-		_, stats := client.NodeGetVolumeStats(within(t), &csi.NodeGetVolumeStatsRequest{VolumeId: id, VolumePath: place, StagingTargetPath: staging})
+	ask := func(id, mountPoint, staging string) (codes.Code, codes.Code) {
+		_, health := client.NodeGetVolumeHealth(within(t), &csi.NodeGetVolumeHealthRequest{VolumeId: id, VolumePublishPath: mountPoint, StagingTargetPath: staging})
+		_, stats := client.NodeGetVolumeStats(within(t), &csi.NodeGetVolumeStatsRequest{VolumeId: id, VolumePath: mountPoint, StagingTargetPath: staging})
 		return status.Code(health), status.Code(stats)
 	}
 	nowhere := filepath.Join(n.Kubelet, "pods/none/volumes/kubernetes.io~csi/none/mount")
 	for name, c := range map[string]struct {
-		id, place, staging string
-		health, stats      codes.Code
+		id, mountPoint, staging string
+		health, stats           codes.Code
 	}{
 		"no such path":            {v.ID, nowhere, "", codes.NotFound, codes.NotFound},
 		"staged, not published":   {v.ID, nowhere, v.Staging, codes.OK, codes.NotFound},
 		"neither":                 {v.ID, nowhere, nowhere + "2", codes.NotFound, codes.NotFound},
-		"the path of another one": {v.ID, other.Place(), "", codes.NotFound, codes.NotFound},
+		"the path of another one": {v.ID, other.MountPoint(), "", codes.NotFound, codes.NotFound},
 		"no such volume":          {"none", "", "", codes.NotFound, codes.InvalidArgument},
 		"outside":                 {v.ID, "/etc", "", codes.InvalidArgument, codes.InvalidArgument},
 	} {
-		if health, stats := ask(c.id, c.place, c.staging); health != c.health || stats != c.stats {
+		if health, stats := ask(c.id, c.mountPoint, c.staging); health != c.health || stats != c.stats {
 			t.Errorf("%s: got %v and %v, want %v and %v", name, health, stats, c.health, c.stats)
 		}
 	}
 	v.Unpublish()
 	call := n.BeginAndStop(v.Request())
-	if health, stats := ask(v.ID, v.Place(), v.Staging); health != codes.Aborted || stats != codes.Aborted {
+	if health, stats := ask(v.ID, v.MountPoint(), v.Staging); health != codes.Aborted || stats != codes.Aborted {
 		t.Errorf("beside a heal: got %v and %v", health, stats)
 	}
 	call.Resume()
@@ -339,7 +339,7 @@ func TestCSIStatsAreFresh(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v := n.NewVolume("ext4", "filling")
 	before, _ := csiStats(t, v)
-	harness.Must(t, os.WriteFile(filepath.Join(v.Place(), "more"), make([]byte, 4<<20), 0o600))
+	harness.Must(t, os.WriteFile(filepath.Join(v.MountPoint(), "more"), make([]byte, 4<<20), 0o600))
 	syncVolume(t, v)
 	harness.Eventually(t, "what was written counts as used", func() bool {
 		now, _ := csiStats(t, v)

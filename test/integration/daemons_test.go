@@ -67,18 +67,18 @@ func TestDaemons(t *testing.T) {
 			n := harness.NewNode(t).Start()
 			v, d := n.NewDaemon("served", config.DaemonConfig)
 			var st unix.Statfs_t
-			harness.Must(t, unix.Statfs(v.Place(), &st))
+			harness.Must(t, unix.Statfs(v.MountPoint(), &st))
 			if (st.Ffree == 0) != config.noInodes || (st.Bavail == 0) != config.noBlocks {
 				t.Fatalf("the test shows something else, statfs says %+v", st)
 			}
 			another, _ := n.NewDaemon("neighbour", config.DaemonConfig)
 			next := seeNeighbour(n, another)
 			c := n.StartContainer(harness.ContainerSpec{
-				Mounts: []harness.ContainerMount{{At: "/data", Source: v.Place()}},
+				Mounts: []harness.ContainerMount{{At: "/data", Source: v.MountPoint()}},
 				Loop:   &harness.Loop{Read: "/data/a"},
 			})
 			n.Expect("healthy", v.Request())
-			table, inside, sum := d.Table(), c.Table(), v.Sum(v.Place())
+			table, inContainer, sum := d.Table(), c.Table(), v.Sum(v.MountPoint())
 			var dying []string
 			works := func() {
 				t.Helper()
@@ -87,11 +87,11 @@ func TestDaemons(t *testing.T) {
 				}
 				onlyDead(t, c, dying...)
 				d.SameTable(table)
-				c.SameTable(inside)
+				c.SameTable(inContainer)
 				if data := c.MountsAt("/data"); len(data) != 1 || data[0].Dev != d.Dev() {
 					t.Errorf("the container has %v, and staged is %s", data, d.Dev())
 				}
-				if v.Sum(v.Place()) != sum || v.Sum(v.Staging) != sum {
+				if v.Sum(v.MountPoint()) != sum || v.Sum(v.Staging) != sum {
 					t.Error("the data differs")
 				}
 				next.untouched()

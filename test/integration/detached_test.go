@@ -12,38 +12,38 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
-// TestBusyDuplicate leaves an interim mount alone that somebody has a file open
+// TestBusyDuplicate leaves an placeholder alone that somebody has a file open
 // on, and takes it off when they have closed it.
 func TestBusyDuplicate(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v := n.NewVolume("ext4", "busy")
 	n.Expect("healthy", v.Request())
 	before := n.Table()
-	interimOn(t, v.Staging, v.Place())
-	held, err := os.Open(filepath.Join(v.Place(), "a"))
+	placeholderOn(t, v.Staging, v.MountPoint())
+	held, err := os.Open(filepath.Join(v.MountPoint(), "a"))
 	harness.Must(t, err)
 	defer held.Close()
 	stacked := n.Table()
 	for range 2 {
-		n.Expect("abnormal", v.Request(), "StackedMounts", "take-off-duplicate", "busy")
+		n.Expect("abnormal", v.Request(), "StackedMounts", "unmount-duplicate", "busy")
 		n.SameTable(stacked)
 	}
 	harness.Must(t, held.Close())
-	n.Expect("healed", v.Request(), "take-off-duplicate")
+	n.Expect("healed", v.Request(), "unmount-duplicate")
 	n.SameTable(before)
 }
 
 // TestCloneIsPrivate mounts something inside the staged mount, or inside the
-// clone, while the clone is already at the place: it appears only where it was
+// clone, while the clone is already at the mount point: it appears only where it was
 // mounted.
 func TestCloneIsPrivate(t *testing.T) {
-	for name, inside := range map[string]func(v *harness.Volume) string{
-		"staging": func(v *harness.Volume) string { return v.Staging },
-		"place":   func(v *harness.Volume) string { return v.Place() },
+	for name, inContainer := range map[string]func(v *harness.Volume) string{
+		"staging":     func(v *harness.Volume) string { return v.Staging },
+		"mount point": func(v *harness.Volume) string { return v.MountPoint() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := stopRebind(t, "ext4", "place/moved")
-			target := filepath.Join(inside(h.v), "sub")
+			h := stopRebind(t, "ext4", "attach/moved")
+			target := filepath.Join(inContainer(h.v), "sub")
 			harness.Must(t, unix.Mount("stranger", target, "tmpfs", 0, "size=1m"))
 			h.Resume()
 			if a := h.Answer(); a == nil || a.GetAbnormal() {
@@ -58,7 +58,7 @@ func TestCloneIsPrivate(t *testing.T) {
 	}
 }
 
-// TestUnpublishDuringACheck unmounts a place whose filesystem is just being
+// TestUnpublishDuringACheck unmounts a mount point whose filesystem is just being
 // asked and does not answer: the check does not make it busy.
 func TestUnpublishDuringACheck(t *testing.T) {
 	n := harness.NewNode(t, "--standalone", "--probe-timeout=30s").Start()
@@ -67,14 +67,14 @@ func TestUnpublishDuringACheck(t *testing.T) {
 	fs.Mute()
 	call := n.Begin(v.Request())
 	fs.AwaitWaiting(1)
-	if err := unix.Unmount(v.Place(), 0); err != nil {
-		t.Errorf("a check in flight makes the place busy: %v", err)
+	if err := unix.Unmount(v.MountPoint(), 0); err != nil {
+		t.Errorf("a check in flight makes the mount point busy: %v", err)
 	}
 	fs.Abort()
 	call.Answer()
 }
 
-// TestUnpublishAtEveryTouch unmounts a place while a check has its root directory,
+// TestUnpublishAtEveryTouch unmounts a mount point while a check has its root directory,
 // or its device, open.
 func TestUnpublishAtEveryTouch(t *testing.T) {
 	for fs, touches := range map[string][]string{
@@ -88,8 +88,8 @@ func TestUnpublishAtEveryTouch(t *testing.T) {
 				n.Start()
 				v := n.NewVolume(fs, "touched")
 				call := n.BeginAndStop(v.Request())
-				if err := unix.Unmount(v.Place(), 0); err != nil {
-					t.Errorf("a check makes the place busy: %v", err)
+				if err := unix.Unmount(v.MountPoint(), 0); err != nil {
+					t.Errorf("a check makes the mount point busy: %v", err)
 				}
 				call.Resume()
 				call.LetGo()

@@ -94,7 +94,7 @@ func TestDetachedUnderAMount(t *testing.T) {
 	next := newNeighbour(n)
 	v := n.NewVolume("ext4", "detached")
 	n.Expect("healthy", v.Request())
-	before, sum, device := n.Table(), v.Sum(v.Place()), v.Device
+	before, sum, device := n.Table(), v.Sum(v.MountPoint()), v.Device
 	v.Detach()
 	for range 2 {
 		n.Expect("healthy", v.Request())
@@ -102,7 +102,7 @@ func TestDetachedUnderAMount(t *testing.T) {
 		n.Expect("healed", v.Request(), "NotMounted")
 		n.SameTable(before)
 	}
-	if v.Sum(v.Place()) != sum {
+	if v.Sum(v.MountPoint()) != sum {
 		t.Error("the data differs")
 	}
 	next.untouched()

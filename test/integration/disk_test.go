@@ -147,7 +147,7 @@ func TestDiskDropsWrites(t *testing.T) {
 			writeFiles(t, v, "lost")
 			flush(t, v)
 			fs.Lift()
-			if raw, err := os.ReadFile(filepath.Join(v.Place(), "lost-0")); err != nil || !bytes.Equal(raw, make([]byte, len(content))) {
+			if raw, err := os.ReadFile(filepath.Join(v.MountPoint(), "lost-0")); err != nil || !bytes.Equal(raw, make([]byte, len(content))) {
 				t.Fatalf("what was written is not forgotten: %d bytes, %v", len(raw), err)
 			}
 			n.Expect("healthy", v.Request())
@@ -170,13 +170,13 @@ var content = bytes.Repeat([]byte("content\n"), 2000)
 func writeFiles(t *testing.T, v *harness.Volume, name string) {
 	t.Helper()
 	for i := range 3 {
-		_ = os.WriteFile(filepath.Join(v.Place(), fmt.Sprintf("%s-%d", name, i)), content, 0o600)
+		_ = os.WriteFile(filepath.Join(v.MountPoint(), fmt.Sprintf("%s-%d", name, i)), content, 0o600)
 	}
 }
 
 func syncVolume(t *testing.T, v *harness.Volume) {
 	t.Helper()
-	dir, err := os.Open(v.Place())
+	dir, err := os.Open(v.MountPoint())
 	harness.Must(t, err)
 	defer dir.Close()
 	_ = unix.Syncfs(int(dir.Fd()))
@@ -188,7 +188,7 @@ func flush(t *testing.T, v *harness.Volume) {
 	t.Helper()
 	freeze(t, v)() // to freeze is to empty the journal too
 	for i := range 3 {
-		f, err := os.Open(filepath.Join(v.Place(), fmt.Sprintf("lost-%d", i)))
+		f, err := os.Open(filepath.Join(v.MountPoint(), fmt.Sprintf("lost-%d", i)))
 		harness.Must(t, err)
 		harness.Must(t, unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED))
 		harness.Must(t, f.Close())

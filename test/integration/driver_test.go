@@ -35,22 +35,22 @@ var unpublishers = map[string]func(target string) error{
 	},
 }
 
-// unpublished has a driver unpublish the place while the step stands still: the
+// unpublished has a driver unpublish the mount point while the step stands still: the
 // data, seen at keeper, survives, and kubelet's next try brings the unpublishing
 // to its end.
 func (h halfway) unpublished(unpublish func(target string) error, keeper string) {
 	h.t.Helper()
-	first := unpublish(h.v.Place())
+	first := unpublish(h.v.MountPoint())
 	h.Resume()
 	h.LetGo()
 	if h.v.Sum(keeper) != h.sum {
 		h.t.Fatalf("the volume lost data; the driver got %v", first)
 	}
-	harness.Eventually(h.t, "kubelet's next tries succeed", func() bool { return unpublish(h.v.Place()) == nil })
+	harness.Eventually(h.t, "kubelet's next tries succeed", func() bool { return unpublish(h.v.MountPoint()) == nil })
 	h.intact(keeper)
 }
 
-// TestUnpublishAtEveryInstant has a driver unpublish the place while a step is
+// TestUnpublishAtEveryInstant has a driver unpublish the mount point while a step is
 // at work on it, at every instant.
 func TestUnpublishAtEveryInstant(t *testing.T) {
 	for name, unpublish := range unpublishers {
@@ -65,7 +65,7 @@ func TestUnpublishAtEveryInstant(t *testing.T) {
 
 // TestUnpublishAroundTheStep is the hardest order: the umount comes before the
 // step, so that it finds nothing, and the deletion at an instant of it. Only the
-// proof that the place is wanted helps then, and it ends with the container. It
+// proof that the mount point is wanted helps then, and it ends with the container. It
 // is asked for the last time before settling begins: a container that was
 // running then has its umount still to come.
 func TestUnpublishAroundTheStep(t *testing.T) {
@@ -75,22 +75,22 @@ func TestUnpublishAroundTheStep(t *testing.T) {
 			n.Pause = instant
 			n.Start()
 			v := n.NewVolume("ext4", "around")
-			c := n.NewContainer(harness.PodUID, v.Place())
+			c := n.NewContainer(harness.PodUID, v.MountPoint())
 			n.Expect("healthy", v.Request())
 			sum := v.Sum(v.Staging)
 			v.Unpublish()
 			call := n.BeginAndStop(v.Request())
 			c.Kill()
 			remove := removeAll
-			if !strings.HasPrefix(instant, "place/") {
+			if !strings.HasPrefix(instant, "attach/") {
 				remove = unpublishers["umount, delete the tree"]
 			}
-			_ = remove(v.Place())
+			_ = remove(v.MountPoint())
 			call.Resume()
-			if a := call.Answer(); a != nil && !a.GetAbnormal() && strings.HasPrefix(instant, "place/") {
-				t.Errorf("the place of a pod that is gone was healed: %v", a)
+			if a := call.Answer(); a != nil && !a.GetAbnormal() && strings.HasPrefix(instant, "attach/") {
+				t.Errorf("the mount point of a pod that is gone was healed: %v", a)
 			}
-			_ = remove(v.Place())
+			_ = remove(v.MountPoint())
 			if got := v.Sum(v.Staging); got != sum {
 				t.Fatal("the volume lost data")
 			}
@@ -98,15 +98,15 @@ func TestUnpublishAroundTheStep(t *testing.T) {
 	}
 }
 
-// TestPublishOnTop has the driver publish while a rebind settles: what then lies
+// TestPublishOnTop has the driver publish while a rebind finalizes: what then lies
 // beneath the driver's mount is read-only, so that unpublishing once and
 // deleting the tree loses nothing.
 func TestPublishOnTop(t *testing.T) {
-	for _, instant := range []string{"place/verified", "settle/checked", "settle/alone", "copies", "final/checked", "final/alone"} {
+	for _, instant := range []string{"attach/verified", "finalize/checked", "finalize/alone", "copies", "final/checked", "final/alone"} {
 		t.Run(instant, func(t *testing.T) {
-			var elsewhere harness.Namespace
+			var propagatedMounts harness.Namespace
 			h := stopHealing(t, "ext4", instant, func(v *harness.Volume) {
-				elsewhere = harness.NewNamespace(t, "unchanged")
+				propagatedMounts = harness.NewNamespace(t, "unchanged")
 				v.Unpublish()
 			})
 			h.v.PublishAgain()
@@ -114,13 +114,13 @@ func TestPublishOnTop(t *testing.T) {
 			if a := h.Answer(); a == nil || !a.GetAbnormal() {
 				t.Errorf("got %v", a)
 			}
-			harness.Must(t, unix.Unmount(h.v.Place(), unix.MNT_DETACH))
-			for _, attr := range elsewhere.At(h.v.Place()) {
+			harness.Must(t, unix.Unmount(h.v.MountPoint(), unix.MNT_DETACH))
+			for _, attr := range propagatedMounts.At(h.v.MountPoint()) {
 				if !strings.HasPrefix(attr, "ro,") {
 					t.Errorf("elsewhere what was beneath is %s", attr)
 				}
 			}
-			_ = removeAll(h.v.Place())
+			_ = removeAll(h.v.MountPoint())
 			h.intact(h.v.Staging)
 		})
 	}

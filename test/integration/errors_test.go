@@ -12,7 +12,7 @@ import (
 )
 
 // TestFilesystemErrors has an ext4 count an error and go on: everything works,
-// and the error is reported with its time and place until somebody has checked
+// and the error is reported with its time and mount point until somebody has checked
 // the filesystem. Whether a write still succeeds is asked if anybody may ask.
 func TestFilesystemErrors(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -46,14 +46,14 @@ func TestFilesystemErrors(t *testing.T) {
 				n.Expect("abnormal", v.Request(), says...)
 			}
 			next.untouched()
-			v.Writable(v.Place())
+			v.Writable(v.MountPoint())
 			n.SameTable(before)
 		})
 	}
 }
 
 // TestFilesystemErrorsAreNoEnd binds a filesystem anew that counted errors: it works.
-// The errors stay known, also at the place of a pod that came after them.
+// The errors stay known, also at the mount point of a pod that came after them.
 func TestFilesystemErrorsAreNoEnd(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v := n.NewVolume("ext4", "errors")
@@ -67,7 +67,7 @@ func TestFilesystemErrorsAreNoEnd(t *testing.T) {
 	n.SameTable(before)
 	v.Publish(harness.OtherPod)
 	later := v.Request()
-	later.VolumePath = v.PlaceOf(harness.OtherPod)
+	later.VolumePath = v.MountPointOf(harness.OtherPod)
 	n.Expect("abnormal", later, counted)
 	harness.Must(t, unix.Unmount(later.GetVolumePath(), 0))
 	n.Expect("abnormal", later, "NotMounted", "Done: rebind of", counted)

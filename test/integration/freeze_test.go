@@ -24,7 +24,7 @@ func TestFrozen(t *testing.T) {
 			next := newNeighbour(n)
 			v := n.NewVolume(fs, "frozen")
 			n.Expect("healthy", v.Request())
-			before, sum := n.Table(), v.Sum(v.Place())
+			before, sum := n.Table(), v.Sum(v.MountPoint())
 			thaw := freeze(t, v)
 			for range 3 {
 				n.Expect("abnormal", v.Request(), "Frozen", "thaw", "reads answer")
@@ -39,7 +39,7 @@ func TestFrozen(t *testing.T) {
 			n.Expect("healthy", v.Request())
 			harness.Eventually(t, "the abandoned worker ends", func() bool { return !slices.ContainsFunc(stuck, harness.Lives) })
 			n.SameTable(before)
-			if v.Sum(v.Place()) != sum {
+			if v.Sum(v.MountPoint()) != sum {
 				t.Error("the data differs")
 			}
 			next.untouched()
@@ -52,7 +52,7 @@ func TestFrozen(t *testing.T) {
 func TestFrozenReadOnly(t *testing.T) {
 	n := harness.NewNode(t, "--standalone", "--probe-timeout=1s").Start()
 	v := n.NewVolume("ext4", "frozen")
-	harness.Must(t, unix.Mount("", v.Place(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+	harness.Must(t, unix.Mount("", v.MountPoint(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
 	n.Expect("healthy", v.Request())
 	thaw := freeze(t, v)
 	n.Expect("abnormal", v.Request(), "Frozen")

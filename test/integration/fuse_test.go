@@ -98,7 +98,7 @@ func TestFuseFailsInOneThing(t *testing.T) {
 			v, fs := n.NewFUSEVolume("moody", faultfs.Config{Valid: time.Hour})
 			n.Expect("healthy", v.Request())
 			fs.Fail(unix.EIO, c.kind)
-			if _, err := os.Stat(v.Place()); err != nil {
+			if _, err := os.Stat(v.MountPoint()); err != nil {
 				t.Fatalf("the cache does not answer: %v", err)
 			}
 			before := n.Table()
@@ -126,9 +126,9 @@ func TestStuckWorker(t *testing.T) {
 		next.untouched()
 	}
 	for i := range 5 {
-		inside := v.Request()
-		inside.VolumePath += fmt.Sprintf("/%d/directory", i)
-		if _, err := n.Call(inside); status.Code(err) != codes.Unknown {
+		inContainer := v.Request()
+		inContainer.VolumePath += fmt.Sprintf("/%d/directory", i)
+		if _, err := n.Call(inContainer); status.Code(err) != codes.Unknown {
 			t.Errorf("a path in it: %v", err)
 		}
 		next.untouched()

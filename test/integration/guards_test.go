@@ -10,13 +10,13 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// mountOver mounts a filesystem of nobody's on the place.
+// mountOver mounts a filesystem of nobody's on the mount point.
 func mountOver(v *harness.Volume) {
 	v.Node.T.Helper()
-	harness.Must(v.Node.T, unix.Mount("stranger", v.Place(), "tmpfs", 0, "size=1m"))
+	harness.Must(v.Node.T, unix.Mount("stranger", v.MountPoint(), "tmpfs", 0, "size=1m"))
 }
 
-// TestFirstHalfChecks changes the place during the first half of a rebind. The
+// TestFirstHalfChecks changes the mount point during the first half of a rebind. The
 // step ends there, what came is left alone, and so is the staged mount, onto
 // which everything that is mounted over the driver's bind propagates.
 func TestFirstHalfChecks(t *testing.T) {
@@ -27,11 +27,11 @@ func TestFirstHalfChecks(t *testing.T) {
 		meanwhile func(v *harness.Volume)
 		healthy   bool
 	}{
-		"something is mounted":                 {"place/cloned", "place/checked", mountOver, false},
-		"the directory is a file now":          {"place/cloned", "place/checked", fileInPlace, false},
-		"the driver's bind before the move":    {"place/checked", "place/verified", (*harness.Volume).PublishAgain, true},
-		"something is mounted before the move": {"place/checked", "place/verified", mountOver, false},
-		"something is mounted on ours":         {"place/moved", "place/verified", mountOver, false},
+		"something is mounted":                 {"attach/cloned", "attach/checked", mountOver, false},
+		"the directory is a file now":          {"attach/cloned", "attach/checked", fileInPlace, false},
+		"the driver's bind before the move":    {"attach/checked", "attach/verified", (*harness.Volume).PublishAgain, true},
+		"something is mounted before the move": {"attach/checked", "attach/verified", mountOver, false},
+		"something is mounted on ours":         {"attach/moved", "attach/verified", mountOver, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := stopRebind(t, "ext4", c.instant+","+c.never)
@@ -54,21 +54,21 @@ func TestFirstHalfChecks(t *testing.T) {
 
 func fileInPlace(v *harness.Volume) {
 	v.Node.T.Helper()
-	harness.Must(v.Node.T, os.Remove(v.Place()))
-	harness.Must(v.Node.T, os.WriteFile(v.Place(), nil, 0o600))
+	harness.Must(v.Node.T, os.Remove(v.MountPoint()))
+	harness.Must(v.Node.T, os.WriteFile(v.MountPoint(), nil, 0o600))
 }
 
-// TestSecondHalfChecks has the driver replace the interim mount by its own, with
+// TestSecondHalfChecks has the driver replace the placeholder by its own, with
 // other attributes, during the second half: they stay as they are.
 func TestSecondHalfChecks(t *testing.T) {
 	// To each instant the one that the step must not reach after it.
 	for instant, never := range map[string]string{
-		"settle": "settle/checked", "settle/checked": "settle/alone", "settle/alone": "settle/set", "settle/set": "final/alone",
+		"finalize": "finalize/checked", "finalize/checked": "finalize/alone", "finalize/alone": "finalize/set", "finalize/set": "final/alone",
 		"copies": "final/alone", "final/checked": "final/alone", "final/alone": "final/set", "final/set": "",
 	} {
 		t.Run(instant, func(t *testing.T) {
 			h := stopRebind(t, "ext4", instant+","+never)
-			p := h.v.Place()
+			p := h.v.MountPoint()
 			harness.Must(t, unix.Unmount(p, unix.MNT_DETACH))
 			h.v.PublishAgain()
 			harness.Must(t, unix.Mount("", p, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_NOATIME, ""))
@@ -84,14 +84,14 @@ func TestSecondHalfChecks(t *testing.T) {
 	}
 }
 
-// TestNoLongerWanted ends the container between the two halves: the place is
+// TestNoLongerWanted ends the container between the two halves: the mount point is
 // left as it was found.
 func TestNoLongerWanted(t *testing.T) {
 	n := harness.NewNode(t)
-	n.Pause = "place/verified"
+	n.Pause = "attach/verified"
 	n.Start()
 	v := n.NewVolume("ext4", "no longer wanted")
-	c := n.NewContainer(harness.PodUID, v.Place())
+	c := n.NewContainer(harness.PodUID, v.MountPoint())
 	n.Expect("healthy", v.Request())
 	v.Unpublish()
 	unmounted := n.Table()

@@ -36,10 +36,10 @@ func stopRebind(t *testing.T, fs, instants string) halfway {
 	return stopHealing(t, fs, instants, (*harness.Volume).Unpublish)
 }
 
-// stopTakeOff is stopRebind for an interim mount that stands on the driver's.
+// stopTakeOff is stopRebind for an placeholder that stands on the driver's.
 func stopTakeOff(t *testing.T, instants string) halfway {
 	t.Helper()
-	return stopHealing(t, "ext4", instants, func(v *harness.Volume) { interimOn(t, v.Staging, v.Place()) })
+	return stopHealing(t, "ext4", instants, func(v *harness.Volume) { placeholderOn(t, v.Staging, v.MountPoint()) })
 }
 
 func stopHealing(t *testing.T, fs, instants string, breaks func(*harness.Volume)) halfway {

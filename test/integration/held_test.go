@@ -17,10 +17,10 @@ func TestHeld(t *testing.T) {
 	n := harness.NewNode(t, seesShutdown()...).Start()
 	next := newNeighbour(n)
 	v := n.NewVolume("ext4", "held")
-	c := n.NewContainer(harness.PodUID, v.Place())
+	c := n.NewContainer(harness.PodUID, v.MountPoint())
 	n.Expect("healthy", v.Request())
 	visitor := exec.Command("sleep", "100000")
-	visitor.Dir = v.Place()
+	visitor.Dir = v.MountPoint()
 	visitor.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	harness.Must(t, visitor.Start())
 	t.Cleanup(func() { _ = visitor.Process.Kill(); _ = visitor.Wait() })

@@ -18,10 +18,10 @@ import (
 // every kind: nothing of a volume is with them, and as soon as a driver has
 // unmounted it its disk is free.
 func TestIdleWorkersHoldNothing(t *testing.T) {
-	for name, elsewhere := range map[string]bool{"in the host's namespace": false, "from another namespace": true} {
+	for name, propagatedMounts := range map[string]bool{"in the host's namespace": false, "from another namespace": true} {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone", "--probe-write=always")
-			if elsewhere {
+			if propagatedMounts {
 				n.Args = append(n.Args, fmt.Sprintf("--host-mount-namespace=/proc/%d/ns/mnt", os.Getpid()))
 				n.Namespace = true
 			}
@@ -46,7 +46,7 @@ func TestIdleWorkersHoldNothing(t *testing.T) {
 				seesNothing(t, pid, n.Dir, namespaces)
 			}
 			for _, v := range volumes {
-				harness.Must(t, unix.Unmount(v.Place(), 0))
+				harness.Must(t, unix.Unmount(v.MountPoint(), 0))
 				harness.Must(t, unix.Unmount(v.StagedFile(), 0))
 				if v.Device == "" {
 					continue

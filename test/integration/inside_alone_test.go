@@ -14,7 +14,7 @@ func TestInsideOpenFiles(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	u := newUsed(n)
 	u.c.Hold("/data/a")
-	bystander := u.usedBy(harness.ContainerSpec{Name: "bystander", Mounts: []harness.ContainerMount{{At: "/data", Source: u.Place()}}})
+	bystander := u.usedBy(harness.ContainerSpec{Name: "bystander", Mounts: []harness.ContainerMount{{At: "/data", Source: u.MountPoint()}}})
 	u.die()
 	a, err := n.Call(u.Request())
 	harness.Must(t, err)

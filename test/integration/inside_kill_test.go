@@ -102,7 +102,7 @@ func TestInsideOfAnEndingContainer(t *testing.T) {
 			n.Pause = instant
 			n.Start()
 			s := newServed(n, "ends in between")
-			spec := harness.ContainerSpec{Name: "ends", Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place()}}}
+			spec := harness.ContainerSpec{Name: "ends", Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint()}}}
 			ending := s.usedBy(spec)
 			spec.Name = "goes on"
 			u := s.usedBy(spec)
@@ -129,7 +129,7 @@ func TestInsideMountedOver(t *testing.T) {
 			n.Pause = instant
 			n.Start()
 			s := newServed(n, "mounted over")
-			c := n.StartContainer(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place()}}})
+			c := n.StartContainer(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint()}}})
 			s.known()
 			table := c.Table()
 			s.die()

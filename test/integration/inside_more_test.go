@@ -13,9 +13,9 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestInsideFromElsewhere heals from a server that has a mount namespace of its
+// TestInsideFromPropagatedMounts heals from a server that has a mount namespace of its
 // own, as that of a DaemonSet has.
-func TestInsideFromElsewhere(t *testing.T) {
+func TestInsideFromPropagatedMounts(t *testing.T) {
 	n := harness.NewNode(t, fmt.Sprintf("--host-mount-namespace=/proc/%d/ns/mnt", os.Getpid()))
 	n.Namespace = true
 	n.Start()
@@ -47,7 +47,7 @@ func TestInsideNestedVolume(t *testing.T) {
 	v, d := n.NewFUSEDisk("outer", harness.FUSEConfig{Valid: longEnough})
 	outer, inner := &served{Volume: v, disk: d}, newServed(n, "inner")
 	u := outer.usedBy(harness.ContainerSpec{Mounts: []harness.ContainerMount{
-		{At: "/data", Source: outer.Place()}, {At: "/data/sub", Source: inner.Place()},
+		{At: "/data", Source: outer.MountPoint()}, {At: "/data/sub", Source: inner.MountPoint()},
 	}})
 	inner.known()
 	outer.known()
@@ -98,7 +98,7 @@ func TestInsideLeftAlone(t *testing.T) {
 func TestInsideHidden(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	u := newUsed(n)
-	other := u.usedBy(harness.ContainerSpec{Name: "other", Mounts: []harness.ContainerMount{{At: "/data", Source: u.Place()}}})
+	other := u.usedBy(harness.ContainerSpec{Name: "other", Mounts: []harness.ContainerMount{{At: "/data", Source: u.MountPoint()}}})
 	hide := func() error { return unix.Mount("/loop", "/data", "", unix.MS_BIND, "") }
 	u.c.InMounts(hide)
 	u.die()

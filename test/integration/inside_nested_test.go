@@ -20,7 +20,7 @@ func newNested(n *harness.Node, valid time.Duration, loop *harness.Loop) *used {
 	v, d := n.NewFUSEDisk("nested", harness.FUSEConfig{Valid: valid})
 	s := &served{Volume: v, disk: d}
 	c := n.StartContainer(harness.ContainerSpec{Loop: loop, Mounts: []harness.ContainerMount{
-		{At: "/data", Source: s.Place()},
+		{At: "/data", Source: s.MountPoint()},
 		{At: "/data/sub", Type: "tmpfs", Source: "tmpfs"},
 	}})
 	s.known()
@@ -72,7 +72,7 @@ func TestInsideNestedForgotten(t *testing.T) {
 			t.Errorf("the container had %v, and has %v", before, after)
 		}
 	}
-	if strings.Contains(strings.Join(n.Table(), "\n"), "tmpfs "+u.Place()) {
+	if strings.Contains(strings.Join(n.Table(), "\n"), "tmpfs "+u.MountPoint()) {
 		t.Error("it came out of the container")
 	}
 	u.disk.SameTable(u.healthy)

@@ -31,9 +31,9 @@ func testInsideOnlyThisVolume(t *testing.T, args []string) {
 	foreign, foreignDisk := n.NewFUSEDisk("elsewhere", harness.FUSEConfig{Source: "diskfs:one of them"})
 	ofAnotherDriver(t, foreign, s.ID)
 	third, thirdDisk := n.NewFUSEDisk("by chance", harness.FUSEConfig{Source: "diskfs:one of them"})
-	other := n.StartContainer(harness.ContainerSpec{Pod: harness.Stranger, Mounts: []harness.ContainerMount{{At: "/data", Source: third.Place()}}})
+	other := n.StartContainer(harness.ContainerSpec{Pod: harness.Stranger, Mounts: []harness.ContainerMount{{At: "/data", Source: third.MountPoint()}}})
 	u := s.usedBy(harness.ContainerSpec{Mounts: []harness.ContainerMount{
-		{At: "/data", Source: s.Place()}, {At: "/second", Source: second.Place()}, {At: "/foreign", Source: foreign.Place()},
+		{At: "/data", Source: s.MountPoint()}, {At: "/second", Source: second.MountPoint()}, {At: "/foreign", Source: foreign.MountPoint()},
 	}})
 	second.known()
 	s.known()
@@ -42,7 +42,7 @@ func testInsideOnlyThisVolume(t *testing.T, args []string) {
 	foreignDisk.Kill()
 	foreignDisk.Restage()
 	thirdDisk.Kill()
-	harness.Must(t, unix.Unmount(third.Place(), unix.MNT_DETACH))
+	harness.Must(t, unix.Unmount(third.MountPoint(), unix.MNT_DETACH))
 	harness.Must(t, unix.Unmount(third.Staging, unix.MNT_DETACH))
 	before := slices.Concat(u.c.MountsAt("/second"), u.c.MountsAt("/foreign"), other.Mounts())
 	n.Expect("healed", s.Request(), "replace-in-container")
@@ -66,7 +66,7 @@ func ofAnotherDriver(t *testing.T, v *harness.Volume, handle string) {
 	t.Helper()
 	raw, err := json.Marshal(map[string]string{"driverName": "other.csi.example.com", "volumeHandle": handle})
 	harness.Must(t, err)
-	for _, dir := range []string{filepath.Dir(v.Place()), filepath.Dir(v.Staging)} {
+	for _, dir := range []string{filepath.Dir(v.MountPoint()), filepath.Dir(v.Staging)} {
 		harness.Must(t, os.WriteFile(filepath.Join(dir, "vol_data.json"), raw, 0o600))
 	}
 }
@@ -79,7 +79,7 @@ func TestInsideOfAStranger(t *testing.T) {
 		t.Run(fmt.Sprintf("standalone %v", standalone), func(t *testing.T) {
 			n := harness.NewNode(t, fmt.Sprintf("--standalone=%v", standalone)).Start()
 			u := newUsed(n)
-			other := u.usedBy(harness.ContainerSpec{Pod: harness.Stranger, Mounts: []harness.ContainerMount{{At: "/data", Source: u.Place()}}})
+			other := u.usedBy(harness.ContainerSpec{Pod: harness.Stranger, Mounts: []harness.ContainerMount{{At: "/data", Source: u.MountPoint()}}})
 			before := other.c.Mounts()
 			u.die()
 			n.Expect("healed", u.Request(), "replace-in-container")

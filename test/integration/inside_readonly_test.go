@@ -10,7 +10,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// insideInstants are all places at which a worker can be stopped while it
+// insideInstants are all mount points at which a worker can be stopped while it
 // replaces mounts in containers, in the order in which it comes by.
 var insideInstants = []string{
 	"inside/cloned", "inside/entered", "inside/carried", "inside/beneath",
@@ -26,7 +26,7 @@ func TestInsideReadOnlyAtEveryInstant(t *testing.T) {
 	n.Start()
 	s := newServed(n, "read-only inside")
 	u := s.usedBy(harness.ContainerSpec{
-		Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place(), Options: []string{"ro"}}},
+		Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint(), Options: []string{"ro"}}},
 		Loop:   &harness.Loop{Read: "/data/a", Write: "/data/loop", Busy: true},
 	})
 	for range 3 {
@@ -61,7 +61,7 @@ func TestInsideNeverBare(t *testing.T) {
 	n.Start()
 	s := newServed(n, "never bare inside")
 	u := s.usedBy(harness.ContainerSpec{
-		Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place()}},
+		Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint()}},
 		Loop:   &harness.Loop{Read: "/data/a", Write: "/data/loop", Busy: true},
 	})
 	for range 5 {

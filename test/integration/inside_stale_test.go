@@ -70,12 +70,12 @@ func TestInsideStartedLate(t *testing.T) {
 	n.Start()
 	u := newUsed(n)
 	u.disk.Kill()
-	// A runtime finds the place itself dead, and starts nothing on it; what is
+	// A runtime finds the mount point itself dead, and starts nothing on it; what is
 	// beneath a directory comes along unseen.
 	above := func(name string) *harness.Container {
 		return n.StartContainer(harness.ContainerSpec{
 			Name:   name,
-			Mounts: []harness.ContainerMount{{At: "/data", Source: filepath.Dir(u.Place())}},
+			Mounts: []harness.ContainerMount{{At: "/data", Source: filepath.Dir(u.MountPoint())}},
 			Loop:   &harness.Loop{Read: "/data/mount/a", Write: "/data/mount/loop"},
 		})
 	}
@@ -113,7 +113,7 @@ func TestInsideADisk(t *testing.T) {
 	n := harness.NewNode(t, flags...).Start()
 	v := n.NewVolume("ext4", "a disk inside")
 	c := n.StartContainer(harness.ContainerSpec{
-		Mounts: []harness.ContainerMount{{At: "/data", Source: v.Place()}},
+		Mounts: []harness.ContainerMount{{At: "/data", Source: v.MountPoint()}},
 		Loop:   &harness.Loop{Read: "/data/a", Write: "/data/loop"},
 	})
 	n.Expect("healthy", v.Request())

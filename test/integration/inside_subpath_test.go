@@ -62,11 +62,11 @@ func TestInsideLostSubPath(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t).Start()
 			s := newServed(n, "lost inside")
-			whole := s.usedBy(harness.ContainerSpec{Name: "whole", Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place()}}})
+			whole := s.usedBy(harness.ContainerSpec{Name: "whole", Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint()}}})
 			// Not kubelet's subPath: its mount on the host is lost, too.
 			part := s.usedBy(harness.ContainerSpec{
 				Name:   "part",
-				Mounts: []harness.ContainerMount{{At: "/data", Source: filepath.Join(s.Place(), "sub")}},
+				Mounts: []harness.ContainerMount{{At: "/data", Source: filepath.Join(s.MountPoint(), "sub")}},
 				Loop:   &harness.Loop{Read: "/data/b", Write: "/data/loop"},
 			})
 			before := part.c.Mounts()

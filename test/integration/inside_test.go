@@ -24,7 +24,7 @@ type used struct {
 func newUsed(n *harness.Node, options ...string) *used {
 	n.T.Helper()
 	s := newServed(n, "in use inside")
-	return s.usedBy(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place(), Options: options}}})
+	return s.usedBy(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint(), Options: options}}})
 }
 
 // usedBy starts a container with a loop on its first mount.
@@ -120,13 +120,13 @@ func TestInsideSeveral(t *testing.T) {
 	s := newServed(n, "has many")
 	s.Publish(harness.OtherPod)
 	spec := func(pod, name string) harness.ContainerSpec {
-		place := s.PlaceOf(pod)
+		mountPoint := s.MountPointOf(pod)
 		return harness.ContainerSpec{Pod: pod, Name: name, Mounts: []harness.ContainerMount{
-			{At: "/data", Source: place},
-			{At: "/read", Source: place, Options: []string{"ro", "noexec"}},
-			{At: "/all/the/way/down", Source: filepath.Join(place, "sub"), Options: []string{"rslave"}},
-			{At: "/file", Source: filepath.Join(place, "sub", "b")},
-			{At: "/above", Source: filepath.Dir(place), Options: []string{"rslave", "ro"}},
+			{At: "/data", Source: mountPoint},
+			{At: "/read", Source: mountPoint, Options: []string{"ro", "noexec"}},
+			{At: "/all/the/way/down", Source: filepath.Join(mountPoint, "sub"), Options: []string{"rslave"}},
+			{At: "/file", Source: filepath.Join(mountPoint, "sub", "b")},
+			{At: "/above", Source: filepath.Dir(mountPoint), Options: []string{"rslave", "ro"}},
 		}}
 	}
 	all := []*used{}
@@ -164,13 +164,13 @@ func TestInsidePropagation(t *testing.T) {
 					u.die()
 					n.Expect("healed", u.Request())
 				}
-				harness.Must(t, unix.Mount("tmpfs", u.Place()+"/sub", "tmpfs", 0, ""))
+				harness.Must(t, unix.Mount("tmpfs", u.MountPoint()+"/sub", "tmpfs", 0, ""))
 				if got := len(u.c.MountsAt("/data/sub")) > 0; got != want.in {
 					t.Errorf("dead before: %v: of the host's mount the container sees: %v", dead, got)
 				}
-				harness.Must(t, unix.Unmount(u.Place()+"/sub", 0))
+				harness.Must(t, unix.Unmount(u.MountPoint()+"/sub", 0))
 				u.c.InMounts(func() error { return unix.Mount("tmpfs", "/data/sub/deep", "tmpfs", 0, "") })
-				if got := len(harness.Layers(t, u.Place()+"/sub/deep")) > 0; got != want.out {
+				if got := len(harness.Layers(t, u.MountPoint()+"/sub/deep")) > 0; got != want.out {
 					t.Errorf("dead before: %v: of the container's mount the host sees: %v", dead, got)
 				}
 				u.c.InMounts(func() error { return unix.Unmount("/data/sub/deep", 0) })

@@ -20,7 +20,7 @@ func TestInsideIsTold(t *testing.T) {
 	m.Args = append(m.Args, "--heal-containers=off")
 	m.Start()
 	v, d := m.servedClaimed("told-of-a-container")
-	c := m.StartContainer(harness.ContainerSpec{Pod: string(v.pod.UID), Mounts: []harness.ContainerMount{{At: "/data", Source: v.Place()}}})
+	c := m.StartContainer(harness.ContainerSpec{Pod: string(v.pod.UID), Mounts: []harness.ContainerMount{{At: "/data", Source: v.MountPoint()}}})
 	m.Expect("healthy", v.Request())
 	d.Kill()
 	d.Restage()
@@ -58,10 +58,10 @@ func TestInsideIsTold(t *testing.T) {
 func TestStaleBeforeTheFirstCall(t *testing.T) {
 	n := harness.NewNode(t)
 	s := newServed(n, "from before")
-	c := n.StartContainer(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place()}}})
+	c := n.StartContainer(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint()}}})
 	s.die()
-	harness.Must(t, unix.Unmount(s.Place(), unix.MNT_DETACH))
-	harness.Must(t, unix.Mount(s.Staging, s.Place(), "", unix.MS_BIND, ""))
+	harness.Must(t, unix.Unmount(s.MountPoint(), unix.MNT_DETACH))
+	harness.Must(t, unix.Mount(s.Staging, s.MountPoint(), "", unix.MS_BIND, ""))
 	before := c.Mounts()
 	n.Start()
 	for range 3 {
@@ -81,8 +81,8 @@ func TestInsideSharingUnknown(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	u := newUsed(n, "rshared")
 	u.die()
-	harness.Must(t, unix.Unmount(u.Place(), unix.MNT_DETACH))
-	harness.Must(t, unix.Mount(u.Staging, u.Place(), "", unix.MS_BIND, ""))
+	harness.Must(t, unix.Unmount(u.MountPoint(), unix.MNT_DETACH))
+	harness.Must(t, unix.Mount(u.Staging, u.MountPoint(), "", unix.MS_BIND, ""))
 	n.Expect("healed", u.Request(), "replace-in-container", "shares none now")
 	if got := u.c.MountsAt("/data"); len(got) != 1 || got[0].Propagation != (host.Propagation{}) {
 		t.Errorf("the container has %v", got)

@@ -44,7 +44,7 @@ func TestInsideUserNamespace(t *testing.T) {
 	s := newServed(n, "with users of its own")
 	start := func(name string) *harness.Container {
 		return n.StartUserContainer(harness.ContainerSpec{
-			Name: name, Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place()}},
+			Name: name, Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint()}},
 			Loop: &harness.Loop{Read: "/data/a", Write: "/loop/written"},
 		})
 	}
@@ -81,7 +81,7 @@ func TestInsideUserNamespace(t *testing.T) {
 func TestInsideUserNamespaceNeverReplaced(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "one superblock")
-	n.StartUserContainer(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place()}}})
+	n.StartUserContainer(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint()}}})
 	s.known()
 	s.Unpublish()
 	n.Expect("healed", s.Request(), "rebind")
@@ -95,7 +95,7 @@ func TestInsideUserNamespaceStartedMeanwhile(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v := n.NewVolume("tmpfs", "bare for a while")
 	start := func(name string) *harness.Container {
-		return n.StartUserContainer(harness.ContainerSpec{Name: name, Mounts: []harness.ContainerMount{{At: "/data", Source: v.Place()}}})
+		return n.StartUserContainer(harness.ContainerSpec{Name: name, Mounts: []harness.ContainerMount{{At: "/data", Source: v.MountPoint()}}})
 	}
 	named := func(is bool, c *harness.Container) {
 		t.Helper()
@@ -128,7 +128,7 @@ func TestInsideUserNamespaceStartedMeanwhile(t *testing.T) {
 func TestInsideUserNamespaceOfANewPod(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "of the next pod")
-	c := n.StartUserContainer(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place()}}})
+	c := n.StartUserContainer(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint()}}})
 	s.known()
 	c.Kill()
 	s.Unpublish()
@@ -137,10 +137,10 @@ func TestInsideUserNamespaceOfANewPod(t *testing.T) {
 	s.disk.Restage()
 	s.Publish(harness.OtherPod)
 	next := n.StartUserContainer(harness.ContainerSpec{
-		Pod: harness.OtherPod, Mounts: []harness.ContainerMount{{At: "/data", Source: s.PlaceOf(harness.OtherPod)}},
+		Pod: harness.OtherPod, Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPointOf(harness.OtherPod)}},
 	})
 	req := s.Request()
-	req.VolumePath = s.PlaceOf(harness.OtherPod)
+	req.VolumePath = s.MountPointOf(harness.OtherPod)
 	for range 2 {
 		n.Expect("healthy", req)
 	}
@@ -152,12 +152,12 @@ func TestInsideUserNamespaceOfANewPod(t *testing.T) {
 func TestInsideUserNamespaceRepairedByTheDriver(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "the driver's repair")
-	c := n.StartUserContainer(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place()}}})
+	c := n.StartUserContainer(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint()}}})
 	s.known()
 	was := s.disk.Dev()
 	s.die()
-	harness.Must(t, unix.Unmount(s.Place(), unix.MNT_DETACH))
-	harness.Must(t, unix.Mount(s.Staging, s.Place(), "", unix.MS_BIND, ""))
+	harness.Must(t, unix.Unmount(s.MountPoint(), unix.MNT_DETACH))
+	harness.Must(t, unix.Mount(s.Staging, s.MountPoint(), "", unix.MS_BIND, ""))
 	if s.disk.Dev() == was {
 		t.Fatal("it has the device number of before: the test shows nothing")
 	}
@@ -172,7 +172,7 @@ func TestInsideUserNamespaceRepairedByTheDriver(t *testing.T) {
 func TestInsideUserNamespaceDuringAnExec(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "an exec")
-	c := n.StartUserContainer(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place()}}})
+	c := n.StartUserContainer(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint()}}})
 	s.known()
 	s.die()
 	end := n.StartSandbox(harness.PodUID, c.ID(), "runc:[2:INIT]")
@@ -248,11 +248,11 @@ func TestInsideBesideUnverified(t *testing.T) {
 	s := newServed(n, "of both kinds")
 	s.Publish(harness.OtherPod)
 	hidden := n.StartUserContainer(harness.ContainerSpec{
-		Pod: harness.OtherPod, Mounts: []harness.ContainerMount{{At: "/data", Source: s.PlaceOf(harness.OtherPod)}},
+		Pod: harness.OtherPod, Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPointOf(harness.OtherPod)}},
 	})
-	u := s.usedBy(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place()}}})
+	u := s.usedBy(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint()}}})
 	other := s.Request()
-	other.VolumePath = s.PlaceOf(harness.OtherPod)
+	other.VolumePath = s.MountPointOf(harness.OtherPod)
 	for range 3 {
 		u.die()
 		n.Expect("abnormal", other, "ContainerUnverified", "Done: replace")
@@ -273,7 +273,7 @@ func TestInsideManyMounts(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "mounted often")
 	many := startManyMounts(s, "many", 70)
-	u := s.usedBy(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place()}}})
+	u := s.usedBy(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint()}}})
 	before := many.Mounts()
 	u.die()
 	n.Expect("abnormal", u.Request(), "replace-in-container", "ContainerUnverified")
@@ -295,7 +295,7 @@ func TestInsideManyMountsInOnePod(t *testing.T) {
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
 		all = append(all, startManyMounts(s, name, 60))
 	}
-	u := s.usedBy(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.Place()}}})
+	u := s.usedBy(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint()}}})
 	u.die()
 	n.Expect("healed", u.Request(), "replace-in-container")
 	u.works()
@@ -312,11 +312,11 @@ func TestInsideManyMountsInOnePod(t *testing.T) {
 // startManyMounts starts a container of another pod that has bound its volume often.
 func startManyMounts(s *served, name string, times int) *harness.Container {
 	s.Node.T.Helper()
-	if len(harness.Layers(s.Node.T, s.PlaceOf(harness.OtherPod))) == 0 {
+	if len(harness.Layers(s.Node.T, s.MountPointOf(harness.OtherPod))) == 0 {
 		s.Publish(harness.OtherPod)
 	}
 	c := s.Node.StartContainer(harness.ContainerSpec{
-		Pod: harness.OtherPod, Name: name, Mounts: []harness.ContainerMount{{At: "/data", Source: s.PlaceOf(harness.OtherPod)}},
+		Pod: harness.OtherPod, Name: name, Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPointOf(harness.OtherPod)}},
 	})
 	c.InMounts(func() error { return bindOften("/data", times) })
 	return c

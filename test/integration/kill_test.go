@@ -5,11 +5,11 @@ import (
 	"testing"
 )
 
-// instants are all places at which a worker can be stopped while it rebinds, in
+// instants are all mount points at which a worker can be stopped while it rebinds, in
 // the order in which it comes by.
 var instants = []string{
-	"place/cloned", "place/checked", "place/moved", "place/verified",
-	"settle", "settle/checked", "settle/alone", "settle/set",
+	"attach/cloned", "attach/checked", "attach/moved", "attach/verified",
+	"finalize", "finalize/checked", "finalize/alone", "finalize/set",
 	"copies", "final/checked", "final/alone", "final/set",
 }
 
@@ -28,8 +28,8 @@ func testKill(t *testing.T, victim, instant string) {
 	h := stopRebind(t, "ext4", instant)
 	h.kill(victim)
 	h.n.SameTable(h.healthy)
-	h.intact(h.v.Place())
-	h.v.Writable(h.v.Place())
+	h.intact(h.v.MountPoint())
+	h.v.Writable(h.v.MountPoint())
 	h.n.Expect("healthy", h.v.Request())
 }
 
@@ -59,31 +59,31 @@ func (h halfway) kill(victim string) {
 // duplicate off; one more call and all is as before.
 func TestKillTakingOff(t *testing.T) {
 	for _, victim := range []string{"worker", "server"} {
-		for _, instant := range []string{"take-off/checked", "take-off/done"} {
+		for _, instant := range []string{"unmount-duplicate/checked", "unmount-duplicate/done"} {
 			t.Run(victim+" at "+instant, func(t *testing.T) {
 				h := stopTakeOff(t, instant)
 				h.kill(victim)
 				h.n.SameTable(h.healthy)
-				h.intact(h.v.Place())
+				h.intact(h.v.MountPoint())
 			})
 		}
 	}
 }
 
-// TestKilledBetweenHalves shows what stands at the place between the two halves
+// TestKilledBetweenHalves shows what stands at the mount point between the two halves
 // of a rebind: a mount through which nothing can be written or deleted.
 func TestKilledBetweenHalves(t *testing.T) {
-	h := stopRebind(t, "ext4", "place/verified")
+	h := stopRebind(t, "ext4", "attach/verified")
 	h.n.Kill()
 	h.Answer()
-	place := h.v.Place()
+	mountPoint := h.v.MountPoint()
 	for _, line := range h.n.Table() {
-		if strings.HasPrefix(line, place) && !strings.Contains(line, " ro,nosuid,nodev,noexec") {
-			t.Errorf("the interim mount is %q", line)
+		if strings.HasPrefix(line, mountPoint) && !strings.Contains(line, " ro,nosuid,nodev,noexec") {
+			t.Errorf("the placeholder is %q", line)
 		}
 	}
-	if err := removeAll(place); err == nil {
-		t.Error("a tree with an interim mount was removed")
+	if err := removeAll(mountPoint); err == nil {
+		t.Error("a tree with an placeholder was removed")
 	}
 	h.intact(h.v.Staging)
 	h.n.Args = nil // not standalone: nobody vouches

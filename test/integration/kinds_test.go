@@ -8,9 +8,9 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// halves are the instants of a rebind around which the place changes: the clone
+// halves are the instants of a rebind around which the mount point changes: the clone
 // has come, stands alone, becomes writable.
-var halves = []string{"place/moved", "place/verified", "copies"}
+var halves = []string{"attach/moved", "attach/verified", "copies"}
 
 // TestKillOnEveryKind kills the worker or the server during a rebind of every
 // kind of volume; the next call, to the same server or a new one, heals.
@@ -25,15 +25,15 @@ func TestKillOnEveryKind(t *testing.T) {
 				h.restart()
 				h.n.Expect("healed", h.v.Request())
 				h.n.SameTable(h.healthy)
-				h.intact(h.v.Place())
-				h.v.Writable(h.v.Place())
+				h.intact(h.v.MountPoint())
+				h.v.Writable(h.v.MountPoint())
 			})
 		}
 	}
 }
 
 // TestUnpublishEveryKind has a driver unpublish a volume of every kind while a
-// rebind is at work on the place.
+// rebind is at work on the mount point.
 func TestUnpublishEveryKind(t *testing.T) {
 	for _, fs := range kinds[1:] { // ext4: TestUnpublishAtEveryInstant
 		for name, unpublish := range unpublishers {
@@ -63,16 +63,16 @@ var everyKinds = map[string]struct {
 		harness.Must(t, unix.Unmount(v.StagedFile(), 0))
 	}, []string{"NotMounted", "StagingNotMounted"}, true},
 	"bound twice": {func(t *testing.T, v *harness.Volume) {
-		harness.Must(t, unix.Mount("", v.Place(), "", unix.MS_PRIVATE, ""))
+		harness.Must(t, unix.Mount("", v.MountPoint(), "", unix.MS_PRIVATE, ""))
 		v.PublishAgain()
 	}, []string{"StackedMounts", "2 mounts"}, true},
 	"another volume's": {func(t *testing.T, v *harness.Volume) {
 		other := v.Node.NewVolume(v.FS, "another one")
 		v.Unpublish()
-		harness.Must(t, unix.Mount(other.StagedFile(), v.Place(), "", unix.MS_BIND, ""))
+		harness.Must(t, unix.Mount(other.StagedFile(), v.MountPoint(), "", unix.MS_BIND, ""))
 	}, []string{"WrongVolumeMounted"}, true},
 	"read-only mount": {func(t *testing.T, v *harness.Volume) {
-		harness.Must(t, unix.Mount("", v.Place(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+		harness.Must(t, unix.Mount("", v.MountPoint(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
 	}, []string{"ReadOnlyFilesystem", "recorded was read-write"}, true},
 	"read-only filesystem": {func(t *testing.T, v *harness.Volume) {
 		harness.Must(t, unix.Mount("", v.Staging, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))

@@ -25,12 +25,12 @@ func TestLargeDirectory(t *testing.T) {
 		t.Run(fs, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone", "--probe-write=always").Start()
 			small, large := n.NewVolume(fs, "small"), n.NewVolume(fs, "large")
-			fillWithNames(t, large.Place())
+			fillWithNames(t, large.MountPoint())
 			for _, v := range []*harness.Volume{small, large} {
 				readingShows(t, v)
 				n.Expect("healthy", v.Request())
 			}
-			before := accessed(t, large.Place())
+			before := accessed(t, large.MountPoint())
 			var costs [2][]time.Duration
 			for range 50 { // in turn, as the machine has its moods
 				for i, v := range []*harness.Volume{small, large} {
@@ -39,7 +39,7 @@ func TestLargeDirectory(t *testing.T) {
 					costs[i] = append(costs[i], time.Since(begun))
 				}
 			}
-			if accessed(t, large.Place()) != before {
+			if accessed(t, large.MountPoint()) != before {
 				t.Error("the directory was read")
 			}
 			none, all := median(costs[0]), median(costs[1])
@@ -61,7 +61,7 @@ func TestNobodyReadsADirectory(t *testing.T) {
 	if times := fs.Requests(faultfs.Readdir); times != 0 {
 		t.Errorf("the directory was read %d times", times)
 	}
-	_, err := os.ReadDir(v.Place())
+	_, err := os.ReadDir(v.MountPoint())
 	harness.Must(t, err)
 	if fs.Requests(faultfs.Readdir) == 0 {
 		t.Error("who reads the directory is not counted: the test shows nothing")
@@ -92,18 +92,18 @@ func fillWithNames(t *testing.T, dir string) {
 // reading its root directory moves the access time.
 func readingShows(t *testing.T, v *harness.Volume) {
 	t.Helper()
-	for _, p := range []string{v.Staging, v.Place()} {
+	for _, p := range []string{v.Staging, v.MountPoint()} {
 		harness.Must(t, unix.MountSetattr(unix.AT_FDCWD, p, 0, &unix.MountAttr{
 			Attr_clr: unix.MOUNT_ATTR__ATIME, Attr_set: unix.MOUNT_ATTR_STRICTATIME,
 		}))
 	}
-	before := accessed(t, v.Place())
-	dir, err := os.Open(v.Place())
+	before := accessed(t, v.MountPoint())
+	dir, err := os.Open(v.MountPoint())
 	harness.Must(t, err)
 	defer dir.Close()
 	_, err = dir.Readdirnames(1)
 	harness.Must(t, err)
-	if accessed(t, v.Place()) == before {
+	if accessed(t, v.MountPoint()) == before {
 		t.Fatal("reading the directory does not move its access time: the test shows nothing")
 	}
 }

@@ -19,7 +19,7 @@ const callers = 256
 
 // TestManyCallersOneVolume lets one of many callers through.
 func TestManyCallersOneVolume(t *testing.T) {
-	h := stopRebind(t, "ext4", "place/checked")
+	h := stopRebind(t, "ext4", "attach/checked")
 	codesSeen := callAll(h.n, func(int) *healerpb.NodeHealerRequest { return h.v.Request() })
 	if codesSeen[codes.Aborted] != callers {
 		t.Errorf("while one call works, the others get %v", codesSeen)
@@ -61,7 +61,7 @@ func TestManyVolumes(t *testing.T) {
 
 // TestCallerLeaves frees a volume only when the work on it has ended.
 func TestCallerLeaves(t *testing.T) {
-	h := stopRebind(t, "ext4", "place/moved")
+	h := stopRebind(t, "ext4", "attach/moved")
 	h.Leave()
 	if _, err := h.n.Call(h.v.Request()); status.Code(err) != codes.Aborted {
 		t.Errorf("while the work goes on: %v", err)

@@ -121,7 +121,7 @@ func TestNBD(t *testing.T) {
 			next.untouched()
 			n.SameTable(before)
 			if fs == "ext4" {
-				raw, err := os.ReadFile(filepath.Join(v.Place(), "a")) // the cache answers
+				raw, err := os.ReadFile(filepath.Join(v.MountPoint(), "a")) // the cache answers
 				if err != nil || len(raw) == 0 {
 					t.Errorf("got %q %v", raw, err)
 				}

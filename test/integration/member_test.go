@@ -83,19 +83,19 @@ func (m *member) claimed(volume *harness.Volume, change ...func(*cluster.Volume)
 }
 
 // Place is where the volume is published for its pod.
-func (v *claimed) Place() string { return v.PlaceOf(string(v.pod.UID)) }
+func (v *claimed) MountPoint() string { return v.MountPointOf(string(v.pod.UID)) }
 
-// Request names the pod's place.
+// Request names the pod's mount point.
 func (v *claimed) Request() *healerpb.NodeHealerRequest {
 	r := v.Volume.Request()
-	r.VolumePath = v.Place()
+	r.VolumePath = v.MountPoint()
 	return r
 }
 
 // Lose loses the published mount, as a stray umount does.
 func (v *claimed) Lose() {
 	v.m.T.Helper()
-	harness.Run(v.m.T, "umount", v.Place())
+	harness.Run(v.m.T, "umount", v.MountPoint())
 }
 
 // lost makes a volume that was seen healthy, and then lost its published mount.

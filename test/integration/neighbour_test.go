@@ -21,7 +21,7 @@ func newNeighbour(n *harness.Node) neighbour {
 func seeNeighbour(n *harness.Node, v *harness.Volume) neighbour {
 	n.T.Helper()
 	n.Expect("healthy", v.Request())
-	return neighbour{n: n, v: v, id: harness.MountID(n.T, v.Place())}
+	return neighbour{n: n, v: v, id: harness.MountID(n.T, v.MountPoint())}
 }
 
 // untouched fails the test when the neighbour is not healthy, or not published
@@ -29,7 +29,7 @@ func seeNeighbour(n *harness.Node, v *harness.Volume) neighbour {
 func (b neighbour) untouched() {
 	b.n.T.Helper()
 	b.n.Expect("healthy", b.v.Request())
-	if id := harness.MountID(b.n.T, b.v.Place()); id != b.id {
+	if id := harness.MountID(b.n.T, b.v.MountPoint()); id != b.id {
 		b.n.T.Errorf("the neighbour's mount %d is now %d", b.id, id)
 	}
 }

@@ -44,7 +44,7 @@ func (s nfsShare) volume(n *harness.Node, id string) *nfsVolume {
 	harness.Mkdir(n.T, v.dir)
 	v.fillDir(n.T, id)
 	v.Volume = n.NewStagedVolume("nfs", id, func(staging string) { s.Mount(s.version, "share/"+id, staging, s.options...) })
-	v.sum = v.Sum(v.Place())
+	v.sum = v.Sum(v.MountPoint())
 	return v
 }
 
@@ -95,7 +95,7 @@ func eachNFS(t *testing.T, test func(t *testing.T, version string, options ...st
 	}
 }
 
-// TestNFSStale has a directory made anew on the server, and staged anew. The place
+// TestNFSStale has a directory made anew on the server, and staged anew. The mount point
 // is replaced, although what is staged shares its superblock; nothing happens to
 // another volume of the same export.
 func TestNFSStale(t *testing.T) {
@@ -105,12 +105,12 @@ func TestNFSStale(t *testing.T) {
 		v, other := s.volume(n, "one"), s.volume(n, "two")
 		n.Expect("healthy", v.Request())
 		n.Expect("healthy", other.Request())
-		before, ids := n.Table(), idsAt(t, other.Staging, other.Place())
+		before, ids := n.Table(), idsAt(t, other.Staging, other.MountPoint())
 		wasDev := harness.Layers(t, v.Staging)[0].Dev
 		v.renew(t)
-		stale := idsAt(t, v.Staging, v.Place())
+		stale := idsAt(t, v.Staging, v.MountPoint())
 		n.Expect("abnormal", v.Request(), "StaleFileHandle", "ESTALE")
-		if got := idsAt(t, v.Staging, v.Place()); fmt.Sprint(got) != fmt.Sprint(stale) {
+		if got := idsAt(t, v.Staging, v.MountPoint()); fmt.Sprint(got) != fmt.Sprint(stale) {
 			t.Errorf("while nothing was staged anew the mounts %v became %v", stale, got)
 		}
 		v.restage(t)
@@ -127,19 +127,19 @@ func TestNFSStale(t *testing.T) {
 			after := make([]string, len(before))
 			for i, line := range before {
 				after[i] = line
-				if strings.HasPrefix(line, v.Staging+" ") || strings.HasPrefix(line, v.Place()+" ") {
+				if strings.HasPrefix(line, v.Staging+" ") || strings.HasPrefix(line, v.MountPoint()+" ") {
 					after[i] = strings.ReplaceAll(line, " "+wasDev.String()+" ", " "+nowDev.String()+" ")
 				}
 			}
 			n.SameTable(after)
-			if v.Sum(v.Place()) != v.sum {
+			if v.Sum(v.MountPoint()) != v.sum {
 				t.Error("the data differs")
 			}
-			v.Writable(v.Place())
+			v.Writable(v.MountPoint())
 			n.Expect("healthy", v.Request())
 		}
 		n.Expect("healthy", other.Request())
-		if got := idsAt(t, other.Staging, other.Place()); fmt.Sprint(got) != fmt.Sprint(ids) {
+		if got := idsAt(t, other.Staging, other.MountPoint()); fmt.Sprint(got) != fmt.Sprint(ids) {
 			t.Errorf("the other volume's mounts %v became %v", ids, got)
 		}
 	})
@@ -154,7 +154,7 @@ func TestNFSInside(t *testing.T) {
 		var all []*harness.Container
 		for _, how := range []string{"rprivate", "rslave"} {
 			all = append(all, n.StartContainer(harness.ContainerSpec{
-				Name: how, Mounts: []harness.ContainerMount{{At: "/data", Source: v.Place(), Options: []string{how, "noexec"}}},
+				Name: how, Mounts: []harness.ContainerMount{{At: "/data", Source: v.MountPoint(), Options: []string{how, "noexec"}}},
 				Loop: &harness.Loop{Read: "/data/a", Write: "/data/loop"},
 			}))
 		}
@@ -197,7 +197,7 @@ func TestNFSServerStops(t *testing.T) {
 			n.Expect("healthy", v.Request())
 		}
 		before := n.Table()
-		ids := idsAt(t, all[0].Staging, all[0].Place(), all[1].Staging, all[1].Place())
+		ids := idsAt(t, all[0].Staging, all[0].MountPoint(), all[1].Staging, all[1].MountPoint())
 		s.Stop()
 		for range 2 {
 			for _, v := range all {
@@ -215,11 +215,11 @@ func TestNFSServerStops(t *testing.T) {
 				a, err := n.Call(v.Request())
 				return err == nil && !a.GetAbnormal()
 			})
-			if v.Sum(v.Place()) != v.sum {
+			if v.Sum(v.MountPoint()) != v.sum {
 				t.Error("the data differs")
 			}
 		}
-		if got := idsAt(t, all[0].Staging, all[0].Place(), all[1].Staging, all[1].Place()); fmt.Sprint(got) != fmt.Sprint(ids) {
+		if got := idsAt(t, all[0].Staging, all[0].MountPoint(), all[1].Staging, all[1].MountPoint()); fmt.Sprint(got) != fmt.Sprint(ids) {
 			t.Errorf("the mounts %v became %v", ids, got)
 		}
 		n.SameTable(before)
@@ -237,12 +237,12 @@ func TestNFSRebind(t *testing.T) {
 	v.Unpublish()
 	n.Expect("healed", v.Request(), "NotMounted", "rebind")
 	n.SameTable(before)
-	if v.Sum(v.Place()) != v.sum {
+	if v.Sum(v.MountPoint()) != v.sum {
 		t.Error("the data differs")
 	}
 	n.Expect("healthy", v.Request())
 	other.Unpublish()
-	harness.Must(t, unix.Mount(filepath.Join(other.Staging, "sub"), other.Place(), "", unix.MS_BIND, ""))
+	harness.Must(t, unix.Mount(filepath.Join(other.Staging, "sub"), other.MountPoint(), "", unix.MS_BIND, ""))
 	n.Expect("healthy", other.Request())
 	other.Unpublish()
 	before = n.Table()
@@ -263,7 +263,7 @@ func TestNFSDeletedInUse(t *testing.T) {
 	defer held.Close()
 	harness.Must(t, os.RemoveAll(v.dir))
 	var st unix.Statx_t
-	harness.Must(t, unix.Statx(unix.AT_FDCWD, v.Place(), unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st))
+	harness.Must(t, unix.Statx(unix.AT_FDCWD, v.MountPoint(), unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st))
 	if st.Nlink != 0 {
 		t.Fatalf("the deleted directory has %d links", st.Nlink)
 	}

@@ -21,7 +21,7 @@ func TestContainerOnOldDevice(t *testing.T) {
 	n.Expect("healthy", v.Request())
 	before := n.StartContainer(harness.ContainerSpec{Name: "before"})
 	n.Expect("healthy", v.Request())
-	recorded := placesRecorded(t, n, v)
+	recorded := mountPointsRecorded(t, n, v)
 
 	attachAnew(v)
 	for range 2 {
@@ -35,13 +35,13 @@ func TestContainerOnOldDevice(t *testing.T) {
 	if named := a.GetMessage(); !a.GetAbnormal() || !strings.Contains(named, before.ID()[:12]) || strings.Contains(named, later.ID()[:12]) {
 		t.Errorf("got %s", named)
 	}
-	if now := placesRecorded(t, n, v); !slices.Equal(now, recorded) {
+	if now := mountPointsRecorded(t, n, v); !slices.Equal(now, recorded) {
 		t.Errorf("recorded was %v, and is %v", recorded, now)
 	}
 	next.untouched()
 	before.Kill()
 	n.Expect("healthy", v.Request())
-	if now := placesRecorded(t, n, v); slices.Equal(now, recorded) {
+	if now := mountPointsRecorded(t, n, v); slices.Equal(now, recorded) {
 		t.Error("the record still has the old number")
 	}
 	n.Expect("healthy", v.Request())
@@ -61,8 +61,8 @@ func attachAnew(v *harness.Volume) {
 	v.PublishAgain()
 }
 
-// placesRecorded reads what the server has on disk of a volume's places.
-func placesRecorded(t *testing.T, n *harness.Node, v *harness.Volume) []healer.PlaceRecord {
+// mountPointsRecorded reads what the server has on disk of a volume's mount points.
+func mountPointsRecorded(t *testing.T, n *harness.Node, v *harness.Volume) []healer.MountPointRecord {
 	t.Helper()
-	return recordOf(t, n, v.ID).Places
+	return recordOf(t, n, v.ID).MountPoints
 }

@@ -38,7 +38,7 @@ func TestOverlay(t *testing.T) {
 		// The mount table does not show it any more: only a write tells.
 		"an ext4 that shut down and is out of sight": {"ext4", func(t *testing.T, upper *harness.Volume) {
 			shutdown(t, upper.Staging)
-			harness.Must(t, unix.Unmount(upper.Place(), unix.MNT_DETACH))
+			harness.Must(t, unix.Unmount(upper.MountPoint(), unix.MNT_DETACH))
 			harness.Must(t, unix.Unmount(upper.Staging, unix.MNT_DETACH))
 		}, []string{"--probe-write=always"}, []string{"IOError", "EIO"}},
 	} {

@@ -40,7 +40,7 @@ func TestPermissionToLook(t *testing.T) {
 		says string
 	}{
 		"no CAP_SYS_ADMIN": {harness.Without(unix.CAP_SYS_ADMIN), "this process lacks CAP_SYS_ADMIN (CapEff "},
-		"a user namespace": {harness.Elsewhere, "user namespace"},
+		"a user namespace": {harness.PropagatedMounts, "user namespace"},
 		"no open_tree":     {harness.Filtered(unix.SYS_OPEN_TREE), "seccomp filter"},
 		"no mount_setattr": {harness.Filtered(unix.SYS_MOUNT_SETATTR), "seccomp filter"},
 	} {
@@ -70,7 +70,7 @@ func TestPermissionAtStart(t *testing.T) {
 	}{
 		"no CAP_SYS_ADMIN":  {harness.Without(unix.CAP_SYS_ADMIN), "this process lacks CAP_SYS_ADMIN"},
 		"no CAP_SYS_CHROOT": {harness.Without(unix.CAP_SYS_CHROOT), "this process lacks CAP_SYS_CHROOT"},
-		"a user namespace":  {harness.Elsewhere, "user namespace"},
+		"a user namespace":  {harness.PropagatedMounts, "user namespace"},
 		"a filter":          {harness.Filtered(unix.SYS_SETNS), "seccomp filter"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -109,7 +109,7 @@ func newDenied(n *harness.Node, less harness.Lessen) denied {
 	n.Start()
 	h := denied{n: n, v: n.NewVolume("ext4", "denied")}
 	n.Expect("healthy", h.v.Request())
-	h.whole, h.sum = n.Table(), h.v.Sum(h.v.Place())
+	h.whole, h.sum = n.Table(), h.v.Sum(h.v.MountPoint())
 	n.Stop()
 	n.Less = []harness.Lessen{less}
 	n.Start()
@@ -125,8 +125,8 @@ func (h denied) restored() {
 	h.n.Start()
 	h.n.Expect("healed", h.v.Request())
 	h.n.SameTable(h.whole)
-	if h.v.Sum(h.v.Place()) != h.sum {
-		h.n.T.Error("the data at the place differs")
+	if h.v.Sum(h.v.MountPoint()) != h.sum {
+		h.n.T.Error("the data at the mount point differs")
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
-// TestSeveralPods heals every published place of a volume whose container still
+// TestSeveralPods heals every target of a volume whose container still
 // runs, whichever of them the request names.
 func TestSeveralPods(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
@@ -24,22 +24,22 @@ func TestSeveralPods(t *testing.T) {
 	n.Expect("healthy", v.Request(), harness.OtherPod)
 	before := n.Table()
 
-	c := n.NewContainer(harness.OtherPod, v.PlaceOf(harness.OtherPod))
-	harness.Must(t, unix.Unmount(v.PlaceOf(harness.OtherPod), 0))
+	c := n.NewContainer(harness.OtherPod, v.MountPointOf(harness.OtherPod))
+	harness.Must(t, unix.Unmount(v.MountPointOf(harness.OtherPod), 0))
 	n.Expect("healed", v.Request(), "NotMounted", harness.OtherPod)
 	n.SameTable(before)
 
 	// Without its container the other pod may be on its way out: the caller
-	// vouches only for the place it names.
+	// vouches only for the mount point it names.
 	c.Kill()
-	harness.Must(t, unix.Unmount(v.PlaceOf(harness.OtherPod), 0))
+	harness.Must(t, unix.Unmount(v.MountPointOf(harness.OtherPod), 0))
 	unmounted := n.Table()
 	n.Expect("healthy", v.Request())
 	n.SameTable(unmounted)
 
 	// Named, it is healed: its record was kept.
 	req := v.Request()
-	req.VolumePath = v.PlaceOf(harness.OtherPod)
+	req.VolumePath = v.MountPointOf(harness.OtherPod)
 	n.Expect("healed", req, "NotMounted")
 	n.SameTable(before)
 }
@@ -53,11 +53,11 @@ func TestInlineVolumesOfOnePodName(t *testing.T) {
 	w.PV = v.PV
 	w.Publish(harness.OtherPod)
 	n.Expect("healthy", v.Request())
-	harness.Must(t, unix.Mount("tmpfs", w.PlaceOf(harness.OtherPod), "tmpfs", 0, ""))
+	harness.Must(t, unix.Mount("tmpfs", w.MountPointOf(harness.OtherPod), "tmpfs", 0, ""))
 	n.Expect("healthy", v.Request())
 }
 
-// TestDuplicate takes an interim mount off the driver's own mount, together with
+// TestDuplicate takes an placeholder off the driver's own mount, together with
 // the copies that propagation made of it, and nothing else.
 func TestDuplicate(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
@@ -68,11 +68,11 @@ func TestDuplicate(t *testing.T) {
 
 	// What is left when the driver publishes in the microsecond in which a
 	// rebind moves its clone, and the worker is killed right then.
-	interimOn(t, v.Staging, v.Place())
+	placeholderOn(t, v.Staging, v.MountPoint())
 	if len(n.Table()) <= len(before)+1 {
 		t.Fatal("the duplicate did not propagate: the test shows nothing")
 	}
-	n.Expect("healed", v.Request(), "StackedMounts", "take-off-duplicate")
+	n.Expect("healed", v.Request(), "StackedMounts", "unmount-duplicate")
 	n.SameTable(before)
 	if v.Sum(v.Staging) != sum {
 		t.Error("the data differs")
@@ -80,8 +80,8 @@ func TestDuplicate(t *testing.T) {
 	n.Expect("healthy", v.Request())
 }
 
-// interimOn puts an interim mount on a target, as a rebind does.
-func interimOn(t *testing.T, source, target string) {
+// placeholderOn puts an placeholder on a target, as a rebind does.
+func placeholderOn(t *testing.T, source, target string) {
 	t.Helper()
 	clone, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	harness.Must(t, err)
@@ -118,7 +118,7 @@ func TestKubeletRootIsALink(t *testing.T) {
 func TestPathRoot(t *testing.T) {
 	n := harness.NewNode(t)
 	root := filepath.Join(n.Dir, "volumes")
-	staging, target := filepath.Join(root, "staged"), filepath.Join(root, "published")
+	staging, target := filepath.Join(root, "staging"), filepath.Join(root, "target")
 	harness.Mkdir(t, staging)
 	harness.Mkdir(t, target)
 	n.Args = []string{"--standalone", "--path-root=" + root}
@@ -214,13 +214,13 @@ func TestStagedBelow(t *testing.T) {
 	}
 }
 
-// TestDeletedDirectory reports a place whose directory in the volume was
+// TestDeletedDirectory reports a mount point whose directory in the volume was
 // deleted: what it shows still answers, and takes nothing any more.
 func TestDeletedDirectory(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v := n.NewVolume("ext4", "deleted")
 	v.Unpublish()
-	harness.Must(t, unix.Mount(filepath.Join(v.Staging, "sub"), v.Place(), "", unix.MS_BIND, ""))
+	harness.Must(t, unix.Mount(filepath.Join(v.Staging, "sub"), v.MountPoint(), "", unix.MS_BIND, ""))
 	n.Expect("healthy", v.Request())
 	harness.Must(t, os.RemoveAll(filepath.Join(v.Staging, "sub")))
 	n.Expect("abnormal", v.Request(), "StaleFileHandle", "deleted")

@@ -20,7 +20,7 @@ func TestRebind(t *testing.T) {
 			n := harness.NewNode(t, "--standalone").Start()
 			v := n.NewVolume(fs, "vol/"+fs+" with ^ odd")
 			other := n.NewVolume("ext4", "a neighbour")
-			before, sum, otherSum := n.Table(), v.Sum(v.Place()), other.Sum(other.Place())
+			before, sum, otherSum := n.Table(), v.Sum(v.MountPoint()), other.Sum(other.MountPoint())
 			n.Expect("healthy", v.Request())
 			n.Expect("healthy", other.Request())
 			n.SameTable(before)
@@ -28,25 +28,25 @@ func TestRebind(t *testing.T) {
 				v.Unpublish()
 				n.Expect("healed", v.Request(), "NotMounted", "rebind")
 				n.SameTable(before)
-				if got := v.Sum(v.Place()); got != sum {
-					t.Errorf("the data at the place differs: %s, want %s", got, sum)
+				if got := v.Sum(v.MountPoint()); got != sum {
+					t.Errorf("the data at the mount point differs: %s, want %s", got, sum)
 				}
 				n.Expect("healthy", v.Request())
 			}
-			if got := other.Sum(other.Place()); got != otherSum {
+			if got := other.Sum(other.MountPoint()); got != otherSum {
 				t.Error("the neighbour's data changed")
 			}
-			v.Writable(v.Place())
+			v.Writable(v.MountPoint())
 		})
 	}
 }
 
 // TestRebindKeepsOptions publishes read-only, and a subdirectory, over a
-// read-write staged mount: each place gets its own options back.
+// read-write staged mount: each mount point gets its own options back.
 func TestRebindKeepsOptions(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v := n.NewVolume("ext4", "options")
-	p := v.Place()
+	p := v.MountPoint()
 	v.Unpublish()
 	harness.Must(t, unix.Mount(filepath.Join(v.Staging, "sub"), p, "", unix.MS_BIND, ""))
 	harness.Must(t, unix.Mount("", p, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOEXEC|unix.MS_NODEV|unix.MS_NOSUID|unix.MS_NOATIME, ""))
@@ -56,14 +56,14 @@ func TestRebindKeepsOptions(t *testing.T) {
 	n.Expect("healed", v.Request())
 	n.SameTable(before)
 	if err := os.WriteFile(filepath.Join(p, "x"), nil, 0o600); err == nil {
-		t.Error("the read-only place takes writes")
+		t.Error("the read-only mount point takes writes")
 	}
 	if _, err := os.Stat(filepath.Join(p, "deep", "c")); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestRebindOfLostSubdirectory refuses when the directory the place showed is
+// TestRebindOfLostSubdirectory refuses when the directory the mount point showed is
 // gone, or is a link by now.
 func TestRebindOfLostSubdirectory(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, staging string){
@@ -82,7 +82,7 @@ func TestRebindOfLostSubdirectory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone").Start()
 			v := n.NewVolume("ext4", "subdirectory")
-			p := v.Place()
+			p := v.MountPoint()
 			v.Unpublish()
 			harness.Must(t, unix.Mount(filepath.Join(v.Staging, "sub"), p, "", unix.MS_BIND, ""))
 			n.Expect("healthy", v.Request())

@@ -36,7 +36,7 @@ func recordsOf(n *harness.Node) map[string][]string {
 		var r healer.Record
 		harness.Must(n.T, json.Unmarshal(raw, &r))
 		all[r.VolumeID] = []string{}
-		for _, p := range r.Places {
+		for _, p := range r.MountPoints {
 			all[r.VolumeID] = append(all[r.VolumeID], p.Path)
 		}
 	}
@@ -64,7 +64,7 @@ func TestFirstSightOfTwoDisks(t *testing.T) {
 	for staged, published := range map[string]string{"ext4": "ext4", "btrfs": "xfs"} {
 		v, other := n.NewVolume(staged, staged+" staged"), n.NewVolume(published, published+" published")
 		v.Unpublish()
-		harness.Must(t, unix.Mount(other.Staging, v.Place(), "", unix.MS_BIND, ""))
+		harness.Must(t, unix.Mount(other.Staging, v.MountPoint(), "", unix.MS_BIND, ""))
 		before := n.Table()
 		for range 2 {
 			n.Expect("abnormal", v.Request(), "WrongVolumeMounted", "it is not what is staged")
@@ -73,20 +73,20 @@ func TestFirstSightOfTwoDisks(t *testing.T) {
 		if all := recordsOf(n); all[v.ID] != nil {
 			t.Errorf("%s: recorded at %v", staged, all[v.ID])
 		}
-		harness.Must(t, unix.Unmount(v.Place(), 0))
+		harness.Must(t, unix.Unmount(v.MountPoint(), 0))
 		v.PublishAgain()
 		n.Expect("healthy", v.Request())
 	}
 }
 
-// TestRecordTakesNoOtherPlace calls for a real volume with another pod's emptyDir
+// TestRecordTakesNoOtherMountPoint calls for a real volume with another pod's emptyDir
 // for one of its paths.
-func TestRecordTakesNoOtherPlace(t *testing.T) {
+func TestRecordTakesNoOtherMountPoint(t *testing.T) {
 	for _, first := range []bool{false, true} {
 		t.Run(fmt.Sprint("recorded before ", first), func(t *testing.T) {
 			n := harness.NewNode(t).Start()
 			v, dir := n.NewVolume("ext4", "real"), emptyDir(n)
-			want := []string{v.Staging, v.Place()}
+			want := []string{v.Staging, v.MountPoint()}
 			if first {
 				n.Expect("healthy", v.Request())
 			}

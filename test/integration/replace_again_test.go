@@ -27,10 +27,10 @@ func TestDiesAgainWhileReplacing(t *testing.T) {
 }
 
 // TestStagedDiesWhileReplacing has the new daemon die at every instant, for which
-// there is no other one yet: the place is as dead as before, and healed as soon as
+// there is no other one yet: the mount point is as dead as before, and healed as soon as
 // there is one.
 func TestStagedDiesWhileReplacing(t *testing.T) {
-	for _, instant := range []string{"replace/cloned", "replace/beneath", "replace/detached", "settle", "settle/set"} {
+	for _, instant := range []string{"replace/cloned", "replace/beneath", "replace/detached", "finalize", "finalize/set"} {
 		t.Run(instant, func(t *testing.T) {
 			h, s := stopReplace(t, instant)
 			s.disk.Kill()
@@ -55,18 +55,18 @@ func TestUnpublishStorm(t *testing.T) {
 	const rounds = 6
 	for range rounds {
 		for name, unpublish := range unpublishers {
-			c := n.NewContainer(harness.PodUID, s.Place())
+			c := n.NewContainer(harness.PodUID, s.MountPoint())
 			n.Expect("healthy", s.Request())
 			s.die()
 			call := n.Begin(s.Request())
 			time.Sleep(rand.N(40 * time.Millisecond)) // at any moment of it
 			c.Kill()
-			first := unpublish(s.Place())
+			first := unpublish(s.MountPoint())
 			call.Answer()
 			if s.Sum(s.disk.Backing) != s.sum {
 				t.Fatalf("the volume lost data; the driver (%s) got %v", name, first)
 			}
-			harness.Eventually(t, "kubelet's next tries succeed", func() bool { return unpublish(s.Place()) == nil })
+			harness.Eventually(t, "kubelet's next tries succeed", func() bool { return unpublish(s.MountPoint()) == nil })
 			if s.Sum(s.disk.Backing) != s.sum {
 				t.Fatalf("the volume lost data; the driver (%s) got %v", name, first)
 			}

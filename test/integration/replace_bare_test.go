@@ -26,7 +26,7 @@ func TestNeverBare(t *testing.T) {
 	n.Expect("healed", s.Request()) // so that everything was once needed
 	before := held(n)
 	const rounds = 30
-	w := watch(t, s.Place())
+	w := watch(t, s.MountPoint())
 	for range rounds {
 		s.die()
 		n.Expect("healed", s.Request())
@@ -50,7 +50,7 @@ func TestNeverBare(t *testing.T) {
 // bareMarker is a file in the directory beneath a volume.
 const bareMarker = "beneath-the-volume"
 
-// markBare puts a file into the bare directory of a volume's place.
+// markBare puts a file into the bare directory of a volume's mount point.
 func markBare(s *served) {
 	t := s.Node.T
 	t.Helper()
@@ -58,7 +58,7 @@ func markBare(s *served) {
 	harness.Mkdir(t, below)
 	harness.Must(t, unix.Mount(s.Node.Kubelet, below, "", unix.MS_BIND, ""))
 	harness.Must(t, unix.Mount("", below, "", unix.MS_PRIVATE, ""))
-	rel, err := filepath.Rel(s.Node.Kubelet, s.Place())
+	rel, err := filepath.Rel(s.Node.Kubelet, s.MountPoint())
 	harness.Must(t, err)
 	harness.Must(t, os.WriteFile(filepath.Join(below, rel, bareMarker), nil, 0o600))
 	harness.Must(t, unix.Unmount(below, 0))
@@ -79,8 +79,8 @@ type watcher struct {
 	sight  sight
 }
 
-// watch watches a place that markBare has marked.
-func watch(t *testing.T, place string) *watcher {
+// watch watches a mount point that markBare has marked.
+func watch(t *testing.T, mountPoint string) *watcher {
 	t.Helper()
 	w := &watcher{enough: make(chan struct{})}
 	t.Cleanup(func() { w.stop() })
@@ -90,7 +90,7 @@ func watch(t *testing.T, place string) *watcher {
 			case <-w.enough:
 				return
 			default:
-				w.sight.look(place)
+				w.sight.look(mountPoint)
 			}
 		}
 	})
@@ -99,15 +99,15 @@ func watch(t *testing.T, place string) *watcher {
 
 var errBare = errors.New("the directory beneath")
 
-func (s *sight) look(place string) {
+func (s *sight) look(mountPoint string) {
 	s.looks++
 	var st unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, filepath.Join(place, bareMarker), 0, unix.STATX_TYPE, &st)
+	err := unix.Statx(unix.AT_FDCWD, filepath.Join(mountPoint, bareMarker), 0, unix.STATX_TYPE, &st)
 	if err == nil {
 		err = errBare
 	}
 	var fs unix.Statfs_t
-	if statfs := unix.Statfs(place, &fs); statfs == nil && fs.Type != unix.FUSE_SUPER_MAGIC {
+	if statfs := unix.Statfs(mountPoint, &fs); statfs == nil && fs.Type != unix.FUSE_SUPER_MAGIC {
 		err = errBare
 	}
 	switch {

@@ -18,13 +18,13 @@ import (
 func (s *served) onlyReported(has ...string) {
 	n, t := s.Node, s.Node.T
 	t.Helper()
-	table, ids := n.Table(), idsAt(t, s.Staging, s.Place())
+	table, ids := n.Table(), idsAt(t, s.Staging, s.MountPoint())
 	has = append(has, "StackedMounts", "Nothing was changed")
 	call := func() {
 		t.Helper()
 		n.Expect("abnormal", s.Request(), has...)
 		n.SameTable(table)
-		if got := idsAt(t, s.Staging, s.Place()); !slices.Equal(got, ids) {
+		if got := idsAt(t, s.Staging, s.MountPoint()); !slices.Equal(got, ids) {
 			t.Errorf("the mounts %v became %v", ids, got)
 		}
 	}
@@ -62,7 +62,7 @@ func TestDeadMountBeneath(t *testing.T) {
 				s.onlyReported("covers another filesystem instance")
 				next.untouched()
 			}
-			s.Writable(s.Place())
+			s.Writable(s.MountPoint())
 		})
 	}
 }
@@ -89,25 +89,25 @@ func TestHungMountBeneath(t *testing.T) {
 			}
 			s.onlyReported()
 			disk.Thaw()
-			if other.Sum(other.Staging) != sum || other.Sum(other.Place()) != sum {
+			if other.Sum(other.Staging) != sum || other.Sum(other.MountPoint()) != sum {
 				t.Error("the other volume lost data")
 			}
 		})
 	}
 }
 
-// TestDeadMountBeneathThePlaceHeals has a published mount that shares nothing with
+// TestDeadMountBeneathTheMountPointHeals has a published mount that shares nothing with
 // the staged one: it gets what works, whatever lies beneath that.
-func TestDeadMountBeneathThePlaceHeals(t *testing.T) {
+func TestDeadMountBeneathTheMountPointHeals(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "a volume")
-	harness.Must(t, unix.Mount("", s.Place(), "", unix.MS_PRIVATE, ""))
+	harness.Must(t, unix.Mount("", s.MountPoint(), "", unix.MS_PRIVATE, ""))
 	s.known()
 	s.disk.RestageOver()
 	staged := idsAt(t, s.Staging)
 	n.Expect("abnormal", s.Request(), "Disconnected", "Done: replace", "StackedMounts")
-	if got := s.Sum(s.Place()); got != s.sum {
-		t.Error("the data at the place differs")
+	if got := s.Sum(s.MountPoint()); got != s.sum {
+		t.Error("the data at the mount point differs")
 	}
 	if got := idsAt(t, s.Staging); !slices.Equal(got, staged) {
 		t.Errorf("the staged mounts %v became %v", staged, got)
@@ -122,7 +122,7 @@ func TestDeadMountBeneathAPublishedOne(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "a volume").known()
 	s.die()
-	harness.Must(t, unix.Mount(s.Staging, s.Place(), "", unix.MS_BIND, ""))
+	harness.Must(t, unix.Mount(s.Staging, s.MountPoint(), "", unix.MS_BIND, ""))
 	s.onlyReported("covers another filesystem instance")
 	s.die()
 	s.onlyReported("Disconnected")
@@ -133,9 +133,9 @@ func TestDeadMountBeneathAPublishedOne(t *testing.T) {
 func TestDeadMountBeneathInUse(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "in use").known()
-	keepOpen(t, filepath.Join(s.Place(), "a"))
+	keepOpen(t, filepath.Join(s.MountPoint(), "a"))
 	s.disk.RestageOver()
-	open, err := os.Open(filepath.Join(s.Place(), "a"))
+	open, err := os.Open(filepath.Join(s.MountPoint(), "a"))
 	harness.Must(t, err)
 	defer open.Close()
 	s.onlyReported()
@@ -145,22 +145,22 @@ func TestDeadMountBeneathInUse(t *testing.T) {
 }
 
 // TestDeadMountBeneathAndInAContainer heals the container that kept the dead mount,
-// while the host's places stay stacked.
+// while the host's mount points stay stacked.
 func TestDeadMountBeneathAndInAContainer(t *testing.T) {
 	for _, standalone := range []bool{true, false} {
 		t.Run(fmt.Sprintf("standalone %v", standalone), func(t *testing.T) {
 			n := harness.NewNode(t, fmt.Sprintf("--standalone=%v", standalone)).Start()
 			s := newServed(n, "a volume").known()
-			c := n.NewContainer(harness.PodUID, s.Place())
+			c := n.NewContainer(harness.PodUID, s.MountPoint())
 			n.Expect("healthy", s.Request())
 			for range 2 {
 				s.disk.RestageOver()
-				ids := idsAt(t, s.Staging, s.Place())
+				ids := idsAt(t, s.Staging, s.MountPoint())
 				n.Expect("abnormal", s.Request(), "StaleInContainers", "replace-in-container", "StackedMounts")
 				if got := c.MountsAt("/data"); len(got) != 1 || got[0].Dev != s.disk.Dev() || got[0].Attr.Has(host.AttrReadOnly) {
 					t.Errorf("the container has %v", got)
 				}
-				if got := idsAt(t, s.Staging, s.Place()); !slices.Equal(got, ids) {
+				if got := idsAt(t, s.Staging, s.MountPoint()); !slices.Equal(got, ids) {
 					t.Errorf("the host's mounts %v became %v", ids, got)
 				}
 				s.onlyReported()

@@ -24,12 +24,12 @@ func TestReplaceForAPod(t *testing.T) {
 	m.Start()
 	v, d := m.servedClaimed("wanted")
 	m.Expect("healthy", v.Request())
-	before, sum := m.Table(), v.Sum(v.Place())
+	before, sum := m.Table(), v.Sum(v.MountPoint())
 	d.Kill()
 	d.Restage()
 	m.Expect("healed", v.Request(), "Disconnected", "replace")
 	d.SameTable(before)
-	if v.Sum(v.Place()) != sum {
+	if v.Sum(v.MountPoint()) != sum {
 		t.Error("the data differs")
 	}
 
@@ -60,17 +60,17 @@ func TestPodThatStartsToTerminateWhileReplacing(t *testing.T) {
 			d.Restage()
 			call := m.BeginAndStop(v.Request())
 			cluster.Terminate(t, m.api, v.pod)
-			harness.Must(t, unix.Unmount(v.Place(), unix.MNT_DETACH))
+			harness.Must(t, unix.Unmount(v.MountPoint(), unix.MNT_DETACH))
 			call.Resume()
 			if a := call.LetGo(); a == nil || !a.GetAbnormal() {
 				t.Errorf("got %v, %v\n%s", a, call.Err(), m.Log)
 			}
-			_ = removeAll(v.Place())
+			_ = removeAll(v.MountPoint())
 			if v.Sum(d.Backing) != sum {
 				t.Fatal("the volume lost data")
 			}
 			harness.Eventually(t, "kubelet's next tries succeed", func() bool {
-				return unpublishers["umount, delete the tree"](v.Place()) == nil
+				return unpublishers["umount, delete the tree"](v.MountPoint()) == nil
 			})
 			if v.Sum(d.Backing) != sum {
 				t.Fatal("the volume lost data")

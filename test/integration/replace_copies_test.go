@@ -10,30 +10,30 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestReplaceCopies heals a place that is seen from other mount namespaces too:
+// TestReplaceCopies heals a mount point that is seen from other mount namespaces too:
 // those have the mounts that they had, none of them dead.
 func TestReplaceCopies(t *testing.T) {
 	for _, propagation := range []string{"unchanged", "slave"} {
 		t.Run(propagation, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone").Start()
 			s := newServed(n, "seen from elsewhere")
-			harness.Must(t, unix.Mount("", s.Place(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_NOEXEC, ""))
+			harness.Must(t, unix.Mount("", s.MountPoint(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_NOEXEC, ""))
 			other := harness.NewNamespace(t, propagation)
 			s.known()
-			before := other.At(s.Place())
+			before := other.At(s.MountPoint())
 			if len(before) != 1 {
-				t.Fatalf("elsewhere the place is %v", before)
+				t.Fatalf("elsewhere the mount point is %v", before)
 			}
 			for range 2 {
 				s.die()
 				n.Expect("healed", s.Request())
 				s.back()
-				if got := other.At(s.Place()); fmt.Sprint(got) != fmt.Sprint(before) {
-					t.Errorf("elsewhere the place is %v, before it was %v", got, before)
+				if got := other.At(s.MountPoint()); fmt.Sprint(got) != fmt.Sprint(before) {
+					t.Errorf("elsewhere the mount point is %v, before it was %v", got, before)
 				}
-				for _, m := range other.LayersAt(s.Place()) {
+				for _, m := range other.LayersAt(s.MountPoint()) {
 					if m.Dev != s.disk.Dev() {
-						t.Error("elsewhere the place is dead")
+						t.Error("elsewhere the mount point is dead")
 					}
 				}
 				n.Expect("healthy", s.Request())
@@ -48,34 +48,34 @@ func TestReplaceReachesNoPrivateCopy(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "seen from elsewhere").known()
 	other := harness.NewNamespace(t, "private")
-	before := other.LayersAt(s.Place())
+	before := other.LayersAt(s.MountPoint())
 	s.die()
 	n.Expect("healed", s.Request())
 	s.back()
-	if got := other.LayersAt(s.Place()); len(got) != 1 || got[0].OldID != before[0].OldID {
-		t.Errorf("elsewhere the place is %v, before it was %v", got, before)
+	if got := other.LayersAt(s.MountPoint()); len(got) != 1 || got[0].OldID != before[0].OldID {
+		t.Errorf("elsewhere the mount point is %v, before it was %v", got, before)
 	}
 }
 
 // TestReplaceCopiesAfterAKill leaves nothing dead, and nothing read-only, in
 // other mount namespaces when a replacement was killed at any instant.
 func TestReplaceCopiesAfterAKill(t *testing.T) {
-	for _, instant := range []string{"replace/beneath", "replace/copies", "replace/detached", "settle", "copies", "final/set"} {
+	for _, instant := range []string{"replace/beneath", "replace/copies", "replace/detached", "finalize", "copies", "final/set"} {
 		t.Run(instant, func(t *testing.T) {
 			var other harness.Namespace
 			var before []string
 			h, s := stopReplace(t, instant, func(s *served) {
 				other = harness.NewNamespace(t, "slave")
-				before = other.At(s.Place())
+				before = other.At(s.MountPoint())
 			})
 			h.kill("server")
 			s.back()
-			if got := other.At(s.Place()); fmt.Sprint(got) != fmt.Sprint(before) {
-				t.Errorf("elsewhere the place is %v, before it was %v", got, before)
+			if got := other.At(s.MountPoint()); fmt.Sprint(got) != fmt.Sprint(before) {
+				t.Errorf("elsewhere the mount point is %v, before it was %v", got, before)
 			}
-			for _, m := range other.LayersAt(s.Place()) {
+			for _, m := range other.LayersAt(s.MountPoint()) {
 				if m.Dev != s.disk.Dev() {
-					t.Error("elsewhere the place is dead")
+					t.Error("elsewhere the mount point is dead")
 				}
 			}
 		})
@@ -83,18 +83,18 @@ func TestReplaceCopiesAfterAKill(t *testing.T) {
 }
 
 // strangers are the ways in which somebody in a mount namespace of their own may
-// have something else on the place.
-var strangers = map[string]func(ns harness.Namespace, place string){
-	"over it": func(ns harness.Namespace, place string) { ns.Do("mount", "-t", "tmpfs", "stranger", place) },
-	"instead of it": func(ns harness.Namespace, place string) {
-		ns.Do("umount", place)
-		ns.Do("mount", "-t", "tmpfs", "stranger", place)
+// have something else on the mount point.
+var strangers = map[string]func(ns harness.Namespace, mountPoint string){
+	"over it": func(ns harness.Namespace, mountPoint string) { ns.Do("mount", "-t", "tmpfs", "stranger", mountPoint) },
+	"instead of it": func(ns harness.Namespace, mountPoint string) {
+		ns.Do("umount", mountPoint)
+		ns.Do("mount", "-t", "tmpfs", "stranger", mountPoint)
 	},
 }
 
 // strangerAt gives the id of what is mounted so, 0 for nothing.
-func strangerAt(ns harness.Namespace, place string) (id int) {
-	for _, m := range ns.LayersAt(place) {
+func strangerAt(ns harness.Namespace, mountPoint string) (id int) {
+	for _, m := range ns.LayersAt(mountPoint) {
 		if m.Source == "stranger" {
 			id = m.OldID
 		}
@@ -102,8 +102,8 @@ func strangerAt(ns harness.Namespace, place string) (id int) {
 	return id
 }
 
-// TestReplaceSpares leaves alone what somebody has mounted on the place in a
-// mount namespace of their own. Others see the place healed, unless the stranger
+// TestReplaceSpares leaves alone what somebody has mounted on the mount point in a
+// mount namespace of their own. Others see the mount point healed, unless the stranger
 // stands where the dead mount was: then a umount that reached the others would
 // take it along, and they keep what they had on top.
 func TestReplaceSpares(t *testing.T) {
@@ -112,19 +112,19 @@ func TestReplaceSpares(t *testing.T) {
 			n := harness.NewNode(t, "--standalone").Start()
 			s := newServed(n, "covered elsewhere").known()
 			usual, odd := harness.NewNamespace(t, "slave"), harness.NewNamespace(t, "slave")
-			stranger(odd, s.Place())
-			id, before := strangerAt(odd, s.Place()), usual.At(s.Place())
+			stranger(odd, s.MountPoint())
+			id, before := strangerAt(odd, s.MountPoint()), usual.At(s.MountPoint())
 			for range 2 {
 				s.die()
 				if _, err := n.Call(s.Request()); err != nil {
 					t.Fatal(err)
 				}
 				s.back()
-				if got := strangerAt(odd, s.Place()); got != id || id == 0 {
+				if got := strangerAt(odd, s.MountPoint()); got != id || id == 0 {
 					t.Errorf("their mount %d is now %d", id, got)
 				}
-				got := usual.LayersAt(s.Place())
-				alone := len(got) == 1 && got[0].Dev == s.disk.Dev() && fmt.Sprint(usual.At(s.Place())) == fmt.Sprint(before)
+				got := usual.LayersAt(s.MountPoint())
+				alone := len(got) == 1 && got[0].Dev == s.disk.Dev() && fmt.Sprint(usual.At(s.MountPoint())) == fmt.Sprint(before)
 				if name == "over it" && !alone {
 					t.Errorf("where nothing was in the way there is %v", got)
 				}
@@ -141,20 +141,20 @@ func TestReplaceSpares(t *testing.T) {
 // TestReplaceSparesAfterAKill is the same when the server is killed on the way.
 func TestReplaceSparesAfterAKill(t *testing.T) {
 	for name, stranger := range strangers {
-		for _, instant := range []string{"replace/copies", "replace/detached", "replace/verified", "settle/set"} {
+		for _, instant := range []string{"replace/copies", "replace/detached", "replace/verified", "finalize/set"} {
 			t.Run(name+" at "+instant, func(t *testing.T) {
 				var odd harness.Namespace
 				h, s := stopReplace(t, instant, func(s *served) {
 					odd = harness.NewNamespace(t, "slave")
-					stranger(odd, s.Place())
+					stranger(odd, s.MountPoint())
 				})
-				id := strangerAt(odd, s.Place())
+				id := strangerAt(odd, s.MountPoint())
 				h.n.Kill()
 				h.Answer()
 				h.restart()
 				h.again()
 				s.back()
-				if got := strangerAt(odd, s.Place()); got != id || id == 0 {
+				if got := strangerAt(odd, s.MountPoint()); got != id || id == 0 {
 					t.Errorf("their mount %d is now %d", id, got)
 				}
 			})

@@ -28,7 +28,7 @@ func TestReplaceManyAtOnce(t *testing.T) {
 		for _, s := range all {
 			s.die()
 		}
-		settled := n.Table()
+		finalized := n.Table()
 		busy := mountAllTheTime(t, filepath.Join(n.Kubelet, "pods", harness.OtherPod, "volumes/kubernetes.io~empty-dir/other"))
 		answers, errs := make([]*healerpb.NodeHealerResponse, volumes), make([]error, volumes)
 		var calls sync.WaitGroup
@@ -41,13 +41,13 @@ func TestReplaceManyAtOnce(t *testing.T) {
 			if a := answers[i]; errs[i] != nil || !strings.HasPrefix(a.GetMessage(), "healed:") {
 				t.Errorf("volume %d: %v, %v", i, a, errs[i])
 			}
-			if s.Sum(s.Place()) != s.sum {
+			if s.Sum(s.MountPoint()) != s.sum {
 				t.Errorf("volume %d has other data", i)
 			}
 			n.Expect("healthy", s.Request())
 		}
-		if got := n.Table(); len(got) != len(settled) {
-			t.Errorf("there were %d mounts, now there are\n%s", len(settled), strings.Join(got, "\n"))
+		if got := n.Table(); len(got) != len(finalized) {
+			t.Errorf("there were %d mounts, now there are\n%s", len(finalized), strings.Join(got, "\n"))
 		}
 		next.untouched()
 	}

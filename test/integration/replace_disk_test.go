@@ -23,7 +23,7 @@ func TestReplaceOfADisk(t *testing.T) {
 			next := newNeighbour(n)
 			v := n.NewVolume(fs, "comes back")
 			n.Expect("healthy", v.Request())
-			before, sum, was := n.Table(), v.Sum(v.Place()), v.Device
+			before, sum, was := n.Table(), v.Sum(v.MountPoint()), v.Device
 			wasDev := harness.Layers(t, v.Staging)[0].Dev.String()
 			shutdown(t, v.Staging)
 			restageDisk(v, options)
@@ -36,10 +36,10 @@ func TestReplaceOfADisk(t *testing.T) {
 			if options == "" {
 				n.SameTable(after)
 			}
-			if v.Sum(v.Place()) != sum {
+			if v.Sum(v.MountPoint()) != sum {
 				t.Error("the data differs")
 			}
-			v.Writable(v.Place())
+			v.Writable(v.MountPoint())
 			n.Expect("healthy", v.Request())
 			next.untouched()
 		})

@@ -12,7 +12,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestUnpublishWhileReplacing has a driver unpublish the place at every instant
+// TestUnpublishWhileReplacing has a driver unpublish the mount point at every instant
 // of a replacement: the data survives.
 func TestUnpublishWhileReplacing(t *testing.T) {
 	for name, unpublish := range unpublishers {
@@ -37,7 +37,7 @@ func TestUnpublishWhileReplacingInUse(t *testing.T) {
 			continue // that one stops at the first umount, which says busy
 		}
 		t.Run(name, func(t *testing.T) {
-			h, s := stopReplace(t, "detach/matched", func(s *served) { keepOpen(t, filepath.Join(s.Place(), "a")) })
+			h, s := stopReplace(t, "detach/matched", func(s *served) { keepOpen(t, filepath.Join(s.MountPoint(), "a")) })
 			h.unpublished(unpublish, s.disk.Backing)
 		})
 	}
@@ -45,15 +45,15 @@ func TestUnpublishWhileReplacingInUse(t *testing.T) {
 
 // publishers are the ways in which drivers implement NodePublishVolume where a
 // dead mount is.
-var publishers = map[string]func(staging, place string) error{
-	"on top": func(staging, place string) error {
-		return unix.Mount(staging, place, "", unix.MS_BIND, "")
+var publishers = map[string]func(staging, mountPoint string) error{
+	"on top": func(staging, mountPoint string) error {
+		return unix.Mount(staging, mountPoint, "", unix.MS_BIND, "")
 	},
-	"umount, publish": func(staging, place string) error {
-		if err := unix.Unmount(place, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+	"umount, publish": func(staging, mountPoint string) error {
+		if err := unix.Unmount(mountPoint, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
 			return err
 		}
-		return unix.Mount(staging, place, "", unix.MS_BIND, "")
+		return unix.Mount(staging, mountPoint, "", unix.MS_BIND, "")
 	},
 }
 
@@ -77,34 +77,34 @@ func TestPublishWhileReplacing(t *testing.T) {
 // none: what they mounted goes with it.
 func TestPublishWhileReplacingInUse(t *testing.T) {
 	testPublishWhileReplacing(t, publishers["umount, publish"], "detach/matched", func(s *served) {
-		keepOpen(t, filepath.Join(s.Place(), "a"))
+		keepOpen(t, filepath.Join(s.MountPoint(), "a"))
 	})
 }
 
-func testPublishWhileReplacing(t *testing.T, publish func(staging, place string) error, instant string, breaks ...func(*served)) {
-	var elsewhere harness.Namespace
-	h, s := stopReplace(t, instant, append(breaks, func(*served) { elsewhere = harness.NewNamespace(t, "unchanged") })...)
-	harness.Must(t, publish(s.Staging, s.Place()))
-	theirs := harness.MountID(t, s.Place())
+func testPublishWhileReplacing(t *testing.T, publish func(staging, mountPoint string) error, instant string, breaks ...func(*served)) {
+	var propagatedMounts harness.Namespace
+	h, s := stopReplace(t, instant, append(breaks, func(*served) { propagatedMounts = harness.NewNamespace(t, "unchanged") })...)
+	harness.Must(t, publish(s.Staging, s.MountPoint()))
+	theirs := harness.MountID(t, s.MountPoint())
 	h.Resume()
 	if a := h.LetGo(); a == nil {
 		t.Error(h.Err())
 	}
-	if id := harness.MountID(t, s.Place()); id != theirs {
+	if id := harness.MountID(t, s.MountPoint()); id != theirs {
 		t.Errorf("the driver's mount %d is %d now", theirs, id)
 	}
-	h.intact(s.Place())
+	h.intact(s.MountPoint())
 	// Its umount finds another one beneath, if any.
-	harness.Must(t, unix.Unmount(s.Place(), unix.MNT_DETACH))
-	for _, m := range slices.Concat(harness.Layers(t, s.Place()), elsewhere.LayersAt(s.Place())) {
+	harness.Must(t, unix.Unmount(s.MountPoint(), unix.MNT_DETACH))
+	for _, m := range slices.Concat(harness.Layers(t, s.MountPoint()), propagatedMounts.LayersAt(s.MountPoint())) {
 		if s.writable(m) {
 			t.Errorf("what was beneath is %s", m.Attr)
 		}
 	}
-	_ = removeAll(s.Place())
+	_ = removeAll(s.MountPoint())
 	h.intact(s.disk.Backing)
 	harness.Eventually(t, "the next tries succeed", func() bool {
-		return mount.CleanupMountPoint(s.Place(), mount.New(""), true) == nil
+		return mount.CleanupMountPoint(s.MountPoint(), mount.New(""), true) == nil
 	})
 	h.intact(s.disk.Backing)
 }

@@ -12,16 +12,16 @@ import (
 )
 
 // restagedBeside is a volume whose driver has staged it anew while the daemon of
-// before, which the place still has, goes on.
-func restagedBeside(n *harness.Node) (v *harness.Volume, former *faultfs.FS) {
+// before, which the mount point still has, goes on.
+func restagedBeside(n *harness.Node) (v *harness.Volume, previous *faultfs.FS) {
 	n.T.Helper()
-	v, former = n.NewFUSEVolume("restaged", faultfs.Config{})
+	v, previous = n.NewFUSEVolume("restaged", faultfs.Config{})
 	n.Expect("healthy", v.Request())
 	// Its connection is ended at last by number, which must still be its own.
 	v.Keep()
 	harness.Must(n.T, unix.Unmount(v.Staging, unix.MNT_DETACH))
 	faultfs.Mount(n.T, v.Staging, faultfs.Config{})
-	return v, former
+	return v, previous
 }
 
 // TestReplaceWhatFails replaces a mount whose server says that it is no good any
@@ -33,12 +33,12 @@ func TestReplaceWhatFails(t *testing.T) {
 		t.Run(unix.ErrnoName(errno), func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone").Start()
 			next := newNeighbour(n)
-			v, former := restagedBeside(n)
-			former.Fail(errno)
+			v, previous := restagedBeside(n)
+			previous.Fail(errno)
 			n.Expect("healed", v.Request(), reason, "replace")
 			staged := harness.Layers(t, v.Staging)
-			if got := harness.Layers(t, v.Place()); len(got) != 1 || got[0].Dev != staged[0].Dev || got[0].Attr != staged[0].Attr {
-				t.Errorf("at the place there is %v", got)
+			if got := harness.Layers(t, v.MountPoint()); len(got) != 1 || got[0].Dev != staged[0].Dev || got[0].Attr != staged[0].Attr {
+				t.Errorf("at the mount point there is %v", got)
 			}
 			n.Expect("healthy", v.Request())
 			next.untouched()
@@ -50,7 +50,7 @@ func TestReplaceWhatFails(t *testing.T) {
 // us, although another one is staged.
 func TestReplaceNothingAlive(t *testing.T) {
 	for name, c := range map[string]struct {
-		breaks func(former *faultfs.FS)
+		breaks func(previous *faultfs.FS)
 		says   string
 	}{
 		"it works":   {func(*faultfs.FS) {}, "WrongVolumeMounted"},
@@ -60,14 +60,14 @@ func TestReplaceNothingAlive(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone", "--probe-timeout=500ms").Start()
-			v, former := restagedBeside(n)
-			c.breaks(former)
-			before, ids := n.Table(), idsAt(t, v.Staging, v.Place())
+			v, previous := restagedBeside(n)
+			c.breaks(previous)
+			before, ids := n.Table(), idsAt(t, v.Staging, v.MountPoint())
 			for range 2 {
 				n.Expect("abnormal", v.Request(), c.says)
 			}
 			n.SameTable(before)
-			if got := idsAt(t, v.Staging, v.Place()); !slices.Equal(got, ids) {
+			if got := idsAt(t, v.Staging, v.MountPoint()); !slices.Equal(got, ids) {
 				t.Errorf("the mounts %v became %v", ids, got)
 			}
 		})

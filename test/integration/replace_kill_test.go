@@ -18,7 +18,7 @@ func TestKillReplacing(t *testing.T) {
 			h.kill("server")
 			h.n.SameTable(h.healthy)
 			s.back()
-			s.Writable(s.Place())
+			s.Writable(s.MountPoint())
 			h.n.Expect("healthy", s.Request())
 		})
 	}
@@ -56,7 +56,7 @@ func TestKillReplacingInUse(t *testing.T) {
 		"server": func(h halfway) { h.kill("server") },
 	} {
 		t.Run(victim, func(t *testing.T) {
-			h, s := stopReplace(t, "detach/matched", func(s *served) { keepOpen(t, filepath.Join(s.Place(), "a")) })
+			h, s := stopReplace(t, "detach/matched", func(s *served) { keepOpen(t, filepath.Join(s.MountPoint(), "a")) })
 			kill(h)
 			s.back()
 			h.n.Expect("healthy", s.Request())
@@ -65,15 +65,15 @@ func TestKillReplacingInUse(t *testing.T) {
 }
 
 // TestKillReplacingForAContainer kills the server while nobody but a container of
-// the pod says that the place is wanted: it still has the filesystem that died.
+// the pod says that the mount point is wanted: it still has the filesystem that died.
 func TestKillReplacingForAContainer(t *testing.T) {
-	for _, instant := range []string{"replace/beneath", "replace/detached", "settle", "settle/set", "final/set"} {
+	for _, instant := range []string{"replace/beneath", "replace/detached", "finalize", "finalize/set", "final/set"} {
 		t.Run(instant, func(t *testing.T) {
 			n := harness.NewNode(t)
 			n.Pause = instant
 			n.Start()
 			s := newServed(n, "held").known()
-			n.NewContainer(harness.PodUID, s.Place())
+			n.NewContainer(harness.PodUID, s.MountPoint())
 			s.die()
 			h := halfway{t: t, n: n, v: s.Volume, Begun: n.BeginAndStop(s.Request())}
 			h.kill("server")
@@ -83,29 +83,29 @@ func TestKillReplacingForAContainer(t *testing.T) {
 	}
 }
 
-// TestKilledReplacing shows what stands at the place then: nothing through which
+// TestKilledReplacing shows what stands at the mount point then: nothing through which
 // anything can be written or deleted, and nothing that is made writable while
 // nobody vouches.
 func TestKilledReplacing(t *testing.T) {
-	for _, instant := range []string{"replace/beneath", "replace/detached", "replace/verified", "settle/alone"} {
+	for _, instant := range []string{"replace/beneath", "replace/detached", "replace/verified", "finalize/alone"} {
 		t.Run(instant, func(t *testing.T) {
 			h, s := stopReplace(t, instant)
 			h.n.Kill()
 			h.Answer()
 			live := 0
-			for _, m := range harness.Layers(t, s.Place()) {
+			for _, m := range harness.Layers(t, s.MountPoint()) {
 				if m.Dev == s.disk.Dev() {
 					live++
 					if !strings.HasPrefix(m.Attr.String(), "ro,nosuid,nodev,noexec") {
-						t.Errorf("the interim mount is %s", m.Attr)
+						t.Errorf("the placeholder is %s", m.Attr)
 					}
 				}
 			}
 			if live != 1 {
-				t.Errorf("%d mounts of what is staged stand at the place", live)
+				t.Errorf("%d mounts of what is staged stand at the mount point", live)
 			}
-			if err := removeAll(s.Place()); err == nil {
-				t.Error("a tree with an interim mount was removed")
+			if err := removeAll(s.MountPoint()); err == nil {
+				t.Error("a tree with an placeholder was removed")
 			}
 			h.n.Args = nil // not standalone: nobody vouches
 			h.restart()

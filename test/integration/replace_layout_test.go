@@ -17,7 +17,7 @@ func TestReplaceLayouts(t *testing.T) {
 	for name, lay := range map[string]func(s *served){
 		"a subdirectory is published": func(s *served) {
 			s.Unpublish()
-			harness.Must(s.Node.T, unix.Mount(filepath.Join(s.Staging, "sub"), s.Place(), "", unix.MS_BIND, ""))
+			harness.Must(s.Node.T, unix.Mount(filepath.Join(s.Staging, "sub"), s.MountPoint(), "", unix.MS_BIND, ""))
 		},
 		"staged below the staging path": func(s *served) {
 			s.Unpublish()
@@ -34,12 +34,12 @@ func TestReplaceLayouts(t *testing.T) {
 			req := s.Request()
 			lay(s)
 			n.Expect("healthy", req)
-			before, sum := n.Table(), s.Sum(s.Place())
+			before, sum := n.Table(), s.Sum(s.MountPoint())
 			for range 2 {
 				s.die()
 				n.Expect("healed", req)
 				s.disk.SameTable(before)
-				if s.Sum(s.Place()) != sum {
+				if s.Sum(s.MountPoint()) != sum {
 					t.Error("the data differs")
 				}
 				n.Expect("healthy", req)
@@ -92,7 +92,7 @@ func TestReplaceIsAudited(t *testing.T) {
 		t.Fatalf("the audit log has %q", lines)
 	}
 	for _, line := range lines {
-		if !strings.Contains(line, `"replace"`) || !strings.Contains(line, s.Place()) {
+		if !strings.Contains(line, `"replace"`) || !strings.Contains(line, s.MountPoint()) {
 			t.Errorf("the audit log has %q", line)
 		}
 	}

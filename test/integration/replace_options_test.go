@@ -15,19 +15,19 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// replaceInstants are all places at which a worker can be stopped while it
+// replaceInstants are all mount points at which a worker can be stopped while it
 // replaces a mount that nobody uses, in the order in which it comes by.
 var replaceInstants = []string{
 	"replace/cloned", "replace/checked", "replace/beneath", "replace/copies", "replace/detached", "replace/verified",
-	"settle", "settle/checked", "settle/alone", "settle/set",
+	"finalize", "finalize/checked", "finalize/alone", "finalize/set",
 	"copies", "final/checked", "final/alone", "final/set",
 }
 
-// replaceTurns are those of them after which something else stands at the place,
+// replaceTurns are those of them after which something else stands at the mount point,
 // or may be done with it.
-var replaceTurns = []string{"replace/cloned", "replace/beneath", "replace/detached", "settle", "settle/set", "final/set"}
+var replaceTurns = []string{"replace/cloned", "replace/beneath", "replace/detached", "finalize", "finalize/set", "final/set"}
 
-// TestReplaceKeepsOptions has each place's own options again.
+// TestReplaceKeepsOptions has each mount point's own options again.
 func TestReplaceKeepsOptions(t *testing.T) {
 	for name, options := range map[string]uintptr{
 		"read-only":        unix.MS_RDONLY,
@@ -41,7 +41,7 @@ func TestReplaceKeepsOptions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone").Start()
 			s := newServed(n, "options")
-			harness.Must(t, unix.Mount("", s.Place(), "", unix.MS_REMOUNT|unix.MS_BIND|options, ""))
+			harness.Must(t, unix.Mount("", s.MountPoint(), "", unix.MS_REMOUNT|unix.MS_BIND|options, ""))
 			s.known()
 			s.die()
 			n.Expect("healed", s.Request())
@@ -51,19 +51,19 @@ func TestReplaceKeepsOptions(t *testing.T) {
 	}
 }
 
-// TestReplaceKeepsPrivate leaves a place private that was private on a shared
+// TestReplaceKeepsPrivate leaves a mount point private that was private on a shared
 // kubelet root.
 func TestReplaceKeepsPrivate(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "private")
-	harness.Must(t, unix.Mount("", s.Place(), "", unix.MS_PRIVATE, ""))
+	harness.Must(t, unix.Mount("", s.MountPoint(), "", unix.MS_PRIVATE, ""))
 	s.known()
 	s.die()
 	n.Expect("healed", s.Request())
 	s.back()
 }
 
-// TestReadOnlyAtEveryInstant replaces at a place that is published read-only.
+// TestReadOnlyAtEveryInstant replaces at a mount point that is published read-only.
 // Whoever tries to write there all the time never gets through, and at no
 // instant does a writable mount stand there.
 func TestReadOnlyAtEveryInstant(t *testing.T) {
@@ -71,15 +71,15 @@ func TestReadOnlyAtEveryInstant(t *testing.T) {
 	n.Pause = strings.Join(replaceInstants, ",")
 	n.Start()
 	s := newServed(n, "read-only")
-	harness.Must(t, unix.Mount("", s.Place(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+	harness.Must(t, unix.Mount("", s.MountPoint(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
 	s.known()
-	w := startWriter(t, filepath.Join(s.Place(), "written"))
+	w := startWriter(t, filepath.Join(s.MountPoint(), "written"))
 	for range 3 {
 		s.die()
 		stops := 0
 		a := atEachStop(n, s.Request(), func() {
 			stops++
-			for _, m := range harness.Layers(t, s.Place()) {
+			for _, m := range harness.Layers(t, s.MountPoint()) {
 				if !strings.HasPrefix(m.Attr.String(), "ro,") {
 					t.Errorf("at stop %d a mount of %s is %s", stops, m.Dev, m.Attr)
 				}

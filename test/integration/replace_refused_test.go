@@ -70,8 +70,8 @@ func TestReplaceRefused(t *testing.T) {
 		},
 		"something stands in the dead mount": {
 			func(t *testing.T, s *served) {
-				harness.Must(t, unix.Mount("", s.Place(), "", unix.MS_PRIVATE, ""))
-				harness.Must(t, unix.Mount("stranger", filepath.Join(s.Place(), "sub"), "tmpfs", 0, "size=1m"))
+				harness.Must(t, unix.Mount("", s.MountPoint(), "", unix.MS_PRIVATE, ""))
+				harness.Must(t, unix.Mount("stranger", filepath.Join(s.MountPoint(), "sub"), "tmpfs", 0, "size=1m"))
 				s.die()
 			},
 			[]string{"Disconnected", "mounted on"},
@@ -82,12 +82,12 @@ func TestReplaceRefused(t *testing.T) {
 			next := newNeighbour(n)
 			s := newServed(n, "refused").known()
 			c.spoil(t, s)
-			before, ids := n.Table(), idsAt(t, s.Staging, s.Place())
+			before, ids := n.Table(), idsAt(t, s.Staging, s.MountPoint())
 			for range 2 {
 				n.Expect("abnormal", s.Request(), c.says...)
 			}
 			n.SameTable(before)
-			if got := idsAt(t, s.Staging, s.Place()); !slices.Equal(got, ids) {
+			if got := idsAt(t, s.Staging, s.MountPoint()); !slices.Equal(got, ids) {
 				t.Errorf("the mounts %v became %v", ids, got)
 			}
 			next.untouched()

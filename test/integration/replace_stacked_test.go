@@ -17,35 +17,35 @@ func buried(t *testing.T, n *harness.Node) (s *served, live uint64) {
 	t.Helper()
 	s = newServed(n, "buried")
 	// On a shared one the dead mount would come to stand on its peers, too.
-	harness.Must(t, unix.Mount("", s.Place(), "", unix.MS_PRIVATE, ""))
+	harness.Must(t, unix.Mount("", s.MountPoint(), "", unix.MS_PRIVATE, ""))
 	s.known()
 	dead := s.Keep()
 	s.die()
-	harness.Must(t, unix.Unmount(s.Place(), unix.MNT_DETACH))
-	harness.Must(t, unix.Mount(s.Staging, s.Place(), "", unix.MS_BIND, ""))
-	harness.Must(t, unix.Mount("", s.Place(), "", unix.MS_PRIVATE, ""))
-	live = harness.MountID(t, s.Place())
-	harness.Must(t, unix.Mount(dead, s.Place(), "", unix.MS_BIND, ""))
+	harness.Must(t, unix.Unmount(s.MountPoint(), unix.MNT_DETACH))
+	harness.Must(t, unix.Mount(s.Staging, s.MountPoint(), "", unix.MS_BIND, ""))
+	harness.Must(t, unix.Mount("", s.MountPoint(), "", unix.MS_PRIVATE, ""))
+	live = harness.MountID(t, s.MountPoint())
+	harness.Must(t, unix.Mount(dead, s.MountPoint(), "", unix.MS_BIND, ""))
 	harness.Must(t, unix.Unmount(dead, unix.MNT_DETACH))
 	return s, live
 }
 
-// TestUncover takes a dead mount off a live one, to which nothing happens.
-func TestUncover(t *testing.T) {
+// TestUnmountDeadTop takes a dead mount off a live one, to which nothing happens.
+func TestUnmountDeadTop(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s, live := buried(t, n)
-	n.Expect("healed", s.Request(), "uncover")
+	n.Expect("healed", s.Request(), "unmount-dead-top")
 	s.back()
-	if got := harness.MountID(t, s.Place()); got != live {
+	if got := harness.MountID(t, s.MountPoint()); got != live {
 		t.Errorf("the live mount %d became %d", live, got)
 	}
 	n.Expect("healthy", s.Request())
 }
 
-// TestUncoverKilled kills worker and server while a dead mount is taken off.
-func TestUncoverKilled(t *testing.T) {
+// TestUnmountDeadTopKilled kills worker and server while a dead mount is taken off.
+func TestUnmountDeadTopKilled(t *testing.T) {
 	for _, victim := range []string{"worker", "server"} {
-		for _, instant := range []string{"uncover/checked", "uncover/done"} {
+		for _, instant := range []string{"unmount-dead-top/checked", "unmount-dead-top/done"} {
 			t.Run(victim+" at "+instant, func(t *testing.T) {
 				n := harness.NewNode(t, "--standalone")
 				n.Pause = instant
@@ -54,7 +54,7 @@ func TestUncoverKilled(t *testing.T) {
 				h := halfway{t: t, n: n, v: s.Volume, Begun: n.BeginAndStop(s.Request())}
 				h.kill(victim)
 				s.back()
-				if got := harness.MountID(t, s.Place()); got != live {
+				if got := harness.MountID(t, s.MountPoint()); got != live {
 					t.Errorf("the live mount %d became %d", live, got)
 				}
 			})
@@ -62,20 +62,20 @@ func TestUncoverKilled(t *testing.T) {
 	}
 }
 
-// TestUncoverOnlyTheDead has the driver unmount the dead one by itself, at the
+// TestUnmountDeadTopOnlyTheDead has the driver unmount the dead one by itself, at the
 // last instant: the live one beneath it stays.
-func TestUncoverOnlyTheDead(t *testing.T) {
+func TestUnmountDeadTopOnlyTheDead(t *testing.T) {
 	n := harness.NewNode(t, "--standalone")
-	n.Pause = "uncover/checked"
+	n.Pause = "unmount-dead-top/checked"
 	n.Start()
 	s, live := buried(t, n)
 	call := n.BeginAndStop(s.Request())
-	harness.Must(t, unix.Unmount(s.Place(), unix.MNT_DETACH))
+	harness.Must(t, unix.Unmount(s.MountPoint(), unix.MNT_DETACH))
 	call.Resume()
 	if a := call.LetGo(); a == nil || a.GetAbnormal() {
 		t.Errorf("got %v", a)
 	}
-	if got := harness.MountID(t, s.Place()); got != live {
+	if got := harness.MountID(t, s.MountPoint()); got != live {
 		t.Errorf("the live mount %d became %d", live, got)
 	}
 	s.back()
@@ -83,24 +83,24 @@ func TestUncoverOnlyTheDead(t *testing.T) {
 
 // buriedShared is a volume whose dead mount stands on the live one and, because
 // that shares its events, on staging and on elsewhere as well.
-func buriedShared(t *testing.T, n *harness.Node) (s *served, elsewhere string) {
+func buriedShared(t *testing.T, n *harness.Node) (s *served, propagatedMounts string) {
 	t.Helper()
 	s = newServed(n, "a twin").known()
 	dead := s.Keep()
 	s.die()
-	harness.Must(t, unix.Unmount(s.Place(), unix.MNT_DETACH))
-	harness.Must(t, unix.Mount(s.Staging, s.Place(), "", unix.MS_BIND, ""))
-	elsewhere = filepath.Join(n.Dir, "elsewhere")
-	harness.Mkdir(t, elsewhere)
-	harness.Must(t, unix.Mount(s.Staging, elsewhere, "", unix.MS_BIND, ""))
-	harness.Must(t, unix.Mount("", elsewhere, "", unix.MS_SLAVE, ""))
-	harness.Must(t, unix.Mount(dead, s.Place(), "", unix.MS_BIND, ""))
-	for _, path := range []string{s.Staging, s.Place(), elsewhere} {
+	harness.Must(t, unix.Unmount(s.MountPoint(), unix.MNT_DETACH))
+	harness.Must(t, unix.Mount(s.Staging, s.MountPoint(), "", unix.MS_BIND, ""))
+	propagatedMounts = filepath.Join(n.Dir, "elsewhere")
+	harness.Mkdir(t, propagatedMounts)
+	harness.Must(t, unix.Mount(s.Staging, propagatedMounts, "", unix.MS_BIND, ""))
+	harness.Must(t, unix.Mount("", propagatedMounts, "", unix.MS_SLAVE, ""))
+	harness.Must(t, unix.Mount(dead, s.MountPoint(), "", unix.MS_BIND, ""))
+	for _, path := range []string{s.Staging, s.MountPoint(), propagatedMounts} {
 		if len(harness.Layers(t, path)) != 2 {
 			t.Fatalf("the dead mount did not propagate to %s: the test shows nothing", path)
 		}
 	}
-	return s, elsewhere
+	return s, propagatedMounts
 }
 
 // alive gives the ids of the live layers of a volume at some paths.
@@ -117,34 +117,34 @@ func (s *served) alive(paths ...string) []int {
 	return ids
 }
 
-// TestUncoverWithTwins leaves every live mount where it is when the dead one that
+// TestUnmountDeadTopWithPropagatedMounts leaves every live mount where it is when the dead one that
 // stands on it stands on its peers as well.
-func TestUncoverWithTwins(t *testing.T) {
+func TestUnmountDeadTopWithPropagatedMounts(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
-	s, elsewhere := buriedShared(t, n)
-	before := s.alive(s.Staging, s.Place(), elsewhere)
+	s, propagatedMounts := buriedShared(t, n)
+	before := s.alive(s.Staging, s.MountPoint(), propagatedMounts)
 	if _, err := n.Call(s.Request()); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.alive(s.Staging, s.Place(), elsewhere); !slices.Equal(got, before) || len(got) != 3 {
+	if got := s.alive(s.Staging, s.MountPoint(), propagatedMounts); !slices.Equal(got, before) || len(got) != 3 {
 		t.Errorf("the live mounts %v became %v", before, got)
 	}
 }
 
-// TestUncoverWithALivingTwin has something alive where a peer has its copy of the
+// TestUnmountDeadTopWithALivingPropagatedMount has something alive where a peer has its copy of the
 // dead mount: a umount of that would take it along.
-func TestUncoverWithALivingTwin(t *testing.T) {
+func TestUnmountDeadTopWithALivingPropagatedMount(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
-	s, elsewhere := buriedShared(t, n)
+	s, propagatedMounts := buriedShared(t, n)
 	harness.Must(t, unix.Mount("", s.Staging, "", unix.MS_PRIVATE, "")) // of the top
-	harness.Must(t, unix.Unmount(elsewhere, 0))
-	harness.Must(t, unix.Mount("stranger", elsewhere, "tmpfs", 0, "size=1m"))
-	before := idsAt(t, elsewhere)
+	harness.Must(t, unix.Unmount(propagatedMounts, 0))
+	harness.Must(t, unix.Mount("stranger", propagatedMounts, "tmpfs", 0, "size=1m"))
+	before := idsAt(t, propagatedMounts)
 	for range 2 {
 		if _, err := n.Call(s.Request()); err != nil {
 			t.Fatal(err)
 		}
-		if got := idsAt(t, elsewhere); !slices.Equal(got, before) {
+		if got := idsAt(t, propagatedMounts); !slices.Equal(got, before) {
 			t.Errorf("the mounts elsewhere %v became %v", before, got)
 		}
 	}

@@ -15,17 +15,17 @@ import (
 func (s *served) bindSubPath(sub, index string) string {
 	t := s.Node.T
 	t.Helper()
-	place := filepath.Join(s.Node.Kubelet, "pods", harness.PodUID, "volume-subpaths", s.PV, "app", index)
-	info, err := os.Stat(filepath.Join(s.Place(), sub))
+	mountPoint := filepath.Join(s.Node.Kubelet, "pods", harness.PodUID, "volume-subpaths", s.PV, "app", index)
+	info, err := os.Stat(filepath.Join(s.MountPoint(), sub))
 	harness.Must(t, err)
 	if info.IsDir() {
-		harness.Mkdir(t, place)
+		harness.Mkdir(t, mountPoint)
 	} else {
-		harness.Mkdir(t, filepath.Dir(place))
-		harness.Must(t, os.WriteFile(place, nil, 0o640))
+		harness.Mkdir(t, filepath.Dir(mountPoint))
+		harness.Must(t, os.WriteFile(mountPoint, nil, 0o640))
 	}
-	harness.Must(t, unix.Mount(filepath.Join(s.Place(), sub), place, "", unix.MS_BIND, ""))
-	return place
+	harness.Must(t, unix.Mount(filepath.Join(s.MountPoint(), sub), mountPoint, "", unix.MS_BIND, ""))
+	return mountPoint
 }
 
 // TestReplaceSubPaths heals a pod's subPath mounts along with its volume: a
@@ -35,16 +35,16 @@ func TestReplaceSubPaths(t *testing.T) {
 	s := newServed(n, "with subPaths")
 	dir, deep, file := s.bindSubPath("sub", "0"), s.bindSubPath("sub/deep", "1"), s.bindSubPath("sub/b", "2")
 	harness.Must(t, unix.Mount("", deep, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
-	n.NewContainer(harness.PodUID, s.Place()) // the caller vouches only for the path it names
+	n.NewContainer(harness.PodUID, s.MountPoint()) // the caller vouches only for the path it names
 	s.known()
 	sums := map[string]string{dir: s.Sum(dir), deep: s.Sum(deep), file: s.Sum(file)}
 	for range 2 {
 		s.die()
 		n.Expect("healed", s.Request(), "Disconnected", "subpaths/")
 		s.back()
-		for place, sum := range sums {
-			if s.Sum(place) != sum {
-				t.Errorf("the data at %s differs", place)
+		for mountPoint, sum := range sums {
+			if s.Sum(mountPoint) != sum {
+				t.Errorf("the data at %s differs", mountPoint)
 			}
 		}
 		n.Expect("healthy", s.Request())
@@ -59,12 +59,12 @@ func TestReplaceSubPaths(t *testing.T) {
 // is healed and the next one is on its way: the next call does the rest.
 func TestReplaceSubPathKilled(t *testing.T) {
 	for _, victim := range []string{"worker", "server"} {
-		for _, instant := range []string{"replace/beneath", "replace/detached", "settle/set"} {
+		for _, instant := range []string{"replace/beneath", "replace/detached", "finalize/set"} {
 			t.Run(victim+" at "+instant, func(t *testing.T) {
 				var file string
 				h, s := stopReplace(t, instant, func(s *served) {
 					file = s.bindSubPath("sub/b", "0")
-					s.Node.NewContainer(harness.PodUID, s.Place())
+					s.Node.NewContainer(harness.PodUID, s.MountPoint())
 					s.known()
 				})
 				first := stopped(h.n)
@@ -116,7 +116,7 @@ func TestReplaceLostSubPath(t *testing.T) {
 			n := harness.NewNode(t, "--standalone").Start()
 			s := newServed(n, "with a subPath")
 			sub := s.bindSubPath("sub/deep", "0")
-			n.NewContainer(harness.PodUID, s.Place())
+			n.NewContainer(harness.PodUID, s.MountPoint())
 			s.known()
 			s.disk.Kill()
 			harness.Must(t, os.Rename(filepath.Join(s.disk.Backing, "sub"), filepath.Join(s.disk.Backing, "moved")))
@@ -128,8 +128,8 @@ func TestReplaceLostSubPath(t *testing.T) {
 				if got := harness.Layers(t, sub); len(got) != 1 || got[0].OldID != before[0].OldID {
 					t.Errorf("at the subPath there is %v", got)
 				}
-				if top := harness.Layers(t, s.Place()); len(top) != 1 || top[0].Dev != s.disk.Dev() {
-					t.Errorf("at the place there is %v", top)
+				if top := harness.Layers(t, s.MountPoint()); len(top) != 1 || top[0].Dev != s.disk.Dev() {
+					t.Errorf("at the mount point there is %v", top)
 				}
 			}
 		})

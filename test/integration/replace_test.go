@@ -37,7 +37,7 @@ func (s *served) known() *served {
 }
 
 // die kills the daemon, for which the driver starts another one: the published
-// places stay dead.
+// mount points stay dead.
 func (s *served) die() {
 	s.Node.T.Helper()
 	if os.Getenv(coversDead) == "" {
@@ -48,12 +48,12 @@ func (s *served) die() {
 }
 
 // back fails the test when anything is not as it was, but for the numbers.
-func (s *served) back(places ...string) {
+func (s *served) back(mountPoints ...string) {
 	s.Node.T.Helper()
 	s.disk.SameTable(s.healthy)
-	for _, place := range append(places, s.Place(), s.disk.Backing) {
-		if s.Sum(place) != s.sum {
-			s.Node.T.Errorf("the data at %s differs", place)
+	for _, mountPoint := range append(mountPoints, s.MountPoint(), s.disk.Backing) {
+		if s.Sum(mountPoint) != s.sum {
+			s.Node.T.Errorf("the data at %s differs", mountPoint)
 		}
 	}
 }
@@ -63,7 +63,7 @@ func (s *served) writable(m host.Mount) bool {
 	return m.Dev == s.disk.Dev() && !m.Attr.Has(host.AttrReadOnly)
 }
 
-// TestReplace kills the daemon behind a volume. After one call the place has its
+// TestReplace kills the daemon behind a volume. After one call the mount point has its
 // data again, beside a neighbour that nothing happened to, however the kubelet
 // root shares its mounts.
 func TestReplace(t *testing.T) {
@@ -98,17 +98,17 @@ func TestReplace(t *testing.T) {
 				s.back()
 				next.untouched()
 			}
-			s.Writable(s.Place())
+			s.Writable(s.MountPoint())
 		})
 	}
 }
 
-// TestReplaceInUse heals a place of which somebody has a file open: that file
+// TestReplaceInUse heals a mount point of which somebody has a file open: that file
 // stays dead, and nothing else.
 func TestReplaceInUse(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "in use").known()
-	held, err := os.Open(filepath.Join(s.Place(), "a"))
+	held, err := os.Open(filepath.Join(s.MountPoint(), "a"))
 	harness.Must(t, err)
 	defer held.Close()
 	s.die()
@@ -120,12 +120,12 @@ func TestReplaceInUse(t *testing.T) {
 	n.Expect("healthy", s.Request())
 }
 
-// TestReplaceForSeveralPods heals every place whose container still runs, and
+// TestReplaceForSeveralPods heals every mount point whose container still runs, and
 // of the others only the one that the request names.
 func TestReplaceForSeveralPods(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "shared by pods")
-	other := s.PlaceOf(harness.OtherPod)
+	other := s.MountPointOf(harness.OtherPod)
 	s.Publish(harness.OtherPod)
 	s.known()
 
@@ -140,8 +140,8 @@ func TestReplaceForSeveralPods(t *testing.T) {
 	if a, err := n.Call(s.Request()); err != nil {
 		t.Fatal(a, err)
 	}
-	if s.Sum(s.Place()) != s.sum {
-		t.Error("the place that the request names was not healed")
+	if s.Sum(s.MountPoint()) != s.sum {
+		t.Error("the mount point that the request names was not healed")
 	}
 	if got := harness.Layers(t, other); len(got) != 1 || got[0].OldID != dead[0].OldID {
 		t.Errorf("nobody vouches for the other pod, and it has %v", got)
@@ -161,7 +161,7 @@ func TestReplaceOnlyThisVolume(t *testing.T) {
 	s := newServed(n, "one of several").known()
 	second := newServed(n, "a second one").known()
 	foreign, foreignDisk := n.NewFUSEDisk("elsewhere", harness.FUSEConfig{Source: s.disk.Source()})
-	for _, dir := range []string{filepath.Dir(foreign.Place()), filepath.Dir(foreign.Staging)} {
+	for _, dir := range []string{filepath.Dir(foreign.MountPoint()), filepath.Dir(foreign.Staging)} {
 		harness.Must(t, os.WriteFile(filepath.Join(dir, "vol_data.json"),
 			[]byte(`{"driverName":"other.csi.example.com","volumeHandle":"one of several"}`), 0o600))
 	}
@@ -171,17 +171,17 @@ func TestReplaceOnlyThisVolume(t *testing.T) {
 	foreignDisk.Kill()
 	foreignDisk.Restage()
 	before := map[string]int{}
-	for _, place := range []string{second.Place(), second.Staging, foreign.Place(), foreign.Staging} {
-		before[place] = harness.Layers(t, place)[0].OldID
+	for _, mountPoint := range []string{second.MountPoint(), second.Staging, foreign.MountPoint(), foreign.Staging} {
+		before[mountPoint] = harness.Layers(t, mountPoint)[0].OldID
 	}
 	n.Expect("healed", s.Request())
 	n.Expect("healthy", s.Request())
-	for place, id := range before {
-		if got := harness.Layers(t, place); len(got) != 1 || got[0].OldID != id {
-			t.Errorf("another volume's mount at %s became %v", place, got)
+	for mountPoint, id := range before {
+		if got := harness.Layers(t, mountPoint); len(got) != 1 || got[0].OldID != id {
+			t.Errorf("another volume's mount at %s became %v", mountPoint, got)
 		}
 	}
-	if s.Sum(s.Place()) != s.sum {
+	if s.Sum(s.MountPoint()) != s.sum {
 		t.Error("the data differs")
 	}
 	n.Expect("healed", second.Request())

@@ -14,7 +14,7 @@ import (
 func TestReplaceWanted(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	s := newServed(n, "wanted").known()
-	stranger := n.NewContainer(harness.Stranger, s.Place())
+	stranger := n.NewContainer(harness.Stranger, s.MountPoint())
 	s.die()
 	dead := n.Table()
 	n.Expect("abnormal", s.Request(), "Disconnected", "no running container")
@@ -23,9 +23,9 @@ func TestReplaceWanted(t *testing.T) {
 	n.Expect("abnormal", s.Request(), "Disconnected", "no running container")
 	n.SameTable(dead)
 
-	harness.Must(t, unix.Unmount(s.Place(), unix.MNT_DETACH))
+	harness.Must(t, unix.Unmount(s.MountPoint(), unix.MNT_DETACH))
 	s.PublishAgain()
-	c := n.NewContainer(harness.PodUID, s.Place())
+	c := n.NewContainer(harness.PodUID, s.MountPoint())
 	n.Expect("healthy", s.Request())
 	s.die()
 	n.Expect("healed", s.Request(), "replace")
@@ -38,7 +38,7 @@ func TestReplaceWanted(t *testing.T) {
 
 // TestUnwantedWhileReplacing ends the container at every instant of a
 // replacement, and has the driver unmount then and delete the tree afterwards,
-// however late. Until the last question, right before settling, the place of a
+// however late. Until the last question, right before settling, the mount point of a
 // pod that is gone is not healed.
 func TestUnwantedWhileReplacing(t *testing.T) {
 	for name, umount := range map[string]bool{"the umount comes at once": true, "the umount comes later": false} {
@@ -51,21 +51,21 @@ func TestUnwantedWhileReplacing(t *testing.T) {
 				n.Pause = instant
 				n.Start()
 				s := newServed(n, "unwanted")
-				c := n.NewContainer(harness.PodUID, s.Place())
+				c := n.NewContainer(harness.PodUID, s.MountPoint())
 				s.known()
 				s.die()
 				call := n.BeginAndStop(s.Request())
 				c.Kill()
 				if umount {
-					harness.Must(t, unix.Unmount(s.Place(), unix.MNT_DETACH))
+					harness.Must(t, unix.Unmount(s.MountPoint(), unix.MNT_DETACH))
 				}
 				call.Resume()
 				a := call.LetGo()
 				if strings.HasPrefix(instant, "replace/") {
 					if a != nil && !a.GetAbnormal() {
-						t.Errorf("the place of a pod that is gone was healed: %v", a)
+						t.Errorf("the mount point of a pod that is gone was healed: %v", a)
 					}
-					for _, m := range harness.Layers(t, s.Place()) {
+					for _, m := range harness.Layers(t, s.MountPoint()) {
 						if s.writable(m) {
 							t.Errorf("a mount there is %s", m.Attr)
 						}
@@ -75,12 +75,12 @@ func TestUnwantedWhileReplacing(t *testing.T) {
 				if umount {
 					remove = removeAll
 				}
-				_ = remove(s.Place())
+				_ = remove(s.MountPoint())
 				if s.Sum(s.disk.Backing) != s.sum {
 					t.Fatal("the volume lost data")
 				}
 				harness.Eventually(t, "kubelet's next tries succeed", func() bool {
-					return unpublishers["umount, delete the tree"](s.Place()) == nil
+					return unpublishers["umount, delete the tree"](s.MountPoint()) == nil
 				})
 				if s.Sum(s.disk.Backing) != s.sum {
 					t.Fatal("the volume lost data")

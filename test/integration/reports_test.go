@@ -63,7 +63,7 @@ func TestEvents(t *testing.T) {
 	v.isTold(healed)
 
 	csi := publishedHealth(v.Volume)
-	csi.VolumePublishPath = v.Place()
+	csi.VolumePublishPath = v.MountPoint()
 	v.Lose()
 	csiHealth(t, m.Node, csi) // looks, and refuses nothing
 	v.isTold(healed, abnormal)
@@ -84,7 +84,7 @@ func TestEvents(t *testing.T) {
 		t.Errorf("an event says how long something took, and so is never the same again: %s", messages)
 	}
 
-	harness.Run(t, "mount", "--bind", v.Staging, v.Place())
+	harness.Run(t, "mount", "--bind", v.Staging, v.MountPoint())
 	m.Expect("healthy", v.Request())
 	v.isTold(healed, abnormal, refused, "Normal VolumeHealthy 1")
 
@@ -191,33 +191,33 @@ func TestHealthOfAClaim(t *testing.T) {
 	}
 }
 
-// TestPodsByTurns asks at the places of two pods by turns, one of which is lost:
+// TestPodsByTurns asks at the mount points of two pods by turns, one of which is lost:
 // the volume is unhealthy, and does not become healthy in between.
 func TestPodsByTurns(t *testing.T) {
 	m := newMember(t, "--mode=check")
 	m.Start()
 	v := m.newClaimed("ext4", "by-turns", func(c *cluster.Volume) { c.Access = corev1.ReadWriteMany })
 	second := cluster.Create(t, m.api, cluster.Pod(m.namespace, "second", thisNode, v.object.Claim))
-	places := []string{v.Place(), v.PlaceOf(string(second.UID))}
-	ask := func(place string) {
+	mountPoints := []string{v.MountPoint(), v.MountPointOf(string(second.UID))}
+	ask := func(mountPoint string) {
 		t.Helper()
-		_, err := csi.NewNodeClient(m.Conn).NodeGetVolumeStats(within(t), &csi.NodeGetVolumeStatsRequest{VolumeId: v.ID, VolumePath: place})
+		_, err := csi.NewNodeClient(m.Conn).NodeGetVolumeStats(within(t), &csi.NodeGetVolumeStatsRequest{VolumeId: v.ID, VolumePath: mountPoint})
 		harness.Must(t, err)
 	}
-	ask(places[0])
+	ask(mountPoints[0])
 	v.becomes("healthy")
 	v.Publish(string(second.UID))
-	harness.Run(t, "umount", places[1]) // before anybody has seen it
-	ask(places[1])
+	harness.Run(t, "umount", mountPoints[1]) // before anybody has seen it
+	ask(mountPoints[1])
 	v.becomes("unhealthy")
 	for range 5 {
-		for _, place := range places {
-			ask(place)
+		for _, mountPoint := range mountPoints {
+			ask(mountPoint)
 		}
 	}
-	harness.Run(t, "mount", "--bind", v.Staging, places[1])
-	for _, place := range places {
-		ask(place)
+	harness.Run(t, "mount", "--bind", v.Staging, mountPoints[1])
+	for _, mountPoint := range mountPoints {
+		ask(mountPoint)
 	}
 	v.becomes("healthy")
 	harness.Eventually(t, "it is told once that it was abnormal, and once that it is not", func() bool {
@@ -238,7 +238,7 @@ func TestReportsAfterAnOutage(t *testing.T) {
 			m.Start()
 			v := m.lost("outage")
 			v.becomes("healthy")
-			// A container proves by itself that the place is wanted.
+			// A container proves by itself that the mount point is wanted.
 			m.NewContainer(string(v.pod.UID), v.Staging)
 			outage(m.api, t)
 			m.Expect("healed", v.Request())

@@ -108,15 +108,15 @@ func TestModeOff(t *testing.T) {
 // TestTerminate lets a running step reach its end and takes no new one.
 func TestTerminate(t *testing.T) {
 	n := harness.NewNode(t, "--standalone")
-	n.Pause = "place/moved"
+	n.Pause = "attach/moved"
 	n.Start()
 	v, other := n.NewVolume("ext4", "terminated"), n.NewVolume("ext4", "another")
 	v.Publish(harness.OtherPod)
 	n.Expect("healthy", v.Request())
-	n.NewContainer(harness.OtherPod, v.PlaceOf(harness.OtherPod))
+	n.NewContainer(harness.OtherPod, v.MountPointOf(harness.OtherPod))
 	before := n.Table()
 	v.Unpublish()
-	harness.Must(t, unix.Unmount(v.PlaceOf(harness.OtherPod), 0))
+	harness.Must(t, unix.Unmount(v.MountPointOf(harness.OtherPod), 0))
 	call := n.BeginAndStop(v.Request())
 	n.Terminate()
 	harness.Eventually(t, "the signal arrives", func() bool { return strings.Contains(n.Log.String(), "Stopping") })
@@ -142,7 +142,7 @@ func TestTerminate(t *testing.T) {
 // TestTerminateCutsOff ends well even when a step does not come to its end; the
 // next server heals from there.
 func TestTerminateCutsOff(t *testing.T) {
-	h := stopRebind(t, "ext4", "place/moved")
+	h := stopRebind(t, "ext4", "attach/moved")
 	h.n.Stop() // fails the test unless the exit code is 0
 	h.Answer()
 	h.restart()
@@ -175,13 +175,13 @@ func TestOtherNamespace(t *testing.T) {
 	n.Namespace = true
 	n.Start()
 	v := n.NewVolume("ext4", "elsewhere")
-	sum := v.Sum(v.Place())
+	sum := v.Sum(v.MountPoint())
 	n.Expect("healthy", v.Request())
 	before := n.Table()
 	v.Unpublish()
 	n.Expect("healed", v.Request(), "NotMounted")
 	n.SameTable(before)
-	if v.Sum(v.Place()) != sum {
+	if v.Sum(v.MountPoint()) != sum {
 		t.Error("the data differs")
 	}
 }

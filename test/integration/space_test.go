@@ -40,22 +40,22 @@ func testFull(t *testing.T, fs string) {
 			harness.Must(t, unix.Mount("", v.Staging, "", unix.MS_REMOUNT, "nr_inodes=1000"))
 		}
 		n.Expect("healthy", v.Request())
-		c.fill(t, v.Place())
+		c.fill(t, v.MountPoint())
 		full[v] = c.says
 	}
 	before := n.Table()
 	for v, says := range full {
-		sum := v.Sum(v.Place())
+		sum := v.Sum(v.MountPoint())
 		soon(n, "abnormal", v.Request())
 		n.Expect("abnormal", v.Request(), says, "Nothing was changed")
-		if v.Sum(v.Place()) != sum {
+		if v.Sum(v.MountPoint()) != sum {
 			t.Errorf("%s: the data differs", v.ID)
 		}
 	}
 	n.SameTable(before)
 	next.untouched()
 	for v := range full {
-		harness.Must(t, os.RemoveAll(filepath.Join(v.Place(), "filling")))
+		harness.Must(t, os.RemoveAll(filepath.Join(v.MountPoint(), "filling")))
 		syncVolume(t, v)
 	}
 	for v := range full {
@@ -63,7 +63,7 @@ func testFull(t *testing.T, fs string) {
 	}
 }
 
-// TestFullIsBoundAnew heals a place of a full volume: that there is no room is
+// TestFullIsBoundAnew heals a mount point of a full volume: that there is no room is
 // no reason to leave a pod without its mount.
 func TestFullIsBoundAnew(t *testing.T) {
 	for what, c := range fillings {
@@ -72,14 +72,14 @@ func TestFullIsBoundAnew(t *testing.T) {
 			v := n.NewVolume("ext4", "full")
 			n.Expect("healthy", v.Request())
 			before := n.Table()
-			c.fill(t, v.Place())
-			sum := v.Sum(v.Place())
+			c.fill(t, v.MountPoint())
+			sum := v.Sum(v.MountPoint())
 			soon(n, "abnormal", v.Request())
 			v.Unpublish()
 			// What is still wrong is still said.
 			n.Expect("abnormal", v.Request(), "Done: rebind of", c.says)
 			n.SameTable(before)
-			if v.Sum(v.Place()) != sum {
+			if v.Sum(v.MountPoint()) != sum {
 				t.Error("the data differs")
 			}
 		})
@@ -93,14 +93,14 @@ func TestFirstSeenFull(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone").Start()
 			v := n.NewVolume("ext4", "full")
-			c.fill(t, v.Place())
+			c.fill(t, v.MountPoint())
 			n.Expect("healthy", v.Request())
 			v.Unpublish()
 			n.Expect("healed", v.Request())
-			harness.Must(t, os.RemoveAll(filepath.Join(v.Place(), "filling")))
+			harness.Must(t, os.RemoveAll(filepath.Join(v.MountPoint(), "filling")))
 			syncVolume(t, v)
 			n.Expect("healthy", v.Request())
-			c.fill(t, v.Place())
+			c.fill(t, v.MountPoint())
 			soon(n, "abnormal", v.Request())
 			n.Expect("abnormal", v.Request(), c.says)
 		})

@@ -51,7 +51,7 @@ func TestContainerStartsDuringAStep(t *testing.T) {
 // mount, and for one that follows the host's.
 func TestContainerStartsWithOptions(t *testing.T) {
 	for _, option := range []string{"ro", "rslave", "rshared"} {
-		for _, instant := range []string{"place/checked", "place/verified", "settle/set"} {
+		for _, instant := range []string{"attach/checked", "attach/verified", "finalize/set"} {
 			t.Run(option+" at "+instant, func(t *testing.T) { testStartsDuring(t, stopRebind(t, "ext4", instant), option) })
 		}
 	}
@@ -59,10 +59,10 @@ func TestContainerStartsWithOptions(t *testing.T) {
 
 func testStartsDuring(t *testing.T, h halfway, options ...string) {
 	t.Helper()
-	spec := harness.ContainerSpec{Name: "during", Mounts: []harness.ContainerMount{{At: "/data", Source: h.v.Place(), Options: options}}}
+	spec := harness.ContainerSpec{Name: "during", Mounts: []harness.ContainerMount{{At: "/data", Source: h.v.MountPoint(), Options: options}}}
 	c := h.n.StartContainer(spec)
 	first := h.LetGo()
-	// What it would have had, it gets from a place that is healthy.
+	// What it would have had, it gets from a mount point that is healthy.
 	spec.Name = "after"
 	after := h.n.StartContainer(spec)
 	want := dataOf(after)

@@ -30,11 +30,11 @@ func TestStuckBeneath(t *testing.T) {
 			if !live {
 				above.Kill()
 			}
-			before, ids := n.Table(), idsAt(t, v.Staging, v.Place())
+			before, ids := n.Table(), idsAt(t, v.Staging, v.MountPoint())
 			for range 10 {
 				message := says(n, "abnormal", v)
 				if live {
-					if !strings.Contains(message, "StackedMounts") || !strings.Contains(message, "To do: ") || strings.Contains(message, "take-off-beneath") {
+					if !strings.Contains(message, "StackedMounts") || !strings.Contains(message, "To do: ") || strings.Contains(message, "unmount-duplicate-beneath") {
 						t.Errorf("the layer beneath is not only reported: %q", message)
 					}
 					n.SameTable(before)
@@ -42,7 +42,7 @@ func TestStuckBeneath(t *testing.T) {
 				next.untouched()
 			}
 			if live {
-				if got := idsAt(t, v.Staging, v.Place()); fmt.Sprint(got) != fmt.Sprint(ids) {
+				if got := idsAt(t, v.Staging, v.MountPoint()); fmt.Sprint(got) != fmt.Sprint(ids) {
 					t.Errorf("the mounts %v became %v", ids, got)
 				}
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestRebindStaysInTheVolume spoils the way to the subdirectory that a place
+// TestRebindStaysInTheVolume spoils the way to the subdirectory that a mount point
 // showed. The content of a volume belongs to the workload: whatever it put on
 // the way leads nowhere.
 func TestRebindStaysInTheVolume(t *testing.T) {
@@ -42,7 +42,7 @@ func TestRebindStaysInTheVolume(t *testing.T) {
 			n := harness.NewNode(t, "--standalone").Start()
 			v := n.NewVolume("ext4", "spoiled")
 			v.Unpublish()
-			harness.Must(t, unix.Mount(filepath.Join(v.Staging, "sub", "deep"), v.Place(), "", unix.MS_BIND, ""))
+			harness.Must(t, unix.Mount(filepath.Join(v.Staging, "sub", "deep"), v.MountPoint(), "", unix.MS_BIND, ""))
 			n.Expect("healthy", v.Request())
 			v.Unpublish()
 			harness.Must(t, os.Rename(filepath.Join(v.Staging, "sub"), filepath.Join(v.Staging, "moved")))

@@ -9,11 +9,11 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestDuplicateWithALivingTwin has an interim mount on a bind that shares its
+// TestDuplicateWithALivingPropagatedMount has an placeholder on a bind that shares its
 // events, and something alive at the same directory of another mount that
-// receives them: the kernel would take that off together with the interim one.
-func TestDuplicateWithALivingTwin(t *testing.T) {
-	for name, twin := range map[string]func(v *harness.Volume) string{
+// receives them: the kernel would take that off together with the placeholder one.
+func TestDuplicateWithALivingPropagatedMount(t *testing.T) {
+	for name, propagatedMount := range map[string]func(v *harness.Volume) string{
 		"on staging": func(v *harness.Volume) string { return v.Staging },
 		"on another bind of it": func(v *harness.Volume) string {
 			p := filepath.Join(v.Node.Dir, "elsewhere")
@@ -26,11 +26,11 @@ func TestDuplicateWithALivingTwin(t *testing.T) {
 			n := harness.NewNode(t, "--standalone").Start()
 			v := n.NewVolume("ext4", "duplicated")
 			n.Expect("healthy", v.Request())
-			receiver := twin(v)
+			receiver := propagatedMount(v)
 			// A slave receives, and what is done on it reaches nobody else.
 			harness.Must(t, unix.Mount("", receiver, "", unix.MS_SLAVE, ""))
 			healthy := len(n.Table())
-			interimOn(t, v.Staging, v.Place())
+			placeholderOn(t, v.Staging, v.MountPoint())
 			if len(n.Table()) <= healthy+1 {
 				t.Fatal("the duplicate did not propagate: the test shows nothing")
 			}

@@ -31,13 +31,13 @@ func TestUmountWhileChecked(t *testing.T) {
 			begun := time.Now()
 			for i := range rounds {
 				time.Sleep(time.Duration(i%20) * 100 * time.Microsecond) // at every instant of a check
-				busy.umount(t, v.Place())
+				busy.umount(t, v.MountPoint())
 				if i%25 == 0 {
 					busy.umount(t, v.StagedFile())
 					free(t, v)
 					v.Stage()
 				}
-				harness.Must(t, unix.Mount(v.StagedFile(), v.Place(), "", unix.MS_BIND, ""))
+				harness.Must(t, unix.Mount(v.StagedFile(), v.MountPoint(), "", unix.MS_BIND, ""))
 			}
 			took := time.Since(begun)
 			answers := asked.Stop()
@@ -61,11 +61,11 @@ func TestCleanupWhileChecked(t *testing.T) {
 	asked := n.AskOnAndOn(3, v.Request())
 	failed := 0
 	for range rounds / 2 {
-		for mount.CleanupMountPoint(v.Place(), mount.New(""), true) != nil {
+		for mount.CleanupMountPoint(v.MountPoint(), mount.New(""), true) != nil {
 			failed++
 		}
-		harness.Mkdir(t, v.Place())
-		harness.Must(t, unix.Mount(v.Staging, v.Place(), "", unix.MS_BIND, ""))
+		harness.Mkdir(t, v.MountPoint())
+		harness.Must(t, unix.Mount(v.Staging, v.MountPoint(), "", unix.MS_BIND, ""))
 	}
 	for _, a := range asked.Stop() {
 		onlyThereOrNot(t, a)

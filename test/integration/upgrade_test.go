@@ -73,7 +73,7 @@ func TestUpgradeAfter(t *testing.T) {
 	// All is staged and published as it should be: a FUSE volume of somebody else
 	// first, so that its number is the first that there is.
 	other, _ := n.NewFUSEDisk("new after "+recordedBoot(t, n, "first"), harness.FUSEConfig{})
-	c := n.NewContainer(harness.OtherPod, other.Place())
+	c := n.NewContainer(harness.OtherPod, other.MountPoint())
 	had := dataOf(c)
 	served, _ := n.KeptFUSEDisk("served")
 	first.Stage()
@@ -90,10 +90,10 @@ func TestUpgradeAfter(t *testing.T) {
 		sum := v.Sum(v.Staging)
 		v.Unpublish()
 		n.Expect("healed", v.Request(), "NotMounted", "rebind")
-		if v.Sum(v.Place()) != sum {
+		if v.Sum(v.MountPoint()) != sum {
 			t.Errorf("the data of %s differs", v.ID)
 		}
-		raw, err := os.ReadFile(filepath.Join(v.Place(), "a"))
+		raw, err := os.ReadFile(filepath.Join(v.MountPoint(), "a"))
 		if err != nil || !strings.HasPrefix(string(raw), v.ID) {
 			t.Errorf("%s has %q %v", v.ID, raw, err)
 		}
@@ -122,7 +122,7 @@ func recordOf(t *testing.T, n *harness.Node, id string) healer.Record {
 
 func recordedDev(t *testing.T, n *harness.Node, id string) host.Dev {
 	t.Helper()
-	return recordOf(t, n, id).Places[0].Dev
+	return recordOf(t, n, id).MountPoints[0].Dev
 }
 
 func recordedBoot(t *testing.T, n *harness.Node, id string) string {

@@ -35,7 +35,7 @@ func TestWhoWrites(t *testing.T) {
 			n := harness.NewNode(t, c.args...).Start()
 			v := n.NewVolume("ext4", "counted")
 			if c.container {
-				n.NewContainer(harness.PodUID, v.Place())
+				n.NewContainer(harness.PodUID, v.MountPoint())
 			}
 			// The kernel shall write nothing by itself.
 			harness.Must(t, unix.Mount("", v.Staging, "", unix.MS_REMOUNT, "errors=continue,noinit_itable"))
@@ -45,8 +45,8 @@ func TestWhoWrites(t *testing.T) {
 				verdict = "abnormal"
 				countError(t, v)
 			}
-			sum := v.Sum(v.Place()) // which moves access times
-			freeze(t, v)()          // whatever was to be written is
+			sum := v.Sum(v.MountPoint()) // which moves access times
+			freeze(t, v)()               // whatever was to be written is
 			syncVolume(t, v)
 			before := written(t, v)
 			for range 3 {
@@ -56,7 +56,7 @@ func TestWhoWrites(t *testing.T) {
 			if after := written(t, v) - before; (after > 0) != c.writes {
 				t.Errorf("%d sectors were written, want some: %v", after, c.writes)
 			}
-			if v.Sum(v.Place()) != sum {
+			if v.Sum(v.MountPoint()) != sum {
 				t.Error("the data differs")
 			}
 		})
@@ -97,11 +97,11 @@ func TestAWriteLeavesNothing(t *testing.T) {
 			v := n.NewVolume(fs, "written to")
 			n.Expect("healthy", v.Request())
 			syncVolume(t, v)
-			before, sum := left(t, v), v.Sum(v.Place())
+			before, sum := left(t, v), v.Sum(v.MountPoint())
 			for range 20 {
 				n.Expect("healthy", v.Request())
 			}
-			if v.Sum(v.Place()) != sum {
+			if v.Sum(v.MountPoint()) != sum {
 				t.Error("the data differs")
 			}
 			// A filesystem may free blocks in its own time.
@@ -119,7 +119,7 @@ type space struct{ blocks, files uint64 }
 func left(t *testing.T, v *harness.Volume) space {
 	t.Helper()
 	var st unix.Statfs_t
-	harness.Must(t, unix.Statfs(v.Place(), &st))
+	harness.Must(t, unix.Statfs(v.MountPoint(), &st))
 	return space{st.Bfree, st.Ffree}
 }
 

@@ -41,7 +41,7 @@ func TestFeatures(t *testing.T) {
 		names = append(names, f.name)
 	}
 	text := strings.Join(names, "\n")
-	words := append(reasons(t), mounts.StepRebind, mounts.StepTakeOff, mounts.StepReplace, mounts.StepUncover, mounts.StepReplaceInside)
+	words := append(reasons(t), mounts.StepRebind, mounts.StepUnmountDuplicate, mounts.StepReplace, mounts.StepUnmountDeadTop, mounts.StepReplaceInContainer)
 	for _, word := range words {
 		if !strings.Contains(text, word) {
 			t.Errorf("no feature shows %s", word)

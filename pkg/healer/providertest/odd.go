@@ -18,20 +18,20 @@ import (
 func odd() map[string]func(*healer.Case) {
 	noRecord := func(c *healer.Case) {
 		c.Record = nil
-		eachPlace(c, func(p *healer.Place) { p.Want = nil })
+		eachMountPoint(c, func(p *healer.MountPoint) { p.Want = nil })
 	}
 	return map[string]func(*healer.Case){
-		"zero":                  func(c *healer.Case) { *c = healer.Case{} },
-		"no places":             func(c *healer.Case) { c.Places = nil },
-		"places without a path": func(c *healer.Case) { eachPlace(c, func(p *healer.Place) { *p = healer.Place{} }) },
-		"nothing mounted":       func(c *healer.Case) { eachPlace(c, func(p *healer.Place) { p.Stack = nil }) },
-		"nobody looked":         func(c *healer.Case) { eachPlace(c, func(p *healer.Place) { p.Look = host.PathLook{} }) },
-		"unknown roles":         func(c *healer.Case) { eachPlace(c, func(p *healer.Place) { p.Role = "odd" }) },
-		"block":                 func(c *healer.Case) { c.Block = true },
-		"no record":             noRecord,
+		"zero":                        func(c *healer.Case) { *c = healer.Case{} },
+		"no mount points":             func(c *healer.Case) { c.MountPoints = nil },
+		"mount points without a path": func(c *healer.Case) { eachMountPoint(c, func(p *healer.MountPoint) { *p = healer.MountPoint{} }) },
+		"nothing mounted":             func(c *healer.Case) { eachMountPoint(c, func(p *healer.MountPoint) { p.Stack = nil }) },
+		"nobody looked":               func(c *healer.Case) { eachMountPoint(c, func(p *healer.MountPoint) { p.Inspect = host.PathInfo{} }) },
+		"unknown roles":               func(c *healer.Case) { eachMountPoint(c, func(p *healer.MountPoint) { p.Role = "odd" }) },
+		"block":                       func(c *healer.Case) { c.Block = true },
+		"no record":                   noRecord,
 		"no record, no mounts": func(c *healer.Case) {
 			noRecord(c)
-			eachPlace(c, func(p *healer.Place) { p.Stack = nil })
+			eachMountPoint(c, func(p *healer.MountPoint) { p.Stack = nil })
 		},
 		"empty record": func(c *healer.Case) {
 			noRecord(c)
@@ -111,20 +111,20 @@ func odd() map[string]func(*healer.Case) {
 			})
 		},
 		"huge stacks": func(c *healer.Case) {
-			eachPlace(c, func(p *healer.Place) { p.Stack = slices.Repeat(p.Stack, 1000) })
+			eachMountPoint(c, func(p *healer.MountPoint) { p.Stack = slices.Repeat(p.Stack, 1000) })
 		},
-		"many places": func(c *healer.Case) {
+		"many mount points": func(c *healer.Case) {
 			for i := range 100 {
-				for _, p := range c.Places[:min(2, len(c.Places))] {
+				for _, p := range c.MountPoints[:min(2, len(c.MountPoints))] {
 					p.Path = fmt.Sprint(p.Path, i)
 					p.Stack = slices.Clone(p.Stack)
-					c.Places = append(c.Places, p)
+					c.MountPoints = append(c.MountPoints, p)
 				}
 			}
 		},
 		"no names at all": func(c *healer.Case) {
 			c.Volume, c.Driver, c.BootID = healer.Volume{}, "", ""
-			eachPlace(c, func(p *healer.Place) {
+			eachMountPoint(c, func(p *healer.MountPoint) {
 				for i := range p.Stack {
 					p.Stack[i] = host.Mount{}
 				}
@@ -141,9 +141,9 @@ func write(w host.Write) func(*healer.Case) {
 	return func(c *healer.Case) { eachSuperblock(c, func(sb *host.Superblock) { sb.Write = w }) }
 }
 
-func eachPlace(c *healer.Case, change func(*healer.Place)) {
-	for i := range c.Places {
-		change(&c.Places[i])
+func eachMountPoint(c *healer.Case, change func(*healer.MountPoint)) {
+	for i := range c.MountPoints {
+		change(&c.MountPoints[i])
 	}
 }
 

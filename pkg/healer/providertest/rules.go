@@ -20,16 +20,16 @@ var (
 func judgeConditions(c healer.Case, conditions []healer.Condition) (broken []string) {
 	for _, cond := range conditions {
 		bad := func(rule string) { broken = append(broken, fmt.Sprintf("condition %+v: %s", cond, rule)) }
-		_, known := c.Place(cond.Place)
+		_, known := c.MountPoint(cond.MountPoint)
 		switch {
 		case !slices.Contains(statuses, cond.Status):
 			bad("has no status")
 		case !camelCase.MatchString(string(cond.Reason)):
 			bad("its reason is not CamelCase")
 		case cond.Acute && !known:
-			bad("is acute at no place of the case")
-		case cond.Place != "" && !known:
-			bad("is at a place that the case does not have")
+			bad("is acute at no mount point of the case")
+		case cond.MountPoint != "" && !known:
+			bad("is at a mount point that the case does not have")
 		case !sentence(cond.Message):
 			bad("its message is not half a line of text")
 		case !sentence(cond.Advice):
@@ -44,10 +44,10 @@ func judgeSteps(c healer.Case, steps []healer.Step) (broken []string) {
 	seen := map[string]bool{}
 	for _, s := range steps {
 		bad := func(rule string) {
-			broken = append(broken, fmt.Sprintf("step %q at %q: %s", s.Name, s.Place.Path, rule))
+			broken = append(broken, fmt.Sprintf("step %q at %q: %s", s.Name, s.MountPoint.Path, rule))
 		}
-		key := s.Name + "\x00" + s.Place.Path
-		_, known := c.Place(s.Place.Path)
+		key := s.Name + "\x00" + s.MountPoint.Path
+		_, known := c.MountPoint(s.MountPoint.Path)
 		_, proven := c.Superblocks[s.Source]
 		switch {
 		case !kebabCase.MatchString(s.Name):
@@ -55,7 +55,7 @@ func judgeSteps(c healer.Case, steps []healer.Step) (broken []string) {
 		case seen[key]:
 			bad("is offered twice, and a call takes it once")
 		case !known:
-			bad("is at no place of the case")
+			bad("is at no mount point of the case")
 		case s.Cost < healer.Rebind || s.Cost > healer.Repair:
 			bad("has no cost")
 		case len(s.Heals) == 0:

@@ -66,9 +66,9 @@ func judge(p healer.Provider, build func() healer.Case) (broken []string) {
 		c := build()
 		c.Volume.Secrets = healer.Secrets{secret: secret}
 		c.Volume.Context = healer.Secrets{secret: secret}
-		for _, place := range c.Places {
-			for i := range place.Stack {
-				place.Stack[i].SuperOptions = append(place.Stack[i].SuperOptions, "password="+secret)
+		for _, mountPoint := range c.MountPoints {
+			for i := range mountPoint.Stack {
+				mountPoint.Stack[i].SuperOptions = append(mountPoint.Stack[i].SuperOptions, "password="+secret)
 			}
 		}
 		return c

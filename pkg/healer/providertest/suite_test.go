@@ -22,27 +22,27 @@ var disk = host.Dev{Major: 8}
 
 func healthy() healer.Case {
 	return healer.Case{
-		Places: []healer.Place{
-			{Role: healer.Published, Path: "/p", Stack: []host.Mount{{Dev: disk, Path: "/p"}}},
-			{Role: healer.Staged, Path: "/s", Stack: []host.Mount{{Dev: disk, Path: "/s"}}},
+		MountPoints: []healer.MountPoint{
+			{Role: healer.RoleTarget, Path: "/p", Stack: []host.Mount{{Dev: disk, Path: "/p"}}},
+			{Role: healer.RoleStaging, Path: "/s", Stack: []host.Mount{{Dev: disk, Path: "/s"}}},
 		},
 		Superblocks: map[host.Dev]host.Superblock{disk: {Dev: disk, Answer: host.Answer{Asked: true}}},
 		Record:      &healer.Record{},
 	}
 }
 
-// good keeps the contract: it finds empty places, and offers to fill them.
+// good keeps the contract: it finds empty mount points, and offers to fill them.
 func good(_ context.Context, c healer.Case) (healer.Finding, error) {
 	f := healer.Finding{Mine: true}
-	for _, p := range c.Places {
+	for _, p := range c.MountPoints {
 		if len(p.Stack) > 0 || p.Path == "" {
 			continue
 		}
 		f.Conditions = append(f.Conditions, healer.Condition{
-			Status: healer.Degraded, Reason: healer.NotMounted, Place: p.Path, Message: "it is empty", Advice: "wait", Acute: true,
+			Status: healer.Degraded, Reason: healer.NotMounted, MountPoint: p.Path, Message: "it is empty", Advice: "wait", Acute: true,
 		})
 		f.Steps = append(f.Steps, healer.Step{
-			Name: "rebind", Place: p, Heals: []healer.Reason{healer.NotMounted}, Refused: "nothing to bind from",
+			Name: "rebind", MountPoint: p, Heals: []healer.Reason{healer.NotMounted}, Refused: "nothing to bind from",
 		})
 	}
 	return f, nil
@@ -54,12 +54,12 @@ func TestGoodProviderPasses(t *testing.T) {
 
 func empty() healer.Case {
 	c := healthy()
-	c.Places[0].Stack = nil
+	c.MountPoints[0].Stack = nil
 	return c
 }
 
 func TestBrokenProvidersAreCaught(t *testing.T) {
-	// change breaks one thing in what the good provider says of an empty place.
+	// change breaks one thing in what the good provider says of an empty mount point.
 	change := func(f func(*healer.Condition, *healer.Step)) provider {
 		return func(ctx context.Context, c healer.Case) (healer.Finding, error) {
 			found, err := good(ctx, c)
@@ -70,7 +70,7 @@ func TestBrokenProvidersAreCaught(t *testing.T) {
 	calls := 0
 	for want, p := range map[string]provider{
 		"changed the case": func(ctx context.Context, c healer.Case) (healer.Finding, error) {
-			c.Places[1].Stack[0].Path = "/x"
+			c.MountPoints[1].Stack[0].Path = "/x"
 			return good(ctx, c)
 		},
 		"differ": func(ctx context.Context, c healer.Case) (healer.Finding, error) {
@@ -85,18 +85,18 @@ func TestBrokenProvidersAreCaught(t *testing.T) {
 			f.Mine = false
 			return f, err
 		},
-		"no status":         change(func(c *healer.Condition, _ *healer.Step) { c.Status = "" }),
-		"not CamelCase":     change(func(c *healer.Condition, _ *healer.Step) { c.Reason = "not-mounted" }),
-		"acute at no place": change(func(c *healer.Condition, _ *healer.Step) { c.Place = "/x" }),
-		"does not have":     change(func(c *healer.Condition, _ *healer.Step) { c.Place, c.Acute = "/x", false }),
-		"its message":       change(func(c *healer.Condition, _ *healer.Step) { c.Message = "mounted with " + secret }),
-		"its advice":        change(func(c *healer.Condition, _ *healer.Step) { c.Advice = "" }),
-		"not kebab-case":    change(func(_ *healer.Condition, s *healer.Step) { s.Name = "Rebind it" }),
-		"is at no place":    change(func(_ *healer.Condition, s *healer.Step) { s.Place.Path = "/x" }),
-		"has no cost":       change(func(_ *healer.Condition, s *healer.Step) { s.Cost = -1 }),
-		"heals nothing":     change(func(_ *healer.Condition, s *healer.Step) { s.Heals = nil }),
-		"neither refused":   change(func(_ *healer.Condition, s *healer.Step) { s.Refused = "" }),
-		"its refusal":       change(func(_ *healer.Condition, s *healer.Step) { s.Refused = "no.\n" }),
+		"no status":               change(func(c *healer.Condition, _ *healer.Step) { c.Status = "" }),
+		"not CamelCase":           change(func(c *healer.Condition, _ *healer.Step) { c.Reason = "not-mounted" }),
+		"acute at no mount point": change(func(c *healer.Condition, _ *healer.Step) { c.MountPoint = "/x" }),
+		"does not have":           change(func(c *healer.Condition, _ *healer.Step) { c.MountPoint, c.Acute = "/x", false }),
+		"its message":             change(func(c *healer.Condition, _ *healer.Step) { c.Message = "mounted with " + secret }),
+		"its advice":              change(func(c *healer.Condition, _ *healer.Step) { c.Advice = "" }),
+		"not kebab-case":          change(func(_ *healer.Condition, s *healer.Step) { s.Name = "Rebind it" }),
+		"is at no mount point":    change(func(_ *healer.Condition, s *healer.Step) { s.MountPoint.Path = "/x" }),
+		"has no cost":             change(func(_ *healer.Condition, s *healer.Step) { s.Cost = -1 }),
+		"heals nothing":           change(func(_ *healer.Condition, s *healer.Step) { s.Heals = nil }),
+		"neither refused":         change(func(_ *healer.Condition, s *healer.Step) { s.Refused = "" }),
+		"its refusal":             change(func(_ *healer.Condition, s *healer.Step) { s.Refused = "no.\n" }),
 		"prove its identity": change(func(_ *healer.Condition, s *healer.Step) {
 			s.Refused, s.Run = "", func(context.Context, func(context.Context) error) error { return nil }
 		}),

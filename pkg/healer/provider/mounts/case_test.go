@@ -17,9 +17,9 @@ const (
 )
 
 var (
-	disk     = host.Dev{Major: 8, Minor: 16}
-	identity = host.Identity{FilesystemUUID: "uuid", Serial: "serial", Size: 1 << 30}
-	interim  = host.AttrReadOnly | host.AttrNoSUID | host.AttrNoDev | host.AttrNoExec | host.AttrNoSymFollow
+	disk        = host.Dev{Major: 8, Minor: 16}
+	identity    = host.Identity{FilesystemUUID: "uuid", Serial: "serial", Size: 1 << 30}
+	placeholder = host.AttrReadOnly | host.AttrNoSUID | host.AttrNoDev | host.AttrNoExec | host.AttrNoSymFollow
 )
 
 // idle is a host whose steps nobody may run.
@@ -33,7 +33,7 @@ func (h idle) Finish(context.Context, host.RebindPlan, host.Mount, func(context.
 	return h.touched()
 }
 
-func (h idle) TakeOff(context.Context, host.Mount, func(context.Context) error) error {
+func (h idle) UnmountDuplicate(context.Context, host.Mount, func(context.Context) error) error {
 	return h.touched()
 }
 
@@ -45,11 +45,11 @@ func (h idle) Cover(context.Context, host.RebindPlan, func(context.Context) erro
 	return h.touched()
 }
 
-func (h idle) Uncover(context.Context, host.Mount, host.Mount, func(context.Context) error) error {
+func (h idle) UnmountDeadTop(context.Context, host.Mount, host.Mount, func(context.Context) error) error {
 	return h.touched()
 }
 
-func (h idle) ReplaceInside(_ context.Context, plans []host.InsidePlan) []error {
+func (h idle) ReplaceInContainers(_ context.Context, plans []host.ContainerSwap) []error {
 	return slices.Repeat([]error{h.touched()}, len(plans))
 }
 
@@ -72,20 +72,20 @@ func healthy() healer.Case {
 		}},
 		Record: &healer.Record{
 			Version: healer.RecordVersion, Driver: "d", VolumeID: "v", BootID: "boot", FSType: "ext4", Source: "/dev/sdb", Identity: identity,
-			Places: []healer.PlaceRecord{
-				{Role: healer.Published, Path: published, Root: "/sub", Attr: host.AttrNoExec, Dev: disk},
-				{Role: healer.Staged, Path: staged, Root: "/", Dev: disk},
+			MountPoints: []healer.MountPointRecord{
+				{Role: healer.RoleTarget, Path: published, Root: "/sub", Attr: host.AttrNoExec, Dev: disk},
+				{Role: healer.RoleStaging, Path: staged, Root: "/", Dev: disk},
 			},
 		},
-		Places: []healer.Place{
-			{Role: healer.Published, Path: published, Named: true, PodUID: "a", Stack: []host.Mount{mount(published, "/sub", host.AttrNoExec)}},
-			{Role: healer.Staged, Path: staged, Stack: []host.Mount{mount(staged, "/", 0)}},
+		MountPoints: []healer.MountPoint{
+			{Role: healer.RoleTarget, Path: published, Named: true, PodUID: "a", Stack: []host.Mount{mount(published, "/sub", host.AttrNoExec)}},
+			{Role: healer.RoleStaging, Path: staged, Stack: []host.Mount{mount(staged, "/", 0)}},
 		},
 	}
-	for i := range c.Places {
-		p := &c.Places[i]
-		p.Want = c.Record.Place(p.Path)
-		p.Look = host.PathLook{Looked: true, Kind: host.KindDirectory, VolData: &host.VolData{DriverName: "d", VolumeHandle: "v"}}
+	for i := range c.MountPoints {
+		p := &c.MountPoints[i]
+		p.Want = c.Record.MountPoint(p.Path)
+		p.Inspect = host.PathInfo{Looked: true, Kind: host.KindDirectory, VolData: &host.VolData{DriverName: "d", VolumeHandle: "v"}}
 	}
 	return c
 }
@@ -109,26 +109,26 @@ func with(changes ...func(*healer.Case)) func() healer.Case {
 
 func unrecorded(c *healer.Case) {
 	c.Record = nil
-	for i := range c.Places {
-		c.Places[i].Want = nil
+	for i := range c.MountPoints {
+		c.MountPoints[i].Want = nil
 	}
 }
 
-func lost(c *healer.Case)        { c.Places[0].Stack = nil }
-func stagingLost(c *healer.Case) { c.Places[1].Stack = nil }
+func lost(c *healer.Case)        { c.MountPoints[0].Stack = nil }
+func stagingLost(c *healer.Case) { c.MountPoints[1].Stack = nil }
 
-// interimAlone is a rebind killed between its halves.
-func interimAlone(c *healer.Case) {
-	c.Places[0].Stack = []host.Mount{mount(published, "/sub", interim)}
+// placeholderAlone is a rebind killed between its halves.
+func placeholderAlone(c *healer.Case) {
+	c.MountPoints[0].Stack = []host.Mount{mount(published, "/sub", placeholder)}
 }
 
-// interimOnTop is an interim mount that a driver's own was quicker than.
-func interimOnTop(c *healer.Case) {
-	c.Places[0].Stack = append([]host.Mount{mount(published, "/sub", interim)}, c.Places[0].Stack...)
+// placeholderOnTop is an placeholder that a driver's own was quicker than.
+func placeholderOnTop(c *healer.Case) {
+	c.MountPoints[0].Stack = append([]host.Mount{mount(published, "/sub", placeholder)}, c.MountPoints[0].Stack...)
 }
 
-func attr(place int, a host.Attr) func(*healer.Case) {
-	return func(c *healer.Case) { c.Places[place].Stack[0].Attr = a }
+func attr(mountPoint int, a host.Attr) func(*healer.Case) {
+	return func(c *healer.Case) { c.MountPoints[mountPoint].Stack[0].Attr = a }
 }
 
 func superblock(change func(*host.Superblock)) func(*healer.Case) {
@@ -139,28 +139,28 @@ func superblock(change func(*host.Superblock)) func(*healer.Case) {
 	}
 }
 
-func recorded(place int, change func(*healer.PlaceRecord)) func(*healer.Case) {
-	return func(c *healer.Case) { change(&c.Record.Places[place]) }
+func recorded(mountPoint int, change func(*healer.MountPointRecord)) func(*healer.Case) {
+	return func(c *healer.Case) { change(&c.Record.MountPoints[mountPoint]) }
 }
 
 // formerly is the filesystem instance of a daemon that has ended, and renewed that
 // of the one which came after it.
-var formerly, renewed = host.Dev{Minor: 50}, host.Dev{Minor: 60}
+var previously, renewed = host.Dev{Minor: 50}, host.Dev{Minor: 60}
 
-// outliving is a FUSE volume, recorded with its former instance, that the driver
-// has staged anew while the pod's place still shows the dead one.
+// outliving is a FUSE volume, recorded with its previous instance, that the driver
+// has staged anew while the pod's mount point still shows the dead one.
 func outliving(c *healer.Case) {
 	c.Record.FSType, c.Record.Source, c.Record.Identity = "fuse.x", "src", host.Identity{}
 	c.Superblocks = map[host.Dev]host.Superblock{
-		formerly: {Dev: formerly, FSType: "fuse.x", Source: "src", Answer: host.Answer{Asked: true, Op: "statx", Errno: syscall.ENOTCONN}},
-		renewed:  {Dev: renewed, FSType: "fuse.x", Source: "src", Kind: host.KindDirectory, Answer: host.Answer{Asked: true}},
+		previously: {Dev: previously, FSType: "fuse.x", Source: "src", Answer: host.Answer{Asked: true, Op: "statx", Errno: syscall.ENOTCONN}},
+		renewed:    {Dev: renewed, FSType: "fuse.x", Source: "src", Kind: host.KindDirectory, Answer: host.Answer{Asked: true}},
 	}
-	for i := range c.Places {
-		m := &c.Places[i].Stack[0]
-		m.Dev, m.FSType, m.Source = formerly, "fuse.x", "src"
-		c.Record.Places[i].Dev = formerly
+	for i := range c.MountPoints {
+		m := &c.MountPoints[i].Stack[0]
+		m.Dev, m.FSType, m.Source = previously, "fuse.x", "src"
+		c.Record.MountPoints[i].Dev = previously
 	}
-	c.Places[1].Stack[0].Dev, c.Places[1].Stack[0].ID, c.Places[1].Stack[0].OldID = renewed, 8, 8
+	c.MountPoints[1].Stack[0].Dev, c.MountPoints[1].Stack[0].ID, c.MountPoints[1].Stack[0].OldID = renewed, 8, 8
 }
 
 // of changes one of several superblocks.
@@ -176,19 +176,19 @@ func errno(e syscall.Errno) func(*host.Superblock) {
 	return func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Op: "statx", Errno: e} }
 }
 
-// top changes the topmost mount of a place.
-func top(place int, change func(*host.Mount)) func(*healer.Case) {
-	return func(c *healer.Case) { change(&c.Places[place].Stack[0]) }
+// top changes the topmost mount of a mount point.
+func top(mountPoint int, change func(*host.Mount)) func(*healer.Case) {
+	return func(c *healer.Case) { change(&c.MountPoints[mountPoint].Stack[0]) }
 }
 
-// under puts a mount beneath what stands at the published place.
+// under puts a mount beneath what stands at the target.
 func under(change func(*host.Mount)) func(*healer.Case) {
 	return func(c *healer.Case) {
-		m := c.Places[0].Stack[0]
+		m := c.MountPoints[0].Stack[0]
 		m.ID, m.OldID, m.Dev = 9, 9, renewed
 		change(&m)
-		c.Places[0].Stack = append(c.Places[0].Stack, m)
+		c.MountPoints[0].Stack = append(c.MountPoints[0].Stack, m)
 	}
 }
 
-var errStill = errors.New("not wanted any more")
+var errRevalidate = errors.New("not wanted any more")

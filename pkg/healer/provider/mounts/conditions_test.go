@@ -19,14 +19,14 @@ func probe(e syscall.Errno) func(*healer.Case) {
 
 func block(c *healer.Case) {
 	c.Block = true
-	c.Places = c.Places[:1]
-	c.Places[0].Look.Kind, c.Places[0].Look.Rdev = host.KindBlock, disk
-	c.Places[0].Stack[0].Dev, c.Places[0].Stack[0].FSType = host.Dev{Minor: 5}, "devtmpfs"
-	c.Record.Places = c.Record.Places[:1]
+	c.MountPoints = c.MountPoints[:1]
+	c.MountPoints[0].Inspect.Kind, c.MountPoints[0].Inspect.Rdev = host.KindBlock, disk
+	c.MountPoints[0].Stack[0].Dev, c.MountPoints[0].Stack[0].FSType = host.Dev{Minor: 5}, "devtmpfs"
+	c.Record.MountPoints = c.Record.MountPoints[:1]
 	superblock(func(sb *host.Superblock) { sb.Kind = host.KindBlock })(c)
 }
 
-// example is a case and what is found in it: the reason at its place, what the
+// example is a case and what is found in it: the reason at its mount point, what the
 // message names, and a "!" for acute. Nothing is found in a healthy one.
 type example struct {
 	name  string
@@ -34,66 +34,66 @@ type example struct {
 	want  []string
 }
 
-var examples = slices.Concat(placeExamples, superblockExamples, errorExamples, spaceExamples, deviceExamples, sizeExamples, pathExamples, deniedExamples, replaceExamples, insideExamples)
+var examples = slices.Concat(mountPointExamples, superblockExamples, errorExamples, spaceExamples, deviceExamples, sizeExamples, pathExamples, deniedExamples, replaceExamples, insideExamples)
 
-var placeExamples = []example{
-	{"published bind lost", with(lost), []string{"NotMounted! published: nothing is mounted"}},
-	{"published bind lost, no record", with(unrecorded, lost), []string{"NotMounted! published: nothing is mounted"}},
-	{"staged mount lost", with(stagingLost), []string{"StagingNotMounted staged: gone"}},
-	{"both lost", with(lost, stagingLost), []string{"NotMounted! published:", "StagingNotMounted staged:"}},
-	{"twice mounted", with(func(c *healer.Case) { c.Places[0].Stack = slices.Repeat(c.Places[0].Stack, 3) }), []string{"StackedMounts published: 3 mounts"}},
-	{"staged twice", with(func(c *healer.Case) { c.Places[1].Stack = slices.Repeat(c.Places[1].Stack, 2) }), []string{"StackedMounts staged: 2 mounts"}},
-	{"interim on top", with(interimOnTop), []string{"StackedMounts! published: interrupted rebind"}},
-	{"interim of another filesystem on top", with(interimOnTop, func(c *healer.Case) { c.Places[0].Stack[1].Dev.Minor++ }), []string{"StackedMounts published:", "ReadOnlyFilesystem published:"}},
-	{"two interim ones", with(interimAlone, interimOnTop), []string{"StackedMounts published:", "ReadOnlyFilesystem published:"}},
-	{"interim alone", with(interimAlone), []string{"ReadOnlyFilesystem! published: interrupted rebind"}},
+var mountPointExamples = []example{
+	{"published bind lost", with(lost), []string{"NotMounted! target: nothing is mounted"}},
+	{"published bind lost, no record", with(unrecorded, lost), []string{"NotMounted! target: nothing is mounted"}},
+	{"staged mount lost", with(stagingLost), []string{"StagingNotMounted staging: gone"}},
+	{"both lost", with(lost, stagingLost), []string{"NotMounted! target:", "StagingNotMounted staging:"}},
+	{"twice mounted", with(func(c *healer.Case) { c.MountPoints[0].Stack = slices.Repeat(c.MountPoints[0].Stack, 3) }), []string{"StackedMounts target: 3 mounts"}},
+	{"staged twice", with(func(c *healer.Case) { c.MountPoints[1].Stack = slices.Repeat(c.MountPoints[1].Stack, 2) }), []string{"StackedMounts staging: 2 mounts"}},
+	{"placeholder on top", with(placeholderOnTop), []string{"StackedMounts! target: interrupted rebind"}},
+	{"placeholder of another filesystem on top", with(placeholderOnTop, func(c *healer.Case) { c.MountPoints[0].Stack[1].Dev.Minor++ }), []string{"StackedMounts target:", "ReadOnlyFilesystem target:"}},
+	{"two placeholder ones", with(placeholderAlone, placeholderOnTop), []string{"StackedMounts target:", "ReadOnlyFilesystem target:"}},
+	{"placeholder alone", with(placeholderAlone), []string{"ReadOnlyFilesystem! target: interrupted rebind"}},
 
-	{"handle of another", with(func(c *healer.Case) { c.Places[1].Look.VolData.VolumeHandle = "w" }), []string{"WrongVolumeMounted staged: vol_data.json"}},
-	{"driver of another", with(func(c *healer.Case) { c.Places[1].Look.VolData.DriverName = "e" }), []string{"WrongVolumeMounted staged: vol_data.json"}},
-	{"another filesystem type", with(superblock(func(sb *host.Superblock) { sb.FSType = "xfs" })), []string{"WrongVolumeMounted published: xfs", "WrongVolumeMounted staged: xfs"}},
+	{"handle of another", with(func(c *healer.Case) { c.MountPoints[1].Inspect.VolData.VolumeHandle = "w" }), []string{"WrongVolumeMounted staging: vol_data.json"}},
+	{"driver of another", with(func(c *healer.Case) { c.MountPoints[1].Inspect.VolData.DriverName = "e" }), []string{"WrongVolumeMounted staging: vol_data.json"}},
+	{"another filesystem type", with(superblock(func(sb *host.Superblock) { sb.FSType = "xfs" })), []string{"WrongVolumeMounted target: xfs", "WrongVolumeMounted staging: xfs"}},
 	{"another serial", with(superblock(func(sb *host.Superblock) {
 		sb.Device.Identity.Serial = "x"
-	})), []string{"WrongVolumeMounted published: serial", "WrongVolumeMounted staged: serial"}},
-	{"another directory", with(func(c *healer.Case) { c.Places[0].Stack[0].Root = "/other" }), []string{`WrongVolumeMounted published: "/other"`}},
+	})), []string{"WrongVolumeMounted target: serial", "WrongVolumeMounted staging: serial"}},
+	{"another directory", with(func(c *healer.Case) { c.MountPoints[0].Stack[0].Root = "/other" }), []string{`WrongVolumeMounted target: "/other"`}},
 	{"another export", with(func(c *healer.Case) {
 		superblock(func(sb *host.Superblock) { sb.FSType, sb.Source, sb.Device = "nfs4", "srv:/b", nil })(c)
 		c.Record.FSType, c.Record.Source = "nfs4", "srv:/a"
-	}), []string{"WrongVolumeMounted published: source", "WrongVolumeMounted staged: source"}},
+	}), []string{"WrongVolumeMounted target: source", "WrongVolumeMounted staging: source"}},
 
-	{"daemon gone", with(probe(syscall.ENOTCONN)), []string{"Disconnected published: ENOTCONN"}},
-	{"connection aborted", with(probe(syscall.ECONNABORTED)), []string{"Disconnected published: ECONNABORTED"}},
-	{"stale", with(probe(syscall.ESTALE)), []string{"StaleFileHandle published: ESTALE"}},
-	{"refused", with(probe(syscall.EACCES)), []string{"PermissionDenied published: EACCES"}},
-	{"I/O error", with(probe(syscall.EIO)), []string{"IOError published: EIO"}},
-	{"damaged", with(probe(syscall.EUCLEAN)), []string{"IOError published: structure needs cleaning"}},
-	{"no such device", with(probe(syscall.ENXIO)), []string{"DeviceMissing published: ENXIO"}},
-	{"no such device, and none expected", with(probe(syscall.ENXIO), superblock(func(sb *host.Superblock) { sb.Device = nil })), []string{"IOError published: ENXIO"}},
-	{"device gone", with(superblock(func(sb *host.Superblock) { sb.Device = &host.BlockDevice{Dev: disk, Missing: true} })), []string{"DeviceMissing published: 8:16"}},
-	{"shut down", with(superblock(func(sb *host.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown published: ext4"}},
-	{"shut down is the first evidence", with(probe(syscall.EIO), superblock(func(sb *host.Superblock) { sb.Shutdown, sb.ReadOnly = true, true })), []string{"FilesystemShutdown published:"}},
+	{"daemon gone", with(probe(syscall.ENOTCONN)), []string{"Disconnected target: ENOTCONN"}},
+	{"connection aborted", with(probe(syscall.ECONNABORTED)), []string{"Disconnected target: ECONNABORTED"}},
+	{"stale", with(probe(syscall.ESTALE)), []string{"StaleFileHandle target: ESTALE"}},
+	{"refused", with(probe(syscall.EACCES)), []string{"PermissionDenied target: EACCES"}},
+	{"I/O error", with(probe(syscall.EIO)), []string{"IOError target: EIO"}},
+	{"damaged", with(probe(syscall.EUCLEAN)), []string{"IOError target: structure needs cleaning"}},
+	{"no such device", with(probe(syscall.ENXIO)), []string{"DeviceMissing target: ENXIO"}},
+	{"no such device, and none expected", with(probe(syscall.ENXIO), superblock(func(sb *host.Superblock) { sb.Device = nil })), []string{"IOError target: ENXIO"}},
+	{"device gone", with(superblock(func(sb *host.Superblock) { sb.Device = &host.BlockDevice{Dev: disk, Missing: true} })), []string{"DeviceMissing target: 8:16"}},
+	{"shut down", with(superblock(func(sb *host.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown target: ext4"}},
+	{"shut down is the first evidence", with(probe(syscall.EIO), superblock(func(sb *host.Superblock) { sb.Shutdown, sb.ReadOnly = true, true })), []string{"FilesystemShutdown target:"}},
 	{"silent", with(superblock(func(sb *host.Superblock) {
 		sb.Answer = host.Answer{Asked: true, Silent: true, Elapsed: 5 * time.Second}
 		sb.Device = &host.BlockDevice{Dev: disk}
-	})), []string{"NotResponding published: 5s"}},
-	{"not asked", with(superblock(func(sb *host.Superblock) { sb.Answer = host.Answer{} })), []string{"NotResponding published: not asked"}},
-	{"nothing known of it", with(unrecorded, func(c *healer.Case) { c.Superblocks = nil }), []string{"NotResponding published:"}},
+	})), []string{"NotResponding target: 5s"}},
+	{"not asked", with(superblock(func(sb *host.Superblock) { sb.Answer = host.Answer{} })), []string{"NotResponding target: not asked"}},
+	{"nothing known of it", with(unrecorded, func(c *healer.Case) { c.Superblocks = nil }), []string{"NotResponding target:"}},
 
-	{"read-only filesystem", with(superblock(func(sb *host.Superblock) { sb.ReadOnly = true })), []string{"ReadOnlyFilesystem published: is read-only"}},
-	{"read-only after an error", with(superblock(func(sb *host.Superblock) { sb.EmergencyReadOnly = true })), []string{"ReadOnlyFilesystem published: emergency_ro"}},
-	{"read-only after an error, published read-only", with(superblock(func(sb *host.Superblock) { sb.EmergencyReadOnly = true }), recorded(0, func(r *healer.PlaceRecord) { r.Attr = host.AttrReadOnly }), attr(0, host.AttrReadOnly)), []string{"ReadOnlyFilesystem published: emergency_ro"}},
-	{"mount turned read-only", with(attr(0, host.AttrReadOnly|host.AttrNoExec)), []string{"ReadOnlyFilesystem published: recorded was read-write"}},
+	{"read-only filesystem", with(superblock(func(sb *host.Superblock) { sb.ReadOnly = true })), []string{"ReadOnlyFilesystem target: is read-only"}},
+	{"read-only after an error", with(superblock(func(sb *host.Superblock) { sb.EmergencyReadOnly = true })), []string{"ReadOnlyFilesystem target: emergency_ro"}},
+	{"read-only after an error, published read-only", with(superblock(func(sb *host.Superblock) { sb.EmergencyReadOnly = true }), recorded(0, func(r *healer.MountPointRecord) { r.Attr = host.AttrReadOnly }), attr(0, host.AttrReadOnly)), []string{"ReadOnlyFilesystem target: emergency_ro"}},
+	{"mount turned read-only", with(attr(0, host.AttrReadOnly|host.AttrNoExec)), []string{"ReadOnlyFilesystem target: recorded was read-write"}},
 
 	{"block: a directory", with(block, func(c *healer.Case) {
-		c.Places[0].Look.Kind = host.KindDirectory
-		c.Places[0].Stack[0].Dev = disk
-	}), []string{"NotABlockDevice published: directory"}},
+		c.MountPoints[0].Inspect.Kind = host.KindDirectory
+		c.MountPoints[0].Stack[0].Dev = disk
+	}), []string{"NotABlockDevice target: directory"}},
 	{"block: a file", with(block, func(c *healer.Case) {
-		c.Places[0].Look.Kind = host.KindFile
-		c.Places[0].Stack[0].Dev = disk
-	}), []string{"NotABlockDevice published: regular file"}},
-	{"block: gone", with(block, superblock(func(sb *host.Superblock) { sb.Device = &host.BlockDevice{Dev: disk, Missing: true} })), []string{"DeviceMissing published:"}},
-	{"block: unreadable", with(block, probe(syscall.EIO)), []string{"IOError published:"}},
-	{"block: lost", with(block, func(c *healer.Case) { c.Places[0].Stack, c.Places[0].Look.Kind = nil, host.KindFile }), []string{"NotMounted! published:"}},
+		c.MountPoints[0].Inspect.Kind = host.KindFile
+		c.MountPoints[0].Stack[0].Dev = disk
+	}), []string{"NotABlockDevice target: regular file"}},
+	{"block: gone", with(block, superblock(func(sb *host.Superblock) { sb.Device = &host.BlockDevice{Dev: disk, Missing: true} })), []string{"DeviceMissing target:"}},
+	{"block: unreadable", with(block, probe(syscall.EIO)), []string{"IOError target:"}},
+	{"block: lost", with(block, func(c *healer.Case) { c.MountPoints[0].Stack, c.MountPoints[0].Inspect.Kind = nil, host.KindFile }), []string{"NotMounted! target:"}},
 }
 
 func TestConditions(t *testing.T) {
@@ -102,21 +102,21 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// expectConditions compares "Reason! place: part of the message" with what is found.
+// expectConditions compares "Reason! mount point: part of the message" with what is found.
 func expectConditions(t *testing.T, c healer.Case, want []string) {
 	t.Helper()
 	f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), c)
 	if err != nil || !f.Mine {
 		t.Fatalf("mine: %v, %v", f.Mine, err)
 	}
-	names := map[string]string{published: "published", staged: "staged", contained: "container"}
+	names := map[string]string{published: "target", staged: "staging", contained: "container"}
 	ok := len(f.Conditions) == len(want)
 	for i, cond := range f.Conditions {
 		head := string(cond.Reason)
 		if cond.Acute {
 			head += "!"
 		}
-		head += " " + names[cond.Place]
+		head += " " + names[cond.MountPoint]
 		if i < len(want) {
 			wantHead, part, _ := strings.Cut(want[i], ":")
 			ok = ok && head == wantHead && strings.Contains(cond.Message, strings.TrimSpace(part))
@@ -135,27 +135,27 @@ func TestHealthy(t *testing.T) {
 		"block":          with(block),
 		"nothing staged": with(unrecorded, stagingLost),
 		"asked at a staging path where nothing ever was": with(unrecorded, stagingLost, func(c *healer.Case) {
-			c.Places, c.Volume.Path = c.Places[1:], staged
+			c.MountPoints, c.Volume.Path = c.MountPoints[1:], staged
 		}),
-		"no staging path": with(func(c *healer.Case) { c.Places = c.Places[:1] }),
+		"no staging path": with(func(c *healer.Case) { c.MountPoints = c.MountPoints[:1] }),
 		"another boot":    with(func(c *healer.Case) { c.BootID = "next" }),
 		"grown":           with(sized(1 << 40)),
 		"nothing is known of the device this time": with(superblock(func(sb *host.Superblock) {
 			sb.Device = &host.BlockDevice{Dev: disk, Identity: host.Identity{FilesystemUUID: "uuid"}}
 		})),
-		"no vol_data.json": with(func(c *healer.Case) { c.Places[0].Look.VolData, c.Places[1].Look.VolData = nil, nil }),
+		"no vol_data.json": with(func(c *healer.Case) { c.MountPoints[0].Inspect.VolData, c.MountPoints[1].Inspect.VolData = nil, nil }),
 		// An intended ro is healthy, whoever intends it.
-		"ro bind over rw staging":        with(recorded(0, func(r *healer.PlaceRecord) { r.Attr = host.AttrReadOnly }), attr(0, host.AttrReadOnly)),
-		"ro bind, never seen":            with(unrecorded, attr(0, host.AttrReadOnly)),
-		"ro filesystem, recorded":        with(readOnly, recorded(0, func(r *healer.PlaceRecord) { r.ReadOnlySuper = true }), recorded(1, func(r *healer.PlaceRecord) { r.ReadOnlySuper = true })),
-		"ro filesystem, never seen":      with(unrecorded, readOnly, attr(0, host.AttrReadOnly), attr(1, host.AttrReadOnly)),
-		"ro filesystem, reader only":     with(readOnly, func(c *healer.Case) { c.Volume.Capability = &healer.Capability{ReadOnly: true} }),
-		"a type that is always ro":       with(unrecorded, readOnly, superblock(func(sb *host.Superblock) { sb.FSType = "squashfs" })),
-		"recorded like an interim mount": with(recorded(0, func(r *healer.PlaceRecord) { r.Attr = interim }), attr(0, interim)),
+		"ro bind over rw staging":      with(recorded(0, func(r *healer.MountPointRecord) { r.Attr = host.AttrReadOnly }), attr(0, host.AttrReadOnly)),
+		"ro bind, never seen":          with(unrecorded, attr(0, host.AttrReadOnly)),
+		"ro filesystem, recorded":      with(readOnly, recorded(0, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true }), recorded(1, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true })),
+		"ro filesystem, never seen":    with(unrecorded, readOnly, attr(0, host.AttrReadOnly), attr(1, host.AttrReadOnly)),
+		"ro filesystem, reader only":   with(readOnly, func(c *healer.Case) { c.Volume.Capability = &healer.Capability{ReadOnly: true} }),
+		"a type that is always ro":     with(unrecorded, readOnly, superblock(func(sb *host.Superblock) { sb.FSType = "squashfs" })),
+		"recorded like an placeholder": with(recorded(0, func(r *healer.MountPointRecord) { r.Attr = placeholder }), attr(0, placeholder)),
 		"made of the staged one by the driver": with(
-			recorded(0, func(r *healer.PlaceRecord) { r.Dev = host.Dev{Minor: 40} }),
+			recorded(0, func(r *healer.MountPointRecord) { r.Dev = host.Dev{Minor: 40} }),
 			func(c *healer.Case) {
-				c.Places[0].Stack[0].Dev = host.Dev{Minor: 40}
+				c.MountPoints[0].Stack[0].Dev = host.Dev{Minor: 40}
 				c.Superblocks[host.Dev{Minor: 40}] = host.Superblock{Dev: host.Dev{Minor: 40}, FSType: "overlay", Answer: host.Answer{Asked: true}}
 			}),
 	} {
@@ -173,17 +173,17 @@ func TestConformance(t *testing.T) {
 	providertest.Run(t, New(idle{t}, ContainersFUSE), cases)
 }
 
-// another publishes a second filesystem, which answers, in the place of what is staged.
+// another publishes a second filesystem, which answers, instead of what is staged.
 func another(stagedType, publishedType string) func(*healer.Case) {
 	return func(c *healer.Case) {
 		dev := host.Dev{Major: 8, Minor: 32}
-		c.Places[0].Stack[0].Dev, c.Places[0].Stack[0].FSType = dev, publishedType
+		c.MountPoints[0].Stack[0].Dev, c.MountPoints[0].Stack[0].FSType = dev, publishedType
 		c.Superblocks[dev] = host.Superblock{
 			Dev: dev, FSType: publishedType, Kind: host.KindDirectory, Answer: host.Answer{Asked: true},
 			Device: &host.BlockDevice{Dev: dev, Name: "sdc", Identity: host.Identity{FilesystemUUID: "another", Serial: "another", Size: 1 << 30}},
 		}
 		superblock(func(sb *host.Superblock) { sb.FSType = stagedType })(c)
-		c.Places[1].Stack[0].FSType = stagedType
+		c.MountPoints[1].Stack[0].FSType = stagedType
 		if c.Record != nil {
 			c.Record.FSType = stagedType
 		}
@@ -193,7 +193,7 @@ func another(stagedType, publishedType string) func(*healer.Case) {
 // What a driver publishes of a filesystem that it stages on a disk is that filesystem.
 // A record of anything else is that of a mistake.
 func TestPublishedIsWhatIsStaged(t *testing.T) {
-	wrong := []string{"WrongVolumeMounted published: it is not what is staged"}
+	wrong := []string{"WrongVolumeMounted target: it is not what is staged"}
 	for name, tc := range map[string]struct {
 		build func() healer.Case
 		want  []string
@@ -201,8 +201,8 @@ func TestPublishedIsWhatIsStaged(t *testing.T) {
 		"ext4, never seen":     {with(unrecorded, another("ext4", "ext4")), wrong},
 		"xfs for btrfs":        {with(unrecorded, another("btrfs", "xfs")), wrong},
 		"ext3 for ext2":        {with(unrecorded, another("ext2", "ext3")), wrong},
-		"ext4, recorded so":    {with(another("ext4", "ext4"), recorded(0, func(r *healer.PlaceRecord) { r.Dev = host.Dev{Major: 8, Minor: 32} })), wrong},
-		"a new pod's":          {with(another("ext4", "ext4"), func(c *healer.Case) { c.Places[0].Want = nil }), wrong},
+		"ext4, recorded so":    {with(another("ext4", "ext4"), recorded(0, func(r *healer.MountPointRecord) { r.Dev = host.Dev{Major: 8, Minor: 32} })), wrong},
+		"a new pod's":          {with(another("ext4", "ext4"), func(c *healer.Case) { c.MountPoints[0].Want = nil }), wrong},
 		"an overlay of it":     {with(unrecorded, another("ext4", "overlay")), nil},
 		"a daemon of its own":  {with(unrecorded, another("fuse.x", "fuse.y")), nil},
 		"nothing is staged":    {with(unrecorded, another("ext4", "ext4"), stagingLost), nil},

@@ -13,7 +13,7 @@ import (
 // mount goes on top of a dead one: of a FUSE whose connection is gone, and of no
 // other, because nothing that it answers later could be wrong.
 
-// maxCovered bounds the dead mounts at a place: a driver takes off one at a time.
+// maxCovered bounds the dead mounts at a mount point: a driver takes off one at a time.
 const maxCovered = 4
 
 // gone is true for a filesystem that never answers again, whatever its daemon does.
@@ -22,19 +22,19 @@ func gone(sb host.Superblock) bool {
 }
 
 // goneInside is the same for what a container has.
-func goneInside(in *healer.Inside) bool {
-	return healer.IsFUSE(in.Mount.FSType) && in.Sight.Errno == syscall.ENOTCONN
+func goneInside(in *healer.InContainer) bool {
+	return healer.IsFUSE(in.Mount.FSType) && in.Inspection.Errno == syscall.ENOTCONN
 }
 
 // covers is true where a dead mount can only be covered, and may be.
-func (p Provider) covers(c healer.Case, place healer.Place) bool {
-	return !p.host.CanReplace() && p.host.CanCover() && gone(c.Superblocks[place.Dev()]) && (len(place.Stack) == 1 || onlyDeadBeneath(c, place))
+func (p Provider) covers(c healer.Case, mountPoint healer.MountPoint) bool {
+	return !p.host.CanReplace() && p.host.CanCover() && gone(c.Superblocks[mountPoint.Dev()]) && (len(mountPoint.Stack) == 1 || onlyDeadBeneath(c, mountPoint))
 }
 
 // onlyDeadBeneath is true when all that the top of a stack hides are dead mounts of this
 // volume, made private to be covered.
-func onlyDeadBeneath(c healer.Case, place healer.Place) bool {
-	return len(place.Stack) > 1 && allDead(c, place.Stack[1:])
+func onlyDeadBeneath(c healer.Case, mountPoint healer.MountPoint) bool {
+	return len(mountPoint.Stack) > 1 && allDead(c, mountPoint.Stack[1:])
 }
 
 func allDead(c healer.Case, mounts []host.Mount) bool {
@@ -43,35 +43,35 @@ func allDead(c healer.Case, mounts []host.Mount) bool {
 	})
 }
 
-// judgePlace leaves out that mounts are stacked where this provider did it.
-func (p Provider) judgePlace(c healer.Case, place healer.Place) []healer.Condition {
-	found := judgePlace(c, place)
-	if p.host.CanReplace() || !onlyDeadBeneath(c, place) {
+// judgeMountPoint leaves out that mounts are stacked where this provider did it.
+func (p Provider) judgeMountPoint(c healer.Case, mountPoint healer.MountPoint) []healer.Condition {
+	found := judgeMountPoint(c, mountPoint)
+	if p.host.CanReplace() || !onlyDeadBeneath(c, mountPoint) {
 		return found
 	}
 	return slices.DeleteFunc(found, func(cond healer.Condition) bool { return cond.Reason == healer.StackedMounts })
 }
 
 // cover puts a clone of the healthy staged mount on top of a dead one.
-func (p Provider) cover(c healer.Case, place healer.Place, conditions []healer.Condition) healer.Step {
+func (p Provider) cover(c healer.Case, mountPoint healer.MountPoint, conditions []healer.Condition) healer.Step {
 	staged, _ := c.Staged()
 	s := healer.Step{
-		Name: StepCover, Place: place, Cost: healer.Replace, Heals: []healer.Reason{healer.Disconnected}, Source: staged.Dev(),
+		Name: StepCover, MountPoint: mountPoint, Cost: healer.Replace, Heals: []healer.Reason{healer.Disconnected}, Source: staged.Dev(),
 	}
-	plan, why := p.planReplace(c, place, staged, conditions)
-	if len(place.Stack) >= maxCovered {
+	plan, why := p.planReplace(c, mountPoint, staged, conditions)
+	if len(mountPoint.Stack) >= maxCovered {
 		why = "as many dead mounts as a driver is left to take off stand there already; delete the pod, so that kubelet publishes the volume anew"
 	}
 	if s.Refused = why; why != "" {
 		return s
 	}
-	if was := place.Want; was != nil { // an interrupted step has made it private
+	if was := mountPoint.Want; was != nil { // an interrupted step has made it private
 		plan.Private = was.Propagation.Shared == 0 && was.Propagation.Master == 0
 		plan.Shared = was.Propagation.Shared != 0
 	}
-	plan.Covers = place.Stack[0]
-	s.Run = func(ctx context.Context, still func(context.Context) error) error {
-		return p.host.Cover(ctx, plan, still)
+	plan.Covers = mountPoint.Stack[0]
+	s.Run = func(ctx context.Context, revalidate func(context.Context) error) error {
+		return p.host.Cover(ctx, plan, revalidate)
 	}
 	return s
 }

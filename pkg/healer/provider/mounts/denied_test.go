@@ -10,15 +10,15 @@ import (
 // refused is a filesystem that refuses root.
 func refused(e syscall.Errno, fsType string, options ...string) func() healer.Case {
 	return with(unrecorded, probe(e), superblock(func(sb *host.Superblock) { sb.FSType, sb.Device = fsType, nil }), func(c *healer.Case) {
-		for i := range c.Places {
-			m := &c.Places[i].Stack[0]
+		for i := range c.MountPoints {
+			m := &c.MountPoints[i].Stack[0]
 			m.FSType, m.SuperOptions = fsType, options
 		}
 	})
 }
 
 // why is the one condition of a refusal.
-func why(text string) []string { return []string{"PermissionDenied published: " + text} }
+func why(text string) []string { return []string{"PermissionDenied target: " + text} }
 
 var deniedExamples = []example{
 	{"ceph", refused(syscall.EACCES, "ceph"), why("blocklisted")},

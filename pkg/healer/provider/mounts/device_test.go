@@ -28,39 +28,39 @@ func mapping(m host.Mapping) func(*healer.Case) {
 }
 
 var deviceExamples = []example{
-	{"unreadable device", with(reading(syscall.EIO)), []string{"DeviceReadError published: read the device: input/output error (EIO)"}},
-	{"unreadable sector", with(reading(syscall.ENODATA)), []string{"DeviceReadError published: ENODATA"}},
-	{"device without a medium", with(reading(syscall.ENOMEDIUM)), []string{"DeviceMissing published: ENOMEDIUM"}},
-	{"device gone while it was read", with(reading(syscall.ENXIO)), []string{"DeviceMissing published: ENXIO"}},
-	{"unreadable filesystem", with(probe(syscall.EIO)), []string{"IOError published: statx"}},
-	{"block: unreadable device", with(block, reading(syscall.EIO)), []string{"DeviceReadError published:"}},
+	{"unreadable device", with(reading(syscall.EIO)), []string{"DeviceReadError target: read the device: input/output error (EIO)"}},
+	{"unreadable sector", with(reading(syscall.ENODATA)), []string{"DeviceReadError target: ENODATA"}},
+	{"device without a medium", with(reading(syscall.ENOMEDIUM)), []string{"DeviceMissing target: ENOMEDIUM"}},
+	{"device gone while it was read", with(reading(syscall.ENXIO)), []string{"DeviceMissing target: ENXIO"}},
+	{"unreadable filesystem", with(probe(syscall.EIO)), []string{"IOError target: statx"}},
+	{"block: unreadable device", with(block, reading(syscall.EIO)), []string{"DeviceReadError target:"}},
 
-	{"write-protected", with(device(func(d *host.BlockDevice) { d.ReadOnly = true })), []string{"DeviceReadOnly published: sdb is write-protected"}},
-	{"write-protected, as it says itself", with(superblock(func(sb *host.Superblock) { sb.Opened.ReadOnly = true })), []string{"DeviceReadOnly published:"}},
+	{"write-protected", with(device(func(d *host.BlockDevice) { d.ReadOnly = true })), []string{"DeviceReadOnly target: sdb is write-protected"}},
+	{"write-protected, as it says itself", with(superblock(func(sb *host.Superblock) { sb.Opened.ReadOnly = true })), []string{"DeviceReadOnly target:"}},
 	{"write-protected, for readers only", with(device(func(d *host.BlockDevice) { d.ReadOnly = true }), readOnlyVolume), nil},
 	{"write-protected, recorded read-only", with(
 		device(func(d *host.BlockDevice) { d.ReadOnly = true }),
-		recorded(0, func(r *healer.PlaceRecord) { r.ReadOnlySuper = true }), recorded(1, func(r *healer.PlaceRecord) { r.ReadOnlySuper = true }),
+		recorded(0, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true }), recorded(1, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true }),
 	), nil},
-	{"block: write-protected", with(block, device(func(d *host.BlockDevice) { d.ReadOnly = true })), []string{"DeviceReadOnly published:"}},
+	{"block: write-protected", with(block, device(func(d *host.BlockDevice) { d.ReadOnly = true })), []string{"DeviceReadOnly target:"}},
 
 	{"backing file", with(device(func(d *host.BlockDevice) { d.Loop = &host.Loop{BackingFile: "/x"} })), nil},
 	{"blocks lost", with(superblock(func(sb *host.Superblock) {
 		sb.Media = []host.MediaError{{Offset: 8192, Errno: syscall.EIO}, {Offset: 4096}}
-	})), []string{"DeviceMediaError published: the first block of sdb can be read, and the one at byte 8192 cannot (EIO), the one at byte 4096 cannot (no answer)"}},
-	{"backing file deleted", with(device(func(d *host.BlockDevice) { d.Loop = &host.Loop{BackingFile: "/x", Deleted: true} })), []string{"BackingFileGone published: the file behind sdb"}},
+	})), []string{"DeviceMediaError target: the first block of sdb can be read, and the one at byte 8192 cannot (EIO), the one at byte 4096 cannot (no answer)"}},
+	{"backing file deleted", with(device(func(d *host.BlockDevice) { d.Loop = &host.Loop{BackingFile: "/x", Deleted: true} })), []string{"BackingFileGone target: the file behind sdb"}},
 
 	{"mapping", with(mapping(host.Mapping{})), nil},
-	{"suspended, and silent", with(mapping(host.Mapping{Suspended: true}), silent()), []string{`DeviceMappingDead published: "vg-lv" is suspended`}},
-	{"suspended beneath, and silent", with(mapping(host.Mapping{Suspended: true, SuspendedBelow: "vg-pv"}), silent()), []string{`DeviceMappingDead published: "vg-lv" lies on "vg-pv", which is suspended`}},
+	{"suspended, and silent", with(mapping(host.Mapping{Suspended: true}), silent()), []string{`DeviceMappingDead target: "vg-lv" is suspended`}},
+	{"suspended beneath, and silent", with(mapping(host.Mapping{Suspended: true, SuspendedBelow: "vg-pv"}), silent()), []string{`DeviceMappingDead target: "vg-lv" lies on "vg-pv", which is suspended`}},
 	{"suspended, and answers", with(mapping(host.Mapping{Suspended: true})), nil},
-	{"suspended, and fails", with(mapping(host.Mapping{Suspended: true}), reading(syscall.EIO)), []string{"DeviceMappingDead published: suspended"}},
-	{"orphaned, and silent", with(mapping(host.Mapping{Orphaned: true}), silent()), []string{"DeviceMappingDead published: lies on a device that is gone"}},
-	{"orphaned, and fails", with(mapping(host.Mapping{Orphaned: true}), probe(syscall.EIO)), []string{"DeviceMappingDead published: lies on"}},
-	{"orphaned, and answers", with(mapping(host.Mapping{Orphaned: true})), []string{"DeviceMappingDead published: lies on"}},
-	{"orphaned and suspended", with(mapping(host.Mapping{Orphaned: true, Suspended: true}), silent()), []string{"DeviceMappingDead published: lies on"}},
-	{"gone with its mapping", with(mapping(host.Mapping{Orphaned: true}), device(func(d *host.BlockDevice) { d.Missing = true }), silent()), []string{"DeviceMissing published: sdb"}},
-	{"shut down above a dead mapping", with(mapping(host.Mapping{Orphaned: true}), superblock(func(sb *host.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown published:"}},
+	{"suspended, and fails", with(mapping(host.Mapping{Suspended: true}), reading(syscall.EIO)), []string{"DeviceMappingDead target: suspended"}},
+	{"orphaned, and silent", with(mapping(host.Mapping{Orphaned: true}), silent()), []string{"DeviceMappingDead target: lies on a device that is gone"}},
+	{"orphaned, and fails", with(mapping(host.Mapping{Orphaned: true}), probe(syscall.EIO)), []string{"DeviceMappingDead target: lies on"}},
+	{"orphaned, and answers", with(mapping(host.Mapping{Orphaned: true})), []string{"DeviceMappingDead target: lies on"}},
+	{"orphaned and suspended", with(mapping(host.Mapping{Orphaned: true, Suspended: true}), silent()), []string{"DeviceMappingDead target: lies on"}},
+	{"gone with its mapping", with(mapping(host.Mapping{Orphaned: true}), device(func(d *host.BlockDevice) { d.Missing = true }), silent()), []string{"DeviceMissing target: sdb"}},
+	{"shut down above a dead mapping", with(mapping(host.Mapping{Orphaned: true}), superblock(func(sb *host.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown target:"}},
 }
 
 // sized is a device of so many bytes; recorded were 1<<30.
@@ -84,21 +84,21 @@ func short(bytes uint64) func(*healer.Case) {
 const anotherBoot = "next"
 
 var sizeExamples = []example{
-	{"a backing file too short", with(short(512)), []string{"DeviceSizeChanged published: the file behind sdb is 512 bytes too short"}},
-	{"a backing file too short, never seen", with(unrecorded, short(1)), []string{"DeviceSizeChanged published: 1 bytes"}},
-	{"one byte less", with(sized(1<<30 - 1)), []string{"DeviceSizeChanged published: sdb has 1073741823 bytes, recorded were 1073741824"}},
+	{"a backing file too short", with(short(512)), []string{"DeviceSizeChanged target: the file behind sdb is 512 bytes too short"}},
+	{"a backing file too short, never seen", with(unrecorded, short(1)), []string{"DeviceSizeChanged target: 1 bytes"}},
+	{"one byte less", with(sized(1<<30 - 1)), []string{"DeviceSizeChanged target: sdb has 1073741823 bytes, recorded were 1073741824"}},
 	{"the same size", with(sized(1 << 30)), nil},
 	{"one byte more", with(sized(1<<30 + 1)), nil},
 	{"smaller, never seen", with(unrecorded, sized(1)), nil},
 	{"smaller, nobody tells", with(sized(0)), nil},
-	{"smaller, another boot", with(sized(1), func(c *healer.Case) { c.BootID = anotherBoot }), []string{"DeviceSizeChanged published:"}},
-	{"smaller, and another serial", with(sized(1), device(func(d *host.BlockDevice) { d.Identity.Serial = "x" })), []string{"WrongVolumeMounted published: serial", "WrongVolumeMounted staged: serial"}},
-	{"smaller, and another UUID", with(sized(1), device(func(d *host.BlockDevice) { d.Identity.FilesystemUUID = "x" })), []string{"WrongVolumeMounted published: UUID", "WrongVolumeMounted staged: UUID"}},
-	{"smaller, the same disk all along", with(sized(1), unnamed(5, 5)), []string{"DeviceSizeChanged published:"}},
-	{"smaller, another disk", with(sized(1), unnamed(5, 6)), []string{"WrongVolumeMounted published: 1 bytes", "WrongVolumeMounted staged: 1 bytes"}},
-	{"smaller, disks are not told apart", with(sized(1), unnamed(0, 0)), []string{"WrongVolumeMounted published: 1 bytes", "WrongVolumeMounted staged: 1 bytes"}},
-	{"smaller, unnamed, another boot", with(sized(1), unnamed(5, 5), func(c *healer.Case) { c.BootID = anotherBoot }), []string{"WrongVolumeMounted published: 1 bytes", "WrongVolumeMounted staged: 1 bytes"}},
-	{"smaller, and unreadable", with(sized(1), reading(syscall.EIO)), []string{"DeviceReadError published:"}},
+	{"smaller, another boot", with(sized(1), func(c *healer.Case) { c.BootID = anotherBoot }), []string{"DeviceSizeChanged target:"}},
+	{"smaller, and another serial", with(sized(1), device(func(d *host.BlockDevice) { d.Identity.Serial = "x" })), []string{"WrongVolumeMounted target: serial", "WrongVolumeMounted staging: serial"}},
+	{"smaller, and another UUID", with(sized(1), device(func(d *host.BlockDevice) { d.Identity.FilesystemUUID = "x" })), []string{"WrongVolumeMounted target: UUID", "WrongVolumeMounted staging: UUID"}},
+	{"smaller, the same disk all along", with(sized(1), unnamed(5, 5)), []string{"DeviceSizeChanged target:"}},
+	{"smaller, another disk", with(sized(1), unnamed(5, 6)), []string{"WrongVolumeMounted target: 1 bytes", "WrongVolumeMounted staging: 1 bytes"}},
+	{"smaller, disks are not told apart", with(sized(1), unnamed(0, 0)), []string{"WrongVolumeMounted target: 1 bytes", "WrongVolumeMounted staging: 1 bytes"}},
+	{"smaller, unnamed, another boot", with(sized(1), unnamed(5, 5), func(c *healer.Case) { c.BootID = anotherBoot }), []string{"WrongVolumeMounted target: 1 bytes", "WrongVolumeMounted staging: 1 bytes"}},
+	{"smaller, and unreadable", with(sized(1), reading(syscall.EIO)), []string{"DeviceReadError target:"}},
 }
 
 // paths are so many ways to the device, of which the first ones have failed.
@@ -116,13 +116,13 @@ func paths(failed, of int) func(*healer.Case) {
 
 var pathExamples = []example{
 	{"all paths work", with(paths(0, 2)), nil},
-	{"one path of two failed", with(paths(1, 2)), []string{"PathsFailed published: 1 of 2 paths to sdb have failed: sdc offline"}},
-	{"all paths failed, and it answers", with(paths(2, 2)), []string{"PathsFailed published: 2 of 2 paths"}},
-	{"all paths failed, and it is silent", with(paths(2, 2), silent()), []string{"PathsFailed published: all paths to sdb have failed: sdc offline, sdd offline"}},
-	{"all paths failed, and it fails", with(paths(2, 2), reading(syscall.EIO)), []string{"PathsFailed published: all paths"}},
-	{"one path failed, and it is silent", with(paths(1, 2), silent()), []string{"NotResponding published:"}},
-	{"no paths known, and it is silent", with(silent()), []string{"NotResponding published:"}},
-	{"more paths than anybody wants to read", with(paths(20, 20)), []string{"PathsFailed published: 20 of 20 paths to sdb have failed: sdc offline"}},
+	{"one path of two failed", with(paths(1, 2)), []string{"PathsFailed target: 1 of 2 paths to sdb have failed: sdc offline"}},
+	{"all paths failed, and it answers", with(paths(2, 2)), []string{"PathsFailed target: 2 of 2 paths"}},
+	{"all paths failed, and it is silent", with(paths(2, 2), silent()), []string{"PathsFailed target: all paths to sdb have failed: sdc offline, sdd offline"}},
+	{"all paths failed, and it fails", with(paths(2, 2), reading(syscall.EIO)), []string{"PathsFailed target: all paths"}},
+	{"one path failed, and it is silent", with(paths(1, 2), silent()), []string{"NotResponding target:"}},
+	{"no paths known, and it is silent", with(silent()), []string{"NotResponding target:"}},
+	{"more paths than anybody wants to read", with(paths(20, 20)), []string{"PathsFailed target: 20 of 20 paths to sdb have failed: sdc offline"}},
 }
 
 // The same fault is worse when nobody answers.

@@ -17,29 +17,29 @@ const adviceAgain = "call again; if it stays so, see which pod has so many proce
 const adviceContainer = "delete the pod, so that its containers start with the volume as it is now"
 
 // judgeInside says what is wrong with what a container has.
-func judgeInside(p healer.Place) []healer.Condition {
-	in := p.Inside
+func judgeInside(p healer.MountPoint) []healer.Condition {
+	in := p.InContainer
 	message := ""
 	switch {
-	case in.Mount.Guarded() && in.Sight == (host.InsideSight{}):
+	case in.Mount.Guarded() && in.Inspection == (host.ContainerProbe{}):
 		message = "an interrupted replacement left it unfinished"
-	case in.Sight.Unable != "" && !in.Sight.Silent:
-		message = "it has a filesystem instance that is no longer the volume's, and cannot be asked: " + in.Sight.Unable
-	case in.Sight.Silent:
+	case in.Inspection.Unable != "" && !in.Inspection.Silent:
+		message = "it has a filesystem instance that is no longer the volume's, and cannot be asked: " + in.Inspection.Unable
+	case in.Inspection.Silent:
 		message = "it has a filesystem instance that is no longer the volume's and does not answer"
-	case in.Sight.Errno != 0:
-		message = "it still has the filesystem instance that ended: " + host.Answer{Asked: true, Op: "statx", Errno: in.Sight.Errno}.String()
+	case in.Inspection.Errno != 0:
+		message = "it still has the filesystem instance that ended: " + host.Answer{Asked: true, Op: "statx", Errno: in.Inspection.Errno}.String()
 	default:
 		message = "it still has a filesystem instance that shut itself down"
 	}
 	return []healer.Condition{{
-		Status: healer.Inaccessible, Reason: healer.StaleInContainers, Place: p.Path,
+		Status: healer.Inaccessible, Reason: healer.StaleInContainers, MountPoint: p.Path,
 		Message: message, Advice: adviceContainer, Acute: true,
 	}}
 }
 
 // judgeUnverified says which containers may have something else than the volume,
-// where nobody can tell: at each place with one condition for each reason.
+// where nobody can tell: at each mount point with one condition for each reason.
 func judgeUnverified(c healer.Case) []healer.Condition {
 	return append(
 		uninspected(c, c.Unverified, "there before the filesystem instance was replaced"),
@@ -54,9 +54,9 @@ func uninspected(c healer.Case, containers []host.Unverified, when string) (foun
 	who := map[same][]string{}
 	var order []same
 	for _, u := range containers {
-		k := same{c.Places[0].Path, u.Why, u.PodUID == ""}
-		for _, p := range c.Places {
-			if p.Role == healer.Published && p.PodUID == u.PodUID && p.PodUID != "" {
+		k := same{c.MountPoints[0].Path, u.Why, u.PodUID == ""}
+		for _, p := range c.MountPoints {
+			if p.Role == healer.RoleTarget && p.PodUID == u.PodUID && p.PodUID != "" {
 				k.at = p.Path
 				break
 			}
@@ -72,7 +72,7 @@ func uninspected(c healer.Case, containers []host.Unverified, when string) (foun
 			advice = adviceAgain
 		}
 		found = append(found, healer.Condition{
-			Status: healer.Degraded, Reason: healer.ContainerUnverified, Place: k.at,
+			Status: healer.Degraded, Reason: healer.ContainerUnverified, MountPoint: k.at,
 			Message: all(who[k]) + " " + when + ", and cannot be looked into: " + k.why,
 			Advice:  advice,
 		})
@@ -92,20 +92,20 @@ func all(who []string) string {
 	return who[0] + " was"
 }
 
-// insides are the plans for the containers of one case, by place: one worker
+// insides are the plans for the containers of one case, by mount point: one worker
 // carries out all that may be.
 type insides struct {
 	host  Host
-	plans map[string]host.InsidePlan
+	plans map[string]host.ContainerSwap
 }
 
-// replaceInside puts the volume, as the host has it, in the place of a dead mount
+// replaceInside puts the volume, as the host has it, instead of a dead mount
 // in a container.
-func (p Provider) replaceInside(c healer.Case, place healer.Place, conditions []healer.Condition, all insides) healer.Step {
-	plan, source, why := p.planInside(c, place, conditions)
-	all.plans[place.Path] = plan
+func (p Provider) replaceInside(c healer.Case, mountPoint healer.MountPoint, conditions []healer.Condition, all insides) healer.Step {
+	plan, source, why := p.planInside(c, mountPoint, conditions)
+	all.plans[mountPoint.Path] = plan
 	s := healer.Step{
-		Name: StepReplaceInside, Place: place, Cost: healer.Replace, Heals: []healer.Reason{healer.StaleInContainers},
+		Name: StepReplaceInContainer, MountPoint: mountPoint, Cost: healer.Replace, Heals: []healer.Reason{healer.StaleInContainers},
 		Source: source.Dev(), Refused: why,
 	}
 	if why == "" {
@@ -117,61 +117,61 @@ func (p Provider) replaceInside(c healer.Case, place healer.Place, conditions []
 	return s
 }
 
-func (all insides) run(ctx context.Context, steps []healer.Step, still []func(context.Context) error) []error {
+func (all insides) run(ctx context.Context, steps []healer.Step, revalidate []func(context.Context) error) []error {
 	errs := make([]error, len(steps))
-	var plans []host.InsidePlan
+	var plans []host.ContainerSwap
 	var at []int
 	var wg sync.WaitGroup
 	for i := range steps { // side by side: one answer of the cluster serves all
-		wg.Go(func() { errs[i] = still[i](ctx) })
+		wg.Go(func() { errs[i] = revalidate[i](ctx) })
 	}
 	wg.Wait()
 	for i, s := range steps {
 		if errs[i] == nil {
-			plans, at = append(plans, all.plans[s.Place.Path]), append(at, i)
+			plans, at = append(plans, all.plans[s.MountPoint.Path]), append(at, i)
 		}
 	}
 	if len(plans) == 0 {
 		return errs
 	}
-	for n, err := range all.host.ReplaceInside(ctx, plans) {
+	for n, err := range all.host.ReplaceInContainers(ctx, plans) {
 		errs[at[n]] = err
 	}
 	return errs
 }
 
 // planInside says what a replacement in a container would do, and from which
-// place on the host, or why there must be none.
-func (p Provider) planInside(c healer.Case, place healer.Place, conditions []healer.Condition) (plan host.InsidePlan, source healer.Place, why string) {
-	in := place.Inside
+// mount point on the host, or why there must be none.
+func (p Provider) planInside(c healer.Case, mountPoint healer.MountPoint, conditions []healer.Condition) (plan host.ContainerSwap, source healer.MountPoint, why string) {
+	in := mountPoint.InContainer
 	was := in.Mount
-	source, sub, found := sourceFor(c, place)
+	source, sub, found := sourceFor(c, mountPoint)
 	switch {
 	case p.containers == ContainersOff:
 		return plan, source, "containers are left alone (--heal-containers=off)"
 	case p.containers == ContainersFUSE && !healer.IsFUSE(was.FSType):
 		return plan, source, fmt.Sprintf("only FUSE is healed in containers, and this is a %s (--heal-containers=fuse)", plain(was.FSType))
 	case in.Proof == "":
-		return plan, source, "not proven to be the volume's: " + in.Doubt
+		return plan, source, "not proven to be the volume's: " + in.WriteCheck
 	case c.Record == nil:
 		return plan, source, "the volume was never seen healthy on this node"
-	case in.Sight.Unable != "" || in.Sight.Silent:
+	case in.Inspection.Unable != "" || in.Inspection.Silent:
 		return plan, source, "what the container has cannot be told to be dead"
 	case !found:
 		return plan, source, "the host has no healthy mount of the volume that shows the directory of the container's"
 	case was.RootDeleted:
 		return plan, source, "the directory that the container has was deleted"
 	}
-	for _, h := range c.Places {
-		if h.Role == healer.Published && h.PodUID == place.PodUID && sick(conditions, h.Path) {
-			return plan, source, "the pod's place on the host is not healthy"
+	for _, h := range c.MountPoints {
+		if h.Role == healer.RoleTarget && h.PodUID == mountPoint.PodUID && sick(conditions, h.Path) {
+			return plan, source, "the pod's mount point on the host is not healthy"
 		}
 	}
-	plan = host.InsidePlan{
+	plan = host.ContainerSwap{
 		Container: in.ContainerMount, Attr: in.Attr, Source: source.Stack[0], Sub: sub, Sharing: in.Sharing,
-		Ended: in.Ended, Stale: place.Stale(),
+		Ended: in.Ended, Stale: mountPoint.Stale(),
 	}
-	if plan.Sharing.FollowsHost() && (rank(source, place) != 0 || source.Stack[0].Propagation.Shared == 0) {
+	if plan.Sharing.FollowsHost() && (rank(source, mountPoint) != 0 || source.Stack[0].Propagation.Shared == 0) {
 		plan.Sharing = host.SharingUnknown // with another mount than the runtime gave it
 	}
 	switch {
@@ -212,23 +212,23 @@ func (p Provider) planInside(c healer.Case, place healer.Place, conditions []hea
 	return plan, source, ""
 }
 
-// sourceFor gives the healthy place on the host that shows what a container has,
+// sourceFor gives the healthy mount point on the host that shows what a container has,
 // and the directory below its root: what is published to its pod, else what is
 // staged. The first shares mount events as the container's mount did.
-func sourceFor(c healer.Case, place healer.Place) (source healer.Place, sub string, found bool) {
+func sourceFor(c healer.Case, mountPoint healer.MountPoint) (source healer.MountPoint, sub string, found bool) {
 	best := noSource
-	for _, p := range c.Places {
-		if p.Inside != nil || rank(p, place) >= best || !p.Mounted() || p.Stack[0].Interim() {
+	for _, p := range c.MountPoints {
+		if p.InContainer != nil || rank(p, mountPoint) >= best || !p.Mounted() || p.Stack[0].Placeholder() {
 			continue
 		}
 		now := p.Stack[0]
-		below, beneath := below(now.Root, place.Inside.Mount.Root)
+		below, beneath := below(now.Root, mountPoint.InContainer.Mount.Root)
 		_, sick := disabled(c, p, nil)
-		if host.IsNFS(now.FSType) && now.Source != place.Inside.Mount.Source {
+		if host.IsNFS(now.FSType) && now.Source != mountPoint.InContainer.Mount.Source {
 			beneath = false // the roots are "/" whatever they show
 		}
-		if beneath && now.FSType == place.Inside.Mount.FSType && !sick {
-			best, source, sub, found = rank(p, place), p, below, true
+		if beneath && now.FSType == mountPoint.InContainer.Mount.FSType && !sick {
+			best, source, sub, found = rank(p, mountPoint), p, below, true
 		}
 	}
 	return source, sub, found
@@ -236,13 +236,13 @@ func sourceFor(c healer.Case, place healer.Place) (source healer.Place, sub stri
 
 const noSource = 3
 
-func rank(p, place healer.Place) int {
+func rank(p, mountPoint healer.MountPoint) int {
 	switch {
 	case p.Layout.Kind == host.LayoutSubpath:
 		return noSource
-	case p.Role == healer.Published && p.PodUID == place.PodUID:
+	case p.Role == healer.RoleTarget && p.PodUID == mountPoint.PodUID:
 		return 0
-	case p.Role == healer.Staged:
+	case p.Role == healer.RoleStaging:
 		return 1
 	default:
 		return 2
@@ -251,6 +251,6 @@ func rank(p, place healer.Place) int {
 
 func sick(conditions []healer.Condition, at string) bool {
 	return slices.ContainsFunc(conditions, func(c healer.Condition) bool {
-		return c.Place == at && keepsSteps(c)
+		return c.MountPoint == at && keepsSteps(c)
 	})
 }

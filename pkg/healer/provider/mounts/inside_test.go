@@ -17,66 +17,68 @@ import (
 const contained = "/proc/77/root/data"
 
 // stale is a volume that is healed on the host, while a container still has the
-// former instance of it.
+// previous instance of it.
 func stale(c *healer.Case) {
 	outliving(c)
-	c.Places[0].Stack[0].Dev = renewed
-	delete(c.Superblocks, formerly)
-	c.Places = append(c.Places, healer.Place{
-		Role: healer.Container, Path: contained, PodUID: "a", Look: host.PathLook{Looked: true},
-		Inside: &healer.Inside{
+	c.MountPoints[0].Stack[0].Dev = renewed
+	delete(c.Superblocks, previously)
+	c.MountPoints = append(c.MountPoints, healer.MountPoint{
+		Role: healer.RoleContainer, Path: contained, PodUID: "a", Inspect: host.PathInfo{Looked: true},
+		InContainer: &healer.InContainer{
 			ContainerMount: host.ContainerMount{PID: 77, Namespace: 4026, PodUID: "a", Mount: host.Mount{
-				ID: 70, OldID: 70, Dev: formerly, Root: "/sub", Path: "/data", FSType: "fuse.x", Source: "src", Attr: host.AttrNoSUID,
+				ID: 70, OldID: 70, Dev: previously, Root: "/sub", Path: "/data", FSType: "fuse.x", Source: "src", Attr: host.AttrNoSUID,
 			}},
-			Attr:  host.AttrNoSUID,
-			Sight: host.InsideSight{Errno: syscall.ENOTCONN}, Proof: "the record says so",
+			Attr:       host.AttrNoSUID,
+			Inspection: host.ContainerProbe{Errno: syscall.ENOTCONN}, Proof: "the record says so",
 		},
 	})
-	inside(func(*healer.Inside) {})(c)
+	inContainer(func(*healer.InContainer) {})(c)
 }
 
 // inside changes what the container has.
-func inside(change func(*healer.Inside)) func(*healer.Case) {
+func inContainer(change func(*healer.InContainer)) func(*healer.Case) {
 	return func(c *healer.Case) {
-		p := &c.Places[2]
-		change(p.Inside)
-		p.Stack = append([]host.Mount{p.Inside.Mount}, p.Inside.Below...)
+		p := &c.MountPoints[2]
+		change(p.InContainer)
+		p.Stack = append([]host.Mount{p.InContainer.Mount}, p.InContainer.Below...)
 	}
 }
 
 func has(change func(*host.Mount)) func(*healer.Case) {
-	return inside(func(in *healer.Inside) { change(&in.Mount) })
+	return inContainer(func(in *healer.InContainer) { change(&in.Mount) })
 }
 
 // leftInside is what an interrupted replacement left in the container.
-func leftInside(in *healer.Inside) host.Mount {
+func leftInside(in *healer.InContainer) host.Mount {
 	m := in.Mount
 	m.ID, m.OldID, m.Dev, m.Attr = 71, 71, renewed, m.Attr|host.AttrReadOnly|host.AttrNoSymFollow
 	return m
 }
 
-func leftAlone(in *healer.Inside) { in.Mount, in.Sight.Errno = leftInside(in), 0 }
-func leftBelow(in *healer.Inside) { in.Below = []host.Mount{leftInside(in)} }
+func leftAlone(in *healer.InContainer) { in.Mount, in.Inspection.Errno = leftInside(in), 0 }
+func leftBelow(in *healer.InContainer) { in.Below = []host.Mount{leftInside(in)} }
 
 // strayed is one that stands on the dead mount: something that came on top of the
 // dead one while ours was put beneath it is gone again.
-func strayed(in *healer.Inside) {
+func strayed(in *healer.InContainer) {
 	in.Below = []host.Mount{in.Mount}
 	leftAlone(in)
 }
 
 var insideExamples = []example{
 	{"dead in a container", with(stale), []string{"StaleInContainers! container: still has the filesystem instance that ended: statx: transport endpoint is not connected (ENOTCONN)"}},
-	{"shut down in a container", with(stale, inside(func(in *healer.Inside) { in.Sight.Errno = 0 })), []string{"StaleInContainers! container: shut itself down"}},
-	{"silent in a container", with(stale, inside(func(in *healer.Inside) { in.Sight = host.InsideSight{Silent: true, Unable: "no answer within 5s"} })), []string{"StaleInContainers! container: does not answer"}},
-	{"a container that cannot be asked", with(stale, inside(func(in *healer.Inside) { in.Sight = host.InsideSight{Unable: "no way in"} })), []string{"StaleInContainers! container: cannot be asked: no way in"}},
-	{"interrupted in a container", with(stale, inside(leftAlone)), []string{"StaleInContainers! container: an interrupted replacement left it unfinished"}},
-	{"interrupted in a container, before the dead one was off", with(stale, inside(leftBelow)), []string{"StaleInContainers! container: ENOTCONN"}},
-	{"interrupted in a container, and dead since", with(stale, inside(func(in *healer.Inside) { leftAlone(in); in.Sight.Errno = syscall.ENOTCONN })), []string{"StaleInContainers! container: ENOTCONN"}},
-	{"a container that cannot be looked into", with(unverified("a", "b")), []string{"ContainerUnverified published: pod a container b was there before the filesystem instance was replaced, and cannot be looked into: why"}},
-	{"one of a pod without a place", with(unverified("c", "")), []string{"ContainerUnverified published: pod c was there before"}},
-	{"any container", with(unverified("", "")), []string{"ContainerUnverified published: a container was there before"}},
-	{"not proven in a container", with(stale, inside(func(in *healer.Inside) { in.Proof, in.Doubt = "", "nobody knows it" })), []string{"StaleInContainers! container: ENOTCONN"}},
+	{"shut down in a container", with(stale, inContainer(func(in *healer.InContainer) { in.Inspection.Errno = 0 })), []string{"StaleInContainers! container: shut itself down"}},
+	{"silent in a container", with(stale, inContainer(func(in *healer.InContainer) {
+		in.Inspection = host.ContainerProbe{Silent: true, Unable: "no answer within 5s"}
+	})), []string{"StaleInContainers! container: does not answer"}},
+	{"a container that cannot be asked", with(stale, inContainer(func(in *healer.InContainer) { in.Inspection = host.ContainerProbe{Unable: "no way in"} })), []string{"StaleInContainers! container: cannot be asked: no way in"}},
+	{"interrupted in a container", with(stale, inContainer(leftAlone)), []string{"StaleInContainers! container: an interrupted replacement left it unfinished"}},
+	{"interrupted in a container, before the dead one was off", with(stale, inContainer(leftBelow)), []string{"StaleInContainers! container: ENOTCONN"}},
+	{"interrupted in a container, and dead since", with(stale, inContainer(func(in *healer.InContainer) { leftAlone(in); in.Inspection.Errno = syscall.ENOTCONN })), []string{"StaleInContainers! container: ENOTCONN"}},
+	{"a container that cannot be looked into", with(unverified("a", "b")), []string{"ContainerUnverified target: pod a container b was there before the filesystem instance was replaced, and cannot be looked into: why"}},
+	{"one of a pod without a mount point", with(unverified("c", "")), []string{"ContainerUnverified target: pod c was there before"}},
+	{"any container", with(unverified("", "")), []string{"ContainerUnverified target: a container was there before"}},
+	{"not proven in a container", with(stale, inContainer(func(in *healer.InContainer) { in.Proof, in.WriteCheck = "", "nobody knows it" })), []string{"StaleInContainers! container: ENOTCONN"}},
 }
 
 func unverified(podUID, container string) func(*healer.Case) {
@@ -98,8 +100,8 @@ func insideStep(t *testing.T, h Host, which Containers, c healer.Case) healer.St
 	if err != nil {
 		t.Fatal(err)
 	}
-	steps := slices.DeleteFunc(f.Steps, func(s healer.Step) bool { return s.Name != StepReplaceInside })
-	if len(steps) != 1 || steps[0].Place.Path != contained || steps[0].Cost != healer.Replace || !slices.Equal(steps[0].Heals, []healer.Reason{healer.StaleInContainers}) {
+	steps := slices.DeleteFunc(f.Steps, func(s healer.Step) bool { return s.Name != StepReplaceInContainer })
+	if len(steps) != 1 || steps[0].MountPoint.Path != contained || steps[0].Cost != healer.Replace || !slices.Equal(steps[0].Heals, []healer.Reason{healer.StaleInContainers}) {
 		t.Fatalf("%+v", f.Steps)
 	}
 	return steps[0]
@@ -108,22 +110,24 @@ func insideStep(t *testing.T, h Host, which Containers, c healer.Case) healer.St
 func willing(context.Context) error { return nil }
 
 func TestReplaceInside(t *testing.T) {
-	type plan = host.InsidePlan
+	type plan = host.ContainerSwap
 	nfs := func(c *healer.Case) {
 		c.Record.FSType = "nfs4"
-		for i := range c.Places {
-			c.Places[i].Stack[0].FSType = "nfs4"
+		for i := range c.MountPoints {
+			c.MountPoints[i].Stack[0].FSType = "nfs4"
 		}
 		of(renewed, func(sb *host.Superblock) { sb.FSType = "nfs4" })(c)
 		has(func(m *host.Mount) { m.FSType = "nfs4" })(c)
 	}
-	shares := func(s host.Sharing) func(*healer.Case) { return inside(func(in *healer.Inside) { in.Sharing = s }) }
-	hostShares := func(c *healer.Case) { c.Places[0].Stack[0].Propagation.Shared = 5 }
+	shares := func(s host.Sharing) func(*healer.Case) {
+		return inContainer(func(in *healer.InContainer) { in.Sharing = s })
+	}
+	hostShares := func(c *healer.Case) { c.MountPoints[0].Stack[0].Propagation.Shared = 5 }
 	note := "whose mount events it shared is not known, so it shares none now"
 	for name, tc := range map[string]struct {
 		change []func(*healer.Case)
 		which  Containers
-		source int // the place on the host
+		source int // the mount point on the host
 		want   plan
 		note   string
 	}{
@@ -137,46 +141,46 @@ func TestReplaceInside(t *testing.T) {
 		"a subPath that only staging shows": {
 			change: []func(*healer.Case){has(func(m *host.Mount) { m.Root = "/else" })}, source: 1, want: plan{Sub: "else"},
 		},
-		"of a pod with no place of its own": {change: []func(*healer.Case){func(c *healer.Case) { c.Places[0].PodUID = "b" }}, source: 1, want: plan{Sub: "sub"}},
+		"of a pod with no mount point of its own": {change: []func(*healer.Case){func(c *healer.Case) { c.MountPoints[0].PodUID = "b" }}, source: 1, want: plan{Sub: "sub"}},
 		"nothing staged": {
-			change: []func(*healer.Case){func(c *healer.Case) { c.Places[0].PodUID = "b" }, stagingLost, func(c *healer.Case) { c.Places[1].Want = nil }},
+			change: []func(*healer.Case){func(c *healer.Case) { c.MountPoints[0].PodUID = "b" }, stagingLost, func(c *healer.Case) { c.MountPoints[1].Want = nil }},
 		},
-		"a duplicate on the pod's place": {change: []func(*healer.Case){func(c *healer.Case) {
-			c.Places[0].Stack = append(c.Places[0].Stack, c.Places[0].Stack[0])
+		"a duplicate on the pod's mount point": {change: []func(*healer.Case){func(c *healer.Case) {
+			c.MountPoints[0].Stack = append(c.MountPoints[0].Stack, c.MountPoints[0].Stack[0])
 		}}},
 		"staging listed first": {change: []func(*healer.Case){func(c *healer.Case) {
-			c.Places[0], c.Places[1] = c.Places[1], c.Places[0]
+			c.MountPoints[0], c.MountPoints[1] = c.MountPoints[1], c.MountPoints[0]
 		}}, source: 1},
-		"the pod's place lies in staging": {change: []func(*healer.Case){func(c *healer.Case) { c.Places[0].Stack[0].Path = staged }}, source: 1, want: plan{Sub: "sub"}},
-		"a slave of the host's":           {change: []func(*healer.Case){hostShares, shares(host.SharingSlave)}, want: plan{Sharing: host.SharingSlave}},
-		"a slave, and shared":             {change: []func(*healer.Case){hostShares, shares(host.SharingSlaveOwn)}, want: plan{Sharing: host.SharingSlaveOwn}},
-		"a peer of the host's":            {change: []func(*healer.Case){hostShares, shares(host.SharingPeer)}, want: plan{Sharing: host.SharingPeer}},
-		"shared with others":              {change: []func(*healer.Case){shares(host.SharingOwn)}, want: plan{Sharing: host.SharingOwn}},
-		"shared with nobody knows":        {change: []func(*healer.Case){hostShares, shares(host.SharingUnknown)}, want: plan{Sharing: host.SharingUnknown}, note: note},
-		"a peer of one that is none":      {change: []func(*healer.Case){shares(host.SharingPeer)}, want: plan{Sharing: host.SharingUnknown}, note: note},
+		"the pod's mount point lies in staging": {change: []func(*healer.Case){func(c *healer.Case) { c.MountPoints[0].Stack[0].Path = staged }}, source: 1, want: plan{Sub: "sub"}},
+		"a slave of the host's":                 {change: []func(*healer.Case){hostShares, shares(host.SharingSlave)}, want: plan{Sharing: host.SharingSlave}},
+		"a slave, and shared":                   {change: []func(*healer.Case){hostShares, shares(host.SharingSlaveOwn)}, want: plan{Sharing: host.SharingSlaveOwn}},
+		"a peer of the host's":                  {change: []func(*healer.Case){hostShares, shares(host.SharingPeer)}, want: plan{Sharing: host.SharingPeer}},
+		"shared with others":                    {change: []func(*healer.Case){shares(host.SharingOwn)}, want: plan{Sharing: host.SharingOwn}},
+		"shared with nobody knows":              {change: []func(*healer.Case){hostShares, shares(host.SharingUnknown)}, want: plan{Sharing: host.SharingUnknown}, note: note},
+		"a peer of one that is none":            {change: []func(*healer.Case){shares(host.SharingPeer)}, want: plan{Sharing: host.SharingUnknown}, note: note},
 		"a slave, and only staging shows it": {
 			change: []func(*healer.Case){hostShares, shares(host.SharingSlave), has(func(m *host.Mount) { m.Root = "/" })}, source: 1,
 			want: plan{Sharing: host.SharingUnknown}, note: note,
 		},
 		"read-only": {change: []func(*healer.Case){has(func(m *host.Mount) { m.Attr = host.AttrReadOnly })}},
 		"interrupted, and to be as it was": {
-			change: []func(*healer.Case){inside(func(in *healer.Inside) { leftAlone(in); in.Attr = host.AttrNoExec })},
-			want:   plan{Ours: leftInside(&healer.Inside{ContainerMount: host.ContainerMount{Mount: containedMount()}})},
+			change: []func(*healer.Case){inContainer(func(in *healer.InContainer) { leftAlone(in); in.Attr = host.AttrNoExec })},
+			want:   plan{Ours: leftInside(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: containedMount()}})},
 		},
 		"interrupted, alone": {
-			change: []func(*healer.Case){inside(leftAlone)},
-			want:   plan{Ours: leftInside(&healer.Inside{ContainerMount: host.ContainerMount{Mount: containedMount()}})},
+			change: []func(*healer.Case){inContainer(leftAlone)},
+			want:   plan{Ours: leftInside(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: containedMount()}})},
 		},
 		"interrupted, beneath": {
-			change: []func(*healer.Case){inside(leftBelow)},
-			want:   plan{Ours: leftInside(&healer.Inside{ContainerMount: host.ContainerMount{Mount: containedMount()}})},
+			change: []func(*healer.Case){inContainer(leftBelow)},
+			want:   plan{Ours: leftInside(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: containedMount()}})},
 		},
 		"interrupted, beneath a subPath": {
-			change: []func(*healer.Case){has(func(m *host.Mount) { m.Root = "/sub/a" }), inside(leftBelow)},
+			change: []func(*healer.Case){has(func(m *host.Mount) { m.Root = "/sub/a" }), inContainer(leftBelow)},
 			want: plan{Sub: "a", Ours: func() host.Mount {
 				m := containedMount()
 				m.Root = "/sub/a"
-				return leftInside(&healer.Inside{ContainerMount: host.ContainerMount{Mount: m}})
+				return leftInside(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: m}})
 			}()},
 		},
 	} {
@@ -193,30 +197,30 @@ func TestReplaceInside(t *testing.T) {
 			if errs := s.Together(context.Background(), []healer.Step{s}, []func(context.Context) error{willing}); len(errs) != 1 || errs[0] != nil {
 				t.Errorf("%v", errs)
 			}
-			tc.want.Attr, tc.want.Container, tc.want.Source = c.Places[2].Inside.Attr, c.Places[2].Inside.ContainerMount, c.Places[tc.source].Stack[0]
-			if len(h.inside) != 1 || !reflect.DeepEqual(h.inside[0], tc.want) {
-				t.Errorf("%s %+v\nwant %+v", h.did, h.inside, tc.want)
+			tc.want.Attr, tc.want.Container, tc.want.Source = c.MountPoints[2].InContainer.Attr, c.MountPoints[2].InContainer.ContainerMount, c.MountPoints[tc.source].Stack[0]
+			if len(h.inContainer) != 1 || !reflect.DeepEqual(h.inContainer[0], tc.want) {
+				t.Errorf("%s %+v\nwant %+v", h.did, h.inContainer, tc.want)
 			}
 		})
 	}
 }
 
 // containedMount is what the container of a stale volume has.
-func containedMount() host.Mount { return with(stale)().Places[2].Inside.Mount }
+func containedMount() host.Mount { return with(stale)().MountPoints[2].InContainer.Mount }
 
 // What an interrupted replacement left on top of the dead mount goes, and that is
 // replaced: it was never asked, because it was covered.
 func TestReplaceInsideBeneathAStray(t *testing.T) {
-	c := with(stale, inside(strayed))()
+	c := with(stale, inContainer(strayed))()
 	h := &scribe{}
 	s := insideStep(t, h, ContainersFUSE, c)
 	if s.Refused != "" {
 		t.Fatal(s.Refused)
 	}
 	s.Together(context.Background(), []healer.Step{s}, []func(context.Context) error{willing})
-	in := c.Places[2].Inside
-	if len(h.inside) != 1 || !reflect.DeepEqual(h.inside[0].Stray, in.Mount) || !reflect.DeepEqual(h.inside[0].Container.Mount, in.Below[0]) || h.inside[0].Ours.OldID != 0 {
-		t.Errorf("%+v", h.inside)
+	in := c.MountPoints[2].InContainer
+	if len(h.inContainer) != 1 || !reflect.DeepEqual(h.inContainer[0].Stray, in.Mount) || !reflect.DeepEqual(h.inContainer[0].Container.Mount, in.Below[0]) || h.inContainer[0].Ours.OldID != 0 {
+		t.Errorf("%+v", h.inContainer)
 	}
 }
 
@@ -228,33 +232,35 @@ func TestReplaceInsideIsRefused(t *testing.T) {
 	}{
 		{why: "--heal-containers=off", which: ContainersOff},
 		{why: "only FUSE is healed in containers, and this is a nfs4 (--heal-containers=fuse)", change: has(func(m *host.Mount) { m.FSType = "nfs4" })},
-		{why: "not proven to be the volume's: nobody knows it", change: inside(func(in *healer.Inside) { in.Proof, in.Doubt = "", "nobody knows it" })},
+		{why: "not proven to be the volume's: nobody knows it", change: inContainer(func(in *healer.InContainer) { in.Proof, in.WriteCheck = "", "nobody knows it" })},
 		{why: "never seen healthy", change: unrecorded},
-		{why: "cannot be told to be dead", change: inside(func(in *healer.Inside) { in.Sight = host.InsideSight{Silent: true} })},
-		{why: "cannot be told to be dead", change: inside(func(in *healer.Inside) { in.Sight = host.InsideSight{Unable: "no way in"} })},
+		{why: "cannot be told to be dead", change: inContainer(func(in *healer.InContainer) { in.Inspection = host.ContainerProbe{Silent: true} })},
+		{why: "cannot be told to be dead", change: inContainer(func(in *healer.InContainer) { in.Inspection = host.ContainerProbe{Unable: "no way in"} })},
 		{why: "no healthy mount of the volume", change: of(renewed, errno(syscall.ENOTCONN))},
 		{why: "no healthy mount of the volume", change: has(func(m *host.Mount) { m.FSType = "fuse.y" })},
-		{why: "no healthy mount of the volume", change: func(c *healer.Case) { c.Places[0].Stack[0].Attr, c.Places[1].Stack[0].Attr = interim, interim }},
+		{why: "no healthy mount of the volume", change: func(c *healer.Case) {
+			c.MountPoints[0].Stack[0].Attr, c.MountPoints[1].Stack[0].Attr = placeholder, placeholder
+		}},
 		{why: "no healthy mount of the volume that shows the directory", change: func(c *healer.Case) {
-			c.Places[1].Stack[0].Root = "/x"
+			c.MountPoints[1].Stack[0].Root = "/x"
 			has(func(m *host.Mount) { m.Root = "/subway" })(c)
 		}},
 		{why: "the directory that the container has was deleted", change: has(func(m *host.Mount) { m.RootDeleted = true })},
-		{why: "the pod's place on the host is not healthy", change: lost},
-		{why: "several mounts stand there", change: inside(func(in *healer.Inside) { in.Below = []host.Mount{in.Mount} })},
-		{why: "several mounts stand there", change: inside(func(in *healer.Inside) { leftBelow(in); in.Below = append(in.Below, in.Mount) })},
-		{why: "several mounts stand there", change: inside(func(in *healer.Inside) { leftBelow(in); in.Below[0].Root = "/x" })},
-		{why: "marks an interrupted replacement", change: inside(func(in *healer.Inside) { in.Attr |= host.AttrNoSymFollow })},
-		{why: "marks an interrupted replacement", change: inside(func(in *healer.Inside) { in.Attr |= host.AttrNoSymFollow | host.AttrReadOnly })},
+		{why: "the pod's mount point on the host is not healthy", change: lost},
+		{why: "several mounts stand there", change: inContainer(func(in *healer.InContainer) { in.Below = []host.Mount{in.Mount} })},
+		{why: "several mounts stand there", change: inContainer(func(in *healer.InContainer) { leftBelow(in); in.Below = append(in.Below, in.Mount) })},
+		{why: "several mounts stand there", change: inContainer(func(in *healer.InContainer) { leftBelow(in); in.Below[0].Root = "/x" })},
+		{why: "marks an interrupted replacement", change: inContainer(func(in *healer.InContainer) { in.Attr |= host.AttrNoSymFollow })},
+		{why: "marks an interrupted replacement", change: inContainer(func(in *healer.InContainer) { in.Attr |= host.AttrNoSymFollow | host.AttrReadOnly })},
 		{why: "only one maps ids", change: func(c *healer.Case) {
-			c.Places[0].Stack[0].Attr |= host.AttrIDMap
-			c.Record.Places[0].Attr |= host.AttrIDMap
+			c.MountPoints[0].Stack[0].Attr |= host.AttrIDMap
+			c.Record.MountPoints[0].Attr |= host.AttrIDMap
 		}},
 		{why: "only one maps ids", change: has(func(m *host.Mount) { m.Attr |= host.AttrIDMap })},
 		{why: "nothing shows that the host's maps them alike", change: func(c *healer.Case) {
 			has(func(m *host.Mount) { m.Attr |= host.AttrIDMap })(c)
-			c.Places[0].Stack[0].Attr |= host.AttrIDMap
-			c.Record.Places[0].Attr |= host.AttrIDMap
+			c.MountPoints[0].Stack[0].Attr |= host.AttrIDMap
+			c.Record.MountPoints[0].Attr |= host.AttrIDMap
 		}},
 	} {
 		if tc.change == nil {
@@ -277,9 +283,9 @@ func TestReplaceInsideOnAnOldKernel(t *testing.T) {
 		refused bool
 	}{
 		"a FUSE that is gone":  {func(*healer.Case) {}, false},
-		"a stale mount":        {inside(func(in *healer.Inside) { in.Sight.Errno = syscall.ESTALE }), true},
-		"interrupted, beneath": {inside(leftBelow), false},
-		"interrupted, alone":   {inside(leftAlone), false},
+		"a stale mount":        {inContainer(func(in *healer.InContainer) { in.Inspection.Errno = syscall.ESTALE }), true},
+		"interrupted, beneath": {inContainer(leftBelow), false},
+		"interrupted, alone":   {inContainer(leftAlone), false},
 	} {
 		s := insideStep(t, &scribe{old: true}, ContainersFUSE, with(stale, tc.change)())
 		if (s.Refused != "") != tc.refused || tc.refused && s.Refused != notSupported {
@@ -288,12 +294,12 @@ func TestReplaceInsideOnAnOldKernel(t *testing.T) {
 	}
 }
 
-// Degraded places of the pod keep nothing back, and another pod's are its own.
-func TestOnlyASickPlaceOfItsPodKeepsAContainerBack(t *testing.T) {
+// Degraded mount points of the pod keep nothing back, and another pod's are its own.
+func TestOnlyASickMountPointOfItsPodKeepsAContainerBack(t *testing.T) {
 	for name, change := range map[string]func(*healer.Case){
-		"another pod's is lost": func(c *healer.Case) { c.Places[0].PodUID = "b"; lost(c) },
+		"another pod's is lost": func(c *healer.Case) { c.MountPoints[0].PodUID = "b"; lost(c) },
 		"its own is degraded": func(c *healer.Case) {
-			c.Places[0].Stack = slices.Repeat(c.Places[0].Stack, 2)
+			c.MountPoints[0].Stack = slices.Repeat(c.MountPoints[0].Stack, 2)
 		},
 	} {
 		if s := insideStep(t, idle{t}, ContainersFUSE, with(stale, change)()); s.Refused != "" {
@@ -306,16 +312,16 @@ func TestOnlyASickPlaceOfItsPodKeepsAContainerBack(t *testing.T) {
 // copy itself, and a container's is none of the host's.
 func TestSourceIsNeitherASubPathNorAContainer(t *testing.T) {
 	c := with(stale, func(c *healer.Case) {
-		sub := c.Places[0]
+		sub := c.MountPoints[0]
 		sub.Path, sub.Layout = "/k/sub", host.Layout{Kind: host.LayoutSubpath}
-		other := c.Places[2]
+		other := c.MountPoints[2]
 		other.Path, other.Stack = "/proc/78/root/data", slices.Clone(other.Stack)
 		other.Stack[0].Dev, other.Stack[0].Path = renewed, other.Path
-		c.Places = []healer.Place{sub, other, c.Places[2]}
-		c.Places[0].Stack = slices.Clone(sub.Stack)
-		c.Places[0].Stack[0].Path = sub.Path
+		c.MountPoints = []healer.MountPoint{sub, other, c.MountPoints[2]}
+		c.MountPoints[0].Stack = slices.Clone(sub.Stack)
+		c.MountPoints[0].Stack[0].Path = sub.Path
 	})()
-	if source, _, found := sourceFor(c, c.Places[2]); found {
+	if source, _, found := sourceFor(c, c.MountPoints[2]); found {
 		t.Errorf("%+v", source)
 	}
 }
@@ -326,8 +332,8 @@ type reporter struct {
 	errs map[int]error
 }
 
-func (r *reporter) ReplaceInside(_ context.Context, plans []host.InsidePlan) []error {
-	r.inside = append(r.inside, plans...)
+func (r *reporter) ReplaceInContainers(_ context.Context, plans []host.ContainerSwap) []error {
+	r.inContainer = append(r.inContainer, plans...)
 	var errs []error
 	for _, p := range plans {
 		errs = append(errs, r.errs[p.Container.PID])
@@ -340,10 +346,10 @@ func TestReplaceInsideTogether(t *testing.T) {
 	failed := errors.New("no way in")
 	c := with(stale, func(c *healer.Case) {
 		for pid, path := range map[int]string{78: "/proc/78/root/data", 79: "/proc/79/root/data"} {
-			p := c.Places[2]
-			in := *p.Inside
-			in.PID, p.Inside, p.Path = pid, &in, path
-			c.Places = append(c.Places, p)
+			p := c.MountPoints[2]
+			in := *p.InContainer
+			in.PID, p.InContainer, p.Path = pid, &in, path
+			c.MountPoints = append(c.MountPoints, p)
 		}
 	})()
 	for name, tc := range map[string]struct {
@@ -351,32 +357,32 @@ func TestReplaceInsideTogether(t *testing.T) {
 		want     map[int]error
 	}{
 		"all":            {want: map[int]error{77: nil, 78: failed, 79: nil}},
-		"one left alone": {unwanted: []int{77}, want: map[int]error{77: errStill, 78: failed, 79: nil}},
-		"nobody":         {unwanted: []int{77, 78, 79}, want: map[int]error{77: errStill, 78: errStill, 79: errStill}},
+		"one left alone": {unwanted: []int{77}, want: map[int]error{77: errRevalidate, 78: failed, 79: nil}},
+		"nobody":         {unwanted: []int{77, 78, 79}, want: map[int]error{77: errRevalidate, 78: errRevalidate, 79: errRevalidate}},
 	} {
 		h := &reporter{errs: map[int]error{78: failed}}
 		f, err := New(h, ContainersFUSE).Examine(context.Background(), c)
 		if err != nil || len(f.Steps) != 3 {
 			t.Fatalf("%+v, %v", f.Steps, err)
 		}
-		var still []func(context.Context) error
+		var revalidate []func(context.Context) error
 		for _, s := range f.Steps {
-			still = append(still, func(context.Context) error {
-				if slices.Contains(tc.unwanted, s.Place.Inside.PID) {
-					return errStill
+			revalidate = append(revalidate, func(context.Context) error {
+				if slices.Contains(tc.unwanted, s.MountPoint.InContainer.PID) {
+					return errRevalidate
 				}
 				return nil
 			})
 		}
 		// Whichever of them the engine takes.
-		errs := f.Steps[1].Together(context.Background(), f.Steps, still)
+		errs := f.Steps[1].Together(context.Background(), f.Steps, revalidate)
 		for i, s := range f.Steps {
-			if pid := s.Place.Inside.PID; !errors.Is(errs[i], tc.want[pid]) {
+			if pid := s.MountPoint.InContainer.PID; !errors.Is(errs[i], tc.want[pid]) {
 				t.Errorf("%s: %d: %v", name, pid, errs[i])
 			}
 		}
-		if len(h.inside) != 3-len(tc.unwanted) {
-			t.Errorf("%s: %d containers were asked for", name, len(h.inside))
+		if len(h.inContainer) != 3-len(tc.unwanted) {
+			t.Errorf("%s: %d containers were asked for", name, len(h.inContainer))
 		}
 	}
 }

@@ -15,20 +15,20 @@ var export = host.Dev{Minor: 44}
 
 func answered(e syscall.Errno) host.Answer { return host.Answer{Asked: true, Op: "statx", Errno: e} }
 
-// nfsAnew is an NFS volume that the driver has staged anew while the pod's place is
+// nfsAnew is an NFS volume that the driver has staged anew while the pod's mount point is
 // stale, of one superblock.
 func nfsAnew(c *healer.Case) {
 	c.Record.FSType, c.Record.Source, c.Record.Identity = "nfs4", "srv:/v", host.Identity{}
 	c.Superblocks = map[host.Dev]host.Superblock{
 		export: {Dev: export, FSType: "nfs4", Source: "srv:/v", Kind: host.KindDirectory, Answer: answered(0)},
 	}
-	for i := range c.Places {
-		m := &c.Places[i].Stack[0]
+	for i := range c.MountPoints {
+		m := &c.MountPoints[i].Stack[0]
 		m.Dev, m.FSType, m.Source, m.Root = export, "nfs4", "srv:/v", "/"
-		c.Record.Places[i].Dev, c.Record.Places[i].Root, c.Record.Places[i].Source = export, "/", "srv:/v"
+		c.Record.MountPoints[i].Dev, c.Record.MountPoints[i].Root, c.Record.MountPoints[i].Source = export, "/", "srv:/v"
 	}
-	c.Places[1].Stack[0].ID, c.Places[1].Stack[0].OldID = 8, 8
-	c.Places[0].Own, c.Places[1].Own = answered(syscall.ESTALE), answered(0)
+	c.MountPoints[1].Stack[0].ID, c.MountPoints[1].Stack[0].OldID = 8, 8
+	c.MountPoints[0].Own, c.MountPoints[1].Own = answered(syscall.ESTALE), answered(0)
 }
 
 // wantRefused fails unless a step is refused for a reason, or is not if that is empty.
@@ -39,9 +39,9 @@ func wantRefused(t *testing.T, s healer.Step, why string) {
 	}
 }
 
-// own changes what a place's own mount answered.
-func own(place int, a host.Answer) func(*healer.Case) {
-	return func(c *healer.Case) { c.Places[place].Own = a }
+// own changes what a mount point's own mount answered.
+func own(mountPoint int, a host.Answer) func(*healer.Case) {
+	return func(c *healer.Case) { c.MountPoints[mountPoint].Own = a }
 }
 
 func TestNFSConditions(t *testing.T) {
@@ -49,11 +49,11 @@ func TestNFSConditions(t *testing.T) {
 		return of(export, func(sb *host.Superblock) { sb.Answer = a })
 	}
 	for _, tc := range []example{
-		{"stale, and staged anew", with(nfsAnew), []string{"StaleFileHandle! published: ESTALE"}},
-		{"all stale", with(nfsAnew, own(1, answered(syscall.ESTALE)), whole(answered(syscall.ESTALE))), []string{"StaleFileHandle published: ESTALE"}},
-		{"stale, and what is staged fails otherwise", with(nfsAnew, own(1, answered(syscall.EIO)), whole(answered(syscall.EIO))), []string{"StaleFileHandle! published: ESTALE", "IOError staged: EIO"}},
-		{"only what is staged is stale", with(nfsAnew, own(0, answered(0)), own(1, answered(syscall.ESTALE))), []string{"StaleFileHandle staged: ESTALE"}},
-		{"the server is silent", with(nfsAnew, own(0, host.Answer{}), own(1, host.Answer{}), whole(host.Answer{Asked: true, Silent: true})), []string{"NotResponding published:"}},
+		{"stale, and staged anew", with(nfsAnew), []string{"StaleFileHandle! target: ESTALE"}},
+		{"all stale", with(nfsAnew, own(1, answered(syscall.ESTALE)), whole(answered(syscall.ESTALE))), []string{"StaleFileHandle target: ESTALE"}},
+		{"stale, and what is staged fails otherwise", with(nfsAnew, own(1, answered(syscall.EIO)), whole(answered(syscall.EIO))), []string{"StaleFileHandle! target: ESTALE", "IOError staging: EIO"}},
+		{"only what is staged is stale", with(nfsAnew, own(0, answered(0)), own(1, answered(syscall.ESTALE))), []string{"StaleFileHandle staging: ESTALE"}},
+		{"the server is silent", with(nfsAnew, own(0, host.Answer{}), own(1, host.Answer{}), whole(host.Answer{Asked: true, Silent: true})), []string{"NotResponding target:"}},
 		{"well", with(nfsAnew, own(0, answered(0))), nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) { expectConditions(t, tc.build(), tc.want) })
@@ -64,7 +64,7 @@ func TestReplaceOnNFS(t *testing.T) {
 	c := with(nfsAnew)()
 	h := &scribe{}
 	s := step(t, h, c)
-	if s.Name != StepReplace || s.Refused != "" || s.Source != export || s.Place.Path != published {
+	if s.Name != StepReplace || s.Refused != "" || s.Source != export || s.MountPoint.Path != published {
 		t.Fatalf("%+v", s)
 	}
 	_ = s.Run(t.Context(), willing)
@@ -73,13 +73,13 @@ func TestReplaceOnNFS(t *testing.T) {
 	}
 }
 
-// Nothing but ESTALE of the place's own root, beside a staged one that answers, is
+// Nothing but ESTALE of the mount point's own root, beside a staged one that answers, is
 // reason to replace anything.
 func TestNoReplaceOnNFS(t *testing.T) {
 	apart := func(c *healer.Case) { // nosharecache
 		was := host.Dev{Minor: 45}
 		c.Superblocks[was] = c.Superblocks[export]
-		c.Places[0].Stack[0].Dev = was
+		c.MountPoints[0].Stack[0].Dev = was
 	}
 	for name, changes := range map[string][]func(*healer.Case){
 		"it answers":                  {own(0, answered(0))},
@@ -104,7 +104,7 @@ func TestReplaceOnNFSIsRefused(t *testing.T) {
 		change func(*healer.Case)
 	}{
 		{"the dead mount had another source", top(0, func(m *host.Mount) { m.Source = "srv:/v/sub" })},
-		{"shows another directory of the server than it did", recorded(0, func(r *healer.PlaceRecord) { r.Source = "srv:/w" })},
+		{"shows another directory of the server than it did", recorded(0, func(r *healer.MountPointRecord) { r.Source = "srv:/w" })},
 		{"never seen healthy", unrecorded},
 	} {
 		wantRefused(t, step(t, idle{t}, with(nfsAnew, tc.change)()), tc.why)
@@ -123,19 +123,19 @@ func TestRebindOnNFS(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	for _, source := range []string{"", "srv:/v/sub"} {
-		c := with(nfsAnew, lost, recorded(0, func(r *healer.PlaceRecord) { r.Source = source }))()
+		c := with(nfsAnew, lost, recorded(0, func(r *healer.MountPointRecord) { r.Source = source }))()
 		wantRefused(t, step(t, idle{t}, c), "not known to have shown the directory")
 	}
 }
 
 // A stale mount over a good one of the same superblock is taken off.
-func TestUncoverOnNFS(t *testing.T) {
+func TestUnmountDeadTopOnNFS(t *testing.T) {
 	c := with(nfsAnew, func(c *healer.Case) {
-		below := c.Places[0].Stack[0]
+		below := c.MountPoints[0].Stack[0]
 		below.ID, below.OldID = 9, 9
-		c.Places[0].Stack = append(c.Places[0].Stack, below)
+		c.MountPoints[0].Stack = append(c.MountPoints[0].Stack, below)
 	})()
-	if s := step(t, idle{t}, c); s.Name != StepUncover || s.Refused != "" {
+	if s := step(t, idle{t}, c); s.Name != StepUnmountDeadTop || s.Refused != "" {
 		t.Errorf("%+v", s)
 	}
 }
@@ -144,35 +144,35 @@ func TestReplaceInsideOnNFS(t *testing.T) {
 	dead := host.Mount{ID: 70, OldID: 70, Dev: export, Root: "/", Path: "/data", FSType: "nfs4", Source: "srv:/v"}
 	ours := dead
 	ours.ID, ours.OldID, ours.Attr = 80, 80, host.AttrReadOnly|host.AttrNoSymFollow
-	build := func(change func(*healer.Inside)) healer.Case {
+	build := func(change func(*healer.InContainer)) healer.Case {
 		c := with(nfsAnew, own(0, answered(0)))()
-		in := &healer.Inside{
+		in := &healer.InContainer{
 			ContainerMount: host.ContainerMount{PID: 77, Namespace: 4026, PodUID: "a", Mount: dead},
-			Sight:          host.InsideSight{Errno: syscall.ESTALE}, Proof: "so",
+			Inspection:     host.ContainerProbe{Errno: syscall.ESTALE}, Proof: "so",
 		}
 		change(in)
-		c.Places = append(c.Places, healer.Place{
-			Role: healer.Container, Path: contained, PodUID: "a", Look: host.PathLook{Looked: true}, Inside: in,
+		c.MountPoints = append(c.MountPoints, healer.MountPoint{
+			Role: healer.RoleContainer, Path: contained, PodUID: "a", Inspect: host.PathInfo{Looked: true}, InContainer: in,
 			Stack: append([]host.Mount{in.Mount}, in.Below...),
 		})
 		return c
 	}
-	same := func(*healer.Inside) {}
+	same := func(*healer.InContainer) {}
 	for name, tc := range map[string]struct {
 		host    *scribe
 		which   Containers
-		change  func(*healer.Inside)
+		change  func(*healer.InContainer)
 		refused string
-		plan    func(host.InsidePlan) bool
+		plan    func(host.ContainerSwap) bool
 	}{
-		"stale":            {&scribe{}, ContainersAll, same, "", func(p host.InsidePlan) bool { return p.Stale && p.Ours.ID == 0 && p.Source.Path == published }},
-		"ours beneath":     {&scribe{}, ContainersAll, func(in *healer.Inside) { in.Below = []host.Mount{ours} }, "", func(p host.InsidePlan) bool { return p.Stale && p.Ours.ID == 80 }},
-		"ours alone":       {&scribe{}, ContainersAll, func(in *healer.Inside) { in.Mount, in.Sight = ours, host.InsideSight{} }, "", func(p host.InsidePlan) bool { return !p.Stale && p.Ours.ID == 80 }},
-		"another beneath":  {&scribe{}, ContainersAll, func(in *healer.Inside) { in.Below = []host.Mount{dead} }, "several mounts", nil},
+		"stale":            {&scribe{}, ContainersAll, same, "", func(p host.ContainerSwap) bool { return p.Stale && p.Ours.ID == 0 && p.Source.Path == published }},
+		"ours beneath":     {&scribe{}, ContainersAll, func(in *healer.InContainer) { in.Below = []host.Mount{ours} }, "", func(p host.ContainerSwap) bool { return p.Stale && p.Ours.ID == 80 }},
+		"ours alone":       {&scribe{}, ContainersAll, func(in *healer.InContainer) { in.Mount, in.Inspection = ours, host.ContainerProbe{} }, "", func(p host.ContainerSwap) bool { return !p.Stale && p.Ours.ID == 80 }},
+		"another beneath":  {&scribe{}, ContainersAll, func(in *healer.InContainer) { in.Below = []host.Mount{dead} }, "several mounts", nil},
 		"not asked for":    {&scribe{}, ContainersFUSE, same, "only FUSE is healed in containers", nil},
-		"not proven":       {&scribe{}, ContainersAll, func(in *healer.Inside) { in.Proof = "" }, "not proven", nil},
+		"not proven":       {&scribe{}, ContainersAll, func(in *healer.InContainer) { in.Proof = "" }, "not proven", nil},
 		"on an old kernel": {&scribe{old: true}, ContainersAll, same, notSupported, nil},
-		"a subdirectory":   {&scribe{}, ContainersAll, func(in *healer.Inside) { in.Mount.Source = "srv:/v/sub" }, "no healthy mount", nil},
+		"a subdirectory":   {&scribe{}, ContainersAll, func(in *healer.InContainer) { in.Mount.Source = "srv:/v/sub" }, "no healthy mount", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := build(tc.change)
@@ -181,7 +181,7 @@ func TestReplaceInsideOnNFS(t *testing.T) {
 			if tc.plan == nil {
 				return
 			}
-			plan, _, _ := New(tc.host, tc.which).planInside(c, c.Places[slices.IndexFunc(c.Places, func(p healer.Place) bool { return p.Inside != nil })], nil)
+			plan, _, _ := New(tc.host, tc.which).planInside(c, c.MountPoints[slices.IndexFunc(c.MountPoints, func(p healer.MountPoint) bool { return p.InContainer != nil })], nil)
 			if !tc.plan(plan) {
 				t.Errorf("%+v", plan)
 			}

@@ -17,15 +17,15 @@ const (
 	adviceStacked   = "find out who mounted twice, and unmount the top when no container uses it"
 )
 
-// judgePlace says what is wrong with how the volume is mounted at a place.
-func judgePlace(c healer.Case, p healer.Place) []healer.Condition {
+// judgeMountPoint says what is wrong with how the volume is mounted at a mount point.
+func judgeMountPoint(c healer.Case, p healer.MountPoint) []healer.Condition {
 	if len(p.Stack) == 0 {
 		return judgeEmpty(p)
 	}
 	var found []healer.Condition
 	if p.Stack[0].RootDeleted {
 		found = append(found, healer.Condition{
-			Status: healer.Inaccessible, Reason: healer.StaleFileHandle, Place: p.Path,
+			Status: healer.Inaccessible, Reason: healer.StaleFileHandle, MountPoint: p.Path,
 			Message: "the directory that the mount shows was deleted", Advice: adviceRepublish,
 		})
 	}
@@ -38,40 +38,40 @@ func judgePlace(c healer.Case, p healer.Place) []healer.Condition {
 			advice = adviceWrong
 		}
 		found = append(found, healer.Condition{
-			Status: healer.Inaccessible, Reason: healer.WrongVolumeMounted, Place: p.Path,
+			Status: healer.Inaccessible, Reason: healer.WrongVolumeMounted, MountPoint: p.Path,
 			Message: wrong, Advice: advice,
 		})
 	}
-	if c.Block && p.Look.Kind != host.KindBlock && p.Look.Kind != host.KindNone {
+	if c.Block && p.Inspect.Kind != host.KindBlock && p.Inspect.Kind != host.KindNone {
 		found = append(found, healer.Condition{
-			Status: healer.Inaccessible, Reason: healer.NotABlockDevice, Place: p.Path,
-			Message: fmt.Sprintf("a raw block volume is expected, and a %s is there", p.Look.Kind), Advice: adviceRepublish,
+			Status: healer.Inaccessible, Reason: healer.NotABlockDevice, MountPoint: p.Path,
+			Message: fmt.Sprintf("a raw block volume is expected, and a %s is there", p.Inspect.Kind), Advice: adviceRepublish,
 		})
 	}
 	return append(found, judgeReadOnlyMount(c, p)...)
 }
 
-func judgeEmpty(p healer.Place) []healer.Condition {
+func judgeEmpty(p healer.MountPoint) []healer.Condition {
 	switch {
-	case p.Role == healer.Staged && p.Want == nil:
+	case p.Role == healer.RoleStaging && p.Want == nil:
 		// Many drivers stage nothing, or stage below the path they were given.
 		return nil
-	case p.Role == healer.Staged:
+	case p.Role == healer.RoleStaging:
 		return []healer.Condition{{
-			Status: healer.Inaccessible, Reason: healer.StagingNotMounted, Place: p.Path,
+			Status: healer.Inaccessible, Reason: healer.StagingNotMounted, MountPoint: p.Path,
 			Message: "the mount recorded there is gone", Advice: adviceRestage,
 		}}
 	default:
 		return []healer.Condition{{
-			Status: healer.Inaccessible, Reason: healer.NotMounted, Place: p.Path,
+			Status: healer.Inaccessible, Reason: healer.NotMounted, MountPoint: p.Path,
 			Message: "the path exists and nothing is mounted on it", Advice: adviceRepublish, Acute: true,
 		}}
 	}
 }
 
-func stacked(c healer.Case, p healer.Place) healer.Condition {
+func stacked(c healer.Case, p healer.MountPoint) healer.Condition {
 	found := healer.Condition{
-		Status: healer.Degraded, Reason: healer.StackedMounts, Place: p.Path,
+		Status: healer.Degraded, Reason: healer.StackedMounts, MountPoint: p.Path,
 		Message: fmt.Sprintf("%d mounts stand on the path", len(p.Stack)), Advice: adviceStacked,
 	}
 	switch {
@@ -83,38 +83,38 @@ func stacked(c healer.Case, p healer.Place) healer.Condition {
 	case slices.ContainsFunc(p.Stack[1:], func(m host.Mount) bool { return m.Dev != p.Stack[0].Dev }):
 		// What a mount covers cannot be reached by a path, so it stays.
 		found.Message += ", and the top one covers another filesystem instance"
-		found.Advice, found.Doubts = adviceRestage, true
+		found.Advice, found.WriteChecks = adviceRestage, true
 	}
 	return found
 }
 
-// leftBehind is true when the top of a stack is an interim mount of ours that
+// leftBehind is true when the top of a stack is an placeholder of ours that
 // duplicates the one below.
-func leftBehind(p healer.Place) bool {
-	if len(p.Stack) < 2 || !p.Stack[0].Interim() {
+func leftBehind(p healer.MountPoint) bool {
+	if len(p.Stack) < 2 || !p.Stack[0].Placeholder() {
 		return false
 	}
 	top, below := p.Stack[0], p.Stack[1]
-	return !below.Interim() && top.Dev == below.Dev && top.Root == below.Root
+	return !below.Placeholder() && top.Dev == below.Dev && top.Root == below.Root
 }
 
-// interrupted is true for an interim mount that stands alone at a place, or on what
+// interrupted is true for an placeholder that stands alone at a mount point, or on what
 // it covers: a step that was killed between its halves.
-func interrupted(c healer.Case, p healer.Place) bool {
-	return p.Role == healer.Published && p.Unfinished() && (len(p.Stack) == 1 || onlyDeadBeneath(c, p))
+func interrupted(c healer.Case, p healer.MountPoint) bool {
+	return p.Role == healer.RoleTarget && p.Unfinished() && (len(p.Stack) == 1 || onlyDeadBeneath(c, p))
 }
 
 // wrongVolume says in which way something else is mounted than belongs there;
 // empty when nothing contradicts.
-func wrongVolume(c healer.Case, p healer.Place) string {
-	if d := p.Look.VolData; d != nil && d.VolumeHandle != "" && (d.VolumeHandle != c.Volume.ID || d.DriverName != c.Driver) {
+func wrongVolume(c healer.Case, p healer.MountPoint) string {
+	if d := p.Inspect.VolData; d != nil && d.VolumeHandle != "" && (d.VolumeHandle != c.Volume.ID || d.DriverName != c.Driver) {
 		return "kubelet's vol_data.json names another volume"
 	}
 	top := p.Stack[0]
 	sb := c.Superblock(p)
 	answers := sb.Answer.Asked && !sb.Answer.Silent && sb.Answer.Errno == 0 && !sb.Shutdown
 	staged, _ := c.Staged()
-	if answers && p.Role == healer.Published && len(staged.Stack) > 0 && p.Dev() != staged.Dev() &&
+	if answers && p.Role == healer.RoleTarget && len(staged.Stack) > 0 && p.Dev() != staged.Dev() &&
 		healer.LocalFS(sb.FSType) && healer.LocalFS(staged.Stack[0].FSType) {
 		return "it is not what is staged"
 	}
@@ -125,7 +125,7 @@ func wrongVolume(c healer.Case, p healer.Place) string {
 	switch {
 	case !ofRecord:
 		return "" // a driver made it of the staged filesystem; only that one has an identity
-	case answers && p.Role == healer.Published && c.Record.Staged() != nil && len(staged.Stack) > 0 && p.Dev() != staged.Dev():
+	case answers && p.Role == healer.RoleTarget && c.Record.Staged() != nil && len(staged.Stack) > 0 && p.Dev() != staged.Dev():
 		return "it is not what is staged, as it was when the volume was last healthy"
 	case sb.FSType != c.Record.FSType:
 		return fmt.Sprintf("filesystem type is %s, recorded was %s", plain(sb.FSType), plain(c.Record.FSType))
@@ -143,7 +143,7 @@ func wrongVolume(c healer.Case, p healer.Place) string {
 			return differs
 		}
 	}
-	if p.Look.Kind != host.KindBlock && top.Root != p.Want.Root {
+	if p.Inspect.Kind != host.KindBlock && top.Root != p.Want.Root {
 		return fmt.Sprintf("it shows the directory %q of the filesystem, recorded was %q", top.Root, p.Want.Root)
 	}
 	return ""

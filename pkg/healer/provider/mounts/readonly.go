@@ -11,9 +11,9 @@ import (
 // alwaysReadOnly are the filesystem types that nobody can write to.
 var alwaysReadOnly = []string{"squashfs", "erofs", "iso9660", "cramfs", "romfs"}
 
-// meantWritable says whether a place should be writable. Without a record the
+// meantWritable says whether a mount point should be writable. Without a record the
 // mount itself tells: a driver that wants read-only says so on the mount.
-func meantWritable(c healer.Case, p healer.Place) bool {
+func meantWritable(c healer.Case, p healer.MountPoint) bool {
 	if c.Volume.Capability != nil && c.Volume.Capability.ReadOnly {
 		return false
 	}
@@ -25,23 +25,23 @@ func meantWritable(c healer.Case, p healer.Place) bool {
 
 // judgeReadOnlyMount looks at the mount's own flag; the superblock's is judged
 // once for all its mounts.
-func judgeReadOnlyMount(c healer.Case, p healer.Place) []healer.Condition {
+func judgeReadOnlyMount(c healer.Case, p healer.MountPoint) []healer.Condition {
 	top := p.Stack[0]
 	switch {
 	case interrupted(c, p):
 		message := "an interrupted rebind left the mount read-only"
-		if !top.Interim() {
+		if !top.Placeholder() {
 			message = "an interrupted rebind may have left copies of the mount in other mount namespaces read-only"
 		}
 		return []healer.Condition{{
-			Status: healer.Degraded, Reason: healer.ReadOnlyFilesystem, Place: p.Path, Acute: true,
+			Status: healer.Degraded, Reason: healer.ReadOnlyFilesystem, MountPoint: p.Path, Acute: true,
 			Message: message, Advice: adviceRepublish,
 		}}
 	case leftBehind(p):
 		return nil // StackedMounts says it
 	case p.Want != nil && meantWritable(c, p) && top.Attr.Has(host.AttrReadOnly):
 		return []healer.Condition{{
-			Status: healer.Degraded, Reason: healer.ReadOnlyFilesystem, Place: p.Path,
+			Status: healer.Degraded, Reason: healer.ReadOnlyFilesystem, MountPoint: p.Path,
 			Message: "the mount is read-only, recorded was read-write", Advice: adviceRepublish,
 		}}
 	}

@@ -25,13 +25,13 @@ const (
 	touchOp     = "statx"
 )
 
-// outlived is true for a published place whose mount is of a filesystem instance
+// outlived is true for a target whose mount is of a filesystem instance
 // that has ended, while the driver has staged another one of the same type. What
 // a driver makes of the staged filesystem, such as an overlay, is of another type.
 // On NFS what was staged anew may share the instance of what is stale.
-func outlived(c healer.Case, p healer.Place) bool {
+func outlived(c healer.Case, p healer.MountPoint) bool {
 	staged, found := c.Staged()
-	if !found || p.Role != healer.Published || len(staged.Stack) == 0 || len(p.Stack) == 0 {
+	if !found || p.Role != healer.RoleTarget || len(staged.Stack) == 0 || len(p.Stack) == 0 {
 		return false
 	}
 	if p.Dev() == staged.Dev() {
@@ -40,9 +40,9 @@ func outlived(c healer.Case, p healer.Place) bool {
 	return c.Superblocks[p.Dev()].FSType == c.Superblocks[staged.Dev()].FSType && dead(c, p)
 }
 
-// dead is true when the filesystem at a place has ended. NFS says other errnos when
+// dead is true when the filesystem at a mount point has ended. NFS says other errnos when
 // its server is gone, which may come back.
-func dead(c healer.Case, p healer.Place) bool {
+func dead(c healer.Case, p healer.MountPoint) bool {
 	if host.IsNFS(c.Superblocks[p.Dev()].FSType) {
 		return p.Stale()
 	}
@@ -51,64 +51,64 @@ func dead(c healer.Case, p healer.Place) bool {
 	})
 }
 
-// replace puts a clone of the healthy staged mount in the place of a dead one.
-func (p Provider) replace(c healer.Case, place healer.Place, conditions []healer.Condition) healer.Step {
+// replace puts a clone of the healthy staged mount instead of a dead one.
+func (p Provider) replace(c healer.Case, mountPoint healer.MountPoint, conditions []healer.Condition) healer.Step {
 	staged, _ := c.Staged()
 	s := healer.Step{
-		Name: StepReplace, Place: place, Cost: healer.Replace, Heals: deadReasons, Source: staged.Dev(),
+		Name: StepReplace, MountPoint: mountPoint, Cost: healer.Replace, Heals: deadReasons, Source: staged.Dev(),
 	}
-	plan, why := p.planReplace(c, place, staged, conditions)
+	plan, why := p.planReplace(c, mountPoint, staged, conditions)
 	if !p.host.CanReplace() {
 		why = notSupported
 	}
 	if s.Refused = why; why != "" {
 		return s
 	}
-	s.Run = func(ctx context.Context, still func(context.Context) error) error {
-		return p.host.Replace(ctx, plan, place.Stack[0], still)
+	s.Run = func(ctx context.Context, revalidate func(context.Context) error) error {
+		return p.host.Replace(ctx, plan, mountPoint.Stack[0], revalidate)
 	}
 	return s
 }
 
 // planReplace says what a replacement would do, or why there must be none. What
 // is dead tells itself how it was mounted.
-func (p Provider) planReplace(c healer.Case, place, staged healer.Place, conditions []healer.Condition) (host.RebindPlan, string) {
+func (p Provider) planReplace(c healer.Case, mountPoint, staged healer.MountPoint, conditions []healer.Condition) (host.RebindPlan, string) {
 	var none host.RebindPlan
-	was, now := place.Stack[0], staged.Stack[0]
+	was, now := mountPoint.Stack[0], staged.Stack[0]
 	if why := unfit(c, staged, conditions); why != "" {
 		return none, why
 	}
 	switch {
-	case place.Stale() && place.Own.Op != touchOp:
+	case mountPoint.Stale() && mountPoint.Own.Op != touchOp:
 		return none, unreachable
 	case was.RootDeleted:
 		return none, "the directory that the mount showed was deleted"
-	case !publishedAsStaged(c, place):
+	case !publishedAsStaged(c, mountPoint):
 		return none, "what was published there is not known to be the staged filesystem"
 	case now.Dev.Major == 0 && was.Source != now.Source:
 		return none, "the dead mount had another source than the staged one"
-	case host.IsNFS(was.FSType) && place.Want != nil && place.Want.Source != was.Source && place.Want.Source != "":
-		return none, "the place shows another directory of the server than it did"
+	case host.IsNFS(was.FSType) && mountPoint.Want != nil && mountPoint.Want.Source != was.Source && mountPoint.Want.Source != "":
+		return none, "the mount point shows another directory of the server than it did"
 	case was.SuperReadOnly && !now.SuperReadOnly:
 		return none, "the dead filesystem was read-only, and the staged one is not"
 	case was.Attr.Has(host.AttrIDMap) != now.Attr.Has(host.AttrIDMap):
 		return none, "the dead mount had another ID mapping than the staged one"
 	}
-	if wrong := at(conditions, place.Path, healer.WrongVolumeMounted); wrong != "" {
+	if wrong := at(conditions, mountPoint.Path, healer.WrongVolumeMounted); wrong != "" {
 		return none, wrong
 	}
-	if was.Interim() { // an interrupted step of ours, whose filesystem ended too
-		if place.Want == nil {
-			return none, "an interrupted replacement stands there, and how the place was mounted is not known"
+	if was.Placeholder() { // an interrupted step of ours, whose filesystem ended too
+		if mountPoint.Want == nil {
+			return none, "an interrupted replacement stands there, and how the mount point was mounted is not known"
 		}
-		was.Attr, was.Propagation = place.Want.Attr, place.Want.Propagation
+		was.Attr, was.Propagation = mountPoint.Want.Attr, mountPoint.Want.Propagation
 	}
 	sub, beneath := below(now.Root, was.Root)
 	if !beneath {
 		return none, "the directory of the dead mount does not lie below the staged one"
 	}
 	return host.RebindPlan{
-		Staged: now, Sub: sub, Target: place.Path, Attr: was.Attr,
+		Staged: now, Sub: sub, Target: mountPoint.Path, Attr: was.Attr,
 		Private: was.Propagation.Shared == 0 && was.Propagation.Master == 0,
 		Shared:  was.Propagation.Shared != 0,
 		Ended:   c.Superblocks[was.Dev].Shutdown,
@@ -117,19 +117,19 @@ func (p Provider) planReplace(c healer.Case, place, staged healer.Place, conditi
 }
 
 // publishedAsStaged is true when the driver publishes what it stages, and nothing
-// else made of it: by the record of the place, or of the other published places
+// else made of it: by the record of the mount point, or of the other targets
 // where this one has none.
-func publishedAsStaged(c healer.Case, place healer.Place) bool {
+func publishedAsStaged(c healer.Case, mountPoint healer.MountPoint) bool {
 	staged := c.Record.Staged()
 	if staged == nil {
 		return false
 	}
-	if place.Want != nil {
-		return place.Want.Dev == staged.Dev
+	if mountPoint.Want != nil {
+		return mountPoint.Want.Dev == staged.Dev
 	}
 	found := false
-	for _, r := range c.Record.Places {
-		if r.Role != healer.Published {
+	for _, r := range c.Record.MountPoints {
+		if r.Role != healer.RoleTarget {
 			continue
 		}
 		if r.Dev != staged.Dev {
@@ -141,7 +141,7 @@ func publishedAsStaged(c healer.Case, place healer.Place) bool {
 }
 
 // unfit says why the staged mount is nothing to replace another one by.
-func unfit(c healer.Case, staged healer.Place, conditions []healer.Condition) string {
+func unfit(c healer.Case, staged healer.MountPoint, conditions []healer.Condition) string {
 	want := c.Record.Staged()
 	switch {
 	case c.Record == nil:
@@ -150,7 +150,7 @@ func unfit(c healer.Case, staged healer.Place, conditions []healer.Condition) st
 		return "the staged mount is gone"
 	case slices.ContainsFunc(staged.Stack[1:], func(m host.Mount) bool { return m.Dev == staged.Stack[0].Dev }):
 		return "several mounts stand on the staging path" // of the same: which one is it
-	case staged.Stack[0].Interim():
+	case staged.Stack[0].Placeholder():
 		return "the staged mount is read-only"
 	case want != nil && want.Path != staged.Path:
 		return "the recorded staging path is another one"
@@ -166,20 +166,20 @@ func unfit(c healer.Case, staged healer.Place, conditions []healer.Condition) st
 // at gives a condition's message.
 func at(conditions []healer.Condition, path string, reason healer.Reason) string {
 	for _, c := range conditions {
-		if c.Place == path && c.Reason == reason {
+		if c.MountPoint == path && c.Reason == reason {
 			return string(reason) + ": " + c.Message
 		}
 	}
 	return ""
 }
 
-// uncover takes a dead mount off one of the volume that lives, or off what an
+// unmount-dead-top takes a dead mount off one of the volume that lives, or off what an
 // interrupted replacement put beneath it.
-func (p Provider) uncover(c healer.Case, place healer.Place) healer.Step {
+func (p Provider) unmountDeadTop(c healer.Case, mountPoint healer.MountPoint) healer.Step {
 	staged, _ := c.Staged()
-	top, below := place.Stack[0], place.Stack[1]
+	top, below := mountPoint.Stack[0], mountPoint.Stack[1]
 	s := healer.Step{
-		Name: StepUncover, Place: place, Cost: healer.Replace, Heals: append(slices.Clone(deadReasons), healer.StackedMounts), Source: staged.Dev(),
+		Name: StepUnmountDeadTop, MountPoint: mountPoint, Cost: healer.Replace, Heals: append(slices.Clone(deadReasons), healer.StackedMounts), Source: staged.Dev(),
 	}
 	switch {
 	case below.Dev == top.Dev && below.Root == top.Root:
@@ -192,8 +192,8 @@ func (p Provider) uncover(c healer.Case, place healer.Place) healer.Step {
 	if s.Refused != "" {
 		return s
 	}
-	s.Run = func(ctx context.Context, still func(context.Context) error) error {
-		return p.host.Uncover(ctx, top, below, still)
+	s.Run = func(ctx context.Context, revalidate func(context.Context) error) error {
+		return p.host.UnmountDeadTop(ctx, top, below, revalidate)
 	}
 	return s
 }

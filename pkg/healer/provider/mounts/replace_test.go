@@ -14,18 +14,18 @@ import (
 )
 
 var replaceExamples = []example{
-	{"outlived", with(outliving), []string{"Disconnected! published: ENOTCONN"}},
-	{"outlived, stale", with(outliving, of(formerly, errno(syscall.ESTALE))), []string{"StaleFileHandle! published: ESTALE"}},
-	{"outlived, I/O error", with(outliving, of(formerly, errno(syscall.EIO))), []string{"IOError! published: EIO"}},
-	{"outlived, shut down", with(outliving, of(formerly, shutDown)), []string{"FilesystemShutdown! published:"}},
-	{"outlived, and the next one is dead too", with(outliving, of(renewed, errno(syscall.ENOTCONN))), []string{"Disconnected! published:", "Disconnected staged:"}},
+	{"outlived", with(outliving), []string{"Disconnected! target: ENOTCONN"}},
+	{"outlived, stale", with(outliving, of(previously, errno(syscall.ESTALE))), []string{"StaleFileHandle! target: ESTALE"}},
+	{"outlived, I/O error", with(outliving, of(previously, errno(syscall.EIO))), []string{"IOError! target: EIO"}},
+	{"outlived, shut down", with(outliving, of(previously, shutDown)), []string{"FilesystemShutdown! target:"}},
+	{"outlived, and the next one is dead too", with(outliving, of(renewed, errno(syscall.ENOTCONN))), []string{"Disconnected! target:", "Disconnected staging:"}},
 	// What is behind those may come back by itself.
-	{"another one that is silent", with(outliving, of(formerly, func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Silent: true} })), []string{"NotResponding published:"}},
-	{"another one that refuses", with(outliving, of(formerly, errno(syscall.EACCES))), []string{"PermissionDenied published:"}},
-	{"a live one over the dead", with(outliving, under(func(*host.Mount) {}), func(c *healer.Case) { slices.Reverse(c.Places[0].Stack) }), []string{"StackedMounts published: 2 mounts stand on the path, and the top one covers another filesystem instance"}},
-	{"a live one over two dead ones", with(outliving, covered(formerly, host.Dev{Minor: 49})), []string{"StackedMounts published: 3 mounts stand on the path, and the top one covers"}},
-	{"a dead one over the live", with(outliving, under(func(*host.Mount) {})), []string{"StackedMounts published:", "Disconnected! published:"}},
-	{"an overlay over a dead upper", with(outliving, of(formerly, func(sb *host.Superblock) { sb.FSType = "overlay" })), []string{"WrongVolumeMounted published:", "Disconnected published:"}},
+	{"another one that is silent", with(outliving, of(previously, func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Silent: true} })), []string{"NotResponding target:"}},
+	{"another one that refuses", with(outliving, of(previously, errno(syscall.EACCES))), []string{"PermissionDenied target:"}},
+	{"a live one over the dead", with(outliving, under(func(*host.Mount) {}), func(c *healer.Case) { slices.Reverse(c.MountPoints[0].Stack) }), []string{"StackedMounts target: 2 mounts stand on the path, and the top one covers another filesystem instance"}},
+	{"a live one over two dead ones", with(outliving, covered(previously, host.Dev{Minor: 49})), []string{"StackedMounts target: 3 mounts stand on the path, and the top one covers"}},
+	{"a dead one over the live", with(outliving, under(func(*host.Mount) {})), []string{"StackedMounts target:", "Disconnected! target:"}},
+	{"an overlay over a dead upper", with(outliving, of(previously, func(sb *host.Superblock) { sb.FSType = "overlay" })), []string{"WrongVolumeMounted target:", "Disconnected target:"}},
 }
 
 func shutDown(sb *host.Superblock) { sb.Shutdown, sb.Answer.Errno = true, 0 }
@@ -36,22 +36,22 @@ func TestReplaceConditions(t *testing.T) {
 	}
 }
 
-// One dead instance is to be replaced at each of its places.
-func TestEachDeadPlaceHasItsOwnStep(t *testing.T) {
+// One dead instance is to be replaced at each of its mount points.
+func TestEachDeadMountPointHasItsOwnStep(t *testing.T) {
 	const other = "/k/pods/b/mount"
 	c := with(outliving, func(c *healer.Case) {
-		p := c.Places[0]
+		p := c.MountPoints[0]
 		p.Path, p.Want, p.PodUID = other, nil, "b"
 		p.Stack = slices.Clone(p.Stack)
 		p.Stack[0].Path = other
-		c.Places = append(c.Places, p)
+		c.MountPoints = append(c.MountPoints, p)
 	})()
 	f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), c)
 	if err != nil || len(f.Conditions) != 2 || len(f.Steps) != 2 {
 		t.Fatalf("%+v, %v", f, err)
 	}
 	for i, path := range []string{published, other} {
-		if f.Conditions[i].Place != path || !f.Conditions[i].Acute || f.Steps[i].Place.Path != path || f.Steps[i].Refused != "" {
+		if f.Conditions[i].MountPoint != path || !f.Conditions[i].Acute || f.Steps[i].MountPoint.Path != path || f.Steps[i].Refused != "" {
 			t.Errorf("%+v, %+v", f.Conditions[i], f.Steps[i])
 		}
 	}
@@ -73,7 +73,7 @@ func TestReplace(t *testing.T) {
 	}{
 		"a subdirectory": {nil, plan()},
 		"the whole volume": {[]func(*healer.Case){
-			top(0, func(m *host.Mount) { m.Root = "/" }), recorded(0, func(r *healer.PlaceRecord) { r.Root = "/" }),
+			top(0, func(m *host.Mount) { m.Root = "/" }), recorded(0, func(r *healer.MountPointRecord) { r.Root = "/" }),
 		}, plan(func(p *host.RebindPlan) { p.Sub = "" })},
 		// The dead mount tells itself how it was mounted.
 		"not as recorded": {[]func(*healer.Case){top(0, func(m *host.Mount) { m.Attr = host.AttrReadOnly | host.AttrNoSUID })}, plan(func(p *host.RebindPlan) {
@@ -82,69 +82,69 @@ func TestReplace(t *testing.T) {
 		"shared":                           {[]func(*healer.Case){top(0, func(m *host.Mount) { m.Propagation.Shared = 3 })}, plan(shared)},
 		"slave":                            {[]func(*healer.Case){top(0, func(m *host.Mount) { m.Propagation.Master = 3 })}, plan(slave)},
 		"slave and shared":                 {[]func(*healer.Case){top(0, func(m *host.Mount) { m.Propagation = host.Propagation{Shared: 3, Master: 4} })}, plan(shared)},
-		"shared when it was recorded only": {[]func(*healer.Case){recorded(0, func(r *healer.PlaceRecord) { r.Propagation.Shared = 3 })}, plan()},
-		"not recorded at this place":       {[]func(*healer.Case){func(c *healer.Case) { c.Places[0].Want = nil }}, plan()},
+		"shared when it was recorded only": {[]func(*healer.Case){recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Shared = 3 })}, plan()},
+		"not recorded at this mount point": {[]func(*healer.Case){func(c *healer.Case) { c.MountPoints[0].Want = nil }}, plan()},
 		"interrupted, and dead itself": {[]func(*healer.Case){
-			top(0, func(m *host.Mount) { m.Attr = interim }), recorded(0, func(r *healer.PlaceRecord) { r.Propagation.Shared = 3 }),
+			top(0, func(m *host.Mount) { m.Attr = placeholder }), recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Shared = 3 }),
 		}, plan(shared)},
 		"below a staged subvolume": {[]func(*healer.Case){func(c *healer.Case) {
-			c.Record.Places[1].Root, c.Places[1].Stack[0].Root = "/vols/v", "/vols/v"
-			c.Record.Places[0].Root, c.Places[0].Stack[0].Root = "/vols/v/a/b", "/vols/v/a/b"
+			c.Record.MountPoints[1].Root, c.MountPoints[1].Stack[0].Root = "/vols/v", "/vols/v"
+			c.Record.MountPoints[0].Root, c.MountPoints[0].Stack[0].Root = "/vols/v/a/b", "/vols/v/a/b"
 		}}, plan(func(p *host.RebindPlan) { p.Sub = "a/b" })},
 		"another pod's was made of it": {[]func(*healer.Case){func(c *healer.Case) {
-			c.Record.Places = append(c.Record.Places, healer.PlaceRecord{Role: healer.Published, Path: "/k/pods/b/mount", Dev: host.Dev{Minor: 40}})
-			c.Places[0].Want = c.Record.Place(published)
+			c.Record.MountPoints = append(c.Record.MountPoints, healer.MountPointRecord{Role: healer.RoleTarget, Path: "/k/pods/b/mount", Dev: host.Dev{Minor: 40}})
+			c.MountPoints[0].Want = c.Record.MountPoint(published)
 		}}, plan()},
 		"ID-mapped both": {[]func(*healer.Case){
 			top(0, func(m *host.Mount) { m.Attr |= host.AttrIDMap }), top(1, func(m *host.Mount) { m.Attr |= host.AttrIDMap }),
 		}, plan(func(p *host.RebindPlan) { p.Attr |= host.AttrIDMap })},
 		"read-only both": {[]func(*healer.Case){top(0, func(m *host.Mount) { m.SuperReadOnly = true }), top(1, func(m *host.Mount) { m.SuperReadOnly = true })}, plan()},
 		"staged over a dead one": {[]func(*healer.Case){func(c *healer.Case) {
-			m := c.Places[1].Stack[0]
-			m.ID, m.OldID, m.Dev, m.FSType = 6, 6, formerly, "fuse.y"
-			c.Places[1].Stack = append(c.Places[1].Stack, m)
+			m := c.MountPoints[1].Stack[0]
+			m.ID, m.OldID, m.Dev, m.FSType = 6, 6, previously, "fuse.y"
+			c.MountPoints[1].Stack = append(c.MountPoints[1].Stack, m)
 		}}, plan()},
 		"a disk by another name": {[]func(*healer.Case){func(c *healer.Case) {
 			was, now := host.Dev{Major: 8, Minor: 50}, host.Dev{Major: 8, Minor: 60}
-			c.Superblocks = map[host.Dev]host.Superblock{was: c.Superblocks[formerly], now: c.Superblocks[renewed]}
-			c.Places[0].Stack[0].Dev, c.Places[1].Stack[0].Dev, c.Places[1].Stack[0].Source = was, now, "/dev/sdc"
-			c.Record.Places[0].Dev, c.Record.Places[1].Dev = was, was
+			c.Superblocks = map[host.Dev]host.Superblock{was: c.Superblocks[previously], now: c.Superblocks[renewed]}
+			c.MountPoints[0].Stack[0].Dev, c.MountPoints[1].Stack[0].Dev, c.MountPoints[1].Stack[0].Source = was, now, "/dev/sdc"
+			c.Record.MountPoints[0].Dev, c.Record.MountPoints[1].Dev = was, was
 		}}, plan()},
 		"a full volume": {[]func(*healer.Case){of(renewed, func(sb *host.Superblock) {
 			sb.Space = host.Space{BlockSize: 1, Blocks: 100, Files: 100, FreeFiles: 5}
 		})}, plan()},
 		"a slow volume": {[]func(*healer.Case){of(renewed, func(sb *host.Superblock) { sb.Answer.Late = 9 })}, plan()},
-		"shut down":     {[]func(*healer.Case){of(formerly, shutDown)}, plan(func(p *host.RebindPlan) { p.Ended = true })},
+		"shut down":     {[]func(*healer.Case){of(previously, shutDown)}, plan(func(p *host.RebindPlan) { p.Ended = true })},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := with(append([]func(*healer.Case){outliving}, tc.change...)...)()
 			h := &scribe{}
 			s := step(t, h, c)
-			if s.Refused != "" || s.Name != StepReplace || s.Cost != healer.Replace || s.Source != c.Places[1].Dev() || s.Place.Path != published || !slices.Equal(s.Heals, deadReasons) {
+			if s.Refused != "" || s.Name != StepReplace || s.Cost != healer.Replace || s.Source != c.MountPoints[1].Dev() || s.MountPoint.Path != published || !slices.Equal(s.Heals, deadReasons) {
 				t.Fatalf("%+v", s)
 			}
-			if err := s.Run(context.Background(), func(context.Context) error { return errStill }); !errors.Is(err, errStill) {
+			if err := s.Run(context.Background(), func(context.Context) error { return errRevalidate }); !errors.Is(err, errRevalidate) {
 				t.Errorf("got %v", err)
 			}
-			tc.plan.Staged = c.Places[1].Stack[0]
-			if h.did != "replace" || !reflect.DeepEqual(h.plan, tc.plan) || !reflect.DeepEqual(h.on, c.Places[0].Stack[0]) {
+			tc.plan.Staged = c.MountPoints[1].Stack[0]
+			if h.did != "replace" || !reflect.DeepEqual(h.plan, tc.plan) || !reflect.DeepEqual(h.on, c.MountPoints[0].Stack[0]) {
 				t.Errorf("%s %+v on %+v\nwant %+v", h.did, h.plan, h.on, tc.plan)
 			}
 		})
 	}
 }
 
-// What is wrong at another pod's place keeps nobody else back.
+// What is wrong at another pod's mount point keeps nobody else back.
 func TestReplaceBesideAnotherVolume(t *testing.T) {
 	c := with(outliving, func(c *healer.Case) {
-		p := c.Places[0]
+		p := c.MountPoints[0]
 		p.Path, p.Want, p.PodUID = "/k/pods/b/mount", nil, "b"
 		p.Stack = slices.Clone(p.Stack)
 		p.Stack[0].Path, p.Stack[0].Dev = p.Path, renewed
-		p.Look.VolData = &host.VolData{DriverName: "d", VolumeHandle: "w"}
-		c.Places = append(c.Places, p)
+		p.Inspect.VolData = &host.VolData{DriverName: "d", VolumeHandle: "w"}
+		c.MountPoints = append(c.MountPoints, p)
 	})()
-	if s := step(t, idle{t}, c); s.Place.Path != published || s.Refused != "" {
+	if s := step(t, idle{t}, c); s.MountPoint.Path != published || s.Refused != "" {
 		t.Errorf("%+v", s)
 	}
 }
@@ -155,29 +155,29 @@ func TestReplaceIsRefused(t *testing.T) {
 		change []func(*healer.Case)
 	}{
 		{"never seen healthy on this node", []func(*healer.Case){unrecorded}},
-		{"several mounts stand on the staging path", []func(*healer.Case){func(c *healer.Case) { c.Places[1].Stack = slices.Repeat(c.Places[1].Stack, 2) }}},
-		{"the staged mount is read-only", []func(*healer.Case){attr(1, interim), recorded(1, func(r *healer.PlaceRecord) { r.Attr = interim })}},
-		{"the recorded staging path is another one", []func(*healer.Case){recorded(1, func(r *healer.PlaceRecord) { r.Path = "/k/other" })}},
+		{"several mounts stand on the staging path", []func(*healer.Case){func(c *healer.Case) { c.MountPoints[1].Stack = slices.Repeat(c.MountPoints[1].Stack, 2) }}},
+		{"the staged mount is read-only", []func(*healer.Case){attr(1, placeholder), recorded(1, func(r *healer.MountPointRecord) { r.Attr = placeholder })}},
+		{"the recorded staging path is another one", []func(*healer.Case){recorded(1, func(r *healer.MountPointRecord) { r.Path = "/k/other" })}},
 		{"shows another directory than the recorded one", []func(*healer.Case){top(1, func(m *host.Mount) { m.Root = "/x" })}},
 		{"not healthy (Disconnected)", []func(*healer.Case){of(renewed, errno(syscall.ENOTCONN))}},
 		{"not healthy (NotResponding)", []func(*healer.Case){of(renewed, func(sb *host.Superblock) { sb.Answer = host.Answer{} })}},
 		{"not healthy (FilesystemShutdown)", []func(*healer.Case){of(renewed, shutDown)}},
-		{"not healthy (WrongVolumeMounted)", []func(*healer.Case){func(c *healer.Case) { c.Places[1].Look.VolData.VolumeHandle = "w" }}},
+		{"not healthy (WrongVolumeMounted)", []func(*healer.Case){func(c *healer.Case) { c.MountPoints[1].Inspect.VolData.VolumeHandle = "w" }}},
 		{"not healthy (WrongVolumeMounted)", []func(*healer.Case){of(renewed, func(sb *host.Superblock) { sb.Source = "another" })}},
 		{"the directory that the mount showed was deleted", []func(*healer.Case){top(0, func(m *host.Mount) { m.RootDeleted = true })}},
-		{"not known to be the staged filesystem", []func(*healer.Case){recorded(0, func(r *healer.PlaceRecord) { r.Dev.Minor++ })}},
-		{"not known to be the staged filesystem", []func(*healer.Case){func(c *healer.Case) { c.Record.Places = c.Record.Places[:1]; c.Places[1].Want = nil }}},
-		{"not known to be the staged filesystem", []func(*healer.Case){func(c *healer.Case) { c.Record.Places = c.Record.Places[1:]; c.Places[0].Want = nil }}},
-		{"not known to be the staged filesystem", []func(*healer.Case){func(c *healer.Case) { c.Places[0].Want = nil; c.Record.Places[0].Dev.Minor++ }}},
+		{"not known to be the staged filesystem", []func(*healer.Case){recorded(0, func(r *healer.MountPointRecord) { r.Dev.Minor++ })}},
+		{"not known to be the staged filesystem", []func(*healer.Case){func(c *healer.Case) { c.Record.MountPoints = c.Record.MountPoints[:1]; c.MountPoints[1].Want = nil }}},
+		{"not known to be the staged filesystem", []func(*healer.Case){func(c *healer.Case) { c.Record.MountPoints = c.Record.MountPoints[1:]; c.MountPoints[0].Want = nil }}},
+		{"not known to be the staged filesystem", []func(*healer.Case){func(c *healer.Case) { c.MountPoints[0].Want = nil; c.Record.MountPoints[0].Dev.Minor++ }}},
 		{"another source than the staged one", []func(*healer.Case){top(0, func(m *host.Mount) { m.Source = "another" })}},
 		{"the dead filesystem was read-only", []func(*healer.Case){top(0, func(m *host.Mount) { m.SuperReadOnly = true })}},
 		{"another ID mapping", []func(*healer.Case){top(0, func(m *host.Mount) { m.Attr |= host.AttrIDMap })}},
 		{"another ID mapping", []func(*healer.Case){attr(1, host.AttrIDMap)}},
-		{"WrongVolumeMounted: kubelet's vol_data.json", []func(*healer.Case){func(c *healer.Case) { c.Places[0].Look.VolData.VolumeHandle = "w" }}},
-		{"WrongVolumeMounted: it shows the directory", []func(*healer.Case){recorded(0, func(r *healer.PlaceRecord) { r.Root = "/x" })}},
-		{"how the place was mounted is not known", []func(*healer.Case){attr(0, interim), func(c *healer.Case) { c.Places[0].Want = nil }}},
+		{"WrongVolumeMounted: kubelet's vol_data.json", []func(*healer.Case){func(c *healer.Case) { c.MountPoints[0].Inspect.VolData.VolumeHandle = "w" }}},
+		{"WrongVolumeMounted: it shows the directory", []func(*healer.Case){recorded(0, func(r *healer.MountPointRecord) { r.Root = "/x" })}},
+		{"how the mount point was mounted is not known", []func(*healer.Case){attr(0, placeholder), func(c *healer.Case) { c.MountPoints[0].Want = nil }}},
 		{"does not lie below the staged one", []func(*healer.Case){func(c *healer.Case) {
-			c.Record.Places[1].Root, c.Places[1].Stack[0].Root = "/su", "/su"
+			c.Record.MountPoints[1].Root, c.MountPoints[1].Stack[0].Root = "/su", "/su"
 		}}},
 	} {
 		s := step(t, idle{t}, with(append([]func(*healer.Case){outliving}, tc.change...)...)())
@@ -185,7 +185,7 @@ func TestReplaceIsRefused(t *testing.T) {
 			t.Errorf("%s refused with %q, want %q", s.Name, s.Refused, tc.why)
 		}
 	}
-	stale := with(outliving, of(formerly, errno(syscall.ESTALE)))()
+	stale := with(outliving, of(previously, errno(syscall.ESTALE)))()
 	if s := step(t, &scribe{old: true}, stale); s.Run != nil || !strings.HasPrefix(s.Refused, "ReplaceNotSupported") || !strings.Contains(s.Refused, "delete the pod") {
 		t.Errorf("an old kernel: %q", s.Refused)
 	}
@@ -196,35 +196,35 @@ func TestUnfit(t *testing.T) {
 	c := with(outliving, stagingLost)()
 	staged, _ := c.Staged()
 	if why := unfit(c, staged, nil); why != "the staged mount is gone" {
-		t.Errorf("nothing staged: %q", why)
+		t.Errorf("nothing staging: %q", why)
 	}
 	c = with(outliving)()
 	staged, _ = c.Staged()
 	for status, harm := range map[healer.Status]bool{healer.Degraded: false, healer.Inaccessible: true, healer.DataLoss: true} {
 		why := unfit(c, staged, []healer.Condition{
-			{Place: staged.Path, Reason: healer.DeviceMissing, Status: status}, {Place: published, Reason: healer.Disconnected, Status: healer.Inaccessible},
+			{MountPoint: staged.Path, Reason: healer.DeviceMissing, Status: status}, {MountPoint: published, Reason: healer.Disconnected, Status: healer.Inaccessible},
 		})
 		if (why != "") != harm {
-			t.Errorf("%s at the staged place: %q", status, why)
+			t.Errorf("%s at the staging mount point: %q", status, why)
 		}
 	}
 }
 
 func TestNothingIsReplacedFor(t *testing.T) {
 	for name, change := range map[string]func(*healer.Case){
-		"the only instance":  func(c *healer.Case) { c.Places[1].Stack[0].Dev = formerly },
-		"nothing staged":     stagingLost,
-		"no staged place":    func(c *healer.Case) { c.Places = c.Places[:1] },
-		"one that is silent": of(formerly, func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Silent: true} }),
-		"one that refuses":   of(formerly, errno(syscall.EACCES)),
-		"one that answers":   of(formerly, errno(0)),
-		"another type":       of(formerly, func(sb *host.Superblock) { sb.FSType = "overlay" }),
+		"the only instance":     func(c *healer.Case) { c.MountPoints[1].Stack[0].Dev = previously },
+		"nothing staged":        stagingLost,
+		"no staging mount point": func(c *healer.Case) { c.MountPoints = c.MountPoints[:1] },
+		"one that is silent":    of(previously, func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Silent: true} }),
+		"one that refuses":      of(previously, errno(syscall.EACCES)),
+		"one that answers":      of(previously, errno(0)),
+		"another type":          of(previously, func(sb *host.Superblock) { sb.FSType = "overlay" }),
 		"a staged one, of two": func(c *healer.Case) {
-			c.Places[0].Role = healer.Staged
-			c.Places[0], c.Places[1] = c.Places[1], c.Places[0]
+			c.MountPoints[0].Role = healer.RoleStaging
+			c.MountPoints[0], c.MountPoints[1] = c.MountPoints[1], c.MountPoints[0]
 		},
-		"a staged one":          func(c *healer.Case) { c.Places[0].Role = healer.Staged },
-		"what failed otherwise": of(formerly, func(sb *host.Superblock) { sb.Answer.Errno, sb.ReadOnly = 0, true }),
+		"a staged one":          func(c *healer.Case) { c.MountPoints[0].Role = healer.RoleStaging },
+		"what failed otherwise": of(previously, func(sb *host.Superblock) { sb.Answer.Errno, sb.ReadOnly = 0, true }),
 	} {
 		f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), with(outliving, change)())
 		if err != nil || len(f.Steps) != 0 {
@@ -233,18 +233,18 @@ func TestNothingIsReplacedFor(t *testing.T) {
 	}
 }
 
-func TestUncover(t *testing.T) {
+func TestUnmountDeadTop(t *testing.T) {
 	for name, tc := range map[string]struct {
 		below []func(*host.Mount)
 		why   string
 	}{
 		"the live one below":         {below: []func(*host.Mount){func(*host.Mount) {}}},
-		"dead as well":               {below: []func(*host.Mount){func(m *host.Mount) { m.Dev = formerly }}},
-		"three of them":              {below: []func(*host.Mount){func(m *host.Mount) { m.Dev = formerly }, func(*host.Mount) {}}},
-		"ours, interrupted":          {below: []func(*host.Mount){func(m *host.Mount) { m.Attr = interim }}},
+		"dead as well":               {below: []func(*host.Mount){func(m *host.Mount) { m.Dev = previously }}},
+		"three of them":              {below: []func(*host.Mount){func(m *host.Mount) { m.Dev = previously }, func(*host.Mount) {}}},
+		"ours, interrupted":          {below: []func(*host.Mount){func(m *host.Mount) { m.Attr = placeholder }}},
 		"another filesystem":         {below: []func(*host.Mount){func(m *host.Mount) { m.Dev.Minor, m.FSType = 99, "ext4" }}, why: "is not the staged filesystem"},
 		"another directory":          {below: []func(*host.Mount){func(m *host.Mount) { m.Root = "/x" }}, why: "shows another directory"},
-		"dead, of another directory": {below: []func(*host.Mount){func(m *host.Mount) { m.Dev, m.Root = formerly, "/x" }}, why: "is not the staged filesystem"},
+		"dead, of another directory": {below: []func(*host.Mount){func(m *host.Mount) { m.Dev, m.Root = previously, "/x" }}, why: "is not the staged filesystem"},
 	} {
 		c := with(outliving)()
 		for _, change := range tc.below {
@@ -252,7 +252,7 @@ func TestUncover(t *testing.T) {
 		}
 		h := &scribe{}
 		s := step(t, h, c)
-		if s.Name != StepUncover || s.Cost != healer.Replace || s.Source != renewed || !s.CanHeal(healer.Disconnected) || !s.CanHeal(healer.StackedMounts) {
+		if s.Name != StepUnmountDeadTop || s.Cost != healer.Replace || s.Source != renewed || !s.CanHeal(healer.Disconnected) || !s.CanHeal(healer.StackedMounts) {
 			t.Fatalf("%s: %+v", name, s)
 		}
 		if tc.why != "" {
@@ -261,24 +261,24 @@ func TestUncover(t *testing.T) {
 			}
 			continue
 		}
-		if err := s.Run(context.Background(), func(context.Context) error { return errStill }); !errors.Is(err, errStill) {
+		if err := s.Run(context.Background(), func(context.Context) error { return errRevalidate }); !errors.Is(err, errRevalidate) {
 			t.Errorf("%s: got %v", name, err)
 		}
-		if stack := c.Places[0].Stack; h.did != "uncover" || !reflect.DeepEqual(h.on, stack[0]) || !reflect.DeepEqual(h.below, stack[1]) {
+		if stack := c.MountPoints[0].Stack; h.did != "unmount-dead-top" || !reflect.DeepEqual(h.on, stack[0]) || !reflect.DeepEqual(h.below, stack[1]) {
 			t.Errorf("%s: %s %+v off %+v", name, h.did, h.on, h.below)
 		}
 	}
 }
 
-// covered puts dead mounts beneath one of the renewed volume at the published place.
+// covered puts dead mounts beneath one of the renewed volume at the target.
 func covered(devs ...host.Dev) func(*healer.Case) {
 	return func(c *healer.Case) {
-		m := c.Places[0].Stack[0]
+		m := c.MountPoints[0].Stack[0]
 		m.ID, m.OldID, m.Dev = 9, 9, renewed
-		c.Places[0].Stack = []host.Mount{m}
+		c.MountPoints[0].Stack = []host.Mount{m}
 		for i, d := range devs {
 			m.ID, m.OldID, m.Dev = uint64(4-i), 4-i, d
-			c.Places[0].Stack = append(c.Places[0].Stack, m)
+			c.MountPoints[0].Stack = append(c.MountPoints[0].Stack, m)
 		}
 	}
 }
@@ -286,7 +286,7 @@ func covered(devs ...host.Dev) func(*healer.Case) {
 // A driver that finds its mount dead may mount on top of it. What a mount covers has
 // no path, so it is only told.
 func TestDeadBeneathALiveOne(t *testing.T) {
-	c := with(outliving, covered(formerly))()
+	c := with(outliving, covered(previously))()
 	f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), c)
 	if err != nil || len(f.Steps) != 0 {
 		t.Errorf("%+v, %v", f.Steps, err)

@@ -17,21 +17,21 @@ const adviceOldDevice = "delete the pod at once: what it writes may go to anothe
 func judgeStarted(c healer.Case) (found []healer.Condition) {
 	for _, s := range started(c.OnBare) {
 		found = append(found, healer.Condition{
-			Status: healer.Inaccessible, Reason: healer.ContainerOnBareDirectory, Place: s.place,
+			Status: healer.Inaccessible, Reason: healer.ContainerOnBareDirectory, MountPoint: s.mountPoint,
 			Message: all(s.who) + " started while nothing was mounted at the path, with the directory of the node's disk beneath: what it writes does not get into the volume",
 			Advice:  adviceOnBare,
 		})
 	}
 	for _, s := range started(c.OnPlaceholder) {
 		found = append(found, healer.Condition{
-			Status: healer.Degraded, Reason: healer.ContainerKeptPlaceholder, Place: s.place,
+			Status: healer.Degraded, Reason: healer.ContainerKeptPlaceholder, MountPoint: s.mountPoint,
 			Message: all(s.who) + " started in the middle of a step, and keeps the options that the mount had then (" + s.attr.String() + ")",
 			Advice:  adviceContainer,
 		})
 	}
 	for _, s := range c.OnOldDevice {
 		found = append(found, healer.Condition{
-			Status: healer.Inaccessible, Reason: healer.ContainerOnOldDevice, Place: s.Place,
+			Status: healer.Inaccessible, Reason: healer.ContainerOnOldDevice, MountPoint: s.MountPoint,
 			Message: fmt.Sprintf("%s started when the volume was device %s, which may be another disk by now: the volume is %s", s, s.Was, s.Now),
 			Advice:  adviceOldDevice,
 		})
@@ -39,23 +39,23 @@ func judgeStarted(c healer.Case) (found []healer.Condition) {
 	return found
 }
 
-// startedAt are containers that have the same in the place of the volume.
+// startedAt are containers that have the same instead of the volume.
 type startedAt struct {
-	place string
-	attr  host.Attr
-	who   []string
+	mountPoint string
+	attr       host.Attr
+	who        []string
 }
 
 func started(list []healer.StartedWith) (groups []*startedAt) {
 next:
 	for _, s := range list {
 		for _, g := range groups {
-			if g.place == s.Place && g.attr == s.Mount.Attr {
+			if g.mountPoint == s.MountPoint && g.attr == s.Mount.Attr {
 				g.who = append(g.who, s.String())
 				continue next
 			}
 		}
-		groups = append(groups, &startedAt{s.Place, s.Mount.Attr, []string{s.String()}})
+		groups = append(groups, &startedAt{s.MountPoint, s.Mount.Attr, []string{s.String()}})
 	}
 	return groups
 }

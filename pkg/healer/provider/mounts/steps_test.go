@@ -15,47 +15,47 @@ import (
 
 // scribe is a host that notes the plan of a step and asks still.
 type scribe struct {
-	did    string
-	plan   host.RebindPlan
-	on     host.Mount
-	below  host.Mount
-	inside []host.InsidePlan
+	did         string
+	plan        host.RebindPlan
+	on          host.Mount
+	below       host.Mount
+	inContainer []host.ContainerSwap
 	// old is a kernel that cannot put a mount beneath another.
 	old bool
 }
 
-func (s *scribe) Rebind(ctx context.Context, plan host.RebindPlan, still func(context.Context) error) error {
+func (s *scribe) Rebind(ctx context.Context, plan host.RebindPlan, revalidate func(context.Context) error) error {
 	s.did, s.plan = "rebind", plan
-	return still(ctx)
+	return revalidate(ctx)
 }
 
-func (s *scribe) Cover(ctx context.Context, plan host.RebindPlan, still func(context.Context) error) error {
+func (s *scribe) Cover(ctx context.Context, plan host.RebindPlan, revalidate func(context.Context) error) error {
 	s.did, s.plan = "cover", plan
-	return still(ctx)
+	return revalidate(ctx)
 }
 
-func (s *scribe) Finish(ctx context.Context, plan host.RebindPlan, on host.Mount, still func(context.Context) error) error {
+func (s *scribe) Finish(ctx context.Context, plan host.RebindPlan, on host.Mount, revalidate func(context.Context) error) error {
 	s.did, s.plan, s.on = "finish", plan, on
-	return still(ctx)
+	return revalidate(ctx)
 }
 
-func (s *scribe) TakeOff(ctx context.Context, on host.Mount, still func(context.Context) error) error {
+func (s *scribe) UnmountDuplicate(ctx context.Context, on host.Mount, revalidate func(context.Context) error) error {
 	s.did, s.on = "take off", on
-	return still(ctx)
+	return revalidate(ctx)
 }
 
-func (s *scribe) Replace(ctx context.Context, plan host.RebindPlan, on host.Mount, still func(context.Context) error) error {
+func (s *scribe) Replace(ctx context.Context, plan host.RebindPlan, on host.Mount, revalidate func(context.Context) error) error {
 	s.did, s.plan, s.on = "replace", plan, on
-	return still(ctx)
+	return revalidate(ctx)
 }
 
-func (s *scribe) Uncover(ctx context.Context, on, below host.Mount, still func(context.Context) error) error {
-	s.did, s.on, s.below = "uncover", on, below
-	return still(ctx)
+func (s *scribe) UnmountDeadTop(ctx context.Context, on, below host.Mount, revalidate func(context.Context) error) error {
+	s.did, s.on, s.below = "unmount-dead-top", on, below
+	return revalidate(ctx)
 }
 
-func (s *scribe) ReplaceInside(_ context.Context, plans []host.InsidePlan) []error {
-	s.did, s.inside = "replace inside", plans
+func (s *scribe) ReplaceInContainers(_ context.Context, plans []host.ContainerSwap) []error {
+	s.did, s.inContainer = "replace inside", plans
 	return make([]error, len(plans))
 }
 
@@ -81,26 +81,26 @@ func TestRebind(t *testing.T) {
 	}{
 		"a subdirectory": {[]func(*healer.Case){lost}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
 		"the whole volume": {
-			[]func(*healer.Case){lost, recorded(0, func(r *healer.PlaceRecord) { r.Root = "/" })},
+			[]func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Root = "/" })},
 			"rebind",
 			host.RebindPlan{Attr: host.AttrNoExec, Private: true},
 		},
 		"below a staged subvolume": {[]func(*healer.Case){lost, func(c *healer.Case) {
-			c.Record.Places[1].Root, c.Record.Places[0].Root = "/vols/v", "/vols/v/a/b"
-			c.Places[1].Stack[0].Root = "/vols/v"
+			c.Record.MountPoints[1].Root, c.Record.MountPoints[0].Root = "/vols/v", "/vols/v/a/b"
+			c.MountPoints[1].Stack[0].Root = "/vols/v"
 		}}, "rebind", host.RebindPlan{Sub: "a/b", Attr: host.AttrNoExec, Private: true}},
 		"read-only": {
-			[]func(*healer.Case){lost, recorded(0, func(r *healer.PlaceRecord) { r.Attr = host.AttrReadOnly })},
+			[]func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Attr = host.AttrReadOnly })},
 			"rebind",
 			host.RebindPlan{Sub: "sub", Attr: host.AttrReadOnly, Private: true},
 		},
 		"shared": {
-			[]func(*healer.Case){lost, recorded(0, func(r *healer.PlaceRecord) { r.Propagation.Shared = 3 })},
+			[]func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Shared = 3 })},
 			"rebind",
 			host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Shared: true},
 		},
 		"slave": {
-			[]func(*healer.Case){lost, recorded(0, func(r *healer.PlaceRecord) { r.Propagation.Master = 3 })},
+			[]func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Master = 3 })},
 			"rebind",
 			host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec},
 		},
@@ -108,7 +108,7 @@ func TestRebind(t *testing.T) {
 		"a full volume": {[]func(*healer.Case){lost, left(0, 0)}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
 		"a slow volume": {[]func(*healer.Case){lost, late(9)}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
 		"interrupted, on a full and slow volume": {
-			[]func(*healer.Case){interimAlone, left(0, 0), late(9)}, "finish", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true},
+			[]func(*healer.Case){placeholderAlone, left(0, 0), late(9)}, "finish", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true},
 		},
 		"a filesystem that counted errors": {
 			[]func(*healer.Case){lost, left(0, 0), late(3), counted(1, after)}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true},
@@ -118,24 +118,24 @@ func TestRebind(t *testing.T) {
 		},
 		"a staged mount that is read-only": {[]func(*healer.Case){lost, attr(1, host.AttrReadOnly)}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
 		"old errors":                       {[]func(*healer.Case){lost, counted(7, after), baseline(7)}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
-		"interrupted":                      {[]func(*healer.Case){interimAlone}, "finish", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
+		"interrupted":                      {[]func(*healer.Case){placeholderAlone}, "finish", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := with(tc.change...)()
 			h := &scribe{}
 			s := step(t, h, c)
-			if s.Refused != "" || s.Name != StepRebind || s.Cost != healer.Rebind || s.Source != disk || s.Place.Path != published ||
+			if s.Refused != "" || s.Name != StepRebind || s.Cost != healer.Rebind || s.Source != disk || s.MountPoint.Path != published ||
 				!slices.Contains(s.Heals, healer.NotMounted) {
 				t.Fatalf("%+v", s)
 			}
-			if err := s.Run(context.Background(), func(context.Context) error { return errStill }); !errors.Is(err, errStill) {
+			if err := s.Run(context.Background(), func(context.Context) error { return errRevalidate }); !errors.Is(err, errRevalidate) {
 				t.Errorf("got %v", err)
 			}
-			tc.plan.Staged, tc.plan.Target = c.Places[1].Stack[0], published
+			tc.plan.Staged, tc.plan.Target = c.MountPoints[1].Stack[0], published
 			if h.did != tc.did || !reflect.DeepEqual(h.plan, tc.plan) {
 				t.Errorf("%s %+v\nwant %s %+v", h.did, h.plan, tc.did, tc.plan)
 			}
-			if tc.did == "finish" && !reflect.DeepEqual(h.on, c.Places[0].Stack[0]) {
+			if tc.did == "finish" && !reflect.DeepEqual(h.on, c.MountPoints[0].Stack[0]) {
 				t.Errorf("finishes %+v", h.on)
 			}
 		})
@@ -147,29 +147,29 @@ func TestRebindIsRefused(t *testing.T) {
 		why    string
 		change []func(*healer.Case)
 	}{
-		{"never seen healthy at this place", []func(*healer.Case){unrecorded, lost}},
-		{"never seen healthy at this place", []func(*healer.Case){lost, func(c *healer.Case) { c.Places[0].Want = nil }}},
-		{"no staged mount to bind from", []func(*healer.Case){lost, func(c *healer.Case) { c.Record.Places = c.Record.Places[:1] }}},
+		{"never seen healthy at this mount point", []func(*healer.Case){unrecorded, lost}},
+		{"never seen healthy at this mount point", []func(*healer.Case){lost, func(c *healer.Case) { c.MountPoints[0].Want = nil }}},
+		{"no staged mount to bind from", []func(*healer.Case){lost, func(c *healer.Case) { c.Record.MountPoints = c.Record.MountPoints[:1] }}},
 		{"the staged mount to bind from is gone", []func(*healer.Case){lost, stagingLost}},
 		{"several mounts stand on the staging path", []func(*healer.Case){lost, func(c *healer.Case) {
-			c.Places[1].Stack = slices.Repeat(c.Places[1].Stack, 2)
+			c.MountPoints[1].Stack = slices.Repeat(c.MountPoints[1].Stack, 2)
 		}}},
-		{"the recorded staging path is another one", []func(*healer.Case){lost, recorded(1, func(r *healer.PlaceRecord) { r.Path = "/k/other" })}},
-		{"was not the staged filesystem", []func(*healer.Case){lost, recorded(0, func(r *healer.PlaceRecord) { r.Dev.Minor++ })}},
-		{"another ID mapping", []func(*healer.Case){lost, recorded(0, func(r *healer.PlaceRecord) { r.Attr |= host.AttrIDMap })}},
+		{"the recorded staging path is another one", []func(*healer.Case){lost, recorded(1, func(r *healer.MountPointRecord) { r.Path = "/k/other" })}},
+		{"was not the staged filesystem", []func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Dev.Minor++ })}},
+		{"another ID mapping", []func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Attr |= host.AttrIDMap })}},
 		{"another ID mapping", []func(*healer.Case){lost, attr(1, host.AttrIDMap)}},
 		{"not healthy (Disconnected)", []func(*healer.Case){lost, probe(syscall.ENOTCONN)}},
 		{"not healthy (FilesystemShutdown)", []func(*healer.Case){lost, superblock(func(sb *host.Superblock) { sb.Shutdown = true })}},
-		{"not healthy (WrongVolumeMounted)", []func(*healer.Case){lost, func(c *healer.Case) { c.Places[1].Look.VolData.VolumeHandle = "w" }}},
-		{"not healthy (IOError)", []func(*healer.Case){interimAlone, probe(syscall.EIO)}},
+		{"not healthy (WrongVolumeMounted)", []func(*healer.Case){lost, func(c *healer.Case) { c.MountPoints[1].Inspect.VolData.VolumeHandle = "w" }}},
+		{"not healthy (IOError)", []func(*healer.Case){placeholderAlone, probe(syscall.EIO)}},
 		{"not healthy (NotResponding)", []func(*healer.Case){lost, writing("jbd2_log_wait_commit")}},
 		{"not healthy (DeviceSizeChanged)", []func(*healer.Case){lost, sized(1)}},
 		{"not healthy (PermissionDenied)", []func(*healer.Case){lost, probe(syscall.EACCES)}},
 		{"does not lie below the staged one", []func(*healer.Case){lost, func(c *healer.Case) {
-			c.Record.Places[1].Root, c.Places[1].Stack[0].Root = "/su", "/su"
+			c.Record.MountPoints[1].Root, c.MountPoints[1].Stack[0].Root = "/su", "/su"
 		}}},
-		{"not healthy (StaleFileHandle)", []func(*healer.Case){interimAlone, func(c *healer.Case) {
-			c.Places[0].Stack[0].RootDeleted = true
+		{"not healthy (StaleFileHandle)", []func(*healer.Case){placeholderAlone, func(c *healer.Case) {
+			c.MountPoints[0].Stack[0].RootDeleted = true
 		}}},
 	} {
 		s := step(t, idle{t}, with(tc.change...)())
@@ -180,63 +180,63 @@ func TestRebindIsRefused(t *testing.T) {
 }
 
 // A superblock is judged once, at the first place that shows it: a fault seen
-// at another pod's place is one of the staged filesystem all the same.
-func TestRebindOfASickFilesystemSeenElsewhere(t *testing.T) {
+// at another pod's mount point is one of the staged filesystem all the same.
+func TestRebindOfASickFilesystemSeenPropagatedMounts(t *testing.T) {
 	const other = "/k/pods/b/mount"
 	secondPod := func(c *healer.Case) {
-		p := c.Places[0]
+		p := c.MountPoints[0]
 		p.Path, p.Stack = other, []host.Mount{mount(other, "/sub", host.AttrNoExec)}
-		r := *c.Record.Place(published)
+		r := *c.Record.MountPoint(published)
 		r.Path = other
-		c.Record.Places = append(c.Record.Places, r)
-		p.Want = c.Record.Place(other)
-		for i := range c.Places {
-			c.Places[i].Want = c.Record.Place(c.Places[i].Path)
+		c.Record.MountPoints = append(c.Record.MountPoints, r)
+		p.Want = c.Record.MountPoint(other)
+		for i := range c.MountPoints {
+			c.MountPoints[i].Want = c.Record.MountPoint(c.MountPoints[i].Path)
 		}
-		// Asked about the other pod, this one's place is the last.
-		c.Places = []healer.Place{p, c.Places[1], c.Places[0]}
-		c.Places[2].Stack = nil
+		// Asked about the other pod, this one's mount point is the last.
+		c.MountPoints = []healer.MountPoint{p, c.MountPoints[1], c.MountPoints[0]}
+		c.MountPoints[2].Stack = nil
 	}
 	for _, e := range []syscall.Errno{syscall.EIO, syscall.ENOTCONN} {
 		if s := step(t, idle{t}, with(secondPod, probe(e))()); s.Refused == "" {
-			t.Errorf("%v: the sick filesystem is to be bound at %s", e, s.Place.Path)
+			t.Errorf("%v: the sick filesystem is to be bound at %s", e, s.MountPoint.Path)
 		}
 	}
-	if s := step(t, idle{t}, with(secondPod)()); s.Refused != "" || s.Place.Path != published {
+	if s := step(t, idle{t}, with(secondPod)()); s.Refused != "" || s.MountPoint.Path != published {
 		t.Errorf("%+v", s)
 	}
 }
 
 func TestTakeOff(t *testing.T) {
-	c := with(interimOnTop)()
+	c := with(placeholderOnTop)()
 	h := &scribe{}
 	s := step(t, h, c)
-	if s.Name != StepTakeOff || s.Refused != "" || s.Source != disk || !slices.Equal(s.Heals, []healer.Reason{healer.StackedMounts}) {
+	if s.Name != StepUnmountDuplicate || s.Refused != "" || s.Source != disk || !slices.Equal(s.Heals, []healer.Reason{healer.StackedMounts}) {
 		t.Fatalf("%+v", s)
 	}
-	if err := s.Run(context.Background(), func(context.Context) error { return errStill }); !errors.Is(err, errStill) {
+	if err := s.Run(context.Background(), func(context.Context) error { return errRevalidate }); !errors.Is(err, errRevalidate) {
 		t.Errorf("got %v", err)
 	}
-	if h.did != "take off" || !reflect.DeepEqual(h.on, c.Places[0].Stack[0]) {
+	if h.did != "take off" || !reflect.DeepEqual(h.on, c.MountPoints[0].Stack[0]) {
 		t.Errorf("%s %+v", h.did, h.on)
 	}
 }
 
 func TestNothingIsOfferedFor(t *testing.T) {
 	for name, build := range map[string]func() healer.Case{
-		"a healthy volume":    healthy,
-		"the staged place":    with(stagingLost),
-		"a foreign stack":     with(func(c *healer.Case) { c.Places[0].Stack = slices.Repeat(c.Places[0].Stack, 2) }),
-		"a stack of interims": with(interimAlone, interimOnTop),
-		"another root below":  with(interimOnTop, func(c *healer.Case) { c.Places[0].Stack[1].Root = "/x" }),
-		"a dead filesystem":   with(probe(syscall.EIO)),
-		"a full volume":       with(left(0, 0)),
-		"a slow volume":       with(late(9)),
-		"a frozen volume":     with(writing("percpu_rwsem_wait")),
-		"errors":              with(counted(1, after)),
-		"a read-only mount":   with(attr(0, host.AttrReadOnly)),
-		"interim in staging":  with(func(c *healer.Case) { c.Places[1].Stack[0].Attr = interim }),
-		"an intended interim": with(recorded(0, func(r *healer.PlaceRecord) { r.Attr = interim }), attr(0, interim)),
+		"a healthy volume":        healthy,
+		"the staging mount point":  with(stagingLost),
+		"a foreign stack":         with(func(c *healer.Case) { c.MountPoints[0].Stack = slices.Repeat(c.MountPoints[0].Stack, 2) }),
+		"a stack of interims":     with(placeholderAlone, placeholderOnTop),
+		"another root below":      with(placeholderOnTop, func(c *healer.Case) { c.MountPoints[0].Stack[1].Root = "/x" }),
+		"a dead filesystem":       with(probe(syscall.EIO)),
+		"a full volume":           with(left(0, 0)),
+		"a slow volume":           with(late(9)),
+		"a frozen volume":         with(writing("percpu_rwsem_wait")),
+		"errors":                  with(counted(1, after)),
+		"a read-only mount":       with(attr(0, host.AttrReadOnly)),
+		"placeholder in staging":  with(func(c *healer.Case) { c.MountPoints[1].Stack[0].Attr = placeholder }),
+		"an intended placeholder": with(recorded(0, func(r *healer.MountPointRecord) { r.Attr = placeholder }), attr(0, placeholder)),
 	} {
 		f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), build())
 		if err != nil || len(f.Steps) != 0 {

@@ -30,9 +30,9 @@ const (
 const lateAnswers = 3
 
 // judgeSuperblock says what is wrong with the filesystem or device behind a
-// place. What keeps everybody from it is said alone: what follows from that is
+// mount point. What keeps everybody from it is said alone: what follows from that is
 // no second fault.
-func judgeSuperblock(c healer.Case, p healer.Place) []healer.Condition {
+func judgeSuperblock(c healer.Case, p healer.MountPoint) []healer.Condition {
 	sb := c.Superblock(p) // one that is not there was not asked
 	b := bench{c: c, p: p, sb: sb}
 	for _, judge := range []func() []healer.Condition{b.shutdown, b.deviceGone, b.silent, b.failed, b.shrunk} {
@@ -46,12 +46,12 @@ func judgeSuperblock(c healer.Case, p healer.Place) []healer.Condition {
 // bench judges one superblock at one place.
 type bench struct {
 	c  healer.Case
-	p  healer.Place
+	p  healer.MountPoint
 	sb host.Superblock
 }
 
 func (b bench) one(s healer.Status, r healer.Reason, advice, format string, args ...any) []healer.Condition {
-	return []healer.Condition{{Status: s, Reason: r, Place: b.p.Path, Message: fmt.Sprintf(format, args...), Advice: advice}}
+	return []healer.Condition{{Status: s, Reason: r, MountPoint: b.p.Path, Message: fmt.Sprintf(format, args...), Advice: advice}}
 }
 
 func (b bench) shutdown() []healer.Condition {
@@ -189,16 +189,16 @@ func (b bench) full() []healer.Condition {
 	if !b.meantWritable() || b.sb.ReadOnly {
 		return nil
 	}
-	had := func(space func(healer.PlaceRecord) bool) bool {
-		return slices.ContainsFunc(b.c.Places, func(p healer.Place) bool {
+	had := func(space func(healer.MountPointRecord) bool) bool {
+		return slices.ContainsFunc(b.c.MountPoints, func(p healer.MountPoint) bool {
 			return len(p.Stack) > 0 && p.Dev() == b.sb.Dev && p.Want != nil && space(*p.Want)
 		})
 	}
 	var found []healer.Condition
-	if s := b.sb.Space; s.Blocks > 0 && s.Available == 0 && had(func(r healer.PlaceRecord) bool { return r.HadBlocks }) {
+	if s := b.sb.Space; s.Blocks > 0 && s.Available == 0 && had(func(r healer.MountPointRecord) bool { return r.HadBlocks }) {
 		found = append(found, b.one(healer.Degraded, healer.OutOfSpace, adviceSpace, "no block of %d is left for an unprivileged writer", s.Blocks)...)
 	}
-	if s := b.sb.Space; s.Files > 0 && s.FreeFiles == 0 && had(func(r healer.PlaceRecord) bool { return r.HadInodes }) {
+	if s := b.sb.Space; s.Files > 0 && s.FreeFiles == 0 && had(func(r healer.MountPointRecord) bool { return r.HadInodes }) {
 		found = append(found, b.one(healer.Degraded, healer.OutOfInodes, adviceSpace, "no inode of %d is left", s.Files)...)
 	}
 	return found
@@ -212,9 +212,9 @@ func (b bench) late() []healer.Condition {
 		"it answered each time, and late %d times in a row, now after %s", b.sb.Answer.Late, b.sb.Answer.Elapsed.Round(time.Millisecond))
 }
 
-// meantWritable is true when the volume should be writable at any place.
+// meantWritable is true when the volume should be writable at any mount point.
 func (b bench) meantWritable() bool {
-	return slices.ContainsFunc(b.c.Places, func(p healer.Place) bool {
+	return slices.ContainsFunc(b.c.MountPoints, func(p healer.MountPoint) bool {
 		return len(p.Stack) > 0 && p.Dev() == b.sb.Dev && meantWritable(b.c, p)
 	})
 }

@@ -47,7 +47,7 @@ func late(times int) func(*healer.Case) {
 func overlay(upper *host.Superblock) func(*healer.Case) {
 	dev := host.Dev{Minor: 40}
 	return func(c *healer.Case) {
-		c.Record.Places[0].Dev, c.Places[0].Stack[0].Dev = dev, dev
+		c.Record.MountPoints[0].Dev, c.MountPoints[0].Stack[0].Dev = dev, dev
 		c.Superblocks[dev] = host.Superblock{Dev: dev, FSType: "overlay", Kind: host.KindDirectory, Upper: upper, Answer: host.Answer{Asked: true}}
 	}
 }
@@ -56,32 +56,32 @@ func overlay(upper *host.Superblock) func(*healer.Case) {
 func readOnlyVolume(c *healer.Case) { c.Volume.Capability = &healer.Capability{ReadOnly: true} }
 
 var superblockExamples = []example{
-	{"frozen", with(frozen), []string{"Frozen published: reads answer, and who writes waits for a thaw; the kernel waits in percpu_rwsem_wait"}},
+	{"frozen", with(frozen), []string{"Frozen target: reads answer, and who writes waits for a thaw; the kernel waits in percpu_rwsem_wait"}},
 	{"frozen, and the disk fails", with(frozen, probe(syscall.EIO)), []string{"IOError published"}},
 	{"frozen, and full", with(frozen, left(0, 1)), []string{"Frozen published", "OutOfSpace published"}},
-	{"a write hangs elsewhere", with(writing("jbd2_log_wait_commit")), []string{"NotResponding published: a write does not within 5s; the kernel waits in jbd2_log_wait_commit"}},
-	{"a write hangs, nobody knows where", with(writing()), []string{"NotResponding published: reads answer, and a write does not within 5s"}},
-	{"a read hangs where a frozen write would", with(silent(func(a *host.Answer) { a.Waits = []string{"percpu_rwsem_wait"} })), []string{"NotResponding published: no answer within 5s; the kernel waits in percpu_rwsem_wait"}},
-	{"silent, the daemon owes", with(silent(func(a *host.Answer) { a.Waiting, a.Waits = 3, []string{"request_wait_answer"} })), []string{"NotResponding published: 3 requests wait for the FUSE daemon; the kernel waits in request_wait_answer"}},
+	{"a write hangs elsewhere", with(writing("jbd2_log_wait_commit")), []string{"NotResponding target: a write does not within 5s; the kernel waits in jbd2_log_wait_commit"}},
+	{"a write hangs, nobody knows where", with(writing()), []string{"NotResponding target: reads answer, and a write does not within 5s"}},
+	{"a read hangs where a frozen write would", with(silent(func(a *host.Answer) { a.Waits = []string{"percpu_rwsem_wait"} })), []string{"NotResponding target: no answer within 5s; the kernel waits in percpu_rwsem_wait"}},
+	{"silent, the daemon owes", with(silent(func(a *host.Answer) { a.Waiting, a.Waits = 3, []string{"request_wait_answer"} })), []string{"NotResponding target: 3 requests wait for the FUSE daemon; the kernel waits in request_wait_answer"}},
 
 	{"late twice", with(late(2)), nil},
-	{"late three times", with(late(3)), []string{"SlowResponse published: late 3 times in a row, now after 1.234s"}},
-	{"late four times", with(late(4)), []string{"SlowResponse published: 4 times"}},
-	{"late and sick", with(late(9), superblock(func(sb *host.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown published:"}},
+	{"late three times", with(late(3)), []string{"SlowResponse target: late 3 times in a row, now after 1.234s"}},
+	{"late four times", with(late(4)), []string{"SlowResponse target: 4 times"}},
+	{"late and sick", with(late(9), superblock(func(sb *host.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown target:"}},
 
 	{"a write succeeds", with(wrote("", 0)), nil},
-	{"a write fails", with(wrote("fdatasync", syscall.EIO)), []string{"IOError published: fdatasync: input/output error (EIO)"}},
-	{"a write is refused as read-only", with(wrote("create", syscall.EROFS)), []string{"ReadOnlyFilesystem published: EROFS"}},
+	{"a write fails", with(wrote("fdatasync", syscall.EIO)), []string{"IOError target: fdatasync: input/output error (EIO)"}},
+	{"a write is refused as read-only", with(wrote("create", syscall.EROFS)), []string{"ReadOnlyFilesystem target: EROFS"}},
 	{"a write cannot be tried", with(wrote("create", syscall.EOPNOTSUPP, func(w *host.Write) { w.Unable = true })), nil},
 	{"a write meets a full filesystem", with(wrote("create", syscall.ENOSPC, func(w *host.Write) { w.Unable = true })), nil},
 	{"a write must not be tried", with(superblock(func(sb *host.Superblock) { sb.Write.Forbidden = "nobody wants it" })), nil},
-	{"the read's errno is the first evidence", with(probe(syscall.ENOTCONN), wrote("write", syscall.EIO)), []string{"Disconnected published: statx"}},
+	{"the read's errno is the first evidence", with(probe(syscall.ENOTCONN), wrote("write", syscall.EIO)), []string{"Disconnected target: statx"}},
 
 	{"overlay", with(overlay(nil)), nil},
 	{"overlay over a healthy upper", with(overlay(&host.Superblock{FSType: "xfs"})), nil},
-	{"overlay over a dead upper", with(overlay(&host.Superblock{FSType: "xfs", Shutdown: true})), []string{"FilesystemShutdown published: the xfs that the overlay writes to"}},
-	{"overlay over a read-only upper", with(overlay(&host.Superblock{FSType: "xfs", ReadOnly: true})), []string{"ReadOnlyFilesystem published: the overlay writes to"}},
-	{"overlay over an upper that turned read-only", with(overlay(&host.Superblock{FSType: "ext4", EmergencyReadOnly: true})), []string{"ReadOnlyFilesystem published: the overlay writes to"}},
+	{"overlay over a dead upper", with(overlay(&host.Superblock{FSType: "xfs", Shutdown: true})), []string{"FilesystemShutdown target: the xfs that the overlay writes to"}},
+	{"overlay over a read-only upper", with(overlay(&host.Superblock{FSType: "xfs", ReadOnly: true})), []string{"ReadOnlyFilesystem target: the overlay writes to"}},
+	{"overlay over an upper that turned read-only", with(overlay(&host.Superblock{FSType: "ext4", EmergencyReadOnly: true})), []string{"ReadOnlyFilesystem target: the overlay writes to"}},
 	{"overlay over a read-only upper, meant so", with(overlay(&host.Superblock{ReadOnly: true}), readOnlyVolume), nil},
 }
 
@@ -110,28 +110,28 @@ var (
 
 var errorExamples = []example{
 	{"no errors", with(counted(0, time.Time{})), nil},
-	{"the first error", with(counted(1, after)), []string{"FilesystemErrors published: ext4 counted 1 errors, 0 when it was last healthy; the last at 2026-01-02T04:04:05Z in ext4_find_entry"}},
+	{"the first error", with(counted(1, after)), []string{"FilesystemErrors target: ext4 counted 1 errors, 0 when it was last healthy; the last at 2026-01-02T04:04:05Z in ext4_find_entry"}},
 	{"as many as recorded", with(counted(7, after), baseline(7)), nil},
-	{"one more than recorded", with(counted(8, after), baseline(7)), []string{"FilesystemErrors published: 8 errors, 7 when"}},
-	{"checked since, and errors again", with(counted(2, after), baseline(7)), []string{"FilesystemErrors published: 2 errors"}},
+	{"one more than recorded", with(counted(8, after), baseline(7)), []string{"FilesystemErrors target: 8 errors, 7 when"}},
+	{"checked since, and errors again", with(counted(2, after), baseline(7)), []string{"FilesystemErrors target: 2 errors"}},
 	{"checked since", with(counted(0, time.Time{}), baseline(7)), nil},
-	{"more, at an unknown time", with(counted(8, time.Time{}), baseline(7)), []string{"FilesystemErrors published: 8 errors"}},
-	{"no record, errors of this boot", with(booted, counted(1, after), unrecorded), []string{"FilesystemErrors published: 0 when"}},
-	{"no record, in the second of the boot", with(booted, counted(1, boot.Truncate(time.Second)), unrecorded), []string{"FilesystemErrors published:"}},
+	{"more, at an unknown time", with(counted(8, time.Time{}), baseline(7)), []string{"FilesystemErrors target: 8 errors"}},
+	{"no record, errors of this boot", with(booted, counted(1, after), unrecorded), []string{"FilesystemErrors target: 0 when"}},
+	{"no record, in the second of the boot", with(booted, counted(1, boot.Truncate(time.Second)), unrecorded), []string{"FilesystemErrors target:"}},
 	{"no record, errors of an earlier boot", with(booted, counted(1, boot.Add(-time.Minute)), unrecorded), nil},
 	{"no record, errors of an unknown time", with(booted, counted(1, time.Time{}), unrecorded), nil},
 
 	{"btrfs, none", with(countedByBtrfs(host.BtrfsErrors{})), nil},
-	{"btrfs, of each kind", with(countedByBtrfs(host.BtrfsErrors{Writes: 1, Reads: 1, Flushes: 1, Corruptions: 1, Generations: 1})), []string{"FilesystemErrors published: 5 errors"}},
+	{"btrfs, of each kind", with(countedByBtrfs(host.BtrfsErrors{Writes: 1, Reads: 1, Flushes: 1, Corruptions: 1, Generations: 1})), []string{"FilesystemErrors target: 5 errors"}},
 	{"btrfs, as many as recorded", with(countedByBtrfs(host.BtrfsErrors{Reads: 4}), baseline(4)), nil},
 	{"btrfs, a device with errors was removed", with(countedByBtrfs(host.BtrfsErrors{Reads: 2}), baseline(4)), nil},
 	{"btrfs, no record and no times", with(countedByBtrfs(host.BtrfsErrors{Reads: 4}), booted, unrecorded), nil},
-	{"btrfs, a device is missing", with(countedByBtrfs(host.BtrfsErrors{Missing: 1})), []string{"DeviceMissing published: btrfs"}},
+	{"btrfs, a device is missing", with(countedByBtrfs(host.BtrfsErrors{Missing: 1})), []string{"DeviceMissing target: btrfs"}},
 
-	{"errors, and a write succeeds", with(counted(1, after), wrote("", 0)), []string{"FilesystemErrors published: a write still succeeds"}},
-	{"errors, and a write fails", with(counted(1, after), wrote("write", syscall.EIO)), []string{"IOError published: write"}},
-	{"errors, and it turned read-only", with(counted(1, after), wrote("create", syscall.EROFS)), []string{"ReadOnlyFilesystem published: EROFS", "FilesystemErrors published: 1 errors"}},
-	{"errors, no write tried", with(counted(1, after), superblock(func(sb *host.Superblock) { sb.Write.Forbidden = "nobody wants it" })), []string{"FilesystemErrors published: no write was tried: nobody wants it"}},
+	{"errors, and a write succeeds", with(counted(1, after), wrote("", 0)), []string{"FilesystemErrors target: a write still succeeds"}},
+	{"errors, and a write fails", with(counted(1, after), wrote("write", syscall.EIO)), []string{"IOError target: write"}},
+	{"errors, and it turned read-only", with(counted(1, after), wrote("create", syscall.EROFS)), []string{"ReadOnlyFilesystem target: EROFS", "FilesystemErrors target: 1 errors"}},
+	{"errors, no write tried", with(counted(1, after), superblock(func(sb *host.Superblock) { sb.Write.Forbidden = "nobody wants it" })), []string{"FilesystemErrors target: no write was tried: nobody wants it"}},
 }
 
 // left is what is left of a filesystem with 1000 blocks and 100 inodes that had
@@ -148,31 +148,31 @@ func left(blocks, inodes uint64) func(*healer.Case) {
 // had is what was left when the volume was recorded.
 func had(blocks, inodes bool) func(*healer.Case) {
 	return func(c *healer.Case) {
-		for i := range c.Record.Places {
-			c.Record.Places[i].HadBlocks, c.Record.Places[i].HadInodes = blocks, inodes
+		for i := range c.Record.MountPoints {
+			c.Record.MountPoints[i].HadBlocks, c.Record.MountPoints[i].HadInodes = blocks, inodes
 		}
 	}
 }
 
 var spaceExamples = []example{
 	{"a block and an inode left", with(left(1, 1)), nil},
-	{"no block left", with(left(0, 1)), []string{"OutOfSpace published: no block of 1000"}},
-	{"no inode left", with(left(1, 0)), []string{"OutOfInodes published: no inode of 100"}},
-	{"nothing left", with(left(0, 0)), []string{"OutOfSpace published:", "OutOfInodes published:"}},
+	{"no block left", with(left(0, 1)), []string{"OutOfSpace target: no block of 1000"}},
+	{"no inode left", with(left(1, 0)), []string{"OutOfInodes target: no inode of 100"}},
+	{"nothing left", with(left(0, 0)), []string{"OutOfSpace target:", "OutOfInodes target:"}},
 	{"nothing left, as ever", with(left(0, 0), had(false, false)), nil},
-	{"nothing left, and inodes never were", with(left(0, 0), had(true, false)), []string{"OutOfSpace published:"}},
-	{"nothing left, and blocks never were", with(left(0, 0), had(false, true)), []string{"OutOfInodes published:"}},
+	{"nothing left, and inodes never were", with(left(0, 0), had(true, false)), []string{"OutOfSpace target:"}},
+	{"nothing left, and blocks never were", with(left(0, 0), had(false, true)), []string{"OutOfInodes target:"}},
 	{"nothing left, never seen", with(left(0, 0), unrecorded), nil},
-	{"nothing left, at a new place", with(left(0, 0), func(c *healer.Case) { c.Places[0].Want = nil }), []string{"OutOfSpace published:", "OutOfInodes published:"}},
+	{"nothing left, at a new mount point", with(left(0, 0), func(c *healer.Case) { c.MountPoints[0].Want = nil }), []string{"OutOfSpace target:", "OutOfInodes target:"}},
 	{"it does not tell", with(superblock(func(sb *host.Superblock) { sb.Space = host.Space{} })), nil},
 	{"it does not count inodes", with(superblock(func(sb *host.Superblock) { sb.Space = host.Space{Blocks: 1000, Available: 1} })), nil},
 	{"full, for readers only", with(left(0, 0), readOnlyVolume), nil},
 	{"full, and published read-only everywhere", with(
 		left(0, 0), attr(0, host.AttrReadOnly), attr(1, host.AttrReadOnly),
-		recorded(0, func(r *healer.PlaceRecord) { r.Attr = host.AttrReadOnly }), recorded(1, func(r *healer.PlaceRecord) { r.Attr = host.AttrReadOnly }),
+		recorded(0, func(r *healer.MountPointRecord) { r.Attr = host.AttrReadOnly }), recorded(1, func(r *healer.MountPointRecord) { r.Attr = host.AttrReadOnly }),
 	), nil},
-	{"full, and read-only", with(left(0, 0), superblock(func(sb *host.Superblock) { sb.ReadOnly = true })), []string{"ReadOnlyFilesystem published: is read-only"}},
-	{"full, and shut down", with(left(0, 0), superblock(func(sb *host.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown published:"}},
+	{"full, and read-only", with(left(0, 0), superblock(func(sb *host.Superblock) { sb.ReadOnly = true })), []string{"ReadOnlyFilesystem target: is read-only"}},
+	{"full, and shut down", with(left(0, 0), superblock(func(sb *host.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown target:"}},
 }
 
 // A volume that still works is not called inaccessible, nor the other way round.
