@@ -57,8 +57,8 @@ func readOnlyVolume(c *healer.Case) { c.Volume.Capability = &healer.Capability{R
 
 var superblockExamples = []example{
 	{"frozen", with(frozen), []string{"Frozen target: reads answer, and who writes waits for a thaw; the kernel waits in percpu_rwsem_wait"}},
-	{"frozen, and the disk fails", with(frozen, probe(syscall.EIO)), []string{"IOError published"}},
-	{"frozen, and full", with(frozen, left(0, 1)), []string{"Frozen published", "OutOfSpace published"}},
+	{"frozen, and the disk fails", with(frozen, probe(syscall.EIO)), []string{"IOError target"}},
+	{"frozen, and full", with(frozen, left(0, 1)), []string{"Frozen target", "OutOfSpace target"}},
 	{"a write hangs elsewhere", with(writing("jbd2_log_wait_commit")), []string{"NotResponding target: a write does not within 5s; the kernel waits in jbd2_log_wait_commit"}},
 	{"a write hangs, nobody knows where", with(writing()), []string{"NotResponding target: reads answer, and a write does not within 5s"}},
 	{"a read hangs where a frozen write would", with(silent(func(a *host.Answer) { a.Waits = []string{"percpu_rwsem_wait"} })), []string{"NotResponding target: no answer within 5s; the kernel waits in percpu_rwsem_wait"}},
