@@ -55,7 +55,7 @@ demo: deps build $(TOOLS)/grpcurl ## break and heal real volumes, with real call
 # --keep-going: one run tells everything that is wrong, not only the first.
 .PHONY: test
 test: ## everything that CI runs (root; CI=true turns skips into failures)
-	$(MAKE) --keep-going deps build check-generate vet lint unit integration e2e
+	$(MAKE) --keep-going deps deps-kernels build check-generate vet lint unit integration e2e kernels-short
 
 .PHONY: unit
 unit: ## tests of the packages, the commands and the manifests
@@ -77,8 +77,8 @@ kernels: deps-kernels ## all tests of integration on older kernels, in QEMU, and
 	$(GO) test -count=1 -v -timeout 3h ./test/kernels -args -kernels '$(KERNEL)' $(if $(RUN),-scenes '$(RUN)',-write)
 
 .PHONY: kernels-short
-kernels-short: deps-kernels ## every heal and every condition on older kernels, in QEMU (root)
-	$(GO) test -count=1 -v -timeout 20m ./test/kernels -args -features
+kernels-short: deps-kernels ## every heal and every condition once on older kernels, in QEMU (root)
+	$(GO) test -count=1 -v -timeout 20m ./test/kernels -args -short
 
 .PHONY: controlplane
 controlplane: $(CONTROL) ## build the tests' etcd, kube-apiserver and kubectl (minutes, once)

@@ -118,9 +118,18 @@ func fillBlocks(t *testing.T, dir string) {
 			return
 		}
 		harness.Must(t, err)
-		for err == nil {
-			if _, err = f.Write(make([]byte, size)); err == nil {
-				err = f.Sync() // what is only promised takes no room yet
+		// What is only promised takes no room yet: what it leaves is written, too.
+		piece := make([]byte, size)
+		for n := 1; n > 0; {
+			n = 0
+			for {
+				if _, err = f.Write(piece); err != nil {
+					break
+				}
+				n++
+			}
+			if syncErr := f.Sync(); !errors.Is(syncErr, unix.ENOSPC) {
+				harness.Must(t, syncErr)
 			}
 		}
 		harness.Must(t, f.Close())
@@ -136,7 +145,7 @@ func fillInodes(t *testing.T, dir string) {
 	filling := filepath.Join(dir, "filling")
 	harness.Mkdir(t, filling)
 	for i := 0; ; i++ {
-		err := os.WriteFile(filepath.Join(filling, fmt.Sprint(i)), nil, 0o600)
+		err := unix.Mknod(filepath.Join(filling, fmt.Sprint(i)), unix.S_IFREG|0o600, 0)
 		if errors.Is(err, unix.ENOSPC) {
 			return
 		}

@@ -7,79 +7,96 @@ import (
 
 // feature is what has to be shown on every kernel, or to be said that it is not.
 type feature struct {
+	// form is the shortest form of the suite that shows it.
+	form form
 	// name is what docs/kernels.md calls it.
 	name string
 	// tests show it: names of tests and subtests of test/integration.
 	tests []string
 }
 
-// features are every heal and every condition, once: the short form.
-var features = []feature{
-	{"rebind on ext4", []string{"TestRebind/ext4"}},
-	{"rebind on xfs", []string{"TestRebind/xfs"}},
-	{"rebind on btrfs", []string{"TestRebind/btrfs"}},
-	{"rebind on tmpfs", []string{"TestRebind/tmpfs"}},
-	{"rebind on NFS", []string{"TestNFSRebind"}},
-	{"rebind of a raw block volume", []string{"TestRebind/block"}},
-	{"rebind keeps options and subdirectory", []string{"TestRebindKeepsOptions"}},
-	{"rebind that was killed half-way", []string{"TestKilledBetweenHalves"}},
-	{"unmount-duplicate", []string{"TestKillTakingOff/server_at_unmount-duplicate/checked"}},
-	{"replace of a dead FUSE mount", []string{"TestReplace/shared"}},
-	{"cover of a dead FUSE mount", []string{"TestCover"}},
-	{"cover, in a container", []string{"TestCoverInside/option_rslave"}},
-	{"unpublish after a cover", []string{"TestUnpublishWhileCovering/mount-utils_afterwards"}},
-	{"replace of one that is in use", []string{"TestReplaceInUse"}},
-	{"replace of a disk's mount", []string{"TestReplaceOfADisk/ext4"}},
-	{"a stale NFS mount is replaced (reported below Linux 6.5)", []string{"TestNFSStale/4.2"}},
-	{"replace of subPaths", []string{"TestReplaceSubPaths"}},
-	{"unmount-dead-top", []string{"TestUnmountDeadTop"}},
-	{"unpublish in the middle of replace", []string{"TestUnpublishWhileReplacing/mount-utils_at_finalize"}},
-	{"replace-in-container, FUSE", []string{"TestInside/private", "TestInside/read-only"}},
-	{"replace-in-container, a disk", []string{"TestInsideADisk"}},
-	{"a stale NFS mount in a container is replaced (reported below Linux 6.5)", []string{"TestNFSInside/4.2"}},
-	{"replace-in-container, subPaths", []string{"TestInsideSubPath"}},
-	{"replace-in-container, with mounts inside", []string{"TestInsideNested"}},
-	{"a pod with a user namespace is told", []string{"TestInsideUserNamespace"}},
-	{"only what a pod wants", []string{"TestWanted"}},
+// form is how much of the suite runs.
+type form bool
 
-	{"NotMounted, StagingNotMounted", []string{"TestConditions/the_staged_mount_and_the_bind_are_gone"}},
-	{"WrongVolumeMounted", []string{"TestConditions/another_volume's_disk_staged_and_published"}},
-	{"StackedMounts", []string{"TestConditions/bound_twice"}},
-	{"Disconnected", []string{"TestFuse/the_daemon_is_killed"}},
-	{"NotResponding", []string{"TestFuse/the_daemon_stands_still"}},
-	{"StaleFileHandle", []string{"TestFuseErrno/ESTALE"}},
-	{"PermissionDenied", []string{"TestFuseErrno/EACCES"}},
-	{"IOError (xfs shut down)", []string{"TestConditions/xfs_shut_down"}},
-	{"FilesystemShutdown", []string{"TestConditions/ext4_shut_down"}},
-	{"ReadOnlyFilesystem", []string{"TestConditions/ext4_turned_read-only_after_an_error"}},
-	{"FilesystemErrors", []string{"TestFilesystemErrors/a_write_is_tried"}},
-	{"Frozen", []string{"TestFrozen/ext4"}},
-	{"SlowResponse", []string{"TestDiskSlow"}},
-	{"OutOfSpace, OutOfInodes", []string{"TestFull/ext4"}},
-	{"DeviceMissing", []string{"TestConditions/a_raw_block_volume_without_its_disk"}},
-	{"DeviceReadError", []string{"TestDiskFails/reads_fail"}},
-	{"DeviceMediaError", []string{"TestDiskLostButForItsFirstBlock/ext4,_reads_fail"}},
-	{"DeviceReadOnly", []string{"TestDeviceWeak/ext4_it_is_write-protected"}},
-	{"DeviceSizeChanged", []string{"TestDeviceWeak/ext4_it_shrinks"}},
-	{"BackingFileGone", []string{"TestDeviceWeak/ext4_the_file_behind_it_is_deleted"}},
-	{"DeviceMappingDead (a suspended mapping beneath LUKS)", []string{"TestMapping/suspended,_ext4_on_LUKS"}},
-	{"PathsFailed", []string{"TestMultipath"}},
-	{"a disk that refuses writes (dm-flakey)", []string{"TestMappingFailsWrites"}},
-	{"a network block device without its server", []string{"TestNBD/ext4"}},
-	{"NFS server, withdrawn export", []string{"TestNFSServer"}},
-	{"NotABlockDevice", []string{"TestConditions/a_raw_block_volume_that_is_a_file"}},
-	{"StaleInContainers", []string{"TestStaleInContainers"}},
-	{"ContainerUnverified", []string{"TestInsideSandboxed/Kata,_systemd"}},
-	{"ContainerOnBareDirectory", []string{"TestContainerOnBareDirectory/ext4"}},
-	{"ContainerKeptPlaceholder", []string{"TestContainerStartsDuringAStep/rebind_of_ext4_at_attach/moved"}},
-	{"ContainerOnOldDevice", []string{"TestContainerOnOldDevice"}},
-	{"TargetNotEmpty", []string{"TestTargetNotEmpty/ext4"}},
-	{"who holds it", []string{"TestHeld"}},
-	{"no look writes", []string{"TestNothingIsWritten/ext4"}},
+// The short form is every heal and every condition, once. The long form is each of
+// them in all its ways, too, and all other tests.
+const (
+	short form = true
+	long  form = false
+)
+
+// features are what docs/kernels.md lists.
+var features = []feature{
+	{short, "rebind on ext4", []string{"TestRebind/ext4"}},
+	{long, "rebind on xfs", []string{"TestRebind/xfs"}},
+	{long, "rebind on btrfs", []string{"TestRebind/btrfs"}},
+	{long, "rebind on tmpfs", []string{"TestRebind/tmpfs"}},
+	{short, "rebind on NFS", []string{"TestNFSRebind"}},
+	{short, "rebind of a raw block volume", []string{"TestRebind/block"}},
+	{long, "rebind keeps options and subdirectory", []string{"TestRebindKeepsOptions"}},
+	{short, "rebind that was killed half-way", []string{"TestKilledBetweenHalves"}},
+	{short, "unmount-duplicate", []string{"TestKillTakingOff/server_at_unmount-duplicate/checked"}},
+	{short, "replace of a dead FUSE mount", []string{"TestReplace/shared"}},
+	{short, "cover of a dead FUSE mount", []string{"TestCover"}},
+	{short, "cover, in a container", []string{"TestCoverInside/option_rslave"}},
+	{long, "unpublish after a cover", []string{"TestUnpublishWhileCovering/mount-utils_afterwards"}},
+	{long, "replace of one that is in use", []string{"TestReplaceInUse"}},
+	{long, "replace of a disk's mount", []string{"TestReplaceOfADisk/ext4"}},
+	{short, "a stale NFS mount is replaced (reported below Linux 6.5)", []string{"TestNFSStale/4.2"}},
+	{long, "replace of subPaths", []string{"TestReplaceSubPaths"}},
+	{short, "unmount-dead-top", []string{"TestUnmountDeadTop"}},
+	{long, "unpublish in the middle of replace", []string{"TestUnpublishWhileReplacing/mount-utils_at_finalize"}},
+	{short, "replace-in-container, FUSE", []string{"TestInside/private"}},
+	{long, "replace-in-container, a disk", []string{"TestInsideADisk"}},
+	{long, "a stale NFS mount in a container is replaced (reported below Linux 6.5)", []string{"TestNFSInside/4.2"}},
+	{long, "replace-in-container, subPaths", []string{"TestInsideSubPath"}},
+	{long, "replace-in-container, with mounts inside", []string{"TestInsideNested"}},
+	{long, "a pod with a user namespace is told", []string{"TestInsideUserNamespace"}},
+	{long, "only what a pod wants", []string{"TestWanted"}},
+
+	{short, "NotMounted, StagingNotMounted", []string{"TestConditions/the_staged_mount_and_the_bind_are_gone"}},
+	{short, "WrongVolumeMounted", []string{"TestConditions/another_volume's_disk_staged_and_published"}},
+	{short, "StackedMounts", []string{"TestConditions/bound_twice"}},
+	{short, "Disconnected", []string{"TestFuse/the_daemon_is_killed"}},
+	{short, "NotResponding", []string{"TestFuse/the_daemon_stands_still"}},
+	{short, "StaleFileHandle", []string{"TestFuseErrno/ESTALE"}},
+	{short, "PermissionDenied", []string{"TestFuseErrno/EACCES"}},
+	{short, "IOError (xfs shut down)", []string{"TestConditions/xfs_shut_down"}},
+	{short, "FilesystemShutdown", []string{"TestConditions/ext4_shut_down"}},
+	{short, "ReadOnlyFilesystem", []string{"TestConditions/ext4_turned_read-only_after_an_error"}},
+	{short, "FilesystemErrors", []string{"TestFilesystemErrors/a_write_is_tried"}},
+	{short, "Frozen", []string{"TestFrozen/ext4"}},
+	{short, "SlowResponse", []string{"TestDiskSlow"}},
+	{short, "OutOfSpace, OutOfInodes", []string{"TestFull/ext4"}},
+	{short, "DeviceMissing", []string{"TestConditions/a_raw_block_volume_without_its_disk"}},
+	{short, "DeviceReadError", []string{"TestDiskFails/reads_fail"}},
+	{short, "DeviceMediaError", []string{"TestDiskLostButForItsFirstBlock/ext4,_reads_fail"}},
+	{short, "DeviceReadOnly", []string{"TestDeviceWeak/ext4_it_is_write-protected"}},
+	{short, "DeviceSizeChanged", []string{"TestDeviceWeak/ext4_it_shrinks"}},
+	{short, "BackingFileGone", []string{"TestDeviceWeak/ext4_the_file_behind_it_is_deleted"}},
+	{short, "DeviceMappingDead (a suspended mapping beneath LUKS)", []string{"TestMapping/suspended,_ext4_on_LUKS"}},
+	{short, "PathsFailed", []string{"TestMultipath"}},
+	{long, "a disk that refuses writes (dm-flakey)", []string{"TestMappingFailsWrites"}},
+	{long, "a network block device without its server", []string{"TestNBD/ext4"}},
+	{short, "NFS server, withdrawn export", []string{"TestNFSServer"}},
+	{short, "NotABlockDevice", []string{"TestConditions/a_raw_block_volume_that_is_a_file"}},
+	{short, "StaleInContainers", []string{"TestStaleInContainers"}},
+	{short, "ContainerUnverified", []string{"TestInsideSandboxed/Kata,_systemd"}},
+	{short, "ContainerOnBareDirectory", []string{"TestContainerOnBareDirectory/ext4"}},
+	{short, "ContainerKeptPlaceholder", []string{"TestContainerStartsDuringAStep/rebind_of_ext4_at_attach/moved"}},
+	{short, "ContainerOnOldDevice", []string{"TestContainerOnOldDevice"}},
+	{short, "TargetNotEmpty", []string{"TestTargetNotEmpty/ext4"}},
+	{long, "who holds it", []string{"TestHeld"}},
+	{long, "no look writes", []string{"TestNothingIsWritten/ext4"}},
 }
 
-// pattern is the -test.run of the short form.
-func pattern() string {
+// featuresOf returns the features that a form shows.
+func featuresOf(f form) []feature {
+	return slices.DeleteFunc(slices.Clone(features), func(one feature) bool { return f == short && one.form == long })
+}
+
+// pattern returns the -test.run that shows features.
+func pattern(features []feature) string {
 	var all []string
 	for _, f := range features {
 		for _, test := range f.tests {

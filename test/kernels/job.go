@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 //go:embed run.sh
@@ -14,8 +15,9 @@ var runScript string
 // module is this module's name.
 const module = "github.com/csi-addons/node-healer"
 
-// The binaries under test are built as on this machine, but without the race
-// detector, which an emulated processor is too slow for.
+// The binaries under test are built as the released ones, which are in the build
+// cache, but for the faults: the race
+// detector is too slow on an emulated processor.
 var binaries = map[string]string{
 	"node-healer":        module + "/cmd/node-healer",
 	"node-healer-worker": module + "/cmd/node-healer-worker",
@@ -24,7 +26,7 @@ var binaries = map[string]string{
 
 // makeJob builds what one run is about: the binaries, the tests, and the command
 // that runs those of a pattern.
-func makeJob(dir, pattern string) (image string, err error) {
+func makeJob(dir, pattern string, timeout time.Duration) (image string, err error) {
 	tree := filepath.Join(dir, "job")
 	if err := os.RemoveAll(tree); err != nil {
 		return "", err
@@ -44,7 +46,7 @@ func makeJob(dir, pattern string) (image string, err error) {
 		"#!/bin/bash",
 		"export NODE_HEALER_TEST_BIN=/job CI=true",
 		"pattern=" + quote(pattern),
-		fmt.Sprintf(`exec /job/integration.test -test.v=test2json -test.timeout=%s -test.run="${NODE_HEALER_TEST_ONLY:-$pattern}"`, testTimeout),
+		fmt.Sprintf(`exec /job/integration.test -test.v=test2json -test.timeout=%s -test.run="${NODE_HEALER_TEST_ONLY:-$pattern}"`, timeout),
 		"",
 	}, "\n")
 	for name, content := range map[string]string{"run": runScript, "tests": tests} {
@@ -53,12 +55,12 @@ func makeJob(dir, pattern string) (image string, err error) {
 		}
 	}
 	image = filepath.Join(dir, "job.squashfs")
-	_, err = run("", "mksquashfs", tree, image, "-comp", "lz4", "-noappend", "-quiet", "-no-progress")
+	_, err = run("", "mksquashfs", tree, image, "-noI", "-noD", "-noF", "-noX", "-noappend", "-quiet", "-no-progress")
 	return image, err
 }
 
 func goBuild(command, output, path string, flags ...string) error {
-	args := append([]string{"CGO_ENABLED=0", "go", command, "-buildvcs=false", "-tags=faults", "-ldflags=-s -w", "-o", output}, flags...)
+	args := append([]string{"CGO_ENABLED=0", "go", command, "-buildvcs=false", "-trimpath", "-tags=faults,grpcnotrace", "-ldflags=-s -w", "-o", output}, flags...)
 	_, err := run("", "env", append(args, path)...)
 	return err
 }
