@@ -11,7 +11,7 @@ import (
 // tableHead is what docs/kernels.md says before the table.
 const tableHead = `# Kernels
 
-What was shown on which kernel. This page is written by ` + "`make kernels`" + `, from the results of the tests that it runs: the same ones on each kernel, of Debian's cloud images in QEMU, and of the machine itself. ` + "`make kernels-short`" + ` runs what stands here on Debian's kernels again, and fails when it comes out otherwise.
+What was shown on which kernel. This page is written by ` + "`make kernels`" + `, from the results of the tests that it runs: the same ones on each kernel, of Debian's cloud images in QEMU, and of the machine itself. ` + "`make kernels-short`" + `, a part of ` + "`make test`" + `, runs every heal and every condition on Debian's kernels again, and fails when it comes out otherwise.
 
 "yes": the tests passed. "no": they fail. A number: they do not run there, for the reason below the table.
 
