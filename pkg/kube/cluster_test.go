@@ -3,7 +3,6 @@ package kube
 import (
 	"context"
 	"errors"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -13,21 +12,44 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	"github.com/csi-addons/node-healer/pkg/kube/kubetest"
 )
 
+// configOf returns the configuration of the tests' clusters.
+func configOf(t *testing.T, api *kubetest.API) ClusterConfig {
+	t.Helper()
+	c, err := NewClientFor(&rest.Config{Host: "http://api.example.com", QPS: -1}, api.HTTPClient(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ClusterConfig{Client: c, Node: kubetest.NodeName, Namespace: "healer", ConfigMap: "settings"}
+}
+
+// following runs a cluster in a bubble until all is known that its informers bring,
+// and returns a function that ends it.
+func following(t *testing.T, api *kubetest.API) (c *Cluster, end func()) {
+	t.Helper()
+	c, err := NewCluster(configOf(t, api))
+	if err != nil {
+		t.Fatal(err)
+	}
+	end = kubetest.Run(t, c.Run)
+	c.WaitForSync(t.Context()) // reflectors may wait for a moment before they ask
+	return c, end
+}
+
 func TestClusterConfig(t *testing.T) {
-	good := configOf(t, newClusterAPI())
+	good := configOf(t, kubetest.NewAPI())
 	if _, err := NewCluster(good); err != nil {
 		t.Error(err)
 	}
 	for name, spoil := range map[string]func(*ClusterConfig){
-		"no client":        func(c *ClusterConfig) { c.Client = nil },
-		"no node":          func(c *ClusterConfig) { c.Node = "" },
-		"no namespace":     func(c *ClusterConfig) { c.Namespace = "" },
-		"no config map":    func(c *ClusterConfig) { c.ConfigMap = "" },
-		"no kubelet":       func(c *ClusterConfig) { c.KubeletRoots = nil },
-		"a negative grace": func(c *ClusterConfig) { c.DriverGrace = -1 },
+		"no client":     func(c *ClusterConfig) { c.Client = nil },
+		"no node":       func(c *ClusterConfig) { c.Node = "" },
+		"no namespace":  func(c *ClusterConfig) { c.Namespace = "" },
+		"no config map": func(c *ClusterConfig) { c.ConfigMap = "" },
 	} {
 		bad := good
 		spoil(&bad)
@@ -37,130 +59,33 @@ func TestClusterConfig(t *testing.T) {
 	}
 }
 
-// TestClusterNeedsEveryAnswer knows what the cluster wants only while it knows all
-// that could forbid.
-func TestClusterNeedsEveryAnswer(t *testing.T) {
-	for _, what := range []string{
-		"list pods", "get pods", "get nodes", "get configmaps", "list configmaps",
-		"get persistentvolumes", "get persistentvolumeclaims", "get storageclasses",
-	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				api, s := newClusterAPI(), newScene()
-				s.pv.Spec.StorageClassName = "fast"
-				s.play(api)
-				verb, resource, _ := strings.Cut(what, " ")
-				api.breaksFor(apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("no rule")), verb, resource)
-				c, end := following(t, api)
-				defer end()
-				err := c.wantedNow(t, s.name, "uid-of-app")
-				if what == "list configmaps" {
-					expect(t, "it is read", err, "")
-				} else {
-					expect(t, "then", err, resource)
-				}
-				api.breaks(nil)
-				time.Sleep(time.Hour)
-				synctest.Wait()
-				expect(t, "all is allowed", c.wantedNow(t, s.name, "uid-of-app"), "")
-			})
-		})
-	}
-}
-
-// TestContainerWhileTheAPIIsAway: a running container is proof enough that the mount point
-// is wanted, if what the API last said does not forbid it. The strictest word counts,
-// and what was never heard is not known.
-func TestContainerWhileTheAPIIsAway(t *testing.T) {
-	for name, tc := range map[string]struct {
-		// before is done before the API goes, late is missed by the informers.
-		before func(*disk)
-		late   func(*disk)
-		// known is true when a step has asked before.
-		known bool
-		want  string
-	}{
-		"all was heard":            {known: true},
-		"nobody ever asked":        {want: "what the cluster wants is not known"},
-		"the claim may be checked": {before: func(d *disk) { d.claim = says(d.claim, "check"); d.api.put(d.claim) }, known: true, want: "mode check by PersistentVolumeClaim"},
-		"the cluster is off":       {before: func(d *disk) { d.settings(keyMode, "off") }, known: true, want: "mode off"},
-		"the last word was heard by a step only": {late: func(d *disk) {
-			d.api.put(says(d.pod, "check"))
-		}, known: true, want: "mode check by Pod"},
-		"the driver rolls out": {before: (*disk).rollOut, known: true, want: "not been ready"},
-		"the node is drained":  {before: (*disk).drain, known: true, want: "drained"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				api := newClusterAPI()
-				disk := newDisk(api)
-				c, end := following(t, api)
-				defer end()
-				c.cfg.DriverGrace = time.Hour
-				node := &thisHost{t: t, runs: os.Getpid()}
-				gate := Gate{Cluster: c, Node: node}
-				d, step := node.at(podMountPoint, false)
-				if tc.before != nil {
-					tc.before(disk)
-				}
-				if tc.late != nil {
-					api.set(func(a *clusterAPI) { a.mute = true })
-					tc.late(disk)
-				}
-				synctest.Wait()
-				if tc.known {
-					if p, err := gate.Enter(t.Context(), d, step); err == nil {
-						p.Leave(nil)
-					}
-				}
-				api.breaks(errSilent)
-				time.Sleep(10 * time.Minute)
-				p, err := gate.Enter(t.Context(), d, step)
-				expect(t, "a step", err, tc.want)
-				if err == nil {
-					expect(t, "in the middle", p.Revalidate(t.Context()), "")
-					p.Leave(nil)
-				}
-				_, writing := node.at(podMountPoint, true)
-				if _, err := gate.Enter(t.Context(), d, writing); err == nil {
-					t.Error("a container vouches for no device")
-				}
-				node.runs = 0
-				if _, err := gate.Enter(t.Context(), d, step); err == nil {
-					t.Error("silence is no consent")
-				}
-			})
-		})
-	}
-}
-
 // TestFirstCallsWait until it is known what must not be looked at, or that it
 // cannot be known, and for no API for ever.
 func TestFirstCallsWait(t *testing.T) {
-	for name, fault := range map[string]error{"it works": nil, "nobody listens": refused, "nobody answers": errSilent} {
+	for name, fault := range map[string]error{"it works": nil, "nobody listens": kubetest.ErrRefused, "nobody answers": kubetest.ErrNoAnswer} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				api := newClusterAPI()
-				api.put(aNode())
-				api.breaks(fault)
+				api := kubetest.NewAPI()
+				api.Put(kubetest.Node())
+				api.Break(fault)
 				c, err := NewCluster(configOf(t, api))
 				if err != nil {
 					t.Fatal(err)
 				}
 				go func() {
-					c.finalized(t.Context())
+					c.WaitForSync(t.Context())
 					if err := c.pods.listed(); fault == nil && err != nil {
 						t.Errorf("the first call does not know: %v", err)
 					}
 				}()
 				synctest.Wait()
-				end := runs(t, c.Run)
+				end := kubetest.Run(t, c.Run)
 				defer end()
-				time.Sleep(askTime)
+				time.Sleep(requestTimeout)
 				synctest.Wait()
 				// Now nobody waits any more.
 				asked := make(chan struct{})
-				go func() { defer close(asked); c.finalized(t.Context()) }()
+				go func() { defer close(asked); c.WaitForSync(t.Context()) }()
 				synctest.Wait()
 				select {
 				case <-asked:
@@ -212,14 +137,14 @@ func TestShared(t *testing.T) {
 // TestClusterEnds at once, whatever the API does to it, and leaves nothing
 // running: the bubble would not end.
 func TestClusterEnds(t *testing.T) {
-	for name, fault := range map[string]error{"it works": nil, "nobody listens": refused, "nobody answers": errSilent} {
+	for name, fault := range map[string]error{"it works": nil, "nobody listens": kubetest.ErrRefused, "nobody answers": kubetest.ErrNoAnswer} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				api := newClusterAPI()
-				api.put(aNode())
+				api := kubetest.NewAPI()
+				api.Put(kubetest.Node())
 				_, end := following(t, api)
 				time.Sleep(time.Hour)
-				api.breaks(fault)
+				api.Break(fault)
 				time.Sleep(time.Hour)
 				end()
 			})
@@ -230,9 +155,9 @@ func TestClusterEnds(t *testing.T) {
 // TestWhatIsKeptOfAPod is what tells which volumes it has, and no more.
 func TestWhatIsKeptOfAPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := newClusterAPI()
-		_, claim := aVolume("pv-1")
-		pod := aPod("app", claim)
+		api := kubetest.NewAPI()
+		_, claim := kubetest.Volume("pv-1")
+		pod := kubetest.Pod("app", claim)
 		pod.Labels = map[string]string{"a": "b"}
 		pod.Spec.Containers = []corev1.Container{{Name: "app", Env: []corev1.EnvVar{{Name: "PASSWORD", Value: "secret"}}}}
 		pod.Spec.Volumes = append(pod.Spec.Volumes,
@@ -240,15 +165,15 @@ func TestWhatIsKeptOfAPod(t *testing.T) {
 			corev1.Volume{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/var/lib/kubelet/plugins/x"}}},
 			corev1.Volume{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}},
 			corev1.Volume{Name: "inline", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
-				Driver: driverName, VolumeAttributes: map[string]string{"password": "secret"},
+				Driver: kubetest.DriverName, VolumeAttributes: map[string]string{"password": "secret"},
 			}}})
 		deleted := metav1.NewTime(time.Now())
 		pod.DeletionTimestamp = &deleted
-		runsOnce(pod)
-		api.put(aNode(), pod)
+		kubetest.RunOnce(pod)
+		api.Put(kubetest.Node(), pod)
 		c, end := following(t, api)
 		defer end()
-		got, _ := c.pod("uid-of-app")
+		got, _ := c.Pod("uid-of-app")
 		var names []string
 		for _, v := range got.Spec.Volumes {
 			names = append(names, v.Name)
@@ -259,7 +184,7 @@ func TestWhatIsKeptOfAPod(t *testing.T) {
 		if got.Spec.Containers != nil || got.Labels != nil {
 			t.Errorf("too much is kept: %v", got)
 		}
-		if got.DeletionTimestamp == nil || got.Spec.NodeName != nodeName || got.Status.Phase != corev1.PodRunning || !mayHaveEnded(got) {
+		if got.DeletionTimestamp == nil || got.Spec.NodeName != kubetest.NodeName || got.Status.Phase != corev1.PodRunning || !HasRun(got) {
 			t.Errorf("too little is kept: %v", got)
 		}
 	})

@@ -1,0 +1,328 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/rest"
+
+	"github.com/csi-addons/node-healer/pkg/kube"
+	"github.com/csi-addons/node-healer/pkg/kube/kubetest"
+)
+
+// object is what the API has, as JSON.
+type object = map[string]any
+
+// memoryAPI is an API without a network: it keeps objects, deletes those without
+// finalizers, merges patches and serves watches. It knows neither fields nor
+// kinds.
+type memoryAPI struct {
+	mu       sync.Mutex
+	objects  map[string]object // by path
+	missing  map[string]bool   // resources that are not installed
+	version  int
+	watchers map[*io.PipeWriter]string // what they watch: a path's beginning
+	asked    map[string]int            // by verb and resource
+	// invalid is the claim whose patches are refused.
+	invalid string
+	// fault, if set, is asked before anything is done.
+	fault func(verb, resource string) error
+}
+
+func newMemoryAPI() *memoryAPI {
+	return &memoryAPI{
+		objects: map[string]object{}, missing: map[string]bool{}, asked: map[string]int{},
+		watchers: map[*io.PipeWriter]string{},
+	}
+}
+
+// client returns a client of this API.
+func (a *memoryAPI) client(t *testing.T) *kube.Client {
+	t.Helper()
+	c, err := kube.NewClientFor(&rest.Config{Host: "http://api.example.com", QPS: -1}, &http.Client{Transport: a}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+var errNoAPI = errors.New("connection refused")
+
+// RoundTrip implements http.RoundTripper.
+func (a *memoryAPI) RoundTrip(r *http.Request) (*http.Response, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	collection, name := split(r.URL.Path)
+	resource := collection[strings.LastIndex(collection, "/")+1:]
+	verb := map[string]string{"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete"}[r.Method]
+	if name == "" && verb == "get" {
+		verb = "list"
+		if r.URL.Query().Get("watch") != "" {
+			verb = "watch"
+		}
+	}
+	a.asked[verb+" "+resource]++
+	a.asked[""]++
+	if a.fault != nil {
+		if err := a.fault(verb, resource); err != nil {
+			return kubetest.RespondError(err)
+		}
+	}
+	var body []byte
+	if r.Body != nil {
+		body, _ = io.ReadAll(r.Body)
+	}
+	selected := strings.TrimPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name=")
+	got, err := a.serve(verb, resource, collection, name, selected, body)
+	if err != nil {
+		return kubetest.RespondError(err)
+	}
+	if verb == "watch" {
+		return a.follow(r, collection+"/"+selected), nil
+	}
+	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
+		got = object{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": got["metadata"]}
+	}
+	return kubetest.Respond(http.StatusOK, got), nil
+}
+
+// split gives the path of a collection and the name of an object in it.
+func split(path string) (collection, name string) {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	depth := slices.Index(parts, "namespaces") + 3
+	if len(parts) > depth {
+		return strings.Join(parts[:depth], "/"), parts[depth]
+	}
+	return strings.Join(parts, "/"), ""
+}
+
+func (a *memoryAPI) serve(verb, resource, collection, name, selected string, body []byte) (object, error) {
+	kind := schema.GroupResource{Resource: resource}
+	path := collection + "/" + name
+	now, exists := a.objects[path]
+	switch {
+	case a.missing[resource]:
+		return nil, apierrors.NewGenericServerResponse(http.StatusNotFound, verb, kind, name, "", 0, true)
+	case verb == "watch":
+		return nil, nil
+	case verb == "list":
+		list := object{"kind": "List", "apiVersion": "v1", "metadata": object{"resourceVersion": fmt.Sprint(a.version)}, "items": []object{}}
+		if one, found := a.objects[collection+"/"+selected]; found {
+			list["items"] = []object{one}
+		}
+		return list, nil
+	case verb == "create":
+		made, err := decode(body)
+		if err != nil {
+			return nil, err
+		}
+		meta := made["metadata"].(object)
+		// The recorder makes names of the time, which stands still in a bubble.
+		for a.objects[collection+"/"+meta["name"].(string)] != nil {
+			meta["name"] = meta["name"].(string) + "-next"
+		}
+		path = collection + "/" + meta["name"].(string)
+		return a.put("ADDED", path, made), nil
+	case !exists:
+		return nil, apierrors.NewNotFound(kind, name)
+	case verb == "patch" && name == a.invalid:
+		return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "PersistentVolumeClaim"}, name, field.ErrorList{
+			field.Invalid(field.NewPath("metadata", "annotations"), "x", "a webhook does not like it"),
+		})
+	case verb == "patch":
+		var change object
+		if err := json.Unmarshal(body, &change); err != nil {
+			return nil, err
+		}
+		meta, _ := change["metadata"].(object)
+		if uid, given := meta["uid"]; given && uid != now["metadata"].(object)["uid"] {
+			return nil, apierrors.NewInvalid(schema.GroupKind{Kind: resource}, name, field.ErrorList{ // as the real one says it
+				field.Invalid(field.NewPath("metadata", "uid"), uid, "field is immutable"),
+			})
+		}
+		return a.put("MODIFIED", path, merge(now, change)), nil
+	case verb == "delete":
+		var only metav1.DeleteOptions
+		if err := json.Unmarshal(body, &only); err != nil {
+			return nil, err
+		}
+		meta := now["metadata"].(object)
+		if p := only.Preconditions; p != nil && (string(*p.UID) != meta["uid"] || *p.ResourceVersion != meta["resourceVersion"]) {
+			return nil, apierrors.NewConflict(kind, name, errors.New("the precondition does not hold"))
+		}
+		return a.remove(path), nil
+	}
+	return now, nil
+}
+
+// put stores an object and tells those who watch.
+func (a *memoryAPI) put(event, path string, o object) object {
+	a.version++
+	meta := o["metadata"].(object)
+	meta["resourceVersion"] = fmt.Sprint(a.version)
+	if meta["uid"] == nil {
+		meta["uid"] = fmt.Sprintf("uid-%d", a.version)
+	}
+	a.objects[path] = o
+	line, _ := json.Marshal(object{"type": event, "object": o})
+	for w, prefix := range a.watchers {
+		if strings.HasPrefix(path, prefix) {
+			go w.Write(line) //nolint:errcheck // gone is gone
+		}
+	}
+	return o
+}
+
+// remove deletes an object, or marks one with a finalizer.
+func (a *memoryAPI) remove(path string) object {
+	o := a.objects[path]
+	meta := o["metadata"].(object)
+	if meta["finalizers"] != nil {
+		meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+		return a.put("MODIFIED", path, o)
+	}
+	a.put("DELETED", path, o)
+	delete(a.objects, path)
+	return o
+}
+
+func (a *memoryAPI) follow(r *http.Request, prefix string) *http.Response {
+	reader, writer := io.Pipe()
+	a.watchers[writer] = prefix
+	go func() {
+		<-r.Context().Done()
+		a.mu.Lock()
+		delete(a.watchers, writer)
+		a.mu.Unlock()
+		_ = writer.CloseWithError(io.EOF)
+	}()
+	response := kubetest.Respond(http.StatusOK, nil)
+	response.Body = reader
+	return response
+}
+
+// merge is a merge patch (RFC 7386).
+func merge(old, change object) object {
+	merged := maps.Clone(old)
+	for k, v := range change {
+		before, isObject := merged[k].(object)
+		after, becomesObject := v.(object)
+		switch {
+		case v == nil:
+			delete(merged, k)
+		case isObject && becomesObject:
+			merged[k] = merge(before, after)
+		default:
+			merged[k] = v
+		}
+	}
+	return merged
+}
+
+// decode reads what clients send: JSON, or protobuf of the core group.
+func decode(body []byte) (object, error) {
+	if bytes.HasPrefix(body, []byte("k8s\x00")) {
+		scheme := runtime.NewScheme()
+		if err := corev1.AddToScheme(scheme); err != nil {
+			return nil, err
+		}
+		typed, _, err := serializer.NewCodecFactory(scheme).UniversalDeserializer().Decode(body, nil, nil)
+		if err != nil {
+			return nil, err
+		}
+		if body, err = json.Marshal(typed); err != nil {
+			return nil, err
+		}
+	}
+	var o object
+	return o, json.Unmarshal(body, &o)
+}
+
+// add puts a claim into the API.
+func (a *memoryAPI) add(t *testing.T, o metav1.Object) {
+	t.Helper()
+	raw, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := decode(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.put("ADDED", "api/v1/namespaces/"+o.GetNamespace()+"/persistentvolumeclaims/"+o.GetName(), made)
+}
+
+// of gives the objects of one resource, by name.
+func (a *memoryAPI) of(resource string) map[string]object {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	found := map[string]object{}
+	for path, o := range a.objects {
+		if collection, name := split(path); strings.HasSuffix(collection, "/"+resource) {
+			found[name] = o
+		}
+	}
+	return found
+}
+
+// count gives how often something was asked: "get pods", or "" for anything.
+func (a *memoryAPI) count(what string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.asked[what]
+}
+
+// set changes how the API answers.
+func (a *memoryAPI) set(fault func(verb, resource string) error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.fault = fault
+}
+
+func claimNamed(name string, uid types.UID) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{
+		TypeMeta:   metav1.TypeMeta{Kind: "PersistentVolumeClaim", APIVersion: "v1"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: name, UID: uid},
+	}
+}
+
+// same compares an object of the API with JSON, but for what the API adds.
+func same(t *testing.T, got object, want string) {
+	t.Helper()
+	raw, _ := json.Marshal(got)
+	var a, b object
+	_ = json.Unmarshal(raw, &a)
+	if err := json.Unmarshal([]byte(want), &b); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []object{a, b} {
+		meta, _ := o["metadata"].(object)
+		delete(meta, "uid")
+		delete(meta, "resourceVersion")
+		delete(meta, "creationTimestamp")
+	}
+	left, _ := json.MarshalIndent(a, "", " ")
+	right, _ := json.MarshalIndent(b, "", " ")
+	if string(left) != string(right) {
+		t.Errorf("got %s\nwant %s", left, right)
+	}
+}
