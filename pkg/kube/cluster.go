@@ -127,7 +127,9 @@ func (c *Cluster) NodeUID() (types.UID, bool) {
 }
 
 // ConfigMapName returns namespace and name of the settings, as messages show them.
-func (c *Cluster) ConfigMapName() string { return "ConfigMap " + c.cfg.Namespace + "/" + c.cfg.ConfigMap }
+func (c *Cluster) ConfigMapName() string {
+	return "ConfigMap " + c.cfg.Namespace + "/" + c.cfg.ConfigMap
+}
 
 // ConfigMap returns the settings that the informer has.
 func (c *Cluster) ConfigMap() (*corev1.ConfigMap, bool) {

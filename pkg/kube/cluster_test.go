@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/csi-addons/node-healer/pkg/kube/kubetest"
+	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
 // configOf returns the configuration of the tests' clusters.

@@ -198,20 +198,22 @@ func accountParts(user string) (namespace, name string) {
 	return namespace, name
 }
 
-// oneLine returns a text, which may be partly foreign, as one line of at most
-// maxErrorBytes.
-func oneLine(text string) string {
+func oneLine(text string) string { return OneLine(text, maxErrorBytes) }
+
+// OneLine returns a text, which may be partly foreign, as one line of valid UTF-8 of
+// at most limit bytes, with a mark where it was cut.
+func OneLine(text string, limit int) string {
 	text = strings.Map(func(c rune) rune {
 		if unicode.IsPrint(c) {
 			return c
 		}
 		return ' '
-	}, text)
-	if len(text) <= maxErrorBytes {
+	}, strings.ToValidUTF8(text, "?"))
+	if len(text) <= limit {
 		return text
 	}
 	const mark = "…"
-	cut := maxErrorBytes - len(mark)
+	cut := limit - len(mark)
 	for !utf8.RuneStart(text[cut]) {
 		cut--
 	}

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-addons/node-healer/pkg/kube"
-	"github.com/csi-addons/node-healer/pkg/kube/kubetest"
+	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
 // aDaemon is the ready pod of the DaemonSet storage/set.

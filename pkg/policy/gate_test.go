@@ -20,7 +20,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 	"github.com/csi-addons/node-healer/pkg/kube"
-	"github.com/csi-addons/node-healer/pkg/kube/kubetest"
+	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
 const (

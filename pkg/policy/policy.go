@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"golang.org/x/sync/semaphore"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"

@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/csi-addons/node-healer/pkg/kube"
-	"github.com/csi-addons/node-healer/pkg/kube/kubetest"
+	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
 // configOf returns the Config of the tests' policies.

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/kube/kubetest"
+	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
 func TestParseSettings(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/csi-addons/node-healer/pkg/kube"
-	"github.com/csi-addons/node-healer/pkg/kube/kubetest"
+	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
 // scene is one volume with its claim and its pod.

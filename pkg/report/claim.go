@@ -82,8 +82,9 @@ func (r *Reporter) annotate(ctx context.Context, key volumeKey, claim *corev1.Ob
 // update reads the annotation first if it is unknown: an earlier process on this
 // node may have written it, and since when the state is as it is.
 func (r *Reporter) update(ctx context.Context, key volumeKey, claim corev1.ObjectReference, name string) error {
-	latest, before := r.compare(key)
-	if before.covers(latest) {
+	var latest check
+	var before annotation
+	if !r.with(key, func(v *volume) { latest, before = v.latest, v.annotation }) || before.covers(latest) {
 		return nil
 	}
 	if before.claim != claim.UID {
@@ -130,47 +131,25 @@ func (r *Reporter) unlessGone(key volumeKey, latest check, err error) error {
 	return nil
 }
 
-// compare returns what a volume's last check found and what its claim has.
-func (r *Reporter) compare(key volumeKey) (check, annotation) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	v, known := r.volume(key)
-	if !known {
-		return check{}, annotation{}
-	}
-	return v.latest, v.annotation
-}
-
 // store records what a claim has, and returns whether a check that came meanwhile
 // differs from it.
 func (r *Reporter) store(key volumeKey, a annotation) (differs bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	v, known := r.volume(key)
-	if known {
-		v.annotation = a
-	}
-	return known && !a.covers(v.latest)
+	r.with(key, func(v *volume) { v.annotation, differs = a, !a.covers(v.latest) })
+	return differs
 }
 
-// record keeps whether the API took the annotation, and logs an error that is new.
+// record keeps why the API refused an annotation; nil: it did not. An error is logged
+// if it is new.
 func (r *Reporter) record(key volumeKey, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	v, known := r.volume(key)
-	if err == nil {
-		if r.logged = ""; known {
-			v.failed = ""
-		}
-		return
+	var text, before string
+	if err != nil {
+		text = err.Error()
 	}
-	text := err.Error()
-	if text != r.logged && (!known || text != v.failed) {
+	r.with(key, func(v *volume) { before, v.failed = v.failed, text })
+	if err != nil && text != r.logged && text != before {
 		klog.ErrorS(err, "Cannot write the health of a volume to its claim")
 	}
-	if r.logged = text; known {
-		v.failed = text
-	}
+	r.logged = text
 }
 
 // parseAnnotation returns an annotation that is due at once if the value cannot be

@@ -115,3 +115,16 @@ func (c volumeConditions) reasons() string {
 	}
 	return strings.Join(slices.Sorted(maps.Keys(all)), ",")
 }
+
+// podsOf returns the UIDs of the pods whose mount points a report has.
+func podsOf(r healer.Report) []string {
+	all := map[string]bool{}
+	for _, d := range []healer.Diagnosis{r.Before, r.After} {
+		for _, p := range d.Case.MountPoints {
+			if p.PodUID != "" {
+				all[p.PodUID] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
+}

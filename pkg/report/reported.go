@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/kube"
 )
 
 // The reasons of events. They are part of the interface, as a condition's are.
@@ -19,6 +20,9 @@ const (
 	// reasonHealthy is for a volume that recovered without a heal.
 	reasonHealthy = "VolumeHealthy"
 )
+
+// maxTextBytes bounds an event's message, as the API does.
+const maxTextBytes = 1024
 
 // message is what one event says.
 type message struct {
@@ -100,3 +104,6 @@ func refusalsOf(r healer.Report) (comparable map[string]string, text string) {
 	}
 	return comparable, line("refused: " + strings.Join(all, "; "))
 }
+
+// line returns a text as the message of an event.
+func line(text string) string { return kube.OneLine(text, maxTextBytes) }

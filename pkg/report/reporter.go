@@ -117,11 +117,12 @@ func (r *Reporter) Note(report healer.Report, words func(healer.Report) string) 
 	key := volumeKey{driver: report.Driver, id: report.Volume.ID}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	v, known := r.volume(key)
+	kept, known := r.volumes.Get(key)
 	if !known {
-		v = &volume{}
-		r.volumes.Add(key, v)
+		kept = &volume{}
+		r.volumes.Add(key, kept)
 	}
+	v := kept.(*volume)
 	conditions := v.reported.conditions.after(report, r.podsHere)
 	v.latest = check{at: time.Now(), state: stateOf(conditions), pods: podsOf(report)}
 	next, messages := v.reported.after(report, conditions, words)
@@ -136,13 +137,15 @@ func (r *Reporter) Note(report healer.Report, words func(healer.Report) string) 
 	}
 }
 
-// volume is called with the lock held.
-func (r *Reporter) volume(key volumeKey) (*volume, bool) {
+// with calls do for a volume that is remembered, with the lock held.
+func (r *Reporter) with(key volumeKey, do func(*volume)) (known bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	v, known := r.volumes.Get(key)
-	if !known {
-		return nil, false
+	if known {
+		do(v.(*volume))
 	}
-	return v.(*volume), true
+	return known
 }
 
 // podsHere returns those of the pods that are on this node; while that is unknown,
@@ -190,21 +193,28 @@ func (r *Reporter) Run(ctx context.Context) {
 // volume, so that they wait for an API that is away: the recorder gives up after two
 // minutes. An error has send called again.
 func (r *Reporter) send(ctx context.Context, key volumeKey, recorder record.EventRecorder) error {
-	latest, known := r.latest(key)
-	if !known {
+	var pods []string
+	if !r.with(key, func(v *volume) { pods = v.latest.pods }) {
 		return nil
 	}
-	subjects, known := r.cfg.Cluster.Subjects(ctx, key.driver, key.id, latest.pods)
+	subjects, known := r.cfg.Cluster.Subjects(ctx, key.driver, key.id, pods)
 	if !known {
 		klog.V(2).InfoS("No object to report on", "driver", key.driver, "volumeID", key.id)
-		r.forget(key)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.volumes.Remove(key) // so that the next check reports it again
 		return nil
 	}
 	err := r.annotate(ctx, key, subjects.Claim)
 	if isOutage(err) || err != nil && r.queue.NumRequeues(key) < holdRetries {
 		return err
 	}
-	for _, m := range r.take(key) {
+	var messages []message
+	r.with(key, func(v *volume) {
+		messages, v.messages = v.messages, nil
+		r.pending -= len(messages)
+	})
+	for _, m := range messages {
 		for i := range subjects.Pods[:min(len(subjects.Pods), maxEventPods)] {
 			recorder.Event(&subjects.Pods[i], m.severity, m.reason, m.text)
 		}
@@ -213,32 +223,4 @@ func (r *Reporter) send(ctx context.Context, key volumeKey, recorder record.Even
 		}
 	}
 	return err
-}
-
-func (r *Reporter) latest(key volumeKey) (check, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	v, known := r.volume(key)
-	if !known {
-		return check{}, false
-	}
-	return v.latest, true
-}
-
-// take returns the messages of a volume, which are no longer pending.
-func (r *Reporter) take(key volumeKey) (messages []message) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if v, known := r.volume(key); known {
-		messages, v.messages = v.messages, nil
-		r.pending -= len(messages)
-	}
-	return messages
-}
-
-// forget has the next check report the volume again.
-func (r *Reporter) forget(key volumeKey) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.volumes.Remove(key)
 }
