@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Who may make pods may write megabytes into each; little of it is kept.
-func TestLittleIsKeptOfAPod(t *testing.T) {
+// A pod's creator may fill it with megabytes; little of it is kept.
+func TestStrippedPodIsSmall(t *testing.T) {
 	const much = 5000
 	isController := true
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", Name: "set", Controller: &isController}}}}

@@ -59,10 +59,9 @@ func TestClusterConfig(t *testing.T) {
 	}
 }
 
-// TestFirstCallsWait until it is known what must not be looked at, or that it
-// cannot be known, and for no API for ever.
+// TestFirstCallsWait: they wait for the first lists, but not for long.
 func TestFirstCallsWait(t *testing.T) {
-	for name, fault := range map[string]error{"it works": nil, "nobody listens": kubetest.ErrRefused, "nobody answers": kubetest.ErrNoAnswer} {
+	for name, fault := range map[string]error{"it works": nil, "connection refused": kubetest.ErrRefused, "no answer": kubetest.ErrNoAnswer} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := kubetest.NewAPI()
@@ -83,7 +82,7 @@ func TestFirstCallsWait(t *testing.T) {
 				defer end()
 				time.Sleep(requestTimeout)
 				synctest.Wait()
-				// Now nobody waits any more.
+				// Later calls do not wait.
 				asked := make(chan struct{})
 				go func() { defer close(asked); c.WaitForSync(t.Context()) }()
 				synctest.Wait()
@@ -97,12 +96,12 @@ func TestFirstCallsWait(t *testing.T) {
 	}
 }
 
-// TestShared: who comes while a question is under way does not take its answer, which
-// may be of before, and shares the next one with all who wait.
-func TestShared(t *testing.T) {
+// TestRequestsAreShared: a caller that comes while a request is under way does not take
+// its result, which may be out of date, and shares the next one with all that wait.
+func TestRequestsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, asked, broken := newReader(nil), 0, errors.New("broken")
-		question := func(context.Context) (any, error) { // an error is shared like any answer
+		request := func(context.Context) (any, error) { // an error is shared like any answer
 			asked++
 			n := asked
 			time.Sleep(time.Second)
@@ -115,15 +114,15 @@ func TestShared(t *testing.T) {
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
-			if _, err := r.share(ctx, "x", question); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("the first, who left: %v", err)
+			if _, err := r.share(ctx, "x", request); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("the first caller, which left: %v", err)
 			}
 		})
 		time.Sleep(2 * time.Millisecond)
 		for range 100 {
 			all.Go(func() {
-				if got, err := r.share(t.Context(), "x", question); got != 2 || !apierrors.IsBadRequest(err) {
-					t.Errorf("those who came meanwhile: %d, %v", got, err)
+				if got, err := r.share(t.Context(), "x", request); got != 2 || !apierrors.IsBadRequest(err) {
+					t.Errorf("the callers that came meanwhile: %d, %v", got, err)
 				}
 			})
 		}
@@ -134,10 +133,10 @@ func TestShared(t *testing.T) {
 	})
 }
 
-// TestClusterEnds at once, whatever the API does to it, and leaves nothing
-// running: the bubble would not end.
+// TestClusterEnds: it ends at once whatever the API does, and leaves no goroutine: the
+// bubble would not end.
 func TestClusterEnds(t *testing.T) {
-	for name, fault := range map[string]error{"it works": nil, "nobody listens": kubetest.ErrRefused, "nobody answers": kubetest.ErrNoAnswer} {
+	for name, fault := range map[string]error{"it works": nil, "connection refused": kubetest.ErrRefused, "no answer": kubetest.ErrNoAnswer} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := kubetest.NewAPI()
@@ -152,8 +151,8 @@ func TestClusterEnds(t *testing.T) {
 	}
 }
 
-// TestWhatIsKeptOfAPod is what tells which volumes it has, and no more.
-func TestWhatIsKeptOfAPod(t *testing.T) {
+// TestPodIsStripped: what is kept of a pod tells which volumes it has, and no more.
+func TestPodIsStripped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI()
 		_, claim := kubetest.Volume("pv-1")

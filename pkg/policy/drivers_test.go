@@ -86,7 +86,7 @@ func TestDriverIsAway(t *testing.T) {
 			t.Errorf("away: %v", err)
 		}
 	}
-	is(false, time.Hour) // nobody has seen it: it has no pod of a DaemonSet
+	is(false, time.Hour) // never seen: it has no pod of a DaemonSet
 	d.record(map[string]bool{kubetest.DriverName: true, "another.example.com": false}, start)
 	is(false, time.Hour)
 	d.record(map[string]bool{kubetest.DriverName: false, "another.example.com": true}, start)
@@ -97,12 +97,12 @@ func TestDriverIsAway(t *testing.T) {
 	d.record(map[string]bool{kubetest.DriverName: true}, start)
 	is(false, time.Hour)
 
-	d.record(map[string]bool{}, start) // gone without a word
+	d.record(map[string]bool{}, start) // gone without having been not ready
 	is(true, time.Hour)
 	d.record(map[string]bool{kubetest.DriverName: true}, start)
 	is(false, time.Hour)
 
-	// It is the first moment that counts, not the last word of it.
+	// The first time that it was not ready counts, not the last.
 	d.record(map[string]bool{kubetest.DriverName: false}, start.Add(-time.Minute))
 	d.record(map[string]bool{kubetest.DriverName: false}, start)
 	d.record(map[string]bool{}, start)
@@ -110,7 +110,7 @@ func TestDriverIsAway(t *testing.T) {
 	is(false, 59*time.Second)
 }
 
-// TestDriverAway looks at the pods as they are now, of the DaemonSet that counts.
+// TestDriverAway reads the current pods of the DaemonSet that counts.
 func TestDriverAway(t *testing.T) {
 	ready, sick := aDaemon(hostPaths("/var/lib/kubelet/plugins/"+kubetest.DriverName)), aDaemon(hostPaths("/var/lib/kubelet/plugins/"+kubetest.DriverName))
 	sick.Status.Conditions = nil
@@ -165,7 +165,7 @@ func TestDriverAway(t *testing.T) {
 	}
 }
 
-// TestDriverOfAnUnknownNamespace has nothing healed while nobody can say whether the
+// TestDriverOfAnUnknownNamespace: nothing is healed while it is unknown whether the
 // driver is away.
 func TestDriverOfAnUnknownNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -212,8 +212,8 @@ func TestDrained(t *testing.T) {
 	}
 }
 
-// Pods that come and go, each with names of its own, do not push out a driver that
-// is here.
+// Pods that come and go, each with its own driver name, do not evict a driver that is
+// ready.
 func TestDriversAreBounded(t *testing.T) {
 	var d drivers
 	start := time.Now()

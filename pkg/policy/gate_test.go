@@ -29,7 +29,7 @@ const (
 	stagedMountPoint = kubeletRoot + "/plugins/kubernetes.io/csi/" + kubetest.DriverName + "/0123/globalmount"
 )
 
-// thisHost knows kubelet's paths, and one container at most.
+// thisHost has kubelet's paths, and at most one container.
 type thisHost struct {
 	t *testing.T
 	// runs is the process of a container that has the volume mounted.
@@ -55,7 +55,7 @@ func (h *thisHost) HolderAt(ctx context.Context, m host.ContainerMount) *host.Ho
 // insideMountPoint is where a container of the pod has the volume.
 const insideMountPoint = "/proc/77/root/data"
 
-// at gives a step for a mount point, and the case in which it is offered.
+// at returns a step for a mount point, and the case in which it is offered.
 func (h *thisHost) at(path string, writes bool) (healer.Diagnosis, healer.Step) {
 	mountPoint := healer.MountPoint{Path: path, Layout: h.Kubelet().Layout(path)}
 	mountPoint.PodUID = mountPoint.Layout.PodUID
@@ -70,7 +70,7 @@ func (h *thisHost) at(path string, writes bool) (healer.Diagnosis, healer.Step) 
 	return d, healer.Step{Name: "step", MountPoint: mountPoint, Heals: []healer.Reason{healer.NotMounted}, Source: host.Dev{Major: 7, Minor: 1}, Writes: writes}
 }
 
-// drain cordons the node and lets a pod go.
+// drain cordons the node and terminates a pod.
 func (d *disk) drain() {
 	d.node.Spec.Unschedulable = true
 	other := kubetest.Pod("other", d.claim)
@@ -88,9 +88,9 @@ func (d *disk) rollOut() {
 	d.api.Put(pod)
 }
 
-// forbidders are what may happen before a step, or in the middle of it, and what
-// is said then.
-var forbidders = map[string]struct {
+// changes are what may happen before a step, or during it, and why the step is then
+// refused.
+var changes = map[string]struct {
 	change func(*disk)
 	want   string // why not; empty: it may
 	// ofWrites is true for what matters only to a step that writes to a device.
@@ -112,13 +112,13 @@ var forbidders = map[string]struct {
 	"it is left to the driver": {change: func(d *disk) {
 		d.settings(keySelfRepair, fmt.Sprintf("%s: [%s]", kubetest.DriverName, healer.NotMounted))
 	}, want: "is left to driver"},
-	"a tenant says heal, and the node check": {change: func(d *disk) {
+	"a pod says heal, and the node check": {change: func(d *disk) {
 		d.pod.Annotations = map[string]string{kube.ModeAnnotation: "heal"}
 		d.node.Annotations = map[string]string{kube.ModeAnnotation: "check"}
 		d.api.Put(d.pod, d.node)
 	}, want: "mode check by Node"},
-	"nobody listens":           {change: func(d *disk) { d.api.Break(kubetest.ErrRefused) }, want: "does not answer"},
-	"nobody answers":           {change: func(d *disk) { d.api.Break(kubetest.ErrNoAnswer) }, want: "does not answer"},
+	"connection refused":       {change: func(d *disk) { d.api.Break(kubetest.ErrRefused) }, want: "does not answer"},
+	"no answer":                {change: func(d *disk) { d.api.Break(kubetest.ErrNoAnswer) }, want: "does not answer"},
 	"the API is away for long": {change: func(d *disk) { d.api.Break(kubetest.ErrNoAnswer); time.Sleep(2 * time.Hour) }, want: "does not answer"},
 
 	"the volume goes":            {change: func(d *disk) { kubetest.Terminate(d.attached); d.api.Put(d.attached) }, want: "is being deleted", ofWrites: true},
@@ -129,7 +129,7 @@ var forbidders = map[string]struct {
 // TestStep asks before a step, and again before its mount point becomes usable.
 func TestStep(t *testing.T) {
 	for _, path := range []string{podMountPoint, stagedMountPoint, insideMountPoint} {
-		for name, tc := range forbidders {
+		for name, tc := range changes {
 			for _, writes := range []bool{false, true} {
 				want := tc.want
 				if !writes && tc.ofWrites {
@@ -178,8 +178,7 @@ func expect(t *testing.T, when string, err error, want string) {
 	}
 }
 
-// TestStepForAContainer goes by the container, whatever becomes of the pod, as
-// long as it runs.
+// TestStepForAContainer: a running container counts, whatever the pod's state.
 func TestStepForAContainer(t *testing.T) {
 	for _, path := range []string{podMountPoint, insideMountPoint} {
 		t.Run(filepath.Base(path), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { stepForAContainer(t, path) }) })
@@ -208,7 +207,7 @@ func stepForAContainer(t *testing.T, path string) {
 	if err := p.Revalidate(t.Context()); err != nil {
 		t.Error(err)
 	}
-	// A container vouches for the mount point, and for no device.
+	// A container allows changes of the mount point, not of the device.
 	kubetest.Terminate(disk.attached)
 	api.Put(disk.attached)
 	_, writing := node.at(path, true)
@@ -227,11 +226,11 @@ func TestStepAtOtherMountPoints(t *testing.T) {
 		want  string
 	}{
 		"no path of kubelet's":         {path: "/mnt/data", want: "none of kubelet's"},
-		"a pod that nobody knows":      {path: strings.Replace(podMountPoint, "uid-of-app", "uid-of-nobody", 1), want: "knows no pod"},
+		"an unknown pod":               {path: strings.Replace(podMountPoint, "uid-of-app", "uid-of-unknown", 1), want: "knows no pod"},
 		"another volume's directory":   {path: strings.Replace(podMountPoint, "pv-1", "pv-2", 1), want: "does not list"},
 		"a pod, and no look at procfs": {path: podMountPoint, blind: errors.New("no procfs")},
-		"nobody, and no look at procfs": {
-			path: strings.Replace(podMountPoint, "uid-of-app", "uid-of-nobody", 1), blind: errors.New("no procfs"), want: "no procfs",
+		"an unknown pod, and no look at procfs": {
+			path: strings.Replace(podMountPoint, "uid-of-app", "uid-of-unknown", 1), blind: errors.New("no procfs"), want: "no procfs",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -252,13 +251,13 @@ func TestStepAtOtherMountPoints(t *testing.T) {
 	}
 }
 
-// TestTriedWrite needs the mode, and for a disk all that a step which writes to
-// it needs.
+// TestTriedWrite: a tried write needs the mode, and on a disk all that a step which
+// writes to it needs.
 func TestTriedWrite(t *testing.T) {
-	for name, tc := range forbidders {
+	for name, tc := range changes {
 		switch name {
 		case "the pod goes", "the pod is gone", "the claim is another one", "the node is drained", "the driver is not ready", "it is left to the driver":
-			continue // it leaves nothing behind, and is in nobody's way
+			continue // a tried write leaves nothing behind and interferes with nothing
 		}
 		for _, onDisk := range []bool{false, true} {
 			want := tc.want
@@ -286,9 +285,9 @@ func TestTriedWrite(t *testing.T) {
 	}
 }
 
-// TestLook is forbidden by a mode only: of the pod as soon as it is heard of, of
-// what is read by name within the hour. It goes on to be when the API is away.
-func TestLook(t *testing.T) {
+// TestInspect: only a mode forbids an inspection: a pod's as soon as the informer has
+// it, that of objects read by name within the hour. An outage changes nothing.
+func TestInspect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI()
 		disk := newDisk(api)
@@ -296,50 +295,50 @@ func TestLook(t *testing.T) {
 		defer end()
 		node := &thisHost{t: t}
 		gate := Gate{Policy: policy, Node: node}
-		look := func(path, want string) {
+		inspect := func(path, want string) {
 			t.Helper()
 			synctest.Wait()
 			expect(t, path, gate.Inspect(t.Context(), healer.Volume{ID: kubetest.Handle, Path: path}), want)
 		}
-		look(podMountPoint, "")
+		inspect(podMountPoint, "")
 		kubetest.Terminate(disk.pod)
 		disk.pod.Annotations = map[string]string{kube.ModeAnnotation: "off"}
 		api.Put(disk.pod)
-		look(podMountPoint, "mode off by Pod")
-		look(stagedMountPoint, "mode off by Pod")
+		inspect(podMountPoint, "mode off by Pod")
+		inspect(stagedMountPoint, "mode off by Pod")
 		disk.pod.Annotations = map[string]string{kube.ModeAnnotation: "heal"}
 		api.Put(disk.pod)
-		look(podMountPoint, "")
+		inspect(podMountPoint, "")
 
 		disk.claim.Annotations = map[string]string{kube.ModeAnnotation: "off"}
 		api.Put(disk.claim)
-		look(podMountPoint, "") // of which it has not heard
+		inspect(podMountPoint, "") // not read again yet
 		d, step := node.at(podMountPoint, false)
 		_, err := gate.Enter(t.Context(), d, step)
 		expect(t, "a step", err, "mode off by PersistentVolumeClaim")
 		for _, path := range []string{podMountPoint, stagedMountPoint, "/mnt/data"} {
-			look(path, "mode off by PersistentVolumeClaim shop/claim-of-pv-1")
+			inspect(path, "mode off by PersistentVolumeClaim shop/claim-of-pv-1")
 		}
 		disk.claim.Annotations = nil
 		api.Put(disk.claim)
-		look(podMountPoint, "mode off by PersistentVolumeClaim")
+		inspect(podMountPoint, "mode off by PersistentVolumeClaim")
 		time.Sleep(time.Hour)
-		look(podMountPoint, "")
+		inspect(podMountPoint, "")
 
 		disk.claim.Annotations = map[string]string{kube.ModeAnnotation: "off"}
 		api.Put(disk.claim)
 		time.Sleep(time.Hour)
-		look(podMountPoint, "mode off by PersistentVolumeClaim")
+		inspect(podMountPoint, "mode off by PersistentVolumeClaim")
 		api.Break(kubetest.ErrNoAnswer)
 		time.Sleep(24 * time.Hour)
 		for _, path := range []string{podMountPoint, stagedMountPoint, "/mnt/data"} {
-			look(path, "mode off by PersistentVolumeClaim shop/claim-of-pv-1")
+			inspect(path, "mode off by PersistentVolumeClaim shop/claim-of-pv-1")
 		}
 	})
 }
 
-// TestIdleNodeAsksLittle: looks at a volume cost a few questions in an hour.
-func TestIdleNodeAsksLittle(t *testing.T) {
+// TestIdleNodeSendsFewRequests: inspections of a volume cost a few requests an hour.
+func TestIdleNodeSendsFewRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI()
 		newDisk(api)
@@ -355,16 +354,16 @@ func TestIdleNodeAsksLittle(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 		}
-		if asked := count(); asked > 2*13 { // anew after 48 minutes at the soonest
+		if asked := count(); asked > 2*13 { // again after 48 minutes at the earliest
 			t.Errorf("it asked %d times in ten hours", asked)
 		}
 		if asked := api.Count("get nodes") + api.Count("get pods") + api.Count("get configmaps") + api.Count("list persistentvolumes"); asked != 0 {
-			t.Errorf("it asked %d times for what it follows, or nobody needs", asked)
+			t.Errorf("it asked %d times for what it watches or does not need", asked)
 		}
 	})
 }
 
-// TestWants asks the API only where memory says yes, and believes nobody else.
+// TestWants: the API has to confirm what the informers say.
 func TestWants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI()
@@ -381,10 +380,10 @@ func TestWants(t *testing.T) {
 			}
 		}
 		wants("it is", podMountPoint, true)
-		wants("nobody's pod", strings.Replace(podMountPoint, "uid-of-app", "uid-of-nobody", 1), false)
+		wants("an unknown pod", strings.Replace(podMountPoint, "uid-of-app", "uid-of-unknown", 1), false)
 		wants("another volume", strings.Replace(podMountPoint, "pv-1", "pv-2", 1), false)
 		api.Break(kubetest.ErrNoAnswer)
-		wants("nobody answers", podMountPoint, false)
+		wants("no answer", podMountPoint, false)
 		api.Break(nil)
 		time.Sleep(time.Hour)
 		wants("it is again", podMountPoint, true)
@@ -395,8 +394,8 @@ func TestWants(t *testing.T) {
 	})
 }
 
-// TestStepAfterABoot leaves to kubelet what it is about to publish, unless a
-// container shows that it has.
+// TestStepAfterABoot: what kubelet may be about to publish is left to it, unless a
+// container runs.
 func TestStepAfterABoot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI()
@@ -422,7 +421,7 @@ func TestStepAfterABoot(t *testing.T) {
 	})
 }
 
-// TestKillSwitchThatTheInformerMissed is asked for before a step, and again
+// TestKillSwitchThatTheInformerMissed: the settings are read before a step, and again
 // before its mount point becomes usable.
 func TestKillSwitchThatTheInformerMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -430,7 +429,7 @@ func TestKillSwitchThatTheInformerMissed(t *testing.T) {
 		disk := newDisk(api)
 		policy, end := following(t, api)
 		defer end()
-		node := &thisHost{t: t, runs: os.Getpid()} // a container is no excuse
+		node := &thisHost{t: t, runs: os.Getpid()} // a container overrides no mode
 		d, step := node.at(podMountPoint, false)
 		gate := Gate{Policy: policy, Node: node}
 		p, err := gate.Enter(t.Context(), d, step)
@@ -447,7 +446,7 @@ func TestKillSwitchThatTheInformerMissed(t *testing.T) {
 	})
 }
 
-// TestWriteThroughAnotherPod is forbidden by whatever pod uses the volume: they
+// TestWriteThroughAnotherPod: any pod that uses the volume can forbid a write, as they
 // share what is written to.
 func TestWriteThroughAnotherPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -476,7 +475,7 @@ func TestWriteThroughAnotherPod(t *testing.T) {
 	})
 }
 
-// TestStepOfACallThatEnded is kubetest.ErrRefused, and nothing is made of the silence.
+// TestStepOfACallThatEnded: a step of a cancelled call is refused.
 func TestStepOfACallThatEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI()
@@ -496,8 +495,8 @@ func TestStepOfACallThatEnded(t *testing.T) {
 	})
 }
 
-// TestKillSwitchIsNotForgotten when the API cannot be asked a moment later, or
-// the settings are gone by then.
+// TestKillSwitchIsNotForgotten: it holds when the API does not answer a moment later,
+// or when the settings were deleted.
 func TestKillSwitchIsNotForgotten(t *testing.T) {
 	for name, later := range map[string]func(*disk){
 		"deleted": func(d *disk) {
@@ -528,7 +527,7 @@ func TestKillSwitchIsNotForgotten(t *testing.T) {
 	}
 }
 
-// TestModeOfThePodThatTheInformerMissed comes with the pod itself.
+// TestModeOfThePodThatTheInformerMissed: the mode is read with the pod.
 func TestModeOfThePodThatTheInformerMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI()
@@ -545,8 +544,8 @@ func TestModeOfThePodThatTheInformerMissed(t *testing.T) {
 	})
 }
 
-// TestClusterNeedsEveryAnswer knows what the cluster wants only while it knows all
-// that could forbid.
+// TestClusterNeedsEveryAnswer: a step is refused while anything that could forbid it is
+// unknown.
 func TestClusterNeedsEveryAnswer(t *testing.T) {
 	for _, what := range []string{
 		"list pods", "get pods", "get nodes", "get configmaps", "list configmaps",
@@ -576,23 +575,23 @@ func TestClusterNeedsEveryAnswer(t *testing.T) {
 	}
 }
 
-// TestContainerWhileTheAPIIsAway: a running container is proof enough that the mount point
-// is wanted, if what the API last said does not forbid it. The strictest word counts,
-// and what was never heard is not known.
-func TestContainerWhileTheAPIIsAway(t *testing.T) {
+// TestContainerDuringAnOutage: a running container proves that the mount point is wanted,
+// if what the API last said does not forbid it. The strictest mode counts, and what was
+// never read is unknown.
+func TestContainerDuringAnOutage(t *testing.T) {
 	for name, tc := range map[string]struct {
-		// before is done before the API goes, late is missed by the informers.
+		// before happens before the outage, late is missed by the informers.
 		before func(*disk)
 		late   func(*disk)
 		// known is true when a step has asked before.
 		known bool
 		want  string
 	}{
-		"all was heard":            {known: true},
-		"nobody ever asked":        {want: "what the cluster wants is not known"},
+		"all is known":             {known: true},
+		"nothing was ever read":    {want: "what the cluster wants is not known"},
 		"the claim may be checked": {before: func(d *disk) { d.claim = says(d.claim, "check"); d.api.Put(d.claim) }, known: true, want: "mode check by PersistentVolumeClaim"},
 		"the cluster is off":       {before: func(d *disk) { d.settings(keyMode, "off") }, known: true, want: "mode off"},
-		"the last word was heard by a step only": {late: func(d *disk) {
+		"only a step read the last mode": {late: func(d *disk) {
 			d.api.Put(says(d.pod, "check"))
 		}, known: true, want: "mode check by Pod"},
 		"the driver rolls out": {before: (*disk).rollOut, known: true, want: "not been ready"},
@@ -631,11 +630,11 @@ func TestContainerWhileTheAPIIsAway(t *testing.T) {
 				}
 				_, writing := node.at(podMountPoint, true)
 				if _, err := gate.Enter(t.Context(), d, writing); err == nil {
-					t.Error("a container vouches for no device")
+					t.Error("a container allowed a write to the device")
 				}
 				node.runs = 0
 				if _, err := gate.Enter(t.Context(), d, step); err == nil {
-					t.Error("silence is no consent")
+					t.Error("a step ran without an answer of the API")
 				}
 			})
 		})

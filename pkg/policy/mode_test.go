@@ -19,12 +19,12 @@ func aClass(name string) *storagev1.StorageClass {
 	return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-// theSettings is the ConfigMap that knowing's clusters read.
+// theSettings returns the ConfigMap that the tests' clusters read.
 func theSettings(data map[string]string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "healer", Name: "settings"}, Data: data}
 }
 
-// says puts a mode on an object; an empty one leaves it without.
+// says annotates an object with a mode, unless it is empty.
 func says[T metav1.Object](o T, mode string) T {
 	if mode != "" {
 		o.SetAnnotations(map[string]string{kube.ModeAnnotation: mode})
@@ -49,9 +49,9 @@ func TestParseMode(t *testing.T) {
 	}
 }
 
-// TestStrictestWordCounts tries everything that five objects and the settings can
-// say of one volume: whoever may write to a pod overrules nobody.
-func TestStrictestWordCounts(t *testing.T) {
+// TestStrictestModeCounts tries all combinations of modes of five objects and the
+// settings: who may write to a pod cannot overrule the others.
+func TestStrictestModeCounts(t *testing.T) {
 	words := []string{"", "off", "check", "heal", "bad"}
 	modes := map[string]mode{"": modeHeal, "off": modeOff, "check": modeCheck, "bad": modeCheck, "heal": modeHeal}
 	policy, err := New(configOf(t, kubetest.NewAPI()))
@@ -94,8 +94,8 @@ func TestStrictestWordCounts(t *testing.T) {
 	}
 }
 
-// TestRulingOnAMountPoint: whose word counts at which mount point, and for which name.
-func TestRulingOnAMountPoint(t *testing.T) {
+// TestModeAtAMountPoint: which objects count at which mount point, and for which name.
+func TestModeAtAMountPoint(t *testing.T) {
 	var (
 		published = kube.VolumeName{Driver: kubetest.DriverName, Handle: kubetest.Handle, Directory: "pv-1"}
 		staged    = kube.VolumeName{Handle: kubetest.Handle}
@@ -116,16 +116,16 @@ func TestRulingOnAMountPoint(t *testing.T) {
 		pod     types.UID
 		want    mode
 	}{
-		"a pod's heal beats nobody": {
+		"a pod's heal overrules nothing": {
 			[]kubetest.Object{says(kubetest.Node(), "check"), says(pv.DeepCopy(), "off"), says(claim.DeepCopy(), "heal"), says(kubetest.Pod("app", claim), "heal")},
 			published, "uid-of-app", modeOff,
 		},
-		"nobody says anything":                {[]kubetest.Object{pv, claim, kubetest.Pod("app", claim)}, published, "uid-of-app", modeHeal},
-		"nothing is known":                    {nil, published, "uid-of-app", modeHeal},
-		"the node, of what it has":            {[]kubetest.Object{says(kubetest.Node(), "off")}, published, "uid-of-app", modeOff},
-		"another node's word":                 {[]kubetest.Object{says(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2"}}, "off")}, published, "", modeHeal},
-		"another pod's word":                  {[]kubetest.Object{pv, claim, kubetest.Pod("app", claim), says(kubetest.Pod("other", claim), "off")}, published, "uid-of-app", modeHeal},
-		"of a staging mount point, any pod's": {[]kubetest.Object{pv, claim, kubetest.Pod("app", claim), says(kubetest.Pod("other", claim), "off")}, staged, "", modeOff},
+		"no mode is set":                           {[]kubetest.Object{pv, claim, kubetest.Pod("app", claim)}, published, "uid-of-app", modeHeal},
+		"nothing is known":                         {nil, published, "uid-of-app", modeHeal},
+		"the node, of what it has":                 {[]kubetest.Object{says(kubetest.Node(), "off")}, published, "uid-of-app", modeOff},
+		"another node's mode":                      {[]kubetest.Object{says(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2"}}, "off")}, published, "", modeHeal},
+		"another pod's mode":                       {[]kubetest.Object{pv, claim, kubetest.Pod("app", claim), says(kubetest.Pod("other", claim), "off")}, published, "uid-of-app", modeHeal},
+		"of a staging mount point, any pod's mode": {[]kubetest.Object{pv, claim, kubetest.Pod("app", claim), says(kubetest.Pod("other", claim), "off")}, staged, "", modeOff},
 		"of a staging mount point, a pod's heal": {
 			[]kubetest.Object{pv, says(claim.DeepCopy(), "check"), says(kubetest.Pod("app", claim), "heal")},
 			staged, "", modeCheck,
@@ -151,7 +151,7 @@ func TestRulingOnAMountPoint(t *testing.T) {
 			kube.VolumeName{Driver: kubetest.DriverName, Handle: kubetest.Handle, Directory: "pv-3"},
 			"uid-of-app", modeCheck,
 		},
-		"an inline volume, its pod's word": {[]kubetest.Object{says(inline.DeepCopy(), "off")}, published, "uid-of-inline", modeOff},
+		"an inline volume, its pod's mode": {[]kubetest.Object{says(inline.DeepCopy(), "off")}, published, "uid-of-inline", modeOff},
 		"an inline volume named like another's": {
 			[]kubetest.Object{says(kubetest.Node(), "off"), says(theirs.DeepCopy(), "heal"), theirClaim, inline},
 			kube.VolumeName{Driver: kubetest.DriverName, Handle: "csi-1", Directory: "pv-2"},
@@ -161,7 +161,7 @@ func TestRulingOnAMountPoint(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := kubetest.NewAPI()
-				// Whatever claim is named, a pod uses it: the others are other nodes'.
+				// Each claim has a pod that uses it: others belong to other nodes.
 				user := kubetest.Pod("user", claim)
 				user.Spec.Volumes = nil
 				for _, of := range []*corev1.PersistentVolumeClaim{claim, theirClaim} {

@@ -8,8 +8,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// TestReasonsFor: what an interrupted step of ours left is nobody else's to mend,
-// whatever is left to the driver.
+// TestReasonsFor: what an interrupted step of ours left behind is never left to the
+// driver.
 func TestReasonsFor(t *testing.T) {
 	placeholder := host.Mount{Attr: ^host.Attr(0)}
 	for name, tc := range map[string]struct {
@@ -18,7 +18,7 @@ func TestReasonsFor(t *testing.T) {
 	}{
 		"an empty mount point":   {nil, []healer.Reason{healer.NotMounted}},
 		"the driver's own mount": {[]host.Mount{{}}, []healer.Reason{healer.NotMounted}},
-		"an placeholder of ours": {[]host.Mount{placeholder, {}}, nil},
+		"a placeholder of ours":  {[]host.Mount{placeholder, {}}, nil},
 	} {
 		step := healer.Step{MountPoint: healer.MountPoint{Path: "/p", Stack: tc.stack}, Heals: []healer.Reason{healer.NotMounted}}
 		d := healer.Diagnosis{Conditions: []healer.Condition{

@@ -14,8 +14,8 @@ func TestParseSettings(t *testing.T) {
 	for name, tc := range map[string]struct {
 		data map[string]string
 		want mode
-		// trouble has the words of what cannot be read; none: all can be.
-		trouble []string
+		// errs are parts of the error; none: there is none.
+		errs []string
 	}{
 		"nothing":                  {nil, modeHeal, nil},
 		"heal":                     {map[string]string{"mode": "heal"}, modeHeal, nil},
@@ -36,10 +36,10 @@ func TestParseSettings(t *testing.T) {
 		"several things are wrong": {map[string]string{"mode": "x", "y": "", "driver-daemonsets": "- a"}, modeCheck, []string{"key mode: ", "key y: ", "key driver-daemonsets: "}},
 	} {
 		s := parseSettings(tc.data)
-		if s.mode != tc.want || (s.err != nil) != (tc.trouble != nil) {
+		if s.mode != tc.want || (s.err != nil) != (tc.errs != nil) {
 			t.Errorf("%s: mode %s, %v", name, s.mode, s.err)
 		}
-		for _, word := range tc.trouble {
+		for _, word := range tc.errs {
 			if s.err == nil || !strings.Contains(s.err.Error(), word) {
 				t.Errorf("%s: %v lacks %q", name, s.err, word)
 			}
@@ -47,9 +47,8 @@ func TestParseSettings(t *testing.T) {
 	}
 }
 
-// TestSettingsThatAreRight are taken over, and wrong ones beside them forbid what
-// the right ones allow.
-func TestSettingsThatAreRight(t *testing.T) {
+// TestParseValidSettings: one invalid key beside valid ones forbids what these allow.
+func TestParseValidSettings(t *testing.T) {
 	data := map[string]string{
 		"write-without-attachment": "[local.example.com]",
 		"driver-namespaces":        "[storage, kube-system]",
@@ -71,7 +70,7 @@ func TestSettingsThatAreRight(t *testing.T) {
 	}
 }
 
-// TestLatestSettings follow the ConfigMap as it comes, changes and goes.
+// TestLatestSettings: the settings follow the ConfigMap as it comes, changes and goes.
 func TestLatestSettings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI()

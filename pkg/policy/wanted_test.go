@@ -28,7 +28,7 @@ func newScene() *scene {
 	return &scene{pv, claim, kubetest.Pod("app", claim), kube.VolumeName{Driver: kubetest.DriverName, Handle: kubetest.Handle, Directory: "pv-1"}}
 }
 
-// play puts everything into the API that was not taken away.
+// play puts the objects into the API, except those that are nil.
 func (s *scene) play(api *kubetest.API) {
 	api.Put(kubetest.Node())
 	if s.pv != nil {
@@ -42,8 +42,7 @@ func (s *scene) play(api *kubetest.API) {
 	}
 }
 
-// TestWantedByThePod has the same answer whether the informer knew from the start
-// or only the API knows by now.
+// TestWantedByThePod: which pods want the volume.
 func TestWantedByThePod(t *testing.T) {
 	inline := corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: kubetest.DriverName}}
 	for name, tc := range map[string]struct {
@@ -104,7 +103,7 @@ func TestWantedByThePod(t *testing.T) {
 	}
 }
 
-// TestInformerThatLags is overruled by the API itself.
+// TestInformerThatLags: the API overrules an informer that lags.
 func TestInformerThatLags(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(api *kubetest.API, s *scene)
@@ -120,14 +119,14 @@ func TestInformerThatLags(t *testing.T) {
 				return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "app", errors.New("no rule"))
 			}
 		}, "no rule"},
-		"we are nobody": {func(api *kubetest.API, _ *scene) {
+		"not authenticated": {func(api *kubetest.API, _ *scene) {
 			api.Fault = func(string, string) error { return apierrors.NewUnauthorized("who?") }
 		}, "not authenticated"},
-		// Silence is no consent, however lately the informer heard of the pod.
-		"nobody listens": {func(api *kubetest.API, _ *scene) {
+		// No answer is no consent, however recent the informer's state is.
+		"connection refused": {func(api *kubetest.API, _ *scene) {
 			api.Fault = func(string, string) error { return kubetest.ErrRefused }
 		}, "does not answer"},
-		"nobody answers": {func(api *kubetest.API, _ *scene) {
+		"no answer": {func(api *kubetest.API, _ *scene) {
 			api.Fault = func(string, string) error { return kubetest.ErrNoAnswer }
 		}, "does not answer"},
 		"it has no answer": {func(api *kubetest.API, _ *scene) {
@@ -149,15 +148,15 @@ func TestInformerThatLags(t *testing.T) {
 				if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 					t.Errorf("got %v, want %q", err, tc.want)
 				}
-				if err := policy.wantedNow(t, s.name, "uid-of-nobody"); err == nil {
-					t.Error("a pod that nobody knows wants it")
+				if err := policy.wantedNow(t, s.name, "uid-of-unknown"); err == nil {
+					t.Error("an unknown pod wants it")
 				}
 			})
 		})
 	}
 }
 
-// TestClaimOfANewPod is read anew: another one of that name may have been there before.
+// TestClaimOfANewPod: its claim is read again, as another one of that name may be cached.
 func TestClaimOfANewPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, s := kubetest.NewAPI(), newScene()

@@ -47,14 +47,14 @@ func (d *disk) settings(key, value string) {
 	d.api.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "healer", Name: "settings"}, Data: map[string]string{key: value}})
 }
 
-// outOfService is what a person does before the volumes go to other nodes.
+// outOfService taints the node, as a person does before its volumes move to others.
 func (d *disk) outOfService() {
 	d.node.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}}
 	d.api.Put(d.node)
 }
 
-// twin is another volume with the same handle.
-func (d *disk) propagatedMount(driver string) *corev1.PersistentVolume {
+// sameHandle adds another volume with the same handle.
+func (d *disk) sameHandle(driver string) *corev1.PersistentVolume {
 	pv, _ := kubetest.Volume("pv-2")
 	pv.Spec.CSI.Driver = driver
 	d.api.Put(pv)
@@ -69,8 +69,8 @@ func (d *disk) inline(driver, node string) {
 	d.api.Put(a)
 }
 
-// TestWriteToADevice has the same answer whether the informers heard of the change
-// or only the API knows of it.
+// TestWriteToADevice: the answer is the same whether or not the informers know of the
+// change.
 func TestWriteToADevice(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "", errors.New("no rule"))
 	for name, tc := range map[string]struct {
@@ -110,15 +110,15 @@ func TestWriteToADevice(t *testing.T) {
 			a.Status.Attached = false
 			d.api.Put(a)
 		}, want: "node node-2 has"},
-		"its twin at another node": {change: func(d *disk) { d.api.Put(kubetest.Attachment(d.propagatedMount(kubetest.DriverName), "node-2")) }, want: "node node-2 has"},
+		"its twin at another node": {change: func(d *disk) { d.api.Put(kubetest.Attachment(d.sameHandle(kubetest.DriverName), "node-2")) }, want: "node node-2 has"},
 		"its twin here too": {change: func(d *disk) {
-			d.api.Put(kubetest.Attachment(d.propagatedMount(kubetest.DriverName), kubetest.NodeName))
+			d.api.Put(kubetest.Attachment(d.sameHandle(kubetest.DriverName), kubetest.NodeName))
 		}},
 		"its twin of another driver at another node": {change: func(d *disk) {
-			d.api.Put(kubetest.Attachment(d.propagatedMount("x"), "node-2"))
+			d.api.Put(kubetest.Attachment(d.sameHandle("x"), "node-2"))
 		}},
 		"its twin, and no directory that tells them apart": {change: func(d *disk) {
-			d.propagatedMount(kubetest.DriverName)
+			d.sameHandle(kubetest.DriverName)
 			d.name.Directory = ""
 		}, want: "2 PersistentVolumes"},
 		"no directory":                              {change: func(d *disk) { d.name.Directory = "" }},
@@ -172,21 +172,21 @@ func TestWriteToADevice(t *testing.T) {
 	}
 }
 
-// TestListsAreOneSnapshot: what changes while a list comes in pages is not missed,
-// and a list that never comes to its end proves nothing.
+// TestListsAreOneSnapshot: what changes between two pages of a list is not missed, and
+// an incomplete list proves nothing.
 func TestListsAreOneSnapshot(t *testing.T) {
 	expired := apierrors.NewResourceExpired("the continue token is too old")
 	for name, tc := range map[string]struct {
 		continued func(d *disk, asked int) error
 		want      string
 	}{
-		"nothing happens":          {func(*disk, int) error { return nil }, ""},
-		"the token expires once":   {func(_ *disk, n int) error { return map[bool]error{true: expired}[n == 1] }, ""},
-		"the token always expires": {func(*disk, int) error { return expired }, "no snapshot lasted to the end"},
-		"the API says no":          {func(*disk, int) error { return apierrors.NewBadRequest("no such token") }, "no such token"},
-		"the API breaks":           {func(*disk, int) error { return kubetest.ErrRefused }, "connection refused"},
-		"a twin comes meanwhile":   {func(d *disk, n int) error { return d.late(n == 1) }, "node node-2 has"},
-		"something always comes":   {func(d *disk, _ int) error { d.api.Set(func(a *kubetest.API) { a.Version++ }); return nil }, "no snapshot lasted to the end"},
+		"nothing happens":                {func(*disk, int) error { return nil }, ""},
+		"the token expires once":         {func(_ *disk, n int) error { return map[bool]error{true: expired}[n == 1] }, ""},
+		"the token always expires":       {func(*disk, int) error { return expired }, "no snapshot lasted to the end"},
+		"the API says no":                {func(*disk, int) error { return apierrors.NewBadRequest("no such token") }, "no such token"},
+		"the API breaks":                 {func(*disk, int) error { return kubetest.ErrRefused }, "connection refused"},
+		"another volume comes meanwhile": {func(d *disk, n int) error { return d.late(n == 1) }, "node node-2 has"},
+		"something always comes":         {func(d *disk, _ int) error { d.api.Set(func(a *kubetest.API) { a.Version++ }); return nil }, "no snapshot lasted to the end"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -209,21 +209,21 @@ func TestListsAreOneSnapshot(t *testing.T) {
 	}
 }
 
-// late has a twin of the volume come to another node, with a name that a list has
-// passed by then.
+// late attaches a volume with the same handle to another node, with a name that the
+// list has passed by then.
 func (d *disk) late(is bool) error {
 	if is {
-		propagatedMount := d.pv.DeepCopy()
-		propagatedMount.Name = "a-twin"
-		attached := kubetest.Attachment(propagatedMount, "node-2")
-		d.api.Put(propagatedMount, attached)
+		other := d.pv.DeepCopy()
+		other.Name = "a-other"
+		attached := kubetest.Attachment(other, "node-2")
+		d.api.Put(other, attached)
 	}
 	return nil
 }
 
-// TestWriteWhileNobodyAnswers is kubetest.ErrRefused, for a while without asking once more: a
-// volume may have many mount points.
-func TestWriteWhileNobodyAnswers(t *testing.T) {
+// TestNoWriteDuringAnOutage: writes are refused, for a while without another request, as
+// a volume may have many mount points.
+func TestNoWriteDuringAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewAPI()
 		d := newDisk(api)

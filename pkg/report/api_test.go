@@ -30,27 +30,21 @@ import (
 // object is what the API has, as JSON.
 type object = map[string]any
 
-// memoryAPI is an API without a network: it keeps objects, deletes those without
-// finalizers, merges patches and serves watches. It knows neither fields nor
-// kinds.
+// memoryAPI is an API without a network that reads, creates and patches objects of any
+// kind.
 type memoryAPI struct {
-	mu       sync.Mutex
-	objects  map[string]object // by path
-	missing  map[string]bool   // resources that are not installed
-	version  int
-	watchers map[*io.PipeWriter]string // what they watch: a path's beginning
-	asked    map[string]int            // by verb and resource
+	mu      sync.Mutex
+	objects map[string]object // by path
+	version int
+	asked   map[string]int // by verb and resource
 	// invalid is the claim whose patches are refused.
 	invalid string
-	// fault, if set, is asked before anything is done.
+	// fault, if set, is called first.
 	fault func(verb, resource string) error
 }
 
 func newMemoryAPI() *memoryAPI {
-	return &memoryAPI{
-		objects: map[string]object{}, missing: map[string]bool{}, asked: map[string]int{},
-		watchers: map[*io.PipeWriter]string{},
-	}
+	return &memoryAPI{objects: map[string]object{}, asked: map[string]int{}}
 }
 
 // client returns a client of this API.
@@ -71,13 +65,7 @@ func (a *memoryAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 	defer a.mu.Unlock()
 	collection, name := split(r.URL.Path)
 	resource := collection[strings.LastIndex(collection, "/")+1:]
-	verb := map[string]string{"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete"}[r.Method]
-	if name == "" && verb == "get" {
-		verb = "list"
-		if r.URL.Query().Get("watch") != "" {
-			verb = "watch"
-		}
-	}
+	verb := map[string]string{"GET": "get", "POST": "create", "PATCH": "patch"}[r.Method]
 	a.asked[verb+" "+resource]++
 	a.asked[""]++
 	if a.fault != nil {
@@ -89,13 +77,9 @@ func (a *memoryAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body != nil {
 		body, _ = io.ReadAll(r.Body)
 	}
-	selected := strings.TrimPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name=")
-	got, err := a.serve(verb, resource, collection, name, selected, body)
+	got, err := a.serve(verb, resource, collection, name, body)
 	if err != nil {
 		return kubetest.RespondError(err)
-	}
-	if verb == "watch" {
-		return a.follow(r, collection+"/"+selected), nil
 	}
 	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
 		got = object{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": got["metadata"]}
@@ -103,7 +87,7 @@ func (a *memoryAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 	return kubetest.Respond(http.StatusOK, got), nil
 }
 
-// split gives the path of a collection and the name of an object in it.
+// split returns the path of a collection and the name of an object in it.
 func split(path string) (collection, name string) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	depth := slices.Index(parts, "namespaces") + 3
@@ -113,21 +97,11 @@ func split(path string) (collection, name string) {
 	return strings.Join(parts, "/"), ""
 }
 
-func (a *memoryAPI) serve(verb, resource, collection, name, selected string, body []byte) (object, error) {
+func (a *memoryAPI) serve(verb, resource, collection, name string, body []byte) (object, error) {
 	kind := schema.GroupResource{Resource: resource}
 	path := collection + "/" + name
 	now, exists := a.objects[path]
 	switch {
-	case a.missing[resource]:
-		return nil, apierrors.NewGenericServerResponse(http.StatusNotFound, verb, kind, name, "", 0, true)
-	case verb == "watch":
-		return nil, nil
-	case verb == "list":
-		list := object{"kind": "List", "apiVersion": "v1", "metadata": object{"resourceVersion": fmt.Sprint(a.version)}, "items": []object{}}
-		if one, found := a.objects[collection+"/"+selected]; found {
-			list["items"] = []object{one}
-		}
-		return list, nil
 	case verb == "create":
 		made, err := decode(body)
 		if err != nil {
@@ -139,7 +113,7 @@ func (a *memoryAPI) serve(verb, resource, collection, name, selected string, bod
 			meta["name"] = meta["name"].(string) + "-next"
 		}
 		path = collection + "/" + meta["name"].(string)
-		return a.put("ADDED", path, made), nil
+		return a.put(path, made), nil
 	case !exists:
 		return nil, apierrors.NewNotFound(kind, name)
 	case verb == "patch" && name == a.invalid:
@@ -157,23 +131,13 @@ func (a *memoryAPI) serve(verb, resource, collection, name, selected string, bod
 				field.Invalid(field.NewPath("metadata", "uid"), uid, "field is immutable"),
 			})
 		}
-		return a.put("MODIFIED", path, merge(now, change)), nil
-	case verb == "delete":
-		var only metav1.DeleteOptions
-		if err := json.Unmarshal(body, &only); err != nil {
-			return nil, err
-		}
-		meta := now["metadata"].(object)
-		if p := only.Preconditions; p != nil && (string(*p.UID) != meta["uid"] || *p.ResourceVersion != meta["resourceVersion"]) {
-			return nil, apierrors.NewConflict(kind, name, errors.New("the precondition does not hold"))
-		}
-		return a.remove(path), nil
+		return a.put(path, merge(now, change)), nil
 	}
 	return now, nil
 }
 
-// put stores an object and tells those who watch.
-func (a *memoryAPI) put(event, path string, o object) object {
+// put stores an object.
+func (a *memoryAPI) put(path string, o object) object {
 	a.version++
 	meta := o["metadata"].(object)
 	meta["resourceVersion"] = fmt.Sprint(a.version)
@@ -181,41 +145,7 @@ func (a *memoryAPI) put(event, path string, o object) object {
 		meta["uid"] = fmt.Sprintf("uid-%d", a.version)
 	}
 	a.objects[path] = o
-	line, _ := json.Marshal(object{"type": event, "object": o})
-	for w, prefix := range a.watchers {
-		if strings.HasPrefix(path, prefix) {
-			go w.Write(line) //nolint:errcheck // gone is gone
-		}
-	}
 	return o
-}
-
-// remove deletes an object, or marks one with a finalizer.
-func (a *memoryAPI) remove(path string) object {
-	o := a.objects[path]
-	meta := o["metadata"].(object)
-	if meta["finalizers"] != nil {
-		meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-		return a.put("MODIFIED", path, o)
-	}
-	a.put("DELETED", path, o)
-	delete(a.objects, path)
-	return o
-}
-
-func (a *memoryAPI) follow(r *http.Request, prefix string) *http.Response {
-	reader, writer := io.Pipe()
-	a.watchers[writer] = prefix
-	go func() {
-		<-r.Context().Done()
-		a.mu.Lock()
-		delete(a.watchers, writer)
-		a.mu.Unlock()
-		_ = writer.CloseWithError(io.EOF)
-	}()
-	response := kubetest.Respond(http.StatusOK, nil)
-	response.Body = reader
-	return response
 }
 
 // merge is a merge patch (RFC 7386).
@@ -268,10 +198,10 @@ func (a *memoryAPI) add(t *testing.T, o metav1.Object) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.put("ADDED", "api/v1/namespaces/"+o.GetNamespace()+"/persistentvolumeclaims/"+o.GetName(), made)
+	a.put("api/v1/namespaces/"+o.GetNamespace()+"/persistentvolumeclaims/"+o.GetName(), made)
 }
 
-// of gives the objects of one resource, by name.
+// of returns the objects of one resource, by name.
 func (a *memoryAPI) of(resource string) map[string]object {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -284,7 +214,7 @@ func (a *memoryAPI) of(resource string) map[string]object {
 	return found
 }
 
-// count gives how often something was asked: "get pods", or "" for anything.
+// count returns how often a request was sent: "get pods", or "" for anything.
 func (a *memoryAPI) count(what string) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -305,7 +235,7 @@ func claimNamed(name string, uid types.UID) *corev1.PersistentVolumeClaim {
 	}
 }
 
-// same compares an object of the API with JSON, but for what the API adds.
+// same compares an object of the API with JSON, without what the API adds.
 func same(t *testing.T, got object, want string) {
 	t.Helper()
 	raw, _ := json.Marshal(got)

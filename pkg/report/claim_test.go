@@ -18,7 +18,7 @@ import (
 
 const healthOfNode = "csiaddons.openshift.io/volumehealth.node-uid"
 
-// health gives what stands on a claim for this node.
+// health returns the annotation of a claim for this node.
 func health(t *testing.T, api *memoryAPI, claim string) string {
 	t.Helper()
 	meta := api.of("persistentvolumeclaims")[claim]["metadata"].(map[string]any)
@@ -146,7 +146,7 @@ func TestHealthIsNotForced(t *testing.T) {
 		"on another claim of that name": func(t *testing.T, api *memoryAPI, _ *knownVolumes) {
 			api.add(t, claimNamed("data", "uid-another"))
 		},
-		"on one that takes its mount point meanwhile": func(_ *testing.T, api *memoryAPI, _ *knownVolumes) {
+		"on one that takes its name meanwhile": func(_ *testing.T, api *memoryAPI, _ *knownVolumes) {
 			api.set(func(verb, _ string) error {
 				if verb == "patch" {
 					for _, claim := range api.objects {
@@ -195,8 +195,8 @@ func TestHealthIsNotForced(t *testing.T) {
 	}
 }
 
-// What the API finds wrong with an annotation is said once, and no more often if
-// another claim's is written in between.
+// The same error for a claim is logged once, also if another claim is written in
+// between.
 func TestHealthThatIsInvalid(t *testing.T) {
 	logged := kubetest.CaptureLog(t, "0")
 	synctest.Test(t, func(t *testing.T) {
@@ -214,15 +214,15 @@ func TestHealthThatIsInvalid(t *testing.T) {
 			time.Sleep(2 * healthRefresh)
 		}
 		if health(t, api, "other") == "" {
-			t.Error("the other claim says nothing")
+			t.Error("the other claim has no annotation")
 		}
 	})
 	if n := strings.Count(logged(), "a webhook does not like it"); n != 1 {
-		t.Errorf("it is said %d times:\n%s", n, logged())
+		t.Errorf("it is logged %d times:\n%s", n, logged())
 	}
 }
 
-// What is seen while the state before it is written is written after it.
+// A state that is found while the one before is written is written after it.
 func TestHealthThatChangesMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, known := oneVolume(t)

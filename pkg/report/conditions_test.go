@@ -15,8 +15,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// asked is a report of volume "v", asked for at the mount points of these pods, and at
-// the staged one: what is wrong where, by a pod's name or "staging".
+// asked returns a report of volume "v" that checked the mount points of these pods and
+// the staging mount point: what is wrong where, by a pod's name or "staging".
 func asked(pods string, wrong map[string]healer.Reason) healer.Report {
 	d := healer.Diagnosis{Case: healer.Case{MountPoints: []healer.MountPoint{{Role: healer.RoleStaging, Path: "/staged"}}}}
 	for pod := range strings.FieldsSeq(pods) {
@@ -30,8 +30,8 @@ func asked(pods string, wrong map[string]healer.Reason) healer.Report {
 
 type wrong = map[string]healer.Reason
 
-// A volume is asked for at one place and at another, by turns.
-func TestMountPointsByTurns(t *testing.T) {
+// A volume is checked at one mount point and at another in turn.
+func TestMountPointsCheckedInTurn(t *testing.T) {
 	tests := map[string]struct {
 		reports []healer.Report
 		// gone is a pod that is not here at the last report.
@@ -39,18 +39,18 @@ func TestMountPointsByTurns(t *testing.T) {
 		events  string
 		healthy bool
 	}{
-		"one of two is well": {
+		"one of two is healthy": {
 			[]healer.Report{asked("a", wrong{"a": healer.NotMounted}), asked("b", nil), asked("a", wrong{"a": healer.NotMounted}), asked("b", nil)},
 			"", "VolumeAbnormal", false,
 		},
-		"both are ill, and differ": {
+		"both are abnormal, and differ": {
 			[]healer.Report{
 				asked("a", wrong{"a": healer.NotMounted}), asked("b", wrong{"b": healer.StackedMounts}),
 				asked("a", wrong{"a": healer.NotMounted}), asked("b", wrong{"b": healer.StackedMounts}),
 			},
 			"", "VolumeAbnormal VolumeAbnormal", false,
 		},
-		"one after the other is well": {
+		"one after the other is healthy": {
 			[]healer.Report{
 				asked("a b", wrong{"a": healer.NotMounted, "b": healer.StackedMounts}),
 				asked("a", nil), asked("b", wrong{"b": healer.StackedMounts}), asked("b", nil),
@@ -73,7 +73,7 @@ func TestMountPointsByTurns(t *testing.T) {
 			[]healer.Report{asked("a", wrong{"staging": healer.IOError}), asked("b", nil)},
 			"", "VolumeAbnormal VolumeHealthy", true,
 		},
-		"nobody could look": {
+		"a provider failed": {
 			[]healer.Report{of("v", healer.Diagnosis{}, healer.Diagnosis{Failures: []healer.ProviderFailure{{Provider: "p"}}}), asked("b", nil)},
 			"", "VolumeAbnormal VolumeHealthy", true,
 		},
@@ -133,23 +133,23 @@ func healedAt(pod string) healer.Report {
 	return r
 }
 
-// However many pods use a volume, what is remembered of it is bounded, and it
-// gets well again.
+// However many pods use a volume, what is remembered of it is bounded, and it becomes
+// healthy again.
 func TestConditionsAreBounded(t *testing.T) {
 	all := func(pods []string) []string { return pods }
-	var ill volumeConditions
+	var conditions volumeConditions
 	for i := range 3 * maxConditions {
-		ill = ill.after(asked(fmt.Sprint("pod-", i), wrong{fmt.Sprint("pod-", i): healer.NotMounted}), all)
+		conditions = conditions.after(asked(fmt.Sprint("pod-", i), wrong{fmt.Sprint("pod-", i): healer.NotMounted}), all)
 	}
 	many := wrong{}
 	for i := range 3 * maxConditions {
 		many[fmt.Sprint("pod-", i)] = healer.NotMounted
 	}
-	ill = ill.after(asked("", many), all)
-	if len(ill) > maxConditions+1 || len(ill) < maxConditions {
-		t.Errorf("%d are remembered", len(ill))
+	conditions = conditions.after(asked("", many), all)
+	if len(conditions) > maxConditions+1 || len(conditions) < maxConditions {
+		t.Errorf("%d are remembered", len(conditions))
 	}
-	if ill = ill.after(asked(strings.Join(slices.Collect(maps.Keys(many)), " "), nil), all); len(ill) != 0 {
-		t.Errorf("still ill: %v", ill)
+	if conditions = conditions.after(asked(strings.Join(slices.Collect(maps.Keys(many)), " "), nil), all); len(conditions) != 0 {
+		t.Errorf("still conditions: %v", conditions)
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/kube"
 )
 
-// knownVolumes is what the cluster would be known to have, by volume id.
+// knownVolumes is a cluster: its subjects by volume id.
 type knownVolumes struct{ sync.Map }
 
 func (k *knownVolumes) Subjects(_ context.Context, driver, id string, _ []string) (kube.Subjects, bool) {
@@ -47,7 +47,7 @@ func (k *knownVolumes) PodsHere(pods []string) (here []string, known bool) {
 	return here, known
 }
 
-// subjects is a claim and one pod that uses it.
+// subjects returns a claim and one pod that uses it.
 func subjects(name string) kube.Subjects {
 	return kube.Subjects{
 		Claim: &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: "app", Name: name, UID: types.UID("uid-" + name)},
@@ -111,7 +111,7 @@ func refusedFor(why string) healer.Report {
 
 func checked(r healer.Report) healer.Report { r.Checked = true; return r }
 
-// words puts any report into the same words.
+// words returns the same text for any report.
 func words(text string) func(healer.Report) string {
 	return func(healer.Report) string { return text }
 }
@@ -270,7 +270,7 @@ func TestEventsWaitForTheAPI(t *testing.T) {
 	})
 }
 
-// An API that starts answers no for a moment, before it knows who may do what.
+// An API that starts denies everything for a moment, before it has read the roles.
 func TestReportsToAnAPIThatStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, known := oneVolume(t)
@@ -294,7 +294,7 @@ func TestReportsToAnAPIThatStarts(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 		if health(t, api, "data") == "" {
-			t.Error("the claim says nothing")
+			t.Error("the claim has no annotation")
 		}
 	})
 }
@@ -342,7 +342,7 @@ func TestVolumeThatIsNotKnownYet(t *testing.T) {
 		r.Note(abnormal(healer.Disconnected), words("first"))
 		time.Sleep(time.Second)
 		if n := api.count(""); n > 0 {
-			t.Errorf("asked %d times of a volume that nobody knows", n)
+			t.Errorf("asked %d times of an unknown volume", n)
 		}
 		known.Store("v", subjects("data"))
 		r.Note(abnormal(healer.Disconnected), words("second"))
@@ -351,7 +351,7 @@ func TestVolumeThatIsNotKnownYet(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 		if health(t, api, "data") == "" {
-			t.Error("the claim says nothing")
+			t.Error("the claim has no annotation")
 		}
 	})
 }
@@ -370,8 +370,8 @@ func TestNoteIsBounded(t *testing.T) {
 	}
 }
 
-// What was lost because too much happened at once is said by the next checks.
-func TestNothingIsLostForGood(t *testing.T) {
+// Messages that did not fit are reported at the next checks.
+func TestDroppedMessagesAreReportedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, known := oneVolume(t)
 		const volumes = 2 * maxPending
@@ -394,7 +394,7 @@ func TestNothingIsLostForGood(t *testing.T) {
 				t.Fatalf("%s: %q", name, got)
 			}
 			if health(t, api, name) == "" {
-				t.Fatalf("%s says nothing", name)
+				t.Fatalf("%s has no annotation", name)
 			}
 		}
 	})

@@ -28,7 +28,8 @@ import (
 
 // API is a Kubernetes API for what a real one cannot be made to do. It has objects
 // of the kinds that a kube.Cluster reads, lists them, also in pages, and serves
-// watches from any version. It knows no field selectors: every pod is on the node.
+// watches from any resource version. It ignores field selectors: every pod is on the
+// node.
 type API struct {
 	mu      sync.Mutex
 	kinds   *runtime.Scheme
@@ -43,7 +44,7 @@ type API struct {
 	// Continued, if set, is called before the next page of a list; its error is
 	// answered.
 	Continued func() error
-	// Fault, if set, is asked before anything is done. An API's error is
+	// Fault, if set, is called first. An API's error is
 	// answered, another one cuts the connection.
 	Fault func(verb, resource string) error
 }
@@ -93,7 +94,7 @@ func (a *API) Break(err error) {
 			a.Fault = func(string, string) error { return err }
 		}
 		if err != nil && !errors.Is(err, ErrNoAnswer) {
-			a.hangUp()
+			a.closeWatches()
 		}
 	})
 }
@@ -130,7 +131,7 @@ func (a *API) Put(objects ...Object) {
 		}
 		o = o.DeepCopyObject().(Object)
 		a.objects[keyOf(resource, o.GetNamespace(), o.GetName())] = o
-		a.tell(change{a.Version, resource, event, o})
+		a.notify(change{a.Version, resource, event, o})
 	}
 }
 
@@ -144,27 +145,27 @@ func (a *API) Remove(o Object) {
 	delete(a.objects, key)
 	a.Version++
 	last.SetResourceVersion(strconv.Itoa(a.Version))
-	a.tell(change{a.Version, resource, watch.Deleted, last})
+	a.notify(change{a.Version, resource, watch.Deleted, last})
 }
 
-// Count returns how often something was asked, such as "list pods".
+// Count returns how often a request was sent, such as "list pods".
 func (a *API) Count(what string) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.asked[what]
 }
 
-func (a *API) tell(c change) {
+func (a *API) notify(c change) {
 	a.history = append(a.history, c)
 	for w := range a.watches {
 		if !a.Mute && w.resource == c.resource {
-			w.bring(c.event, w.shape(c.object))
+			w.send(c.event, w.shape(c.object))
 		}
 	}
 }
 
-// hangUp is called with the lock held.
-func (a *API) hangUp() {
+// closeWatches is called with the lock held.
+func (a *API) closeWatches() {
 	for w := range a.watches {
 		close(w.lines)
 	}
@@ -215,7 +216,7 @@ func (a *API) RoundTrip(r *http.Request) (*http.Response, error) {
 	return Respond(http.StatusOK, shape(o)), nil
 }
 
-// read takes a request apart.
+// read returns the parts of a request.
 func read(r *http.Request) (verb, resource, namespace, name string) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	parts = parts[slices.Index(parts, "v1")+1:]
@@ -231,7 +232,7 @@ func read(r *http.Request) (verb, resource, namespace, name string) {
 	return "list", resource, namespace, ""
 }
 
-// shapeFor gives how objects are sent: whole, or only their metadata.
+// shapeFor returns how objects are sent: whole, or only their metadata.
 func (a *API) shapeFor(r *http.Request) func(Object) any {
 	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
 		return func(o Object) any {
@@ -248,7 +249,7 @@ func (a *API) shapeFor(r *http.Request) func(Object) any {
 	}
 }
 
-// all gives the objects of a resource in the order of their names.
+// all returns the objects of a resource in the order of their names.
 func (a *API) all(resource string) []Object {
 	var list []Object
 	for _, key := range slices.Sorted(maps.Keys(a.objects)) {
@@ -272,7 +273,7 @@ func (a *API) list(r *http.Request, resource string, shape func(Object) any) (*h
 		all = a.all(resource)
 	}
 	all = all[min(from, len(all)):]
-	// Out of its cache the API gives all at once.
+	// From its cache the API sends everything at once.
 	cached := r.URL.Query().Get("resourceVersion") == "0"
 	if limit, _ := strconv.Atoi(r.URL.Query().Get("limit")); limit > 0 && limit < len(all) && !cached {
 		all, more = all[:limit], strconv.Itoa(from+limit)
@@ -300,7 +301,7 @@ type apiWatch struct {
 	lines    chan []byte
 }
 
-func (w *apiWatch) bring(event watch.EventType, o any) {
+func (w *apiWatch) send(event watch.EventType, o any) {
 	line, _ := json.Marshal(map[string]any{"type": event, "object": o})
 	w.lines <- line
 }
@@ -310,7 +311,7 @@ func (a *API) watch(r *http.Request, resource string, shape func(Object) any) *h
 	w := &apiWatch{resource: resource, shape: shape, lines: make(chan []byte, 10_000)}
 	for _, c := range a.history {
 		if c.version > from && c.resource == resource && !a.Mute {
-			w.bring(c.event, shape(c.object))
+			w.send(c.event, shape(c.object))
 		}
 	}
 	a.watches[w] = true
@@ -319,7 +320,7 @@ func (a *API) watch(r *http.Request, resource string, shape func(Object) any) *h
 	return response
 }
 
-// stream sends the lines of a watch until either side hangs up.
+// stream sends the lines of a watch until either side closes it.
 func (a *API) stream(ctx context.Context, w *apiWatch) io.ReadCloser {
 	body, to := io.Pipe()
 	go func() {

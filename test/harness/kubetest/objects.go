@@ -12,17 +12,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What a Cluster is about in these tests.
+// Names of the objects below.
 const (
 	NodeName   = "node-1"
 	DriverName = "disk.csi.example.com"
 	Handle     = "vol-1"
 )
 
-// Node is the node that asks.
+// Node returns this node.
 func Node() *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: NodeName}} }
 
-// Volume gives a volume and the claim that it is bound to.
+// Volume returns a volume and the claim that it is bound to.
 func Volume(name string) (*corev1.PersistentVolume, *corev1.PersistentVolumeClaim) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "claim-of-" + name, UID: types.UID("uid-of-claim-" + name)}}
 	claim.Spec.VolumeName = name
@@ -37,7 +37,7 @@ func Volume(name string) (*corev1.PersistentVolume, *corev1.PersistentVolumeClai
 	return pv, claim
 }
 
-// Pod is a pod of the node that uses a claim.
+// Pod returns a pod of the node that uses a claim.
 func Pod(name string, claim *corev1.PersistentVolumeClaim) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: name, UID: types.UID("uid-of-" + name)},
@@ -48,7 +48,7 @@ func Pod(name string, claim *corev1.PersistentVolumeClaim) *corev1.Pod {
 	return pod
 }
 
-// Attachment says that a volume is attached to a node.
+// Attachment returns the attachment of a volume to a node.
 func Attachment(pv *corev1.PersistentVolume, node string) *storagev1.VolumeAttachment {
 	return &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: "csi-" + pv.Name + "-" + node},
@@ -60,8 +60,8 @@ func Attachment(pv *corev1.PersistentVolume, node string) *storagev1.VolumeAttac
 	}
 }
 
-// Run Run something in a bubble until it waits for others, and gives a function
-// that ends it: at once, which is to say without any clock having to go on.
+// Run runs a function in a bubble until it waits, and returns a function that ends
+// it: at once, without any clock having to advance.
 func Run(t *testing.T, run func(context.Context)) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -75,7 +75,7 @@ func Run(t *testing.T, run func(context.Context)) (end func()) {
 		select {
 		case <-done:
 		default:
-			t.Error("it goes on after its end")
+			t.Error("it still runs after its context ended")
 			<-done
 		}
 	}
@@ -87,7 +87,7 @@ func Terminate(o metav1.Object) {
 	o.SetDeletionTimestamp(&now)
 }
 
-// RunOnce makes it the pod of a job.
+// RunOnce makes a pod that of a job.
 func RunOnce(p *corev1.Pod) {
 	p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
