@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/client-go/metadata"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
@@ -31,8 +31,7 @@ const (
 // Client sends requests to the API for the few groups that this program needs.
 // The usual clientset knows every kind, which costs memory on every node.
 type Client struct {
-	groups   map[string]rest.Interface
-	metadata metadata.Interface
+	groups map[string]rest.Interface
 	// account is our service account, for advice in error messages.
 	account string
 }
@@ -107,9 +106,7 @@ func NewClientFor(access *rest.Config, httpClient *http.Client, account string) 
 		errs = append(errs, err)
 		c.groups[group.version.Group] = client
 	}
-	var err error
-	c.metadata, err = metadata.NewForConfigAndClient(metadata.ConfigFor(access), httpClient)
-	return c, errors.Join(append(errs, err)...)
+	return c, errors.Join(errs...)
 }
 
 func (c *Client) on(r request, verb *rest.Request) *rest.Request {
@@ -129,6 +126,14 @@ func (c *Client) get(ctx context.Context, r request, into runtime.Object) error 
 	defer cancel()
 	r.Verb = "get"
 	return c.explain(r, c.on(r, c.groups[r.Group].Get()).Do(ctx).Into(into))
+}
+
+// patch changes an object and reads what became of it.
+func (c *Client) patch(ctx context.Context, r request, kind types.PatchType, patch []byte, into runtime.Object) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	r.Verb = "patch"
+	return c.explain(r, c.on(r, c.groups[r.Group].Patch(kind)).Body(patch).Do(ctx).Into(into))
 }
 
 // list reads one page of a list. The caller sets the deadline.

@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/metadata"
 )
 
 // ErrNoClaim says that a claim does not exist, or that another one has its name.
@@ -27,25 +26,20 @@ func (c *Client) CreateEvent(ctx context.Context, e *corev1.Event) (*corev1.Even
 }
 
 // PatchEvent changes an event and returns it as the API stored it.
-func (c *Client) PatchEvent(ctx context.Context, e *corev1.Event, strategicMerge []byte) (*corev1.Event, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	r := request{Verb: "patch", Resource: "events", Namespace: e.Namespace, Name: e.Name}
+func (c *Client) PatchEvent(ctx context.Context, e *corev1.Event, patch []byte) (*corev1.Event, error) {
 	stored := &corev1.Event{}
-	return stored, c.explain(r, c.on(r, c.groups[r.Group].Patch(types.StrategicMergePatchType)).Body(strategicMerge).Do(ctx).Into(stored))
+	return stored, c.patch(ctx, request{Resource: "events", Namespace: e.Namespace, Name: e.Name}, types.StrategicMergePatchType, patch, stored)
 }
 
-// ClaimAnnotation returns the value of one annotation of a claim. Only the
-// metadata is read.
+// ClaimAnnotation returns the value of one annotation of a claim.
 func (c *Client) ClaimAnnotation(ctx context.Context, claim corev1.ObjectReference, key string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	now, err := c.claims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
+	var now corev1.PersistentVolumeClaim
+	err := c.get(ctx, request{Resource: claimKind.resource, Namespace: claim.Namespace, Name: claim.Name}, &now)
 	switch {
 	case apierrors.IsNotFound(err):
 		return "", ErrNoClaim
 	case err != nil:
-		return "", c.explain(request{Verb: "get", Resource: claimKind.resource, Namespace: claim.Namespace}, err)
+		return "", err
 	case now.UID != claim.UID || now.DeletionTimestamp != nil:
 		return "", ErrNoClaim
 	}
@@ -61,13 +55,12 @@ func (c *Client) AnnotateClaim(ctx context.Context, claim corev1.ObjectReference
 	if err != nil {
 		return fmt.Errorf("encode the annotation of a claim: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	_, err = c.claims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	r := request{Resource: claimKind.resource, Namespace: claim.Namespace, Name: claim.Name}
+	err = c.patch(ctx, r, types.MergePatchType, patch, &corev1.PersistentVolumeClaim{})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || isOtherUID(err) {
 		return ErrNoClaim
 	}
-	return c.explain(request{Verb: "patch", Resource: claimKind.resource, Namespace: claim.Namespace}, err)
+	return err
 }
 
 // isOtherUID returns whether a patch was refused because the object has another
@@ -78,8 +71,4 @@ func isOtherUID(err error) bool {
 		return false
 	}
 	return slices.ContainsFunc(answer.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
-}
-
-func (c *Client) claims(namespace string) metadata.ResourceInterface {
-	return c.metadata.Resource(corev1.SchemeGroupVersion.WithResource(claimKind.resource)).Namespace(namespace)
 }

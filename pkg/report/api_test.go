@@ -81,9 +81,6 @@ func (a *memoryAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return kubetest.RespondError(err)
 	}
-	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
-		got = object{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": got["metadata"]}
-	}
 	return kubetest.Respond(http.StatusOK, got), nil
 }
 

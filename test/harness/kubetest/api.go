@@ -159,7 +159,7 @@ func (a *API) notify(c change) {
 	a.history = append(a.history, c)
 	for w := range a.watches {
 		if !a.Mute && w.resource == c.resource {
-			w.send(c.event, w.shape(c.object))
+			w.send(c.event, a.typed(c.object))
 		}
 	}
 }
@@ -202,18 +202,17 @@ func (a *API) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	defer a.mu.Unlock()
-	shape := a.shapeFor(r)
 	switch verb {
 	case "list":
-		return a.list(r, resource, shape)
+		return a.list(r, resource)
 	case "watch":
-		return a.watch(r, resource, shape), nil
+		return a.watch(r, resource), nil
 	}
 	o, exists := a.objects[keyOf(resource, namespace, name)]
 	if !exists {
 		return RespondError(apierrors.NewNotFound(schema.GroupResource{Resource: resource}, name))
 	}
-	return Respond(http.StatusOK, shape(o)), nil
+	return Respond(http.StatusOK, a.typed(o)), nil
 }
 
 // read returns the parts of a request.
@@ -232,21 +231,11 @@ func read(r *http.Request) (verb, resource, namespace, name string) {
 	return "list", resource, namespace, ""
 }
 
-// shapeFor returns how objects are sent: whole, or only their metadata.
-func (a *API) shapeFor(r *http.Request) func(Object) any {
-	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
-		return func(o Object) any {
-			raw, _ := json.Marshal(o)
-			var whole map[string]any
-			_ = json.Unmarshal(raw, &whole)
-			return map[string]any{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": whole["metadata"]}
-		}
-	}
-	return func(o Object) any {
-		o = o.DeepCopyObject().(Object)
-		o.GetObjectKind().SetGroupVersionKind(a.kindOf(o))
-		return o
-	}
+// typed returns a copy of an object with its kind.
+func (a *API) typed(o Object) Object {
+	o = o.DeepCopyObject().(Object)
+	o.GetObjectKind().SetGroupVersionKind(a.kindOf(o))
+	return o
 }
 
 // all returns the objects of a resource in the order of their names.
@@ -260,7 +249,7 @@ func (a *API) all(resource string) []Object {
 	return list
 }
 
-func (a *API) list(r *http.Request, resource string, shape func(Object) any) (*http.Response, error) {
+func (a *API) list(r *http.Request, resource string) (*http.Response, error) {
 	all, more := a.all(resource), ""
 	from, _ := strconv.Atoi(r.URL.Query().Get("continue"))
 	if from > 0 && a.Continued != nil {
@@ -280,12 +269,10 @@ func (a *API) list(r *http.Request, resource string, shape func(Object) any) (*h
 	}
 	items := make([]any, 0, len(all))
 	for _, o := range all {
-		items = append(items, shape(o))
+		items = append(items, a.typed(o))
 	}
 	kind, version := "List", "v1"
-	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
-		kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
-	} else if len(all) > 0 {
+	if len(all) > 0 {
 		kind, version = a.kindOf(all[0]).Kind+"List", a.kindOf(all[0]).GroupVersion().String()
 	}
 	return Respond(http.StatusOK, map[string]any{
@@ -297,7 +284,6 @@ func (a *API) list(r *http.Request, resource string, shape func(Object) any) (*h
 // apiWatch is one watch that a client has.
 type apiWatch struct {
 	resource string
-	shape    func(Object) any
 	lines    chan []byte
 }
 
@@ -306,12 +292,12 @@ func (w *apiWatch) send(event watch.EventType, o any) {
 	w.lines <- line
 }
 
-func (a *API) watch(r *http.Request, resource string, shape func(Object) any) *http.Response {
+func (a *API) watch(r *http.Request, resource string) *http.Response {
 	from, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
-	w := &apiWatch{resource: resource, shape: shape, lines: make(chan []byte, 10_000)}
+	w := &apiWatch{resource: resource, lines: make(chan []byte, 10_000)}
 	for _, c := range a.history {
 		if c.version > from && c.resource == resource && !a.Mute {
-			w.send(c.event, shape(c.object))
+			w.send(c.event, a.typed(c.object))
 		}
 	}
 	a.watches[w] = true
