@@ -52,21 +52,20 @@ func (g Gate) Wants(ctx context.Context, c healer.Case, p healer.MountPoint) boo
 func (g Gate) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (healer.Permit, error) {
 	p := &permit{policy: g.Policy, step: s, name: nameAt(d.Case, s.MountPoint), reasons: reasonsFor(d, s)}
 	p.earlier = d.Case.Record != nil && d.Case.Record.BootID != d.Case.BootID
-	holder, blind := healer.HolderFor(ctx, g.Node, d.Case, s)
-	p.holder = holder
+	var holderErr error
+	p.holder, holderErr = healer.HolderFor(ctx, g.Node, d.Case, s)
 	notAllowed, notWanted := p.ask(ctx)
+	if notAllowed == nil && notWanted == nil {
+		return p, nil
+	}
+	p.Leave(nil)
 	switch {
 	case notAllowed != nil:
-		p.Leave(notAllowed)
 		return nil, notAllowed
-	case notWanted != nil && blind != nil:
-		p.Leave(notWanted)
-		return nil, fmt.Errorf("%w; nor can it be told whether a container uses it: %w", notWanted, blind)
-	case notWanted != nil:
-		p.Leave(notWanted)
-		return nil, fmt.Errorf("no running container of this pod has the volume mounted, and %w", notWanted)
+	case holderErr != nil:
+		return nil, fmt.Errorf("%w; nor can it be told whether a container uses it: %w", notWanted, holderErr)
 	}
-	return p, nil
+	return nil, fmt.Errorf("no running container of this pod has the volume mounted, and %w", notWanted)
 }
 
 // Write implements healer.Gate.
@@ -132,7 +131,7 @@ func (p *permit) allowed(ctx context.Context, w view) error {
 		return err
 	}
 	for _, reason := range p.reasons {
-		if w.settings.selfRepair.Leaves(p.name.Driver, reason) {
+		if w.settings.selfRepair.leaves(p.name.Driver, reason) {
 			return fmt.Errorf("%s is left to driver %s, which repairs it itself (%s in %s changes that)",
 				reason, p.name.Driver, keySelfRepair, p.policy.cluster.ConfigMapName())
 		}

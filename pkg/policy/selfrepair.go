@@ -12,16 +12,16 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// SelfRepair has, by CSI driver, the conditions that are left to the driver: it
+// selfRepair has, by CSI driver, the conditions that are left to the driver: it
 // repairs them itself, and two that repair one mount interfere with each other.
-type SelfRepair map[string][]healer.Reason
+type selfRepair map[string][]healer.Reason
 
-// DefaultSelfRepair returns the drivers that repair volumes in use by default, as
+// defaultSelfRepair returns the drivers that repair volumes in use by default, as
 // their maintainers document it or their code shows. Drivers that do so only when
 // they stage or publish again, or only behind an option that is off, are not among
 // them (docs/policy.md names some).
-func DefaultSelfRepair() SelfRepair {
-	return SelfRepair{
+func defaultSelfRepair() selfRepair {
+	return selfRepair{
 		// seaweedfs/seaweedfs-csi-driver, pull requests 212 and 255 and
 		// pkg/driver/health_monitor.go: every 30 s it stages dead mounts again,
 		// binds lost publish paths again, and enters the containers. It leaves
@@ -56,18 +56,18 @@ func DefaultSelfRepair() SelfRepair {
 	}
 }
 
-// Leaves returns whether the driver repairs such a condition itself.
-func (s SelfRepair) Leaves(driver string, reason healer.Reason) bool {
+// leaves returns whether the driver repairs such a condition itself.
+func (s selfRepair) leaves(driver string, reason healer.Reason) bool {
 	return slices.Contains(s[driver], reason)
 }
 
-// ParseSelfRepair returns the default, changed by a text in YAML: a driver with the
+// parseSelfRepair returns the default, changed by a text in YAML: a driver with the
 // reasons that are left to it, which replace those it has here, or with none, which
 // removes it. With an error it returns the default.
-func ParseSelfRepair(text string) (SelfRepair, error) {
-	var changes SelfRepair
+func parseSelfRepair(text string) (selfRepair, error) {
+	var changes selfRepair
 	if err := yaml.UnmarshalStrict([]byte(text), &changes); err != nil {
-		return DefaultSelfRepair(), fmt.Errorf("not a map of drivers to lists of reasons: %w", err)
+		return defaultSelfRepair(), fmt.Errorf("not a map of drivers to lists of reasons: %w", err)
 	}
 	var errs []error
 	for _, driver := range slices.Sorted(maps.Keys(changes)) {
@@ -78,9 +78,9 @@ func ParseSelfRepair(text string) (SelfRepair, error) {
 		}
 	}
 	if len(errs) > 0 {
-		return DefaultSelfRepair(), errors.Join(errs...)
+		return defaultSelfRepair(), errors.Join(errs...)
 	}
-	s := DefaultSelfRepair()
+	s := defaultSelfRepair()
 	for driver, reasons := range changes {
 		if s[driver] = reasons; len(reasons) == 0 {
 			delete(s, driver)

@@ -14,7 +14,7 @@ import (
 )
 
 func TestDefaultSelfRepair(t *testing.T) {
-	s := DefaultSelfRepair()
+	s := defaultSelfRepair()
 	for _, tc := range []struct {
 		driver string
 		reason healer.Reason
@@ -35,7 +35,7 @@ func TestDefaultSelfRepair(t *testing.T) {
 		{"hostpath.csi.k8s.io", healer.NotMounted, false},
 		{"", healer.NotMounted, false},
 	} {
-		if got := s.Leaves(tc.driver, tc.reason); got != tc.left {
+		if got := s.leaves(tc.driver, tc.reason); got != tc.left {
 			t.Errorf("%s is left to %q: %t, want %t", tc.reason, tc.driver, got, tc.left)
 		}
 	}
@@ -46,7 +46,7 @@ func TestDefaultSelfRepair(t *testing.T) {
 			}
 		}
 	}
-	if SelfRepair(nil).Leaves("csi.juicefs.com", healer.Disconnected) {
+	if selfRepair(nil).leaves("csi.juicefs.com", healer.Disconnected) {
 		t.Error("an empty list leaves something to somebody")
 	}
 }
@@ -67,11 +67,11 @@ func TestParseSelfRepair(t *testing.T) {
 		"off by nothing":      {"csi.juicefs.com:", "csi.juicefs.com", healer.Disconnected, false},
 		"several, as a block": {"a:\n- IOError\n- Frozen\nb: []\n", "a", healer.Frozen, true},
 	} {
-		s, err := ParseSelfRepair(tc.text)
+		s, err := parseSelfRepair(tc.text)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if got := s.Leaves(tc.driver, tc.reason); got != tc.left {
+		if got := s.leaves(tc.driver, tc.reason); got != tc.left {
 			t.Errorf("%s: %s is left to %s: %t, want %t", name, tc.reason, tc.driver, got, tc.left)
 		}
 	}
@@ -87,11 +87,11 @@ func TestParseSelfRepairMistakes(t *testing.T) {
 		"a: []\na: [IOError]":                  "already set",
 		"seaweedfs-csi-driver: [\"\"]\nb: [X]": `"X" is no reason`,
 	} {
-		s, err := ParseSelfRepair(text)
+		s, err := parseSelfRepair(text)
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: got %v, want %q", text, err, says)
 		}
-		if !s.Leaves("csi.juicefs.com", healer.Disconnected) {
+		if !s.leaves("csi.juicefs.com", healer.Disconnected) {
 			t.Errorf("%q: a mistake took a driver off the list", text)
 		}
 	}

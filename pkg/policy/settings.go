@@ -33,7 +33,7 @@ type settings struct {
 	// mode is the most that any node may do.
 	mode mode
 	// selfRepair has what is left to drivers that repair volumes themselves.
-	selfRepair SelfRepair
+	selfRepair selfRepair
 	// writeWithoutAttachment has the drivers without attachments (attachRequired:
 	// false) to whose devices may be written nevertheless.
 	writeWithoutAttachment []string
@@ -48,7 +48,7 @@ type settings struct {
 }
 
 func defaultSettings() settings {
-	return settings{mode: modeHeal, selfRepair: DefaultSelfRepair()}
+	return settings{mode: modeHeal, selfRepair: defaultSelfRepair()}
 }
 
 // parseSettings reads what it can. With an error nothing is healed.
@@ -63,7 +63,7 @@ func parseSettings(data map[string]string) settings {
 		case keyMode:
 			s.mode, err = parseMode(text)
 		case keySelfRepair:
-			s.selfRepair, err = ParseSelfRepair(text)
+			s.selfRepair, err = parseSelfRepair(text)
 		case keyWriteWithoutAttachment:
 			err = yaml.UnmarshalStrict([]byte(text), &s.writeWithoutAttachment)
 		case keyDriverDaemonSets:
