@@ -17,7 +17,6 @@ import (
 	"github.com/csi-addons/node-healer/pkg/kube"
 )
 
-// The keys of the ConfigMap with the cluster's settings (docs/policy.md).
 const (
 	keyMode                   = "mode"
 	keySelfRepair             = "self-repairing-drivers"
@@ -26,7 +25,23 @@ const (
 	keyDriverNamespaces       = "driver-namespaces"
 )
 
-var keys = []string{keyMode, keySelfRepair, keyWriteWithoutAttachment, keyDriverDaemonSets, keyDriverNamespaces}
+// settingKeys are the keys of the ConfigMap with the cluster's settings, and how each is
+// read (docs/policy.md).
+var settingKeys = []struct {
+	name string
+	read func(s *settings, text string) error
+}{
+	{keyMode, func(s *settings, text string) (err error) { s.mode, err = parseMode(text); return err }},
+	{keySelfRepair, func(s *settings, text string) (err error) { s.selfRepair, err = parseSelfRepair(text); return err }},
+	{keyWriteWithoutAttachment, func(s *settings, text string) error {
+		return yaml.UnmarshalStrict([]byte(text), &s.writeWithoutAttachment)
+	}},
+	{keyDriverDaemonSets, func(s *settings, text string) error { return yaml.UnmarshalStrict([]byte(text), &s.daemonSets) }},
+	{keyDriverNamespaces, func(s *settings, text string) (err error) {
+		s.driverNamespaces, err = parseNamespaces(text)
+		return err
+	}},
+}
 
 // settings hold for the whole cluster and change without a rollout.
 type settings struct {
@@ -55,26 +70,19 @@ func defaultSettings() settings {
 func parseSettings(data map[string]string) settings {
 	s := defaultSettings()
 	var errs []error
-	bad := func(key string, err error) { errs = append(errs, fmt.Errorf("key %s: %w", key, err)) }
-	for _, key := range slices.Sorted(maps.Keys(data)) {
-		text := data[key]
-		var err error
-		switch key {
-		case keyMode:
-			s.mode, err = parseMode(text)
-		case keySelfRepair:
-			s.selfRepair, err = parseSelfRepair(text)
-		case keyWriteWithoutAttachment:
-			err = yaml.UnmarshalStrict([]byte(text), &s.writeWithoutAttachment)
-		case keyDriverDaemonSets:
-			err = yaml.UnmarshalStrict([]byte(text), &s.daemonSets)
-		case keyDriverNamespaces:
-			s.driverNamespaces, err = parseNamespaces(text)
-		default:
-			err = errors.New("is none of " + strings.Join(keys, ", "))
+	var names []string
+	known := map[string]bool{}
+	for _, key := range settingKeys {
+		names, known[key.name] = append(names, key.name), true
+		if text, set := data[key.name]; set {
+			if err := key.read(&s, text); err != nil {
+				errs = append(errs, fmt.Errorf("key %s: %w", key.name, err))
+			}
 		}
-		if err != nil {
-			bad(key, err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(data)) {
+		if !known[name] {
+			errs = append(errs, fmt.Errorf("key %s: is none of %s", name, strings.Join(names, ", ")))
 		}
 	}
 	if s.err = errors.Join(errs...); s.err != nil {
