@@ -106,7 +106,6 @@ func New(cfg Config) (*Reporter, error) {
 		pace:  flowcontrol.NewTokenBucketRateLimiter(requestQPS, requestBurst),
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[volumeKey](minRetry, maxRetry)),
 	}
-	// Called with the lock held.
 	r.volumes = lru.NewWithEvictionFunc(maxVolumes, func(_ lru.Key, v any) { r.pending -= len(v.(*volume).messages) })
 	return r, nil
 }
@@ -131,8 +130,9 @@ func (r *Reporter) Note(report healer.Report, words func(healer.Report) string) 
 	} else {
 		v.reported, v.messages, r.pending = next, append(v.messages, messages...), r.pending+len(messages)
 	}
-	isDue := v.failed == "" && !v.annotation.covers(v.latest)
-	if (len(messages) > 0 || isDue) && r.queue.Len() < maxVolumes {
+	// A volume that failed is queued already, and waits for its next try.
+	isDue := v.failed == "" && (len(v.messages) > 0 || !v.annotation.covers(v.latest))
+	if (isDue || len(messages) > 0) && r.queue.Len() < maxVolumes {
 		r.queue.Add(key)
 	}
 }
