@@ -13,9 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -421,31 +419,6 @@ func TestStepAfterABoot(t *testing.T) {
 	})
 }
 
-// TestKillSwitchThatTheInformerMissed: the settings are read before a step, and again
-// before its mount point becomes usable.
-func TestKillSwitchThatTheInformerMissed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := kubetest.NewAPI()
-		disk := newDisk(api)
-		policy, end := following(t, api)
-		defer end()
-		node := &thisHost{t: t, runs: os.Getpid()} // a container overrides no mode
-		d, step := node.at(podMountPoint, false)
-		gate := Gate{Policy: policy, Node: node}
-		p, err := gate.Enter(t.Context(), d, step)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.Leave(nil)
-		api.Set(func(a *kubetest.API) { a.Mute = true })
-		disk.settings(keyMode, "off")
-		expect(t, "in the middle", p.Revalidate(t.Context()), "mode off")
-		_, err = gate.Enter(t.Context(), d, step)
-		expect(t, "before", err, "mode off")
-		expect(t, "a write", gate.Write(t.Context(), d.Case, step.MountPoint, true), "mode off")
-	})
-}
-
 // TestWriteThroughAnotherPod: any pod that uses the volume can forbid a write, as they
 // share what is written to.
 func TestWriteThroughAnotherPod(t *testing.T) {
@@ -493,150 +466,4 @@ func TestStepOfACallThatEnded(t *testing.T) {
 		cancel()
 		expect(t, "then", p.Revalidate(ctx), context.Canceled.Error())
 	})
-}
-
-// TestKillSwitchIsNotForgotten: it holds when the API does not answer a moment later,
-// or when the settings were deleted.
-func TestKillSwitchIsNotForgotten(t *testing.T) {
-	for name, later := range map[string]func(*disk){
-		"deleted": func(d *disk) {
-			d.api.Remove(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "healer", Name: "settings"}})
-		},
-		"no answer":   func(d *disk) { d.api.BreakFor(kubetest.ErrNoAnswer, "get", "configmaps") },
-		"unavailable": func(d *disk) { d.api.BreakFor(apierrors.NewServiceUnavailable("busy"), "get", "configmaps") },
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				api := kubetest.NewAPI()
-				disk := newDisk(api)
-				disk.settings(keyMode, "heal")
-				policy, end := following(t, api)
-				defer end()
-				node := &thisHost{t: t}
-				d, step := node.at(podMountPoint, false)
-				gate := Gate{Policy: policy, Node: node}
-				api.Set(func(a *kubetest.API) { a.Mute = true })
-				disk.settings(keyMode, "off")
-				_, err := gate.Enter(t.Context(), d, step)
-				expect(t, "at first", err, "mode off")
-				later(disk)
-				_, err = gate.Enter(t.Context(), d, step)
-				expect(t, "later", err, "mode off")
-			})
-		})
-	}
-}
-
-// TestModeOfThePodThatTheInformerMissed: the mode is read with the pod.
-func TestModeOfThePodThatTheInformerMissed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := kubetest.NewAPI()
-		disk := newDisk(api)
-		policy, end := following(t, api)
-		defer end()
-		api.Set(func(a *kubetest.API) { a.Mute = true })
-		disk.pod.Annotations = map[string]string{kube.ModeAnnotation: "check"}
-		api.Put(disk.pod)
-		node := &thisHost{t: t}
-		d, step := node.at(podMountPoint, false)
-		_, err := Gate{Policy: policy, Node: node}.Enter(t.Context(), d, step)
-		expect(t, "a step", err, "mode check by Pod")
-	})
-}
-
-// TestClusterNeedsEveryAnswer: a step is refused while anything that could forbid it is
-// unknown.
-func TestClusterNeedsEveryAnswer(t *testing.T) {
-	for _, what := range []string{
-		"list pods", "get pods", "get nodes", "get configmaps", "list configmaps",
-		"get persistentvolumes", "get persistentvolumeclaims", "get storageclasses",
-	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				api, s := kubetest.NewAPI(), newScene()
-				s.pv.Spec.StorageClassName = "fast"
-				s.play(api)
-				verb, resource, _ := strings.Cut(what, " ")
-				api.BreakFor(apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("no rule")), verb, resource)
-				policy, end := following(t, api)
-				defer end()
-				err := policy.wantedNow(t, s.name, "uid-of-app")
-				if what == "list configmaps" {
-					expect(t, "it is read", err, "")
-				} else {
-					expect(t, "then", err, resource)
-				}
-				api.Break(nil)
-				time.Sleep(time.Hour)
-				synctest.Wait()
-				expect(t, "all is allowed", policy.wantedNow(t, s.name, "uid-of-app"), "")
-			})
-		})
-	}
-}
-
-// TestContainerDuringAnOutage: a running container proves that the mount point is wanted,
-// if what the API last said does not forbid it. The strictest mode counts, and what was
-// never read is unknown.
-func TestContainerDuringAnOutage(t *testing.T) {
-	for name, tc := range map[string]struct {
-		// before happens before the outage, late is missed by the informers.
-		before func(*disk)
-		late   func(*disk)
-		// known is true when a step has asked before.
-		known bool
-		want  string
-	}{
-		"all is known":             {known: true},
-		"nothing was ever read":    {want: "what the cluster wants is not known"},
-		"the claim may be checked": {before: func(d *disk) { d.claim = says(d.claim, "check"); d.api.Put(d.claim) }, known: true, want: "mode check by PersistentVolumeClaim"},
-		"the cluster is off":       {before: func(d *disk) { d.settings(keyMode, "off") }, known: true, want: "mode off"},
-		"only a step read the last mode": {late: func(d *disk) {
-			d.api.Put(says(d.pod, "check"))
-		}, known: true, want: "mode check by Pod"},
-		"the driver rolls out": {before: (*disk).rollOut, known: true, want: "not been ready"},
-		"the node is drained":  {before: (*disk).drain, known: true, want: "drained"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				api := kubetest.NewAPI()
-				disk := newDisk(api)
-				policy, end := following(t, api)
-				defer end()
-				policy.cfg.DriverGrace = time.Hour
-				node := &thisHost{t: t, runs: os.Getpid()}
-				gate := Gate{Policy: policy, Node: node}
-				d, step := node.at(podMountPoint, false)
-				if tc.before != nil {
-					tc.before(disk)
-				}
-				if tc.late != nil {
-					api.Set(func(a *kubetest.API) { a.Mute = true })
-					tc.late(disk)
-				}
-				synctest.Wait()
-				if tc.known {
-					if p, err := gate.Enter(t.Context(), d, step); err == nil {
-						p.Leave(nil)
-					}
-				}
-				api.Break(kubetest.ErrNoAnswer)
-				time.Sleep(10 * time.Minute)
-				p, err := gate.Enter(t.Context(), d, step)
-				expect(t, "a step", err, tc.want)
-				if err == nil {
-					expect(t, "in the middle", p.Revalidate(t.Context()), "")
-					p.Leave(nil)
-				}
-				_, writing := node.at(podMountPoint, true)
-				if _, err := gate.Enter(t.Context(), d, writing); err == nil {
-					t.Error("a container allowed a write to the device")
-				}
-				node.runs = 0
-				if _, err := gate.Enter(t.Context(), d, step); err == nil {
-					t.Error("a step ran without an answer of the API")
-				}
-			})
-		})
-	}
 }

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -183,4 +185,78 @@ func TestModeAtAMountPoint(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestKillSwitchThatTheInformerMissed: the settings are read before a step, and again
+// before its mount point becomes usable.
+func TestKillSwitchThatTheInformerMissed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewAPI()
+		disk := newDisk(api)
+		policy, end := following(t, api)
+		defer end()
+		node := &thisHost{t: t, runs: os.Getpid()} // a container overrides no mode
+		d, step := node.at(podMountPoint, false)
+		gate := Gate{Policy: policy, Node: node}
+		p, err := gate.Enter(t.Context(), d, step)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Leave(nil)
+		api.Set(func(a *kubetest.API) { a.Mute = true })
+		disk.settings(keyMode, "off")
+		expect(t, "in the middle", p.Revalidate(t.Context()), "mode off")
+		_, err = gate.Enter(t.Context(), d, step)
+		expect(t, "before", err, "mode off")
+		expect(t, "a write", gate.Write(t.Context(), d.Case, step.MountPoint, true), "mode off")
+	})
+}
+
+// TestKillSwitchIsNotForgotten: it holds when the API does not answer a moment later,
+// or when the settings were deleted.
+func TestKillSwitchIsNotForgotten(t *testing.T) {
+	for name, later := range map[string]func(*disk){
+		"deleted": func(d *disk) {
+			d.api.Remove(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "healer", Name: "settings"}})
+		},
+		"no answer":   func(d *disk) { d.api.BreakFor(kubetest.ErrNoAnswer, "get", "configmaps") },
+		"unavailable": func(d *disk) { d.api.BreakFor(apierrors.NewServiceUnavailable("busy"), "get", "configmaps") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := kubetest.NewAPI()
+				disk := newDisk(api)
+				disk.settings(keyMode, "heal")
+				policy, end := following(t, api)
+				defer end()
+				node := &thisHost{t: t}
+				d, step := node.at(podMountPoint, false)
+				gate := Gate{Policy: policy, Node: node}
+				api.Set(func(a *kubetest.API) { a.Mute = true })
+				disk.settings(keyMode, "off")
+				_, err := gate.Enter(t.Context(), d, step)
+				expect(t, "at first", err, "mode off")
+				later(disk)
+				_, err = gate.Enter(t.Context(), d, step)
+				expect(t, "later", err, "mode off")
+			})
+		})
+	}
+}
+
+// TestModeOfThePodThatTheInformerMissed: the mode is read with the pod.
+func TestModeOfThePodThatTheInformerMissed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewAPI()
+		disk := newDisk(api)
+		policy, end := following(t, api)
+		defer end()
+		api.Set(func(a *kubetest.API) { a.Mute = true })
+		disk.pod.Annotations = map[string]string{kube.ModeAnnotation: "check"}
+		api.Put(disk.pod)
+		node := &thisHost{t: t}
+		d, step := node.at(podMountPoint, false)
+		_, err := Gate{Policy: policy, Node: node}.Enter(t.Context(), d, step)
+		expect(t, "a step", err, "mode check by Pod")
+	})
 }
