@@ -22,9 +22,29 @@ type kind[T apiObject] struct {
 	empty           func() T
 	// stripSpec drops what is not needed of spec and status.
 	stripSpec func(T)
-	// label is the one label that is kept.
-	label string
 }
+
+func kindOf[O any, T interface {
+	*O
+	apiObject
+}](group, resource string, stripSpec func(T),
+) kind[T] {
+	return kind[T]{group, resource, func() T { return new(O) }, stripSpec}
+}
+
+var (
+	podKind       = kindOf("", "pods", stripPod)
+	nodeKind      = kindOf("", "nodes", func(n *corev1.Node) { n.Spec.PodCIDRs, n.Status = nil, corev1.NodeStatus{} })
+	configMapKind = kindOf("", "configmaps", func(m *corev1.ConfigMap) { m.BinaryData = nil })
+	namespaceKind = kindOf("", "namespaces", func(*corev1.Namespace) {})
+	volumeKind    = kindOf("", "persistentvolumes", stripVolume)
+	claimKind     = kindOf("", "persistentvolumeclaims", func(c *corev1.PersistentVolumeClaim) {
+		c.Spec = corev1.PersistentVolumeClaimSpec{VolumeName: c.Spec.VolumeName}
+		c.Status = corev1.PersistentVolumeClaimStatus{}
+	})
+	classKind  = kindOf(storagev1.GroupName, "storageclasses", func(c *storagev1.StorageClass) { *c = storagev1.StorageClass{ObjectMeta: c.ObjectMeta} })
+	driverKind = kindOf(storagev1.GroupName, "csidrivers", func(*storagev1.CSIDriver) {})
+)
 
 // ModeAnnotation is the one annotation that is kept of every object; package
 // policy reads it.
@@ -33,49 +53,18 @@ const ModeAnnotation = "node-healer.csi-addons.io/mode"
 // maxModeBytes bounds what is kept of it: no mode is longer.
 const maxModeBytes = 64
 
-// EnforceLabel is the label of Pod Security Admission that is kept of a
-// namespace: it says which pods may be created there.
+// EnforceLabel is the one label that is kept. On a namespace it says which pods may
+// be created there (Pod Security Admission).
 const EnforceLabel = "pod-security.kubernetes.io/enforce"
-
-var (
-	podKind       = kind[*corev1.Pod]{resource: "pods", empty: func() *corev1.Pod { return &corev1.Pod{} }, stripSpec: stripPod}
-	nodeKind      = kind[*corev1.Node]{resource: "nodes", empty: func() *corev1.Node { return &corev1.Node{} }, stripSpec: stripNode}
-	configMapKind = kind[*corev1.ConfigMap]{
-		resource: "configmaps", empty: func() *corev1.ConfigMap { return &corev1.ConfigMap{} },
-		stripSpec: func(m *corev1.ConfigMap) { m.BinaryData = nil },
-	}
-	namespaceKind = kind[*corev1.Namespace]{
-		resource: "namespaces", empty: func() *corev1.Namespace { return &corev1.Namespace{} },
-		stripSpec: func(*corev1.Namespace) {}, label: EnforceLabel,
-	}
-	volumeKind = kind[*corev1.PersistentVolume]{
-		resource: "persistentvolumes", empty: func() *corev1.PersistentVolume { return &corev1.PersistentVolume{} }, stripSpec: stripVolume,
-	}
-	claimKind = kind[*corev1.PersistentVolumeClaim]{
-		resource: "persistentvolumeclaims", empty: func() *corev1.PersistentVolumeClaim { return &corev1.PersistentVolumeClaim{} },
-		stripSpec: func(c *corev1.PersistentVolumeClaim) {
-			c.Spec = corev1.PersistentVolumeClaimSpec{VolumeName: c.Spec.VolumeName}
-			c.Status = corev1.PersistentVolumeClaimStatus{}
-		},
-	}
-	classKind = kind[*storagev1.StorageClass]{
-		group: storagev1.GroupName, resource: "storageclasses", empty: func() *storagev1.StorageClass { return &storagev1.StorageClass{} },
-		stripSpec: func(c *storagev1.StorageClass) { *c = storagev1.StorageClass{ObjectMeta: c.ObjectMeta} },
-	}
-	driverKind = kind[*storagev1.CSIDriver]{
-		group: storagev1.GroupName, resource: "csidrivers", empty: func() *storagev1.CSIDriver { return &storagev1.CSIDriver{} },
-		stripSpec: func(*storagev1.CSIDriver) {},
-	}
-)
 
 // strip drops what is not needed of an object, so that little memory is used.
 func (k kind[T]) strip(o T) {
 	o.SetManagedFields(nil)
 	o.SetFinalizers(nil)
-	label, labelled := o.GetLabels()[k.label]
+	enforce, labelled := o.GetLabels()[EnforceLabel]
 	o.SetLabels(nil)
 	if labelled {
-		o.SetLabels(map[string]string{k.label: label})
+		o.SetLabels(map[string]string{EnforceLabel: enforce})
 	}
 	mode, set := o.GetAnnotations()[ModeAnnotation]
 	o.SetAnnotations(nil)
@@ -85,8 +74,6 @@ func (k kind[T]) strip(o T) {
 	}
 	k.stripSpec(o)
 }
-
-func stripNode(n *corev1.Node) { n.Spec.PodCIDRs, n.Status = nil, corev1.NodeStatus{} }
 
 func stripVolume(v *corev1.PersistentVolume) {
 	spec := corev1.PersistentVolumeSpec{AccessModes: v.Spec.AccessModes, ClaimRef: v.Spec.ClaimRef, StorageClassName: v.Spec.StorageClassName}

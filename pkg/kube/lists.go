@@ -23,8 +23,9 @@ const (
 	maxLists = 3
 )
 
-// listObject is a list as the API sends it.
-type listObject interface {
+// listOf is a pointer to a list as the API sends it.
+type listOf[L any] interface {
+	*L
 	runtime.Object
 	metav1.ListInterface
 }
@@ -35,11 +36,11 @@ var errOtherSnapshot = errors.New("the pages of the list are of different resour
 // matches reads a list of the whole cluster in pages and returns what matches.
 // All pages are of one snapshot, so that an object that moves between pages is
 // not missed.
-func matches[L listObject, M any](ctx context.Context, c *Client, what request, empty func() L, match func(L) []M) (found []M, err error) {
+func matches[L any, P listOf[L], M any](ctx context.Context, c *Client, what request, match func(P) []M) (found []M, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	for range maxLists {
-		found, err = matchesOnce(ctx, c, what, empty, match)
+		found, err = matchesOnce(ctx, c, what, match)
 		if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, errOtherSnapshot) {
 			return found, err
 		}
@@ -47,10 +48,10 @@ func matches[L listObject, M any](ctx context.Context, c *Client, what request, 
 	return nil, fmt.Errorf("%s: no snapshot lasted to the end of %d lists: %w", what, maxLists, err)
 }
 
-func matchesOnce[L listObject, M any](ctx context.Context, c *Client, what request, empty func() L, match func(L) []M) (found []M, err error) {
+func matchesOnce[L any, P listOf[L], M any](ctx context.Context, c *Client, what request, match func(P) []M) (found []M, err error) {
 	snapshot := ""
 	for page := (metav1.ListOptions{Limit: listPage}); ; {
-		list := empty()
+		list := P(new(L))
 		if err := c.list(ctx, what, page, list); err != nil {
 			return nil, err
 		}
@@ -72,7 +73,6 @@ func matchesOnce[L listObject, M any](ctx context.Context, c *Client, what reque
 func (c *Cluster) VolumesWithHandle(ctx context.Context, name VolumeName) ([]*corev1.PersistentVolume, error) {
 	got, err := c.reader.share(ctx, "list volumes "+name.Driver+" "+name.Handle, func(ctx context.Context) (any, error) {
 		return matches(ctx, c.client, request{Resource: volumeKind.resource},
-			func() *corev1.PersistentVolumeList { return &corev1.PersistentVolumeList{} },
 			func(page *corev1.PersistentVolumeList) (found []*corev1.PersistentVolume) {
 				for i := range page.Items {
 					if pv := &page.Items[i]; name.matches(pv) {
@@ -109,7 +109,6 @@ func (c *Cluster) Attachments(ctx context.Context, volumes []*corev1.PersistentV
 	slices.Sort(names)
 	got, err := c.reader.share(ctx, fmt.Sprint("list attachments ", csi.Driver, csi.VolumeHandle, names), func(ctx context.Context) (any, error) {
 		return matches(ctx, c.client, request{Group: storagev1.GroupName, Resource: "volumeattachments"},
-			func() *storagev1.VolumeAttachmentList { return &storagev1.VolumeAttachmentList{} },
 			func(page *storagev1.VolumeAttachmentList) (found []Attachment) {
 				for i := range page.Items {
 					if a, is := attachmentOf(&page.Items[i], names, csi); is {
