@@ -12,14 +12,15 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 	"github.com/csi-addons/node-healer/pkg/kube"
+	"github.com/csi-addons/node-healer/pkg/policy"
+	"github.com/csi-addons/node-healer/pkg/report"
 )
 
-// cluster is all that speaks to Kubernetes; nil where there is no API to ask.
+// cluster is all that uses the Kubernetes API; nil where there is none.
 type cluster struct {
-	// wants is what the API says of this node.
-	wants *kube.Cluster
-	// reporter tells it how volumes are.
-	reporter *kube.Reporter
+	api      *kube.Cluster
+	policy   *policy.Policy
+	reporter *report.Reporter
 }
 
 // newCluster reads how to reach the API. Nothing is sent yet: a server that
@@ -40,31 +41,27 @@ func newCluster(cfg config, kubeletRoots ...string) (*cluster, error) {
 		return nil, err
 	}
 	c := &cluster{}
-	if c.wants, err = kube.NewCluster(kube.ClusterConfig{
-		Client:       client,
-		Node:         cfg.nodeID,
-		Namespace:    cfg.cluster.podNamespace,
-		ConfigMap:    cfg.cluster.configMap,
-		KubeletRoots: kubeletRoots,
-		DriverGrace:  cfg.cluster.driverGrace,
+	if c.api, err = kube.NewCluster(kube.ClusterConfig{
+		Client: client, Node: cfg.nodeID, Namespace: cfg.cluster.podNamespace, ConfigMap: cfg.cluster.configMap,
 	}); err != nil {
 		return nil, err
 	}
-	c.reporter, err = kube.NewReporter(client, kube.ReporterConfig{
-		Node: cfg.nodeID, NodeUID: c.wants.NodeUID, Here: c.wants.Here, Find: c.wants.Subjects,
-	})
+	if c.policy, err = policy.New(policy.Config{Cluster: c.api, KubeletRoots: kubeletRoots, DriverGrace: cfg.cluster.driverGrace}); err != nil {
+		return nil, err
+	}
+	c.reporter, err = report.New(report.Config{Client: client, Node: cfg.nodeID, Cluster: c.api})
 	return c, err
 }
 
-// gate decides what a heal may do: by the word of the cluster where there is one.
+// gate returns what decides whether a heal may change a volume.
 func (c *cluster) gate(cfg config, node *host.Node) healer.Gate {
 	if c == nil {
 		return healer.WantedGate{Node: node, Standalone: cfg.standalone}
 	}
-	return kube.Gate{Cluster: c.wants, Node: node}
+	return policy.Gate{Policy: c.policy, Node: node}
 }
 
-// noted takes each answer for those who do not call; nil: nobody is told.
+// noted returns what reports each answer to the cluster; nil without one.
 func (c *cluster) noted() func(healer.Report, func(healer.Report) string) {
 	if c == nil {
 		return nil
@@ -72,15 +69,16 @@ func (c *cluster) noted() func(healer.Report, func(healer.Report) string) {
 	return c.reporter.Note
 }
 
-// follow keeps up with the cluster until stop is called, which waits for the end
-// of all that it began. It outlives ctx: the last heals still ask.
+// follow runs informers, policy and reports until stop is called, which waits for
+// their end. It outlives ctx: the last heals still ask the API.
 func (c *cluster) follow(ctx context.Context) (stop func(context.Context) error) {
 	if c == nil {
 		return func(context.Context) error { return nil }
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var all sync.WaitGroup
-	all.Go(func() { c.wants.Run(ctx) })
+	all.Go(func() { c.api.Run(ctx) })
+	all.Go(func() { c.policy.Run(ctx) })
 	all.Go(func() { c.reporter.Run(ctx) })
 	ended := make(chan struct{})
 	go func() {

@@ -17,36 +17,34 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
 const (
-	// askTime bounds one question to the API: a step waits for it.
-	askTime = 2 * time.Second
+	// requestTimeout bounds one request: a step waits for it.
+	requestTimeout = 2 * time.Second
 
 	protobuf = "application/vnd.kubernetes.protobuf"
 )
 
-// Client speaks to the API with the few groups that this program needs. The
-// usual clientset knows every kind there is, which costs memory on every node.
+// Client sends requests to the API for the few groups that this program needs.
+// The usual clientset knows every kind, which costs memory on every node.
 type Client struct {
-	groups   map[string]rest.Interface
-	metadata metadata.Interface
-	// account is who we are, for advice to a person.
+	groups map[string]rest.Interface
+	// account is our service account, for advice in error messages.
 	account string
 }
 
-// ClientConfig says how to reach the API.
+// ClientConfig configures a Client.
 type ClientConfig struct {
-	// Kubeconfig is a file; empty: the service account of the pod we run in.
+	// Kubeconfig is a file; empty: the service account of our own pod.
 	Kubeconfig string
 	// Version goes into the user agent.
 	Version string
 }
 
-// NewClient reads the configuration; nothing is sent yet.
+// NewClient returns a Client that has not sent anything yet.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	access, err := rest.InClusterConfig()
 	if cfg.Kubeconfig != "" {
@@ -56,40 +54,36 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 		return nil, fmt.Errorf("find the Kubernetes API: %w", err)
 	}
 	access.UserAgent = "node-healer/" + cfg.Version
-	// Whoever asks bounds himself (heals under way, the reporter's pace): a limit
-	// here would look like an API that does not answer.
+	// Callers limit their own rates (running heals, the reporter): a limit here
+	// would look like an API that does not answer.
 	access.QPS = -1
-	wire, err := rest.HTTPClientFor(access)
+	httpClient, err := rest.HTTPClientFor(access)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
 	}
-	return newClient(access, wire, subjectOf(access.BearerToken))
+	return NewClientFor(access, httpClient, subjectOf(access.BearerToken))
 }
 
-// subjectOf reads from a service account's token whose it is; empty for a token
-// of another kind. Nothing is decided by it.
+// subjectOf returns the service account of a token, and "" for a token of
+// another kind. It is for messages only: the signature is not verified.
 func subjectOf(token string) string {
 	var claims struct {
 		Subject string `json:"sub"`
 	}
-	if !readClaims(token, &claims) || !strings.HasPrefix(claims.Subject, "system:serviceaccount:") {
+	parts := strings.Split(token, ".") // a JWT (RFC 7519)
+	if len(parts) != 3 {
+		return ""
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil || json.Unmarshal(payload, &claims) != nil || !strings.HasPrefix(claims.Subject, "system:serviceaccount:") {
 		return ""
 	}
 	return claims.Subject
 }
 
-// readClaims reads what a JWT (RFC 7519) says of itself. Nobody has checked its
-// signature.
-func readClaims(token string, claims any) bool {
-	parts := strings.Split(token, ".")
-	if len(parts) != 3 {
-		return false
-	}
-	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	return err == nil && json.Unmarshal(payload, claims) == nil
-}
-
-func newClient(access *rest.Config, wire *http.Client, account string) (*Client, error) {
+// NewClientFor returns a Client over an HTTP client; account is the service
+// account that messages name.
+func NewClientFor(access *rest.Config, httpClient *http.Client, account string) (*Client, error) {
 	c := &Client{groups: map[string]rest.Interface{}, account: account}
 	scheme := runtime.NewScheme()
 	var errs []error
@@ -108,13 +102,11 @@ func newClient(access *rest.Config, wire *http.Client, account string) (*Client,
 		}
 		own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 		own.ContentType, own.AcceptContentTypes = protobuf, protobuf+",application/json"
-		client, err := rest.RESTClientForConfigAndClient(own, wire)
+		client, err := rest.RESTClientForConfigAndClient(own, httpClient)
 		errs = append(errs, err)
 		c.groups[group.version.Group] = client
 	}
-	var err error
-	c.metadata, err = metadata.NewForConfigAndClient(metadata.ConfigFor(access), wire)
-	return c, errors.Join(append(errs, err)...)
+	return c, errors.Join(errs...)
 }
 
 func (c *Client) on(r request, verb *rest.Request) *rest.Request {
@@ -128,31 +120,23 @@ func (c *Client) on(r request, verb *rest.Request) *rest.Request {
 	return verb
 }
 
-// get reads one object as it is now, past every cache.
+// get reads one object from the API itself.
 func (c *Client) get(ctx context.Context, r request, into runtime.Object) error {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	r.Verb = "get"
 	return c.explain(r, c.on(r, c.groups[r.Group].Get()).Do(ctx).Into(into))
 }
 
-// create sends an object and reads the answer into it.
-func (c *Client) create(ctx context.Context, r request, object runtime.Object) error {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	r.Verb = "create"
-	return c.explain(r, c.on(r, c.groups[r.Group].Post()).Body(object).Do(ctx).Into(object))
-}
-
-// patch changes an object; into gets what became of it.
-func (c *Client) patch(ctx context.Context, r request, kind types.PatchType, change []byte, into runtime.Object) error {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+// patch changes an object and reads what became of it.
+func (c *Client) patch(ctx context.Context, r request, kind types.PatchType, patch []byte, into runtime.Object) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	r.Verb = "patch"
-	return c.explain(r, c.on(r, c.groups[r.Group].Patch(kind)).Body(change).Do(ctx).Into(into))
+	return c.explain(r, c.on(r, c.groups[r.Group].Patch(kind)).Body(patch).Do(ctx).Into(into))
 }
 
-// list reads one page of a list. Whoever asks brings a deadline.
+// list reads one page of a list. The caller sets the deadline.
 func (c *Client) list(ctx context.Context, r request, o metav1.ListOptions, into runtime.Object) error {
 	r.Verb = "list"
 	return c.explain(r, c.on(r, c.groups[r.Group].Get()).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Into(into))

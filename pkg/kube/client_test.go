@@ -5,13 +5,13 @@ import (
 	"testing"
 )
 
-func TestWhoseTokenItIs(t *testing.T) {
+func TestSubjectOf(t *testing.T) {
 	jwt := func(claims string) string {
 		return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
 	}
 	for token, want := range map[string]string{
 		jwt(`{"sub":"system:serviceaccount:ns:name"}`): "system:serviceaccount:ns:name",
-		jwt(`{"sub":"someone@example.com"}`):           "", // another issuer's may name a person
+		jwt(`{"sub":"someone@example.com"}`):           "", // another issuer's token may name a person
 		jwt(`{"sub":1}`):                               "",
 		jwt(`nothing`):                                 "",
 		"opaque":                                       "",

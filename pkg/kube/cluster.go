@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,55 +13,39 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// ClusterConfig is what a Cluster is made of.
+// clientGoVerbosity is the level from which on client-go's own messages, which
+// concern its internals, are logged.
+const clientGoVerbosity = 5
+
+// ClusterConfig configures a Cluster. Every field is required.
 type ClusterConfig struct {
 	Client *Client
 	// Node is this node's name.
 	Node string
 	// Namespace and ConfigMap name the object with the cluster's settings.
-	Namespace string
-	ConfigMap string
-	// KubeletRoots are kubelet's directory as configured and without links.
-	KubeletRoots []string
-	// DriverGrace is how long heals wait for a driver that is not ready.
-	DriverGrace time.Duration
+	Namespace, ConfigMap string
 }
 
-// Cluster is what the API says of this node: its pods, their claims and volumes,
-// who is attached, and what is allowed. It follows what belongs to this node, its
-// pods, its Node and the settings, so that its costs do not grow with the cluster;
-// all else is read by name.
+// Cluster knows what the API says of this node: its pods, their claims and
+// volumes, and the settings. Informers follow what belongs to this node, all
+// else is read by name.
 type Cluster struct {
 	cfg    ClusterConfig
 	client *Client
 	reader *reader
 
 	pods, node, configMap *informer
-	// podsChanged has room for one: a DaemonSet's pod, or the settings, changed.
-	podsChanged chan struct{}
-	// begun closes when the first lists are there, or late.
-	begun   chan struct{}
-	drivers drivers
-
-	mu sync.Mutex
-	// settings are what parsed says.
-	settings settings
-	parsed   *corev1.ConfigMap
-	// gone is true while there is no ConfigMap any more.
-	gone bool
+	// synced is closed when the first lists have arrived, or are late.
+	synced chan struct{}
 }
 
-// NewCluster checks cfg. Nothing is known until Run.
+// NewCluster returns a Cluster that knows nothing until Run.
 func NewCluster(cfg ClusterConfig) (*Cluster, error) {
-	switch {
-	case cfg.Client == nil || cfg.Node == "" || cfg.Namespace == "" || cfg.ConfigMap == "":
+	if cfg.Client == nil || cfg.Node == "" || cfg.Namespace == "" || cfg.ConfigMap == "" {
 		return nil, errors.New("kube: client, node, namespace and config map are required")
-	case len(cfg.KubeletRoots) == 0 || cfg.DriverGrace < 0:
-		return nil, errors.New("kube: kubelet's root is required, and the driver's grace must not be negative")
 	}
-	c := &Cluster{cfg: cfg, client: cfg.Client, podsChanged: make(chan struct{}, 1), begun: make(chan struct{}), settings: defaultSettings()}
-	c.drivers.reading = make(chan struct{}, 1)
-	var errs [6]error
+	c := &Cluster{cfg: cfg, client: cfg.Client, synced: make(chan struct{})}
+	var errs [4]error
 	named := func(name string) fields.Selector { return fields.OneTermEqualSelector(metav1.ObjectNameField, name) }
 	c.pods, errs[0] = newInformer(c.client, podKind, "", fields.OneTermEqualSelector("spec.nodeName", cfg.Node), podIndexes())
 	c.node, errs[1] = newInformer(c.client, nodeKind, "", named(cfg.Node), nil)
@@ -71,72 +54,90 @@ func NewCluster(cfg ClusterConfig) (*Cluster, error) {
 		return nil, err
 	}
 	c.reader = newReader(c.client, c.pods, c.node, c.configMap)
-	_, errs[3] = c.configMap.AddEventHandler(onChange(func(m *corev1.ConfigMap) {
-		c.hear(m) // it may be gone again by the time that somebody looks
-		c.wakeDrivers()
-	}))
-	_, errs[4] = c.pods.AddEventHandler(onChange(func(p *corev1.Pod) {
-		if ownedByDaemonSet(p) {
-			c.wakeDrivers()
-		}
-	}))
-	_, errs[5] = c.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: c.claimsAnew})
-	return c, errors.Join(errs[:]...)
+	_, errs[3] = c.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: c.forgetClaims})
+	return c, errs[3]
 }
 
-// onChange has a function told of each object that comes, changes or goes.
+// OnConfigMap has changed called for the settings whenever they come, change or
+// go. It must be called before Run.
+func (c *Cluster) OnConfigMap(changed func(*corev1.ConfigMap)) error {
+	_, err := c.configMap.AddEventHandler(onChange(changed))
+	return err
+}
+
+// OnDaemonSetPod has changed called for each pod of a DaemonSet on this node
+// that comes, changes or goes. It must be called before Run.
+func (c *Cluster) OnDaemonSetPod(changed func()) error {
+	_, err := c.pods.AddEventHandler(onChange(func(p *corev1.Pod) {
+		if ownedByDaemonSet(p) {
+			changed()
+		}
+	}))
+	return err
+}
+
 func onChange[T any](changed func(T)) cache.ResourceEventHandlerFuncs {
-	tell := func(o any) {
-		if lost, is := o.(cache.DeletedFinalStateUnknown); is {
-			o = lost.Obj
+	handle := func(o any) {
+		if deleted, is := o.(cache.DeletedFinalStateUnknown); is {
+			o = deleted.Obj
 		}
 		if t, ok := o.(T); ok {
 			changed(t)
 		}
 	}
-	return cache.ResourceEventHandlerFuncs{AddFunc: tell, UpdateFunc: func(_, o any) { tell(o) }, DeleteFunc: tell}
+	return cache.ResourceEventHandlerFuncs{AddFunc: handle, UpdateFunc: func(_, o any) { handle(o) }, DeleteFunc: handle}
 }
 
-func (c *Cluster) wakeDrivers() {
-	select {
-	case c.podsChanged <- struct{}{}:
-	default:
-	}
-}
-
-func (c *Cluster) informers() []*informer { return []*informer{c.pods, c.node, c.configMap} }
-
-// Run keeps it up to date until ctx ends, and returns when all has stopped.
+// Run keeps the informers up to date until ctx ends, and returns when all of
+// them have stopped.
 func (c *Cluster) Run(ctx context.Context) {
-	// What client-go logs by itself is about its own inner life.
-	quiet := klog.NewContext(ctx, klog.FromContext(ctx).V(quietVerbosity))
+	quiet := klog.NewContext(ctx, klog.FromContext(ctx).V(clientGoVerbosity))
 	var wg sync.WaitGroup
-	for _, i := range c.informers() {
+	for _, i := range []*informer{c.pods, c.node, c.configMap} {
 		wg.Go(func() { i.RunWithContext(quiet) })
 	}
-	wg.Go(func() { c.followDrivers(ctx) })
 	wg.Go(func() {
-		defer close(c.begun)
-		ctx, cancel := context.WithTimeout(ctx, askTime)
+		defer close(c.synced)
+		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
 		cache.WaitForCacheSync(ctx.Done(), c.pods.HasSynced, c.node.HasSynced, c.configMap.HasSynced)
 	})
 	wg.Wait()
 }
 
-const quietVerbosity = 5
-
-// finalized waits for the first lists, but not for long: for a moment after the
-// start, nobody knows what must not be looked at.
-func (c *Cluster) finalized(ctx context.Context) {
+// WaitForSync waits for the first lists, for at most two seconds after Run:
+// before them it is not known which volumes must not be inspected.
+func (c *Cluster) WaitForSync(ctx context.Context) {
 	select {
-	case <-c.begun:
+	case <-c.synced:
 	case <-ctx.Done():
 	}
 }
 
-// pod gives a pod of this node by its UID.
-func (c *Cluster) pod(uid string) (*corev1.Pod, bool) {
+// NodeName returns this node's name.
+func (c *Cluster) NodeName() string { return c.cfg.Node }
+
+// NodeUID returns the UID of this node's object, and false while it is unknown.
+func (c *Cluster) NodeUID() (types.UID, bool) {
+	node, known := one[*corev1.Node](c.node, c.cfg.Node)
+	if !known {
+		return "", false
+	}
+	return node.UID, true
+}
+
+// ConfigMapName returns namespace and name of the settings, as messages show them.
+func (c *Cluster) ConfigMapName() string {
+	return "ConfigMap " + c.cfg.Namespace + "/" + c.cfg.ConfigMap
+}
+
+// ConfigMap returns the settings that the informer has.
+func (c *Cluster) ConfigMap() (*corev1.ConfigMap, bool) {
+	return one[*corev1.ConfigMap](c.configMap, c.cfg.Namespace+"/"+c.cfg.ConfigMap)
+}
+
+// Pod returns the pod of this node with a UID, as the informer has it.
+func (c *Cluster) Pod(uid string) (*corev1.Pod, bool) {
 	if uid == "" {
 		return nil, false
 	}
@@ -147,40 +148,48 @@ func (c *Cluster) pod(uid string) (*corev1.Pod, bool) {
 	return found[0], true
 }
 
-// NodeUID gives the UID of this node's object, as soon as it is known.
-func (c *Cluster) NodeUID() (types.UID, bool) {
-	node, known := one[*corev1.Node](c.node, c.cfg.Node)
-	if !known {
-		return "", false
-	}
-	return node.UID, true
+// DaemonSetPods returns the pods of DaemonSets on this node.
+func (c *Cluster) DaemonSetPods() []*corev1.Pod { return indexed[*corev1.Pod](c.pods, byDaemonSet, "") }
+
+// TerminatingPods returns the terminating pods on this node, except those of
+// DaemonSets.
+func (c *Cluster) TerminatingPods() []*corev1.Pod {
+	return indexed[*corev1.Pod](c.pods, byTerminating, "")
 }
 
-// Here gives those of some pods that are on this node; false: nobody knows yet.
-func (c *Cluster) Here(podUIDs []string) (here []string, known bool) {
-	for _, uid := range podUIDs {
-		if _, found := c.pod(uid); found {
+// PodsHere returns those of the given pods that are on this node, and false
+// while the pods of this node are unknown.
+func (c *Cluster) PodsHere(uids []string) (here []string, known bool) {
+	for _, uid := range uids {
+		if _, found := c.Pod(uid); found {
 			here = append(here, uid)
 		}
 	}
 	return here, c.pods.listed() == nil
 }
 
-// Subjects gives the claim and the pods of a volume, as ReporterConfig.Find
-// wants them: not yet known is false, a volume of which the cluster has no
-// object included.
+// Subjects are the objects that a volume is reported on.
+type Subjects struct {
+	// Claim is nil when the volume has none, as a pod's inline volume.
+	Claim *corev1.ObjectReference
+	// Pods are those on this node that use the volume.
+	Pods []corev1.ObjectReference
+}
+
+// Subjects returns the claim and the pods of a volume, and false when neither
+// is known.
 func (c *Cluster) Subjects(ctx context.Context, driver, volumeID string, podUIDs []string) (Subjects, bool) {
 	var s Subjects
 	for _, uid := range podUIDs {
-		if pod, known := c.pod(uid); known {
+		if pod, known := c.Pod(uid); known {
 			s.Pods = append(s.Pods, reference("Pod", pod))
 		}
 	}
-	w := c.look(ctx, volumeName{driver: driver, handle: volumeID}, "")
-	// A claim that no pod here uses is another node's to tell of.
-	if len(w.volumes) == 1 && len(w.pods) > 0 && w.volumes[0].claim != nil {
-		of := reference("PersistentVolumeClaim", w.volumes[0].claim)
-		s.Claim = &of
+	w := c.Recall(ctx, VolumeName{Driver: driver, Handle: volumeID}, "")
+	// A claim that no pod here uses is reported on by another node.
+	if len(w.Volumes) == 1 && len(w.Pods) > 0 && w.Volumes[0].Claim != nil {
+		claim := reference("PersistentVolumeClaim", w.Volumes[0].Claim)
+		s.Claim = &claim
 	}
 	return s, s.Claim != nil || len(s.Pods) > 0
 }
@@ -189,15 +198,15 @@ func reference(kind string, o metav1.Object) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: "v1", Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID()}
 }
 
-// claimsAnew has the claims of a pod that came read anew: another one of that name may
-// have been there before, which no pod used any more.
-func (c *Cluster) claimsAnew(o any) {
+// forgetClaims has the claims of a new pod read again: a claim of the same name
+// may have been cached before, from which no pod of this node was left.
+func (c *Cluster) forgetClaims(o any) {
 	p, ok := o.(*corev1.Pod)
 	if !ok {
 		return
 	}
 	for i := range p.Spec.Volumes {
-		if claim := claimOf(p, &p.Spec.Volumes[i]); claim != "" {
+		if claim := ClaimOf(p, &p.Spec.Volumes[i]); claim != "" {
 			c.reader.forget(claimKind.resource, p.Namespace, claim)
 		}
 	}

@@ -13,12 +13,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// maxDenied bounds the text of an error with which the API answered: it goes
-// into messages that have limits of their own.
-const maxDenied = 499
+// maxErrorBytes bounds the text of an error that the API sent: it goes into
+// messages that have limits of their own.
+const maxErrorBytes = 499
 
-// answeredError is an error with which the API answered, in words of ours. The
-// original stays within reach.
+// answeredError is an error that the API sent, with a text of ours.
 type answeredError struct {
 	text string
 	err  error
@@ -27,12 +26,12 @@ type answeredError struct {
 // Error implements error.
 func (e *answeredError) Error() string { return e.text }
 
-// Unwrap gives the original.
+// Unwrap returns the original.
 func (e *answeredError) Unwrap() error { return e.err }
 
-// explain says of an error what was asked of the API, and of a denial also what
-// is missing, how to see that, and what mends it. Errors that arrive later, as
-// an event of a watch, may be given too.
+// explain adds to an error what was asked of the API, and to a denial also what
+// is missing, how to check that, and how to fix it. It also takes errors that a
+// watch brings as an event.
 func (c *Client) explain(r request, err error) error {
 	var known *answeredError
 	var answer apierrors.APIStatus
@@ -40,10 +39,10 @@ func (c *Client) explain(r request, err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &known):
-		return err // as when a reflector hands on what list gave it
+		return err // a reflector passes on what list returned
 	case !errors.As(err, &answer):
 		if sent := (*url.Error)(nil); errors.As(err, &sent) {
-			err = sent.Err // what was sent, r says in fewer words
+			err = sent.Err // r says what was sent in fewer words
 		}
 		return fmt.Errorf("%s: %w", r, err)
 	case apierrors.IsUnauthorized(err):
@@ -52,18 +51,17 @@ func (c *Client) explain(r request, err error) error {
 		if d, is := parseDenial(answer.Status(), c.account); is {
 			return &answeredError{d.String(), err}
 		}
-		// Somebody else's rule (admission, a quota, a proxy): its own words tell
-		// more than ours.
+		// Admission, a quota or a proxy refused it: the original text says more.
 	}
 	return &answeredError{oneLine(r.String() + ": " + err.Error()), err}
 }
 
-// denial is a no of the API's authorizer.
+// denial is a request that the API's authorizer refused.
 type denial struct {
 	request
-	// user is whom the API saw; empty when that is not known.
+	// user is the user that the API saw; empty when that is not known.
 	user string
-	// why is what the authorizer added, mostly nothing.
+	// why is what the authorizer added, usually nothing.
 	why string
 }
 
@@ -72,9 +70,9 @@ var denialText = regexp.MustCompile(
 	`User "([^"]*)" cannot ([a-z]+) resource "([a-z0-9-]+)(?:/([a-z0-9/-]+))?" in API group "([a-z0-9.-]*)" ` +
 		`(?:at the cluster scope|in the namespace "([a-z0-9-]+)")(?:: (.*))?$`)
 
-// parseDenial reads what the API says it denied: that may be more than was
-// asked, as an apply that creates needs two verbs. account stands in for a user
-// that the text does not tell.
+// parseDenial returns what the API says it denied, which may differ from what
+// was sent: an apply that creates needs two verbs. account is used where the
+// text names no user.
 func parseDenial(answer metav1.Status, account string) (denial, bool) {
 	found := denialText.FindStringSubmatch(strings.ReplaceAll(answer.Message, "\n", " "))
 	if found == nil {
@@ -95,11 +93,11 @@ func parseDenial(answer metav1.Status, account string) (denial, bool) {
 // plain is what a shell takes as one word.
 var plain = regexp.MustCompile(`^[A-Za-z0-9:._@/-]+$`)
 
-// applyManifests gives no command: one for our manifests would undo what an
-// overlay of them sets.
+// applyManifests names no command: one for our manifests would undo an overlay
+// of them.
 const applyManifests = "apply deploy, or your overlay of it, again"
 
-// String drops what helps least until the rest fits.
+// String returns the text of the error; what helps least is dropped until it fits.
 func (d denial) String() string {
 	if d.user == "system:anonymous" {
 		return oneLine(d.what() + ": denied (403), because the request carried no token: the API saw system:anonymous. " +
@@ -109,7 +107,7 @@ func (d denial) String() string {
 	}
 	for _, drop := range []func(){func() {}, func() { d.why = "" }, func() { d.Name = "" }, func() { d.user = "" }} {
 		drop()
-		if len(d.text()) <= maxDenied {
+		if len(d.text()) <= maxErrorBytes {
 			break
 		}
 	}
@@ -117,7 +115,7 @@ func (d denial) String() string {
 }
 
 func (d denial) text() string {
-	// A message may have room for the first half only.
+	// The most useful comes first: a message may hold the first half only.
 	text := fmt.Sprintf("%s: denied (403). Check: %s. Missing: the rule %s in a %s of this account. Fix: %s",
 		d.what(), d.check(), d.rule(), d.role(), applyManifests)
 	if d.why != "" {
@@ -133,7 +131,7 @@ func (d denial) what() string {
 	return d.request.String()
 }
 
-// rule is what RBAC would have to say, as YAML.
+// rule returns the RBAC rule that is missing, as YAML.
 func (d denial) rule() string {
 	group, resource := d.Group, d.Resource
 	if group == "" {
@@ -145,7 +143,7 @@ func (d denial) rule() string {
 	return fmt.Sprintf("{apiGroups: [%s], resources: [%s], verbs: [%s]}", group, resource, d.Verb)
 }
 
-// role is the kind that the rule belongs into: a Role serves our own namespace.
+// role returns the kind of role for the rule: a Role in our own namespace.
 func (d denial) role() string {
 	if own, _ := accountParts(d.user); own != "" && own == d.Namespace {
 		return "Role"
@@ -153,9 +151,9 @@ func (d denial) role() string {
 	return "ClusterRole"
 }
 
-// check is the question to ask the API as an administrator. kubectl takes what
-// follows a slash for a name, which counts where a rule lists names; a
-// subresource is a flag.
+// check returns the kubectl command with which an administrator checks it.
+// kubectl takes what follows a slash for a name, which matters where a rule
+// lists names; a subresource is a flag.
 func (d denial) check() string {
 	what := d.Resource
 	if d.Group != "" {
@@ -171,14 +169,15 @@ func (d denial) check() string {
 	if who == "" {
 		who = "system:serviceaccount:NAMESPACE:NAME"
 	}
-	where := "-A" // also for what lies in no namespace
+	where := "-A" // also for resources without a namespace
 	if d.Namespace != "" {
 		where = "-n " + d.Namespace
 	}
 	return fmt.Sprintf("kubectl auth can-i %s %s --as=%s %s", d.Verb, what, who, where)
 }
 
-// unauthenticated words a 401. The API never says which of the causes it is.
+// unauthenticated returns the text for a 401. The API does not say which of the
+// causes it is.
 func unauthenticated(r request, account string) string {
 	check := "that this pod's service account exists"
 	if namespace, name := accountParts(account); name != "" && len(namespace)+len(name) < 100 {
@@ -189,7 +188,7 @@ func unauthenticated(r request, account string) string {
 		"Fix: %s, then delete this pod: it gets a new token", r, check, applyManifests))
 }
 
-// accountParts takes system:serviceaccount:<namespace>:<name> apart.
+// accountParts splits system:serviceaccount:<namespace>:<name>.
 func accountParts(user string) (namespace, name string) {
 	rest, is := strings.CutPrefix(user, "system:serviceaccount:")
 	if !is {
@@ -199,20 +198,22 @@ func accountParts(user string) (namespace, name string) {
 	return namespace, name
 }
 
-// oneLine gives a text that others had a part in as one line of at most
-// maxDenied bytes.
-func oneLine(text string) string {
+func oneLine(text string) string { return OneLine(text, maxErrorBytes) }
+
+// OneLine returns a text, which may be partly foreign, as one line of valid UTF-8 of
+// at most limit bytes, with a mark where it was cut.
+func OneLine(text string, limit int) string {
 	text = strings.Map(func(c rune) rune {
 		if unicode.IsPrint(c) {
 			return c
 		}
 		return ' '
-	}, text)
-	if len(text) <= maxDenied {
+	}, strings.ToValidUTF8(text, "?"))
+	if len(text) <= limit {
 		return text
 	}
 	const mark = "…"
-	cut := maxDenied - len(mark)
+	cut := limit - len(mark)
 	for !utf8.RuneStart(text[cut]) {
 		cut--
 	}

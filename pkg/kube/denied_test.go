@@ -44,7 +44,7 @@ func TestExplainDenials(t *testing.T) {
 			[]string{
 				"watch configmaps in namespace csi-addons-node-healer: denied",
 				`resources: [configmaps], verbs: [watch]} in a Role`,
-				// The rule names the one ConfigMap: without its name the answer is no.
+				// The rule names one ConfigMap: a check without the name fails.
 				"kubectl auth can-i watch configmaps/node-healer --as=" + ours + " -n csi-addons-node-healer. ",
 			},
 			[]string{"ClusterRole"},
@@ -105,7 +105,7 @@ func TestExplainDenials(t *testing.T) {
 			[]string{"--as=" + ours},
 			[]string{"reboot"},
 		},
-		"nobody knows": {
+		"no account is known": {
 			"",
 			forbidden("pods", "", "", `User "" cannot list resource "pods" in API group "" at the cluster scope`),
 			[]string{"--as=system:serviceaccount:NAMESPACE:NAME"},
@@ -177,8 +177,7 @@ func TestExplainUnauthenticated(t *testing.T) {
 	}
 }
 
-// TestExplainOthers gives errors that are none of ours to explain: their own
-// text says more.
+// TestExplainOthers: other errors keep their text.
 func TestExplainOthers(t *testing.T) {
 	c := &Client{account: ours}
 	plainErr := errors.New("dial tcp 10.96.0.1:443: connect: connection refused")
@@ -207,7 +206,7 @@ func TestExplainOthers(t *testing.T) {
 	}
 }
 
-// TestExplainBounds lets the API say more than fits, and what no log should get.
+// TestExplainBounds: texts that are too long or have control characters.
 func TestExplainBounds(t *testing.T) {
 	longest := "system:serviceaccount:" + strings.Repeat("n", 63) + ":" + strings.Repeat("a", 253)
 	const denied = `" cannot list resource "csiaddonsnodes" in API group "csiaddons.openshift.io" in the namespace "`

@@ -1,7 +1,8 @@
-// Package kube is what this program knows of Kubernetes: what the cluster wants
-// of the volumes on this node (the gate and its policy), who may call, and what
-// it tells the cluster in turn (registration, events, a claim's health).
+// Package kube reports what the Kubernetes API says of this node: through
+// informers of the node's own pods, its Node and the ConfigMap with the
+// settings, and through reads of everything else by name. Its costs therefore
+// do not grow with the cluster.
 //
-// It speaks to the API and to nobody else: what stands on the node is package
-// host's, and what a step does is the engine's.
+// It decides nothing: what may be changed is package policy's, and what the
+// cluster is told is package report's.
 package kube

@@ -17,43 +17,43 @@ import (
 
 // The indexes of the pods' informer.
 const (
-	byUID    = "uid"
-	byClaim  = "claim"
-	byDaemon = "daemon" // pods of DaemonSets, all of them
-	byGoing  = "going"  // pods that are terminating, but for those of DaemonSets
+	byUID         = "uid"
+	byClaim       = "claim"
+	byDaemonSet   = "daemonset"   // the pods of DaemonSets, under one key
+	byTerminating = "terminating" // the terminating pods of no DaemonSet, under one key
 )
 
-// informer follows a few objects that belong to this node. It is the memory for
-// looks; a step asks the API itself.
+// informer follows the few objects of one kind that belong to this node.
+// Inspections go by it; before a step the API itself is asked.
 type informer struct {
 	cache.SharedIndexInformer
 	what request
 
 	mu sync.Mutex
-	// err is the last error of list or watch, loggedAt how far the informer had
-	// come when one was last logged.
+	// err is the last error of list or watch, loggedAt the resource version at
+	// which an error was last logged.
 	err      error
 	loggedAt string
 }
 
-// neverStreams has an informer ask for lists: one that streams them sleeps for up
-// to a minute after a refused connection, also when it is told to stop (client-go,
-// Reflector.watchList).
-type neverStreams struct{}
+// noWatchList has an informer list instead of streaming the list: a reflector
+// that streams sleeps for up to a minute after a refused connection, even when
+// its context ends (client-go, Reflector.watchList).
+type noWatchList struct{}
 
 // IsWatchListSemanticsUnSupported implements what client-go asks of a client.
-func (neverStreams) IsWatchListSemanticsUnSupported() bool { return true }
+func (noWatchList) IsWatchListSemanticsUnSupported() bool { return true }
 
 func newInformer[T apiObject](c *Client, k kind[T], namespace string, selector fields.Selector, indexes cache.Indexers) (*informer, error) {
 	lists := cache.NewFilteredListWatchFromClient(c.groups[k.group], k.resource, namespace, func(o *metav1.ListOptions) { o.FieldSelector = selector.String() })
 	i := &informer{
-		SharedIndexInformer: cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lists, neverStreams{}), k.empty(), 0, indexes),
+		SharedIndexInformer: cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lists, noWatchList{}), k.empty(), 0, indexes),
 		what:                request{Verb: "list", Group: k.group, Resource: k.resource, Namespace: namespace},
 	}
 	err := errors.Join(
 		i.SetTransform(func(o any) (any, error) {
 			if whole, ok := o.(T); ok {
-				k.keep(whole)
+				k.strip(whole)
 			}
 			return o, nil
 		}),
@@ -65,22 +65,22 @@ func newInformer[T apiObject](c *Client, k kind[T], namespace string, selector f
 	return i, nil
 }
 
-// fail takes note of an error, and logs one that is new: what the API answers when
-// its text changes, a connection that breaks once between two that worked.
+// fail records an error and logs it if it is new: an answer of the API when its
+// text changes, a broken connection once until a watch has worked again.
 func (i *informer) fail(err error) {
 	if errors.Is(err, io.EOF) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return // how watches end
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	reached := "at " + i.LastSyncResourceVersion()
-	if i.loggedAt != reached || hasAnswered(err) && err.Error() != i.err.Error() {
+	at := "at " + i.LastSyncResourceVersion()
+	if i.loggedAt != at || isAnswer(err) && err.Error() != i.err.Error() {
 		klog.ErrorS(err, "Cannot follow what the cluster wants", "resource", i.what.Resource)
 	}
-	i.err, i.loggedAt = err, reached
+	i.err, i.loggedAt = err, at
 }
 
-// listed says why the informer knows nothing yet; nil: it has its first list.
+// listed returns why the informer has no list yet; nil: it has its first one.
 func (i *informer) listed() error {
 	if i.HasSynced() {
 		return nil
@@ -126,10 +126,10 @@ func podIndexes() cache.Indexers {
 		})
 	}
 	return cache.Indexers{
-		byUID:    index(func(p *corev1.Pod) []string { return []string{string(p.UID)} }),
-		byClaim:  index(claimsOf),
-		byDaemon: all(ownedByDaemonSet),
-		byGoing:  all(func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil && !ownedByDaemonSet(p) }),
+		byUID:         index(func(p *corev1.Pod) []string { return []string{string(p.UID)} }),
+		byClaim:       index(claimsOf),
+		byDaemonSet:   all(ownedByDaemonSet),
+		byTerminating: all(func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil && !ownedByDaemonSet(p) }),
 	}
 }
 
@@ -138,20 +138,20 @@ func ownedByDaemonSet(p *corev1.Pod) bool {
 	return owner != nil && owner.Kind == "DaemonSet"
 }
 
-// claimsOf gives the claims of a pod's volumes as <namespace>/<name>.
+// claimsOf returns the claims of a pod's volumes as <namespace>/<name>.
 func claimsOf(p *corev1.Pod) (claims []string) {
 	for i := range p.Spec.Volumes {
-		if claim := claimOf(p, &p.Spec.Volumes[i]); claim != "" {
+		if claim := ClaimOf(p, &p.Spec.Volumes[i]); claim != "" {
 			claims = append(claims, p.Namespace+"/"+claim)
 		}
 	}
 	return claims
 }
 
-// claimOf gives the name of the claim behind a pod's volume; empty for a volume
-// of another kind. A generic ephemeral volume's claim is named after pod and
+// ClaimOf returns the name of the claim behind a pod's volume, and "" for a
+// volume without one. A generic ephemeral volume's claim is named after pod and
 // volume.
-func claimOf(p *corev1.Pod, v *corev1.Volume) string {
+func ClaimOf(p *corev1.Pod, v *corev1.Volume) string {
 	switch {
 	case v.PersistentVolumeClaim != nil:
 		return v.PersistentVolumeClaim.ClaimName

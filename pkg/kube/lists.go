@@ -19,28 +19,28 @@ const (
 	// page of it in memory.
 	listTime = 20 * time.Second
 	listPage = 500
-	// maxLists is how often a list is begun that does not come to its end in one
-	// snapshot.
+	// maxLists bounds the attempts to read a list in one snapshot.
 	maxLists = 3
 )
 
-// listObject is what the API sends for a list.
-type listObject interface {
+// listOf is a pointer to a list as the API sends it.
+type listOf[L any] interface {
+	*L
 	runtime.Object
 	metav1.ListInterface
 }
 
-// errOtherSnapshot says that the pages of a list are not of one moment.
+// errOtherSnapshot says that the pages of a list are of different snapshots.
 var errOtherSnapshot = errors.New("the pages of the list are of different resource versions")
 
-// matches pages through a list of the whole cluster as it is now, and keeps of each
-// page what matches. All pages are of one snapshot: what moves from one page to
-// another must not be missed.
-func matches[L listObject, M any](ctx context.Context, c *Client, what request, empty func() L, match func(L) []M) (found []M, err error) {
+// matches reads a list of the whole cluster in pages and returns what matches.
+// All pages are of one snapshot, so that an object that moves between pages is
+// not missed.
+func matches[L any, P listOf[L], M any](ctx context.Context, c *Client, what request, match func(P) []M) (found []M, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	for range maxLists {
-		found, err = matchesOnce(ctx, c, what, empty, match)
+		found, err = matchesOnce(ctx, c, what, match)
 		if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, errOtherSnapshot) {
 			return found, err
 		}
@@ -48,10 +48,10 @@ func matches[L listObject, M any](ctx context.Context, c *Client, what request, 
 	return nil, fmt.Errorf("%s: no snapshot lasted to the end of %d lists: %w", what, maxLists, err)
 }
 
-func matchesOnce[L listObject, M any](ctx context.Context, c *Client, what request, empty func() L, match func(L) []M) (found []M, err error) {
+func matchesOnce[L any, P listOf[L], M any](ctx context.Context, c *Client, what request, match func(P) []M) (found []M, err error) {
 	snapshot := ""
 	for page := (metav1.ListOptions{Limit: listPage}); ; {
-		list := empty()
+		list := P(new(L))
 		if err := c.list(ctx, what, page, list); err != nil {
 			return nil, err
 		}
@@ -68,16 +68,16 @@ func matchesOnce[L listObject, M any](ctx context.Context, c *Client, what reque
 	}
 }
 
-// volumesLike gives all PersistentVolumes of the cluster with a driver and a handle.
-func (c *Cluster) volumesLike(ctx context.Context, name volumeName) ([]*corev1.PersistentVolume, error) {
-	got, err := c.reader.share(ctx, "list volumes "+name.driver+" "+name.handle, func(ctx context.Context) (any, error) {
+// VolumesWithHandle returns all PersistentVolumes of the cluster with a driver
+// and a handle, as the API has them now. The API cannot select by handle.
+func (c *Cluster) VolumesWithHandle(ctx context.Context, name VolumeName) ([]*corev1.PersistentVolume, error) {
+	got, err := c.reader.share(ctx, "list volumes "+name.Driver+" "+name.Handle, func(ctx context.Context) (any, error) {
 		return matches(ctx, c.client, request{Resource: volumeKind.resource},
-			func() *corev1.PersistentVolumeList { return &corev1.PersistentVolumeList{} },
 			func(page *corev1.PersistentVolumeList) (found []*corev1.PersistentVolume) {
 				for i := range page.Items {
-					if pv := &page.Items[i]; name.fits(pv) {
-						kept := pv.DeepCopy() // and not all of the page
-						volumeKind.keep(kept)
+					if pv := &page.Items[i]; name.matches(pv) {
+						kept := pv.DeepCopy() // so that the page is freed
+						volumeKind.strip(kept)
 						found = append(found, kept)
 					}
 				}
@@ -88,19 +88,19 @@ func (c *Cluster) volumesLike(ctx context.Context, name volumeName) ([]*corev1.P
 	return found, err
 }
 
-// attachment is what is asked of a VolumeAttachment.
-type attachment struct {
-	name, node, attacher string
-	// volume is the PersistentVolume's name; empty for a pod's inline volume that was
-	// migrated to CSI.
-	volume             string
-	attached, deleting bool
+// Attachment is the part of a VolumeAttachment that callers need.
+type Attachment struct {
+	Name, Node, Attacher string
+	// Volume is the PersistentVolume's name; empty for a pod's inline volume that
+	// was migrated to CSI.
+	Volume             string
+	Attached, Deleting bool
 }
 
-// attachmentsOf gives all attachments in the cluster of volumes that share a driver
-// and a handle, and of pods' inline volumes with these. The API cannot select them,
-// and no watch is good enough: it may be the last to hear.
-func (c *Cluster) attachmentsOf(ctx context.Context, volumes []*corev1.PersistentVolume) ([]attachment, error) {
+// Attachments returns all attachments in the cluster of volumes that share a
+// driver and a handle, and of pods' inline volumes with the same ones, as the API
+// has them now. The API cannot select them, and a watch may lag.
+func (c *Cluster) Attachments(ctx context.Context, volumes []*corev1.PersistentVolume) ([]Attachment, error) {
 	csi := volumes[0].Spec.CSI
 	var names []string
 	for _, pv := range volumes {
@@ -109,26 +109,30 @@ func (c *Cluster) attachmentsOf(ctx context.Context, volumes []*corev1.Persisten
 	slices.Sort(names)
 	got, err := c.reader.share(ctx, fmt.Sprint("list attachments ", csi.Driver, csi.VolumeHandle, names), func(ctx context.Context) (any, error) {
 		return matches(ctx, c.client, request{Group: storagev1.GroupName, Resource: "volumeattachments"},
-			func() *storagev1.VolumeAttachmentList { return &storagev1.VolumeAttachmentList{} },
-			func(page *storagev1.VolumeAttachmentList) (found []attachment) {
+			func(page *storagev1.VolumeAttachmentList) (found []Attachment) {
 				for i := range page.Items {
-					a := &page.Items[i]
-					kept := attachment{
-						name: a.Name, node: a.Spec.NodeName, attacher: a.Spec.Attacher,
-						attached: a.Status.Attached, deleting: a.DeletionTimestamp != nil,
-					}
-					volume, inline := a.Spec.Source.PersistentVolumeName, a.Spec.Source.InlineVolumeSpec
-					switch {
-					case volume != nil && slices.Contains(names, *volume):
-						kept.volume = *volume
-						found = append(found, kept)
-					case inline != nil && inline.CSI != nil && inline.CSI.Driver == csi.Driver && inline.CSI.VolumeHandle == csi.VolumeHandle:
-						found = append(found, kept)
+					if a, is := attachmentOf(&page.Items[i], names, csi); is {
+						found = append(found, a)
 					}
 				}
 				return found
 			})
 	})
-	found, _ := got.([]attachment)
+	found, _ := got.([]Attachment)
 	return found, err
+}
+
+func attachmentOf(a *storagev1.VolumeAttachment, volumes []string, csi *corev1.CSIPersistentVolumeSource) (Attachment, bool) {
+	found := Attachment{
+		Name: a.Name, Node: a.Spec.NodeName, Attacher: a.Spec.Attacher,
+		Attached: a.Status.Attached, Deleting: a.DeletionTimestamp != nil,
+	}
+	switch volume, inline := a.Spec.Source.PersistentVolumeName, a.Spec.Source.InlineVolumeSpec; {
+	case volume != nil && slices.Contains(volumes, *volume):
+		found.Volume = *volume
+		return found, true
+	case inline != nil && inline.CSI != nil && inline.CSI.Driver == csi.Driver && inline.CSI.VolumeHandle == csi.VolumeHandle:
+		return found, true
+	}
+	return Attachment{}, false
 }

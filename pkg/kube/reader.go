@@ -18,42 +18,45 @@ import (
 )
 
 const (
-	// rememberTime is for how long at most a look goes by what was read before;
-	// absentTime is the same for what was not there, or could not be read again.
-	rememberTime = time.Hour
-	absentTime   = time.Minute
-	// rememberJitter spreads the next reads over the time: a part of it.
-	rememberJitter = 0.2
-	// maxRemembered objects: more than the volumes, claims and classes of one node.
-	maxRemembered = 2048
-	// silentTime is for how long an API that did not answer is not asked again: a
+	// cacheTTL is how long an inspection uses what was read before; absentTTL is
+	// the same for what did not exist, or could not be read again.
+	cacheTTL  = time.Hour
+	absentTTL = time.Minute
+	// cacheJitter is the part of a TTL by which it is shortened at random, so that
+	// reads are spread over time.
+	cacheJitter = 0.2
+	// maxCached is more than the volumes, claims and classes of one node.
+	maxCached = 2048
+	// maxSameHandle bounds the volumes that are cached for one handle.
+	maxSameHandle = 16
+	// unavailableTime is how long an API that did not answer is not asked again: a
 	// volume may have many mount points, and each would wait for it.
-	silentTime = 3 * time.Second
+	unavailableTime = 3 * time.Second
 )
 
-// reader reads objects by name, and remembers the most recent ones.
+// reader reads objects by name and caches them.
 type reader struct {
 	client *Client
-	// watched are kept up to date; by resource.
+	// watched has the informers by resource.
 	watched map[string]*informer
-	asking  singleflight.Group
-	// kept has a remembered by a name; handles the names of volumes by a handle.
-	kept, handles *lru.Cache
+	calls   singleflight.Group
+	// objects caches a cached by key; handles the names of volumes by handle.
+	objects, handles *lru.Cache
 
 	mu sync.Mutex
-	// silence is why the API did not answer, silentUntil when it is asked again.
-	silence     error
-	silentUntil time.Time
+	// unavailable is why the API did not answer, retryAt when it is asked again.
+	unavailable error
+	retryAt     time.Time
 }
 
-// remembered is what the API last said of one name.
-type remembered struct {
-	object apiObject // nil: there is none
+// cached is what the API last said of one name.
+type cached struct {
+	object apiObject // nil: it did not exist
 	until  time.Time
 }
 
 func newReader(c *Client, watched ...*informer) *reader {
-	r := &reader{client: c, watched: map[string]*informer{}, kept: lru.New(maxRemembered), handles: lru.New(maxRemembered)}
+	r := &reader{client: c, watched: map[string]*informer{}, objects: lru.New(maxCached), handles: lru.New(maxCached)}
 	for _, i := range watched {
 		r.watched[i.what.Resource] = i
 	}
@@ -62,18 +65,18 @@ func newReader(c *Client, watched ...*informer) *reader {
 
 func keyOf(resource, namespace, name string) string { return resource + " " + namespace + "/" + name }
 
-// ask reads an object as it is now; nil: there is none.
-func ask[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, name string) (T, error) {
+// get reads an object from the API; nil: it does not exist.
+func get[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, name string) (T, error) {
 	got, err := r.share(ctx, keyOf(k.resource, namespace, name), func(ctx context.Context) (any, error) {
 		o := k.empty()
 		err := r.client.get(ctx, request{Group: k.group, Resource: k.resource, Namespace: namespace, Name: name}, o)
 		switch {
 		case err == nil:
-			k.keep(o)
-			r.remember(k.resource, namespace, name, o)
+			k.strip(o)
+			r.add(k.resource, namespace, name, o)
 			return o, nil
 		case apierrors.IsNotFound(err):
-			r.remember(k.resource, namespace, name, nil)
+			r.add(k.resource, namespace, name, nil)
 			return nil, nil
 		}
 		return nil, err
@@ -82,20 +85,20 @@ func ask[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, name
 	return o, err
 }
 
-// share lets those who need the same answer of the API at once ask once. Nobody gets
-// an answer to a question that was put before his own need arose: who finds one under
-// way waits for its end, and shares the next.
-func (r *reader) share(ctx context.Context, what string, ask func(context.Context) (any, error)) (any, error) {
+// share runs one request at a time for each key and shares its result. A caller
+// never receives the result of a request that was sent before the call, as it
+// may be out of date: it waits for that request and shares the next one.
+func (r *reader) share(ctx context.Context, key string, send func(context.Context) (any, error)) (any, error) {
 	for waited := false; ; waited = true {
 		own := false
-		answer := r.asking.DoChan(what, func() (any, error) {
+		answer := r.calls.DoChan(key, func() (any, error) {
 			own = true
-			if err := r.silent(); err != nil {
+			if err := r.backoff(); err != nil {
 				return nil, err
 			}
-			// Whoever asked may leave: that is no answer for the others.
-			got, err := ask(context.WithoutCancel(ctx))
-			return got, r.heard(err)
+			// The first caller's cancellation must not fail the others.
+			got, err := send(context.WithoutCancel(ctx))
+			return got, r.track(err)
 		})
 		select {
 		case a := <-answer:
@@ -108,81 +111,79 @@ func (r *reader) share(ctx context.Context, what string, ask func(context.Contex
 	}
 }
 
-// silent says why the API is not asked now.
-func (r *reader) silent() error {
+// backoff returns why the API is not asked now; nil: it may be asked.
+func (r *reader) backoff() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if time.Now().Before(r.silentUntil) {
-		return r.silence
+	if time.Now().Before(r.retryAt) {
+		return r.unavailable
 	}
 	return nil
 }
 
-// heard takes note of whether the API answered, and says it in the error.
-func (r *reader) heard(err error) error {
+// track records whether the API answered, and adds that to the error.
+func (r *reader) track(err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.silentUntil = (time.Time{}); !silence(err) {
+	if r.retryAt = (time.Time{}); !IsUnavailable(err) {
 		return err
 	}
-	r.silence, r.silentUntil = fmt.Errorf("the Kubernetes API does not answer: %w", err), time.Now().Add(silentTime)
-	return r.silence
+	r.unavailable, r.retryAt = fmt.Errorf("the Kubernetes API does not answer: %w", err), time.Now().Add(unavailableTime)
+	return r.unavailable
 }
 
-// silence is true for an error that says that the API cannot be reached, or
-// cannot answer now. Any other is an answer.
-func silence(err error) bool {
+// IsUnavailable returns whether an error says that the API cannot be reached or
+// cannot answer now. Any other error is an answer.
+func IsUnavailable(err error) bool {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):
 		return false
-	case !hasAnswered(err):
+	case !isAnswer(err):
 		return true
 	}
 	return apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) ||
 		apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
-		apierrors.IsInternalError(err) // as when it does not reach its own store
+		apierrors.IsInternalError(err) // as when it cannot reach etcd
 }
 
-// hasAnswered is true for an error that the API itself sent.
-func hasAnswered(err error) bool {
+// isAnswer returns whether the API itself sent the error.
+func isAnswer(err error) bool {
 	var answer apierrors.APIStatus
 	return errors.As(err, &answer)
 }
 
-func (r *reader) remember(resource, namespace, name string, o apiObject) {
-	lasts := absentTime
+func (r *reader) add(resource, namespace, name string, o apiObject) {
+	ttl := absentTTL
 	if o != nil {
-		lasts = rememberTime
+		ttl = cacheTTL
 	}
-	lasts -= time.Duration(float64(lasts) * rememberJitter * rand.Float64()) //nolint:gosec // no secret
-	r.kept.Add(keyOf(resource, namespace, name), remembered{o, time.Now().Add(lasts)})
+	ttl -= time.Duration(float64(ttl) * cacheJitter * rand.Float64()) //nolint:gosec // no secret
+	r.objects.Add(keyOf(resource, namespace, name), cached{o, time.Now().Add(ttl)})
 	if pv, is := o.(*corev1.PersistentVolume); is && pv.Spec.CSI != nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if names := r.named(pv.Spec.CSI.VolumeHandle); !slices.Contains(names, name) && len(names) < maxSameHandle {
+		if names := r.volumesWith(pv.Spec.CSI.VolumeHandle); !slices.Contains(names, name) && len(names) < maxSameHandle {
 			r.handles.Add(pv.Spec.CSI.VolumeHandle, append(slices.Clone(names), name))
 		}
 	}
 }
 
-// maxSameHandle bounds the volumes that are remembered of one handle.
-const maxSameHandle = 16
-
-// named gives the volumes that had a handle when they were last read.
-func (r *reader) named(handle string) []string {
+// volumesWith returns the names of the volumes that had a handle when they were
+// last read.
+func (r *reader) volumesWith(handle string) []string {
 	names, _ := r.handles.Get(handle)
 	list, _ := names.([]string)
 	return list
 }
 
-// forget has the next look read an object anew.
+// forget has the next inspection read an object again.
 func (r *reader) forget(resource, namespace, name string) {
-	r.kept.Remove(keyOf(resource, namespace, name))
+	r.objects.Remove(keyOf(resource, namespace, name))
 }
 
-// recall gives an object for a look: of what is watched what the informer has, of
-// all else what was read within the hour, or is read now. When the API does not
-// answer, what it last said counts for as long as it takes.
+// recall returns an object for an inspection: from its informer if there is one,
+// else from the cache, else from the API. While the API cannot be asked, the
+// cached object stays valid.
 func recall[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, name string) (T, error) {
 	var none T
 	if i, watched := r.watched[k.resource]; watched {
@@ -192,47 +193,48 @@ func recall[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, n
 		o, _ := one[T](i, storeKey(namespace, name))
 		return o, nil
 	}
-	kept, known := r.kept.Get(keyOf(k.resource, namespace, name))
-	if last, _ := kept.(remembered); known && time.Now().Before(last.until) {
-		o, _ := last.object.(T)
+	kept, known := r.objects.Get(keyOf(k.resource, namespace, name))
+	before, _ := kept.(cached)
+	if known && time.Now().Before(before.until) {
+		o, _ := before.object.(T)
 		return o, nil
 	}
-	o, err := ask(ctx, r, k, namespace, name)
-	if last, _ := kept.(remembered); err != nil && known {
-		last.until = time.Now().Add(absentTime)
-		r.kept.Add(keyOf(k.resource, namespace, name), last)
-		o, _ = last.object.(T)
+	o, err := get(ctx, r, k, namespace, name)
+	if err != nil && known {
+		before.until = time.Now().Add(absentTTL)
+		r.objects.Add(keyOf(k.resource, namespace, name), before)
+		o, _ = before.object.(T)
 		return o, nil
 	}
 	return o, err
 }
 
-// last gives what the API last said of an object, by the informer or when it was
-// asked; false: it never said anything.
+// last returns what the API last said of an object, through its informer or a
+// read; false: nothing is known of it.
 func last[T apiObject](r *reader, k kind[T], namespace, name string) (o T, known bool) {
-	if kept, found := r.kept.Get(keyOf(k.resource, namespace, name)); found {
-		o, _ = kept.(remembered).object.(T)
+	if kept, found := r.objects.Get(keyOf(k.resource, namespace, name)); found {
+		o, _ = kept.(cached).object.(T)
 		known = true
 	}
 	i, watched := r.watched[k.resource]
 	if !watched || i.listed() != nil {
 		return o, known
 	}
-	seen, found := one[T](i, storeKey(namespace, name))
+	informed, found := one[T](i, storeKey(namespace, name))
 	if !found {
 		return o, true
 	}
 	var none T
 	if apiObject(o) == apiObject(none) {
-		return seen, true
+		return informed, true
 	}
-	if order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), seen.GetResourceVersion()); err == nil && order > 0 {
+	if order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), informed.GetResourceVersion()); err == nil && order > 0 {
 		return o, true
 	}
-	return seen, true
+	return informed, true
 }
 
-// storeKey is the key by which informers keep an object.
+// storeKey returns the key under which informers keep an object.
 func storeKey(namespace, name string) string {
 	if namespace == "" {
 		return name

@@ -12,7 +12,7 @@ type request struct {
 	Name        string
 }
 
-// String gives "get pods in namespace x" or "list persistentvolumes".
+// String returns, for example, "get pods in namespace x" or "list persistentvolumes".
 func (r request) String() string {
 	var b strings.Builder
 	b.WriteString(r.Verb + " " + r.Resource)

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,221 +10,239 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
-	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
+	"golang.org/x/sync/errgroup"
 )
 
-// volumeName is what is known of a volume's name on the node.
-type volumeName struct {
-	// driver may be empty: before the volume was looked at.
-	driver string
-	handle string
-	// directory is what kubelet named after the PersistentVolume, or after a
-	// pod's inline volume; empty for a mount point that tells none.
-	directory string
+// maxParallelReads bounds the reads that one query has under way.
+const maxParallelReads = 16
+
+// VolumeName is what the node knows of a volume's name.
+type VolumeName struct {
+	// Driver may be empty: before the volume was inspected.
+	Driver string
+	Handle string
+	// Directory is the name that kubelet gave to the mount point's directory: that
+	// of the PersistentVolume, or of a pod's inline volume. It may be empty.
+	Directory string
 }
 
-func nameOf(v healer.Volume, driver string, l host.Layout) volumeName {
-	return volumeName{driver: driver, handle: v.ID, directory: l.PV}
-}
-
-// nameAt is nameOf for a mount point of a case. What a container has of a pod's volume is
-// named as the mount point where it is published for that pod.
-func nameAt(c healer.Case, p healer.MountPoint) volumeName {
-	l := p.Layout
-	for _, of := range c.MountPoints {
-		if l.PV == "" && p.PodUID != "" && of.PodUID == p.PodUID {
-			l.PV = of.Layout.PV
-		}
-	}
-	return nameOf(c.Volume, c.Driver, l)
-}
-
-func (n volumeName) fits(pv *corev1.PersistentVolume) bool {
+func (n VolumeName) matches(pv *corev1.PersistentVolume) bool {
 	csi := pv.Spec.CSI
-	return csi != nil && csi.VolumeHandle == n.handle && (n.driver == "" || csi.Driver == n.driver)
+	return csi != nil && csi.VolumeHandle == n.Handle && (n.Driver == "" || csi.Driver == n.Driver)
 }
 
-// boundVolume is a PersistentVolume with what belongs to it.
-type boundVolume struct {
-	pv *corev1.PersistentVolume
-	// claim is what it is bound to; nil if there is none, or another one of that
-	// name by now.
-	claim *corev1.PersistentVolumeClaim
-	class *storagev1.StorageClass
-	// fits is false for one that only lends its name to the directory.
-	fits bool
+// BoundVolume is a PersistentVolume with its claim and class.
+type BoundVolume struct {
+	PV *corev1.PersistentVolume
+	// Claim is nil if the volume is not bound, or if another claim has that name.
+	Claim *corev1.PersistentVolumeClaim
+	Class *storagev1.StorageClass
+	// Matches is false for a volume that only has the name of the directory.
+	Matches bool
 }
 
-// view is all that decides on one volume at one place.
-type view struct {
-	settings settings
-	node     *corev1.Node
-	volumes  []boundVolume
-	// pods are the one whose mount point it is, or all of this node that use the volume.
-	pods []*corev1.Pod
-	// silence is why the API did not answer now, so that what it last said counts
-	// for some of it; nil: it is the API's word as of now.
-	silence error
+// View is what the API says of one volume at one mount point.
+type View struct {
+	// ConfigMap has the settings as Ask read them; nil: the informer's count.
+	ConfigMap *corev1.ConfigMap
+	Node      *corev1.Node
+	Volumes   []BoundVolume
+	// Pods are the mount point's own, or all of this node that use the volume.
+	Pods []*corev1.Pod
+	// Unavailable is why the API did not answer now, so that the view has what it
+	// last said; nil: the view is the API's word as of now.
+	Unavailable error
 }
 
-// viewing learns what a view is made of.
-type viewing struct {
+// Recall returns what is known of a volume, for a mount point of one pod, or of
+// no pod. What is unknown is missing.
+func (c *Cluster) Recall(ctx context.Context, name VolumeName, podUID string) View {
+	q := &query{c: c}
+	return q.view(ctx, name, podUID, podUID == "")
+}
+
+// Ask returns what the API says now. With allPods, the view has all pods that use
+// the volume, and not only the mount point's own. An error says what is unknown.
+func (c *Cluster) Ask(ctx context.Context, name VolumeName, podUID string, allPods bool) (View, error) {
+	q := &query{c: c, live: true}
+	v := q.view(ctx, name, podUID, allPods || podUID == "")
+	if v.Unavailable = q.unavailable; ctx.Err() != nil {
+		return v, ctx.Err()
+	}
+	if _, found := c.Pod(podUID); q.unknown == nil && podUID != "" && !found && q.unavailable != nil {
+		q.unknown = q.unavailable // the pod's annotation is unknown too
+	}
+	if q.unknown == nil && v.Node == nil {
+		q.unknown = fmt.Errorf("the cluster has no node of this name (--node-id): nodes %q not found", c.cfg.Node)
+	}
+	if q.unknown != nil {
+		return v, Unknown(q.unknown)
+	}
+	return v, nil
+}
+
+// Unknown returns the error for what the API has not said.
+func Unknown(err error) error { return fmt.Errorf("what the cluster wants is not known: %w", err) }
+
+// GetPod reads a pod from the API; nil: it does not exist.
+func (c *Cluster) GetPod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	return get(ctx, c.reader, podKind, namespace, name)
+}
+
+// GetCSIDriver reads a CSIDriver from the API; nil: it does not exist.
+func (c *Cluster) GetCSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
+	return get(ctx, c.reader, driverKind, "", name)
+}
+
+// Namespace returns a namespace, read from the API if live, or as it was read
+// within the hour; nil: it does not exist. While the API does not answer, what it
+// last said counts.
+func (c *Cluster) Namespace(ctx context.Context, name string, live bool) (*corev1.Namespace, error) {
+	q := &query{c: c, live: live}
+	return read(ctx, q, namespaceKind, "", name), q.unknown
+}
+
+// query reads what a View consists of.
+type query struct {
 	c *Cluster
-	// now is true for a step: each question goes to the API. For a look memory is
-	// good enough.
-	now bool
+	// live has each object read from the API, as before a step. Inspections use
+	// informers and caches.
+	live bool
 
-	mu      sync.Mutex
-	silence error
-	// unknown is why something is not known at all.
-	unknown error
+	mu sync.Mutex
+	// unavailable is why the API did not answer, unknown why something is not
+	// known at all.
+	unavailable, unknown error
 }
 
-func (v *viewing) note(silence, unknown error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.silence == nil {
-		v.silence = silence
+// note keeps the first error of each kind.
+func (q *query) note(unavailable, unknown error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.unavailable == nil {
+		q.unavailable = unavailable
 	}
-	if v.unknown == nil {
-		v.unknown = unknown
+	if q.unknown == nil {
+		q.unknown = unknown
 	}
 }
 
-// learn gives one object; nil if there is none, or nobody knows.
-func learn[T apiObject](ctx context.Context, v *viewing, k kind[T], namespace, name string) (o T) {
+// read returns one object; nil: it does not exist, or is unknown.
+func read[T apiObject](ctx context.Context, q *query, k kind[T], namespace, name string) (o T) {
 	if name == "" {
 		return o
 	}
 	var err error
-	if v.now {
-		o, err = ask(ctx, v.c.reader, k, namespace, name)
-		if silence(err) {
+	if q.live {
+		o, err = get(ctx, q.c.reader, k, namespace, name)
+		if IsUnavailable(err) {
 			var known bool
-			if o, known = last(v.c.reader, k, namespace, name); known {
-				v.note(err, nil)
+			if o, known = last(q.c.reader, k, namespace, name); known {
+				q.note(err, nil)
 				return o
 			}
 		}
 	} else {
-		o, err = recall(ctx, v.c.reader, k, namespace, name)
+		o, err = recall(ctx, q.c.reader, k, namespace, name)
 	}
-	v.note(nil, err)
+	q.note(nil, err)
 	return o
 }
 
-// look gives what is remembered of a volume, for a mount point of one pod, or of none.
-// What is not known is missing: nothing is changed by a look.
-func (c *Cluster) look(ctx context.Context, name volumeName, podUID string) view {
-	v := &viewing{c: c}
-	return v.view(ctx, name, podUID, podUID == "")
-}
-
-// ask gives what the API says now. With all, it is asked of all pods that use the
-// volume, and not only of the one whose mount point it is. An error says what is not known,
-// not even from earlier.
-func (c *Cluster) ask(ctx context.Context, name volumeName, podUID string, all bool) (view, error) {
-	v := &viewing{c: c, now: true}
-	now := v.view(ctx, name, podUID, all || podUID == "")
-	if now.silence = v.silence; ctx.Err() != nil {
-		return now, ctx.Err()
-	}
-	if _, found := c.pod(podUID); v.unknown == nil && podUID != "" && !found && v.silence != nil {
-		v.unknown = v.silence // nor is it known what the pod's annotation says
-	}
-	if v.unknown == nil && now.node == nil {
-		v.unknown = fmt.Errorf("the cluster has no node of this name (--node-id): nodes %q not found", c.cfg.Node)
-	}
-	if v.unknown != nil {
-		return now, fmt.Errorf("what the cluster wants is not known: %w", v.unknown)
-	}
-	return now, nil
-}
-
-func (v *viewing) view(ctx context.Context, name volumeName, podUID string, all bool) view {
-	var w view
+func (q *query) view(ctx context.Context, name VolumeName, podUID string, allPods bool) View {
+	var v View
 	var wg sync.WaitGroup
-	wg.Go(func() { w.settings = v.settings(ctx) })
-	wg.Go(func() { w.node = learn(ctx, v, nodeKind, "", v.c.cfg.Node) })
-	v.note(nil, v.c.pods.listed())
+	wg.Go(func() { v.ConfigMap = q.configMap(ctx) })
+	wg.Go(func() { v.Node = read(ctx, q, nodeKind, "", q.c.cfg.Node) })
+	q.note(nil, q.c.pods.listed())
 	var own *corev1.Pod
-	known, found := v.c.pod(podUID)
+	known, found := q.c.Pod(podUID)
 	if found {
-		wg.Go(func() { own = v.pod(ctx, known) })
+		wg.Go(func() { own = q.pod(ctx, known) })
 	}
-	w.volumes = v.volumes(ctx, name, known)
+	v.Volumes = q.volumes(ctx, name, known)
 	var others []*corev1.Pod
-	if all {
-		others = v.podsUsing(ctx, w.volumes, podUID)
+	if allPods {
+		others = q.podsUsing(ctx, v.Volumes, podUID)
 	}
 	wg.Wait()
-	if w.pods = others; own != nil {
-		w.pods = append(w.pods, own)
+	if v.Pods = others; own != nil {
+		v.Pods = append(v.Pods, own)
 	}
-	return w
+	return v
 }
 
-// pod gives what became of a pod; nil when it is gone, or another one by now.
-func (v *viewing) pod(ctx context.Context, known *corev1.Pod) *corev1.Pod {
-	if now := learn(ctx, v, podKind, known.Namespace, known.Name); now != nil && now.UID == known.UID {
+// configMap reads the settings for a step; nil: the informer's count.
+func (q *query) configMap(ctx context.Context) *corev1.ConfigMap {
+	if q.live {
+		m, err := get(ctx, q.c.reader, configMapKind, q.c.cfg.Namespace, q.c.cfg.ConfigMap)
+		switch {
+		case err == nil:
+			return m
+		case IsUnavailable(err):
+			q.note(err, nil)
+		default:
+			q.note(nil, fmt.Errorf("cannot ask for the settings of the cluster: %w", err))
+		}
+	}
+	q.note(nil, q.c.configMap.listed()) // it may say off
+	return nil
+}
+
+// pod returns the current state of a pod; nil: it is gone, or another one has
+// its name.
+func (q *query) pod(ctx context.Context, known *corev1.Pod) *corev1.Pod {
+	if now := read(ctx, q, podKind, known.Namespace, known.Name); now != nil && now.UID == known.UID {
 		return now
 	}
 	return nil
 }
 
-// askAtOnce bounds the questions of one view that are under way.
-const askAtOnce = 16
-
-func sideBySide(n int, do func(i int)) {
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, askAtOnce)
-	for i := range n {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			do(i)
-		})
-	}
-	wg.Wait()
-}
-
-// podsUsing gives the pods on this node that list a volume, but for one.
-func (v *viewing) podsUsing(ctx context.Context, volumes []boundVolume, except string) []*corev1.Pod {
+// podsUsing returns the pods on this node that list a volume, except one.
+func (q *query) podsUsing(ctx context.Context, volumes []BoundVolume, except string) []*corev1.Pod {
 	var known []*corev1.Pod
 	for _, b := range volumes {
-		if ref := b.pv.Spec.ClaimRef; b.fits && ref != nil {
-			known = append(known, indexed[*corev1.Pod](v.c.pods, byClaim, ref.Namespace+"/"+ref.Name)...)
+		if ref := b.PV.Spec.ClaimRef; b.Matches && ref != nil {
+			known = append(known, indexed[*corev1.Pod](q.c.pods, byClaim, ref.Namespace+"/"+ref.Name)...)
 		}
 	}
 	known = slices.DeleteFunc(known, func(p *corev1.Pod) bool { return string(p.UID) == except })
 	now := make([]*corev1.Pod, len(known))
-	sideBySide(len(known), func(i int) { now[i] = v.pod(ctx, known[i]) })
+	inParallel(len(known), func(i int) { now[i] = q.pod(ctx, known[i]) })
 	return slices.DeleteFunc(now, func(p *corev1.Pod) bool { return p == nil })
 }
 
-// volumes gives the PersistentVolumes that a name may mean: one, but for a handle
-// that several objects or drivers share; and the one that the directory is named
-// after, also where a caller takes it for another volume.
-func (v *viewing) volumes(ctx context.Context, name volumeName, pod *corev1.Pod) (all []boundVolume) {
-	names := []string{name.directory}
+func inParallel(n int, do func(i int)) {
+	var group errgroup.Group
+	group.SetLimit(maxParallelReads)
+	for i := range n {
+		group.Go(func() error { do(i); return nil })
+	}
+	_ = group.Wait() // do reports its own errors
+}
+
+// volumes returns the PersistentVolumes that a name may mean: the one that the
+// directory is named after, even if the caller names another volume, or else all
+// that match. Several objects or drivers may share a handle.
+func (q *query) volumes(ctx context.Context, name VolumeName, pod *corev1.Pod) (all []BoundVolume) {
+	names := []string{name.Directory}
 	switch {
-	case name.directory == "":
-		names = v.search(ctx, name)
-	case pod != nil && hasInline(pod, name.directory):
-		return nil // it is the name of the pod's own volume
+	case name.Directory == "":
+		names = q.search(ctx, name)
+	case pod != nil && hasInline(pod, name.Directory):
+		return nil // the directory is named after the pod's inline volume
 	}
 	for _, n := range names {
-		pv := learn(ctx, v, volumeKind, "", n)
-		if pv == nil || name.directory == "" && !name.fits(pv) {
+		pv := read(ctx, q, volumeKind, "", n)
+		if pv == nil || name.Directory == "" && !name.matches(pv) {
 			continue
 		}
-		b := boundVolume{pv: pv, fits: name.fits(pv)}
+		b := BoundVolume{PV: pv, Matches: name.matches(pv)}
 		var wg sync.WaitGroup
-		wg.Go(func() { b.class = learn(ctx, v, classKind, "", pv.Spec.StorageClassName) })
+		wg.Go(func() { b.Class = read(ctx, q, classKind, "", pv.Spec.StorageClassName) })
 		if ref := pv.Spec.ClaimRef; ref != nil {
-			if claim := learn(ctx, v, claimKind, ref.Namespace, ref.Name); claim != nil && claim.UID == ref.UID {
-				b.claim = claim
+			if claim := read(ctx, q, claimKind, ref.Namespace, ref.Name); claim != nil && claim.UID == ref.UID {
+				b.Claim = claim
 			}
 		}
 		wg.Wait()
@@ -238,87 +255,30 @@ func hasInline(p *corev1.Pod, name string) bool {
 	return slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.CSI != nil && v.Name == name })
 }
 
-// search finds the volumes with a handle among those that the pods of this node use,
-// and those that were read before. The API cannot look for a handle: before a step,
-// one that is not found so is looked for in the list of all volumes.
-func (v *viewing) search(ctx context.Context, name volumeName) []string {
-	memory := &viewing{c: v.c} // which volume a claim is bound to does not change
-	claims := v.c.pods.GetIndexer().ListIndexFuncValues(byClaim)
-	sideBySide(len(claims), func(i int) {
+// search returns the names of the volumes with a handle among those that the pods
+// of this node use and those that were read before. Before a step, a handle that
+// is not found there is looked for in the list of all volumes: the API cannot
+// select by handle.
+func (q *query) search(ctx context.Context, name VolumeName) []string {
+	recalled := &query{c: q.c} // the volume that a claim is bound to does not change
+	claims := q.c.pods.GetIndexer().ListIndexFuncValues(byClaim)
+	inParallel(len(claims), func(i int) {
 		namespace, name, _ := strings.Cut(claims[i], "/")
-		if claim := learn(ctx, memory, claimKind, namespace, name); claim != nil {
-			learn(ctx, memory, volumeKind, "", claim.Spec.VolumeName)
+		if claim := read(ctx, recalled, claimKind, namespace, name); claim != nil {
+			read(ctx, recalled, volumeKind, "", claim.Spec.VolumeName)
 		}
 	})
-	names := v.c.reader.named(name.handle)
-	if !v.now {
+	names := q.c.reader.volumesWith(name.Handle)
+	if !q.live {
 		return names
 	}
-	v.note(nil, memory.unknown)
-	if len(names) == 0 && memory.unknown == nil {
-		found, err := v.c.volumesLike(ctx, name)
-		v.note(nil, err)
+	q.note(nil, recalled.unknown)
+	if len(names) == 0 && recalled.unknown == nil {
+		found, err := q.c.VolumesWithHandle(ctx, name)
+		q.note(nil, err)
 		for _, pv := range found {
 			names = append(names, pv.Name)
 		}
 	}
 	return names
-}
-
-// wants says why a pod does not want a volume on this node; nil: it does.
-func (w view) wants(p *corev1.Pod, name volumeName, node string) error {
-	what := "pod " + p.Namespace + "/" + p.Name
-	switch {
-	case p.Spec.NodeName != node:
-		return fmt.Errorf("%s is on node %q and not here", what, p.Spec.NodeName)
-	case p.DeletionTimestamp != nil:
-		return fmt.Errorf("%s is terminating", what)
-	case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
-		return fmt.Errorf("%s has ended (%s)", what, p.Status.Phase)
-	case !slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return w.names(p, &v, name) }):
-		return fmt.Errorf("%s does not list the volume", what)
-	case mayHaveEnded(p):
-		return fmt.Errorf("%s has restartPolicy %s and its containers have run, so only a running one shows that it has not ended", what, p.Spec.RestartPolicy)
-	}
-	return nil
-}
-
-// mayHaveEnded is true for a pod that can end by itself and has begun: kubelet
-// unmounts the volumes of one that has ended before the API may show it.
-func mayHaveEnded(p *corev1.Pod) bool {
-	always := p.Spec.RestartPolicy == corev1.RestartPolicyAlways || p.Spec.RestartPolicy == "" // the API's default
-	return !always && hasRun(p)
-}
-
-// names is true when a pod's volume is the one of that name.
-func (w view) names(p *corev1.Pod, listed *corev1.Volume, name volumeName) bool {
-	if listed.CSI != nil {
-		// Kubelet names the directory of an inline volume as the pod does.
-		return listed.Name == name.directory && listed.CSI.Driver == name.driver
-	}
-	claim := claimOf(p, listed)
-	return claim != "" && slices.ContainsFunc(w.volumes, func(b boundVolume) bool {
-		return b.fits && b.claim != nil && b.claim.Namespace == p.Namespace && b.claim.Name == claim
-	})
-}
-
-// wanted says why no pod wants the volume at a mount point; podUID is empty for a mount point
-// that is no pod's. The API has to have answered.
-func (w view) wanted(name volumeName, podUID, node string) error {
-	if w.silence != nil {
-		return w.silence
-	}
-	err := errors.New("no pod on this node lists the volume")
-	if podUID != "" {
-		err = fmt.Errorf("the API knows no pod with UID %s on this node", podUID)
-	}
-	for _, p := range w.pods {
-		if podUID != "" && string(p.UID) != podUID {
-			continue
-		}
-		if err = w.wants(p, name, node); err == nil {
-			return nil
-		}
-	}
-	return err
 }

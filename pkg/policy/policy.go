@@ -1,0 +1,106 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/kube"
+)
+
+// Config configures a Policy.
+type Config struct {
+	Cluster *kube.Cluster
+	// KubeletRoots are kubelet's directory as configured and without links.
+	KubeletRoots []string
+	// DriverGrace is how long heals wait for a driver that is not ready.
+	DriverGrace time.Duration
+}
+
+// Policy applies the cluster's rules to what the API says.
+type Policy struct {
+	cfg      Config
+	cluster  *kube.Cluster
+	settings *settingsStore
+	drivers  drivers
+	// driversChanged holds one value after a DaemonSet's pod or the settings changed.
+	driversChanged chan struct{}
+}
+
+// New returns a Policy for a cluster that does not run yet.
+func New(cfg Config) (*Policy, error) {
+	if cfg.Cluster == nil || len(cfg.KubeletRoots) == 0 || cfg.DriverGrace < 0 {
+		return nil, errors.New("policy: a cluster and kubelet's root are required, and the driver's grace must not be negative")
+	}
+	p := &Policy{
+		cfg: cfg, cluster: cfg.Cluster, settings: newSettingsStore(cfg.Cluster),
+		drivers: drivers{reading: semaphore.NewWeighted(1)}, driversChanged: make(chan struct{}, 1),
+	}
+	return p, errors.Join(
+		p.cluster.OnConfigMap(func(m *corev1.ConfigMap) {
+			p.settings.update(m) // now: it may be deleted again before it is needed
+			p.wake()
+		}),
+		p.cluster.OnDaemonSetPod(p.wake),
+	)
+}
+
+// Run follows the drivers' pods until ctx ends.
+func (p *Policy) Run(ctx context.Context) {
+	p.cluster.WaitForSync(ctx) // the settings say whose pods count
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.driversChanged:
+			_ = p.readDrivers(ctx, "") // fails only when ctx has ended
+		}
+	}
+}
+
+func (p *Policy) wake() {
+	select {
+	case p.driversChanged <- struct{}{}:
+	default:
+	}
+}
+
+// view is what the API says of one volume at one mount point, with the settings.
+type view struct {
+	kube.View
+	settings settings
+}
+
+// recall returns what is known, for an inspection.
+func (p *Policy) recall(ctx context.Context, name kube.VolumeName, podUID string) view {
+	v := p.cluster.Recall(ctx, name, podUID)
+	return view{v, p.settings.of(v)}
+}
+
+// ask returns what the API says now, for a step.
+func (p *Policy) ask(ctx context.Context, name kube.VolumeName, podUID string, allPods bool) (view, error) {
+	v, err := p.cluster.Ask(ctx, name, podUID, allPods)
+	return view{v, p.settings.of(v)}, err
+}
+
+// nameOf returns the name of a volume at one mount point.
+func nameOf(v healer.Volume, driver string, l host.Layout) kube.VolumeName {
+	return kube.VolumeName{Driver: driver, Handle: v.ID, Directory: l.PV}
+}
+
+// nameAt returns the name of a case's volume at one of its mount points. A
+// container's mount is named after the mount point of its pod.
+func nameAt(c healer.Case, p healer.MountPoint) kube.VolumeName {
+	l := p.Layout
+	for _, of := range c.MountPoints {
+		if l.PV == "" && p.PodUID != "" && of.PodUID == p.PodUID {
+			l.PV = of.Layout.PV
+		}
+	}
+	return nameOf(c.Volume, c.Driver, l)
+}
