@@ -157,7 +157,7 @@ func TestWhereHealthIsLookedFor(t *testing.T) {
 		code  codes.Code
 		says  string
 	}{
-		"target":                        {req: healthOf("v", pathA, pathS), known: []string{pathA, pathS}, want: []string{pathA}},
+		"target":                           {req: healthOf("v", pathA, pathS), known: []string{pathA, pathS}, want: []string{pathA}},
 		"staged only":                      {req: healthOf("v", "", pathS), known: []string{pathS}, want: []string{pathS}},
 		"it could not be published":        {req: healthOf("v", pathA, pathS), known: []string{pathS}, want: []string{pathA, pathS}},
 		"it is at neither":                 {req: healthOf("v", pathA, pathS), want: []string{pathA, pathS}, code: codes.NotFound, says: pathA},

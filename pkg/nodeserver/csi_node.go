@@ -51,22 +51,17 @@ func (n csiNode) offered() error {
 	return nil
 }
 
-// check looks at a volume and changes nothing.
+// check examines a volume and changes nothing.
 func (n csiNode) check(ctx context.Context, v healer.Volume) (healer.Report, error) {
-	if !n.server.calls.enter() {
-		return healer.Report{}, errDraining
-	}
-	defer n.server.calls.leave()
 	logger := klog.FromContext(ctx).WithValues(keyVolumeID, oneLine(v.ID, maxVolumeIDBytes))
-	report, err := n.server.cfg.Healer.Check(klog.NewContext(ctx, logger), v)
-	report.Volume = v
+	report, err := n.server.run(klog.NewContext(ctx, logger), v, n.server.cfg.Healer.Check)
 	if err != nil {
 		return report, err
 	}
 	if mountPoints := report.After.Case.MountPoints; len(mountPoints) > 0 && !mountPoints[0].Proven && len(mountPoints[0].Stack) == 0 {
 		return healer.Report{}, healer.NotFound("volume_id: nothing is mounted at the path, and nothing says that it is this volume's")
 	}
-	n.server.tell(report)
+	n.server.publish(report)
 	return report, nil
 }
 

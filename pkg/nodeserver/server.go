@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/csi-addons/spec/lib/go/identity"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -72,7 +73,7 @@ type Server struct {
 	grpc, gateway *grpc.Server
 	health        *health.Server
 	calls         calls
-	seen          recentReports
+	recent        recentReports
 }
 
 // New checks the configuration and registers every service: HealerNode, the
@@ -99,19 +100,19 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, rules: rules, health: health.NewServer()}
-	s.cfg.Healer = recorder{cfg.Healer, &s.seen}
 	s.grpc = s.newGRPC(peerGuard{allowed: cfg.AllowedUIDs, flag: "--allowed-uids", who: localCaller})
 	s.gateway = s.newGRPC(peerGuard{allowed: []uint32{cfg.GatewayUID}, flag: "--gateway-uid", who: forwardedCaller})
 	return s, nil
 }
 
 func (s *Server) newGRPC(guard peerGuard) *grpc.Server {
+	onPanic := recovery.WithRecoveryHandlerContext(logPanic)
 	g := grpc.NewServer(append(limits(),
 		grpc.Creds(guard),
 		grpc.InTapHandle(guard.admit),
 		grpc.ForceServerCodecV2(newTolerantCodec()),
-		grpc.ChainUnaryInterceptor(logUnary, recoverUnary),
-		grpc.ChainStreamInterceptor(logStream, recoverStream),
+		grpc.ChainUnaryInterceptor(logUnary, recovery.UnaryServerInterceptor(onPanic)),
+		grpc.ChainStreamInterceptor(logStream, recovery.StreamServerInterceptor(onPanic)),
 	)...)
 	s.register(registrar{g})
 	return g
