@@ -77,8 +77,8 @@ func (n csiNode) find(ctx context.Context, volumeID string) (string, error) {
 	return path, nil
 }
 
-// reasonNotExamined stands for a provider that could not look. CSI has no status
-// for that, and a list without an entry would say that nothing is wrong.
+// reasonNotExamined stands for a provider that failed. CSI has no status for that, and
+// a list without an entry would say that nothing is wrong.
 const reasonNotExamined = "ProviderFailed"
 
 // healthEntries puts a diagnosis as CSI wants it: each status and reason once,
@@ -90,7 +90,7 @@ func healthEntries(d healer.Diagnosis) []*csi.VolumeHealth_VolumeHealthEntry {
 	}
 	var order []key
 	first, mountPoints := map[key]string{}, map[key]int{}
-	for _, g := range (wording{}).groups(d) {
+	for _, g := range groups(d) {
 		role := ""
 		if mountPoint, _ := d.Case.MountPoint(g.path); mountPoint.Role != "" {
 			role = mountPoint.Role.Noun() + ": "
@@ -123,7 +123,7 @@ func healthEntries(d healer.Diagnosis) []*csi.VolumeHealth_VolumeHealthEntry {
 		f := d.Failures[0]
 		entries = append(entries, &csi.VolumeHealth_VolumeHealthEntry{
 			Status: csi.VolumeHealthErrorType_UNKNOWN_VOLUME_HEALTH_TYPE, Reason: reasonNotExamined,
-			Message: shortText(fmt.Sprintf("%s could not look: %s", f.Provider, errorText(f.Err)), len(d.Failures), "providers"),
+			Message: shortText(fmt.Sprintf("%s failed: %s", f.Provider, errorText(f.Err)), len(d.Failures), "providers"),
 		})
 	}
 	return entries

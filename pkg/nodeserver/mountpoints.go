@@ -2,6 +2,7 @@ package nodeserver
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -9,8 +10,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// compareMountPoints puts the mount points of the request first, published before staged
-// before containers.
+// compareMountPoints puts the mount points of the request first, targets before
+// staging before containers.
 func compareMountPoints(a, b healer.MountPoint) int {
 	rank := func(p healer.MountPoint) int {
 		at := slices.Index([]healer.Role{healer.RoleTarget, healer.RoleStaging, healer.RoleContainer, ""}, p.Role)
@@ -22,8 +23,8 @@ func compareMountPoints(a, b healer.MountPoint) int {
 	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Path, b.Path))
 }
 
-// working says of a healthy diagnosis where it looked and how the storage
-// answered.
+// working says of a healthy diagnosis which mount points were examined and how the
+// storage answered.
 func (w wording) working(d healer.Diagnosis, name func(path string) string) string {
 	if len(d.Case.MountPoints) == 0 {
 		return "nothing is wrong with the volume"
@@ -35,22 +36,19 @@ func (w wording) working(d healer.Diagnosis, name func(path string) string) stri
 		return "nothing is mounted at " + name(d.Case.MountPoints[0].Path) + ", and no record shows that anything was"
 	}
 	slices.SortFunc(mountPoints, compareMountPoints)
-	shown := min(len(mountPoints), max(w.items, 1))
-	items := make([]string, 0, shown+1)
-	for _, p := range mountPoints[:shown] {
-		items = append(items, name(p.Path)+nature(d.Case, p))
+	text := firstOf(mountPoints, func(p healer.MountPoint) string { return name(p.Path) + mounted(d.Case, p) })
+	slowest, probed := slowestAnswer(d.Case)
+	switch {
+	case !probed:
+		return text + " checked, storage not probed"
+	case w.timeless:
+		return text + " answered"
 	}
-	if rest := len(mountPoints) - shown; rest > 0 {
-		items = append(items, more(rest, shown, "mount points"))
-	}
-	if slowest, asked := slowestAnswer(d.Case); asked {
-		return enumerate(items) + " answered" + w.took(" in ", slowest)
-	}
-	return enumerate(items) + " checked, without asking the storage"
+	return text + " answered in " + rounded(slowest)
 }
 
-// nature is what is mounted at a mount point, for a healthy one.
-func nature(c healer.Case, p healer.MountPoint) string {
+// mounted says what is mounted at a healthy mount point.
+func mounted(c healer.Case, p healer.MountPoint) string {
 	if p.Inspect.Kind == host.KindBlock {
 		name := p.Inspect.Rdev.String()
 		if d := c.Superblocks[p.Inspect.Rdev].Device; d != nil && d.Name != "" {
@@ -78,23 +76,43 @@ func slowestAnswer(c healer.Case) (slowest time.Duration, asked bool) {
 	return slowest, asked
 }
 
-// mount point names a mount point in full, with what it is for.
+// maxNamed is how many mount points one item names; the rest is counted.
+const maxNamed = 3
+
+// firstOf enumerates the first mount points and counts the rest.
+func firstOf[T any](mountPoints []T, name func(T) string) string {
+	shown := min(len(mountPoints), maxNamed)
+	names := make([]string, 0, shown+1)
+	for _, p := range mountPoints[:shown] {
+		names = append(names, name(p))
+	}
+	if rest := len(mountPoints) - shown; rest > 0 {
+		names = append(names, more(rest, "mount points"))
+	}
+	return enumerate(names)
+}
+
+// maxShownPathBytes holds kubelet's paths in full, which have some 150 bytes.
+const maxShownPathBytes = 240
+
+// mountPoint names a mount point in full, with its role.
 func (w wording) mountPoint(path string) string {
 	if path == "" {
 		return "the volume"
 	}
-	if in := w.insideAt(path); in != nil {
-		return oneLine(in.String(), w.path)
+	if in := w.inContainer(path); in != nil {
+		return oneLine(in.String(), maxShownPathBytes)
 	}
-	shown := pathText(path, w.path)
+	shown := pathText(path, maxShownPathBytes)
 	if role := w.role(path); role != "" {
 		return string(role) + " " + shown
 	}
 	return shown
 }
 
-// insideAt gives what a container has at a path that leads into it.
-func (w wording) insideAt(path string) *healer.InContainer {
+// inContainer returns the mount in a container at a path that leads into it; nil for
+// a path on the host.
+func (w wording) inContainer(path string) *healer.InContainer {
 	for _, p := range w.mountPoints {
 		if p.Path == path && p.InContainer != nil {
 			return p.InContainer
@@ -103,40 +121,35 @@ func (w wording) insideAt(path string) *healer.InContainer {
 	return nil
 }
 
-// mention names a mount point that the message named before: by its role when there
-// is only one of that role, because kubelet's paths are long.
+// mention names a mount point that the message named before: by its role if it is
+// the only one of that role, because kubelet's paths are long.
 func (w wording) mention(path string) string {
 	role := w.role(path)
-	same := 0
-	for _, p := range w.mountPoints {
-		if p.Role == role {
-			same++
-		}
-	}
-	if role == "" || same != 1 {
+	if role == "" || len(w.withRole(role)) != 1 {
 		return w.mountPoint(path)
 	}
 	return "the " + role.Noun()
 }
 
-// wholeRole gives the role whose mount points these are, all of them and no others,
-// when there are several.
-func (w wording) wholeRole(paths []string) healer.Role {
-	if len(paths) < 2 {
-		return ""
-	}
+// all mentions mount points: by their role if they are several and all of that role.
+func (w wording) all(paths []string) string {
 	role := w.role(paths[0])
-	var all []string
+	if len(paths) > 1 && slices.Equal(w.withRole(role), slices.Sorted(slices.Values(paths))) && role != "" {
+		return fmt.Sprintf("all %d %s mount points", len(paths), role)
+	}
+	return firstOf(paths, w.mention)
+}
+
+// withRole returns the paths of all mount points of a role, sorted.
+func (w wording) withRole(role healer.Role) []string {
+	var paths []string
 	for _, p := range w.mountPoints {
 		if p.Role == role {
-			all = append(all, p.Path)
+			paths = append(paths, p.Path)
 		}
 	}
-	slices.Sort(all)
-	if !slices.Equal(all, slices.Sorted(slices.Values(paths))) {
-		return ""
-	}
-	return role
+	slices.Sort(paths)
+	return paths
 }
 
 func (w wording) role(path string) healer.Role {
@@ -148,8 +161,9 @@ func (w wording) role(path string) healer.Role {
 	return ""
 }
 
-// mountPointsOf is the report's last view, or the first when there was no other, with
-// the containers of both: they are mount points only while something is wrong there.
+// mountPointsOf returns the mount points of the last diagnosis, or of the first when
+// there was no other, with the containers of both: they are in a case only while
+// something is wrong there.
 func mountPointsOf(r *healer.Report) []healer.MountPoint {
 	before, after := r.Before.Case.MountPoints, r.After.Case.MountPoints
 	if len(after) == 0 {
