@@ -1,5 +1,5 @@
 // node-healer-gateway lets callers from the network reach the node-healer of its
-// node, and registers that for the CSI-Addons controller. See docs/gateway.md.
+// node, and registers it with the CSI-Addons controller. See docs/gateway.md.
 package main
 
 import (
@@ -66,7 +66,7 @@ func run(ctx context.Context, cfg config) error {
 		return fmt.Errorf("find the Kubernetes API: %w", err)
 	}
 	api.UserAgent = "node-healer-gateway/" + version
-	api.QPS = -1 // questions about callers have a limit of their own
+	api.QPS = -1 // package gateway limits the requests about callers itself
 	callers, err := gateway.NewCallers(api, cfg.nodeID, cfg.tokenAudience)
 	if err != nil {
 		return err

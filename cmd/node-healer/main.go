@@ -22,8 +22,8 @@ import (
 // version is set by the linker.
 var version = "unknown"
 
-// gcPercent has the heap collected when it is half as large again as what is in
-// use: the server is on every node, and its calls make little garbage.
+// gcPercent starts a collection when the heap is half as large again as what is in
+// use: the server runs on every node, and its calls make little garbage.
 const gcPercent = 50
 
 func main() {
@@ -63,7 +63,7 @@ func setVerbosity(v int) error {
 	return flags.Set("v", strconv.Itoa(v))
 }
 
-// keepMemoryPrivate keeps secrets of requests out of core dumps and away from
+// keepMemoryPrivate keeps the secrets of requests out of core dumps and away from
 // debuggers of other users.
 func keepMemoryPrivate() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
@@ -75,8 +75,8 @@ func keepMemoryPrivate() error {
 	return nil
 }
 
-// keepFilesPrivate keeps whatever we were born with from our workers: a
-// descriptor that some parent forgot could hold a mount busy.
+// keepFilesPrivate closes inherited descriptors on exec: one that a parent process
+// left open could hold a mount busy in a worker.
 func keepFilesPrivate() error {
 	err := unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
 	if err != nil && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) { // below Linux 5.11

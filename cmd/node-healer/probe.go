@@ -9,10 +9,10 @@ import (
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
 )
 
-// probeTime is less than what the manifest gives a probe.
+// probeTime is below the probe timeout in the manifest.
 const probeTime = 4 * time.Second
 
-// probe asks the server that runs in the same container, for kubelet.
+// probe asks the server in the same container whether it serves, for kubelet.
 func probe(endpoint string) (exitCode int) {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTime)
 	defer cancel()

@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// stopTimeout bounds each stage of a shutdown, unfollowTimeout the one in
-	// which nothing is done but to leave the API; all together stay below the
-	// manifest's grace period.
+	// stopTimeout bounds each stage of a shutdown, unfollowTimeout the one that only
+	// stops watching the API. Together they stay below the manifest's grace period.
 	stopTimeout     = 15 * time.Second
 	unfollowTimeout = 5 * time.Second
-	// maxWorkers bounds the workers alive at once, idleWorkers those that wait.
+	// maxWorkers bounds the workers alive at once, idleWorkers those kept for the next
+	// call.
 	maxWorkers  = 256
 	idleWorkers = 2
 	// growAfter is how long a call waits for a worker before one more starts.
@@ -37,8 +37,8 @@ const (
 	stepShare = 4
 )
 
-// run serves until ctx ends, and takes everything down again in the order in
-// which it is used: calls, work on volumes, workers.
+// run serves until ctx ends, then closes in the order of use: calls, work on volumes,
+// the API, workers, files.
 func run(ctx context.Context, cfg config) (err error) {
 	defer func() {
 		if err == nil {
@@ -87,8 +87,8 @@ func run(ctx context.Context, cfg config) (err error) {
 	return serve(ctx, cfg, node, cluster, engine, namespace)
 }
 
-// bounded gives a stage of the shutdown its deadline. ctx has ended by then and
-// only lends its values.
+// bounded runs a stage of the shutdown under its deadline. ctx has ended by then; only
+// its values are used.
 func bounded(ctx context.Context, d time.Duration, stop func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d)
 	defer cancel()
@@ -187,8 +187,7 @@ func serve(ctx context.Context, cfg config, node *host.Node, c *cluster, engine 
 	return first
 }
 
-// serveGateway serves the gateway beside the callers on this node, if that was
-// asked for.
+// serveGateway serves the gateway on a socket of its own, if one is configured.
 func serveGateway(cfg config, server *nodeserver.Server, served chan<- error) error {
 	if cfg.gatewaySocket == "" {
 		return nil
@@ -201,8 +200,8 @@ func serveGateway(cfg config, server *nodeserver.Server, served chan<- error) er
 	return nil
 }
 
-// logCut notes what did not end in time. That is no failure of the server: it
-// was told to stop, and did.
+// logCut logs what did not end in time. That is no failure of the server, which was
+// told to stop.
 func logCut(err error) {
 	if err != nil {
 		klog.ErrorS(err, "Stopped before everything had ended")
