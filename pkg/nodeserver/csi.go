@@ -8,19 +8,18 @@ import (
 	"google.golang.org/grpc"
 )
 
-// The two services of CSI itself that ask how volumes are, for whoever knows
-// nothing of CSI-Addons. Their calls only look: they heal nothing, and nothing
-// they are asked makes this server a driver.
+// The two services of CSI that tell how volumes are, for callers that do not know
+// CSI-Addons. Their calls heal nothing, and this server is no driver.
 
-// csiIdentity implements csi.IdentityServer. It has a type of its own because
-// CSI-Addons, too, calls a method Probe.
+// csiIdentity implements csi.IdentityServer. It is not Server because CSI-Addons'
+// Identity has a method Probe, too.
 type csiIdentity struct {
 	csi.UnimplementedIdentityServer
 
 	server *Server
 }
 
-// csiServices are the names under which health and reflection know them.
+// csiServices are the names of the services in health and reflection.
 var csiServices = []string{csi.Identity_ServiceDesc.ServiceName, csi.Node_ServiceDesc.ServiceName}
 
 func (s *Server) registerCSI(r grpc.ServiceRegistrar) {
@@ -28,20 +27,20 @@ func (s *Server) registerCSI(r grpc.ServiceRegistrar) {
 	csi.RegisterNodeServer(r, csiNode{server: s})
 }
 
-// GetPluginInfo implements csi.IdentityServer. The name is ours, as CSI-Addons'
-// Identity has it, and no driver's.
+// GetPluginInfo implements csi.IdentityServer. The name is the one of CSI-Addons'
+// Identity, and no driver's.
 func (i csiIdentity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
 	return &csi.GetPluginInfoResponse{Name: i.server.cfg.Name, VendorVersion: i.server.cfg.Version}, nil
 }
 
-// GetPluginCapabilities implements csi.IdentityServer. There is none: the list
-// has what a plugin offers beside its Node service.
+// GetPluginCapabilities implements csi.IdentityServer. The list is empty: it has what a
+// plugin offers beside its Node service.
 func (csiIdentity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
 	return &csi.GetPluginCapabilitiesResponse{}, nil
 }
 
-// Probe implements csi.IdentityServer. It never fails either: liveness probes
-// restart what does.
+// Probe implements csi.IdentityServer. It never fails, because liveness probes restart
+// a server that does.
 func (i csiIdentity) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	answer, err := i.server.Probe(ctx, &identity.ProbeRequest{})
 	return &csi.ProbeResponse{Ready: answer.GetReady()}, err

@@ -9,19 +9,18 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// csiNode implements csi.NodeServer, as far as that is about health.
+// csiNode implements the health methods of csi.NodeServer.
 type csiNode struct {
 	csi.UnimplementedNodeServer
 
 	server *Server
 }
 
-// maxCSIStringBytes is what CSI allows a string that it says nothing else of
-// (section "Size Limits").
+// maxCSIStringBytes is CSI's general limit of a string (section "Size Limits").
 const maxCSIStringBytes = 128
 
-// capabilityVolumeCondition is VOLUME_CONDITION of CSI before 1.13, where the
-// number is reserved: NodeGetVolumeStats tells a volume's condition.
+// capabilityVolumeCondition is VOLUME_CONDITION of CSI before 1.13, which reserves the
+// number: NodeGetVolumeStats returns a volume's condition.
 const capabilityVolumeCondition csi.NodeServiceCapability_RPC_Type = 4
 
 // NodeGetCapabilities implements csi.NodeServer.
@@ -43,7 +42,7 @@ func (n csiNode) NodeGetCapabilities(ctx context.Context, _ *csi.NodeGetCapabili
 	return resp, nil
 }
 
-// offered is an error when the server is off.
+// offered returns an error when the server is off.
 func (n csiNode) offered() error {
 	if n.server.cfg.Off {
 		return &healer.Error{Kind: healer.KindDisabled, Text: "this server was told not to offer csi.v1.Node (--mode=off)"}
@@ -59,14 +58,14 @@ func (n csiNode) check(ctx context.Context, v healer.Volume) (healer.Report, err
 		return report, err
 	}
 	if mountPoints := report.After.Case.MountPoints; len(mountPoints) > 0 && !mountPoints[0].Proven && len(mountPoints[0].Stack) == 0 {
-		return healer.Report{}, healer.NotFound("volume_id: nothing is mounted at the path, and nothing says that it is this volume's")
+		return healer.Report{}, healer.NotFound("volume_id: nothing is mounted at the path, and nothing shows that it is this volume's")
 	}
 	n.server.publish(report)
 	return report, nil
 }
 
-// named gives the volume that an ID and two paths name, by the rules for
-// NodeHealer. An empty path is left out.
+// named returns the volume that an ID and two paths name, by the rules for NodeHealer.
+// A path may be empty.
 func (r rules) named(id, field, path, staging string) (healer.Volume, error) {
 	if err := volumeID(id); err != nil {
 		return healer.Volume{}, err

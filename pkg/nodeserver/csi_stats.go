@@ -15,8 +15,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// NodeGetVolumeStats implements csi.NodeServer. The usage is what the check met:
-// a volume that gives no answer has none, and the condition says why.
+// NodeGetVolumeStats implements csi.NodeServer. The usage is what the check found: a
+// volume that does not answer has none, and the condition says why.
 func (n csiNode) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	report, err := n.volumeStats(ctx, req)
 	if err != nil {
@@ -39,8 +39,8 @@ func (n csiNode) volumeStats(ctx context.Context, req *csi.NodeGetVolumeStatsReq
 	case path == "":
 		return healer.Report{}, healer.Invalid(fieldVolumePath, "is required")
 	case !strings.HasPrefix(path, "/"):
-		// The one rule that differs from NodeHealer's: csi-sanity takes such a
-		// path for one at which there is no volume.
+		// The one rule that differs from NodeHealer's: csi-sanity expects NOT_FOUND
+		// for such a path.
 		return healer.Report{}, healer.NotFound("volume_path: must be an absolute path, there is no volume at %s", quoted(path))
 	}
 	v, err := n.server.rules.named(req.GetVolumeId(), fieldVolumePath, path, req.GetStagingTargetPath())
@@ -50,7 +50,7 @@ func (n csiNode) volumeStats(ctx context.Context, req *csi.NodeGetVolumeStatsReq
 	return n.check(ctx, v)
 }
 
-// usage tells how full the volume is, at the mount point that was asked for.
+// usage returns how full the volume is, at the mount point of the request.
 func usage(d healer.Diagnosis) []*csi.VolumeUsage {
 	if len(d.Case.MountPoints) == 0 {
 		return nil
@@ -69,14 +69,14 @@ func usage(d healer.Diagnosis) []*csi.VolumeUsage {
 	return usageOf(sb.Space)
 }
 
-// isWrong is true when something else is mounted than the volume asked for.
+// isWrong reports whether something else than the volume is mounted.
 func isWrong(d healer.Diagnosis, p healer.MountPoint) bool {
 	return slices.ContainsFunc(d.Conditions, func(c healer.Condition) bool {
 		return c.Reason == healer.WrongVolumeMounted && c.MountPoint == p.Path
 	})
 }
 
-// usageOf leaves out what the filesystem does not tell.
+// usageOf leaves out what the filesystem does not report.
 func usageOf(s host.Space) []*csi.VolumeUsage {
 	var usage []*csi.VolumeUsage
 	if s.Blocks > 0 && s.BlockSize > 0 {
@@ -94,7 +94,7 @@ func usageOf(s host.Space) []*csi.VolumeUsage {
 	return usage
 }
 
-// What a daemon tells of itself may be any number, and CSI has none below zero.
+// A FUSE daemon may report any number, and CSI has none below zero.
 
 func less(a, b uint64) uint64 { return a - min(a, b) }
 
@@ -116,7 +116,7 @@ const (
 	fieldMessage         protowire.Number = 2
 )
 
-// volumeCondition is the VolumeCondition of older callers, on the wire.
+// volumeCondition returns the VolumeCondition for older callers, encoded.
 func volumeCondition(d healer.Diagnosis) []byte {
 	abnormal, text := conditionText(d)
 	var condition []byte

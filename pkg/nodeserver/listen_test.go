@@ -113,18 +113,18 @@ func TestListenOnWhatIsThere(t *testing.T) {
 			if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-		}, "something else is there, and is left alone"},
+		}, "another kind of file is at the path, and is not replaced"},
 		"a directory": {func(t *testing.T, path string) {
 			if err := os.Mkdir(path, 0o700); err != nil {
 				t.Fatal(err)
 			}
-		}, "something else is there, and is left alone"},
+		}, "another kind of file is at the path, and is not replaced"},
 		"a link to a stale socket": {func(t *testing.T, path string) {
 			stale(t, path+"2")
 			if err := os.Symlink(path+"2", path); err != nil {
 				t.Fatal(err)
 			}
-		}, "something else is there, and is left alone"},
+		}, "another kind of file is at the path, and is not replaced"},
 		"a directory that the group may write": {func(t *testing.T, path string) { chmod(t, filepath.Dir(path), 0o770) }, "mode 0770 lets others write to it"},
 		"a directory like /tmp":                {func(t *testing.T, path string) { chmod(t, filepath.Dir(path), 0o777|fs.ModeSticky) }, "mode 0777 lets others write to it"},
 		"a directory that others may read":     {func(t *testing.T, path string) { chmod(t, filepath.Dir(path), 0o755) }, ""},

@@ -37,9 +37,8 @@ const (
 // logTextBytes bounds one text in a log line.
 const logTextBytes = 512
 
-// verbosityCalls is klog's -v from which calls other than NodeHealer show, and
-// those that found a healthy volume: a caller may ask for each one every few
-// seconds.
+// verbosityCalls is klog's -v from which calls other than NodeHealer are logged, and
+// those that found a healthy volume: a caller may check each one every few seconds.
 const verbosityCalls = 4
 
 // logHeal writes the one line of a NodeHealer call; the logger knows the volume. A
@@ -111,7 +110,7 @@ func refusals(r healer.Report) []string {
 	return out
 }
 
-// unique drops repetitions and keeps the order.
+// unique removes repetitions and keeps the order.
 func unique(items []string) []string {
 	seen := make(map[string]bool, len(items))
 	var out []string

@@ -67,13 +67,13 @@ func mounted(c healer.Case, p healer.MountPoint) string {
 	return " (" + oneLine(top.FSType, maxReasonBytes) + ", " + access + ")"
 }
 
-func slowestAnswer(c healer.Case) (slowest time.Duration, asked bool) {
+func slowestAnswer(c healer.Case) (slowest time.Duration, probed bool) {
 	for _, s := range c.Superblocks {
 		if s.Answer.Asked {
-			slowest, asked = max(slowest, s.Answer.Elapsed), true
+			slowest, probed = max(slowest, s.Answer.Elapsed), true
 		}
 	}
-	return slowest, asked
+	return slowest, probed
 }
 
 // maxNamed is how many mount points one item names; the rest is counted.

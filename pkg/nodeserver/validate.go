@@ -12,9 +12,9 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// The longest that a request may hold, in bytes. Paths and components are
-// Linux's PATH_MAX without the final NUL and NAME_MAX, maps and mount flags
-// are CSI's general limit (section "Size Limits").
+// The limits of a request, in bytes. Paths and components have Linux's PATH_MAX without
+// the final NUL and NAME_MAX; maps and mount flags have CSI's general limit (section
+// "Size Limits").
 const (
 	maxVolumeIDBytes  = 1024
 	maxPathBytes      = 4095
@@ -31,7 +31,7 @@ const (
 	fieldContext    = "volume_context"
 )
 
-// rules check what the text of a request alone can show.
+// rules validate the text of a request.
 type rules struct {
 	roots []string
 }
@@ -41,7 +41,7 @@ func newRules(roots []string) (rules, error) {
 		return rules{}, errors.New("nodeserver: at least one path root is required")
 	}
 	for _, root := range roots {
-		// The root directory would turn the rule off without saying so.
+		// The root directory would disable the rule.
 		if root == "/" || !path.IsAbs(root) || path.Clean(root) != root {
 			return rules{}, fmt.Errorf("path root %s: must be an absolute, clean path other than /", quoted(root))
 		}
@@ -49,9 +49,8 @@ func newRules(roots []string) (rules, error) {
 	return rules{roots: roots}, nil
 }
 
-// volume gives the volume that a request names, or which field breaks which
-// rule: the first one, in the order of the fields. Symlinks and existence are
-// not looked at, that would touch the node.
+// volume returns the volume that a request names, or the first broken rule, in the order
+// of the fields. It does not check symlinks and existence, which would touch the node.
 func (r rules) volume(req *healerpb.NodeHealerRequest) (healer.Volume, error) {
 	if err := volumeID(req.GetVolumeId()); err != nil {
 		return healer.Volume{}, err
@@ -123,7 +122,7 @@ func (r rules) path(field, p string) error {
 	return healer.Invalid(field, "must be beneath the kubelet root or a --path-root, got %s", quoted(p))
 }
 
-// smallMap says nothing of what is in the map, its keys included.
+// smallMap bounds a map. Its error has nothing of the map, not even keys.
 func smallMap(field string, m map[string]string) error {
 	if _, empty := m[""]; empty {
 		return healer.Invalid(field, "must not have an empty key")
