@@ -37,7 +37,7 @@ func (n csiNode) volumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthR
 	if err := n.offered(); err != nil {
 		return healer.Report{}, err
 	}
-	v, err := n.server.rules.named(req.GetVolumeId(), fieldPublishPath, req.GetVolumePublishPath(), req.GetStagingTargetPath())
+	v, err := n.server.rules.named(req.GetVolumeId(), fieldPublishPath, req.GetVolumePublishPath(), req.GetStagingTargetPath(), optional)
 	if err != nil {
 		return healer.Report{}, err
 	}

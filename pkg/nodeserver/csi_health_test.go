@@ -32,7 +32,7 @@ func TestVolumeHealthIsAnAnswer(t *testing.T) {
 		t.Errorf("sick: got %v, %v", resp, err)
 	}
 	if len(h.volumes()) != 0 {
-		t.Error("somebody was asked to heal")
+		t.Error("the healer was asked to heal")
 	}
 }
 
@@ -167,7 +167,7 @@ func TestWhereHealthIsLookedFor(t *testing.T) {
 		"by its ID":                        {req: healthOf("found", "", ""), known: []string{pathA}, want: []string{pathA}},
 		"an ID of nothing":                 {req: healthOf("v", "", ""), code: codes.NotFound, says: "volume_id: kubelet has no such volume"},
 		"an ID of what just went":          {req: healthOf("found", "", ""), want: []string{pathA}, code: codes.NotFound, says: pathA},
-		"an ID, and nobody can look":       {req: healthOf("broken", "", ""), code: codes.Unknown, says: "find the volume: no table"},
+		"an ID, and the finder fails":      {req: healthOf("broken", "", ""), code: codes.Unknown, says: "find the volume: no table"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := &askedAt{known: map[string]healer.Report{}}
@@ -198,8 +198,8 @@ func TestWhereHealthIsLookedFor(t *testing.T) {
 // TestHealthByIDNeedsOneDriver: two drivers may have volumes of one ID.
 func TestHealthByIDNeedsOneDriver(t *testing.T) {
 	for name, change := range map[string]func(*Config){
-		"nobody can look": func(c *Config) { c.Driver = "csi.example.com" },
-		"of any driver":   func(c *Config) { c.Finder = finder{"v": pathA} },
+		"no finder":     func(c *Config) { c.Driver = "csi.example.com" },
+		"of any driver": func(c *Config) { c.Finder = finder{"v": pathA} },
 	} {
 		cfg := testConfig(&fakeHealer{})
 		change(&cfg)

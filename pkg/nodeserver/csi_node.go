@@ -9,7 +9,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// csiNode implements the health methods of csi.NodeServer.
+// csiNode implements the health methods of csi.NodeServer, for callers that do not know
+// CSI-Addons. They heal nothing, and this server is no driver.
 type csiNode struct {
 	csi.UnimplementedNodeServer
 
@@ -62,21 +63,4 @@ func (n csiNode) check(ctx context.Context, v healer.Volume) (healer.Report, err
 	}
 	n.server.publish(report)
 	return report, nil
-}
-
-// named returns the volume that an ID and two paths name, by the rules for NodeHealer.
-// A path may be empty.
-func (r rules) named(id, field, path, staging string) (healer.Volume, error) {
-	if err := volumeID(id); err != nil {
-		return healer.Volume{}, err
-	}
-	for _, p := range []struct{ field, path string }{{field, path}, {fieldStaging, staging}} {
-		if p.path == "" {
-			continue
-		}
-		if err := r.path(p.field, p.path); err != nil {
-			return healer.Volume{}, err
-		}
-	}
-	return healer.Volume{ID: id, Path: path, StagingPath: staging}, nil
 }

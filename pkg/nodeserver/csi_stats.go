@@ -32,18 +32,12 @@ func (n csiNode) volumeStats(ctx context.Context, req *csi.NodeGetVolumeStatsReq
 		return healer.Report{}, err
 	}
 	path := req.GetVolumePath()
-	if err := volumeID(req.GetVolumeId()); err != nil {
-		return healer.Report{}, err
-	}
-	switch {
-	case path == "":
-		return healer.Report{}, healer.Invalid(fieldVolumePath, "is required")
-	case !strings.HasPrefix(path, "/"):
+	if path != "" && !strings.HasPrefix(path, "/") && volumeID(req.GetVolumeId()) == nil {
 		// The one rule that differs from NodeHealer's: csi-sanity expects NOT_FOUND
 		// for such a path.
 		return healer.Report{}, healer.NotFound("volume_path: must be an absolute path, there is no volume at %s", quoted(path))
 	}
-	v, err := n.server.rules.named(req.GetVolumeId(), fieldVolumePath, path, req.GetStagingTargetPath())
+	v, err := n.server.rules.named(req.GetVolumeId(), fieldVolumePath, path, req.GetStagingTargetPath(), required)
 	if err != nil {
 		return healer.Report{}, err
 	}

@@ -82,7 +82,7 @@ func TestForwardedCaller(t *testing.T) {
 			if got := strings.Join(h.callers, "; "); got != tc.want {
 				t.Errorf("asked to %q, want %q", got, tc.want)
 			}
-			// Nor is anything else answered, to nobody.
+			// No other call is answered either.
 			_, err = grpc_health_v1.NewHealthClient(s.conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 			if (err == nil) != (tc.want != "") {
 				t.Errorf("health: %v", err)

@@ -77,7 +77,7 @@ func TestListenModes(t *testing.T) {
 	}
 }
 
-// stale leaves a socket behind that nobody listens on.
+// stale leaves a socket behind on which no process listens.
 func stale(t *testing.T, path string) {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -167,7 +167,7 @@ func chmod(t *testing.T, path string, mode fs.FileMode) {
 	}
 }
 
-// A directory that nobody else uses is made private: kubelet makes a hostPath
+// A directory without other files is made private: kubelet makes a hostPath
 // with 0755. One that holds anything else is left alone.
 func TestSocketDirectoryIsMadePrivate(t *testing.T) {
 	for name, tc := range map[string]struct {

@@ -110,19 +110,6 @@ func refusals(r healer.Report) []string {
 	return out
 }
 
-// unique removes repetitions and keeps the order.
-func unique(items []string) []string {
-	seen := make(map[string]bool, len(items))
-	var out []string
-	for _, item := range items {
-		if !seen[item] {
-			seen[item] = true
-			out = append(out, item)
-		}
-	}
-	return out
-}
-
 func logUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	started := time.Now()
 	resp, err := handle(ctx, req)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/csi-addons/spec/lib/go/identity"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"google.golang.org/grpc"
@@ -121,12 +122,13 @@ func (s *Server) newGRPC(guard peerGuard) *grpc.Server {
 func (s *Server) register(r reflection.GRPCServer) {
 	healerpb.RegisterHealerNodeServer(r, s)
 	identity.RegisterIdentityServer(r, s)
-	s.registerCSI(r)
+	csi.RegisterIdentityServer(r, csiIdentity{server: s})
+	csi.RegisterNodeServer(r, csiNode{server: s})
+	for name := range r.GetServiceInfo() {
+		s.health.SetServingStatus(name, grpc_health_v1.HealthCheckResponse_SERVING)
+	}
 	grpc_health_v1.RegisterHealthServer(r, s.health)
 	reflection.Register(r)
-	for _, service := range append(csiServices, healerpb.HealerNode_ServiceDesc.ServiceName, identity.Identity_ServiceDesc.ServiceName) {
-		s.health.SetServingStatus(service, grpc_health_v1.HealthCheckResponse_SERVING)
-	}
 }
 
 // Serve answers calls until Stop, then returns nil. It closes the listener.

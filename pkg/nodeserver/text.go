@@ -94,3 +94,16 @@ func enumerate(items []string) string {
 	last := len(items) - 1
 	return strings.Join(items[:last], ", ") + " and " + items[last]
 }
+
+// unique removes repetitions and keeps the order.
+func unique(items []string) []string {
+	seen := make(map[string]bool, len(items))
+	var out []string
+	for _, item := range items {
+		if !seen[item] {
+			seen[item] = true
+			out = append(out, item)
+		}
+	}
+	return out
+}

@@ -52,22 +52,11 @@ func newRules(roots []string) (rules, error) {
 // volume returns the volume that a request names, or the first broken rule, in the order
 // of the fields. It does not check symlinks and existence, which would touch the node.
 func (r rules) volume(req *healerpb.NodeHealerRequest) (healer.Volume, error) {
-	if err := volumeID(req.GetVolumeId()); err != nil {
-		return healer.Volume{}, err
-	}
-	if req.GetVolumePath() == "" {
-		return healer.Volume{}, healer.Invalid(fieldVolumePath, "is required")
-	}
-	if err := r.path(fieldVolumePath, req.GetVolumePath()); err != nil {
-		return healer.Volume{}, err
-	}
-	if req.GetStagingTargetPath() != "" {
-		if err := r.path(fieldStaging, req.GetStagingTargetPath()); err != nil {
-			return healer.Volume{}, err
-		}
-	}
-	capability, err := capability(req.GetVolumeCapability())
+	v, err := r.named(req.GetVolumeId(), fieldVolumePath, req.GetVolumePath(), req.GetStagingTargetPath(), required)
 	if err != nil {
+		return healer.Volume{}, err
+	}
+	if v.Capability, err = capability(req.GetVolumeCapability()); err != nil {
 		return healer.Volume{}, err
 	}
 	if err := smallMap(fieldSecrets, req.GetSecrets()); err != nil {
@@ -76,14 +65,33 @@ func (r rules) volume(req *healerpb.NodeHealerRequest) (healer.Volume, error) {
 	if err := smallMap(fieldContext, req.GetVolumeContext()); err != nil {
 		return healer.Volume{}, err
 	}
-	return healer.Volume{
-		ID:          req.GetVolumeId(),
-		Path:        req.GetVolumePath(),
-		StagingPath: req.GetStagingTargetPath(),
-		Capability:  capability,
-		Secrets:     req.GetSecrets(),
-		Context:     req.GetVolumeContext(),
-	}, nil
+	v.Secrets, v.Context = req.GetSecrets(), req.GetVolumeContext()
+	return v, nil
+}
+
+// Whether named accepts an empty path; the staging path may always be empty.
+const (
+	required = true
+	optional = false
+)
+
+// named returns the volume that an ID and two paths name.
+func (r rules) named(id, field, path, staging string, pathRequired bool) (healer.Volume, error) {
+	if err := volumeID(id); err != nil {
+		return healer.Volume{}, err
+	}
+	if path == "" && pathRequired {
+		return healer.Volume{}, healer.Invalid(field, "is required")
+	}
+	for _, p := range []struct{ field, path string }{{field, path}, {fieldStaging, staging}} {
+		if p.path == "" {
+			continue
+		}
+		if err := r.path(p.field, p.path); err != nil {
+			return healer.Volume{}, err
+		}
+	}
+	return healer.Volume{ID: id, Path: path, StagingPath: staging}, nil
 }
 
 func volumeID(id string) error {

@@ -5,26 +5,14 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/csi-addons/spec/lib/go/identity"
-	"google.golang.org/grpc"
 )
 
-// The two services of CSI that tell how volumes are, for callers that do not know
-// CSI-Addons. Their calls heal nothing, and this server is no driver.
-
-// csiIdentity implements csi.IdentityServer. It is not Server because CSI-Addons'
-// Identity has a method Probe, too.
+// csiIdentity implements csi.IdentityServer, for callers that do not know CSI-Addons. It
+// is not Server because CSI-Addons' Identity has a method Probe, too.
 type csiIdentity struct {
 	csi.UnimplementedIdentityServer
 
 	server *Server
-}
-
-// csiServices are the names of the services in health and reflection.
-var csiServices = []string{csi.Identity_ServiceDesc.ServiceName, csi.Node_ServiceDesc.ServiceName}
-
-func (s *Server) registerCSI(r grpc.ServiceRegistrar) {
-	csi.RegisterIdentityServer(r, csiIdentity{server: s})
-	csi.RegisterNodeServer(r, csiNode{server: s})
 }
 
 // GetPluginInfo implements csi.IdentityServer. The name is the one of CSI-Addons'
