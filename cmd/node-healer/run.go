@@ -84,7 +84,17 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	return serve(ctx, cfg, node, cluster, engine, namespace)
+	server, err := newServer(cfg, node, cluster, engine, namespace)
+	if err != nil {
+		return err
+	}
+	served, err := listen(cfg, server)
+	if err != nil {
+		return err
+	}
+	klog.InfoS("Serving", "endpoint", cfg.endpoint, "gatewaySocket", cfg.gatewaySocket, "name", cfg.name, "drivers", cfg.drivers,
+		"node", cfg.nodeID, "mode", cfg.mode, "standalone", cfg.standalone, "kubernetes", cluster != nil, "version", version)
+	return untilDone(ctx, server, engine, served)
 }
 
 // bounded runs a stage of the shutdown under its deadline. ctx has ended by then; only
@@ -142,12 +152,12 @@ func newEngine(cfg config, node *host.Node, c *cluster, records *state.Records, 
 	})
 }
 
-func serve(ctx context.Context, cfg config, node *host.Node, c *cluster, engine *healer.Engine, ns *host.Namespace) error {
+func newServer(cfg config, node *host.Node, c *cluster, engine *healer.Engine, ns *host.Namespace) (*nodeserver.Server, error) {
 	var roots []string
 	for configured, resolved := range ns.RealRoots() {
 		roots = append(roots, configured, resolved)
 	}
-	server, err := nodeserver.New(nodeserver.Config{
+	return nodeserver.New(nodeserver.Config{
 		Healer:      engine,
 		Finder:      node,
 		Driver:      cfg.onlyDriver(),
@@ -159,45 +169,40 @@ func serve(ctx context.Context, cfg config, node *host.Node, c *cluster, engine 
 		GatewayUID:  uint32(cfg.gatewayUID),
 		Noted:       c.noted(),
 	})
+}
+
+// listen serves the callers on this node, and the gateway on a socket of its own, if one
+// is configured. Each sends its result to served.
+func listen(cfg config, server *nodeserver.Server) (served chan error, err error) {
+	served = make(chan error, 2)
+	local, err := nodeserver.Listen(cfg.endpoint)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	listener, err := nodeserver.Listen(cfg.endpoint)
+	go func() { served <- server.Serve(local) }()
+	if cfg.gatewaySocket == "" {
+		return served, nil
+	}
+	gateway, err := nodeserver.ListenForGroup(cfg.gatewaySocket, int(cfg.gatewayUID))
 	if err != nil {
-		return err
+		return nil, errors.Join(fmt.Errorf("--gateway-socket: %w", err), local.Close())
 	}
-	served := make(chan error, 2)
-	go func() { served <- server.Serve(listener) }()
-	if err := serveGateway(cfg, server, served); err != nil {
-		return errors.Join(err, listener.Close())
-	}
-	klog.InfoS("Serving", "endpoint", cfg.endpoint, "gatewaySocket", cfg.gatewaySocket, "name", cfg.name, "drivers", cfg.drivers,
-		"node", cfg.nodeID, "mode", cfg.mode, "standalone", cfg.standalone, "kubernetes", c != nil, "version", version)
-	var first error
+	go func() { served <- server.ServeGateway(gateway) }()
+	return served, nil
+}
+
+// untilDone waits for ctx or a listener to end, then stops server and engine side by
+// side: the one takes no new calls, the other no new steps.
+func untilDone(ctx context.Context, server *nodeserver.Server, engine *healer.Engine, served <-chan error) (err error) {
 	select {
-	case first = <-served:
+	case err = <-served:
 	case <-ctx.Done():
-		klog.InfoS("Stopping: no new calls, running work comes to its end")
-		first = nil
+		klog.InfoS("Stopping: no new calls, running work may end")
 	}
-	// Side by side: the server takes no new calls, the engine no new steps.
 	worked := make(chan error, 1)
 	go func() { worked <- bounded(ctx, stopTimeout, engine.Close) }()
 	logCut(errors.Join(bounded(ctx, stopTimeout, server.Stop), <-worked))
-	return first
-}
-
-// serveGateway serves the gateway on a socket of its own, if one is configured.
-func serveGateway(cfg config, server *nodeserver.Server, served chan<- error) error {
-	if cfg.gatewaySocket == "" {
-		return nil
-	}
-	l, err := nodeserver.ListenForGroup(cfg.gatewaySocket, int(cfg.gatewayUID))
-	if err != nil {
-		return fmt.Errorf("--gateway-socket: %w", err)
-	}
-	go func() { served <- server.ServeGateway(l) }()
-	return nil
+	return err
 }
 
 // logCut logs what did not end in time. That is no failure of the server, which was
