@@ -167,7 +167,7 @@ func newServer(cfg config, node *host.Node, c *cluster, engine *healer.Engine, n
 		Roots:       roots,
 		AllowedUIDs: cfg.allowedUIDs,
 		GatewayUID:  uint32(cfg.gatewayUID),
-		Noted:       c.noted(),
+		OnReport:    c.noted(),
 	})
 }
 

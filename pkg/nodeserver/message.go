@@ -9,8 +9,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// maxMessageBytes bounds NodeHealerResponse.message, and the text of an event, for
-// which it is the API's own limit (ValidateEvent in Kubernetes' pkg/apis/core).
+// maxMessageBytes bounds NodeHealerResponse.message, and the text of an event: the API
+// accepts no longer one (NoteLengthLimit in Kubernetes' pkg/apis/core/validation).
 const maxMessageBytes = 1024
 
 // message puts a report into one line of at most maxMessageBytes: the verdict, what
@@ -62,7 +62,7 @@ func (w wording) done() section {
 	}
 	rank := func(o healer.Outcome) int {
 		switch {
-		case w.inContainer(o.MountPoint) == nil:
+		case w.at(o.MountPoint).InContainer == nil:
 			return 0
 		case o.Err != nil:
 			return 1

@@ -97,34 +97,22 @@ const maxShownPathBytes = 240
 
 // mountPoint names a mount point in full, with its role.
 func (w wording) mountPoint(path string) string {
-	if path == "" {
+	p := w.at(path)
+	switch {
+	case path == "":
 		return "the volume"
+	case p.InContainer != nil:
+		return oneLine(p.InContainer.String(), maxShownPathBytes)
+	case p.Role != "":
+		return string(p.Role) + " " + pathText(path, maxShownPathBytes)
 	}
-	if in := w.inContainer(path); in != nil {
-		return oneLine(in.String(), maxShownPathBytes)
-	}
-	shown := pathText(path, maxShownPathBytes)
-	if role := w.role(path); role != "" {
-		return string(role) + " " + shown
-	}
-	return shown
-}
-
-// inContainer returns the mount in a container at a path that leads into it; nil for
-// a path on the host.
-func (w wording) inContainer(path string) *healer.InContainer {
-	for _, p := range w.mountPoints {
-		if p.Path == path && p.InContainer != nil {
-			return p.InContainer
-		}
-	}
-	return nil
+	return pathText(path, maxShownPathBytes)
 }
 
 // mention names a mount point that the message named before: by its role if it is
 // the only one of that role, because kubelet's paths are long.
 func (w wording) mention(path string) string {
-	role := w.role(path)
+	role := w.at(path).Role
 	if role == "" || len(w.withRole(role)) != 1 {
 		return w.mountPoint(path)
 	}
@@ -133,8 +121,8 @@ func (w wording) mention(path string) string {
 
 // all mentions mount points: by their role if they are several and all of that role.
 func (w wording) all(paths []string) string {
-	role := w.role(paths[0])
-	if len(paths) > 1 && slices.Equal(w.withRole(role), slices.Sorted(slices.Values(paths))) && role != "" {
+	role := w.at(paths[0]).Role
+	if len(paths) > 1 && role != "" && slices.Equal(w.withRole(role), slices.Sorted(slices.Values(paths))) {
 		return fmt.Sprintf("all %d %s mount points", len(paths), role)
 	}
 	return firstOf(paths, w.mention)
@@ -152,13 +140,14 @@ func (w wording) withRole(role healer.Role) []string {
 	return paths
 }
 
-func (w wording) role(path string) healer.Role {
-	for _, p := range w.mountPoints {
-		if p.Path == path {
-			return p.Role
+// at returns the mount point at a path, or an empty one.
+func (w wording) at(path string) *healer.MountPoint {
+	for i := range w.mountPoints {
+		if w.mountPoints[i].Path == path {
+			return &w.mountPoints[i]
 		}
 	}
-	return ""
+	return &healer.MountPoint{}
 }
 
 // mountPointsOf returns the mount points of the last diagnosis, or of the first when

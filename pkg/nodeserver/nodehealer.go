@@ -53,14 +53,14 @@ func (s *Server) run(ctx context.Context, v healer.Volume, do func(context.Conte
 	return report, err
 }
 
-// publish keeps a report for NodeGetStorageHealth and passes it to Config.Noted,
+// publish keeps a report for NodeGetStorageHealth and passes it to Config.OnReport,
 // unless only the caller says which volume it belongs to.
 func (s *Server) publish(r healer.Report) {
 	if !r.After.Case.Proven() {
 		return
 	}
 	s.recent.add(volumeKey{r.Driver, r.Volume.ID}, recentReport{time.Now(), network.Of(r)})
-	if s.cfg.Noted != nil {
-		s.cfg.Noted(r, notice)
+	if s.cfg.OnReport != nil {
+		s.cfg.OnReport(r, notice)
 	}
 }

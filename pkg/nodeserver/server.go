@@ -58,9 +58,9 @@ type Config struct {
 	// Ready returns why the server cannot heal yet; nil means always ready. It must
 	// return at once, because Probe calls it.
 	Ready func() error
-	// Noted gets each report of a proven volume, and a function that puts a report
+	// OnReport gets each report of a proven volume, and a function that puts a report
 	// into words without durations; nil: nothing does. It must return at once.
-	Noted func(report healer.Report, words func(healer.Report) string)
+	OnReport func(report healer.Report, words func(healer.Report) string)
 }
 
 // Server is the gRPC server of one node. Make it with New.
