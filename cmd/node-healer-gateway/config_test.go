@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/csi-addons/node-healer/pkg/gateway"
-	"github.com/csi-addons/node-healer/test/flagtest"
+	"github.com/csi-addons/node-healer/test/harness/flagtest"
 )
 
 const required = "--node-id=n --pod-name=p --pod-uid=u "

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/csi-addons/node-healer/test/flagtest"
+	"github.com/csi-addons/node-healer/test/harness/flagtest"
 )
 
 func TestDefaults(t *testing.T) {
