@@ -14,7 +14,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/kube"
 )
 
-// cluster is all that uses the Kubernetes API; nil where there is none.
+// cluster is all that speaks to Kubernetes; nil where there is no API to ask.
 type cluster struct {
 	// wants is what the API says of this node.
 	wants *kube.Cluster
@@ -22,8 +22,8 @@ type cluster struct {
 	reporter *kube.Reporter
 }
 
-// newCluster reads how to reach the API and sends nothing yet: a server that cannot
-// reach it starts all the same, and only reports.
+// newCluster reads how to reach the API. Nothing is sent yet: a server that
+// cannot reach it starts all the same, and only reports.
 func newCluster(cfg config, kubeletRoots ...string) (*cluster, error) {
 	inContainer := os.Getenv("KUBERNETES_SERVICE_HOST") != ""
 	switch {
@@ -56,7 +56,7 @@ func newCluster(cfg config, kubeletRoots ...string) (*cluster, error) {
 	return c, err
 }
 
-// gate decides what a heal may do, by what the API says where there is one.
+// gate decides what a heal may do: by the word of the cluster where there is one.
 func (c *cluster) gate(cfg config, node *host.Node) healer.Gate {
 	if c == nil {
 		return healer.WantedGate{Node: node, Standalone: cfg.standalone}
@@ -64,7 +64,7 @@ func (c *cluster) gate(cfg config, node *host.Node) healer.Gate {
 	return kube.Gate{Cluster: c.wants, Node: node}
 }
 
-// noted returns what passes each report to the cluster; nil without an API.
+// noted takes each answer for those who do not call; nil: nobody is told.
 func (c *cluster) noted() func(healer.Report, func(healer.Report) string) {
 	if c == nil {
 		return nil
@@ -72,8 +72,8 @@ func (c *cluster) noted() func(healer.Report, func(healer.Report) string) {
 	return c.reporter.Note
 }
 
-// follow watches the cluster until stop is called, which waits for the goroutines to
-// end. It outlives ctx, because the last heals still ask the API.
+// follow keeps up with the cluster until stop is called, which waits for the end
+// of all that it began. It outlives ctx: the last heals still ask.
 func (c *cluster) follow(ctx context.Context) (stop func(context.Context) error) {
 	if c == nil {
 		return func(context.Context) error { return nil }
