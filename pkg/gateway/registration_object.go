@@ -13,7 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// csiAddonsNodes is what the CSI-Addons controller watches to find servers (github.com/csi-addons/kubernetes-csi-addons, docs/csiaddonsnode.md).
+// csiAddonsNodes is what the CSI-Addons controller watches to find servers
+// (github.com/csi-addons/kubernetes-csi-addons, docs/csiaddonsnode.md).
 var csiAddonsNodes = schema.GroupVersionResource{
 	Group: "csiaddons.openshift.io", Version: "v1alpha1", Resource: "csiaddonsnodes",
 }

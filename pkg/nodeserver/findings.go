@@ -50,7 +50,7 @@ func severity(s healer.Status) int {
 	return slices.Index([]healer.Status{healer.DataLoss, healer.Inaccessible, healer.Degraded}, s)
 }
 
-// found tells what is wrong, mount point by mount point, then which providers failed.
+// found lists what is wrong, mount point by mount point, then the providers that failed.
 func (w wording) found(d healer.Diagnosis) section { return w.foundBut(d, nil) }
 
 // foundBut leaves out the evidence of what was told before.
@@ -101,7 +101,7 @@ func summary(groups []group, failures []healer.ProviderFailure) string {
 	return strings.Join(order, ", ")
 }
 
-// foundFirst is what the call found before it changed anything.
+// foundFirst lists what the call found before it changed anything.
 func (w wording) foundFirst() section {
 	if w.r.Before.Healthy() {
 		return w.found(w.r.After)
@@ -109,7 +109,7 @@ func (w wording) foundFirst() section {
 	return w.found(w.r.Before)
 }
 
-// afterwards tells what is left, unless nothing was done.
+// afterwards lists what is left, unless nothing was done.
 func (w wording) afterwards() section {
 	before, after := reasonsAt(w.r.Before), reasonsAt(w.r.After)
 	// Compared without the evidence, which holds times and counts. If nothing was

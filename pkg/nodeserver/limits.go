@@ -11,9 +11,10 @@ import (
 // The limits of the server. Only root's processes on the same node may call, so the
 // limits are for mistakes and runaway clients, and bound the memory of a connection.
 const (
-	// maxRequestBytes holds the largest request that validation accepts, about 55 KiB: 9 KiB of ID and paths, two maps that weigh up to 16 KiB each
-	// on the wire (keys of two bytes without values), and mount flags that weigh
-	// 12 KiB (one byte each). Larger messages get RESOURCE_EXHAUSTED.
+	// maxRequestBytes holds the largest request that validation accepts, about 55 KiB:
+	// 9 KiB of ID and paths, two maps of up to 16 KiB each in protobuf (keys of two
+	// bytes without values), and mount flags of 12 KiB (one byte each). Larger messages
+	// get RESOURCE_EXHAUSTED.
 	maxRequestBytes = 64 << 10
 	// maxResponseBytes holds the largest answer: reflection sends a file and
 	// all that it imports at once, which is 38 KiB for healer.proto (CSI 1.13).

@@ -147,7 +147,7 @@ func (w wording) holders(all []host.Holders) []string {
 	return items
 }
 
-// advice is what a person should do about what is left.
+// advice lists what a person should do about what is left.
 func (w wording) advice() section {
 	var items []string
 	for _, g := range groups(w.r.After) {

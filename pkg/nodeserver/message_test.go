@@ -36,7 +36,7 @@ func answering(d time.Duration, mountPoints ...healer.MountPoint) healer.Case {
 	}
 }
 
-// containerAt is what a container has at /data.
+// containerAt returns the mount point of a container's /data.
 func containerAt(pid int, podUID string) healer.MountPoint {
 	in := &healer.InContainer{ContainerMount: host.ContainerMount{
 		PID: pid, PodUID: podUID, ContainerID: "0123456789abcdef", Mount: host.Mount{Path: "/data"},
