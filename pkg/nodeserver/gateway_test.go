@@ -16,19 +16,19 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// heardFrom is a healer that keeps for whom it was asked.
-type heardFrom struct {
+// callerRecorder is a healer that records the callers of its calls.
+type callerRecorder struct {
 	fakeHealer
 
 	callers []string
 }
 
-func (h *heardFrom) Heal(ctx context.Context, v healer.Volume) (healer.Report, error) {
+func (h *callerRecorder) Heal(ctx context.Context, v healer.Volume) (healer.Report, error) {
 	h.callers = append(h.callers, "heal for "+healer.CallerOf(ctx))
 	return h.fakeHealer.Heal(ctx, v)
 }
 
-func (h *heardFrom) Check(ctx context.Context, v healer.Volume) (healer.Report, error) {
+func (h *callerRecorder) Check(ctx context.Context, v healer.Volume) (healer.Report, error) {
 	h.callers = append(h.callers, "check for "+healer.CallerOf(ctx))
 	return h.fakeHealer.Check(ctx, v)
 }
@@ -54,7 +54,7 @@ func serveForwarded(t *testing.T, h Healer) *served {
 	return s
 }
 
-// TestForwardedCaller takes the gateway's word for who calls and may do what.
+// TestForwardedCaller: the gateway names the caller and what it may do.
 func TestForwardedCaller(t *testing.T) {
 	for name, tc := range map[string]struct {
 		md   metadata.MD
@@ -72,7 +72,7 @@ func TestForwardedCaller(t *testing.T) {
 		"another verb": {metadata.Pairs(forwarded.Caller, "a", forwarded.Verb, "destroy"), "", `"destroy"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := &heardFrom{}
+			h := &callerRecorder{}
 			s := serveForwarded(t, h)
 			ctx := metadata.NewOutgoingContext(testContext(t), tc.md)
 			_, err := s.healer().NodeHealer(ctx, goodRequest())
@@ -91,9 +91,9 @@ func TestForwardedCaller(t *testing.T) {
 	}
 }
 
-// TestNobodyForwardsOnTheSocket: what is said there of callers is not believed.
-func TestNobodyForwardsOnTheSocket(t *testing.T) {
-	h := &heardFrom{}
+// TestLocalSocketIgnoresForwardedCallers: only the gateway may name another caller.
+func TestLocalSocketIgnoresForwardedCallers(t *testing.T) {
+	h := &callerRecorder{}
 	s := serve(t, testConfig(h))
 	ctx := metadata.NewOutgoingContext(testContext(t), metadata.Pairs(forwarded.Caller, "jane", forwarded.Verb, "check"))
 	if _, err := s.healer().NodeHealer(ctx, goodRequest()); err != nil {
