@@ -13,8 +13,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/gateway"
 )
 
-// maxVerbosity is below what has the API's client log what it sends, which are
-// the callers' tokens.
+// maxVerbosity is below the one from which the API's client logs what it sends, which
+// are the callers' tokens.
 const maxVerbosity = 7
 
 // config is what the command line says, checked.
@@ -29,28 +29,49 @@ type config struct {
 	version                       bool
 }
 
-// parse reads the arguments without the program's name. Usage and flag errors go
-// to out.
+// flags is the one table of all flags: --help and docs/flags.md are made from it. A
+// word in backquotes stands for the value.
+func (c *config) flags() *flag.FlagSet {
+	f := flag.NewFlagSet("node-healer-gateway", flag.ContinueOnError)
+	f.StringVar(&c.endpoint, "endpoint", "tcp://:9070", "where to serve, over TLS and with a token: `tcp://HOST:PORT` or tcp://:PORT")
+	f.StringVar(&c.socket, "server", "unix:///run/node-healer/gateway.sock", "node-healer's --gateway-socket: `unix:///PATH`")
+	f.StringVar(&c.nodeID, "node-id", "", "this node's `name` in Kubernetes; required")
+	f.StringVar(&c.registerAs, "register-as", "", "CSI driver's `name` to register under, in that driver's namespace only; empty: node-healer's own --name")
+	f.StringVar(&c.podName, "pod-name", "", "`name` of the pod that this runs in; required")
+	f.StringVar(&c.podNamespace, "pod-namespace", "csi-addons-node-healer", "`namespace` of the pod that this runs in")
+	f.StringVar(&c.podUID, "pod-uid", "", "`UID` of the pod that this runs in; required")
+	f.StringVar(&c.kubeconfig, "kubeconfig", "", "`file` that says how to reach the Kubernetes API; empty: the pod's service account")
+	f.StringVar(&c.tokenAudience, "token-audience", "", "`audience` that a caller's token must be for; empty: the API server's own, as the CSI-Addons controller's is")
+	f.StringVar(&c.tls.CertFile, "tls-cert", "", "PEM `file` with the certificate, read again when it changes; empty: self-signed")
+	f.StringVar(&c.tls.KeyFile, "tls-key", "", "PEM `file` with the key of --tls-cert")
+	f.StringVar(&c.tls.MinVersion, "tls-min-version", "", "`version`: VersionTLS12 or VersionTLS13; empty: VersionTLS12")
+	f.Var((*commaList)(&c.tls.CipherSuites), "tls-cipher-suites", "comma-separated cipher suites for TLS 1.2, by the `names` of Go's crypto/tls; empty: Go's own choice")
+	f.Var((*commaList)(&c.tls.CurvePreferences), "tls-curve-preferences", "comma-separated key exchanges, by the `names` of Go's crypto/tls; empty: Go's own choice")
+	f.IntVar(&c.verbosity, "v", 0, "log verbosity (klog), at most 7: above that the API's client logs callers' tokens")
+	f.BoolVar(&c.version, "version", false, "print the version and exit")
+	return f
+}
+
+// commaList is a flag.Value of comma-separated texts.
+type commaList []string
+
+// String implements flag.Value.
+func (l *commaList) String() string { return strings.Join(*l, ",") }
+
+// Set implements flag.Value.
+func (l *commaList) Set(s string) error {
+	if *l = strings.Split(s, ","); s == "" {
+		*l = nil
+	}
+	return nil
+}
+
+// parse reads the arguments without the program's name. Usage and flag errors go to
+// out.
 func parse(args []string, out io.Writer) (config, error) {
 	var c config
-	f := flag.NewFlagSet("node-healer-gateway", flag.ContinueOnError)
+	f := c.flags()
 	f.SetOutput(out)
-	f.StringVar(&c.endpoint, "endpoint", "tcp://:9070", "where to serve, over TLS and with a token: tcp://HOST:PORT or tcp://:PORT")
-	f.StringVar(&c.socket, "server", "unix:///run/node-healer/gateway.sock", "node-healer's --gateway-socket: unix:///PATH")
-	f.StringVar(&c.nodeID, "node-id", "", "this node's name in Kubernetes (required)")
-	f.StringVar(&c.registerAs, "register-as", "", "CSI driver's name to register under, in that driver's namespace only; empty: node-healer's own --name")
-	f.StringVar(&c.podName, "pod-name", "", "name of the pod we run in (required)")
-	f.StringVar(&c.podNamespace, "pod-namespace", "csi-addons-node-healer", "namespace of the pod we run in")
-	f.StringVar(&c.podUID, "pod-uid", "", "UID of the pod we run in (required)")
-	f.StringVar(&c.kubeconfig, "kubeconfig", "", "file that says how to reach the Kubernetes API; empty: the pod's own service account")
-	f.StringVar(&c.tokenAudience, "token-audience", "", "audience that a caller's token must be for; empty: the API server's own, as the CSI-Addons controller's is")
-	f.StringVar(&c.tls.CertFile, "tls-cert", "", "file with the certificate, read again when it changes; empty: self-signed")
-	f.StringVar(&c.tls.KeyFile, "tls-key", "", "file with the key of --tls-cert")
-	f.StringVar(&c.tls.MinVersion, "tls-min-version", "", "VersionTLS12 (default) or VersionTLS13")
-	f.Func("tls-cipher-suites", "comma-separated cipher suites for TLS 1.2, by the names of Go's crypto/tls; empty: Go's own choice", list(&c.tls.CipherSuites))
-	f.Func("tls-curve-preferences", "comma-separated key exchanges, by the names of Go's crypto/tls; empty: Go's own choice", list(&c.tls.CurvePreferences))
-	f.IntVar(&c.verbosity, "v", 0, "log verbosity (klog), at most 7")
-	f.BoolVar(&c.version, "version", false, "print the version and exit")
 	if err := f.Parse(args); err != nil {
 		return config{}, err
 	}
@@ -63,16 +84,7 @@ func parse(args []string, out io.Writer) (config, error) {
 	return c, c.check()
 }
 
-func list(into *[]string) func(string) error {
-	return func(s string) error {
-		if *into = strings.Split(s, ","); s == "" {
-			*into = nil
-		}
-		return nil
-	}
-}
-
-// check names the flag and the rule.
+// check returns all broken rules, each with the flag's name.
 func (c *config) check() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -95,10 +107,10 @@ func (c *config) check() error {
 	return errors.Join(errs...)
 }
 
-// address is the endpoint as package net has it.
+// address is the endpoint in the form that package net takes.
 func (c *config) address() string { return strings.TrimPrefix(c.endpoint, "tcp://") }
 
-// port is the part of the endpoint by which the controller finds us.
+// port is the part of the endpoint that is registered for the controller.
 func (c *config) port() (int, error) {
 	_, text, err := net.SplitHostPort(c.address())
 	if err != nil || !strings.HasPrefix(c.endpoint, "tcp://") {

@@ -1,59 +1,35 @@
 // node-healer-gateway lets callers from the network reach the node-healer of its
-// node, and registers that for the CSI-Addons controller. See docs/gateway.md.
+// node, and registers it with the CSI-Addons controller. See docs/gateway.md.
 package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"net"
-	"os"
-	"os/signal"
-	"strconv"
-	"syscall"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/cmd/internal/command"
 	"github.com/csi-addons/node-healer/pkg/gateway"
 )
 
 // version is set by the linker.
 var version = "unknown"
 
-func main() {
-	cfg, err := parse(os.Args[1:], os.Stderr)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		os.Exit(0)
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "node-healer-gateway:", err)
-		os.Exit(2)
-	case cfg.version:
-		fmt.Println("node-healer-gateway", version)
-		return
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err = setVerbosity(cfg.verbosity); err == nil {
-		err = run(ctx, cfg)
-	}
-	klog.Flush()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "node-healer-gateway:", err)
-		stop()
-		os.Exit(1)
-	}
-}
+func main() { command.Main("node-healer-gateway", parse, start) }
 
-func setVerbosity(v int) error {
-	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	klog.InitFlags(flags)
-	return flags.Set("v", strconv.Itoa(v))
+// start does what the command line asks for: mostly, to serve until ctx ends.
+func start(ctx context.Context, cfg config) error {
+	if cfg.version {
+		fmt.Println("node-healer-gateway", version)
+		return nil
+	}
+	if err := command.SetVerbosity(cfg.verbosity); err != nil {
+		return err
+	}
+	return run(ctx, cfg)
 }
 
 // run serves until ctx ends.
@@ -66,7 +42,7 @@ func run(ctx context.Context, cfg config) error {
 		return fmt.Errorf("find the Kubernetes API: %w", err)
 	}
 	api.UserAgent = "node-healer-gateway/" + version
-	api.QPS = -1 // questions about callers have a limit of their own
+	api.QPS = -1 // package gateway limits the requests about callers itself
 	callers, err := gateway.NewCallers(api, cfg.nodeID, cfg.tokenAudience)
 	if err != nil {
 		return err

@@ -1,5 +1,5 @@
-// node-healer-worker is the process in which node-healer does what may never
-// return. It is started by node-healer only and ends with it.
+// node-healer-worker is the process in which node-healer runs operations that may
+// never return. Only node-healer starts it, and it ends with node-healer.
 package main
 
 import (

@@ -1,21 +1,16 @@
 package main
 
 import (
-	"errors"
-	"flag"
 	"io"
-	"os"
-	"reflect"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/csi-addons/node-healer/test/harness/flagtest"
 )
 
 func TestDefaults(t *testing.T) {
-	got, err := parse(nil, io.Discard)
-	want := config{
+	flagtest.Config(t, parse, "", config{
 		endpoint:     "unix:///run/csi-addons/csi-addons.sock",
 		name:         "node-healer.csi-addons.io",
 		kubeletRoot:  "/var/lib/kubelet",
@@ -30,19 +25,15 @@ func TestDefaults(t *testing.T) {
 			podNamespace: "csi-addons-node-healer", configMap: "node-healer",
 			driverGrace: 5 * time.Minute,
 		},
-	}
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v, %v\nwant %+v", got, err, want)
-	}
+	})
 }
 
 func TestEveryFlagIsTaken(t *testing.T) {
-	got, err := parse(strings.Fields(`--endpoint=unix:///s/s --gateway-socket=unix:///g/g --gateway-uid=7 --name=m
+	flagtest.Config(t, parse, `--endpoint=unix:///s/s --gateway-socket=unix:///g/g --gateway-uid=7 --name=m
 		--driver-name=d --driver-name=e --node-id=n --kubelet-root=/k
 		--path-root=/a --path-root=/b --state-dir=/st --mode=check --host-mount-namespace=/proc/1/ns/mnt
 		--probe-timeout=1s --slow-answer=300ms --probe-write=never --heal-containers=off --heal-timeout=1m --allowed-uids=0,1000 -v=4
-		--kubeconfig=/kc --pod-namespace=ns --config-map=m --driver-grace=0s`), io.Discard)
-	want := config{
+		--kubeconfig=/kc --pod-namespace=ns --config-map=m --driver-grace=0s`, config{
 		endpoint: "unix:///s/s", gatewaySocket: "unix:///g/g", gatewayUID: 7, name: "m",
 		drivers: []string{"d", "e"}, nodeID: "n", kubeletRoot: "/k",
 		pathRoots: []string{"/a", "/b"}, stateDir: "/st", mode: modeCheck,
@@ -51,19 +42,13 @@ func TestEveryFlagIsTaken(t *testing.T) {
 		cluster: clusterConfig{
 			kubeconfig: "/kc", podNamespace: "ns", configMap: "m",
 		},
-	}
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v, %v\nwant %+v", got, err, want)
-	}
+	})
 }
 
 func TestRules(t *testing.T) {
 	const named = "--driver-name=csi.example.com "
 	const socket = "--gateway-socket=unix:///run/g/s "
-	for _, tc := range []struct {
-		args string
-		want string // what the error names; empty: accepted
-	}{
+	flagtest.Rules(t, parse, [][2]string{
 		{"", ""},
 		{named + "--driver-name=other.example.com", ""},
 		{"--name=", "--name"},
@@ -130,17 +115,7 @@ func TestRules(t *testing.T) {
 		{"--gateway-socket=unix:///run/csi-addons/g --gateway-uid=7", "--gateway-socket"},
 		{"--version", ""},
 		{"--version stray", ""},
-	} {
-		_, err := parse(strings.Fields(tc.args), io.Discard)
-		switch {
-		case tc.want == "" && err != nil:
-			t.Errorf("%q: %v", tc.args, err)
-		case tc.want != "" && err == nil:
-			t.Errorf("%q: accepted", tc.args)
-		case tc.want != "" && !strings.Contains(err.Error(), tc.want):
-			t.Errorf("%q: %v does not name %s", tc.args, err, tc.want)
-		}
-	}
+	})
 }
 
 func TestAllMistakesAtOnceAndAlwaysTheSame(t *testing.T) {
@@ -158,39 +133,6 @@ func TestAllMistakesAtOnceAndAlwaysTheSame(t *testing.T) {
 	}
 }
 
-func TestHelp(t *testing.T) {
-	var out strings.Builder
-	if _, err := parse([]string{"--help"}, &out); !errors.Is(err, flag.ErrHelp) {
-		t.Errorf("got %v", err)
-	}
-	for _, name := range []string{
-		"-endpoint", "-driver-name", "-node-id", "-kubelet-root", "-path-root", "-state-dir", "-mode", "-standalone",
-		"-host-mount-namespace", "-probe-timeout", "-heal-timeout", "-allowed-uids", "-v", "-version",
-	} {
-		if !strings.Contains(out.String(), "  "+name) {
-			t.Errorf("%s is not explained", name)
-		}
-	}
-}
+func TestHelp(t *testing.T) { flagtest.Help(t, parse, new(config).flags()) }
 
-// The table in README.md has a row for each flag and none for others.
-func TestReadmeListsEveryFlag(t *testing.T) {
-	var help strings.Builder
-	_, _ = parse([]string{"--help"}, &help)
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	names := func(pattern, text string) []string {
-		var found []string
-		for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
-			found = append(found, match[1])
-		}
-		slices.Sort(found)
-		return found
-	}
-	flags, rows := names(`(?m)^  -([a-z-]+)`, help.String()), names("(?m)^\\| `--?([a-z-]+)` \\|", string(readme))
-	if len(flags) == 0 || !slices.Equal(flags, rows) {
-		t.Errorf("README.md has %v, the flags are %v", rows, flags)
-	}
-}
+func TestDocs(t *testing.T) { flagtest.Docs(t, new(config).flags()) }

@@ -4,8 +4,8 @@ package main
 
 import "os"
 
-// workerEnv also hands on the instant at which test builds of the worker pause, and
-// which kernel they take this one for.
+// workerEnv also passes on the instant at which test builds of the worker pause, and
+// which kernel they behave as on.
 func workerEnv() []string {
 	return []string{
 		"GOMAXPROCS=1", workerGC, "NODE_HEALER_PAUSE=" + os.Getenv("NODE_HEALER_PAUSE"),

@@ -5,65 +5,49 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"math"
-	"os"
-	"os/signal"
 	"runtime/debug"
-	"strconv"
-	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
-	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/cmd/internal/command"
+	"github.com/csi-addons/node-healer/pkg/nodeserver"
 )
 
 // version is set by the linker.
 var version = "unknown"
 
-// gcPercent has the heap collected when it is half as large again as what is in
-// use: the server is on every node, and its calls make little garbage.
+// gcPercent starts a collection when the heap is half as large again as what is in
+// use: the server runs on every node, and its calls make little garbage.
 const gcPercent = 50
 
-func main() {
-	cfg, err := parse(os.Args[1:], os.Stderr)
+// probeTimeout is below the timeout of the exec probes in the manifest.
+const probeTimeout = 4 * time.Second
+
+func main() { command.Main("node-healer", parse, start) }
+
+// start does what the command line asks for: mostly, to serve until ctx ends.
+func start(ctx context.Context, cfg config) error {
 	switch {
-	case errors.Is(err, flag.ErrHelp):
-		os.Exit(0)
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "node-healer:", err)
-		os.Exit(2)
 	case cfg.version:
 		fmt.Println("node-healer", version)
-		return
+		return nil
 	case cfg.probe:
-		os.Exit(probe(cfg.endpoint))
+		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+		defer cancel()
+		return nodeserver.ProbeSocket(ctx, cfg.endpoint)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
 	debug.SetGCPercent(gcPercent)
 	startThreads()
-	err = errors.Join(setVerbosity(cfg.verbosity), keepMemoryPrivate(), keepFilesPrivate())
-	if err == nil {
-		err = run(ctx, cfg)
+	if err := errors.Join(command.SetVerbosity(cfg.verbosity), keepMemoryPrivate(), keepFilesPrivate()); err != nil {
+		return err
 	}
-	klog.Flush()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "node-healer:", err)
-		stop()
-		os.Exit(1)
-	}
+	return run(ctx, cfg)
 }
 
-func setVerbosity(v int) error {
-	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	klog.InitFlags(flags)
-	return flags.Set("v", strconv.Itoa(v))
-}
-
-// keepMemoryPrivate keeps secrets of requests out of core dumps and away from
+// keepMemoryPrivate keeps the secrets of requests out of core dumps and away from
 // debuggers of other users.
 func keepMemoryPrivate() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
@@ -75,8 +59,8 @@ func keepMemoryPrivate() error {
 	return nil
 }
 
-// keepFilesPrivate keeps whatever we were born with from our workers: a
-// descriptor that some parent forgot could hold a mount busy.
+// keepFilesPrivate closes inherited descriptors on exec: one that a parent process
+// left open could hold a mount busy in a worker.
 func keepFilesPrivate() error {
 	err := unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
 	if err != nil && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) { // below Linux 5.11

@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// stopTimeout bounds each stage of a shutdown, unfollowTimeout the one in
-	// which nothing is done but to leave the API; all together stay below the
-	// manifest's grace period.
+	// stopTimeout bounds each stage of a shutdown, unfollowTimeout the one that only
+	// stops watching the API. Together they stay below the manifest's grace period.
 	stopTimeout     = 15 * time.Second
 	unfollowTimeout = 5 * time.Second
-	// maxWorkers bounds the workers alive at once, idleWorkers those that wait.
+	// maxWorkers bounds the workers alive at once, idleWorkers those kept for the next
+	// call.
 	maxWorkers  = 256
 	idleWorkers = 2
 	// growAfter is how long a call waits for a worker before one more starts.
@@ -37,8 +37,8 @@ const (
 	stepShare = 4
 )
 
-// run serves until ctx ends, and takes everything down again in the order in
-// which it is used: calls, work on volumes, workers.
+// run serves until ctx ends, then closes in the order of use: calls, work on volumes,
+// the API, workers, files.
 func run(ctx context.Context, cfg config) (err error) {
 	defer func() {
 		if err == nil {
@@ -84,11 +84,21 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	return serve(ctx, cfg, node, cluster, engine, namespace)
+	server, err := newServer(cfg, node, cluster, engine, namespace)
+	if err != nil {
+		return err
+	}
+	served, err := listen(cfg, server)
+	if err != nil {
+		return err
+	}
+	klog.InfoS("Serving", "endpoint", cfg.endpoint, "gatewaySocket", cfg.gatewaySocket, "name", cfg.name, "drivers", cfg.drivers,
+		"node", cfg.nodeID, "mode", cfg.mode, "standalone", cfg.standalone, "kubernetes", cluster != nil, "version", version)
+	return untilDone(ctx, server, engine, served)
 }
 
-// bounded gives a stage of the shutdown its deadline. ctx has ended by then and
-// only lends its values.
+// bounded runs a stage of the shutdown under its deadline. ctx has ended by then; only
+// its values are used.
 func bounded(ctx context.Context, d time.Duration, stop func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d)
 	defer cancel()
@@ -142,12 +152,12 @@ func newEngine(cfg config, node *host.Node, c *cluster, records *state.Records, 
 	})
 }
 
-func serve(ctx context.Context, cfg config, node *host.Node, c *cluster, engine *healer.Engine, ns *host.Namespace) error {
+func newServer(cfg config, node *host.Node, c *cluster, engine *healer.Engine, ns *host.Namespace) (*nodeserver.Server, error) {
 	var roots []string
 	for configured, resolved := range ns.RealRoots() {
 		roots = append(roots, configured, resolved)
 	}
-	server, err := nodeserver.New(nodeserver.Config{
+	return nodeserver.New(nodeserver.Config{
 		Healer:      engine,
 		Finder:      node,
 		Driver:      cfg.onlyDriver(),
@@ -157,52 +167,46 @@ func serve(ctx context.Context, cfg config, node *host.Node, c *cluster, engine 
 		Roots:       roots,
 		AllowedUIDs: cfg.allowedUIDs,
 		GatewayUID:  uint32(cfg.gatewayUID),
-		Noted:       c.noted(),
+		OnReport:    c.noted(),
 	})
+}
+
+// listen serves the callers on this node, and the gateway on a socket of its own, if one
+// is configured. Each sends its result to served.
+func listen(cfg config, server *nodeserver.Server) (served chan error, err error) {
+	served = make(chan error, 2)
+	local, err := nodeserver.Listen(cfg.endpoint)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	listener, err := nodeserver.Listen(cfg.endpoint)
+	go func() { served <- server.Serve(local) }()
+	if cfg.gatewaySocket == "" {
+		return served, nil
+	}
+	gateway, err := nodeserver.ListenForGroup(cfg.gatewaySocket, int(cfg.gatewayUID))
 	if err != nil {
-		return err
+		return nil, errors.Join(fmt.Errorf("--gateway-socket: %w", err), local.Close())
 	}
-	served := make(chan error, 2)
-	go func() { served <- server.Serve(listener) }()
-	if err := serveGateway(cfg, server, served); err != nil {
-		return errors.Join(err, listener.Close())
-	}
-	klog.InfoS("Serving", "endpoint", cfg.endpoint, "gatewaySocket", cfg.gatewaySocket, "name", cfg.name, "drivers", cfg.drivers,
-		"node", cfg.nodeID, "mode", cfg.mode, "standalone", cfg.standalone, "kubernetes", c != nil, "version", version)
-	var first error
+	go func() { served <- server.ServeGateway(gateway) }()
+	return served, nil
+}
+
+// untilDone waits for ctx or a listener to end, then stops server and engine side by
+// side: the one takes no new calls, the other no new steps.
+func untilDone(ctx context.Context, server *nodeserver.Server, engine *healer.Engine, served <-chan error) (err error) {
 	select {
-	case first = <-served:
+	case err = <-served:
 	case <-ctx.Done():
-		klog.InfoS("Stopping: no new calls, running work comes to its end")
-		first = nil
+		klog.InfoS("Stopping: no new calls, running work may end")
 	}
-	// Side by side: the server takes no new calls, the engine no new steps.
 	worked := make(chan error, 1)
 	go func() { worked <- bounded(ctx, stopTimeout, engine.Close) }()
 	logCut(errors.Join(bounded(ctx, stopTimeout, server.Stop), <-worked))
-	return first
+	return err
 }
 
-// serveGateway serves the gateway beside the callers on this node, if that was
-// asked for.
-func serveGateway(cfg config, server *nodeserver.Server, served chan<- error) error {
-	if cfg.gatewaySocket == "" {
-		return nil
-	}
-	l, err := nodeserver.ListenForGroup(cfg.gatewaySocket, int(cfg.gatewayUID))
-	if err != nil {
-		return fmt.Errorf("--gateway-socket: %w", err)
-	}
-	go func() { served <- server.ServeGateway(l) }()
-	return nil
-}
-
-// logCut notes what did not end in time. That is no failure of the server: it
-// was told to stop, and did.
+// logCut logs what did not end in time. That is no failure of the server, which was
+// told to stop.
 func logCut(err error) {
 	if err != nil {
 		klog.ErrorS(err, "Stopped before everything had ended")

@@ -5,12 +5,12 @@ import (
 	"sync"
 )
 
-// spareThreads is how many threads the server has from the start. When the node,
-// or the pod's limit, has no process left, the Go runtime ends a program that
-// needs one more; calls wait for workers on threads of their own for a moment.
+// spareThreads is how many threads the server has from the start. The Go runtime ends
+// a program that cannot get another thread, as on a node, or in a pod, whose process
+// limit is reached; each call that waits for a worker blocks a thread for a moment.
 const spareThreads = 24
 
-// startThreads has the runtime make the spare threads, which it keeps.
+// startThreads makes the runtime start the spare threads, which it then keeps.
 func startThreads() {
 	var all, done sync.WaitGroup
 	all.Add(spareThreads)

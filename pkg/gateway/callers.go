@@ -25,47 +25,47 @@ import (
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 )
 
-// What callers are judged by: a resource that exists in RBAC rules only.
+// The resource that callers need a right on. It exists in RBAC rules only.
 const (
 	healerGroup    = "csi-addons.io"
 	healerResource = "nodehealers"
 )
 
 const (
-	// keepYes is how long what the API allowed is allowed without asking again:
-	// as long may pass until a right that was taken away is gone.
-	keepYes = 10 * time.Second
-	// keepNo is short: whoever mends the rights tries again at once.
-	keepNo = 2 * time.Second
-	// reviewTime bounds the wait for one answer of the API.
-	reviewTime = 5 * time.Second
-	// reviewsPerSecond bounds how many tokens the API is asked about, reviewBurst
-	// how many at once: anybody who connects can make tokens up.
+	// allowedTTL is how long what the API allowed is not asked again. A right that is
+	// taken away may still be used for that time.
+	allowedTTL = 10 * time.Second
+	// deniedTTL is short, so that a right that was just given can be used.
+	deniedTTL = 2 * time.Second
+	// reviewTimeout bounds the wait for one answer of the API.
+	reviewTimeout = 5 * time.Second
+	// reviewsPerSecond bounds how many tokens the API is asked about, reviewBurst how
+	// many at once: unauthenticated callers can send as many tokens as they like.
 	reviewsPerSecond = 20
 	reviewBurst      = 50
 )
 
-// Callers judges callers by the word of the Kubernetes API: who a token belongs
-// to, and what its bearer may do on this node. Make it with NewCallers.
+// Callers asks the Kubernetes API whom a token belongs to (TokenReview), and what that
+// user may do on this node (SubjectAccessReview). Make it with NewCallers.
 type Callers struct {
 	node, audience string
 	tokens         authenticator.Token
 	rights         authorizer.Authorizer
 }
 
-// caller is one who was let in.
+// caller is an authenticated and authorized user.
 type caller struct {
 	name string
-	// verb is what the API lets the caller do.
+	// verb is what the caller may do.
 	verb string
 }
 
-// NewCallers makes what asks the API. node is this node's name, which roles may
-// be limited to; audience is what tokens have to be for, empty: the API server,
-// which is what a service account's token is for by default.
+// NewCallers returns Callers for a node, whose name roles may be limited to. The
+// audience is what tokens must be for; empty: the API server, which is what a service
+// account's token is for by default.
 func NewCallers(api *rest.Config, node, audience string) (*Callers, error) {
 	if node == "" {
-		return nil, errors.New("gateway: callers are judged by the node's name, which is missing")
+		return nil, errors.New("gateway: callers are authorized by the node's name, which is missing")
 	}
 	authentication, err := authenticationclient.NewForConfig(api)
 	if err != nil {
@@ -75,8 +75,8 @@ func NewCallers(api *rest.Config, node, audience string) (*Callers, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	once := wait.Backoff{Steps: 1} // callers try again by themselves
-	reviews, err := webhook.NewFromInterface(authentication, nil, once, reviewTime, webhook.AuthenticatorMetrics{
+	once := wait.Backoff{Steps: 1} // callers retry by themselves
+	reviews, err := webhook.NewFromInterface(authentication, nil, once, reviewTimeout, webhook.AuthenticatorMetrics{
 		RecordRequestTotal:   func(context.Context, string) {},
 		RecordRequestLatency: func(context.Context, string, float64) {},
 	})
@@ -84,21 +84,22 @@ func NewCallers(api *rest.Config, node, audience string) (*Callers, error) {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
 	rights, err := authorizerfactory.DelegatingAuthorizerConfig{
-		SubjectAccessReviewClient: authorization, AllowCacheTTL: keepYes, DenyCacheTTL: keepNo, WebhookRetryBackoff: &once,
+		SubjectAccessReviewClient: authorization, AllowCacheTTL: allowedTTL, DenyCacheTTL: deniedTTL, WebhookRetryBackoff: &once,
 	}.New()
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	// These are the parts of authenticatorfactory's delegating authenticator, with
-	// the limit between cache and API, where a token that is known costs nothing.
+	// As authenticatorfactory's delegating authenticator, with the limit between cache
+	// and API, where a token that is in the cache costs nothing.
 	limited := limit(reviews, newLimiter())
-	return &Callers{node: node, audience: audience, tokens: cache.New(limited, false, keepYes, keepNo), rights: rights}, nil
+	return &Callers{node: node, audience: audience, tokens: cache.New(limited, false, allowedTTL, deniedTTL), rights: rights}, nil
 }
 
-var errTooMany = errors.New("too many tokens are being shown that nobody has judged yet: try again")
+var errTooMany = errors.New("too many tokens that were not reviewed yet: try again")
 
 func newLimiter() *rate.Limiter { return rate.NewLimiter(reviewsPerSecond, reviewBurst) }
 
+// limit refuses what the limiter does not allow instead of asking.
 func limit(tokens authenticator.Token, limiter *rate.Limiter) authenticator.Token {
 	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		if !limiter.Allow() {
@@ -108,47 +109,45 @@ func limit(tokens authenticator.Token, limiter *rate.Limiter) authenticator.Toke
 	})
 }
 
-// judge says who makes a call, and what that caller may do on this node. The
-// error is for whoever calls: it holds nothing of the token, and nothing of the
-// cluster that a stranger has no business with.
-func (c *Callers) judge(ctx context.Context, method string) (caller, error) {
+// authorize returns who makes a call, and what that caller may do on this node. The
+// error is sent to the caller: it holds nothing of the token, and nothing of the
+// cluster that an unauthenticated caller must not learn.
+func (c *Callers) authorize(ctx context.Context, method string) (caller, error) {
 	token, err := bearerToken(ctx)
 	if err != nil {
 		return caller{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*reviewTime)
+	ctx, cancel := context.WithTimeout(ctx, 2*reviewTimeout)
 	defer cancel()
 	if c.audience != "" {
 		ctx = authenticator.WithAudiences(ctx, authenticator.Audiences{c.audience})
 	}
 	known, ok, err := c.tokens.AuthenticateToken(ctx, token)
-	switch {
-	case err != nil || !ok:
-		return caller{}, c.refused(err, token)
-	default:
-		return c.allowed(ctx, known.User, method)
+	if err != nil || !ok {
+		return caller{}, c.tokenError(err, token)
 	}
+	return c.authorizeUser(ctx, known.User, verbsFor(method))
 }
 
-// allowed gives the first of the verbs that would do which the user has.
-func (c *Callers) allowed(ctx context.Context, who user.Info, method string) (caller, error) {
-	verbs := verbsFor(method)
+// authorizeUser returns the user with the first of the verbs that the user has.
+func (c *Callers) authorizeUser(ctx context.Context, who user.Info, verbs []string) (caller, error) {
 	for _, verb := range verbs {
 		decision, _, err := c.rights.Authorize(ctx, authorizer.AttributesRecord{
 			User: who, Verb: verb, APIGroup: healerGroup, Resource: healerResource, Name: c.node, ResourceRequest: true,
 		})
 		switch {
 		case err != nil:
-			return caller{}, unanswered(err)
+			return caller{}, outageError(err)
 		case decision == authorizer.DecisionAllow:
 			return caller{name: who.GetName(), verb: verb}, nil
 		}
 	}
-	return caller{}, c.forbidden(who.GetName(), verbs[0])
+	return caller{}, c.forbiddenError(who.GetName(), verbs[0])
 }
 
-// verbsFor gives the verbs that let a caller make a call. Who may only check gets
-// an answer to NodeHealer, too: the server changes nothing then.
+// verbsFor returns the verbs that allow a call, the one that allows more first. A
+// caller that may only check gets an answer to NodeHealer too: the server changes
+// nothing then.
 func verbsFor(method string) []string {
 	if method == healerpb.HealerNode_NodeHealer_FullMethodName {
 		return []string{forwarded.VerbHeal, forwarded.VerbCheck}
@@ -156,8 +155,8 @@ func verbsFor(method string) []string {
 	return []string{forwarded.VerbCheck}
 }
 
-// refused words a token that was not accepted.
-func (c *Callers) refused(err error, token string) error {
+// tokenError says why a token was not accepted.
+func (c *Callers) tokenError(err error, token string) error {
 	audience := "the API server itself (--token-audience is not set)"
 	if c.audience != "" {
 		audience = fmt.Sprintf("%q (--token-audience)", c.audience)
@@ -166,17 +165,16 @@ func (c *Callers) refused(err error, token string) error {
 	case errors.Is(err, errTooMany):
 		return err
 	case err == nil, !isOutage(err) && strings.Contains(err.Error(), "audiences"):
-		// The API says so of a token that is good otherwise: "token audiences [...]
+		// The API's error for a token that is valid otherwise: "token audiences [...]
 		// is invalid for the target audiences [...]".
 		return fmt.Errorf("the token is for another audience: this server takes tokens for %s", audience)
 	case isOutage(err):
-		return unanswered(err)
+		return outageError(err)
 	}
 	return errors.New(printable("the token is refused by the Kubernetes API: " + strings.ReplaceAll(err.Error(), token, "[redacted]")))
 }
 
-// isOutage tells a question that was not answered from the API's no, which is a
-// plain text.
+// isOutage reports whether the API did not answer. Its denial is a plain text.
 func isOutage(err error) bool {
 	var status apierrors.APIStatus
 	var sent *url.Error
@@ -184,18 +182,18 @@ func isOutage(err error) bool {
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// unanswered words a question that the API did not answer; the log has why.
-func unanswered(err error) error {
+// outageError says that the API did not answer; the log of the gateway says why.
+func outageError(err error) error {
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 		return errors.New("the Kubernetes API does not let the gateway ask about callers: its log says what is missing")
 	}
-	return errors.New("the Kubernetes API cannot be asked about callers now, so none is let in: try again")
+	return errors.New("the Kubernetes API cannot be asked about callers now, so no call is allowed: try again")
 }
 
-// forbidden words a right that is missing. The usual check, `kubectl auth can-i
-// VERB RESOURCE`, says no whatever the rules say: it drops the group of a resource
-// that the API does not have (kubectl 1.37). The list is right.
-func (c *Callers) forbidden(user, verb string) error {
+// forbiddenError names the missing right. The usual check, `kubectl auth can-i VERB
+// RESOURCE`, always says no: it drops the group of a resource that the API does not
+// have (kubectl 1.37). With --list it is right.
+func (c *Callers) forbiddenError(user, verb string) error {
 	return errors.New(printable(fmt.Sprintf(
 		"%s may not %s on node %s: a role must give it the verb %q on resource %q (name %q or any) in API group %q. Check: kubectl auth can-i --list --as=%s | grep %s",
 		user, verb, c.node, verb, healerResource, c.node, healerGroup, user, healerResource)))

@@ -19,28 +19,28 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 )
 
-// TLS says how callers are served. The names are those of the CSI-Addons
-// sidecar's flags: --tls-min-version, --tls-cipher-suites and
-// --tls-curve-preferences; what is empty is as Go has it.
+// TLS configures the listener. The names are those of the CSI-Addons sidecar's flags:
+// --tls-min-version, --tls-cipher-suites and --tls-curve-preferences. What is empty is
+// Go's default.
 type TLS struct {
-	// CertFile and KeyFile hold a certificate chain and its key in PEM; they are
-	// read again when they change. Without them the gateway makes a certificate
-	// of its own, which nobody can verify: it keeps a token from being read on
-	// its way, not from being sent to somebody else.
+	// CertFile and KeyFile hold a certificate chain and its key in PEM; they are read
+	// again when they change. Without them the gateway makes a self-signed certificate,
+	// which clients cannot verify: it protects a token from eavesdroppers, but not from
+	// a server that pretends to be the gateway.
 	CertFile, KeyFile string
 	// MinVersion is VersionTLS12 or VersionTLS13.
 	MinVersion string
 	// CipherSuites are those for TLS 1.2; those of 1.3 are not configurable.
 	CipherSuites []string
-	// CurvePreferences are the key exchanges that are offered.
+	// CurvePreferences are the key exchanges that the server offers.
 	CurvePreferences []string
 }
 
-// certificates is a TLS configuration whose certificate is as its files are.
+// certificates is a TLS configuration whose certificate follows its files.
 type certificates struct {
 	config *tls.Config
 	served *dynamiccertificates.DynamicServingCertificateController
-	// files is nil for a certificate of our own.
+	// files is nil for a self-signed certificate.
 	files *dynamiccertificates.DynamicCertKeyPairContent
 }
 
@@ -79,11 +79,11 @@ func newCertificates(t TLS) (*certificates, error) {
 	return c, nil
 }
 
-// base is all but the certificate. HTTP/2 over ALPN is added with the credentials.
+// base returns everything but the certificate. The gRPC credentials add HTTP/2 to ALPN.
 func (t TLS) base() (*tls.Config, error) {
 	c := &tls.Config{
 		MinVersion: tls.VersionTLS12,
-		// Clients come seldom and stay: a ticket would only let a session outlive
+		// Clients connect rarely and stay: a ticket would only let a session outlive
 		// the certificate.
 		SessionTicketsDisabled: true,
 	}
@@ -101,7 +101,7 @@ func (t TLS) base() (*tls.Config, error) {
 	for _, name := range t.CurvePreferences {
 		curve, known := curves()[name]
 		if !known {
-			return nil, fmt.Errorf("TLS curve %q: is none of Go's crypto/tls", name)
+			return nil, fmt.Errorf("TLS curve %q: is not one of Go's crypto/tls", name)
 		}
 		c.CurvePreferences = append(c.CurvePreferences, curve)
 	}
@@ -130,16 +130,15 @@ func (c *certificates) run(ctx context.Context) {
 }
 
 const (
-	// ownLife is longer than a pod lives: nobody can verify the certificate, so
-	// nothing is gained by renewing it.
-	ownLife = 10 * 365 * 24 * time.Hour
-	// ownBefore is for clients whose clocks are behind.
-	ownBefore = time.Hour
+	// selfSignedLife is longer than a pod lives: clients cannot verify the certificate,
+	// so renewing it gains nothing.
+	selfSignedLife = 10 * 365 * 24 * time.Hour
+	// clockSkew allows for clients whose clocks are behind.
+	clockSkew = time.Hour
 )
 
-// makeCertificate makes a self-signed one. Its key is of a kind that costs a
-// twentieth of the CSI-Addons sidecar's RSA in each handshake, which anybody may
-// ask for.
+// makeCertificate returns a self-signed certificate. A handshake, which any client may
+// start, costs a twentieth of one with the CSI-Addons sidecar's RSA key.
 func makeCertificate(now time.Time) (cert, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -153,8 +152,8 @@ func makeCertificate(now time.Time) (cert, key []byte, err error) {
 	template := &x509.Certificate{
 		SerialNumber:          serial,
 		Subject:               pkix.Name{CommonName: "node-healer-gateway"},
-		NotBefore:             now.Add(-ownBefore),
-		NotAfter:              now.Add(ownLife),
+		NotBefore:             now.Add(-clockSkew),
+		NotAfter:              now.Add(selfSignedLife),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true,

@@ -39,7 +39,7 @@ func TestCertificateIsAsItsFilesAre(t *testing.T) {
 		for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && !got.Equal(from); time.Sleep(10 * time.Millisecond) {
 			state, err := w.shown(anyone())
 			must(t, err)
-			got = state.PeerCertificates[0].NotBefore.Add(ownBefore)
+			got = state.PeerCertificates[0].NotBefore.Add(clockSkew)
 		}
 		if !got.Equal(from) {
 			t.Errorf("the certificate is of %v, want %v", got, from)
@@ -48,7 +48,7 @@ func TestCertificateIsAsItsFilesAre(t *testing.T) {
 	// Files that cannot be used leave the one before in use.
 	must(t, os.WriteFile(filepath.Join(dir, "tls.crt"), []byte("half of it"), 0o600))
 	time.Sleep(200 * time.Millisecond)
-	if state, err := w.shown(anyone()); err != nil || !state.PeerCertificates[0].NotBefore.Add(ownBefore).Equal(yesterday.Add(time.Hour)) {
+	if state, err := w.shown(anyone()); err != nil || !state.PeerCertificates[0].NotBefore.Add(clockSkew).Equal(yesterday.Add(time.Hour)) {
 		t.Errorf("without a certificate that can be used: %v", err)
 	}
 }
@@ -89,7 +89,7 @@ func TestProfileNeeds(t *testing.T) {
 		"no such file":                   {CertFile: "/none", KeyFile: files.KeyFile},
 		"must be VersionTLS12 or":        {MinVersion: "VersionTLS11"},
 		"cipher suite":                   {CipherSuites: []string{"NULL"}},
-		"is none of Go's crypto/tls":     {CurvePreferences: []string{"P-1"}},
+		"is not one of Go's crypto/tls":  {CurvePreferences: []string{"P-1"}},
 		"failed to find certificate PEM": {CertFile: files.KeyFile, KeyFile: files.KeyFile},
 	} {
 		if _, err := newCertificates(p); err == nil || !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(says)) {

@@ -33,18 +33,17 @@ const (
 // verbosityCalls is klog's -v from which each call shows.
 const verbosityCalls = 4
 
-// refusals keeps what anybody who connects can cause from filling the log.
+// refusals keeps unauthenticated callers from filling the log.
 var refusals = rate.Sometimes{Interval: 10 * time.Second}
 
-// forward is a grpc.StreamHandler for every method: the caller is judged before
-// anything of a request is received, and the server is told nothing that the
-// caller said of itself.
+// forward is a grpc.StreamHandler for every method. It authorizes the caller before it
+// receives anything of a request, and passes none of the caller's own metadata on.
 func (g *Gateway) forward(_ any, in grpc.ServerStream) error {
 	method, ok := grpc.MethodFromServerStream(in)
 	if !ok {
 		return status.Error(codes.Unknown, "a call without a method")
 	}
-	who, err := g.callers.judge(in.Context(), method)
+	who, err := g.callers.authorize(in.Context(), method)
 	if err != nil {
 		refusals.Do(func() {
 			klog.InfoS("Caller refused", keySource, sourceOf(in.Context()), keyMethod, printable(method), keyError, err.Error())
@@ -63,12 +62,12 @@ func sourceOf(ctx context.Context) string {
 	return ""
 }
 
-// as says in whose name the server is called.
+// as returns a context in which the server is called for c.
 func (c caller) as(ctx context.Context) context.Context {
 	return metadata.NewOutgoingContext(ctx, metadata.Pairs(forwarded.Caller, c.name, forwarded.Verb, c.verb))
 }
 
-// passOn carries messages both ways until the server has answered.
+// passOn copies messages both ways until the server has answered.
 func (g *Gateway) passOn(in grpc.ServerStream, method string, who caller) error {
 	ctx, cancel := context.WithCancelCause(who.as(in.Context()))
 	defer cancel(nil)
@@ -76,7 +75,7 @@ func (g *Gateway) passOn(in grpc.ServerStream, method string, who caller) error 
 	if err != nil {
 		return err
 	}
-	// It ends when this handler has returned: gRPC ends the stream then.
+	// It ends after this handler has returned, when gRPC ends the stream.
 	go func() {
 		if err := receiveAll(in, out); err != nil {
 			cancel(err)
@@ -89,7 +88,7 @@ func (g *Gateway) passOn(in grpc.ServerStream, method string, who caller) error 
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil && in.Context().Err() == nil && ctx.Err() != nil:
-			return context.Cause(ctx) // the caller's request is why
+			return context.Cause(ctx) // the caller's request could not be received
 		case err != nil:
 			return err
 		}
@@ -99,8 +98,8 @@ func (g *Gateway) passOn(in grpc.ServerStream, method string, who caller) error 
 	}
 }
 
-// receiveAll passes requests on until there are no more. What becomes of sending
-// them, the answer tells.
+// receiveAll passes requests on until there are no more. It returns no error of
+// sending: out.RecvMsg returns that.
 func receiveAll(in grpc.ServerStream, out grpc.ClientStream) error {
 	for {
 		var message []byte
@@ -117,8 +116,7 @@ func receiveAll(in grpc.ServerStream, out grpc.ClientStream) error {
 	}
 }
 
-// rawCodec is an encoding.CodecV2 that leaves messages as they are. Whether one
-// can be decoded, the server says.
+// rawCodec is an encoding.CodecV2 that leaves messages undecoded.
 type rawCodec struct{}
 
 // Marshal implements encoding.CodecV2.
@@ -140,5 +138,5 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// Name implements encoding.CodecV2: to callers and server it is protobuf.
+// Name implements encoding.CodecV2: callers and server send protobuf.
 func (rawCodec) Name() string { return grpcproto.Name }

@@ -13,41 +13,41 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	_ "google.golang.org/grpc/encoding/gzip" // or a caller that compresses would hear UNIMPLEMENTED
+	_ "google.golang.org/grpc/encoding/gzip" // or a caller that compresses would get UNIMPLEMENTED
 	"google.golang.org/grpc/keepalive"
 	"k8s.io/klog/v2"
 )
 
-// What anybody can cost who reaches the port. There is no fairness among those
-// who flood it: a NetworkPolicy says who reaches it at all.
+// The limits on what callers from the network can use. They do not share fairly under
+// a flood: a NetworkPolicy says who reaches the port at all.
 const (
 	// maxConnections are open at a time; more wait in the kernel's backlog.
 	maxConnections = 256
 	// maxStreams is the number of calls that one connection may have open.
 	maxStreams = 32
-	// maxRequestBytes is the server's own limit, and the window of a connection:
-	// so much is received of its calls before one of them is let in.
+	// maxRequestBytes is the server's own limit, and the window of a connection: as
+	// much is received of its calls before one of them is authorized.
 	maxRequestBytes = 64 << 10
-	// maxHeaderBytes has room for the largest token besides 8 KiB.
+	// maxHeaderBytes holds the largest token and 8 KiB.
 	maxHeaderBytes = maxTokenBytes + 8<<10
 	// handshakeTimeout is for TLS and HTTP/2 together.
 	handshakeTimeout = 10 * time.Second
-	// maxIdle is how long a connection may be without a call. Clients connect
-	// again by themselves, the CSI-Addons controller's too.
+	// maxIdle is how long a connection may be without a call. Clients reconnect by
+	// themselves, the CSI-Addons controller's too.
 	maxIdle = time.Minute
 	// maxAge bounds how long a stream may outlive the token that it was opened
 	// with; ageGrace is for calls that run at that time.
 	maxAge   = time.Hour
 	ageGrace = 5 * time.Minute
-	// keepaliveTime and keepaliveTimeout find peers that are gone without a word.
+	// keepaliveTime and keepaliveTimeout find peers that vanished without a FIN.
 	keepaliveTime    = time.Minute
 	keepaliveTimeout = 20 * time.Second
 	// minPingInterval is how often a client may ping.
 	minPingInterval = 10 * time.Second
 	bufferBytes     = 8 << 10
 
-	// stopTimeout is how long running calls may take when the gateway stops. What
-	// they began goes on in the server.
+	// stopTimeout is how long running calls may take when the gateway stops. Their work
+	// goes on in the server.
 	stopTimeout = 15 * time.Second
 	// reconnectDelay bounds the pause between two attempts to reach a server that
 	// restarts.
@@ -58,7 +58,7 @@ const (
 type Config struct {
 	// Socket is the server's second socket, "unix:///path".
 	Socket string
-	// Callers judges who may call.
+	// Callers decides who may call.
 	Callers *Callers
 	TLS     TLS
 	// Registration is for the CSI-Addons controller; nil: none.
@@ -77,14 +77,14 @@ type Gateway struct {
 // New checks cfg and reads the certificate; nothing is sent yet.
 func New(cfg Config) (*Gateway, error) {
 	if cfg.Callers == nil {
-		return nil, errors.New("gateway: somebody has to judge callers")
+		return nil, errors.New("gateway: Config.Callers is required")
 	}
 	certs, err := newCertificates(cfg.TLS)
 	if err != nil {
 		return nil, err
 	}
 	server, err := grpc.NewClient(cfg.Socket,
-		grpc.WithTransportCredentials(insecure.NewCredentials()), // the kernel says who is at the other end
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // a unix socket
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: reconnectDelay, Multiplier: 1, MaxDelay: reconnectDelay}}))
 	if err != nil {
 		return nil, fmt.Errorf("gateway: the server's socket: %w", err)
@@ -92,7 +92,7 @@ func New(cfg Config) (*Gateway, error) {
 	g := &Gateway{callers: cfg.Callers, registration: cfg.Registration, certificates: certs, server: server}
 	g.grpc = grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(certs.config)),
-		grpc.UnknownServiceHandler(g.forward), // no service is known here, so it gets every call
+		grpc.UnknownServiceHandler(g.forward), // no service is registered here, so it gets every call
 		grpc.ForceServerCodecV2(rawCodec{}),
 		grpc.MaxRecvMsgSize(maxRequestBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
@@ -113,11 +113,11 @@ func New(cfg Config) (*Gateway, error) {
 
 // Run serves on the listener, which it closes, until ctx ends.
 func (g *Gateway) Run(ctx context.Context, l net.Listener) error {
-	beside, cancel := context.WithCancel(ctx)
+	background, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
-	all.Go(func() { g.certificates.run(beside) })
+	all.Go(func() { g.certificates.run(background) })
 	if g.registration != nil {
-		all.Go(func() { g.registration.Run(beside, g.server) })
+		all.Go(func() { g.registration.Run(background, g.server) })
 	}
 	served := make(chan error, 1)
 	go func() { served <- g.grpc.Serve(netutil.LimitListener(l, maxConnections)) }()
@@ -125,7 +125,7 @@ func (g *Gateway) Run(ctx context.Context, l net.Listener) error {
 	select {
 	case err = <-served:
 	case <-ctx.Done():
-		klog.InfoS("Stopping: no new calls, running ones come to their end")
+		klog.InfoS("Stopping: no new calls, running ones may end")
 		late := time.AfterFunc(stopTimeout, g.grpc.Stop)
 		g.grpc.GracefulStop()
 		late.Stop()

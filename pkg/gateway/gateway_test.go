@@ -29,7 +29,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 )
 
-// The tokens that the fake API knows, and what became of the others.
+// The tokens that the fake API accepts.
 const (
 	healing  = "may.heal"
 	checking = "may.check"
@@ -80,7 +80,7 @@ func fakeCallers() *Callers {
 	return &Callers{node: "node-1", tokens: authenticator.TokenFunc(fakeTokens), rights: rights(fakeRights)}
 }
 
-// nodeServer stands for the server behind the socket, and keeps what it heard.
+// nodeServer is the server behind the socket, and keeps the metadata of each call.
 type nodeServer struct {
 	healerpb.UnimplementedHealerNodeServer
 
@@ -97,7 +97,7 @@ func (n *nodeServer) NodeHealer(ctx context.Context, req *healerpb.NodeHealerReq
 	return &healerpb.NodeHealerResponse{Message: "healthy: " + req.GetVolumeId()}, n.err
 }
 
-// told is what the server heard of callers: name and verb of each call.
+// told returns the name and verb of the caller of each call.
 func (n *nodeServer) told() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -119,12 +119,12 @@ func newWorld(t *testing.T, profile TLS) *world {
 	t.Helper()
 	w := &world{t: t, server: &nodeServer{}}
 	socket := filepath.Join(t.TempDir(), "s")
-	inContainer, err := net.Listen("unix", socket)
+	listener, err := net.Listen("unix", socket)
 	must(t, err)
 	behind := grpc.NewServer()
 	healerpb.RegisterHealerNodeServer(behind, w.server)
 	grpc_health_v1.RegisterHealthServer(behind, health.NewServer())
-	go func() { _ = behind.Serve(inContainer) }()
+	go func() { _ = behind.Serve(listener) }()
 	t.Cleanup(behind.Stop)
 
 	g, err := New(Config{Socket: "unix://" + socket, Callers: fakeCallers(), TLS: profile})
@@ -173,7 +173,7 @@ func with(t *testing.T, token string, more ...string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, more...)
 }
 
-func TestCallersAreJudged(t *testing.T) {
+func TestCallersAreAuthorized(t *testing.T) {
 	for name, tc := range map[string]struct {
 		token string
 		told  string // of the caller, to the server
@@ -207,7 +207,7 @@ func TestCallersAreJudged(t *testing.T) {
 			}
 			err = conn.Invoke(with(t, tc.token), "/no.such/Method", &healerpb.NodeHealerRequest{}, &healerpb.NodeHealerResponse{})
 			if want := map[bool]codes.Code{true: codes.Unimplemented, false: codes.Unauthenticated}[tc.says == ""]; status.Code(err) != want {
-				t.Errorf("a method that nobody has: %v, want %v", err, want)
+				t.Errorf("a method that no service has: %v, want %v", err, want)
 			}
 		})
 	}
@@ -308,7 +308,7 @@ func TestTokensHaveALimit(t *testing.T) {
 	}), newLimiter())
 	var last error
 	for range 10 * reviewBurst {
-		_, last = c.judge(metadata.NewIncomingContext(t.Context(), metadata.Pairs("authorization", "Bearer made.up")), "/x/Y")
+		_, last = c.authorize(metadata.NewIncomingContext(t.Context(), metadata.Pairs("authorization", "Bearer made.up")), "/x/Y")
 	}
 	if asked > 2*reviewBurst || !errors.Is(last, errTooMany) {
 		t.Errorf("the API was asked %d times, the last caller heard %v", asked, last)

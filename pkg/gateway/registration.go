@@ -23,11 +23,11 @@ import (
 )
 
 const (
-	// registerTime bounds one request: nobody waits for it.
-	registerTime = 10 * time.Second
-	// keptTime is how long an object has to stand for the next loss to be made
-	// good at once. A controller that cannot reach us deletes it over and over.
-	keptTime = 10 * time.Minute
+	// registerTimeout bounds one request to the API or the server.
+	registerTimeout = 10 * time.Second
+	// stableAfter is how long an object must exist for the backoff to start anew. A
+	// controller that cannot reach the gateway deletes it over and over.
+	stableAfter = 10 * time.Minute
 )
 
 // RegistrationConfig says who is registered.
@@ -39,14 +39,14 @@ type RegistrationConfig struct {
 	As string
 	// Node is this node's name.
 	Node string
-	// Pod, Namespace and PodUID are of the pod that we run in, which owns the
-	// object: it goes with the pod.
+	// Pod, Namespace and PodUID are of the pod that this process runs in, which owns
+	// the object: it is deleted with the pod.
 	Pod, Namespace, PodUID string
-	// Port is where the controller calls, in that pod.
+	// Port is the TCP port in that pod which the controller calls.
 	Port int
 }
 
-// Registration keeps the CSIAddonsNode by which the CSI-Addons controller finds
+// Registration maintains the CSIAddonsNode by which the CSI-Addons controller finds
 // this node's server. Make it with NewRegistration.
 type Registration struct {
 	cfg     RegistrationConfig
@@ -57,7 +57,7 @@ type Registration struct {
 	logged string
 }
 
-// NewRegistration checks cfg; nothing is sent yet.
+// NewRegistration checks cfg and sends nothing yet.
 func NewRegistration(api *rest.Config, cfg RegistrationConfig) (*Registration, error) {
 	for _, f := range []struct{ name, value string }{
 		{"node", cfg.Node}, {"pod", cfg.Pod}, {"namespace", cfg.Namespace}, {"pod UID", cfg.PodUID},
@@ -76,32 +76,32 @@ func NewRegistration(api *rest.Config, cfg RegistrationConfig) (*Registration, e
 	return &Registration{cfg: cfg, objects: client.Resource(csiAddonsNodes).Namespace(cfg.Namespace)}, nil
 }
 
-// Run keeps the object until ctx ends, and leaves it where it is: it goes with
-// the pod. A server that does not answer is not registered, because the
-// controller gives up for good on one that it does not reach.
+// Run maintains the object until ctx ends, and does not delete it then: it is deleted
+// with the pod. A server that does not answer is not registered, because the
+// controller never retries one that it could not reach.
 func (r *Registration) Run(ctx context.Context, server grpc.ClientConnInterface) {
-	// From a second to five minutes, at which it stays.
-	slowly := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 10, Cap: 5 * time.Minute}
-	pause := slowly
+	// From one second to five minutes, at which it stays.
+	start := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 10, Cap: 5 * time.Minute}
+	backoff := start
 	for ctx.Err() == nil {
-		start := time.Now()
+		began := time.Now()
 		err := r.keep(ctx, server)
 		if ctx.Err() != nil {
 			return
 		}
 		r.log(err)
-		if err == nil && time.Since(start) >= keptTime {
-			pause = slowly
+		if err == nil && time.Since(began) >= stableAfter {
+			backoff = start
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(pause.Step()):
+		case <-time.After(backoff.Step()):
 		}
 	}
 }
 
-// keep writes the object where that is needed, and returns without an error when
-// it is time to look again.
+// keep writes the object if that is needed and watches it. It returns nil when the
+// object has to be checked again.
 func (r *Registration) keep(ctx context.Context, server grpc.ClientConnInterface) error {
 	name, err := r.name(ctx, server)
 	if err != nil {
@@ -117,9 +117,9 @@ func (r *Registration) keep(ctx context.Context, server grpc.ClientConnInterface
 	case len(list.Items) == 0:
 		err = r.write(ctx, "create", wanted)
 	case list.Items[0].GetDeletionTimestamp() != nil:
-		// It goes when the controller lets go of it, and comes anew then.
+		// Created again when the controller has removed its finalizer.
 	case !r.renewed:
-		// The controller connects anew when an annotation changes.
+		// The controller reconnects when an annotation changes.
 		err = r.write(ctx, "patch", wanted)
 	}
 	if err != nil {
@@ -130,10 +130,10 @@ func (r *Registration) keep(ctx context.Context, server grpc.ClientConnInterface
 	return r.untilDeleted(ctx, only)
 }
 
-// name asks the server what it calls itself, whatever is registered: so it is
-// seen to be there.
+// name returns the name to register. It asks the server for its own in any case, which
+// shows that the server answers.
 func (r *Registration) name(ctx context.Context, server grpc.ClientConnInterface) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, registerTime)
+	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
 	ctx = caller{name: "node-healer-gateway", verb: forwarded.VerbCheck}.as(ctx)
 	who, err := identity.NewIdentityClient(server).GetIdentity(ctx, &identity.GetIdentityRequest{})
@@ -149,12 +149,12 @@ func (r *Registration) name(ctx context.Context, server grpc.ClientConnInterface
 }
 
 func (r *Registration) list(ctx context.Context, only metav1.ListOptions) (*unstructured.UnstructuredList, error) {
-	ctx, cancel := context.WithTimeout(ctx, registerTime)
+	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
 	list, err := r.objects.List(ctx, only)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("the API does not know the kind: the CSI-Addons controller is not installed: %w", err)
+		return nil, fmt.Errorf("the API does not have the kind: the CSI-Addons controller is not installed: %w", err)
 	case err != nil:
 		return nil, fmt.Errorf("list csiaddonsnodes: %w", err)
 	}
@@ -162,7 +162,7 @@ func (r *Registration) list(ctx context.Context, only metav1.ListOptions) (*unst
 }
 
 func (r *Registration) write(ctx context.Context, verb string, wanted *unstructured.Unstructured) error {
-	ctx, cancel := context.WithTimeout(ctx, registerTime)
+	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
 	var err error
 	if verb == "create" {
@@ -173,7 +173,7 @@ func (r *Registration) write(ctx context.Context, verb string, wanted *unstructu
 			_, err = r.objects.Patch(ctx, wanted.GetName(), types.MergePatchType, change, metav1.PatchOptions{})
 		}
 		if apierrors.IsNotFound(err) {
-			return nil // deleted a moment ago, as the watch will say
+			return nil // deleted meanwhile, which the watch reports
 		}
 	}
 	if err != nil {
@@ -184,7 +184,7 @@ func (r *Registration) write(ctx context.Context, verb string, wanted *unstructu
 	return nil
 }
 
-// untilDeleted watches the object.
+// untilDeleted watches the object. It returns nil when it was deleted or the watch ended.
 func (r *Registration) untilDeleted(ctx context.Context, only metav1.ListOptions) error {
 	w, err := r.objects.Watch(ctx, only)
 	if err != nil {
@@ -195,24 +195,24 @@ func (r *Registration) untilDeleted(ctx context.Context, only metav1.ListOptions
 	for event := range w.ResultChan() {
 		switch event.Type {
 		case watch.Deleted:
-			klog.InfoS("The registration for the CSI-Addons controller was deleted, and is made anew")
+			klog.InfoS("The registration for the CSI-Addons controller was deleted, creating it again")
 			return nil
 		case watch.Error:
-			// Mostly that the version is too old: the next list has a new one.
+			// Mostly a resource version that is too old: the next list has a new one.
 			return fmt.Errorf("watch csiaddonsnodes: %w", apierrors.FromObject(event.Object))
-		default: // others may write into it what they like
+		default: // changes by others stay
 		}
 	}
 	return nil
 }
 
-// log says the same only once, however often it is tried, and nothing of what the
-// next try puts right: somebody else wrote at the same time, or a list is too old.
+// log logs repetitions of an error once, and no error that the next attempt resolves:
+// a concurrent write, or a list that is too old.
 func (r *Registration) log(err error) {
 	if err == nil || err.Error() == r.logged ||
 		apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || apierrors.IsResourceExpired(err) {
 		return
 	}
 	r.logged = err.Error()
-	klog.ErrorS(err, "Cannot register for the CSI-Addons controller, and goes on trying")
+	klog.ErrorS(err, "Cannot register for the CSI-Addons controller, retrying")
 }

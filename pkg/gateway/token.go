@@ -12,20 +12,20 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// maxTokenBytes bounds a token. A service account's has about one KiB, those of
-// other issuers come to a few.
+// maxTokenBytes bounds a token. A service account's has about 1 KiB, those of other
+// issuers a few.
 const maxTokenBytes = 8 << 10
 
-// tokenText is what RFC 6750, section 2.1, has a token be made of.
+// tokenText is b64token of RFC 6750, section 2.1.
 var tokenText = regexp.MustCompile(`^[A-Za-z0-9._~+/-]+=*$`)
 
-// bearerToken gives the one token that a call brings: "authorization: Bearer
-// <token>". The error holds nothing of it.
+// bearerToken returns the token of a call's metadata "authorization: Bearer <token>".
+// The error holds nothing of it.
 func bearerToken(ctx context.Context) (string, error) {
 	values := metadata.ValueFromIncomingContext(ctx, "authorization")
 	switch {
 	case len(values) == 0:
-		return "", errors.New("no bearer token: calls over TCP bring one as authorization metadata")
+		return "", errors.New("no bearer token: calls over TCP need one as authorization metadata")
 	case len(values) > 1:
 		return "", errors.New("more than one authorization")
 	}
@@ -41,10 +41,10 @@ func bearerToken(ctx context.Context) (string, error) {
 	return token, nil
 }
 
-// maxTextBytes bounds the text of an error: it travels in a header.
+// maxTextBytes bounds the text of an error, which is sent in a header.
 const maxTextBytes = 1024
 
-// printable gives a text that others had a part in as one line.
+// printable returns a text that may hold what callers sent as one printable line.
 func printable(text string) string {
 	text = strings.Map(func(c rune) rune {
 		if unicode.IsPrint(c) {

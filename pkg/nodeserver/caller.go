@@ -11,24 +11,24 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// maxCallerBytes bounds a caller's name: it goes into the log and the audit log.
-// A service account's has at most 340 bytes.
+// maxCallerBytes bounds a caller's name, which is written to the log and the audit
+// log. A service account's has at most 340 bytes.
 const maxCallerBytes = 512
 
-// caller is on whose behalf a call is made.
+// caller is the user on whose behalf a call is made.
 type caller struct {
 	name string
-	// checks is true for one who may look, and change nothing.
+	// checks is true for a caller that may check volumes, and change nothing.
 	checks bool
 }
 
-// localCaller is whoever may use the server's own socket: for itself, and for
-// everything.
+// localCaller returns the caller for a process on the server's own socket, which may
+// use everything.
 func localCaller(p Peer, _ metadata.MD) (caller, error) {
 	return caller{name: fmt.Sprintf("uid %d", p.UID)}, nil
 }
 
-// forwardedCaller is the one whom the gateway let in.
+// forwardedCaller returns the caller that the gateway authorized.
 func forwardedCaller(_ Peer, md metadata.MD) (caller, error) {
 	names, verbs := md.Get(forwarded.Caller), md.Get(forwarded.Verb)
 	if len(names) != 1 || names[0] == "" || len(verbs) != 1 {
@@ -47,12 +47,12 @@ func forwardedCaller(_ Peer, md metadata.MD) (caller, error) {
 
 type checksKey struct{}
 
-// in gives the context of a call with its caller.
+// in returns the context of a call with its caller.
 func (c caller) in(ctx context.Context) context.Context {
 	return context.WithValue(healer.WithCaller(ctx, c.name), checksKey{}, c.checks)
 }
 
-// onlyChecks is true if the caller may change nothing.
+// onlyChecks reports whether the caller may change nothing.
 func onlyChecks(ctx context.Context) bool {
 	checks, _ := ctx.Value(checksKey{}).(bool)
 	return checks

@@ -2,8 +2,8 @@ package nodeserver
 
 import "sync"
 
-// calls counts the heals that are running. A WaitGroup would not do: it must
-// not be waited for while it can still grow from zero.
+// calls counts the running calls of the engine. A WaitGroup would not do: it must not
+// be waited for while it can still grow from zero.
 type calls struct {
 	mu     sync.Mutex
 	n      int
@@ -11,7 +11,7 @@ type calls struct {
 	idle   chan struct{}
 }
 
-// enter counts a call in, or reports false when the server is draining.
+// enter counts a call, or returns false when the server is draining.
 func (c *calls) enter() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -31,7 +31,7 @@ func (c *calls) leave() {
 	}
 }
 
-// drain lets nobody in from now on. The channel closes when the last is out.
+// drain refuses calls from now on. The channel closes when the last one has left.
 func (c *calls) drain() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -22,9 +22,9 @@ const (
 	maxFlagBytes   = 4096
 )
 
-// capability checks a CSI capability and keeps what decides about health. Mount
-// flags may hold credentials (CSI says so), and so go no further than here and
-// into no error.
+// capability checks a CSI capability and returns what matters for health. Mount flags
+// may hold credentials (CSI spec, VolumeCapability), so they are neither passed on nor
+// part of an error.
 func capability(c *csi.VolumeCapability) (*healer.Capability, error) {
 	if c == nil {
 		return nil, nil //nolint:nilnil // no capability is a valid request
@@ -44,7 +44,7 @@ func capability(c *csi.VolumeCapability) (*healer.Capability, error) {
 		}
 		out.Access = healer.AccessMount
 		out.FSType = access.Mount.GetFsType()
-		out.ReadOnly = out.ReadOnly || slices.ContainsFunc(access.Mount.GetMountFlags(), saysReadOnly)
+		out.ReadOnly = out.ReadOnly || slices.ContainsFunc(access.Mount.GetMountFlags(), readOnlyFlag)
 	default:
 		return nil, healer.Invalid(fieldCapability, "must have either mount or block")
 	}
@@ -56,9 +56,9 @@ func readerOnly(mode csi.VolumeCapability_AccessMode_Mode) bool {
 		mode == csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
 }
 
-// saysReadOnly looks into a flag too, because mount(8) takes several options in
-// one word and people write them so.
-func saysReadOnly(flag string) bool {
+// readOnlyFlag splits a flag at commas, because mount(8) takes several options in one
+// word and people write them so.
+func readOnlyFlag(flag string) bool {
 	return slices.Contains(strings.Split(flag, ","), "ro")
 }
 
@@ -80,8 +80,8 @@ func mountVolume(m *csi.VolumeCapability_MountVolume) error {
 	return nil
 }
 
-// plainName wants a letter or digit first, so that a type can never be taken
-// for an option or a path by whoever gets it.
+// plainName requires a letter or digit first, so that no program takes a type for an
+// option or a path.
 func plainName(s string) bool {
 	if len(s) > maxFSTypeBytes || !alphanumeric(s[0]) {
 		return false

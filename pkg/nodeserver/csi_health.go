@@ -11,17 +11,17 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// Finder says where kubelet has a volume on this node. *host.Node is one.
+// Finder finds where kubelet has a volume on this node. *host.Node is one.
 type Finder interface {
-	// Find gives one path of a driver's volume; empty when it is not here.
+	// Find returns one path of a driver's volume; empty when it is not on this node.
 	Find(ctx context.Context, driver, volumeID string) (string, error)
 }
 
 const fieldPublishPath = "volume_publish_path"
 
-// NodeGetVolumeHealth implements csi.NodeServer. NOT_FOUND is about the node: a
-// volume that was to be published, and got no further than its staging path, is
-// looked at there.
+// NodeGetVolumeHealth implements csi.NodeServer. NOT_FOUND means that the volume is not
+// on the node: one that is staged and could not be published is checked where it is
+// staged.
 func (n csiNode) NodeGetVolumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
 	report, err := n.volumeHealth(ctx, req)
 	if err != nil {
@@ -37,7 +37,7 @@ func (n csiNode) volumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthR
 	if err := n.offered(); err != nil {
 		return healer.Report{}, err
 	}
-	v, err := n.server.rules.named(req.GetVolumeId(), fieldPublishPath, req.GetVolumePublishPath(), req.GetStagingTargetPath())
+	v, err := n.server.rules.named(req.GetVolumeId(), fieldPublishPath, req.GetVolumePublishPath(), req.GetStagingTargetPath(), optional)
 	if err != nil {
 		return healer.Report{}, err
 	}
@@ -56,12 +56,12 @@ func (n csiNode) volumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthR
 	v.Path = v.StagingPath
 	staged, stagedErr := n.check(ctx, v)
 	if healer.KindOf(stagedErr) == healer.KindNotFound {
-		return report, err // which names the path that was asked for first
+		return report, err // it names the path of the request
 	}
 	return staged, stagedErr
 }
 
-// find gives a path for a request that names none, as CSI allows.
+// find returns a path for a request that names none, as CSI allows.
 func (n csiNode) find(ctx context.Context, volumeID string) (string, error) {
 	driver := n.server.cfg.Driver
 	if n.server.cfg.Finder == nil || driver == "" { // two drivers may have volumes of one ID
@@ -77,12 +77,12 @@ func (n csiNode) find(ctx context.Context, volumeID string) (string, error) {
 	return path, nil
 }
 
-// reasonNotExamined stands for a provider that could not look. CSI has no status
-// for that, and a list without an entry would say that nothing is wrong.
+// reasonNotExamined stands for a provider that failed. CSI has no status for that, and
+// a list without an entry would say that nothing is wrong.
 const reasonNotExamined = "ProviderFailed"
 
-// healthEntries puts a diagnosis as CSI wants it: each status and reason once,
-// at however many mount points it was seen, the worst first.
+// healthEntries puts a diagnosis in the form that CSI wants: each status and reason
+// once, at however many mount points it was found, the worst first.
 func healthEntries(d healer.Diagnosis) []*csi.VolumeHealth_VolumeHealthEntry {
 	type key struct {
 		status csi.VolumeHealthErrorType
@@ -90,7 +90,7 @@ func healthEntries(d healer.Diagnosis) []*csi.VolumeHealth_VolumeHealthEntry {
 	}
 	var order []key
 	first, mountPoints := map[key]string{}, map[key]int{}
-	for _, g := range (wording{}).groups(d) {
+	for _, g := range groups(d) {
 		role := ""
 		if mountPoint, _ := d.Case.MountPoint(g.path); mountPoint.Role != "" {
 			role = mountPoint.Role.Noun() + ": "
@@ -102,7 +102,7 @@ func healthEntries(d healer.Diagnosis) []*csi.VolumeHealth_VolumeHealthEntry {
 		for _, c := range g.conditions {
 			k := key{healthStatus(c.Status), oneLine(string(c.Reason), maxReasonBytes)}
 			if here[k] {
-				continue // another provider says the same
+				continue // found by another provider, too
 			}
 			if here[k] = true; mountPoints[k] == 0 {
 				order, first[k] = append(order, k), role+c.Message
@@ -123,18 +123,17 @@ func healthEntries(d healer.Diagnosis) []*csi.VolumeHealth_VolumeHealthEntry {
 		f := d.Failures[0]
 		entries = append(entries, &csi.VolumeHealth_VolumeHealthEntry{
 			Status: csi.VolumeHealthErrorType_UNKNOWN_VOLUME_HEALTH_TYPE, Reason: reasonNotExamined,
-			Message: shortText(fmt.Sprintf("%s could not look: %s", f.Provider, errorText(f.Err)), len(d.Failures), "providers"),
+			Message: shortText(fmt.Sprintf("%s failed: %s", f.Provider, errorText(f.Err)), len(d.Failures), "providers"),
 		})
 	}
 	return entries
 }
 
-// shortText fits a text into a string of CSI, and says how often it would have
-// to be said.
-func shortText(text string, times int, of string) string {
+// shortText fits a text into a CSI string, with how many things it is true of.
+func shortText(text string, n int, plural string) string {
 	suffix := ""
-	if times > 1 {
-		suffix = fmt.Sprintf(" (%d %s)", times, of)
+	if n > 1 {
+		suffix = fmt.Sprintf(" (%d %s)", n, plural)
 	}
 	return oneLine(text, maxCSIStringBytes-len(suffix)) + suffix
 }

@@ -32,7 +32,7 @@ func TestVolumeHealthIsAnAnswer(t *testing.T) {
 		t.Errorf("sick: got %v, %v", resp, err)
 	}
 	if len(h.volumes()) != 0 {
-		t.Error("somebody was asked to heal")
+		t.Error("the healer was asked to heal")
 	}
 }
 
@@ -74,12 +74,12 @@ func TestHealthEntries(t *testing.T) {
 		}}, []string{"INACCESSIBLE IOError the pool is gone"}},
 		"a provider failed": {healer.Diagnosis{Case: both, Failures: []healer.ProviderFailure{
 			{Provider: "ceph", Err: errors.New("no monitor")}, {Provider: "csi", Err: errors.New("x")},
-		}}, []string{"UNKNOWN_VOLUME_HEALTH_TYPE ProviderFailed ceph could not look: no monitor (2 providers)"}},
+		}}, []string{"UNKNOWN_VOLUME_HEALTH_TYPE ProviderFailed ceph failed: no monitor (2 providers)"}},
 		"a provider failed, and another did not": {healer.Diagnosis{
 			Case:       both,
 			Conditions: []healer.Condition{condition(healer.Inaccessible, healer.IOError, "/p", "EIO")},
 			Failures:   []healer.ProviderFailure{{Provider: "ceph"}},
-		}, []string{"INACCESSIBLE IOError target: EIO", "UNKNOWN_VOLUME_HEALTH_TYPE ProviderFailed ceph could not look: no reason given"}},
+		}, []string{"INACCESSIBLE IOError target: EIO", "UNKNOWN_VOLUME_HEALTH_TYPE ProviderFailed ceph failed: no reason given"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
@@ -157,7 +157,7 @@ func TestWhereHealthIsLookedFor(t *testing.T) {
 		code  codes.Code
 		says  string
 	}{
-		"target":                        {req: healthOf("v", pathA, pathS), known: []string{pathA, pathS}, want: []string{pathA}},
+		"target":                           {req: healthOf("v", pathA, pathS), known: []string{pathA, pathS}, want: []string{pathA}},
 		"staged only":                      {req: healthOf("v", "", pathS), known: []string{pathS}, want: []string{pathS}},
 		"it could not be published":        {req: healthOf("v", pathA, pathS), known: []string{pathS}, want: []string{pathA, pathS}},
 		"it is at neither":                 {req: healthOf("v", pathA, pathS), want: []string{pathA, pathS}, code: codes.NotFound, says: pathA},
@@ -167,7 +167,7 @@ func TestWhereHealthIsLookedFor(t *testing.T) {
 		"by its ID":                        {req: healthOf("found", "", ""), known: []string{pathA}, want: []string{pathA}},
 		"an ID of nothing":                 {req: healthOf("v", "", ""), code: codes.NotFound, says: "volume_id: kubelet has no such volume"},
 		"an ID of what just went":          {req: healthOf("found", "", ""), want: []string{pathA}, code: codes.NotFound, says: pathA},
-		"an ID, and nobody can look":       {req: healthOf("broken", "", ""), code: codes.Unknown, says: "find the volume: no table"},
+		"an ID, and the finder fails":      {req: healthOf("broken", "", ""), code: codes.Unknown, says: "find the volume: no table"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := &askedAt{known: map[string]healer.Report{}}
@@ -198,8 +198,8 @@ func TestWhereHealthIsLookedFor(t *testing.T) {
 // TestHealthByIDNeedsOneDriver: two drivers may have volumes of one ID.
 func TestHealthByIDNeedsOneDriver(t *testing.T) {
 	for name, change := range map[string]func(*Config){
-		"nobody can look": func(c *Config) { c.Driver = "csi.example.com" },
-		"of any driver":   func(c *Config) { c.Finder = finder{"v": pathA} },
+		"no finder":     func(c *Config) { c.Driver = "csi.example.com" },
+		"of any driver": func(c *Config) { c.Finder = finder{"v": pathA} },
 	} {
 		cfg := testConfig(&fakeHealer{})
 		change(&cfg)

@@ -9,19 +9,19 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// csiNode implements csi.NodeServer, as far as that is about health.
+// csiNode implements the health methods of csi.NodeServer, for callers that do not know
+// CSI-Addons. They heal nothing, and this server is no driver.
 type csiNode struct {
 	csi.UnimplementedNodeServer
 
 	server *Server
 }
 
-// maxCSIStringBytes is what CSI allows a string that it says nothing else of
-// (section "Size Limits").
+// maxCSIStringBytes is CSI's general limit of a string (section "Size Limits").
 const maxCSIStringBytes = 128
 
-// capabilityVolumeCondition is VOLUME_CONDITION of CSI before 1.13, where the
-// number is reserved: NodeGetVolumeStats tells a volume's condition.
+// capabilityVolumeCondition is VOLUME_CONDITION of CSI before 1.13, which reserves the
+// number: NodeGetVolumeStats returns a volume's condition.
 const capabilityVolumeCondition csi.NodeServiceCapability_RPC_Type = 4
 
 // NodeGetCapabilities implements csi.NodeServer.
@@ -43,7 +43,7 @@ func (n csiNode) NodeGetCapabilities(ctx context.Context, _ *csi.NodeGetCapabili
 	return resp, nil
 }
 
-// offered is an error when the server is off.
+// offered returns an error when the server is off.
 func (n csiNode) offered() error {
 	if n.server.cfg.Off {
 		return &healer.Error{Kind: healer.KindDisabled, Text: "this server was told not to offer csi.v1.Node (--mode=off)"}
@@ -51,38 +51,16 @@ func (n csiNode) offered() error {
 	return nil
 }
 
-// check looks at a volume and changes nothing.
+// check examines a volume and changes nothing.
 func (n csiNode) check(ctx context.Context, v healer.Volume) (healer.Report, error) {
-	if !n.server.calls.enter() {
-		return healer.Report{}, errDraining
-	}
-	defer n.server.calls.leave()
 	logger := klog.FromContext(ctx).WithValues(keyVolumeID, oneLine(v.ID, maxVolumeIDBytes))
-	report, err := n.server.cfg.Healer.Check(klog.NewContext(ctx, logger), v)
-	report.Volume = v
+	report, err := n.server.run(klog.NewContext(ctx, logger), v, n.server.cfg.Healer.Check)
 	if err != nil {
 		return report, err
 	}
 	if mountPoints := report.After.Case.MountPoints; len(mountPoints) > 0 && !mountPoints[0].Proven && len(mountPoints[0].Stack) == 0 {
-		return healer.Report{}, healer.NotFound("volume_id: nothing is mounted at the path, and nothing says that it is this volume's")
+		return healer.Report{}, healer.NotFound("volume_id: nothing is mounted at the path, and nothing shows that it is this volume's")
 	}
-	n.server.tell(report)
+	n.server.publish(report)
 	return report, nil
-}
-
-// named gives the volume that an ID and two paths name, by the rules for
-// NodeHealer. An empty path is left out.
-func (r rules) named(id, field, path, staging string) (healer.Volume, error) {
-	if err := volumeID(id); err != nil {
-		return healer.Volume{}, err
-	}
-	for _, p := range []struct{ field, path string }{{field, path}, {fieldStaging, staging}} {
-		if p.path == "" {
-			continue
-		}
-		if err := r.path(p.field, p.path); err != nil {
-			return healer.Volume{}, err
-		}
-	}
-	return healer.Volume{ID: id, Path: path, StagingPath: staging}, nil
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// NodeGetVolumeStats implements csi.NodeServer. The usage is what the check met:
-// a volume that gives no answer has none, and the condition says why.
+// NodeGetVolumeStats implements csi.NodeServer. The usage is what the check found: a
+// volume that does not answer has none, and the condition says why.
 func (n csiNode) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	report, err := n.volumeStats(ctx, req)
 	if err != nil {
@@ -32,25 +32,19 @@ func (n csiNode) volumeStats(ctx context.Context, req *csi.NodeGetVolumeStatsReq
 		return healer.Report{}, err
 	}
 	path := req.GetVolumePath()
-	if err := volumeID(req.GetVolumeId()); err != nil {
-		return healer.Report{}, err
-	}
-	switch {
-	case path == "":
-		return healer.Report{}, healer.Invalid(fieldVolumePath, "is required")
-	case !strings.HasPrefix(path, "/"):
-		// The one rule that differs from NodeHealer's: csi-sanity takes such a
-		// path for one at which there is no volume.
+	if path != "" && !strings.HasPrefix(path, "/") && volumeID(req.GetVolumeId()) == nil {
+		// The one rule that differs from NodeHealer's: csi-sanity expects NOT_FOUND
+		// for such a path.
 		return healer.Report{}, healer.NotFound("volume_path: must be an absolute path, there is no volume at %s", quoted(path))
 	}
-	v, err := n.server.rules.named(req.GetVolumeId(), fieldVolumePath, path, req.GetStagingTargetPath())
+	v, err := n.server.rules.named(req.GetVolumeId(), fieldVolumePath, path, req.GetStagingTargetPath(), required)
 	if err != nil {
 		return healer.Report{}, err
 	}
 	return n.check(ctx, v)
 }
 
-// usage tells how full the volume is, at the mount point that was asked for.
+// usage returns how full the volume is, at the mount point of the request.
 func usage(d healer.Diagnosis) []*csi.VolumeUsage {
 	if len(d.Case.MountPoints) == 0 {
 		return nil
@@ -69,14 +63,14 @@ func usage(d healer.Diagnosis) []*csi.VolumeUsage {
 	return usageOf(sb.Space)
 }
 
-// isWrong is true when something else is mounted than the volume asked for.
+// isWrong reports whether something else than the volume is mounted.
 func isWrong(d healer.Diagnosis, p healer.MountPoint) bool {
 	return slices.ContainsFunc(d.Conditions, func(c healer.Condition) bool {
 		return c.Reason == healer.WrongVolumeMounted && c.MountPoint == p.Path
 	})
 }
 
-// usageOf leaves out what the filesystem does not tell.
+// usageOf leaves out what the filesystem does not report.
 func usageOf(s host.Space) []*csi.VolumeUsage {
 	var usage []*csi.VolumeUsage
 	if s.Blocks > 0 && s.BlockSize > 0 {
@@ -94,7 +88,7 @@ func usageOf(s host.Space) []*csi.VolumeUsage {
 	return usage
 }
 
-// What a daemon tells of itself may be any number, and CSI has none below zero.
+// A FUSE daemon may report any number, and CSI has none below zero.
 
 func less(a, b uint64) uint64 { return a - min(a, b) }
 
@@ -116,7 +110,7 @@ const (
 	fieldMessage         protowire.Number = 2
 )
 
-// volumeCondition is the VolumeCondition of older callers, on the wire.
+// volumeCondition returns the VolumeCondition for older callers, encoded.
 func volumeCondition(d healer.Diagnosis) []byte {
 	abnormal, text := conditionText(d)
 	var condition []byte

@@ -94,7 +94,7 @@ func TestStatsNeedAPath(t *testing.T) {
 		}
 	}
 	if len(h.checks()) != 0 {
-		t.Error("somebody was asked")
+		t.Error("the healer was asked")
 	}
 }
 

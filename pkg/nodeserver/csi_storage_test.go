@@ -1,7 +1,6 @@
 package nodeserver
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/healer/provider/network"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -30,21 +30,21 @@ func ill(s healer.Status, r healer.Reason) healer.Condition {
 }
 
 func TestStorageHealth(t *testing.T) {
-	silent, gone := ill(healer.Inaccessible, healer.NotResponding), ill(healer.Inaccessible, healer.Disconnected)
+	unresponsive, gone := ill(healer.Inaccessible, healer.NotResponding), ill(healer.Inaccessible, healer.Disconnected)
 	full, slow := ill(healer.Degraded, healer.OutOfSpace), ill(healer.Degraded, healer.SlowResponse)
 	for name, tc := range map[string]struct {
 		seen []healer.Report
 		want []string
 	}{
-		"nothing was seen":        {nil, nil},
+		"no volume":               {nil, nil},
 		"all is well":             {[]healer.Report{seenOn("d", "nfs4", "srv:/a", 1), seenOn("d", "nfs4", "srv:/b", 1)}, nil},
-		"one volume is no others": {[]healer.Report{seenOn("d", "nfs4", "srv:/a", 1, silent), seenOn("d", "nfs4", "two:/b", 2, silent)}, nil},
+		"one volume is no others": {[]healer.Report{seenOn("d", "nfs4", "srv:/a", 1, unresponsive), seenOn("d", "nfs4", "two:/b", 2, unresponsive)}, nil},
 		"a server": {
-			[]healer.Report{seenOn("d", "nfs4", "srv:/a", 1, silent), seenOn("e", "nfs", "srv:/b", 2, silent)},
+			[]healer.Report{seenOn("d", "nfs4", "srv:/a", 1, unresponsive), seenOn("e", "nfs", "srv:/b", 2, unresponsive)},
 			[]string{"STORAGE_UNREACHABLE NotResponding 2 of 2 volumes on server srv"},
 		},
 		"a server that some still reach": {
-			[]healer.Report{seenOn("d", "nfs4", "srv:/a", 1, silent), seenOn("d", "nfs4", "srv:/b", 2, silent), seenOn("d", "nfs4", "srv:/c", 3)},
+			[]healer.Report{seenOn("d", "nfs4", "srv:/a", 1, unresponsive), seenOn("d", "nfs4", "srv:/b", 2, unresponsive), seenOn("d", "nfs4", "srv:/c", 3)},
 			[]string{"STORAGE_DEGRADED NotResponding 2 of 3 volumes on server srv"},
 		},
 		"a server that is slow": {
@@ -53,8 +53,8 @@ func TestStorageHealth(t *testing.T) {
 		},
 		"two servers": {
 			[]healer.Report{
-				seenOn("d", "nfs4", "one:/a", 1, silent), seenOn("d", "nfs4", "one:/b", 1, silent),
-				seenOn("d", "nfs4", "two:/a", 2, silent), seenOn("d", "nfs4", "two:/b", 2, silent), seenOn("d", "nfs4", "two:/c", 2, silent),
+				seenOn("d", "nfs4", "one:/a", 1, unresponsive), seenOn("d", "nfs4", "one:/b", 1, unresponsive),
+				seenOn("d", "nfs4", "two:/a", 2, unresponsive), seenOn("d", "nfs4", "two:/b", 2, unresponsive), seenOn("d", "nfs4", "two:/c", 2, unresponsive),
 			},
 			[]string{"STORAGE_UNREACHABLE NotResponding 3 of 3 volumes on server two (2 backends)"},
 		},
@@ -67,11 +67,11 @@ func TestStorageHealth(t *testing.T) {
 			[]healer.Report{seenOn("d", "fuse.x", "x", 1, gone), seenOn("d", "fuse.x", "x", 2, gone)},
 			[]string{"STORAGE_UNREACHABLE Disconnected 2 of 2 volumes on FUSE daemons fuse.x of driver d"},
 		},
-		"daemons of two drivers":       {[]healer.Report{seenOn("d", "fuse.x", "x", 1, gone), seenOn("e", "fuse.x", "x", 2, gone)}, nil},
-		"two daemons that are silent":  {[]healer.Report{seenOn("d", "fuse.x", "x", 1, silent), seenOn("d", "fuse.x", "x", 2, silent)}, nil},
-		"two disks that are no matter": {[]healer.Report{seenOn("d", "ext4", "/dev/a", 1, silent), seenOn("d", "ext4", "/dev/b", 2, silent)}, nil},
+		"daemons of two drivers":          {[]healer.Report{seenOn("d", "fuse.x", "x", 1, gone), seenOn("e", "fuse.x", "x", 2, gone)}, nil},
+		"two daemons that do not respond": {[]healer.Report{seenOn("d", "fuse.x", "x", 1, unresponsive), seenOn("d", "fuse.x", "x", 2, unresponsive)}, nil},
+		"two disks that are no matter":    {[]healer.Report{seenOn("d", "ext4", "/dev/a", 1, unresponsive), seenOn("d", "ext4", "/dev/b", 2, unresponsive)}, nil},
 		"one daemon with two volumes": {
-			[]healer.Report{seenOn("d", "fuse.x", "x", 1, silent), seenOn("e", "fuse.x", "x", 1, silent)},
+			[]healer.Report{seenOn("d", "fuse.x", "x", 1, unresponsive), seenOn("e", "fuse.x", "x", 1, unresponsive)},
 			[]string{"STORAGE_UNREACHABLE NotResponding 2 of 2 volumes on filesystem fuse.x 0:1"},
 		},
 		"how they are mounted": {
@@ -80,7 +80,7 @@ func TestStorageHealth(t *testing.T) {
 				seenOn("d", "nfs4", "srv:/b", 1, ill(healer.Inaccessible, healer.WrongVolumeMounted), ill(healer.Inaccessible, healer.ReadOnlyFilesystem)),
 			}, nil,
 		},
-		"each in another way": {[]healer.Report{seenOn("d", "nfs4", "srv:/a", 1, silent), seenOn("d", "nfs4", "srv:/b", 1, slow)}, nil},
+		"each in another way": {[]healer.Report{seenOn("d", "nfs4", "srv:/a", 1, unresponsive), seenOn("d", "nfs4", "srv:/b", 1, slow)}, nil},
 		"data that is lost": {
 			[]healer.Report{seenOn("d", "nfs4", "srv:/a", 1, ill(healer.DataLoss, "ReplicaLost")), seenOn("d", "nfs4", "srv:/b", 1, ill(healer.DataLoss, "ReplicaLost"))},
 			[]string{"STORAGE_DEGRADED ReplicaLost 2 of 2 volumes on server srv"}, // it answers
@@ -88,18 +88,18 @@ func TestStorageHealth(t *testing.T) {
 		"the worst first": {
 			[]healer.Report{
 				seenOn("d", "nfs4", "one:/a", 1, slow), seenOn("d", "nfs4", "one:/b", 1, slow),
-				seenOn("d", "nfs4", "two:/a", 2, silent), seenOn("d", "nfs4", "two:/b", 2, silent),
+				seenOn("d", "nfs4", "two:/a", 2, unresponsive), seenOn("d", "nfs4", "two:/b", 2, unresponsive),
 			},
 			[]string{"STORAGE_UNREACHABLE NotResponding 2 of 2 volumes on server two", "STORAGE_DEGRADED SlowResponse 2 of 2 volumes on server one"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var seen []recentReport
+			var volumes [][]network.Health
 			for _, r := range tc.seen {
-				seen = append(seen, recentReport{backends: backendsOf(r)})
+				volumes = append(volumes, network.Of(r))
 			}
 			var got []string
-			for _, e := range storageHealth(seen) {
+			for _, e := range storageEntries(network.SharedTroubles(volumes)) {
 				got = append(got, fmt.Sprintf("%s %s %s", e.GetStatus(), e.GetReason(), e.GetMessage()))
 				if len(e.GetMessage()) > maxCSIStringBytes {
 					t.Errorf("%d bytes: %s", len(e.GetMessage()), e.GetMessage())
@@ -116,40 +116,18 @@ func TestStorageHealth(t *testing.T) {
 func TestTroubleAtNoMountPoint(t *testing.T) {
 	r := seenOn("d", "nfs4", "srv:/a", 1)
 	r.After.Conditions = []healer.Condition{ill(healer.Inaccessible, healer.IOError)}
-	two := []recentReport{{backends: backendsOf(r)}, {backends: backendsOf(r)}}
-	if got := storageHealth(two); len(got) != 1 || got[0].GetReason() != "IOError" {
+	if got := network.SharedTroubles([][]network.Health{network.Of(r), network.Of(r)}); len(got) != 1 || got[0].Reason != healer.IOError {
 		t.Errorf("got %v", got)
 	}
 	r.After.Conditions[0].MountPoint = "/elsewhere"
-	two = []recentReport{{backends: backendsOf(r)}, {backends: backendsOf(r)}}
-	if got := storageHealth(two); len(got) != 0 {
+	if got := network.SharedTroubles([][]network.Health{network.Of(r), network.Of(r)}); len(got) != 0 {
 		t.Errorf("of another mount point: %v", got)
 	}
 }
 
-func TestServerOf(t *testing.T) {
-	for _, tc := range [][3]string{
-		{"nfs", "10.0.0.1:/export/a", "10.0.0.1"},
-		{"nfs4", "[fd00::1]:/export", "[fd00::1]"},
-		{"nfs4", "srv:/", "srv"},
-		{"nfs4", "odd", ""},
-		{"cifs", "//srv.example.com/share/dir", "srv.example.com"},
-		{"smb3", "//srv", "srv"},
-		{"ceph", "mon1:6789,mon2:6789:/volumes/a:/b", "mon1:6789,mon2:6789"},
-		{"ceph", "admin@b3acfc0d-575f.cephfs=/volumes/a", "b3acfc0d-575f.cephfs"},
-		{"ceph", "", ""},
-		{"ext4", "srv:/a", ""},
-		{"fuse.sshfs", "srv:/a", ""},
-	} {
-		if got := serverOf(tc[0], tc[1]); got != tc[2] {
-			t.Errorf("%s %s: got %q, want %q", tc[0], tc[1], got, tc[2])
-		}
-	}
-}
-
-// NodeGetStorageHealth tells of whatever calls were about, and asks nobody.
+// NodeGetStorageHealth answers from the calls of the last minutes, and makes none.
 func TestStorageHealthOfWhatWasAsked(t *testing.T) {
-	silent := ill(healer.Inaccessible, healer.NotResponding)
+	unresponsive := ill(healer.Inaccessible, healer.NotResponding)
 	h := &fakeHealer{}
 	s := serve(t, testConfig(h))
 	storage := func() []*csi.NodeGetStorageHealthResponse_StorageBackendHealth {
@@ -176,23 +154,23 @@ func TestStorageHealthOfWhatWasAsked(t *testing.T) {
 			t.Error(got)
 		}
 	}
-	ask("a", seenOn("d", "nfs4", "srv:/a", 1, silent), nil, true)
-	ask("b", seenOn("d", "nfs4", "srv:/b", 1, silent), healer.Failed("look", nil), false)
+	ask("a", seenOn("d", "nfs4", "srv:/a", 1, unresponsive), nil, true)
+	ask("b", seenOn("d", "nfs4", "srv:/b", 1, unresponsive), healer.Failed("look", nil), false)
 	if got := storage(); len(got) != 0 {
 		t.Errorf("of one volume: %v", got)
 	}
-	ask("a", seenOn("d", "nfs4", "srv:/a", 1, silent), nil, false)
+	ask("a", seenOn("d", "nfs4", "srv:/a", 1, unresponsive), nil, false)
 	if got := storage(); len(got) != 0 {
 		t.Errorf("one volume counts twice: %v", got)
 	}
-	said := seenOn("d", "nfs4", "srv:/b", 1, silent)
+	said := seenOn("d", "nfs4", "srv:/b", 1, unresponsive)
 	said.After.Case.MountPoints[0].Proven = false
 	ask("b", said, nil, false)
 	ask("b", said, nil, true)
 	if got := storage(); len(got) != 0 {
 		t.Errorf("the caller's word counts: %v", got)
 	}
-	ask("b", seenOn("d", "nfs4", "srv:/b", 1, silent), nil, false)
+	ask("b", seenOn("d", "nfs4", "srv:/b", 1, unresponsive), nil, false)
 	if got := storage(); len(got) != 1 || got[0].GetReason() != "NotResponding" || got[0].GetVolumeCapability() != nil {
 		t.Errorf("of two: %v", got)
 	}
@@ -206,40 +184,26 @@ func TestStorageHealthOfWhatWasAsked(t *testing.T) {
 	}
 }
 
-func TestSightingsEnd(t *testing.T) {
-	var s recentReports
+func TestRecentReportsEnd(t *testing.T) {
+	var r recentReports
 	now := time.Now()
-	s.note(recentReportKey{"d", "old"}, recentReport{at: now.Add(-lately - time.Second)})
-	s.note(recentReportKey{"d", "new"}, recentReport{at: now.Add(-lately)})
-	if got := s.lately(now); len(got) != 1 || len(s.by) != 1 {
-		t.Errorf("got %v, kept %v", got, s.by)
+	r.add(volumeKey{"d", "old"}, recentReport{at: now.Add(-recentFor - time.Second)})
+	r.add(volumeKey{"d", "new"}, recentReport{at: now.Add(-recentFor)})
+	if got := r.backends(now); len(got) != 1 || len(r.byVolume) != 1 {
+		t.Errorf("got %v, kept %v", got, r.byVolume)
 	}
 	for i := range maxRecentReports + 10 {
-		s.note(recentReportKey{"d", fmt.Sprint(i)}, recentReport{at: now.Add(time.Duration(i))})
+		r.add(volumeKey{"d", fmt.Sprint(i)}, recentReport{at: now.Add(time.Duration(i))})
 	}
-	if len(s.by) != maxRecentReports {
-		t.Errorf("%d are kept", len(s.by))
+	if len(r.byVolume) != maxRecentReports {
+		t.Errorf("%d are kept", len(r.byVolume))
 	}
 	for _, id := range []string{"new", "0", "8"} {
-		if _, kept := s.by[recentReportKey{"d", id}]; kept {
+		if _, kept := r.byVolume[volumeKey{"d", id}]; kept {
 			t.Errorf("%s is older than others, and is kept", id)
 		}
 	}
-	if _, kept := s.by[recentReportKey{"d", fmt.Sprint(maxRecentReports + 9)}]; !kept {
+	if _, kept := r.byVolume[volumeKey{"d", fmt.Sprint(maxRecentReports + 9)}]; !kept {
 		t.Error("the last one is gone")
-	}
-}
-
-func TestWitnessGivesWhatItSaw(t *testing.T) {
-	var seen recentReports
-	failed := healer.Failed("x", nil)
-	w := recorder{&fakeHealer{report: seenOn("d", "nfs4", "srv:/a", 1), err: failed}, &seen}
-	for _, call := range []func(context.Context, healer.Volume) (healer.Report, error){w.Heal, w.Check} {
-		if r, err := call(testContext(t), healer.Volume{ID: "v"}); err != failed || r.Driver != "d" { //nolint:errorlint // the very same
-			t.Errorf("got %v, %v", r, err)
-		}
-	}
-	if len(seen.by) != 0 {
-		t.Errorf("an error was taken for a sighting: %v", seen.by)
 	}
 }

@@ -231,7 +231,7 @@ func TestChecksAreNoted(t *testing.T) {
 	var noted []string
 	h := &fakeHealer{}
 	cfg := testConfig(h)
-	cfg.Noted = func(r healer.Report, words func(healer.Report) string) {
+	cfg.OnReport = func(r healer.Report, words func(healer.Report) string) {
 		noted = append(noted, r.Volume.ID+" "+words(r))
 	}
 	s := serve(t, cfg)

@@ -13,12 +13,12 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// grpc-go answers INTERNAL to a request that it cannot decode, and (seen in
-// 1.85) has the status on its way before a handler or an interceptor could
-// change it. So the decoder must not fail: handlers receive into an envelope,
-// the codec leaves its error in there, and the handler's side looks inside.
+// grpc-go answers INTERNAL to a request that it cannot decode, and (seen in 1.85) sends
+// the status before a handler or an interceptor could change it. So the decoder must
+// not fail: handlers receive into an envelope, the codec keeps its error in there, and
+// receive returns it as INVALID_ARGUMENT.
 
-// envelope carries a message and what became of decoding it.
+// envelope is a message and the error of decoding it.
 type envelope struct {
 	msg any
 	err error
@@ -41,8 +41,8 @@ func (c tolerantCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return c.CodecV2.Unmarshal(data, v)
 }
 
-// receive gets a message through an envelope. The error names the message's
-// type and nothing of what was received.
+// receive receives a message through an envelope. The error names the message's type
+// and nothing of its content.
 func receive(ctx context.Context, method string, recv func(any) error, msg any) error {
 	e := &envelope{msg: msg}
 	if err := recv(e); err != nil || e.err == nil {
@@ -53,7 +53,7 @@ func receive(ctx context.Context, method string, recv func(any) error, msg any) 
 		name = string(m.ProtoReflect().Descriptor().FullName())
 	}
 	err := status.Errorf(codes.InvalidArgument, "the request cannot be decoded as %s", name)
-	// No interceptor will see this call.
+	// The interceptors do not run for this call.
 	klog.FromContext(ctx).Info("Call refused", keyMethod, method, keyCode, codes.InvalidArgument.String(), keyError, "cannot be decoded as "+name)
 	return err
 }
@@ -63,8 +63,8 @@ type registrar struct {
 	*grpc.Server
 }
 
-// RegisterService implements grpc.ServiceRegistrar. The description is copied,
-// the generated one belongs to its package.
+// RegisterService implements grpc.ServiceRegistrar. It changes a copy of the generated
+// description.
 func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	d := *desc
 	d.Methods = make([]grpc.MethodDesc, len(desc.Methods))

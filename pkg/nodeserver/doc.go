@@ -1,10 +1,9 @@
-// Package nodeserver is the gRPC edge of the node healer, on unix sockets only: it
-// authenticates the caller, or believes the gateway that did (package gateway),
-// checks what the text of a request alone can show, asks the engine, and puts
-// reports and errors on the wire.
+// Package nodeserver is the gRPC edge of the node healer, on unix sockets only. It
+// authenticates the caller, or trusts the gateway that did (package gateway), validates
+// the text of a request, calls the engine, and maps reports and errors to messages and
+// gRPC codes, which no package below knows.
 //
-// gRPC codes are known here and nowhere below. The package touches no volume:
-// whether a path exists, crosses a symlink or names another volume is for the
-// engine to find out, in a worker. Do not use it to call a healer from within
-// the process; call the engine.
+// The package touches no volume: whether a path exists, crosses a symlink or names
+// another volume is for the engine to find out, in a worker. Do not use it to heal from
+// within the process; call the engine.
 package nodeserver

@@ -16,19 +16,19 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// heardFrom is a healer that keeps for whom it was asked.
-type heardFrom struct {
+// callerRecorder is a healer that records the callers of its calls.
+type callerRecorder struct {
 	fakeHealer
 
 	callers []string
 }
 
-func (h *heardFrom) Heal(ctx context.Context, v healer.Volume) (healer.Report, error) {
+func (h *callerRecorder) Heal(ctx context.Context, v healer.Volume) (healer.Report, error) {
 	h.callers = append(h.callers, "heal for "+healer.CallerOf(ctx))
 	return h.fakeHealer.Heal(ctx, v)
 }
 
-func (h *heardFrom) Check(ctx context.Context, v healer.Volume) (healer.Report, error) {
+func (h *callerRecorder) Check(ctx context.Context, v healer.Volume) (healer.Report, error) {
 	h.callers = append(h.callers, "check for "+healer.CallerOf(ctx))
 	return h.fakeHealer.Check(ctx, v)
 }
@@ -47,14 +47,14 @@ func serveForwarded(t *testing.T, h Healer) *served {
 	s.run(t, cfg, l, "unix://"+s.socket, func(server *Server) func() error {
 		// In place of --gateway-uid: root, as which tests may run, is none.
 		server.gateway.Stop()
-		server.gateway = server.newGRPC(peerGuard{allowed: []uint32{uint32(os.Getuid())}, flag: "--gateway-uid", who: forwardedCaller})
+		server.gateway = server.newGRPC(peerGuard{allowed: []uint32{uint32(os.Getuid())}, flag: "--gateway-uid", callerOf: forwardedCaller})
 		server.cfg.GatewayUID = 1
 		return func() error { return server.ServeGateway(l) }
 	})
 	return s
 }
 
-// TestForwardedCaller takes the gateway's word for who calls and may do what.
+// TestForwardedCaller: the gateway names the caller and what it may do.
 func TestForwardedCaller(t *testing.T) {
 	for name, tc := range map[string]struct {
 		md   metadata.MD
@@ -72,7 +72,7 @@ func TestForwardedCaller(t *testing.T) {
 		"another verb": {metadata.Pairs(forwarded.Caller, "a", forwarded.Verb, "destroy"), "", `"destroy"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := &heardFrom{}
+			h := &callerRecorder{}
 			s := serveForwarded(t, h)
 			ctx := metadata.NewOutgoingContext(testContext(t), tc.md)
 			_, err := s.healer().NodeHealer(ctx, goodRequest())
@@ -82,7 +82,7 @@ func TestForwardedCaller(t *testing.T) {
 			if got := strings.Join(h.callers, "; "); got != tc.want {
 				t.Errorf("asked to %q, want %q", got, tc.want)
 			}
-			// Nor is anything else answered, to nobody.
+			// No other call is answered either.
 			_, err = grpc_health_v1.NewHealthClient(s.conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 			if (err == nil) != (tc.want != "") {
 				t.Errorf("health: %v", err)
@@ -91,9 +91,9 @@ func TestForwardedCaller(t *testing.T) {
 	}
 }
 
-// TestNobodyForwardsOnTheSocket: what is said there of callers is not believed.
-func TestNobodyForwardsOnTheSocket(t *testing.T) {
-	h := &heardFrom{}
+// TestLocalSocketIgnoresForwardedCallers: only the gateway may name another caller.
+func TestLocalSocketIgnoresForwardedCallers(t *testing.T) {
+	h := &callerRecorder{}
 	s := serve(t, testConfig(h))
 	ctx := metadata.NewOutgoingContext(testContext(t), metadata.Pairs(forwarded.Caller, "jane", forwarded.Verb, "check"))
 	if _, err := s.healer().NodeHealer(ctx, goodRequest()); err != nil {

@@ -65,7 +65,7 @@ func logTo(w io.Writer, verbosity string) error {
 	return nil
 }
 
-// captureLog gives the log of a test from here on.
+// captureLog returns the log of a test from here on.
 func captureLog(t *testing.T, verbosity string) func() string {
 	t.Helper()
 	var b lockedBuffer

@@ -15,8 +15,8 @@ func (s *Server) GetIdentity(context.Context, *identity.GetIdentityRequest) (*id
 	return &identity.GetIdentityResponse{Name: s.cfg.Name, VendorVersion: s.cfg.Version}, nil
 }
 
-// GetCapabilities implements identity.IdentityServer. NODE_SERVICE is all there
-// is to say: the CSI-Addons specification has no capability for healing yet.
+// GetCapabilities implements identity.IdentityServer. It returns NODE_SERVICE alone: the
+// CSI-Addons specification has no capability for healing yet.
 func (s *Server) GetCapabilities(context.Context, *identity.GetCapabilitiesRequest) (*identity.GetCapabilitiesResponse, error) {
 	return &identity.GetCapabilitiesResponse{Capabilities: []*identity.Capability{{
 		Type: &identity.Capability_Service_{Service: &identity.Capability_Service{

@@ -4,18 +4,17 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	_ "google.golang.org/grpc/encoding/gzip" // or a caller that compresses would hear UNIMPLEMENTED
+	_ "google.golang.org/grpc/encoding/gzip" // or a caller that compresses would get UNIMPLEMENTED
 	"google.golang.org/grpc/keepalive"
 )
 
-// The limits of the server. The only callers on the socket are root's processes
-// on the same node, so they guard against mistakes and runaway clients, and keep
-// the memory that a connection can take small and known.
+// The limits of the server. Only root's processes on the same node may call, so the
+// limits are for mistakes and runaway clients, and bound the memory of a connection.
 const (
-	// maxRequestBytes holds the largest request that validation lets through,
-	// about 55 KiB: 9 KiB of ID and paths, two maps that weigh up to 16 KiB each
-	// on the wire (keys of two bytes without values), and mount flags that weigh
-	// 12 KiB (one byte each). Larger messages get RESOURCE_EXHAUSTED.
+	// maxRequestBytes holds the largest request that validation accepts, about 55 KiB:
+	// 9 KiB of ID and paths, two maps of up to 16 KiB each in protobuf (keys of two
+	// bytes without values), and mount flags of 12 KiB (one byte each). Larger messages
+	// get RESOURCE_EXHAUSTED.
 	maxRequestBytes = 64 << 10
 	// maxResponseBytes holds the largest answer: reflection sends a file and
 	// all that it imports at once, which is 38 KiB for healer.proto (CSI 1.13).
@@ -29,25 +28,24 @@ const (
 	// handshakeTimeout is how long a new connection may take until HTTP/2 is
 	// set up. A unix socket needs no round trip to another machine.
 	handshakeTimeout = 5 * time.Second
-	// keepaliveTime and keepaliveTimeout find clients that hang: a dead one is
-	// seen at once on a unix socket. Pings are rare as they wake the client.
+	// keepaliveTime and keepaliveTimeout find clients that hang; a unix socket shows
+	// dead ones at once. Pings are rare because they wake the client.
 	keepaliveTime    = 10 * time.Minute
 	keepaliveTimeout = time.Minute
-	// minPingInterval is how often a client may ping, with or without calls;
-	// CSI sidecars do both.
+	// minPingInterval is how often a client may ping, with or without calls; CSI
+	// sidecars do both.
 	minPingInterval = 10 * time.Second
-	// streamWorkers are goroutines that serve one call after the other: their
-	// stacks have grown already, which is a fifth of a healthy volume's check.
-	// Calls beyond them get goroutines of their own.
+	// streamWorkers are goroutines that serve one call after the other. Their stacks
+	// have grown already; growing them is a fifth of a healthy volume's check. Calls
+	// beyond them get goroutines of their own.
 	streamWorkers = 8
 	// bufferBytes is for reading and writing, per connection. Requests are
 	// small, and grpc's 32 KiB are made for networks.
 	bufferBytes = 8 << 10
 )
 
-// limits gives the options that bound what callers can take. There is no limit
-// on idle or old connections: some CSI sidecars end themselves when theirs is
-// closed.
+// limits returns the options for these limits. Idle and old connections have none: some
+// CSI sidecars exit when theirs is closed.
 func limits() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxRequestBytes),

@@ -21,36 +21,36 @@ const (
 	groupSocketMode    = 0o660
 	// socketUmask leaves 0600 of the 0777 that bind(2) asks for.
 	socketUmask = 0o177
-	// dialTimeout is for asking whether a socket is live. A unix connect does
-	// not wait for the other side to accept.
+	// dialTimeout bounds the test whether a server listens on a socket. A unix connect
+	// does not wait for the other side to accept.
 	dialTimeout = time.Second
 )
 
 // Listen opens the server's socket at an endpoint "unix:///path" or
-// "unix:/path". A missing directory is made (0700), the socket has mode 0600
-// from its first moment. What is at the path already is replaced only when it
-// is a socket that nobody listens on. Closing the listener removes the socket,
-// unless another one stands there by then.
+// "unix:/path". It creates a missing directory (0700), and the socket with mode 0600
+// from the start. It replaces an existing socket only if no process listens on it, and
+// no other file. Closing the listener removes the socket, unless another one has
+// replaced it.
 //
-// Listen sets the umask of the process for an instant: call it before anything
-// else creates files.
+// Listen sets the umask of the process for a moment: call it before anything else
+// creates files.
 func Listen(endpoint string) (net.Listener, error) {
 	return listen(endpoint, func(string, fs.FileMode) error { return nil })
 }
 
-// ListenForGroup is Listen for a socket (0660) that the members of a group reach,
-// too, in a directory (0750) of its own.
+// ListenForGroup is Listen for a socket (0660) that the members of a group may use, too,
+// in a directory (0750) of its own.
 func ListenForGroup(endpoint string, gid int) (net.Listener, error) {
 	return listen(endpoint, func(path string, mode fs.FileMode) error {
 		if err := os.Chown(path, -1, gid); err != nil {
 			return err
 		}
-		return os.Chmod(path, mode) //nolint:gosec // for the group, and nobody else
+		return os.Chmod(path, mode) //nolint:gosec // for the group only
 	})
 }
 
-// listen makes the directory and the socket, both for the server's user alone,
-// and then lets share give them to others.
+// listen creates the directory and the socket, both for the server's user alone, then
+// calls share to make them accessible to others.
 func listen(endpoint string, share func(path string, mode fs.FileMode) error) (net.Listener, error) {
 	path, err := socketPath(endpoint)
 	if err != nil {
@@ -60,8 +60,8 @@ func listen(endpoint string, share func(path string, mode fs.FileMode) error) (n
 	if err := os.MkdirAll(dir, socketDirMode); err != nil {
 		return nil, fmt.Errorf("socket directory: %w", err)
 	}
-	// From looking at what is there to our own bind nobody may come between:
-	// two servers starting at once would each take the other's for stale.
+	// Locked from the test of an existing socket to bind: two servers that start at
+	// once would each take the other's socket for stale.
 	unlock, err := lockDir(dir)
 	if err != nil {
 		return nil, err
@@ -78,14 +78,14 @@ func listen(endpoint string, share func(path string, mode fs.FileMode) error) (n
 		return nil, err
 	}
 	if err := errors.Join(share(path, groupSocketMode), share(dir, groupDirMode)); err != nil {
-		unlock() // which closing takes, too
+		unlock() // Close takes the lock itself
 		return nil, errors.Join(fmt.Errorf("socket: %w", err), l.Close())
 	}
 	return l, nil
 }
 
-// makePrivate takes a directory that was made for us with a wider mode, as
-// kubelet makes a hostPath, down to 0700. One that others use too is left alone.
+// makePrivate changes the mode of a directory that was created for the socket, as
+// kubelet creates a hostPath, to 0700. One with other files keeps its mode.
 func makePrivate(path string) error {
 	dir := filepath.Dir(path)
 	entries, err := os.ReadDir(dir)
@@ -118,8 +118,8 @@ func socketPath(endpoint string) (string, error) {
 	return path, nil
 }
 
-// lockDir locks a directory against other servers, after it has seen that
-// nobody else could put a socket of their own in there.
+// lockDir locks a directory against other servers, if no other user can create a socket
+// in it.
 func lockDir(dir string) (unlock func(), err error) {
 	d, err := os.Open(dir) //nolint:gosec // from the command line
 	if err != nil {
@@ -146,7 +146,7 @@ func lockDir(dir string) (unlock func(), err error) {
 	return func() { _ = d.Close() }, nil
 }
 
-// flock waits a moment: whoever else holds the lock is done in milliseconds.
+// flock waits for two seconds: another server holds the lock for milliseconds.
 func flock(d *os.File) error {
 	const tries, pause = 200, 10 * time.Millisecond
 	for range tries {
@@ -171,7 +171,7 @@ func removeStale(path string) error {
 		return fmt.Errorf("socket: %w", err)
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("socket %s: something else is there, and is left alone (%s)", path, info.Mode())
+		return fmt.Errorf("socket %s: another kind of file is at the path, and is not replaced (%s)", path, info.Mode())
 	}
 	conn, err := net.DialTimeout("unix", path, dialTimeout)
 	switch {
@@ -189,8 +189,7 @@ func removeStale(path string) error {
 	return nil
 }
 
-// umaskMu keeps two binds from restoring each other's umask, which belongs to
-// the whole process.
+// umaskMu keeps two binds from restoring each other's umask, which is the process's.
 var umaskMu sync.Mutex
 
 func bind(path string) (net.Listener, error) {
@@ -202,7 +201,7 @@ func bind(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	// Go would remove whatever is at the path by then.
+	// Go would remove any file that is at the path by then.
 	l.SetUnlinkOnClose(false)
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -212,7 +211,7 @@ func bind(path string) (net.Listener, error) {
 	return &ownListener{UnixListener: l, path: path, own: info}, nil
 }
 
-// ownListener removes its socket file, and no other, when it is closed.
+// ownListener removes its own socket file when it is closed, and no other.
 type ownListener struct {
 	*net.UnixListener
 
@@ -221,8 +220,8 @@ type ownListener struct {
 	once sync.Once
 }
 
-// Close implements net.Listener. The file goes first: a server that starts in
-// between finds nothing, and never a stale socket that is about to vanish.
+// Close implements net.Listener. It removes the file first: a server that starts
+// meanwhile finds no file, instead of a stale socket that is about to be removed.
 func (l *ownListener) Close() error {
 	l.once.Do(func() {
 		if unlock, err := lockDir(filepath.Dir(l.path)); err == nil {

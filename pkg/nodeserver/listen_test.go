@@ -77,7 +77,7 @@ func TestListenModes(t *testing.T) {
 	}
 }
 
-// stale leaves a socket behind that nobody listens on.
+// stale leaves a socket behind on which no process listens.
 func stale(t *testing.T, path string) {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -113,18 +113,18 @@ func TestListenOnWhatIsThere(t *testing.T) {
 			if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-		}, "something else is there, and is left alone"},
+		}, "another kind of file is at the path, and is not replaced"},
 		"a directory": {func(t *testing.T, path string) {
 			if err := os.Mkdir(path, 0o700); err != nil {
 				t.Fatal(err)
 			}
-		}, "something else is there, and is left alone"},
+		}, "another kind of file is at the path, and is not replaced"},
 		"a link to a stale socket": {func(t *testing.T, path string) {
 			stale(t, path+"2")
 			if err := os.Symlink(path+"2", path); err != nil {
 				t.Fatal(err)
 			}
-		}, "something else is there, and is left alone"},
+		}, "another kind of file is at the path, and is not replaced"},
 		"a directory that the group may write": {func(t *testing.T, path string) { chmod(t, filepath.Dir(path), 0o770) }, "mode 0770 lets others write to it"},
 		"a directory like /tmp":                {func(t *testing.T, path string) { chmod(t, filepath.Dir(path), 0o777|fs.ModeSticky) }, "mode 0777 lets others write to it"},
 		"a directory that others may read":     {func(t *testing.T, path string) { chmod(t, filepath.Dir(path), 0o755) }, ""},
@@ -167,7 +167,7 @@ func chmod(t *testing.T, path string, mode fs.FileMode) {
 	}
 }
 
-// A directory that nobody else uses is made private: kubelet makes a hostPath
+// A directory without other files is made private: kubelet makes a hostPath
 // with 0755. One that holds anything else is left alone.
 func TestSocketDirectoryIsMadePrivate(t *testing.T) {
 	for name, tc := range map[string]struct {

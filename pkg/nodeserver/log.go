@@ -15,7 +15,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// The keys of this package's log lines. Whoever parses logs relies on them.
+// The keys of this package's log lines. They are part of the interface.
 const (
 	keyVolumeID = "volume_id"
 	keyCaller   = "caller"
@@ -37,36 +37,36 @@ const (
 // logTextBytes bounds one text in a log line.
 const logTextBytes = 512
 
-// verbosityCalls is klog's -v from which calls other than NodeHealer show, and
-// those that found a healthy volume: a caller may ask for each one every few
-// seconds.
+// verbosityCalls is klog's -v from which calls other than NodeHealer are logged, and
+// those that found a healthy volume: a caller may check each one every few seconds.
 const verbosityCalls = 4
 
-// logHeal writes the one line of a NodeHealer call; the logger knows the
-// volume. A healthy one, at which nothing was done, shows with -v=4 only. It names reasons and steps, evidence is in the answer. Nothing of the
-// request but the volume ID is logged.
-func logHeal(logger klog.Logger, took time.Duration, err error, r *healer.Report) {
-	if r != nil && r.Verdict() == healer.Healthy && len(r.Steps) == 0 {
+// logHeal writes the one line of a NodeHealer call; the logger knows the volume. A
+// healthy volume that nothing was done to shows with -v=4 only. The line has reasons
+// and steps, the answer has the evidence. Nothing of the request but the volume ID is
+// logged.
+func logHeal(logger klog.Logger, took time.Duration, err error, r healer.Report) {
+	if err == nil && r.Verdict() == healer.Healthy && len(r.Steps) == 0 {
 		logger = logger.V(verbosityCalls)
 		if !logger.Enabled() {
 			return
 		}
 	}
-	code := status.Code(err)
-	fields := []any{keyCode, code.String(), keyDuration, took.Round(time.Microsecond).String()}
-	switch {
-	case code == codes.Unknown:
+	answer := status.Convert(err)
+	fields := []any{keyCode, answer.Code().String(), keyDuration, took.Round(time.Microsecond).String()}
+	switch answer.Code() {
+	case codes.Unknown:
 		// A status prints its code too; the text is enough beside keyCode.
-		logger.Error(errors.New(status.Convert(err).Message()), "NodeHealer", fields...)
+		logger.Error(errors.New(answer.Message()), "NodeHealer", fields...)
 		return
-	case err != nil:
-		fields = append(fields, keyError, oneLine(status.Convert(err).Message(), logTextBytes))
-	case r != nil:
+	case codes.OK:
 		fields = append(fields,
 			keyVerdict, string(r.Verdict()),
-			keyFound, listed(reasons(*r)),
-			keyDone, listed(outcomes(*r)),
-			keyRefused, listed(refusals(*r)))
+			keyFound, listed(reasons(r)),
+			keyDone, listed(outcomes(r)),
+			keyRefused, listed(refusals(r)))
+	default:
+		fields = append(fields, keyError, oneLine(answer.Message(), logTextBytes))
 	}
 	logger.Info("NodeHealer", fields...)
 }
@@ -75,8 +75,8 @@ func listed(items []string) string {
 	return oneLine(strings.Join(unique(items), ","), logTextBytes)
 }
 
-// reasons gives what was found before anything was done, and what was found
-// only afterwards.
+// reasons returns what was found before anything was done, then what was found
+// afterwards.
 func reasons(r healer.Report) []string {
 	var out []string
 	for _, d := range []healer.Diagnosis{r.Before, r.After} {
@@ -106,19 +106,6 @@ func refusals(r healer.Report) []string {
 	out := make([]string, 0, len(r.Refused))
 	for _, s := range r.Refused {
 		out = append(out, s.Step)
-	}
-	return out
-}
-
-// unique drops repetitions and keeps the order.
-func unique(items []string) []string {
-	seen := make(map[string]bool, len(items))
-	var out []string
-	for _, item := range items {
-		if !seen[item] {
-			seen[item] = true
-			out = append(out, item)
-		}
 	}
 	return out
 }

@@ -1,276 +1,178 @@
 package nodeserver
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// maxMessageBytes bounds NodeHealerResponse.message.
+// maxMessageBytes bounds NodeHealerResponse.message, and the text of an event: the API
+// accepts no longer one (NoteLengthLimit in Kubernetes' pkg/apis/core/validation).
 const maxMessageBytes = 1024
 
-// budget says how much one part of a message may take.
-type budget struct {
-	path  int // bytes of a path
-	text  int // bytes of evidence
-	why   int // bytes of a reason why, an error, an advice
-	items int // mount points, steps, refusals, advices listed one by one
-}
-
-// budgets are tried from generous to terse until the message fits: most
-// messages are short, and one with many mount points loses its evidence before it
-// loses a reason.
-var budgets = [...]budget{
-	{path: 400, text: 600, why: 600, items: 16},
-	{path: 200, text: 240, why: 240, items: 8},
-	{path: 200, text: 120, why: 160, items: 8},
-	{path: 160, text: 80, why: 120, items: 4},
-	{path: 160, text: 48, why: 120, items: 3},
-	{path: 100, text: 32, why: 110, items: 3},
-	{path: 80, text: 24, why: 110, items: 2},
-	{path: 60, text: 16, why: 100, items: 1},
-	{path: 100, text: 48, why: 48, items: 3},
-	{path: 80, text: 32, why: 32, items: 2},
-	{path: 60, text: 24, why: 24, items: 1},
-	{path: 24, text: 3, why: 3, items: 0},
-}
-
-// message puts a report into one line of at most maxMessageBytes: the verdict,
-// what was found mount point by mount point, what was done, what was refused and why, and
-// what a person should do.
+// message puts a report into one line of at most maxMessageBytes: the verdict, what
+// was found at which mount point and by which evidence, what was done, what was
+// refused and why, and what a person should do. The first findings are told in full
+// and the rest is counted.
 func message(r healer.Report) (abnormal bool, text string) {
-	verdict := r.Verdict()
-	return verdict == healer.Abnormal, newWording(&r).fit(verdict)
+	return r.Verdict() == healer.Abnormal, wording{r: &r, mountPoints: mountPointsOf(&r)}.line()
 }
 
-// notice is the message without how long anything took: what comes again reads
-// the same again, and can be told to be the same.
+// notice is the message without how long anything took: the same result reads the
+// same again, so that repetitions can be recognised.
 func notice(r healer.Report) string {
-	w := newWording(&r)
-	w.timeless = true
-	return w.fit(r.Verdict())
+	return wording{r: &r, mountPoints: mountPointsOf(&r), timeless: true}.line()
 }
 
-// wording writes one report within one budget.
+// wording puts one report into words.
 type wording struct {
 	r *healer.Report
-	// mount points has everything that may be named.
+	// mountPoints are all that may be named.
 	mountPoints []healer.MountPoint
 	timeless    bool
-	budget
 }
 
-func newWording(r *healer.Report) wording { return wording{r: r, mountPoints: mountPointsOf(r)} }
-
-func (w wording) fit(v healer.Verdict) (text string) {
-	for _, w.budget = range budgets {
-		if text = w.line(v); len(text) <= maxMessageBytes {
-			break
-		}
-	}
-	return oneLine(text, maxMessageBytes)
+func (w wording) line() string {
+	verdict := w.r.Verdict()
+	start := string(verdict) + ": "
+	return oneLine(start+write(w.sections(verdict), maxMessageBytes-len(start)), maxMessageBytes)
 }
 
-func (w wording) line(v healer.Verdict) string {
-	start := string(v) + ": "
+func (w wording) sections(v healer.Verdict) []section {
 	switch v {
-	case healer.Healthy:
-		return start + sentences(w.working(w.r.After, w.mountPoint))
 	case healer.Healed:
-		return start + sentences(w.found(w.r.Before), w.done(), "Now "+w.working(w.r.After, w.mention), w.refused(), w.restart())
+		return []section{w.found(w.r.Before), w.done(), sentence("Now " + w.working(w.r.After, w.mention)), w.refused(), w.restart()}
 	case healer.Abnormal:
-		return start + sentences(w.foundFirst(), w.done(), w.afterwards(), w.refused(), w.restart(), w.held(), w.advice())
+		return []section{w.foundFirst(), w.done(), w.afterwards(), w.refused(), w.restart(), w.held(), w.advice()}
+	default:
+		return []section{sentence(w.working(w.r.After, w.mountPoint))}
 	}
-	return start
 }
 
-// sentences joins the parts that have something to say.
-func sentences(parts ...string) string {
-	said := parts[:0]
-	for _, p := range parts {
-		if p != "" {
-			said = append(said, p)
-		}
-	}
-	return strings.Join(said, ". ")
-}
+func sentence(text string) section { return section{items: []string{text}} }
 
-// done names the steps that ran. Those with the same outcome are told together,
-// with the longest time that one took.
-func (w wording) done() string {
+// done names the steps that ran: those on the host first, then those that failed in
+// containers.
+func (w wording) done() section {
 	if len(w.r.Steps) == 0 {
-		return "Nothing was changed"
+		return sentence("Nothing was changed")
 	}
-	type same struct{ step, err, note string }
-	mountPoints, longest := map[same][]string{}, map[same]time.Duration{}
-	var order []same
-	for _, s := range w.r.Steps {
-		k := same{step: s.Step, note: s.Note}
-		if s.Err != nil {
-			k.err = s.Err.Error()
-		}
-		if mountPoints[k] == nil {
-			order = append(order, k)
-		}
-		mountPoints[k], longest[k] = append(mountPoints[k], s.MountPoint), max(longest[k], s.Elapsed)
-	}
-	// Of many containers those that failed first: the rest may be cut.
-	rank := func(k same) int {
+	rank := func(o healer.Outcome) int {
 		switch {
-		case w.insideAt(mountPoints[k][0]) == nil:
+		case w.at(o.MountPoint).InContainer == nil:
 			return 0
-		case k.err != "":
+		case o.Err != nil:
 			return 1
 		}
 		return 2
 	}
-	slices.SortStableFunc(order, func(a, b same) int { return rank(a) - rank(b) })
-	items := make([]string, 0, len(order))
-	for _, k := range order {
-		item := w.step(k.step, unique(mountPoints[k])...)
-		if k.err == "" {
-			item += w.took(" in ", longest[k])
-			if k.note != "" {
-				item += " (" + w.why(k.note) + ")"
-			}
-		} else {
-			item += " failed" + w.took(" after ", longest[k]) + " (" + w.why(k.err) + ")"
-		}
-		items = append(items, item)
-	}
-	return "Done: " + w.list(items, "steps")
+	steps := slices.Clone(w.r.Steps)
+	slices.SortStableFunc(steps, func(a, b healer.Outcome) int { return rank(a) - rank(b) })
+	return section{lead: "Done: ", items: w.steps(steps, !w.timeless), plural: "steps"}
 }
 
-// refused names the steps that would have helped and did not run, those with
-// one reason together: it is mostly the same at every mount point.
-func (w wording) refused() string {
-	type key struct{ step, why string }
-	mountPoints := map[key][]string{}
-	var order []key
-	for _, s := range w.r.Refused {
-		k := key{s.Step, s.Why}
+// refused names the steps that would have helped and did not run.
+func (w wording) refused() section {
+	steps := make([]healer.Outcome, 0, len(w.r.Refused))
+	for _, r := range w.r.Refused {
+		steps = append(steps, healer.Outcome{Step: r.Step, MountPoint: r.MountPoint, Note: r.Why})
+	}
+	return section{lead: "Refused: ", items: w.steps(steps, false), plural: "steps"}
+}
+
+// steps puts outcomes into words. Those of one step that ended alike are one item,
+// with the longest time that one of them took.
+func (w wording) steps(outcomes []healer.Outcome, timed bool) []string {
+	type result struct {
+		step, text string
+		failed     bool
+	}
+	var order []result
+	mountPoints, longest := map[result][]string{}, map[result]time.Duration{}
+	for _, o := range outcomes {
+		k := result{step: o.Step, text: o.Note}
+		if o.Err != nil {
+			k.text, k.failed = o.Err.Error(), true
+		}
 		if mountPoints[k] == nil {
 			order = append(order, k)
 		}
-		mountPoints[k] = append(mountPoints[k], s.MountPoint)
+		mountPoints[k], longest[k] = append(mountPoints[k], o.MountPoint), max(longest[k], o.Elapsed)
 	}
 	items := make([]string, 0, len(order))
 	for _, k := range order {
-		items = append(items, w.step(k.step, unique(mountPoints[k])...)+" ("+w.why(k.why)+")")
+		item := oneLine(k.step, maxReasonBytes) + " of " + w.all(unique(mountPoints[k]))
+		word := " in "
+		if k.failed {
+			item, word = item+" failed", " after "
+		}
+		if timed {
+			item += word + rounded(longest[k])
+		}
+		if k.failed || k.text != "" {
+			item += " (" + w.text(k.text) + ")"
+		}
+		items = append(items, item)
 	}
-	if len(items) == 0 {
-		return ""
-	}
-	return "Refused: " + w.list(items, "steps")
+	return items
 }
 
-// restart names who has files open on what was replaced.
-func (w wording) restart() string {
+// restart names the processes that have files open on what was replaced.
+func (w wording) restart() section {
+	return section{
+		lead:  "Files opened before stay dead until they are opened anew or the pod restarts: ",
+		items: w.holders(w.r.Restart), plural: "filesystems",
+	}
+}
+
+// held names the holders of what is still sick.
+func (w wording) held() section {
+	items := w.holders(w.r.Holders)
+	if len(items) > 0 {
+		items[0] = strings.ToUpper(items[0][:1]) + items[0][1:]
+	}
+	return section{items: items, plural: "filesystems"}
+}
+
+func (w wording) holders(all []host.Holders) []string {
 	var items []string
-	for _, h := range w.r.Restart {
+	for _, h := range all {
 		if text := h.String(); text != "" {
 			items = append(items, w.text(text))
 		}
 	}
-	if len(items) == 0 {
-		return ""
-	}
-	return "Files opened before stay dead until they are opened anew or the pod restarts: " + w.list(items, "filesystems")
+	return items
 }
 
-// held tells who holds what is still sick.
-func (w wording) held() string {
+// advice lists what a person should do about what is left.
+func (w wording) advice() section {
 	var items []string
-	for _, h := range w.r.Holders {
-		if text := h.String(); text != "" {
-			items = append(items, w.text(text))
-		}
-	}
-	if len(items) == 0 {
-		return ""
-	}
-	first := []rune(items[0])
-	first[0] = unicode.ToUpper(first[0])
-	items[0] = string(first)
-	return w.list(items, "filesystems")
-}
-
-// advice is what a person should do about what is left.
-func (w wording) advice() string {
-	var items []string
-	for _, g := range w.groups(w.r.After) {
+	for _, g := range groups(w.r.After) {
 		for _, c := range g.conditions {
 			if c.Advice != "" {
-				items = append(items, w.why(c.Advice))
+				items = append(items, w.text(c.Advice))
 			}
 		}
 	}
-	if len(items) == 0 {
-		return ""
-	}
-	return "To do: " + w.list(unique(items), "things")
+	return section{lead: "To do: ", items: unique(items), plural: "things"}
 }
 
-// step names a step and the mount points it is about.
-func (w wording) step(name string, paths ...string) string {
-	name = oneLine(name, maxReasonBytes) + " of "
-	if role := w.wholeRole(paths); role != "" {
-		return name + fmt.Sprintf("all %d %s mount points", len(paths), role)
-	}
-	shown := min(len(paths), max(w.items, 1))
-	names := make([]string, 0, shown+1)
-	for _, path := range paths[:shown] {
-		names = append(names, w.mention(path))
-	}
-	if rest := len(paths) - shown; rest > 0 {
-		names = append(names, more(rest, shown, "mount points"))
-	}
-	return name + enumerate(names)
+// text returns what a provider, a kernel or a program wrote without secrets, as one
+// printable line.
+func (w wording) text(s string) string {
+	return oneLine(w.r.Volume.Secrets.Redact(strings.TrimSpace(s)), maxMessageBytes)
 }
 
-// list shows as many items as the budget allows and counts the rest.
-func (w wording) list(items []string, plural string) string {
-	if len(items) > w.items {
-		rest := len(items) - w.items
-		items = append(items[:w.items:w.items], more(rest, w.items, plural))
-	}
-	return strings.Join(items, "; ")
-}
-
-// more stands for items that there was no room for.
-func more(rest, shown int, plural string) string {
-	if rest == 1 {
-		plural = strings.TrimSuffix(plural, "s")
-	}
-	if shown == 0 {
-		return fmt.Sprintf("%d %s%s", rest, plural, ellipsis)
-	}
-	return fmt.Sprintf("%d more %s%s", rest, plural, ellipsis)
-}
-
-// text fits evidence that others wrote into the line, why a reason.
-func (w wording) text(s string) string { return w.cut(s, w.budget.text) }
-func (w wording) why(s string) string  { return w.cut(s, w.budget.why) }
-
-func (w wording) cut(s string, limit int) string {
-	return oneLine(w.r.Volume.Secrets.Redact(strings.TrimSpace(s)), limit)
-}
-
-// took rounds a duration to what a reader can use.
-func (w wording) took(word string, d time.Duration) string {
+// rounded returns a duration with as many digits as a reader can use.
+func rounded(d time.Duration) string {
 	switch {
-	case w.timeless:
-		return ""
 	case d < time.Millisecond:
-		d = d.Round(time.Microsecond)
+		return d.Round(time.Microsecond).String()
 	case d < time.Second:
-		d = d.Round(time.Millisecond)
-	default:
-		d = d.Round(10 * time.Millisecond)
+		return d.Round(time.Millisecond).String()
 	}
-	return word + d.String()
+	return d.Round(10 * time.Millisecond).String()
 }

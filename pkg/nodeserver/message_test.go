@@ -36,7 +36,7 @@ func answering(d time.Duration, mountPoints ...healer.MountPoint) healer.Case {
 	}
 }
 
-// containerAt is what a container has at /data.
+// containerAt returns the mount point of a container's /data.
 func containerAt(pid int, podUID string) healer.MountPoint {
 	in := &healer.InContainer{ContainerMount: host.ContainerMount{
 		PID: pid, PodUID: podUID, ContainerID: "0123456789abcdef", Mount: host.Mount{Path: "/data"},
@@ -92,7 +92,7 @@ func TestMessageWording(t *testing.T) {
 		},
 		"healthy, not asked": {
 			healer.Report{After: healer.Diagnosis{Case: healer.Case{MountPoints: []healer.MountPoint{publishedAt("/p", 0)}}}},
-			"healthy: target /p (ext4, rw) checked, without asking the storage",
+			"healthy: target /p (ext4, rw) checked, storage not probed",
 		},
 		"healthy, nothing staged": {
 			healer.Report{After: healer.Diagnosis{Case: answering(3*time.Millisecond, healer.MountPoint{Role: healer.RoleStaging, Path: "/s", Named: true}, publishedAt("/p", 0))}},
@@ -148,12 +148,12 @@ func TestMessageWording(t *testing.T) {
 				Before: healer.Diagnosis{Case: both, Failures: []healer.ProviderFailure{{Provider: "ceph", Err: errors.New("no monitor")}}},
 				After:  healer.Diagnosis{Case: both, Failures: []healer.ProviderFailure{{Provider: "ceph", Err: errors.New("no monitor")}}},
 			},
-			"abnormal: provider ceph could not look (no monitor). Nothing was changed",
+			"abnormal: provider ceph failed (no monitor). Nothing was changed",
 		},
 		"many steps": {
 			healer.Report{Before: sick(both, notMounted), After: well, Steps: stepsAt(20)},
 			"healed: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). " +
-				"Done: s of /0, /1, /2, /3, /4, /5, /6, /7, /8, /9, /10, /11, /12, /13, /14, /15 and 4 more mount points… in 19ms. " +
+				"Done: s of /0, /1, /2 and 17 more mount points… in 19ms. " +
 				"Now the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms",
 		},
 		"steps with different outcomes": {
@@ -208,14 +208,14 @@ func TestMessageWording(t *testing.T) {
 		},
 		"odd paths are quoted": {
 			healer.Report{After: healer.Diagnosis{Case: healer.Case{MountPoints: []healer.MountPoint{{Role: healer.RoleTarget, Path: "/a b\n"}}}}},
-			`healthy: target "/a b\n" checked, without asking the storage`,
+			`healthy: target "/a b\n" checked, storage not probed`,
 		},
 		"a secret in an error": {
 			healer.Report{
 				Volume: healer.Volume{Secrets: healer.Secrets{"k": "hunter2", "l": "hunter2-and-more", "m": "x"}},
 				After:  healer.Diagnosis{Failures: []healer.ProviderFailure{{Provider: "p", Err: errors.New("login hunter2-and-more, hunter2 failed")}}},
 			},
-			"abnormal: provider p could not look (login [redacted], [redacted] failed). Nothing was changed",
+			"abnormal: provider p failed (login [redacted], [redacted] failed). Nothing was changed",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

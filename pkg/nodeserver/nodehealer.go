@@ -8,21 +8,22 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/healer/provider/network"
 )
 
 // NodeHealer implements healerpb.HealerNodeServer.
-func (s *Server) NodeHealer(ctx context.Context, req *healerpb.NodeHealerRequest) (*healerpb.NodeHealerResponse, error) {
+func (s *Server) NodeHealer(ctx context.Context, req *healerpb.NodeHealerRequest) (resp *healerpb.NodeHealerResponse, err error) {
 	started := time.Now()
 	logger := klog.FromContext(ctx).WithValues(keyVolumeID, oneLine(req.GetVolumeId(), maxVolumeIDBytes), keyCaller, healer.CallerOf(ctx))
-	report, err := s.heal(klog.NewContext(ctx, logger), req)
-	if err != nil {
+	var report healer.Report
+	err = errPanicked // for the log, if heal does not return
+	defer func() { logHeal(logger, time.Since(started), err, report) }()
+	if report, err = s.heal(klog.NewContext(ctx, logger), req); err != nil {
 		err = toStatus(ctx, err, req.GetSecrets())
-		logHeal(logger, time.Since(started), err, nil)
 		return nil, err
 	}
-	logHeal(logger, time.Since(started), nil, &report)
+	s.publish(report)
 	abnormal, text := message(report)
-	s.tell(report)
 	return &healerpb.NodeHealerResponse{Abnormal: abnormal, Message: text}, nil
 }
 
@@ -34,32 +35,32 @@ func (s *Server) heal(ctx context.Context, req *healerpb.NodeHealerRequest) (hea
 	if err != nil {
 		return healer.Report{}, err
 	}
+	if onlyChecks(ctx) {
+		return s.run(ctx, v, s.cfg.Healer.Check)
+	}
+	return s.run(ctx, v, s.cfg.Healer.Heal)
+}
+
+// run calls the engine, unless the server is shutting down. The report names the
+// volume of the request, whose secrets must not show in the answer.
+func (s *Server) run(ctx context.Context, v healer.Volume, do func(context.Context, healer.Volume) (healer.Report, error)) (healer.Report, error) {
 	if !s.calls.enter() {
 		return healer.Report{}, errDraining
 	}
 	defer s.calls.leave()
-
-	do := s.cfg.Healer.Heal
-	if onlyChecks(ctx) {
-		do = s.cfg.Healer.Check
-	}
-	var report healer.Report
-	// Caught here and not only by the interceptor, so that this call too has
-	// its line in the log.
-	err = guarded(ctx, healerpb.HealerNode_NodeHealer_FullMethodName, func() (err error) {
-		report, err = do(ctx, v)
-		return err
-	})
-	// What must not show in the answer is what came with the request, whatever
-	// a healer put into its report.
+	report, err := do(ctx, v)
 	report.Volume = v
 	return report, err
 }
 
-// tell passes an answer on, if more than the caller's word says that all of it is
-// the volume's: others will read it.
-func (s *Server) tell(r healer.Report) {
-	if s.cfg.Noted != nil && r.After.Case.Proven() {
-		s.cfg.Noted(r, notice)
+// publish keeps a report for NodeGetStorageHealth and passes it to Config.OnReport,
+// unless only the caller says which volume it belongs to.
+func (s *Server) publish(r healer.Report) {
+	if !r.After.Case.Proven() {
+		return
+	}
+	s.recent.add(volumeKey{r.Driver, r.Volume.ID}, recentReport{time.Now(), network.Of(r)})
+	if s.cfg.OnReport != nil {
+		s.cfg.OnReport(r, notice)
 	}
 }

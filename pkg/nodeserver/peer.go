@@ -17,8 +17,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Peer is who connected, as the kernel says (SO_PEERCRED, unix(7)): the process
-// that called connect(2), even if another one uses the socket now.
+// Peer is the process that called connect(2), as the kernel says (SO_PEERCRED, unix(7)),
+// even if another one uses the socket now.
 type Peer struct {
 	credentials.CommonAuthInfo
 	UID uint32
@@ -32,16 +32,15 @@ func (Peer) AuthType() string { return authType }
 
 const authType = "unix-peercred"
 
-// peerGuard is the server side of the transport credentials. It learns the
-// peer when a connection is made and judges each call before a handler, known
-// or not, sees it. Closing the connection instead would tell the caller
-// nothing but "unavailable".
+// peerGuard is the server side of the transport credentials. It reads the peer when a
+// connection is made and admits each call before a handler, registered or not, gets it.
+// If it closed the connection instead, the caller would get only UNAVAILABLE.
 type peerGuard struct {
 	allowed []uint32
-	// flag is what allows them.
+	// flag is the name of the flag that allows them.
 	flag string
-	// who says for whom an allowed peer calls.
-	who func(Peer, metadata.MD) (caller, error)
+	// callerOf returns the caller that an allowed peer calls for.
+	callerOf func(Peer, metadata.MD) (caller, error)
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
@@ -73,7 +72,7 @@ func (g peerGuard) admit(ctx context.Context, call *tap.Info) (context.Context, 
 	if !g.knows(p) {
 		return ctx, status.Errorf(codes.Unauthenticated, "uid %d may not call this server (%s)", p.UID, g.flag)
 	}
-	from, err := g.who(p, call.Header)
+	from, err := g.callerOf(p, call.Header)
 	if err != nil {
 		return ctx, status.Error(codes.Unauthenticated, err.Error())
 	}
@@ -100,14 +99,14 @@ func peerOf(conn net.Conn) (Peer, error) {
 		return Peer{}, fmt.Errorf("peer credentials: %w", credErr)
 	}
 	return Peer{
-		// Nobody but the kernel is between the two ends.
+		// Only the kernel is between the two ends.
 		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
 		UID:            cred.Uid, GID: cred.Gid, PID: cred.Pid,
 	}, nil
 }
 
-// ClientHandshake implements credentials.TransportCredentials; clients need
-// nothing special and use insecure credentials.
+// ClientHandshake implements credentials.TransportCredentials. Clients use insecure
+// credentials instead.
 func (peerGuard) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errors.New("nodeserver: these are credentials for servers")
 }
@@ -120,6 +119,6 @@ func (peerGuard) Info() credentials.ProtocolInfo {
 // Clone implements credentials.TransportCredentials.
 func (g peerGuard) Clone() credentials.TransportCredentials { return g }
 
-// OverrideServerName implements credentials.TransportCredentials, which still
-// asks for this deprecated method.
+// OverrideServerName implements credentials.TransportCredentials, which still has this
+// deprecated method.
 func (peerGuard) OverrideServerName(string) error { return nil }

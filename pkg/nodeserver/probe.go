@@ -10,9 +10,8 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// ProbeSocket asks the server at an endpoint "unix:///path" whether it serves.
-// Kubelet's own gRPC probes know neither unix sockets nor TLS; it can run a
-// program in the container, and that is what this is for.
+// ProbeSocket asks the server at an endpoint "unix:///path" whether it serves. It is for
+// exec probes: kubelet's own gRPC probes know neither unix sockets nor TLS.
 func ProbeSocket(ctx context.Context, endpoint string) error {
 	path, err := socketPath(endpoint)
 	if err != nil {

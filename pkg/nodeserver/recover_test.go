@@ -3,12 +3,14 @@ package nodeserver
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -56,22 +58,24 @@ func TestPanicIsUnknown(t *testing.T) {
 	}
 }
 
-func TestPanicsPropagatedMounts(t *testing.T) {
+func TestPanicInAStreamIsUnknown(t *testing.T) {
 	captureLog(t, "0")
-	boom := func(context.Context, any) (any, error) { panic("boom") }
-	if _, err := recoverUnary(t.Context(), nil, &grpc.UnaryServerInfo{}, boom); status.Code(err) != codes.Unknown {
-		t.Errorf("unary: %v", err)
+	noGoroutineLeft(t)
+	s := &served{socket: filepath.Join(t.TempDir(), "s", "healer.sock"), ended: make(chan error, 1)}
+	l, err := Listen("unix://" + s.socket)
+	if err != nil {
+		t.Fatal(err)
 	}
-	stream := func(any, grpc.ServerStream) error { panic("boom") }
-	if err := recoverStream(nil, fakeStream{ctx: t.Context()}, &grpc.StreamServerInfo{}, stream); status.Code(err) != codes.Unknown {
-		t.Errorf("stream: %v", err)
+	panics := grpc.StreamDesc{StreamName: "Panic", ServerStreams: true, Handler: func(any, grpc.ServerStream) error { panic("boom") }}
+	s.run(t, testConfig(&fakeHealer{}), l, "unix://"+s.socket, func(server *Server) func() error {
+		server.grpc.RegisterService(&grpc.ServiceDesc{ServiceName: "test.Panics", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{panics}}, nil)
+		return func() error { return server.Serve(l) }
+	})
+	stream, err := s.conn.NewStream(testContext(t), &panics, "/test.Panics/Panic")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := status.Convert(stream.RecvMsg(&emptypb.Empty{})); got.Code() != codes.Unknown || got.Message() != "internal error, see the log of the server" {
+		t.Errorf("got %v", got)
 	}
 }
-
-type fakeStream struct {
-	grpc.ServerStream
-
-	ctx context.Context
-}
-
-func (f fakeStream) Context() context.Context { return f.ctx }

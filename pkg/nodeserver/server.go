@@ -9,7 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/csi-addons/spec/lib/go/identity"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -19,18 +21,18 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// Healer answers for one volume. The engine of package healer is one.
+// Healer checks and heals one volume. The engine of package healer is one.
 type Healer interface {
-	// Heal looks at a volume and mends it where that is safe. A sick volume is
-	// a report; an error means that the question could not be answered.
+	// Heal checks a volume and repairs it where that is safe. A sick volume is a
+	// report; an error means that the question could not be answered.
 	Heal(ctx context.Context, v healer.Volume) (healer.Report, error)
-	// Check only looks.
+	// Check changes nothing.
 	Check(ctx context.Context, v healer.Volume) (healer.Report, error)
 }
 
 // Config is everything a Server needs.
 type Config struct {
-	// Healer answers for volumes; it may be nil when Off is set.
+	// Healer may be nil when Off is set.
 	Healer Healer
 	// Finder finds a volume of Driver by its ID alone. Without either a request
 	// has to name a path.
@@ -41,8 +43,8 @@ type Config struct {
 	Name string
 	// Version is the build's version, opaque to callers and never empty.
 	Version string
-	// Off makes NodeHealer and csi.v1.Node answer UNIMPLEMENTED, which tells
-	// callers never to try again. Everything else is served as usual.
+	// Off makes NodeHealer and csi.v1.Node answer UNIMPLEMENTED, which tells callers
+	// not to retry. The other services are not affected.
 	Off bool
 	// Roots are the directories that volume paths must lie beneath, compared as
 	// text: a root that is a symlink is listed twice, as written and resolved.
@@ -53,12 +55,12 @@ type Config struct {
 	// GatewayUID is the user that node-healer-gateway runs as, for ServeGateway;
 	// 0: there is none.
 	GatewayUID uint32
-	// Ready says why the server cannot heal yet; nil means always ready. It
-	// must return at once, Probe calls it.
+	// Ready returns why the server cannot heal yet; nil means always ready. It must
+	// return at once, because Probe calls it.
 	Ready func() error
-	// Noted gets what a caller was told of a volume, and what puts that into
-	// words, without how long anything took; nil: nobody. It must return at once.
-	Noted func(report healer.Report, words func(healer.Report) string)
+	// OnReport gets each report of a proven volume, and a function that puts a report
+	// into words without durations; nil: nothing does. It must return at once.
+	OnReport func(report healer.Report, words func(healer.Report) string)
 }
 
 // Server is the gRPC server of one node. Make it with New.
@@ -68,11 +70,11 @@ type Server struct {
 
 	cfg   Config
 	rules rules
-	// grpc serves callers on this node, gateway those that the gateway let in.
+	// grpc serves callers on this node, gateway those that the gateway authorized.
 	grpc, gateway *grpc.Server
 	health        *health.Server
 	calls         calls
-	seen          recentReports
+	recent        recentReports
 }
 
 // New checks the configuration and registers every service: HealerNode, the
@@ -92,26 +94,26 @@ func New(cfg Config) (*Server, error) {
 		return nil, errors.New("nodeserver: at least one allowed uid is required")
 	}
 	if cfg.GatewayUID != 0 && slices.Contains(cfg.AllowedUIDs, cfg.GatewayUID) {
-		return nil, errors.New("nodeserver: the gateway calls for others, so its uid is none that may call for itself")
+		return nil, errors.New("nodeserver: the gateway calls for others, so its uid must not be an allowed uid")
 	}
 	rules, err := newRules(cfg.Roots)
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, rules: rules, health: health.NewServer()}
-	s.cfg.Healer = recorder{cfg.Healer, &s.seen}
-	s.grpc = s.newGRPC(peerGuard{allowed: cfg.AllowedUIDs, flag: "--allowed-uids", who: localCaller})
-	s.gateway = s.newGRPC(peerGuard{allowed: []uint32{cfg.GatewayUID}, flag: "--gateway-uid", who: forwardedCaller})
+	s.grpc = s.newGRPC(peerGuard{allowed: cfg.AllowedUIDs, flag: "--allowed-uids", callerOf: localCaller})
+	s.gateway = s.newGRPC(peerGuard{allowed: []uint32{cfg.GatewayUID}, flag: "--gateway-uid", callerOf: forwardedCaller})
 	return s, nil
 }
 
 func (s *Server) newGRPC(guard peerGuard) *grpc.Server {
+	onPanic := recovery.WithRecoveryHandlerContext(logPanic)
 	g := grpc.NewServer(append(limits(),
 		grpc.Creds(guard),
 		grpc.InTapHandle(guard.admit),
 		grpc.ForceServerCodecV2(newTolerantCodec()),
-		grpc.ChainUnaryInterceptor(logUnary, recoverUnary),
-		grpc.ChainStreamInterceptor(logStream, recoverStream),
+		grpc.ChainUnaryInterceptor(logUnary, recovery.UnaryServerInterceptor(onPanic)),
+		grpc.ChainStreamInterceptor(logStream, recovery.StreamServerInterceptor(onPanic)),
 	)...)
 	s.register(registrar{g})
 	return g
@@ -120,19 +122,20 @@ func (s *Server) newGRPC(guard peerGuard) *grpc.Server {
 func (s *Server) register(r reflection.GRPCServer) {
 	healerpb.RegisterHealerNodeServer(r, s)
 	identity.RegisterIdentityServer(r, s)
-	s.registerCSI(r)
+	csi.RegisterIdentityServer(r, csiIdentity{server: s})
+	csi.RegisterNodeServer(r, csiNode{server: s})
+	for name := range r.GetServiceInfo() {
+		s.health.SetServingStatus(name, grpc_health_v1.HealthCheckResponse_SERVING)
+	}
 	grpc_health_v1.RegisterHealthServer(r, s.health)
 	reflection.Register(r)
-	for _, service := range append(csiServices, healerpb.HealerNode_ServiceDesc.ServiceName, identity.Identity_ServiceDesc.ServiceName) {
-		s.health.SetServingStatus(service, grpc_health_v1.HealthCheckResponse_SERVING)
-	}
 }
 
 // Serve answers calls until Stop, then returns nil. It closes the listener.
 func (s *Server) Serve(l net.Listener) error { return serveOn(s.grpc, l) }
 
-// ServeGateway does the same for calls that the gateway passes on, on a socket of
-// its own: there it says who calls, and what that caller may do.
+// ServeGateway is Serve for the calls that the gateway passes on, each with its caller
+// and what that caller may do.
 func (s *Server) ServeGateway(l net.Listener) error {
 	if s.cfg.GatewayUID == 0 {
 		return errors.Join(errors.New("nodeserver: ServeGateway needs Config.GatewayUID"), l.Close())
@@ -147,13 +150,13 @@ func serveOn(g *grpc.Server, l net.Listener) error {
 	return nil
 }
 
-// streamGrace is how long reflection and health streams may outlive the last
-// heal. They hold no volume, and a watcher would otherwise never let go.
+// streamGrace is how long reflection and health streams may outlive the last heal. They
+// concern no volume, and a health watch never ends by itself.
 const streamGrace = time.Second
 
-// Stop takes no new calls and lets the running ones end. When ctx ends first,
-// their connections are closed and their contexts cancelled; the error then
-// says how many had still not returned a moment later.
+// Stop refuses new calls and waits for the running ones. When ctx ends first, it closes
+// their connections and cancels their contexts, and returns an error if some have not
+// returned a moment later.
 func (s *Server) Stop(ctx context.Context) error {
 	s.health.Shutdown()
 	idle := s.calls.drain()
@@ -174,8 +177,8 @@ func (s *Server) Stop(ctx context.Context) error {
 	}
 	s.grpc.Stop()
 	s.gateway.Stop()
-	// GracefulStop returns once the handlers have, and so owns the goroutine
-	// above. Only a healer that ignores its context outlives this wait.
+	// GracefulStop returns once the handlers have, which ends the goroutine above. Only
+	// a healer that ignores its context outlives this wait.
 	within(context.WithoutCancel(ctx), streamGrace, graceful)
 	if n := s.calls.running(); n > 0 {
 		return fmt.Errorf("%d calls did not end in time: %w", n, context.Cause(ctx))

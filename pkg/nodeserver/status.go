@@ -10,25 +10,24 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// statusBytes bounds the text of an error: it travels in a header, where
-// callers have limits of their own.
+// statusBytes bounds the text of an error: it is sent in a header, for which callers
+// have limits of their own.
 const statusBytes = 1024
 
-// errDraining answers a call that came in while the server stops.
+// errDraining is the answer to a call while the server stops.
 var errDraining = errors.New("the server is shutting down")
 
-// toStatus puts an error on the wire. A status that the engine brought from
-// somewhere else (a driver's answer, say) is text here: its code speaks of
-// another call.
+// toStatus returns an error as a gRPC status. A status that the engine got from another
+// call (a driver's answer, say) becomes text: its code is about that call.
 func toStatus(ctx context.Context, err error, secrets map[string]string) error {
 	return status.Error(codeOf(ctx, err), oneLine(healer.Secrets(secrets).Redact(err.Error()), statusBytes))
 }
 
-// codeOf maps by kind alone. UNIMPLEMENTED tells callers never to try again,
-// and so has exactly one way here.
+// codeOf maps by kind alone. UNIMPLEMENTED tells callers not to retry, so only
+// KindDisabled becomes it.
 func codeOf(ctx context.Context, err error) codes.Code {
-	// No code of the contract: it is what a caller gets from a socket that is
-	// gone, which is what ours is about to be.
+	// Not a code of the contract: a caller gets it from a closed socket, too, and this
+	// one is about to be closed.
 	if errors.Is(err, errDraining) {
 		return codes.Unavailable
 	}
@@ -45,8 +44,8 @@ func codeOf(ctx context.Context, err error) codes.Code {
 		return codes.Unimplemented
 	case healer.KindUnknown:
 	}
-	// Only the caller's own end counts: a deadline of ours that passed is a
-	// failed operation.
+	// Only the end of the caller's own context counts: if the engine's deadline has
+	// passed, the operation failed.
 	switch cause := ctx.Err(); {
 	case cause == nil || !errors.Is(err, cause):
 		return codes.Unknown

@@ -9,10 +9,10 @@ import (
 // ellipsis marks where text was left out.
 const ellipsis = "…"
 
-// oneLine gives s as valid UTF-8 on one line, in at most limit bytes: what is
-// not printable is escaped as in a Go string, what does not fit is cut at a
-// rune's border and marked. Backslashes stay single, the aim is that nobody is
-// fooled by the text, not that it can be read back.
+// oneLine returns s as valid UTF-8 on one line, in at most limit bytes. What is not
+// printable is escaped as in a Go string, what does not fit is cut between runes and
+// marked. Backslashes stay single: the text must not mislead a reader, but need not be
+// parsed again.
 func oneLine(s string, limit int) string {
 	if limit < len(ellipsis) {
 		return ""
@@ -21,7 +21,7 @@ func oneLine(s string, limit int) string {
 		return s // as nearly always
 	}
 	var b strings.Builder
-	fits := 0 // how much of b leaves room for the mark
+	fits := 0 // bytes of b that the mark still fits behind
 	for len(s) > 0 {
 		r, size := utf8.DecodeRuneInString(s)
 		switch {
@@ -45,9 +45,8 @@ func oneLine(s string, limit int) string {
 
 func notPrintable(r rune) bool { return (r < ' ' || r > '~') && !strconv.IsPrint(r) }
 
-// pathText shows a path: as it is when it is plain, quoted when a reader could
-// take a part of it for the sentence around it. A long one loses its middle,
-// because its ends tell most.
+// pathText returns a plain path as it is, and another one quoted, so that no part of it
+// can be taken for the sentence around it. A long one loses its middle.
 func pathText(path string, limit int) string {
 	shown := path
 	if !utf8.ValidString(path) || strings.ContainsFunc(path, notPlain) {
@@ -74,8 +73,7 @@ func notPlain(r rune) bool {
 	return !strconv.IsPrint(r) || strings.ContainsRune(" \"'\\;,()", r)
 }
 
-// quoted shows a caller's text in an error: quoted, and no more of it than
-// helps to recognise it.
+// quoted returns the beginning of a caller's text for an error, quoted.
 func quoted(s string) string {
 	const limit = 128
 	if len(s) <= limit {
@@ -88,11 +86,24 @@ func quoted(s string) string {
 	return strconv.Quote(s[:cut]) + ellipsis
 }
 
-// enumerate gives "a", "a and b", "a, b and c".
+// enumerate returns "a", "a and b", "a, b and c".
 func enumerate(items []string) string {
 	if len(items) < 2 {
 		return strings.Join(items, "")
 	}
 	last := len(items) - 1
 	return strings.Join(items[:last], ", ") + " and " + items[last]
+}
+
+// unique removes repetitions and keeps the order.
+func unique(items []string) []string {
+	seen := make(map[string]bool, len(items))
+	var out []string
+	for _, item := range items {
+		if !seen[item] {
+			seen[item] = true
+			out = append(out, item)
+		}
+	}
+	return out
 }

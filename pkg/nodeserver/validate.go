@@ -12,9 +12,9 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// The longest that a request may hold, in bytes. Paths and components are
-// Linux's PATH_MAX without the final NUL and NAME_MAX, maps and mount flags
-// are CSI's general limit (section "Size Limits").
+// The limits of a request, in bytes. Paths and components have Linux's PATH_MAX without
+// the final NUL and NAME_MAX; maps and mount flags have CSI's general limit (section
+// "Size Limits").
 const (
 	maxVolumeIDBytes  = 1024
 	maxPathBytes      = 4095
@@ -31,7 +31,7 @@ const (
 	fieldContext    = "volume_context"
 )
 
-// rules check what the text of a request alone can show.
+// rules validate the text of a request.
 type rules struct {
 	roots []string
 }
@@ -41,7 +41,7 @@ func newRules(roots []string) (rules, error) {
 		return rules{}, errors.New("nodeserver: at least one path root is required")
 	}
 	for _, root := range roots {
-		// The root directory would turn the rule off without saying so.
+		// The root directory would disable the rule.
 		if root == "/" || !path.IsAbs(root) || path.Clean(root) != root {
 			return rules{}, fmt.Errorf("path root %s: must be an absolute, clean path other than /", quoted(root))
 		}
@@ -49,26 +49,14 @@ func newRules(roots []string) (rules, error) {
 	return rules{roots: roots}, nil
 }
 
-// volume gives the volume that a request names, or which field breaks which
-// rule: the first one, in the order of the fields. Symlinks and existence are
-// not looked at, that would touch the node.
+// volume returns the volume that a request names, or the first broken rule, in the order
+// of the fields. It does not check symlinks and existence, which would touch the node.
 func (r rules) volume(req *healerpb.NodeHealerRequest) (healer.Volume, error) {
-	if err := volumeID(req.GetVolumeId()); err != nil {
-		return healer.Volume{}, err
-	}
-	if req.GetVolumePath() == "" {
-		return healer.Volume{}, healer.Invalid(fieldVolumePath, "is required")
-	}
-	if err := r.path(fieldVolumePath, req.GetVolumePath()); err != nil {
-		return healer.Volume{}, err
-	}
-	if req.GetStagingTargetPath() != "" {
-		if err := r.path(fieldStaging, req.GetStagingTargetPath()); err != nil {
-			return healer.Volume{}, err
-		}
-	}
-	capability, err := capability(req.GetVolumeCapability())
+	v, err := r.named(req.GetVolumeId(), fieldVolumePath, req.GetVolumePath(), req.GetStagingTargetPath(), required)
 	if err != nil {
+		return healer.Volume{}, err
+	}
+	if v.Capability, err = capability(req.GetVolumeCapability()); err != nil {
 		return healer.Volume{}, err
 	}
 	if err := smallMap(fieldSecrets, req.GetSecrets()); err != nil {
@@ -77,14 +65,33 @@ func (r rules) volume(req *healerpb.NodeHealerRequest) (healer.Volume, error) {
 	if err := smallMap(fieldContext, req.GetVolumeContext()); err != nil {
 		return healer.Volume{}, err
 	}
-	return healer.Volume{
-		ID:          req.GetVolumeId(),
-		Path:        req.GetVolumePath(),
-		StagingPath: req.GetStagingTargetPath(),
-		Capability:  capability,
-		Secrets:     req.GetSecrets(),
-		Context:     req.GetVolumeContext(),
-	}, nil
+	v.Secrets, v.Context = req.GetSecrets(), req.GetVolumeContext()
+	return v, nil
+}
+
+// Whether named accepts an empty path; the staging path may always be empty.
+const (
+	required = true
+	optional = false
+)
+
+// named returns the volume that an ID and two paths name.
+func (r rules) named(id, field, path, staging string, pathRequired bool) (healer.Volume, error) {
+	if err := volumeID(id); err != nil {
+		return healer.Volume{}, err
+	}
+	if path == "" && pathRequired {
+		return healer.Volume{}, healer.Invalid(field, "is required")
+	}
+	for _, p := range []struct{ field, path string }{{field, path}, {fieldStaging, staging}} {
+		if p.path == "" {
+			continue
+		}
+		if err := r.path(p.field, p.path); err != nil {
+			return healer.Volume{}, err
+		}
+	}
+	return healer.Volume{ID: id, Path: path, StagingPath: staging}, nil
 }
 
 func volumeID(id string) error {
@@ -123,7 +130,7 @@ func (r rules) path(field, p string) error {
 	return healer.Invalid(field, "must be beneath the kubelet root or a --path-root, got %s", quoted(p))
 }
 
-// smallMap says nothing of what is in the map, its keys included.
+// smallMap bounds a map. Its error has nothing of the map, not even keys.
 func smallMap(field string, m map[string]string) error {
 	if _, empty := m[""]; empty {
 		return healer.Invalid(field, "must not have an empty key")

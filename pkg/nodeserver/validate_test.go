@@ -15,7 +15,7 @@ import (
 
 const canary = "CANARY-do-not-print"
 
-// long gives a path beneath the root of exactly n bytes.
+// long returns a path beneath the root of exactly n bytes.
 func long(n int) string {
 	p := testRoot
 	for n-len(p) > maxComponentBytes+1 {

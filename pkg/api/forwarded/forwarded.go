@@ -1,6 +1,6 @@
-// Package forwarded names what node-healer-gateway tells node-healer of a caller
-// whom it let in: metadata of each call that it passes on. A server believes it
-// from the gateway's uid only. It is no part of the CSI-Addons contract.
+// Package forwarded names the metadata by which node-healer-gateway tells node-healer
+// of the caller of each call that it passes on. A server believes it from the gateway's
+// uid only. It is no part of the CSI-Addons contract.
 package forwarded
 
 const (

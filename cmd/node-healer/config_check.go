@@ -1,0 +1,99 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/validate/content"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/healer/provider/mounts"
+	"github.com/csi-addons/node-healer/pkg/nodeserver"
+)
+
+// check returns all broken rules, each with the flag's name.
+func (c *config) check() error {
+	return errors.Join(
+		c.checkNames(),
+		c.checkGateway(),
+		oneOf("--mode", c.mode, modeHeal, modeCheck, modeOff),
+		oneOf("--heal-containers", c.healContainers, mounts.ContainersFUSE, mounts.ContainersAll, mounts.ContainersOff),
+		oneOf("--probe-write", healer.WriteProbe(c.probeWrite), healer.WriteAlways, healer.WriteOnSuspicion, healer.WriteNever),
+		directories("--kubelet-root", c.kubeletRoot),
+		directories("--path-root", c.pathRoots...),
+		directories("--state-dir", c.stateDir),
+		rule("--host-mount-namespace", c.hostNamespace == "" || filepath.IsAbs(c.hostNamespace), "%q is not an absolute path", c.hostNamespace),
+		between("--probe-timeout", c.probeTimeout, 100*time.Millisecond, time.Minute),
+		between("--slow-answer", c.slowAnswer, time.Millisecond, c.probeTimeout),
+		between("--heal-timeout", c.healTimeout, 2*c.probeTimeout, time.Hour),
+		between("--driver-grace", c.cluster.driverGrace, 0, time.Hour),
+		rule("--standalone", !c.standalone || c.cluster.kubeconfig == "", "says that there is no orchestrator, --kubeconfig names one"),
+		rule("--node-id", c.nodeID != "" || c.cluster.kubeconfig == "", "is required with --kubeconfig"),
+		objectName("--pod-namespace", c.cluster.podNamespace),
+		objectName("--config-map", c.cluster.configMap),
+	)
+}
+
+func (c *config) checkNames() error {
+	errs := []error{named("--name", nodeserver.ValidDriverName(c.name))}
+	for _, driver := range c.drivers {
+		errs = append(errs,
+			named("--driver-name", nodeserver.ValidDriverName(driver)),
+			rule("--name", driver != c.name, "%s is a driver's own (docs/gateway.md says what a second one of that name breaks)", driver))
+	}
+	return errors.Join(errs...)
+}
+
+func (c *config) checkGateway() error {
+	switch uid := c.gatewayUID; {
+	case c.gatewaySocket == "":
+		return rule("--gateway-uid", uid == 0, "has no meaning without --gateway-socket")
+	case uid == 0 || uid > math.MaxInt32:
+		return rule("--gateway-uid", false, "%d is not a user other than root", uid)
+	case filepath.Dir(c.gatewaySocket) == filepath.Dir(c.endpoint):
+		return rule("--gateway-socket", false, "%q is in the directory of --endpoint, which is root's alone", c.gatewaySocket)
+	default:
+		return rule("--gateway-uid", !slices.Contains(c.allowedUIDs, uint32(uid)), "%d is among --allowed-uids, and the gateway may call for others only", uid)
+	}
+}
+
+// rule returns an error unless ok.
+func rule(flag string, ok bool, format string, args ...any) error {
+	if ok {
+		return nil
+	}
+	return fmt.Errorf(flag+": "+format, args...)
+}
+
+func named(flag string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", flag, err)
+}
+
+func oneOf[S ~string](flag string, value S, allowed ...S) error {
+	return rule(flag, slices.Contains(allowed, value), "%q is none of %s", value, strings.Trim(fmt.Sprint(allowed), "[]"))
+}
+
+func between(flag string, d, low, high time.Duration) error {
+	return rule(flag, low <= d && d <= high, "%s is not between %s and %s", d, low, high)
+}
+
+func directories(flag string, dirs ...string) error {
+	var errs []error
+	for _, dir := range dirs {
+		errs = append(errs, rule(flag, filepath.IsAbs(dir) && filepath.Clean(dir) == dir && dir != "/", "%q is not an absolute, clean path other than /", dir))
+	}
+	return errors.Join(errs...)
+}
+
+func objectName(flag, name string) error {
+	broken := content.IsDNS1123Subdomain(name)
+	return rule(flag, len(broken) == 0, "%s", strings.Join(broken, "; "))
+}
