@@ -85,11 +85,11 @@ var digits = regexp.MustCompile(`[0-9]+`)
 
 // refusalsOf returns the refusals by mount point, comparable between checks, and all
 // of them as one text. Many mount points mostly share one reason.
-func refusalsOf(r healer.Report) (comparable map[string]string, text string) {
+func refusalsOf(r healer.Report) (byMountPoint map[string]string, text string) {
 	if r.Checked || r.Verdict() != healer.Abnormal { // a check alone refuses every step
 		return nil, ""
 	}
-	comparable = map[string]string{}
+	byMountPoint = map[string]string{}
 	names, _ := mountPointNames(r.After.Case)
 	var all []string
 	for _, refusal := range r.Refused {
@@ -98,11 +98,11 @@ func refusalsOf(r healer.Report) (comparable map[string]string, text string) {
 			all = append(all, why)
 		}
 		at, why := nameOf(names, refusal.MountPoint), digits.ReplaceAllString(why, "0")+"; "
-		if !strings.Contains(comparable[at], why) {
-			comparable[at] += why
+		if !strings.Contains(byMountPoint[at], why) {
+			byMountPoint[at] += why
 		}
 	}
-	return comparable, line("refused: " + strings.Join(all, "; "))
+	return byMountPoint, line("refused: " + strings.Join(all, "; "))
 }
 
 // line returns a text as the message of an event.

@@ -67,6 +67,7 @@ func keyOf(resource, namespace, name string) string { return resource + " " + na
 // ErrNoAnswer has a request wait until the client gives up.
 var ErrNoAnswer = errors.New("no answer")
 
+// NewAPI returns an API without objects.
 func NewAPI() *API {
 	a := &API{
 		kinds: runtime.NewScheme(), objects: map[string]Object{}, Version: 1,

@@ -2,11 +2,11 @@ package kubetest
 
 import (
 	"bytes"
+	"flag"
 	"io"
 	"sync"
 	"testing"
 
-	"flag"
 	"k8s.io/klog/v2"
 )
 
