@@ -11,20 +11,21 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/pkg/mount"
 	"github.com/csi-addons/node-healer/pkg/workerops"
-	"github.com/csi-addons/node-healer/pkg/workerops/mountinfo"
 )
 
 const podUID = "0d6a1c2e-1111-4222-8333-9444aaaa5555"
 
 // ofVolume wants the mounts of one superblock.
-var ofVolume = MountQuery{Superblocks: []Dev{{0, 50}}}
+var ofVolume = MountQuery{Superblocks: []Dev{{Major: 0, Minor: 50}}}
 
 // entries are what a worker gives of a mount table.
 func entries(t *testing.T, text string) (of workerops.MountsOf) {
 	t.Helper()
-	err := mountinfo.Parse(strings.NewReader(text), func(e mountinfo.Entry) error {
-		of.Entries = append(of.Entries, workerops.MountEntry{Entry: e, Unique: uint64(1000 + e.ID)})
+	err := mount.Visit(strings.NewReader(text), func(m mount.Mount) error {
+		m.ID = uint64(1000 + m.OldID)
+		of.Mounts = append(of.Mounts, m)
 		return nil
 	})
 	if err != nil {
@@ -48,30 +49,30 @@ func TestMountsInAContainer(t *testing.T) {
 		"another one":          {root + "2 1 0:51 / /data rw - fuse.x src rw\n", nil},
 		"none":                 {"", nil},
 	} {
-		found, err := n.mountsIn(workerops.Container{}, entries(t, tc.table), ofVolume)
+		found := n.mountsIn(workerops.Container{}, entries(t, tc.table), ofVolume)
 		var got []string
 		for _, m := range found {
-			got = append(got, fmt.Sprint(m.Mount.Path, " ", ids(m.Below)))
+			below := []int{}
+			for _, b := range m.Below {
+				below = append(below, b.OldID)
+			}
+			got = append(got, fmt.Sprint(m.Mount.Path, " ", below))
 		}
-		if err != nil || !slices.Equal(got, tc.want) {
-			t.Errorf("%s: %q, want %q, %v", name, got, tc.want, err)
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
-	}
-	bad := workerops.MountsOf{Entries: []workerops.MountEntry{{Entry: mountinfo.Entry{ID: 1, Dev: "x"}}}}
-	if _, err := n.mountsIn(workerops.Container{}, bad, ofVolume); err == nil {
-		t.Error("a device number that is none")
 	}
 }
 
 func TestWhatIsKnownOfAContainersMount(t *testing.T) {
 	n := &Node{kubelet: Kubelet{Root: "/k"}}
 	c := workerops.Container{Workload: workerops.Workload{PodUID: podUID, ContainerID: strings.Repeat("c", 64), Dir: "kubepods/x"}, PID: 10, Namespace: 4711}
-	found, err := n.mountsIn(c, entries(t, "1 0 0:20 / / rw - overlay overlay rw\n2 1 0:50 /sub /data ro,nosuid master:7 - fuse.x src rw\n"), ofVolume)
-	if err != nil || len(found) != 1 {
-		t.Fatalf("%+v, %v", found, err)
+	found := n.mountsIn(c, entries(t, "1 0 0:20 / / rw - overlay overlay rw\n2 1 0:50 /sub /data ro,nosuid master:7 - fuse.x src rw\n"), ofVolume)
+	if len(found) != 1 {
+		t.Fatalf("%+v", found)
 	}
 	m := found[0]
-	want := Mount{ID: 1002, OldID: 2, OldParent: 1, Dev: Dev{0, 50}, Root: "/sub", Path: "/data", Attr: AttrReadOnly | AttrNoSUID | AttrStrictAtime, Propagation: Propagation{Master: 7}, FSType: "fuse.x", Source: "src"}
+	want := Mount{ID: 1002, OldID: 2, OldParent: 1, Dev: Dev{Major: 0, Minor: 50}, Root: "/sub", Path: "/data", Attr: AttrReadOnly | AttrNoSUID | AttrStrictAtime, Propagation: Propagation{Master: 7}, FSType: "fuse.x", Source: "src"}
 	m.Mount.SuperOptions = nil
 	if fmt.Sprint(m.container()) != fmt.Sprint(c) || fmt.Sprint(m.Mount) != fmt.Sprint(want) {
 		t.Errorf("%+v: %+v\nwant %+v", m.container(), m.Mount, want)
@@ -91,24 +92,24 @@ func TestWhatIsKnownOfAContainersMount(t *testing.T) {
 }
 
 func TestWantedMounts(t *testing.T) {
-	fuse := MountQuery{Superblocks: []Dev{{0, 50}}, Current: Dev{0, 60}, FSType: "fuse.x", Source: "src"}
+	fuse := MountQuery{Superblocks: []Dev{{Major: 0, Minor: 50}}, Current: Dev{Major: 0, Minor: 60}, FSType: "fuse.x", Source: "src"}
 	for name, tc := range map[string]struct {
 		m    Mount
 		want bool
 	}{
-		"the superblock":              {Mount{Dev: Dev{0, 50}}, true},
-		"the current one":             {Mount{Dev: Dev{0, 60}, FSType: "fuse.x", Source: "src"}, false},
-		"of the current one, ours":    {Mount{Dev: Dev{0, 60}, Attr: AttrReadOnly | AttrNoSymFollow}, true},
-		"another of type and source":  {Mount{Dev: Dev{0, 70}, FSType: "fuse.x", Source: "src"}, true},
-		"another of type, not source": {Mount{Dev: Dev{0, 70}, FSType: "fuse.x", Source: "y"}, false},
-		"another of source, not type": {Mount{Dev: Dev{0, 70}, FSType: "fuse.y", Source: "src"}, false},
-		"read-only and nosymfollow":   {Mount{Dev: Dev{0, 70}, Attr: AttrReadOnly | AttrNoSymFollow}, false},
+		"the superblock":              {Mount{Dev: Dev{Major: 0, Minor: 50}}, true},
+		"the current one":             {Mount{Dev: Dev{Major: 0, Minor: 60}, FSType: "fuse.x", Source: "src"}, false},
+		"of the current one, ours":    {Mount{Dev: Dev{Major: 0, Minor: 60}, Attr: AttrReadOnly | AttrNoSymFollow}, true},
+		"another of type and source":  {Mount{Dev: Dev{Major: 0, Minor: 70}, FSType: "fuse.x", Source: "src"}, true},
+		"another of type, not source": {Mount{Dev: Dev{Major: 0, Minor: 70}, FSType: "fuse.x", Source: "y"}, false},
+		"another of source, not type": {Mount{Dev: Dev{Major: 0, Minor: 70}, FSType: "fuse.y", Source: "src"}, false},
+		"read-only and nosymfollow":   {Mount{Dev: Dev{Major: 0, Minor: 70}, Attr: AttrReadOnly | AttrNoSymFollow}, false},
 	} {
 		if fuse.Wants(tc.m) != tc.want {
 			t.Errorf("%s: %v", name, !tc.want)
 		}
 	}
-	if (MountQuery{}).Wants(Mount{Dev: Dev{0, 9}}) {
+	if (MountQuery{}).Wants(Mount{Dev: Dev{Major: 0, Minor: 9}}) {
 		t.Error("what nobody asked for")
 	}
 }
@@ -147,11 +148,10 @@ func TestSharingOf(t *testing.T) {
 }
 
 func TestSwapOfAPlan(t *testing.T) {
-	guard := uint64(AttrReadOnly | AttrNoSymFollow)
 	source := Mount{ID: 8, OldID: 80, Path: "/k/mount"}
 	dead := Mount{ID: 7, OldID: 70, Path: "/data", Attr: AttrNoExec}
 	plain := workerops.Swap{
-		Source: "/k/mount", SourceMount: workerops.MountRef{ID: 8, OldID: 80}, Attr: uint64(AttrNoExec), Guard: guard, Before: unix.MS_PRIVATE,
+		Source: workerops.Source{Path: "/k/mount", Mount: mount.Ref{ID: 8, OldID: 80}}, Attr: AttrNoExec, Before: unix.MS_PRIVATE,
 	}
 	shares := func(s Sharing) func(*ContainerSwap) { return func(p *ContainerSwap) { p.Sharing = s } }
 	for name, tc := range map[string]struct {
@@ -159,7 +159,7 @@ func TestSwapOfAPlan(t *testing.T) {
 		want   func(*workerops.Swap)
 	}{
 		"private":     {func(*ContainerSwap) {}, func(*workerops.Swap) {}},
-		"a directory": {func(p *ContainerSwap) { p.Sub = "a/b" }, func(s *workerops.Swap) { s.Sub = "a/b" }},
+		"a directory": {func(p *ContainerSwap) { p.Sub = "a/b" }, func(s *workerops.Swap) { s.Source.Sub = "a/b" }},
 		"slave":       {shares(SharingSlave), func(s *workerops.Swap) { s.Before = unix.MS_SLAVE }},
 		"shared":      {shares(SharingOwn), func(s *workerops.Swap) { s.After = unix.MS_SHARED }},
 		"slave and shared": {shares(SharingSlaveOwn), func(s *workerops.Swap) {
@@ -170,10 +170,10 @@ func TestSwapOfAPlan(t *testing.T) {
 		"nobody knows":    {shares(SharingUnknown), func(*workerops.Swap) {}},
 		"shut down":       {func(p *ContainerSwap) { p.Ended = true }, func(s *workerops.Swap) { s.Ended = true }},
 		"stale":           {func(p *ContainerSwap) { p.Stale = true }, func(s *workerops.Swap) { s.Stale = true }},
-		"interrupted":     {func(p *ContainerSwap) { p.Ours = Mount{ID: 9, OldID: 90} }, func(s *workerops.Swap) { s.Ours = workerops.MountRef{ID: 9, OldID: 90} }},
-		"beneath a stray": {func(p *ContainerSwap) { p.Stray = Mount{ID: 9, OldID: 90} }, func(s *workerops.Swap) { s.Stray = workerops.MountRef{ID: 9, OldID: 90} }},
+		"interrupted":     {func(p *ContainerSwap) { p.Ours = Mount{ID: 9, OldID: 90} }, func(s *workerops.Swap) { s.Ours = mount.Ref{ID: 9, OldID: 90} }},
+		"beneath a stray": {func(p *ContainerSwap) { p.Stray = Mount{ID: 9, OldID: 90} }, func(s *workerops.Swap) { s.Stray = mount.Ref{ID: 9, OldID: 90} }},
 		// Of what was left the attributes are not those that it is to have.
-		"read-only": {func(p *ContainerSwap) { p.Attr = AttrReadOnly }, func(s *workerops.Swap) { s.Attr = uint64(AttrReadOnly) }},
+		"read-only": {func(p *ContainerSwap) { p.Attr = AttrReadOnly }, func(s *workerops.Swap) { s.Attr = AttrReadOnly }},
 	} {
 		p := ContainerSwap{Container: ContainerMount{Mount: dead}, Source: source, Attr: AttrNoExec}
 		tc.change(&p)
@@ -217,7 +217,7 @@ func devAt(t *testing.T, pid int, path string) Dev {
 		t.Fatal(err)
 	}
 	dev := info.Sys().(*syscall.Stat_t).Dev
-	return Dev{unix.Major(dev), unix.Minor(dev)}
+	return Dev{Major: unix.Major(dev), Minor: unix.Minor(dev)}
 }
 
 // On this kernel: a process in a mount namespace of its own has a tmpfs.

@@ -19,7 +19,7 @@ func TestStamp(t *testing.T) {
 	dir := realDir(t)
 	stamp := func(name string) FileStamp {
 		t.Helper()
-		l, err := openLeaf(dir + "/" + name)
+		l, err := openTarget(dir + "/" + name)
 		must(t, err)
 		defer l.close()
 		return l.stamp()

@@ -5,42 +5,41 @@ import (
 	"os"
 	"testing"
 
+	"github.com/csi-addons/node-healer/pkg/mount"
 	"github.com/csi-addons/node-healer/pkg/worker"
-	"github.com/csi-addons/node-healer/pkg/workerops/mountinfo"
 )
 
 // On NFS a mount of the dead one's superblock may be good: only its peers go with it.
-func TestCopyOf(t *testing.T) {
-	number := Number{Minor: 44}
-	dead := mountinfo.Entry{Dev: "0:44", FSType: "nfs4", Optional: []string{"shared:7"}}
+func TestIsCopy(t *testing.T) {
+	d := Dead{Superblock: mount.Dev{Minor: 44}}
+	dead := mount.Mount{Dev: mount.Dev{Minor: 44}, FSType: "nfs4", Propagation: mount.Propagation{Shared: 7}}
 	for name, tc := range map[string]struct {
-		dead, e mountinfo.Entry
+		dead, e mount.Mount
 		want    bool
 	}{
-		"a peer":                    {dead, mountinfo.Entry{Dev: "0:44", FSType: "nfs4", Optional: []string{"shared:7"}}, true},
-		"a slave":                   {dead, mountinfo.Entry{Dev: "0:44", FSType: "nfs4", Optional: []string{"master:7"}}, true},
-		"of another group":          {dead, mountinfo.Entry{Dev: "0:44", FSType: "nfs4", Optional: []string{"shared:8", "master:9"}}, false},
-		"private":                   {dead, mountinfo.Entry{Dev: "0:44", FSType: "nfs4"}, false},
-		"both private":              {mountinfo.Entry{Dev: "0:44", FSType: "nfs4"}, mountinfo.Entry{Dev: "0:44", FSType: "nfs4"}, false},
-		"another superblock":        {dead, mountinfo.Entry{Dev: "0:45", FSType: "nfs4", Optional: []string{"shared:7"}}, false},
-		"no NFS, of its superblock": {mountinfo.Entry{}, mountinfo.Entry{Dev: "0:44", FSType: "fuse.x"}, true},
-		"no NFS, of another":        {mountinfo.Entry{}, mountinfo.Entry{Dev: "0:45", FSType: "fuse.x"}, false},
-		"odd":                       {dead, mountinfo.Entry{Dev: "odd", FSType: "nfs4", Optional: []string{"shared:7"}}, false},
+		"a peer":                    {dead, mount.Mount{Dev: mount.Dev{Minor: 44}, FSType: "nfs4", Propagation: mount.Propagation{Shared: 7}}, true},
+		"a slave":                   {dead, mount.Mount{Dev: mount.Dev{Minor: 44}, FSType: "nfs4", Propagation: mount.Propagation{Master: 7}}, true},
+		"of another group":          {dead, mount.Mount{Dev: mount.Dev{Minor: 44}, FSType: "nfs4", Propagation: mount.Propagation{Shared: 8, Master: 9}}, false},
+		"private":                   {dead, mount.Mount{Dev: mount.Dev{Minor: 44}, FSType: "nfs4"}, false},
+		"both private":              {mount.Mount{Dev: mount.Dev{Minor: 44}, FSType: "nfs4"}, mount.Mount{Dev: mount.Dev{Minor: 44}, FSType: "nfs4"}, false},
+		"another superblock":        {dead, mount.Mount{Dev: mount.Dev{Minor: 45}, FSType: "nfs4", Propagation: mount.Propagation{Shared: 7}}, false},
+		"no NFS, of its superblock": {mount.Mount{}, mount.Mount{Dev: mount.Dev{Minor: 44}, FSType: "fuse.x"}, true},
+		"no NFS, of another":        {mount.Mount{}, mount.Mount{Dev: mount.Dev{Minor: 45}, FSType: "fuse.x"}, false},
 	} {
-		if got := copyOf(tc.dead, number)(tc.e); got != tc.want {
+		if got := d.isCopy(tc.dead, tc.e); got != tc.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
 }
 
 // What answers is never taken for stale.
-func TestStaleTwice(t *testing.T) {
+func TestCheckStaleTwice(t *testing.T) {
 	f, err := os.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := staleTwice(int(f.Fd())); !errors.Is(err, worker.ErrRefused) {
+	if err := checkStaleTwice(int(f.Fd())); !errors.Is(err, worker.ErrRefused) {
 		t.Errorf("got %v", err)
 	}
 }

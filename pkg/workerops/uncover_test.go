@@ -10,14 +10,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/pkg/mount"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
 // stack is a mount point with a dead FUSE mount on a live tmpfs.
 type stack struct {
 	path, dir  string
-	live, dead MountRef
-	number     Number
+	live, dead mount.Ref
+	number     mount.Dev
 }
 
 // newStack makes one on ground of its own, which shares its events if that is asked
@@ -42,19 +43,19 @@ func newStack(t *testing.T, shared bool) stack {
 }
 
 // deadAt mounts a FUSE filesystem whose daemon ends at once.
-func deadAt(t *testing.T, path string) Number {
+func deadAt(t *testing.T, path string) mount.Dev {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	must(t, err)
 	defer unix.Close(fd)
 	must(t, unix.Mount("test-dead", path, "fuse", 0, "fd="+strconv.Itoa(fd)+",rootmode=40000,user_id=0,group_id=0"))
 	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
-	return numberOf(t, path)
+	return mount.Dev(numberOf(t, path))
 }
 
-func topAt(t *testing.T, path string) MountRef {
+func topAt(t *testing.T, path string) mount.Ref {
 	t.Helper()
-	l, err := openLeaf(path)
+	l, err := openTarget(path)
 	must(t, err)
 	defer l.close()
 	fd, ref, err := l.top()
@@ -64,7 +65,7 @@ func topAt(t *testing.T, path string) MountRef {
 }
 
 func (s stack) query() UnmountDeadTopQuery {
-	return UnmountDeadTopQuery{Target: s.path, Dead: s.dead, Superblock: s.number, Below: s.live}
+	return UnmountDeadTopQuery{Target: s.path, Dead: Dead{Mount: s.dead, Superblock: s.number}, Below: s.live}
 }
 
 // onlyLive checks that the live mount, and nothing else, is at the mount point.
@@ -119,9 +120,9 @@ func TestUnmountDeadTopIsRefused(t *testing.T) {
 			must(t, unix.Mount("top", s.path, "tmpfs", 0, ""))
 			t.Cleanup(func() { _ = unix.Unmount(s.path, unix.MNT_DETACH) })
 		},
-		"another is meant": func(_ *testing.T, s *stack, q *UnmountDeadTopQuery) { q.Dead = s.live },
+		"another is meant": func(_ *testing.T, s *stack, q *UnmountDeadTopQuery) { q.Dead.Mount = s.live },
 		"another below": func(_ *testing.T, s *stack, q *UnmountDeadTopQuery) {
-			q.Below = MountRef{ID: s.dead.ID, OldID: s.dead.OldID}
+			q.Below = mount.Ref{ID: s.dead.ID, OldID: s.dead.OldID}
 		},
 		"no such mount point": func(_ *testing.T, s *stack, q *UnmountDeadTopQuery) { q.Target = s.dir + "/" },
 		"a live one on top":   func(t *testing.T, s *stack, _ *UnmountDeadTopQuery) { must(t, unix.Unmount(s.path, unix.MNT_DETACH)) },
@@ -189,10 +190,10 @@ func TestDetachTopKeepsWhatStandsInIt(t *testing.T) {
 	must(t, unix.Close(tree))
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	top := topAt(t, dir)
-	l, err := openLeaf(dir)
+	l, err := openTarget(dir)
 	must(t, err)
 	defer l.close()
-	if err := l.detachTop(top, MountRef{}); !errors.Is(err, worker.ErrRefused) || !topAt(t, dir).Same(top) {
+	if err := l.detachTop(top, mount.Ref{}); !errors.Is(err, worker.ErrRefused) || !topAt(t, dir).Same(top) {
 		t.Errorf("%v, want a refusal", err)
 	}
 	must(t, unix.Mkdir(dir+"/more", 0o700))

@@ -1,0 +1,60 @@
+package workerops
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
+)
+
+// UnmountDeadTopQuery names a dead mount on top of a stack, and what it hides.
+type UnmountDeadTopQuery struct {
+	Target string
+	// Dead is the topmost mount.
+	Dead Dead
+	// Below is the mount right beneath it, which stays as it is.
+	Below mount.Ref
+}
+
+// UnmountDeadTopAnswer says what an error could not: that it is done.
+type UnmountDeadTopAnswer struct{ Done bool }
+
+func unmountDeadTop(q UnmountDeadTopQuery) (UnmountDeadTopAnswer, error) {
+	var none UnmountDeadTopAnswer
+	target, err := openTarget(q.Target)
+	if err != nil {
+		return none, err
+	}
+	defer target.close()
+	fd, top, err := target.top()
+	if err != nil {
+		return none, fmt.Errorf("open the mount point: %w", err)
+	}
+	_ = unix.Close(fd)
+	if !top.Same(q.Dead.Mount) {
+		return none, refuse("%s is topmost at the mount point now", top)
+	}
+	if err := target.checkParent(q.Dead.Mount, q.Below, "%s is beneath the dead mount now"); err != nil {
+		return none, err
+	}
+	// A mount that no path leads to cannot be taken out of its peer group.
+	others, err := q.Dead.notCopies(target.thread, q.Below)
+	if err != nil {
+		return none, err
+	}
+	if len(others) > 0 {
+		return none, refuse("the umount would also take what is mounted on %q in a mount namespace", others[0].Path)
+	}
+	if q.Dead.Stale {
+		if err := q.Dead.checkStale(target); err != nil {
+			return none, err
+		}
+	}
+	pause("unmount-dead-top/checked")
+	if err := target.detachTop(q.Dead.Mount, mount.Ref{}); err != nil {
+		return none, err
+	}
+	pause("unmount-dead-top/done")
+	return UnmountDeadTopAnswer{Done: true}, nil
+}
