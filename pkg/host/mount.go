@@ -33,6 +33,3 @@ func ParseDev(s string) (Dev, error) { return mount.ParseDev(s) }
 // IsNFS is true for a filesystem of which mounts share a superblock although each
 // shows a directory of its own on the server.
 func IsNFS(fsType string) bool { return mount.IsType(fsType, mount.NFS) }
-
-// IsFUSE is true for a filesystem that a daemon serves.
-func IsFUSE(fsType string) bool { return mount.IsType(fsType, mount.FUSE) }

@@ -69,8 +69,8 @@ var fsTypes = map[string]Traits{
 }
 
 // IsType is true for a filesystem type, with or without a subtype as in "fuse.sshfs",
-// that has one of the traits.
-func IsType(fsType string, any Traits) bool {
-	kind, _, _ := strings.Cut(fsType, ".")
-	return fsTypes[kind]&any != 0
+// that has any of the traits.
+func IsType(fsType string, traits Traits) bool {
+	kind, subtype, has := strings.Cut(fsType, ".")
+	return fsTypes[kind]&traits != 0 && has == (subtype != "")
 }

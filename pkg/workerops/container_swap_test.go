@@ -27,7 +27,7 @@ func newGuest(t *testing.T, alive bool) guest {
 	t.Helper()
 	needsRoot(t)
 	dir := realDir(t)
-	must(t, unix.Mount("ground", dir, "tmpfs", 0, ""))
+	must(t, unix.Mount("parent", dir, "tmpfs", 0, ""))
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	g := guest{path: filepath.Join(dir, "mount point")}
 	must(t, os.Mkdir(g.path, 0o700))
@@ -83,7 +83,7 @@ func run(t *testing.T, targets ...InContainerTarget) []InContainerResult {
 	return a.Results
 }
 
-func TestInside(t *testing.T) {
+func TestSwap(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change   func(*Swap)
 		file     string
@@ -110,7 +110,7 @@ func TestInside(t *testing.T) {
 	}
 }
 
-func TestInsideIsRefused(t *testing.T) {
+func TestSwapIsRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		alive  bool
 		change func(*InContainerTarget)
@@ -145,7 +145,7 @@ func TestInsideIsRefused(t *testing.T) {
 }
 
 // One that cannot be healed keeps no other back, and each hears of its own.
-func TestInsideSeveral(t *testing.T) {
+func TestSwapSeveral(t *testing.T) {
 	one, two, three := newGuest(t, false), newGuest(t, true), newGuest(t, false)
 	results := run(t, one.target, two.target, three.target)
 	for i, g := range []guest{one, two, three} {
@@ -159,7 +159,7 @@ func TestInsideSeveral(t *testing.T) {
 	}
 }
 
-func TestPeek(t *testing.T) {
+func TestProbeInContainer(t *testing.T) {
 	dead, alive := newGuest(t, false), newGuest(t, true)
 	ended := alive.target
 	ended.Namespace++

@@ -21,13 +21,13 @@ type stack struct {
 	number     mount.Dev
 }
 
-// newStack makes one on ground of its own, which shares its events if that is asked
+// newStack makes one on a parent mount of its own, which shares its events if that is asked
 // for.
 func newStack(t *testing.T, shared bool) stack {
 	t.Helper()
 	needsRoot(t)
 	s := stack{dir: realDir(t)}
-	must(t, unix.Mount("ground", s.dir, "tmpfs", 0, ""))
+	must(t, unix.Mount("parent", s.dir, "tmpfs", 0, ""))
 	t.Cleanup(func() { _ = unix.Unmount(s.dir, unix.MNT_DETACH) })
 	if shared {
 		must(t, unix.Mount("", s.dir, "", unix.MS_SHARED, ""))
@@ -146,7 +146,7 @@ func TestUnmountDeadTopIsRefused(t *testing.T) {
 func TestUnmountDeadTopThatWouldTakeOthers(t *testing.T) {
 	needsRoot(t)
 	dir := realDir(t)
-	must(t, unix.Mount("ground", dir, "tmpfs", 0, ""))
+	must(t, unix.Mount("parent", dir, "tmpfs", 0, ""))
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	s := stack{dir: dir, path: dir + "/mount point"}
 	peer := dir + "/peer"
