@@ -45,7 +45,7 @@ func serverOf(m Mount) (server storage, is bool) {
 }
 
 // errNoTurn says that others asked a silent server for as long as one may wait.
-var errNoTurn = fmt.Errorf("nothing was asked, because others ask the same server: %w", worker.ErrSilent)
+var errNoTurn = fmt.Errorf("nothing was asked, because others ask the same server: %w", worker.ErrTimeout)
 
 // atServer has ask run, which touches a mount; at a silent server while nobody else
 // does.
