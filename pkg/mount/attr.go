@@ -70,13 +70,16 @@ func (a Attr) String() string {
 // their own: they are what is left without relatime and noatime.
 func parseAttr(options string) Attr {
 	a := AttrStrictAtime
-	for word := range strings.SplitSeq(options, ",") {
+	for word, rest := "", options; rest != ""; {
+		word, rest, _ = strings.Cut(rest, ",")
 		if word == "relatime" || word == "noatime" {
 			a &^= AttrStrictAtime
 		}
-		for _, n := range attrNames {
-			if n.name == word {
-				a |= n.attr
+		if len(word) > 2 || word == "ro" { // "rw" names no attribute
+			for _, n := range attrNames {
+				if n.name == word {
+					a |= n.attr
+				}
 			}
 		}
 	}

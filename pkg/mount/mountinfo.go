@@ -117,8 +117,11 @@ func parseLine(line string) (Mount, error) {
 // splitOptions splits at commas outside double quotes: an SELinux context has
 // commas inside.
 func splitOptions(s string) []string {
-	if s == "" {
+	switch {
+	case s == "":
 		return nil
+	case !strings.ContainsAny(s, "\"\\"): // nearly always
+		return strings.Split(strings.TrimSuffix(s, ","), ",")
 	}
 	options := make([]string, 0, strings.Count(s, ",")+1)
 	quoted, start := false, 0

@@ -43,7 +43,7 @@ func (d Dead) checkStale(at targetHandle) error {
 	case errors.Is(err, unix.ESTALE):
 		// A walk to it asks the server, once the kernel knows that the directory has
 		// no name any more, and there is no other way to it than a walk.
-		return refuse("the kernel lets nobody come to it any more: %v", err)
+		return refuse("no path leads to it any more: %v", err)
 	case err != nil:
 		return fmt.Errorf("open the mount point: %w", err)
 	}
