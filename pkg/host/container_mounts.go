@@ -100,7 +100,7 @@ func (n *Node) InContainers(ctx context.Context, pods []string, q MountQuery) (f
 		return found, err
 	}
 	if walk.Cut {
-		found.Unverified = append(found.Unverified, Unverified{Why: "not all processes on the node could be looked at in time"})
+		found.Unverified = append(found.Unverified, Unverified{Why: "not all processes on the node could be read in time"})
 	}
 	var of []workerops.Container
 	for _, c := range walk.Containers {

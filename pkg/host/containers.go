@@ -58,7 +58,7 @@ func (r Running) String() string {
 }
 
 // Running returns the running containers of pods, but for those that only keep a pod's
-// namespaces, and one without a name if not all processes could be looked at.
+// namespaces, and one without a name if not all processes could be read.
 func (n *Node) Running(ctx context.Context, pods []string) (found []Running, err error) {
 	walk, err := n.containers.all(ctx, n)
 	if err != nil {

@@ -36,7 +36,7 @@ func TestInContainers(t *testing.T) {
 		{Workload: in("other", "b"), Foreign: true},
 		{Workload: in("", ""), Foreign: true},
 	}}
-	const cut, userns, sandbox = "not all processes on the node could be looked at in time", "its mount namespace belongs to another user namespace", "it runs in a sandbox (runsc)"
+	const cut, userns, sandbox = "not all processes on the node could be read in time", "its mount namespace belongs to another user namespace", "it runs in a sandbox (runsc)"
 	for name, tc := range map[string]struct {
 		pods []string
 		want []Unverified

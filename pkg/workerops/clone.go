@@ -29,11 +29,11 @@ func (s Source) open() (int, error) {
 	defer at.close()
 	fd, ref, err := at.top()
 	if err != nil {
-		return -1, fmt.Errorf("open %q: %w", s.Path, err)
+		return -1, fmt.Errorf("%q: %w", s.Path, err)
 	}
 	if !ref.Same(s.Mount) {
 		_ = unix.Close(fd)
-		return -1, refuse("%q was mounted anew since it was looked at", s.Path)
+		return -1, refuse("%q was mounted anew since it was inspected", s.Path)
 	}
 	return fd, nil
 }

@@ -142,7 +142,7 @@ func (c *containerNamespace) cloneTop(t InContainerTarget) (clone, fd int, err e
 	defer target.close()
 	fd, top, err := target.top()
 	if err != nil {
-		return -1, -1, fmt.Errorf("open the mount point: %w", err)
+		return -1, -1, err
 	}
 	if !top.Same(t.Mount) {
 		err = refuse("%s is topmost at the mount point now", top)

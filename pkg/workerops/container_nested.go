@@ -71,7 +71,7 @@ func (c *containerNamespace) cloneDead(t InContainerTarget) (clone int, all []ne
 	dead, known := c.entry(t.Mount.OldID)
 	on, err := c.thread.mountedIn(t.Mount)
 	if err == nil && len(on) > 0 && (!known || dead.Propagation.Shared != 0) {
-		err = refuse("what is mounted on %q inside shares its events with others", on[0].Path)
+		err = refuse("what is mounted on %q in the container shares its events with others", on[0].Path)
 	}
 	for _, e := range on {
 		if err != nil {
@@ -88,11 +88,11 @@ func (c *containerNamespace) cloneDead(t InContainerTarget) (clone int, all []ne
 func (c *containerNamespace) cloneNested(e mount.Mount, name string, fd int) (int, error) {
 	from, err := openBeneath(fd, name, mount.ResolveCached)
 	if err != nil {
-		return -1, fmt.Errorf("%w: what is mounted on %q inside cannot be reached without the dead filesystem: %w", worker.ErrRefused, e.Path, err)
+		return -1, fmt.Errorf("%w: what is mounted on %q in the container cannot be reached without the dead filesystem: %w", worker.ErrRefused, e.Path, err)
 	}
 	defer unix.Close(from)
 	if ref, err := c.thread.refOf(from); err != nil || ref.OldID != e.OldID {
-		return -1, refuse("several mounts stand on %q inside", e.Path)
+		return -1, refuse("several mounts are on %q in the container", e.Path)
 	}
 	copied, err := mount.CloneTree(from)
 	if err != nil {
@@ -106,15 +106,15 @@ func (c *containerNamespace) cloneNested(e mount.Mount, name string, fd int) (in
 func (n nested) attach(clone int) error {
 	to, err := openBeneath(clone, n.name, unix.RESOLVE_NO_XDEV)
 	if err != nil {
-		return fmt.Errorf("%w: %q, on which something is mounted inside, is not in the healed volume: %w", worker.ErrRefused, n.path, err)
+		return fmt.Errorf("%w: %q, on which something is mounted in the container, is not in the healed volume: %w", worker.ErrRefused, n.path, err)
 	}
 	defer unix.Close(to)
 	err = mount.MoveOnto(n.fd, to)
 	if errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("%w: this kernel cannot bring along what is mounted on %q inside (Linux 6.15 can): %w", worker.ErrRefused, n.path, err)
+		return fmt.Errorf("%w: this kernel cannot keep what is mounted on %q in the container (Linux 6.15 can): %w", worker.ErrRefused, n.path, err)
 	}
 	if err != nil {
-		return fmt.Errorf("bring along what is mounted on %q: %w", n.path, err)
+		return fmt.Errorf("keep what is mounted on %q: %w", n.path, err)
 	}
 	return nil
 }

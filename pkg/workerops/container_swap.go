@@ -72,7 +72,7 @@ func (s *swap) run() error {
 		return err
 	}
 	if below, known := s.in.entry(parentMount.OldID); !known || below.Propagation.Shared != 0 {
-		return refuse("the mount that it stands on shares its events with others")
+		return refuse("its parent mount shares its events with others")
 	}
 	s.on = parentMount
 	if w.Stray != (mount.Ref{}) {
@@ -85,7 +85,7 @@ func (s *swap) run() error {
 	}
 	switch {
 	case w.Ours == (mount.Ref{}) && len(s.nested) > 0 && s.position == OnTop:
-		err = refuse("something is mounted on %q inside, which a mount on top would hide", s.nested[0].path)
+		err = refuse("something is mounted on %q in the container, which a mount on top would hide", s.nested[0].path)
 	case w.Ours == (mount.Ref{}):
 		err = s.placement.run()
 	case s.position == OnTop:
@@ -147,7 +147,7 @@ func asSeen(t InContainerTarget) error {
 	}
 	now, err := status(t.Mount.ID, mount.Basic)
 	if err == nil && now.Attr&mount.AttrSettable != t.Attr&mount.AttrSettable {
-		return refuse("its attributes have changed since it was looked at")
+		return refuse("its attributes have changed since it was inspected")
 	}
 	return err
 }

@@ -2,7 +2,6 @@ package workerops
 
 import (
 	"errors"
-	"fmt"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -45,7 +44,7 @@ func (d Dead) checkStale(at targetHandle) error {
 		// no name any more, and there is no other way to it than a walk.
 		return refuse("no path leads to it any more: %v", err)
 	case err != nil:
-		return fmt.Errorf("open the mount point: %w", err)
+		return err
 	}
 	defer unix.Close(fd)
 	if !top.Same(d.Mount) {

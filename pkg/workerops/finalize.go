@@ -80,7 +80,7 @@ type placed struct {
 func openPlaced(target targetHandle, ours, on mount.Ref) (placed, error) {
 	fd, top, err := target.top()
 	if err != nil {
-		return placed{}, fmt.Errorf("open the mount point: %w", err)
+		return placed{}, err
 	}
 	if !top.Same(ours) {
 		_ = unix.Close(fd)

@@ -63,7 +63,7 @@ func ownedNamespaces(of ...mount.Ref) (found []namespace, err error) {
 	defer func() {
 		if err != nil {
 			closeAll(found)
-			found, err = nil, fmt.Errorf("%w: the mount namespaces on this node could not be looked at: %w", worker.ErrRefused, err)
+			found, err = nil, fmt.Errorf("%w: the mount namespaces on this node could not be read: %w", worker.ErrRefused, err)
 		}
 	}()
 	w, err := newNamespaceWalk()

@@ -130,7 +130,7 @@ type placement struct {
 func (p *placement) run() error {
 	fd, top, err := p.target.top()
 	if err != nil {
-		return fmt.Errorf("open the mount point: %w", err)
+		return err
 	}
 	// As long as it is open, the id of a dead mount is given to no other one.
 	defer func() { closeFD(&fd) }()
@@ -183,7 +183,7 @@ func (p *placement) checkDead(fd int, top mount.Ref) error {
 		if err := p.dead.checkFUSE(p.target.thread, fd); err != nil {
 			return err
 		}
-	} else if err := p.target.checkParent(p.dead.Mount, p.on, "%s stands beneath the dead mount"); err != nil {
+	} else if err := p.target.checkParent(p.dead.Mount, p.on, "%s is beneath the dead mount"); err != nil {
 		return err
 	}
 	if p.copied {
@@ -255,15 +255,10 @@ func (p *placement) detachDead() error {
 
 // checkStack checks that the stack is the dead mount on ours, and no more.
 func (p *placement) checkStack() error {
-	fd, top, err := p.target.top()
-	if err != nil {
-		return fmt.Errorf("open the mount point: %w", err)
+	if err := p.target.checkTop(p.dead.Mount, onTop); err != nil {
+		return err
 	}
-	_ = unix.Close(fd)
-	if !top.Same(p.dead.Mount) {
-		return refuse("%s stands on top of the mount point", top)
-	}
-	const too = "%s stands at the mount point too"
+	const too = "%s is at the mount point too"
 	if err := p.target.checkParent(p.dead.Mount, p.ours, too); err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 // type as the clone's root, and that it is empty.
 func (p *placement) checkDirectory(fd int, top mount.Ref) error {
 	if !top.Same(p.on) {
-		return refuse("%s was mounted on the mount point since it was looked at", top)
+		return refuse("%s was mounted on the mount point since it was inspected", top)
 	}
 	var here, root unix.Statx_t
 	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE|unix.STATX_SIZE, &here); err != nil {

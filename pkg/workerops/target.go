@@ -53,7 +53,7 @@ func retryEINTR(call func() (int, error)) (int, error) { return mount.RetryEINTR
 func (h targetHandle) top() (int, mount.Ref, error) {
 	fd, err := mount.OpenTop(h.dir, h.name)
 	if err != nil {
-		return -1, mount.Ref{}, err
+		return -1, mount.Ref{}, fmt.Errorf("open the mount point: %w", err)
 	}
 	ref, err := h.thread.refOf(fd)
 	if err != nil {
@@ -61,6 +61,20 @@ func (h targetHandle) top() (int, mount.Ref, error) {
 		return -1, mount.Ref{}, err
 	}
 	return fd, ref, nil
+}
+
+// checkTop refuses, with a message about what is there, when the given mount is not
+// topmost at the target.
+func (h targetHandle) checkTop(want mount.Ref, message string) error {
+	fd, top, err := h.top()
+	if err != nil {
+		return err
+	}
+	_ = unix.Close(fd)
+	if !top.Same(want) {
+		return refuse(message, top)
+	}
+	return nil
 }
 
 // parent returns the mount that the directory of the target is on.
@@ -76,18 +90,18 @@ func (h targetHandle) checkParent(m, on mount.Ref, message string) error {
 	return err
 }
 
+const (
+	onTop   = "%s is on top at the mount point"
+	topmost = "%s is topmost at the mount point now"
+)
+
 // checkAlone checks that the stack at the target is exactly our mount: it is topmost,
 // and mounted on the given one with nothing between.
 func (h targetHandle) checkAlone(ours, on mount.Ref) error {
-	fd, top, err := h.top()
-	if err != nil {
-		return fmt.Errorf("open the mount point: %w", err)
+	if err := h.checkTop(ours, onTop); err != nil {
+		return err
 	}
-	_ = unix.Close(fd)
-	if !top.Same(ours) {
-		return refuse("%s stands on top of the mount point", top)
-	}
-	return h.checkParent(ours, on, "%s stands beneath ours at the mount point")
+	return h.checkParent(ours, on, "%s is beneath ours at the mount point")
 }
 
 // stamp looks at a small file without opening it; zero when it cannot.

@@ -13,20 +13,15 @@ import (
 // unmountTop unmounts the topmost mount if it is the given one. It
 // is no lazy unmount: a mount in use, or one with anything mounted on it, stays.
 func (h targetHandle) unmountTop(want mount.Ref) error {
-	fd, ref, err := h.top()
-	if err != nil {
-		return fmt.Errorf("open the mount point: %w", err)
-	}
-	// Our own descriptor would make the mount busy.
-	_ = unix.Close(fd)
-	if !ref.Same(want) {
-		return refuse("%s is topmost at the mount point now", ref)
+	// It closes its descriptor, which would make the mount busy.
+	if err := h.checkTop(want, topmost); err != nil {
+		return err
 	}
 	pause("unmount/matched")
 	if err := unix.Fchdir(h.dir); err != nil {
 		return fmt.Errorf("fchdir: %w", err)
 	}
-	err = unix.Unmount(h.name, unix.UMOUNT_NOFOLLOW)
+	err := unix.Unmount(h.name, unix.UMOUNT_NOFOLLOW)
 	if chdirErr := unix.Chdir("/"); err == nil {
 		err = chdirErr
 	}
@@ -81,7 +76,7 @@ func (h targetHandle) detachTop(dead, ours mount.Ref) error {
 func (h targetHandle) detachInUse(dead, ours mount.Ref) error {
 	fd, top, err := h.top()
 	if err != nil {
-		return fmt.Errorf("open the mount point: %w", err)
+		return err
 	}
 	defer unix.Close(fd)
 	if !top.Same(dead) {

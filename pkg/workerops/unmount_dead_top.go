@@ -1,10 +1,6 @@
 package workerops
 
 import (
-	"fmt"
-
-	"golang.org/x/sys/unix"
-
 	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
@@ -27,13 +23,8 @@ func unmountDeadTop(q UnmountDeadTopQuery) (UnmountDeadTopAnswer, error) {
 		return none, err
 	}
 	defer target.close()
-	fd, top, err := target.top()
-	if err != nil {
-		return none, fmt.Errorf("open the mount point: %w", err)
-	}
-	_ = unix.Close(fd)
-	if !top.Same(q.Dead.Mount) {
-		return none, refuse("%s is topmost at the mount point now", top)
+	if err := target.checkTop(q.Dead.Mount, topmost); err != nil {
+		return none, err
 	}
 	if err := target.checkParent(q.Dead.Mount, q.Below, "%s is beneath the dead mount now"); err != nil {
 		return none, err

@@ -70,7 +70,7 @@ const stNoSymFollow = 0x2000
 func (h targetHandle) checkPlaceholder() error {
 	fd, _, err := h.top()
 	if err != nil {
-		return fmt.Errorf("open the mount point: %w", err)
+		return err
 	}
 	defer unix.Close(fd)
 	var st unix.Statfs_t
