@@ -87,7 +87,7 @@ func (n *Node) probeInContainer(ctx context.Context, m ContainerMount) Container
 		}
 		at, first = n.probes.join(s, Mount{})
 	}
-	var a workerops.ProbeInContainerAnswer
+	var a workerops.InContainerResult
 	err := n.atServer(ctx, m.Mount, func() (err error) {
 		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.ProbeInContainer, m.target())
 		return err

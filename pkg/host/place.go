@@ -146,10 +146,7 @@ func (n *Node) UnmountDeadTop(ctx context.Context, dead, below Mount, revalidate
 	}
 	d := deadMount(dead)
 	d.Stale = IsNFS(dead.FSType)
-	a, err := step(ctx, n, workerops.UnmountDeadTop, workerops.UnmountDeadTopQuery{Target: dead.Path, Dead: d, Below: below.Ref()})
-	if err == nil && !a.Done {
-		err = errors.New("the worker did not do it")
-	}
+	_, err := step(ctx, n, workerops.UnmountDeadTop, workerops.UnmountDeadTopQuery{Target: dead.Path, Dead: d, Below: below.Ref()})
 	return err
 }
 

@@ -167,15 +167,15 @@ func TestProbeInContainer(t *testing.T) {
 	another.Mount.ID, another.Mount.OldID = another.Mount.ID+1, another.Mount.OldID+1
 	for name, tc := range map[string]struct {
 		target InContainerTarget
-		want   ProbeInContainerAnswer
+		want   InContainerResult
 		unable bool
 	}{
-		"dead":            {target: dead.target, want: ProbeInContainerAnswer{Errno: unix.ENOTCONN}},
+		"dead":            {target: dead.target, want: InContainerResult{Errno: unix.ENOTCONN}},
 		"alive":           {target: alive.target},
-		"another process": {target: ended, want: ProbeInContainerAnswer{Ended: true}, unable: true},
+		"another process": {target: ended, want: InContainerResult{Ended: true}, unable: true},
 		"another mount":   {target: another, unable: true},
 	} {
-		done := make(chan ProbeInContainerAnswer)
+		done := make(chan InContainerResult)
 		go func() { // on a thread of its own, which ends with it
 			runtime.LockOSThread()
 			a, err := probeInContainer(tc.target)

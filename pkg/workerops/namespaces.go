@@ -51,12 +51,7 @@ func ownedNamespaces(of ...mount.Ref) (found []namespace, err error) {
 	asked := func(e mount.Mount) bool {
 		return slices.ContainsFunc(of, func(m mount.Ref) bool { return m.OldID == e.OldID })
 	}
-	devs := map[mount.Dev]bool{}
-	err = thread{}.visit(func(e mount.Mount) {
-		if asked(e) {
-			devs[e.Dev] = true
-		}
-	})
+	devs, err := superblocksOf(asked)
 	if err != nil {
 		return nil, err
 	}
@@ -107,6 +102,18 @@ func ownedNamespaces(of ...mount.Ref) (found []namespace, err error) {
 		}
 	}
 	return found, nil
+}
+
+// superblocksOf returns the superblocks of the mounts of the thread's namespace that are
+// asked for.
+func superblocksOf(asked func(mount.Mount) bool) (map[mount.Dev]bool, error) {
+	devs := map[mount.Dev]bool{}
+	err := thread{}.visit(func(m mount.Mount) {
+		if asked(m) {
+			devs[m.Dev] = true
+		}
+	})
+	return devs, err
 }
 
 type namespaceWalk struct {

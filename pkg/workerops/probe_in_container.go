@@ -3,29 +3,19 @@ package workerops
 import (
 	"fmt"
 	"os"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
-// ProbeInContainerAnswer is the result of a touch of a container's mount.
-type ProbeInContainerAnswer struct {
-	Errno syscall.Errno
-	// Err says why it was not touched, Ended that the container is gone.
-	Err   string
-	Ended bool
-}
-
 // probeInContainer touches one mount of a container. It brings a clone of it to the
 // host's namespace first: a thread that waits for a filesystem inside of a container
 // keeps all of that container's mounts, of other volumes too, for as long as that lasts.
-func probeInContainer(t InContainerTarget) (ProbeInContainerAnswer, error) {
+func probeInContainer(t InContainerTarget) (InContainerResult, error) {
 	clone, err := cloneFromContainer(t)
 	if err != nil {
-		r := failed(err)
-		return ProbeInContainerAnswer{Err: r.Err, Ended: r.Ended}, nil
+		return failed(err), nil
 	}
 	defer unix.Close(clone)
 	pause("peek/home")
@@ -33,7 +23,7 @@ func probeInContainer(t InContainerTarget) (ProbeInContainerAnswer, error) {
 	if errno == unix.ESTALE { // it counts when a second touch gives it too
 		errno = answers(clone)
 	}
-	return ProbeInContainerAnswer{Errno: errno}, nil
+	return InContainerResult{Errno: errno}, nil
 }
 
 // cloneFromContainer clones a mount of a container, and comes back.

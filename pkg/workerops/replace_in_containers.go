@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -105,53 +106,42 @@ func inContainer(q InContainersQuery) (InContainersAnswer, error) {
 	defer home.Close()
 	answer := InContainersAnswer{Results: make([]InContainerResult, len(q.Targets))}
 	slots := make(chan struct{}, namespacesAtOnce)
-	var mu sync.Mutex // a thread that is late must not write into what was sent
-	closed := false
 	var wg sync.WaitGroup
 	for _, ns := range order {
 		slots <- struct{}{}
-		done := make(chan struct{})
-		go func() {
-			// A thread that was in a container goes nowhere else: it ends here.
-			runtime.LockOSThread()
-			defer close(done)
-			in := q.namespace(home, byNamespace[ns])
-			mu.Lock()
-			defer mu.Unlock()
-			for i, r := range in {
-				if !closed {
-					answer.Results[i] = r
-				}
-			}
-		}()
 		wg.Go(func() {
 			defer func() { <-slots }()
-			select {
-			case <-done:
-			case <-time.After(q.Budget):
-				mu.Lock()
-				defer mu.Unlock()
-				for _, i := range byNamespace[ns] {
-					answer.Results[i] = InContainerResult{Silent: true, Err: fmt.Sprintf("no answer within %s", q.Budget)}
-				}
+			targets := byNamespace[ns]
+			for n, r := range q.within(home, targets) {
+				answer.Results[targets[n]] = r
 			}
 		})
 	}
 	wg.Wait()
-	mu.Lock()
-	defer mu.Unlock()
-	closed = true
 	return answer, nil
 }
 
-// namespace works on the targets of one namespace, one after the other.
-func (q InContainersQuery) namespace(home *os.File, targets []int) map[int]InContainerResult {
-	results := make(map[int]InContainerResult, len(targets))
-	fail := func(err error) map[int]InContainerResult {
-		for _, i := range targets {
-			results[i] = failed(err)
-		}
+// within works on the targets of one namespace on a thread of its own, and gives up on
+// that when the budget is over.
+func (q InContainersQuery) within(home *os.File, targets []int) []InContainerResult {
+	done := make(chan []InContainerResult, 1)
+	go func() {
+		// A thread that was in a container must not be used again: it ends here.
+		runtime.LockOSThread()
+		done <- q.namespace(home, targets)
+	}()
+	select {
+	case results := <-done:
 		return results
+	case <-time.After(q.Budget):
+		return slices.Repeat([]InContainerResult{{Silent: true, Err: fmt.Sprintf("no answer within %s", q.Budget)}}, len(targets))
+	}
+}
+
+// namespace works on the targets of one namespace, one after the other.
+func (q InContainersQuery) namespace(home *os.File, targets []int) []InContainerResult {
+	fail := func(err error) []InContainerResult {
+		return slices.Repeat([]InContainerResult{failed(err)}, len(targets))
 	}
 	if err := mount.Enter(home); err != nil {
 		return fail(err)
@@ -161,12 +151,11 @@ func (q InContainersQuery) namespace(home *os.File, targets []int) map[int]InCon
 		return fail(err)
 	}
 	defer in.close()
-	swaps := make([]*swap, 0, len(targets))
-	for _, i := range targets {
+	swaps := make([]*swap, len(targets))
+	for n, i := range targets {
 		// A clone can only be made from within the namespace of its source.
-		s := prepareSwap(in, q.Targets[i])
-		defer s.close()
-		swaps = append(swaps, s)
+		swaps[n] = prepareSwap(in, q.Targets[i])
+		defer swaps[n].close()
 	}
 	pause("inside/cloned")
 	if err := in.enter(); err != nil {
@@ -177,24 +166,20 @@ func (q InContainersQuery) namespace(home *os.File, targets []int) map[int]InCon
 		return fail(err)
 	}
 	pause("inside/carried")
-	for n, i := range targets {
-		s := swaps[n]
-		if n > 0 {
-			if err := in.alive(); err != nil {
-				s.err = err
-			}
+	results := make([]InContainerResult, len(targets))
+	for n, s := range swaps {
+		if err := in.alive(); n > 0 && err != nil {
+			s.err = err
 		}
 		if s.err == nil {
 			s.err = s.run()
 		}
-		var r InContainerResult
 		if s.err != nil {
-			r = failed(s.err)
-		} else {
-			r = in.touch(q.Targets[i])
-			r.Swapped = s.swapped
+			results[n] = failed(s.err)
+			continue
 		}
-		results[i] = r
+		results[n] = in.touch(s.query)
+		results[n].Swapped = s.swapped
 	}
 	return results
 }

@@ -1,8 +1,6 @@
 package workerops
 
-import (
-	"github.com/csi-addons/node-healer/pkg/mount"
-)
+import "github.com/csi-addons/node-healer/pkg/mount"
 
 // UnmountDeadTopQuery names a dead mount on top of a stack, and what it hides.
 type UnmountDeadTopQuery struct {
@@ -13,39 +11,36 @@ type UnmountDeadTopQuery struct {
 	Below mount.Ref
 }
 
-// UnmountDeadTopAnswer says what an error could not: that it is done.
-type UnmountDeadTopAnswer struct{ Done bool }
-
-func unmountDeadTop(q UnmountDeadTopQuery) (UnmountDeadTopAnswer, error) {
-	var none UnmountDeadTopAnswer
+// unmountDeadTop takes a dead mount off the top of a stack.
+func unmountDeadTop(q UnmountDeadTopQuery) (done bool, err error) {
 	target, err := openTarget(q.Target)
 	if err != nil {
-		return none, err
+		return false, err
 	}
 	defer target.close()
 	if err := target.checkTop(q.Dead.Mount, topmost); err != nil {
-		return none, err
+		return false, err
 	}
 	if err := target.checkParent(q.Dead.Mount, q.Below, "%s is beneath the dead mount now"); err != nil {
-		return none, err
+		return false, err
 	}
 	// A mount that no path leads to cannot be taken out of its peer group.
 	others, err := q.Dead.notCopies(target.thread, q.Below)
 	if err != nil {
-		return none, err
+		return false, err
 	}
 	if len(others) > 0 {
-		return none, refuse("the umount would also take what is mounted on %q in a mount namespace", others[0].Path)
+		return false, refuse("the umount would also take what is mounted on %q in a mount namespace", others[0].Path)
 	}
 	if q.Dead.Stale {
 		if err := q.Dead.checkStale(target); err != nil {
-			return none, err
+			return false, err
 		}
 	}
 	pause("unmount-dead-top/checked")
 	if err := target.detachTop(q.Dead.Mount, mount.Ref{}); err != nil {
-		return none, err
+		return false, err
 	}
 	pause("unmount-dead-top/done")
-	return UnmountDeadTopAnswer{Done: true}, nil
+	return true, nil
 }

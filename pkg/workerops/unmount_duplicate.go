@@ -14,29 +14,26 @@ type UnmountDuplicateQuery struct {
 	Mount  mount.Ref
 }
 
-// UnmountDuplicateAnswer says what an error could not: that it is done. The engine
-// observes anew and believes only that.
-type UnmountDuplicateAnswer struct{ Done bool }
-
-func unmountDuplicate(q UnmountDuplicateQuery) (UnmountDuplicateAnswer, error) {
-	var none UnmountDuplicateAnswer
+// unmountDuplicate unmounts a placeholder. The engine observes anew and believes only
+// that.
+func unmountDuplicate(q UnmountDuplicateQuery) (done bool, err error) {
 	target, err := openTarget(q.Target)
 	if err != nil {
-		return none, err
+		return false, err
 	}
 	defer target.close()
 	if err := target.checkPlaceholder(); err != nil {
-		return none, err
+		return false, err
 	}
 	if err := target.checkTakesOnlyCopies(q.Mount); err != nil {
-		return none, err
+		return false, err
 	}
 	pause("unmount-duplicate/checked")
 	if err := target.unmountTop(q.Mount); err != nil {
-		return none, err
+		return false, err
 	}
 	pause("unmount-duplicate/done")
-	return UnmountDuplicateAnswer{Done: true}, nil
+	return true, nil
 }
 
 // checkTakesOnlyCopies refuses when a umount of the topmost mount would take something

@@ -80,8 +80,8 @@ func TestUnmountDeadTop(t *testing.T) {
 	for name, shared := range map[string]bool{"private": false, "shared": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newStack(t, shared)
-			if a, err := unmountDeadTop(s.query()); err != nil || !a.Done {
-				t.Fatalf("%+v, %v", a, err)
+			if a, err := unmountDeadTop(s.query()); err != nil || !a {
+				t.Fatalf("%v, %v", a, err)
 			}
 			s.onlyLive(t)
 			if _, err := unmountDeadTop(s.query()); !errors.Is(err, worker.ErrRefused) {
@@ -98,8 +98,8 @@ func TestUnmountDeadTopWhatIsInUse(t *testing.T) {
 	fd, err := unix.Open(s.path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	must(t, err)
 	defer unix.Close(fd)
-	if a, err := unmountDeadTop(s.query()); err != nil || !a.Done {
-		t.Fatalf("%+v, %v", a, err)
+	if a, err := unmountDeadTop(s.query()); err != nil || !a {
+		t.Fatalf("%v, %v", a, err)
 	}
 	s.onlyLive(t)
 }
@@ -108,8 +108,8 @@ func TestUnmountDeadTopWhatIsInUse(t *testing.T) {
 func TestUnmountDeadTopWithoutUniqueIDs(t *testing.T) {
 	s := newStack(t, false)
 	s.dead.ID, s.live.ID = 0, 0
-	if a, err := unmountDeadTop(s.query()); err != nil || !a.Done {
-		t.Fatalf("%+v, %v", a, err)
+	if a, err := unmountDeadTop(s.query()); err != nil || !a {
+		t.Fatalf("%v, %v", a, err)
 	}
 	s.onlyLive(t)
 }
