@@ -28,7 +28,7 @@ func OwnerOf(namespace int) (Owner, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return Owner{}, fmt.Errorf("look at the owner of the mount namespace: %w", err)
 	}
-	return Owner{st.Dev, st.Ino}, nil
+	return Owner{uint64(st.Dev), st.Ino}, nil // 32 bits on mips
 }
 
 // OwnOwner returns the owner of the mount namespace of the calling thread, which in a
