@@ -196,7 +196,6 @@ func (p *placement) move(fd int) error {
 	p.moved = time.Now()
 	switch p.position {
 	case OnDirectory:
-		// By name: a descriptor would lead beneath what was mounted there meanwhile.
 		return mount.MoveTo(p.clone, p.target.dir, p.target.name)
 	case OnTop:
 		// By descriptor: on this mount, or nowhere.
