@@ -2,8 +2,8 @@ package host
 
 import "sync"
 
-// kept is a cache of at most maxKept entries. One more evicts any other, which is then
-// learned again. The zero value is ready.
+// kept remembers what was learned, of at most maxKept things. For one more it
+// forgets any other, which is then learned again. The zero value is ready.
 type kept[K comparable, V any] struct {
 	mu    sync.Mutex
 	known map[K]V
@@ -12,7 +12,7 @@ type kept[K comparable, V any] struct {
 // maxKept is many times the volumes of a node.
 const maxKept = 4096
 
-// of returns the zero value when nothing is known.
+// of gives the zero value when nothing is known.
 func (k *kept[K, V]) of(key K) (V, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -383,7 +383,7 @@ func deviceSource(m Mount) string {
 // silent is true when a worker got no answer, as far as that says something: one
 // that was ended early, because its caller's time was over, says nothing.
 func silent(ctx context.Context, err error) bool {
-	return errors.Is(err, worker.ErrStuck) || errors.Is(err, worker.ErrTimeout) && ctx.Err() == nil
+	return errors.Is(err, worker.ErrStuck) || errors.Is(err, worker.ErrSilent) && ctx.Err() == nil
 }
 
 // waits tells where in the kernel a silent worker waited.

@@ -12,16 +12,16 @@ import (
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
-// Config says how a Node reads its host.
+// Config says how a Node looks at its host.
 type Config struct {
 	Pool      *worker.Pool
 	Namespace *Namespace
 	// KubeletRoot is one of the namespace's roots, as configured.
 	KubeletRoot string
-	// ProbeTimeout bounds one probe, StepTimeout one half of a step.
+	// ProbeTimeout bounds one look, StepTimeout one half of a step.
 	ProbeTimeout time.Duration
 	StepTimeout  time.Duration
-	// SlowAnswer is how long a probe may take before it counts as late.
+	// SlowAnswer is how long a look may take before it counts as late.
 	SlowAnswer time.Duration
 	Sysfs      Sysfs
 }
@@ -34,8 +34,8 @@ type Node struct {
 	probes  probes
 	servers servers
 	files   volDataFiles
-	// uuids has the filesystem UUIDs by unique mount id, which is never used again, and
-	// whose filesystem stays the same.
+	// uuids has the filesystem UUID that a mount's filesystem told. A unique mount
+	// id is never used again, and its filesystem stays the same.
 	uuids      kept[uint64, string]
 	devices    devices
 	media      kept[Dev, mediaCheck]
@@ -67,7 +67,7 @@ func NewNode(cfg Config) (*Node, error) {
 	}, nil
 }
 
-// Kubelet returns kubelet's layout on this node.
+// Kubelet gives kubelet's layout on this node.
 func (n *Node) Kubelet() Kubelet { return n.kubelet }
 
 // BootID identifies this boot.
@@ -79,7 +79,8 @@ func (n *Node) BootTime() time.Time { return n.booted }
 // Mounts reads the host's whole mount table.
 func (n *Node) Mounts() (Table, error) { return n.cfg.Namespace.Mounts() }
 
-// Topology returns the host's mount table to find mounts in, Refresh reads those anew.
+// Topology gives the host's mount table to find mounts in, Refresh what is true
+// of those now.
 func (n *Node) Topology() (Table, error) { return n.cfg.Namespace.Topology() }
 
 // Refresh is false when the topology has to be asked again.
@@ -98,7 +99,8 @@ func (n *Node) RealPath(p string) string {
 // movedRoot is a configured root with a symbolic link in it.
 type movedRoot struct{ configured, resolved string }
 
-// movedRoots returns those whose resolved path is another one, the longest first.
+// movedRoots gives those whose resolved path is another one, the longest first:
+// it is the nearest.
 func movedRoots(roots map[string]string) []movedRoot {
 	var moved []movedRoot
 	for configured, resolved := range roots {

@@ -58,14 +58,14 @@ func TestOneAtASilentServer(t *testing.T) {
 			wg.Wait()
 			return errs
 		}
-		quiet := fmt.Errorf("hm: %w", worker.ErrTimeout)
+		quiet := fmt.Errorf("hm: %w", worker.ErrSilent)
 		all(3, quiet)
 		if most != 3 {
 			t.Errorf("%d at a server of which nothing is known", most)
 		}
 		start := time.Now()
 		for _, err := range all(20, quiet) {
-			if !errors.Is(err, worker.ErrTimeout) {
+			if !errors.Is(err, worker.ErrSilent) {
 				t.Errorf("got %v", err)
 			}
 		}

@@ -65,9 +65,9 @@ func TestAnswerIsShared(t *testing.T) {
 		"of a write":           {other(func(m *Mount) { *m = Mount{Dev: m.Dev} }), Inspection{UUID: "theirs", Answer: Answer{Asked: true, Op: "create", Errno: syscall.ENOSPC}}, nil, false},
 		"of what changed":      {other(func(m *Mount) { m.ID, m.Path = 1, "/elsewhere" }), Inspection{UUID: "theirs", Changed: true, Answer: Answer{Asked: true}}, nil, false},
 		"of nobody":            {other(func(*Mount) {}), Inspection{UUID: "theirs"}, errors.New("no worker"), false},
-		"silence":              {other(func(*Mount) {}), silence, worker.ErrTimeout, true},
-		"silence of another":   {other(func(m *Mount) { m.Root, m.FSType = "/sub", "ext4" }), silence, worker.ErrTimeout, true},
-		"silence of a write":   {other(func(m *Mount) { *m = Mount{Dev: m.Dev} }), silence, worker.ErrTimeout, true},
+		"silence":              {other(func(*Mount) {}), silence, worker.ErrSilent, true},
+		"silence of another":   {other(func(m *Mount) { m.Root, m.FSType = "/sub", "ext4" }), silence, worker.ErrSilent, true},
+		"silence of a write":   {other(func(m *Mount) { *m = Mount{Dev: m.Dev} }), silence, worker.ErrSilent, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, root := newNode(t)
@@ -95,7 +95,7 @@ func TestOldAnswerIsNotShared(t *testing.T) {
 	t.Cleanup(func() { done(t, syscall.Unmount(root+"/m", 0)) })
 	m := topAt(t, n, root+"/m")
 	silence := Inspection{Answer: Answer{Asked: true, Silent: true}}
-	if s := beside(t, n, m, m, silence, worker.ErrTimeout, 0); !s.Answer.Silent {
+	if s := beside(t, n, m, m, silence, worker.ErrSilent, 0); !s.Answer.Silent {
 		t.Errorf("silence: %+v", s)
 	}
 	if s := beside(t, n, m, m, Inspection{UUID: "theirs", Answer: Answer{Asked: true}}, nil, 0); s.UUID == "theirs" || s.Space.Blocks == 0 {
@@ -143,12 +143,12 @@ func TestCutOffProbeIsNoSilence(t *testing.T) {
 	if w, err := n.TryWrite(over, m); err == nil || w.Silent {
 		t.Errorf("write: %+v, %v", w, err)
 	}
-	for want, err := range map[error]bool{worker.ErrTimeout: false, worker.ErrStuck: true, worker.ErrLost: false} {
+	for want, err := range map[error]bool{worker.ErrSilent: false, worker.ErrStuck: true, worker.ErrLost: false} {
 		if silent(over, want) != err {
 			t.Errorf("%v, cut off: %v", want, !err)
 		}
 	}
-	if !silent(context.Background(), worker.ErrTimeout) || silent(context.Background(), worker.ErrLost) || silent(context.Background(), nil) {
+	if !silent(context.Background(), worker.ErrSilent) || silent(context.Background(), worker.ErrLost) || silent(context.Background(), nil) {
 		t.Error("not cut off")
 	}
 }
