@@ -6,7 +6,7 @@
 // resolves paths without following symbolic links, and works from the file
 // descriptors it got. One that changes a mount compares mount ids right before
 // it acts; what it finds different it refuses (worker.ErrRefused), with nothing
-// changed. Inspect and Write walk to a mount once, as each walk keeps an umount from
+// changed. Look and Write walk to a mount once, as each walk keeps an umount from
 // succeeding for an instant: whether it is the mount that was meant, the caller
 // finds out from the mount table.
 package workerops
