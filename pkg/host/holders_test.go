@@ -81,7 +81,7 @@ func TestHoldersOfARawDevice(t *testing.T) {
 	if h.Device.Claim != ClaimTaken || !h.Device.Swap {
 		t.Errorf("it is swap: %+v", h.Device)
 	}
-	if h := whoHolds(t, n, Holdable{Device: Dev{7, 9999}}); h.Device.Claim != ClaimUnknown {
+	if h := whoHolds(t, n, Holdable{Device: Dev{Major: 7, Minor: 9999}}); h.Device.Claim != ClaimUnknown {
 		t.Errorf("a device that is not there: %+v", h)
 	}
 }
@@ -89,11 +89,11 @@ func TestHoldersOfARawDevice(t *testing.T) {
 // A loop device or swap file on a filesystem holds it without any process.
 func TestHeldByTheKernelItself(t *testing.T) {
 	table := NewTable([]Mount{
-		{OldID: 1, OldParent: 0, Dev: Dev{8, 1}, Path: "/", Root: "/"},
-		{OldID: 2, OldParent: 1, Dev: Dev{0, 5}, Path: "/dev", Root: "/", FSType: "devtmpfs"},
-		{OldID: 3, OldParent: 1, Dev: Dev{8, 17}, Path: "/staged", Root: "/"},
-		{OldID: 4, OldParent: 1, Dev: Dev{8, 17}, Path: "/published", Root: "/sub"},
-		{OldID: 5, OldParent: 1, Dev: Dev{0, 5}, Path: "/kubelet/node", Root: "/sdc"},
+		{OldID: 1, OldParent: 0, Dev: Dev{Major: 8, Minor: 1}, Path: "/", Root: "/"},
+		{OldID: 2, OldParent: 1, Dev: Dev{Major: 0, Minor: 5}, Path: "/dev", Root: "/", FSType: "devtmpfs"},
+		{OldID: 3, OldParent: 1, Dev: Dev{Major: 8, Minor: 17}, Path: "/staged", Root: "/"},
+		{OldID: 4, OldParent: 1, Dev: Dev{Major: 8, Minor: 17}, Path: "/published", Root: "/sub"},
+		{OldID: 5, OldParent: 1, Dev: Dev{Major: 0, Minor: 5}, Path: "/kubelet/node", Root: "/sdc"},
 	})
 	n := &Node{cfg: Config{
 		Sysfs: Sysfs(tree(t, map[string]string{
@@ -125,12 +125,12 @@ func TestHeldByTheKernelItself(t *testing.T) {
 		asked Holdable
 		want  string
 	}{
-		"filesystem on a partition":     {Holdable{Dev{8, 17}, Dev{8, 17}}, "kernel [loop1 loop2 loop3 swap] above [dm-0 md1] loops [] swap false"},
-		"disk with partitions":          {Holdable{Device: Dev{8, 16}}, "kernel [] above [dm-0 dm-1 md1] loops [] swap true"},
-		"node that kubelet has bound":   {Holdable{Device: Dev{8, 32}}, "kernel [] above [] loops [loop4] swap false"},
-		"same file at two of its paths": {Holdable{Device: Dev{7, 1}}, "kernel [] above [] loops [loop2] swap false"},
-		"no device":                     {Holdable{Superblock: Dev{0, 77}}, "kernel [] above [] loops [] swap false"},
-		"unknown device":                {Holdable{Device: Dev{9, 9}}, "kernel [] above [] loops [] swap false"},
+		"filesystem on a partition":     {Holdable{Dev{Major: 8, Minor: 17}, Dev{Major: 8, Minor: 17}}, "kernel [loop1 loop2 loop3 swap] above [dm-0 md1] loops [] swap false"},
+		"disk with partitions":          {Holdable{Device: Dev{Major: 8, Minor: 16}}, "kernel [] above [dm-0 dm-1 md1] loops [] swap true"},
+		"node that kubelet has bound":   {Holdable{Device: Dev{Major: 8, Minor: 32}}, "kernel [] above [] loops [loop4] swap false"},
+		"same file at two of its paths": {Holdable{Device: Dev{Major: 7, Minor: 1}}, "kernel [] above [] loops [loop2] swap false"},
+		"no device":                     {Holdable{Superblock: Dev{Major: 0, Minor: 77}}, "kernel [] above [] loops [] swap false"},
+		"unknown device":                {Holdable{Device: Dev{Major: 9, Minor: 9}}, "kernel [] above [] loops [] swap false"},
 	} {
 		var h Holders
 		n.holdersInKernel(table, swaps, tc.asked, &h)
@@ -168,7 +168,7 @@ func TestHoldersInAScan(t *testing.T) {
 	if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	if other := holdersIn(scan, Holdable{Superblock: Dev{8, 17}}); len(other.Mounts)+len(other.Processes) != 0 {
+	if other := holdersIn(scan, Holdable{Superblock: Dev{Major: 8, Minor: 17}}); len(other.Mounts)+len(other.Processes) != 0 {
 		t.Errorf("another one: %+v", other)
 	}
 }
@@ -178,14 +178,14 @@ func TestVolumesOfTheNode(t *testing.T) {
 	n := &Node{kubelet: Kubelet{Root: "/k"}}
 	staged := "/k/plugins/kubernetes.io/csi/d/" + fmt.Sprintf("%064d", 1) + "/globalmount"
 	got := n.volumesOf(NewTable([]Mount{
-		{OldID: 1, Dev: Dev{8, 1}, Path: "/"},
-		{OldID: 2, OldParent: 1, Dev: Dev{8, 16}, Path: staged, Root: "/"},
-		{OldID: 3, OldParent: 1, Dev: Dev{8, 16}, Path: "/k/pods/u/volumes/kubernetes.io~csi/p/mount", Root: "/"},
-		{OldID: 4, OldParent: 1, Dev: Dev{8, 32}, Path: "/k/pods/u/volumes/kubernetes.io~csi/q/mount", Root: "/"},
-		{OldID: 5, OldParent: 1, Dev: Dev{0, 50}, Path: "/k/pods/u/volumes/kubernetes.io~secret/s", Root: "/"},
-		{OldID: 6, OldParent: 1, Dev: Dev{0, 5}, Path: "/k/plugins/kubernetes.io/csi/volumeDevices/publish/p/u", Root: "/sdd", FSType: "devtmpfs"},
+		{OldID: 1, Dev: Dev{Major: 8, Minor: 1}, Path: "/"},
+		{OldID: 2, OldParent: 1, Dev: Dev{Major: 8, Minor: 16}, Path: staged, Root: "/"},
+		{OldID: 3, OldParent: 1, Dev: Dev{Major: 8, Minor: 16}, Path: "/k/pods/u/volumes/kubernetes.io~csi/p/mount", Root: "/"},
+		{OldID: 4, OldParent: 1, Dev: Dev{Major: 8, Minor: 32}, Path: "/k/pods/u/volumes/kubernetes.io~csi/q/mount", Root: "/"},
+		{OldID: 5, OldParent: 1, Dev: Dev{Major: 0, Minor: 50}, Path: "/k/pods/u/volumes/kubernetes.io~secret/s", Root: "/"},
+		{OldID: 6, OldParent: 1, Dev: Dev{Major: 0, Minor: 5}, Path: "/k/plugins/kubernetes.io/csi/volumeDevices/publish/p/u", Root: "/sdd", FSType: "devtmpfs"},
 	}))
-	if !slices.Equal(got, []Dev{{8, 16}, {8, 32}}) {
+	if !slices.Equal(got, []Dev{{Major: 8, Minor: 16}, {Major: 8, Minor: 32}}) {
 		t.Errorf("%v", got)
 	}
 }

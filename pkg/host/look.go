@@ -5,11 +5,11 @@ import (
 	"errors"
 	"maps"
 	"path"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/mount"
 	"github.com/csi-addons/node-healer/pkg/worker"
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
@@ -132,7 +132,7 @@ func (n *Node) ask(ctx context.Context, q InspectQuery) (Inspection, error) {
 	sight := n.touched(*q.Probe, whole, a.Probe)
 	sight.Paths = n.paths(q, query, known, a)
 	sight.Answer = n.answer(*q.Probe, a.Probe)
-	if sight.Changed = !n.cfg.Namespace.Tops(*q.Probe); sight.Changed {
+	if sight.Changed = !n.cfg.Namespace.IsTop(*q.Probe); sight.Changed {
 		return sight, nil // it may be another filesystem that was touched
 	}
 	if whole.UUID && q.Probe.ID != 0 && sight.UUID != "" {
@@ -170,7 +170,7 @@ func (n *Node) share(ctx context.Context, q InspectQuery, at *probing, called ti
 		return Inspection{}, false, nil
 	}
 	scanned, err := n.lookAt(ctx, q)
-	found.Paths, found.Changed = scanned.Paths, !n.cfg.Namespace.Tops(*q.Probe)
+	found.Paths, found.Changed = scanned.Paths, !n.cfg.Namespace.IsTop(*q.Probe)
 	return found, true, err
 }
 
@@ -331,13 +331,13 @@ func (n *Node) probeOf(m Mount) *workerops.ProbeQuery {
 		q.SuperMajor, q.SuperMinor = m.Dev.Major, m.Dev.Minor
 	}
 	q.Around = n.fewBeside(m)
-	q.Root = !slices.Contains(rootInMemory, m.FSType)
+	q.Root = !mount.IsType(m.FSType, mount.Disk|mount.Memory|mount.DeviceNodes) // else its root is in memory
 	_, told := n.uuids.of(m.ID)
-	q.UUID = m.onDevice() && !told
+	q.UUID = onDevice(m) && !told
 	q.Space = true
 	q.Backing = true
-	q.Source = m.deviceSource()
-	q.Thawed = slices.Contains(freezable, m.FSType) && n.probes.left(thawOf(m)) == nil
+	q.Source = deviceSource(m)
+	q.Thawed = mount.IsType(m.FSType, mount.Disk) && n.probes.left(thawOf(m)) == nil
 	return &q
 }
 
@@ -367,17 +367,13 @@ func (n *Node) deviceOf(m Mount) workerops.ProbeQuery {
 	return workerops.ProbeQuery{Device: "/dev/" + name, DeviceMajor: m.Dev.Major, DeviceMinor: m.Dev.Minor}
 }
 
-// rootInMemory are the filesystem types that keep the root directory in memory
-// for as long as they are mounted: to open it would say nothing.
-var rootInMemory = []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "ramfs", "devtmpfs"}
-
 // onDevice is true when the mount's device number may be a block device:
 // anonymous ones have major 0.
-func (m Mount) onDevice() bool { return m.Dev.Major != 0 || m.deviceSource() != "" }
+func onDevice(m Mount) bool { return m.Dev.Major != 0 || deviceSource(m) != "" }
 
 // deviceSource gives the source when it is what tells the block device (btrfs
 // shows an anonymous number).
-func (m Mount) deviceSource() string {
+func deviceSource(m Mount) string {
 	if m.FSType == "btrfs" && strings.HasPrefix(m.Source, "/dev/") && path.Clean(m.Source) == m.Source {
 		return m.Source
 	}

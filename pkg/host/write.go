@@ -17,13 +17,13 @@ import (
 // as its worker cannot be ended. Somebody else's probe under way makes it Unable,
 // and so does a filesystem that is frozen.
 func (n *Node) TryWrite(ctx context.Context, m Mount) (Write, error) {
-	return n.try(ctx, m, workerops.WriteQuery{Path: m.Path, Want: ref(m)})
+	return n.try(ctx, m, workerops.WriteQuery{Path: m.Path, Want: m.Ref()})
 }
 
 // TrySync has a worker call fsync(2) on the root directory of what is mounted at m,
 // which fails where an ext4 has shut itself down. What it finds is what TryWrite does.
 func (n *Node) TrySync(ctx context.Context, m Mount) (Write, error) {
-	return n.try(ctx, m, workerops.WriteQuery{Path: m.Path, Want: ref(m), Sync: true})
+	return n.try(ctx, m, workerops.WriteQuery{Path: m.Path, Want: m.Ref(), Sync: true})
 }
 
 // ShutDown is true for what fsync(2) says of a filesystem that shut itself down while
@@ -80,7 +80,7 @@ func (n *Node) try(ctx context.Context, m Mount, q workerops.WriteQuery) (Write,
 		return w, nil
 	case err != nil:
 		return Write{}, err
-	case !n.cfg.Namespace.Tops(m):
+	case !n.cfg.Namespace.IsTop(m):
 		return Write{Unable: true}, nil // it may have been another filesystem
 	}
 	return w, nil

@@ -4,6 +4,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // Mount namespaces in which no process lives: something keeps them, such as a
@@ -81,7 +83,7 @@ func (s *scan) appendHidden(all []hidden, fd int) []hidden {
 	if unix.Fstat(fd, &st) != nil {
 		return all
 	}
-	if sp := s.spaces[st.Ino]; sp != nil && sp.whole || s.owners != nil && !s.owners.host.owns(fd) {
+	if sp := s.spaces[st.Ino]; sp != nil && sp.whole || s.owners != nil && !s.owners.host.Owns(fd) {
 		return all
 	}
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), namespaceSelf, uintptr(unsafe.Pointer(&info))); errno != 0 {
@@ -99,51 +101,15 @@ func neighbour(fd int, direction uintptr) (int, error) {
 	return int(next), nil
 }
 
-// mountIDRequest is struct mnt_id_req of include/uapi/linux/mount.h, version 1.
-type mountIDRequest struct {
-	Size      uint32
-	_         uint32
-	Mount     uint64
-	Param     uint64
-	Namespace uint64
-}
-
-// mountStatus is struct statmount up to what is read of it; the strings start
-// at mountStrings.
-type mountStatus struct {
-	_         [8]byte
-	Mask      uint64
-	Major     uint32
-	Minor     uint32
-	_         [16]byte
-	ID        uint64
-	ParentID  uint64
-	OldID     uint32
-	OldParent uint32
-	Attr      uint64
-	_         [36]byte
-	MntPoint  uint32
-	_         [mountStrings - 112]byte
-}
-
-const (
-	mountStrings   = 512
-	statMountBasic = 0x2                         // STATMOUNT_MNT_BASIC
-	statBasics     = 0x1 | statMountBasic | 0x10 // STATMOUNT_SB_BASIC, _MNT_POINT
-	allMounts      = ^uint64(0)                  // LSMT_ROOT
-)
-
 // mountsOf lists the mounts of a namespace.
 func mountsOf(namespace uint64) (all []spot) {
-	visitMounts(namespace, statBasics, func(st *mountStatus, strings []byte) bool {
-		if int(st.MntPoint) < len(strings) {
-			all = append(all, spot{
-				id:      int(st.OldID),
-				path:    unix.ByteSliceToString(strings[st.MntPoint:]),
-				mounted: mounted{dev: Number{st.Major, st.Minor}},
-			})
+	ids, _ := mount.ListAll(namespace, mount.Lowest(namespace))
+	var buf mount.Buffer
+	for _, id := range ids[:min(len(ids), maxMountsRead)] {
+		m, err := mount.Stat(namespace, id, mount.Superblock|mount.Basic|mount.Point, &buf)
+		if err == nil { // not unmounted since it was listed
+			all = append(all, spot{id: m.OldID, path: m.Path, mounted: mounted{dev: Number(m.Dev)}})
 		}
-		return len(all) < maxMountsRead
-	})
+	}
 	return all
 }

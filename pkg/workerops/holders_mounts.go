@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/csi-addons/node-healer/pkg/workerops/mountinfo"
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // mounted is what the scan keeps of every mount.
@@ -81,14 +81,10 @@ type table struct {
 
 func (s *scan) readTable(p process) table {
 	var t table
-	t.err = s.left.readTable(s.proc, p.dir, p.space, func(e mountinfo.Entry) error {
-		dev, ok := parseNumber(e.Dev)
-		if !ok {
-			return errors.New("no device number")
-		}
-		at := spot{id: e.ID, path: e.Path, mounted: mounted{dev: dev, memory: e.FSType == "devtmpfs" || e.FSType == "tmpfs"}}
+	t.err = s.left.readTable(s.proc, p.dir, p.space, func(m mount.Mount) error {
+		at := spot{id: m.OldID, path: m.Path, mounted: mounted{dev: Number(m.Dev), memory: mount.IsType(m.FSType, mount.DeviceNodes)}}
 		if p.root != "/" {
-			at.path = path.Join(p.root, e.Path)
+			at.path = path.Join(p.root, m.Path)
 		}
 		t.spots = append(t.spots, at)
 		return nil

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/workerops/mountinfo"
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // patience is how long one process may keep the scan waiting. Some of its files
@@ -199,7 +199,7 @@ func (s *scan) namespaceOf(dir string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return inodeOf(link)
+	return mount.InodeOf(link)
 }
 
 // livingThread gives the directory of a thread that goes on although the first
@@ -224,7 +224,7 @@ func (s *scan) swaps() (paths []string) {
 	raw, _ := s.read("swaps", 64<<10)
 	for line := range strings.Lines(string(raw)) {
 		if fields := strings.Fields(line); len(fields) > 0 && strings.HasPrefix(fields[0], "/") {
-			paths = append(paths, strings.TrimSuffix(mountinfo.Unescape(fields[0]), " (deleted)"))
+			paths = append(paths, strings.TrimSuffix(mount.Unescape(fields[0]), " (deleted)"))
 		}
 	}
 	return paths

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -140,12 +139,4 @@ func (s *scan) merge(p process, f found, ok bool) {
 		sum.addDevice(s, dev)
 	}
 	s.found[p.pid] = sum
-}
-
-// parseNumber reads "major:minor".
-func parseNumber(text string) (Number, bool) {
-	major, minor, _ := strings.Cut(text, ":")
-	ma, err1 := strconv.ParseUint(major, 10, 32)
-	mi, err2 := strconv.ParseUint(minor, 10, 32)
-	return Number{uint32(ma), uint32(mi)}, err1 == nil && err2 == nil
 }

@@ -16,7 +16,7 @@ import (
 // hundred.
 const volDataLimit = 64 << 10
 
-// InspectQuery asks for paths and for one superblock, in one round trip.
+// InspectQuery asks about paths and one superblock, in one round trip.
 type InspectQuery struct {
 	Paths []PathQuery
 	// Probe is nil when no storage is to be touched.
@@ -26,25 +26,25 @@ type InspectQuery struct {
 	Waiting string
 }
 
-// PathQuery asks what stands at a path.
+// PathQuery asks what is at a path.
 type PathQuery struct {
-	// Path is empty when only VolData is asked for: a mount point needs no look
-	// at it, and each one would keep an umount from succeeding for an instant.
+	// Path is empty when only VolData is asked for: a walk to a mount point is not
+	// needed, and would keep an umount from succeeding for an instant.
 	Path string
 	// VolData is the vol_data.json to read; empty for none. One that is still as
 	// Known is not read again.
 	VolData string
 	Known   FileStamp
-	// Above leaves the last component alone, because a volume that does not
-	// answer stands there.
+	// Above leaves out the last component, because a volume that does not answer is
+	// mounted there.
 	Above bool
 }
 
-// PathAnswer is what stands at a path.
+// PathAnswer is what is at a path.
 type PathAnswer struct {
 	// Walk is the error of the walk to the last component.
 	Walk syscall.Errno
-	// Leaf is the error of looking at the last component itself.
+	// Leaf is the error of the statx of the last component itself.
 	Leaf syscall.Errno
 	// Mode is st_mode.
 	Mode uint32
@@ -58,7 +58,7 @@ type PathAnswer struct {
 }
 
 // FileStamp changes with a file's content: every write moves the change time,
-// which nobody can set.
+// which cannot be set.
 type FileStamp struct {
 	Inode        uint64
 	Size         uint64
@@ -71,7 +71,7 @@ type FileStamp struct {
 type InspectAnswer struct {
 	Paths []PathAnswer
 	Probe ProbeAnswer
-	// Waiting is -1 when nobody tells.
+	// Waiting is -1 when it is not known.
 	Waiting int
 }
 
@@ -103,7 +103,7 @@ func lookAt(q PathQuery) PathAnswer {
 	if q.Path == "" {
 		return a
 	}
-	l, err := openLeaf(q.Path)
+	l, err := openTarget(q.Path)
 	if err != nil {
 		a.Walk = errnoOf(err)
 		return a
@@ -132,10 +132,10 @@ func lookAt(q PathQuery) PathAnswer {
 	return a
 }
 
-// readVolData gives nil for a file that is missing or unreadable: it is
-// evidence when it is there, and nothing follows from its absence.
+// readVolData returns nil for a file that is missing or unreadable: it is evidence when
+// it is there, and nothing follows from its absence.
 func readVolData(p string, known FileStamp) ([]byte, FileStamp) {
-	l, err := openLeaf(p)
+	l, err := openTarget(p)
 	if err != nil {
 		return nil, FileStamp{}
 	}
@@ -150,7 +150,7 @@ func readVolData(p string, known FileStamp) ([]byte, FileStamp) {
 	return raw, stamp
 }
 
-// waiting reads how many requests a FUSE daemon owes. The file is the kernel's
+// waiting reads how many requests a FUSE daemon has not answered. The file is the kernel's
 // own, in a filesystem that has no storage.
 func waiting(connection string) int {
 	raw, err := os.ReadFile(filepath.Join(connection, "waiting"))
@@ -164,9 +164,9 @@ func waiting(connection string) int {
 	return n
 }
 
-// ownTrouble gives the errors that say that this process has run out of
-// something: nothing follows from them for a volume. A daemon that has run out of
-// the same says it with the same errno; then this process can open a file.
+// ownTrouble returns the errors that say that this process has run out of something:
+// nothing follows from them for a volume. A daemon that has run out of the same reports
+// the same errno; then this process can open a file.
 func ownTrouble(err error) error {
 	if !slices.Contains([]syscall.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM}, errnoOf(err)) {
 		return nil

@@ -141,7 +141,7 @@ const opClone = "open_tree"
 
 // cloneAt makes a detached clone of what is mounted at a path.
 func cloneAt(p string) (clone int, op string, err error) {
-	l, err := openLeaf(p)
+	l, err := openTarget(p)
 	if err != nil {
 		return -1, "resolve", err
 	}
@@ -159,7 +159,7 @@ func cloneAt(p string) (clone int, op string, err error) {
 // The clone is private before anybody goes into it: an umount that propagates to
 // it would find it busy, too. The kernel looks at each mount beside it for that.
 func cloneAround(p string) (fd int, op string, err error) {
-	l, err := openLeaf(p)
+	l, err := openTarget(p)
 	if err != nil {
 		return -1, "resolve", err
 	}
