@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/healer/provider/mounts"
+	"github.com/csi-addons/node-healer/pkg/healer/provider/containers"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
 )
 
@@ -45,7 +45,7 @@ type config struct {
 	slowAnswer    time.Duration
 	probeWrite    string
 	// healContainers says in which containers dead mounts are replaced.
-	healContainers mounts.Containers
+	healContainers containers.Scope
 	healTimeout    time.Duration
 	allowedUIDs    []uint32
 	verbosity      int
@@ -80,7 +80,7 @@ func parse(args []string, out io.Writer) (config, error) {
 	f.StringVar(&c.hostNamespace, "host-mount-namespace", "", "the host's mount namespace, as in /proc/1/ns/mnt; empty: our own")
 	f.DurationVar(&c.probeTimeout, "probe-timeout", 5*time.Second, "how long one look at a volume may take")
 	f.DurationVar(&c.slowAnswer, "slow-answer", 0, "an answer that takes longer is late, and several in a row are reported (default a fifth of --probe-timeout)")
-	f.StringVar((*string)(&c.healContainers), "heal-containers", string(mounts.ContainersFUSE), "replace dead mounts inside running containers too: fuse (only those that a daemon serves), all or off")
+	f.StringVar((*string)(&c.healContainers), "heal-containers", string(containers.FUSE), "replace dead mounts inside running containers too: fuse (only those that a daemon serves), all or off")
 	f.StringVar(&c.probeWrite, "probe-write", string(healer.WriteOnSuspicion), "try a write that leaves no name: always, on-suspicion or never")
 	f.DurationVar(&c.healTimeout, "heal-timeout", 2*time.Minute, "how long the work on one volume may take in all")
 	f.Func("allowed-uids", "comma-separated user ids that may call (default 0)", func(s string) (err error) {
@@ -176,7 +176,7 @@ func (c *config) check() error {
 	if c.slowAnswer < time.Millisecond || c.slowAnswer > c.probeTimeout {
 		bad("--slow-answer: %s is not between 1ms and --probe-timeout", c.slowAnswer)
 	}
-	if h := c.healContainers; h != mounts.ContainersFUSE && h != mounts.ContainersAll && h != mounts.ContainersOff {
+	if h := c.healContainers; h != containers.FUSE && h != containers.All && h != containers.Off {
 		bad("--heal-containers: %q is none of fuse, all, off", h)
 	}
 	if w := healer.WriteProbe(c.probeWrite); w != healer.WriteAlways && w != healer.WriteOnSuspicion && w != healer.WriteNever {

@@ -3,6 +3,7 @@ package healer
 import (
 	"context"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -60,7 +61,7 @@ type MountPoint struct {
 // Inside is a mount of the volume in the mount namespace of a container.
 type InContainer struct {
 	host.ContainerMount
-	Inspection host.ContainerProbe
+	Probe host.ContainerProbe
 	// Attr are the attributes that it is to have, Sharing how it is to share mount
 	// events: for what an interrupted replacement left, those of what it replaced.
 	Attr    host.Attr
@@ -68,7 +69,7 @@ type InContainer struct {
 	// Ended is true for a filesystem that has shut itself down, although it answers.
 	Ended bool
 	// Proof says why it is known to be the volume's; Doubt why not.
-	Proof, WriteCheck string
+	Proof, Unproven string
 }
 
 // String names the mount point for people: the path, or container and path for what a
@@ -114,7 +115,7 @@ func (p MountPoint) Unfinished() bool {
 // the same superblock may be good: what is mounted anew shares it.
 func (p MountPoint) Stale() bool {
 	if p.InContainer != nil {
-		return host.IsNFS(p.InContainer.Mount.FSType) && p.InContainer.Inspection.Errno == syscall.ESTALE
+		return host.IsNFS(p.InContainer.Mount.FSType) && p.InContainer.Probe.Errno == syscall.ESTALE
 	}
 	return p.Own.Errno == syscall.ESTALE
 }
@@ -151,6 +152,8 @@ type Case struct {
 	Superblocks map[host.Dev]host.Superblock
 	// Record is nil when the volume was never seen healthy here.
 	Record *Record
+	// Found are the conditions that the providers asked before this one found.
+	Found []Condition
 	// Newest is a unique mount id that was the highest in the kernel when the volume's
 	// storage answered; 0 if it did not, or where there are none.
 	Newest uint64
@@ -184,7 +187,39 @@ func (c Case) Superblock(p MountPoint) host.Superblock {
 	return sb
 }
 
-// Place finds a mount point by its path.
+// AnswersAlone is true for a mount point whose own mount answers something else than
+// its superblock.
+func (c Case) AnswersAlone(p MountPoint) bool {
+	whole := c.Superblocks[p.Dev()].Answer
+	return p.Own.Asked && (p.Own.Silent != whole.Silent || p.Own.Errno != whole.Errno)
+}
+
+// Unusable returns a condition found so far that keeps what is mounted at a mount point
+// from being used: of the mount point itself, or of its superblock, which is judged
+// once for all its mount points. A merely degraded volume is no such condition: a pod
+// that waits for its mount is not helped by waiting longer.
+func (c Case) Unusable(p MountPoint) (Condition, bool) {
+	shared := !c.AnswersAlone(p) && len(p.Stack) > 0
+	return c.unusable(func(cond Condition) bool {
+		return cond.MountPoint == p.Path || shared && !cond.Superblock.Zero() && cond.Superblock == p.Dev()
+	})
+}
+
+// UnusableAt returns a condition found so far at a path that keeps the volume from
+// being used there.
+func (c Case) UnusableAt(path string) (Condition, bool) {
+	return c.unusable(func(cond Condition) bool { return cond.MountPoint == path })
+}
+
+func (c Case) unusable(is func(Condition) bool) (Condition, bool) {
+	at := slices.IndexFunc(c.Found, func(cond Condition) bool { return cond.Disables() && is(cond) })
+	if at < 0 {
+		return Condition{}, false
+	}
+	return c.Found[at], true
+}
+
+// MountPoint returns the mount point at a path.
 func (c Case) MountPoint(path string) (MountPoint, bool) {
 	for _, p := range c.MountPoints {
 		if p.Path == path {
@@ -192,6 +227,15 @@ func (c Case) MountPoint(path string) (MountPoint, bool) {
 		}
 	}
 	return MountPoint{}, false
+}
+
+// Below returns what is left of a directory of a filesystem after base, and whether it
+// is base or lies below it.
+func Below(base, dir string) (rest string, below bool) {
+	if dir == base {
+		return "", true
+	}
+	return strings.CutPrefix(dir, strings.TrimSuffix(base, "/")+"/")
 }
 
 // Proven reports whether more than the caller's word says that all of the case is
@@ -271,7 +315,7 @@ type Provider interface {
 	Name() string
 	// Examine judges a case. It touches neither mounts nor devices: all
 	// evidence is in the case.
-	Examine(ctx context.Context, c Case) (Finding, error)
+	Examine(c Case) (Finding, error)
 }
 
 // ErrRefused marks an error that means "must not", not "went wrong".

@@ -1,5 +1,7 @@
 package healer
 
+import "github.com/csi-addons/node-healer/pkg/host"
+
 // Status is the volume health status of CSI 1.13 that a condition amounts to.
 type Status string
 
@@ -102,9 +104,12 @@ type Condition struct {
 	Advice string
 	// Acute is true when the condition may be acted upon.
 	Acute bool
-	// Doubts is true when it leaves open which storage the volume is: nothing is
+	// Superblock is set for what is wrong with the whole filesystem or device, at
+	// whichever mount point it was seen.
+	Superblock host.Dev
+	// Ambiguous is true when it leaves open which storage the volume is: nothing is
 	// recorded then, even if the volume can be used.
-	WriteChecks bool
+	Ambiguous bool
 }
 
 // Disables is true for a condition that keeps the volume from being used. One that

@@ -134,7 +134,7 @@ func (o *observation) containerMountOf(m host.ContainerMount, sight host.Contain
 	if sight.Ended || !known && (answers || sight.Errno == 0) {
 		return // it is gone, or nothing says that it is this volume's
 	}
-	inContainer := &InContainer{ContainerMount: m, Inspection: sight, Attr: m.Mount.Attr, Sharing: host.SharingOf(m.Mount, s.onHost[m.Mount.Dev])}
+	inContainer := &InContainer{ContainerMount: m, Probe: sight, Attr: m.Mount.Attr, Sharing: host.SharingOf(m.Mount, s.onHost[m.Mount.Dev])}
 	switch {
 	case noted && (unfinished || stale || len(s.onHost[m.Mount.Dev]) == 0):
 		inContainer.Sharing = note.Sharing // which the kernel forgets with the host's mount
@@ -145,7 +145,7 @@ func (o *observation) containerMountOf(m host.ContainerMount, sight host.Contain
 		inContainer.Attr = note.Attr
 	}
 	inContainer.Ended = o.c.ended(m.Mount)
-	inContainer.Proof, inContainer.WriteCheck = o.prove(m, s.all, s.now)
+	inContainer.Proof, inContainer.Unproven = o.prove(m, s.all, s.now)
 	switch mine := slices.Contains(s.pods, m.PodUID); {
 	case answers && !unfinished && !inContainer.Ended:
 		o.c.Lingering = append(o.c.Lingering, *inContainer) // two instances that work are the driver's business

@@ -291,7 +291,7 @@ func TestWhichMountsInContainersAreTheVolumes(t *testing.T) {
 				return
 			}
 			p := got[0]
-			if p.Path != m.Path() || p.PodUID != "uid-a" || p.Named || len(p.Stack) != 1 || p.InContainer.Inspection != deadSight || (p.InContainer.Proof != "") != tc.proven || (p.InContainer.WriteCheck == "") != tc.proven {
+			if p.Path != m.Path() || p.PodUID != "uid-a" || p.Named || len(p.Stack) != 1 || p.InContainer.Probe != deadSight || (p.InContainer.Proof != "") != tc.proven || (p.InContainer.Unproven == "") != tc.proven {
 				t.Errorf("%+v, %+v", p, p.InContainer)
 			}
 		})
@@ -380,7 +380,7 @@ func TestWhatAContainersMountAnswers(t *testing.T) {
 		b.inContainer[m.Path()] = tc.sight
 		b.heal(volume)
 		got := b.insides()
-		if (len(got) == 1) != tc.want || tc.want && got[0].InContainer.Inspection != tc.as {
+		if (len(got) == 1) != tc.want || tc.want && got[0].InContainer.Probe != tc.as {
 			t.Errorf("%s: %+v", name, got)
 		}
 		// The driver may let the old daemon live for them.

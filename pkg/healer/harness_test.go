@@ -37,7 +37,7 @@ type patient struct {
 
 func (*patient) Name() string { return "patient" }
 
-func (p *patient) Examine(_ context.Context, c Case) (Finding, error) {
+func (p *patient) Examine(c Case) (Finding, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cases = append(p.cases, c)

@@ -113,12 +113,12 @@ func TestProveIdentityWithoutADevice(t *testing.T) {
 		change func(*Case, *host.Superblock)
 		want   string
 	}{
-		"the very mount":              {func(*Case, *host.Superblock) {}, ""},
-		"no staged mount":             {func(c *Case, _ *host.Superblock) { c.MountPoints = nil }, "only the staged mount"},
+		"the very mount":               {func(*Case, *host.Superblock) {}, ""},
+		"no staged mount":              {func(c *Case, _ *host.Superblock) { c.MountPoints = nil }, "only the staged mount"},
 		"an empty staging mount point": {func(c *Case, _ *host.Superblock) { c.MountPoints[0].Stack = nil }, "only the staged mount"},
-		"another filesystem":          {func(c *Case, _ *host.Superblock) { c.MountPoints[0].Stack[0].Dev.Minor++ }, "only the staged mount"},
-		"anew, named by kubelet":      {func(c *Case, _ *host.Superblock) { anew(c) }, ""},
-		"another boot":                {func(c *Case, _ *host.Superblock) { c.BootID = "boot-2" }, ""},
+		"another filesystem":           {func(c *Case, _ *host.Superblock) { c.MountPoints[0].Stack[0].Dev.Minor++ }, "only the staged mount"},
+		"anew, named by kubelet":       {func(c *Case, _ *host.Superblock) { anew(c) }, ""},
+		"another boot":                 {func(c *Case, _ *host.Superblock) { c.BootID = "boot-2" }, ""},
 		"no mount id": {func(c *Case, _ *host.Superblock) {
 			c.Record.MountPoints[0].MountID = 0
 			c.MountPoints[0].Stack[0].ID = 0

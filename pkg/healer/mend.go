@@ -36,7 +36,7 @@ func (e *Engine) heal(ctx context.Context, v Volume, t *volumeLock) (Report, err
 		if err != nil {
 			return report, err
 		}
-		d := e.diagnose(ctx, c)
+		d := e.diagnose(c)
 		report.Driver, report.After = c.Driver, d
 		if first {
 			report.Before = d
@@ -282,10 +282,11 @@ func (e *Engine) act(ctx context.Context, c Case, admitted []admission) []error 
 }
 
 // diagnose asks every provider. One provider's error hides no other's finding.
-func (e *Engine) diagnose(ctx context.Context, c Case) Diagnosis {
+func (e *Engine) diagnose(c Case) Diagnosis {
 	d := Diagnosis{Case: c}
 	for _, p := range e.cfg.Providers {
-		f, err := p.Examine(ctx, c)
+		c.Found = slices.Clip(d.Conditions)
+		f, err := p.Examine(c)
 		if err != nil {
 			d.Failures = append(d.Failures, ProviderFailure{Provider: p.Name(), Err: err})
 			continue

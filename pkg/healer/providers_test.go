@@ -18,7 +18,7 @@ type provider struct {
 
 func (p provider) Name() string { return p.name }
 
-func (p provider) Examine(_ context.Context, c Case) (Finding, error) { return p.examine(c) }
+func (p provider) Examine(c Case) (Finding, error) { return p.examine(c) }
 
 func TestOneProvidersErrorHidesNoOthersFinding(t *testing.T) {
 	broken := provider{"broken", func(Case) (Finding, error) { return Finding{}, errors.New("cannot look") }}

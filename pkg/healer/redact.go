@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // redactFrom is the shortest secret that is looked for in texts: shorter ones
@@ -27,4 +30,13 @@ func (s Secrets) Redact(text string) string {
 		}
 	}
 	return text
+}
+
+// QuoteName quotes a name of foreign origin if it could be taken for more than one
+// word: a daemon names its filesystem freely, and names on a disk are not ours.
+func QuoteName(name string) string {
+	if name != "" && !strings.ContainsFunc(name, func(r rune) bool { return r == utf8.RuneError || !unicode.IsGraphic(r) || unicode.IsSpace(r) }) {
+		return name
+	}
+	return strconv.Quote(name)
 }

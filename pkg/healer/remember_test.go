@@ -210,7 +210,7 @@ func TestWhatIsNotRecorded(t *testing.T) {
 		}
 	}
 	doubtful := provider{"doubtful", func(Case) (Finding, error) {
-		return Finding{Mine: true, Conditions: []Condition{{Status: Degraded, Reason: StackedMounts, WriteChecks: true}}}, nil
+		return Finding{Mine: true, Conditions: []Condition{{Status: Degraded, Reason: StackedMounts, Ambiguous: true}}}, nil
 	}}
 	b := newBench(t, func(c *Config) { c.Providers = []Provider{doubtful} })
 	b.heal(volume)

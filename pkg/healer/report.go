@@ -94,5 +94,5 @@ func (d Diagnosis) Healthy() bool { return len(d.Conditions) == 0 && len(d.Failu
 // recordable is true when the volume can be used, and it is not in doubt which
 // storage it is.
 func (d Diagnosis) recordable() bool {
-	return len(d.Failures) == 0 && !slices.ContainsFunc(d.Conditions, func(c Condition) bool { return c.Disables() || c.WriteChecks })
+	return len(d.Failures) == 0 && !slices.ContainsFunc(d.Conditions, func(c Condition) bool { return c.Disables() || c.Ambiguous })
 }

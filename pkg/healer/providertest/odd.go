@@ -38,7 +38,12 @@ func odd() map[string]func(*healer.Case) {
 			c.Record = &healer.Record{}
 		},
 		"record of another boot": func(c *healer.Case) { c.BootID = "another" },
-		"no superblocks":         func(c *healer.Case) { c.Superblocks = nil },
+		"another provider found all of it unusable": func(c *healer.Case) {
+			for _, p := range c.MountPoints {
+				c.Found = append(c.Found, healer.Condition{Status: healer.DataLoss, Reason: "Odd", MountPoint: p.Path, Superblock: p.Dev(), Message: "m", Advice: "a"})
+			}
+		},
+		"no superblocks": func(c *healer.Case) { c.Superblocks = nil },
 		"empty superblocks": func(c *healer.Case) {
 			eachSuperblock(c, func(sb *host.Superblock) { *sb = host.Superblock{} })
 		},

@@ -3,7 +3,6 @@ package mounts
 import (
 	"context"
 	"errors"
-	"slices"
 	"syscall"
 	"testing"
 
@@ -47,10 +46,6 @@ func (h idle) Cover(context.Context, host.RebindPlan, func(context.Context) erro
 
 func (h idle) UnmountDeadTop(context.Context, host.Mount, host.Mount, func(context.Context) error) error {
 	return h.touched()
-}
-
-func (h idle) ReplaceInContainers(_ context.Context, plans []host.ContainerSwap) []error {
-	return slices.Repeat([]error{h.touched()}, len(plans))
 }
 
 func (idle) CanReplace() bool { return true }
@@ -192,3 +187,5 @@ func under(change func(*host.Mount)) func(*healer.Case) {
 }
 
 var errRevalidate = errors.New("not wanted any more")
+
+func willing(context.Context) error { return nil }

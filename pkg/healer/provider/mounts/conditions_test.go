@@ -1,7 +1,6 @@
 package mounts
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"syscall"
@@ -34,7 +33,7 @@ type example struct {
 	want  []string
 }
 
-var examples = slices.Concat(mountPointExamples, superblockExamples, errorExamples, spaceExamples, deviceExamples, sizeExamples, pathExamples, deniedExamples, replaceExamples, insideExamples)
+var examples = slices.Concat(mountPointExamples, superblockExamples, errorExamples, spaceExamples, deviceExamples, sizeExamples, pathExamples, deniedExamples, replaceExamples)
 
 var mountPointExamples = []example{
 	{"published bind lost", with(lost), []string{"NotMounted! target: nothing is mounted"}},
@@ -105,11 +104,11 @@ func TestConditions(t *testing.T) {
 // expectConditions compares "Reason! mount point: part of the message" with what is found.
 func expectConditions(t *testing.T, c healer.Case, want []string) {
 	t.Helper()
-	f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), c)
+	f, err := New(idle{t}).Examine(c)
 	if err != nil || !f.Mine {
 		t.Fatalf("mine: %v, %v", f.Mine, err)
 	}
-	names := map[string]string{published: "target", staged: "staging", contained: "container"}
+	names := map[string]string{published: "target", staged: "staging"}
 	ok := len(f.Conditions) == len(want)
 	for i, cond := range f.Conditions {
 		head := string(cond.Reason)
@@ -170,7 +169,7 @@ func TestConformance(t *testing.T) {
 			cases.Sick[tc.name] = tc.build
 		}
 	}
-	providertest.Run(t, New(idle{t}, ContainersFUSE), cases)
+	providertest.Run(t, New(idle{t}), cases)
 }
 
 // another publishes a second filesystem, which answers, instead of what is staged.

@@ -9,21 +9,9 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// Where the kernel cannot put a mount beneath another one, a clone of the staged
-// mount goes on top of a dead one: of a FUSE whose connection is gone, and of no
-// other, because nothing that it answers later could be wrong.
-
-// maxCovered bounds the dead mounts at a mount point: a driver takes off one at a time.
-const maxCovered = 4
-
 // gone is true for a filesystem that never answers again, whatever its daemon does.
 func gone(sb host.Superblock) bool {
 	return healer.IsFUSE(sb.FSType) && sb.Answer.Asked && !sb.Answer.Silent && sb.Answer.Errno == syscall.ENOTCONN
-}
-
-// goneInside is the same for what a container has.
-func goneInside(in *healer.InContainer) bool {
-	return healer.IsFUSE(in.Mount.FSType) && in.Inspection.Errno == syscall.ENOTCONN
 }
 
 // covers is true where a dead mount can only be covered, and may be.
@@ -34,13 +22,7 @@ func (p Provider) covers(c healer.Case, mountPoint healer.MountPoint) bool {
 // onlyDeadBeneath is true when all that the top of a stack hides are dead mounts of this
 // volume, made private to be covered.
 func onlyDeadBeneath(c healer.Case, mountPoint healer.MountPoint) bool {
-	return len(mountPoint.Stack) > 1 && allDead(c, mountPoint.Stack[1:])
-}
-
-func allDead(c healer.Case, mounts []host.Mount) bool {
-	return !slices.ContainsFunc(mounts, func(m host.Mount) bool {
-		return !healer.IsFUSE(m.FSType) || m.Propagation != (host.Propagation{}) || !c.Replaced(m.Dev)
-	})
+	return len(mountPoint.Stack) > 1 && c.AllReplaced(mountPoint.Stack[1:])
 }
 
 // judgeMountPoint leaves out that mounts are stacked where this provider did it.
@@ -53,13 +35,13 @@ func (p Provider) judgeMountPoint(c healer.Case, mountPoint healer.MountPoint) [
 }
 
 // cover puts a clone of the healthy staged mount on top of a dead one.
-func (p Provider) cover(c healer.Case, mountPoint healer.MountPoint, conditions []healer.Condition) healer.Step {
+func (p Provider) cover(c healer.Case, mountPoint healer.MountPoint) healer.Step {
 	staged, _ := c.Staged()
 	s := healer.Step{
 		Name: StepCover, MountPoint: mountPoint, Cost: healer.Replace, Heals: []healer.Reason{healer.Disconnected}, Source: staged.Dev(),
 	}
-	plan, why := p.planReplace(c, mountPoint, staged, conditions)
-	if len(mountPoint.Stack) >= maxCovered {
+	plan, why := p.planReplace(c, mountPoint, staged)
+	if len(mountPoint.Stack) >= healer.MaxCovered {
 		why = "as many dead mounts as a driver is left to take off stand there already; delete the pod, so that kubelet publishes the volume anew"
 	}
 	if s.Refused = why; why != "" {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -34,7 +35,7 @@ func whyDenied(fsType string, m host.Mount) string {
 	case kind == "cifs", kind == "smb3":
 		return "on SMB the credentials may have expired or been changed"
 	}
-	return "no usual cause is known for " + plain(fsType)
+	return "no usual cause is known for " + healer.QuoteName(fsType)
 }
 
 func hasKerberos(m host.Mount) bool {

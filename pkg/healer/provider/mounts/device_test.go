@@ -1,7 +1,6 @@
 package mounts
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"syscall"
@@ -133,7 +132,7 @@ func TestDeviceFaultsByWhetherItAnswers(t *testing.T) {
 		for want, more := range map[healer.Status]func(*healer.Case){
 			healer.Degraded: func(*healer.Case) {}, healer.Inaccessible: silent(),
 		} {
-			f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), with(spoil, more)())
+			f, err := New(idle{t}).Examine(with(spoil, more)())
 			if err != nil || len(f.Conditions) != 1 || f.Conditions[0].Status != want {
 				t.Errorf("%s: %+v, %v; want %s", name, f.Conditions, err, want)
 			}
@@ -142,7 +141,7 @@ func TestDeviceFaultsByWhetherItAnswers(t *testing.T) {
 }
 
 func TestMessageNamesFewPaths(t *testing.T) {
-	f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), with(paths(20, 20))())
+	f, err := New(idle{t}).Examine(with(paths(20, 20))())
 	if err != nil || strings.Count(f.Conditions[0].Message, "offline") != maxPathsListed {
 		t.Errorf("%+v, %v", f.Conditions, err)
 	}

@@ -83,7 +83,7 @@ func stacked(c healer.Case, p healer.MountPoint) healer.Condition {
 	case slices.ContainsFunc(p.Stack[1:], func(m host.Mount) bool { return m.Dev != p.Stack[0].Dev }):
 		// What a mount covers cannot be reached by a path, so it stays.
 		found.Message += ", and the top one covers another filesystem instance"
-		found.Advice, found.WriteChecks = adviceRestage, true
+		found.Advice, found.Ambiguous = adviceRestage, true
 	}
 	return found
 }
@@ -128,7 +128,7 @@ func wrongVolume(c healer.Case, p healer.MountPoint) string {
 	case answers && p.Role == healer.RoleTarget && c.Record.Staged() != nil && len(staged.Stack) > 0 && p.Dev() != staged.Dev():
 		return "it is not what is staged, as it was when the volume was last healthy"
 	case sb.FSType != c.Record.FSType:
-		return fmt.Sprintf("filesystem type is %s, recorded was %s", plain(sb.FSType), plain(c.Record.FSType))
+		return fmt.Sprintf("filesystem type is %s, recorded was %s", healer.QuoteName(sb.FSType), healer.QuoteName(c.Record.FSType))
 	case sb.Device == nil && sb.Source != c.Record.Source:
 		return "the source differs from the recorded one"
 	case sb.Device != nil && sb.Device.Known() && answers:

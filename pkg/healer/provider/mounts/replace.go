@@ -14,9 +14,6 @@ var deadReasons = []healer.Reason{
 	healer.Disconnected, healer.StaleFileHandle, healer.IOError, healer.FilesystemShutdown,
 }
 
-// notSupported is what replaces a step where the kernel lacks the call for it.
-const notSupported = "ReplaceNotSupported: this kernel cannot put a mount beneath another one (Linux 6.5 can), and to mount over a dead one would reach other places too; delete the pod, so that kubelet publishes the volume anew"
-
 // unreachable is a stale mount of NFS of which the kernel knows that its directory has
 // no links any more: the walk to it asks the server, and fails, and nothing comes
 // beneath a mount but by a walk to it. touchOp is what else fails.
@@ -52,14 +49,14 @@ func dead(c healer.Case, p healer.MountPoint) bool {
 }
 
 // replace puts a clone of the healthy staged mount instead of a dead one.
-func (p Provider) replace(c healer.Case, mountPoint healer.MountPoint, conditions []healer.Condition) healer.Step {
+func (p Provider) replace(c healer.Case, mountPoint healer.MountPoint) healer.Step {
 	staged, _ := c.Staged()
 	s := healer.Step{
 		Name: StepReplace, MountPoint: mountPoint, Cost: healer.Replace, Heals: deadReasons, Source: staged.Dev(),
 	}
-	plan, why := p.planReplace(c, mountPoint, staged, conditions)
+	plan, why := p.planReplace(c, mountPoint, staged)
 	if !p.host.CanReplace() {
-		why = notSupported
+		why = healer.ReplaceNotSupported
 	}
 	if s.Refused = why; why != "" {
 		return s
@@ -72,10 +69,10 @@ func (p Provider) replace(c healer.Case, mountPoint healer.MountPoint, condition
 
 // planReplace says what a replacement would do, or why there must be none. What
 // is dead tells itself how it was mounted.
-func (p Provider) planReplace(c healer.Case, mountPoint, staged healer.MountPoint, conditions []healer.Condition) (host.RebindPlan, string) {
+func (p Provider) planReplace(c healer.Case, mountPoint, staged healer.MountPoint) (host.RebindPlan, string) {
 	var none host.RebindPlan
 	was, now := mountPoint.Stack[0], staged.Stack[0]
-	if why := unfit(c, staged, conditions); why != "" {
+	if why := unfit(c, staged); why != "" {
 		return none, why
 	}
 	switch {
@@ -94,7 +91,7 @@ func (p Provider) planReplace(c healer.Case, mountPoint, staged healer.MountPoin
 	case was.Attr.Has(host.AttrIDMap) != now.Attr.Has(host.AttrIDMap):
 		return none, "the dead mount had another ID mapping than the staged one"
 	}
-	if wrong := at(conditions, mountPoint.Path, healer.WrongVolumeMounted); wrong != "" {
+	if wrong := at(c.Found, mountPoint.Path, healer.WrongVolumeMounted); wrong != "" {
 		return none, wrong
 	}
 	if was.Placeholder() { // an interrupted step of ours, whose filesystem ended too
@@ -103,7 +100,7 @@ func (p Provider) planReplace(c healer.Case, mountPoint, staged healer.MountPoin
 		}
 		was.Attr, was.Propagation = mountPoint.Want.Attr, mountPoint.Want.Propagation
 	}
-	sub, beneath := below(now.Root, was.Root)
+	sub, beneath := healer.Below(now.Root, was.Root)
 	if !beneath {
 		return none, "the directory of the dead mount does not lie below the staged one"
 	}
@@ -141,7 +138,7 @@ func publishedAsStaged(c healer.Case, mountPoint healer.MountPoint) bool {
 }
 
 // unfit says why the staged mount is nothing to replace another one by.
-func unfit(c healer.Case, staged healer.MountPoint, conditions []healer.Condition) string {
+func unfit(c healer.Case, staged healer.MountPoint) string {
 	want := c.Record.Staged()
 	switch {
 	case c.Record == nil:
@@ -157,7 +154,7 @@ func unfit(c healer.Case, staged healer.MountPoint, conditions []healer.Conditio
 	case want != nil && want.Root != staged.Stack[0].Root:
 		return "the staged mount shows another directory than the recorded one"
 	}
-	if sick, found := disabled(c, staged, conditions); found {
+	if sick, found := c.Unusable(staged); found {
 		return notHealthy(sick)
 	}
 	return ""

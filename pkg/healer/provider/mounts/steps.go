@@ -3,8 +3,6 @@ package mounts
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -12,27 +10,26 @@ import (
 
 // The steps' names.
 const (
-	StepRebind             = "rebind"
-	StepUnmountDuplicate   = "unmount-duplicate"
-	StepReplace            = "replace"
-	StepCover              = "cover"
-	StepUnmountDeadTop     = "unmount-dead-top"
-	StepReplaceInContainer = "replace-in-container"
+	StepRebind           = "rebind"
+	StepUnmountDuplicate = "unmount-duplicate"
+	StepReplace          = "replace"
+	StepCover            = "cover"
+	StepUnmountDeadTop   = "unmount-dead-top"
 )
 
 // steps offers what may help at a mount point.
-func (p Provider) steps(c healer.Case, mountPoint healer.MountPoint, conditions []healer.Condition) []healer.Step {
+func (p Provider) steps(c healer.Case, mountPoint healer.MountPoint) []healer.Step {
 	switch {
 	case mountPoint.Role != healer.RoleTarget:
 		return nil // staging is the driver's business
 	case outlived(c, mountPoint) && p.covers(c, mountPoint):
-		return []healer.Step{p.cover(c, mountPoint, conditions)}
+		return []healer.Step{p.cover(c, mountPoint)}
 	case outlived(c, mountPoint) && len(mountPoint.Stack) == 1:
-		return []healer.Step{p.replace(c, mountPoint, conditions)}
+		return []healer.Step{p.replace(c, mountPoint)}
 	case outlived(c, mountPoint):
 		return []healer.Step{p.unmountDeadTop(c, mountPoint)}
 	case len(mountPoint.Stack) == 0 || interrupted(c, mountPoint):
-		return []healer.Step{p.rebind(c, mountPoint, conditions)}
+		return []healer.Step{p.rebind(c, mountPoint)}
 	case leftBehind(mountPoint):
 		return []healer.Step{p.unmountDuplicate(mountPoint)}
 	}
@@ -41,7 +38,7 @@ func (p Provider) steps(c healer.Case, mountPoint healer.MountPoint, conditions 
 
 // rebind binds the healthy staged mount at the mount point, or finishes a rebind that
 // was interrupted between its halves.
-func (p Provider) rebind(c healer.Case, mountPoint healer.MountPoint, conditions []healer.Condition) healer.Step {
+func (p Provider) rebind(c healer.Case, mountPoint healer.MountPoint) healer.Step {
 	s := healer.Step{
 		Name:       StepRebind,
 		MountPoint: mountPoint,
@@ -50,7 +47,7 @@ func (p Provider) rebind(c healer.Case, mountPoint healer.MountPoint, conditions
 	}
 	staged, _ := c.Staged()
 	s.Source = staged.Dev()
-	plan, why := planRebind(c, mountPoint, staged, conditions)
+	plan, why := planRebind(c, mountPoint, staged)
 	if len(mountPoint.Stack) > 1 {
 		plan.Covers = mountPoint.Stack[1]
 	}
@@ -67,14 +64,8 @@ func (p Provider) rebind(c healer.Case, mountPoint healer.MountPoint, conditions
 	return s
 }
 
-// keepsSteps is true for a condition that keeps a step from acting. What one
-// container got instead of the volume is no reason to keep it from the others.
-func keepsSteps(c healer.Condition) bool {
-	return c.Disables() && c.Reason != healer.ContainerOnBareDirectory
-}
-
 // planRebind says what a rebind would do, or why there must be none.
-func planRebind(c healer.Case, mountPoint, staged healer.MountPoint, conditions []healer.Condition) (host.RebindPlan, string) {
+func planRebind(c healer.Case, mountPoint, staged healer.MountPoint) (host.RebindPlan, string) {
 	var none host.RebindPlan
 	wantStaged := c.Record.Staged()
 	switch {
@@ -95,18 +86,18 @@ func planRebind(c healer.Case, mountPoint, staged healer.MountPoint, conditions 
 	case mountPoint.Want.Attr.Has(host.AttrIDMap) != staged.Stack[0].Attr.Has(host.AttrIDMap):
 		return none, "the recorded mount had another ID mapping than the staged one"
 	}
-	for _, cond := range conditions {
-		if cond.MountPoint == mountPoint.Path && keepsSteps(cond) && cond.Reason != healer.NotMounted {
+	for _, cond := range c.Found {
+		if cond.MountPoint == mountPoint.Path && cond.Disables() && cond.Reason != healer.NotMounted {
 			return none, notHealthy(cond)
 		}
 	}
-	if sick, found := disabled(c, staged, conditions); found {
+	if sick, found := c.Unusable(staged); found {
 		return none, notHealthy(sick)
 	}
 	if interrupted(c, mountPoint) && mountPoint.Dev() != staged.Dev() {
 		return none, "the placeholder there is not of the staged filesystem"
 	}
-	sub, beneath := below(wantStaged.Root, mountPoint.Want.Root)
+	sub, beneath := healer.Below(wantStaged.Root, mountPoint.Want.Root)
 	if !beneath {
 		return none, "the recorded directory does not lie below the staged one"
 	}
@@ -120,28 +111,8 @@ func planRebind(c healer.Case, mountPoint, staged healer.MountPoint, conditions 
 	}, ""
 }
 
-// disabled finds what keeps a mount point from being used: a pod that waits for its mount
-// is not helped by waiting until a merely degraded volume is well. Its superblock may
-// have been judged at another mount point.
-func disabled(c healer.Case, p healer.MountPoint, conditions []healer.Condition) (healer.Condition, bool) {
-	for _, cond := range slices.Concat(conditions, judgeSuperblock(c, p)) {
-		if cond.MountPoint == p.Path && keepsSteps(cond) {
-			return cond, true
-		}
-	}
-	return healer.Condition{}, false
-}
-
 func notHealthy(c healer.Condition) string {
 	return fmt.Sprintf("the volume itself is not healthy (%s)", c.Reason)
-}
-
-// below gives what is left of root after base.
-func below(base, root string) (string, bool) {
-	if root == base {
-		return "", true
-	}
-	return strings.CutPrefix(root, strings.TrimSuffix(base, "/")+"/")
 }
 
 // unmountDuplicate removes an placeholder of ours that came to stand on top of the

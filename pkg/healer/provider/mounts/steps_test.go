@@ -15,11 +15,10 @@ import (
 
 // scribe is a host that notes the plan of a step and asks still.
 type scribe struct {
-	did         string
-	plan        host.RebindPlan
-	on          host.Mount
-	below       host.Mount
-	inContainer []host.ContainerSwap
+	did   string
+	plan  host.RebindPlan
+	on    host.Mount
+	below host.Mount
 	// old is a kernel that cannot put a mount beneath another.
 	old bool
 }
@@ -54,11 +53,6 @@ func (s *scribe) UnmountDeadTop(ctx context.Context, on, below host.Mount, reval
 	return revalidate(ctx)
 }
 
-func (s *scribe) ReplaceInContainers(_ context.Context, plans []host.ContainerSwap) []error {
-	s.did, s.inContainer = "replace inside", plans
-	return make([]error, len(plans))
-}
-
 func (s *scribe) CanReplace() bool { return !s.old }
 
 func (s *scribe) CanCover() bool { return true }
@@ -66,7 +60,7 @@ func (s *scribe) CanCover() bool { return true }
 // step gives the only step offered for a case.
 func step(t *testing.T, h Host, c healer.Case) healer.Step {
 	t.Helper()
-	f, err := New(h, ContainersFUSE).Examine(context.Background(), c)
+	f, err := New(h).Examine(c)
 	if err != nil || len(f.Steps) != 1 {
 		t.Fatalf("%d steps, %v", len(f.Steps), err)
 	}
@@ -225,7 +219,7 @@ func TestTakeOff(t *testing.T) {
 func TestNothingIsOfferedFor(t *testing.T) {
 	for name, build := range map[string]func() healer.Case{
 		"a healthy volume":        healthy,
-		"the staging mount point":  with(stagingLost),
+		"the staging mount point": with(stagingLost),
 		"a foreign stack":         with(func(c *healer.Case) { c.MountPoints[0].Stack = slices.Repeat(c.MountPoints[0].Stack, 2) }),
 		"a stack of interims":     with(placeholderAlone, placeholderOnTop),
 		"another root below":      with(placeholderOnTop, func(c *healer.Case) { c.MountPoints[0].Stack[1].Root = "/x" }),
@@ -238,7 +232,7 @@ func TestNothingIsOfferedFor(t *testing.T) {
 		"placeholder in staging":  with(func(c *healer.Case) { c.MountPoints[1].Stack[0].Attr = placeholder }),
 		"an intended placeholder": with(recorded(0, func(r *healer.MountPointRecord) { r.Attr = placeholder }), attr(0, placeholder)),
 	} {
-		f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), build())
+		f, err := New(idle{t}).Examine(build())
 		if err != nil || len(f.Steps) != 0 {
 			t.Errorf("%s: %+v, %v", name, f.Steps, err)
 		}

@@ -3,12 +3,8 @@ package mounts
 import (
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -51,20 +47,24 @@ type bench struct {
 }
 
 func (b bench) one(s healer.Status, r healer.Reason, advice, format string, args ...any) []healer.Condition {
-	return []healer.Condition{{Status: s, Reason: r, MountPoint: b.p.Path, Message: fmt.Sprintf(format, args...), Advice: advice}}
+	cond := healer.Condition{Status: s, Reason: r, MountPoint: b.p.Path, Message: fmt.Sprintf(format, args...), Advice: advice}
+	if !b.c.AnswersAlone(b.p) {
+		cond.Superblock = b.p.Dev()
+	}
+	return []healer.Condition{cond}
 }
 
 func (b bench) shutdown() []healer.Condition {
 	switch {
 	case b.sb.Write.ShutDown():
 		return b.one(healer.Inaccessible, healer.FilesystemShutdown, adviceShutdown,
-			"%s shut itself down (fsync of the root directory fails with EIO); every write fails, whatever stat says", plain(b.sb.FSType))
+			"%s shut itself down (fsync of the root directory fails with EIO); every write fails, whatever stat says", healer.QuoteName(b.sb.FSType))
 	case b.sb.Shutdown:
 		return b.one(healer.Inaccessible, healer.FilesystemShutdown, adviceShutdown,
-			"%s shut itself down (super option shutdown); every write fails, whatever stat says", plain(b.sb.FSType))
+			"%s shut itself down (super option shutdown); every write fails, whatever stat says", healer.QuoteName(b.sb.FSType))
 	case b.sb.Upper != nil && b.sb.Upper.Shutdown:
 		return b.one(healer.Inaccessible, healer.FilesystemShutdown, adviceShutdown,
-			"the %s that the overlay writes to shut itself down (super option shutdown)", plain(b.sb.Upper.FSType))
+			"the %s that the overlay writes to shut itself down (super option shutdown)", healer.QuoteName(b.sb.Upper.FSType))
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func (b bench) failed() []healer.Condition {
 	if d := b.sb.Device; reason == healer.DeviceReadError && d != nil {
 		return b.one(healer.Inaccessible, reason, advice, "%s: %s", nameInFull(*d), a)
 	}
-	if b.p.Stale() && answersAlone(b.c, b.p) {
+	if b.p.Stale() && b.c.AnswersAlone(b.p) {
 		advice = adviceRepublish
 	}
 	return b.one(healer.Inaccessible, reason, advice, "%s", a)
@@ -149,15 +149,6 @@ func reasonOf(a host.Answer, sb host.Superblock) (healer.Reason, string) {
 	return healer.IOError, adviceShutdown
 }
 
-// plain quotes a name that could be taken for more than one: a daemon calls its
-// filesystem as it likes, and what is on a disk may come from anywhere.
-func plain(name string) string {
-	if name != "" && !strings.ContainsFunc(name, func(r rune) bool { return r == utf8.RuneError || !unicode.IsGraphic(r) || unicode.IsSpace(r) }) {
-		return name
-	}
-	return strconv.Quote(name)
-}
-
 // errorsRose reports what the filesystem counted since it was last healthy.
 func (b bench) errorsRose() []healer.Condition {
 	if !healer.ErrorsRose(b.c, b.sb) {
@@ -167,11 +158,11 @@ func (b bench) errorsRose() []healer.Condition {
 	if b.c.Record != nil {
 		before = b.c.Record.FilesystemErrors
 	}
-	message := fmt.Sprintf("%s counted %d errors, %d when it was last healthy", plain(b.sb.FSType), healer.ErrorsCounted(b.sb), before)
+	message := fmt.Sprintf("%s counted %d errors, %d when it was last healthy", healer.QuoteName(b.sb.FSType), healer.ErrorsCounted(b.sb), before)
 	if e := b.sb.Errors; e != nil && !e.LastTime.IsZero() {
 		message += fmt.Sprintf("; the last at %s", e.LastTime.UTC().Format(time.RFC3339))
 		if e.LastFunction != "" {
-			message += " in " + plain(e.LastFunction)
+			message += " in " + healer.QuoteName(e.LastFunction)
 		}
 	}
 	switch w := b.sb.Write; {

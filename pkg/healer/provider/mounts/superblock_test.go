@@ -1,7 +1,6 @@
 package mounts
 
 import (
-	"context"
 	"strings"
 	"syscall"
 	"testing"
@@ -187,7 +186,7 @@ func TestStatusOfAReason(t *testing.T) {
 	}
 	seen := map[healer.Reason]bool{}
 	for _, tc := range examples {
-		f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), tc.build())
+		f, err := New(idle{t}).Examine(tc.build())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,7 +207,7 @@ func TestStatusOfAReason(t *testing.T) {
 // What passes by itself is not sent to a person.
 func TestAdviceForWhatMayPass(t *testing.T) {
 	for e, want := range map[syscall.Errno]string{syscall.ETIMEDOUT: adviceLater, syscall.EBUSY: adviceLater, syscall.EIO: adviceShutdown} {
-		f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), with(probe(e))())
+		f, err := New(idle{t}).Examine(with(probe(e))())
 		if err != nil || len(f.Conditions) != 1 || !strings.Contains(f.Conditions[0].Advice, want) {
 			t.Errorf("%v: %+v, %v", e, f.Conditions, err)
 		}

@@ -1,4 +1,4 @@
-package mounts
+package containers
 
 import (
 	"context"
@@ -13,103 +13,19 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// contained is where a container of the pod has the volume, seen from outside.
-const contained = "/proc/77/root/data"
-
-// stale is a volume that is healed on the host, while a container still has the
-// previous instance of it.
-func stale(c *healer.Case) {
-	outliving(c)
-	c.MountPoints[0].Stack[0].Dev = renewed
-	delete(c.Superblocks, previously)
-	c.MountPoints = append(c.MountPoints, healer.MountPoint{
-		Role: healer.RoleContainer, Path: contained, PodUID: "a", Inspect: host.PathInfo{Looked: true},
-		InContainer: &healer.InContainer{
-			ContainerMount: host.ContainerMount{PID: 77, Namespace: 4026, PodUID: "a", Mount: host.Mount{
-				ID: 70, OldID: 70, Dev: previously, Root: "/sub", Path: "/data", FSType: "fuse.x", Source: "src", Attr: host.AttrNoSUID,
-			}},
-			Attr:       host.AttrNoSUID,
-			Inspection: host.ContainerProbe{Errno: syscall.ENOTCONN}, Proof: "the record says so",
-		},
-	})
-	inContainer(func(*healer.InContainer) {})(c)
-}
-
-// inside changes what the container has.
-func inContainer(change func(*healer.InContainer)) func(*healer.Case) {
-	return func(c *healer.Case) {
-		p := &c.MountPoints[2]
-		change(p.InContainer)
-		p.Stack = append([]host.Mount{p.InContainer.Mount}, p.InContainer.Below...)
-	}
-}
-
-func has(change func(*host.Mount)) func(*healer.Case) {
-	return inContainer(func(in *healer.InContainer) { change(&in.Mount) })
-}
-
-// leftInside is what an interrupted replacement left in the container.
-func leftInside(in *healer.InContainer) host.Mount {
-	m := in.Mount
-	m.ID, m.OldID, m.Dev, m.Attr = 71, 71, renewed, m.Attr|host.AttrReadOnly|host.AttrNoSymFollow
-	return m
-}
-
-func leftAlone(in *healer.InContainer) { in.Mount, in.Inspection.Errno = leftInside(in), 0 }
-func leftBelow(in *healer.InContainer) { in.Below = []host.Mount{leftInside(in)} }
-
-// strayed is one that stands on the dead mount: something that came on top of the
-// dead one while ours was put beneath it is gone again.
-func strayed(in *healer.InContainer) {
-	in.Below = []host.Mount{in.Mount}
-	leftAlone(in)
-}
-
-var insideExamples = []example{
-	{"dead in a container", with(stale), []string{"StaleInContainers! container: still has the filesystem instance that ended: statx: transport endpoint is not connected (ENOTCONN)"}},
-	{"shut down in a container", with(stale, inContainer(func(in *healer.InContainer) { in.Inspection.Errno = 0 })), []string{"StaleInContainers! container: shut itself down"}},
-	{"silent in a container", with(stale, inContainer(func(in *healer.InContainer) {
-		in.Inspection = host.ContainerProbe{Silent: true, Unable: "no answer within 5s"}
-	})), []string{"StaleInContainers! container: does not answer"}},
-	{"a container that cannot be asked", with(stale, inContainer(func(in *healer.InContainer) { in.Inspection = host.ContainerProbe{Unable: "no way in"} })), []string{"StaleInContainers! container: cannot be asked: no way in"}},
-	{"interrupted in a container", with(stale, inContainer(leftAlone)), []string{"StaleInContainers! container: an interrupted replacement left it unfinished"}},
-	{"interrupted in a container, before the dead one was off", with(stale, inContainer(leftBelow)), []string{"StaleInContainers! container: ENOTCONN"}},
-	{"interrupted in a container, and dead since", with(stale, inContainer(func(in *healer.InContainer) { leftAlone(in); in.Inspection.Errno = syscall.ENOTCONN })), []string{"StaleInContainers! container: ENOTCONN"}},
-	{"a container that cannot be looked into", with(unverified("a", "b")), []string{"ContainerUnverified target: pod a container b was there before the filesystem instance was replaced, and cannot be looked into: why"}},
-	{"one of a pod without a mount point", with(unverified("c", "")), []string{"ContainerUnverified target: pod c was there before"}},
-	{"any container", with(unverified("", "")), []string{"ContainerUnverified target: a container was there before"}},
-	{"not proven in a container", with(stale, inContainer(func(in *healer.InContainer) { in.Proof, in.WriteCheck = "", "nobody knows it" })), []string{"StaleInContainers! container: ENOTCONN"}},
-}
-
-func unverified(podUID, container string) func(*healer.Case) {
-	return func(c *healer.Case) {
-		c.Unverified = append(c.Unverified, host.Unverified{PodUID: podUID, ContainerID: container, Why: "why"})
-	}
-}
-
-func TestInsideConditions(t *testing.T) {
-	for _, tc := range insideExamples {
-		t.Run(tc.name, func(t *testing.T) { expectConditions(t, tc.build(), tc.want) })
-	}
-}
-
-// insideStep gives the only step offered for a case.
-func insideStep(t *testing.T, h Host, which Containers, c healer.Case) healer.Step {
+// replaceStep returns the only step offered for a case.
+func replaceStep(t *testing.T, h *kernel, which Scope, c healer.Case) healer.Step {
 	t.Helper()
-	f, err := New(h, which).Examine(context.Background(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	steps := slices.DeleteFunc(f.Steps, func(s healer.Step) bool { return s.Name != StepReplaceInContainer })
+	steps := examine(t, h, which, c).Steps
 	if len(steps) != 1 || steps[0].MountPoint.Path != contained || steps[0].Cost != healer.Replace || !slices.Equal(steps[0].Heals, []healer.Reason{healer.StaleInContainers}) {
-		t.Fatalf("%+v", f.Steps)
+		t.Fatalf("%+v", steps)
 	}
 	return steps[0]
 }
 
 func willing(context.Context) error { return nil }
 
-func TestReplaceInside(t *testing.T) {
+func TestReplace(t *testing.T) {
 	type plan = host.ContainerSwap
 	nfs := func(c *healer.Case) {
 		c.Record.FSType = "nfs4"
@@ -126,14 +42,14 @@ func TestReplaceInside(t *testing.T) {
 	note := "whose mount events it shared is not known, so it shares none now"
 	for name, tc := range map[string]struct {
 		change []func(*healer.Case)
-		which  Containers
+		which  Scope
 		source int // the mount point on the host
 		want   plan
 		note   string
 	}{
 		"as published to its pod": {},
-		"everything":              {which: ContainersAll},
-		"NFS":                     {change: []func(*healer.Case){nfs}, which: ContainersAll},
+		"everything":              {which: All},
+		"NFS":                     {change: []func(*healer.Case){nfs}, which: All},
 		"the whole volume, which only staging shows": {
 			change: []func(*healer.Case){has(func(m *host.Mount) { m.Root = "/" })}, source: 1,
 		},
@@ -185,12 +101,12 @@ func TestReplaceInside(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := with(append([]func(*healer.Case){stale}, tc.change...)...)()
+			c := with(append([]func(*healer.Case){healedOnHost}, tc.change...)...)()
 			if tc.which == "" {
-				tc.which = ContainersFUSE
+				tc.which = FUSE
 			}
-			h := &scribe{}
-			s := insideStep(t, h, tc.which, c)
+			h := &kernel{}
+			s := replaceStep(t, h, tc.which, c)
 			if s.Refused != "" || s.Run != nil || s.Together == nil || s.Source != renewed || s.Note != tc.note {
 				t.Fatalf("%+v", s)
 			}
@@ -198,58 +114,58 @@ func TestReplaceInside(t *testing.T) {
 				t.Errorf("%v", errs)
 			}
 			tc.want.Attr, tc.want.Container, tc.want.Source = c.MountPoints[2].InContainer.Attr, c.MountPoints[2].InContainer.ContainerMount, c.MountPoints[tc.source].Stack[0]
-			if len(h.inContainer) != 1 || !reflect.DeepEqual(h.inContainer[0], tc.want) {
-				t.Errorf("%s %+v\nwant %+v", h.did, h.inContainer, tc.want)
+			if len(h.plans) != 1 || !reflect.DeepEqual(h.plans[0], tc.want) {
+				t.Errorf("%+v\nwant %+v", h.plans, tc.want)
 			}
 		})
 	}
 }
 
 // containedMount is what the container of a stale volume has.
-func containedMount() host.Mount { return with(stale)().MountPoints[2].InContainer.Mount }
+func containedMount() host.Mount { return with(healedOnHost)().MountPoints[2].InContainer.Mount }
 
 // What an interrupted replacement left on top of the dead mount goes, and that is
 // replaced: it was never asked, because it was covered.
-func TestReplaceInsideBeneathAStray(t *testing.T) {
-	c := with(stale, inContainer(strayed))()
-	h := &scribe{}
-	s := insideStep(t, h, ContainersFUSE, c)
+func TestReplaceBeneathAStray(t *testing.T) {
+	c := with(healedOnHost, inContainer(strayed))()
+	h := &kernel{}
+	s := replaceStep(t, h, FUSE, c)
 	if s.Refused != "" {
 		t.Fatal(s.Refused)
 	}
 	s.Together(context.Background(), []healer.Step{s}, []func(context.Context) error{willing})
 	in := c.MountPoints[2].InContainer
-	if len(h.inContainer) != 1 || !reflect.DeepEqual(h.inContainer[0].Stray, in.Mount) || !reflect.DeepEqual(h.inContainer[0].Container.Mount, in.Below[0]) || h.inContainer[0].Ours.OldID != 0 {
-		t.Errorf("%+v", h.inContainer)
+	if len(h.plans) != 1 || !reflect.DeepEqual(h.plans[0].Stray, in.Mount) || !reflect.DeepEqual(h.plans[0].Container.Mount, in.Below[0]) || h.plans[0].Ours.OldID != 0 {
+		t.Errorf("%+v", h.plans)
 	}
 }
 
-func TestReplaceInsideIsRefused(t *testing.T) {
+func TestReplaceIsRefused(t *testing.T) {
 	for _, tc := range []struct {
 		why    string
 		change func(*healer.Case)
-		which  Containers
+		which  Scope
 	}{
-		{why: "--heal-containers=off", which: ContainersOff},
+		{why: "--heal-containers=off", which: Off},
 		{why: "only FUSE is healed in containers, and this is a nfs4 (--heal-containers=fuse)", change: has(func(m *host.Mount) { m.FSType = "nfs4" })},
-		{why: "not proven to be the volume's: nobody knows it", change: inContainer(func(in *healer.InContainer) { in.Proof, in.WriteCheck = "", "nobody knows it" })},
+		{why: "not proven to be the volume's: nobody knows it", change: inContainer(func(in *healer.InContainer) { in.Proof, in.Unproven = "", "nobody knows it" })},
 		{why: "never seen healthy", change: unrecorded},
-		{why: "cannot be told to be dead", change: inContainer(func(in *healer.InContainer) { in.Inspection = host.ContainerProbe{Silent: true} })},
-		{why: "cannot be told to be dead", change: inContainer(func(in *healer.InContainer) { in.Inspection = host.ContainerProbe{Unable: "no way in"} })},
+		{why: "cannot be told to be dead", change: inContainer(func(in *healer.InContainer) { in.Probe = host.ContainerProbe{Silent: true} })},
+		{why: "cannot be told to be dead", change: inContainer(func(in *healer.InContainer) { in.Probe = host.ContainerProbe{Unable: "no way in"} })},
 		{why: "no healthy mount of the volume", change: of(renewed, errno(syscall.ENOTCONN))},
 		{why: "no healthy mount of the volume", change: has(func(m *host.Mount) { m.FSType = "fuse.y" })},
 		{why: "no healthy mount of the volume", change: func(c *healer.Case) {
 			c.MountPoints[0].Stack[0].Attr, c.MountPoints[1].Stack[0].Attr = placeholder, placeholder
 		}},
-		{why: "no healthy mount of the volume that shows the directory", change: func(c *healer.Case) {
+		{why: "no healthy mount of the volume that shows the container's directory", change: func(c *healer.Case) {
 			c.MountPoints[1].Stack[0].Root = "/x"
 			has(func(m *host.Mount) { m.Root = "/subway" })(c)
 		}},
 		{why: "the directory that the container has was deleted", change: has(func(m *host.Mount) { m.RootDeleted = true })},
 		{why: "the pod's mount point on the host is not healthy", change: lost},
-		{why: "several mounts stand there", change: inContainer(func(in *healer.InContainer) { in.Below = []host.Mount{in.Mount} })},
-		{why: "several mounts stand there", change: inContainer(func(in *healer.InContainer) { leftBelow(in); in.Below = append(in.Below, in.Mount) })},
-		{why: "several mounts stand there", change: inContainer(func(in *healer.InContainer) { leftBelow(in); in.Below[0].Root = "/x" })},
+		{why: "several mounts are stacked there", change: inContainer(func(in *healer.InContainer) { in.Below = []host.Mount{in.Mount} })},
+		{why: "several mounts are stacked there", change: inContainer(func(in *healer.InContainer) { leftBelow(in); in.Below = append(in.Below, in.Mount) })},
+		{why: "several mounts are stacked there", change: inContainer(func(in *healer.InContainer) { leftBelow(in); in.Below[0].Root = "/x" })},
 		{why: "marks an interrupted replacement", change: inContainer(func(in *healer.InContainer) { in.Attr |= host.AttrNoSymFollow })},
 		{why: "marks an interrupted replacement", change: inContainer(func(in *healer.InContainer) { in.Attr |= host.AttrNoSymFollow | host.AttrReadOnly })},
 		{why: "only one maps ids", change: func(c *healer.Case) {
@@ -267,9 +183,9 @@ func TestReplaceInsideIsRefused(t *testing.T) {
 			tc.change = func(*healer.Case) {}
 		}
 		if tc.which == "" {
-			tc.which = ContainersFUSE
+			tc.which = FUSE
 		}
-		s := insideStep(t, idle{t}, tc.which, with(stale, tc.change)())
+		s := replaceStep(t, &kernel{}, tc.which, with(healedOnHost, tc.change)())
 		if s.Together != nil || s.Run != nil || !strings.Contains(s.Refused, tc.why) {
 			t.Errorf("refused with %q, want %q", s.Refused, tc.why)
 		}
@@ -277,18 +193,18 @@ func TestReplaceInsideIsRefused(t *testing.T) {
 }
 
 // What is there already needs no call that an old kernel lacks.
-func TestReplaceInsideOnAnOldKernel(t *testing.T) {
+func TestReplaceOnAnOldKernel(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change  func(*healer.Case)
 		refused bool
 	}{
 		"a FUSE that is gone":  {func(*healer.Case) {}, false},
-		"a stale mount":        {inContainer(func(in *healer.InContainer) { in.Inspection.Errno = syscall.ESTALE }), true},
+		"a stale mount":        {inContainer(func(in *healer.InContainer) { in.Probe.Errno = syscall.ESTALE }), true},
 		"interrupted, beneath": {inContainer(leftBelow), false},
 		"interrupted, alone":   {inContainer(leftAlone), false},
 	} {
-		s := insideStep(t, &scribe{old: true}, ContainersFUSE, with(stale, tc.change)())
-		if (s.Refused != "") != tc.refused || tc.refused && s.Refused != notSupported {
+		s := replaceStep(t, &kernel{old: true}, FUSE, with(healedOnHost, tc.change)())
+		if (s.Refused != "") != tc.refused || tc.refused && s.Refused != healer.ReplaceNotSupported {
 			t.Errorf("%s: %q", name, s.Refused)
 		}
 	}
@@ -302,7 +218,7 @@ func TestOnlyASickMountPointOfItsPodKeepsAContainerBack(t *testing.T) {
 			c.MountPoints[0].Stack = slices.Repeat(c.MountPoints[0].Stack, 2)
 		},
 	} {
-		if s := insideStep(t, idle{t}, ContainersFUSE, with(stale, change)()); s.Refused != "" {
+		if s := replaceStep(t, &kernel{}, FUSE, with(healedOnHost, change)()); s.Refused != "" {
 			t.Errorf("%s: %s", name, s.Refused)
 		}
 	}
@@ -311,7 +227,7 @@ func TestOnlyASickMountPointOfItsPodKeepsAContainerBack(t *testing.T) {
 // A clone comes from where its mount came from: a subPath's mount on the host is a
 // copy itself, and a container's is none of the host's.
 func TestSourceIsNeitherASubPathNorAContainer(t *testing.T) {
-	c := with(stale, func(c *healer.Case) {
+	c := with(healedOnHost, func(c *healer.Case) {
 		sub := c.MountPoints[0]
 		sub.Path, sub.Layout = "/k/sub", host.Layout{Kind: host.LayoutSubpath}
 		other := c.MountPoints[2]
@@ -326,25 +242,10 @@ func TestSourceIsNeitherASubPathNorAContainer(t *testing.T) {
 	}
 }
 
-// reporter gives each plan an error by its container.
-type reporter struct {
-	scribe
-	errs map[int]error
-}
-
-func (r *reporter) ReplaceInContainers(_ context.Context, plans []host.ContainerSwap) []error {
-	r.inContainer = append(r.inContainer, plans...)
-	var errs []error
-	for _, p := range plans {
-		errs = append(errs, r.errs[p.Container.PID])
-	}
-	return errs
-}
-
 // One worker takes all containers that may still be healed; each hears of its own.
-func TestReplaceInsideTogether(t *testing.T) {
+func TestReplaceTogether(t *testing.T) {
 	failed := errors.New("no way in")
-	c := with(stale, func(c *healer.Case) {
+	c := with(healedOnHost, func(c *healer.Case) {
 		for pid, path := range map[int]string{78: "/proc/78/root/data", 79: "/proc/79/root/data"} {
 			p := c.MountPoints[2]
 			in := *p.InContainer
@@ -360,10 +261,10 @@ func TestReplaceInsideTogether(t *testing.T) {
 		"one left alone": {unwanted: []int{77}, want: map[int]error{77: errRevalidate, 78: failed, 79: nil}},
 		"nobody":         {unwanted: []int{77, 78, 79}, want: map[int]error{77: errRevalidate, 78: errRevalidate, 79: errRevalidate}},
 	} {
-		h := &reporter{errs: map[int]error{78: failed}}
-		f, err := New(h, ContainersFUSE).Examine(context.Background(), c)
-		if err != nil || len(f.Steps) != 3 {
-			t.Fatalf("%+v, %v", f.Steps, err)
+		h := &kernel{errs: map[int]error{78: failed}}
+		f := examine(t, h, FUSE, c)
+		if len(f.Steps) != 3 || h.plans != nil {
+			t.Fatalf("%+v", f.Steps)
 		}
 		var revalidate []func(context.Context) error
 		for _, s := range f.Steps {
@@ -381,8 +282,8 @@ func TestReplaceInsideTogether(t *testing.T) {
 				t.Errorf("%s: %d: %v", name, pid, errs[i])
 			}
 		}
-		if len(h.inContainer) != 3-len(tc.unwanted) {
-			t.Errorf("%s: %d containers were asked for", name, len(h.inContainer))
+		if len(h.plans) != 3-len(tc.unwanted) {
+			t.Errorf("%s: %d containers were asked for", name, len(h.plans))
 		}
 	}
 }
