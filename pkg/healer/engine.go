@@ -67,7 +67,7 @@ type AuditEntry struct {
 	Driver     string `json:"driver"`
 	VolumeID   string `json:"volumeID"`
 	Step       string `json:"step"`
-	MountPoint string `json:"place"`
+	MountPoint string `json:"mountPoint"`
 	Source     string `json:"source"`
 	// Caller is on whose behalf it was done; see WithCaller.
 	Caller string `json:"caller,omitempty"`

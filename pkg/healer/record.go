@@ -7,8 +7,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// RecordVersion is the format that this build reads and writes.
-const RecordVersion = 1
+// RecordVersion is the format that this build writes.
+const RecordVersion = 2
 
 // Record is what a volume looked like when it could last be used, and what it is
 // compared with, from when it was last healthy. Only the engine writes it. It never
@@ -30,7 +30,7 @@ type Record struct {
 	// the disk, and old ones are no news.
 	FilesystemErrors uint64 `json:"filesystemErrors,omitempty"`
 
-	MountPoints []MountPointRecord `json:"places"`
+	MountPoints []MountPointRecord `json:"mountPoints"`
 	// LastHealthy is zero for a volume that was never healthy, LastSeen the time of
 	// this record.
 	LastHealthy time.Time `json:"lastHealthy,omitzero"`
@@ -40,7 +40,7 @@ type Record struct {
 	Newest uint64 `json:"newest,omitempty"`
 	// Former are superblocks that the volume had and that containers may still
 	// have mounted.
-	Previous []PreviousSuperblock `json:"former,omitempty"`
+	Previous []PreviousSuperblock `json:"previous,omitempty"`
 }
 
 // PreviousSuperblock is a filesystem instance that the volume had earlier in this
