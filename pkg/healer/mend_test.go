@@ -192,7 +192,7 @@ func TestSuperblockIsHealedForOneVolumeAtATime(t *testing.T) {
 
 // occupy lets another call hold a key until the test ends.
 func occupy(b *bench, k key) {
-	if _, err := b.engine.inflight.enter(false, k); err != nil {
+	if _, err := b.engine.locks.lock(false, k); err != nil {
 		b.t.Fatal(err)
 	}
 }

@@ -59,10 +59,10 @@ func explainStep(s Step, err error) error {
 // the mount. Who may do that, the kernel alone decides.
 var ownOps = []string{"open_tree", "mount_setattr"}
 
-// explainLook is the error of a look that ended before it reached the storage,
+// explainInspection is the error of a probe that ended before it reached the storage,
 // because of what this process lacks; nil for every other answer. It says nothing
 // of the volume: to call each volume on the node sick would be a false alarm.
-func explainLook(path string, a host.Answer) error {
+func explainInspection(path string, a host.Answer) error {
 	if a.Errno != syscall.EPERM || !slices.Contains(ownOps, a.Op) {
 		return nil
 	}

@@ -129,8 +129,8 @@ func TestExplainPermissionBounds(t *testing.T) {
 func TestStuckStepStaysStuck(t *testing.T) {
 	stuck := &stillAtIt{ended: make(chan struct{})}
 	err := ExplainPermission("rebind", target, errors.Join(stuck, syscall.EPERM), having(host.Privileges{Missing: []string{"CAP_SYS_ADMIN"}}))
-	if !strings.Contains(err.Error(), "CAP_SYS_ADMIN") || len(stillRunning(err)) != 1 {
-		t.Errorf("%v has %d workers still running", err, len(stillRunning(err)))
+	if !strings.Contains(err.Error(), "CAP_SYS_ADMIN") || len(stuckBehind(err)) != 1 {
+		t.Errorf("%v has %d workers still running", err, len(stuckBehind(err)))
 	}
 }
 
@@ -149,7 +149,7 @@ func TestExplainLookNot(t *testing.T) {
 		{Op: "statx", Errno: syscall.EPERM},
 		{Op: "open", Errno: syscall.EACCES},
 	} {
-		if err := explainLook(target, a); err != nil {
+		if err := explainInspection(target, a); err != nil {
 			t.Errorf("%+v is our own trouble: %v", a, err)
 		}
 	}

@@ -21,8 +21,8 @@ const (
 	WriteNever       WriteProbe = "never"
 )
 
-// doubt tries a write on each superblock of which reads and facts leave open
-// whether it still takes one. One place at which it may is enough.
+// writeCheck tries a write on each superblock of which probes and facts leave open
+// whether it can still be written to, at one mount point at which that is permitted.
 func (o *observation) writeCheck(ctx context.Context) error {
 	for _, p := range o.c.MountPoints {
 		sb, known := o.c.Superblocks[p.Dev()]
@@ -36,7 +36,7 @@ func (o *observation) writeCheck(ctx context.Context) error {
 			continue
 		}
 		if err := o.mayWrite(ctx, p, sb); err != nil {
-			// The first place is the one that the caller named.
+			// The first mount point is the one that the caller named.
 			sb.Write.Forbidden = cmp.Or(sb.Write.Forbidden, err.Error())
 		} else {
 			w, err := o.node.TryWrite(ctx, p.Stack[0])
@@ -56,15 +56,15 @@ func (o *observation) writeCheck(ctx context.Context) error {
 	return nil
 }
 
-// sync finds out whether an ext4 has shut itself down, where the kernel has no word
-// for that: everything else goes on as from a cache. It is a write, and may only be
-// tried where one may.
+// sync finds out whether an ext4 has shut itself down, where the kernel does not say it
+// (shutdown among the super options, Linux 6.15): reads succeed as from a cache. It is
+// a write, and may only be tried where one is permitted.
 func (o *observation) sync(ctx context.Context, p MountPoint, sb host.Superblock) error {
 	if !o.engine.cfg.SyncExt4 || family(sb.FSType) != "ext" || !saysHealthy(sb) || o.engine.cfg.ProbeWrite == WriteNever {
 		return nil
 	}
 	if o.mayWrite(ctx, p, sb) != nil {
-		return nil // nothing is wrong as far as anybody may know
+		return nil // without a suspicion it is no condition either
 	}
 	w, err := o.node.TrySync(ctx, p.Stack[0])
 	if err != nil {
@@ -95,7 +95,7 @@ func (o *observation) writable(p MountPoint) bool {
 	return p.Want == nil || !p.Want.ReadOnlySuper
 }
 
-// wantsWrite is true when reads answered, and a write would tell more.
+// wantsWrite is true when probes succeeded, and a write would tell more.
 func (o *observation) wantsWrite(sb host.Superblock) bool {
 	if !saysHealthy(sb) {
 		return false
@@ -111,10 +111,9 @@ func (o *observation) wantsWrite(sb host.Superblock) bool {
 	return false
 }
 
-// onNoDisk are the filesystem types that lie in memory, or behind a server or a
-// daemon that decides itself who writes. An overlay lies on whatever its upper
-// directory lies on.
-var onNoDisk = []string{
+// withoutDisk are the filesystem types in memory, or behind a server or a daemon that
+// decides itself who writes. An overlay writes to whatever its upper directory is on.
+var withoutDisk = []string{
 	"tmpfs", "ramfs", "fuse", "nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "virtiofs", "lustre", "gpfs", "beegfs",
 }
 
@@ -123,10 +122,10 @@ func (o *observation) mayWrite(ctx context.Context, p MountPoint, sb host.Superb
 	switch {
 	case o.engine.cfg.CheckOnly:
 		return errCheckOnly
-	case o.volumeLock.looks:
+	case o.lock.checks:
 		return errAskedToCheck
 	}
-	if kind, _, _ := strings.Cut(sb.FSType, "."); slices.Contains(onNoDisk, kind) {
+	if kind, _, _ := strings.Cut(sb.FSType, "."); slices.Contains(withoutDisk, kind) {
 		return o.engine.cfg.Gate.Write(ctx, o.c, p, false) // no disk that another node could own
 	}
 	if sb = o.engine.identified(o.c, p.Dev()).Superblocks[p.Dev()]; sb.Device != nil && o.c.Record != nil {
@@ -137,7 +136,7 @@ func (o *observation) mayWrite(ctx context.Context, p MountPoint, sb host.Superb
 	return o.engine.cfg.Gate.Write(ctx, o.c, p, true)
 }
 
-// ErrorsCounted gives what a filesystem has counted, 0 where none does.
+// ErrorsCounted returns the errors that a filesystem counted, 0 where it counts none.
 func ErrorsCounted(sb host.Superblock) uint64 {
 	switch {
 	case sb.Errors != nil:
@@ -148,7 +147,7 @@ func ErrorsCounted(sb host.Superblock) uint64 {
 	return 0
 }
 
-// ofRecord is true for the superblock that the record's count is of: a driver may
+// ofRecord is true for the superblock whose errors the record counts: a driver may
 // publish another one than it staged.
 func ofRecord(c Case, sb host.Superblock) bool {
 	staged, found := c.Staged()
@@ -156,8 +155,7 @@ func ofRecord(c Case, sb host.Superblock) bool {
 }
 
 // ErrorsRose is true when a filesystem counted errors since it was last healthy.
-// Without a record those of this boot count: what is older is somebody's
-// decision of long ago.
+// Errors counted before this boot are ignored when there is no record.
 func ErrorsRose(c Case, sb host.Superblock) bool {
 	count := ErrorsCounted(sb)
 	if c.Record != nil && ofRecord(c, sb) {

@@ -79,16 +79,16 @@ func TestContainersAreLookedIntoOnlyWhenItMayHelp(t *testing.T) {
 		looks  bool
 	}{
 		"nothing happened":        {func(*bench) {}, false},
-		"the server is new":       {func(b *bench) { b.engine.scanned = scanned{} }, true},
+		"the server is new":       {func(b *bench) { b.engine.scanned = newScannedVolumes() }, true},
 		"a daemon came anew":      {func(b *bench) { b.renew() }, true},
 		"its mount point is dead": {func(b *bench) { b.renew(); b.change(podA, func(m *host.Mount) { m.Dev = previously }) }, true},
 		"nothing works": {func(b *bench) {
-			b.engine.scanned = scanned{}
+			b.engine.scanned = newScannedVolumes()
 			b.answers[previously] = host.Inspection{Answer: host.Answer{Asked: true, Errno: syscall.EIO}}
 		}, false},
-		"nothing is mounted": {func(b *bench) { b.engine.scanned = scanned{}; b.unmount(podA); b.unmount(staging) }, false},
+		"nothing is mounted": {func(b *bench) { b.engine.scanned = newScannedVolumes(); b.unmount(podA); b.unmount(staging) }, false},
 		"only ours, unsettled": {func(b *bench) {
-			b.engine.scanned = scanned{}
+			b.engine.scanned = newScannedVolumes()
 			b.unmount(staging)
 			b.change(podA, func(m *host.Mount) { m.Attr = placeholder })
 		}, false},
@@ -124,7 +124,7 @@ func TestContainersOfADiskAreNotLookedIntoAtTheStart(t *testing.T) {
 	if b.healthy(); len(b.walks) != 1 {
 		t.Errorf("without a record it looked for those of %v", b.walks)
 	}
-	b.walks, b.engine.scanned = nil, scanned{}
+	b.walks, b.engine.scanned = nil, newScannedVolumes()
 	if b.healthy(); len(b.walks) != 0 {
 		t.Errorf("looked for those of %v", b.walks)
 	}
@@ -147,7 +147,7 @@ func TestStaleContainersAreFoundAgain(t *testing.T) {
 		if dev == previously {
 			b.renew()
 		}
-		b.engine.scanned = scanned{}
+		b.engine.scanned = newScannedVolumes()
 		b.run("uid-a", dev)
 		for look := range 3 {
 			if b.heal(volume); len(b.insides()) != 1 {
@@ -166,7 +166,7 @@ func TestStaleContainersAreFoundAgain(t *testing.T) {
 // What could not be looked at is looked at the next time.
 func TestContainersThatCannotBeLookedFor(t *testing.T) {
 	b := newFUSEBench(t)
-	b.engine.scanned = scanned{}
+	b.engine.scanned = newScannedVolumes()
 	b.walkErr = errors.New("no procfs")
 	if _, err := b.engine.Heal(context.Background(), volume); !errors.Is(err, b.walkErr) {
 		t.Errorf("got %v", err)

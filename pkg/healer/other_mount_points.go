@@ -9,9 +9,9 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// others adds the mount points of the volume that the request did not name: its
-// staged one, and those of other pods on this node.
-func (o *observation) others(ctx context.Context) error {
+// otherMountPoints adds the mount points of the volume that the request did not name:
+// its staging mount point, and the targets of other pods on this node.
+func (o *observation) otherMountPoints(ctx context.Context) error {
 	before := len(o.c.MountPoints)
 	for i := range o.c.MountPoints {
 		o.c.MountPoints[i].Proven = o.proven(o.c.MountPoints[i])
@@ -19,8 +19,7 @@ func (o *observation) others(ctx context.Context) error {
 	if staged, _ := o.c.Staged(); !staged.Proven || !staged.Mounted() {
 		o.addStaged() // a driver may stage below the path it was given
 	}
-	siblings := o.siblings()
-	for _, p := range siblings {
+	for _, p := range o.siblings() {
 		o.add(RoleTarget, p, false)
 	}
 	for _, p := range o.subpaths() {
@@ -36,10 +35,10 @@ func (o *observation) others(ctx context.Context) error {
 	if len(o.c.MountPoints) == before {
 		return nil
 	}
-	if err := o.look(ctx); err != nil {
+	if err := o.inspect(ctx); err != nil {
 		return err
 	}
-	return o.sift(ctx, before)
+	return o.filter(ctx, before)
 }
 
 // addStaged adds the staging mount point as the record or kubelet's layout has it.
@@ -62,8 +61,8 @@ func (o *observation) addStaged() {
 	}
 }
 
-// siblings finds mounts at kubelet's paths for the same PersistentVolume in
-// other pods.
+// siblings returns the paths of mounts at kubelet's paths for the same PersistentVolume
+// in other pods.
 func (o *observation) siblings() []string {
 	kubelet := o.node.Kubelet()
 	named := o.c.MountPoints[0]
@@ -88,9 +87,9 @@ func (o *observation) siblings() []string {
 	return found
 }
 
-// subpaths finds the mounts at kubelet's subPath directories, of the pods that
-// have the volume, that are of a superblock which is no longer the volume's. What
-// shares its superblock with the other places needs no look of its own.
+// subpaths returns the paths of mounts at kubelet's subPath directories, of the pods
+// that have the volume, that are of a superblock which is no longer the volume's. One
+// that shares its superblock with the other mount points is as healthy as they are.
 func (o *observation) subpaths() []string {
 	pv := o.c.MountPoints[0].Layout.PV
 	if pv == "" {
@@ -100,13 +99,13 @@ func (o *observation) subpaths() []string {
 	for _, dev := range o.c.previousSuperblocks() {
 		mounts = append(mounts, o.table.Of(dev)...)
 	}
-	if o.firstLook() {
+	if o.notScanned() {
 		mounts = o.table.Mounts() // one may be from before there was a record
 	}
 	var found []string
 	for _, m := range mounts {
 		if !strings.Contains(m.Path, "/volume-subpaths/"+pv+"/") {
-			continue // most are not worth a closer look
+			continue // cheaper than Layout, and true for nearly all mounts
 		}
 		if l := o.node.Kubelet().Layout(m.Path); l.Kind == host.LayoutSubpath && l.PV == pv && !slices.Contains(found, m.Path) {
 			found = append(found, m.Path)
@@ -116,18 +115,18 @@ func (o *observation) subpaths() []string {
 	return found
 }
 
-// firstLook is true until the containers of a FUSE volume were looked into since
-// the server started.
-func (o *observation) firstLook() bool {
-	return IsFUSE(o.c.Superblocks[o.c.MountPoints[0].Dev()].FSType) && o.engine.scanned.first(volumeKey(o.c.Driver, o.c.Volume.ID))
+// notScanned is true until the containers of a FUSE volume were scanned since the
+// server started.
+func (o *observation) notScanned() bool {
+	return IsFUSE(o.c.Superblocks[o.c.MountPoints[0].Dev()].FSType) && !o.engine.scanned.get(o.volumeKey()).containers
 }
 
-// sift keeps, of the mount points added without having been named, those that are
+// filter keeps, of the mount points added without having been named, those that are
 // this volume's and in use.
-func (o *observation) sift(ctx context.Context, from int) error {
+func (o *observation) filter(ctx context.Context, from int) error {
 	kept := o.c.MountPoints[:from:from]
 	for _, p := range o.c.MountPoints[from:] {
-		p.Proven = o.ours(p)
+		p.Proven = o.isVolumes(p)
 		switch {
 		case p.Role == RoleStaging, p.Proven && len(p.Stack) > 0:
 			kept = append(kept, p)
@@ -155,7 +154,7 @@ func (o *observation) sift(ctx context.Context, from int) error {
 // contradicts no record.
 func (o *observation) proven(p MountPoint) bool {
 	switch {
-	case o.ours(p):
+	case o.isVolumes(p):
 		return true
 	case p.Inspect.VolData != nil && !named(o.c, p):
 		return false
@@ -165,28 +164,28 @@ func (o *observation) proven(p MountPoint) bool {
 	return o.engine.cfg.Standalone
 }
 
-// ours reports whether kubelet's file for a mount point names this volume, or, where there
-// is none, the mount point is as the record has it: an inline volume of another pod may
-// share the directory name.
-func (o *observation) ours(p MountPoint) bool {
+// isVolumes reports whether kubelet's file for a mount point names this volume, or,
+// where there is none, the mount point is as recorded: an inline volume of another pod
+// may share the directory name.
+func (o *observation) isVolumes(p MountPoint) bool {
 	top, mounted := p.Top()
 	switch {
 	case p.Layout.Kind == host.LayoutSubpath:
-		// Kubelet's file lies beside what is published to the same pod.
+		// Kubelet's file is that of the same pod's target.
 		return slices.ContainsFunc(o.c.MountPoints, func(of MountPoint) bool {
-			return of.Layout.Kind == host.LayoutPod && of.Layout.PV == p.Layout.PV && of.PodUID == p.PodUID && o.ours(of)
+			return of.Layout.Kind == host.LayoutPod && of.Layout.PV == p.Layout.PV && of.PodUID == p.PodUID && o.isVolumes(of)
 		})
 	case p.Inspect.VolData != nil:
 		return named(o.c, p) && (!mounted || o.isOwn(p, top))
 	}
 	r := o.c.Record.MountPoint(p.Path)
-	return r != nil && p.Dev() == r.Dev && top.Root == r.Root && o.c.Record.BootID == o.c.BootID
+	return r != nil && p.Dev() == r.Dev && top.Root == r.Root && o.c.recordOfThisBoot()
 }
 
-// isOwn reports whether kubelet's file for a mount point is about the mount that the mount point
-// is in. A driver stages at the path that kubelet gave it, or below. What stands on
-// that is something else, such as an emptyDir of a container whose mounts propagate
-// to the host; and so is a mount above.
+// isOwn reports whether kubelet's file for a mount point is about the mount that its
+// path is in. A driver stages at the path that kubelet gave it, or below. A mount on
+// that is something else, such as an emptyDir of a container whose mounts propagate to
+// the host; and so is a mount above.
 func (o *observation) isOwn(p MountPoint, m host.Mount) bool {
 	staged := func(at string) bool { return at == p.Layout.Base || beneath(at, p.Layout.Base) }
 	parent, _ := o.table.ParentMount(path.Dir(m.Path))
@@ -195,9 +194,9 @@ func (o *observation) isOwn(p MountPoint, m host.Mount) bool {
 
 // used is true when a running container of the pod has the volume mounted, or
 // the cluster says that the pod wants it at a mount point that was mounted in this
-// boot. Else an empty mount point is most likely that of a pod on its way out, or in.
+// boot. Else an empty mount point is most likely that of a pod that ends or begins.
 func (o *observation) used(ctx context.Context, p MountPoint) (bool, error) {
-	if o.c.Record.MountPoint(p.Path) != nil && o.c.Record.BootID == o.c.BootID && o.engine.cfg.Gate.Wants(ctx, o.c, p) {
+	if o.c.Record.MountPoint(p.Path) != nil && o.c.recordOfThisBoot() && o.engine.cfg.Gate.Wants(ctx, o.c, p) {
 		return true, nil
 	}
 	dev := o.superblockOf(p)
@@ -215,13 +214,13 @@ func (o *observation) used(ctx context.Context, p MountPoint) (bool, error) {
 	return true, nil
 }
 
-// superblockOf gives the superblock that a container of an empty mount point would
-// hold: the staged one, or while that is gone the recorded one of this boot.
+// superblockOf returns the superblock that a container of an empty mount point would
+// have: the staged one, or while that is gone the recorded one of this boot.
 func (o *observation) superblockOf(p MountPoint) host.Dev {
 	if staged, found := o.c.Staged(); found && len(staged.Stack) > 0 {
 		return staged.Dev()
 	}
-	if r := o.c.Record.MountPoint(p.Path); r != nil && o.c.Record.BootID == o.c.BootID {
+	if r := o.c.Record.MountPoint(p.Path); r != nil && o.c.recordOfThisBoot() {
 		return r.Dev
 	}
 	return host.Dev{}

@@ -7,17 +7,17 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// A device number is used again: there has to be a witness.
+// A device number is given out again, so it proves nothing alone.
 func TestProve(t *testing.T) {
 	seen := PreviousSuperblock{Dev: previously, BootID: "boot-1", Mounts: []PreviousMount{{ID: 700, Namespace: 5000, Path: "/data"}}}
 	none := func(*observation) {}
 	for name, tc := range map[string]struct {
-		dev        host.Dev
-		change     func(*observation)
-		mount      func(*host.ContainerMount)
-		others     []host.ContainerMount
-		proof      string // a part of it; else of the doubt
-		writeCheck string
+		dev      host.Dev
+		change   func(*observation)
+		mount    func(*host.ContainerMount)
+		others   []host.ContainerMount
+		proof    string // a part of it; else of why not
+		unproven string
 	}{
 		"ours":            {dev: renewed, change: none, proof: "interrupted replacement"},
 		"the host has it": {dev: previously, change: onHost(RoleTarget, podA), proof: "at " + podA},
@@ -27,11 +27,11 @@ func TestProve(t *testing.T) {
 		"another container has it": {dev: previously, change: func(o *observation) {
 			o.c.MountPoints = append(o.c.MountPoints, containerMountPoint(9, previously, "proven"))
 			o.c.Record.MountPoints = nil
-		}, writeCheck: "nothing ties"},
+		}, unproven: "nothing ties"},
 		"recorded":       {dev: previously, change: none, proof: "it was there when"},
-		"no record":      {dev: previously, change: func(o *observation) { o.c.Record = nil }, writeCheck: "not seen healthy in this boot"},
-		"another boot":   {dev: previously, change: func(o *observation) { o.c.BootID = "next" }, writeCheck: "not seen healthy in this boot"},
-		"never recorded": {dev: previously, change: func(o *observation) { o.c.Record.MountPoints = nil }, writeCheck: "nothing ties"},
+		"no record":      {dev: previously, change: func(o *observation) { o.c.Record = nil }, unproven: "not seen healthy in this boot"},
+		"another boot":   {dev: previously, change: func(o *observation) { o.c.BootID = "next" }, unproven: "not seen healthy in this boot"},
+		"never recorded": {dev: previously, change: func(o *observation) { o.c.Record.MountPoints = nil }, unproven: "nothing ties"},
 		"seen before":    {dev: previously, change: func(o *observation) { o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{seen} }, proof: "replaced on the host"},
 		"seen before in another container": {
 			dev: previously, change: func(o *observation) { o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{seen} },
@@ -39,54 +39,54 @@ func TestProve(t *testing.T) {
 		},
 		"seen before, and its id is another's": {
 			dev: previously, change: func(o *observation) { o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{seen} },
-			mount: func(m *host.ContainerMount) { m.Mount.ID = 799 }, others: []host.ContainerMount{containerMountOf(0, "uid-a", renewed)}, writeCheck: "nothing ties",
+			mount: func(m *host.ContainerMount) { m.Mount.ID = 799 }, others: []host.ContainerMount{containerMountOf(0, "uid-a", renewed)}, unproven: "nothing ties",
 		},
 		"none of it was seen": {
 			dev: previously, change: func(o *observation) {
 				o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{{Dev: previously, BootID: "boot-1"}}
-			}, writeCheck: "nothing ties",
+			}, unproven: "nothing ties",
 		},
 		"there before it was replaced": {dev: previously, change: func(o *observation) {
 			o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{{Dev: previously, BootID: "boot-1", Newest: 700}}
 		}, proof: "it was there when"},
 		"mounted after it was replaced": {dev: previously, change: func(o *observation) {
 			o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{{Dev: previously, BootID: "boot-1", Newest: 699}}
-		}, writeCheck: "nothing ties"},
+		}, unproven: "nothing ties"},
 		"there before, without unique ids": {dev: previously, change: func(o *observation) {
 			o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{{Dev: previously, BootID: "boot-1", Newest: 700}}
-		}, mount: func(m *host.ContainerMount) { m.Mount.ID = 0 }, writeCheck: "nothing ties"},
+		}, mount: func(m *host.ContainerMount) { m.Mount.ID = 0 }, unproven: "nothing ties"},
 		"seen before of another number": {dev: previously, change: func(o *observation) {
 			other := seen
 			other.Dev.Minor = 51
 			o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{other}
-		}, writeCheck: "nothing ties"},
+		}, unproven: "nothing ties"},
 		"without unique ids": {
 			dev: previously, change: func(o *observation) {
 				o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{{Dev: previously, BootID: "boot-1", Mounts: []PreviousMount{{}}}}
 			},
-			mount: func(m *host.ContainerMount) { m.Mount.ID = 0 }, writeCheck: "nothing ties",
+			mount: func(m *host.ContainerMount) { m.Mount.ID = 0 }, unproven: "nothing ties",
 		},
-		"recorded, and mounted later": {dev: previously, change: func(o *observation) { o.c.Record.Newest = 699 }, writeCheck: "mounted after"},
+		"recorded, and mounted later": {dev: previously, change: func(o *observation) { o.c.Record.Newest = 699 }, unproven: "mounted after"},
 		"recorded, and healthy since": {dev: previously, change: func(o *observation) {
 			o.c.Record.Newest = 699
-			o.engine.scanned.healthy(volumeKey(o.c.Driver, o.c.Volume.ID), host.SinceBoot(), 700)
+			o.engine.scanned.setHealthy(volumeKey(o.c.Driver, o.c.Volume.ID), host.SinceBoot(), 700)
 		}, proof: "it was there when"},
 		"recorded, another healthy since": {dev: previously, change: func(o *observation) {
 			o.c.Record.Newest = 699
-			o.engine.scanned.healthy(volumeKey(o.c.Driver, "other"), host.SinceBoot(), 700)
-		}, writeCheck: "mounted after"},
+			o.engine.scanned.setHealthy(volumeKey(o.c.Driver, "other"), host.SinceBoot(), 700)
+		}, unproven: "mounted after"},
 		"recorded, as the last of all":    {dev: previously, change: func(o *observation) { o.c.Record.Newest = 700 }, proof: "it was there when"},
-		"recorded, without unique ids":    {dev: previously, change: none, mount: func(m *host.ContainerMount) { m.Mount.ID = 0 }, writeCheck: "mounted after"},
+		"recorded, without unique ids":    {dev: previously, change: none, mount: func(m *host.ContainerMount) { m.Mount.ID = 0 }, unproven: "mounted after"},
 		"recorded, outside of pods":       {dev: previously, change: none, mount: func(m *host.ContainerMount) { m.PodUID = "" }, proof: "it was there when"},
 		"of another boot, but seen since": {dev: previously, change: func(o *observation) { o.c.Record.BootID, o.c.Record.Previous = "boot-0", []PreviousSuperblock{seen} }, proof: "replaced on the host"},
 		"seen before, in another boot": {dev: previously, change: func(o *observation) {
 			other := seen
 			other.BootID = "boot-0"
 			o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{other}
-		}, writeCheck: "nothing ties"},
+		}, unproven: "nothing ties"},
 	} {
 		own := host.Mount{ID: 102, OldID: 102, OldParent: 1, Path: podA, Root: "/", Dev: renewed, FSType: fuseType, Source: fuseSource}
-		o := &observation{engine: &Engine{}, node: newWorld(t), table: host.NewTable([]host.Mount{own}), c: Case{
+		o := &observation{engine: &Engine{scanned: newScannedVolumes()}, node: newWorld(t), table: host.NewTable([]host.Mount{own}), c: Case{
 			BootID: "boot-1", MountPoints: []MountPoint{{Role: RoleTarget, Path: podA, Proven: true, Stack: []host.Mount{own}}},
 			Record: &Record{BootID: "boot-1", Newest: 800, MountPoints: []MountPointRecord{{Path: podA, Dev: previously}}},
 		}}
@@ -95,9 +95,9 @@ func TestProve(t *testing.T) {
 		if tc.mount != nil {
 			tc.mount(&m)
 		}
-		proof, writeCheck := o.prove(m, append(tc.others, m), own)
-		if !strings.Contains(proof, tc.proof) || !strings.Contains(writeCheck, tc.writeCheck) || (proof == "") != (tc.proof == "") || (writeCheck == "") != (tc.writeCheck == "") {
-			t.Errorf("%s: proof %q, doubt %q", name, proof, writeCheck)
+		proof, unproven := o.prove(m, containerScan{now: own, mounts: append(tc.others, m), pods: o.pods()})
+		if !strings.Contains(proof, tc.proof) || !strings.Contains(unproven, tc.unproven) || (proof == "") != (tc.proof == "") || (unproven == "") != (tc.unproven == "") {
+			t.Errorf("%s: proof %q, unproven %q", name, proof, unproven)
 		}
 	}
 }

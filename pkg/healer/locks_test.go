@@ -82,7 +82,7 @@ func TestSameVolumeByDriverAndID(t *testing.T) {
 		t.Error("another driver's volume of that name is busy")
 	}
 	// What a refused call held is free again.
-	if _, err := b.engine.inflight.enter(false, pathKey(podB)); err != nil {
+	if _, err := b.engine.locks.lock(false, pathKey(podB)); err != nil {
 		t.Error(err)
 	}
 }
@@ -235,7 +235,7 @@ func TestLooksShareAVolume(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if len(b.engine.inflight.scanned) != 0 {
+	if len(b.engine.locks.checks) != 0 {
 		t.Error("looks that ended are in the table")
 	}
 }
@@ -275,8 +275,8 @@ func TestHealPreemptsALook(t *testing.T) {
 // While a look saves what it saw, no heal begins, other looks go on, and none of
 // them saves beside it.
 func TestLookThatSaves(t *testing.T) {
-	table, at := newInflight(), volumeKey(driver, volID)
-	enter := func(looks bool) (*volumeLock, error) { return table.enter(looks, at) }
+	table, at := newVolumeLocks(), volumeKey(driver, volID)
+	enter := func(looks bool) (*volumeLock, error) { return table.lock(looks, at) }
 	first, _ := enter(true)
 	second, _ := enter(true)
 	saved := 0
@@ -289,7 +289,7 @@ func TestLookThatSaves(t *testing.T) {
 		if err != nil {
 			t.Errorf("a look meanwhile: %v", err)
 		}
-		third.leave()
+		third.unlock(nil)
 		if err := second.alone(func() { saved++ }); err != nil {
 			t.Errorf("another look that would save: %v", err)
 		}
@@ -305,11 +305,11 @@ func TestLookThatSaves(t *testing.T) {
 		if err := look.alone(func() { t.Error("a look that was overtaken saved") }); KindOf(err) != KindBusy {
 			t.Errorf("got %v", err)
 		}
-		look.leave()
+		look.unlock(nil)
 	}
-	heal.leave()
-	if len(table.held) != 0 || len(table.scanned) != 0 {
-		t.Errorf("left are %v, %v", table.held, table.scanned)
+	heal.unlock(nil)
+	if len(table.held) != 0 || len(table.checks) != 0 {
+		t.Errorf("left are %v, %v", table.held, table.checks)
 	}
 }
 
@@ -326,7 +326,7 @@ func TestLookThatIsStuck(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
-	if len(b.engine.inflight.scanned) != 0 || len(b.engine.inflight.held) != 0 {
-		t.Errorf("left are %v, %v", b.engine.inflight.scanned, b.engine.inflight.held)
+	if len(b.engine.locks.checks) != 0 || len(b.engine.locks.held) != 0 {
+		t.Errorf("left are %v, %v", b.engine.locks.checks, b.engine.locks.held)
 	}
 }

@@ -127,7 +127,7 @@ func TestWhatIsReplacedIsNoted(t *testing.T) {
 		if tc.change != nil {
 			tc.change(&s)
 		}
-		b.engine.notePrevious(context.Background(), Case{BootID: "b", MountPoints: mountPoints, Record: tc.record}, s)
+		b.engine.savePrevious(context.Background(), Case{BootID: "b", MountPoints: mountPoints, Record: tc.record}, s)
 		if b.notes.saves != min(1, len(tc.previous)) {
 			t.Errorf("%s: %d saves", name, b.notes.saves)
 		}
@@ -171,9 +171,9 @@ func TestWhichMountsOfAStackAreNoted(t *testing.T) {
 	} {
 		b := newBench(t)
 		record := Record{BootID: "b", Newest: 5, MountPoints: []MountPointRecord{{Path: podA}}}
-		b.engine.scanned.healthy(volumeKey("", ""), host.SinceBoot(), 9)
+		b.engine.scanned.setHealthy(volumeKey("", ""), host.SinceBoot(), 9)
 		c := Case{BootID: "b", Record: &record, Superblocks: map[host.Dev]host.Superblock{two: answered, three: answered, one: disconn}}
-		b.engine.notePrevious(context.Background(), c, Step{Cost: Replace, Source: three, MountPoint: MountPoint{Role: RoleTarget, Path: podA, Proven: true, Stack: tc.stack}})
+		b.engine.savePrevious(context.Background(), c, Step{Cost: Replace, Source: three, MountPoint: MountPoint{Role: RoleTarget, Path: podA, Proven: true, Stack: tc.stack}})
 		var got []host.Dev
 		for _, r := range b.notes.records {
 			for _, f := range r.Previous {
@@ -192,9 +192,9 @@ func TestWhichMountsOfAStackAreNoted(t *testing.T) {
 // Mount ids of this boot say nothing of a record from before.
 func TestNoteInARecordOfAnEarlierBoot(t *testing.T) {
 	b := newBench(t)
-	b.engine.scanned.healthy(volumeKey("", ""), host.SinceBoot(), 9)
+	b.engine.scanned.setHealthy(volumeKey("", ""), host.SinceBoot(), 9)
 	c := Case{BootID: "b", Record: &Record{BootID: "a", Newest: 5}}
-	b.engine.notePrevious(context.Background(), c, Step{Cost: Replace, MountPoint: on(RoleTarget, podA, dev(1))})
+	b.engine.savePrevious(context.Background(), c, Step{Cost: Replace, MountPoint: on(RoleTarget, podA, dev(1))})
 	if r := b.notes.records[volumeKey("", "")]; r.Newest != 5 || len(r.Previous) != 1 {
 		t.Errorf("%+v", r)
 	}
@@ -282,7 +282,7 @@ func TestNoteOfAMount(t *testing.T) {
 	} {
 		m := containerMountOf(0, "uid-a", dev(1))
 		tc.change(&m)
-		note, noted := Case{BootID: "b", Record: tc.record}.noted(m)
+		note, noted := Case{BootID: "b", Record: tc.record}.recordedMount(m)
 		if noted != tc.noted || noted && note != slave {
 			t.Errorf("%s: %v, %+v", name, noted, note)
 		}
@@ -300,7 +300,7 @@ func TestSharingOfAnEarlierBoot(t *testing.T) {
 	for boot, want := range map[string]host.Sharing{"boot-1": host.SharingSlave, "boot-0": host.SharingNone} {
 		r.Previous[0].BootID = boot
 		b.notes.records[k] = r
-		b.engine.scanned = scanned{}
+		b.engine.scanned = newScannedVolumes()
 		b.heal(volume)
 		if got := b.insides(); len(got) != 1 || got[0].InContainer.Sharing != want {
 			t.Errorf("%s: %+v", boot, got)
@@ -395,7 +395,7 @@ func TestContainersAndSubPathsAreNoRecordedMountPoints(t *testing.T) {
 // A record that cannot be written keeps nobody from healing.
 func TestReplaceWithoutANote(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.Records = unwritable{c.Records} })
-	b.engine.notePrevious(context.Background(), Case{Record: &Record{}}, Step{Cost: Replace, MountPoint: on(RoleTarget, podA, dev(1))})
+	b.engine.savePrevious(context.Background(), Case{Record: &Record{}}, Step{Cost: Replace, MountPoint: on(RoleTarget, podA, dev(1))})
 }
 
 type unwritable struct{ Records }

@@ -90,7 +90,7 @@ func TestWhoNeedsARestart(t *testing.T) {
 			b.processes = []host.HeldBy{{PID: 7, Command: "db"}}
 		}
 		r := Report{Before: Diagnosis{Case: Case{MountPoints: tc.before}}, After: Diagnosis{Case: now}, Steps: tc.steps}
-		b.engine.whoNeedsRestart(context.Background(), &r)
+		b.engine.reportRestarts(context.Background(), &r)
 		var asked []host.Dev
 		for _, h := range b.held {
 			asked = append(asked, h.Superblock)

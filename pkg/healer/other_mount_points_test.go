@@ -87,7 +87,7 @@ func TestSubPathsOfAPreviousInstanceAreFound(t *testing.T) {
 		b := newFUSEBench(t)
 		b.renew()
 		if tc.anew {
-			b.engine.scanned = scanned{}
+			b.engine.scanned = newScannedVolumes()
 		}
 		b.mount(tc.path, tc.dev)
 		b.files[tc.path] = directory("")

@@ -2,7 +2,6 @@ package healer
 
 import (
 	"context"
-	"slices"
 
 	"k8s.io/klog/v2"
 
@@ -16,7 +15,7 @@ import (
 // StartedBefore is a container that started before the volume's device got another
 // number.
 type StartedBefore struct {
-	// Place is the path on the host.
+	// MountPoint is the path on the host.
 	MountPoint string
 	host.Running
 	// Was is the number that it has, Now the volume's.
@@ -34,12 +33,12 @@ func (o *observation) oldDevices(ctx context.Context) error {
 		if err != nil {
 			return Failed("look for the containers that have the volume", err)
 		}
-		seen := host.SinceBoot()
-		if f, known := o.c.previously(p.Want.Dev); known {
-			seen = f.Since
+		until := host.SinceBoot()
+		if f, known := o.c.previousOf(p.Want.Dev); known {
+			until = f.Since
 		}
 		for _, r := range running {
-			if r.Started <= seen {
+			if r.Started <= until {
 				o.c.OnOldDevice = append(o.c.OnOldDevice, StartedBefore{p.Path, r, p.Want.Dev, p.Dev()})
 			}
 		}
@@ -47,29 +46,20 @@ func (o *observation) oldDevices(ctx context.Context) error {
 	return nil
 }
 
-// renumbered is true for a mount point whose device has another number than it was recorded
-// with in this boot.
+// renumbered is true for a mount point whose device has another number than it was
+// recorded with in this boot.
 func (c Case) renumbered(p MountPoint) bool {
 	return p.Role == RoleTarget && p.PodUID != "" && p.Inspect.Kind == host.KindBlock &&
-		p.Want != nil && c.Record.BootID == c.BootID && p.Want.Dev != p.Dev()
+		p.Want != nil && c.recordOfThisBoot() && p.Want.Dev != p.Dev()
 }
 
-func (c Case) previously(dev host.Dev) (PreviousSuperblock, bool) {
-	previous := c.previous()
-	at := slices.IndexFunc(previous, func(f PreviousSuperblock) bool { return f.Dev == dev })
-	if at < 0 {
-		return PreviousSuperblock{}, false
-	}
-	return previous[at], true
-}
-
-// noteOldDevices puts into the record when a device was first seen with another number:
-// who starts later has that one. All else in it stays as it is.
-func (e *Engine) noteOldDevices(ctx context.Context, c Case) {
+// saveOldDevices puts into the record when a device was first seen with another number:
+// containers that start later have that one. All else in it stays as it is.
+func (e *Engine) saveOldDevices(ctx context.Context, c Case) {
 	now := *c.Record
 	now.Previous = c.previous()
 	for _, s := range c.OnOldDevice {
-		if _, known := c.previously(s.Was); !known {
+		if !c.Replaced(s.Was) {
 			now.addPrevious(c, s.Was)
 		}
 	}
