@@ -14,8 +14,8 @@ import (
 // occur in any sentence.
 const redactFrom = 4
 
-// Redact takes the values out of a text that others wrote. Nobody is meant to
-// put them there; this is for the driver or tool that does anyway.
+// Redact returns a text without the values, for the driver or the tool that puts one
+// into its output.
 func (s Secrets) Redact(text string) string {
 	if len(s) == 0 {
 		return text
