@@ -59,7 +59,7 @@ func acceptPath(field string, p MountPoint) error {
 	case l.Walk != 0:
 		return Failed("resolve "+field, l.Walk)
 	case l.Leaf != 0:
-		return Failed("look at "+field, l.Leaf)
+		return Failed("inspect "+field, l.Leaf)
 	case l.Kind == host.KindSymlink:
 		return Invalid(field, "is a symbolic link")
 	}

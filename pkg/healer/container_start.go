@@ -42,7 +42,7 @@ func (o *observation) mountedAnew(p MountPoint) bool {
 	}
 	top, mounted := p.Top()
 	switch {
-	case !mounted, top.ID == 0: // without a unique id nothing tells
+	case !mounted, top.ID == 0: // without a unique id it cannot be told
 		return true
 	case p.Want == nil || !o.c.recordOfThisBoot():
 		return top.ID > o.engine.scanned.get(o.volumeKey()).started

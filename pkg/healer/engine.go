@@ -48,7 +48,7 @@ type Node interface {
 	BootTime() time.Time
 }
 
-// Records keeps what healthy volumes looked like.
+// Records keeps the records of volumes.
 type Records interface {
 	// Load returns nil without an error when there is no usable record.
 	Load(driver, volumeID string) (*Record, error)

@@ -9,8 +9,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// reportHolders adds to a report who holds the sick superblocks and devices: whoever
-// is to unmount or check one has to know. Nothing is decided by it.
+// reportHolders adds to a report who holds the sick superblocks and devices: a person
+// who is to unmount or check one has to know. Nothing is decided by it.
 func (e *Engine) reportHolders(ctx context.Context, r *Report) {
 	var asked []host.Holdable
 	for _, cond := range r.After.Conditions {

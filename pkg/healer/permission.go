@@ -66,7 +66,7 @@ func explainInspection(path string, a host.Answer) error {
 	if a.Errno != syscall.EPERM || !slices.Contains(ownOps, a.Op) {
 		return nil
 	}
-	err := ExplainPermission("a look", path, fmt.Errorf("%s: %w", a.Op, a.Errno), host.OwnPrivileges)
+	err := ExplainPermission("a probe", path, fmt.Errorf("%s: %w", a.Op, a.Errno), host.OwnPrivileges)
 	if lacks := (*permissionError)(nil); errors.As(err, &lacks) {
 		return err
 	}
@@ -89,7 +89,7 @@ func lackOf(p host.Privileges, notPermitted bool) (lack, bool) {
 		return lack{
 			"this process is in a user namespace, where its capabilities do not count for the node's mounts",
 			"no hostUsers: false in the pod",
-			"cat " + self + "/uid_map gives 0 0 4294967295, and not " + p.UserMap,
+			"cat " + self + "/uid_map shows 0 0 4294967295, and not " + p.UserMap,
 		}, true
 	case len(p.Missing) > 0:
 		return lack{
@@ -107,7 +107,7 @@ func lackOf(p host.Privileges, notPermitted bool) (lack, bool) {
 		return lack{
 			"this process has all capabilities, and a seccomp filter",
 			"privileged: true without seccompProfile",
-			"grep Seccomp: " + self + "/status gives 0",
+			"grep Seccomp: " + self + "/status shows 0",
 		}, true
 	case p.First:
 		return lack{

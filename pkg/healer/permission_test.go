@@ -39,7 +39,7 @@ func TestExplainPermission(t *testing.T) {
 		"a user namespace, in which all capabilities are there": {
 			host.Privileges{Effective: everything, UserMap: "0 100000 65536"},
 			syscall.EPERM,
-			[]string{"user namespace", "Fix: no hostUsers: false", "uid_map gives 0 0 4294967295, and not 0 100000 65536"},
+			[]string{"user namespace", "Fix: no hostUsers: false", "uid_map shows 0 0 4294967295, and not 0 100000 65536"},
 			[]string{"lacks"},
 		},
 		"a security module": {

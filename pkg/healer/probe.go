@@ -50,7 +50,7 @@ func (o *observation) inspect(ctx context.Context) error {
 	}
 	for _, g := range groups {
 		if g.err != nil {
-			return Failed("look at the volume", g.err)
+			return Failed("inspect the volume", g.err)
 		}
 		if g.seen.Changed {
 			return errMoved

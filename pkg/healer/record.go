@@ -17,14 +17,14 @@ type Record struct {
 	Version  int    `json:"version"`
 	Driver   string `json:"driver"`
 	VolumeID string `json:"volumeID"`
-	// BootID tells whether device numbers and mount ids in the record still
-	// mean anything: they are addresses that do not survive a boot.
+	// BootID says for which boot the device numbers and mount ids in the record hold:
+	// they are addresses that do not survive a boot.
 	BootID string `json:"bootID"`
 	FSType string `json:"fsType"`
 	Source string `json:"source"`
 	// Identity is empty for filesystems without a block device.
 	Identity host.Identity `json:"identity"`
-	// DiskSeq tells a reused device number within one boot.
+	// DiskSeq shows whether a device number was given to another disk in this boot.
 	DiskSeq uint64 `json:"diskSeq,omitempty"`
 	// FilesystemErrors is what the filesystem had counted: such counts are kept on the
 	// disk, so only a higher one is a new error.
@@ -88,7 +88,7 @@ type PreviousMount struct {
 	Sharing host.Sharing `json:"sharing"`
 }
 
-// key is what tells the mount from others: its id, or where the kernel has none
+// key is what distinguishes the mount from others: its id, or where the kernel has none
 // (below Linux 6.8) its mount point.
 func (m PreviousMount) key() PreviousMount {
 	if m.ID != 0 {

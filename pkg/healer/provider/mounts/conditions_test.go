@@ -74,7 +74,7 @@ var mountPointExamples = []example{
 		sb.Answer = host.Answer{Asked: true, Silent: true, Elapsed: 5 * time.Second}
 		sb.Device = &host.BlockDevice{Dev: disk}
 	})), []string{"NotResponding target: 5s"}},
-	{"not asked", with(superblock(func(sb *host.Superblock) { sb.Answer = host.Answer{} })), []string{"NotResponding target: not asked"}},
+	{"not asked", with(superblock(func(sb *host.Superblock) { sb.Answer = host.Answer{} })), []string{"NotResponding target: not probed"}},
 	{"nothing known of it", with(unrecorded, func(c *healer.Case) { c.Superblocks = nil }), []string{"NotResponding target:"}},
 
 	{"read-only filesystem", with(superblock(func(sb *host.Superblock) { sb.ReadOnly = true })), []string{"ReadOnlyFilesystem target: is read-only"}},

@@ -110,7 +110,7 @@ func TestReplaceOnNFSIsRefused(t *testing.T) {
 	}
 	away := answered(syscall.ESTALE)
 	away.Op = "open"
-	wantRefused(t, step(t, idle{t}, with(nfsAnew, own(0, away))()), "the kernel lets nobody come")
+	wantRefused(t, step(t, idle{t}, with(nfsAnew, own(0, away))()), "no path walk reaches the mount")
 	if s := step(t, &scribe{old: true}, with(nfsAnew)()); s.Refused != healer.ReplaceNotSupported {
 		t.Errorf("on an old kernel: %+v", s)
 	}

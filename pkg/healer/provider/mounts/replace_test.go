@@ -22,8 +22,8 @@ var replaceExamples = []example{
 	// What is behind those may come back by itself.
 	{"another one that is silent", with(outliving, of(previously, func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Silent: true} })), []string{"NotResponding target:"}},
 	{"another one that refuses", with(outliving, of(previously, errno(syscall.EACCES))), []string{"PermissionDenied target:"}},
-	{"a live one over the dead", with(outliving, under(func(*host.Mount) {}), func(c *healer.Case) { slices.Reverse(c.MountPoints[0].Stack) }), []string{"StackedMounts target: 2 mounts stand on the path, and the top one covers another filesystem instance"}},
-	{"a live one over two dead ones", with(outliving, covered(previously, host.Dev{Minor: 49})), []string{"StackedMounts target: 3 mounts stand on the path, and the top one covers"}},
+	{"a live one over the dead", with(outliving, under(func(*host.Mount) {}), func(c *healer.Case) { slices.Reverse(c.MountPoints[0].Stack) }), []string{"StackedMounts target: 2 mounts are stacked on the path, and the top one covers another filesystem instance"}},
+	{"a live one over two dead ones", with(outliving, covered(previously, host.Dev{Minor: 49})), []string{"StackedMounts target: 3 mounts are stacked on the path, and the top one covers"}},
 	{"a dead one over the live", with(outliving, under(func(*host.Mount) {})), []string{"StackedMounts target:", "Disconnected! target:"}},
 	{"an overlay over a dead upper", with(outliving, of(previously, func(sb *host.Superblock) { sb.FSType = "overlay" })), []string{"WrongVolumeMounted target:", "Disconnected target:"}},
 }
@@ -155,7 +155,7 @@ func TestReplaceIsRefused(t *testing.T) {
 		change []func(*healer.Case)
 	}{
 		{"never seen healthy on this node", []func(*healer.Case){unrecorded}},
-		{"several mounts stand on the staging path", []func(*healer.Case){func(c *healer.Case) { c.MountPoints[1].Stack = slices.Repeat(c.MountPoints[1].Stack, 2) }}},
+		{"several mounts are stacked on the staging path", []func(*healer.Case){func(c *healer.Case) { c.MountPoints[1].Stack = slices.Repeat(c.MountPoints[1].Stack, 2) }}},
 		{"the staged mount is read-only", []func(*healer.Case){attr(1, placeholder), recorded(1, func(r *healer.MountPointRecord) { r.Attr = placeholder })}},
 		{"the recorded staging path is another one", []func(*healer.Case){recorded(1, func(r *healer.MountPointRecord) { r.Path = "/k/other" })}},
 		{"shows another directory than the recorded one", []func(*healer.Case){top(1, func(m *host.Mount) { m.Root = "/x" })}},

@@ -145,7 +145,7 @@ func TestRebindIsRefused(t *testing.T) {
 		{"never seen healthy at this mount point", []func(*healer.Case){lost, func(c *healer.Case) { c.MountPoints[0].Want = nil }}},
 		{"no staged mount to bind from", []func(*healer.Case){lost, func(c *healer.Case) { c.Record.MountPoints = c.Record.MountPoints[:1] }}},
 		{"the staged mount to bind from is gone", []func(*healer.Case){lost, stagingLost}},
-		{"several mounts stand on the staging path", []func(*healer.Case){lost, func(c *healer.Case) {
+		{"several mounts are stacked on the staging path", []func(*healer.Case){lost, func(c *healer.Case) {
 			c.MountPoints[1].Stack = slices.Repeat(c.MountPoints[1].Stack, 2)
 		}}},
 		{"the recorded staging path is another one", []func(*healer.Case){lost, recorded(1, func(r *healer.MountPointRecord) { r.Path = "/k/other" })}},

@@ -55,11 +55,11 @@ func overlay(upper *host.Superblock) func(*healer.Case) {
 func readOnlyVolume(c *healer.Case) { c.Volume.Capability = &healer.Capability{ReadOnly: true} }
 
 var superblockExamples = []example{
-	{"frozen", with(frozen), []string{"Frozen target: reads answer, and who writes waits for a thaw; the kernel waits in percpu_rwsem_wait"}},
+	{"frozen", with(frozen), []string{"Frozen target: reads succeed, and writers wait for a thaw; the kernel waits in percpu_rwsem_wait"}},
 	{"frozen, and the disk fails", with(frozen, probe(syscall.EIO)), []string{"IOError target"}},
 	{"frozen, and full", with(frozen, left(0, 1)), []string{"Frozen target", "OutOfSpace target"}},
-	{"a write hangs elsewhere", with(writing("jbd2_log_wait_commit")), []string{"NotResponding target: a write does not within 5s; the kernel waits in jbd2_log_wait_commit"}},
-	{"a write hangs, nobody knows where", with(writing()), []string{"NotResponding target: reads answer, and a write does not within 5s"}},
+	{"a write hangs elsewhere", with(writing("jbd2_log_wait_commit")), []string{"NotResponding target: a write has no answer within 5s; the kernel waits in jbd2_log_wait_commit"}},
+	{"a write hangs, nobody knows where", with(writing()), []string{"NotResponding target: reads succeed, and a write has no answer within 5s"}},
 	{"a read hangs where a frozen write would", with(silent(func(a *host.Answer) { a.Waits = []string{"percpu_rwsem_wait"} })), []string{"NotResponding target: no answer within 5s; the kernel waits in percpu_rwsem_wait"}},
 	{"silent, the daemon owes", with(silent(func(a *host.Answer) { a.Waiting, a.Waits = 3, []string{"request_wait_answer"} })), []string{"NotResponding target: 3 requests wait for the FUSE daemon; the kernel waits in request_wait_answer"}},
 

@@ -11,13 +11,13 @@ import (
 // What a person should do, for conditions that no step here heals.
 const (
 	adviceRepublish = "delete the pod, so that kubelet publishes the volume anew"
-	adviceRestage   = "delete all pods on this node that use the volume, so that kubelet has the driver stage it anew"
-	adviceRecord    = "find out who mounted it; if it is right, remove the volume's record from the state directory"
-	adviceWrong     = "find out who mounted it; if it is wrong, delete the pod, so that kubelet publishes the volume anew"
-	adviceStacked   = "find out who mounted twice, and unmount the top when no container uses it"
+	adviceRestage   = "delete all pods on this node that use the volume, so that the driver stages it anew"
+	adviceRecord    = "see what mounted it; if it is right, remove the volume's record from the state directory"
+	adviceWrong     = "see what mounted it; if it is wrong, delete the pod, so that kubelet publishes the volume anew"
+	adviceStacked   = "see what mounted twice, and unmount the top when no container uses it"
 )
 
-// judgeMountPoint says what is wrong with how the volume is mounted at a mount point.
+// judgeMountPoint returns what is wrong with how the volume is mounted at a mount point.
 func judgeMountPoint(c healer.Case, p healer.MountPoint) []healer.Condition {
 	if len(p.Stack) == 0 {
 		return judgeEmpty(p)
@@ -72,7 +72,7 @@ func judgeEmpty(p healer.MountPoint) []healer.Condition {
 func stacked(c healer.Case, p healer.MountPoint) healer.Condition {
 	found := healer.Condition{
 		Status: healer.Degraded, Reason: healer.StackedMounts, MountPoint: p.Path,
-		Message: fmt.Sprintf("%d mounts stand on the path", len(p.Stack)), Advice: adviceStacked,
+		Message: fmt.Sprintf("%d mounts are stacked on the path", len(p.Stack)), Advice: adviceStacked,
 	}
 	switch {
 	case leftBehind(p):
@@ -81,15 +81,15 @@ func stacked(c healer.Case, p healer.MountPoint) healer.Condition {
 	case outlived(c, p):
 		found.Message += ", the top one of a filesystem instance that has ended"
 	case slices.ContainsFunc(p.Stack[1:], func(m host.Mount) bool { return m.Dev != p.Stack[0].Dev }):
-		// What a mount covers cannot be reached by a path, so it stays.
+		// A covered mount cannot be reached by a path, so it stays.
 		found.Message += ", and the top one covers another filesystem instance"
 		found.Advice, found.Ambiguous = adviceRestage, true
 	}
 	return found
 }
 
-// leftBehind is true when the top of a stack is an placeholder of ours that
-// duplicates the one below.
+// leftBehind is true when the top of a stack is a placeholder that duplicates the mount
+// below.
 func leftBehind(p healer.MountPoint) bool {
 	if len(p.Stack) < 2 || !p.Stack[0].Placeholder() {
 		return false
@@ -98,14 +98,14 @@ func leftBehind(p healer.MountPoint) bool {
 	return !below.Placeholder() && top.Dev == below.Dev && top.Root == below.Root
 }
 
-// interrupted is true for an placeholder that stands alone at a mount point, or on what
-// it covers: a step that was killed between its halves.
+// interrupted is true for a placeholder alone at a mount point, or on the mount that it
+// covers: the step was killed before it finalized it.
 func interrupted(c healer.Case, p healer.MountPoint) bool {
 	return p.Role == healer.RoleTarget && p.Unfinished() && (len(p.Stack) == 1 || onlyDeadBeneath(c, p))
 }
 
-// wrongVolume says in which way something else is mounted than belongs there;
-// empty when nothing contradicts.
+// wrongVolume returns how what is mounted differs from what belongs there; empty when
+// nothing contradicts.
 func wrongVolume(c healer.Case, p healer.MountPoint) string {
 	if d := p.Inspect.VolData; d != nil && d.VolumeHandle != "" && (d.VolumeHandle != c.Volume.ID || d.DriverName != c.Driver) {
 		return "kubelet's vol_data.json names another volume"
@@ -134,10 +134,10 @@ func wrongVolume(c healer.Case, p healer.MountPoint) string {
 	case sb.Device != nil && sb.Device.Known() && answers:
 		recorded := c.Record.Identity
 		if sb.Device.Identity.FilesystemUUID == "" {
-			recorded.FilesystemUUID = "" // it was not told, which is no difference
+			recorded.FilesystemUUID = "" // it was not read, which is no difference
 		}
 		if healer.SameDisk(c, sb) {
-			recorded.Size = 0 // one that shrank is still the same; DeviceSizeChanged says it
+			recorded.Size = 0 // one that shrank is still the same; DeviceSizeChanged reports it
 		}
 		if differs := healer.Differs(recorded, sb.Device.Identity); differs != "" {
 			return differs
