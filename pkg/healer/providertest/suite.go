@@ -1,10 +1,10 @@
 // Package providertest is the conformance suite that every provider passes.
 //
 // A provider's own test gives Run a healthy case and the cases in which
-// something is wrong. The suite adds the odd ones that a node comes up with.
+// something is wrong. The suite adds unusual ones.
 // Make the provider with a host that fails the test when it is called: Examine
-// touches nothing. Do not use the package for what one kind of storage means;
-// that is the provider's own table.
+// calls nothing. What a case of one kind of storage means is for the provider's own
+// tests.
 package providertest
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// Cases are built anew for each use, and always the same.
+// Cases are built anew for each use, and always equal.
 type Cases struct {
 	// Healthy is a case in which the provider finds nothing.
 	Healthy func() healer.Case
@@ -22,7 +22,7 @@ type Cases struct {
 	Sick map[string]func() healer.Case
 }
 
-// Run holds a provider to the contract of healer.Provider.
+// Run fails the test where a provider breaks the contract of healer.Provider.
 func Run(t *testing.T, p healer.Provider, cases Cases) {
 	t.Helper()
 	expect := func(build func() healer.Case, sick bool) func(*testing.T) {
@@ -56,10 +56,10 @@ func report(t *testing.T, p healer.Provider, build func() healer.Case) {
 	}
 }
 
-// secret stands in every case where a provider might quote it.
+// secret is in every case where a provider might quote it.
 const secret = "providertest-secret"
 
-// judge says what of the contract a provider breaks on a case.
+// judge returns how a provider breaks the contract on a case.
 func judge(p healer.Provider, build func() healer.Case) (broken []string) {
 	prepared := func() healer.Case {
 		c := build()
@@ -79,7 +79,7 @@ func judge(p healer.Provider, build func() healer.Case) (broken []string) {
 	}
 	second, err2 := p.Examine(prepared())
 	if !reflect.DeepEqual(plain(first), plain(second)) || (err == nil) != (err2 == nil) {
-		broken = append(broken, "two looks at one case differ")
+		broken = append(broken, "two findings of one case differ")
 	}
 	if !first.Mine && len(first.Conditions)+len(first.Steps) > 0 {
 		broken = append(broken, "a case that is not the provider's has findings")
@@ -88,7 +88,7 @@ func judge(p healer.Provider, build func() healer.Case) (broken []string) {
 	return append(broken, judgeSteps(c, first.Steps)...)
 }
 
-// plain leaves out functions, which are never equal.
+// plain returns a finding without functions, which are never equal.
 func plain(f healer.Finding) healer.Finding {
 	steps := make([]healer.Step, len(f.Steps))
 	for i, s := range f.Steps {

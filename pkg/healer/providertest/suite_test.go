@@ -97,7 +97,7 @@ func TestBrokenProvidersAreCaught(t *testing.T) {
 		"heals nothing":           change(func(_ *healer.Condition, s *healer.Step) { s.Heals = nil }),
 		"neither refused":         change(func(_ *healer.Condition, s *healer.Step) { s.Refused = "" }),
 		"its refusal":             change(func(_ *healer.Condition, s *healer.Step) { s.Refused = "no.\n" }),
-		"prove its identity": change(func(_ *healer.Condition, s *healer.Step) {
+		"identity cannot be proven": change(func(_ *healer.Condition, s *healer.Step) {
 			s.Refused, s.Run = "", func(context.Context, func(context.Context) error) error { return nil }
 		}),
 		"offered twice": func(c healer.Case) (healer.Finding, error) {
