@@ -50,7 +50,7 @@ func (w *wards) run(ctx context.Context, steps []Step, revalidate []func(context
 	return errs
 }
 
-// audited gives the mount points of a log's lines, with what came of each.
+// audited returns the mount points of a log's lines, with what came of each.
 func audited(entries []AuditEntry) (lines []string) {
 	for _, e := range entries {
 		lines = append(lines, e.MountPoint+" "+e.Outcome)
@@ -127,10 +127,10 @@ func TestSomeOfThemDoNotRun(t *testing.T) {
 	}
 }
 
-// Who is refused is asked once, and nobody waits for it for ever.
+// A step that is refused is asked about once, and blocks no other.
 func TestAllOfThemAreRefused(t *testing.T) {
 	w := newWards(t, 3)
-	w.notes.refuse = errors.New("nobody wants it")
+	w.notes.refuse = errors.New("it is not wanted")
 	r := w.heal(volume)
 	if len(w.runs) != 0 || len(w.notes.before) != 0 || len(r.Refused) != 3 || r.Verdict() != Abnormal {
 		t.Errorf("%s after %v, %+v", r.Verdict(), w.runs, r.Refused)

@@ -127,7 +127,7 @@ func TestWhatAContainerShouldHave(t *testing.T) {
 		"published, staging is bare":      {[]MountPoint{on(RoleTarget, podA, dev(1)), on(RoleStaging, staging)}, dev(1)},
 		"published, what is staged ended": {[]MountPoint{on(RoleTarget, podA, dev(1)), on(RoleStaging, staging, dev(3))}, dev(1)},
 		"another, the first one ended":    {[]MountPoint{on(RoleTarget, podA, dev(3)), on(RoleTarget, podB, dev(1))}, dev(1)},
-		"not an placeholder one":          {[]MountPoint{placeholderOn(on(RoleTarget, podA, dev(1))), on(RoleTarget, podB, dev(2))}, dev(2)},
+		"not a placeholder one":           {[]MountPoint{placeholderOn(on(RoleTarget, podA, dev(1))), on(RoleTarget, podB, dev(2))}, dev(2)},
 		"nothing that works":              {[]MountPoint{on(RoleTarget, podA, dev(3)), on(RoleStaging, staging, dev(4))}, host.Dev{}},
 		"what nothing proves to be its":   {[]MountPoint{unproven(on(RoleTarget, podA, dev(1))), on(RoleTarget, podB, dev(2))}, dev(2)},
 		"nothing":                         {nil, host.Dev{}},

@@ -65,7 +65,7 @@ func (p *patient) recover(mountPoint string) {
 	delete(p.sick, mountPoint)
 }
 
-// last gives the last case that was examined.
+// last returns the last case that was examined.
 func (p *patient) last() Case {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,10 +97,10 @@ type notebook struct {
 	after      []AuditEntry
 	broken     error           // what writing the audit log gives
 	refuse     error           // what the gate says
-	refuseAt   string          // the one place that the gate refuses
+	refuseAt   string          // the one mount point that the gate refuses
 	noWrite    error           // what the gate says to a write on a disk
 	wanted     map[string]bool // by pod UID, what the gate says
-	noLook     error           // what the gate says to a look
+	noLook     error           // what the gate says to an observation
 	revalidate error           // what a permit says
 	entered    int
 	left       []error
@@ -136,7 +136,7 @@ func (n *notebook) Enter(_ context.Context, _ Diagnosis, s Step) (Permit, error)
 		return nil, n.refuse
 	}
 	if n.refuseAt == s.MountPoint.Path {
-		return nil, errors.New("nobody wants it")
+		return nil, errors.New("it is not wanted")
 	}
 	n.entered++
 	return n, nil

@@ -32,9 +32,9 @@ func TestWhoHoldsASickVolume(t *testing.T) {
 			b.fall(podA, IOError)
 			b.fall(staging, IOError)
 		}, []string{other.String(), disk.String()}},
-		"nothing is mounted":      {func(b *bench) { b.unmount(podA); b.fall(podA, NotMounted) }, nil},
-		"at no known mount point": {func(b *bench) { b.fall("/elsewhere", IOError) }, nil},
-		"nobody can tell who":     {func(b *bench) { b.fall(podA, IOError); b.heldErr = errors.New("no procfs") }, nil},
+		"nothing is mounted":         {func(b *bench) { b.unmount(podA); b.fall(podA, NotMounted) }, nil},
+		"at no known mount point":    {func(b *bench) { b.fall("/elsewhere", IOError) }, nil},
+		"the holders cannot be told": {func(b *bench) { b.fall(podA, IOError); b.heldErr = errors.New("no procfs") }, nil},
 	} {
 		b := newBench(t)
 		tc.change(b)
@@ -73,12 +73,12 @@ func TestWhoNeedsARestart(t *testing.T) {
 		want   int
 	}{
 		"replaced":                          {before: []MountPoint{was("/a", previously)}, steps: []Outcome{{MountPoint: "/a"}}, asked: []host.Dev{previously}, want: 1},
-		"nobody has anything open":          {before: []MountPoint{was("/a", previously)}, steps: []Outcome{{MountPoint: "/a"}}, free: true, asked: []host.Dev{previously}},
-		"nobody can tell":                   {before: []MountPoint{was("/a", previously)}, steps: []Outcome{{MountPoint: "/a"}}, err: errors.New("no procfs"), asked: []host.Dev{previously}},
+		"nothing is open":                   {before: []MountPoint{was("/a", previously)}, steps: []Outcome{{MountPoint: "/a"}}, free: true, asked: []host.Dev{previously}},
+		"it cannot be told":                 {before: []MountPoint{was("/a", previously)}, steps: []Outcome{{MountPoint: "/a"}}, err: errors.New("no procfs"), asked: []host.Dev{previously}},
 		"no step":                           {before: []MountPoint{was("/a", previously)}},
 		"the step failed":                   {before: []MountPoint{was("/a", previously)}, steps: []Outcome{{MountPoint: "/a", Err: errors.New("no")}}},
 		"nothing was mounted there":         {before: []MountPoint{on(RoleTarget, "/a")}, steps: []Outcome{{MountPoint: "/a"}}},
-		"a mount point that nobody saw":     {before: []MountPoint{was("/a", previously)}, steps: []Outcome{{MountPoint: "/b"}}},
+		"a mount point that was not seen":   {before: []MountPoint{was("/a", previously)}, steps: []Outcome{{MountPoint: "/b"}}},
 		"the same as now":                   {before: []MountPoint{was("/a", renewed)}, steps: []Outcome{{MountPoint: "/a"}}},
 		"a device node":                     {before: []MountPoint{node}, steps: []Outcome{{MountPoint: "/a"}}},
 		"one instance at two mount points":  {before: []MountPoint{was("/a", previously), was("/b", previously)}, steps: []Outcome{{MountPoint: "/a"}, {MountPoint: "/b"}}, asked: []host.Dev{previously}, want: 1},

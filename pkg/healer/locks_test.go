@@ -17,7 +17,7 @@ func holdLooks(b *bench) (entered <-chan struct{}, release func()) {
 	b.onLook = func(hostQuestion) error {
 		select {
 		case in <- struct{}{}:
-		default: // nobody reads as many
+		default: // not read as often
 		}
 		<-out
 		return nil
@@ -156,7 +156,7 @@ func (s stuckError) Ended() <-chan struct{} { return s }
 func stuckAt(op string, s stuckError) error { return fmt.Errorf("%s: %w", op, s) }
 
 func TestVolumeStaysBusyWhileAWorkerIsStuck(t *testing.T) {
-	t.Run("in a look", func(t *testing.T) {
+	t.Run("in a probe", func(t *testing.T) {
 		b := newBench(t)
 		stuck := make(stuckError)
 		b.onLook = func(hostQuestion) error { return stuckAt("look", stuck) }
@@ -216,40 +216,39 @@ func TestCloseWaitsAndRefuses(t *testing.T) {
 	}
 }
 
-// Any number may look at once: who may only look keeps nobody waiting.
-func TestLooksShareAVolume(t *testing.T) {
+// Any number of checks run at once, and none blocks another.
+func TestChecksShareAVolume(t *testing.T) {
 	b := newBench(t)
 	entered, release := holdLooks(b)
 	defer release()
-	looks := make(chan error, 2)
+	checks := make(chan error, 2)
 	for range 2 {
 		go func() {
 			_, err := b.engine.Check(context.Background(), volume)
-			looks <- err
+			checks <- err
 		}()
 		<-entered
 	}
 	release()
 	for range 2 {
-		if err := <-looks; err != nil {
+		if err := <-checks; err != nil {
 			t.Error(err)
 		}
 	}
 	if len(b.engine.locks.checks) != 0 {
-		t.Error("looks that ended are in the table")
+		t.Error("checks that ended are in the table")
 	}
 }
 
-// A heal does not wait for a look, which then says nothing; nobody looks while
-// one is under way.
-func TestHealPreemptsALook(t *testing.T) {
+// A heal does not wait for a check, which then fails; no check begins during a heal.
+func TestHealPreemptsACheck(t *testing.T) {
 	b := newBench(t)
 	entered, release := holdLooks(b)
 	defer release()
-	look, heal := make(chan error, 1), make(chan error, 1)
+	check, heal := make(chan error, 1), make(chan error, 1)
 	go func() {
 		_, err := b.engine.Check(context.Background(), volume)
-		look <- err
+		check <- err
 	}()
 	<-entered
 	go func() {
@@ -258,25 +257,25 @@ func TestHealPreemptsALook(t *testing.T) {
 	}()
 	<-entered
 	if _, err := b.engine.Check(context.Background(), volume); KindOf(err) != KindBusy {
-		t.Errorf("a look during a heal: %v", err)
+		t.Errorf("a check during a heal: %v", err)
 	}
 	release()
 	if err := <-heal; err != nil {
 		t.Error(err)
 	}
-	if err := <-look; KindOf(err) != KindBusy {
-		t.Errorf("the look before: %v", err)
+	if err := <-check; KindOf(err) != KindBusy {
+		t.Errorf("the check before: %v", err)
 	}
 	if b.notes.saves != 1 {
 		t.Errorf("%d records were saved, the heal's is one", b.notes.saves)
 	}
 }
 
-// While a look saves what it saw, no heal begins, other looks go on, and none of
-// them saves beside it.
-func TestLookThatSaves(t *testing.T) {
+// While a check saves its record, no heal begins, other checks go on, and none of them
+// saves beside it.
+func TestCheckThatSaves(t *testing.T) {
 	table, at := newVolumeLocks(), volumeKey(driver, volID)
-	enter := func(looks bool) (*volumeLock, error) { return table.lock(looks, at) }
+	enter := func(checks bool) (*volumeLock, error) { return table.lock(checks, at) }
 	first, _ := enter(true)
 	second, _ := enter(true)
 	saved := 0
@@ -287,11 +286,11 @@ func TestLookThatSaves(t *testing.T) {
 		}
 		third, err := enter(true)
 		if err != nil {
-			t.Errorf("a look meanwhile: %v", err)
+			t.Errorf("a check meanwhile: %v", err)
 		}
 		third.unlock(nil)
 		if err := second.alone(func() { saved++ }); err != nil {
-			t.Errorf("another look that would save: %v", err)
+			t.Errorf("another check that would save: %v", err)
 		}
 	})
 	if err != nil || saved != 1 {
@@ -301,11 +300,11 @@ func TestLookThatSaves(t *testing.T) {
 	if err != nil {
 		t.Fatalf("a heal afterwards: %v", err)
 	}
-	for _, look := range []*volumeLock{first, second} {
-		if err := look.alone(func() { t.Error("a look that was overtaken saved") }); KindOf(err) != KindBusy {
+	for _, check := range []*volumeLock{first, second} {
+		if err := check.alone(func() { t.Error("a preempted check saved") }); KindOf(err) != KindBusy {
 			t.Errorf("got %v", err)
 		}
-		look.unlock(nil)
+		check.unlock(nil)
 	}
 	heal.unlock(nil)
 	if len(table.held) != 0 || len(table.checks) != 0 {
@@ -313,10 +312,9 @@ func TestLookThatSaves(t *testing.T) {
 	}
 }
 
-// A look that left a worker behind which cannot be ended keeps nobody away: the
-// host asks nobody else at that storage. The table is not to grow by it, however
-// many paths are named.
-func TestLookThatIsStuck(t *testing.T) {
+// A check with a stuck worker does not keep the volume busy: the host probes no storage
+// at which a worker is stuck. The table must not grow by it, however many paths are named.
+func TestCheckThatIsStuck(t *testing.T) {
 	b := newBench(t)
 	stuck := make(stuckError)
 	defer close(stuck)

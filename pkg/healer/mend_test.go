@@ -133,7 +133,7 @@ func TestWhatKeepsAStepFromRunning(t *testing.T) {
 		why    string
 	}{
 		"its provider":        {spoil: func(b *bench) { b.steps[0].Refused = "too early" }, why: "too early"},
-		"the gate":            {spoil: func(b *bench) { b.notes.refuse = errors.New("nobody wants it") }, why: "nobody wants it"},
+		"the gate":            {spoil: func(b *bench) { b.notes.refuse = errors.New("it is not wanted") }, why: "it is not wanted"},
 		"the mode":            {change: func(c *Config) { c.CheckOnly = true }, why: "--mode=check"},
 		"identity":            {spoil: func(b *bench) { setSerial(b, "other") }, why: "identity not proven: serial number"},
 		"a WWID read anew":    {spoil: func(b *bench) { b.anew = map[host.Dev]host.Identity{disk: {Serial: "serial-1", WWID: "wwid-2"}} }, why: "identity not proven: WWID"},
@@ -185,7 +185,7 @@ func TestSuperblockIsHealedForOneVolumeAtATime(t *testing.T) {
 	if len(b.notes.before) != 0 || b.notes.entered != 0 {
 		t.Errorf("audited %v", b.notes.before)
 	}
-	// A check changes nothing, and asks nobody.
+	// A check changes nothing, and asks no gate.
 	b.recover(podA)
 	b.healthy()
 }

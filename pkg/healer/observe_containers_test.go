@@ -30,7 +30,7 @@ func newFUSEBench(t *testing.T, change ...func(*Config)) *bench {
 	return b
 }
 
-// serve gives the volume's mount points a filesystem instance.
+// serve returns the volume's mount points a filesystem instance.
 func (b *bench) serve(dev host.Dev) {
 	for _, p := range []string{staging, podA} {
 		b.change(p, func(m *host.Mount) { m.Dev, m.FSType, m.Source = dev, fuseType, fuseSource })
@@ -67,7 +67,7 @@ func containerMountOf(n int, podUID string, dev host.Dev) host.ContainerMount {
 	}
 }
 
-// insides gives the mount points in containers of the last case.
+// insides returns the mount points in containers of the last case.
 func (b *bench) insides() []MountPoint {
 	return slices.DeleteFunc(slices.Clone(b.last().MountPoints), func(p MountPoint) bool { return p.Role != RoleContainer })
 }
@@ -87,7 +87,7 @@ func TestContainersAreLookedIntoOnlyWhenItMayHelp(t *testing.T) {
 			b.answers[previously] = host.Inspection{Answer: host.Answer{Asked: true, Errno: syscall.EIO}}
 		}, false},
 		"nothing is mounted": {func(b *bench) { b.engine.scanned = newScannedVolumes(); b.unmount(podA); b.unmount(staging) }, false},
-		"only ours, unsettled": {func(b *bench) {
+		"only ours, unfinished": {func(b *bench) {
 			b.engine.scanned = newScannedVolumes()
 			b.unmount(staging)
 			b.change(podA, func(m *host.Mount) { m.Attr = placeholder })
@@ -142,7 +142,7 @@ func TestContainersOfWhatIsNotProvenAreNotLookedInto(t *testing.T) {
 
 // Whether or not anything else is to be healed meanwhile.
 func TestStaleContainersAreFoundAgain(t *testing.T) {
-	for name, dev := range map[string]host.Dev{"one that nobody knows": {Minor: 70}, "the previous one": previously} {
+	for name, dev := range map[string]host.Dev{"an unknown one": {Minor: 70}, "the previous one": previously} {
 		b := newFUSEBench(t)
 		if dev == previously {
 			b.renew()
@@ -255,12 +255,12 @@ func TestWhichMountsInContainersAreTheVolumes(t *testing.T) {
 		"its number, another source":                         {dev: previously, change: func(m *host.ContainerMount) { m.Mount.Source = "other" }},
 		"another one, as on the host":                        {dev: renewed},
 		"ours, interrupted":                                  {dev: renewed, change: guarded, spoil: noted(host.AttrNoSUID), found: true, proven: true},
-		"as somebody wants it":                               {dev: renewed, change: guarded},
+		"as its pod wants it":                                {dev: renewed, change: guarded},
 		"ours, to be read-only":                              {dev: renewed, change: guarded, spoil: noted(host.AttrReadOnly), found: true, proven: true},
 		"as it was before":                                   {dev: renewed, change: guarded, spoil: noted(host.AttrNoSymFollow)},
 		"noted, and finished":                                {dev: renewed, spoil: noted(host.AttrNoSUID)},
 		"noted, and only read-only":                          {dev: renewed, spoil: noted(host.AttrNoSUID), change: func(m *host.ContainerMount) { m.Mount.Attr = host.AttrReadOnly }},
-		"one of its kind that nobody knows":                  {dev: unknown, found: true},
+		"an unknown one of its type":                         {dev: unknown, found: true},
 		"one of another type, the same source":               {dev: unknown, change: func(m *host.ContainerMount) { m.Mount.FSType = "fuse.y" }},
 		"one of its kind, mounted on the host":               {dev: unknown, spoil: func(b *bench) { b.mount("/elsewhere", unknown) }},
 		"one of its type, another source":                    {dev: unknown, change: func(m *host.ContainerMount) { m.Mount.Source = "other" }},
@@ -308,7 +308,7 @@ func noted(attr host.Attr) func(*bench) {
 	}
 }
 
-// another gives a pod a second volume of the same type and source, with a change.
+// another returns a pod a second volume of the same type and source, with a change.
 func another(podUID string, change func(*host.Mount)) func(*bench) {
 	return func(b *bench) {
 		p := "/k/pods/" + podUID + "/volumes/kubernetes.io~csi/pv2/mount"
@@ -331,7 +331,7 @@ func TestContainersOfADisk(t *testing.T) {
 	}{
 		"the previous one":       {disk, "/dev/sdb", true},
 		"by another name":        {disk, "/dev/sdx", true},
-		"one that nobody knows":  {old, "/dev/sdc", false},
+		"an unknown one":         {old, "/dev/sdc", false},
 		"one with the same name": {old, "/dev/sdc", false},
 	} {
 		b := newBench(t)
@@ -390,7 +390,7 @@ func TestWhatAContainersMountAnswers(t *testing.T) {
 	}
 }
 
-// With --standalone anybody's container counts, if it is proven to have the volume.
+// With --standalone a container of any pod counts, if it is proven to have the volume.
 func TestContainersOfNoPod(t *testing.T) {
 	for name, tc := range map[string]struct {
 		podUID string
@@ -403,7 +403,7 @@ func TestContainersOfNoPod(t *testing.T) {
 		"of another pod, the same": {podUID: "uid-z", dev: previously, below: true, want: true},
 		"the host has it no more":  {dev: previously, want: true},
 		"it came later":            {dev: previously, later: true},
-		"one that nobody knows":    {dev: host.Dev{Minor: 70}},
+		"an unknown one":           {dev: host.Dev{Minor: 70}},
 	} {
 		b := newFUSEBench(t, func(c *Config) { c.Standalone = true })
 		b.renew()
@@ -454,7 +454,7 @@ func TestContainersAreLookedIntoWhileAMountPointIsMountedAnew(t *testing.T) {
 	for range 2 { // a container may just be starting
 		b.walks = nil
 		if b.heal(volume); len(b.walks) == 0 {
-			t.Error("nobody looked")
+			t.Error("no scan")
 		}
 	}
 	b.age(startGrace)
@@ -491,7 +491,7 @@ func TestContainersThatKeptAPlaceholder(t *testing.T) {
 		"one that was marked, read-only": {host.AttrReadOnly | host.AttrNoDirAtime, 0, true},
 		"nodiratime":                     {host.AttrNoDirAtime | host.AttrNoSUID | host.AttrNoDev | host.AttrNoExec, 0, false},
 		"read-only":                      {host.AttrReadOnly, 0, false},
-		"somebody's own wish":            {host.AttrReadOnly | host.AttrNoSymFollow, 0, false},
+		"the pod's own options":          {host.AttrReadOnly | host.AttrNoSymFollow, 0, false},
 		"a volume that is mounted so":    {placeholder, host.AttrNoSymFollow, false},
 		"a container as it ought to be":  {0, 0, false},
 	} {

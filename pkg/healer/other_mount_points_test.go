@@ -57,7 +57,7 @@ func TestNamesThatOnlyStartAlike(t *testing.T) {
 	expectMountPoints(t, b, podA, staging)
 }
 
-// What shares its superblock with the other places needs no look of its own.
+// What shares its superblock with the other mount points needs no look of its own.
 func TestSubPathsOfAPreviousInstanceAreFound(t *testing.T) {
 	const sub = "/k/pods/uid-a/volume-subpaths/pv1/app/0"
 	for name, tc := range map[string]struct {
@@ -67,14 +67,14 @@ func TestSubPathsOfAPreviousInstanceAreFound(t *testing.T) {
 		spoil func(*bench)
 		found bool
 	}{
-		"the previous one":               {path: sub, dev: previously, found: true},
-		"as on the host":                 {path: sub, dev: renewed},
-		"one that nobody knows":          {path: sub, dev: host.Dev{Minor: 70}},
-		"after a start, nobody knows it": {path: sub, dev: host.Dev{Minor: 70}, anew: true, found: true},
-		"of another volume":              {path: "/k/pods/uid-a/volume-subpaths/pv2/app/0", dev: previously},
-		"of a name that starts alike":    {path: "/k/pods/uid-a/volume-subpaths/pv10/app/0", dev: previously},
-		"of a pod that has it not":       {path: "/k/pods/uid-z/volume-subpaths/pv1/app/0", dev: previously},
-		"no such path of kubelet's":      {path: "/k/pods/uid-a/volume-subpaths/pv1/app", dev: previously},
+		"the previous one":            {path: sub, dev: previously, found: true},
+		"as on the host":              {path: sub, dev: renewed},
+		"an unknown one":              {path: sub, dev: host.Dev{Minor: 70}},
+		"after a start, unknown":      {path: sub, dev: host.Dev{Minor: 70}, anew: true, found: true},
+		"of another volume":           {path: "/k/pods/uid-a/volume-subpaths/pv2/app/0", dev: previously},
+		"of a name that starts alike": {path: "/k/pods/uid-a/volume-subpaths/pv10/app/0", dev: previously},
+		"of a pod that has it not":    {path: "/k/pods/uid-z/volume-subpaths/pv1/app/0", dev: previously},
+		"no such path of kubelet's":   {path: "/k/pods/uid-a/volume-subpaths/pv1/app", dev: previously},
 		"the pod's is another volume's": {path: "/k/pods/uid-b/volume-subpaths/pv1/app/0", dev: previously, spoil: func(b *bench) {
 			b.mount(podB, renewed)
 			b.files[podB] = directory("other")
@@ -117,7 +117,7 @@ func TestRecordedMountPointThatIsEmpty(t *testing.T) {
 			b.notes.records[volumeKey(driver, volID)] = r
 		}, dormant: true},
 		"its pod has another":     {spoil: func(b *bench) { b.pods["uid-b"] = host.Dev{Major: 8, Minor: 99} }, dormant: true},
-		"nobody runs":             {spoil: func(*bench) {}, dormant: true},
+		"no container runs":       {spoil: func(*bench) {}, dormant: true},
 		"it is gone":              {spoil: func(b *bench) { b.files[podB] = host.PathInfo{Walk: syscall.ENOENT} }},
 		"it is another volume's":  {spoil: func(b *bench) { b.files[podB] = directory("other") }},
 		"nothing names a volume":  {spoil: func(b *bench) { b.files[podB] = directory("") }},
@@ -146,7 +146,7 @@ func TestRecordedMountPointThatIsEmpty(t *testing.T) {
 	}
 }
 
-// Below a --path-root kubelet keeps no files. A call about one place must not
+// Below a --path-root kubelet keeps no files. A call about one mount point must not
 // make the record forget another that is mounted as recorded.
 func TestMountPointsOutsideKubeletAreRemembered(t *testing.T) {
 	const one, two = "/srv/one", "/srv/two"

@@ -92,7 +92,7 @@ func having(p host.Privileges) func() (host.Privileges, error) {
 	return func() (host.Privileges, error) { return p, nil }
 }
 
-// TestExplainPermissionNot gives errors that nothing here explains, and gets
+// TestExplainPermissionNot returns errors that nothing here explains, and gets
 // them back.
 func TestExplainPermissionNot(t *testing.T) {
 	none := host.Privileges{Missing: []string{"CAP_SYS_ADMIN"}}
@@ -100,13 +100,13 @@ func TestExplainPermissionNot(t *testing.T) {
 		own func() (host.Privileges, error)
 		err error
 	}{
-		"no error":                  {having(none), nil},
-		"another one":               {having(none), syscall.EBUSY},
-		"a refusal of ours":         {having(none), fmt.Errorf("%w: taking ours off again: %w", ErrRefused, syscall.EPERM)},
-		"a lost worker":             {having(none), worker.ErrLost},
-		"nothing is missing":        {having(host.Privileges{}), syscall.EPERM},
-		"a filter gives no EACCES":  {having(host.Privileges{Filtered: true}), syscall.EACCES},
-		"nobody knows what we have": {func() (host.Privileges, error) { return none, errors.New("no /proc") }, syscall.EPERM},
+		"no error":                      {having(none), nil},
+		"another one":                   {having(none), syscall.EBUSY},
+		"a refusal of ours":             {having(none), fmt.Errorf("%w: taking ours off again: %w", ErrRefused, syscall.EPERM)},
+		"a lost worker":                 {having(none), worker.ErrLost},
+		"nothing is missing":            {having(host.Privileges{}), syscall.EPERM},
+		"a filter gives no EACCES":      {having(host.Privileges{Filtered: true}), syscall.EACCES},
+		"the privileges cannot be read": {func() (host.Privileges, error) { return none, errors.New("no /proc") }, syscall.EPERM},
 	} {
 		if got := ExplainPermission("rebind", target, tc.err, tc.own); got != tc.err { //nolint:errorlint // the same, not one that wraps it
 			t.Errorf("%s: %v became %v", name, tc.err, got)
@@ -139,7 +139,7 @@ type stillAtIt struct{ ended chan struct{} }
 func (*stillAtIt) Error() string            { return "stuck" }
 func (s *stillAtIt) Ended() <-chan struct{} { return s.ended }
 
-// TestExplainLookNot gives answers of a storage that refused, which are no
+// TestExplainLookNot returns answers of a storage that refused, which are no
 // matter of what this process has.
 func TestExplainLookNot(t *testing.T) {
 	for _, a := range []host.Answer{

@@ -364,7 +364,7 @@ func TestPreviousOutlivesTheChange(t *testing.T) {
 	}
 	b.walks = nil
 	if b.heal(volume); len(b.walks) == 0 {
-		t.Error("nobody looks into containers any more")
+		t.Error("the containers are not scanned any more")
 	}
 	k := volumeKey(driver, volID)
 	old := b.notes.records[k]
@@ -392,7 +392,7 @@ func TestContainersAndSubPathsAreNoRecordedMountPoints(t *testing.T) {
 	}
 }
 
-// A record that cannot be written keeps nobody from healing.
+// A record that cannot be written blocks no heal.
 func TestReplaceWithoutANote(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.Records = unwritable{c.Records} })
 	b.engine.savePrevious(context.Background(), Case{Record: &Record{}}, Step{Cost: Replace, MountPoint: on(RoleTarget, podA, dev(1))})

@@ -46,7 +46,7 @@ func TestMadeUpVolumesAreNotRecorded(t *testing.T) {
 		}
 	}
 	if b.notes.saves != 0 {
-		t.Errorf("%d records of volumes that nobody has", b.notes.saves)
+		t.Errorf("%d records of volumes that do not exist", b.notes.saves)
 	}
 }
 
@@ -57,7 +57,7 @@ func TestRecordHasOnlyProvenMountPoints(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*bench)
 		call   Volume
-		// first is what a call records that nobody made another one before.
+		// first is what a call records without an earlier call.
 		first []string
 	}{
 		"volume_path is an emptyDir":         {call: Volume{Path: emptyDir, StagingPath: staging}, first: []string{staging}},

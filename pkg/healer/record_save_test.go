@@ -209,13 +209,13 @@ func TestWhatIsNotRecorded(t *testing.T) {
 			t.Errorf("%s: %+v", name, b.notes.records)
 		}
 	}
-	doubtful := provider{"doubtful", func(Case) (Finding, error) {
+	ambiguous := provider{"ambiguous", func(Case) (Finding, error) {
 		return Finding{Mine: true, Conditions: []Condition{{Status: Degraded, Reason: StackedMounts, Ambiguous: true}}}, nil
 	}}
-	b := newBench(t, func(c *Config) { c.Providers = []Provider{doubtful} })
+	b := newBench(t, func(c *Config) { c.Providers = []Provider{ambiguous} })
 	b.heal(volume)
 	if b.notes.saves != 0 {
-		t.Errorf("it is doubtful which storage it is: %+v", b.notes.records)
+		t.Errorf("recorded although it is ambiguous which storage it is: %+v", b.notes.records)
 	}
 }
 
@@ -277,7 +277,7 @@ func mountedNow(p *MountPointRecord) MountPointRecord {
 	return now
 }
 
-// What an interrupted step left is not how anybody wants a mount point to be.
+// What an interrupted step left is not how a mount point is to be.
 func TestPlaceholderIsNotRecorded(t *testing.T) {
 	const placeholder = host.AttrReadOnly | host.AttrNoSUID | host.AttrNoDev | host.AttrNoExec | host.AttrNoSymFollow
 	put := func(b *bench) {

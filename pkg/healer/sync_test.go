@@ -13,7 +13,7 @@ func TestSyncTellsAShutdown(t *testing.T) {
 	b.engine.cfg.SyncExt4 = true
 	b.healthy()
 	if len(b.syncs) == 0 {
-		t.Error("nobody asked")
+		t.Error("no sync")
 	}
 	b.synced = host.Write{Answer: host.Answer{Asked: true, Op: "fsync", Errno: syscall.EIO}}
 	for range 2 {

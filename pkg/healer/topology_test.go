@@ -18,7 +18,7 @@ func bare(b *bench) []host.Mount {
 	return mounts
 }
 
-// stackAt gives the ids of the mounts at a mount point of the last case, top first.
+// stackAt returns the ids of the mounts at a mount point of the last case, top first.
 func stackAt(b *bench, path string) []uint64 {
 	p, _ := b.last().MountPoint(path)
 	var list []uint64

@@ -37,7 +37,7 @@ type world struct {
 	anew        map[host.Dev]host.Identity // what is read anew, where it differs
 	containers  []host.ContainerMount
 	inContainer map[string]host.ContainerProbe // by path; the zero value answers
-	insideErr   error                          // what a look inside gives
+	insideErr   error                          // what a probe in a container returns
 	unverified  []host.Unverified
 	running     []host.Running
 	walks       [][]string // whose containers were looked for

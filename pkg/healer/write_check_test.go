@@ -56,7 +56,7 @@ func attrs(a host.Attr, mountPoints ...string) func(*bench) {
 	}
 }
 
-func refuseWrites(b *bench) { b.notes.noWrite = errors.New("nobody wants it") }
+func refuseWrites(b *bench) { b.notes.noWrite = errors.New("it is not wanted") }
 
 // hasBlock makes the target that of a raw block volume.
 func hasBlock(b *bench) {
@@ -106,7 +106,7 @@ func TestWhenAWriteIsTried(t *testing.T) {
 		"the mode":             {when: WriteAlways, check: true, why: "--mode=check"},
 		"the mode, errors":     {when: WriteOnSuspicion, check: true, spoil: []func(*bench){erred}, why: "--mode=check"},
 		"the mode, healthy":    {when: WriteOnSuspicion, check: true},
-		"the gate":             {when: WriteOnSuspicion, spoil: []func(*bench){erred, refuseWrites}, why: "nobody wants it"},
+		"the gate":             {when: WriteOnSuspicion, spoil: []func(*bench){erred, refuseWrites}, why: "it is not wanted"},
 		"the gate, healthy":    {when: WriteOnSuspicion, spoil: []func(*bench){refuseWrites}},
 		"the gate, and no disk": {
 			when: WriteAlways, want: published,
@@ -248,13 +248,13 @@ func TestWhatAWriteTells(t *testing.T) {
 	}
 }
 
-// Whoever of the pods runs: one place at which a write may be tried is enough.
+// Whoever of the pods runs: one mount point at which a write may be tried is enough.
 func TestWriteAtTheMountPointThatIsInUse(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.ProbeWrite, c.Gate = WriteAlways, WantedGate{Node: c.Node} })
 	b.publish(podB)
 	b.heal(volume)
 	if why := b.last().Superblocks[disk].Write.Forbidden; b.writes != nil || !strings.Contains(why, "no running container") {
-		t.Errorf("nobody runs: written at %q, forbidden with %q", b.writes, why)
+		t.Errorf("no container runs: written at %q, forbidden with %q", b.writes, why)
 	}
 	b.pods["uid-b"] = disk
 	b.heal(volume)

@@ -91,7 +91,7 @@ func mount(path, root string, attr host.Attr) host.Mount {
 	return host.Mount{ID: 7, OldID: 7, Dev: disk, Root: root, Path: path, Attr: attr, FSType: "ext4", Source: "/dev/sdb"}
 }
 
-// with gives a builder of the healthy case with changes.
+// with returns a builder of the healthy case with changes.
 func with(changes ...func(*healer.Case)) func() healer.Case {
 	return func() healer.Case {
 		c := healthy()
@@ -112,7 +112,7 @@ func unrecorded(c *healer.Case) {
 func lost(c *healer.Case)        { c.MountPoints[0].Stack = nil }
 func stagingLost(c *healer.Case) { c.MountPoints[1].Stack = nil }
 
-// formerly is the filesystem instance of a daemon that has ended, and renewed that
+// previously is the filesystem instance of a daemon that has ended, and renewed that
 // of the one which came after it.
 var previously, renewed = host.Dev{Minor: 50}, host.Dev{Minor: 60}
 

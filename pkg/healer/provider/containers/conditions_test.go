@@ -32,7 +32,7 @@ var examples = []example{
 	{"a container that cannot be looked into", with(notInspected("a", "b")), []string{"ContainerUnverified target: pod a container b was there before the filesystem instance was replaced, and cannot be looked into: why"}},
 	{"one of a pod without a mount point", with(notInspected("c", "")), []string{"ContainerUnverified target: pod c was there before"}},
 	{"any container", with(notInspected("", "")), []string{"ContainerUnverified target: a container was there before"}},
-	{"not proven in a container", with(healedOnHost, inContainer(func(in *healer.InContainer) { in.Proof, in.Unproven = "", "nobody knows it" })), []string{"StaleInContainers! container: ENOTCONN"}},
+	{"not proven in a container", with(healedOnHost, inContainer(func(in *healer.InContainer) { in.Proof, in.Unproven = "", "it is unknown" })), []string{"StaleInContainers! container: ENOTCONN"}},
 	{"started on the bare directory", with(startedWith(0, func(c *healer.Case) *[]healer.StartedWith { return &c.OnBare })), []string{"ContainerOnBareDirectory target: pod a container c at \"/data\", pod a container d at \"/data\" were started while nothing was mounted"}},
 	{"started with a placeholder", with(startedWith(placeholder, func(c *healer.Case) *[]healer.StartedWith { return &c.OnPlaceholder })), []string{"ContainerKeptPlaceholder target: in the middle of a step"}},
 	{"started with another device number", with(func(c *healer.Case) {

@@ -72,7 +72,7 @@ func TestReplace(t *testing.T) {
 		"a slave, and shared":                   {change: []func(*healer.Case){hostShares, shares(host.SharingSlaveOwn)}, want: plan{Sharing: host.SharingSlaveOwn}},
 		"a peer of the host's":                  {change: []func(*healer.Case){hostShares, shares(host.SharingPeer)}, want: plan{Sharing: host.SharingPeer}},
 		"shared with others":                    {change: []func(*healer.Case){shares(host.SharingOwn)}, want: plan{Sharing: host.SharingOwn}},
-		"shared with nobody knows":              {change: []func(*healer.Case){hostShares, shares(host.SharingUnknown)}, want: plan{Sharing: host.SharingUnknown}, note: note},
+		"not known with whom it is shared":      {change: []func(*healer.Case){hostShares, shares(host.SharingUnknown)}, want: plan{Sharing: host.SharingUnknown}, note: note},
 		"a peer of one that is none":            {change: []func(*healer.Case){shares(host.SharingPeer)}, want: plan{Sharing: host.SharingUnknown}, note: note},
 		"a slave, and only staging shows it": {
 			change: []func(*healer.Case){hostShares, shares(host.SharingSlave), has(func(m *host.Mount) { m.Root = "/" })}, source: 1,
@@ -148,7 +148,7 @@ func TestReplaceIsRefused(t *testing.T) {
 	}{
 		{why: "--heal-containers=off", which: Off},
 		{why: "only FUSE is healed in containers, and this is a nfs4 (--heal-containers=fuse)", change: has(func(m *host.Mount) { m.FSType = "nfs4" })},
-		{why: "not proven to be the volume's: nobody knows it", change: inContainer(func(in *healer.InContainer) { in.Proof, in.Unproven = "", "nobody knows it" })},
+		{why: "not proven to be the volume's: it is unknown", change: inContainer(func(in *healer.InContainer) { in.Proof, in.Unproven = "", "it is unknown" })},
 		{why: "never seen healthy", change: unrecorded},
 		{why: "cannot be told to be dead", change: inContainer(func(in *healer.InContainer) { in.Probe = host.ContainerProbe{Silent: true} })},
 		{why: "cannot be told to be dead", change: inContainer(func(in *healer.InContainer) { in.Probe = host.ContainerProbe{Unable: "no way in"} })},
@@ -259,7 +259,7 @@ func TestReplaceTogether(t *testing.T) {
 	}{
 		"all":            {want: map[int]error{77: nil, 78: failed, 79: nil}},
 		"one left alone": {unwanted: []int{77}, want: map[int]error{77: errRevalidate, 78: failed, 79: nil}},
-		"nobody":         {unwanted: []int{77, 78, 79}, want: map[int]error{77: errRevalidate, 78: errRevalidate, 79: errRevalidate}},
+		"none":           {unwanted: []int{77, 78, 79}, want: map[int]error{77: errRevalidate, 78: errRevalidate, 79: errRevalidate}},
 	} {
 		h := &kernel{errs: map[int]error{78: failed}}
 		f := examine(t, h, FUSE, c)

@@ -143,14 +143,14 @@ func TestHealthy(t *testing.T) {
 			sb.Device = &host.BlockDevice{Dev: disk, Identity: host.Identity{FilesystemUUID: "uuid"}}
 		})),
 		"no vol_data.json": with(func(c *healer.Case) { c.MountPoints[0].Inspect.VolData, c.MountPoints[1].Inspect.VolData = nil, nil }),
-		// An intended ro is healthy, whoever intends it.
-		"ro bind over rw staging":      with(recorded(0, func(r *healer.MountPointRecord) { r.Attr = host.AttrReadOnly }), attr(0, host.AttrReadOnly)),
-		"ro bind, never seen":          with(unrecorded, attr(0, host.AttrReadOnly)),
-		"ro filesystem, recorded":      with(readOnly, recorded(0, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true }), recorded(1, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true })),
-		"ro filesystem, never seen":    with(unrecorded, readOnly, attr(0, host.AttrReadOnly), attr(1, host.AttrReadOnly)),
-		"ro filesystem, reader only":   with(readOnly, func(c *healer.Case) { c.Volume.Capability = &healer.Capability{ReadOnly: true} }),
-		"a type that is always ro":     with(unrecorded, readOnly, superblock(func(sb *host.Superblock) { sb.FSType = "squashfs" })),
-		"recorded like an placeholder": with(recorded(0, func(r *healer.MountPointRecord) { r.Attr = placeholder }), attr(0, placeholder)),
+		// An intended ro is healthy, whatever intends it.
+		"ro bind over rw staging":     with(recorded(0, func(r *healer.MountPointRecord) { r.Attr = host.AttrReadOnly }), attr(0, host.AttrReadOnly)),
+		"ro bind, never seen":         with(unrecorded, attr(0, host.AttrReadOnly)),
+		"ro filesystem, recorded":     with(readOnly, recorded(0, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true }), recorded(1, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true })),
+		"ro filesystem, never seen":   with(unrecorded, readOnly, attr(0, host.AttrReadOnly), attr(1, host.AttrReadOnly)),
+		"ro filesystem, reader only":  with(readOnly, func(c *healer.Case) { c.Volume.Capability = &healer.Capability{ReadOnly: true} }),
+		"a type that is always ro":    with(unrecorded, readOnly, superblock(func(sb *host.Superblock) { sb.FSType = "squashfs" })),
+		"recorded like a placeholder": with(recorded(0, func(r *healer.MountPointRecord) { r.Attr = placeholder }), attr(0, placeholder)),
 		"made of the staged one by the driver": with(
 			recorded(0, func(r *healer.MountPointRecord) { r.Dev = host.Dev{Minor: 40} }),
 			func(c *healer.Case) {

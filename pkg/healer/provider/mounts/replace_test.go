@@ -134,7 +134,7 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// What is wrong at another pod's mount point keeps nobody else back.
+// What is wrong at another pod's mount point blocks no other mount point.
 func TestReplaceBesideAnotherVolume(t *testing.T) {
 	c := with(outliving, func(c *healer.Case) {
 		p := c.MountPoints[0]

@@ -57,7 +57,7 @@ func (s *scribe) CanReplace() bool { return !s.old }
 
 func (s *scribe) CanCover() bool { return true }
 
-// step gives the only step offered for a case.
+// step returns the only step offered for a case.
 func step(t *testing.T, h Host, c healer.Case) healer.Step {
 	t.Helper()
 	f, err := New(h).Examine(c)
@@ -173,7 +173,7 @@ func TestRebindIsRefused(t *testing.T) {
 	}
 }
 
-// A superblock is judged once, at the first place that shows it: a fault seen
+// A superblock is judged once, at the first mount point that shows it: a fault seen
 // at another pod's mount point is one of the staged filesystem all the same.
 func TestRebindOfASickFilesystemSeenPropagatedMounts(t *testing.T) {
 	const other = "/k/pods/b/mount"
@@ -221,7 +221,7 @@ func TestNothingIsOfferedFor(t *testing.T) {
 		"a healthy volume":        healthy,
 		"the staging mount point": with(stagingLost),
 		"a foreign stack":         with(func(c *healer.Case) { c.MountPoints[0].Stack = slices.Repeat(c.MountPoints[0].Stack, 2) }),
-		"a stack of interims":     with(placeholderAlone, placeholderOnTop),
+		"a stack of placeholders": with(placeholderAlone, placeholderOnTop),
 		"another root below":      with(placeholderOnTop, func(c *healer.Case) { c.MountPoints[0].Stack[1].Root = "/x" }),
 		"a dead filesystem":       with(probe(syscall.EIO)),
 		"a full volume":           with(left(0, 0)),

@@ -51,7 +51,7 @@ func overlay(upper *host.Superblock) func(*healer.Case) {
 	}
 }
 
-// readOnlyVolume is one that nobody is to write to.
+// readOnlyVolume is one that is read-only.
 func readOnlyVolume(c *healer.Case) { c.Volume.Capability = &healer.Capability{ReadOnly: true} }
 
 var superblockExamples = []example{
@@ -59,7 +59,7 @@ var superblockExamples = []example{
 	{"frozen, and the disk fails", with(frozen, probe(syscall.EIO)), []string{"IOError target"}},
 	{"frozen, and full", with(frozen, left(0, 1)), []string{"Frozen target", "OutOfSpace target"}},
 	{"a write hangs elsewhere", with(writing("jbd2_log_wait_commit")), []string{"NotResponding target: a write has no answer within 5s; the kernel waits in jbd2_log_wait_commit"}},
-	{"a write hangs, nobody knows where", with(writing()), []string{"NotResponding target: reads succeed, and a write has no answer within 5s"}},
+	{"a write hangs, it is not known where", with(writing()), []string{"NotResponding target: reads succeed, and a write has no answer within 5s"}},
 	{"a read hangs where a frozen write would", with(silent(func(a *host.Answer) { a.Waits = []string{"percpu_rwsem_wait"} })), []string{"NotResponding target: no answer within 5s; the kernel waits in percpu_rwsem_wait"}},
 	{"silent, the daemon owes", with(silent(func(a *host.Answer) { a.Waiting, a.Waits = 3, []string{"request_wait_answer"} })), []string{"NotResponding target: 3 requests wait for the FUSE daemon; the kernel waits in request_wait_answer"}},
 
@@ -73,7 +73,7 @@ var superblockExamples = []example{
 	{"a write is refused as read-only", with(wrote("create", syscall.EROFS)), []string{"ReadOnlyFilesystem target: EROFS"}},
 	{"a write cannot be tried", with(wrote("create", syscall.EOPNOTSUPP, func(w *host.Write) { w.Unable = true })), nil},
 	{"a write meets a full filesystem", with(wrote("create", syscall.ENOSPC, func(w *host.Write) { w.Unable = true })), nil},
-	{"a write must not be tried", with(superblock(func(sb *host.Superblock) { sb.Write.Forbidden = "nobody wants it" })), nil},
+	{"a write must not be tried", with(superblock(func(sb *host.Superblock) { sb.Write.Forbidden = "it is not wanted" })), nil},
 	{"the read's errno is the first evidence", with(probe(syscall.ENOTCONN), wrote("write", syscall.EIO)), []string{"Disconnected target: statx"}},
 
 	{"overlay", with(overlay(nil)), nil},
@@ -130,7 +130,7 @@ var errorExamples = []example{
 	{"errors, and a write succeeds", with(counted(1, after), wrote("", 0)), []string{"FilesystemErrors target: a write still succeeds"}},
 	{"errors, and a write fails", with(counted(1, after), wrote("write", syscall.EIO)), []string{"IOError target: write"}},
 	{"errors, and it turned read-only", with(counted(1, after), wrote("create", syscall.EROFS)), []string{"ReadOnlyFilesystem target: EROFS", "FilesystemErrors target: 1 errors"}},
-	{"errors, no write tried", with(counted(1, after), superblock(func(sb *host.Superblock) { sb.Write.Forbidden = "nobody wants it" })), []string{"FilesystemErrors target: no write was tried: nobody wants it"}},
+	{"errors, no write tried", with(counted(1, after), superblock(func(sb *host.Superblock) { sb.Write.Forbidden = "it is not wanted" })), []string{"FilesystemErrors target: no write was tried: it is not wanted"}},
 }
 
 // left is what is left of a filesystem with 1000 blocks and 100 inodes that had
