@@ -10,17 +10,17 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// wards are mount points in containers that one worker heals together.
-type wards struct {
-	*bench
+// batchFixture are mount points in containers that one worker heals together.
+type batchFixture struct {
+	*fixture
 	paths []string
 	runs  [][]string
 	errs  map[string]error
 }
 
-func newWards(t *testing.T, n int) *wards {
+func newBatchFixture(t *testing.T, n int) *batchFixture {
 	t.Helper()
-	w := &wards{bench: newBench(t), errs: map[string]error{}}
+	w := &batchFixture{fixture: newFixture(t), errs: map[string]error{}}
 	w.healthy()
 	for i := range n {
 		path := fmt.Sprintf("/proc/%d/root/data", 100+i)
@@ -34,7 +34,7 @@ func newWards(t *testing.T, n int) *wards {
 	return w
 }
 
-func (w *wards) run(ctx context.Context, steps []Step, revalidate []func(context.Context) error) []error {
+func (w *batchFixture) run(ctx context.Context, steps []Step, revalidate []func(context.Context) error) []error {
 	errs := make([]error, len(steps))
 	var paths []string
 	for i, s := range steps {
@@ -59,7 +59,7 @@ func audited(entries []AuditEntry) (lines []string) {
 }
 
 func TestStepsThatRunTogether(t *testing.T) {
-	w := newWards(t, 3)
+	w := newBatchFixture(t, 3)
 	r := w.heal(volume)
 	if len(w.runs) != 1 || !slices.Equal(w.runs[0], w.paths) || r.Verdict() != Healed || len(r.Steps) != 3 {
 		t.Errorf("%s after %v: %+v", r.Verdict(), w.runs, r.Steps)
@@ -81,7 +81,7 @@ func TestStepsThatRunTogether(t *testing.T) {
 
 // Each has its own outcome, and one is enough for "healed" of none.
 func TestOneOfThemFails(t *testing.T) {
-	w := newWards(t, 3)
+	w := newBatchFixture(t, 3)
 	w.errs[w.paths[1]] = errors.New("it has ended")
 	r := w.heal(volume)
 	if r.Verdict() != Abnormal || len(r.Steps) != 3 || len(w.runs) != 1 {
@@ -96,17 +96,17 @@ func TestOneOfThemFails(t *testing.T) {
 }
 
 func TestSomeOfThemDoNotRun(t *testing.T) {
-	for name, spoil := range map[string]func(*wards){
-		"its provider refuses":  func(w *wards) { w.steps[1].Refused = "too early" },
-		"the gate refuses":      func(w *wards) { w.notes.refuseAt = w.paths[1] },
-		"nothing known of it":   func(w *wards) { w.steps[1].Source = host.Dev{Minor: 99} },
-		"it is not needed":      func(w *wards) { w.recover(w.paths[1]) },
-		"another step's":        func(w *wards) { w.steps[1].Name = "replace-elsewhere"; w.steps[1].Cost = Repair },
-		"for something else":    func(w *wards) { w.steps[1].Heals = []Reason{IOError} },
-		"the first one refuses": func(w *wards) { w.steps[0], w.steps[1] = w.steps[1], w.steps[0]; w.notes.refuseAt = w.paths[1] },
+	for name, spoil := range map[string]func(*batchFixture){
+		"its provider refuses":  func(w *batchFixture) { w.steps[1].Refused = "too early" },
+		"the gate refuses":      func(w *batchFixture) { w.notes.refuseAt = w.paths[1] },
+		"nothing known of it":   func(w *batchFixture) { w.steps[1].Source = host.Dev{Minor: 99} },
+		"it is not needed":      func(w *batchFixture) { w.recover(w.paths[1]) },
+		"another step's":        func(w *batchFixture) { w.steps[1].Name = "replace-elsewhere"; w.steps[1].Cost = Repair },
+		"for something else":    func(w *batchFixture) { w.steps[1].Heals = []Reason{IOError} },
+		"the first one refuses": func(w *batchFixture) { w.steps[0], w.steps[1] = w.steps[1], w.steps[0]; w.notes.refuseAt = w.paths[1] },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWards(t, 3)
+			w := newBatchFixture(t, 3)
 			spoil(w)
 			r := w.heal(volume)
 			if len(w.runs) == 0 || slices.Contains(w.runs[0], w.paths[1]) || len(w.runs[0]) != 2 {
@@ -129,7 +129,7 @@ func TestSomeOfThemDoNotRun(t *testing.T) {
 
 // A step that is refused is asked about once, and blocks no other.
 func TestAllOfThemAreRefused(t *testing.T) {
-	w := newWards(t, 3)
+	w := newBatchFixture(t, 3)
 	w.notes.refuse = errors.New("it is not wanted")
 	r := w.heal(volume)
 	if len(w.runs) != 0 || len(w.notes.before) != 0 || len(r.Refused) != 3 || r.Verdict() != Abnormal {
@@ -140,18 +140,18 @@ func TestAllOfThemAreRefused(t *testing.T) {
 // Another volume on the same filesystem is healed: the whole call is over, and
 // what was admitted is given back.
 func TestOneOfThemIsBusy(t *testing.T) {
-	w := newWards(t, 3)
+	w := newBatchFixture(t, 3)
 	other := host.Dev{Major: 8, Minor: 32}
 	w.steps[2].Source = other
-	occupy(w.bench, superblockKey(other.String()))
-	mustBe(t, w.bench, volume, KindBusy, "running since")
+	occupy(w.fixture, superblockKey(other.String()))
+	mustBe(t, w.fixture, volume, KindBusy, "running since")
 	if len(w.runs) != 0 || len(w.notes.before) != 0 || w.notes.entered != 2 || len(w.notes.left) != 2 {
 		t.Errorf("ran at %v, audited %v, %d permits of %d came back", w.runs, w.notes.before, len(w.notes.left), w.notes.entered)
 	}
 }
 
 func TestNothingRunsTogetherWithoutAuditLines(t *testing.T) {
-	w := newWards(t, 2)
+	w := newBatchFixture(t, 2)
 	w.notes.broken = errors.New("disk full")
 	r := w.heal(volume)
 	if len(w.runs) != 0 || r.Verdict() != Abnormal || len(r.Steps) != 2 || len(w.notes.left) != 2 {
@@ -165,7 +165,7 @@ func TestNothingRunsTogetherWithoutAuditLines(t *testing.T) {
 }
 
 func TestPanicInOneOfThem(t *testing.T) {
-	w := newWards(t, 2)
+	w := newBatchFixture(t, 2)
 	for i := range w.steps {
 		w.steps[i].Together = func(context.Context, []Step, []func(context.Context) error) []error { panic("bug") }
 	}
@@ -184,7 +184,7 @@ func TestPanicInOneOfThem(t *testing.T) {
 
 // The host first: what a container gets is a clone of what the host has.
 func TestHostBeforeContainers(t *testing.T) {
-	w := newWards(t, 2)
+	w := newBatchFixture(t, 2)
 	w.fall(podA, IOError)
 	for i := range w.steps {
 		w.steps[i].Refused = "the pod's mount point on the host is not healthy"

@@ -86,7 +86,7 @@ func TestProve(t *testing.T) {
 		}, unproven: "nothing ties"},
 	} {
 		own := host.Mount{ID: 102, OldID: 102, OldParent: 1, Path: podA, Root: "/", Dev: renewed, FSType: fuseType, Source: fuseSource}
-		o := &observation{engine: &Engine{scanned: newScannedVolumes()}, node: newWorld(t), table: host.NewTable([]host.Mount{own}), c: Case{
+		o := &observation{engine: &Engine{scanned: newScannedVolumes()}, node: newFakeNode(t), table: host.NewTable([]host.Mount{own}), c: Case{
 			BootID: "boot-1", MountPoints: []MountPoint{{Role: RoleTarget, Path: podA, Proven: true, Stack: []host.Mount{own}}},
 			Record: &Record{BootID: "boot-1", Newest: 800, MountPoints: []MountPointRecord{{Path: podA, Dev: previously}}},
 		}}

@@ -23,7 +23,7 @@ func TestWantedGate(t *testing.T) {
 		{name: "the caller vouches for another mount point", standalone: true, want: "vouches only for the path it names"},
 		{name: "nothing proves it", isNamed: true, want: "nothing proves"},
 	} {
-		w := newWorld(t)
+		w := newFakeNode(t)
 		if tc.runs {
 			w.pods["uid-a"] = disk
 		}
@@ -57,7 +57,7 @@ func TestWantedGateForAWrite(t *testing.T) {
 		{name: "the staging mount point", runs: disk, mountPoint: staged, want: "no running container"},
 		{name: "there is no orchestrator", mountPoint: staged, standalone: true},
 	} {
-		w := newWorld(t)
+		w := newFakeNode(t)
 		if !tc.runs.Zero() {
 			w.pods["uid-a"] = tc.runs
 		}
@@ -89,7 +89,7 @@ func TestGateThatCannotTellRefuses(t *testing.T) {
 
 // housed finds containers that have these superblocks, each by its process.
 type housed struct {
-	*world
+	*fakeNode
 	at map[int]host.Dev
 }
 
@@ -128,7 +128,7 @@ func TestWhoProvesThatAMountPointIsWanted(t *testing.T) {
 		"in a container, another has it":   {step: Step{MountPoint: container("uid-a", "proven"), Source: renewed}, has: previously},
 		"in a container that was replaced": {step: Step{MountPoint: container("uid-a", "proven"), Source: renewed}, at: map[int]host.Dev{1001: previously}},
 	} {
-		w := newWorld(t)
+		w := newFakeNode(t)
 		if !tc.has.Zero() {
 			w.pods["uid-a"] = tc.has
 		}
@@ -162,7 +162,7 @@ func TestWantedGateInAContainer(t *testing.T) {
 		if tc.runs {
 			at[inContainer.InContainer.PID] = previously
 		}
-		g := WantedGate{Node: housed{newWorld(t), at}, Standalone: tc.standalone}
+		g := WantedGate{Node: housed{newFakeNode(t), at}, Standalone: tc.standalone}
 		p, err := g.Enter(context.Background(), Diagnosis{}, Step{MountPoint: inContainer, Source: renewed})
 		if (err == nil) != tc.want {
 			t.Errorf("%s: %v", name, err)

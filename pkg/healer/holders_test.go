@@ -9,7 +9,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// heldBy names what a report says of holders; the world shows each superblock's
+// heldBy names what a report says of holders; the fake node shows each superblock's
 // number as the path of a mount.
 func heldBy(r Report) []string {
 	var held []string
@@ -22,21 +22,21 @@ func heldBy(r Report) []string {
 func TestWhoHoldsASickVolume(t *testing.T) {
 	other := host.Dev{Minor: 77}
 	for name, tc := range map[string]struct {
-		change func(*bench)
+		change func(*fixture)
 		want   []string
 	}{
-		"healthy":                  {func(*bench) {}, nil},
-		"sick at two mount points": {func(b *bench) { b.fall(podA, IOError); b.fall(staging, IOError) }, []string{disk.String()}},
-		"of two filesystems": {func(b *bench) {
+		"healthy":                  {func(*fixture) {}, nil},
+		"sick at two mount points": {func(b *fixture) { b.fall(podA, IOError); b.fall(staging, IOError) }, []string{disk.String()}},
+		"of two filesystems": {func(b *fixture) {
 			b.change(staging, func(m *host.Mount) { m.Dev = other })
 			b.fall(podA, IOError)
 			b.fall(staging, IOError)
 		}, []string{other.String(), disk.String()}},
-		"nothing is mounted":         {func(b *bench) { b.unmount(podA); b.fall(podA, NotMounted) }, nil},
-		"at no known mount point":    {func(b *bench) { b.fall("/elsewhere", IOError) }, nil},
-		"the holders cannot be told": {func(b *bench) { b.fall(podA, IOError); b.heldErr = errors.New("no procfs") }, nil},
+		"nothing is mounted":         {func(b *fixture) { b.unmount(podA); b.fall(podA, NotMounted) }, nil},
+		"at no known mount point":    {func(b *fixture) { b.fall("/elsewhere", IOError) }, nil},
+		"the holders cannot be told": {func(b *fixture) { b.fall(podA, IOError); b.heldErr = errors.New("no procfs") }, nil},
 	} {
-		b := newBench(t)
+		b := newFixture(t)
 		tc.change(b)
 		r := b.heal(volume)
 		got := heldBy(r)
@@ -85,7 +85,7 @@ func TestWhoNeedsARestart(t *testing.T) {
 		"two instances at two mount points": {before: []MountPoint{was("/a", previously), was("/b", dev(51))}, steps: []Outcome{{MountPoint: "/a"}, {MountPoint: "/b"}}, asked: []host.Dev{previously, dev(51)}, want: 2},
 		"one of two steps failed":           {before: []MountPoint{was("/a", previously), was("/b", dev(51))}, steps: []Outcome{{MountPoint: "/a", Err: errors.New("no")}, {MountPoint: "/b"}}, asked: []host.Dev{dev(51)}, want: 1},
 	} {
-		b := newBench(t)
+		b := newFixture(t)
 		if b.heldErr = tc.err; !tc.free {
 			b.processes = []host.HeldBy{{PID: 7, Command: "db"}}
 		}

@@ -12,7 +12,7 @@ import (
 )
 
 // holdLooks makes every look wait until release.
-func holdLooks(b *bench) (entered <-chan struct{}, release func()) {
+func holdLooks(b *fixture) (entered <-chan struct{}, release func()) {
 	in, out := make(chan struct{}, 100), make(chan struct{})
 	b.onLook = func(hostQuestion) error {
 		select {
@@ -26,7 +26,7 @@ func holdLooks(b *bench) (entered <-chan struct{}, release func()) {
 }
 
 // isBusy makes a call and tells whether it was turned away.
-func isBusy(t *testing.T, b *bench, v Volume) bool {
+func isBusy(t *testing.T, b *fixture, v Volume) bool {
 	t.Helper()
 	_, err := b.engine.Heal(context.Background(), v)
 	if err != nil && KindOf(err) != KindBusy {
@@ -36,7 +36,7 @@ func isBusy(t *testing.T, b *bench, v Volume) bool {
 }
 
 func TestOneCallForEachVolume(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.publish(podB)
 	entered, release := holdLooks(b)
 	defer release()
@@ -68,7 +68,7 @@ func TestOneCallForEachVolume(t *testing.T) {
 }
 
 func TestSameVolumeByDriverAndID(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.Drivers = nil })
+	b := newFixture(t, func(c *Config) { c.Drivers = nil })
 	b.publish(podB)
 	occupy(b, volumeKey(driver, volID))
 	if !isBusy(t, b, Volume{ID: volID, Path: podB}) {
@@ -88,7 +88,7 @@ func TestSameVolumeByDriverAndID(t *testing.T) {
 }
 
 func TestManyCallersOnOneVolume(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	entered, release := holdLooks(b)
 	var callers sync.WaitGroup
 	var busy, answered atomic.Int64
@@ -114,7 +114,7 @@ func TestManyCallersOnOneVolume(t *testing.T) {
 }
 
 func TestVolumeStaysBusyWhenItsCallerLeaves(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	entered, release := holdLooks(b)
 	defer release()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -157,7 +157,7 @@ func stuckAt(op string, s stuckError) error { return fmt.Errorf("%s: %w", op, s)
 
 func TestVolumeStaysBusyWhileAWorkerIsStuck(t *testing.T) {
 	t.Run("in a probe", func(t *testing.T) {
-		b := newBench(t)
+		b := newFixture(t)
 		stuck := make(stuckError)
 		b.onLook = func(hostQuestion) error { return stuckAt("look", stuck) }
 		if _, err := b.engine.Heal(context.Background(), volume); KindOf(err) != KindUnknown {
@@ -171,7 +171,7 @@ func TestVolumeStaysBusyWhileAWorkerIsStuck(t *testing.T) {
 		eventually(t, "free", func() bool { return !isBusy(t, b, volume) })
 	})
 	t.Run("in a step", func(t *testing.T) {
-		b := newBench(t)
+		b := newFixture(t)
 		b.healthy()
 		b.fall(podA, NotMounted)
 		stuck, ran := make(stuckError), false
@@ -190,7 +190,7 @@ func TestVolumeStaysBusyWhileAWorkerIsStuck(t *testing.T) {
 }
 
 func TestCloseWaitsAndRefuses(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	entered, release := holdLooks(b)
 	defer release()
 	first := make(chan error, 1)
@@ -218,7 +218,7 @@ func TestCloseWaitsAndRefuses(t *testing.T) {
 
 // Any number of checks run at once, and none blocks another.
 func TestChecksShareAVolume(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	entered, release := holdLooks(b)
 	defer release()
 	checks := make(chan error, 2)
@@ -242,7 +242,7 @@ func TestChecksShareAVolume(t *testing.T) {
 
 // A heal does not wait for a check, which then fails; no check begins during a heal.
 func TestHealPreemptsACheck(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	entered, release := holdLooks(b)
 	defer release()
 	check, heal := make(chan error, 1), make(chan error, 1)
@@ -315,7 +315,7 @@ func TestCheckThatSaves(t *testing.T) {
 // A check with a stuck worker does not keep the volume busy: the host probes no storage
 // at which a worker is stuck. The table must not grow by it, however many paths are named.
 func TestCheckThatIsStuck(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	stuck := make(stuckError)
 	defer close(stuck)
 	b.onLook = func(hostQuestion) error { return stuckAt("look", stuck) }

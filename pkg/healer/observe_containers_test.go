@@ -20,9 +20,9 @@ const fuseType, fuseSource = "fuse.x", "src"
 
 // newFUSEBench has a FUSE volume that was seen healthy, when all that is mounted in
 // containers was there.
-func newFUSEBench(t *testing.T, change ...func(*Config)) *bench {
+func newFUSEBench(t *testing.T, change ...func(*Config)) *fixture {
 	t.Helper()
-	b := newBench(t, change...)
+	b := newFixture(t, change...)
 	b.serve(previously)
 	b.mounts = append(b.mounts, host.Mount{ID: 9999, OldID: 9999, OldParent: 1, Path: "/some", Root: "/", Dev: host.Dev{Minor: 33}})
 	b.healthy()
@@ -31,14 +31,14 @@ func newFUSEBench(t *testing.T, change ...func(*Config)) *bench {
 }
 
 // serve returns the volume's mount points a filesystem instance.
-func (b *bench) serve(dev host.Dev) {
+func (b *fixture) serve(dev host.Dev) {
 	for _, p := range []string{staging, podA} {
 		b.change(p, func(m *host.Mount) { m.Dev, m.FSType, m.Source = dev, fuseType, fuseSource })
 	}
 }
 
 // renew is a daemon that ended, and another that came after it, on the host.
-func (b *bench) renew() {
+func (b *fixture) renew() {
 	b.serve(renewed)
 	b.answers[previously] = host.Inspection{Answer: host.Answer{Asked: true, Errno: syscall.ENOTCONN}}
 }
@@ -47,7 +47,7 @@ func (b *bench) renew() {
 var deadSight = host.ContainerProbe{Errno: syscall.ENOTCONN}
 
 // run starts a container of a pod that has a filesystem instance, which is dead.
-func (b *bench) run(podUID string, dev host.Dev, change ...func(*host.ContainerMount)) host.ContainerMount {
+func (b *fixture) run(podUID string, dev host.Dev, change ...func(*host.ContainerMount)) host.ContainerMount {
 	m := containerMountOf(len(b.containers), podUID, dev)
 	for _, c := range change {
 		c(&m)
@@ -67,27 +67,27 @@ func containerMountOf(n int, podUID string, dev host.Dev) host.ContainerMount {
 	}
 }
 
-// insides returns the mount points in containers of the last case.
-func (b *bench) insides() []MountPoint {
+// inContainers returns the mount points in containers of the last case.
+func (b *fixture) inContainers() []MountPoint {
 	return slices.DeleteFunc(slices.Clone(b.last().MountPoints), func(p MountPoint) bool { return p.Role != RoleContainer })
 }
 
 // It costs a walk through all processes.
 func TestContainersAreLookedIntoOnlyWhenItMayHelp(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change func(*bench)
+		change func(*fixture)
 		looks  bool
 	}{
-		"nothing happened":        {func(*bench) {}, false},
-		"the server is new":       {func(b *bench) { b.engine.scanned = newScannedVolumes() }, true},
-		"a daemon came anew":      {func(b *bench) { b.renew() }, true},
-		"its mount point is dead": {func(b *bench) { b.renew(); b.change(podA, func(m *host.Mount) { m.Dev = previously }) }, true},
-		"nothing works": {func(b *bench) {
+		"nothing happened":        {func(*fixture) {}, false},
+		"the server is new":       {func(b *fixture) { b.engine.scanned = newScannedVolumes() }, true},
+		"a daemon came anew":      {func(b *fixture) { b.renew() }, true},
+		"its mount point is dead": {func(b *fixture) { b.renew(); b.change(podA, func(m *host.Mount) { m.Dev = previously }) }, true},
+		"nothing works": {func(b *fixture) {
 			b.engine.scanned = newScannedVolumes()
 			b.answers[previously] = host.Inspection{Answer: host.Answer{Asked: true, Errno: syscall.EIO}}
 		}, false},
-		"nothing is mounted": {func(b *bench) { b.engine.scanned = newScannedVolumes(); b.unmount(podA); b.unmount(staging) }, false},
-		"only ours, unfinished": {func(b *bench) {
+		"nothing is mounted": {func(b *fixture) { b.engine.scanned = newScannedVolumes(); b.unmount(podA); b.unmount(staging) }, false},
+		"only ours, unfinished": {func(b *fixture) {
 			b.engine.scanned = newScannedVolumes()
 			b.unmount(staging)
 			b.change(podA, func(m *host.Mount) { m.Attr = placeholder })
@@ -120,7 +120,7 @@ func TestContainersOfARawBlockVolumeAreNotLookedInto(t *testing.T) {
 // Only what a daemon serves has instances from before there was a record, and the
 // record of a disk says that its containers were looked into.
 func TestContainersOfADiskAreNotLookedIntoAtTheStart(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	if b.healthy(); len(b.walks) != 1 {
 		t.Errorf("without a record it looked for those of %v", b.walks)
 	}
@@ -131,7 +131,7 @@ func TestContainersOfADiskAreNotLookedIntoAtTheStart(t *testing.T) {
 }
 
 func TestContainersOfWhatIsNotProvenAreNotLookedInto(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.files[podA], b.files[staging] = directory(""), directory("") // nothing proves whose it is
 	for i := range 3 {
 		if b.healthy(); len(b.walks) != 0 || b.notes.saves != 0 {
@@ -150,14 +150,14 @@ func TestStaleContainersAreFoundAgain(t *testing.T) {
 		b.engine.scanned = newScannedVolumes()
 		b.run("uid-a", dev)
 		for look := range 3 {
-			if b.heal(volume); len(b.insides()) != 1 {
-				t.Errorf("%s: look %d shows %+v", name, look+1, b.insides())
+			if b.heal(volume); len(b.inContainers()) != 1 {
+				t.Errorf("%s: look %d shows %+v", name, look+1, b.inContainers())
 			}
 		}
 		b.containers = nil
 		for range 2 {
-			if b.heal(volume); len(b.insides()) != 0 {
-				t.Errorf("%s: it is gone, and seen all the same: %+v", name, b.insides())
+			if b.heal(volume); len(b.inContainers()) != 0 {
+				t.Errorf("%s: it is gone, and seen all the same: %+v", name, b.inContainers())
 			}
 		}
 	}
@@ -246,7 +246,7 @@ func TestWhichMountsInContainersAreTheVolumes(t *testing.T) {
 	for name, tc := range map[string]struct {
 		dev    host.Dev
 		change func(*host.ContainerMount)
-		spoil  func(*bench)
+		spoil  func(*fixture)
 		found  bool
 		proven bool
 	}{
@@ -262,7 +262,7 @@ func TestWhichMountsInContainersAreTheVolumes(t *testing.T) {
 		"noted, and only read-only":                          {dev: renewed, spoil: noted(host.AttrNoSUID), change: func(m *host.ContainerMount) { m.Mount.Attr = host.AttrReadOnly }},
 		"an unknown one of its type":                         {dev: unknown, found: true},
 		"one of another type, the same source":               {dev: unknown, change: func(m *host.ContainerMount) { m.Mount.FSType = "fuse.y" }},
-		"one of its kind, mounted on the host":               {dev: unknown, spoil: func(b *bench) { b.mount("/elsewhere", unknown) }},
+		"one of its kind, mounted on the host":               {dev: unknown, spoil: func(b *fixture) { b.mount("/elsewhere", unknown) }},
 		"one of its type, another source":                    {dev: unknown, change: func(m *host.ContainerMount) { m.Mount.Source = "other" }},
 		"one of its kind, another pod has others of":         {dev: unknown, found: true, spoil: another("uid-b", func(*host.Mount) {})},
 		"one of its kind, the pod has one of another type":   {dev: unknown, found: true, spoil: another("uid-a", func(m *host.Mount) { m.FSType = "fuse.y" })},
@@ -283,7 +283,7 @@ func TestWhichMountsInContainersAreTheVolumes(t *testing.T) {
 			}
 			m := b.run("uid-a", tc.dev, tc.change)
 			b.heal(volume)
-			got := b.insides()
+			got := b.inContainers()
 			if len(got) == 1 != tc.found || len(got) > 1 {
 				t.Fatalf("%+v", got)
 			}
@@ -299,8 +299,8 @@ func TestWhichMountsInContainersAreTheVolumes(t *testing.T) {
 }
 
 // noted puts into the record what a container had where it has something else now.
-func noted(attr host.Attr) func(*bench) {
-	return func(b *bench) {
+func noted(attr host.Attr) func(*fixture) {
+	return func(b *fixture) {
 		k := volumeKey(driver, volID)
 		r := b.notes.records[k]
 		r.Previous = []PreviousSuperblock{{Dev: previously, BootID: "boot-1", Mounts: []PreviousMount{{ID: 600, Namespace: 5000, Path: "/data", Attr: attr}}}}
@@ -309,8 +309,8 @@ func noted(attr host.Attr) func(*bench) {
 }
 
 // another returns a pod a second volume of the same type and source, with a change.
-func another(podUID string, change func(*host.Mount)) func(*bench) {
-	return func(b *bench) {
+func another(podUID string, change func(*host.Mount)) func(*fixture) {
+	return func(b *fixture) {
 		p := "/k/pods/" + podUID + "/volumes/kubernetes.io~csi/pv2/mount"
 		b.mount(p, host.Dev{Minor: 99})
 		b.change(p, func(m *host.Mount) {
@@ -334,7 +334,7 @@ func TestContainersOfADisk(t *testing.T) {
 		"an unknown one":         {old, "/dev/sdc", false},
 		"one with the same name": {old, "/dev/sdc", false},
 	} {
-		b := newBench(t)
+		b := newFixture(t)
 		b.healthy()
 		now := host.Dev{Major: 8, Minor: 32}
 		b.devices[now] = b.devices[disk]
@@ -343,7 +343,7 @@ func TestContainersOfADisk(t *testing.T) {
 		}
 		b.run("uid-a", tc.dev, func(m *host.ContainerMount) { m.Mount.FSType, m.Mount.Source = "ext4", tc.source })
 		b.heal(volume)
-		if got := b.insides(); (len(got) == 1) != tc.found {
+		if got := b.inContainers(); (len(got) == 1) != tc.found {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
@@ -379,7 +379,7 @@ func TestWhatAContainersMountAnswers(t *testing.T) {
 		})
 		b.inContainer[m.Path()] = tc.sight
 		b.heal(volume)
-		got := b.insides()
+		got := b.inContainers()
 		if (len(got) == 1) != tc.want || tc.want && got[0].InContainer.Probe != tc.as {
 			t.Errorf("%s: %+v", name, got)
 		}
@@ -416,14 +416,14 @@ func TestContainersOfNoPod(t *testing.T) {
 			}
 		})
 		b.heal(volume)
-		if got := b.insides(); (len(got) == 1) != tc.want {
+		if got := b.inContainers(); (len(got) == 1) != tc.want {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
 }
 
 // onBare has a container of a pod show the directory beneath a mount point.
-func (b *bench) onBare(podUID string) host.ContainerMount {
+func (b *fixture) onBare(podUID string) host.ContainerMount {
 	m := containerMountOf(len(b.containers), podUID, host.Dev{Major: 254})
 	m.Mount.Root, m.Mount.FSType, m.Mount.Source = podA, "ext4", "/dev/vda"
 	b.containers = append(b.containers, m)
@@ -432,7 +432,7 @@ func (b *bench) onBare(podUID string) host.ContainerMount {
 
 // It costs a walk through all processes.
 func TestContainersAreLookedIntoWhileAMountPointIsMountedAnew(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.healthy()
 	for range 2 {
 		if b.walks = nil; len(b.heal(volume).After.Conditions) != 0 || len(b.walks) != 0 {
@@ -467,7 +467,7 @@ func TestContainersAreLookedIntoWhileAMountPointIsMountedAnew(t *testing.T) {
 }
 
 // age makes the mounts of the record older.
-func (b *bench) age(by time.Duration) {
+func (b *fixture) age(by time.Duration) {
 	for k, r := range b.notes.records {
 		for i := range r.MountPoints {
 			if r.MountPoints[i].Since != 0 {
@@ -495,7 +495,7 @@ func TestContainersThatKeptAPlaceholder(t *testing.T) {
 		"a volume that is mounted so":    {placeholder, host.AttrNoSymFollow, false},
 		"a container as it ought to be":  {0, 0, false},
 	} {
-		b := newBench(t)
+		b := newFixture(t)
 		b.change(podA, func(m *host.Mount) { m.Attr = tc.want })
 		b.healthy()
 		b.change(podA, func(m *host.Mount) { m.ID = 500 })

@@ -8,7 +8,7 @@ import (
 )
 
 // renumber attaches the disk of the raw block volume under another number.
-func (b *bench) renumber(to host.Dev) {
+func (b *fixture) renumber(to host.Dev) {
 	b.devices[to] = b.devices[disk]
 	l := b.files[blockMountPoint]
 	l.Rdev = to

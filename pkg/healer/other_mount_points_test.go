@@ -8,7 +8,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-func expectMountPoints(t *testing.T, b *bench, want ...string) {
+func expectMountPoints(t *testing.T, b *fixture, want ...string) {
 	t.Helper()
 	got := mountPointsOf(b)
 	slices.Sort(got)
@@ -19,7 +19,7 @@ func expectMountPoints(t *testing.T, b *bench, want ...string) {
 }
 
 func TestOtherPodsMountPointsAreFound(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.publish(podB)
 	b.heal(volume)
 	expectMountPoints(t, b, podA, staging, podB)
@@ -35,7 +35,7 @@ func TestSameNameIsNotSameVolume(t *testing.T) {
 	for name, l := range map[string]host.PathInfo{
 		"another handle": directory("other"), "no vol_data.json": directory(""), "another driver": otherDriver,
 	} {
-		b := newBench(t)
+		b := newFixture(t)
 		b.mount(podB, disk)
 		b.files[podB] = l
 		b.heal(volume)
@@ -46,7 +46,7 @@ func TestSameNameIsNotSameVolume(t *testing.T) {
 }
 
 func TestNamesThatOnlyStartAlike(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	for _, p := range []string{
 		"/k/pods/uid-b/volumes/kubernetes.io~csi/pv10/mount", "/k/pods/uid-b/volumes/kubernetes.io~csi/pv1/mount/sub",
 		"/k/pods/uid-b/volume-subpaths/pv1/c/0",
@@ -64,7 +64,7 @@ func TestSubPathsOfAPreviousInstanceAreFound(t *testing.T) {
 		path  string
 		dev   host.Dev
 		anew  bool // the server
-		spoil func(*bench)
+		spoil func(*fixture)
 		found bool
 	}{
 		"the previous one":            {path: sub, dev: previously, found: true},
@@ -75,11 +75,11 @@ func TestSubPathsOfAPreviousInstanceAreFound(t *testing.T) {
 		"of a name that starts alike": {path: "/k/pods/uid-a/volume-subpaths/pv10/app/0", dev: previously},
 		"of a pod that has it not":    {path: "/k/pods/uid-z/volume-subpaths/pv1/app/0", dev: previously},
 		"no such path of kubelet's":   {path: "/k/pods/uid-a/volume-subpaths/pv1/app", dev: previously},
-		"the pod's is another volume's": {path: "/k/pods/uid-b/volume-subpaths/pv1/app/0", dev: previously, spoil: func(b *bench) {
+		"the pod's is another volume's": {path: "/k/pods/uid-b/volume-subpaths/pv1/app/0", dev: previously, spoil: func(b *fixture) {
 			b.mount(podB, renewed)
 			b.files[podB] = directory("other")
 		}},
-		"a sibling pod's": {path: "/k/pods/uid-b/volume-subpaths/pv1/app/0", dev: previously, found: true, spoil: func(b *bench) {
+		"a sibling pod's": {path: "/k/pods/uid-b/volume-subpaths/pv1/app/0", dev: previously, found: true, spoil: func(b *fixture) {
 			b.publish(podB)
 			b.change(podB, func(m *host.Mount) { m.Dev = renewed })
 		}},
@@ -105,26 +105,26 @@ func TestSubPathsOfAPreviousInstanceAreFound(t *testing.T) {
 // A recorded mount point that lost its mount, by what is known of its pod.
 func TestRecordedMountPointThatIsEmpty(t *testing.T) {
 	for name, tc := range map[string]struct {
-		spoil           func(*bench)
+		spoil           func(*fixture)
 		inCase, dormant bool
 	}{
-		"its pod runs":        {spoil: func(b *bench) { b.pods["uid-b"] = disk }, inCase: true},
-		"the cluster says so": {spoil: func(b *bench) { b.notes.wanted = map[string]bool{"uid-b": true} }, inCase: true},
-		"before this boot": {spoil: func(b *bench) {
+		"its pod runs":        {spoil: func(b *fixture) { b.pods["uid-b"] = disk }, inCase: true},
+		"the cluster says so": {spoil: func(b *fixture) { b.notes.wanted = map[string]bool{"uid-b": true} }, inCase: true},
+		"before this boot": {spoil: func(b *fixture) {
 			b.notes.wanted = map[string]bool{"uid-b": true}
 			r := b.notes.records[volumeKey(driver, volID)]
 			r.BootID = "another"
 			b.notes.records[volumeKey(driver, volID)] = r
 		}, dormant: true},
-		"its pod has another":     {spoil: func(b *bench) { b.pods["uid-b"] = host.Dev{Major: 8, Minor: 99} }, dormant: true},
-		"no container runs":       {spoil: func(*bench) {}, dormant: true},
-		"it is gone":              {spoil: func(b *bench) { b.files[podB] = host.PathInfo{Walk: syscall.ENOENT} }},
-		"it is another volume's":  {spoil: func(b *bench) { b.files[podB] = directory("other") }},
-		"nothing names a volume":  {spoil: func(b *bench) { b.files[podB] = directory("") }},
-		"and staging is gone too": {spoil: func(b *bench) { b.pods["uid-b"] = disk; b.unmount(staging) }, inCase: true},
+		"its pod has another":     {spoil: func(b *fixture) { b.pods["uid-b"] = host.Dev{Major: 8, Minor: 99} }, dormant: true},
+		"no container runs":       {spoil: func(*fixture) {}, dormant: true},
+		"it is gone":              {spoil: func(b *fixture) { b.files[podB] = host.PathInfo{Walk: syscall.ENOENT} }},
+		"it is another volume's":  {spoil: func(b *fixture) { b.files[podB] = directory("other") }},
+		"nothing names a volume":  {spoil: func(b *fixture) { b.files[podB] = directory("") }},
+		"and staging is gone too": {spoil: func(b *fixture) { b.pods["uid-b"] = disk; b.unmount(staging) }, inCase: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
+			b := newFixture(t)
 			b.publish(podB)
 			b.healthy()
 			b.unmount(podB)
@@ -150,7 +150,7 @@ func TestRecordedMountPointThatIsEmpty(t *testing.T) {
 // make the record forget another that is mounted as recorded.
 func TestMountPointsOutsideKubeletAreRemembered(t *testing.T) {
 	const one, two = "/srv/one", "/srv/two"
-	b := newBench(t, func(c *Config) { c.Standalone = true })
+	b := newFixture(t, func(c *Config) { c.Standalone = true })
 	b.unmount(podA)
 	for _, p := range []string{one, two} {
 		b.mount(p, disk)
@@ -175,7 +175,7 @@ func TestStagedMountPointIsFound(t *testing.T) {
 			"/k/plugins/kubernetes.io/csi/pv/pv1/globalmount",
 		},
 	} {
-		b := newBench(t)
+		b := newFixture(t)
 		b.unmount(staging)
 		b.publish(tc.at)
 		b.heal(Volume{ID: volID, Path: podA, StagingPath: tc.named})
@@ -187,7 +187,7 @@ func TestStagedMountPointIsFound(t *testing.T) {
 }
 
 func TestStagedMountPointOfTheRecord(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.healthy()
 	b.unmount(staging)
 	b.files[staging] = host.PathInfo{Walk: syscall.ENOENT}
@@ -199,7 +199,7 @@ func TestStagedMountPointOfTheRecord(t *testing.T) {
 
 func TestStagedOnly(t *testing.T) {
 	for _, v := range []Volume{{ID: volID, Path: staging}, {ID: volID, Path: staging, StagingPath: staging}} {
-		b := newBench(t)
+		b := newFixture(t)
 		b.unmount(podA)
 		b.heal(v)
 		if c := b.last(); len(c.MountPoints) != 1 || c.MountPoints[0].Role != RoleStaging || !c.MountPoints[0].Named {

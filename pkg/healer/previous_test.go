@@ -122,7 +122,7 @@ func TestWhatIsReplacedIsNoted(t *testing.T) {
 		},
 		"nothing is mounted": {record: &Record{BootID: "b"}, change: func(s *Step) { s.MountPoint.Stack = nil }},
 	} {
-		b := newBench(t)
+		b := newFixture(t)
 		s := step
 		if tc.change != nil {
 			tc.change(&s)
@@ -169,7 +169,7 @@ func TestWhichMountsOfAStackAreNoted(t *testing.T) {
 		"the driver's, an old one":  {[]host.Mount{of(two)}, []host.Dev{two}},
 		"ours above a dead one too": {[]host.Mount{of(three), of(three), of(one)}, []host.Dev{one}},
 	} {
-		b := newBench(t)
+		b := newFixture(t)
 		record := Record{BootID: "b", Newest: 5, MountPoints: []MountPointRecord{{Path: podA}}}
 		b.engine.scanned.setHealthy(volumeKey("", ""), host.SinceBoot(), 9)
 		c := Case{BootID: "b", Record: &record, Superblocks: map[host.Dev]host.Superblock{two: answered, three: answered, one: disconn}}
@@ -191,7 +191,7 @@ func TestWhichMountsOfAStackAreNoted(t *testing.T) {
 
 // Mount ids of this boot say nothing of a record from before.
 func TestNoteInARecordOfAnEarlierBoot(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.engine.scanned.setHealthy(volumeKey("", ""), host.SinceBoot(), 9)
 	c := Case{BootID: "b", Record: &Record{BootID: "a", Newest: 5}}
 	b.engine.savePrevious(context.Background(), c, Step{Cost: Replace, MountPoint: on(RoleTarget, podA, dev(1))})
@@ -202,7 +202,7 @@ func TestNoteInARecordOfAnEarlierBoot(t *testing.T) {
 
 // It is on the disk before the step begins.
 func TestWhatIsReplacedIsNotedFirst(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.healthy()
 	b.fall(podA, NotMounted)
 	var during Record
@@ -302,7 +302,7 @@ func TestSharingOfAnEarlierBoot(t *testing.T) {
 		b.notes.records[k] = r
 		b.engine.scanned = newScannedVolumes()
 		b.heal(volume)
-		if got := b.insides(); len(got) != 1 || got[0].InContainer.Sharing != want {
+		if got := b.inContainers(); len(got) != 1 || got[0].InContainer.Sharing != want {
 			t.Errorf("%s: %+v", boot, got)
 		}
 	}
@@ -394,7 +394,7 @@ func TestContainersAndSubPathsAreNoRecordedMountPoints(t *testing.T) {
 
 // A record that cannot be written blocks no heal.
 func TestReplaceWithoutANote(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.Records = unwritable{c.Records} })
+	b := newFixture(t, func(c *Config) { c.Records = unwritable{c.Records} })
 	b.engine.savePrevious(context.Background(), Case{Record: &Record{}}, Step{Cost: Replace, MountPoint: on(RoleTarget, podA, dev(1))})
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 func TestRecordOfAHealthyVolume(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.change(podA, func(m *host.Mount) { m.Attr, m.Propagation = host.AttrReadOnly, host.Propagation{Shared: 9} })
 	b.healthy()
 	got, _ := b.notes.Load(driver, volID)
@@ -38,22 +38,22 @@ func TestRecordOfAHealthyVolume(t *testing.T) {
 func TestRecordIsWrittenOnChangeAndHourly(t *testing.T) {
 	k := volumeKey(driver, volID)
 	for name, tc := range map[string]struct {
-		change func(*bench)
+		change func(*fixture)
 		saves  int
 	}{
-		"nothing changed": {func(*bench) {}, 1},
-		"almost an hour":  {func(b *bench) { age(b, k, 58*time.Minute) }, 1},
-		"an hour":         {func(b *bench) { age(b, k, time.Hour) }, 2},
-		"from the future": {func(b *bench) { age(b, k, -time.Hour) }, 2},
-		"other options":   {func(b *bench) { b.change(podA, func(m *host.Mount) { m.Attr = host.AttrNoExec }) }, 2},
-		"a device grown": {func(b *bench) {
+		"nothing changed": {func(*fixture) {}, 1},
+		"almost an hour":  {func(b *fixture) { age(b, k, 58*time.Minute) }, 1},
+		"an hour":         {func(b *fixture) { age(b, k, time.Hour) }, 2},
+		"from the future": {func(b *fixture) { age(b, k, -time.Hour) }, 2},
+		"other options":   {func(b *fixture) { b.change(podA, func(m *host.Mount) { m.Attr = host.AttrNoExec }) }, 2},
+		"a device grown": {func(b *fixture) {
 			d := b.devices[disk]
 			d.Identity.Size *= 2
 			b.devices[disk] = d
 		}, 2},
-		"another pod": {func(b *bench) { b.publish(podB) }, 2},
+		"another pod": {func(b *fixture) { b.publish(podB) }, 2},
 	} {
-		b := newBench(t)
+		b := newFixture(t)
 		b.healthy()
 		tc.change(b)
 		b.healthy()
@@ -84,7 +84,7 @@ func TestRecordOfFUSEIsKeptYoung(t *testing.T) {
 
 // A record that could not be written is not known to be true.
 func TestUnwrittenRecordProvesNothing(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.Records = unwritable{c.Records} })
+	b := newFixture(t, func(c *Config) { c.Records = unwritable{c.Records} })
 	b.serve(previously)
 	b.healthy()
 	if n := b.engine.scanned.newestOf(volumeKey(driver, volID), &Record{}); n != 0 {
@@ -92,7 +92,7 @@ func TestUnwrittenRecordProvesNothing(t *testing.T) {
 	}
 }
 
-func age(b *bench, k key, by time.Duration) {
+func age(b *fixture, k key, by time.Duration) {
 	r := b.notes.records[k]
 	r.LastSeen = r.LastSeen.Add(-by)
 	b.notes.records[k] = r
@@ -102,23 +102,23 @@ func age(b *bench, k key, by time.Duration) {
 func TestRecordHasTheErrorsOfTheStagedFilesystem(t *testing.T) {
 	old := &host.FilesystemErrors{Count: 7, LastTime: time.Unix(1, 0)}
 	for name, tc := range map[string]struct {
-		change func(*bench)
+		change func(*fixture)
 		want   uint64
 	}{
-		"none":     {func(*bench) {}, 0},
-		"old ones": {func(b *bench) { b.errors = old }, 7},
-		"of a btrfs": {func(b *bench) {
+		"none":     {func(*fixture) {}, 0},
+		"old ones": {func(b *fixture) { b.errors = old }, 7},
+		"of a btrfs": {func(b *fixture) {
 			b.btrfs = &host.BtrfsErrors{Writes: 1, Reads: 2, Flushes: 3, Corruptions: 4, Generations: 5}
 		}, 15},
-		"beneath an overlay": {func(b *bench) { b.errors = old; overUpper(func(*host.Mount) {})(b) }, 7},
-		"nothing is staged":  {func(b *bench) { b.errors = old; b.unmount(staging) }, 7},
-		"checked in the meantime": {func(b *bench) {
+		"beneath an overlay": {func(b *fixture) { b.errors = old; overUpper(func(*host.Mount) {})(b) }, 7},
+		"nothing is staged":  {func(b *fixture) { b.errors = old; b.unmount(staging) }, 7},
+		"checked in the meantime": {func(b *fixture) {
 			b.errors = old
 			b.healthy()
 			b.errors = &host.FilesystemErrors{}
 		}, 0},
 	} {
-		b := newBench(t)
+		b := newFixture(t)
 		tc.change(b)
 		b.healthy()
 		if r, _ := b.notes.Load(driver, volID); r == nil || r.FilesystemErrors != tc.want {
@@ -130,7 +130,7 @@ func TestRecordHasTheErrorsOfTheStagedFilesystem(t *testing.T) {
 // What was never there is not used up: only a volume that was seen with space can
 // run out of it.
 func TestRecordKnowsWhetherThereWasSpace(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	see := func(space host.Space) {
 		sight := b.answers[disk]
 		sight.Space = space
@@ -155,7 +155,7 @@ func TestRecordKnowsWhetherThereWasSpace(t *testing.T) {
 }
 
 // degraded makes a call for a volume that works, with something wrong.
-func (b *bench) degraded(r Reason) {
+func (b *fixture) degraded(r Reason) {
 	b.t.Helper()
 	b.fall(podA, r)
 	if v := b.heal(volume).Verdict(); v != Abnormal {
@@ -163,7 +163,7 @@ func (b *bench) degraded(r Reason) {
 	}
 }
 
-func (b *bench) record() Record {
+func (b *fixture) record() Record {
 	b.t.Helper()
 	r, _ := b.notes.Load(driver, volID)
 	if r == nil {
@@ -175,7 +175,7 @@ func (b *bench) record() Record {
 // What is wrong with a volume that works keeps it from being recorded no more than
 // it keeps it from being used.
 func TestDegradedVolumeIsRecorded(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.degraded(SlowResponse)
 	if r := b.record(); r.Identity.Serial != "serial-1" || len(r.MountPoints) != 2 || !r.LastHealthy.IsZero() || r.LastSeen.IsZero() {
 		t.Errorf("%+v", r)
@@ -196,13 +196,13 @@ func TestDegradedVolumeIsRecorded(t *testing.T) {
 }
 
 func TestWhatIsNotRecorded(t *testing.T) {
-	for name, sicken := range map[string]func(*bench){
-		"no answer":                  func(b *bench) { b.fall(podA, NotResponding) },
-		"another filesystem":         func(b *bench) { b.fall(podA, WrongVolumeMounted) },
-		"a provider that cannot say": func(b *bench) { b.err = errors.New("broken"); b.fall(podA, SlowResponse) },
-		"one of several conditions":  func(b *bench) { b.fall(podA, SlowResponse); b.fall(staging, IOError) },
+	for name, sicken := range map[string]func(*fixture){
+		"no answer":                  func(b *fixture) { b.fall(podA, NotResponding) },
+		"another filesystem":         func(b *fixture) { b.fall(podA, WrongVolumeMounted) },
+		"a provider that cannot say": func(b *fixture) { b.err = errors.New("broken"); b.fall(podA, SlowResponse) },
+		"one of several conditions":  func(b *fixture) { b.fall(podA, SlowResponse); b.fall(staging, IOError) },
 	} {
-		b := newBench(t)
+		b := newFixture(t)
 		sicken(b)
 		b.heal(volume)
 		if b.notes.saves != 0 {
@@ -212,7 +212,7 @@ func TestWhatIsNotRecorded(t *testing.T) {
 	ambiguous := provider{"ambiguous", func(Case) (Finding, error) {
 		return Finding{Mine: true, Conditions: []Condition{{Status: Degraded, Reason: StackedMounts, Ambiguous: true}}}, nil
 	}}
-	b := newBench(t, func(c *Config) { c.Providers = []Provider{ambiguous} })
+	b := newFixture(t, func(c *Config) { c.Providers = []Provider{ambiguous} })
 	b.heal(volume)
 	if b.notes.saves != 0 {
 		t.Errorf("recorded although it is ambiguous which storage it is: %+v", b.notes.records)
@@ -222,7 +222,7 @@ func TestWhatIsNotRecorded(t *testing.T) {
 // What a volume is compared with stays as long as anything is wrong: else it would
 // be called healthy at the next look.
 func TestDegradedVolumeKeepsItsBaselines(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.healthy()
 	was := b.record()
 	b.errors = &host.FilesystemErrors{Count: 7, LastTime: time.Now()}
@@ -258,7 +258,7 @@ func TestErrorsAtFirstSightAreNoBaseline(t *testing.T) {
 		last time.Time
 		want uint64
 	}{"of this boot": {time.Now(), 0}, "of an earlier one": {time.Unix(1, 0), 7}} {
-		b := newBench(t)
+		b := newFixture(t)
 		b.errors = &host.FilesystemErrors{Count: 7, LastTime: tc.last}
 		b.degraded(SlowResponse)
 		if r := b.record(); r.FilesystemErrors != tc.want {
@@ -280,16 +280,16 @@ func mountedNow(p *MountPointRecord) MountPointRecord {
 // What an interrupted step left is not how a mount point is to be.
 func TestPlaceholderIsNotRecorded(t *testing.T) {
 	const placeholder = host.AttrReadOnly | host.AttrNoSUID | host.AttrNoDev | host.AttrNoExec | host.AttrNoSymFollow
-	put := func(b *bench) {
+	put := func(b *fixture) {
 		b.change(podA, func(m *host.Mount) { m.Attr, m.Propagation, m.ID = placeholder, host.Propagation{}, 999 })
 	}
-	b := newBench(t)
+	b := newFixture(t)
 	put(b)
 	b.degraded(ReadOnlyFilesystem)
 	if r := b.record(); r.MountPoint(podA) != nil || r.MountPoint(staging) == nil {
 		t.Errorf("at first sight: %+v", r)
 	}
-	b = newBench(t)
+	b = newFixture(t)
 	b.change(podA, func(m *host.Mount) { m.Propagation = host.Propagation{Shared: 9} })
 	b.healthy()
 	was := b.record()
@@ -325,7 +325,7 @@ func TestPlaceholderIsNotRecorded(t *testing.T) {
 
 // A device of which sysfs told nothing this time takes nothing from the record.
 func TestUnknownDeviceIsNotRecorded(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	sdb := b.devices[disk]
 	b.devices[disk] = host.BlockDevice{Dev: disk}
 	b.healthy()
@@ -344,7 +344,7 @@ func TestUnknownDeviceIsNotRecorded(t *testing.T) {
 
 // Two pods use the volume; whichever of them is asked about, nothing changed.
 func TestRecordDoesNotDependOnTheCaller(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.publish(podB)
 	b.healthy()
 	b.heal(Volume{ID: volID, Path: podB, StagingPath: staging})

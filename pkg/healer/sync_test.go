@@ -9,7 +9,7 @@ import (
 
 // Where the kernel has no word for it, fsync(2) tells that an ext4 shut itself down.
 func TestSyncTellsAShutdown(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.engine.cfg.SyncExt4 = true
 	b.healthy()
 	if len(b.syncs) == 0 {
@@ -27,17 +27,17 @@ func TestSyncTellsAShutdown(t *testing.T) {
 }
 
 func TestSyncIsNotTried(t *testing.T) {
-	for name, change := range map[string]func(*bench){
-		"the kernel tells":   func(b *bench) { b.engine.cfg.SyncExt4 = false },
-		"no write is wanted": func(b *bench) { b.engine.cfg.ProbeWrite = WriteNever },
-		"another filesystem": func(b *bench) {
+	for name, change := range map[string]func(*fixture){
+		"the kernel tells":   func(b *fixture) { b.engine.cfg.SyncExt4 = false },
+		"no write is wanted": func(b *fixture) { b.engine.cfg.ProbeWrite = WriteNever },
+		"another filesystem": func(b *fixture) {
 			for _, at := range []string{staging, podA} {
 				b.change(at, func(m *host.Mount) { m.FSType = "xfs" })
 			}
 		},
-		"check only": func(b *bench) { b.engine.cfg.CheckOnly = true },
+		"check only": func(b *fixture) { b.engine.cfg.CheckOnly = true },
 	} {
-		b := newBench(t)
+		b := newFixture(t)
 		b.engine.cfg.SyncExt4 = true
 		change(b)
 		b.heal(volume)

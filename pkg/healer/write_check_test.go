@@ -14,16 +14,16 @@ import (
 
 // The changes that make a write tell more.
 
-func erred(b *bench) { b.errors = &host.FilesystemErrors{Count: 1, LastTime: time.Now()} }
+func erred(b *fixture) { b.errors = &host.FilesystemErrors{Count: 1, LastTime: time.Now()} }
 
-func superReadOnly(b *bench) {
+func superReadOnly(b *fixture) {
 	for _, p := range []string{podA, staging} {
 		b.change(p, func(m *host.Mount) { m.SuperReadOnly = true })
 	}
 }
 
-func superOption(o string) func(*bench) {
-	return func(b *bench) {
+func superOption(o string) func(*fixture) {
+	return func(b *fixture) {
 		for _, p := range []string{podA, staging} {
 			b.change(p, func(m *host.Mount) { m.SuperOptions = append(m.SuperOptions, o) })
 		}
@@ -32,8 +32,8 @@ func superOption(o string) func(*bench) {
 
 // overUpper makes the target an overlay that writes to a filesystem
 // mounted at /data.
-func overUpper(upper func(*host.Mount)) func(*bench) {
-	return func(b *bench) {
+func overUpper(upper func(*host.Mount)) func(*fixture) {
+	return func(b *fixture) {
 		b.mount("/data", host.Dev{Major: 8, Minor: 99})
 		b.change("/data", upper)
 		b.change(podA, func(m *host.Mount) {
@@ -44,22 +44,22 @@ func overUpper(upper func(*host.Mount)) func(*bench) {
 	}
 }
 
-func answers(a host.Answer) func(*bench) {
-	return func(b *bench) { b.answers[disk] = host.Inspection{Kind: host.KindDirectory, Answer: a} }
+func answers(a host.Answer) func(*fixture) {
+	return func(b *fixture) { b.answers[disk] = host.Inspection{Kind: host.KindDirectory, Answer: a} }
 }
 
-func attrs(a host.Attr, mountPoints ...string) func(*bench) {
-	return func(b *bench) {
+func attrs(a host.Attr, mountPoints ...string) func(*fixture) {
+	return func(b *fixture) {
 		for _, p := range mountPoints {
 			b.change(p, func(m *host.Mount) { m.Attr = a })
 		}
 	}
 }
 
-func refuseWrites(b *bench) { b.notes.noWrite = errors.New("it is not wanted") }
+func refuseWrites(b *fixture) { b.notes.noWrite = errors.New("it is not wanted") }
 
 // hasBlock makes the target that of a raw block volume.
-func hasBlock(b *bench) {
+func hasBlock(b *fixture) {
 	l := b.files[podA]
 	l.Kind, l.Rdev = host.KindBlock, disk
 	b.files[podA] = l
@@ -71,46 +71,46 @@ func TestWhenAWriteIsTried(t *testing.T) {
 	for name, tc := range map[string]struct {
 		when  WriteProbe
 		check bool
-		spoil []func(*bench)
+		spoil []func(*fixture)
 		want  []string // where
 		why   string   // why not, if more could be told
 	}{
 		"healthy":               {when: WriteOnSuspicion},
 		"healthy, always":       {when: WriteAlways, want: published},
 		"healthy, never":        {when: WriteNever},
-		"errors":                {when: WriteOnSuspicion, spoil: []func(*bench){erred}, want: published},
-		"errors, always":        {when: WriteAlways, spoil: []func(*bench){erred}, want: published},
-		"errors, never":         {when: WriteNever, spoil: []func(*bench){erred}},
-		"read-only":             {when: WriteOnSuspicion, spoil: []func(*bench){superReadOnly}, want: published},
-		"read-only by an error": {when: WriteOnSuspicion, spoil: []func(*bench){superOption("emergency_ro")}, want: published},
-		"overlay":               {when: WriteOnSuspicion, spoil: []func(*bench){overUpper(func(*host.Mount) {})}},
+		"errors":                {when: WriteOnSuspicion, spoil: []func(*fixture){erred}, want: published},
+		"errors, always":        {when: WriteAlways, spoil: []func(*fixture){erred}, want: published},
+		"errors, never":         {when: WriteNever, spoil: []func(*fixture){erred}},
+		"read-only":             {when: WriteOnSuspicion, spoil: []func(*fixture){superReadOnly}, want: published},
+		"read-only by an error": {when: WriteOnSuspicion, spoil: []func(*fixture){superOption("emergency_ro")}, want: published},
+		"overlay":               {when: WriteOnSuspicion, spoil: []func(*fixture){overUpper(func(*host.Mount) {})}},
 		"overlay over a dead upper": {
-			when: WriteOnSuspicion, spoil: []func(*bench){overUpper(func(m *host.Mount) { m.SuperOptions = []string{"shutdown"} })}, want: published,
+			when: WriteOnSuspicion, spoil: []func(*fixture){overUpper(func(m *host.Mount) { m.SuperOptions = []string{"shutdown"} })}, want: published,
 		},
 		"overlay over a read-only upper": {
-			when: WriteOnSuspicion, spoil: []func(*bench){overUpper(func(m *host.Mount) { m.SuperReadOnly = true })}, want: published,
+			when: WriteOnSuspicion, spoil: []func(*fixture){overUpper(func(m *host.Mount) { m.SuperReadOnly = true })}, want: published,
 		},
 		"overlay over an upper that turned read-only": {
-			when: WriteOnSuspicion, spoil: []func(*bench){overUpper(func(m *host.Mount) { m.SuperOptions = []string{"emergency_ro"} })}, want: published,
+			when: WriteOnSuspicion, spoil: []func(*fixture){overUpper(func(m *host.Mount) { m.SuperOptions = []string{"emergency_ro"} })}, want: published,
 		},
 
 		// More would not be told.
-		"shut down":          {when: WriteAlways, spoil: []func(*bench){superOption("shutdown")}},
-		"silent":             {when: WriteAlways, spoil: []func(*bench){answers(host.Answer{Asked: true, Silent: true})}},
-		"failed a read":      {when: WriteAlways, spoil: []func(*bench){answers(host.Answer{Asked: true, Errno: syscall.EIO})}},
-		"a raw block volume": {when: WriteAlways, spoil: []func(*bench){hasBlock}},
+		"shut down":          {when: WriteAlways, spoil: []func(*fixture){superOption("shutdown")}},
+		"silent":             {when: WriteAlways, spoil: []func(*fixture){answers(host.Answer{Asked: true, Silent: true})}},
+		"failed a read":      {when: WriteAlways, spoil: []func(*fixture){answers(host.Answer{Asked: true, Errno: syscall.EIO})}},
+		"a raw block volume": {when: WriteAlways, spoil: []func(*fixture){hasBlock}},
 
 		// It may not be written to here.
-		"published read-only":  {when: WriteAlways, spoil: []func(*bench){attrs(host.AttrReadOnly, podA)}, want: staged},
-		"read-only everywhere": {when: WriteAlways, spoil: []func(*bench){attrs(host.AttrReadOnly|host.AttrNoExec, podA, staging)}},
+		"published read-only":  {when: WriteAlways, spoil: []func(*fixture){attrs(host.AttrReadOnly, podA)}, want: staged},
+		"read-only everywhere": {when: WriteAlways, spoil: []func(*fixture){attrs(host.AttrReadOnly|host.AttrNoExec, podA, staging)}},
 		"the mode":             {when: WriteAlways, check: true, why: "--mode=check"},
-		"the mode, errors":     {when: WriteOnSuspicion, check: true, spoil: []func(*bench){erred}, why: "--mode=check"},
+		"the mode, errors":     {when: WriteOnSuspicion, check: true, spoil: []func(*fixture){erred}, why: "--mode=check"},
 		"the mode, healthy":    {when: WriteOnSuspicion, check: true},
-		"the gate":             {when: WriteOnSuspicion, spoil: []func(*bench){erred, refuseWrites}, why: "it is not wanted"},
-		"the gate, healthy":    {when: WriteOnSuspicion, spoil: []func(*bench){refuseWrites}},
+		"the gate":             {when: WriteOnSuspicion, spoil: []func(*fixture){erred, refuseWrites}, why: "it is not wanted"},
+		"the gate, healthy":    {when: WriteOnSuspicion, spoil: []func(*fixture){refuseWrites}},
 		"the gate, and no disk": {
 			when: WriteAlways, want: published,
-			spoil: []func(*bench){refuseWrites, func(b *bench) {
+			spoil: []func(*fixture){refuseWrites, func(b *fixture) {
 				for _, p := range []string{podA, staging} {
 					b.change(p, func(m *host.Mount) { m.Dev, m.FSType, m.Source = host.Dev{Minor: 60}, "nfs4", "srv:/a" })
 				}
@@ -118,7 +118,7 @@ func TestWhenAWriteIsTried(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, func(c *Config) { c.ProbeWrite, c.CheckOnly = tc.when, tc.check })
+			b := newFixture(t, func(c *Config) { c.ProbeWrite, c.CheckOnly = tc.when, tc.check })
 			for _, spoil := range tc.spoil {
 				spoil(b)
 			}
@@ -137,19 +137,19 @@ func TestWhenAWriteIsTried(t *testing.T) {
 
 func TestWriteToARecordedVolume(t *testing.T) {
 	for name, tc := range map[string]struct {
-		spoil func(*bench)
+		spoil func(*fixture)
 		why   string
 	}{
-		"the same disk":       {func(*bench) {}, ""},
+		"the same disk":       {func(*fixture) {}, ""},
 		"no UUID told":        {answers(host.Answer{Asked: true}), ""},
-		"another serial":      {func(b *bench) { setSerial(b, "other") }, "serial number"},
-		"a smaller disk":      {func(b *bench) { setSize(b, 1) }, "1 bytes"},
-		"nothing known of it": {func(b *bench) { b.devices[disk] = host.BlockDevice{Dev: disk} }, "serial number"},
-		"another filesystem": {func(b *bench) {
+		"another serial":      {func(b *fixture) { setSerial(b, "other") }, "serial number"},
+		"a smaller disk":      {func(b *fixture) { setSize(b, 1) }, "1 bytes"},
+		"nothing known of it": {func(b *fixture) { b.devices[disk] = host.BlockDevice{Dev: disk} }, "serial number"},
+		"another filesystem": {func(b *fixture) {
 			b.answers[disk] = host.Inspection{Kind: host.KindDirectory, UUID: "uuid-2", Answer: host.Answer{Asked: true}}
 		}, "filesystem UUID"},
 	} {
-		b := newBench(t)
+		b := newFixture(t)
 		b.healthy()
 		erred(b)
 		tc.spoil(b)
@@ -161,7 +161,7 @@ func TestWriteToARecordedVolume(t *testing.T) {
 	}
 }
 
-func setSize(b *bench, bytes int64) {
+func setSize(b *fixture, bytes int64) {
 	d := b.devices[disk]
 	d.Identity.Size = bytes
 	b.devices[disk] = d
@@ -169,7 +169,7 @@ func setSize(b *bench, bytes int64) {
 
 // A volume that was read-only when it was healthy is not written to.
 func TestNoWriteToWhatWasReadOnly(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.ProbeWrite = WriteNever })
+	b := newFixture(t, func(c *Config) { c.ProbeWrite = WriteNever })
 	superReadOnly(b)
 	b.healthy()
 	b.engine.cfg.ProbeWrite = WriteAlways
@@ -180,7 +180,7 @@ func TestNoWriteToWhatWasReadOnly(t *testing.T) {
 }
 
 func TestNoWriteToWhatIsFrozen(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.ProbeWrite = WriteAlways })
+	b := newFixture(t, func(c *Config) { c.ProbeWrite = WriteAlways })
 	b.answers[disk] = host.Inspection{Kind: host.KindDirectory, UUID: "uuid-1", Answer: host.Answer{Asked: true, Frozen: true}}
 	b.heal(volume)
 	if b.writes != nil {
@@ -189,7 +189,7 @@ func TestNoWriteToWhatIsFrozen(t *testing.T) {
 }
 
 func TestNoWriteForAReader(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.ProbeWrite = WriteAlways })
+	b := newFixture(t, func(c *Config) { c.ProbeWrite = WriteAlways })
 	v := volume
 	v.Capability = &Capability{Access: AccessMount, ReadOnly: true}
 	b.heal(v)
@@ -200,7 +200,7 @@ func TestNoWriteForAReader(t *testing.T) {
 
 // A request may name a directory of what is staging: nothing is created in that.
 func TestNoWriteInADirectoryOfTheVolume(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.ProbeWrite = WriteAlways })
+	b := newFixture(t, func(c *Config) { c.ProbeWrite = WriteAlways })
 	b.unmount(podA)
 	inContainer := staging + "/dir"
 	b.files[inContainer] = host.PathInfo{Kind: host.KindDirectory}
@@ -234,14 +234,14 @@ func TestWhatAWriteTells(t *testing.T) {
 			func(sb host.Superblock) bool { return sb.Answer.Frozen && !sb.Answer.Silent && sb.Answer.Waits != nil },
 		},
 	} {
-		b := newBench(t, func(c *Config) { c.ProbeWrite = WriteAlways })
+		b := newFixture(t, func(c *Config) { c.ProbeWrite = WriteAlways })
 		b.wrote = tc.wrote
 		b.heal(volume)
 		if sb := b.last().Superblocks[disk]; !tc.want(sb) || len(b.writes) != 1 {
 			t.Errorf("%s: %+v, written at %q", name, sb, b.writes)
 		}
 	}
-	b := newBench(t, func(c *Config) { c.ProbeWrite = WriteAlways })
+	b := newFixture(t, func(c *Config) { c.ProbeWrite = WriteAlways })
 	b.writeErr = errors.New("worker lost")
 	if _, err := b.engine.Heal(context.Background(), volume); KindOf(err) != KindUnknown || !errors.Is(err, b.writeErr) {
 		t.Errorf("a write that could not be asked for: %v", err)
@@ -250,7 +250,7 @@ func TestWhatAWriteTells(t *testing.T) {
 
 // Whoever of the pods runs: one mount point at which a write may be tried is enough.
 func TestWriteAtTheMountPointThatIsInUse(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.ProbeWrite, c.Gate = WriteAlways, WantedGate{Node: c.Node} })
+	b := newFixture(t, func(c *Config) { c.ProbeWrite, c.Gate = WriteAlways, WantedGate{Node: c.Node} })
 	b.publish(podB)
 	b.heal(volume)
 	if why := b.last().Superblocks[disk].Write.Forbidden; b.writes != nil || !strings.Contains(why, "no running container") {

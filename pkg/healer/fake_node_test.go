@@ -13,8 +13,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// world is a host in memory: mounts, files, devices and running pods.
-type world struct {
+// fakeNode is a host in memory: mounts, files, devices and running pods.
+type fakeNode struct {
 	mu          sync.Mutex
 	t           *testing.T
 	mounts      []host.Mount
@@ -47,9 +47,9 @@ type world struct {
 	onLook      func(host.InspectQuery) error // runs before each look, without it
 }
 
-// newWorld has one ext4 volume, staged and published to pod a.
-func newWorld(t *testing.T) *world {
-	w := &world{
+// newFakeNode has one ext4 volume, staged and published to pod a.
+func newFakeNode(t *testing.T) *fakeNode {
+	w := &fakeNode{
 		t:       t,
 		mounts:  []host.Mount{{ID: 1, OldID: 1, Path: "/", Root: "/", Dev: host.Dev{Major: 254}, FSType: "ext4", Source: "/dev/vda"}},
 		files:   map[string]host.PathInfo{},
@@ -66,24 +66,24 @@ func newWorld(t *testing.T) *world {
 }
 
 // publish mounts the volume at a path of kubelet's, with its vol_data.json.
-func (w *world) publish(path string) {
+func (w *fakeNode) publish(path string) {
 	w.mount(path, disk)
 	w.files[path] = directory(volID)
 }
 
-func (w *world) mount(path string, dev host.Dev) {
+func (w *fakeNode) mount(path string, dev host.Dev) {
 	id := len(w.mounts) + 100
 	w.mounts = append(w.mounts, host.Mount{
 		ID: uint64(id), OldID: id, OldParent: 1, Dev: dev, Root: "/", Path: path, FSType: "ext4", Source: "/dev/sdb",
 	})
 }
 
-func (w *world) unmount(path string) {
+func (w *fakeNode) unmount(path string) {
 	w.mounts = slices.DeleteFunc(w.mounts, func(m host.Mount) bool { return m.Path == path })
 }
 
 // change alters a mount.
-func (w *world) change(path string, f func(*host.Mount)) {
+func (w *fakeNode) change(path string, f func(*host.Mount)) {
 	for i := range w.mounts {
 		if w.mounts[i].Path == path {
 			f(&w.mounts[i])
@@ -101,7 +101,7 @@ func directory(handle string) host.PathInfo {
 	return l
 }
 
-func (w *world) Mounts() (host.Table, error) {
+func (w *fakeNode) Mounts() (host.Table, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.onMounts != nil {
@@ -110,7 +110,7 @@ func (w *world) Mounts() (host.Table, error) {
 	return host.NewTable(slices.Clone(w.mounts)), nil
 }
 
-func (w *world) Topology() (host.Table, error) {
+func (w *fakeNode) Topology() (host.Table, error) {
 	w.mu.Lock()
 	stale := w.stale
 	w.mu.Unlock()
@@ -120,7 +120,7 @@ func (w *world) Topology() (host.Table, error) {
 	return w.Mounts()
 }
 
-func (w *world) Refresh(stack []host.Mount) ([]host.Mount, bool) {
+func (w *fakeNode) Refresh(stack []host.Mount) ([]host.Mount, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var fresh []host.Mount
@@ -135,7 +135,7 @@ func (w *world) Refresh(stack []host.Mount) ([]host.Mount, bool) {
 	return fresh, true
 }
 
-func (w *world) Inspect(_ context.Context, q host.InspectQuery) (host.Inspection, error) {
+func (w *fakeNode) Inspect(_ context.Context, q host.InspectQuery) (host.Inspection, error) {
 	if w.onLook != nil {
 		if err := w.onLook(q); err != nil {
 			return host.Inspection{}, err
@@ -176,21 +176,21 @@ func (w *world) Inspect(_ context.Context, q host.InspectQuery) (host.Inspection
 	return s, nil
 }
 
-func (w *world) TryWrite(_ context.Context, m host.Mount) (host.Write, error) {
+func (w *fakeNode) TryWrite(_ context.Context, m host.Mount) (host.Write, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.writes = append(w.writes, m.Path)
 	return w.wrote, w.writeErr
 }
 
-func (w *world) TrySync(_ context.Context, m host.Mount) (host.Write, error) {
+func (w *fakeNode) TrySync(_ context.Context, m host.Mount) (host.Write, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.syncs = append(w.syncs, m.Path)
 	return w.synced, w.writeErr
 }
 
-func (w *world) Holders(_ context.Context, asked []host.Holdable) (map[host.Holdable]host.Holders, error) {
+func (w *fakeNode) Holders(_ context.Context, asked []host.Holdable) (map[host.Holdable]host.Holders, error) {
 	held := map[host.Holdable]host.Holders{}
 	w.held = append(w.held, asked...)
 	for _, h := range asked {
@@ -199,36 +199,36 @@ func (w *world) Holders(_ context.Context, asked []host.Holdable) (map[host.Hold
 	return held, w.heldErr
 }
 
-func (w *world) Identity(dev host.Dev) host.Identity {
+func (w *fakeNode) Identity(dev host.Dev) host.Identity {
 	if id, differs := w.anew[dev]; differs {
 		return id
 	}
 	return w.BlockDevice(dev, host.OpenedDevice{}).Identity
 }
-func (w *world) FilesystemErrors(string, string) *host.FilesystemErrors { return w.errors }
-func (w *world) BtrfsErrors(string, string) *host.BtrfsErrors           { return w.btrfs }
-func (w *world) BootTime() time.Time                                    { return time.Unix(1e9, 0) }
+func (w *fakeNode) FilesystemErrors(string, string) *host.FilesystemErrors { return w.errors }
+func (w *fakeNode) BtrfsErrors(string, string) *host.BtrfsErrors           { return w.btrfs }
+func (w *fakeNode) BootTime() time.Time                                    { return time.Unix(1e9, 0) }
 
-func (w *world) BlockDevice(dev host.Dev, _ host.OpenedDevice) host.BlockDevice {
+func (w *fakeNode) BlockDevice(dev host.Dev, _ host.OpenedDevice) host.BlockDevice {
 	if d, known := w.devices[dev]; known {
 		return d
 	}
 	return host.BlockDevice{Dev: dev, Missing: true}
 }
 
-func (w *world) Holder(_ context.Context, podUID string, dev host.Dev) (*host.Holder, error) {
+func (w *fakeNode) Holder(_ context.Context, podUID string, dev host.Dev) (*host.Holder, error) {
 	if held, runs := w.pods[podUID]; !runs || held != dev {
 		return nil, nil //nolint:nilnil // as documented
 	}
 	return host.Hold(os.Getpid()), nil
 }
 
-func (w *world) HolderAt(ctx context.Context, m host.ContainerMount) *host.Holder {
+func (w *fakeNode) HolderAt(ctx context.Context, m host.ContainerMount) *host.Holder {
 	h, _ := w.Holder(ctx, m.PodUID, m.Mount.Dev)
 	return h
 }
 
-func (w *world) InContainers(_ context.Context, pods []string, q host.MountQuery) (host.Containers, error) {
+func (w *fakeNode) InContainers(_ context.Context, pods []string, q host.MountQuery) (host.Containers, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var found host.Containers
@@ -246,7 +246,7 @@ func (w *world) InContainers(_ context.Context, pods []string, q host.MountQuery
 	return found, w.walkErr
 }
 
-func (w *world) Running(_ context.Context, pods []string) (found []host.Running, err error) {
+func (w *fakeNode) Running(_ context.Context, pods []string) (found []host.Running, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.walks = append(w.walks, pods)
@@ -258,7 +258,7 @@ func (w *world) Running(_ context.Context, pods []string) (found []host.Running,
 	return found, w.walkErr
 }
 
-func (w *world) ProbeInContainers(_ context.Context, mounts []host.ContainerMount) ([]host.ContainerProbe, error) {
+func (w *fakeNode) ProbeInContainers(_ context.Context, mounts []host.ContainerMount) ([]host.ContainerProbe, error) {
 	sights := make([]host.ContainerProbe, len(mounts))
 	for i, m := range mounts {
 		sights[i] = w.inContainer[m.Path()]
@@ -266,11 +266,11 @@ func (w *world) ProbeInContainers(_ context.Context, mounts []host.ContainerMoun
 	return sights, w.insideErr
 }
 
-func (w *world) Kubelet() host.Kubelet { return kubelet }
-func (w *world) BootID() string        { return "boot-1" }
+func (w *fakeNode) Kubelet() host.Kubelet { return kubelet }
+func (w *fakeNode) BootID() string        { return "boot-1" }
 
 // RealPath knows one root behind a link.
-func (w *world) RealPath(p string) string {
+func (w *fakeNode) RealPath(p string) string {
 	if rest, linked := strings.CutPrefix(p, "/link/"); linked {
 		return "/k/" + rest
 	}

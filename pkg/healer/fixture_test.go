@@ -26,8 +26,8 @@ var (
 	volume  = Volume{ID: volID, Path: podA, StagingPath: staging}
 )
 
-// patient is a provider that finds what the test says is wrong.
-type patient struct {
+// fakeProvider is a provider that finds what the test says is wrong.
+type fakeProvider struct {
 	mu    sync.Mutex
 	sick  map[string]Reason // by mount point
 	steps []Step
@@ -35,9 +35,9 @@ type patient struct {
 	err   error
 }
 
-func (*patient) Name() string { return "patient" }
+func (*fakeProvider) Name() string { return "fake" }
 
-func (p *patient) Examine(c Case) (Finding, error) {
+func (p *fakeProvider) Examine(c Case) (Finding, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cases = append(p.cases, c)
@@ -53,20 +53,20 @@ func (p *patient) Examine(c Case) (Finding, error) {
 	return f, p.err
 }
 
-func (p *patient) fall(mountPoint string, r Reason) {
+func (p *fakeProvider) fall(mountPoint string, r Reason) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sick[mountPoint] = r
 }
 
-func (p *patient) recover(mountPoint string) {
+func (p *fakeProvider) recover(mountPoint string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.sick, mountPoint)
 }
 
 // last returns the last case that was examined.
-func (p *patient) last() Case {
+func (p *fakeProvider) last() Case {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.cases) == 0 {
@@ -76,7 +76,7 @@ func (p *patient) last() Case {
 }
 
 // offer adds a step that heals NotMounted at a mount point; run decides what it does.
-func (p *patient) offer(name, mountPoint string, cost Invasiveness, run func() error) {
+func (p *fakeProvider) offer(name, mountPoint string, cost Invasiveness, run func() error) {
 	p.steps = append(p.steps, Step{
 		Name: name, MountPoint: MountPoint{Role: RoleTarget, Path: mountPoint}, Cost: cost, Heals: []Reason{NotMounted}, Source: disk,
 		Run: func(context.Context, func(context.Context) error) error { return run() },
@@ -84,12 +84,12 @@ func (p *patient) offer(name, mountPoint string, cost Invasiveness, run func() e
 }
 
 // cure is a step's work that really helps.
-func (p *patient) cure(mountPoint string) func() error {
+func (p *fakeProvider) cure(mountPoint string) func() error {
 	return func() error { p.recover(mountPoint); return nil }
 }
 
-// notebook is the memory of all that an engine writes.
-type notebook struct {
+// fakeStores is the memory of all that an engine writes.
+type fakeStores struct {
 	mu         sync.Mutex
 	records    map[key]Record
 	saves      int
@@ -106,7 +106,7 @@ type notebook struct {
 	left       []error
 }
 
-func (n *notebook) Load(driver, id string) (*Record, error) {
+func (n *fakeStores) Load(driver, id string) (*Record, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	r, known := n.records[volumeKey(driver, id)]
@@ -117,7 +117,7 @@ func (n *notebook) Load(driver, id string) (*Record, error) {
 	return &r, nil
 }
 
-func (n *notebook) Save(r Record) error {
+func (n *fakeStores) Save(r Record) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.saves++
@@ -125,11 +125,11 @@ func (n *notebook) Save(r Record) error {
 	return nil
 }
 
-func (n *notebook) Before(e ...AuditEntry) error { n.before = append(n.before, e...); return n.broken }
+func (n *fakeStores) Before(e ...AuditEntry) error { n.before = append(n.before, e...); return n.broken }
 
-func (n *notebook) After(e ...AuditEntry) error { n.after = append(n.after, e...); return n.broken }
+func (n *fakeStores) After(e ...AuditEntry) error { n.after = append(n.after, e...); return n.broken }
 
-func (n *notebook) Enter(_ context.Context, _ Diagnosis, s Step) (Permit, error) {
+func (n *fakeStores) Enter(_ context.Context, _ Diagnosis, s Step) (Permit, error) {
 	n.mu.Lock() // several are asked for at once
 	defer n.mu.Unlock()
 	if n.refuse != nil {
@@ -141,34 +141,34 @@ func (n *notebook) Enter(_ context.Context, _ Diagnosis, s Step) (Permit, error)
 	n.entered++
 	return n, nil
 }
-func (n *notebook) Wants(_ context.Context, _ Case, p MountPoint) bool { return n.wanted[p.PodUID] }
-func (n *notebook) Inspect(context.Context, Volume) error              { return n.noLook }
-func (n *notebook) Write(_ context.Context, _ Case, _ MountPoint, onDisk bool) error {
+func (n *fakeStores) Wants(_ context.Context, _ Case, p MountPoint) bool { return n.wanted[p.PodUID] }
+func (n *fakeStores) Inspect(context.Context, Volume) error              { return n.noLook }
+func (n *fakeStores) Write(_ context.Context, _ Case, _ MountPoint, onDisk bool) error {
 	if !onDisk {
 		return nil
 	}
 	return n.noWrite
 }
-func (n *notebook) Revalidate(context.Context) error { return n.revalidate }
-func (n *notebook) Leave(err error)                  { n.left = append(n.left, err) }
+func (n *fakeStores) Revalidate(context.Context) error { return n.revalidate }
+func (n *fakeStores) Leave(err error)                  { n.left = append(n.left, err) }
 
-// bench is an engine with everything around it.
-type bench struct {
-	*world
-	*patient
-	notes  *notebook
+// fixture is an engine with everything around it.
+type fixture struct {
+	*fakeNode
+	*fakeProvider
+	notes  *fakeStores
 	engine *Engine
 }
 
-func newBench(t *testing.T, change ...func(*Config)) *bench {
+func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 	t.Helper()
-	b := &bench{
-		world:   newWorld(t),
-		patient: &patient{sick: map[string]Reason{}},
-		notes:   &notebook{records: map[key]Record{}},
+	b := &fixture{
+		fakeNode:   newFakeNode(t),
+		fakeProvider: &fakeProvider{sick: map[string]Reason{}},
+		notes:   &fakeStores{records: map[key]Record{}},
 	}
 	cfg := Config{
-		Node: b.world, Providers: []Provider{b.patient}, Gate: b.notes, Records: b.notes, Audit: b.notes,
+		Node: b.fakeNode, Providers: []Provider{b.fakeProvider}, Gate: b.notes, Records: b.notes, Audit: b.notes,
 		Drivers: []string{driver}, Timeout: time.Minute, ProbeWrite: WriteOnSuspicion,
 	}
 	for _, c := range change {
@@ -190,7 +190,7 @@ func newBench(t *testing.T, change ...func(*Config)) *bench {
 }
 
 // heal makes a call that must give a report.
-func (b *bench) heal(v Volume) Report {
+func (b *fixture) heal(v Volume) Report {
 	b.t.Helper()
 	r, err := b.engine.Heal(context.Background(), v)
 	if err != nil {
@@ -200,7 +200,7 @@ func (b *bench) heal(v Volume) Report {
 }
 
 // healthy makes a call that leaves a record.
-func (b *bench) healthy() {
+func (b *fixture) healthy() {
 	b.t.Helper()
 	if v := b.heal(volume).Verdict(); v != Healthy {
 		b.t.Fatalf("the volume is %s before the test", v)
