@@ -199,19 +199,10 @@ func (c Case) AnswersAlone(p MountPoint) bool {
 // that waits for its mount is not helped by waiting longer.
 func (c Case) Unusable(p MountPoint) (Condition, bool) {
 	shared := !c.AnswersAlone(p) && len(p.Stack) > 0
-	return c.unusable(func(cond Condition) bool {
-		return cond.MountPoint == p.Path || shared && !cond.Superblock.Zero() && cond.Superblock == p.Dev()
+	at := slices.IndexFunc(c.Found, func(cond Condition) bool {
+		ofSuperblock := shared && !cond.Superblock.Zero() && cond.Superblock == p.Dev()
+		return cond.Disables() && (cond.MountPoint == p.Path || ofSuperblock)
 	})
-}
-
-// UnusableAt returns a condition found so far at a path that keeps the volume from
-// being used there.
-func (c Case) UnusableAt(path string) (Condition, bool) {
-	return c.unusable(func(cond Condition) bool { return cond.MountPoint == path })
-}
-
-func (c Case) unusable(is func(Condition) bool) (Condition, bool) {
-	at := slices.IndexFunc(c.Found, func(cond Condition) bool { return cond.Disables() && is(cond) })
 	if at < 0 {
 		return Condition{}, false
 	}

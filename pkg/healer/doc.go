@@ -9,6 +9,6 @@
 //
 // One request: Engine.Heal locks the volume (locks.go) and loops (heal.go):
 // observe (observe.go, probe.go, other_mount_points.go, observe_containers.go,
-// write_check.go), diagnose (diagnose.go), save the record (record_save.go), mend
-// (mend.go, admit.go, run.go).
+// write_check.go), diagnose, save the record (record_save.go), mend (mend.go,
+// admit.go, run.go).
 package healer

@@ -125,7 +125,10 @@ func (n *fakeStores) Save(r Record) error {
 	return nil
 }
 
-func (n *fakeStores) Before(e ...AuditEntry) error { n.before = append(n.before, e...); return n.broken }
+func (n *fakeStores) Before(e ...AuditEntry) error {
+	n.before = append(n.before, e...)
+	return n.broken
+}
 
 func (n *fakeStores) After(e ...AuditEntry) error { n.after = append(n.after, e...); return n.broken }
 
@@ -163,9 +166,9 @@ type fixture struct {
 func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 	t.Helper()
 	b := &fixture{
-		fakeNode:   newFakeNode(t),
+		fakeNode:     newFakeNode(t),
 		fakeProvider: &fakeProvider{sick: map[string]Reason{}},
-		notes:   &fakeStores{records: map[key]Record{}},
+		notes:        &fakeStores{records: map[key]Record{}},
 	}
 	cfg := Config{
 		Node: b.fakeNode, Providers: []Provider{b.fakeProvider}, Gate: b.notes, Records: b.notes, Audit: b.notes,

@@ -50,7 +50,7 @@ func SameDisk(c Case, sb host.Superblock) bool {
 	recorded := c.Record.Identity
 	recorded.Size = 0
 	own := recorded.Serial != "" || recorded.WWID != "" || recorded.DMUUID != ""
-	return (sameDiskSeq(c, sb) || own) && sameDevice(recorded, sb) == nil
+	return (sameDiskSeq(c, sb) || own) && DiffersSoFar(recorded, sb) == ""
 }
 
 // named is true when kubelet's file for a mount point names this volume.
@@ -82,16 +82,13 @@ func Differs(recorded, now host.Identity) string {
 	return ""
 }
 
-// sameDevice fails when a device is not the recorded one, as far as can be told without
-// a filesystem UUID.
-func sameDevice(recorded host.Identity, sb host.Superblock) error {
+// DiffersSoFar is Differs for a device whose filesystem UUID may not have been read,
+// which is no difference.
+func DiffersSoFar(recorded host.Identity, sb host.Superblock) string {
 	if sb.Device.Identity.FilesystemUUID == "" {
-		recorded.FilesystemUUID = "" // it was not read, which is no difference
+		recorded.FilesystemUUID = ""
 	}
-	if differs := Differs(recorded, sb.Device.Identity); differs != "" {
-		return errors.New(differs)
-	}
-	return nil
+	return Differs(recorded, sb.Device.Identity)
 }
 
 // proveWithoutDevice proves a network, FUSE or memory filesystem: it is the recorded

@@ -3,6 +3,7 @@ package healer
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -129,8 +130,8 @@ func (o *observation) mayWrite(ctx context.Context, p MountPoint, sb host.Superb
 		return o.engine.cfg.Gate.Write(ctx, o.c, p, false) // no disk that another node could own
 	}
 	if sb = o.engine.identified(o.c, p.Dev()).Superblocks[p.Dev()]; sb.Device != nil && o.c.Record != nil {
-		if err := sameDevice(o.c.Record.Identity, sb); err != nil {
-			return err
+		if differs := DiffersSoFar(o.c.Record.Identity, sb); differs != "" {
+			return errors.New(differs)
 		}
 	}
 	return o.engine.cfg.Gate.Write(ctx, o.c, p, true)

@@ -39,32 +39,59 @@ func stale(p healer.MountPoint) healer.Condition {
 	}
 }
 
-// unverified returns one condition for each mount point and cause for which
-// containers could not be looked into.
-func unverified(c healer.Case, containers []host.Unverified, when string) (found []healer.Condition) {
-	type group struct {
-		mountPoint, cause string
-		anyPod            bool // the cause is of no one pod: a scan was cut short
+// aboutContainers is a condition that several containers may have at one mount point.
+// Its message follows their names.
+type aboutContainers struct {
+	healer.Condition
+	who []string
+}
+
+// group adds a container to those that have the same condition.
+func group(all []*aboutContainers, who string, cond healer.Condition) []*aboutContainers {
+	at := slices.IndexFunc(all, func(a *aboutContainers) bool { return a.Condition == cond })
+	if at < 0 {
+		at, all = len(all), append(all, &aboutContainers{Condition: cond})
 	}
-	who := map[group][]string{}
-	var order []group
-	for _, u := range containers {
-		g := group{targetOf(c, u.PodUID), u.Why, u.PodUID == ""}
-		if who[g] == nil {
-			order = append(order, g)
+	all[at].who = append(all[at].who, who)
+	return all
+}
+
+// started returns what containers have instead of the volume, or may have, because of
+// when they started. Nothing heals that: a directory in use holds files, which a mount
+// would hide, and no mount table tells whether a container wants its mount read-only.
+func started(c healer.Case) (found []healer.Condition) {
+	var all []*aboutContainers
+	unverified := func(containers []host.Unverified, when string) {
+		for _, u := range containers {
+			cond := healer.Condition{
+				Status: healer.Degraded, Reason: healer.ContainerUnverified, MountPoint: targetOf(c, u.PodUID),
+				Message: when + ", and cannot be looked into: " + u.Why, Advice: adviceRestart,
+			}
+			if u.PodUID == "" { // a scan was cut short, so that no one pod is meant
+				cond.Advice = adviceAgain
+			}
+			all = group(all, u.String(), cond)
 		}
-		who[g] = append(who[g], u.String())
 	}
-	for _, g := range order {
-		advice := adviceRestart
-		if g.anyPod {
-			advice = adviceAgain
-		}
-		found = append(found, healer.Condition{
-			Status: healer.Degraded, Reason: healer.ContainerUnverified, MountPoint: g.mountPoint,
-			Message: subject(who[g]) + " " + when + ", and cannot be looked into: " + g.cause,
-			Advice:  advice,
+	unverified(c.Unverified, "there before the filesystem instance was replaced")
+	unverified(c.UnverifiedStart, "started while the volume may not have been mounted here")
+	for _, s := range c.OnBare {
+		all = group(all, s.String(), healer.Condition{
+			Status: healer.Inaccessible, Reason: healer.ContainerOnBareDirectory, MountPoint: s.MountPoint,
+			Message: "started while nothing was mounted at the path, with the directory of the node's disk beneath: what it writes does not get into the volume",
+			Advice:  adviceOnBare,
 		})
+	}
+	for _, s := range c.OnPlaceholder {
+		all = group(all, s.String(), healer.Condition{
+			Status: healer.Degraded, Reason: healer.ContainerKeptPlaceholder, MountPoint: s.MountPoint,
+			Message: "started in the middle of a step, and keeps the options that the mount had then (" + s.Mount.Attr.String() + ")",
+			Advice:  adviceRestart,
+		})
+	}
+	for _, a := range all {
+		a.Message = subject(a.who) + " " + a.Message
+		found = append(found, a.Condition)
 	}
 	return found
 }
@@ -77,32 +104,6 @@ func targetOf(c healer.Case, podUID string) string {
 	return c.MountPoints[max(at, 0)].Path
 }
 
-// onBareDirectory reports containers that started while nothing was mounted. Nothing
-// heals that: a directory in use holds files, which a mount would hide.
-func onBareDirectory(c healer.Case) (found []healer.Condition) {
-	for _, g := range grouped(c.OnBare) {
-		found = append(found, healer.Condition{
-			Status: healer.Inaccessible, Reason: healer.ContainerOnBareDirectory, MountPoint: g.mountPoint,
-			Message: subject(g.who) + " started while nothing was mounted at the path, with the directory of the node's disk beneath: what it writes does not get into the volume",
-			Advice:  adviceOnBare,
-		})
-	}
-	return found
-}
-
-// onPlaceholder reports containers that started in the middle of a step. Nothing
-// heals that: no mount table tells whether a container wants its mount read-only.
-func onPlaceholder(c healer.Case) (found []healer.Condition) {
-	for _, g := range grouped(c.OnPlaceholder) {
-		found = append(found, healer.Condition{
-			Status: healer.Degraded, Reason: healer.ContainerKeptPlaceholder, MountPoint: g.mountPoint,
-			Message: subject(g.who) + " started in the middle of a step, and keeps the options that the mount had then (" + g.attr.String() + ")",
-			Advice:  adviceRestart,
-		})
-	}
-	return found
-}
-
 func onOldDevice(c healer.Case) (found []healer.Condition) {
 	for _, s := range c.OnOldDevice {
 		found = append(found, healer.Condition{
@@ -112,25 +113,6 @@ func onOldDevice(c healer.Case) (found []healer.Condition) {
 		})
 	}
 	return found
-}
-
-// startGroup holds the containers of one mount point that have the same instead of
-// the volume.
-type startGroup struct {
-	mountPoint string
-	attr       host.Attr
-	who        []string
-}
-
-func grouped(list []healer.StartedWith) (groups []*startGroup) {
-	for _, s := range list {
-		at := slices.IndexFunc(groups, func(g *startGroup) bool { return g.mountPoint == s.MountPoint && g.attr == s.Mount.Attr })
-		if at < 0 {
-			at, groups = len(groups), append(groups, &startGroup{mountPoint: s.MountPoint, attr: s.Mount.Attr})
-		}
-		groups[at].who = append(groups[at].who, s.String())
-	}
-	return groups
 }
 
 // subject names the first containers and counts the rest, with the verb that follows.

@@ -2,6 +2,7 @@ package containers
 
 import (
 	"context"
+	"slices"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -46,10 +47,6 @@ func (p Provider) Examine(c healer.Case) (healer.Finding, error) {
 			f.Steps = append(f.Steps, p.replace(c, mp, batch))
 		}
 	}
-	f.Conditions = append(f.Conditions, unverified(c, c.Unverified, "there before the filesystem instance was replaced")...)
-	f.Conditions = append(f.Conditions, unverified(c, c.UnverifiedStart, "started while the volume may not have been mounted here")...)
-	f.Conditions = append(f.Conditions, onBareDirectory(c)...)
-	f.Conditions = append(f.Conditions, onPlaceholder(c)...)
-	f.Conditions = append(f.Conditions, onOldDevice(c)...)
+	f.Conditions = slices.Concat(f.Conditions, started(c), onOldDevice(c))
 	return f, nil
 }

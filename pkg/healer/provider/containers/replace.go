@@ -76,7 +76,7 @@ func (p Provider) plan(c healer.Case, mp healer.MountPoint) (plan host.Container
 		return plan, source, "the directory that the container has was deleted"
 	}
 	for _, target := range c.MountPoints {
-		if _, unusable := c.UnusableAt(target.Path); unusable && target.Role == healer.RoleTarget && target.PodUID == mp.PodUID {
+		if _, unusable := c.Unusable(target); unusable && target.Role == healer.RoleTarget && target.PodUID == mp.PodUID {
 			return plan, source, "the pod's mount point on the host is not healthy"
 		}
 	}

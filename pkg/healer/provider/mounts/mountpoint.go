@@ -133,13 +133,10 @@ func wrongVolume(c healer.Case, p healer.MountPoint) string {
 		return "the source differs from the recorded one"
 	case sb.Device != nil && sb.Device.Known() && answers:
 		recorded := c.Record.Identity
-		if sb.Device.Identity.FilesystemUUID == "" {
-			recorded.FilesystemUUID = "" // it was not read, which is no difference
-		}
 		if healer.SameDisk(c, sb) {
 			recorded.Size = 0 // one that shrank is still the same; DeviceSizeChanged reports it
 		}
-		if differs := healer.Differs(recorded, sb.Device.Identity); differs != "" {
+		if differs := healer.DiffersSoFar(recorded, sb); differs != "" {
 			return differs
 		}
 	}
