@@ -23,7 +23,7 @@ func mustBe(t *testing.T, b *fixture, v Volume, want Kind, names string) {
 	}
 }
 
-func TestWhatStandsAtThePath(t *testing.T) {
+func TestWhatIsAtThePath(t *testing.T) {
 	at := func(change func(*host.PathInfo)) host.PathInfo {
 		l := directory("")
 		change(&l)
@@ -61,7 +61,7 @@ func TestWhatStandsAtThePath(t *testing.T) {
 	}
 }
 
-func TestWhatStandsAtTheStagingPath(t *testing.T) {
+func TestWhatIsAtTheStagingPath(t *testing.T) {
 	for name, tc := range map[string]struct {
 		look host.PathInfo
 		want Kind

@@ -48,7 +48,7 @@ type MountPoint struct {
 	// record of it.
 	Want *MountPointRecord
 	// Own is what the mount point's own mount answered, where others of the superblock
-	// may answer something else (NFS); elsewhere it was not asked.
+	// may answer something else (NFS); unset for all other types.
 	Own host.Answer
 	// Inspect is what a worker saw at the path itself.
 	Inspect host.PathInfo

@@ -14,7 +14,7 @@ import (
 const MaxCovered = 4
 
 // ReplaceNotSupported refuses a step where the kernel lacks the call for it.
-const ReplaceNotSupported = "ReplaceNotSupported: this kernel cannot put a mount beneath another one (Linux 6.5 can), and to mount over a dead one would reach other places too; delete the pod, so that kubelet publishes the volume anew"
+const ReplaceNotSupported = "ReplaceNotSupported: this kernel cannot put a mount beneath another one (Linux 6.5 can), and to mount over a dead one would reach other mount namespaces too; delete the pod, so that kubelet publishes the volume anew"
 
 // AllReplaced is true when mounts are dead FUSE mounts of this volume, which an earlier
 // step made private to cover them.

@@ -18,7 +18,7 @@ import (
 type Node interface {
 	// Mounts reads the whole mount table. Topology may be as old as the kernel's
 	// last report of a change, and serves to find mounts, which Refresh then reads
-	// anew; it is false when they are elsewhere by now.
+	// anew; it is false when they have moved since.
 	Mounts() (host.Table, error)
 	Topology() (host.Table, error)
 	Refresh(stack []host.Mount) ([]host.Mount, bool)

@@ -73,7 +73,7 @@ func (b *fixture) inContainers() []MountPoint {
 }
 
 // It costs a walk through all processes.
-func TestContainersAreLookedIntoOnlyWhenItMayHelp(t *testing.T) {
+func TestContainersAreScannedOnlyWhenItMayHelp(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*fixture)
 		looks  bool
@@ -109,7 +109,7 @@ func TestContainersAreLookedIntoOnlyWhenItMayHelp(t *testing.T) {
 
 const placeholder = host.AttrReadOnly | host.AttrNoSUID | host.AttrNoDev | host.AttrNoExec | host.AttrNoSymFollow
 
-func TestContainersOfARawBlockVolumeAreNotLookedInto(t *testing.T) {
+func TestContainersOfARawBlockVolumeAreNotScanned(t *testing.T) {
 	b := newBlockBench(t)
 	b.heal(Volume{ID: volID, Path: blockMountPoint})
 	if len(b.walks) != 0 {
@@ -119,7 +119,7 @@ func TestContainersOfARawBlockVolumeAreNotLookedInto(t *testing.T) {
 
 // Only what a daemon serves has instances from before there was a record, and the
 // record of a disk says that its containers were looked into.
-func TestContainersOfADiskAreNotLookedIntoAtTheStart(t *testing.T) {
+func TestContainersOfADiskAreNotScannedAtTheStart(t *testing.T) {
 	b := newFixture(t)
 	if b.healthy(); len(b.walks) != 1 {
 		t.Errorf("without a record it looked for those of %v", b.walks)
@@ -130,7 +130,7 @@ func TestContainersOfADiskAreNotLookedIntoAtTheStart(t *testing.T) {
 	}
 }
 
-func TestContainersOfWhatIsNotProvenAreNotLookedInto(t *testing.T) {
+func TestContainersOfWhatIsNotProvenAreNotScanned(t *testing.T) {
 	b := newFixture(t)
 	b.files[podA], b.files[staging] = directory(""), directory("") // nothing proves whose it is
 	for i := range 3 {
@@ -183,7 +183,7 @@ func TestContainersThatCannotBeLookedFor(t *testing.T) {
 	}
 }
 
-func TestWhoseContainersAreLookedInto(t *testing.T) {
+func TestWhoseContainersAreScanned(t *testing.T) {
 	for _, standalone := range []bool{false, true} {
 		b := newFUSEBench(t, func(c *Config) { c.Standalone = standalone })
 		b.publish(podB)
@@ -431,7 +431,7 @@ func (b *fixture) onBare(podUID string) host.ContainerMount {
 }
 
 // It costs a walk through all processes.
-func TestContainersAreLookedIntoWhileAMountPointIsMountedAnew(t *testing.T) {
+func TestContainersAreScannedWhileAMountPointIsMountedAnew(t *testing.T) {
 	b := newFixture(t)
 	b.healthy()
 	for range 2 {

@@ -122,7 +122,7 @@ func TestSilentStorageIsAnAnswer(t *testing.T) {
 	}
 }
 
-func TestLookThatFailsIsAnError(t *testing.T) {
+func TestProbeThatFailsIsAnError(t *testing.T) {
 	b := newFixture(t)
 	lost := errors.New("worker lost")
 	b.onLook = func(hostQuestion) error { return lost }

@@ -139,9 +139,9 @@ type stillAtIt struct{ ended chan struct{} }
 func (*stillAtIt) Error() string            { return "stuck" }
 func (s *stillAtIt) Ended() <-chan struct{} { return s.ended }
 
-// TestExplainLookNot returns answers of a storage that refused, which are no
+// TestExplainInspectionNot returns answers of a storage that refused, which are no
 // matter of what this process has.
-func TestExplainLookNot(t *testing.T) {
+func TestExplainInspectionNot(t *testing.T) {
 	for _, a := range []host.Answer{
 		{},
 		{Op: "open_tree", Errno: syscall.EACCES},

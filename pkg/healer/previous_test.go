@@ -76,7 +76,7 @@ func containerMountPoint(n int, d host.Dev, proof string) MountPoint {
 }
 
 // After a kill in the middle of a step nothing else would tell what was there.
-func TestWhatIsReplacedIsNoted(t *testing.T) {
+func TestWhatIsReplacedIsRecorded(t *testing.T) {
 	dead := on(RoleTarget, podA, dev(1))
 	dead.Stack[0].ID, dead.Stack[0].Root, dead.Stack[0].Attr, dead.Stack[0].Propagation.Shared = 7, "/sub", host.AttrNoExec, 3
 	step := Step{Name: "replace", Cost: Replace, MountPoint: dead}
@@ -151,7 +151,7 @@ func TestWhatIsReplacedIsNoted(t *testing.T) {
 
 // A dead mount may lie beneath one that works, and what a step brings is no previous
 // instance.
-func TestWhichMountsOfAStackAreNoted(t *testing.T) {
+func TestWhichMountsOfAStackAreRecorded(t *testing.T) {
 	other := func(m host.Mount) host.Mount { m.Source = "other"; return m }
 	of := func(d host.Dev) host.Mount { return host.Mount{Dev: d, FSType: fuseType, Source: fuseSource} }
 	one, two, three := dev(1), dev(2), dev(3)
@@ -190,7 +190,7 @@ func TestWhichMountsOfAStackAreNoted(t *testing.T) {
 }
 
 // Mount ids of this boot say nothing of a record from before.
-func TestNoteInARecordOfAnEarlierBoot(t *testing.T) {
+func TestPreviousInARecordOfAnEarlierBoot(t *testing.T) {
 	b := newFixture(t)
 	b.engine.scanned.setHealthy(volumeKey("", ""), host.SinceBoot(), 9)
 	c := Case{BootID: "b", Record: &Record{BootID: "a", Newest: 5}}
@@ -201,7 +201,7 @@ func TestNoteInARecordOfAnEarlierBoot(t *testing.T) {
 }
 
 // It is on the disk before the step begins.
-func TestWhatIsReplacedIsNotedFirst(t *testing.T) {
+func TestWhatIsReplacedIsRecordedFirst(t *testing.T) {
 	b := newFixture(t)
 	b.healthy()
 	b.fall(podA, NotMounted)
@@ -259,7 +259,7 @@ func TestPreviousIsBounded(t *testing.T) {
 
 // A slave of the host's mount is none any more when that is gone, and what is left
 // of an interrupted replacement has not the attributes that it is to have.
-func TestNoteOfAMount(t *testing.T) {
+func TestRecordedMount(t *testing.T) {
 	slave := PreviousMount{ID: 700, Namespace: 5000, Path: "/data", Attr: host.AttrNoSUID, Sharing: host.SharingSlave}
 	r := &Record{BootID: "a", Previous: []PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: []PreviousMount{slave}}}}
 	// what came later in its place
@@ -393,7 +393,7 @@ func TestContainersAndSubPathsAreNoRecordedMountPoints(t *testing.T) {
 }
 
 // A record that cannot be written blocks no heal.
-func TestReplaceWithoutANote(t *testing.T) {
+func TestReplaceWhenTheRecordCannotBeSaved(t *testing.T) {
 	b := newFixture(t, func(c *Config) { c.Records = unwritable{c.Records} })
 	b.engine.savePrevious(context.Background(), Case{Record: &Record{}}, Step{Cost: Replace, MountPoint: on(RoleTarget, podA, dev(1))})
 }

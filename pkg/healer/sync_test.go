@@ -8,7 +8,7 @@ import (
 )
 
 // Where the kernel has no word for it, fsync(2) tells that an ext4 shut itself down.
-func TestSyncTellsAShutdown(t *testing.T) {
+func TestSyncShowsAShutdown(t *testing.T) {
 	b := newFixture(t)
 	b.engine.cfg.SyncExt4 = true
 	b.healthy()

@@ -210,7 +210,7 @@ func TestNoWriteInADirectoryOfTheVolume(t *testing.T) {
 	}
 }
 
-func TestWhatAWriteTells(t *testing.T) {
+func TestWhatAWriteShows(t *testing.T) {
 	silence := host.Answer{Asked: true, Silent: true, Writing: true, Waits: []string{"percpu_rwsem_wait"}}
 	for name, tc := range map[string]struct {
 		wrote host.Write

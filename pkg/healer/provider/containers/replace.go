@@ -100,7 +100,7 @@ func (p Provider) plan(c healer.Case, mp healer.MountPoint) (plan host.Container
 		plan.Ours = in.Mount
 		return plan, source, ""
 	default:
-		if refused = p.place(c, in, &plan); refused != "" {
+		if refused = p.placeClone(c, in, &plan); refused != "" {
 			return plan, source, refused
 		}
 	}
@@ -125,9 +125,9 @@ func (p Provider) refuse(c healer.Case, mp healer.MountPoint) string {
 	return ""
 }
 
-// place decides where the clone goes at a dead mount: beneath it, on top of it, or
+// placeClone decides where the clone goes at a dead mount: beneath it, on top of it, or
 // nowhere because an interrupted replacement has put it beneath already.
-func (p Provider) place(c healer.Case, in *healer.InContainer, plan *host.ContainerSwap) (refused string) {
+func (p Provider) placeClone(c healer.Case, in *healer.InContainer, plan *host.ContainerSwap) (refused string) {
 	const several = "several mounts are stacked there in the container"
 	now, below := plan.Source, in.Below
 	ours := len(below) == 1 && below[0].Dev == now.Dev &&

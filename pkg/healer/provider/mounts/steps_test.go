@@ -175,7 +175,7 @@ func TestRebindIsRefused(t *testing.T) {
 
 // A superblock is judged once, at the first mount point that shows it: a fault seen
 // at another pod's mount point is one of the staged filesystem all the same.
-func TestRebindOfASickFilesystemSeenPropagatedMounts(t *testing.T) {
+func TestRebindOfASickFilesystemSeenAtAnotherMountPoint(t *testing.T) {
 	const other = "/k/pods/b/mount"
 	secondPod := func(c *healer.Case) {
 		p := c.MountPoints[0]
@@ -201,7 +201,7 @@ func TestRebindOfASickFilesystemSeenPropagatedMounts(t *testing.T) {
 	}
 }
 
-func TestTakeOff(t *testing.T) {
+func TestUnmountDuplicate(t *testing.T) {
 	c := with(placeholderOnTop)()
 	h := &scribe{}
 	s := step(t, h, c)

@@ -12,7 +12,7 @@ import (
 
 const (
 	adviceShutdown = "see the kernel log for the cause, then delete all pods on this node that use the volume, so that it is unmounted, checked and staged anew"
-	adviceErrors   = "see the kernel log; delete all pods on this node that use the volume, and check the filesystem while nobody has it mounted"
+	adviceErrors   = "see the kernel log; delete all pods on this node that use the volume, and check the filesystem while it is not mounted"
 	adviceDaemon   = "see why the daemon or the server behind the mount is gone; then delete the pod"
 	adviceSilent   = "see whether the storage behind the volume can be reached"
 	adviceThaw     = "see what froze it (a snapshot or a backup under way); fsfreeze --unfreeze ends it"
