@@ -28,7 +28,7 @@ func newBatchFixture(t *testing.T, n int) *batchFixture {
 		w.fall(path, StaleInContainers)
 		w.steps = append(w.steps, Step{
 			Name: "replace-in-container", MountPoint: MountPoint{Role: RoleContainer, Path: path}, Cost: Replace,
-			Heals: []Reason{StaleInContainers}, Source: disk, Together: w.run,
+			Heals: []Reason{StaleInContainers}, Source: disk, RunBatch: w.run,
 		})
 	}
 	return w
@@ -167,7 +167,7 @@ func TestNothingRunsTogetherWithoutAuditLines(t *testing.T) {
 func TestPanicInOneOfThem(t *testing.T) {
 	w := newBatchFixture(t, 2)
 	for i := range w.steps {
-		w.steps[i].Together = func(context.Context, []Step, []func(context.Context) error) []error { panic("bug") }
+		w.steps[i].RunBatch = func(context.Context, []Step, []func(context.Context) error) []error { panic("bug") }
 	}
 	if r, err := w.engine.Heal(context.Background(), volume); err == nil && r.Verdict() != Abnormal {
 		t.Errorf("%s", r.Verdict())

@@ -75,7 +75,7 @@ func (d Diagnosis) needs(s Step) bool {
 // of its name that may run.
 func (m *mending) batch(d Diagnosis, s Step) []Step {
 	all := []Step{s}
-	if s.Together == nil {
+	if s.RunBatch == nil {
 		return all
 	}
 	for _, o := range d.Steps {

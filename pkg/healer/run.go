@@ -63,8 +63,8 @@ func (e *Engine) act(ctx context.Context, c Case, admitted []admission) []error 
 			}
 		}
 	}()
-	if together := steps[0].Together; together != nil {
-		return together(ctx, steps, revalidate)
+	if runBatch := steps[0].RunBatch; runBatch != nil {
+		return runBatch(ctx, steps, revalidate)
 	}
 	return []error{steps[0].Run(ctx, revalidate[0])}
 }

@@ -36,9 +36,9 @@ type Step struct {
 	Refused string
 	// Note says what the step leaves different from before, if anything.
 	Note string
-	// Together, if set, runs instead of Run, at all mount points where a step of this
+	// RunBatch, if set, runs instead of Run, at all mount points where a step of this
 	// name may run. It returns an error or nil for each.
-	Together func(ctx context.Context, steps []Step, revalidate []func(context.Context) error) []error
+	RunBatch func(ctx context.Context, steps []Step, revalidate []func(context.Context) error) []error
 	// Run acts. It calls revalidate right before the mount point becomes usable. When
 	// that fails it stops and leaves a state from which the next call heals.
 	Run func(ctx context.Context, revalidate func(context.Context) error) error

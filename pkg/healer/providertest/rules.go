@@ -60,7 +60,7 @@ func judgeSteps(c healer.Case, steps []healer.Step) (broken []string) {
 			bad("has no cost")
 		case len(s.Heals) == 0:
 			bad("heals nothing")
-		case (s.Refused == "") != (s.Run != nil || s.Together != nil) || s.Run != nil && s.Together != nil:
+		case (s.Refused == "") != (s.Run != nil || s.RunBatch != nil) || s.Run != nil && s.RunBatch != nil:
 			bad("is neither refused nor to be run, or both")
 		case s.Refused != "" && !sentence(s.Refused):
 			bad("its refusal is not half a line of text")

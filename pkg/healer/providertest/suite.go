@@ -92,7 +92,7 @@ func judge(p healer.Provider, build func() healer.Case) (broken []string) {
 func plain(f healer.Finding) healer.Finding {
 	steps := make([]healer.Step, len(f.Steps))
 	for i, s := range f.Steps {
-		s.Run, s.Together = nil, nil
+		s.Run, s.RunBatch = nil, nil
 		steps[i] = s
 	}
 	f.Steps = steps

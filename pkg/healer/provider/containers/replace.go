@@ -24,7 +24,7 @@ func (p Provider) replace(c healer.Case, mp healer.MountPoint, all batch) healer
 		Source: source.Dev(), Refused: refused,
 	}
 	if refused == "" {
-		s.Together = all.run
+		s.RunBatch = all.run
 	}
 	if plan.Sharing == host.SharingUnknown {
 		s.Note = "whose mount events it shared is not known, so it shares none now"

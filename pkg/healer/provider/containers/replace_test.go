@@ -107,10 +107,10 @@ func TestReplace(t *testing.T) {
 			}
 			h := &kernel{}
 			s := replaceStep(t, h, tc.which, c)
-			if s.Refused != "" || s.Run != nil || s.Together == nil || s.Source != renewed || s.Note != tc.note {
+			if s.Refused != "" || s.Run != nil || s.RunBatch == nil || s.Source != renewed || s.Note != tc.note {
 				t.Fatalf("%+v", s)
 			}
-			if errs := s.Together(context.Background(), []healer.Step{s}, []func(context.Context) error{willing}); len(errs) != 1 || errs[0] != nil {
+			if errs := s.RunBatch(context.Background(), []healer.Step{s}, []func(context.Context) error{willing}); len(errs) != 1 || errs[0] != nil {
 				t.Errorf("%v", errs)
 			}
 			tc.want.Attr, tc.want.Container, tc.want.Source = c.MountPoints[2].InContainer.Attr, c.MountPoints[2].InContainer.ContainerMount, c.MountPoints[tc.source].Stack[0]
@@ -133,7 +133,7 @@ func TestReplaceBeneathAStray(t *testing.T) {
 	if s.Refused != "" {
 		t.Fatal(s.Refused)
 	}
-	s.Together(context.Background(), []healer.Step{s}, []func(context.Context) error{willing})
+	s.RunBatch(context.Background(), []healer.Step{s}, []func(context.Context) error{willing})
 	in := c.MountPoints[2].InContainer
 	if len(h.plans) != 1 || !reflect.DeepEqual(h.plans[0].Stray, in.Mount) || !reflect.DeepEqual(h.plans[0].Container.Mount, in.Below[0]) || h.plans[0].Ours.OldID != 0 {
 		t.Errorf("%+v", h.plans)
@@ -186,7 +186,7 @@ func TestReplaceIsRefused(t *testing.T) {
 			tc.which = FUSE
 		}
 		s := replaceStep(t, &kernel{}, tc.which, with(healedOnHost, tc.change)())
-		if s.Together != nil || s.Run != nil || !strings.Contains(s.Refused, tc.why) {
+		if s.RunBatch != nil || s.Run != nil || !strings.Contains(s.Refused, tc.why) {
 			t.Errorf("refused with %q, want %q", s.Refused, tc.why)
 		}
 	}
@@ -276,7 +276,7 @@ func TestReplaceTogether(t *testing.T) {
 			})
 		}
 		// Whichever of them the engine takes.
-		errs := f.Steps[1].Together(context.Background(), f.Steps, revalidate)
+		errs := f.Steps[1].RunBatch(context.Background(), f.Steps, revalidate)
 		for i, s := range f.Steps {
 			if pid := s.MountPoint.InContainer.PID; !errors.Is(errs[i], tc.want[pid]) {
 				t.Errorf("%s: %d: %v", name, pid, errs[i])
