@@ -7,7 +7,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// RecordVersion is the format that this build writes.
+// RecordVersion is the format that this build writes; pkg/state also reads version 1.
 const RecordVersion = 2
 
 // Record is what a volume looked like when it could last be used, and what it is
