@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/healer/provider/mounts"
+	"github.com/csi-addons/node-healer/pkg/healer/provider/containers"
 )
 
 // The values of --mode.
@@ -34,7 +34,7 @@ type config struct {
 	probeTimeout   time.Duration
 	slowAnswer     time.Duration
 	probeWrite     string
-	healContainers mounts.Containers
+	healContainers containers.Scope
 	healTimeout    time.Duration
 	allowedUIDs    uidList
 	verbosity      int
@@ -69,7 +69,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.hostNamespace, "host-mount-namespace", "", "`file` of the host's mount namespace, as /proc/1/ns/mnt; empty: this process's own")
 	f.DurationVar(&c.probeTimeout, "probe-timeout", 5*time.Second, "how long one probe of a volume, and one write to it, may take: 100ms to 1m")
 	f.DurationVar(&c.slowAnswer, "slow-answer", 0, "an answer that takes longer is late, and three late ones in a row are SlowResponse: 1ms to --probe-timeout; 0: a fifth of it")
-	f.StringVar((*string)(&c.healContainers), "heal-containers", string(mounts.ContainersFUSE), "replace dead mounts inside running `containers` too: fuse (those that a daemon serves); all; off. They are reported with each")
+	f.StringVar((*string)(&c.healContainers), "heal-containers", string(containers.FUSE), "replace dead mounts inside running `containers` too: fuse (those that a daemon serves); all; off. They are reported with each")
 	f.StringVar(&c.probeWrite, "probe-write", string(healer.WriteOnSuspicion), "`when` to try a write that leaves no name: always; on-suspicion (the filesystem counted errors or is read-only, or the one that an overlay writes to is read-only or shut down); never")
 	f.DurationVar(&c.healTimeout, "heal-timeout", 2*time.Minute, "how long the work on one volume may take in all: twice --probe-timeout to 1h")
 	c.allowedUIDs = uidList{0}

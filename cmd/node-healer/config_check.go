@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate/content"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/healer/provider/mounts"
+	"github.com/csi-addons/node-healer/pkg/healer/provider/containers"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
 )
 
@@ -22,7 +22,7 @@ func (c *config) check() error {
 		c.checkNames(),
 		c.checkGateway(),
 		oneOf("--mode", c.mode, modeHeal, modeCheck, modeOff),
-		oneOf("--heal-containers", c.healContainers, mounts.ContainersFUSE, mounts.ContainersAll, mounts.ContainersOff),
+		oneOf("--heal-containers", c.healContainers, containers.FUSE, containers.All, containers.Off),
 		oneOf("--probe-write", healer.WriteProbe(c.probeWrite), healer.WriteAlways, healer.WriteOnSuspicion, healer.WriteNever),
 		directories("--kubelet-root", c.kubeletRoot),
 		directories("--path-root", c.pathRoots...),

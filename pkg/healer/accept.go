@@ -9,11 +9,11 @@ import (
 	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
-// accept refuses what is no volume of this request, and learns the driver.
+// accept refuses mount points that are not the request's volume, and finds the driver.
 func (o *observation) accept() error {
 	drivers := o.engine.cfg.Drivers
 	if len(drivers) == 1 {
-		o.c.Driver = drivers[0] // where no file names one
+		o.c.Driver = drivers[0] // unless a file names one
 	}
 	named := false // the first file that names the driver counts
 	for i, p := range o.c.MountPoints {
@@ -56,19 +56,18 @@ func acceptPath(field string, p MountPoint) error {
 	case l.Missing():
 		return nil // a staging path that is gone is a condition
 	case len(p.Stack) > 0 && (l.Walk != 0 || l.Leaf != 0):
-		return nil // the staged mount that it lies in gives no answer
+		return nil // the staged mount that it lies in does not answer
 	case l.Walk != 0:
 		return Failed("resolve "+field, l.Walk)
 	case l.Leaf != 0:
-		return Failed("look at "+field, l.Leaf)
+		return Failed("inspect "+field, l.Leaf)
 	case l.Kind == host.KindSymlink:
 		return Invalid(field, "is a symbolic link")
 	}
 	return nil
 }
 
-// acceptCapability compares what the caller says the volume is with what is
-// there.
+// acceptCapability compares what the caller says the volume is with what is mounted.
 func (o *observation) acceptCapability() error {
 	p := o.c.MountPoints[0]
 	o.c.Block = p.Inspect.Kind == host.KindBlock ||
@@ -91,8 +90,8 @@ func (o *observation) acceptCapability() error {
 	return nil
 }
 
-// LocalFS is true for the filesystem types whose name means the same to every
-// driver; fs_type is ignored by many that serve their own.
+// LocalFS is true for the filesystem types whose name means the same to every driver.
+// Many drivers that serve a filesystem of their own ignore fs_type.
 func LocalFS(t string) bool {
 	return mount.IsType(t, mount.Disk)
 }

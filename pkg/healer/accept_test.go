@@ -12,7 +12,7 @@ import (
 const fine = Kind(-1) // a report, no error
 
 // mustBe makes a call and compares the kind of its error.
-func mustBe(t *testing.T, b *bench, v Volume, want Kind, names string) {
+func mustBe(t *testing.T, b *fixture, v Volume, want Kind, names string) {
 	t.Helper()
 	_, err := b.engine.Heal(context.Background(), v)
 	switch {
@@ -23,7 +23,7 @@ func mustBe(t *testing.T, b *bench, v Volume, want Kind, names string) {
 	}
 }
 
-func TestWhatStandsAtThePath(t *testing.T) {
+func TestWhatIsAtThePath(t *testing.T) {
 	at := func(change func(*host.PathInfo)) host.PathInfo {
 		l := directory("")
 		change(&l)
@@ -51,7 +51,7 @@ func TestWhatStandsAtThePath(t *testing.T) {
 		"a dead mount":            {look: at(func(l *host.PathInfo) { l.Leaf = syscall.EIO }), mounted: true, want: fine},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
+			b := newFixture(t)
 			b.files[podA] = tc.look
 			if !tc.mounted {
 				b.unmount(podA)
@@ -61,7 +61,7 @@ func TestWhatStandsAtThePath(t *testing.T) {
 	}
 }
 
-func TestWhatStandsAtTheStagingPath(t *testing.T) {
+func TestWhatIsAtTheStagingPath(t *testing.T) {
 	for name, tc := range map[string]struct {
 		look host.PathInfo
 		want Kind
@@ -72,7 +72,7 @@ func TestWhatStandsAtTheStagingPath(t *testing.T) {
 		"another handle": {directory("other"), fine}, // a condition
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
+			b := newFixture(t)
 			b.unmount(staging)
 			b.files[staging] = tc.look
 			mustBe(t, b, volume, tc.want, "staging_target_path")
@@ -81,7 +81,7 @@ func TestWhatStandsAtTheStagingPath(t *testing.T) {
 }
 
 func TestDriverIsTheOneOfVolData(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.Drivers = nil })
+	b := newFixture(t, func(c *Config) { c.Drivers = nil })
 	for _, p := range []string{podA, staging} {
 		l := directory(volID)
 		l.VolData.DriverName = "real.example.com"
@@ -106,7 +106,7 @@ func TestOnlyTheNamedDriversAreServed(t *testing.T) {
 		"others":        {[]string{driver, "other.example.com"}, KindNotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, func(c *Config) { c.Drivers = tc.drivers })
+			b := newFixture(t, func(c *Config) { c.Drivers = tc.drivers })
 			for _, p := range []string{podA, staging} {
 				l := directory(volID)
 				l.VolData.DriverName = "real.example.com"
@@ -136,7 +136,7 @@ func TestCapabilityMustFit(t *testing.T) {
 		"a foreign name":       {directory(volID), "ext4", Capability{Access: AccessMount, FSType: "nfs"}, fine},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
+			b := newFixture(t)
 			b.files[podA] = tc.look
 			b.change(podA, func(m *host.Mount) { m.FSType = tc.fs })
 			v := volume

@@ -12,9 +12,9 @@ const (
 )
 
 // newBlockBench has a raw block volume, published to pod a.
-func newBlockBench(t *testing.T) *bench {
+func newBlockBench(t *testing.T) *fixture {
 	t.Helper()
-	b := newBench(t)
+	b := newFixture(t)
 	devtmpfs := host.Dev{Minor: 5}
 	b.unmount(podA)
 	b.unmount(staging)

@@ -4,12 +4,12 @@ import "context"
 
 type callerKey struct{}
 
-// WithCaller notes on whose behalf the engine works: the audit log names it.
+// WithCaller adds on whose behalf the engine works, which the audit log names.
 func WithCaller(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, callerKey{}, name)
 }
 
-// CallerOf gives the name that WithCaller noted; empty: nobody's.
+// CallerOf returns the name that WithCaller added, empty without one.
 func CallerOf(ctx context.Context) string {
 	name, _ := ctx.Value(callerKey{}).(string)
 	return name

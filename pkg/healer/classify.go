@@ -8,7 +8,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
-// Tier says what calling again is good for.
+// Tier says whether calling again may help.
 type Tier string
 
 // The tiers of an error.
@@ -21,7 +21,7 @@ const (
 	Terminal Tier = "terminal"
 )
 
-// Type says what kind of trouble an error is.
+// Type says what kind of error it is.
 type Type string
 
 // The types of an error.
@@ -39,27 +39,27 @@ type Class struct {
 	Type Type
 }
 
-// String gives "tier/type".
+// String returns "tier/type".
 func (c Class) String() string { return string(c.Tier) + "/" + string(c.Type) }
 
 // OpProbe is the operation name of a probe in the table.
 const OpProbe = "probe"
 
-// classes is the one table of error classes. The first row that fits counts;
-// an empty operation or filesystem fits all.
+// classes is the one table of error classes. The first row that matches counts; an
+// empty operation or filesystem matches all.
 var classes = []struct {
 	errno  syscall.Errno
 	op     string
 	fsType string
 	class  Class
 }{
-	// A probe that is refused says something of the storage's own rules; our
-	// own step being refused says that the healer lacks a privilege.
+	// A refused probe is the storage's decision; a refused step of ours means that the
+	// healer lacks a privilege.
 	{syscall.EACCES, OpProbe, "", Class{Retriable, TypePermission}},
 	{syscall.EPERM, OpProbe, "", Class{Retriable, TypePermission}},
 	{syscall.EACCES, "", "", Class{Terminal, TypePermission}},
 	{syscall.EPERM, "", "", Class{Terminal, TypePermission}},
-	// ESTALE on NFS may pass when the server has its exports back.
+	// ESTALE on NFS ends when the server exports the directory again.
 	{syscall.ESTALE, OpProbe, "nfs", Class{Transient, TypeExecution}},
 	{syscall.ESTALE, OpProbe, "nfs4", Class{Transient, TypeExecution}},
 	{syscall.ESTALE, "", "", Class{Retriable, TypeExecution}},

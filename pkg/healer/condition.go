@@ -1,5 +1,7 @@
 package healer
 
+import "github.com/csi-addons/node-healer/pkg/host"
+
 // Status is the volume health status of CSI 1.13 that a condition amounts to.
 type Status string
 
@@ -10,21 +12,20 @@ const (
 	DataLoss     Status = "DataLoss"
 )
 
-// Reason names a condition in CamelCase. Reasons are part of the interface:
-// they stand in messages, logs and docs, and a released one keeps its meaning.
+// Reason names a condition in CamelCase. Reasons are part of the interface: messages,
+// logs and docs use them, and a released one keeps its meaning.
 type Reason string
 
-// The reasons that the generic provider reports. README.md lists them with
-// their evidence and what a person should do.
+// The reasons. README.md lists them with their evidence and what a person should do.
 const (
 	// NotMounted: the mount point exists and nothing is mounted on it.
 	NotMounted Reason = "NotMounted"
-	// StagingNotMounted: the record shows a staged mount, and it is gone.
+	// StagingNotMounted: the recorded staged mount is gone.
 	StagingNotMounted Reason = "StagingNotMounted"
 	// WrongVolumeMounted: what is mounted is not what the record or kubelet's
 	// vol_data.json says belongs there.
 	WrongVolumeMounted Reason = "WrongVolumeMounted"
-	// StackedMounts: more than one mount stands at a mount point.
+	// StackedMounts: more than one mount is stacked on a mount point.
 	StackedMounts Reason = "StackedMounts"
 	// Disconnected: ENOTCONN, the daemon behind the mount is gone.
 	Disconnected Reason = "Disconnected"
@@ -32,7 +33,7 @@ const (
 	StaleFileHandle Reason = "StaleFileHandle"
 	// IOError: the storage answered with an error.
 	IOError Reason = "IOError"
-	// FilesystemShutdown: the filesystem stopped itself; stat still succeeds.
+	// FilesystemShutdown: the filesystem shut itself down; stat still succeeds.
 	FilesystemShutdown Reason = "FilesystemShutdown"
 	// ReadOnlyFilesystem: read-only where the volume is meant to be writable.
 	ReadOnlyFilesystem Reason = "ReadOnlyFilesystem"
@@ -40,9 +41,9 @@ const (
 	PermissionDenied Reason = "PermissionDenied"
 	// NotResponding: no answer within the probe timeout.
 	NotResponding Reason = "NotResponding"
-	// Frozen: reads answer, and writers wait for a thaw (FIFREEZE).
+	// Frozen: reads succeed, and writers wait for a thaw (FIFREEZE).
 	Frozen Reason = "Frozen"
-	// SlowResponse: it answered each time, and too late several times in a row.
+	// SlowResponse: it answered each time, and late several times in a row.
 	SlowResponse Reason = "SlowResponse"
 	// OutOfSpace: no block is left for an unprivileged writer.
 	OutOfSpace Reason = "OutOfSpace"
@@ -54,8 +55,8 @@ const (
 	DeviceMissing Reason = "DeviceMissing"
 	// DeviceReadError: a read of the device itself, past every cache, failed.
 	DeviceReadError Reason = "DeviceReadError"
-	// DeviceMediaError: the first block of the device can be read, and another that
-	// was tried cannot.
+	// DeviceMediaError: the first block of the device can be read, and another one
+	// cannot.
 	DeviceMediaError Reason = "DeviceMediaError"
 	// DeviceReadOnly: the device is write-protected, and the volume is not.
 	DeviceReadOnly Reason = "DeviceReadOnly"
@@ -72,8 +73,8 @@ const (
 	// before still has a filesystem instance of it that is dead.
 	StaleInContainers Reason = "StaleInContainers"
 	// ContainerUnverified: a container was there before the volume's filesystem
-	// instance was replaced, or started while something else may have stood at its
-	// pod's mount point, and nobody here can see what it has.
+	// instance was replaced, or started while something else may have been at its pod's
+	// mount point, and cannot be looked into.
 	ContainerUnverified Reason = "ContainerUnverified"
 	// ContainerOnBareDirectory: a container started while nothing was mounted at its
 	// pod's mount point, and has the directory beneath, on the node's disk.
@@ -94,7 +95,7 @@ const (
 type Condition struct {
 	Status Status
 	Reason Reason
-	// Place is the path it was seen at.
+	// MountPoint is the path at which it was seen.
 	MountPoint string
 	// Message names the evidence, in half a sentence without a final stop.
 	Message string
@@ -102,11 +103,14 @@ type Condition struct {
 	Advice string
 	// Acute is true when the condition may be acted upon.
 	Acute bool
-	// Doubts is true when it leaves open which storage the volume is: nothing is
+	// Superblock is set for what is wrong with the whole filesystem or device, at
+	// whichever mount point it was seen.
+	Superblock host.Dev
+	// Ambiguous is true when it leaves open which storage the volume is: nothing is
 	// recorded then, even if the volume can be used.
-	WriteChecks bool
+	Ambiguous bool
 }
 
-// Disables is true for a condition that keeps the volume from being used. One that
-// is merely degraded keeps no step from running.
+// Disables is true for a condition that keeps the volume from being used. A degraded
+// volume can be used, and may be brought to another mount point.
 func (c Condition) Disables() bool { return c.Status != Degraded }

@@ -17,15 +17,15 @@ import (
 // Node is what the engine needs of its host; *host.Node is the real one.
 type Node interface {
 	// Mounts reads the whole mount table. Topology may be as old as the kernel's
-	// last report of a change, and serves to find mounts, which Refresh then looks
-	// at; it is false when they are elsewhere by now.
+	// last report of a change, and serves to find mounts, which Refresh then reads
+	// anew; it is false when they have moved since.
 	Mounts() (host.Table, error)
 	Topology() (host.Table, error)
 	Refresh(stack []host.Mount) ([]host.Mount, bool)
 	Inspect(ctx context.Context, q host.InspectQuery) (host.Inspection, error)
 	// TryWrite writes to what is mounted and leaves no name behind.
 	TryWrite(ctx context.Context, m host.Mount) (host.Write, error)
-	// TrySync has it write what it was about to write.
+	// TrySync has the filesystem write its root directory.
 	TrySync(ctx context.Context, m host.Mount) (host.Write, error)
 	// BlockDevice takes what a probe saw of the open device, if it was open.
 	BlockDevice(dev host.Dev, opened host.OpenedDevice) host.BlockDevice
@@ -34,13 +34,13 @@ type Node interface {
 	FilesystemErrors(fsType, device string) *host.FilesystemErrors
 	BtrfsErrors(fsType, uuid string) *host.BtrfsErrors
 	HolderFinder
-	// InContainers looks for mounts in running containers, of all with nil for
-	// pods; ProbeInContainers touches them through the containers' own paths.
+	// InContainers finds mounts in the running containers of pods, of all if pods is
+	// nil; ProbeInContainers probes them through the containers' own paths.
 	InContainers(ctx context.Context, pods []string, q host.MountQuery) (host.Containers, error)
 	ProbeInContainers(ctx context.Context, mounts []host.ContainerMount) ([]host.ContainerProbe, error)
-	// Running gives the running containers of pods.
+	// Running returns the running containers of pods.
 	Running(ctx context.Context, pods []string) ([]host.Running, error)
-	// Holders finds out who holds superblocks and devices.
+	// Holders returns who holds superblocks and devices.
 	Holders(ctx context.Context, asked []host.Holdable) (map[host.Holdable]host.Holders, error)
 	Kubelet() host.Kubelet
 	RealPath(path string) string
@@ -48,9 +48,9 @@ type Node interface {
 	BootTime() time.Time
 }
 
-// Records keeps what healthy volumes looked like.
+// Records keeps the records of volumes.
 type Records interface {
-	// Load gives nil without an error when there is no usable record.
+	// Load returns nil without an error when there is no usable record.
 	Load(driver, volumeID string) (*Record, error)
 	Save(r Record) error
 }
@@ -67,9 +67,9 @@ type AuditEntry struct {
 	Driver     string `json:"driver"`
 	VolumeID   string `json:"volumeID"`
 	Step       string `json:"step"`
-	MountPoint string `json:"place"`
+	MountPoint string `json:"mountPoint"`
 	Source     string `json:"source"`
-	// Caller is on whose behalf it was done; see WithCaller.
+	// Caller is on whose behalf it was done (WithCaller).
 	Caller string `json:"caller,omitempty"`
 	// Outcome is empty before the operation, then "done" or the error.
 	Outcome string `json:"outcome,omitempty"`
@@ -86,11 +86,11 @@ type Config struct {
 	Drivers []string
 	// CheckOnly stops every call before its first step, and writes nothing.
 	CheckOnly bool
-	// Standalone has containers of any pod, and of none, count as the volume's.
+	// Standalone searches the containers of all pods, and those of none.
 	Standalone bool
 	// ProbeWrite says when a write is tried.
 	ProbeWrite WriteProbe
-	// SyncExt4 is true where nothing else tells that an ext4 has shut itself down.
+	// SyncExt4 is true where the kernel does not say that an ext4 has shut itself down.
 	SyncExt4 bool
 	// Timeout bounds the work on one volume, whatever the caller's deadline.
 	Timeout time.Duration
@@ -98,13 +98,15 @@ type Config struct {
 
 // Engine takes a volume from a request to a proven answer.
 type Engine struct {
-	cfg      Config
-	inflight *inflight
-	scanned  scanned
+	cfg     Config
+	locks   *volumeLocks
+	scanned *scannedVolumes
 
 	mu      sync.Mutex
 	closing bool
-	work    sync.WaitGroup
+	running int
+	// idle is closed when the engine is closing and no call runs.
+	idle chan struct{}
 	// life ends when running work must end now.
 	life  context.Context
 	abort context.CancelFunc
@@ -113,7 +115,7 @@ type Engine struct {
 // abortTime is how long aborted work may take to end: a worker is killed.
 const abortTime = 3 * time.Second
 
-// New checks cfg.
+// New checks cfg and returns an engine.
 func New(cfg Config) (*Engine, error) {
 	switch {
 	case cfg.Node == nil || cfg.Gate == nil || cfg.Records == nil || cfg.Audit == nil:
@@ -125,7 +127,7 @@ func New(cfg Config) (*Engine, error) {
 	case cfg.Timeout <= 0:
 		return nil, errors.New("healer: the timeout must be positive")
 	}
-	e := &Engine{cfg: cfg, inflight: newInflight()}
+	e := &Engine{cfg: cfg, locks: newVolumeLocks(), scanned: newScannedVolumes(), idle: make(chan struct{})}
 	e.life, e.abort = context.WithCancel(context.Background())
 	return e, nil
 }
@@ -138,32 +140,31 @@ func (e *Engine) Heal(ctx context.Context, v Volume) (Report, error) {
 	return e.call(ctx, v, false)
 }
 
-// Check is Heal without a step and without a write: it only looks. Several may
-// look at once; while somebody heals, or begins to, the volume is busy.
+// Check is Heal without a step and without a write. Several checks of a volume may run
+// at once; while a heal runs, or begins, the volume is busy for them.
 func (e *Engine) Check(ctx context.Context, v Volume) (Report, error) {
 	return e.call(ctx, v, true)
 }
 
-func (e *Engine) call(ctx context.Context, v Volume, checking bool) (Report, error) {
+func (e *Engine) call(ctx context.Context, v Volume, checks bool) (Report, error) {
+	if !e.begin() {
+		return Report{}, Failed("the server is shutting down", nil)
+	}
+	defer e.end()
 	keys := []key{pathKey(e.cfg.Node.RealPath(v.Path))}
 	if v.StagingPath != "" {
 		keys = append(keys, pathKey(e.cfg.Node.RealPath(v.StagingPath)))
 	}
-	if !e.begin() {
-		return Report{}, Failed("the server is shutting down", nil)
-	}
-	volumeLock, err := e.inflight.enter(checking, keys...)
+	lock, err := e.locks.lock(checks, keys...)
 	if err != nil {
-		e.work.Done()
 		return Report{}, err
 	}
-	defer e.work.Done()
-	// The caller may leave; what was begun comes to its end all the same.
+	// The caller may leave; what was begun is finished all the same.
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.Timeout)
 	defer cancel()
 	defer context.AfterFunc(e.life, cancel)() //nolint:contextcheck // the engine outlives every caller
-	report, err := e.guarded(work, v, volumeLock)
-	e.free(volumeLock, report, err)
+	report, err := e.guarded(work, v, lock)
+	lock.unlock(stuckWorkers(report, err))
 	if ctx.Err() != nil {
 		klog.FromContext(work).Info("The work ended after its caller had left",
 			"verdict", report.Verdict(), "steps", len(report.Steps), "failed", err != nil)
@@ -173,7 +174,7 @@ func (e *Engine) call(ctx context.Context, v Volume, checking bool) (Report, err
 
 // guarded turns a panic into an error: it would otherwise end the server, and
 // with it the work on all other volumes.
-func (e *Engine) guarded(ctx context.Context, v Volume, t *volumeLock) (r Report, err error) {
+func (e *Engine) guarded(ctx context.Context, v Volume, lock *volumeLock) (r Report, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			// Only the runtime's own words: another value may hold a part of
@@ -187,47 +188,9 @@ func (e *Engine) guarded(ctx context.Context, v Volume, t *volumeLock) (r Report
 		}
 	}()
 	start := time.Now()
-	r, err = e.heal(ctx, v, t)
+	r, err = e.heal(ctx, v, lock)
 	r.Elapsed = time.Since(start)
 	return r, err
-}
-
-// free ends the call's entry, unless a worker that cannot be ended is still at
-// the volume: then it stays busy until the kernel lets go. One that only looks
-// changes nothing, and the host asks nobody else at its storage.
-func (e *Engine) free(t *volumeLock, r Report, err error) {
-	running := stillRunning(err)
-	for _, o := range r.Steps {
-		running = append(running, stillRunning(o.Err)...)
-	}
-	if len(running) == 0 || t.looks {
-		t.leave()
-		return
-	}
-	go func() {
-		for _, ended := range running {
-			<-ended
-		}
-		t.leave()
-	}()
-}
-
-// stillRunning gives the channels that close when the stuck workers behind an
-// error end.
-func stillRunning(err error) []<-chan struct{} {
-	if stuck, is := err.(interface{ Ended() <-chan struct{} }); is { //nolint:errorlint // the walk is below
-		return []<-chan struct{}{stuck.Ended()}
-	}
-	var found []<-chan struct{}
-	switch e := err.(type) { //nolint:errorlint // a walk over the whole tree: errors.As stops at the first
-	case interface{ Unwrap() error }:
-		found = stillRunning(e.Unwrap())
-	case interface{ Unwrap() []error }:
-		for _, one := range e.Unwrap() {
-			found = append(found, stillRunning(one)...)
-		}
-	}
-	return found
 }
 
 func (e *Engine) begin() bool {
@@ -236,28 +199,37 @@ func (e *Engine) begin() bool {
 	if e.closing {
 		return false
 	}
-	e.work.Add(1)
+	e.running++
 	return true
 }
 
-// Close lets running work reach its end. New calls and new steps are refused
-// from now on. When ctx ends first, the workers at it are killed: every instant
-// of a step is one that the next call, after the next start, heals from.
+func (e *Engine) end() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.running--; e.closing && e.running == 0 {
+		close(e.idle)
+	}
+}
+
+// Close waits until running work ends. New calls and new steps are refused from now
+// on. When ctx ends first, the workers are killed: a step that is killed at any instant
+// leaves a state from which the next call heals.
 func (e *Engine) Close(ctx context.Context) error {
 	e.mu.Lock()
+	if !e.closing && e.running == 0 {
+		close(e.idle)
+	}
 	e.closing = true
 	e.mu.Unlock()
-	done := make(chan struct{})
-	go func() { e.work.Wait(); close(done) }()
 	defer e.abort()
 	select {
-	case <-done:
+	case <-e.idle:
 		return nil
 	case <-ctx.Done():
 	}
 	e.abort()
 	select {
-	case <-done:
+	case <-e.idle:
 		return fmt.Errorf("work on volumes was cut off: %w", ctx.Err())
 	case <-time.After(abortTime):
 		return fmt.Errorf("work on volumes goes on: %w", ctx.Err())
@@ -268,4 +240,31 @@ func (e *Engine) isClosing() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.closing
+}
+
+// stuckWorkers returns channels that close when the workers end that a call left behind
+// because they could not be killed.
+func stuckWorkers(r Report, err error) []<-chan struct{} {
+	workers := stuckBehind(err)
+	for _, o := range r.Steps {
+		workers = append(workers, stuckBehind(o.Err)...)
+	}
+	return workers
+}
+
+// stuckBehind returns those of the stuck workers behind one error.
+func stuckBehind(err error) []<-chan struct{} {
+	if stuck, is := err.(interface{ Ended() <-chan struct{} }); is { //nolint:errorlint // the walk is below
+		return []<-chan struct{}{stuck.Ended()}
+	}
+	var found []<-chan struct{}
+	switch e := err.(type) { //nolint:errorlint // a walk over the whole tree: errors.As stops at the first
+	case interface{ Unwrap() error }:
+		found = stuckBehind(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, one := range e.Unwrap() {
+			found = append(found, stuckBehind(one)...)
+		}
+	}
+	return found
 }

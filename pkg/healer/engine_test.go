@@ -8,7 +8,7 @@ import (
 )
 
 func TestConfigIsChecked(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	good := b.engine.cfg
 	for name, change := range map[string]func(*Config){
 		"node": func(c *Config) { c.Node = nil }, "gate": func(c *Config) { c.Gate = nil },
@@ -25,7 +25,7 @@ func TestConfigIsChecked(t *testing.T) {
 
 // The work has a deadline of its own, whatever the caller's is.
 func TestWorkHasItsOwnDeadline(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.Timeout = time.Hour })
+	b := newFixture(t, func(c *Config) { c.Timeout = time.Hour })
 	b.healthy()
 	b.fall(podA, NotMounted)
 	var left time.Duration

@@ -5,13 +5,13 @@ import (
 	"fmt"
 )
 
-// Kind classes the errors that mean "the question could not be answered". A
-// sick volume is not among them: that is a Report.
+// Kind classifies the errors that mean "the question could not be answered". A sick
+// volume is no error: that is a Report.
 type Kind int
 
 // The kinds, one for each status code that the contract knows.
 const (
-	// KindUnknown: a failing operation on our side (UNKNOWN).
+	// KindUnknown: an operation of our own failed (UNKNOWN).
 	KindUnknown Kind = iota
 	// KindInvalid: the request is wrong (INVALID_ARGUMENT).
 	KindInvalid
@@ -25,8 +25,8 @@ const (
 	KindDisabled
 )
 
-// Error is an error with its class. Its text is fit for a caller: it names the
-// field and the rule, or the failing operation, and never holds a secret.
+// Error is an error with its kind. Its text is for the caller: it names the field and
+// the rule, or the failed operation, and never holds a secret.
 type Error struct {
 	Kind Kind
 	Text string
@@ -41,25 +41,25 @@ func (e *Error) Error() string {
 	return e.Text + ": " + e.Err.Error()
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Invalid says which field of a request breaks which rule.
+// Invalid returns an error that names the field of a request and the rule it breaks.
 func Invalid(field, rule string, args ...any) error {
 	return &Error{Kind: KindInvalid, Text: field + ": " + fmt.Sprintf(rule, args...)}
 }
 
-// NotFound says that the volume is not on this node.
+// NotFound returns an error for a volume that is not on this node.
 func NotFound(text string, args ...any) error {
 	return &Error{Kind: KindNotFound, Text: fmt.Sprintf(text, args...)}
 }
 
-// Failed says which of our own operations failed.
+// Failed returns an error that names the operation of our own that failed.
 func Failed(operation string, err error) error {
 	return &Error{Kind: KindUnknown, Text: operation, Err: err}
 }
 
-// KindOf gives the class of an error, KindUnknown for a foreign one.
+// KindOf returns the kind of an error, KindUnknown for a foreign one.
 func KindOf(err error) Kind {
 	var e *Error
 	if errors.As(err, &e) {

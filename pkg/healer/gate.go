@@ -14,7 +14,7 @@ import (
 // deletes the directory tree, and a mount put back in between would have its
 // files deleted.
 type WantedGate struct {
-	// Node finds the containers that prove it.
+	// Node finds the running containers that prove it.
 	Node HolderFinder
 	// Standalone declares that there is no orchestrator: the caller vouches for
 	// the mount point it names, and for no other.
@@ -24,14 +24,14 @@ type WantedGate struct {
 // HolderFinder finds containers; *host.Node is the real one.
 type HolderFinder interface {
 	Holder(ctx context.Context, podUID string, dev host.Dev) (*host.Holder, error)
-	// HolderAt gives a known container; nil if it has not the superblock mounted any
-	// more, or is in no pod.
+	// HolderAt returns a known container; nil if it no longer has the superblock
+	// mounted, or is in no pod.
 	HolderAt(ctx context.Context, m host.ContainerMount) *host.Holder
 }
 
-// HolderFor finds a running container of the mount point's pod that has the volume
-// mounted: what a step brings to the mount point, what it takes away, or what the
-// volume was before that. nil for none.
+// HolderFor returns a running container of the mount point's pod that has the volume
+// mounted: the superblock that a step brings to the mount point, the one that it takes
+// away, or a previous one. nil for none.
 func HolderFor(ctx context.Context, n HolderFinder, c Case, s Step) (*host.Holder, error) {
 	if in := s.MountPoint.InContainer; in != nil {
 		return n.HolderAt(ctx, in.ContainerMount), nil
@@ -61,14 +61,14 @@ func HolderFor(ctx context.Context, n HolderFinder, c Case, s Step) (*host.Holde
 			}
 		}
 	}
-	return nil, nil //nolint:nilnil // nobody holds it; documented
+	return nil, nil //nolint:nilnil // no container has it; documented
 }
 
-// Look implements Gate.
+// Inspect implements Gate.
 func (WantedGate) Inspect(context.Context, Volume) error { return nil }
 
-// Wants implements Gate. Containers, the one proof that there is, are looked for
-// by whoever asks.
+// Wants implements Gate. The one proof without an API is a container, which the engine
+// looks for itself.
 func (WantedGate) Wants(context.Context, Case, MountPoint) bool { return false }
 
 // Enter implements Gate.
@@ -92,8 +92,8 @@ func (g WantedGate) Enter(ctx context.Context, d Diagnosis, s Step) (Permit, err
 	}
 }
 
-// Write implements Gate: while a container uses the volume, its own writes go to
-// the device anyway.
+// Write implements Gate: while a container uses the volume, it writes to the device
+// itself.
 func (g WantedGate) Write(ctx context.Context, _ Case, p MountPoint, onDisk bool) error {
 	if g.Standalone || !onDisk {
 		return nil

@@ -18,12 +18,12 @@ func TestWantedGate(t *testing.T) {
 		want                      string // why not; empty: it may
 	}{
 		{name: "a container has it", runs: true},
-		{name: "a container has it, nobody named it", runs: true, standalone: true},
+		{name: "a container has it, it was not named", runs: true, standalone: true},
 		{name: "the caller vouches", standalone: true, isNamed: true},
 		{name: "the caller vouches for another mount point", standalone: true, want: "vouches only for the path it names"},
 		{name: "nothing proves it", isNamed: true, want: "nothing proves"},
 	} {
-		w := newWorld(t)
+		w := newFakeNode(t)
 		if tc.runs {
 			w.pods["uid-a"] = disk
 		}
@@ -53,11 +53,11 @@ func TestWantedGateForAWrite(t *testing.T) {
 	}{
 		{name: "a container has it", runs: disk, mountPoint: mountPoint},
 		{name: "a container has another one", runs: host.Dev{Major: 9}, mountPoint: mountPoint, want: "no running container"},
-		{name: "nobody runs", mountPoint: mountPoint, want: "no running container"},
+		{name: "no container runs", mountPoint: mountPoint, want: "no running container"},
 		{name: "the staging mount point", runs: disk, mountPoint: staged, want: "no running container"},
 		{name: "there is no orchestrator", mountPoint: staged, standalone: true},
 	} {
-		w := newWorld(t)
+		w := newFakeNode(t)
 		if !tc.runs.Zero() {
 			w.pods["uid-a"] = tc.runs
 		}
@@ -68,7 +68,7 @@ func TestWantedGateForAWrite(t *testing.T) {
 	}
 	blind := errors.New("no procfs")
 	if err := (WantedGate{Node: noHolders{blind}}).Write(context.Background(), Case{}, mountPoint, true); !errors.Is(err, blind) {
-		t.Errorf("nobody can tell: %v", err)
+		t.Errorf("it cannot be told: %v", err)
 	}
 }
 
@@ -89,7 +89,7 @@ func TestGateThatCannotTellRefuses(t *testing.T) {
 
 // housed finds containers that have these superblocks, each by its process.
 type housed struct {
-	*world
+	*fakeNode
 	at map[int]host.Dev
 }
 
@@ -117,7 +117,7 @@ func TestWhoProvesThatAMountPointIsWanted(t *testing.T) {
 		"it has what is brought":           {step: Step{MountPoint: mountPoint, Source: renewed}, has: renewed, want: true},
 		"it has what is taken away":        {step: Step{MountPoint: mountPoint, Source: renewed}, has: previously, want: true},
 		"it has another one":               {step: Step{MountPoint: mountPoint, Source: renewed}, has: host.Dev{Minor: 1}},
-		"nobody runs":                      {step: Step{MountPoint: mountPoint, Source: renewed}},
+		"no container runs":                {step: Step{MountPoint: mountPoint, Source: renewed}},
 		"nothing is there":                 {step: Step{MountPoint: MountPoint{PodUID: "uid-a"}, Source: renewed}, has: host.Dev{Minor: 1}},
 		"it has one from before":           {step: Step{MountPoint: mountPoint, Source: renewed}, mountPoints: []MountPoint{container("uid-a", "proven")}, at: map[int]host.Dev{1000: previously}, want: true},
 		"it had one from before":           {step: Step{MountPoint: mountPoint, Source: renewed}, mountPoints: []MountPoint{container("uid-a", "proven")}, at: map[int]host.Dev{1000: renewed}},
@@ -128,7 +128,7 @@ func TestWhoProvesThatAMountPointIsWanted(t *testing.T) {
 		"in a container, another has it":   {step: Step{MountPoint: container("uid-a", "proven"), Source: renewed}, has: previously},
 		"in a container that was replaced": {step: Step{MountPoint: container("uid-a", "proven"), Source: renewed}, at: map[int]host.Dev{1001: previously}},
 	} {
-		w := newWorld(t)
+		w := newFakeNode(t)
 		if !tc.has.Zero() {
 			w.pods["uid-a"] = tc.has
 		}
@@ -141,7 +141,7 @@ func TestWhoProvesThatAMountPointIsWanted(t *testing.T) {
 		}
 	}
 	if h, err := HolderFor(t.Context(), noHolders{errors.New("no procfs")}, Case{}, Step{MountPoint: mountPoint}); h != nil || err == nil {
-		t.Errorf("nobody can tell: %+v, %v", h, err)
+		t.Errorf("it cannot be told: %+v, %v", h, err)
 	}
 }
 
@@ -153,16 +153,16 @@ func TestWantedGateInAContainer(t *testing.T) {
 		standalone, runs bool
 		want             bool
 	}{
-		"it runs":                          {runs: true, want: true},
-		"it has ended":                     {},
-		"nobody can tell, but they vouch":  {standalone: true, want: true},
-		"it runs, and there is no cluster": {standalone: true, runs: true, want: true},
+		"it runs":                           {runs: true, want: true},
+		"it has ended":                      {},
+		"it cannot be told, but they vouch": {standalone: true, want: true},
+		"it runs, and there is no cluster":  {standalone: true, runs: true, want: true},
 	} {
 		at := map[int]host.Dev{}
 		if tc.runs {
 			at[inContainer.InContainer.PID] = previously
 		}
-		g := WantedGate{Node: housed{newWorld(t), at}, Standalone: tc.standalone}
+		g := WantedGate{Node: housed{newFakeNode(t), at}, Standalone: tc.standalone}
 		p, err := g.Enter(context.Background(), Diagnosis{}, Step{MountPoint: inContainer, Source: renewed})
 		if (err == nil) != tc.want {
 			t.Errorf("%s: %v", name, err)

@@ -8,8 +8,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
-// proveIdentity shows that the superblock a step is about to bring to a mount point
-// is the recorded volume's. An error says which proof is missing.
+// proveIdentity fails unless the superblock that a step is about to bring to a mount
+// point is the recorded volume's. The error says which proof is missing.
 func proveIdentity(c Case, dev host.Dev) error {
 	if c.Record == nil {
 		return errors.New("the volume was never seen healthy on this node")
@@ -37,13 +37,13 @@ func proveIdentity(c Case, dev host.Dev) error {
 	return nil
 }
 
-// sameDiskSeq is true while the device has been the same disk all along.
+// sameDiskSeq is true if the device has been the same disk since the record was written.
 func sameDiskSeq(c Case, sb host.Superblock) bool {
 	return c.Record.BootID == c.BootID && c.Record.DiskSeq != 0 && c.Record.DiskSeq == sb.Device.DiskSeq
 }
 
-// SameDisk is true when the device is the recorded one, whatever its size: it
-// has been the same disk all along, or has an identity of its own that agrees.
+// SameDisk is true when the device is the recorded one, whatever its size: by its disk
+// sequence number, or by a serial number, WWID or device-mapper UUID.
 func SameDisk(c Case, sb host.Superblock) bool {
 	if c.Record == nil || sb.Device == nil {
 		return false
@@ -51,7 +51,7 @@ func SameDisk(c Case, sb host.Superblock) bool {
 	recorded := c.Record.Identity
 	recorded.Size = 0
 	own := recorded.Serial != "" || recorded.WWID != "" || recorded.DMUUID != ""
-	return (sameDiskSeq(c, sb) || own) && sameDevice(recorded, sb) == nil
+	return (sameDiskSeq(c, sb) || own) && DiffersSoFar(recorded, sb) == ""
 }
 
 // named is true when kubelet's file for a mount point names this volume.
@@ -60,9 +60,9 @@ func named(c Case, p MountPoint) bool {
 	return d != nil && d.VolumeHandle == c.Volume.ID && d.DriverName == c.Driver
 }
 
-// Differs compares the identity of a record with that of a device now. A part
-// that the record has and the device lacks is a difference: a clone of a disk
-// has everything but its serial number. A device may have grown.
+// Differs returns how the identity of a device differs from the recorded one, empty if
+// it does not. A part that the record has and the device lacks is a difference: a clone
+// of a disk has everything but its serial number. A device may have grown.
 func Differs(recorded, now host.Identity) string {
 	for _, part := range []struct{ name, recorded, now string }{
 		{"filesystem UUID", recorded.FilesystemUUID, now.FilesystemUUID},
@@ -83,20 +83,18 @@ func Differs(recorded, now host.Identity) string {
 	return ""
 }
 
-// sameDevice fails when a device is not the recorded one as far as it tells.
-func sameDevice(recorded host.Identity, sb host.Superblock) error {
+// DiffersSoFar is Differs for a device whose filesystem UUID may not have been read,
+// which is no difference.
+func DiffersSoFar(recorded host.Identity, sb host.Superblock) string {
 	if sb.Device.Identity.FilesystemUUID == "" {
-		recorded.FilesystemUUID = "" // it was not told, which is no difference
+		recorded.FilesystemUUID = ""
 	}
-	if differs := Differs(recorded, sb.Device.Identity); differs != "" {
-		return errors.New(differs)
-	}
-	return nil
+	return Differs(recorded, sb.Device.Identity)
 }
 
-// proveWithoutDevice proves a network, FUSE or memory filesystem: it is the
-// very mount of the record, or kubelet's files name this volume for the mount point
-// and the source says the same as ever.
+// proveWithoutDevice proves a network, FUSE or memory filesystem: it is the recorded
+// mount itself, or kubelet's files name this volume for the mount point and the source
+// is the recorded one.
 func proveWithoutDevice(c Case, dev host.Dev, sb host.Superblock) error {
 	mountPoint, found := ownMountPoint(c, dev)
 	if !found {
@@ -107,8 +105,8 @@ func proveWithoutDevice(c Case, dev host.Dev, sb host.Superblock) error {
 	if want != nil && c.Record.BootID == c.BootID && want.MountID != 0 && want.MountID == top.ID {
 		return nil
 	}
-	// A daemon calls what it serves as it likes; kubelet's own path for the volume
-	// says whose it is.
+	// A daemon chooses its source freely; kubelet's own path for the volume says whose
+	// it is.
 	atKubelets := IsFUSE(sb.FSType) && (mountPoint.Layout.Kind == host.LayoutStaging || mountPoint.Layout.Kind == host.LayoutPod)
 	switch {
 	case mountPoint.Stale():
@@ -123,8 +121,8 @@ func proveWithoutDevice(c Case, dev host.Dev, sb host.Superblock) error {
 	return nil
 }
 
-// ownMountPoint gives the mount point that says what a filesystem is: the staged one, or a
-// published one of a volume of which nothing is staged.
+// ownMountPoint returns the mount point that identifies a filesystem: the staging mount
+// point, or a target of a volume that is not staged.
 func ownMountPoint(c Case, dev host.Dev) (MountPoint, bool) {
 	for _, p := range c.MountPoints {
 		top, mounted := p.Top()

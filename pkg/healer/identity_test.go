@@ -113,12 +113,12 @@ func TestProveIdentityWithoutADevice(t *testing.T) {
 		change func(*Case, *host.Superblock)
 		want   string
 	}{
-		"the very mount":              {func(*Case, *host.Superblock) {}, ""},
-		"no staged mount":             {func(c *Case, _ *host.Superblock) { c.MountPoints = nil }, "only the staged mount"},
+		"the very mount":               {func(*Case, *host.Superblock) {}, ""},
+		"no staged mount":              {func(c *Case, _ *host.Superblock) { c.MountPoints = nil }, "only the staged mount"},
 		"an empty staging mount point": {func(c *Case, _ *host.Superblock) { c.MountPoints[0].Stack = nil }, "only the staged mount"},
-		"another filesystem":          {func(c *Case, _ *host.Superblock) { c.MountPoints[0].Stack[0].Dev.Minor++ }, "only the staged mount"},
-		"anew, named by kubelet":      {func(c *Case, _ *host.Superblock) { anew(c) }, ""},
-		"another boot":                {func(c *Case, _ *host.Superblock) { c.BootID = "boot-2" }, ""},
+		"another filesystem":           {func(c *Case, _ *host.Superblock) { c.MountPoints[0].Stack[0].Dev.Minor++ }, "only the staged mount"},
+		"anew, named by kubelet":       {func(c *Case, _ *host.Superblock) { anew(c) }, ""},
+		"another boot":                 {func(c *Case, _ *host.Superblock) { c.BootID = "boot-2" }, ""},
 		"no mount id": {func(c *Case, _ *host.Superblock) {
 			c.Record.MountPoints[0].MountID = 0
 			c.MountPoints[0].Stack[0].ID = 0
@@ -158,7 +158,7 @@ func TestProveIdentityWithoutADevice(t *testing.T) {
 		"in a container": {func(c *Case, _ *host.Superblock) {
 			c.MountPoints[0].Role, c.Record.MountPoints[0].Role = RoleContainer, RoleContainer
 		}, "only the staged mount"},
-		"staged, not the first place": {func(c *Case, _ *host.Superblock) {
+		"staged, not the first mount point": {func(c *Case, _ *host.Superblock) {
 			c.MountPoints = append([]MountPoint{{Role: RoleTarget, Path: podA, Stack: []host.Mount{{ID: 9, Dev: dev}}}}, c.MountPoints...)
 		}, ""},
 		"anew, source the type": {func(c *Case, sb *host.Superblock) { anew(c); source(c, sb, "fuse.x", "fuse.x") }, "names nothing"},
@@ -181,7 +181,7 @@ func TestProveIdentityWithoutADevice(t *testing.T) {
 // at puts the mount point where kubelet keeps such ones.
 func at(c *Case, k host.LayoutKind) { c.MountPoints[0].Layout.Kind = k }
 
-// source gives record and filesystem the same type and source.
+// source returns record and filesystem the same type and source.
 func source(c *Case, sb *host.Superblock, fsType, source string) {
 	sb.FSType, sb.Source = fsType, source
 	c.Record.FSType, c.Record.Source = fsType, source

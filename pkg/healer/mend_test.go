@@ -20,7 +20,7 @@ func outcomes(r Report) string {
 }
 
 func TestSickWithoutStepsIsAbnormal(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.fall(podA, IOError)
 	r := b.heal(volume)
 	if r.Verdict() != Abnormal || len(r.Steps) != 0 || len(r.Refused) != 0 || len(r.After.Conditions) != 1 {
@@ -32,7 +32,7 @@ func TestSickWithoutStepsIsAbnormal(t *testing.T) {
 }
 
 func TestAuditNamesTheCaller(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.healthy()
 	b.fall(podA, NotMounted)
 	b.offer("rebind", podA, Rebind, b.cure(podA))
@@ -50,7 +50,7 @@ func TestAuditNamesTheCaller(t *testing.T) {
 }
 
 func TestHealedIsWhatAFreshObservationSays(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.healthy()
 	b.fall(podA, NotMounted)
 	b.offer("rebind", podA, Rebind, b.cure(podA))
@@ -68,7 +68,7 @@ func TestHealedIsWhatAFreshObservationSays(t *testing.T) {
 
 func TestStepThatDoesNotHelp(t *testing.T) {
 	for name, stepErr := range map[string]error{"no error": nil, "an error": errors.New("move_mount: no")} {
-		b := newBench(t)
+		b := newFixture(t)
 		b.healthy()
 		b.fall(podA, NotMounted)
 		runs := 0
@@ -84,7 +84,7 @@ func TestStepThatDoesNotHelp(t *testing.T) {
 }
 
 func TestLeastInvasiveFirstAndEachOnce(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.healthy()
 	b.fall(podA, NotMounted)
 	nothing := func() error { return nil }
@@ -99,7 +99,7 @@ func TestLeastInvasiveFirstAndEachOnce(t *testing.T) {
 }
 
 func TestOnlyStepsThatAreNeeded(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.healthy()
 	b.fall(podA, IOError)
 	b.offer("for another reason", podA, Rebind, b.cure(podA))
@@ -120,7 +120,7 @@ func TestNotAcuteIsNotActedUpon(t *testing.T) {
 			}}},
 		}, nil
 	}}
-	b := newBench(t, func(c *Config) { c.Providers = []Provider{calm} })
+	b := newFixture(t, func(c *Config) { c.Providers = []Provider{calm} })
 	if r := b.heal(volume); ran || r.Verdict() != Abnormal {
 		t.Errorf("ran: %v, %s", ran, r.Verdict())
 	}
@@ -129,23 +129,23 @@ func TestNotAcuteIsNotActedUpon(t *testing.T) {
 func TestWhatKeepsAStepFromRunning(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*Config)
-		spoil  func(*bench)
+		spoil  func(*fixture)
 		why    string
 	}{
-		"its provider":        {spoil: func(b *bench) { b.steps[0].Refused = "too early" }, why: "too early"},
-		"the gate":            {spoil: func(b *bench) { b.notes.refuse = errors.New("nobody wants it") }, why: "nobody wants it"},
+		"its provider":        {spoil: func(b *fixture) { b.steps[0].Refused = "too early" }, why: "too early"},
+		"the gate":            {spoil: func(b *fixture) { b.notes.refuse = errors.New("it is not wanted") }, why: "it is not wanted"},
 		"the mode":            {change: func(c *Config) { c.CheckOnly = true }, why: "--mode=check"},
-		"identity":            {spoil: func(b *bench) { setSerial(b, "other") }, why: "identity not proven: serial number"},
-		"a WWID read anew":    {spoil: func(b *bench) { b.anew = map[host.Dev]host.Identity{disk: {Serial: "serial-1", WWID: "wwid-2"}} }, why: "identity not proven: WWID"},
-		"nothing read anew":   {spoil: func(b *bench) { b.anew = map[host.Dev]host.Identity{disk: {}} }, why: "identity not proven: serial number"},
-		"no known filesystem": {spoil: func(b *bench) { b.steps[0].Source.Minor = 99 }, why: "identity not proven"},
-		"never seen healthy":  {spoil: func(b *bench) { clear(b.notes.records) }, why: "never seen healthy"},
-		"shutdown":            {spoil: func(b *bench) { b.engine.closing = true }, why: "shutting down"},
+		"identity":            {spoil: func(b *fixture) { setSerial(b, "other") }, why: "identity not proven: serial number"},
+		"a WWID read anew":    {spoil: func(b *fixture) { b.anew = map[host.Dev]host.Identity{disk: {Serial: "serial-1", WWID: "wwid-2"}} }, why: "identity not proven: WWID"},
+		"nothing read anew":   {spoil: func(b *fixture) { b.anew = map[host.Dev]host.Identity{disk: {}} }, why: "identity not proven: serial number"},
+		"no known filesystem": {spoil: func(b *fixture) { b.steps[0].Source.Minor = 99 }, why: "identity not proven"},
+		"never seen healthy":  {spoil: func(b *fixture) { clear(b.notes.records) }, why: "never seen healthy"},
+		"shutdown":            {spoil: func(b *fixture) { b.engine.closing = true }, why: "shutting down"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
+			b := newFixture(t)
 			if tc.change != nil {
-				b = newBench(t, tc.change)
+				b = newFixture(t, tc.change)
 			}
 			b.healthy()
 			b.fall(podA, NotMounted)
@@ -168,7 +168,7 @@ func TestWhatKeepsAStepFromRunning(t *testing.T) {
 	}
 }
 
-func setSerial(b *bench, serial string) {
+func setSerial(b *fixture, serial string) {
 	d := b.devices[disk]
 	d.Identity.Serial, d.DiskSeq = serial, d.DiskSeq+1
 	b.devices[disk] = d
@@ -176,7 +176,7 @@ func setSerial(b *bench, serial string) {
 
 // NFS and btrfs share one superblock among volumes: one is healed at a time.
 func TestSuperblockIsHealedForOneVolumeAtATime(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.healthy()
 	b.fall(podA, NotMounted)
 	b.offer("rebind", podA, Rebind, b.cure(podA))
@@ -185,20 +185,20 @@ func TestSuperblockIsHealedForOneVolumeAtATime(t *testing.T) {
 	if len(b.notes.before) != 0 || b.notes.entered != 0 {
 		t.Errorf("audited %v", b.notes.before)
 	}
-	// A check changes nothing, and asks nobody.
+	// A check changes nothing, and asks no gate.
 	b.recover(podA)
 	b.healthy()
 }
 
 // occupy lets another call hold a key until the test ends.
-func occupy(b *bench, k key) {
-	if _, err := b.engine.inflight.enter(false, k); err != nil {
+func occupy(b *fixture, k key) {
+	if _, err := b.engine.locks.lock(false, k); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
 func TestRefusedStepGivesWayToTheNext(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.healthy()
 	b.fall(podA, NotMounted)
 	b.offer("rebind", podA, Rebind, nil)
@@ -210,7 +210,7 @@ func TestRefusedStepGivesWayToTheNext(t *testing.T) {
 }
 
 func TestNothingRunsWithoutAnAuditLine(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.healthy()
 	b.fall(podA, NotMounted)
 	b.notes.broken = errors.New("disk full")
@@ -226,7 +226,7 @@ func TestNothingRunsWithoutAnAuditLine(t *testing.T) {
 }
 
 func TestStepsSeeTheirPermit(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.healthy()
 	b.fall(podA, NotMounted)
 	b.notes.revalidate = errors.New("the pod is gone")
@@ -243,7 +243,7 @@ func TestStepsSeeTheirPermit(t *testing.T) {
 // However many mount points a volume has, the report says how they are after the last
 // step.
 func TestManyMountPointsAreAllHealed(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.healthy()
 	const n = 40
 	for i := range n {

@@ -19,9 +19,9 @@ var (
 func toNFS(m *host.Mount) { m.Dev, m.FSType, m.Source = export, "nfs4", "srv:/v" }
 
 // newNFSBench has an NFS volume that was seen healthy.
-func newNFSBench(t *testing.T) *bench {
+func newNFSBench(t *testing.T) *fixture {
 	t.Helper()
-	b := newBench(t)
+	b := newFixture(t)
 	for _, p := range []string{staging, podA} {
 		b.change(p, toNFS)
 	}
@@ -73,8 +73,8 @@ func TestSilentNFSIsNotAskedAgain(t *testing.T) {
 	b.answers[export] = host.Inspection{Answer: host.Answer{Asked: true, Silent: true}}
 	var asked []string
 	b.onLook = func(q host.InspectQuery) error {
-		b.world.mu.Lock()
-		defer b.world.mu.Unlock()
+		b.fakeNode.mu.Lock()
+		defer b.fakeNode.mu.Unlock()
 		if q.Probe != nil {
 			asked = append(asked, q.Probe.Path)
 		}
@@ -96,7 +96,7 @@ func TestSilentNFSIsNotAskedAgain(t *testing.T) {
 func TestStaleNFSInContainers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*host.ContainerMount)
-		spoil  func(*bench)
+		spoil  func(*fixture)
 		sight  host.ContainerProbe
 		found  bool
 		proven bool
@@ -124,7 +124,7 @@ func TestStaleNFSInContainers(t *testing.T) {
 			b.inContainer[m.Path()] = tc.sight
 			see := func() {
 				t.Helper()
-				got := b.insides()
+				got := b.inContainers()
 				if len(got) == 1 != tc.found {
 					t.Fatalf("%+v", got)
 				}

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
-	"sync"
 
 	"k8s.io/klog/v2"
 
@@ -17,62 +15,43 @@ import (
 // maxObservations bounds how often a moving mount table is read anew.
 const maxObservations = 4
 
-// errMoved says that the mount table changed while it was looked at.
-var errMoved = errors.New("the mounts of the volume changed while they were looked at")
+// errMoved says that the mount table changed during an observation.
+var errMoved = errors.New("the mount table kept changing")
 
-// observe finds the volume's mount points and asks each of its superblocks once. An
+// observe finds the volume's mount points and probes each of its superblocks once. An
 // absent mount is believed only when the mount table, read anew, shows the same.
-func (e *Engine) observe(ctx context.Context, v Volume, t *volumeLock) (Case, error) {
-	doubted := map[string]bool{}
-	err := errMoved
+func (e *Engine) observe(ctx context.Context, v Volume, lock *volumeLock) (Case, error) {
+	seenEmpty := map[string]bool{}
 	for pass := range maxObservations {
-		var o *observation
-		if o, err = e.newObservation(v, pass > 0); err != nil {
+		o, err := e.newObservation(v, lock, pass > 0)
+		if err != nil {
 			return Case{}, err
 		}
-		o.volumeLock = t
-		if err = o.run(ctx, t); errors.Is(err, errMoved) {
-			continue
-		} else if err != nil {
-			return Case{}, err
-		}
-		if !doubtAbsence(o.c, doubted) {
+		err = o.run(ctx)
+		if err == nil && !o.newlyEmpty(seenEmpty) {
 			return o.c, nil
 		}
-		err = errMoved
-	}
-	return Case{}, Failed("observe the volume", err)
-}
-
-// doubtAbsence is true when a mount point is empty that was not yet seen empty before.
-// A staging path on which nothing is expected is not doubted: many drivers stage
-// nothing, and none of their checks should cost two.
-func doubtAbsence(c Case, doubted map[string]bool) bool {
-	fresh := false
-	for _, p := range c.MountPoints {
-		usual := p.Role == RoleStaging && p.Path != c.Volume.Path && c.Record != nil && p.Want == nil
-		if len(p.Stack) == 0 && !usual && !doubted[p.Path] {
-			doubted[p.Path] = true
-			fresh = true
+		if err != nil && !errors.Is(err, errMoved) {
+			return Case{}, err
 		}
 	}
-	return fresh
+	return Case{}, Failed("observe the volume", fmt.Errorf("%w (%d attempts)", errMoved, maxObservations))
 }
 
 // observation is one pass over a volume.
 type observation struct {
 	engine *Engine
 	node   Node
+	lock   *volumeLock
 	table  host.Table
-	// bare is true while the table only serves to find mounts.
-	bare       bool
-	volumeLock *volumeLock
+	// topology is true while the table only serves to find mounts.
+	topology bool
 	// moved is true once a mount was not found where the table has it.
 	moved bool
 	c     Case
 }
 
-func (e *Engine) newObservation(v Volume, anew bool) (*observation, error) {
+func (e *Engine) newObservation(v Volume, lock *volumeLock, anew bool) (*observation, error) {
 	read := e.cfg.Node.Topology
 	if anew {
 		read = e.cfg.Node.Mounts
@@ -85,9 +64,9 @@ func (e *Engine) newObservation(v Volume, anew bool) (*observation, error) {
 	if v.StagingPath != "" {
 		v.StagingPath = e.cfg.Node.RealPath(v.StagingPath)
 	} else if base := e.cfg.Node.Kubelet().Layout(v.Path).Base; base != "" && len(table.Stack(base)) > 0 {
-		v.StagingPath = base // the path lies in or on what is staged there
+		v.StagingPath = base // the path is that of the staged mount, or below it
 	}
-	return &observation{engine: e, node: e.cfg.Node, table: table, bare: !anew, c: Case{
+	return &observation{engine: e, node: e.cfg.Node, lock: lock, table: table, topology: !anew, c: Case{
 		Volume:      v,
 		BootID:      e.cfg.Node.BootID(),
 		began:       host.SinceBoot(),
@@ -96,7 +75,7 @@ func (e *Engine) newObservation(v Volume, anew bool) (*observation, error) {
 	}}, nil
 }
 
-func (o *observation) run(ctx context.Context, t *volumeLock) error {
+func (o *observation) run(ctx context.Context) error {
 	v := o.c.Volume
 	if v.Path != v.StagingPath {
 		o.add(o.roleOf(v.Path), v.Path, true)
@@ -104,32 +83,25 @@ func (o *observation) run(ctx context.Context, t *volumeLock) error {
 	if v.StagingPath != "" {
 		o.add(RoleStaging, v.StagingPath, true)
 	}
-	if err := o.look(ctx); err != nil {
+	if err := o.inspect(ctx); err != nil {
 		return err
 	}
-	if err := o.follow(ctx); err != nil {
+	if err := o.followSymlink(ctx); err != nil {
 		return err
 	}
 	if err := o.accept(); err != nil {
 		return err
 	}
-	if err := t.add(volumeKey(o.c.Driver, v.ID)); err != nil {
+	if err := o.lock.add(o.volumeKey()); err != nil {
 		return err
 	}
-	record, err := o.engine.cfg.Records.Load(o.c.Driver, v.ID)
-	if err != nil {
-		// Without a record less can be healed, and nothing wrong is done.
-		klog.FromContext(ctx).Error(err, "Cannot read the volume's record", "driver", o.c.Driver)
-	}
-	o.c.Record = record
-	if record != nil && record.BootID == o.c.BootID {
-		o.c.lastSeen = min(o.c.began, max(o.engine.scanned.get(volumeKey(o.c.Driver, v.ID)).healthy, record.LastSeen.Sub(o.c.BootTime)))
-	}
-	if err := o.others(ctx); err != nil {
+	o.loadRecord(ctx)
+	if err := o.otherMountPoints(ctx); err != nil {
 		return err
 	}
 	for i := range o.c.MountPoints {
-		o.c.MountPoints[i].Want = record.MountPoint(o.c.MountPoints[i].Path)
+		p := &o.c.MountPoints[i]
+		p.Want = o.c.Record.MountPoint(p.Path)
 	}
 	if o.moved {
 		return errMoved
@@ -140,8 +112,22 @@ func (o *observation) run(ctx context.Context, t *volumeLock) error {
 	return o.writeCheck(ctx)
 }
 
-// roleOf tells a staging path that a caller named as volume_path from a
-// published one. What a driver mounts below a staged mount is not that mount.
+func (o *observation) volumeKey() key { return volumeKey(o.c.Driver, o.c.Volume.ID) }
+
+func (o *observation) loadRecord(ctx context.Context) {
+	record, err := o.engine.cfg.Records.Load(o.c.Driver, o.c.Volume.ID)
+	if err != nil {
+		// Without a record less can be healed, and nothing wrong is done.
+		klog.FromContext(ctx).Error(err, "Cannot read the volume's record", "driver", o.c.Driver)
+	}
+	o.c.Record = record
+	if o.c.recordOfThisBoot() {
+		o.c.lastSeen = min(o.c.began, max(o.engine.scanned.get(o.volumeKey()).healthy, record.LastSeen.Sub(o.c.BootTime)))
+	}
+}
+
+// roleOf tells a staging path that a caller named as volume_path from a target. What a
+// driver mounts below a staged mount is not that mount.
 func (o *observation) roleOf(path string) Role {
 	l := o.node.Kubelet().Layout(path)
 	staging := o.c.Volume.StagingPath
@@ -168,23 +154,23 @@ func (o *observation) add(role Role, at string, named bool) {
 		Layout: layout,
 		Stack:  o.stack(at),
 	}
-	if parentMount, inContainer := o.inContainer(at); inContainer && len(p.Stack) == 0 {
-		p.Role, p.Stack = RoleStaging, o.stack(parentMount.Path)
+	if parent, within := o.withinStaged(at); within && len(p.Stack) == 0 {
+		p.Role, p.Stack = RoleStaging, o.stack(parent.Path)
 	}
 	o.c.MountPoints = append(o.c.MountPoints, p)
 }
 
-// stack gives the mounts on a path as they are now.
+// stack returns the mounts on a path as they are now.
 func (o *observation) stack(path string) []host.Mount {
 	stack := o.table.Stack(path)
-	if !o.bare {
+	if !o.topology {
 		return stack
 	}
-	return o.fresh(stack)
+	return o.refresh(stack)
 }
 
-// fresh gives mounts as they are now.
-func (o *observation) fresh(mounts []host.Mount) []host.Mount {
+// refresh returns mounts as they are now.
+func (o *observation) refresh(mounts []host.Mount) []host.Mount {
 	if len(mounts) == 0 {
 		return nil
 	}
@@ -193,221 +179,39 @@ func (o *observation) fresh(mounts []host.Mount) []host.Mount {
 	return mounts
 }
 
-// inside finds the staged mount that a path lies in: some drivers hand out a
+// withinStaged finds the staged mount that a path lies in: some drivers publish a
 // directory of what they staged.
-func (o *observation) inContainer(path string) (host.Mount, bool) {
+func (o *observation) withinStaged(path string) (host.Mount, bool) {
 	staging := o.c.Volume.StagingPath
 	if !beneath(path, staging) {
 		return host.Mount{}, false
 	}
-	parentMount, found := o.table.ParentMount(path)
-	return parentMount, found && (parentMount.Path == staging || beneath(parentMount.Path, staging))
+	parent, found := o.table.ParentMount(path)
+	return parent, found && (parent.Path == staging || beneath(parent.Path, staging))
 }
 
 // beneath is true for a path inside a directory; dir may be empty.
 func beneath(p, dir string) bool {
-	rest, inContainer := strings.CutPrefix(p, dir)
-	return inContainer && dir != "" && rest != "" && rest[0] == '/'
+	rest, within := strings.CutPrefix(p, dir)
+	return within && dir != "" && rest != "" && rest[0] == '/'
 }
 
-// group is what one worker call asks: one superblock and the mount points on it.
-type group struct {
-	key         groupKey
-	mountPoints []int
-	probe       *host.Mount
-	// above is true when the superblock is known not to answer.
-	above bool
-	sight host.Inspection
-	err   error
+// newlyEmpty is true when a mount point is empty that was not yet seen empty. A
+// staging path on which no mount is expected does not count: many drivers stage
+// nothing, and their checks should not cost two observations.
+func (o *observation) newlyEmpty(seen map[string]bool) (found bool) {
+	for _, p := range o.c.MountPoints {
+		usual := p.Role == RoleStaging && p.Path != o.c.Volume.Path && o.c.Record != nil && p.Want == nil
+		if len(p.Stack) == 0 && !usual && !seen[p.Path] {
+			seen[p.Path], found = true, true
+		}
+	}
+	return found
 }
 
-// look asks about all mount points not yet looked at: one call for each superblock,
-// side by side, so that one that hangs keeps no answer of another back.
-func (o *observation) look(ctx context.Context) error {
-	if o.moved {
-		return errMoved
-	}
-	if err := o.volumeLock.current(); err != nil {
-		return err // nobody is at the volume beside a heal
-	}
-	groups := o.groups()
-	if len(groups) == 1 {
-		o.ask(ctx, groups[0])
-	} else {
-		var wg sync.WaitGroup
-		for _, g := range groups {
-			wg.Go(func() { o.ask(ctx, g) })
-		}
-		wg.Wait()
-	}
-	for _, g := range groups {
-		if g.err != nil {
-			return Failed("look at the volume", g.err)
-		}
-		if g.sight.Changed {
-			return errMoved
-		}
-		o.take(g)
-	}
-	return nil
-}
-
-type groupKey struct {
-	dev  host.Dev
-	root string
-	// mount is set where each mount has an answer of its own.
-	mount int
-}
-
-func (o *observation) groups() []*group {
-	var list []*group
-	for i := range o.c.MountPoints {
-		p := &o.c.MountPoints[i]
-		if p.Inspect.Looked {
-			continue
-		}
-		var k groupKey
-		top, mounted := p.Top()
-		if mounted {
-			k.dev = top.Dev
-			if top.MayBeNode() {
-				k.root = top.Root // every device node is a storage of its own
-			}
-			if host.IsNFS(top.FSType) {
-				k.mount = top.OldID
-			}
-		}
-		at := slices.IndexFunc(list, func(g *group) bool { return g.key == k })
-		if at < 0 {
-			sb, probed := o.c.Superblocks[top.Dev]
-			g := &group{key: k, above: sb.Answer.Silent}
-			if mounted && (!probed || k.mount != 0 && !g.above) {
-				g.probe = &p.Stack[0]
-			}
-			list, at = append(list, g), len(list)
-		} else if g := list[at]; g.probe != nil && g.probe.Placeholder() && !top.Placeholder() {
-			g.probe = &p.Stack[0] // through an placeholder no device can be opened
-		}
-		list[at].mountPoints = append(list[at].mountPoints, i)
-	}
-	return list
-}
-
-func (o *observation) ask(ctx context.Context, g *group) {
-	defer func() {
-		if p := recover(); p != nil { // it would end the server from here
-			g.err = fmt.Errorf("internal error: a panic with a value of type %T", p)
-		}
-	}()
-	q := host.InspectQuery{Probe: g.probe, Above: g.above}
-	for _, i := range g.mountPoints {
-		p := o.c.MountPoints[i]
-		q.Paths = append(q.Paths, host.Ask{Path: p.Path, VolData: p.Layout.VolData, Mounted: p.Mounted()})
-	}
-	if g.sight, g.err = o.node.Inspect(ctx, q); g.err == nil && g.probe != nil {
-		g.err = explainLook(g.probe.Path, g.sight.Answer)
-	}
-}
-
-// take notes a group's answer in the case.
-func (o *observation) take(g *group) {
-	for _, i := range g.mountPoints {
-		p := &o.c.MountPoints[i]
-		p.Inspect = g.sight.Paths[p.Path]
-		// What is mounted need not be looked at by path: it shows what the probe
-		// met, if it shows the same directory.
-		if p.Mounted() && g.probe != nil && p.Stack[0].Root == g.probe.Root {
-			p.Inspect.Kind = g.sight.Kind
-			if g.sight.Kind == host.KindBlock {
-				p.Inspect.Rdev = g.sight.Rdev
-			}
-		}
-	}
-	if g.probe != nil {
-		o.c.Newest = max(o.c.Newest, g.sight.Newest)
-		sb := o.superblock(*g.probe, g.sight)
-		if g.key.mount != 0 {
-			sb = o.takeOwn(g, sb)
-		}
-		o.c.Superblocks[sb.Dev] = sb
-	}
-}
-
-// takeOwn notes what one of several mounts of a superblock answered. Together they
-// say what the staged one is, and that it answers as long as any of them does.
-func (o *observation) takeOwn(g *group, sb host.Superblock) host.Superblock {
-	staged := false
-	for _, i := range g.mountPoints {
-		o.c.MountPoints[i].Own = g.sight.Answer
-		staged = staged || o.c.MountPoints[i].Role == RoleStaging
-	}
-	other, known := o.c.Superblocks[sb.Dev]
-	if !known {
-		return sb
-	}
-	if !staged {
-		sb, other = other, sb
-	}
-	if !works(sb) && works(other) {
-		sb.Answer, sb.Kind, sb.Space = other.Answer, other.Kind, other.Space
-	}
-	return sb
-}
-
-// superblock joins the facts of a mount with what the storage answered.
-func (o *observation) superblock(m host.Mount, s host.Inspection) host.Superblock {
-	sb := host.StateOf(m)
-	sb.Kind, sb.Answer, sb.Space, sb.Opened = s.Kind, s.Answer, s.Space, s.Opened
-	sb.ReadOnly, sb.Media = sb.ReadOnly || s.ReadOnly, s.Media
-	var dev host.Dev
-	switch {
-	case s.Kind == host.KindBlock:
-		sb.Dev, dev = s.Rdev, s.Rdev
-	case m.Dev.Major != 0:
-		dev = m.Dev
-	default:
-		dev = s.Rdev
-	}
-	switch {
-	case !dev.Zero():
-		d := o.node.BlockDevice(dev, s.Opened)
-		d.Identity.FilesystemUUID = s.UUID
-		sb.Device = &d
-		sb.Errors = o.node.FilesystemErrors(m.FSType, d.Name)
-	case s.UUID != "":
-		// A filesystem of a disk whose node cannot be seen: it still says who
-		// it is.
-		sb.Device = &host.BlockDevice{Name: m.Source, Missing: s.SourceGone, Identity: host.Identity{FilesystemUUID: s.UUID}}
-	}
-	sb.Btrfs = o.node.BtrfsErrors(m.FSType, s.UUID)
-	if m.FSType == "overlay" {
-		sb.Upper = o.upper(m)
-	}
-	return sb
-}
-
-// upper gives the facts of the filesystem that an overlay writes to: nil when it
-// is mounted where this namespace does not see it.
-func (o *observation) upper(m host.Mount) *host.Superblock {
-	for _, option := range m.SuperOptions {
-		dir, is := strings.CutPrefix(option, "upperdir=")
-		if !is || !path.IsAbs(dir) {
-			continue
-		}
-		parentMount, found := o.table.ParentMount(path.Clean(dir))
-		stack := o.stack(parentMount.Path)
-		// What was mounted after the overlay is not what it writes to.
-		if found && len(stack) > 0 && stack[0].Same(parentMount) && (m.ID == 0 || stack[0].ID <= m.ID) {
-			sb := host.StateOf(stack[0])
-			return &sb
-		}
-	}
-	return nil
-}
-
-// follow replaces the one symbolic link that is kubelet's own, from a pod's
+// followSymlink replaces the one symbolic link that is kubelet's own, from a pod's
 // directory to its block volume, by its target.
-func (o *observation) follow(ctx context.Context) error {
+func (o *observation) followSymlink(ctx context.Context) error {
 	p := o.c.MountPoints[0]
 	if p.Inspect.Kind != host.KindSymlink {
 		return nil
@@ -423,5 +227,5 @@ func (o *observation) follow(ctx context.Context) error {
 	o.add(RoleTarget, target, true)
 	last := len(o.c.MountPoints) - 1
 	o.c.MountPoints[0], o.c.MountPoints[last] = o.c.MountPoints[last], o.c.MountPoints[0]
-	return o.look(ctx)
+	return o.inspect(ctx)
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // mountPointsOf names the mount points of the last case that was examined.
-func mountPointsOf(b *bench) []string {
+func mountPointsOf(b *fixture) []string {
 	var paths []string
 	for _, p := range b.last().MountPoints {
 		paths = append(paths, p.Path)
@@ -20,7 +20,7 @@ func mountPointsOf(b *bench) []string {
 }
 
 func TestHealthyVolumeIsAskedOnce(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	r := b.heal(volume)
 	if b.looks != 1 {
 		t.Errorf("%d looks, one filesystem", b.looks)
@@ -48,7 +48,7 @@ func TestAbsenceIsBelievedOnlyTwice(t *testing.T) {
 		{"once", func(n int) bool { return n == 1 }, 1},
 		{"for good", func(int) bool { return true }, 0},
 	} {
-		b := newBench(t)
+		b := newFixture(t)
 		all, n := slices.Clone(b.mounts), 0
 		b.onMounts = func() {
 			n++
@@ -66,11 +66,11 @@ func TestAbsenceIsBelievedOnlyTwice(t *testing.T) {
 }
 
 func TestMountsThatMoveAreReadAnew(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	moves := 2
 	b.onLook = func(hostQuestion) error {
-		b.world.mu.Lock()
-		defer b.world.mu.Unlock()
+		b.fakeNode.mu.Lock()
+		defer b.fakeNode.mu.Unlock()
 		if moves--; moves >= 0 {
 			b.answers[disk] = host.Inspection{Changed: true}
 		} else {
@@ -91,7 +91,7 @@ func TestMountsThatMoveAreReadAnew(t *testing.T) {
 // A table that moves up to the last reading, which then misses a mount: that
 // reading is not believed, and the error says why.
 func TestMovesThenAbsence(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	n := 0
 	b.onMounts = func() {
 		n++
@@ -110,7 +110,7 @@ func TestMovesThenAbsence(t *testing.T) {
 }
 
 func TestSilentStorageIsAnAnswer(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.answers[disk] = host.Inspection{Answer: host.Answer{Asked: true, Silent: true, Elapsed: time.Second}}
 	other := host.Dev{Major: 0, Minor: 77}
 	b.unmount(podA)
@@ -122,8 +122,8 @@ func TestSilentStorageIsAnAnswer(t *testing.T) {
 	}
 }
 
-func TestLookThatFailsIsAnError(t *testing.T) {
-	b := newBench(t)
+func TestProbeThatFailsIsAnError(t *testing.T) {
+	b := newFixture(t)
 	lost := errors.New("worker lost")
 	b.onLook = func(hostQuestion) error { return lost }
 	if _, err := b.engine.Heal(context.Background(), volume); KindOf(err) != KindUnknown || !errors.Is(err, lost) {
@@ -132,7 +132,7 @@ func TestLookThatFailsIsAnError(t *testing.T) {
 }
 
 func TestFactsOfASuperblock(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	for _, p := range []string{podA, staging} {
 		b.change(p, func(m *host.Mount) {
 			m.SuperOptions, m.SuperReadOnly = []string{"ro", "shutdown", "emergency_ro"}, true
@@ -146,7 +146,7 @@ func TestFactsOfASuperblock(t *testing.T) {
 
 // btrfs shows an anonymous device number; its source names the device.
 func TestDeviceBehindAnAnonymousNumber(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	anonymous := host.Dev{Minor: 55}
 	for _, p := range []string{podA, staging} {
 		b.change(p, func(m *host.Mount) { m.Dev = anonymous })

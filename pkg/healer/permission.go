@@ -11,9 +11,9 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// maxPermissionText bounds the text of a permissionError: it is one part of a
-// message that has a limit of its own. What helps stands first, because that
-// message may keep no more than the first third.
+// maxPermissionText bounds the text of a permissionError in bytes: it is one part of a
+// message that has a limit of its own. The fix comes first, because that message may
+// keep no more than the first third.
 const maxPermissionText = 499
 
 // permissionError says what this process lacks for its own operation. The
@@ -26,13 +26,13 @@ type permissionError struct {
 // Error implements error.
 func (e *permissionError) Error() string { return e.text }
 
-// Unwrap gives the original.
+// Unwrap returns the original.
 func (e *permissionError) Unwrap() error { return e.err }
 
-// ExplainPermission makes of an EPERM or EACCES that our own operation at a path
-// got an error that says what is missing, how to mend it and how to see it.
-// Every other error, and one for which own shows nothing missing, comes back as
-// it is: a guess would lead astray.
+// ExplainPermission returns, for an EPERM or EACCES that our own operation at a path
+// got, an error that says which privilege is missing, how to fix it and how to check it.
+// Every other error, and one for which own shows nothing missing, is returned as it is:
+// a guess would mislead.
 func ExplainPermission(operation, path string, err error, own func() (host.Privileges, error)) error {
 	denied := errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES)
 	if !denied || errors.Is(err, ErrRefused) {
@@ -55,41 +55,41 @@ func explainStep(s Step, err error) error {
 	return ExplainPermission(s.Name, s.MountPoint.Path, err, host.OwnPrivileges)
 }
 
-// ownOps are what a probe does before it reaches the storage: it makes a clone of
-// the mount. Who may do that, the kernel alone decides.
+// ownOps are what a probe does before it reaches the storage: it clones the mount. The
+// kernel alone decides who may do that.
 var ownOps = []string{"open_tree", "mount_setattr"}
 
-// explainLook is the error of a look that ended before it reached the storage,
-// because of what this process lacks; nil for every other answer. It says nothing
-// of the volume: to call each volume on the node sick would be a false alarm.
-func explainLook(path string, a host.Answer) error {
+// explainInspection is the error of a probe that ended before it reached the storage,
+// because of what this process lacks; nil for every other answer. The probe says
+// nothing of the volume: to report every volume on the node would be a false alarm.
+func explainInspection(path string, a host.Answer) error {
 	if a.Errno != syscall.EPERM || !slices.Contains(ownOps, a.Op) {
 		return nil
 	}
-	err := ExplainPermission("a look", path, fmt.Errorf("%s: %w", a.Op, a.Errno), host.OwnPrivileges)
+	err := ExplainPermission("a probe", path, fmt.Errorf("%s: %w", a.Op, a.Errno), host.OwnPrivileges)
 	if lacks := (*permissionError)(nil); errors.As(err, &lacks) {
 		return err
 	}
 	return nil
 }
 
-// lack is something that a privileged process has and this one has not.
+// lack is something that a privileged process has and this one does not have.
 type lack struct{ what, fix, check string }
 
 // self is the server's directory in /proc, for a shell on the node: its image
 // has none.
 const self = "/proc/$(pgrep -xo node-healer)"
 
-// lackOf names the first of what is missing that explains a refusal. Missing
-// capabilities give EPERM, or EACCES on a way through directories and in /proc;
-// a filter mostly gives EPERM, and a security module either.
+// lackOf returns the first lack that explains a refusal. Missing capabilities lead to
+// EPERM, or to EACCES on a path walk and in /proc; a seccomp filter mostly to EPERM, and
+// a security module to either.
 func lackOf(p host.Privileges, notPermitted bool) (lack, bool) {
 	switch {
 	case p.UserMap != "":
 		return lack{
 			"this process is in a user namespace, where its capabilities do not count for the node's mounts",
 			"no hostUsers: false in the pod",
-			"cat " + self + "/uid_map gives 0 0 4294967295, and not " + p.UserMap,
+			"cat " + self + "/uid_map shows 0 0 4294967295, and not " + p.UserMap,
 		}, true
 	case len(p.Missing) > 0:
 		return lack{
@@ -107,7 +107,7 @@ func lackOf(p host.Privileges, notPermitted bool) (lack, bool) {
 		return lack{
 			"this process has all capabilities, and a seccomp filter",
 			"privileged: true without seccompProfile",
-			"grep Seccomp: " + self + "/status gives 0",
+			"grep Seccomp: " + self + "/status shows 0",
 		}, true
 	case p.First:
 		return lack{
@@ -119,7 +119,7 @@ func lackOf(p host.Privileges, notPermitted bool) (lack, bool) {
 	return lack{}, false
 }
 
-// cut gives at most limit bytes of a text, and marks where it was cut.
+// cut returns at most limit bytes of a text, and marks where it was cut.
 func cut(text string, limit int) string {
 	if len(text) <= limit {
 		return text

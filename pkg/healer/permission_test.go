@@ -39,7 +39,7 @@ func TestExplainPermission(t *testing.T) {
 		"a user namespace, in which all capabilities are there": {
 			host.Privileges{Effective: everything, UserMap: "0 100000 65536"},
 			syscall.EPERM,
-			[]string{"user namespace", "Fix: no hostUsers: false", "uid_map gives 0 0 4294967295, and not 0 100000 65536"},
+			[]string{"user namespace", "Fix: no hostUsers: false", "uid_map shows 0 0 4294967295, and not 0 100000 65536"},
 			[]string{"lacks"},
 		},
 		"a security module": {
@@ -92,7 +92,7 @@ func having(p host.Privileges) func() (host.Privileges, error) {
 	return func() (host.Privileges, error) { return p, nil }
 }
 
-// TestExplainPermissionNot gives errors that nothing here explains, and gets
+// TestExplainPermissionNot returns errors that nothing here explains, and gets
 // them back.
 func TestExplainPermissionNot(t *testing.T) {
 	none := host.Privileges{Missing: []string{"CAP_SYS_ADMIN"}}
@@ -100,13 +100,13 @@ func TestExplainPermissionNot(t *testing.T) {
 		own func() (host.Privileges, error)
 		err error
 	}{
-		"no error":                  {having(none), nil},
-		"another one":               {having(none), syscall.EBUSY},
-		"a refusal of ours":         {having(none), fmt.Errorf("%w: taking ours off again: %w", ErrRefused, syscall.EPERM)},
-		"a lost worker":             {having(none), worker.ErrLost},
-		"nothing is missing":        {having(host.Privileges{}), syscall.EPERM},
-		"a filter gives no EACCES":  {having(host.Privileges{Filtered: true}), syscall.EACCES},
-		"nobody knows what we have": {func() (host.Privileges, error) { return none, errors.New("no /proc") }, syscall.EPERM},
+		"no error":                      {having(none), nil},
+		"another one":                   {having(none), syscall.EBUSY},
+		"a refusal of ours":             {having(none), fmt.Errorf("%w: taking ours off again: %w", ErrRefused, syscall.EPERM)},
+		"a lost worker":                 {having(none), worker.ErrLost},
+		"nothing is missing":            {having(host.Privileges{}), syscall.EPERM},
+		"a filter gives no EACCES":      {having(host.Privileges{Filtered: true}), syscall.EACCES},
+		"the privileges cannot be read": {func() (host.Privileges, error) { return none, errors.New("no /proc") }, syscall.EPERM},
 	} {
 		if got := ExplainPermission("rebind", target, tc.err, tc.own); got != tc.err { //nolint:errorlint // the same, not one that wraps it
 			t.Errorf("%s: %v became %v", name, tc.err, got)
@@ -129,8 +129,8 @@ func TestExplainPermissionBounds(t *testing.T) {
 func TestStuckStepStaysStuck(t *testing.T) {
 	stuck := &stillAtIt{ended: make(chan struct{})}
 	err := ExplainPermission("rebind", target, errors.Join(stuck, syscall.EPERM), having(host.Privileges{Missing: []string{"CAP_SYS_ADMIN"}}))
-	if !strings.Contains(err.Error(), "CAP_SYS_ADMIN") || len(stillRunning(err)) != 1 {
-		t.Errorf("%v has %d workers still running", err, len(stillRunning(err)))
+	if !strings.Contains(err.Error(), "CAP_SYS_ADMIN") || len(stuckBehind(err)) != 1 {
+		t.Errorf("%v has %d workers still running", err, len(stuckBehind(err)))
 	}
 }
 
@@ -139,9 +139,9 @@ type stillAtIt struct{ ended chan struct{} }
 func (*stillAtIt) Error() string            { return "stuck" }
 func (s *stillAtIt) Ended() <-chan struct{} { return s.ended }
 
-// TestExplainLookNot gives answers of a storage that refused, which are no
+// TestExplainInspectionNot returns answers of a storage that refused, which are no
 // matter of what this process has.
-func TestExplainLookNot(t *testing.T) {
+func TestExplainInspectionNot(t *testing.T) {
 	for _, a := range []host.Answer{
 		{},
 		{Op: "open_tree", Errno: syscall.EACCES},
@@ -149,7 +149,7 @@ func TestExplainLookNot(t *testing.T) {
 		{Op: "statx", Errno: syscall.EPERM},
 		{Op: "open", Errno: syscall.EACCES},
 	} {
-		if err := explainLook(target, a); err != nil {
+		if err := explainInspection(target, a); err != nil {
 			t.Errorf("%+v is our own trouble: %v", a, err)
 		}
 	}

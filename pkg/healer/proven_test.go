@@ -12,14 +12,14 @@ import (
 const emptyDir = "/k/pods/uid-z/volumes/kubernetes.io~empty-dir/x"
 
 // mountEmptyDir mounts a tmpfs at a path, as kubelet does for an emptyDir.
-func mountEmptyDir(b *bench, path string) {
+func mountEmptyDir(b *fixture, path string) {
 	b.mount(path, host.Dev{Minor: 90})
 	b.change(path, func(m *host.Mount) { m.FSType, m.Source = "tmpfs", "tmpfs" })
 	b.files[path] = directory("")
 }
 
 // recorded returns the paths in the record of the test's volume.
-func recorded(b *bench) []string {
+func recorded(b *fixture) []string {
 	r, _ := b.notes.Load(driver, volID)
 	if r == nil {
 		return nil
@@ -33,7 +33,7 @@ func recorded(b *bench) []string {
 }
 
 func TestMadeUpVolumesAreNotRecorded(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	mountEmptyDir(b, emptyDir)
 	for i := range 30 {
 		for _, v := range []Volume{
@@ -46,7 +46,7 @@ func TestMadeUpVolumesAreNotRecorded(t *testing.T) {
 		}
 	}
 	if b.notes.saves != 0 {
-		t.Errorf("%d records of volumes that nobody has", b.notes.saves)
+		t.Errorf("%d records of volumes that do not exist", b.notes.saves)
 	}
 }
 
@@ -55,9 +55,9 @@ func TestRecordHasOnlyProvenMountPoints(t *testing.T) {
 	nested := staging + "/cache"
 	both := []string{staging, podA} // in the order of their names
 	for name, tc := range map[string]struct {
-		change func(*bench)
+		change func(*fixture)
 		call   Volume
-		// first is what a call records that nobody made another one before.
+		// first is what a call records without an earlier call.
 		first []string
 	}{
 		"volume_path is an emptyDir":         {call: Volume{Path: emptyDir, StagingPath: staging}, first: []string{staging}},
@@ -69,7 +69,7 @@ func TestRecordHasOnlyProvenMountPoints(t *testing.T) {
 		},
 		"staging_target_path is the published path": {call: Volume{Path: podA, StagingPath: podA}, first: both},
 		"staging_target_path is a mount above": {
-			change: func(b *bench) {
+			change: func(b *fixture) {
 				b.mount("/k", host.Dev{Minor: 91})
 				b.mounts[len(b.mounts)-1].OldID = 1000
 				b.change(podA, func(m *host.Mount) { m.OldParent = 1000 })
@@ -79,7 +79,7 @@ func TestRecordHasOnlyProvenMountPoints(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
+			b := newFixture(t)
 			mountEmptyDir(b, emptyDir)
 			mountEmptyDir(b, nested)
 			b.files[nested] = directory(volID) // as of all paths below the staging path
@@ -120,7 +120,7 @@ func TestRecordOfABlockVolume(t *testing.T) {
 // what is there.
 func TestRecordOfWhatIsStagedBelow(t *testing.T) {
 	below := staging + "/0001-pool"
-	b := newBench(t)
+	b := newFixture(t)
 	b.unmount(staging)
 	b.publish(below)
 	for _, call := range []Volume{
@@ -141,7 +141,7 @@ func TestRecordOfWhatIsStagedBelow(t *testing.T) {
 
 // A mount above an empty published path is not the volume.
 func TestRecordIsNotOfTheMountAbove(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.unmount(podA)
 	b.unmount(staging)
 	b.mount("/k", host.Dev{Minor: 91})
@@ -157,7 +157,7 @@ func TestRecordIsNotOfTheMountAbove(t *testing.T) {
 func TestStandaloneRecordsTheNamedMountPoints(t *testing.T) {
 	const one, two = "/srv/one", "/srv/two"
 	for _, standalone := range []bool{false, true} {
-		b := newBench(t, func(c *Config) { c.Standalone = standalone })
+		b := newFixture(t, func(c *Config) { c.Standalone = standalone })
 		for _, p := range []string{one, two} {
 			mountEmptyDir(b, p)
 		}
@@ -178,7 +178,7 @@ func TestStandaloneRecordsTheNamedMountPoints(t *testing.T) {
 
 // Kubelet's file has the last word, also with --standalone.
 func TestKubeletContradictsTheCaller(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.Standalone = true })
+	b := newFixture(t, func(c *Config) { c.Standalone = true })
 	b.files[staging] = directory("other")
 	b.heal(volume)
 	if got := recorded(b); !slices.Equal(got, []string{podA}) {
@@ -189,22 +189,22 @@ func TestKubeletContradictsTheCaller(t *testing.T) {
 // Without kubelet's file the record proves a mount point as long as it is as recorded.
 func TestRecordProvesItsMountPoints(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change func(*bench)
+		change func(*fixture)
 		want   []string
 	}{
-		"as recorded": {func(*bench) {}, []string{staging, podA}},
-		"another filesystem": {func(b *bench) {
+		"as recorded": {func(*fixture) {}, []string{staging, podA}},
+		"another filesystem": {func(b *fixture) {
 			b.unmount(podA)
 			mountEmptyDir(b, podA)
 		}, []string{staging}},
-		"another directory of it": {func(b *bench) { b.change(podA, func(m *host.Mount) { m.Root = "/sub" }) }, []string{staging}},
-		"before this boot": {func(b *bench) {
+		"another directory of it": {func(b *fixture) { b.change(podA, func(m *host.Mount) { m.Root = "/sub" }) }, []string{staging}},
+		"before this boot": {func(b *fixture) {
 			r := b.notes.records[volumeKey(driver, volID)]
 			r.BootID = "another"
 			b.notes.records[volumeKey(driver, volID)] = r
 		}, []string{staging}},
 	} {
-		b := newBench(t)
+		b := newFixture(t)
 		b.healthy()
 		tc.change(b)
 		b.files[podA] = directory("") // torn, say
@@ -218,32 +218,32 @@ func TestRecordProvesItsMountPoints(t *testing.T) {
 // Others hear of an answer only if all that it speaks of is the volume's.
 func TestProvenCase(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change     func(*bench)
+		change     func(*fixture)
 		call       Volume
 		standalone bool
 		want       bool
 	}{
 		"as kubelet has it": {call: volume, want: true},
-		"only published":    {call: Volume{Path: podA}, change: func(b *bench) { b.unmount(staging) }, want: true},
-		"nothing is staged": {call: volume, change: func(b *bench) { b.unmount(staging); delete(b.files, staging) }, want: true},
-		"nothing is where it is to be staged": {call: Volume{Path: staging}, change: func(b *bench) {
+		"only published":    {call: Volume{Path: podA}, change: func(b *fixture) { b.unmount(staging) }, want: true},
+		"nothing is staged": {call: volume, change: func(b *fixture) { b.unmount(staging); delete(b.files, staging) }, want: true},
+		"nothing is where it is to be staged": {call: Volume{Path: staging}, change: func(b *fixture) {
 			b.unmount(staging)
 			b.files[staging] = directory("")
 		}},
-		"lost":                               {call: volume, change: func(b *bench) { b.unmount(podA) }, want: true},
+		"lost":                               {call: volume, change: func(b *fixture) { b.unmount(podA) }, want: true},
 		"volume_path is an emptyDir":         {call: Volume{Path: emptyDir, StagingPath: staging}},
-		"volume_path is empty":               {call: Volume{Path: emptyDir, StagingPath: staging}, change: func(b *bench) { b.unmount(emptyDir) }},
+		"volume_path is empty":               {call: Volume{Path: emptyDir, StagingPath: staging}, change: func(b *fixture) { b.unmount(emptyDir) }},
 		"staging_target_path is an emptyDir": {call: Volume{Path: podA, StagingPath: emptyDir}},
 		"staging_target_path is another volume's": {
-			call: Volume{Path: podA, StagingPath: podB}, change: func(b *bench) { b.publish(podB); b.files[podB] = directory("other") },
+			call: Volume{Path: podA, StagingPath: podB}, change: func(b *fixture) { b.publish(podB); b.files[podB] = directory("other") },
 		},
-		"no file of kubelet's":                         {call: volume, change: func(b *bench) { b.files[podA] = directory("") }},
+		"no file of kubelet's":                         {call: volume, change: func(b *fixture) { b.files[podA] = directory("") }},
 		"standalone":                                   {call: Volume{Path: emptyDir}, standalone: true, want: true},
-		"standalone, and nothing is mounted":           {call: Volume{Path: emptyDir}, change: func(b *bench) { b.unmount(emptyDir) }, standalone: true},
+		"standalone, and nothing is mounted":           {call: Volume{Path: emptyDir}, change: func(b *fixture) { b.unmount(emptyDir) }, standalone: true},
 		"standalone, staged by another name":           {call: Volume{Path: podA, StagingPath: emptyDir}, standalone: true, want: true},
 		"the caller names another volume of kubelet's": {call: Volume{Path: emptyDir, StagingPath: staging, ID: "other"}},
 	} {
-		b := newBench(t, func(c *Config) { c.Standalone = tc.standalone })
+		b := newFixture(t, func(c *Config) { c.Standalone = tc.standalone })
 		mountEmptyDir(b, emptyDir)
 		if tc.change != nil {
 			tc.change(b)

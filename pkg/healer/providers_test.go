@@ -18,11 +18,11 @@ type provider struct {
 
 func (p provider) Name() string { return p.name }
 
-func (p provider) Examine(_ context.Context, c Case) (Finding, error) { return p.examine(c) }
+func (p provider) Examine(c Case) (Finding, error) { return p.examine(c) }
 
 func TestOneProvidersErrorHidesNoOthersFinding(t *testing.T) {
 	broken := provider{"broken", func(Case) (Finding, error) { return Finding{}, errors.New("cannot look") }}
-	b := newBench(t, func(c *Config) { c.Providers = append([]Provider{broken}, c.Providers...) })
+	b := newFixture(t, func(c *Config) { c.Providers = append([]Provider{broken}, c.Providers...) })
 	r := b.heal(volume)
 	if r.Verdict() != Abnormal || len(r.After.Failures) != 1 || r.After.Failures[0].Provider != "broken" || b.notes.saves != 0 {
 		t.Errorf("with a failed provider: %s, %+v, %d saves", r.Verdict(), r.After.Failures, b.notes.saves)
@@ -37,7 +37,7 @@ func TestNotMineCountsForNothing(t *testing.T) {
 	foreign := provider{"foreign", func(Case) (Finding, error) {
 		return Finding{Conditions: []Condition{{Reason: IOError}}, Steps: []Step{{Name: "s"}}}, nil
 	}}
-	b := newBench(t, func(c *Config) { c.Providers = append(c.Providers, foreign) })
+	b := newFixture(t, func(c *Config) { c.Providers = append(c.Providers, foreign) })
 	if r := b.heal(volume); r.Verdict() != Healthy {
 		t.Errorf("%s: %+v", r.Verdict(), r.After.Conditions)
 	}
@@ -51,7 +51,7 @@ func TestPanicIsAnErrorAndFreesTheVolume(t *testing.T) {
 		}
 		return Finding{Mine: true}, nil
 	}}
-	b := newBench(t, func(c *Config) { c.Providers = []Provider{bad} })
+	b := newFixture(t, func(c *Config) { c.Providers = []Provider{bad} })
 	_, err := b.engine.Heal(context.Background(), volume)
 	if err == nil || KindOf(err) != KindUnknown {
 		t.Fatalf("got %v", err)
@@ -63,7 +63,7 @@ func TestPanicIsAnErrorAndFreesTheVolume(t *testing.T) {
 // A step that panics has changed who knows what: the log says that it ended,
 // and its permit is given back.
 func TestPanicInAStep(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.healthy()
 	b.fall(podA, NotMounted)
 	b.offer("rebind", podA, Rebind, func() error { panic("bug") })

@@ -7,8 +7,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// RecordVersion is the format that this build reads and writes.
-const RecordVersion = 1
+// RecordVersion is the format that this build writes; pkg/state also reads version 1.
+const RecordVersion = 2
 
 // Record is what a volume looked like when it could last be used, and what it is
 // compared with, from when it was last healthy. Only the engine writes it. It never
@@ -17,30 +17,30 @@ type Record struct {
 	Version  int    `json:"version"`
 	Driver   string `json:"driver"`
 	VolumeID string `json:"volumeID"`
-	// BootID tells whether device numbers and mount ids in the record still
-	// mean anything: they are addresses that do not survive a boot.
+	// BootID says for which boot the device numbers and mount ids in the record hold:
+	// they are addresses that do not survive a boot.
 	BootID string `json:"bootID"`
 	FSType string `json:"fsType"`
 	Source string `json:"source"`
 	// Identity is empty for filesystems without a block device.
 	Identity host.Identity `json:"identity"`
-	// DiskSeq tells a reused device number within one boot.
+	// DiskSeq shows whether a device number was given to another disk in this boot.
 	DiskSeq uint64 `json:"diskSeq,omitempty"`
-	// FilesystemErrors is what the filesystem had counted: such counts live on
-	// the disk, and old ones are no news.
+	// FilesystemErrors is what the filesystem had counted: such counts are kept on the
+	// disk, so only a higher one is a new error.
 	FilesystemErrors uint64 `json:"filesystemErrors,omitempty"`
 
-	MountPoints []MountPointRecord `json:"places"`
+	MountPoints []MountPointRecord `json:"mountPoints"`
 	// LastHealthy is zero for a volume that was never healthy, LastSeen the time of
 	// this record.
 	LastHealthy time.Time `json:"lastHealthy,omitzero"`
 	LastSeen    time.Time `json:"lastSeen,omitzero"`
 	// Newest is a unique mount id that was the highest in the kernel when this was
-	// seen: what has a lower one and a recorded device was a mount of the volume.
+	// seen: a mount with a lower one and a recorded device is the volume's.
 	Newest uint64 `json:"newest,omitempty"`
-	// Former are superblocks that the volume had and that containers may still
-	// have mounted.
-	Previous []PreviousSuperblock `json:"former,omitempty"`
+	// Previous are superblocks that the volume had and that containers may still have
+	// mounted.
+	Previous []PreviousSuperblock `json:"previous,omitempty"`
 }
 
 // PreviousSuperblock is a filesystem instance that the volume had earlier in this
@@ -50,21 +50,21 @@ type PreviousSuperblock struct {
 	Dev    host.Dev `json:"dev"`
 	BootID string   `json:"bootID"`
 	// Mounts are those in containers that were seen while it was proven to be the
-	// volume's: as long as one of them is there, so is the superblock.
+	// volume's: as long as one of them exists, so does the superblock.
 	Mounts []PreviousMount `json:"mounts,omitempty"`
-	// Newest is the highest mount id of a time at which it was the volume's: what has
-	// a lower one was its mount.
+	// Newest is the highest mount id of a time at which it was the volume's: a mount of
+	// it with a lower one is the volume's.
 	Newest uint64 `json:"newest,omitempty"`
 	// Since is when the volume got another one, in time since the boot.
 	Since time.Duration `json:"sinceBoot"`
 	// Ended is true when it had shut itself down, although it answers.
 	Ended bool `json:"ended,omitempty"`
-	// NextPods is true when all pods of then are gone: those that came later were
+	// NextPods is true when all pods of that time are gone: those that came later were
 	// started with the other one.
 	NextPods bool `json:"nextPods,omitempty"`
 }
 
-// same is true when both say the same but for the time.
+// same is true when both say the same except for the times.
 func (r Record) same(o Record) bool {
 	return r.Version == o.Version && r.Driver == o.Driver && r.VolumeID == o.VolumeID && r.BootID == o.BootID &&
 		r.FSType == o.FSType && r.Source == o.Source && r.Identity == o.Identity && r.DiskSeq == o.DiskSeq &&
@@ -83,13 +83,13 @@ type PreviousMount struct {
 	Namespace uint64    `json:"namespace"`
 	Path      string    `json:"path"`
 	Attr      host.Attr `json:"attributes"`
-	// Sharing is how it shared mount events: a slave of the host's mount is none any
-	// more when that is gone.
+	// Sharing is how it shared mount events: the kernel forgets whose slave it was when
+	// the host's mount is gone.
 	Sharing host.Sharing `json:"sharing"`
 }
 
-// key is what tells the mount from others: its id, or where the kernel has none
-// (below Linux 6.8) the mount point at which it stands.
+// key is what distinguishes the mount from others: its id, or where the kernel has none
+// (below Linux 6.8) its mount point.
 func (m PreviousMount) key() PreviousMount {
 	if m.ID != 0 {
 		return PreviousMount{ID: m.ID}
@@ -97,16 +97,12 @@ func (m PreviousMount) key() PreviousMount {
 	return PreviousMount{Namespace: m.Namespace, Path: m.Path}
 }
 
-// Mount finds a mount that was seen.
-func (f PreviousSuperblock) Mount(id uint64) (PreviousMount, bool) {
-	at := slices.IndexFunc(f.Mounts, func(m PreviousMount) bool { return m.ID == id })
-	if id == 0 || at < 0 {
-		return PreviousMount{}, false
-	}
-	return f.Mounts[at], true
+// hasMount is true for the unique id of a mount that was seen; 0 is none.
+func (f PreviousSuperblock) hasMount(id uint64) bool {
+	return id != 0 && slices.ContainsFunc(f.Mounts, func(m PreviousMount) bool { return m.ID == id })
 }
 
-// MountPointRecord is one place of a healthy volume.
+// MountPointRecord is one mount point of a healthy volume.
 type MountPointRecord struct {
 	Role Role   `json:"role"`
 	Path string `json:"path"`
@@ -121,11 +117,11 @@ type MountPointRecord struct {
 	// MountID is the kernel's unique mount id; 0 where the mount table
 	// has none (below Linux 6.8).
 	MountID uint64 `json:"mountID"`
-	// Source is the mount's on NFS, where the root directory is "/" whatever the mount point
-	// shows; empty for all others.
+	// Source is the mount's on NFS, where the root directory is "/" whichever directory
+	// of the server is mounted; empty for all others.
 	Source string `json:"source,omitempty"`
-	// HadBlocks and HadInodes are true when something was left for an unprivileged
-	// writer once: some filesystems never have any, and work.
+	// HadBlocks and HadInodes are true when a block and an inode were left for an
+	// unprivileged writer once: some filesystems never report any, and work.
 	HadBlocks bool `json:"hadBlocks,omitempty"`
 	HadInodes bool `json:"hadInodes,omitempty"`
 	// Since is when this mount came instead of another one, and Away when that was
@@ -135,7 +131,7 @@ type MountPointRecord struct {
 	Away  time.Duration `json:"awaySinceBoot,omitempty"`
 }
 
-// Place returns the record of a mount point, nil for none.
+// MountPoint returns the record of a mount point, nil for none.
 func (r *Record) MountPoint(path string) *MountPointRecord {
 	return r.first(func(p MountPointRecord) bool { return p.Path == path })
 }
@@ -143,6 +139,10 @@ func (r *Record) MountPoint(path string) *MountPointRecord {
 // Staged returns the record of the staging mount point, nil for none.
 func (r *Record) Staged() *MountPointRecord {
 	return r.first(func(p MountPointRecord) bool { return p.Role == RoleStaging })
+}
+
+func (r Record) hasDev(dev host.Dev) bool {
+	return slices.ContainsFunc(r.MountPoints, func(p MountPointRecord) bool { return p.Dev == dev })
 }
 
 func (r *Record) first(is func(MountPointRecord) bool) *MountPointRecord {

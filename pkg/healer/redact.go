@@ -4,15 +4,18 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // redactFrom is the shortest secret that is looked for in texts: shorter ones
 // occur in any sentence.
 const redactFrom = 4
 
-// Redact takes the values out of a text that others wrote. Nobody is meant to
-// put them there; this is for the driver or tool that does anyway.
+// Redact returns a text without the values, for the driver or the tool that puts one
+// into its output.
 func (s Secrets) Redact(text string) string {
 	if len(s) == 0 {
 		return text
@@ -27,4 +30,13 @@ func (s Secrets) Redact(text string) string {
 		}
 	}
 	return text
+}
+
+// QuoteName quotes a name of foreign origin if it could be taken for more than one
+// word: a daemon names its filesystem freely, and names on a disk are not ours.
+func QuoteName(name string) string {
+	if name != "" && !strings.ContainsFunc(name, func(r rune) bool { return r == utf8.RuneError || !unicode.IsGraphic(r) || unicode.IsSpace(r) }) {
+		return name
+	}
+	return strconv.Quote(name)
 }

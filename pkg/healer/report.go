@@ -7,7 +7,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// Verdict is the one word that an answer starts with.
+// Verdict is the word that an answer begins with.
 type Verdict string
 
 // The verdicts. Healed means that a fresh observation after the steps found
@@ -22,7 +22,7 @@ const (
 // their outcomes, the diagnosis after.
 type Report struct {
 	Volume Volume
-	// Checked is true when no step was to run at all.
+	// Checked is true for a call that only checked.
 	Checked bool
 	// Driver is the CSI driver that the volume belongs to, as kubelet's files
 	// name it.
@@ -34,14 +34,14 @@ type Report struct {
 	Refused []Refusal
 	// Holders says of each superblock that is still sick who holds it.
 	Holders []host.Holders
-	// Restart says who still holds files of a filesystem instance that was replaced:
+	// Restart says who still has files open of a filesystem instance that was replaced:
 	// those files stay dead.
 	Restart []host.Holders
 	// Elapsed is the time from the first observation to the last.
 	Elapsed time.Duration
 }
 
-// Verdict tells what became of the volume.
+// Verdict returns what became of the volume.
 func (r Report) Verdict() Verdict {
 	switch {
 	case !r.After.Healthy():
@@ -77,8 +77,8 @@ type Diagnosis struct {
 	Case       Case
 	Conditions []Condition
 	Steps      []Step
-	// Failures are the providers that could not examine the case. A case with
-	// a failure is never healthy.
+	// Failures are the providers that could not examine the case. With a failure the
+	// volume is not healthy.
 	Failures []ProviderFailure
 }
 
@@ -88,11 +88,10 @@ type ProviderFailure struct {
 	Err      error
 }
 
-// Healthy is true when nothing is wrong and everybody could look.
+// Healthy is true when nothing is wrong and every provider could examine the case.
 func (d Diagnosis) Healthy() bool { return len(d.Conditions) == 0 && len(d.Failures) == 0 }
 
-// recordable is true when the volume can be used, and it is not in doubt which
-// storage it is.
+// recordable is true when the volume can be used, and it is clear which storage it is.
 func (d Diagnosis) recordable() bool {
-	return len(d.Failures) == 0 && !slices.ContainsFunc(d.Conditions, func(c Condition) bool { return c.Disables() || c.WriteChecks })
+	return len(d.Failures) == 0 && !slices.ContainsFunc(d.Conditions, func(c Condition) bool { return c.Disables() || c.Ambiguous })
 }

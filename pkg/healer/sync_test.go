@@ -8,12 +8,12 @@ import (
 )
 
 // Where the kernel has no word for it, fsync(2) tells that an ext4 shut itself down.
-func TestSyncTellsAShutdown(t *testing.T) {
-	b := newBench(t)
+func TestSyncShowsAShutdown(t *testing.T) {
+	b := newFixture(t)
 	b.engine.cfg.SyncExt4 = true
 	b.healthy()
 	if len(b.syncs) == 0 {
-		t.Error("nobody asked")
+		t.Error("no sync")
 	}
 	b.synced = host.Write{Answer: host.Answer{Asked: true, Op: "fsync", Errno: syscall.EIO}}
 	for range 2 {
@@ -27,17 +27,17 @@ func TestSyncTellsAShutdown(t *testing.T) {
 }
 
 func TestSyncIsNotTried(t *testing.T) {
-	for name, change := range map[string]func(*bench){
-		"the kernel tells":   func(b *bench) { b.engine.cfg.SyncExt4 = false },
-		"no write is wanted": func(b *bench) { b.engine.cfg.ProbeWrite = WriteNever },
-		"another filesystem": func(b *bench) {
+	for name, change := range map[string]func(*fixture){
+		"the kernel tells":   func(b *fixture) { b.engine.cfg.SyncExt4 = false },
+		"no write is wanted": func(b *fixture) { b.engine.cfg.ProbeWrite = WriteNever },
+		"another filesystem": func(b *fixture) {
 			for _, at := range []string{staging, podA} {
 				b.change(at, func(m *host.Mount) { m.FSType = "xfs" })
 			}
 		},
-		"check only": func(b *bench) { b.engine.cfg.CheckOnly = true },
+		"check only": func(b *fixture) { b.engine.cfg.CheckOnly = true },
 	} {
-		b := newBench(t)
+		b := newFixture(t)
 		b.engine.cfg.SyncExt4 = true
 		change(b)
 		b.heal(volume)

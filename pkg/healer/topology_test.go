@@ -9,7 +9,7 @@ import (
 )
 
 // bare is what a kept topology shows: mounts without what may change unnoticed.
-func bare(b *bench) []host.Mount {
+func bare(b *fixture) []host.Mount {
 	mounts := slices.Clone(b.mounts)
 	for i := range mounts {
 		m := &mounts[i]
@@ -18,8 +18,8 @@ func bare(b *bench) []host.Mount {
 	return mounts
 }
 
-// stackAt gives the ids of the mounts at a mount point of the last case, top first.
-func stackAt(b *bench, path string) []uint64 {
+// stackAt returns the ids of the mounts at a mount point of the last case, top first.
+func stackAt(b *fixture, path string) []uint64 {
 	p, _ := b.last().MountPoint(path)
 	var list []uint64
 	for _, m := range p.Stack {
@@ -31,24 +31,24 @@ func stackAt(b *bench, path string) []uint64 {
 // Whatever a kept topology still shows, the case has what is there.
 func TestOldTopology(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change func(b *bench) // after the topology was kept
+		change func(b *fixture) // after the topology was kept
 		at     string
 		want   []uint64
 	}{
-		"nothing changed": {func(*bench) {}, podA, []uint64{102}},
-		"unmounted":       {func(b *bench) { b.unmount(podA) }, podA, nil},
-		"mounted anew": {func(b *bench) {
+		"nothing changed": {func(*fixture) {}, podA, []uint64{102}},
+		"unmounted":       {func(b *fixture) { b.unmount(podA) }, podA, nil},
+		"mounted anew": {func(b *fixture) {
 			b.unmount(podA)
 			b.mount(podA, disk)
 			b.change(podA, func(m *host.Mount) { m.ID = 500 })
 		}, podA, []uint64{500}},
-		"moved away":           {func(b *bench) { b.change(podA, func(m *host.Mount) { m.Path = "/elsewhere" }) }, podA, nil},
-		"staged anew":          {func(b *bench) { b.change(staging, func(m *host.Mount) { m.ID = 501 }) }, staging, []uint64{501}},
-		"another pod's, gone":  {func(b *bench) { b.unmount(podB) }, podB, nil},
-		"another pod's, moved": {func(b *bench) { b.change(podB, func(m *host.Mount) { m.ID = 502 }) }, podB, []uint64{502}},
+		"moved away":           {func(b *fixture) { b.change(podA, func(m *host.Mount) { m.Path = "/elsewhere" }) }, podA, nil},
+		"staged anew":          {func(b *fixture) { b.change(staging, func(m *host.Mount) { m.ID = 501 }) }, staging, []uint64{501}},
+		"another pod's, gone":  {func(b *fixture) { b.unmount(podB) }, podB, nil},
+		"another pod's, moved": {func(b *fixture) { b.change(podB, func(m *host.Mount) { m.ID = 502 }) }, podB, []uint64{502}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
+			b := newFixture(t)
 			b.publish(podB)
 			b.stale = bare(b)
 			tc.change(b)
@@ -62,7 +62,7 @@ func TestOldTopology(t *testing.T) {
 
 func TestMountThatTheTopologyDoesNotShow(t *testing.T) {
 	for _, path := range []string{podA, staging} {
-		b := newBench(t)
+		b := newFixture(t)
 		all := slices.Clone(b.mounts)
 		b.unmount(path)
 		b.stale = bare(b)
@@ -76,7 +76,7 @@ func TestMountThatTheTopologyDoesNotShow(t *testing.T) {
 
 // Options, attributes and propagation change without a report.
 func TestOptionsAreFresh(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.stale = bare(b)
 	for _, p := range []string{podA, staging} {
 		b.change(p, func(m *host.Mount) {
@@ -99,7 +99,7 @@ func TestOptionsAreFresh(t *testing.T) {
 // A staging path on which nothing is expected costs no second look: many drivers
 // stage nothing.
 func TestLooksForAnEmptyStagingPath(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.unmount(staging)
 	looks := func(v Volume) int {
 		b.looks = 0
@@ -120,7 +120,7 @@ func TestLooksForAnEmptyStagingPath(t *testing.T) {
 	if p, _ := b.last().MountPoint(staging); len(p.Stack) != 0 {
 		t.Errorf("%+v", p)
 	}
-	recorded := newBench(t)
+	recorded := newFixture(t)
 	recorded.healthy()
 	recorded.unmount(staging)
 	recorded.looks = 0
@@ -132,7 +132,7 @@ func TestLooksForAnEmptyStagingPath(t *testing.T) {
 
 // A table for ever behind ends in an error, not in a loop, and not in a verdict.
 func TestTopologyThatNeverCatchesUp(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	b.stale = bare(b)
 	next := uint64(1000)
 	b.onMounts = func() { // each reading shows other mounts
@@ -146,15 +146,15 @@ func TestTopologyThatNeverCatchesUp(t *testing.T) {
 
 func TestUpperOfAnOverlay(t *testing.T) {
 	dead := func(m *host.Mount) { m.FSType, m.SuperOptions = "xfs", []string{"shutdown"} }
-	options := func(o ...string) func(*bench) {
-		return func(b *bench) { b.change(podA, func(m *host.Mount) { m.SuperOptions = o }) }
+	options := func(o ...string) func(*fixture) {
+		return func(b *fixture) { b.change(podA, func(m *host.Mount) { m.SuperOptions = o }) }
 	}
 	for name, tc := range map[string]struct {
-		change func(*bench)
+		change func(*fixture)
 		want   string // the upper's type, empty for unknown
 		dead   bool
 	}{
-		"on a volume":        {func(*bench) {}, "xfs", true},
+		"on a volume":        {func(*fixture) {}, "xfs", true},
 		"on the root":        {options("upperdir=/var/u"), "ext4", false},
 		"with a detour":      {options("upperdir=/var/../data/./u/"), "xfs", true},
 		"at the mount point": {options("upperdir=/data"), "xfs", true},
@@ -162,18 +162,18 @@ func TestUpperOfAnOverlay(t *testing.T) {
 		"of another option":  {options("xupperdir=/data/u"), "", false},
 		"relative":           {options("upperdir=data/u"), "", false},
 		"empty":              {options("upperdir="), "", false},
-		"covered by another": {func(b *bench) {
+		"covered by another": {func(b *fixture) {
 			b.mount("/data/u", disk)
 			b.change("/data/u", func(m *host.Mount) { m.OldParent = 103 })
 		}, "ext4", false},
-		"mounted later": {func(b *bench) { b.change("/data", func(m *host.Mount) { m.ID = 901 }) }, "", false},
-		"not in this namespace": {func(b *bench) {
+		"mounted later": {func(b *fixture) { b.change("/data", func(m *host.Mount) { m.ID = 901 }) }, "", false},
+		"not in this namespace": {func(b *fixture) {
 			b.mounts = slices.DeleteFunc(b.mounts, func(m host.Mount) bool { return m.Path == "/" })
 		}, "", false},
-		"no overlay": {func(b *bench) { b.change(podA, func(m *host.Mount) { m.FSType = "fuse.x" }) }, "", false},
+		"no overlay": {func(b *fixture) { b.change(podA, func(m *host.Mount) { m.FSType = "fuse.x" }) }, "", false},
 	} {
 		for _, kept := range []bool{false, true} {
-			b := newBench(t)
+			b := newFixture(t)
 			overUpper(dead)(b)
 			tc.change(b)
 			if kept {
@@ -181,7 +181,7 @@ func TestUpperOfAnOverlay(t *testing.T) {
 			}
 			if name == "not in this namespace" {
 				// A table without a root has no mount point either.
-				o := observation{node: b.world, table: host.NewTable(b.mounts)}
+				o := observation{node: b.fakeNode, table: host.NewTable(b.mounts)}
 				if upper := o.upper(host.Mount{SuperOptions: []string{"upperdir=/data/u"}}); upper != nil {
 					t.Errorf("%s: %+v", name, upper)
 				}
@@ -198,7 +198,7 @@ func TestUpperOfAnOverlay(t *testing.T) {
 
 // The upper may have moved since the topology was kept.
 func TestUpperOfAnOldTopology(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	overUpper(func(m *host.Mount) { m.FSType = "xfs" })(b)
 	b.stale = bare(b)
 	b.change("/data", func(m *host.Mount) { m.ID, m.SuperOptions = 600, []string{"shutdown"} })

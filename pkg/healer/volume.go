@@ -9,7 +9,7 @@ type Volume struct {
 	// Path is the volume_path: absolute, clean and beneath a known root.
 	Path string
 	// StagingPath is the staging_target_path; empty when the driver stages
-	// nothing or the caller did not say.
+	// nothing or the caller did not name it.
 	StagingPath string
 	// Capability is nil when the request carries none.
 	Capability *Capability
@@ -40,7 +40,7 @@ type Capability struct {
 }
 
 // Secrets is a map whose values never appear in a log, an error or a message:
-// every way to print it gives [redacted].
+// every way to print it yields [redacted].
 type Secrets map[string]string
 
 const redacted = "[redacted]"

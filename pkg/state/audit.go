@@ -13,8 +13,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// auditLimit is the size in bytes at which the audit log moves to audit.log.1,
-// so that both together stay below twice that.
+// auditLimit is the size in bytes at which the audit log is renamed to audit.log.1, so
+// that both together stay below twice that.
 const auditLimit = 1 << 20
 
 // Audit is the log of mutating operations: one JSON line before each and one
@@ -26,7 +26,7 @@ type Audit struct {
 	mu   sync.Mutex
 	file *os.File
 	size int64
-	// torn is true when the last line may lack its end.
+	// torn is true when the last line may be incomplete.
 	torn bool
 }
 
@@ -95,7 +95,7 @@ func (a *Audit) write(when string, entries []healer.AuditEntry) error {
 }
 
 func (a *Audit) rotate() error {
-	// Somebody may have moved the log away; then it only begins anew.
+	// A person may have moved the log away; then it only begins anew.
 	if err := os.Rename(a.path, a.path+".1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("audit log: %w", err)
 	}

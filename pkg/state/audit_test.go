@@ -28,7 +28,7 @@ func openAudit(t *testing.T) *Audit {
 	return a
 }
 
-// readAudit gives the lines of a log; every line must be whole.
+// readAudit returns the lines of a log; every line must be whole.
 func readAudit(t *testing.T, path string) []auditLine {
 	t.Helper()
 	f, err := os.Open(path)

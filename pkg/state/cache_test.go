@@ -1,6 +1,8 @@
 package state
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"testing"
@@ -46,7 +48,7 @@ func TestChangedRecordIsReadAnew(t *testing.T) {
 		want   *healer.Record
 	}{
 		"saved":            {func(t *testing.T, r *Records, _ string) { mustSave(t, r, other) }, &other},
-		"saved by another": {func(t *testing.T, r *Records, _ string) { mustSave(t, &Records{dir: r.dir}, other) }, &other},
+		"saved by another": {func(t *testing.T, r *Records, _ string) { mustSave(t, newRecords(r.dir), other) }, &other},
 		"removed":          {func(t *testing.T, _ *Records, path string) { mustDo(t, os.Remove(path)) }, nil},
 		"truncated":        {func(t *testing.T, _ *Records, path string) { mustDo(t, os.Truncate(path, 10)) }, nil},
 		"overwritten": {func(t *testing.T, _ *Records, path string) {
@@ -113,15 +115,14 @@ func TestRecordsSavedInARow(t *testing.T) {
 func TestCacheIsBounded(t *testing.T) {
 	d, _ := openDir(t)
 	r := d.Records()
-	file, err := os.Stat(r.dir)
+	raw, err := json.Marshal(sample("v"))
 	mustDo(t, err)
-	for i := range 3 * maxCached {
-		r.cache.put(fmt.Sprint(i), cached{path: r.dir, file: file, record: &healer.Record{}})
-		if n := len(r.cache.known); n > maxCached {
-			t.Fatalf("%d are kept", n)
-		}
+	for i := range maxCached + 10 {
+		record := sample(fmt.Sprint(i))
+		mustDo(t, os.WriteFile(r.path(driver, record.VolumeID), bytes.Replace(raw, []byte(`"volumeID":"v"`), fmt.Appendf(nil, `"volumeID":"%d"`, i), 1), 0o600))
+		expect(t, r, record.VolumeID, &record)
 	}
-	if r.cache.get(fmt.Sprint(3*maxCached-1)) == nil {
-		t.Error("the last one is not kept")
+	if n := r.cache.Len(); n != maxCached {
+		t.Errorf("%d are kept", n)
 	}
 }

@@ -18,7 +18,7 @@ type Dir struct {
 	lock *os.File
 }
 
-// Open makes the directory if need be and locks it.
+// Open creates the directory if need be and locks it.
 func Open(path string) (*Dir, error) {
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("state directory %q is not an absolute path", path)
@@ -38,11 +38,10 @@ func Open(path string) (*Dir, error) {
 	return &Dir{path: path, lock: lock}, nil
 }
 
-// Close gives the lock back.
+// Close releases the lock.
 func (d *Dir) Close() error { return d.lock.Close() }
 
-// writeFile replaces a file by one that is complete and on disk, or leaves the
-// old one.
+// writeFile replaces a file by one that is complete and synced, or leaves the old one.
 func writeFile(path string, data []byte) (err error) {
 	tmp := path + ".new"
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, fileMode)

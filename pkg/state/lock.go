@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// takeLock keeps a second server out of the directory. The kernel gives the
-// lock back when the server ends, however it ends.
+// takeLock keeps a second server out of the directory. The kernel releases the lock
+// when the server ends, however it ends.
 func takeLock(dir string) (*os.File, error) {
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, fileMode)
 	if err != nil {

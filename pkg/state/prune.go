@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// recordLifetime is how long a record is kept that no healthy check renewed; a
-// volume in use renews it every hour in which it is checked.
+// recordLifetime is how long a record is kept that no check renewed; a volume in use
+// renews it every hour in which it is checked.
 const recordLifetime = 90 * 24 * time.Hour
 
-// Prune removes the records of volumes that were not seen healthy for a long
-// time, and what a crash left half written. Without it a node that lives long
-// would keep one of every volume it ever had.
+// Prune removes the records of volumes that were not seen for recordLifetime, and files
+// that a crash left incomplete. Without it a node would keep a record of every volume it
+// ever had.
 func (r *Records) Prune(now time.Time) error {
 	entries, err := os.ReadDir(r.dir)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 
 	"k8s.io/klog/v2"
+	"k8s.io/utils/lru"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -23,30 +24,47 @@ const recordsDir = "records"
 // has less.
 const recordLimit = 1 << 20
 
+// maxCached bounds the records kept in memory. A node has a few hundred volumes.
+const maxCached = 4096
+
 // Records keeps one JSON file for each volume, named by hash: a volume_id may
 // hold any byte and is never part of a path.
 type Records struct {
-	dir   string
-	cache cache
+	dir string
+	// cache holds what was read, by path, for as long as the file stays the same:
+	// a person may remove or restore one.
+	cache *lru.Cache
 }
 
-// Records gives the directory's records.
-func (d *Dir) Records() *Records { return &Records{dir: filepath.Join(d.path, recordsDir)} }
+type cached struct {
+	file   fs.FileInfo
+	record *healer.Record
+}
+
+// Records returns the directory's records.
+func (d *Dir) Records() *Records { return newRecords(filepath.Join(d.path, recordsDir)) }
+
+func newRecords(dir string) *Records { return &Records{dir: dir, cache: lru.New(maxCached)} }
 
 func (r *Records) path(driver, volumeID string) string {
 	sum := sha256.Sum256([]byte(driver + "\x00" + volumeID))
 	return filepath.Join(r.dir, hex.EncodeToString(sum[:])+".json")
 }
 
-// Load implements healer.Records. A torn or foreign file counts as none: it is
-// written anew at the next healthy check.
+// Load implements healer.Records. A torn or foreign file counts as none: the next
+// healthy check writes it anew.
 func (r *Records) Load(driver, volumeID string) (*healer.Record, error) {
-	key := driver + "\x00" + volumeID
-	if record := r.cache.get(key); record != nil {
-		return record, nil
-	}
 	path := r.path(driver, volumeID)
-	file, statErr := os.Stat(path) // before it is read: a change in between is not missed
+	file, err := os.Stat(path) // before it is read: a change in between is not missed
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil //nolint:nilnil // no record; documented in the interface
+	}
+	if err != nil {
+		return nil, fmt.Errorf("record: %w", err)
+	}
+	if known, found := r.cache.Get(path); found && sameFile(file, known.(cached).file) {
+		return known.(cached).record, nil
+	}
 	raw, err := readLimited(path, recordLimit)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // no record; documented in the interface
@@ -62,10 +80,14 @@ func (r *Records) Load(driver, volumeID string) (*healer.Record, error) {
 		klog.Background().Error(err, "Ignoring an unusable record", "file", path)
 		return nil, nil //nolint:nilnil // as good as none
 	}
-	if statErr == nil {
-		r.cache.put(key, cached{path, file, record})
-	}
+	r.cache.Add(path, cached{file, record})
 	return record, nil
+}
+
+// sameFile is true for the same content: a record is replaced by rename, which leaves
+// another file with another time.
+func sameFile(a, b fs.FileInfo) bool {
+	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
 func decodeRecord(raw []byte) (*healer.Record, error) {
@@ -73,14 +95,44 @@ func decodeRecord(raw []byte) (*healer.Record, error) {
 	if err := json.Unmarshal(raw, &version); err != nil {
 		return nil, err
 	}
-	if version.Version != healer.RecordVersion {
-		return nil, fmt.Errorf("it has version %d, this build reads %d", version.Version, healer.RecordVersion)
+	switch version.Version {
+	case healer.RecordVersion:
+		var record healer.Record
+		return &record, decodeStrict(raw, &record)
+	case 1:
+		var old recordV1
+		if err := decodeStrict(raw, &old); err != nil {
+			return nil, err
+		}
+		return old.upgrade()
 	}
-	var record healer.Record
+	return nil, fmt.Errorf("it has version %d, this build reads 1 and %d", version.Version, healer.RecordVersion)
+}
+
+func decodeStrict(raw []byte, into any) error {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
-	if err := dec.Decode(&record); err != nil {
-		return nil, err
+	return dec.Decode(into)
+}
+
+// recordV1 is a record of version 1, which had other keys and roles.
+type recordV1 struct {
+	healer.Record
+	MountPoints []healer.MountPointRecord   `json:"places"`
+	Previous    []healer.PreviousSuperblock `json:"former"`
+}
+
+func (old recordV1) upgrade() (*healer.Record, error) {
+	roles := map[healer.Role]healer.Role{"staged": healer.RoleStaging, "published": healer.RoleTarget}
+	record := old.Record
+	record.Version, record.MountPoints, record.Previous = healer.RecordVersion, old.MountPoints, old.Previous
+	for i := range record.MountPoints {
+		p := &record.MountPoints[i]
+		role, known := roles[p.Role]
+		if !known {
+			return nil, fmt.Errorf("version 1 has no role %q", p.Role)
+		}
+		p.Role = role
 	}
 	return &record, nil
 }

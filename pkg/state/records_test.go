@@ -137,10 +137,10 @@ func TestUnusableRecordsCountAsNone(t *testing.T) {
 		"zeros":              make([]byte, 4096),
 		"no JSON":            []byte("hello"),
 		"another's":          other,
-		"older version":      bytes.Replace(whole, []byte(`"version":1`), []byte(`"version":0`), 1),
-		"newer version":      bytes.Replace(whole, []byte(`"version":1`), []byte(`"version":2`), 1),
-		"no version":         bytes.Replace(whole, []byte(`"version":1,`), nil, 1),
-		"unknown field":      bytes.Replace(whole, []byte(`"version":1`), []byte(`"version":1,"more":1`), 1),
+		"older version":      bytes.Replace(whole, []byte(`"version":2`), []byte(`"version":0`), 1),
+		"newer version":      bytes.Replace(whole, []byte(`"version":2`), []byte(`"version":3`), 1),
+		"no version":         bytes.Replace(whole, []byte(`"version":2,`), nil, 1),
+		"unknown field":      bytes.Replace(whole, []byte(`"version":2`), []byte(`"version":2,"more":1`), 1),
 		"something after it": append(bytes.Clone(whole), "{}"...),
 		"a field's type":     bytes.Replace(whole, []byte(`"diskSeq":7`), []byte(`"diskSeq":"7"`), 1),
 	} {
@@ -232,4 +232,58 @@ func TestRecordHoldsNoSecret(t *testing.T) {
 	}
 	look("Record", reflect.TypeFor[healer.Record]())
 	look("AuditEntry", reflect.TypeFor[healer.AuditEntry]())
+}
+
+// oldRecord is the sample as version 1 had it.
+const oldRecord = `{
+  "version": 1, "driver": "csi.example.com", "volumeID": "v", "bootID": "boot", "fsType": "ext4", "source": "/dev/sdb",
+  "identity": {}, "diskSeq": 7,
+  "places": [
+    {"role": "published", "path": "/t", "root": "/sub", "attributes": 1, "propagation": {}, "readOnlySuperblock": true, "dev": {"major": 8, "minor": 16}, "mountID": 9},
+    {"role": "staged", "path": "/s", "root": "/", "attributes": 0, "propagation": {}, "readOnlySuperblock": false, "dev": {"major": 8, "minor": 16}, "mountID": 8}
+  ],
+  "former": [{"dev": {"major": 0, "minor": 50}, "bootID": "boot", "mounts": [{"id": 70, "namespace": 4026, "path": "/data", "attributes": 2, "sharing": "slave of the host's mount"}], "sinceBoot": 5}],
+  "lastHealthy": "2026-01-02T03:04:05Z"
+}`
+
+// A record of the version before serves on: what it calls staged and published are the
+// staging mount point and the targets.
+func TestRecordOfVersion1(t *testing.T) {
+	load := func(raw string) *healer.Record {
+		d, _ := openDir(t)
+		r := d.Records()
+		mustDo(t, os.WriteFile(r.path(driver, "v"), []byte(raw), 0o600))
+		got, err := r.Load(driver, "v")
+		mustDo(t, err)
+		return got
+	}
+	got := load(oldRecord)
+	if got == nil {
+		t.Fatal("not read")
+	}
+	want := healer.Record{
+		Version: healer.RecordVersion, Driver: driver, VolumeID: "v", BootID: "boot", FSType: "ext4", Source: "/dev/sdb", DiskSeq: 7,
+		MountPoints: []healer.MountPointRecord{
+			{Role: healer.RoleTarget, Path: "/t", Root: "/sub", Attr: host.AttrReadOnly, ReadOnlySuper: true, Dev: host.Dev{Major: 8, Minor: 16}, MountID: 9},
+			{Role: healer.RoleStaging, Path: "/s", Root: "/", Dev: host.Dev{Major: 8, Minor: 16}, MountID: 8},
+		},
+		Previous: []healer.PreviousSuperblock{{
+			Dev: host.Dev{Minor: 50}, BootID: "boot", Since: 5,
+			Mounts: []healer.PreviousMount{{ID: 70, Namespace: 4026, Path: "/data", Attr: host.AttrNoSUID, Sharing: host.SharingSlave}},
+		}},
+		LastHealthy: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+	}
+	if !reflect.DeepEqual(*got, want) {
+		t.Errorf("got  %+v\nwant %+v", *got, want)
+	}
+	// Nothing is guessed of what version 1 never wrote.
+	for name, raw := range map[string]string{
+		"a role of version 2": strings.Replace(oldRecord, `"published"`, `"target"`, 1),
+		"an unknown key":      strings.Replace(oldRecord, `"places"`, `"spots"`, 1),
+		"called version 2":    strings.Replace(oldRecord, `"version": 1`, `"version": 2`, 1),
+	} {
+		if got := load(raw); got != nil {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
 }

@@ -27,7 +27,7 @@ func TestFrozen(t *testing.T) {
 			before, sum := n.Table(), v.Sum(v.MountPoint())
 			thaw := freeze(t, v)
 			for range 3 {
-				n.Expect("abnormal", v.Request(), "Frozen", "thaw", "reads answer")
+				n.Expect("abnormal", v.Request(), "Frozen", "thaw", "reads succeed")
 				next.untouched()
 			}
 			n.SameTable(before)

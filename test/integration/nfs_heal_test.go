@@ -272,7 +272,7 @@ func TestNFSDeletedInUse(t *testing.T) {
 	s.Start()
 	v.renew(t)
 	v.restage(t)
-	why := "the kernel lets nobody come to the mount any more; delete the pod"
+	why := "no path walk reaches the mount any more; delete the pod"
 	if !workerops.CanMoveBeneath() {
 		why = "ReplaceNotSupported"
 	}

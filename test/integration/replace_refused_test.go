@@ -39,7 +39,7 @@ func TestReplaceRefused(t *testing.T) {
 				s.die()
 				harness.Must(t, unix.Mount(s.Staging, s.Staging, "", unix.MS_BIND, ""))
 			},
-			[]string{"Disconnected", "several mounts stand on the staging path"},
+			[]string{"Disconnected", "several mounts are stacked on the staging path"},
 		},
 		"kubelet's file names another volume": {
 			func(t *testing.T, s *served) {

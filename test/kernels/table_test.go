@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/csi-addons/node-healer/pkg/healer/provider/containers"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/mounts"
 )
 
@@ -41,7 +42,7 @@ func TestFeatures(t *testing.T) {
 		names = append(names, f.name)
 	}
 	text := strings.Join(names, "\n")
-	words := append(reasons(t), mounts.StepRebind, mounts.StepUnmountDuplicate, mounts.StepReplace, mounts.StepUnmountDeadTop, mounts.StepReplaceInContainer)
+	words := append(reasons(t), mounts.StepRebind, mounts.StepUnmountDuplicate, mounts.StepReplace, mounts.StepUnmountDeadTop, containers.StepReplaceInContainer)
 	for _, word := range words {
 		if !strings.Contains(text, word) {
 			t.Errorf("the short form shows no %s", word)

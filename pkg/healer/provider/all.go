@@ -3,14 +3,17 @@ package provider
 
 import (
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/healer/provider/containers"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/mounts"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// All gives every provider. A new one is a package below this one and a line
-// here; the generic one comes first.
-func All(node *host.Node, containers mounts.Containers) []healer.Provider {
+// All returns every provider in the order in which they are asked: each sees the
+// conditions that those before it found. A new one is a package below this one and a
+// line here.
+func All(node *host.Node, scope containers.Scope) []healer.Provider {
 	return []healer.Provider{
-		mounts.New(node, containers),
+		mounts.New(node),
+		containers.New(node, scope),
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
-// odd turns a healthy case into those that nobody thinks of. What a provider
-// says of them is its own business; that it says it properly is not.
+// odd turns a healthy case into unusual ones. A provider may say of them what it likes,
+// as long as it keeps the contract.
 func odd() map[string]func(*healer.Case) {
 	noRecord := func(c *healer.Case) {
 		c.Record = nil
@@ -25,7 +25,7 @@ func odd() map[string]func(*healer.Case) {
 		"no mount points":             func(c *healer.Case) { c.MountPoints = nil },
 		"mount points without a path": func(c *healer.Case) { eachMountPoint(c, func(p *healer.MountPoint) { *p = healer.MountPoint{} }) },
 		"nothing mounted":             func(c *healer.Case) { eachMountPoint(c, func(p *healer.MountPoint) { p.Stack = nil }) },
-		"nobody looked":               func(c *healer.Case) { eachMountPoint(c, func(p *healer.MountPoint) { p.Inspect = host.PathInfo{} }) },
+		"not inspected":               func(c *healer.Case) { eachMountPoint(c, func(p *healer.MountPoint) { p.Inspect = host.PathInfo{} }) },
 		"unknown roles":               func(c *healer.Case) { eachMountPoint(c, func(p *healer.MountPoint) { p.Role = "odd" }) },
 		"block":                       func(c *healer.Case) { c.Block = true },
 		"no record":                   noRecord,
@@ -38,7 +38,12 @@ func odd() map[string]func(*healer.Case) {
 			c.Record = &healer.Record{}
 		},
 		"record of another boot": func(c *healer.Case) { c.BootID = "another" },
-		"no superblocks":         func(c *healer.Case) { c.Superblocks = nil },
+		"another provider found all of it unusable": func(c *healer.Case) {
+			for _, p := range c.MountPoints {
+				c.Found = append(c.Found, healer.Condition{Status: healer.DataLoss, Reason: "Odd", MountPoint: p.Path, Superblock: p.Dev(), Message: "m", Advice: "a"})
+			}
+		},
+		"no superblocks": func(c *healer.Case) { c.Superblocks = nil },
 		"empty superblocks": func(c *healer.Case) {
 			eachSuperblock(c, func(sb *host.Superblock) { *sb = host.Superblock{} })
 		},
@@ -48,27 +53,27 @@ func odd() map[string]func(*healer.Case) {
 		"device gone": func(c *healer.Case) {
 			eachSuperblock(c, func(sb *host.Superblock) { sb.Device = &host.BlockDevice{Missing: true} })
 		},
-		"not asked":                   answer(host.Answer{}),
-		"silent":                      answer(host.Answer{Asked: true, Silent: true}),
-		"stuck":                       answer(host.Answer{Asked: true, Silent: true, Stuck: true}),
-		"ENOTCONN":                    answer(host.Answer{Asked: true, Op: "statx", Errno: syscall.ENOTCONN}),
-		"no errno that anybody knows": answer(host.Answer{Asked: true, Errno: 4095}),
-		"late for ever":               answer(host.Answer{Asked: true, Late: math.MaxInt, Elapsed: math.MaxInt64}),
-		"silent to a write":           answer(host.Answer{Asked: true, Silent: true, Writing: true}),
-		"frozen":                      answer(host.Answer{Asked: true, Frozen: true}),
-		"silent, and owes a lot":      answer(host.Answer{Asked: true, Silent: true, Waiting: math.MaxInt, Waits: slices.Repeat([]string{"f"}, 1000)}),
-		"a device that fails":         answer(host.Answer{Asked: true, Op: workerops.OpReadDevice, Errno: syscall.EIO}),
-		"nobody may enter":            answer(host.Answer{Asked: true, Op: "open", Errno: syscall.EACCES}),
-		"a write that fails":          write(host.Write{Answer: host.Answer{Asked: true, Op: "write", Errno: syscall.EIO}}),
-		"a write to what is full":     write(host.Write{Answer: host.Answer{Asked: true, Op: "create", Errno: syscall.ENOSPC}, Unable: true}),
-		"a write that must not be":    write(host.Write{Forbidden: "nobody wants it"}),
+		"not asked":                 answer(host.Answer{}),
+		"silent":                    answer(host.Answer{Asked: true, Silent: true}),
+		"stuck":                     answer(host.Answer{Asked: true, Silent: true, Stuck: true}),
+		"ENOTCONN":                  answer(host.Answer{Asked: true, Op: "statx", Errno: syscall.ENOTCONN}),
+		"an unknown errno":          answer(host.Answer{Asked: true, Errno: 4095}),
+		"late for ever":             answer(host.Answer{Asked: true, Late: math.MaxInt, Elapsed: math.MaxInt64}),
+		"silent to a write":         answer(host.Answer{Asked: true, Silent: true, Writing: true}),
+		"frozen":                    answer(host.Answer{Asked: true, Frozen: true}),
+		"silent, with many waiting": answer(host.Answer{Asked: true, Silent: true, Waiting: math.MaxInt, Waits: slices.Repeat([]string{"f"}, 1000)}),
+		"a device that fails":       answer(host.Answer{Asked: true, Op: workerops.OpReadDevice, Errno: syscall.EIO}),
+		"access denied":             answer(host.Answer{Asked: true, Op: "open", Errno: syscall.EACCES}),
+		"a write that fails":        write(host.Write{Answer: host.Answer{Asked: true, Op: "write", Errno: syscall.EIO}}),
+		"a write to what is full":   write(host.Write{Answer: host.Answer{Asked: true, Op: "create", Errno: syscall.ENOSPC}, Unable: true}),
+		"a write that is forbidden": write(host.Write{Forbidden: "it is not wanted"}),
 		"nothing left": func(c *healer.Case) {
 			eachSuperblock(c, func(sb *host.Superblock) { sb.Space = host.Space{Blocks: math.MaxUint64, Files: math.MaxUint64} })
 		},
-		"errors of nobody knows when": func(c *healer.Case) {
+		"errors of an unknown time": func(c *healer.Case) {
 			eachSuperblock(c, func(sb *host.Superblock) { sb.Errors = &host.FilesystemErrors{Count: math.MaxUint64} })
 		},
-		"errors before there was time": func(c *healer.Case) {
+		"errors with a time far ahead": func(c *healer.Case) {
 			noRecord(c)
 			eachSuperblock(c, func(sb *host.Superblock) {
 				sb.Errors = &host.FilesystemErrors{Count: 1, LastTime: time.Unix(math.MaxUint32, 0)}
@@ -94,7 +99,7 @@ func odd() map[string]func(*healer.Case) {
 				}
 			})
 		},
-		// Names on the disk, and names that a daemon gives itself, are anybody's.
+		// Names on a disk, and those that a daemon chooses, may come from an attacker.
 		"names that fool a reader": func(c *healer.Case) {
 			const name = "x\n\x1b[2Jhealthy."
 			eachSuperblock(c, func(sb *host.Superblock) {

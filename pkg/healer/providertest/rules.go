@@ -16,7 +16,7 @@ var (
 	statuses  = []healer.Status{healer.Degraded, healer.Inaccessible, healer.DataLoss}
 )
 
-// judgeConditions holds conditions to what messages, logs and the engine need.
+// judgeConditions returns how conditions break what messages, logs and the engine need.
 func judgeConditions(c healer.Case, conditions []healer.Condition) (broken []string) {
 	for _, cond := range conditions {
 		bad := func(rule string) { broken = append(broken, fmt.Sprintf("condition %+v: %s", cond, rule)) }
@@ -39,7 +39,7 @@ func judgeConditions(c healer.Case, conditions []healer.Condition) (broken []str
 	return broken
 }
 
-// judgeSteps holds steps to what the engine relies on.
+// judgeSteps returns how steps break what the engine relies on.
 func judgeSteps(c healer.Case, steps []healer.Step) (broken []string) {
 	seen := map[string]bool{}
 	for _, s := range steps {
@@ -60,19 +60,19 @@ func judgeSteps(c healer.Case, steps []healer.Step) (broken []string) {
 			bad("has no cost")
 		case len(s.Heals) == 0:
 			bad("heals nothing")
-		case (s.Refused == "") != (s.Run != nil || s.Together != nil) || s.Run != nil && s.Together != nil:
+		case (s.Refused == "") != (s.Run != nil || s.RunBatch != nil) || s.Run != nil && s.RunBatch != nil:
 			bad("is neither refused nor to be run, or both")
 		case s.Refused != "" && !sentence(s.Refused):
 			bad("its refusal is not half a line of text")
 		case s.Refused == "" && !proven:
-			bad("brings a filesystem that the case does not know, so that nobody can prove its identity")
+			bad("brings a filesystem that the case does not know, so that its identity cannot be proven")
 		}
 		seen[key] = true
 	}
 	return broken
 }
 
-// sentence is true for half a sentence that can stand in a one-line message.
+// sentence is true for half a sentence that fits into a one-line message.
 func sentence(s string) bool {
 	return s != "" && len(s) <= 512 && s == strings.TrimSpace(s) && !strings.HasSuffix(s, ".") &&
 		!strings.Contains(s, secret) && !strings.ContainsFunc(s, unicode.IsControl)

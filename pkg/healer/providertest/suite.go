@@ -1,21 +1,20 @@
 // Package providertest is the conformance suite that every provider passes.
 //
 // A provider's own test gives Run a healthy case and the cases in which
-// something is wrong. The suite adds the odd ones that a node comes up with.
+// something is wrong. The suite adds unusual ones.
 // Make the provider with a host that fails the test when it is called: Examine
-// touches nothing. Do not use the package for what one kind of storage means;
-// that is the provider's own table.
+// calls nothing. What a case of one kind of storage means is for the provider's own
+// tests.
 package providertest
 
 import (
-	"context"
 	"reflect"
 	"testing"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// Cases are built anew for each use, and always the same.
+// Cases are built anew for each use, and always equal.
 type Cases struct {
 	// Healthy is a case in which the provider finds nothing.
 	Healthy func() healer.Case
@@ -23,13 +22,13 @@ type Cases struct {
 	Sick map[string]func() healer.Case
 }
 
-// Run holds a provider to the contract of healer.Provider.
+// Run fails the test where a provider breaks the contract of healer.Provider.
 func Run(t *testing.T, p healer.Provider, cases Cases) {
 	t.Helper()
 	expect := func(build func() healer.Case, sick bool) func(*testing.T) {
 		return func(t *testing.T) {
 			report(t, p, build)
-			f, err := p.Examine(context.Background(), build())
+			f, err := p.Examine(build())
 			if err != nil || !f.Mine || len(f.Conditions) > 0 != sick {
 				t.Errorf("mine: %v, %d conditions, error %v; sick: %v", f.Mine, len(f.Conditions), err, sick)
 			}
@@ -57,10 +56,10 @@ func report(t *testing.T, p healer.Provider, build func() healer.Case) {
 	}
 }
 
-// secret stands in every case where a provider might quote it.
+// secret is in every case where a provider might quote it.
 const secret = "providertest-secret"
 
-// judge says what of the contract a provider breaks on a case.
+// judge returns how a provider breaks the contract on a case.
 func judge(p healer.Provider, build func() healer.Case) (broken []string) {
 	prepared := func() healer.Case {
 		c := build()
@@ -74,16 +73,13 @@ func judge(p healer.Provider, build func() healer.Case) (broken []string) {
 		return c
 	}
 	c := prepared()
-	first, err := p.Examine(context.Background(), c)
+	first, err := p.Examine(c)
 	if !reflect.DeepEqual(c, prepared()) {
 		broken = append(broken, "Examine changed the case")
 	}
-	// The evidence is in the case: a caller that leaves changes nothing.
-	gone, cancel := context.WithCancel(context.Background())
-	cancel()
-	second, err2 := p.Examine(gone, prepared())
+	second, err2 := p.Examine(prepared())
 	if !reflect.DeepEqual(plain(first), plain(second)) || (err == nil) != (err2 == nil) {
-		broken = append(broken, "two looks at one case differ")
+		broken = append(broken, "two findings of one case differ")
 	}
 	if !first.Mine && len(first.Conditions)+len(first.Steps) > 0 {
 		broken = append(broken, "a case that is not the provider's has findings")
@@ -92,11 +88,11 @@ func judge(p healer.Provider, build func() healer.Case) (broken []string) {
 	return append(broken, judgeSteps(c, first.Steps)...)
 }
 
-// plain leaves out functions, which are never equal.
+// plain returns a finding without functions, which are never equal.
 func plain(f healer.Finding) healer.Finding {
 	steps := make([]healer.Step, len(f.Steps))
 	for i, s := range f.Steps {
-		s.Run, s.Together = nil, nil
+		s.Run, s.RunBatch = nil, nil
 		steps[i] = s
 	}
 	f.Steps = steps

@@ -10,12 +10,12 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-type provider func(context.Context, healer.Case) (healer.Finding, error)
+type provider func(healer.Case) (healer.Finding, error)
 
 func (provider) Name() string { return "sample" }
 
-func (p provider) Examine(ctx context.Context, c healer.Case) (healer.Finding, error) {
-	return p(ctx, c)
+func (p provider) Examine(c healer.Case) (healer.Finding, error) {
+	return p(c)
 }
 
 var disk = host.Dev{Major: 8}
@@ -32,7 +32,7 @@ func healthy() healer.Case {
 }
 
 // good keeps the contract: it finds empty mount points, and offers to fill them.
-func good(_ context.Context, c healer.Case) (healer.Finding, error) {
+func good(c healer.Case) (healer.Finding, error) {
 	f := healer.Finding{Mine: true}
 	for _, p := range c.MountPoints {
 		if len(p.Stack) > 0 || p.Path == "" {
@@ -61,27 +61,27 @@ func empty() healer.Case {
 func TestBrokenProvidersAreCaught(t *testing.T) {
 	// change breaks one thing in what the good provider says of an empty mount point.
 	change := func(f func(*healer.Condition, *healer.Step)) provider {
-		return func(ctx context.Context, c healer.Case) (healer.Finding, error) {
-			found, err := good(ctx, c)
+		return func(c healer.Case) (healer.Finding, error) {
+			found, err := good(c)
 			f(&found.Conditions[0], &found.Steps[0])
 			return found, err
 		}
 	}
 	calls := 0
 	for want, p := range map[string]provider{
-		"changed the case": func(ctx context.Context, c healer.Case) (healer.Finding, error) {
+		"changed the case": func(c healer.Case) (healer.Finding, error) {
 			c.MountPoints[1].Stack[0].Path = "/x"
-			return good(ctx, c)
+			return good(c)
 		},
-		"differ": func(ctx context.Context, c healer.Case) (healer.Finding, error) {
-			f, err := good(ctx, c)
+		"differ": func(c healer.Case) (healer.Finding, error) {
+			f, err := good(c)
 			if calls++; calls%2 == 0 {
 				return healer.Finding{}, errors.New("not again")
 			}
 			return f, err
 		},
-		"not the provider's": func(ctx context.Context, c healer.Case) (healer.Finding, error) {
-			f, err := good(ctx, c)
+		"not the provider's": func(c healer.Case) (healer.Finding, error) {
+			f, err := good(c)
 			f.Mine = false
 			return f, err
 		},
@@ -97,11 +97,11 @@ func TestBrokenProvidersAreCaught(t *testing.T) {
 		"heals nothing":           change(func(_ *healer.Condition, s *healer.Step) { s.Heals = nil }),
 		"neither refused":         change(func(_ *healer.Condition, s *healer.Step) { s.Refused = "" }),
 		"its refusal":             change(func(_ *healer.Condition, s *healer.Step) { s.Refused = "no.\n" }),
-		"prove its identity": change(func(_ *healer.Condition, s *healer.Step) {
+		"identity cannot be proven": change(func(_ *healer.Condition, s *healer.Step) {
 			s.Refused, s.Run = "", func(context.Context, func(context.Context) error) error { return nil }
 		}),
-		"offered twice": func(ctx context.Context, c healer.Case) (healer.Finding, error) {
-			f, err := good(ctx, c)
+		"offered twice": func(c healer.Case) (healer.Finding, error) {
+			f, err := good(c)
 			f.Steps = append(f.Steps, f.Steps...)
 			return f, err
 		},

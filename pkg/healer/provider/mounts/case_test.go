@@ -3,7 +3,6 @@ package mounts
 import (
 	"context"
 	"errors"
-	"slices"
 	"syscall"
 	"testing"
 
@@ -22,7 +21,7 @@ var (
 	placeholder = host.AttrReadOnly | host.AttrNoSUID | host.AttrNoDev | host.AttrNoExec | host.AttrNoSymFollow
 )
 
-// idle is a host whose steps nobody may run.
+// idle is a host whose steps must not run.
 type idle struct{ t *testing.T }
 
 func (h idle) Rebind(context.Context, host.RebindPlan, func(context.Context) error) error {
@@ -47,10 +46,6 @@ func (h idle) Cover(context.Context, host.RebindPlan, func(context.Context) erro
 
 func (h idle) UnmountDeadTop(context.Context, host.Mount, host.Mount, func(context.Context) error) error {
 	return h.touched()
-}
-
-func (h idle) ReplaceInContainers(_ context.Context, plans []host.ContainerSwap) []error {
-	return slices.Repeat([]error{h.touched()}, len(plans))
 }
 
 func (idle) CanReplace() bool { return true }
@@ -94,7 +89,7 @@ func mount(path, root string, attr host.Attr) host.Mount {
 	return host.Mount{ID: 7, OldID: 7, Dev: disk, Root: root, Path: path, Attr: attr, FSType: "ext4", Source: "/dev/sdb"}
 }
 
-// with gives a builder of the healthy case with changes.
+// with returns a builder of the healthy case with changes.
 func with(changes ...func(*healer.Case)) func() healer.Case {
 	return func() healer.Case {
 		c := healthy()
@@ -122,7 +117,7 @@ func placeholderAlone(c *healer.Case) {
 	c.MountPoints[0].Stack = []host.Mount{mount(published, "/sub", placeholder)}
 }
 
-// placeholderOnTop is an placeholder that a driver's own was quicker than.
+// placeholderOnTop is a placeholder on top of the driver's own mount, which came first.
 func placeholderOnTop(c *healer.Case) {
 	c.MountPoints[0].Stack = append([]host.Mount{mount(published, "/sub", placeholder)}, c.MountPoints[0].Stack...)
 }
@@ -143,7 +138,7 @@ func recorded(mountPoint int, change func(*healer.MountPointRecord)) func(*heale
 	return func(c *healer.Case) { change(&c.Record.MountPoints[mountPoint]) }
 }
 
-// formerly is the filesystem instance of a daemon that has ended, and renewed that
+// previously is the filesystem instance of a daemon that has ended, and renewed that
 // of the one which came after it.
 var previously, renewed = host.Dev{Minor: 50}, host.Dev{Minor: 60}
 
@@ -192,3 +187,5 @@ func under(change func(*host.Mount)) func(*healer.Case) {
 }
 
 var errRevalidate = errors.New("not wanted any more")
+
+func willing(context.Context) error { return nil }

@@ -1,7 +1,6 @@
 package mounts
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"syscall"
@@ -34,7 +33,7 @@ type example struct {
 	want  []string
 }
 
-var examples = slices.Concat(mountPointExamples, superblockExamples, errorExamples, spaceExamples, deviceExamples, sizeExamples, pathExamples, deniedExamples, replaceExamples, insideExamples)
+var examples = slices.Concat(mountPointExamples, superblockExamples, errorExamples, spaceExamples, deviceExamples, sizeExamples, pathExamples, deniedExamples, replaceExamples)
 
 var mountPointExamples = []example{
 	{"published bind lost", with(lost), []string{"NotMounted! target: nothing is mounted"}},
@@ -75,7 +74,7 @@ var mountPointExamples = []example{
 		sb.Answer = host.Answer{Asked: true, Silent: true, Elapsed: 5 * time.Second}
 		sb.Device = &host.BlockDevice{Dev: disk}
 	})), []string{"NotResponding target: 5s"}},
-	{"not asked", with(superblock(func(sb *host.Superblock) { sb.Answer = host.Answer{} })), []string{"NotResponding target: not asked"}},
+	{"not asked", with(superblock(func(sb *host.Superblock) { sb.Answer = host.Answer{} })), []string{"NotResponding target: not probed"}},
 	{"nothing known of it", with(unrecorded, func(c *healer.Case) { c.Superblocks = nil }), []string{"NotResponding target:"}},
 
 	{"read-only filesystem", with(superblock(func(sb *host.Superblock) { sb.ReadOnly = true })), []string{"ReadOnlyFilesystem target: is read-only"}},
@@ -105,11 +104,11 @@ func TestConditions(t *testing.T) {
 // expectConditions compares "Reason! mount point: part of the message" with what is found.
 func expectConditions(t *testing.T, c healer.Case, want []string) {
 	t.Helper()
-	f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), c)
+	f, err := New(idle{t}).Examine(c)
 	if err != nil || !f.Mine {
 		t.Fatalf("mine: %v, %v", f.Mine, err)
 	}
-	names := map[string]string{published: "target", staged: "staging", contained: "container"}
+	names := map[string]string{published: "target", staged: "staging"}
 	ok := len(f.Conditions) == len(want)
 	for i, cond := range f.Conditions {
 		head := string(cond.Reason)
@@ -144,14 +143,14 @@ func TestHealthy(t *testing.T) {
 			sb.Device = &host.BlockDevice{Dev: disk, Identity: host.Identity{FilesystemUUID: "uuid"}}
 		})),
 		"no vol_data.json": with(func(c *healer.Case) { c.MountPoints[0].Inspect.VolData, c.MountPoints[1].Inspect.VolData = nil, nil }),
-		// An intended ro is healthy, whoever intends it.
-		"ro bind over rw staging":      with(recorded(0, func(r *healer.MountPointRecord) { r.Attr = host.AttrReadOnly }), attr(0, host.AttrReadOnly)),
-		"ro bind, never seen":          with(unrecorded, attr(0, host.AttrReadOnly)),
-		"ro filesystem, recorded":      with(readOnly, recorded(0, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true }), recorded(1, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true })),
-		"ro filesystem, never seen":    with(unrecorded, readOnly, attr(0, host.AttrReadOnly), attr(1, host.AttrReadOnly)),
-		"ro filesystem, reader only":   with(readOnly, func(c *healer.Case) { c.Volume.Capability = &healer.Capability{ReadOnly: true} }),
-		"a type that is always ro":     with(unrecorded, readOnly, superblock(func(sb *host.Superblock) { sb.FSType = "squashfs" })),
-		"recorded like an placeholder": with(recorded(0, func(r *healer.MountPointRecord) { r.Attr = placeholder }), attr(0, placeholder)),
+		// An intended ro is healthy, whatever intends it.
+		"ro bind over rw staging":     with(recorded(0, func(r *healer.MountPointRecord) { r.Attr = host.AttrReadOnly }), attr(0, host.AttrReadOnly)),
+		"ro bind, never seen":         with(unrecorded, attr(0, host.AttrReadOnly)),
+		"ro filesystem, recorded":     with(readOnly, recorded(0, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true }), recorded(1, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true })),
+		"ro filesystem, never seen":   with(unrecorded, readOnly, attr(0, host.AttrReadOnly), attr(1, host.AttrReadOnly)),
+		"ro filesystem, reader only":  with(readOnly, func(c *healer.Case) { c.Volume.Capability = &healer.Capability{ReadOnly: true} }),
+		"a type that is always ro":    with(unrecorded, readOnly, superblock(func(sb *host.Superblock) { sb.FSType = "squashfs" })),
+		"recorded like a placeholder": with(recorded(0, func(r *healer.MountPointRecord) { r.Attr = placeholder }), attr(0, placeholder)),
 		"made of the staged one by the driver": with(
 			recorded(0, func(r *healer.MountPointRecord) { r.Dev = host.Dev{Minor: 40} }),
 			func(c *healer.Case) {
@@ -170,7 +169,7 @@ func TestConformance(t *testing.T) {
 			cases.Sick[tc.name] = tc.build
 		}
 	}
-	providertest.Run(t, New(idle{t}, ContainersFUSE), cases)
+	providertest.Run(t, New(idle{t}), cases)
 }
 
 // another publishes a second filesystem, which answers, instead of what is staged.

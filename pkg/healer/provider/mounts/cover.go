@@ -2,6 +2,7 @@ package mounts
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"syscall"
 
@@ -9,67 +10,49 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// Where the kernel cannot put a mount beneath another one, a clone of the staged
-// mount goes on top of a dead one: of a FUSE whose connection is gone, and of no
-// other, because nothing that it answers later could be wrong.
-
-// maxCovered bounds the dead mounts at a mount point: a driver takes off one at a time.
-const maxCovered = 4
-
-// gone is true for a filesystem that never answers again, whatever its daemon does.
+// gone is true for a FUSE filesystem whose connection is gone: it never answers again.
 func gone(sb host.Superblock) bool {
 	return healer.IsFUSE(sb.FSType) && sb.Answer.Asked && !sb.Answer.Silent && sb.Answer.Errno == syscall.ENOTCONN
 }
 
-// goneInside is the same for what a container has.
-func goneInside(in *healer.InContainer) bool {
-	return healer.IsFUSE(in.Mount.FSType) && in.Inspection.Errno == syscall.ENOTCONN
-}
-
 // covers is true where a dead mount can only be covered, and may be.
-func (p Provider) covers(c healer.Case, mountPoint healer.MountPoint) bool {
-	return !p.host.CanReplace() && p.host.CanCover() && gone(c.Superblocks[mountPoint.Dev()]) && (len(mountPoint.Stack) == 1 || onlyDeadBeneath(c, mountPoint))
+func (p Provider) covers(c healer.Case, mp healer.MountPoint) bool {
+	return !p.host.CanReplace() && p.host.CanCover() && gone(c.Superblocks[mp.Dev()]) && (len(mp.Stack) == 1 || onlyDeadBeneath(c, mp))
 }
 
-// onlyDeadBeneath is true when all that the top of a stack hides are dead mounts of this
-// volume, made private to be covered.
-func onlyDeadBeneath(c healer.Case, mountPoint healer.MountPoint) bool {
-	return len(mountPoint.Stack) > 1 && allDead(c, mountPoint.Stack[1:])
+// onlyDeadBeneath is true when the top of a stack covers nothing but dead mounts of this
+// volume.
+func onlyDeadBeneath(c healer.Case, mp healer.MountPoint) bool {
+	return len(mp.Stack) > 1 && c.AllReplaced(mp.Stack[1:])
 }
 
-func allDead(c healer.Case, mounts []host.Mount) bool {
-	return !slices.ContainsFunc(mounts, func(m host.Mount) bool {
-		return !healer.IsFUSE(m.FSType) || m.Propagation != (host.Propagation{}) || !c.Replaced(m.Dev)
-	})
-}
-
-// judgeMountPoint leaves out that mounts are stacked where this provider did it.
-func (p Provider) judgeMountPoint(c healer.Case, mountPoint healer.MountPoint) []healer.Condition {
-	found := judgeMountPoint(c, mountPoint)
-	if p.host.CanReplace() || !onlyDeadBeneath(c, mountPoint) {
+// judgeMountPoint does not report mounts that this provider stacked.
+func (p Provider) judgeMountPoint(c healer.Case, mp healer.MountPoint) []healer.Condition {
+	found := judgeMountPoint(c, mp)
+	if p.host.CanReplace() || !onlyDeadBeneath(c, mp) {
 		return found
 	}
 	return slices.DeleteFunc(found, func(cond healer.Condition) bool { return cond.Reason == healer.StackedMounts })
 }
 
-// cover puts a clone of the healthy staged mount on top of a dead one.
-func (p Provider) cover(c healer.Case, mountPoint healer.MountPoint, conditions []healer.Condition) healer.Step {
+// cover offers to put a clone of the healthy staged mount on top of a dead one.
+func (p Provider) cover(c healer.Case, mp healer.MountPoint) healer.Step {
 	staged, _ := c.Staged()
 	s := healer.Step{
-		Name: StepCover, MountPoint: mountPoint, Cost: healer.Replace, Heals: []healer.Reason{healer.Disconnected}, Source: staged.Dev(),
+		Name: StepCover, MountPoint: mp, Cost: healer.Replace, Heals: []healer.Reason{healer.Disconnected}, Source: staged.Dev(),
 	}
-	plan, why := p.planReplace(c, mountPoint, staged, conditions)
-	if len(mountPoint.Stack) >= maxCovered {
-		why = "as many dead mounts as a driver is left to take off stand there already; delete the pod, so that kubelet publishes the volume anew"
+	plan, why := p.planReplace(c, mp, staged)
+	if len(mp.Stack) >= healer.MaxCovered {
+		why = fmt.Sprintf("%d dead mounts are stacked there already; %s", len(mp.Stack), adviceRepublish)
 	}
 	if s.Refused = why; why != "" {
 		return s
 	}
-	if was := mountPoint.Want; was != nil { // an interrupted step has made it private
+	if was := mp.Want; was != nil { // an interrupted step has made it private
 		plan.Private = was.Propagation.Shared == 0 && was.Propagation.Master == 0
 		plan.Shared = was.Propagation.Shared != 0
 	}
-	plan.Covers = mountPoint.Stack[0]
+	plan.Covers = mp.Stack[0]
 	s.Run = func(ctx context.Context, revalidate func(context.Context) error) error {
 		return p.host.Cover(ctx, plan, revalidate)
 	}

@@ -5,19 +5,20 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-const adviceDenied = "see why root is refused there; nothing was changed"
+const adviceDenied = "see why the storage refuses root"
 
-// denied is true for the errnos with which a storage refuses a caller.
+// denied is true for the errnos with which a storage refuses access.
 func denied(e syscall.Errno) bool {
 	return slices.Contains([]syscall.Errno{
 		syscall.EACCES, syscall.EPERM, syscall.EKEYEXPIRED, syscall.EKEYREVOKED, syscall.EKEYREJECTED, syscall.ENOKEY,
 	}, e)
 }
 
-// whyDenied says which of the usual causes fits a filesystem that refuses root.
+// whyDenied returns the usual cause why a filesystem refuses root.
 func whyDenied(fsType string, m host.Mount) string {
 	kind, _, _ := strings.Cut(fsType, ".")
 	switch {
@@ -34,7 +35,7 @@ func whyDenied(fsType string, m host.Mount) string {
 	case kind == "cifs", kind == "smb3":
 		return "on SMB the credentials may have expired or been changed"
 	}
-	return "no usual cause is known for " + plain(fsType)
+	return "no usual cause is known for " + healer.QuoteName(fsType)
 }
 
 func hasKerberos(m host.Mount) bool {

@@ -10,70 +10,70 @@ import (
 
 const (
 	adviceDevice  = "see whether the disk is still attached to this node"
-	adviceMedia   = "look into the kernel log and the disk's own (smartctl); copy the data away while it can still be read"
+	adviceMedia   = "see the kernel log and the disk's own (smartctl); copy the data away while it can still be read"
 	adviceMapping = "see what became of the devices below it (dmsetup table, dmsetup info)"
-	adviceResume  = "see who suspended it (a snapshot, a resize or a key change under way); if nobody is at work on it any more, dmsetup resume lets it go on"
+	adviceResume  = "see what suspended it (a snapshot, a resize or a key change under way); if nothing of that runs any more, resume it (dmsetup resume)"
 	advicePaths   = "see why the paths to the storage failed (cables, switches, targets)"
-	adviceProtect = "see who write-protected the device (blockdev --getro)"
+	adviceProtect = "see what write-protected the device (blockdev --getro)"
 	adviceBacking = "copy the data away while the device still has it: without another name of the file it is lost with the last user of the device"
 	adviceShrunk  = "restore the device to its size before anything else is written; do not check the filesystem as it is"
 )
 
-// deviceGone judges the device by what the kernel knows of it, where the probe
-// got no good answer or the kernel leaves no doubt.
-func (b bench) deviceGone() []healer.Condition {
-	d := b.sb.Device
+// deviceGone judges the device by the kernel's facts, where the probe failed or the
+// facts are clear alone.
+func (ev evaluator) deviceGone() []healer.Condition {
+	d := ev.sb.Device
 	if d == nil {
 		return nil
 	}
-	unwell := b.sb.Answer.Silent || b.sb.Answer.Errno != 0
+	failed := ev.sb.Answer.Silent || ev.sb.Answer.Errno != 0
 	switch m := d.Mapping; {
 	case d.Missing:
-		return b.one(healer.Inaccessible, healer.DeviceMissing, adviceDevice, "block device %s is gone", deviceName(*d))
-	case m != nil && m.Orphaned && unwell:
-		return b.one(healer.Inaccessible, healer.DeviceMappingDead, adviceMapping, "%s lies on a device that is gone", mappingName(*m))
-	// A snapshot suspends a mapping for a moment; one that lasts longer than a
-	// probe is none.
-	case m != nil && m.SuspendedBelow != "" && unwell:
-		return b.one(healer.Inaccessible, healer.DeviceMappingDead, adviceResume, "%s lies on %q, which is suspended, and all that goes to it waits", mappingName(*m), m.SuspendedBelow)
-	case m != nil && m.Suspended && unwell:
-		return b.one(healer.Inaccessible, healer.DeviceMappingDead, adviceResume, "%s is suspended, and all that goes to it waits", mappingName(*m))
+		return ev.one(healer.Inaccessible, healer.DeviceMissing, adviceDevice, "block device %s is gone", deviceName(*d))
+	case m != nil && m.Orphaned && failed:
+		return ev.one(healer.Inaccessible, healer.DeviceMappingDead, adviceMapping, "%s lies on a device that is gone", mappingName(*m))
+	// A snapshot suspends a mapping for a moment: one that is suspended longer than a
+	// probe takes is not being snapshotted.
+	case m != nil && m.SuspendedBelow != "" && failed:
+		return ev.one(healer.Inaccessible, healer.DeviceMappingDead, adviceResume, "%s lies on %q, which is suspended, and all I/O to it waits", mappingName(*m), m.SuspendedBelow)
+	case m != nil && m.Suspended && failed:
+		return ev.one(healer.Inaccessible, healer.DeviceMappingDead, adviceResume, "%s is suspended, and all I/O to it waits", mappingName(*m))
 	}
-	if failed, of := countFailed(d.Paths); unwell && of > 0 && failed == of {
-		return b.one(healer.Inaccessible, healer.PathsFailed, advicePaths, "all paths to %s have failed: %s", deviceName(*d), listPaths(d.Paths))
+	if dead, of := countFailed(d.Paths); failed && of > 0 && dead == of {
+		return ev.one(healer.Inaccessible, healer.PathsFailed, advicePaths, "all paths to %s have failed: %s", deviceName(*d), listPaths(d.Paths))
 	}
 	return nil
 }
 
 // shrunk compares the size with what was recorded of the same device, and a loop
 // device with its file. A device may grow.
-func (b bench) shrunk() []healer.Condition {
-	d := b.sb.Device
+func (ev evaluator) shrunk() []healer.Condition {
+	d := ev.sb.Device
 	switch {
-	case b.sb.Opened.Short > 0:
-		return b.one(healer.Inaccessible, healer.DeviceSizeChanged, adviceShrunk,
-			"the file behind %s is %d bytes too short for it", b.deviceName(), b.sb.Opened.Short)
-	case d != nil && b.c.Record != nil && d.Identity.Size > 0 && d.Identity.Size < b.c.Record.Identity.Size && healer.SameDisk(b.c, b.sb):
-		return b.one(healer.Inaccessible, healer.DeviceSizeChanged, adviceShrunk,
-			"%s has %d bytes, recorded were %d", deviceName(*d), d.Identity.Size, b.c.Record.Identity.Size)
+	case ev.sb.Opened.Short > 0:
+		return ev.one(healer.Inaccessible, healer.DeviceSizeChanged, adviceShrunk,
+			"the file behind %s is %d bytes too short for it", ev.deviceName(), ev.sb.Opened.Short)
+	case d != nil && ev.c.Record != nil && d.Identity.Size > 0 && d.Identity.Size < ev.c.Record.Identity.Size && healer.SameDisk(ev.c, ev.sb):
+		return ev.one(healer.Inaccessible, healer.DeviceSizeChanged, adviceShrunk,
+			"%s has %d bytes, recorded were %d", deviceName(*d), d.Identity.Size, ev.c.Record.Identity.Size)
 	}
 	return nil
 }
 
 // deviceWeak reports what is wrong with a device that still answers.
-func (b bench) deviceWeak() []healer.Condition {
-	d := b.sb.Device
+func (ev evaluator) deviceWeak() []healer.Condition {
+	d := ev.sb.Device
 	if d == nil {
 		return nil
 	}
 	var found []healer.Condition
 	add := func(r healer.Reason, advice, format string, args ...any) {
-		found = append(found, b.one(healer.Degraded, r, advice, format, args...)...)
+		found = append(found, ev.one(healer.Degraded, r, advice, format, args...)...)
 	}
-	if len(b.sb.Media) > 0 {
-		add(healer.DeviceMediaError, adviceMedia, "the first block of %s can be read, and %s", deviceName(*d), listBlocks(b.sb.Media))
+	if len(ev.sb.Media) > 0 {
+		add(healer.DeviceMediaError, adviceMedia, "the first block of %s can be read, and %s", deviceName(*d), listBlocks(ev.sb.Media))
 	}
-	if (d.ReadOnly || b.sb.Opened.ReadOnly) && b.meantWritable() {
+	if (d.ReadOnly || ev.sb.Opened.ReadOnly) && ev.meantWritable() {
 		add(healer.DeviceReadOnly, adviceProtect, "%s is write-protected, and the volume is not", deviceName(*d))
 	}
 	if d.Loop != nil && d.Loop.Deleted {
@@ -85,8 +85,8 @@ func (b bench) deviceWeak() []healer.Condition {
 	if failed, of := countFailed(d.Paths); failed > 0 {
 		add(healer.PathsFailed, advicePaths, "%d of %d paths to %s have failed: %s", failed, of, deviceName(*d), listPaths(d.Paths))
 	}
-	if b.sb.Btrfs != nil && b.sb.Btrfs.Missing > 0 {
-		add(healer.DeviceMissing, adviceDevice, "%d devices of the btrfs are missing", b.sb.Btrfs.Missing)
+	if ev.sb.Btrfs != nil && ev.sb.Btrfs.Missing > 0 {
+		add(healer.DeviceMissing, adviceDevice, "%d devices of the btrfs are missing", ev.sb.Btrfs.Missing)
 	}
 	return found
 }
@@ -100,7 +100,6 @@ func countFailed(paths []host.DevicePath) (failed, of int) {
 	return failed, len(paths)
 }
 
-// listBlocks says which blocks cannot be read.
 func listBlocks(blocks []host.MediaError) string {
 	var words []string
 	for _, m := range blocks {
@@ -122,11 +121,11 @@ func listPaths(paths []host.DevicePath) string {
 	return strings.Join(words, ", ")
 }
 
-func (b bench) deviceName() string {
-	if b.sb.Device == nil {
+func (ev evaluator) deviceName() string {
+	if ev.sb.Device == nil {
 		return "the device"
 	}
-	return deviceName(*b.sb.Device)
+	return deviceName(*ev.sb.Device)
 }
 
 func deviceName(d host.BlockDevice) string {
@@ -136,7 +135,7 @@ func deviceName(d host.BlockDevice) string {
 	return d.Dev.String()
 }
 
-// nameInFull is a device's name with that of its mapping: "dm-3" says nothing.
+// nameInFull returns a device's name with that of its mapping: "dm-3" says nothing.
 func nameInFull(d host.BlockDevice) string {
 	if d.Mapping == nil || d.Mapping.Name == "" {
 		return deviceName(d)

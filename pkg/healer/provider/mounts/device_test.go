@@ -1,7 +1,6 @@
 package mounts
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"syscall"
@@ -90,7 +89,7 @@ var sizeExamples = []example{
 	{"the same size", with(sized(1 << 30)), nil},
 	{"one byte more", with(sized(1<<30 + 1)), nil},
 	{"smaller, never seen", with(unrecorded, sized(1)), nil},
-	{"smaller, nobody tells", with(sized(0)), nil},
+	{"smaller, the size is unknown", with(sized(0)), nil},
 	{"smaller, another boot", with(sized(1), func(c *healer.Case) { c.BootID = anotherBoot }), []string{"DeviceSizeChanged target:"}},
 	{"smaller, and another serial", with(sized(1), device(func(d *host.BlockDevice) { d.Identity.Serial = "x" })), []string{"WrongVolumeMounted target: serial", "WrongVolumeMounted staging: serial"}},
 	{"smaller, and another UUID", with(sized(1), device(func(d *host.BlockDevice) { d.Identity.FilesystemUUID = "x" })), []string{"WrongVolumeMounted target: UUID", "WrongVolumeMounted staging: UUID"}},
@@ -122,10 +121,10 @@ var pathExamples = []example{
 	{"all paths failed, and it fails", with(paths(2, 2), reading(syscall.EIO)), []string{"PathsFailed target: all paths"}},
 	{"one path failed, and it is silent", with(paths(1, 2), silent()), []string{"NotResponding target:"}},
 	{"no paths known, and it is silent", with(silent()), []string{"NotResponding target:"}},
-	{"more paths than anybody wants to read", with(paths(20, 20)), []string{"PathsFailed target: 20 of 20 paths to sdb have failed: sdc offline"}},
+	{"more paths than are listed", with(paths(20, 20)), []string{"PathsFailed target: 20 of 20 paths to sdb have failed: sdc offline"}},
 }
 
-// The same fault is worse when nobody answers.
+// The same fault is worse when the storage does not answer.
 func TestDeviceFaultsByWhetherItAnswers(t *testing.T) {
 	for name, spoil := range map[string]func(*healer.Case){
 		"orphaned mapping": mapping(host.Mapping{Orphaned: true}), "all paths failed": paths(2, 2),
@@ -133,7 +132,7 @@ func TestDeviceFaultsByWhetherItAnswers(t *testing.T) {
 		for want, more := range map[healer.Status]func(*healer.Case){
 			healer.Degraded: func(*healer.Case) {}, healer.Inaccessible: silent(),
 		} {
-			f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), with(spoil, more)())
+			f, err := New(idle{t}).Examine(with(spoil, more)())
 			if err != nil || len(f.Conditions) != 1 || f.Conditions[0].Status != want {
 				t.Errorf("%s: %+v, %v; want %s", name, f.Conditions, err, want)
 			}
@@ -142,7 +141,7 @@ func TestDeviceFaultsByWhetherItAnswers(t *testing.T) {
 }
 
 func TestMessageNamesFewPaths(t *testing.T) {
-	f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), with(paths(20, 20))())
+	f, err := New(idle{t}).Examine(with(paths(20, 20))())
 	if err != nil || strings.Count(f.Conditions[0].Message, "offline") != maxPathsListed {
 		t.Errorf("%+v, %v", f.Conditions, err)
 	}

@@ -1,7 +1,6 @@
 package mounts
 
 import (
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -90,7 +89,7 @@ func TestNoReplaceOnNFS(t *testing.T) {
 		"silence":                     {own(0, host.Answer{}), own(1, host.Answer{}), of(export, func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Silent: true} })},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f, err := New(idle{t}, ContainersAll).Examine(t.Context(), with(append([]func(*healer.Case){nfsAnew}, changes...)...)())
+			f, err := New(idle{t}).Examine(with(append([]func(*healer.Case){nfsAnew}, changes...)...)())
 			if err != nil || len(f.Steps) != 0 {
 				t.Errorf("%+v, %v", f.Steps, err)
 			}
@@ -111,8 +110,8 @@ func TestReplaceOnNFSIsRefused(t *testing.T) {
 	}
 	away := answered(syscall.ESTALE)
 	away.Op = "open"
-	wantRefused(t, step(t, idle{t}, with(nfsAnew, own(0, away))()), "the kernel lets nobody come")
-	if s := step(t, &scribe{old: true}, with(nfsAnew)()); s.Refused != notSupported {
+	wantRefused(t, step(t, idle{t}, with(nfsAnew, own(0, away))()), "no path walk reaches the mount")
+	if s := step(t, &scribe{old: true}, with(nfsAnew)()); s.Refused != healer.ReplaceNotSupported {
 		t.Errorf("on an old kernel: %+v", s)
 	}
 }
@@ -137,54 +136,5 @@ func TestUnmountDeadTopOnNFS(t *testing.T) {
 	})()
 	if s := step(t, idle{t}, c); s.Name != StepUnmountDeadTop || s.Refused != "" {
 		t.Errorf("%+v", s)
-	}
-}
-
-func TestReplaceInsideOnNFS(t *testing.T) {
-	dead := host.Mount{ID: 70, OldID: 70, Dev: export, Root: "/", Path: "/data", FSType: "nfs4", Source: "srv:/v"}
-	ours := dead
-	ours.ID, ours.OldID, ours.Attr = 80, 80, host.AttrReadOnly|host.AttrNoSymFollow
-	build := func(change func(*healer.InContainer)) healer.Case {
-		c := with(nfsAnew, own(0, answered(0)))()
-		in := &healer.InContainer{
-			ContainerMount: host.ContainerMount{PID: 77, Namespace: 4026, PodUID: "a", Mount: dead},
-			Inspection:     host.ContainerProbe{Errno: syscall.ESTALE}, Proof: "so",
-		}
-		change(in)
-		c.MountPoints = append(c.MountPoints, healer.MountPoint{
-			Role: healer.RoleContainer, Path: contained, PodUID: "a", Inspect: host.PathInfo{Looked: true}, InContainer: in,
-			Stack: append([]host.Mount{in.Mount}, in.Below...),
-		})
-		return c
-	}
-	same := func(*healer.InContainer) {}
-	for name, tc := range map[string]struct {
-		host    *scribe
-		which   Containers
-		change  func(*healer.InContainer)
-		refused string
-		plan    func(host.ContainerSwap) bool
-	}{
-		"stale":            {&scribe{}, ContainersAll, same, "", func(p host.ContainerSwap) bool { return p.Stale && p.Ours.ID == 0 && p.Source.Path == published }},
-		"ours beneath":     {&scribe{}, ContainersAll, func(in *healer.InContainer) { in.Below = []host.Mount{ours} }, "", func(p host.ContainerSwap) bool { return p.Stale && p.Ours.ID == 80 }},
-		"ours alone":       {&scribe{}, ContainersAll, func(in *healer.InContainer) { in.Mount, in.Inspection = ours, host.ContainerProbe{} }, "", func(p host.ContainerSwap) bool { return !p.Stale && p.Ours.ID == 80 }},
-		"another beneath":  {&scribe{}, ContainersAll, func(in *healer.InContainer) { in.Below = []host.Mount{dead} }, "several mounts", nil},
-		"not asked for":    {&scribe{}, ContainersFUSE, same, "only FUSE is healed in containers", nil},
-		"not proven":       {&scribe{}, ContainersAll, func(in *healer.InContainer) { in.Proof = "" }, "not proven", nil},
-		"on an old kernel": {&scribe{old: true}, ContainersAll, same, notSupported, nil},
-		"a subdirectory":   {&scribe{}, ContainersAll, func(in *healer.InContainer) { in.Mount.Source = "srv:/v/sub" }, "no healthy mount", nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := build(tc.change)
-			s := insideStep(t, tc.host, tc.which, c)
-			wantRefused(t, s, tc.refused)
-			if tc.plan == nil {
-				return
-			}
-			plan, _, _ := New(tc.host, tc.which).planInside(c, c.MountPoints[slices.IndexFunc(c.MountPoints, func(p healer.MountPoint) bool { return p.InContainer != nil })], nil)
-			if !tc.plan(plan) {
-				t.Errorf("%+v", plan)
-			}
-		})
 	}
 }

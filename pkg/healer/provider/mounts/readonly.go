@@ -8,11 +8,11 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// alwaysReadOnly are the filesystem types that nobody can write to.
+// alwaysReadOnly are the filesystem types that cannot be written to.
 var alwaysReadOnly = []string{"squashfs", "erofs", "iso9660", "cramfs", "romfs"}
 
-// meantWritable says whether a mount point should be writable. Without a record the
-// mount itself tells: a driver that wants read-only says so on the mount.
+// meantWritable is true for a mount point that should be writable. Without a record the
+// mount's own flag decides: a driver that wants read-only sets it.
 func meantWritable(c healer.Case, p healer.MountPoint) bool {
 	if c.Volume.Capability != nil && c.Volume.Capability.ReadOnly {
 		return false
@@ -23,8 +23,8 @@ func meantWritable(c healer.Case, p healer.MountPoint) bool {
 	return len(p.Stack) > 0 && !p.Stack[0].Attr.Has(host.AttrReadOnly)
 }
 
-// judgeReadOnlyMount looks at the mount's own flag; the superblock's is judged
-// once for all its mounts.
+// judgeReadOnlyMount judges the mount's own flag; the superblock's is judged once for
+// all its mounts.
 func judgeReadOnlyMount(c healer.Case, p healer.MountPoint) []healer.Condition {
 	top := p.Stack[0]
 	switch {
@@ -38,7 +38,7 @@ func judgeReadOnlyMount(c healer.Case, p healer.MountPoint) []healer.Condition {
 			Message: message, Advice: adviceRepublish,
 		}}
 	case leftBehind(p):
-		return nil // StackedMounts says it
+		return nil // StackedMounts reports it
 	case p.Want != nil && meantWritable(c, p) && top.Attr.Has(host.AttrReadOnly):
 		return []healer.Condition{{
 			Status: healer.Degraded, Reason: healer.ReadOnlyFilesystem, MountPoint: p.Path,
@@ -48,11 +48,11 @@ func judgeReadOnlyMount(c healer.Case, p healer.MountPoint) []healer.Condition {
 	return nil
 }
 
-// readOnly says how a superblock is read-only that should not be.
-func (b bench) readOnly() []healer.Condition {
+// readOnly reports a superblock that is read-only and should not be.
+func (ev evaluator) readOnly() []healer.Condition {
 	how := ""
-	switch sb := b.sb; {
-	case slices.Contains(alwaysReadOnly, sb.FSType), !b.meantWritable():
+	switch sb := ev.sb; {
+	case slices.Contains(alwaysReadOnly, sb.FSType), !ev.meantWritable():
 		return nil
 	case sb.Write.Errno == syscall.EROFS:
 		how = "the filesystem refused a write as read-only (EROFS)"
@@ -65,5 +65,5 @@ func (b bench) readOnly() []healer.Condition {
 	default:
 		return nil
 	}
-	return b.one(healer.Degraded, healer.ReadOnlyFilesystem, adviceShutdown, "%s", how)
+	return ev.one(healer.Degraded, healer.ReadOnlyFilesystem, adviceShutdown, "%s", how)
 }

@@ -8,21 +8,18 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// deadReasons are those of a mount that never comes back: its filesystem instance
-// has ended, whatever becomes of the storage. Silence is none of them.
+// deadReasons are those of a mount whose filesystem instance has ended, whatever
+// becomes of the storage. NotResponding is none of them: a hung mount may recover.
 var deadReasons = []healer.Reason{
 	healer.Disconnected, healer.StaleFileHandle, healer.IOError, healer.FilesystemShutdown,
 }
 
-// notSupported is what replaces a step where the kernel lacks the call for it.
-const notSupported = "ReplaceNotSupported: this kernel cannot put a mount beneath another one (Linux 6.5 can), and to mount over a dead one would reach other places too; delete the pod, so that kubelet publishes the volume anew"
-
-// unreachable is a stale mount of NFS of which the kernel knows that its directory has
-// no links any more: the walk to it asks the server, and fails, and nothing comes
-// beneath a mount but by a walk to it. touchOp is what else fails.
+// unreachable refuses a stale NFS mount of which the kernel knows that its directory has
+// no links any more: the path walk to it asks the server and fails, and a mount comes
+// beneath another one only by a path walk. At any other stale mount statx fails.
 const (
-	unreachable = "the directory of the stale mount was deleted while it was in use, and the kernel lets nobody come to the mount any more; delete the pod, so that kubelet publishes the volume anew"
-	touchOp     = "statx"
+	unreachable = "the directory of the stale mount was deleted while it was in use, and no path walk reaches the mount any more; " + adviceRepublish
+	opStatx     = "statx"
 )
 
 // outlived is true for a target whose mount is of a filesystem instance
@@ -40,8 +37,8 @@ func outlived(c healer.Case, p healer.MountPoint) bool {
 	return c.Superblocks[p.Dev()].FSType == c.Superblocks[staged.Dev()].FSType && dead(c, p)
 }
 
-// dead is true when the filesystem at a mount point has ended. NFS says other errnos when
-// its server is gone, which may come back.
+// dead is true when the filesystem at a mount point has ended. NFS returns other errnos
+// when its server is gone, which may come back.
 func dead(c healer.Case, p healer.MountPoint) bool {
 	if host.IsNFS(c.Superblocks[p.Dev()].FSType) {
 		return p.Stale()
@@ -51,64 +48,64 @@ func dead(c healer.Case, p healer.MountPoint) bool {
 	})
 }
 
-// replace puts a clone of the healthy staged mount instead of a dead one.
-func (p Provider) replace(c healer.Case, mountPoint healer.MountPoint, conditions []healer.Condition) healer.Step {
+// replace offers to put a clone of the healthy staged mount in place of a dead one.
+func (p Provider) replace(c healer.Case, mp healer.MountPoint) healer.Step {
 	staged, _ := c.Staged()
 	s := healer.Step{
-		Name: StepReplace, MountPoint: mountPoint, Cost: healer.Replace, Heals: deadReasons, Source: staged.Dev(),
+		Name: StepReplace, MountPoint: mp, Cost: healer.Replace, Heals: deadReasons, Source: staged.Dev(),
 	}
-	plan, why := p.planReplace(c, mountPoint, staged, conditions)
+	plan, why := p.planReplace(c, mp, staged)
 	if !p.host.CanReplace() {
-		why = notSupported
+		why = healer.ReplaceNotSupported
 	}
 	if s.Refused = why; why != "" {
 		return s
 	}
 	s.Run = func(ctx context.Context, revalidate func(context.Context) error) error {
-		return p.host.Replace(ctx, plan, mountPoint.Stack[0], revalidate)
+		return p.host.Replace(ctx, plan, mp.Stack[0], revalidate)
 	}
 	return s
 }
 
-// planReplace says what a replacement would do, or why there must be none. What
-// is dead tells itself how it was mounted.
-func (p Provider) planReplace(c healer.Case, mountPoint, staged healer.MountPoint, conditions []healer.Condition) (host.RebindPlan, string) {
+// planReplace returns what a replacement would do, or why there must be none. The dead
+// mount itself shows how it was mounted.
+func (p Provider) planReplace(c healer.Case, mp, staged healer.MountPoint) (host.RebindPlan, string) {
 	var none host.RebindPlan
-	was, now := mountPoint.Stack[0], staged.Stack[0]
-	if why := unfit(c, staged, conditions); why != "" {
+	was, now := mp.Stack[0], staged.Stack[0]
+	if why := unfit(c, staged); why != "" {
 		return none, why
 	}
 	switch {
-	case mountPoint.Stale() && mountPoint.Own.Op != touchOp:
+	case mp.Stale() && mp.Own.Op != opStatx:
 		return none, unreachable
 	case was.RootDeleted:
 		return none, "the directory that the mount showed was deleted"
-	case !publishedAsStaged(c, mountPoint):
+	case !publishedAsStaged(c, mp):
 		return none, "what was published there is not known to be the staged filesystem"
 	case now.Dev.Major == 0 && was.Source != now.Source:
 		return none, "the dead mount had another source than the staged one"
-	case host.IsNFS(was.FSType) && mountPoint.Want != nil && mountPoint.Want.Source != was.Source && mountPoint.Want.Source != "":
+	case host.IsNFS(was.FSType) && mp.Want != nil && mp.Want.Source != was.Source && mp.Want.Source != "":
 		return none, "the mount point shows another directory of the server than it did"
 	case was.SuperReadOnly && !now.SuperReadOnly:
 		return none, "the dead filesystem was read-only, and the staged one is not"
 	case was.Attr.Has(host.AttrIDMap) != now.Attr.Has(host.AttrIDMap):
 		return none, "the dead mount had another ID mapping than the staged one"
 	}
-	if wrong := at(conditions, mountPoint.Path, healer.WrongVolumeMounted); wrong != "" {
+	if wrong := at(c.Found, mp.Path, healer.WrongVolumeMounted); wrong != "" {
 		return none, wrong
 	}
 	if was.Placeholder() { // an interrupted step of ours, whose filesystem ended too
-		if mountPoint.Want == nil {
-			return none, "an interrupted replacement stands there, and how the mount point was mounted is not known"
+		if mp.Want == nil {
+			return none, "an interrupted replacement is there, and how the mount point was mounted is not known"
 		}
-		was.Attr, was.Propagation = mountPoint.Want.Attr, mountPoint.Want.Propagation
+		was.Attr, was.Propagation = mp.Want.Attr, mp.Want.Propagation
 	}
-	sub, beneath := below(now.Root, was.Root)
+	sub, beneath := healer.Below(now.Root, was.Root)
 	if !beneath {
 		return none, "the directory of the dead mount does not lie below the staged one"
 	}
 	return host.RebindPlan{
-		Staged: now, Sub: sub, Target: mountPoint.Path, Attr: was.Attr,
+		Staged: now, Sub: sub, Target: mp.Path, Attr: was.Attr,
 		Private: was.Propagation.Shared == 0 && was.Propagation.Master == 0,
 		Shared:  was.Propagation.Shared != 0,
 		Ended:   c.Superblocks[was.Dev].Shutdown,
@@ -119,13 +116,13 @@ func (p Provider) planReplace(c healer.Case, mountPoint, staged healer.MountPoin
 // publishedAsStaged is true when the driver publishes what it stages, and nothing
 // else made of it: by the record of the mount point, or of the other targets
 // where this one has none.
-func publishedAsStaged(c healer.Case, mountPoint healer.MountPoint) bool {
+func publishedAsStaged(c healer.Case, mp healer.MountPoint) bool {
 	staged := c.Record.Staged()
 	if staged == nil {
 		return false
 	}
-	if mountPoint.Want != nil {
-		return mountPoint.Want.Dev == staged.Dev
+	if mp.Want != nil {
+		return mp.Want.Dev == staged.Dev
 	}
 	found := false
 	for _, r := range c.Record.MountPoints {
@@ -140,8 +137,8 @@ func publishedAsStaged(c healer.Case, mountPoint healer.MountPoint) bool {
 	return found
 }
 
-// unfit says why the staged mount is nothing to replace another one by.
-func unfit(c healer.Case, staged healer.MountPoint, conditions []healer.Condition) string {
+// unfit returns why the staged mount must not replace another one.
+func unfit(c healer.Case, staged healer.MountPoint) string {
 	want := c.Record.Staged()
 	switch {
 	case c.Record == nil:
@@ -149,7 +146,7 @@ func unfit(c healer.Case, staged healer.MountPoint, conditions []healer.Conditio
 	case len(staged.Stack) == 0:
 		return "the staged mount is gone"
 	case slices.ContainsFunc(staged.Stack[1:], func(m host.Mount) bool { return m.Dev == staged.Stack[0].Dev }):
-		return "several mounts stand on the staging path" // of the same: which one is it
+		return "several mounts are stacked on the staging path" // of the same: it is not clear which one counts
 	case staged.Stack[0].Placeholder():
 		return "the staged mount is read-only"
 	case want != nil && want.Path != staged.Path:
@@ -157,13 +154,13 @@ func unfit(c healer.Case, staged healer.MountPoint, conditions []healer.Conditio
 	case want != nil && want.Root != staged.Stack[0].Root:
 		return "the staged mount shows another directory than the recorded one"
 	}
-	if sick, found := disabled(c, staged, conditions); found {
+	if sick, found := c.Unusable(staged); found {
 		return notHealthy(sick)
 	}
 	return ""
 }
 
-// at gives a condition's message.
+// at returns a condition's message.
 func at(conditions []healer.Condition, path string, reason healer.Reason) string {
 	for _, c := range conditions {
 		if c.MountPoint == path && c.Reason == reason {
@@ -173,17 +170,17 @@ func at(conditions []healer.Condition, path string, reason healer.Reason) string
 	return ""
 }
 
-// unmount-dead-top takes a dead mount off one of the volume that lives, or off what an
-// interrupted replacement put beneath it.
-func (p Provider) unmountDeadTop(c healer.Case, mountPoint healer.MountPoint) healer.Step {
+// unmountDeadTop offers to unmount a dead mount on top of a live one of the volume, or of
+// the clone that an interrupted replacement put beneath it.
+func (p Provider) unmountDeadTop(c healer.Case, mp healer.MountPoint) healer.Step {
 	staged, _ := c.Staged()
-	top, below := mountPoint.Stack[0], mountPoint.Stack[1]
+	top, below := mp.Stack[0], mp.Stack[1]
 	s := healer.Step{
-		Name: StepUnmountDeadTop, MountPoint: mountPoint, Cost: healer.Replace, Heals: append(slices.Clone(deadReasons), healer.StackedMounts), Source: staged.Dev(),
+		Name: StepUnmountDeadTop, MountPoint: mp, Cost: healer.Replace, Heals: append(slices.Clone(deadReasons), healer.StackedMounts), Source: staged.Dev(),
 	}
 	switch {
 	case below.Dev == top.Dev && below.Root == top.Root:
-		// Dead as well: the lowest of them is replaced.
+		// Dead as well: once it is alone it is replaced.
 	case below.Dev != staged.Dev():
 		s.Refused = "what the dead mount hides is not the staged filesystem"
 	case below.Root != top.Root:

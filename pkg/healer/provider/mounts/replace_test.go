@@ -22,8 +22,8 @@ var replaceExamples = []example{
 	// What is behind those may come back by itself.
 	{"another one that is silent", with(outliving, of(previously, func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Silent: true} })), []string{"NotResponding target:"}},
 	{"another one that refuses", with(outliving, of(previously, errno(syscall.EACCES))), []string{"PermissionDenied target:"}},
-	{"a live one over the dead", with(outliving, under(func(*host.Mount) {}), func(c *healer.Case) { slices.Reverse(c.MountPoints[0].Stack) }), []string{"StackedMounts target: 2 mounts stand on the path, and the top one covers another filesystem instance"}},
-	{"a live one over two dead ones", with(outliving, covered(previously, host.Dev{Minor: 49})), []string{"StackedMounts target: 3 mounts stand on the path, and the top one covers"}},
+	{"a live one over the dead", with(outliving, under(func(*host.Mount) {}), func(c *healer.Case) { slices.Reverse(c.MountPoints[0].Stack) }), []string{"StackedMounts target: 2 mounts are stacked on the path, and the top one covers another filesystem instance"}},
+	{"a live one over two dead ones", with(outliving, covered(previously, host.Dev{Minor: 49})), []string{"StackedMounts target: 3 mounts are stacked on the path, and the top one covers"}},
 	{"a dead one over the live", with(outliving, under(func(*host.Mount) {})), []string{"StackedMounts target:", "Disconnected! target:"}},
 	{"an overlay over a dead upper", with(outliving, of(previously, func(sb *host.Superblock) { sb.FSType = "overlay" })), []string{"WrongVolumeMounted target:", "Disconnected target:"}},
 }
@@ -46,7 +46,7 @@ func TestEachDeadMountPointHasItsOwnStep(t *testing.T) {
 		p.Stack[0].Path = other
 		c.MountPoints = append(c.MountPoints, p)
 	})()
-	f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), c)
+	f, err := New(idle{t}).Examine(c)
 	if err != nil || len(f.Conditions) != 2 || len(f.Steps) != 2 {
 		t.Fatalf("%+v, %v", f, err)
 	}
@@ -134,7 +134,7 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// What is wrong at another pod's mount point keeps nobody else back.
+// What is wrong at another pod's mount point blocks no other mount point.
 func TestReplaceBesideAnotherVolume(t *testing.T) {
 	c := with(outliving, func(c *healer.Case) {
 		p := c.MountPoints[0]
@@ -155,7 +155,7 @@ func TestReplaceIsRefused(t *testing.T) {
 		change []func(*healer.Case)
 	}{
 		{"never seen healthy on this node", []func(*healer.Case){unrecorded}},
-		{"several mounts stand on the staging path", []func(*healer.Case){func(c *healer.Case) { c.MountPoints[1].Stack = slices.Repeat(c.MountPoints[1].Stack, 2) }}},
+		{"several mounts are stacked on the staging path", []func(*healer.Case){func(c *healer.Case) { c.MountPoints[1].Stack = slices.Repeat(c.MountPoints[1].Stack, 2) }}},
 		{"the staged mount is read-only", []func(*healer.Case){attr(1, placeholder), recorded(1, func(r *healer.MountPointRecord) { r.Attr = placeholder })}},
 		{"the recorded staging path is another one", []func(*healer.Case){recorded(1, func(r *healer.MountPointRecord) { r.Path = "/k/other" })}},
 		{"shows another directory than the recorded one", []func(*healer.Case){top(1, func(m *host.Mount) { m.Root = "/x" })}},
@@ -195,15 +195,16 @@ func TestReplaceIsRefused(t *testing.T) {
 func TestUnfit(t *testing.T) {
 	c := with(outliving, stagingLost)()
 	staged, _ := c.Staged()
-	if why := unfit(c, staged, nil); why != "the staged mount is gone" {
+	if why := unfit(c, staged); why != "the staged mount is gone" {
 		t.Errorf("nothing staging: %q", why)
 	}
 	c = with(outliving)()
 	staged, _ = c.Staged()
 	for status, harm := range map[healer.Status]bool{healer.Degraded: false, healer.Inaccessible: true, healer.DataLoss: true} {
-		why := unfit(c, staged, []healer.Condition{
+		c.Found = []healer.Condition{
 			{MountPoint: staged.Path, Reason: healer.DeviceMissing, Status: status}, {MountPoint: published, Reason: healer.Disconnected, Status: healer.Inaccessible},
-		})
+		}
+		why := unfit(c, staged)
 		if (why != "") != harm {
 			t.Errorf("%s at the staging mount point: %q", status, why)
 		}
@@ -212,13 +213,13 @@ func TestUnfit(t *testing.T) {
 
 func TestNothingIsReplacedFor(t *testing.T) {
 	for name, change := range map[string]func(*healer.Case){
-		"the only instance":     func(c *healer.Case) { c.MountPoints[1].Stack[0].Dev = previously },
-		"nothing staged":        stagingLost,
+		"the only instance":      func(c *healer.Case) { c.MountPoints[1].Stack[0].Dev = previously },
+		"nothing staged":         stagingLost,
 		"no staging mount point": func(c *healer.Case) { c.MountPoints = c.MountPoints[:1] },
-		"one that is silent":    of(previously, func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Silent: true} }),
-		"one that refuses":      of(previously, errno(syscall.EACCES)),
-		"one that answers":      of(previously, errno(0)),
-		"another type":          of(previously, func(sb *host.Superblock) { sb.FSType = "overlay" }),
+		"one that is silent":     of(previously, func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Silent: true} }),
+		"one that refuses":       of(previously, errno(syscall.EACCES)),
+		"one that answers":       of(previously, errno(0)),
+		"another type":           of(previously, func(sb *host.Superblock) { sb.FSType = "overlay" }),
 		"a staged one, of two": func(c *healer.Case) {
 			c.MountPoints[0].Role = healer.RoleStaging
 			c.MountPoints[0], c.MountPoints[1] = c.MountPoints[1], c.MountPoints[0]
@@ -226,7 +227,7 @@ func TestNothingIsReplacedFor(t *testing.T) {
 		"a staged one":          func(c *healer.Case) { c.MountPoints[0].Role = healer.RoleStaging },
 		"what failed otherwise": of(previously, func(sb *host.Superblock) { sb.Answer.Errno, sb.ReadOnly = 0, true }),
 	} {
-		f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), with(outliving, change)())
+		f, err := New(idle{t}).Examine(with(outliving, change)())
 		if err != nil || len(f.Steps) != 0 {
 			t.Errorf("%s: %+v, %v", name, f.Steps, err)
 		}
@@ -287,7 +288,7 @@ func covered(devs ...host.Dev) func(*healer.Case) {
 // no path, so it is only told.
 func TestDeadBeneathALiveOne(t *testing.T) {
 	c := with(outliving, covered(previously))()
-	f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), c)
+	f, err := New(idle{t}).Examine(c)
 	if err != nil || len(f.Steps) != 0 {
 		t.Errorf("%+v, %v", f.Steps, err)
 	}

@@ -3,8 +3,6 @@ package mounts
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -12,149 +10,122 @@ import (
 
 // The steps' names.
 const (
-	StepRebind             = "rebind"
-	StepUnmountDuplicate   = "unmount-duplicate"
-	StepReplace            = "replace"
-	StepCover              = "cover"
-	StepUnmountDeadTop     = "unmount-dead-top"
-	StepReplaceInContainer = "replace-in-container"
+	StepRebind           = "rebind"
+	StepUnmountDuplicate = "unmount-duplicate"
+	StepReplace          = "replace"
+	StepCover            = "cover"
+	StepUnmountDeadTop   = "unmount-dead-top"
 )
 
-// steps offers what may help at a mount point.
-func (p Provider) steps(c healer.Case, mountPoint healer.MountPoint, conditions []healer.Condition) []healer.Step {
+// steps returns what may help at a mount point.
+func (p Provider) steps(c healer.Case, mp healer.MountPoint) []healer.Step {
 	switch {
-	case mountPoint.Role != healer.RoleTarget:
-		return nil // staging is the driver's business
-	case outlived(c, mountPoint) && p.covers(c, mountPoint):
-		return []healer.Step{p.cover(c, mountPoint, conditions)}
-	case outlived(c, mountPoint) && len(mountPoint.Stack) == 1:
-		return []healer.Step{p.replace(c, mountPoint, conditions)}
-	case outlived(c, mountPoint):
-		return []healer.Step{p.unmountDeadTop(c, mountPoint)}
-	case len(mountPoint.Stack) == 0 || interrupted(c, mountPoint):
-		return []healer.Step{p.rebind(c, mountPoint, conditions)}
-	case leftBehind(mountPoint):
-		return []healer.Step{p.unmountDuplicate(mountPoint)}
+	case mp.Role != healer.RoleTarget:
+		return nil // only the driver stages
+	case outlived(c, mp) && p.covers(c, mp):
+		return []healer.Step{p.cover(c, mp)}
+	case outlived(c, mp) && len(mp.Stack) == 1:
+		return []healer.Step{p.replace(c, mp)}
+	case outlived(c, mp):
+		return []healer.Step{p.unmountDeadTop(c, mp)}
+	case len(mp.Stack) == 0 || interrupted(c, mp):
+		return []healer.Step{p.rebind(c, mp)}
+	case leftBehind(mp):
+		return []healer.Step{p.unmountDuplicate(mp)}
 	}
 	return nil
 }
 
-// rebind binds the healthy staged mount at the mount point, or finishes a rebind that
-// was interrupted between its halves.
-func (p Provider) rebind(c healer.Case, mountPoint healer.MountPoint, conditions []healer.Condition) healer.Step {
+// rebind offers to bind the healthy staged mount at the mount point, or to finalize the
+// placeholder of a rebind that was interrupted.
+func (p Provider) rebind(c healer.Case, mp healer.MountPoint) healer.Step {
 	s := healer.Step{
 		Name:       StepRebind,
-		MountPoint: mountPoint,
+		MountPoint: mp,
 		Cost:       healer.Rebind,
 		Heals:      []healer.Reason{healer.NotMounted, healer.ReadOnlyFilesystem},
 	}
 	staged, _ := c.Staged()
 	s.Source = staged.Dev()
-	plan, why := planRebind(c, mountPoint, staged, conditions)
-	if len(mountPoint.Stack) > 1 {
-		plan.Covers = mountPoint.Stack[1]
+	plan, why := planRebind(c, mp, staged)
+	if len(mp.Stack) > 1 {
+		plan.Covers = mp.Stack[1]
 	}
 	s.Refused = why
 	if why != "" {
 		return s
 	}
 	s.Run = func(ctx context.Context, revalidate func(context.Context) error) error {
-		if len(mountPoint.Stack) > 0 {
-			return p.host.Finish(ctx, plan, mountPoint.Stack[0], revalidate)
+		if len(mp.Stack) > 0 {
+			return p.host.Finish(ctx, plan, mp.Stack[0], revalidate)
 		}
 		return p.host.Rebind(ctx, plan, revalidate)
 	}
 	return s
 }
 
-// keepsSteps is true for a condition that keeps a step from acting. What one
-// container got instead of the volume is no reason to keep it from the others.
-func keepsSteps(c healer.Condition) bool {
-	return c.Disables() && c.Reason != healer.ContainerOnBareDirectory
-}
-
-// planRebind says what a rebind would do, or why there must be none.
-func planRebind(c healer.Case, mountPoint, staged healer.MountPoint, conditions []healer.Condition) (host.RebindPlan, string) {
+// planRebind returns what a rebind would do, or why there must be none.
+func planRebind(c healer.Case, mp, staged healer.MountPoint) (host.RebindPlan, string) {
 	var none host.RebindPlan
 	wantStaged := c.Record.Staged()
 	switch {
-	case c.Record == nil || mountPoint.Want == nil:
+	case c.Record == nil || mp.Want == nil:
 		return none, "the volume was never seen healthy at this mount point, so how it was mounted is not known"
 	case wantStaged == nil:
 		return none, "the volume has no staged mount to bind from"
 	case len(staged.Stack) == 0:
 		return none, "the staged mount to bind from is gone"
 	case len(staged.Stack) > 1:
-		return none, "several mounts stand on the staging path"
+		return none, "several mounts are stacked on the staging path"
 	case wantStaged.Path != staged.Path:
 		return none, "the recorded staging path is another one"
-	case mountPoint.Want.Dev != wantStaged.Dev:
+	case mp.Want.Dev != wantStaged.Dev:
 		return none, "what was published there was not the staged filesystem"
-	case host.IsNFS(staged.Stack[0].FSType) && mountPoint.Want.Source != staged.Stack[0].Source:
+	case host.IsNFS(staged.Stack[0].FSType) && mp.Want.Source != staged.Stack[0].Source:
 		return none, "the mount point is not known to have shown the directory of the server that is staged"
-	case mountPoint.Want.Attr.Has(host.AttrIDMap) != staged.Stack[0].Attr.Has(host.AttrIDMap):
+	case mp.Want.Attr.Has(host.AttrIDMap) != staged.Stack[0].Attr.Has(host.AttrIDMap):
 		return none, "the recorded mount had another ID mapping than the staged one"
 	}
-	for _, cond := range conditions {
-		if cond.MountPoint == mountPoint.Path && keepsSteps(cond) && cond.Reason != healer.NotMounted {
+	for _, cond := range c.Found {
+		if cond.MountPoint == mp.Path && cond.Disables() && cond.Reason != healer.NotMounted {
 			return none, notHealthy(cond)
 		}
 	}
-	if sick, found := disabled(c, staged, conditions); found {
+	if sick, found := c.Unusable(staged); found {
 		return none, notHealthy(sick)
 	}
-	if interrupted(c, mountPoint) && mountPoint.Dev() != staged.Dev() {
+	if interrupted(c, mp) && mp.Dev() != staged.Dev() {
 		return none, "the placeholder there is not of the staged filesystem"
 	}
-	sub, beneath := below(wantStaged.Root, mountPoint.Want.Root)
+	sub, beneath := healer.Below(wantStaged.Root, mp.Want.Root)
 	if !beneath {
 		return none, "the recorded directory does not lie below the staged one"
 	}
 	return host.RebindPlan{
 		Staged:  staged.Stack[0],
 		Sub:     sub,
-		Target:  mountPoint.Path,
-		Attr:    mountPoint.Want.Attr,
-		Private: mountPoint.Want.Propagation.Shared == 0 && mountPoint.Want.Propagation.Master == 0,
-		Shared:  mountPoint.Want.Propagation.Shared != 0,
+		Target:  mp.Path,
+		Attr:    mp.Want.Attr,
+		Private: mp.Want.Propagation.Shared == 0 && mp.Want.Propagation.Master == 0,
+		Shared:  mp.Want.Propagation.Shared != 0,
 	}, ""
-}
-
-// disabled finds what keeps a mount point from being used: a pod that waits for its mount
-// is not helped by waiting until a merely degraded volume is well. Its superblock may
-// have been judged at another mount point.
-func disabled(c healer.Case, p healer.MountPoint, conditions []healer.Condition) (healer.Condition, bool) {
-	for _, cond := range slices.Concat(conditions, judgeSuperblock(c, p)) {
-		if cond.MountPoint == p.Path && keepsSteps(cond) {
-			return cond, true
-		}
-	}
-	return healer.Condition{}, false
 }
 
 func notHealthy(c healer.Condition) string {
 	return fmt.Sprintf("the volume itself is not healthy (%s)", c.Reason)
 }
 
-// below gives what is left of root after base.
-func below(base, root string) (string, bool) {
-	if root == base {
-		return "", true
-	}
-	return strings.CutPrefix(root, strings.TrimSuffix(base, "/")+"/")
-}
-
-// unmountDuplicate removes an placeholder of ours that came to stand on top of the
-// driver's own.
-func (p Provider) unmountDuplicate(mountPoint healer.MountPoint) healer.Step {
+// unmountDuplicate offers to unmount a placeholder that is on top of the driver's own
+// mount.
+func (p Provider) unmountDuplicate(mp healer.MountPoint) healer.Step {
 	return healer.Step{
 		Name:       StepUnmountDuplicate,
-		MountPoint: mountPoint,
+		MountPoint: mp,
 		Cost:       healer.Rebind,
 		Heals:      []healer.Reason{healer.StackedMounts},
-		Source:     mountPoint.Dev(),
+		Source:     mp.Dev(),
 		Run: func(ctx context.Context, revalidate func(context.Context) error) error {
-			return p.host.UnmountDuplicate(ctx, mountPoint.Stack[0], revalidate)
+			return p.host.UnmountDuplicate(ctx, mp.Stack[0], revalidate)
 		},
 	}
 }

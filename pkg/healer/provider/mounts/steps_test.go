@@ -15,11 +15,10 @@ import (
 
 // scribe is a host that notes the plan of a step and asks still.
 type scribe struct {
-	did         string
-	plan        host.RebindPlan
-	on          host.Mount
-	below       host.Mount
-	inContainer []host.ContainerSwap
+	did   string
+	plan  host.RebindPlan
+	on    host.Mount
+	below host.Mount
 	// old is a kernel that cannot put a mount beneath another.
 	old bool
 }
@@ -54,19 +53,14 @@ func (s *scribe) UnmountDeadTop(ctx context.Context, on, below host.Mount, reval
 	return revalidate(ctx)
 }
 
-func (s *scribe) ReplaceInContainers(_ context.Context, plans []host.ContainerSwap) []error {
-	s.did, s.inContainer = "replace inside", plans
-	return make([]error, len(plans))
-}
-
 func (s *scribe) CanReplace() bool { return !s.old }
 
 func (s *scribe) CanCover() bool { return true }
 
-// step gives the only step offered for a case.
+// step returns the only step offered for a case.
 func step(t *testing.T, h Host, c healer.Case) healer.Step {
 	t.Helper()
-	f, err := New(h, ContainersFUSE).Examine(context.Background(), c)
+	f, err := New(h).Examine(c)
 	if err != nil || len(f.Steps) != 1 {
 		t.Fatalf("%d steps, %v", len(f.Steps), err)
 	}
@@ -151,7 +145,7 @@ func TestRebindIsRefused(t *testing.T) {
 		{"never seen healthy at this mount point", []func(*healer.Case){lost, func(c *healer.Case) { c.MountPoints[0].Want = nil }}},
 		{"no staged mount to bind from", []func(*healer.Case){lost, func(c *healer.Case) { c.Record.MountPoints = c.Record.MountPoints[:1] }}},
 		{"the staged mount to bind from is gone", []func(*healer.Case){lost, stagingLost}},
-		{"several mounts stand on the staging path", []func(*healer.Case){lost, func(c *healer.Case) {
+		{"several mounts are stacked on the staging path", []func(*healer.Case){lost, func(c *healer.Case) {
 			c.MountPoints[1].Stack = slices.Repeat(c.MountPoints[1].Stack, 2)
 		}}},
 		{"the recorded staging path is another one", []func(*healer.Case){lost, recorded(1, func(r *healer.MountPointRecord) { r.Path = "/k/other" })}},
@@ -179,9 +173,9 @@ func TestRebindIsRefused(t *testing.T) {
 	}
 }
 
-// A superblock is judged once, at the first place that shows it: a fault seen
+// A superblock is judged once, at the first mount point that shows it: a fault seen
 // at another pod's mount point is one of the staged filesystem all the same.
-func TestRebindOfASickFilesystemSeenPropagatedMounts(t *testing.T) {
+func TestRebindOfASickFilesystemSeenAtAnotherMountPoint(t *testing.T) {
 	const other = "/k/pods/b/mount"
 	secondPod := func(c *healer.Case) {
 		p := c.MountPoints[0]
@@ -207,7 +201,7 @@ func TestRebindOfASickFilesystemSeenPropagatedMounts(t *testing.T) {
 	}
 }
 
-func TestTakeOff(t *testing.T) {
+func TestUnmountDuplicate(t *testing.T) {
 	c := with(placeholderOnTop)()
 	h := &scribe{}
 	s := step(t, h, c)
@@ -225,9 +219,9 @@ func TestTakeOff(t *testing.T) {
 func TestNothingIsOfferedFor(t *testing.T) {
 	for name, build := range map[string]func() healer.Case{
 		"a healthy volume":        healthy,
-		"the staging mount point":  with(stagingLost),
+		"the staging mount point": with(stagingLost),
 		"a foreign stack":         with(func(c *healer.Case) { c.MountPoints[0].Stack = slices.Repeat(c.MountPoints[0].Stack, 2) }),
-		"a stack of interims":     with(placeholderAlone, placeholderOnTop),
+		"a stack of placeholders": with(placeholderAlone, placeholderOnTop),
 		"another root below":      with(placeholderOnTop, func(c *healer.Case) { c.MountPoints[0].Stack[1].Root = "/x" }),
 		"a dead filesystem":       with(probe(syscall.EIO)),
 		"a full volume":           with(left(0, 0)),
@@ -238,7 +232,7 @@ func TestNothingIsOfferedFor(t *testing.T) {
 		"placeholder in staging":  with(func(c *healer.Case) { c.MountPoints[1].Stack[0].Attr = placeholder }),
 		"an intended placeholder": with(recorded(0, func(r *healer.MountPointRecord) { r.Attr = placeholder }), attr(0, placeholder)),
 	} {
-		f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), build())
+		f, err := New(idle{t}).Examine(build())
 		if err != nil || len(f.Steps) != 0 {
 			t.Errorf("%s: %+v, %v", name, f.Steps, err)
 		}

@@ -1,7 +1,6 @@
 package mounts
 
 import (
-	"context"
 	"strings"
 	"syscall"
 	"testing"
@@ -52,15 +51,15 @@ func overlay(upper *host.Superblock) func(*healer.Case) {
 	}
 }
 
-// readOnlyVolume is one that nobody is to write to.
+// readOnlyVolume is one that is read-only.
 func readOnlyVolume(c *healer.Case) { c.Volume.Capability = &healer.Capability{ReadOnly: true} }
 
 var superblockExamples = []example{
-	{"frozen", with(frozen), []string{"Frozen target: reads answer, and who writes waits for a thaw; the kernel waits in percpu_rwsem_wait"}},
+	{"frozen", with(frozen), []string{"Frozen target: reads succeed, and writers wait for a thaw; the kernel waits in percpu_rwsem_wait"}},
 	{"frozen, and the disk fails", with(frozen, probe(syscall.EIO)), []string{"IOError target"}},
 	{"frozen, and full", with(frozen, left(0, 1)), []string{"Frozen target", "OutOfSpace target"}},
-	{"a write hangs elsewhere", with(writing("jbd2_log_wait_commit")), []string{"NotResponding target: a write does not within 5s; the kernel waits in jbd2_log_wait_commit"}},
-	{"a write hangs, nobody knows where", with(writing()), []string{"NotResponding target: reads answer, and a write does not within 5s"}},
+	{"a write hangs elsewhere", with(writing("jbd2_log_wait_commit")), []string{"NotResponding target: a write has no answer within 5s; the kernel waits in jbd2_log_wait_commit"}},
+	{"a write hangs, it is not known where", with(writing()), []string{"NotResponding target: reads succeed, and a write has no answer within 5s"}},
 	{"a read hangs where a frozen write would", with(silent(func(a *host.Answer) { a.Waits = []string{"percpu_rwsem_wait"} })), []string{"NotResponding target: no answer within 5s; the kernel waits in percpu_rwsem_wait"}},
 	{"silent, the daemon owes", with(silent(func(a *host.Answer) { a.Waiting, a.Waits = 3, []string{"request_wait_answer"} })), []string{"NotResponding target: 3 requests wait for the FUSE daemon; the kernel waits in request_wait_answer"}},
 
@@ -74,7 +73,7 @@ var superblockExamples = []example{
 	{"a write is refused as read-only", with(wrote("create", syscall.EROFS)), []string{"ReadOnlyFilesystem target: EROFS"}},
 	{"a write cannot be tried", with(wrote("create", syscall.EOPNOTSUPP, func(w *host.Write) { w.Unable = true })), nil},
 	{"a write meets a full filesystem", with(wrote("create", syscall.ENOSPC, func(w *host.Write) { w.Unable = true })), nil},
-	{"a write must not be tried", with(superblock(func(sb *host.Superblock) { sb.Write.Forbidden = "nobody wants it" })), nil},
+	{"a write must not be tried", with(superblock(func(sb *host.Superblock) { sb.Write.Forbidden = "it is not wanted" })), nil},
 	{"the read's errno is the first evidence", with(probe(syscall.ENOTCONN), wrote("write", syscall.EIO)), []string{"Disconnected target: statx"}},
 
 	{"overlay", with(overlay(nil)), nil},
@@ -131,7 +130,7 @@ var errorExamples = []example{
 	{"errors, and a write succeeds", with(counted(1, after), wrote("", 0)), []string{"FilesystemErrors target: a write still succeeds"}},
 	{"errors, and a write fails", with(counted(1, after), wrote("write", syscall.EIO)), []string{"IOError target: write"}},
 	{"errors, and it turned read-only", with(counted(1, after), wrote("create", syscall.EROFS)), []string{"ReadOnlyFilesystem target: EROFS", "FilesystemErrors target: 1 errors"}},
-	{"errors, no write tried", with(counted(1, after), superblock(func(sb *host.Superblock) { sb.Write.Forbidden = "nobody wants it" })), []string{"FilesystemErrors target: no write was tried: nobody wants it"}},
+	{"errors, no write tried", with(counted(1, after), superblock(func(sb *host.Superblock) { sb.Write.Forbidden = "it is not wanted" })), []string{"FilesystemErrors target: no write was tried: it is not wanted"}},
 }
 
 // left is what is left of a filesystem with 1000 blocks and 100 inodes that had
@@ -187,7 +186,7 @@ func TestStatusOfAReason(t *testing.T) {
 	}
 	seen := map[healer.Reason]bool{}
 	for _, tc := range examples {
-		f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), tc.build())
+		f, err := New(idle{t}).Examine(tc.build())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,7 +207,7 @@ func TestStatusOfAReason(t *testing.T) {
 // What passes by itself is not sent to a person.
 func TestAdviceForWhatMayPass(t *testing.T) {
 	for e, want := range map[syscall.Errno]string{syscall.ETIMEDOUT: adviceLater, syscall.EBUSY: adviceLater, syscall.EIO: adviceShutdown} {
-		f, err := New(idle{t}, ContainersFUSE).Examine(context.Background(), with(probe(e))())
+		f, err := New(idle{t}).Examine(with(probe(e))())
 		if err != nil || len(f.Conditions) != 1 || !strings.Contains(f.Conditions[0].Advice, want) {
 			t.Errorf("%v: %+v, %v", e, f.Conditions, err)
 		}

@@ -1,0 +1,101 @@
+package healer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// admission is a step that may run, with the permit to do so.
+type admission struct {
+	step   Step
+	permit Permit
+}
+
+func leaveAll(admitted []admission, err error) {
+	for _, a := range admitted {
+		a.permit.Leave(err)
+	}
+}
+
+// admitAtOnce bounds the steps about which the gate is asked side by side: questions
+// to the cluster that are the same share one answer.
+const admitAtOnce = 16
+
+// admitAll asks for a permit for each step and notes which were refused. Its error is a
+// busy one.
+func (e *Engine) admitAll(ctx context.Context, d Diagnosis, steps []Step, lock *volumeLock, m *mending) ([]admission, error) {
+	permits, errs := make([]Permit, len(steps)), make([]error, len(steps))
+	var asking errgroup.Group
+	asking.SetLimit(admitAtOnce)
+	for i, s := range steps {
+		asking.Go(func() error {
+			permits[i], errs[i] = e.admit(ctx, d, s, lock)
+			return nil
+		})
+	}
+	_ = asking.Wait() // each error is its step's
+	var admitted []admission
+	var busy error
+	for i, s := range steps {
+		m.tried[s.key()] = true
+		switch err := errs[i]; {
+		case err == nil:
+			admitted = append(admitted, admission{s, permits[i]})
+		case KindOf(err) == KindBusy:
+			busy = err
+		default:
+			m.refuse(s, err.Error())
+		}
+	}
+	if busy != nil {
+		leaveAll(admitted, busy)
+		return nil, busy
+	}
+	return admitted, nil
+}
+
+var (
+	errCheckOnly    = errors.New("the server only checks (--mode=check)")
+	errAskedToCheck = errors.New("the call only checks: the caller did not ask to heal, or may not")
+)
+
+// admit proves identity and asks the gate. Its error says why the step must not
+// run; it is a busy one when another volume on the same filesystem is healed.
+func (e *Engine) admit(ctx context.Context, d Diagnosis, s Step, lock *volumeLock) (Permit, error) {
+	switch {
+	case e.cfg.CheckOnly:
+		return nil, errCheckOnly
+	case lock.checks:
+		return nil, errAskedToCheck
+	case e.isClosing():
+		return nil, errors.New("the server is shutting down")
+	}
+	if err := lock.add(superblockKey(s.Source.String())); err != nil {
+		return nil, err
+	}
+	if err := proveIdentity(e.identified(d.Case, s.Source), s.Source); err != nil {
+		return nil, fmt.Errorf("identity not proven: %w", err)
+	}
+	return e.cfg.Gate.Enter(ctx, d, s)
+}
+
+// identified returns the case with the identity of a device read anew: a disk may have
+// been replaced by another one under the same number.
+func (e *Engine) identified(c Case, dev host.Dev) Case {
+	sb, known := c.Superblocks[dev]
+	if !known || sb.Device == nil || sb.Device.Dev.Zero() {
+		return c
+	}
+	device := *sb.Device
+	device.Identify(e.cfg.Node.Identity(device.Dev))
+	sb.Device = &device
+	c.Superblocks = maps.Clone(c.Superblocks)
+	c.Superblocks[dev] = sb
+	return c
+}

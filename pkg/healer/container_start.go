@@ -1,0 +1,150 @@
+package healer
+
+import (
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// A container gets what is mounted at its pod's mount point when it starts: the
+// directory beneath while nothing is, a read-only placeholder in the middle of a step.
+// It keeps that, whatever is mounted at the mount point later.
+
+// StartedWith is what a container has instead of the volume.
+type StartedWith struct {
+	// MountPoint is the path on the host at which it was found.
+	MountPoint string
+	host.ContainerMount
+}
+
+// startGrace is how long a container may take from a copy of the host's mounts to
+// mounts of its own.
+const startGrace = time.Minute
+
+// anew returns the targets for which containers have to be scanned.
+func (o *observation) anew() []MountPoint {
+	return slices.DeleteFunc(slices.Clone(o.c.MountPoints), func(p MountPoint) bool { return !o.mountedAnew(p) })
+}
+
+// mountedAnew is true for a target whose mount is not the recorded one of this boot, or
+// came less than startGrace before the last scan.
+//
+// The recorded one needs no scan: unique mount ids are never given out again, so it was
+// there all the time since the record was written, and containers that started meanwhile
+// got it. A mount gets into the record for good only after a scan that found no
+// container with something else (away). As long as there is one, each call scans.
+func (o *observation) mountedAnew(p MountPoint) bool {
+	if p.Role != RoleTarget || p.Layout.Kind == host.LayoutSubpath || o.c.Block {
+		return false
+	}
+	top, mounted := p.Top()
+	switch {
+	case !mounted, top.ID == 0: // without a unique id it cannot be told
+		return true
+	case p.Want == nil || !o.c.recordOfThisBoot():
+		return top.ID > o.engine.scanned.get(o.volumeKey()).started
+	}
+	return p.Want.MountID != top.ID || p.Want.Since != 0
+}
+
+// beneathMountPoint returns the directory on which the mounts of a mount point are
+// stacked.
+func (o *observation) beneathMountPoint(p MountPoint) (host.Directory, bool) {
+	parent, found := o.table.ParentMount(path.Dir(p.Path))
+	return host.Directory{Dev: parent.Dev, Path: path.Join(parent.Root, strings.TrimPrefix(p.Path, parent.Path))}, found
+}
+
+// startedWith moves from the mounts of containers into the case what some of them got
+// instead of the volume. now is the mount that works.
+func (o *observation) startedWith(mounts []host.ContainerMount, anew []MountPoint, now host.Mount) (others []host.ContainerMount) {
+	for _, m := range mounts {
+		at := slices.IndexFunc(anew, func(p MountPoint) bool {
+			dir, known := o.beneathMountPoint(p)
+			return known && dir.Shown(m.Mount)
+		})
+		switch {
+		case at >= 0:
+			o.c.OnBare = append(o.c.OnBare, StartedWith{anew[at].Path, m})
+		case o.placeholder(m, now):
+			o.c.OnPlaceholder = append(o.c.OnPlaceholder, StartedWith{o.targetOf(m), m})
+		default:
+			others = append(others, m)
+		}
+	}
+	if len(o.c.OnBare)+len(o.c.OnPlaceholder) == 0 {
+		var newest uint64
+		for _, p := range anew {
+			if top, mounted := p.Top(); mounted {
+				newest = max(newest, top.ID)
+			}
+		}
+		o.engine.scanned.change(o.volumeKey(), func(v *scannedVolume) { v.started = max(v.started, newest) })
+	}
+	return others
+}
+
+// placeholder is true for a mount that has the attributes of a placeholder, if nothing
+// else explains them: the record of an interrupted replacement in the container, or a
+// volume that is mounted like that.
+func (o *observation) placeholder(m host.ContainerMount, now host.Mount) bool {
+	want := now.Attr
+	if p, _ := o.c.MountPoint(o.targetOf(m)); p.Want != nil {
+		want = p.Want.Attr
+	} else if top, mounted := p.Top(); mounted {
+		want = top.Attr
+	}
+	_, recorded := o.c.recordedMount(m)
+	return m.Mount.Dev == now.Dev && !recorded && m.Mount.MaybePlaceholder(want)
+}
+
+// targetOf returns the target of a container's pod, else the first mount point.
+func (o *observation) targetOf(m host.ContainerMount) string {
+	for _, p := range o.c.MountPoints {
+		if p.Role == RoleTarget && p.PodUID == m.PodUID {
+			return p.Path
+		}
+	}
+	return o.c.MountPoints[0].Path
+}
+
+// span is the time, since the boot, in which a mount that came to a mount point was not
+// yet there; it is zero once nothing depends on it.
+type span struct{ from, until time.Duration }
+
+// away returns the span for the present mount at a mount point, for the record, until
+// the containers were scanned long enough after it.
+func (c Case) away(p MountPoint) span {
+	started := slices.ContainsFunc(slices.Concat(c.OnBare, c.OnPlaceholder), func(s StartedWith) bool { return s.MountPoint == p.Path }) ||
+		slices.ContainsFunc(c.UnverifiedStart, func(u host.Unverified) bool { return u.PodUID == p.PodUID })
+	known := p.Want != nil && c.recordOfThisBoot()
+	now := host.SinceBoot()
+	switch {
+	case known && p.Want.MountID != p.Stack[0].ID:
+		return span{c.lastSeen, now}
+	case known && p.Want.Since != 0 && (started || now-p.Want.Since < startGrace):
+		return span{p.Want.Away, p.Want.Since}
+	case started:
+		return span{now, now} // nothing is known of before
+	}
+	return span{}
+}
+
+// startedMeanwhile returns the containers that cannot be looked into, and that started
+// while their pod's mount point may have had another mount than now, or none.
+func (o *observation) startedMeanwhile(all []host.Unverified, anew []MountPoint) (found []host.Unverified) {
+	for _, p := range anew {
+		if !p.Mounted() || p.Want == nil || !o.c.recordOfThisBoot() {
+			continue // nothing is known of before
+		}
+		s := o.c.away(p)
+		for _, u := range all {
+			if u.PodUID == p.PodUID && u.ContainerID != "" && s.from < u.Started && u.Started <= s.until {
+				found = append(found, u)
+			}
+		}
+	}
+	return found
+}

@@ -1,0 +1,278 @@
+package healer
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// fakeNode is a host in memory: mounts, files, devices and running pods.
+type fakeNode struct {
+	mu          sync.Mutex
+	t           *testing.T
+	mounts      []host.Mount
+	files       map[string]host.PathInfo
+	answers     map[host.Dev]host.Inspection
+	devices     map[host.Dev]host.BlockDevice
+	pods        map[string]host.Dev        // what a running container of the pod has mounted
+	own         map[string]host.Inspection // by the path of the mount, before what its superblock answers
+	looks       int
+	writes      []string // where a write was tried
+	wrote       host.Write
+	synced      host.Write
+	syncs       []string
+	writeErr    error
+	held        []host.Holdable // whose holders were asked for
+	heldErr     error
+	errors      *host.FilesystemErrors
+	btrfs       *host.BtrfsErrors
+	stale       []host.Mount               // what Topology still shows; nil: what is there
+	anew        map[host.Dev]host.Identity // what is read anew, where it differs
+	containers  []host.ContainerMount
+	inContainer map[string]host.ContainerProbe // by path; the zero value answers
+	insideErr   error                          // what a probe in a container returns
+	unverified  []host.Unverified
+	running     []host.Running
+	walks       [][]string // whose containers were looked for
+	walkErr     error
+	processes   []host.HeldBy                 // who has files open, of anything
+	onMounts    func()                        // runs before each reading of the table, with the lock held
+	onLook      func(host.InspectQuery) error // runs before each look, without it
+}
+
+// newFakeNode has one ext4 volume, staged and published to pod a.
+func newFakeNode(t *testing.T) *fakeNode {
+	w := &fakeNode{
+		t:       t,
+		mounts:  []host.Mount{{ID: 1, OldID: 1, Path: "/", Root: "/", Dev: host.Dev{Major: 254}, FSType: "ext4", Source: "/dev/vda"}},
+		files:   map[string]host.PathInfo{},
+		answers: map[host.Dev]host.Inspection{disk: {Kind: host.KindDirectory, UUID: "uuid-1", Answer: host.Answer{Asked: true}}},
+		devices: map[host.Dev]host.BlockDevice{disk: {
+			Dev: disk, Name: "sdb", DiskSeq: 5, Identity: host.Identity{Serial: "serial-1", WWID: "wwid-1", Size: 1 << 30},
+		}},
+		pods:  map[string]host.Dev{},
+		wrote: host.Write{Answer: host.Answer{Asked: true}},
+	}
+	w.publish(staging)
+	w.publish(podA)
+	return w
+}
+
+// publish mounts the volume at a path of kubelet's, with its vol_data.json.
+func (w *fakeNode) publish(path string) {
+	w.mount(path, disk)
+	w.files[path] = directory(volID)
+}
+
+func (w *fakeNode) mount(path string, dev host.Dev) {
+	id := len(w.mounts) + 100
+	w.mounts = append(w.mounts, host.Mount{
+		ID: uint64(id), OldID: id, OldParent: 1, Dev: dev, Root: "/", Path: path, FSType: "ext4", Source: "/dev/sdb",
+	})
+}
+
+func (w *fakeNode) unmount(path string) {
+	w.mounts = slices.DeleteFunc(w.mounts, func(m host.Mount) bool { return m.Path == path })
+}
+
+// change alters a mount.
+func (w *fakeNode) change(path string, f func(*host.Mount)) {
+	for i := range w.mounts {
+		if w.mounts[i].Path == path {
+			f(&w.mounts[i])
+		}
+	}
+}
+
+// directory is a directory with a vol_data.json that names a volume; none if
+// empty.
+func directory(handle string) host.PathInfo {
+	l := host.PathInfo{Looked: true, Kind: host.KindDirectory}
+	if handle != "" {
+		l.VolData = &host.VolData{DriverName: driver, VolumeHandle: handle}
+	}
+	return l
+}
+
+func (w *fakeNode) Mounts() (host.Table, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.onMounts != nil {
+		w.onMounts()
+	}
+	return host.NewTable(slices.Clone(w.mounts)), nil
+}
+
+func (w *fakeNode) Topology() (host.Table, error) {
+	w.mu.Lock()
+	stale := w.stale
+	w.mu.Unlock()
+	if stale != nil {
+		return host.NewTable(slices.Clone(stale)), nil
+	}
+	return w.Mounts()
+}
+
+func (w *fakeNode) Refresh(stack []host.Mount) ([]host.Mount, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var fresh []host.Mount
+	for _, m := range stack {
+		at := slices.IndexFunc(w.mounts, func(now host.Mount) bool { return now.Same(m) })
+		if at < 0 || w.mounts[at].Path != m.Path {
+			w.stale = nil
+			return nil, false
+		}
+		fresh = append(fresh, w.mounts[at])
+	}
+	return fresh, true
+}
+
+func (w *fakeNode) Inspect(_ context.Context, q host.InspectQuery) (host.Inspection, error) {
+	if w.onLook != nil {
+		if err := w.onLook(q); err != nil {
+			return host.Inspection{}, err
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.looks++
+	var s host.Inspection
+	if q.Probe != nil {
+		if s = w.answers[q.Probe.Dev]; w.own[q.Probe.Path].Answer.Asked {
+			s = w.own[q.Probe.Path]
+		}
+		if s.Kind == host.KindNone && !s.Changed && !s.Answer.Asked {
+			s.Kind, s.Answer.Asked = host.KindDirectory, true
+		}
+		if l := w.files[q.Probe.Path]; l.Kind == host.KindFile || l.Kind == host.KindBlock {
+			s.Kind, s.Rdev = l.Kind, l.Rdev
+		}
+	}
+	if q.Probe != nil {
+		for _, m := range w.mounts {
+			s.Newest = max(s.Newest, m.ID)
+		}
+	}
+	s.Paths = map[string]host.PathInfo{}
+	for _, p := range q.Paths {
+		l, known := w.files[p.Path]
+		if !known {
+			l = host.PathInfo{Leaf: syscall.ENOENT}
+		}
+		l.Looked = true
+		if p.Mounted {
+			l = host.PathInfo{Looked: true, VolData: l.VolData}
+		}
+		s.Paths[p.Path] = l
+	}
+	return s, nil
+}
+
+func (w *fakeNode) TryWrite(_ context.Context, m host.Mount) (host.Write, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.writes = append(w.writes, m.Path)
+	return w.wrote, w.writeErr
+}
+
+func (w *fakeNode) TrySync(_ context.Context, m host.Mount) (host.Write, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.syncs = append(w.syncs, m.Path)
+	return w.synced, w.writeErr
+}
+
+func (w *fakeNode) Holders(_ context.Context, asked []host.Holdable) (map[host.Holdable]host.Holders, error) {
+	held := map[host.Holdable]host.Holders{}
+	w.held = append(w.held, asked...)
+	for _, h := range asked {
+		held[h] = host.Holders{Mounts: []host.HeldMount{{Path: h.Superblock.String()}}, Processes: w.processes}
+	}
+	return held, w.heldErr
+}
+
+func (w *fakeNode) Identity(dev host.Dev) host.Identity {
+	if id, differs := w.anew[dev]; differs {
+		return id
+	}
+	return w.BlockDevice(dev, host.OpenedDevice{}).Identity
+}
+func (w *fakeNode) FilesystemErrors(string, string) *host.FilesystemErrors { return w.errors }
+func (w *fakeNode) BtrfsErrors(string, string) *host.BtrfsErrors           { return w.btrfs }
+func (w *fakeNode) BootTime() time.Time                                    { return time.Unix(1e9, 0) }
+
+func (w *fakeNode) BlockDevice(dev host.Dev, _ host.OpenedDevice) host.BlockDevice {
+	if d, known := w.devices[dev]; known {
+		return d
+	}
+	return host.BlockDevice{Dev: dev, Missing: true}
+}
+
+func (w *fakeNode) Holder(_ context.Context, podUID string, dev host.Dev) (*host.Holder, error) {
+	if held, runs := w.pods[podUID]; !runs || held != dev {
+		return nil, nil //nolint:nilnil // as documented
+	}
+	return host.Hold(os.Getpid()), nil
+}
+
+func (w *fakeNode) HolderAt(ctx context.Context, m host.ContainerMount) *host.Holder {
+	h, _ := w.Holder(ctx, m.PodUID, m.Mount.Dev)
+	return h
+}
+
+func (w *fakeNode) InContainers(_ context.Context, pods []string, q host.MountQuery) (host.Containers, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var found host.Containers
+	for _, u := range w.unverified {
+		if pods == nil || slices.Contains(pods, u.PodUID) {
+			found.Unverified = append(found.Unverified, u)
+		}
+	}
+	w.walks = append(w.walks, pods)
+	for _, m := range w.containers {
+		if q.Wants(m.Mount) && (pods == nil || slices.Contains(pods, m.PodUID)) {
+			found.Mounts = append(found.Mounts, m)
+		}
+	}
+	return found, w.walkErr
+}
+
+func (w *fakeNode) Running(_ context.Context, pods []string) (found []host.Running, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.walks = append(w.walks, pods)
+	for _, r := range w.running {
+		if slices.Contains(pods, r.PodUID) {
+			found = append(found, r)
+		}
+	}
+	return found, w.walkErr
+}
+
+func (w *fakeNode) ProbeInContainers(_ context.Context, mounts []host.ContainerMount) ([]host.ContainerProbe, error) {
+	sights := make([]host.ContainerProbe, len(mounts))
+	for i, m := range mounts {
+		sights[i] = w.inContainer[m.Path()]
+	}
+	return sights, w.insideErr
+}
+
+func (w *fakeNode) Kubelet() host.Kubelet { return kubelet }
+func (w *fakeNode) BootID() string        { return "boot-1" }
+
+// RealPath knows one root behind a link.
+func (w *fakeNode) RealPath(p string) string {
+	if rest, linked := strings.CutPrefix(p, "/link/"); linked {
+		return "/k/" + rest
+	}
+	return p
+}

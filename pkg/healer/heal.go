@@ -1,0 +1,110 @@
+package healer
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"syscall"
+)
+
+// heal observes, diagnoses and mends until the volume is healthy or no step is left. It
+// ends: every step runs at most once per mount point.
+func (e *Engine) heal(ctx context.Context, v Volume, lock *volumeLock) (Report, error) {
+	report := Report{Volume: v, Checked: lock.checks}
+	if err := e.cfg.Gate.Inspect(ctx, v); err != nil {
+		return report, Failed("the volume was not looked at", err)
+	}
+	m := newMending()
+	for first := true; ; first = false {
+		d, err := e.examine(ctx, v, lock)
+		if err != nil {
+			return report, err
+		}
+		report.Driver, report.After = d.Case.Driver, d
+		if first {
+			report.Before = d
+		}
+		if err := e.save(ctx, d, lock); err != nil {
+			return report, err
+		}
+		if d.Healthy() {
+			e.reportRestarts(ctx, &report)
+			return report, nil
+		}
+		ran, more, err := e.mend(ctx, d, lock, m)
+		if err != nil {
+			return report, err
+		}
+		report.Steps = append(report.Steps, ran...)
+		if !more {
+			break
+		}
+	}
+	report.Refused = m.refusals(report.Steps)
+	report.After.Conditions = append(report.After.Conditions, notEmpty(report.Steps)...)
+	e.reportRestarts(ctx, &report)
+	if !lock.checks { // it costs a walk through all processes
+		e.reportHolders(ctx, &report)
+	}
+	return report, nil
+}
+
+// examine observes and diagnoses. What a check saw of a volume that was being healed
+// meanwhile counts for nothing.
+func (e *Engine) examine(ctx context.Context, v Volume, lock *volumeLock) (Diagnosis, error) {
+	c, err := e.observe(ctx, v, lock)
+	if preempted := lock.current(); preempted != nil {
+		return Diagnosis{}, preempted
+	}
+	if err != nil {
+		return Diagnosis{}, err
+	}
+	return e.diagnose(c), nil
+}
+
+// diagnose asks every provider. One provider's error hides no other's finding.
+func (e *Engine) diagnose(c Case) Diagnosis {
+	d := Diagnosis{Case: c}
+	for _, p := range e.cfg.Providers {
+		c.Found = slices.Clip(d.Conditions)
+		f, err := p.Examine(c)
+		if err != nil {
+			d.Failures = append(d.Failures, ProviderFailure{Provider: p.Name(), Err: err})
+			continue
+		}
+		if !f.Mine {
+			continue
+		}
+		d.Conditions = append(d.Conditions, f.Conditions...)
+		d.Steps = append(d.Steps, f.Steps...)
+	}
+	return d
+}
+
+// save keeps on disk what the next calls need.
+func (e *Engine) save(ctx context.Context, d Diagnosis, lock *volumeLock) error {
+	if d.recordable() {
+		if err := lock.alone(func() { e.saveRecord(ctx, d) }); err != nil {
+			return err
+		}
+	}
+	if !d.Healthy() && len(d.Case.OnOldDevice) > 0 {
+		return lock.alone(func() { e.saveOldDevices(ctx, d.Case) })
+	}
+	return nil
+}
+
+// notEmpty returns a condition for each mount point at which a step found files in the
+// way: only a step looks for them, right before it would hide them.
+func notEmpty(steps []Outcome) (found []Condition) {
+	for _, o := range steps {
+		if errors.Is(o.Err, ErrRefused) && errors.Is(o.Err, syscall.ENOTEMPTY) {
+			found = append(found, Condition{
+				Status: Inaccessible, Reason: TargetNotEmpty, MountPoint: o.MountPoint,
+				Message: "files lie in the directory itself, on the node's disk, and a mount would hide them",
+				Advice:  "see who wrote them while nothing was mounted there; copy them into the volume if they matter, and remove them",
+			})
+		}
+	}
+	return found
+}

@@ -1,0 +1,72 @@
+package healer
+
+import (
+	"context"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// A container has a device node of a raw block volume, which the runtime made at its
+// start: a number, and nothing of what the host has at the mount point. A disk that is
+// attached anew may get another number, and another disk the old one.
+
+// StartedBefore is a container that started before the volume's device got another
+// number.
+type StartedBefore struct {
+	// MountPoint is the path on the host.
+	MountPoint string
+	host.Running
+	// Was is the number that it has, Now the volume's.
+	Was, Now host.Dev
+}
+
+// oldDevices finds the containers of a raw block volume that started while its device
+// had the recorded number, if that is another one now.
+func (o *observation) oldDevices(ctx context.Context) error {
+	for _, p := range o.c.MountPoints {
+		if !o.c.renumbered(p) {
+			continue
+		}
+		running, err := o.node.Running(ctx, []string{p.PodUID})
+		if err != nil {
+			return Failed("look for the containers that have the volume", err)
+		}
+		until := host.SinceBoot()
+		if f, known := o.c.previousOf(p.Want.Dev); known {
+			until = f.Since
+		}
+		for _, r := range running {
+			if r.Started <= until {
+				o.c.OnOldDevice = append(o.c.OnOldDevice, StartedBefore{p.Path, r, p.Want.Dev, p.Dev()})
+			}
+		}
+	}
+	return nil
+}
+
+// renumbered is true for a mount point whose device has another number than it was
+// recorded with in this boot.
+func (c Case) renumbered(p MountPoint) bool {
+	return p.Role == RoleTarget && p.PodUID != "" && p.Inspect.Kind == host.KindBlock &&
+		p.Want != nil && c.recordOfThisBoot() && p.Want.Dev != p.Dev()
+}
+
+// saveOldDevices puts into the record when a device was first seen with another number:
+// containers that start later have that one. All else in it stays as it is.
+func (e *Engine) saveOldDevices(ctx context.Context, c Case) {
+	now := *c.Record
+	now.Previous = c.previous()
+	for _, s := range c.OnOldDevice {
+		if !c.Replaced(s.Was) {
+			now.addPrevious(c, s.Was)
+		}
+	}
+	if now.same(*c.Record) {
+		return
+	}
+	if err := e.cfg.Records.Save(now); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot save when a device got another number", "driver", c.Driver)
+	}
+}

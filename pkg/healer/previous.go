@@ -1,0 +1,162 @@
+package healer
+
+import (
+	"slices"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// recordOfThisBoot is true when device numbers and mount ids in the record still mean
+// anything.
+func (c Case) recordOfThisBoot() bool { return c.Record != nil && c.Record.BootID == c.BootID }
+
+// previous returns the superblocks that the record names for this boot.
+func (c Case) previous() []PreviousSuperblock {
+	if c.Record == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(c.Record.Previous), func(f PreviousSuperblock) bool { return f.BootID != c.BootID })
+}
+
+func (c Case) previousOf(dev host.Dev) (PreviousSuperblock, bool) {
+	previous := c.previous()
+	at := slices.IndexFunc(previous, func(f PreviousSuperblock) bool { return f.Dev == dev })
+	if at < 0 {
+		return PreviousSuperblock{}, false
+	}
+	return previous[at], true
+}
+
+// Replaced is true for a superblock of this boot that the volume had before.
+func (c Case) Replaced(dev host.Dev) bool {
+	_, known := c.previousOf(dev)
+	return known
+}
+
+// ended is true for a mount of a filesystem that has shut itself down, as it says
+// itself, or as it was seen while the host still had it.
+func (c Case) ended(m host.Mount) bool {
+	f, _ := c.previousOf(m.Dev)
+	return f.Ended || host.StateOf(m).Shutdown || c.Superblocks[m.Dev].Shutdown
+}
+
+// previousSuperblocks returns the superblocks that containers may still have of the
+// volume, although its mount points have others: those of dead mounts above a healthy
+// one, and those of the record of this boot.
+func (c Case) previousSuperblocks() []host.Dev {
+	var all []host.Dev
+	working := map[host.Dev]bool{}
+	for _, p := range c.MountPoints {
+		if top, mounted := p.Top(); mounted && p.Proven {
+			if works(c.Superblock(p)) {
+				working[top.Dev] = true
+			} else {
+				all = append(all, top.Dev)
+			}
+			for _, m := range p.Stack[1:] {
+				all = append(all, m.Dev)
+			}
+		}
+	}
+	if c.recordOfThisBoot() {
+		for _, p := range c.Record.MountPoints {
+			all = append(all, p.Dev)
+		}
+	}
+	for _, f := range c.previous() {
+		all = append(all, f.Dev)
+	}
+	slices.SortFunc(all, compareDev)
+	return slices.DeleteFunc(slices.Compact(all), func(d host.Dev) bool { return d.Zero() || working[d] })
+}
+
+func compareDev(a, b host.Dev) int {
+	if a.Major != b.Major {
+		return int(a.Major) - int(b.Major)
+	}
+	return int(a.Minor) - int(b.Minor)
+}
+
+// startedBefore returns the containers that were there when a superblock of the
+// volume was replaced: they may still have the previous one.
+func (c Case) startedBefore(all []host.Unverified) []host.Unverified {
+	var replaced time.Duration
+	for _, f := range c.previous() {
+		if !f.NextPods {
+			replaced = max(replaced, f.Since)
+		}
+	}
+	if c.recordOfThisBoot() && c.podStayed() && slices.ContainsFunc(c.Record.MountPoints, func(p MountPointRecord) bool { return c.gone(p.Dev) }) {
+		replaced = host.SinceBoot() // at some time until now: the record is written after this
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(u host.Unverified) bool { return u.Started > replaced || replaced == 0 })
+}
+
+// podStayed is true while a pod has the volume that had it when the record was
+// written. With the last of them the volume is unstaged, and what is staged for the
+// next one is another superblock.
+func (c Case) podStayed() bool {
+	return slices.ContainsFunc(c.Record.MountPoints, func(p MountPointRecord) bool {
+		_, stays := c.MountPoint(p.Path)
+		return stays && p.Role == RoleTarget
+	})
+}
+
+// gone is true for a recorded superblock that the host has nowhere any more, and
+// that is not known as a previous one.
+func (c Case) gone(dev host.Dev) bool {
+	_, here := c.onHost(dev)
+	return !here && !dev.Zero() && !c.Replaced(dev)
+}
+
+// onHost returns the proven mount point of the volume at which the host has a
+// superblock.
+func (c Case) onHost(dev host.Dev) (path string, found bool) {
+	for _, p := range c.MountPoints {
+		if p.Proven && hasDev(p.Stack, dev) {
+			return p.Path, true
+		}
+	}
+	return "", false
+}
+
+// covered is true while a mount of a superblock lies beneath another one at a proven
+// mount point.
+func (c Case) covered(dev host.Dev) bool {
+	return slices.ContainsFunc(c.MountPoints, func(p MountPoint) bool {
+		return p.Proven && len(p.Stack) > 1 && hasDev(p.Stack[1:], dev)
+	})
+}
+
+func hasDev(stack []host.Mount, dev host.Dev) bool {
+	return slices.ContainsFunc(stack, func(m host.Mount) bool { return m.Dev == dev })
+}
+
+// inContainers returns all mounts of the volume that were seen in containers.
+func (c Case) inContainers() []InContainer {
+	all := slices.Clone(c.Lingering)
+	for _, p := range c.MountPoints {
+		if p.InContainer != nil {
+			all = append(all, *p.InContainer)
+		}
+	}
+	return all
+}
+
+// recordedMount returns what the record says of a mount in a container. For what may be
+// left of an interrupted replacement it is the mount that was to be replaced there.
+func (c Case) recordedMount(m host.ContainerMount) (PreviousMount, bool) {
+	for _, f := range c.previous() {
+		for _, seen := range f.Mounts {
+			there := seen.Namespace == m.Namespace && seen.Path == m.Mount.Path
+			same := seen.ID == m.Mount.ID && f.Dev == m.Mount.Dev && (seen.ID != 0 || there)
+			another := f.Dev != m.Mount.Dev || host.IsNFS(m.Mount.FSType)
+			left := another && (seen.ID < m.Mount.ID || m.Mount.ID == 0) && there
+			if same || left {
+				return seen, true
+			}
+		}
+	}
+	return PreviousMount{}, false
+}

@@ -1,0 +1,125 @@
+package healer
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// previousGrace is for how long a previous superblock is looked for after nothing has
+// it any more: a container that was starting meanwhile may have been overlooked.
+const previousGrace = time.Minute
+
+// The most previous superblocks of one volume, and the most mounts that are recorded of
+// each.
+const (
+	maxPrevious       = 16
+	maxPreviousMounts = 1024
+)
+
+// savePrevious puts into the record what is lost with a step that replaces a mount: its
+// superblock with what containers have of it, and how the mount point was mounted.
+func (e *Engine) savePrevious(ctx context.Context, c Case, s Step) {
+	p := s.MountPoint
+	inContainer := p.InContainer != nil
+	if c.Record == nil || s.Cost != Replace || len(p.Stack) == 0 || !inContainer && !p.Proven {
+		return
+	}
+	now := *c.Record
+	if c.recordOfThisBoot() {
+		now.Newest = e.scanned.newestOf(volumeKey(c.Driver, c.Volume.ID), c.Record)
+	}
+	now.MountPoints, now.Previous = slices.Clone(now.MountPoints), c.previous()
+	top := p.Stack[0]
+	if !inContainer && now.MountPoint(p.Path) == nil {
+		now.MountPoints = append(now.MountPoints, MountPointRecord{
+			Role: p.Role, Path: p.Path, Root: top.Root, Attr: top.Attr, Propagation: top.Propagation, Dev: top.Dev, MountID: top.ID, Source: sourceOf(top),
+		})
+	}
+	for i, m := range p.Stack {
+		// A dead mount may lie beneath one that works.
+		alike := m.FSType == top.FSType && m.Source == top.Source
+		if i == 0 && (m.Dev != s.Source || p.Stale()) || i > 0 && alike && !works(c.Superblocks[m.Dev]) {
+			f := now.addPrevious(c, m.Dev)
+			if !inContainer {
+				f.Since, f.NextPods = host.SinceBoot(), false
+			}
+		}
+	}
+	if inContainer && now.same(*c.Record) {
+		return
+	}
+	if err := e.cfg.Records.Save(now); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot save what a mount was before it is replaced", "driver", c.Driver)
+	}
+}
+
+// addPrevious records a superblock with the mounts that containers have of it.
+func (r *Record) addPrevious(c Case, dev host.Dev) *PreviousSuperblock {
+	at := slices.IndexFunc(r.Previous, func(f PreviousSuperblock) bool { return f.Dev == dev })
+	if at < 0 {
+		if len(r.Previous) == maxPrevious {
+			r.Previous = r.Previous[1:]
+		}
+		at, r.Previous = len(r.Previous), append(r.Previous, PreviousSuperblock{Dev: dev, BootID: c.BootID, Since: host.SinceBoot()})
+	}
+	f := r.Previous[at]
+	f.Ended = f.Ended || c.Superblocks[dev].Shutdown
+	switch _, here := c.onHost(dev); {
+	case here:
+		f.Newest = max(f.Newest, c.Newest)
+	case r.BootID == c.BootID && r.hasDev(dev):
+		f.Newest = max(f.Newest, r.Newest)
+	}
+	f.Mounts = slices.Clone(f.Mounts)
+	known := map[PreviousMount]bool{}
+	for _, m := range f.Mounts {
+		known[m.key()] = true
+	}
+	for _, in := range c.inContainers() {
+		m := in.Mount
+		now := PreviousMount{ID: m.ID, Namespace: in.Namespace, Path: m.Path, Attr: m.Attr, Sharing: in.Sharing}
+		if m.Dev == dev && in.Proof != "" && !known[now.key()] && len(f.Mounts) < maxPreviousMounts {
+			f.Mounts = append(f.Mounts, now)
+		}
+	}
+	r.Previous[at] = f
+	return &r.Previous[at]
+}
+
+// keepPrevious returns the previous superblocks that a healthy volume's new record still
+// has to name.
+func keepPrevious(c Case, now Record) []PreviousSuperblock {
+	if !c.recordOfThisBoot() {
+		return nil
+	}
+	was := *c.Record
+	was.Previous = c.previous()
+	for _, p := range c.Record.MountPoints {
+		if !p.Dev.Zero() && !now.hasDev(p.Dev) {
+			gone := c.gone(p.Dev)
+			f := was.addPrevious(c, p.Dev)
+			f.NextPods = gone && !c.podStayed()
+		}
+	}
+	for _, f := range was.Previous {
+		if c.lingers(f) {
+			was.addPrevious(c, f.Dev)
+		}
+	}
+	return slices.DeleteFunc(was.Previous, func(f PreviousSuperblock) bool {
+		age := host.SinceBoot() - f.Since
+		return !c.lingers(f) && (now.hasDev(f.Dev) || age > previousGrace || age < 0)
+	})
+}
+
+// lingers is true while something has a previous superblock, or may have it.
+func (c Case) lingers(f PreviousSuperblock) bool {
+	return c.covered(f.Dev) ||
+		slices.ContainsFunc(c.Lingering, func(in InContainer) bool { return in.Mount.Dev == f.Dev && in.Proof != "" }) ||
+		slices.ContainsFunc(c.Unverified, func(u host.Unverified) bool { return u.Started <= f.Since && !f.NextPods })
+}

@@ -1,0 +1,403 @@
+package healer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+func dev(minor uint32) host.Dev { return host.Dev{Minor: minor} }
+
+// on is a mount point with mounts of these superblocks, top first.
+func on(role Role, path string, devs ...host.Dev) MountPoint {
+	p := MountPoint{Role: role, Path: path, Proven: true}
+	for _, d := range devs {
+		p.Stack = append(p.Stack, host.Mount{Dev: d, Path: path})
+	}
+	return p
+}
+
+var (
+	answered = host.Superblock{Answer: host.Answer{Asked: true}}
+	disconn  = host.Superblock{Answer: host.Answer{Asked: true, Errno: 107}}
+)
+
+func TestPreviousSuperblocks(t *testing.T) {
+	recorded := func(boot string, mountPoints []host.Dev, previous ...host.Dev) *Record {
+		r := &Record{BootID: boot}
+		for _, d := range mountPoints {
+			r.MountPoints = append(r.MountPoints, MountPointRecord{Dev: d})
+		}
+		for _, d := range previous {
+			r.Previous = append(r.Previous, PreviousSuperblock{Dev: d, BootID: boot})
+		}
+		return r
+	}
+	one, two, three := dev(1), dev(2), dev(3)
+	for name, tc := range map[string]struct {
+		mountPoints []MountPoint
+		sb          map[host.Dev]host.Superblock
+		record      *Record
+		want        []host.Dev
+	}{
+		"healthy":                     {[]MountPoint{on(RoleTarget, "/p", one), on(RoleStaging, "/s", one)}, map[host.Dev]host.Superblock{one: answered}, recorded("b", []host.Dev{one}), nil},
+		"a dead mount point":          {[]MountPoint{on(RoleTarget, "/p", one), on(RoleStaging, "/s", two)}, map[host.Dev]host.Superblock{one: disconn, two: answered}, nil, []host.Dev{one}},
+		"not asked":                   {[]MountPoint{on(RoleTarget, "/p", one)}, nil, nil, []host.Dev{one}},
+		"silent":                      {[]MountPoint{on(RoleTarget, "/p", one)}, map[host.Dev]host.Superblock{one: {Answer: host.Answer{Asked: true, Silent: true}}}, nil, []host.Dev{one}},
+		"shut down":                   {[]MountPoint{on(RoleTarget, "/p", one)}, map[host.Dev]host.Superblock{one: {Shutdown: true, Answer: host.Answer{Asked: true}}}, nil, []host.Dev{one}},
+		"beneath the top":             {[]MountPoint{on(RoleTarget, "/p", two, one, three)}, map[host.Dev]host.Superblock{two: answered}, nil, []host.Dev{one, three}},
+		"beneath, and works":          {[]MountPoint{on(RoleTarget, "/p", two, one), on(RoleStaging, "/s", one)}, map[host.Dev]host.Superblock{one: answered, two: answered}, nil, nil},
+		"recorded":                    {[]MountPoint{on(RoleStaging, "/s", two)}, map[host.Dev]host.Superblock{two: answered}, recorded("b", []host.Dev{one, two}), []host.Dev{one}},
+		"replaced earlier":            {[]MountPoint{on(RoleStaging, "/s", two)}, map[host.Dev]host.Superblock{two: answered}, recorded("b", nil, three, one), []host.Dev{one, three}},
+		"recorded in an earlier boot": {[]MountPoint{on(RoleStaging, "/s", two)}, map[host.Dev]host.Superblock{two: answered}, recorded("a", []host.Dev{one}, three), nil},
+		"each once":                   {[]MountPoint{on(RoleTarget, "/p", one), on(RoleTarget, "/q", one)}, map[host.Dev]host.Superblock{one: disconn}, recorded("b", []host.Dev{one}, one), []host.Dev{one}},
+		"by major, then minor":        {[]MountPoint{on(RoleTarget, "/p", host.Dev{Major: 8, Minor: 1}), on(RoleTarget, "/q", dev(9))}, nil, nil, []host.Dev{dev(9), {Major: 8, Minor: 1}}},
+		"no number":                   {nil, nil, recorded("b", []host.Dev{{}}), nil},
+		"nothing":                     {nil, nil, nil, nil},
+	} {
+		c := Case{BootID: "b", MountPoints: tc.mountPoints, Superblocks: tc.sb, Record: tc.record}
+		if got := c.previousSuperblocks(); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// inside is a mount point in a container.
+func containerMountPoint(n int, d host.Dev, proof string) MountPoint {
+	m := containerMountOf(n, "uid-a", d)
+	m.Mount.Attr = host.AttrNoSUID
+	return MountPoint{Role: RoleContainer, Path: m.Path(), Stack: []host.Mount{m.Mount}, InContainer: &InContainer{ContainerMount: m, Proof: proof, Sharing: host.Sharing(fmt.Sprint(n))}}
+}
+
+// After a kill in the middle of a step nothing else would tell what was there.
+func TestWhatIsReplacedIsRecorded(t *testing.T) {
+	dead := on(RoleTarget, podA, dev(1))
+	dead.Stack[0].ID, dead.Stack[0].Root, dead.Stack[0].Attr, dead.Stack[0].Propagation.Shared = 7, "/sub", host.AttrNoExec, 3
+	step := Step{Name: "replace", Cost: Replace, MountPoint: dead}
+	mountPoints := []MountPoint{
+		dead, containerMountPoint(1, dev(1), "proven"), containerMountPoint(2, dev(1), "proven"), containerMountPoint(3, dev(1), ""), containerMountPoint(4, dev(2), "proven"),
+		func() MountPoint { p := containerMountPoint(5, dev(1), "proven"); p.InContainer.Mount.ID = 0; return p }(),
+	}
+	noted := []PreviousMount{
+		{ID: 701, Namespace: 5001, Path: "/data", Attr: host.AttrNoSUID, Sharing: "1"},
+		{ID: 702, Namespace: 5002, Path: "/data", Attr: host.AttrNoSUID, Sharing: "2"},
+		{Namespace: 5005, Path: "/data", Attr: host.AttrNoSUID, Sharing: "5"}, // a kernel without unique ids
+	}
+	asItWas := MountPointRecord{Role: RoleTarget, Path: podA, Root: "/sub", Attr: host.AttrNoExec, Propagation: host.Propagation{Shared: 3}, Dev: dev(1), MountID: 7}
+	before := MountPointRecord{Role: RoleTarget, Path: podA, Root: "/"}
+	for name, tc := range map[string]struct {
+		record      *Record
+		change      func(*Step)
+		mountPoints []MountPointRecord
+		previous    []PreviousSuperblock // nil: nothing is written
+	}{
+		"a mount point of the record":     {record: &Record{BootID: "b", MountPoints: []MountPointRecord{before}}, mountPoints: []MountPointRecord{before}, previous: []PreviousSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}}},
+		"a mount point that is not in it": {record: &Record{BootID: "b"}, mountPoints: []MountPointRecord{asItWas}, previous: []PreviousSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}}},
+		"some of it is known": {
+			record:      &Record{BootID: "b", MountPoints: []MountPointRecord{before}, Previous: []PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: noted[:1]}}},
+			mountPoints: []MountPointRecord{before}, previous: []PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: noted}},
+		},
+		"all of it is known, but for the time": {
+			record:      &Record{BootID: "b", MountPoints: []MountPointRecord{before}, Previous: []PreviousSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}}},
+			mountPoints: []MountPointRecord{before}, previous: []PreviousSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}},
+		},
+		"all of it is known, in a container": {
+			record: &Record{BootID: "b", Previous: []PreviousSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}}}, change: func(s *Step) { s.MountPoint = mountPoints[1] },
+		},
+		"no record":                        {},
+		"another step":                     {record: &Record{BootID: "b"}, change: func(s *Step) { s.Cost = Rebind }},
+		"a mount point that is not proven": {record: &Record{BootID: "b"}, change: func(s *Step) { s.MountPoint.Proven = false }},
+		"in a container": {
+			record: &Record{BootID: "b"}, change: func(s *Step) { s.MountPoint = mountPoints[1] }, previous: []PreviousSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}},
+		},
+		"another boot's are forgotten": {
+			record:      &Record{BootID: "a", MountPoints: []MountPointRecord{before}, Previous: []PreviousSuperblock{{Dev: dev(1), BootID: "a", Mounts: noted[:1]}, {Dev: dev(9), BootID: "b"}}},
+			mountPoints: []MountPointRecord{before}, previous: []PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: noted}},
+		},
+		"nothing is mounted": {record: &Record{BootID: "b"}, change: func(s *Step) { s.MountPoint.Stack = nil }},
+	} {
+		b := newFixture(t)
+		s := step
+		if tc.change != nil {
+			tc.change(&s)
+		}
+		b.engine.savePrevious(context.Background(), Case{BootID: "b", MountPoints: mountPoints, Record: tc.record}, s)
+		if b.notes.saves != min(1, len(tc.previous)) {
+			t.Errorf("%s: %d saves", name, b.notes.saves)
+		}
+		for _, r := range b.notes.records {
+			for i := range r.Previous {
+				if since := &r.Previous[i].Since; host.SinceBoot()-*since < time.Minute {
+					*since = 0
+				} else if r.Previous[i].Dev == dev(1) {
+					t.Errorf("%s: replaced at %s", name, *since)
+				}
+			}
+			if !reflect.DeepEqual(r.Previous, tc.previous) || !slices.Equal(r.MountPoints, tc.mountPoints) {
+				t.Errorf("%s: %+v", name, r)
+			}
+		}
+		if tc.record != nil && name == "some of it is known" && len(tc.record.Previous[1].Mounts) != 1 {
+			t.Errorf("%s: the case was changed", name)
+		}
+	}
+}
+
+// A dead mount may lie beneath one that works, and what a step brings is no previous
+// instance.
+func TestWhichMountsOfAStackAreRecorded(t *testing.T) {
+	other := func(m host.Mount) host.Mount { m.Source = "other"; return m }
+	of := func(d host.Dev) host.Mount { return host.Mount{Dev: d, FSType: fuseType, Source: fuseSource} }
+	one, two, three := dev(1), dev(2), dev(3)
+	for name, tc := range map[string]struct {
+		stack []host.Mount // the step brings three, which works as two does
+		want  []host.Dev
+	}{
+		"a dead one":                {[]host.Mount{of(one)}, []host.Dev{one}},
+		"what the step brings":      {[]host.Mount{of(three)}, nil},
+		"a dead one beneath":        {[]host.Mount{of(three), of(one)}, []host.Dev{one}},
+		"two dead ones":             {[]host.Mount{of(one), of(dev(4))}, []host.Dev{one, dev(4)}},
+		"one that works beneath":    {[]host.Mount{of(one), of(two)}, []host.Dev{one}},
+		"another volume's beneath":  {[]host.Mount{of(one), other(of(dev(4)))}, []host.Dev{one}},
+		"another type's beneath":    {[]host.Mount{of(one), {Dev: dev(4), FSType: "ext4", Source: fuseSource}}, []host.Dev{one}},
+		"the driver's, an old one":  {[]host.Mount{of(two)}, []host.Dev{two}},
+		"ours above a dead one too": {[]host.Mount{of(three), of(three), of(one)}, []host.Dev{one}},
+	} {
+		b := newFixture(t)
+		record := Record{BootID: "b", Newest: 5, MountPoints: []MountPointRecord{{Path: podA}}}
+		b.engine.scanned.setHealthy(volumeKey("", ""), host.SinceBoot(), 9)
+		c := Case{BootID: "b", Record: &record, Superblocks: map[host.Dev]host.Superblock{two: answered, three: answered, one: disconn}}
+		b.engine.savePrevious(context.Background(), c, Step{Cost: Replace, Source: three, MountPoint: MountPoint{Role: RoleTarget, Path: podA, Proven: true, Stack: tc.stack}})
+		var got []host.Dev
+		for _, r := range b.notes.records {
+			for _, f := range r.Previous {
+				got = append(got, f.Dev)
+			}
+			if r.Newest != 9 {
+				t.Errorf("%s: newest is %d", name, r.Newest)
+			}
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// Mount ids of this boot say nothing of a record from before.
+func TestPreviousInARecordOfAnEarlierBoot(t *testing.T) {
+	b := newFixture(t)
+	b.engine.scanned.setHealthy(volumeKey("", ""), host.SinceBoot(), 9)
+	c := Case{BootID: "b", Record: &Record{BootID: "a", Newest: 5}}
+	b.engine.savePrevious(context.Background(), c, Step{Cost: Replace, MountPoint: on(RoleTarget, podA, dev(1))})
+	if r := b.notes.records[volumeKey("", "")]; r.Newest != 5 || len(r.Previous) != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// It is on the disk before the step begins.
+func TestWhatIsReplacedIsRecordedFirst(t *testing.T) {
+	b := newFixture(t)
+	b.healthy()
+	b.fall(podA, NotMounted)
+	var during Record
+	b.offer("replace", podA, Replace, func() error {
+		during = b.notes.records[volumeKey(driver, volID)]
+		return nil
+	})
+	b.steps[0].MountPoint.Stack, b.steps[0].MountPoint.Proven = []host.Mount{{Dev: dev(1), Path: podA}}, true
+	b.heal(volume)
+	if len(during.Previous) != 1 || during.Previous[0].Dev != dev(1) {
+		t.Errorf("%+v", during)
+	}
+}
+
+// Until when a device number was the volume's is known from the last look that
+// showed it.
+func TestUntilWhenItWasTheVolumes(t *testing.T) {
+	for name, tc := range map[string]struct {
+		c    Case
+		r    Record
+		want uint64
+	}{
+		"the host still has it":       {Case{BootID: "b", Newest: 90, MountPoints: []MountPoint{on(RoleTarget, podA, dev(2), dev(1))}}, Record{BootID: "b"}, 90},
+		"as recorded":                 {Case{BootID: "b", Newest: 90}, Record{BootID: "b", Newest: 50, MountPoints: []MountPointRecord{{Dev: dev(1)}}}, 50},
+		"recorded in an earlier boot": {Case{BootID: "b", Newest: 90}, Record{BootID: "a", Newest: 50, MountPoints: []MountPointRecord{{Dev: dev(1)}}}, 0},
+		"only a container has it":     {Case{BootID: "b", Newest: 90, MountPoints: []MountPoint{containerMountPoint(1, dev(1), "proven")}}, Record{BootID: "b", Newest: 50}, 0},
+		"never before":                {Case{BootID: "b", Newest: 90}, Record{BootID: "b", Newest: 50}, 0},
+		"known for longer": {
+			Case{BootID: "b", Newest: 90}, Record{BootID: "b", Newest: 50, MountPoints: []MountPointRecord{{Dev: dev(1)}}, Previous: []PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 70}}}, 70,
+		},
+	} {
+		if tc.r.addPrevious(tc.c, dev(1)); len(tc.r.Previous) != 1 || tc.r.Previous[0].Newest != tc.want {
+			t.Errorf("%s: %+v, want %d", name, tc.r.Previous, tc.want)
+		}
+	}
+}
+
+func TestPreviousIsBounded(t *testing.T) {
+	var c Case
+	for i := range maxPreviousMounts + 10 {
+		c.MountPoints = append(c.MountPoints, containerMountPoint(i, dev(1), "proven"))
+	}
+	var r Record
+	for i := range maxPrevious + 4 {
+		r.addPrevious(c, dev(uint32(maxPrevious+4-i)))
+	}
+	if len(r.Previous) != maxPrevious || r.Previous[maxPrevious-1].Dev != dev(1) || r.Previous[0].Dev != dev(maxPrevious) {
+		t.Errorf("%d, the last is %s", len(r.Previous), r.Previous[len(r.Previous)-1].Dev)
+	}
+	if n := len(r.Previous[maxPrevious-1].Mounts); n != maxPreviousMounts {
+		t.Errorf("%d mounts", n)
+	}
+}
+
+// A slave of the host's mount is none any more when that is gone, and what is left
+// of an interrupted replacement has not the attributes that it is to have.
+func TestRecordedMount(t *testing.T) {
+	slave := PreviousMount{ID: 700, Namespace: 5000, Path: "/data", Attr: host.AttrNoSUID, Sharing: host.SharingSlave}
+	r := &Record{BootID: "a", Previous: []PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: []PreviousMount{slave}}}}
+	// what came later in its place
+	left := func(m *host.ContainerMount) { m.Mount.ID, m.Mount.Dev = 799, dev(2) }
+	for name, tc := range map[string]struct {
+		record *Record
+		change func(*host.ContainerMount)
+		noted  bool
+	}{
+		"seen before":                     {r, func(*host.ContainerMount) {}, true},
+		"no record":                       {nil, func(*host.ContainerMount) {}, false},
+		"in another boot":                 {&Record{BootID: "b", Previous: []PreviousSuperblock{{Dev: dev(1), BootID: "a", Mounts: []PreviousMount{slave}}}}, func(*host.ContainerMount) {}, false},
+		"another mount":                   {r, func(m *host.ContainerMount) { m.Mount.ID++ }, false},
+		"another superblock":              {r, func(m *host.ContainerMount) { m.Mount.Dev = dev(2) }, false},
+		"left in its place":               {r, left, true},
+		"left elsewhere":                  {r, func(m *host.ContainerMount) { left(m); m.Mount.Path = "/x" }, false},
+		"left in another container":       {r, func(m *host.ContainerMount) { left(m); m.Namespace++ }, false},
+		"there before it, of another one": {r, func(m *host.ContainerMount) { left(m); m.Mount.ID = 600 }, false},
+		"another of the same superblock":  {r, func(m *host.ContainerMount) { left(m); m.Mount.Dev = dev(1) }, false},
+	} {
+		m := containerMountOf(0, "uid-a", dev(1))
+		tc.change(&m)
+		note, noted := Case{BootID: "b", Record: tc.record}.recordedMount(m)
+		if noted != tc.noted || noted && note != slave {
+			t.Errorf("%s: %v, %+v", name, noted, note)
+		}
+	}
+}
+
+// Mount ids begin anew with each boot.
+func TestSharingOfAnEarlierBoot(t *testing.T) {
+	b := newFUSEBench(t)
+	b.renew()
+	m := b.run("uid-a", previously)
+	k := volumeKey(driver, volID)
+	r := b.notes.records[k]
+	r.Previous = []PreviousSuperblock{{Dev: previously, Mounts: []PreviousMount{{ID: m.Mount.ID, Sharing: host.SharingSlave}}}}
+	for boot, want := range map[string]host.Sharing{"boot-1": host.SharingSlave, "boot-0": host.SharingNone} {
+		r.Previous[0].BootID = boot
+		b.notes.records[k] = r
+		b.engine.scanned = newScannedVolumes()
+		b.heal(volume)
+		if got := b.inContainers(); len(got) != 1 || got[0].InContainer.Sharing != want {
+			t.Errorf("%s: %+v", boot, got)
+		}
+	}
+}
+
+func TestPreviousThatIsKept(t *testing.T) {
+	ago := func(d time.Duration) time.Duration { return host.SinceBoot() - d }
+	now := Record{MountPoints: []MountPointRecord{{Dev: dev(2)}}}
+	for name, tc := range map[string]struct {
+		record *Record
+		want   []host.Dev
+	}{
+		"no record":        {nil, nil},
+		"an earlier boot":  {&Record{BootID: "a", MountPoints: []MountPointRecord{{Dev: dev(1)}}, Previous: []PreviousSuperblock{{Dev: dev(3), BootID: "b", Since: ago(0)}}}, nil},
+		"as it was":        {&Record{BootID: "b", MountPoints: []MountPointRecord{{Dev: dev(2)}}}, nil},
+		"another one now":  {&Record{BootID: "b", MountPoints: []MountPointRecord{{Dev: dev(1)}}}, []host.Dev{dev(1)}},
+		"no number":        {&Record{BootID: "b", MountPoints: []MountPointRecord{{}}}, nil},
+		"a moment ago":     {&Record{BootID: "b", Previous: []PreviousSuperblock{{Dev: dev(1), BootID: "b", Since: ago(previousGrace - 10*time.Second)}}}, []host.Dev{dev(1)}},
+		"long ago":         {&Record{BootID: "b", Previous: []PreviousSuperblock{{Dev: dev(1), BootID: "b", Since: ago(previousGrace + time.Second)}}}, nil},
+		"in the future":    {&Record{BootID: "b", Previous: []PreviousSuperblock{{Dev: dev(1), BootID: "b", Since: ago(-time.Hour)}}}, nil},
+		"its number again": {&Record{BootID: "b", Previous: []PreviousSuperblock{{Dev: dev(2), BootID: "b", Since: ago(0)}}}, nil},
+	} {
+		var got []host.Dev
+		for _, f := range keepPrevious(Case{BootID: "b", Record: tc.record}, now) {
+			got = append(got, f.Dev)
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// The driver may let an old daemon live for the containers that it has.
+func TestPreviousThatLingers(t *testing.T) {
+	long := host.SinceBoot() - time.Hour
+	was := &Record{BootID: "b", Previous: []PreviousSuperblock{
+		{Dev: dev(1), BootID: "b", Since: long}, {Dev: dev(3), BootID: "b", Since: long}, {Dev: dev(2), BootID: "b", Since: long},
+	}}
+	c := Case{BootID: "b", Record: was, Lingering: []InContainer{
+		*containerMountPoint(1, dev(1), "proven").InContainer, *containerMountPoint(2, dev(3), "").InContainer, *containerMountPoint(3, dev(2), "proven").InContainer,
+	}}
+	kept := keepPrevious(c, Record{MountPoints: []MountPointRecord{{Dev: dev(4)}}})
+	if len(kept) != 2 || kept[0].Dev != dev(1) || kept[1].Dev != dev(2) || len(kept[0].Mounts) != 1 || kept[0].Mounts[0].ID != 701 {
+		t.Errorf("%+v", kept)
+	}
+	if len(was.Previous[0].Mounts) != 0 {
+		t.Error("the case was changed")
+	}
+}
+
+// A container that was starting while the daemon died is found for a while.
+func TestPreviousOutlivesTheChange(t *testing.T) {
+	b := newFUSEBench(t)
+	b.renew()
+	b.healthy()
+	r, _ := b.notes.Load(driver, volID)
+	if len(r.Previous) != 1 || r.Previous[0].Dev != previously || r.MountPoint(podA).Dev != renewed {
+		t.Fatalf("%+v", r)
+	}
+	b.walks = nil
+	if b.heal(volume); len(b.walks) == 0 {
+		t.Error("the containers are not scanned any more")
+	}
+	k := volumeKey(driver, volID)
+	old := b.notes.records[k]
+	old.Previous[0].Since = host.SinceBoot() - previousGrace - time.Second
+	b.heal(volume)
+	if b.walks = nil; true {
+		b.heal(volume)
+	}
+	if r, _ = b.notes.Load(driver, volID); len(r.Previous) != 0 || len(b.walks) != 0 {
+		t.Errorf("looked for ever: %+v, %v", r.Previous, b.walks)
+	}
+}
+
+// Containers and subPaths come and go with their pod: a record of them would have
+// them missed.
+func TestContainersAndSubPathsAreNoRecordedMountPoints(t *testing.T) {
+	c := Case{MountPoints: []MountPoint{on(RoleTarget, podA, dev(1)), containerMountPoint(1, dev(1), "proven"), on(RoleTarget, "/sub", dev(1))}}
+	c.MountPoints[1].Stack[0].Path = c.MountPoints[1].Path
+	c.MountPoints[2].Layout.Kind = host.LayoutSubpath
+	for i := range c.MountPoints {
+		c.MountPoints[i].Proven = true
+	}
+	if r := newRecord(c); len(r.MountPoints) != 1 || r.MountPoints[0].Path != podA {
+		t.Errorf("%+v", r.MountPoints)
+	}
+}
+
+// A record that cannot be written blocks no heal.
+func TestReplaceWhenTheRecordCannotBeSaved(t *testing.T) {
+	b := newFixture(t, func(c *Config) { c.Records = unwritable{c.Records} })
+	b.engine.savePrevious(context.Background(), Case{Record: &Record{}}, Step{Cost: Replace, MountPoint: on(RoleTarget, podA, dev(1))})
+}
+
+type unwritable struct{ Records }
+
+func (unwritable) Save(Record) error { return errors.New("disk full") }

@@ -1,0 +1,197 @@
+package containers
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/healer/provider/mounts"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+const (
+	staged    = "/k/staged"
+	published = "/k/pods/a/mount"
+	// contained is where a container of the pod has the volume, seen from outside.
+	contained = "/proc/77/root/data"
+)
+
+var (
+	disk        = host.Dev{Major: 8, Minor: 16}
+	identity    = host.Identity{FilesystemUUID: "uuid", Serial: "serial", Size: 1 << 30}
+	placeholder = host.AttrReadOnly | host.AttrNoSUID | host.AttrNoDev | host.AttrNoExec | host.AttrNoSymFollow
+)
+
+// kernel is a host that records plans. Its other operations are never called.
+type kernel struct {
+	mounts.Host
+	plans []host.ContainerSwap
+	errs  map[int]error // by container
+	// old is true for one that cannot put a mount beneath another.
+	old bool
+}
+
+func (k *kernel) CanReplace() bool { return !k.old }
+func (*kernel) CanCover() bool     { return true }
+
+func (k *kernel) ReplaceInContainers(_ context.Context, plans []host.ContainerSwap) (errs []error) {
+	k.plans = append(k.plans, plans...)
+	for _, p := range plans {
+		errs = append(errs, k.errs[p.Container.PID])
+	}
+	return errs
+}
+
+// examine asks the generic provider first, as the engine does.
+func examine(t *testing.T, k *kernel, s Scope, c healer.Case) healer.Finding {
+	t.Helper()
+	onHost, err := mounts.New(k).Examine(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Found = onHost.Conditions
+	f, err := New(k, s).Examine(c)
+	if err != nil || !f.Mine {
+		t.Fatalf("mine: %v, %v", f.Mine, err)
+	}
+	return f
+}
+
+// healthy is an ext4 volume, staged and published, as recorded.
+func healthy() healer.Case {
+	c := healer.Case{
+		Volume: healer.Volume{ID: "v", Path: published, StagingPath: staged}, Driver: "d", BootID: "boot",
+		Superblocks: map[host.Dev]host.Superblock{disk: {
+			Dev: disk, FSType: "ext4", Source: "/dev/sdb", Kind: host.KindDirectory,
+			Device: &host.BlockDevice{Dev: disk, Name: "sdb", Identity: identity}, Answer: host.Answer{Asked: true},
+		}},
+		Record: &healer.Record{
+			Version: healer.RecordVersion, Driver: "d", VolumeID: "v", BootID: "boot", FSType: "ext4", Source: "/dev/sdb", Identity: identity,
+			MountPoints: []healer.MountPointRecord{
+				{Role: healer.RoleTarget, Path: published, Root: "/sub", Attr: host.AttrNoExec, Dev: disk},
+				{Role: healer.RoleStaging, Path: staged, Root: "/", Dev: disk},
+			},
+		},
+		MountPoints: []healer.MountPoint{
+			{Role: healer.RoleTarget, Path: published, Named: true, PodUID: "a", Stack: []host.Mount{mount(published, "/sub", host.AttrNoExec)}},
+			{Role: healer.RoleStaging, Path: staged, Stack: []host.Mount{mount(staged, "/", 0)}},
+		},
+	}
+	for i := range c.MountPoints {
+		p := &c.MountPoints[i]
+		p.Want = c.Record.MountPoint(p.Path)
+		p.Inspect = host.PathInfo{Looked: true, Kind: host.KindDirectory, VolData: &host.VolData{DriverName: "d", VolumeHandle: "v"}}
+	}
+	return c
+}
+
+func mount(path, root string, attr host.Attr) host.Mount {
+	return host.Mount{ID: 7, OldID: 7, Dev: disk, Root: root, Path: path, Attr: attr, FSType: "ext4", Source: "/dev/sdb"}
+}
+
+// with returns a builder of the healthy case with changes.
+func with(changes ...func(*healer.Case)) func() healer.Case {
+	return func() healer.Case {
+		c := healthy()
+		for _, change := range changes {
+			change(&c)
+		}
+		return c
+	}
+}
+
+func unrecorded(c *healer.Case) {
+	c.Record = nil
+	for i := range c.MountPoints {
+		c.MountPoints[i].Want = nil
+	}
+}
+
+func lost(c *healer.Case)        { c.MountPoints[0].Stack = nil }
+func stagingLost(c *healer.Case) { c.MountPoints[1].Stack = nil }
+
+// previously is the filesystem instance of a daemon that has ended, and renewed that
+// of the one which came after it.
+var previously, renewed = host.Dev{Minor: 50}, host.Dev{Minor: 60}
+
+// outliving is a FUSE volume, recorded with its previous instance, that the driver
+// has staged anew while the pod's mount point still shows the dead one.
+func outliving(c *healer.Case) {
+	c.Record.FSType, c.Record.Source, c.Record.Identity = "fuse.x", "src", host.Identity{}
+	c.Superblocks = map[host.Dev]host.Superblock{
+		previously: {Dev: previously, FSType: "fuse.x", Source: "src", Answer: host.Answer{Asked: true, Op: "statx", Errno: syscall.ENOTCONN}},
+		renewed:    {Dev: renewed, FSType: "fuse.x", Source: "src", Kind: host.KindDirectory, Answer: host.Answer{Asked: true}},
+	}
+	for i := range c.MountPoints {
+		m := &c.MountPoints[i].Stack[0]
+		m.Dev, m.FSType, m.Source = previously, "fuse.x", "src"
+		c.Record.MountPoints[i].Dev = previously
+	}
+	c.MountPoints[1].Stack[0].Dev, c.MountPoints[1].Stack[0].ID, c.MountPoints[1].Stack[0].OldID = renewed, 8, 8
+}
+
+// of changes one of several superblocks.
+func of(dev host.Dev, change func(*host.Superblock)) func(*healer.Case) {
+	return func(c *healer.Case) {
+		sb := c.Superblocks[dev]
+		change(&sb)
+		c.Superblocks[dev] = sb
+	}
+}
+
+func errno(e syscall.Errno) func(*host.Superblock) {
+	return func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Op: "statx", Errno: e} }
+}
+
+// healedOnHost is a volume that is healed on the host, while a container still has the
+// previous instance of it.
+func healedOnHost(c *healer.Case) {
+	outliving(c)
+	c.MountPoints[0].Stack[0].Dev = renewed
+	delete(c.Superblocks, previously)
+	c.MountPoints = append(c.MountPoints, healer.MountPoint{
+		Role: healer.RoleContainer, Path: contained, PodUID: "a", Inspect: host.PathInfo{Looked: true},
+		InContainer: &healer.InContainer{
+			ContainerMount: host.ContainerMount{PID: 77, Namespace: 4026, PodUID: "a", Mount: host.Mount{
+				ID: 70, OldID: 70, Dev: previously, Root: "/sub", Path: "/data", FSType: "fuse.x", Source: "src", Attr: host.AttrNoSUID,
+			}},
+			Attr:  host.AttrNoSUID,
+			Probe: host.ContainerProbe{Errno: syscall.ENOTCONN}, Proof: "the record says so",
+		},
+	})
+	inContainer(func(*healer.InContainer) {})(c)
+}
+
+// inContainer changes what the container has.
+func inContainer(change func(*healer.InContainer)) func(*healer.Case) {
+	return func(c *healer.Case) {
+		p := &c.MountPoints[2]
+		change(p.InContainer)
+		p.Stack = append([]host.Mount{p.InContainer.Mount}, p.InContainer.Below...)
+	}
+}
+
+func has(change func(*host.Mount)) func(*healer.Case) {
+	return inContainer(func(in *healer.InContainer) { change(&in.Mount) })
+}
+
+// leftInside is what an interrupted replacement left in the container.
+func leftInside(in *healer.InContainer) host.Mount {
+	m := in.Mount
+	m.ID, m.OldID, m.Dev, m.Attr = 71, 71, renewed, m.Attr|host.AttrReadOnly|host.AttrNoSymFollow
+	return m
+}
+
+func leftAlone(in *healer.InContainer) { in.Mount, in.Probe.Errno = leftInside(in), 0 }
+func leftBelow(in *healer.InContainer) { in.Below = []host.Mount{leftInside(in)} }
+
+// strayed is one that stands on the dead mount: something that came on top of the
+// dead one while ours was put beneath it is gone again.
+func strayed(in *healer.InContainer) {
+	in.Below = []host.Mount{in.Mount}
+	leftAlone(in)
+}
+
+var errRevalidate = errors.New("not wanted any more")

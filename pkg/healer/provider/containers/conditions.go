@@ -1,0 +1,128 @@
+package containers
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// What a person should do.
+const (
+	adviceRestart   = "delete the pod, so that its containers start with the volume as it is now"
+	adviceAgain     = "call again; if it stays so, see which pod has so many processes"
+	adviceOnBare    = "copy what the container wrote there out of it (kubectl cp), then delete the pod: it lies on the node's disk, and goes with the pod"
+	adviceOldDevice = "delete the pod at once: what it writes may go to another volume's disk"
+)
+
+// stale says what is wrong with the mount that a container has.
+func stale(p healer.MountPoint) healer.Condition {
+	in := p.InContainer
+	message := ""
+	switch {
+	case in.Mount.Guarded() && in.Probe == (host.ContainerProbe{}):
+		message = "an interrupted replacement left it unfinished"
+	case in.Probe.Unable != "" && !in.Probe.Silent:
+		message = "it has a filesystem instance that is no longer the volume's, and cannot be probed: " + in.Probe.Unable
+	case in.Probe.Silent:
+		message = "it has a filesystem instance that is no longer the volume's and does not answer"
+	case in.Probe.Errno != 0:
+		message = "it still has the filesystem instance that ended: " + host.Answer{Asked: true, Op: "statx", Errno: in.Probe.Errno}.String()
+	default:
+		message = "it still has a filesystem instance that shut itself down"
+	}
+	return healer.Condition{
+		Status: healer.Inaccessible, Reason: healer.StaleInContainers, MountPoint: p.Path,
+		Message: message, Advice: adviceRestart, Acute: true,
+	}
+}
+
+// aboutContainers is a condition that several containers may have at one mount point.
+// Its message follows their names.
+type aboutContainers struct {
+	healer.Condition
+	who []string
+}
+
+// group adds a container to those that have the same condition.
+func group(all []*aboutContainers, who string, cond healer.Condition) []*aboutContainers {
+	at := slices.IndexFunc(all, func(a *aboutContainers) bool { return a.Condition == cond })
+	if at < 0 {
+		at, all = len(all), append(all, &aboutContainers{Condition: cond})
+	}
+	all[at].who = append(all[at].who, who)
+	return all
+}
+
+// started returns what containers have instead of the volume, or may have, because of
+// when they started. Nothing heals that: a directory in use holds files, which a mount
+// would hide, and no mount table tells whether a container wants its mount read-only.
+func started(c healer.Case) (found []healer.Condition) {
+	var all []*aboutContainers
+	unverified := func(containers []host.Unverified, when string) {
+		for _, u := range containers {
+			cond := healer.Condition{
+				Status: healer.Degraded, Reason: healer.ContainerUnverified, MountPoint: targetOf(c, u.PodUID),
+				Message: when + ", and cannot be looked into: " + u.Why, Advice: adviceRestart,
+			}
+			if u.PodUID == "" { // a scan was cut short, so that no one pod is meant
+				cond.Advice = adviceAgain
+			}
+			all = group(all, u.String(), cond)
+		}
+	}
+	unverified(c.Unverified, "there before the filesystem instance was replaced")
+	unverified(c.UnverifiedStart, "started while the volume may not have been mounted here")
+	for _, s := range c.OnBare {
+		all = group(all, s.String(), healer.Condition{
+			Status: healer.Inaccessible, Reason: healer.ContainerOnBareDirectory, MountPoint: s.MountPoint,
+			Message: "started while nothing was mounted at the path, with the directory of the node's disk beneath: what it writes does not get into the volume",
+			Advice:  adviceOnBare,
+		})
+	}
+	for _, s := range c.OnPlaceholder {
+		all = group(all, s.String(), healer.Condition{
+			Status: healer.Degraded, Reason: healer.ContainerKeptPlaceholder, MountPoint: s.MountPoint,
+			Message: "started in the middle of a step, and keeps the options that the mount had then (" + s.Mount.Attr.String() + ")",
+			Advice:  adviceRestart,
+		})
+	}
+	for _, a := range all {
+		a.Message = subject(a.who) + " " + a.Message
+		found = append(found, a.Condition)
+	}
+	return found
+}
+
+// targetOf returns the path of a pod's target, else that of the first mount point.
+func targetOf(c healer.Case, podUID string) string {
+	at := slices.IndexFunc(c.MountPoints, func(p healer.MountPoint) bool {
+		return p.Role == healer.RoleTarget && p.PodUID == podUID && podUID != ""
+	})
+	return c.MountPoints[max(at, 0)].Path
+}
+
+func onOldDevice(c healer.Case) (found []healer.Condition) {
+	for _, s := range c.OnOldDevice {
+		found = append(found, healer.Condition{
+			Status: healer.Inaccessible, Reason: healer.ContainerOnOldDevice, MountPoint: s.MountPoint,
+			Message: fmt.Sprintf("%s started when the volume was device %s, which may be another disk by now: the volume is %s", s, s.Was, s.Now),
+			Advice:  adviceOldDevice,
+		})
+	}
+	return found
+}
+
+// subject names the first containers and counts the rest, with the verb that follows.
+func subject(who []string) string {
+	const named = 3
+	switch rest := len(who) - named; {
+	case rest > 0:
+		return fmt.Sprintf("%s and %d more were", strings.Join(who[:named], ", "), rest)
+	case len(who) > 1:
+		return strings.Join(who, ", ") + " were"
+	}
+	return who[0] + " was"
+}

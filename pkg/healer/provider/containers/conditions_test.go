@@ -1,0 +1,106 @@
+package containers
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/healer/providertest"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// example is a case and what is found in it: the reason at its mount point, what the
+// message names, and a "!" for acute.
+type example struct {
+	name  string
+	build func() healer.Case
+	want  []string
+}
+
+var examples = []example{
+	{"dead in a container", with(healedOnHost), []string{"StaleInContainers! container: still has the filesystem instance that ended: statx: transport endpoint is not connected (ENOTCONN)"}},
+	{"shut down in a container", with(healedOnHost, inContainer(func(in *healer.InContainer) { in.Probe.Errno = 0 })), []string{"StaleInContainers! container: shut itself down"}},
+	{"silent in a container", with(healedOnHost, inContainer(func(in *healer.InContainer) {
+		in.Probe = host.ContainerProbe{Silent: true, Unable: "no answer within 5s"}
+	})), []string{"StaleInContainers! container: does not answer"}},
+	{"a container that cannot be asked", with(healedOnHost, inContainer(func(in *healer.InContainer) { in.Probe = host.ContainerProbe{Unable: "no way in"} })), []string{"StaleInContainers! container: cannot be probed: no way in"}},
+	{"interrupted in a container", with(healedOnHost, inContainer(leftAlone)), []string{"StaleInContainers! container: an interrupted replacement left it unfinished"}},
+	{"interrupted in a container, before the dead one was off", with(healedOnHost, inContainer(leftBelow)), []string{"StaleInContainers! container: ENOTCONN"}},
+	{"interrupted in a container, and dead since", with(healedOnHost, inContainer(func(in *healer.InContainer) { leftAlone(in); in.Probe.Errno = syscall.ENOTCONN })), []string{"StaleInContainers! container: ENOTCONN"}},
+	{"a container that cannot be looked into", with(notInspected("a", "b")), []string{"ContainerUnverified target: pod a container b was there before the filesystem instance was replaced, and cannot be looked into: why"}},
+	{"one of a pod without a mount point", with(notInspected("c", "")), []string{"ContainerUnverified target: pod c was there before"}},
+	{"any container", with(notInspected("", "")), []string{"ContainerUnverified target: a container was there before"}},
+	{"not proven in a container", with(healedOnHost, inContainer(func(in *healer.InContainer) { in.Proof, in.Unproven = "", "it is unknown" })), []string{"StaleInContainers! container: ENOTCONN"}},
+	{"started on the bare directory", with(startedWith(0, func(c *healer.Case) *[]healer.StartedWith { return &c.OnBare })), []string{"ContainerOnBareDirectory target: pod a container c at \"/data\", pod a container d at \"/data\" were started while nothing was mounted"}},
+	{"started with a placeholder", with(startedWith(placeholder, func(c *healer.Case) *[]healer.StartedWith { return &c.OnPlaceholder })), []string{"ContainerKeptPlaceholder target: in the middle of a step"}},
+	{"started with another device number", with(func(c *healer.Case) {
+		c.OnOldDevice = []healer.StartedBefore{{MountPoint: published, Running: host.Running{PodUID: "a", ContainerID: "c", Started: time.Second}, Was: disk, Now: host.Dev{Major: 8, Minor: 32}}}
+	}), []string{"ContainerOnOldDevice target: pod a container c started when the volume was device 8:16, which may be another disk by now: the volume is 8:32"}},
+}
+
+// startedWith has two containers with the same instead of the volume.
+func startedWith(a host.Attr, list func(*healer.Case) *[]healer.StartedWith) func(*healer.Case) {
+	return func(c *healer.Case) {
+		for _, id := range []string{"c", "d"} {
+			*list(c) = append(*list(c), healer.StartedWith{MountPoint: published, ContainerMount: host.ContainerMount{
+				PodUID: "a", ContainerID: id, Mount: host.Mount{Path: "/data", Attr: a},
+			}})
+		}
+	}
+}
+
+func notInspected(podUID, container string) func(*healer.Case) {
+	return func(c *healer.Case) {
+		c.Unverified = append(c.Unverified, host.Unverified{PodUID: podUID, ContainerID: container, Why: "why"})
+	}
+}
+
+func TestConditions(t *testing.T) {
+	for _, tc := range examples {
+		t.Run(tc.name, func(t *testing.T) { expectConditions(t, tc.build(), tc.want) })
+	}
+}
+
+func TestHealthy(t *testing.T) {
+	for name, build := range map[string]func() healer.Case{
+		"as recorded":           healthy,
+		"never seen":            with(unrecorded),
+		"what is lost on host":  with(lost, stagingLost),
+		"the host's is sick":    with(outliving),
+		"nothing to be said of": with(func(c *healer.Case) { c.Lingering = []healer.InContainer{{}} }),
+	} {
+		t.Run(name, func(t *testing.T) { expectConditions(t, build(), nil) })
+	}
+}
+
+// expectConditions compares "Reason! mount point: part of the message" with what is found.
+func expectConditions(t *testing.T, c healer.Case, want []string) {
+	t.Helper()
+	f := examine(t, &kernel{}, FUSE, c)
+	names := map[string]string{published: "target", staged: "staging", contained: "container"}
+	ok := len(f.Conditions) == len(want)
+	for i, cond := range f.Conditions {
+		head := string(cond.Reason)
+		if cond.Acute {
+			head += "!"
+		}
+		head += " " + names[cond.MountPoint]
+		if i < len(want) {
+			wantHead, part, _ := strings.Cut(want[i], ":")
+			ok = ok && head == wantHead && strings.Contains(cond.Message, strings.TrimSpace(part))
+		}
+	}
+	if !ok {
+		t.Errorf("got %+v\nwant %q", f.Conditions, want)
+	}
+}
+
+func TestConformance(t *testing.T) {
+	cases := providertest.Cases{Healthy: healthy, Sick: map[string]func() healer.Case{}}
+	for _, tc := range examples {
+		cases.Sick[tc.name] = tc.build
+	}
+	providertest.Run(t, New(&kernel{}, FUSE), cases)
+}

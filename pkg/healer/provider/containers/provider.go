@@ -1,0 +1,52 @@
+package containers
+
+import (
+	"context"
+	"slices"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// Scope says in which containers dead mounts are replaced.
+type Scope string
+
+// The scopes.
+const (
+	FUSE Scope = "fuse" // only mounts of FUSE
+	All  Scope = "all"
+	Off  Scope = "off"
+)
+
+// Host is what the step asks of the host; *host.Node is the real one.
+type Host interface {
+	CanReplace() bool
+	CanCover() bool
+	ReplaceInContainers(ctx context.Context, plans []host.ContainerSwap) []error
+}
+
+// Provider examines what containers have of a volume.
+type Provider struct {
+	host  Host
+	scope Scope
+}
+
+// New returns the provider.
+func New(h Host, s Scope) Provider { return Provider{host: h, scope: s} }
+
+// Name implements healer.Provider.
+func (Provider) Name() string { return "containers" }
+
+// Examine implements healer.Provider.
+func (p Provider) Examine(c healer.Case) (healer.Finding, error) {
+	f := healer.Finding{Mine: true}
+	batch := batch{host: p.host, plans: map[string]host.ContainerSwap{}}
+	for _, mp := range c.MountPoints {
+		if mp.InContainer != nil {
+			f.Conditions = append(f.Conditions, stale(mp))
+			f.Steps = append(f.Steps, p.replace(c, mp, batch))
+		}
+	}
+	f.Conditions = slices.Concat(f.Conditions, started(c), onOldDevice(c))
+	return f, nil
+}

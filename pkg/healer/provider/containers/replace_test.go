@@ -1,0 +1,289 @@
+package containers
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// replaceStep returns the only step offered for a case.
+func replaceStep(t *testing.T, h *kernel, which Scope, c healer.Case) healer.Step {
+	t.Helper()
+	steps := examine(t, h, which, c).Steps
+	if len(steps) != 1 || steps[0].MountPoint.Path != contained || steps[0].Cost != healer.Replace || !slices.Equal(steps[0].Heals, []healer.Reason{healer.StaleInContainers}) {
+		t.Fatalf("%+v", steps)
+	}
+	return steps[0]
+}
+
+func willing(context.Context) error { return nil }
+
+func TestReplace(t *testing.T) {
+	type plan = host.ContainerSwap
+	nfs := func(c *healer.Case) {
+		c.Record.FSType = "nfs4"
+		for i := range c.MountPoints {
+			c.MountPoints[i].Stack[0].FSType = "nfs4"
+		}
+		of(renewed, func(sb *host.Superblock) { sb.FSType = "nfs4" })(c)
+		has(func(m *host.Mount) { m.FSType = "nfs4" })(c)
+	}
+	shares := func(s host.Sharing) func(*healer.Case) {
+		return inContainer(func(in *healer.InContainer) { in.Sharing = s })
+	}
+	hostShares := func(c *healer.Case) { c.MountPoints[0].Stack[0].Propagation.Shared = 5 }
+	note := "whose mount events it shared is not known, so it shares none now"
+	for name, tc := range map[string]struct {
+		change []func(*healer.Case)
+		which  Scope
+		source int // the mount point on the host
+		want   plan
+		note   string
+	}{
+		"as published to its pod": {},
+		"everything":              {which: All},
+		"NFS":                     {change: []func(*healer.Case){nfs}, which: All},
+		"the whole volume, which only staging shows": {
+			change: []func(*healer.Case){has(func(m *host.Mount) { m.Root = "/" })}, source: 1,
+		},
+		"a subPath": {change: []func(*healer.Case){has(func(m *host.Mount) { m.Root = "/sub/a/b" })}, want: plan{Sub: "a/b"}},
+		"a subPath that only staging shows": {
+			change: []func(*healer.Case){has(func(m *host.Mount) { m.Root = "/else" })}, source: 1, want: plan{Sub: "else"},
+		},
+		"of a pod with no mount point of its own": {change: []func(*healer.Case){func(c *healer.Case) { c.MountPoints[0].PodUID = "b" }}, source: 1, want: plan{Sub: "sub"}},
+		"nothing staged": {
+			change: []func(*healer.Case){func(c *healer.Case) { c.MountPoints[0].PodUID = "b" }, stagingLost, func(c *healer.Case) { c.MountPoints[1].Want = nil }},
+		},
+		"a duplicate on the pod's mount point": {change: []func(*healer.Case){func(c *healer.Case) {
+			c.MountPoints[0].Stack = append(c.MountPoints[0].Stack, c.MountPoints[0].Stack[0])
+		}}},
+		"staging listed first": {change: []func(*healer.Case){func(c *healer.Case) {
+			c.MountPoints[0], c.MountPoints[1] = c.MountPoints[1], c.MountPoints[0]
+		}}, source: 1},
+		"the pod's mount point lies in staging": {change: []func(*healer.Case){func(c *healer.Case) { c.MountPoints[0].Stack[0].Path = staged }}, source: 1, want: plan{Sub: "sub"}},
+		"a slave of the host's":                 {change: []func(*healer.Case){hostShares, shares(host.SharingSlave)}, want: plan{Sharing: host.SharingSlave}},
+		"a slave, and shared":                   {change: []func(*healer.Case){hostShares, shares(host.SharingSlaveOwn)}, want: plan{Sharing: host.SharingSlaveOwn}},
+		"a peer of the host's":                  {change: []func(*healer.Case){hostShares, shares(host.SharingPeer)}, want: plan{Sharing: host.SharingPeer}},
+		"shared with others":                    {change: []func(*healer.Case){shares(host.SharingOwn)}, want: plan{Sharing: host.SharingOwn}},
+		"not known with whom it is shared":      {change: []func(*healer.Case){hostShares, shares(host.SharingUnknown)}, want: plan{Sharing: host.SharingUnknown}, note: note},
+		"a peer of one that is none":            {change: []func(*healer.Case){shares(host.SharingPeer)}, want: plan{Sharing: host.SharingUnknown}, note: note},
+		"a slave, and only staging shows it": {
+			change: []func(*healer.Case){hostShares, shares(host.SharingSlave), has(func(m *host.Mount) { m.Root = "/" })}, source: 1,
+			want: plan{Sharing: host.SharingUnknown}, note: note,
+		},
+		"read-only": {change: []func(*healer.Case){has(func(m *host.Mount) { m.Attr = host.AttrReadOnly })}},
+		"interrupted, and to be as it was": {
+			change: []func(*healer.Case){inContainer(func(in *healer.InContainer) { leftAlone(in); in.Attr = host.AttrNoExec })},
+			want:   plan{Ours: leftInside(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: containedMount()}})},
+		},
+		"interrupted, alone": {
+			change: []func(*healer.Case){inContainer(leftAlone)},
+			want:   plan{Ours: leftInside(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: containedMount()}})},
+		},
+		"interrupted, beneath": {
+			change: []func(*healer.Case){inContainer(leftBelow)},
+			want:   plan{Ours: leftInside(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: containedMount()}})},
+		},
+		"interrupted, beneath a subPath": {
+			change: []func(*healer.Case){has(func(m *host.Mount) { m.Root = "/sub/a" }), inContainer(leftBelow)},
+			want: plan{Sub: "a", Ours: func() host.Mount {
+				m := containedMount()
+				m.Root = "/sub/a"
+				return leftInside(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: m}})
+			}()},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := with(append([]func(*healer.Case){healedOnHost}, tc.change...)...)()
+			if tc.which == "" {
+				tc.which = FUSE
+			}
+			h := &kernel{}
+			s := replaceStep(t, h, tc.which, c)
+			if s.Refused != "" || s.Run != nil || s.RunBatch == nil || s.Source != renewed || s.Note != tc.note {
+				t.Fatalf("%+v", s)
+			}
+			if errs := s.RunBatch(context.Background(), []healer.Step{s}, []func(context.Context) error{willing}); len(errs) != 1 || errs[0] != nil {
+				t.Errorf("%v", errs)
+			}
+			tc.want.Attr, tc.want.Container, tc.want.Source = c.MountPoints[2].InContainer.Attr, c.MountPoints[2].InContainer.ContainerMount, c.MountPoints[tc.source].Stack[0]
+			if len(h.plans) != 1 || !reflect.DeepEqual(h.plans[0], tc.want) {
+				t.Errorf("%+v\nwant %+v", h.plans, tc.want)
+			}
+		})
+	}
+}
+
+// containedMount is what the container of a stale volume has.
+func containedMount() host.Mount { return with(healedOnHost)().MountPoints[2].InContainer.Mount }
+
+// What an interrupted replacement left on top of the dead mount goes, and that is
+// replaced: it was never asked, because it was covered.
+func TestReplaceBeneathAStray(t *testing.T) {
+	c := with(healedOnHost, inContainer(strayed))()
+	h := &kernel{}
+	s := replaceStep(t, h, FUSE, c)
+	if s.Refused != "" {
+		t.Fatal(s.Refused)
+	}
+	s.RunBatch(context.Background(), []healer.Step{s}, []func(context.Context) error{willing})
+	in := c.MountPoints[2].InContainer
+	if len(h.plans) != 1 || !reflect.DeepEqual(h.plans[0].Stray, in.Mount) || !reflect.DeepEqual(h.plans[0].Container.Mount, in.Below[0]) || h.plans[0].Ours.OldID != 0 {
+		t.Errorf("%+v", h.plans)
+	}
+}
+
+func TestReplaceIsRefused(t *testing.T) {
+	for _, tc := range []struct {
+		why    string
+		change func(*healer.Case)
+		which  Scope
+	}{
+		{why: "--heal-containers=off", which: Off},
+		{why: "only FUSE is healed in containers, and this is a nfs4 (--heal-containers=fuse)", change: has(func(m *host.Mount) { m.FSType = "nfs4" })},
+		{why: "not proven to be the volume's: it is unknown", change: inContainer(func(in *healer.InContainer) { in.Proof, in.Unproven = "", "it is unknown" })},
+		{why: "never seen healthy", change: unrecorded},
+		{why: "cannot be told to be dead", change: inContainer(func(in *healer.InContainer) { in.Probe = host.ContainerProbe{Silent: true} })},
+		{why: "cannot be told to be dead", change: inContainer(func(in *healer.InContainer) { in.Probe = host.ContainerProbe{Unable: "no way in"} })},
+		{why: "no healthy mount of the volume", change: of(renewed, errno(syscall.ENOTCONN))},
+		{why: "no healthy mount of the volume", change: has(func(m *host.Mount) { m.FSType = "fuse.y" })},
+		{why: "no healthy mount of the volume", change: func(c *healer.Case) {
+			c.MountPoints[0].Stack[0].Attr, c.MountPoints[1].Stack[0].Attr = placeholder, placeholder
+		}},
+		{why: "no healthy mount of the volume that shows the container's directory", change: func(c *healer.Case) {
+			c.MountPoints[1].Stack[0].Root = "/x"
+			has(func(m *host.Mount) { m.Root = "/subway" })(c)
+		}},
+		{why: "the directory that the container has was deleted", change: has(func(m *host.Mount) { m.RootDeleted = true })},
+		{why: "the pod's mount point on the host is not healthy", change: lost},
+		{why: "several mounts are stacked there", change: inContainer(func(in *healer.InContainer) { in.Below = []host.Mount{in.Mount} })},
+		{why: "several mounts are stacked there", change: inContainer(func(in *healer.InContainer) { leftBelow(in); in.Below = append(in.Below, in.Mount) })},
+		{why: "several mounts are stacked there", change: inContainer(func(in *healer.InContainer) { leftBelow(in); in.Below[0].Root = "/x" })},
+		{why: "marks an interrupted replacement", change: inContainer(func(in *healer.InContainer) { in.Attr |= host.AttrNoSymFollow })},
+		{why: "marks an interrupted replacement", change: inContainer(func(in *healer.InContainer) { in.Attr |= host.AttrNoSymFollow | host.AttrReadOnly })},
+		{why: "only one maps ids", change: func(c *healer.Case) {
+			c.MountPoints[0].Stack[0].Attr |= host.AttrIDMap
+			c.Record.MountPoints[0].Attr |= host.AttrIDMap
+		}},
+		{why: "only one maps ids", change: has(func(m *host.Mount) { m.Attr |= host.AttrIDMap })},
+		{why: "nothing shows that the host's maps them alike", change: func(c *healer.Case) {
+			has(func(m *host.Mount) { m.Attr |= host.AttrIDMap })(c)
+			c.MountPoints[0].Stack[0].Attr |= host.AttrIDMap
+			c.Record.MountPoints[0].Attr |= host.AttrIDMap
+		}},
+	} {
+		if tc.change == nil {
+			tc.change = func(*healer.Case) {}
+		}
+		if tc.which == "" {
+			tc.which = FUSE
+		}
+		s := replaceStep(t, &kernel{}, tc.which, with(healedOnHost, tc.change)())
+		if s.RunBatch != nil || s.Run != nil || !strings.Contains(s.Refused, tc.why) {
+			t.Errorf("refused with %q, want %q", s.Refused, tc.why)
+		}
+	}
+}
+
+// What is there already needs no call that an old kernel lacks.
+func TestReplaceOnAnOldKernel(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change  func(*healer.Case)
+		refused bool
+	}{
+		"a FUSE that is gone":  {func(*healer.Case) {}, false},
+		"a stale mount":        {inContainer(func(in *healer.InContainer) { in.Probe.Errno = syscall.ESTALE }), true},
+		"interrupted, beneath": {inContainer(leftBelow), false},
+		"interrupted, alone":   {inContainer(leftAlone), false},
+	} {
+		s := replaceStep(t, &kernel{old: true}, FUSE, with(healedOnHost, tc.change)())
+		if (s.Refused != "") != tc.refused || tc.refused && s.Refused != healer.ReplaceNotSupported {
+			t.Errorf("%s: %q", name, s.Refused)
+		}
+	}
+}
+
+// Degraded mount points of the pod keep nothing back, and another pod's are its own.
+func TestOnlyASickMountPointOfItsPodKeepsAContainerBack(t *testing.T) {
+	for name, change := range map[string]func(*healer.Case){
+		"another pod's is lost": func(c *healer.Case) { c.MountPoints[0].PodUID = "b"; lost(c) },
+		"its own is degraded": func(c *healer.Case) {
+			c.MountPoints[0].Stack = slices.Repeat(c.MountPoints[0].Stack, 2)
+		},
+	} {
+		if s := replaceStep(t, &kernel{}, FUSE, with(healedOnHost, change)()); s.Refused != "" {
+			t.Errorf("%s: %s", name, s.Refused)
+		}
+	}
+}
+
+// A clone comes from where its mount came from: a subPath's mount on the host is a
+// copy itself, and a container's is none of the host's.
+func TestSourceIsNeitherASubPathNorAContainer(t *testing.T) {
+	c := with(healedOnHost, func(c *healer.Case) {
+		sub := c.MountPoints[0]
+		sub.Path, sub.Layout = "/k/sub", host.Layout{Kind: host.LayoutSubpath}
+		other := c.MountPoints[2]
+		other.Path, other.Stack = "/proc/78/root/data", slices.Clone(other.Stack)
+		other.Stack[0].Dev, other.Stack[0].Path = renewed, other.Path
+		c.MountPoints = []healer.MountPoint{sub, other, c.MountPoints[2]}
+		c.MountPoints[0].Stack = slices.Clone(sub.Stack)
+		c.MountPoints[0].Stack[0].Path = sub.Path
+	})()
+	if source, _, found := sourceFor(c, c.MountPoints[2]); found {
+		t.Errorf("%+v", source)
+	}
+}
+
+// One worker takes all containers that may still be healed; each hears of its own.
+func TestReplaceTogether(t *testing.T) {
+	failed := errors.New("no way in")
+	c := with(healedOnHost, func(c *healer.Case) {
+		for pid, path := range map[int]string{78: "/proc/78/root/data", 79: "/proc/79/root/data"} {
+			p := c.MountPoints[2]
+			in := *p.InContainer
+			in.PID, p.InContainer, p.Path = pid, &in, path
+			c.MountPoints = append(c.MountPoints, p)
+		}
+	})()
+	for name, tc := range map[string]struct {
+		unwanted []int
+		want     map[int]error
+	}{
+		"all":            {want: map[int]error{77: nil, 78: failed, 79: nil}},
+		"one left alone": {unwanted: []int{77}, want: map[int]error{77: errRevalidate, 78: failed, 79: nil}},
+		"none":           {unwanted: []int{77, 78, 79}, want: map[int]error{77: errRevalidate, 78: errRevalidate, 79: errRevalidate}},
+	} {
+		h := &kernel{errs: map[int]error{78: failed}}
+		f := examine(t, h, FUSE, c)
+		if len(f.Steps) != 3 || h.plans != nil {
+			t.Fatalf("%+v", f.Steps)
+		}
+		var revalidate []func(context.Context) error
+		for _, s := range f.Steps {
+			revalidate = append(revalidate, func(context.Context) error {
+				if slices.Contains(tc.unwanted, s.MountPoint.InContainer.PID) {
+					return errRevalidate
+				}
+				return nil
+			})
+		}
+		// Whichever of them the engine takes.
+		errs := f.Steps[1].RunBatch(context.Background(), f.Steps, revalidate)
+		for i, s := range f.Steps {
+			if pid := s.MountPoint.InContainer.PID; !errors.Is(errs[i], tc.want[pid]) {
+				t.Errorf("%s: %d: %v", name, pid, errs[i])
+			}
+		}
+		if len(h.plans) != 3-len(tc.unwanted) {
+			t.Errorf("%s: %d containers were asked for", name, len(h.plans))
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package mounts
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// What a person should do, for conditions that no step here heals.
+const (
+	adviceRepublish = "delete the pod, so that kubelet publishes the volume anew"
+	adviceRestage   = "delete all pods on this node that use the volume, so that the driver stages it anew"
+	adviceRecord    = "see what mounted it; if it is right, remove the volume's record from the state directory"
+	adviceWrong     = "see what mounted it; if it is wrong, delete the pod, so that kubelet publishes the volume anew"
+	adviceStacked   = "see what mounted twice, and unmount the top when no container uses it"
+)
+
+// judgeMountPoint returns what is wrong with how the volume is mounted at a mount point.
+func judgeMountPoint(c healer.Case, p healer.MountPoint) []healer.Condition {
+	if len(p.Stack) == 0 {
+		return judgeEmpty(p)
+	}
+	var found []healer.Condition
+	if p.Stack[0].RootDeleted {
+		found = append(found, healer.Condition{
+			Status: healer.Inaccessible, Reason: healer.StaleFileHandle, MountPoint: p.Path,
+			Message: "the directory that the mount shows was deleted", Advice: adviceRepublish,
+		})
+	}
+	if len(p.Stack) > 1 {
+		found = append(found, stacked(c, p))
+	}
+	if wrong := wrongVolume(c, p); wrong != "" {
+		advice := adviceRecord
+		if p.Want == nil {
+			advice = adviceWrong
+		}
+		found = append(found, healer.Condition{
+			Status: healer.Inaccessible, Reason: healer.WrongVolumeMounted, MountPoint: p.Path,
+			Message: wrong, Advice: advice,
+		})
+	}
+	if c.Block && p.Inspect.Kind != host.KindBlock && p.Inspect.Kind != host.KindNone {
+		found = append(found, healer.Condition{
+			Status: healer.Inaccessible, Reason: healer.NotABlockDevice, MountPoint: p.Path,
+			Message: fmt.Sprintf("a raw block volume is expected, and a %s is there", p.Inspect.Kind), Advice: adviceRepublish,
+		})
+	}
+	return append(found, judgeReadOnlyMount(c, p)...)
+}
+
+func judgeEmpty(p healer.MountPoint) []healer.Condition {
+	switch {
+	case p.Role == healer.RoleStaging && p.Want == nil:
+		// Many drivers stage nothing, or stage below the path they were given.
+		return nil
+	case p.Role == healer.RoleStaging:
+		return []healer.Condition{{
+			Status: healer.Inaccessible, Reason: healer.StagingNotMounted, MountPoint: p.Path,
+			Message: "the mount recorded there is gone", Advice: adviceRestage,
+		}}
+	default:
+		return []healer.Condition{{
+			Status: healer.Inaccessible, Reason: healer.NotMounted, MountPoint: p.Path,
+			Message: "the path exists and nothing is mounted on it", Advice: adviceRepublish, Acute: true,
+		}}
+	}
+}
+
+func stacked(c healer.Case, p healer.MountPoint) healer.Condition {
+	found := healer.Condition{
+		Status: healer.Degraded, Reason: healer.StackedMounts, MountPoint: p.Path,
+		Message: fmt.Sprintf("%d mounts are stacked on the path", len(p.Stack)), Advice: adviceStacked,
+	}
+	switch {
+	case leftBehind(p):
+		found.Acute = true
+		found.Message += ", the top one left by an interrupted rebind"
+	case outlived(c, p):
+		found.Message += ", the top one of a filesystem instance that has ended"
+	case slices.ContainsFunc(p.Stack[1:], func(m host.Mount) bool { return m.Dev != p.Stack[0].Dev }):
+		// A covered mount cannot be reached by a path, so it stays.
+		found.Message += ", and the top one covers another filesystem instance"
+		found.Advice, found.Ambiguous = adviceRestage, true
+	}
+	return found
+}
+
+// leftBehind is true when the top of a stack is a placeholder that duplicates the mount
+// below.
+func leftBehind(p healer.MountPoint) bool {
+	if len(p.Stack) < 2 || !p.Stack[0].Placeholder() {
+		return false
+	}
+	top, below := p.Stack[0], p.Stack[1]
+	return !below.Placeholder() && top.Dev == below.Dev && top.Root == below.Root
+}
+
+// interrupted is true for a placeholder alone at a mount point, or on the mount that it
+// covers: the step was killed before it finalized it.
+func interrupted(c healer.Case, p healer.MountPoint) bool {
+	return p.Role == healer.RoleTarget && p.Unfinished() && (len(p.Stack) == 1 || onlyDeadBeneath(c, p))
+}
+
+// wrongVolume returns how what is mounted differs from what belongs there; empty when
+// nothing contradicts.
+func wrongVolume(c healer.Case, p healer.MountPoint) string {
+	if d := p.Inspect.VolData; d != nil && d.VolumeHandle != "" && (d.VolumeHandle != c.Volume.ID || d.DriverName != c.Driver) {
+		return "kubelet's vol_data.json names another volume"
+	}
+	top := p.Stack[0]
+	sb := c.Superblock(p)
+	answers := sb.Answer.Asked && !sb.Answer.Silent && sb.Answer.Errno == 0 && !sb.Shutdown
+	staged, _ := c.Staged()
+	if answers && p.Role == healer.RoleTarget && len(staged.Stack) > 0 && p.Dev() != staged.Dev() &&
+		healer.LocalFS(sb.FSType) && healer.LocalFS(staged.Stack[0].FSType) {
+		return "it is not what is staged"
+	}
+	if p.Want == nil {
+		return ""
+	}
+	ofRecord := c.Record.Staged() == nil || c.Record.Staged().Dev == p.Want.Dev
+	switch {
+	case !ofRecord:
+		return "" // a driver made it of the staged filesystem; only that one has an identity
+	case answers && p.Role == healer.RoleTarget && c.Record.Staged() != nil && len(staged.Stack) > 0 && p.Dev() != staged.Dev():
+		return "it is not what is staged, as it was when the volume was last healthy"
+	case sb.FSType != c.Record.FSType:
+		return fmt.Sprintf("filesystem type is %s, recorded was %s", healer.QuoteName(sb.FSType), healer.QuoteName(c.Record.FSType))
+	case sb.Device == nil && sb.Source != c.Record.Source:
+		return "the source differs from the recorded one"
+	case sb.Device != nil && sb.Device.Known() && answers:
+		recorded := c.Record.Identity
+		if healer.SameDisk(c, sb) {
+			recorded.Size = 0 // one that shrank is still the same; DeviceSizeChanged reports it
+		}
+		if differs := healer.DiffersSoFar(recorded, sb); differs != "" {
+			return differs
+		}
+	}
+	if p.Inspect.Kind != host.KindBlock && top.Root != p.Want.Root {
+		return fmt.Sprintf("it shows the directory %q of the filesystem, recorded was %q", top.Root, p.Want.Root)
+	}
+	return ""
+}

@@ -1,0 +1,92 @@
+package healer
+
+import (
+	"context"
+	"slices"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// Invasiveness orders steps: the engine takes the least invasive that helps.
+type Invasiveness int
+
+// The costs of a step.
+const (
+	Rebind Invasiveness = iota
+	Remount
+	Replace
+	Restage
+	Repair
+)
+
+// Step is one heal action at one mount point. It is data: it can be printed and
+// tested without being run. Running it twice must be safe.
+type Step struct {
+	Name       string
+	MountPoint MountPoint
+	Cost       Invasiveness
+	Heals      []Reason
+	// Source is the superblock that the step brings to the mount point; the engine
+	// proves its identity against the record first.
+	Source host.Dev
+	// Writes is true for a step that writes to the device behind the mount point, or
+	// has the kernel do it: mount, remount, replay, repair.
+	Writes bool
+	// Refused says why the step must not run now; empty if it may.
+	Refused string
+	// Note says what the step leaves different from before, if anything.
+	Note string
+	// RunBatch, if set, runs instead of Run, at all mount points where a step of this
+	// name may run. It returns an error or nil for each.
+	RunBatch func(ctx context.Context, steps []Step, revalidate []func(context.Context) error) []error
+	// Run acts. It calls revalidate right before the mount point becomes usable. When
+	// that fails it stops and leaves a state from which the next call heals.
+	Run func(ctx context.Context, revalidate func(context.Context) error) error
+}
+
+// CanHeal is true for a reason that the step is for.
+func (s Step) CanHeal(r Reason) bool { return slices.Contains(s.Heals, r) }
+
+// Finding is what one provider says of a case.
+type Finding struct {
+	// Mine is true when the provider knows this kind of storage: else the rest is
+	// ignored.
+	Mine       bool
+	Conditions []Condition
+	Steps      []Step
+}
+
+// Provider knows one kind of storage. It is a value in an explicit list.
+type Provider interface {
+	Name() string
+	// Examine judges a case. It is pure: all evidence is in the case, and the same case
+	// gets the same finding.
+	Examine(c Case) (Finding, error)
+}
+
+// ErrRefused marks an error that means "must not", not "went wrong".
+var ErrRefused = host.ErrRefused
+
+// Permit allows one step to run.
+type Permit interface {
+	// Revalidate fails as soon as the reason for the permit is gone.
+	Revalidate(ctx context.Context) error
+	// Leave ends the permit with the step's error and frees what it holds.
+	Leave(err error)
+}
+
+// Gate decides what may be changed on this node. Each of its errors says why not, who
+// says so, and what would change it.
+type Gate interface {
+	// Inspect is asked before a volume is observed.
+	Inspect(ctx context.Context, v Volume) error
+	// Wants is true when the mount point is known to be wanted now. Checks ask it for
+	// empty mount points; nothing is changed because of it.
+	Wants(ctx context.Context, c Case, p MountPoint) bool
+	// Enter is asked once before each step.
+	Enter(ctx context.Context, d Diagnosis, s Step) (Permit, error)
+	// Write is asked before a write is tried at a mount point. It leaves nothing behind
+	// that a workload sees, and still writes: to a disk if onDisk is set, which another
+	// node may own by now.
+	Write(ctx context.Context, c Case, p MountPoint, onDisk bool) error
+}

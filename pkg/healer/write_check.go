@@ -1,0 +1,162 @@
+package healer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/mount"
+)
+
+// WriteProbe says when a write is tried: a file without a name, in the root
+// directory, which is gone when it is closed.
+type WriteProbe string
+
+// When a write is tried.
+const (
+	WriteAlways      WriteProbe = "always"
+	WriteOnSuspicion WriteProbe = "on-suspicion"
+	WriteNever       WriteProbe = "never"
+)
+
+// writeCheck tries a write on each superblock of which probes and facts leave open
+// whether it can still be written to, at one mount point at which that is permitted.
+func (o *observation) writeCheck(ctx context.Context) error {
+	for _, p := range o.c.MountPoints {
+		sb, known := o.c.Superblocks[p.Dev()]
+		if !known || sb.Write.Asked || p.Stale() || !o.writable(p) {
+			continue
+		}
+		if !o.wantsWrite(sb) {
+			if err := o.sync(ctx, p, sb); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := o.mayWrite(ctx, p, sb); err != nil {
+			// The first mount point is the one that the caller named.
+			sb.Write.Forbidden = cmp.Or(sb.Write.Forbidden, err.Error())
+		} else {
+			w, err := o.node.TryWrite(ctx, p.Stack[0])
+			if err != nil {
+				return Failed("try a write", err)
+			}
+			sb.Write = w
+			switch {
+			case w.Silent:
+				sb.Answer = w.Answer
+			case w.Frozen: // what an overlay writes to, say
+				sb.Answer.Frozen, sb.Answer.Waits = true, w.Waits
+			}
+		}
+		o.c.Superblocks[p.Dev()] = sb
+	}
+	return nil
+}
+
+// sync finds out whether an ext4 has shut itself down, where the kernel does not say it
+// (shutdown among the super options, Linux 6.15): reads succeed as from a cache. It is
+// a write, and may only be tried where one is permitted.
+func (o *observation) sync(ctx context.Context, p MountPoint, sb host.Superblock) error {
+	if !o.engine.cfg.SyncExt4 || family(sb.FSType) != "ext" || !saysHealthy(sb) || o.engine.cfg.ProbeWrite == WriteNever {
+		return nil
+	}
+	if o.mayWrite(ctx, p, sb) != nil {
+		return nil // without a suspicion it is no condition either
+	}
+	w, err := o.node.TrySync(ctx, p.Stack[0])
+	if err != nil {
+		return Failed("have the root directory written", err)
+	}
+	switch {
+	case w.Silent:
+		sb.Answer = w.Answer
+	case w.ShutDown():
+		sb.Shutdown, sb.Write = true, w
+	}
+	o.c.Superblocks[p.Dev()] = sb
+	return nil
+}
+
+func saysHealthy(sb host.Superblock) bool {
+	return sb.Answer.Asked && !sb.Answer.Silent && sb.Answer.Errno == 0 && !sb.Answer.Frozen && sb.Kind == host.KindDirectory && !sb.Shutdown
+}
+
+// writable is true for a mount point through which an ordinary writer could write.
+func (o *observation) writable(p MountPoint) bool {
+	if !p.Mounted() || p.Stack[0].Attr.Has(host.AttrReadOnly) {
+		return false
+	}
+	if o.c.Volume.Capability != nil && o.c.Volume.Capability.ReadOnly {
+		return false
+	}
+	return p.Want == nil || !p.Want.ReadOnlySuper
+}
+
+// wantsWrite is true when probes succeeded, and a write would tell more.
+func (o *observation) wantsWrite(sb host.Superblock) bool {
+	if !saysHealthy(sb) {
+		return false
+	}
+	switch o.engine.cfg.ProbeWrite {
+	case WriteAlways:
+		return true
+	case WriteOnSuspicion:
+		upper := sb.Upper != nil && (sb.Upper.Shutdown || sb.Upper.ReadOnly || sb.Upper.EmergencyReadOnly)
+		return upper || sb.ReadOnly || sb.EmergencyReadOnly || ErrorsRose(o.c, sb)
+	case WriteNever:
+	}
+	return false
+}
+
+// mayWrite says why no write must be tried.
+func (o *observation) mayWrite(ctx context.Context, p MountPoint, sb host.Superblock) error {
+	switch {
+	case o.engine.cfg.CheckOnly:
+		return errCheckOnly
+	case o.lock.checks:
+		return errAskedToCheck
+	}
+	if mount.IsType(sb.FSType, mount.NoDisk) { // an overlay lies on whatever its upper directory lies on
+		return o.engine.cfg.Gate.Write(ctx, o.c, p, false) // no disk that another node could own
+	}
+	if sb = o.engine.identified(o.c, p.Dev()).Superblocks[p.Dev()]; sb.Device != nil && o.c.Record != nil {
+		if differs := DiffersSoFar(o.c.Record.Identity, sb); differs != "" {
+			return errors.New(differs)
+		}
+	}
+	return o.engine.cfg.Gate.Write(ctx, o.c, p, true)
+}
+
+// ErrorsCounted returns the errors that a filesystem counted, 0 where it counts none.
+func ErrorsCounted(sb host.Superblock) uint64 {
+	switch {
+	case sb.Errors != nil:
+		return sb.Errors.Count
+	case sb.Btrfs != nil:
+		return sb.Btrfs.Count()
+	}
+	return 0
+}
+
+// ofRecord is true for the superblock whose errors the record counts: a driver may
+// publish another one than it staged.
+func ofRecord(c Case, sb host.Superblock) bool {
+	staged, found := c.Staged()
+	return !found || len(staged.Stack) == 0 || staged.Dev() == sb.Dev
+}
+
+// ErrorsRose is true when a filesystem counted errors since it was last healthy.
+// Errors counted before this boot are ignored when there is no record.
+func ErrorsRose(c Case, sb host.Superblock) bool {
+	count := ErrorsCounted(sb)
+	if c.Record != nil && ofRecord(c, sb) {
+		// A check of the filesystem makes ext4 count from 0 again. The count of a
+		// btrfs also falls when a device is removed.
+		checked := sb.Errors != nil && count > 0 && count < c.Record.FilesystemErrors
+		return checked || count > c.Record.FilesystemErrors
+	}
+	return count > 0 && sb.Errors != nil && !sb.Errors.LastTime.Before(c.BootTime.Truncate(time.Second))
+}

@@ -1,0 +1,308 @@
+package healer
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// The changes that make a write tell more.
+
+func erred(b *fixture) { b.errors = &host.FilesystemErrors{Count: 1, LastTime: time.Now()} }
+
+func superReadOnly(b *fixture) {
+	for _, p := range []string{podA, staging} {
+		b.change(p, func(m *host.Mount) { m.SuperReadOnly = true })
+	}
+}
+
+func superOption(o string) func(*fixture) {
+	return func(b *fixture) {
+		for _, p := range []string{podA, staging} {
+			b.change(p, func(m *host.Mount) { m.SuperOptions = append(m.SuperOptions, o) })
+		}
+	}
+}
+
+// overUpper makes the target an overlay that writes to a filesystem
+// mounted at /data.
+func overUpper(upper func(*host.Mount)) func(*fixture) {
+	return func(b *fixture) {
+		b.mount("/data", host.Dev{Major: 8, Minor: 99})
+		b.change("/data", upper)
+		b.change(podA, func(m *host.Mount) {
+			m.ID = 900 // mounted after what it lies on
+			m.Dev, m.FSType, m.Source = host.Dev{Minor: 77}, "overlay", "overlay"
+			m.SuperOptions = []string{"lowerdir=/data/l", "upperdir=/data/u", "workdir=/data/w"}
+		})
+	}
+}
+
+func answers(a host.Answer) func(*fixture) {
+	return func(b *fixture) { b.answers[disk] = host.Inspection{Kind: host.KindDirectory, Answer: a} }
+}
+
+func attrs(a host.Attr, mountPoints ...string) func(*fixture) {
+	return func(b *fixture) {
+		for _, p := range mountPoints {
+			b.change(p, func(m *host.Mount) { m.Attr = a })
+		}
+	}
+}
+
+func refuseWrites(b *fixture) { b.notes.noWrite = errors.New("it is not wanted") }
+
+// hasBlock makes the target that of a raw block volume.
+func hasBlock(b *fixture) {
+	l := b.files[podA]
+	l.Kind, l.Rdev = host.KindBlock, disk
+	b.files[podA] = l
+	b.unmount(staging)
+}
+
+func TestWhenAWriteIsTried(t *testing.T) {
+	published, staged := []string{podA}, []string{staging}
+	for name, tc := range map[string]struct {
+		when  WriteProbe
+		check bool
+		spoil []func(*fixture)
+		want  []string // where
+		why   string   // why not, if more could be told
+	}{
+		"healthy":               {when: WriteOnSuspicion},
+		"healthy, always":       {when: WriteAlways, want: published},
+		"healthy, never":        {when: WriteNever},
+		"errors":                {when: WriteOnSuspicion, spoil: []func(*fixture){erred}, want: published},
+		"errors, always":        {when: WriteAlways, spoil: []func(*fixture){erred}, want: published},
+		"errors, never":         {when: WriteNever, spoil: []func(*fixture){erred}},
+		"read-only":             {when: WriteOnSuspicion, spoil: []func(*fixture){superReadOnly}, want: published},
+		"read-only by an error": {when: WriteOnSuspicion, spoil: []func(*fixture){superOption("emergency_ro")}, want: published},
+		"overlay":               {when: WriteOnSuspicion, spoil: []func(*fixture){overUpper(func(*host.Mount) {})}},
+		"overlay over a dead upper": {
+			when: WriteOnSuspicion, spoil: []func(*fixture){overUpper(func(m *host.Mount) { m.SuperOptions = []string{"shutdown"} })}, want: published,
+		},
+		"overlay over a read-only upper": {
+			when: WriteOnSuspicion, spoil: []func(*fixture){overUpper(func(m *host.Mount) { m.SuperReadOnly = true })}, want: published,
+		},
+		"overlay over an upper that turned read-only": {
+			when: WriteOnSuspicion, spoil: []func(*fixture){overUpper(func(m *host.Mount) { m.SuperOptions = []string{"emergency_ro"} })}, want: published,
+		},
+
+		// More would not be told.
+		"shut down":          {when: WriteAlways, spoil: []func(*fixture){superOption("shutdown")}},
+		"silent":             {when: WriteAlways, spoil: []func(*fixture){answers(host.Answer{Asked: true, Silent: true})}},
+		"failed a read":      {when: WriteAlways, spoil: []func(*fixture){answers(host.Answer{Asked: true, Errno: syscall.EIO})}},
+		"a raw block volume": {when: WriteAlways, spoil: []func(*fixture){hasBlock}},
+
+		// It may not be written to here.
+		"published read-only":  {when: WriteAlways, spoil: []func(*fixture){attrs(host.AttrReadOnly, podA)}, want: staged},
+		"read-only everywhere": {when: WriteAlways, spoil: []func(*fixture){attrs(host.AttrReadOnly|host.AttrNoExec, podA, staging)}},
+		"the mode":             {when: WriteAlways, check: true, why: "--mode=check"},
+		"the mode, errors":     {when: WriteOnSuspicion, check: true, spoil: []func(*fixture){erred}, why: "--mode=check"},
+		"the mode, healthy":    {when: WriteOnSuspicion, check: true},
+		"the gate":             {when: WriteOnSuspicion, spoil: []func(*fixture){erred, refuseWrites}, why: "it is not wanted"},
+		"the gate, healthy":    {when: WriteOnSuspicion, spoil: []func(*fixture){refuseWrites}},
+		"the gate, and no disk": {
+			when: WriteAlways, want: published,
+			spoil: []func(*fixture){refuseWrites, func(b *fixture) {
+				for _, p := range []string{podA, staging} {
+					b.change(p, func(m *host.Mount) { m.Dev, m.FSType, m.Source = host.Dev{Minor: 60}, "nfs4", "srv:/a" })
+				}
+			}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newFixture(t, func(c *Config) { c.ProbeWrite, c.CheckOnly = tc.when, tc.check })
+			for _, spoil := range tc.spoil {
+				spoil(b)
+			}
+			b.heal(volume)
+			if !slices.Equal(b.writes, tc.want) {
+				t.Errorf("written at %q, want %q", b.writes, tc.want)
+			}
+			for _, sb := range b.last().Superblocks {
+				if (sb.Write.Forbidden == "") != (tc.why == "") || !strings.Contains(sb.Write.Forbidden, tc.why) {
+					t.Errorf("%s: forbidden with %q, want %q", sb.FSType, sb.Write.Forbidden, tc.why)
+				}
+			}
+		})
+	}
+}
+
+func TestWriteToARecordedVolume(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spoil func(*fixture)
+		why   string
+	}{
+		"the same disk":       {func(*fixture) {}, ""},
+		"no UUID told":        {answers(host.Answer{Asked: true}), ""},
+		"another serial":      {func(b *fixture) { setSerial(b, "other") }, "serial number"},
+		"a smaller disk":      {func(b *fixture) { setSize(b, 1) }, "1 bytes"},
+		"nothing known of it": {func(b *fixture) { b.devices[disk] = host.BlockDevice{Dev: disk} }, "serial number"},
+		"another filesystem": {func(b *fixture) {
+			b.answers[disk] = host.Inspection{Kind: host.KindDirectory, UUID: "uuid-2", Answer: host.Answer{Asked: true}}
+		}, "filesystem UUID"},
+	} {
+		b := newFixture(t)
+		b.healthy()
+		erred(b)
+		tc.spoil(b)
+		b.heal(volume)
+		why := b.last().Superblocks[disk].Write.Forbidden
+		if wrote := len(b.writes) == 1; wrote != (tc.why == "") || !strings.Contains(why, tc.why) {
+			t.Errorf("%s: written at %q, forbidden with %q", name, b.writes, why)
+		}
+	}
+}
+
+func setSize(b *fixture, bytes int64) {
+	d := b.devices[disk]
+	d.Identity.Size = bytes
+	b.devices[disk] = d
+}
+
+// A volume that was read-only when it was healthy is not written to.
+func TestNoWriteToWhatWasReadOnly(t *testing.T) {
+	b := newFixture(t, func(c *Config) { c.ProbeWrite = WriteNever })
+	superReadOnly(b)
+	b.healthy()
+	b.engine.cfg.ProbeWrite = WriteAlways
+	b.heal(volume)
+	if b.writes != nil {
+		t.Errorf("written at %q", b.writes)
+	}
+}
+
+func TestNoWriteToWhatIsFrozen(t *testing.T) {
+	b := newFixture(t, func(c *Config) { c.ProbeWrite = WriteAlways })
+	b.answers[disk] = host.Inspection{Kind: host.KindDirectory, UUID: "uuid-1", Answer: host.Answer{Asked: true, Frozen: true}}
+	b.heal(volume)
+	if b.writes != nil {
+		t.Errorf("written at %q", b.writes)
+	}
+}
+
+func TestNoWriteForAReader(t *testing.T) {
+	b := newFixture(t, func(c *Config) { c.ProbeWrite = WriteAlways })
+	v := volume
+	v.Capability = &Capability{Access: AccessMount, ReadOnly: true}
+	b.heal(v)
+	if b.writes != nil {
+		t.Errorf("written at %q", b.writes)
+	}
+}
+
+// A request may name a directory of what is staging: nothing is created in that.
+func TestNoWriteInADirectoryOfTheVolume(t *testing.T) {
+	b := newFixture(t, func(c *Config) { c.ProbeWrite = WriteAlways })
+	b.unmount(podA)
+	inContainer := staging + "/dir"
+	b.files[inContainer] = host.PathInfo{Kind: host.KindDirectory}
+	b.heal(Volume{ID: volID, Path: inContainer, StagingPath: staging})
+	if !slices.Equal(b.writes, []string{staging}) {
+		t.Errorf("written at %q", b.writes)
+	}
+}
+
+func TestWhatAWriteShows(t *testing.T) {
+	silence := host.Answer{Asked: true, Silent: true, Writing: true, Waits: []string{"percpu_rwsem_wait"}}
+	for name, tc := range map[string]struct {
+		wrote host.Write
+		want  func(host.Superblock) bool
+	}{
+		"nothing new": {host.Write{Answer: host.Answer{Asked: true}}, func(sb host.Superblock) bool { return sb.Write.Asked && sb.Answer.Errno == 0 }},
+		"an errno is not the read's": {
+			host.Write{Answer: host.Answer{Asked: true, Op: "write", Errno: syscall.EIO}},
+			func(sb host.Superblock) bool {
+				return sb.Write.Errno == syscall.EIO && sb.Answer.Errno == 0 && sb.Answer.Asked
+			},
+		},
+		"silence is the answer": {
+			host.Write{Answer: silence},
+			func(sb host.Superblock) bool {
+				return sb.Answer.Silent && sb.Answer.Writing && sb.Answer.Waits != nil && sb.Kind == host.KindDirectory
+			},
+		},
+		"a freeze is no silence": {
+			host.Write{Unable: true, Answer: host.Answer{Frozen: true, Waits: []string{"percpu_rwsem_wait"}}},
+			func(sb host.Superblock) bool { return sb.Answer.Frozen && !sb.Answer.Silent && sb.Answer.Waits != nil },
+		},
+	} {
+		b := newFixture(t, func(c *Config) { c.ProbeWrite = WriteAlways })
+		b.wrote = tc.wrote
+		b.heal(volume)
+		if sb := b.last().Superblocks[disk]; !tc.want(sb) || len(b.writes) != 1 {
+			t.Errorf("%s: %+v, written at %q", name, sb, b.writes)
+		}
+	}
+	b := newFixture(t, func(c *Config) { c.ProbeWrite = WriteAlways })
+	b.writeErr = errors.New("worker lost")
+	if _, err := b.engine.Heal(context.Background(), volume); KindOf(err) != KindUnknown || !errors.Is(err, b.writeErr) {
+		t.Errorf("a write that could not be asked for: %v", err)
+	}
+}
+
+// Whoever of the pods runs: one mount point at which a write may be tried is enough.
+func TestWriteAtTheMountPointThatIsInUse(t *testing.T) {
+	b := newFixture(t, func(c *Config) { c.ProbeWrite, c.Gate = WriteAlways, WantedGate{Node: c.Node} })
+	b.publish(podB)
+	b.heal(volume)
+	if why := b.last().Superblocks[disk].Write.Forbidden; b.writes != nil || !strings.Contains(why, "no running container") {
+		t.Errorf("no container runs: written at %q, forbidden with %q", b.writes, why)
+	}
+	b.pods["uid-b"] = disk
+	b.heal(volume)
+	if why := b.last().Superblocks[disk].Write.Forbidden; !slices.Equal(b.writes, []string{podB}) || why != "" {
+		t.Errorf("the other pod runs: written at %q, forbidden with %q", b.writes, why)
+	}
+}
+
+func TestErrorsRose(t *testing.T) {
+	boot := time.Unix(1000, 999)
+	for name, tc := range map[string]struct {
+		recorded int64 // -1: no record
+		sb       host.Superblock
+		want     bool
+	}{
+		"counts none":                      {0, host.Superblock{}, false},
+		"counted none":                     {0, ext4Counted(0, 0), false},
+		"the first":                        {0, ext4Counted(1, 0), true},
+		"the same":                         {5, ext4Counted(5, 2000), false},
+		"more":                             {5, ext4Counted(6, 0), true},
+		"checked":                          {5, ext4Counted(0, 0), false},
+		"checked, and again":               {5, ext4Counted(1, 0), true},
+		"cannot be told any more":          {5, host.Superblock{}, false},
+		"no record, this boot":             {-1, ext4Counted(1, 2000), true},
+		"no record, the second of booting": {-1, ext4Counted(1, 1000), true},
+		"no record, an earlier boot":       {-1, ext4Counted(1, 999), false},
+		"no record, no time":               {-1, ext4Counted(1, 0), false},
+		"btrfs, the first":                 {0, host.Superblock{Btrfs: &host.BtrfsErrors{Generations: 1}}, true},
+		"btrfs, the same":                  {1, host.Superblock{Btrfs: &host.BtrfsErrors{Reads: 1}}, false},
+		"btrfs, fewer":                     {2, host.Superblock{Btrfs: &host.BtrfsErrors{Reads: 1}}, false},
+		"btrfs, no record":                 {-1, host.Superblock{Btrfs: &host.BtrfsErrors{Reads: 1}}, false},
+		"btrfs, a device missing":          {0, host.Superblock{Btrfs: &host.BtrfsErrors{Missing: 1}}, false},
+	} {
+		c := Case{BootTime: boot}
+		if tc.recorded >= 0 {
+			c.Record = &Record{FilesystemErrors: uint64(tc.recorded)}
+		}
+		if got := ErrorsRose(c, tc.sb); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// ext4Counted has counted errors, the last at a second, 0 for unknown.
+func ext4Counted(n uint64, last int64) host.Superblock {
+	e := &host.FilesystemErrors{Count: n}
+	if last != 0 {
+		e.LastTime = time.Unix(last, 0)
+	}
+	return host.Superblock{Errors: e}
+}
