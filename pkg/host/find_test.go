@@ -53,9 +53,9 @@ func TestFind(t *testing.T) {
 	laidOut(t, n, block, "d", "raw", true)
 	laidOut(t, n, n.Kubelet().Staging("d", "never mounted"), "d", "never mounted", false)
 	for handle, want := range map[string]string{
-		"staging":         n.Kubelet().Staging("d", "staging"),
+		"staging":        n.Kubelet().Staging("d", "staging"),
 		"below":          below,
-		"target":      pod("1", "pv-published"),
+		"target":         pod("1", "pv-published"),
 		"raw":            block,
 		"never mounted":  n.Kubelet().Staging("d", "never mounted"),
 		"theirs":         "",

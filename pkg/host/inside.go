@@ -41,7 +41,7 @@ func (c ContainerMount) Path() string {
 
 // String names the container and the path in it, for messages.
 func (c ContainerMount) String() string {
-	who := workload(c.PodUID, c.ContainerID)
+	who := WorkloadName(c.PodUID, c.ContainerID)
 	if who == "" {
 		who = "process " + strconv.Itoa(c.PID)
 	}
@@ -81,7 +81,7 @@ type Unverified struct {
 
 // String names the container, for messages.
 func (u Unverified) String() string {
-	if who := workload(u.PodUID, u.ContainerID); who != "" {
+	if who := WorkloadName(u.PodUID, u.ContainerID); who != "" {
 		return who
 	}
 	return "a container"

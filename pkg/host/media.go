@@ -2,12 +2,9 @@ package host
 
 import (
 	"context"
-	"fmt"
 	"math/bits"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/pkg/worker"
 	"github.com/csi-addons/node-healer/pkg/workerops"
@@ -28,15 +25,6 @@ type MediaError struct {
 	Offset int64
 	// Errno is 0 when there was no answer in time.
 	Errno syscall.Errno
-}
-
-// String says which block cannot be read, and why.
-func (e MediaError) String() string {
-	why := "no answer"
-	if e.Errno != 0 {
-		why = unix.ErrnoName(e.Errno)
-	}
-	return fmt.Sprintf("the one at byte %d cannot (%s)", e.Offset, why)
 }
 
 // mediaCheck is what became of the last reading of a disk.

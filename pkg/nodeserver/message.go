@@ -172,7 +172,7 @@ func (w wording) refused() string {
 func (w wording) restart() string {
 	var items []string
 	for _, h := range w.r.Restart {
-		if text := h.String(); text != "" {
+		if text := healer.HoldersText(h); text != "" {
 			items = append(items, w.text(text))
 		}
 	}
@@ -186,7 +186,7 @@ func (w wording) restart() string {
 func (w wording) held() string {
 	var items []string
 	for _, h := range w.r.Holders {
-		if text := h.String(); text != "" {
+		if text := healer.HoldersText(h); text != "" {
 			items = append(items, w.text(text))
 		}
 	}
