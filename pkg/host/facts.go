@@ -42,29 +42,31 @@ func (n *Node) BtrfsErrors(fsType, uuid string) *BtrfsErrors {
 	return n.cfg.Sysfs.BtrfsErrors(uuid)
 }
 
-// devices keeps what devices are, for as long as the disk is the same: its
+// devices caches what devices are, for as long as the disk is the same: its
 // sequence number tells.
-type devices struct{ kept[Dev, BlockDevice] }
+type devices struct{ cache[Dev, BlockDevice] }
 
-// as gives a device whose whole state an open one tells.
-func (k *devices) as(dev Dev, opened OpenedDevice) (BlockDevice, bool) {
+func newDevices() devices { return devices{newCache[Dev, BlockDevice]()} }
+
+// as returns a device whose whole state an open one tells.
+func (k devices) as(dev Dev, opened OpenedDevice) (BlockDevice, bool) {
 	if !opened.Open || opened.DiskSeq == 0 {
 		return BlockDevice{}, false
 	}
-	d, known := k.of(dev)
+	d, known := k.get(dev)
 	d.ReadOnly, d.Identity.Size = opened.ReadOnly, int64(opened.Size)
 	return d, known && d.DiskSeq == opened.DiskSeq
 }
 
-// learn keeps a device, unless sysfs has to be asked about it each time: mappings
+// learn caches a device, unless sysfs has to be asked about it each time: mappings
 // and paths have states of their own, and a partition's are its disk's. By the
 // name, as a path may not have been told: this process may have had no descriptor
 // left for its file.
-func (k *devices) learn(d BlockDevice) {
+func (k devices) learn(d BlockDevice) {
 	onPaths := strings.HasPrefix(d.Name, "sd") || strings.HasPrefix(d.Name, "nvme")
 	if d.DiskSeq == 0 || d.Mapping != nil || onPaths || d.Identity.Partition != "" {
-		k.forget(d.Dev)
+		k.remove(d.Dev)
 		return
 	}
-	k.keep(d.Dev, d)
+	k.add(d.Dev, d)
 }

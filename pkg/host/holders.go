@@ -77,7 +77,7 @@ func (n *Node) Holders(ctx context.Context, asked []Holdable) (map[Holdable]Hold
 			devices = append(devices, a.Device)
 		}
 	}
-	scan, err := n.holders.share(ctx, &n.probes, superblocks, devices, func(ctx context.Context) (workerops.HoldersAnswer, error) {
+	scan, err := n.holders.share(ctx, n.probes, superblocks, devices, func(ctx context.Context) (workerops.HoldersAnswer, error) {
 		// A scan costs the same for one volume as for all, and what makes one volume sick
 		// often makes many.
 		volumes, disks := n.volumesOf(table)

@@ -55,11 +55,11 @@ var one, two, extra = Dev{8, 1}, Dev{8, 2}, Dev{8, 99}
 
 func TestAScanServesWhoComesSoonAfter(t *testing.T) {
 	var s holderScans
-	var at probes
+	at := newProbes()
 	var scan scanner
 	ask := func(superblocks, devices []Dev, wantScans int) {
 		t.Helper()
-		if _, err := scan.ask(context.Background(), &s, &at, superblocks, devices); err != nil || scan.count() != wantScans {
+		if _, err := scan.ask(context.Background(), &s, at, superblocks, devices); err != nil || scan.count() != wantScans {
 			t.Fatalf("%v, %d scans, want %d", err, scan.count(), wantScans)
 		}
 	}
@@ -74,12 +74,12 @@ func TestAScanServesWhoComesSoonAfter(t *testing.T) {
 
 func TestOneScanAtATime(t *testing.T) {
 	var s holderScans
-	var at probes
+	at := newProbes()
 	scan := scanner{wait: make(chan struct{})}
 	var callers sync.WaitGroup
 	for range 8 {
 		callers.Go(func() {
-			if a, err := scan.ask(context.Background(), &s, &at, []Dev{one}, nil); err != nil || a.Unknown != 1 {
+			if a, err := scan.ask(context.Background(), &s, at, []Dev{one}, nil); err != nil || a.Unknown != 1 {
 				t.Errorf("%+v, %v", a, err)
 			}
 		})
@@ -88,7 +88,7 @@ func TestOneScanAtATime(t *testing.T) {
 	// A caller whose time is over does not wait.
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := scan.ask(ctx, &s, &at, []Dev{two}, nil); !errors.Is(err, context.Canceled) {
+	if _, err := scan.ask(ctx, &s, at, []Dev{two}, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 	close(scan.wait)
@@ -100,14 +100,14 @@ func TestOneScanAtATime(t *testing.T) {
 
 func TestAFailedScanIsNoAnswer(t *testing.T) {
 	var s holderScans
-	var at probes
+	at := newProbes()
 	scan := scanner{err: errors.New("no worker")}
-	if _, err := scan.ask(context.Background(), &s, &at, []Dev{one}, nil); !errors.Is(err, scan.err) {
+	if _, err := scan.ask(context.Background(), &s, at, []Dev{one}, nil); !errors.Is(err, scan.err) {
 		t.Errorf("%v", err)
 	}
 	failed := scan.err
 	scan.err = nil
-	if _, err := scan.ask(context.Background(), &s, &at, []Dev{one}, nil); err != nil || scan.count() != 2 {
+	if _, err := scan.ask(context.Background(), &s, at, []Dev{one}, nil); err != nil || scan.count() != 2 {
 		t.Errorf("after %v: %v, %d scans", failed, err, scan.count())
 	}
 }

@@ -136,7 +136,7 @@ func (n *Node) ask(ctx context.Context, q InspectQuery) (Inspection, error) {
 		return sight, nil // it may be another filesystem that was touched
 	}
 	if whole.UUID && q.Probe.ID != 0 && sight.UUID != "" {
-		n.uuids.keep(q.Probe.ID, sight.UUID)
+		n.uuids.add(q.Probe.ID, sight.UUID)
 	}
 	sight.Media = n.readMedia(ctx, *q.Probe, sight)
 	return sight, nil
@@ -274,7 +274,7 @@ func (n *Node) query(q InspectQuery) (workerops.InspectQuery, []volDataFile) {
 			at.Path = p.Path
 		}
 		if at.VolData != "" {
-			known[i], _ = n.files.of(at.VolData)
+			known[i], _ = n.files.get(at.VolData)
 			at.Known = known[i].stamp
 		}
 	}
@@ -317,7 +317,7 @@ func (n *Node) touched(m Mount, asked *workerops.ProbeQuery, a workerops.ProbeAn
 		ReadOnly: a.ReadOnly && !m.Attr.Has(AttrReadOnly),
 	}
 	if !asked.UUID {
-		s.UUID, _ = n.uuids.of(m.ID)
+		s.UUID, _ = n.uuids.get(m.ID)
 	}
 	return s
 }
@@ -332,7 +332,7 @@ func (n *Node) probeOf(m Mount) *workerops.ProbeQuery {
 	}
 	q.Around = n.fewBeside(m)
 	q.Root = !slices.Contains(rootInMemory, m.FSType)
-	_, told := n.uuids.of(m.ID)
+	_, told := n.uuids.get(m.ID)
 	q.UUID = m.onDevice() && !told
 	q.Space = true
 	q.Backing = true

@@ -59,7 +59,7 @@ func (n *Node) readMedia(ctx context.Context, m Mount, s Inspection) []MediaErro
 	if !disk.Open || disk.Size < 2*mediaBlock || s.Answer.Errno != 0 || dev.Zero() {
 		return nil
 	}
-	check, _ := n.media.of(dev)
+	check, _ := n.media.get(dev)
 	if check.diskSeq != disk.DiskSeq || check.size != disk.Size {
 		check = mediaCheck{diskSeq: disk.DiskSeq, size: disk.Size}
 	}
@@ -94,7 +94,7 @@ func (n *Node) readMedia(ctx context.Context, m Mount, s Inspection) []MediaErro
 			check.failed = append(check.failed, e)
 		}
 	}
-	n.media.keep(dev, check)
+	n.media.add(dev, check)
 	return check.failed
 }
 

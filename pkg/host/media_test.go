@@ -8,9 +8,9 @@ import (
 
 // hourPassed has a device due again.
 func hourPassed(n *Node, dev Dev, by time.Duration) {
-	check, _ := n.media.of(dev)
+	check, _ := n.media.get(dev)
 	check.at = check.at.Add(-by)
-	n.media.keep(dev, check)
+	n.media.add(dev, check)
 }
 
 // The name of the file behind the device is gone, so that only reads can show that
@@ -44,11 +44,11 @@ func TestMedia(t *testing.T) {
 	healthy("within the hour")
 	hourPassed(n, m.Dev, mediaInterval)
 	failed("after an hour")
-	before, _ := n.media.of(m.Dev)
+	before, _ := n.media.get(m.Dev)
 	failed("remembered")
 	hourPassed(n, m.Dev, 2*mediaInterval)
 	failed("tried again")
-	if now, _ := n.media.of(m.Dev); now.mountPoint != before.mountPoint || !now.at.After(before.at) {
+	if now, _ := n.media.get(m.Dev); now.mountPoint != before.mountPoint || !now.at.After(before.at) {
 		t.Errorf("another mount point while it fails: %+v, before %+v", now, before)
 	}
 	done(t, file.Truncate(info.Size()))
@@ -56,9 +56,9 @@ func TestMedia(t *testing.T) {
 	hourPassed(n, m.Dev, mediaRetry)
 	healthy("it can be read")
 	done(t, file.Truncate(mediaBlock))
-	check, _ := n.media.of(m.Dev)
+	check, _ := n.media.get(m.Dev)
 	check.diskSeq++
-	n.media.keep(m.Dev, check)
+	n.media.add(m.Dev, check)
 	failed("another disk under the number")
 }
 
@@ -71,12 +71,12 @@ func TestMediaBesideAStuckWorker(t *testing.T) {
 	if s := seen(t, n, m); s.Media != nil || s.Answer.Silent {
 		t.Errorf("%+v", s)
 	}
-	if check, known := n.media.of(m.Dev); known {
+	if check, known := n.media.get(m.Dev); known {
 		t.Errorf("read all the same: %+v", check)
 	}
 	close(ended)
 	seen(t, n, m)
-	if check, known := n.media.of(m.Dev); !known || check.at.IsZero() {
+	if check, known := n.media.get(m.Dev); !known || check.at.IsZero() {
 		t.Errorf("not read: %+v", check)
 	}
 }

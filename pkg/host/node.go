@@ -32,14 +32,14 @@ type Node struct {
 	cfg     Config
 	kubelet Kubelet
 	bootID  string
-	probes  probes
+	probes  *probes
 	servers servers
 	files   volDataFiles
 	// uuids has the filesystem UUID that a mount's filesystem told. A unique mount
 	// id is never used again, and its filesystem stays the same.
-	uuids      kept[uint64, string]
+	uuids      cache[uint64, string]
 	devices    devices
-	media      kept[Dev, mediaCheck]
+	media      cache[Dev, mediaCheck]
 	holders    holderScans
 	containers containerWalks
 	booted     time.Time
@@ -64,7 +64,9 @@ func NewNode(cfg Config) (*Node, error) {
 	}
 	return &Node{
 		cfg: cfg, kubelet: Kubelet{Root: root}, bootID: bootID, booted: BootTime(),
-		moved: movedRoots(cfg.Namespace.RealRoots()),
+		moved:  movedRoots(cfg.Namespace.RealRoots()),
+		probes: newProbes(), files: newVolDataFiles(), uuids: newCache[uint64, string](),
+		devices: newDevices(), media: newCache[Dev, mediaCheck](),
 	}, nil
 }
 

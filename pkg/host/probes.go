@@ -20,7 +20,11 @@ type probes struct {
 	under map[storage]*probing
 	// slow counts answers in a row that came late. What is forgotten counts from
 	// the start.
-	slow kept[storage, lateness]
+	slow cache[storage, lateness]
+}
+
+func newProbes() *probes {
+	return &probes{under: map[storage]*probing{}, slow: newCache[storage, lateness]()}
 }
 
 // lateness is of one filesystem: device numbers are used again.
@@ -90,9 +94,6 @@ func (p *probes) join(s storage, of Mount) (at *probing, first bool) {
 
 // enter needs the lock.
 func (p *probes) enter(s storage, at *probing) {
-	if p.under == nil {
-		p.under = map[storage]*probing{}
-	}
 	p.under[s] = at
 }
 
@@ -192,14 +193,14 @@ func (p *probes) leave(s storage, found Inspection, err error) {
 func (p *probes) late(m Mount, late bool) int {
 	s := storageOf(m)
 	if !late {
-		p.slow.forget(s)
+		p.slow.remove(s)
 		return 0
 	}
-	so, _ := p.slow.of(s)
+	so, _ := p.slow.get(s)
 	if so.fsType != m.FSType || so.source != m.Source {
 		so = lateness{fsType: m.FSType, source: m.Source}
 	}
 	so.count++
-	p.slow.keep(s, so)
+	p.slow.add(s, so)
 	return so.count
 }

@@ -32,7 +32,7 @@ func TestServerOf(t *testing.T) {
 // While a server is silent one worker at a time asks it; once it answers, all may.
 func TestOneAtASilentServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &Node{cfg: Config{ProbeTimeout: time.Second}}
+		n := &Node{cfg: Config{ProbeTimeout: time.Second}, probes: newProbes()}
 		var mu sync.Mutex
 		inContainer, most := 0, 0
 		ask := func(err error) func() error {
@@ -86,7 +86,7 @@ func TestOneAtASilentServer(t *testing.T) {
 
 // A worker that cannot be ended keeps others from its server, not from another one.
 func TestStuckAtAServer(t *testing.T) {
-	n := &Node{cfg: Config{ProbeTimeout: time.Second}}
+	n := &Node{cfg: Config{ProbeTimeout: time.Second}, probes: newProbes()}
 	ended := make(stuckWorker)
 	stuck := errors.Join(ended, worker.ErrStuck)
 	if err := n.atServer(context.Background(), onServer("srv:/a"), func() error { return stuckError{stuck, ended} }); !errors.Is(err, worker.ErrStuck) {

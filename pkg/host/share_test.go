@@ -27,7 +27,7 @@ func topAt(t *testing.T, n *Node, path string) Mount {
 // as long as it says, which then ends with what it found.
 func beside(t *testing.T, n *Node, m, of Mount, found Inspection, err error, since time.Duration) Inspection {
 	t.Helper()
-	at := under(t, &n.probes, of)
+	at := under(t, n.probes, of)
 	at.began = at.began.Add(-since)
 	type answer struct {
 		sight Inspection
@@ -111,7 +111,7 @@ func TestStuckProbeAnswersForAll(t *testing.T) {
 	t.Cleanup(func() { done(t, syscall.Unmount(root+"/m", 0)) })
 	m, ended := topAt(t, n, root+"/m"), make(stuckWorker)
 	silence := Inspection{Answer: Answer{Asked: true, Silent: true, Stuck: true}}
-	n.probes.finish(storageOf(m), under(t, &n.probes, m), silence, ended)
+	n.probes.finish(storageOf(m), under(t, n.probes, m), silence, ended)
 	for range 3 {
 		s, err := n.Inspect(context.Background(), InspectQuery{Probe: &m, Paths: []Ask{{Path: m.Path, Mounted: true}, {Path: m.Path + "/inside"}}})
 		if err != nil || !s.Answer.Stuck || !s.Paths[m.Path].Looked || !s.Paths[m.Path+"/inside"].Looked {

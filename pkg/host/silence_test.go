@@ -8,7 +8,7 @@ import (
 // Where no worker comes in time, what was read last of kubelet's files stands in;
 // a path that has to be looked at has no such thing.
 func TestLastSeen(t *testing.T) {
-	var n Node
+	n := Node{files: newVolDataFiles()}
 	n.files.learn("/f", volDataFile{}, volData("a"), stamp(1))
 	crowded := errors.New("no worker")
 	s, err := n.lastSeen(InspectQuery{Above: true, Paths: []Ask{

@@ -131,7 +131,7 @@ func TestDiskThatHangs(t *testing.T) {
 }
 
 func TestAloneAtAStorage(t *testing.T) {
-	var p probes
+	p := newProbes()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
 	stuck := make(stuckWorker)

@@ -105,7 +105,7 @@ func TestTryWrite(t *testing.T) {
 		t.Errorf("covered by another: %+v", w)
 	}
 	done(t, unix.Unmount(root+"/m", 0))
-	at := under(t, &n.probes, disk)
+	at := under(t, n.probes, disk)
 	if w := write(disk); w.Asked || !w.Unable {
 		t.Errorf("beside a probe: %+v", w)
 	}
