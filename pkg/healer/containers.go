@@ -155,7 +155,7 @@ func (o *observation) containerMountOf(m host.ContainerMount, sight host.Contain
 	}
 	o.c.MountPoints = append(o.c.MountPoints, MountPoint{
 		Role: RoleContainer, Path: m.Path(), PodUID: m.PodUID, Stack: append([]host.Mount{m.Mount}, m.Below...),
-		Inspect: host.PathInfo{Looked: true}, InContainer: inContainer,
+		Inspect: host.PathInfo{Inspected: true}, InContainer: inContainer,
 	})
 }
 

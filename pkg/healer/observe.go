@@ -263,7 +263,7 @@ func (o *observation) groups() []*group {
 	var list []*group
 	for i := range o.c.MountPoints {
 		p := &o.c.MountPoints[i]
-		if p.Inspect.Looked {
+		if p.Inspect.Inspected {
 			continue
 		}
 		var k groupKey
@@ -299,10 +299,10 @@ func (o *observation) ask(ctx context.Context, g *group) {
 			g.err = fmt.Errorf("internal error: a panic with a value of type %T", p)
 		}
 	}()
-	q := host.InspectQuery{Probe: g.probe, Above: g.above}
+	q := host.InspectQuery{Probe: g.probe, ParentsOnly: g.above}
 	for _, i := range g.mountPoints {
 		p := o.c.MountPoints[i]
-		q.Paths = append(q.Paths, host.Ask{Path: p.Path, VolData: p.Layout.VolData, Mounted: p.Mounted()})
+		q.Paths = append(q.Paths, host.PathQuery{Path: p.Path, VolData: p.Layout.VolData, Mounted: p.Mounted()})
 	}
 	if g.sight, g.err = o.node.Inspect(ctx, q); g.err == nil && g.probe != nil {
 		g.err = explainLook(g.probe.Path, g.sight.Answer)
@@ -324,7 +324,7 @@ func (o *observation) take(g *group) {
 		}
 	}
 	if g.probe != nil {
-		o.c.Newest = max(o.c.Newest, g.sight.Newest)
+		o.c.Newest = max(o.c.Newest, g.sight.NewestMountID)
 		sb := o.superblock(*g.probe, g.sight)
 		if g.key.mount != 0 {
 			sb = o.takeOwn(g, sb)

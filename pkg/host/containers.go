@@ -39,7 +39,7 @@ func (w *containerWalks) all(ctx context.Context, n *Node) (workerops.Containers
 	var last workerops.ContainersAnswer
 	var err error
 	for tries := 0; tries == 0 || err == nil && last.Cut && tries < 2; tries++ { // a busy node may have cut one short
-		err = n.probes.beside(namespaces, func() (err error) {
+		err = n.probes.unlessStuck(namespaces, func() (err error) {
 			last, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Containers, workerops.ContainersQuery{Budget: n.cfg.ProbeTimeout / 2})
 			return err
 		})
@@ -82,7 +82,7 @@ func (n *Node) mountsOf(ctx context.Context, of []workerops.Container, q MountQu
 		ask.Of = append(ask.Of, workerops.NamespaceOf{Workload: c.Workload, PID: c.PID, Namespace: c.Namespace})
 	}
 	var a workerops.MountsAnswer
-	err := n.probes.beside(namespaces, func() (err error) {
+	err := n.probes.unlessStuck(namespaces, func() (err error) {
 		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Mounts, ask)
 		return err
 	})

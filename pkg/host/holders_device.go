@@ -51,7 +51,7 @@ func (n *Node) claimOf(ctx context.Context, dev Dev) Claim {
 	call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
 	defer cancel()
 	var a workerops.ExclusiveAnswer
-	err := n.probes.alone(call, storage{dev: dev}, func() (err error) {
+	err := n.probes.serialize(call, storage{dev: dev}, func() (err error) {
 		a, err = worker.Call(call, n.cfg.Pool, workerops.Exclusive, workerops.ExclusiveQuery{Device: "/dev/" + name, Number: workerops.Number(dev)})
 		return err
 	})

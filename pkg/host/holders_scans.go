@@ -31,7 +31,7 @@ func (s *holderScans) share(ctx context.Context, at *probes, superblocks, device
 	if covered {
 		return answer, nil
 	}
-	err := at.alone(ctx, processes, func() (err error) {
+	err := at.serialize(ctx, processes, func() (err error) {
 		if answer, covered = s.recent(superblocks, devices); covered {
 			return nil
 		}

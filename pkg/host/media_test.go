@@ -48,8 +48,8 @@ func TestMedia(t *testing.T) {
 	failed("remembered")
 	hourPassed(n, m.Dev, 2*mediaInterval)
 	failed("tried again")
-	if now, _ := n.media.get(m.Dev); now.mountPoint != before.mountPoint || !now.at.After(before.at) {
-		t.Errorf("another mount point while it fails: %+v, before %+v", now, before)
+	if now, _ := n.media.get(m.Dev); now.middle != before.middle || !now.at.After(before.at) {
+		t.Errorf("another block while it fails: %+v, before %+v", now, before)
 	}
 	done(t, file.Truncate(info.Size()))
 	failed("just tried")
@@ -67,7 +67,7 @@ func TestMediaBesideAStuckWorker(t *testing.T) {
 	n, root := newNode(t)
 	diskVolume(t, root+"/m")
 	m, ended := topAt(t, n, root+"/m"), make(stuckWorker)
-	n.probes.leave(storage{dev: m.Dev, root: "media"}, Inspection{}, ended)
+	n.probes.markStuck(storage{dev: m.Dev, root: "media"}, Inspection{}, ended)
 	if s := seen(t, n, m); s.Media != nil || s.Answer.Silent {
 		t.Errorf("%+v", s)
 	}
@@ -81,17 +81,17 @@ func TestMediaBesideAStuckWorker(t *testing.T) {
 	}
 }
 
-func TestMountPointOf(t *testing.T) {
+func TestMiddleOf(t *testing.T) {
 	const size = 1000*mediaBlock + 512
 	start := time.Unix(1_700_000_000, 0).Truncate(time.Hour)
 	parts := map[int64]bool{}
 	for hour := range 100 {
 		at := start.Add(time.Duration(hour) * time.Hour)
-		mountPoint := mountPointOf(at, size)
-		if mountPoint < 0 || mountPoint > size-mediaBlock || mountPoint%mediaBlock != 0 || mountPointOf(at.Add(time.Hour-1), size) != mountPoint {
-			t.Errorf("hour %d: %d", hour, mountPoint)
+		offset := middleOf(at, size)
+		if offset < 0 || offset > size-mediaBlock || offset%mediaBlock != 0 || middleOf(at.Add(time.Hour-1), size) != offset {
+			t.Errorf("hour %d: %d", hour, offset)
 		}
-		parts[mountPoint*20/size] = true
+		parts[offset*20/size] = true
 	}
 	if len(parts) != 20 {
 		t.Errorf("of 20 parts of the device, 100 hours read in %d", len(parts))

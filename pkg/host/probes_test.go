@@ -14,7 +14,7 @@ func (stuckWorker) Error() string            { return "cannot be ended" }
 func (s stuckWorker) Ended() <-chan struct{} { return s }
 
 // under begins a probe, which nobody must be at.
-func under(t *testing.T, p *probes, m Mount) *probing {
+func under(t *testing.T, p *probes, m Mount) *storageCall {
 	t.Helper()
 	at, first := p.join(storageOf(m), m)
 	if !first {
@@ -118,8 +118,8 @@ func TestManyAtOneStorage(t *testing.T) {
 		})
 	}
 	callers.Wait()
-	if asked.Load() == 0 || busy(p, m) || len(p.under) != 0 {
-		t.Errorf("%d asked, %d are left", asked.Load(), len(p.under))
+	if asked.Load() == 0 || busy(p, m) || len(p.calls) != 0 {
+		t.Errorf("%d asked, %d are left", asked.Load(), len(p.calls))
 	}
 }
 

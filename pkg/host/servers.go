@@ -54,18 +54,18 @@ func (n *Node) atServer(ctx context.Context, m Mount, ask func() error) (err err
 	if !is {
 		return ask()
 	}
-	if n.servers.isSilent(server) || n.probes.left(server) != nil {
+	if n.servers.isSilent(server) || n.probes.outstanding(server) != nil {
 		turn, cancel := context.WithTimeout(ctx, 4*n.cfg.ProbeTimeout)
 		defer cancel()
-		err = n.probes.alone(turn, server, ask)
+		err = n.probes.serialize(turn, server, ask)
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			return errNoTurn
 		}
 	} else {
 		err = ask()
-		n.probes.leave(server, Inspection{}, err)
+		n.probes.markStuck(server, Inspection{}, err)
 	}
-	if err == nil || silent(ctx, err) {
+	if err == nil || timedOut(ctx, err) {
 		n.servers.note(server, err != nil)
 	}
 	return err

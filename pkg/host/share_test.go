@@ -35,7 +35,7 @@ func beside(t *testing.T, n *Node, m, of Mount, found Inspection, err error, sin
 	}
 	answers := make(chan answer)
 	go func() {
-		s, err := n.Inspect(context.Background(), InspectQuery{Probe: &m, Paths: []Ask{{Path: m.Path, Mounted: true}}})
+		s, err := n.Inspect(context.Background(), InspectQuery{Probe: &m, Paths: []PathQuery{{Path: m.Path, Mounted: true}}})
 		answers <- answer{s, err}
 	}()
 	time.Sleep(20 * time.Millisecond) // it is most likely to wait by now
@@ -79,7 +79,7 @@ func TestAnswerIsShared(t *testing.T) {
 			if theirs != tc.shared || !s.Answer.Asked || !tc.shared && (s.Answer.Errno != 0 || s.Kind != KindDirectory || s.Space.Blocks == 0) {
 				t.Errorf("shared %v: %+v", theirs, s)
 			}
-			if l := s.Paths[m.Path]; !l.Looked || s.Changed {
+			if l := s.Paths[m.Path]; !l.Inspected || s.Changed {
 				t.Errorf("%+v", s)
 			}
 		})
@@ -113,8 +113,8 @@ func TestStuckProbeAnswersForAll(t *testing.T) {
 	silence := Inspection{Answer: Answer{Asked: true, Silent: true, Stuck: true}}
 	n.probes.finish(storageOf(m), under(t, n.probes, m), silence, ended)
 	for range 3 {
-		s, err := n.Inspect(context.Background(), InspectQuery{Probe: &m, Paths: []Ask{{Path: m.Path, Mounted: true}, {Path: m.Path + "/inside"}}})
-		if err != nil || !s.Answer.Stuck || !s.Paths[m.Path].Looked || !s.Paths[m.Path+"/inside"].Looked {
+		s, err := n.Inspect(context.Background(), InspectQuery{Probe: &m, Paths: []PathQuery{{Path: m.Path, Mounted: true}, {Path: m.Path + "/inside"}}})
+		if err != nil || !s.Answer.Stuck || !s.Paths[m.Path].Inspected || !s.Paths[m.Path+"/inside"].Inspected {
 			t.Errorf("%+v, %v", s, err)
 		}
 		if w, err := n.TryWrite(context.Background(), m); err != nil || w.Asked || !w.Unable {
@@ -144,11 +144,11 @@ func TestCutOffProbeIsNoSilence(t *testing.T) {
 		t.Errorf("write: %+v, %v", w, err)
 	}
 	for want, err := range map[error]bool{worker.ErrSilent: false, worker.ErrStuck: true, worker.ErrLost: false} {
-		if silent(over, want) != err {
+		if timedOut(over, want) != err {
 			t.Errorf("%v, cut off: %v", want, !err)
 		}
 	}
-	if !silent(context.Background(), worker.ErrSilent) || silent(context.Background(), worker.ErrLost) || silent(context.Background(), nil) {
+	if !timedOut(context.Background(), worker.ErrSilent) || timedOut(context.Background(), worker.ErrLost) || timedOut(context.Background(), nil) {
 		t.Error("not cut off")
 	}
 }

@@ -68,7 +68,7 @@ func TestVolDataIsNeverOld(t *testing.T) {
 	done(t, os.MkdirAll(mountPoint, 0o700))
 	expect := func(want string) {
 		t.Helper()
-		s, err := n.Inspect(context.Background(), InspectQuery{Paths: []Ask{{Path: mountPoint, VolData: file}}})
+		s, err := n.Inspect(context.Background(), InspectQuery{Paths: []PathQuery{{Path: mountPoint, VolData: file}}})
 		done(t, err)
 		got := ""
 		if d := s.Paths[mountPoint].VolData; d != nil {

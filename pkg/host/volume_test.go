@@ -28,7 +28,7 @@ func diskVolume(t *testing.T, path string) (node, image string) {
 }
 
 func lookOf(m Mount) InspectQuery {
-	return InspectQuery{Probe: &m, Paths: []Ask{{Path: m.Path, Mounted: true}}}
+	return InspectQuery{Probe: &m, Paths: []PathQuery{{Path: m.Path, Mounted: true}}}
 }
 
 // seen is a look that must succeed.
@@ -47,7 +47,7 @@ func TestLookAtADisk(t *testing.T) {
 	for i := range 3 { // the second time within a moment of the first
 		s := seen(t, n, m)
 		if s.UUID != want || s.Kind != KindDirectory || s.Changed || s.Answer.Errno != 0 || !s.Opened.Open || s.Opened.Size != 16<<20 ||
-			s.Opened.ReadOnly || s.Opened.DiskSeq == 0 || s.Space.Available == 0 || !s.Paths[m.Path].Looked {
+			s.Opened.ReadOnly || s.Opened.DiskSeq == 0 || s.Space.Available == 0 || !s.Paths[m.Path].Inspected {
 			t.Errorf("look %d: %+v", i+1, s)
 		}
 	}
@@ -145,7 +145,7 @@ func TestFrozenFilesystem(t *testing.T) {
 		if a := s.Answer; !a.Frozen || a.Silent || a.Errno != 0 || !slices.ContainsFunc(a.Waits, frozen) {
 			t.Errorf("%+v", a)
 		}
-		if s.Kind != KindDirectory || s.UUID == "" || s.Space.Blocks == 0 || !s.Opened.Open || s.ReadOnly || !s.Paths[m.Path].Looked {
+		if s.Kind != KindDirectory || s.UUID == "" || s.Space.Blocks == 0 || !s.Opened.Open || s.ReadOnly || !s.Paths[m.Path].Inspected {
 			t.Errorf("a part of the answer is missing: %+v", s)
 		}
 		if w, err := n.TryWrite(context.Background(), m); err != nil || !w.Unable || !w.Frozen || w.Asked {

@@ -4,11 +4,11 @@ import "github.com/csi-addons/node-healer/pkg/worker"
 
 // The operations.
 var (
-	// Look sees what stands at paths and touches one superblock.
-	Inspect = worker.Define("look", worker.Pooled, look)
+	// Inspect examines paths and probes one superblock.
+	Inspect = worker.Define("look", worker.Pooled, inspect)
 	// Published lists the volumes that kubelet has for pods.
 	Published = worker.Define("target", worker.Pooled, published)
-	// Media reads blocks of a device that no look reads.
+	// Media reads blocks of a device that no probe reads.
 	Media = worker.Define("media", worker.Pooled, media)
 	// Write shows whether a filesystem takes a write.
 	Write = worker.Define("write", worker.Pooled, write)
@@ -31,9 +31,9 @@ var (
 	ProbeInContainer = worker.Define("peek", worker.Spent, probeInContainer)
 	// Inside replaces mounts in containers.
 	InContainer = worker.Define("inside", worker.Spent, inContainer)
-	// Holders finds who holds superblocks and block devices.
+	// Holders finds what holds superblocks and block devices.
 	Holders = worker.Define("holders", worker.Spent, holders)
-	// Exclusive shows whether anybody has claimed a block device.
+	// Exclusive shows whether a block device is claimed.
 	Exclusive = worker.Define("exclusive", worker.Spent, exclusive)
 )
 

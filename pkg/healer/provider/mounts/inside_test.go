@@ -23,7 +23,7 @@ func stale(c *healer.Case) {
 	c.MountPoints[0].Stack[0].Dev = renewed
 	delete(c.Superblocks, previously)
 	c.MountPoints = append(c.MountPoints, healer.MountPoint{
-		Role: healer.RoleContainer, Path: contained, PodUID: "a", Inspect: host.PathInfo{Looked: true},
+		Role: healer.RoleContainer, Path: contained, PodUID: "a", Inspect: host.PathInfo{Inspected: true},
 		InContainer: &healer.InContainer{
 			ContainerMount: host.ContainerMount{PID: 77, Namespace: 4026, PodUID: "a", Mount: host.Mount{
 				ID: 70, OldID: 70, Dev: previously, Root: "/sub", Path: "/data", FSType: "fuse.x", Source: "src", Attr: host.AttrNoSUID,

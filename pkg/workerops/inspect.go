@@ -16,36 +16,36 @@ import (
 // hundred.
 const volDataLimit = 64 << 10
 
-// InspectQuery asks for paths and for one superblock, in one round trip.
+// InspectQuery asks about paths and one superblock, in one round trip.
 type InspectQuery struct {
 	Paths []PathQuery
-	// Probe is nil when no storage is to be touched.
+	// Probe is nil when no storage is to be probed.
 	Probe *ProbeQuery
-	// Waiting asks for the number of requests that a FUSE daemon has not
-	// answered: the directory of its connection in fusectl; empty for none.
-	Waiting string
+	// FUSEConnection is the directory of a FUSE connection in fusectl, to count the
+	// requests that its daemon has not answered; empty for none.
+	FUSEConnection string
 }
 
-// PathQuery asks what stands at a path.
+// PathQuery asks what is at a path.
 type PathQuery struct {
-	// Path is empty when only VolData is asked for: a mount point needs no look
-	// at it, and each one would keep an umount from succeeding for an instant.
+	// Path is empty when only VolData is asked for: what is mounted at a mount point is
+	// known, and each walk to it would keep an umount from succeeding for an instant.
 	Path string
 	// VolData is the vol_data.json to read; empty for none. One that is still as
 	// Known is not read again.
 	VolData string
 	Known   FileStamp
-	// Above leaves the last component alone, because a volume that does not
-	// answer stands there.
-	Above bool
+	// ParentOnly leaves out the last component, because a volume that does not
+	// answer is mounted there.
+	ParentOnly bool
 }
 
-// PathAnswer is what stands at a path.
+// PathAnswer is what is at a path.
 type PathAnswer struct {
-	// Walk is the error of the walk to the last component.
-	Walk syscall.Errno
-	// Leaf is the error of looking at the last component itself.
-	Leaf syscall.Errno
+	// ParentErrno is the error of the walk to the last component.
+	ParentErrno syscall.Errno
+	// Errno is the error of statx(2) of the last component itself.
+	Errno syscall.Errno
 	// Mode is st_mode.
 	Mode uint32
 	// Major and Minor are the device of a device node.
@@ -58,7 +58,7 @@ type PathAnswer struct {
 }
 
 // FileStamp changes with a file's content: every write moves the change time,
-// which nobody can set.
+// which cannot be set.
 type FileStamp struct {
 	Inode        uint64
 	Size         uint64
@@ -71,14 +71,14 @@ type FileStamp struct {
 type InspectAnswer struct {
 	Paths []PathAnswer
 	Probe ProbeAnswer
-	// Waiting is -1 when nobody tells.
+	// Waiting is -1 when unknown.
 	Waiting int
 }
 
-func look(q InspectQuery) (InspectAnswer, error) {
+func inspect(q InspectQuery) (InspectAnswer, error) {
 	a := InspectAnswer{Paths: make([]PathAnswer, len(q.Paths)), Waiting: -1}
 	for i, p := range q.Paths {
-		a.Paths[i] = lookAt(p)
+		a.Paths[i] = inspectPath(p)
 	}
 	pause("look")
 	if q.Probe != nil {
@@ -89,13 +89,13 @@ func look(q InspectQuery) (InspectAnswer, error) {
 			}
 		}
 	}
-	if q.Waiting != "" {
-		a.Waiting = waiting(q.Waiting)
+	if q.FUSEConnection != "" {
+		a.Waiting = waiting(q.FUSEConnection)
 	}
 	return a, nil
 }
 
-func lookAt(q PathQuery) PathAnswer {
+func inspectPath(q PathQuery) PathAnswer {
 	var a PathAnswer
 	if q.VolData != "" {
 		a.VolData, a.Stamp = readVolData(q.VolData, q.Known)
@@ -105,17 +105,17 @@ func lookAt(q PathQuery) PathAnswer {
 	}
 	l, err := openLeaf(q.Path)
 	if err != nil {
-		a.Walk = errnoOf(err)
+		a.ParentErrno = errnoOf(err)
 		return a
 	}
 	defer l.close()
-	if q.Above {
+	if q.ParentOnly {
 		return a
 	}
 	var st unix.Statx_t
 	err = unix.Statx(l.dir, l.name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
 	if err != nil {
-		a.Leaf = errnoOf(err)
+		a.Errno = errnoOf(err)
 		return a
 	}
 	a.Mode = uint32(st.Mode)
@@ -124,7 +124,7 @@ func lookAt(q PathQuery) PathAnswer {
 		buf := make([]byte, unix.PathMax)
 		n, err := unix.Readlinkat(l.dir, l.name, buf)
 		if err != nil {
-			a.Leaf = errnoOf(err)
+			a.Errno = errnoOf(err)
 			return a
 		}
 		a.Link = string(buf[:n])
@@ -132,7 +132,7 @@ func lookAt(q PathQuery) PathAnswer {
 	return a
 }
 
-// readVolData gives nil for a file that is missing or unreadable: it is
+// readVolData returns nil for a file that is missing or unreadable: it is
 // evidence when it is there, and nothing follows from its absence.
 func readVolData(p string, known FileStamp) ([]byte, FileStamp) {
 	l, err := openLeaf(p)
@@ -150,8 +150,8 @@ func readVolData(p string, known FileStamp) ([]byte, FileStamp) {
 	return raw, stamp
 }
 
-// waiting reads how many requests a FUSE daemon owes. The file is the kernel's
-// own, in a filesystem that has no storage.
+// waiting reads how many requests a FUSE daemon has not answered. The file is the
+// kernel's own, in a filesystem that has no storage.
 func waiting(connection string) int {
 	raw, err := os.ReadFile(filepath.Join(connection, "waiting"))
 	if err != nil {
@@ -164,9 +164,9 @@ func waiting(connection string) int {
 	return n
 }
 
-// ownTrouble gives the errors that say that this process has run out of
-// something: nothing follows from them for a volume. A daemon that has run out of
-// the same says it with the same errno; then this process can open a file.
+// ownTrouble returns an error that says that this process has run out of
+// descriptors or memory: nothing follows from it for a volume. A daemon that has run
+// out of the same gives the same errno; then this process can open a file.
 func ownTrouble(err error) error {
 	if !slices.Contains([]syscall.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM}, errnoOf(err)) {
 		return nil
@@ -179,7 +179,7 @@ func ownTrouble(err error) error {
 	return nil
 }
 
-// errnoOf finds the errno of an error that has one.
+// errnoOf returns the errno of an error; EIO for one that has none.
 func errnoOf(err error) syscall.Errno {
 	var e syscall.Errno
 	if err != nil && !errors.As(err, &e) {

@@ -61,12 +61,12 @@ func newPool(t *testing.T, killWait time.Duration) *worker.Pool {
 
 func look(t *testing.T, n *Node, path string) PathInfo {
 	t.Helper()
-	s, err := n.Inspect(context.Background(), InspectQuery{Paths: []Ask{{Path: path, VolData: n.Kubelet().Layout(path).VolData}}})
+	s, err := n.Inspect(context.Background(), InspectQuery{Paths: []PathQuery{{Path: path, VolData: n.Kubelet().Layout(path).VolData}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := s.Paths[path]
-	if !l.Looked || s.Answer.Asked || s.Changed {
+	if !l.Inspected || s.Answer.Asked || s.Changed {
 		t.Errorf("%+v", s)
 	}
 	return l
@@ -91,7 +91,7 @@ func TestLookAtPaths(t *testing.T) {
 	if l := look(t, n, root+"/link"); l.Kind != KindSymlink || l.Link != at || l.Missing() {
 		t.Errorf("%+v", l)
 	}
-	if l := look(t, n, root+"/link/x"); l.Walk != syscall.ELOOP || l.Missing() {
+	if l := look(t, n, root+"/link/x"); l.ParentErrno != syscall.ELOOP || l.Missing() {
 		t.Errorf("%+v", l)
 	}
 	for _, p := range []string{root + "/none", root + "/none/x", dir + "/vol_data.json/x"} {
@@ -116,7 +116,7 @@ func TestTornVolData(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "vol_data.json"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		s, err := n.Inspect(context.Background(), InspectQuery{Paths: []Ask{{Path: dir + "/mount", VolData: dir + "/vol_data.json"}}})
+		s, err := n.Inspect(context.Background(), InspectQuery{Paths: []PathQuery{{Path: dir + "/mount", VolData: dir + "/vol_data.json"}}})
 		if err != nil || s.Paths[dir+"/mount"].Kind != KindDirectory {
 			t.Errorf("with %q in vol_data.json: %+v, %v", text, s, err)
 		}
@@ -127,7 +127,7 @@ func TestLookThatCannotBeAsked(t *testing.T) {
 	n, root := newNode(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := n.Inspect(ctx, InspectQuery{Paths: []Ask{{Path: root}}}); err == nil {
+	if _, err := n.Inspect(ctx, InspectQuery{Paths: []PathQuery{{Path: root}}}); err == nil {
 		t.Error("an answer from nobody")
 	}
 }
