@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// BlockDevice gives what is known of a device. What may change is read now: from
+// BlockDevice returns what is known of a device. What may change is read now: from
 // the open device, where a probe had it open a moment ago, and from sysfs. Its
-// identity, but for the size, is read again when another disk has its mount point.
+// identity, but for the size, is read again when another disk has its number.
 func (n *Node) BlockDevice(dev Dev, opened OpenedDevice) BlockDevice {
 	if d, known := n.devices.as(dev, opened); known {
 		if d.Loop != nil {
@@ -20,7 +20,7 @@ func (n *Node) BlockDevice(dev Dev, opened OpenedDevice) BlockDevice {
 	return d
 }
 
-// Identity reads a device's identity, but for the size, anew: for whoever is
+// Identity reads a device's identity, but for the size, anew: for a caller that is
 // about to act.
 func (n *Node) Identity(dev Dev) Identity { return n.cfg.Sysfs.DeviceIdentity(dev) }
 
@@ -58,10 +58,9 @@ func (k devices) as(dev Dev, opened OpenedDevice) (BlockDevice, bool) {
 	return d, known && d.DiskSeq == opened.DiskSeq
 }
 
-// learn caches a device, unless sysfs has to be asked about it each time: mappings
-// and paths have states of their own, and a partition's are its disk's. By the
-// name, as a path may not have been told: this process may have had no descriptor
-// left for its file.
+// learn caches a device, unless sysfs has to be read each time: mappings and paths
+// have states of their own, and a partition's are its disk's. It goes by the name, as
+// the paths may be unknown when this process had no descriptor left to read them.
 func (k devices) learn(d BlockDevice) {
 	onPaths := strings.HasPrefix(d.Name, "sd") || strings.HasPrefix(d.Name, "nvme")
 	if d.DiskSeq == 0 || d.Mapping != nil || onPaths || d.Identity.Partition != "" {

@@ -10,8 +10,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
-// maxAsked bounds how many of kubelet's files one worker call reads, maxPublished
-// how many names of pods and volumes.
+// maxAsked bounds the files of kubelet's that one worker call reads, maxPublished the
+// names of pods and volumes.
 const (
 	maxAsked     = 512
 	maxPublished = 1 << 14

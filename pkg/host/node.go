@@ -13,16 +13,16 @@ import (
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
-// Config says how a Node looks at its host.
+// Config is the configuration of a Node.
 type Config struct {
 	Pool      *worker.Pool
 	Namespace *Namespace
 	// KubeletRoot is one of the namespace's roots, as configured.
 	KubeletRoot string
-	// ProbeTimeout bounds one look, StepTimeout one half of a step.
+	// ProbeTimeout bounds one probe, StepTimeout one half of a step.
 	ProbeTimeout time.Duration
 	StepTimeout  time.Duration
-	// SlowAnswer is how long a look may take before it counts as late.
+	// SlowAnswer is how long a probe may take before it counts as late.
 	SlowAnswer time.Duration
 	Sysfs      Sysfs
 }
@@ -33,10 +33,11 @@ type Node struct {
 	kubelet Kubelet
 	bootID  string
 	probes  *probes
-	servers servers
-	files   volDataFiles
-	// uuids has the filesystem UUID that a mount's filesystem told. A unique mount
-	// id is never used again, and its filesystem stays the same.
+	// hungServers are the NFS servers that did not answer the last call.
+	hungServers cache[storage, struct{}]
+	files       volDataFiles
+	// uuids has the UUID of a mount's filesystem. A unique mount id is never used
+	// again, and its filesystem stays the same.
 	uuids      cache[uint64, string]
 	devices    devices
 	media      cache[Dev, mediaCheck]
@@ -67,10 +68,11 @@ func NewNode(cfg Config) (*Node, error) {
 		moved:  movedRoots(cfg.Namespace.RealRoots()),
 		probes: newProbes(), files: newVolDataFiles(), uuids: newCache[uint64, string](),
 		devices: newDevices(), media: newCache[Dev, mediaCheck](),
+		hungServers: newCache[storage, struct{}](),
 	}, nil
 }
 
-// Kubelet gives kubelet's layout on this node.
+// Kubelet returns kubelet's layout on this node.
 func (n *Node) Kubelet() Kubelet { return n.kubelet }
 
 // BootID identifies this boot.
@@ -82,8 +84,8 @@ func (n *Node) BootTime() time.Time { return n.booted }
 // Mounts reads the host's whole mount table.
 func (n *Node) Mounts() (Table, error) { return n.cfg.Namespace.Mounts() }
 
-// Topology gives the host's mount table to find mounts in, Refresh what is true
-// of those now.
+// Topology returns the host's mount table to find mounts in; Refresh returns their
+// state.
 func (n *Node) Topology() (Table, error) { return n.cfg.Namespace.Topology() }
 
 // Refresh is false when the topology has to be asked again.
@@ -102,7 +104,7 @@ func (n *Node) RealPath(p string) string {
 // movedRoot is a configured root with a symbolic link in it.
 type movedRoot struct{ configured, resolved string }
 
-// movedRoots gives those whose resolved path is another one, the longest first:
+// movedRoots returns the roots whose resolved path is another one, the longest first:
 // it is the nearest.
 func movedRoots(roots map[string]string) []movedRoot {
 	var moved []movedRoot

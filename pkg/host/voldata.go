@@ -7,7 +7,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
-// VolData is the part of kubelet's vol_data.json that names a volume (CSI
+// VolData is the part of kubelet's vol_data.json that identifies a volume (CSI
 // volume plugin of kubelet, pkg/volume/csi/csi_plugin.go).
 type VolData struct {
 	DriverName   string `json:"driverName"`
@@ -15,7 +15,7 @@ type VolData struct {
 	SpecVolID    string `json:"specVolID"`
 }
 
-// ParseVolData reads a vol_data.json.
+// ParseVolData parses a vol_data.json.
 func ParseVolData(raw []byte) (VolData, error) {
 	var d VolData
 	if err := json.Unmarshal(raw, &d); err != nil {

@@ -20,7 +20,7 @@ type DeviceAnswer struct {
 	// Size is in bytes.
 	Size     uint64
 	ReadOnly bool
-	// DiskSeq counts up with every disk; 0 where the kernel has none (below
+	// DiskSeq is larger for each new disk; 0 where the kernel has none (below
 	// Linux 5.16).
 	DiskSeq uint64
 	// Short is by how many bytes the file behind a loop device is too short for
