@@ -88,7 +88,7 @@ func TestIdentityOfAnotherDisk(t *testing.T) {
 			next.DiskSeq++
 			wwid("w2", next)
 			write("wwid", "w3")
-			wwid("w3", OpenedDevice{}) // nobody had it open: sysfs alone tells
+			wwid("w3", OpenedDevice{}) // not open: sysfs alone tells
 			if got := n.Identity(d.dev); got.WWID != "w3" {
 				t.Errorf("read anew: %+v", got)
 			}

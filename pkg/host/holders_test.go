@@ -73,7 +73,7 @@ func TestHoldersOfARawDevice(t *testing.T) {
 	node, _ := loop(t, 16)
 	a := Holdable{Device: devOf(t, node)}
 	if h := whoHolds(t, n, a); h.Device.Claim != ClaimNone || len(h.Processes)+len(h.Mounts) != 0 {
-		t.Errorf("nobody holds it: %+v", h)
+		t.Errorf("it is not held: %+v", h)
 	}
 	command(t, "mkswap", node)
 	command(t, "swapon", node)

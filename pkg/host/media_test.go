@@ -62,7 +62,7 @@ func TestMedia(t *testing.T) {
 	failed("another disk under the number")
 }
 
-// Nobody is sent while a worker is there that cannot be ended.
+// No worker is sent while one is there that cannot be ended.
 func TestMediaBesideAStuckWorker(t *testing.T) {
 	n, root := newNode(t)
 	diskVolume(t, root+"/m")

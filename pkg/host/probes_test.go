@@ -13,12 +13,12 @@ type stuckWorker chan struct{}
 func (stuckWorker) Error() string            { return "cannot be ended" }
 func (s stuckWorker) Ended() <-chan struct{} { return s }
 
-// under begins a probe, which nobody must be at.
-func under(t *testing.T, p *probes, m Mount) *storageCall {
+// begin begins a probe of a storage without a call.
+func begin(t *testing.T, p *probes, m Mount) *storageCall {
 	t.Helper()
 	at, first := p.join(storageOf(m), m)
 	if !first {
-		t.Fatalf("somebody is at %+v", m)
+		t.Fatalf("a call is at %+v", m)
 	}
 	return at
 }
@@ -34,7 +34,7 @@ func busy(p *probes, m Mount) bool {
 func TestOneProbeAtAStorage(t *testing.T) {
 	p := newProbes()
 	m := Mount{Dev: Dev{8, 16}, FSType: "ext4", Path: "/a", Root: "/"}
-	at := under(t, p, m)
+	at := begin(t, p, m)
 	if !busy(p, m) || !busy(p, Mount{Dev: m.Dev, FSType: "ext4", Path: "/b", Root: "/sub"}) {
 		t.Error("a second one at the same superblock")
 	}
@@ -48,20 +48,20 @@ func TestOneProbeAtAStorage(t *testing.T) {
 		t.Errorf("shared %+v", other.found)
 	}
 	if busy(p, m) {
-		t.Error("it ended, and somebody is at it")
+		t.Error("it ended, and a call is at it")
 	}
 }
 
 func TestNoSecondProbeBesideAStuckOne(t *testing.T) {
 	p := newProbes()
 	m := Mount{Dev: Dev{0, 40}, FSType: "fuse.x", Path: "/a"}
-	p.finish(storageOf(m), under(t, p, m), Inspection{Answer: Answer{Asked: true, Silent: true}}, errors.New("silent, but ended"))
+	p.finish(storageOf(m), begin(t, p, m), Inspection{Answer: Answer{Asked: true, Silent: true}}, errors.New("no answer, but ended"))
 	if busy(p, m) {
 		t.Error("an ended worker counts as stuck")
 	}
 	worker := make(stuckWorker)
-	silence := Inspection{Answer: Answer{Asked: true, Silent: true, Stuck: true}}
-	p.finish(storageOf(m), under(t, p, m), silence, fmt.Errorf("look: %w", worker))
+	noAnswer := Inspection{Answer: Answer{Asked: true, Silent: true, Stuck: true}}
+	p.finish(storageOf(m), begin(t, p, m), noAnswer, fmt.Errorf("inspect: %w", worker))
 	if busy(p, Mount{Dev: Dev{0, 41}, FSType: "fuse.x"}) {
 		t.Error("another superblock waits with it")
 	}
@@ -86,7 +86,7 @@ func TestStuckDeviceKeepsNoOtherBack(t *testing.T) {
 	for _, fs := range []string{"devtmpfs", "tmpfs"} { // a container's /dev is a tmpfs
 		p := newProbes()
 		node := Mount{Dev: Dev{0, 5}, FSType: fs, Root: "/sdb"}
-		p.finish(storageOf(node), under(t, p, node), Inspection{}, make(stuckWorker))
+		p.finish(storageOf(node), begin(t, p, node), Inspection{}, make(stuckWorker))
 		other := node
 		other.Root = "/sdc"
 		if !busy(p, node) || busy(p, other) {
@@ -125,7 +125,7 @@ func TestManyAtOneStorage(t *testing.T) {
 
 func TestLateInARow(t *testing.T) {
 	p := newProbes()
-	under(t, p, Mount{})
+	begin(t, p, Mount{})
 	a, b := Mount{Dev: Dev{8, 16}}, Mount{Dev: Dev{8, 32}}
 	for i, step := range []struct {
 		m    Mount

@@ -16,7 +16,7 @@ import (
 )
 
 // hang mounts a FUSE filesystem whose daemon reads every request and answers none:
-// who waits for one cannot be killed until end is called.
+// a process that waits for one cannot be killed until end is called.
 func hang(t *testing.T, path string) (end func()) {
 	t.Helper()
 	realKernel(t)
@@ -69,8 +69,8 @@ func topDev(t *testing.T, path string) Dev {
 	return stack[0].Dev
 }
 
-// Whoever names ever new paths in a volume that hangs leaves one worker there, and
-// keeps no path elsewhere from being looked at.
+// Queries for ever new paths in a volume that hangs leave one worker there, and delay
+// no path elsewhere.
 func TestPathsInAHungVolume(t *testing.T) {
 	n, root := impatient(t)
 	end := hang(t, root+"/hung")
@@ -85,7 +85,7 @@ func TestPathsInAHungVolume(t *testing.T) {
 			})
 		}
 		callers.Wait()
-		look(t, n, root+"/other")
+		inspectPath(t, n, root+"/other")
 		if s := n.cfg.Pool.Stats(); s.Abandoned != 1 {
 			t.Fatalf("%+v", s)
 		}
@@ -98,13 +98,13 @@ func TestPathsInAHungVolume(t *testing.T) {
 	}
 	end()
 	eventually(t, "the worker ends", func() bool { return n.cfg.Pool.Stats().Abandoned == 0 })
-	look(t, n, root+"/hung/0")
+	inspectPath(t, n, root+"/hung/0")
 	if len(n.probes.calls) > 1 {
 		t.Errorf("%d storages are held", len(n.probes.calls))
 	}
 }
 
-// The node's own disk is looked at by many at once. When it hangs, it gets no more
+// Many calls read the node's own disk at once. When it hangs, it gets no more
 // workers than were at it then.
 func TestDiskThatHangs(t *testing.T) {
 	n, root := newNode(t)
@@ -121,16 +121,16 @@ func TestDiskThatHangs(t *testing.T) {
 		t.Errorf("a second one: %v, asked %d times", err, asked)
 	}
 	if _, err := n.Inspect(context.Background(), InspectQuery{Paths: []PathQuery{{Path: root + "/m"}}}); !errors.Is(err, worker.ErrStuck) {
-		t.Errorf("a look: %v", err)
+		t.Errorf("inspect: %v", err)
 	}
 	if s := n.cfg.Pool.Stats(); s.Started != 0 {
 		t.Errorf("%+v", s)
 	}
 	close(stuck)
-	look(t, n, root+"/m")
+	inspectPath(t, n, root+"/m")
 }
 
-func TestAloneAtAStorage(t *testing.T) {
+func TestSerialize(t *testing.T) {
 	p := newProbes()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
@@ -142,14 +142,14 @@ func TestAloneAtAStorage(t *testing.T) {
 		if err := p.serialize(ctx, processes, nil); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("at the same one: %v", err)
 		}
-		return fmt.Errorf("look: %w", stuck)
+		return fmt.Errorf("inspect: %w", stuck)
 	})
 	if !errors.As(err, new(stuckWorker)) {
 		t.Errorf("got %v", err)
 	}
 	for range 2 {
 		if err := p.serialize(context.Background(), processes, nil); !errors.Is(err, worker.ErrStuck) || errors.As(err, new(stuckWorker)) {
-			t.Errorf("beside a worker that cannot be ended: %v", err)
+			t.Errorf("next to a worker that cannot be ended: %v", err)
 		}
 	}
 	close(stuck)

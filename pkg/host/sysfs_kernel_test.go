@@ -49,7 +49,7 @@ func loop(t testing.TB, mib int64, options ...string) (node, image string) {
 	}
 	node = command(t, append(append([]string{"losetup", "--find", "--show"}, options...), image)...)
 	t.Cleanup(func() {
-		// It may be detached by now, and be somebody else's.
+		// It may be detached by now, and in use by another process.
 		if mine := command(t, "losetup", "--list", "--noheadings", "--output", "NAME,BACK-FILE"); strings.Contains(mine, image) {
 			command(t, "losetup", "--detach", node)
 		}
@@ -99,7 +99,7 @@ func mounted(t testing.TB, node string) (end func()) {
 	return end
 }
 
-// devOf gives the number of a device node in devtmpfs.
+// devOf returns the number of a device node in devtmpfs.
 func devOf(t testing.TB, node string) Dev {
 	t.Helper()
 	raw, err := os.ReadFile("/sys/class/block/" + filepath.Base(node) + "/dev")

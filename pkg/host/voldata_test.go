@@ -94,7 +94,7 @@ func TestVolDataIsNeverOld(t *testing.T) {
 	info, err := os.Stat(file)
 	done(t, err)
 	done(t, os.WriteFile(file, volData("h20"), 0o600))
-	done(t, os.Chtimes(file, info.ModTime(), info.ModTime())) // nobody can set the change time
+	done(t, os.Chtimes(file, info.ModTime(), info.ModTime())) // the change time cannot be set
 	expect("h20")
 	done(t, os.WriteFile(file+".x", volData("h21"), 0o600))
 	done(t, os.Rename(file+".x", file))

@@ -39,7 +39,7 @@ func seen(t *testing.T, n *Node, m Mount) Inspection {
 	return s
 }
 
-func TestLookAtADisk(t *testing.T) {
+func TestInspectADisk(t *testing.T) {
 	n, root := newNode(t)
 	node, image := diskVolume(t, root+"/m")
 	m := topAt(t, n, root+"/m")
@@ -65,7 +65,7 @@ func TestLookAtADisk(t *testing.T) {
 
 // What is met at a mount point while something else stands there is not taken for the
 // mount that was meant, now or later.
-func TestLookBehindACover(t *testing.T) {
+func TestInspectBehindACover(t *testing.T) {
 	n, root := newNode(t)
 	node, _ := diskVolume(t, root+"/m")
 	m := topAt(t, n, root+"/m")
@@ -105,7 +105,7 @@ func TestTryWrite(t *testing.T) {
 		t.Errorf("covered by another: %+v", w)
 	}
 	done(t, unix.Unmount(root+"/m", 0))
-	at := under(t, n.probes, disk)
+	at := begin(t, n.probes, disk)
 	if w := write(disk); w.Asked || !w.Unable {
 		t.Errorf("beside a probe: %+v", w)
 	}
@@ -115,7 +115,7 @@ func TestTryWrite(t *testing.T) {
 	}
 }
 
-// impatient is a node that takes a second without an answer for silence.
+// impatient is a node with a probe timeout of one second.
 func impatient(t *testing.T) (*Node, string) {
 	t.Helper()
 	return newNode(t, func(c *Config) { c.ProbeTimeout, c.Pool = time.Second, newPool(t, 100*time.Millisecond) })
@@ -212,7 +212,7 @@ func TestReadOnlySuperblock(t *testing.T) {
 }
 
 // A daemon that has not even answered the first request.
-func TestLookAtASilentDaemon(t *testing.T) {
+func TestInspectADaemonThatDoesNotAnswer(t *testing.T) {
 	n, root := impatient(t)
 	realKernel(t)
 	if _, err := os.Stat("/sys/fs/fuse/connections"); err != nil {
@@ -246,7 +246,7 @@ func TestLookAtASilentDaemon(t *testing.T) {
 	}
 }
 
-func TestNobodyCountsForAProbeThatAnswers(t *testing.T) {
+func TestNothingIsCountedForAProbeThatAnswers(t *testing.T) {
 	n, _ := newNode(t)
 	for _, fs := range []string{"fuse.x", "fuse", "fuseblk", "ext4"} {
 		count, stop := n.countWaiting(context.Background(), Mount{FSType: fs, Dev: Dev{0, 9999}})

@@ -58,7 +58,7 @@ func TestDeviceTells(t *testing.T) {
 	if want.ReadOnly = true; got != want {
 		t.Errorf("write-protected: %+v", got)
 	}
-	q.Path, q.Device = v.path, "" // nobody asked for it
+	q.Path, q.Device = v.path, "" // not asked for
 	if got := told(t, q); got != (DeviceAnswer{}) {
 		t.Errorf("not asked: %+v", got)
 	}

@@ -38,7 +38,7 @@ func scanAll(t *testing.T, follow bool, q HoldersQuery) HoldersAnswer {
 	return a
 }
 
-// howBy gives how one process holds something; 0 when it does not.
+// howBy returns how one process holds something; 0 when it does not.
 func howBy(held Held, pid int) How {
 	for _, p := range held.Processes {
 		if p.PID == pid {

@@ -56,7 +56,7 @@ func procTree(t *testing.T, processes map[int]map[string]string) int {
 	return proc
 }
 
-// inTree gives the answer for superblock 8:16, and the processes that hold it.
+// inTree returns the answer for superblock 8:16, and the processes that hold it.
 func inTree(t *testing.T, budget time.Duration, processes map[int]map[string]string) (HoldersAnswer, []int) {
 	t.Helper()
 	a, err := newScan(procTree(t, processes), HoldersQuery{Superblocks: []Number{{8, 16}}}).run(budget)
@@ -79,7 +79,7 @@ func opens(files ...string) map[string]string {
 	return all
 }
 
-func TestHoldersBehindAProcessThatDoesNotLetUsLook(t *testing.T) {
+func TestHoldersBehindAProcessThatCannotBeRead(t *testing.T) {
 	for _, file := range []string{"mountinfo", "fdinfo/3", "comm"} {
 		t.Run(file, func(t *testing.T) {
 			blocks := map[string]string{file: "FIFO"}
@@ -166,6 +166,6 @@ func TestHoldersInOddProcesses(t *testing.T) {
 
 func TestHoldersWithoutProcfs(t *testing.T) {
 	if _, err := newScan(-1, HoldersQuery{}).run(time.Second); err == nil {
-		t.Error("no error: it looks as if nobody held anything")
+		t.Error("no error: it looks as if nothing were held")
 	}
 }

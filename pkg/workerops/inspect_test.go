@@ -28,7 +28,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func TestLookAt(t *testing.T) {
+func TestInspectPath(t *testing.T) {
 	dir := realDir(t)
 	must(t, os.MkdirAll(dir+"/a b/c", 0o700))
 	must(t, os.WriteFile(dir+"/file", nil, 0o600))
@@ -100,7 +100,7 @@ func TestVolData(t *testing.T) {
 	}
 }
 
-func TestLookKeepsTheOrder(t *testing.T) {
+func TestInspectKeepsTheOrder(t *testing.T) {
 	dir := realDir(t)
 	a, err := inspect(InspectQuery{Paths: []PathQuery{{Path: dir + "/none"}, {Path: dir}, {Path: "x"}}})
 	must(t, err)
@@ -109,7 +109,7 @@ func TestLookKeepsTheOrder(t *testing.T) {
 	}
 }
 
-func TestLookLeavesNoDescriptor(t *testing.T) {
+func TestInspectLeavesNoDescriptor(t *testing.T) {
 	dir := realDir(t)
 	must(t, os.WriteFile(dir+"/good", []byte("{}"), 0o600))
 	count := func() int {
