@@ -53,6 +53,9 @@ func (n *Node) try(ctx context.Context, m Mount, q workerops.WriteQuery) (Write,
 	if !first {
 		return Write{Unable: true}, nil
 	}
+	var found Inspection
+	var keeps error // of a worker that keeps the storage until it ends
+	defer func() { n.probes.finish(s, call, found, keeps) }()
 	var a workerops.WriteAnswer
 	var err error
 	for range 2 { // an errno counts when a second write gives one too
@@ -63,7 +66,6 @@ func (n *Node) try(ctx context.Context, m Mount, q workerops.WriteQuery) (Write,
 	}
 	if n.waitsForThaw(ctx, m, err) {
 		n.addFrozen(m, &w.Answer)
-		n.probes.finish(s, call, Inspection{}, nil)
 		return w, nil
 	}
 	w = Write{Answer: Answer{Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed}, Unable: a.Unable}
@@ -71,7 +73,7 @@ func (n *Node) try(ctx context.Context, m Mount, q workerops.WriteQuery) (Write,
 		w.Answer = n.noAnswer(err)
 		w.Writing, w.Waits = true, waits(err)
 	}
-	n.probes.finish(s, call, Inspection{Answer: w.Answer}, err)
+	found.Answer, keeps = w.Answer, err
 	switch {
 	case w.Silent && ctx.Err() == nil:
 		return w, nil
