@@ -2,7 +2,7 @@ package workerops
 
 import "strings"
 
-// Workload is the pod and the container that a process belongs to.
+// Workload names the pod and the container that a process belongs to.
 type Workload struct {
 	// PodUID is empty outside of pods.
 	PodUID string
@@ -13,7 +13,7 @@ type Workload struct {
 	Dir string
 }
 
-// WorkloadIn parses the text of a process's cgroup file. On cgroup v1 it has a line
+// WorkloadIn reads the text of a process's cgroup file. On cgroup v1 it has a line
 // for each controller.
 func WorkloadIn(file string) Workload {
 	var first Workload
@@ -30,14 +30,14 @@ func WorkloadIn(file string) Workload {
 	return first
 }
 
-// workloadOf parses a cgroup path, as kubelet's two cgroup drivers and the runtimes
+// workloadOf reads a cgroup path, as kubelet's two cgroup drivers and the runtimes
 // write it:
 //
 //	kubepods/burstable/pod<uid>/<id>
 //	kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice/cri-containerd-<id>.scope
 //
-// The first pod below kubelet's own directory counts, and the directory right
-// below it: a container may have made what lies deeper itself.
+// The first pod below kubelet's own directory counts, and what stands right
+// below it: what lies deeper a container may have made itself.
 func workloadOf(cgroup string) Workload {
 	inKubepods := false
 	parts := strings.Split(cgroup, "/")
@@ -71,7 +71,7 @@ func workloadOf(cgroup string) Workload {
 	return Workload{Dir: cgroup}
 }
 
-// containerID parses the id in the name of the directory that a runtime makes for a
+// containerID reads the id from the directory that a runtime makes for a
 // container. It is empty for any other directory, such as that of CRI-O's
 // monitor (crio-conmon-<id>.scope), which is not in the container.
 func containerID(dir string) string {

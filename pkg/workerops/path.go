@@ -24,7 +24,7 @@ type leaf struct {
 func (l leaf) close() { _ = unix.Close(l.dir) }
 
 // openLeaf resolves all but the last component of an absolute, clean path. A
-// symbolic link in any of them is the error ELOOP.
+// symbolic link in any of them gives ELOOP.
 func openLeaf(p string) (leaf, error) {
 	dir, name := path.Split(p)
 	if !strings.HasPrefix(p, "/") || name == "" {
@@ -58,7 +58,7 @@ func retryEINTR(call func() (int, error)) (int, error) {
 	}
 }
 
-// stamp returns a file's stamp without opening it; zero when it cannot.
+// stamp looks at a small file without opening it; zero when it cannot.
 func (l leaf) stamp() FileStamp {
 	var st unix.Statx_t
 	if unix.Statx(l.dir, l.name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &st) != nil {
@@ -68,7 +68,7 @@ func (l leaf) stamp() FileStamp {
 }
 
 // young is the age below which a change time proves nothing: the clock of a
-// filesystem ticks, and a second write may come within the same tick.
+// filesystem has ticks, and a second write may come within the same one.
 const young = time.Second
 
 func stampOf(st *unix.Statx_t) FileStamp {
@@ -117,7 +117,7 @@ func (l leaf) read(limit uint64) ([]byte, FileStamp, error) {
 	return buf, stampOf(&st), nil
 }
 
-// refuse returns an error that means "must not", not "went wrong".
+// refuse makes an error that says "must not", not "went wrong".
 func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", worker.ErrRefused, fmt.Sprintf(format, args...))
 }
