@@ -19,20 +19,12 @@ type Sysfs string
 // sectorSize is the unit of a device's size in sysfs, whatever its block size.
 const sectorSize = 512
 
-// BlockDevice reads what sysfs knows of a block device: DeviceState and
-// DeviceIdentity together.
+// BlockDevice reads what sysfs has of a block device.
 func (s Sysfs) BlockDevice(dev Dev) BlockDevice {
 	d, where := s.state(dev)
 	if d.Name != "" {
 		d.Identify(where.identity())
 	}
-	return d
-}
-
-// DeviceState reads what may change at any moment, and DiskSeq. Of the identity
-// it reads the size only.
-func (s Sysfs) DeviceState(dev Dev) BlockDevice {
-	d, _ := s.state(dev)
 	return d
 }
 
@@ -85,6 +77,8 @@ func deviceAt(dir string) deviceDir {
 	return d
 }
 
+// state reads what may change at any moment, and DiskSeq. Of the identity it reads the
+// size only.
 func (s Sysfs) state(dev Dev) (BlockDevice, deviceDir) {
 	sectors := ""
 	where, err := s.find(dev)
