@@ -13,7 +13,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
-// Config is the configuration of a Node.
+// Config says how a Node reads its host.
 type Config struct {
 	Pool      *worker.Pool
 	Namespace *Namespace
@@ -36,8 +36,8 @@ type Node struct {
 	// hungServers are the NFS servers that did not answer the last call.
 	hungServers cache[storage, struct{}]
 	files       volDataFiles
-	// uuids has the UUID of a mount's filesystem. A unique mount id is never used
-	// again, and its filesystem stays the same.
+	// uuids has the filesystem UUIDs by unique mount id, which is never used again, and
+	// whose filesystem stays the same.
 	uuids      cache[uint64, string]
 	devices    devices
 	media      cache[Dev, mediaCheck]
@@ -84,8 +84,7 @@ func (n *Node) BootTime() time.Time { return n.booted }
 // Mounts reads the host's whole mount table.
 func (n *Node) Mounts() (Table, error) { return n.cfg.Namespace.Mounts() }
 
-// Topology returns the host's mount table to find mounts in; Refresh returns their
-// state.
+// Topology returns the host's mount table to find mounts in, Refresh reads those anew.
 func (n *Node) Topology() (Table, error) { return n.cfg.Namespace.Topology() }
 
 // Refresh is false when the topology has to be asked again.
@@ -104,8 +103,7 @@ func (n *Node) RealPath(p string) string {
 // movedRoot is a configured root with a symbolic link in it.
 type movedRoot struct{ configured, resolved string }
 
-// movedRoots returns the roots whose resolved path is another one, the longest first:
-// it is the nearest.
+// movedRoots returns those whose resolved path is another one, the longest first.
 func movedRoots(roots map[string]string) []movedRoot {
 	var moved []movedRoot
 	for configured, resolved := range roots {

@@ -34,16 +34,16 @@ func TestOneAtAServerThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &Node{cfg: Config{ProbeTimeout: time.Second}, probes: newProbes(), hungServers: newCache[storage, struct{}]()}
 		var mu sync.Mutex
-		inContainer, most := 0, 0
+		active, most := 0, 0
 		ask := func(err error) func() error {
 			return func() error {
 				mu.Lock()
-				inContainer++
-				most = max(most, inContainer)
+				active++
+				most = max(most, active)
 				mu.Unlock()
 				time.Sleep(n.cfg.ProbeTimeout)
 				mu.Lock()
-				inContainer--
+				active--
 				mu.Unlock()
 				return err
 			}

@@ -28,15 +28,15 @@ type InspectQuery struct {
 
 // PathQuery asks what is at a path.
 type PathQuery struct {
-	// Path is empty when only VolData is asked for: what is mounted at a mount point is
-	// known, and each walk to it would keep an umount from succeeding for an instant.
+	// Path is empty when only VolData is asked for: a walk to a mount point is not
+	// needed, and would keep an umount from succeeding for an instant.
 	Path string
 	// VolData is the vol_data.json to read; empty for none. One that is still as
 	// Known is not read again.
 	VolData string
 	Known   FileStamp
-	// ParentOnly leaves out the last component, because a volume that does not
-	// answer is mounted there.
+	// ParentOnly leaves out the last component, because a volume that does not answer is
+	// mounted there.
 	ParentOnly bool
 }
 
@@ -44,7 +44,7 @@ type PathQuery struct {
 type PathAnswer struct {
 	// ParentErrno is the error of the walk to the last component.
 	ParentErrno syscall.Errno
-	// Errno is the error of statx(2) of the last component itself.
+	// Errno is the error of the statx of the last component itself.
 	Errno syscall.Errno
 	// Mode is st_mode.
 	Mode uint32
@@ -71,7 +71,7 @@ type FileStamp struct {
 type InspectAnswer struct {
 	Paths []PathAnswer
 	Probe ProbeAnswer
-	// Waiting is -1 when unknown.
+	// Waiting is -1 when it is not known.
 	Waiting int
 }
 
@@ -132,8 +132,8 @@ func inspectPath(q PathQuery) PathAnswer {
 	return a
 }
 
-// readVolData returns nil for a file that is missing or unreadable: it is
-// evidence when it is there, and nothing follows from its absence.
+// readVolData returns nil for a file that is missing or unreadable: it is evidence when
+// it is there, and nothing follows from its absence.
 func readVolData(p string, known FileStamp) ([]byte, FileStamp) {
 	l, err := openLeaf(p)
 	if err != nil {
@@ -150,8 +150,8 @@ func readVolData(p string, known FileStamp) ([]byte, FileStamp) {
 	return raw, stamp
 }
 
-// waiting reads how many requests a FUSE daemon has not answered. The file is the
-// kernel's own, in a filesystem that has no storage.
+// waiting reads how many requests a FUSE daemon has not answered. The file is the kernel's
+// own, in a filesystem that has no storage.
 func waiting(connection string) int {
 	raw, err := os.ReadFile(filepath.Join(connection, "waiting"))
 	if err != nil {
@@ -164,9 +164,9 @@ func waiting(connection string) int {
 	return n
 }
 
-// ownTrouble returns an error that says that this process has run out of
-// descriptors or memory: nothing follows from it for a volume. A daemon that has run
-// out of the same gives the same errno; then this process can open a file.
+// ownTrouble returns the errors that say that this process has run out of something:
+// nothing follows from them for a volume. A daemon that has run out of the same reports
+// the same errno; then this process can open a file.
 func ownTrouble(err error) error {
 	if !slices.Contains([]syscall.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM}, errnoOf(err)) {
 		return nil

@@ -4,11 +4,11 @@ import "github.com/csi-addons/node-healer/pkg/worker"
 
 // The operations.
 var (
-	// Inspect examines paths and probes one superblock.
+	// Inspect tells what is at paths and touches one superblock.
 	Inspect = worker.Define("look", worker.Pooled, inspect)
 	// Published lists the volumes that kubelet has for pods.
 	Published = worker.Define("target", worker.Pooled, published)
-	// Media reads blocks of a device that no probe reads.
+	// Media reads blocks of a device that no inspection reads.
 	Media = worker.Define("media", worker.Pooled, media)
 	// Write shows whether a filesystem takes a write.
 	Write = worker.Define("write", worker.Pooled, write)
@@ -31,9 +31,9 @@ var (
 	ProbeInContainer = worker.Define("peek", worker.Spent, probeInContainer)
 	// Inside replaces mounts in containers.
 	InContainer = worker.Define("inside", worker.Spent, inContainer)
-	// Holders finds what holds superblocks and block devices.
+	// Holders finds who holds superblocks and block devices.
 	Holders = worker.Define("holders", worker.Spent, holders)
-	// Exclusive shows whether a block device is claimed.
+	// Exclusive shows whether anybody has claimed a block device.
 	Exclusive = worker.Define("exclusive", worker.Spent, exclusive)
 )
 
