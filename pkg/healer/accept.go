@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // accept refuses what is no volume of this request, and learns the driver.
@@ -93,7 +94,7 @@ func (o *observation) acceptCapability() error {
 // LocalFS is true for the filesystem types whose name means the same to every
 // driver; fs_type is ignored by many that serve their own.
 func LocalFS(t string) bool {
-	return slices.Contains([]string{"ext2", "ext3", "ext4", "xfs", "btrfs"}, t)
+	return mount.IsType(t, mount.Disk)
 }
 
 func family(t string) string {

@@ -49,7 +49,7 @@ func TestClassify(t *testing.T) {
 		{"rebind", "", worker.ErrLeft, "retriable/timeout"},
 		{"rebind", "", context.DeadlineExceeded, "retriable/timeout"},
 		{"rebind", "", worker.ErrLost, "transient/execution"},
-		{"rebind", "", worker.ErrCrowded, "transient/execution"},
+		{"rebind", "", worker.ErrNoWorker, "transient/execution"},
 		{"rebind", "", context.Canceled, "transient/execution"},
 	} {
 		if got := Classify(tc.op, tc.fs, tc.err).String(); got != tc.want {

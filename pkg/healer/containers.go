@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // containers adds the mounts that containers have of superblocks that are no
@@ -183,7 +184,7 @@ func (o *observation) propagatedMounts(dev host.Dev) bool {
 
 // IsFUSE is true for a filesystem that a daemon serves.
 func IsFUSE(fsType string) bool {
-	return fsType == "fuse" || fsType == "fuseblk" || len(fsType) > 5 && fsType[:5] == "fuse."
+	return mount.IsType(fsType, mount.FUSE)
 }
 
 // working gives the proven mount on the host that a container should have: the staged

@@ -3,11 +3,10 @@ package healer
 import (
 	"cmp"
 	"context"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // WriteProbe says when a write is tried: a file without a name, in the root
@@ -111,13 +110,6 @@ func (o *observation) wantsWrite(sb host.Superblock) bool {
 	return false
 }
 
-// onNoDisk are the filesystem types that lie in memory, or behind a server or a
-// daemon that decides itself who writes. An overlay lies on whatever its upper
-// directory lies on.
-var onNoDisk = []string{
-	"tmpfs", "ramfs", "fuse", "nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "virtiofs", "lustre", "gpfs", "beegfs",
-}
-
 // mayWrite says why no write must be tried.
 func (o *observation) mayWrite(ctx context.Context, p MountPoint, sb host.Superblock) error {
 	switch {
@@ -126,7 +118,7 @@ func (o *observation) mayWrite(ctx context.Context, p MountPoint, sb host.Superb
 	case o.volumeLock.looks:
 		return errAskedToCheck
 	}
-	if kind, _, _ := strings.Cut(sb.FSType, "."); slices.Contains(onNoDisk, kind) {
+	if mount.IsType(sb.FSType, mount.NoDisk) { // an overlay lies on whatever its upper directory lies on
 		return o.engine.cfg.Gate.Write(ctx, o.c, p, false) // no disk that another node could own
 	}
 	if sb = o.engine.identified(o.c, p.Dev()).Superblocks[p.Dev()]; sb.Device != nil && o.c.Record != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // proveIdentity shows that the superblock a step is about to bring to a mount point
@@ -136,5 +137,5 @@ func ownMountPoint(c Case, dev host.Dev) (MountPoint, bool) {
 
 // generic is true for sources that every mount of a type shares.
 func generic(sb host.Superblock) bool {
-	return sb.Source == "" || sb.Source == "none" || sb.Source == sb.FSType || sb.FSType == "tmpfs" || sb.FSType == "ramfs"
+	return sb.Source == "" || sb.Source == "none" || sb.Source == sb.FSType || mount.IsType(sb.FSType, mount.Memory)
 }

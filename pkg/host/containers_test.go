@@ -36,7 +36,7 @@ func TestInContainers(t *testing.T) {
 		{Workload: in("other", "b"), Foreign: true},
 		{Workload: in("", ""), Foreign: true},
 	}}
-	const cut, userns, sandbox = "not all processes on the node could be looked at in time", "its mount namespace belongs to another user namespace", "it runs in a sandbox (runsc)"
+	const cut, userns, sandbox = "not all processes on the node could be read in time", "its mount namespace belongs to another user namespace", "it runs in a sandbox (runsc)"
 	for name, tc := range map[string]struct {
 		pods []string
 		want []Unverified
@@ -86,7 +86,7 @@ func TestHolder(t *testing.T) {
 		want   bool
 	}{
 		"mounted":           {dev: dev, want: true},
-		"another device":    {dev: Dev{dev.Major, dev.Minor + 1000}},
+		"another device":    {dev: Dev{Major: dev.Major, Minor: dev.Minor + 1000}},
 		"another namespace": {dev: dev, change: func(c *workerops.Container) { c.Namespace++ }},
 		"another container": {dev: dev, change: func(c *workerops.Container) { c.Dir += "x" }},
 		"another pod":       {dev: dev, change: func(c *workerops.Container) { c.PodUID = podUID }},
@@ -127,7 +127,7 @@ func TestHolderOfNothing(t *testing.T) {
 			t.Errorf("%q: %+v, %v", pod, h, err)
 		}
 	}
-	if h := n.HolderAt(t.Context(), ContainerMount{PID: 1, Mount: Mount{Dev: Dev{8, 1}}}); h != nil {
+	if h := n.HolderAt(t.Context(), ContainerMount{PID: 1, Mount: Mount{Dev: Dev{Major: 8, Minor: 1}}}); h != nil {
 		t.Errorf("outside of pods: %+v", h)
 	}
 }

@@ -1,8 +1,9 @@
 package host
 
 import (
-	"slices"
 	"strings"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // BlockDevice returns what is known of a device. What may change is read now: from
@@ -28,7 +29,7 @@ func (n *Node) Identity(dev Dev) Identity { return n.cfg.Sysfs.DeviceIdentity(de
 // for it has counted; nil where it counts nothing.
 func (n *Node) FilesystemErrors(fsType, device string) *FilesystemErrors {
 	// One driver serves all three (CONFIG_EXT4_USE_FOR_EXT2).
-	if device == "" || !slices.Contains([]string{"ext2", "ext3", "ext4"}, fsType) {
+	if device == "" || !mount.IsType(fsType, mount.Ext) {
 		return nil
 	}
 	return n.cfg.Sysfs.Ext4Errors(device)

@@ -17,22 +17,22 @@ var disks = map[string]struct {
 	text map[string]string
 	kept bool
 }{
-	"a plain disk": {Dev{253, 0}, "devices/virtual/block/zram0", map[string]string{"wwid": "w1", "size": "8", "ro": "0", "diskseq": "5"}, true},
-	"no sequence":  {Dev{253, 0}, "devices/virtual/block/zram0", map[string]string{"wwid": "w1", "size": "8", "ro": "0"}, false},
+	"a plain disk": {Dev{Major: 253, Minor: 0}, "devices/virtual/block/zram0", map[string]string{"wwid": "w1", "size": "8", "ro": "0", "diskseq": "5"}, true},
+	"no sequence":  {Dev{Major: 253, Minor: 0}, "devices/virtual/block/zram0", map[string]string{"wwid": "w1", "size": "8", "ro": "0"}, false},
 	"a SCSI disk": {
-		Dev{8, 16},
+		Dev{Major: 8, Minor: 16},
 		"devices/pci0/host2/target2/block/sdb",
 		map[string]string{"wwid": "w1", "size": "8", "ro": "0", "diskseq": "5", "device/state": "running"},
 		false,
 	},
 	"a SCSI disk whose path is not told": {
-		Dev{8, 16}, "devices/pci0/host2/target2/block/sdb", map[string]string{"wwid": "w1", "size": "8", "ro": "0", "diskseq": "5"}, false,
+		Dev{Major: 8, Minor: 16}, "devices/pci0/host2/target2/block/sdb", map[string]string{"wwid": "w1", "size": "8", "ro": "0", "diskseq": "5"}, false,
 	},
-	"an NVMe disk": {Dev{259, 0}, "devices/pci0/nvme/nvme0/nvme0n1", map[string]string{"wwid": "w1", "size": "8", "ro": "0", "diskseq": "5"}, false},
-	"a mapping":    {Dev{252, 0}, "devices/virtual/block/dm-0", map[string]string{"wwid": "w1", "size": "8", "ro": "0", "diskseq": "5", "dm/uuid": "LVM-x"}, false},
-	"a partition":  {Dev{253, 1}, "devices/virtual/block/zram0/zram0p1", map[string]string{"wwid": "w1", "size": "8", "ro": "0", "partition": "1"}, false},
+	"an NVMe disk": {Dev{Major: 259, Minor: 0}, "devices/pci0/nvme/nvme0/nvme0n1", map[string]string{"wwid": "w1", "size": "8", "ro": "0", "diskseq": "5"}, false},
+	"a mapping":    {Dev{Major: 252, Minor: 0}, "devices/virtual/block/dm-0", map[string]string{"wwid": "w1", "size": "8", "ro": "0", "diskseq": "5", "dm/uuid": "LVM-x"}, false},
+	"a partition":  {Dev{Major: 253, Minor: 1}, "devices/virtual/block/zram0/zram0p1", map[string]string{"wwid": "w1", "size": "8", "ro": "0", "partition": "1"}, false},
 	"a loop device": {
-		Dev{7, 3},
+		Dev{Major: 7, Minor: 3},
 		"devices/virtual/block/loop3",
 		map[string]string{"wwid": "w1", "size": "8", "ro": "0", "diskseq": "5", "loop/backing_file": "/img"},
 		true,

@@ -6,11 +6,6 @@ import (
 	"strings"
 )
 
-// freezable are the filesystem types that are asked in every look whether they are
-// frozen: those that have no handler for an attribute without a known namespace.
-// Of FUSE, ceph, ntfs3 and network filesystems the same question is a request.
-var freezable = []string{"ext2", "ext3", "ext4", "xfs", "btrfs"}
-
 // thawOf is the storage that a worker keeps that waits for a thaw: reads go on
 // meanwhile.
 func thawOf(m Mount) storage { return storage{dev: m.Dev, root: "thaw"} }

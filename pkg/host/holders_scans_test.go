@@ -51,7 +51,7 @@ func (s *scanner) ask(ctx context.Context, scans *holderScans, at *probes, super
 	})
 }
 
-var one, two, extra = Dev{8, 1}, Dev{8, 2}, Dev{8, 99}
+var one, two, extra = Dev{Major: 8, Minor: 1}, Dev{Major: 8, Minor: 2}, Dev{Major: 8, Minor: 99}
 
 func TestAScanServesWhoComesSoonAfter(t *testing.T) {
 	var s holderScans

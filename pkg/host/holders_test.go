@@ -82,7 +82,7 @@ func TestHoldersOfARawDevice(t *testing.T) {
 	if h.Device.Claim != ClaimTaken {
 		t.Errorf("it is swap: %+v", h.Device)
 	}
-	if h := whoHolds(t, n, Holdable{Device: Dev{7, 9999}}); h.Device.Claim != ClaimUnknown {
+	if h := whoHolds(t, n, Holdable{Device: Dev{Major: 7, Minor: 9999}}); h.Device.Claim != ClaimUnknown {
 		t.Errorf("a device that is not there: %+v", h)
 	}
 }
@@ -90,11 +90,11 @@ func TestHoldersOfARawDevice(t *testing.T) {
 // A loop device on a filesystem holds it without any process.
 func TestHeldByTheKernelItself(t *testing.T) {
 	table := NewTable([]Mount{
-		{OldID: 1, OldParent: 0, Dev: Dev{8, 1}, Path: "/", Root: "/"},
-		{OldID: 2, OldParent: 1, Dev: Dev{0, 5}, Path: "/dev", Root: "/", FSType: "devtmpfs"},
-		{OldID: 3, OldParent: 1, Dev: Dev{8, 17}, Path: "/staged", Root: "/"},
-		{OldID: 4, OldParent: 1, Dev: Dev{8, 17}, Path: "/published", Root: "/sub"},
-		{OldID: 5, OldParent: 1, Dev: Dev{0, 5}, Path: "/kubelet/node", Root: "/sdc"},
+		{OldID: 1, OldParent: 0, Dev: Dev{Major: 8, Minor: 1}, Path: "/", Root: "/"},
+		{OldID: 2, OldParent: 1, Dev: Dev{Major: 0, Minor: 5}, Path: "/dev", Root: "/", FSType: "devtmpfs"},
+		{OldID: 3, OldParent: 1, Dev: Dev{Major: 8, Minor: 17}, Path: "/staged", Root: "/"},
+		{OldID: 4, OldParent: 1, Dev: Dev{Major: 8, Minor: 17}, Path: "/published", Root: "/sub"},
+		{OldID: 5, OldParent: 1, Dev: Dev{Major: 0, Minor: 5}, Path: "/kubelet/node", Root: "/sdc"},
 	})
 	n := &Node{cfg: Config{
 		Sysfs: Sysfs(tree(t, map[string]string{
@@ -125,12 +125,12 @@ func TestHeldByTheKernelItself(t *testing.T) {
 		asked Holdable
 		want  string
 	}{
-		"filesystem on a partition":     {Holdable{Dev{8, 17}, Dev{8, 17}}, "files [loop1 loop2 loop3] above [dm-0 md1] loops []"},
-		"disk with partitions":          {Holdable{Device: Dev{8, 16}}, "files [] above [dm-0 dm-1 md1] loops []"},
-		"node that kubelet has bound":   {Holdable{Device: Dev{8, 32}}, "files [] above [] loops [loop4]"},
-		"same file at two of its paths": {Holdable{Device: Dev{7, 1}}, "files [] above [] loops [loop2]"},
-		"no device":                     {Holdable{Superblock: Dev{0, 77}}, "files [] above [] loops []"},
-		"unknown device":                {Holdable{Device: Dev{9, 9}}, "files [] above [] loops []"},
+		"filesystem on a partition":     {Holdable{Dev{Major: 8, Minor: 17}, Dev{Major: 8, Minor: 17}}, "files [loop1 loop2 loop3] above [dm-0 md1] loops []"},
+		"disk with partitions":          {Holdable{Device: Dev{Major: 8, Minor: 16}}, "files [] above [dm-0 dm-1 md1] loops []"},
+		"node that kubelet has bound":   {Holdable{Device: Dev{Major: 8, Minor: 32}}, "files [] above [] loops [loop4]"},
+		"same file at two of its paths": {Holdable{Device: Dev{Major: 7, Minor: 1}}, "files [] above [] loops [loop2]"},
+		"no device":                     {Holdable{Superblock: Dev{Major: 0, Minor: 77}}, "files [] above [] loops []"},
+		"unknown device":                {Holdable{Device: Dev{Major: 9, Minor: 9}}, "files [] above [] loops []"},
 	} {
 		var h Holders
 		n.holdersInKernel(table, tc.asked, &h)
@@ -168,7 +168,7 @@ func TestHoldersInAScan(t *testing.T) {
 	if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	if other := holdersIn(scan, Holdable{Superblock: Dev{8, 17}}); len(other.Mounts)+len(other.Processes) != 0 {
+	if other := holdersIn(scan, Holdable{Superblock: Dev{Major: 8, Minor: 17}}); len(other.Mounts)+len(other.Processes) != 0 {
 		t.Errorf("another one: %+v", other)
 	}
 }
@@ -178,15 +178,15 @@ func TestVolumesOfTheNode(t *testing.T) {
 	n := &Node{kubelet: Kubelet{Root: "/k"}}
 	staged := "/k/plugins/kubernetes.io/csi/d/" + fmt.Sprintf("%064d", 1) + "/globalmount"
 	got, disks := n.volumesOf(NewTable([]Mount{
-		{OldID: 1, Dev: Dev{8, 1}, Path: "/"},
-		{OldID: 2, OldParent: 1, Dev: Dev{8, 16}, Path: staged, Root: "/"},
-		{OldID: 3, OldParent: 1, Dev: Dev{8, 16}, Path: "/k/pods/u/volumes/kubernetes.io~csi/p/mount", Root: "/"},
-		{OldID: 4, OldParent: 1, Dev: Dev{8, 32}, Path: "/k/pods/u/volumes/kubernetes.io~csi/q/mount", Root: "/"},
-		{OldID: 7, OldParent: 1, Dev: Dev{0, 60}, Path: "/k/pods/u/volumes/kubernetes.io~csi/r/mount", Root: "/"},
-		{OldID: 5, OldParent: 1, Dev: Dev{0, 50}, Path: "/k/pods/u/volumes/kubernetes.io~secret/s", Root: "/"},
-		{OldID: 6, OldParent: 1, Dev: Dev{0, 5}, Path: "/k/plugins/kubernetes.io/csi/volumeDevices/publish/p/u", Root: "/sdd", FSType: "devtmpfs"},
+		{OldID: 1, Dev: Dev{Major: 8, Minor: 1}, Path: "/"},
+		{OldID: 2, OldParent: 1, Dev: Dev{Major: 8, Minor: 16}, Path: staged, Root: "/"},
+		{OldID: 3, OldParent: 1, Dev: Dev{Major: 8, Minor: 16}, Path: "/k/pods/u/volumes/kubernetes.io~csi/p/mount", Root: "/"},
+		{OldID: 4, OldParent: 1, Dev: Dev{Major: 8, Minor: 32}, Path: "/k/pods/u/volumes/kubernetes.io~csi/q/mount", Root: "/"},
+		{OldID: 7, OldParent: 1, Dev: Dev{Major: 0, Minor: 60}, Path: "/k/pods/u/volumes/kubernetes.io~csi/r/mount", Root: "/"},
+		{OldID: 5, OldParent: 1, Dev: Dev{Major: 0, Minor: 50}, Path: "/k/pods/u/volumes/kubernetes.io~secret/s", Root: "/"},
+		{OldID: 6, OldParent: 1, Dev: Dev{Major: 0, Minor: 5}, Path: "/k/plugins/kubernetes.io/csi/volumeDevices/publish/p/u", Root: "/sdd", FSType: "devtmpfs"},
 	}))
-	if !slices.Equal(got, []Dev{{8, 16}, {8, 32}, {0, 60}}) || !slices.Equal(disks, []Dev{{8, 16}, {8, 32}}) {
+	if !slices.Equal(got, []Dev{{Major: 8, Minor: 16}, {Major: 8, Minor: 32}, {Major: 0, Minor: 60}}) || !slices.Equal(disks, []Dev{{Major: 8, Minor: 16}, {Major: 8, Minor: 32}}) {
 		t.Errorf("%v, devices %v", got, disks)
 	}
 }

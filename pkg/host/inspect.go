@@ -116,7 +116,7 @@ func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
 	}
 	in := n.inspection(*q.Probe, whole, a.Probe)
 	in.Paths = n.pathInfos(q, query, known, a)
-	if in.Changed = !n.cfg.Namespace.Tops(*q.Probe); in.Changed {
+	if in.Changed = !n.cfg.Namespace.IsTop(*q.Probe); in.Changed {
 		return in, nil // another filesystem may have been probed
 	}
 	if whole.UUID && q.Probe.ID != 0 && in.UUID != "" {
@@ -171,7 +171,7 @@ func (n *Node) share(ctx context.Context, q InspectQuery, call *storageCall, cal
 		return Inspection{}, false, nil
 	}
 	paths, err := n.inspectPaths(ctx, q)
-	in.Paths, in.Changed = paths.Paths, !n.cfg.Namespace.Tops(*q.Probe)
+	in.Paths, in.Changed = paths.Paths, !n.cfg.Namespace.IsTop(*q.Probe)
 	return in, true, err
 }
 

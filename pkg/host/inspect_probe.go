@@ -2,9 +2,9 @@ package host
 
 import (
 	"path"
-	"slices"
 	"strings"
 
+	"github.com/csi-addons/node-healer/pkg/mount"
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
@@ -17,19 +17,15 @@ func (n *Node) probeOf(m Mount) *workerops.ProbeQuery {
 		q.SuperMajor, q.SuperMinor = m.Dev.Major, m.Dev.Minor
 	}
 	q.Around = n.fewBeside(m)
-	q.Root = !slices.Contains(rootInMemory, m.FSType)
+	q.Root = !mount.IsType(m.FSType, mount.Disk|mount.Memory|mount.DeviceNodes) // else its root is in memory
 	_, known := n.uuids.get(m.ID)
-	q.UUID = m.onDevice() && !known
+	q.UUID = onDevice(m) && !known
 	q.Space = true
 	q.Backing = true
-	q.Source = m.deviceSource()
-	q.Thawed = slices.Contains(freezable, m.FSType) && n.probes.outstanding(thawOf(m)) == nil
+	q.Source = deviceSource(m)
+	q.Thawed = mount.IsType(m.FSType, mount.Disk) && n.probes.outstanding(thawOf(m)) == nil
 	return &q
 }
-
-// rootInMemory are the filesystem types that keep the root directory in memory
-// for as long as they are mounted: to open it would tell nothing.
-var rootInMemory = []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "ramfs", "devtmpfs"}
 
 // maxBeside bounds the mounts that the kernel has to examine to clone the directory
 // above one of them: some 30 ns each, during which no other process can mount.
@@ -59,11 +55,11 @@ func (n *Node) deviceOf(m Mount) workerops.ProbeQuery {
 
 // onDevice is true when the mount's device number may be a block device:
 // anonymous ones have major 0.
-func (m Mount) onDevice() bool { return m.Dev.Major != 0 || m.deviceSource() != "" }
+func onDevice(m Mount) bool { return m.Dev.Major != 0 || deviceSource(m) != "" }
 
 // deviceSource returns the source when it is what tells the block device (btrfs
 // shows an anonymous number).
-func (m Mount) deviceSource() string {
+func deviceSource(m Mount) string {
 	if m.FSType == "btrfs" && strings.HasPrefix(m.Source, "/dev/") && path.Clean(m.Source) == m.Source {
 		return m.Source
 	}

@@ -64,7 +64,7 @@ func (k Kubelet) Layout(p string) Layout {
 	part := split(parts[:0], rel)
 	switch {
 	case len(part) == 6 && part[0] == "pods" && part[2] == "volumes" && part[3] == "kubernetes.io~csi" && part[5] == "mount":
-		return Layout{Kind: LayoutPod, PodUID: part[1], PV: part[4], VolData: parentDir(p) + "/vol_data.json"}
+		return Layout{Kind: LayoutPod, PodUID: part[1], PV: part[4], VolData: path.Dir(p) + "/vol_data.json"}
 	case len(part) == 6 && part[0] == "pods" && part[2] == "volume-subpaths":
 		return Layout{Kind: LayoutSubpath, PodUID: part[1], PV: part[3]}
 	case len(part) == 5 && part[0] == "pods" && part[2] == "volumeDevices" && part[3] == "kubernetes.io~csi":

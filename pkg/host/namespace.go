@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // Namespace is the host's mount namespace, seen from a process that may live in
@@ -29,14 +29,14 @@ type Namespace struct {
 	changes int
 	mu      sync.Mutex // one reader of mountinfo at a time: it has one offset
 	// statmount is true when the kernel's statmount(2) tells everything that
-	// mountinfo does, numbers when it tells unique mount ids.
-	statmount, numbers bool
-	topology           topology
-	roots              map[string]string
+	// mountinfo does, uniqueIDs when it tells at least those.
+	statmount, uniqueIDs bool
+	topology             topology
+	roots                map[string]string
 }
 
-// openTimeout bounds the look at the root directories when the server starts:
-// one of them may lie on a volume.
+// openTimeout bounds resolving the root directories when the server starts: one of
+// them may be on a volume.
 const openTimeout = 10 * time.Second
 
 // OpenNamespace opens the mount namespace at path (as in /proc/1/ns/mnt), empty
@@ -52,8 +52,8 @@ func OpenNamespace(path string, roots []string) (*Namespace, error) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		// A thread that entered another namespace is not given back: without
-		// an unlock the runtime ends it with this goroutine.
+		// A thread that entered another namespace must not be used again: without an
+		// unlock the runtime ends it with this goroutine.
 		runtime.LockOSThread()
 		if ns.fd == nil {
 			defer runtime.UnlockOSThread()
@@ -66,22 +66,19 @@ func OpenNamespace(path string, roots []string) (*Namespace, error) {
 			return nil, errors.Join(err, ns.Close())
 		}
 	case <-time.After(openTimeout):
-		// The thread is lost; whoever asked is about to give up.
+		// The thread is lost, and the server is about to exit.
 		return nil, fmt.Errorf("the root directories %q do not answer within %s", roots, openTimeout)
 	}
-	ns.statmount, ns.numbers = ns.statmountTells()
+	ns.statmount, ns.uniqueIDs = ns.statmountTells()
 	return ns, nil
 }
 
 func (n *Namespace) enter(roots []string) (err error) {
 	if n.fd != nil {
-		if err := unix.Unshare(unix.CLONE_FS); err != nil {
-			return fmt.Errorf("unshare(CLONE_FS): %w", err)
+		if err := mount.Enter(n.fd); err != nil {
+			return err
 		}
-		if err := unix.Setns(int(n.fd.Fd()), unix.CLONE_NEWNS); err != nil {
-			return fmt.Errorf("enter the mount namespace %s: %w", n.fd.Name(), err)
-		}
-		n.id = workerops.NamespaceID(int(n.fd.Fd()))
+		n.id = mount.NamespaceID(int(n.fd.Fd()))
 	}
 	if n.mountinfo, err = os.Open("/proc/thread-self/mountinfo"); err != nil {
 		return err
@@ -97,10 +94,10 @@ func (n *Namespace) enter(roots []string) (err error) {
 	return nil
 }
 
-// File gives the namespace for workers; nil for our own.
+// File returns the namespace for workers; nil for our own.
 func (n *Namespace) File() *os.File { return n.fd }
 
-// RealRoots gives the directories of OpenNamespace with their resolved paths.
+// RealRoots returns the directories of OpenNamespace with their resolved paths.
 func (n *Namespace) RealRoots() map[string]string { return n.roots }
 
 // Close frees the descriptors.
@@ -124,8 +121,7 @@ func (n *Namespace) Mounts() (Table, error) {
 		if t, err := n.readStatmount(); err == nil {
 			return t, nil
 		}
-		// Someone may have put a limit on the call (seccomp); mountinfo is
-		// always there.
+		// A seccomp filter may forbid the call; mountinfo is always there.
 	}
 	return n.readMountinfo()
 }
@@ -136,12 +132,12 @@ func (n *Namespace) readMountinfo() (Table, error) {
 	if _, err := n.mountinfo.Seek(0, 0); err != nil {
 		return Table{}, fmt.Errorf("mountinfo: %w", err)
 	}
-	mounts, err := ParseMountinfo(n.mountinfo)
+	mounts, err := mount.Parse(n.mountinfo)
 	if err != nil {
 		return Table{}, err
 	}
-	if n.numbers {
-		n.number(mounts)
+	if n.uniqueIDs {
+		mount.Identify(n.id, mounts, mount.Always)
 	}
 	return NewTable(mounts), nil
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/worker"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // Config says how a Node reads its host.
@@ -114,5 +113,3 @@ func movedRoots(roots map[string]string) []movedRoot {
 	slices.SortFunc(moved, func(a, b movedRoot) int { return cmp.Compare(len(b.configured), len(a.configured)) })
 	return moved
 }
-
-func ref(m Mount) workerops.MountRef { return workerops.MountRef{ID: m.ID, OldID: m.OldID} }

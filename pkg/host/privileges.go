@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Privileges is what the kernel grants this process, as far as it tells.
+// Privileges says what the kernel grants this process.
 type Privileges struct {
 	// Missing names the capabilities that the work takes and the process lacks,
 	// the most wanted first.
 	Missing []string
-	// Effective are all it has, as CapEff shows them.
+	// Effective are all capabilities, as CapEff shows them.
 	Effective string
 	// UserMap is the first line of uid_map in a user namespace of our own, where
 	// capabilities do not count for the host's mounts; empty in the host's.
 	UserMap string
-	// Filtered is true when a seccomp filter judges system calls.
+	// Filtered is true when there is a seccomp filter.
 	Filtered bool
 	// Label is the AppArmor profile or SELinux context that confines the
 	// process; empty when none does.
@@ -62,7 +62,7 @@ func privilegesIn(proc string, pid int) (Privileges, error) {
 		case "CapEff":
 			p.Effective = value
 		case "Seccomp":
-			p.Filtered = value == "2" // 1 is strict mode, in which nobody could ask
+			p.Filtered = value == "2" // 1 is strict mode, in which this process could not read
 		}
 	}
 	effective, err := strconv.ParseUint(p.Effective, 16, 64)
@@ -83,7 +83,7 @@ func privilegesIn(proc string, pid int) (Privileges, error) {
 	return p, nil
 }
 
-// ownUserMap gives the first line of uid_map if it does not map all ids to
+// ownUserMap returns the first line of uid_map if it does not map all ids to
 // themselves, as the first user namespace does (user_namespaces(7)).
 func ownUserMap(proc string) string {
 	raw, err := os.ReadFile(filepath.Join(proc, "uid_map"))

@@ -33,12 +33,12 @@ func busy(p *probes, m Mount) bool {
 
 func TestOneProbeAtAStorage(t *testing.T) {
 	p := newProbes()
-	m := Mount{Dev: Dev{8, 16}, FSType: "ext4", Path: "/a", Root: "/"}
+	m := Mount{Dev: Dev{Major: 8, Minor: 16}, FSType: "ext4", Path: "/a", Root: "/"}
 	at := begin(t, p, m)
 	if !busy(p, m) || !busy(p, Mount{Dev: m.Dev, FSType: "ext4", Path: "/b", Root: "/sub"}) {
 		t.Error("a second one at the same superblock")
 	}
-	if busy(p, Mount{Dev: Dev{8, 17}, FSType: "ext4"}) {
+	if busy(p, Mount{Dev: Dev{Major: 8, Minor: 17}, FSType: "ext4"}) {
 		t.Error("another superblock waits with it")
 	}
 	other, _ := p.join(storageOf(m), m)
@@ -54,7 +54,7 @@ func TestOneProbeAtAStorage(t *testing.T) {
 
 func TestNoSecondProbeBesideAStuckOne(t *testing.T) {
 	p := newProbes()
-	m := Mount{Dev: Dev{0, 40}, FSType: "fuse.x", Path: "/a"}
+	m := Mount{Dev: Dev{Major: 0, Minor: 40}, FSType: "fuse.x", Path: "/a"}
 	p.finish(storageOf(m), begin(t, p, m), Inspection{Answer: Answer{Asked: true, Silent: true}}, errors.New("no answer, but ended"))
 	if busy(p, m) {
 		t.Error("an ended worker counts as stuck")
@@ -62,7 +62,7 @@ func TestNoSecondProbeBesideAStuckOne(t *testing.T) {
 	worker := make(stuckWorker)
 	noAnswer := Inspection{Answer: Answer{Asked: true, Silent: true, Stuck: true}}
 	p.finish(storageOf(m), begin(t, p, m), noAnswer, fmt.Errorf("inspect: %w", worker))
-	if busy(p, Mount{Dev: Dev{0, 41}, FSType: "fuse.x"}) {
+	if busy(p, Mount{Dev: Dev{Major: 0, Minor: 41}, FSType: "fuse.x"}) {
 		t.Error("another superblock waits with it")
 	}
 	for range 3 {
@@ -85,7 +85,7 @@ func TestNoSecondProbeBesideAStuckOne(t *testing.T) {
 func TestStuckDeviceKeepsNoOtherBack(t *testing.T) {
 	for _, fs := range []string{"devtmpfs", "tmpfs"} { // a container's /dev is a tmpfs
 		p := newProbes()
-		node := Mount{Dev: Dev{0, 5}, FSType: fs, Root: "/sdb"}
+		node := Mount{Dev: Dev{Major: 0, Minor: 5}, FSType: fs, Root: "/sdb"}
 		p.finish(storageOf(node), begin(t, p, node), Inspection{}, make(stuckWorker))
 		other := node
 		other.Root = "/sdc"
@@ -99,7 +99,7 @@ func TestManyAtOneStorage(t *testing.T) {
 	p := newProbes()
 	var at, asked atomic.Int64
 	var callers sync.WaitGroup
-	m := Mount{Dev: Dev{8, 16}}
+	m := Mount{Dev: Dev{Major: 8, Minor: 16}}
 	for range 50 {
 		callers.Go(func() {
 			for range 100 {
@@ -126,7 +126,7 @@ func TestManyAtOneStorage(t *testing.T) {
 func TestLateInARow(t *testing.T) {
 	p := newProbes()
 	begin(t, p, Mount{})
-	a, b := Mount{Dev: Dev{8, 16}}, Mount{Dev: Dev{8, 32}}
+	a, b := Mount{Dev: Dev{Major: 8, Minor: 16}}, Mount{Dev: Dev{Major: 8, Minor: 32}}
 	for i, step := range []struct {
 		m    Mount
 		late bool

@@ -13,7 +13,7 @@ import (
 )
 
 func onServer(source string) Mount {
-	return Mount{Dev: Dev{0, uint32(len(source))}, FSType: "nfs4", Source: source}
+	return Mount{Dev: Dev{Major: 0, Minor: uint32(len(source))}, FSType: "nfs4", Source: source}
 }
 
 func TestServerOf(t *testing.T) {

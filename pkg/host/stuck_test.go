@@ -165,7 +165,7 @@ func TestNoScanBesideOneThatCannotBeEnded(t *testing.T) {
 	node, _ := loop(t, 1)
 	var st unix.Stat_t
 	done(t, unix.Stat(node, &st))
-	dev := Dev{unix.Major(st.Rdev), unix.Minor(st.Rdev)}
+	dev := Dev{Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}
 	stuck := make(stuckWorker)
 	for _, s := range []storage{processes, {dev: dev}} {
 		if err := n.probes.serialize(context.Background(), s, func() error { return stuck }); err == nil {

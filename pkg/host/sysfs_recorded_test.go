@@ -80,40 +80,40 @@ func TestRecordedDevices(t *testing.T) {
 		want BlockDevice
 	}{
 		"loop device, file deleted": {"loop-deleted", BlockDevice{
-			Dev: Dev{7, 0}, Name: "loop0", DiskSeq: 22393, Identity: Identity{Size: 64 << 20},
+			Dev: Dev{Major: 7, Minor: 0}, Name: "loop0", DiskSeq: 22393, Identity: Identity{Size: 64 << 20},
 			Loop: &Loop{BackingFile: "/var/lib/images/a b", Deleted: true},
 		}},
 		"SCSI disk": {"scsi", BlockDevice{
-			Dev: Dev{8, 16}, Name: "sdb", DiskSeq: 9, Identity: Identity{WWID: wwid, Size: 1 << 30}, Paths: running,
+			Dev: Dev{Major: 8, Minor: 16}, Name: "sdb", DiskSeq: 9, Identity: Identity{WWID: wwid, Size: 1 << 30}, Paths: running,
 		}},
 		"SCSI partition": {"scsi", BlockDevice{
-			Dev: Dev{8, 17}, Name: "sdb1", DiskSeq: 9, Identity: Identity{WWID: wwid, Size: 1 << 20, Partition: "1"}, Paths: running,
+			Dev: Dev{Major: 8, Minor: 17}, Name: "sdb1", DiskSeq: 9, Identity: Identity{WWID: wwid, Size: 1 << 20, Partition: "1"}, Paths: running,
 		}},
 		"logical volume": {"lvm", BlockDevice{
-			Dev: Dev{253, 0}, Name: "dm-0", DiskSeq: 12, Identity: Identity{DMUUID: lv, Size: 512 << 10},
+			Dev: Dev{Major: 253, Minor: 0}, Name: "dm-0", DiskSeq: 12, Identity: Identity{DMUUID: lv, Size: 512 << 10},
 			Mapping: &Mapping{Name: "vg-pvc", UUID: lv}, Paths: running,
 		}},
 		"LUKS on a logical volume": {"lvm", BlockDevice{
-			Dev: Dev{253, 1}, Name: "dm-1", DiskSeq: 13, Identity: Identity{DMUUID: crypt, Size: 496 << 10},
+			Dev: Dev{Major: 253, Minor: 1}, Name: "dm-1", DiskSeq: 13, Identity: Identity{DMUUID: crypt, Size: 496 << 10},
 			Mapping: &Mapping{Name: "luks-pvc", UUID: crypt}, Paths: running,
 		}},
 		"LUKS, disk gone": {"crypt-gone", BlockDevice{
-			Dev: Dev{253, 0}, Name: "dm-0", DiskSeq: 12, Identity: Identity{DMUUID: crypt, Size: 1008 << 20},
+			Dev: Dev{Major: 253, Minor: 0}, Name: "dm-0", DiskSeq: 12, Identity: Identity{DMUUID: crypt, Size: 1008 << 20},
 			Mapping: &Mapping{Name: "luks-pvc", UUID: crypt, Orphaned: true},
 			Paths:   []DevicePath{{Name: "sdb", State: PathGone, Failed: true}},
 		}},
 		"NVMe": {"nvme", BlockDevice{
-			Dev: Dev{259, 0}, Name: "nvme0n1", DiskSeq: 2,
+			Dev: Dev{Major: 259, Minor: 0}, Name: "nvme0n1", DiskSeq: 2,
 			Identity: Identity{Serial: serial, WWID: "eui.0025385b71b1234a", Size: 2 << 20},
 			Paths:    []DevicePath{{Name: "nvme1", State: "live"}},
 		}},
 		"NVMe partition": {"nvme", BlockDevice{
-			Dev: Dev{259, 1}, Name: "nvme0n1p1", DiskSeq: 2,
+			Dev: Dev{Major: 259, Minor: 1}, Name: "nvme0n1p1", DiskSeq: 2,
 			Identity: Identity{Serial: serial, WWID: "eui.0025385b71b1234a", Size: 1 << 20, Partition: "1"},
 			Paths:    []DevicePath{{Name: "nvme1", State: "live"}},
 		}},
 		"native NVMe multipath": {"nvme-multipath", BlockDevice{
-			Dev: Dev{259, 1}, Name: "nvme0n1", DiskSeq: 30,
+			Dev: Dev{Major: 259, Minor: 1}, Name: "nvme0n1", DiskSeq: 30,
 			Identity: Identity{Serial: "a2e89bbaa386e18e", WWID: "uuid.3b1d1c2e-6f4a-4b2e-9c0d-1a2b3c4d5e6f", Size: 1 << 30},
 			Paths:    []DevicePath{{Name: "nvme0", State: "live"}, {Name: "nvme1", State: "connecting", Waiting: true}},
 		}},
@@ -126,7 +126,7 @@ func TestRecordedDevices(t *testing.T) {
 
 func TestMappingsThatAreDead(t *testing.T) {
 	const dm0, dm1 = "devices/virtual/block/dm-0", "devices/virtual/block/dm-1"
-	logical, luks, mpath, part := Dev{253, 0}, Dev{253, 1}, Dev{253, 0}, Dev{253, 1}
+	logical, luks, mpath, part := Dev{Major: 253, Minor: 0}, Dev{Major: 253, Minor: 1}, Dev{Major: 253, Minor: 0}, Dev{Major: 253, Minor: 1}
 	disk := func(host, session int, name string) string { return lun(host, session) + "/block/" + name }
 	for name, tc := range map[string]struct {
 		tree                string
@@ -174,7 +174,7 @@ func shown(paths []DevicePath) string {
 }
 
 func TestPaths(t *testing.T) {
-	scsi, mpath, part, nvme := Dev{8, 17}, Dev{253, 0}, Dev{253, 1}, Dev{259, 1}
+	scsi, mpath, part, nvme := Dev{Major: 8, Minor: 17}, Dev{Major: 253, Minor: 0}, Dev{Major: 253, Minor: 1}, Dev{Major: 259, Minor: 1}
 	const (
 		controller = "devices/pci0000:00/0000:00:01.0/0000:01:00.0/nvme/nvme1"
 		fabrics    = "devices/virtual/nvme-fabrics/ctl"
@@ -250,7 +250,7 @@ func stateOf(s Sysfs, dev Dev) BlockDevice {
 
 // Both halves together are the whole, and the fresh one overrules what is kept.
 func TestStateAndIdentity(t *testing.T) {
-	sysfs, dev := recorded(t, "nvme", nil), Dev{259, 1}
+	sysfs, dev := recorded(t, "nvme", nil), Dev{Major: 259, Minor: 1}
 	state, id := stateOf(sysfs, dev), sysfs.DeviceIdentity(dev)
 	if state.Identity != (Identity{Size: 1 << 20}) || id.Size != 0 || id.Serial == "" {
 		t.Errorf("state %+v, identity %+v", state.Identity, id)
@@ -264,7 +264,7 @@ func TestStateAndIdentity(t *testing.T) {
 	if state.Identity != (Identity{WWID: "kept", Size: 1 << 20, FilesystemUUID: "asked"}) {
 		t.Errorf("%+v", state.Identity)
 	}
-	for _, unknown := range []Dev{{}, {259, 9}} {
+	for _, unknown := range []Dev{{}, {Major: 259, Minor: 9}} {
 		if id := sysfs.DeviceIdentity(unknown); id != (Identity{}) {
 			t.Errorf("%s: %+v", unknown, id)
 		}

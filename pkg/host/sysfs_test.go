@@ -69,21 +69,21 @@ var recordedSysfs = map[string]string{
 func TestBlockDevice(t *testing.T) {
 	sysfs := Sysfs(tree(t, recordedSysfs))
 	for name, want := range map[string]BlockDevice{
-		"SCSI disk": {Dev: Dev{8, 16}, Name: "sdb", DiskSeq: 9, Identity: Identity{WWID: "naa.600508b1001c", Size: 1 << 30}},
-		"partition": {Dev: Dev{8, 17}, Name: "sdb1", ReadOnly: true, DiskSeq: 9, Identity: Identity{WWID: "naa.600508b1001c", Partition: "1", Size: 1 << 20}},
+		"SCSI disk": {Dev: Dev{Major: 8, Minor: 16}, Name: "sdb", DiskSeq: 9, Identity: Identity{WWID: "naa.600508b1001c", Size: 1 << 30}},
+		"partition": {Dev: Dev{Major: 8, Minor: 17}, Name: "sdb1", ReadOnly: true, DiskSeq: 9, Identity: Identity{WWID: "naa.600508b1001c", Partition: "1", Size: 1 << 20}},
 		"dm": {
-			Dev: Dev{252, 0}, Name: "dm-0", DiskSeq: 12, Identity: Identity{DMUUID: "CRYPT-LUKS2-0011-pvc", Size: 512 << 10},
+			Dev: Dev{Major: 252, Minor: 0}, Name: "dm-0", DiskSeq: 12, Identity: Identity{DMUUID: "CRYPT-LUKS2-0011-pvc", Size: 512 << 10},
 			Mapping: &Mapping{UUID: "CRYPT-LUKS2-0011-pvc"},
 		},
 		"loop": {
-			Dev: Dev{7, 3}, Name: "loop3", DiskSeq: 77, Identity: Identity{Size: 64 << 20},
+			Dev: Dev{Major: 7, Minor: 3}, Name: "loop3", DiskSeq: 77, Identity: Identity{Size: 64 << 20},
 			Loop: &Loop{BackingFile: "/var/img", Deleted: true},
 		},
-		"NVMe": {Dev: Dev{259, 0}, Name: "nvme0n1", Identity: Identity{WWID: "eui.0025385b", Serial: "S4EVNX0R", Size: 4096}},
+		"NVMe": {Dev: Dev{Major: 259, Minor: 0}, Name: "nvme0n1", Identity: Identity{WWID: "eui.0025385b", Serial: "S4EVNX0R", Size: 4096}},
 		// Reading its serial would ask the device.
-		"virtio":  {Dev: Dev{254, 0}, Name: "vda"},
-		"unknown": {Dev: Dev{8, 99}, Missing: true},
-		"removed": {Dev: Dev{8, 32}, Missing: true},
+		"virtio":  {Dev: Dev{Major: 254, Minor: 0}, Name: "vda"},
+		"unknown": {Dev: Dev{Major: 8, Minor: 99}, Missing: true},
+		"removed": {Dev: Dev{Major: 8, Minor: 32}, Missing: true},
 	} {
 		if got := sysfs.BlockDevice(want.Dev); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: got  %+v\nwant %+v", name, got, want)
@@ -94,7 +94,7 @@ func TestBlockDevice(t *testing.T) {
 // Where sysfs itself is not to be seen, nothing follows for a device.
 func TestNoSysfsProvesNothing(t *testing.T) {
 	for _, dir := range []string{t.TempDir(), "/nonexistent", tree(t, map[string]string{"dev/block": "a file"})} {
-		if d := Sysfs(dir).BlockDevice(Dev{8, 16}); d.Missing || d.Name != "" {
+		if d := Sysfs(dir).BlockDevice(Dev{Major: 8, Minor: 16}); d.Missing || d.Name != "" {
 			t.Errorf("%s: %+v", dir, d)
 		}
 	}

@@ -6,19 +6,21 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // topology is the mount table as last read. It is good for as long as poll(2)
 // on mountinfo reports no change, and it serves to find mounts only: a
 // filesystem that shut itself down says so in its options and raises no event.
-// Nor does the rename of a directory above a mount point. So whoever finds a
-// mount here looks at it again by its id (Refresh), and believes in an absence
-// only after Mounts has read everything anew.
+// Nor does the rename of a directory above a mount point. So a caller that finds a
+// mount here reads it again by its id (Refresh), and takes a mount for absent only
+// after Mounts has read everything anew.
 type topology struct {
 	mu    sync.Mutex
 	known bool
 	table Table
-	byID  map[uint64]int // into table.mounts
+	byID  map[uint64]int // into table.Mounts()
 	// patched is true when only what is new was read since everything was, at
 	// readAll, which took as long as cost.
 	patched bool
@@ -31,7 +33,7 @@ type topology struct {
 // change.
 const maxShare = 20
 
-// Topology gives the mount table for finding mounts in; their options,
+// Topology returns the mount table for finding mounts in; their options,
 // attributes and propagation are left out. Where the kernel has no unique mount
 // ids and sources (below Linux 6.13) it is Mounts.
 func (n *Namespace) Topology() (Table, error) {
@@ -66,21 +68,21 @@ func (n *Namespace) moved() bool {
 
 // update reads what is new, or everything where nothing is known. A mount keeps
 // its id when it is moved, so a change that no id explains makes it read
-// everything, too; one that was moved while others came or went is found when
+// everything, too. A mount that was moved while others came or went is found when
 // everything is read the next time, which is soon (maxShare).
 func (n *Namespace) update() (Table, error) {
 	t := &n.topology
 	start := time.Now()
-	ids, err := n.listMounts(lsmtRoot)
+	ids, err := mount.ListAll(n.id, mount.Root)
 	if err != nil {
 		return Table{}, err
 	}
 	mounts := make([]Mount, 0, len(ids))
-	buf := make([]byte, 4<<10)
+	var buf mount.Buffer
 	reused := 0
 	for _, id := range ids {
 		if at, known := t.byID[id]; known {
-			mounts = append(mounts, t.table.mounts[at])
+			mounts = append(mounts, t.table.Mounts()[at])
 			reused++
 			continue
 		}
@@ -91,7 +93,7 @@ func (n *Namespace) update() (Table, error) {
 		case err != nil:
 			return Table{}, err
 		}
-		mounts = append(mounts, m.bare())
+		mounts = append(mounts, bare(m))
 	}
 	if reused > 0 && reused == len(ids) && reused == len(t.byID) {
 		t.byID = nil
@@ -106,8 +108,8 @@ func (n *Namespace) update() (Table, error) {
 
 func (t *topology) keep(table Table) {
 	t.known, t.table = true, table
-	t.byID = make(map[uint64]int, len(table.mounts))
-	for i, m := range table.mounts {
+	t.byID = make(map[uint64]int, len(table.Mounts()))
+	for i, m := range table.Mounts() {
 		t.byID[m.ID] = i
 	}
 }
@@ -120,21 +122,21 @@ func (t *topology) forget() {
 }
 
 // bare leaves out what may change without an event.
-func (m Mount) bare() Mount {
+func bare(m Mount) Mount {
 	m.Attr, m.Propagation, m.SuperReadOnly, m.SuperOptions = 0, Propagation{}, false, nil
 	return m
 }
 
 // scratch holds buffers for statmount(2).
-var scratch = sync.Pool{New: func() any { b := make([]byte, 4<<10); return &b }}
+var scratch = sync.Pool{New: func() any { return new(mount.Buffer) }}
 
-// Refresh looks at mounts found in the topology again. It is false when one of
-// them is gone or somewhere else by now: the topology is read anew then.
+// Refresh reads mounts that were found in the topology again. It is false when one of
+// them is gone or was moved: the next Topology reads everything then.
 func (n *Namespace) Refresh(stack []Mount) ([]Mount, bool) {
 	if !n.statmount {
 		return stack, true // just read
 	}
-	buf, _ := scratch.Get().(*[]byte)
+	buf, _ := scratch.Get().(*mount.Buffer)
 	defer scratch.Put(buf)
 	fresh := make([]Mount, len(stack))
 	for i, m := range stack {
@@ -148,16 +150,16 @@ func (n *Namespace) Refresh(stack []Mount) ([]Mount, bool) {
 	return fresh, true
 }
 
-// Tops is true while m is what a path walk to its mount point ends on.
-func (n *Namespace) Tops(m Mount) bool {
+// IsTop is true while a path walk to the mount point of m ends on m.
+func (n *Namespace) IsTop(m Mount) bool {
 	table, err := n.Topology()
 	if err != nil {
 		return false
 	}
 	stack := table.Stack(m.Path)
-	tops := len(stack) > 0 && stack[0].Same(m)
-	if !tops {
-		n.topology.forget() // it may have slipped down, which no new id tells
+	top := len(stack) > 0 && stack[0].Same(m)
+	if !top {
+		n.topology.forget() // it may have been covered by a move, which no new id tells
 	}
-	return tops
+	return top
 }

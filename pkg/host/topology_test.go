@@ -233,7 +233,7 @@ func TestTops(t *testing.T) {
 	}
 	tops := func(what string, m Mount, want bool) {
 		t.Helper()
-		if n.Tops(m) != want {
+		if n.IsTop(m) != want {
 			t.Errorf("%s: the walk ends on it: %v", what, !want)
 		}
 	}

@@ -249,7 +249,7 @@ func TestInspectADaemonThatDoesNotAnswer(t *testing.T) {
 func TestNothingIsCountedForAProbeThatAnswers(t *testing.T) {
 	n, _ := newNode(t)
 	for _, fs := range []string{"fuse.x", "fuse", "fuseblk", "ext4"} {
-		count, stop := n.countWaiting(context.Background(), Mount{FSType: fs, Dev: Dev{0, 9999}})
+		count, stop := n.countWaiting(context.Background(), Mount{FSType: fs, Dev: Dev{Major: 0, Minor: 9999}})
 		stop()
 		stop()
 		if got := count(); got != 0 {
@@ -259,7 +259,7 @@ func TestNothingIsCountedForAProbeThatAnswers(t *testing.T) {
 	if s := n.cfg.Pool.Stats(); s.Started != 0 {
 		t.Errorf("%+v", s)
 	}
-	for dev, want := range map[Dev]string{{0, 61}: "/sys/fs/fuse/connections/61", {8, 16}: "/sys/fs/fuse/connections/8388624"} {
+	for dev, want := range map[Dev]string{{Major: 0, Minor: 61}: "/sys/fs/fuse/connections/61", {Major: 8, Minor: 16}: "/sys/fs/fuse/connections/8388624"} {
 		if got := fuseConnection(dev); got != want {
 			t.Errorf("%s: %s, want %s", dev, got, want)
 		}

@@ -3,10 +3,10 @@ package host
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/mount"
 	"github.com/csi-addons/node-healer/pkg/worker"
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
@@ -16,7 +16,7 @@ import (
 // request is one of them. count returns the number, 0 for unknown; stop ends
 // the counting.
 func (n *Node) countWaiting(ctx context.Context, m Mount) (count func() int, stop func()) {
-	if !strings.HasPrefix(m.FSType, "fuse") {
+	if !mount.IsType(m.FSType, mount.FUSE) {
 		return func() int { return 0 }, func() {}
 	}
 	counted := make(chan int, 1)

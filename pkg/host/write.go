@@ -16,13 +16,13 @@ import (
 // the storage until its worker ends. It is Unable while another probe is under way
 // and on a frozen filesystem.
 func (n *Node) TryWrite(ctx context.Context, m Mount) (Write, error) {
-	return n.try(ctx, m, workerops.WriteQuery{Path: m.Path, Want: ref(m)})
+	return n.try(ctx, m, workerops.WriteQuery{Path: m.Path, Want: m.Ref()})
 }
 
 // TrySync has a worker call fsync(2) on the root directory of what is mounted at m,
 // which fails where an ext4 has shut itself down. The result is like TryWrite's.
 func (n *Node) TrySync(ctx context.Context, m Mount) (Write, error) {
-	return n.try(ctx, m, workerops.WriteQuery{Path: m.Path, Want: ref(m), Sync: true})
+	return n.try(ctx, m, workerops.WriteQuery{Path: m.Path, Want: m.Ref(), Sync: true})
 }
 
 // ShutDown is true for the result of fsync(2) on a filesystem that shut itself down
@@ -79,7 +79,7 @@ func (n *Node) try(ctx context.Context, m Mount, q workerops.WriteQuery) (Write,
 		return w, nil
 	case err != nil:
 		return Write{}, err
-	case !n.cfg.Namespace.Tops(m):
+	case !n.cfg.Namespace.IsTop(m):
 		return Write{Unable: true}, nil // it may have been another filesystem
 	}
 	return w, nil

@@ -45,8 +45,8 @@ func TestMaxBoundsTheWorkers(t *testing.T) {
 	for p.Stats().Started < 2 {
 		time.Sleep(time.Millisecond)
 	}
-	if _, err := worker.Call(within(t, 50*time.Millisecond), p, whoami, 0); !errors.Is(err, worker.ErrCrowded) {
-		t.Errorf("got %v, want ErrCrowded", err)
+	if _, err := worker.Call(within(t, 50*time.Millisecond), p, whoami, 0); !errors.Is(err, worker.ErrNoWorker) {
+		t.Errorf("got %v, want ErrNoWorker", err)
 	}
 	// One that waits gets the first worker that becomes free.
 	mustCall(t, p, whoami)

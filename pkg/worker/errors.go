@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// The ways in which a worker itself can fail. None says anything about what
-// the operation did or did not do.
+// The ways in which a worker itself can fail. None tells what the operation did or did
+// not do.
 var (
 	// ErrLost: the process ended before it answered.
 	ErrLost = errors.New("the worker was lost before it answered")
@@ -16,11 +16,11 @@ var (
 	// waits uninterruptibly in the kernel. It is reaped when it ends.
 	ErrStuck = errors.New("the worker did not answer in time and cannot be ended")
 	// ErrLeft: the operation answered, and its process cannot be ended, because
-	// one of its threads waits uninterruptibly. The answer counts. It is reaped
-	// when it ends.
+	// one of its threads waits uninterruptibly. The answer is valid. The process is
+	// reaped when it ends.
 	ErrLeft = errors.New("the worker answered, and a thread of it cannot be ended")
-	// ErrCrowded: no worker became free, or came to life, by the deadline.
-	ErrCrowded = errors.New("no worker became free or was started in time")
+	// ErrNoWorker: no worker became free, or came to life, by the deadline.
+	ErrNoWorker = errors.New("no worker became free or was started in time")
 	// ErrClosed: the pool is shut down.
 	ErrClosed = errors.New("the worker pool is closed")
 )
@@ -30,7 +30,7 @@ var (
 var ErrRefused = errors.New("refused")
 
 // wireError is an error as it crosses the process boundary: its text and the
-// leaves that somebody compares with errors.Is.
+// leaves that callers compare with errors.Is.
 type wireError struct {
 	Text    string
 	Errno   syscall.Errno
@@ -49,7 +49,7 @@ func toWire(err error) *wireError {
 // Error implements error.
 func (w *wireError) Error() string { return w.Text }
 
-// Unwrap gives the leaves.
+// Unwrap returns the leaves.
 func (w *wireError) Unwrap() []error {
 	var leaves []error
 	if w.Errno != 0 {
@@ -61,28 +61,28 @@ func (w *wireError) Unwrap() []error {
 	return leaves
 }
 
-// silentError is what became of a worker, with where it waited.
-type silentError struct {
+// callError says what became of a worker, with where it waited.
+type callError struct {
 	is    error
 	waits []string
 }
 
 // Error implements error.
-func (e *silentError) Error() string { return e.is.Error() }
+func (e *callError) Error() string { return e.is.Error() }
 
-// Unwrap gives the sentinel.
-func (e *silentError) Unwrap() error { return e.is }
+// Unwrap returns the sentinel.
+func (e *callError) Unwrap() error { return e.is }
 
-// stuckError is ErrStuck or ErrLeft, of a process that goes on.
+// stuckError is ErrStuck or ErrLeft: the process still exists.
 type stuckError struct {
-	silentError
+	callError
 	ended <-chan struct{}
 }
 
-// Ended gives a channel that closes when the stuck process has ended: until
+// Ended returns a channel that closes when the stuck process has ended: until
 // then what it was doing may still happen.
 func (e *stuckError) Ended() <-chan struct{} { return e.ended }
 
 // Waits tells where in the kernel the worker waited at its deadline: the
 // functions, innermost first; nil when the kernel does not tell.
-func (e *silentError) Waits() []string { return e.waits }
+func (e *callError) Waits() []string { return e.waits }

@@ -17,8 +17,8 @@ const (
 	Spent
 )
 
-// Op is an operation that a worker can be asked to run. Its function is not
-// reachable from here, so nobody can run it in the server by mistake.
+// Op is an operation that a worker can be asked to run. Its function cannot be called
+// through it, so the server cannot run it by mistake.
 type Op[Q, A any] struct {
 	name string
 	life Life
@@ -31,7 +31,7 @@ func Define[Q, A any](name string, life Life, run func(Q) (A, error)) Op[Q, A] {
 	return Op[Q, A]{name: name, life: life, run: run}
 }
 
-// Name gives the operation's name.
+// Name returns the operation's name.
 func (o Op[Q, A]) Name() string { return o.name }
 
 // serve reads one request, runs it and writes the answer.

@@ -29,9 +29,9 @@ type Config struct {
 	// KillWait is how long a killed worker may take to end before it is
 	// abandoned.
 	KillWait time.Duration
-	// Abandoned is told of each worker that is abandoned, with the operation that
-	// it ran, and of how many have not ended. It must return at once; nil: nobody
-	// is told.
+	// Abandoned is called for each worker that is abandoned, with the operation that
+	// it ran, and the number of those that have not ended. It must return at once; it
+	// may be nil.
 	Abandoned func(op string, total int)
 }
 
@@ -99,7 +99,7 @@ func (p *Pool) forker() {
 	}
 }
 
-// Stats gives a snapshot.
+// Stats returns a snapshot.
 func (p *Pool) Stats() Stats {
 	return Stats{
 		Living:    len(p.slots),
@@ -139,8 +139,8 @@ func (p *Pool) drain() {
 // Call has a worker run one operation. ctx must have a deadline: it bounds the
 // wait for a worker, the operation and the answer. An error is either one of
 // this package's sentinels or what the operation itself returned. Those of a
-// worker that cannot be ended have a method Ended: the caller asks nobody else
-// at the same storage until that channel closes.
+// worker that cannot be ended have a method Ended: the caller asks no other worker
+// about the same storage until that channel closes.
 func Call[Q, A any](ctx context.Context, p *Pool, op Op[Q, A], q Q) (A, error) {
 	var none A
 	if _, bounded := ctx.Deadline(); !bounded {
@@ -150,12 +150,12 @@ func Call[Q, A any](ctx context.Context, p *Pool, op Op[Q, A], q Q) (A, error) {
 	if err != nil {
 		return none, fmt.Errorf("%s: %w", op.name, err)
 	}
-	return give(ctx, p, w, op, q)
+	return run(ctx, p, w, op, q)
 }
 
-// CallWithin is Call with a time for the operation itself, which begins when
-// there is a worker: that one came late says nothing about what it is asked. As
-// long a time is given to find one.
+// CallWithin is Call with a time for the operation itself, which begins when there is a
+// worker: that one was late says nothing about the storage. As long a time is allowed
+// for finding one.
 func CallWithin[Q, A any](ctx context.Context, within time.Duration, p *Pool, op Op[Q, A], q Q) (A, error) {
 	wait, found := context.WithTimeout(ctx, within)
 	w, err := p.acquire(wait)
@@ -166,20 +166,20 @@ func CallWithin[Q, A any](ctx context.Context, within time.Duration, p *Pool, op
 	}
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	return give(ctx, p, w, op, q)
+	return run(ctx, p, w, op, q)
 }
 
-// give has a worker do its job, and decides what becomes of it.
-func give[Q, A any](ctx context.Context, p *Pool, w *process, op Op[Q, A], q Q) (A, error) {
+// run has a worker run one operation, and reuses or ends it.
+func run[Q, A any](ctx context.Context, p *Pool, w *process, op Op[Q, A], q Q) (A, error) {
 	w.op = op.name
 	a, broken, err := ask(ctx, w, op, q)
 	answered := err == nil
 	switch {
 	case broken:
-		err = p.breakOff(w, err)
+		err = p.fail(w, err)
 	case op.life == Spent:
 		if ended := p.dismiss(w); ended != nil {
-			err = errors.Join(err, &stuckError{silentError{is: ErrLeft}, ended})
+			err = errors.Join(err, &stuckError{callError{is: ErrLeft}, ended})
 		}
 	default:
 		p.release(w)
@@ -194,21 +194,21 @@ func give[Q, A any](ctx context.Context, p *Pool, w *process, op Op[Q, A], q Q) 
 	return a, err
 }
 
-// breakOff ends a worker whose stream can no longer be used, and says what is
-// known of why.
-func (p *Pool) breakOff(w *process, err error) error {
-	silent := silentError{is: err}
+// fail ends a worker whose stream can no longer be used, and returns what is known of
+// why.
+func (p *Pool) fail(w *process, err error) error {
+	failed := callError{is: err}
 	if errors.Is(err, ErrSilent) {
-		silent.waits = w.waits() // before it is killed
+		failed.waits = w.waits() // before it is killed
 	}
 	if ended := p.end(w); ended != nil {
-		silent.is = ErrStuck
-		return &stuckError{silent, ended}
+		failed.is = ErrStuck
+		return &stuckError{failed, ended}
 	}
-	return &silent
+	return &failed
 }
 
-// acquire gives a living worker.
+// acquire returns a living worker.
 func (p *Pool) acquire(ctx context.Context) (*process, error) {
 	for {
 		w, err := p.take(ctx)
@@ -241,7 +241,7 @@ func (p *Pool) take(ctx context.Context) (*process, error) {
 		case <-p.closed:
 			return nil, ErrClosed
 		case <-ctx.Done():
-			return nil, ErrCrowded
+			return nil, ErrNoWorker
 		}
 	}
 	select {
@@ -252,12 +252,12 @@ func (p *Pool) take(ctx context.Context) (*process, error) {
 	case <-p.closed:
 		return nil, ErrClosed
 	case <-ctx.Done():
-		return nil, ErrCrowded
+		return nil, ErrNoWorker
 	}
 }
 
-// start makes a worker for a slot already taken. One that does not come in time
-// is no word about what it was to be asked.
+// start makes a worker for a slot already taken. One that is not ready in time says
+// nothing about the storage.
 func (p *Pool) start(ctx context.Context) (*process, error) {
 	type launched struct {
 		w   *process
@@ -278,15 +278,14 @@ func (p *Pool) start(ctx context.Context) (*process, error) {
 		return nil, ErrClosed
 	case <-ctx.Done():
 		<-p.slots
-		return nil, ErrCrowded
+		return nil, ErrNoWorker
 	}
 	select {
 	case l := <-done:
 		return p.welcome(ctx, l.w, l.err)
 	case <-ctx.Done():
 	}
-	// The kernel takes its time to start a process. Whatever becomes of it has
-	// no owner any more.
+	// The process starts late, and the caller has left: end it then.
 	go func() {
 		if l := <-done; l.err == nil {
 			p.end(l.w)
@@ -294,10 +293,10 @@ func (p *Pool) start(ctx context.Context) (*process, error) {
 			<-p.slots
 		}
 	}()
-	return nil, ErrCrowded
+	return nil, ErrNoWorker
 }
 
-// welcome greets a new worker.
+// welcome waits until a new worker is ready.
 func (p *Pool) welcome(ctx context.Context, w *process, err error) (*process, error) {
 	if err != nil {
 		<-p.slots
@@ -310,12 +309,12 @@ func (p *Pool) welcome(ctx context.Context, w *process, err error) (*process, er
 	}
 	p.end(w)
 	if errors.Is(err, ErrSilent) {
-		err = ErrCrowded
+		err = ErrNoWorker
 	}
 	return nil, err
 }
 
-// release gives a worker back for the next job.
+// release makes a worker idle.
 func (p *Pool) release(w *process) {
 	select {
 	case <-p.closed:
@@ -329,7 +328,7 @@ func (p *Pool) release(w *process) {
 		p.dismiss(w)
 		return
 	}
-	// Close may have drained just before: drain what we put in.
+	// Close may have drained just before: drain this one too.
 	select {
 	case <-p.closed:
 		p.drain()
@@ -337,30 +336,29 @@ func (p *Pool) release(w *process) {
 	}
 }
 
-// dismiss lets a worker end by itself: it reads the end of the stream. It gives
-// what end gives.
+// dismiss lets a worker end by itself: it reads the end of the stream. It returns what
+// end returns.
 func (p *Pool) dismiss(w *process) <-chan struct{} {
 	_ = w.conn.Close()
 	if w.reap(time.Now().Add(p.cfg.KillWait)) == nil {
-		p.forget()
+		p.freeSlot()
 		return nil
 	}
 	return p.end(w)
 }
 
-// end kills a worker. One that cannot be killed is abandoned: counted, and
-// reaped whenever the kernel lets it go; the channel closes then. It is nil for
-// a worker that has ended.
+// end kills a worker. One that cannot be killed is abandoned: counted, and reaped
+// whenever it ends; the channel closes then. It is nil for a worker that has ended.
 func (p *Pool) end(w *process) <-chan struct{} {
 	_ = w.conn.Close()
 	w.kill()
 	if w.reap(time.Now().Add(p.cfg.KillWait)) == nil {
-		p.forget()
+		p.freeSlot()
 		return nil
 	}
-	// Its slot goes to somebody else: a volume that hangs costs others nothing.
+	// Its slot becomes free: a volume that hangs costs others nothing.
 	total := p.abandoned.Add(1)
-	p.forget()
+	p.freeSlot()
 	if p.cfg.Abandoned != nil {
 		p.cfg.Abandoned(w.op, int(total))
 	}
@@ -373,8 +371,8 @@ func (p *Pool) end(w *process) <-chan struct{} {
 	return ended
 }
 
-// forget takes an ended worker off the books.
-func (p *Pool) forget() {
+// freeSlot frees the slot of a worker that has ended or was abandoned.
+func (p *Pool) freeSlot() {
 	<-p.slots
 	p.owned.Done()
 }

@@ -74,10 +74,10 @@ func launch(cfg Config) (*process, error) {
 	return p, nil
 }
 
-// adopt takes charge of a new process.
+// adopt makes the server's side of a new process.
 func adopt(pidfd int, socket *os.File) (*process, error) {
 	if pidfd < 0 {
-		return nil, errors.New("the kernel gives no pidfd (Linux 5.4 or newer is needed)")
+		return nil, errors.New("the kernel has no pidfd (Linux 5.4 or newer is needed)")
 	}
 	if err := unix.SetNonblock(pidfd, true); err != nil {
 		return nil, errors.Join(err, unix.Close(pidfd))
@@ -93,7 +93,7 @@ func adopt(pidfd int, socket *os.File) (*process, error) {
 	return p, nil
 }
 
-// greet tells a new worker how to live and waits until it does.
+// greet tells a new worker whether to enter a mount namespace, and waits until it has.
 func (p *process) greet(ctx context.Context, cfg Config) error {
 	_ = p.conn.SetDeadline(time.Time{})
 	stop := p.bound(ctx)
@@ -104,7 +104,7 @@ func (p *process) greet(ctx context.Context, cfg Config) error {
 		err = p.dec.Decode(&h)
 	}
 	if err != nil {
-		return verdictOf(err)
+		return streamError(err)
 	}
 	if h.Err != nil {
 		return h.Err
@@ -112,14 +112,14 @@ func (p *process) greet(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// prompt is how long a caller waits for an answer on its own thread. Most
+// promptTime is how long a caller waits for an answer on its own thread. Most
 // answers are there by then, and to wait through the runtime's poller costs as
 // much as the worker's whole work.
-const prompt = 200 * time.Microsecond
+const promptTime = 200 * time.Microsecond
 
 // answered waits for the answer to begin, for a moment.
 func (p *process) answered() bool {
-	wait := unix.NsecToTimespec(int64(prompt))
+	wait := unix.NsecToTimespec(int64(promptTime))
 	poll := []unix.PollFd{{Fd: p.fd, Events: unix.POLLIN}}
 	n, err := unix.Ppoll(poll, &wait, nil)
 	return err == nil && n == 1
@@ -134,7 +134,7 @@ func (p *process) bound(ctx context.Context) (stop func()) {
 	})
 	return func() {
 		if !after() {
-			<-done // or it would cut off the next call
+			<-done // or it would interrupt the next call
 		}
 	}
 }
@@ -144,7 +144,7 @@ func (p *process) bound(ctx context.Context) (stop func()) {
 func ask[Q, A any](ctx context.Context, p *process, op Op[Q, A], q Q) (a A, broken bool, err error) {
 	deadline, _ := ctx.Deadline()
 	if err := p.conn.SetDeadline(deadline); err != nil {
-		return a, true, verdictOf(err)
+		return a, true, streamError(err)
 	}
 	var h head
 	err = errors.Join(p.enc.Encode(head{Op: op.name}), p.enc.Encode(q), p.out.Flush())
@@ -158,7 +158,7 @@ func ask[Q, A any](ctx context.Context, p *process, op Op[Q, A], q Q) (a A, brok
 		err = p.dec.Decode(&a)
 	}
 	if err != nil {
-		return a, true, verdictOf(err)
+		return a, true, streamError(err)
 	}
 	if h.Err != nil {
 		return a, false, h.Err
@@ -166,8 +166,8 @@ func ask[Q, A any](ctx context.Context, p *process, op Op[Q, A], q Q) (a A, brok
 	return a, false, nil
 }
 
-// verdictOf tells a deadline from a dead process.
-func verdictOf(err error) error {
+// streamError tells a deadline from a dead process.
+func streamError(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return ErrSilent
 	}
@@ -185,8 +185,7 @@ func (p *process) kill() {
 	_ = raw.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
 }
 
-// ended is true for a process that died while it was idle: somebody killed it,
-// or memory ran out.
+// ended is true for a process that died while it was idle, as by the OOM killer.
 func (p *process) ended() bool {
 	raw, err := p.pidfd.SyscallConn()
 	if err != nil {

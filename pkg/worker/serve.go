@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The file descriptors that a worker is born with, beside the standard three.
+// The file descriptors that a worker starts with, beside the standard three.
 const (
 	socketFD    = 3
 	namespaceFD = 4
@@ -21,8 +21,8 @@ const (
 // Serve is the whole life of a worker process: it answers requests one after
 // the other until the server closes the socket, and returns nil then.
 //
-// All operations run on one locked thread, so that a mount namespace entered
-// at birth is the one they see.
+// All operations run on one locked thread, so that they see the mount namespace that it
+// entered at the start.
 func Serve(ops ...Servable) error {
 	runtime.LockOSThread()
 	byName := make(map[string]Servable, len(ops))

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// restful are the functions in which a thread waits that has nothing to do: it
-// is not the one that an operation hangs in.
-var restful = []string{"futex", "ep_poll", "hrtimer_nanosleep", "do_epoll_wait", "do_sigtimedwait"}
+// idleFunctions are the functions in which a thread waits that has nothing to do: an
+// operation does not hang there.
+var idleFunctions = []string{"futex", "ep_poll", "hrtimer_nanosleep", "do_epoll_wait", "do_sigtimedwait"}
 
 // waits tells where in the kernel the process waits, innermost function first:
 // /proc/<pid>/task/<tid>/stack (proc_pid_stack(5), needs CAP_SYS_ADMIN). It is
@@ -25,7 +25,7 @@ func (p *process) waits() []string {
 		}
 		functions := parseStack(string(raw))
 		idle := slices.ContainsFunc(functions, func(f string) bool {
-			return slices.ContainsFunc(restful, func(r string) bool { return strings.HasPrefix(f, r) })
+			return slices.ContainsFunc(idleFunctions, func(r string) bool { return strings.HasPrefix(f, r) })
 		})
 		if len(functions) > 0 && !idle {
 			return functions

@@ -30,7 +30,7 @@ func TestTimeBeginsWithTheWorker(t *testing.T) {
 
 func TestNothingComesWithin(t *testing.T) {
 	p := newPool(t, func(c *worker.Config) { c.Max, c.Idle = 1, 1 })
-	if _, err := worker.CallWithin(context.Background(), 50*time.Millisecond, p, hang, ""); !errors.Is(err, worker.ErrSilent) && !errors.Is(err, worker.ErrCrowded) {
+	if _, err := worker.CallWithin(context.Background(), 50*time.Millisecond, p, hang, ""); !errors.Is(err, worker.ErrSilent) && !errors.Is(err, worker.ErrNoWorker) {
 		t.Errorf("an operation that hangs: %v", err)
 	}
 	mustCall(t, p, whoami)
@@ -42,7 +42,7 @@ func TestNothingComesWithin(t *testing.T) {
 	for p.Stats().Idle > 0 {
 		time.Sleep(time.Millisecond)
 	}
-	if _, err := worker.CallWithin(context.Background(), 20*time.Millisecond, p, whoami, 0); !errors.Is(err, worker.ErrCrowded) {
+	if _, err := worker.CallWithin(context.Background(), 20*time.Millisecond, p, whoami, 0); !errors.Is(err, worker.ErrNoWorker) {
 		t.Errorf("no worker is free: %v", err)
 	}
 	if err := <-busy; err != nil {
@@ -65,8 +65,8 @@ func TestWorkerThatDoesNotComeToLife(t *testing.T) {
 	}
 	p := newPool(t, func(c *worker.Config) { c.Binary = yes })
 	for range 3 {
-		if _, err := worker.Call(within(t, 50*time.Millisecond), p, whoami, 0); !errors.Is(err, worker.ErrCrowded) {
-			t.Errorf("got %v, want ErrCrowded", err)
+		if _, err := worker.Call(within(t, 50*time.Millisecond), p, whoami, 0); !errors.Is(err, worker.ErrNoWorker) {
+			t.Errorf("got %v, want ErrNoWorker", err)
 		}
 	}
 	for p.Stats().Living > 0 { // those that came too late end by themselves

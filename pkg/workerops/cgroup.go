@@ -36,8 +36,8 @@ func WorkloadIn(file string) Workload {
 //	kubepods/burstable/pod<uid>/<id>
 //	kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice/cri-containerd-<id>.scope
 //
-// The first pod below kubelet's own directory counts, and what stands right
-// below it: what lies deeper a container may have made itself.
+// The first pod below kubelet's own directory counts, and the directory right below it:
+// a container may have made the deeper ones itself.
 func workloadOf(cgroup string) Workload {
 	inKubepods := false
 	parts := strings.Split(cgroup, "/")

@@ -9,13 +9,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/workerops/mountinfo"
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // namespaceRef names the mount namespace of a process.
@@ -45,7 +44,7 @@ func inUserNamespace(t *testing.T, file string) int {
 
 // paths gives what was found, as sorted paths.
 func (m MountsOf) paths() (all []string) {
-	for _, e := range m.Entries {
+	for _, e := range m.Mounts {
 		all = append(all, e.Path)
 	}
 	slices.Sort(all)
@@ -58,7 +57,7 @@ func TestMountsOfAContainer(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Unmount(v.path+"/dir", unix.MNT_DETACH) })
 	pid := holder(t, syscall.CLONE_NEWNS, "none=")
 	of := namespaceRef(t, pid)
-	superblock := MountsQuery{Of: []NamespaceOf{of}, Superblocks: []Number{v.number}, Limit: 8}
+	superblock := MountsQuery{Of: []NamespaceOf{of}, Wanted: mount.Filter{Superblocks: []mount.Dev{mount.Dev(v.number)}}, Limit: 8}
 	ask := func(change func(*MountsQuery)) MountsOf {
 		t.Helper()
 		q := superblock
@@ -87,10 +86,10 @@ func TestMountsOfAContainer(t *testing.T) {
 		many   bool
 	}{
 		"its superblock":        {change: func(*MountsQuery) {}, want: way()},
-		"its type and source":   {change: func(q *MountsQuery) { q.Superblocks, q.FSType, q.Source = nil, "tmpfs", "named" }, want: way(v.path + "/dir")},
-		"another source":        {change: func(q *MountsQuery) { q.Superblocks, q.FSType, q.Source = nil, "tmpfs", "other" }},
-		"another superblock":    {change: func(q *MountsQuery) { q.Superblocks = []Number{{1, 2}} }},
-		"not left by a step":    {change: func(q *MountsQuery) { q.Superblocks, q.Current = nil, v.number }},
+		"its type and source":   {change: func(q *MountsQuery) { q.Wanted.Superblocks, q.Wanted.FSType, q.Wanted.Source = nil, "tmpfs", "named" }, want: way(v.path + "/dir")},
+		"another source":        {change: func(q *MountsQuery) { q.Wanted.Superblocks, q.Wanted.FSType, q.Wanted.Source = nil, "tmpfs", "other" }},
+		"another superblock":    {change: func(q *MountsQuery) { q.Wanted.Superblocks = []mount.Dev{{Major: 1, Minor: 2}} }},
+		"not left by a step":    {change: func(q *MountsQuery) { q.Wanted.Superblocks, q.Wanted.Current = nil, mount.Dev(v.number) }},
 		"more than the limit":   {change: func(q *MountsQuery) { q.Limit = 0 }, many: true},
 		"another namespace":     {change: func(q *MountsQuery) { q.Of[0].Namespace++ }, ended: true},
 		"another container":     {change: func(q *MountsQuery) { q.Of[0].Dir += "x" }, ended: true},
@@ -105,13 +104,15 @@ func TestMountsOfAContainer(t *testing.T) {
 	}
 	must(t, unix.MountSetattr(unix.AT_FDCWD, v.path, 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSYMFOLLOW}))
 	left := holder(t, syscall.CLONE_NEWNS, "none=")
-	got := ask(func(q *MountsQuery) { q.Of[0], q.Superblocks, q.Current = namespaceRef(t, left), nil, v.number })
+	got := ask(func(q *MountsQuery) {
+		q.Of[0], q.Wanted.Superblocks, q.Wanted.Current = namespaceRef(t, left), nil, mount.Dev(v.number)
+	})
 	if !slices.Equal(got.paths(), way()) {
 		t.Errorf("left by a step: %+v", got)
 	}
-	for _, e := range got.Entries {
-		if e.Path == v.path && NamespaceID(openNamespace(t, left)) != 0 && e.Unique != uniqueID(unix.AT_FDCWD, fmt.Sprintf("/proc/%d/root%s", left, v.path), 0) {
-			t.Errorf("its id is %#x", e.Unique)
+	for _, e := range got.Mounts {
+		if e.Path == v.path && mount.NamespaceID(openNamespace(t, left)) != 0 && e.ID != uniqueID(unix.AT_FDCWD, fmt.Sprintf("/proc/%d/root%s", left, v.path), 0) {
+			t.Errorf("its id is %#x", e.ID)
 		}
 	}
 }
@@ -149,7 +150,7 @@ func TestNamespacesOfAnotherOwner(t *testing.T) {
 	must(t, err)
 	defer closeAll(namespaces)
 	for _, ns := range namespaces {
-		if isInode(int(ns.file.Fd()), namespaceOf(t, pid)) {
+		if mount.IsInode(int(ns.file.Fd()), namespaceOf(t, pid)) {
 			t.Error("it was read")
 		}
 	}
@@ -162,14 +163,6 @@ func TestNamespacesOfAnotherOwner(t *testing.T) {
 	}
 	if a, err := probeInContainer(target); err != nil || a.Err == "" || a.Ended {
 		t.Errorf("a look there: %+v, %v", a, err)
-	}
-}
-
-func TestInodeOfANamespace(t *testing.T) {
-	for link, want := range map[string]uint64{"mnt:[4026531841]": 4026531841, "mnt:[]": 0, "": 0, "user:[4026531837]": 0, "mnt:[1]x": 0} {
-		if got, err := inodeOf(link); got != want || (err != nil) != (want == 0) {
-			t.Errorf("%s: %s, %v", link, strconv.FormatUint(got, 10), err)
-		}
 	}
 }
 
@@ -186,7 +179,7 @@ func TestTableOfAProcessThatHasLeft(t *testing.T) {
 	for table, fails := range map[string]bool{good: false, good + "junk\n": true} {
 		must(t, os.WriteFile(filepath.Join(root, "10/mountinfo"), []byte(table), 0o600))
 		var left mountsLeft
-		visit := func(mountinfo.Entry) error { return nil }
+		visit := func(mount.Mount) error { return nil }
 		if err := left.readTable(proc, "10", one, visit); !errors.Is(err, errEnded) || left.read.Load() != 0 {
 			t.Errorf("%q, by one that has left: %v, %d mounts", table, err, left.read.Load())
 		}

@@ -19,16 +19,16 @@ type ContainersQuery struct {
 	Budget time.Duration
 }
 
-// ContainersAnswer lists the containers, and all else that runs in a mount
-// namespace other than the host's, by cgroup directory.
+// ContainersAnswer lists the containers, and all other processes in a mount namespace
+// other than the host's, by cgroup directory.
 type ContainersAnswer struct {
 	Containers []Container
-	// Cut is true when not all processes could be looked at within the budget.
+	// Cut is true when not all processes could be read within the budget.
 	Cut bool
 }
 
-// Container is what runs in one cgroup directory of a runtime, those below it
-// included.
+// Container stands for the processes of one cgroup directory of a runtime, and of those
+// below it.
 type Container struct {
 	Workload
 	// PID is the oldest of its processes whose mount namespace has the same owner as
@@ -76,7 +76,7 @@ func (o *owners) containers(proc int, budget time.Duration) (ContainersAnswer, e
 	}
 	byDir := map[string][]member{}
 	each(s, pids, s.memberOf, func(_ int, m member, ok bool) {
-		// Nothing that is read of it makes anybody wait: we were not let run.
+		// Nothing that is read of it can hang: this worker was not scheduled.
 		s.answer.Cut = s.answer.Cut || !ok
 		if ok && m.namespace != 0 {
 			byDir[m.Dir] = append(byDir[m.Dir], m)

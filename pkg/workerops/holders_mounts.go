@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/csi-addons/node-healer/pkg/workerops/mountinfo"
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // mounted is what the scan keeps of every mount.
@@ -83,14 +83,10 @@ func (s *scan) readTable(t *namespaceTable) tableResult {
 }
 
 func (s *scan) readTableOf(p process) (mounts []mountAt, _ error) {
-	err := s.left.readTable(s.proc, p.dir, p.namespace, func(e mountinfo.Entry) error {
-		dev, ok := parseNumber(e.Dev)
-		if !ok {
-			return errors.New("no device number")
-		}
-		at := mountAt{id: e.ID, path: e.Path, mounted: mounted{dev: dev, memory: e.FSType == "devtmpfs" || e.FSType == "tmpfs"}}
+	err := s.left.readTable(s.proc, p.dir, p.namespace, func(m mount.Mount) error {
+		at := mountAt{id: m.OldID, path: m.Path, mounted: mounted{dev: Number(m.Dev), memory: mount.IsType(m.FSType, mount.DeviceNodes)}}
 		if p.root != "/" {
-			at.path = path.Join(p.root, e.Path)
+			at.path = path.Join(p.root, m.Path)
 		}
 		mounts = append(mounts, at)
 		return nil

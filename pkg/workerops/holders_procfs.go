@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // read returns the start of a file of procfs.
@@ -77,7 +79,7 @@ func (s *scan) namespaceOf(dir string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return inodeOf(link)
+	return mount.InodeOf(link)
 }
 
 // gone is true when the process, or what it had open, has ended meanwhile.

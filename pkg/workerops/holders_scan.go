@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -139,12 +138,4 @@ func eachInTime[T, R any](s *scan, items []T, work func(T) R, take func(T, R, bo
 		}
 	}
 	return len(items)
-}
-
-// parseNumber parses "major:minor".
-func parseNumber(text string) (Number, bool) {
-	major, minor, _ := strings.Cut(text, ":")
-	ma, err1 := strconv.ParseUint(major, 10, 32)
-	mi, err2 := strconv.ParseUint(minor, 10, 32)
-	return Number{uint32(ma), uint32(mi)}, err1 == nil && err2 == nil
 }

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/workerops/mountinfo"
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // volume is a mounted filesystem with a directory "dir" and a file "dir/file".
@@ -54,9 +54,9 @@ func numberOf(t *testing.T, path string) (n Number) {
 	f, err := os.Open("/proc/self/mountinfo")
 	must(t, err)
 	defer f.Close()
-	must(t, mountinfo.Parse(f, func(e mountinfo.Entry) error {
-		if e.Path == path {
-			n, _ = parseNumber(e.Dev)
+	must(t, mount.Visit(f, func(m mount.Mount) error {
+		if m.Path == path {
+			n = Number(m.Dev)
 		}
 		return nil
 	}))

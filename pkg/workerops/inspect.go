@@ -103,7 +103,7 @@ func inspectPath(q PathQuery) PathAnswer {
 	if q.Path == "" {
 		return a
 	}
-	l, err := openLeaf(q.Path)
+	l, err := openTarget(q.Path)
 	if err != nil {
 		a.ParentErrno = errnoOf(err)
 		return a
@@ -135,7 +135,7 @@ func inspectPath(q PathQuery) PathAnswer {
 // readVolData returns nil for a file that is missing or unreadable: it is evidence when
 // it is there, and nothing follows from its absence.
 func readVolData(p string, known FileStamp) ([]byte, FileStamp) {
-	l, err := openLeaf(p)
+	l, err := openTarget(p)
 	if err != nil {
 		return nil, FileStamp{}
 	}

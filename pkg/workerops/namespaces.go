@@ -10,15 +10,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/pkg/mount"
 	"github.com/csi-addons/node-healer/pkg/worker"
-	"github.com/csi-addons/node-healer/pkg/workerops/mountinfo"
 )
 
 // namespace is a mount namespace that has the host's owner, with a part of its
 // mount table.
 type namespace struct {
 	file  *os.File
-	table []mountinfo.Entry
+	table []mount.Mount
 }
 
 func closeAll(namespaces []namespace) {
@@ -27,27 +27,38 @@ func closeAll(namespaces []namespace) {
 	}
 }
 
-// ownedNamespaces opens the mount namespaces that have the host's owner, our own
-// too: kubelet's root may be mounted twice on the host. Of their tables it gives
-// what may receive the mount events of the given mounts, and what stands on that.
-// It is all or an error: nothing is decided by a part.
-func ownedNamespaces(of ...MountRef) (found []namespace, err error) {
-	asked := func(e mountinfo.Entry) bool {
-		return slices.ContainsFunc(of, func(m MountRef) bool { return m.OldID == e.ID })
+// tablesOf returns the mounts of all namespaces.
+func tablesOf(namespaces []namespace) (all []mount.Mount) {
+	for _, ns := range namespaces {
+		all = append(all, ns.table...)
 	}
-	devs := map[string]bool{}
-	err = self{}.table(func(e mountinfo.Entry) {
-		if asked(e) {
-			devs[e.Dev] = true
-		}
-	})
+	return all
+}
+
+// receiversReadable fails where the mounts that receive the events of a mount cannot be
+// read.
+func receiversReadable(m mount.Ref) error {
+	namespaces, err := ownedNamespaces(m)
+	closeAll(namespaces)
+	return err
+}
+
+// ownedNamespaces opens the mount namespaces that have the host's owner, our own
+// too: kubelet's root may be mounted twice on the host. Of their tables it returns
+// what may receive the mount events of the given mounts, and what is mounted on that.
+// It returns all of them or an error: nothing is decided by a part.
+func ownedNamespaces(of ...mount.Ref) (found []namespace, err error) {
+	asked := func(e mount.Mount) bool {
+		return slices.ContainsFunc(of, func(m mount.Ref) bool { return m.OldID == e.OldID })
+	}
+	devs, err := superblocksOf(asked)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
 			closeAll(found)
-			found, err = nil, fmt.Errorf("%w: the mount namespaces on this node could not be looked at: %w", worker.ErrRefused, err)
+			found, err = nil, fmt.Errorf("%w: the mount namespaces on this node could not be read: %w", worker.ErrRefused, err)
 		}
 	}()
 	w, err := newNamespaceWalk()
@@ -61,8 +72,8 @@ func ownedNamespaces(of ...MountRef) (found []namespace, err error) {
 		return nil, err
 	}
 	seen := map[uint64]bool{}
-	// A process that lives in a directory of its namespace shows only what is mounted
-	// beneath that: it is asked where no other one is.
+	// A process with another root directory shows only what is mounted beneath that: it
+	// is asked where there is no other process.
 	for _, chrooted := range []bool{false, true} {
 		for _, name := range names {
 			if _, err := strconv.Atoi(name); err != nil {
@@ -76,8 +87,8 @@ func ownedNamespaces(of ...MountRef) (found []namespace, err error) {
 			if err != nil || !path.IsAbs(root) || (root != "/") != chrooted {
 				continue
 			}
-			ns, err := w.open(name, root, inode, func(e mountinfo.Entry) bool {
-				return asked(e) || devs[e.Dev] && (shared(e) != "" || optional(e, "master:") != "")
+			ns, err := w.open(name, root, inode, func(e mount.Mount) bool {
+				return asked(e) || devs[e.Dev] && e.Propagation.Receives()
 			})
 			switch {
 			case errors.Is(err, errEnded), err != nil && gone(err), errors.Is(err, unix.EINVAL):
@@ -91,6 +102,18 @@ func ownedNamespaces(of ...MountRef) (found []namespace, err error) {
 		}
 	}
 	return found, nil
+}
+
+// superblocksOf returns the superblocks of the mounts of the thread's namespace that are
+// asked for.
+func superblocksOf(asked func(mount.Mount) bool) (map[mount.Dev]bool, error) {
+	devs := map[mount.Dev]bool{}
+	err := thread{}.visit(func(m mount.Mount) {
+		if asked(m) {
+			devs[m.Dev] = true
+		}
+	})
+	return devs, err
 }
 
 type namespaceWalk struct {
@@ -108,9 +131,9 @@ func newNamespaceWalk() (*namespaceWalk, error) {
 	return &namespaceWalk{proc: proc, owners: owners}, err
 }
 
-// open opens the namespace of a process that has this root directory there. It is empty if that has another owner, or
-// nothing to do with the superblocks.
-func (w *namespaceWalk) open(process, root string, inode uint64, receives func(mountinfo.Entry) bool) (ns namespace, err error) {
+// open opens the namespace of a process that has this root directory there. The result
+// is empty if that has another owner, or no mount that receives.
+func (w *namespaceWalk) open(process, root string, inode uint64, receives func(mount.Mount) bool) (ns namespace, err error) {
 	owned, err := w.owners.of(w.proc, process, inode)
 	if err != nil || !owned {
 		return ns, err
@@ -127,8 +150,8 @@ func (w *namespaceWalk) open(process, root string, inode uint64, receives func(m
 			_ = file.Close()
 		}
 	}()
-	var table []mountinfo.Entry
-	err = w.left.readTable(w.proc, process, inode, func(e mountinfo.Entry) error {
+	var table []mount.Mount
+	err = w.left.readTable(w.proc, process, inode, func(e mount.Mount) error {
 		e.Path = path.Join(root, e.Path)
 		table = append(table, e)
 		return nil
@@ -136,10 +159,10 @@ func (w *namespaceWalk) open(process, root string, inode uint64, receives func(m
 	if err != nil {
 		return ns, err
 	}
-	// What is known of an inode number, and what was read of the process, is of this
-	// namespace only if the process still is in it.
+	// What is known of an inode number, and what was read of the process, is true of this
+	// namespace only if the process is still in it.
 	now, err := (&scan{proc: w.proc}).namespaceOf(process)
-	if err != nil || now != inode || !isInode(fd, inode) || !w.owners.host.owns(fd) {
+	if err != nil || now != inode || !mount.IsInode(fd, inode) || !w.owners.host.Owns(fd) {
 		return ns, errEnded
 	}
 	if ns.table = related(table, receives); len(ns.table) > 0 {
@@ -148,16 +171,47 @@ func (w *namespaceWalk) open(process, root string, inode uint64, receives func(m
 	return ns, nil
 }
 
-// related keeps the mounts that receive events, and what stands on those.
-func related(table []mountinfo.Entry, receives func(mountinfo.Entry) bool) (kept []mountinfo.Entry) {
+// related returns the mounts that receive events, and what is mounted on those.
+func related(table []mount.Mount, receives func(mount.Mount) bool) (kept []mount.Mount) {
 	known := map[int]bool{}
 	for _, e := range table {
-		known[e.ID] = receives(e)
+		known[e.OldID] = receives(e)
 	}
 	for _, e := range table {
-		if known[e.ID] || known[e.Parent] {
+		if known[e.OldID] || known[e.OldParent] {
 			kept = append(kept, e)
 		}
 	}
 	return kept
+}
+
+// owners remembers which mount namespaces have the host's owner.
+type owners struct {
+	host  mount.Owner
+	known map[uint64]bool // by inode number
+}
+
+func newOwners() (*owners, error) {
+	host, err := mount.OwnOwner()
+	return &owners{host: host, known: map[uint64]bool{}}, err
+}
+
+// of is true for the namespace that a process, given by its directory in an open
+// procfs, is in. An error says that it is in that one no more.
+func (o *owners) of(proc int, dir string, inode uint64) (bool, error) {
+	if owned, known := o.known[inode]; known {
+		return owned, nil
+	}
+	fd, err := retryEINTR(func() (int, error) {
+		return unix.Openat(proc, dir+"/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fd)
+	if !mount.IsInode(fd, inode) {
+		return false, errEnded
+	}
+	o.known[inode] = o.host.Owns(fd)
+	return o.known[inode], nil
 }

@@ -7,29 +7,25 @@ var (
 	// Inspect tells what is at paths and touches one superblock.
 	Inspect = worker.Define("look", worker.Pooled, inspect)
 	// Published lists the volumes that kubelet has for pods.
-	Published = worker.Define("target", worker.Pooled, published)
+	Published = worker.Define("published", worker.Pooled, published)
 	// Media reads blocks of a device that no inspection reads.
 	Media = worker.Define("media", worker.Pooled, media)
 	// Write shows whether a filesystem takes a write.
 	Write = worker.Define("write", worker.Pooled, write)
-	// Place puts a read-only clone of a staged mount on an empty mount point.
-	Attach = worker.Define("attach", worker.Spent, attach)
-	// Replace puts a read-only clone of a staged mount instead of a dead one.
-	Replace = worker.Define("replace", worker.Spent, replace)
-	// Cover puts one on top of a dead one, where it cannot come beneath.
-	Cover = worker.Define("cover", worker.Spent, cover)
-	// Uncover takes a dead mount off the top of a stack.
-	UnmountDeadTop = worker.Define("unmount-dead-top", worker.Spent, unmountDeadTop)
-	// Settle gives a placed clone that stands alone its final attributes.
+	// Place puts a read-only clone of a staged mount at a mount point.
+	Place = worker.Define("place", worker.Spent, place)
+	// Finalize gives a placed clone that is alone its final attributes.
 	Finalize = worker.Define("finalize", worker.Spent, finalize)
+	// UnmountDeadTop takes a dead mount off the top of a stack.
+	UnmountDeadTop = worker.Define("unmount-dead-top", worker.Spent, unmountDeadTop)
 	// UnmountDuplicate unmounts one placeholder from the top of a stack.
 	UnmountDuplicate = worker.Define("unmount-duplicate", worker.Spent, unmountDuplicate)
 	// Containers finds the containers that run, Mounts what they have mounted.
 	Containers = worker.Define("containers", worker.Spent, containers)
 	Mounts     = worker.Define("mounts", worker.Pooled, containerMounts)
-	// Peek touches a mount in a container.
+	// ProbeInContainer touches a mount in a container.
 	ProbeInContainer = worker.Define("peek", worker.Spent, probeInContainer)
-	// Inside replaces mounts in containers.
+	// InContainer replaces mounts in containers.
 	InContainer = worker.Define("inside", worker.Spent, inContainer)
 	// Holders finds who holds superblocks and block devices.
 	Holders = worker.Define("holders", worker.Spent, holders)
@@ -39,5 +35,8 @@ var (
 
 // Ops lists the operations for worker.Serve.
 func Ops() []worker.Servable {
-	return []worker.Servable{Inspect, Media, Published, Write, Attach, Replace, Cover, UnmountDeadTop, Finalize, UnmountDuplicate, Containers, Mounts, ProbeInContainer, InContainer, Holders, Exclusive}
+	return []worker.Servable{
+		Inspect, Published, Media, Write, Place, Finalize, UnmountDeadTop, UnmountDuplicate,
+		Containers, Mounts, ProbeInContainer, InContainer, Holders, Exclusive,
+	}
 }

@@ -15,7 +15,7 @@ import (
 func withoutBeneath() bool { return os.Getenv("NODE_HEALER_WITHOUT_BENEATH") != "" }
 
 // pause stops the worker at each instant that NODE_HEALER_PAUSE lists, until
-// somebody continues it.
+// a test continues it.
 func pause(instant string) {
 	if slices.Contains(strings.Split(os.Getenv("NODE_HEALER_PAUSE"), ","), instant) {
 		// To this thread: it stops before it goes on, whatever the others do.

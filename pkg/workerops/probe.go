@@ -140,7 +140,7 @@ const opClone = "open_tree"
 
 // cloneAt makes a detached clone of what is mounted at a path.
 func cloneAt(p string) (clone int, op string, err error) {
-	l, err := openLeaf(p)
+	l, err := openTarget(p)
 	if err != nil {
 		return -1, "resolve", err
 	}
@@ -158,7 +158,7 @@ func cloneAt(p string) (clone int, op string, err error) {
 // The clone is made private before it is walked: an umount that propagates to
 // it would find it busy, too. The kernel visits each mount beside it for that.
 func cloneAround(p string) (fd int, op string, err error) {
-	l, err := openLeaf(p)
+	l, err := openTarget(p)
 	if err != nil {
 		return -1, "resolve", err
 	}

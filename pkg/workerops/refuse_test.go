@@ -6,40 +6,39 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/pkg/mount"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
 // What can be refused before anything needs a privilege.
 func TestRefusedBeforeAnything(t *testing.T) {
 	dir := realDir(t)
-	l, err := openLeaf(dir + "/")
+	l, err := openTarget(dir + "/")
 	if err == nil {
 		l.close()
 		t.Error("a path without a last component")
 	}
-	here, err := openLeaf(dir)
+	here, err := openTarget(dir)
 	must(t, err)
 	defer here.close()
-	parentMount, err := refOf(here.dir)
+	parentMount, err := here.parent()
 	must(t, err)
-	const placeholder = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSYMFOLLOW
 	for name, op := range map[string]func() error{
-		"writable placeholder": func() error { _, err := attach(AttachQuery{Source: dir, Target: dir}); return err },
 		"staged anew": func() error {
-			_, err := attach(AttachQuery{Source: dir, SourceMount: MountRef{ID: 1, OldID: 1}, Target: dir, Placeholder: placeholder})
+			_, err := place(PlaceQuery{Source: Source{Path: dir, Mount: mount.Ref{ID: 1, OldID: 1}}, Target: dir})
 			return err
 		},
 		"finalize another's": func() error {
-			_, err := finalize(FinalizeQuery{Target: dir, Mount: MountRef{ID: 1, OldID: 1}})
+			_, err := finalize(FinalizeQuery{Target: dir, Mount: mount.Ref{ID: 1, OldID: 1}})
 			return err
 		},
 		"finalize none": func() error { _, err := finalize(FinalizeQuery{Target: dir, Mount: parentMount}); return err },
 		"take off what is not placeholder": func() error {
-			_, err := unmountDuplicate(UnmountDuplicateQuery{Target: dir, Mount: parentMount, Placeholder: placeholder})
+			_, err := unmountDuplicate(UnmountDuplicateQuery{Target: dir, Mount: parentMount})
 			return err
 		},
 		"take off another's": func() error {
-			_, err := unmountDuplicate(UnmountDuplicateQuery{Target: dir, Mount: MountRef{ID: 1, OldID: 1}})
+			_, err := unmountDuplicate(UnmountDuplicateQuery{Target: dir, Mount: mount.Ref{ID: 1, OldID: 1}})
 			return err
 		},
 	} {
@@ -51,10 +50,9 @@ func TestRefusedBeforeAnything(t *testing.T) {
 
 func TestNoWayToTheMountPoint(t *testing.T) {
 	gone := realDir(t) + "/none/x"
-	const placeholder = unix.MOUNT_ATTR_RDONLY
 	for name, op := range map[string]func() error{
 		"mount point": func() error {
-			_, err := attach(AttachQuery{Source: gone, Target: gone, Placeholder: placeholder})
+			_, err := place(PlaceQuery{Source: Source{Path: gone}, Target: gone})
 			return err
 		},
 		"finalize": func() error { _, err := finalize(FinalizeQuery{Target: gone}); return err },

@@ -6,13 +6,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // WriteQuery asks whether the filesystem mounted at a path takes a write.
 type WriteQuery struct {
 	Path string
 	// Want is the expected mount; on another one nothing is written.
-	Want MountRef
+	Want mount.Ref
 	// Sync asks for no more than fsync(2) of the root directory. Nothing is written
 	// unless that was about to be: 223 ns and no sector on a clean ext4 (Linux 6.18).
 	Sync bool
@@ -118,8 +120,8 @@ const opFind = "find the mount"
 
 // isMounted is true when the mount that a path ends on is the expected one. It
 // returns the device number of its root.
-func isMounted(p string, want MountRef) (dev uint64, there bool, err error) {
-	l, err := openLeaf(p)
+func isMounted(p string, want mount.Ref) (dev uint64, there bool, err error) {
+	l, err := openTarget(p)
 	if err != nil {
 		return 0, false, err
 	}

@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // mustWrite returns the answer to a write.
@@ -262,7 +264,7 @@ func TestWriteLeavesNoDescriptor(t *testing.T) {
 // writeTo asks for a write to whatever is mounted at a path.
 func writeTo(p string) WriteQuery {
 	q := WriteQuery{Path: p}
-	if l, err := openLeaf(p); err == nil {
+	if l, err := openTarget(p); err == nil {
 		defer l.close()
 		if fd, now, err := l.top(); err == nil {
 			_ = unix.Close(fd)
@@ -275,7 +277,7 @@ func writeTo(p string) WriteQuery {
 // Another mount is there since: nothing is written to it.
 func TestWriteToAnotherMount(t *testing.T) {
 	needsRoot(t)
-	a, err := write(WriteQuery{Path: realDir(t), Want: MountRef{ID: 1, OldID: 1}})
+	a, err := write(WriteQuery{Path: realDir(t), Want: mount.Ref{ID: 1, OldID: 1}})
 	if err != nil || !a.Unable {
 		t.Errorf("%+v, %v", a, err)
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/mount"
 	"github.com/csi-addons/node-healer/pkg/worker"
 	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/test/harness"
@@ -125,10 +126,10 @@ func swapAll(t *testing.T, v *harness.Volume, all []*harness.Container) (swaps t
 	for _, c := range all {
 		dead := c.MountsAt("/data")[0]
 		q.Targets = append(q.Targets, workerops.InContainerTarget{
-			PID: c.PID(), Namespace: namespaceOf(t, c), Path: dead.Path, Mount: workerops.MountRef{OldID: dead.OldID},
+			PID: c.PID(), Namespace: namespaceOf(t, c), Path: dead.Path, Mount: mount.Ref{OldID: dead.OldID},
 			Swap: workerops.Swap{
-				Source: source.Path, SourceMount: workerops.MountRef{OldID: source.OldID},
-				Attr: uint64(dead.Attr), Guard: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSYMFOLLOW, Before: unix.MS_PRIVATE,
+				Source: workerops.Source{Path: source.Path, Mount: mount.Ref{OldID: source.OldID}},
+				Attr:   dead.Attr, Before: unix.MS_PRIVATE,
 			},
 		})
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // Mounts gives the mount table of a process, "self" for the test's own.
@@ -19,7 +20,7 @@ func Mounts(t testing.TB, process string) []host.Mount {
 	f, err := os.Open("/proc/" + process + "/mountinfo")
 	Must(t, err)
 	defer f.Close()
-	mounts, err := host.ParseMountinfo(f)
+	mounts, err := mount.Parse(f)
 	Must(t, err)
 	return mounts
 }

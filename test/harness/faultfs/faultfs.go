@@ -20,7 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // Config says what is served.
@@ -96,7 +96,7 @@ func connection(t testing.TB, dir string) string {
 		t.Fatal(err)
 	}
 	defer table.Close()
-	mounts, err := host.ParseMountinfo(table)
+	mounts, err := mount.Parse(table)
 	if err != nil {
 		t.Fatal(err)
 	}

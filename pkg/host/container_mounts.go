@@ -1,0 +1,181 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"path"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops"
+)
+
+// MountQuery says which mounts of containers are wanted, Directory names a directory of a
+// filesystem.
+type (
+	MountQuery = mount.Filter
+	Directory  = mount.Directory
+)
+
+// ContainerMount is a mount in the mount namespace of a running container.
+type ContainerMount struct {
+	// PID is the container's first process, Namespace the inode number of its mount
+	// namespace.
+	PID       int
+	Namespace uint64
+	// PodUID and ContainerID are empty outside of pods.
+	PodUID, ContainerID string
+	// cgroup is the runtime's directory for the container.
+	cgroup string
+	// Mount is topmost at its path, which is as seen from the root of the
+	// namespace. Below is what it hides there, the upper first.
+	Mount Mount
+	Below []Mount
+}
+
+// Path leads to it from outside the container.
+func (c ContainerMount) Path() string {
+	return path.Join("/proc", strconv.Itoa(c.PID), "root", c.Mount.Path)
+}
+
+// String names the container and the path in it, for messages.
+func (c ContainerMount) String() string {
+	who := WorkloadName(c.PodUID, c.ContainerID)
+	if who == "" {
+		who = "process " + strconv.Itoa(c.PID)
+	}
+	return who + " at " + strconv.Quote(c.Mount.Path)
+}
+
+func (c ContainerMount) container() workerops.Container {
+	return workerops.Container{
+		Workload: workerops.Workload{PodUID: c.PodUID, ContainerID: c.ContainerID, Dir: c.cgroup}, PID: c.PID, Namespace: c.Namespace,
+	}
+}
+
+// Unverified is a container whose mounts cannot be read from here.
+type Unverified struct {
+	// PodUID and ContainerID are empty where no one container is meant.
+	PodUID, ContainerID string
+	// Started is when it did, in time since the boot.
+	Started time.Duration
+	// Why completes the sentence "... cannot be looked into: ".
+	Why string
+	// Has is true where it is seen to have mounts of the volume.
+	Has bool
+}
+
+// String names the container, for messages.
+func (u Unverified) String() string {
+	if who := WorkloadName(u.PodUID, u.ContainerID); who != "" {
+		return who
+	}
+	return "a container"
+}
+
+// The most mounts that are read in a namespace, and in all containers of a pod: a
+// container may bind what it has as often as it likes, and must not use up the work for
+// other pods.
+const (
+	maxInNamespace = 64
+	maxInPod       = 256
+)
+
+// Containers is what a walk through the mount namespaces of containers found.
+type Containers struct {
+	Mounts     []ContainerMount
+	Unverified []Unverified
+}
+
+// InContainers looks for mounts in the mount namespaces of the pods' running
+// containers, with nil for pods in all but the host's own. It walks no path and asks no
+// filesystem. A mount at one of kubelet's own paths is no container's mount, but a copy
+// of the host's.
+func (n *Node) InContainers(ctx context.Context, pods []string, q MountQuery) (found Containers, err error) {
+	walk, err := n.containers.all(ctx, n)
+	if err != nil {
+		return found, err
+	}
+	if walk.Cut {
+		found.Unverified = append(found.Unverified, Unverified{Why: "not all processes on the node could be read in time"})
+	}
+	var of []workerops.Container
+	for _, c := range walk.Containers {
+		switch {
+		case pods != nil && !slices.Contains(pods, c.PodUID):
+		case c.Sandbox != "":
+			found.unverified(c, "it runs in a sandbox ("+c.Sandbox+")")
+		case c.Foreign && c.PodUID != "":
+			found.unverified(c, "its mount namespace belongs to another user namespace")
+		case !c.Foreign:
+			of = append(of, c)
+		}
+	}
+	return found, n.addMounts(ctx, of, q, &found)
+}
+
+// addMounts adds the mounts of containers that are wanted.
+func (n *Node) addMounts(ctx context.Context, of []workerops.Container, q MountQuery, found *Containers) error {
+	if len(of) == 0 {
+		return nil
+	}
+	mounts, err := n.mountsOf(ctx, of, q)
+	if err != nil {
+		return err
+	}
+	inPod := map[string]int{}
+	for i, c := range of {
+		switch here := n.mountsIn(c, mounts[i], q); {
+		case mounts[i].Ended:
+		case mounts[i].Many || inPod[c.PodUID]+len(here) > maxInPod:
+			found.unverified(c, "it has more mounts of the volume than are looked at")
+			found.Unverified[len(found.Unverified)-1].Has = true
+		case mounts[i].Err != "":
+			found.unverified(c, "its mounts could not be read: "+mounts[i].Err)
+		default:
+			inPod[c.PodUID] += len(here)
+			found.Mounts = append(found.Mounts, here...)
+		}
+	}
+	return nil
+}
+
+func (f *Containers) unverified(c workerops.Container, why string) {
+	f.Unverified = append(f.Unverified, Unverified{PodUID: c.PodUID, ContainerID: c.ContainerID, Started: c.Started, Why: why})
+}
+
+// mountsIn returns the wanted mounts of a container that are topmost at their paths.
+func (n *Node) mountsIn(c workerops.Container, of workerops.MountsOf, q MountQuery) (found []ContainerMount) {
+	table := NewTable(of.Mounts)
+	for _, m := range of.Mounts {
+		if !q.Wants(m) || n.kubelet.Layout(m.Path).Kind != LayoutOther {
+			continue
+		}
+		if stack := table.Stack(m.Path); len(stack) > 0 && stack[0].Same(m) { // no other mount hides it
+			found = append(found, ContainerMount{
+				PID: c.PID, Namespace: c.Namespace, PodUID: c.PodUID, ContainerID: c.ContainerID, cgroup: c.Dir, Mount: m, Below: stack[1:],
+			})
+		}
+	}
+	return found
+}
+
+// mountsOf reads mounts of containers.
+func (n *Node) mountsOf(ctx context.Context, of []workerops.Container, q MountQuery) ([]workerops.MountsOf, error) {
+	ask := workerops.MountsQuery{Wanted: q, Limit: maxInNamespace}
+	for _, c := range of {
+		ask.Of = append(ask.Of, workerops.NamespaceOf{Workload: c.Workload, PID: c.PID, Namespace: c.Namespace})
+	}
+	var a workerops.MountsAnswer
+	err := n.probes.unlessStuck(namespaces, func() (err error) {
+		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Mounts, ask)
+		return err
+	})
+	if err == nil && len(a.Of) != len(of) {
+		err = errors.New("the worker left out a container")
+	}
+	return a.Of, err
+}

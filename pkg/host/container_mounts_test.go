@@ -1,0 +1,298 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/workerops"
+)
+
+const podUID = "0d6a1c2e-1111-4222-8333-9444aaaa5555"
+
+// ofVolume wants the mounts of one superblock.
+var ofVolume = MountQuery{Superblocks: []Dev{{Major: 0, Minor: 50}}}
+
+// entries are what a worker gives of a mount table.
+func entries(t *testing.T, text string) (of workerops.MountsOf) {
+	t.Helper()
+	err := mount.Visit(strings.NewReader(text), func(m mount.Mount) error {
+		m.ID = uint64(1000 + m.OldID)
+		of.Mounts = append(of.Mounts, m)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return of
+}
+
+func TestMountsInAContainer(t *testing.T) {
+	const root = "1 0 0:20 / / rw - overlay overlay rw\n"
+	n := &Node{kubelet: Kubelet{Root: "/k"}}
+	for name, tc := range map[string]struct {
+		table string
+		want  []string // path and what it hides
+	}{
+		"one":                  {root + "2 1 0:50 / /data rw - fuse.x src rw\n", []string{"/data []"}},
+		"several":              {root + "2 1 0:50 / /data rw - fuse.x src rw\n4 1 0:50 / /more rw - fuse.x src rw\n", []string{"/data []", "/more []"}},
+		"hidden by another":    {root + "2 1 0:50 / /data rw - fuse.x src rw\n3 2 0:51 / /data rw - tmpfs x rw\n", nil},
+		"over another":         {root + "3 1 0:51 / /data rw - tmpfs x rw\n2 3 0:50 / /data rw - fuse.x src rw\n", []string{"/data [3]"}},
+		"a copy of the host's": {root + "4 1 0:50 / /k/pods/u/volumes/kubernetes.io~csi/p/mount rw - fuse.x src rw\n", nil},
+		"another one":          {root + "2 1 0:51 / /data rw - fuse.x src rw\n", nil},
+		"none":                 {"", nil},
+	} {
+		found := n.mountsIn(workerops.Container{}, entries(t, tc.table), ofVolume)
+		var got []string
+		for _, m := range found {
+			below := []int{}
+			for _, b := range m.Below {
+				below = append(below, b.OldID)
+			}
+			got = append(got, fmt.Sprint(m.Mount.Path, " ", below))
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+func TestWhatIsKnownOfAContainersMount(t *testing.T) {
+	n := &Node{kubelet: Kubelet{Root: "/k"}}
+	c := workerops.Container{Workload: workerops.Workload{PodUID: podUID, ContainerID: strings.Repeat("c", 64), Dir: "kubepods/x"}, PID: 10, Namespace: 4711}
+	found := n.mountsIn(c, entries(t, "1 0 0:20 / / rw - overlay overlay rw\n2 1 0:50 /sub /data ro,nosuid master:7 - fuse.x src rw\n"), ofVolume)
+	if len(found) != 1 {
+		t.Fatalf("%+v", found)
+	}
+	m := found[0]
+	want := Mount{ID: 1002, OldID: 2, OldParent: 1, Dev: Dev{Major: 0, Minor: 50}, Root: "/sub", Path: "/data", Attr: AttrReadOnly | AttrNoSUID | AttrStrictAtime, Propagation: Propagation{Master: 7}, FSType: "fuse.x", Source: "src"}
+	m.Mount.SuperOptions = nil
+	if fmt.Sprint(m.container()) != fmt.Sprint(c) || fmt.Sprint(m.Mount) != fmt.Sprint(want) {
+		t.Errorf("%+v: %+v\nwant %+v", m.container(), m.Mount, want)
+	}
+	for _, tc := range []struct{ got, want string }{
+		{m.Path(), "/proc/10/root/data"},
+		{m.String(), "pod " + podUID + ` container cccccccccccc at "/data"`},
+		{ContainerMount{PID: 7, Mount: Mount{Path: "/a\nb"}}.String(), `process 7 at "/a\nb"`},
+		{ContainerMount{PID: 7, Mount: Mount{Path: "/"}}.Path(), "/proc/7/root"},
+		{Unverified{PodUID: podUID}.String(), "pod " + podUID},
+		{Unverified{}.String(), "a container"},
+	} {
+		if tc.got != tc.want {
+			t.Errorf("got %s, want %s", tc.got, tc.want)
+		}
+	}
+}
+
+func TestWantedMounts(t *testing.T) {
+	fuse := MountQuery{Superblocks: []Dev{{Major: 0, Minor: 50}}, Current: Dev{Major: 0, Minor: 60}, FSType: "fuse.x", Source: "src"}
+	for name, tc := range map[string]struct {
+		m    Mount
+		want bool
+	}{
+		"the superblock":              {Mount{Dev: Dev{Major: 0, Minor: 50}}, true},
+		"the current one":             {Mount{Dev: Dev{Major: 0, Minor: 60}, FSType: "fuse.x", Source: "src"}, false},
+		"of the current one, ours":    {Mount{Dev: Dev{Major: 0, Minor: 60}, Attr: AttrReadOnly | AttrNoSymFollow}, true},
+		"another of type and source":  {Mount{Dev: Dev{Major: 0, Minor: 70}, FSType: "fuse.x", Source: "src"}, true},
+		"another of type, not source": {Mount{Dev: Dev{Major: 0, Minor: 70}, FSType: "fuse.x", Source: "y"}, false},
+		"another of source, not type": {Mount{Dev: Dev{Major: 0, Minor: 70}, FSType: "fuse.y", Source: "src"}, false},
+		"read-only and nosymfollow":   {Mount{Dev: Dev{Major: 0, Minor: 70}, Attr: AttrReadOnly | AttrNoSymFollow}, false},
+	} {
+		if fuse.Wants(tc.m) != tc.want {
+			t.Errorf("%s: %v", name, !tc.want)
+		}
+	}
+	if (MountQuery{}).Wants(Mount{Dev: Dev{Major: 0, Minor: 9}}) {
+		t.Error("what nobody asked for")
+	}
+}
+
+// Numbers of peer groups are given out again: they mean something only while both
+// mounts are there.
+func TestSharingOf(t *testing.T) {
+	onHost := []Mount{{Propagation: Propagation{Shared: 4}}, {Propagation: Propagation{Shared: 5, Master: 9}}, {}}
+	for name, tc := range map[string]struct {
+		p      Propagation
+		onHost []Mount
+		want   Sharing
+	}{
+		"private":                      {Propagation{}, onHost, SharingNone},
+		"private, nothing on the host": {Propagation{}, nil, SharingNone},
+		"unbindable":                   {Propagation{Unbindable: true}, onHost, SharingUnbindable},
+		"slave":                        {Propagation{Master: 4}, onHost, SharingSlave},
+		"slave of another of the host": {Propagation{Master: 5}, onHost, SharingSlave},
+		"slave, and shared":            {Propagation{Master: 4, Shared: 7}, onHost, SharingSlaveOwn},
+		"peer":                         {Propagation{Shared: 4}, onHost, SharingPeer},
+		"shared with others":           {Propagation{Shared: 7}, onHost, SharingOwn},
+		"slave of somebody":            {Propagation{Master: 9}, onHost, SharingUnknown},
+		"slave, nothing on the host":   {Propagation{Master: 4}, nil, SharingUnknown},
+		"shared, nothing on the host":  {Propagation{Shared: 4}, nil, SharingUnknown},
+		"the host's is private":        {Propagation{Shared: 4}, []Mount{{}}, SharingOwn},
+	} {
+		if got := SharingOf(Mount{Propagation: tc.p}, tc.onHost); got != tc.want {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+	for s, want := range map[Sharing]bool{SharingSlave: true, SharingSlaveOwn: true, SharingPeer: true, SharingOwn: false, SharingNone: false, SharingUnknown: false, SharingUnbindable: false} {
+		if s.FollowsHost() != want {
+			t.Errorf("%s: %v", s, !want)
+		}
+	}
+}
+
+func TestSwapOfAPlan(t *testing.T) {
+	source := Mount{ID: 8, OldID: 80, Path: "/k/mount"}
+	dead := Mount{ID: 7, OldID: 70, Path: "/data", Attr: AttrNoExec}
+	plain := workerops.Swap{
+		Source: workerops.Source{Path: "/k/mount", Mount: mount.Ref{ID: 8, OldID: 80}}, Attr: AttrNoExec, Before: unix.MS_PRIVATE,
+	}
+	shares := func(s Sharing) func(*ContainerSwap) { return func(p *ContainerSwap) { p.Sharing = s } }
+	for name, tc := range map[string]struct {
+		change func(*ContainerSwap)
+		want   func(*workerops.Swap)
+	}{
+		"private":     {func(*ContainerSwap) {}, func(*workerops.Swap) {}},
+		"a directory": {func(p *ContainerSwap) { p.Sub = "a/b" }, func(s *workerops.Swap) { s.Source.Sub = "a/b" }},
+		"slave":       {shares(SharingSlave), func(s *workerops.Swap) { s.Before = unix.MS_SLAVE }},
+		"shared":      {shares(SharingOwn), func(s *workerops.Swap) { s.After = unix.MS_SHARED }},
+		"slave and shared": {shares(SharingSlaveOwn), func(s *workerops.Swap) {
+			s.Before, s.After = unix.MS_SLAVE, unix.MS_SHARED
+		}},
+		"unbindable":      {shares(SharingUnbindable), func(s *workerops.Swap) { s.After = unix.MS_UNBINDABLE }},
+		"a peer":          {shares(SharingPeer), func(s *workerops.Swap) { s.Join = true }},
+		"nobody knows":    {shares(SharingUnknown), func(*workerops.Swap) {}},
+		"shut down":       {func(p *ContainerSwap) { p.Ended = true }, func(s *workerops.Swap) { s.Ended = true }},
+		"stale":           {func(p *ContainerSwap) { p.Stale = true }, func(s *workerops.Swap) { s.Stale = true }},
+		"interrupted":     {func(p *ContainerSwap) { p.Ours = Mount{ID: 9, OldID: 90} }, func(s *workerops.Swap) { s.Ours = mount.Ref{ID: 9, OldID: 90} }},
+		"beneath a stray": {func(p *ContainerSwap) { p.Stray = Mount{ID: 9, OldID: 90} }, func(s *workerops.Swap) { s.Stray = mount.Ref{ID: 9, OldID: 90} }},
+		// Of what was left the attributes are not those that it is to have.
+		"read-only": {func(p *ContainerSwap) { p.Attr = AttrReadOnly }, func(s *workerops.Swap) { s.Attr = AttrReadOnly }},
+	} {
+		p := ContainerSwap{Container: ContainerMount{Mount: dead}, Source: source, Attr: AttrNoExec}
+		tc.change(&p)
+		want := plain
+		tc.want(&want)
+		if got := p.swap(); got != want {
+			t.Errorf("%s: %+v\nwant %+v", name, got, want)
+		}
+	}
+}
+
+func TestGuarded(t *testing.T) {
+	for attr, want := range map[Attr]bool{
+		AttrReadOnly | AttrNoSymFollow: true, AttrReadOnly | AttrNoSymFollow | AttrNoExec: true, AttrReadOnly: false, AttrNoSymFollow: false, 0: false,
+	} {
+		if (Mount{Attr: attr}).Guarded() != want {
+			t.Errorf("%s: %v", attr, !want)
+		}
+	}
+}
+
+// containerOf names a process as the walk over all processes does.
+func containerOf(t *testing.T, pid int) workerops.Container {
+	t.Helper()
+	cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return workerops.Container{Workload: workerops.WorkloadIn(string(cgroup)), PID: pid, Namespace: info.Sys().(*syscall.Stat_t).Ino}
+}
+
+// devAt gives the superblock that a process has mounted at a path.
+func devAt(t *testing.T, pid int, path string) Dev {
+	t.Helper()
+	info, err := os.Stat(fmt.Sprintf("/proc/%d/root%s", pid, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev := info.Sys().(*syscall.Stat_t).Dev
+	return Dev{Major: unix.Major(dev), Minor: unix.Minor(dev)}
+}
+
+// On this kernel: a process in a mount namespace of its own has a tmpfs.
+func TestLookIntoAContainer(t *testing.T) {
+	realKernel(t)
+	n, _ := newNode(t)
+	at := t.TempDir()
+	pid, end := propagatedMounts(t, `mount -t tmpfs x "$1"; mount -t tmpfs y "$1"`, []string{at})
+	c := containerOf(t, pid)
+	var found Containers
+	err := n.addMounts(t.Context(), []workerops.Container{c}, MountQuery{Superblocks: []Dev{devAt(t, pid, at)}}, &found)
+	if err != nil || len(found.Mounts) != 1 || found.Mounts[0].PID != pid || len(found.Mounts[0].Below) != 1 || found.Mounts[0].Mount.Source != "y" {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	look := func(m ContainerMount) ContainerProbe {
+		t.Helper()
+		sights, err := n.ProbeInContainers(context.Background(), []ContainerMount{m})
+		if err != nil || len(sights) != 1 {
+			t.Fatalf("%+v, %v", sights, err)
+		}
+		return sights[0]
+	}
+	m := found.Mounts[0]
+	if s := look(m); s != (ContainerProbe{}) {
+		t.Errorf("it works: %+v", s)
+	}
+	covered := m
+	covered.Mount = m.Below[0]
+	if s := look(covered); s.Unable == "" || s.Ended {
+		t.Errorf("a mount that is covered: %+v", s)
+	}
+	reused := m
+	reused.Namespace++
+	if s := look(reused); !s.Ended {
+		t.Errorf("another process by now: %+v", s)
+	}
+	end()
+	if s := look(m); !s.Ended {
+		t.Errorf("it has ended: %+v", s)
+	}
+	if errs := n.ReplaceInContainers(context.Background(), []ContainerSwap{{Container: m, Source: m.Mount}}); len(errs) != 1 || errs[0] == nil || !strings.Contains(errs[0].Error(), "has ended") {
+		t.Errorf("replace where it has ended: %v", errs)
+	}
+	if err := n.addMounts(t.Context(), []workerops.Container{c}, ofVolume, &found); err != nil || len(found.Mounts) != 1 || len(found.Unverified) != 0 {
+		t.Errorf("mounts where it has ended: %+v, %v", found, err)
+	}
+}
+
+// One pod's mounts do not use up what is looked at for others.
+func TestMoreMountsThanAreLookedAt(t *testing.T) {
+	realKernel(t)
+	n, _ := newNode(t)
+	at := t.TempDir()
+	script := `mount -t tmpfs x "$1"; i=0; while [ $i -lt "$2" ]; do mkdir "$1/$i"; mount --bind "$1" "$1/$i"; i=$((i+1)); done`
+	few, _ := propagatedMounts(t, script, []string{at, fmt.Sprint(maxInNamespace - 1)})
+	many, _ := propagatedMounts(t, script, []string{at, fmt.Sprint(maxInNamespace)})
+	var all []workerops.Container
+	in := func(pid int, pod string) workerops.Container {
+		c := containerOf(t, pid)
+		c.PodUID = pod
+		return c
+	}
+	q := MountQuery{Superblocks: []Dev{devAt(t, few, at), devAt(t, many, at)}}
+	for range maxInPod/maxInNamespace + 1 {
+		all = append(all, in(few, ""))
+	}
+	all = append(all, in(many, ""))
+	var found Containers
+	err := n.addMounts(t.Context(), all, q, &found)
+	if err != nil || len(found.Mounts) != maxInPod || len(found.Unverified) != 2 {
+		t.Fatalf("%d mounts, %+v, %v", len(found.Mounts), found.Unverified, err)
+	}
+	for _, u := range found.Unverified {
+		if !strings.Contains(u.Why, "more mounts") {
+			t.Errorf("%+v", u)
+		}
+	}
+}

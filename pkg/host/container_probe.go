@@ -1,0 +1,104 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops"
+)
+
+// ContainerProbe is the result of a touch of a container's mount, through its own path.
+type ContainerProbe struct {
+	Errno  syscall.Errno
+	Silent bool
+	// Unable says why it was not touched, Ended that the container is gone.
+	Unable string
+	Ended  bool
+}
+
+// ProbeInContainers touches mounts in containers. A filesystem that ended has ended for
+// all mounts of its superblock: the answer of one of them counts for the others, unless
+// it has none. Only on NFS one directory may be stale, and another not.
+func (n *Node) ProbeInContainers(ctx context.Context, mounts []ContainerMount) ([]ContainerProbe, error) {
+	type group struct {
+		dev Dev
+		id  int
+	}
+	members := map[group][]int{}
+	for i, m := range mounts {
+		g := group{dev: m.Mount.Dev}
+		if IsNFS(m.Mount.FSType) {
+			g.id = m.Mount.OldID
+		}
+		members[g] = append(members[g], i)
+	}
+	found := make([]ContainerProbe, len(mounts))
+	var wg sync.WaitGroup
+	for _, at := range members {
+		wg.Go(func() {
+			for tries, i := range at {
+				found[i] = n.probeInContainer(ctx, mounts[i])
+				rest := ContainerProbe{Unable: "too many of its mounts could not be asked"}
+				if found[i].forAll() {
+					rest = found[i]
+				} else if tries < maxProbes {
+					continue
+				}
+				for _, other := range at[tries+1:] {
+					found[other] = rest
+				}
+				break
+			}
+		})
+	}
+	wg.Wait()
+	return found, ctx.Err()
+}
+
+// maxProbes bounds the mounts of a superblock that are asked, one after the other.
+const maxProbes = 64
+
+// forAll is true for an answer that counts for all mounts of the superblock: it works,
+// or its connection is gone. Any other error may concern one directory only.
+func (s ContainerProbe) forAll() bool {
+	if s.Unable != "" || s.Ended {
+		return false
+	}
+	return s.Silent || slices.Contains([]syscall.Errno{0, syscall.ENOTCONN, syscall.ECONNABORTED}, s.Errno)
+}
+
+// probeInContainer touches one mount. There is one worker at each storage at a time, and
+// none beside one that cannot be ended: then the answer is that it hangs.
+func (n *Node) probeInContainer(ctx context.Context, m ContainerMount) ContainerProbe {
+	s := storageOf(m.Mount)
+	at, first := n.probes.join(s, Mount{})
+	for !first {
+		select {
+		case <-at.done:
+		case <-ctx.Done():
+			return ContainerProbe{Unable: ctx.Err().Error()}
+		}
+		if at.found.Answer.Silent {
+			return ContainerProbe{Silent: true}
+		}
+		at, first = n.probes.join(s, Mount{})
+	}
+	var a workerops.InContainerResult
+	err := n.atServer(ctx, m.Mount, func() (err error) {
+		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.ProbeInContainer, m.target())
+		return err
+	})
+	quiet := timedOut(ctx, err)
+	n.probes.finish(s, at, Inspection{Answer: Answer{Asked: true, Silent: quiet, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout}}, err)
+	switch {
+	case quiet:
+		return ContainerProbe{Silent: true}
+	case err != nil: // that the container has it is known; whether it works is not
+		return ContainerProbe{Unable: err.Error()}
+	}
+	return ContainerProbe{Errno: a.Errno, Unable: a.Err, Ended: a.Ended}
+}

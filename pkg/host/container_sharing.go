@@ -1,0 +1,79 @@
+package host
+
+import (
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/workerops"
+)
+
+// Sharing says how a container's mount shares mount events, and with whom
+// (mount_namespaces(7)).
+type Sharing string
+
+// The ways to share. A runtime makes a slave (HostToContainer) or a peer
+// (Bidirectional) of the mount that the host has at the pod's mount point.
+const (
+	SharingNone       Sharing = "none"
+	SharingSlave      Sharing = "slave of the host's mount"
+	SharingPeer       Sharing = "peer of the host's mount"
+	SharingOwn        Sharing = "peer group of its own"
+	SharingSlaveOwn   Sharing = "slave of the host's mount, peer group of its own"
+	SharingUnbindable Sharing = "unbindable"
+	// SharingUnknown stays private.
+	SharingUnknown Sharing = "unknown"
+)
+
+// SharingOf tells how a container's mount shares events while the host still has
+// mounts of the same superblock. The numbers of peer groups are given out again, so
+// they are compared only among mounts that are there at the same time.
+func SharingOf(m Mount, onHost []Mount) Sharing {
+	p := m.Propagation
+	host := func(group uint64) bool {
+		return group != 0 && slices.ContainsFunc(onHost, func(h Mount) bool { return h.Propagation.Shared == group })
+	}
+	switch {
+	case p.Unbindable:
+		return SharingUnbindable
+	case p == Propagation{}:
+		return SharingNone
+	case host(p.Master) && p.Shared == 0:
+		return SharingSlave
+	case host(p.Master):
+		return SharingSlaveOwn
+	case host(p.Shared):
+		return SharingPeer
+	case p.Master == 0 && len(onHost) > 0:
+		return SharingOwn
+	default:
+		return SharingUnknown
+	}
+}
+
+// FollowsHost is true where mounts made on the host appear in the container.
+func (s Sharing) FollowsHost() bool {
+	return s == SharingSlave || s == SharingSlaveOwn || s == SharingPeer
+}
+
+// propagationOf has the propagation types of a mount before it is moved, MS_PRIVATE if
+// there is none, and in the end, if they change then.
+var propagationOf = map[Sharing]struct{ before, after uint64 }{
+	SharingSlave:      {before: unix.MS_SLAVE},
+	SharingOwn:        {after: unix.MS_SHARED},
+	SharingSlaveOwn:   {before: unix.MS_SLAVE, after: unix.MS_SHARED},
+	SharingUnbindable: {after: unix.MS_UNBINDABLE},
+}
+
+func (p ContainerSwap) swap() workerops.Swap {
+	propagation := propagationOf[p.Sharing]
+	if propagation.before == 0 {
+		propagation.before = unix.MS_PRIVATE
+	}
+	return workerops.Swap{
+		Source: workerops.Source{Path: p.Source.Path, Mount: p.Source.Ref(), Sub: p.Sub},
+		Attr:   p.Attr, Before: propagation.before, After: propagation.after, Join: p.Sharing == SharingPeer,
+		Ended: p.Ended, Stale: p.Stale,
+		Ours: p.Ours.Ref(), Stray: p.Stray.Ref(), Covers: p.Covers.Ref(), Superblock: p.Covers.Dev,
+	}
+}

@@ -1,0 +1,160 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops"
+)
+
+// RebindPlan says which staged mount goes where, and how it ends up there.
+type RebindPlan struct {
+	Staged Mount
+	// Sub is the directory below the staged root that the mount point shows; empty
+	// for the root itself.
+	Sub    string
+	Target string
+	// Attr are the final attributes.
+	Attr Attr
+	// Private takes the mount out of the peer group of its parent, as the
+	// record shows it.
+	Private bool
+	// Shared has it share its events again, as the record shows it.
+	Shared bool
+	// Ended is true for a dead filesystem that answers all the same, Stale for one of
+	// NFS that must answer ESTALE.
+	Ended, Stale bool
+	// Covers is the dead mount at Target on top of which it goes; zero for none.
+	Covers Mount
+}
+
+// CanReplace is true where the kernel can put a mount beneath another one
+// (Linux 6.5).
+func (n *Node) CanReplace() bool { return workerops.CanMoveBeneath() }
+
+// CanCover is true where the kernel can put a mount on top of another one at least
+// (Linux 5.2).
+func (n *Node) CanCover() bool { return mount.CanMove() }
+
+// Rebind puts a clone of the staged mount on an empty mount point.
+func (n *Node) Rebind(ctx context.Context, plan RebindPlan, revalidate func(context.Context) error) error {
+	return n.place(ctx, plan, workerops.PlaceQuery{Position: workerops.OnDirectory}, revalidate)
+}
+
+// Replace puts a clone of the staged mount in the place of a dead one, which is alone
+// there. The clone comes beneath it first.
+func (n *Node) Replace(ctx context.Context, plan RebindPlan, dead Mount, revalidate func(context.Context) error) error {
+	d := deadMount(dead)
+	d.Ended, d.Stale = plan.Ended, plan.Stale
+	return n.place(ctx, plan, workerops.PlaceQuery{Position: workerops.Beneath, Dead: d}, revalidate)
+}
+
+// Cover puts a clone of the staged mount on top of a dead one, plan.Covers, where
+// the kernel cannot put it beneath.
+func (n *Node) Cover(ctx context.Context, plan RebindPlan, revalidate func(context.Context) error) error {
+	return n.place(ctx, plan, workerops.PlaceQuery{Position: workerops.OnTop, Dead: deadMount(plan.Covers)}, revalidate)
+}
+
+// place puts a clone at its position. It is read-only until it is alone there and the
+// mount point is still wanted.
+func (n *Node) place(ctx context.Context, plan RebindPlan, q workerops.PlaceQuery, revalidate func(context.Context) error) error {
+	q.Source = workerops.Source{Path: plan.Staged.Path, Mount: plan.Staged.Ref(), Sub: plan.Sub}
+	q.Target = plan.Target
+	a, err := step(ctx, n, workerops.Place, q)
+	if err != nil {
+		return err
+	}
+	if a.Left {
+		klog.FromContext(ctx).Info("A mount namespace has something of its own on the mount point, and is left as it is", "mount point", plan.Target)
+	}
+	err = revalidate(ctx)
+	switch {
+	case err == nil:
+		return n.finalize(ctx, plan, a.Mount)
+	case q.Position == workerops.Beneath:
+		// The dead mount is off, and a bare directory would be worse than the placeholder:
+		// nothing can be written or deleted through that.
+		return fmt.Errorf("%w; a read-only mount stays at the mount point", err)
+	}
+	// The mount point is no longer wanted: leave it as it was found.
+	if undoErr := n.unmountDuplicate(ctx, plan.Target, a.Mount); undoErr != nil {
+		return fmt.Errorf("%w; the clone stays at the mount point, read-only: %w", err, undoErr)
+	}
+	return err
+}
+
+// Finish finalizes a placeholder that an earlier step left alone at a mount point.
+func (n *Node) Finish(ctx context.Context, plan RebindPlan, placeholder Mount, revalidate func(context.Context) error) error {
+	if err := revalidate(ctx); err != nil {
+		return err
+	}
+	return n.finalize(ctx, plan, placeholder.Ref())
+}
+
+func (n *Node) finalize(ctx context.Context, plan RebindPlan, placed mount.Ref) error {
+	q := workerops.FinalizeQuery{
+		Target: plan.Target,
+		Mount:  placed,
+		Attr:   plan.Attr,
+		Covers: plan.Covers.Ref(),
+		// Enough for a node that heals hundreds of volumes at once.
+		Budget: n.cfg.StepTimeout / 4,
+	}
+	if plan.Private {
+		q.Propagation = unix.MS_PRIVATE
+	}
+	if plan.Shared {
+		q.Propagation = unix.MS_SHARED
+	}
+	a, err := step(ctx, n, workerops.Finalize, q)
+	switch {
+	case err != nil:
+		return err
+	case a.Left < 0:
+		return errors.New("the copies of the mount in other mount namespaces could not be made writable in time")
+	case a.Left > 0:
+		return fmt.Errorf("%d copies of the mount in other mount namespaces could not be made writable", a.Left)
+	}
+	return nil
+}
+
+// UnmountDuplicate unmounts a placeholder from the top of a stack. Where the mount
+// below shares its events, copies on its peers vanish with it; it is refused when
+// anything else is mounted there.
+func (n *Node) UnmountDuplicate(ctx context.Context, placeholder Mount, revalidate func(context.Context) error) error {
+	if err := revalidate(ctx); err != nil {
+		return err
+	}
+	return n.unmountDuplicate(ctx, placeholder.Path, placeholder.Ref())
+}
+
+func (n *Node) unmountDuplicate(ctx context.Context, target string, m mount.Ref) error {
+	_, err := step(ctx, n, workerops.UnmountDuplicate, workerops.UnmountDuplicateQuery{Target: target, Mount: m})
+	return err
+}
+
+// UnmountDeadTop takes a dead mount off the top of a stack. What it hides stays as it is.
+func (n *Node) UnmountDeadTop(ctx context.Context, dead, below Mount, revalidate func(context.Context) error) error {
+	if err := revalidate(ctx); err != nil {
+		return err
+	}
+	d := deadMount(dead)
+	d.Stale = IsNFS(dead.FSType)
+	_, err := step(ctx, n, workerops.UnmountDeadTop, workerops.UnmountDeadTopQuery{Target: dead.Path, Dead: d, Below: below.Ref()})
+	return err
+}
+
+func deadMount(m Mount) workerops.Dead { return workerops.Dead{Mount: m.Ref(), Superblock: m.Dev} }
+
+// step has a worker do one half of a step.
+func step[Q, A any](ctx context.Context, n *Node, op worker.Op[Q, A], q Q) (A, error) {
+	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
+	defer cancel()
+	return worker.Call(call, n.cfg.Pool, op, q)
+}

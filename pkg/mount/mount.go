@@ -1,0 +1,123 @@
+package mount
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Dev is a device number as mountinfo shows it. It is an address, not an
+// identity: it does not survive a boot, and btrfs shows an anonymous one.
+type Dev struct {
+	Major uint32 `json:"major"`
+	Minor uint32 `json:"minor"`
+}
+
+// ParseDev reads "major:minor".
+func ParseDev(s string) (Dev, error) {
+	major, minor, found := strings.Cut(s, ":")
+	ma, err1 := strconv.ParseUint(major, 10, 32)
+	mi, err2 := strconv.ParseUint(minor, 10, 32)
+	if !found || err1 != nil || err2 != nil {
+		return Dev{}, fmt.Errorf("device number %q is not major:minor", s)
+	}
+	return Dev{Major: uint32(ma), Minor: uint32(mi)}, nil
+}
+
+// String returns the "major:minor" of mountinfo and sysfs.
+func (d Dev) String() string { return fmt.Sprintf("%d:%d", d.Major, d.Minor) }
+
+// Zero is true when there is no device.
+func (d Dev) Zero() bool { return d == Dev{} }
+
+// Ref names one mount.
+type Ref struct {
+	// ID is the unique mount id (Linux 6.8); 0 when unknown.
+	ID uint64
+	// OldID is mountinfo's id, which the kernel reuses; 0 when unknown.
+	OldID int
+}
+
+// Same is true when both name the same mount.
+func (r Ref) Same(o Ref) bool {
+	if r.ID != 0 && o.ID != 0 {
+		return r.ID == o.ID
+	}
+	return r.OldID != 0 && r.OldID == o.OldID
+}
+
+// String names the mount in messages.
+func (r Ref) String() string {
+	if r.ID != 0 {
+		return fmt.Sprintf("mount %#x", r.ID)
+	}
+	return fmt.Sprintf("mount %d", r.OldID)
+}
+
+// Mount is one entry of a mount table.
+type Mount struct {
+	// ID is the kernel's unique mount id, never used again; 0 where it has none, as
+	// below Linux 6.8, or where it was not asked for.
+	ID uint64
+	// OldID and OldParent are mountinfo's ids; the kernel reuses them.
+	OldID     int
+	OldParent int
+	Dev       Dev
+	// Root is the directory of the filesystem that the mount shows.
+	Root string
+	// RootDeleted is true when that directory was deleted (mountinfo's
+	// "//deleted").
+	RootDeleted bool
+	// Path is the mount point as seen from the root of the mount namespace.
+	Path        string
+	Attr        Attr
+	Propagation Propagation
+	// FSType includes the subtype, as in "fuse.sshfs".
+	FSType string
+	// Source may name a device, an export or anything at all.
+	Source string
+	// SuperReadOnly is the superblock's own read-only flag.
+	SuperReadOnly bool
+	// SuperOptions are the filesystem's options. They may hold secrets and are
+	// never printed.
+	SuperOptions []string
+}
+
+// Ref returns what names the mount.
+func (m Mount) Ref() Ref { return Ref{ID: m.ID, OldID: m.OldID} }
+
+// Same is true when both entries are the same mount.
+func (m Mount) Same(o Mount) bool {
+	if m.ID != 0 && o.ID != 0 {
+		return m.ID == o.ID
+	}
+	return m.OldID == o.OldID && m.Dev == o.Dev && m.Path == o.Path
+}
+
+// HasSuperOption is true when the filesystem shows the option, with or without
+// a value.
+func (m Mount) HasSuperOption(name string) bool {
+	for _, o := range m.SuperOptions {
+		if o == name || strings.HasPrefix(o, name+"=") {
+			return true
+		}
+	}
+	return false
+}
+
+// MayBeNode is true when the mount may show a device node: those share the
+// superblock of the memory filesystem that /dev is on, and each is a storage of
+// its own.
+func (m Mount) MayBeNode() bool { return IsType(m.FSType, DeviceNodes) && m.Root != "/" }
+
+// Beneath is true when the path p is dir or lies in it. Both are clean.
+func Beneath(dir, p string) bool {
+	rest, is := strings.CutPrefix(p, strings.TrimSuffix(dir, "/"))
+	return is && (rest == "" || rest[0] == '/')
+}
+
+// setRoot takes the root as the kernel prints it, with its mark for a deleted
+// directory.
+func (m *Mount) setRoot(root string) {
+	m.Root, m.RootDeleted = strings.CutSuffix(root, "//deleted")
+}

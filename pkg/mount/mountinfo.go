@@ -1,0 +1,161 @@
+package mount
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// fieldLimit is in bytes. A path that can be walked, and a source, have up to a page,
+// and every byte may be escaped to four. The kernel shows longer ones: a pod's user
+// may move a directory that is mounted somewhere as deep down as it likes, and an
+// overlay may have a megabyte of layers.
+const fieldLimit = 4 * 4096
+
+// Parse reads a whole mountinfo.
+func Parse(r io.Reader) ([]Mount, error) {
+	var mounts []Mount
+	err := Visit(r, func(m Mount) error { mounts = append(mounts, m); return nil })
+	if err != nil {
+		return nil, err
+	}
+	return mounts, nil
+}
+
+// Visit reads a /proc/<pid>/mountinfo (proc_pid_mountinfo(5)) and calls visit for
+// every line, until visit returns an error. It drops the end of a field that is longer
+// than fieldLimit, and the last of the filesystem's options: no caller asks for such a
+// path. No error quotes a line: options may hold secrets.
+func Visit(r io.Reader, visit func(Mount) error) error {
+	lines := bufio.NewReaderSize(r, fieldLimit)
+	for n := 1; ; n++ {
+		line, readErr := readLine(lines)
+		if line != "" || readErr == nil {
+			m, err := parseLine(line)
+			if err == nil {
+				err = visit(m)
+			}
+			if err != nil {
+				return fmt.Errorf("mountinfo line %d: %w", n, err)
+			}
+		}
+		switch {
+		case errors.Is(readErr, io.EOF):
+			return nil
+		case readErr != nil:
+			return fmt.Errorf("mountinfo: %w", readErr)
+		}
+	}
+}
+
+// maxFields bounds a line; the kernel shows about a dozen.
+const maxFields = 32
+
+// readLine reads a line, and shortens its fields.
+func readLine(r *bufio.Reader) (string, error) {
+	part, err := r.ReadSlice('\n')
+	if !errors.Is(err, bufio.ErrBufferFull) { // nothing in it is longer
+		return strings.TrimSuffix(string(part), "\n"), err
+	}
+	var line []byte
+	for length, fields := 0, 1; ; part, err = r.ReadSlice('\n') {
+		for _, c := range part {
+			if length++; c == ' ' {
+				length, fields = 0, fields+1
+			}
+			if length <= fieldLimit && fields <= maxFields && c != '\n' {
+				line = append(line, c)
+			}
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return string(line), err
+		}
+	}
+}
+
+// parseLine reads one line:
+//
+//	36 35 98:0 /root /mount/point rw,noatime shared:1 master:2 - ext4 /dev/root rw,errors=continue
+func parseLine(line string) (Mount, error) {
+	before, after, found := strings.Cut(line, " - ")
+	head, tail := strings.Split(before, " "), strings.Split(after, " ")
+	if !found || len(head) < 6 || len(tail) < 3 {
+		return Mount{}, fmt.Errorf("has %d and %d fields, want at least 6 and 3", len(head), len(tail))
+	}
+	id, err := strconv.Atoi(head[0])
+	if err != nil {
+		return Mount{}, fmt.Errorf("mount id: %w", err)
+	}
+	parent, err := strconv.Atoi(head[1])
+	if err != nil {
+		return Mount{}, fmt.Errorf("parent id: %w", err)
+	}
+	super := tail[len(tail)-1]
+	if len(super) >= fieldLimit {
+		super = super[:max(strings.LastIndexByte(super, ','), 0)]
+	}
+	dev, err := ParseDev(head[2])
+	if err != nil {
+		return Mount{}, err
+	}
+	m := Mount{
+		OldID: id, OldParent: parent, Dev: dev, Path: Unescape(head[4]), Attr: parseAttr(head[5]),
+		FSType: Unescape(tail[0]), Source: Unescape(tail[1]), SuperOptions: splitOptions(super),
+	}
+	m.setRoot(Unescape(head[3]))
+	for _, field := range head[6:] {
+		m.Propagation.add(field)
+	}
+	m.SuperReadOnly = slices.Contains(m.SuperOptions, "ro")
+	return m, nil
+}
+
+// splitOptions splits at commas outside double quotes: an SELinux context has
+// commas inside.
+func splitOptions(s string) []string {
+	switch {
+	case s == "":
+		return nil
+	case !strings.ContainsAny(s, "\"\\"): // nearly always
+		return strings.Split(strings.TrimSuffix(s, ","), ",")
+	}
+	options := make([]string, 0, strings.Count(s, ",")+1)
+	quoted, start := false, 0
+	for i := range len(s) {
+		switch {
+		case s[i] == '"':
+			quoted = !quoted
+		case s[i] == ',' && !quoted:
+			options = append(options, Unescape(s[start:i]))
+			start = i + 1
+		}
+	}
+	if start < len(s) {
+		options = append(options, Unescape(s[start:]))
+	}
+	return options
+}
+
+// Unescape replaces the kernel's \040 for space, tab, newline, backslash and (in
+// sources) hash by the characters.
+func Unescape(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}

@@ -1,0 +1,146 @@
+package mount
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func parseOne(t *testing.T, line string) Mount {
+	t.Helper()
+	mounts, err := Parse(strings.NewReader(line + "\n"))
+	if err != nil || len(mounts) != 1 {
+		t.Fatalf("%d mounts, %v", len(mounts), err)
+	}
+	return mounts[0]
+}
+
+func TestParseMountinfo(t *testing.T) {
+	for name, tc := range map[string]struct {
+		line string
+		want Mount
+	}{
+		"all of it": {
+			`36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext4 /dev/root rw,errors=continue`,
+			Mount{
+				OldID: 36, OldParent: 35, Dev: Dev{98, 0}, Root: "/mnt1", Path: "/mnt2", Attr: AttrNoAtime, Propagation: Propagation{Master: 1},
+				FSType: "ext4", Source: "/dev/root", SuperOptions: []string{"rw", "errors=continue"},
+			},
+		},
+		"every escape": {
+			`1 0 0:5 /a\040b\011c\012d\134e /m\134040\040n rw,relatime - fuse.my\040fs src\043\040x rw,lower=/a\054\040b`,
+			Mount{
+				OldID: 1, Dev: Dev{0, 5}, Root: "/a b\tc\nd\\e", Path: `/m\040 n`, FSType: "fuse.my fs", Source: "src# x",
+				SuperOptions: []string{"rw", "lower=/a, b"},
+			},
+		},
+		"no escapes": {
+			`1 0 0:5 /a\04 /b\999\400\ rw,relatime - tmpfs \ rw`,
+			Mount{OldID: 1, Dev: Dev{0, 5}, Root: `/a\04`, Path: `/b\999\400\`, FSType: "tmpfs", Source: `\`, SuperOptions: []string{"rw"}},
+		},
+		"deleted root": {
+			`1 0 8:1 /dir//deleted /m rw,relatime - ext4 /dev/sda1 rw`,
+			Mount{OldID: 1, Dev: Dev{8, 1}, Root: "/dir", RootDeleted: true, Path: "/m", FSType: "ext4", Source: "/dev/sda1", SuperOptions: []string{"rw"}},
+		},
+		"a name that only looks deleted": {
+			`1 0 8:1 /dir\040(deleted) /m//deleted rw,relatime - ext4 /dev/sda1 rw`,
+			Mount{OldID: 1, Dev: Dev{8, 1}, Root: "/dir (deleted)", Path: "/m//deleted", FSType: "ext4", Source: "/dev/sda1", SuperOptions: []string{"rw"}},
+		},
+		"optional fields": {
+			`1 0 8:1 / / rw,relatime shared:12 master:34 propagate_from:56 unbindable new:7 newer - ext4 /dev/sda1 rw`,
+			Mount{
+				OldID: 1, Dev: Dev{8, 1}, Root: "/", Path: "/", Propagation: Propagation{Shared: 12, Master: 34, Unbindable: true},
+				FSType: "ext4", Source: "/dev/sda1", SuperOptions: []string{"rw"},
+			},
+		},
+		"a dash in a name": {
+			`1 0 8:1 /- /-\040-\040x rw,relatime - ext4 - ro`,
+			Mount{OldID: 1, Dev: Dev{8, 1}, Root: "/-", Path: "/- - x", FSType: "ext4", Source: "-", SuperReadOnly: true, SuperOptions: []string{"ro"}},
+		},
+		"no source": {
+			`1 0 0:9 / /m rw,relatime - tmpfs  rw`,
+			Mount{OldID: 1, Dev: Dev{0, 9}, Root: "/", Path: "/m", FSType: "tmpfs", SuperOptions: []string{"rw"}},
+		},
+		"SELinux context": {
+			`1 0 8:1 / /m rw,relatime - ext4 /dev/sda1 rw,context="system_u:object_r:container_file_t:s0:c1,c2",ro=no,shutdown`,
+			Mount{
+				OldID: 1, Dev: Dev{8, 1}, Root: "/", Path: "/m", FSType: "ext4", Source: "/dev/sda1",
+				SuperOptions: []string{"rw", `context="system_u:object_r:container_file_t:s0:c1,c2"`, "ro=no", "shutdown"},
+			},
+		},
+		"every attribute": {
+			`1 0 8:1 / /m ro,nosuid,nodev,noexec,noatime,nodiratime,idmapped,nosymfollow,unknown - ext4 /dev/sda1 ro`,
+			Mount{
+				OldID: 1, Dev: Dev{8, 1}, Root: "/", Path: "/m", FSType: "ext4", Source: "/dev/sda1", SuperReadOnly: true, SuperOptions: []string{"ro"},
+				Attr: AttrReadOnly | AttrNoSUID | AttrNoDev | AttrNoExec | AttrNoAtime | AttrNoDirAtime | AttrIDMap | AttrNoSymFollow,
+			},
+		},
+		"neither relatime nor noatime": {
+			`1 0 8:1 / /m rw - ext4 /dev/sda1 rw`,
+			Mount{OldID: 1, Dev: Dev{8, 1}, Root: "/", Path: "/m", Attr: AttrStrictAtime, FSType: "ext4", Source: "/dev/sda1", SuperOptions: []string{"rw"}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := parseOne(t, tc.line); !reflect.DeepEqual(got, tc.want) {
+				t.Errorf("got  %+v\nwant %+v", got, tc.want)
+			}
+		})
+	}
+}
+
+// Options may hold secrets: no error quotes a line.
+func TestParseMountinfoErrors(t *testing.T) {
+	const secret = "hunter2"
+	for name, line := range map[string]string{
+		"empty":           ``,
+		"no separator":    `36 35 98:0 / /m rw shared:1 cifs //srv/x rw,password=` + secret,
+		"no options":      `36 35 98:0 / /m - cifs //srv/` + secret + ` rw`,
+		"short tail":      `36 35 98:0 / /m rw - cifs password=` + secret,
+		"id":              `x 35 98:0 / /m rw - cifs //srv/x password=` + secret,
+		"parent":          `36 -x 98:0 / /m rw - cifs //srv/x password=` + secret,
+		"device":          `36 35 980 / /m rw - cifs //srv/x password=` + secret,
+		"negative device": `36 35 98:-1 / /m rw - cifs //srv/x password=` + secret,
+		"too large":       `36 35 98:4294967296 / /m rw - cifs //srv/x password=` + secret,
+		"a torn line":     `/m rw,relatime - cifs //srv/x password=` + secret,
+		"one long word":   secret + strings.Repeat("x", 2<<20),
+	} {
+		good := "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
+		_, err := Parse(strings.NewReader(good + line + "\n"))
+		if err == nil || strings.Contains(err.Error(), secret) || !strings.Contains(err.Error(), "mountinfo") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestHasSuperOption(t *testing.T) {
+	m := Mount{SuperOptions: []string{"rw", "shutdown", "errors=continue", "emergency_rodent"}}
+	for option, want := range map[string]bool{"shutdown": true, "errors": true, "emergency_ro": false, "continue": false, "": false} {
+		if m.HasSuperOption(option) != want {
+			t.Errorf("%q: %v", option, !want)
+		}
+	}
+}
+
+func FuzzParseMountinfo(f *testing.F) {
+	f.Add(`36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext4 /dev/root rw,errors=continue`)
+	f.Add(`1 0 0:5 /a\040b\134 /m\011//deleted ro,idmapped unbindable - fuse.x s\043 rw,context="a:b,c"`)
+	f.Add("\n - \n" + `1 0 0:5 / / - - - - "`)
+	f.Fuzz(func(t *testing.T, table string) {
+		mounts, err := Parse(strings.NewReader(table))
+		if err != nil {
+			return
+		}
+		if lines := strings.Count(strings.TrimSuffix(table, "\n"), "\n") + 1; table != "" && len(mounts) > lines {
+			t.Errorf("%d mounts in %d lines", len(mounts), lines)
+		}
+		tab := NewTable(mounts)
+		for _, m := range mounts {
+			for _, s := range tab.Stack(m.Path) {
+				if s.Path != m.Path {
+					t.Errorf("%q is on the stack of %q", s.Path, m.Path)
+				}
+			}
+			_ = m.Attr.String()
+		}
+	})
+}

@@ -1,0 +1,65 @@
+package mount
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Owner identifies the user namespace that owns a mount namespace. In a mount
+// namespace that a pod's user made with a user namespace of its own, the mounts, their
+// number, their peer groups and the locks are that user's choice, so such a namespace
+// must be neither read nor entered. Its owner is the one thing that nobody in there
+// can choose.
+type Owner struct{ dev, inode uint64 }
+
+// OwnerOf returns the owner of an open mount namespace (ioctl_nsfs(2), NS_GET_USERNS,
+// Linux 4.9). It is an error to ask for one above our own.
+func OwnerOf(namespace int) (Owner, error) {
+	fd, err := RetryEINTR(func() (int, error) { return unix.IoctlRetInt(namespace, unix.NS_GET_USERNS) })
+	if err != nil {
+		return Owner{}, fmt.Errorf("ask who owns the mount namespace: %w", err)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return Owner{}, fmt.Errorf("look at the owner of the mount namespace: %w", err)
+	}
+	return Owner{uint64(st.Dev), st.Ino}, nil // 32 bits on mips
+}
+
+// OwnOwner returns the owner of the mount namespace of the calling thread, which in a
+// worker is the host's.
+func OwnOwner() (Owner, error) {
+	own, err := os.Open("/proc/thread-self/ns/mnt")
+	if err != nil {
+		return Owner{}, err
+	}
+	defer own.Close()
+	return OwnerOf(int(own.Fd()))
+}
+
+// Owns is true for a mount namespace with this owner.
+func (o Owner) Owns(namespace int) bool {
+	got, err := OwnerOf(namespace)
+	return err == nil && got == o
+}
+
+// IsInode is true for an open namespace with the given inode number.
+func IsInode(namespace int, inode uint64) bool {
+	var st unix.Stat_t
+	return unix.Fstat(namespace, &st) == nil && st.Ino == inode
+}
+
+// InodeOf reads the inode number of a mount namespace from the text of its link, as in
+// mnt:[4026531841].
+func InodeOf(link string) (uint64, error) {
+	inode, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimPrefix(link, "mnt:["), "]"), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%q names no mount namespace: %w", link, err)
+	}
+	return inode, nil
+}
