@@ -45,22 +45,22 @@ func (o *observation) accept() error {
 func acceptPath(field string, p MountPoint) error {
 	l := p.Inspect
 	switch {
-	case !l.Looked || p.Mounted():
+	case !l.Inspected || p.Mounted():
 		return nil // what is mounted exists
-	case l.Walk == syscall.ELOOP || l.Leaf == syscall.ELOOP:
+	case l.ParentErrno == syscall.ELOOP || l.Errno == syscall.ELOOP:
 		return Invalid(field, "a component is a symbolic link")
-	case l.Walk == syscall.ENAMETOOLONG || l.Leaf == syscall.ENAMETOOLONG:
+	case l.ParentErrno == syscall.ENAMETOOLONG || l.Errno == syscall.ENAMETOOLONG:
 		return Invalid(field, "is too long for the filesystem it lies on")
 	case l.Missing() && field == "volume_path":
 		return NotFound("volume_path: does not exist on this node")
 	case l.Missing():
 		return nil // a staging path that is gone is a condition
-	case len(p.Stack) > 0 && (l.Walk != 0 || l.Leaf != 0):
+	case len(p.Stack) > 0 && (l.ParentErrno != 0 || l.Errno != 0):
 		return nil // the staged mount that it lies in does not answer
-	case l.Walk != 0:
-		return Failed("resolve "+field, l.Walk)
-	case l.Leaf != 0:
-		return Failed("inspect "+field, l.Leaf)
+	case l.ParentErrno != 0:
+		return Failed("resolve "+field, l.ParentErrno)
+	case l.Errno != 0:
+		return Failed("inspect "+field, l.Errno)
 	case l.Kind == host.KindSymlink:
 		return Invalid(field, "is a symbolic link")
 	}

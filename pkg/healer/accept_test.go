@@ -40,15 +40,15 @@ func TestWhatIsAtThePath(t *testing.T) {
 		"another handle":          {look: directory("other"), want: KindNotFound},
 		"another handle, mounted": {look: directory("other"), mounted: true, want: KindNotFound},
 		"a handle of no name":     {look: at(func(l *host.PathInfo) { l.VolData = &host.VolData{} }), want: fine},
-		"nothing":                 {look: at(func(l *host.PathInfo) { l.Leaf = syscall.ENOENT }), want: KindNotFound},
-		"no directory above":      {look: at(func(l *host.PathInfo) { l.Walk = syscall.ENOENT }), want: KindNotFound},
-		"a file above":            {look: at(func(l *host.PathInfo) { l.Walk = syscall.ENOTDIR }), want: KindNotFound},
-		"a link above":            {look: at(func(l *host.PathInfo) { l.Walk = syscall.ELOOP }), want: KindInvalid},
+		"nothing":                 {look: at(func(l *host.PathInfo) { l.Errno = syscall.ENOENT }), want: KindNotFound},
+		"no directory above":      {look: at(func(l *host.PathInfo) { l.ParentErrno = syscall.ENOENT }), want: KindNotFound},
+		"a file above":            {look: at(func(l *host.PathInfo) { l.ParentErrno = syscall.ENOTDIR }), want: KindNotFound},
+		"a link above":            {look: at(func(l *host.PathInfo) { l.ParentErrno = syscall.ELOOP }), want: KindInvalid},
 		"a link":                  {look: at(func(l *host.PathInfo) { l.Kind, l.Link = host.KindSymlink, "/k" }), want: KindInvalid},
-		"too long a name":         {look: at(func(l *host.PathInfo) { l.Leaf = syscall.ENAMETOOLONG }), want: KindInvalid},
-		"no permission above":     {look: at(func(l *host.PathInfo) { l.Walk = syscall.EACCES }), want: KindUnknown},
-		"an I/O error there":      {look: at(func(l *host.PathInfo) { l.Leaf = syscall.EIO }), want: KindUnknown},
-		"a dead mount":            {look: at(func(l *host.PathInfo) { l.Leaf = syscall.EIO }), mounted: true, want: fine},
+		"too long a name":         {look: at(func(l *host.PathInfo) { l.Errno = syscall.ENAMETOOLONG }), want: KindInvalid},
+		"no permission above":     {look: at(func(l *host.PathInfo) { l.ParentErrno = syscall.EACCES }), want: KindUnknown},
+		"an I/O error there":      {look: at(func(l *host.PathInfo) { l.Errno = syscall.EIO }), want: KindUnknown},
+		"a dead mount":            {look: at(func(l *host.PathInfo) { l.Errno = syscall.EIO }), mounted: true, want: fine},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newFixture(t)
@@ -66,8 +66,8 @@ func TestWhatIsAtTheStagingPath(t *testing.T) {
 		look host.PathInfo
 		want Kind
 	}{
-		"gone":           {host.PathInfo{Walk: syscall.ENOENT}, fine},
-		"a link above":   {host.PathInfo{Walk: syscall.ELOOP}, KindInvalid},
+		"gone":           {host.PathInfo{ParentErrno: syscall.ENOENT}, fine},
+		"a link above":   {host.PathInfo{ParentErrno: syscall.ELOOP}, KindInvalid},
 		"a link":         {host.PathInfo{Kind: host.KindSymlink, Link: "/k"}, KindInvalid},
 		"another handle": {directory("other"), fine}, // a condition
 	} {

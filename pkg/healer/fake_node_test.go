@@ -94,7 +94,7 @@ func (w *fakeNode) change(path string, f func(*host.Mount)) {
 // directory is a directory with a vol_data.json that names a volume; none if
 // empty.
 func directory(handle string) host.PathInfo {
-	l := host.PathInfo{Looked: true, Kind: host.KindDirectory}
+	l := host.PathInfo{Inspected: true, Kind: host.KindDirectory}
 	if handle != "" {
 		l.VolData = &host.VolData{DriverName: driver, VolumeHandle: handle}
 	}
@@ -158,18 +158,18 @@ func (w *fakeNode) Inspect(_ context.Context, q host.InspectQuery) (host.Inspect
 	}
 	if q.Probe != nil {
 		for _, m := range w.mounts {
-			s.Newest = max(s.Newest, m.ID)
+			s.NewestMountID = max(s.NewestMountID, m.ID)
 		}
 	}
 	s.Paths = map[string]host.PathInfo{}
 	for _, p := range q.Paths {
 		l, known := w.files[p.Path]
 		if !known {
-			l = host.PathInfo{Leaf: syscall.ENOENT}
+			l = host.PathInfo{Errno: syscall.ENOENT}
 		}
-		l.Looked = true
+		l.Inspected = true
 		if p.Mounted {
-			l = host.PathInfo{Looked: true, VolData: l.VolData}
+			l = host.PathInfo{Inspected: true, VolData: l.VolData}
 		}
 		s.Paths[p.Path] = l
 	}

@@ -176,7 +176,7 @@ func (o *observation) addContainerMount(m host.ContainerMount, probe host.Contai
 	}
 	o.c.MountPoints = append(o.c.MountPoints, MountPoint{
 		Role: RoleContainer, Path: m.Path(), PodUID: m.PodUID, Stack: append([]host.Mount{m.Mount}, m.Below...),
-		Inspect: host.PathInfo{Looked: true}, InContainer: in,
+		Inspect: host.PathInfo{Inspected: true}, InContainer: in,
 	})
 }
 

@@ -64,7 +64,7 @@ func (o *observation) groups() []*group {
 	var list []*group
 	for i := range o.c.MountPoints {
 		p := &o.c.MountPoints[i]
-		if p.Inspect.Looked {
+		if p.Inspect.Inspected {
 			continue
 		}
 		var k groupKey
@@ -100,10 +100,10 @@ func (o *observation) ask(ctx context.Context, g *group) {
 			g.err = fmt.Errorf("internal error: a panic with a value of type %T", p)
 		}
 	}()
-	q := host.InspectQuery{Probe: g.probe, Above: g.above}
+	q := host.InspectQuery{Probe: g.probe, ParentsOnly: g.above}
 	for _, i := range g.mountPoints {
 		p := o.c.MountPoints[i]
-		q.Paths = append(q.Paths, host.Ask{Path: p.Path, VolData: p.Layout.VolData, Mounted: p.Mounted()})
+		q.Paths = append(q.Paths, host.PathQuery{Path: p.Path, VolData: p.Layout.VolData, Mounted: p.Mounted()})
 	}
 	if g.seen, g.err = o.node.Inspect(ctx, q); g.err == nil && g.probe != nil {
 		g.err = explainInspection(g.probe.Path, g.seen.Answer)
@@ -125,7 +125,7 @@ func (o *observation) take(g *group) {
 		}
 	}
 	if g.probe != nil {
-		o.c.Newest = max(o.c.Newest, g.seen.Newest)
+		o.c.Newest = max(o.c.Newest, g.seen.NewestMountID)
 		sb := o.superblock(*g.probe, g.seen)
 		if g.key.mount != 0 {
 			sb = o.takeOwn(g, sb)

@@ -19,13 +19,13 @@ func BootID() (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// SinceBoot gives the time since this boot began, as the start times of processes
-// are counted: nobody can set it.
+// SinceBoot returns the time since this boot began, as the start times of processes
+// are counted: that clock cannot be set.
 func SinceBoot() time.Duration {
 	var up unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) // fails for a clock that is unknown only
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) // fails for an unknown clock only
 	return time.Duration(up.Nano())
 }
 
-// BootTime tells when this boot began, by the clock of now.
+// BootTime returns when this boot began, by the present wall clock.
 func BootTime() time.Time { return time.Now().Add(-SinceBoot()) }

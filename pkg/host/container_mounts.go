@@ -43,7 +43,7 @@ func (c ContainerMount) Path() string {
 
 // String names the container and the path in it, for messages.
 func (c ContainerMount) String() string {
-	who := workload(c.PodUID, c.ContainerID)
+	who := WorkloadName(c.PodUID, c.ContainerID)
 	if who == "" {
 		who = "process " + strconv.Itoa(c.PID)
 	}
@@ -70,7 +70,7 @@ type Unverified struct {
 
 // String names the container, for messages.
 func (u Unverified) String() string {
-	if who := workload(u.PodUID, u.ContainerID); who != "" {
+	if who := WorkloadName(u.PodUID, u.ContainerID); who != "" {
 		return who
 	}
 	return "a container"
@@ -170,7 +170,7 @@ func (n *Node) mountsOf(ctx context.Context, of []workerops.Container, q MountQu
 		ask.Of = append(ask.Of, workerops.NamespaceOf{Workload: c.Workload, PID: c.PID, Namespace: c.Namespace})
 	}
 	var a workerops.MountsAnswer
-	err := n.probes.beside(namespaces, func() (err error) {
+	err := n.probes.unlessStuck(namespaces, func() (err error) {
 		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Mounts, ask)
 		return err
 	})

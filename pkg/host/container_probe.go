@@ -92,7 +92,7 @@ func (n *Node) probeInContainer(ctx context.Context, m ContainerMount) Container
 		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.ProbeInContainer, m.target())
 		return err
 	})
-	quiet := silent(ctx, err)
+	quiet := timedOut(ctx, err)
 	n.probes.finish(s, at, Inspection{Answer: Answer{Asked: true, Silent: quiet, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout}}, err)
 	switch {
 	case quiet:

@@ -33,7 +33,7 @@ func (w *containerWalks) all(ctx context.Context, n *Node) (workerops.Containers
 	var last workerops.ContainersAnswer
 	var err error
 	for tries := 0; tries == 0 || err == nil && last.Cut && tries < 2; tries++ { // a busy node may have cut one short
-		err = n.probes.beside(namespaces, func() (err error) {
+		err = n.probes.unlessStuck(namespaces, func() (err error) {
 			last, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Containers, workerops.ContainersQuery{Budget: n.cfg.ProbeTimeout / 2})
 			return err
 		})

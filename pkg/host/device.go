@@ -1,6 +1,6 @@
 package host
 
-// BlockDevice is what sysfs says of the device behind a superblock or a raw
+// BlockDevice is what sysfs tells of the device behind a superblock or a raw
 // block volume. In the zero value nothing is known.
 type BlockDevice struct {
 	Dev Dev
@@ -11,28 +11,27 @@ type BlockDevice struct {
 	Missing bool
 	// ReadOnly is the device's own write protection.
 	ReadOnly bool
-	// DiskSeq counts up with every disk that appears or changes its medium, so
-	// it tells a reused device number within one boot (Linux 5.15); 0 when the
-	// kernel has none.
+	// DiskSeq is larger for each disk that appears or changes its medium: a device
+	// number that is used again within one boot has another one (Linux 5.15). 0 when
+	// the kernel has none.
 	DiskSeq  uint64
 	Identity Identity
 	// Loop is nil unless the device, or its disk, is a loop device with a file.
 	Loop *Loop
 	// Mapping is nil unless the device is one of device-mapper.
 	Mapping *Mapping
-	// Paths are the ways to one and the same storage, by name: one for a plain
-	// SCSI or NVMe disk. Nil where sysfs tells none, and for a mapping over
-	// several devices that do not stand in for each other.
+	// Paths are the paths to one and the same storage, by name: one for a plain
+	// SCSI or NVMe disk. Nil where sysfs shows none, and for a mapping over
+	// several devices that cannot replace each other.
 	Paths []DevicePath
 }
 
-// Known is false when sysfs told nothing of the device: it is missing, or could
-// not be asked, as when this process may open no more files.
+// Known is false when the device is missing, or sysfs could not be read, as when this
+// process may open no more files.
 func (d BlockDevice) Known() bool { return d.Name != "" && !d.Missing }
 
-// Identify puts in what DeviceIdentity gave for the same device number and
-// DiskSeq. The size stays as it is now, and so does the filesystem's UUID, which
-// sysfs does not tell.
+// Identify sets the identity that DeviceIdentity returned for the same device number
+// and DiskSeq. Size and filesystem UUID, which sysfs does not have, stay.
 func (d *BlockDevice) Identify(id Identity) {
 	id.Size, id.FilesystemUUID = d.Identity.Size, d.Identity.FilesystemUUID
 	d.Identity = id

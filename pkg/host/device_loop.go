@@ -9,15 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Loop is what a loop device stands on.
+// Loop is a loop device's backing file.
 type Loop struct {
-	// BackingFile is the path of the file as this process would see it, in
-	// whatever mount namespace it lies.
+	// BackingFile is the path of the file, which may lie in another mount namespace.
 	BackingFile string
-	// Deleted is true when that name was removed, or replaced, since. (A file
+	// Deleted is true when that name was removed or replaced since. (A file
 	// whose own name ends in " (deleted)" looks the same.)
 	Deleted bool
-	// Autoclear is true when the device is given up with its last user: it was
+	// Autoclear is true when the device is detached with its last user: it was
 	// set up so, or was detached while it was in use.
 	Autoclear bool
 	// Offset and SizeLimit are in bytes; a SizeLimit of 0 is none.
@@ -25,8 +24,8 @@ type Loop struct {
 	SizeLimit int64
 }
 
-// Backing reads again which file a loop device stands on: its name may have been
-// removed since. It is nil when no file is attached any more.
+// Backing reads the path of the backing file again: it may have been removed since.
+// It returns nil when no file is attached any more.
 func (s Sysfs) Backing(name string, l Loop) *Loop {
 	file, err := readFile(string(s) + "/block/" + name + "/loop/backing_file")
 	if errors.Is(err, unix.ENOENT) {
@@ -36,9 +35,10 @@ func (s Sysfs) Backing(name string, l Loop) *Loop {
 	return &l
 }
 
-// loopOf reads the attributes of a loop device. The path comes from the kernel's
-// name cache, also when the filesystem that it lies on hangs (loop_attr_* in
-// drivers/block/loop.c: a spinlock at most). A partition asks its disk.
+// loopOf reads the attributes of a loop device, given by its directory; for a
+// partition, that of its disk. The path comes from the kernel's name cache, also when
+// the filesystem that it lies on hangs (loop_attr_* in drivers/block/loop.c: a
+// spinlock at most).
 func loopOf(disk string) *Loop {
 	if !strings.HasPrefix(filepath.Base(disk), "loop") {
 		return nil

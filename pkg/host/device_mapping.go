@@ -12,15 +12,14 @@ import (
 type Mapping struct {
 	Name string
 	UUID string
-	// Suspended is true while this mapping, or one that it lies on, keeps all
-	// I/O back. A suspend that still waits for I/O under way does not show.
+	// Suspended is true while this mapping, or one that it lies on, holds all
+	// I/O. A suspend that still waits for I/O under way does not show.
 	Suspended bool
-	// SuspendedBelow is the name of the one that it lies on and that is suspended,
-	// when this one is not itself.
+	// SuspendedBelow is the name of a suspended mapping below, when this one is not
+	// suspended itself.
 	SuspendedBelow string
-	// Orphaned is true when it lies on a device that is gone, or its UUID says
-	// that there must be one and there is none. A multipath mapping is orphaned
-	// when all its paths are gone.
+	// Orphaned is true when a device below is gone, or when by its UUID there must be
+	// one and there is none. A multipath mapping is orphaned when all its paths are gone.
 	Orphaned bool
 }
 
@@ -29,11 +28,11 @@ const maxStacked = 8
 
 func isMapping(dir string) bool { return strings.HasPrefix(filepath.Base(dir), "dm-") }
 
-// mappingOf reads a mapping and what lies below it, and gives the paths at the
-// bottom as far as these stand in for each other.
+// mappingOf reads a mapping and what lies below it, and returns the paths at the
+// bottom if these can replace each other.
 //
 // The attributes show variables (drivers/md/dm-sysfs.c). Name and UUID are copied
-// under a mutex, which others hold for moments only, and not while a mapping is
+// under a mutex, which is held for moments only, and not while a mapping is
 // suspended or its table changed.
 func mappingOf(dir string, deeper int) (Mapping, []DevicePath) {
 	m := Mapping{
@@ -51,10 +50,10 @@ func mappingOf(dir string, deeper int) (Mapping, []DevicePath) {
 		lower, err := follow(dir + "/slaves/" + slave.Name())
 		switch {
 		case err != nil:
-			// It was just taken from the table.
+			// It was just removed from the table.
 		case !exists(lower + "/holders/" + filepath.Base(dir)):
-			// The link outlives the device. Where another device has its mount point by
-			// now, that one does not know of this mapping.
+			// The link outlives the device. Another device that has its name by now does
+			// not have this mapping among its holders.
 			gone++
 			paths = append(paths, DevicePath{Name: nameOf(lower), State: PathGone, Failed: true})
 		case isMapping(lower):
@@ -78,7 +77,7 @@ func mappingOf(dir string, deeper int) (Mapping, []DevicePath) {
 	default:
 		m.Orphaned = gone > 0
 		if len(slaves) > 1 {
-			paths = nil // each of them is needed
+			paths = nil // all of them are needed
 		}
 	}
 	return m, paths
@@ -86,7 +85,7 @@ func mappingOf(dir string, deeper int) (Mapping, []DevicePath) {
 
 func isMultipath(uuid string) bool { return strings.HasPrefix(uuid, "mpath-") }
 
-// madeOf begins the UUIDs of mappings that always lie on a device, each as the
-// tool writes it that makes them: cryptsetup, LVM, multipathd, kpartx. Others may
-// be made of the targets "zero" and "error" only.
+// madeOf matches the UUIDs of mappings that always lie on a device, as cryptsetup,
+// LVM, multipathd and kpartx write them. Others may be made of the targets "zero" and
+// "error" only.
 var madeOf = regexp.MustCompile(`^(CRYPT-|LVM-|mpath-|part[0-9]+-)`)

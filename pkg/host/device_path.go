@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// DevicePath is one way to a storage that the kernel has a state for.
+// DevicePath is one path to a storage that the kernel has a state for.
 //
-// Which of several paths a multipath layer uses is not told here (ALUA, ANA,
-// path groups): a standby path is no fault.
+// Which of several paths a multipath layer uses is not read (ALUA, ANA, path groups):
+// a standby path is no fault.
 type DevicePath struct {
 	// Name is that of the SCSI disk or of the NVMe controller.
 	Name string
@@ -17,18 +17,18 @@ type DevicePath struct {
 	State string
 	// Failed is true when the kernel refuses what is sent down this path.
 	Failed bool
-	// Waiting is true when the kernel keeps back what is sent down this path,
-	// until it works again or is given up. With neither, it carries I/O.
+	// Waiting is true when the kernel holds what is sent down this path until it
+	// works again or is given up. With neither, it carries I/O.
 	Waiting bool
 }
 
-// PathGone is the state of a path whose device sysfs does not know any more,
-// while a mapping still has it in its table.
+// PathGone is the state of a path whose device is no longer in sysfs, while a mapping
+// still has it in its table.
 const PathGone = "gone"
 
-// pathsOf gives the paths of a whole disk that is no mapping.
+// pathsOf returns the paths of a whole disk that is no mapping.
 //
-// By the disk's name, which its driver made: the attribute "state" of another
+// It goes by the disk's name, which its driver chose: the attribute "state" of another
 // driver may ask its device.
 func pathsOf(disk string) []DevicePath {
 	parent, name := filepath.Split(disk)
@@ -53,7 +53,7 @@ func only(kind func(name, state string) DevicePath, name, file string) []DeviceP
 	return []DevicePath{kind(name, state)}
 }
 
-// controllers gives the paths of a disk of native NVMe multipath: those
+// controllers returns the paths of a disk of native NVMe multipath: those
 // controllers of its subsystem that have the namespace, which on each is a hidden
 // disk nvme<subsystem>c<controller>n<namespace>. (Linux 6.15 links those that
 // could ever be used in "multipath" as well.)
@@ -79,9 +79,9 @@ func controllers(subsystem, head string) []DevicePath {
 
 // scsiPath reads enum scsi_device_state as scsi_device_state_check in
 // drivers/scsi/scsi_lib.c does for a request: it fails one to a device that was
-// taken offline, by hand, by the error handler or by the transport, and to one
-// that is being deleted; it puts one back in the queue while the transport looks
-// for the device (blocked) or the kernel has it quiesced. The attribute shows a
+// set offline by hand, by the error handler or by the transport, and to one
+// that is being deleted; it puts one back in the queue while the transport searches
+// for the device (blocked) or the kernel has quiesced it. The attribute shows a
 // variable and takes no lock.
 func scsiPath(name, state string) DevicePath {
 	p := DevicePath{Name: name, State: state}
@@ -96,9 +96,9 @@ func scsiPath(name, state string) DevicePath {
 
 // nvmePath reads enum nvme_ctrl_state as nvme_fail_nonready_command and
 // nvme_available_path in drivers/nvme/host do: a controller that is reset or
-// looked for may come back, and requests wait for it or take another path; one
+// reconnected may come back, and requests wait for it or take another path; one
 // that is deleted or dead does not. (fast_io_fail_tmo ends the waiting without a
-// word in the state.) The attribute shows a variable and takes no lock.
+// change of the state.) The attribute shows a variable and takes no lock.
 func nvmePath(name, state string) DevicePath {
 	p := DevicePath{Name: name, State: state}
 	switch state {

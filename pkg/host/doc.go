@@ -1,8 +1,8 @@
 // Package host describes the node without touching a volume: the mount table,
-// what sysfs knows of devices and filesystems, kubelet's files, and who holds a
-// superblock. What has to touch a volume, host asks a worker to do (pkg/workerops):
-// one at a time at each storage, whoever asks.
+// what sysfs knows of devices and filesystems, kubelet's files, and what holds a
+// superblock. Workers do everything that touches a volume (pkg/workerops): one at a
+// time at each storage.
 //
-// Do not put judgement here: host says what is, the providers say whether that
-// is wrong.
+// Host returns facts. Whether a fact is a fault is decided by the providers, and the
+// texts of messages are made there and in pkg/healer.
 package host

@@ -16,7 +16,7 @@ type FilesystemErrors struct {
 	LastTime  time.Time
 	// LastFunction is the kernel's function that saw the last error.
 	LastFunction string
-	// LastErrno is the cause of the last error as far as it was noted: EUCLEAN
+	// LastErrno is the cause of the last error if it was recorded: EUCLEAN
 	// for a damaged filesystem, EBADMSG for a checksum (Linux 5.7).
 	LastErrno syscall.Errno
 }

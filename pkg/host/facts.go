@@ -6,9 +6,9 @@ import (
 	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
-// BlockDevice gives what is known of a device. What may change is read now: from
+// BlockDevice returns what is known of a device. What may change is read now: from
 // the open device, where a probe had it open a moment ago, and from sysfs. Its
-// identity, but for the size, is read again when another disk has its mount point.
+// identity, but for the size, is read again when another disk has its number.
 func (n *Node) BlockDevice(dev Dev, opened OpenedDevice) BlockDevice {
 	if d, known := n.devices.as(dev, opened); known {
 		if d.Loop != nil {
@@ -21,7 +21,7 @@ func (n *Node) BlockDevice(dev Dev, opened OpenedDevice) BlockDevice {
 	return d
 }
 
-// Identity reads a device's identity, but for the size, anew: for whoever is
+// Identity reads a device's identity, but for the size, anew: for a caller that is
 // about to act.
 func (n *Node) Identity(dev Dev) Identity { return n.cfg.Sysfs.DeviceIdentity(dev) }
 
@@ -43,29 +43,30 @@ func (n *Node) BtrfsErrors(fsType, uuid string) *BtrfsErrors {
 	return n.cfg.Sysfs.BtrfsErrors(uuid)
 }
 
-// devices keeps what devices are, for as long as the disk is the same: its
+// devices caches what devices are, for as long as the disk is the same: its
 // sequence number tells.
-type devices struct{ kept[Dev, BlockDevice] }
+type devices struct{ cache[Dev, BlockDevice] }
 
-// as gives a device whose whole state an open one tells.
-func (k *devices) as(dev Dev, opened OpenedDevice) (BlockDevice, bool) {
+func newDevices() devices { return devices{newCache[Dev, BlockDevice]()} }
+
+// as returns a device whose whole state an open one tells.
+func (k devices) as(dev Dev, opened OpenedDevice) (BlockDevice, bool) {
 	if !opened.Open || opened.DiskSeq == 0 {
 		return BlockDevice{}, false
 	}
-	d, known := k.of(dev)
+	d, known := k.get(dev)
 	d.ReadOnly, d.Identity.Size = opened.ReadOnly, int64(opened.Size)
 	return d, known && d.DiskSeq == opened.DiskSeq
 }
 
-// learn keeps a device, unless sysfs has to be asked about it each time: mappings
-// and paths have states of their own, and a partition's are its disk's. By the
-// name, as a path may not have been told: this process may have had no descriptor
-// left for its file.
-func (k *devices) learn(d BlockDevice) {
+// learn caches a device, unless sysfs has to be read each time: mappings and paths
+// have states of their own, and a partition's are its disk's. It goes by the name, as
+// the paths may be unknown when this process had no descriptor left to read them.
+func (k devices) learn(d BlockDevice) {
 	onPaths := strings.HasPrefix(d.Name, "sd") || strings.HasPrefix(d.Name, "nvme")
 	if d.DiskSeq == 0 || d.Mapping != nil || onPaths || d.Identity.Partition != "" {
-		k.forget(d.Dev)
+		k.remove(d.Dev)
 		return
 	}
-	k.keep(d.Dev, d)
+	k.add(d.Dev, d)
 }

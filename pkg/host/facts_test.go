@@ -51,7 +51,7 @@ func nodeOf(t *testing.T, dev Dev, dir string, text map[string]string) (n *Node,
 		files[filepath.Dir(dir)+"/wwid"] = "w1\n"
 	}
 	root := tree(t, files)
-	n = &Node{cfg: Config{Sysfs: Sysfs(root)}}
+	n = &Node{cfg: Config{Sysfs: Sysfs(root)}, devices: newDevices()}
 	return n, func(file, text string) {
 		at := filepath.Join(root, dir, file)
 		if _, isPart := files[dir+"/partition"]; isPart && file == "wwid" {
@@ -88,7 +88,7 @@ func TestIdentityOfAnotherDisk(t *testing.T) {
 			next.DiskSeq++
 			wwid("w2", next)
 			write("wwid", "w3")
-			wwid("w3", OpenedDevice{}) // nobody had it open: sysfs alone tells
+			wwid("w3", OpenedDevice{}) // not open: sysfs alone tells
 			if got := n.Identity(d.dev); got.WWID != "w3" {
 				t.Errorf("read anew: %+v", got)
 			}
@@ -125,7 +125,7 @@ func TestBackingOfAKeptDevice(t *testing.T) {
 			t.Errorf("%q: %+v", text, got.Loop)
 		}
 	}
-	if kept := n.devices.known[d.dev]; kept.Loop.Deleted && n.BlockDevice(d.dev, open).Loop.BackingFile == "" {
+	if kept, _ := n.devices.get(d.dev); kept.Loop.Deleted && n.BlockDevice(d.dev, open).Loop.BackingFile == "" {
 		t.Error("what is kept was changed")
 	}
 }
@@ -163,7 +163,7 @@ func TestDeviceWithoutADescriptorLeft(t *testing.T) {
 }
 
 func TestErrorsCountedBy(t *testing.T) {
-	n := &Node{cfg: Config{Sysfs: Sysfs(tree(t, map[string]string{
+	n := &Node{devices: newDevices(), cfg: Config{Sysfs: Sysfs(tree(t, map[string]string{
 		"fs/ext4/sdb/errors_count":               "3\n",
 		"fs/btrfs/u-1/devinfo/1/error_stats":     "write_errs 1\nread_errs 2\n",
 		"fs/btrfs/u-1/devinfo/1/missing":         "0\n",

@@ -10,19 +10,19 @@ import (
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
-// maxAsked bounds how many of kubelet's files one worker call reads, maxPublished
-// how many names of pods and volumes.
+// maxAsked bounds the files of kubelet's that one worker call reads, maxPublished the
+// names of pods and volumes.
 const (
 	maxAsked     = 512
 	maxPublished = 1 << 14
 )
 
-// Find gives a path of a driver's volume on this node, empty when kubelet has
+// Find returns a path of a driver's volume on this node, empty when kubelet has
 // none: what is staged, or else what is published, or else where it should be and
 // lost its mount, or else the staging directory that kubelet made for it. No volume is
-// touched, only kubelet's own files are read, and a file is believed in nothing but
+// touched, only kubelet's own files are read, and nothing is taken from a file but
 // which volume it names. Where nothing is staged that costs one small file for each
-// volume on the node, so whoever knows a path names it.
+// volume on the node, so callers that know a path name it.
 func (n *Node) Find(ctx context.Context, driver, handle string) (string, error) {
 	table, err := n.Topology()
 	if err != nil {
@@ -50,49 +50,49 @@ func (n *Node) Find(ctx context.Context, driver, handle string) (string, error) 
 	if found != "" || err != nil {
 		return found, err
 	}
-	s, err := n.lookAt(ctx, InspectQuery{Paths: []Ask{{Path: base}}})
+	s, err := n.inspectPaths(ctx, InspectQuery{Paths: []PathQuery{{Path: base}}})
 	if err != nil || s.Paths[base].Missing() {
 		return "", err
 	}
 	return base, nil
 }
 
-// mounted gives all that is mounted at kubelet's paths.
-func (n *Node) mounted(table Table) (asks []Ask) {
+// mounted returns all that is mounted at kubelet's paths.
+func (n *Node) mounted(table Table) (asks []PathQuery) {
 	for _, m := range table.Mounts() {
 		switch l := n.kubelet.Layout(m.Path); l.Kind {
 		case LayoutPod, LayoutBlock, LayoutBlockStaging:
-			asks = append(asks, Ask{Path: m.Path, VolData: l.VolData, Mounted: true})
+			asks = append(asks, PathQuery{Path: m.Path, VolData: l.VolData, Mounted: true})
 		}
 	}
 	return asks
 }
 
-// unmounted gives the paths of pods' volumes at which nothing is mounted.
-func (n *Node) unmounted(ctx context.Context, table Table) (asks []Ask, err error) {
+// unmounted returns the paths of pods' volumes at which nothing is mounted.
+func (n *Node) unmounted(ctx context.Context, table Table) (asks []PathQuery, err error) {
 	pods := n.kubelet.Root + "/pods"
 	var volumes []workerops.PublishedVolume
 	disk := storageUnder(table, pods)
 	disk.root = "paths" // as for all that is asked of kubelet's own disk
-	err = n.probes.beside(disk, func() (err error) {
+	err = n.probes.unlessStuck(disk, func() (err error) {
 		volumes, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Published, workerops.PublishedQuery{Pods: pods, Max: maxPublished})
 		return err
 	})
 	for _, v := range volumes {
 		at := path.Join(pods, v.PodUID, "volumes/kubernetes.io~csi", v.PV, "mount")
 		if l := n.kubelet.Layout(at); l.Kind == LayoutPod && len(table.Stack(at)) == 0 {
-			asks = append(asks, Ask{Path: at, VolData: l.VolData})
+			asks = append(asks, PathQuery{Path: at, VolData: l.VolData})
 		}
 	}
 	return asks, err
 }
 
-// findNamed gives the first path, by name, that exists and for which kubelet's file
+// findNamed returns the first path, by name, that exists and for which kubelet's file
 // names the volume: asking twice finds the same.
-func (n *Node) findNamed(ctx context.Context, asks []Ask, driver, handle string) (string, error) {
-	slices.SortFunc(asks, func(a, b Ask) int { return strings.Compare(a.Path, b.Path) })
+func (n *Node) findNamed(ctx context.Context, asks []PathQuery, driver, handle string) (string, error) {
+	slices.SortFunc(asks, func(a, b PathQuery) int { return strings.Compare(a.Path, b.Path) })
 	for some := range slices.Chunk(asks, maxAsked) {
-		s, err := n.lookAt(ctx, InspectQuery{Paths: some})
+		s, err := n.inspectPaths(ctx, InspectQuery{Paths: some})
 		if err != nil {
 			return "", err
 		}

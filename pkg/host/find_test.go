@@ -78,7 +78,7 @@ func TestFind(t *testing.T) {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	if got, err := alone.Find(over, "d", "unknown"); err == nil {
-		t.Errorf("with nobody to look: %q", got)
+		t.Errorf("without a worker: %q", got)
 	}
 }
 

@@ -8,8 +8,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
-// Holdable is what somebody may hold: a superblock and the block device below
-// it, or one of the two.
+// Holdable is a superblock and the block device below it, or one of the two.
 type Holdable struct {
 	// Superblock is the number that the mount table shows; zero for a raw block
 	// volume, whose node shares its superblock with all other nodes.
@@ -18,22 +17,24 @@ type Holdable struct {
 	Device Dev
 }
 
-// Holders says who holds a superblock and its device. It is what was seen a
-// moment ago: enough to tell a person, never enough to act on by itself.
+// Holders lists what keeps a superblock and its device in use, as far as mount
+// tables, open files, working and root directories, sysfs and an exclusive open tell:
+// workerops.HoldersAnswer says what is not looked for. It is what was seen a moment
+// ago: enough for a message, never enough to act on.
 type Holders struct {
-	// Mounts are all mounts of the superblock, in every mount namespace.
+	// Mounts are all mounts of the superblock, in every mount namespace with the
+	// host's owner in which a process lives.
 	Mounts []HeldMount
 	// Processes hold a file or directory of the superblock, or the device.
 	Processes []HeldBy
-	// Kernel names what holds a file of the superblock inside the kernel: loop
-	// devices and swap.
-	Kernel []string
+	// Loops are the loop devices on files of the superblock.
+	Loops  []string
 	Device DeviceHolders
 	// Unknown counts open files, of any process, that lie on a mount which is in
-	// no mount namespace any more, as after a lazy umount, and whose superblock
+	// no mount table that was read, as after a lazy umount, and whose superblock
 	// the kernel does not tell: they may hold this one.
 	Unknown int
-	// Unseen counts processes that could not be looked at.
+	// Unseen counts processes that could not be examined.
 	Unseen int
 	// Cut is true when there may be more mounts and processes.
 	Cut bool
@@ -45,7 +46,7 @@ type HeldMount struct {
 	Namespace uint64
 	// Path is as seen from the root of that namespace.
 	Path string
-	// PID is a process in the namespace; 0 when nobody lives there.
+	// PID is a process in the namespace.
 	PID int
 	// PodUID and ContainerID are that process's; empty outside of pods.
 	PodUID, ContainerID string
@@ -54,14 +55,14 @@ type HeldMount struct {
 // HeldBy is one process.
 type HeldBy struct {
 	PID int
-	// Command is the process's name for itself, made printable.
+	// Command is the process's name for itself, and any bytes.
 	Command string
 	How     workerops.How
 	// PodUID and ContainerID are empty outside of pods.
 	PodUID, ContainerID string
 }
 
-// Holders finds out who holds superblocks and devices. It touches no volume.
+// Holders finds what holds superblocks and devices. It touches no volume.
 func (n *Node) Holders(ctx context.Context, asked []Holdable) (map[Holdable]Holders, error) {
 	table, err := n.Mounts()
 	if err != nil {
@@ -76,8 +77,11 @@ func (n *Node) Holders(ctx context.Context, asked []Holdable) (map[Holdable]Hold
 			devices = append(devices, a.Device)
 		}
 	}
-	scan, err := n.holders.share(ctx, &n.probes, superblocks, devices, func(ctx context.Context, superblocks, devices []Dev) (workerops.HoldersAnswer, error) {
-		return n.scanHolders(ctx, slices.Concat(superblocks, n.volumesOf(table)), devices)
+	scan, err := n.holders.share(ctx, n.probes, superblocks, devices, func(ctx context.Context) (workerops.HoldersAnswer, error) {
+		// A scan costs the same for one volume as for all, and what makes one volume sick
+		// often makes many.
+		volumes, disks := n.volumesOf(table)
+		return n.scanHolders(ctx, slices.Concat(superblocks, volumes), slices.Concat(devices, disks))
 	})
 	if err != nil {
 		return nil, err
@@ -85,7 +89,7 @@ func (n *Node) Holders(ctx context.Context, asked []Holdable) (map[Holdable]Hold
 	all := make(map[Holdable]Holders, len(asked))
 	for _, a := range asked {
 		h := holdersIn(scan, a)
-		n.holdersInKernel(table, scan.Swaps, a, &h)
+		n.holdersInKernel(table, a, &h)
 		if len(h.Mounts) == 0 {
 			// A mounted filesystem has claimed its device: that is known.
 			h.Device.Claim = n.claimOf(ctx, a.Device)
@@ -109,25 +113,27 @@ func (n *Node) scanHolders(ctx context.Context, superblocks, devices []Dev) (wor
 	return worker.Call(call, n.cfg.Pool, workerops.Holders, q)
 }
 
-// volumesOf gives the superblocks of all CSI volumes on the node. A scan costs
-// the same for one as for all, and what makes one volume sick often makes many.
-func (n *Node) volumesOf(table Table) []Dev {
+// volumesOf returns the superblocks of all CSI volumes on the node, and those of
+// them that have a block device's number.
+func (n *Node) volumesOf(table Table) (superblocks, devices []Dev) {
 	const limit = 1000
-	var volumes []Dev
 	seen := map[Dev]bool{}
 	for _, m := range table.Mounts() {
-		if seen[m.Dev] || m.MayBeNode() || len(volumes) == limit {
+		if seen[m.Dev] || m.MayBeNode() || len(superblocks) == limit {
 			continue
 		}
 		if k := n.kubelet.Layout(m.Path).Kind; k == LayoutPod || k == LayoutStaging {
 			seen[m.Dev] = true
-			volumes = append(volumes, m.Dev)
+			superblocks = append(superblocks, m.Dev)
+			if m.Dev.Major != 0 {
+				devices = append(devices, m.Dev)
+			}
 		}
 	}
-	return volumes
+	return superblocks, devices
 }
 
-// holdersIn takes one answer out of a scan.
+// holdersIn returns what a scan tells of one superblock and device.
 func holdersIn(scan workerops.HoldersAnswer, a Holdable) Holders {
 	h := Holders{Unknown: scan.Unknown, Unseen: scan.Unseen, Cut: scan.Cut}
 	held := scan.Superblocks[workerops.Number(a.Superblock)]
@@ -144,7 +150,7 @@ func holdersIn(scan workerops.HoldersAnswer, a Holdable) Holders {
 		at[p.PID] = len(h.Processes)
 		w := workerops.WorkloadIn(p.Cgroup)
 		h.Processes = append(h.Processes, HeldBy{
-			PID: p.PID, Command: printable(p.Command), How: p.How, PodUID: w.PodUID, ContainerID: w.ContainerID,
+			PID: p.PID, Command: p.Command, How: p.How, PodUID: w.PodUID, ContainerID: w.ContainerID,
 		})
 	}
 	return h

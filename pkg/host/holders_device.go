@@ -13,14 +13,12 @@ import (
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
-// DeviceHolders says what the kernel has on top of a block device, its
+// DeviceHolders lists what the kernel has on top of a block device, its
 // partitions and, for a partition, its disk. The processes that have the device
 // open are among Holders.Processes.
 type DeviceHolders struct {
 	// Above are the names of the devices made of it: dm-0, md1, bcache0.
 	Above []string
-	// Swap is true when it is in use as swap space.
-	Swap bool
 	// Loops are other loop devices on the same device, or on the same backing
 	// file by its name.
 	Loops []string
@@ -31,17 +29,17 @@ type DeviceHolders struct {
 type Claim string
 
 const (
-	// ClaimUnknown stands for not asked, or no answer.
+	// ClaimUnknown means not asked, or no answer.
 	ClaimUnknown Claim = ""
-	// ClaimNone says that nobody has claimed it. Plain openers, loop devices on
+	// ClaimNone means that it is not claimed. Plain openers, loop devices on
 	// it and whatever uses the same storage through another device claim nothing.
 	ClaimNone Claim = "unclaimed"
-	// ClaimTaken says that somebody has: a filesystem, also one that was unmounted
+	// ClaimTaken means that it is claimed: by a filesystem, also one that was unmounted
 	// lazily, a device made of it, swap, or a program that opened it exclusively.
 	ClaimTaken Claim = "claimed"
 )
 
-// claimOf asks for a claim of a device. An empty answer is none.
+// claimOf asks whether a device is claimed.
 func (n *Node) claimOf(ctx context.Context, dev Dev) Claim {
 	name := ""
 	if !dev.Zero() {
@@ -53,7 +51,7 @@ func (n *Node) claimOf(ctx context.Context, dev Dev) Claim {
 	call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
 	defer cancel()
 	var a workerops.ExclusiveAnswer
-	err := n.probes.alone(call, storage{dev: dev}, func() (err error) {
+	err := n.probes.serialize(call, storage{dev: dev}, func() (err error) {
 		a, err = worker.Call(call, n.cfg.Pool, workerops.Exclusive, workerops.ExclusiveQuery{Device: "/dev/" + name, Number: workerops.Number(dev)})
 		return err
 	})
@@ -69,9 +67,8 @@ func (n *Node) claimOf(ctx context.Context, dev Dev) Claim {
 	}
 }
 
-// holdersInKernel says which users without a process there are, by sysfs and the
-// paths of swap files and devices.
-func (n *Node) holdersInKernel(table Table, swaps []string, a Holdable, h *Holders) {
+// holdersInKernel adds the holders that sysfs tells, which have no process.
+func (n *Node) holdersInKernel(table Table, a Holdable, h *Holders) {
 	nodes := n.cfg.Sysfs.nodesOf(a.Device)
 	at := map[location]bool{}
 	for _, name := range nodes {
@@ -79,7 +76,7 @@ func (n *Node) holdersInKernel(table Table, swaps []string, a Holdable, h *Holde
 		h.Device.Above = append(h.Device.Above, n.cfg.Sysfs.above(name)...)
 	}
 	loops := n.cfg.Sysfs.loops()
-	// Two loop devices on one file know nothing of each other.
+	// Two loop devices on one file do not claim it from each other.
 	if own := loops[n.cfg.Sysfs.Name(a.Device)]; own != nil {
 		at[locateLoop(table, own)] = true
 	}
@@ -89,17 +86,10 @@ func (n *Node) holdersInKernel(table Table, swaps []string, a Holdable, h *Holde
 			h.Device.Loops = append(h.Device.Loops, name)
 		}
 		if !a.Superblock.Zero() && where.dev == a.Superblock {
-			h.Kernel = append(h.Kernel, name)
+			h.Loops = append(h.Loops, name)
 		}
 	}
-	for _, swap := range swaps {
-		where := locate(table, swap)
-		h.Device.Swap = h.Device.Swap || at[where]
-		if !a.Superblock.Zero() && where.dev == a.Superblock {
-			h.Kernel = append(h.Kernel, "swap")
-		}
-	}
-	for _, names := range []*[]string{&h.Device.Above, &h.Device.Loops, &h.Kernel} {
+	for _, names := range []*[]string{&h.Device.Above, &h.Device.Loops, &h.Loops} {
 		slices.Sort(*names)
 		*names = slices.Compact(*names)
 	}
@@ -109,7 +99,7 @@ func (n *Node) holdersInKernel(table Table, swaps []string, a Holdable, h *Holde
 // each mount. Texts of the kernel are compared, so the same path in another
 // mount namespace counts as the same file, and a hard link does not. To compare
 // inodes would mean to ask the filesystem: LOOP_GET_STATUS64 stats the backing
-// file, which a dead NFS server or FUSE daemon answers never.
+// file, and does not return while its NFS server or FUSE daemon does not answer.
 type location struct {
 	dev     Dev
 	path    string
@@ -130,8 +120,8 @@ func locateLoop(table Table, l *Loop) location {
 	return where
 }
 
-// nodesOf names a device with its partitions, or a partition with its disk: a
-// holder of one is in the way of the other.
+// nodesOf returns the names of a device and its partitions, or of a partition and its
+// disk: a holder of one keeps the other in use.
 func (s Sysfs) nodesOf(dev Dev) []string {
 	name := s.Name(dev)
 	if dev.Zero() || name == "" {
@@ -157,7 +147,7 @@ func (s Sysfs) nodesOf(dev Dev) []string {
 // slashed turns sysfs's "cciss!c0d0" into the name below /dev.
 func slashed(name string) string { return strings.ReplaceAll(name, "!", "/") }
 
-// above names the devices that are made of a device.
+// above returns the names of the devices that are made of a device.
 func (s Sysfs) above(name string) (names []string) {
 	entries, _ := os.ReadDir(filepath.Join(string(s), "class/block", strings.ReplaceAll(name, "/", "!"), "holders"))
 	for _, e := range entries {
@@ -166,7 +156,7 @@ func (s Sysfs) above(name string) (names []string) {
 	return names
 }
 
-// loops gives the loop devices that have a backing file.
+// loops returns the loop devices that have a backing file.
 func (s Sysfs) loops() map[string]*Loop {
 	found := map[string]*Loop{}
 	entries, _ := os.ReadDir(filepath.Join(string(s), "block"))

@@ -3,7 +3,6 @@ package host
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -14,25 +13,26 @@ import (
 // scanner answers for whatever is asked and remembers it.
 type scanner struct {
 	mu    sync.Mutex
-	scans [][]Dev
+	scans int
 	err   error
 	// wait holds every scan up until it closes; nil for not at all.
 	wait chan struct{}
 }
 
-func (s *scanner) run(_ context.Context, superblocks, devices []Dev) (workerops.HoldersAnswer, error) {
+func (s *scanner) run(superblocks, devices []Dev) (workerops.HoldersAnswer, error) {
 	s.mu.Lock()
-	all := slices.Concat(superblocks, devices)
-	slices.SortFunc(all, func(a, b Dev) int { return int(a.Minor) - int(b.Minor) })
-	s.scans = append(s.scans, all)
+	s.scans++
 	err := s.err
 	s.mu.Unlock()
 	if s.wait != nil {
 		<-s.wait
 	}
-	a := workerops.HoldersAnswer{Superblocks: map[workerops.Number]workerops.Held{}, Unknown: len(all)}
+	a := workerops.HoldersAnswer{Superblocks: map[workerops.Number]workerops.Held{}, Devices: map[workerops.Number]workerops.Held{}, Unknown: 1}
 	for _, d := range superblocks {
 		a.Superblocks[workerops.Number(d)] = workerops.Held{}
+	}
+	for _, d := range devices {
+		a.Devices[workerops.Number(d)] = workerops.Held{}
 	}
 	a.Superblocks[workerops.Number{Major: 8, Minor: 99}] = workerops.Held{} // asked for on the way
 	return a, err
@@ -41,18 +41,25 @@ func (s *scanner) run(_ context.Context, superblocks, devices []Dev) (workerops.
 func (s *scanner) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.scans)
+	return s.scans
+}
+
+// ask shares a scan by the scanner.
+func (s *scanner) ask(ctx context.Context, scans *holderScans, at *probes, superblocks, devices []Dev) (workerops.HoldersAnswer, error) {
+	return scans.share(ctx, at, superblocks, devices, func(context.Context) (workerops.HoldersAnswer, error) {
+		return s.run(superblocks, devices)
+	})
 }
 
 var one, two, extra = Dev{Major: 8, Minor: 1}, Dev{Major: 8, Minor: 2}, Dev{Major: 8, Minor: 99}
 
 func TestAScanServesWhoComesSoonAfter(t *testing.T) {
 	var s holderScans
-	var at probes
+	at := newProbes()
 	var scan scanner
 	ask := func(superblocks, devices []Dev, wantScans int) {
 		t.Helper()
-		if _, err := s.share(context.Background(), &at, superblocks, devices, scan.run); err != nil || scan.count() != wantScans {
+		if _, err := scan.ask(context.Background(), &s, at, superblocks, devices); err != nil || scan.count() != wantScans {
 			t.Fatalf("%v, %d scans, want %d", err, scan.count(), wantScans)
 		}
 	}
@@ -61,34 +68,27 @@ func TestAScanServesWhoComesSoonAfter(t *testing.T) {
 	ask([]Dev{extra}, nil, 1)
 	ask([]Dev{one}, []Dev{one}, 2) // its device was not asked for
 	ask([]Dev{two}, nil, 3)
-	ask([]Dev{one, two}, []Dev{one}, 3) // the third asked for what the second told
-	if got := scan.scans[2]; !slices.Equal(got, []Dev{one, one, two, extra}) {
-		t.Errorf("the third asked for %v", got)
-	}
-	s.last.started = time.Now().Add(-2 * holdersKeep)
+	s.started = time.Now().Add(-2 * scanMaxAge)
 	ask([]Dev{two}, nil, 4)
-	if got := scan.scans[3]; !slices.Equal(got, []Dev{two}) {
-		t.Errorf("an old scan is asked for again: %v", got)
-	}
 }
 
 func TestOneScanAtATime(t *testing.T) {
 	var s holderScans
-	var at probes
+	at := newProbes()
 	scan := scanner{wait: make(chan struct{})}
 	var callers sync.WaitGroup
 	for range 8 {
 		callers.Go(func() {
-			if a, err := s.share(context.Background(), &at, []Dev{one}, nil, scan.run); err != nil || a.Unknown != 1 {
+			if a, err := scan.ask(context.Background(), &s, at, []Dev{one}, nil); err != nil || a.Unknown != 1 {
 				t.Errorf("%+v, %v", a, err)
 			}
 		})
 	}
 	eventually(t, "a scan runs", func() bool { return scan.count() == 1 })
-	// Who cannot wait need not.
+	// A caller whose time is over does not wait.
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := s.share(ctx, &at, []Dev{two}, nil, scan.run); !errors.Is(err, context.Canceled) {
+	if _, err := scan.ask(ctx, &s, at, []Dev{two}, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 	close(scan.wait)
@@ -100,29 +100,14 @@ func TestOneScanAtATime(t *testing.T) {
 
 func TestAFailedScanIsNoAnswer(t *testing.T) {
 	var s holderScans
-	var at probes
+	at := newProbes()
 	scan := scanner{err: errors.New("no worker")}
-	if _, err := s.share(context.Background(), &at, []Dev{one}, nil, scan.run); !errors.Is(err, scan.err) {
+	if _, err := scan.ask(context.Background(), &s, at, []Dev{one}, nil); !errors.Is(err, scan.err) {
 		t.Errorf("%v", err)
 	}
 	failed := scan.err
 	scan.err = nil
-	if _, err := s.share(context.Background(), &at, []Dev{one}, nil, scan.run); err != nil || scan.count() != 2 {
+	if _, err := scan.ask(context.Background(), &s, at, []Dev{one}, nil); err != nil || scan.count() != 2 {
 		t.Errorf("after %v: %v, %d scans", failed, err, scan.count())
-	}
-}
-
-// Callers in turn do not have scans ask for ever more.
-func TestAScanAsksForAFewOthers(t *testing.T) {
-	var s holderScans
-	var at probes
-	var scan scanner
-	for i := range uint32(3 * maxScanned) {
-		if _, err := s.share(context.Background(), &at, []Dev{{Minor: i}}, nil, scan.run); err != nil {
-			t.Fatal(err)
-		}
-		if n := len(s.last.superblocks); n > maxScanned {
-			t.Fatalf("%d are asked for", n)
-		}
 	}
 }

@@ -6,13 +6,14 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 func whoHolds(t *testing.T, n *Node, a Holdable) Holders {
 	t.Helper()
-	n.holders.last = holderScan{} // or it would tell what was before
+	n.holders.started = time.Time{} // or it would tell what was before
 	all, err := n.Holders(context.Background(), []Holdable{a})
 	if err != nil {
 		t.Fatal(err)
@@ -50,8 +51,8 @@ func TestHoldersOfAVolume(t *testing.T) {
 	if len(h.Mounts) != 1 || h.Mounts[0].PID != pid || h.Mounts[0].Path != dir || h.Mounts[0].Namespace == 0 {
 		t.Errorf("mounts %+v", h.Mounts)
 	}
-	if h.Device.Claim != ClaimUnknown || len(h.Device.Loops) != 0 || h.Device.Swap || len(h.Kernel) != 0 {
-		t.Errorf("%+v, %v", h.Device, h.Kernel)
+	if h.Device.Claim != ClaimUnknown || len(h.Device.Loops) != 0 || len(h.Loops) != 0 {
+		t.Errorf("%+v, %v", h.Device, h.Loops)
 	}
 
 	second := command(t, "losetup", "--find", "--show", image)
@@ -71,14 +72,14 @@ func TestHoldersOfARawDevice(t *testing.T) {
 	n, _ := newNode(t)
 	node, _ := loop(t, 16)
 	a := Holdable{Device: devOf(t, node)}
-	if h := whoHolds(t, n, a); h.Device.Claim != ClaimNone || h.Device.Swap || len(h.Processes)+len(h.Mounts) != 0 {
-		t.Errorf("nobody holds it: %+v", h)
+	if h := whoHolds(t, n, a); h.Device.Claim != ClaimNone || len(h.Processes)+len(h.Mounts) != 0 {
+		t.Errorf("it is not held: %+v", h)
 	}
 	command(t, "mkswap", node)
 	command(t, "swapon", node)
 	h := whoHolds(t, n, a)
 	command(t, "swapoff", node)
-	if h.Device.Claim != ClaimTaken || !h.Device.Swap {
+	if h.Device.Claim != ClaimTaken {
 		t.Errorf("it is swap: %+v", h.Device)
 	}
 	if h := whoHolds(t, n, Holdable{Device: Dev{Major: 7, Minor: 9999}}); h.Device.Claim != ClaimUnknown {
@@ -86,7 +87,7 @@ func TestHoldersOfARawDevice(t *testing.T) {
 	}
 }
 
-// A loop device or swap file on a filesystem holds it without any process.
+// A loop device on a filesystem holds it without any process.
 func TestHeldByTheKernelItself(t *testing.T) {
 	table := NewTable([]Mount{
 		{OldID: 1, OldParent: 0, Dev: Dev{Major: 8, Minor: 1}, Path: "/", Root: "/"},
@@ -120,21 +121,20 @@ func TestHeldByTheKernelItself(t *testing.T) {
 			"block/sda/size":                "8\n",
 		})),
 	}}
-	swaps := []string{"/published/swap file", "/dev/sdb2"}
 	for name, tc := range map[string]struct {
 		asked Holdable
 		want  string
 	}{
-		"filesystem on a partition":     {Holdable{Dev{Major: 8, Minor: 17}, Dev{Major: 8, Minor: 17}}, "kernel [loop1 loop2 loop3 swap] above [dm-0 md1] loops [] swap false"},
-		"disk with partitions":          {Holdable{Device: Dev{Major: 8, Minor: 16}}, "kernel [] above [dm-0 dm-1 md1] loops [] swap true"},
-		"node that kubelet has bound":   {Holdable{Device: Dev{Major: 8, Minor: 32}}, "kernel [] above [] loops [loop4] swap false"},
-		"same file at two of its paths": {Holdable{Device: Dev{Major: 7, Minor: 1}}, "kernel [] above [] loops [loop2] swap false"},
-		"no device":                     {Holdable{Superblock: Dev{Major: 0, Minor: 77}}, "kernel [] above [] loops [] swap false"},
-		"unknown device":                {Holdable{Device: Dev{Major: 9, Minor: 9}}, "kernel [] above [] loops [] swap false"},
+		"filesystem on a partition":     {Holdable{Dev{Major: 8, Minor: 17}, Dev{Major: 8, Minor: 17}}, "files [loop1 loop2 loop3] above [dm-0 md1] loops []"},
+		"disk with partitions":          {Holdable{Device: Dev{Major: 8, Minor: 16}}, "files [] above [dm-0 dm-1 md1] loops []"},
+		"node that kubelet has bound":   {Holdable{Device: Dev{Major: 8, Minor: 32}}, "files [] above [] loops [loop4]"},
+		"same file at two of its paths": {Holdable{Device: Dev{Major: 7, Minor: 1}}, "files [] above [] loops [loop2]"},
+		"no device":                     {Holdable{Superblock: Dev{Major: 0, Minor: 77}}, "files [] above [] loops []"},
+		"unknown device":                {Holdable{Device: Dev{Major: 9, Minor: 9}}, "files [] above [] loops []"},
 	} {
 		var h Holders
-		n.holdersInKernel(table, swaps, tc.asked, &h)
-		got := fmt.Sprintf("kernel %v above %v loops %v swap %v", h.Kernel, h.Device.Above, h.Device.Loops, h.Device.Swap)
+		n.holdersInKernel(table, tc.asked, &h)
+		got := fmt.Sprintf("files %v above %v loops %v", h.Loops, h.Device.Above, h.Device.Loops)
 		if got != tc.want {
 			t.Errorf("%s: %s\nwant %s", name, got, tc.want)
 		}
@@ -160,7 +160,7 @@ func TestHoldersInAScan(t *testing.T) {
 	want := Holders{
 		Mounts: []HeldMount{{Namespace: 9, Path: "/data", PID: 10, PodUID: podUID, ContainerID: container}},
 		Processes: []HeldBy{
-			{PID: 10, Command: "a??2J?b", How: workerops.HowFile | workerops.HowDevice, PodUID: podUID, ContainerID: container},
+			{PID: 10, Command: "a\x1b[2J\nb", How: workerops.HowFile | workerops.HowDevice, PodUID: podUID, ContainerID: container},
 			{PID: 11, Command: "dd", How: workerops.HowDevice},
 		},
 		Unknown: 3, Unseen: 2, Cut: true,
@@ -177,15 +177,16 @@ func TestHoldersInAScan(t *testing.T) {
 func TestVolumesOfTheNode(t *testing.T) {
 	n := &Node{kubelet: Kubelet{Root: "/k"}}
 	staged := "/k/plugins/kubernetes.io/csi/d/" + fmt.Sprintf("%064d", 1) + "/globalmount"
-	got := n.volumesOf(NewTable([]Mount{
+	got, disks := n.volumesOf(NewTable([]Mount{
 		{OldID: 1, Dev: Dev{Major: 8, Minor: 1}, Path: "/"},
 		{OldID: 2, OldParent: 1, Dev: Dev{Major: 8, Minor: 16}, Path: staged, Root: "/"},
 		{OldID: 3, OldParent: 1, Dev: Dev{Major: 8, Minor: 16}, Path: "/k/pods/u/volumes/kubernetes.io~csi/p/mount", Root: "/"},
 		{OldID: 4, OldParent: 1, Dev: Dev{Major: 8, Minor: 32}, Path: "/k/pods/u/volumes/kubernetes.io~csi/q/mount", Root: "/"},
+		{OldID: 7, OldParent: 1, Dev: Dev{Major: 0, Minor: 60}, Path: "/k/pods/u/volumes/kubernetes.io~csi/r/mount", Root: "/"},
 		{OldID: 5, OldParent: 1, Dev: Dev{Major: 0, Minor: 50}, Path: "/k/pods/u/volumes/kubernetes.io~secret/s", Root: "/"},
 		{OldID: 6, OldParent: 1, Dev: Dev{Major: 0, Minor: 5}, Path: "/k/plugins/kubernetes.io/csi/volumeDevices/publish/p/u", Root: "/sdd", FSType: "devtmpfs"},
 	}))
-	if !slices.Equal(got, []Dev{{Major: 8, Minor: 16}, {Major: 8, Minor: 32}}) {
-		t.Errorf("%v", got)
+	if !slices.Equal(got, []Dev{{Major: 8, Minor: 16}, {Major: 8, Minor: 32}, {Major: 0, Minor: 60}}) || !slices.Equal(disks, []Dev{{Major: 8, Minor: 16}, {Major: 8, Minor: 32}}) {
+		t.Errorf("%v, devices %v", got, disks)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// LayoutKind says which of kubelet's paths for CSI volumes a path is.
+// LayoutKind is the kind of one of kubelet's paths for CSI volumes.
 type LayoutKind string
 
 // The kinds of a path. Sources: kubelet's pkg/volume/csi (csi_mounter.go,
@@ -31,13 +31,13 @@ const (
 	LayoutBlockStaging LayoutKind = "staged block device"
 )
 
-// Layout is what a path says by itself.
+// Layout is what a path itself tells.
 type Layout struct {
 	Kind   LayoutKind
 	PodUID string
 	// PV is the directory that kubelet names after the PersistentVolume.
 	PV string
-	// Base is the staging path as kubelet gives it to the driver, which may stage
+	// Base is the staging path that kubelet passes to the driver, which may stage
 	// below it; empty for other kinds.
 	Base string
 	// VolData is where kubelet keeps the vol_data.json for the path; empty when
@@ -45,15 +45,15 @@ type Layout struct {
 	VolData string
 }
 
-// Kubelet knows kubelet's directories beneath one root, given as a path
-// without symbolic links.
+// Kubelet is kubelet's directory layout beneath a root, a path without symbolic
+// links.
 type Kubelet struct {
 	Root string
 }
 
 const csiPlugins = "plugins/kubernetes.io/csi"
 
-// Layout reads a path.
+// Layout parses a path.
 func (k Kubelet) Layout(p string) Layout {
 	rel, beneath := strings.CutPrefix(p, k.Root)
 	if !beneath || rel == "" || rel[0] != '/' {
@@ -90,8 +90,8 @@ func (k Kubelet) Layout(p string) Layout {
 // maxLayoutParts is more than any layout has.
 const maxLayoutParts = 8
 
-// split is strings.Split at slashes into a given array; what does not fit stays
-// together.
+// split is strings.Split at slashes into a given array; the last part has what does
+// not fit.
 func split(part []string, p string) []string {
 	for len(part) < maxLayoutParts-1 {
 		first, rest, more := strings.Cut(p, "/")
@@ -107,7 +107,7 @@ func (k Kubelet) blockVolData(pv string) string {
 	return path.Join(k.Root, csiPlugins, "volumeDevices", pv, "data/vol_data.json")
 }
 
-// Staging gives the path at which kubelet has a driver stage a volume (CSI
+// Staging returns the path at which kubelet has a driver stage a volume (CSI
 // plugin since Kubernetes 1.24).
 func (k Kubelet) Staging(driver, handle string) string {
 	sum := sha256.Sum256([]byte(handle))

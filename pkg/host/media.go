@@ -2,20 +2,17 @@ package host
 
 import (
 	"context"
-	"fmt"
 	"math/bits"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/pkg/worker"
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
-// A look reads a device's first block. mediaInterval is how often the last one and
+// A probe reads a device's first block. mediaInterval is how often the last one and
 // one in between are read, too; mediaRetry how often while that fails: a disk may
-// take long over a block that it cannot read, and then others wait for it.
+// take long over a block that it cannot read, and other readers wait meanwhile.
 const (
 	mediaInterval = time.Hour
 	mediaRetry    = 10 * time.Second
@@ -30,22 +27,13 @@ type MediaError struct {
 	Errno syscall.Errno
 }
 
-// String says which block cannot be read, and why.
-func (e MediaError) String() string {
-	why := "no answer"
-	if e.Errno != 0 {
-		why = unix.ErrnoName(e.Errno)
-	}
-	return fmt.Sprintf("the one at byte %d cannot (%s)", e.Offset, why)
-}
-
-// mediaCheck is what became of the last reading of a disk.
+// mediaCheck is the result of the last reading of a disk.
 type mediaCheck struct {
 	diskSeq, size uint64
 	at            time.Time
-	// mount point is where a block was read besides the last one.
-	mountPoint int64
-	failed     []MediaError
+	// middle is the offset of the block that was read besides the last one.
+	middle int64
+	failed []MediaError
 }
 
 // due is true when the disk is to be read again.
@@ -57,62 +45,62 @@ func (c mediaCheck) due() bool {
 	return since >= interval || since < 0
 }
 
-// readMedia reads the blocks of a device that are due, when a look has found it
-// well, and gives those that could not be read the last time: a failure is
-// remembered until the same block can be read. It is part of the look, so that one
-// worker at a time is at the storage, and of no measured time. A worker that cannot
-// be ended is remembered, and nobody else is sent until it ends.
-func (n *Node) readMedia(ctx context.Context, m Mount, s Inspection) []MediaError {
+// readMedia reads the blocks of a device that are due, when a probe has found it
+// healthy, and returns those that could not be read the last time: a failure is kept
+// until the same block can be read. It is part of the probe, so that one worker at a
+// time is at the storage, and not of the measured time. While a worker cannot be
+// ended, no other one reads.
+func (n *Node) readMedia(ctx context.Context, m Mount, in Inspection) []MediaError {
 	dev := m.Dev
-	if s.Kind == KindBlock || m.Dev.Major == 0 {
-		dev = s.Rdev
+	if in.Kind == KindBlock || m.Dev.Major == 0 {
+		dev = in.Rdev
 	}
-	disk := s.Opened
-	if !disk.Open || disk.Size < 2*mediaBlock || s.Answer.Errno != 0 || dev.Zero() {
+	disk := in.Opened
+	if !disk.Open || disk.Size < 2*mediaBlock || in.Answer.Errno != 0 || dev.Zero() {
 		return nil
 	}
-	check, _ := n.media.of(dev)
+	check, _ := n.media.get(dev)
 	if check.diskSeq != disk.DiskSeq || check.size != disk.Size {
 		check = mediaCheck{diskSeq: disk.DiskSeq, size: disk.Size}
 	}
 	at := storage{dev: dev, root: "media"}
 	name := "" // sysfs is asked only when it is due
-	if check.due() && n.probes.left(at) == nil {
+	if check.due() && n.probes.outstanding(at) == nil {
 		name = n.cfg.Sysfs.Name(dev)
 	}
 	if name == "" {
 		return check.failed
 	}
 	if check.failed == nil {
-		check.mountPoint = mountPointOf(time.Now(), disk.Size)
+		check.middle = middleOf(time.Now(), disk.Size)
 	}
 	q := workerops.MediaQuery{
 		Device: "/dev/" + name, Major: dev.Major, Minor: dev.Minor,
-		Offsets: []int64{int64(disk.Size) - mediaBlock, check.mountPoint},
+		Offsets: []int64{int64(disk.Size) - mediaBlock, check.middle},
 	}
 	a, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Media, q)
-	silent := silent(ctx, err)
-	if err != nil && !silent {
-		return check.failed // nobody was asked
+	late := timedOut(ctx, err)
+	if err != nil && !late {
+		return check.failed // the device was not asked
 	}
-	n.probes.leave(at, Inspection{}, err)
+	n.probes.markStuck(at, Inspection{}, err)
 	check.at, check.failed = time.Now(), nil
 	for i, offset := range q.Offsets {
-		if silent || i < len(a.Errnos) && a.Errnos[i] != 0 {
+		if late || i < len(a.Errnos) && a.Errnos[i] != 0 {
 			e := MediaError{Offset: offset}
-			if !silent {
+			if !late {
 				e.Errno = a.Errnos[i]
 			}
 			check.failed = append(check.failed, e)
 		}
 	}
-	n.media.keep(dev, check)
+	n.media.add(dev, check)
 	return check.failed
 }
 
-// mountPointOf gives the offset of a block between the first and the last: within an
+// middleOf returns the offset of a block between the first and the last: within an
 // hour always the same one, and over time all parts of the device.
-func mountPointOf(now time.Time, size uint64) int64 {
+func middleOf(now time.Time, size uint64) int64 {
 	hour := uint64(now.Unix() / int64(mediaInterval/time.Second))
 	// The multiples of the golden ratio, modulo 1, spread evenly.
 	block, _ := bits.Mul64(hour*0x9e3779b97f4a7c15, size/mediaBlock)

@@ -8,9 +8,9 @@ import (
 
 // hourPassed has a device due again.
 func hourPassed(n *Node, dev Dev, by time.Duration) {
-	check, _ := n.media.of(dev)
+	check, _ := n.media.get(dev)
 	check.at = check.at.Add(-by)
-	n.media.keep(dev, check)
+	n.media.add(dev, check)
 }
 
 // The name of the file behind the device is gone, so that only reads can show that
@@ -44,54 +44,54 @@ func TestMedia(t *testing.T) {
 	healthy("within the hour")
 	hourPassed(n, m.Dev, mediaInterval)
 	failed("after an hour")
-	before, _ := n.media.of(m.Dev)
+	before, _ := n.media.get(m.Dev)
 	failed("remembered")
 	hourPassed(n, m.Dev, 2*mediaInterval)
 	failed("tried again")
-	if now, _ := n.media.of(m.Dev); now.mountPoint != before.mountPoint || !now.at.After(before.at) {
-		t.Errorf("another mount point while it fails: %+v, before %+v", now, before)
+	if now, _ := n.media.get(m.Dev); now.middle != before.middle || !now.at.After(before.at) {
+		t.Errorf("another block while it fails: %+v, before %+v", now, before)
 	}
 	done(t, file.Truncate(info.Size()))
 	failed("just tried")
 	hourPassed(n, m.Dev, mediaRetry)
 	healthy("it can be read")
 	done(t, file.Truncate(mediaBlock))
-	check, _ := n.media.of(m.Dev)
+	check, _ := n.media.get(m.Dev)
 	check.diskSeq++
-	n.media.keep(m.Dev, check)
+	n.media.add(m.Dev, check)
 	failed("another disk under the number")
 }
 
-// Nobody is sent while a worker is there that cannot be ended.
+// No worker is sent while one is there that cannot be ended.
 func TestMediaBesideAStuckWorker(t *testing.T) {
 	n, root := newNode(t)
 	diskVolume(t, root+"/m")
 	m, ended := topAt(t, n, root+"/m"), make(stuckWorker)
-	n.probes.leave(storage{dev: m.Dev, root: "media"}, Inspection{}, ended)
+	n.probes.markStuck(storage{dev: m.Dev, root: "media"}, Inspection{}, ended)
 	if s := seen(t, n, m); s.Media != nil || s.Answer.Silent {
 		t.Errorf("%+v", s)
 	}
-	if check, known := n.media.of(m.Dev); known {
+	if check, known := n.media.get(m.Dev); known {
 		t.Errorf("read all the same: %+v", check)
 	}
 	close(ended)
 	seen(t, n, m)
-	if check, known := n.media.of(m.Dev); !known || check.at.IsZero() {
+	if check, known := n.media.get(m.Dev); !known || check.at.IsZero() {
 		t.Errorf("not read: %+v", check)
 	}
 }
 
-func TestMountPointOf(t *testing.T) {
+func TestMiddleOf(t *testing.T) {
 	const size = 1000*mediaBlock + 512
 	start := time.Unix(1_700_000_000, 0).Truncate(time.Hour)
 	parts := map[int64]bool{}
 	for hour := range 100 {
 		at := start.Add(time.Duration(hour) * time.Hour)
-		mountPoint := mountPointOf(at, size)
-		if mountPoint < 0 || mountPoint > size-mediaBlock || mountPoint%mediaBlock != 0 || mountPointOf(at.Add(time.Hour-1), size) != mountPoint {
-			t.Errorf("hour %d: %d", hour, mountPoint)
+		offset := middleOf(at, size)
+		if offset < 0 || offset > size-mediaBlock || offset%mediaBlock != 0 || middleOf(at.Add(time.Hour-1), size) != offset {
+			t.Errorf("hour %d: %d", hour, offset)
 		}
-		parts[mountPoint*20/size] = true
+		parts[offset*20/size] = true
 	}
 	if len(parts) != 20 {
 		t.Errorf("of 20 parts of the device, 100 hours read in %d", len(parts))

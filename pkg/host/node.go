@@ -12,16 +12,16 @@ import (
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
-// Config says how a Node looks at its host.
+// Config says how a Node reads its host.
 type Config struct {
 	Pool      *worker.Pool
 	Namespace *Namespace
 	// KubeletRoot is one of the namespace's roots, as configured.
 	KubeletRoot string
-	// ProbeTimeout bounds one look, StepTimeout one half of a step.
+	// ProbeTimeout bounds one probe, StepTimeout one half of a step.
 	ProbeTimeout time.Duration
 	StepTimeout  time.Duration
-	// SlowAnswer is how long a look may take before it counts as late.
+	// SlowAnswer is how long a probe may take before it counts as late.
 	SlowAnswer time.Duration
 	Sysfs      Sysfs
 }
@@ -31,14 +31,15 @@ type Node struct {
 	cfg     Config
 	kubelet Kubelet
 	bootID  string
-	probes  probes
-	servers servers
-	files   volDataFiles
-	// uuids has the filesystem UUID that a mount's filesystem told. A unique mount
-	// id is never used again, and its filesystem stays the same.
-	uuids      kept[uint64, string]
+	probes  *probes
+	// hungServers are the NFS servers that did not answer the last call.
+	hungServers cache[storage, struct{}]
+	files       volDataFiles
+	// uuids has the filesystem UUIDs by unique mount id, which is never used again, and
+	// whose filesystem stays the same.
+	uuids      cache[uint64, string]
 	devices    devices
-	media      kept[Dev, mediaCheck]
+	media      cache[Dev, mediaCheck]
 	holders    holderScans
 	containers containerWalks
 	booted     time.Time
@@ -63,11 +64,14 @@ func NewNode(cfg Config) (*Node, error) {
 	}
 	return &Node{
 		cfg: cfg, kubelet: Kubelet{Root: root}, bootID: bootID, booted: BootTime(),
-		moved: movedRoots(cfg.Namespace.RealRoots()),
+		moved:  movedRoots(cfg.Namespace.RealRoots()),
+		probes: newProbes(), files: newVolDataFiles(), uuids: newCache[uint64, string](),
+		devices: newDevices(), media: newCache[Dev, mediaCheck](),
+		hungServers: newCache[storage, struct{}](),
 	}, nil
 }
 
-// Kubelet gives kubelet's layout on this node.
+// Kubelet returns kubelet's layout on this node.
 func (n *Node) Kubelet() Kubelet { return n.kubelet }
 
 // BootID identifies this boot.
@@ -79,8 +83,7 @@ func (n *Node) BootTime() time.Time { return n.booted }
 // Mounts reads the host's whole mount table.
 func (n *Node) Mounts() (Table, error) { return n.cfg.Namespace.Mounts() }
 
-// Topology gives the host's mount table to find mounts in, Refresh what is true
-// of those now.
+// Topology returns the host's mount table to find mounts in, Refresh reads those anew.
 func (n *Node) Topology() (Table, error) { return n.cfg.Namespace.Topology() }
 
 // Refresh is false when the topology has to be asked again.
@@ -99,8 +102,7 @@ func (n *Node) RealPath(p string) string {
 // movedRoot is a configured root with a symbolic link in it.
 type movedRoot struct{ configured, resolved string }
 
-// movedRoots gives those whose resolved path is another one, the longest first:
-// it is the nearest.
+// movedRoots returns those whose resolved path is another one, the longest first.
 func movedRoots(roots map[string]string) []movedRoot {
 	var moved []movedRoot
 	for configured, resolved := range roots {

@@ -11,61 +11,29 @@ import (
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
-// probes keeps at most one worker at each storage. Callers that come while one
-// is at it share its answer, or wait. One that cannot be ended is remembered with
-// the answer it stands for until it ends: however often a hung volume is asked
-// for, it costs one process.
+// probes keeps at most one worker at each storage. Callers that come while one is at
+// it share its answer, or wait. One that cannot be ended keeps its storage until it
+// ends, with the answer that follows from it: however often a hung volume is asked
+// about, it costs one process.
+//
+// This is no x/sync singleflight: a call outlives its callers here, an answer is
+// shared only with callers that asked the same before the probe began, and a storage
+// is kept by writes and scans too, whose answers are not shared.
 type probes struct {
 	mu    sync.Mutex
-	under map[storage]*probing
-	// slow counts answers in a row that came late. What is forgotten counts from
-	// the start.
-	slow kept[storage, lateness]
+	calls map[storage]*storageCall
+	// slow counts answers in a row that came late.
+	slow cache[storage, lateness]
 }
 
-// lateness is of one filesystem: device numbers are used again.
-type lateness struct {
-	fsType, source string
-	count          int
+func newProbes() *probes {
+	return &probes{calls: map[storage]*storageCall{}, slow: newCache[storage, lateness]()}
 }
 
-// storage is what a probe touches: a superblock, a block device, or a device node,
-// which shares the superblock of devtmpfs with all others.
-type storage struct {
-	dev  Dev
-	root string
-}
-
-// The storages that are the kernel's own.
-var (
-	processes = storage{root: "/proc"}
-	// namespaces are the mount namespaces of containers, and who runs in them.
-	namespaces = storage{root: "/proc/*/ns/mnt"}
-	fusectl    = storage{root: "/sys/fs/fuse/connections"}
-)
-
-func storageOf(m Mount) storage {
-	s := storage{dev: m.Dev}
-	if m.MayBeNode() {
-		s.root = m.Root
-	}
-	return s
-}
-
-// sameView is true for mounts of one superblock that show the same directory of
-// it: an export may share its superblock with another, and be gone alone. On NFS
-// only the very same mount is sure to.
-func sameView(a, b Mount) bool {
-	if IsNFS(a.FSType) && !a.Same(b) {
-		return false
-	}
-	return a.Dev == b.Dev && a.Root == b.Root && a.FSType == b.FSType && a.Source == b.Source
-}
-
-// probing is one probe under way.
-type probing struct {
-	// of is the mount that is looked at; the zero value for a write.
-	of    Mount
+// storageCall is one call of a worker for a storage.
+type storageCall struct {
+	// mount is the mount that is probed; the zero value for a write.
+	mount Mount
 	began time.Time
 	done  chan struct{}
 	// What it found, once done; without paths.
@@ -75,48 +43,40 @@ type probing struct {
 	ended <-chan struct{}
 }
 
-// join gives the probe that is at the storage, or makes the caller the one who
-// asks: first is true then, and finish must follow.
-func (p *probes) join(s storage, of Mount) (at *probing, first bool) {
+// join returns the call that is under way at the storage, or makes the caller the
+// one that asks: first is true then, and finish must follow.
+func (p *probes) join(s storage, mount Mount) (call *storageCall, first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if at = p.under[s]; at != nil && !at.over() {
-		return at, false
+	if call = p.calls[s]; call != nil && !call.over() {
+		return call, false
 	}
-	at = &probing{of: of, began: time.Now(), done: make(chan struct{})}
-	p.enter(s, at)
-	return at, true
+	call = &storageCall{mount: mount, began: time.Now(), done: make(chan struct{})}
+	p.calls[s] = call
+	return call, true
 }
 
-// enter needs the lock.
-func (p *probes) enter(s storage, at *probing) {
-	if p.under == nil {
-		p.under = map[storage]*probing{}
-	}
-	p.under[s] = at
-}
-
-// finish hands the answer to everybody who waits for it. While a worker is left
-// that cannot be ended, the storage is silent.
-func (p *probes) finish(s storage, at *probing, found Inspection, err error) {
+// finish hands the answer to all waiters. A worker that cannot be ended keeps the
+// storage, and the answer is then that the storage does not answer.
+func (p *probes) finish(s storage, call *storageCall, found Inspection, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	found.Paths = nil
-	at.found = found
-	delete(p.under, s)
+	call.found = found
+	delete(p.calls, s)
 	if ended := ended(err); ended != nil {
-		at.ended = ended
-		at.found.Answer.Asked, at.found.Answer.Silent, at.found.Answer.Stuck = true, true, true
-		maps.DeleteFunc(p.under, func(_ storage, other *probing) bool { return other.over() })
-		p.enter(s, at)
+		call.ended = ended
+		call.found.Answer.Asked, call.found.Answer.Silent, call.found.Answer.Stuck = true, true, true
+		maps.DeleteFunc(p.calls, func(_ storage, other *storageCall) bool { return other.over() })
+		p.calls[s] = call
 	}
-	close(at.done)
+	close(call.done)
 }
 
 // over is true once the worker has ended that could not be ended.
-func (at *probing) over() bool {
+func (c *storageCall) over() bool {
 	select {
-	case <-at.ended: // nil, which is never ready, while it is at work
+	case <-c.ended: // nil, which is never ready, while it is under way
 		return true
 	default:
 		return false
@@ -133,73 +93,79 @@ func ended(err error) <-chan struct{} {
 	return stuck.Ended()
 }
 
-// errStuckThere has worker.ErrStuck as its leaf, and no end of its own: what is
+// errStorageStuck has worker.ErrStuck as its leaf, and no end of its own: what is
 // stuck is the worker of another call.
-var errStuckThere = fmt.Errorf("nothing was asked, because of an earlier call: %w", worker.ErrStuck)
+var errStorageStuck = fmt.Errorf("nothing was asked, because of an earlier call: %w", worker.ErrStuck)
 
-// alone has ask run while nobody else is at the storage. It fails at once while a
+// serialize runs ask while no other call is at the storage. It fails at once while a
 // worker is there that cannot be ended.
-func (p *probes) alone(ctx context.Context, s storage, ask func() error) (err error) {
-	at, first := p.join(s, Mount{})
+func (p *probes) serialize(ctx context.Context, s storage, ask func() error) (err error) {
+	call, first := p.join(s, Mount{})
 	for !first {
 		select {
-		case <-at.done:
+		case <-call.done:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if at.found.Answer.Stuck {
-			return errStuckThere
+		if call.found.Answer.Stuck {
+			return errStorageStuck
 		}
-		at, first = p.join(s, Mount{})
+		call, first = p.join(s, Mount{})
 	}
-	err = worker.ErrLost // should it panic
+	err = worker.ErrLost // if it panics
 	defer func() {
-		p.finish(s, at, Inspection{Answer: Answer{Waits: waits(err), Elapsed: time.Since(at.began)}}, err)
+		p.finish(s, call, Inspection{Answer: Answer{Waits: waits(err), Elapsed: time.Since(call.began)}}, err)
 	}()
 	return ask()
 }
 
-// beside has ask run at a storage that many ask at once, and that nobody is alone
-// at. It fails like alone.
-func (p *probes) beside(s storage, ask func() error) error {
-	if p.left(s) != nil {
-		return errStuckThere
+// unlessStuck runs ask at a storage that many ask at once, and that is never
+// serialized. It fails like serialize.
+func (p *probes) unlessStuck(s storage, ask func() error) error {
+	if p.outstanding(s) != nil {
+		return errStorageStuck
 	}
 	err := ask()
-	p.leave(s, Inspection{}, err)
+	p.markStuck(s, Inspection{}, err)
 	return err
 }
 
-// left gives what is at a storage, nil for nothing.
-func (p *probes) left(s storage) *probing {
+// outstanding returns the call that is at a storage, nil for none.
+func (p *probes) outstanding(s storage) *storageCall {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if at := p.under[s]; at != nil && !at.over() {
-		return at
+	if call := p.calls[s]; call != nil && !call.over() {
+		return call
 	}
 	return nil
 }
 
-// leave remembers the worker behind an error until it ends, if it cannot be ended,
-// with what that says of the storage.
-func (p *probes) leave(s storage, found Inspection, err error) {
+// markStuck lets the worker behind an error keep the storage until it ends, if it
+// cannot be ended, with what that tells about the storage.
+func (p *probes) markStuck(s storage, found Inspection, err error) {
 	if ended(err) != nil {
-		p.finish(s, &probing{done: make(chan struct{})}, found, err)
+		p.finish(s, &storageCall{done: make(chan struct{})}, found, err)
 	}
 }
 
-// late counts an answer and gives how many in a row came late.
+// lateness is of one filesystem: device numbers are used again.
+type lateness struct {
+	fsType, source string
+	count          int
+}
+
+// late counts an answer and returns how many in a row came late.
 func (p *probes) late(m Mount, late bool) int {
 	s := storageOf(m)
 	if !late {
-		p.slow.forget(s)
+		p.slow.remove(s)
 		return 0
 	}
-	so, _ := p.slow.of(s)
+	so, _ := p.slow.get(s)
 	if so.fsType != m.FSType || so.source != m.Source {
 		so = lateness{fsType: m.FSType, source: m.Source}
 	}
 	so.count++
-	p.slow.keep(s, so)
+	p.slow.add(s, so)
 	return so.count
 }

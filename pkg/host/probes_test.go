@@ -13,12 +13,12 @@ type stuckWorker chan struct{}
 func (stuckWorker) Error() string            { return "cannot be ended" }
 func (s stuckWorker) Ended() <-chan struct{} { return s }
 
-// under begins a probe, which nobody must be at.
-func under(t *testing.T, p *probes, m Mount) *probing {
+// begin begins a probe of a storage without a call.
+func begin(t *testing.T, p *probes, m Mount) *storageCall {
 	t.Helper()
 	at, first := p.join(storageOf(m), m)
 	if !first {
-		t.Fatalf("somebody is at %+v", m)
+		t.Fatalf("a call is at %+v", m)
 	}
 	return at
 }
@@ -32,13 +32,13 @@ func busy(p *probes, m Mount) bool {
 }
 
 func TestOneProbeAtAStorage(t *testing.T) {
-	var p probes
+	p := newProbes()
 	m := Mount{Dev: Dev{Major: 8, Minor: 16}, FSType: "ext4", Path: "/a", Root: "/"}
-	at := under(t, &p, m)
-	if !busy(&p, m) || !busy(&p, Mount{Dev: m.Dev, FSType: "ext4", Path: "/b", Root: "/sub"}) {
+	at := begin(t, p, m)
+	if !busy(p, m) || !busy(p, Mount{Dev: m.Dev, FSType: "ext4", Path: "/b", Root: "/sub"}) {
 		t.Error("a second one at the same superblock")
 	}
-	if busy(&p, Mount{Dev: Dev{Major: 8, Minor: 17}, FSType: "ext4"}) {
+	if busy(p, Mount{Dev: Dev{Major: 8, Minor: 17}, FSType: "ext4"}) {
 		t.Error("another superblock waits with it")
 	}
 	other, _ := p.join(storageOf(m), m)
@@ -47,22 +47,22 @@ func TestOneProbeAtAStorage(t *testing.T) {
 	if other.found.UUID != "u" || other.found.Paths != nil {
 		t.Errorf("shared %+v", other.found)
 	}
-	if busy(&p, m) {
-		t.Error("it ended, and somebody is at it")
+	if busy(p, m) {
+		t.Error("it ended, and a call is at it")
 	}
 }
 
 func TestNoSecondProbeBesideAStuckOne(t *testing.T) {
-	var p probes
+	p := newProbes()
 	m := Mount{Dev: Dev{Major: 0, Minor: 40}, FSType: "fuse.x", Path: "/a"}
-	p.finish(storageOf(m), under(t, &p, m), Inspection{Answer: Answer{Asked: true, Silent: true}}, errors.New("silent, but ended"))
-	if busy(&p, m) {
+	p.finish(storageOf(m), begin(t, p, m), Inspection{Answer: Answer{Asked: true, Silent: true}}, errors.New("no answer, but ended"))
+	if busy(p, m) {
 		t.Error("an ended worker counts as stuck")
 	}
 	worker := make(stuckWorker)
-	silence := Inspection{Answer: Answer{Asked: true, Silent: true, Stuck: true}}
-	p.finish(storageOf(m), under(t, &p, m), silence, fmt.Errorf("look: %w", worker))
-	if busy(&p, Mount{Dev: Dev{Major: 0, Minor: 41}, FSType: "fuse.x"}) {
+	noAnswer := Inspection{Answer: Answer{Asked: true, Silent: true, Stuck: true}}
+	p.finish(storageOf(m), begin(t, p, m), noAnswer, fmt.Errorf("inspect: %w", worker))
+	if busy(p, Mount{Dev: Dev{Major: 0, Minor: 41}, FSType: "fuse.x"}) {
 		t.Error("another superblock waits with it")
 	}
 	for range 3 {
@@ -76,7 +76,7 @@ func TestNoSecondProbeBesideAStuckOne(t *testing.T) {
 		}
 	}
 	close(worker)
-	if busy(&p, m) {
+	if busy(p, m) {
 		t.Error("stuck after the worker ended")
 	}
 }
@@ -84,19 +84,19 @@ func TestNoSecondProbeBesideAStuckOne(t *testing.T) {
 // Device nodes share the superblock of devtmpfs, and are storages of their own.
 func TestStuckDeviceKeepsNoOtherBack(t *testing.T) {
 	for _, fs := range []string{"devtmpfs", "tmpfs"} { // a container's /dev is a tmpfs
-		var p probes
+		p := newProbes()
 		node := Mount{Dev: Dev{Major: 0, Minor: 5}, FSType: fs, Root: "/sdb"}
-		p.finish(storageOf(node), under(t, &p, node), Inspection{}, make(stuckWorker))
+		p.finish(storageOf(node), begin(t, p, node), Inspection{}, make(stuckWorker))
 		other := node
 		other.Root = "/sdc"
-		if !busy(&p, node) || busy(&p, other) {
-			t.Errorf("%s: sdb %v, sdc %v", fs, busy(&p, node), busy(&p, other))
+		if !busy(p, node) || busy(p, other) {
+			t.Errorf("%s: sdb %v, sdc %v", fs, busy(p, node), busy(p, other))
 		}
 	}
 }
 
 func TestManyAtOneStorage(t *testing.T) {
-	var p probes
+	p := newProbes()
 	var at, asked atomic.Int64
 	var callers sync.WaitGroup
 	m := Mount{Dev: Dev{Major: 8, Minor: 16}}
@@ -118,14 +118,14 @@ func TestManyAtOneStorage(t *testing.T) {
 		})
 	}
 	callers.Wait()
-	if asked.Load() == 0 || busy(&p, m) || len(p.under) != 0 {
-		t.Errorf("%d asked, %d are left", asked.Load(), len(p.under))
+	if asked.Load() == 0 || busy(p, m) || len(p.calls) != 0 {
+		t.Errorf("%d asked, %d are left", asked.Load(), len(p.calls))
 	}
 }
 
 func TestLateInARow(t *testing.T) {
-	var p probes
-	under(t, &p, Mount{})
+	p := newProbes()
+	begin(t, p, Mount{})
 	a, b := Mount{Dev: Dev{Major: 8, Minor: 16}}, Mount{Dev: Dev{Major: 8, Minor: 32}}
 	for i, step := range []struct {
 		m    Mount
@@ -145,7 +145,7 @@ func TestLateInARow(t *testing.T) {
 	}
 	p.late(a, false)
 	p.late(b, false)
-	if len(p.slow.known) != 0 {
-		t.Errorf("%d storages are kept", len(p.slow.known))
+	if p.slow.lru.Len() != 0 {
+		t.Errorf("%d storages are kept", p.slow.lru.Len())
 	}
 }

@@ -29,21 +29,21 @@ func TestServerOf(t *testing.T) {
 	}
 }
 
-// While a server is silent one worker at a time asks it; once it answers, all may.
-func TestOneAtASilentServer(t *testing.T) {
+// While a server does not answer one worker at a time asks it; once it answers, all may.
+func TestOneAtAServerThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &Node{cfg: Config{ProbeTimeout: time.Second}}
+		n := &Node{cfg: Config{ProbeTimeout: time.Second}, probes: newProbes(), hungServers: newCache[storage, struct{}]()}
 		var mu sync.Mutex
-		inContainer, most := 0, 0
+		active, most := 0, 0
 		ask := func(err error) func() error {
 			return func() error {
 				mu.Lock()
-				inContainer++
-				most = max(most, inContainer)
+				active++
+				most = max(most, active)
 				mu.Unlock()
 				time.Sleep(n.cfg.ProbeTimeout)
 				mu.Lock()
-				inContainer--
+				active--
 				mu.Unlock()
 				return err
 			}
@@ -58,19 +58,19 @@ func TestOneAtASilentServer(t *testing.T) {
 			wg.Wait()
 			return errs
 		}
-		quiet := fmt.Errorf("hm: %w", worker.ErrSilent)
-		all(3, quiet)
+		hung := fmt.Errorf("hm: %w", worker.ErrSilent)
+		all(3, hung)
 		if most != 3 {
 			t.Errorf("%d at a server of which nothing is known", most)
 		}
 		start := time.Now()
-		for _, err := range all(20, quiet) {
+		for _, err := range all(20, hung) {
 			if !errors.Is(err, worker.ErrSilent) {
 				t.Errorf("got %v", err)
 			}
 		}
 		if most != 1 {
-			t.Errorf("%d workers at a silent server", most)
+			t.Errorf("%d workers at a server that does not answer", most)
 		}
 		if waited := time.Since(start); waited > 6*n.cfg.ProbeTimeout {
 			t.Errorf("the last one heard of it after %s", waited)
@@ -86,7 +86,7 @@ func TestOneAtASilentServer(t *testing.T) {
 
 // A worker that cannot be ended keeps others from its server, not from another one.
 func TestStuckAtAServer(t *testing.T) {
-	n := &Node{cfg: Config{ProbeTimeout: time.Second}}
+	n := &Node{cfg: Config{ProbeTimeout: time.Second}, probes: newProbes(), hungServers: newCache[storage, struct{}]()}
 	ended := make(stuckWorker)
 	stuck := errors.Join(ended, worker.ErrStuck)
 	if err := n.atServer(context.Background(), onServer("srv:/a"), func() error { return stuckError{stuck, ended} }); !errors.Is(err, worker.ErrStuck) {

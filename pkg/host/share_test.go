@@ -11,7 +11,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
-// topAt gives what is mounted at a path.
+// topAt returns what is mounted at a path.
 func topAt(t *testing.T, n *Node, path string) Mount {
 	t.Helper()
 	table, err := n.Mounts()
@@ -27,27 +27,27 @@ func topAt(t *testing.T, n *Node, path string) Mount {
 // as long as it says, which then ends with what it found.
 func beside(t *testing.T, n *Node, m, of Mount, found Inspection, err error, since time.Duration) Inspection {
 	t.Helper()
-	at := under(t, &n.probes, of)
+	at := begin(t, n.probes, of)
 	at.began = at.began.Add(-since)
 	type answer struct {
-		sight Inspection
-		err   error
+		in  Inspection
+		err error
 	}
 	answers := make(chan answer)
 	go func() {
-		s, err := n.Inspect(context.Background(), InspectQuery{Probe: &m, Paths: []Ask{{Path: m.Path, Mounted: true}}})
+		s, err := n.Inspect(context.Background(), InspectQuery{Probe: &m, Paths: []PathQuery{{Path: m.Path, Mounted: true}}})
 		answers <- answer{s, err}
 	}()
 	time.Sleep(20 * time.Millisecond) // it is most likely to wait by now
 	n.probes.finish(storageOf(of), at, found, err)
 	a := <-answers
 	done(t, a.err)
-	return a.sight
+	return a.in
 }
 
 func TestAnswerIsShared(t *testing.T) {
 	realKernel(t)
-	silence := Inspection{Answer: Answer{Asked: true, Silent: true, Waits: []string{"f"}}}
+	noAnswer := Inspection{Answer: Answer{Asked: true, Silent: true, Waits: []string{"f"}}}
 	other := func(change func(*Mount)) func(Mount) Mount {
 		return func(m Mount) Mount { change(&m); return m }
 	}
@@ -64,10 +64,10 @@ func TestAnswerIsShared(t *testing.T) {
 		"of another export":    {other(func(m *Mount) { m.Source = "srv:/b" }), Inspection{UUID: "theirs", Answer: Answer{Asked: true, Errno: syscall.ESTALE}}, nil, false},
 		"of a write":           {other(func(m *Mount) { *m = Mount{Dev: m.Dev} }), Inspection{UUID: "theirs", Answer: Answer{Asked: true, Op: "create", Errno: syscall.ENOSPC}}, nil, false},
 		"of what changed":      {other(func(m *Mount) { m.ID, m.Path = 1, "/elsewhere" }), Inspection{UUID: "theirs", Changed: true, Answer: Answer{Asked: true}}, nil, false},
-		"of nobody":            {other(func(*Mount) {}), Inspection{UUID: "theirs"}, errors.New("no worker"), false},
-		"silence":              {other(func(*Mount) {}), silence, worker.ErrSilent, true},
-		"silence of another":   {other(func(m *Mount) { m.Root, m.FSType = "/sub", "ext4" }), silence, worker.ErrSilent, true},
-		"silence of a write":   {other(func(m *Mount) { *m = Mount{Dev: m.Dev} }), silence, worker.ErrSilent, true},
+		"of no worker":         {other(func(*Mount) {}), Inspection{UUID: "theirs"}, errors.New("no worker"), false},
+		"no answer":            {other(func(*Mount) {}), noAnswer, worker.ErrSilent, true},
+		"no answer of another": {other(func(m *Mount) { m.Root, m.FSType = "/sub", "ext4" }), noAnswer, worker.ErrSilent, true},
+		"no answer of a write": {other(func(m *Mount) { *m = Mount{Dev: m.Dev} }), noAnswer, worker.ErrSilent, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, root := newNode(t)
@@ -79,7 +79,7 @@ func TestAnswerIsShared(t *testing.T) {
 			if theirs != tc.shared || !s.Answer.Asked || !tc.shared && (s.Answer.Errno != 0 || s.Kind != KindDirectory || s.Space.Blocks == 0) {
 				t.Errorf("shared %v: %+v", theirs, s)
 			}
-			if l := s.Paths[m.Path]; !l.Looked || s.Changed {
+			if l := s.Paths[m.Path]; !l.Inspected || s.Changed {
 				t.Errorf("%+v", s)
 			}
 		})
@@ -94,27 +94,27 @@ func TestOldAnswerIsNotShared(t *testing.T) {
 	put(t, root+"/m")
 	t.Cleanup(func() { done(t, syscall.Unmount(root+"/m", 0)) })
 	m := topAt(t, n, root+"/m")
-	silence := Inspection{Answer: Answer{Asked: true, Silent: true}}
-	if s := beside(t, n, m, m, silence, worker.ErrSilent, 0); !s.Answer.Silent {
-		t.Errorf("silence: %+v", s)
+	noAnswer := Inspection{Answer: Answer{Asked: true, Silent: true}}
+	if s := beside(t, n, m, m, noAnswer, worker.ErrSilent, 0); !s.Answer.Silent {
+		t.Errorf("noAnswer: %+v", s)
 	}
 	if s := beside(t, n, m, m, Inspection{UUID: "theirs", Answer: Answer{Asked: true}}, nil, 0); s.UUID == "theirs" || s.Space.Blocks == 0 {
 		t.Errorf("an answer: %+v", s)
 	}
 }
 
-// Who comes to a stuck probe takes its silence at once, and starts no worker.
+// A caller that finds a stuck probe has its answer at once, and starts no worker.
 func TestStuckProbeAnswersForAll(t *testing.T) {
 	realKernel(t)
 	n, root := newNode(t)
 	put(t, root+"/m")
 	t.Cleanup(func() { done(t, syscall.Unmount(root+"/m", 0)) })
 	m, ended := topAt(t, n, root+"/m"), make(stuckWorker)
-	silence := Inspection{Answer: Answer{Asked: true, Silent: true, Stuck: true}}
-	n.probes.finish(storageOf(m), under(t, &n.probes, m), silence, ended)
+	noAnswer := Inspection{Answer: Answer{Asked: true, Silent: true, Stuck: true}}
+	n.probes.finish(storageOf(m), begin(t, n.probes, m), noAnswer, ended)
 	for range 3 {
-		s, err := n.Inspect(context.Background(), InspectQuery{Probe: &m, Paths: []Ask{{Path: m.Path, Mounted: true}, {Path: m.Path + "/inside"}}})
-		if err != nil || !s.Answer.Stuck || !s.Paths[m.Path].Looked || !s.Paths[m.Path+"/inside"].Looked {
+		s, err := n.Inspect(context.Background(), InspectQuery{Probe: &m, Paths: []PathQuery{{Path: m.Path, Mounted: true}, {Path: m.Path + "/inside"}}})
+		if err != nil || !s.Answer.Stuck || !s.Paths[m.Path].Inspected || !s.Paths[m.Path+"/inside"].Inspected {
 			t.Errorf("%+v, %v", s, err)
 		}
 		if w, err := n.TryWrite(context.Background(), m); err != nil || w.Asked || !w.Unable {
@@ -127,9 +127,9 @@ func TestStuckProbeAnswersForAll(t *testing.T) {
 	}
 }
 
-// A caller whose own time is over has not seen the storage be silent, and says
-// nothing of the kind to others.
-func TestCutOffProbeIsNoSilence(t *testing.T) {
+// A caller whose own time is over does not know whether the storage answers, and
+// shares nothing.
+func TestCutOffProbeTellsNothing(t *testing.T) {
 	realKernel(t)
 	n, root := newNode(t)
 	put(t, root+"/m")
@@ -138,17 +138,17 @@ func TestCutOffProbeIsNoSilence(t *testing.T) {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	if s, err := n.Inspect(over, InspectQuery{Probe: &m}); err == nil || s.Answer.Silent {
-		t.Errorf("look: %+v, %v", s, err)
+		t.Errorf("inspect: %+v, %v", s, err)
 	}
 	if w, err := n.TryWrite(over, m); err == nil || w.Silent {
 		t.Errorf("write: %+v, %v", w, err)
 	}
 	for want, err := range map[error]bool{worker.ErrSilent: false, worker.ErrStuck: true, worker.ErrLost: false} {
-		if silent(over, want) != err {
+		if timedOut(over, want) != err {
 			t.Errorf("%v, cut off: %v", want, !err)
 		}
 	}
-	if !silent(context.Background(), worker.ErrSilent) || silent(context.Background(), worker.ErrLost) || silent(context.Background(), nil) {
+	if !timedOut(context.Background(), worker.ErrSilent) || timedOut(context.Background(), worker.ErrLost) || timedOut(context.Background(), nil) {
 		t.Error("not cut off")
 	}
 }

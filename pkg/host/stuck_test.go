@@ -16,7 +16,7 @@ import (
 )
 
 // hang mounts a FUSE filesystem whose daemon reads every request and answers none:
-// who waits for one cannot be killed until end is called.
+// a process that waits for one cannot be killed until end is called.
 func hang(t *testing.T, path string) (end func()) {
 	t.Helper()
 	realKernel(t)
@@ -69,8 +69,8 @@ func topDev(t *testing.T, path string) Dev {
 	return stack[0].Dev
 }
 
-// Whoever names ever new paths in a volume that hangs leaves one worker there, and
-// keeps no path elsewhere from being looked at.
+// Queries for ever new paths in a volume that hangs leave one worker there, and delay
+// no path elsewhere.
 func TestPathsInAHungVolume(t *testing.T) {
 	n, root := impatient(t)
 	end := hang(t, root+"/hung")
@@ -78,14 +78,14 @@ func TestPathsInAHungVolume(t *testing.T) {
 		var callers sync.WaitGroup
 		for i := range 6 {
 			callers.Go(func() {
-				_, err := n.Inspect(context.Background(), InspectQuery{Paths: []Ask{{Path: fmt.Sprintf("%s/hung/%d/file", root, i)}}})
+				_, err := n.Inspect(context.Background(), InspectQuery{Paths: []PathQuery{{Path: fmt.Sprintf("%s/hung/%d/file", root, i)}}})
 				if !errors.Is(err, worker.ErrStuck) {
 					t.Errorf("got %v", err)
 				}
 			})
 		}
 		callers.Wait()
-		look(t, n, root+"/other")
+		inspectPath(t, n, root+"/other")
 		if s := n.cfg.Pool.Stats(); s.Abandoned != 1 {
 			t.Fatalf("%+v", s)
 		}
@@ -98,13 +98,13 @@ func TestPathsInAHungVolume(t *testing.T) {
 	}
 	end()
 	eventually(t, "the worker ends", func() bool { return n.cfg.Pool.Stats().Abandoned == 0 })
-	look(t, n, root+"/hung/0")
-	if len(n.probes.under) > 1 {
-		t.Errorf("%d storages are held", len(n.probes.under))
+	inspectPath(t, n, root+"/hung/0")
+	if len(n.probes.calls) > 1 {
+		t.Errorf("%d storages are held", len(n.probes.calls))
 	}
 }
 
-// The node's own disk is looked at by many at once. When it hangs, it gets no more
+// Many calls read the node's own disk at once. When it hangs, it gets no more
 // workers than were at it then.
 func TestDiskThatHangs(t *testing.T) {
 	n, root := newNode(t)
@@ -114,47 +114,47 @@ func TestDiskThatHangs(t *testing.T) {
 	disk.root = "paths"
 	stuck, asked := make(stuckWorker), 0
 	ask := func() error { asked++; return stuck }
-	if err := n.probes.beside(disk, ask); !errors.As(err, new(stuckWorker)) {
+	if err := n.probes.unlessStuck(disk, ask); !errors.As(err, new(stuckWorker)) {
 		t.Errorf("got %v", err)
 	}
-	if err := n.probes.beside(disk, ask); !errors.Is(err, worker.ErrStuck) || errors.As(err, new(stuckWorker)) || asked != 1 {
+	if err := n.probes.unlessStuck(disk, ask); !errors.Is(err, worker.ErrStuck) || errors.As(err, new(stuckWorker)) || asked != 1 {
 		t.Errorf("a second one: %v, asked %d times", err, asked)
 	}
-	if _, err := n.Inspect(context.Background(), InspectQuery{Paths: []Ask{{Path: root + "/m"}}}); !errors.Is(err, worker.ErrStuck) {
-		t.Errorf("a look: %v", err)
+	if _, err := n.Inspect(context.Background(), InspectQuery{Paths: []PathQuery{{Path: root + "/m"}}}); !errors.Is(err, worker.ErrStuck) {
+		t.Errorf("inspect: %v", err)
 	}
 	if s := n.cfg.Pool.Stats(); s.Started != 0 {
 		t.Errorf("%+v", s)
 	}
 	close(stuck)
-	look(t, n, root+"/m")
+	inspectPath(t, n, root+"/m")
 }
 
-func TestAloneAtAStorage(t *testing.T) {
-	var p probes
+func TestSerialize(t *testing.T) {
+	p := newProbes()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
 	stuck := make(stuckWorker)
-	err := p.alone(ctx, processes, func() error {
-		if err := p.alone(ctx, fusectl, func() error { return nil }); err != nil {
+	err := p.serialize(ctx, processes, func() error {
+		if err := p.serialize(ctx, fusectl, func() error { return nil }); err != nil {
 			t.Errorf("at another storage: %v", err)
 		}
-		if err := p.alone(ctx, processes, nil); !errors.Is(err, context.DeadlineExceeded) {
+		if err := p.serialize(ctx, processes, nil); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("at the same one: %v", err)
 		}
-		return fmt.Errorf("look: %w", stuck)
+		return fmt.Errorf("inspect: %w", stuck)
 	})
 	if !errors.As(err, new(stuckWorker)) {
 		t.Errorf("got %v", err)
 	}
 	for range 2 {
-		if err := p.alone(context.Background(), processes, nil); !errors.Is(err, worker.ErrStuck) || errors.As(err, new(stuckWorker)) {
-			t.Errorf("beside a worker that cannot be ended: %v", err)
+		if err := p.serialize(context.Background(), processes, nil); !errors.Is(err, worker.ErrStuck) || errors.As(err, new(stuckWorker)) {
+			t.Errorf("next to a worker that cannot be ended: %v", err)
 		}
 	}
 	close(stuck)
-	if err := p.alone(context.Background(), processes, func() error { return nil }); err != nil || len(p.under) != 0 {
-		t.Errorf("after it: %v, %d are held", err, len(p.under))
+	if err := p.serialize(context.Background(), processes, func() error { return nil }); err != nil || len(p.calls) != 0 {
+		t.Errorf("after it: %v, %d are held", err, len(p.calls))
 	}
 }
 
@@ -168,7 +168,7 @@ func TestNoScanBesideOneThatCannotBeEnded(t *testing.T) {
 	dev := Dev{Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}
 	stuck := make(stuckWorker)
 	for _, s := range []storage{processes, {dev: dev}} {
-		if err := n.probes.alone(context.Background(), s, func() error { return stuck }); err == nil {
+		if err := n.probes.serialize(context.Background(), s, func() error { return stuck }); err == nil {
 			t.Fatal("no error")
 		}
 	}

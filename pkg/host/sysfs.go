@@ -11,16 +11,15 @@ import (
 
 // Sysfs is where sysfs is mounted, "/sys" but in tests.
 //
-// What is read here, the kernel answers from its memory: no device is asked, and
-// none of the locks is taken that one which hangs might hold. Before another
-// attribute is added, look at its show function in the kernel's source.
+// The kernel answers everything that is read here from memory: no device is asked, and
+// no lock is taken that a hanging device might hold. Before another attribute is
+// added, read its show function in the kernel's source.
 type Sysfs string
 
 // sectorSize is the unit of a device's size in sysfs, whatever its block size.
 const sectorSize = 512
 
-// BlockDevice reads what sysfs knows of a block device: DeviceState and
-// DeviceIdentity together.
+// BlockDevice reads what sysfs has of a block device.
 func (s Sysfs) BlockDevice(dev Dev) BlockDevice {
 	d, where := s.state(dev)
 	if d.Name != "" {
@@ -29,17 +28,10 @@ func (s Sysfs) BlockDevice(dev Dev) BlockDevice {
 	return d
 }
 
-// DeviceState reads what may change at any moment, and DiskSeq. Of the identity
-// it gives the size only.
-func (s Sysfs) DeviceState(dev Dev) BlockDevice {
-	d, _ := s.state(dev)
-	return d
-}
-
-// DeviceIdentity reads what a device is, but for its size. It holds as long as
-// the device number and DiskSeq do, unless DiskSeq is 0. One exception: a SCSI
-// target that gives a LUN to another volume changes the WWID of the same disk
-// when it is scanned anew. Who is about to act reads it again.
+// DeviceIdentity reads a device's identity without its size. It is valid as long as
+// the device number and DiskSeq do not change, unless DiskSeq is 0. One exception: a
+// SCSI target that moves a LUN to another volume changes the WWID of the same disk
+// when it is scanned anew. A caller that is about to act reads it again.
 func (s Sysfs) DeviceIdentity(dev Dev) Identity {
 	where, err := s.find(dev)
 	if err != nil {
@@ -48,8 +40,8 @@ func (s Sysfs) DeviceIdentity(dev Dev) Identity {
 	return where.identity()
 }
 
-// Name gives the kernel's name of a device below /dev; empty when sysfs does not
-// know it.
+// Name returns the kernel's name of a device below /dev; empty when sysfs does not
+// have it.
 func (s Sysfs) Name(dev Dev) string {
 	dir, err := follow(s.link(dev))
 	if err != nil {
@@ -76,7 +68,7 @@ func (s Sysfs) find(dev Dev) (deviceDir, error) {
 	return deviceAt(self), nil
 }
 
-// deviceAt tells a partition from a disk.
+// deviceAt finds the disk of a partition.
 func deviceAt(dir string) deviceDir {
 	d := deviceDir{self: dir, disk: dir, partition: text(dir + "/partition")}
 	if d.partition != "" {
@@ -85,6 +77,8 @@ func deviceAt(dir string) deviceDir {
 	return d
 }
 
+// state reads what may change at any moment, and DiskSeq. Of the identity it reads the
+// size only.
 func (s Sysfs) state(dev Dev) (BlockDevice, deviceDir) {
 	sectors := ""
 	where, err := s.find(dev)
@@ -92,7 +86,7 @@ func (s Sysfs) state(dev Dev) (BlockDevice, deviceDir) {
 		sectors, err = readFile(where.self + "/size")
 	}
 	if err != nil {
-		// Only an absence counts as one: anything else proves nothing.
+		// Only ENOENT and ENODEV prove that it is missing.
 		gone := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV)
 		return BlockDevice{Dev: dev, Missing: gone && exists(string(s)+"/dev/block")}, where
 	}
@@ -121,8 +115,7 @@ func (d deviceDir) identity() Identity {
 		id.DMUUID = text(d.self + "/dm/uuid")
 	}
 	// The kernel keeps these since it found the device. A virtio disk's "serial"
-	// is left out: reading it asks the device, and one that hangs would answer
-	// never.
+	// is left out: reading it asks the device, which may hang.
 	id.WWID = strings.TrimSpace(text(d.disk + "/wwid"))
 	if id.WWID == "" {
 		id.WWID = strings.TrimSpace(text(d.disk + "/device/wwid"))
@@ -131,8 +124,5 @@ func (d deviceDir) identity() Identity {
 	return id
 }
 
-// nameOf gives the kernel's name of the device with that directory: sysfs shows
-// the slash in a name as an exclamation mark.
-func nameOf(dir string) string {
-	return strings.ReplaceAll(filepath.Base(dir), "!", "/")
-}
+// nameOf returns the kernel's name of the device with that directory.
+func nameOf(dir string) string { return slashed(filepath.Base(dir)) }

@@ -8,16 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These files are read on the way of every health check, so they are read with
-// bare system calls into the stack: os.ReadFile hands each descriptor to the
-// runtime's poller and takes it back, and then costs three times as much.
+// Every health check reads these files, so they are read with bare system calls into
+// the stack: os.ReadFile registers each descriptor with the runtime's poller, and
+// costs three times as much.
 
 // attributeSize is more than any sysfs file read here shows. The longest is a
 // path, which the kernel cuts at this length.
 const attributeSize = 4 << 10
 
-// readFile gives the text of a kernel's file without the newline at its end. The
-// error is the errno alone.
+// readFile returns the text of a file of sysfs without the newline at its end. The
+// error is the bare errno.
 func readFile(name string) (string, error) {
 	const flags = unix.O_RDONLY | unix.O_CLOEXEC
 	fd, err := unix.Open(name, flags, 0)
@@ -39,7 +39,7 @@ func readFile(name string) (string, error) {
 	return strings.TrimSuffix(string(buf[:n]), "\n"), nil
 }
 
-// text is readFile for what tells nothing when it cannot be read.
+// text is readFile; empty when the file cannot be read.
 func text(name string) string {
 	t, err := readFile(name)
 	if err != nil {
@@ -48,8 +48,8 @@ func text(name string) string {
 	return t
 }
 
-// follow gives the directory that a link of sysfs leads to. One readlink(2) does:
-// these links point straight to a directory without links on the way.
+// follow returns the directory that a link of sysfs leads to. One readlink(2) is
+// enough: these links have no links on the way.
 func follow(link string) (string, error) {
 	var buf [attributeSize]byte
 	n, err := unix.Readlink(link, buf[:])

@@ -49,7 +49,7 @@ func loop(t testing.TB, mib int64, options ...string) (node, image string) {
 	}
 	node = command(t, append(append([]string{"losetup", "--find", "--show"}, options...), image)...)
 	t.Cleanup(func() {
-		// It may be detached by now, and be somebody else's.
+		// It may be detached by now, and in use by another process.
 		if mine := command(t, "losetup", "--list", "--noheadings", "--output", "NAME,BACK-FILE"); strings.Contains(mine, image) {
 			command(t, "losetup", "--detach", node)
 		}
@@ -99,7 +99,7 @@ func mounted(t testing.TB, node string) (end func()) {
 	return end
 }
 
-// devOf gives the number of a device node in devtmpfs.
+// devOf returns the number of a device node in devtmpfs.
 func devOf(t testing.TB, node string) Dev {
 	t.Helper()
 	raw, err := os.ReadFile("/sys/class/block/" + filepath.Base(node) + "/dev")
@@ -143,10 +143,10 @@ func TestLoopDevice(t *testing.T) {
 	}
 
 	command(t, "blockdev", "--setro", node)
-	readOnly := sysfs.DeviceState(dev).ReadOnly
+	readOnly := stateOf(sysfs, dev).ReadOnly
 	command(t, "blockdev", "--setrw", node) // it would outlive the file
-	if !readOnly || sysfs.DeviceState(dev).ReadOnly {
-		t.Errorf("read-only: %t with protection, %t without", readOnly, sysfs.DeviceState(dev).ReadOnly)
+	if !readOnly || stateOf(sysfs, dev).ReadOnly {
+		t.Errorf("read-only: %t with protection, %t without", readOnly, stateOf(sysfs, dev).ReadOnly)
 	}
 
 	end := mounted(t, node)
@@ -155,12 +155,12 @@ func TestLoopDevice(t *testing.T) {
 	}
 	command(t, "losetup", "--detach", node)
 	want.Loop.Deleted, want.Loop.Autoclear = true, true
-	if got := sysfs.DeviceState(dev); !reflect.DeepEqual(got, want) {
+	if got := stateOf(sysfs, dev); !reflect.DeepEqual(got, want) {
 		t.Errorf("deleted and detached while mounted: got  %+v\nwant %+v", got, want)
 	}
 	end()
 	eventually(t, "the device lets go of the file", func() bool {
-		d := sysfs.DeviceState(dev)
+		d := stateOf(sysfs, dev)
 		return d.DiskSeq != want.DiskSeq && (d.Loop == nil || d.Loop.BackingFile != image)
 	})
 }
@@ -309,7 +309,7 @@ func BenchmarkDevice(b *testing.B) {
 	b.Run("state", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			sysfs.DeviceState(dev)
+			stateOf(sysfs, dev)
 		}
 	})
 	b.Run("identity", func(b *testing.B) {

@@ -150,7 +150,7 @@ func TestMappingsThatAreDead(t *testing.T) {
 		"multipath, all paths gone":     {tree: "multipath", dev: part, changes: map[string]string{"devices/platform": ""}, orphaned: true},
 		"multipath, no path in a table": {tree: "multipath", dev: part, changes: map[string]string{dm0 + "/slaves": "/"}, orphaned: true},
 	} {
-		got := recorded(t, tc.tree, tc.changes).DeviceState(tc.dev)
+		got := stateOf(recorded(t, tc.tree, tc.changes), tc.dev)
 		if got.Mapping == nil || got.Mapping.Suspended != tc.suspended || got.Mapping.Orphaned != tc.orphaned {
 			t.Errorf("%s: %+v", name, got.Mapping)
 		}
@@ -237,16 +237,21 @@ func TestPaths(t *testing.T) {
 		},
 		"native, none": {"nvme-multipath", nvme, map[string]string{fabrics: ""}, ""},
 	} {
-		if got := shown(recorded(t, tc.tree, tc.changes).DeviceState(tc.dev).Paths); got != tc.want {
+		if got := shown(stateOf(recorded(t, tc.tree, tc.changes), tc.dev).Paths); got != tc.want {
 			t.Errorf("%s: got  %q\nwant %q", name, got, tc.want)
 		}
 	}
 }
 
+func stateOf(s Sysfs, dev Dev) BlockDevice {
+	d, _ := s.state(dev)
+	return d
+}
+
 // Both halves together are the whole, and the fresh one overrules what is kept.
 func TestStateAndIdentity(t *testing.T) {
 	sysfs, dev := recorded(t, "nvme", nil), Dev{Major: 259, Minor: 1}
-	state, id := sysfs.DeviceState(dev), sysfs.DeviceIdentity(dev)
+	state, id := stateOf(sysfs, dev), sysfs.DeviceIdentity(dev)
 	if state.Identity != (Identity{Size: 1 << 20}) || id.Size != 0 || id.Serial == "" {
 		t.Errorf("state %+v, identity %+v", state.Identity, id)
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
-// VolData is the part of kubelet's vol_data.json that names a volume (CSI
+// VolData is the part of kubelet's vol_data.json that identifies a volume (CSI
 // volume plugin of kubelet, pkg/volume/csi/csi_plugin.go).
 type VolData struct {
 	DriverName   string `json:"driverName"`
@@ -15,7 +15,7 @@ type VolData struct {
 	SpecVolID    string `json:"specVolID"`
 }
 
-// ParseVolData reads a vol_data.json.
+// ParseVolData parses a vol_data.json.
 func ParseVolData(raw []byte) (VolData, error) {
 	var d VolData
 	if err := json.Unmarshal(raw, &d); err != nil {
@@ -24,18 +24,20 @@ func ParseVolData(raw []byte) (VolData, error) {
 	return d, nil
 }
 
-// volDataFiles keeps what was read, by path, for as long as the file does not
+// volDataFiles caches what was read, by path, for as long as the file does not
 // change.
-type volDataFiles struct{ kept[string, volDataFile] }
+type volDataFiles struct{ cache[string, volDataFile] }
+
+func newVolDataFiles() volDataFiles { return volDataFiles{newCache[string, volDataFile]()} }
 
 type volDataFile struct {
 	stamp workerops.FileStamp
 	data  *VolData
 }
 
-// learn gives the content: of raw, or if that is nil as known before. It is nil
+// learn returns the content: of raw, or if that is nil as known before. It is nil
 // for a torn file, which is evidence of nothing.
-func (f *volDataFiles) learn(file string, before volDataFile, raw []byte, stamp workerops.FileStamp) *VolData {
+func (f volDataFiles) learn(file string, before volDataFile, raw []byte, stamp workerops.FileStamp) *VolData {
 	if raw == nil && stamp == before.stamp {
 		return before.data
 	}
@@ -44,9 +46,9 @@ func (f *volDataFiles) learn(file string, before volDataFile, raw []byte, stamp 
 		now.data = &d
 	}
 	if now.data == nil || stamp == (workerops.FileStamp{}) {
-		f.forget(file)
+		f.remove(file)
 	} else {
-		f.keep(file, now)
+		f.add(file, now)
 	}
 	return now.data
 }

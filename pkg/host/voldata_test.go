@@ -41,18 +41,19 @@ func TestLearnVolData(t *testing.T) {
 		"emptied":         {{volData("a"), stamp(1), "a", true}, {nil, stamp(2), "", false}},
 		"another's stamp": {{volData("a"), stamp(1), "a", true}, {nil, stamp(3), "", false}},
 	} {
-		var files volDataFiles
+		files := newVolDataFiles()
 		for i, l := range looks {
-			got := files.learn("/f", files.known["/f"], l.raw, l.stamp)
+			before, _ := files.get("/f")
+			got := files.learn("/f", before, l.raw, l.stamp)
 			handle := ""
 			if got != nil {
 				handle = got.VolumeHandle
 			}
-			if known := files.known["/f"]; handle != l.want || (known.stamp != none) != l.knows {
+			if known, _ := files.get("/f"); handle != l.want || (known.stamp != none) != l.knows {
 				t.Errorf("%s, look %d: %q, known as %+v", name, i+1, handle, known)
 			}
 		}
-		if files.known["/other"] != (volDataFile{}) {
+		if _, known := files.get("/other"); known {
 			t.Errorf("%s: another file is known", name)
 		}
 	}
@@ -67,7 +68,7 @@ func TestVolDataIsNeverOld(t *testing.T) {
 	done(t, os.MkdirAll(mountPoint, 0o700))
 	expect := func(want string) {
 		t.Helper()
-		s, err := n.Inspect(context.Background(), InspectQuery{Paths: []Ask{{Path: mountPoint, VolData: file}}})
+		s, err := n.Inspect(context.Background(), InspectQuery{Paths: []PathQuery{{Path: mountPoint, VolData: file}}})
 		done(t, err)
 		got := ""
 		if d := s.Paths[mountPoint].VolData; d != nil {
@@ -87,13 +88,13 @@ func TestVolDataIsNeverOld(t *testing.T) {
 	age(t, file)
 	expect("h19")
 	expect("h19")
-	if known := n.files.known[file]; known.data == nil {
+	if known, _ := n.files.get(file); known.data == nil {
 		t.Error("an old file is read each time")
 	}
 	info, err := os.Stat(file)
 	done(t, err)
 	done(t, os.WriteFile(file, volData("h20"), 0o600))
-	done(t, os.Chtimes(file, info.ModTime(), info.ModTime())) // nobody can set the change time
+	done(t, os.Chtimes(file, info.ModTime(), info.ModTime())) // the change time cannot be set
 	expect("h20")
 	done(t, os.WriteFile(file+".x", volData("h21"), 0o600))
 	done(t, os.Rename(file+".x", file))

@@ -28,7 +28,7 @@ func diskVolume(t *testing.T, path string) (node, image string) {
 }
 
 func lookOf(m Mount) InspectQuery {
-	return InspectQuery{Probe: &m, Paths: []Ask{{Path: m.Path, Mounted: true}}}
+	return InspectQuery{Probe: &m, Paths: []PathQuery{{Path: m.Path, Mounted: true}}}
 }
 
 // seen is a look that must succeed.
@@ -39,7 +39,7 @@ func seen(t *testing.T, n *Node, m Mount) Inspection {
 	return s
 }
 
-func TestLookAtADisk(t *testing.T) {
+func TestInspectADisk(t *testing.T) {
 	n, root := newNode(t)
 	node, image := diskVolume(t, root+"/m")
 	m := topAt(t, n, root+"/m")
@@ -47,7 +47,7 @@ func TestLookAtADisk(t *testing.T) {
 	for i := range 3 { // the second time within a moment of the first
 		s := seen(t, n, m)
 		if s.UUID != want || s.Kind != KindDirectory || s.Changed || s.Answer.Errno != 0 || !s.Opened.Open || s.Opened.Size != 16<<20 ||
-			s.Opened.ReadOnly || s.Opened.DiskSeq == 0 || s.Space.Available == 0 || !s.Paths[m.Path].Looked {
+			s.Opened.ReadOnly || s.Opened.DiskSeq == 0 || s.Space.Available == 0 || !s.Paths[m.Path].Inspected {
 			t.Errorf("look %d: %+v", i+1, s)
 		}
 	}
@@ -65,7 +65,7 @@ func TestLookAtADisk(t *testing.T) {
 
 // What is met at a mount point while something else stands there is not taken for the
 // mount that was meant, now or later.
-func TestLookBehindACover(t *testing.T) {
+func TestInspectBehindACover(t *testing.T) {
 	n, root := newNode(t)
 	node, _ := diskVolume(t, root+"/m")
 	m := topAt(t, n, root+"/m")
@@ -105,7 +105,7 @@ func TestTryWrite(t *testing.T) {
 		t.Errorf("covered by another: %+v", w)
 	}
 	done(t, unix.Unmount(root+"/m", 0))
-	at := under(t, &n.probes, disk)
+	at := begin(t, n.probes, disk)
 	if w := write(disk); w.Asked || !w.Unable {
 		t.Errorf("beside a probe: %+v", w)
 	}
@@ -115,7 +115,7 @@ func TestTryWrite(t *testing.T) {
 	}
 }
 
-// impatient is a node that takes a second without an answer for silence.
+// impatient is a node with a probe timeout of one second.
 func impatient(t *testing.T) (*Node, string) {
 	t.Helper()
 	return newNode(t, func(c *Config) { c.ProbeTimeout, c.Pool = time.Second, newPool(t, 100*time.Millisecond) })
@@ -145,7 +145,7 @@ func TestFrozenFilesystem(t *testing.T) {
 		if a := s.Answer; !a.Frozen || a.Silent || a.Errno != 0 || !slices.ContainsFunc(a.Waits, frozen) {
 			t.Errorf("%+v", a)
 		}
-		if s.Kind != KindDirectory || s.UUID == "" || s.Space.Blocks == 0 || !s.Opened.Open || s.ReadOnly || !s.Paths[m.Path].Looked {
+		if s.Kind != KindDirectory || s.UUID == "" || s.Space.Blocks == 0 || !s.Opened.Open || s.ReadOnly || !s.Paths[m.Path].Inspected {
 			t.Errorf("a part of the answer is missing: %+v", s)
 		}
 		if w, err := n.TryWrite(context.Background(), m); err != nil || !w.Unable || !w.Frozen || w.Asked {
@@ -212,7 +212,7 @@ func TestReadOnlySuperblock(t *testing.T) {
 }
 
 // A daemon that has not even answered the first request.
-func TestLookAtASilentDaemon(t *testing.T) {
+func TestInspectADaemonThatDoesNotAnswer(t *testing.T) {
 	n, root := impatient(t)
 	realKernel(t)
 	if _, err := os.Stat("/sys/fs/fuse/connections"); err != nil {
@@ -246,7 +246,7 @@ func TestLookAtASilentDaemon(t *testing.T) {
 	}
 }
 
-func TestNobodyCountsForAProbeThatAnswers(t *testing.T) {
+func TestNothingIsCountedForAProbeThatAnswers(t *testing.T) {
 	n, _ := newNode(t)
 	for _, fs := range []string{"fuse.x", "fuse", "fuseblk", "ext4"} {
 		count, stop := n.countWaiting(context.Background(), Mount{FSType: fs, Dev: Dev{Major: 0, Minor: 9999}})

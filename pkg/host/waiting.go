@@ -11,9 +11,9 @@ import (
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
-// countWaiting counts the requests that a FUSE daemon owes, if a probe of the
-// mount is about to run out of time: while the probe still waits, as its own
-// request is one of them. count gives the number, 0 for unknown; stop ends
+// countWaiting counts the requests that a FUSE daemon has not answered, if a probe of
+// the mount is about to run out of time: while the probe still waits, as its own
+// request is one of them. count returns the number, 0 for unknown; stop ends
 // the counting.
 func (n *Node) countWaiting(ctx context.Context, m Mount) (count func() int, stop func()) {
 	if !mount.IsType(m.FSType, mount.FUSE) {
@@ -24,8 +24,8 @@ func (n *Node) countWaiting(ctx context.Context, m Mount) (count func() int, sto
 		call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
 		defer cancel()
 		var a workerops.InspectAnswer
-		_ = n.probes.alone(call, fusectl, func() (err error) { // without an answer nothing is known
-			a, err = worker.Call(call, n.cfg.Pool, workerops.Inspect, workerops.InspectQuery{Waiting: fuseConnection(m.Dev)})
+		_ = n.probes.serialize(call, fusectl, func() (err error) { // without an answer nothing is known
+			a, err = worker.Call(call, n.cfg.Pool, workerops.Inspect, workerops.InspectQuery{FUSEConnection: fuseConnection(m.Dev)})
 			return err
 		})
 		counted <- max(a.Waiting, 0)
@@ -39,7 +39,7 @@ func (n *Node) countWaiting(ctx context.Context, m Mount) (count func() int, sto
 	return count, func() { count() }
 }
 
-// fuseConnection gives a connection's directory in fusectl, in the host's mount
+// fuseConnection returns a connection's directory in fusectl, in the host's mount
 // namespace. It is named after the superblock's device number as the kernel
 // keeps it (fs/fuse/control.c): the minor, but for fuseblk.
 func fuseConnection(dev Dev) string {

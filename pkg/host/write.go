@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"syscall"
 
@@ -13,27 +12,27 @@ import (
 )
 
 // TryWrite has a worker write to the superblock that is mounted at m, leaving no
-// name behind. A write that gets no answer is one, and is remembered for as long
-// as its worker cannot be ended. Somebody else's probe under way makes it Unable,
-// and so does a filesystem that is frozen.
+// name behind. That a write gets no answer is an answer, and no other call reaches
+// the storage until its worker ends. It is Unable while another probe is under way
+// and on a frozen filesystem.
 func (n *Node) TryWrite(ctx context.Context, m Mount) (Write, error) {
 	return n.try(ctx, m, workerops.WriteQuery{Path: m.Path, Want: m.Ref()})
 }
 
 // TrySync has a worker call fsync(2) on the root directory of what is mounted at m,
-// which fails where an ext4 has shut itself down. What it finds is what TryWrite does.
+// which fails where an ext4 has shut itself down. The result is like TryWrite's.
 func (n *Node) TrySync(ctx context.Context, m Mount) (Write, error) {
 	return n.try(ctx, m, workerops.WriteQuery{Path: m.Path, Want: m.Ref(), Sync: true})
 }
 
-// ShutDown is true for what fsync(2) says of a filesystem that shut itself down while
-// its device goes on.
+// ShutDown is true for the result of fsync(2) on a filesystem that shut itself down
+// while its device works.
 func (w Write) ShutDown() bool {
 	return w.Asked && !w.Silent && !w.Unable && w.Op == workerops.OpSync && w.Errno == syscall.EIO
 }
 
 // TellsShutdown is true for a kernel that shows in the mount table that an ext4 has
-// shut itself down. Only its version tells: a healthy filesystem shows nothing.
+// shut itself down. Only its version tells: a healthy filesystem has no such option.
 func TellsShutdown() bool {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {
@@ -46,14 +45,17 @@ func TellsShutdown() bool {
 
 func (n *Node) try(ctx context.Context, m Mount, q workerops.WriteQuery) (Write, error) {
 	w := Write{Unable: true}
-	if n.freeze(m, &w.Answer); w.Frozen {
+	if n.addFrozen(m, &w.Answer); w.Frozen {
 		return w, nil
 	}
 	s := storageOf(m)
-	at, first := n.probes.join(s, Mount{})
+	call, first := n.probes.join(s, Mount{})
 	if !first {
 		return Write{Unable: true}, nil
 	}
+	var found Inspection
+	var keeps error // of a worker that keeps the storage until it ends
+	defer func() { n.probes.finish(s, call, found, keeps) }()
 	var a workerops.WriteAnswer
 	var err error
 	for range 2 { // an errno counts when a second write gives one too
@@ -63,18 +65,15 @@ func (n *Node) try(ctx context.Context, m Mount, q workerops.WriteQuery) (Write,
 		}
 	}
 	if n.waitsForThaw(ctx, m, err) {
-		n.freeze(m, &w.Answer)
-		n.probes.finish(s, at, Inspection{}, nil)
+		n.addFrozen(m, &w.Answer)
 		return w, nil
 	}
 	w = Write{Answer: Answer{Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed}, Unable: a.Unable}
-	if silent(ctx, err) {
-		w.Answer = Answer{
-			Asked: true, Silent: true, Writing: true, Stuck: errors.Is(err, worker.ErrStuck),
-			Elapsed: n.cfg.ProbeTimeout, Waits: waits(err),
-		}
+	if timedOut(ctx, err) {
+		w.Answer = n.noAnswer(err)
+		w.Writing, w.Waits = true, waits(err)
 	}
-	n.probes.finish(s, at, Inspection{Answer: w.Answer}, err)
+	found.Answer, keeps = w.Answer, err
 	switch {
 	case w.Silent && ctx.Err() == nil:
 		return w, nil

@@ -140,7 +140,7 @@ func (w wording) held() section {
 func (w wording) holders(all []host.Holders) []string {
 	var items []string
 	for _, h := range all {
-		if text := h.String(); text != "" {
+		if text := healer.HoldersText(h); text != "" {
 			items = append(items, w.text(text))
 		}
 	}

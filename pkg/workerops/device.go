@@ -20,7 +20,7 @@ type DeviceAnswer struct {
 	// Size is in bytes.
 	Size     uint64
 	ReadOnly bool
-	// DiskSeq counts up with every disk; 0 where the kernel has none (below
+	// DiskSeq is larger for each new disk; 0 where the kernel has none (below
 	// Linux 5.16).
 	DiskSeq uint64
 	// Short is by how many bytes the file behind a loop device is too short for
@@ -32,8 +32,8 @@ type DeviceAnswer struct {
 // block is larger.
 const deviceBlock = 4096
 
-// readNode reads one block of a raw block volume. The node is opened through
-// the clone, so that not even the file it is bound on gets busy.
+// readNode reads one block of a raw block volume. The node is opened through the
+// clone, so that the file it is bound on does not become busy.
 func (a *DeviceAnswer) readNode(clone int, major, minor uint32) (string, syscall.Errno) {
 	fd, err := openDevice(fmt.Sprintf("/proc/thread-self/fd/%d", clone))
 	if err != nil {
@@ -48,8 +48,8 @@ func (a *DeviceAnswer) readNode(clone int, major, minor uint32) (string, syscall
 }
 
 // readBehind reads one block of the device behind a filesystem: the filesystem
-// itself answers from memory for as long as it can. A device that cannot be
-// opened, or another one at its name, says nothing.
+// itself answers from memory for as long as it can. It returns no error for a device
+// that cannot be opened and for another one at its name: neither tells anything.
 func (a *DeviceAnswer) readBehind(q ProbeQuery) (string, syscall.Errno) {
 	fd, err := openNumbered(q.Device, q.DeviceMajor, q.DeviceMinor)
 	if slices.Contains(dead, errnoOf(err)) {
@@ -67,31 +67,41 @@ func (a *DeviceAnswer) readBehind(q ProbeQuery) (string, syscall.Errno) {
 }
 
 func (a *DeviceAnswer) read(fd int) (string, syscall.Errno) {
-	a.ask(fd)
+	a.describe(fd)
 	return readBlock(fd, 0)
 }
 
-// openNumbered opens a device node if it has the number that is meant.
+// openNumbered opens a device if its node has the expected number; errAnother says
+// that it has not.
 func openNumbered(name string, major, minor uint32) (int, error) {
-	node, err := retryEINTR(func() (int, error) { return unix.Open(name, unix.O_PATH|unix.O_CLOEXEC, 0) })
+	node, err := openNode(name, major, minor)
 	if err != nil {
 		return -1, errAnother
 	}
 	defer unix.Close(node)
-	// Looked at before it is opened: some devices act on being opened.
-	var st unix.Statx_t
-	err = unix.Statx(node, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st)
-	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK || st.Rdev_major != major || st.Rdev_minor != minor {
-		return -1, errAnother
-	}
 	return openDevice(fmt.Sprintf("/proc/thread-self/fd/%d", node))
 }
 
-// errAnother says nothing about the device that is meant.
 const errAnother = unix.EINVAL
 
+// openNode opens a device node as a mere reference, if it has the expected number;
+// ENXIO says that it has not. Some devices act on being opened.
+func openNode(name string, major, minor uint32) (int, error) {
+	node, err := retryEINTR(func() (int, error) { return unix.Open(name, unix.O_PATH|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return -1, err
+	}
+	var st unix.Statx_t
+	err = unix.Statx(node, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st)
+	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK || st.Rdev_major != major || st.Rdev_minor != minor {
+		_ = unix.Close(node)
+		return -1, unix.ENXIO
+	}
+	return node, nil
+}
+
 // dead are the errnos with which a device that is offline or gone refuses to be
-// opened; others speak of who opens it.
+// opened; others are about the caller.
 var dead = []syscall.Errno{unix.ENXIO, unix.ENODEV, unix.ENOMEDIUM, unix.EIO}
 
 func openDevice(node string) (int, error) {
@@ -100,17 +110,14 @@ func openDevice(node string) (int, error) {
 	})
 }
 
-// ask asks the kernel's memory, not the device.
-func (a *DeviceAnswer) ask(fd int) {
+// describe reads what the kernel has in memory; the device is not asked.
+func (a *DeviceAnswer) describe(fd int) {
 	a.Open = true
 	_ = ioctl(fd, unix.BLKGETSIZE64, unsafe.Pointer(&a.Size))
-	_ = ioctl(fd, blkGetDiskSeq, unsafe.Pointer(&a.DiskSeq))
+	_ = ioctl(fd, unix.BLKGETDISKSEQ, unsafe.Pointer(&a.DiskSeq))
 	readOnly, err := unix.IoctlGetInt(fd, unix.BLKROGET)
 	a.ReadOnly = err == nil && readOnly != 0
 }
-
-// blkGetDiskSeq is BLKGETDISKSEQ, _IOR(0x12, 128, __u64) (linux/fs.h).
-const blkGetDiskSeq = 0x80081280
 
 func ioctl(fd int, request uint, arg unsafe.Pointer) error {
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(arg)); errno != 0 {
@@ -119,10 +126,6 @@ func ioctl(fd int, request uint, arg unsafe.Pointer) error {
 	return nil
 }
 
-// blockBuffer is used by one operation at a time. O_DIRECT wants an aligned
-// buffer; an anonymous mapping is page-aligned.
-var blockBuffer []byte
-
 // readBlock reads the block at an offset past every cache.
 func readBlock(fd int, offset int64) (string, syscall.Errno) {
 	size := deviceBlock
@@ -130,19 +133,18 @@ func readBlock(fd int, offset int64) (string, syscall.Errno) {
 		size = max(size, sector)
 		offset -= offset % int64(sector)
 	}
-	if len(blockBuffer) < size {
-		buf, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-		if err != nil {
-			return "mmap", errnoOf(err)
-		}
-		blockBuffer = buf
-	}
 	pause("probe/read")
-	n, err := retryEINTR(func() (int, error) { return unix.Pread(fd, blockBuffer[:size], offset) })
-	clear(blockBuffer[:size]) // a worker that waits for work keeps nothing of a volume
+	return readInto(fd, aligned(size), offset)
+}
+
+// readInto leaves nothing in the buffer: a worker that waits for work keeps nothing
+// of a volume.
+func readInto(fd int, buf []byte, offset int64) (string, syscall.Errno) {
+	n, err := retryEINTR(func() (int, error) { return unix.Pread(fd, buf, offset) })
+	clear(buf)
 	switch {
 	case errnoOf(err) == unix.EINVAL:
-		return "", 0 // an alignment that the device wants and does not tell
+		return "", 0 // the device wants an alignment that it does not tell
 	case err != nil:
 		return OpReadDevice, errnoOf(err)
 	case n == 0:
@@ -151,12 +153,20 @@ func readBlock(fd int, offset int64) (string, syscall.Errno) {
 	return "", 0
 }
 
+// aligned returns a buffer at a multiple of its size, a power of two: O_DIRECT wants
+// one at a multiple of the logical block size.
+func aligned(size int) []byte {
+	buf := make([]byte, 2*size)
+	start := size - int(uintptr(unsafe.Pointer(&buf[0]))%uintptr(size))
+	return buf[start : start+size]
+}
+
 // loopMajor is the block major of loop devices (Documentation/admin-guide/devices.txt).
 const loopMajor = 7
 
 // measureBacking compares a loop device with the file behind it: the kernel does
-// not notice that the file became shorter until it reads there. A file that this
-// mount namespace shows under another name or not at all says nothing.
+// not notice that the file became shorter until it reads there. Nothing follows from
+// a file that this mount namespace shows under another name or not at all.
 func (a *DeviceAnswer) measureBacking(fd int, major, minor uint32) {
 	if major != loopMajor {
 		return
@@ -177,7 +187,7 @@ func (a *DeviceAnswer) measureBacking(fd int, major, minor uint32) {
 	}
 }
 
-// readLine reads a file of the kernel's.
+// readLine returns the text of a file of sysfs, without the newline at its end.
 func readLine(p string) (string, error) {
 	fd, err := retryEINTR(func() (int, error) { return unix.Open(p, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package workerops holds every operation that touches a volume or a mount and may
+// Package workerops has every operation that touches a volume or a mount and may
 // therefore never return. Only workers run them: the operations are exported as
 // values for worker.Call, their functions are not.
 //
@@ -6,7 +6,7 @@
 // resolves paths without following symbolic links, and works from the file
 // descriptors it got. One that changes a mount compares mount ids right before
 // it acts; what it finds different it refuses (worker.ErrRefused), with nothing
-// changed. Look and Write walk to a mount once, as each walk keeps an umount from
-// succeeding for an instant: whether it is the mount that was meant, the caller
-// finds out from the mount table.
+// changed. Inspect and Write walk to a mount once, as each walk keeps an umount from
+// succeeding for an instant: the caller finds out from the mount table whether it was
+// the expected mount.
 package workerops

@@ -12,9 +12,16 @@ import (
 // uuidBytes is the length of a filesystem UUID.
 const uuidBytes = 16
 
+// ior is _IOR(kind, number, size) of linux/ioctl.h. The bits of the direction differ
+// between architectures; an ioctl of x/sys/unix has them.
+func ior(kind byte, number, size uint) uint {
+	const direction = unix.BLKGETDISKSEQ & 0xe0000000
+	return direction | size<<16 | uint(kind)<<8 | number
+}
+
 // The ways to ask a mounted filesystem for its UUID: the common one (Linux
-// 6.9), and what ext4 (6.0), xfs and btrfs had before. Each gives a buffer and
-// the offset of the UUID in it.
+// 6.9), and what ext4 (6.0), xfs and btrfs had before. Each fills a buffer of
+// the given size, with the UUID at an offset.
 var uuidQueries = []struct {
 	ioctl uint
 	size  int
@@ -24,20 +31,23 @@ var uuidQueries = []struct {
 	valid func(buf []byte) bool
 }{
 	// FS_IOC_GETFSUUID, struct fsuuid2: u8 len, u8 uuid[16].
-	{ioctl: 0x80111500, size: 17, at: 1, valid: func(b []byte) bool { return b[0] == uuidBytes }},
+	{ioctl: ior(0x15, 0, 17), size: 17, at: 1, valid: func(b []byte) bool { return b[0] == uuidBytes }},
 	// EXT4_IOC_GETFSUUID, struct fsuuid: u32 len, u32 flags, u8 uuid[].
 	{
-		ioctl: 0x8008662c, size: 24, at: 8,
+		ioctl: ior('f', 44, 8), size: 24, at: 8,
 		ask:   func(b []byte) { binary.NativeEndian.PutUint32(b, uuidBytes) },
 		valid: func(b []byte) bool { return binary.NativeEndian.Uint32(b) == uuidBytes },
 	},
 	// XFS_IOC_FSGEOMETRY_V1, struct xfs_fsop_geom_v1.
-	{ioctl: 0x80705864, size: 112, at: 64},
+	{ioctl: ior('X', 100, 112), size: 112, at: 64},
 	// BTRFS_IOC_FS_INFO, struct btrfs_ioctl_fs_info_args.
-	{ioctl: 0x8400941f, size: 1024, at: 16},
+	{ioctl: btrfsInfo, size: 1024, at: 16},
 }
 
-// filesystemUUID gives the UUID of the filesystem that a descriptor is on,
+// btrfsInfo is BTRFS_IOC_FS_INFO.
+var btrfsInfo = ior(0x94, 31, 1024)
+
+// filesystemUUID returns the UUID of the filesystem that a descriptor is on,
 // empty when it has none or does not tell.
 func filesystemUUID(fd int) string {
 	for i := range uuidQueries {
@@ -48,11 +58,11 @@ func filesystemUUID(fd int) string {
 	return ""
 }
 
-// btrfsDevices gives the number of devices of a mounted btrfs, 0 when it does
-// not tell: BTRFS_IOC_FS_INFO, u64 max_id, u64 num_devices.
+// btrfsDevices returns the number of devices of a mounted btrfs, 0 when it does
+// not tell: struct btrfs_ioctl_fs_info_args, u64 max_id, u64 num_devices.
 func btrfsDevices(fd int) uint64 {
 	buf := make([]byte, 1024)
-	if err := ioctl(fd, 0x8400941f, unsafe.Pointer(&buf[0])); err != nil {
+	if err := ioctl(fd, btrfsInfo, unsafe.Pointer(&buf[0])); err != nil {
 		return 0
 	}
 	return binary.NativeEndian.Uint64(buf[8:])
@@ -64,8 +74,7 @@ func askUUID(fd, query int) string {
 	if q.ask != nil {
 		q.ask(buf)
 	}
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(q.ioctl), uintptr(unsafe.Pointer(&buf[0])))
-	if errno != 0 || (q.valid != nil && !q.valid(buf)) {
+	if err := ioctl(fd, q.ioctl, unsafe.Pointer(&buf[0])); err != nil || (q.valid != nil && !q.valid(buf)) {
 		return ""
 	}
 	uuid := buf[q.at : q.at+uuidBytes]

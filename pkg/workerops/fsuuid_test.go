@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Every way to ask for a UUID gives what blkid reads from the disk.
+// Every way to ask for a UUID returns what blkid reads from the disk.
 func TestFilesystemUUID(t *testing.T) {
 	if os.Geteuid() != 0 {
 		if os.Getenv("CI") != "" {
@@ -39,7 +39,7 @@ func TestFilesystemUUID(t *testing.T) {
 			defer root.Close()
 			for _, q := range c.queries {
 				if got := askUUID(int(root.Fd()), q); got != want {
-					t.Errorf("query %d gives %q, blkid %q", q, got, want)
+					t.Errorf("query %d: %q, blkid %q", q, got, want)
 				}
 			}
 			if got := filesystemUUID(int(root.Fd())); got != want {

@@ -2,14 +2,13 @@ package workerops
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// HoldersQuery asks who holds superblocks and block devices. One walk over all
-// processes serves any number of them.
+// HoldersQuery asks which mounts and processes hold superblocks and block devices.
+// One walk over all processes serves any number of them.
 type HoldersQuery struct {
 	// Superblocks are the numbers that mountinfo shows: files on btrfs show
 	// others.
@@ -24,17 +23,21 @@ type HoldersQuery struct {
 // Number is a device number.
 type Number struct{ Major, Minor uint32 }
 
-// HoldersAnswer says who holds what was asked for. The worker itself, its
-// server and the server's other workers are not among them.
+// HoldersAnswer lists the holders. The worker itself, its server and the server's
+// other workers are not among them.
+//
+// Not looked for: mapped files whose descriptor is closed, descriptors and
+// directories that a thread does not share with its process, swap files, and mounts
+// in namespaces without a process. An answer without holders says that none of the
+// mount tables, descriptors, working and root directories that could be read names
+// the superblock or device.
 type HoldersAnswer struct {
 	Superblocks map[Number]Held
 	Devices     map[Number]Held
-	// Swaps are the paths of swap files and devices.
-	Swaps []string
-	// Unknown counts open files on mounts that no mount namespace has any more
-	// and whose superblock could not be told without asking it.
+	// Unknown counts open files on mounts that are in no mount table that was read,
+	// and whose superblock could not be told without asking its filesystem.
 	Unknown int
-	// Unseen counts processes that could not be looked at, or not entirely: of those
+	// Unseen counts processes that could not be examined, or not entirely: of those
 	// in a mount namespace with another owner than the host's, the mounts are not read.
 	Unseen int
 	// Cut is true when there may be more: the budget or a limit was reached, or
@@ -42,7 +45,7 @@ type HoldersAnswer struct {
 	Cut bool
 }
 
-// Held lists who holds one superblock or device, at most holdersLimit of each
+// Held lists what holds one superblock or device, at most holdersLimit of each
 // kind.
 type Held struct {
 	Mounts    []HeldMount
@@ -55,9 +58,8 @@ type HeldMount struct {
 	Namespace uint64
 	// Path is as seen from the root of that namespace.
 	Path string
-	// PID is a process that lives in the namespace, 0 when none does.
-	PID int
-	// Cgroup is that process's cgroup file.
+	// PID is a process in the namespace, Cgroup the content of its cgroup file.
+	PID    int
 	Cgroup string
 }
 
@@ -67,11 +69,11 @@ type HeldBy struct {
 	// Command is the process's own choice, and any bytes.
 	Command string
 	How     How
-	// Cgroup is the process's cgroup file.
+	// Cgroup is the content of the process's cgroup file.
 	Cgroup string
 }
 
-// How says by what a process holds something.
+// How is a set of the ways in which a process holds something.
 type How uint8
 
 // The ways to hold something.
@@ -79,34 +81,12 @@ const (
 	HowFile How = 1 << iota
 	HowWorkingDirectory
 	HowRoot
-	HowMapping
 	// HowDevice is an open node of a block device.
 	HowDevice
-	// HowDetached comes with others: the mount is in no mount namespace any
-	// more, as after a lazy umount.
+	// HowDetached comes with others: the mount is in no mount table, as after a
+	// lazy umount.
 	HowDetached
 )
-
-// String gives the words of messages, as in "open file, cwd".
-func (h How) String() string {
-	var words []string
-	for _, w := range [...]struct {
-		how  How
-		word string
-	}{
-		{HowFile, "open file"},
-		{HowWorkingDirectory, "cwd"},
-		{HowRoot, "root"},
-		{HowMapping, "mapped file"},
-		{HowDevice, "open device"},
-		{HowDetached, "unmounted"},
-	} {
-		if h&w.how != 0 {
-			words = append(words, w.word)
-		}
-	}
-	return strings.Join(words, ", ")
-}
 
 // holdersLimit bounds the mounts and the processes that are named for one
 // superblock.

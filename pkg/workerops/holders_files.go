@@ -9,83 +9,91 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// found is what one process holds of what was asked for.
+type found struct {
+	superblocks map[Number]How
+	devices     map[Number]How
+	unknown     int
+	unseen      bool
+}
+
 // readFiles finds the open files, working directories and root directories.
 func (s *scan) readFiles() {
-	each(s, s.processes, s.filesOf, s.merge)
+	each(s, s.processes, s.filesOf, func(p process, f found, ok bool) {
+		s.answer.Unknown += f.unknown
+		if f.unseen || !ok {
+			s.unseen[p.pid] = true
+		}
+		if len(f.superblocks)+len(f.devices) > 0 {
+			s.found[p.pid] = f
+		}
+	})
 }
 
-func (s *scan) filesOf(p process) (f found) {
-	s.directoriesOf(p, &f)
-	s.descriptorsOf(p, &f)
-	return f
-}
-
-func (s *scan) directoriesOf(p process, f *found) {
-	for _, d := range []struct {
-		name string
-		how  How
-	}{{"cwd", HowWorkingDirectory}, {"root", HowRoot}} {
-		if s.follow && s.followTo(p, d.name, d.how, f) {
-			continue
-		}
-		text, err := s.readlink(p.dir + "/" + d.name)
-		if err != nil || p.foreign {
-			f.unseen = f.unseen || !gone(err)
-			continue
-		}
-		for _, at := range s.spaces[p.space].resolve(text) {
-			f.add(s, at.dev, d.how)
-		}
-	}
-}
-
-func (s *scan) descriptorsOf(p process, f *found) {
+func (s *scan) filesOf(p process) found {
+	f := found{superblocks: map[Number]How{}, devices: map[Number]How{}}
+	s.directory(p, "cwd", HowWorkingDirectory, &f)
+	s.directory(p, "root", HowRoot, &f)
 	fds, err := s.list(p.dir + "/fd")
 	if err != nil {
 		f.unseen = f.unseen || !gone(err)
-		return
+		return f
 	}
 	for _, fd := range fds {
-		if !s.follow || !s.followTo(p, "fd/"+fd, HowFile, f) {
-			s.askProcfs(p, fd, f)
+		if !s.followLinks || !s.followLink(p, "fd/"+fd, HowFile, &f) {
+			s.readFdinfo(p, fd, &f)
 		}
+	}
+	return f
+}
+
+// directory finds the mount of a working or root directory.
+func (s *scan) directory(p process, name string, how How, f *found) {
+	if s.followLinks && s.followLink(p, name, how, f) {
+		return
+	}
+	text, err := s.readlink(p.dir + "/" + name)
+	t := s.tables[p.namespace]
+	if err != nil || t == nil {
+		f.unseen = f.unseen || !gone(err)
+		return
+	}
+	for _, at := range t.resolve(text) {
+		s.add(f, at.dev, how)
 	}
 }
 
-// followTo looks through a magic link, for what the kernel has in memory: see
-// mayFollow. It is false when the filesystem refuses even that, as xfs does
-// after a shutdown.
-func (s *scan) followTo(p process, name string, how How, f *found) bool {
+// followLink asks through a magic link for what the kernel has in memory: see
+// mayFollowLinks. It returns false when the filesystem refuses even that, as xfs
+// does after a shutdown.
+func (s *scan) followLink(p process, name string, how How, f *found) bool {
 	st, err := s.statLink(p.dir + "/" + name)
 	if err != nil {
 		return gone(err)
 	}
 	dev := Number{st.Dev_major, st.Dev_minor}
-	// Files on btrfs have the number of their subvolume; only the mount tells.
-	// (Below Linux 6.10 nothing says that they are such files.)
-	subvolume := st.Mask&unix.STATX_SUBVOL != 0
 	m, known := s.mounts[int(st.Mnt_id)]
-	if !known && (subvolume || s.superblocks[dev]) {
-		m, known = s.mountedSince(p, int(st.Mnt_id))
-	}
+	t := s.tables[p.namespace]
 	switch {
 	case known:
-		f.add(s, m.dev, how)
-	case subvolume:
+		s.add(f, m.dev, how)
+	case st.Mask&unix.STATX_SUBVOL != 0:
+		// Files on btrfs have the number of their subvolume; only the mount has that of
+		// the superblock. (Below Linux 6.10 nothing says that they are such files.)
 		f.unknown++
-	case p.foreign: // mounted in a namespace that is not read
-		f.add(s, dev, how)
+	case t == nil || !t.whole: // the mount may be in the part of the table that was not read
+		s.add(f, dev, how)
 	default:
-		f.add(s, dev, how|HowDetached)
+		s.add(f, dev, how|HowDetached)
 	}
 	if st.Mode&unix.S_IFMT == unix.S_IFBLK && how == HowFile {
-		f.addDevice(s, Number{st.Rdev_major, st.Rdev_minor})
+		s.addDevice(f, &st)
 	}
 	return true
 }
 
-// statLink asks for the type only. A FUSE filesystem that is not for everybody
-// refuses even that to us, and tells its number when it is asked for nothing.
+// statLink asks for the type only. A FUSE filesystem without allow_other refuses
+// even that to us, and tells its number when it is asked for nothing.
 func (s *scan) statLink(name string) (st unix.Statx_t, err error) {
 	const cached = unix.AT_STATX_DONT_SYNC | unix.AT_NO_AUTOMOUNT
 	if err = unix.Statx(s.proc, name, cached, unix.STATX_TYPE, &st); err == unix.EACCES { //nolint:errorlint // a bare errno
@@ -94,8 +102,10 @@ func (s *scan) statLink(name string) (st unix.Statx_t, err error) {
 	return st, err
 }
 
-// askProcfs finds the mount of an open file without following the link to it.
-func (s *scan) askProcfs(p process, fd string, f *found) {
+// readFdinfo finds the mount of an open file without following the link to it. The
+// link is read first: the fdinfo of what has no name, as an epoll descriptor, may
+// wait for its owner.
+func (s *scan) readFdinfo(p process, fd string, f *found) {
 	text, err := s.readlink(p.dir + "/fd/" + fd)
 	if err != nil || !isFile(text) {
 		f.unseen = f.unseen || err != nil && !gone(err)
@@ -108,18 +118,15 @@ func (s *scan) askProcfs(p process, fd string, f *found) {
 	}
 	m, known := s.mounts[id]
 	if !known {
-		m, known = s.mountedSince(p, id)
-	}
-	if !known {
 		f.unseen = f.unseen || p.foreign
 		f.unknown++
 		return
 	}
-	f.add(s, m.dev, HowFile)
+	s.add(f, m.dev, HowFile)
 	// Of these filesystems it is known that they answer from memory.
 	if m.memory && len(s.devices) > 0 {
 		if st, err := s.statLink(p.dir + "/fd/" + fd); err == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK {
-			f.addDevice(s, Number{st.Rdev_major, st.Rdev_minor})
+			s.addDevice(f, &st)
 		}
 	}
 }
@@ -127,14 +134,14 @@ func (s *scan) askProcfs(p process, fd string, f *found) {
 // isFile is false for what has no name in a filesystem: pipes, sockets and the
 // like, and files in the kernel's own memory filesystem.
 func isFile(link string) bool {
-	return strings.HasPrefix(link, "/") && !slices.ContainsFunc(ownMemory, func(prefix string) bool {
+	return strings.HasPrefix(link, "/") && !slices.ContainsFunc(kernelMemory, func(prefix string) bool {
 		return strings.HasPrefix(link, prefix)
 	})
 }
 
-var ownMemory = []string{"/memfd:", "/dev/zero (deleted)", "/SYSV", "/[aio]", "/anon_hugepage", "/dmabuf:", "/secretmem", "/drm mm object", "/i915"}
+var kernelMemory = []string{"/memfd:", "/dev/zero (deleted)", "/SYSV", "/[aio]", "/anon_hugepage", "/dmabuf:", "/secretmem", "/drm mm object", "/i915"}
 
-// mountOf reads the mount id from the text of fdinfo.
+// mountOf parses the mount id in the text of fdinfo.
 func mountOf(fdinfo []byte) (id int, ok bool) {
 	for line := range bytes.Lines(fdinfo) {
 		if v, is := bytes.CutPrefix(line, []byte("mnt_id:")); is {
@@ -145,29 +152,29 @@ func mountOf(fdinfo []byte) (id int, ok bool) {
 	return 0, false
 }
 
-// mountedSince looks for a mount that is younger than what was read of the
-// process's namespace.
-func (s *scan) mountedSince(p process, id int) (mounted, bool) {
-	if p.foreign {
-		return mounted{}, false
+// add notes one thing held, if it was asked for.
+func (s *scan) add(f *found, dev Number, how How) {
+	if s.superblocks[dev] {
+		f.superblocks[dev] |= how
 	}
-	for _, at := range s.readTable(p).spots {
-		if at.id == id {
-			return at.mounted, true
-		}
-	}
-	return mounted{}, false
 }
 
-// mayFollow is true when no filesystem of this kernel asks anybody before it
-// lets a magic link be followed, or for what the kernel has in memory. NFS and
-// 9p revalidate where such a link ends (d_weak_revalidate), and others know no
+// addDevice notes an open device node.
+func (s *scan) addDevice(f *found, st *unix.Statx_t) {
+	if dev := (Number{st.Rdev_major, st.Rdev_minor}); s.devices[dev] {
+		f.devices[dev] |= HowDevice
+	}
+}
+
+// mayFollowLinks is true when every filesystem of this kernel follows a magic link,
+// and tells what the kernel has in memory, without asking a server or daemon. NFS
+// and 9p revalidate where such a link ends (d_weak_revalidate), and others know no
 // AT_STATX_DONT_SYNC; one of those may stand behind any link, because a link
 // does not tell. Without them a link tells more than anything else: the mount,
 // also one that is in no namespace any more, and its superblock.
 //
 // FUSE does answer from memory, whatever its daemon does.
-func (s *scan) mayFollow() bool {
+func (s *scan) mayFollowLinks() bool {
 	raw, err := s.read("filesystems", 16<<10)
 	if err != nil {
 		return false

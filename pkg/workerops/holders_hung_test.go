@@ -14,13 +14,13 @@ import (
 )
 
 // daemon serves a filesystem with an empty root directory. It counts requests,
-// and once it is mute it only reads them.
+// and once it hangs it only reads them.
 type daemon struct {
 	t        *testing.T
 	path     string
 	number   Number
-	mute     atomic.Bool
-	refuse   atomic.Int32 // the errno that opening a directory gives
+	hangs    atomic.Bool
+	refuse   atomic.Int32 // the errno of opening a directory
 	requests atomic.Int64
 	done     chan struct{}
 }
@@ -50,13 +50,13 @@ func (d *daemon) serve(fd int) {
 			return
 		}
 		d.requests.Add(1)
-		if reply := answerFUSE(buf[:n], d.refuse.Load()); reply != nil && !d.mute.Load() {
+		if reply := answerFUSE(buf[:n], d.refuse.Load()); reply != nil && !d.hangs.Load() {
 			_, _ = unix.Write(fd, reply)
 		}
 	}
 }
 
-// end lets everybody go who waits for an answer.
+// end ends all waits for an answer.
 func (d *daemon) end() {
 	abort := fmt.Sprintf("/sys/fs/fuse/connections/%d/abort", d.number.Minor)
 	if _, err := os.Stat(abort); err != nil {
@@ -100,7 +100,7 @@ func answerFUSE(request []byte, refuse int32) []byte {
 	return append(reply, body...)
 }
 
-// The daemon must not hear of the scan at all, wherever it finds the volume.
+// The daemon gets no request from the scan, wherever it finds the volume.
 func TestHoldersOfAHungVolume(t *testing.T) {
 	needsRoot(t)
 	path := filepath.Join(realDir(t), "volume")
@@ -108,7 +108,7 @@ func TestHoldersOfAHungVolume(t *testing.T) {
 	d := mountFUSE(t, path)
 	defer d.end()
 	idle := holder(t, 0, "cwd="+path, "open="+path)
-	d.mute.Store(true)
+	d.hangs.Store(true)
 	before := d.requests.Load()
 	stuck := holder(t, 0, "stuck="+path)
 	for d.requests.Load() == before {

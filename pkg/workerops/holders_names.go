@@ -2,21 +2,22 @@ package workerops
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// named is what there is to say of a process.
-type named struct {
+// processName is how a process is named in the answer.
+type processName struct {
 	command, cgroup string
 	// ours is true for another worker of our server.
 	ours bool
 }
 
-// nameThem names the processes that were found, and those that stand for mount
+// nameHolders names the processes that were found, and those that stand for mount
 // namespaces, and puts them into the answer.
-func (s *scan) nameThem() {
+func (s *scan) nameHolders() {
 	superblocks, devices := map[Number][]HeldBy{}, map[Number][]HeldBy{}
 	wanted := map[int]bool{}
 	for pid, f := range s.found {
@@ -30,7 +31,7 @@ func (s *scan) nameThem() {
 	}
 	for _, held := range s.answer.Superblocks {
 		for _, m := range held.Mounts {
-			wanted[m.PID] = m.PID != 0
+			wanted[m.PID] = true
 		}
 	}
 	names := s.namesOf(wanted)
@@ -42,37 +43,27 @@ func (s *scan) nameThem() {
 	}
 }
 
-func (s *scan) namesOf(wanted map[int]bool) map[int]named {
-	var pids []int
-	for pid, is := range wanted {
-		if is {
-			pids = append(pids, pid)
-		}
-	}
-	slices.Sort(pids)
-	names := make(map[int]named, len(pids))
-	each(s, pids, s.nameOf, func(pid int, n named, _ bool) { names[pid] = n })
+func (s *scan) namesOf(wanted map[int]bool) map[int]processName {
+	names := make(map[int]processName, len(wanted))
+	each(s, slices.Sorted(maps.Keys(wanted)), s.nameOf, func(pid int, n processName, _ bool) { names[pid] = n })
 	return names
 }
 
-func (s *scan) nameOf(pid int) named {
+func (s *scan) nameOf(pid int) processName {
 	dir := strconv.Itoa(pid)
 	command, _ := s.read(dir+"/comm", 64)
 	cgroup, _ := s.read(dir+"/cgroup", 8<<10)
-	return named{
+	return processName{
 		command: strings.TrimSuffix(string(command), "\n"),
 		cgroup:  string(cgroup),
 		ours:    s.parent != 0 && s.parentOf(pid) == s.parent,
 	}
 }
 
-// held puts one answer together, in a fixed order and within the limit.
-func (s *scan) held(mounts []HeldMount, processes []HeldBy, names map[int]named) (h Held) {
+// held returns one answer, in a fixed order and within the limit.
+func (s *scan) held(mounts []HeldMount, processes []HeldBy, names map[int]processName) (h Held) {
 	slices.SortFunc(mounts, func(a, b HeldMount) int {
-		if a.Namespace != b.Namespace {
-			return cmp.Compare(a.Namespace, b.Namespace)
-		}
-		return strings.Compare(a.Path, b.Path)
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), strings.Compare(a.Path, b.Path))
 	})
 	slices.SortFunc(processes, func(a, b HeldBy) int { return a.PID - b.PID })
 	for _, m := range mounts {

@@ -1,14 +1,11 @@
 package workerops
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"syscall"
 	"testing"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,11 +13,9 @@ import (
 func TestHoldersInAnotherMountNamespace(t *testing.T) {
 	v := newVolume(t, "tmpfs")
 	before := whoHolds(t, true, HoldersQuery{Superblocks: []Number{v.number}}).Superblocks[v.number].Mounts
-	deep := filepath.Join(v.path, "dir")
 	for name, ways := range map[string][]string{
-		"open":                 {"open=" + v.file},
-		"only there":           nil,
-		"beneath another root": {"root=" + deep},
+		"open":       {"open=" + v.file},
+		"only there": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			pid := holder(t, syscall.CLONE_NEWNS, append(ways, "none=")...)
@@ -39,28 +34,13 @@ func TestHoldersInAnotherMountNamespace(t *testing.T) {
 	}
 }
 
-// Nobody lives in the namespace any more; a descriptor keeps it.
-func TestHoldersInANamespaceWithoutProcesses(t *testing.T) {
+// The only process there has a directory as its root, and shows no mount outside of it.
+func TestHoldersBeneathAnotherRoot(t *testing.T) {
 	v := newVolume(t, "tmpfs")
-	var inode uint64
-	var kept *os.File
-	t.Run("its only process", func(t *testing.T) {
-		pid := holder(t, syscall.CLONE_NEWNS, "none=")
-		inode = namespaceOf(t, pid)
-		var err error
-		kept, err = os.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid))
-		must(t, err)
-	})
-	defer kept.Close()
-	if info := (namespaceInfo{}); errors.Is(ioctl(int(kept.Fd()), namespaceSelf, unsafe.Pointer(&info)), unix.ENOTTY) {
-		if os.Getenv("CI") != "" {
-			t.Fatal("needs Linux 6.12 or newer, and in CI a test that would skip fails")
-		}
-		t.Skip("this kernel does not show mount namespaces without processes (Linux 6.12 does)")
-	}
-	mounts := whoHolds(t, true, HoldersQuery{Superblocks: []Number{v.number}}).Superblocks[v.number].Mounts
-	if !slices.Contains(mounts, HeldMount{Namespace: inode, Path: v.path}) {
-		t.Errorf("not %d among %+v", inode, mounts)
+	pid := holder(t, syscall.CLONE_NEWNS, "root="+filepath.Join(v.path, "dir"))
+	a := scanAll(t, true, HoldersQuery{Superblocks: []Number{v.number}})
+	if !a.Cut || howBy(a.Superblocks[v.number], pid) != HowRoot {
+		t.Errorf("%+v", a)
 	}
 }
 

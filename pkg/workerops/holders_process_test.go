@@ -44,25 +44,6 @@ func hold(how, path string) error {
 	case "open":
 		_, err := unix.Open(path, unix.O_RDONLY, 0)
 		return err
-	case "mapped":
-		fd, err := unix.Open(path, unix.O_RDONLY, 0)
-		if err == nil {
-			_, err = unix.Mmap(fd, 0, 1, unix.PROT_READ, unix.MAP_PRIVATE)
-		}
-		_ = unix.Close(fd)
-		return err
-	case "thread": // one with a working directory of its own
-		done := make(chan error)
-		go func() {
-			runtime.LockOSThread()
-			err := unix.Unshare(unix.CLONE_FS)
-			if err == nil {
-				err = unix.Chdir(path)
-			}
-			done <- err
-			select {}
-		}()
-		return <-done
 	case "stuck": // in a thread that asks a volume which does not answer
 		go func() {
 			var st unix.Stat_t

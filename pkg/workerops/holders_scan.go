@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 )
 
@@ -12,8 +13,8 @@ import (
 type scan struct {
 	proc int // procfs
 	end  time.Time
-	// follow is true when magic links may be followed: see mayFollow.
-	follow bool
+	// followLinks is true when magic links may be followed: see mayFollowLinks.
+	followLinks bool
 	// owners tells which mount namespaces may be read; nil: all.
 	owners *owners
 	left   mountsLeft
@@ -24,19 +25,11 @@ type scan struct {
 	devices     map[Number]bool
 
 	processes []process
-	spaces    map[uint64]*space
-	mounts    map[int]mounted // by mountinfo's id, which is unique in the whole kernel
-	found     map[int]found   // by process
-	unseen    map[int]bool    // processes
+	tables    map[uint64]*namespaceTable // by the namespace's inode number
+	mounts    map[int]mounted            // by mountinfo's id, which is unique in the whole kernel
+	found     map[int]found              // by process
+	unseen    map[int]bool               // processes
 	answer    HoldersAnswer
-}
-
-// found is what one process holds of what was asked for.
-type found struct {
-	superblocks map[Number]How
-	devices     map[Number]How
-	unknown     int
-	unseen      bool
 }
 
 func newScan(proc int, q HoldersQuery) *scan {
@@ -44,7 +37,7 @@ func newScan(proc int, q HoldersQuery) *scan {
 		proc:        proc,
 		superblocks: map[Number]bool{},
 		devices:     map[Number]bool{},
-		spaces:      map[uint64]*space{},
+		tables:      map[uint64]*namespaceTable{},
 		mounts:      map[int]mounted{},
 		found:       map[int]found{},
 		unseen:      map[int]bool{},
@@ -56,7 +49,7 @@ func newScan(proc int, q HoldersQuery) *scan {
 	for _, n := range q.Devices {
 		s.devices[n] = true
 	}
-	s.follow = s.mayFollow()
+	s.followLinks = s.mayFollowLinks()
 	return s
 }
 
@@ -66,21 +59,17 @@ func (s *scan) run(budget time.Duration) (HoldersAnswer, error) {
 	if err != nil {
 		return HoldersAnswer{}, fmt.Errorf("list processes: %w", err)
 	}
-	// In this order: a mapping can only be read by waiting for the process, and
-	// what is known before is not lost to one that lets us wait.
-	s.readLinks(pids)
+	s.readProcesses(pids)
 	s.readMountTables()
 	s.readFiles()
-	s.readMappings()
-	// What was found late is worth a name too.
+	// What was found last is named too.
 	s.end = s.end.Add(patience)
-	s.nameThem()
+	s.nameHolders()
 	s.answer.Unseen = len(s.unseen)
-	s.answer.Swaps = s.swaps()
 	return s.answer, nil
 }
 
-// whoRuns lists the processes, and finds out who we are: procfs may number
+// whoRuns lists the processes, without this one and its server. Procfs may number
 // processes as another pid namespace does.
 func (s *scan) whoRuns() ([]int, error) {
 	if link, err := s.readlink("self"); err == nil {
@@ -101,42 +90,52 @@ func (s *scan) whoRuns() ([]int, error) {
 	return pids, nil
 }
 
-// add notes one thing held.
-func (f *found) add(s *scan, dev Number, how How) {
-	if s.superblocks[dev] {
-		if f.superblocks == nil {
-			f.superblocks = map[Number]How{}
+// patience is how long one item of work may take. Reading a file of procfs may wait
+// for a lock of the kernel that another process holds.
+const patience = 250 * time.Millisecond
+
+// each does the work for one item after the other in a goroutine, and skips an item
+// that takes longer than patience: take then gets ok == false. The goroutine that is
+// left behind ends with its item, or with this process: the worker is spent.
+func each[T, R any](s *scan, items []T, work func(T) R, take func(item T, r R, ok bool)) {
+	for len(items) > 0 {
+		done := eachInTime(s, items, work, take)
+		if items = items[done:]; len(items) == 0 {
+			return
 		}
-		f.superblocks[dev] |= how
+		if !time.Now().Before(s.end) {
+			s.answer.Cut = true
+			return
+		}
+		var none R
+		take(items[0], none, false)
+		items = items[1:]
 	}
 }
 
-// addDevice notes an open device node.
-func (f *found) addDevice(s *scan, dev Number) {
-	if s.devices[dev] {
-		if f.devices == nil {
-			f.devices = map[Number]How{}
+// eachInTime returns the number of items done before one that took too long.
+func eachInTime[T, R any](s *scan, items []T, work func(T) R, take func(T, R, bool)) int {
+	results := make(chan R, len(items))
+	var abandoned atomic.Bool
+	defer abandoned.Store(true)
+	go func() {
+		for _, item := range items {
+			if abandoned.Load() {
+				return
+			}
+			results <- work(item)
 		}
-		f.devices[dev] |= HowDevice
+	}()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for i, item := range items {
+		timer.Reset(min(patience, time.Until(s.end)))
+		select {
+		case r := <-results:
+			take(item, r, true)
+		case <-timer.C:
+			return i
+		}
 	}
-}
-
-// merge notes what was found of a process; ok is false when it did not let us
-// look.
-func (s *scan) merge(p process, f found, ok bool) {
-	s.answer.Unknown += f.unknown
-	if f.unseen || !ok {
-		s.unseen[p.pid] = true
-	}
-	if len(f.superblocks)+len(f.devices) == 0 {
-		return
-	}
-	sum := s.found[p.pid]
-	for dev, how := range f.superblocks {
-		sum.add(s, dev, how)
-	}
-	for dev := range f.devices {
-		sum.addDevice(s, dev)
-	}
-	s.found[p.pid] = sum
+	return len(items)
 }

@@ -38,14 +38,14 @@ func procTree(t *testing.T, processes map[int]map[string]string) int {
 	for pid, files := range processes {
 		all := map[string]string{
 			"exe": "-> /bin/x", "root": "-> /", "cwd": "-> /", "ns/mnt": "-> mnt:[100]", "comm": "x\n",
-			"cgroup": "0::/\n", "status": "Name:\tx\nPPid:\t1\n", "maps": "", "mountinfo": "1 0 0:2 / / rw - ext4 /dev/x rw\n",
+			"cgroup": "0::/\n", "status": "Name:\tx\nPPid:\t1\n", "mountinfo": hasVolume,
 			fmt.Sprintf("task/%d/comm", pid): "x\n", "fd/0": "-> pipe:[1]", "fdinfo/0": "mnt_id:\t15\n",
 		}
 		for name, text := range files {
 			all[name] = text
 		}
 		for name, text := range all {
-			if text != "" || name == "maps" {
+			if text != "" {
 				put(fmt.Sprintf("%d/%s", pid, name), text)
 			}
 		}
@@ -56,7 +56,7 @@ func procTree(t *testing.T, processes map[int]map[string]string) int {
 	return proc
 }
 
-// inTree gives the answer for superblock 8:16, and the processes that hold it.
+// inTree returns the answer for superblock 8:16, and the processes that hold it.
 func inTree(t *testing.T, budget time.Duration, processes map[int]map[string]string) (HoldersAnswer, []int) {
 	t.Helper()
 	a, err := newScan(procTree(t, processes), HoldersQuery{Superblocks: []Number{{8, 16}}}).run(budget)
@@ -68,13 +68,19 @@ func inTree(t *testing.T, budget time.Duration, processes map[int]map[string]str
 	return a, pids
 }
 
-const (
-	hasVolume  = "1 0 0:2 / / rw - ext4 /dev/x rw\n2 1 8:16 / /data rw - ext4 /dev/sdb rw\n"
-	mapsVolume = "7f0000000000-7f0000001000 r--p 00000000 08:10 131     /data/a b\n"
-)
+const hasVolume = "1 0 0:2 / / rw - ext4 /dev/x rw\n2 1 8:16 / /data rw - ext4 /dev/sdb rw\n"
 
-func TestHoldersBehindAProcessThatDoesNotLetUsLook(t *testing.T) {
-	for _, file := range []string{"maps", "mountinfo", "fdinfo/3", "comm"} {
+// opens is a process that has a file of the volume open, and what else is given.
+func opens(files ...string) map[string]string {
+	all := map[string]string{"fd/3": "-> /data/x", "fdinfo/3": "pos:\t0\nmnt_id:\t2\n"}
+	for i := 0; i < len(files); i += 2 {
+		all[files[i]] = files[i+1]
+	}
+	return all
+}
+
+func TestHoldersBehindAProcessThatCannotBeRead(t *testing.T) {
+	for _, file := range []string{"mountinfo", "fdinfo/3", "comm"} {
 		t.Run(file, func(t *testing.T) {
 			blocks := map[string]string{file: "FIFO"}
 			if file == "fdinfo/3" {
@@ -84,14 +90,14 @@ func TestHoldersBehindAProcessThatDoesNotLetUsLook(t *testing.T) {
 				blocks["cwd"] = "-> /data"
 			}
 			a, pids := inTree(t, time.Minute, map[int]map[string]string{
-				10: {"mountinfo": hasVolume, "ns/mnt": "-> mnt:[101]", "cwd": "-> /data"},
+				10: {"ns/mnt": "-> mnt:[101]", "cwd": "-> /data"},
 				20: blocks,
-				30: {"mountinfo": hasVolume, "ns/mnt": "-> mnt:[102]", "maps": mapsVolume},
+				30: opens("ns/mnt", "-> mnt:[102]"),
 			})
 			if !slices.Contains(pids, 10) || !slices.Contains(pids, 30) {
 				t.Errorf("held by %v", pids)
 			}
-			if (a.Unseen == 1) != (file == "maps" || file == "fdinfo/3") {
+			if (a.Unseen == 1) != (file == "fdinfo/3") || a.Cut != (file == "mountinfo") {
 				t.Errorf("%d unseen", a.Unseen)
 			}
 		})
@@ -99,7 +105,7 @@ func TestHoldersBehindAProcessThatDoesNotLetUsLook(t *testing.T) {
 }
 
 func TestHoldersWithinTheBudget(t *testing.T) {
-	a, _ := inTree(t, 0, map[int]map[string]string{10: {"maps": "FIFO"}, 20: {"maps": "FIFO"}})
+	a, _ := inTree(t, 0, map[int]map[string]string{10: opens("fdinfo/3", "FIFO"), 20: opens("fdinfo/3", "FIFO")})
 	if !a.Cut {
 		t.Error("an answer without a budget passes for the whole one")
 	}
@@ -108,7 +114,7 @@ func TestHoldersWithinTheBudget(t *testing.T) {
 // 7 is the worker, 5 its server.
 func TestHoldersLeavesOutOurselves(t *testing.T) {
 	holds := func(parent int) map[string]string {
-		return map[string]string{"maps": mapsVolume, "status": fmt.Sprintf("Name:\tx\nPPid:\t%d\n", parent)}
+		return opens("status", fmt.Sprintf("Name:\tx\nPPid:\t%d\n", parent))
 	}
 	_, pids := inTree(t, time.Minute, map[int]map[string]string{5: holds(1), 7: holds(5), 8: holds(5), 9: holds(7), 10: holds(1)})
 	if !slices.Equal(pids, []int{9, 10}) {
@@ -119,7 +125,7 @@ func TestHoldersLeavesOutOurselves(t *testing.T) {
 func TestHoldersNamesNoMoreThanTheLimit(t *testing.T) {
 	processes, mounts := map[int]map[string]string{}, hasVolume
 	for i := range holdersLimit + 10 {
-		processes[100+i] = map[string]string{"maps": mapsVolume}
+		processes[100+i] = opens()
 		mounts += fmt.Sprintf("%d 1 8:16 / /data%d rw - ext4 /dev/sdb rw\n", 10+i, i)
 	}
 	processes[100]["mountinfo"] = mounts
@@ -135,10 +141,10 @@ func TestHoldersInOddProcesses(t *testing.T) {
 		holds bool
 		cut   bool
 	}{
-		"holds it":                 {files: map[string]string{"maps": mapsVolume}, holds: true},
-		"kernel thread":            {files: map[string]string{"exe": "", "maps": mapsVolume}},
-		"first thread has ended":   {files: map[string]string{"exe": "", "ns/mnt": "", "task/11/ns/mnt": "-> mnt:[100]", "task/11/root": "-> /", "task/11/maps": mapsVolume, "task/11/mountinfo": hasVolume}, holds: true},
-		"another number":           {files: map[string]string{"maps": "7f0000000000-7f0000001000 r--p 00000000 08:11 131 /data/08:10 08:10\n"}},
+		"holds it":                 {files: opens(), holds: true},
+		"kernel thread":            {files: opens("exe", "")},
+		"first thread has ended":   {files: opens("exe", "", "task/11/comm", "x\n")},
+		"another mount":            {files: opens("fdinfo/3", "mnt_id:\t1\n")},
 		"only beneath its root":    {files: map[string]string{"root": "-> /data", "cwd": "-> /data/x", "mountinfo": "2 1 8:16 / / rw - ext4 /dev/sdb rw\n"}, holds: true, cut: true},
 		"deleted directory":        {files: map[string]string{"cwd": "-> /data (deleted)", "mountinfo": hasVolume}, holds: true},
 		"a name that starts alike": {files: map[string]string{"cwd": "-> /database", "mountinfo": hasVolume}},
@@ -149,14 +155,17 @@ func TestHoldersInOddProcesses(t *testing.T) {
 		if (len(pids) == 1) != tc.holds || a.Cut != tc.cut {
 			t.Errorf("%s: held by %v, cut: %v", name, pids, a.Cut)
 		}
-		if want := map[bool]int{true: 1}[name == "file of a mount unknown"]; a.Unknown != want {
+		if want := map[string]int{"file of a mount unknown": 1}[name]; a.Unknown != want {
 			t.Errorf("%s: %d unknown", name, a.Unknown)
+		}
+		if want := map[string]int{"first thread has ended": 1}[name]; a.Unseen != want {
+			t.Errorf("%s: %d unseen", name, a.Unseen)
 		}
 	}
 }
 
 func TestHoldersWithoutProcfs(t *testing.T) {
 	if _, err := newScan(-1, HoldersQuery{}).run(time.Second); err == nil {
-		t.Error("no error: it looks as if nobody held anything")
+		t.Error("no error: it looks as if nothing were held")
 	}
 }

@@ -48,7 +48,7 @@ func newVolume(t *testing.T, fs string) volume {
 	return v
 }
 
-// numberOf gives the number that mountinfo shows for a mount point.
+// numberOf returns the number that mountinfo shows for a mount point.
 func numberOf(t *testing.T, path string) (n Number) {
 	t.Helper()
 	f, err := os.Open("/proc/self/mountinfo")

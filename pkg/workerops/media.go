@@ -20,8 +20,8 @@ type MediaQuery struct {
 // is empty where the device could not be opened.
 type MediaAnswer struct{ Errnos []syscall.Errno }
 
-// media reads blocks past every cache. An errno counts when it comes twice. That
-// the device ends before a block is no fault of the medium.
+// media reads blocks past every cache. An errno counts when it comes twice. A device
+// that ends before a block is no fault of the medium.
 func media(q MediaQuery) (a MediaAnswer, _ error) {
 	fd, err := openNumbered(q.Device, q.Major, q.Minor)
 	if err != nil {
@@ -43,5 +43,5 @@ func media(q MediaQuery) (a MediaAnswer, _ error) {
 	return a, nil
 }
 
-// notMedia are the errnos that say nothing about a block.
+// notMedia are the errnos that are not about a block.
 var notMedia = []syscall.Errno{unix.ENOMEDIUM, unix.ENXIO, unix.ENODEV, unix.ENOMEM}

@@ -5,7 +5,7 @@ import "github.com/csi-addons/node-healer/pkg/worker"
 // The operations.
 var (
 	// Inspect tells what is at paths and touches one superblock.
-	Inspect = worker.Define("look", worker.Pooled, look)
+	Inspect = worker.Define("look", worker.Pooled, inspect)
 	// Published lists the volumes that kubelet has for pods.
 	Published = worker.Define("published", worker.Pooled, published)
 	// Media reads blocks of a device that no inspection reads.

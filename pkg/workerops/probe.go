@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProbeQuery asks for one bounded touch of the superblock mounted at a path.
+// ProbeQuery asks for one bounded probe of the superblock mounted at a path.
 type ProbeQuery struct {
 	// Path is empty when only the device is asked for.
 	Path string
-	// SuperMajor and SuperMinor are the number of the superblock that is meant,
+	// SuperMajor and SuperMinor are the number of the expected superblock,
 	// as files on it show it; zero when that is not known (btrfs).
 	SuperMajor, SuperMinor uint32
-	// Around has the clone made of the directory above the mount point.
+	// Around clones the directory above the mount point instead of the mount.
 	Around bool
 	// Root asks for the root directory to be opened: a daemon or a server has
 	// to answer that. A filesystem on a disk answers from memory.
@@ -33,14 +33,14 @@ type ProbeQuery struct {
 	// Backing asks whether the file behind a loop device is as long as that.
 	Backing bool
 	// Thawed asks the kernel for the right to write, which it grants at once unless
-	// the filesystem is frozen; then it waits for the thaw, and the worker with it.
+	// the filesystem is frozen; then the worker waits for the thaw.
 	// Only for filesystem types without a handler for unknown attributes.
 	Thawed bool
 }
 
-// ProbeAnswer is what the storage said. An errno is an answer, not an error.
+// ProbeAnswer is the storage's answer. An errno is an answer, not an error.
 type ProbeAnswer struct {
-	// Changed is true when another filesystem stands there by now, or none; the
+	// Changed is true when another filesystem is mounted there by now, or none; the
 	// rest is then empty.
 	Changed bool
 	// Op and Errno name the first operation that failed.
@@ -63,7 +63,7 @@ type ProbeAnswer struct {
 	// ReadOnly is true when the kernel refused the right to write with EROFS, for
 	// the mount or for the superblock.
 	ReadOnly bool
-	// Elapsed does not include a wait for a thaw.
+	// Elapsed does not include the wait for a thaw.
 	Elapsed time.Duration
 	// waited is how long the answer to Thawed took.
 	waited time.Duration
@@ -71,8 +71,7 @@ type ProbeAnswer struct {
 	devices uint64
 }
 
-// Space is what a filesystem says of itself (statfs(2)); all zero when it says
-// nothing.
+// Space is the result of statfs(2); all zero when it fails.
 type Space struct {
 	// BlockSize is what blocks are counted in, in bytes.
 	BlockSize uint64
@@ -86,15 +85,15 @@ type Space struct {
 // that kubelet's umount never finds it busy because of us: not even for the
 // instant of a walk to it, where the clone is made of the directory above.
 //
-// Another superblock shows by its number. Whether the clone is of the very mount
-// that was meant, the caller finds out: if the mount table is the same before
-// and after, it is.
+// Another superblock is recognized by its number. The caller finds out whether the
+// clone is of the expected mount: it is if the mount table is the same before and
+// after.
 func probe(q ProbeQuery) (a ProbeAnswer) {
 	start := time.Now()
 	defer func() { a.Elapsed = time.Since(start) - a.waited }()
-	// The device comes first, while there is no clone: one that never answers does
-	// not keep the filesystem after kubelet's umount. And who waits for a thaw has
-	// read it by then.
+	// The device is read first, while there is no clone: a device that never answers
+	// does not keep the filesystem in use after kubelet's umount. And it has been read
+	// when the worker waits for a thaw.
 	var device DeviceAnswer
 	var failed string
 	var errno syscall.Errno
@@ -120,14 +119,14 @@ func probe(q ProbeQuery) (a ProbeAnswer) {
 		a.Device, a.Op, a.Errno = device, failed, errno
 	}
 	if q.Source != "" {
-		a.seeSource(q.Source)
+		a.statSource(q.Source)
 		a.readSource(q)
 	}
 	return a
 }
 
-// readSource reads the one device of a filesystem whose mount does not show it.
-// Of several any may fail, and the filesystem goes on.
+// readSource reads the one device of a filesystem whose mount does not show it. One of
+// several devices may fail without the filesystem.
 func (a *ProbeAnswer) readSource(q ProbeQuery) {
 	if a.Changed || a.Errno != 0 || a.devices != 1 || a.Major == 0 {
 		return
@@ -153,11 +152,11 @@ func cloneAt(p string) (clone int, op string, err error) {
 	return clone, opClone, err
 }
 
-// cloneAround gives what is mounted at a path in a detached clone of the
+// cloneAround opens what is mounted at a path in a detached clone of the
 // directory above, with all that is mounted beneath that: a walk to the mount
-// itself, however short, would have its umount fail with EBUSY in that instant.
-// The clone is private before anybody goes into it: an umount that propagates to
-// it would find it busy, too. The kernel looks at each mount beside it for that.
+// itself, however short, would make its umount fail with EBUSY in that instant.
+// The clone is made private before it is walked: an umount that propagates to
+// it would find it busy, too. The kernel visits each mount beside it for that.
 func cloneAround(p string) (fd int, op string, err error) {
 	l, err := openTarget(p)
 	if err != nil {
@@ -171,7 +170,7 @@ func cloneAround(p string) (fd int, op string, err error) {
 	if err != nil {
 		return -1, opClone, err
 	}
-	// What is open in it by then stays as long as it is open.
+	// The descriptor that is opened in it keeps what it needs.
 	defer unix.Close(above)
 	err = unix.MountSetattr(above, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &unix.MountAttr{Propagation: unix.MS_PRIVATE})
 	if err != nil {
@@ -194,7 +193,7 @@ func (a *ProbeAnswer) touch(clone int, q ProbeQuery) {
 		return
 	}
 	if q.Source != "" && !isBtrfs(clone) {
-		a.Changed = true // its number tells nothing
+		a.Changed = true // the number of a btrfs cannot be compared
 		return
 	}
 	if st.Mask&unix.STATX_MNT_ID_UNIQUE != 0 {
@@ -222,7 +221,7 @@ func isBtrfs(fd int) bool {
 	return err != nil || st.Type == unix.BTRFS_SUPER_MAGIC
 }
 
-// spaceOf takes no answer for one: many daemons do not know theirs.
+// spaceOf returns the zero value on an error: many daemons do not implement statfs.
 func spaceOf(fd int) Space {
 	var st unix.Statfs_t
 	if _, err := retryEINTR(func() (int, error) { return 0, unix.Fstatfs(fd, &st) }); err != nil {
@@ -230,15 +229,15 @@ func spaceOf(fd int) Space {
 	}
 	s := Space{Blocks: st.Blocks, Free: st.Bfree, Available: st.Bavail, Files: st.Files, FreeFiles: st.Ffree}
 	if s.Blocks > 0 {
-		// Not f_bsize: that is how much is best read at once, as a daemon or a
-		// server likes it.
+		// Not f_bsize: that is the preferred size of a read.
 		s.BlockSize = uint64(max(st.Frsize, 0))
 	}
 	return s
 }
 
-// seeSource looks at the device node that a mount names, without opening it.
-func (a *ProbeAnswer) seeSource(source string) {
+// statSource reads the number of the device node that a mount names, without opening
+// it.
+func (a *ProbeAnswer) statSource(source string) {
 	var dev unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, source, 0, unix.STATX_TYPE, &dev)
 	switch {
@@ -272,11 +271,11 @@ func (a *ProbeAnswer) openRoot(clone int, q ProbeQuery) {
 	}
 }
 
-// askToWrite asks for the right to write and uses it for nothing: the attribute is
-// in no namespace that the filesystem has a handler for, so the kernel says so
-// (EOPNOTSUPP) before the filesystem hears of it (vfs_removexattr in fs/xattr.c,
-// Linux 6.18). No other errno but EROFS says anything: an immutable root gives
-// EPERM, for one.
+// askToWrite asks for the right to write and does not use it: the attribute is
+// in no namespace that the filesystem has a handler for, so the kernel answers
+// EOPNOTSUPP without calling the filesystem (vfs_removexattr in fs/xattr.c,
+// Linux 6.18). No errno but EROFS tells anything: an immutable root gives EPERM, for
+// example.
 func (a *ProbeAnswer) askToWrite(fd int) {
 	start := time.Now()
 	err := unix.Fremovexattr(fd, "x.y")

@@ -79,7 +79,7 @@ func TestSpaceOfWhatHasNone(t *testing.T) {
 	}
 }
 
-func TestProbeKeepsNobodyFromUnmounting(t *testing.T) {
+func TestProbeDoesNotKeepFromUnmounting(t *testing.T) {
 	v := newVolume(t, "ext4")
 	for range 20 {
 		q := query(t, v)

@@ -17,13 +17,13 @@ type PublishedQuery struct {
 	Max int
 }
 
-// PublishedVolume names a volume as kubelet's directories do.
+// PublishedVolume is a volume by the names of kubelet's directories.
 type PublishedVolume struct {
 	PodUID, PV string
 }
 
 // published lists kubelet's own directories. It enters no other filesystem than the
-// one that they lie on, so it meets no volume.
+// one that they lie on, and so no volume.
 func published(q PublishedQuery) ([]PublishedVolume, error) {
 	pods, err := openDir(q.Pods)
 	if errors.Is(err, unix.ENOENT) {
@@ -43,7 +43,7 @@ func published(q PublishedQuery) ([]PublishedVolume, error) {
 		pvs, err := namesIn(pods, uid+"/volumes/kubernetes.io~csi", &left)
 		switch {
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
-			continue // it has none, or this is nothing of kubelet's
+			continue // the pod has none, or this is not a directory of kubelet's
 		case err != nil:
 			return nil, err
 		}
@@ -54,8 +54,8 @@ func published(q PublishedQuery) ([]PublishedVolume, error) {
 	return found, nil
 }
 
-// namesIn lists a directory on the filesystem of another one, and takes what it read
-// from left.
+// namesIn lists a directory on the filesystem of another one, and subtracts the number
+// of names from left.
 func namesIn(dir int, name string, left *int) ([]string, error) {
 	fd, err := retryEINTR(func() (int, error) {
 		return unix.Openat2(dir, name, &unix.OpenHow{

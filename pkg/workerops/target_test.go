@@ -82,7 +82,7 @@ func TestKnownFileIsNotReadAgain(t *testing.T) {
 	dir := realDir(t)
 	file := dir + "/vol_data.json"
 	read := func(known FileStamp) PathAnswer {
-		return lookAt(PathQuery{VolData: file, Known: known})
+		return inspectPath(PathQuery{VolData: file, Known: known})
 	}
 	must(t, os.WriteFile(file, []byte("one"), 0o600))
 	if a := read(FileStamp{}); string(a.VolData) != "one" || a.Stamp != (FileStamp{}) {
@@ -119,13 +119,13 @@ func TestWaiting(t *testing.T) {
 	dir := realDir(t)
 	for text, want := range map[string]int{"3\n": 3, "0\n": 0, "": -1, "many\n": -1, "3": 3} {
 		must(t, os.WriteFile(dir+"/waiting", []byte(text), 0o600))
-		a, err := look(InspectQuery{Waiting: dir})
+		a, err := inspect(InspectQuery{FUSEConnection: dir})
 		if err != nil || a.Waiting != want || len(a.Paths) != 0 {
 			t.Errorf("%q: %+v, %v", text, a, err)
 		}
 	}
 	for _, connection := range []string{"", dir + "/none"} {
-		if a, err := look(InspectQuery{Waiting: connection}); err != nil || a.Waiting != -1 {
+		if a, err := inspect(InspectQuery{FUSEConnection: connection}); err != nil || a.Waiting != -1 {
 			t.Errorf("%q: %+v, %v", connection, a, err)
 		}
 	}

@@ -20,7 +20,7 @@ func TestTroubleOfADaemonIsAnAnswer(t *testing.T) {
 	defer d.end()
 	for _, want := range []syscall.Errno{0, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EACCES, unix.ENOTCONN} {
 		d.refuse.Store(int32(want))
-		a, err := look(InspectQuery{Probe: &ProbeQuery{Path: path, Root: true}})
+		a, err := inspect(InspectQuery{Probe: &ProbeQuery{Path: path, Root: true}})
 		if err != nil || a.Probe.Errno != want || want != 0 && a.Probe.Op != "open" {
 			t.Errorf("%v: %+v, %v", want, a.Probe, err)
 		}
@@ -33,7 +33,7 @@ func TestTroubleOfOurOwnIsAnError(t *testing.T) {
 	var before unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}))
-	a, lookErr := look(InspectQuery{Probe: &ProbeQuery{Path: v.path, Root: true}})
+	a, lookErr := inspect(InspectQuery{Probe: &ProbeQuery{Path: v.path, Root: true}})
 	w, writeErr := write(WriteQuery{Path: v.path})
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
 	if !errors.Is(lookErr, unix.EMFILE) || !errors.Is(writeErr, unix.EMFILE) {

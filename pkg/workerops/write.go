@@ -13,14 +13,14 @@ import (
 // WriteQuery asks whether the filesystem mounted at a path takes a write.
 type WriteQuery struct {
 	Path string
-	// Want is the mount that is meant; on another one nothing is written.
+	// Want is the expected mount; on another one nothing is written.
 	Want mount.Ref
 	// Sync asks for no more than fsync(2) of the root directory. Nothing is written
 	// unless that was about to be: 223 ns and no sector on a clean ext4 (Linux 6.18).
 	Sync bool
 }
 
-// WriteAnswer is what became of the write. An errno is an answer.
+// WriteAnswer is the result of the write. An errno is an answer.
 type WriteAnswer struct {
 	// Op and Errno name the operation that failed.
 	Op    string
@@ -31,13 +31,13 @@ type WriteAnswer struct {
 	Elapsed time.Duration
 }
 
-// unable are the errnos with which a filesystem says that it has no O_TMPFILE,
-// that its root is no directory, or that this process may not create here.
+// unable are the errnos of a filesystem without O_TMPFILE, of a root that is no
+// directory, and of a process that may not create files here.
 var unable = []syscall.Errno{
 	unix.EOPNOTSUPP, unix.ENOSYS, unix.EISDIR, unix.ENOENT, unix.ENOTDIR, unix.EINVAL, unix.EOVERFLOW, unix.EACCES, unix.EPERM,
 }
 
-// full are those with which it says that there is no room, which is no fault.
+// full are the errnos of a filesystem or quota without space, which is no fault.
 var full = []syscall.Errno{unix.ENOSPC, unix.EDQUOT}
 
 // writeBlock is what is written: enough for a block to be allocated.
@@ -48,7 +48,7 @@ var writeBlock = make([]byte, 4096)
 func write(q WriteQuery) (a WriteAnswer, _ error) {
 	start := time.Now()
 	defer func() { a.Elapsed = time.Since(start) }()
-	before, there, err := standing(q.Path, q.Want)
+	before, there, err := isMounted(q.Path, q.Want)
 	if err != nil {
 		return WriteAnswer{Op: "resolve", Errno: errnoOf(err)}, ownTrouble(err)
 	}
@@ -63,7 +63,7 @@ func write(q WriteQuery) (a WriteAnswer, _ error) {
 	pause("write")
 	// Before and after, and by the number of what was cloned in between: a mount
 	// that came and went has another one.
-	after, there, err := standing(q.Path, q.Want)
+	after, there, err := isMounted(q.Path, q.Want)
 	if err != nil || !there || before != after || deviceNumber(clone) != after {
 		return WriteAnswer{Unable: true, Op: opFind}, ownTrouble(err)
 	}
@@ -92,15 +92,15 @@ func write(q WriteQuery) (a WriteAnswer, _ error) {
 		{"fdatasync", func() (int, error) { return 0, unix.Fdatasync(fd) }},
 	} {
 		if _, err := retryEINTR(step.run); err != nil {
-			// No room is no fault, but for what was taken and then lost.
-			noRoom := step.op == "write" && slices.Contains(full, errnoOf(err))
-			return WriteAnswer{Op: step.op, Errno: errnoOf(err), Unable: noRoom}, nil
+			// No space is no fault, except for data that was accepted and then lost.
+			noSpace := step.op == "write" && slices.Contains(full, errnoOf(err))
+			return WriteAnswer{Op: step.op, Errno: errnoOf(err), Unable: noSpace}, nil
 		}
 	}
 	return WriteAnswer{}, nil
 }
 
-// syncRoot has the root directory on the disk.
+// syncRoot calls fsync(2) on the root directory.
 func syncRoot(clone int) WriteAnswer {
 	fd, err := retryEINTR(func() (int, error) {
 		return unix.Openat(clone, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOATIME, 0)
@@ -118,9 +118,9 @@ const OpSync = "fsync"
 
 const opFind = "find the mount"
 
-// standing is true when the mount that a path ends on is the one that is meant,
-// and gives the device number that its root shows.
-func standing(p string, want mount.Ref) (dev uint64, there bool, err error) {
+// isMounted is true when the mount that a path ends on is the expected one. It
+// returns the device number of its root.
+func isMounted(p string, want mount.Ref) (dev uint64, there bool, err error) {
 	l, err := openTarget(p)
 	if err != nil {
 		return 0, false, err

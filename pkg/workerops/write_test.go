@@ -14,7 +14,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
-// mustWrite gives the answer to a write.
+// mustWrite returns the answer to a write.
 func mustWrite(t *testing.T, path string) WriteAnswer {
 	t.Helper()
 	a, err := write(writeTo(path))
@@ -39,7 +39,7 @@ func names(t *testing.T, dir string) string {
 	return fmt.Sprint(entries)
 }
 
-// free gives what is left, with all that was deleted really gone.
+// free returns the space left, after all deleted files are gone.
 func free(t *testing.T, path string) (blocks, inodes uint64) {
 	t.Helper()
 	dir, err := os.Open(path)
@@ -157,7 +157,7 @@ func remountedByAnError(t *testing.T, v volume) {
 	must(t, os.WriteFile("/sys/fs/ext4/"+filepath.Base(v.device)+"/trigger_fs_error", []byte("test"), 0o600))
 }
 
-// What has no room takes writes, but for the room.
+// A full filesystem is no fault: it takes no write for lack of space only.
 func TestWriteToAFullFilesystem(t *testing.T) {
 	for _, fs := range []string{"ext4", "tmpfs"} {
 		t.Run(fs, func(t *testing.T) {
@@ -274,7 +274,7 @@ func writeTo(p string) WriteQuery {
 	return q
 }
 
-// Somebody mounted there since: nothing is written, whatever it is.
+// Another mount is there since: nothing is written to it.
 func TestWriteToAnotherMount(t *testing.T) {
 	needsRoot(t)
 	a, err := write(WriteQuery{Path: realDir(t), Want: mount.Ref{ID: 1, OldID: 1}})

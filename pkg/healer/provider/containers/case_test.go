@@ -82,7 +82,7 @@ func healthy() healer.Case {
 	for i := range c.MountPoints {
 		p := &c.MountPoints[i]
 		p.Want = c.Record.MountPoint(p.Path)
-		p.Inspect = host.PathInfo{Looked: true, Kind: host.KindDirectory, VolData: &host.VolData{DriverName: "d", VolumeHandle: "v"}}
+		p.Inspect = host.PathInfo{Inspected: true, Kind: host.KindDirectory, VolData: &host.VolData{DriverName: "d", VolumeHandle: "v"}}
 	}
 	return c
 }
@@ -152,7 +152,7 @@ func healedOnHost(c *healer.Case) {
 	c.MountPoints[0].Stack[0].Dev = renewed
 	delete(c.Superblocks, previously)
 	c.MountPoints = append(c.MountPoints, healer.MountPoint{
-		Role: healer.RoleContainer, Path: contained, PodUID: "a", Inspect: host.PathInfo{Looked: true},
+		Role: healer.RoleContainer, Path: contained, PodUID: "a", Inspect: host.PathInfo{Inspected: true},
 		InContainer: &healer.InContainer{
 			ContainerMount: host.ContainerMount{PID: 77, Namespace: 4026, PodUID: "a", Mount: host.Mount{
 				ID: 70, OldID: 70, Dev: previously, Root: "/sub", Path: "/data", FSType: "fuse.x", Source: "src", Attr: host.AttrNoSUID,

@@ -55,7 +55,7 @@ func TestReplaceOnNFS(t *testing.T) {
 		}
 		change(in)
 		c.MountPoints = append(c.MountPoints, healer.MountPoint{
-			Role: healer.RoleContainer, Path: contained, PodUID: "a", Inspect: host.PathInfo{Looked: true}, InContainer: in,
+			Role: healer.RoleContainer, Path: contained, PodUID: "a", Inspect: host.PathInfo{Inspected: true}, InContainer: in,
 			Stack: append([]host.Mount{in.Mount}, in.Below...),
 		})
 		return c

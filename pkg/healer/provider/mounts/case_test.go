@@ -80,7 +80,7 @@ func healthy() healer.Case {
 	for i := range c.MountPoints {
 		p := &c.MountPoints[i]
 		p.Want = c.Record.MountPoint(p.Path)
-		p.Inspect = host.PathInfo{Looked: true, Kind: host.KindDirectory, VolData: &host.VolData{DriverName: "d", VolumeHandle: "v"}}
+		p.Inspect = host.PathInfo{Inspected: true, Kind: host.KindDirectory, VolData: &host.VolData{DriverName: "d", VolumeHandle: "v"}}
 	}
 	return c
 }

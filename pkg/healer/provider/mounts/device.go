@@ -103,7 +103,11 @@ func countFailed(paths []host.DevicePath) (failed, of int) {
 func listBlocks(blocks []host.MediaError) string {
 	var words []string
 	for _, m := range blocks {
-		words = append(words, m.String())
+		why := "no answer"
+		if m.Errno != 0 {
+			why = host.ErrnoName(m.Errno)
+		}
+		words = append(words, fmt.Sprintf("the one at byte %d cannot (%s)", m.Offset, why))
 	}
 	return strings.Join(words, ", ")
 }

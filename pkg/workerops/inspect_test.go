@@ -28,7 +28,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func TestLookAt(t *testing.T) {
+func TestInspectPath(t *testing.T) {
 	dir := realDir(t)
 	must(t, os.MkdirAll(dir+"/a b/c", 0o700))
 	must(t, os.WriteFile(dir+"/file", nil, 0o600))
@@ -46,26 +46,26 @@ func TestLookAt(t *testing.T) {
 		"a fifo, not read":  {q: PathQuery{Path: dir + "/fifo"}, typ: unix.S_IFIFO},
 		"a link":            {q: PathQuery{Path: dir + "/link"}, want: PathAnswer{Link: "a b"}, typ: unix.S_IFLNK},
 		"a dangling link":   {q: PathQuery{Path: dir + "/dangling"}, want: PathAnswer{Link: "/nonexistent"}, typ: unix.S_IFLNK},
-		"nothing":           {q: PathQuery{Path: dir + "/none"}, want: PathAnswer{Leaf: unix.ENOENT}},
-		"nothing above":     {q: PathQuery{Path: dir + "/none/x"}, want: PathAnswer{Walk: unix.ENOENT}},
-		"a file above":      {q: PathQuery{Path: dir + "/file/x"}, want: PathAnswer{Walk: unix.ENOTDIR}},
-		"a link above":      {q: PathQuery{Path: dir + "/link/c"}, want: PathAnswer{Walk: unix.ELOOP}},
-		"a link far above":  {q: PathQuery{Path: dir + "/link/c/d/e"}, want: PathAnswer{Walk: unix.ELOOP}},
-		"a magic link":      {q: PathQuery{Path: "/proc/self/cwd/x"}, want: PathAnswer{Walk: unix.ELOOP}},
-		"too long":          {q: PathQuery{Path: dir + "/" + long}, want: PathAnswer{Leaf: unix.ENAMETOOLONG}},
-		"too long above":    {q: PathQuery{Path: dir + "/" + long + "/x"}, want: PathAnswer{Walk: unix.ENAMETOOLONG}},
-		"above":             {q: PathQuery{Path: dir + "/file", Above: true}},
-		"above nothing":     {q: PathQuery{Path: dir + "/none", Above: true}},
-		"above, no way":     {q: PathQuery{Path: dir + "/none/x", Above: true}, want: PathAnswer{Walk: unix.ENOENT}},
-		"relative":          {q: PathQuery{Path: "file"}, want: PathAnswer{Walk: unix.EINVAL}},
+		"nothing":           {q: PathQuery{Path: dir + "/none"}, want: PathAnswer{Errno: unix.ENOENT}},
+		"nothing above":     {q: PathQuery{Path: dir + "/none/x"}, want: PathAnswer{ParentErrno: unix.ENOENT}},
+		"a file above":      {q: PathQuery{Path: dir + "/file/x"}, want: PathAnswer{ParentErrno: unix.ENOTDIR}},
+		"a link above":      {q: PathQuery{Path: dir + "/link/c"}, want: PathAnswer{ParentErrno: unix.ELOOP}},
+		"a link far above":  {q: PathQuery{Path: dir + "/link/c/d/e"}, want: PathAnswer{ParentErrno: unix.ELOOP}},
+		"a magic link":      {q: PathQuery{Path: "/proc/self/cwd/x"}, want: PathAnswer{ParentErrno: unix.ELOOP}},
+		"too long":          {q: PathQuery{Path: dir + "/" + long}, want: PathAnswer{Errno: unix.ENAMETOOLONG}},
+		"too long above":    {q: PathQuery{Path: dir + "/" + long + "/x"}, want: PathAnswer{ParentErrno: unix.ENAMETOOLONG}},
+		"above":             {q: PathQuery{Path: dir + "/file", ParentOnly: true}},
+		"above nothing":     {q: PathQuery{Path: dir + "/none", ParentOnly: true}},
+		"above, no way":     {q: PathQuery{Path: dir + "/none/x", ParentOnly: true}, want: PathAnswer{ParentErrno: unix.ENOENT}},
+		"relative":          {q: PathQuery{Path: "file"}, want: PathAnswer{ParentErrno: unix.EINVAL}},
 		"no path asked for": {q: PathQuery{}},
-		"no last component": {q: PathQuery{Path: dir + "/"}, want: PathAnswer{Walk: unix.EINVAL}},
+		"no last component": {q: PathQuery{Path: dir + "/"}, want: PathAnswer{ParentErrno: unix.EINVAL}},
 	} {
-		got := lookAt(tc.q)
+		got := inspectPath(tc.q)
 		if typ := got.Mode & unix.S_IFMT; typ != tc.typ {
 			t.Errorf("%s: type %o", name, typ)
 		}
-		if got.Walk != tc.want.Walk || got.Leaf != tc.want.Leaf || got.Link != tc.want.Link || got.VolData != nil {
+		if got.ParentErrno != tc.want.ParentErrno || got.Errno != tc.want.Errno || got.Link != tc.want.Link || got.VolData != nil {
 			t.Errorf("%s: %+v, want %+v", name, got, tc.want)
 		}
 	}
@@ -74,7 +74,7 @@ func TestLookAt(t *testing.T) {
 func TestDeviceNumbers(t *testing.T) {
 	var st unix.Stat_t
 	must(t, unix.Stat("/dev/null", &st))
-	if a := lookAt(PathQuery{Path: "/dev/null"}); a.Major != unix.Major(st.Rdev) || a.Minor != unix.Minor(st.Rdev) || a.Mode&unix.S_IFMT != unix.S_IFCHR {
+	if a := inspectPath(PathQuery{Path: "/dev/null"}); a.Major != unix.Major(st.Rdev) || a.Minor != unix.Minor(st.Rdev) || a.Mode&unix.S_IFMT != unix.S_IFCHR {
 		t.Errorf("%+v", a)
 	}
 }
@@ -93,23 +93,23 @@ func TestVolData(t *testing.T) {
 		"good": []byte("{}"), "most": most, "more": nil, "link": nil, "dir": nil, "fifo": nil, "none": nil, "loop/good": nil, "none/x": nil,
 	} {
 		// The mount point itself need not exist.
-		a := lookAt(PathQuery{Path: dir + "/mount", VolData: dir + "/" + name})
+		a := inspectPath(PathQuery{Path: dir + "/mount", VolData: dir + "/" + name})
 		if !bytes.Equal(a.VolData, want) || (a.VolData == nil) != (want == nil) {
 			t.Errorf("%s: %d bytes, want %d", name, len(a.VolData), len(want))
 		}
 	}
 }
 
-func TestLookKeepsTheOrder(t *testing.T) {
+func TestInspectKeepsTheOrder(t *testing.T) {
 	dir := realDir(t)
-	a, err := look(InspectQuery{Paths: []PathQuery{{Path: dir + "/none"}, {Path: dir}, {Path: "x"}}})
+	a, err := inspect(InspectQuery{Paths: []PathQuery{{Path: dir + "/none"}, {Path: dir}, {Path: "x"}}})
 	must(t, err)
-	if len(a.Paths) != 3 || a.Paths[0].Leaf != unix.ENOENT || a.Paths[1].Mode&unix.S_IFMT != unix.S_IFDIR || a.Paths[2].Walk != unix.EINVAL {
+	if len(a.Paths) != 3 || a.Paths[0].Errno != unix.ENOENT || a.Paths[1].Mode&unix.S_IFMT != unix.S_IFDIR || a.Paths[2].ParentErrno != unix.EINVAL {
 		t.Errorf("%+v", a.Paths)
 	}
 }
 
-func TestLookLeavesNoDescriptor(t *testing.T) {
+func TestInspectLeavesNoDescriptor(t *testing.T) {
 	dir := realDir(t)
 	must(t, os.WriteFile(dir+"/good", []byte("{}"), 0o600))
 	count := func() int {
@@ -119,7 +119,7 @@ func TestLookLeavesNoDescriptor(t *testing.T) {
 	}
 	before := count()
 	for _, p := range []string{dir, dir + "/none", dir + "/none/x", dir + "/good", "x"} {
-		lookAt(PathQuery{Path: p, VolData: p})
+		inspectPath(PathQuery{Path: p, VolData: p})
 		probe(ProbeQuery{Path: p})
 	}
 	if after := count(); after != before {

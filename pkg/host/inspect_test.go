@@ -59,20 +59,20 @@ func newPool(t *testing.T, killWait time.Duration) *worker.Pool {
 	return pool
 }
 
-func look(t *testing.T, n *Node, path string) PathInfo {
+func inspectPath(t *testing.T, n *Node, path string) PathInfo {
 	t.Helper()
-	s, err := n.Inspect(context.Background(), InspectQuery{Paths: []Ask{{Path: path, VolData: n.Kubelet().Layout(path).VolData}}})
+	s, err := n.Inspect(context.Background(), InspectQuery{Paths: []PathQuery{{Path: path, VolData: n.Kubelet().Layout(path).VolData}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := s.Paths[path]
-	if !l.Looked || s.Answer.Asked || s.Changed {
+	if !l.Inspected || s.Answer.Asked || s.Changed {
 		t.Errorf("%+v", s)
 	}
 	return l
 }
 
-func TestLookAtPaths(t *testing.T) {
+func TestInspectPaths(t *testing.T) {
 	n, root := newNode(t)
 	dir := filepath.Join(root, "pods/uid/volumes/kubernetes.io~csi/pv")
 	at := filepath.Join(dir, "mount")
@@ -82,24 +82,24 @@ func TestLookAtPaths(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "vol_data.json"), []byte(`{"driverName":"d","volumeHandle":"h"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if l := look(t, n, at); l.Kind != KindDirectory || l.VolData == nil || *l.VolData != (VolData{DriverName: "d", VolumeHandle: "h"}) {
+	if l := inspectPath(t, n, at); l.Kind != KindDirectory || l.VolData == nil || *l.VolData != (VolData{DriverName: "d", VolumeHandle: "h"}) {
 		t.Errorf("%+v", l)
 	}
 	if err := os.Symlink(at, filepath.Join(root, "link")); err != nil {
 		t.Fatal(err)
 	}
-	if l := look(t, n, root+"/link"); l.Kind != KindSymlink || l.Link != at || l.Missing() {
+	if l := inspectPath(t, n, root+"/link"); l.Kind != KindSymlink || l.Link != at || l.Missing() {
 		t.Errorf("%+v", l)
 	}
-	if l := look(t, n, root+"/link/x"); l.Walk != syscall.ELOOP || l.Missing() {
+	if l := inspectPath(t, n, root+"/link/x"); l.ParentErrno != syscall.ELOOP || l.Missing() {
 		t.Errorf("%+v", l)
 	}
 	for _, p := range []string{root + "/none", root + "/none/x", dir + "/vol_data.json/x"} {
-		if l := look(t, n, p); !l.Missing() {
+		if l := inspectPath(t, n, p); !l.Missing() {
 			t.Errorf("%s: %+v", p, l)
 		}
 	}
-	if l := look(t, n, dir+"/vol_data.json"); l.Kind != KindFile {
+	if l := inspectPath(t, n, dir+"/vol_data.json"); l.Kind != KindFile {
 		t.Errorf("%+v", l)
 	}
 }
@@ -116,19 +116,19 @@ func TestTornVolData(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "vol_data.json"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		s, err := n.Inspect(context.Background(), InspectQuery{Paths: []Ask{{Path: dir + "/mount", VolData: dir + "/vol_data.json"}}})
+		s, err := n.Inspect(context.Background(), InspectQuery{Paths: []PathQuery{{Path: dir + "/mount", VolData: dir + "/vol_data.json"}}})
 		if err != nil || s.Paths[dir+"/mount"].Kind != KindDirectory {
 			t.Errorf("with %q in vol_data.json: %+v, %v", text, s, err)
 		}
 	}
 }
 
-func TestLookThatCannotBeAsked(t *testing.T) {
+func TestInspectWithoutAWorker(t *testing.T) {
 	n, root := newNode(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := n.Inspect(ctx, InspectQuery{Paths: []Ask{{Path: root}}}); err == nil {
-		t.Error("an answer from nobody")
+	if _, err := n.Inspect(ctx, InspectQuery{Paths: []PathQuery{{Path: root}}}); err == nil {
+		t.Error("an answer without a worker")
 	}
 }
 

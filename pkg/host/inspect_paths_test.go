@@ -7,22 +7,22 @@ import (
 
 // Where no worker comes in time, what was read last of kubelet's files stands in;
 // a path that has to be looked at has no such thing.
-func TestLastSeen(t *testing.T) {
-	var n Node
+func TestLastKnown(t *testing.T) {
+	n := Node{files: newVolDataFiles()}
 	n.files.learn("/f", volDataFile{}, volData("a"), stamp(1))
 	crowded := errors.New("no worker")
-	s, err := n.lastSeen(InspectQuery{Above: true, Paths: []Ask{
+	s, err := n.lastKnown(InspectQuery{ParentsOnly: true, Paths: []PathQuery{
 		{Path: "/m", VolData: "/f", Mounted: true}, {Path: "/n", VolData: "/other", Mounted: true}, {Path: "/o", Mounted: true},
 	}}, crowded)
 	if err != nil || len(s.Paths) != 3 || s.Paths["/m"].VolData == nil || s.Paths["/m"].VolData.VolumeHandle != "a" || s.Paths["/n"].VolData != nil {
 		t.Errorf("%+v, %v", s, err)
 	}
 	for p, l := range s.Paths {
-		if !l.Looked {
+		if !l.Inspected {
 			t.Errorf("%s: %+v", p, l)
 		}
 	}
-	if _, err := n.lastSeen(InspectQuery{Paths: []Ask{{Path: "/m", Mounted: true}, {Path: "/p"}}}, crowded); !errors.Is(err, crowded) {
+	if _, err := n.lastKnown(InspectQuery{Paths: []PathQuery{{Path: "/m", Mounted: true}, {Path: "/p"}}}, crowded); !errors.Is(err, crowded) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -19,11 +19,11 @@ const volDataLimit = 64 << 10
 // InspectQuery asks about paths and one superblock, in one round trip.
 type InspectQuery struct {
 	Paths []PathQuery
-	// Probe is nil when no storage is to be touched.
+	// Probe is nil when no storage is to be probed.
 	Probe *ProbeQuery
-	// Waiting asks for the number of requests that a FUSE daemon has not
-	// answered: the directory of its connection in fusectl; empty for none.
-	Waiting string
+	// FUSEConnection is the directory of a FUSE connection in fusectl, to count the
+	// requests that its daemon has not answered; empty for none.
+	FUSEConnection string
 }
 
 // PathQuery asks what is at a path.
@@ -35,17 +35,17 @@ type PathQuery struct {
 	// Known is not read again.
 	VolData string
 	Known   FileStamp
-	// Above leaves out the last component, because a volume that does not answer is
+	// ParentOnly leaves out the last component, because a volume that does not answer is
 	// mounted there.
-	Above bool
+	ParentOnly bool
 }
 
 // PathAnswer is what is at a path.
 type PathAnswer struct {
-	// Walk is the error of the walk to the last component.
-	Walk syscall.Errno
-	// Leaf is the error of the statx of the last component itself.
-	Leaf syscall.Errno
+	// ParentErrno is the error of the walk to the last component.
+	ParentErrno syscall.Errno
+	// Errno is the error of the statx of the last component itself.
+	Errno syscall.Errno
 	// Mode is st_mode.
 	Mode uint32
 	// Major and Minor are the device of a device node.
@@ -75,10 +75,10 @@ type InspectAnswer struct {
 	Waiting int
 }
 
-func look(q InspectQuery) (InspectAnswer, error) {
+func inspect(q InspectQuery) (InspectAnswer, error) {
 	a := InspectAnswer{Paths: make([]PathAnswer, len(q.Paths)), Waiting: -1}
 	for i, p := range q.Paths {
-		a.Paths[i] = lookAt(p)
+		a.Paths[i] = inspectPath(p)
 	}
 	pause("look")
 	if q.Probe != nil {
@@ -89,13 +89,13 @@ func look(q InspectQuery) (InspectAnswer, error) {
 			}
 		}
 	}
-	if q.Waiting != "" {
-		a.Waiting = waiting(q.Waiting)
+	if q.FUSEConnection != "" {
+		a.Waiting = waiting(q.FUSEConnection)
 	}
 	return a, nil
 }
 
-func lookAt(q PathQuery) PathAnswer {
+func inspectPath(q PathQuery) PathAnswer {
 	var a PathAnswer
 	if q.VolData != "" {
 		a.VolData, a.Stamp = readVolData(q.VolData, q.Known)
@@ -105,17 +105,17 @@ func lookAt(q PathQuery) PathAnswer {
 	}
 	l, err := openTarget(q.Path)
 	if err != nil {
-		a.Walk = errnoOf(err)
+		a.ParentErrno = errnoOf(err)
 		return a
 	}
 	defer l.close()
-	if q.Above {
+	if q.ParentOnly {
 		return a
 	}
 	var st unix.Statx_t
 	err = unix.Statx(l.dir, l.name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
 	if err != nil {
-		a.Leaf = errnoOf(err)
+		a.Errno = errnoOf(err)
 		return a
 	}
 	a.Mode = uint32(st.Mode)
@@ -124,7 +124,7 @@ func lookAt(q PathQuery) PathAnswer {
 		buf := make([]byte, unix.PathMax)
 		n, err := unix.Readlinkat(l.dir, l.name, buf)
 		if err != nil {
-			a.Leaf = errnoOf(err)
+			a.Errno = errnoOf(err)
 			return a
 		}
 		a.Link = string(buf[:n])
@@ -179,7 +179,7 @@ func ownTrouble(err error) error {
 	return nil
 }
 
-// errnoOf finds the errno of an error that has one.
+// errnoOf returns the errno of an error; EIO for one that has none.
 func errnoOf(err error) syscall.Errno {
 	var e syscall.Errno
 	if err != nil && !errors.As(err, &e) {

@@ -1,0 +1,223 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops"
+)
+
+// InspectQuery asks about paths and one superblock.
+type InspectQuery struct {
+	Paths []PathQuery
+	// Probe is the mount whose superblock is to be probed; nil asks about paths
+	// only.
+	Probe *Mount
+	// ParentsOnly leaves out the paths' last components: they lie on a
+	// superblock that is known not to answer.
+	ParentsOnly bool
+}
+
+// Inspection is the answer to an InspectQuery.
+type Inspection struct {
+	Paths map[string]PathInfo
+	// Changed is true when the mount to probe was no longer there: the mount
+	// table has to be read again.
+	Changed bool
+	// Answer is the answer of the probed superblock.
+	Answer Answer
+	// Kind is the type of the probed root, Rdev the device of a block volume
+	// and of a filesystem whose mount does not show its device (btrfs).
+	Kind PathKind
+	Rdev Dev
+	// SourceGone is true when the device node that the mount names is not there.
+	SourceGone bool
+	UUID       string
+	Space      Space
+	// Opened is what the open block device says of itself.
+	Opened OpenedDevice
+	// Media are the blocks that could not be read, other than the first.
+	Media []MediaError
+	// ReadOnly is true when the kernel says that the superblock is read-only.
+	ReadOnly bool
+	// NewestMountID is a unique mount id that was the highest in the kernel at the time
+	// of the probe: ids only grow, in all mount namespaces together. 0 below Linux 6.8.
+	NewestMountID uint64
+}
+
+// Inspect answers a query in one worker round trip when the volume is healthy.
+// That a superblock does not answer in time is an answer; an error means that
+// the question could not be asked.
+func (n *Node) Inspect(ctx context.Context, q InspectQuery) (Inspection, error) {
+	if q.Probe == nil {
+		return n.inspectPaths(ctx, q)
+	}
+	s, called := storageOf(*q.Probe), time.Now()
+	call, first := n.probes.join(s, *q.Probe)
+	for !first {
+		if in, shared, err := n.share(ctx, q, call, called); shared {
+			return in, err
+		}
+		call, first = n.probes.join(s, *q.Probe)
+	}
+	in, err := n.probeFirst(ctx, q, call)
+	if in.Answer.Silent {
+		return n.withoutAnswer(ctx, q, in)
+	}
+	return in, err
+}
+
+// probeFirst probes for all callers that come meanwhile. It releases them also when
+// the probe panics: no other call could reach this storage again.
+func (n *Node) probeFirst(ctx context.Context, q InspectQuery, call *storageCall) (in Inspection, err error) {
+	defer func() { n.probes.finish(storageOf(*q.Probe), call, in, err) }()
+	err = n.atServer(ctx, *q.Probe, func() (err error) {
+		in, err = n.probe(ctx, q)
+		return err
+	})
+	if timedOut(ctx, err) && !in.Answer.Asked { // its turn did not come
+		in.Answer = n.noAnswer(err)
+	}
+	return in, err
+}
+
+// probe has a worker probe the superblock and examine the paths. An errno counts
+// when a second probe gives one too.
+func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
+	countWaiting, stop := n.countWaiting(ctx, *q.Probe)
+	defer stop()
+	query, known := n.pathQueries(q)
+	whole := n.probeOf(*q.Probe)
+	query.Probe = whole
+	var a workerops.InspectAnswer
+	for range 2 {
+		var err error
+		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Inspect, query)
+		if whole.Thawed && n.waitsForThaw(ctx, *q.Probe, err) {
+			whole.Thawed = false // and now without that
+			a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Inspect, query)
+		}
+		switch {
+		case timedOut(ctx, err):
+			answer := n.noAnswer(err)
+			answer.Waits, answer.Waiting = waits(err), countWaiting()
+			return Inspection{Answer: answer}, err
+		case err != nil:
+			return Inspection{}, err
+		case a.Probe.Changed:
+			return Inspection{Changed: true, Answer: Answer{Asked: true}}, nil
+		}
+		if a.Probe.Errno == 0 {
+			break
+		}
+	}
+	in := n.inspection(*q.Probe, whole, a.Probe)
+	in.Paths = n.pathInfos(q, query, known, a)
+	if in.Changed = !n.cfg.Namespace.IsTop(*q.Probe); in.Changed {
+		return in, nil // another filesystem may have been probed
+	}
+	if whole.UUID && q.Probe.ID != 0 && in.UUID != "" {
+		n.uuids.add(q.Probe.ID, in.UUID)
+	}
+	in.Media = n.readMedia(ctx, *q.Probe, in)
+	return in, nil
+}
+
+// inspection joins the answer of a probe with what it was not asked for again.
+func (n *Node) inspection(m Mount, asked *workerops.ProbeQuery, a workerops.ProbeAnswer) Inspection {
+	in := Inspection{
+		Answer: Answer{
+			Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed,
+			Late: n.probes.late(m, a.Elapsed > n.cfg.SlowAnswer),
+		},
+		Kind:          kindOf(a.Mode),
+		Rdev:          Dev{Major: a.Major, Minor: a.Minor},
+		SourceGone:    a.SourceGone,
+		UUID:          a.UUID,
+		Space:         Space(a.Space),
+		Opened:        OpenedDevice(a.Device),
+		NewestMountID: a.Newest,
+		// The kernel refuses what a read-only mount forbids with the same errno.
+		ReadOnly: a.ReadOnly && !m.Attr.Has(AttrReadOnly),
+	}
+	n.addFrozen(m, &in.Answer)
+	if !asked.UUID {
+		in.UUID, _ = n.uuids.get(m.ID)
+	}
+	return in
+}
+
+// share waits for a probe that another call began. All waiters share its timeout;
+// another answer is shared by callers that asked the same before it began, unless
+// the mount changed. shared is false for a caller that has to probe itself.
+func (n *Node) share(ctx context.Context, q InspectQuery, call *storageCall, called time.Time) (_ Inspection, shared bool, _ error) {
+	// As long as that call may take: for two probes and for their workers.
+	wait, cancel := context.WithTimeout(ctx, 4*n.cfg.ProbeTimeout)
+	defer cancel()
+	in := Inspection{Answer: Answer{Asked: true, Silent: true, Elapsed: n.cfg.ProbeTimeout}}
+	select {
+	case <-call.done:
+		in = call.found
+	case <-wait.Done():
+	}
+	switch {
+	case in.Answer.Silent:
+		in, err := n.withoutAnswer(ctx, q, in)
+		return in, true, err
+	case !in.Answer.Asked || in.Changed || !sameView(call.mount, *q.Probe) || called.After(call.began):
+		return Inspection{}, false, nil
+	}
+	paths, err := n.inspectPaths(ctx, q)
+	in.Paths, in.Changed = paths.Paths, !n.cfg.Namespace.IsTop(*q.Probe)
+	return in, true, err
+}
+
+// withoutAnswer completes the inspection of a superblock that does not answer. The
+// paths are examined without touching the volume: kubelet's files lie above it and
+// can be read even then.
+func (n *Node) withoutAnswer(ctx context.Context, q InspectQuery, in Inspection) (Inspection, error) {
+	above := InspectQuery{ParentsOnly: true}
+	var inVolume []string
+	for _, p := range q.Paths {
+		if strings.HasPrefix(p.Path, q.Probe.Path+"/") {
+			inVolume = append(inVolume, p.Path) // the walk to it leads through the volume
+			continue
+		}
+		above.Paths = append(above.Paths, p)
+	}
+	paths, err := n.inspectPaths(ctx, above)
+	if err != nil && ctx.Err() == nil {
+		paths, err = n.lastKnown(above, err)
+	}
+	if err != nil {
+		return Inspection{}, err
+	}
+	for _, p := range inVolume {
+		paths.Paths[p] = PathInfo{Inspected: true}
+	}
+	in.Paths = paths.Paths
+	return in, nil
+}
+
+// noAnswer is the answer when a worker got none.
+func (n *Node) noAnswer(err error) Answer {
+	return Answer{Asked: true, Silent: true, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout}
+}
+
+// timedOut is true when a worker got no answer, as far as that tells about the
+// storage: a worker that was ended early, because its caller's time was over, does not.
+func timedOut(ctx context.Context, err error) bool {
+	return errors.Is(err, worker.ErrStuck) || errors.Is(err, worker.ErrSilent) && ctx.Err() == nil
+}
+
+// waits returns the functions of the kernel in which a worker without an answer waited.
+func waits(err error) []string {
+	var stuck interface{ Waits() []string }
+	if errors.As(err, &stuck) {
+		return stuck.Waits()
+	}
+	return nil
+}

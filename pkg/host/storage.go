@@ -1,0 +1,40 @@
+package host
+
+// storage is what a probe touches: a superblock, a block device, or a device node,
+// which shares the superblock of devtmpfs with all others.
+type storage struct {
+	dev  Dev
+	root string
+}
+
+// The storages that are the kernel's own.
+var (
+	processes = storage{root: "/proc"}
+	// namespaces are the mount namespaces of containers, and who runs in them.
+	namespaces = storage{root: "/proc/*/ns/mnt"}
+	fusectl    = storage{root: "/sys/fs/fuse/connections"}
+)
+
+func storageOf(m Mount) storage {
+	s := storage{dev: m.Dev}
+	if m.MayBeNode() {
+		s.root = m.Root
+	}
+	return s
+}
+
+// storageUnder returns what a path lies on.
+func storageUnder(table Table, p string) storage {
+	parentMount, _ := table.ParentMount(p)
+	return storageOf(parentMount)
+}
+
+// sameView is true for mounts of one superblock that show the same directory of
+// it: an export may share its superblock with another, and be gone alone. On NFS
+// only the very same mount is sure to.
+func sameView(a, b Mount) bool {
+	if IsNFS(a.FSType) && !a.Same(b) {
+		return false
+	}
+	return a.Dev == b.Dev && a.Root == b.Root && a.FSType == b.FSType && a.Source == b.Source
+}
