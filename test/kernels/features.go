@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// feature is what has to be shown on every kernel, or to be said that it is not.
+// feature is what is shown on every kernel, or reported as missing there.
 type feature struct {
-	// name is what docs/kernels.md calls it.
+	// name is its row in docs/kernels.md.
 	name string
-	// tests show it: names of tests and subtests of test/integration.
+	// tests are the tests and subtests of test/integration that show it.
 	tests []string
 }
 
-// features are every heal and every condition, once: the short form.
+// features lists each heal and each condition once: the short form.
 var features = []feature{
 	{"rebind on ext4", []string{"TestRebind/ext4"}},
 	{"rebind on xfs", []string{"TestRebind/xfs"}},
@@ -28,7 +28,7 @@ var features = []feature{
 	{"cover of a dead FUSE mount", []string{"TestCover"}},
 	{"cover, in a container", []string{"TestCoverInside/option_rslave"}},
 	{"unpublish after a cover", []string{"TestUnpublishWhileCovering/mount-utils_afterwards"}},
-	{"replace of one that is in use", []string{"TestReplaceInUse"}},
+	{"replace of a FUSE mount that is in use", []string{"TestReplaceInUse"}},
 	{"replace of a disk's mount", []string{"TestReplaceOfADisk/ext4"}},
 	{"a stale NFS mount is replaced (reported below Linux 6.5)", []string{"TestNFSStale/4.2"}},
 	{"replace of subPaths", []string{"TestReplaceSubPaths"}},
@@ -39,8 +39,8 @@ var features = []feature{
 	{"a stale NFS mount in a container is replaced (reported below Linux 6.5)", []string{"TestNFSInside/4.2"}},
 	{"replace-in-container, subPaths", []string{"TestInsideSubPath"}},
 	{"replace-in-container, with mounts inside", []string{"TestInsideNested"}},
-	{"a pod with a user namespace is told", []string{"TestInsideUserNamespace"}},
-	{"only what a pod wants", []string{"TestWanted"}},
+	{"a pod with a user namespace is reported", []string{"TestInsideUserNamespace"}},
+	{"heals only what a pod wants", []string{"TestWanted"}},
 
 	{"NotMounted, StagingNotMounted", []string{"TestConditions/the_staged_mount_and_the_bind_are_gone"}},
 	{"WrongVolumeMounted", []string{"TestConditions/another_volume's_disk_staged_and_published"}},
@@ -74,11 +74,11 @@ var features = []feature{
 	{"ContainerKeptPlaceholder", []string{"TestContainerStartsDuringAStep/rebind_of_ext4_at_attach/moved"}},
 	{"ContainerOnOldDevice", []string{"TestContainerOnOldDevice"}},
 	{"TargetNotEmpty", []string{"TestTargetNotEmpty/ext4"}},
-	{"who holds it", []string{"TestHeld"}},
-	{"no look writes", []string{"TestNothingIsWritten/ext4"}},
+	{"names who holds a sick volume", []string{"TestHeld"}},
+	{"a check writes nothing", []string{"TestNothingIsWritten/ext4"}},
 }
 
-// pattern is the -test.run of the short form.
+// pattern returns the -test.run of the short form.
 func pattern() string {
 	var all []string
 	for _, f := range features {
