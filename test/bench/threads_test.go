@@ -35,7 +35,7 @@ func TestThreads(t *testing.T) {
 	start := time.Now()
 	got := calls(100)
 	took := time.Since(start)
-	// A look that came too late for want of CPU time is an error, and says so.
+	// A check that came too late for want of CPU time is an error, and says so.
 	if got.Healthy > 0 {
 		t.Errorf("volumes that hang: %+v", got)
 	}

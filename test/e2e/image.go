@@ -23,7 +23,7 @@ type image struct {
 	command []string
 }
 
-// archive writes the image as `docker save` does, and gives the file's path.
+// archive writes the image as `docker save` does, and returns the file's path.
 func (i image) archive(t testing.TB) string {
 	t.Helper()
 	layer := i.layer(t)

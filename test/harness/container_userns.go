@@ -20,7 +20,7 @@ const userRoot = 100000
 // StartUserContainer is StartContainer for a pod with a user namespace of its
 // own (hostUsers: false), which owns the container's mount namespace. It is made
 // by hand: runc can do that from 1.2 on, and the tests' may be older. Mounts are
-// private binds; a read-only one is locked, so that nobody in there can make it
+// private binds; a read-only one is locked, so that no process in there can make it
 // writable.
 func (n *Node) StartUserContainer(spec ContainerSpec) *Container {
 	n.T.Helper()
@@ -67,7 +67,7 @@ func (n *Node) StartUserContainer(spec ContainerSpec) *Container {
 }
 
 // bindReadOnly binds the read-only mounts into a container's root as the host sees
-// it, and gives what takes them off again.
+// it, and returns a function that unmounts them.
 func bindReadOnly(t testing.TB, rootfs string, mounts []ContainerMount) (off func()) {
 	t.Helper()
 	var bound []string

@@ -12,7 +12,7 @@ type Answer struct {
 	Err error
 }
 
-// Crowd are callers that ask for volumes all the time.
+// Crowd is a number of callers that ask for volumes continuously.
 type Crowd struct {
 	leave func()
 	gone  sync.WaitGroup
@@ -52,7 +52,7 @@ func (c *Crowd) Answers() int {
 	return len(c.answers)
 }
 
-// Stop waits for the callers' last answers and gives all of them.
+// Stop waits for the callers' last answers and returns all of them.
 func (c *Crowd) Stop() []Answer {
 	c.leave()
 	c.gone.Wait()

@@ -45,7 +45,7 @@ func clientOf(t *testing.T, kubeconfig string) dynamic.Interface {
 	return client
 }
 
-// pods gives a client for the pod that a DaemonSet has on each node, and one whose
+// pods returns a client for the pod that a DaemonSet has on each node, and one whose
 // token is no pod's.
 func (n *nodesTokens) pods(set string) (each [2]dynamic.Interface, none dynamic.Interface) {
 	n.t.Helper()

@@ -52,7 +52,7 @@ func TestDuplicateAgain(t *testing.T) {
 	}
 }
 
-// TestTakeOffOnlyOurs has the driver unmount once while a duplicate is taken off:
+// TestTakeOffOnlyOurs has the driver unmount once while a duplicate is unmounted:
 // what it uncovers is the driver's own mount, and stays.
 func TestTakeOffOnlyOurs(t *testing.T) {
 	var own uint64
@@ -73,7 +73,7 @@ func TestTakeOffOnlyOurs(t *testing.T) {
 
 // TestUnpublishWhileTakingOff has a driver unpublish while a duplicate is taken
 // off. Before that is done, a driver that unmounts once and then deletes the
-// tree, without a look whether anything is still mounted, would delete through
+// tree, without checking whether anything is still mounted, would delete through
 // its own mount below: no matter what we do.
 func TestUnpublishWhileTakingOff(t *testing.T) {
 	for name, unpublish := range unpublishers {

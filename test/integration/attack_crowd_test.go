@@ -14,7 +14,7 @@ import (
 var crowdedPod = harness.OtherPod[len(harness.OtherPod)-4:]
 
 // TestCrowdedPod has one pod of a shared volume, whose containers may mount, bind
-// the volume more often than anybody looks at: in one container, or in many. The
+// the volume more often than are inspected: in one container, or in many. The
 // containers of the other pods are healed as ever; who is left is that pod.
 func TestCrowdedPod(t *testing.T) {
 	for name, crowd := range map[string]struct{ containers, binds int }{
@@ -53,7 +53,7 @@ func TestCrowdedPod(t *testing.T) {
 }
 
 // bindInside binds what a container has at /data many times, as a process in it
-// that may mount does: twice at each path, so that nobody replaces any of it.
+// that may mount does: twice at each path, so that none of it is replaced.
 func bindInside(times int) error {
 	if err := unix.Mount("tmpfs", "/dev", "tmpfs", 0, ""); err != nil {
 		return err

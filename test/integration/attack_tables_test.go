@@ -68,7 +68,7 @@ func TestAttackWithTables(t *testing.T) {
 // one may have got meanwhile.
 var anonymousDevice = regexp.MustCompile(` 0:\d+ `)
 
-// unnumbered gives a mount table without such numbers.
+// unnumbered returns a mount table without such numbers.
 func unnumbered(table []string) []string {
 	lines := make([]string, len(table))
 	for i, line := range table {

@@ -56,7 +56,7 @@ func TestContainerOnBareDirectory(t *testing.T) {
 	}
 }
 
-// TestTargetNotEmpty loses a bind, and somebody writes into the bare directory. It is
+// TestTargetNotEmpty loses a bind, and a file is written into the bare directory. It is
 // not covered, and nothing in it changes, until it is empty.
 func TestTargetNotEmpty(t *testing.T) {
 	for _, fs := range []string{"ext4", "block"} {

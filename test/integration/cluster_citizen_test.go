@@ -173,7 +173,7 @@ type permission struct {
 	namespace string
 }
 
-// String gives "verb resource.group".
+// String returns "verb resource.group".
 func (p permission) String() string {
 	name := p.rule.Verbs[0] + " " + p.rule.Resources[0]
 	if group := p.rule.APIGroups[0]; group != "" {
@@ -182,7 +182,7 @@ func (p permission) String() string {
 	return name
 }
 
-// each gives one permission for each verb on each resource.
+// each returns one permission for each verb on each resource.
 func (r *rolesOf) each(rules []rbacv1.PolicyRule, namespace string) []permission {
 	var all []permission
 	for _, rule := range rules {

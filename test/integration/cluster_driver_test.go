@@ -55,7 +55,7 @@ func (m *member) Ready(pod *corev1.Pod, is bool) {
 	cluster.Change(m.T, m.api, pod, func(p *corev1.Pod) { cluster.Ready(p, is) })
 }
 
-// Again makes a pod anew that is gone.
+// Again makes a pod that is gone once more.
 func (m *member) Again(pod *corev1.Pod) *corev1.Pod {
 	m.T.Helper()
 	again := pod.DeepCopy()

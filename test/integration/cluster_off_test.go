@@ -51,7 +51,7 @@ func (v *claimed) asks() map[string]func() string {
 }
 
 // TestOffIsNotLookedAt counts what reaches a volume: nothing does while it is
-// off, however it is named, and its silence costs nobody anything.
+// off, however it is named, and a hang of it delays no call.
 func TestOffIsNotLookedAt(t *testing.T) {
 	m := newMember(t)
 	m.Start()

@@ -38,7 +38,7 @@ func TestModeOfAnObject(t *testing.T) {
 			s.Mode("off")
 			v.Off("mode off by " + word)
 			s.NoMode()
-			m.forgets() // nobody looks, so nobody reads it
+			m.forgets() // nothing is checked, so it is not read
 			v.Heals()
 		})
 	}
@@ -75,7 +75,7 @@ func TestStrictestMode(t *testing.T) {
 	}
 }
 
-// TestOffStopsChangesAtOnce although looks go on for a while: each object is read
+// TestOffStopsChangesAtOnce although checks go on for a while: each object is read
 // again before a step.
 func TestOffStopsChangesAtOnce(t *testing.T) {
 	m := newMember(t)
@@ -98,7 +98,7 @@ func TestOffStopsChangesAtOnce(t *testing.T) {
 }
 
 // TestModeOfTwoPods has two pods that share a volume disagree: for each mount point its
-// own pod's word counts, and for the staged one, which is nobody's, the stricter.
+// own pod's word counts, and for the staging mount point, which belongs to no pod, the stricter one.
 func TestModeOfTwoPods(t *testing.T) {
 	m := newMember(t)
 	m.Start()
@@ -122,7 +122,7 @@ func TestModeOfTwoPods(t *testing.T) {
 	}
 }
 
-// TestModeAndWrites tries no write on a volume that is only to be looked at, by
+// TestModeAndWrites tries no write on a volume that may only be checked, by
 // whatever word.
 func TestModeAndWrites(t *testing.T) {
 	m := newMember(t)
@@ -177,7 +177,7 @@ func TestNodeThatIsGone(t *testing.T) {
 }
 
 // TestRequestsAreTheNodesOwn: a node lists and watches what belongs to it, and reads
-// all else by name, also for a step. A second look asks for nothing.
+// all else by name, also for a step. A second check asks for nothing.
 func TestRequestsAreTheNodesOwn(t *testing.T) {
 	m := newMember(t)
 	asked := m.between()

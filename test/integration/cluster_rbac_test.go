@@ -17,7 +17,7 @@ import (
 )
 
 // TestEachPermission takes each permission of the shipped roles away in turn: what
-// it is for is refused or missing, somebody is told what is denied, how to check
+// it is for is refused or missing, the answer or the log says what is denied, how to check
 // that and how to mend it, and nothing worse happens. Given back, all works again
 // without a restart.
 func TestEachPermission(t *testing.T) {
@@ -110,7 +110,7 @@ type duty struct {
 	costs string
 	// before comes before the server's start.
 	before func(c *citizen)
-	// done waits until it is done, denied until it is not, and somebody is told
+	// done waits until it is done, denied until it is not, and the answer or the log says so
 	// so.
 	done   func(c *citizen)
 	denied func(c *citizen, says []string)

@@ -72,7 +72,7 @@ func TestKillSwitch(t *testing.T) {
 		v.Refused(settingsName)
 		cluster.Delete(t, m.api, settings(nil))
 		harness.Eventually(t, "it is gone", func() bool { return strings.Contains(m.Log.String(), "The settings of the cluster are gone") })
-		v.Refused(settingsName) // nobody said heal
+		v.Refused(settingsName) // no setting says heal
 		cluster.Create(t, m.api, settings(map[string]string{"mode": "off"}))
 		v.Off(settingsName)
 		m.Settings(map[string]string{"mode": "heal"})
@@ -108,7 +108,7 @@ func TestKillSwitchDuringAStep(t *testing.T) {
 	for _, mode := range []string{"check", "off"} {
 		for _, instant := range instants {
 			if !strings.HasPrefix(instant, "attach/") {
-				continue // it is asked for the last time right before settling
+				continue // it is asked for the last time right before finalize
 			}
 			t.Run(mode+" at "+instant, func(t *testing.T) {
 				m := newMember(t)

@@ -112,7 +112,7 @@ func TestWantedByAContainer(t *testing.T) {
 func TestPodThatStartsToTerminate(t *testing.T) {
 	for _, instant := range instants {
 		if !strings.HasPrefix(instant, "attach/") {
-			continue // it is asked for the last time right before settling
+			continue // it is asked for the last time right before finalize
 		}
 		t.Run(instant, func(t *testing.T) {
 			m := newMember(t)

@@ -274,8 +274,8 @@ func TestRightsThatChange(t *testing.T) {
 	harness.Eventually(t, "the right counts no more", func() bool { return status.Code(identify(within(t), conn)) == codes.Unauthenticated })
 }
 
-// TestNobodyIsLetInWithoutTheAPI refuses everybody while the API is gone or
-// silent, and the socket answers as ever.
+// TestNobodyIsLetInWithoutTheAPI refuses every caller while the API is gone or does not
+// answer; the socket still answers.
 func TestNobodyIsLetInWithoutTheAPI(t *testing.T) {
 	r := newReachable(t)
 	v := r.newClaimed("ext4", "alone")
@@ -301,7 +301,7 @@ func TestNobodyIsLetInWithoutTheAPI(t *testing.T) {
 	}
 }
 
-// TestCertificateThatIsReplaced serves the new one to whoever comes next.
+// TestCertificateThatIsReplaced serves the new one to the next connection.
 func TestCertificateThatIsReplaced(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")

@@ -44,7 +44,7 @@ var sanityRuns = []string{
 	"Node Service should work",
 }
 
-// Of the two services these specs are looked at. What is left out would test the
+// Of the two services these specs are inspected. What is left out would test the
 // stand-in for a driver, and nothing of ours; those of calls for which a
 // capability is missing are skipped by the suite itself.
 var (

@@ -19,7 +19,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
-// csiHealth asks by csi.v1.Node how a volume is, and gives status and reason of
+// csiHealth asks by csi.v1.Node how a volume is, and returns status and reason of
 // each entry.
 func csiHealth(t *testing.T, n *harness.Node, req *csi.NodeGetVolumeHealthRequest) []string {
 	t.Helper()
@@ -34,7 +34,7 @@ func csiHealth(t *testing.T, n *harness.Node, req *csi.NodeGetVolumeHealthReques
 	return found
 }
 
-// csiStats asks how full a volume is, and gives usage and the condition for
+// csiStats asks how full a volume is, and returns usage and the condition for
 // older callers.
 func csiStats(t *testing.T, v *harness.Volume) (usage map[csi.VolumeUsage_Unit]*csi.VolumeUsage, condition string) {
 	t.Helper()
@@ -226,7 +226,7 @@ func TestCSIOfADriverThatStagesNothing(t *testing.T) {
 }
 
 // TestCSIFindsWhatIsLost asks by ID alone for volumes of which nothing is mounted any
-// more, and that nobody asked for before.
+// more, and that no call named before.
 func TestCSIFindsWhatIsLost(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	next := newNeighbour(n)
@@ -283,7 +283,7 @@ func TestCSIErrors(t *testing.T) {
 	}
 }
 
-// TestCSIStorageHealth tells what two volumes have in common, once somebody has
+// TestCSIStorageHealth tells what two volumes have in common, once a caller has
 // asked for both, and touches nothing for that.
 func TestCSIStorageHealth(t *testing.T) {
 	n := harness.NewNode(t, "--standalone", "--probe-timeout=1s").Start()

@@ -12,7 +12,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
-// TestBusyDuplicate leaves an placeholder alone that somebody has a file open
+// TestBusyDuplicate leaves a placeholder alone that a process has a file open
 // on, and takes it off when they have closed it.
 func TestBusyDuplicate(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()

@@ -35,7 +35,7 @@ var unpublishers = map[string]func(target string) error{
 	},
 }
 
-// unpublished has a driver unpublish the mount point while the step stands still: the
+// unpublished has a driver unpublish the mount point while the step is paused: the
 // data, seen at keeper, survives, and kubelet's next try brings the unpublishing
 // to its end.
 func (h halfway) unpublished(unpublish func(target string) error, keeper string) {
@@ -66,7 +66,7 @@ func TestUnpublishAtEveryInstant(t *testing.T) {
 // TestUnpublishAroundTheStep is the hardest order: the umount comes before the
 // step, so that it finds nothing, and the deletion at an instant of it. Only the
 // proof that the mount point is wanted helps then, and it ends with the container. It
-// is asked for the last time before settling begins: a container that was
+// is asked for the last time before finalize: a container that was
 // running then has its umount still to come.
 func TestUnpublishAroundTheStep(t *testing.T) {
 	for _, instant := range instants {
@@ -127,7 +127,7 @@ func TestPublishOnTop(t *testing.T) {
 }
 
 // TestPublishWhileTakingOff has the driver bind once more in the instant between
-// the last look and the umount, which knows names only: the loss is reported.
+// the last check and the umount, which knows names only: the loss is reported.
 func TestPublishWhileTakingOff(t *testing.T) {
 	h := stopTakeOff(t, "unmount/matched")
 	h.v.PublishAgain()

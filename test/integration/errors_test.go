@@ -12,7 +12,7 @@ import (
 )
 
 // TestFilesystemErrors has an ext4 count an error and go on: everything works,
-// and the error is reported with its time and mount point until somebody has checked
+// and the error is reported with its time and mount point until a person has checked
 // the filesystem. Whether a write still succeeds is asked if anybody may ask.
 func TestFilesystemErrors(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -52,7 +52,7 @@ func TestFilesystemErrors(t *testing.T) {
 	}
 }
 
-// TestFilesystemErrorsAreNoEnd binds a filesystem anew that counted errors: it works.
+// TestFilesystemErrorsAreNoEnd binds a filesystem again that counted errors: it works.
 // The errors stay known, also at the mount point of a pod that came after them.
 func TestFilesystemErrorsAreNoEnd(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()

@@ -42,7 +42,7 @@ func TestNoDescriptorLeft(t *testing.T) {
 	n.Expect("healthy", v.Request())
 }
 
-// knock has another caller connect, and gives what becomes of it.
+// knock has another caller connect, and returns what becomes of it.
 func knock(n *harness.Node) <-chan error {
 	n.T.Helper()
 	conn, err := grpc.NewClient("unix://"+n.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -58,7 +58,7 @@ func knock(n *harness.Node) <-chan error {
 	return answered
 }
 
-// limitFiles sets how many descriptors the server may have, and gives the limit
+// limitFiles sets how many descriptors the server may have, and returns the limit
 // of before.
 func limitFiles(n *harness.Node, files uint64) (usual uint64) {
 	n.T.Helper()

@@ -127,7 +127,7 @@ func TestWhatProcessesCarry(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	v := n.NewVolume("tmpfs", "looked at")
 	n.Expect("healthy", v.Request())
-	n.Expect("healthy", v.Request()) // the first look takes a worker that is spent
+	n.Expect("healthy", v.Request()) // the first check takes a worker that is spent
 	noCore := regexp.MustCompile(`(?m)^Max core file size +0 +0 `)
 	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", n.PID()))
 	harness.Must(t, err)

@@ -13,7 +13,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestFrozen has somebody freeze a filesystem: reads answer, and writers wait.
+// TestFrozen freezes a filesystem: reads answer, and writers wait.
 // That is told by the kernel, without a write and whatever may be written, and the
 // volume stays usable for a reader, so it is only degraded. It is healthy again
 // when it is thawed, and the worker that waited for that is gone.
@@ -123,7 +123,7 @@ func freeze(t *testing.T, v *harness.Volume) (thaw func()) {
 		frozen = false
 	}
 	harness.Must(t, unix.IoctlSetInt(int(dir.Fd()), fiFreeze, 0))
-	t.Cleanup(thaw) // nobody else could get rid of it
+	t.Cleanup(thaw) // no other process could get rid of it
 	return thaw
 }
 

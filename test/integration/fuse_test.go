@@ -16,7 +16,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
-// TestFuse sees what becomes of a volume whose daemon is gone or silent.
+// TestFuse sees what becomes of a volume whose daemon is gone or does not answer.
 func TestFuse(t *testing.T) {
 	for name, c := range map[string]struct {
 		breaks func(fs *faultfs.FS)
@@ -82,7 +82,7 @@ func TestFuseErrno(t *testing.T) {
 	}
 }
 
-// TestFuseFailsInOneThing sees what is hidden as long as nobody asks for it: the
+// TestFuseFailsInOneThing sees what is hidden until it is asked for: the
 // kernel may answer for attributes from its cache, and a daemon that still has
 // them may be unable to open anything.
 func TestFuseFailsInOneThing(t *testing.T) {

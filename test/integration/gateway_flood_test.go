@@ -147,7 +147,7 @@ func bearing(ctx context.Context, token string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 }
 
-// tokenReviews counts those that the API has answered, whoever asked.
+// tokenReviews counts those that the API has answered, from any caller.
 func (r *reachable) tokenReviews() (count float64) {
 	r.T.Helper()
 	for line := range strings.Lines(r.api.Kubectl(r.T, "get", "--raw", "/metrics")) {

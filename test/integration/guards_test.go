@@ -10,7 +10,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// mountOver mounts a filesystem of nobody's on the mount point.
+// mountOver mounts an unrelated filesystem on the mount point.
 func mountOver(v *harness.Volume) {
 	v.Node.T.Helper()
 	harness.Must(v.Node.T, unix.Mount("stranger", v.MountPoint(), "tmpfs", 0, "size=1m"))

@@ -26,7 +26,7 @@ func TestInsideFromPropagatedMounts(t *testing.T) {
 	n.Expect("healthy", u.Request())
 }
 
-// TestInsidePaused heals a container whose processes stand still: nothing of it
+// TestInsidePaused heals a container whose processes are stopped: nothing of it
 // is needed for that.
 func TestInsidePaused(t *testing.T) {
 	n := harness.NewNode(t).Start()

@@ -38,7 +38,7 @@ func needsDetachedTrees(t testing.TB) {
 }
 
 // TestInsideNested carries what is mounted beneath the volume in the container
-// over to the volume that comes in its place.
+// over to the volume that replaces it.
 func TestInsideNested(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	u := newNested(n, longEnough, &harness.Loop{Read: "/data/a", Write: "/data/loop"})
@@ -62,7 +62,7 @@ func TestInsideNested(t *testing.T) {
 // kernel would take that mount away.
 func TestInsideNestedForgotten(t *testing.T) {
 	n := harness.NewNode(t).Start()
-	u := newNested(n, 0, nil) // nobody goes in there
+	u := newNested(n, 0, nil) // its mounts are not entered
 	before := u.c.Mounts()
 	u.die()
 	for range 2 {

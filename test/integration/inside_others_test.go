@@ -15,7 +15,7 @@ import (
 
 // TestInsideOnlyThisVolume heals one of three dead volumes in one container. A
 // second one of the same driver does not move, nor does one of another driver
-// that has the same handle, type and source; nor one that a stranger's container
+// that has the same handle, type and source; nor one that an unrelated container
 // has, as it happens, of the same type and source.
 func TestInsideOnlyThisVolume(t *testing.T) {
 	for _, args := range [][]string{nil, {"--standalone"}} {

@@ -45,7 +45,7 @@ func TestStaleInContainers(t *testing.T) {
 }
 
 // TestStaleFromBefore finds a container that has a dead volume when the server
-// that healed the host is gone, and the driver has staged anew several times.
+// that healed the host is gone, and the driver has staged again several times.
 func TestStaleFromBefore(t *testing.T) {
 	n := harness.NewNode(t, "--heal-containers=off", "--standalone").Start()
 	u := newUsed(n)
@@ -96,7 +96,7 @@ func TestInsideStartedLate(t *testing.T) {
 	}
 }
 
-// seesShutdown gives the flags with which a server sees that an ext4 has shut itself
+// seesShutdown returns the flags with which a server sees that an ext4 has shut itself
 // down: where the kernel has no word for it, a write has to be allowed.
 func seesShutdown() []string {
 	if host.TellsShutdown() {

@@ -76,8 +76,8 @@ func TestInsideUserNamespace(t *testing.T) {
 	n.Expect("healthy", s.Request())
 }
 
-// TestInsideUserNamespaceNeverReplaced says nothing of a container that nobody can
-// look into while the volume has had one superblock only.
+// TestInsideUserNamespaceNeverReplaced says nothing of a container that cannot be inspected
+// while the volume has had one superblock only.
 func TestInsideUserNamespaceNeverReplaced(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "one superblock")
@@ -88,7 +88,7 @@ func TestInsideUserNamespaceNeverReplaced(t *testing.T) {
 	n.Expect("healthy", s.Request())
 }
 
-// TestInsideUserNamespaceStartedMeanwhile names a container that nobody can look into
+// TestInsideUserNamespaceStartedMeanwhile names a container that cannot be inspected
 // and that started on the bare directory, until it has ended; not one that was there
 // before, and not one that comes later.
 func TestInsideUserNamespaceStartedMeanwhile(t *testing.T) {
@@ -242,7 +242,7 @@ func TestInsideProgramNames(t *testing.T) {
 }
 
 // TestInsideBesideUnverified heals the volume everywhere else, again and again,
-// while there is a container that nobody can look into.
+// while there is a container that cannot be inspected.
 func TestInsideBesideUnverified(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "of both kinds")
@@ -268,7 +268,7 @@ func TestInsideBesideUnverified(t *testing.T) {
 }
 
 // TestInsideManyMounts names a container that has more mounts of the volume than
-// are looked at. Those of other pods are healed.
+// are inspected. Those of other pods are healed.
 func TestInsideManyMounts(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "mounted often")
@@ -287,7 +287,7 @@ func TestInsideManyMounts(t *testing.T) {
 }
 
 // TestInsideManyMountsInOnePod heals a pod in several rounds that has more mounts of
-// the volume in all than are looked at.
+// the volume in all than are inspected.
 func TestInsideManyMountsInOnePod(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "mounted often")

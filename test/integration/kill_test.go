@@ -86,7 +86,7 @@ func TestKilledBetweenHalves(t *testing.T) {
 		t.Error("a tree with an placeholder was removed")
 	}
 	h.intact(h.v.Staging)
-	h.n.Args = nil // not standalone: nobody vouches
+	h.n.Args = nil // not standalone: the caller does not vouch
 	h.restart()
 	before := h.n.Table()
 	h.n.Expect("abnormal", h.v.Request(), "ReadOnlyFilesystem", "interrupted rebind")

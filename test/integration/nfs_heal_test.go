@@ -56,10 +56,10 @@ func (v *nfsVolume) fillDir(t testing.TB, id string) {
 	}
 }
 
-// renew deletes the directory on the server and makes it anew, as from a backup.
+// renew deletes the directory on the server and makes it again, as from a backup.
 // What a client has of it is stale from then on. The server for version 3 is stopped
 // meanwhile: else it keeps for a while what it had open, and clients see a directory
-// without links, to which the kernel lets nobody walk.
+// without links, to which the kernel allows no walk.
 func (v *nfsVolume) renew(t *testing.T) {
 	t.Helper()
 	if v.on.version == "3" {
@@ -95,7 +95,7 @@ func eachNFS(t *testing.T, test func(t *testing.T, version string, options ...st
 	}
 }
 
-// TestNFSStale has a directory made anew on the server, and staged anew. The mount point
+// TestNFSStale has a directory deleted and made again on the server, and staged again. The mount point
 // is replaced, although what is staged shares its superblock; nothing happens to
 // another volume of the same export.
 func TestNFSStale(t *testing.T) {
@@ -251,7 +251,7 @@ func TestNFSRebind(t *testing.T) {
 }
 
 // TestNFSDeletedInUse has a directory deleted that the server keeps for a moment, so
-// that the client learns that it has no links any more: the kernel lets nobody walk
+// that the client learns that it has no links any more: the kernel allows no walk
 // to what shows it, and it is only reported.
 func TestNFSDeletedInUse(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()

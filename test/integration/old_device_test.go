@@ -11,7 +11,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestContainerOnOldDevice attaches a raw block volume anew, under another number, while
+// TestContainerOnOldDevice attaches a raw block volume again, under another number, while
 // a container has the node of the old one, which may be another volume's by now. The
 // answer names it until it is gone, and none that started later.
 func TestContainerOnOldDevice(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestPermissionOfStep takes from the server what a rebind needs and a look does
+// TestPermissionOfStep takes from the server what a rebind needs and a check does
 // not: the step fails, nothing changes, and the message says what is missing and
 // what to do about it.
 func TestPermissionOfStep(t *testing.T) {
@@ -32,7 +32,7 @@ func TestPermissionOfStep(t *testing.T) {
 	h.restored()
 }
 
-// TestPermissionToLook takes from the server what even a look needs. That says
+// TestPermissionToLook takes from the server what even a check needs. That says
 // nothing of the volume, and no volume is called sick for it.
 func TestPermissionToLook(t *testing.T) {
 	for name, c := range map[string]struct {

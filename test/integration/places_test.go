@@ -57,7 +57,7 @@ func TestInlineVolumesOfOnePodName(t *testing.T) {
 	n.Expect("healthy", v.Request())
 }
 
-// TestDuplicate takes an placeholder off the driver's own mount, together with
+// TestDuplicate unmounts a placeholder from the driver's own mount, together with
 // the copies that propagation made of it, and nothing else.
 func TestDuplicate(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
@@ -80,7 +80,7 @@ func TestDuplicate(t *testing.T) {
 	n.Expect("healthy", v.Request())
 }
 
-// placeholderOn puts an placeholder on a target, as a rebind does.
+// placeholderOn puts a placeholder on a target, as a rebind does.
 func placeholderOn(t *testing.T, source, target string) {
 	t.Helper()
 	clone, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)

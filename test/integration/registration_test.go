@@ -31,7 +31,7 @@ func newRegistered(t *testing.T) *registered {
 	m := newMember(t)
 	m.api.InstallAddons(t)
 	r := &registered{newUnreached(t, m)}
-	if r.now() != nil { // another test's: nobody collects it
+	if r.now() != nil { // another test's: it is not garbage-collected
 		r.change(`{"metadata": {"finalizers": null}}`)
 		r.remove()
 	}
@@ -85,7 +85,7 @@ func (r *registered) remove() {
 
 const sometime = "some time"
 
-// withoutTime leaves of a registration what somebody wrote into it, with a known
+// withoutTime leaves of a registration what was written into it, with a known
 // time instead of the last update's.
 func withoutTime(t *testing.T, node *unstructured.Unstructured) string {
 	t.Helper()
@@ -166,7 +166,7 @@ func TestRegistration(t *testing.T) {
 	})
 }
 
-// TestRegistrationThatIsDeleted makes it anew, at once or as soon as the
+// TestRegistrationThatIsDeleted makes it again, at once or as soon as the
 // controller lets go of it.
 func TestRegistrationThatIsDeleted(t *testing.T) {
 	r := newRegistered(t)

@@ -82,7 +82,7 @@ func TestReplaceCopiesAfterAKill(t *testing.T) {
 	}
 }
 
-// strangers are the ways in which somebody in a mount namespace of their own may
+// strangers are the ways in which a process in a mount namespace of its own may
 // have something else on the mount point.
 var strangers = map[string]func(ns harness.Namespace, mountPoint string){
 	"over it": func(ns harness.Namespace, mountPoint string) { ns.Do("mount", "-t", "tmpfs", "stranger", mountPoint) },
@@ -92,7 +92,7 @@ var strangers = map[string]func(ns harness.Namespace, mountPoint string){
 	},
 }
 
-// strangerAt gives the id of what is mounted so, 0 for nothing.
+// strangerAt returns the id of the unrelated mount, 0 for nothing.
 func strangerAt(ns harness.Namespace, mountPoint string) (id int) {
 	for _, m := range ns.LayersAt(mountPoint) {
 		if m.Source == "stranger" {
@@ -102,8 +102,8 @@ func strangerAt(ns harness.Namespace, mountPoint string) (id int) {
 	return id
 }
 
-// TestReplaceSpares leaves alone what somebody has mounted on the mount point in a
-// mount namespace of their own. Others see the mount point healed, unless the stranger
+// TestReplaceSpares leaves alone what another process has mounted on the mount point in a
+// mount namespace of its own. Others see the mount point healed, unless the unrelated mount
 // stands where the dead mount was: then a umount that reached the others would
 // take it along, and they keep what they had on top.
 func TestReplaceSpares(t *testing.T) {

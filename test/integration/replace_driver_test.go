@@ -29,7 +29,7 @@ func TestUnpublishWhileReplacing(t *testing.T) {
 	}
 }
 
-// TestUnpublishWhileReplacingInUse is the same while somebody has a file of the
+// TestUnpublishWhileReplacingInUse is the same while a process has a file of the
 // dead mount open, so that it has to be detached.
 func TestUnpublishWhileReplacingInUse(t *testing.T) {
 	for name, unpublish := range unpublishers {
@@ -57,7 +57,7 @@ var publishers = map[string]func(staging, mountPoint string) error{
 	},
 }
 
-// TestPublishWhileReplacing has a driver publish anew at every instant of a
+// TestPublishWhileReplacing has a driver publish again at every instant of a
 // replacement but the last, at which it is over. The driver's mount stays, and
 // nothing beneath it is writable: a driver that unmounts once, and deletes the
 // tree, loses nothing.
@@ -72,7 +72,7 @@ func TestPublishWhileReplacing(t *testing.T) {
 	}
 }
 
-// TestPublishWhileReplacingInUse is the same while somebody has a file of the
+// TestPublishWhileReplacingInUse is the same while a process has a file of the
 // dead mount open. Drivers that mount on top of a dead mount in that instant are
 // none: what they mounted goes with it.
 func TestPublishWhileReplacingInUse(t *testing.T) {

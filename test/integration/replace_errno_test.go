@@ -11,7 +11,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
-// restagedBeside is a volume whose driver has staged it anew while the daemon of
+// restagedBeside is a volume whose driver has staged it again while the daemon of
 // before, which the mount point still has, goes on.
 func restagedBeside(n *harness.Node) (v *harness.Volume, previous *faultfs.FS) {
 	n.T.Helper()
@@ -46,7 +46,7 @@ func TestReplaceWhatFails(t *testing.T) {
 	}
 }
 
-// TestReplaceNothingAlive leaves a mount alone that works, is silent, or refuses
+// TestReplaceNothingAlive leaves a mount alone that works, does not answer, or refuses
 // us, although another one is staged.
 func TestReplaceNothingAlive(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -12,7 +12,7 @@ import (
 )
 
 // TestReplaceRefused leaves a dead mount where it is, and says why, as long as
-// it is not shown that there is something right to put in its place.
+// it is not shown that there is something right to replace it with.
 func TestReplaceRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(t *testing.T, s *served)

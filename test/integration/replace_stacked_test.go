@@ -11,7 +11,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// buried is a volume whose driver has published it anew, and on top of that
+// buried is a volume whose driver has published it again, and on top of that
 // stands the dead mount of before.
 func buried(t *testing.T, n *harness.Node) (s *served, live uint64) {
 	t.Helper()
@@ -30,7 +30,7 @@ func buried(t *testing.T, n *harness.Node) (s *served, live uint64) {
 	return s, live
 }
 
-// TestUnmountDeadTop takes a dead mount off a live one, to which nothing happens.
+// TestUnmountDeadTop unmounts a dead mount from a live one, to which nothing happens.
 func TestUnmountDeadTop(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s, live := buried(t, n)
@@ -42,7 +42,7 @@ func TestUnmountDeadTop(t *testing.T) {
 	n.Expect("healthy", s.Request())
 }
 
-// TestUnmountDeadTopKilled kills worker and server while a dead mount is taken off.
+// TestUnmountDeadTopKilled kills worker and server while a dead mount is unmounted.
 func TestUnmountDeadTopKilled(t *testing.T) {
 	for _, victim := range []string{"worker", "server"} {
 		for _, instant := range []string{"unmount-dead-top/checked", "unmount-dead-top/done"} {
@@ -103,7 +103,7 @@ func buriedShared(t *testing.T, n *harness.Node) (s *served, propagatedMounts st
 	return s, propagatedMounts
 }
 
-// alive gives the ids of the live layers of a volume at some paths.
+// alive returns the ids of the live layers of a volume at some paths.
 func (s *served) alive(paths ...string) []int {
 	s.Node.T.Helper()
 	var ids []int
@@ -150,7 +150,7 @@ func TestUnmountDeadTopWithALivingPropagatedMount(t *testing.T) {
 	}
 }
 
-// idsAt gives the ids of all mounts on some paths.
+// idsAt returns the ids of all mounts on some paths.
 func idsAt(t testing.TB, paths ...string) []int {
 	t.Helper()
 	var ids []int

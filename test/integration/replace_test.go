@@ -103,7 +103,7 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// TestReplaceInUse heals a mount point of which somebody has a file open: that file
+// TestReplaceInUse heals a mount point of which a process has a file open: that file
 // stays dead, and nothing else.
 func TestReplaceInUse(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()

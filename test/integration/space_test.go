@@ -12,7 +12,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// fillings are the ways in which a volume can have no room, and what is said.
+// fillings are the ways in which a volume can be full, and what is reported.
 var fillings = map[string]struct {
 	fill func(t *testing.T, dir string)
 	says string
@@ -63,7 +63,7 @@ func testFull(t *testing.T, fs string) {
 	}
 }
 
-// TestFullIsBoundAnew heals a mount point of a full volume: that there is no room is
+// TestFullIsBoundAnew heals a mount point of a full volume: that it has no space is
 // no reason to leave a pod without its mount.
 func TestFullIsBoundAnew(t *testing.T) {
 	for what, c := range fillings {
@@ -86,7 +86,7 @@ func TestFullIsBoundAnew(t *testing.T) {
 	}
 }
 
-// TestFirstSeenFull takes a volume for healthy that never had any room, as far as
+// TestFirstSeenFull takes a volume for healthy that never had free space, as far as
 // anybody knows: some filesystems never have. It is healed like any other.
 func TestFirstSeenFull(t *testing.T) {
 	for what, c := range fillings {
@@ -120,7 +120,7 @@ func fillBlocks(t *testing.T, dir string) {
 		harness.Must(t, err)
 		for err == nil {
 			if _, err = f.Write(make([]byte, size)); err == nil {
-				err = f.Sync() // what is only promised takes no room yet
+				err = f.Sync() // delayed allocation takes no space yet
 			}
 		}
 		harness.Must(t, f.Close())

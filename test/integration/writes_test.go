@@ -13,7 +13,7 @@ import (
 )
 
 // TestWhoWrites counts what reaches the disk while a volume is asked for: nothing
-// by default, and nothing that nobody vouches for.
+// by default, and nothing without proof that it may.
 func TestWhoWrites(t *testing.T) {
 	for name, c := range map[string]struct {
 		args      []string
@@ -64,7 +64,7 @@ func TestWhoWrites(t *testing.T) {
 }
 
 // TestNothingIsWritten counts what reaches the disk by default, of each filesystem
-// that is asked in every look whether it is frozen.
+// that is asked in every check whether it is frozen.
 func TestNothingIsWritten(t *testing.T) {
 	for _, fs := range []string{"ext4", "xfs", "btrfs"} {
 		t.Run(fs, func(t *testing.T) {

@@ -43,7 +43,7 @@ func (m *machine) disk() string { return m.name + ".disk" }
 // console is the file with what its kernel prints.
 func (m *machine) console() string { return m.name + ".console" }
 
-// format makes the disk anew.
+// format formats the disk.
 func (m *machine) format() error {
 	if err := os.RemoveAll(m.disk()); err != nil {
 		return err
@@ -142,7 +142,7 @@ func eachLine(r io.Reader, line func(string)) error {
 	}
 }
 
-// tail gives the end of a file.
+// tail returns the end of a file.
 func tail(path string) string {
 	const most = 8 << 10
 	raw, err := os.ReadFile(path)
