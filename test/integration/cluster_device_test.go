@@ -181,9 +181,9 @@ func TestWhoMayWrite(t *testing.T) {
 	}
 }
 
-// TestNewsThatAreLate has the API know already what the server's informers do not:
+// TestInformersThatLag has the API know already what the server's informers do not:
 // the API is asked, and decides.
-func TestNewsThatAreLate(t *testing.T) {
+func TestInformersThatLag(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(t *testing.T, s *suspect)
 		why    string
@@ -223,8 +223,8 @@ func TestNewsThatAreLate(t *testing.T) {
 	}
 }
 
-// TestNewsOfAPodThatAreLate is the same for a mount point.
-func TestNewsOfAPodThatAreLate(t *testing.T) {
+// TestPodInformerThatLags is the same for a mount point.
+func TestPodInformerThatLags(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, v *claimed){
 		"mode check":     func(_ *testing.T, v *claimed) { v.m.Settings(map[string]string{"mode": "check"}) },
 		"is terminating": func(t *testing.T, v *claimed) { cluster.Terminate(t, v.m.api, v.pod) },

@@ -70,9 +70,9 @@ func (v ruled) Waits() {
 	v.Refused("the pod of driver "+harness.Driver+" on this node has not been ready for ", "--driver-grace")
 }
 
-// TestDriverAway heals nothing while the driver's own pod on this node is not
+// TestHealsWaitForTheDriversPod heals nothing while the driver's own pod on this node is not
 // ready, terminating or gone, however it is known to be the driver's.
-func TestDriverAway(t *testing.T) {
+func TestHealsWaitForTheDriversPod(t *testing.T) {
 	for name, c := range map[string]struct {
 		// dir is what the pod mounts, beneath kubelet's root.
 		dir      string

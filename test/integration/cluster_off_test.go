@@ -50,9 +50,9 @@ func (v *claimed) asks() map[string]func() string {
 	}
 }
 
-// TestOffIsNotLookedAt counts what reaches a volume: nothing does while it is
+// TestOffIsNotChecked counts what reaches a volume: nothing does while it is
 // off, however it is named, and a hang of it delays no call.
-func TestOffIsNotLookedAt(t *testing.T) {
+func TestOffIsNotChecked(t *testing.T) {
 	m := newMember(t)
 	m.Start()
 	volume, fs := m.NewFUSEVolume("alone", faultfs.Config{})

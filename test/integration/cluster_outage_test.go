@@ -60,10 +60,10 @@ func (v *claimed) heals() {
 	harness.Eventually(v.m.T, "it is healed", func() bool { return strings.HasPrefix(v.m.answer(v.Request()), "healed:") })
 }
 
-// TestAPIAway heals what a running container has, refuses at once all for which the
+// TestAPIOutage heals what a running container has, refuses at once all for which the
 // API would have to speak, and heals that too when it is back. What was forbidden stays
 // so all the time, and healthy volumes are answered for all the time.
-func TestAPIAway(t *testing.T) {
+func TestAPIOutage(t *testing.T) {
 	for name, api := range outages {
 		t.Run(name, func(t *testing.T) {
 			m := newMember(t)
@@ -88,7 +88,7 @@ func TestAPIAway(t *testing.T) {
 				v.Lose()
 			}
 			forbidden("before")
-			all := m.AskOnAndOn(2, well.Request())
+			all := m.AskContinuously(2, well.Request())
 
 			api.begin(m.api, t)
 			lost.refused()

@@ -173,8 +173,8 @@ func TestIntendedReadOnly(t *testing.T) {
 	n.Expect("healthy", req)
 }
 
-// TestWorkerKilledWhileLooking answers that call with UNKNOWN, and the next.
-func TestWorkerKilledWhileLooking(t *testing.T) {
+// TestWorkerKilledDuringACheck answers that call with UNKNOWN, and the next.
+func TestWorkerKilledDuringACheck(t *testing.T) {
 	n := harness.NewNode(t, "--standalone")
 	n.Pause = "look"
 	n.Start()

@@ -168,14 +168,14 @@ func unknownMethod(ctx context.Context, c *grpc.ClientConn) error {
 func TestTokensOverTCP(t *testing.T) {
 	r := newReachable(t)
 	v := r.newClaimed("ext4", "called")
-	stranger := r.api.Namespace(t)
-	r.api.Account(t, stranger, "stranger")
-	r.api.Account(t, stranger, "checker")
-	r.api.Grant(t, stranger, "checker", rbacv1.PolicyRule{
+	unrelated := r.api.Namespace(t)
+	r.api.Account(t, unrelated, "unrelated")
+	r.api.Account(t, unrelated, "checker")
+	r.api.Grant(t, unrelated, "checker", rbacv1.PolicyRule{
 		APIGroups: []string{"csi-addons.io"}, Resources: []string{"nodehealers"}, Verbs: []string{"check"}, ResourceNames: []string{thisNode},
 	})
-	r.api.Account(t, stranger, "elsewhere")
-	r.api.Grant(t, stranger, "elsewhere", rbacv1.PolicyRule{
+	r.api.Account(t, unrelated, "elsewhere")
+	r.api.Grant(t, unrelated, "elsewhere", rbacv1.PolicyRule{
 		APIGroups: []string{"csi-addons.io"}, Resources: []string{"nodehealers"}, Verbs: []string{"heal", "check"}, ResourceNames: []string{"node-2"},
 	})
 	good := r.controllerToken()
@@ -192,9 +192,9 @@ func TestTokensOverTCP(t *testing.T) {
 		"tampered with":   {good[:len(good)-8] + "AAAAAAAA", "the token is refused by the Kubernetes API"},
 		"expired":         {r.controllerToken(cluster.Ending(-time.Hour)), "the token is refused by the Kubernetes API"},
 		"wrong audience":  {r.controllerToken(cluster.ForAudience("somebody-else")), "the token is for another audience"},
-		"wrong account":   {r.api.Token(t, stranger, "stranger"), "kubectl auth can-i --list"},
-		"of another node": {r.api.Token(t, stranger, "elsewhere"), "may not check on node node-1"},
-		"may only check":  {r.api.Token(t, stranger, "checker"), ""},
+		"wrong account":   {r.api.Token(t, unrelated, "unrelated"), "kubectl auth can-i --list"},
+		"of another node": {r.api.Token(t, unrelated, "elsewhere"), "may not check on node node-1"},
+		"may only check":  {r.api.Token(t, unrelated, "checker"), ""},
 		"right":           {good, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -221,8 +221,8 @@ func TestTokensOverTCP(t *testing.T) {
 		})
 	}
 	// What a caller is told to look at tells them apart.
-	for account, want := range map[string]string{"stranger": "", "elsewhere": "[node-2] [heal check]", "checker": "[node-1] [check]"} {
-		list := r.api.Kubectl(t, "auth", "can-i", "--list", "--as=system:serviceaccount:"+stranger+":"+account)
+	for account, want := range map[string]string{"unrelated": "", "elsewhere": "[node-2] [heal check]", "checker": "[node-1] [check]"} {
+		list := r.api.Kubectl(t, "auth", "can-i", "--list", "--as=system:serviceaccount:"+unrelated+":"+account)
 		got := ""
 		for line := range strings.Lines(list) {
 			if rest, ok := strings.CutPrefix(line, "nodehealers.csi-addons.io "); ok {
@@ -274,9 +274,9 @@ func TestRightsThatChange(t *testing.T) {
 	harness.Eventually(t, "the right counts no more", func() bool { return status.Code(identify(within(t), conn)) == codes.Unauthenticated })
 }
 
-// TestNobodyIsLetInWithoutTheAPI refuses every caller while the API is gone or does not
+// TestUnauthenticatedWithoutTheAPI refuses every caller while the API is gone or does not
 // answer; the socket still answers.
-func TestNobodyIsLetInWithoutTheAPI(t *testing.T) {
+func TestUnauthenticatedWithoutTheAPI(t *testing.T) {
 	r := newReachable(t)
 	v := r.newClaimed("ext4", "alone")
 	conn := r.dial(r.controllerToken())

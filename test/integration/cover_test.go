@@ -152,9 +152,9 @@ func TestUnpublishWhileCovering(t *testing.T) {
 	}
 }
 
-// TestCoverInside heals the mount of a running container, which the same process
+// TestCoverInContainer heals the mount of a running container, which the same process
 // reads on through, whatever it shared with the host's.
-func TestCoverInside(t *testing.T) {
+func TestCoverInContainer(t *testing.T) {
 	for _, option := range []string{"", "ro", "rslave", "rshared"} {
 		t.Run("option "+option, func(t *testing.T) {
 			withoutBeneath(t)
@@ -176,8 +176,8 @@ func TestCoverInside(t *testing.T) {
 	}
 }
 
-// TestKillCoveringInside kills the server at every instant of the work in a container.
-func TestKillCoveringInside(t *testing.T) {
+// TestKillCoverInContainer kills the server at every instant of the work in a container.
+func TestKillCoverInContainer(t *testing.T) {
 	for _, instant := range []string{"inside/entered", "inside/checked", "inside/verified", "inside/final"} {
 		t.Run(instant, func(t *testing.T) {
 			withoutBeneath(t)

@@ -44,13 +44,13 @@ func TestCloneIsPrivate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := stopRebind(t, "ext4", "attach/moved")
 			target := filepath.Join(inContainer(h.v), "sub")
-			harness.Must(t, unix.Mount("stranger", target, "tmpfs", 0, "size=1m"))
+			harness.Must(t, unix.Mount("unrelated", target, "tmpfs", 0, "size=1m"))
 			h.Resume()
 			if a := h.Answer(); a == nil || a.GetAbnormal() {
 				t.Errorf("got %v", a)
 			}
 			for _, line := range h.n.Table() {
-				if strings.Contains(line, "stranger") && !strings.HasPrefix(line, target+" ") {
+				if strings.Contains(line, "unrelated") && !strings.HasPrefix(line, target+" ") {
 					t.Errorf("what was mounted on %s is also %q", target, line)
 				}
 			}

@@ -126,10 +126,10 @@ func TestPublishOnTop(t *testing.T) {
 	}
 }
 
-// TestPublishWhileTakingOff has the driver bind once more in the instant between
+// TestPublishDuringUnmountDuplicate has the driver bind once more in the instant between
 // the last check and the umount, which knows names only: the loss is reported.
-func TestPublishWhileTakingOff(t *testing.T) {
-	h := stopTakeOff(t, "unmount/matched")
+func TestPublishDuringUnmountDuplicate(t *testing.T) {
+	h := stopUnmountDuplicate(t, "unmount/matched")
 	h.v.PublishAgain()
 	h.Resume()
 	if a := h.Answer(); a == nil || !a.GetAbnormal() || !strings.Contains(a.GetMessage(), "another mount") {

@@ -81,9 +81,9 @@ func TestNoProcessLeft(t *testing.T) {
 	for i := range 8 {
 		all = append(all, n.NewVolume("ext4", fmt.Sprintf("another %d", i)).Request())
 	}
-	crowd := n.AskOnAndOn(len(all), all...)
-	harness.Eventually(t, "all were asked for often", func() bool { return crowd.Answers() > 30*len(all) })
-	crowd.Stop()
+	load := n.AskContinuously(len(all), all...)
+	harness.Eventually(t, "all were asked for often", func() bool { return load.Answers() > 30*len(all) })
+	load.Stop()
 	before := n.Table()
 	v.Unpublish()
 	noWorkers(n)

@@ -24,8 +24,8 @@ func TestFuse(t *testing.T) {
 	}{
 		"the daemon is killed":         {(*faultfs.FS).Kill, []string{"Disconnected", "ENOTCONN"}},
 		"the connection is aborted":    {(*faultfs.FS).Abort, []string{"Disconnected", "ENOTCONN"}},
-		"the daemon stands still":      {silent((*faultfs.FS).Stop), []string{"NotResponding", "no answer within 1s", " requests wait for the FUSE daemon"}},
-		"the daemon reads and is mute": {silent(func(fs *faultfs.FS) { fs.Mute() }), []string{"NotResponding", "no answer within 1s", " requests wait for the FUSE daemon"}},
+		"the daemon stands still":      {hung((*faultfs.FS).Stop), []string{"NotResponding", "no answer within 1s", " requests wait for the FUSE daemon"}},
+		"the daemon reads and is mute": {hung(func(fs *faultfs.FS) { fs.Mute() }), []string{"NotResponding", "no answer within 1s", " requests wait for the FUSE daemon"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone", "--probe-timeout=1s").Start()
@@ -43,8 +43,8 @@ func TestFuse(t *testing.T) {
 	}
 }
 
-// silent breaks a daemon that two applications are waiting for.
-func silent(breaks func(fs *faultfs.FS)) func(fs *faultfs.FS) {
+// hung breaks a daemon that two applications are waiting for.
+func hung(breaks func(fs *faultfs.FS)) func(fs *faultfs.FS) {
 	return func(fs *faultfs.FS) {
 		breaks(fs)
 		fs.Ask()

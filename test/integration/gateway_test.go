@@ -70,9 +70,9 @@ func TestCallersIdentity(t *testing.T) {
 	}
 }
 
-// TestNobodyPosesAsTheGateway: its socket is for its uid, root's included, and the
+// TestGatewaySocketIsForItsUIDOnly: its socket is for its uid, root's included, and the
 // other one is not for it.
-func TestNobodyPosesAsTheGateway(t *testing.T) {
+func TestGatewaySocketIsForItsUIDOnly(t *testing.T) {
 	r := newUnreached(t, newMember(t))
 	r.Start()
 	v := r.newClaimed("ext4", "posed")

@@ -13,7 +13,7 @@ import (
 // mountOver mounts an unrelated filesystem on the mount point.
 func mountOver(v *harness.Volume) {
 	v.Node.T.Helper()
-	harness.Must(v.Node.T, unix.Mount("stranger", v.MountPoint(), "tmpfs", 0, "size=1m"))
+	harness.Must(v.Node.T, unix.Mount("unrelated", v.MountPoint(), "tmpfs", 0, "size=1m"))
 }
 
 // TestFirstHalfChecks changes the mount point during the first half of a rebind. The

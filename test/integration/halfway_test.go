@@ -36,8 +36,8 @@ func stopRebind(t *testing.T, fs, instants string) halfway {
 	return stopHealing(t, fs, instants, (*harness.Volume).Unpublish)
 }
 
-// stopTakeOff is stopRebind for a placeholder that stands on the driver's.
-func stopTakeOff(t *testing.T, instants string) halfway {
+// stopUnmountDuplicate is stopRebind for a placeholder that stands on the driver's.
+func stopUnmountDuplicate(t *testing.T, instants string) halfway {
 	t.Helper()
 	return stopHealing(t, "ext4", instants, func(v *harness.Volume) { placeholderOn(t, v.Staging, v.MountPoint()) })
 }

@@ -55,13 +55,13 @@ func (h halfway) kill(victim string) {
 	}
 }
 
-// TestKillTakingOff kills the worker or the server before and after it takes a
+// TestKillUnmountDuplicate kills the worker or the server before and after it takes a
 // duplicate off; one more call and all is as before.
-func TestKillTakingOff(t *testing.T) {
+func TestKillUnmountDuplicate(t *testing.T) {
 	for _, victim := range []string{"worker", "server"} {
 		for _, instant := range []string{"unmount-duplicate/checked", "unmount-duplicate/done"} {
 			t.Run(victim+" at "+instant, func(t *testing.T) {
-				h := stopTakeOff(t, instant)
+				h := stopUnmountDuplicate(t, instant)
 				h.kill(victim)
 				h.n.SameTable(h.healthy)
 				h.intact(h.v.MountPoint())

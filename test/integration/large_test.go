@@ -48,8 +48,8 @@ func TestLargeDirectory(t *testing.T) {
 	}
 }
 
-// TestNobodyReadsADirectory counts what a FUSE daemon is asked for.
-func TestNobodyReadsADirectory(t *testing.T) {
+// TestChecksReadNoDirectory counts what a FUSE daemon is asked for.
+func TestChecksReadNoDirectory(t *testing.T) {
 	n := harness.NewNode(t, "--standalone", "--probe-write=always").Start()
 	v, fs := n.NewFUSEVolume("large", faultfs.Config{})
 	for range 5 {

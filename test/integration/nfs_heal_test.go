@@ -145,8 +145,8 @@ func TestNFSStale(t *testing.T) {
 	})
 }
 
-// TestNFSInside has a container use the volume meanwhile.
-func TestNFSInside(t *testing.T) {
+// TestNFSInContainer has a container use the volume meanwhile.
+func TestNFSInContainer(t *testing.T) {
 	eachNFS(t, func(t *testing.T, version string, options ...string) {
 		n := harness.NewNode(t).Start()
 		s := newShare(n, version, options...)

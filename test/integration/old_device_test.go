@@ -23,7 +23,7 @@ func TestContainerOnOldDevice(t *testing.T) {
 	n.Expect("healthy", v.Request())
 	recorded := mountPointsRecorded(t, n, v)
 
-	attachAnew(v)
+	reattach(v)
 	for range 2 {
 		n.Expect("abnormal", v.Request(), "ContainerOnOldDevice", before.ID()[:12], "delete the pod")
 	}
@@ -47,9 +47,9 @@ func TestContainerOnOldDevice(t *testing.T) {
 	n.Expect("healthy", v.Request())
 }
 
-// attachAnew gives a raw block volume's disk another number, as after a new login to its
+// reattach gives a raw block volume's disk another number, as after a new login to its
 // target, and publishes that.
-func attachAnew(v *harness.Volume) {
+func reattach(v *harness.Volume) {
 	t := v.Node.T
 	t.Helper()
 	old := v.Device

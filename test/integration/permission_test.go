@@ -32,9 +32,9 @@ func TestPermissionOfStep(t *testing.T) {
 	h.restored()
 }
 
-// TestPermissionToLook takes from the server what even a check needs. That says
+// TestPermissionForACheck takes from the server what even a check needs. That says
 // nothing of the volume, and no volume is called sick for it.
-func TestPermissionToLook(t *testing.T) {
+func TestPermissionForACheck(t *testing.T) {
 	for name, c := range map[string]struct {
 		less harness.Lessen
 		says string

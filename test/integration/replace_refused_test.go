@@ -71,7 +71,7 @@ func TestReplaceRefused(t *testing.T) {
 		"something stands in the dead mount": {
 			func(t *testing.T, s *served) {
 				harness.Must(t, unix.Mount("", s.MountPoint(), "", unix.MS_PRIVATE, ""))
-				harness.Must(t, unix.Mount("stranger", filepath.Join(s.MountPoint(), "sub"), "tmpfs", 0, "size=1m"))
+				harness.Must(t, unix.Mount("unrelated", filepath.Join(s.MountPoint(), "sub"), "tmpfs", 0, "size=1m"))
 				s.die()
 			},
 			[]string{"Disconnected", "mounted on"},
@@ -115,7 +115,7 @@ func TestReplaceOfANamelessSource(t *testing.T) {
 // TestReplaceNeverSeenHealthy does nothing for a volume without a record.
 func TestReplaceNeverSeenHealthy(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
-	s := newServed(n, "stranger")
+	s := newServed(n, "unrelated")
 	s.die()
 	before := n.Table()
 	n.Expect("abnormal", s.Request(), "Disconnected", "never seen healthy")

@@ -138,7 +138,7 @@ func TestUnmountDeadTopWithALivingPropagatedMount(t *testing.T) {
 	s, propagatedMounts := buriedShared(t, n)
 	harness.Must(t, unix.Mount("", s.Staging, "", unix.MS_PRIVATE, "")) // of the top
 	harness.Must(t, unix.Unmount(propagatedMounts, 0))
-	harness.Must(t, unix.Mount("stranger", propagatedMounts, "tmpfs", 0, "size=1m"))
+	harness.Must(t, unix.Mount("unrelated", propagatedMounts, "tmpfs", 0, "size=1m"))
 	before := idsAt(t, propagatedMounts)
 	for range 2 {
 		if _, err := n.Call(s.Request()); err != nil {

@@ -14,12 +14,12 @@ import (
 func TestReplaceWanted(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	s := newServed(n, "wanted").known()
-	stranger := n.NewContainer(harness.Stranger, s.MountPoint())
+	unrelated := n.NewContainer(harness.UnrelatedPod, s.MountPoint())
 	s.die()
 	dead := n.Table()
 	n.Expect("abnormal", s.Request(), "Disconnected", "no running container")
 	n.SameTable(dead)
-	stranger.Kill()
+	unrelated.Kill()
 	n.Expect("abnormal", s.Request(), "Disconnected", "no running container")
 	n.SameTable(dead)
 

@@ -191,9 +191,9 @@ func TestHealthOfAClaim(t *testing.T) {
 	}
 }
 
-// TestPodsByTurns asks at the mount points of two pods by turns, one of which is lost:
+// TestUnhealthyWhileOnePodIs asks at the mount points of two pods by turns, one of which is lost:
 // the volume is unhealthy, and does not become healthy in between.
-func TestPodsByTurns(t *testing.T) {
+func TestUnhealthyWhileOnePodIs(t *testing.T) {
 	m := newMember(t, "--mode=check")
 	m.Start()
 	v := m.newClaimed("ext4", "by-turns", func(c *cluster.Volume) { c.Access = corev1.ReadWriteMany })

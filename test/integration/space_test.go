@@ -63,9 +63,9 @@ func testFull(t *testing.T, fs string) {
 	}
 }
 
-// TestFullIsBoundAnew heals a mount point of a full volume: that it has no space is
+// TestRebindOfAFullVolume heals a mount point of a full volume: that it has no space is
 // no reason to leave a pod without its mount.
-func TestFullIsBoundAnew(t *testing.T) {
+func TestRebindOfAFullVolume(t *testing.T) {
 	for what, c := range fillings {
 		t.Run(what, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone").Start()

@@ -43,7 +43,7 @@ func TestMountStorm(t *testing.T) {
 	before := n.Table()
 
 	s := blow(t, n, steady[0])
-	asked := n.AskOnAndOn(3, requests...)
+	asked := n.AskContinuously(3, requests...)
 	healed := 0
 	for end := time.Now().Add(stormLength(t)); time.Now().Before(end); healed++ {
 		lost.Unpublish()

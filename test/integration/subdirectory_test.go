@@ -30,7 +30,7 @@ func TestRebindStaysInTheVolume(t *testing.T) {
 		},
 		"another filesystem": func(t *testing.T, sub string) {
 			harness.Mkdir(t, sub)
-			harness.Must(t, unix.Mount("stranger", sub, "tmpfs", 0, "size=1m"))
+			harness.Must(t, unix.Mount("unrelated", sub, "tmpfs", 0, "size=1m"))
 			harness.Mkdir(t, filepath.Join(sub, "deep"))
 		},
 		"a bind of the volume's own directory": func(t *testing.T, sub string) {

@@ -26,7 +26,7 @@ func TestUmountWhileChecked(t *testing.T) {
 			n := harness.NewNode(t).Start()
 			v := n.NewVolume(fs, "unpublished")
 			n.Expect("healthy", v.Request())
-			asked := n.AskOnAndOn(3, v.Request())
+			asked := n.AskContinuously(3, v.Request())
 			busy := tries{}
 			begun := time.Now()
 			for i := range rounds {
@@ -58,7 +58,7 @@ func TestCleanupWhileChecked(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	v := n.NewVolume("xfs", "unpublished")
 	n.Expect("healthy", v.Request())
-	asked := n.AskOnAndOn(3, v.Request())
+	asked := n.AskContinuously(3, v.Request())
 	failed := 0
 	for range rounds / 2 {
 		for mount.CleanupMountPoint(v.MountPoint(), mount.New(""), true) != nil {

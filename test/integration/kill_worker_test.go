@@ -39,7 +39,7 @@ var takingOff = []string{"unmount-duplicate/checked", "unmount/matched", "unmoun
 func TestDuplicateAgain(t *testing.T) {
 	for _, instant := range takingOff {
 		t.Run(instant, func(t *testing.T) {
-			h := stopTakeOff(t, instant)
+			h := stopUnmountDuplicate(t, instant)
 			h.KillWorker()
 			h.Answer()
 			for range 2 {
@@ -52,9 +52,9 @@ func TestDuplicateAgain(t *testing.T) {
 	}
 }
 
-// TestTakeOffOnlyOurs has the driver unmount once while a duplicate is unmounted:
+// TestUnmountDuplicateOnlyOurs has the driver unmount once while a duplicate is unmounted:
 // what it uncovers is the driver's own mount, and stays.
-func TestTakeOffOnlyOurs(t *testing.T) {
+func TestUnmountDuplicateOnlyOurs(t *testing.T) {
 	var own uint64
 	h := stopHealing(t, "ext4", "unmount-duplicate/checked", func(v *harness.Volume) {
 		own = harness.MountID(t, v.MountPoint())
@@ -71,11 +71,11 @@ func TestTakeOffOnlyOurs(t *testing.T) {
 	h.n.SameTable(h.healthy)
 }
 
-// TestUnpublishWhileTakingOff has a driver unpublish while a duplicate is taken
+// TestUnpublishDuringUnmountDuplicate has a driver unpublish while a duplicate is taken
 // off. Before that is done, a driver that unmounts once and then deletes the
 // tree, without checking whether anything is still mounted, would delete through
 // its own mount below: no matter what we do.
-func TestUnpublishWhileTakingOff(t *testing.T) {
+func TestUnpublishDuringUnmountDuplicate(t *testing.T) {
 	for name, unpublish := range unpublishers {
 		for _, instant := range takingOff {
 			if name != "mount-utils" && instant != "unmount-duplicate/done" {

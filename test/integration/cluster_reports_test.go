@@ -16,9 +16,9 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
 
-// TestNothingIsToldOfVolumesPropagatedMounts has a caller name a volume that another
+// TestNothingIsReportedOfVolumesOnOtherNodes has a caller name a volume that another
 // node has, at a path of this one: its owner reads nothing of that.
-func TestNothingIsToldOfVolumesPropagatedMounts(t *testing.T) {
+func TestNothingIsReportedOfVolumesOnOtherNodes(t *testing.T) {
 	m := newMember(t)
 	m.Start()
 	far := cluster.Volume{PV: "pv-far", ID: "far", Driver: harness.Driver, Namespace: m.namespace, Claim: "far"}

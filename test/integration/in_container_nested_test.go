@@ -37,9 +37,9 @@ func needsDetachedTrees(t testing.TB) {
 	harness.NeedsKernel(t, harness.KernelIs(6, 15), "a mount put into a detached one (Linux 6.15)")
 }
 
-// TestInsideNested carries what is mounted beneath the volume in the container
+// TestInContainerNested carries what is mounted beneath the volume in the container
 // over to the volume that replaces it.
-func TestInsideNested(t *testing.T) {
+func TestInContainerNested(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	u := newNested(n, longEnough, &harness.Loop{Read: "/data/a", Write: "/data/loop"})
 	for range 2 {
@@ -57,10 +57,10 @@ func TestInsideNested(t *testing.T) {
 	}
 }
 
-// TestInsideNestedForgotten leaves a container alone when the way to what is
+// TestInContainerNestedForgotten leaves a container alone when the way to what is
 // mounted beneath its volume would have to be asked of the dead daemon: the
 // kernel would take that mount away.
-func TestInsideNestedForgotten(t *testing.T) {
+func TestInContainerNestedForgotten(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	u := newNested(n, 0, nil) // its mounts are not entered
 	before := u.c.Mounts()

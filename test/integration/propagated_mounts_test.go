@@ -36,7 +36,7 @@ func TestDuplicateWithALivingPropagatedMount(t *testing.T) {
 			}
 			// The copy that it received makes way for something alive.
 			harness.Must(t, unix.Unmount(receiver, 0))
-			harness.Must(t, unix.Mount("stranger", receiver, "tmpfs", 0, "size=1m"))
+			harness.Must(t, unix.Mount("unrelated", receiver, "tmpfs", 0, "size=1m"))
 			before := n.Table()
 			for range 2 {
 				n.Expect("abnormal", v.Request(), "StackedMounts", "would also take")

@@ -13,11 +13,11 @@ import (
 // crowdedPod is the end of OtherPod, which is what a long message may leave of it.
 var crowdedPod = harness.OtherPod[len(harness.OtherPod)-4:]
 
-// TestCrowdedPod has one pod of a shared volume, whose containers may mount, bind
+// TestPodWithTooManyMounts has one pod of a shared volume, whose containers may mount, bind
 // the volume more often than are inspected: in one container, or in many. The
 // containers of the other pods are healed as ever; who is left is that pod.
-func TestCrowdedPod(t *testing.T) {
-	for name, crowd := range map[string]struct{ containers, binds int }{
+func TestPodWithTooManyMounts(t *testing.T) {
+	for name, load := range map[string]struct{ containers, binds int }{
 		"in one container":   {1, 600},
 		"in many containers": {16, 63},
 	} {
@@ -28,9 +28,9 @@ func TestCrowdedPod(t *testing.T) {
 			s.Publish(harness.OtherPod)
 			mountPoint := s.MountPointOf(harness.OtherPod)
 			var crowded []*harness.Container
-			for i := range crowd.containers { // they are the oldest
+			for i := range load.containers { // they are the oldest
 				c := n.StartContainer(harness.ContainerSpec{Pod: harness.OtherPod, Name: fmt.Sprint(i), Mounts: []harness.ContainerMount{{At: "/data", Source: mountPoint}}})
-				c.InMounts(func() error { return bindInside(crowd.binds) })
+				c.InMounts(func() error { return bindInside(load.binds) })
 				crowded = append(crowded, c)
 			}
 			u := s.usedBy(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint()}}})

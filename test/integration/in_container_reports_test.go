@@ -12,10 +12,10 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestInsideIsTold tells the cluster of a container that has a dead volume, and
+// TestInContainerIsReported tells the cluster of a container that has a dead volume, and
 // that it has its data again: events on the pod and on the claim, the claim's
 // health, and what CSI asks.
-func TestInsideIsTold(t *testing.T) {
+func TestInContainerIsReported(t *testing.T) {
 	m := newMember(t)
 	m.Args = append(m.Args, "--heal-containers=off")
 	m.Start()
@@ -74,10 +74,10 @@ func TestStaleBeforeTheFirstCall(t *testing.T) {
 	n.Expect("healthy", s.Request())
 }
 
-// TestInsideSharingUnknown has a driver replace the host's mount by itself. Whose
+// TestInContainerSharingUnknown has a driver replace the host's mount by itself. Whose
 // peer the container's mount was can no longer be seen, so that the new one shares
 // nothing, which the answer says.
-func TestInsideSharingUnknown(t *testing.T) {
+func TestInContainerSharingUnknown(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	u := newUsed(n, "rshared")
 	u.die()

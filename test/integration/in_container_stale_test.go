@@ -62,9 +62,9 @@ func TestStaleFromBefore(t *testing.T) {
 	n.Expect("healthy", u.Request())
 }
 
-// TestInsideStartedLate heals containers that came while the volume was dead, and
+// TestInContainerStartedLate heals containers that came while the volume was dead, and
 // while others were healed.
-func TestInsideStartedLate(t *testing.T) {
+func TestInContainerStartedLate(t *testing.T) {
 	n := harness.NewNode(t)
 	n.Pause = "inside/entered"
 	n.Start()
@@ -105,9 +105,9 @@ func seesShutdown() []string {
 	return []string{"--standalone"}
 }
 
-// TestInsideADisk has the disk of a volume vanish and come back. What a
+// TestInContainerADisk has the disk of a volume vanish and come back. What a
 // container has of an ext4 is healed only where that is asked for.
-func TestInsideADisk(t *testing.T) {
+func TestInContainerADisk(t *testing.T) {
 	needsBeneath(t)
 	flags := seesShutdown()
 	n := harness.NewNode(t, flags...).Start()
