@@ -209,8 +209,8 @@ func TestAttackWithPeerGroups(t *testing.T) {
 	}
 }
 
-// TestAttackWithPeerGroupsOnData has a driver unpublish a volume to which this
-// happened: its data stays.
+// TestAttackWithPeerGroupsOnData has a driver unpublish a volume after that attack:
+// its data stays.
 func TestAttackWithPeerGroupsOnData(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	v := newAttacked(n, "rprivate")
@@ -218,8 +218,8 @@ func TestAttackWithPeerGroupsOnData(t *testing.T) {
 	v.unpublishOnce()
 }
 
-// TestAttackWithPeerGroupsAllTheTime has the attacker go on by itself while the
-// volume is healed again and again in containers of every kind.
+// TestAttackWithPeerGroupsAllTheTime repeats the attack continuously while the volume
+// is healed again and again in containers of every kind.
 func TestAttackWithPeerGroupsAllTheTime(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	next := newNeighbour(n)

@@ -13,9 +13,9 @@ import (
 // crowdedPod is the end of OtherPod, which is what a long message may leave of it.
 var crowdedPod = harness.OtherPod[len(harness.OtherPod)-4:]
 
-// TestPodWithTooManyMounts has one pod of a shared volume, whose containers may mount, bind
-// the volume more often than are inspected: in one container, or in many. The
-// containers of the other pods are healed as ever; who is left is that pod.
+// TestPodWithTooManyMounts has a pod bind a shared volume more often than mounts are
+// inspected, in one container or in many. The containers of the other pods are healed;
+// this pod is named.
 func TestPodWithTooManyMounts(t *testing.T) {
 	for name, load := range map[string]struct{ containers, binds int }{
 		"in one container":   {1, 600},

@@ -13,9 +13,9 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestAttackWithARename has a pod's user move the directory that a subPath shows ever
-// deeper down in its emptyDir: the mount tables of the host, and of the container, say
-// where it is by now. All that is healed is healed beside it.
+// TestAttackWithARename has a pod's user move the directory that a subPath shows
+// deeper and deeper into its emptyDir, so that its path in the mount tables grows. All
+// heals still work.
 func TestAttackWithARename(t *testing.T) {
 	for name, levels := range map[string]int{"a line of 70 KiB": 70, "a path of a MiB": 4400} {
 		t.Run(name, func(t *testing.T) {

@@ -87,8 +87,8 @@ func (s *suspect) spared(t *testing.T, why ...string) {
 	}
 }
 
-// TestWhoMayWrite tries a write, which reaches the disk, only while the API says
-// that the disk is this node's.
+// TestWhoMayWrite tries a write, which reaches the disk, only while the API says that
+// this node may write to it.
 func TestWhoMayWrite(t *testing.T) {
 	propagatedMount := func(t *testing.T, s *suspect, node string) {
 		other := cluster.Volume{PV: s.PV + "-twin", ID: s.ID, Driver: harness.Driver, Namespace: s.m.namespace, Claim: "twin"}
@@ -181,8 +181,8 @@ func TestWhoMayWrite(t *testing.T) {
 	}
 }
 
-// TestInformersThatLag has the API know already what the server's informers do not:
-// the API is asked, and decides.
+// TestInformersThatLag changes the API while the server's informers lag: the API
+// itself is asked, and decides.
 func TestInformersThatLag(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(t *testing.T, s *suspect)
@@ -223,7 +223,7 @@ func TestInformersThatLag(t *testing.T) {
 	}
 }
 
-// TestPodInformerThatLags is the same for a mount point.
+// TestPodInformerThatLags is the same for a pod and its mount point.
 func TestPodInformerThatLags(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, v *claimed){
 		"mode check":     func(_ *testing.T, v *claimed) { v.m.Settings(map[string]string{"mode": "check"}) },
@@ -249,8 +249,8 @@ func TestPodInformerThatLags(t *testing.T) {
 	}
 }
 
-// TestNoWriteWithoutTheAPI refuses at once, while a mount point is still healed that a
-// running container has.
+// TestNoWriteWithoutTheAPI refuses a write at once without an API, and still heals a
+// mount point that a running container has.
 func TestNoWriteWithoutTheAPI(t *testing.T) {
 	for name, tc := range map[string]struct {
 		away, back func(*cluster.Cluster, testing.TB)

@@ -50,8 +50,8 @@ func (v *claimed) asks() map[string]func() string {
 	}
 }
 
-// TestOffIsNotChecked counts what reaches a volume: nothing does while it is
-// off, however it is named, and a hang of it delays no call.
+// TestOffIsNotChecked counts the requests that reach a volume: none while it is off,
+// by whichever path it is named, and a hang of it delays no call.
 func TestOffIsNotChecked(t *testing.T) {
 	m := newMember(t)
 	m.Start()
@@ -96,8 +96,8 @@ func TestOffIsNotChecked(t *testing.T) {
 	m.Expect("healthy", v.Request())
 }
 
-// TestOffOfABlockVolume: it has two paths, and kubelet's link to the other one
-// names the pod and the volume too.
+// TestOffOfABlockVolume covers both paths of a block volume: kubelet's link names pod
+// and volume too.
 func TestOffOfABlockVolume(t *testing.T) {
 	m := newMember(t)
 	m.Start()

@@ -16,8 +16,8 @@ func (m *member) forgets() {
 	m.Start()
 }
 
-// TestModeOfAnObject puts each mode on each object that may have one, and takes
-// it off again.
+// TestModeOfAnObject sets each mode on each object that may have one, and removes it
+// again.
 func TestModeOfAnObject(t *testing.T) {
 	m := newMember(t)
 	m.Start()
@@ -45,7 +45,7 @@ func TestModeOfAnObject(t *testing.T) {
 }
 
 // TestStrictestMode has two objects disagree, in both directions: a tenant, who writes
-// to pods and claims, overrules no administrator.
+// to pods and claims, cannot overrule an administrator.
 func TestStrictestMode(t *testing.T) {
 	m := newMember(t)
 	m.Start()
@@ -75,8 +75,8 @@ func TestStrictestMode(t *testing.T) {
 	}
 }
 
-// TestOffStopsChangesAtOnce although checks go on for a while: each object is read
-// again before a step.
+// TestOffStopsChangesAtOnce stops steps at once, although checks go on for a while:
+// each object is read again before a step.
 func TestOffStopsChangesAtOnce(t *testing.T) {
 	m := newMember(t)
 	news := m.between()
@@ -97,8 +97,8 @@ func TestOffStopsChangesAtOnce(t *testing.T) {
 	}
 }
 
-// TestModeOfTwoPods has two pods that share a volume disagree: for each mount point its
-// own pod's word counts, and for the staging mount point, which belongs to no pod, the stricter one.
+// TestModeOfTwoPods has two pods that share a volume disagree: each target follows its
+// own pod's annotation, the staging mount point the stricter one.
 func TestModeOfTwoPods(t *testing.T) {
 	m := newMember(t)
 	m.Start()
@@ -122,8 +122,8 @@ func TestModeOfTwoPods(t *testing.T) {
 	}
 }
 
-// TestModeAndWrites tries no write on a volume that may only be checked, by
-// whatever word.
+// TestModeAndWrites tries no write on a volume that may only be checked, whichever
+// object says so.
 func TestModeAndWrites(t *testing.T) {
 	m := newMember(t)
 	m.Start()
@@ -147,7 +147,7 @@ func TestModeAndWrites(t *testing.T) {
 	}
 }
 
-// TestServerThatOnlyChecks heals nothing, whatever anybody else says.
+// TestServerThatOnlyChecks heals nothing with --mode=check, whatever annotations say.
 func TestServerThatOnlyChecks(t *testing.T) {
 	m := newMember(t)
 	m.Start()
@@ -163,8 +163,7 @@ func TestServerThatOnlyChecks(t *testing.T) {
 	v.Refused("--mode=check")
 }
 
-// TestNodeThatIsGone heals nothing on a node that the API does not have: nobody
-// knows what is wanted of it.
+// TestNodeThatIsGone heals nothing on a node that the API does not know.
 func TestNodeThatIsGone(t *testing.T) {
 	m := newMember(t)
 	m.Start()

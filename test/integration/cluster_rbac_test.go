@@ -16,10 +16,10 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
 
-// TestEachPermission takes each permission of the shipped roles away in turn: what
-// it is for is refused or missing, the answer or the log says what is denied, how to check
-// that and how to mend it, and nothing worse happens. Given back, all works again
-// without a restart.
+// TestEachPermission removes each permission of the shipped roles in turn: what it is
+// for is refused or missing, the answer or the log names the permission and how to
+// check and grant it, and nothing else breaks. Granted again, all works without a
+// restart.
 func TestEachPermission(t *testing.T) {
 	c := newRequester(t, false)
 	shipped, outer := c.permissions(), c.T
@@ -64,8 +64,8 @@ func TestEachPermission(t *testing.T) {
 	}
 }
 
-// TestShippedPermissions does all that a server ever does, and sees that the API
-// denies it nothing.
+// TestShippedPermissions uses everything that a server ever asks of the API, and sees
+// that nothing is denied.
 func TestShippedPermissions(t *testing.T) {
 	for _, streams := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lists are streamed: %t", streams), func(t *testing.T) {
@@ -88,7 +88,8 @@ func TestShippedPermissions(t *testing.T) {
 	}
 }
 
-// TestTokenThatEnded: the API does not know the server any more.
+// TestTokenThatEnded ends the server's token: the API does not know the server any
+// more.
 func TestTokenThatEnded(t *testing.T) {
 	m := newMember(t)
 	m.Start()

@@ -16,8 +16,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
 
-// TestNothingIsReportedOfVolumesOnOtherNodes has a caller name a volume that another
-// node has, at a path of this one: its owner reads nothing of that.
+// TestNothingIsReportedOfVolumesOnOtherNodes has a caller name a volume of another
+// node at a path of this one: nothing is reported to the owner of that volume.
 func TestNothingIsReportedOfVolumesOnOtherNodes(t *testing.T) {
 	m := newMember(t)
 	m.Start()
@@ -55,8 +55,8 @@ func TestNothingIsReportedOfVolumesOnOtherNodes(t *testing.T) {
 }
 
 // TestLostMountPointIsSeenFromEveryPath asks for a volume of two pods, of which one
-// lost its mount, by every path that names it: all say the same, and what the
-// claim says stays.
+// lost its mount, by every path that names it: all answers agree, and the claim's
+// health stays the same.
 func TestLostMountPointIsSeenFromEveryPath(t *testing.T) {
 	m := newMember(t)
 	m.Start()

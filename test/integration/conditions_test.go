@@ -126,9 +126,8 @@ var sicknesses = map[string]sick{
 	}, []string{"DeviceMissing"}},
 }
 
-// TestConditions breaks a volume in every way, asks twice, and sees that it is
-// reported with its own reason, that nothing moved, and that a neighbour is
-// healthy all the while.
+// TestConditions breaks a volume in every way and asks twice: it is reported with its
+// own reason, no mount changes, and a neighbour stays healthy.
 func TestConditions(t *testing.T) {
 	for name, s := range sicknesses {
 		t.Run(name, func(t *testing.T) {
@@ -173,7 +172,8 @@ func TestIntendedReadOnly(t *testing.T) {
 	n.Expect("healthy", req)
 }
 
-// TestWorkerKilledDuringACheck answers that call with UNKNOWN, and the next.
+// TestWorkerKilledDuringACheck answers that call with UNKNOWN, and the next one
+// normally.
 func TestWorkerKilledDuringACheck(t *testing.T) {
 	n := harness.NewNode(t, "--standalone")
 	n.Pause = "look"

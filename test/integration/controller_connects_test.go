@@ -24,8 +24,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
 
-// TestControllerConnects goes the whole way from what the server registers to
-// Connected, with nothing that the controller does not have, and heals.
+// TestControllerConnects follows the controller's way from the registration to
+// Connected, with only what the controller has, and heals.
 func TestControllerConnects(t *testing.T) {
 	r := newRegistered(t)
 	r.Start()

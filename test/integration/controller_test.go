@@ -164,7 +164,7 @@ func unknownMethod(ctx context.Context, c *grpc.ClientConn) error {
 }
 
 // TestTokensOverTCP tries every kind of token with every kind of call, with the
-// roles that are shipped.
+// shipped roles.
 func TestTokensOverTCP(t *testing.T) {
 	r := newReachable(t)
 	v := r.newClaimed("ext4", "called")
@@ -242,7 +242,7 @@ func TestTokensOverTCP(t *testing.T) {
 	}
 }
 
-// TestTokenAudience takes tokens for one audience, and no others.
+// TestTokenAudience accepts tokens for one audience only.
 func TestTokenAudience(t *testing.T) {
 	r := newReachable(t, "--token-audience=node-healer")
 	for token, says := range map[string]string{
@@ -258,7 +258,7 @@ func TestTokenAudience(t *testing.T) {
 	}
 }
 
-// TestRightsThatChange counts soon, on connections that are open too.
+// TestRightsThatChange shows that changed rights count soon, also on open connections.
 func TestRightsThatChange(t *testing.T) {
 	r := newReachable(t)
 	ns := r.api.Namespace(t)

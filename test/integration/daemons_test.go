@@ -58,9 +58,9 @@ func squashfuse(options string) harness.DaemonConfig {
 // sftpServer is where Debian has it.
 const sftpServer = "/usr/lib/openssh/sftp-server"
 
-// TestDaemons kills daemons of drivers and mounts their volumes again, as the
-// driver does. One call, and the process in the container has its data again,
-// beside another volume of such a daemon that nothing happened to.
+// TestDaemons kills daemons of real drivers and mounts their volumes again, as the
+// driver does. After one call the process in the container has its data again, and
+// another volume of such a daemon is unchanged.
 func TestDaemons(t *testing.T) {
 	for name, config := range daemons {
 		t.Run(name, func(t *testing.T) {

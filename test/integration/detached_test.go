@@ -12,8 +12,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
-// TestBusyDuplicate leaves a placeholder alone that a process has a file open
-// on, and takes it off when they have closed it.
+// TestBusyDuplicate leaves a placeholder alone while a process has a file open on it,
+// and unmounts it afterwards.
 func TestBusyDuplicate(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v := n.NewVolume("ext4", "busy")

@@ -63,11 +63,11 @@ func TestUnpublishAtEveryInstant(t *testing.T) {
 	}
 }
 
-// TestUnpublishAroundTheStep is the hardest order: the umount comes before the
-// step, so that it finds nothing, and the deletion at an instant of it. Only the
-// proof that the mount point is wanted helps then, and it ends with the container. It
-// is asked for the last time before finalize: a container that was
-// running then has its umount still to come.
+// TestUnpublishAroundTheStep is the hardest order: the umount comes before the step
+// and finds nothing, the deletion comes at an instant of it. Only the proof that the
+// mount point is wanted helps, and it ends with the container. It is checked for the
+// last time before finalize: for a container that ran then, the umount is still to
+// come.
 func TestUnpublishAroundTheStep(t *testing.T) {
 	for _, instant := range instants {
 		t.Run(instant, func(t *testing.T) {

@@ -11,9 +11,9 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestFilesystemErrors has an ext4 count an error and go on: everything works,
-// and the error is reported with its time and mount point until a person has checked
-// the filesystem. Whether a write still succeeds is asked if anybody may ask.
+// TestFilesystemErrors has an ext4 count an error and go on: everything works, and the
+// error is reported with its time and mount point until a person has checked the
+// filesystem. A write is tried where that is allowed.
 func TestFilesystemErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		args []string
@@ -52,8 +52,8 @@ func TestFilesystemErrors(t *testing.T) {
 	}
 }
 
-// TestFilesystemErrorsAreNoEnd binds a filesystem again that counted errors: it works.
-// The errors stay known, also at the mount point of a pod that came after them.
+// TestFilesystemErrorsAreNoEnd rebinds a filesystem that counted errors: it works. The
+// errors are still reported, also at the mount point of a later pod.
 func TestFilesystemErrorsAreNoEnd(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v := n.NewVolume("ext4", "errors")

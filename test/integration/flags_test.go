@@ -21,8 +21,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestFlagsTakeEffect sees from outside what those flags do that no other test
-// needs.
+// TestFlagsTakeEffect shows the effect of those flags that no other test needs.
 func TestFlagsTakeEffect(t *testing.T) {
 	t.Run("name", func(t *testing.T) {
 		for want, args := range map[string][]string{ownName: nil, "healer.example.com": {"--name=healer.example.com"}} {
@@ -78,7 +77,7 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
-// TestCommandLine sees what the program does without serving anything.
+// TestCommandLine shows what the program does without serving.
 func TestCommandLine(t *testing.T) {
 	harness.NeedsRoot(t)
 	dir := t.TempDir()

@@ -16,7 +16,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
-// TestFuse sees what becomes of a volume whose daemon is gone or does not answer.
+// TestFuse stops or kills the daemon of a volume.
 func TestFuse(t *testing.T) {
 	for name, c := range map[string]struct {
 		breaks func(fs *faultfs.FS)
@@ -53,8 +53,8 @@ func hung(breaks func(fs *faultfs.FS)) func(fs *faultfs.FS) {
 	}
 }
 
-// TestFuseErrno sees what a daemon answers, and that it is healthy again when
-// the daemon says so.
+// TestFuseErrno reports the errno that a daemon answers; the volume is healthy again
+// when the daemon is.
 func TestFuseErrno(t *testing.T) {
 	for errno, reason := range map[syscall.Errno]string{
 		unix.EACCES: "PermissionDenied", unix.EPERM: "PermissionDenied",
@@ -112,9 +112,9 @@ func TestFuseFailsInOneThing(t *testing.T) {
 	}
 }
 
-// TestStuckWorker asks again and again for a volume at which a worker cannot be
-// ended, also by ever new paths in it: that costs one process, others are served,
-// and the server still ends well.
+// TestStuckWorker asks repeatedly for a volume at which a worker cannot be ended, also
+// by ever new paths in it: that costs one process, other volumes are served, and the
+// server still ends.
 func TestStuckWorker(t *testing.T) {
 	n := harness.NewNode(t, "--standalone", "--probe-timeout=300ms", "--slow-answer=300ms").Start()
 	next := newNeighbour(n)

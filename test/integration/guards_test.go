@@ -17,8 +17,8 @@ func mountOver(v *harness.Volume) {
 }
 
 // TestFirstHalfChecks changes the mount point during the first half of a rebind. The
-// step ends there, what came is left alone, and so is the staged mount, onto
-// which everything that is mounted over the driver's bind propagates.
+// step ends, and both the new mount and the staged mount stay as they are; a mount
+// over the driver's bind propagates onto the staged one.
 func TestFirstHalfChecks(t *testing.T) {
 	for name, c := range map[string]struct {
 		instant string
@@ -84,8 +84,8 @@ func TestSecondHalfChecks(t *testing.T) {
 	}
 }
 
-// TestNoLongerWanted ends the container between the two halves: the mount point is
-// left as it was found.
+// TestNoLongerWanted ends the container between the two halves: the mount point is as
+// before the step.
 func TestNoLongerWanted(t *testing.T) {
 	n := harness.NewNode(t)
 	n.Pause = "attach/verified"

@@ -11,8 +11,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestHeld names in the message of a sick volume who has to let go of it before
-// anybody can check it: containers, and others.
+// TestHeld expects the message of a sick volume to name its holders: containers, and
+// others.
 func TestHeld(t *testing.T) {
 	n := harness.NewNode(t, seesShutdown()...).Start()
 	next := newNeighbour(n)

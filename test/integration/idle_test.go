@@ -14,9 +14,9 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
-// TestIdleWorkersHoldNothing looks at workers that have just asked volumes of
-// every kind: nothing of a volume is with them, and as soon as a driver has
-// unmounted it its disk is free.
+// TestIdleWorkersHoldNothing inspects workers that have just probed volumes of every
+// kind: they hold nothing of a volume, and its disk is free as soon as a driver has
+// unmounted it.
 func TestIdleWorkersHoldNothing(t *testing.T) {
 	for name, propagatedMounts := range map[string]bool{"in the host's namespace": false, "from another namespace": true} {
 		t.Run(name, func(t *testing.T) {

@@ -41,9 +41,9 @@ func (h halfway) killInside(victim string) {
 	}
 }
 
-// TestKillInContainer kills the worker or the server at every instant of the work in
-// a container. One more call, and all is as before: no mount is left over, and
-// none lacks.
+// TestKillInContainer kills the worker or the server at every instant of a replacement
+// in a container. After one more call all is as before, without a mount too many or
+// too few.
 func TestKillInContainer(t *testing.T) {
 	for _, victim := range []string{"worker", "server"} {
 		for _, instant := range insideInstants {
@@ -57,8 +57,8 @@ func TestKillInContainer(t *testing.T) {
 	}
 }
 
-// TestKillInContainerShared is the same for mounts that share what happens to them,
-// which is the harder case, and for a read-only one.
+// TestKillInContainerShared is the same for mounts that propagate, which is the harder
+// case, and for a read-only one.
 func TestKillInContainerShared(t *testing.T) {
 	for _, options := range [][]string{{"rslave"}, {"rshared"}, {"ro"}} {
 		for _, instant := range []string{"inside/beneath", "inside/detached", "inside/final"} {
@@ -72,8 +72,8 @@ func TestKillInContainerShared(t *testing.T) {
 	}
 }
 
-// TestKillInContainerNested kills while what is mounted beneath the volume is between
-// the two: none of it is lost.
+// TestKillInContainerNested kills while mounts inside the volume are being copied:
+// none is lost.
 func TestKillInContainerNested(t *testing.T) {
 	for _, instant := range insideInstants {
 		t.Run(instant, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestKillInContainerNested(t *testing.T) {
 }
 
 // TestInContainerOfAnEndingContainer ends a container at every instant of the work in
-// it. Nothing else comes to harm, and what is left of the work is done.
+// it. Nothing else is harmed, and the rest of the work is done.
 func TestInContainerOfAnEndingContainer(t *testing.T) {
 	for _, instant := range insideInstants {
 		t.Run(instant, func(t *testing.T) {

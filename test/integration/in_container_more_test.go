@@ -13,8 +13,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestInContainerFromAnotherNamespace heals from a server that has a mount namespace of its
-// own, as that of a DaemonSet has.
+// TestInContainerFromAnotherNamespace heals from a server in a mount namespace of its
+// own, as the DaemonSet's.
 func TestInContainerFromAnotherNamespace(t *testing.T) {
 	n := harness.NewNode(t, fmt.Sprintf("--host-mount-namespace=/proc/%d/ns/mnt", os.Getpid()))
 	n.Namespace = true
@@ -26,8 +26,8 @@ func TestInContainerFromAnotherNamespace(t *testing.T) {
 	n.Expect("healthy", u.Request())
 }
 
-// TestInContainerPaused heals a container whose processes are stopped: nothing of it
-// is needed for that.
+// TestInContainerPaused heals a container whose processes are stopped: they are not
+// needed.
 func TestInContainerPaused(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	u := newUsed(n)
@@ -39,8 +39,8 @@ func TestInContainerPaused(t *testing.T) {
 	u.works()
 }
 
-// TestInContainerNestedVolume carries another volume over that a container has mounted
-// in this one, and heals that one when its own daemon dies.
+// TestInContainerNestedVolume copies another volume that a container has mounted
+// inside this one, and heals that one when its own daemon dies.
 func TestInContainerNestedVolume(t *testing.T) {
 	needsDetachedTrees(t)
 	n := harness.NewNode(t).Start()
@@ -114,8 +114,8 @@ func TestInContainerHidden(t *testing.T) {
 	n.Expect("healthy", u.Request())
 }
 
-// TestInContainerLeavesNothing heals a container again and again: nothing is held in
-// the end, neither by the server nor of the filesystems that ended.
+// TestInContainerLeavesNothing heals a container again and again: in the end neither
+// the server nor the ended filesystems hold anything.
 func TestInContainerLeavesNothing(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	u := newUsed(n)

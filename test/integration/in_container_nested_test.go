@@ -37,8 +37,8 @@ func needsDetachedTrees(t testing.TB) {
 	harness.NeedsKernel(t, harness.KernelIs(6, 15), "a mount put into a detached one (Linux 6.15)")
 }
 
-// TestInContainerNested carries what is mounted beneath the volume in the container
-// over to the volume that replaces it.
+// TestInContainerNested copies the mounts inside the dead volume to the one that
+// replaces it.
 func TestInContainerNested(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	u := newNested(n, longEnough, &harness.Loop{Read: "/data/a", Write: "/data/loop"})
@@ -57,9 +57,9 @@ func TestInContainerNested(t *testing.T) {
 	}
 }
 
-// TestInContainerNestedForgotten leaves a container alone when the way to what is
-// mounted beneath its volume would have to be asked of the dead daemon: the
-// kernel would take that mount away.
+// TestInContainerNestedForgotten leaves a container alone when the way to a mount
+// inside its volume would have to be asked of the dead daemon: the kernel would drop
+// that mount.
 func TestInContainerNestedForgotten(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	u := newNested(n, 0, nil) // its mounts are not entered

@@ -17,9 +17,8 @@ func restartWith(n *harness.Node, args ...string) {
 	n.Start()
 }
 
-// TestStaleInContainers reports a container that has a dead volume while the
-// host has a living one, whoever forbids to heal it: a later call that may,
-// does.
+// TestStaleInContainers reports a container with a dead volume while the host has a
+// working one, whatever forbids the heal; a later call that is allowed to heals it.
 func TestStaleInContainers(t *testing.T) {
 	n := harness.NewNode(t, "--heal-containers=off").Start()
 	u := newUsed(n)

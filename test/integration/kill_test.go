@@ -55,8 +55,8 @@ func (h halfway) kill(victim string) {
 	}
 }
 
-// TestKillUnmountDuplicate kills the worker or the server before and after it takes a
-// duplicate off; one more call and all is as before.
+// TestKillUnmountDuplicate kills the worker or the server before and after the umount
+// of a duplicate; after one more call all is as before.
 func TestKillUnmountDuplicate(t *testing.T) {
 	for _, victim := range []string{"worker", "server"} {
 		for _, instant := range []string{"unmount-duplicate/checked", "unmount-duplicate/done"} {

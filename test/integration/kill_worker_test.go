@@ -9,8 +9,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestKillWorkerOnly kills the worker at every instant of a rebind, and asks the
-// same server again, whose next workers are let go on.
+// TestKillWorkerOnly kills the worker at every instant of a rebind, and asks the same
+// server again, whose next workers do not stop.
 func TestKillWorkerOnly(t *testing.T) {
 	for _, instant := range instants {
 		t.Run(instant, func(t *testing.T) { testKillWorker(t, "ext4", instant) })
@@ -34,8 +34,8 @@ func testKillWorker(t *testing.T, fs, instant string) {
 // duplicate off.
 var takingOff = []string{"unmount-duplicate/checked", "unmount/matched", "unmount-duplicate/done"}
 
-// TestDuplicateAgain takes a duplicate off, and another one, by the same server,
-// whose worker is killed at an instant of the first.
+// TestDuplicateAgain unmounts two duplicates by the same server, whose worker is
+// killed at an instant of the first.
 func TestDuplicateAgain(t *testing.T) {
 	for _, instant := range takingOff {
 		t.Run(instant, func(t *testing.T) {
@@ -52,8 +52,8 @@ func TestDuplicateAgain(t *testing.T) {
 	}
 }
 
-// TestUnmountDuplicateOnlyOurs has the driver unmount once while a duplicate is unmounted:
-// what it uncovers is the driver's own mount, and stays.
+// TestUnmountDuplicateOnlyOurs has the driver unmount once while a duplicate is
+// unmounted: the driver's own mount stays.
 func TestUnmountDuplicateOnlyOurs(t *testing.T) {
 	var own uint64
 	h := stopHealing(t, "ext4", "unmount-duplicate/checked", func(v *harness.Volume) {
@@ -71,10 +71,9 @@ func TestUnmountDuplicateOnlyOurs(t *testing.T) {
 	h.n.SameTable(h.healthy)
 }
 
-// TestUnpublishDuringUnmountDuplicate has a driver unpublish while a duplicate is taken
-// off. Before that is done, a driver that unmounts once and then deletes the
-// tree, without checking whether anything is still mounted, would delete through
-// its own mount below: no matter what we do.
+// TestUnpublishDuringUnmountDuplicate has a driver unpublish while a duplicate is
+// unmounted. Before the step, a driver that unmounts once and then deletes the tree
+// without checking would delete through its own mount below, whatever we do.
 func TestUnpublishDuringUnmountDuplicate(t *testing.T) {
 	for name, unpublish := range unpublishers {
 		for _, instant := range takingOff {

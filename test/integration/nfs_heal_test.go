@@ -185,8 +185,8 @@ func TestNFSInContainer(t *testing.T) {
 	})
 }
 
-// TestNFSServerStops has the server not answer: nothing is done, others are served,
-// and when it answers again all is as it was.
+// TestNFSServerStops stops the server: nothing is done, other volumes are served, and
+// when it answers again all is as before.
 func TestNFSServerStops(t *testing.T) {
 	eachNFS(t, func(t *testing.T, version string, options ...string) {
 		n := harness.NewNode(t, "--standalone", "--probe-timeout=2s", "--slow-answer=2s").Start()
@@ -250,9 +250,9 @@ func TestNFSRebind(t *testing.T) {
 	n.SameTable(before)
 }
 
-// TestNFSDeletedInUse has a directory deleted that the server keeps for a moment, so
-// that the client learns that it has no links any more: the kernel allows no walk
-// to what shows it, and it is only reported.
+// TestNFSDeletedInUse deletes a directory that the server keeps for a moment, so that
+// the client learns that it has no links any more: the kernel then allows no walk to
+// its mount, which is only reported.
 func TestNFSDeletedInUse(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newShare(n, "4.2")

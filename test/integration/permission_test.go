@@ -33,7 +33,7 @@ func TestPermissionOfStep(t *testing.T) {
 }
 
 // TestPermissionForACheck takes from the server what even a check needs. That says
-// nothing of the volume, and no volume is called sick for it.
+// nothing about a volume, and none is reported as sick.
 func TestPermissionForACheck(t *testing.T) {
 	for name, c := range map[string]struct {
 		less harness.Lessen

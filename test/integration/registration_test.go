@@ -166,8 +166,8 @@ func TestRegistration(t *testing.T) {
 	})
 }
 
-// TestRegistrationThatIsDeleted makes it again, at once or as soon as the
-// controller lets go of it.
+// TestRegistrationThatIsDeleted makes a deleted registration again, at once or as soon
+// as the controller has removed its finalizer.
 func TestRegistrationThatIsDeleted(t *testing.T) {
 	r := newRegistered(t)
 	r.start()
@@ -196,8 +196,8 @@ func (r *registered) driver() string {
 	return name
 }
 
-// TestRegistrationWithoutTheDefinition says once that there is no controller,
-// lets callers in all the same, and registers when one comes.
+// TestRegistrationWithoutTheDefinition logs once that there is no controller, admits
+// callers all the same, and registers when the definition exists.
 func TestRegistrationWithoutTheDefinition(t *testing.T) {
 	r := newRegistered(t)
 	r.api.RemoveAddons(t)

@@ -13,9 +13,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestReplaceManyAtOnce heals what is left when all daemons of a driver die
-// together, by calls that come together, while a kubelet mounts and unmounts
-// other things all the time.
+// TestReplaceManyAtOnce heals when all daemons of a driver die together, by concurrent
+// calls, while a kubelet mounts and unmounts other volumes.
 func TestReplaceManyAtOnce(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	next := newNeighbour(n)

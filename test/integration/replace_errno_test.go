@@ -24,8 +24,7 @@ func restagedBeside(n *harness.Node) (v *harness.Volume, previous *faultfs.FS) {
 	return v, previous
 }
 
-// TestReplaceWhatFails replaces a mount whose server says that it is no good any
-// more.
+// TestReplaceWhatFails replaces a mount whose server answers with a lasting error.
 func TestReplaceWhatFails(t *testing.T) {
 	for errno, reason := range map[syscall.Errno]string{
 		unix.ESTALE: "StaleFileHandle", unix.EIO: "IOError", unix.ENODEV: "IOError", unix.ENOTCONN: "Disconnected",

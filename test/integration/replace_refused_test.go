@@ -11,8 +11,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestReplaceRefused leaves a dead mount where it is, and says why, as long as
-// it is not shown that there is something right to replace it with.
+// TestReplaceRefused leaves a dead mount in place, and says why, until a right
+// replacement is proven.
 func TestReplaceRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(t *testing.T, s *served)
@@ -95,8 +95,8 @@ func TestReplaceRefused(t *testing.T) {
 	}
 }
 
-// TestReplaceOfANamelessSource believes kubelet's file at kubelet's own path when
-// a daemon calls its mounts by the same name for every volume, and nothing else.
+// TestReplaceOfANamelessSource relies only on kubelet's file at kubelet's own path
+// when a daemon gives all its mounts the same source.
 func TestReplaceOfANamelessSource(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v, d := n.NewFUSEDisk("nameless", harness.FUSEConfig{Source: "fuse.diskfs"})

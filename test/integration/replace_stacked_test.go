@@ -117,8 +117,8 @@ func (s *served) alive(paths ...string) []int {
 	return ids
 }
 
-// TestUnmountDeadTopWithPropagatedMounts leaves every live mount where it is when the dead one that
-// stands on it stands on its peers as well.
+// TestUnmountDeadTopWithPropagatedMounts leaves every live mount where it is, also
+// when copies of the dead mount stand on its peers.
 func TestUnmountDeadTopWithPropagatedMounts(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s, propagatedMounts := buriedShared(t, n)
@@ -131,8 +131,8 @@ func TestUnmountDeadTopWithPropagatedMounts(t *testing.T) {
 	}
 }
 
-// TestUnmountDeadTopWithALivingPropagatedMount has something alive where a peer has its copy of the
-// dead mount: a umount of that would take it along.
+// TestUnmountDeadTopWithALivingPropagatedMount has a live mount where a peer has its
+// copy of the dead mount: a umount would propagate to it.
 func TestUnmountDeadTopWithALivingPropagatedMount(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s, propagatedMounts := buriedShared(t, n)

@@ -51,8 +51,7 @@ func (v *claimed) isTold(want ...string) {
 	}
 }
 
-// TestEvents tells the users of a volume what has become of it, and each thing
-// once.
+// TestEvents reports to the users of a volume what happened to it, each thing once.
 func TestEvents(t *testing.T) {
 	m := newMember(t)
 	m.Start()
@@ -145,8 +144,7 @@ func (v *claimed) becomes(state string) (since time.Time, version string) {
 	return since, version
 }
 
-// TestHealthOfAClaim writes what changes, when it changes, beside what others
-// write.
+// TestHealthOfAClaim writes changes when they happen, beside other writers.
 func TestHealthOfAClaim(t *testing.T) {
 	m := newMember(t)
 	m.Start()
@@ -191,8 +189,8 @@ func TestHealthOfAClaim(t *testing.T) {
 	}
 }
 
-// TestUnhealthyWhileOnePodIs asks at the mount points of two pods by turns, one of which is lost:
-// the volume is unhealthy, and does not become healthy in between.
+// TestUnhealthyWhileOnePodIs asks alternately at the mount points of two pods, of
+// which one lost its mount: the volume stays unhealthy in between.
 func TestUnhealthyWhileOnePodIs(t *testing.T) {
 	m := newMember(t, "--mode=check")
 	m.Start()
@@ -226,8 +224,8 @@ func TestUnhealthyWhileOnePodIs(t *testing.T) {
 	})
 }
 
-// TestReportsAfterAnOutage tells what happened while the API was away, with its
-// own time, and keeps no caller waiting.
+// TestReportsAfterAnOutage reports after an outage of the API what happened during it,
+// with its own time, and delays no caller.
 func TestReportsAfterAnOutage(t *testing.T) {
 	for name, outage := range map[string]func(*cluster.Cluster, testing.TB){
 		"gone":   (*cluster.Cluster).KillAPI,
@@ -250,7 +248,7 @@ func TestReportsAfterAnOutage(t *testing.T) {
 	}
 }
 
-// TestClaimOfTheSameName is never written to for the one that is gone.
+// TestClaimOfTheSameName is never written to in place of the one that was deleted.
 func TestClaimOfTheSameName(t *testing.T) {
 	m := newMember(t)
 	m.Start()

@@ -21,9 +21,9 @@ var fillings = map[string]struct {
 	"inodes": {fillInodes, "OutOfInodes"},
 }
 
-// TestFull reports that nothing is left, touches nothing, and is content again
-// when something was deleted. (Of an xfs it cannot be told: its last blocks are
-// for itself, and it counts them as available.)
+// TestFull reports a full volume, changes nothing, and reports it as healthy after
+// something was deleted. (Not of an xfs, which keeps its last blocks for itself and
+// counts them as available.)
 func TestFull(t *testing.T) {
 	for _, fs := range []string{"ext4", "tmpfs"} {
 		t.Run(fs, func(t *testing.T) { testFull(t, fs) })
@@ -86,8 +86,8 @@ func TestRebindOfAFullVolume(t *testing.T) {
 	}
 }
 
-// TestFirstSeenFull takes a volume for healthy that never had free space, as far as
-// anybody knows: some filesystems never have. It is healed like any other.
+// TestFirstSeenFull treats a volume as healthy that never had free space as far as is
+// known: some filesystems never report any. It is healed like any other.
 func TestFirstSeenFull(t *testing.T) {
 	for what, c := range fillings {
 		t.Run(what, func(t *testing.T) {

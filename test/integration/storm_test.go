@@ -24,9 +24,9 @@ const (
 	stormTime = 20 * time.Second
 )
 
-// TestMountStorm asks for healthy volumes, and heals one again and again, while
-// all around, in the directories of other pods too, filesystems are mounted and
-// unmounted: no verdict is ever wrong.
+// TestMountStorm checks healthy volumes, and heals one again and again, while
+// filesystems are mounted and unmounted all around, also in the directories of other
+// pods: no verdict is wrong.
 func TestMountStorm(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	var steady []*harness.Volume

@@ -12,8 +12,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestWhoWrites counts what reaches the disk while a volume is asked for: nothing
-// by default, and nothing without proof that it may.
+// TestWhoWrites counts what reaches the disk while a volume is checked: nothing by
+// default, and nothing without proof that this node may write.
 func TestWhoWrites(t *testing.T) {
 	for name, c := range map[string]struct {
 		args      []string
