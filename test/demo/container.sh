@@ -37,7 +37,7 @@ stop_fuse() {
 
 # ---------------------------------------------------------------- the container
 
-# The container's process. It uses the volume in a loop, opens its files anew
+# The container's process. It uses the volume in a loop, opens its files again
 # each time, and goes on after errors.
 readonly script='trap exit TERM
 turn=0

@@ -31,7 +31,7 @@ func (n *Node) StartUserContainer(spec ContainerSpec) *Container {
 	spec.layOut(t, bundle)
 	rootfs := filepath.Join(bundle, "rootfs")
 	Mkdir(t, filepath.Join(rootfs, "old"))
-	// Root in there is nobody out here, who has to get to its own directory.
+	// Root in there is an unprivileged user out here, and has to reach its directory.
 	Must(t, os.Chmod(filepath.Dir(n.Dir), 0o711))
 	shell := exec.Command("/bin/busybox", "sh", "-c", fmt.Sprintf(
 		`read -r go && cd %s && busybox pivot_root . old && /bin/busybox umount -l /old && exec "$@"`, rootfs), "sh")

@@ -119,7 +119,7 @@ func (v *Volume) StagedFile() string {
 	return v.Staging
 }
 
-// Place is the path at which the volume is published for PodUID.
+// MountPoint is the path at which the volume is published for PodUID.
 func (v *Volume) MountPoint() string { return v.MountPointOf(PodUID) }
 
 // MountPointOf is the path at which a pod's volume is published.

@@ -91,7 +91,7 @@ func (s *suspect) spared(t *testing.T, why ...string) {
 // this node may write to it.
 func TestWhoMayWrite(t *testing.T) {
 	propagatedMount := func(t *testing.T, s *suspect, node string) {
-		other := cluster.Volume{PV: s.PV + "-twin", ID: s.ID, Driver: harness.Driver, Namespace: s.m.namespace, Claim: "twin"}
+		other := cluster.Volume{PV: s.PV + "-same", ID: s.ID, Driver: harness.Driver, Namespace: s.m.namespace, Claim: "same"}
 		s.m.api.Bind(t, other)
 		cluster.Create(t, s.m.api, other.Attachment(node))
 	}
@@ -106,7 +106,7 @@ func TestWhoMayWrite(t *testing.T) {
 		why      string // why not; empty: it may
 	}{
 		"attached":                      {attached: true},
-		"attached to nobody":            {why: "no VolumeAttachment says that the volume is attached to this node"},
+		"attached to no node":           {why: "no VolumeAttachment says that the volume is attached to this node"},
 		"attached to another node only": {change: propagatedMounts, why: "no VolumeAttachment says that the volume is attached to this node"},
 		"not attached yet": {attached: true, why: "is not attached", change: func(t *testing.T, s *suspect) {
 			cluster.Change(t, s.m.api, s.attachment, func(a *storagev1.VolumeAttachment) { a.Status.Attached = false })
@@ -117,7 +117,7 @@ func TestWhoMayWrite(t *testing.T) {
 		"detached": {attached: true, why: "no VolumeAttachment", change: func(t *testing.T, s *suspect) {
 			cluster.Delete(t, s.m.api, s.attachment)
 		}},
-		"attached anew": {attached: true, change: func(t *testing.T, s *suspect) {
+		"attached again": {attached: true, change: func(t *testing.T, s *suspect) {
 			cluster.Delete(t, s.m.api, s.attachment)
 			cluster.Create(t, s.m.api, s.object.Attachment(thisNode))
 		}},

@@ -92,7 +92,7 @@ func TestOffIsNotChecked(t *testing.T) {
 	fs.Continue()
 	off.NoMode()
 	m.forgets()
-	harness.Eventually(t, "the volume is looked at again", func() bool { return !isOff(m.answer(v.Request())) })
+	harness.Eventually(t, "the volume is checked again", func() bool { return !isOff(m.answer(v.Request())) })
 	m.Expect("healthy", v.Request())
 }
 

@@ -28,14 +28,14 @@ var outages = map[string]outage{
 	"cut off from its own": {(*cluster.Cluster).PauseEtcd, (*cluster.Cluster).ResumeEtcd},
 }
 
-// noAnswer is what is said when nobody answers.
+// noAnswer is the text when the API does not answer.
 const noAnswer = "the Kubernetes API does not answer"
 
 // refused asks until nothing is healed for want of an answer. Until then the volume is
 // healed, and lost again.
 func (v *claimed) refused() {
 	v.m.T.Helper()
-	harness.Eventually(v.m.T, "silence is no consent", func() bool {
+	harness.Eventually(v.m.T, "nothing is healed without an answer", func() bool {
 		said := v.m.answer(v.Request())
 		if strings.HasPrefix(said, "healed:") {
 			v.Lose()

@@ -21,7 +21,7 @@ func (m *member) forgets() {
 func TestModeOfAnObject(t *testing.T) {
 	m := newMember(t)
 	m.Start()
-	v := m.ruled("moody")
+	v := m.ruled("lost")
 	for _, s := range v.subjects() {
 		t.Run(s.kind, func(*testing.T) {
 			word := s.says + ", annotation " + modeOfHealing
@@ -114,7 +114,7 @@ func TestModeOfTwoPods(t *testing.T) {
 	v.Heals()
 
 	theirs.Mode("check")
-	harness.Eventually(t, "the staging mount point is looked at", func() bool { return !saysAll(look(), "not looked at") })
+	harness.Eventually(t, "the staging mount point is checked", func() bool { return !saysAll(look(), "not looked at") })
 	harness.Run(t, "umount", mountPoint)
 	m.Expect("abnormal", v.Request(), "Done: rebind", "Refused: rebind", "mode check by "+theirs.says)
 	if m.mounted(mountPoint) || !m.mounted(v.MountPoint()) {

@@ -120,20 +120,20 @@ type duty struct {
 var (
 	heals = duty{
 		costs:  healing,
-		done:   func(c *requester) { c.moody.Heals() },
-		denied: func(c *requester, says []string) { c.moody.Refused(says...) },
+		done:   func(c *requester) { c.lost.Heals() },
+		denied: func(c *requester, says []string) { c.lost.Refused(says...) },
 	}
 	// What an informer cannot read, a step does: it costs looks their memory.
 	follows = duty{
-		done:   func(c *requester) { c.moody.Heals() },
-		denied: func(c *requester, says []string) { c.logs(says); c.moody.Heals() },
+		done:   func(c *requester) { c.lost.Heals() },
+		denied: func(c *requester, says []string) { c.logs(says); c.lost.Heals() },
 	}
 	// A DaemonSet's pod that may be the driver's, in a namespace that may count.
 	waits = duty{
 		costs:  healing,
 		before: func(c *requester) { c.mayBeDriver() },
-		done:   func(c *requester) { c.moody.Heals() },
-		denied: func(c *requester, says []string) { c.moody.Refused(says...) },
+		done:   func(c *requester) { c.lost.Heals() },
+		denied: func(c *requester, says []string) { c.lost.Refused(says...) },
 	}
 	writes = duty{
 		done:   func(c *requester) { c.suspects("a write still succeeds") },
@@ -141,10 +141,10 @@ var (
 	}
 	tells = duty{
 		done: func(c *requester) {
-			before := c.moody.events()
+			before := c.lost.events()
 			c.sick()
 			c.well()
-			harness.Eventually(c.T, "the events", func() bool { return c.moody.events() > before })
+			harness.Eventually(c.T, "the events", func() bool { return c.lost.events() > before })
 		},
 		denied: func(c *requester, says []string) {
 			for range 2 { // the second time it is the same event once more
@@ -155,17 +155,17 @@ var (
 		},
 	}
 	notes = duty{
-		// What stands on a claim is written again after an hour only.
+		// A claim's annotation is written again after an hour only.
 		before: func(c *requester) {
-			cluster.Change(c.T, c.api, c.moody.claim, func(claim *corev1.PersistentVolumeClaim) {
+			cluster.Change(c.T, c.api, c.lost.claim, func(claim *corev1.PersistentVolumeClaim) {
 				maps.DeleteFunc(claim.Annotations, func(key, _ string) bool { return strings.Contains(key, "volumehealth") })
 			})
 		},
 		done: func(c *requester) {
 			c.sick()
-			c.moody.becomes("unhealthy")
+			c.lost.becomes("unhealthy")
 			c.well()
-			c.moody.becomes("healthy")
+			c.lost.becomes("healthy")
 		},
 		denied: func(c *requester, says []string) { c.sick(); c.logs(says); c.well() },
 	}

@@ -20,8 +20,8 @@ import (
 // asks for.
 type requester struct {
 	*registered
-	// moody is lost, healthy stays so, and suspicious is written to if it may be.
-	moody               ruled
+	// lost lost its mount, healthy did not, and suspicious is written to if it may be.
+	lost                ruled
 	healthy, suspicious *claimed
 	roles               []*rolesOf
 	// suspect is a pod that may be the driver's.
@@ -45,7 +45,7 @@ func newRequester(t *testing.T, streams bool) *requester {
 	c := &requester{registered: newRegistered(t)}
 	c.Start()
 	c.appears("")
-	c.moody = c.ruled("moody")
+	c.lost = c.ruled("lost")
 	c.healthy = c.newClaimed("ext4", "healthy")
 	c.Expect("healthy", c.healthy.Request())
 	c.suspicious = c.newClaimed("ext4", "suspicious")
@@ -117,18 +117,18 @@ func (c *requester) suspects(says ...string) {
 	})
 }
 
-// sick and well have the moody volume be refused and healed: whatever is told of
+// sick and well have the lost volume be refused and healed: whatever is reported of
 // volumes changes.
 func (c *requester) sick() {
 	c.T.Helper()
-	c.subject(c.moody.pod).Mode("check")
-	c.moody.Refused()
+	c.subject(c.lost.pod).Mode("check")
+	c.lost.Refused()
 }
 
 func (c *requester) well() {
 	c.T.Helper()
-	c.subject(c.moody.pod).NoMode()
-	c.moody.Heals()
+	c.subject(c.lost.pod).NoMode()
+	c.lost.Heals()
 }
 
 // events counts what was told of the volume to its claim.
@@ -142,7 +142,7 @@ func (v *claimed) events() (count int) {
 	return count
 }
 
-// rejected counts the requests that the API did not let in, whoever sent them:
+// rejected counts the requests that the API refused, from any client:
 // its metrics of requests have none of these.
 func (c *requester) rejected() (count int) {
 	c.T.Helper()

@@ -76,7 +76,7 @@ var sicknesses = map[string]sick{
 		harness.Must(t, unix.Mount("", v.MountPoint(), "", unix.MS_PRIVATE, ""))
 		harness.Must(t, unix.Mount(v.Staging, v.MountPoint(), "", unix.MS_BIND, ""))
 	}, []string{"StackedMounts", "2 mounts"}},
-	"another filesystem in its place": {"ext4", func(t *testing.T, v *harness.Volume) {
+	"another filesystem instead of it": {"ext4", func(t *testing.T, v *harness.Volume) {
 		v.Unpublish()
 		harness.Must(t, unix.Mount("tmpfs", v.MountPoint(), "tmpfs", 0, ""))
 	}, []string{"WrongVolumeMounted"}},
@@ -93,7 +93,7 @@ var sicknesses = map[string]sick{
 		harness.Run(t, "mkfs.ext4", "-q", "-F", "-m0", v.Device)
 		v.Stage()
 	}, []string{"WrongVolumeMounted", "NotMounted", "Refused"}},
-	"another directory of it in its place": {"ext4", func(t *testing.T, v *harness.Volume) {
+	"another directory of it instead": {"ext4", func(t *testing.T, v *harness.Volume) {
 		v.Unpublish()
 		harness.Must(t, unix.Mount(filepath.Join(v.Staging, "sub"), v.MountPoint(), "", unix.MS_BIND, ""))
 	}, []string{"WrongVolumeMounted"}},
@@ -178,7 +178,7 @@ func TestWorkerKilledDuringACheck(t *testing.T) {
 	n := harness.NewNode(t, "--standalone")
 	n.Pause = "look"
 	n.Start()
-	v := n.NewVolume("ext4", "looked at")
+	v := n.NewVolume("ext4", "checked")
 	lost := n.BeginAndStop(v.Request())
 	lost.KillWorker()
 	if err := lost.Err(); status.Code(err) != codes.Unknown || !strings.Contains(err.Error(), "look") {

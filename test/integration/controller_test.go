@@ -191,7 +191,7 @@ func TestTokensOverTCP(t *testing.T) {
 		"unknown":         {"abc.def.ghi", "the token is refused by the Kubernetes API"},
 		"tampered with":   {good[:len(good)-8] + "AAAAAAAA", "the token is refused by the Kubernetes API"},
 		"expired":         {r.controllerToken(cluster.Ending(-time.Hour)), "the token is refused by the Kubernetes API"},
-		"wrong audience":  {r.controllerToken(cluster.ForAudience("somebody-else")), "the token is for another audience"},
+		"wrong audience":  {r.controllerToken(cluster.ForAudience("another")), "the token is for another audience"},
 		"wrong account":   {r.api.Token(t, unrelated, "unrelated"), "kubectl auth can-i --list"},
 		"of another node": {r.api.Token(t, unrelated, "elsewhere"), "may not check on node node-1"},
 		"may only check":  {r.api.Token(t, unrelated, "checker"), ""},
@@ -246,8 +246,8 @@ func TestTokensOverTCP(t *testing.T) {
 func TestTokenAudience(t *testing.T) {
 	r := newReachable(t, "--token-audience=node-healer")
 	for token, says := range map[string]string{
-		r.controllerToken(cluster.ForAudience("node-healer")):             "",
-		r.controllerToken(cluster.ForAudience("somebody", "node-healer")): "",
+		r.controllerToken(cluster.ForAudience("node-healer")):            "",
+		r.controllerToken(cluster.ForAudience("another", "node-healer")): "",
 		r.controllerToken(): `this server takes tokens for "node-healer"`,
 		r.controllerToken(cluster.ForAudience("https://node-healer.other")): `this server takes tokens for "node-healer"`,
 	} {
@@ -284,15 +284,15 @@ func TestUnauthenticatedWithoutTheAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, outage := range map[string]struct{ begin, end func(testing.TB) }{
-		"gone":   {r.api.KillAPI, r.api.StartAPI},
-		"silent": {r.api.PauseAPI, r.api.ResumeAPI},
+		"gone": {r.api.KillAPI, r.api.StartAPI},
+		"hung": {r.api.PauseAPI, r.api.ResumeAPI},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fresh := r.controllerToken()
 			outage.begin(t)
 			err := identify(within(t), r.dial(fresh))
 			if status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "cannot be asked") {
-				t.Errorf("a token that nobody has judged: %v", err)
+				t.Errorf("a token that was not reviewed: %v", err)
 			}
 			r.Expect("healthy", v.Request())
 			outage.end(t)

@@ -88,7 +88,7 @@ func TestCoverEndsSomewhere(t *testing.T) {
 func TestCoverOnlyWhatIsGone(t *testing.T) {
 	withoutBeneath(t)
 	h := harness.NewNode(t, "--standalone").Start()
-	s := newServed(h, "silent").known()
+	s := newServed(h, "hung").known()
 	s.disk.Freeze()
 	defer s.disk.Thaw()
 	before := h.Table()

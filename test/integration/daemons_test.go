@@ -11,7 +11,7 @@ import (
 // daemons are FUSE daemons of Debian that CSI drivers start, or the like of them.
 var daemons = map[string]struct {
 	harness.DaemonConfig
-	// noInodes and noBlocks are true where statfs says that none is free, as ever.
+	// noInodes and noBlocks are true where statfs says that none is free, always.
 	noInodes, noBlocks bool
 }{
 	"rclone": {DaemonConfig: harness.DaemonConfig{

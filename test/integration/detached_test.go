@@ -62,7 +62,7 @@ func TestCloneIsPrivate(t *testing.T) {
 // asked and does not answer: the check does not make it busy.
 func TestUnpublishDuringACheck(t *testing.T) {
 	n := harness.NewNode(t, "--standalone", "--probe-timeout=30s").Start()
-	v, fs := n.NewFUSEVolume("mute", faultfs.Config{})
+	v, fs := n.NewFUSEVolume("hung", faultfs.Config{})
 	n.Expect("healthy", v.Request())
 	fs.Mute()
 	call := n.Begin(v.Request())

@@ -19,7 +19,7 @@ func TestDeviceWeak(t *testing.T) {
 		says   []string
 		mends  func(t *testing.T, v *harness.Volume)
 	}{
-		// Nobody gives a deleted file its name back.
+		// A deleted file does not get its name back.
 		"the file behind it is deleted": {func(t *testing.T, v *harness.Volume) {
 			harness.Must(t, os.Remove(v.Image))
 		}, []string{"BackingFileGone", "the file behind"}, nil},

@@ -104,14 +104,14 @@ func TestOutOfMemory(t *testing.T) {
 	n := harness.NewNode(t, "--standalone")
 	n.Pause = "look"
 	n.Start()
-	v := n.NewVolume("ext4", "looked at")
+	v := n.NewVolume("ext4", "checked")
 	lost := n.BeginAndStop(v.Request())
 	lost.Starve(c)
 	if err := lost.Err(); status.Code(err) != codes.Unknown {
 		t.Errorf("got %v", err)
 	}
 	if c.Starved() == 0 {
-		t.Error("the kernel ended nobody for lack of memory: the test shows nothing")
+		t.Error("the kernel ended no process for lack of memory: the test shows nothing")
 	}
 	next := n.BeginAndStop(v.Request())
 	next.Resume()

@@ -124,7 +124,7 @@ func TestCommandLine(t *testing.T) {
 func TestWhatProcessesCarry(t *testing.T) {
 	t.Setenv("SOMETHING_SECRET", harness.Canary)
 	n := harness.NewNode(t).Start()
-	v := n.NewVolume("tmpfs", "looked at")
+	v := n.NewVolume("tmpfs", "checked")
 	n.Expect("healthy", v.Request())
 	n.Expect("healthy", v.Request()) // the first check takes a worker that is spent
 	noCore := regexp.MustCompile(`(?m)^Max core file size +0 +0 `)

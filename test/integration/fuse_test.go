@@ -95,7 +95,7 @@ func TestFuseFailsInOneThing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone").Start()
-			v, fs := n.NewFUSEVolume("moody", faultfs.Config{Valid: time.Hour})
+			v, fs := n.NewFUSEVolume("lost", faultfs.Config{Valid: time.Hour})
 			n.Expect("healthy", v.Request())
 			fs.Fail(unix.EIO, c.kind)
 			if _, err := os.Stat(v.MountPoint()); err != nil {

@@ -28,9 +28,9 @@ func TestIdleWorkersHoldNothing(t *testing.T) {
 			n.Start()
 			var volumes []*harness.Volume
 			for _, fs := range kinds {
-				volumes = append(volumes, n.NewVolume(fs, "looked at "+fs))
+				volumes = append(volumes, n.NewVolume(fs, "checked "+fs))
 			}
-			served, _ := n.NewFUSEVolume("looked at fuse", faultfs.Config{})
+			served, _ := n.NewFUSEVolume("checked fuse", faultfs.Config{})
 			for _, v := range append(volumes, served) {
 				n.Expect("healthy", v.Request())
 				v.Unpublish()

@@ -31,7 +31,7 @@ func newNested(n *harness.Node, valid time.Duration, loop *harness.Loop) *used {
 }
 
 // needsDetachedTrees skips where no mount can be put into a clone that is not mounted
-// yet: there what stands in a dead mount keeps it from being replaced.
+// yet: there a mount inside a dead one keeps it from being replaced.
 func needsDetachedTrees(t testing.TB) {
 	t.Helper()
 	harness.NeedsKernel(t, harness.KernelIs(6, 15), "a mount put into a detached one (Linux 6.15)")

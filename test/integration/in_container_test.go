@@ -38,7 +38,7 @@ func (s *served) usedBy(spec harness.ContainerSpec) *used {
 	return &used{served: s, c: c, table: c.Table()}
 }
 
-// works fails the test unless the same process as ever has its data, and all
+// works fails the test unless the same process as before has its data, and all
 // mounts there and on the host are as they were, but for the numbers.
 func (u *used) works() {
 	t := u.Node.T

@@ -70,7 +70,7 @@ func TestKillUnmountDuplicate(t *testing.T) {
 	}
 }
 
-// TestKilledBetweenHalves shows what stands at the mount point between the two halves
+// TestKilledBetweenHalves shows what is at the mount point between the two halves
 // of a rebind: a mount through which nothing can be written or deleted.
 func TestKilledBetweenHalves(t *testing.T) {
 	h := stopRebind(t, "ext4", "attach/verified")
@@ -83,7 +83,7 @@ func TestKilledBetweenHalves(t *testing.T) {
 		}
 	}
 	if err := removeAll(mountPoint); err == nil {
-		t.Error("a tree with an placeholder was removed")
+		t.Error("a tree with a placeholder was removed")
 	}
 	h.intact(h.v.Staging)
 	h.n.Args = nil // not standalone: the caller does not vouch

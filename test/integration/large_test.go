@@ -15,7 +15,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
-// many is how many names are in a root directory that nobody would want to read.
+// many is how many names are in a root directory that is too large to read.
 const many = 200_000
 
 // TestLargeDirectory checks a volume with very many files in its root: that directory

@@ -111,7 +111,7 @@ func TestNFSStale(t *testing.T) {
 		stale := idsAt(t, v.Staging, v.MountPoint())
 		n.Expect("abnormal", v.Request(), "StaleFileHandle", "ESTALE")
 		if got := idsAt(t, v.Staging, v.MountPoint()); fmt.Sprint(got) != fmt.Sprint(stale) {
-			t.Errorf("while nothing was staged anew the mounts %v became %v", stale, got)
+			t.Errorf("while nothing was staged again the mounts %v became %v", stale, got)
 		}
 		v.restage(t)
 		nowDev := harness.Layers(t, v.Staging)[0].Dev

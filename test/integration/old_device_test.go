@@ -17,7 +17,7 @@ import (
 func TestContainerOnOldDevice(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	next := newNeighbour(n)
-	v := n.NewVolume("block", "attached anew")
+	v := n.NewVolume("block", "attached again")
 	n.Expect("healthy", v.Request())
 	before := n.StartContainer(harness.ContainerSpec{Name: "before"})
 	n.Expect("healthy", v.Request())

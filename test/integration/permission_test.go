@@ -46,7 +46,7 @@ func TestPermissionForACheck(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone")
-			healthy := n.NewVolume("ext4", "nobody touched it")
+			healthy := n.NewVolume("ext4", "untouched")
 			h := newDenied(n, c.less)
 			before := h.n.Table()
 			for _, v := range []*harness.Volume{h.v, healthy} {

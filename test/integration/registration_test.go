@@ -226,7 +226,7 @@ func TestRegistrationAfterAnOutage(t *testing.T) {
 		return strings.Contains(r.gateway.Log.String(), "ask the server for its name")
 	})
 	if r.now() != nil {
-		t.Error("it is registered, and nobody serves")
+		t.Error("it is registered without a server")
 	}
 	r.Start()
 	first := r.appears("")

@@ -83,7 +83,7 @@ func TestKillReplacingForAContainer(t *testing.T) {
 	}
 }
 
-// TestKilledReplacing shows what stands at the mount point then: nothing through which
+// TestKilledReplacing shows what is at the mount point then: nothing through which
 // anything can be written or deleted, and nothing that is made writable while
 // the caller does not vouch.
 func TestKilledReplacing(t *testing.T) {
@@ -105,7 +105,7 @@ func TestKilledReplacing(t *testing.T) {
 				t.Errorf("%d mounts of what is staged stand at the mount point", live)
 			}
 			if err := removeAll(s.MountPoint()); err == nil {
-				t.Error("a tree with an placeholder was removed")
+				t.Error("a tree with a placeholder was removed")
 			}
 			h.n.Args = nil // not standalone: the caller does not vouch
 			h.restart()

@@ -16,7 +16,7 @@ import (
 )
 
 // replaceInstants are all mount points at which a worker can be stopped while it
-// replaces a mount that nobody uses, in the order in which it comes by.
+// replaces a mount without a user, in the order in which it comes by.
 var replaceInstants = []string{
 	"replace/cloned", "replace/checked", "replace/beneath", "replace/copies", "replace/detached", "replace/verified",
 	"finalize", "finalize/checked", "finalize/alone", "finalize/set",

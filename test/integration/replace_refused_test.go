@@ -22,7 +22,7 @@ func TestReplaceRefused(t *testing.T) {
 			func(_ *testing.T, s *served) { s.disk.Kill() },
 			[]string{"Disconnected"},
 		},
-		"what is staged died anew": {
+		"what is staged died again": {
 			func(_ *testing.T, s *served) { s.die(); s.disk.Kill() },
 			[]string{"Disconnected", "not healthy (Disconnected)"},
 		},

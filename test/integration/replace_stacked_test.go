@@ -85,7 +85,7 @@ func TestUnmountDeadTopOnlyTheDead(t *testing.T) {
 // that shares its events, on staging and on elsewhere as well.
 func buriedShared(t *testing.T, n *harness.Node) (s *served, propagatedMounts string) {
 	t.Helper()
-	s = newServed(n, "a twin").known()
+	s = newServed(n, "a peer").known()
 	dead := s.Keep()
 	s.die()
 	harness.Must(t, unix.Unmount(s.MountPoint(), unix.MNT_DETACH))

@@ -144,7 +144,7 @@ func TestReplaceForSeveralPods(t *testing.T) {
 		t.Error("the mount point that the request names was not healed")
 	}
 	if got := harness.Layers(t, other); len(got) != 1 || got[0].OldID != dead[0].OldID {
-		t.Errorf("nobody vouches for the other pod, and it has %v", got)
+		t.Errorf("nothing proves that the other pod wants it, and it has %v", got)
 	}
 	req := s.Request()
 	req.VolumePath = other

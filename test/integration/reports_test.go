@@ -109,7 +109,7 @@ func setMode(o metav1.Object, mode string) {
 
 const healthPrefix = "csiaddons.openshift.io/volumehealth."
 
-// health is what stands on the claim for a node, and on what version of it.
+// health is the claim's annotation for a node, and on what version of it.
 func (v *claimed) health(node *corev1.Node) (value, version string) {
 	v.m.T.Helper()
 	claim, err := v.m.api.Admin().CoreV1().PersistentVolumeClaims(v.m.namespace).Get(v.m.T.Context(), v.claim.Name, metav1.GetOptions{})
@@ -205,7 +205,7 @@ func TestUnhealthyWhileOnePodIs(t *testing.T) {
 	ask(mountPoints[0])
 	v.becomes("healthy")
 	v.Publish(string(second.UID))
-	harness.Run(t, "umount", mountPoints[1]) // before anybody has seen it
+	harness.Run(t, "umount", mountPoints[1]) // before any check
 	ask(mountPoints[1])
 	v.becomes("unhealthy")
 	for range 5 {
@@ -228,8 +228,8 @@ func TestUnhealthyWhileOnePodIs(t *testing.T) {
 // with its own time, and delays no caller.
 func TestReportsAfterAnOutage(t *testing.T) {
 	for name, outage := range map[string]func(*cluster.Cluster, testing.TB){
-		"gone":   (*cluster.Cluster).KillAPI,
-		"silent": (*cluster.Cluster).PauseAPI,
+		"gone": (*cluster.Cluster).KillAPI,
+		"hung": (*cluster.Cluster).PauseAPI,
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMember(t)

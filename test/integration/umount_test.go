@@ -103,7 +103,7 @@ func free(t *testing.T, v *harness.Volume) {
 	harness.Eventually(t, "the disk is free", func() bool { return claim(v.Device) == nil })
 }
 
-// claim opens a disk the way that fails while anybody else has claimed it.
+// claim opens a disk the way that fails while another user has claimed it.
 func claim(device string) error {
 	fd, err := unix.Open(device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
 	if err == nil {

@@ -21,15 +21,15 @@ func TestWhoWrites(t *testing.T) {
 		sick      bool
 		writes    bool
 	}{
-		"by default":                 {args: []string{"--standalone"}},
-		"never":                      {args: []string{"--standalone", "--probe-write=never"}},
-		"never, with errors":         {args: []string{"--standalone", "--probe-write=never"}, sick: true},
-		"on suspicion, with errors":  {args: []string{"--standalone"}, sick: true, writes: true},
-		"always":                     {args: []string{"--standalone", "--probe-write=always"}, writes: true},
-		"always, and nobody vouches": {args: []string{"--probe-write=always"}},
-		"always, and nobody vouches, with errors": {args: []string{"--probe-write=always"}, sick: true},
-		"always, for a container":                 {args: []string{"--probe-write=always"}, container: true, writes: true},
-		"always, but the server only checks":      {args: []string{"--standalone", "--probe-write=always", "--mode=check"}},
+		"by default":                  {args: []string{"--standalone"}},
+		"never":                       {args: []string{"--standalone", "--probe-write=never"}},
+		"never, with errors":          {args: []string{"--standalone", "--probe-write=never"}, sick: true},
+		"on suspicion, with errors":   {args: []string{"--standalone"}, sick: true, writes: true},
+		"always":                      {args: []string{"--standalone", "--probe-write=always"}, writes: true},
+		"always, without a container": {args: []string{"--probe-write=always"}},
+		"always, without a container, with errors": {args: []string{"--probe-write=always"}, sick: true},
+		"always, for a container":                  {args: []string{"--probe-write=always"}, container: true, writes: true},
+		"always, but the server only checks":       {args: []string{"--standalone", "--probe-write=always", "--mode=check"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, c.args...).Start()

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// bootTimeout and silence bound the wait for the next line of a machine:
+	// bootTimeout and lineTimeout bound the wait for the next line of a machine:
 	// emulated, and beside another one, it is slow.
 	bootTimeout = 2 * time.Minute
-	silence     = 5 * time.Minute
+	lineTimeout = 5 * time.Minute
 	// testTimeout is what the tests have inside: they tell more when they end
 	// themselves.
 	testTimeout = 25 * time.Minute
@@ -80,7 +80,7 @@ func (m *machine) run(ctx context.Context, line func(string)) (code int, err err
 	defer watch.Stop()
 	code = -1
 	readErr := eachLine(out, func(text string) {
-		watch.Reset(silence)
+		watch.Reset(lineTimeout)
 		if _, err := fmt.Sscanf(text, "exit status %d", &code); err != nil {
 			line(text)
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 // StartWhole is Start for a cluster that lacks nothing but nodes: controllers
-// and scheduler run, too. They undo what tests write in their place, so that a
+// and scheduler run, too. They undo what tests write instead of them, so that a
 // test binary has the one or the other. It needs what `make kubernetes` builds.
 func StartWhole(tb testing.TB) *Cluster {
 	tb.Helper()

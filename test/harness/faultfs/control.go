@@ -103,7 +103,7 @@ func (f *FS) Abort() {
 // AwaitWaiting waits until at least n requests wait for an answer.
 func (f *FS) AwaitWaiting(n int) {
 	f.t.Helper()
-	f.eventually("somebody waits for an answer", func() bool { return f.Waiting() >= n })
+	f.eventually("a process waits for an answer", func() bool { return f.Waiting() >= n })
 }
 
 // state is the daemon's one-letter state of proc(5).
