@@ -109,7 +109,7 @@ func TestVolumes(t *testing.T) {
 			m.Expect("healthy", request)
 		}
 		took := time.Since(start) / manyChecks
-		finalize(m.Node)
+		awaitQuiet(m.Node)
 		return memoryOf(m.Node), took
 	}
 	none, quick := measure()

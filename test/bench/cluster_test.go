@@ -40,7 +40,7 @@ func TestCluster(t *testing.T) {
 		a, err := n.Call(request)
 		return err == nil && strings.HasPrefix(a.GetMessage(), "healed:")
 	})
-	finalize(n)
+	awaitQuiet(n)
 	line := func(what string, t target) {
 		now := memoryOf(n)
 		row(what, now.String(), mebi(now.resident()), t)
@@ -49,7 +49,7 @@ func TestCluster(t *testing.T) {
 	line(fmt.Sprintf("resident memory of server and idle workers, %d pods on the node, %d PVs in the cluster", crowdPods, crowdVolumes), atMost(60, " MiB"))
 	big.change(t)
 	n.Expect("healthy", request)
-	finalize(n)
+	awaitQuiet(n)
 	line("the same, after a change of every object", untold(" MiB"))
 	row("the most that the server alone ever had", "", mebi(peakOf(t, n.PID())), untold(" MiB"))
 }

@@ -36,20 +36,20 @@ func TestContainerOnBareDirectory(t *testing.T) {
 			v.Unpublish()
 			source := filepath.Join(v.MountPoint(), c.sub)
 			harness.Mkdir(t, source)
-			inContainer := n.NewContainer(harness.PodUID, source)
-			table := inContainer.Table()
+			container := n.NewContainer(harness.PodUID, source)
+			table := container.Table()
 			c.heal(v)
 			for range 2 {
-				n.Expect("abnormal", v.Request(), "ContainerOnBareDirectory", inContainer.ID()[:12], "node's disk")
+				n.Expect("abnormal", v.Request(), "ContainerOnBareDirectory", container.ID()[:12], "node's disk")
 			}
 			n.Stop()
 			n.Start()
-			n.Expect("abnormal", v.Request(), "ContainerOnBareDirectory", inContainer.ID()[:12])
+			n.Expect("abnormal", v.Request(), "ContainerOnBareDirectory", container.ID()[:12])
 			if c.sub == "" {
-				inContainer.SameTable(table)
+				container.SameTable(table)
 			}
 			next.untouched()
-			inContainer.Kill()
+			container.Kill()
 			n.Expect("healthy", v.Request())
 			n.Expect("healthy", v.Request())
 		})

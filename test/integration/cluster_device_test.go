@@ -98,7 +98,7 @@ func TestWhoMayWrite(t *testing.T) {
 	access := func(mode corev1.PersistentVolumeAccessMode) func(*cluster.Volume) {
 		return func(v *cluster.Volume) { v.Access = mode }
 	}
-	propagatedMounts := func(t *testing.T, s *suspect) { cluster.Create(t, s.m.api, s.object.Attachment("node-2")) }
+	elsewhere := func(t *testing.T, s *suspect) { cluster.Create(t, s.m.api, s.object.Attachment("node-2")) }
 	for name, tc := range map[string]struct {
 		volume   func(*cluster.Volume)
 		attached bool
@@ -107,7 +107,7 @@ func TestWhoMayWrite(t *testing.T) {
 	}{
 		"attached":                      {attached: true},
 		"attached to no node":           {why: "no VolumeAttachment says that the volume is attached to this node"},
-		"attached to another node only": {change: propagatedMounts, why: "no VolumeAttachment says that the volume is attached to this node"},
+		"attached to another node only": {change: elsewhere, why: "no VolumeAttachment says that the volume is attached to this node"},
 		"not attached yet": {attached: true, why: "is not attached", change: func(t *testing.T, s *suspect) {
 			cluster.Change(t, s.m.api, s.attachment, func(a *storagev1.VolumeAttachment) { a.Status.Attached = false })
 		}},
@@ -121,10 +121,10 @@ func TestWhoMayWrite(t *testing.T) {
 			cluster.Delete(t, s.m.api, s.attachment)
 			cluster.Create(t, s.m.api, s.object.Attachment(thisNode))
 		}},
-		"another node has it too":                 {attached: true, change: propagatedMounts, why: "node node-2 has an attachment of the volume too"},
-		"another node has it too, for one pod":    {attached: true, volume: access(corev1.ReadWriteOncePod), change: propagatedMounts, why: "node node-2 has"},
-		"another node has it too, to read":        {attached: true, volume: access(corev1.ReadOnlyMany), change: propagatedMounts, why: "node node-2 has"},
-		"another node has it too, which many may": {attached: true, volume: access(corev1.ReadWriteMany), change: propagatedMounts},
+		"another node has it too":                 {attached: true, change: elsewhere, why: "node node-2 has an attachment of the volume too"},
+		"another node has it too, for one pod":    {attached: true, volume: access(corev1.ReadWriteOncePod), change: elsewhere, why: "node node-2 has"},
+		"another node has it too, to read":        {attached: true, volume: access(corev1.ReadOnlyMany), change: elsewhere, why: "node node-2 has"},
+		"another node has it too, which many may": {attached: true, volume: access(corev1.ReadWriteMany), change: elsewhere},
 		"another node has it by another volume's name": {attached: true, why: "node node-2 has", change: func(t *testing.T, s *suspect) {
 			propagatedMount(t, s, "node-2")
 		}},

@@ -78,7 +78,7 @@ func TestDaemons(t *testing.T) {
 				Loop:   &harness.Loop{Read: "/data/a"},
 			})
 			n.Expect("healthy", v.Request())
-			table, inContainer, sum := d.Table(), c.Table(), v.Sum(v.MountPoint())
+			table, containerTable, sum := d.Table(), c.Table(), v.Sum(v.MountPoint())
 			var dying []string
 			works := func() {
 				t.Helper()
@@ -87,7 +87,7 @@ func TestDaemons(t *testing.T) {
 				}
 				onlyDead(t, c, dying...)
 				d.SameTable(table)
-				c.SameTable(inContainer)
+				c.SameTable(containerTable)
 				if data := c.MountsAt("/data"); len(data) != 1 || data[0].Dev != d.Dev() {
 					t.Errorf("the container has %v, and staged is %s", data, d.Dev())
 				}

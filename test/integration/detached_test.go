@@ -37,13 +37,13 @@ func TestBusyDuplicate(t *testing.T) {
 // clone, while the clone is already at the mount point: it appears only where it was
 // mounted.
 func TestCloneIsPrivate(t *testing.T) {
-	for name, inContainer := range map[string]func(v *harness.Volume) string{
+	for name, beside := range map[string]func(v *harness.Volume) string{
 		"staging":     func(v *harness.Volume) string { return v.Staging },
 		"mount point": func(v *harness.Volume) string { return v.MountPoint() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := stopRebind(t, "ext4", "attach/moved")
-			target := filepath.Join(inContainer(h.v), "sub")
+			target := filepath.Join(beside(h.v), "sub")
 			harness.Must(t, unix.Mount("unrelated", target, "tmpfs", 0, "size=1m"))
 			h.Resume()
 			if a := h.Answer(); a == nil || a.GetAbnormal() {

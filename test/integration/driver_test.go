@@ -104,9 +104,9 @@ func TestUnpublishAroundTheStep(t *testing.T) {
 func TestPublishOnTop(t *testing.T) {
 	for _, instant := range []string{"attach/verified", "finalize/checked", "finalize/alone", "copies", "final/checked", "final/alone"} {
 		t.Run(instant, func(t *testing.T) {
-			var propagatedMounts harness.Namespace
+			var other harness.Namespace
 			h := stopHealing(t, "ext4", instant, func(v *harness.Volume) {
-				propagatedMounts = harness.NewNamespace(t, "unchanged")
+				other = harness.NewNamespace(t, "unchanged")
 				v.Unpublish()
 			})
 			h.v.PublishAgain()
@@ -115,7 +115,7 @@ func TestPublishOnTop(t *testing.T) {
 				t.Errorf("got %v", a)
 			}
 			harness.Must(t, unix.Unmount(h.v.MountPoint(), unix.MNT_DETACH))
-			for _, attr := range propagatedMounts.At(h.v.MountPoint()) {
+			for _, attr := range other.At(h.v.MountPoint()) {
 				if !strings.HasPrefix(attr, "ro,") {
 					t.Errorf("elsewhere what was beneath is %s", attr)
 				}

@@ -126,9 +126,9 @@ func TestStuckWorker(t *testing.T) {
 		next.untouched()
 	}
 	for i := range 5 {
-		inContainer := v.Request()
-		inContainer.VolumePath += fmt.Sprintf("/%d/directory", i)
-		if _, err := n.Call(inContainer); status.Code(err) != codes.Unknown {
+		beneath := v.Request()
+		beneath.VolumePath += fmt.Sprintf("/%d/directory", i)
+		if _, err := n.Call(beneath); status.Code(err) != codes.Unknown {
 			t.Errorf("a path in it: %v", err)
 		}
 		next.untouched()

@@ -18,10 +18,10 @@ import (
 // kind: they hold nothing of a volume, and its disk is free as soon as a driver has
 // unmounted it.
 func TestIdleWorkersHoldNothing(t *testing.T) {
-	for name, propagatedMounts := range map[string]bool{"in the host's namespace": false, "from another namespace": true} {
+	for name, ownNamespace := range map[string]bool{"in the host's namespace": false, "from another namespace": true} {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone", "--probe-write=always")
-			if propagatedMounts {
+			if ownNamespace {
 				n.Args = append(n.Args, fmt.Sprintf("--host-mount-namespace=/proc/%d/ns/mnt", os.Getpid()))
 				n.Namespace = true
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// insideInstants are all mount points at which a worker can be stopped while it
+// insideInstants are all instants at which a worker can be stopped while it
 // replaces mounts in containers, in the order in which it comes by.
 var insideInstants = []string{
 	"inside/cloned", "inside/entered", "inside/carried", "inside/beneath",

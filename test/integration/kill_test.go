@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// instants are all mount points at which a worker can be stopped while it rebinds, in
+// instants are all instants at which a worker can be stopped while it rebinds, in
 // the order in which it comes by.
 var instants = []string{
 	"attach/cloned", "attach/checked", "attach/moved", "attach/verified",

@@ -40,7 +40,7 @@ func TestPermissionForACheck(t *testing.T) {
 		says string
 	}{
 		"no CAP_SYS_ADMIN": {harness.Without(unix.CAP_SYS_ADMIN), "this process lacks CAP_SYS_ADMIN (CapEff "},
-		"a user namespace": {harness.PropagatedMounts, "user namespace"},
+		"a user namespace": {harness.InUserNamespace, "user namespace"},
 		"no open_tree":     {harness.Filtered(unix.SYS_OPEN_TREE), "seccomp filter"},
 		"no mount_setattr": {harness.Filtered(unix.SYS_MOUNT_SETATTR), "seccomp filter"},
 	} {
@@ -70,7 +70,7 @@ func TestPermissionAtStart(t *testing.T) {
 	}{
 		"no CAP_SYS_ADMIN":  {harness.Without(unix.CAP_SYS_ADMIN), "this process lacks CAP_SYS_ADMIN"},
 		"no CAP_SYS_CHROOT": {harness.Without(unix.CAP_SYS_CHROOT), "this process lacks CAP_SYS_CHROOT"},
-		"a user namespace":  {harness.PropagatedMounts, "user namespace"},
+		"a user namespace":  {harness.InUserNamespace, "user namespace"},
 		"a filter":          {harness.Filtered(unix.SYS_SETNS), "seccomp filter"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -82,8 +82,8 @@ func TestPublishWhileReplacingInUse(t *testing.T) {
 }
 
 func testPublishWhileReplacing(t *testing.T, publish func(staging, mountPoint string) error, instant string, breaks ...func(*served)) {
-	var propagatedMounts harness.Namespace
-	h, s := stopReplace(t, instant, append(breaks, func(*served) { propagatedMounts = harness.NewNamespace(t, "unchanged") })...)
+	var other harness.Namespace
+	h, s := stopReplace(t, instant, append(breaks, func(*served) { other = harness.NewNamespace(t, "unchanged") })...)
 	harness.Must(t, publish(s.Staging, s.MountPoint()))
 	theirs := harness.MountID(t, s.MountPoint())
 	h.Resume()
@@ -96,7 +96,7 @@ func testPublishWhileReplacing(t *testing.T, publish func(staging, mountPoint st
 	h.intact(s.MountPoint())
 	// Its umount finds another one beneath, if any.
 	harness.Must(t, unix.Unmount(s.MountPoint(), unix.MNT_DETACH))
-	for _, m := range slices.Concat(harness.Layers(t, s.MountPoint()), propagatedMounts.LayersAt(s.MountPoint())) {
+	for _, m := range slices.Concat(harness.Layers(t, s.MountPoint()), other.LayersAt(s.MountPoint())) {
 		if s.writable(m) {
 			t.Errorf("what was beneath is %s", m.Attr)
 		}

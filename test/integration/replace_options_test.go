@@ -15,7 +15,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// replaceInstants are all mount points at which a worker can be stopped while it
+// replaceInstants are all instants at which a worker can be stopped while it
 // replaces a mount without a user, in the order in which it comes by.
 var replaceInstants = []string{
 	"replace/cloned", "replace/checked", "replace/beneath", "replace/copies", "replace/detached", "replace/verified",

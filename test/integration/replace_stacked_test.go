@@ -83,24 +83,24 @@ func TestUnmountDeadTopOnlyTheDead(t *testing.T) {
 
 // buriedShared is a volume whose dead mount stands on the live one and, because
 // that shares its events, on staging and on elsewhere as well.
-func buriedShared(t *testing.T, n *harness.Node) (s *served, propagatedMounts string) {
+func buriedShared(t *testing.T, n *harness.Node) (s *served, peer string) {
 	t.Helper()
 	s = newServed(n, "a peer").known()
 	dead := s.Keep()
 	s.die()
 	harness.Must(t, unix.Unmount(s.MountPoint(), unix.MNT_DETACH))
 	harness.Must(t, unix.Mount(s.Staging, s.MountPoint(), "", unix.MS_BIND, ""))
-	propagatedMounts = filepath.Join(n.Dir, "elsewhere")
-	harness.Mkdir(t, propagatedMounts)
-	harness.Must(t, unix.Mount(s.Staging, propagatedMounts, "", unix.MS_BIND, ""))
-	harness.Must(t, unix.Mount("", propagatedMounts, "", unix.MS_SLAVE, ""))
+	peer = filepath.Join(n.Dir, "elsewhere")
+	harness.Mkdir(t, peer)
+	harness.Must(t, unix.Mount(s.Staging, peer, "", unix.MS_BIND, ""))
+	harness.Must(t, unix.Mount("", peer, "", unix.MS_SLAVE, ""))
 	harness.Must(t, unix.Mount(dead, s.MountPoint(), "", unix.MS_BIND, ""))
-	for _, path := range []string{s.Staging, s.MountPoint(), propagatedMounts} {
+	for _, path := range []string{s.Staging, s.MountPoint(), peer} {
 		if len(harness.Layers(t, path)) != 2 {
 			t.Fatalf("the dead mount did not propagate to %s: the test shows nothing", path)
 		}
 	}
-	return s, propagatedMounts
+	return s, peer
 }
 
 // alive returns the ids of the live layers of a volume at some paths.
@@ -121,12 +121,12 @@ func (s *served) alive(paths ...string) []int {
 // when copies of the dead mount stand on its peers.
 func TestUnmountDeadTopWithPropagatedMounts(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
-	s, propagatedMounts := buriedShared(t, n)
-	before := s.alive(s.Staging, s.MountPoint(), propagatedMounts)
+	s, peer := buriedShared(t, n)
+	before := s.alive(s.Staging, s.MountPoint(), peer)
 	if _, err := n.Call(s.Request()); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.alive(s.Staging, s.MountPoint(), propagatedMounts); !slices.Equal(got, before) || len(got) != 3 {
+	if got := s.alive(s.Staging, s.MountPoint(), peer); !slices.Equal(got, before) || len(got) != 3 {
 		t.Errorf("the live mounts %v became %v", before, got)
 	}
 }
@@ -135,16 +135,16 @@ func TestUnmountDeadTopWithPropagatedMounts(t *testing.T) {
 // copy of the dead mount: a umount would propagate to it.
 func TestUnmountDeadTopWithALivingPropagatedMount(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
-	s, propagatedMounts := buriedShared(t, n)
+	s, peer := buriedShared(t, n)
 	harness.Must(t, unix.Mount("", s.Staging, "", unix.MS_PRIVATE, "")) // of the top
-	harness.Must(t, unix.Unmount(propagatedMounts, 0))
-	harness.Must(t, unix.Mount("unrelated", propagatedMounts, "tmpfs", 0, "size=1m"))
-	before := idsAt(t, propagatedMounts)
+	harness.Must(t, unix.Unmount(peer, 0))
+	harness.Must(t, unix.Mount("unrelated", peer, "tmpfs", 0, "size=1m"))
+	before := idsAt(t, peer)
 	for range 2 {
 		if _, err := n.Call(s.Request()); err != nil {
 			t.Fatal(err)
 		}
-		if got := idsAt(t, propagatedMounts); !slices.Equal(got, before) {
+		if got := idsAt(t, peer); !slices.Equal(got, before) {
 			t.Errorf("the mounts elsewhere %v became %v", before, got)
 		}
 	}
