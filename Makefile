@@ -1,28 +1,28 @@
 MODULE  := github.com/csi-addons/node-healer
-# A tarball, or a checkout owned by somebody else, has no version to describe.
+# A tarball, or a checkout of another user, has no version to describe.
 VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 IMAGE   ?= ghcr.io/csi-addons/node-healer:$(VERSION)
 # The lines of `bench` to measure.
 BENCH   ?= all
-# The kernels that `kernels` boots, and the tests that it runs there: all.
+# The kernels that `kernels` boots, and the tests that it runs there (empty: all).
 KERNEL  ?= 6.1 6.12
 RUN     ?=
 
 GO      ?= go
 TOOLS   := bin/tools
-# The tests' Kubernetes API, as test/harness/cluster starts it.
+# The Kubernetes API of the tests; test/harness/cluster starts it.
 CONTROL := $(addprefix bin/controlplane/,etcd kube-apiserver kubectl)
-# What a cluster has besides, for a real node.
+# The rest of a cluster, for the node of e2e.
 CLUSTER := $(addprefix bin/controlplane/,kube-controller-manager kube-scheduler kubelet)
 PROTO   := pkg/api/healerpb/healer.proto
 STUBS   := pkg/api/healerpb/healer.pb.go pkg/api/healerpb/healer_grpc.pb.go
 CSI     := github.com/container-storage-interface/spec
 
-# -buildvcs=false: the version comes from VERSION, and git may refuse to answer.
-# grpcnotrace: gRPC's tracing page brings html/template, which calls methods by
-# name, so that the linker would keep every method of every type: 6 MB.
+# -buildvcs=false: the version comes from VERSION; git may refuse to answer.
+# grpcnotrace: gRPC's tracing page imports html/template, which calls methods by
+# name, so the linker would keep every method of every type: 6 MB.
 BUILD   := CGO_ENABLED=0 $(GO) build -tags grpcnotrace -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)'
-# -count=1: these tests ask the kernel; an answer of yesterday proves nothing.
+# -count=1: these tests ask the kernel; a cached result proves nothing.
 TEST    := $(GO) test -race -count=1
 
 .DEFAULT_GOAL := help
@@ -34,11 +34,11 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: deps
-deps: ## install what tests and demo need (apt-get, only what is missing)
+deps: ## install what the tests and the demo need (apt-get, only what is missing)
 	@.ci/deps
 
 .PHONY: deps-kernels
-deps-kernels: ## install what the kernels' virtual machines need, besides
+deps-kernels: ## install what the kernels' virtual machines need in addition
 	@.ci/deps kernels
 
 .PHONY: build
@@ -48,32 +48,32 @@ build: ## build bin/node-healer, bin/node-healer-worker and bin/node-healer-gate
 	$(BUILD) -o bin/node-healer-gateway ./cmd/node-healer-gateway
 
 .PHONY: demo
-demo: deps build $(TOOLS)/grpcurl ## break and heal real volumes, with real calls (root)
+demo: deps build $(TOOLS)/grpcurl ## break real volumes and heal them with real calls (root)
 	$(BUILD) -o bin/demo-fuse ./test/demo/fuse
 	GRPCURL=$(abspath $(TOOLS)/grpcurl) test/demo/run.sh
 
-# --keep-going: one run tells everything that is wrong, not only the first.
+# --keep-going: one run reports every failure, not only the first.
 .PHONY: test
-test: ## everything that CI runs (root; CI=true turns skips into failures)
+test: ## build everything and run all tests, as CI does (root; CI=true turns skips into failures)
 	$(MAKE) --keep-going deps deps-kernels build check-generate vet lint unit integration e2e kernels-short
 
 .PHONY: unit
-unit: ## tests of the packages, the commands and the manifests
-	$(TEST) -timeout 10m ./pkg/... ./cmd/... ./deploy/...
+unit: ## tests of the packages, commands, manifests and pages
+	$(TEST) -timeout 10m ./pkg/... ./cmd/... ./deploy/... ./docs/...
 	$(TEST) -run 'TestPage|TestFeatures|TestTable' ./test/kernels
 
 .PHONY: integration
-# -p 1: numbers of devices and FUSE connections are the whole machine's.
+# -p 1: device and FUSE connection numbers are shared by the whole machine.
 integration: deps build controlplane ## tests on the real kernel (root)
 	$(TEST) -p 1 -timeout 30m ./test/integration/... ./test/harness/...
 
 .PHONY: e2e
-e2e: deps build kubernetes ## a real node: a pod gets its volume back without a restart (root)
+e2e: deps build kubernetes ## a real node with kubelet: a pod gets its volume back without a restart (root)
 	$(TEST) -timeout 10m ./test/e2e/...
 
 # These two build and wait, so they run without the race detector.
 .PHONY: kernels
-kernels: deps-kernels ## all tests of integration on older kernels, in QEMU, and docs/kernels.md (root); KERNEL=6.12 RUN=TestX: only these
+kernels: deps-kernels ## all integration tests on older kernels, in QEMU; writes docs/kernels.md (root); KERNEL=6.12 RUN=TestX: only these
 	$(GO) test -count=1 -v -timeout 3h ./test/kernels -args -kernels '$(KERNEL)' $(if $(RUN),-scenes '$(RUN)',-write)
 
 .PHONY: kernels-short
@@ -84,16 +84,16 @@ kernels-short: deps-kernels ## every heal and every condition once on older kern
 controlplane: $(CONTROL) ## build the tests' etcd, kube-apiserver and kubectl (minutes, once)
 
 .PHONY: kubernetes
-kubernetes: controlplane $(CLUSTER) ## build the rest of the tests' Kubernetes, too (minutes, once)
+kubernetes: controlplane $(CLUSTER) ## build the rest of the tests' Kubernetes (minutes, once)
 
-# A binary of its own: go test would keep the lines back until the end.
+# A binary of its own: go test would hold the lines back until the end.
 .PHONY: bench
-bench: deps controlplane ## the ratios of docs/performance.md (root); BENCH="ext4 sweep": only these
+bench: deps controlplane ## measure the ratios of docs/performance.md (root); BENCH="ext4 sweep": only these
 	@mkdir -p bin
 	$(GO) test -c -o bin/bench ./test/bench
 	BENCH='$(BENCH)' bin/bench -test.timeout 25m
 
-# Tests build with the tag `faults`: that variant is held to the same rules.
+# Tests build with the tag `faults`: that variant is checked too.
 .PHONY: vet
 vet: ## go vet
 	$(GO) vet ./...
@@ -130,23 +130,23 @@ check-generate: $(TOOLS)/proto ## fail if the gRPC stubs are stale
 image: ## build the container image (docker or buildah)
 	@if command -v docker >/dev/null; then set -- docker build; \
 	elif command -v buildah >/dev/null; then set -- buildah build; \
-	else echo 'image: neither docker nor buildah here' >&2; exit 1; fi; \
+	else echo 'image: neither docker nor buildah is installed' >&2; exit 1; fi; \
 	set -x; "$$@" --build-arg VERSION=$(VERSION) -t $(IMAGE) .
 
 .PHONY: clean
 clean: ## remove what was built
 	rm -rf bin
 
-# A tool is built once and again when its pins change. The touch is needed:
-# go install leaves a binary alone that is right already.
-# Tools run here, whatever GOOS and GOARCH the build is for.
+# A tool is built once, and again when its pins change. touch is needed because
+# go install does not write a binary that is up to date.
+# Tools run on this machine, whatever GOOS and GOARCH the build is for.
 install_tool = cd $(1) && GOOS= GOARCH= CGO_ENABLED=0 GOBIN=$(abspath $(TOOLS)) $(GO) install -buildvcs=false
 
 $(TOOLS)/golangci-lint $(TOOLS)/grpcurl: $(TOOLS)/%: .ci/tools/%/go.mod .ci/tools/%/go.sum
 	$(call install_tool,.ci/tools/$*) tool
 	@touch $@
 
-# Brings protoc-gen-go and protoc-gen-go-grpc along.
+# Also builds protoc-gen-go and protoc-gen-go-grpc.
 $(TOOLS)/proto: .ci/tools/proto/go.mod .ci/tools/proto/go.sum .ci/tools/proto/main.go
 	$(call install_tool,.ci/tools/proto) . tool
 	@touch $@

@@ -12,7 +12,7 @@ import (
 // root of the repository, which is what the builder gets.
 const root = ".."
 
-// lines gives a file's lines without comments, continued ones joined, as words.
+// lines returns a file's lines without comments, continued ones joined, as words.
 func lines(t *testing.T, file string) [][]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, file))
@@ -28,7 +28,7 @@ func lines(t *testing.T, file string) [][]string {
 	return found
 }
 
-// copied gives what the image takes out of the repository.
+// copied returns what the image takes out of the repository.
 func copied(t *testing.T) []string {
 	t.Helper()
 	var sources []string
@@ -45,7 +45,7 @@ func copied(t *testing.T) []string {
 }
 
 // TestEverySourceReachesTheBuilder compares with .dockerignore, which leaves out
-// everything and lets in what is copied.
+// everything but what is copied.
 func TestEverySourceReachesTheBuilder(t *testing.T) {
 	ignored := lines(t, ".dockerignore")
 	if len(ignored) == 0 || ignored[0][0] != "*" {

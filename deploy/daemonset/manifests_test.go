@@ -156,7 +156,7 @@ func TestPodReachesTheHost(t *testing.T) {
 	if !pod.HostPID {
 		t.Error("no hostPID")
 	}
-	// Not needed: whatever listens would listen on the node's addresses.
+	// Not needed: a listener would be on the node's addresses.
 	if pod.HostNetwork {
 		t.Error("hostNetwork")
 	}
@@ -281,8 +281,8 @@ func TestProbesAskTheSocket(t *testing.T) {
 	}
 }
 
-// TestNobodyReachesTheServerOverTheNetwork: the gateway does that.
-func TestNobodyReachesTheServerOverTheNetwork(t *testing.T) {
+// TestTheServerHasNoNetworkListener: the gateway has one.
+func TestTheServerHasNoNetworkListener(t *testing.T) {
 	if ports := server(t).Ports; len(ports) > 0 {
 		t.Errorf("the container has ports: %v", ports)
 	}
@@ -293,7 +293,7 @@ func TestResourcesAreBounded(t *testing.T) {
 	if r.Requests.Cpu().IsZero() || r.Requests.Memory().IsZero() {
 		t.Error("requests are missing")
 	}
-	// 256 workers, the most there can be, take 185 MiB while they wait.
+	// 256 workers, the maximum, take 185 MiB while they wait.
 	if limit := r.Limits.Memory().Value(); limit < 512<<20 {
 		t.Errorf("memory is limited to %d bytes", limit)
 	}
@@ -308,7 +308,7 @@ func TestUpdateGoesNodeByNode(t *testing.T) {
 	if u.Type != appsv1.RollingUpdateDaemonSetStrategyType || u.RollingUpdate == nil || u.RollingUpdate.MaxUnavailable == nil {
 		t.Fatalf("update strategy is %+v", u)
 	}
-	// Two stages of 15 s, and what lies between them.
+	// Two stages of 15 s, and the time between them.
 	if s := ds.Spec.Template.Spec.TerminationGracePeriodSeconds; s == nil || *s < 40 {
 		t.Error("a running step gets no time to reach a safe point")
 	}

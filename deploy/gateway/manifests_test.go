@@ -74,7 +74,7 @@ func TestKustomizationListsEveryFile(t *testing.T) {
 	}
 }
 
-// TestNoPrivileges: whatever anybody does to the gateway, it has nothing to give.
+// TestNoPrivileges: a gateway that was taken over has no privileges on the node.
 func TestNoPrivileges(t *testing.T) {
 	pod := podOf(t, own)
 	if pod.HostPID || pod.HostNetwork || pod.HostIPC || len(pod.Containers) != 1 || len(pod.InitContainers) > 0 {
@@ -158,7 +158,7 @@ func TestFlagsAreKnown(t *testing.T) {
 	}
 }
 
-// TestAsksForReviewsAndRegistrationsOnly holds the roles to what the gateway is for.
+// TestAsksForReviewsAndRegistrationsOnly limits the roles to what the gateway needs.
 func TestAsksForReviewsAndRegistrationsOnly(t *testing.T) {
 	text, err := os.ReadFile("rbac.yaml")
 	if err != nil {

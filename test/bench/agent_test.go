@@ -115,7 +115,7 @@ func agentMain() {
 	for {
 		var e errand
 		if err := questions.Decode(&e); err != nil {
-			os.Exit(0) // whoever asked has ended
+			os.Exit(0) // the parent has ended
 		}
 		if err := answers.Encode(e.run()); err != nil {
 			fmt.Fprintln(os.Stderr, "agent:", err)

@@ -53,7 +53,7 @@ func newMember(t *testing.T, args ...string) *member {
 	return m
 }
 
-// use has a pod of the node use a volume, by a claim, and gives what to ask.
+// use has a pod of the node use a volume, by a claim, and returns what to ask.
 func (m *member) use(v *harness.Volume) (cluster.Volume, *healerpb.NodeHealerRequest) {
 	m.T.Helper()
 	object := cluster.Volume{PV: v.PV, ID: v.ID, Driver: harness.Driver, Namespace: m.namespace, Claim: "claim-" + v.ID}
@@ -94,7 +94,7 @@ func TestRequests(t *testing.T) {
 		fmt.Sprintf("%d at first, %d watches, then %d in %s", first-watches, watches, len(meanwhile), idleTime), rate, atMost(0.1, "/s"))
 }
 
-// TestVolumes measures what volumes of other nodes cost: a disk is looked at, and
+// TestVolumes measures what volumes of other nodes cost: a disk is checked, and
 // written to after a list of them all.
 func TestVolumes(t *testing.T) {
 	wanted(t, "volumes")
@@ -109,7 +109,7 @@ func TestVolumes(t *testing.T) {
 			m.Expect("healthy", request)
 		}
 		took := time.Since(start) / manyChecks
-		finalize(m.Node)
+		awaitQuiet(m.Node)
 		return memoryOf(m.Node), took
 	}
 	none, quick := measure()

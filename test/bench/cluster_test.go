@@ -20,8 +20,8 @@ func TestCluster(t *testing.T) {
 	api.Apply(t, "deploy")
 	cluster.Create(t, api, cluster.Node(nodeName))
 	pods := api.Namespace(t)
-	everybody := crowd{api.Admin(), pods, nodeName}
-	everybody.fill(t)
+	big := bigCluster{api.Admin(), pods, nodeName}
+	big.fill(t)
 
 	_, kubeconfig := api.DaemonPod(t, namespace, account, nodeName)
 	n := harness.NewNode(t, asReleased, "--kubeconfig="+kubeconfig)
@@ -40,16 +40,16 @@ func TestCluster(t *testing.T) {
 		a, err := n.Call(request)
 		return err == nil && strings.HasPrefix(a.GetMessage(), "healed:")
 	})
-	finalize(n)
+	awaitQuiet(n)
 	line := func(what string, t target) {
 		now := memoryOf(n)
 		row(what, now.String(), mebi(now.resident()), t)
 		row("the same, shared pages counted once", now.shares(), mebi(now.share()), untold(" MiB"))
 	}
 	line(fmt.Sprintf("resident memory of server and idle workers, %d pods on the node, %d PVs in the cluster", crowdPods, crowdVolumes), atMost(60, " MiB"))
-	everybody.change(t)
+	big.change(t)
 	n.Expect("healthy", request)
-	finalize(n)
+	awaitQuiet(n)
 	line("the same, after a change of every object", untold(" MiB"))
 	row("the most that the server alone ever had", "", mebi(peakOf(t, n.PID())), untold(" MiB"))
 }

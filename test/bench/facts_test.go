@@ -59,7 +59,7 @@ const (
 	factsBatch  = 500
 )
 
-// measureFacts gives the cost for one volume in each namespace.
+// measureFacts returns the cost for one volume in each namespace.
 func measureFacts(q factsQuestion) ([]cost, error) {
 	var things []func(i int) error
 	for _, s := range q.Spaces {
@@ -93,7 +93,7 @@ func (v volumePaths) facts(ns *host.Namespace) error {
 	return nil
 }
 
-// inTurn does several things in batches that take turns, and gives the median
+// inTurn does several things in batches that take turns, and returns the median
 // cost of each.
 func inTurn(rounds, batch int, things ...func(i int) error) ([]cost, error) {
 	walls, cpus := make([]times, len(things)), make([]times, len(things))

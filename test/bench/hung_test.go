@@ -67,7 +67,7 @@ func TestHung(t *testing.T) {
 	}
 }
 
-// typical gives the median of a quantile of several rounds.
+// typical returns the median of a quantile of several rounds.
 func typical(rounds []times, share float64) time.Duration {
 	var each times
 	for _, r := range rounds {

@@ -23,7 +23,7 @@ func TestList(t *testing.T) {
 	row("the same, wall", fmt.Sprintf("wall %s / %s", micro(list.Wall), micro(facts.Wall)), ratio(list.Wall, facts.Wall), untold(""))
 }
 
-// measureList gives the costs of both for one volume in the agent's own
+// measureList returns the costs of both for one volume in the agent's own
 // namespace.
 func measureList(v volumePaths) ([]cost, error) {
 	ns, err := host.OpenNamespace("", nil)

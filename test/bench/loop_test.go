@@ -58,7 +58,7 @@ func (l *loops) volume(id string) *harness.Volume {
 	})
 }
 
-// attach makes a loop device that is detached when nobody has it open.
+// attach makes a loop device that is detached when its last user closes it.
 func (l *loops) attach(image string) *os.File {
 	l.node.T.Helper()
 	file, err := os.OpenFile(image, os.O_RDWR, 0)
@@ -74,7 +74,7 @@ func (l *loops) attach(image string) *os.File {
 			return device
 		}
 		_ = device.Close()
-		if !errors.Is(err, unix.EBUSY) { // somebody else was faster
+		if !errors.Is(err, unix.EBUSY) { // another process was faster
 			l.node.T.Fatalf("configure %s: %v", device.Name(), err)
 		}
 	}

@@ -31,7 +31,7 @@ func (m thousand) memory(t *testing.T) {
 			}
 		}
 	}
-	finalize(m.node)
+	awaitQuiet(m.node)
 	after := memoryOf(m.node)
 	row("resident memory of server and idle workers, 1,000 volumes, after load", after.String(), mebi(after.resident()), atMost(40, " MiB"))
 	row("the same, shared pages counted once", after.shares(), mebi(after.share()), untold(" MiB"))

@@ -9,7 +9,7 @@ import (
 // times are durations of the same thing done again and again.
 type times []time.Duration
 
-// quantile gives the time that a share of them stays below or reaches.
+// quantile returns the time that a share of them stays below or reaches.
 func (t times) quantile(share float64) time.Duration {
 	if len(t) == 0 {
 		return 0

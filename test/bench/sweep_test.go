@@ -53,7 +53,7 @@ type sweepQuestion struct {
 	Rounds int
 }
 
-// sweepAll calls for every volume, and gives the time for all of them together.
+// sweepAll calls for every volume, and returns the time for all of them together.
 func sweepAll(q sweepQuestion) (time.Duration, error) {
 	c, err := dial(q.Socket)
 	if err != nil {

@@ -29,29 +29,29 @@ func TestThreads(t *testing.T) {
 	for _, r := range h.requests {
 		_ = ask[time.Duration](a, "sweep", sweepQuestion{Socket: n.Socket(), Requests: [][]byte{r}, Callers: 1, Rounds: 2})
 	}
-	finalize(n)
+	awaitQuiet(n)
 	before := countTasks(n)
 	h.hang()
 	start := time.Now()
 	got := calls(100)
 	took := time.Since(start)
-	// A look that came too late for want of CPU time is an error, and says so.
+	// A check that came too late for want of CPU time is an error, and says so.
 	if got.Healthy > 0 {
 		t.Errorf("volumes that hang: %+v", got)
 	}
-	finalize(n)
+	awaitQuiet(n)
 	after := countTasks(n)
 	row("threads and workers after 10,000 calls to 100 hung volumes, over those before",
 		fmt.Sprintf("%s; before %s; %d errors; in %.1f s", after, before, 10_000-got.Abnormal, took.Seconds()), float64(after.all()-before.all()), atMost(100+idleWorkers, ""))
 	h.recover()
-	finalize(n)
+	awaitQuiet(n)
 	end := countTasks(n)
 	row("the same, once they answer again", end.String(), float64(end.all()-before.all()), untold(""))
 }
 
-// finalize waits until the server has had the same workers for a second: those
+// awaitQuiet waits until the server has had the same workers for a second: those
 // that are idle, and those that cannot be ended.
-func finalize(n *harness.Node) {
+func awaitQuiet(n *harness.Node) {
 	n.T.Helper()
 	var last []int
 	var since time.Time

@@ -1,14 +1,14 @@
-# A volume behind a FUSE daemon, and a container of runc that uses it: the last
-# scene of run.sh, which sources this and has what is not defined here.
+# A volume served by a FUSE daemon, and a runc container that uses it: the last
+# scene of run.sh, which sources this file and defines the rest.
 #
 # shellcheck shell=bash
-# shellcheck disable=SC2154 # of run.sh
+# shellcheck disable=SC2154 # defined in run.sh
 
 readonly fuse_handle=volume-0002
 readonly fuse_pv=pvc-9b0e4a71
 readonly container=4d1f0c9a7b3e
 
-fuse_data='' fuse_staged='' fuse_published='' bundle='' cgroup='' # nothing is there yet
+fuse_data='' fuse_staged='' fuse_published='' bundle='' cgroup='' # set by start_volume_in_use and lay_out_container
 daemon=''
 runc=''
 
@@ -16,12 +16,12 @@ runc=''
 
 # stage_fuse starts a daemon at the staging path, as a CSI driver does.
 stage_fuse() {
-	show "demo-fuse DATA STAGED diskfs:$fuse_handle"
+	show "demo-fuse DATA STAGING diskfs:$fuse_handle"
 	[[ -p $work/ready ]] || mkfifo "$work/ready"
 	setpriv --pdeathsig KILL -- "$root/bin/demo-fuse" "$fuse_data" "$fuse_staged" "diskfs:$fuse_handle" \
 		3>"$work/ready" >"$work/daemon.log" 2>&1 {disk}<&- &
 	daemon=$!
-	# If it ends before it mounts, this does too.
+	# read fails too if the daemon ends before it mounts.
 	if ! read -r -t 10 <"$work/ready"; then
 		cat "$work/daemon.log" >&2
 		fail "the FUSE daemon does not mount"
@@ -37,8 +37,8 @@ stop_fuse() {
 
 # ---------------------------------------------------------------- the container
 
-# What runs in the container. It uses the volume all the time, opens its files
-# anew each time, and goes on whatever comes of it.
+# The container's process. It uses the volume in a loop, opens its files again
+# each time, and goes on after errors.
 readonly script='trap exit TERM
 turn=0
 while busybox sleep 0.05; do
@@ -50,7 +50,7 @@ while busybox sleep 0.05; do
 	fi
 done'
 
-# cgroups: where the demo's own is, in whatever hierarchies there are.
+# cgroups: the directories of the demo's cgroup, in all hierarchies.
 cgroups() {
 	[[ -n $cgroup ]] || return 0
 	compgen -G "/sys/fs/cgroup/$cgroup" || compgen -G "/sys/fs/cgroup/*/$cgroup" || true
@@ -58,13 +58,12 @@ cgroups() {
 
 lay_out_container() {
 	bundle="$work/bundle"
-	# Kubelet's cgroups stand beneath it, as with a --cgroup-root: a node that has
-	# a kubelet keeps its own, and all of these can go.
+	# The pod's cgroups are created beneath the demo's own, as with kubelet's
+	# --cgroup-root, so that all of them can be removed at the end.
 	cgroup="${work##*/}"
 	mkdir -p "$bundle/rootfs"/{bin,dev,proc,data}
 	cp /bin/busybox "$bundle/rootfs/bin/busybox"
-	# As kubelet has it done: in the cgroup of the pod, and the volume with
-	# private propagation.
+	# As kubelet does it: in the pod's cgroup, the volume with private propagation.
 	jq -n --arg script "$script" --arg published "$fuse_published" \
 		--arg cgroup "/$cgroup/kubepods/burstable/pod$pod/$container" '{
 			ociVersion: "1.0.2",
@@ -81,8 +80,8 @@ lay_out_container() {
 start_container() {
 	lay_out_container
 	show "runc run --bundle BUNDLE $container"
-	# In the foreground of runc, which ends with this script even if that is
-	# killed, hands its SIGTERM on, and removes the container.
+	# In the foreground: runc ends with this script even if that is killed, passes
+	# SIGTERM on to the container, and removes it.
 	setpriv --pdeathsig TERM -- runc --root "$work/runc" run --bundle "$bundle" --pid-file "$bundle/pid" "$container" \
 		</dev/null >"$work/container.log" 2>&1 {disk}<&- &
 	runc=$!
@@ -106,12 +105,12 @@ stop_container() {
 		kill -0 "$runc" || break
 		sleep 0.05
 	done
-	# What is left if that did not end it.
+	# If SIGTERM did not end it.
 	runc --root "$work/runc" delete --force "$container" || true
 	kill -KILL "$runc" || true
 	wait "$runc" || true
 	runc=''
-	# runc leaves what is above the container's own.
+	# runc removes the container's cgroup, not its parents.
 	local at
 	for at in $(cgroups); do
 		find "$at" -depth -type d -delete || true
@@ -119,31 +118,31 @@ stop_container() {
 }
 
 unmount_fuse() {
-	local place
-	for place in "$fuse_published" "$fuse_staged"; do
-		[[ -n $place ]] || continue
-		# No look at it first: that may be a question to a dead daemon.
-		while umount --internal-only --lazy "$place"; do :; done
+	local path
+	for path in "$fuse_published" "$fuse_staged"; do
+		[[ -n $path ]] || continue
+		# Without mountpoint(1), which would ask a dead daemon.
+		while umount --internal-only --lazy "$path"; do :; done
 	done
 }
 
-# ---------------------------------------------------------------- what is seen
+# ---------------------------------------------------------------- observations
 
-# process: which process the container's first one is. A later one with the same
-# number started at another time (proc_pid_stat(5), field 22).
+# process: the container's first process, by number and start time
+# (proc_pid_stat(5), field 22): numbers are used again.
 process() {
 	local pid
 	pid="$(<"$bundle/pid")"
 	printf '%s, started at tick %s' "$pid" "$(sed 's/.*) //' "/proc/$pid/stat" | cut -d ' ' -f 20)"
 }
 
-# table: the container's mount table, without ids: a new mount has a new one.
+# table: the container's mount table without mount ids, which a new mount changes.
 table() { findmnt --task "$(<"$bundle/pid")" --list --noheadings --output TARGET,SOURCE,FSROOT,FSTYPE,VFS-OPTIONS,FS-OPTIONS,PROPAGATION; }
 
-# last WHAT: the last that the container's process said of it.
+# last WHAT: the last line with WHAT that the container's process printed.
 last() { grep -a "$1" "$work/container.log" | tail -n 1 | indent; }
 
-# turned WHAT: waits for a turn that began after now, and ended with WHAT.
+# turned WHAT: waits for the next complete turn; succeeds if it ended with WHAT.
 turned() {
 	local before turn
 	before="$(grep -ac '^turn' "$work/container.log")"
@@ -158,7 +157,7 @@ turned() {
 	return 1
 }
 
-# written: the line that it last said it wrote is where the daemon has its data.
+# written: the line that the process last wrote is in the daemon's data directory.
 written() { grep -qx "$(last wrote | grep -o 'turn [0-9]*')" "$fuse_data/log"; }
 
 # ---------------------------------------------------------------- the scene
@@ -171,7 +170,7 @@ start_volume_in_use() {
 	mkdir "$fuse_data"
 	echo 'hello' >"$fuse_data/greeting"
 	stage_fuse
-	show 'mount --bind STAGED PUBLISHED'
+	show 'mount --bind STAGING TARGET'
 	mount --bind "$fuse_staged" "$fuse_published"
 	start_container
 }
@@ -179,9 +178,9 @@ start_volume_in_use() {
 call_fuse() { call "$fuse_handle" "$fuse_published" "$fuse_staged" ''; }
 
 daemon_killed() {
-	scene 'A FUSE daemon dies under a running container: healed in there, no restart'
-	say 'Another volume, with a FUSE daemon behind it, in a container of the pod whose'
-	say 'one process reads and writes in a loop.'
+	scene 'A FUSE daemon dies under a running container: healed without a restart'
+	say 'Another volume, served by a FUSE daemon. A process in a container of the pod'
+	say 'reads and writes it in a loop.'
 	start_volume_in_use
 	local process_before table_before
 	process_before="$(process)"
@@ -192,20 +191,19 @@ daemon_killed() {
 
 	show "kill -KILL $daemon # the daemon"
 	stop_fuse
-	check 'the container cannot read and write any more' turned failed
+	check 'the container can no longer read or write' turned failed
 	last "can't"
-	check 'what it gets is ENOTCONN' has "$(last "can't")" 'not connected'
-	say 'The driver stages the volume anew: another mount, of which the container'
-	say 'knows nothing.'
-	show 'umount --lazy STAGED'
+	check 'it gets ENOTCONN' has "$(last "can't")" 'not connected'
+	say 'The driver stages the volume again. The new mount does not reach the container.'
+	show 'umount --lazy STAGING'
 	umount --internal-only --lazy "$fuse_staged"
 	stage_fuse
-	check 'the container still cannot' turned failed
+	check 'the container still cannot read or write' turned failed
 
 	call_fuse
 	if has "$(message)" ReplaceNotSupported; then
 		indent <<<"This kernel ($(uname -r)) cannot put a mount beneath another one (Linux 6.5 can),"
-		indent <<<'so node-healer changes nothing. Nothing is claimed here.'
+		indent <<<'so node-healer changes nothing. The rest of this scene is skipped.'
 		return
 	fi
 	expect_verdict healed false
@@ -213,9 +211,9 @@ daemon_killed() {
 	expect_reason StaleInContainers
 	check 'the container reads and writes again' turned wrote
 	last wrote
-	check 'what it writes is where the new daemon has its data' written
-	check "it is the process that it was: $process_before" is "$(process)" "$process_before"
-	check 'its mount table is as it was:' is "$(table)" "$table_before"
+	check 'what it writes reaches the new daemon' written
+	check "it is still the same process: $process_before" is "$(process)" "$process_before"
+	check 'its mount table is the same as before:' is "$(table)" "$table_before"
 	table | indent
 	call_fuse
 	expect_verdict healthy false

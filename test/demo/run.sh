@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Breaks and heals real volumes, with real calls to a running node-healer.
+# Breaks and heals real volumes through real calls to a running node-healer.
 #
 # Needs root, a built bin/, and grpcurl in $GRPCURL: `make demo` sees to both.
 # Everything happens in a mount namespace of its own, beneath one temporary
-# directory. Exits with 1 as soon as an answer is not as announced.
+# directory. Exits with 1 as soon as an answer differs from what the scene announces.
 set -euo pipefail
 PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 
@@ -23,7 +23,7 @@ for program in "$root/bin/node-healer" "$root/bin/node-healer-worker" "$root/bin
 done
 [[ -c /dev/fuse ]] || fail "no FUSE here (try: modprobe fuse)"
 
-# Mounts made here are seen by nobody else, and vanish with the last process.
+# Mounts made here are invisible outside, and vanish with the last process.
 if [[ ${1:-} != --in-namespace ]]; then
 	exec unshare --mount --propagation private -- "${BASH_SOURCE[0]}" --in-namespace
 fi
@@ -46,7 +46,7 @@ scene() {
 
 say() { printf '   %s\n' "$*"; }
 
-# show COMMAND...: what a person would type for what happens next.
+# show COMMAND...: prints the command that a person would type for the next action.
 show() { printf '   %s$ %s%s\n' "$dim" "$*" "$reset"; }
 
 indent() { sed 's/^/     /'; }
@@ -54,7 +54,7 @@ indent() { sed 's/^/     /'; }
 # fields: a JSON object with one line for each field.
 fields() { jq -r '"{\n" + (to_entries | map("  \(.key | tojson): \(.value | tojson)") | join(",\n")) + "\n}"' | indent; }
 
-# check WHAT COMMAND...: WHAT is true if COMMAND succeeds.
+# check WHAT COMMAND...: fails unless COMMAND succeeds; WHAT is what that shows.
 check() {
 	local what="$1"
 	shift
@@ -64,7 +64,7 @@ check() {
 		return
 	fi
 	printf '   %sFAIL%s %s\n' "$red" "$reset" "$what"
-	echo "demo: not as announced; the server's log ends with:" >&2
+	echo "demo: the check failed; the server's log ends with:" >&2
 	tail -n 20 "$work/server.log" >&2
 	told=1
 	exit 1
@@ -78,7 +78,7 @@ source "$root/test/demo/container.sh"
 
 # ---------------------------------------------------------------- the end
 
-work='' image='' staged='' published='' # nothing is there yet
+work='' image='' staged='' published='' # set by set_up
 server=''
 disk=''
 
@@ -111,27 +111,27 @@ gone() {
 }
 
 unmount_all() {
-	local place
+	local path
 	unmount_fuse
-	for place in "$published" "$staged"; do
-		while mountpoint -q "$place"; do
-			umount "$place" || umount --lazy "$place" || break
+	for path in "$published" "$staged"; do
+		while mountpoint -q "$path"; do
+			umount "$path" || umount --lazy "$path" || break
 		done
 	done
 	[[ -z $disk ]] || exec {disk}<&-
 	disk=''
-	# The loop device lies on the tmpfs, and goes a moment after its last user.
+	# The loop device's file is on the tmpfs; the device is removed a moment after its last user.
 	gone losetup --noheadings --output NAME --associated "$image" || true
 	if mountpoint -q "$work"; then
 		umount "$work" || umount --recursive --lazy "$work"
 	fi
 }
 
-# Safe to run twice, and with anything from nothing to everything in place.
+# Safe to run twice, and after a partial set_up.
 tear_down() {
 	[[ -n $work ]] || return 0
 	stop_server
-	stop_fuse # whoever waits for it gets an error
+	stop_fuse # requests that wait for it fail
 	stop_container
 	unmount_all
 	rmdir "$work"
@@ -151,8 +151,8 @@ at_exit() {
 	tear_down 2>/dev/null
 	case "$status$told" in
 	0 | *1) ;;
-	129 | 130 | 143) echo "demo: interrupted, everything is taken down" >&2 ;;
-	*) echo "demo: a command failed with status $status, everything is taken down" >&2 ;;
+	129 | 130 | 143) echo "demo: interrupted, everything was removed" >&2 ;;
+	*) echo "demo: a command failed with status $status, everything was removed" >&2 ;;
 	esac
 	exit "$status"
 }
@@ -162,8 +162,8 @@ at_exit() {
 readonly driver=disk.example.com
 readonly handle=volume-0001
 readonly pv=pvc-6f1c2d3e
-# No two demos at a time have one pod: its containers are looked for on the
-# whole machine.
+# Each demo has its own pod UID: node-healer looks for the pod's containers on
+# the whole machine.
 pod="$(</proc/sys/kernel/random/uuid)"
 readonly pod
 
@@ -177,8 +177,8 @@ publish() {
 	mount -o remount,bind,nosuid,nodev "$published"
 }
 
-# make_directory lets no signal end the script between making the directory and
-# naming it.
+# make_directory defers signals, so that none ends the script between making the
+# directory and recording its name.
 make_directory() {
 	local signal=''
 	trap 'signal=129' HUP
@@ -199,8 +199,8 @@ make_directory() {
 staging_path() { printf %s "$kubelet/plugins/kubernetes.io/csi/$driver/$(printf %s "$1" | sha256sum | cut -d ' ' -f 1)/globalmount"; }
 published_path() { printf %s "$kubelet/pods/$pod/volumes/kubernetes.io~csi/$1/mount"; }
 
-# lay_out HANDLE PV: makes the places of a volume, with kubelet's files beside
-# them.
+# lay_out HANDLE PV: makes the mount points of a volume, with kubelet's files
+# beside them.
 lay_out() {
 	local at
 	at="$(staging_path "$1")"
@@ -230,8 +230,8 @@ set_up() {
 
 	truncate -s 64M "$image"
 	mkfs.ext4 -q -F "$image"
-	# mount makes the loop device so that it goes with its last user, however
-	# this script may end. Holding it open keeps the disk attached until then.
+	# mount makes the loop device such that it is removed with its last user,
+	# however this script ends. The descriptor keeps the disk attached until then.
 	mount -o loop "$image" "$staged" || fail "cannot mount a loop device here"
 	device="$(findmnt --noheadings --output SOURCE "$staged")"
 	exec {disk}<"$device"
@@ -282,7 +282,7 @@ start_server() {
 }
 
 # request VOLUME_ID VOLUME_PATH [STAGING_TARGET_PATH FS_TYPE]: a
-# NodeHealerRequest as JSON; what is empty is left out.
+# NodeHealerRequest as JSON without its empty fields.
 request() {
 	jq -n --arg id "$1" --arg path "$2" --arg staging "${3-$staged}" --arg type "${4-ext4}" '
 		def filled: with_entries(select(.value != ""));
@@ -294,7 +294,7 @@ request() {
 		} | filled'
 }
 
-# ask REQUEST: the call alone. What it prints is the reply or the error.
+# ask REQUEST: makes the call and prints the reply or the error.
 ask() { grpc -emit-defaults -d "$1" "$socket" healer.HealerNode/NodeHealer 2>&1; }
 
 # grpcurl ends with 64 + the status code.
@@ -303,8 +303,8 @@ readonly ok=0 invalid_argument=67 not_found=69 aborted=74
 code=0
 reply=''
 
-# call [VOLUME_ID [VOLUME_PATH [STAGING_TARGET_PATH FS_TYPE]]]: asks, and prints
-# both sides.
+# call [VOLUME_ID [VOLUME_PATH [STAGING_TARGET_PATH FS_TYPE]]]: makes the call, and
+# prints request and reply.
 call() {
 	local body
 	body="$(request "${1-$handle}" "${2-$published}" "${@:3}")"
@@ -370,26 +370,26 @@ no_such_path() {
 }
 
 bind_lost() {
-	scene 'The published bind is lost: healed'
+	scene 'The bind at the target is lost: rebind heals it'
 	local before
 	before="$(options)"
-	show 'umount PUBLISHED; ls -A PUBLISHED | wc -l'
+	show 'umount TARGET; ls -A TARGET | wc -l'
 	umount "$published"
 	find "$published" -mindepth 1 -maxdepth 1 | wc -l | indent
-	check 'the data is away' test ! -e "$published/data"
+	check 'the data is gone from the path' test ! -e "$published/data"
 	call
 	expect_verdict healed false
 	expect_reason NotMounted
-	check "the data is there again, sha256 ${sum:0:16}… as before" is "$(checksum)" "$sum"
+	check "the data is back, sha256 ${sum:0:16}… as before" is "$(checksum)" "$sum"
 	check "mounted with the same options as before: $before" is "$(options)" "$before"
 	check 'it can be written to' touch "$published/written"
 }
 
 two_at_once() {
-	scene 'Two calls at once for one volume: one is refused'
-	say 'For the time of this scene the worker processes of node-healer are suspended'
-	say '(SIGSTOP), as a storage that does not answer would do. So the first call is'
-	say 'still at work when the second one comes.'
+	scene 'Two calls at once for one volume: the second gets ABORTED'
+	say 'In this scene the worker processes of node-healer are stopped (SIGSTOP), as if'
+	say 'the storage did not answer. So the first call is still running when the second'
+	say 'one arrives.'
 	local suspended pid body first other calls=()
 	suspended="$(workers)"
 	# shellcheck disable=SC2086
@@ -409,25 +409,25 @@ two_at_once() {
 	other=1
 	[[ $first == "${calls[2]}" ]] || other=2
 	reply="$(<"$work/call$((3 - other))")"
-	say 'The call that came second, at once:'
+	say 'The second call returns at once:'
 	print_reply "$reply"
 	check 'status ABORTED' is "$code" "$aborted"
-	check 'the error says since when' has "$reply" 'is running since'
-	check 'the other call is still at work' kill -0 "${calls[other]}"
+	check 'the error says since when the first one runs' has "$reply" 'is running since'
+	check 'the first call is still running' kill -0 "${calls[other]}"
 	# shellcheck disable=SC2086
 	kill -CONT $suspended
 	code=0
 	wait "${calls[other]}" || code=$?
 	reply="$(<"$work/call$other")"
-	say 'The call that came first, when the workers run again:'
+	say 'The first call, after the workers were continued:'
 	print_reply "$reply"
 	expect_verdict healthy false
 }
 
 staging_lost() {
-	scene 'The staged mount is gone: reported, nothing touched'
-	say 'Staging is the business of the CSI driver. What is published still works.'
-	show 'umount STAGED'
+	scene 'The staged mount is gone: reported, nothing changed'
+	say 'Staging is the task of the CSI driver. The target still works.'
+	show 'umount STAGING'
 	umount "$staged"
 	local before
 	before="$(mounts)"
@@ -438,22 +438,23 @@ staging_lost() {
 }
 
 both_lost() {
-	scene 'The published bind is lost too: there is nothing to bind, and it says so'
-	show 'umount PUBLISHED'
+	scene 'The bind at the target is lost too: rebind is refused, and the answer says why'
+	show 'umount TARGET'
 	umount "$published"
 	local before
 	before="$(mounts)"
 	call
 	expect_verdict abnormal true
 	expect_reason StagingNotMounted
-	expect_reason 'Refused: rebind of the published place'
+	expect_reason rebind
+	expect_reason 'the staged mount to bind from is gone'
 	check 'the mount table is the same before and after' is "$(mounts)" "$before"
-	check 'nothing was written where the volume should be' test -z "$(ls -A "$published")"
+	check 'the bare directory is still empty' test -z "$(ls -A "$published")"
 }
 
 staged_anew() {
-	scene 'The driver has staged and published it anew'
-	show "mount $device STAGED; mount --bind STAGED PUBLISHED"
+	scene 'The driver has staged and published the volume again: healthy'
+	show "mount $device STAGING; mount --bind STAGING TARGET"
 	stage "$device"
 	publish
 	call
@@ -462,15 +463,15 @@ staged_anew() {
 }
 
 shut_down() {
-	scene 'The filesystem was shut down: stat says fine, the answer does not'
-	show 'perl: ioctl(PUBLISHED, EXT4_IOC_SHUTDOWN, EXT4_GOING_FLAGS_LOGFLUSH)'
+	scene 'The filesystem was shut down: stat succeeds, the answer is abnormal'
+	show 'perl: ioctl(TARGET, EXT4_IOC_SHUTDOWN, EXT4_GOING_FLAGS_LOGFLUSH)'
 	perl -e 'sysopen(my $root, $ARGV[0], 0) or die "open: $!\n"; # O_RDONLY
 		my $how = pack("L", 1);
 		ioctl($root, 0x8004587d, $how) or die "EXT4_IOC_SHUTDOWN: $!\n"' "$published"
-	show 'stat --format "%F, inode %i" PUBLISHED; stat --file-system --format "%T, %f blocks free" PUBLISHED'
+	show 'stat --format "%F, inode %i" TARGET; stat --file-system --format "%T, %f blocks free" TARGET'
 	check 'stat succeeds' stat --format '     %F, inode %i' "$published"
 	check 'so does statfs' stat --file-system --format '     %T, %f blocks free' "$published"
-	show 'touch PUBLISHED/new'
+	show 'touch TARGET/new'
 	local error before
 	error="$(LC_ALL=C touch "$published/new" 2>&1 || true)"
 	indent <<<"$error"
@@ -478,7 +479,7 @@ shut_down() {
 	before="$(mounts)"
 	if ! findmnt --noheadings --output FS-OPTIONS "$published" | grep -qw shutdown; then
 		indent <<<"This kernel ($(uname -r)) does not show in the mount options that an ext4 was"
-		indent <<<'shut down (Linux 6.18 does), so node-healer cannot tell yet. Nothing is claimed here.'
+		indent <<<'shut down (Linux 6.15 does). The rest of this scene is skipped.'
 		return
 	fi
 	call
@@ -488,8 +489,8 @@ shut_down() {
 }
 
 repaired() {
-	scene 'A person did what the answer says: unmounted, checked, staged anew'
-	show "umount PUBLISHED STAGED; fsck -p $device; mount $device STAGED; mount --bind STAGED PUBLISHED"
+	scene 'A person followed the advice (unmount, fsck, stage again): healthy'
+	show "umount TARGET STAGING; fsck -p $device; mount $device STAGING; mount --bind STAGING TARGET"
 	umount "$published" "$staged"
 	# 1: errors corrected, or the journal replayed.
 	fsck.ext4 -p "$device" 2>&1 | indent || [[ ${PIPESTATUS[0]} -le 1 ]]
@@ -511,8 +512,8 @@ nothing_left() {
 	check 'no temporary directory' test ! -e "$directory"
 }
 
-# A function, because bash reads it to its end before it runs: a signal while it
-# still reads can end in a syntax error.
+# A function, because bash reads it completely before it runs it: a signal while
+# bash still reads can end in a syntax error.
 main() {
 	local began="${EPOCHREALTIME/[.,]/}" # microseconds; some locales write a comma
 	trap at_exit EXIT
@@ -521,8 +522,8 @@ main() {
 	printf '%sNodeHealer on real volumes%s\n' "$bold" "$reset"
 	set_up
 	say "disk       $device, ext4, on Linux $(uname -r)"
-	say "staged     $staged"
-	say "published  $published"
+	say "staging    $staged"
+	say "target     $published"
 	start_server
 
 	described
@@ -540,7 +541,7 @@ main() {
 	nothing_left
 
 	local took=$(((${EPOCHREALTIME/[.,]/} - began) / 1000))
-	printf '\n%s%d scenes, %d checks, all as announced, in %d.%d s:%s healthy, healed, abnormal, INVALID_ARGUMENT, NOT_FOUND, ABORTED.\n' \
+	printf '\n%s%d scenes, %d checks, all passed, in %d.%d s:%s healthy, healed, abnormal, INVALID_ARGUMENT, NOT_FOUND, ABORTED.\n' \
 		"$bold" "$scenes" "$checks" $((took / 1000)) $((took % 1000 / 100)) "$reset"
 }
 

@@ -14,7 +14,7 @@ import (
 
 const (
 	nodeName = "node-1"
-	// nodeIP is an address for documentation (RFC 5737): nobody else has it.
+	// nodeIP is an address for documentation (RFC 5737): it belongs to no one else.
 	nodeIP = "192.0.2.1"
 	// tmpDir is for temporary files: they go when the node does.
 	tmpDir = "/run/tmp"

@@ -23,7 +23,7 @@ type image struct {
 	command []string
 }
 
-// archive writes the image as `docker save` does, and gives the file's path.
+// archive writes the image as `docker save` does, and returns the file's path.
 func (i image) archive(t testing.TB) string {
 	t.Helper()
 	layer := i.layer(t)
@@ -54,10 +54,10 @@ func (i image) layer(t testing.TB) []byte {
 	t.Helper()
 	var all bytes.Buffer
 	w := tar.NewWriter(&all)
-	for inContainer, here := range i.programs {
+	for inImage, here := range i.programs {
 		content, err := os.ReadFile(here)
 		harness.Must(t, err)
-		add(t, w, inContainer, 0o755, content)
+		add(t, w, inImage, 0o755, content)
 	}
 	harness.Must(t, w.Close())
 	return all.Bytes()

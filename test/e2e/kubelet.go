@@ -14,7 +14,7 @@ import (
 // kubeletRoot is where kubelet is by default, and where the manifest looks.
 const kubeletRoot = "/var/lib/kubelet"
 
-// kubeletConfig lets kubelet run on any machine, also on one with little room,
+// kubeletConfig lets kubelet run on any machine, also on one with little memory or disk,
 // and change nothing of it.
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

@@ -45,7 +45,7 @@ func Main(m *testing.M, stop func()) {
 // ends all processes of the node, and with them its mounts and its network, when
 // its process 1 ends, and that one ends with this.
 func onMachine() int {
-	// Whoever wants this process to end wants the node's end first.
+	// The node has to end before this process.
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT)
 	defer cancel()
 	cgroup, err := makeCgroup(fmt.Sprintf("/node-healer-e2e-%d", os.Getpid()))
@@ -64,7 +64,7 @@ func onMachine() int {
 }
 
 // asInit is process 1 of the node: it furnishes the node, starts the tests and
-// reaps whoever loses its parent until they have ended.
+// reaps orphans until they have ended.
 func asInit() int {
 	if err := furnish(); err != nil {
 		fmt.Fprintln(os.Stderr, "furnish the node:", err)

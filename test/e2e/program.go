@@ -33,7 +33,7 @@ func start(t testing.TB, name string, cmd *exec.Cmd) {
 	})
 }
 
-// tail gives the end of a log.
+// tail returns the end of a log.
 func tail(path string) string {
 	const most = 16 << 10
 	raw, err := os.ReadFile(path)
@@ -57,7 +57,7 @@ func eventually(t testing.TB, what string, ok func() error) {
 	t.Logf("after %.1f s: %s", time.Since(begin).Seconds(), what)
 }
 
-// run runs a command that does not take long, and gives its output.
+// run runs a command that does not take long, and returns its output.
 func run(name string, args ...string) (string, error) {
 	out, err := exec.Command(name, args...).CombinedOutput()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // TestAPodGetsItsVolumeBackWithoutARestart kills a volume's FUSE daemon under a
-// running pod. The driver mounts the volume anew, which the pod does not see;
+// running pod. The driver mounts the volume again, which the pod does not see;
 // one call to the healer, by the gateway and with a token, later the same process
 // reads and writes again.
 func TestAPodGetsItsVolumeBackWithoutARestart(t *testing.T) {

@@ -30,7 +30,7 @@ func serveAPI(t testing.TB, c *cluster.Cluster) {
 	}()
 }
 
-// forward carries what both sides say until one of them has nothing more to say.
+// forward copies both directions until one side closes.
 func forward(from net.Conn, to string) {
 	defer from.Close()
 	there, err := net.Dial("tcp", to)

@@ -117,13 +117,13 @@ var attackerProgram = sync.OnceValues(func() (string, error) {
 // PID is the process, as the test sees it.
 func (a *Attacker) PID() int { return a.pid }
 
-// Mounts gives the mount table of the process.
+// Mounts returns the mount table of the process.
 func (a *Attacker) Mounts() []host.Mount {
 	a.t.Helper()
 	return Mounts(a.t, strconv.Itoa(a.pid))
 }
 
-// Try has the process do something, and gives the error: see package attacker.
+// Try has the process do something, and returns the error: see package attacker.
 func (a *Attacker) Try(flags uintptr, do string, args ...string) error {
 	if err := a.calls.Encode(map[string]any{"Do": do, "Args": args, "Flags": flags}); err != nil {
 		return err
@@ -166,7 +166,7 @@ func (a *Attacker) Unmount(target string) {
 }
 
 // LockMappings has the process, which has mapped a file (see "map"), hold the lock
-// of its mappings for as long as that file does not answer: whoever reads its
+// of its mappings for as long as that file does not answer: every process that reads its
 // command line waits as long.
 func (a *Attacker) LockMappings() {
 	a.t.Helper()

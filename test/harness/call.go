@@ -35,7 +35,7 @@ func (n *Node) Expect(verdict string, req *healerpb.NodeHealerRequest, has ...st
 	}
 }
 
-// Message gives what a call says, or its error.
+// Message returns what a call says, or its error.
 func (n *Node) Message(req *healerpb.NodeHealerRequest) string {
 	a, err := n.Call(req)
 	if err != nil {

@@ -46,7 +46,7 @@ func NewCgroup(t testing.TB, controller string) *Cgroup {
 // hierarchy is a directory in a hierarchy of cgroups.
 type hierarchy struct{ root, dir string }
 
-// above gives the directory above, an empty one for the root.
+// above returns the directory above, an empty one for the root.
 func (h hierarchy) above() hierarchy {
 	if h.dir == h.root {
 		return hierarchy{}
@@ -54,7 +54,7 @@ func (h hierarchy) above() hierarchy {
 	return hierarchy{h.root, filepath.Dir(h.dir)}
 }
 
-// ownCgroups gives the directory of this process's cgroup in the hierarchy of
+// ownCgroups returns the directory of this process's cgroup in the hierarchy of
 // the controller (version 1), and in the one that all controllers share
 // (version 2); empty where there is none.
 func ownCgroups(t testing.TB, controller string) (dirs [2]hierarchy) {

@@ -12,7 +12,7 @@ import (
 )
 
 // Loop is a process in a container that uses files of a volume all the time,
-// opening them anew each time, and goes on whatever comes of it.
+// opening them again each time, and goes on after errors.
 type Loop struct {
 	// Read is a file that it reads, Write one that it appends to, if there is one.
 	Read, Write string
@@ -70,7 +70,7 @@ func (l *Loop) layOut(t testing.TB, dir string) {
 	Must(t, os.WriteFile(filepath.Join(dir, "script"), []byte(text), 0o644))
 }
 
-// Beat gives how far the loop has come.
+// Beat returns how far the loop has come.
 func (c *Container) Beat() Beat {
 	t := c.node.T
 	t.Helper()
@@ -87,7 +87,7 @@ func (c *Container) Beat() Beat {
 	return b
 }
 
-// AwaitTurns waits until the loop has gone round, and gives what came of it: the
+// AwaitTurns waits until the loop has gone round, and returns what came of it: the
 // difference of two beats.
 func (c *Container) AwaitTurns() Beat {
 	c.node.T.Helper()
@@ -113,7 +113,7 @@ func (c *Container) Starts() int {
 	return len(c.told("started"))
 }
 
-// Errors gives every error that the loop has met, once, as "read" or "write" and
+// Errors returns every error that the loop has met, once, as "read" or "write" and
 // what the shell said.
 func (c *Container) Errors() []string {
 	c.node.T.Helper()

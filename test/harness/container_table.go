@@ -10,19 +10,19 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// Mounts gives the mount table of the container. It touches no mount.
+// Mounts returns the mount table of the container. It touches no mount.
 func (c *Container) Mounts() []host.Mount {
 	c.node.T.Helper()
 	return Mounts(c.node.T, strconv.Itoa(c.pid))
 }
 
-// MountsAt gives the mounts that stand at a path of the container.
+// MountsAt returns the mounts that stand at a path of the container.
 func (c *Container) MountsAt(path string) []host.Mount {
 	c.node.T.Helper()
 	return layersOf(c.node.T, strconv.Itoa(c.pid), path)
 }
 
-// Table gives the container's mount table, one line for each mount, without
+// Table returns the container's mount table, one line for each mount, without
 // the numbers that change with every mount: the ids, those of peer groups, and
 // the device of a filesystem that has none.
 func (c *Container) Table() []string {

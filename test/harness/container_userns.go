@@ -20,7 +20,7 @@ const userRoot = 100000
 // StartUserContainer is StartContainer for a pod with a user namespace of its
 // own (hostUsers: false), which owns the container's mount namespace. It is made
 // by hand: runc can do that from 1.2 on, and the tests' may be older. Mounts are
-// private binds; a read-only one is locked, so that nobody in there can make it
+// private binds; a read-only one is locked, so that no process in there can make it
 // writable.
 func (n *Node) StartUserContainer(spec ContainerSpec) *Container {
 	n.T.Helper()
@@ -31,7 +31,7 @@ func (n *Node) StartUserContainer(spec ContainerSpec) *Container {
 	spec.layOut(t, bundle)
 	rootfs := filepath.Join(bundle, "rootfs")
 	Mkdir(t, filepath.Join(rootfs, "old"))
-	// Root in there is nobody out here, who has to get to its own directory.
+	// Root in there is an unprivileged user out here, and has to reach its directory.
 	Must(t, os.Chmod(filepath.Dir(n.Dir), 0o711))
 	shell := exec.Command("/bin/busybox", "sh", "-c", fmt.Sprintf(
 		`read -r go && cd %s && busybox pivot_root . old && /bin/busybox umount -l /old && exec "$@"`, rootfs), "sh")
@@ -67,7 +67,7 @@ func (n *Node) StartUserContainer(spec ContainerSpec) *Container {
 }
 
 // bindReadOnly binds the read-only mounts into a container's root as the host sees
-// it, and gives what takes them off again.
+// it, and returns a function that unmounts them.
 func bindReadOnly(t testing.TB, rootfs string, mounts []ContainerMount) (off func()) {
 	t.Helper()
 	var bound []string

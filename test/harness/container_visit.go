@@ -54,7 +54,7 @@ func (c *Container) goOn(command string) {
 }
 
 // Fork starts a process of the container that has a mount namespace of its own,
-// by the options of busybox's unshare, and gives the process.
+// by the options of busybox's unshare, and returns the process.
 func (c *Container) Fork(options ...string) int {
 	t := c.node.T
 	t.Helper()
@@ -67,7 +67,7 @@ func (c *Container) Fork(options ...string) int {
 	return pid
 }
 
-// MountsOf gives the mounts that stand at a path for a process that Fork gave.
+// MountsOf returns the mounts that stand at a path for a process that Fork gave.
 func (c *Container) MountsOf(pid int, path string) []host.Mount {
 	c.node.T.Helper()
 	return layersOf(c.node.T, strconv.Itoa(pid), path)

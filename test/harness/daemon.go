@@ -185,7 +185,7 @@ func startDaemon(t testing.TB, daemon *exec.Cmd) (ended <-chan struct{}) {
 }
 
 // endDaemon ends a daemon that startDaemon has started, and before it the
-// connection: whoever waits for an answer gets an error, and can be ended by others.
+// connection: waiting requests fail, and their processes can be killed.
 func endDaemon(daemon *exec.Cmd, ended <-chan struct{}, dev host.Dev) {
 	select {
 	case <-ended: // its number may be another connection's by now

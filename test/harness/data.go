@@ -43,7 +43,7 @@ func (v *Volume) fillAt(dir string) {
 	}
 }
 
-// Sum gives a checksum of everything in the volume as seen at a path: names,
+// Sum returns a checksum of everything in the volume as seen at a path: names,
 // types, modes, sizes and content.
 func (v *Volume) Sum(path string) string {
 	v.Node.T.Helper()
@@ -92,7 +92,7 @@ func (v *Volume) Writable(mountPoint string) {
 }
 
 // Keep binds what is staged at a path outside kubelet's, so that the data can be
-// looked at whatever becomes of the mount points.
+// read whatever becomes of the mount points.
 func (v *Volume) Keep() string {
 	v.Node.T.Helper()
 	if v.FS == "block" {

@@ -25,7 +25,7 @@ func (n *Node) NewVolumeOnFaults(fs, id string) (*Volume, *faultfs.FS) {
 	v.newImage()
 	below := filepath.Join(n.Dir, "faults-"+hash(id)[:8])
 	Mkdir(n.T, below)
-	// The kernel asks the filesystem below for attributes when anybody asks
+	// The kernel asks the filesystem below for attributes when a process asks
 	// about the loop device: it shall know them.
 	f := faultfs.Mount(n.T, below, faultfs.Config{Disk: v.Image, Valid: time.Hour})
 	v.Image = f.Disk()

@@ -68,7 +68,7 @@ func (d *FUSEDisk) Kill() {
 	<-d.ended
 }
 
-// Freeze makes the daemon stand still: whoever asks it something waits.
+// Freeze stops the daemon (SIGSTOP): requests to it wait.
 func (d *FUSEDisk) Freeze() {
 	d.volume.Node.T.Helper()
 	Must(d.volume.Node.T, d.daemon.Process.Signal(unix.SIGSTOP))
@@ -82,7 +82,7 @@ func (d *FUSEDisk) Thaw() {
 }
 
 // Restage does what a driver does that finds its daemon dead: it takes the dead
-// mount off the staging path, however many layers there are, and stages anew.
+// mount off the staging path, however many layers there are, and stages again.
 func (d *FUSEDisk) Restage() {
 	d.volume.Node.T.Helper()
 	d.Unstage()
@@ -113,7 +113,7 @@ func (d *FUSEDisk) SameTable(before []string) {
 	d.volume.Node.SameTable(d.Renumbered(before))
 }
 
-// Renumbered gives a table of before as it is to be with what is staged now.
+// Renumbered returns a table of before as it is to be with what is staged now.
 func (d *FUSEDisk) Renumbered(table []string) []string {
 	now := " " + d.Dev().String() + " "
 	renumbered := make([]string, len(table))

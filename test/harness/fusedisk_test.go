@@ -59,7 +59,7 @@ func TestFUSEDiskRestagedOver(t *testing.T) {
 	}
 }
 
-// TestFUSEDiskEndsFrozen leaves a daemon that stands still to the end of the
+// TestFUSEDiskEndsFrozen leaves a daemon that stays stopped to the end of the
 // test.
 func TestFUSEDiskEndsFrozen(t *testing.T) {
 	n := harness.NewNode(t)

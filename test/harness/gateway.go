@@ -49,7 +49,7 @@ func NewGateway(n *Node, args ...string) *Gateway {
 // Socket is where the node's server serves the gateway.
 func (g *Gateway) Socket() string { return "unix://" + filepath.Join(g.dir, "s", "gateway.sock") }
 
-// Own gives a file that the gateway can read and nobody else, with the content of
+// Own returns a file that only the gateway can read, with the content of
 // one that is there.
 func (g *Gateway) Own(file string) string {
 	g.T.Helper()
@@ -119,7 +119,7 @@ func gatewayProgram(tb testing.TB) string {
 	return filepath.Join(bin, "node-healer-gateway")
 }
 
-// freeAddress gives an address that nobody listens on at the moment.
+// freeAddress returns an address that is free at the moment.
 func freeAddress(tb testing.TB) string {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

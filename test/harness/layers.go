@@ -8,7 +8,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// Layers gives the mounts that stand on a path, in no order, without touching
+// Layers returns the mounts that stand on a path, in no order, without touching
 // any of them.
 func Layers(t testing.TB, path string) []host.Mount {
 	t.Helper()
@@ -26,7 +26,7 @@ func layersOf(t testing.TB, process, path string) []host.Mount {
 	return slices.DeleteFunc(Mounts(t, process), func(m host.Mount) bool { return m.Path != path })
 }
 
-// newLayer gives the mount that came to a path since a look at it.
+// newLayer returns the mount that came to a path since a look at it.
 func newLayer(t testing.TB, path string, before []host.Mount) host.Mount {
 	t.Helper()
 	for _, m := range Layers(t, path) {

@@ -23,13 +23,13 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
-// inside marks the process that runs in the private mount namespace.
-const inContainer = "NODE_HEALER_TEST_INSIDE"
+// insideEnv marks the process that runs in the private mount namespace.
+const insideEnv = "NODE_HEALER_TEST_INSIDE"
 
-// Main runs the tests of a package in a mount namespace of their own, so that
+// Main runs the tests of a package in a mount namespace of its own, so that
 // nothing they mount is ever seen by the machine, with the binaries that they
 // ask for, and fails when they leave anything behind. What the tests share is
-// ended by stop, before that is looked at. A TestMain calls it; it does not
+// ended by stop, before that is checked. A TestMain calls it; it does not
 // return.
 func Main(m *testing.M, build Build, stop ...func()) {
 	faultfs.Main()
@@ -37,7 +37,7 @@ func Main(m *testing.M, build Build, stop ...func()) {
 	switch {
 	case os.Geteuid() != 0:
 		os.Exit(run(m, stop)) // what needs root skips, or fails in CI
-	case os.Getenv(inContainer) == "":
+	case os.Getenv(insideEnv) == "":
 		os.Exit(enter())
 	}
 	os.Exit(runInside(m, build, stop))
@@ -46,10 +46,10 @@ func Main(m *testing.M, build Build, stop ...func()) {
 // enter runs this test binary again in a mount namespace of its own.
 func enter() int {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), inContainer+"=1")
+	cmd.Env = append(os.Environ(), insideEnv+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	// Whoever loses its parent in there becomes a child of this process.
+	// Orphans in there become children of this process.
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 	err := cmd.Run()
 	left := orphans()

@@ -62,7 +62,7 @@ const luksHeader = 16 << 20
 func (n *Node) layOutOnLoop(fs, id string) (v *Volume, below string) {
 	n.T.Helper()
 	NeedsVM(n.T, "device-mapper and network block devices")
-	// Nobody makes the device nodes but the library.
+	// Only the library makes the device nodes.
 	n.T.Setenv("DM_DISABLE_UDEV", "1")
 	v = n.layOut(fs, id)
 	v.newImage()

@@ -24,7 +24,7 @@ func Mkdir(t testing.TB, path string) {
 	Must(t, os.MkdirAll(path, 0o755))
 }
 
-// Run executes a program, fails the test when it fails, and gives its output.
+// Run executes a program, fails the test when it fails, and returns its output.
 func Run(t testing.TB, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(name, args...).CombinedOutput()

@@ -31,7 +31,7 @@ func NewNamespace(t testing.TB, propagation string) Namespace {
 	return Namespace{t: t, pid: cmd.Process.Pid}
 }
 
-// At gives the attributes of the mounts at a path.
+// At returns the attributes of the mounts at a path.
 func (ns Namespace) At(path string) []string {
 	ns.t.Helper()
 	var found []string

@@ -84,7 +84,7 @@ func (s *NFSServer) daemon(name string, args ...string) {
 func (s *NFSServer) Start() {
 	s.t.Helper()
 	Run(s.t, "rpc.nfsd", "-V", "3", "-V", "4.2", "2")
-	// Nobody has locks to claim back.
+	// No client has locks to reclaim.
 	_ = os.WriteFile(filepath.Join(nfsdControl, "v4_end_grace"), []byte("Y"), 0)
 }
 

@@ -68,7 +68,7 @@ func (n *Node) StateDir() string { return filepath.Join(n.Dir, "state") }
 // LogFile is the path of a server's log.
 type LogFile string
 
-// String gives what was logged so far.
+// String returns what was logged so far.
 func (l LogFile) String() string {
 	raw, err := os.ReadFile(string(l))
 	if err != nil {

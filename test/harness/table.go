@@ -14,7 +14,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
-// Mounts gives the mount table of a process, "self" for the test's own.
+// Mounts returns the mount table of a process, "self" for the test's own.
 func Mounts(t testing.TB, process string) []host.Mount {
 	t.Helper()
 	f, err := os.Open("/proc/" + process + "/mountinfo")
@@ -25,7 +25,7 @@ func Mounts(t testing.TB, process string) []host.Mount {
 	return mounts
 }
 
-// Table gives the mount table beneath the node's directory, one line for each
+// Table returns the mount table beneath the node's directory, one line for each
 // mount, without the numbers that change with every mount.
 func (n *Node) Table() []string {
 	n.T.Helper()
@@ -48,7 +48,7 @@ func (n *Node) SameTable(before []string) {
 	}
 }
 
-// unmountBeneath takes off everything that a test left mounted, topmost first.
+// unmountBeneath unmounts everything that a test left mounted, topmost first.
 func unmountBeneath(t testing.TB, dir string) {
 	t.Helper()
 	for range 10 {
@@ -66,7 +66,7 @@ func unmountBeneath(t testing.TB, dir string) {
 	t.Errorf("mounts are left beneath %s", dir)
 }
 
-// MountID gives the unique id of the mount at a path.
+// MountID returns the unique id of the mount at a path.
 func MountID(t testing.TB, path string) uint64 {
 	t.Helper()
 	var st unix.Statx_t

@@ -35,8 +35,8 @@ var (
 	PodUID = podUID(1)
 	// OtherPod is another one, for which Publish may be called.
 	OtherPod = podUID(2)
-	// Stranger is a pod that has nothing to do with the volumes.
-	Stranger = podUID(9)
+	// UnrelatedPod is a pod that has nothing to do with the volumes.
+	UnrelatedPod = podUID(9)
 )
 
 func podUID(number int) string { return fmt.Sprintf("%08x-0000-4000-8000-%012d", os.Getpid(), number) }
@@ -119,7 +119,7 @@ func (v *Volume) StagedFile() string {
 	return v.Staging
 }
 
-// Place is the path at which the volume is published for PodUID.
+// MountPoint is the path at which the volume is published for PodUID.
 func (v *Volume) MountPoint() string { return v.MountPointOf(PodUID) }
 
 // MountPointOf is the path at which a pod's volume is published.

@@ -18,7 +18,7 @@ func (n *Node) Workers() []int {
 	return childrenOf(n.PID())
 }
 
-// paused gives a worker that stands still at an instant of Pause, 0 for none.
+// paused returns a worker that is stopped at an instant of Pause, 0 for none.
 func (n *Node) paused() int {
 	workers := n.Workers()
 	if i := slices.IndexFunc(workers, func(pid int) bool { return State(pid) == "T" }); i >= 0 {
@@ -30,7 +30,7 @@ func (n *Node) paused() int {
 // Lives is false when a process is gone, but for its parent to notice.
 func Lives(pid int) bool { return !slices.Contains([]string{"", "Z"}, State(pid)) }
 
-// State gives a process's one-letter state, empty when it is gone.
+// State returns a process's one-letter state, empty when it is gone.
 func State(pid int) string {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -51,7 +51,7 @@ func WaitingThreads(pid int) (n int) {
 	return n
 }
 
-// childrenOf gives the processes that a process has started.
+// childrenOf returns the processes that a process has started.
 func childrenOf(pid int) []int {
 	var pids []int
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))

@@ -45,7 +45,7 @@ func clientOf(t *testing.T, kubeconfig string) dynamic.Interface {
 	return client
 }
 
-// pods gives a client for the pod that a DaemonSet has on each node, and one whose
+// pods returns a client for the pod that a DaemonSet has on each node, and one whose
 // token is no pod's.
 func (n *nodesTokens) pods(set string) (each [2]dynamic.Interface, none dynamic.Interface) {
 	n.t.Helper()
@@ -81,8 +81,8 @@ func (n *nodesTokens) must(what string, allow bool, try func(dryRun []string) er
 	})
 }
 
-// TestClaimsAreAnnotatedForTheOwnNodeOnly tries all that a node's token might be
-// used for on a claim.
+// TestClaimsAreAnnotatedForTheOwnNodeOnly tries everything that a node's token could
+// change on a claim.
 func TestClaimsAreAnnotatedForTheOwnNodeOnly(t *testing.T) {
 	n := newNodesTokens(t)
 	ns := n.api.Namespace(t)
@@ -139,8 +139,8 @@ func TestClaimsAreAnnotatedForTheOwnNodeOnly(t *testing.T) {
 	})
 }
 
-// TestOnlyTheOwnNodeIsRegistered tries all that a node's token might be used for on
-// registrations, whatever these are called.
+// TestOnlyTheOwnNodeIsRegistered tries everything that a node's token could change on
+// registrations, under any name.
 func TestOnlyTheOwnNodeIsRegistered(t *testing.T) {
 	n := newNodesTokens(t)
 	clients, none := n.pods(gatewayName)

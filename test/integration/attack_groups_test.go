@@ -21,7 +21,7 @@ const hoard = "/tmp/hoard"
 // evil is what an attacker calls what must not appear anywhere else.
 const evil = "evil"
 
-// hoarded gives the path of one of the attacker's binds.
+// hoarded returns the path of one of the attacker's binds.
 func hoarded(i int) string { return fmt.Sprint(hoard, "/", i) }
 
 // attackIn starts an attacker in a container, with a directory to mount in.
@@ -41,7 +41,7 @@ func bindMany(a *harness.Attacker, times int) {
 }
 
 const (
-	// tooMany is more than are looked at in one namespace.
+	// tooMany is more than are inspected in one namespace.
 	tooMany = 71
 	// kept is how many get a peer group: one of them that of the host's old mount,
 	// as the kernel gives the lowest free number.
@@ -96,7 +96,7 @@ func unnamed(n *harness.Node, verdict string, v *harness.Volume) {
 	}
 }
 
-// says asks for a volume, gives the message, and fails the test when it has another
+// says asks for a volume, returns the message, and fails the test when it has another
 // verdict or lacks something. The test goes on: it is to show what came of it.
 func says(n *harness.Node, verdict string, v *harness.Volume, has ...string) string {
 	n.T.Helper()
@@ -209,8 +209,8 @@ func TestAttackWithPeerGroups(t *testing.T) {
 	}
 }
 
-// TestAttackWithPeerGroupsOnData has a driver unpublish a volume to which this
-// happened: its data stays.
+// TestAttackWithPeerGroupsOnData has a driver unpublish a volume after that attack:
+// its data stays.
 func TestAttackWithPeerGroupsOnData(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	v := newAttacked(n, "rprivate")
@@ -218,8 +218,8 @@ func TestAttackWithPeerGroupsOnData(t *testing.T) {
 	v.unpublishOnce()
 }
 
-// TestAttackWithPeerGroupsAllTheTime has the attacker go on by itself while the
-// volume is healed again and again in containers of every kind.
+// TestAttackWithPeerGroupsAllTheTime repeats the attack continuously while the volume
+// is healed again and again in containers of every kind.
 func TestAttackWithPeerGroupsAllTheTime(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	next := newNeighbour(n)

@@ -9,11 +9,10 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
-// TestAttackWithLockedMappings has processes in a pod of which nobody can read the
-// command line, as long as a volume does not answer. One has the name that gVisor's
-// processes have, one that of a hypervisor, one is in namespaces of its own. They
-// keep nobody waiting: neither other volumes, nor the end of the server, and
-// nothing is left behind by a call.
+// TestAttackWithLockedMappings has processes in a pod whose command line cannot be
+// read as long as a volume does not answer. One has the name of gVisor's processes,
+// one that of a hypervisor, one is in namespaces of its own. They delay neither other
+// volumes nor the end of the server, and no call leaves a process behind.
 func TestAttackWithLockedMappings(t *testing.T) {
 	n := harness.NewNode(t, "--probe-timeout=3s").Start()
 	s := newServed(n, "heals")

@@ -7,9 +7,9 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestAttackWithNames has processes of a pod's user call themselves like a
-// sandbox's, or so that /proc/<pid>/stat reads as another process. No verdict
-// changes.
+// TestAttackWithNames has processes of a pod's user take the names of a sandbox's
+// processes, or names that make /proc/<pid>/stat read like another process's. No
+// verdict changes.
 func TestAttackWithNames(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	u := newUsed(n)

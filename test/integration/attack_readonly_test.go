@@ -9,10 +9,10 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestAttackOnReadOnlyInUserNamespace heals a volume that a pod with a user
-// namespace of its own has read-only. What the pod has is locked there, and nobody
-// can make another mount that is: so it is left as it is, and the answer says so
-// until the container is gone.
+// TestAttackOnReadOnlyInUserNamespace heals a volume that a pod with its own user
+// namespace has mounted read-only. That mount is locked and cannot be replaced by one
+// that is locked too: it is left as it is, and the answer says so until the container
+// has ended.
 func TestAttackOnReadOnlyInUserNamespace(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "read-only in a user namespace")
@@ -46,9 +46,9 @@ func TestAttackOnReadOnlyInUserNamespace(t *testing.T) {
 	n.Expect("healthy", s.Request())
 }
 
-// TestAttackOnReadOnly has a user of an ordinary container bind the read-only
-// volume in a namespace of its own. These mounts are not touched, and can not be
-// made writable; the container's own is healed.
+// TestAttackOnReadOnly has a user of an ordinary container bind the read-only volume
+// in a namespace of its own. These mounts are not changed and cannot be made writable;
+// the container's own mount is healed.
 func TestAttackOnReadOnly(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	u := newUsed(n, "ro")

@@ -13,14 +13,14 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestAttackWithARename has a pod's user move the directory that a subPath shows ever
-// deeper down in its emptyDir: the mount tables of the host, and of the container, say
-// where it is by now. All that is healed is healed beside it.
+// TestAttackWithARename has a pod's user move the directory that a subPath shows
+// deeper and deeper into its emptyDir, so that its path in the mount tables grows. All
+// heals still work.
 func TestAttackWithARename(t *testing.T) {
 	for name, levels := range map[string]int{"a line of 70 KiB": 70, "a path of a MiB": 4400} {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone").Start()
-			pod := filepath.Join(n.Kubelet, "pods", harness.Stranger)
+			pod := filepath.Join(n.Kubelet, "pods", harness.UnrelatedPod)
 			empty, sub := filepath.Join(pod, "volumes/kubernetes.io~empty-dir/e"), filepath.Join(pod, "volume-subpaths/e/app/0")
 			harness.Mkdir(t, filepath.Join(empty, "sub"))
 			harness.Mkdir(t, sub)
@@ -28,7 +28,7 @@ func TestAttackWithARename(t *testing.T) {
 			harness.Must(t, os.Chown(filepath.Join(empty, "sub"), attackerID, attackerID))
 			harness.Must(t, unix.Mount(filepath.Join(empty, "sub"), sub, "", unix.MS_BIND, ""))
 			t.Cleanup(func() { _ = unix.Unmount(sub, unix.MNT_DETACH) })
-			n.StartContainer(harness.ContainerSpec{Pod: harness.Stranger, Mounts: []harness.ContainerMount{{At: "/sub", Source: sub}}})
+			n.StartContainer(harness.ContainerSpec{Pod: harness.UnrelatedPod, Mounts: []harness.ContainerMount{{At: "/sub", Source: sub}}})
 			lost := n.NewVolume("ext4", "loses its mount")
 			n.Expect("healthy", lost.Request())
 			u := newUsed(n)

@@ -13,10 +13,9 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestAttackWithTables has a pod's user make mount tables that are hard to read: in
-// them are a line longer than a MiB, or very many mounts. All kinds of heals work
-// as ever beside them, those of the pod's own volume too, within the memory that
-// the manifest allows.
+// TestAttackWithTables has a pod's user make mount tables that are expensive to read:
+// a line longer than 1 MiB, or very many mounts. All kinds of heals still work, for
+// the pod's own volume too, within the memory limit of the manifest.
 func TestAttackWithTables(t *testing.T) {
 	const limit = 512 << 20
 	for name, attack := range map[string]func(t *testing.T, a *harness.Attacker){
@@ -68,7 +67,7 @@ func TestAttackWithTables(t *testing.T) {
 // one may have got meanwhile.
 var anonymousDevice = regexp.MustCompile(` 0:\d+ `)
 
-// unnumbered gives a mount table without such numbers.
+// unnumbered returns a mount table without such numbers.
 func unnumbered(table []string) []string {
 	lines := make([]string, len(table))
 	for i, line := range table {

@@ -7,8 +7,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestBlockBackingGone asks the disk itself: what was read before is still in
-// memory.
+// TestBlockBackingGone shows that the disk itself is asked: what was read before is
+// still in the page cache.
 func TestBlockBackingGone(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v := n.NewVolume("block", "truncated")

@@ -9,9 +9,9 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestContainerOnBareDirectory starts a container while the bind is lost. The mount point is
-// healed, or the driver binds it again, and the answer names the container until it is
-// gone: what it writes goes to the node's disk.
+// TestContainerOnBareDirectory starts a container while the bind is lost. After a
+// heal, or after the driver binds again, the answer names the container until it has
+// ended: it writes to the node's disk.
 func TestContainerOnBareDirectory(t *testing.T) {
 	rebind := func(v *harness.Volume) {
 		v.Node.Expect("abnormal", v.Request(), "Done: rebind", "ContainerOnBareDirectory")
@@ -36,28 +36,28 @@ func TestContainerOnBareDirectory(t *testing.T) {
 			v.Unpublish()
 			source := filepath.Join(v.MountPoint(), c.sub)
 			harness.Mkdir(t, source)
-			inContainer := n.NewContainer(harness.PodUID, source)
-			table := inContainer.Table()
+			container := n.NewContainer(harness.PodUID, source)
+			table := container.Table()
 			c.heal(v)
 			for range 2 {
-				n.Expect("abnormal", v.Request(), "ContainerOnBareDirectory", inContainer.ID()[:12], "node's disk")
+				n.Expect("abnormal", v.Request(), "ContainerOnBareDirectory", container.ID()[:12], "node's disk")
 			}
 			n.Stop()
 			n.Start()
-			n.Expect("abnormal", v.Request(), "ContainerOnBareDirectory", inContainer.ID()[:12])
+			n.Expect("abnormal", v.Request(), "ContainerOnBareDirectory", container.ID()[:12])
 			if c.sub == "" {
-				inContainer.SameTable(table)
+				container.SameTable(table)
 			}
 			next.untouched()
-			inContainer.Kill()
+			container.Kill()
 			n.Expect("healthy", v.Request())
 			n.Expect("healthy", v.Request())
 		})
 	}
 }
 
-// TestTargetNotEmpty loses a bind, and somebody writes into the bare directory. It is
-// not covered, and nothing in it changes, until it is empty.
+// TestTargetNotEmpty loses a bind, and a file is written into the bare directory. The
+// directory is not covered and not changed until it is empty.
 func TestTargetNotEmpty(t *testing.T) {
 	for _, fs := range []string{"ext4", "block"} {
 		t.Run(fs, func(t *testing.T) {
@@ -86,8 +86,8 @@ func TestTargetNotEmpty(t *testing.T) {
 	}
 }
 
-// TestWrittenByAContainer is what comes before: the container that starts on the bare
-// directory writes there. Both are named, and its files stay.
+// TestWrittenByAContainer has a container start on the bare directory and write there.
+// The answer names the container and the directory, and the files stay.
 func TestWrittenByAContainer(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v := n.NewVolume("ext4", "written to the node")

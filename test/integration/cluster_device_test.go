@@ -87,18 +87,18 @@ func (s *suspect) spared(t *testing.T, why ...string) {
 	}
 }
 
-// TestWhoMayWrite tries a write, which reaches the disk, only while the API says
-// that the disk is this node's.
+// TestWhoMayWrite tries a write, which reaches the disk, only while the API says that
+// this node may write to it.
 func TestWhoMayWrite(t *testing.T) {
 	propagatedMount := func(t *testing.T, s *suspect, node string) {
-		other := cluster.Volume{PV: s.PV + "-twin", ID: s.ID, Driver: harness.Driver, Namespace: s.m.namespace, Claim: "twin"}
+		other := cluster.Volume{PV: s.PV + "-same", ID: s.ID, Driver: harness.Driver, Namespace: s.m.namespace, Claim: "same"}
 		s.m.api.Bind(t, other)
 		cluster.Create(t, s.m.api, other.Attachment(node))
 	}
 	access := func(mode corev1.PersistentVolumeAccessMode) func(*cluster.Volume) {
 		return func(v *cluster.Volume) { v.Access = mode }
 	}
-	propagatedMounts := func(t *testing.T, s *suspect) { cluster.Create(t, s.m.api, s.object.Attachment("node-2")) }
+	elsewhere := func(t *testing.T, s *suspect) { cluster.Create(t, s.m.api, s.object.Attachment("node-2")) }
 	for name, tc := range map[string]struct {
 		volume   func(*cluster.Volume)
 		attached bool
@@ -106,8 +106,8 @@ func TestWhoMayWrite(t *testing.T) {
 		why      string // why not; empty: it may
 	}{
 		"attached":                      {attached: true},
-		"attached to nobody":            {why: "no VolumeAttachment says that the volume is attached to this node"},
-		"attached to another node only": {change: propagatedMounts, why: "no VolumeAttachment says that the volume is attached to this node"},
+		"attached to no node":           {why: "no VolumeAttachment says that the volume is attached to this node"},
+		"attached to another node only": {change: elsewhere, why: "no VolumeAttachment says that the volume is attached to this node"},
 		"not attached yet": {attached: true, why: "is not attached", change: func(t *testing.T, s *suspect) {
 			cluster.Change(t, s.m.api, s.attachment, func(a *storagev1.VolumeAttachment) { a.Status.Attached = false })
 		}},
@@ -117,14 +117,14 @@ func TestWhoMayWrite(t *testing.T) {
 		"detached": {attached: true, why: "no VolumeAttachment", change: func(t *testing.T, s *suspect) {
 			cluster.Delete(t, s.m.api, s.attachment)
 		}},
-		"attached anew": {attached: true, change: func(t *testing.T, s *suspect) {
+		"attached again": {attached: true, change: func(t *testing.T, s *suspect) {
 			cluster.Delete(t, s.m.api, s.attachment)
 			cluster.Create(t, s.m.api, s.object.Attachment(thisNode))
 		}},
-		"another node has it too":                 {attached: true, change: propagatedMounts, why: "node node-2 has an attachment of the volume too"},
-		"another node has it too, for one pod":    {attached: true, volume: access(corev1.ReadWriteOncePod), change: propagatedMounts, why: "node node-2 has"},
-		"another node has it too, to read":        {attached: true, volume: access(corev1.ReadOnlyMany), change: propagatedMounts, why: "node node-2 has"},
-		"another node has it too, which many may": {attached: true, volume: access(corev1.ReadWriteMany), change: propagatedMounts},
+		"another node has it too":                 {attached: true, change: elsewhere, why: "node node-2 has an attachment of the volume too"},
+		"another node has it too, for one pod":    {attached: true, volume: access(corev1.ReadWriteOncePod), change: elsewhere, why: "node node-2 has"},
+		"another node has it too, to read":        {attached: true, volume: access(corev1.ReadOnlyMany), change: elsewhere, why: "node node-2 has"},
+		"another node has it too, which many may": {attached: true, volume: access(corev1.ReadWriteMany), change: elsewhere},
 		"another node has it by another volume's name": {attached: true, why: "node node-2 has", change: func(t *testing.T, s *suspect) {
 			propagatedMount(t, s, "node-2")
 		}},
@@ -181,9 +181,9 @@ func TestWhoMayWrite(t *testing.T) {
 	}
 }
 
-// TestNewsThatAreLate has the API know already what the server's informers do not:
-// the API is asked, and decides.
-func TestNewsThatAreLate(t *testing.T) {
+// TestInformersThatLag changes the API while the server's informers lag: the API
+// itself is asked, and decides.
+func TestInformersThatLag(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(t *testing.T, s *suspect)
 		why    string
@@ -223,8 +223,8 @@ func TestNewsThatAreLate(t *testing.T) {
 	}
 }
 
-// TestNewsOfAPodThatAreLate is the same for a mount point.
-func TestNewsOfAPodThatAreLate(t *testing.T) {
+// TestPodInformerThatLags is the same for a pod and its mount point.
+func TestPodInformerThatLags(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, v *claimed){
 		"mode check":     func(_ *testing.T, v *claimed) { v.m.Settings(map[string]string{"mode": "check"}) },
 		"is terminating": func(t *testing.T, v *claimed) { cluster.Terminate(t, v.m.api, v.pod) },
@@ -249,8 +249,8 @@ func TestNewsOfAPodThatAreLate(t *testing.T) {
 	}
 }
 
-// TestNoWriteWithoutTheAPI refuses at once, while a mount point is still healed that a
-// running container has.
+// TestNoWriteWithoutTheAPI refuses a write at once without an API, and still heals a
+// mount point that a running container has.
 func TestNoWriteWithoutTheAPI(t *testing.T) {
 	for name, tc := range map[string]struct {
 		away, back func(*cluster.Cluster, testing.TB)

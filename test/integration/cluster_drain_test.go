@@ -26,9 +26,9 @@ func (v ruled) Drained(pod *corev1.Pod) {
 	v.Refused("the node is being drained", "pod "+pod.Namespace+"/"+pod.Name+" is terminating")
 }
 
-// TestDrain heals nothing while the node is being emptied: cordoned, with pods
-// that are going. Pods of DaemonSets stay in a drain, and one of them that goes
-// says nothing of it.
+// TestDrain heals nothing while the node is drained: it is cordoned, and pods
+// terminate. A terminating pod of a DaemonSet does not count: drains leave those
+// alone.
 func TestDrain(t *testing.T) {
 	m := newMember(t)
 	m.Start()
@@ -55,8 +55,8 @@ func TestDrain(t *testing.T) {
 	v.Heals()
 }
 
-// TestDrainBeforeContainers puts nothing back for a container either: it is
-// among those that are going.
+// TestDrainBeforeContainers heals nothing for a running container either while the
+// node is drained.
 func TestDrainBeforeContainers(t *testing.T) {
 	m := newMember(t)
 	m.Start()

@@ -55,7 +55,7 @@ func (m *member) Ready(pod *corev1.Pod, is bool) {
 	cluster.Change(m.T, m.api, pod, func(p *corev1.Pod) { cluster.Ready(p, is) })
 }
 
-// Again makes a pod anew that is gone.
+// Again makes a pod that is gone once more.
 func (m *member) Again(pod *corev1.Pod) *corev1.Pod {
 	m.T.Helper()
 	again := pod.DeepCopy()
@@ -70,9 +70,9 @@ func (v ruled) Waits() {
 	v.Refused("the pod of driver "+harness.Driver+" on this node has not been ready for ", "--driver-grace")
 }
 
-// TestDriverAway heals nothing while the driver's own pod on this node is not
-// ready, terminating or gone, however it is known to be the driver's.
-func TestDriverAway(t *testing.T) {
+// TestHealsWaitForTheDriversPod heals nothing while the driver's own pod on this node
+// is not ready, terminating or missing, by whichever rule it is recognised.
+func TestHealsWaitForTheDriversPod(t *testing.T) {
 	for name, c := range map[string]struct {
 		// dir is what the pod mounts, beneath kubelet's root.
 		dir      string
@@ -114,8 +114,8 @@ func TestDriverAway(t *testing.T) {
 	}
 }
 
-// TestTenantsAreNoDrivers heals although a DaemonSet's pod that is not ready would
-// have itself taken for the driver's. The driver's own pod is heard of after it.
+// TestTenantsAreNoDrivers heals although an unready pod of a tenant's DaemonSet claims
+// to be the driver's. The driver's own pod is created after it.
 func TestTenantsAreNoDrivers(t *testing.T) {
 	for name, c := range map[string]struct {
 		enforces string
@@ -178,9 +178,9 @@ func TestDriverRollsOut(t *testing.T) {
 	v.Heals()
 }
 
-// TestOtherPodsThanTheDrivers heals whatever becomes of pods that are none of the
-// driver's. What the server hears of pods it hears in their order: it knows of
-// the other one by the time it knows of the driver's.
+// TestOtherPodsThanTheDrivers heals whatever the state of pods that are not the
+// driver's. Informers deliver pods in order: when the driver's pod is known, the other
+// one is, too.
 func TestOtherPodsThanTheDrivers(t *testing.T) {
 	m := newMember(t)
 	m.Enforces("privileged")
@@ -213,7 +213,7 @@ func TestOtherPodsThanTheDrivers(t *testing.T) {
 	}
 }
 
-// TestDriverGrace waits no longer than it was told to.
+// TestDriverGrace waits no longer than --driver-grace.
 func TestDriverGrace(t *testing.T) {
 	m := newMember(t)
 	m.Enforces("privileged")

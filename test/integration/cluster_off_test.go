@@ -50,9 +50,9 @@ func (v *claimed) asks() map[string]func() string {
 	}
 }
 
-// TestOffIsNotLookedAt counts what reaches a volume: nothing does while it is
-// off, however it is named, and its silence costs nobody anything.
-func TestOffIsNotLookedAt(t *testing.T) {
+// TestOffIsNotChecked counts the requests that reach a volume: none while it is off,
+// by whichever path it is named, and a hang of it delays no call.
+func TestOffIsNotChecked(t *testing.T) {
 	m := newMember(t)
 	m.Start()
 	volume, fs := m.NewFUSEVolume("alone", faultfs.Config{})
@@ -92,12 +92,12 @@ func TestOffIsNotLookedAt(t *testing.T) {
 	fs.Continue()
 	off.NoMode()
 	m.forgets()
-	harness.Eventually(t, "the volume is looked at again", func() bool { return !isOff(m.answer(v.Request())) })
+	harness.Eventually(t, "the volume is checked again", func() bool { return !isOff(m.answer(v.Request())) })
 	m.Expect("healthy", v.Request())
 }
 
-// TestOffOfABlockVolume: it has two paths, and kubelet's link to the other one
-// names the pod and the volume too.
+// TestOffOfABlockVolume covers both paths of a block volume: kubelet's link names pod
+// and volume too.
 func TestOffOfABlockVolume(t *testing.T) {
 	m := newMember(t)
 	m.Start()

@@ -28,14 +28,14 @@ var outages = map[string]outage{
 	"cut off from its own": {(*cluster.Cluster).PauseEtcd, (*cluster.Cluster).ResumeEtcd},
 }
 
-// noAnswer is what is said when nobody answers.
+// noAnswer is the text when the API does not answer.
 const noAnswer = "the Kubernetes API does not answer"
 
 // refused asks until nothing is healed for want of an answer. Until then the volume is
 // healed, and lost again.
 func (v *claimed) refused() {
 	v.m.T.Helper()
-	harness.Eventually(v.m.T, "silence is no consent", func() bool {
+	harness.Eventually(v.m.T, "nothing is healed without an answer", func() bool {
 		said := v.m.answer(v.Request())
 		if strings.HasPrefix(said, "healed:") {
 			v.Lose()
@@ -60,10 +60,10 @@ func (v *claimed) heals() {
 	harness.Eventually(v.m.T, "it is healed", func() bool { return strings.HasPrefix(v.m.answer(v.Request()), "healed:") })
 }
 
-// TestAPIAway heals what a running container has, refuses at once all for which the
-// API would have to speak, and heals that too when it is back. What was forbidden stays
-// so all the time, and healthy volumes are answered for all the time.
-func TestAPIAway(t *testing.T) {
+// TestAPIOutage heals what a running container has, refuses at once what only the API
+// could allow, and heals that when the API is back. What was forbidden stays
+// forbidden, and healthy volumes are answered all the time.
+func TestAPIOutage(t *testing.T) {
 	for name, api := range outages {
 		t.Run(name, func(t *testing.T) {
 			m := newMember(t)
@@ -88,7 +88,7 @@ func TestAPIAway(t *testing.T) {
 				v.Lose()
 			}
 			forbidden("before")
-			all := m.AskOnAndOn(2, well.Request())
+			all := m.AskContinuously(2, well.Request())
 
 			api.begin(m.api, t)
 			lost.refused()
@@ -117,8 +117,8 @@ func TestAPIAway(t *testing.T) {
 	}
 }
 
-// TestStartWithoutTheAPI serves and reports, and heals as soon as the API is
-// there, without another start.
+// TestStartWithoutTheAPI serves and reports without an API, and heals as soon as the
+// API answers, without a restart.
 func TestStartWithoutTheAPI(t *testing.T) {
 	for name, api := range outages {
 		t.Run(name, func(t *testing.T) {
@@ -141,7 +141,8 @@ func TestStartWithoutTheAPI(t *testing.T) {
 	}
 }
 
-// TestChangesDuringAnOutage counts what became of the world meanwhile.
+// TestChangesDuringAnOutage changes the cluster during an outage: what counts
+// afterwards is the new state.
 func TestChangesDuringAnOutage(t *testing.T) {
 	m := newMember(t)
 	news := m.between()
@@ -204,7 +205,7 @@ func (m *member) goroutines(t *testing.T) int {
 	return n
 }
 
-// TestStopWithoutTheAPI ends well before kubelet would lose its patience.
+// TestStopWithoutTheAPI ends well within kubelet's grace period.
 func TestStopWithoutTheAPI(t *testing.T) {
 	manifest, err := os.ReadFile("../../deploy/daemonset/daemonset.yaml")
 	harness.Must(t, err)
@@ -248,8 +249,8 @@ func TestStopWithoutTheAPI(t *testing.T) {
 	}
 }
 
-// TestDenialIsNoOutage refuses also what a running container has: the API did answer,
-// and knows nobody of our name any more.
+// TestDenialIsNoOutage refuses also what a running container has: the API answered
+// that it no longer knows the account.
 func TestDenialIsNoOutage(t *testing.T) {
 	m := newMember(t)
 	m.Start()

@@ -16,12 +16,12 @@ func (m *member) forgets() {
 	m.Start()
 }
 
-// TestModeOfAnObject puts each mode on each object that may have one, and takes
-// it off again.
+// TestModeOfAnObject sets each mode on each object that may have one, and removes it
+// again.
 func TestModeOfAnObject(t *testing.T) {
 	m := newMember(t)
 	m.Start()
-	v := m.ruled("moody")
+	v := m.ruled("lost")
 	for _, s := range v.subjects() {
 		t.Run(s.kind, func(*testing.T) {
 			word := s.says + ", annotation " + modeOfHealing
@@ -38,14 +38,14 @@ func TestModeOfAnObject(t *testing.T) {
 			s.Mode("off")
 			v.Off("mode off by " + word)
 			s.NoMode()
-			m.forgets() // nobody looks, so nobody reads it
+			m.forgets() // nothing is checked, so it is not read
 			v.Heals()
 		})
 	}
 }
 
 // TestStrictestMode has two objects disagree, in both directions: a tenant, who writes
-// to pods and claims, overrules no administrator.
+// to pods and claims, cannot overrule an administrator.
 func TestStrictestMode(t *testing.T) {
 	m := newMember(t)
 	m.Start()
@@ -75,8 +75,8 @@ func TestStrictestMode(t *testing.T) {
 	}
 }
 
-// TestOffStopsChangesAtOnce although looks go on for a while: each object is read
-// again before a step.
+// TestOffStopsChangesAtOnce stops steps at once, although checks go on for a while:
+// each object is read again before a step.
 func TestOffStopsChangesAtOnce(t *testing.T) {
 	m := newMember(t)
 	news := m.between()
@@ -97,8 +97,8 @@ func TestOffStopsChangesAtOnce(t *testing.T) {
 	}
 }
 
-// TestModeOfTwoPods has two pods that share a volume disagree: for each mount point its
-// own pod's word counts, and for the staged one, which is nobody's, the stricter.
+// TestModeOfTwoPods has two pods that share a volume disagree: each target follows its
+// own pod's annotation, the staging mount point the stricter one.
 func TestModeOfTwoPods(t *testing.T) {
 	m := newMember(t)
 	m.Start()
@@ -114,7 +114,7 @@ func TestModeOfTwoPods(t *testing.T) {
 	v.Heals()
 
 	theirs.Mode("check")
-	harness.Eventually(t, "the staging mount point is looked at", func() bool { return !saysAll(look(), "not looked at") })
+	harness.Eventually(t, "the staging mount point is checked", func() bool { return !saysAll(look(), "not looked at") })
 	harness.Run(t, "umount", mountPoint)
 	m.Expect("abnormal", v.Request(), "Done: rebind", "Refused: rebind", "mode check by "+theirs.says)
 	if m.mounted(mountPoint) || !m.mounted(v.MountPoint()) {
@@ -122,8 +122,8 @@ func TestModeOfTwoPods(t *testing.T) {
 	}
 }
 
-// TestModeAndWrites tries no write on a volume that is only to be looked at, by
-// whatever word.
+// TestModeAndWrites tries no write on a volume that may only be checked, whichever
+// object says so.
 func TestModeAndWrites(t *testing.T) {
 	m := newMember(t)
 	m.Start()
@@ -147,7 +147,7 @@ func TestModeAndWrites(t *testing.T) {
 	}
 }
 
-// TestServerThatOnlyChecks heals nothing, whatever anybody else says.
+// TestServerThatOnlyChecks heals nothing with --mode=check, whatever annotations say.
 func TestServerThatOnlyChecks(t *testing.T) {
 	m := newMember(t)
 	m.Start()
@@ -163,8 +163,7 @@ func TestServerThatOnlyChecks(t *testing.T) {
 	v.Refused("--mode=check")
 }
 
-// TestNodeThatIsGone heals nothing on a node that the API does not have: nobody
-// knows what is wanted of it.
+// TestNodeThatIsGone heals nothing on a node that the API does not know.
 func TestNodeThatIsGone(t *testing.T) {
 	m := newMember(t)
 	m.Start()
@@ -177,7 +176,7 @@ func TestNodeThatIsGone(t *testing.T) {
 }
 
 // TestRequestsAreTheNodesOwn: a node lists and watches what belongs to it, and reads
-// all else by name, also for a step. A second look asks for nothing.
+// all else by name, also for a step. A second check asks for nothing.
 func TestRequestsAreTheNodesOwn(t *testing.T) {
 	m := newMember(t)
 	asked := m.between()

@@ -16,12 +16,12 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
 
-// TestEachPermission takes each permission of the shipped roles away in turn: what
-// it is for is refused or missing, somebody is told what is denied, how to check
-// that and how to mend it, and nothing worse happens. Given back, all works again
-// without a restart.
+// TestEachPermission removes each permission of the shipped roles in turn: what it is
+// for is refused or missing, the answer or the log names the permission and how to
+// check and grant it, and nothing else breaks. Granted again, all works without a
+// restart.
 func TestEachPermission(t *testing.T) {
-	c := newCitizen(t, false)
+	c := newRequester(t, false)
 	shipped, outer := c.permissions(), c.T
 	for _, p := range shipped {
 		t.Run(p.String(), func(t *testing.T) {
@@ -64,12 +64,12 @@ func TestEachPermission(t *testing.T) {
 	}
 }
 
-// TestShippedPermissions does all that a server ever does, and sees that the API
-// denies it nothing.
+// TestShippedPermissions uses everything that a server ever asks of the API, and sees
+// that nothing is denied.
 func TestShippedPermissions(t *testing.T) {
 	for _, streams := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lists are streamed: %t", streams), func(t *testing.T) {
-			c := newCitizen(t, streams)
+			c := newRequester(t, streams)
 			before := c.rejected()
 			for range 2 {
 				c.Stop()
@@ -88,7 +88,8 @@ func TestShippedPermissions(t *testing.T) {
 	}
 }
 
-// TestTokenThatEnded: the API does not know the server any more.
+// TestTokenThatEnded ends the server's token: the API does not know the server any
+// more.
 func TestTokenThatEnded(t *testing.T) {
 	m := newMember(t)
 	m.Start()
@@ -109,43 +110,43 @@ type duty struct {
 	// costs is what is gone without it.
 	costs string
 	// before comes before the server's start.
-	before func(c *citizen)
-	// done waits until it is done, denied until it is not, and somebody is told
+	before func(c *requester)
+	// done waits until it is done, denied until it is not, and the answer or the log says so
 	// so.
-	done   func(c *citizen)
-	denied func(c *citizen, says []string)
+	done   func(c *requester)
+	denied func(c *requester, says []string)
 }
 
 var (
 	heals = duty{
 		costs:  healing,
-		done:   func(c *citizen) { c.moody.Heals() },
-		denied: func(c *citizen, says []string) { c.moody.Refused(says...) },
+		done:   func(c *requester) { c.lost.Heals() },
+		denied: func(c *requester, says []string) { c.lost.Refused(says...) },
 	}
 	// What an informer cannot read, a step does: it costs looks their memory.
 	follows = duty{
-		done:   func(c *citizen) { c.moody.Heals() },
-		denied: func(c *citizen, says []string) { c.logs(says); c.moody.Heals() },
+		done:   func(c *requester) { c.lost.Heals() },
+		denied: func(c *requester, says []string) { c.logs(says); c.lost.Heals() },
 	}
 	// A DaemonSet's pod that may be the driver's, in a namespace that may count.
 	waits = duty{
 		costs:  healing,
-		before: func(c *citizen) { c.mayBeDriver() },
-		done:   func(c *citizen) { c.moody.Heals() },
-		denied: func(c *citizen, says []string) { c.moody.Refused(says...) },
+		before: func(c *requester) { c.mayBeDriver() },
+		done:   func(c *requester) { c.lost.Heals() },
+		denied: func(c *requester, says []string) { c.lost.Refused(says...) },
 	}
 	writes = duty{
-		done:   func(c *citizen) { c.suspects("a write still succeeds") },
-		denied: func(c *citizen, says []string) { c.suspects(append(says, "no write was tried: ")...) },
+		done:   func(c *requester) { c.suspects("a write still succeeds") },
+		denied: func(c *requester, says []string) { c.suspects(append(says, "no write was tried: ")...) },
 	}
 	tells = duty{
-		done: func(c *citizen) {
-			before := c.moody.events()
+		done: func(c *requester) {
+			before := c.lost.events()
 			c.sick()
 			c.well()
-			harness.Eventually(c.T, "the events", func() bool { return c.moody.events() > before })
+			harness.Eventually(c.T, "the events", func() bool { return c.lost.events() > before })
 		},
-		denied: func(c *citizen, says []string) {
+		denied: func(c *requester, says []string) {
 			for range 2 { // the second time it is the same event once more
 				c.sick()
 				c.well()
@@ -154,25 +155,25 @@ var (
 		},
 	}
 	notes = duty{
-		// What stands on a claim is written again after an hour only.
-		before: func(c *citizen) {
-			cluster.Change(c.T, c.api, c.moody.claim, func(claim *corev1.PersistentVolumeClaim) {
+		// A claim's annotation is written again after an hour only.
+		before: func(c *requester) {
+			cluster.Change(c.T, c.api, c.lost.claim, func(claim *corev1.PersistentVolumeClaim) {
 				maps.DeleteFunc(claim.Annotations, func(key, _ string) bool { return strings.Contains(key, "volumehealth") })
 			})
 		},
-		done: func(c *citizen) {
+		done: func(c *requester) {
 			c.sick()
-			c.moody.becomes("unhealthy")
+			c.lost.becomes("unhealthy")
 			c.well()
-			c.moody.becomes("healthy")
+			c.lost.becomes("healthy")
 		},
-		denied: func(c *citizen, says []string) { c.sick(); c.logs(says); c.well() },
+		denied: func(c *requester, says []string) { c.sick(); c.logs(says); c.well() },
 	}
 	letsIn = duty{
-		done: func(c *citizen) {
+		done: func(c *requester) {
 			harness.Eventually(c.T, "the controller is let in", func() bool { return c.controller() == nil })
 		},
-		denied: func(c *citizen, says []string) {
+		denied: func(c *requester, says []string) {
 			if err := c.controller(); status.Code(err) != codes.Unauthenticated {
 				c.T.Errorf("the controller gets %v", err)
 			}
@@ -180,23 +181,25 @@ var (
 		},
 	}
 	registers = duty{
-		before: func(c *citizen) { c.remove() },
-		done: func(c *citizen) {
+		before: func(c *requester) { c.remove() },
+		done: func(c *requester) {
 			before := c.appears("")
 			c.remove()
 			c.appears(before.GetUID())
 		},
-		denied: func(c *citizen, says []string) { c.gatewayLogs(says) },
+		denied: func(c *requester, says []string) { c.gatewayLogs(says) },
 	}
 	renews = duty{
-		before: func(c *citizen) { c.appears("") },
-		done:   func(c *citizen) { c.gatewayLogs([]string{"Registered for the CSI-Addons controller", `verb="patch"`}) },
-		denied: func(c *citizen, says []string) { c.gatewayLogs(says) },
+		before: func(c *requester) { c.appears("") },
+		done: func(c *requester) {
+			c.gatewayLogs([]string{"Registered for the CSI-Addons controller", `verb="patch"`})
+		},
+		denied: func(c *requester, says []string) { c.gatewayLogs(says) },
 	}
 )
 
 // mayBeDriver makes a pod of which only its namespace tells whether it is the driver's.
-func (c *citizen) mayBeDriver() {
+func (c *requester) mayBeDriver() {
 	c.T.Helper()
 	if c.suspect == nil {
 		c.suspect = c.daemon("maybe", mounts(c.pluginDir()))

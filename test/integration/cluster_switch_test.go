@@ -72,7 +72,7 @@ func TestKillSwitch(t *testing.T) {
 		v.Refused(settingsName)
 		cluster.Delete(t, m.api, settings(nil))
 		harness.Eventually(t, "it is gone", func() bool { return strings.Contains(m.Log.String(), "The settings of the cluster are gone") })
-		v.Refused(settingsName) // nobody said heal
+		v.Refused(settingsName) // no setting says heal
 		cluster.Create(t, m.api, settings(map[string]string{"mode": "off"}))
 		v.Off(settingsName)
 		m.Settings(map[string]string{"mode": "heal"})
@@ -80,8 +80,7 @@ func TestKillSwitch(t *testing.T) {
 	})
 }
 
-// TestKillSwitchIsTheMost has an object allow more than the cluster does, and
-// less.
+// TestKillSwitchIsTheMost has an object allow more than the cluster does, and less.
 func TestKillSwitchIsTheMost(t *testing.T) {
 	m := newMember(t)
 	m.Start()
@@ -101,14 +100,13 @@ func TestKillSwitchIsTheMost(t *testing.T) {
 	v.Heals()
 }
 
-// TestKillSwitchDuringAStep turns the cluster off while a step is under way: it
-// goes no further, what it brought is taken away, and it is made good once the
-// cluster is on again.
+// TestKillSwitchDuringAStep turns the cluster off during a step: the step stops, its
+// mount is removed, and the volume is healed once the cluster is on again.
 func TestKillSwitchDuringAStep(t *testing.T) {
 	for _, mode := range []string{"check", "off"} {
 		for _, instant := range instants {
 			if !strings.HasPrefix(instant, "attach/") {
-				continue // it is asked for the last time right before settling
+				continue // it is asked for the last time right before finalize
 			}
 			t.Run(mode+" at "+instant, func(t *testing.T) {
 				m := newMember(t)
@@ -142,7 +140,7 @@ func TestKillSwitchDuringAStep(t *testing.T) {
 	}
 }
 
-// TestSelfRepairingDriver leaves to a driver what it repairs itself, and no more.
+// TestSelfRepairingDriver leaves to a driver exactly what it repairs itself.
 func TestSelfRepairingDriver(t *testing.T) {
 	m := newMember(t)
 	m.Start()

@@ -23,8 +23,8 @@ func TestWantedByAPod(t *testing.T) {
 	m.SameTable(before)
 }
 
-// TestNotWantedByThePod changes nothing where the pod does not want the volume
-// any more, each time beside a pod that does.
+// TestNotWantedByThePod changes nothing where the pod no longer wants the volume, each
+// time beside a pod that does.
 func TestNotWantedByThePod(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(t *testing.T, v *claimed)
@@ -85,8 +85,8 @@ func TestNotWantedByThePod(t *testing.T) {
 	}
 }
 
-// TestWantedByAContainer heals for a container that runs, whatever becomes of
-// its pod: kubelet does not unpublish while it does.
+// TestWantedByAContainer heals for a running container, whatever the state of its pod:
+// kubelet does not unpublish while it runs.
 func TestWantedByAContainer(t *testing.T) {
 	m := newMember(t)
 	m.Start()
@@ -106,13 +106,13 @@ func TestWantedByAContainer(t *testing.T) {
 	m.SameTable(unmounted)
 }
 
-// TestPodThatStartsToTerminate is the race that deletes data: a pod goes while a
-// step is under way. The new mount never becomes writable, and a driver that only
-// deletes, because it has unmounted before, deletes nothing of the volume.
+// TestPodThatStartsToTerminate is the race that deletes data: a pod terminates during
+// a step. The new mount never becomes writable, and a driver that has unmounted
+// before, and now only deletes, deletes nothing of the volume.
 func TestPodThatStartsToTerminate(t *testing.T) {
 	for _, instant := range instants {
 		if !strings.HasPrefix(instant, "attach/") {
-			continue // it is asked for the last time right before settling
+			continue // it is asked for the last time right before finalize
 		}
 		t.Run(instant, func(t *testing.T) {
 			m := newMember(t)

@@ -76,7 +76,7 @@ var sicknesses = map[string]sick{
 		harness.Must(t, unix.Mount("", v.MountPoint(), "", unix.MS_PRIVATE, ""))
 		harness.Must(t, unix.Mount(v.Staging, v.MountPoint(), "", unix.MS_BIND, ""))
 	}, []string{"StackedMounts", "2 mounts"}},
-	"another filesystem in its place": {"ext4", func(t *testing.T, v *harness.Volume) {
+	"another filesystem instead of it": {"ext4", func(t *testing.T, v *harness.Volume) {
 		v.Unpublish()
 		harness.Must(t, unix.Mount("tmpfs", v.MountPoint(), "tmpfs", 0, ""))
 	}, []string{"WrongVolumeMounted"}},
@@ -93,7 +93,7 @@ var sicknesses = map[string]sick{
 		harness.Run(t, "mkfs.ext4", "-q", "-F", "-m0", v.Device)
 		v.Stage()
 	}, []string{"WrongVolumeMounted", "NotMounted", "Refused"}},
-	"another directory of it in its place": {"ext4", func(t *testing.T, v *harness.Volume) {
+	"another directory of it instead": {"ext4", func(t *testing.T, v *harness.Volume) {
 		v.Unpublish()
 		harness.Must(t, unix.Mount(filepath.Join(v.Staging, "sub"), v.MountPoint(), "", unix.MS_BIND, ""))
 	}, []string{"WrongVolumeMounted"}},
@@ -126,9 +126,8 @@ var sicknesses = map[string]sick{
 	}, []string{"DeviceMissing"}},
 }
 
-// TestConditions breaks a volume in every way, asks twice, and sees that it is
-// reported with its own reason, that nothing moved, and that a neighbour is
-// healthy all the while.
+// TestConditions breaks a volume in every way and asks twice: it is reported with its
+// own reason, no mount changes, and a neighbour stays healthy.
 func TestConditions(t *testing.T) {
 	for name, s := range sicknesses {
 		t.Run(name, func(t *testing.T) {
@@ -173,12 +172,13 @@ func TestIntendedReadOnly(t *testing.T) {
 	n.Expect("healthy", req)
 }
 
-// TestWorkerKilledWhileLooking answers that call with UNKNOWN, and the next.
-func TestWorkerKilledWhileLooking(t *testing.T) {
+// TestWorkerKilledDuringACheck answers that call with UNKNOWN, and the next one
+// normally.
+func TestWorkerKilledDuringACheck(t *testing.T) {
 	n := harness.NewNode(t, "--standalone")
 	n.Pause = "look"
 	n.Start()
-	v := n.NewVolume("ext4", "looked at")
+	v := n.NewVolume("ext4", "checked")
 	lost := n.BeginAndStop(v.Request())
 	lost.KillWorker()
 	if err := lost.Err(); status.Code(err) != codes.Unknown || !strings.Contains(err.Error(), "look") {

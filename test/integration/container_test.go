@@ -21,7 +21,7 @@ func TestWanted(t *testing.T) {
 	n.SameTable(unmounted)
 
 	v.PublishAgain()
-	other := n.NewContainer(harness.Stranger, v.MountPoint())
+	other := n.NewContainer(harness.UnrelatedPod, v.MountPoint())
 	v.Unpublish()
 	n.Expect("abnormal", v.Request(), "no running container")
 	other.Kill()

@@ -24,8 +24,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
 
-// TestControllerConnects goes the whole way from what the server registers to
-// Connected, with nothing that the controller does not have, and heals.
+// TestControllerConnects follows the controller's way from the registration to
+// Connected, with only what the controller has, and heals.
 func TestControllerConnects(t *testing.T) {
 	r := newRegistered(t)
 	r.Start()
@@ -73,7 +73,7 @@ type addonsController struct {
 	token string
 }
 
-// connect reconciles the registration and gives the connection.
+// connect reconciles the registration and returns the connection.
 func (c addonsController) connect(t *testing.T) *grpc.ClientConn {
 	t.Helper()
 	node := c.now()
@@ -102,7 +102,7 @@ func (c addonsController) connect(t *testing.T) *grpc.ClientConn {
 	return conn
 }
 
-// resolve gives the address behind pod://<pod>.<namespace>:<port>. Only the
+// resolve returns the address behind pod://<pod>.<namespace>:<port>. Only the
 // namespace has no dot.
 func (c addonsController) resolve(endpoint string) string {
 	c.T.Helper()
@@ -121,7 +121,7 @@ func (c addonsController) resolve(endpoint string) string {
 	return net.JoinHostPort(pod.Status.PodIP, parsed.Port())
 }
 
-// words gives capabilities as the controller shows them: service.NODE_SERVICE.
+// words returns capabilities as the controller shows them: service.NODE_SERVICE.
 func words(all []*identity.Capability) (said []string) {
 	for _, one := range all {
 		one.ProtoReflect().Range(func(kind protoreflect.FieldDescriptor, v protoreflect.Value) bool {

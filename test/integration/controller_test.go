@@ -164,18 +164,18 @@ func unknownMethod(ctx context.Context, c *grpc.ClientConn) error {
 }
 
 // TestTokensOverTCP tries every kind of token with every kind of call, with the
-// roles that are shipped.
+// shipped roles.
 func TestTokensOverTCP(t *testing.T) {
 	r := newReachable(t)
 	v := r.newClaimed("ext4", "called")
-	stranger := r.api.Namespace(t)
-	r.api.Account(t, stranger, "stranger")
-	r.api.Account(t, stranger, "checker")
-	r.api.Grant(t, stranger, "checker", rbacv1.PolicyRule{
+	unrelated := r.api.Namespace(t)
+	r.api.Account(t, unrelated, "unrelated")
+	r.api.Account(t, unrelated, "checker")
+	r.api.Grant(t, unrelated, "checker", rbacv1.PolicyRule{
 		APIGroups: []string{"csi-addons.io"}, Resources: []string{"nodehealers"}, Verbs: []string{"check"}, ResourceNames: []string{thisNode},
 	})
-	r.api.Account(t, stranger, "elsewhere")
-	r.api.Grant(t, stranger, "elsewhere", rbacv1.PolicyRule{
+	r.api.Account(t, unrelated, "elsewhere")
+	r.api.Grant(t, unrelated, "elsewhere", rbacv1.PolicyRule{
 		APIGroups: []string{"csi-addons.io"}, Resources: []string{"nodehealers"}, Verbs: []string{"heal", "check"}, ResourceNames: []string{"node-2"},
 	})
 	good := r.controllerToken()
@@ -191,10 +191,10 @@ func TestTokensOverTCP(t *testing.T) {
 		"unknown":         {"abc.def.ghi", "the token is refused by the Kubernetes API"},
 		"tampered with":   {good[:len(good)-8] + "AAAAAAAA", "the token is refused by the Kubernetes API"},
 		"expired":         {r.controllerToken(cluster.Ending(-time.Hour)), "the token is refused by the Kubernetes API"},
-		"wrong audience":  {r.controllerToken(cluster.ForAudience("somebody-else")), "the token is for another audience"},
-		"wrong account":   {r.api.Token(t, stranger, "stranger"), "kubectl auth can-i --list"},
-		"of another node": {r.api.Token(t, stranger, "elsewhere"), "may not check on node node-1"},
-		"may only check":  {r.api.Token(t, stranger, "checker"), ""},
+		"wrong audience":  {r.controllerToken(cluster.ForAudience("another")), "the token is for another audience"},
+		"wrong account":   {r.api.Token(t, unrelated, "unrelated"), "kubectl auth can-i --list"},
+		"of another node": {r.api.Token(t, unrelated, "elsewhere"), "may not check on node node-1"},
+		"may only check":  {r.api.Token(t, unrelated, "checker"), ""},
 		"right":           {good, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -221,8 +221,8 @@ func TestTokensOverTCP(t *testing.T) {
 		})
 	}
 	// What a caller is told to look at tells them apart.
-	for account, want := range map[string]string{"stranger": "", "elsewhere": "[node-2] [heal check]", "checker": "[node-1] [check]"} {
-		list := r.api.Kubectl(t, "auth", "can-i", "--list", "--as=system:serviceaccount:"+stranger+":"+account)
+	for account, want := range map[string]string{"unrelated": "", "elsewhere": "[node-2] [heal check]", "checker": "[node-1] [check]"} {
+		list := r.api.Kubectl(t, "auth", "can-i", "--list", "--as=system:serviceaccount:"+unrelated+":"+account)
 		got := ""
 		for line := range strings.Lines(list) {
 			if rest, ok := strings.CutPrefix(line, "nodehealers.csi-addons.io "); ok {
@@ -242,12 +242,12 @@ func TestTokensOverTCP(t *testing.T) {
 	}
 }
 
-// TestTokenAudience takes tokens for one audience, and no others.
+// TestTokenAudience accepts tokens for one audience only.
 func TestTokenAudience(t *testing.T) {
 	r := newReachable(t, "--token-audience=node-healer")
 	for token, says := range map[string]string{
-		r.controllerToken(cluster.ForAudience("node-healer")):             "",
-		r.controllerToken(cluster.ForAudience("somebody", "node-healer")): "",
+		r.controllerToken(cluster.ForAudience("node-healer")):            "",
+		r.controllerToken(cluster.ForAudience("another", "node-healer")): "",
 		r.controllerToken(): `this server takes tokens for "node-healer"`,
 		r.controllerToken(cluster.ForAudience("https://node-healer.other")): `this server takes tokens for "node-healer"`,
 	} {
@@ -258,7 +258,7 @@ func TestTokenAudience(t *testing.T) {
 	}
 }
 
-// TestRightsThatChange counts soon, on connections that are open too.
+// TestRightsThatChange shows that changed rights count soon, also on open connections.
 func TestRightsThatChange(t *testing.T) {
 	r := newReachable(t)
 	ns := r.api.Namespace(t)
@@ -274,9 +274,9 @@ func TestRightsThatChange(t *testing.T) {
 	harness.Eventually(t, "the right counts no more", func() bool { return status.Code(identify(within(t), conn)) == codes.Unauthenticated })
 }
 
-// TestNobodyIsLetInWithoutTheAPI refuses everybody while the API is gone or
-// silent, and the socket answers as ever.
-func TestNobodyIsLetInWithoutTheAPI(t *testing.T) {
+// TestUnauthenticatedWithoutTheAPI refuses every caller while the API is gone or does not
+// answer; the socket still answers.
+func TestUnauthenticatedWithoutTheAPI(t *testing.T) {
 	r := newReachable(t)
 	v := r.newClaimed("ext4", "alone")
 	conn := r.dial(r.controllerToken())
@@ -284,15 +284,15 @@ func TestNobodyIsLetInWithoutTheAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, outage := range map[string]struct{ begin, end func(testing.TB) }{
-		"gone":   {r.api.KillAPI, r.api.StartAPI},
-		"silent": {r.api.PauseAPI, r.api.ResumeAPI},
+		"gone": {r.api.KillAPI, r.api.StartAPI},
+		"hung": {r.api.PauseAPI, r.api.ResumeAPI},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fresh := r.controllerToken()
 			outage.begin(t)
 			err := identify(within(t), r.dial(fresh))
 			if status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "cannot be asked") {
-				t.Errorf("a token that nobody has judged: %v", err)
+				t.Errorf("a token that was not reviewed: %v", err)
 			}
 			r.Expect("healthy", v.Request())
 			outage.end(t)
@@ -301,7 +301,7 @@ func TestNobodyIsLetInWithoutTheAPI(t *testing.T) {
 	}
 }
 
-// TestCertificateThatIsReplaced serves the new one to whoever comes next.
+// TestCertificateThatIsReplaced serves the new one to the next connection.
 func TestCertificateThatIsReplaced(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")

@@ -15,8 +15,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestCopies heals a mount point that is seen from other mount namespaces too, as from
-// the pods of CSI drivers and of agents: they have it with its own options.
+// TestCopies heals a mount point that other mount namespaces see too, as those of CSI
+// drivers and agents: they get the mount point's own options.
 func TestCopies(t *testing.T) {
 	for _, propagation := range []string{"unchanged", "slave"} {
 		t.Run(propagation, func(t *testing.T) {
@@ -37,9 +37,9 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// TestCopiesOutOfReach has something mounted, in another mount namespace, over the
-// way to the copy there. The volume works, and the answer says that a copy does not
-// yet; a later call finishes it.
+// TestCopiesOutOfReach has another mount cover the way to the copy in another mount
+// namespace. The volume works, and the answer says that one copy does not yet; a later
+// call finishes it.
 func TestCopiesOutOfReach(t *testing.T) {
 	for name, volume := range map[string]func(*harness.Node) (v *harness.Volume, breaks func()){
 		"rebind": func(n *harness.Node) (*harness.Volume, func()) {
@@ -111,7 +111,8 @@ func TestCopyOnTheHost(t *testing.T) {
 }
 
 // TestContainerOfThePlaceholderMount starts a container with a read-only volume
-// while a rebind is between its halves: its mount has a life of its own.
+// between the two halves of a rebind: its mount is independent of the host's, and not
+// changed.
 func TestContainerOfThePlaceholderMount(t *testing.T) {
 	h := stopRebind(t, "ext4", "attach/verified")
 	c := h.n.NewContainer(harness.PodUID, h.v.MountPoint(), "rslave", "ro", "nosuid", "nodev")
@@ -131,8 +132,8 @@ func TestContainerOfThePlaceholderMount(t *testing.T) {
 	}
 }
 
-// TestCopiesOfAChrootedAgent finalizes the copies of an agent that has the host's root
-// directory in a directory of its own, and lives there.
+// TestCopiesOfAChrootedAgent finalizes the copies of an agent that runs in a chroot
+// below which the host's root directory is mounted.
 func TestCopiesOfAChrootedAgent(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v := n.NewVolume("ext4", "seen by an agent")

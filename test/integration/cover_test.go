@@ -51,8 +51,8 @@ func (s *served) covered(dead int) {
 	s.Writable(s.MountPoint())
 }
 
-// TestCover heals a dead FUSE volume where the kernel can only mount over it, twice,
-// and calls it healthy then.
+// TestCover heals a dead FUSE volume twice where the kernel can only mount over it,
+// and then reports it as healthy.
 func TestCover(t *testing.T) {
 	withoutBeneath(t)
 	n := harness.NewNode(t, "--standalone").Start()
@@ -71,7 +71,7 @@ func TestCover(t *testing.T) {
 }
 
 // TestCoverEndsSomewhere leaves a mount point alone that has as many dead mounts as a
-// driver is left to take off, and says what helps.
+// driver's umount tries, and says what helps.
 func TestCoverEndsSomewhere(t *testing.T) {
 	withoutBeneath(t)
 	n := harness.NewNode(t, "--standalone").Start()
@@ -88,7 +88,7 @@ func TestCoverEndsSomewhere(t *testing.T) {
 func TestCoverOnlyWhatIsGone(t *testing.T) {
 	withoutBeneath(t)
 	h := harness.NewNode(t, "--standalone").Start()
-	s := newServed(h, "silent").known()
+	s := newServed(h, "hung").known()
 	s.disk.Freeze()
 	defer s.disk.Thaw()
 	before := h.Table()
@@ -103,8 +103,8 @@ func stopCover(t *testing.T, instant string) (halfway, *served) {
 	return stopReplace(t, instant)
 }
 
-// TestKillCovering kills worker and server at every instant. One more call, and the
-// mount point is covered once, by a mount that can be written to.
+// TestKillCovering kills worker and server at every instant. After one more call the
+// mount point is covered once, by a writable mount.
 func TestKillCovering(t *testing.T) {
 	for _, instant := range coverInstants {
 		for victim, kill := range map[string]func(halfway){
@@ -152,9 +152,9 @@ func TestUnpublishWhileCovering(t *testing.T) {
 	}
 }
 
-// TestCoverInside heals the mount of a running container, which the same process
-// reads on through, whatever it shared with the host's.
-func TestCoverInside(t *testing.T) {
+// TestCoverInContainer heals the mount of a running container, whatever its
+// propagation; the same process goes on reading.
+func TestCoverInContainer(t *testing.T) {
 	for _, option := range []string{"", "ro", "rslave", "rshared"} {
 		t.Run("option "+option, func(t *testing.T) {
 			withoutBeneath(t)
@@ -176,8 +176,8 @@ func TestCoverInside(t *testing.T) {
 	}
 }
 
-// TestKillCoveringInside kills the server at every instant of the work in a container.
-func TestKillCoveringInside(t *testing.T) {
+// TestKillCoverInContainer kills the server at every instant of the work in a container.
+func TestKillCoverInContainer(t *testing.T) {
 	for _, instant := range []string{"inside/entered", "inside/checked", "inside/verified", "inside/final"} {
 		t.Run(instant, func(t *testing.T) {
 			withoutBeneath(t)

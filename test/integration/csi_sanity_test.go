@@ -44,7 +44,7 @@ var sanityRuns = []string{
 	"Node Service should work",
 }
 
-// Of the two services these specs are looked at. What is left out would test the
+// Of the two services these specs are inspected. What is left out would test the
 // stand-in for a driver, and nothing of ours; those of calls for which a
 // capability is missing are skipped by the suite itself.
 var (
@@ -52,10 +52,10 @@ var (
 	sanityWithout = []string{"^csi-sanity Node Service (NodeGetInfo|NodePublishVolume|NodeUnpublishVolume) "}
 )
 
-// TestSanity runs csi-sanity (github.com/kubernetes-csi/csi-test) against the
-// server. A CO has a driver beside it, which makes and publishes volumes; here
-// that is a stand-in, with real volumes. It gets what the server answers with
-// UNIMPLEMENTED, and nothing else.
+// TestSanity runs csi-sanity (github.com/kubernetes-csi/csi-test) against the server.
+// A CO has a driver beside it, which makes and publishes volumes; here that is a
+// stand-in with real volumes. It serves only what the server answers with
+// UNIMPLEMENTED.
 func TestSanity(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	d := newStandIn(t, n, "ext4", "xfs", "btrfs", "tmpfs")

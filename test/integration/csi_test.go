@@ -19,7 +19,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
-// csiHealth asks by csi.v1.Node how a volume is, and gives status and reason of
+// csiHealth asks by csi.v1.Node how a volume is, and returns status and reason of
 // each entry.
 func csiHealth(t *testing.T, n *harness.Node, req *csi.NodeGetVolumeHealthRequest) []string {
 	t.Helper()
@@ -34,7 +34,7 @@ func csiHealth(t *testing.T, n *harness.Node, req *csi.NodeGetVolumeHealthReques
 	return found
 }
 
-// csiStats asks how full a volume is, and gives usage and the condition for
+// csiStats asks how full a volume is, and returns usage and the condition for
 // older callers.
 func csiStats(t *testing.T, v *harness.Volume) (usage map[csi.VolumeUsage_Unit]*csi.VolumeUsage, condition string) {
 	t.Helper()
@@ -118,8 +118,8 @@ func compareUsage(t *testing.T, v *harness.Volume, usage map[csi.VolumeUsage_Uni
 	}
 }
 
-// TestCSIOfSickVolumes breaks volumes and asks for them: an answer each time,
-// and nothing is done about it.
+// TestCSIOfSickVolumes breaks volumes and asks for them: each gets an answer, and
+// nothing is changed.
 func TestCSIOfSickVolumes(t *testing.T) {
 	for name, c := range map[string]struct {
 		volume func(n *harness.Node) (v *harness.Volume, breaks func())
@@ -179,7 +179,7 @@ func TestCSIOfSickVolumes(t *testing.T) {
 	}
 }
 
-// TestCSIHealsNothing leaves to NodeHealer what only it may do.
+// TestCSIHealsNothing shows that only NodeHealer heals.
 func TestCSIHealsNothing(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v := n.NewVolume("ext4", "asked for")
@@ -197,9 +197,9 @@ func TestCSIHealsNothing(t *testing.T) {
 	}
 }
 
-// TestCSIOfADriverThatStagesNothing asks as kubelet does while a volume is on its way:
-// at its staging path, and at a published one that does not exist yet. Kubelet makes
-// the staging directory, with its file, for all drivers.
+// TestCSIOfADriverThatStagesNothing asks as kubelet does before a volume is published:
+// at its staging path, and at a target that does not exist yet. Kubelet makes the
+// staging directory, with its file, for all drivers.
 func TestCSIOfADriverThatStagesNothing(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v := n.NewVolume("tmpfs", "unstaged")
@@ -226,7 +226,7 @@ func TestCSIOfADriverThatStagesNothing(t *testing.T) {
 }
 
 // TestCSIFindsWhatIsLost asks by ID alone for volumes of which nothing is mounted any
-// more, and that nobody asked for before.
+// more, and that no call named before.
 func TestCSIFindsWhatIsLost(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	next := newNeighbour(n)
@@ -243,7 +243,7 @@ func TestCSIFindsWhatIsLost(t *testing.T) {
 	next.untouched()
 }
 
-// TestCSIErrors sees what cannot be answered.
+// TestCSIErrors covers the requests that cannot be answered.
 func TestCSIErrors(t *testing.T) {
 	n := harness.NewNode(t, "--standalone")
 	n.Pause = "attach/moved"
@@ -283,8 +283,8 @@ func TestCSIErrors(t *testing.T) {
 	}
 }
 
-// TestCSIStorageHealth tells what two volumes have in common, once somebody has
-// asked for both, and touches nothing for that.
+// TestCSIStorageHealth reports what two volumes have in common once a caller has asked
+// for both, without touching them.
 func TestCSIStorageHealth(t *testing.T) {
 	n := harness.NewNode(t, "--standalone", "--probe-timeout=1s").Start()
 	export := filepath.Join(n.Dir, "export")
@@ -334,7 +334,7 @@ func TestCSIStorageHealth(t *testing.T) {
 	})
 }
 
-// TestCSIStatsAreFresh looks at a volume before and after something was written.
+// TestCSIStatsAreFresh reads the usage before and after a write.
 func TestCSIStatsAreFresh(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v := n.NewVolume("ext4", "filling")
@@ -347,7 +347,7 @@ func TestCSIStatsAreFresh(t *testing.T) {
 	})
 }
 
-// TestCSIOfAServerThatIsOff answers what keeps callers from asking again.
+// TestCSIOfAServerThatIsOff returns the code that keeps callers from asking again.
 func TestCSIOfAServerThatIsOff(t *testing.T) {
 	n := harness.NewNode(t, "--standalone", "--mode=off").Start()
 	v := n.NewVolume("tmpfs", "off")

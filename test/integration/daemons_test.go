@@ -11,7 +11,7 @@ import (
 // daemons are FUSE daemons of Debian that CSI drivers start, or the like of them.
 var daemons = map[string]struct {
 	harness.DaemonConfig
-	// noInodes and noBlocks are true where statfs says that none is free, as ever.
+	// noInodes and noBlocks are true where statfs says that none is free, always.
 	noInodes, noBlocks bool
 }{
 	"rclone": {DaemonConfig: harness.DaemonConfig{
@@ -58,9 +58,9 @@ func squashfuse(options string) harness.DaemonConfig {
 // sftpServer is where Debian has it.
 const sftpServer = "/usr/lib/openssh/sftp-server"
 
-// TestDaemons kills daemons of drivers and mounts their volumes again, as the
-// driver does. One call, and the process in the container has its data again,
-// beside another volume of such a daemon that nothing happened to.
+// TestDaemons kills daemons of real drivers and mounts their volumes again, as the
+// driver does. After one call the process in the container has its data again, and
+// another volume of such a daemon is unchanged.
 func TestDaemons(t *testing.T) {
 	for name, config := range daemons {
 		t.Run(name, func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestDaemons(t *testing.T) {
 				Loop:   &harness.Loop{Read: "/data/a"},
 			})
 			n.Expect("healthy", v.Request())
-			table, inContainer, sum := d.Table(), c.Table(), v.Sum(v.MountPoint())
+			table, containerTable, sum := d.Table(), c.Table(), v.Sum(v.MountPoint())
 			var dying []string
 			works := func() {
 				t.Helper()
@@ -87,7 +87,7 @@ func TestDaemons(t *testing.T) {
 				}
 				onlyDead(t, c, dying...)
 				d.SameTable(table)
-				c.SameTable(inContainer)
+				c.SameTable(containerTable)
 				if data := c.MountsAt("/data"); len(data) != 1 || data[0].Dev != d.Dev() {
 					t.Errorf("the container has %v, and staged is %s", data, d.Dev())
 				}

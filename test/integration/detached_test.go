@@ -12,8 +12,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
-// TestBusyDuplicate leaves an placeholder alone that somebody has a file open
-// on, and takes it off when they have closed it.
+// TestBusyDuplicate leaves a placeholder alone while a process has a file open on it,
+// and unmounts it afterwards.
 func TestBusyDuplicate(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v := n.NewVolume("ext4", "busy")
@@ -37,20 +37,20 @@ func TestBusyDuplicate(t *testing.T) {
 // clone, while the clone is already at the mount point: it appears only where it was
 // mounted.
 func TestCloneIsPrivate(t *testing.T) {
-	for name, inContainer := range map[string]func(v *harness.Volume) string{
+	for name, beside := range map[string]func(v *harness.Volume) string{
 		"staging":     func(v *harness.Volume) string { return v.Staging },
 		"mount point": func(v *harness.Volume) string { return v.MountPoint() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := stopRebind(t, "ext4", "attach/moved")
-			target := filepath.Join(inContainer(h.v), "sub")
-			harness.Must(t, unix.Mount("stranger", target, "tmpfs", 0, "size=1m"))
+			target := filepath.Join(beside(h.v), "sub")
+			harness.Must(t, unix.Mount("unrelated", target, "tmpfs", 0, "size=1m"))
 			h.Resume()
 			if a := h.Answer(); a == nil || a.GetAbnormal() {
 				t.Errorf("got %v", a)
 			}
 			for _, line := range h.n.Table() {
-				if strings.Contains(line, "stranger") && !strings.HasPrefix(line, target+" ") {
+				if strings.Contains(line, "unrelated") && !strings.HasPrefix(line, target+" ") {
 					t.Errorf("what was mounted on %s is also %q", target, line)
 				}
 			}
@@ -62,7 +62,7 @@ func TestCloneIsPrivate(t *testing.T) {
 // asked and does not answer: the check does not make it busy.
 func TestUnpublishDuringACheck(t *testing.T) {
 	n := harness.NewNode(t, "--standalone", "--probe-timeout=30s").Start()
-	v, fs := n.NewFUSEVolume("mute", faultfs.Config{})
+	v, fs := n.NewFUSEVolume("hung", faultfs.Config{})
 	n.Expect("healthy", v.Request())
 	fs.Mute()
 	call := n.Begin(v.Request())

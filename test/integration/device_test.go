@@ -19,7 +19,7 @@ func TestDeviceWeak(t *testing.T) {
 		says   []string
 		mends  func(t *testing.T, v *harness.Volume)
 	}{
-		// Nobody gives a deleted file its name back.
+		// A deleted file does not get its name back.
 		"the file behind it is deleted": {func(t *testing.T, v *harness.Volume) {
 			harness.Must(t, os.Remove(v.Image))
 		}, []string{"BackingFileGone", "the file behind"}, nil},
@@ -86,9 +86,9 @@ func TestDeviceGrows(t *testing.T) {
 	n.Expect("healed", v.Request(), "NotMounted")
 }
 
-// TestDetachedUnderAMount detaches the loop device of a mounted volume: the
-// kernel lets it go only with its last user. So the volume works, and is healed,
-// as before, and with its last mount the disk is free, whatever the healer did.
+// TestDetachedUnderAMount detaches the loop device of a mounted volume: the kernel
+// keeps it until its last user ends. The volume works and is healed as before, and
+// with its last mount the disk is free.
 func TestDetachedUnderAMount(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	next := newNeighbour(n)

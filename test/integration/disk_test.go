@@ -15,9 +15,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
-// TestDiskFails sees what becomes of a volume whose filesystem still answers
-// from memory while its disk does not, and that it is healthy again when the
-// disk is.
+// TestDiskFails breaks a disk whose filesystem still answers from memory; the volume
+// is healthy again when the disk is.
 func TestDiskFails(t *testing.T) {
 	for name, c := range map[string]struct {
 		breaks func(fs *faultfs.FS)
@@ -67,8 +66,9 @@ func TestDiskFails(t *testing.T) {
 	}
 }
 
-// TestDiskLostButForItsFirstBlock sees what no look at the first block does: after
-// the start, and then once an hour. It is remembered until the block can be read.
+// TestDiskLostButForItsFirstBlock breaks all blocks but the first: they are read after
+// the start, and then once an hour. The failure is remembered until the block can be
+// read.
 func TestDiskLostButForItsFirstBlock(t *testing.T) {
 	for _, fs := range []string{"ext4", "btrfs", "block"} {
 		for name, c := range map[string]struct {
@@ -106,8 +106,8 @@ func TestDiskLostButForItsFirstBlock(t *testing.T) {
 	}
 }
 
-// TestDiskSlow thinks nothing of a late answer, and reports several in a row,
-// until one is in time again.
+// TestDiskSlow ignores one late answer, and reports several in a row, until one is in
+// time again.
 func TestDiskSlow(t *testing.T) {
 	n := harness.NewNode(t, "--standalone", "--slow-answer=100ms").Start()
 	next := newNeighbour(n)
@@ -127,10 +127,9 @@ func TestDiskSlow(t *testing.T) {
 	n.SameTable(before)
 }
 
-// TestDiskDropsWrites has a disk forget what was written while it says that all
-// is well. Nobody can see that before what was written is read again: until
-// then the volume is healthy. The filesystem, which has checksums of its own
-// records, notices when it reads one of them.
+// TestDiskDropsWrites has a disk acknowledge writes and lose them. Until the lost data
+// is read, the volume is healthy; the filesystem, which checksums its own metadata,
+// notices when it reads it.
 func TestDiskDropsWrites(t *testing.T) {
 	for behaviour, reason := range map[string]string{
 		"errors=remount-ro": "ReadOnlyFilesystem", "errors=continue": "FilesystemErrors",

@@ -35,7 +35,7 @@ var unpublishers = map[string]func(target string) error{
 	},
 }
 
-// unpublished has a driver unpublish the mount point while the step stands still: the
+// unpublished has a driver unpublish the mount point while the step is paused: the
 // data, seen at keeper, survives, and kubelet's next try brings the unpublishing
 // to its end.
 func (h halfway) unpublished(unpublish func(target string) error, keeper string) {
@@ -63,11 +63,11 @@ func TestUnpublishAtEveryInstant(t *testing.T) {
 	}
 }
 
-// TestUnpublishAroundTheStep is the hardest order: the umount comes before the
-// step, so that it finds nothing, and the deletion at an instant of it. Only the
-// proof that the mount point is wanted helps then, and it ends with the container. It
-// is asked for the last time before settling begins: a container that was
-// running then has its umount still to come.
+// TestUnpublishAroundTheStep is the hardest order: the umount comes before the step
+// and finds nothing, the deletion comes at an instant of it. Only the proof that the
+// mount point is wanted helps, and it ends with the container. It is checked for the
+// last time before finalize: for a container that ran then, the umount is still to
+// come.
 func TestUnpublishAroundTheStep(t *testing.T) {
 	for _, instant := range instants {
 		t.Run(instant, func(t *testing.T) {
@@ -104,9 +104,9 @@ func TestUnpublishAroundTheStep(t *testing.T) {
 func TestPublishOnTop(t *testing.T) {
 	for _, instant := range []string{"attach/verified", "finalize/checked", "finalize/alone", "copies", "final/checked", "final/alone"} {
 		t.Run(instant, func(t *testing.T) {
-			var propagatedMounts harness.Namespace
+			var other harness.Namespace
 			h := stopHealing(t, "ext4", instant, func(v *harness.Volume) {
-				propagatedMounts = harness.NewNamespace(t, "unchanged")
+				other = harness.NewNamespace(t, "unchanged")
 				v.Unpublish()
 			})
 			h.v.PublishAgain()
@@ -115,7 +115,7 @@ func TestPublishOnTop(t *testing.T) {
 				t.Errorf("got %v", a)
 			}
 			harness.Must(t, unix.Unmount(h.v.MountPoint(), unix.MNT_DETACH))
-			for _, attr := range propagatedMounts.At(h.v.MountPoint()) {
+			for _, attr := range other.At(h.v.MountPoint()) {
 				if !strings.HasPrefix(attr, "ro,") {
 					t.Errorf("elsewhere what was beneath is %s", attr)
 				}
@@ -126,10 +126,10 @@ func TestPublishOnTop(t *testing.T) {
 	}
 }
 
-// TestPublishWhileTakingOff has the driver bind once more in the instant between
-// the last look and the umount, which knows names only: the loss is reported.
-func TestPublishWhileTakingOff(t *testing.T) {
-	h := stopTakeOff(t, "unmount/matched")
+// TestPublishDuringUnmountDuplicate has the driver bind once more in the instant between
+// the last check and the umount, which knows names only: the loss is reported.
+func TestPublishDuringUnmountDuplicate(t *testing.T) {
+	h := stopUnmountDuplicate(t, "unmount/matched")
 	h.v.PublishAgain()
 	h.Resume()
 	if a := h.Answer(); a == nil || !a.GetAbnormal() || !strings.Contains(a.GetMessage(), "another mount") {

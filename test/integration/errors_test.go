@@ -11,20 +11,20 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestFilesystemErrors has an ext4 count an error and go on: everything works,
-// and the error is reported with its time and mount point until somebody has checked
-// the filesystem. Whether a write still succeeds is asked if anybody may ask.
+// TestFilesystemErrors has an ext4 count an error and go on: everything works, and the
+// error is reported with its time and mount point until a person has checked the
+// filesystem. A write is tried where that is allowed.
 func TestFilesystemErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		args []string
 		says string
 	}{
-		"a write is tried":          {[]string{"--standalone"}, "a write still succeeds"},
-		"a write is always tried":   {[]string{"--standalone", "--probe-write=always"}, "a write still succeeds"},
-		"no write is ever tried":    {[]string{"--standalone", "--probe-write=never"}, ""},
-		"nobody vouches":            {nil, "no write was tried: no running container"},
-		"nobody vouches for always": {[]string{"--probe-write=always"}, "no write was tried: no running container"},
-		"the server only checks":    {[]string{"--standalone", "--mode=check"}, "no write was tried: the server only checks"},
+		"a write is tried":            {[]string{"--standalone"}, "a write still succeeds"},
+		"a write is always tried":     {[]string{"--standalone", "--probe-write=always"}, "a write still succeeds"},
+		"no write is ever tried":      {[]string{"--standalone", "--probe-write=never"}, ""},
+		"without a container":         {nil, "no write was tried: no running container"},
+		"always, without a container": {[]string{"--probe-write=always"}, "no write was tried: no running container"},
+		"the server only checks":      {[]string{"--standalone", "--mode=check"}, "no write was tried: the server only checks"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, c.args...)
@@ -52,8 +52,8 @@ func TestFilesystemErrors(t *testing.T) {
 	}
 }
 
-// TestFilesystemErrorsAreNoEnd binds a filesystem anew that counted errors: it works.
-// The errors stay known, also at the mount point of a pod that came after them.
+// TestFilesystemErrorsAreNoEnd rebinds a filesystem that counted errors: it works. The
+// errors are still reported, also at the mount point of a later pod.
 func TestFilesystemErrorsAreNoEnd(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v := n.NewVolume("ext4", "errors")

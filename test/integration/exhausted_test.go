@@ -42,7 +42,7 @@ func TestNoDescriptorLeft(t *testing.T) {
 	n.Expect("healthy", v.Request())
 }
 
-// knock has another caller connect, and gives what becomes of it.
+// knock has another caller connect, and returns what becomes of it.
 func knock(n *harness.Node) <-chan error {
 	n.T.Helper()
 	conn, err := grpc.NewClient("unix://"+n.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -58,7 +58,7 @@ func knock(n *harness.Node) <-chan error {
 	return answered
 }
 
-// limitFiles sets how many descriptors the server may have, and gives the limit
+// limitFiles sets how many descriptors the server may have, and returns the limit
 // of before.
 func limitFiles(n *harness.Node, files uint64) (usual uint64) {
 	n.T.Helper()
@@ -81,9 +81,9 @@ func TestNoProcessLeft(t *testing.T) {
 	for i := range 8 {
 		all = append(all, n.NewVolume("ext4", fmt.Sprintf("another %d", i)).Request())
 	}
-	crowd := n.AskOnAndOn(len(all), all...)
-	harness.Eventually(t, "all were asked for often", func() bool { return crowd.Answers() > 30*len(all) })
-	crowd.Stop()
+	load := n.AskContinuously(len(all), all...)
+	harness.Eventually(t, "all were asked for often", func() bool { return load.Answers() > 30*len(all) })
+	load.Stop()
 	before := n.Table()
 	v.Unpublish()
 	noWorkers(n)
@@ -104,14 +104,14 @@ func TestOutOfMemory(t *testing.T) {
 	n := harness.NewNode(t, "--standalone")
 	n.Pause = "look"
 	n.Start()
-	v := n.NewVolume("ext4", "looked at")
+	v := n.NewVolume("ext4", "checked")
 	lost := n.BeginAndStop(v.Request())
 	lost.Starve(c)
 	if err := lost.Err(); status.Code(err) != codes.Unknown {
 		t.Errorf("got %v", err)
 	}
 	if c.Starved() == 0 {
-		t.Error("the kernel ended nobody for lack of memory: the test shows nothing")
+		t.Error("the kernel ended no process for lack of memory: the test shows nothing")
 	}
 	next := n.BeginAndStop(v.Request())
 	next.Resume()

@@ -21,8 +21,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestFlagsTakeEffect sees from outside what those flags do that no other test
-// needs.
+// TestFlagsTakeEffect shows the effect of those flags that no other test needs.
 func TestFlagsTakeEffect(t *testing.T) {
 	t.Run("name", func(t *testing.T) {
 		for want, args := range map[string][]string{ownName: nil, "healer.example.com": {"--name=healer.example.com"}} {
@@ -78,7 +77,7 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
-// TestCommandLine sees what the program does without serving anything.
+// TestCommandLine shows what the program does without serving.
 func TestCommandLine(t *testing.T) {
 	harness.NeedsRoot(t)
 	dir := t.TempDir()
@@ -125,9 +124,9 @@ func TestCommandLine(t *testing.T) {
 func TestWhatProcessesCarry(t *testing.T) {
 	t.Setenv("SOMETHING_SECRET", harness.Canary)
 	n := harness.NewNode(t).Start()
-	v := n.NewVolume("tmpfs", "looked at")
+	v := n.NewVolume("tmpfs", "checked")
 	n.Expect("healthy", v.Request())
-	n.Expect("healthy", v.Request()) // the first look takes a worker that is spent
+	n.Expect("healthy", v.Request()) // the first check takes a worker that is spent
 	noCore := regexp.MustCompile(`(?m)^Max core file size +0 +0 `)
 	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", n.PID()))
 	harness.Must(t, err)

@@ -13,10 +13,9 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestFrozen has somebody freeze a filesystem: reads answer, and writers wait.
-// That is told by the kernel, without a write and whatever may be written, and the
-// volume stays usable for a reader, so it is only degraded. It is healthy again
-// when it is thawed, and the worker that waited for that is gone.
+// TestFrozen freezes a filesystem: reads answer, and writers wait. The kernel tells,
+// without a write. The volume stays usable for readers, so it is only degraded. After
+// the thaw it is healthy, and the worker that waited is gone.
 func TestFrozen(t *testing.T) {
 	for _, fs := range []string{"ext4", "xfs", "btrfs"} {
 		t.Run(fs, func(t *testing.T) {
@@ -47,8 +46,8 @@ func TestFrozen(t *testing.T) {
 	}
 }
 
-// TestFrozenReadOnly sees a freeze also through a mount that is read-only, whose
-// own refusal is no word about the filesystem.
+// TestFrozenReadOnly finds a freeze also through a read-only mount, whose own EROFS
+// says nothing about the filesystem.
 func TestFrozenReadOnly(t *testing.T) {
 	n := harness.NewNode(t, "--standalone", "--probe-timeout=1s").Start()
 	v := n.NewVolume("ext4", "frozen")
@@ -60,8 +59,8 @@ func TestFrozenReadOnly(t *testing.T) {
 	n.Expect("healthy", v.Request())
 }
 
-// TestFrozenForAMoment thinks nothing of a freeze that ends within the probe
-// timeout, as those of a backup do, and does not call the storage slow for it.
+// TestFrozenForAMoment ignores a freeze that ends within the probe timeout, as those
+// of backups do, and does not count it as slow.
 func TestFrozenForAMoment(t *testing.T) {
 	n := harness.NewNode(t, "--standalone", "--slow-answer=100ms").Start()
 	v := n.NewVolume("ext4", "frozen")
@@ -81,8 +80,8 @@ func TestFrozenForAMoment(t *testing.T) {
 	}
 }
 
-// TestFrozenIsHealed binds a frozen filesystem where it is missing: that writes
-// nothing, and readers need not wait.
+// TestFrozenIsHealed rebinds a frozen filesystem: that writes nothing, and readers
+// need not wait.
 func TestFrozenIsHealed(t *testing.T) {
 	n := harness.NewNode(t, "--standalone", "--probe-timeout=1s").Start()
 	v := n.NewVolume("ext4", "frozen")
@@ -97,7 +96,7 @@ func TestFrozenIsHealed(t *testing.T) {
 	n.SameTable(before)
 }
 
-// TestImmutableRoot is healthy: that the attributes of the root cannot be changed
+// TestImmutableRoot is healthy: a root directory whose attributes cannot be changed
 // says nothing about the filesystem.
 func TestImmutableRoot(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
@@ -123,7 +122,7 @@ func freeze(t *testing.T, v *harness.Volume) (thaw func()) {
 		frozen = false
 	}
 	harness.Must(t, unix.IoctlSetInt(int(dir.Fd()), fiFreeze, 0))
-	t.Cleanup(thaw) // nobody else could get rid of it
+	t.Cleanup(thaw) // no other process could get rid of it
 	return thaw
 }
 

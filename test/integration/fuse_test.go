@@ -16,7 +16,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
-// TestFuse sees what becomes of a volume whose daemon is gone or silent.
+// TestFuse stops or kills the daemon of a volume.
 func TestFuse(t *testing.T) {
 	for name, c := range map[string]struct {
 		breaks func(fs *faultfs.FS)
@@ -24,8 +24,8 @@ func TestFuse(t *testing.T) {
 	}{
 		"the daemon is killed":         {(*faultfs.FS).Kill, []string{"Disconnected", "ENOTCONN"}},
 		"the connection is aborted":    {(*faultfs.FS).Abort, []string{"Disconnected", "ENOTCONN"}},
-		"the daemon stands still":      {silent((*faultfs.FS).Stop), []string{"NotResponding", "no answer within 1s", " requests wait for the FUSE daemon"}},
-		"the daemon reads and is mute": {silent(func(fs *faultfs.FS) { fs.Mute() }), []string{"NotResponding", "no answer within 1s", " requests wait for the FUSE daemon"}},
+		"the daemon stands still":      {hung((*faultfs.FS).Stop), []string{"NotResponding", "no answer within 1s", " requests wait for the FUSE daemon"}},
+		"the daemon reads and is mute": {hung(func(fs *faultfs.FS) { fs.Mute() }), []string{"NotResponding", "no answer within 1s", " requests wait for the FUSE daemon"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone", "--probe-timeout=1s").Start()
@@ -43,8 +43,8 @@ func TestFuse(t *testing.T) {
 	}
 }
 
-// silent breaks a daemon that two applications are waiting for.
-func silent(breaks func(fs *faultfs.FS)) func(fs *faultfs.FS) {
+// hung breaks a daemon that two applications are waiting for.
+func hung(breaks func(fs *faultfs.FS)) func(fs *faultfs.FS) {
 	return func(fs *faultfs.FS) {
 		breaks(fs)
 		fs.Ask()
@@ -53,8 +53,8 @@ func silent(breaks func(fs *faultfs.FS)) func(fs *faultfs.FS) {
 	}
 }
 
-// TestFuseErrno sees what a daemon answers, and that it is healthy again when
-// the daemon says so.
+// TestFuseErrno reports the errno that a daemon answers; the volume is healthy again
+// when the daemon is.
 func TestFuseErrno(t *testing.T) {
 	for errno, reason := range map[syscall.Errno]string{
 		unix.EACCES: "PermissionDenied", unix.EPERM: "PermissionDenied",
@@ -82,7 +82,7 @@ func TestFuseErrno(t *testing.T) {
 	}
 }
 
-// TestFuseFailsInOneThing sees what is hidden as long as nobody asks for it: the
+// TestFuseFailsInOneThing sees what is hidden until it is asked for: the
 // kernel may answer for attributes from its cache, and a daemon that still has
 // them may be unable to open anything.
 func TestFuseFailsInOneThing(t *testing.T) {
@@ -95,7 +95,7 @@ func TestFuseFailsInOneThing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone").Start()
-			v, fs := n.NewFUSEVolume("moody", faultfs.Config{Valid: time.Hour})
+			v, fs := n.NewFUSEVolume("lost", faultfs.Config{Valid: time.Hour})
 			n.Expect("healthy", v.Request())
 			fs.Fail(unix.EIO, c.kind)
 			if _, err := os.Stat(v.MountPoint()); err != nil {
@@ -112,9 +112,9 @@ func TestFuseFailsInOneThing(t *testing.T) {
 	}
 }
 
-// TestStuckWorker asks again and again for a volume at which a worker cannot be
-// ended, also by ever new paths in it: that costs one process, others are served,
-// and the server still ends well.
+// TestStuckWorker asks repeatedly for a volume at which a worker cannot be ended, also
+// by ever new paths in it: that costs one process, other volumes are served, and the
+// server still ends.
 func TestStuckWorker(t *testing.T) {
 	n := harness.NewNode(t, "--standalone", "--probe-timeout=300ms", "--slow-answer=300ms").Start()
 	next := newNeighbour(n)
@@ -126,9 +126,9 @@ func TestStuckWorker(t *testing.T) {
 		next.untouched()
 	}
 	for i := range 5 {
-		inContainer := v.Request()
-		inContainer.VolumePath += fmt.Sprintf("/%d/directory", i)
-		if _, err := n.Call(inContainer); status.Code(err) != codes.Unknown {
+		beneath := v.Request()
+		beneath.VolumePath += fmt.Sprintf("/%d/directory", i)
+		if _, err := n.Call(beneath); status.Code(err) != codes.Unknown {
 			t.Errorf("a path in it: %v", err)
 		}
 		next.untouched()

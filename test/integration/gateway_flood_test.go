@@ -18,9 +18,9 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestFloodOfConnections opens connections that get nowhere, some with tokens that
-// are made up, as fast as it can. The gateway keeps to its limits, the server does
-// not notice, and when the flood ends the controller is let in.
+// TestFloodOfConnections opens connections that get nowhere, some with invented
+// tokens, as fast as it can. The gateway keeps to its limits, the server does not
+// notice, and after the flood the controller is admitted.
 func TestFloodOfConnections(t *testing.T) {
 	const flood = 5_000
 	r := newReachable(t)
@@ -94,8 +94,8 @@ func TestFloodOfConnections(t *testing.T) {
 	harness.Eventually(t, "the controller is let in", func() bool { return identify(briefly(t), r.dial(r.controllerToken())) == nil })
 }
 
-// TestFloodOfTokens makes up tokens as fast as it can. Little of that reaches the
-// API or the log, and the socket is served meanwhile.
+// TestFloodOfTokens invents tokens as fast as it can. Few of them reach the API or the
+// log, and the socket is served meanwhile.
 func TestFloodOfTokens(t *testing.T) {
 	r := newReachable(t)
 	v := r.newClaimed("ext4", "flooded")
@@ -147,7 +147,7 @@ func bearing(ctx context.Context, token string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 }
 
-// tokenReviews counts those that the API has answered, whoever asked.
+// tokenReviews counts those that the API has answered, from any caller.
 func (r *reachable) tokenReviews() (count float64) {
 	r.T.Helper()
 	for line := range strings.Lines(r.api.Kubectl(r.T, "get", "--raw", "/metrics")) {

@@ -21,8 +21,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
 
-// TestCallersIdentity follows who calls from token to audit log, and holds whoever
-// may only check to that.
+// TestCallersIdentity follows the caller's name from the token to the audit log, and
+// lets a caller with the verb check only check.
 func TestCallersIdentity(t *testing.T) {
 	r := newReachable(t)
 	ns := r.api.Namespace(t)
@@ -70,9 +70,9 @@ func TestCallersIdentity(t *testing.T) {
 	}
 }
 
-// TestNobodyPosesAsTheGateway: its socket is for its uid, root's included, and the
-// other one is not for it.
-func TestNobodyPosesAsTheGateway(t *testing.T) {
+// TestGatewaySocketIsForItsUIDOnly tries both sockets with other uids, root's
+// included.
+func TestGatewaySocketIsForItsUIDOnly(t *testing.T) {
 	r := newUnreached(t, newMember(t))
 	r.Start()
 	v := r.newClaimed("ext4", "posed")
@@ -93,8 +93,8 @@ func TestNobodyPosesAsTheGateway(t *testing.T) {
 	}
 }
 
-// TestPrivilegedProcessHasNoListener looks for sockets of the network that anybody
-// could reach, of the server and its workers.
+// TestPrivilegedProcessHasNoListener finds no network socket of the server and its
+// workers.
 func TestPrivilegedProcessHasNoListener(t *testing.T) {
 	r := newReachable(t)
 	v := r.newClaimed("ext4", "unreachable")

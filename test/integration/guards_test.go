@@ -10,15 +10,15 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// mountOver mounts a filesystem of nobody's on the mount point.
+// mountOver mounts an unrelated filesystem on the mount point.
 func mountOver(v *harness.Volume) {
 	v.Node.T.Helper()
-	harness.Must(v.Node.T, unix.Mount("stranger", v.MountPoint(), "tmpfs", 0, "size=1m"))
+	harness.Must(v.Node.T, unix.Mount("unrelated", v.MountPoint(), "tmpfs", 0, "size=1m"))
 }
 
 // TestFirstHalfChecks changes the mount point during the first half of a rebind. The
-// step ends there, what came is left alone, and so is the staged mount, onto
-// which everything that is mounted over the driver's bind propagates.
+// step ends, and both the new mount and the staged mount stay as they are; a mount
+// over the driver's bind propagates onto the staged one.
 func TestFirstHalfChecks(t *testing.T) {
 	for name, c := range map[string]struct {
 		instant string
@@ -84,8 +84,8 @@ func TestSecondHalfChecks(t *testing.T) {
 	}
 }
 
-// TestNoLongerWanted ends the container between the two halves: the mount point is
-// left as it was found.
+// TestNoLongerWanted ends the container between the two halves: the mount point is as
+// before the step.
 func TestNoLongerWanted(t *testing.T) {
 	n := harness.NewNode(t)
 	n.Pause = "attach/verified"

@@ -18,7 +18,7 @@ func pausing(t *testing.T, fs, instants string, args ...string) (*harness.Node, 
 	return n, v
 }
 
-// halfway is a call whose step stands still in the middle.
+// halfway is a call whose step is paused in the middle.
 type halfway struct {
 	*harness.Begun
 	t *testing.T
@@ -36,8 +36,8 @@ func stopRebind(t *testing.T, fs, instants string) halfway {
 	return stopHealing(t, fs, instants, (*harness.Volume).Unpublish)
 }
 
-// stopTakeOff is stopRebind for an placeholder that stands on the driver's.
-func stopTakeOff(t *testing.T, instants string) halfway {
+// stopUnmountDuplicate is stopRebind for a placeholder that stands on the driver's.
+func stopUnmountDuplicate(t *testing.T, instants string) halfway {
 	t.Helper()
 	return stopHealing(t, "ext4", instants, func(v *harness.Volume) { placeholderOn(t, v.Staging, v.MountPoint()) })
 }

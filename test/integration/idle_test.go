@@ -14,23 +14,23 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
-// TestIdleWorkersHoldNothing looks at workers that have just asked volumes of
-// every kind: nothing of a volume is with them, and as soon as a driver has
-// unmounted it its disk is free.
+// TestIdleWorkersHoldNothing inspects workers that have just probed volumes of every
+// kind: they hold nothing of a volume, and its disk is free as soon as a driver has
+// unmounted it.
 func TestIdleWorkersHoldNothing(t *testing.T) {
-	for name, propagatedMounts := range map[string]bool{"in the host's namespace": false, "from another namespace": true} {
+	for name, ownNamespace := range map[string]bool{"in the host's namespace": false, "from another namespace": true} {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone", "--probe-write=always")
-			if propagatedMounts {
+			if ownNamespace {
 				n.Args = append(n.Args, fmt.Sprintf("--host-mount-namespace=/proc/%d/ns/mnt", os.Getpid()))
 				n.Namespace = true
 			}
 			n.Start()
 			var volumes []*harness.Volume
 			for _, fs := range kinds {
-				volumes = append(volumes, n.NewVolume(fs, "looked at "+fs))
+				volumes = append(volumes, n.NewVolume(fs, "checked "+fs))
 			}
-			served, _ := n.NewFUSEVolume("looked at fuse", faultfs.Config{})
+			served, _ := n.NewFUSEVolume("checked fuse", faultfs.Config{})
 			for _, v := range append(volumes, served) {
 				n.Expect("healthy", v.Request())
 				v.Unpublish()

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// instants are all mount points at which a worker can be stopped while it rebinds, in
+// instants are all instants at which a worker can be stopped while it rebinds, in
 // the order in which it comes by.
 var instants = []string{
 	"attach/cloned", "attach/checked", "attach/moved", "attach/verified",
@@ -55,13 +55,13 @@ func (h halfway) kill(victim string) {
 	}
 }
 
-// TestKillTakingOff kills the worker or the server before and after it takes a
-// duplicate off; one more call and all is as before.
-func TestKillTakingOff(t *testing.T) {
+// TestKillUnmountDuplicate kills the worker or the server before and after the umount
+// of a duplicate; after one more call all is as before.
+func TestKillUnmountDuplicate(t *testing.T) {
 	for _, victim := range []string{"worker", "server"} {
 		for _, instant := range []string{"unmount-duplicate/checked", "unmount-duplicate/done"} {
 			t.Run(victim+" at "+instant, func(t *testing.T) {
-				h := stopTakeOff(t, instant)
+				h := stopUnmountDuplicate(t, instant)
 				h.kill(victim)
 				h.n.SameTable(h.healthy)
 				h.intact(h.v.MountPoint())
@@ -70,7 +70,7 @@ func TestKillTakingOff(t *testing.T) {
 	}
 }
 
-// TestKilledBetweenHalves shows what stands at the mount point between the two halves
+// TestKilledBetweenHalves shows what is at the mount point between the two halves
 // of a rebind: a mount through which nothing can be written or deleted.
 func TestKilledBetweenHalves(t *testing.T) {
 	h := stopRebind(t, "ext4", "attach/verified")
@@ -83,10 +83,10 @@ func TestKilledBetweenHalves(t *testing.T) {
 		}
 	}
 	if err := removeAll(mountPoint); err == nil {
-		t.Error("a tree with an placeholder was removed")
+		t.Error("a tree with a placeholder was removed")
 	}
 	h.intact(h.v.Staging)
-	h.n.Args = nil // not standalone: nobody vouches
+	h.n.Args = nil // not standalone: the caller does not vouch
 	h.restart()
 	before := h.n.Table()
 	h.n.Expect("abnormal", h.v.Request(), "ReadOnlyFilesystem", "interrupted rebind")

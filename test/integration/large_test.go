@@ -15,11 +15,11 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
-// many is how many names are in a root directory that nobody would want to read.
+// many is how many names are in a root directory that is too large to read.
 const many = 200_000
 
-// TestLargeDirectory asks for a volume with very many files in its root: nobody
-// reads that directory, so it costs what an empty one does.
+// TestLargeDirectory checks a volume with very many files in its root: that directory
+// is never read, so it costs what an empty one does.
 func TestLargeDirectory(t *testing.T) {
 	for _, fs := range []string{"ext4", "xfs"} {
 		t.Run(fs, func(t *testing.T) {
@@ -48,8 +48,8 @@ func TestLargeDirectory(t *testing.T) {
 	}
 }
 
-// TestNobodyReadsADirectory counts what a FUSE daemon is asked for.
-func TestNobodyReadsADirectory(t *testing.T) {
+// TestChecksReadNoDirectory counts the requests that a FUSE daemon gets.
+func TestChecksReadNoDirectory(t *testing.T) {
 	n := harness.NewNode(t, "--standalone", "--probe-write=always").Start()
 	v, fs := n.NewFUSEVolume("large", faultfs.Config{})
 	for range 5 {

@@ -32,7 +32,8 @@ func TestManyCallersOneVolume(t *testing.T) {
 	h.n.Expect("healthy", h.v.Request())
 }
 
-// TestManyVolumes answers for many volumes at once, and gives everything back.
+// TestManyVolumes answers for many volumes at once, and releases everything
+// afterwards.
 func TestManyVolumes(t *testing.T) {
 	n := harness.NewNode(t, "--standalone", "--probe-timeout=30s").Start()
 	volumes := make([]*harness.Volume, callers)
@@ -59,7 +60,8 @@ func TestManyVolumes(t *testing.T) {
 	}
 }
 
-// TestCallerLeaves frees a volume only when the work on it has ended.
+// TestCallerLeaves keeps a volume busy until the work on it has ended, after the
+// caller left.
 func TestCallerLeaves(t *testing.T) {
 	h := stopRebind(t, "ext4", "attach/moved")
 	h.Leave()

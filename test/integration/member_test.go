@@ -82,7 +82,7 @@ func (m *member) claimed(volume *harness.Volume, change ...func(*cluster.Volume)
 	return v
 }
 
-// Place is where the volume is published for its pod.
+// MountPoint is where the volume is published for its pod.
 func (v *claimed) MountPoint() string { return v.MountPointOf(string(v.pod.UID)) }
 
 // Request names the pod's mount point.

@@ -25,7 +25,7 @@ func seeNeighbour(n *harness.Node, v *harness.Volume) neighbour {
 }
 
 // untouched fails the test when the neighbour is not healthy, or not published
-// by the same mount as ever.
+// by the same mount as before.
 func (b neighbour) untouched() {
 	b.n.T.Helper()
 	b.n.Expect("healthy", b.v.Request())

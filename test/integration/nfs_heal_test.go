@@ -56,10 +56,10 @@ func (v *nfsVolume) fillDir(t testing.TB, id string) {
 	}
 }
 
-// renew deletes the directory on the server and makes it anew, as from a backup.
+// renew deletes the directory on the server and makes it again, as from a backup.
 // What a client has of it is stale from then on. The server for version 3 is stopped
 // meanwhile: else it keeps for a while what it had open, and clients see a directory
-// without links, to which the kernel lets nobody walk.
+// without links, to which the kernel allows no walk.
 func (v *nfsVolume) renew(t *testing.T) {
 	t.Helper()
 	if v.on.version == "3" {
@@ -95,7 +95,7 @@ func eachNFS(t *testing.T, test func(t *testing.T, version string, options ...st
 	}
 }
 
-// TestNFSStale has a directory made anew on the server, and staged anew. The mount point
+// TestNFSStale has a directory deleted and made again on the server, and staged again. The mount point
 // is replaced, although what is staged shares its superblock; nothing happens to
 // another volume of the same export.
 func TestNFSStale(t *testing.T) {
@@ -111,7 +111,7 @@ func TestNFSStale(t *testing.T) {
 		stale := idsAt(t, v.Staging, v.MountPoint())
 		n.Expect("abnormal", v.Request(), "StaleFileHandle", "ESTALE")
 		if got := idsAt(t, v.Staging, v.MountPoint()); fmt.Sprint(got) != fmt.Sprint(stale) {
-			t.Errorf("while nothing was staged anew the mounts %v became %v", stale, got)
+			t.Errorf("while nothing was staged again the mounts %v became %v", stale, got)
 		}
 		v.restage(t)
 		nowDev := harness.Layers(t, v.Staging)[0].Dev
@@ -145,8 +145,8 @@ func TestNFSStale(t *testing.T) {
 	})
 }
 
-// TestNFSInside has a container use the volume meanwhile.
-func TestNFSInside(t *testing.T) {
+// TestNFSInContainer has a container use the volume meanwhile.
+func TestNFSInContainer(t *testing.T) {
 	eachNFS(t, func(t *testing.T, version string, options ...string) {
 		n := harness.NewNode(t).Start()
 		s := newShare(n, version, options...)
@@ -185,8 +185,8 @@ func TestNFSInside(t *testing.T) {
 	})
 }
 
-// TestNFSServerStops has the server not answer: nothing is done, others are served,
-// and when it answers again all is as it was.
+// TestNFSServerStops stops the server: nothing is done, other volumes are served, and
+// when it answers again all is as before.
 func TestNFSServerStops(t *testing.T) {
 	eachNFS(t, func(t *testing.T, version string, options ...string) {
 		n := harness.NewNode(t, "--standalone", "--probe-timeout=2s", "--slow-answer=2s").Start()
@@ -250,9 +250,9 @@ func TestNFSRebind(t *testing.T) {
 	n.SameTable(before)
 }
 
-// TestNFSDeletedInUse has a directory deleted that the server keeps for a moment, so
-// that the client learns that it has no links any more: the kernel lets nobody walk
-// to what shows it, and it is only reported.
+// TestNFSDeletedInUse deletes a directory that the server keeps for a moment, so that
+// the client learns that it has no links any more: the kernel then allows no walk to
+// its mount, which is only reported.
 func TestNFSDeletedInUse(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newShare(n, "4.2")

@@ -11,19 +11,19 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestContainerOnOldDevice attaches a raw block volume anew, under another number, while
+// TestContainerOnOldDevice attaches a raw block volume again, under another number, while
 // a container has the node of the old one, which may be another volume's by now. The
 // answer names it until it is gone, and none that started later.
 func TestContainerOnOldDevice(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	next := newNeighbour(n)
-	v := n.NewVolume("block", "attached anew")
+	v := n.NewVolume("block", "attached again")
 	n.Expect("healthy", v.Request())
 	before := n.StartContainer(harness.ContainerSpec{Name: "before"})
 	n.Expect("healthy", v.Request())
 	recorded := mountPointsRecorded(t, n, v)
 
-	attachAnew(v)
+	reattach(v)
 	for range 2 {
 		n.Expect("abnormal", v.Request(), "ContainerOnOldDevice", before.ID()[:12], "delete the pod")
 	}
@@ -47,9 +47,9 @@ func TestContainerOnOldDevice(t *testing.T) {
 	n.Expect("healthy", v.Request())
 }
 
-// attachAnew gives a raw block volume's disk another number, as after a new login to its
+// reattach gives a raw block volume's disk another number, as after a new login to its
 // target, and publishes that.
-func attachAnew(v *harness.Volume) {
+func reattach(v *harness.Volume) {
 	t := v.Node.T
 	t.Helper()
 	old := v.Device

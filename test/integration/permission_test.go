@@ -15,7 +15,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestPermissionOfStep takes from the server what a rebind needs and a look does
+// TestPermissionOfStep takes from the server what a rebind needs and a check does
 // not: the step fails, nothing changes, and the message says what is missing and
 // what to do about it.
 func TestPermissionOfStep(t *testing.T) {
@@ -32,21 +32,21 @@ func TestPermissionOfStep(t *testing.T) {
 	h.restored()
 }
 
-// TestPermissionToLook takes from the server what even a look needs. That says
-// nothing of the volume, and no volume is called sick for it.
-func TestPermissionToLook(t *testing.T) {
+// TestPermissionForACheck takes from the server what even a check needs. That says
+// nothing about a volume, and none is reported as sick.
+func TestPermissionForACheck(t *testing.T) {
 	for name, c := range map[string]struct {
 		less harness.Lessen
 		says string
 	}{
 		"no CAP_SYS_ADMIN": {harness.Without(unix.CAP_SYS_ADMIN), "this process lacks CAP_SYS_ADMIN (CapEff "},
-		"a user namespace": {harness.PropagatedMounts, "user namespace"},
+		"a user namespace": {harness.InUserNamespace, "user namespace"},
 		"no open_tree":     {harness.Filtered(unix.SYS_OPEN_TREE), "seccomp filter"},
 		"no mount_setattr": {harness.Filtered(unix.SYS_MOUNT_SETATTR), "seccomp filter"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone")
-			healthy := n.NewVolume("ext4", "nobody touched it")
+			healthy := n.NewVolume("ext4", "untouched")
 			h := newDenied(n, c.less)
 			before := h.n.Table()
 			for _, v := range []*harness.Volume{h.v, healthy} {
@@ -70,7 +70,7 @@ func TestPermissionAtStart(t *testing.T) {
 	}{
 		"no CAP_SYS_ADMIN":  {harness.Without(unix.CAP_SYS_ADMIN), "this process lacks CAP_SYS_ADMIN"},
 		"no CAP_SYS_CHROOT": {harness.Without(unix.CAP_SYS_CHROOT), "this process lacks CAP_SYS_CHROOT"},
-		"a user namespace":  {harness.PropagatedMounts, "user namespace"},
+		"a user namespace":  {harness.InUserNamespace, "user namespace"},
 		"a filter":          {harness.Filtered(unix.SYS_SETNS), "seccomp filter"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -98,7 +98,7 @@ func TestRebindOfLostSubdirectory(t *testing.T) {
 // TestNeverSeenHealthy does nothing for a volume without a record.
 func TestNeverSeenHealthy(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
-	v := n.NewVolume("ext4", "stranger")
+	v := n.NewVolume("ext4", "unrelated")
 	v.Unpublish()
 	before := n.Table()
 	n.Expect("abnormal", v.Request(), "NotMounted", "never seen healthy")

@@ -57,7 +57,7 @@ func TestNoRecordOfMadeUpVolumes(t *testing.T) {
 }
 
 // TestFirstSightOfTwoDisks calls for a volume that was published with another disk
-// than it was staged with, before anybody looked: nothing is known of either, and so
+// than it was staged with, before any check: nothing is known of either, and so
 // neither is recorded.
 func TestFirstSightOfTwoDisks(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()

@@ -31,7 +31,7 @@ func newRegistered(t *testing.T) *registered {
 	m := newMember(t)
 	m.api.InstallAddons(t)
 	r := &registered{newUnreached(t, m)}
-	if r.now() != nil { // another test's: nobody collects it
+	if r.now() != nil { // another test's: it is not garbage-collected
 		r.change(`{"metadata": {"finalizers": null}}`)
 		r.remove()
 	}
@@ -85,7 +85,7 @@ func (r *registered) remove() {
 
 const sometime = "some time"
 
-// withoutTime leaves of a registration what somebody wrote into it, with a known
+// withoutTime leaves of a registration what was written into it, with a known
 // time instead of the last update's.
 func withoutTime(t *testing.T, node *unstructured.Unstructured) string {
 	t.Helper()
@@ -166,8 +166,8 @@ func TestRegistration(t *testing.T) {
 	})
 }
 
-// TestRegistrationThatIsDeleted makes it anew, at once or as soon as the
-// controller lets go of it.
+// TestRegistrationThatIsDeleted makes a deleted registration again, at once or as soon
+// as the controller has removed its finalizer.
 func TestRegistrationThatIsDeleted(t *testing.T) {
 	r := newRegistered(t)
 	r.start()
@@ -196,8 +196,8 @@ func (r *registered) driver() string {
 	return name
 }
 
-// TestRegistrationWithoutTheDefinition says once that there is no controller,
-// lets callers in all the same, and registers when one comes.
+// TestRegistrationWithoutTheDefinition logs once that there is no controller, admits
+// callers all the same, and registers when the definition exists.
 func TestRegistrationWithoutTheDefinition(t *testing.T) {
 	r := newRegistered(t)
 	r.api.RemoveAddons(t)
@@ -226,7 +226,7 @@ func TestRegistrationAfterAnOutage(t *testing.T) {
 		return strings.Contains(r.gateway.Log.String(), "ask the server for its name")
 	})
 	if r.now() != nil {
-		t.Error("it is registered, and nobody serves")
+		t.Error("it is registered without a server")
 	}
 	r.Start()
 	first := r.appears("")

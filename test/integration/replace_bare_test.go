@@ -14,7 +14,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestNeverBare replaces a mount many times, while somebody looks at its path
+// TestNeverBare replaces a mount many times, while a process stats its path
 // all the time: the directory beneath is never seen. Nothing accumulates in the
 // server meanwhile.
 func TestNeverBare(t *testing.T) {
@@ -120,7 +120,7 @@ func (s *sight) look(mountPoint string) {
 	}
 }
 
-// stop gives what was seen.
+// stop returns what was seen.
 func (w *watcher) stop() sight {
 	select {
 	case <-w.enough:

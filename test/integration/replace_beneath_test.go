@@ -67,8 +67,8 @@ func TestDeadMountBeneath(t *testing.T) {
 	}
 }
 
-// TestHungMountBeneath has mounts at the bottom that nobody may ask: one whose
-// daemon stands still, and one of another volume, which loses nothing.
+// TestHungMountBeneath has mounts at the bottom that must not be asked: one whose
+// daemon is stopped, and one of another volume, which loses nothing.
 func TestHungMountBeneath(t *testing.T) {
 	for name, breaks := range map[string]func(*harness.FUSEDisk){
 		"it answers": func(*harness.FUSEDisk) {},
@@ -128,7 +128,7 @@ func TestDeadMountBeneathAPublishedOne(t *testing.T) {
 	s.onlyReported("Disconnected")
 }
 
-// TestDeadMountBeneathInUse has somebody use both: files of the dead one stay dead,
+// TestDeadMountBeneathInUse has a process use both: files of the dead one stay dead,
 // those of the live one are not touched.
 func TestDeadMountBeneathInUse(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()

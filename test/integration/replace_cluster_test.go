@@ -47,7 +47,7 @@ func TestReplaceForAPod(t *testing.T) {
 func TestPodThatStartsToTerminateWhileReplacing(t *testing.T) {
 	for _, instant := range replaceInstants {
 		if !strings.HasPrefix(instant, "replace/") {
-			continue // it is asked for the last time right before settling
+			continue // it is asked for the last time right before finalize
 		}
 		t.Run(instant, func(t *testing.T) {
 			m := newMember(t)

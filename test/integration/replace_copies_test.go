@@ -82,45 +82,45 @@ func TestReplaceCopiesAfterAKill(t *testing.T) {
 	}
 }
 
-// strangers are the ways in which somebody in a mount namespace of their own may
+// unrelatedMounts are the ways in which a process in a mount namespace of its own may
 // have something else on the mount point.
-var strangers = map[string]func(ns harness.Namespace, mountPoint string){
-	"over it": func(ns harness.Namespace, mountPoint string) { ns.Do("mount", "-t", "tmpfs", "stranger", mountPoint) },
+var unrelatedMounts = map[string]func(ns harness.Namespace, mountPoint string){
+	"over it": func(ns harness.Namespace, mountPoint string) { ns.Do("mount", "-t", "tmpfs", "unrelated", mountPoint) },
 	"instead of it": func(ns harness.Namespace, mountPoint string) {
 		ns.Do("umount", mountPoint)
-		ns.Do("mount", "-t", "tmpfs", "stranger", mountPoint)
+		ns.Do("mount", "-t", "tmpfs", "unrelated", mountPoint)
 	},
 }
 
-// strangerAt gives the id of what is mounted so, 0 for nothing.
-func strangerAt(ns harness.Namespace, mountPoint string) (id int) {
+// unrelatedAt returns the id of the unrelated mount, 0 for nothing.
+func unrelatedAt(ns harness.Namespace, mountPoint string) (id int) {
 	for _, m := range ns.LayersAt(mountPoint) {
-		if m.Source == "stranger" {
+		if m.Source == "unrelated" {
 			id = m.OldID
 		}
 	}
 	return id
 }
 
-// TestReplaceSpares leaves alone what somebody has mounted on the mount point in a
-// mount namespace of their own. Others see the mount point healed, unless the stranger
+// TestReplaceLeavesUnrelatedMounts leaves alone what another process has mounted on the mount point in a
+// mount namespace of its own. Others see the mount point healed, unless the unrelated mount
 // stands where the dead mount was: then a umount that reached the others would
 // take it along, and they keep what they had on top.
-func TestReplaceSpares(t *testing.T) {
-	for name, stranger := range strangers {
+func TestReplaceLeavesUnrelatedMounts(t *testing.T) {
+	for name, unrelated := range unrelatedMounts {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone").Start()
 			s := newServed(n, "covered elsewhere").known()
 			usual, odd := harness.NewNamespace(t, "slave"), harness.NewNamespace(t, "slave")
-			stranger(odd, s.MountPoint())
-			id, before := strangerAt(odd, s.MountPoint()), usual.At(s.MountPoint())
+			unrelated(odd, s.MountPoint())
+			id, before := unrelatedAt(odd, s.MountPoint()), usual.At(s.MountPoint())
 			for range 2 {
 				s.die()
 				if _, err := n.Call(s.Request()); err != nil {
 					t.Fatal(err)
 				}
 				s.back()
-				if got := strangerAt(odd, s.MountPoint()); got != id || id == 0 {
+				if got := unrelatedAt(odd, s.MountPoint()); got != id || id == 0 {
 					t.Errorf("their mount %d is now %d", id, got)
 				}
 				got := usual.LayersAt(s.MountPoint())
@@ -138,23 +138,23 @@ func TestReplaceSpares(t *testing.T) {
 	}
 }
 
-// TestReplaceSparesAfterAKill is the same when the server is killed on the way.
-func TestReplaceSparesAfterAKill(t *testing.T) {
-	for name, stranger := range strangers {
+// TestReplaceLeavesUnrelatedMountsAfterAKill is the same when the server is killed on the way.
+func TestReplaceLeavesUnrelatedMountsAfterAKill(t *testing.T) {
+	for name, unrelated := range unrelatedMounts {
 		for _, instant := range []string{"replace/copies", "replace/detached", "replace/verified", "finalize/set"} {
 			t.Run(name+" at "+instant, func(t *testing.T) {
 				var odd harness.Namespace
 				h, s := stopReplace(t, instant, func(s *served) {
 					odd = harness.NewNamespace(t, "slave")
-					stranger(odd, s.MountPoint())
+					unrelated(odd, s.MountPoint())
 				})
-				id := strangerAt(odd, s.MountPoint())
+				id := unrelatedAt(odd, s.MountPoint())
 				h.n.Kill()
 				h.Answer()
 				h.restart()
 				h.again()
 				s.back()
-				if got := strangerAt(odd, s.MountPoint()); got != id || id == 0 {
+				if got := unrelatedAt(odd, s.MountPoint()); got != id || id == 0 {
 					t.Errorf("their mount %d is now %d", id, got)
 				}
 			})

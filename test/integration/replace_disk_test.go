@@ -11,7 +11,7 @@ import (
 )
 
 // TestReplaceOfADisk has a disk vanish from under a volume and come back under
-// another name, as after a new login to its target. The driver stages it anew.
+// another name, as after a new login to its target. The driver stages it again.
 func TestReplaceOfADisk(t *testing.T) {
 	for fs, options := range map[string]string{
 		"ext4": "",
@@ -53,7 +53,7 @@ func needsBeneath(t testing.TB) {
 }
 
 // restageDisk does what a driver does that finds the disk of a volume gone: it
-// unmounts what is staged, lazily, and stages the disk that came in its place.
+// unmounts what is staged, lazily, and stages the disk that replaces it.
 func restageDisk(v *harness.Volume, options string) {
 	t := v.Node.T
 	t.Helper()

@@ -29,7 +29,7 @@ func TestUnpublishWhileReplacing(t *testing.T) {
 	}
 }
 
-// TestUnpublishWhileReplacingInUse is the same while somebody has a file of the
+// TestUnpublishWhileReplacingInUse is the same while a process has a file of the
 // dead mount open, so that it has to be detached.
 func TestUnpublishWhileReplacingInUse(t *testing.T) {
 	for name, unpublish := range unpublishers {
@@ -57,7 +57,7 @@ var publishers = map[string]func(staging, mountPoint string) error{
 	},
 }
 
-// TestPublishWhileReplacing has a driver publish anew at every instant of a
+// TestPublishWhileReplacing has a driver publish again at every instant of a
 // replacement but the last, at which it is over. The driver's mount stays, and
 // nothing beneath it is writable: a driver that unmounts once, and deletes the
 // tree, loses nothing.
@@ -72,7 +72,7 @@ func TestPublishWhileReplacing(t *testing.T) {
 	}
 }
 
-// TestPublishWhileReplacingInUse is the same while somebody has a file of the
+// TestPublishWhileReplacingInUse is the same while a process has a file of the
 // dead mount open. Drivers that mount on top of a dead mount in that instant are
 // none: what they mounted goes with it.
 func TestPublishWhileReplacingInUse(t *testing.T) {
@@ -82,8 +82,8 @@ func TestPublishWhileReplacingInUse(t *testing.T) {
 }
 
 func testPublishWhileReplacing(t *testing.T, publish func(staging, mountPoint string) error, instant string, breaks ...func(*served)) {
-	var propagatedMounts harness.Namespace
-	h, s := stopReplace(t, instant, append(breaks, func(*served) { propagatedMounts = harness.NewNamespace(t, "unchanged") })...)
+	var other harness.Namespace
+	h, s := stopReplace(t, instant, append(breaks, func(*served) { other = harness.NewNamespace(t, "unchanged") })...)
 	harness.Must(t, publish(s.Staging, s.MountPoint()))
 	theirs := harness.MountID(t, s.MountPoint())
 	h.Resume()
@@ -96,7 +96,7 @@ func testPublishWhileReplacing(t *testing.T, publish func(staging, mountPoint st
 	h.intact(s.MountPoint())
 	// Its umount finds another one beneath, if any.
 	harness.Must(t, unix.Unmount(s.MountPoint(), unix.MNT_DETACH))
-	for _, m := range slices.Concat(harness.Layers(t, s.MountPoint()), propagatedMounts.LayersAt(s.MountPoint())) {
+	for _, m := range slices.Concat(harness.Layers(t, s.MountPoint()), other.LayersAt(s.MountPoint())) {
 		if s.writable(m) {
 			t.Errorf("what was beneath is %s", m.Attr)
 		}

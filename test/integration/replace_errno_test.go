@@ -11,7 +11,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
-// restagedBeside is a volume whose driver has staged it anew while the daemon of
+// restagedBeside is a volume whose driver has staged it again while the daemon of
 // before, which the mount point still has, goes on.
 func restagedBeside(n *harness.Node) (v *harness.Volume, previous *faultfs.FS) {
 	n.T.Helper()
@@ -24,8 +24,7 @@ func restagedBeside(n *harness.Node) (v *harness.Volume, previous *faultfs.FS) {
 	return v, previous
 }
 
-// TestReplaceWhatFails replaces a mount whose server says that it is no good any
-// more.
+// TestReplaceWhatFails replaces a mount whose server answers with a lasting error.
 func TestReplaceWhatFails(t *testing.T) {
 	for errno, reason := range map[syscall.Errno]string{
 		unix.ESTALE: "StaleFileHandle", unix.EIO: "IOError", unix.ENODEV: "IOError", unix.ENOTCONN: "Disconnected",
@@ -46,7 +45,7 @@ func TestReplaceWhatFails(t *testing.T) {
 	}
 }
 
-// TestReplaceNothingAlive leaves a mount alone that works, is silent, or refuses
+// TestReplaceNothingAlive leaves a mount alone that works, does not answer, or refuses
 // us, although another one is staged.
 func TestReplaceNothingAlive(t *testing.T) {
 	for name, c := range map[string]struct {

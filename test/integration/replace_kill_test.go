@@ -49,7 +49,7 @@ func (h halfway) killWorker() {
 }
 
 // TestKillReplacingInUse is the same for a mount that has to be detached, since
-// somebody has a file of it open.
+// a process has a file of it open.
 func TestKillReplacingInUse(t *testing.T) {
 	for victim, kill := range map[string]func(h halfway){
 		"worker": halfway.killWorker,
@@ -64,7 +64,7 @@ func TestKillReplacingInUse(t *testing.T) {
 	}
 }
 
-// TestKillReplacingForAContainer kills the server while nobody but a container of
+// TestKillReplacingForAContainer kills the server while only a container of
 // the pod says that the mount point is wanted: it still has the filesystem that died.
 func TestKillReplacingForAContainer(t *testing.T) {
 	for _, instant := range []string{"replace/beneath", "replace/detached", "finalize", "finalize/set", "final/set"} {
@@ -83,9 +83,9 @@ func TestKillReplacingForAContainer(t *testing.T) {
 	}
 }
 
-// TestKilledReplacing shows what stands at the mount point then: nothing through which
+// TestKilledReplacing shows what is at the mount point then: nothing through which
 // anything can be written or deleted, and nothing that is made writable while
-// nobody vouches.
+// the caller does not vouch.
 func TestKilledReplacing(t *testing.T) {
 	for _, instant := range []string{"replace/beneath", "replace/detached", "replace/verified", "finalize/alone"} {
 		t.Run(instant, func(t *testing.T) {
@@ -105,9 +105,9 @@ func TestKilledReplacing(t *testing.T) {
 				t.Errorf("%d mounts of what is staged stand at the mount point", live)
 			}
 			if err := removeAll(s.MountPoint()); err == nil {
-				t.Error("a tree with an placeholder was removed")
+				t.Error("a tree with a placeholder was removed")
 			}
-			h.n.Args = nil // not standalone: nobody vouches
+			h.n.Args = nil // not standalone: the caller does not vouch
 			h.restart()
 			before := h.n.Table()
 			h.n.Expect("abnormal", s.Request())

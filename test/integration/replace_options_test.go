@@ -15,8 +15,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// replaceInstants are all mount points at which a worker can be stopped while it
-// replaces a mount that nobody uses, in the order in which it comes by.
+// replaceInstants are all instants at which a worker can be stopped while it
+// replaces a mount without a user, in the order in which it comes by.
 var replaceInstants = []string{
 	"replace/cloned", "replace/checked", "replace/beneath", "replace/copies", "replace/detached", "replace/verified",
 	"finalize", "finalize/checked", "finalize/alone", "finalize/set",
@@ -64,7 +64,7 @@ func TestReplaceKeepsPrivate(t *testing.T) {
 }
 
 // TestReadOnlyAtEveryInstant replaces at a mount point that is published read-only.
-// Whoever tries to write there all the time never gets through, and at no
+// A process that writes there all the time always fails, and at no
 // instant does a writable mount stand there.
 func TestReadOnlyAtEveryInstant(t *testing.T) {
 	n := harness.NewNode(t, "--standalone")
@@ -130,7 +130,7 @@ func startWriter(t *testing.T, path string) *writer {
 	return w
 }
 
-// stop gives all errors that there were.
+// stop returns all errors that there were.
 func (w *writer) stop() []error {
 	select {
 	case <-w.enough:

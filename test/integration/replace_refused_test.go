@@ -11,8 +11,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestReplaceRefused leaves a dead mount where it is, and says why, as long as
-// it is not shown that there is something right to put in its place.
+// TestReplaceRefused leaves a dead mount in place, and says why, until a right
+// replacement is proven.
 func TestReplaceRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(t *testing.T, s *served)
@@ -22,7 +22,7 @@ func TestReplaceRefused(t *testing.T) {
 			func(_ *testing.T, s *served) { s.disk.Kill() },
 			[]string{"Disconnected"},
 		},
-		"what is staged died anew": {
+		"what is staged died again": {
 			func(_ *testing.T, s *served) { s.die(); s.disk.Kill() },
 			[]string{"Disconnected", "not healthy (Disconnected)"},
 		},
@@ -71,7 +71,7 @@ func TestReplaceRefused(t *testing.T) {
 		"something stands in the dead mount": {
 			func(t *testing.T, s *served) {
 				harness.Must(t, unix.Mount("", s.MountPoint(), "", unix.MS_PRIVATE, ""))
-				harness.Must(t, unix.Mount("stranger", filepath.Join(s.MountPoint(), "sub"), "tmpfs", 0, "size=1m"))
+				harness.Must(t, unix.Mount("unrelated", filepath.Join(s.MountPoint(), "sub"), "tmpfs", 0, "size=1m"))
 				s.die()
 			},
 			[]string{"Disconnected", "mounted on"},
@@ -95,8 +95,8 @@ func TestReplaceRefused(t *testing.T) {
 	}
 }
 
-// TestReplaceOfANamelessSource believes kubelet's file at kubelet's own path when
-// a daemon calls its mounts by the same name for every volume, and nothing else.
+// TestReplaceOfANamelessSource relies only on kubelet's file at kubelet's own path
+// when a daemon gives all its mounts the same source.
 func TestReplaceOfANamelessSource(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v, d := n.NewFUSEDisk("nameless", harness.FUSEConfig{Source: "fuse.diskfs"})
@@ -115,7 +115,7 @@ func TestReplaceOfANamelessSource(t *testing.T) {
 // TestReplaceNeverSeenHealthy does nothing for a volume without a record.
 func TestReplaceNeverSeenHealthy(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
-	s := newServed(n, "stranger")
+	s := newServed(n, "unrelated")
 	s.die()
 	before := n.Table()
 	n.Expect("abnormal", s.Request(), "Disconnected", "never seen healthy")

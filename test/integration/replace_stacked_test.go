@@ -11,7 +11,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// buried is a volume whose driver has published it anew, and on top of that
+// buried is a volume whose driver has published it again, and on top of that
 // stands the dead mount of before.
 func buried(t *testing.T, n *harness.Node) (s *served, live uint64) {
 	t.Helper()
@@ -30,7 +30,7 @@ func buried(t *testing.T, n *harness.Node) (s *served, live uint64) {
 	return s, live
 }
 
-// TestUnmountDeadTop takes a dead mount off a live one, to which nothing happens.
+// TestUnmountDeadTop unmounts a dead mount from a live one, to which nothing happens.
 func TestUnmountDeadTop(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s, live := buried(t, n)
@@ -42,7 +42,7 @@ func TestUnmountDeadTop(t *testing.T) {
 	n.Expect("healthy", s.Request())
 }
 
-// TestUnmountDeadTopKilled kills worker and server while a dead mount is taken off.
+// TestUnmountDeadTopKilled kills worker and server while a dead mount is unmounted.
 func TestUnmountDeadTopKilled(t *testing.T) {
 	for _, victim := range []string{"worker", "server"} {
 		for _, instant := range []string{"unmount-dead-top/checked", "unmount-dead-top/done"} {
@@ -83,27 +83,27 @@ func TestUnmountDeadTopOnlyTheDead(t *testing.T) {
 
 // buriedShared is a volume whose dead mount stands on the live one and, because
 // that shares its events, on staging and on elsewhere as well.
-func buriedShared(t *testing.T, n *harness.Node) (s *served, propagatedMounts string) {
+func buriedShared(t *testing.T, n *harness.Node) (s *served, peer string) {
 	t.Helper()
-	s = newServed(n, "a twin").known()
+	s = newServed(n, "a peer").known()
 	dead := s.Keep()
 	s.die()
 	harness.Must(t, unix.Unmount(s.MountPoint(), unix.MNT_DETACH))
 	harness.Must(t, unix.Mount(s.Staging, s.MountPoint(), "", unix.MS_BIND, ""))
-	propagatedMounts = filepath.Join(n.Dir, "elsewhere")
-	harness.Mkdir(t, propagatedMounts)
-	harness.Must(t, unix.Mount(s.Staging, propagatedMounts, "", unix.MS_BIND, ""))
-	harness.Must(t, unix.Mount("", propagatedMounts, "", unix.MS_SLAVE, ""))
+	peer = filepath.Join(n.Dir, "elsewhere")
+	harness.Mkdir(t, peer)
+	harness.Must(t, unix.Mount(s.Staging, peer, "", unix.MS_BIND, ""))
+	harness.Must(t, unix.Mount("", peer, "", unix.MS_SLAVE, ""))
 	harness.Must(t, unix.Mount(dead, s.MountPoint(), "", unix.MS_BIND, ""))
-	for _, path := range []string{s.Staging, s.MountPoint(), propagatedMounts} {
+	for _, path := range []string{s.Staging, s.MountPoint(), peer} {
 		if len(harness.Layers(t, path)) != 2 {
 			t.Fatalf("the dead mount did not propagate to %s: the test shows nothing", path)
 		}
 	}
-	return s, propagatedMounts
+	return s, peer
 }
 
-// alive gives the ids of the live layers of a volume at some paths.
+// alive returns the ids of the live layers of a volume at some paths.
 func (s *served) alive(paths ...string) []int {
 	s.Node.T.Helper()
 	var ids []int
@@ -117,40 +117,40 @@ func (s *served) alive(paths ...string) []int {
 	return ids
 }
 
-// TestUnmountDeadTopWithPropagatedMounts leaves every live mount where it is when the dead one that
-// stands on it stands on its peers as well.
+// TestUnmountDeadTopWithPropagatedMounts leaves every live mount where it is, also
+// when copies of the dead mount stand on its peers.
 func TestUnmountDeadTopWithPropagatedMounts(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
-	s, propagatedMounts := buriedShared(t, n)
-	before := s.alive(s.Staging, s.MountPoint(), propagatedMounts)
+	s, peer := buriedShared(t, n)
+	before := s.alive(s.Staging, s.MountPoint(), peer)
 	if _, err := n.Call(s.Request()); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.alive(s.Staging, s.MountPoint(), propagatedMounts); !slices.Equal(got, before) || len(got) != 3 {
+	if got := s.alive(s.Staging, s.MountPoint(), peer); !slices.Equal(got, before) || len(got) != 3 {
 		t.Errorf("the live mounts %v became %v", before, got)
 	}
 }
 
-// TestUnmountDeadTopWithALivingPropagatedMount has something alive where a peer has its copy of the
-// dead mount: a umount of that would take it along.
+// TestUnmountDeadTopWithALivingPropagatedMount has a live mount where a peer has its
+// copy of the dead mount: a umount would propagate to it.
 func TestUnmountDeadTopWithALivingPropagatedMount(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
-	s, propagatedMounts := buriedShared(t, n)
+	s, peer := buriedShared(t, n)
 	harness.Must(t, unix.Mount("", s.Staging, "", unix.MS_PRIVATE, "")) // of the top
-	harness.Must(t, unix.Unmount(propagatedMounts, 0))
-	harness.Must(t, unix.Mount("stranger", propagatedMounts, "tmpfs", 0, "size=1m"))
-	before := idsAt(t, propagatedMounts)
+	harness.Must(t, unix.Unmount(peer, 0))
+	harness.Must(t, unix.Mount("unrelated", peer, "tmpfs", 0, "size=1m"))
+	before := idsAt(t, peer)
 	for range 2 {
 		if _, err := n.Call(s.Request()); err != nil {
 			t.Fatal(err)
 		}
-		if got := idsAt(t, propagatedMounts); !slices.Equal(got, before) {
+		if got := idsAt(t, peer); !slices.Equal(got, before) {
 			t.Errorf("the mounts elsewhere %v became %v", before, got)
 		}
 	}
 }
 
-// idsAt gives the ids of all mounts on some paths.
+// idsAt returns the ids of all mounts on some paths.
 func idsAt(t testing.TB, paths ...string) []int {
 	t.Helper()
 	var ids []int

@@ -49,7 +49,7 @@ func atEachStop(n *harness.Node, req *healerpb.NodeHealerRequest, look func()) *
 	}
 }
 
-// stopped gives a worker that stands still, 0 for none.
+// stopped returns a worker that waits at an instant, 0 for none.
 func stopped(n *harness.Node) int {
 	workers := n.Workers()
 	if i := slices.IndexFunc(workers, func(pid int) bool { return harness.State(pid) == "T" }); i >= 0 {

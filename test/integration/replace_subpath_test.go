@@ -55,7 +55,7 @@ func TestReplaceSubPaths(t *testing.T) {
 	}
 }
 
-// TestReplaceSubPathKilled kills the worker or the server when the first place
+// TestReplaceSubPathKilled kills the worker or the server when the first mount point
 // is healed and the next one is on its way: the next call does the rest.
 func TestReplaceSubPathKilled(t *testing.T) {
 	for _, victim := range []string{"worker", "server"} {

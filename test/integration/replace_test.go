@@ -103,7 +103,7 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// TestReplaceInUse heals a mount point of which somebody has a file open: that file
+// TestReplaceInUse heals a mount point of which a process has a file open: that file
 // stays dead, and nothing else.
 func TestReplaceInUse(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
@@ -144,7 +144,7 @@ func TestReplaceForSeveralPods(t *testing.T) {
 		t.Error("the mount point that the request names was not healed")
 	}
 	if got := harness.Layers(t, other); len(got) != 1 || got[0].OldID != dead[0].OldID {
-		t.Errorf("nobody vouches for the other pod, and it has %v", got)
+		t.Errorf("nothing proves that the other pod wants it, and it has %v", got)
 	}
 	req := s.Request()
 	req.VolumePath = other

@@ -14,12 +14,12 @@ import (
 func TestReplaceWanted(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	s := newServed(n, "wanted").known()
-	stranger := n.NewContainer(harness.Stranger, s.MountPoint())
+	unrelated := n.NewContainer(harness.UnrelatedPod, s.MountPoint())
 	s.die()
 	dead := n.Table()
 	n.Expect("abnormal", s.Request(), "Disconnected", "no running container")
 	n.SameTable(dead)
-	stranger.Kill()
+	unrelated.Kill()
 	n.Expect("abnormal", s.Request(), "Disconnected", "no running container")
 	n.SameTable(dead)
 
@@ -38,13 +38,13 @@ func TestReplaceWanted(t *testing.T) {
 
 // TestUnwantedWhileReplacing ends the container at every instant of a
 // replacement, and has the driver unmount then and delete the tree afterwards,
-// however late. Until the last question, right before settling, the mount point of a
+// however late. Until the last question, right before finalize, the mount point of a
 // pod that is gone is not healed.
 func TestUnwantedWhileReplacing(t *testing.T) {
 	for name, umount := range map[string]bool{"the umount comes at once": true, "the umount comes later": false} {
 		for _, instant := range replaceInstants {
 			if !umount && !strings.HasPrefix(instant, "replace/") {
-				continue // settling, it makes no difference
+				continue // in finalize it makes no difference
 			}
 			t.Run(name+" at "+instant, func(t *testing.T) {
 				n := harness.NewNode(t)

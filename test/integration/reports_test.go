@@ -51,8 +51,7 @@ func (v *claimed) isTold(want ...string) {
 	}
 }
 
-// TestEvents tells the users of a volume what has become of it, and each thing
-// once.
+// TestEvents reports to the users of a volume what happened to it, each thing once.
 func TestEvents(t *testing.T) {
 	m := newMember(t)
 	m.Start()
@@ -110,7 +109,7 @@ func setMode(o metav1.Object, mode string) {
 
 const healthPrefix = "csiaddons.openshift.io/volumehealth."
 
-// health is what stands on the claim for a node, and on what version of it.
+// health is the claim's annotation for a node, and on what version of it.
 func (v *claimed) health(node *corev1.Node) (value, version string) {
 	v.m.T.Helper()
 	claim, err := v.m.api.Admin().CoreV1().PersistentVolumeClaims(v.m.namespace).Get(v.m.T.Context(), v.claim.Name, metav1.GetOptions{})
@@ -145,8 +144,7 @@ func (v *claimed) becomes(state string) (since time.Time, version string) {
 	return since, version
 }
 
-// TestHealthOfAClaim writes what changes, when it changes, beside what others
-// write.
+// TestHealthOfAClaim writes changes when they happen, beside other writers.
 func TestHealthOfAClaim(t *testing.T) {
 	m := newMember(t)
 	m.Start()
@@ -191,9 +189,9 @@ func TestHealthOfAClaim(t *testing.T) {
 	}
 }
 
-// TestPodsByTurns asks at the mount points of two pods by turns, one of which is lost:
-// the volume is unhealthy, and does not become healthy in between.
-func TestPodsByTurns(t *testing.T) {
+// TestUnhealthyWhileOnePodIs asks alternately at the mount points of two pods, of
+// which one lost its mount: the volume stays unhealthy in between.
+func TestUnhealthyWhileOnePodIs(t *testing.T) {
 	m := newMember(t, "--mode=check")
 	m.Start()
 	v := m.newClaimed("ext4", "by-turns", func(c *cluster.Volume) { c.Access = corev1.ReadWriteMany })
@@ -207,7 +205,7 @@ func TestPodsByTurns(t *testing.T) {
 	ask(mountPoints[0])
 	v.becomes("healthy")
 	v.Publish(string(second.UID))
-	harness.Run(t, "umount", mountPoints[1]) // before anybody has seen it
+	harness.Run(t, "umount", mountPoints[1]) // before any check
 	ask(mountPoints[1])
 	v.becomes("unhealthy")
 	for range 5 {
@@ -226,12 +224,12 @@ func TestPodsByTurns(t *testing.T) {
 	})
 }
 
-// TestReportsAfterAnOutage tells what happened while the API was away, with its
-// own time, and keeps no caller waiting.
+// TestReportsAfterAnOutage reports after an outage of the API what happened during it,
+// with its own time, and delays no caller.
 func TestReportsAfterAnOutage(t *testing.T) {
 	for name, outage := range map[string]func(*cluster.Cluster, testing.TB){
-		"gone":   (*cluster.Cluster).KillAPI,
-		"silent": (*cluster.Cluster).PauseAPI,
+		"gone": (*cluster.Cluster).KillAPI,
+		"hung": (*cluster.Cluster).PauseAPI,
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMember(t)
@@ -250,7 +248,7 @@ func TestReportsAfterAnOutage(t *testing.T) {
 	}
 }
 
-// TestClaimOfTheSameName is never written to for the one that is gone.
+// TestClaimOfTheSameName is never written to in place of the one that was deleted.
 func TestClaimOfTheSameName(t *testing.T) {
 	m := newMember(t)
 	m.Start()

@@ -68,7 +68,7 @@ func askAll(t *testing.T, n *harness.Node, volumes []*harness.Volume) {
 	wg.Wait()
 }
 
-// mostWaiting gives the largest number of requests that were seen waiting for
+// mostWaiting returns the largest number of requests that were seen waiting for
 // the daemon while something was done.
 func mostWaiting(fs *faultfs.FS, do func()) int {
 	seen, done := make(chan int), make(chan struct{})

@@ -9,8 +9,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
-// TestSlowIsNotDead leaves a volume alone that answers late, each time and to
-// everything, and heals its lost bind like any other's.
+// TestSlowIsNotDead leaves a volume alone that answers everything late, and heals its
+// lost bind like any other's.
 func TestSlowIsNotDead(t *testing.T) {
 	for name, lay := range map[string]func(n *harness.Node) (*harness.Volume, *faultfs.FS){
 		"a FUSE daemon": func(n *harness.Node) (*harness.Volume, *faultfs.FS) { return n.NewFUSEVolume("slow", faultfs.Config{}) },

@@ -12,7 +12,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// fillings are the ways in which a volume can have no room, and what is said.
+// fillings are the ways in which a volume can be full, and what is reported.
 var fillings = map[string]struct {
 	fill func(t *testing.T, dir string)
 	says string
@@ -21,9 +21,9 @@ var fillings = map[string]struct {
 	"inodes": {fillInodes, "OutOfInodes"},
 }
 
-// TestFull reports that nothing is left, touches nothing, and is content again
-// when something was deleted. (Of an xfs it cannot be told: its last blocks are
-// for itself, and it counts them as available.)
+// TestFull reports a full volume, changes nothing, and reports it as healthy after
+// something was deleted. (Not of an xfs, which keeps its last blocks for itself and
+// counts them as available.)
 func TestFull(t *testing.T) {
 	for _, fs := range []string{"ext4", "tmpfs"} {
 		t.Run(fs, func(t *testing.T) { testFull(t, fs) })
@@ -63,9 +63,9 @@ func testFull(t *testing.T, fs string) {
 	}
 }
 
-// TestFullIsBoundAnew heals a mount point of a full volume: that there is no room is
+// TestRebindOfAFullVolume heals a mount point of a full volume: that it has no space is
 // no reason to leave a pod without its mount.
-func TestFullIsBoundAnew(t *testing.T) {
+func TestRebindOfAFullVolume(t *testing.T) {
 	for what, c := range fillings {
 		t.Run(what, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone").Start()
@@ -86,8 +86,8 @@ func TestFullIsBoundAnew(t *testing.T) {
 	}
 }
 
-// TestFirstSeenFull takes a volume for healthy that never had any room, as far as
-// anybody knows: some filesystems never have. It is healed like any other.
+// TestFirstSeenFull treats a volume as healthy that never had free space as far as is
+// known: some filesystems never report any. It is healed like any other.
 func TestFirstSeenFull(t *testing.T) {
 	for what, c := range fillings {
 		t.Run(what, func(t *testing.T) {
@@ -118,7 +118,7 @@ func fillBlocks(t *testing.T, dir string) {
 			return
 		}
 		harness.Must(t, err)
-		// What is only promised takes no room yet: what it leaves is written, too.
+		// Delayed allocation takes no space before fsync: write until nothing is left after it.
 		piece := make([]byte, size)
 		for n := 1; n > 0; {
 			n = 0

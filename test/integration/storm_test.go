@@ -24,9 +24,9 @@ const (
 	stormTime = 20 * time.Second
 )
 
-// TestMountStorm asks for healthy volumes, and heals one again and again, while
-// all around, in the directories of other pods too, filesystems are mounted and
-// unmounted: no verdict is ever wrong.
+// TestMountStorm checks healthy volumes, and heals one again and again, while
+// filesystems are mounted and unmounted all around, also in the directories of other
+// pods: no verdict is wrong.
 func TestMountStorm(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	var steady []*harness.Volume
@@ -43,7 +43,7 @@ func TestMountStorm(t *testing.T) {
 	before := n.Table()
 
 	s := blow(t, n, steady[0])
-	asked := n.AskOnAndOn(3, requests...)
+	asked := n.AskContinuously(3, requests...)
 	healed := 0
 	for end := time.Now().Add(stormLength(t)); time.Now().Before(end); healed++ {
 		lost.Unpublish()

@@ -10,9 +10,9 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestRebindStaysInTheVolume spoils the way to the subdirectory that a mount point
-// showed. The content of a volume belongs to the workload: whatever it put on
-// the way leads nowhere.
+// TestRebindStaysInTheVolume replaces parts of the path to the subdirectory that a
+// mount point showed. The content of a volume belongs to the workload: a link or mount
+// that it puts on the way is not followed.
 func TestRebindStaysInTheVolume(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, sub string){
 		"a link to another directory of the volume": func(t *testing.T, sub string) {
@@ -30,7 +30,7 @@ func TestRebindStaysInTheVolume(t *testing.T) {
 		},
 		"another filesystem": func(t *testing.T, sub string) {
 			harness.Mkdir(t, sub)
-			harness.Must(t, unix.Mount("stranger", sub, "tmpfs", 0, "size=1m"))
+			harness.Must(t, unix.Mount("unrelated", sub, "tmpfs", 0, "size=1m"))
 			harness.Mkdir(t, filepath.Join(sub, "deep"))
 		},
 		"a bind of the volume's own directory": func(t *testing.T, sub string) {

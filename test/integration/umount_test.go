@@ -19,14 +19,14 @@ const rounds = 200
 
 // TestUmountWhileChecked publishes and unpublishes a volume again and again, as
 // a driver does, and now and then unstages it, while several callers ask for it
-// without a pause. Nobody is told anything but that it is there or is not.
+// without a pause. Every answer says that it is mounted or that it is not.
 func TestUmountWhileChecked(t *testing.T) {
 	for _, fs := range kinds {
 		t.Run(fs, func(t *testing.T) {
 			n := harness.NewNode(t).Start()
 			v := n.NewVolume(fs, "unpublished")
 			n.Expect("healthy", v.Request())
-			asked := n.AskOnAndOn(3, v.Request())
+			asked := n.AskContinuously(3, v.Request())
 			busy := tries{}
 			begun := time.Now()
 			for i := range rounds {
@@ -58,7 +58,7 @@ func TestCleanupWhileChecked(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	v := n.NewVolume("xfs", "unpublished")
 	n.Expect("healthy", v.Request())
-	asked := n.AskOnAndOn(3, v.Request())
+	asked := n.AskContinuously(3, v.Request())
 	failed := 0
 	for range rounds / 2 {
 		for mount.CleanupMountPoint(v.MountPoint(), mount.New(""), true) != nil {
@@ -93,7 +93,7 @@ func (c *tries) umount(t *testing.T, path string) {
 	}
 }
 
-// free waits until nobody holds a volume's disk: a check under way may have it
+// free waits until a volume's disk has no user: a check under way may have it
 // for a moment after the umount.
 func free(t *testing.T, v *harness.Volume) {
 	t.Helper()
@@ -103,7 +103,7 @@ func free(t *testing.T, v *harness.Volume) {
 	harness.Eventually(t, "the disk is free", func() bool { return claim(v.Device) == nil })
 }
 
-// claim opens a disk the way that fails while anybody else has claimed it.
+// claim opens a disk the way that fails while another user has claimed it.
 func claim(device string) error {
 	fd, err := unix.Open(device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
 	if err == nil {
@@ -113,7 +113,7 @@ func claim(device string) error {
 }
 
 // onlyThereOrNot fails the test for an answer that is more than that a volume
-// works, is not mounted, is busy with another call, or would not stand still.
+// works, is not mounted, is busy with another call, or kept changing.
 func onlyThereOrNot(t *testing.T, a harness.Answer) {
 	t.Helper()
 	switch status.Code(a.Err) {

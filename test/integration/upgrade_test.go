@@ -33,9 +33,9 @@ func TestUpgradeBefore(t *testing.T) {
 	}
 }
 
-// TestUpgradeAfter boots on what the same node, with another kernel, has left.
-// Numbers of devices and mounts are given out anew: the records' old ones are those
-// of other volumes now, and nothing is done by them.
+// TestUpgradeAfter boots with another kernel on what the node left. Device and mount
+// numbers are given out again: the records' old numbers belong to other volumes now,
+// and nothing is done because of them.
 func TestUpgradeAfter(t *testing.T) {
 	harness.PodUID = upgradedPod
 	n := harness.NewKeptNode(t, "--standalone").Start()
@@ -70,7 +70,7 @@ func TestUpgradeAfter(t *testing.T) {
 	n.SameTable(wrong)
 	harness.Must(t, unix.Unmount(first.Staging, 0))
 
-	// All is staged and published as it should be: a FUSE volume of somebody else
+	// All is staged and published as it should be: a FUSE volume of another driver
 	// first, so that its number is the first that there is.
 	other, _ := n.NewFUSEDisk("new after "+recordedBoot(t, n, "first"), harness.FUSEConfig{})
 	c := n.NewContainer(harness.OtherPod, other.MountPoint())

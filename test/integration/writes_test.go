@@ -12,8 +12,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestWhoWrites counts what reaches the disk while a volume is asked for: nothing
-// by default, and nothing that nobody vouches for.
+// TestWhoWrites counts what reaches the disk while a volume is checked: nothing by
+// default, and nothing without proof that this node may write.
 func TestWhoWrites(t *testing.T) {
 	for name, c := range map[string]struct {
 		args      []string
@@ -21,15 +21,15 @@ func TestWhoWrites(t *testing.T) {
 		sick      bool
 		writes    bool
 	}{
-		"by default":                 {args: []string{"--standalone"}},
-		"never":                      {args: []string{"--standalone", "--probe-write=never"}},
-		"never, with errors":         {args: []string{"--standalone", "--probe-write=never"}, sick: true},
-		"on suspicion, with errors":  {args: []string{"--standalone"}, sick: true, writes: true},
-		"always":                     {args: []string{"--standalone", "--probe-write=always"}, writes: true},
-		"always, and nobody vouches": {args: []string{"--probe-write=always"}},
-		"always, and nobody vouches, with errors": {args: []string{"--probe-write=always"}, sick: true},
-		"always, for a container":                 {args: []string{"--probe-write=always"}, container: true, writes: true},
-		"always, but the server only checks":      {args: []string{"--standalone", "--probe-write=always", "--mode=check"}},
+		"by default":                  {args: []string{"--standalone"}},
+		"never":                       {args: []string{"--standalone", "--probe-write=never"}},
+		"never, with errors":          {args: []string{"--standalone", "--probe-write=never"}, sick: true},
+		"on suspicion, with errors":   {args: []string{"--standalone"}, sick: true, writes: true},
+		"always":                      {args: []string{"--standalone", "--probe-write=always"}, writes: true},
+		"always, without a container": {args: []string{"--probe-write=always"}},
+		"always, without a container, with errors": {args: []string{"--probe-write=always"}, sick: true},
+		"always, for a container":                  {args: []string{"--probe-write=always"}, container: true, writes: true},
+		"always, but the server only checks":       {args: []string{"--standalone", "--probe-write=always", "--mode=check"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, c.args...).Start()
@@ -64,7 +64,7 @@ func TestWhoWrites(t *testing.T) {
 }
 
 // TestNothingIsWritten counts what reaches the disk by default, of each filesystem
-// that is asked in every look whether it is frozen.
+// that is asked in every check whether it is frozen.
 func TestNothingIsWritten(t *testing.T) {
 	for _, fs := range []string{"ext4", "xfs", "btrfs"} {
 		t.Run(fs, func(t *testing.T) {

@@ -90,7 +90,7 @@ func (a archive) newest(branch string) (string, error) {
 	return best, nil
 }
 
-// fetch downloads packages with all that they need, and gives the files. The
+// fetch downloads packages with all that they need, and returns the files. The
 // kernels come without: what they depend on makes images for a boot loader.
 func (a archive) fetch(kernels []string) (programFiles []string, kernelFiles map[string]string, err error) {
 	if _, err := a.apt("get", append([]string{"install", "--yes", "-qq", "--download-only"}, programs...)...); err != nil {

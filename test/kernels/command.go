@@ -5,7 +5,7 @@ import (
 	"os/exec"
 )
 
-// run runs a program in a directory and gives what it prints.
+// run runs a program in a directory and returns what it prints.
 func run(dir, name string, args ...string) (string, error) {
 	cmd := exec.Command(name, args...)
 	cmd.Dir = dir

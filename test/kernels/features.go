@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// feature is what has to be shown on every kernel, or to be said that it is not.
+// feature is what is shown on every kernel, or reported as missing there.
 type feature struct {
 	// form is the shortest form of the suite that shows it.
 	form form
-	// name is what docs/kernels.md calls it.
+	// name is its row in docs/kernels.md.
 	name string
-	// tests show it: names of tests and subtests of test/integration.
+	// tests are the tests and subtests of test/integration that show it.
 	tests []string
 }
 
@@ -35,24 +35,24 @@ var features = []feature{
 	{short, "rebind of a raw block volume", []string{"TestRebind/block"}},
 	{long, "rebind keeps options and subdirectory", []string{"TestRebindKeepsOptions"}},
 	{short, "rebind that was killed half-way", []string{"TestKilledBetweenHalves"}},
-	{short, "unmount-duplicate", []string{"TestKillTakingOff/server_at_unmount-duplicate/checked"}},
+	{short, "unmount-duplicate", []string{"TestKillUnmountDuplicate/server_at_unmount-duplicate/checked"}},
 	{short, "replace of a dead FUSE mount", []string{"TestReplace/shared"}},
 	{short, "cover of a dead FUSE mount", []string{"TestCover"}},
-	{short, "cover, in a container", []string{"TestCoverInside/option_rslave"}},
+	{short, "cover, in a container", []string{"TestCoverInContainer/option_rslave"}},
 	{long, "unpublish after a cover", []string{"TestUnpublishWhileCovering/mount-utils_afterwards"}},
-	{long, "replace of one that is in use", []string{"TestReplaceInUse"}},
+	{long, "replace of a FUSE mount that is in use", []string{"TestReplaceInUse"}},
 	{long, "replace of a disk's mount", []string{"TestReplaceOfADisk/ext4"}},
 	{short, "a stale NFS mount is replaced (reported below Linux 6.5)", []string{"TestNFSStale/4.2"}},
 	{long, "replace of subPaths", []string{"TestReplaceSubPaths"}},
 	{short, "unmount-dead-top", []string{"TestUnmountDeadTop"}},
 	{long, "unpublish in the middle of replace", []string{"TestUnpublishWhileReplacing/mount-utils_at_finalize"}},
-	{short, "replace-in-container, FUSE", []string{"TestInside/private"}},
-	{long, "replace-in-container, a disk", []string{"TestInsideADisk"}},
-	{long, "a stale NFS mount in a container is replaced (reported below Linux 6.5)", []string{"TestNFSInside/4.2"}},
-	{long, "replace-in-container, subPaths", []string{"TestInsideSubPath"}},
-	{long, "replace-in-container, with mounts inside", []string{"TestInsideNested"}},
-	{long, "a pod with a user namespace is told", []string{"TestInsideUserNamespace"}},
-	{long, "only what a pod wants", []string{"TestWanted"}},
+	{short, "replace-in-container, FUSE", []string{"TestInContainer/private"}},
+	{long, "replace-in-container, a disk", []string{"TestInContainerADisk"}},
+	{long, "a stale NFS mount in a container is replaced (reported below Linux 6.5)", []string{"TestNFSInContainer/4.2"}},
+	{long, "replace-in-container, subPaths", []string{"TestInContainerSubPath"}},
+	{long, "replace-in-container, with mounts inside", []string{"TestInContainerNested"}},
+	{long, "a pod with a user namespace is reported", []string{"TestInContainerUserNamespace"}},
+	{long, "heals only what a pod wants", []string{"TestWanted"}},
 
 	{short, "NotMounted, StagingNotMounted", []string{"TestConditions/the_staged_mount_and_the_bind_are_gone"}},
 	{short, "WrongVolumeMounted", []string{"TestConditions/another_volume's_disk_staged_and_published"}},
@@ -81,13 +81,13 @@ var features = []feature{
 	{short, "NFS server, withdrawn export", []string{"TestNFSServer"}},
 	{short, "NotABlockDevice", []string{"TestConditions/a_raw_block_volume_that_is_a_file"}},
 	{short, "StaleInContainers", []string{"TestStaleInContainers"}},
-	{short, "ContainerUnverified", []string{"TestInsideSandboxed/Kata,_systemd"}},
+	{short, "ContainerUnverified", []string{"TestInContainerSandboxed/Kata,_systemd"}},
 	{short, "ContainerOnBareDirectory", []string{"TestContainerOnBareDirectory/ext4"}},
 	{short, "ContainerKeptPlaceholder", []string{"TestContainerStartsDuringAStep/rebind_of_ext4_at_attach/moved"}},
 	{short, "ContainerOnOldDevice", []string{"TestContainerOnOldDevice"}},
 	{short, "TargetNotEmpty", []string{"TestTargetNotEmpty/ext4"}},
-	{long, "who holds it", []string{"TestHeld"}},
-	{long, "no look writes", []string{"TestNothingIsWritten/ext4"}},
+	{long, "names who holds a sick volume", []string{"TestHeld"}},
+	{long, "a check writes nothing", []string{"TestNothingIsWritten/ext4"}},
 }
 
 // featuresOf returns the features that a form shows.

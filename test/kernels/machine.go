@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// bootTimeout and silence bound the wait for the next line of a machine:
+	// bootTimeout and lineTimeout bound the wait for the next line of a machine:
 	// emulated, and beside another one, it is slow.
 	bootTimeout = 2 * time.Minute
-	silence     = 5 * time.Minute
+	lineTimeout = 5 * time.Minute
 	// diskSize is what the tests may fill. The file is sparse.
 	diskSize = 8 << 30
 )
@@ -43,7 +43,7 @@ func (m *machine) disk() string { return m.name + ".disk" }
 // console is the file with what its kernel prints.
 func (m *machine) console() string { return m.name + ".console" }
 
-// format makes the disk anew.
+// format formats the disk.
 func (m *machine) format() error {
 	if err := os.RemoveAll(m.disk()); err != nil {
 		return err
@@ -80,7 +80,7 @@ func (m *machine) run(ctx context.Context, line func(string)) (code int, err err
 	defer watch.Stop()
 	code = -1
 	readErr := eachLine(out, func(text string) {
-		watch.Reset(silence)
+		watch.Reset(lineTimeout)
 		if _, err := fmt.Sscanf(text, "exit status %d", &code); err != nil {
 			line(text)
 		}
@@ -144,7 +144,7 @@ func eachLine(r io.Reader, line func(string)) error {
 	}
 }
 
-// tail gives the end of a file.
+// tail returns the end of a file.
 func tail(path string) string {
 	const most = 8 << 10
 	raw, err := os.ReadFile(path)

@@ -51,7 +51,7 @@ func (r *results) read(line string) {
 	}
 }
 
-// of gives the result of a test, from its first line on.
+// of returns the result of a test, from its first line on.
 func (r *results) of(name string) *result {
 	if name == "" { // the framework's word for none
 		return nil
@@ -74,7 +74,7 @@ func (r *results) top() []*result {
 	return top
 }
 
-// said gives what a test and those in it printed, those that failed or never
+// said returns what a test and those in it printed, those that failed or never
 // ended, or else all.
 func (r *results) said(top *result) string {
 	var text strings.Builder

@@ -25,7 +25,7 @@ func (i images) kernel(name string) string { return filepath.Join(i.dir, "vmlinu
 func (i images) initramfs(name string) string { return filepath.Join(i.dir, "initramfs-"+name) }
 
 // makeImages makes them in a directory, unless they are there. They are made
-// anew when what they are made of is another list; `make clean` removes them, for
+// again when what they are made of is another list; `make clean` removes them, for
 // the newest packages.
 func makeImages(dir string, kernels []string) (images, error) {
 	i := images{dir}
@@ -181,7 +181,7 @@ func (i images) makeInitramfs(name, modules, root string) error {
 		rm -r "$1"`, tree, root, i.initramfs(name))
 }
 
-// loadOrder gives the files of the early modules, each after those that it needs.
+// loadOrder returns the files of the early modules, each after those that it needs.
 func loadOrder(modules string) ([]string, error) {
 	raw, err := os.ReadFile(filepath.Join(modules, "modules.dep"))
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,6 +33,9 @@ func TestPage(t *testing.T) {
 	}
 	if len(was.cells) != len(features) {
 		t.Errorf("the page has %d features, want %d (make kernels)", len(was.cells), len(features))
+	}
+	if raw, err := os.ReadFile(page); err != nil || !strings.HasPrefix(string(raw), tableHead) {
+		t.Error("the page does not begin with tableHead (make kernels): ", err)
 	}
 }
 

@@ -1,8 +1,7 @@
 // Package driver is a small CSI node driver with FUSE daemons, for tests that
 // have a kubelet. A volume is a directory of the node, which a daemon shows
-// through FUSE: what was written outlives the daemon. As many such drivers do,
-// it mounts a volume whose daemon has died anew when it is told to stage it
-// again.
+// through FUSE: what was written outlives the daemon. When a daemon has died, the
+// driver mounts its volume again as soon as it is told to stage it, as many do.
 //
 // Plugin and daemons are processes of their own, the test binary once more.
 package driver

@@ -37,7 +37,7 @@ func (n *node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequ
 }
 
 // NodeStageVolume starts a daemon, unless a living one is mounted there. What a
-// dead one left is taken off first.
+// dead one left is unmounted first.
 func (n *node) NodeStageVolume(_ context.Context, req *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -134,7 +134,7 @@ func look(at string) (state, error) {
 	return unmounted, nil
 }
 
-// unmount takes off what is mounted at a path, if anything is.
+// unmount unmounts what is mounted at a path, if anything.
 func unmount(at string) error {
 	err := unix.Unmount(at, unix.UMOUNT_NOFOLLOW)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {

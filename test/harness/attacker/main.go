@@ -203,7 +203,7 @@ func overlay(dir string) error {
 	return unix.MoveMount(mnt, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-// mapping is a page of a file that nobody has read yet.
+// mapping is a page of a file that was not read yet.
 type mapping struct {
 	mem *os.File
 	at  int64
@@ -228,7 +228,7 @@ func (m *mapping) file(path string) error {
 
 // lock has one thread read the page through /proc/self/mem, for which the kernel
 // holds the lock of all mappings, and another one map something else, for which it
-// waits for that lock: as long as the file does not answer, everybody waits who
+// waits for that lock: as long as the file does not answer, every process waits that
 // wants to see the command line of this process.
 func (m *mapping) lock() {
 	go func() { _, _ = m.mem.ReadAt(make([]byte, 1), m.at) }()

@@ -52,7 +52,7 @@ func (c *Cluster) Grant(tb testing.TB, namespace, account string, rules ...rbacv
 }
 
 // DaemonPod creates the pod that a DaemonSet has on a node, until the test ends,
-// and gives it with the path of its own kubeconfig: its token names pod and node,
+// and returns it with the path of its own kubeconfig: its token names pod and node,
 // as one from kubelet does. Both have to be there.
 func (c *Cluster) DaemonPod(tb testing.TB, namespace, set, node string, change ...func(*corev1.Pod)) (pod *corev1.Pod, kubeconfig string) {
 	tb.Helper()

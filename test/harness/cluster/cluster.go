@@ -61,7 +61,7 @@ var shared struct {
 	err     error
 }
 
-// Start gives the cluster of this test binary, which the first call starts.
+// Start returns the cluster of this test binary, which the first call starts.
 // Without the programs the test skips, or fails where skipping is not allowed.
 // The binary's TestMain has to call Stop.
 func Start(tb testing.TB) *Cluster {

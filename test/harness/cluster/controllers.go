@@ -10,7 +10,7 @@ import (
 )
 
 // StartWhole is Start for a cluster that lacks nothing but nodes: controllers
-// and scheduler run, too. They undo what tests write in their place, so that a
+// and scheduler run, too. They undo what tests write instead of them, so that a
 // test binary has the one or the other. It needs what `make kubernetes` builds.
 func StartWhole(tb testing.TB) *Cluster {
 	tb.Helper()
@@ -18,10 +18,10 @@ func StartWhole(tb testing.TB) *Cluster {
 	return startShared(tb, &Cluster{programs: programs, whole: true})
 }
 
-// startControllers starts controllers and scheduler. Nobody waits for them:
+// startControllers starts controllers and scheduler. Start does not wait for them:
 // what they do is seen sooner or later.
 func (c *Cluster) startControllers() (err error) {
-	// One of each, and nobody asks them anything.
+	// One of each, without leader election.
 	alone := []string{"--kubeconfig=" + c.file(adminConfig), "--leader-elect=false", "--secure-port=0"}
 	c.controller, err = c.run("kube-controller-manager", append(alone,
 		"--service-account-private-key-file="+c.file(signerKey), "--root-ca-file="+c.file(caCert),
@@ -37,7 +37,7 @@ func (c *Cluster) startControllers() (err error) {
 func (c *Cluster) Kubelet() string { return filepath.Join(c.programs, "kubelet") }
 
 // KubeletConfig writes the configuration with which the kubelet of a node comes
-// to the API, and gives its path.
+// to the API, and returns its path.
 func (c *Cluster) KubeletConfig(tb testing.TB, node string) string {
 	tb.Helper()
 	cert, key, err := c.authority.issue(client("system:node:"+node, "system:nodes"))

@@ -11,7 +11,7 @@ import (
 const adminConfig = "admin.kubeconfig"
 
 // Kubectl runs the real kubectl as administrator, fails the test when it fails,
-// and gives its output.
+// and returns its output.
 func (c *Cluster) Kubectl(tb testing.TB, args ...string) string {
 	tb.Helper()
 	out, err := c.TryKubectl(args...)

@@ -39,7 +39,7 @@ func TestWhoAClientIs(t *testing.T) {
 	c.Account(t, ns, "me")
 	who := c.Kubectl(t, "--kubeconfig="+c.Kubeconfig(t, ns, "me"), "auth", "whoami")
 	if !strings.Contains(who, "system:serviceaccount:"+ns+":me") {
-		t.Errorf("the kubeconfig is somebody else's: %s", who)
+		t.Errorf("the kubeconfig is another user's: %s", who)
 	}
 	if out, err := c.TryKubectl("auth", "can-i", "get", "pods", "--as=system:serviceaccount:"+ns+":me"); err == nil {
 		t.Errorf("it may read pods: %s", out)

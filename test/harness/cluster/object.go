@@ -23,7 +23,7 @@ type Object interface {
 	runtime.Object
 }
 
-// Create makes an object, its status included, as whoever owns that in a real
+// Create makes an object, its status included, as the controller that owns it in a real
 // cluster would. The test's end removes it.
 func Create[T Object](tb testing.TB, c *Cluster, object T) T {
 	tb.Helper()
@@ -76,7 +76,7 @@ func Terminate[T Object](tb testing.TB, c *Cluster, object T) T {
 }
 
 // Delete removes an object for good and at once, if it is there: without grace,
-// and whoever may have a finalizer on it.
+// and any controller with a finalizer on it.
 func Delete[T Object](tb testing.TB, c *Cluster, object T) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)

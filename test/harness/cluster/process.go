@@ -51,7 +51,7 @@ func (p *process) kill() {
 	<-p.ended
 }
 
-// log gives the end of what it logged.
+// log returns the end of what it logged.
 func (p *process) log() string {
 	raw, err := os.ReadFile(p.logFile)
 	if err != nil {

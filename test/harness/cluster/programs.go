@@ -13,7 +13,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// needsPrograms gives the directory of programs of Kubernetes. It skips where
+// needsPrograms returns the directory of programs of Kubernetes. It skips where
 // they were not built, and fails where skipping is not allowed.
 func needsPrograms(tb testing.TB, names ...string) string {
 	tb.Helper()

@@ -86,7 +86,7 @@ func (p *Proxy) count(r *http.Request) {
 	p.requests = append(p.requests, what)
 }
 
-// Requests gives all that came so far and has all these words in it.
+// Requests returns all that came so far and has all these words in it.
 func (p *Proxy) Requests(words ...string) (found []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,7 +132,7 @@ func (p *Proxy) set(what *chan struct{}, shut bool) {
 	}
 }
 
-// wait waits until a way is open, or nobody waits at its end.
+// wait waits until a way is open, or no caller waits.
 func (p *Proxy) wait(r *http.Request, what *chan struct{}) {
 	p.mu.Lock()
 	shut := *what

@@ -18,7 +18,7 @@ func (c *Cluster) startEtcd() (*process, error) {
 		"--listen-client-urls="+clients, "--advertise-client-urls="+clients,
 		"--listen-peer-urls="+peers, "--initial-advertise-peer-urls="+peers,
 		"--initial-cluster=default="+peers,
-		// Nobody asks for this data after the machine crashed.
+		// This data is not needed after a crash of the machine.
 		"--unsafe-no-fsync",
 		"--log-level=warn",
 	)

@@ -49,7 +49,7 @@ func Ending(after time.Duration) TokenOption {
 	return func(w *wanted) { w.ends = after }
 }
 
-// Token gives a token of a service account, which has to be there: see Account.
+// Token returns a token of a service account, which has to be there: see Account.
 func (c *Cluster) Token(tb testing.TB, namespace, account string, options ...TokenOption) string {
 	tb.Helper()
 	var w wanted
@@ -65,7 +65,7 @@ func (c *Cluster) Token(tb testing.TB, namespace, account string, options ...Tok
 	return c.resign(tb, made.Status.Token, time.Now().Add(w.ends))
 }
 
-// resign gives the same token with another end, and with the same key.
+// resign returns the same token with another end, and with the same key.
 func (c *Cluster) resign(tb testing.TB, token string, end time.Time) string {
 	tb.Helper()
 	parts := strings.Split(token, ".")
@@ -85,7 +85,7 @@ func (c *Cluster) resign(tb testing.TB, token string, end time.Time) string {
 }
 
 // Kubeconfig writes the configuration of a client that is a service account,
-// and gives its path.
+// and returns its path.
 func (c *Cluster) Kubeconfig(tb testing.TB, namespace, account string, options ...TokenOption) string {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "kubeconfig")

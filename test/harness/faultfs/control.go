@@ -61,7 +61,7 @@ func (f *FS) Requests(k Kind) int {
 	return f.order(order{})[k]
 }
 
-// order has the daemon obey, and gives what it has counted.
+// order has the daemon obey, and returns what it has counted.
 func (f *FS) order(o order) counts {
 	f.t.Helper()
 	f.must(f.control.SetDeadline(time.Now().Add(patience)))
@@ -71,7 +71,7 @@ func (f *FS) order(o order) counts {
 	return seen
 }
 
-// Stop makes the daemon stand still: it reads no more requests, and takes no
+// Stop stops the daemon (SIGSTOP): it reads no more requests, and takes no
 // orders. Who waits for a request that it has not read can be killed.
 func (f *FS) Stop() {
 	f.t.Helper()
@@ -92,8 +92,8 @@ func (f *FS) Kill() {
 	<-f.ended
 }
 
-// Abort ends the connection, and the daemon, which may stand still or sit on a
-// request, with it. Whoever waits gets an error.
+// Abort ends the connection, and the daemon, which may be stopped or hold a
+// request, with it. Waiting requests fail.
 func (f *FS) Abort() {
 	f.t.Helper()
 	f.must(os.WriteFile(filepath.Join(f.connection, "abort"), []byte("1"), 0))
@@ -103,7 +103,7 @@ func (f *FS) Abort() {
 // AwaitWaiting waits until at least n requests wait for an answer.
 func (f *FS) AwaitWaiting(n int) {
 	f.t.Helper()
-	f.eventually("somebody waits for an answer", func() bool { return f.Waiting() >= n })
+	f.eventually("a process waits for an answer", func() bool { return f.Waiting() >= n })
 }
 
 // state is the daemon's one-letter state of proc(5).

@@ -64,7 +64,7 @@ type daemon struct {
 	mu     sync.Mutex
 	faults faults
 	seen   counts
-	// changed is closed, and made anew, with every order.
+	// changed is closed, and replaced, with every order.
 	changed chan struct{}
 }
 

@@ -47,7 +47,7 @@ type order struct {
 // faults is what every kind of request meets.
 type faults map[Kind]fault
 
-// of gives a kind's own fault, or that of All.
+// of returns a kind's own fault, or that of All.
 func (f faults) of(k Kind) fault {
 	if own, ok := f[k]; ok {
 		return own

@@ -1,5 +1,5 @@
 // Package faultfs is a FUSE filesystem that fails as a test tells it to: it
-// answers with an errno, late, or never, loses writes, stands still, or dies.
+// answers with an errno, late, or never, loses writes, is stopped, or dies.
 // Its daemon is a process of its own, the test binary once more.
 //
 // Nothing here looks at the mount after it was made: who asks a filesystem that
@@ -51,7 +51,7 @@ func Mount(t testing.TB, dir string, c Config) *FS {
 	t.Helper()
 	f := &FS{t: t, dir: dir, ended: make(chan struct{})}
 	// The mount is made here and the daemon gets the descriptor: so it is there
-	// when this returns, and nobody has to ask the daemon for it.
+	// when this returns, and the daemon is not asked for it.
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	f.must(err)
 	dev := os.NewFile(uintptr(fd), "/dev/fuse")
@@ -88,7 +88,7 @@ func (f *FS) start(dev *os.File, c Config) {
 	f.order(order{})
 }
 
-// connection gives the directory in fusectl of what is mounted on dir.
+// connection returns the directory in fusectl of what is mounted on dir.
 func connection(t testing.TB, dir string) string {
 	t.Helper()
 	table, err := os.Open("/proc/self/mountinfo")
@@ -126,7 +126,7 @@ func (f *FS) Disk() string { return filepath.Join(f.dir, diskName) }
 
 // end leaves nothing behind, whatever state the daemon is in.
 func (f *FS) end() {
-	// Whoever waits for an answer gets an error, and can be ended by others.
+	// Waiting requests fail, and their processes can be killed.
 	_ = os.WriteFile(filepath.Join(f.connection, "abort"), []byte("1"), 0)
 	if f.daemon != nil && f.daemon.Process != nil {
 		_ = f.daemon.Process.Kill()

@@ -55,7 +55,7 @@ func newTree(d *daemon, c Config) (*tree, error) {
 	return t, nil
 }
 
-// size gives a file's length in bytes.
+// size returns a file's length in bytes.
 func (f *file) size() (uint64, error) {
 	if f.disk != nil {
 		info, err := f.disk.Stat()
@@ -102,7 +102,7 @@ func (f *file) sync() error {
 	return nil
 }
 
-// file gives the file of a node id, nil for the root.
+// file returns the file of a node id, nil for the root.
 func (t *tree) file(node uint64) *file {
 	if i := int(node) - firstFile; i >= 0 && i < len(t.files) {
 		return t.files[i]

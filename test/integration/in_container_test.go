@@ -38,7 +38,7 @@ func (s *served) usedBy(spec harness.ContainerSpec) *used {
 	return &used{served: s, c: c, table: c.Table()}
 }
 
-// works fails the test unless the same process as ever has its data, and all
+// works fails the test unless the same process as before has its data, and all
 // mounts there and on the host are as they were, but for the numbers.
 func (u *used) works() {
 	t := u.Node.T
@@ -84,10 +84,10 @@ func onlyDead(t testing.TB, c *harness.Container, known ...string) {
 	}
 }
 
-// TestInside kills the daemon behind a volume that a running container uses. One
+// TestInContainer kills the daemon behind a volume that a running container uses. One
 // call, and the same process has its data again, through a mount with the
 // attributes that its own had.
-func TestInside(t *testing.T) {
+func TestInContainer(t *testing.T) {
 	for name, options := range map[string][]string{
 		"private":           {"rprivate"},
 		"slave":             {"rslave"},
@@ -113,9 +113,9 @@ func TestInside(t *testing.T) {
 	}
 }
 
-// TestInsideSeveral heals a container that has the volume several times, and
+// TestInContainerSeveral heals a container that has the volume several times, and
 // others: of the same pod, and of another one.
-func TestInsideSeveral(t *testing.T) {
+func TestInContainerSeveral(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	s := newServed(n, "has many")
 	s.Publish(harness.OtherPod)
@@ -148,9 +148,9 @@ func TestInsideSeveral(t *testing.T) {
 	n.Expect("healthy", s.Request())
 }
 
-// TestInsidePropagation mounts something in a volume after it was healed, on the
+// TestInContainerPropagation mounts something in a volume after it was healed, on the
 // host and inside: the other side sees it exactly as before.
-func TestInsidePropagation(t *testing.T) {
+func TestInContainerPropagation(t *testing.T) {
 	for propagation, want := range map[string]struct{ in, out bool }{
 		"rprivate": {},
 		"rslave":   {in: true},

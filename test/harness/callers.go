@@ -12,8 +12,8 @@ type Answer struct {
 	Err error
 }
 
-// Crowd are callers that ask for volumes all the time.
-type Crowd struct {
+// Callers is a number of callers that ask for volumes continuously.
+type Callers struct {
 	leave func()
 	gone  sync.WaitGroup
 
@@ -21,11 +21,11 @@ type Crowd struct {
 	answers []Answer
 }
 
-// AskOnAndOn has callers ask for volumes, one after the other, until they are
+// AskContinuously has callers ask for volumes, one after the other, until they are
 // stopped.
-func (n *Node) AskOnAndOn(callers int, volumes ...*healerpb.NodeHealerRequest) *Crowd {
+func (n *Node) AskContinuously(callers int, volumes ...*healerpb.NodeHealerRequest) *Callers {
 	enough := make(chan struct{})
-	c := &Crowd{leave: sync.OnceFunc(func() { close(enough) })}
+	c := &Callers{leave: sync.OnceFunc(func() { close(enough) })}
 	n.T.Cleanup(func() { c.Stop() })
 	for i := range callers {
 		c.gone.Go(func() {
@@ -46,14 +46,14 @@ func (n *Node) AskOnAndOn(callers int, volumes ...*healerpb.NodeHealerRequest) *
 }
 
 // Answers is the number of answers so far.
-func (c *Crowd) Answers() int {
+func (c *Callers) Answers() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.answers)
 }
 
-// Stop waits for the callers' last answers and gives all of them.
-func (c *Crowd) Stop() []Answer {
+// Stop waits for the callers' last answers and returns all of them.
+func (c *Callers) Stop() []Answer {
 	c.leave()
 	c.gone.Wait()
 	return c.answers

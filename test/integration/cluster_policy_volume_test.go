@@ -15,7 +15,7 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
 
-// ruled is a volume whose published mount is lost whenever somebody asks, so
+// ruled is a volume whose published mount is lost before every call, so
 // that each answer tells what the policy is by then.
 type ruled struct {
 	*claimed
@@ -43,7 +43,7 @@ func (v ruled) Refused(why ...string) {
 	v.until("abnormal:", append(why, "Refused: rebind")...)
 }
 
-// Off waits until nobody looks any more, for all these reasons. That is no
+// Off waits until the volume is no longer checked, for all these reasons. That is no
 // UNIMPLEMENTED, by which a caller would never ask again for any volume.
 func (v ruled) Off(why ...string) {
 	v.m.T.Helper()

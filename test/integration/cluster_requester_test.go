@@ -16,12 +16,12 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
 
-// citizen is a member whose server asks the API for everything that a server ever
+// requester is a member whose server asks the API for everything that a server ever
 // asks for.
-type citizen struct {
+type requester struct {
 	*registered
-	// moody is lost, healthy stays so, and suspicious is written to if it may be.
-	moody               ruled
+	// lost lost its mount, healthy did not, and suspicious is written to if it may be.
+	lost                ruled
 	healthy, suspicious *claimed
 	roles               []*rolesOf
 	// suspect is a pod that may be the driver's.
@@ -37,15 +37,15 @@ type rolesOf struct {
 	role        *rbacv1.Role
 }
 
-// newCitizen takes whether its server is to have lists streamed, which not every
+// newRequester takes whether its server is to have lists streamed, which not every
 // API that is in use can do; else it asks for lists.
-func newCitizen(t *testing.T, streams bool) *citizen {
+func newRequester(t *testing.T, streams bool) *requester {
 	t.Helper()
 	t.Setenv("KUBE_FEATURE_WatchListClient", strconv.FormatBool(streams))
-	c := &citizen{registered: newRegistered(t)}
+	c := &requester{registered: newRegistered(t)}
 	c.Start()
 	c.appears("")
-	c.moody = c.ruled("moody")
+	c.lost = c.ruled("lost")
 	c.healthy = c.newClaimed("ext4", "healthy")
 	c.Expect("healthy", c.healthy.Request())
 	c.suspicious = c.newClaimed("ext4", "suspicious")
@@ -69,14 +69,14 @@ func newCitizen(t *testing.T, streams bool) *citizen {
 }
 
 // Start starts server and gateway, and forgets what others logged.
-func (c *citizen) Start() {
+func (c *requester) Start() {
 	c.T.Helper()
 	c.started, c.gatewayStarted = sizeOf(c.Log), sizeOf(c.gateway.Log)
 	c.start()
 }
 
 // Stop stops both.
-func (c *citizen) Stop() {
+func (c *requester) Stop() {
 	c.T.Helper()
 	c.gateway.Stop()
 	c.registered.Stop()
@@ -92,12 +92,12 @@ func sizeOf(log harness.LogFile) int {
 
 // logs waits for one line of the server that says all, gatewayLogs for one of the
 // gateway.
-func (c *citizen) logs(says []string) {
+func (c *requester) logs(says []string) {
 	c.T.Helper()
 	waitForLine(c.T, c.Log, c.started, says)
 }
 
-func (c *citizen) gatewayLogs(says []string) {
+func (c *requester) gatewayLogs(says []string) {
 	c.T.Helper()
 	waitForLine(c.T, c.gateway.Log, c.gatewayStarted, says)
 }
@@ -110,25 +110,25 @@ func waitForLine(t testing.TB, log harness.LogFile, from int, says []string) {
 }
 
 // suspects waits for an answer for the suspicious volume.
-func (c *citizen) suspects(says ...string) {
+func (c *requester) suspects(says ...string) {
 	c.T.Helper()
 	harness.Eventually(c.T, "the answer says "+strings.Join(says, " … "), func() bool {
 		return saysAll(c.answer(c.suspicious.Request()), says...)
 	})
 }
 
-// sick and well have the moody volume be refused and healed: whatever is told of
+// sick and well have the lost volume be refused and healed: whatever is reported of
 // volumes changes.
-func (c *citizen) sick() {
+func (c *requester) sick() {
 	c.T.Helper()
-	c.subject(c.moody.pod).Mode("check")
-	c.moody.Refused()
+	c.subject(c.lost.pod).Mode("check")
+	c.lost.Refused()
 }
 
-func (c *citizen) well() {
+func (c *requester) well() {
 	c.T.Helper()
-	c.subject(c.moody.pod).NoMode()
-	c.moody.Heals()
+	c.subject(c.lost.pod).NoMode()
+	c.lost.Heals()
 }
 
 // events counts what was told of the volume to its claim.
@@ -142,9 +142,9 @@ func (v *claimed) events() (count int) {
 	return count
 }
 
-// rejected counts the requests that the API did not let in, whoever sent them:
+// rejected counts the requests that the API refused, from any client:
 // its metrics of requests have none of these.
-func (c *citizen) rejected() (count int) {
+func (c *requester) rejected() (count int) {
 	c.T.Helper()
 	raw, err := c.api.Admin().Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(c.T.Context())
 	harness.Must(c.T, err)
@@ -160,7 +160,7 @@ func (c *citizen) rejected() (count int) {
 }
 
 // controller calls as the CSI-Addons controller does.
-func (c *citizen) controller() error {
+func (c *requester) controller() error {
 	c.T.Helper()
 	return identify(c.T.Context(), c.dial(c.controllerToken()))
 }
@@ -173,7 +173,7 @@ type permission struct {
 	namespace string
 }
 
-// String gives "verb resource.group".
+// String returns "verb resource.group".
 func (p permission) String() string {
 	name := p.rule.Verbs[0] + " " + p.rule.Resources[0]
 	if group := p.rule.APIGroups[0]; group != "" {
@@ -182,7 +182,7 @@ func (p permission) String() string {
 	return name
 }
 
-// each gives one permission for each verb on each resource.
+// each returns one permission for each verb on each resource.
 func (r *rolesOf) each(rules []rbacv1.PolicyRule, namespace string) []permission {
 	var all []permission
 	for _, rule := range rules {
@@ -200,7 +200,7 @@ func (r *rolesOf) each(rules []rbacv1.PolicyRule, namespace string) []permission
 }
 
 // permissions are all that the shipped roles give.
-func (c *citizen) permissions() (all []permission) {
+func (c *requester) permissions() (all []permission) {
 	for _, r := range c.roles {
 		all = append(append(all, r.each(r.clusterRole.Rules, "")...), r.each(r.role.Rules, ownNamespace)...)
 	}
@@ -213,11 +213,11 @@ func (p permission) user() string {
 }
 
 // take takes a permission away, give gives it back.
-func (c *citizen) take(p permission) { c.T.Helper(); c.grant(p, false) }
+func (c *requester) take(p permission) { c.T.Helper(); c.grant(p, false) }
 
-func (c *citizen) give(p permission) { c.T.Helper(); c.grant(p, true) }
+func (c *requester) give(p permission) { c.T.Helper(); c.grant(p, true) }
 
-func (c *citizen) grant(p permission, is bool) {
+func (c *requester) grant(p permission, is bool) {
 	c.T.Helper()
 	left := func(rules []rbacv1.PolicyRule, namespace string) []rbacv1.PolicyRule {
 		var kept []rbacv1.PolicyRule

@@ -18,10 +18,10 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
 
-// crowd are the objects of a large cluster, each about as large as they are
+// bigCluster are the objects of a large cluster, each about as large as they are
 // there: with labels, annotations and status, and with what the API adds by
 // itself (managedFields).
-type crowd struct {
+type bigCluster struct {
 	api       kubernetes.Interface
 	namespace string
 	// node has the pods. The volumes are attached to it and to a hundred others.
@@ -37,14 +37,14 @@ const (
 )
 
 // fill makes the objects. They go with the API.
-func (c crowd) fill(t *testing.T) {
+func (c bigCluster) fill(t *testing.T) {
 	t.Helper()
 	many(t, crowdVolumes, c.volume)
 	many(t, crowdPods, c.pod)
 }
 
 // change changes each object that the server follows or may read.
-func (c crowd) change(t *testing.T) {
+func (c bigCluster) change(t *testing.T) {
 	t.Helper()
 	word := []byte(`{"metadata":{"annotations":{"example.com/changed":"yes"}}}`)
 	many(t, crowdVolumes, func(ctx context.Context, i int) error {
@@ -79,7 +79,7 @@ func many(t *testing.T, n int, create func(context.Context, int) error) {
 }
 
 // volume makes a volume as a provisioner does, with its claim and attachment.
-func (c crowd) volume(ctx context.Context, i int) error {
+func (c bigCluster) volume(ctx context.Context, i int) error {
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: c.namespace, Name: claimOf(i), Finalizers: []string{"kubernetes.io/pvc-protection"},
@@ -146,7 +146,7 @@ func (c crowd) volume(ctx context.Context, i int) error {
 	return c.attach(ctx, i)
 }
 
-func (c crowd) attach(ctx context.Context, i int) error {
+func (c bigCluster) attach(ctx context.Context, i int) error {
 	a := cluster.Volume{PV: volumeOf(i), ID: handleOf(i), Driver: harness.Driver}.Attachment(c.nodeOf(i))
 	a.Annotations = map[string]string{"csi.alpha.kubernetes.io/node-id": c.nodeOf(i)}
 	status := a.Status
@@ -160,7 +160,7 @@ func (c crowd) attach(ctx context.Context, i int) error {
 }
 
 // pod makes a pod as controllers, admission and kubelet leave it.
-func (c crowd) pod(ctx context.Context, i int) error {
+func (c bigCluster) pod(ctx context.Context, i int) error {
 	pod := cluster.Pod(c.namespace, podOf(i), c.node, claimOf(i*crowdVolumes/crowdPods))
 	pod.Labels = labels(i)
 	pod.Annotations = map[string]string{
@@ -197,7 +197,7 @@ func (c crowd) pod(ctx context.Context, i int) error {
 	return err
 }
 
-func (c crowd) nodeOf(i int) string {
+func (c bigCluster) nodeOf(i int) string {
 	if i%crowdNodes == 0 {
 		return c.node
 	}

@@ -10,17 +10,17 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// insideInstants are all mount points at which a worker can be stopped while it
+// insideInstants are all instants at which a worker can be stopped while it
 // replaces mounts in containers, in the order in which it comes by.
 var insideInstants = []string{
 	"inside/cloned", "inside/entered", "inside/carried", "inside/beneath",
 	"inside/detached", "inside/verified", "inside/final",
 }
 
-// TestInsideReadOnlyAtEveryInstant heals a container whose mount is read-only,
+// TestInContainerReadOnlyAtEveryInstant heals a container whose mount is read-only,
 // and in which a process tries to write all the time: it never can, and at no
 // instant is there a mount through which it could.
-func TestInsideReadOnlyAtEveryInstant(t *testing.T) {
+func TestInContainerReadOnlyAtEveryInstant(t *testing.T) {
 	n := harness.NewNode(t)
 	n.Pause = strings.Join(insideInstants, ",")
 	n.Start()
@@ -53,9 +53,9 @@ func TestInsideReadOnlyAtEveryInstant(t *testing.T) {
 	}
 }
 
-// TestInsideNeverBare stops at every instant: in the container there is the dead
+// TestInContainerNeverBare stops at every instant: in the container there is the dead
 // volume or the living one, and no moment in which the directory below shows.
-func TestInsideNeverBare(t *testing.T) {
+func TestInContainerNeverBare(t *testing.T) {
 	n := harness.NewNode(t)
 	n.Pause = strings.Join(insideInstants, ",")
 	n.Start()

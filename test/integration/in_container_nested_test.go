@@ -31,15 +31,15 @@ func newNested(n *harness.Node, valid time.Duration, loop *harness.Loop) *used {
 }
 
 // needsDetachedTrees skips where no mount can be put into a clone that is not mounted
-// yet: there what stands in a dead mount keeps it from being replaced.
+// yet: there a mount inside a dead one keeps it from being replaced.
 func needsDetachedTrees(t testing.TB) {
 	t.Helper()
 	harness.NeedsKernel(t, harness.KernelIs(6, 15), "a mount put into a detached one (Linux 6.15)")
 }
 
-// TestInsideNested carries what is mounted beneath the volume in the container
-// over to the volume that comes in its place.
-func TestInsideNested(t *testing.T) {
+// TestInContainerNested copies the mounts inside the dead volume to the one that
+// replaces it.
+func TestInContainerNested(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	u := newNested(n, longEnough, &harness.Loop{Read: "/data/a", Write: "/data/loop"})
 	for range 2 {
@@ -57,12 +57,12 @@ func TestInsideNested(t *testing.T) {
 	}
 }
 
-// TestInsideNestedForgotten leaves a container alone when the way to what is
-// mounted beneath its volume would have to be asked of the dead daemon: the
-// kernel would take that mount away.
-func TestInsideNestedForgotten(t *testing.T) {
+// TestInContainerNestedForgotten leaves a container alone when the way to a mount
+// inside its volume would have to be asked of the dead daemon: the kernel would drop
+// that mount.
+func TestInContainerNestedForgotten(t *testing.T) {
 	n := harness.NewNode(t).Start()
-	u := newNested(n, 0, nil) // nobody goes in there
+	u := newNested(n, 0, nil) // its mounts are not entered
 	before := u.c.Mounts()
 	u.die()
 	for range 2 {

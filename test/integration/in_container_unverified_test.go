@@ -36,10 +36,10 @@ func (s *served) notNamed(c *harness.Container) {
 	}
 }
 
-// TestInsideUserNamespace leaves the container of a pod with a user namespace of
+// TestInContainerUserNamespace leaves the container of a pod with a user namespace of
 // its own exactly as it is, heals the host each time, and names the container until
 // it has ended. One that came after the replacement is not named.
-func TestInsideUserNamespace(t *testing.T) {
+func TestInContainerUserNamespace(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "with users of its own")
 	start := func(name string) *harness.Container {
@@ -76,9 +76,9 @@ func TestInsideUserNamespace(t *testing.T) {
 	n.Expect("healthy", s.Request())
 }
 
-// TestInsideUserNamespaceNeverReplaced says nothing of a container that nobody can
-// look into while the volume has had one superblock only.
-func TestInsideUserNamespaceNeverReplaced(t *testing.T) {
+// TestInContainerUserNamespaceNeverReplaced says nothing of a container that cannot be inspected
+// while the volume has had one superblock only.
+func TestInContainerUserNamespaceNeverReplaced(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "one superblock")
 	n.StartUserContainer(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint()}}})
@@ -88,10 +88,10 @@ func TestInsideUserNamespaceNeverReplaced(t *testing.T) {
 	n.Expect("healthy", s.Request())
 }
 
-// TestInsideUserNamespaceStartedMeanwhile names a container that nobody can look into
+// TestInContainerUserNamespaceStartedMeanwhile names a container that cannot be inspected
 // and that started on the bare directory, until it has ended; not one that was there
 // before, and not one that comes later.
-func TestInsideUserNamespaceStartedMeanwhile(t *testing.T) {
+func TestInContainerUserNamespaceStartedMeanwhile(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v := n.NewVolume("tmpfs", "bare for a while")
 	start := func(name string) *harness.Container {
@@ -122,10 +122,10 @@ func TestInsideUserNamespaceStartedMeanwhile(t *testing.T) {
 	n.Expect("healthy", v.Request())
 }
 
-// TestInsideUserNamespaceOfANewPod has a pod deleted and another one created on the
+// TestInContainerUserNamespaceOfANewPod has a pod deleted and another one created on the
 // same node: kubelet has the volume unstaged and staged, which replaces nothing in
 // the new pod's container.
-func TestInsideUserNamespaceOfANewPod(t *testing.T) {
+func TestInContainerUserNamespaceOfANewPod(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "of the next pod")
 	c := n.StartUserContainer(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint()}}})
@@ -147,9 +147,9 @@ func TestInsideUserNamespaceOfANewPod(t *testing.T) {
 	next.Kill()
 }
 
-// TestInsideUserNamespaceRepairedByTheDriver has the driver replace a dead volume
+// TestInContainerUserNamespaceRepairedByTheDriver has the driver replace a dead volume
 // by itself: the container that was there is named all the same.
-func TestInsideUserNamespaceRepairedByTheDriver(t *testing.T) {
+func TestInContainerUserNamespaceRepairedByTheDriver(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "the driver's repair")
 	c := n.StartUserContainer(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint()}}})
@@ -167,9 +167,9 @@ func TestInsideUserNamespaceRepairedByTheDriver(t *testing.T) {
 	n.Expect("healthy", s.Request())
 }
 
-// TestInsideUserNamespaceDuringAnExec has the runtime start another process in such
+// TestInContainerUserNamespaceDuringAnExec has the runtime start another process in such
 // a container: on its way in it is still in the host's mount namespace.
-func TestInsideUserNamespaceDuringAnExec(t *testing.T) {
+func TestInContainerUserNamespaceDuringAnExec(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "an exec")
 	c := n.StartUserContainer(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint()}}})
@@ -193,9 +193,9 @@ var sandboxes = map[string]struct {
 	"gVisor, the sandbox":     {"cri-containerd-0123456789abcdef.scope", []string{"runsc-sandbox"}},
 }
 
-// TestInsideSandboxed names the pod whose containers have a kernel of their own,
+// TestInContainerSandboxed names the pod whose containers have a kernel of their own,
 // until it has ended.
-func TestInsideSandboxed(t *testing.T) {
+func TestInContainerSandboxed(t *testing.T) {
 	for name, of := range sandboxes {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone").Start()
@@ -214,21 +214,21 @@ func TestInsideSandboxed(t *testing.T) {
 	}
 }
 
-// TestInsideSandboxedAfterwards says nothing of a sandbox that came after the
+// TestInContainerSandboxedAfterwards says nothing of a sandbox that came after the
 // replacement, or that has another pod.
-func TestInsideSandboxedAfterwards(t *testing.T) {
+func TestInContainerSandboxedAfterwards(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "sandboxed later").known()
-	n.StartSandbox(harness.Stranger, "kata_0123456789abcdef", "qemu-system-x86_64")
+	n.StartSandbox(harness.UnrelatedPod, "kata_0123456789abcdef", "qemu-system-x86_64")
 	s.die()
 	n.Expect("healed", s.Request())
 	n.StartSandbox(harness.PodUID, "kata_0123456789abcdef", "qemu-system-x86_64")
 	n.Expect("healthy", s.Request())
 }
 
-// TestInsideProgramNames heals an ordinary container whose processes call
+// TestInContainerProgramNames heals an ordinary container whose processes call
 // themselves what they like.
-func TestInsideProgramNames(t *testing.T) {
+func TestInContainerProgramNames(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	u := newUsed(n)
 	for _, program := range []string{"virtiofsd", "qemu-system-x86", "runsc-sandbox", "exe"} {
@@ -241,9 +241,9 @@ func TestInsideProgramNames(t *testing.T) {
 	n.Expect("healthy", u.Request())
 }
 
-// TestInsideBesideUnverified heals the volume everywhere else, again and again,
-// while there is a container that nobody can look into.
-func TestInsideBesideUnverified(t *testing.T) {
+// TestInContainerBesideUnverified heals the volume everywhere else, again and again,
+// while there is a container that cannot be inspected.
+func TestInContainerBesideUnverified(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "of both kinds")
 	s.Publish(harness.OtherPod)
@@ -267,9 +267,9 @@ func TestInsideBesideUnverified(t *testing.T) {
 	n.Expect("healthy", u.Request())
 }
 
-// TestInsideManyMounts names a container that has more mounts of the volume than
-// are looked at. Those of other pods are healed.
-func TestInsideManyMounts(t *testing.T) {
+// TestInContainerManyMounts names a container that has more mounts of the volume than
+// are inspected. Those of other pods are healed.
+func TestInContainerManyMounts(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "mounted often")
 	many := startManyMounts(s, "many", 70)
@@ -286,9 +286,9 @@ func TestInsideManyMounts(t *testing.T) {
 	n.Expect("healthy", u.Request())
 }
 
-// TestInsideManyMountsInOnePod heals a pod in several rounds that has more mounts of
-// the volume in all than are looked at.
-func TestInsideManyMountsInOnePod(t *testing.T) {
+// TestInContainerManyMountsInOnePod heals a pod in several rounds that has more mounts of
+// the volume in all than are inspected.
+func TestInContainerManyMountsInOnePod(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	s := newServed(n, "mounted often")
 	var all []*harness.Container

@@ -13,9 +13,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestReplaceManyAtOnce heals what is left when all daemons of a driver die
-// together, by calls that come together, while a kubelet mounts and unmounts
-// other things all the time.
+// TestReplaceManyAtOnce heals when all daemons of a driver die together, by concurrent
+// calls, while a kubelet mounts and unmounts other volumes.
 func TestReplaceManyAtOnce(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	next := newNeighbour(n)
@@ -28,7 +27,7 @@ func TestReplaceManyAtOnce(t *testing.T) {
 		for _, s := range all {
 			s.die()
 		}
-		finalized := n.Table()
+		quiet := n.Table()
 		busy := mountAllTheTime(t, filepath.Join(n.Kubelet, "pods", harness.OtherPod, "volumes/kubernetes.io~empty-dir/other"))
 		answers, errs := make([]*healerpb.NodeHealerResponse, volumes), make([]error, volumes)
 		var calls sync.WaitGroup
@@ -46,8 +45,8 @@ func TestReplaceManyAtOnce(t *testing.T) {
 			}
 			n.Expect("healthy", s.Request())
 		}
-		if got := n.Table(); len(got) != len(finalized) {
-			t.Errorf("there were %d mounts, now there are\n%s", len(finalized), strings.Join(got, "\n"))
+		if got := n.Table(); len(got) != len(quiet) {
+			t.Errorf("there were %d mounts, now there are\n%s", len(quiet), strings.Join(got, "\n"))
 		}
 		next.untouched()
 	}

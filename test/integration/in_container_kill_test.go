@@ -41,10 +41,10 @@ func (h halfway) killInside(victim string) {
 	}
 }
 
-// TestKillInside kills the worker or the server at every instant of the work in
-// a container. One more call, and all is as before: no mount is left over, and
-// none lacks.
-func TestKillInside(t *testing.T) {
+// TestKillInContainer kills the worker or the server at every instant of a replacement
+// in a container. After one more call all is as before, without a mount too many or
+// too few.
+func TestKillInContainer(t *testing.T) {
 	for _, victim := range []string{"worker", "server"} {
 		for _, instant := range insideInstants {
 			t.Run(victim+" at "+instant, func(t *testing.T) {
@@ -57,9 +57,9 @@ func TestKillInside(t *testing.T) {
 	}
 }
 
-// TestKillInsideShared is the same for mounts that share what happens to them,
-// which is the harder case, and for a read-only one.
-func TestKillInsideShared(t *testing.T) {
+// TestKillInContainerShared is the same for mounts that propagate, which is the harder
+// case, and for a read-only one.
+func TestKillInContainerShared(t *testing.T) {
 	for _, options := range [][]string{{"rslave"}, {"rshared"}, {"ro"}} {
 		for _, instant := range []string{"inside/beneath", "inside/detached", "inside/final"} {
 			t.Run(options[0]+" at "+instant, func(t *testing.T) {
@@ -72,9 +72,9 @@ func TestKillInsideShared(t *testing.T) {
 	}
 }
 
-// TestKillInsideNested kills while what is mounted beneath the volume is between
-// the two: none of it is lost.
-func TestKillInsideNested(t *testing.T) {
+// TestKillInContainerNested kills while mounts inside the volume are being copied:
+// none is lost.
+func TestKillInContainerNested(t *testing.T) {
 	for _, instant := range insideInstants {
 		t.Run(instant, func(t *testing.T) {
 			n := harness.NewNode(t)
@@ -93,9 +93,9 @@ func TestKillInsideNested(t *testing.T) {
 	}
 }
 
-// TestInsideOfAnEndingContainer ends a container at every instant of the work in
-// it. Nothing else comes to harm, and what is left of the work is done.
-func TestInsideOfAnEndingContainer(t *testing.T) {
+// TestInContainerOfAnEndingContainer ends a container at every instant of the work in
+// it. Nothing else is harmed, and the rest of the work is done.
+func TestInContainerOfAnEndingContainer(t *testing.T) {
 	for _, instant := range insideInstants {
 		t.Run(instant, func(t *testing.T) {
 			n := harness.NewNode(t)
@@ -120,9 +120,9 @@ func TestInsideOfAnEndingContainer(t *testing.T) {
 	}
 }
 
-// TestInsideMountedOver has something mounted over the volume in the container at
+// TestInContainerMountedOver has something mounted over the volume in the container at
 // every instant of the work there. It stays.
-func TestInsideMountedOver(t *testing.T) {
+func TestInContainerMountedOver(t *testing.T) {
 	for _, instant := range insideInstants {
 		t.Run(instant, func(t *testing.T) {
 			n := harness.NewNode(t)

@@ -14,9 +14,9 @@ import (
 // sameID is true for the same mount, as long as none has ended meanwhile.
 func sameID(a, b host.Mount) bool { return a.OldID == b.OldID && a.OldParent == b.OldParent }
 
-// TestInsideSubPath heals a container that has a directory and a file of the
+// TestInContainerSubPath heals a container that has a directory and a file of the
 // volume, each by a subPath.
-func TestInsideSubPath(t *testing.T) {
+func TestInContainerSubPath(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	s := newServed(n, "subPaths inside")
 	u := s.usedBy(harness.ContainerSpec{
@@ -44,9 +44,9 @@ func TestInsideSubPath(t *testing.T) {
 	}
 }
 
-// TestInsideLostSubPath leaves a container alone whose subPath is gone from the
+// TestInContainerLostSubPath leaves a container alone whose subPath is gone from the
 // volume, or leads elsewhere by now.
-func TestInsideLostSubPath(t *testing.T) {
+func TestInContainerLostSubPath(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, disk string){
 		"gone": func(*testing.T, string) {},
 		"link": func(t *testing.T, disk string) {

@@ -12,10 +12,9 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestInsideIsTold tells the cluster of a container that has a dead volume, and
-// that it has its data again: events on the pod and on the claim, the claim's
-// health, and what CSI asks.
-func TestInsideIsTold(t *testing.T) {
+// TestInContainerIsReported reports a container with a dead volume, and that it has
+// its data again: events on pod and claim, the claim's health, and CSI's answers.
+func TestInContainerIsReported(t *testing.T) {
 	m := newMember(t)
 	m.Args = append(m.Args, "--heal-containers=off")
 	m.Start()
@@ -51,10 +50,9 @@ func TestInsideIsTold(t *testing.T) {
 	}
 }
 
-// TestStaleBeforeTheFirstCall starts a server when all is over: the daemon died,
-// and the driver has staged and published again by itself. Nothing is known of
-// the volume, so that nothing is changed in its container; but it is found, in
-// every call.
+// TestStaleBeforeTheFirstCall starts a server after the daemon died and the driver
+// staged and published again by itself. Nothing is known of the volume, so its
+// container is not changed, but reported by every call.
 func TestStaleBeforeTheFirstCall(t *testing.T) {
 	n := harness.NewNode(t)
 	s := newServed(n, "from before")
@@ -74,10 +72,10 @@ func TestStaleBeforeTheFirstCall(t *testing.T) {
 	n.Expect("healthy", s.Request())
 }
 
-// TestInsideSharingUnknown has a driver replace the host's mount by itself. Whose
-// peer the container's mount was can no longer be seen, so that the new one shares
-// nothing, which the answer says.
-func TestInsideSharingUnknown(t *testing.T) {
+// TestInContainerSharingUnknown has a driver replace the host's mount by itself. The
+// peer group of the container's mount can no longer be determined, so the new one is
+// private, and the answer says so.
+func TestInContainerSharingUnknown(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	u := newUsed(n, "rshared")
 	u.die()

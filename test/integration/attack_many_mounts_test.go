@@ -13,11 +13,11 @@ import (
 // crowdedPod is the end of OtherPod, which is what a long message may leave of it.
 var crowdedPod = harness.OtherPod[len(harness.OtherPod)-4:]
 
-// TestCrowdedPod has one pod of a shared volume, whose containers may mount, bind
-// the volume more often than anybody looks at: in one container, or in many. The
-// containers of the other pods are healed as ever; who is left is that pod.
-func TestCrowdedPod(t *testing.T) {
-	for name, crowd := range map[string]struct{ containers, binds int }{
+// TestPodWithTooManyMounts has a pod bind a shared volume more often than mounts are
+// inspected, in one container or in many. The containers of the other pods are healed;
+// this pod is named.
+func TestPodWithTooManyMounts(t *testing.T) {
+	for name, load := range map[string]struct{ containers, binds int }{
 		"in one container":   {1, 600},
 		"in many containers": {16, 63},
 	} {
@@ -28,9 +28,9 @@ func TestCrowdedPod(t *testing.T) {
 			s.Publish(harness.OtherPod)
 			mountPoint := s.MountPointOf(harness.OtherPod)
 			var crowded []*harness.Container
-			for i := range crowd.containers { // they are the oldest
+			for i := range load.containers { // they are the oldest
 				c := n.StartContainer(harness.ContainerSpec{Pod: harness.OtherPod, Name: fmt.Sprint(i), Mounts: []harness.ContainerMount{{At: "/data", Source: mountPoint}}})
-				c.InMounts(func() error { return bindInside(crowd.binds) })
+				c.InMounts(func() error { return bindInside(load.binds) })
 				crowded = append(crowded, c)
 			}
 			u := s.usedBy(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint()}}})
@@ -53,7 +53,7 @@ func TestCrowdedPod(t *testing.T) {
 }
 
 // bindInside binds what a container has at /data many times, as a process in it
-// that may mount does: twice at each path, so that nobody replaces any of it.
+// that may mount does: twice at each path, so that none of it is replaced.
 func bindInside(times int) error {
 	if err := unix.Mount("tmpfs", "/dev", "tmpfs", 0, ""); err != nil {
 		return err

@@ -16,9 +16,9 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
 
-// TestNothingIsToldOfVolumesPropagatedMounts has a caller name a volume that another
-// node has, at a path of this one: its owner reads nothing of that.
-func TestNothingIsToldOfVolumesPropagatedMounts(t *testing.T) {
+// TestNothingIsReportedOfVolumesOnOtherNodes has a caller name a volume of another
+// node at a path of this one: nothing is reported to the owner of that volume.
+func TestNothingIsReportedOfVolumesOnOtherNodes(t *testing.T) {
 	m := newMember(t)
 	m.Start()
 	far := cluster.Volume{PV: "pv-far", ID: "far", Driver: harness.Driver, Namespace: m.namespace, Claim: "far"}
@@ -55,8 +55,8 @@ func TestNothingIsToldOfVolumesPropagatedMounts(t *testing.T) {
 }
 
 // TestLostMountPointIsSeenFromEveryPath asks for a volume of two pods, of which one
-// lost its mount, by every path that names it: all say the same, and what the
-// claim says stays.
+// lost its mount, by every path that names it: all answers agree, and the claim's
+// health stays the same.
 func TestLostMountPointIsSeenFromEveryPath(t *testing.T) {
 	m := newMember(t)
 	m.Start()

@@ -8,9 +8,9 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestInsideOpenFiles heals a container and says who in it still has files open
-// that stay dead: that needs a restart.
-func TestInsideOpenFiles(t *testing.T) {
+// TestInContainerOpenFiles heals a container and names the processes whose open files
+// stay dead.
+func TestInContainerOpenFiles(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	u := newUsed(n)
 	u.c.Hold("/data/a")
@@ -27,10 +27,10 @@ func TestInsideOpenFiles(t *testing.T) {
 	bystander.works()
 }
 
-// TestInsideApplicationsNamespaces leaves the mount namespaces as they are that a
+// TestInContainerApplicationsNamespaces leaves the mount namespaces alone that a
 // container's processes made for themselves, with a user namespace of their own or
-// without. They are nothing that the volume suffers from.
-func TestInsideApplicationsNamespaces(t *testing.T) {
+// without. They make no volume abnormal.
+func TestInContainerApplicationsNamespaces(t *testing.T) {
 	for name, options := range map[string][]string{"of the host's owner": {"-m"}, "of its own user namespace": {"-U", "-m"}} {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t).Start()

@@ -9,9 +9,9 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestDuplicateWithALivingPropagatedMount has an placeholder on a bind that shares its
+// TestDuplicateWithALivingPropagatedMount has a placeholder on a bind that shares its
 // events, and something alive at the same directory of another mount that
-// receives them: the kernel would take that off together with the placeholder one.
+// receives them: the kernel would unmount it together with the placeholder.
 func TestDuplicateWithALivingPropagatedMount(t *testing.T) {
 	for name, propagatedMount := range map[string]func(v *harness.Volume) string{
 		"on staging": func(v *harness.Volume) string { return v.Staging },
@@ -27,7 +27,7 @@ func TestDuplicateWithALivingPropagatedMount(t *testing.T) {
 			v := n.NewVolume("ext4", "duplicated")
 			n.Expect("healthy", v.Request())
 			receiver := propagatedMount(v)
-			// A slave receives, and what is done on it reaches nobody else.
+			// A slave receives, and what is done on it reaches no other mount.
 			harness.Must(t, unix.Mount("", receiver, "", unix.MS_SLAVE, ""))
 			healthy := len(n.Table())
 			placeholderOn(t, v.Staging, v.MountPoint())
@@ -36,7 +36,7 @@ func TestDuplicateWithALivingPropagatedMount(t *testing.T) {
 			}
 			// The copy that it received makes way for something alive.
 			harness.Must(t, unix.Unmount(receiver, 0))
-			harness.Must(t, unix.Mount("stranger", receiver, "tmpfs", 0, "size=1m"))
+			harness.Must(t, unix.Mount("unrelated", receiver, "tmpfs", 0, "size=1m"))
 			before := n.Table()
 			for range 2 {
 				n.Expect("abnormal", v.Request(), "StackedMounts", "would also take")

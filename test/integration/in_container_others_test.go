@@ -13,11 +13,11 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestInsideOnlyThisVolume heals one of three dead volumes in one container. A
+// TestInContainerOnlyThisVolume heals one of three dead volumes in one container. A
 // second one of the same driver does not move, nor does one of another driver
-// that has the same handle, type and source; nor one that a stranger's container
+// that has the same handle, type and source; nor one that an unrelated container
 // has, as it happens, of the same type and source.
-func TestInsideOnlyThisVolume(t *testing.T) {
+func TestInContainerOnlyThisVolume(t *testing.T) {
 	for _, args := range [][]string{nil, {"--standalone"}} {
 		t.Run(fmt.Sprint(args), func(t *testing.T) { testInsideOnlyThisVolume(t, args) })
 	}
@@ -31,7 +31,7 @@ func testInsideOnlyThisVolume(t *testing.T, args []string) {
 	foreign, foreignDisk := n.NewFUSEDisk("elsewhere", harness.FUSEConfig{Source: "diskfs:one of them"})
 	ofAnotherDriver(t, foreign, s.ID)
 	third, thirdDisk := n.NewFUSEDisk("by chance", harness.FUSEConfig{Source: "diskfs:one of them"})
-	other := n.StartContainer(harness.ContainerSpec{Pod: harness.Stranger, Mounts: []harness.ContainerMount{{At: "/data", Source: third.MountPoint()}}})
+	other := n.StartContainer(harness.ContainerSpec{Pod: harness.UnrelatedPod, Mounts: []harness.ContainerMount{{At: "/data", Source: third.MountPoint()}}})
 	u := s.usedBy(harness.ContainerSpec{Mounts: []harness.ContainerMount{
 		{At: "/data", Source: s.MountPoint()}, {At: "/second", Source: second.MountPoint()}, {At: "/foreign", Source: foreign.MountPoint()},
 	}})
@@ -71,15 +71,15 @@ func ofAnotherDriver(t *testing.T, v *harness.Volume, handle string) {
 	}
 }
 
-// TestInsideOfAStranger leaves a container alone whose pod is not one of the
+// TestInContainerOfAnotherPod leaves a container alone whose pod is not one of the
 // volume's, although it has the volume's dead filesystem mounted, as an agent
 // that sees the whole node. Where no orchestrator is, it is healed like any other.
-func TestInsideOfAStranger(t *testing.T) {
+func TestInContainerOfAnotherPod(t *testing.T) {
 	for _, standalone := range []bool{false, true} {
 		t.Run(fmt.Sprintf("standalone %v", standalone), func(t *testing.T) {
 			n := harness.NewNode(t, fmt.Sprintf("--standalone=%v", standalone)).Start()
 			u := newUsed(n)
-			other := u.usedBy(harness.ContainerSpec{Pod: harness.Stranger, Mounts: []harness.ContainerMount{{At: "/data", Source: u.MountPoint()}}})
+			other := u.usedBy(harness.ContainerSpec{Pod: harness.UnrelatedPod, Mounts: []harness.ContainerMount{{At: "/data", Source: u.MountPoint()}}})
 			before := other.c.Mounts()
 			u.die()
 			n.Expect("healed", u.Request(), "replace-in-container")
@@ -87,7 +87,7 @@ func TestInsideOfAStranger(t *testing.T) {
 			if standalone {
 				other.works()
 			} else if after := other.c.Mounts(); !slices.EqualFunc(before, after, sameID) {
-				t.Errorf("the stranger had %v, and has %v", before, after)
+				t.Errorf("the unrelated container had %v, and has %v", before, after)
 			}
 			n.Expect("healthy", u.Request())
 		})

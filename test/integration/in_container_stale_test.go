@@ -17,9 +17,8 @@ func restartWith(n *harness.Node, args ...string) {
 	n.Start()
 }
 
-// TestStaleInContainers reports a container that has a dead volume while the
-// host has a living one, whoever forbids to heal it: a later call that may,
-// does.
+// TestStaleInContainers reports a container with a dead volume while the host has a
+// working one, whatever forbids the heal; a later call that is allowed to heals it.
 func TestStaleInContainers(t *testing.T) {
 	n := harness.NewNode(t, "--heal-containers=off").Start()
 	u := newUsed(n)
@@ -45,7 +44,7 @@ func TestStaleInContainers(t *testing.T) {
 }
 
 // TestStaleFromBefore finds a container that has a dead volume when the server
-// that healed the host is gone, and the driver has staged anew several times.
+// that healed the host is gone, and the driver has staged again several times.
 func TestStaleFromBefore(t *testing.T) {
 	n := harness.NewNode(t, "--heal-containers=off", "--standalone").Start()
 	u := newUsed(n)
@@ -62,9 +61,9 @@ func TestStaleFromBefore(t *testing.T) {
 	n.Expect("healthy", u.Request())
 }
 
-// TestInsideStartedLate heals containers that came while the volume was dead, and
+// TestInContainerStartedLate heals containers that came while the volume was dead, and
 // while others were healed.
-func TestInsideStartedLate(t *testing.T) {
+func TestInContainerStartedLate(t *testing.T) {
 	n := harness.NewNode(t)
 	n.Pause = "inside/entered"
 	n.Start()
@@ -96,7 +95,7 @@ func TestInsideStartedLate(t *testing.T) {
 	}
 }
 
-// seesShutdown gives the flags with which a server sees that an ext4 has shut itself
+// seesShutdown returns the flags with which a server sees that an ext4 has shut itself
 // down: where the kernel has no word for it, a write has to be allowed.
 func seesShutdown() []string {
 	if host.TellsShutdown() {
@@ -105,9 +104,9 @@ func seesShutdown() []string {
 	return []string{"--standalone"}
 }
 
-// TestInsideADisk has the disk of a volume vanish and come back. What a
+// TestInContainerADisk has the disk of a volume vanish and come back. What a
 // container has of an ext4 is healed only where that is asked for.
-func TestInsideADisk(t *testing.T) {
+func TestInContainerADisk(t *testing.T) {
 	needsBeneath(t)
 	flags := seesShutdown()
 	n := harness.NewNode(t, flags...).Start()

@@ -146,7 +146,7 @@ func swapAll(t *testing.T, v *harness.Volume, all []*harness.Container) (swaps t
 	return swaps
 }
 
-// namespaceOf gives the inode number of a container's mount namespace.
+// namespaceOf returns the inode number of a container's mount namespace.
 func namespaceOf(t *testing.T, c *harness.Container) uint64 {
 	t.Helper()
 	var st unix.Stat_t

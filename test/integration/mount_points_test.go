@@ -57,7 +57,7 @@ func TestInlineVolumesOfOnePodName(t *testing.T) {
 	n.Expect("healthy", v.Request())
 }
 
-// TestDuplicate takes an placeholder off the driver's own mount, together with
+// TestDuplicate unmounts a placeholder from the driver's own mount, together with
 // the copies that propagation made of it, and nothing else.
 func TestDuplicate(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
@@ -80,7 +80,7 @@ func TestDuplicate(t *testing.T) {
 	n.Expect("healthy", v.Request())
 }
 
-// placeholderOn puts an placeholder on a target, as a rebind does.
+// placeholderOn puts a placeholder on a target, as a rebind does.
 func placeholderOn(t *testing.T, source, target string) {
 	t.Helper()
 	clone, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
@@ -148,9 +148,9 @@ func TestStagedOnly(t *testing.T) {
 	n.Expect("healthy", req)
 }
 
-// TestInsideStaging takes a directory of the staged mount for a volume_path, as
+// TestInContainerStaging takes a directory of the staged mount for a volume_path, as
 // some drivers hand out, and sees what is wrong with the mount that it is in.
-func TestInsideStaging(t *testing.T) {
+func TestInContainerStaging(t *testing.T) {
 	n := harness.NewNode(t, "--standalone", "--probe-timeout=1s").Start()
 	v := n.NewVolume("ext4", "inside")
 	req := v.Request()
@@ -170,9 +170,9 @@ func TestInsideStaging(t *testing.T) {
 	n.Expect("abnormal", req, "Disconnected")
 }
 
-// TestInsideNestedMounts judges a path below the staging path by the mount that
+// TestInContainerNestedMounts judges a path below the staging path by the mount that
 // it is in, each time the same.
-func TestInsideNestedMounts(t *testing.T) {
+func TestInContainerNestedMounts(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	v := n.NewVolume("ext4", "nested")
 	nested := filepath.Join(v.Staging, "sub")

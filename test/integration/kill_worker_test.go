@@ -9,8 +9,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestKillWorkerOnly kills the worker at every instant of a rebind, and asks the
-// same server again, whose next workers are let go on.
+// TestKillWorkerOnly kills the worker at every instant of a rebind, and asks the same
+// server again, whose next workers do not stop.
 func TestKillWorkerOnly(t *testing.T) {
 	for _, instant := range instants {
 		t.Run(instant, func(t *testing.T) { testKillWorker(t, "ext4", instant) })
@@ -34,12 +34,12 @@ func testKillWorker(t *testing.T, fs, instant string) {
 // duplicate off.
 var takingOff = []string{"unmount-duplicate/checked", "unmount/matched", "unmount-duplicate/done"}
 
-// TestDuplicateAgain takes a duplicate off, and another one, by the same server,
-// whose worker is killed at an instant of the first.
+// TestDuplicateAgain unmounts two duplicates by the same server, whose worker is
+// killed at an instant of the first.
 func TestDuplicateAgain(t *testing.T) {
 	for _, instant := range takingOff {
 		t.Run(instant, func(t *testing.T) {
-			h := stopTakeOff(t, instant)
+			h := stopUnmountDuplicate(t, instant)
 			h.KillWorker()
 			h.Answer()
 			for range 2 {
@@ -52,9 +52,9 @@ func TestDuplicateAgain(t *testing.T) {
 	}
 }
 
-// TestTakeOffOnlyOurs has the driver unmount once while a duplicate is taken off:
-// what it uncovers is the driver's own mount, and stays.
-func TestTakeOffOnlyOurs(t *testing.T) {
+// TestUnmountDuplicateOnlyOurs has the driver unmount once while a duplicate is
+// unmounted: the driver's own mount stays.
+func TestUnmountDuplicateOnlyOurs(t *testing.T) {
 	var own uint64
 	h := stopHealing(t, "ext4", "unmount-duplicate/checked", func(v *harness.Volume) {
 		own = harness.MountID(t, v.MountPoint())
@@ -71,11 +71,10 @@ func TestTakeOffOnlyOurs(t *testing.T) {
 	h.n.SameTable(h.healthy)
 }
 
-// TestUnpublishWhileTakingOff has a driver unpublish while a duplicate is taken
-// off. Before that is done, a driver that unmounts once and then deletes the
-// tree, without a look whether anything is still mounted, would delete through
-// its own mount below: no matter what we do.
-func TestUnpublishWhileTakingOff(t *testing.T) {
+// TestUnpublishDuringUnmountDuplicate has a driver unpublish while a duplicate is
+// unmounted. Before the step, a driver that unmounts once and then deletes the tree
+// without checking would delete through its own mount below, whatever we do.
+func TestUnpublishDuringUnmountDuplicate(t *testing.T) {
 	for name, unpublish := range unpublishers {
 		for _, instant := range takingOff {
 			if name != "mount-utils" && instant != "unmount-duplicate/done" {

@@ -13,9 +13,9 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestInsideFromPropagatedMounts heals from a server that has a mount namespace of its
-// own, as that of a DaemonSet has.
-func TestInsideFromPropagatedMounts(t *testing.T) {
+// TestInContainerFromAnotherNamespace heals from a server in a mount namespace of its
+// own, as the DaemonSet's.
+func TestInContainerFromAnotherNamespace(t *testing.T) {
 	n := harness.NewNode(t, fmt.Sprintf("--host-mount-namespace=/proc/%d/ns/mnt", os.Getpid()))
 	n.Namespace = true
 	n.Start()
@@ -26,9 +26,9 @@ func TestInsideFromPropagatedMounts(t *testing.T) {
 	n.Expect("healthy", u.Request())
 }
 
-// TestInsidePaused heals a container whose processes stand still: nothing of it
-// is needed for that.
-func TestInsidePaused(t *testing.T) {
+// TestInContainerPaused heals a container whose processes are stopped: they are not
+// needed.
+func TestInContainerPaused(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	u := newUsed(n)
 	u.c.Freeze()
@@ -39,9 +39,9 @@ func TestInsidePaused(t *testing.T) {
 	u.works()
 }
 
-// TestInsideNestedVolume carries another volume over that a container has mounted
-// in this one, and heals that one when its own daemon dies.
-func TestInsideNestedVolume(t *testing.T) {
+// TestInContainerNestedVolume copies another volume that a container has mounted
+// inside this one, and heals that one when its own daemon dies.
+func TestInContainerNestedVolume(t *testing.T) {
 	needsDetachedTrees(t)
 	n := harness.NewNode(t).Start()
 	v, d := n.NewFUSEDisk("outer", harness.FUSEConfig{Valid: longEnough})
@@ -68,9 +68,9 @@ func TestInsideNestedVolume(t *testing.T) {
 	}
 }
 
-// TestInsideLeftAlone changes nothing in a container that has done something of
+// TestInContainerLeftAlone changes nothing in a container that has done something of
 // its own with the volume's mount, and says that it is stale.
-func TestInsideLeftAlone(t *testing.T) {
+func TestInContainerLeftAlone(t *testing.T) {
 	for name, do := range map[string]func() error{
 		"mounted on itself":      func() error { return unix.Mount("/data", "/data", "", unix.MS_BIND, "") },
 		"another one on top":     func() error { return unix.Mount("/data/sub", "/data", "", unix.MS_BIND, "") },
@@ -93,9 +93,9 @@ func TestInsideLeftAlone(t *testing.T) {
 	}
 }
 
-// TestInsideHidden has something mounted over the volume in a container while the
+// TestInContainerHidden has something mounted over the volume in a container while the
 // host is healed. What was beneath it is found when it shows again.
-func TestInsideHidden(t *testing.T) {
+func TestInContainerHidden(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	u := newUsed(n)
 	other := u.usedBy(harness.ContainerSpec{Name: "other", Mounts: []harness.ContainerMount{{At: "/data", Source: u.MountPoint()}}})
@@ -114,9 +114,9 @@ func TestInsideHidden(t *testing.T) {
 	n.Expect("healthy", u.Request())
 }
 
-// TestInsideLeavesNothing heals a container again and again: nothing is held in
-// the end, neither by the server nor of the filesystems that ended.
-func TestInsideLeavesNothing(t *testing.T) {
+// TestInContainerLeavesNothing heals a container again and again: in the end neither
+// the server nor the ended filesystems hold anything.
+func TestInContainerLeavesNothing(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	u := newUsed(n)
 	heal := func() {

@@ -43,9 +43,9 @@ func Without(capability uintptr) Lessen {
 	}
 }
 
-// Elsewhere is root in a user namespace of its own, as in a pod with
+// InUserNamespace makes the command root in a user namespace of its own, as in a pod with
 // hostUsers: false: it has all capabilities there, and none for the mounts here.
-func PropagatedMounts(cmd *exec.Cmd) error {
+func InUserNamespace(cmd *exec.Cmd) error {
 	root := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: root, GidMappings: root}
 	return nil

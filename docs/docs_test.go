@@ -1,0 +1,199 @@
+// Package docs compares the pages with the code and with each other.
+package docs
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const root = ".."
+
+// TestConditionsPageListsEveryReasonAndStep compares the rows of conditions.md with
+// the constants in the code.
+func TestConditionsPageListsEveryReasonAndStep(t *testing.T) {
+	page := read(t, "conditions.md")
+	conditions, steps, found := strings.Cut(page, "\n## Steps\n")
+	if !found {
+		t.Fatal("conditions.md has no section Steps")
+	}
+	reasons := constants(t, root+"/pkg/healer/condition.go", func(_, kind string) bool { return kind == "Reason" })
+	same(t, "reasons", rows(conditions, `[A-Z][A-Za-z]+`), reasons)
+	files, err := filepath.Glob(root + "/pkg/healer/provider/*/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, file := range files {
+		names = append(names, constants(t, file, func(name, _ string) bool { return strings.HasPrefix(name, "Step") })...)
+	}
+	same(t, "steps", rows(steps, `[a-z]+(?:-[a-z]+)*`), names)
+}
+
+// rows returns the first cells that match, without those of table heads.
+func rows(page, cell string) []string {
+	var found []string
+	for _, m := range regexp.MustCompile(`(?m)^\| (`+cell+`)(?: \(\\\*\))? \|`).FindAllStringSubmatch(page, -1) {
+		if !slices.Contains([]string{"reason", "step", "filesystem", "evidence"}, m[1]) {
+			found = append(found, m[1])
+		}
+	}
+	return found
+}
+
+// constants returns the values of a file's string constants that are wanted by name
+// and type.
+func constants(t *testing.T, file string, wanted func(name, kind string) bool) []string {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values []string
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		spec, is := n.(*ast.ValueSpec)
+		if !is {
+			return true
+		}
+		kind := ""
+		if ident, named := spec.Type.(*ast.Ident); named {
+			kind = ident.Name
+		}
+		for i, value := range spec.Values {
+			literal, plain := value.(*ast.BasicLit)
+			if !plain || literal.Kind != token.STRING || !wanted(spec.Names[i].Name, kind) {
+				continue
+			}
+			text, err := strconv.Unquote(literal.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			values = append(values, text)
+		}
+		return true
+	})
+	return values
+}
+
+func same(t *testing.T, what string, page, code []string) {
+	t.Helper()
+	slices.Sort(page)
+	slices.Sort(code)
+	if len(code) == 0 || !slices.Equal(page, slices.Compact(code)) {
+		t.Errorf("%s: conditions.md has %v, the code has %v", what, page, code)
+	}
+}
+
+var (
+	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	// anchorless is what GitHub leaves out of a heading's anchor.
+	anchorless = regexp.MustCompile(`[^a-z0-9 _-]`)
+	// ours are paths of this repository; policy.md quotes some of others.
+	ours   = regexp.MustCompile("`((?:pkg|cmd|test|deploy|\\.ci)/[A-Za-z0-9_./-]+)`")
+	fences = regexp.MustCompile("(?s)```.*?```")
+)
+
+// TestLinks follows every link between the pages, to the heading.
+func TestLinks(t *testing.T) {
+	for _, page := range pages(t) {
+		for _, m := range link.FindAllStringSubmatch(fences.ReplaceAllString(read(t, page), ""), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			to, anchor, _ := strings.Cut(m[1], "#")
+			target := page
+			if to != "" {
+				target = filepath.Join(filepath.Dir(page), to)
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s: %s: %v", page, m[1], err)
+			} else if anchor != "" && !slices.Contains(anchors(t, target), anchor) {
+				t.Errorf("%s: %s has no heading %q, only %v", page, target, anchor, anchors(t, target))
+			}
+		}
+	}
+}
+
+func anchors(t *testing.T, page string) []string {
+	t.Helper()
+	var all []string
+	for _, m := range heading.FindAllStringSubmatch(fences.ReplaceAllString(read(t, page), ""), -1) {
+		text := strings.ToLower(link.ReplaceAllString(m[1], ""))
+		all = append(all, strings.ReplaceAll(anchorless.ReplaceAllString(text, ""), " ", "-"))
+	}
+	return all
+}
+
+// TestPaths looks for every file that a page names.
+func TestPaths(t *testing.T) {
+	for _, page := range pages(t) {
+		for _, m := range ours.FindAllStringSubmatch(read(t, page), -1) {
+			path := filepath.Join(root, m[1])
+			if _, err := os.Stat(filepath.Dir(path)); err != nil {
+				continue // another repository's
+			}
+			if _, err := os.Stat(path); err != nil {
+				t.Errorf("%s: %v", page, err)
+			}
+		}
+	}
+}
+
+// TestPagesThatTheCodeNames looks for every page that code, manifests and Makefile
+// name.
+func TestPagesThatTheCodeNames(t *testing.T) {
+	page := regexp.MustCompile(`docs/[a-z-]+\.md`)
+	missing := map[string]string{}
+	for _, top := range []string{"cmd", "deploy", "pkg", "test", "Makefile", ".golangci.yml"} {
+		err := filepath.WalkDir(filepath.Join(root, top), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			raw, err := os.ReadFile(path)
+			for _, name := range page.FindAllString(string(raw), -1) {
+				if name == "docs/csiaddonsnode.md" {
+					continue // of kubernetes-csi-addons
+				}
+				if _, statErr := os.Stat(filepath.Join(root, name)); statErr != nil {
+					missing[path] = name
+				}
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(missing)) {
+		t.Errorf("%s names %s, which does not exist", path, missing[path])
+	}
+}
+
+// pages are all pages of the repository, relative to this directory.
+func pages(t *testing.T) []string {
+	t.Helper()
+	all, err := filepath.Glob("*.md")
+	if err != nil || len(all) == 0 {
+		t.Fatal("no pages: ", err)
+	}
+	return append(all, root+"/README.md", root+"/CONTRIBUTING.md")
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
