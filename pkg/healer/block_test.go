@@ -57,10 +57,10 @@ func TestBlockVolumeWithStaging(t *testing.T) {
 func TestSilentBlockVolume(t *testing.T) {
 	b := newBlockBench(t)
 	b.files[blockMountPoint] = host.PathInfo{VolData: b.files[blockMountPoint].VolData}
-	b.answers[host.Dev{Minor: 5}] = host.Inspection{Answer: host.Answer{Asked: true, Silent: true}}
+	b.answers[host.Dev{Minor: 5}] = host.Inspection{Answer: host.Answer{Asked: true, TimedOut: true}}
 	b.heal(Volume{ID: volID, Path: blockMountPoint})
 	c := b.last()
-	if sb, known := c.Superblocks[c.MountPoints[0].Dev()]; !known || !sb.Answer.Silent || !c.Block {
+	if sb, known := c.Superblocks[c.MountPoints[0].Dev()]; !known || !sb.Answer.TimedOut || !c.Block {
 		t.Errorf("%+v", c)
 	}
 }

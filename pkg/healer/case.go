@@ -180,7 +180,7 @@ type Case struct {
 // mount point's own mount.
 func (c Case) Superblock(p MountPoint) host.Superblock {
 	sb := c.Superblocks[p.Dev()]
-	if p.Own.Asked && !sb.Answer.Silent {
+	if p.Own.Asked && !sb.Answer.TimedOut {
 		sb.Answer = p.Own
 	}
 	return sb
@@ -190,7 +190,7 @@ func (c Case) Superblock(p MountPoint) host.Superblock {
 // its superblock.
 func (c Case) AnswersAlone(p MountPoint) bool {
 	whole := c.Superblocks[p.Dev()].Answer
-	return p.Own.Asked && (p.Own.Silent != whole.Silent || p.Own.Errno != whole.Errno)
+	return p.Own.Asked && (p.Own.TimedOut != whole.TimedOut || p.Own.Errno != whole.Errno)
 }
 
 // Unusable returns a condition found so far that keeps what is mounted at a mount point

@@ -87,7 +87,7 @@ func Classify(op, fsType string, err error) Class {
 	switch {
 	case errors.Is(err, ErrRefused):
 		return Class{Retriable, TypeValidation}
-	case errors.Is(err, worker.ErrSilent), errors.Is(err, worker.ErrStuck), errors.Is(err, worker.ErrLeft), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, worker.ErrTimeout), errors.Is(err, worker.ErrStuck), errors.Is(err, worker.ErrLeft), errors.Is(err, context.DeadlineExceeded):
 		return Class{Retriable, TypeTimeout}
 	case errors.Is(err, worker.ErrLost), errors.Is(err, worker.ErrNoWorker), errors.Is(err, context.Canceled):
 		return Class{Transient, TypeExecution}

@@ -44,7 +44,7 @@ func TestClassify(t *testing.T) {
 		// A type switch would miss what is wrapped.
 		{"rebind", "", fmt.Errorf("a: %w", &os.PathError{Op: "open", Path: "/x", Err: syscall.EBUSY}), "transient/execution"},
 		{"rebind", "", fmt.Errorf("%w: taking ours off: %w", ErrRefused, syscall.EBUSY), "retriable/validation"},
-		{"rebind", "", fmt.Errorf("a: %w", worker.ErrSilent), "retriable/timeout"},
+		{"rebind", "", fmt.Errorf("a: %w", worker.ErrTimeout), "retriable/timeout"},
 		{"rebind", "", worker.ErrStuck, "retriable/timeout"},
 		{"rebind", "", worker.ErrLeft, "retriable/timeout"},
 		{"rebind", "", context.DeadlineExceeded, "retriable/timeout"},

@@ -144,6 +144,7 @@ func (n *fakeStores) Enter(_ context.Context, _ Diagnosis, s Step) (Permit, erro
 	n.entered++
 	return n, nil
 }
+
 func (n *fakeStores) Wants(_ context.Context, _ Case, p MountPoint) bool { return n.wanted[p.PodUID] }
 func (n *fakeStores) Inspect(context.Context, Volume) error              { return n.noLook }
 func (n *fakeStores) Write(_ context.Context, _ Case, _ MountPoint, onDisk bool) error {

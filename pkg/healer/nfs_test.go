@@ -70,7 +70,7 @@ func TestSilentNFSIsNotAskedAgain(t *testing.T) {
 	const podB = "/k/pods/uid-b/volumes/kubernetes.io~csi/pv1/mount"
 	b.publish(podB)
 	b.change(podB, toNFS)
-	b.answers[export] = host.Inspection{Answer: host.Answer{Asked: true, Silent: true}}
+	b.answers[export] = host.Inspection{Answer: host.Answer{Asked: true, TimedOut: true}}
 	var asked []string
 	b.onLook = func(q host.InspectQuery) error {
 		b.fakeNode.mu.Lock()
@@ -85,7 +85,7 @@ func TestSilentNFSIsNotAskedAgain(t *testing.T) {
 		t.Errorf("asked at %q", asked)
 	}
 	for _, p := range b.last().MountPoints {
-		if !b.last().Superblock(p).Answer.Silent {
+		if !b.last().Superblock(p).Answer.TimedOut {
 			t.Errorf("%s: %+v", p.Path, b.last().Superblock(p))
 		}
 	}

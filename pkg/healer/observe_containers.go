@@ -184,7 +184,7 @@ func (o *observation) addContainerMount(m host.ContainerMount, probe host.Contai
 // the same superblock.
 func (o *observation) addUnprobed(m host.ContainerMount, probe host.ContainerProbe) {
 	why := probe.Unable
-	if probe.Silent {
+	if probe.TimedOut {
 		why = "it does not answer"
 	}
 	if why == "" || probe.Ended || !slices.ContainsFunc(o.c.MountPoints, MountPoint.Stale) && !o.c.Replaced(m.Mount.Dev) {

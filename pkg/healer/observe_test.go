@@ -111,13 +111,13 @@ func TestMovesThenAbsence(t *testing.T) {
 
 func TestSilentStorageIsAnAnswer(t *testing.T) {
 	b := newFixture(t)
-	b.answers[disk] = host.Inspection{Answer: host.Answer{Asked: true, Silent: true, Elapsed: time.Second}}
+	b.answers[disk] = host.Inspection{Answer: host.Answer{Asked: true, TimedOut: true, Elapsed: time.Second}}
 	other := host.Dev{Major: 0, Minor: 77}
 	b.unmount(podA)
 	b.mount(podA, other)
 	b.heal(volume)
 	c := b.last()
-	if !c.Superblocks[disk].Answer.Silent || c.Superblocks[other].Answer.Silent || !c.Superblocks[other].Answer.Asked {
+	if !c.Superblocks[disk].Answer.TimedOut || c.Superblocks[other].Answer.TimedOut || !c.Superblocks[other].Answer.Asked {
 		t.Errorf("%+v", c.Superblocks)
 	}
 }

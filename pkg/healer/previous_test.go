@@ -49,7 +49,7 @@ func TestPreviousSuperblocks(t *testing.T) {
 		"healthy":                     {[]MountPoint{on(RoleTarget, "/p", one), on(RoleStaging, "/s", one)}, map[host.Dev]host.Superblock{one: answered}, recorded("b", []host.Dev{one}), nil},
 		"a dead mount point":          {[]MountPoint{on(RoleTarget, "/p", one), on(RoleStaging, "/s", two)}, map[host.Dev]host.Superblock{one: disconn, two: answered}, nil, []host.Dev{one}},
 		"not asked":                   {[]MountPoint{on(RoleTarget, "/p", one)}, nil, nil, []host.Dev{one}},
-		"silent":                      {[]MountPoint{on(RoleTarget, "/p", one)}, map[host.Dev]host.Superblock{one: {Answer: host.Answer{Asked: true, Silent: true}}}, nil, []host.Dev{one}},
+		"silent":                      {[]MountPoint{on(RoleTarget, "/p", one)}, map[host.Dev]host.Superblock{one: {Answer: host.Answer{Asked: true, TimedOut: true}}}, nil, []host.Dev{one}},
 		"shut down":                   {[]MountPoint{on(RoleTarget, "/p", one)}, map[host.Dev]host.Superblock{one: {Shutdown: true, Answer: host.Answer{Asked: true}}}, nil, []host.Dev{one}},
 		"beneath the top":             {[]MountPoint{on(RoleTarget, "/p", two, one, three)}, map[host.Dev]host.Superblock{two: answered}, nil, []host.Dev{one, three}},
 		"beneath, and works":          {[]MountPoint{on(RoleTarget, "/p", two, one), on(RoleStaging, "/s", one)}, map[host.Dev]host.Superblock{one: answered, two: answered}, nil, nil},

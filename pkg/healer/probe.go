@@ -81,7 +81,7 @@ func (o *observation) groups() []*group {
 		at := slices.IndexFunc(list, func(g *group) bool { return g.key == k })
 		if at < 0 {
 			sb, probed := o.c.Superblocks[top.Dev]
-			g := &group{key: k, above: sb.Answer.Silent}
+			g := &group{key: k, above: sb.Answer.TimedOut}
 			if mounted && (!probed || k.mount != 0 && !g.above) {
 				g.probe = &p.Stack[0]
 			}
@@ -207,5 +207,5 @@ func (o *observation) upper(m host.Mount) *host.Superblock {
 
 // works is true for a superblock that answered, and that did not shut down.
 func works(sb host.Superblock) bool {
-	return sb.Answer.Asked && !sb.Answer.Silent && sb.Answer.Errno == 0 && !sb.Shutdown
+	return sb.Answer.Asked && !sb.Answer.TimedOut && sb.Answer.Errno == 0 && !sb.Shutdown
 }

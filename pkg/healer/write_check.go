@@ -45,7 +45,7 @@ func (o *observation) writeCheck(ctx context.Context) error {
 			}
 			sb.Write = w
 			switch {
-			case w.Silent:
+			case w.TimedOut:
 				sb.Answer = w.Answer
 			case w.Frozen: // what an overlay writes to, say
 				sb.Answer.Frozen, sb.Answer.Waits = true, w.Waits
@@ -71,7 +71,7 @@ func (o *observation) sync(ctx context.Context, p MountPoint, sb host.Superblock
 		return Failed("have the root directory written", err)
 	}
 	switch {
-	case w.Silent:
+	case w.TimedOut:
 		sb.Answer = w.Answer
 	case w.ShutDown():
 		sb.Shutdown, sb.Write = true, w
@@ -81,7 +81,7 @@ func (o *observation) sync(ctx context.Context, p MountPoint, sb host.Superblock
 }
 
 func saysHealthy(sb host.Superblock) bool {
-	return sb.Answer.Asked && !sb.Answer.Silent && sb.Answer.Errno == 0 && !sb.Answer.Frozen && sb.Kind == host.KindDirectory && !sb.Shutdown
+	return sb.Answer.Asked && !sb.Answer.TimedOut && sb.Answer.Errno == 0 && !sb.Answer.Frozen && sb.Kind == host.KindDirectory && !sb.Shutdown
 }
 
 // writable is true for a mount point through which an ordinary writer could write.

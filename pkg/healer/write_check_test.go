@@ -96,7 +96,7 @@ func TestWhenAWriteIsTried(t *testing.T) {
 
 		// More would not be told.
 		"shut down":          {when: WriteAlways, spoil: []func(*fixture){superOption("shutdown")}},
-		"silent":             {when: WriteAlways, spoil: []func(*fixture){answers(host.Answer{Asked: true, Silent: true})}},
+		"silent":             {when: WriteAlways, spoil: []func(*fixture){answers(host.Answer{Asked: true, TimedOut: true})}},
 		"failed a read":      {when: WriteAlways, spoil: []func(*fixture){answers(host.Answer{Asked: true, Errno: syscall.EIO})}},
 		"a raw block volume": {when: WriteAlways, spoil: []func(*fixture){hasBlock}},
 
@@ -211,7 +211,7 @@ func TestNoWriteInADirectoryOfTheVolume(t *testing.T) {
 }
 
 func TestWhatAWriteShows(t *testing.T) {
-	silence := host.Answer{Asked: true, Silent: true, Writing: true, Waits: []string{"percpu_rwsem_wait"}}
+	silence := host.Answer{Asked: true, TimedOut: true, Writing: true, Waits: []string{"percpu_rwsem_wait"}}
 	for name, tc := range map[string]struct {
 		wrote host.Write
 		want  func(host.Superblock) bool
@@ -226,12 +226,14 @@ func TestWhatAWriteShows(t *testing.T) {
 		"silence is the answer": {
 			host.Write{Answer: silence},
 			func(sb host.Superblock) bool {
-				return sb.Answer.Silent && sb.Answer.Writing && sb.Answer.Waits != nil && sb.Kind == host.KindDirectory
+				return sb.Answer.TimedOut && sb.Answer.Writing && sb.Answer.Waits != nil && sb.Kind == host.KindDirectory
 			},
 		},
 		"a freeze is no silence": {
 			host.Write{Unable: true, Answer: host.Answer{Frozen: true, Waits: []string{"percpu_rwsem_wait"}}},
-			func(sb host.Superblock) bool { return sb.Answer.Frozen && !sb.Answer.Silent && sb.Answer.Waits != nil },
+			func(sb host.Superblock) bool {
+				return sb.Answer.Frozen && !sb.Answer.TimedOut && sb.Answer.Waits != nil
+			},
 		},
 	} {
 		b := newFixture(t, func(c *Config) { c.ProbeWrite = WriteAlways })

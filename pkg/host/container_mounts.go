@@ -13,11 +13,11 @@ import (
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
-// MountQuery says which mounts of containers are wanted, Directory names a directory of a
-// filesystem.
 type (
+	// MountQuery says which mounts of containers are wanted.
 	MountQuery = mount.Filter
-	Directory  = mount.Directory
+	// Directory names a directory of a filesystem.
+	Directory = mount.Directory
 )
 
 // ContainerMount is a mount in the mount namespace of a running container.

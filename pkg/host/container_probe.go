@@ -13,8 +13,8 @@ import (
 
 // ContainerProbe is the result of a touch of a container's mount, through its own path.
 type ContainerProbe struct {
-	Errno  syscall.Errno
-	Silent bool
+	Errno    syscall.Errno
+	TimedOut bool
 	// Unable says why it was not touched, Ended that the container is gone.
 	Unable string
 	Ended  bool
@@ -68,7 +68,7 @@ func (s ContainerProbe) forAll() bool {
 	if s.Unable != "" || s.Ended {
 		return false
 	}
-	return s.Silent || slices.Contains([]syscall.Errno{0, syscall.ENOTCONN, syscall.ECONNABORTED}, s.Errno)
+	return s.TimedOut || slices.Contains([]syscall.Errno{0, syscall.ENOTCONN, syscall.ECONNABORTED}, s.Errno)
 }
 
 // probeInContainer touches one mount. There is one worker at each storage at a time, and
@@ -82,8 +82,8 @@ func (n *Node) probeInContainer(ctx context.Context, m ContainerMount) Container
 		case <-ctx.Done():
 			return ContainerProbe{Unable: ctx.Err().Error()}
 		}
-		if at.found.Answer.Silent {
-			return ContainerProbe{Silent: true}
+		if at.found.Answer.TimedOut {
+			return ContainerProbe{TimedOut: true}
 		}
 		at, first = n.probes.join(s, Mount{})
 	}
@@ -93,10 +93,10 @@ func (n *Node) probeInContainer(ctx context.Context, m ContainerMount) Container
 		return err
 	})
 	quiet := timedOut(ctx, err)
-	n.probes.finish(s, at, Inspection{Answer: Answer{Asked: true, Silent: quiet, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout}}, err)
+	n.probes.finish(s, at, Inspection{Answer: Answer{Asked: true, TimedOut: quiet, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout}}, err)
 	switch {
 	case quiet:
-		return ContainerProbe{Silent: true}
+		return ContainerProbe{TimedOut: true}
 	case err != nil: // that the container has it is known; whether it works is not
 		return ContainerProbe{Unable: err.Error()}
 	}

@@ -47,7 +47,7 @@ func (n *Node) ReplaceInContainers(ctx context.Context, plans []ContainerSwap) [
 	left := errors.Is(err, worker.ErrLeft) && len(results) == len(plans)
 	for i := range plans {
 		switch {
-		case err != nil && (!left || results[i].Silent):
+		case err != nil && (!left || results[i].TimedOut):
 			errs[i] = err
 		case results[i].Refused:
 			errs[i] = fmt.Errorf("%w: %s", ErrRefused, strings.TrimPrefix(results[i].Err, ErrRefused.Error()+": "))

@@ -64,7 +64,7 @@ func (n *Node) Inspect(ctx context.Context, q InspectQuery) (Inspection, error) 
 		call, first = n.probes.join(s, *q.Probe)
 	}
 	in, err := n.probeFirst(ctx, q, call)
-	if in.Answer.Silent {
+	if in.Answer.TimedOut {
 		return n.withoutAnswer(ctx, q, in)
 	}
 	return in, err
@@ -157,14 +157,14 @@ func (n *Node) share(ctx context.Context, q InspectQuery, call *storageCall, cal
 	// As long as that call may take: for two probes and for their workers.
 	wait, cancel := context.WithTimeout(ctx, 4*n.cfg.ProbeTimeout)
 	defer cancel()
-	in := Inspection{Answer: Answer{Asked: true, Silent: true, Elapsed: n.cfg.ProbeTimeout}}
+	in := Inspection{Answer: Answer{Asked: true, TimedOut: true, Elapsed: n.cfg.ProbeTimeout}}
 	select {
 	case <-call.done:
 		in = call.found
 	case <-wait.Done():
 	}
 	switch {
-	case in.Answer.Silent:
+	case in.Answer.TimedOut:
 		in, err := n.withoutAnswer(ctx, q, in)
 		return in, true, err
 	case !in.Answer.Asked || in.Changed || !sameView(call.mount, *q.Probe) || called.After(call.began):
@@ -204,13 +204,13 @@ func (n *Node) withoutAnswer(ctx context.Context, q InspectQuery, in Inspection)
 
 // noAnswer is the answer when a worker got none.
 func (n *Node) noAnswer(err error) Answer {
-	return Answer{Asked: true, Silent: true, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout}
+	return Answer{Asked: true, TimedOut: true, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout}
 }
 
 // timedOut is true when a worker got no answer, as far as that tells about the
 // storage: a worker that was ended early, because its caller's time was over, does not.
 func timedOut(ctx context.Context, err error) bool {
-	return errors.Is(err, worker.ErrStuck) || errors.Is(err, worker.ErrSilent) && ctx.Err() == nil
+	return errors.Is(err, worker.ErrStuck) || errors.Is(err, worker.ErrTimeout) && ctx.Err() == nil
 }
 
 // waits returns the functions of the kernel in which a worker without an answer waited.

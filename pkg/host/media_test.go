@@ -68,7 +68,7 @@ func TestMediaBesideAStuckWorker(t *testing.T) {
 	diskVolume(t, root+"/m")
 	m, ended := topAt(t, n, root+"/m"), make(stuckWorker)
 	n.probes.markStuck(storage{dev: m.Dev, root: "media"}, Inspection{}, ended)
-	if s := seen(t, n, m); s.Media != nil || s.Answer.Silent {
+	if s := seen(t, n, m); s.Media != nil || s.Answer.TimedOut {
 		t.Errorf("%+v", s)
 	}
 	if check, known := n.media.get(m.Dev); known {

@@ -4,10 +4,15 @@ import "github.com/csi-addons/node-healer/pkg/mount"
 
 // What a mount table says, under the names that the packages above use.
 type (
-	Mount       = mount.Mount
-	Table       = mount.Table
-	Dev         = mount.Dev
-	Attr        = mount.Attr
+	// Mount is one entry of a mount table.
+	Mount = mount.Mount
+	// Table is the mount table of a namespace.
+	Table = mount.Table
+	// Dev is a device number.
+	Dev = mount.Dev
+	// Attr holds per-mount attributes.
+	Attr = mount.Attr
+	// Propagation says how a mount shares mount events.
 	Propagation = mount.Propagation
 )
 

@@ -71,7 +71,7 @@ func (n *Node) place(ctx context.Context, plan RebindPlan, q workerops.PlaceQuer
 		return err
 	}
 	if a.Left {
-		klog.FromContext(ctx).Info("A mount namespace has something of its own on the mount point, and is left as it is", "mount point", plan.Target)
+		klog.FromContext(ctx).Info("A mount namespace has something of its own on the mount point, and is left as it is", "mountPoint", plan.Target)
 	}
 	err = revalidate(ctx)
 	switch {

@@ -66,7 +66,7 @@ func (p *probes) finish(s storage, call *storageCall, found Inspection, err erro
 	delete(p.calls, s)
 	if ended := ended(err); ended != nil {
 		call.ended = ended
-		call.found.Answer.Asked, call.found.Answer.Silent, call.found.Answer.Stuck = true, true, true
+		call.found.Answer.Asked, call.found.Answer.TimedOut, call.found.Answer.Stuck = true, true, true
 		maps.DeleteFunc(p.calls, func(_ storage, other *storageCall) bool { return other.over() })
 		p.calls[s] = call
 	}

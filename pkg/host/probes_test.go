@@ -55,12 +55,12 @@ func TestOneProbeAtAStorage(t *testing.T) {
 func TestNoSecondProbeBesideAStuckOne(t *testing.T) {
 	p := newProbes()
 	m := Mount{Dev: Dev{Major: 0, Minor: 40}, FSType: "fuse.x", Path: "/a"}
-	p.finish(storageOf(m), begin(t, p, m), Inspection{Answer: Answer{Asked: true, Silent: true}}, errors.New("no answer, but ended"))
+	p.finish(storageOf(m), begin(t, p, m), Inspection{Answer: Answer{Asked: true, TimedOut: true}}, errors.New("no answer, but ended"))
 	if busy(p, m) {
 		t.Error("an ended worker counts as stuck")
 	}
 	worker := make(stuckWorker)
-	noAnswer := Inspection{Answer: Answer{Asked: true, Silent: true, Stuck: true}}
+	noAnswer := Inspection{Answer: Answer{Asked: true, TimedOut: true, Stuck: true}}
 	p.finish(storageOf(m), begin(t, p, m), noAnswer, fmt.Errorf("inspect: %w", worker))
 	if busy(p, Mount{Dev: Dev{Major: 0, Minor: 41}, FSType: "fuse.x"}) {
 		t.Error("another superblock waits with it")

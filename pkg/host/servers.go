@@ -18,7 +18,7 @@ func serverOf(m Mount) (server storage, is bool) {
 
 // errNoTurn says that other calls asked a server that does not answer for as long as
 // one may wait.
-var errNoTurn = fmt.Errorf("nothing was asked, because others ask the same server: %w", worker.ErrSilent)
+var errNoTurn = fmt.Errorf("nothing was asked, because others ask the same server: %w", worker.ErrTimeout)
 
 // atServer runs ask, which touches a mount. One NFS server is behind many
 // superblocks: after a call without an answer, calls to it are serialized until it

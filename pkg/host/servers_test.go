@@ -58,14 +58,14 @@ func TestOneAtAServerThatDoesNotAnswer(t *testing.T) {
 			wg.Wait()
 			return errs
 		}
-		hung := fmt.Errorf("hm: %w", worker.ErrSilent)
+		hung := fmt.Errorf("hm: %w", worker.ErrTimeout)
 		all(3, hung)
 		if most != 3 {
 			t.Errorf("%d at a server of which nothing is known", most)
 		}
 		start := time.Now()
 		for _, err := range all(20, hung) {
-			if !errors.Is(err, worker.ErrSilent) {
+			if !errors.Is(err, worker.ErrTimeout) {
 				t.Errorf("got %v", err)
 			}
 		}

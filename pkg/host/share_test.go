@@ -47,7 +47,7 @@ func beside(t *testing.T, n *Node, m, of Mount, found Inspection, err error, sin
 
 func TestAnswerIsShared(t *testing.T) {
 	realKernel(t)
-	noAnswer := Inspection{Answer: Answer{Asked: true, Silent: true, Waits: []string{"f"}}}
+	noAnswer := Inspection{Answer: Answer{Asked: true, TimedOut: true, Waits: []string{"f"}}}
 	other := func(change func(*Mount)) func(Mount) Mount {
 		return func(m Mount) Mount { change(&m); return m }
 	}
@@ -65,9 +65,9 @@ func TestAnswerIsShared(t *testing.T) {
 		"of a write":           {other(func(m *Mount) { *m = Mount{Dev: m.Dev} }), Inspection{UUID: "theirs", Answer: Answer{Asked: true, Op: "create", Errno: syscall.ENOSPC}}, nil, false},
 		"of what changed":      {other(func(m *Mount) { m.ID, m.Path = 1, "/elsewhere" }), Inspection{UUID: "theirs", Changed: true, Answer: Answer{Asked: true}}, nil, false},
 		"of no worker":         {other(func(*Mount) {}), Inspection{UUID: "theirs"}, errors.New("no worker"), false},
-		"no answer":            {other(func(*Mount) {}), noAnswer, worker.ErrSilent, true},
-		"no answer of another": {other(func(m *Mount) { m.Root, m.FSType = "/sub", "ext4" }), noAnswer, worker.ErrSilent, true},
-		"no answer of a write": {other(func(m *Mount) { *m = Mount{Dev: m.Dev} }), noAnswer, worker.ErrSilent, true},
+		"no answer":            {other(func(*Mount) {}), noAnswer, worker.ErrTimeout, true},
+		"no answer of another": {other(func(m *Mount) { m.Root, m.FSType = "/sub", "ext4" }), noAnswer, worker.ErrTimeout, true},
+		"no answer of a write": {other(func(m *Mount) { *m = Mount{Dev: m.Dev} }), noAnswer, worker.ErrTimeout, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, root := newNode(t)
@@ -94,8 +94,8 @@ func TestOldAnswerIsNotShared(t *testing.T) {
 	put(t, root+"/m")
 	t.Cleanup(func() { done(t, syscall.Unmount(root+"/m", 0)) })
 	m := topAt(t, n, root+"/m")
-	noAnswer := Inspection{Answer: Answer{Asked: true, Silent: true}}
-	if s := beside(t, n, m, m, noAnswer, worker.ErrSilent, 0); !s.Answer.Silent {
+	noAnswer := Inspection{Answer: Answer{Asked: true, TimedOut: true}}
+	if s := beside(t, n, m, m, noAnswer, worker.ErrTimeout, 0); !s.Answer.TimedOut {
 		t.Errorf("noAnswer: %+v", s)
 	}
 	if s := beside(t, n, m, m, Inspection{UUID: "theirs", Answer: Answer{Asked: true}}, nil, 0); s.UUID == "theirs" || s.Space.Blocks == 0 {
@@ -110,7 +110,7 @@ func TestStuckProbeAnswersForAll(t *testing.T) {
 	put(t, root+"/m")
 	t.Cleanup(func() { done(t, syscall.Unmount(root+"/m", 0)) })
 	m, ended := topAt(t, n, root+"/m"), make(stuckWorker)
-	noAnswer := Inspection{Answer: Answer{Asked: true, Silent: true, Stuck: true}}
+	noAnswer := Inspection{Answer: Answer{Asked: true, TimedOut: true, Stuck: true}}
 	n.probes.finish(storageOf(m), begin(t, n.probes, m), noAnswer, ended)
 	for range 3 {
 		s, err := n.Inspect(context.Background(), InspectQuery{Probe: &m, Paths: []PathQuery{{Path: m.Path, Mounted: true}, {Path: m.Path + "/inside"}}})
@@ -122,7 +122,7 @@ func TestStuckProbeAnswersForAll(t *testing.T) {
 		}
 	}
 	close(ended)
-	if s, err := n.Inspect(context.Background(), InspectQuery{Probe: &m}); err != nil || s.Answer.Silent || s.Kind != KindDirectory {
+	if s, err := n.Inspect(context.Background(), InspectQuery{Probe: &m}); err != nil || s.Answer.TimedOut || s.Kind != KindDirectory {
 		t.Errorf("after it ended: %+v, %v", s, err)
 	}
 }
@@ -137,18 +137,18 @@ func TestCutOffProbeTellsNothing(t *testing.T) {
 	m := topAt(t, n, root+"/m")
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
-	if s, err := n.Inspect(over, InspectQuery{Probe: &m}); err == nil || s.Answer.Silent {
+	if s, err := n.Inspect(over, InspectQuery{Probe: &m}); err == nil || s.Answer.TimedOut {
 		t.Errorf("inspect: %+v, %v", s, err)
 	}
-	if w, err := n.TryWrite(over, m); err == nil || w.Silent {
+	if w, err := n.TryWrite(over, m); err == nil || w.TimedOut {
 		t.Errorf("write: %+v, %v", w, err)
 	}
-	for want, err := range map[error]bool{worker.ErrSilent: false, worker.ErrStuck: true, worker.ErrLost: false} {
+	for want, err := range map[error]bool{worker.ErrTimeout: false, worker.ErrStuck: true, worker.ErrLost: false} {
 		if timedOut(over, want) != err {
 			t.Errorf("%v, cut off: %v", want, !err)
 		}
 	}
-	if !timedOut(context.Background(), worker.ErrSilent) || timedOut(context.Background(), worker.ErrLost) || timedOut(context.Background(), nil) {
+	if !timedOut(context.Background(), worker.ErrTimeout) || timedOut(context.Background(), worker.ErrLost) || timedOut(context.Background(), nil) {
 		t.Error("not cut off")
 	}
 }

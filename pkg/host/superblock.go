@@ -90,8 +90,8 @@ type Write struct {
 type Answer struct {
 	// Asked is false when no probe ran.
 	Asked bool
-	// Silent is true when there was no answer within the timeout.
-	Silent bool
+	// TimedOut is true when there was no answer within the timeout.
+	TimedOut bool
 	// Stuck is true when the worker could not be ended either.
 	Stuck bool
 	// Waits are the functions of the kernel in which a worker without an answer waited,

@@ -92,7 +92,7 @@ func TestTryWrite(t *testing.T) {
 		return w
 	}
 	for _, m := range []Mount{disk, memory} {
-		if w := write(m); !w.Asked || w.Unable || w.Errno != 0 || w.Silent || w.Elapsed <= 0 {
+		if w := write(m); !w.Asked || w.Unable || w.Errno != 0 || w.TimedOut || w.Elapsed <= 0 {
 			t.Errorf("%s: %+v", m.FSType, w)
 		}
 	}
@@ -142,7 +142,7 @@ func TestFrozenFilesystem(t *testing.T) {
 	m, thaw := frozenVolume(t, n, root+"/m")
 	for range 3 {
 		s := seen(t, n, m)
-		if a := s.Answer; !a.Frozen || a.Silent || a.Errno != 0 || !slices.ContainsFunc(a.Waits, frozen) {
+		if a := s.Answer; !a.Frozen || a.TimedOut || a.Errno != 0 || !slices.ContainsFunc(a.Waits, frozen) {
 			t.Errorf("%+v", a)
 		}
 		if s.Kind != KindDirectory || s.UUID == "" || s.Space.Blocks == 0 || !s.Opened.Open || s.ReadOnly || !s.Paths[m.Path].Inspected {
@@ -157,7 +157,7 @@ func TestFrozenFilesystem(t *testing.T) {
 	}
 	thaw()
 	eventually(t, "the worker ends", func() bool { return n.cfg.Pool.Stats().Abandoned == 0 })
-	if a := seen(t, n, m).Answer; a.Frozen || a.Silent || a.Errno != 0 {
+	if a := seen(t, n, m).Answer; a.Frozen || a.TimedOut || a.Errno != 0 {
 		t.Errorf("after the thaw: %+v", a)
 	}
 	if w, err := n.TryWrite(context.Background(), m); err != nil || !w.Asked || w.Errno != 0 {
@@ -171,10 +171,10 @@ func TestWriteToAFrozenFilesystem(t *testing.T) {
 	m, thaw := frozenVolume(t, n, root+"/m")
 	for range 2 {
 		w, err := n.TryWrite(context.Background(), m)
-		if err != nil || !w.Unable || !w.Frozen || w.Silent || !slices.ContainsFunc(w.Waits, frozen) {
+		if err != nil || !w.Unable || !w.Frozen || w.TimedOut || !slices.ContainsFunc(w.Waits, frozen) {
 			t.Fatalf("%+v, %v", w, err)
 		}
-		if a := seen(t, n, m).Answer; !a.Frozen || a.Silent {
+		if a := seen(t, n, m).Answer; !a.Frozen || a.TimedOut {
 			t.Errorf("%+v", a)
 		}
 	}
@@ -230,18 +230,18 @@ func TestInspectADaemonThatDoesNotAnswer(t *testing.T) {
 	m := topAt(t, n, mountPoint)
 
 	s := seen(t, n, m)
-	if a := s.Answer; !a.Silent || a.Stuck || a.Waiting < 1 || len(a.Waits) == 0 {
+	if a := s.Answer; !a.TimedOut || a.Stuck || a.Waiting < 1 || len(a.Waits) == 0 {
 		t.Errorf("%+v", a)
 	}
 	other := m
 	other.FSType = "nfs4" // which counts nothing there
-	if a := seen(t, n, other).Answer; !a.Silent || a.Waiting != 0 {
+	if a := seen(t, n, other).Answer; !a.TimedOut || a.Waiting != 0 {
 		t.Errorf("%+v", a)
 	}
 	if err := unix.Close(device); err != nil { // the daemon is gone
 		t.Fatal(err)
 	}
-	if a := seen(t, n, m).Answer; a.Silent || a.Errno != syscall.ENOTCONN {
+	if a := seen(t, n, m).Answer; a.TimedOut || a.Errno != syscall.ENOTCONN {
 		t.Errorf("%+v", a)
 	}
 }

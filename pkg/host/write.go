@@ -28,7 +28,7 @@ func (n *Node) TrySync(ctx context.Context, m Mount) (Write, error) {
 // ShutDown is true for the result of fsync(2) on a filesystem that shut itself down
 // while its device works.
 func (w Write) ShutDown() bool {
-	return w.Asked && !w.Silent && !w.Unable && w.Op == workerops.OpSync && w.Errno == syscall.EIO
+	return w.Asked && !w.TimedOut && !w.Unable && w.Op == workerops.OpSync && w.Errno == syscall.EIO
 }
 
 // TellsShutdown is true for a kernel that shows in the mount table that an ext4 has
@@ -75,7 +75,7 @@ func (n *Node) try(ctx context.Context, m Mount, q workerops.WriteQuery) (Write,
 	}
 	found.Answer, keeps = w.Answer, err
 	switch {
-	case w.Silent && ctx.Err() == nil:
+	case w.TimedOut && ctx.Err() == nil:
 		return w, nil
 	case err != nil:
 		return Write{}, err

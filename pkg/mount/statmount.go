@@ -20,10 +20,10 @@ type request struct {
 	Namespace uint64
 }
 
-// Own, as the id of a namespace, is the calling thread's own.
+// Own is, as the id of a namespace, the calling thread's own.
 const Own = 0
 
-// Root, as the id of a mount, is the root of the namespace (LSMT_ROOT).
+// Root is, as the id of a mount, the root of the namespace (LSMT_ROOT).
 const Root = ^uint64(0)
 
 // Fields says what statmount is asked for, or told (STATMOUNT_*).

@@ -15,8 +15,8 @@ func TestSilentWorkerIsEnded(t *testing.T) {
 			p := newPool(t)
 			pid := mustCall(t, p, whoami)
 			_, err := worker.Call(within(t, 50*time.Millisecond), p, op, "")
-			if !errors.Is(err, worker.ErrSilent) {
-				t.Fatalf("got %v, want ErrSilent", err)
+			if !errors.Is(err, worker.ErrTimeout) {
+				t.Fatalf("got %v, want ErrTimeout", err)
 			}
 			if !gone(pid) {
 				t.Errorf("process %d lives on", pid)
@@ -33,8 +33,8 @@ func TestCallerThatLeavesEndsItsWorker(t *testing.T) {
 	pid := mustCall(t, p, whoami)
 	ctx, cancel := context.WithCancel(within(t, time.Minute))
 	time.AfterFunc(20*time.Millisecond, cancel)
-	if _, err := worker.Call(ctx, p, hang, ""); !errors.Is(err, worker.ErrSilent) {
-		t.Errorf("got %v, want ErrSilent", err)
+	if _, err := worker.Call(ctx, p, hang, ""); !errors.Is(err, worker.ErrTimeout) {
+		t.Errorf("got %v, want ErrTimeout", err)
 	}
 	if !gone(pid) {
 		t.Errorf("process %d lives on", pid)

@@ -10,8 +10,8 @@ import (
 var (
 	// ErrLost: the process ended before it answered.
 	ErrLost = errors.New("the worker was lost before it answered")
-	// ErrSilent: no answer by the deadline; the process was ended.
-	ErrSilent = errors.New("the worker did not answer in time")
+	// ErrTimeout: no answer by the deadline; the process was ended.
+	ErrTimeout = errors.New("the worker did not answer in time")
 	// ErrStuck: no answer by the deadline, and the process cannot be ended: it
 	// waits uninterruptibly in the kernel. It is reaped when it ends.
 	ErrStuck = errors.New("the worker did not answer in time and cannot be ended")

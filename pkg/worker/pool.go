@@ -198,7 +198,7 @@ func run[Q, A any](ctx context.Context, p *Pool, w *process, op Op[Q, A], q Q) (
 // why.
 func (p *Pool) fail(w *process, err error) error {
 	failed := callError{is: err}
-	if errors.Is(err, ErrSilent) {
+	if errors.Is(err, ErrTimeout) {
 		failed.waits = w.waits() // before it is killed
 	}
 	if ended := p.end(w); ended != nil {
@@ -308,7 +308,7 @@ func (p *Pool) welcome(ctx context.Context, w *process, err error) (*process, er
 		return w, nil
 	}
 	p.end(w)
-	if errors.Is(err, ErrSilent) {
+	if errors.Is(err, ErrTimeout) {
 		err = ErrNoWorker
 	}
 	return nil, err

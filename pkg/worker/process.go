@@ -169,7 +169,7 @@ func ask[Q, A any](ctx context.Context, p *process, op Op[Q, A], q Q) (a A, brok
 // streamError tells a deadline from a dead process.
 func streamError(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return ErrSilent
+		return ErrTimeout
 	}
 	return fmt.Errorf("%w (%v)", ErrLost, err) //nolint:errorlint // an io error of ours is no leaf of the operation's
 }

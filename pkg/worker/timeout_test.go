@@ -42,7 +42,7 @@ func emptyFIFO(t *testing.T) string {
 
 func TestSilentWorkerShowsWhereItWaits(t *testing.T) {
 	fifo := emptyFIFO(t)
-	for want, killWait := range map[error]time.Duration{worker.ErrSilent: time.Minute, worker.ErrStuck: time.Nanosecond} {
+	for want, killWait := range map[error]time.Duration{worker.ErrTimeout: time.Minute, worker.ErrStuck: time.Nanosecond} {
 		p := newPool(t, func(c *worker.Config) { c.KillWait = killWait })
 		_, err := worker.Call(within(t, 500*time.Millisecond), p, listen, fifo)
 		if !errors.Is(err, want) {
@@ -65,7 +65,7 @@ func TestSilentWorkerShowsWhereItWaits(t *testing.T) {
 func TestSilentWorkerThatWaitsForNothing(t *testing.T) {
 	p := newPool(t)
 	_, err := worker.Call(within(t, 500*time.Millisecond), p, hang, "")
-	if !errors.Is(err, worker.ErrSilent) {
+	if !errors.Is(err, worker.ErrTimeout) {
 		t.Fatal(err)
 	}
 	if waits := waitsOf(t, err); waits != nil {
@@ -76,7 +76,7 @@ func TestSilentWorkerThatWaitsForNothing(t *testing.T) {
 func TestLostWorkerWaitsNowhere(t *testing.T) {
 	p := newPool(t)
 	_, err := worker.Call(within(t, time.Minute), p, leave, 0)
-	if !errors.Is(err, worker.ErrLost) || errors.Is(err, worker.ErrSilent) || errors.Is(err, worker.ErrStuck) {
+	if !errors.Is(err, worker.ErrLost) || errors.Is(err, worker.ErrTimeout) || errors.Is(err, worker.ErrStuck) {
 		t.Fatalf("got %v, want ErrLost", err)
 	}
 	if waits := waitsOf(t, err); waits != nil {

@@ -30,7 +30,7 @@ func TestTimeBeginsWithTheWorker(t *testing.T) {
 
 func TestNothingComesWithin(t *testing.T) {
 	p := newPool(t, func(c *worker.Config) { c.Max, c.Idle = 1, 1 })
-	if _, err := worker.CallWithin(context.Background(), 50*time.Millisecond, p, hang, ""); !errors.Is(err, worker.ErrSilent) && !errors.Is(err, worker.ErrNoWorker) {
+	if _, err := worker.CallWithin(context.Background(), 50*time.Millisecond, p, hang, ""); !errors.Is(err, worker.ErrTimeout) && !errors.Is(err, worker.ErrNoWorker) {
 		t.Errorf("an operation that hangs: %v", err)
 	}
 	mustCall(t, p, whoami)

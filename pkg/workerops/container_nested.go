@@ -31,7 +31,7 @@ func copyNested(home *os.File, in *containerNamespace, swaps []*swap) error {
 		case w.Ours == (mount.Ref{}) && w.Stray == (mount.Ref{}): // a whole dead mount is topmost
 			s.deadClone, s.nested, s.err = in.cloneDead(s.query)
 		case w.Stale:
-			fd := -1
+			var fd int
 			s.deadClone, fd, s.err = in.cloneTop(s.query)
 			closeFD(&fd)
 		}

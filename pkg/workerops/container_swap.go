@@ -66,7 +66,7 @@ func (s *swap) run() error {
 		return err
 	}
 	defer at.close()
-	s.placement.target = at
+	s.target = at
 	parentMount, err := at.parent()
 	if err != nil {
 		return err

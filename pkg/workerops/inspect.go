@@ -80,7 +80,7 @@ func inspect(q InspectQuery) (InspectAnswer, error) {
 	for i, p := range q.Paths {
 		a.Paths[i] = inspectPath(p)
 	}
-	pause("look")
+	pause("inspect")
 	if q.Probe != nil {
 		a.Probe = probe(*q.Probe)
 		if a.Probe.Errno != 0 {

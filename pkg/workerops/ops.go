@@ -5,7 +5,7 @@ import "github.com/csi-addons/node-healer/pkg/worker"
 // The operations.
 var (
 	// Inspect tells what is at paths and touches one superblock.
-	Inspect = worker.Define("look", worker.Pooled, inspect)
+	Inspect = worker.Define("inspect", worker.Pooled, inspect)
 	// Published lists the volumes that kubelet has for pods.
 	Published = worker.Define("published", worker.Pooled, published)
 	// Media reads blocks of a device that no inspection reads.
@@ -24,9 +24,9 @@ var (
 	Containers = worker.Define("containers", worker.Spent, containers)
 	Mounts     = worker.Define("mounts", worker.Pooled, containerMounts)
 	// ProbeInContainer touches a mount in a container.
-	ProbeInContainer = worker.Define("peek", worker.Spent, probeInContainer)
+	ProbeInContainer = worker.Define("probe-in-container", worker.Spent, probeInContainer)
 	// InContainer replaces mounts in containers.
-	InContainer = worker.Define("inside", worker.Spent, inContainer)
+	InContainer = worker.Define("replace-in-containers", worker.Spent, inContainer)
 	// Holders finds who holds superblocks and block devices.
 	Holders = worker.Define("holders", worker.Spent, holders)
 	// Exclusive shows whether anybody has claimed a block device.

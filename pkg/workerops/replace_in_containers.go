@@ -77,10 +77,10 @@ type InContainerResult struct {
 	// in the end.
 	Errno syscall.Errno
 	// Err says why a touch, or the replacement, was not done; Refused is true if
-	// it must not be, Silent if there was no answer in time, Ended if the process
+	// it must not be, TimedOut if there was no answer in time, Ended if the process
 	// is gone.
-	Err                    string
-	Refused, Silent, Ended bool
+	Err                      string
+	Refused, TimedOut, Ended bool
 	// Swapped is how long it took to move ours beneath and to detach the dead mount.
 	Swapped time.Duration
 }
@@ -134,7 +134,7 @@ func (q InContainersQuery) within(home *os.File, targets []int) []InContainerRes
 	case results := <-done:
 		return results
 	case <-time.After(q.Budget):
-		return slices.Repeat([]InContainerResult{{Silent: true, Err: fmt.Sprintf("no answer within %s", q.Budget)}}, len(targets))
+		return slices.Repeat([]InContainerResult{{TimedOut: true, Err: fmt.Sprintf("no answer within %s", q.Budget)}}, len(targets))
 	}
 }
 

@@ -176,12 +176,12 @@ func TestIntendedReadOnly(t *testing.T) {
 // normally.
 func TestWorkerKilledDuringACheck(t *testing.T) {
 	n := harness.NewNode(t, "--standalone")
-	n.Pause = "look"
+	n.Pause = "inspect"
 	n.Start()
 	v := n.NewVolume("ext4", "checked")
 	lost := n.BeginAndStop(v.Request())
 	lost.KillWorker()
-	if err := lost.Err(); status.Code(err) != codes.Unknown || !strings.Contains(err.Error(), "look") {
+	if err := lost.Err(); status.Code(err) != codes.Unknown || !strings.Contains(err.Error(), "inspect") {
 		t.Errorf("got %v", err)
 	}
 	next := n.BeginAndStop(v.Request())

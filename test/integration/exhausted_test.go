@@ -102,7 +102,7 @@ func TestNoProcessLeft(t *testing.T) {
 func TestOutOfMemory(t *testing.T) {
 	c := harness.NewCgroup(t, "memory")
 	n := harness.NewNode(t, "--standalone")
-	n.Pause = "look"
+	n.Pause = "inspect"
 	n.Start()
 	v := n.NewVolume("ext4", "checked")
 	lost := n.BeginAndStop(v.Request())

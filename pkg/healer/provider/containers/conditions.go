@@ -24,9 +24,9 @@ func stale(p healer.MountPoint) healer.Condition {
 	switch {
 	case in.Mount.Guarded() && in.Probe == (host.ContainerProbe{}):
 		message = "an interrupted replacement left it unfinished"
-	case in.Probe.Unable != "" && !in.Probe.Silent:
+	case in.Probe.Unable != "" && !in.Probe.TimedOut:
 		message = "it has a filesystem instance that is no longer the volume's, and cannot be probed: " + in.Probe.Unable
-	case in.Probe.Silent:
+	case in.Probe.TimedOut:
 		message = "it has a filesystem instance that is no longer the volume's and does not answer"
 	case in.Probe.Errno != 0:
 		message = "it still has the filesystem instance that ended: " + host.Answer{Asked: true, Op: "statx", Errno: in.Probe.Errno}.String()

@@ -23,7 +23,7 @@ var examples = []example{
 	{"dead in a container", with(healedOnHost), []string{"StaleInContainers! container: still has the filesystem instance that ended: statx: transport endpoint is not connected (ENOTCONN)"}},
 	{"shut down in a container", with(healedOnHost, inContainer(func(in *healer.InContainer) { in.Probe.Errno = 0 })), []string{"StaleInContainers! container: shut itself down"}},
 	{"silent in a container", with(healedOnHost, inContainer(func(in *healer.InContainer) {
-		in.Probe = host.ContainerProbe{Silent: true, Unable: "no answer within 5s"}
+		in.Probe = host.ContainerProbe{TimedOut: true, Unable: "no answer within 5s"}
 	})), []string{"StaleInContainers! container: does not answer"}},
 	{"a container that cannot be asked", with(healedOnHost, inContainer(func(in *healer.InContainer) { in.Probe = host.ContainerProbe{Unable: "no way in"} })), []string{"StaleInContainers! container: cannot be probed: no way in"}},
 	{"interrupted in a container", with(healedOnHost, inContainer(leftAlone)), []string{"StaleInContainers! container: an interrupted replacement left it unfinished"}},

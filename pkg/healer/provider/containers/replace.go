@@ -119,7 +119,7 @@ func (p Provider) refuse(c healer.Case, mp healer.MountPoint) string {
 		return "not proven to be the volume's: " + in.Unproven
 	case c.Record == nil:
 		return "the volume was never seen healthy on this node"
-	case in.Probe.Unable != "" || in.Probe.Silent:
+	case in.Probe.Unable != "" || in.Probe.TimedOut:
 		return "what the container has cannot be told to be dead"
 	}
 	return ""

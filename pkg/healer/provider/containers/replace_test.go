@@ -150,7 +150,7 @@ func TestReplaceIsRefused(t *testing.T) {
 		{why: "only FUSE is healed in containers, and this is a nfs4 (--heal-containers=fuse)", change: has(func(m *host.Mount) { m.FSType = "nfs4" })},
 		{why: "not proven to be the volume's: it is unknown", change: inContainer(func(in *healer.InContainer) { in.Proof, in.Unproven = "", "it is unknown" })},
 		{why: "never seen healthy", change: unrecorded},
-		{why: "cannot be told to be dead", change: inContainer(func(in *healer.InContainer) { in.Probe = host.ContainerProbe{Silent: true} })},
+		{why: "cannot be told to be dead", change: inContainer(func(in *healer.InContainer) { in.Probe = host.ContainerProbe{TimedOut: true} })},
 		{why: "cannot be told to be dead", change: inContainer(func(in *healer.InContainer) { in.Probe = host.ContainerProbe{Unable: "no way in"} })},
 		{why: "no healthy mount of the volume", change: of(renewed, errno(syscall.ENOTCONN))},
 		{why: "no healthy mount of the volume", change: has(func(m *host.Mount) { m.FSType = "fuse.y" })},

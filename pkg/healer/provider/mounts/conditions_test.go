@@ -71,7 +71,7 @@ var mountPointExamples = []example{
 	{"shut down", with(superblock(func(sb *host.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown target: ext4"}},
 	{"shut down is the first evidence", with(probe(syscall.EIO), superblock(func(sb *host.Superblock) { sb.Shutdown, sb.ReadOnly = true, true })), []string{"FilesystemShutdown target:"}},
 	{"silent", with(superblock(func(sb *host.Superblock) {
-		sb.Answer = host.Answer{Asked: true, Silent: true, Elapsed: 5 * time.Second}
+		sb.Answer = host.Answer{Asked: true, TimedOut: true, Elapsed: 5 * time.Second}
 		sb.Device = &host.BlockDevice{Dev: disk}
 	})), []string{"NotResponding target: 5s"}},
 	{"not asked", with(superblock(func(sb *host.Superblock) { sb.Answer = host.Answer{} })), []string{"NotResponding target: not probed"}},

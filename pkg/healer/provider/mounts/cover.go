@@ -12,7 +12,7 @@ import (
 
 // gone is true for a FUSE filesystem whose connection is gone: it never answers again.
 func gone(sb host.Superblock) bool {
-	return healer.IsFUSE(sb.FSType) && sb.Answer.Asked && !sb.Answer.Silent && sb.Answer.Errno == syscall.ENOTCONN
+	return healer.IsFUSE(sb.FSType) && sb.Answer.Asked && !sb.Answer.TimedOut && sb.Answer.Errno == syscall.ENOTCONN
 }
 
 // covers is true where a dead mount can only be covered, and may be.

@@ -26,7 +26,7 @@ func (ev evaluator) deviceGone() []healer.Condition {
 	if d == nil {
 		return nil
 	}
-	failed := ev.sb.Answer.Silent || ev.sb.Answer.Errno != 0
+	failed := ev.sb.Answer.TimedOut || ev.sb.Answer.Errno != 0
 	switch m := d.Mapping; {
 	case d.Missing:
 		return ev.one(healer.Inaccessible, healer.DeviceMissing, adviceDevice, "block device %s is gone", deviceName(*d))

@@ -52,7 +52,7 @@ func TestNFSConditions(t *testing.T) {
 		{"all stale", with(nfsAnew, own(1, answered(syscall.ESTALE)), whole(answered(syscall.ESTALE))), []string{"StaleFileHandle target: ESTALE"}},
 		{"stale, and what is staged fails otherwise", with(nfsAnew, own(1, answered(syscall.EIO)), whole(answered(syscall.EIO))), []string{"StaleFileHandle! target: ESTALE", "IOError staging: EIO"}},
 		{"only what is staged is stale", with(nfsAnew, own(0, answered(0)), own(1, answered(syscall.ESTALE))), []string{"StaleFileHandle staging: ESTALE"}},
-		{"the server is silent", with(nfsAnew, own(0, host.Answer{}), own(1, host.Answer{}), whole(host.Answer{Asked: true, Silent: true})), []string{"NotResponding target:"}},
+		{"the server is silent", with(nfsAnew, own(0, host.Answer{}), own(1, host.Answer{}), whole(host.Answer{Asked: true, TimedOut: true})), []string{"NotResponding target:"}},
 		{"well", with(nfsAnew, own(0, answered(0))), nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) { expectConditions(t, tc.build(), tc.want) })
@@ -86,7 +86,7 @@ func TestNoReplaceOnNFS(t *testing.T) {
 		"a soft mount that timed out": {own(0, answered(syscall.ETIMEDOUT))},
 		"an I/O error, apart":         {own(0, answered(syscall.EIO)), apart},
 		"what is staged is stale":     {own(1, answered(syscall.ESTALE))},
-		"silence":                     {own(0, host.Answer{}), own(1, host.Answer{}), of(export, func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Silent: true} })},
+		"silence":                     {own(0, host.Answer{}), own(1, host.Answer{}), of(export, func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, TimedOut: true} })},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, err := New(idle{t}).Examine(with(append([]func(*healer.Case){nfsAnew}, changes...)...)())

@@ -20,7 +20,7 @@ var replaceExamples = []example{
 	{"outlived, shut down", with(outliving, of(previously, shutDown)), []string{"FilesystemShutdown! target:"}},
 	{"outlived, and the next one is dead too", with(outliving, of(renewed, errno(syscall.ENOTCONN))), []string{"Disconnected! target:", "Disconnected staging:"}},
 	// What is behind those may come back by itself.
-	{"another one that is silent", with(outliving, of(previously, func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Silent: true} })), []string{"NotResponding target:"}},
+	{"another one that is silent", with(outliving, of(previously, func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, TimedOut: true} })), []string{"NotResponding target:"}},
 	{"another one that refuses", with(outliving, of(previously, errno(syscall.EACCES))), []string{"PermissionDenied target:"}},
 	{"a live one over the dead", with(outliving, under(func(*host.Mount) {}), func(c *healer.Case) { slices.Reverse(c.MountPoints[0].Stack) }), []string{"StackedMounts target: 2 mounts are stacked on the path, and the top one covers another filesystem instance"}},
 	{"a live one over two dead ones", with(outliving, covered(previously, host.Dev{Minor: 49})), []string{"StackedMounts target: 3 mounts are stacked on the path, and the top one covers"}},
@@ -216,7 +216,7 @@ func TestNothingIsReplacedFor(t *testing.T) {
 		"the only instance":      func(c *healer.Case) { c.MountPoints[1].Stack[0].Dev = previously },
 		"nothing staged":         stagingLost,
 		"no staging mount point": func(c *healer.Case) { c.MountPoints = c.MountPoints[:1] },
-		"one that is silent":     of(previously, func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Silent: true} }),
+		"one that is silent":     of(previously, func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, TimedOut: true} }),
 		"one that refuses":       of(previously, errno(syscall.EACCES)),
 		"one that answers":       of(previously, errno(0)),
 		"another type":           of(previously, func(sb *host.Superblock) { sb.FSType = "overlay" }),

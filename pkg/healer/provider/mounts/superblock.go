@@ -76,7 +76,7 @@ func (ev evaluator) silent() []healer.Condition {
 	switch {
 	case !a.Asked:
 		return ev.one(healer.Inaccessible, healer.NotResponding, adviceSilent, "it was not probed")
-	case !a.Silent:
+	case !a.TimedOut:
 		return nil
 	case a.Writing:
 		return ev.one(healer.Inaccessible, healer.NotResponding, adviceSilent,

@@ -13,7 +13,7 @@ import (
 // silent is a superblock that gave no answer.
 func silent(change ...func(*host.Answer)) func(*healer.Case) {
 	return superblock(func(sb *host.Superblock) {
-		sb.Answer = host.Answer{Asked: true, Silent: true, Elapsed: 5 * time.Second}
+		sb.Answer = host.Answer{Asked: true, TimedOut: true, Elapsed: 5 * time.Second}
 		for _, c := range change {
 			c(&sb.Answer)
 		}
