@@ -51,10 +51,10 @@ func severity(s healer.Status) int {
 }
 
 // found lists what is wrong, mount point by mount point, then the providers that failed.
-func (w wording) found(d healer.Diagnosis) section { return w.foundBut(d, nil) }
+func (w wording) found(d healer.Diagnosis) section { return w.foundBut(d, nil, w.mountPoint) }
 
-// foundBut leaves out the evidence of what was told before.
-func (w wording) foundBut(d healer.Diagnosis, told []string) section {
+// foundBut leaves out the evidence of what was told before. name names a mount point.
+func (w wording) foundBut(d healer.Diagnosis, told []string, name func(path string) string) section {
 	all := groups(d)
 	items := make([]string, 0, len(all)+len(d.Failures))
 	for _, g := range all {
@@ -66,7 +66,7 @@ func (w wording) foundBut(d healer.Diagnosis, told []string) section {
 			}
 			what = append(what, text)
 		}
-		items = append(items, w.mountPoint(g.path)+": "+strings.Join(what, ", "))
+		items = append(items, name(g.path)+": "+strings.Join(what, ", "))
 	}
 	for _, f := range d.Failures {
 		items = append(items, failureText(f)+" ("+w.text(errorText(f.Err))+")")
@@ -121,7 +121,12 @@ func (w wording) afterwards() section {
 	case same:
 		return sentence("Afterwards the same")
 	}
-	s := w.foundBut(w.r.After, before)
+	s := w.foundBut(w.r.After, before, func(path string) string {
+		if slices.ContainsFunc(w.r.Before.Conditions, func(c healer.Condition) bool { return c.MountPoint == path }) {
+			return w.mention(path) // it was named in full before
+		}
+		return w.mountPoint(path)
+	})
 	s.lead = "Afterwards "
 	return s
 }

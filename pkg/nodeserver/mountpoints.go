@@ -110,13 +110,17 @@ func (w wording) mountPoint(path string) string {
 }
 
 // mention names a mount point that the message named before: by its role if it is
-// the only one of that role, because kubelet's paths are long.
+// the only one of that role, or of that role and pod, because kubelet's paths are long.
 func (w wording) mention(path string) string {
-	role := w.at(path).Role
-	if role == "" || len(w.withRole(role)) != 1 {
-		return w.mountPoint(path)
+	p := w.at(path)
+	same := w.withRole(p.Role)
+	switch ofPod := slices.DeleteFunc(slices.Clone(same), func(path string) bool { return w.at(path).PodUID != p.PodUID }); {
+	case p.Role != "" && len(same) == 1:
+		return "the " + p.Role.Noun()
+	case p.Role == healer.RoleTarget && p.PodUID != "" && len(ofPod) == 1:
+		return "the target of pod " + oneLine(p.PodUID, maxReasonBytes)
 	}
-	return "the " + role.Noun()
+	return w.mountPoint(path)
 }
 
 // all mentions mount points: by their role if they are several and all of that role.
