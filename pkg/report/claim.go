@@ -70,7 +70,8 @@ func (a annotation) covers(c check) bool { return a.state == c.state && c.at.Bef
 func (r *Reporter) annotate(ctx context.Context, key volumeKey, claim *corev1.ObjectReference) error {
 	node, known := r.cfg.Cluster.NodeUID()
 	if claim == nil || !known {
-		return nil // the next check tries again
+		r.record(key, nil) // the next check tries again, also after a write that was refused
+		return nil
 	}
 	err := r.update(ctx, key, *claim, healthAnnotation+string(node))
 	if ctx.Err() == nil {
@@ -80,11 +81,19 @@ func (r *Reporter) annotate(ctx context.Context, key volumeKey, claim *corev1.Ob
 }
 
 // update reads the annotation first if it is unknown: an earlier process on this
-// node may have written it, and since when the state is as it is.
+// node may have written it, and since when the state is as it is. It reads it also
+// while events wait, which go only to an API that answers.
 func (r *Reporter) update(ctx context.Context, key volumeKey, claim corev1.ObjectReference, name string) error {
 	var latest check
 	var before annotation
-	if !r.with(key, func(v *volume) { latest, before = v.latest, v.annotation }) || before.covers(latest) {
+	var waits bool
+	if !r.with(key, func(v *volume) { latest, before, waits = v.latest, v.annotation, len(v.messages) > 0 }) {
+		return nil
+	}
+	switch {
+	case waits:
+		before.claim = ""
+	case before.covers(latest):
 		return nil
 	}
 	if before.claim != claim.UID {

@@ -245,3 +245,51 @@ func TestHealthThatChangesMeanwhile(t *testing.T) {
 		}
 	})
 }
+
+// A write that was refused is tried again also if the claim was unknown meanwhile.
+func TestHealthAfterARefusalWithoutClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, known := oneVolume(t)
+		r, end := reporting(t, api, known)
+		defer end()
+		api.set(func(_, resource string) error {
+			return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "data", nil)
+		})
+		r.Note(healthy(), words("healthy"))
+		synctest.Wait()
+		s := subjects("data")
+		known.Store("v", kube.Subjects{Pods: s.Pods})
+		time.Sleep(time.Minute)
+		known.Store("v", s)
+		api.set(nil)
+		for range 3 * 60 {
+			r.Note(healthy(), words("healthy"))
+			time.Sleep(time.Minute)
+		}
+		if health(t, api, "data") == "" {
+			t.Error("no annotation after three hours of healthy checks")
+		}
+	})
+}
+
+// Events of a claim wait for the API also if the annotation needs no write.
+func TestEventsOfAClaimWaitForTheAPI(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, known := oneVolume(t)
+		r, end := reporting(t, api, known)
+		defer end()
+		r.Note(abnormal(healer.IOError), words("first"))
+		time.Sleep(time.Minute)
+		api.set(func(string, string) error { return errNoAPI })
+		r.Note(abnormal(healer.NotMounted), words("second"))
+		time.Sleep(10 * time.Minute)
+		api.set(nil)
+		for range 60 {
+			r.Note(abnormal(healer.NotMounted), words("second"))
+			time.Sleep(time.Minute)
+		}
+		if said := api.said("data"); len(said) != 2 {
+			t.Errorf("got %q", said)
+		}
+	})
+}

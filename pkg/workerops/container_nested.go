@@ -41,7 +41,7 @@ func copyNested(home *os.File, in *containerNamespace, swaps []*swap) error {
 	}
 	for _, s := range swaps {
 		switch {
-		case s.deadClone < 0 || s.dead.Ended:
+		case s.err != nil || s.deadClone < 0 || s.dead.Ended:
 		case s.dead.Stale:
 			s.err = checkStaleTwice(s.deadClone)
 			if s.err == nil && s.clone >= 0 && answers(s.clone) != 0 {
