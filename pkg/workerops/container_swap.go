@@ -28,7 +28,7 @@ type swap struct {
 func prepareSwap(in *containerNamespace, t InContainerTarget) *swap {
 	w := t.Swap
 	s := &swap{in: in, query: t, source: -1, deadClone: -1, placement: placement{
-		operation: "inside", position: Beneath, clone: -1, ours: w.Ours, copied: true,
+		operation: "replace-in-container", position: Beneath, clone: -1, ours: w.Ours, copied: true,
 		dead:       Dead{Mount: t.Mount, Superblock: w.Superblock, Ended: w.Ended, Stale: w.Stale},
 		revalidate: func() error { return asSeen(t) },
 	}}
@@ -122,7 +122,7 @@ func (s *swap) finalize(at targetHandle) error {
 	if err := p.set(w.Attr, w.After); err != nil {
 		return err
 	}
-	pause("inside/final")
+	pause("replace-in-container/finalized")
 	return nil
 }
 
@@ -135,7 +135,7 @@ func (s *swap) join(p placed) error {
 	if err := mount.JoinGroup(s.source, p.fd); err != nil {
 		return fmt.Errorf("share its events with the host's mount again: %w", err)
 	}
-	pause("inside/joined")
+	pause("replace-in-container/joined")
 	return nil
 }
 

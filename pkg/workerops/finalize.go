@@ -102,19 +102,19 @@ func (p placed) finalize(q FinalizeQuery, copies **propagatedMounts) (left int, 
 	}
 	pause("finalize/set")
 	*copies = findPropagatedMounts(p.ours, p.on, q.Budget)
-	pause("copies")
+	pause("finalize/copies")
 	if left = (*copies).set(q.Attr); left != 0 {
 		return left, nil
 	}
-	pause("final/checked")
+	pause("unmark/checked")
 	if err := p.alone(); err != nil {
 		return 0, err
 	}
-	pause("final/alone")
+	pause("unmark/alone")
 	if err := p.set(q.Attr, q.Propagation); err != nil {
 		return 0, err
 	}
-	pause("final/set")
+	pause("unmark/set")
 	return 0, nil
 }
 

@@ -43,7 +43,7 @@ const (
 )
 
 // operations are the names of the fault points of each position.
-var operations = [...]string{OnDirectory: "attach", Beneath: "replace", OnTop: "cover"}
+var operations = [...]string{OnDirectory: "rebind", Beneath: "replace", OnTop: "cover"}
 
 // PlaceQuery says what to put where.
 type PlaceQuery struct {

@@ -157,15 +157,15 @@ func (q InContainersQuery) namespace(home *os.File, targets []int) []InContainer
 		swaps[n] = prepareSwap(in, q.Targets[i])
 		defer swaps[n].close()
 	}
-	pause("inside/cloned")
+	pause("replace-in-container/cloned")
 	if err := in.enter(); err != nil {
 		return fail(err)
 	}
-	pause("inside/entered")
+	pause("replace-in-container/entered")
 	if err := copyNested(home, in, swaps); err != nil {
 		return fail(err)
 	}
-	pause("inside/carried")
+	pause("replace-in-container/copied")
 	results := make([]InContainerResult, len(targets))
 	for n, s := range swaps {
 		if err := in.alive(); n > 0 && err != nil {

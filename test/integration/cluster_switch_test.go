@@ -105,7 +105,7 @@ func TestKillSwitchIsTheMost(t *testing.T) {
 func TestKillSwitchDuringAStep(t *testing.T) {
 	for _, mode := range []string{"check", "off"} {
 		for _, instant := range instants {
-			if !strings.HasPrefix(instant, "attach/") {
+			if !strings.HasPrefix(instant, "rebind/") {
 				continue // it is asked for the last time right before finalize
 			}
 			t.Run(mode+" at "+instant, func(t *testing.T) {

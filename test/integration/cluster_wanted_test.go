@@ -111,7 +111,7 @@ func TestWantedByAContainer(t *testing.T) {
 // before, and now only deletes, deletes nothing of the volume.
 func TestPodThatStartsToTerminate(t *testing.T) {
 	for _, instant := range instants {
-		if !strings.HasPrefix(instant, "attach/") {
+		if !strings.HasPrefix(instant, "rebind/") {
 			continue // it is asked for the last time right before finalize
 		}
 		t.Run(instant, func(t *testing.T) {

@@ -80,7 +80,7 @@ func TestCopiesOutOfReach(t *testing.T) {
 // TestCopiesAfterAKill finalizes the copies with the next call.
 func TestCopiesAfterAKill(t *testing.T) {
 	var other harness.Namespace
-	h := stopHealing(t, "ext4", "copies", func(v *harness.Volume) {
+	h := stopHealing(t, "ext4", "finalize/copies", func(v *harness.Volume) {
 		other = harness.NewNamespace(t, "unchanged")
 		v.Unpublish()
 	})
@@ -114,7 +114,7 @@ func TestCopyOnTheHost(t *testing.T) {
 // between the two halves of a rebind: its mount is independent of the host's, and not
 // changed.
 func TestContainerOfThePlaceholderMount(t *testing.T) {
-	h := stopRebind(t, "ext4", "attach/verified")
+	h := stopRebind(t, "ext4", "rebind/verified")
 	c := h.n.NewContainer(harness.PodUID, h.v.MountPoint(), "rslave", "ro", "nosuid", "nodev")
 	h.Resume()
 	if a := h.Answer(); a == nil || a.GetAbnormal() {

@@ -11,7 +11,7 @@ import (
 // coverInstants are where a worker can be stopped while it covers a dead mount.
 var coverInstants = []string{
 	"cover/cloned", "cover/checked", "cover/verified", "finalize/checked", "finalize/alone",
-	"finalize/set", "copies", "final/checked", "final/alone", "final/set",
+	"finalize/set", "finalize/copies", "unmark/checked", "unmark/alone", "unmark/set",
 }
 
 // withoutBeneath has this kernel healed as one that cannot put a mount beneath
@@ -178,7 +178,7 @@ func TestCoverInContainer(t *testing.T) {
 
 // TestKillCoverInContainer kills the server at every instant of the work in a container.
 func TestKillCoverInContainer(t *testing.T) {
-	for _, instant := range []string{"inside/entered", "inside/checked", "inside/verified", "inside/final"} {
+	for _, instant := range []string{"replace-in-container/entered", "replace-in-container/checked", "replace-in-container/verified", "replace-in-container/finalized"} {
 		t.Run(instant, func(t *testing.T) {
 			withoutBeneath(t)
 			h, u := stopInside(t, instant)

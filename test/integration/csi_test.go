@@ -246,7 +246,7 @@ func TestCSIFindsWhatIsLost(t *testing.T) {
 // TestCSIErrors covers the requests that cannot be answered.
 func TestCSIErrors(t *testing.T) {
 	n := harness.NewNode(t, "--standalone")
-	n.Pause = "attach/moved"
+	n.Pause = "rebind/moved"
 	n.Start()
 	v, other := n.NewVolume("ext4", "one"), n.NewVolume("tmpfs", "another")
 	n.Expect("healthy", v.Request())

@@ -42,7 +42,7 @@ func TestCloneIsPrivate(t *testing.T) {
 		"mount point": func(v *harness.Volume) string { return v.MountPoint() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := stopRebind(t, "ext4", "attach/moved")
+			h := stopRebind(t, "ext4", "rebind/moved")
 			target := filepath.Join(beside(h.v), "sub")
 			harness.Must(t, unix.Mount("unrelated", target, "tmpfs", 0, "size=1m"))
 			h.Resume()

@@ -82,12 +82,12 @@ func TestUnpublishAroundTheStep(t *testing.T) {
 			call := n.BeginAndStop(v.Request())
 			c.Kill()
 			remove := removeAll
-			if !strings.HasPrefix(instant, "attach/") {
+			if !strings.HasPrefix(instant, "rebind/") {
 				remove = unpublishers["umount, delete the tree"]
 			}
 			_ = remove(v.MountPoint())
 			call.Resume()
-			if a := call.Answer(); a != nil && !a.GetAbnormal() && strings.HasPrefix(instant, "attach/") {
+			if a := call.Answer(); a != nil && !a.GetAbnormal() && strings.HasPrefix(instant, "rebind/") {
 				t.Errorf("the mount point of a pod that is gone was healed: %v", a)
 			}
 			_ = remove(v.MountPoint())
@@ -102,7 +102,7 @@ func TestUnpublishAroundTheStep(t *testing.T) {
 // beneath the driver's mount is read-only, so that unpublishing once and
 // deleting the tree loses nothing.
 func TestPublishOnTop(t *testing.T) {
-	for _, instant := range []string{"attach/verified", "finalize/checked", "finalize/alone", "copies", "final/checked", "final/alone"} {
+	for _, instant := range []string{"rebind/verified", "finalize/checked", "finalize/alone", "finalize/copies", "unmark/checked", "unmark/alone"} {
 		t.Run(instant, func(t *testing.T) {
 			var other harness.Namespace
 			h := stopHealing(t, "ext4", instant, func(v *harness.Volume) {

@@ -27,11 +27,11 @@ func TestFirstHalfChecks(t *testing.T) {
 		meanwhile func(v *harness.Volume)
 		healthy   bool
 	}{
-		"something is mounted":                 {"attach/cloned", "attach/checked", mountOver, false},
-		"the directory is a file now":          {"attach/cloned", "attach/checked", fileInPlace, false},
-		"the driver's bind before the move":    {"attach/checked", "attach/verified", (*harness.Volume).PublishAgain, true},
-		"something is mounted before the move": {"attach/checked", "attach/verified", mountOver, false},
-		"something is mounted on ours":         {"attach/moved", "attach/verified", mountOver, false},
+		"something is mounted":                 {"rebind/cloned", "rebind/checked", mountOver, false},
+		"the directory is a file now":          {"rebind/cloned", "rebind/checked", fileInPlace, false},
+		"the driver's bind before the move":    {"rebind/checked", "rebind/verified", (*harness.Volume).PublishAgain, true},
+		"something is mounted before the move": {"rebind/checked", "rebind/verified", mountOver, false},
+		"something is mounted on ours":         {"rebind/moved", "rebind/verified", mountOver, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := stopRebind(t, "ext4", c.instant+","+c.never)
@@ -63,8 +63,8 @@ func fileInPlace(v *harness.Volume) {
 func TestSecondHalfChecks(t *testing.T) {
 	// To each instant the one that the step must not reach after it.
 	for instant, never := range map[string]string{
-		"finalize": "finalize/checked", "finalize/checked": "finalize/alone", "finalize/alone": "finalize/set", "finalize/set": "final/alone",
-		"copies": "final/alone", "final/checked": "final/alone", "final/alone": "final/set", "final/set": "",
+		"finalize": "finalize/checked", "finalize/checked": "finalize/alone", "finalize/alone": "finalize/set", "finalize/set": "unmark/alone",
+		"finalize/copies": "unmark/alone", "unmark/checked": "unmark/alone", "unmark/alone": "unmark/set", "unmark/set": "",
 	} {
 		t.Run(instant, func(t *testing.T) {
 			h := stopRebind(t, "ext4", instant+","+never)
@@ -88,7 +88,7 @@ func TestSecondHalfChecks(t *testing.T) {
 // before the step.
 func TestNoLongerWanted(t *testing.T) {
 	n := harness.NewNode(t)
-	n.Pause = "attach/verified"
+	n.Pause = "rebind/verified"
 	n.Start()
 	v := n.NewVolume("ext4", "no longer wanted")
 	c := n.NewContainer(harness.PodUID, v.MountPoint())

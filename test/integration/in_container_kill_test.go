@@ -61,7 +61,7 @@ func TestKillInContainer(t *testing.T) {
 // case, and for a read-only one.
 func TestKillInContainerShared(t *testing.T) {
 	for _, options := range [][]string{{"rslave"}, {"rshared"}, {"ro"}} {
-		for _, instant := range []string{"inside/beneath", "inside/detached", "inside/final"} {
+		for _, instant := range []string{"replace-in-container/beneath", "replace-in-container/detached", "replace-in-container/finalized"} {
 			t.Run(options[0]+" at "+instant, func(t *testing.T) {
 				h, u := stopInside(t, instant, options...)
 				h.killInside("server")

@@ -13,8 +13,8 @@ import (
 // insideInstants are all instants at which a worker can be stopped while it
 // replaces mounts in containers, in the order in which it comes by.
 var insideInstants = []string{
-	"inside/cloned", "inside/entered", "inside/carried", "inside/beneath",
-	"inside/detached", "inside/verified", "inside/final",
+	"replace-in-container/cloned", "replace-in-container/entered", "replace-in-container/copied", "replace-in-container/beneath",
+	"replace-in-container/detached", "replace-in-container/verified", "replace-in-container/finalized",
 }
 
 // TestInContainerReadOnlyAtEveryInstant heals a container whose mount is read-only,

@@ -65,7 +65,7 @@ func TestStaleFromBefore(t *testing.T) {
 // while others were healed.
 func TestInContainerStartedLate(t *testing.T) {
 	n := harness.NewNode(t)
-	n.Pause = "inside/entered"
+	n.Pause = "replace-in-container/entered"
 	n.Start()
 	u := newUsed(n)
 	u.disk.Kill()

@@ -8,9 +8,9 @@ import (
 // instants are all instants at which a worker can be stopped while it rebinds, in
 // the order in which it comes by.
 var instants = []string{
-	"attach/cloned", "attach/checked", "attach/moved", "attach/verified",
+	"rebind/cloned", "rebind/checked", "rebind/moved", "rebind/verified",
 	"finalize", "finalize/checked", "finalize/alone", "finalize/set",
-	"copies", "final/checked", "final/alone", "final/set",
+	"finalize/copies", "unmark/checked", "unmark/alone", "unmark/set",
 }
 
 // TestKill kills the worker or the server at every instant of a rebind. One
@@ -73,7 +73,7 @@ func TestKillUnmountDuplicate(t *testing.T) {
 // TestKilledBetweenHalves shows what is at the mount point between the two halves
 // of a rebind: a mount through which nothing can be written or deleted.
 func TestKilledBetweenHalves(t *testing.T) {
-	h := stopRebind(t, "ext4", "attach/verified")
+	h := stopRebind(t, "ext4", "rebind/verified")
 	h.n.Kill()
 	h.Answer()
 	mountPoint := h.v.MountPoint()

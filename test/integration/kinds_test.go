@@ -10,7 +10,7 @@ import (
 
 // halves are the instants of a rebind around which the mount point changes: the clone
 // has come, stands alone, becomes writable.
-var halves = []string{"attach/moved", "attach/verified", "copies"}
+var halves = []string{"rebind/moved", "rebind/verified", "finalize/copies"}
 
 // TestKillOnEveryKind kills the worker or the server during a rebind of every
 // kind of volume; the next call, to the same server or a new one, heals.

@@ -19,7 +19,7 @@ const callers = 256
 
 // TestManyCallersOneVolume lets one of many callers through.
 func TestManyCallersOneVolume(t *testing.T) {
-	h := stopRebind(t, "ext4", "attach/checked")
+	h := stopRebind(t, "ext4", "rebind/checked")
 	codesSeen := callAll(h.n, func(int) *healerpb.NodeHealerRequest { return h.v.Request() })
 	if codesSeen[codes.Aborted] != callers {
 		t.Errorf("while one call works, the others get %v", codesSeen)
@@ -63,7 +63,7 @@ func TestManyVolumes(t *testing.T) {
 // TestCallerLeaves keeps a volume busy until the work on it has ended, after the
 // caller left.
 func TestCallerLeaves(t *testing.T) {
-	h := stopRebind(t, "ext4", "attach/moved")
+	h := stopRebind(t, "ext4", "rebind/moved")
 	h.Leave()
 	if _, err := h.n.Call(h.v.Request()); status.Code(err) != codes.Aborted {
 		t.Errorf("while the work goes on: %v", err)

@@ -60,7 +60,7 @@ func TestReplaceReachesNoPrivateCopy(t *testing.T) {
 // TestReplaceCopiesAfterAKill leaves nothing dead, and nothing read-only, in
 // other mount namespaces when a replacement was killed at any instant.
 func TestReplaceCopiesAfterAKill(t *testing.T) {
-	for _, instant := range []string{"replace/beneath", "replace/copies", "replace/detached", "finalize", "copies", "final/set"} {
+	for _, instant := range []string{"replace/beneath", "replace/copies", "replace/detached", "finalize", "finalize/copies", "unmark/set"} {
 		t.Run(instant, func(t *testing.T) {
 			var other harness.Namespace
 			var before []string

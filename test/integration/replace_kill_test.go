@@ -67,7 +67,7 @@ func TestKillReplacingInUse(t *testing.T) {
 // TestKillReplacingForAContainer kills the server while only a container of
 // the pod says that the mount point is wanted: it still has the filesystem that died.
 func TestKillReplacingForAContainer(t *testing.T) {
-	for _, instant := range []string{"replace/beneath", "replace/detached", "finalize", "finalize/set", "final/set"} {
+	for _, instant := range []string{"replace/beneath", "replace/detached", "finalize", "finalize/set", "unmark/set"} {
 		t.Run(instant, func(t *testing.T) {
 			n := harness.NewNode(t)
 			n.Pause = instant

@@ -20,12 +20,12 @@ import (
 var replaceInstants = []string{
 	"replace/cloned", "replace/checked", "replace/beneath", "replace/copies", "replace/detached", "replace/verified",
 	"finalize", "finalize/checked", "finalize/alone", "finalize/set",
-	"copies", "final/checked", "final/alone", "final/set",
+	"finalize/copies", "unmark/checked", "unmark/alone", "unmark/set",
 }
 
 // replaceTurns are those of them after which something else stands at the mount point,
 // or may be done with it.
-var replaceTurns = []string{"replace/cloned", "replace/beneath", "replace/detached", "finalize", "finalize/set", "final/set"}
+var replaceTurns = []string{"replace/cloned", "replace/beneath", "replace/detached", "finalize", "finalize/set", "unmark/set"}
 
 // TestReplaceKeepsOptions has each mount point's own options again.
 func TestReplaceKeepsOptions(t *testing.T) {

@@ -108,7 +108,7 @@ func TestModeOff(t *testing.T) {
 // TestTerminate lets a running step reach its end and takes no new one.
 func TestTerminate(t *testing.T) {
 	n := harness.NewNode(t, "--standalone")
-	n.Pause = "attach/moved"
+	n.Pause = "rebind/moved"
 	n.Start()
 	v, other := n.NewVolume("ext4", "terminated"), n.NewVolume("ext4", "another")
 	v.Publish(harness.OtherPod)
@@ -142,7 +142,7 @@ func TestTerminate(t *testing.T) {
 // TestTerminateCutsOff ends well even when a step does not come to its end; the
 // next server heals from there.
 func TestTerminateCutsOff(t *testing.T) {
-	h := stopRebind(t, "ext4", "attach/moved")
+	h := stopRebind(t, "ext4", "rebind/moved")
 	h.n.Stop() // fails the test unless the exit code is 0
 	h.Answer()
 	h.restart()

@@ -51,7 +51,7 @@ func TestContainerStartsDuringAStep(t *testing.T) {
 // mount, and for one that follows the host's.
 func TestContainerStartsWithOptions(t *testing.T) {
 	for _, option := range []string{"ro", "rslave", "rshared"} {
-		for _, instant := range []string{"attach/checked", "attach/verified", "finalize/set"} {
+		for _, instant := range []string{"rebind/checked", "rebind/verified", "finalize/set"} {
 			t.Run(option+" at "+instant, func(t *testing.T) { testStartsDuring(t, stopRebind(t, "ext4", instant), option) })
 		}
 	}

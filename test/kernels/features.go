@@ -83,7 +83,7 @@ var features = []feature{
 	{short, "StaleInContainers", []string{"TestStaleInContainers"}},
 	{short, "ContainerUnverified", []string{"TestInContainerSandboxed/Kata,_systemd"}},
 	{short, "ContainerOnBareDirectory", []string{"TestContainerOnBareDirectory/ext4"}},
-	{short, "ContainerKeptPlaceholder", []string{"TestContainerStartsDuringAStep/rebind_of_ext4_at_attach/moved"}},
+	{short, "ContainerKeptPlaceholder", []string{"TestContainerStartsDuringAStep/rebind_of_ext4_at_rebind/moved"}},
 	{short, "ContainerOnOldDevice", []string{"TestContainerOnOldDevice"}},
 	{short, "TargetNotEmpty", []string{"TestTargetNotEmpty/ext4"}},
 	{long, "names who holds a sick volume", []string{"TestHeld"}},
