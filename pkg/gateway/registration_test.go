@@ -60,7 +60,7 @@ func newAPI(objects ...runtime.Object) *fake.FakeDynamicClient {
 		map[schema.GroupVersionResource]string{csiAddonsNodes: "CSIAddonsNodeList"}, objects...)
 }
 
-// registered gives the one registration that is there; nil: there is none.
+// registered returns the one registration that is there; nil: there is none.
 func registered(t *testing.T, api *fake.FakeDynamicClient) *unstructured.Unstructured {
 	t.Helper()
 	list, err := api.Resource(csiAddonsNodes).Namespace("ns").List(t.Context(), metav1.ListOptions{})

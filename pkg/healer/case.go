@@ -166,7 +166,7 @@ type Case struct {
 	// got another number.
 	OnOldDevice []StartedBefore
 	// Unverified are containers of the volume's pods that were there before its
-	// superblock was replaced, and that cannot be looked into.
+	// superblock was replaced, and that cannot be inspected.
 	Unverified []host.Unverified
 	// UnverifiedStart are those that started while another mount than the present one,
 	// or none, may have been at their pod's mount point.

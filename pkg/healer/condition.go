@@ -74,7 +74,7 @@ const (
 	StaleInContainers Reason = "StaleInContainers"
 	// ContainerUnverified: a container was there before the volume's filesystem
 	// instance was replaced, or started while something else may have been at its pod's
-	// mount point, and cannot be looked into.
+	// mount point, and cannot be inspected.
 	ContainerUnverified Reason = "ContainerUnverified"
 	// ContainerOnBareDirectory: a container started while nothing was mounted at its
 	// pod's mount point, and has the directory beneath, on the node's disk.

@@ -132,7 +132,7 @@ func (c Case) away(p MountPoint) span {
 	return span{}
 }
 
-// startedMeanwhile returns the containers that cannot be looked into, and that started
+// startedMeanwhile returns the containers that cannot be inspected, and that started
 // while their pod's mount point may have had another mount than now, or none.
 func (o *observation) startedMeanwhile(all []host.Unverified, anew []MountPoint) (found []host.Unverified) {
 	for _, p := range anew {

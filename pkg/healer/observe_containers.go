@@ -103,7 +103,7 @@ func (o *observation) foreign(m host.Mount, s containerScan) bool {
 	case m.Dev == s.now.Dev:
 		return !m.Guarded() && (!host.IsNFS(m.FSType) || m.Source != s.now.Source)
 	default:
-		return o.mountedElsewhere(m.Dev)
+		return o.mountedOutsideVolume(m.Dev)
 	}
 }
 
@@ -201,9 +201,9 @@ func (o *observation) noteScanned(s containerScan) {
 	}
 }
 
-// mountedElsewhere is true when the host has a superblock at a mount point that is not
+// mountedOutsideVolume is true when the host has a superblock at a mount point that is not
 // the volume's.
-func (o *observation) mountedElsewhere(dev host.Dev) bool {
+func (o *observation) mountedOutsideVolume(dev host.Dev) bool {
 	return slices.ContainsFunc(o.table.Of(dev), func(m host.Mount) bool {
 		_, own := o.c.MountPoint(m.Path)
 		return !own

@@ -164,7 +164,7 @@ func TestStaleContainersAreFoundAgain(t *testing.T) {
 }
 
 // What could not be looked at is looked at the next time.
-func TestContainersThatCannotBeLookedFor(t *testing.T) {
+func TestContainersThatCannotBeListed(t *testing.T) {
 	b := newFUSEBench(t)
 	b.engine.scanned = newScannedVolumes()
 	b.walkErr = errors.New("no procfs")
@@ -203,7 +203,7 @@ func TestWhoseContainersAreScanned(t *testing.T) {
 
 // What was there before the superblock was replaced may still have the previous one,
 // until it is gone; what came later has the new one.
-func TestContainersThatCannotBeLookedInto(t *testing.T) {
+func TestContainersThatCannotBeInspected(t *testing.T) {
 	started := func(ago time.Duration) host.Unverified {
 		return host.Unverified{PodUID: "uid-a", ContainerID: "c", Why: "why", Started: host.SinceBoot() - ago}
 	}

@@ -62,7 +62,7 @@ type Unverified struct {
 	PodUID, ContainerID string
 	// Started is when it did, in time since the boot.
 	Started time.Duration
-	// Why completes the sentence "... cannot be looked into: ".
+	// Why completes the sentence "... cannot be inspected: ".
 	Why string
 	// Has is true where it is seen to have mounts of the volume.
 	Has bool
@@ -131,7 +131,7 @@ func (n *Node) addMounts(ctx context.Context, of []workerops.Container, q MountQ
 		switch here := n.mountsIn(c, mounts[i], q); {
 		case mounts[i].Ended:
 		case mounts[i].Many || inPod[c.PodUID]+len(here) > maxInPod:
-			found.unverified(c, "it has more mounts of the volume than are looked at")
+			found.unverified(c, "it has more mounts of the volume than are inspected")
 			found.Unverified[len(found.Unverified)-1].Has = true
 		case mounts[i].Err != "":
 			found.unverified(c, "its mounts could not be read: "+mounts[i].Err)

@@ -209,7 +209,7 @@ func containerOf(t *testing.T, pid int) workerops.Container {
 	return workerops.Container{Workload: workerops.WorkloadIn(string(cgroup)), PID: pid, Namespace: info.Sys().(*syscall.Stat_t).Ino}
 }
 
-// devAt gives the superblock that a process has mounted at a path.
+// devAt returns the superblock that a process has mounted at a path.
 func devAt(t *testing.T, pid int, path string) Dev {
 	t.Helper()
 	info, err := os.Stat(fmt.Sprintf("/proc/%d/root%s", pid, path))

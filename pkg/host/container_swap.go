@@ -36,7 +36,7 @@ type ContainerSwap struct {
 // returns an error, or nil, for each: nil means that the container's own path answered.
 func (n *Node) ReplaceInContainers(ctx context.Context, plans []ContainerSwap) []error {
 	errs := make([]error, len(plans))
-	q := workerops.InContainersQuery{Budget: n.cfg.StepTimeout / 2}
+	q := workerops.ReplaceInContainersQuery{Budget: n.cfg.StepTimeout / 2}
 	for _, p := range plans {
 		t := p.Container.target()
 		t.Swap = p.swap()
@@ -61,11 +61,11 @@ func (n *Node) ReplaceInContainers(ctx context.Context, plans []ContainerSwap) [
 }
 
 // inContainer asks one worker, with a thread for each namespace.
-func (n *Node) inContainer(ctx context.Context, q workerops.InContainersQuery) ([]workerops.InContainerResult, error) {
+func (n *Node) inContainer(ctx context.Context, q workerops.ReplaceInContainersQuery) ([]workerops.InContainerResult, error) {
 	const perNamespace = 50 * time.Millisecond // most take a hundredth of it
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout+time.Duration(len(q.Targets))*perNamespace)
 	defer cancel()
-	a, err := worker.Call(call, n.cfg.Pool, workerops.InContainer, q)
+	a, err := worker.Call(call, n.cfg.Pool, workerops.ReplaceInContainers, q)
 	if err == nil && len(a.Results) != len(q.Targets) {
 		err = errors.New("the worker left out a container")
 	}

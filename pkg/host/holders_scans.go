@@ -44,7 +44,7 @@ func (s *holderScans) share(ctx context.Context, at *probes, superblocks, device
 		}
 		return err
 	})
-	if err != nil && !errors.Is(err, worker.ErrLeft) { // it went on without a process that kept it waiting
+	if err != nil && !errors.Is(err, worker.ErrLeft) { // the scan skipped a process that blocked it
 		return workerops.HoldersAnswer{}, fmt.Errorf("who holds it: %w", err)
 	}
 	return answer, nil

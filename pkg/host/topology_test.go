@@ -64,7 +64,7 @@ func uniqueIDs(mounts []Mount) []uint64 {
 	return list
 }
 
-// found gives the stack at a path as the engine finds it: in the topology, looked
+// found returns the stack at a path as the engine finds it: in the topology, looked
 // at again, and asked for anew when that says so.
 func found(t *testing.T, n *Namespace, path string) []uint64 {
 	t.Helper()
@@ -79,7 +79,7 @@ func found(t *testing.T, n *Namespace, path string) []uint64 {
 	return nil
 }
 
-// read gives the stack at a path from a table read as a whole.
+// read returns the stack at a path from a table read as a whole.
 func read(t *testing.T, n *Namespace, path string) []uint64 {
 	t.Helper()
 	table, err := n.Mounts()

@@ -12,8 +12,8 @@ import (
 // Owner identifies the user namespace that owns a mount namespace. In a mount
 // namespace that a pod's user made with a user namespace of its own, the mounts, their
 // number, their peer groups and the locks are that user's choice, so such a namespace
-// must be neither read nor entered. Its owner is the one thing that nobody in there
-// can choose.
+// must be neither read nor entered. Its owner is not under that
+// user's control.
 type Owner struct{ dev, inode uint64 }
 
 // OwnerOf returns the owner of an open mount namespace (ioctl_nsfs(2), NS_GET_USERNS,

@@ -227,7 +227,7 @@ func TestCSICallsShowAtV4(t *testing.T) {
 	}
 }
 
-func TestChecksAreNoted(t *testing.T) {
+func TestChecksAreReported(t *testing.T) {
 	var noted []string
 	h := &fakeHealer{}
 	cfg := testConfig(h)

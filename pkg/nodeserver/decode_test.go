@@ -79,7 +79,7 @@ func TestUndecodable(t *testing.T) {
 	}
 }
 
-func TestUndecodableElsewhere(t *testing.T) {
+func TestUndecodableInOtherServices(t *testing.T) {
 	s := serve(t, testConfig(&fakeHealer{}))
 	garbage := []byte{0x0a, 0x7f}
 	for method, message := range map[string]string{

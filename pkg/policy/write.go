@@ -54,7 +54,7 @@ func (p *Policy) mayWrite(ctx context.Context, w view, name kube.VolumeName) err
 	if err := attachedHere(attachments, pv, p.cluster.NodeName()); err != nil {
 		return err
 	}
-	return attachedElsewhere(attachments, pv, p.cluster.NodeName())
+	return attachedToOtherNode(attachments, pv, p.cluster.NodeName())
 }
 
 // writesWithoutAttachment returns true for a driver without attachments to whose
@@ -90,10 +90,10 @@ func attachedHere(all []kube.Attachment, pv *corev1.PersistentVolume, node strin
 	return errors.New("no VolumeAttachment says that the volume is attached to this node")
 }
 
-// attachedElsewhere returns an error when another node has an attachment of a volume
+// attachedToOtherNode returns an error when another node has an attachment of a volume
 // that only one node may write to, by any PersistentVolume or inline volume with the
 // same driver and handle.
-func attachedElsewhere(all []kube.Attachment, pv *corev1.PersistentVolume, node string) error {
+func attachedToOtherNode(all []kube.Attachment, pv *corev1.PersistentVolume, node string) error {
 	if slices.Contains(pv.Spec.AccessModes, corev1.ReadWriteMany) {
 		return nil
 	}

@@ -110,14 +110,14 @@ func TestWriteToADevice(t *testing.T) {
 			a.Status.Attached = false
 			d.api.Put(a)
 		}, want: "node node-2 has"},
-		"its twin at another node": {change: func(d *disk) { d.api.Put(kubetest.Attachment(d.sameHandle(kubetest.DriverName), "node-2")) }, want: "node node-2 has"},
-		"its twin here too": {change: func(d *disk) {
+		"a PV with the same handle at another node": {change: func(d *disk) { d.api.Put(kubetest.Attachment(d.sameHandle(kubetest.DriverName), "node-2")) }, want: "node node-2 has"},
+		"a PV with the same handle here too": {change: func(d *disk) {
 			d.api.Put(kubetest.Attachment(d.sameHandle(kubetest.DriverName), kubetest.NodeName))
 		}},
-		"its twin of another driver at another node": {change: func(d *disk) {
+		"a PV with the same handle of another driver at another node": {change: func(d *disk) {
 			d.api.Put(kubetest.Attachment(d.sameHandle("x"), "node-2"))
 		}},
-		"its twin, and no directory that tells them apart": {change: func(d *disk) {
+		"a PV with the same handle, and no directory that tells them apart": {change: func(d *disk) {
 			d.sameHandle(kubetest.DriverName)
 			d.name.Directory = ""
 		}, want: "2 PersistentVolumes"},

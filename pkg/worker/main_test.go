@@ -102,7 +102,7 @@ func newPool(t *testing.T, change ...func(*worker.Config)) *worker.Pool {
 	return p
 }
 
-// within gives a context for one call.
+// within returns a context for one call.
 func within(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), d)
@@ -110,7 +110,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// mustCall gives the process that answered.
+// mustCall returns the process that answered.
 func mustCall(t *testing.T, p *worker.Pool, op worker.Op[time.Duration, int]) int {
 	t.Helper()
 	pid, err := worker.Call(within(t, time.Minute), p, op, 0)

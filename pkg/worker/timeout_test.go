@@ -14,7 +14,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
-// waitsOf gives what an error tells of where its worker waited.
+// waitsOf returns what an error tells of where its worker waited.
 func waitsOf(t *testing.T, err error) []string {
 	t.Helper()
 	var silent interface{ Waits() []string }

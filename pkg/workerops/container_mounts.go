@@ -101,7 +101,7 @@ func (r *matching) of(n NamespaceOf) (found MountsOf) {
 
 var errChrooted = errors.New("its first process has another root directory")
 
-var errMany = errors.New("more mounts than are looked at")
+var errMany = errors.New("more mounts than are inspected")
 
 // mounts returns what matches, and what is on the way there.
 func (r *matching) mounts(n NamespaceOf) ([]mount.Mount, error) {

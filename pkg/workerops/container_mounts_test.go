@@ -42,7 +42,7 @@ func inUserNamespace(t *testing.T, file string) int {
 	return cmd.Process.Pid
 }
 
-// paths gives what was found, as sorted paths.
+// paths returns what was found, as sorted paths.
 func (m MountsOf) paths() (all []string) {
 	for _, e := range m.Mounts {
 		all = append(all, e.Path)

@@ -50,7 +50,7 @@ func newGuest(t *testing.T, alive bool) guest {
 	return g
 }
 
-// top gives what is last in the process's table at the mount point.
+// top returns what is last in the process's table at the mount point.
 func (g guest) top(t *testing.T) (last mount.Mount) {
 	t.Helper()
 	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", g.target.PID))
@@ -75,7 +75,7 @@ func (g guest) file(name string) string {
 
 func run(t *testing.T, targets ...InContainerTarget) []InContainerResult {
 	t.Helper()
-	a, err := inContainer(InContainersQuery{Targets: targets, Budget: time.Minute})
+	a, err := inContainer(ReplaceInContainersQuery{Targets: targets, Budget: time.Minute})
 	must(t, err)
 	if len(a.Results) != len(targets) {
 		t.Fatalf("%d results", len(a.Results))

@@ -25,8 +25,8 @@ var (
 	Mounts     = worker.Define("mounts", worker.Pooled, containerMounts)
 	// ProbeInContainer touches a mount in a container.
 	ProbeInContainer = worker.Define("probe-in-container", worker.Spent, probeInContainer)
-	// InContainer replaces mounts in containers.
-	InContainer = worker.Define("replace-in-containers", worker.Spent, inContainer)
+	// ReplaceInContainers replaces mounts in containers.
+	ReplaceInContainers = worker.Define("replace-in-containers", worker.Spent, inContainer)
 	// Holders finds who holds superblocks and block devices.
 	Holders = worker.Define("holders", worker.Spent, holders)
 	// Exclusive shows whether anybody has claimed a block device.
@@ -37,6 +37,6 @@ var (
 func Ops() []worker.Servable {
 	return []worker.Servable{
 		Inspect, Published, Media, Write, Place, Finalize, UnmountDeadTop, UnmountDuplicate,
-		Containers, Mounts, ProbeInContainer, InContainer, Holders, Exclusive,
+		Containers, Mounts, ProbeInContainer, ReplaceInContainers, Holders, Exclusive,
 	}
 }

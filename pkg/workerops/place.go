@@ -42,8 +42,8 @@ const (
 	OnTop
 )
 
-// operations are the names of the fault points of each position.
-var operations = [...]string{OnDirectory: "rebind", Beneath: "replace", OnTop: "cover"}
+// faultPointNames are the names of the fault points of each position.
+var faultPointNames = [...]string{OnDirectory: "rebind", Beneath: "replace", OnTop: "cover"}
 
 // PlaceQuery says what to put where.
 type PlaceQuery struct {
@@ -72,7 +72,7 @@ func place(q PlaceQuery) (a PlaceAnswer, err error) {
 	if q.Position == Beneath && !CanMoveBeneath() {
 		return a, ErrNoBeneath
 	}
-	p := placement{operation: operations[q.Position], position: q.Position, dead: q.Dead, propagates: true}
+	p := placement{operation: faultPointNames[q.Position], position: q.Position, dead: q.Dead, propagates: true}
 	if p.clone, p.ours, err = q.Source.clone(asPlaceholder); err != nil {
 		return a, err
 	}

@@ -19,8 +19,8 @@ import (
 // InContainer replaces them. No program of a container is run, no link of it is followed,
 // and no path of it is trusted: what a path leads to must be the mount that was meant.
 
-// InContainersQuery names mounts in the mount namespaces of containers.
-type InContainersQuery struct {
+// ReplaceInContainersQuery names mounts in the mount namespaces of containers.
+type ReplaceInContainersQuery struct {
 	Targets []InContainerTarget
 	// Budget is for each mount namespace; several are worked on at a time.
 	Budget time.Duration
@@ -66,8 +66,8 @@ type Swap struct {
 	Superblock mount.Dev
 }
 
-// InContainersAnswer has an entry for each target.
-type InContainersAnswer struct {
+// ReplaceInContainersAnswer has an entry for each target.
+type ReplaceInContainersAnswer struct {
 	Results []InContainerResult
 }
 
@@ -88,7 +88,7 @@ type InContainerResult struct {
 // namespacesAtOnce bounds the namespaces that are worked on at a time.
 const namespacesAtOnce = 4
 
-func inContainer(q InContainersQuery) (InContainersAnswer, error) {
+func inContainer(q ReplaceInContainersQuery) (ReplaceInContainersAnswer, error) {
 	byNamespace := map[uint64][]int{}
 	var order []uint64
 	for i, t := range q.Targets {
@@ -101,10 +101,10 @@ func inContainer(q InContainersQuery) (InContainersAnswer, error) {
 	// the process began.
 	home, err := os.Open("/proc/thread-self/ns/mnt")
 	if err != nil {
-		return InContainersAnswer{}, err
+		return ReplaceInContainersAnswer{}, err
 	}
 	defer home.Close()
-	answer := InContainersAnswer{Results: make([]InContainerResult, len(q.Targets))}
+	answer := ReplaceInContainersAnswer{Results: make([]InContainerResult, len(q.Targets))}
 	slots := make(chan struct{}, namespacesAtOnce)
 	var wg sync.WaitGroup
 	for _, ns := range order {
@@ -123,7 +123,7 @@ func inContainer(q InContainersQuery) (InContainersAnswer, error) {
 
 // within works on the targets of one namespace on a thread of its own, and gives up on
 // that when the budget is over.
-func (q InContainersQuery) within(home *os.File, targets []int) []InContainerResult {
+func (q ReplaceInContainersQuery) within(home *os.File, targets []int) []InContainerResult {
 	done := make(chan []InContainerResult, 1)
 	go func() {
 		// A thread that was in a container must not be used again: it ends here.
@@ -139,7 +139,7 @@ func (q InContainersQuery) within(home *os.File, targets []int) []InContainerRes
 }
 
 // namespace works on the targets of one namespace, one after the other.
-func (q InContainersQuery) namespace(home *os.File, targets []int) []InContainerResult {
+func (q ReplaceInContainersQuery) namespace(home *os.File, targets []int) []InContainerResult {
 	fail := func(err error) []InContainerResult {
 		return slices.Repeat([]InContainerResult{failed(err)}, len(targets))
 	}

@@ -122,7 +122,7 @@ func swapAll(t *testing.T, v *harness.Volume, all []*harness.Container) (swaps t
 	harness.Must(t, err)
 	defer func() { harness.Must(t, pool.Close(context.Background())) }()
 	source := harness.Layers(t, v.MountPoint())[0]
-	q := workerops.InContainersQuery{Budget: harness.Patience}
+	q := workerops.ReplaceInContainersQuery{Budget: harness.Patience}
 	for _, c := range all {
 		dead := c.MountsAt("/data")[0]
 		q.Targets = append(q.Targets, workerops.InContainerTarget{
@@ -135,7 +135,7 @@ func swapAll(t *testing.T, v *harness.Volume, all []*harness.Container) (swaps t
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
 	defer cancel()
-	answer, err := worker.Call(ctx, pool, workerops.InContainer, q)
+	answer, err := worker.Call(ctx, pool, workerops.ReplaceInContainers, q)
 	harness.Must(t, err)
 	for _, r := range answer.Results {
 		if r.Err != "" || r.Errno != 0 {

@@ -34,7 +34,7 @@ const containerdConfig = `version = 2
   path = "/var/lib/containerd/opt"
 `
 
-// cniConfig gives every pod a cable to the node, and nothing beyond it.
+// cniConfig returns every pod a veth pair to the node, and nothing beyond it.
 const cniConfig = `{
   "cniVersion": "0.4.0",
   "name": "e2e",

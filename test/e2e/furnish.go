@@ -40,7 +40,7 @@ func furnish() error {
 
 func ownProc() error { return mount("proc", "/proc", "proc", "") }
 
-// ownDirectories gives the node fresh directories where kubelet, containerd and
+// ownDirectories returns the node fresh directories where kubelet, containerd and
 // the manifest have theirs. The machine's /var stays to be seen beneath, and
 // nothing is written to it.
 func ownDirectories() error {
@@ -99,7 +99,7 @@ func ownSettings() error {
 	return nil
 }
 
-// ownAddresses gives the node its address, and that at which pods look for the
+// ownAddresses returns the node its address, and that at which pods look for the
 // API. Pods reach both over their own cables (see cniConfig).
 func ownAddresses() error {
 	for _, args := range [][]string{

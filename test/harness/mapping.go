@@ -116,7 +116,7 @@ func (m *Mapping) Mend() {
 	m.replace("linear " + m.below + " 0")
 }
 
-// replace gives the mapping another table. --noflush: what is under way meets the
+// replace returns the mapping another table. --noflush: what is under way meets the
 // new one.
 func (m *Mapping) replace(target string) {
 	t := m.volume.Node.T

@@ -57,7 +57,7 @@ func (m *Multipath) Offline(path int) {
 	Must(m.volume.Node.T, os.WriteFile(filepath.Join("/sys/block", m.paths[path], "device/state"), []byte("offline\n"), 0))
 }
 
-// Online gives all paths back.
+// Online returns all paths back.
 func (m *Multipath) Online() {
 	t := m.volume.Node.T
 	t.Helper()

@@ -70,7 +70,7 @@ func TestOffIsNotChecked(t *testing.T) {
 	off.Mode("off")
 	m.forgets()
 	isOff := func(answer string) bool {
-		return saysAll(answer, "Unknown: ", "not looked at", "mode off by "+off.says)
+		return saysAll(answer, "Unknown: ", "not checked", "mode off by "+off.says)
 	}
 	harness.Eventually(t, "the volume is off", func() bool { return isOff(m.answer(v.Request())) })
 	before := fs.Requests(faultfs.All)
@@ -111,7 +111,7 @@ func TestOffOfABlockVolume(t *testing.T) {
 		m.forgets()
 		for _, r := range []*healerpb.NodeHealerRequest{v.Request(), link} {
 			harness.Eventually(t, r.GetVolumePath()+" is off", func() bool {
-				return saysAll(m.answer(r), "Unknown: ", "not looked at", "mode off by "+s.says)
+				return saysAll(m.answer(r), "Unknown: ", "not checked", "mode off by "+s.says)
 			})
 		}
 		s.NoMode()

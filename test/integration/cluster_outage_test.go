@@ -76,7 +76,7 @@ func TestAPIOutage(t *testing.T) {
 			cluster.Terminate(t, m.api, goes.pod)
 			forbidden := func(when string) {
 				t.Helper()
-				if said := m.answer(off.Request()); !saysAll(said, "Unknown:", "not looked at", "mode off") {
+				if said := m.answer(off.Request()); !saysAll(said, "Unknown:", "not checked", "mode off") {
 					t.Errorf("%s, a volume that is off: %s", when, said)
 				}
 				m.Expect("abnormal", goes.Request(), "Refused: rebind")

@@ -110,11 +110,11 @@ func TestModeOfTwoPods(t *testing.T) {
 	theirs, look := m.subject(other), v.asks()["NodeGetVolumeHealth, staged"]
 
 	theirs.Mode("off")
-	harness.Eventually(t, "the staging mount point is off", func() bool { return saysAll(look(), "not looked at", theirs.says) })
+	harness.Eventually(t, "the staging mount point is off", func() bool { return saysAll(look(), "not checked", theirs.says) })
 	v.Heals()
 
 	theirs.Mode("check")
-	harness.Eventually(t, "the staging mount point is checked", func() bool { return !saysAll(look(), "not looked at") })
+	harness.Eventually(t, "the staging mount point is checked", func() bool { return !saysAll(look(), "not checked") })
 	harness.Run(t, "umount", mountPoint)
 	m.Expect("abnormal", v.Request(), "Done: rebind", "Refused: rebind", "mode check by "+theirs.says)
 	if m.mounted(mountPoint) || !m.mounted(v.MountPoint()) {

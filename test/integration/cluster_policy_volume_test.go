@@ -47,7 +47,7 @@ func (v ruled) Refused(why ...string) {
 // UNIMPLEMENTED, by which a caller would never ask again for any volume.
 func (v ruled) Off(why ...string) {
 	v.m.T.Helper()
-	v.until("Unknown:", append(why, "not looked at")...)
+	v.until("Unknown:", append(why, "not checked")...)
 }
 
 // until asks until the answer is the one wanted, because the server hears of a

@@ -64,7 +64,7 @@ func newUnreached(t *testing.T, m *member, args ...string) *reachable {
 	return r
 }
 
-// newPod gives the gateway another pod, from its next start on.
+// newPod returns the gateway another pod, from its next start on.
 func (r *reachable) newPod(change ...func(*corev1.Pod)) {
 	r.T.Helper()
 	if r.pod != nil {

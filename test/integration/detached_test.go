@@ -74,9 +74,9 @@ func TestUnpublishDuringACheck(t *testing.T) {
 	call.Answer()
 }
 
-// TestUnpublishAtEveryTouch unmounts a mount point while a check has its root directory,
+// TestUnpublishDuringEveryProbe unmounts a mount point while a check has its root directory,
 // or its device, open.
-func TestUnpublishAtEveryTouch(t *testing.T) {
+func TestUnpublishDuringEveryProbe(t *testing.T) {
 	for fs, touches := range map[string][]string{
 		"ext4": {"probe/opened", "probe/read"}, "xfs": {"probe/opened", "probe/read"},
 		"btrfs": {"probe/opened"}, "block": {"probe/read"},

@@ -16,10 +16,10 @@ func mountOver(v *harness.Volume) {
 	harness.Must(v.Node.T, unix.Mount("unrelated", v.MountPoint(), "tmpfs", 0, "size=1m"))
 }
 
-// TestFirstHalfChecks changes the mount point during the first half of a rebind. The
+// TestPlaceChecks changes the mount point during the first half of a rebind. The
 // step ends, and both the new mount and the staged mount stay as they are; a mount
 // over the driver's bind propagates onto the staged one.
-func TestFirstHalfChecks(t *testing.T) {
+func TestPlaceChecks(t *testing.T) {
 	for name, c := range map[string]struct {
 		instant string
 		// never is the instant that the step must not reach.
@@ -58,9 +58,9 @@ func fileInPlace(v *harness.Volume) {
 	harness.Must(v.Node.T, os.WriteFile(v.MountPoint(), nil, 0o600))
 }
 
-// TestSecondHalfChecks has the driver replace the placeholder by its own, with
+// TestFinalizeChecks has the driver replace the placeholder by its own, with
 // other attributes, during the second half: they stay as they are.
-func TestSecondHalfChecks(t *testing.T) {
+func TestFinalizeChecks(t *testing.T) {
 	// To each instant the one that the step must not reach after it.
 	for instant, never := range map[string]string{
 		"finalize": "finalize/checked", "finalize/checked": "finalize/alone", "finalize/alone": "finalize/set", "finalize/set": "unmark/alone",

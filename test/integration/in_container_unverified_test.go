@@ -278,7 +278,7 @@ func TestInContainerManyMounts(t *testing.T) {
 	u.die()
 	n.Expect("abnormal", u.Request(), "replace-in-container", "ContainerUnverified")
 	u.works()
-	s.unverified(many.ID()[:12], "more mounts of the volume than are looked at")
+	s.unverified(many.ID()[:12], "more mounts of the volume than are inspected")
 	if after := many.Mounts(); !slices.EqualFunc(before, after, sameID) {
 		t.Errorf("the container had %d mounts, and has %v", len(before), after)
 	}

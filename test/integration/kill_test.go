@@ -70,9 +70,9 @@ func TestKillUnmountDuplicate(t *testing.T) {
 	}
 }
 
-// TestKilledBetweenHalves shows what is at the mount point between the two halves
+// TestKilledBetweenPlaceAndFinalize shows what is at the mount point between the two halves
 // of a rebind: a mount through which nothing can be written or deleted.
-func TestKilledBetweenHalves(t *testing.T) {
+func TestKilledBetweenPlaceAndFinalize(t *testing.T) {
 	h := stopRebind(t, "ext4", "rebind/verified")
 	h.n.Kill()
 	h.Answer()

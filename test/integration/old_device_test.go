@@ -47,7 +47,7 @@ func TestContainerOnOldDevice(t *testing.T) {
 	n.Expect("healthy", v.Request())
 }
 
-// reattach gives a raw block volume's disk another number, as after a new login to its
+// reattach returns a raw block volume's disk another number, as after a new login to its
 // target, and publishes that.
 func reattach(v *harness.Volume) {
 	t := v.Node.T

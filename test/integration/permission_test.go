@@ -117,7 +117,7 @@ func newDenied(n *harness.Node, less harness.Lessen) denied {
 	return h
 }
 
-// restored gives the server back what it lacked: nothing else was wrong.
+// restored returns the server back what it lacked: nothing else was wrong.
 func (h denied) restored() {
 	h.n.T.Helper()
 	h.n.Stop()

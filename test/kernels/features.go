@@ -34,7 +34,7 @@ var features = []feature{
 	{short, "rebind on NFS", []string{"TestNFSRebind"}},
 	{short, "rebind of a raw block volume", []string{"TestRebind/block"}},
 	{long, "rebind keeps options and subdirectory", []string{"TestRebindKeepsOptions"}},
-	{short, "rebind that was killed half-way", []string{"TestKilledBetweenHalves"}},
+	{short, "rebind that was killed half-way", []string{"TestKilledBetweenPlaceAndFinalize"}},
 	{short, "unmount-duplicate", []string{"TestKillUnmountDuplicate/server_at_unmount-duplicate/checked"}},
 	{short, "replace of a dead FUSE mount", []string{"TestReplace/shared"}},
 	{short, "cover of a dead FUSE mount", []string{"TestCover"}},

@@ -127,7 +127,7 @@ func (m *machine) parameters() string {
 	return " NODE_HEALER_TEST_ONLY=" + m.only + " NODE_HEALER_TEST_KEPT=/disk/kept"
 }
 
-// eachLine gives each line that is read, however long.
+// eachLine returns each line that is read, however long.
 func eachLine(r io.Reader, line func(string)) error {
 	in := bufio.NewReader(r)
 	for {

@@ -65,7 +65,7 @@ func started(c healer.Case) (found []healer.Condition) {
 		for _, u := range containers {
 			cond := healer.Condition{
 				Status: healer.Degraded, Reason: healer.ContainerUnverified, MountPoint: targetOf(c, u.PodUID),
-				Message: when + ", and cannot be looked into: " + u.Why, Advice: adviceRestart,
+				Message: when + ", and cannot be inspected: " + u.Why, Advice: adviceRestart,
 			}
 			if u.PodUID == "" { // a scan was cut short, so that no one pod is meant
 				cond.Advice = adviceAgain

@@ -29,7 +29,7 @@ var examples = []example{
 	{"interrupted in a container", with(healedOnHost, inContainer(leftAlone)), []string{"StaleInContainers! container: an interrupted replacement left it unfinished"}},
 	{"interrupted in a container, before the dead one was off", with(healedOnHost, inContainer(leftBelow)), []string{"StaleInContainers! container: ENOTCONN"}},
 	{"interrupted in a container, and dead since", with(healedOnHost, inContainer(func(in *healer.InContainer) { leftAlone(in); in.Probe.Errno = syscall.ENOTCONN })), []string{"StaleInContainers! container: ENOTCONN"}},
-	{"a container that cannot be looked into", with(notInspected("a", "b")), []string{"ContainerUnverified target: pod a container b was there before the filesystem instance was replaced, and cannot be looked into: why"}},
+	{"a container that cannot be inspected", with(notInspected("a", "b")), []string{"ContainerUnverified target: pod a container b was there before the filesystem instance was replaced, and cannot be inspected: why"}},
 	{"one of a pod without a mount point", with(notInspected("c", "")), []string{"ContainerUnverified target: pod c was there before"}},
 	{"any container", with(notInspected("", "")), []string{"ContainerUnverified target: a container was there before"}},
 	{"not proven in a container", with(healedOnHost, inContainer(func(in *healer.InContainer) { in.Proof, in.Unproven = "", "it is unknown" })), []string{"StaleInContainers! container: ENOTCONN"}},

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	adviceShutdown = "see the kernel log for the cause, then delete all pods on this node that use the volume, so that it is unmounted, checked and staged anew"
-	adviceErrors   = "see the kernel log; delete all pods on this node that use the volume, and check the filesystem while it is not mounted"
-	adviceDaemon   = "see why the daemon or the server behind the mount is gone; then delete the pod"
-	adviceSilent   = "see whether the storage behind the volume can be reached"
-	adviceThaw     = "see what froze it (a snapshot or a backup under way); fsfreeze --unfreeze ends it"
-	adviceSlow     = "see what keeps the storage behind the volume busy"
-	adviceLater    = "this may pass by itself: call again in a moment"
-	adviceSpace    = "delete what is not needed, or expand the volume"
+	adviceShutdown      = "see the kernel log for the cause, then delete all pods on this node that use the volume, so that it is unmounted, checked and staged anew"
+	adviceErrors        = "see the kernel log; delete all pods on this node that use the volume, and check the filesystem while it is not mounted"
+	adviceDaemon        = "see why the daemon or the server behind the mount is gone; then delete the pod"
+	adviceNotResponding = "see whether the storage behind the volume can be reached"
+	adviceThaw          = "see what froze it (a snapshot or a backup under way); fsfreeze --unfreeze ends it"
+	adviceSlow          = "see what keeps the storage behind the volume busy"
+	adviceLater         = "this may pass by itself: call again in a moment"
+	adviceSpace         = "delete what is not needed, or expand the volume"
 )
 
 // lateAnswers is how many answers in a row must come late to be reported: a single one
@@ -30,7 +30,7 @@ const lateAnswers = 3
 // is no second fault.
 func judgeSuperblock(c healer.Case, p healer.MountPoint) []healer.Condition {
 	ev := evaluator{c: c, p: p, sb: c.Superblock(p)} // one that is missing was not asked
-	for _, judge := range []func() []healer.Condition{ev.shutdown, ev.deviceGone, ev.silent, ev.failed, ev.shrunk} {
+	for _, judge := range []func() []healer.Condition{ev.shutdown, ev.deviceGone, ev.notResponding, ev.failed, ev.shrunk} {
 		if found := judge(); found != nil {
 			return found
 		}
@@ -68,24 +68,24 @@ func (ev evaluator) shutdown() []healer.Condition {
 	return nil
 }
 
-// silent judges a superblock that did not answer. The timeout is long, so one probe is
+// notResponding judges a superblock that did not answer. The timeout is long, so one probe is
 // enough.
-func (ev evaluator) silent() []healer.Condition {
+func (ev evaluator) notResponding() []healer.Condition {
 	a := ev.sb.Answer
 	within := a.Elapsed.Round(time.Millisecond)
 	switch {
 	case !a.Asked:
-		return ev.one(healer.Inaccessible, healer.NotResponding, adviceSilent, "it was not probed")
+		return ev.one(healer.Inaccessible, healer.NotResponding, adviceNotResponding, "it was not probed")
 	case !a.TimedOut:
 		return nil
 	case a.Writing:
-		return ev.one(healer.Inaccessible, healer.NotResponding, adviceSilent,
+		return ev.one(healer.Inaccessible, healer.NotResponding, adviceNotResponding,
 			"reads succeed, and a write has no answer within %s%s", within, in(a.Waits))
 	case a.Waiting > 0:
 		return ev.one(healer.Inaccessible, healer.NotResponding, adviceDaemon,
 			"no answer within %s; %d requests wait for the FUSE daemon%s", within, a.Waiting, in(a.Waits))
 	}
-	return ev.one(healer.Inaccessible, healer.NotResponding, adviceSilent, "no answer within %s%s", within, in(a.Waits))
+	return ev.one(healer.Inaccessible, healer.NotResponding, adviceNotResponding, "no answer within %s%s", within, in(a.Waits))
 }
 
 // in returns where the kernel waits, as far as that is known.
