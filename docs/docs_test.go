@@ -149,6 +149,30 @@ func TestPaths(t *testing.T) {
 	}
 }
 
+// TestFilesInArchitecture looks for the files that architecture.md names without a
+// directory.
+func TestFilesInArchitecture(t *testing.T) {
+	var files []string
+	for _, top := range []string{"cmd", "pkg"} {
+		err := filepath.WalkDir(filepath.Join(root, top), func(path string, _ fs.DirEntry, err error) error {
+			files = append(files, filepath.Base(path))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	named := regexp.MustCompile("`([a-z0-9_]+\\.go)`").FindAllStringSubmatch(read(t, "architecture.md"), -1)
+	if len(named) == 0 {
+		t.Error("architecture.md names no file")
+	}
+	for _, m := range named {
+		if !slices.Contains(files, m[1]) {
+			t.Errorf("architecture.md names %s, which is neither below pkg nor below cmd", m[1])
+		}
+	}
+}
+
 // TestPagesThatTheCodeNames looks for every page that code, manifests and Makefile
 // name.
 func TestPagesThatTheCodeNames(t *testing.T) {

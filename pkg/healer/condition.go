@@ -16,7 +16,7 @@ const (
 // logs and docs use them, and a released one keeps its meaning.
 type Reason string
 
-// The reasons. README.md lists them with their evidence and what a person should do.
+// The reasons. docs/conditions.md lists them with their evidence and what a person should do.
 const (
 	// NotMounted: the mount point exists and nothing is mounted on it.
 	NotMounted Reason = "NotMounted"
