@@ -19,9 +19,9 @@ import (
 // version is set by the linker.
 var version = "unknown"
 
-// gcPercent starts a collection when the heap is half as large again as what is in
-// use: the server runs on every node, and its calls make little garbage.
-const gcPercent = 50
+// gcPercent starts a collection when the heap is a third larger than what is in use:
+// the server runs on every node, and its calls make little garbage.
+const gcPercent = 35
 
 // probeTimeout is below the timeout of the exec probes in the manifest.
 const probeTimeout = 4 * time.Second
