@@ -72,8 +72,8 @@ func parseSelfRepair(text string) (selfRepair, error) {
 	var errs []error
 	for _, driver := range slices.Sorted(maps.Keys(changes)) {
 		for _, reason := range changes[driver] {
-			if !slices.Contains(allReasons(), reason) {
-				errs = append(errs, fmt.Errorf("driver %q: %q is no reason; the reasons are %s", driver, reason, join(allReasons())))
+			if !slices.Contains(healer.Reasons(), reason) {
+				errs = append(errs, fmt.Errorf("driver %q: %q is no reason; the reasons are %s", driver, reason, join(healer.Reasons())))
 			}
 		}
 	}
@@ -87,21 +87,6 @@ func parseSelfRepair(text string) (selfRepair, error) {
 		}
 	}
 	return s, nil
-}
-
-// allReasons returns the reasons that a list may have: a misspelt one would have no
-// effect, unnoticed.
-func allReasons() []healer.Reason {
-	return []healer.Reason{
-		healer.NotMounted, healer.StagingNotMounted, healer.WrongVolumeMounted, healer.StackedMounts,
-		healer.Disconnected, healer.StaleFileHandle, healer.IOError, healer.FilesystemShutdown,
-		healer.ReadOnlyFilesystem, healer.PermissionDenied, healer.NotResponding, healer.Frozen,
-		healer.SlowResponse, healer.OutOfSpace, healer.OutOfInodes, healer.FilesystemErrors,
-		healer.DeviceMissing, healer.DeviceReadError, healer.DeviceMediaError, healer.DeviceReadOnly, healer.DeviceSizeChanged,
-		healer.BackingFileGone, healer.DeviceMappingDead, healer.PathsFailed, healer.NotABlockDevice,
-		healer.StaleInContainers, healer.ContainerUnverified, healer.ContainerOnBareDirectory,
-		healer.ContainerKeptPlaceholder, healer.ContainerOnOldDevice, healer.TargetNotEmpty,
-	}
 }
 
 func join(reasons []healer.Reason) string {

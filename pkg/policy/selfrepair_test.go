@@ -1,11 +1,7 @@
 package policy
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -41,7 +37,7 @@ func TestDefaultSelfRepair(t *testing.T) {
 	}
 	for driver, reasons := range s {
 		for _, r := range reasons {
-			if !slices.Contains(allReasons(), r) {
+			if !slices.Contains(healer.Reasons(), r) {
 				t.Errorf("%s: %s is no reason", driver, r)
 			}
 		}
@@ -94,37 +90,6 @@ func TestParseSelfRepairMistakes(t *testing.T) {
 		if !s.leaves("csi.juicefs.com", healer.Disconnected) {
 			t.Errorf("%q: a mistake took a driver off the list", text)
 		}
-	}
-}
-
-// TestAllReasons compares with the source, so that a new reason is not
-// forgotten.
-func TestAllReasons(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "../healer/condition.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var declared []healer.Reason
-	ast.Inspect(file, func(n ast.Node) bool {
-		spec, is := n.(*ast.ValueSpec)
-		if !is {
-			return true
-		}
-		if kind, is := spec.Type.(*ast.Ident); !is || kind.Name != "Reason" {
-			return true
-		}
-		value, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
-		if err != nil {
-			t.Fatal(err)
-		}
-		declared = append(declared, healer.Reason(value))
-		return true
-	})
-	known := allReasons()
-	slices.Sort(known)
-	slices.Sort(declared)
-	if len(declared) == 0 || !slices.Equal(known, declared) {
-		t.Errorf("known are %v, declared %v", known, declared)
 	}
 }
 

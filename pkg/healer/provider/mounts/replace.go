@@ -8,11 +8,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// deadReasons are those of a mount whose filesystem instance has ended, whatever
-// becomes of the storage. NotResponding is none of them: a hung mount may recover.
-var deadReasons = []healer.Reason{
-	healer.Disconnected, healer.StaleFileHandle, healer.IOError, healer.FilesystemShutdown,
-}
+// deadReasons are those of a mount whose filesystem instance has ended.
+var deadReasons = healer.EndedReasons()
 
 // unreachable refuses a stale NFS mount of which the kernel knows that its directory has
 // no links any more: the path walk to it asks the server and fails, and a mount comes

@@ -55,18 +55,6 @@ type Trouble struct {
 	Reason healer.Reason
 }
 
-// mountReasons are the reasons that concern how one volume is mounted, and not what
-// it lies on.
-var mountReasons = []healer.Reason{
-	healer.NotMounted, healer.StagingNotMounted, healer.WrongVolumeMounted, healer.StackedMounts,
-	healer.ReadOnlyFilesystem, healer.NotABlockDevice, healer.StaleInContainers, healer.ContainerUnverified,
-	healer.ContainerOnBareDirectory, healer.ContainerKeptPlaceholder, healer.ContainerOnOldDevice, healer.TargetNotEmpty,
-}
-
-// filesystemReasons are the reasons that say nothing of another filesystem of the
-// same server.
-var filesystemReasons = []healer.Reason{healer.OutOfSpace, healer.OutOfInodes, healer.FilesystemErrors}
-
 // Of returns each backend that the volume of a report lies on, once, with what the
 // volume suffers from because of it.
 func Of(r healer.Report) []Health {
@@ -83,7 +71,7 @@ func Of(r healer.Report) []Health {
 		health(widest(r.Driver, sb))
 	}
 	for _, c := range r.After.Conditions {
-		if slices.Contains(mountReasons, c.Reason) {
+		if c.Reason.Scope() == healer.ScopeMount {
 			continue
 		}
 		for _, sb := range superblocks(r.After.Case, c) {
@@ -113,7 +101,7 @@ func superblocks(c healer.Case, cond healer.Condition) []host.Superblock {
 func blamed(driver string, sb host.Superblock, reason healer.Reason) Backend {
 	b := widest(driver, sb)
 	switch {
-	case b.kind == server && slices.Contains(filesystemReasons, reason),
+	case b.kind == server && reason.Scope() == healer.ScopeFilesystem,
 		b.kind == daemons && reason != healer.Disconnected: // each daemon has storage of its own
 		return filesystemOf(sb)
 	}
