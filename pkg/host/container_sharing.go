@@ -15,11 +15,14 @@ type Sharing string
 // The ways to share. A runtime makes a slave (HostToContainer) or a peer
 // (Bidirectional) of the mount that the host has at the pod's mount point.
 const (
-	SharingNone       Sharing = "none"
-	SharingSlave      Sharing = "slave of the host's mount"
-	SharingPeer       Sharing = "peer of the host's mount"
-	SharingOwn        Sharing = "peer group of its own"
-	SharingSlaveOwn   Sharing = "slave of the host's mount, peer group of its own"
+	SharingNone Sharing = "none"
+	// SharingSlave and SharingPeer are a slave and a peer of the host's mount.
+	SharingSlave Sharing = "slave"
+	SharingPeer  Sharing = "peer"
+	// SharingOwn is a peer group without the host's mount, SharingSlaveOwn one that
+	// receives from the host's mount.
+	SharingOwn        Sharing = "own"
+	SharingSlaveOwn   Sharing = "slave-own"
 	SharingUnbindable Sharing = "unbindable"
 	// SharingUnknown stays private.
 	SharingUnknown Sharing = "unknown"

@@ -3,7 +3,6 @@ package host
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/worker"
@@ -12,10 +11,10 @@ import (
 
 // containerWalks finds the containers, by one walk over all processes at a time:
 // when a daemon that served many volumes dies, all of them are asked about at
-// once, and a walk costs some 35 us of CPU per process. Who waits for one shares
-// the next.
+// once, and a walk costs some 35 us of CPU per process. Callers that wait for one share
+// the next: what began before they asked may lack a container that they have to see.
 type containerWalks struct {
-	mu    sync.Mutex
+	// Only the call that is serialized at containerWalk uses these.
 	began time.Time
 	last  workerops.ContainersAnswer
 	err   error
@@ -24,14 +23,18 @@ type containerWalks struct {
 // all has a worker walk over the processes; the server reads no file of theirs.
 func (w *containerWalks) all(ctx context.Context, n *Node) (workerops.ContainersAnswer, error) {
 	asked := time.Now()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.began.After(asked) {
-		return w.last, w.err
-	}
-	began := time.Now()
 	var last workerops.ContainersAnswer
-	var err error
+	err := n.probes.serialize(ctx, containerWalk, func() (err error) {
+		if last, err = w.last, w.err; !w.began.After(asked) {
+			last, err = w.walk(ctx, n)
+		}
+		return err
+	})
+	return last, err
+}
+
+func (w *containerWalks) walk(ctx context.Context, n *Node) (last workerops.ContainersAnswer, err error) {
+	began := time.Now()
 	for tries := 0; tries == 0 || err == nil && last.Cut && tries < 2; tries++ { // a busy node may have cut one short
 		err = n.probes.unlessStuck(namespaces, func() (err error) {
 			last, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Containers, workerops.ContainersQuery{Budget: n.cfg.ProbeTimeout / 2})

@@ -12,7 +12,9 @@ var (
 	processes = storage{root: "/proc"}
 	// namespaces are the mount namespaces of containers, and who runs in them.
 	namespaces = storage{root: "/proc/*/ns/mnt"}
-	fusectl    = storage{root: "/sys/fs/fuse/connections"}
+	// containerWalk is the walk over all processes that finds the containers.
+	containerWalk = storage{root: "/proc/*/cgroup"}
+	fusectl       = storage{root: "/sys/fs/fuse/connections"}
 )
 
 func storageOf(m Mount) storage {

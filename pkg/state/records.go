@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 const recordsDir = "records"
@@ -122,6 +123,14 @@ type recordV1 struct {
 	Previous    []healer.PreviousSuperblock `json:"former"`
 }
 
+// sharingV1 has the values of version 1 that are others now.
+var sharingV1 = map[host.Sharing]host.Sharing{
+	"slave of the host's mount":                        host.SharingSlave,
+	"peer of the host's mount":                         host.SharingPeer,
+	"peer group of its own":                            host.SharingOwn,
+	"slave of the host's mount, peer group of its own": host.SharingSlaveOwn,
+}
+
 func (old recordV1) upgrade() (*healer.Record, error) {
 	roles := map[healer.Role]healer.Role{"staged": healer.RoleStaging, "published": healer.RoleTarget}
 	record := old.Record
@@ -133,6 +142,13 @@ func (old recordV1) upgrade() (*healer.Record, error) {
 			return nil, fmt.Errorf("version 1 has no role %q", p.Role)
 		}
 		p.Role = role
+	}
+	for _, superblock := range record.Previous {
+		for i := range superblock.Mounts {
+			if now, changed := sharingV1[superblock.Mounts[i].Sharing]; changed {
+				superblock.Mounts[i].Sharing = now
+			}
+		}
 	}
 	return &record, nil
 }
