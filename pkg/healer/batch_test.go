@@ -101,7 +101,7 @@ func TestSomeOfThemDoNotRun(t *testing.T) {
 		"the gate refuses":      func(w *batchFixture) { w.notes.refuseAt = w.paths[1] },
 		"nothing known of it":   func(w *batchFixture) { w.steps[1].Source = host.Dev{Minor: 99} },
 		"it is not needed":      func(w *batchFixture) { w.recover(w.paths[1]) },
-		"another step's":        func(w *batchFixture) { w.steps[1].Name = "replace-elsewhere"; w.steps[1].Cost = Repair },
+		"another step's":        func(w *batchFixture) { w.steps[1].Name = "replace-elsewhere"; w.steps[1].Cost = Restage },
 		"for something else":    func(w *batchFixture) { w.steps[1].Heals = []Reason{IOError} },
 		"the first one refuses": func(w *batchFixture) { w.steps[0], w.steps[1] = w.steps[1], w.steps[0]; w.notes.refuseAt = w.paths[1] },
 	} {

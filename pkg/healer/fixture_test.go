@@ -76,7 +76,7 @@ func (p *fakeProvider) last() Case {
 }
 
 // offer adds a step that heals NotMounted at a mount point; run decides what it does.
-func (p *fakeProvider) offer(name, mountPoint string, cost Invasiveness, run func() error) {
+func (p *fakeProvider) offer(name, mountPoint string, cost Cost, run func() error) {
 	p.steps = append(p.steps, Step{
 		Name: name, MountPoint: MountPoint{Role: RoleTarget, Path: mountPoint}, Cost: cost, Heals: []Reason{NotMounted}, Source: disk,
 		Run: func(context.Context, func(context.Context) error) error { return run() },

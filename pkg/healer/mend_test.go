@@ -88,12 +88,12 @@ func TestLeastInvasiveFirstAndEachOnce(t *testing.T) {
 	b.healthy()
 	b.fall(podA, NotMounted)
 	nothing := func() error { return nil }
-	b.offer("repair", podA, Repair, b.cure(podA))
-	b.offer("replace", podA, Replace, nothing)
+	b.offer("restage", podA, Restage, b.cure(podA))
+	b.offer("reconnect", podA, Reconnect, nothing)
 	b.offer("rebind", podA, Rebind, nothing)
-	b.offer("remount", podA, Remount, nothing)
+	b.offer("replace", podA, Replace, nothing)
 	r := b.heal(volume)
-	if got := outcomes(r); got != "rebind remount replace repair" || r.Verdict() != Healed {
+	if got := outcomes(r); got != "rebind replace reconnect restage" || r.Verdict() != Healed {
 		t.Errorf("%s, %s", got, r.Verdict())
 	}
 }

@@ -7,16 +7,15 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// Invasiveness orders steps: the engine takes the least invasive that helps.
-type Invasiveness int
+// Cost orders steps: the engine takes the least invasive one that helps.
+type Cost int
 
 // The costs of a step.
 const (
-	Rebind Invasiveness = iota
-	Remount
+	Rebind Cost = iota
 	Replace
+	Reconnect
 	Restage
-	Repair
 )
 
 // Step is one heal action at one mount point. It is data: it can be printed and
@@ -24,7 +23,7 @@ const (
 type Step struct {
 	Name       string
 	MountPoint MountPoint
-	Cost       Invasiveness
+	Cost       Cost
 	Heals      []Reason
 	// Source is the superblock that the step brings to the mount point; the engine
 	// proves its identity against the record first.

@@ -56,7 +56,7 @@ func judgeSteps(c healer.Case, steps []healer.Step) (broken []string) {
 			bad("is offered twice, and a call takes it once")
 		case !known:
 			bad("is at no mount point of the case")
-		case s.Cost < healer.Rebind || s.Cost > healer.Repair:
+		case s.Cost < healer.Rebind || s.Cost > healer.Restage:
 			bad("has no cost")
 		case len(s.Heals) == 0:
 			bad("heals nothing")

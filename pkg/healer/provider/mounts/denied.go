@@ -24,13 +24,13 @@ func whyDenied(fsType string, m host.Mount) string {
 	switch {
 	case kind == "fuse" && strings.Contains(fsType, "ceph"), kind == "ceph":
 		return "on this filesystem the cluster may have evicted (blocklisted) this client, or taken its key's rights"
-	case (kind == "fuse" || kind == "fuseblk") && !m.HasSuperOption("allow_other"):
+	case healer.IsFUSE(fsType) && !m.HasSuperOption("allow_other"):
 		return "it is mounted without allow_other, so that the daemon's own user alone may enter"
-	case kind == "fuse" || kind == "fuseblk":
+	case healer.IsFUSE(fsType):
 		return "the daemon itself refuses, perhaps as its credentials expired"
-	case strings.HasPrefix(kind, "nfs") && hasKerberos(m):
+	case host.IsNFS(fsType) && hasKerberos(m):
 		return "on a mount with Kerberos the credentials of root may have expired"
-	case strings.HasPrefix(kind, "nfs"):
+	case host.IsNFS(fsType):
 		return "on NFS this is root squashing (root_squash) with a root directory that is closed to others, or an export that does not admit this node"
 	case kind == "cifs", kind == "smb3":
 		return "on SMB the credentials may have expired or been changed"
