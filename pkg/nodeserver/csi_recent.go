@@ -1,8 +1,9 @@
 package nodeserver
 
 import (
-	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/csi-addons/node-healer/pkg/healer/provider/network"
 )
@@ -17,53 +18,26 @@ const (
 
 // recentReports keep what the last report of each proven volume shows of its
 // backends.
-type recentReports struct {
-	mu       sync.Mutex
-	byVolume map[volumeKey]recentReport
-}
+type recentReports struct{ byVolume *cache.LRUExpireCache }
 
 type volumeKey struct{ driver, volumeID string }
 
-type recentReport struct {
-	at       time.Time
-	backends []network.Health
+func newRecentReports() recentReports {
+	return recentReports{cache.NewLRUExpireCache(maxRecentReports)}
 }
 
 // add replaces the earlier report of the same volume.
-func (r *recentReports) add(k volumeKey, report recentReport) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.byVolume == nil {
-		r.byVolume = map[volumeKey]recentReport{}
-	}
-	if _, known := r.byVolume[k]; !known && len(r.byVolume) >= maxRecentReports {
-		r.dropOldest()
-	}
-	r.byVolume[k] = report
+func (r recentReports) add(k volumeKey, backends []network.Health) {
+	r.byVolume.Add(k, backends, recentFor)
 }
 
-func (r *recentReports) dropOldest() {
-	var oldest volumeKey
-	for k, report := range r.byVolume {
-		if first, known := r.byVolume[oldest]; !known || report.at.Before(first.at) {
-			oldest = k
-		}
-	}
-	delete(r.byVolume, oldest)
-}
-
-// backends returns, volume by volume, what the reports that still count show, and
-// drops the others.
-func (r *recentReports) backends(now time.Time) [][]network.Health {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// backends returns, volume by volume, what the reports that still count show.
+func (r recentReports) backends() [][]network.Health {
 	var found [][]network.Health
-	for k, report := range r.byVolume {
-		if now.Sub(report.at) > recentFor {
-			delete(r.byVolume, k)
-			continue
+	for _, k := range r.byVolume.Keys() {
+		if report, kept := r.byVolume.Get(k); kept {
+			found = append(found, report.([]network.Health))
 		}
-		found = append(found, report.backends)
 	}
 	return found
 }

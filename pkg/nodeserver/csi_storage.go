@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -25,7 +24,7 @@ func (n csiNode) NodeGetStorageHealth(ctx context.Context, req *csi.NodeGetStora
 	if err := smallMap(fieldSecrets, req.GetSecrets()); err != nil {
 		return nil, toStatus(ctx, err, req.GetSecrets())
 	}
-	shared := network.SharedTroubles(n.server.recent.backends(time.Now()))
+	shared := network.SharedTroubles(n.server.recent.backends())
 	return &csi.NodeGetStorageHealthResponse{BackendHealth: storageEntries(shared)}, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -185,25 +186,25 @@ func TestStorageHealthOfWhatWasAsked(t *testing.T) {
 }
 
 func TestRecentReportsEnd(t *testing.T) {
-	var r recentReports
-	now := time.Now()
-	r.add(volumeKey{"d", "old"}, recentReport{at: now.Add(-recentFor - time.Second)})
-	r.add(volumeKey{"d", "new"}, recentReport{at: now.Add(-recentFor)})
-	if got := r.backends(now); len(got) != 1 || len(r.byVolume) != 1 {
-		t.Errorf("got %v, kept %v", got, r.byVolume)
-	}
-	for i := range maxRecentReports + 10 {
-		r.add(volumeKey{"d", fmt.Sprint(i)}, recentReport{at: now.Add(time.Duration(i))})
-	}
-	if len(r.byVolume) != maxRecentReports {
-		t.Errorf("%d are kept", len(r.byVolume))
-	}
-	for _, id := range []string{"new", "0", "8"} {
-		if _, kept := r.byVolume[volumeKey{"d", id}]; kept {
-			t.Errorf("%s is older than others, and is kept", id)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecentReports()
+		r.add(volumeKey{"d", "old"}, nil)
+		time.Sleep(2 * time.Second)
+		r.add(volumeKey{"d", "new"}, nil)
+		time.Sleep(recentFor - time.Second)
+		if got := r.backends(); len(got) != 1 {
+			t.Errorf("got %v", got)
 		}
-	}
-	if _, kept := r.byVolume[volumeKey{"d", fmt.Sprint(maxRecentReports + 9)}]; !kept {
-		t.Error("the last one is gone")
-	}
+		for i := range maxRecentReports + 10 {
+			r.add(volumeKey{"d", fmt.Sprint(i)}, nil)
+		}
+		if n := len(r.backends()); n != maxRecentReports {
+			t.Errorf("%d are kept", n)
+		}
+		for _, id := range []string{"new", "0", "8"} {
+			if _, kept := r.byVolume.Get(volumeKey{"d", id}); kept {
+				t.Errorf("%s is older than others, and is kept", id)
+			}
+		}
+	})
 }

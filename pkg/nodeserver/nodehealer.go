@@ -59,7 +59,7 @@ func (s *Server) publish(r healer.Report) {
 	if !r.After.Case.Proven() {
 		return
 	}
-	s.recent.add(volumeKey{r.Driver, r.Volume.ID}, recentReport{time.Now(), network.Of(r)})
+	s.recent.add(volumeKey{r.Driver, r.Volume.ID}, network.Of(r))
 	if s.cfg.OnReport != nil {
 		s.cfg.OnReport(r, notice)
 	}
