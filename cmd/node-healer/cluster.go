@@ -61,8 +61,8 @@ func (c *cluster) gate(cfg config, node *host.Node) healer.Gate {
 	return policy.Gate{Policy: c.policy, Node: node}
 }
 
-// noted returns what reports each answer to the cluster; nil without one.
-func (c *cluster) noted() func(healer.Report, func(healer.Report) string) {
+// onReport returns what reports each answer to the cluster; nil without one.
+func (c *cluster) onReport() func(healer.Report, func(healer.Report) string) {
 	if c == nil {
 		return nil
 	}

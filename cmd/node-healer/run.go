@@ -167,7 +167,7 @@ func newServer(cfg config, node *host.Node, c *cluster, engine *healer.Engine, n
 		Roots:       roots,
 		AllowedUIDs: cfg.allowedUIDs,
 		GatewayUID:  uint32(cfg.gatewayUID),
-		OnReport:    c.noted(),
+		OnReport:    c.onReport(),
 	})
 }
 
