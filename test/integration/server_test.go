@@ -124,7 +124,7 @@ func TestTerminate(t *testing.T) {
 		t.Errorf("a new call while stopping got %v", err)
 	}
 	call.Resume()
-	if a := call.Answer(); a == nil || !strings.Contains(a.GetMessage(), "Done: rebind of target") ||
+	if a := call.Answer(); a == nil || !strings.Contains(a.GetMessage(), "Done: rebind of the target of pod") ||
 		!strings.Contains(a.GetMessage(), "shutting down") {
 		t.Errorf("the running call got %v", a)
 	}
