@@ -11,7 +11,7 @@ import (
 // tableHead is what docs/kernels.md says before the table.
 const tableHead = `# Kernels
 
-What was shown on which kernel. ` + "`make kernels`" + ` writes this page from the results of the tests that it runs: the same tests on each kernel of Debian's cloud images in QEMU (no KVM needed), and on the machine itself. ` + "`make kernels-short`" + ` runs the tests of this page again on Debian's kernels, and fails if a result differs.
+What was shown on which kernel. This page is written from the results of the tests that ` + "`test/kernels/features.go`" + ` names, run on each kernel of Debian's cloud images in QEMU (no KVM needed), and on the machine itself. ` + "`make kernels-short`" + `, a part of ` + "`make test`" + `, runs each heal and each condition once again on Debian's kernels, and fails if a result differs.
 
 By the system calls it makes, a heal needs Linux 5.14. What older kernels lack:
 
