@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"runtime/debug"
 	"time"
 
@@ -25,6 +26,10 @@ const gcPercent = 35
 
 // probeTimeout is below the timeout of the exec probes in the manifest.
 const probeTimeout = 4 * time.Second
+
+// init keeps the main thread for the main goroutine: a thread that entered another mount
+// namespace cannot end if it is the main one, and would be what /proc/<pid> shows.
+func init() { runtime.LockOSThread() }
 
 func main() { command.Main("node-healer", parse, start) }
 

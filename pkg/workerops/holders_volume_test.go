@@ -60,5 +60,8 @@ func numberOf(t *testing.T, path string) (n Number) {
 		}
 		return nil
 	}))
+	if n == (Number{}) {
+		t.Fatalf("nothing is mounted at %s", path)
+	}
 	return n
 }

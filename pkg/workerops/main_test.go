@@ -4,9 +4,14 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"runtime"
 	"syscall"
 	"testing"
 )
+
+// init keeps the main thread for the main goroutine: /proc/self is the main thread, and
+// operations leave threads in other mount namespaces.
+func init() { runtime.LockOSThread() }
 
 // TestMain runs the tests of root in a mount namespace of their own: an
 // operation that should have refused must not reach the machine.

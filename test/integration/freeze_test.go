@@ -35,6 +35,8 @@ func TestFrozen(t *testing.T) {
 				t.Errorf("%d workers wait for one filesystem, want 1", len(stuck))
 			}
 			thaw()
+			// The kernel wakes the worker; on a busy machine that takes a moment.
+			harness.Eventually(t, "no worker waits", func() bool { return len(uninterruptible(n)) == 0 })
 			n.Expect("healthy", v.Request())
 			harness.Eventually(t, "the abandoned worker ends", func() bool { return !slices.ContainsFunc(stuck, harness.Lives) })
 			n.SameTable(before)
