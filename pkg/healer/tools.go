@@ -1,0 +1,81 @@
+package healer
+
+import (
+	"context"
+	"net"
+	"time"
+)
+
+// Tools are all that a provider may use of the node. Its constructor gets those for the
+// Uses that it declares, for Collect and for its steps; Examine uses none. Every call
+// is bounded by its ctx, which must have a deadline, and may be made from several
+// goroutines at once.
+type Tools interface {
+	// ReadFile reads at most limit bytes of a file beneath a directory of Uses.Dirs, on
+	// the host. No symbolic link in name is followed. It returns fs.ErrNotExist for a
+	// file that is not there, and an error for a longer one, or one that is no regular
+	// file.
+	ReadFile(ctx context.Context, dir, name string, limit int) ([]byte, error)
+	// Run runs a program of Uses.Programs and waits until it and all that it started
+	// have ended. An exit code other than 0 is an error: ErrRefused for RefusedCode, and
+	// else an *ExitError. When ctx ends, all of them are killed first.
+	Run(ctx context.Context, p Program) (Output, error)
+	// Reach connects to an address (host:port, as in net.Dial with "tcp") from the
+	// host's network, and hangs up. Its error says whether the connection was refused,
+	// which a host that answers does (syscall.ECONNREFUSED).
+	Reach(ctx context.Context, address string) error
+	// Dial connects to a unix socket beneath kubelet's directory. The path may be known
+	// to contain no symbolic link and to cross no mount: those are refused.
+	Dial(ctx context.Context, socket string) (net.Conn, error)
+}
+
+// Uses is what of the node a provider uses. It is fixed in the provider's code, or by
+// the operator; nothing in it comes from a request or a volume.
+type Uses struct {
+	// Dirs are the absolute paths of directories on the host, beneath which files are
+	// read.
+	Dirs []string
+	// Programs are the absolute paths of programs.
+	Programs []string
+	// Network is true for a provider that asks whether addresses can be reached.
+	Network bool
+	// Sockets is true for a provider that connects to drivers.
+	Sockets bool
+}
+
+// Program is one run of a program: no shell, no inherited environment.
+type Program struct {
+	// Path is one of Uses.Programs.
+	Path string
+	// OnHost runs the host's program in the host's mount namespace, instead of the
+	// healer's own image. The network is the healer pod's in both.
+	OnHost bool
+	// Args and Env are seen by everyone on the node: no secrets.
+	Args []string
+	Env  []string
+	// Stdin is written to the program as one "key=value" line for each key, sorted. Its
+	// values are redacted in the output.
+	Stdin Secrets
+	// RefusedCode is the exit code that means "must not be done now"; 0: none does.
+	RefusedCode int
+}
+
+// Output is what a program wrote to both of its outputs.
+type Output struct {
+	// Text is in one line: without control characters, without secrets, and cut.
+	Text    string
+	Elapsed time.Duration
+}
+
+// Evidence is what one provider asked for itself, in a type of its own. Case.Evidence
+// has it for Examine.
+type Evidence any
+
+// Collector is a provider that asks what only it knows, for each observation.
+type Collector interface {
+	Provider
+	// Collect asks under the probe deadline, after the volume's probes. At most one runs
+	// for each storage. An error makes the volume abnormal, as one of Examine does: a
+	// driver that cannot be asked is mostly no error, but evidence.
+	Collect(ctx context.Context, c Case) (Evidence, error)
+}
