@@ -13,7 +13,8 @@ ARG TARGETOS
 ARG TARGETARCH
 RUN GOOS="$TARGETOS" GOARCH="$TARGETARCH" make build VERSION="$VERSION"
 
-# No shell, library, certificate or user is needed, and nothing has to be pinned.
+# No shell, library or user is needed, and nothing has to be pinned. The certificates are
+# for programs of providers that call a backend over TLS; Go and OpenSSL look there.
 FROM scratch
 ARG VERSION=unknown
 LABEL org.opencontainers.image.title="node-healer" \
@@ -24,6 +25,7 @@ LABEL org.opencontainers.image.title="node-healer" \
 # The server starts the worker beside it. The gateway runs in a pod of its own, as
 # another user.
 COPY --from=build /src/bin/node-healer /src/bin/node-healer-worker /src/bin/node-healer-gateway /usr/local/bin/
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY LICENSE /licenses/LICENSE
 # Root, because it enters and changes the mounts of the host, which takes
 # CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH in the host's user

@@ -75,6 +75,17 @@ func TestEverySourceReachesTheBuilder(t *testing.T) {
 	}
 }
 
+// TestImageHasCertificates wants those of the authorities, where Go and OpenSSL look.
+func TestImageHasCertificates(t *testing.T) {
+	const certificates = "/etc/ssl/certs/ca-certificates.crt"
+	for _, words := range lines(t, "Dockerfile") {
+		if slices.Equal(words, []string{"COPY", "--from=build", certificates, certificates}) {
+			return
+		}
+	}
+	t.Errorf("the Dockerfile does not copy %s", certificates)
+}
+
 // TestBasesArePinned wants a tag that says which version it is.
 func TestBasesArePinned(t *testing.T) {
 	for _, words := range lines(t, "Dockerfile") {

@@ -27,15 +27,16 @@ func TestConditionsPageListsEveryReasonAndStep(t *testing.T) {
 		t.Fatal("conditions.md has no section Steps")
 	}
 	reasons := constants(t, root+"/pkg/healer/condition.go", func(_, kind string) bool { return kind == "Reason" })
-	same(t, "reasons", rows(conditions, `[A-Z][A-Za-z]+`), reasons)
 	files, err := filepath.Glob(root + "/pkg/healer/provider/*/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var names []string
 	for _, file := range files {
+		reasons = append(reasons, constants(t, file, func(_, kind string) bool { return kind == "Reason" })...)
 		names = append(names, constants(t, file, func(name, _ string) bool { return strings.HasPrefix(name, "Step") })...)
 	}
+	same(t, "reasons", rows(conditions, `[A-Z][A-Za-z]+`), reasons)
 	same(t, "steps", rows(steps, `[a-z]+(?:-[a-z]+)*`), names)
 }
 
@@ -65,8 +66,11 @@ func constants(t *testing.T, file string, wanted func(name, kind string) bool) [
 			return true
 		}
 		kind := ""
-		if ident, named := spec.Type.(*ast.Ident); named {
-			kind = ident.Name
+		switch of := spec.Type.(type) {
+		case *ast.Ident:
+			kind = of.Name
+		case *ast.SelectorExpr: // a provider's own
+			kind = of.Sel.Name
 		}
 		for i, value := range spec.Values {
 			literal, plain := value.(*ast.BasicLit)

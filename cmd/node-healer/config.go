@@ -17,6 +17,12 @@ const (
 	modeOff   = "off"
 )
 
+// The values of --loop.
+const (
+	loopObserve = "observe"
+	loopOff     = "off"
+)
+
 // config is what the command line says, checked.
 type config struct {
 	endpoint       string
@@ -29,6 +35,8 @@ type config struct {
 	pathRoots      stringList
 	stateDir       string
 	mode           string
+	loop           string
+	checkInterval  time.Duration
 	standalone     bool
 	hostNamespace  string
 	probeTimeout   time.Duration
@@ -36,11 +44,17 @@ type config struct {
 	probeWrite     string
 	healContainers containers.Scope
 	healTimeout    time.Duration
-	allowedUIDs    uidList
-	verbosity      int
-	version        bool
-	probe          bool
-	cluster        clusterConfig
+	fuseAbort      bool
+	// providerConfigs are files by the name of the provider.
+	providerConfigs   namedValues
+	disabledProviders stringList
+	// csiSockets are paths by the name of the driver.
+	csiSockets  namedValues
+	allowedUIDs uidList
+	verbosity   int
+	version     bool
+	probe       bool
+	cluster     clusterConfig
 }
 
 // clusterConfig says how to ask Kubernetes, and which pod this is.
@@ -65,6 +79,8 @@ func (c *config) flags() *flag.FlagSet {
 	f.Var(&c.pathRoots, "path-root", "further `directory` beneath which volume paths may lie; repeatable")
 	f.StringVar(&c.stateDir, "state-dir", "/var/lib/node-healer", "`directory` for records and the audit log; one server at a time")
 	f.StringVar(&c.mode, "mode", modeHeal, "`mode`: heal; check (changes no mount and writes to no volume); off (NodeHealer answers UNIMPLEMENTED)")
+	f.StringVar(&c.loop, "loop", loopOff, "what the node does by itself: `mode` observe (checks its volumes and reports as after a call); off")
+	f.DurationVar(&c.checkInterval, "check-interval", time.Minute, "with --loop, the time between two checks of a volume whose mounts do not change: 10s to 1h")
 	f.BoolVar(&c.standalone, "standalone", false, "there is no orchestrator: no API is asked, and the caller vouches that the volume it names is wanted")
 	f.StringVar(&c.hostNamespace, "host-mount-namespace", "", "`file` of the host's mount namespace, as /proc/1/ns/mnt; empty: this process's own")
 	f.DurationVar(&c.probeTimeout, "probe-timeout", 5*time.Second, "how long one probe of a volume, and one write to it, may take: 100ms to 1m")
@@ -72,6 +88,10 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar((*string)(&c.healContainers), "heal-containers", string(containers.FUSE), "replace dead mounts inside running `containers` too: fuse (those that a daemon serves); all; off. They are reported with each")
 	f.StringVar(&c.probeWrite, "probe-write", string(healer.WriteOnSuspicion), "`when` to try a write that leaves no name: always; on-suspicion (the filesystem counted errors or is read-only, or the one that an overlay writes to is read-only or shut down); never")
 	f.DurationVar(&c.healTimeout, "heal-timeout", 2*time.Minute, "how long the work on one volume may take in all: twice --probe-timeout to 1h")
+	f.BoolVar(&c.fuseAbort, "fuse-abort", false, "abort the connection of a FUSE daemon that has not answered one request over several probes in a row, if all its mounts are the volume's: what waits fails, and what was not written yet is lost")
+	f.Var(&c.providerConfigs, "provider-config", "`NAME=FILE`: a provider's own configuration, in YAML, read when the server starts; repeatable")
+	f.Var(&c.disabledProviders, "disable-provider", "`name` of a provider that is not asked: what only it sees is not reported, and its steps do not run; repeatable")
+	f.Var(&c.csiSockets, "csi-socket", "`DRIVER=PATH`: the CSI socket of a driver, beneath --kubelet-root, if it is neither plugins/DRIVER/csi.sock there nor where the driver registered; repeatable")
 	c.allowedUIDs = uidList{0}
 	f.Var(&c.allowedUIDs, "allowed-uids", "comma-separated user `ids` that may call")
 	f.StringVar(&c.cluster.kubeconfig, "kubeconfig", "", "`file` that says how to reach the Kubernetes API; empty: the pod's service account, and no API outside of a cluster")

@@ -21,7 +21,10 @@ func (c *config) check() error {
 	return errors.Join(
 		c.checkNames(),
 		c.checkGateway(),
+		c.checkSockets(),
 		oneOf("--mode", c.mode, modeHeal, modeCheck, modeOff),
+		oneOf("--loop", c.loop, loopObserve, loopOff),
+		between("--check-interval", c.checkInterval, 10*time.Second, time.Hour),
 		oneOf("--heal-containers", c.healContainers, containers.FUSE, containers.All, containers.Off),
 		oneOf("--probe-write", healer.WriteProbe(c.probeWrite), healer.WriteAlways, healer.WriteOnSuspicion, healer.WriteNever),
 		directories("--kubelet-root", c.kubeletRoot),
@@ -60,6 +63,16 @@ func (c *config) checkGateway() error {
 	default:
 		return rule("--gateway-uid", !slices.Contains(c.allowedUIDs, uint32(uid)), "%d is among --allowed-uids, and the gateway may call for others only", uid)
 	}
+}
+
+func (c *config) checkSockets() error {
+	var errs []error
+	for driver, socket := range c.csiSockets {
+		errs = append(errs,
+			named("--csi-socket", nodeserver.ValidDriverName(driver)),
+			rule("--csi-socket", filepath.Clean(socket) == socket && strings.HasPrefix(socket, c.kubeletRoot+"/"), "%q is not a clean path beneath %s", socket, c.kubeletRoot))
+	}
+	return errors.Join(errs...)
 }
 
 // rule returns an error unless ok.

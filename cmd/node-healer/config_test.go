@@ -11,11 +11,12 @@ import (
 
 func TestDefaults(t *testing.T) {
 	flagtest.Config(t, parse, "", config{
-		endpoint:     "unix:///run/csi-addons/csi-addons.sock",
-		name:         "node-healer.csi-addons.io",
-		kubeletRoot:  "/var/lib/kubelet",
-		stateDir:     "/var/lib/node-healer",
-		mode:         modeHeal,
+		endpoint:    "unix:///run/csi-addons/csi-addons.sock",
+		name:        "node-healer.csi-addons.io",
+		kubeletRoot: "/var/lib/kubelet",
+		stateDir:    "/var/lib/node-healer",
+		mode:        modeHeal,
+		loop:        loopOff, checkInterval: time.Minute,
 		probeTimeout: 5 * time.Second,
 		slowAnswer:   time.Second,
 		probeWrite:   "on-suspicion", healContainers: "fuse",
@@ -31,14 +32,14 @@ func TestDefaults(t *testing.T) {
 func TestEveryFlagIsTaken(t *testing.T) {
 	flagtest.Config(t, parse, `--endpoint=unix:///s/s --gateway-socket=unix:///g/g --gateway-uid=7 --name=m
 		--driver-name=d --driver-name=e --node-id=n --kubelet-root=/k
-		--path-root=/a --path-root=/b --state-dir=/st --mode=check --host-mount-namespace=/proc/1/ns/mnt
+		--path-root=/a --path-root=/b --state-dir=/st --mode=check --loop=observe --check-interval=2m --host-mount-namespace=/proc/1/ns/mnt
 		--probe-timeout=1s --slow-answer=300ms --probe-write=never --heal-containers=off --heal-timeout=1m --allowed-uids=0,1000 -v=4
-		--kubeconfig=/kc --pod-namespace=ns --config-map=m --driver-grace=0s`, config{
+		--csi-socket=d=/k/d.sock --kubeconfig=/kc --pod-namespace=ns --config-map=m --driver-grace=0s`, config{
 		endpoint: "unix:///s/s", gatewaySocket: "unix:///g/g", gatewayUID: 7, name: "m",
 		drivers: []string{"d", "e"}, nodeID: "n", kubeletRoot: "/k",
-		pathRoots: []string{"/a", "/b"}, stateDir: "/st", mode: modeCheck,
+		pathRoots: []string{"/a", "/b"}, stateDir: "/st", mode: modeCheck, loop: loopObserve, checkInterval: 2 * time.Minute,
 		hostNamespace: "/proc/1/ns/mnt", probeTimeout: time.Second, slowAnswer: 300 * time.Millisecond, probeWrite: "never", healContainers: "off", healTimeout: time.Minute,
-		allowedUIDs: []uint32{0, 1000}, verbosity: 4,
+		csiSockets: namedValues{"d": "/k/d.sock"}, allowedUIDs: []uint32{0, 1000}, verbosity: 4,
 		cluster: clusterConfig{
 			kubeconfig: "/kc", podNamespace: "ns", configMap: "m",
 		},
@@ -67,7 +68,16 @@ func TestRules(t *testing.T) {
 		{named + "--probe-write=", "--probe-write"},
 		{named + "--probe-write=sometimes", "--probe-write"},
 		{named + "--mode=Heal", "--mode"},
+		{named + "--loop=heal", "--loop"},
+		{named + "--check-interval=10s", ""},
+		{named + "--check-interval=9s", "--check-interval"},
+		{named + "--check-interval=61m", "--check-interval"},
 		{named + "--mode=", "--mode"},
+		{named + "--csi-socket=d=/var/lib/kubelet/plugins/x/d.sock", ""},
+		{named + "--csi-socket=d", "csi-socket"},
+		{named + "--csi-socket=../d=/var/lib/kubelet/d.sock", "--csi-socket"},
+		{named + "--csi-socket=d=/run/d.sock", "--csi-socket"},
+		{named + "--csi-socket=d=/var/lib/kubelet/../d.sock", "--csi-socket"},
 		{named + "--kubelet-root=", "--kubelet-root"},
 		{named + "--kubelet-root=var", "--kubelet-root"},
 		{named + "--kubelet-root=/", "--kubelet-root"},

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -15,6 +18,33 @@ func (l *stringList) String() string { return strings.Join(*l, ",") }
 // Set implements flag.Value.
 func (l *stringList) Set(s string) error {
 	*l = append(*l, s)
+	return nil
+}
+
+// namedValues is a flag.Value of NAME=VALUE.
+type namedValues map[string]string
+
+// String implements flag.Value.
+func (n *namedValues) String() string {
+	all := make([]string, 0, len(*n))
+	for _, name := range slices.Sorted(maps.Keys(*n)) {
+		all = append(all, name+"="+(*n)[name])
+	}
+	return strings.Join(all, ",")
+}
+
+// Set implements flag.Value.
+func (n *namedValues) Set(s string) error {
+	name, value, found := strings.Cut(s, "=")
+	switch {
+	case !found || name == "" || value == "":
+		return errors.New("it has to be NAME=VALUE")
+	case (*n)[name] != "":
+		return fmt.Errorf("%s is named twice", name)
+	case *n == nil:
+		*n = namedValues{}
+	}
+	(*n)[name] = value
 	return nil
 }
 

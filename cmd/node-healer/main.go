@@ -53,12 +53,14 @@ func start(ctx context.Context, cfg config) error {
 }
 
 // keepMemoryPrivate keeps the secrets of requests out of core dumps and away from
-// debuggers of other users.
+// debuggers of other users. The limit is one byte, which also keeps a core from a program
+// in core_pattern (core(5), do_coredump in the kernel); what workers start inherits it, and
+// without CAP_SYS_RESOURCE could not raise it.
 func keepMemoryPrivate() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("prctl(PR_SET_DUMPABLE): %w", err)
 	}
-	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: 1, Max: 1}); err != nil {
 		return fmt.Errorf("setrlimit(RLIMIT_CORE): %w", err)
 	}
 	return nil

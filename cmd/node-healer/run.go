@@ -11,7 +11,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/healer/provider"
 	"github.com/csi-addons/node-healer/pkg/host"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
 	"github.com/csi-addons/node-healer/pkg/state"
@@ -74,13 +73,17 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	cluster, err := newCluster(cfg, cfg.kubeletRoot, namespace.RealRoots()[cfg.kubeletRoot])
+	providers, err := newProviders(cfg, node)
+	if err != nil {
+		return err
+	}
+	cluster, err := newCluster(cfg, healer.AllReasons(providers), cfg.kubeletRoot, namespace.RealRoots()[cfg.kubeletRoot])
 	if err != nil {
 		return err
 	}
 	unfollow := cluster.follow(ctx)
 	defer func() { logCut(bounded(ctx, unfollowTimeout, unfollow)) }()
-	engine, err := newEngine(cfg, node, cluster, records, audit)
+	engine, err := newEngine(cfg, node, providers, cluster, records, audit)
 	if err != nil {
 		return err
 	}
@@ -92,9 +95,13 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
+	unwatch, err := watchVolumes(ctx, cfg, node, engine, server)
+	if err != nil {
+		return err
+	}
 	klog.InfoS("Serving", "endpoint", cfg.endpoint, "gatewaySocket", cfg.gatewaySocket, "name", cfg.name, "drivers", cfg.drivers,
-		"node", cfg.nodeID, "mode", cfg.mode, "standalone", cfg.standalone, "kubernetes", cluster != nil, "version", version)
-	return untilDone(ctx, server, engine, served)
+		"node", cfg.nodeID, "mode", cfg.mode, "loop", cfg.loop, "standalone", cfg.standalone, "kubernetes", cluster != nil, "version", version)
+	return untilDone(ctx, server, engine, unwatch, served)
 }
 
 // bounded runs a stage of the shutdown under its deadline. ctx has ended by then; only
@@ -136,10 +143,10 @@ func newNode(cfg config, ns *host.Namespace, pool *worker.Pool) (*host.Node, err
 	})
 }
 
-func newEngine(cfg config, node *host.Node, c *cluster, records *state.Records, audit *state.Audit) (*healer.Engine, error) {
+func newEngine(cfg config, node *host.Node, providers []healer.Provider, c *cluster, records *state.Records, audit *state.Audit) (*healer.Engine, error) {
 	return healer.New(healer.Config{
 		Node:       node,
-		Providers:  provider.All(node, cfg.healContainers),
+		Providers:  providers,
 		Gate:       c.gate(cfg, node),
 		Records:    records,
 		Audit:      audit,
@@ -149,6 +156,8 @@ func newEngine(cfg config, node *host.Node, c *cluster, records *state.Records, 
 		ProbeWrite: healer.WriteProbe(cfg.probeWrite),
 		SyncExt4:   !host.TellsShutdown(),
 		Timeout:    cfg.healTimeout,
+
+		CollectTimeout: cfg.probeTimeout,
 	})
 }
 
@@ -191,17 +200,18 @@ func listen(cfg config, server *nodeserver.Server) (served chan error, err error
 	return served, nil
 }
 
-// untilDone waits for ctx or a listener to end, then stops server and engine side by
-// side: the one takes no new calls, the other no new steps.
-func untilDone(ctx context.Context, server *nodeserver.Server, engine *healer.Engine, served <-chan error) (err error) {
+// untilDone waits for ctx or a listener to end, then stops server, engine and loop side
+// by side: they take no new calls, begin no new steps and no new checks.
+func untilDone(ctx context.Context, server *nodeserver.Server, engine *healer.Engine, unwatch func(context.Context) error, served <-chan error) (err error) {
 	select {
 	case err = <-served:
 	case <-ctx.Done():
 		klog.InfoS("Stopping: no new calls, running work may end")
 	}
-	worked := make(chan error, 1)
+	worked, watched := make(chan error, 1), make(chan error, 1)
 	go func() { worked <- bounded(ctx, stopTimeout, engine.Close) }()
-	logCut(errors.Join(bounded(ctx, stopTimeout, server.Stop), <-worked))
+	go func() { watched <- bounded(ctx, stopTimeout, unwatch) }()
+	logCut(errors.Join(bounded(ctx, stopTimeout, server.Stop), <-worked, <-watched))
 	return err
 }
 

@@ -23,6 +23,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/api/forwarded"
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // The resource that callers need a right on. It exists in RBAC rules only.
@@ -171,7 +172,7 @@ func (c *Callers) tokenError(err error, token string) error {
 	case isOutage(err):
 		return outageError(err)
 	}
-	return errors.New(printable("the token is refused by the Kubernetes API: " + strings.ReplaceAll(err.Error(), token, "[redacted]")))
+	return errors.New(printable.Line("the token is refused by the Kubernetes API: "+strings.ReplaceAll(err.Error(), token, "[redacted]"), maxTextBytes))
 }
 
 // isOutage reports whether the API did not answer. Its denial is a plain text.
@@ -194,7 +195,7 @@ func outageError(err error) error {
 // RESOURCE`, always says no: it drops the group of a resource that the API does not
 // have (kubectl 1.37). With --list it is right.
 func (c *Callers) forbiddenError(user, verb string) error {
-	return errors.New(printable(fmt.Sprintf(
+	return errors.New(printable.Line(fmt.Sprintf(
 		"%s may not %s on node %s: a role must give it the verb %q on resource %q (name %q or any) in API group %q. Check: kubectl auth can-i --list --as=%s | grep %s",
-		user, verb, c.node, verb, healerResource, c.node, healerGroup, user, healerResource)))
+		user, verb, c.node, verb, healerResource, c.node, healerGroup, user, healerResource), maxTextBytes))
 }

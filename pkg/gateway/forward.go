@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/pkg/api/forwarded"
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // The keys of this package's log lines.
@@ -46,12 +47,12 @@ func (g *Gateway) forward(_ any, in grpc.ServerStream) error {
 	who, err := g.callers.authorize(in.Context(), method)
 	if err != nil {
 		refusals.Do(func() {
-			klog.InfoS("Caller refused", keySource, sourceOf(in.Context()), keyMethod, printable(method), keyError, err.Error())
+			klog.InfoS("Caller refused", keySource, sourceOf(in.Context()), keyMethod, printable.Line(method, maxTextBytes), keyError, err.Error())
 		})
 		return status.Error(codes.Unauthenticated, err.Error())
 	}
 	err = g.passOn(in, method, who)
-	klog.V(verbosityCalls).InfoS("Call", keyCaller, who.name, keyVerb, who.verb, keyMethod, printable(method), keyCode, status.Code(err))
+	klog.V(verbosityCalls).InfoS("Call", keyCaller, who.name, keyVerb, who.verb, keyMethod, printable.Line(method, maxTextBytes), keyCode, status.Code(err))
 	return err
 }
 
@@ -75,12 +76,12 @@ func (g *Gateway) passOn(in grpc.ServerStream, method string, who caller) error 
 	if err != nil {
 		return err
 	}
-	// It ends after this handler has returned, when gRPC ends the stream.
-	go func() {
+	// It ends after this handler has returned, when gRPC ends the stream; Run waits for it.
+	g.receivers.Go(func() {
 		if err := receiveAll(in, out); err != nil {
 			cancel(err)
 		}
-	}()
+	})
 	for {
 		var message []byte
 		err := out.RecvMsg(&message)

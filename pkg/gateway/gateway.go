@@ -72,6 +72,8 @@ type Gateway struct {
 	certificates *certificates
 	server       *grpc.ClientConn
 	grpc         *grpc.Server
+	// receivers pass requests on.
+	receivers sync.WaitGroup
 }
 
 // New checks cfg and reads the certificate; nothing is sent yet.
@@ -97,6 +99,7 @@ func New(cfg Config) (*Gateway, error) {
 		grpc.MaxRecvMsgSize(maxRequestBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.WaitForHandlers(true), // no receiver is added once it has stopped
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.StaticStreamWindowSize(maxRequestBytes),
 		grpc.StaticConnWindowSize(maxRequestBytes),
@@ -131,6 +134,8 @@ func (g *Gateway) Run(ctx context.Context, l net.Listener) error {
 		late.Stop()
 		err = <-served
 	}
+	g.grpc.Stop() // also where serving failed
+	g.receivers.Wait()
 	cancel()
 	all.Wait()
 	return errors.Join(err, g.server.Close())

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"google.golang.org/grpc/metadata"
 )
@@ -43,21 +41,3 @@ func bearerToken(ctx context.Context) (string, error) {
 
 // maxTextBytes bounds the text of an error, which is sent in a header.
 const maxTextBytes = 1024
-
-// printable returns a text that may hold what callers sent as one printable line.
-func printable(text string) string {
-	text = strings.Map(func(c rune) rune {
-		if unicode.IsPrint(c) {
-			return c
-		}
-		return ' '
-	}, text)
-	if len(text) <= maxTextBytes {
-		return text
-	}
-	cut := maxTextBytes - len("…")
-	for !utf8.RuneStart(text[cut]) {
-		cut--
-	}
-	return text[:cut] + "…"
-}

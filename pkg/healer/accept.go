@@ -90,7 +90,7 @@ func (o *observation) acceptCapability() error {
 	return nil
 }
 
-// LocalFS is true for the filesystem types whose name means the same to every driver.
+// LocalFS reports whether the name of a filesystem type means the same to every driver.
 // Many drivers that serve a filesystem of their own ignore fs_type.
 func LocalFS(t string) bool {
 	return mount.IsType(t, mount.Disk)

@@ -74,7 +74,13 @@ func (e *Engine) admit(ctx context.Context, d Diagnosis, s Step, lock *volumeLoc
 	case lock.checks:
 		return nil, errAskedToCheck
 	case e.isClosing():
-		return nil, errors.New("the server is shutting down")
+		return nil, ErrShuttingDown
+	}
+	if s.Sourceless() {
+		if err := proveVolume(d.Case); err != nil {
+			return nil, fmt.Errorf("identity not proven: %w", err)
+		}
+		return e.cfg.Gate.Enter(ctx, d, s)
 	}
 	if err := lock.add(superblockKey(s.Source.String())); err != nil {
 		return nil, err
@@ -83,6 +89,19 @@ func (e *Engine) admit(ctx context.Context, d Diagnosis, s Step, lock *volumeLoc
 		return nil, fmt.Errorf("identity not proven: %w", err)
 	}
 	return e.cfg.Gate.Enter(ctx, d, s)
+}
+
+// proveVolume fails unless it is clear whose mount points these are, and what belongs
+// there: a step is about to bring a superblock that does not exist yet.
+func proveVolume(c Case) error {
+	switch {
+	case c.Record == nil:
+		return errors.New("the volume was never seen healthy on this node")
+	case !c.Proven():
+		return errors.New("only the caller says that these are the volume's mount points")
+	default:
+		return nil
+	}
 }
 
 // identified returns the case with the identity of a device read anew: a disk may have

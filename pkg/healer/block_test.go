@@ -54,7 +54,7 @@ func TestBlockVolumeWithStaging(t *testing.T) {
 	}
 }
 
-func TestSilentBlockVolume(t *testing.T) {
+func TestHungBlockVolume(t *testing.T) {
 	b := newBlockBench(t)
 	b.files[blockMountPoint] = host.PathInfo{VolData: b.files[blockMountPoint].VolData}
 	b.answers[host.Dev{Minor: 5}] = host.Inspection{Answer: host.Answer{Asked: true, TimedOut: true}}

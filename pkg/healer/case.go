@@ -71,6 +71,9 @@ type InContainer struct {
 	Proof, Unproven string
 }
 
+// String returns the container's name and the path in it, for messages.
+func (in InContainer) String() string { return containerMountName(in.ContainerMount) }
+
 // String names the mount point for people: the path, or the container and the path in
 // it.
 func (p MountPoint) String() string {
@@ -97,8 +100,8 @@ func (p MountPoint) Dev() host.Dev {
 // a directory above it.
 func (p MountPoint) Mounted() bool { return len(p.Stack) > 0 && p.Stack[0].Path == p.Path }
 
-// Unfinished is true for a mount that an interrupted step left at the mount point, and
-// that is not to stay as it is.
+// Unfinished reports whether an interrupted step left a mount at the mount point that
+// is not to stay as it is.
 func (p MountPoint) Unfinished() bool {
 	if len(p.Stack) == 0 {
 		return false
@@ -110,8 +113,8 @@ func (p MountPoint) Unfinished() bool {
 	return top.Unfinalized(p.Want.Attr) || top.Placeholder() && top.Attr != p.Want.Attr
 }
 
-// Stale is true for an NFS mount whose root the server no longer knows. Others of the
-// same superblock may be good: what is mounted anew shares it.
+// Stale reports whether the server no longer knows the root of the NFS mount. Others of
+// the same superblock may be good: what is mounted anew shares it.
 func (p MountPoint) Stale() bool {
 	if p.InContainer != nil {
 		return host.IsNFS(p.InContainer.Mount.FSType) && p.InContainer.Probe.Errno == syscall.ESTALE
@@ -151,6 +154,9 @@ type Case struct {
 	Superblocks map[host.Dev]host.Superblock
 	// Record is nil when the volume was never seen healthy here.
 	Record *Record
+	// Evidence is what providers asked for themselves (Collector), by their names; a
+	// provider that asked nothing, or failed, has none.
+	Evidence map[string]Evidence
 	// Found are the conditions that the providers asked before this one found.
 	Found []Condition
 	// Newest is a unique mount id that was the highest in the kernel when the volume's
@@ -186,8 +192,8 @@ func (c Case) Superblock(p MountPoint) host.Superblock {
 	return sb
 }
 
-// AnswersAlone is true for a mount point whose own mount answers something else than
-// its superblock.
+// AnswersAlone reports whether the own mount of a mount point answers something else
+// than its superblock.
 func (c Case) AnswersAlone(p MountPoint) bool {
 	whole := c.Superblocks[p.Dev()].Answer
 	return p.Own.Asked && (p.Own.TimedOut != whole.TimedOut || p.Own.Errno != whole.Errno)
@@ -198,15 +204,19 @@ func (c Case) AnswersAlone(p MountPoint) bool {
 // once for all its mount points. A merely degraded volume is no such condition: a pod
 // that waits for its mount is not helped by waiting longer.
 func (c Case) Unusable(p MountPoint) (Condition, bool) {
-	shared := !c.AnswersAlone(p) && len(p.Stack) > 0
-	at := slices.IndexFunc(c.Found, func(cond Condition) bool {
-		ofSuperblock := shared && !cond.Superblock.Zero() && cond.Superblock == p.Dev()
-		return cond.Disables() && (cond.MountPoint == p.Path || ofSuperblock)
-	})
+	at := slices.IndexFunc(c.Found, func(cond Condition) bool { return c.disables(cond, p) })
 	if at < 0 {
 		return Condition{}, false
 	}
 	return c.Found[at], true
+}
+
+// disables reports whether a condition keeps what is mounted at a mount point from being
+// used.
+func (c Case) disables(cond Condition, p MountPoint) bool {
+	shared := !c.AnswersAlone(p) && len(p.Stack) > 0
+	ofSuperblock := shared && !cond.Superblock.Zero() && cond.Superblock == p.Dev()
+	return cond.Disables() && (cond.MountPoint == p.Path || ofSuperblock)
 }
 
 // MountPoint returns the mount point at a path.

@@ -82,9 +82,18 @@ var classes = []struct {
 	{syscall.EIO, "", "", Class{Retriable, TypeExecution}},
 }
 
+// Classified is an error that knows its class: the answer of a driver.
+type Classified interface {
+	error
+	Class() Class
+}
+
 // Classify looks an error up by errno, operation and filesystem type.
 func Classify(op, fsType string, err error) Class {
+	var known Classified
 	switch {
+	case errors.As(err, &known):
+		return known.Class()
 	case errors.Is(err, ErrRefused):
 		return Class{Retriable, TypeValidation}
 	case errors.Is(err, worker.ErrTimeout), errors.Is(err, worker.ErrStuck), errors.Is(err, worker.ErrLeft), errors.Is(err, context.DeadlineExceeded):

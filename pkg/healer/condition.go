@@ -41,6 +41,9 @@ const (
 	PermissionDenied Reason = "PermissionDenied"
 	// NotResponding: no answer within the probe timeout.
 	NotResponding Reason = "NotResponding"
+	// ServerUnreachable: the mount failed or hangs, and no address of its server accepts
+	// a connection.
+	ServerUnreachable Reason = "ServerUnreachable"
 	// Frozen: reads succeed, and writers wait for a thaw (FIFREEZE).
 	Frozen Reason = "Frozen"
 	// SlowResponse: it answered each time, and late several times in a row.
@@ -89,6 +92,12 @@ const (
 	TargetNotEmpty Reason = "TargetNotEmpty"
 	// NotABlockDevice: a raw block volume's mount point is no block device.
 	NotABlockDevice Reason = "NotABlockDevice"
+	// DaemonGone: no process serves a FUSE connection that is disconnected.
+	DaemonGone Reason = "DaemonGone"
+	// DaemonStopped: the daemon of a FUSE connection is stopped (SIGSTOP, a debugger).
+	DaemonStopped Reason = "DaemonStopped"
+	// DaemonHung: the daemon of a FUSE connection lives and does not answer.
+	DaemonHung Reason = "DaemonHung"
 )
 
 // Condition is one thing that is wrong with a volume.
@@ -111,6 +120,6 @@ type Condition struct {
 	Ambiguous bool
 }
 
-// Disables is true for a condition that keeps the volume from being used. A degraded
+// Disables reports whether the condition keeps the volume from being used. A degraded
 // volume can be used, and may be brought to another mount point.
 func (c Condition) Disables() bool { return c.Status != Degraded }

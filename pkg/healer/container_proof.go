@@ -47,8 +47,8 @@ func (o *observation) prove(m host.ContainerMount, s containerScan) (proof, unpr
 	return wasThere, ""
 }
 
-// hasSimilarVolume is true when a pod has another volume of the same type and source on
-// the host.
+// hasSimilarVolume reports whether a pod has another volume of the same type and source
+// on the host.
 func (o *observation) hasSimilarVolume(pod string, now host.Mount) bool {
 	kubelet := o.node.Kubelet()
 	return slices.ContainsFunc(o.table.Mounts(), func(h host.Mount) bool {

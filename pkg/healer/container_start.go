@@ -20,6 +20,9 @@ type StartedWith struct {
 	host.ContainerMount
 }
 
+// String returns the container's name and the path in it, for messages.
+func (s StartedWith) String() string { return containerMountName(s.ContainerMount) }
+
 // startGrace is how long a container may take from a copy of the host's mounts to
 // mounts of its own.
 const startGrace = time.Minute
@@ -29,8 +32,8 @@ func (o *observation) anew() []MountPoint {
 	return slices.DeleteFunc(slices.Clone(o.c.MountPoints), func(p MountPoint) bool { return !o.mountedAnew(p) })
 }
 
-// mountedAnew is true for a target whose mount is not the recorded one of this boot, or
-// came less than startGrace before the last scan.
+// mountedAnew reports whether the mount of a target is not the recorded one of this
+// boot, or came less than startGrace before the last scan.
 //
 // The recorded one needs no scan: unique mount ids are never given out again, so it was
 // there all the time since the record was written, and containers that started meanwhile
@@ -86,7 +89,7 @@ func (o *observation) startedWith(mounts []host.ContainerMount, anew []MountPoin
 	return others
 }
 
-// placeholder is true for a mount that has the attributes of a placeholder, if nothing
+// placeholder reports whether a mount has the attributes of a placeholder, if nothing
 // else explains them: the record of an interrupted replacement in the container, or a
 // volume that is mounted like that.
 func (o *observation) placeholder(m host.ContainerMount, now host.Mount) bool {

@@ -16,8 +16,8 @@ const MaxCovered = 4
 // ReplaceNotSupported refuses a step where the kernel lacks the call for it.
 const ReplaceNotSupported = "ReplaceNotSupported: this kernel cannot put a mount beneath another one (Linux 6.5 can), and to mount over a dead one would reach other mount namespaces too; delete the pod, so that kubelet publishes the volume anew"
 
-// AllReplaced is true when mounts are dead FUSE mounts of this volume, which an earlier
-// step made private to cover them.
+// AllReplaced reports whether mounts are dead FUSE mounts of this volume, which an
+// earlier step made private to cover them.
 func (c Case) AllReplaced(mounts []host.Mount) bool {
 	return !slices.ContainsFunc(mounts, func(m host.Mount) bool {
 		return !IsFUSE(m.FSType) || m.Propagation != (host.Propagation{}) || !c.Replaced(m.Dev)

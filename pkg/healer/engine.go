@@ -94,6 +94,8 @@ type Config struct {
 	SyncExt4 bool
 	// Timeout bounds the work on one volume, whatever the caller's deadline.
 	Timeout time.Duration
+	// CollectTimeout bounds what providers ask for themselves in one observation.
+	CollectTimeout time.Duration
 }
 
 // Engine takes a volume from a request to a proven answer.
@@ -101,6 +103,8 @@ type Engine struct {
 	cfg     Config
 	locks   *volumeLocks
 	scanned *scannedVolumes
+	// collections are the questions of providers.
+	collections *collections
 
 	mu      sync.Mutex
 	closing bool
@@ -124,10 +128,10 @@ func New(cfg Config) (*Engine, error) {
 		return nil, errors.New("healer: no providers")
 	case cfg.ProbeWrite != WriteAlways && cfg.ProbeWrite != WriteOnSuspicion && cfg.ProbeWrite != WriteNever:
 		return nil, fmt.Errorf("healer: no such write probe: %q", cfg.ProbeWrite)
-	case cfg.Timeout <= 0:
-		return nil, errors.New("healer: the timeout must be positive")
+	case cfg.Timeout <= 0 || cfg.CollectTimeout <= 0:
+		return nil, errors.New("healer: the timeouts must be positive")
 	}
-	e := &Engine{cfg: cfg, locks: newVolumeLocks(), scanned: newScannedVolumes(), idle: make(chan struct{})}
+	e := &Engine{cfg: cfg, locks: newVolumeLocks(), scanned: newScannedVolumes(), collections: &collections{busy: map[collection]chan struct{}{}}, idle: make(chan struct{})}
 	e.life, e.abort = context.WithCancel(context.Background())
 	return e, nil
 }
@@ -148,7 +152,7 @@ func (e *Engine) Check(ctx context.Context, v Volume) (Report, error) {
 
 func (e *Engine) call(ctx context.Context, v Volume, checks bool) (Report, error) {
 	if !e.begin() {
-		return Report{}, Failed("the server is shutting down", nil)
+		return Report{}, ErrShuttingDown
 	}
 	defer e.end()
 	keys := []key{pathKey(e.cfg.Node.RealPath(v.Path))}

@@ -59,6 +59,9 @@ func Failed(operation string, err error) error {
 	return &Error{Kind: KindUnknown, Text: operation, Err: err}
 }
 
+// ErrShuttingDown is the error of a call, or the refusal of a step, after Close.
+var ErrShuttingDown = errors.New("the server is shutting down")
+
 // KindOf returns the kind of an error, KindUnknown for a foreign one.
 func KindOf(err error) Kind {
 	var e *Error

@@ -173,7 +173,7 @@ func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 	}
 	cfg := Config{
 		Node: b.fakeNode, Providers: []Provider{b.fakeProvider}, Gate: b.notes, Records: b.notes, Audit: b.notes,
-		Drivers: []string{driver}, Timeout: time.Minute, ProbeWrite: WriteOnSuspicion,
+		Drivers: []string{driver}, Timeout: time.Minute, CollectTimeout: time.Second, ProbeWrite: WriteOnSuspicion,
 	}
 	for _, c := range change {
 		c(&cfg)

@@ -52,8 +52,8 @@ func HolderFor(ctx context.Context, n HolderFinder, c Case, s Step) (*host.Holde
 		}
 	}
 	for i, dev := range []host.Dev{s.Source, s.MountPoint.Dev()} {
-		if i > 0 && (dev.Zero() || dev == s.Source) {
-			break
+		if dev.Zero() || i > 0 && dev == s.Source {
+			continue
 		}
 		for _, pod := range pods {
 			if h, err := n.Holder(ctx, pod, dev); h != nil || err != nil {

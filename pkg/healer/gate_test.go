@@ -82,7 +82,7 @@ func (noHolders) HolderAt(context.Context, host.ContainerMount) *host.Holder { r
 func TestGateThatCannotTellRefuses(t *testing.T) {
 	blind := errors.New("no procfs")
 	g := WantedGate{Node: noHolders{blind}, Standalone: true}
-	if _, err := g.Enter(context.Background(), Diagnosis{}, Step{MountPoint: MountPoint{Named: true}}); !errors.Is(err, blind) {
+	if _, err := g.Enter(context.Background(), Diagnosis{}, Step{Source: disk, MountPoint: MountPoint{Named: true}}); !errors.Is(err, blind) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -40,6 +40,11 @@ func (e *Engine) heal(ctx context.Context, v Volume, lock *volumeLock) (Report, 
 			break
 		}
 	}
+	for _, o := range report.Steps {
+		if KindOf(o.Err) == KindUnauthenticated {
+			return report, o.Err // other secrets may heal it
+		}
+	}
 	report.Refused = m.refusals(report.Steps)
 	report.After.Conditions = append(report.After.Conditions, notEmpty(report.Steps)...)
 	e.reportRestarts(ctx, &report)
@@ -59,17 +64,26 @@ func (e *Engine) examine(ctx context.Context, v Volume, lock *volumeLock) (Diagn
 	if err != nil {
 		return Diagnosis{}, err
 	}
-	return e.diagnose(c), nil
+	failures := e.collect(ctx, &c)
+	if preempted := lock.current(); preempted != nil {
+		return Diagnosis{}, preempted
+	}
+	return e.diagnose(c, failures), nil
 }
 
-// diagnose asks every provider. One provider's error hides no other's finding.
-func (e *Engine) diagnose(c Case) Diagnosis {
-	d := Diagnosis{Case: c}
+// diagnose asks every provider but those that could not collect. One provider's error
+// hides no other's finding.
+func (e *Engine) diagnose(c Case, failures []ProviderFailure) Diagnosis {
+	d := Diagnosis{Case: c, Failures: failures}
+	var offeredBy []string // for each step
 	for _, p := range e.cfg.Providers {
+		if slices.ContainsFunc(failures, func(f ProviderFailure) bool { return f.Provider == p.Name() }) {
+			continue
+		}
 		c.Found = slices.Clip(d.Conditions)
 		f, err := p.Examine(c)
 		if err != nil {
-			d.Failures = append(d.Failures, ProviderFailure{Provider: p.Name(), Err: err})
+			d.Failures = append(d.Failures, ProviderFailure{Provider: p.Name(), Err: c.Volume.Redacted(err)})
 			continue
 		}
 		if !f.Mine {
@@ -77,8 +91,26 @@ func (e *Engine) diagnose(c Case) Diagnosis {
 		}
 		d.Conditions = append(d.Conditions, f.Conditions...)
 		d.Steps = append(d.Steps, f.Steps...)
+		offeredBy = append(offeredBy, slices.Repeat([]string{p.Name()}, len(f.Steps))...)
 	}
+	e.exclude(d, offeredBy)
 	return d
+}
+
+// exclude refuses the steps beside which a provider's own must run alone.
+func (e *Engine) exclude(d Diagnosis, offeredBy []string) {
+	for _, p := range e.cfg.Providers {
+		x, excludes := p.(Excluder)
+		if !excludes {
+			continue
+		}
+		why := x.Excludes(d.Case)
+		for i, s := range d.Steps {
+			if offeredBy[i] != p.Name() && s.Refused == "" {
+				d.Steps[i].Refused = why
+			}
+		}
+	}
 }
 
 // save keeps on disk what the next calls need.

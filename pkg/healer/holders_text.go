@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/printable"
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
@@ -48,7 +49,7 @@ func whoHoldsText(h host.Holders, limit int) string {
 	named, left := map[string]bool{}, 0
 	for _, p := range h.Processes {
 		left++
-		w := host.WorkloadName(p.PodUID, p.ContainerID)
+		w := WorkloadName(p.PodUID, p.ContainerID)
 		if w == "" {
 			names = append(names, name{processText(p), processText(p)})
 		} else if !named[w] {
@@ -57,7 +58,7 @@ func whoHoldsText(h host.Holders, limit int) string {
 		}
 	}
 	for _, m := range h.Mounts {
-		if w := host.WorkloadName(m.PodUID, m.ContainerID); w != "" && !named[w] {
+		if w := WorkloadName(m.PodUID, m.ContainerID); w != "" && !named[w] {
 			left++
 			named[w] = true
 			names = append(names, name{w + " (mounted)", w})
@@ -81,10 +82,10 @@ func whoHoldsText(h host.Holders, limit int) string {
 }
 
 func processText(p host.HeldBy) string {
-	if w := host.WorkloadName(p.PodUID, p.ContainerID); w != "" {
-		return fmt.Sprintf("%s (pid %d %s: %s)", w, p.PID, host.Printable(p.Command), howText(p.How))
+	if w := WorkloadName(p.PodUID, p.ContainerID); w != "" {
+		return fmt.Sprintf("%s (pid %d %s: %s)", w, p.PID, printable.Name(p.Command), howText(p.How))
 	}
-	return fmt.Sprintf("pid %d %s (%s)", p.PID, host.Printable(p.Command), howText(p.How))
+	return fmt.Sprintf("pid %d %s (%s)", p.PID, printable.Name(p.Command), howText(p.How))
 }
 
 // howTexts are the ways to hold something, in the order of a message.

@@ -37,13 +37,14 @@ func proveIdentity(c Case, dev host.Dev) error {
 	return nil
 }
 
-// sameDiskSeq is true if the device has been the same disk since the record was written.
+// sameDiskSeq reports whether the device has been the same disk since the record was
+// written.
 func sameDiskSeq(c Case, sb host.Superblock) bool {
 	return c.Record.BootID == c.BootID && c.Record.DiskSeq != 0 && c.Record.DiskSeq == sb.Device.DiskSeq
 }
 
-// SameDisk is true when the device is the recorded one, whatever its size: by its disk
-// sequence number, or by a serial number, WWID or device-mapper UUID.
+// SameDisk reports whether the device is the recorded one, whatever its size: by its
+// disk sequence number, or by a serial number, WWID or device-mapper UUID.
 func SameDisk(c Case, sb host.Superblock) bool {
 	if c.Record == nil || sb.Device == nil {
 		return false
@@ -54,7 +55,7 @@ func SameDisk(c Case, sb host.Superblock) bool {
 	return (sameDiskSeq(c, sb) || own) && DiffersSoFar(recorded, sb) == ""
 }
 
-// named is true when kubelet's file for a mount point names this volume.
+// named reports whether kubelet's file for a mount point names this volume.
 func named(c Case, p MountPoint) bool {
 	d := p.Inspect.VolData
 	return d != nil && d.VolumeHandle == c.Volume.ID && d.DriverName == c.Driver
@@ -133,7 +134,7 @@ func ownMountPoint(c Case, dev host.Dev) (MountPoint, bool) {
 	return MountPoint{}, false
 }
 
-// generic is true for sources that every mount of a type shares.
+// generic reports whether every mount of the type has the same source.
 func generic(sb host.Superblock) bool {
 	return sb.Source == "" || sb.Source == "none" || sb.Source == sb.FSType || mount.IsType(sb.FSType, mount.Memory)
 }

@@ -204,7 +204,7 @@ func TestCloseWaitsAndRefuses(t *testing.T) {
 	if err := b.engine.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Close came back with %v while work went on", err)
 	}
-	if _, err := b.engine.Heal(context.Background(), Volume{ID: "w", Path: podB}); err == nil || !strings.Contains(err.Error(), "shutting down") {
+	if _, err := b.engine.Heal(context.Background(), Volume{ID: "w", Path: podB}); !errors.Is(err, ErrShuttingDown) {
 		t.Errorf("a new call: %v", err)
 	}
 	release()

@@ -3,6 +3,7 @@ package healer
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 )
@@ -23,7 +24,11 @@ func newMending() *mending {
 // mend runs the least invasive step that may help, at all mount points at which it can
 // run at once. more is false when no step is left.
 func (e *Engine) mend(ctx context.Context, d Diagnosis, lock *volumeLock, m *mending) (ran []Outcome, more bool, err error) {
-	for _, s := range d.Steps {
+	for i, s := range d.Steps {
+		if sick := d.sickSource(s); s.Refused == "" && sick != "" {
+			s.Refused = sick
+			d.Steps[i] = s
+		}
 		if s.Refused != "" && d.needs(s) {
 			m.refuse(s, s.Refused)
 		}
@@ -59,16 +64,39 @@ func (m *mending) pick(d Diagnosis) (best Step, found bool) {
 	return best, found
 }
 
-// mayRun is true for a step that heals an acute condition at its mount point, is not
+// mayRun reports whether a step heals an acute condition at its mount point, is not
 // refused and was not tried there in this call.
 func (m *mending) mayRun(d Diagnosis, s Step) bool {
 	return s.Refused == "" && !m.tried[s.key()] && d.needs(s)
 }
 
+// needs reports whether a step heals a condition at its mount point that is acute. A
+// driver may also act on what nothing here may.
 func (d Diagnosis) needs(s Step) bool {
 	return slices.ContainsFunc(d.Conditions, func(c Condition) bool {
-		return c.Acute && c.MountPoint == s.MountPoint.Path && s.CanHeal(c.Reason)
+		return (c.Acute || s.Cost == Delegate) && c.MountPoint == s.MountPoint.Path && s.CanHeal(c.Reason)
 	})
+}
+
+// sickSource says what a provider found wrong with the filesystem that a step would
+// bring, unless the step heals that; empty if nothing is. Every provider counts: one may
+// know of a backend that is lost while the mount still answers.
+func (d Diagnosis) sickSource(s Step) string {
+	if s.Source.Zero() {
+		return ""
+	}
+	for _, cond := range d.Conditions {
+		if s.CanHeal(cond.Reason) || !cond.Disables() {
+			continue
+		}
+		for _, p := range d.Case.MountPoints {
+			ofSource := cond.Superblock == s.Source && !d.Case.AnswersAlone(p)
+			if p.Dev() == s.Source && p.Mounted() && (ofSource || p.Role == RoleStaging && d.Case.disables(cond, p)) {
+				return fmt.Sprintf("the filesystem that it brings is sick: %s (%s)", cond.Reason, cond.Message)
+			}
+		}
+	}
+	return ""
 }
 
 // batch returns a step and, if it can run at several mount points at once, all others

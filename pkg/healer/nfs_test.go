@@ -65,7 +65,7 @@ func TestEachMountOfNFSIsAsked(t *testing.T) {
 }
 
 // A superblock that gave no answer is not asked through its other mounts.
-func TestSilentNFSIsNotAskedAgain(t *testing.T) {
+func TestHungNFSIsNotAskedAgain(t *testing.T) {
 	b := newNFSBench(t)
 	const podB = "/k/pods/uid-b/volumes/kubernetes.io~csi/pv1/mount"
 	b.publish(podB)

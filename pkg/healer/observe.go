@@ -99,6 +99,9 @@ func (o *observation) run(ctx context.Context) error {
 	if err := o.otherMountPoints(ctx); err != nil {
 		return err
 	}
+	if err := o.wanted(ctx); err != nil {
+		return err
+	}
 	for i := range o.c.MountPoints {
 		p := &o.c.MountPoints[i]
 		p.Want = o.c.Record.MountPoint(p.Path)
@@ -190,13 +193,13 @@ func (o *observation) withinStaged(path string) (host.Mount, bool) {
 	return parent, found && (parent.Path == staging || beneath(parent.Path, staging))
 }
 
-// beneath is true for a path inside a directory; dir may be empty.
+// beneath reports whether a path is inside a directory; dir may be empty.
 func beneath(p, dir string) bool {
 	rest, within := strings.CutPrefix(p, dir)
 	return within && dir != "" && rest != "" && rest[0] == '/'
 }
 
-// newlyEmpty is true when a mount point is empty that was not yet seen empty. A
+// newlyEmpty reports whether a mount point is empty that was not yet seen empty. A
 // staging path on which no mount is expected does not count: many drivers stage
 // nothing, and their checks should not cost two observations.
 func (o *observation) newlyEmpty(seen map[string]bool) (found bool) {

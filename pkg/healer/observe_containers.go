@@ -81,7 +81,7 @@ func (o *observation) scanQuery(s containerScan, first bool) host.MountQuery {
 	return q
 }
 
-// addUnverified adds the containers that could not be looked into, if they may have
+// addUnverified adds the containers that could not be inspected, if they may have
 // something else than the volume.
 func (o *observation) addUnverified(all []host.Unverified, s containerScan) {
 	o.c.Unverified = slices.DeleteFunc(o.c.startedBefore(all), func(u host.Unverified) bool {
@@ -92,7 +92,7 @@ func (o *observation) addUnverified(all []host.Unverified, s containerScan) {
 	})
 }
 
-// foreign is true for a mount that was found by its device number, and is none of the
+// foreign reports whether a mount was found by its device number, and is none of the
 // volume's.
 func (o *observation) foreign(m host.Mount, s containerScan) bool {
 	switch {
@@ -114,7 +114,7 @@ func (o *observation) addContainerMounts(ctx context.Context, s containerScan) e
 	}
 	probes, err := o.node.ProbeInContainers(ctx, s.mounts)
 	if err != nil {
-		return Failed("look into the containers that have the volume", err)
+		return Failed("inspect the containers that have the volume", err)
 	}
 	s.onHost, s.sharing = map[host.Dev][]host.Mount{}, map[string]bool{}
 	for _, m := range s.mounts {
@@ -183,14 +183,14 @@ func (o *observation) addContainerMount(m host.ContainerMount, probe host.Contai
 // addUnprobed adds a container that gave no answer, while others have a stale mount of
 // the same superblock.
 func (o *observation) addUnprobed(m host.ContainerMount, probe host.ContainerProbe) {
-	why := probe.Unable
+	why := host.WhyProbeFailed
 	if probe.TimedOut {
-		why = "it does not answer"
+		why = host.WhyNoAnswer
 	}
-	if why == "" || probe.Ended || !slices.ContainsFunc(o.c.MountPoints, MountPoint.Stale) && !o.c.Replaced(m.Mount.Dev) {
+	if probe.Unable == "" && !probe.TimedOut || probe.Ended || !slices.ContainsFunc(o.c.MountPoints, MountPoint.Stale) && !o.c.Replaced(m.Mount.Dev) {
 		return
 	}
-	o.c.Unverified = append(o.c.Unverified, host.Unverified{PodUID: m.PodUID, ContainerID: m.ContainerID, Why: why, Has: true})
+	o.c.Unverified = append(o.c.Unverified, host.Unverified{PodUID: m.PodUID, ContainerID: m.ContainerID, Why: why, Detail: probe.Unable, Has: true})
 }
 
 // noteScanned remembers that no container was found with something stale.
@@ -201,8 +201,8 @@ func (o *observation) noteScanned(s containerScan) {
 	}
 }
 
-// mountedOutsideVolume is true when the host has a superblock at a mount point that is not
-// the volume's.
+// mountedOutsideVolume reports whether the host has a superblock at a mount point that
+// is not the volume's.
 func (o *observation) mountedOutsideVolume(dev host.Dev) bool {
 	return slices.ContainsFunc(o.table.Of(dev), func(m host.Mount) bool {
 		_, own := o.c.MountPoint(m.Path)
@@ -210,7 +210,7 @@ func (o *observation) mountedOutsideVolume(dev host.Dev) bool {
 	})
 }
 
-// IsFUSE is true for a filesystem that a daemon serves.
+// IsFUSE reports whether a daemon serves filesystems of the type.
 func IsFUSE(fsType string) bool {
 	return mount.IsType(fsType, mount.FUSE)
 }

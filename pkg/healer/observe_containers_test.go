@@ -118,7 +118,7 @@ func TestContainersOfARawBlockVolumeAreNotScanned(t *testing.T) {
 }
 
 // Only what a daemon serves has instances from before there was a record, and the
-// record of a disk says that its containers were looked into.
+// record of a disk says that its containers were inspected.
 func TestContainersOfADiskAreNotScannedAtTheStart(t *testing.T) {
 	b := newFixture(t)
 	if b.healthy(); len(b.walks) != 1 {
@@ -205,7 +205,7 @@ func TestWhoseContainersAreScanned(t *testing.T) {
 // until it is gone; what came later has the new one.
 func TestContainersThatCannotBeInspected(t *testing.T) {
 	started := func(ago time.Duration) host.Unverified {
-		return host.Unverified{PodUID: "uid-a", ContainerID: "c", Why: "why", Started: host.SinceBoot() - ago}
+		return host.Unverified{PodUID: "uid-a", ContainerID: "c", Detail: "why", Started: host.SinceBoot() - ago}
 	}
 	b := newFUSEBench(t)
 	old := started(time.Hour)
@@ -254,12 +254,12 @@ func TestWhichMountsInContainersAreTheVolumes(t *testing.T) {
 		"its number, another type":                           {dev: previously, change: func(m *host.ContainerMount) { m.Mount.FSType = "fuse.y" }},
 		"its number, another source":                         {dev: previously, change: func(m *host.ContainerMount) { m.Mount.Source = "other" }},
 		"another one, as on the host":                        {dev: renewed},
-		"ours, interrupted":                                  {dev: renewed, change: guarded, spoil: noted(host.AttrNoSUID), found: true, proven: true},
+		"ours, interrupted":                                  {dev: renewed, change: guarded, spoil: recordedWith(host.AttrNoSUID), found: true, proven: true},
 		"as its pod wants it":                                {dev: renewed, change: guarded},
-		"ours, to be read-only":                              {dev: renewed, change: guarded, spoil: noted(host.AttrReadOnly), found: true, proven: true},
-		"as it was before":                                   {dev: renewed, change: guarded, spoil: noted(host.AttrNoSymFollow)},
-		"noted, and finished":                                {dev: renewed, spoil: noted(host.AttrNoSUID)},
-		"noted, and only read-only":                          {dev: renewed, spoil: noted(host.AttrNoSUID), change: func(m *host.ContainerMount) { m.Mount.Attr = host.AttrReadOnly }},
+		"ours, to be read-only":                              {dev: renewed, change: guarded, spoil: recordedWith(host.AttrReadOnly), found: true, proven: true},
+		"as it was before":                                   {dev: renewed, change: guarded, spoil: recordedWith(host.AttrNoSymFollow)},
+		"recorded, and finished":                             {dev: renewed, spoil: recordedWith(host.AttrNoSUID)},
+		"recorded, and only read-only":                       {dev: renewed, spoil: recordedWith(host.AttrNoSUID), change: func(m *host.ContainerMount) { m.Mount.Attr = host.AttrReadOnly }},
 		"an unknown one of its type":                         {dev: unknown, found: true},
 		"one of another type, the same source":               {dev: unknown, change: func(m *host.ContainerMount) { m.Mount.FSType = "fuse.y" }},
 		"one of its kind, mounted on the host":               {dev: unknown, spoil: func(b *fixture) { b.mount("/elsewhere", unknown) }},
@@ -299,7 +299,7 @@ func TestWhichMountsInContainersAreTheVolumes(t *testing.T) {
 }
 
 // noted puts into the record what a container had where it has something else now.
-func noted(attr host.Attr) func(*fixture) {
+func recordedWith(attr host.Attr) func(*fixture) {
 	return func(b *fixture) {
 		k := volumeKey(driver, volID)
 		r := b.notes.records[k]
@@ -353,22 +353,22 @@ func TestWhatAContainersMountAnswers(t *testing.T) {
 	unknown := host.Dev{Minor: 70}
 	for name, tc := range map[string]struct {
 		dev   host.Dev
-		sight host.ContainerProbe
+		probe host.ContainerProbe
 		shut  bool
 		want  bool
 		as    host.ContainerProbe
 	}{
-		"it is dead":                   {dev: previously, sight: deadSight, want: true, as: deadSight},
+		"it is dead":                   {dev: previously, probe: deadSight, want: true, as: deadSight},
 		"it works":                     {dev: previously},
 		"it answers, and is shut down": {dev: previously, shut: true, want: true},
-		"it is silent":                 {dev: previously, sight: host.ContainerProbe{TimedOut: true}, want: true, as: host.ContainerProbe{TimedOut: true}},
-		"it cannot be asked":           {dev: previously, sight: host.ContainerProbe{Unable: "no way in"}, want: true, as: host.ContainerProbe{Unable: "no way in"}},
-		"its container has ended":      {dev: previously, sight: host.ContainerProbe{Unable: "it has ended", Ended: true}},
+		"it is silent":                 {dev: previously, probe: host.ContainerProbe{TimedOut: true}, want: true, as: host.ContainerProbe{TimedOut: true}},
+		"it cannot be asked":           {dev: previously, probe: host.ContainerProbe{Unable: "no way in"}, want: true, as: host.ContainerProbe{Unable: "no way in"}},
+		"its container has ended":      {dev: previously, probe: host.ContainerProbe{Unable: "it has ended", Ended: true}},
 		"unknown, and works":           {dev: unknown},
 		"unknown, shut down":           {dev: unknown, shut: true},
-		"unknown, and silent":          {dev: unknown, sight: host.ContainerProbe{TimedOut: true}},
-		"unknown, and cannot be asked": {dev: unknown, sight: host.ContainerProbe{Unable: "no way in"}},
-		"unknown, and dead":            {dev: unknown, sight: deadSight, want: true, as: deadSight},
+		"unknown, and silent":          {dev: unknown, probe: host.ContainerProbe{TimedOut: true}},
+		"unknown, and cannot be asked": {dev: unknown, probe: host.ContainerProbe{Unable: "no way in"}},
+		"unknown, and dead":            {dev: unknown, probe: deadSight, want: true, as: deadSight},
 	} {
 		b := newFUSEBench(t)
 		b.renew()
@@ -377,7 +377,7 @@ func TestWhatAContainersMountAnswers(t *testing.T) {
 				m.Mount.SuperOptions = []string{"shutdown"}
 			}
 		})
-		b.inContainer[m.Path()] = tc.sight
+		b.inContainer[m.Path()] = tc.probe
 		b.heal(volume)
 		got := b.inContainers()
 		if (len(got) == 1) != tc.want || tc.want && got[0].InContainer.Probe != tc.as {

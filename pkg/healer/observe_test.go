@@ -109,7 +109,7 @@ func TestMovesThenAbsence(t *testing.T) {
 	}
 }
 
-func TestSilentStorageIsAnAnswer(t *testing.T) {
+func TestHungStorageIsAnAnswer(t *testing.T) {
 	b := newFixture(t)
 	b.answers[disk] = host.Inspection{Answer: host.Answer{Asked: true, TimedOut: true, Elapsed: time.Second}}
 	other := host.Dev{Major: 0, Minor: 77}

@@ -22,6 +22,9 @@ type StartedBefore struct {
 	Was, Now host.Dev
 }
 
+// String returns the container's name, for messages.
+func (s StartedBefore) String() string { return ContainerName(s.PodUID, s.ContainerID) }
+
 // oldDevices finds the containers of a raw block volume that started while its device
 // had the recorded number, if that is another one now.
 func (o *observation) oldDevices(ctx context.Context) error {
@@ -46,7 +49,7 @@ func (o *observation) oldDevices(ctx context.Context) error {
 	return nil
 }
 
-// renumbered is true for a mount point whose device has another number than it was
+// renumbered reports whether the device of a mount point has another number than it was
 // recorded with in this boot.
 func (c Case) renumbered(p MountPoint) bool {
 	return p.Role == RoleTarget && p.PodUID != "" && p.Inspect.Kind == host.KindBlock &&

@@ -115,7 +115,7 @@ func (o *observation) subpaths() []string {
 	return found
 }
 
-// notScanned is true until the containers of a FUSE volume were scanned since the
+// notScanned reports whether the containers of a FUSE volume were not scanned since the
 // server started.
 func (o *observation) notScanned() bool {
 	return IsFUSE(o.c.Superblocks[o.c.MountPoints[0].Dev()].FSType) && !o.engine.scanned.get(o.volumeKey()).containers
@@ -192,9 +192,9 @@ func (o *observation) isOwn(p MountPoint, m host.Mount) bool {
 	return (m.Path == p.Path || staged(m.Path)) && !staged(parent.Path)
 }
 
-// used is true when a running container of the pod has the volume mounted, or
-// the cluster says that the pod wants it at a mount point that was mounted in this
-// boot. Else an empty mount point is most likely that of a pod that ends or begins.
+// used reports whether a running container of the pod has the volume mounted, or the
+// cluster says that the pod wants it at a mount point that was mounted in this boot.
+// Else an empty mount point is most likely that of a pod that ends or begins.
 func (o *observation) used(ctx context.Context, p MountPoint) (bool, error) {
 	if o.c.Record.MountPoint(p.Path) != nil && o.c.recordOfThisBoot() && o.engine.cfg.Gate.Wants(ctx, o.c, p) {
 		return true, nil
@@ -212,6 +212,19 @@ func (o *observation) used(ctx context.Context, p MountPoint) (bool, error) {
 	}
 	h.Close()
 	return true, nil
+}
+
+// wanted fails for a check that nobody called for, at an empty path that nothing shows
+// to be in use.
+func (o *observation) wanted(ctx context.Context) error {
+	p := o.c.MountPoints[0]
+	if !o.c.Volume.Unasked || len(p.Stack) > 0 {
+		return nil
+	}
+	if used, err := o.used(ctx, p); err != nil || used {
+		return err
+	}
+	return NotFound("volume_path: nothing is mounted there, and nothing shows that it should be")
 }
 
 // superblockOf returns the superblock that a container of an empty mount point would

@@ -1,6 +1,7 @@
 package healer
 
 import (
+	"context"
 	"slices"
 	"syscall"
 	"testing"
@@ -205,5 +206,33 @@ func TestStagedOnly(t *testing.T) {
 		if c := b.last(); len(c.MountPoints) != 1 || c.MountPoints[0].Role != RoleStaging || !c.MountPoints[0].Named {
 			t.Errorf("%+v", c.MountPoints)
 		}
+	}
+}
+
+// Nobody vouches for an empty mount point that a check names of its own accord.
+func TestUnaskedCheckOfAnEmptyMountPoint(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spoil func(*fixture)
+		found bool
+	}{
+		"its pod runs":              {func(b *fixture) { b.pods["uid-a"] = disk }, true},
+		"the cluster wants it":      {func(b *fixture) { b.notes.wanted = map[string]bool{"uid-a": true} }, true},
+		"its pod starts, or ends":   {func(*fixture) {}, false},
+		"it was never seen mounted": {func(b *fixture) { clear(b.notes.records) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newFixture(t)
+			b.healthy()
+			b.unmount(podA)
+			tc.spoil(b)
+			v := Volume{ID: volID, Path: podA, Unasked: true}
+			if _, err := b.engine.Check(context.Background(), v); (err == nil) != tc.found || !tc.found && KindOf(err) != KindNotFound {
+				t.Errorf("unasked: %v", err)
+			}
+			v.Unasked = false
+			if _, err := b.engine.Check(context.Background(), v); err != nil {
+				t.Errorf("asked: %v", err)
+			}
+		})
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"unicode/utf8"
 
 	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // maxPermissionText bounds the text of a permissionError in bytes: it is one part of a
@@ -47,7 +47,7 @@ func ExplainPermission(operation, path string, err error, own func() (host.Privi
 		return err
 	}
 	text := fmt.Sprintf("%s is not permitted: %s. Fix: %s. Check on the node: %s. Denied at %q: %s", operation, l.what, l.fix, l.check, path, err)
-	return &permissionError{cut(text, maxPermissionText), err}
+	return &permissionError{printable.Line(text, maxPermissionText), err}
 }
 
 // explainStep is ExplainPermission for a step that ran.
@@ -99,7 +99,7 @@ func lackOf(p host.Privileges, notPermitted bool) (lack, bool) {
 		}, true
 	case p.Label != "":
 		return lack{
-			"this process has all capabilities, and is confined by " + cut(p.Label, 64),
+			"this process has all capabilities, and is confined by " + printable.Line(p.Label, 64),
 			"privileged: true without appArmorProfile and seLinuxOptions",
 			"cat " + self + "/attr/current; dmesg | grep -i denied",
 		}, true
@@ -117,17 +117,4 @@ func lackOf(p host.Privileges, notPermitted bool) (lack, bool) {
 		}, true
 	}
 	return lack{}, false
-}
-
-// cut returns at most limit bytes of a text, and marks where it was cut.
-func cut(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	const mark = "…"
-	end := limit - len(mark)
-	for !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + mark
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// recordOfThisBoot is true when device numbers and mount ids in the record still mean
-// anything.
+// recordOfThisBoot reports whether device numbers and mount ids in the record still
+// mean anything.
 func (c Case) recordOfThisBoot() bool { return c.Record != nil && c.Record.BootID == c.BootID }
 
 // previous returns the superblocks that the record names for this boot.
@@ -28,13 +28,13 @@ func (c Case) previousOf(dev host.Dev) (PreviousSuperblock, bool) {
 	return previous[at], true
 }
 
-// Replaced is true for a superblock of this boot that the volume had before.
+// Replaced reports whether the volume had a superblock of this boot before.
 func (c Case) Replaced(dev host.Dev) bool {
 	_, known := c.previousOf(dev)
 	return known
 }
 
-// ended is true for a mount of a filesystem that has shut itself down, as it says
+// ended reports whether the filesystem of a mount has shut itself down, as it says
 // itself, or as it was seen while the host still had it.
 func (c Case) ended(m host.Mount) bool {
 	f, _ := c.previousOf(m.Dev)
@@ -93,7 +93,7 @@ func (c Case) startedBefore(all []host.Unverified) []host.Unverified {
 	return slices.DeleteFunc(slices.Clone(all), func(u host.Unverified) bool { return u.Started > replaced || replaced == 0 })
 }
 
-// podStayed is true while a pod has the volume that had it when the record was
+// podStayed reports whether a pod has the volume that had it when the record was
 // written. With the last of them the volume is unstaged, and what is staged for the
 // next one is another superblock.
 func (c Case) podStayed() bool {
@@ -103,8 +103,8 @@ func (c Case) podStayed() bool {
 	})
 }
 
-// gone is true for a recorded superblock that the host has nowhere any more, and
-// that is not known as a previous one.
+// gone reports whether the host has a recorded superblock nowhere any more, and it is
+// not known as a previous one.
 func (c Case) gone(dev host.Dev) bool {
 	_, here := c.onHost(dev)
 	return !here && !dev.Zero() && !c.Replaced(dev)
@@ -121,7 +121,7 @@ func (c Case) onHost(dev host.Dev) (path string, found bool) {
 	return "", false
 }
 
-// covered is true while a mount of a superblock lies beneath another one at a proven
+// covered reports whether a mount of a superblock lies beneath another one at a proven
 // mount point.
 func (c Case) covered(dev host.Dev) bool {
 	return slices.ContainsFunc(c.MountPoints, func(p MountPoint) bool {

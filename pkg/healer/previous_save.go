@@ -117,7 +117,7 @@ func keepPrevious(c Case, now Record) []PreviousSuperblock {
 	})
 }
 
-// lingers is true while something has a previous superblock, or may have it.
+// lingers reports whether something has a previous superblock, or may have it.
 func (c Case) lingers(f PreviousSuperblock) bool {
 	return c.covered(f.Dev) ||
 		slices.ContainsFunc(c.Lingering, func(in InContainer) bool { return in.Mount.Dev == f.Dev && in.Proof != "" }) ||

@@ -205,7 +205,7 @@ func (o *observation) upper(m host.Mount) *host.Superblock {
 	return nil
 }
 
-// works is true for a superblock that answered, and that did not shut down.
+// works reports whether a superblock answered, and did not shut down.
 func works(sb host.Superblock) bool {
 	return sb.Answer.Asked && !sb.Answer.TimedOut && sb.Answer.Errno == 0 && !sb.Shutdown
 }

@@ -38,6 +38,7 @@ var reasons = []reasonInfo{
 	{reason: ReadOnlyFilesystem, scope: ScopeMount},
 	{reason: PermissionDenied, scope: ScopeBackend},
 	{reason: NotResponding, scope: ScopeBackend},
+	{reason: ServerUnreachable, scope: ScopeBackend},
 	{reason: Frozen, scope: ScopeBackend},
 	{reason: SlowResponse, scope: ScopeBackend},
 	{reason: OutOfSpace, scope: ScopeFilesystem},
@@ -58,6 +59,9 @@ var reasons = []reasonInfo{
 	{reason: ContainerKeptPlaceholder, scope: ScopeMount},
 	{reason: ContainerOnOldDevice, scope: ScopeMount},
 	{reason: TargetNotEmpty, scope: ScopeMount},
+	{reason: DaemonGone, scope: ScopeFilesystem},
+	{reason: DaemonStopped, scope: ScopeFilesystem},
+	{reason: DaemonHung, scope: ScopeFilesystem},
 }
 
 // Reasons returns all reasons of this package.

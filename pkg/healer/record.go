@@ -64,7 +64,7 @@ type PreviousSuperblock struct {
 	NextPods bool `json:"nextPods,omitempty"`
 }
 
-// same is true when both say the same except for the times.
+// same reports whether both say the same except for the times.
 func (r Record) same(o Record) bool {
 	return r.Version == o.Version && r.Driver == o.Driver && r.VolumeID == o.VolumeID && r.BootID == o.BootID &&
 		r.FSType == o.FSType && r.Source == o.Source && r.Identity == o.Identity && r.DiskSeq == o.DiskSeq &&
@@ -97,7 +97,7 @@ func (m PreviousMount) key() PreviousMount {
 	return PreviousMount{Namespace: m.Namespace, Path: m.Path}
 }
 
-// hasMount is true for the unique id of a mount that was seen; 0 is none.
+// hasMount reports whether a mount with the unique id was seen; 0 is none.
 func (f PreviousSuperblock) hasMount(id uint64) bool {
 	return id != 0 && slices.ContainsFunc(f.Mounts, func(m PreviousMount) bool { return m.ID == id })
 }

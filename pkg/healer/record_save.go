@@ -64,7 +64,8 @@ func (r *Record) keepBaselines(was *Record) {
 	}
 }
 
-// identifiable is false when the identity of a device that exists could not be read.
+// identifiable reports whether the identity of the device could be read, if that
+// exists.
 func identifiable(c Case) bool {
 	for _, sb := range c.Superblocks {
 		if sb.Device != nil && !sb.Device.Known() {
@@ -113,8 +114,9 @@ func newRecord(c Case) Record {
 	return r
 }
 
-// recordableAt is true for a proven mount point with a mount of its own, if it is known
-// how that is to be mounted. One of a subPath is recorded only while it is replaced.
+// recordableAt reports whether a mount point is proven and has a mount of its own, and
+// it is known how that is to be mounted. One of a subPath is recorded only while it is
+// replaced.
 func recordableAt(p MountPoint) bool {
 	unfinished := p.Unfinished()
 	return p.Proven && p.Mounted() && p.Role != RoleContainer &&

@@ -253,7 +253,7 @@ func TestDegradedVolumeKeepsItsBaselines(t *testing.T) {
 }
 
 // Without a record the errors of this boot are news, and stay so.
-func TestErrorsAtFirstSightAreNoBaseline(t *testing.T) {
+func TestErrorsAtFirstCheckAreNoBaseline(t *testing.T) {
 	for name, tc := range map[string]struct {
 		last time.Time
 		want uint64

@@ -2,6 +2,7 @@ package healer
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"slices"
 	"strconv"
@@ -31,6 +32,34 @@ func (s Secrets) Redact(text string) string {
 	}
 	return text
 }
+
+// Redacted returns an error without the volume's secrets. One of a program is without the
+// values of volume_context, too: it may have been told them, or have found them.
+func (v Volume) Redacted(err error) error {
+	if err == nil {
+		return nil
+	}
+	text := v.Secrets.Redact(err.Error())
+	if exit := (*ExitError)(nil); errors.As(err, &exit) {
+		text = v.Context.Redact(text)
+	}
+	if text == err.Error() {
+		return err
+	}
+	return &redactedError{text, err}
+}
+
+// redactedError is an error with another text.
+type redactedError struct {
+	text string
+	err  error
+}
+
+// Error implements error.
+func (e *redactedError) Error() string { return e.text }
+
+// Unwrap has the kind of the error compared.
+func (e *redactedError) Unwrap() error { return e.err }
 
 // QuoteName quotes a name of foreign origin if it could be taken for more than one
 // word: a daemon names its filesystem freely, and names on a disk are not ours.

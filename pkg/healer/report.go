@@ -88,10 +88,11 @@ type ProviderFailure struct {
 	Err      error
 }
 
-// Healthy is true when nothing is wrong and every provider could examine the case.
+// Healthy reports whether nothing is wrong and every provider could examine the case.
 func (d Diagnosis) Healthy() bool { return len(d.Conditions) == 0 && len(d.Failures) == 0 }
 
-// recordable is true when the volume can be used, and it is clear which storage it is.
+// recordable reports whether the volume can be used, and it is clear which storage it
+// is.
 func (d Diagnosis) recordable() bool {
 	return len(d.Failures) == 0 && !slices.ContainsFunc(d.Conditions, func(c Condition) bool { return c.Disables() || c.Ambiguous })
 }

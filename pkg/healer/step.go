@@ -12,7 +12,9 @@ type Cost int
 
 // The costs of a step.
 const (
-	Rebind Cost = iota
+	// Delegate is to ask the driver: it knows its storage better than anyone here.
+	Delegate Cost = iota - 1
+	Rebind
 	Replace
 	Reconnect
 	Restage
@@ -26,7 +28,10 @@ type Step struct {
 	Cost       Cost
 	Heals      []Reason
 	// Source is the superblock that the step brings to the mount point; the engine
-	// proves its identity against the record first.
+	// proves its identity against the record first. A step of the cost Restage or
+	// Delegate brings one that does not exist yet, or that only the driver knows, and has
+	// none: the volume must be proven then, and the steps that bring the new superblock
+	// anywhere prove its identity.
 	Source host.Dev
 	// Writes is true for a step that writes to the device behind the mount point, or
 	// has the kernel do it: mount, remount, replay, repair.
@@ -43,8 +48,13 @@ type Step struct {
 	Run func(ctx context.Context, revalidate func(context.Context) error) error
 }
 
-// CanHeal is true for a reason that the step is for.
+// CanHeal reports whether the step is for a reason.
 func (s Step) CanHeal(r Reason) bool { return slices.Contains(s.Heals, r) }
+
+// Sourceless reports whether the step may have no Source.
+func (s Step) Sourceless() bool {
+	return (s.Cost == Restage || s.Cost == Delegate) && s.Source.Zero()
+}
 
 // Finding is what one provider says of a case.
 type Finding struct {
@@ -61,6 +71,14 @@ type Provider interface {
 	// Examine judges a case. It is pure: all evidence is in the case, and the same case
 	// gets the same finding.
 	Examine(c Case) (Finding, error)
+}
+
+// Excluder is a provider that knows when no step but its own may run.
+type Excluder interface {
+	Provider
+	// Excludes says why no step of another provider may run on the volume now; empty if
+	// they may. It asks nothing, and counts also if Collect or Examine failed.
+	Excludes(c Case) string
 }
 
 // ErrRefused marks an error that means "must not", not "went wrong".

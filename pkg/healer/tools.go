@@ -2,6 +2,7 @@ package healer
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"time"
 )
@@ -11,14 +12,14 @@ import (
 // is bounded by its ctx, which must have a deadline, and may be made from several
 // goroutines at once.
 type Tools interface {
-	// ReadFile reads at most limit bytes of a file beneath a directory of Uses.Dirs, on
-	// the host. No symbolic link in name is followed. It returns fs.ErrNotExist for a
+	// ReadFile reads at most limit bytes (1 MiB) of a file beneath a directory of
+	// Uses.Dirs, on the host. No symbolic link in name is followed. It returns fs.ErrNotExist for a
 	// file that is not there, and an error for a longer one, or one that is no regular
 	// file.
 	ReadFile(ctx context.Context, dir, name string, limit int) ([]byte, error)
 	// Run runs a program of Uses.Programs and waits until it and all that it started
-	// have ended. An exit code other than 0 is an error: ErrRefused for RefusedCode, and
-	// else an *ExitError. When ctx ends, all of them are killed first.
+	// have ended. An exit code other than 0 is an *ExitError, which is
+	// ErrRefused for RefusedCode. When ctx ends, all of them are killed first.
 	Run(ctx context.Context, p Program) (Output, error)
 	// Reach connects to an address (host:port, as in net.Dial with "tcp") from the
 	// host's network, and hangs up. Its error says whether the connection was refused,
@@ -79,3 +80,32 @@ type Collector interface {
 	// driver that cannot be asked is mostly no error, but evidence.
 	Collect(ctx context.Context, c Case) (Evidence, error)
 }
+
+// ExitError is a program that ended with another exit code than 0.
+type ExitError struct {
+	Program string
+	// Code is negative if a signal ended it.
+	Code int
+	// Refused is true for RefusedCode: the error is ErrRefused then.
+	Refused bool
+	// Text is the one of its Output.
+	Text string
+}
+
+// Error implements error.
+func (e *ExitError) Error() string {
+	how := fmt.Sprintf("ended with exit code %d", e.Code)
+	switch {
+	case e.Refused:
+		how = "refused"
+	case e.Code < 0:
+		how = "was ended by a signal"
+	}
+	if e.Text == "" {
+		return e.Program + " " + how
+	}
+	return fmt.Sprintf("%s %s: %s", e.Program, how, e.Text)
+}
+
+// Is reports whether the program refused, and target is ErrRefused.
+func (e *ExitError) Is(target error) bool { return e.Refused && target == ErrRefused }

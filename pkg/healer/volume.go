@@ -11,6 +11,10 @@ type Volume struct {
 	// StagingPath is the staging_target_path; empty when the driver stages
 	// nothing or the caller did not name it.
 	StagingPath string
+	// Unasked is true for a check that nobody called for. Nothing then says that an
+	// empty volume_path should be mounted, as its caller would: the pod may be starting
+	// or ending.
+	Unasked bool
 	// Capability is nil when the request carries none.
 	Capability *Capability
 	// Secrets and Context come from the request as they are. Neither may be
@@ -35,6 +39,8 @@ type Capability struct {
 	// ReadOnly is true for the reader-only access modes and for a mount flag
 	// "ro": a read-only superblock is then intended.
 	ReadOnly bool
+	// AccessMode is the name that CSI gives it.
+	AccessMode string
 	// FSType is empty when the caller leaves it open.
 	FSType string
 }

@@ -84,7 +84,7 @@ func saysHealthy(sb host.Superblock) bool {
 	return sb.Answer.Asked && !sb.Answer.TimedOut && sb.Answer.Errno == 0 && !sb.Answer.Frozen && sb.Kind == host.KindDirectory && !sb.Shutdown
 }
 
-// writable is true for a mount point through which an ordinary writer could write.
+// writable reports whether an ordinary writer could write through a mount point.
 func (o *observation) writable(p MountPoint) bool {
 	if !p.Mounted() || p.Stack[0].Attr.Has(host.AttrReadOnly) {
 		return false
@@ -95,7 +95,7 @@ func (o *observation) writable(p MountPoint) bool {
 	return p.Want == nil || !p.Want.ReadOnlySuper
 }
 
-// wantsWrite is true when probes succeeded, and a write would tell more.
+// wantsWrite reports whether probes succeeded, and a write would tell more.
 func (o *observation) wantsWrite(sb host.Superblock) bool {
 	if !saysHealthy(sb) {
 		return false
@@ -141,14 +141,14 @@ func ErrorsCounted(sb host.Superblock) uint64 {
 	return 0
 }
 
-// ofRecord is true for the superblock whose errors the record counts: a driver may
-// publish another one than it staged.
+// ofRecord reports whether the record counts the errors of this superblock: a driver
+// may publish another one than it staged.
 func ofRecord(c Case, sb host.Superblock) bool {
 	staged, found := c.Staged()
 	return !found || len(staged.Stack) == 0 || staged.Dev() == sb.Dev
 }
 
-// ErrorsRose is true when a filesystem counted errors since it was last healthy.
+// ErrorsRose reports whether a filesystem counted errors since it was last healthy.
 // Errors counted before this boot are ignored when there is no record.
 func ErrorsRose(c Case, sb host.Superblock) bool {
 	count := ErrorsCounted(sb)

@@ -41,15 +41,6 @@ func (c ContainerMount) Path() string {
 	return path.Join("/proc", strconv.Itoa(c.PID), "root", c.Mount.Path)
 }
 
-// String names the container and the path in it, for messages.
-func (c ContainerMount) String() string {
-	who := WorkloadName(c.PodUID, c.ContainerID)
-	if who == "" {
-		who = "process " + strconv.Itoa(c.PID)
-	}
-	return who + " at " + strconv.Quote(c.Mount.Path)
-}
-
 func (c ContainerMount) container() workerops.Container {
 	return workerops.Container{
 		Workload: workerops.Workload{PodUID: c.PodUID, ContainerID: c.ContainerID, Dir: c.cgroup}, PID: c.PID, Namespace: c.Namespace,
@@ -62,19 +53,33 @@ type Unverified struct {
 	PodUID, ContainerID string
 	// Started is when it did, in time since the boot.
 	Started time.Duration
-	// Why completes the sentence "... cannot be inspected: ".
-	Why string
+	Why     Why
+	// Detail is the name of the sandbox, or the text of the error.
+	Detail string
 	// Has is true where it is seen to have mounts of the volume.
 	Has bool
 }
 
-// String names the container, for messages.
-func (u Unverified) String() string {
-	if who := WorkloadName(u.PodUID, u.ContainerID); who != "" {
-		return who
-	}
-	return "a container"
-}
+// Why says why the mounts of a container are not known.
+type Why uint8
+
+// The reasons for an Unverified.
+const (
+	// WhyProbeFailed: its mount could not be probed, for the error in Detail.
+	WhyProbeFailed Why = iota
+	// WhyNoAnswer: its mount does not answer a probe.
+	WhyNoAnswer
+	// WhyUnreadable: its mount table could not be read, for the error in Detail.
+	WhyUnreadable
+	// WhyScanCut: not all processes of the node could be read in time.
+	WhyScanCut
+	// WhySandbox: it runs on a kernel of its own.
+	WhySandbox
+	// WhyForeign: its mount namespace belongs to another user namespace.
+	WhyForeign
+	// WhyTooMany: it has more mounts of the volume than are inspected.
+	WhyTooMany
+)
 
 // The most mounts that are read in a namespace, and in all containers of a pod: a
 // container may bind what it has as often as it likes, and must not use up the work for
@@ -100,16 +105,16 @@ func (n *Node) InContainers(ctx context.Context, pods []string, q MountQuery) (f
 		return found, err
 	}
 	if walk.Cut {
-		found.Unverified = append(found.Unverified, Unverified{Why: "not all processes on the node could be read in time"})
+		found.Unverified = append(found.Unverified, Unverified{Why: WhyScanCut})
 	}
 	var of []workerops.Container
 	for _, c := range walk.Containers {
 		switch {
 		case pods != nil && !slices.Contains(pods, c.PodUID):
 		case c.Sandbox != "":
-			found.unverified(c, "it runs in a sandbox ("+c.Sandbox+")")
+			found.unverified(c, WhySandbox, c.Sandbox)
 		case c.Foreign && c.PodUID != "":
-			found.unverified(c, "its mount namespace belongs to another user namespace")
+			found.unverified(c, WhyForeign, "")
 		case !c.Foreign:
 			of = append(of, c)
 		}
@@ -131,10 +136,10 @@ func (n *Node) addMounts(ctx context.Context, of []workerops.Container, q MountQ
 		switch here := n.mountsIn(c, mounts[i], q); {
 		case mounts[i].Ended:
 		case mounts[i].Many || inPod[c.PodUID]+len(here) > maxInPod:
-			found.unverified(c, "it has more mounts of the volume than are inspected")
+			found.unverified(c, WhyTooMany, "")
 			found.Unverified[len(found.Unverified)-1].Has = true
 		case mounts[i].Err != "":
-			found.unverified(c, "its mounts could not be read: "+mounts[i].Err)
+			found.unverified(c, WhyUnreadable, mounts[i].Err)
 		default:
 			inPod[c.PodUID] += len(here)
 			found.Mounts = append(found.Mounts, here...)
@@ -143,8 +148,8 @@ func (n *Node) addMounts(ctx context.Context, of []workerops.Container, q MountQ
 	return nil
 }
 
-func (f *Containers) unverified(c workerops.Container, why string) {
-	f.Unverified = append(f.Unverified, Unverified{PodUID: c.PodUID, ContainerID: c.ContainerID, Started: c.Started, Why: why})
+func (f *Containers) unverified(c workerops.Container, why Why, detail string) {
+	f.Unverified = append(f.Unverified, Unverified{PodUID: c.PodUID, ContainerID: c.ContainerID, Started: c.Started, Why: why, Detail: detail})
 }
 
 // mountsIn returns the wanted mounts of a container that are topmost at their paths.

@@ -79,11 +79,7 @@ func TestWhatIsKnownOfAContainersMount(t *testing.T) {
 	}
 	for _, tc := range []struct{ got, want string }{
 		{m.Path(), "/proc/10/root/data"},
-		{m.String(), "pod " + podUID + ` container cccccccccccc at "/data"`},
-		{ContainerMount{PID: 7, Mount: Mount{Path: "/a\nb"}}.String(), `process 7 at "/a\nb"`},
 		{ContainerMount{PID: 7, Mount: Mount{Path: "/"}}.Path(), "/proc/7/root"},
-		{Unverified{PodUID: podUID}.String(), "pod " + podUID},
-		{Unverified{}.String(), "a container"},
 	} {
 		if tc.got != tc.want {
 			t.Errorf("got %s, want %s", tc.got, tc.want)
@@ -221,7 +217,7 @@ func devAt(t *testing.T, pid int, path string) Dev {
 }
 
 // On this kernel: a process in a mount namespace of its own has a tmpfs.
-func TestLookIntoAContainer(t *testing.T) {
+func TestProbeInContainer(t *testing.T) {
 	realKernel(t)
 	n, _ := newNode(t)
 	at := t.TempDir()
@@ -267,7 +263,7 @@ func TestLookIntoAContainer(t *testing.T) {
 }
 
 // One pod's mounts do not use up what is looked at for others.
-func TestMoreMountsThanAreLookedAt(t *testing.T) {
+func TestMoreMountsThanAreInspected(t *testing.T) {
 	realKernel(t)
 	n, _ := newNode(t)
 	at := t.TempDir()
@@ -291,7 +287,7 @@ func TestMoreMountsThanAreLookedAt(t *testing.T) {
 		t.Fatalf("%d mounts, %+v, %v", len(found.Mounts), found.Unverified, err)
 	}
 	for _, u := range found.Unverified {
-		if !strings.Contains(u.Why, "more mounts") {
+		if u.Why != WhyTooMany {
 			t.Errorf("%+v", u)
 		}
 	}

@@ -11,16 +11,16 @@ import (
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
-// ContainerProbe is the result of a touch of a container's mount, through its own path.
+// ContainerProbe is the result of a probe of a container's mount, through its own path.
 type ContainerProbe struct {
 	Errno    syscall.Errno
 	TimedOut bool
-	// Unable says why it was not touched, Ended that the container is gone.
+	// Unable is the error of a probe that could not be made, Ended that the container is gone.
 	Unable string
 	Ended  bool
 }
 
-// ProbeInContainers touches mounts in containers. A filesystem that ended has ended for
+// ProbeInContainers probes mounts in containers. A filesystem that ended has ended for
 // all mounts of its superblock: the answer of one of them counts for the others, unless
 // it has none. Only on NFS one directory may be stale, and another not.
 func (n *Node) ProbeInContainers(ctx context.Context, mounts []ContainerMount) ([]ContainerProbe, error) {
@@ -42,7 +42,7 @@ func (n *Node) ProbeInContainers(ctx context.Context, mounts []ContainerMount) (
 		wg.Go(func() {
 			for tries, i := range at {
 				found[i] = n.probeInContainer(ctx, mounts[i])
-				rest := ContainerProbe{Unable: "too many of its mounts could not be asked"}
+				rest := ContainerProbe{Unable: errTooManyFailed.Error()}
 				if found[i].forAll() {
 					rest = found[i]
 				} else if tries < maxProbes {
@@ -59,10 +59,12 @@ func (n *Node) ProbeInContainers(ctx context.Context, mounts []ContainerMount) (
 	return found, ctx.Err()
 }
 
+var errTooManyFailed = errors.New("too many of its mounts could not be asked")
+
 // maxProbes bounds the mounts of a superblock that are asked, one after the other.
 const maxProbes = 64
 
-// forAll is true for an answer that counts for all mounts of the superblock: it works,
+// forAll reports whether an answer counts for all mounts of the superblock: it works,
 // or its connection is gone. Any other error may concern one directory only.
 func (s ContainerProbe) forAll() bool {
 	if s.Unable != "" || s.Ended {
@@ -71,7 +73,7 @@ func (s ContainerProbe) forAll() bool {
 	return s.TimedOut || slices.Contains([]syscall.Errno{0, syscall.ENOTCONN, syscall.ECONNABORTED}, s.Errno)
 }
 
-// probeInContainer touches one mount. There is one worker at each storage at a time, and
+// probeInContainer probes one mount. There is one worker at each storage at a time, and
 // none beside one that cannot be ended: then the answer is that it hangs.
 func (n *Node) probeInContainer(ctx context.Context, m ContainerMount) ContainerProbe {
 	s := storageOf(m.Mount)

@@ -54,7 +54,7 @@ func SharingOf(m Mount, onHost []Mount) Sharing {
 	}
 }
 
-// FollowsHost is true where mounts made on the host appear in the container.
+// FollowsHost reports whether mounts made on the host appear in the container.
 func (s Sharing) FollowsHost() bool {
 	return s == SharingSlave || s == SharingSlaveOwn || s == SharingPeer
 }

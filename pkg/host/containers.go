@@ -55,11 +55,6 @@ type Running struct {
 	Started time.Duration
 }
 
-// String names the container, for messages.
-func (r Running) String() string {
-	return Unverified{PodUID: r.PodUID, ContainerID: r.ContainerID}.String()
-}
-
 // Running returns the running containers of pods, but for those that only keep a pod's
 // namespaces, and one without a name if not all processes could be read.
 func (n *Node) Running(ctx context.Context, pods []string) (found []Running, err error) {

@@ -36,15 +36,14 @@ func TestInContainers(t *testing.T) {
 		{Workload: in("other", "b"), Foreign: true},
 		{Workload: in("", ""), Foreign: true},
 	}}
-	const cut, userns, sandbox = "not all processes on the node could be read in time", "its mount namespace belongs to another user namespace", "it runs in a sandbox (runsc)"
 	for name, tc := range map[string]struct {
 		pods []string
 		want []Unverified
 	}{
-		"of a pod":     {[]string{podUID}, []Unverified{{Why: cut}, {PodUID: podUID, ContainerID: "a", Started: time.Second, Why: userns}, {PodUID: podUID, Started: time.Minute, Why: sandbox}}},
-		"of all pods":  {nil, []Unverified{{Why: cut}, {PodUID: podUID, ContainerID: "a", Started: time.Second, Why: userns}, {PodUID: podUID, Started: time.Minute, Why: sandbox}, {PodUID: "other", ContainerID: "b", Why: userns}}},
-		"of no pods":   {[]string{}, []Unverified{{Why: cut}}},
-		"of some pods": {[]string{"third"}, []Unverified{{Why: cut}}},
+		"of a pod":     {[]string{podUID}, []Unverified{{Why: WhyScanCut}, {PodUID: podUID, ContainerID: "a", Started: time.Second, Why: WhyForeign}, {PodUID: podUID, Started: time.Minute, Why: WhySandbox, Detail: "runsc"}}},
+		"of all pods":  {nil, []Unverified{{Why: WhyScanCut}, {PodUID: podUID, ContainerID: "a", Started: time.Second, Why: WhyForeign}, {PodUID: podUID, Started: time.Minute, Why: WhySandbox, Detail: "runsc"}, {PodUID: "other", ContainerID: "b", Why: WhyForeign}}},
+		"of no pods":   {[]string{}, []Unverified{{Why: WhyScanCut}}},
+		"of some pods": {[]string{"third"}, []Unverified{{Why: WhyScanCut}}},
 	} {
 		n.containers.began = time.Now().Add(time.Hour)
 		found, err := n.InContainers(t.Context(), tc.pods, ofVolume)

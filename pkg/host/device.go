@@ -26,8 +26,8 @@ type BlockDevice struct {
 	Paths []DevicePath
 }
 
-// Known is false when the device is missing, or sysfs could not be read, as when this
-// process may open no more files.
+// Known reports whether the device is there and sysfs could be read, which fails when
+// this process may open no more files.
 func (d BlockDevice) Known() bool { return d.Name != "" && !d.Missing }
 
 // Identify sets the identity that DeviceIdentity returned for the same device number
@@ -51,7 +51,7 @@ type Identity struct {
 	Size int64 `json:"size,omitempty"`
 }
 
-// Empty is true when nothing identifies the device.
+// Empty reports whether nothing identifies the device.
 func (i Identity) Empty() bool {
 	return i.FilesystemUUID == "" && i.Serial == "" && i.WWID == "" && i.DMUUID == ""
 }

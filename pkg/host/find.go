@@ -42,7 +42,7 @@ func (n *Node) Find(ctx context.Context, driver, handle string) (string, error) 
 	if found != "" || err != nil {
 		return found, err
 	}
-	lost, err := n.unmounted(ctx, table)
+	lost, err := n.unmounted(ctx, table, "")
 	if err != nil {
 		return "", err
 	}
@@ -68,19 +68,23 @@ func (n *Node) mounted(table Table) (asks []PathQuery) {
 	return asks
 }
 
-// unmounted returns the paths of pods' volumes at which nothing is mounted.
-func (n *Node) unmounted(ctx context.Context, table Table) (asks []PathQuery, err error) {
+// unmounted returns the paths of pods' volumes at which nothing is mounted; devices is
+// kubelet's directory for raw block volumes, empty to leave them out.
+func (n *Node) unmounted(ctx context.Context, table Table, devices string) (asks []PathQuery, err error) {
 	pods := n.kubelet.Root + "/pods"
 	var volumes []workerops.PublishedVolume
 	disk := storageUnder(table, pods)
 	disk.root = "paths" // as for all that is asked of kubelet's own disk
 	err = n.probes.unlessStuck(disk, func() (err error) {
-		volumes, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Published, workerops.PublishedQuery{Pods: pods, Max: maxPublished})
+		volumes, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Published, workerops.PublishedQuery{Pods: pods, Devices: devices, Max: maxPublished})
 		return err
 	})
 	for _, v := range volumes {
 		at := path.Join(pods, v.PodUID, "volumes/kubernetes.io~csi", v.PV, "mount")
-		if l := n.kubelet.Layout(at); l.Kind == LayoutPod && len(table.Stack(at)) == 0 {
+		if v.Block {
+			at = path.Join(devices, v.PV, v.PodUID)
+		}
+		if l := n.kubelet.Layout(at); (l.Kind == LayoutPod || l.Kind == LayoutBlock) && len(table.Stack(at)) == 0 {
 			asks = append(asks, PathQuery{Path: at, VolData: l.VolData})
 		}
 	}

@@ -10,10 +10,10 @@ import (
 // meanwhile.
 func thawOf(m Mount) storage { return storage{dev: m.Dev, root: "thaw"} }
 
-// waitsForThaw is true when a worker got no answer because it waits for the right
-// to write. One that cannot be ended is marked, and no other worker asks until it
-// ends. Only the function of the kernel in which it waits tells that the filesystem
-// is frozen: another process may hold the root directory's lock, for example.
+// waitsForThaw reports whether a worker got no answer because it waits for the right to
+// write. One that cannot be ended is marked, and no other worker asks until it ends.
+// Only the function of the kernel in which it waits tells that the filesystem is
+// frozen: another process may hold the root directory's lock, for example.
 func (n *Node) waitsForThaw(ctx context.Context, m Mount, err error) bool {
 	w := waits(err)
 	if !timedOut(ctx, err) || !slices.ContainsFunc(w, func(f string) bool { return strings.Contains(f, "removexattr") || frozen(f) }) {
@@ -24,8 +24,8 @@ func (n *Node) waitsForThaw(ctx context.Context, m Mount, err error) bool {
 	return true
 }
 
-// frozen is true for a function in which the kernel makes writers to a frozen
-// superblock wait (sb_start_write).
+// frozen reports whether the kernel makes writers to a frozen superblock wait in a
+// function (sb_start_write).
 func frozen(f string) bool {
 	return strings.Contains(f, "percpu_rwsem_wait") || strings.Contains(f, "percpu_down_read") || strings.Contains(f, "sb_start_write")
 }

@@ -65,6 +65,7 @@ func (n *Node) Inspect(ctx context.Context, q InspectQuery) (Inspection, error) 
 	}
 	in, err := n.probeFirst(ctx, q, call)
 	if in.Answer.TimedOut {
+		in.Answer.Outstanding = call.found.Answer.Outstanding
 		return n.withoutAnswer(ctx, q, in)
 	}
 	return in, err
@@ -207,7 +208,7 @@ func (n *Node) noAnswer(err error) Answer {
 	return Answer{Asked: true, TimedOut: true, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout}
 }
 
-// timedOut is true when a worker got no answer, as far as that tells about the
+// timedOut reports whether a worker got no answer, as far as that tells about the
 // storage: a worker that was ended early, because its caller's time was over, does not.
 func timedOut(ctx context.Context, err error) bool {
 	return errors.Is(err, worker.ErrStuck) || errors.Is(err, worker.ErrTimeout) && ctx.Err() == nil

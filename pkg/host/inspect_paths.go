@@ -38,7 +38,7 @@ type PathInfo struct {
 	VolData *VolData
 }
 
-// Missing is true when the path was inspected and does not exist.
+// Missing reports whether the path was inspected and does not exist.
 func (p PathInfo) Missing() bool {
 	gone := func(e syscall.Errno) bool { return e == syscall.ENOENT || e == syscall.ENOTDIR }
 	return p.Inspected && (gone(p.ParentErrno) || p.ParentErrno == 0 && gone(p.Errno))

@@ -31,8 +31,8 @@ func (n *Node) probeOf(m Mount) *workerops.ProbeQuery {
 // above one of them: some 30 ns each, during which no other process can mount.
 const maxBeside = 1000
 
-// fewBeside is true where a clone may be made of the directory above a mount
-// point: one that has no other mount in it, as all of kubelet's.
+// fewBeside reports whether a clone may be made of the directory above a mount point:
+// one that has no other mount in it, as all of kubelet's.
 func (n *Node) fewBeside(m Mount) bool {
 	if k := n.kubelet.Layout(m.Path).Kind; k == LayoutOther || k == LayoutSubpath {
 		return false
@@ -53,8 +53,8 @@ func (n *Node) deviceOf(m Mount) workerops.ProbeQuery {
 	return workerops.ProbeQuery{Device: "/dev/" + name, DeviceMajor: m.Dev.Major, DeviceMinor: m.Dev.Minor}
 }
 
-// onDevice is true when the mount's device number may be a block device:
-// anonymous ones have major 0.
+// onDevice reports whether the mount's device number may be a block device: anonymous
+// ones have major 0.
 func onDevice(m Mount) bool { return m.Dev.Major != 0 || deviceSource(m) != "" }
 
 // deviceSource returns the source when it is what tells the block device (btrfs

@@ -34,15 +34,19 @@ func newNode(t *testing.T, change ...func(*Config)) (*Node, string) {
 	return node, root
 }
 
-func newPool(t *testing.T, killWait time.Duration) *worker.Pool {
+func newPool(t *testing.T, killWait time.Duration, change ...func(*worker.Config)) *worker.Pool {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool, err := worker.NewPool(worker.Config{
+	cfg := worker.Config{
 		Binary: self, Env: []string{"HOST_TEST_SERVES=1", "GORACE=atexit_sleep_ms=0"}, Max: 2, Idle: 1, KillWait: killWait,
-	})
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	pool, err := worker.NewPool(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

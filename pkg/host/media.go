@@ -36,7 +36,7 @@ type mediaCheck struct {
 	failed []MediaError
 }
 
-// due is true when the disk is to be read again.
+// due reports whether the disk is to be read again.
 func (c mediaCheck) due() bool {
 	since, interval := time.Since(c.at), mediaInterval
 	if c.failed != nil {

@@ -35,6 +35,6 @@ func NewTable(mounts []Mount) Table { return mount.NewTable(mounts) }
 // ParseDev reads "major:minor".
 func ParseDev(s string) (Dev, error) { return mount.ParseDev(s) }
 
-// IsNFS is true for a filesystem of which mounts share a superblock although each
+// IsNFS reports whether mounts of a filesystem type share a superblock although each
 // shows a directory of its own on the server.
 func IsNFS(fsType string) bool { return mount.IsType(fsType, mount.NFS) }

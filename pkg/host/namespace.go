@@ -27,6 +27,8 @@ type Namespace struct {
 	// changes is a second mountinfo to poll. It is no os.File: the runtime's own
 	// poller would take the events.
 	changes int
+	// watched is a third one, for Changes: each descriptor tells of a change once.
+	watched int
 	mu      sync.Mutex // one reader of mountinfo at a time: it has one offset
 	// statmount is true when the kernel's statmount(2) tells everything that
 	// mountinfo does, uniqueIDs when it tells at least those.
@@ -42,7 +44,7 @@ const openTimeout = 10 * time.Second
 // OpenNamespace opens the mount namespace at path (as in /proc/1/ns/mnt), empty
 // for our own, and resolves the given directories in it.
 func OpenNamespace(path string, roots []string) (*Namespace, error) {
-	ns := &Namespace{changes: -1, roots: make(map[string]string, len(roots))}
+	ns := &Namespace{changes: -1, watched: -1, roots: make(map[string]string, len(roots))}
 	if path != "" {
 		f, err := os.Open(path)
 		if err != nil {
@@ -83,8 +85,10 @@ func (n *Namespace) enter(roots []string) (err error) {
 	if n.mountinfo, err = os.Open("/proc/thread-self/mountinfo"); err != nil {
 		return err
 	}
-	if n.changes, err = unix.Open("/proc/thread-self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
-		return fmt.Errorf("mountinfo: %w", err)
+	for _, fd := range []*int{&n.changes, &n.watched} {
+		if *fd, err = unix.Open("/proc/thread-self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+			return fmt.Errorf("mountinfo: %w", err)
+		}
 	}
 	for _, root := range roots {
 		if n.roots[root], err = filepath.EvalSymlinks(root); err != nil {
@@ -108,9 +112,11 @@ func (n *Namespace) Close() error {
 			errs = append(errs, f.Close())
 		}
 	}
-	if n.changes >= 0 {
-		errs = append(errs, unix.Close(n.changes))
-		n.changes = -1
+	for _, fd := range []*int{&n.changes, &n.watched} {
+		if *fd >= 0 {
+			errs = append(errs, unix.Close(*fd))
+			*fd = -1
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -42,6 +42,7 @@ type Node struct {
 	media      cache[Dev, mediaCheck]
 	holders    holderScans
 	containers containerWalks
+	daemons    daemonWalks
 	booted     time.Time
 	moved      []movedRoot
 }
@@ -86,7 +87,7 @@ func (n *Node) Mounts() (Table, error) { return n.cfg.Namespace.Mounts() }
 // Topology returns the host's mount table to find mounts in, Refresh reads those anew.
 func (n *Node) Topology() (Table, error) { return n.cfg.Namespace.Topology() }
 
-// Refresh is false when the topology has to be asked again.
+// Refresh returns false when the topology has to be asked again.
 func (n *Node) Refresh(stack []Mount) ([]Mount, bool) { return n.cfg.Namespace.Refresh(stack) }
 
 // RealPath replaces a configured root at the front of p by its resolved path.

@@ -34,11 +34,11 @@ type RebindPlan struct {
 	Covers Mount
 }
 
-// CanReplace is true where the kernel can put a mount beneath another one
-// (Linux 6.5).
+// CanReplace reports whether the kernel can put a mount beneath another one (Linux
+// 6.5).
 func (n *Node) CanReplace() bool { return workerops.CanMoveBeneath() }
 
-// CanCover is true where the kernel can put a mount on top of another one at least
+// CanCover reports whether the kernel can put a mount on top of another one at least
 // (Linux 5.2).
 func (n *Node) CanCover() bool { return mount.CanMove() }
 

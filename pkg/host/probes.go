@@ -67,13 +67,14 @@ func (p *probes) finish(s storage, call *storageCall, found Inspection, err erro
 	if ended := ended(err); ended != nil {
 		call.ended = ended
 		call.found.Answer.Asked, call.found.Answer.TimedOut, call.found.Answer.Stuck = true, true, true
+		call.found.Answer.Outstanding = call.began
 		maps.DeleteFunc(p.calls, func(_ storage, other *storageCall) bool { return other.over() })
 		p.calls[s] = call
 	}
 	close(call.done)
 }
 
-// over is true once the worker has ended that could not be ended.
+// over reports whether the worker has ended that could not be ended.
 func (c *storageCall) over() bool {
 	select {
 	case <-c.ended: // nil, which is never ready, while it is under way

@@ -4,16 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
+	"github.com/csi-addons/node-healer/pkg/mount"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
-// serverOf returns the storage that stands for the server of an NFS mount (nfs(5):
-// HOST:/PATH).
+// serverOf returns the storage that stands for the server of an NFS mount. Mounts whose
+// source names none count as one server.
 func serverOf(m Mount) (server storage, is bool) {
-	host, _, _ := strings.Cut(m.Source, ":/")
-	return storage{root: "nfs server " + host}, IsNFS(m.FSType)
+	return storage{root: "nfs server " + mount.Server(m.FSType, m.Source)}, IsNFS(m.FSType)
 }
 
 // errNoTurn says that other calls asked a server that does not answer for as long as

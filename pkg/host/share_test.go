@@ -127,6 +127,30 @@ func TestStuckProbeAnswersForAll(t *testing.T) {
 	}
 }
 
+// All callers that meet an outstanding call, the one that began it too, learn which it is.
+func TestOutstandingCall(t *testing.T) {
+	n, root := impatient(t)
+	end := hang(t, root+"/hung")
+	m, first := topAt(t, n, root+"/hung"), time.Now()
+	began := seen(t, n, m).Answer.Outstanding
+	if began.Before(first) || time.Since(began) < n.cfg.ProbeTimeout {
+		t.Errorf("outstanding since %s", began)
+	}
+	if again := seen(t, n, m).Answer.Outstanding; !again.Equal(began) {
+		t.Errorf("%s, and then %s", began, again)
+	}
+	end()
+	eventually(t, "the worker ends", func() bool { return n.cfg.Pool.Stats().Abandoned == 0 })
+	p := newProbes()
+	for _, err := range []error{nil, worker.ErrTimeout, worker.ErrStuck} { // the last of another storage's call
+		at := begin(t, p, m)
+		p.finish(storageOf(m), at, Inspection{Answer: Answer{Asked: true, TimedOut: true}}, err)
+		if !at.found.Answer.Outstanding.IsZero() {
+			t.Errorf("%v: outstanding since %s", err, at.found.Answer.Outstanding)
+		}
+	}
+}
+
 // A caller whose own time is over does not know whether the storage answers, and
 // shares nothing.
 func TestCutOffProbeTellsNothing(t *testing.T) {

@@ -14,7 +14,11 @@ var (
 	namespaces = storage{root: "/proc/*/ns/mnt"}
 	// containerWalk is the walk over all processes that finds the containers.
 	containerWalk = storage{root: "/proc/*/cgroup"}
-	fusectl       = storage{root: "/sys/fs/fuse/connections"}
+	// daemonWalk and abortWalk are the walks that find FUSE daemons, and all mounts of one
+	// connection.
+	daemonWalk = storage{root: "/proc/*/fdinfo"}
+	abortWalk  = storage{root: "/proc/*/mountinfo"}
+	fusectl    = storage{root: "/sys/fs/fuse/connections"}
 )
 
 func storageOf(m Mount) storage {
@@ -31,9 +35,9 @@ func storageUnder(table Table, p string) storage {
 	return storageOf(parentMount)
 }
 
-// sameView is true for mounts of one superblock that show the same directory of
-// it: an export may share its superblock with another, and be gone alone. On NFS
-// only the very same mount is sure to.
+// sameView reports whether mounts of one superblock show the same directory of it: an
+// export may share its superblock with another, and be gone alone. On NFS only the very
+// same mount is sure to.
 func sameView(a, b Mount) bool {
 	if IsNFS(a.FSType) && !a.Same(b) {
 		return false

@@ -94,6 +94,10 @@ type Answer struct {
 	TimedOut bool
 	// Stuck is true when the worker could not be ended either.
 	Stuck bool
+	// Outstanding is when the call began whose worker could not be ended and still waits:
+	// as long as it stays the same, one request has no answer. Zero for none, and for
+	// unknown.
+	Outstanding time.Time
 	// Waits are the functions of the kernel in which a worker without an answer waited,
 	// innermost first; nil when unknown.
 	Waits []string
@@ -121,6 +125,5 @@ func (a Answer) String() string {
 	return fmt.Sprintf("%s: %s (%s)", a.Op, a.Errno.Error(), ErrnoName(a.Errno))
 }
 
-// OfDevice is true when it was the device that failed, and not the filesystem
-// on it.
+// OfDevice reports whether it was the device that failed, and not the filesystem on it.
 func (a Answer) OfDevice() bool { return a.Op == workerops.OpReadDevice }

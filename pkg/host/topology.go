@@ -59,7 +59,7 @@ func (n *Namespace) Topology() (Table, error) {
 	return t.table, nil
 }
 
-// moved is true when the namespace's mounts changed since it was last asked.
+// moved reports whether the namespace's mounts changed since it was last asked.
 func (n *Namespace) moved() bool {
 	poll := []unix.PollFd{{Fd: int32(n.changes), Events: unix.POLLPRI}}
 	events, err := unix.Poll(poll, 0)
@@ -150,7 +150,7 @@ func (n *Namespace) Refresh(stack []Mount) ([]Mount, bool) {
 	return fresh, true
 }
 
-// IsTop is true while a path walk to the mount point of m ends on m.
+// IsTop reports whether a path walk to the mount point of m ends on m.
 func (n *Namespace) IsTop(m Mount) bool {
 	table, err := n.Topology()
 	if err != nil {

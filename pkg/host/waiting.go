@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/mount"
-	"github.com/csi-addons/node-healer/pkg/worker"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // countWaiting counts the requests that a FUSE daemon has not answered, if a probe of
@@ -21,14 +19,7 @@ func (n *Node) countWaiting(ctx context.Context, m Mount) (count func() int, sto
 	}
 	counted := make(chan int, 1)
 	timer := time.AfterFunc(n.cfg.ProbeTimeout*9/10, func() {
-		call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
-		defer cancel()
-		var a workerops.InspectAnswer
-		_ = n.probes.serialize(call, fusectl, func() (err error) { // without an answer nothing is known
-			a, err = worker.Call(call, n.cfg.Pool, workerops.Inspect, workerops.InspectQuery{FUSEConnection: fuseConnection(m.Dev)})
-			return err
-		})
-		counted <- max(a.Waiting, 0)
+		counted <- max(n.FUSEWaiting(ctx, m.Dev), 0)
 	})
 	count = sync.OnceValue(func() int {
 		if timer.Stop() {
@@ -43,5 +34,8 @@ func (n *Node) countWaiting(ctx context.Context, m Mount) (count func() int, sto
 // namespace. It is named after the superblock's device number as the kernel
 // keeps it (fs/fuse/control.c): the minor, but for fuseblk.
 func fuseConnection(dev Dev) string {
-	return fmt.Sprintf("/sys/fs/fuse/connections/%d", uint64(dev.Major)<<20|uint64(dev.Minor))
+	return fmt.Sprintf("/sys/fs/fuse/connections/%d", FUSEConnectionNumber(dev))
 }
+
+// FUSEConnectionNumber returns the name of a superblock's connection in fusectl.
+func FUSEConnectionNumber(dev Dev) uint64 { return uint64(dev.Major)<<20 | uint64(dev.Minor) }

@@ -25,13 +25,13 @@ func (n *Node) TrySync(ctx context.Context, m Mount) (Write, error) {
 	return n.try(ctx, m, workerops.WriteQuery{Path: m.Path, Want: m.Ref(), Sync: true})
 }
 
-// ShutDown is true for the result of fsync(2) on a filesystem that shut itself down
+// ShutDown reports whether fsync(2) answered as on a filesystem that shut itself down
 // while its device works.
 func (w Write) ShutDown() bool {
 	return w.Asked && !w.TimedOut && !w.Unable && w.Op == workerops.OpSync && w.Errno == syscall.EIO
 }
 
-// TellsShutdown is true for a kernel that shows in the mount table that an ext4 has
+// TellsShutdown reports whether the kernel shows in the mount table that an ext4 has
 // shut itself down. Only its version tells: a healthy filesystem has no such option.
 func TellsShutdown() bool {
 	var u unix.Utsname

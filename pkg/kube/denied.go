@@ -6,11 +6,11 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // maxErrorBytes bounds the text of an error that the API sent: it goes into
@@ -198,24 +198,4 @@ func accountParts(user string) (namespace, name string) {
 	return namespace, name
 }
 
-func oneLine(text string) string { return OneLine(text, maxErrorBytes) }
-
-// OneLine returns a text, which may be partly foreign, as one line of valid UTF-8 of
-// at most limit bytes, with a mark where it was cut.
-func OneLine(text string, limit int) string {
-	text = strings.Map(func(c rune) rune {
-		if unicode.IsPrint(c) {
-			return c
-		}
-		return ' '
-	}, strings.ToValidUTF8(text, "?"))
-	if len(text) <= limit {
-		return text
-	}
-	const mark = "…"
-	cut := limit - len(mark)
-	for !utf8.RuneStart(text[cut]) {
-		cut--
-	}
-	return text[:cut] + mark
-}
+func oneLine(text string) string { return printable.Line(text, maxErrorBytes) }

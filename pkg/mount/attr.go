@@ -46,7 +46,7 @@ var attrNames = [...]struct {
 	{AttrNoSymFollow, "nosymfollow"},
 }
 
-// Has is true when all of the given attributes are set.
+// Has reports whether all of the given attributes are set.
 func (a Attr) Has(b Attr) bool { return a&b == b }
 
 // String returns mountinfo's words, "rw" when nothing is set.
@@ -102,24 +102,24 @@ const (
 	AttrGuard = AttrReadOnly | AttrNoSymFollow
 )
 
-// Placeholder is true for a mount that an unfinished step left behind.
+// Placeholder reports whether an unfinished step left the mount behind.
 func (m Mount) Placeholder() bool { return m.Attr.Has(AttrPlaceholder) }
 
-// Unfinalized is true for a mount that has the wanted attributes and the mark.
+// Unfinalized reports whether the mount has the wanted attributes and the mark.
 func (m Mount) Unfinalized(want Attr) bool {
 	return !want.Has(AttrUnfinalized) && m.Attr == want|AttrUnfinalized
 }
 
-// Guarded is true for a mount in a container that an interrupted replacement left.
+// Guarded reports whether an interrupted replacement left the mount in a container.
 func (m Mount) Guarded() bool { return m.Attr.Has(AttrGuard) }
 
-// MaybePlaceholder is true for a mount with attributes that one has only in the
-// middle of a step: a container that starts then keeps them. A runtime that remounts
-// it read-only clears all but the access time mode, which a user may want alone.
+// MaybePlaceholder reports whether the mount has attributes that one has only in the
+// middle of a step: a container that starts then keeps them. A runtime that remounts it
+// read-only clears all but the access time mode, which a user may want alone.
 func (m Mount) MaybePlaceholder(want Attr) bool {
 	return (m.Placeholder() || m.Attr.Has(AttrUnfinalized)) && !want.Has(AttrNoSymFollow) ||
 		m.Attr.Has(AttrReadOnly|AttrNoDirAtime) && !want.Has(AttrNoDirAtime)
 }
 
-// MayBeLeft is true for a mount with any attribute that an unfinished step leaves.
+// MayBeLeft reports whether the mount has any attribute that an unfinished step leaves.
 func (m Mount) MayBeLeft() bool { return m.Attr&AttrUnfinalized != 0 }

@@ -8,7 +8,7 @@ type Directory struct {
 	Path string
 }
 
-// Shown is true for a mount of the directory, or of something in it.
+// Shown reports whether a mount shows the directory, or something in it.
 func (d Directory) Shown(m Mount) bool { return m.Dev == d.Dev && Beneath(d.Path, m.Root) }
 
 // Filter says which mounts are wanted: those of the superblocks, and those of any
@@ -22,7 +22,7 @@ type Filter struct {
 	Beneath []Directory
 }
 
-// Wants is true for a mount that is wanted.
+// Wants reports whether a mount is wanted.
 func (f Filter) Wants(m Mount) bool {
 	if slices.ContainsFunc(f.Beneath, func(d Directory) bool { return d.Shown(m) }) {
 		return true

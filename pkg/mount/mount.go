@@ -27,7 +27,7 @@ func ParseDev(s string) (Dev, error) {
 // String returns the "major:minor" of mountinfo and sysfs.
 func (d Dev) String() string { return fmt.Sprintf("%d:%d", d.Major, d.Minor) }
 
-// Zero is true when there is no device.
+// Zero reports whether there is no device.
 func (d Dev) Zero() bool { return d == Dev{} }
 
 // Ref names one mount.
@@ -38,7 +38,7 @@ type Ref struct {
 	OldID int
 }
 
-// Same is true when both name the same mount.
+// Same reports whether both name the same mount.
 func (r Ref) Same(o Ref) bool {
 	if r.ID != 0 && o.ID != 0 {
 		return r.ID == o.ID
@@ -86,7 +86,7 @@ type Mount struct {
 // Ref returns what names the mount.
 func (m Mount) Ref() Ref { return Ref{ID: m.ID, OldID: m.OldID} }
 
-// Same is true when both entries are the same mount.
+// Same reports whether both entries are the same mount.
 func (m Mount) Same(o Mount) bool {
 	if m.ID != 0 && o.ID != 0 {
 		return m.ID == o.ID
@@ -94,8 +94,8 @@ func (m Mount) Same(o Mount) bool {
 	return m.OldID == o.OldID && m.Dev == o.Dev && m.Path == o.Path
 }
 
-// HasSuperOption is true when the filesystem shows the option, with or without
-// a value.
+// HasSuperOption reports whether the filesystem shows the option, with or without a
+// value.
 func (m Mount) HasSuperOption(name string) bool {
 	for _, o := range m.SuperOptions {
 		if o == name || strings.HasPrefix(o, name+"=") {
@@ -105,12 +105,12 @@ func (m Mount) HasSuperOption(name string) bool {
 	return false
 }
 
-// MayBeNode is true when the mount may show a device node: those share the
-// superblock of the memory filesystem that /dev is on, and each is a storage of
-// its own.
+// MayBeNode reports whether the mount may show a device node: those share the
+// superblock of the memory filesystem that /dev is on, and each is a storage of its
+// own.
 func (m Mount) MayBeNode() bool { return IsType(m.FSType, DeviceNodes) && m.Root != "/" }
 
-// Beneath is true when the path p is dir or lies in it. Both are clean.
+// Beneath reports whether the path p is dir or lies in it. Both are clean.
 func Beneath(dir, p string) bool {
 	rest, is := strings.CutPrefix(p, strings.TrimSuffix(dir, "/"))
 	return is && (rest == "" || rest[0] == '/')

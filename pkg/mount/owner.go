@@ -42,13 +42,13 @@ func OwnOwner() (Owner, error) {
 	return OwnerOf(int(own.Fd()))
 }
 
-// Owns is true for a mount namespace with this owner.
+// Owns reports whether a mount namespace has this owner.
 func (o Owner) Owns(namespace int) bool {
 	got, err := OwnerOf(namespace)
 	return err == nil && got == o
 }
 
-// IsInode is true for an open namespace with the given inode number.
+// IsInode reports whether an open namespace has the given inode number.
 func IsInode(namespace int, inode uint64) bool {
 	var st unix.Stat_t
 	return unix.Fstat(namespace, &st) == nil && st.Ino == inode

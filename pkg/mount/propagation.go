@@ -32,13 +32,13 @@ func (p *Propagation) add(field string) {
 	}
 }
 
-// Receives is true for a mount to which mount events may come from another one.
+// Receives reports whether mount events may come to the mount from another one.
 func (p Propagation) Receives() bool { return p.Shared != 0 || p.Master != 0 }
 
 // groups are peer groups.
 type groups map[uint64]bool
 
-// reach is true for a mount that receives the events of one of the groups.
+// reach reports whether a mount receives the events of one of the groups.
 func (g groups) reach(m Mount) bool { return g[m.Propagation.Shared] || g[m.Propagation.Master] }
 
 // followers returns the peer groups that receive the events of one: a slave that is
@@ -108,8 +108,8 @@ func CopiesOf(all []Mount, m, parent Ref) (Copies, bool) {
 	return c, true
 }
 
-// None is true when there cannot be any, because the mount or its parent is in no peer
-// group.
+// None reports whether there cannot be any, because the mount or its parent is in no
+// peer group.
 func (c Copies) None() bool { return c.own == nil }
 
 // Among returns the copies in the mount table of one namespace.

@@ -96,11 +96,11 @@ func moved(err error) error {
 	return nil
 }
 
-// CanMove is true where the kernel can move mounts (Linux 5.2) and no seccomp filter
+// CanMove reports whether the kernel can move mounts (Linux 5.2) and no seccomp filter
 // forbids it.
 func CanMove() bool { return canMove(0) }
 
-// CanMoveBeneath is true where it can move a mount beneath another one (Linux 6.5).
+// CanMoveBeneath reports whether it can move a mount beneath another one (Linux 6.5).
 func CanMoveBeneath() bool { return canMove(moveBeneath) }
 
 // canMove asks the kernel, which looks at the flags before it looks at descriptors.

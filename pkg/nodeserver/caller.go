@@ -9,6 +9,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/api/forwarded"
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // maxCallerBytes bounds a caller's name, which is written to the log and the audit
@@ -34,7 +35,7 @@ func forwardedCaller(_ Peer, md metadata.MD) (caller, error) {
 	if len(names) != 1 || names[0] == "" || len(verbs) != 1 {
 		return caller{}, errors.New("the gateway does not say who calls, and what that caller may do")
 	}
-	c := caller{name: oneLine(names[0], maxCallerBytes)}
+	c := caller{name: printable.Line(names[0], maxCallerBytes)}
 	switch verbs[0] {
 	case forwarded.VerbHeal:
 	case forwarded.VerbCheck:

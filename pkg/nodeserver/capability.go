@@ -34,7 +34,7 @@ func capability(c *csi.VolumeCapability) (*healer.Capability, error) {
 	if !known || mode == csi.VolumeCapability_AccessMode_UNKNOWN {
 		return nil, healer.Invalid(fieldAccessMode, "must be a mode that CSI 1.13 defines, got %d", int32(mode))
 	}
-	out := &healer.Capability{ReadOnly: readerOnly(mode)}
+	out := &healer.Capability{AccessMode: mode.String(), ReadOnly: readerOnly(mode)}
 	switch access := c.GetAccessType().(type) {
 	case *csi.VolumeCapability_Block:
 		out.Access = healer.AccessBlock

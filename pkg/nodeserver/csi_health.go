@@ -9,6 +9,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // Finder finds where kubelet has a volume on this node. *host.Node is one.
@@ -100,7 +101,7 @@ func healthEntries(d healer.Diagnosis) []*csi.VolumeHealth_VolumeHealthEntry {
 		}
 		here := map[key]bool{}
 		for _, c := range g.conditions {
-			k := key{healthStatus(c.Status), oneLine(string(c.Reason), maxReasonBytes)}
+			k := key{healthStatus(c.Status), printable.Line(string(c.Reason), maxReasonBytes)}
 			if here[k] {
 				continue // found by another provider, too
 			}
@@ -135,7 +136,7 @@ func shortText(text string, n int, plural string) string {
 	if n > 1 {
 		suffix = fmt.Sprintf(" (%d %s)", n, plural)
 	}
-	return oneLine(text, maxCSIStringBytes-len(suffix)) + suffix
+	return printable.Line(text, maxCSIStringBytes-len(suffix)) + suffix
 }
 
 func healthStatus(s healer.Status) csi.VolumeHealthErrorType {

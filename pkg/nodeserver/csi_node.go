@@ -7,6 +7,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // csiNode implements the health methods of csi.NodeServer, for callers that do not know
@@ -53,7 +54,7 @@ func (n csiNode) offered() error {
 
 // check examines a volume and changes nothing.
 func (n csiNode) check(ctx context.Context, v healer.Volume) (healer.Report, error) {
-	logger := klog.FromContext(ctx).WithValues(keyVolumeID, oneLine(v.ID, maxVolumeIDBytes))
+	logger := klog.FromContext(ctx).WithValues(keyVolumeID, printable.Line(v.ID, maxVolumeIDBytes))
 	report, err := n.server.run(klog.NewContext(ctx, logger), v, n.server.cfg.Healer.Check)
 	if err != nil {
 		return report, err
@@ -61,6 +62,6 @@ func (n csiNode) check(ctx context.Context, v healer.Volume) (healer.Report, err
 	if mountPoints := report.After.Case.MountPoints; len(mountPoints) > 0 && !mountPoints[0].Proven && len(mountPoints[0].Stack) == 0 {
 		return healer.Report{}, healer.NotFound("volume_id: nothing is mounted at the path, and nothing shows that it is this volume's")
 	}
-	n.server.publish(report)
+	n.server.Publish(report)
 	return report, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // NodeGetVolumeStats implements csi.NodeServer. The usage is what the check found: a
@@ -132,5 +133,5 @@ func conditionText(d healer.Diagnosis) (abnormal bool, text string) {
 		found = append(found, fmt.Sprintf("%s (%s)", e.GetReason(), e.GetMessage()))
 	}
 	text = strings.Join(found, ", ")
-	return true, oneLine(string(healer.Abnormal)+": "+text, maxCSIStringBytes)
+	return true, printable.Line(string(healer.Abnormal)+": "+text, maxCSIStringBytes)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/network"
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // NodeGetStorageHealth implements csi.NodeServer. It contacts no storage: a call
@@ -54,7 +55,7 @@ func storageEntries(shared []network.Shared) []*csi.NodeGetStorageHealthResponse
 		})
 		text := fmt.Sprintf("%d of %d volumes on %s", worst.Sick, worst.Of, worst.Backend)
 		entries = append(entries, &csi.NodeGetStorageHealthResponse_StorageBackendHealth{
-			Status: k.status, Reason: oneLine(string(k.reason), maxReasonBytes), Message: shortText(text, len(backends), "backends"),
+			Status: k.status, Reason: printable.Line(string(k.reason), maxReasonBytes), Message: shortText(text, len(backends), "backends"),
 		})
 	}
 	return entries

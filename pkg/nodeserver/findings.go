@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // maxReasonBytes bounds the names that providers choose: reasons, steps and their
@@ -60,7 +61,7 @@ func (w wording) foundBut(d healer.Diagnosis, told []string, name func(path stri
 	for _, g := range all {
 		what := make([]string, 0, len(g.conditions))
 		for _, c := range g.conditions {
-			text := oneLine(string(c.Reason), maxReasonBytes)
+			text := printable.Line(string(c.Reason), maxReasonBytes)
 			if c.Message != "" && !slices.Contains(told, reasonAt(c)) {
 				text += " (" + w.text(c.Message) + ")"
 			}
@@ -87,7 +88,7 @@ func summary(groups []group, failures []healer.ProviderFailure) string {
 	}
 	for _, g := range groups {
 		for _, c := range g.conditions {
-			add(oneLine(string(c.Reason), maxReasonBytes))
+			add(printable.Line(string(c.Reason), maxReasonBytes))
 		}
 	}
 	for _, f := range failures {
@@ -148,7 +149,7 @@ func reasonsAt(d healer.Diagnosis) []string {
 func reasonAt(c healer.Condition) string { return string(c.Reason) + " " + c.MountPoint }
 
 func failureText(f healer.ProviderFailure) string {
-	return "provider " + oneLine(f.Provider, maxReasonBytes) + " failed"
+	return "provider " + printable.Line(f.Provider, maxReasonBytes) + " failed"
 }
 
 func errorText(err error) string {

@@ -8,6 +8,8 @@ import (
 	"github.com/csi-addons/spec/lib/go/identity"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // GetIdentity implements identity.IdentityServer.
@@ -31,7 +33,7 @@ func (s *Server) Probe(ctx context.Context, _ *identity.ProbeRequest) (*identity
 	ready := !s.calls.draining()
 	if ready && s.cfg.Ready != nil {
 		if err := s.cfg.Ready(); err != nil {
-			klog.FromContext(ctx).V(2).Info("Not ready", keyError, oneLine(err.Error(), logTextBytes))
+			klog.FromContext(ctx).V(2).Info("Not ready", keyError, printable.Line(err.Error(), logTextBytes))
 			ready = false
 		}
 	}

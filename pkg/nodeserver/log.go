@@ -13,6 +13,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // The keys of this package's log lines. They are part of the interface.
@@ -66,13 +67,13 @@ func logHeal(logger klog.Logger, took time.Duration, err error, r healer.Report)
 			keyDone, listed(outcomes(r)),
 			keyRefused, listed(refusals(r)))
 	default:
-		fields = append(fields, keyError, oneLine(answer.Message(), logTextBytes))
+		fields = append(fields, keyError, printable.Line(answer.Message(), logTextBytes))
 	}
 	logger.Info("NodeHealer", fields...)
 }
 
 func listed(items []string) string {
-	return oneLine(strings.Join(unique(items), ","), logTextBytes)
+	return printable.Line(strings.Join(unique(items), ","), logTextBytes)
 }
 
 // reasons returns what was found before anything was done, then what was found

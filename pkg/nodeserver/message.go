@@ -7,6 +7,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // maxMessageBytes bounds NodeHealerResponse.message, and the text of an event: the API
@@ -38,7 +39,7 @@ type wording struct {
 func (w wording) line() string {
 	verdict := w.r.Verdict()
 	start := string(verdict) + ": "
-	return oneLine(start+write(w.sections(verdict), maxMessageBytes-len(start)), maxMessageBytes)
+	return printable.Line(start+write(w.sections(verdict), maxMessageBytes-len(start)), maxMessageBytes)
 }
 
 func (w wording) sections(v healer.Verdict) []section {
@@ -104,7 +105,7 @@ func (w wording) steps(outcomes []healer.Outcome, timed bool) []string {
 	}
 	items := make([]string, 0, len(order))
 	for _, k := range order {
-		item := oneLine(k.step, maxReasonBytes) + " of " + w.all(unique(mountPoints[k]))
+		item := printable.Line(k.step, maxReasonBytes) + " of " + w.all(unique(mountPoints[k]))
 		word := " in "
 		if k.failed {
 			item, word = item+" failed", " after "
@@ -163,7 +164,7 @@ func (w wording) advice() section {
 // text returns what a provider, a kernel or a program wrote without secrets, as one
 // printable line.
 func (w wording) text(s string) string {
-	return oneLine(w.r.Volume.Secrets.Redact(strings.TrimSpace(s)), maxMessageBytes)
+	return printable.Line(w.r.Volume.Secrets.Redact(strings.TrimSpace(s)), maxMessageBytes)
 }
 
 // rounded returns a duration with as many digits as a reader can use.

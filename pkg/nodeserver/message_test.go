@@ -11,6 +11,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 var testDev = host.Dev{Major: 7, Minor: 1}
@@ -300,7 +301,7 @@ func TestLongMessageKeepsAllReasons(t *testing.T) {
 				t.Errorf("%d mount points: %s is missing in %s", n, k, got)
 			}
 		}
-		for _, want := range []string{"Nothing was changed", "Refused: ", "To do: ", ellipsis} {
+		for _, want := range []string{"Nothing was changed", "Refused: ", "To do: ", printable.Ellipsis} {
 			if !strings.Contains(got, want) {
 				t.Errorf("%d mount points: %q is missing in %s", n, want, got)
 			}
@@ -413,31 +414,6 @@ func FuzzMessage(f *testing.F) {
 			t.Errorf("verdict %s, abnormal %v: %q", r.Verdict(), abnormal, got)
 		}
 	})
-}
-
-func TestOneLine(t *testing.T) {
-	for _, tc := range []struct {
-		in    string
-		limit int
-		want  string
-	}{
-		{"plain", 5, "plain"},
-		{"plainer", 6, "pla…"},
-		{"a\nb\tc\x00\x7f\u202e\u2028\U000e0001", 100, `a\nb\tc\x00\x7f\u202e\u2028\U000e0001`},
-		{"\xff\x05é", 100, `\xff\x05é`},
-		{"éééé", 8, "éééé"},
-		{"ééééé", 8, "éé…"},
-		{"abc\n", 4, "a…"},
-		{"abc", 3, "abc"},
-		{"abcd", 3, "…"},
-		{"abcd", 2, ""},
-		{"", 2, ""},
-		{`back\slash "q"`, 100, `back\slash "q"`},
-	} {
-		if got := oneLine(tc.in, tc.limit); got != tc.want {
-			t.Errorf("oneLine(%q, %d) = %q, want %q", tc.in, tc.limit, got, tc.want)
-		}
-	}
 }
 
 func TestPathText(t *testing.T) {

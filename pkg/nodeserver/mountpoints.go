@@ -9,6 +9,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // compareMountPoints puts the mount points of the request first, targets before
@@ -55,7 +56,7 @@ func mounted(c healer.Case, p healer.MountPoint) string {
 		if d := c.Superblocks[p.Inspect.Rdev].Device; d != nil && d.Name != "" {
 			name = d.Name
 		}
-		return " (block device " + oneLine(name, maxReasonBytes) + ")"
+		return " (block device " + printable.Line(name, maxReasonBytes) + ")"
 	}
 	top, ok := p.Top()
 	if !ok {
@@ -65,7 +66,7 @@ func mounted(c healer.Case, p healer.MountPoint) string {
 	if top.SuperReadOnly || top.Attr.Has(host.AttrReadOnly) {
 		access = "ro"
 	}
-	return " (" + oneLine(top.FSType, maxReasonBytes) + ", " + access + ")"
+	return " (" + printable.Line(top.FSType, maxReasonBytes) + ", " + access + ")"
 }
 
 func slowestAnswer(c healer.Case) (slowest time.Duration, probed bool) {
@@ -103,7 +104,7 @@ func (w wording) mountPoint(path string) string {
 	case path == "":
 		return "the volume"
 	case p.InContainer != nil:
-		return oneLine(p.InContainer.String(), maxShownPathBytes)
+		return printable.Line(p.InContainer.String(), maxShownPathBytes)
 	case p.Role != "":
 		return string(p.Role) + " " + pathText(path, maxShownPathBytes)
 	}
@@ -120,9 +121,9 @@ func (w wording) mention(path string) string {
 	case p.Role != "" && len(same) == 1:
 		return "the " + p.Role.Noun()
 	case p.Role == healer.RoleTarget && p.PodUID != "" && len(ofPod) == 1:
-		return "the target of pod " + oneLine(p.PodUID, maxReasonBytes)
+		return "the target of pod " + printable.Line(p.PodUID, maxReasonBytes)
 	case p.Role == healer.RoleTarget && p.PodUID != "" && w.endsUniquely(path):
-		return string(p.Role) + " " + pathText(ellipsis+pathEnd(path), maxShownPathBytes)
+		return string(p.Role) + " " + pathText(printable.Ellipsis+pathEnd(path), maxShownPathBytes)
 	}
 	return w.mountPoint(path)
 }

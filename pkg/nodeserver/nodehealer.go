@@ -9,12 +9,13 @@ import (
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/network"
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // NodeHealer implements healerpb.HealerNodeServer.
 func (s *Server) NodeHealer(ctx context.Context, req *healerpb.NodeHealerRequest) (resp *healerpb.NodeHealerResponse, err error) {
 	started := time.Now()
-	logger := klog.FromContext(ctx).WithValues(keyVolumeID, oneLine(req.GetVolumeId(), maxVolumeIDBytes), keyCaller, healer.CallerOf(ctx))
+	logger := klog.FromContext(ctx).WithValues(keyVolumeID, printable.Line(req.GetVolumeId(), maxVolumeIDBytes), keyCaller, healer.CallerOf(ctx))
 	var report healer.Report
 	err = errPanicked // for the log, if heal does not return
 	defer func() { logHeal(logger, time.Since(started), err, report) }()
@@ -22,7 +23,7 @@ func (s *Server) NodeHealer(ctx context.Context, req *healerpb.NodeHealerRequest
 		err = toStatus(ctx, err, req.GetSecrets())
 		return nil, err
 	}
-	s.publish(report)
+	s.Publish(report)
 	abnormal, text := message(report)
 	return &healerpb.NodeHealerResponse{Abnormal: abnormal, Message: text}, nil
 }
@@ -45,7 +46,7 @@ func (s *Server) heal(ctx context.Context, req *healerpb.NodeHealerRequest) (hea
 // volume of the request, whose secrets must not show in the answer.
 func (s *Server) run(ctx context.Context, v healer.Volume, do func(context.Context, healer.Volume) (healer.Report, error)) (healer.Report, error) {
 	if !s.calls.enter() {
-		return healer.Report{}, errDraining
+		return healer.Report{}, healer.ErrShuttingDown
 	}
 	defer s.calls.leave()
 	report, err := do(ctx, v)
@@ -53,9 +54,10 @@ func (s *Server) run(ctx context.Context, v healer.Volume, do func(context.Conte
 	return report, err
 }
 
-// publish keeps a report for NodeGetStorageHealth and passes it to Config.OnReport,
-// unless only the caller says which volume it belongs to.
-func (s *Server) publish(r healer.Report) {
+// Publish keeps a report for NodeGetStorageHealth and passes it to Config.OnReport,
+// unless only the caller says which volume it belongs to. The server publishes those of
+// its calls itself.
+func (s *Server) Publish(r healer.Report) {
 	if !r.After.Case.Proven() {
 		return
 	}

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // errPanicked is all that a caller learns of a panic.
@@ -22,7 +24,7 @@ func logPanic(ctx context.Context, value any) error {
 	text := fmt.Sprintf("a value of type %T", value)
 	var fault runtime.Error
 	if err, ok := value.(error); ok && errors.As(err, &fault) {
-		text = oneLine(fault.Error(), logTextBytes)
+		text = printable.Line(fault.Error(), logTextBytes)
 	}
 	method, _ := grpc.Method(ctx)
 	klog.FromContext(ctx).Error(errPanicked, "Panic", keyMethod, method, keyPanic, text, keyStack, string(debug.Stack()))

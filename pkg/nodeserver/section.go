@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // section is one sentence of a message: what it begins with, and a list.
@@ -62,9 +64,9 @@ func (s section) fit(whole string, limit int) string {
 	}
 	if best == "" {
 		tail := s.tail(1)
-		best = oneLine(s.lead+s.items[0], max(limit-len(tail), 0)) + tail
+		best = printable.Line(s.lead+s.items[0], max(limit-len(tail), 0)) + tail
 	}
-	return oneLine(best, limit)
+	return printable.Line(best, limit)
 }
 
 // text shows n items and counts the rest.
@@ -89,5 +91,5 @@ func more(n int, plural string) string {
 	if n == 1 {
 		plural = strings.TrimSuffix(plural, "s")
 	}
-	return strconv.Itoa(n) + " more " + plural + ellipsis
+	return strconv.Itoa(n) + " more " + plural + printable.Ellipsis
 }

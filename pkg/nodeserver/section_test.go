@@ -3,6 +3,8 @@ package nodeserver
 import (
 	"strings"
 	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 func TestSectionsShareTheLimit(t *testing.T) {
@@ -19,7 +21,7 @@ func TestSectionsShareTheLimit(t *testing.T) {
 		"the first takes half":   {[]section{list("A ", 9), list("B ", 9)}, []string{"A " + long + "; " + long + "; 7 more steps…", "B " + long + "; " + long + "; 7 more steps…"}},
 		"the first takes more":   {[]section{list("A ", 4), short}, []string{"A " + strings.Join([]string{long, long, long, long}, "; "), "short"}},
 		"a short one leaves it":  {[]section{short, list("B ", 9), short}, []string{"short", "B " + long + "; " + long + "; " + long + "; " + long + "; 5 more steps…", "short"}},
-		"not one fits":           {[]section{sentence(strings.Repeat("a", 400))}, []string{strings.Repeat("a", 297) + ellipsis}},
+		"not one fits":           {[]section{sentence(strings.Repeat("a", 400))}, []string{strings.Repeat("a", 297) + printable.Ellipsis}},
 		"one is more, not ones":  {[]section{list("A ", 5)}, []string{"A " + strings.Join([]string{long, long, long, long}, "; ") + "; 1 more step…"}},
 		"nothing to be told yet": {[]section{{}, {}}, []string{""}},
 	} {

@@ -8,19 +8,17 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // statusBytes bounds the text of an error: it is sent in a header, for which callers
 // have limits of their own.
 const statusBytes = 1024
 
-// errDraining is the answer to a call while the server stops.
-var errDraining = errors.New("the server is shutting down")
-
 // toStatus returns an error as a gRPC status. A status that the engine got from another
 // call (a driver's answer, say) becomes text: its code is about that call.
 func toStatus(ctx context.Context, err error, secrets map[string]string) error {
-	return status.Error(codeOf(ctx, err), oneLine(healer.Secrets(secrets).Redact(err.Error()), statusBytes))
+	return status.Error(codeOf(ctx, err), printable.Line(healer.Secrets(secrets).Redact(err.Error()), statusBytes))
 }
 
 // codeOf maps by kind alone. UNIMPLEMENTED tells callers not to retry, so only
@@ -28,7 +26,7 @@ func toStatus(ctx context.Context, err error, secrets map[string]string) error {
 func codeOf(ctx context.Context, err error) codes.Code {
 	// Not a code of the contract: a caller gets it from a closed socket, too, and this
 	// one is about to be closed.
-	if errors.Is(err, errDraining) {
+	if errors.Is(err, healer.ErrShuttingDown) {
 		return codes.Unavailable
 	}
 	switch healer.KindOf(err) {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 func TestErrorsBecomeCodes(t *testing.T) {
@@ -28,6 +29,7 @@ func TestErrorsBecomeCodes(t *testing.T) {
 		"secrets refused":       {&healer.Error{Kind: healer.KindUnauthenticated, Text: "login"}, codes.Unauthenticated, "login"},
 		"disabled":              {&healer.Error{Kind: healer.KindDisabled, Text: "off"}, codes.Unimplemented, "off"},
 		"failed":                {healer.Failed("read the mount table", errors.New("EIO")), codes.Unknown, "read the mount table: EIO"},
+		"shutting down":         {fmt.Errorf("heal: %w", healer.ErrShuttingDown), codes.Unavailable, "heal: the server is shutting down"},
 		"foreign":               {errors.New("what?"), codes.Unknown, "what?"},
 		"wrapped":               {fmt.Errorf("heal: %w", healer.NotFound("gone")), codes.NotFound, "heal: gone"},
 		"a status from below":   {healer.Failed("stage", status.Error(codes.Unimplemented, "no")), codes.Unknown, "stage: rpc error: code = Unimplemented desc = no"},
@@ -35,7 +37,7 @@ func TestErrorsBecomeCodes(t *testing.T) {
 		"our own deadline":      {healer.Failed("probe", context.DeadlineExceeded), codes.Unknown, "probe: context deadline exceeded"},
 		"our own cancellation":  {context.Canceled, codes.Unknown, "context canceled"},
 		"several lines":         {errors.New("a\nb\x00\xff"), codes.Unknown, `a\nb\x00\xff`},
-		"a very long one":       {errors.New(strings.Repeat("é", 4000)), codes.Unknown, strings.Repeat("é", 510) + ellipsis},
+		"a very long one":       {errors.New(strings.Repeat("é", 4000)), codes.Unknown, strings.Repeat("é", 510) + printable.Ellipsis},
 		"a secret in the error": {healer.Failed("login as hunter2", errors.New("hunter2 refused")), codes.Unknown, "login as [redacted]: [redacted] refused"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -179,13 +179,13 @@ func TestCapabilityMeaning(t *testing.T) {
 		want *healer.Capability
 	}{
 		"none":             {nil, nil},
-		"writer":           {mount(writer, "xfs", "noatime"), &healer.Capability{Access: healer.AccessMount, FSType: "xfs"}},
-		"block":            {block(writer), &healer.Capability{Access: healer.AccessBlock}},
-		"node reader":      {block(csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY), &healer.Capability{Access: healer.AccessBlock, ReadOnly: true}},
-		"many readers":     {mount(csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, ""), &healer.Capability{Access: healer.AccessMount, ReadOnly: true}},
-		"flag ro":          {mount(writer, "", "ro"), &healer.Capability{Access: healer.AccessMount, ReadOnly: true}},
-		"flag among flags": {mount(writer, "", "noatime,ro"), &healer.Capability{Access: healer.AccessMount, ReadOnly: true}},
-		"no such flag":     {mount(writer, "", "errors=remount-ro", "rootcontext=ro_t"), &healer.Capability{Access: healer.AccessMount}},
+		"writer":           {mount(writer, "xfs", "noatime"), &healer.Capability{AccessMode: "SINGLE_NODE_WRITER", Access: healer.AccessMount, FSType: "xfs"}},
+		"block":            {block(writer), &healer.Capability{AccessMode: "SINGLE_NODE_WRITER", Access: healer.AccessBlock}},
+		"node reader":      {block(csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY), &healer.Capability{AccessMode: "SINGLE_NODE_READER_ONLY", Access: healer.AccessBlock, ReadOnly: true}},
+		"many readers":     {mount(csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, ""), &healer.Capability{AccessMode: "MULTI_NODE_READER_ONLY", Access: healer.AccessMount, ReadOnly: true}},
+		"flag ro":          {mount(writer, "", "ro"), &healer.Capability{AccessMode: "SINGLE_NODE_WRITER", Access: healer.AccessMount, ReadOnly: true}},
+		"flag among flags": {mount(writer, "", "noatime,ro"), &healer.Capability{AccessMode: "SINGLE_NODE_WRITER", Access: healer.AccessMount, ReadOnly: true}},
+		"no such flag":     {mount(writer, "", "errors=remount-ro", "rootcontext=ro_t"), &healer.Capability{AccessMode: "SINGLE_NODE_WRITER", Access: healer.AccessMount}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := capability(tc.in)
@@ -233,7 +233,7 @@ func TestRequestBecomesVolume(t *testing.T) {
 	}
 	got := h.volumes()
 	if len(got) != 1 || got[0].Secrets["user"] != "u" || got[0].Context["pool"] != "p" ||
-		*got[0].Capability != (healer.Capability{Access: healer.AccessMount, ReadOnly: true, FSType: "ext4"}) {
+		*got[0].Capability != (healer.Capability{AccessMode: "SINGLE_NODE_WRITER", Access: healer.AccessMount, ReadOnly: true, FSType: "ext4"}) {
 		t.Errorf("the healer was asked for %+v", got)
 	}
 }

@@ -7,12 +7,12 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/csi-addons/node-healer/pkg/kube"
 )
@@ -20,8 +20,8 @@ import (
 const (
 	// forgetDriver is longer than heals ever wait for a driver without pods here.
 	forgetDriver = 2 * time.Hour
-	// maxDrivers bounds the drivers that are remembered. The one that has been away
-	// the longest is forgotten first; no heal waits for it any more.
+	// maxDrivers bounds the drivers that are remembered although they are not ready. The
+	// one that was seen here the longest time ago is forgotten first.
 	maxDrivers = 256
 	// enforcePrivileged is the value of kube.EnforceLabel on a namespace for
 	// privileged pods: who may create those may mount anything anyway.
@@ -32,17 +32,16 @@ const (
 // be about to repair its volumes itself, and heals must not interfere with a rollout.
 type drivers struct {
 	// reading serializes reads of the pods: of two at once, the one that saw less
-	// must not be the last to record.
+	// must not be the last to record. It also guards ready.
 	reading *semaphore.Weighted
-	mu      sync.Mutex
-	seen    map[string]presence
+	// ready are the drivers that had a ready pod at the last read.
+	ready map[string]bool
+	// notReady has since when each of the others is not ready, also while it has no pod.
+	notReady *cache.LRUExpireCache
 }
 
-// presence is the state of a driver that was seen on this node. It is kept when the
-// driver's pods are gone.
-type presence struct {
-	ready bool
-	since time.Time
+func newDrivers() drivers {
+	return drivers{reading: semaphore.NewWeighted(1), notReady: cache.NewLRUExpireCache(maxDrivers)}
 }
 
 // driverAway returns why heals wait for a driver; nil: they do not, or no longer. It
@@ -88,52 +87,34 @@ func (p *Policy) readDrivers(ctx context.Context, driver string) error {
 
 // record takes, by driver, whether it has a ready pod on this node.
 func (d *drivers) record(now map[string]bool, at time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.seen == nil {
-		d.seen = map[string]presence{}
-	}
-	for name, before := range d.seen {
-		if _, here := now[name]; here {
-			continue
-		}
-		if now[name] = false; !before.ready && at.Sub(before.since) > forgetDriver {
-			delete(now, name)
-			delete(d.seen, name)
+	before := d.ready
+	d.ready = map[string]bool{}
+	for name := range before {
+		if _, here := now[name]; !here {
+			d.notReady.Add(name, at, forgetDriver)
 		}
 	}
 	for name, ready := range now {
-		if before, known := d.seen[name]; !known || before.ready != ready {
-			if !known && len(d.seen) >= maxDrivers {
-				d.evictOldest(at)
-			}
-			d.seen[name] = presence{ready: ready, since: at}
+		if ready {
+			d.ready[name] = true
+			d.notReady.Remove(name)
+			continue
 		}
+		since, known := d.notReady.Get(name)
+		if !known {
+			since = at
+		}
+		d.notReady.Add(name, since, forgetDriver)
 	}
-}
-
-// evictOldest forgets the driver that has been away the longest; ready ones count
-// as the newest.
-func (d *drivers) evictOldest(now time.Time) {
-	var oldest string
-	var since time.Time
-	for name, p := range d.seen {
-		if p.ready {
-			p.since = now
-		}
-		if oldest == "" || p.since.Before(since) {
-			oldest, since = name, p.since
-		}
-	}
-	delete(d.seen, oldest)
 }
 
 // away returns why heals wait for a driver; nil: they do not, or no longer.
 func (d *drivers) away(driver string, grace time.Duration) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	p, known := d.seen[driver]
-	if waits := time.Since(p.since); known && !p.ready && waits < grace {
+	since, is := d.notReady.Get(driver)
+	if !is {
+		return nil
+	}
+	if waits := time.Since(since.(time.Time)); waits < grace {
 		return fmt.Errorf("the pod of driver %s on this node has not been ready for %s, and heals wait up to %s for it (--driver-grace)",
 			driver, waits.Round(time.Second), grace)
 	}

@@ -78,7 +78,7 @@ func TestDriversOf(t *testing.T) {
 
 // TestDriverIsAway follows one driver's pods through a rollout.
 func TestDriverIsAway(t *testing.T) {
-	var d drivers
+	d := newDrivers()
 	start := time.Now()
 	is := func(away bool, grace time.Duration) {
 		t.Helper()
@@ -215,16 +215,17 @@ func TestDrained(t *testing.T) {
 // Pods that come and go, each with its own driver name, do not evict a driver that is
 // ready.
 func TestDriversAreBounded(t *testing.T) {
-	var d drivers
+	d := newDrivers()
 	start := time.Now()
 	d.record(map[string]bool{kubetest.DriverName: true}, start)
 	for i := range 10 * maxDrivers {
-		d.record(map[string]bool{kubetest.DriverName: true, fmt.Sprint("gone", i): false}, start.Add(time.Duration(i)*time.Millisecond))
-		if len(d.seen) > maxDrivers {
-			t.Fatalf("%d are remembered", len(d.seen))
+		d.record(map[string]bool{kubetest.DriverName: true, fmt.Sprint("gone", i): i%2 == 0}, start.Add(time.Duration(i)*time.Millisecond))
+		if n := len(d.ready) + len(d.notReady.Keys()); n > maxDrivers+2 {
+			t.Fatalf("%d are remembered", n)
 		}
 	}
-	if p := d.seen[kubetest.DriverName]; !p.ready || !p.since.Equal(start) {
-		t.Errorf("%+v", p)
+	d.record(map[string]bool{}, time.Now())
+	if d.away(kubetest.DriverName, time.Hour) == nil {
+		t.Error("the driver that was ready is forgotten")
 	}
 }

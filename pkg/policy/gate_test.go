@@ -385,7 +385,7 @@ func TestWants(t *testing.T) {
 		api.Break(nil)
 		time.Sleep(time.Hour)
 		wants("it is again", podMountPoint, true)
-		api.Set(func(a *kubetest.API) { a.Mute = true })
+		api.Set(func(a *kubetest.API) { a.Stalled = true })
 		kubetest.Terminate(disk.pod)
 		api.Put(disk.pod)
 		wants("the informer lags", podMountPoint, false)

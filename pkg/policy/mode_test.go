@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/kube"
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
@@ -80,7 +81,7 @@ func TestStrictestModeCounts(t *testing.T) {
 			},
 		}
 		if said[5] != "" {
-			w.settings = parseSettings(map[string]string{keyMode: said[5]})
+			w.settings = parseSettings(map[string]string{keyMode: said[5]}, healer.Reasons())
 		}
 		r := policy.mode(w)
 		if r.mode != want {
@@ -203,7 +204,7 @@ func TestKillSwitchThatTheInformerMissed(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer p.Leave(nil)
-		api.Set(func(a *kubetest.API) { a.Mute = true })
+		api.Set(func(a *kubetest.API) { a.Stalled = true })
 		disk.settings(keyMode, "off")
 		expect(t, "in the middle", p.Revalidate(t.Context()), "mode off")
 		_, err = gate.Enter(t.Context(), d, step)
@@ -232,7 +233,7 @@ func TestKillSwitchIsNotForgotten(t *testing.T) {
 				node := &thisHost{t: t}
 				d, step := node.at(podMountPoint, false)
 				gate := Gate{Policy: policy, Node: node}
-				api.Set(func(a *kubetest.API) { a.Mute = true })
+				api.Set(func(a *kubetest.API) { a.Stalled = true })
 				disk.settings(keyMode, "off")
 				_, err := gate.Enter(t.Context(), d, step)
 				expect(t, "at first", err, "mode off")
@@ -251,7 +252,7 @@ func TestModeOfThePodThatTheInformerMissed(t *testing.T) {
 		disk := newDisk(api)
 		policy, end := following(t, api)
 		defer end()
-		api.Set(func(a *kubetest.API) { a.Mute = true })
+		api.Set(func(a *kubetest.API) { a.Stalled = true })
 		disk.pod.Annotations = map[string]string{kube.ModeAnnotation: "check"}
 		api.Put(disk.pod)
 		node := &thisHost{t: t}

@@ -81,7 +81,7 @@ func TestContainerDuringAnOutage(t *testing.T) {
 					tc.before(disk)
 				}
 				if tc.late != nil {
-					api.Set(func(a *kubetest.API) { a.Mute = true })
+					api.Set(func(a *kubetest.API) { a.Stalled = true })
 					tc.late(disk)
 				}
 				synctest.Wait()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -18,6 +17,8 @@ type Config struct {
 	Cluster *kube.Cluster
 	// KubeletRoots are kubelet's directory as configured and without links.
 	KubeletRoots []string
+	// Reasons are all that settings may name.
+	Reasons []healer.Reason
 	// DriverGrace is how long heals wait for a driver that is not ready.
 	DriverGrace time.Duration
 }
@@ -38,8 +39,8 @@ func New(cfg Config) (*Policy, error) {
 		return nil, errors.New("policy: a cluster and kubelet's root are required, and the driver's grace must not be negative")
 	}
 	p := &Policy{
-		cfg: cfg, cluster: cfg.Cluster, settings: newSettingsStore(cfg.Cluster),
-		drivers: drivers{reading: semaphore.NewWeighted(1)}, driversChanged: make(chan struct{}, 1),
+		cfg: cfg, cluster: cfg.Cluster, settings: newSettingsStore(cfg.Cluster, cfg.Reasons),
+		drivers: newDrivers(), driversChanged: make(chan struct{}, 1),
 	}
 	return p, errors.Join(
 		p.cluster.OnConfigMap(func(m *corev1.ConfigMap) {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/yaml"
 
+	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/kube"
 )
 
@@ -29,15 +30,23 @@ const (
 // read (docs/policy.md).
 var settingKeys = []struct {
 	name string
-	read func(s *settings, text string) error
+	read func(s *settings, text string, reasons []healer.Reason) error
 }{
-	{keyMode, func(s *settings, text string) (err error) { s.mode, err = parseMode(text); return err }},
-	{keySelfRepair, func(s *settings, text string) (err error) { s.selfRepair, err = parseSelfRepair(text); return err }},
-	{keyWriteWithoutAttachment, func(s *settings, text string) error {
+	{keyMode, func(s *settings, text string, _ []healer.Reason) (err error) {
+		s.mode, err = parseMode(text)
+		return err
+	}},
+	{keySelfRepair, func(s *settings, text string, reasons []healer.Reason) (err error) {
+		s.selfRepair, err = parseSelfRepair(text, reasons)
+		return err
+	}},
+	{keyWriteWithoutAttachment, func(s *settings, text string, _ []healer.Reason) error {
 		return yaml.UnmarshalStrict([]byte(text), &s.writeWithoutAttachment)
 	}},
-	{keyDriverDaemonSets, func(s *settings, text string) error { return yaml.UnmarshalStrict([]byte(text), &s.daemonSets) }},
-	{keyDriverNamespaces, func(s *settings, text string) (err error) {
+	{keyDriverDaemonSets, func(s *settings, text string, _ []healer.Reason) error {
+		return yaml.UnmarshalStrict([]byte(text), &s.daemonSets)
+	}},
+	{keyDriverNamespaces, func(s *settings, text string, _ []healer.Reason) (err error) {
 		s.driverNamespaces, err = parseNamespaces(text)
 		return err
 	}},
@@ -66,8 +75,9 @@ func defaultSettings() settings {
 	return settings{mode: modeHeal, selfRepair: defaultSelfRepair()}
 }
 
-// parseSettings reads what it can. With an error nothing is healed.
-func parseSettings(data map[string]string) settings {
+// parseSettings reads what it can; reasons are those that exist. With an error nothing
+// is healed.
+func parseSettings(data map[string]string, reasons []healer.Reason) settings {
 	s := defaultSettings()
 	var errs []error
 	var names []string
@@ -75,7 +85,7 @@ func parseSettings(data map[string]string) settings {
 	for _, key := range settingKeys {
 		names, known[key.name] = append(names, key.name), true
 		if text, set := data[key.name]; set {
-			if err := key.read(&s, text); err != nil {
+			if err := key.read(&s, text, reasons); err != nil {
 				errs = append(errs, fmt.Errorf("key %s: %w", key.name, err))
 			}
 		}
@@ -109,6 +119,7 @@ func parseNamespaces(text string) (names []string, err error) {
 // the informer or a read before a step, so that a kill switch counts at once.
 type settingsStore struct {
 	cluster *kube.Cluster
+	reasons []healer.Reason
 
 	mu sync.Mutex
 	// settings are those of parsed, which is nil before the first ConfigMap.
@@ -118,8 +129,8 @@ type settingsStore struct {
 	deleted bool
 }
 
-func newSettingsStore(c *kube.Cluster) *settingsStore {
-	return &settingsStore{cluster: c, settings: defaultSettings()}
+func newSettingsStore(c *kube.Cluster, reasons []healer.Reason) *settingsStore {
+	return &settingsStore{cluster: c, reasons: reasons, settings: defaultSettings()}
 }
 
 // of returns the settings that count for a view.
@@ -163,7 +174,7 @@ func (s *settingsStore) updateLocked(m *corev1.ConfigMap) settings {
 			return s.settings
 		}
 	}
-	now := parseSettings(m.Data)
+	now := parseSettings(m.Data, s.reasons)
 	if now.err != nil {
 		klog.ErrorS(now.err, "Bad settings: nothing is healed until they are right", "configMap", m.Namespace+"/"+m.Name)
 	}

@@ -142,7 +142,7 @@ func TestInformerThatLags(t *testing.T) {
 				s.play(api)
 				policy, end := following(t, api)
 				defer end()
-				api.Set(func(a *kubetest.API) { a.Mute = true })
+				api.Set(func(a *kubetest.API) { a.Stalled = true })
 				tc.change(api, s)
 				err := policy.wantedNow(t, s.name, "uid-of-app")
 				if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {

@@ -159,7 +159,7 @@ func TestWriteToADevice(t *testing.T) {
 					d := newDisk(api)
 					policy, end := following(t, api)
 					defer end()
-					api.Set(func(a *kubetest.API) { a.Mute = lags })
+					api.Set(func(a *kubetest.API) { a.Stalled = lags })
 					tc.change(d)
 					synctest.Wait()
 					err := policy.mayWriteNow(t, d.name)

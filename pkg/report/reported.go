@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/kube"
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // The reasons of events. They are part of the interface, as a condition's are.
@@ -106,4 +106,4 @@ func refusalsOf(r healer.Report) (byMountPoint map[string]string, text string) {
 }
 
 // line returns a text as the message of an event.
-func line(text string) string { return kube.OneLine(text, maxTextBytes) }
+func line(text string) string { return printable.Line(text, maxTextBytes) }

@@ -85,8 +85,8 @@ func (r *Records) Load(driver, volumeID string) (*healer.Record, error) {
 	return record, nil
 }
 
-// sameFile is true for the same content: a record is replaced by rename, which leaves
-// another file with another time.
+// sameFile reports whether two files have the same content: a record is replaced by
+// rename, which leaves another file with another time.
 func sameFile(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }

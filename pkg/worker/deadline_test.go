@@ -9,7 +9,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
-func TestSilentWorkerIsEnded(t *testing.T) {
+func TestHungWorkerIsEnded(t *testing.T) {
 	for _, op := range []worker.Op[string, int]{hang, deaf} {
 		t.Run(op.Name(), func(t *testing.T) {
 			p := newPool(t)
@@ -22,7 +22,7 @@ func TestSilentWorkerIsEnded(t *testing.T) {
 				t.Errorf("process %d lives on", pid)
 			}
 			if next := mustCall(t, p, whoami); next == pid {
-				t.Error("the silent process answers again")
+				t.Error("the hung process answers again")
 			}
 		})
 	}

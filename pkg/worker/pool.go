@@ -171,13 +171,13 @@ func CallWithin[Q, A any](ctx context.Context, within time.Duration, p *Pool, op
 
 // run has a worker run one operation, and reuses or ends it.
 func run[Q, A any](ctx context.Context, p *Pool, w *process, op Op[Q, A], q Q) (A, error) {
-	w.op = op.name
+	w.op, w.life = op.name, op.life
 	a, broken, err := ask(ctx, w, op, q)
 	answered := err == nil
 	switch {
 	case broken:
 		err = p.fail(w, err)
-	case op.life == Spent:
+	case op.life != Pooled:
 		if ended := p.dismiss(w); ended != nil {
 			err = errors.Join(err, &stuckError{callError{is: ErrLeft}, ended})
 		}
@@ -206,112 +206,6 @@ func (p *Pool) fail(w *process, err error) error {
 		return &stuckError{failed, ended}
 	}
 	return &failed
-}
-
-// acquire returns a living worker.
-func (p *Pool) acquire(ctx context.Context) (*process, error) {
-	for {
-		w, err := p.take(ctx)
-		if err != nil || !w.ended() {
-			return w, err
-		}
-		p.dismiss(w)
-	}
-}
-
-// take takes an idle worker, or starts one when none becomes free soon.
-func (p *Pool) take(ctx context.Context) (*process, error) {
-	select {
-	case <-p.closed:
-		return nil, ErrClosed
-	default:
-	}
-	select {
-	case w := <-p.idle:
-		return w, nil
-	default:
-	}
-	if len(p.slots) >= p.cfg.Idle {
-		grow := time.NewTimer(p.cfg.Grow)
-		defer grow.Stop()
-		select {
-		case w := <-p.idle:
-			return w, nil
-		case <-grow.C:
-		case <-p.closed:
-			return nil, ErrClosed
-		case <-ctx.Done():
-			return nil, ErrNoWorker
-		}
-	}
-	select {
-	case w := <-p.idle:
-		return w, nil
-	case p.slots <- struct{}{}:
-		return p.start(ctx)
-	case <-p.closed:
-		return nil, ErrClosed
-	case <-ctx.Done():
-		return nil, ErrNoWorker
-	}
-}
-
-// start makes a worker for a slot already taken. One that is not ready in time says
-// nothing about the storage.
-func (p *Pool) start(ctx context.Context) (*process, error) {
-	type launched struct {
-		w   *process
-		err error
-	}
-	done := make(chan launched, 1)
-	select {
-	case p.fork <- func() {
-		w, err := launch(p.cfg)
-		if err == nil {
-			// Counted here, where the forker itself still counts: Close may be waiting.
-			p.owned.Add(1)
-		}
-		done <- launched{w, err}
-	}:
-	case <-p.closed:
-		<-p.slots
-		return nil, ErrClosed
-	case <-ctx.Done():
-		<-p.slots
-		return nil, ErrNoWorker
-	}
-	select {
-	case l := <-done:
-		return p.welcome(ctx, l.w, l.err)
-	case <-ctx.Done():
-	}
-	// The process starts late, and the caller has left: end it then.
-	go func() {
-		if l := <-done; l.err == nil {
-			p.end(l.w)
-		} else {
-			<-p.slots
-		}
-	}()
-	return nil, ErrNoWorker
-}
-
-// welcome waits until a new worker is ready.
-func (p *Pool) welcome(ctx context.Context, w *process, err error) (*process, error) {
-	if err != nil {
-		<-p.slots
-		return nil, err
-	}
-	p.started.Add(1)
-	err = w.greet(ctx, p.cfg)
-	if err == nil {
-		return w, nil
-	}
-	p.end(w)
-	if errors.Is(err, ErrTimeout) {
-		err = ErrNoWorker
-	}
-	return nil, err
 }
 
 // release makes a worker idle.
@@ -347,11 +241,14 @@ func (p *Pool) dismiss(w *process) <-chan struct{} {
 	return p.end(w)
 }
 
-// end kills a worker. One that cannot be killed is abandoned: counted, and reaped
-// whenever it ends; the channel closes then. It is nil for a worker that has ended.
+// end kills a worker, or has it end what it started (Parent). One that does not end is
+// abandoned: counted, and reaped whenever it ends; the channel closes then. It is nil for
+// a worker that has ended.
 func (p *Pool) end(w *process) <-chan struct{} {
 	_ = w.conn.Close()
-	w.kill()
+	if w.life != Parent {
+		w.kill()
+	}
 	if w.reap(time.Now().Add(p.cfg.KillWait)) == nil {
 		p.freeSlot()
 		return nil

@@ -21,8 +21,9 @@ type process struct {
 	enc  *gob.Encoder
 	dec  *gob.Decoder
 	pid  int
-	// op is the last operation it was asked for.
-	op string
+	// op is the last operation it was asked for, life how that one lives.
+	op   string
+	life Life
 	// fd is that of conn, for as long as conn is open.
 	fd int32
 	// pidfd is pollable, so that waiting for the end of a worker costs no
@@ -185,7 +186,7 @@ func (p *process) kill() {
 	_ = raw.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
 }
 
-// ended is true for a process that died while it was idle, as by the OOM killer.
+// ended reports whether the process died while it was idle, as by the OOM killer.
 func (p *process) ended() bool {
 	raw, err := p.pidfd.SyscallConn()
 	if err != nil {

@@ -17,11 +17,11 @@ import (
 // waitsOf returns what an error tells of where its worker waited.
 func waitsOf(t *testing.T, err error) []string {
 	t.Helper()
-	var silent interface{ Waits() []string }
-	if !errors.As(err, &silent) {
+	var hung interface{ Waits() []string }
+	if !errors.As(err, &hung) {
 		t.Fatalf("the error does not tell where the worker waited: %v", err)
 	}
-	return silent.Waits()
+	return hung.Waits()
 }
 
 // emptyFIFO is one in which nobody ever writes.
@@ -40,7 +40,7 @@ func emptyFIFO(t *testing.T) string {
 	return fifo
 }
 
-func TestSilentWorkerShowsWhereItWaits(t *testing.T) {
+func TestHungWorkerShowsWhereItWaits(t *testing.T) {
 	fifo := emptyFIFO(t)
 	for want, killWait := range map[error]time.Duration{worker.ErrTimeout: time.Minute, worker.ErrStuck: time.Nanosecond} {
 		p := newPool(t, func(c *worker.Config) { c.KillWait = killWait })
@@ -62,7 +62,7 @@ func TestSilentWorkerShowsWhereItWaits(t *testing.T) {
 
 // A worker that waits in no system call of its operation shows nothing: what its
 // other threads rest in is no evidence.
-func TestSilentWorkerThatWaitsForNothing(t *testing.T) {
+func TestHungWorkerThatWaitsForNothing(t *testing.T) {
 	p := newPool(t)
 	_, err := worker.Call(within(t, 500*time.Millisecond), p, hang, "")
 	if !errors.Is(err, worker.ErrTimeout) {

@@ -62,11 +62,11 @@ func containerMounts(q MountsQuery) (MountsAnswer, error) {
 	if err != nil {
 		return MountsAnswer{}, err
 	}
-	proc, err := openDir("/proc")
+	proc, err := openProcfs()
 	if err != nil {
-		return MountsAnswer{}, fmt.Errorf("procfs: %w", err)
+		return MountsAnswer{}, err
 	}
-	defer unix.Close(proc)
+	defer proc.close()
 	r := matching{proc: proc, host: host, wanted: q.Wanted, limit: q.Limit}
 	a := MountsAnswer{Of: make([]MountsOf, len(q.Of))}
 	for i, of := range q.Of {
@@ -77,7 +77,7 @@ func containerMounts(q MountsQuery) (MountsAnswer, error) {
 
 // matching finds mounts that match, at most limit in one namespace.
 type matching struct {
-	proc   int
+	proc   procfs
 	host   mount.Owner
 	wanted mount.Filter
 	limit  int
@@ -106,22 +106,19 @@ var errMany = errors.New("more mounts than are inspected")
 // mounts returns what matches, and what is on the way there.
 func (r *matching) mounts(n NamespaceOf) ([]mount.Mount, error) {
 	dir := strconv.Itoa(n.PID)
-	namespace, err := retryEINTR(func() (int, error) {
-		return unix.Openat(r.proc, dir+"/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	})
+	namespace, err := r.proc.openNamespace(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(namespace)
-	s := scan{proc: r.proc}
-	cgroup, err := s.read(dir+"/cgroup", 8<<10)
+	cgroup, err := r.proc.read(dir+"/cgroup", 8<<10)
 	if err != nil {
 		return nil, err
 	}
 	if !mount.IsInode(namespace, n.Namespace) || !r.host.Owns(namespace) || WorkloadIn(string(cgroup)) != n.Workload {
 		return nil, errEnded // it, or the one that had its number
 	}
-	if root, err := s.readlink(dir + "/root"); err != nil || root != "/" {
+	if root, err := r.proc.readlink(dir + "/root"); err != nil || root != "/" {
 		return nil, cmp.Or(err, errChrooted) // it shows only what is mounted beneath
 	}
 	var table []mount.Mount
@@ -157,10 +154,8 @@ type mountsLeft struct{ read atomic.Int64 }
 // directory in an open procfs. A process that is in another one by the end may have
 // entered it before: its table, whose maker may be hostile, counts for nothing, and
 // the error is errEnded whatever was read.
-func (l *mountsLeft) readTable(proc int, dir string, namespace uint64, visit func(mount.Mount) error) error {
-	fd, err := retryEINTR(func() (int, error) {
-		return unix.Openat(proc, dir+"/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	})
+func (l *mountsLeft) readTable(proc procfs, dir string, namespace uint64, visit func(mount.Mount) error) error {
+	fd, err := proc.open(dir + "/mountinfo")
 	if err != nil {
 		return err
 	}
@@ -173,8 +168,7 @@ func (l *mountsLeft) readTable(proc int, dir string, namespace uint64, visit fun
 		}
 		return visit(m)
 	})
-	s := scan{proc: proc}
-	if now, gone := s.namespaceOf(dir); gone != nil || now != namespace {
+	if now, gone := proc.namespaceOf(dir); gone != nil || now != namespace {
 		l.read.Add(-n)
 		return errEnded
 	}

@@ -180,10 +180,10 @@ func TestTableOfAProcessThatHasLeft(t *testing.T) {
 		must(t, os.WriteFile(filepath.Join(root, "10/mountinfo"), []byte(table), 0o600))
 		var left mountsLeft
 		visit := func(mount.Mount) error { return nil }
-		if err := left.readTable(proc, "10", one, visit); !errors.Is(err, errEnded) || left.read.Load() != 0 {
+		if err := left.readTable(procfs(proc), "10", one, visit); !errors.Is(err, errEnded) || left.read.Load() != 0 {
 			t.Errorf("%q, by one that has left: %v, %d mounts", table, err, left.read.Load())
 		}
-		if err := left.readTable(proc, "10", foreign, visit); (err != nil) != fails || left.read.Load() != 1 {
+		if err := left.readTable(procfs(proc), "10", foreign, visit); (err != nil) != fails || left.read.Load() != 1 {
 			t.Errorf("%q: %v, %d mounts", table, err, left.read.Load())
 		}
 	}

@@ -85,8 +85,8 @@ func (c *containerNamespace) enter() error {
 	return c.thread.visit(func(m mount.Mount) { c.table = append(c.table, m) })
 }
 
-// touch asks what is at the mount point now, whatever it is.
-func (c *containerNamespace) touch(t InContainerTarget) (result InContainerResult) {
+// probe asks what is at the mount point now, whatever it is.
+func (c *containerNamespace) probe(t InContainerTarget) (result InContainerResult) {
 	target, err := c.reach(t)
 	if err != nil {
 		return failed(err)

@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // ContainersQuery asks which containers run.
@@ -55,22 +53,22 @@ func containers(q ContainersQuery) (ContainersAnswer, error) {
 	if err != nil {
 		return ContainersAnswer{}, err
 	}
-	proc, err := openDir("/proc")
+	proc, err := openProcfs()
 	if err != nil {
-		return ContainersAnswer{}, fmt.Errorf("procfs: %w", err)
+		return ContainersAnswer{}, err
 	}
-	defer unix.Close(proc)
+	defer proc.close()
 	return owners.containers(proc, q.Budget)
 }
 
-func (o *owners) containers(proc int, budget time.Duration) (ContainersAnswer, error) {
+func (o *owners) containers(proc procfs, budget time.Duration) (ContainersAnswer, error) {
 	s := newScan(proc, HoldersQuery{})
 	s.end = time.Now().Add(budget)
 	pids, err := s.whoRuns()
 	if err != nil {
-		return ContainersAnswer{}, fmt.Errorf("list processes: %w", err)
+		return ContainersAnswer{}, err
 	}
-	home, err := s.namespaceOf("thread-self")
+	home, err := s.proc.namespaceOf("thread-self")
 	if err != nil {
 		return ContainersAnswer{}, fmt.Errorf("our own mount namespace: %w", err)
 	}
@@ -105,11 +103,11 @@ type member struct {
 
 func (s *scan) memberOf(pid int) (m member) {
 	dir := strconv.Itoa(pid)
-	cgroup, err := s.read(dir+"/cgroup", 8<<10)
+	cgroup, err := s.proc.read(dir+"/cgroup", 8<<10)
 	if err != nil {
 		return m
 	}
-	stat, err := s.read(dir+"/stat", 4<<10)
+	stat, err := s.proc.read(dir+"/stat", 4<<10)
 	if err != nil {
 		return m
 	}
@@ -117,14 +115,14 @@ func (s *scan) memberOf(pid int) (m member) {
 	if !ok {
 		return m
 	}
-	namespace, err := s.namespaceOf(dir)
+	namespace, err := s.proc.namespaceOf(dir)
 	if err != nil {
 		return m // it has ended
 	}
 	m = member{Workload: WorkloadIn(string(cgroup)), pid: pid, started: started, namespace: namespace, program: name}
 	// gVisor calls itself exe; the file that it runs has its name.
 	if name == "exe" && m.PodUID != "" {
-		exe, _ := s.readlink(dir + "/exe")
+		exe, _ := s.proc.readlink(dir + "/exe")
 		m.program = path.Base(strings.TrimSuffix(exe, " (deleted)"))
 	}
 	return m
@@ -166,12 +164,11 @@ func (m member) sandbox() string {
 
 // container says what the processes of one cgroup directory are. home is the inode
 // number of the host's mount namespace.
-func (o *owners) container(proc int, members []member, home uint64) (c Container, found bool) {
+func (o *owners) container(proc procfs, members []member, home uint64) (c Container, found bool) {
 	slices.SortFunc(members, func(a, b member) int {
 		return cmp.Or(cmp.Compare(a.started, b.started), cmp.Compare(a.pid, b.pid))
 	})
-	const tick = time.Second / 100 // USER_HZ
-	c = Container{Workload: members[0].Workload, Started: time.Duration(members[0].started) * tick}
+	c = Container{Workload: members[0].Workload, Started: sinceBoot(members[0].started)}
 	c.Pause = len(members) == 1 && members[0].program == "pause"
 	for i, m := range members {
 		// Any process of a container may have any name, but for its first one, and for

@@ -62,7 +62,7 @@ func containersAmong(t *testing.T, processes ...recorded) []Container {
 	must(t, err)
 	defer unix.Close(proc)
 	o := &owners{known: map[uint64]bool{home: true, one: true, two: true, foreign: false, strange: false}}
-	a, err := o.containers(proc, time.Minute)
+	a, err := o.containers(procfs(proc), time.Minute)
 	must(t, err)
 	return a.Containers
 }

@@ -107,8 +107,9 @@ func answers(fd int) syscall.Errno {
 	return errnoOf(unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st))
 }
 
-// isCopy is true for what propagation made of the dead mount. Of NFS another mount of
-// the same superblock may be good; a copy is in the peer group of its original.
+// isCopy reports whether a mount is what propagation made of the dead one. Of NFS another
+// mount of the same superblock may be good; a copy is in the peer group of its
+// original.
 func (d Dead) isCopy(dead, m mount.Mount) bool {
 	if m.Dev != d.Superblock {
 		return false

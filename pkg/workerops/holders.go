@@ -1,11 +1,6 @@
 package workerops
 
-import (
-	"fmt"
-	"time"
-
-	"golang.org/x/sys/unix"
-)
+import "time"
 
 // HoldersQuery asks which mounts and processes hold superblocks and block devices.
 // One walk over all processes serves any number of them.
@@ -93,11 +88,11 @@ const (
 const holdersLimit = 64
 
 func holders(q HoldersQuery) (HoldersAnswer, error) {
-	proc, err := openDir("/proc")
+	proc, err := openProcfs()
 	if err != nil {
-		return HoldersAnswer{}, fmt.Errorf("procfs: %w", err)
+		return HoldersAnswer{}, err
 	}
-	defer unix.Close(proc)
+	defer proc.close()
 	s := newScan(proc, q)
 	if s.owners, err = newOwners(); err != nil {
 		return HoldersAnswer{}, err

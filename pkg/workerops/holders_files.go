@@ -1,12 +1,12 @@
 package workerops
 
 import (
-	"bytes"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // found is what one process holds of what was asked for.
@@ -34,7 +34,7 @@ func (s *scan) filesOf(p process) found {
 	f := found{superblocks: map[Number]How{}, devices: map[Number]How{}}
 	s.directory(p, "cwd", HowWorkingDirectory, &f)
 	s.directory(p, "root", HowRoot, &f)
-	fds, err := s.list(p.dir + "/fd")
+	fds, err := s.proc.list(p.dir + "/fd")
 	if err != nil {
 		f.unseen = f.unseen || !gone(err)
 		return f
@@ -52,7 +52,7 @@ func (s *scan) directory(p process, name string, how How, f *found) {
 	if s.followLinks && s.followLink(p, name, how, f) {
 		return
 	}
-	text, err := s.readlink(p.dir + "/" + name)
+	text, err := s.proc.readlink(p.dir + "/" + name)
 	t := s.tables[p.namespace]
 	if err != nil || t == nil {
 		f.unseen = f.unseen || !gone(err)
@@ -84,7 +84,7 @@ func (s *scan) followLink(p process, name string, how How, f *found) bool {
 	case t == nil || !t.whole: // the mount may be in the part of the table that was not read
 		s.add(f, dev, how)
 	default:
-		s.add(f, dev, how|HowDetached)
+		s.add(f, dev, how|s.detached(p.dir+"/"+name))
 	}
 	if st.Mode&unix.S_IFMT == unix.S_IFBLK && how == HowFile {
 		s.addDevice(f, &st)
@@ -92,12 +92,33 @@ func (s *scan) followLink(p process, name string, how How, f *found) bool {
 	return true
 }
 
+// detached returns HowDetached for a link to a mount that is in no table, unless the mount
+// was made while they were read. Below Linux 6.8 nothing tells when it was made.
+func (s *scan) detached(name string) How {
+	var st unix.Statx_t
+	err := unix.Statx(int(s.proc), name, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_MNT_ID_UNIQUE, &st)
+	if s.newest != 0 && err == nil && st.Mask&unix.STATX_MNT_ID_UNIQUE != 0 && st.Mnt_id > s.newest {
+		return 0
+	}
+	return HowDetached
+}
+
+// newestMount returns the unique id of a mount made for that: the kernel counts them up.
+func newestMount(proc procfs) uint64 {
+	clone, err := mount.Clone(int(proc))
+	if err != nil {
+		return 0
+	}
+	defer unix.Close(clone)
+	return uniqueID(clone, "", unix.AT_EMPTY_PATH)
+}
+
 // statLink asks for the type only. A FUSE filesystem without allow_other refuses
 // even that to us, and tells its number when it is asked for nothing.
 func (s *scan) statLink(name string) (st unix.Statx_t, err error) {
 	const cached = unix.AT_STATX_DONT_SYNC | unix.AT_NO_AUTOMOUNT
-	if err = unix.Statx(s.proc, name, cached, unix.STATX_TYPE, &st); err == unix.EACCES { //nolint:errorlint // a bare errno
-		err = unix.Statx(s.proc, name, cached, 0, &st)
+	if err = unix.Statx(int(s.proc), name, cached, unix.STATX_TYPE, &st); err == unix.EACCES { //nolint:errorlint // a bare errno
+		err = unix.Statx(int(s.proc), name, cached, 0, &st)
 	}
 	return st, err
 }
@@ -106,13 +127,13 @@ func (s *scan) statLink(name string) (st unix.Statx_t, err error) {
 // link is read first: the fdinfo of what has no name, as an epoll descriptor, may
 // wait for its owner.
 func (s *scan) readFdinfo(p process, fd string, f *found) {
-	text, err := s.readlink(p.dir + "/fd/" + fd)
+	text, err := s.proc.readlink(p.dir + "/fd/" + fd)
 	if err != nil || !isFile(text) {
 		f.unseen = f.unseen || err != nil && !gone(err)
 		return
 	}
-	raw, err := s.read(p.dir+"/fdinfo/"+fd, 512)
-	id, ok := mountOf(raw)
+	raw, err := s.proc.read(p.dir+"/fdinfo/"+fd, 512)
+	id, ok := mountIDIn(raw)
 	if err != nil || !ok {
 		return // closed meanwhile
 	}
@@ -131,8 +152,8 @@ func (s *scan) readFdinfo(p process, fd string, f *found) {
 	}
 }
 
-// isFile is false for what has no name in a filesystem: pipes, sockets and the
-// like, and files in the kernel's own memory filesystem.
+// isFile reports whether a link names a file in a filesystem: not so pipes, sockets and
+// the like, and files in the kernel's own memory filesystem.
 func isFile(link string) bool {
 	return strings.HasPrefix(link, "/") && !slices.ContainsFunc(kernelMemory, func(prefix string) bool {
 		return strings.HasPrefix(link, prefix)
@@ -140,17 +161,6 @@ func isFile(link string) bool {
 }
 
 var kernelMemory = []string{"/memfd:", "/dev/zero (deleted)", "/SYSV", "/[aio]", "/anon_hugepage", "/dmabuf:", "/secretmem", "/drm mm object", "/i915"}
-
-// mountOf parses the mount id in the text of fdinfo.
-func mountOf(fdinfo []byte) (id int, ok bool) {
-	for line := range bytes.Lines(fdinfo) {
-		if v, is := bytes.CutPrefix(line, []byte("mnt_id:")); is {
-			id, err := strconv.Atoi(string(bytes.TrimSpace(v)))
-			return id, err == nil
-		}
-	}
-	return 0, false
-}
 
 // add notes one thing held, if it was asked for.
 func (s *scan) add(f *found, dev Number, how How) {
@@ -166,33 +176,22 @@ func (s *scan) addDevice(f *found, st *unix.Statx_t) {
 	}
 }
 
-// mayFollowLinks is true when every filesystem of this kernel follows a magic link,
+// mayFollowLinks reports whether every filesystem of this kernel follows a magic link,
 // and tells what the kernel has in memory, without asking a server or daemon. NFS
 // and 9p revalidate where such a link ends (d_weak_revalidate), and others know no
 // AT_STATX_DONT_SYNC; one of those may stand behind any link, because a link
 // does not tell. Without them a link tells more than anything else: the mount,
 // also one that is in no namespace any more, and its superblock.
-//
-// FUSE does answer from memory, whatever its daemon does.
 func (s *scan) mayFollowLinks() bool {
-	raw, err := s.read("filesystems", 16<<10)
+	raw, err := s.proc.read("filesystems", 16<<10)
 	if err != nil {
 		return false
 	}
 	for line := range strings.Lines(string(raw)) {
 		fields := strings.Fields(line)
-		if len(fields) == 0 || !slices.Contains(answersFromMemory, fields[len(fields)-1]) {
+		if len(fields) == 0 || !mount.IsType(fields[len(fields)-1], mount.FromMemory) {
 			return false
 		}
 	}
 	return len(raw) > 0
-}
-
-// answersFromMemory lists local and pseudo filesystems, and of the others those
-// that have no d_weak_revalidate and keep to AT_STATX_DONT_SYNC.
-var answersFromMemory = []string{
-	"autofs", "bdev", "binfmt_misc", "bpf", "btrfs", "ceph", "cgroup", "cgroup2", "configfs", "cpuset", "debugfs", "devpts", "devtmpfs",
-	"efivarfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "fuse", "fuseblk", "fusectl", "hugetlbfs", "iso9660", "mqueue",
-	"msdos", "nsfs", "overlay", "pidfs", "pipefs", "proc", "pstore", "ramfs", "resctrl", "rpc_pipefs", "securityfs", "selinuxfs",
-	"sockfs", "squashfs", "sysfs", "tmpfs", "tracefs", "udf", "vfat", "virtiofs", "xfs",
 }

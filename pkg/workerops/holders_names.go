@@ -51,12 +51,12 @@ func (s *scan) namesOf(wanted map[int]bool) map[int]processName {
 
 func (s *scan) nameOf(pid int) processName {
 	dir := strconv.Itoa(pid)
-	command, _ := s.read(dir+"/comm", 64)
-	cgroup, _ := s.read(dir+"/cgroup", 8<<10)
+	command, _ := s.proc.read(dir+"/comm", 64)
+	cgroup, _ := s.proc.read(dir+"/cgroup", 8<<10)
 	return processName{
 		command: strings.TrimSuffix(string(command), "\n"),
 		cgroup:  string(cgroup),
-		ours:    s.parent != 0 && s.parentOf(pid) == s.parent,
+		ours:    s.parent != 0 && s.proc.parentOf(pid) == s.parent,
 	}
 }
 

@@ -53,17 +53,17 @@ func (s *scan) processOf(pid int) (process, error) {
 	p := process{pid: pid, dir: strconv.Itoa(pid)}
 	// A kernel thread runs no program and has nothing open; neither does a process
 	// whose threads have all ended.
-	_, err := s.readlink(p.dir + "/exe")
+	_, err := s.proc.readlink(p.dir + "/exe")
 	if errors.Is(err, unix.ENOENT) {
 		var task unix.Stat_t
-		if e := unix.Fstatat(s.proc, p.dir+"/task", &task, unix.AT_SYMLINK_NOFOLLOW); e == nil && task.Nlink > 3 {
+		if e := unix.Fstatat(int(s.proc), p.dir+"/task", &task, unix.AT_SYMLINK_NOFOLLOW); e == nil && task.Nlink > 3 {
 			return p, errThreadsLeft // a directory has 2 links, and 1 for each thread
 		}
 		return p, err
 	}
-	if p.namespace, err = s.namespaceOf(p.dir); err != nil {
+	if p.namespace, err = s.proc.namespaceOf(p.dir); err != nil {
 		return p, err
 	}
-	p.root, err = s.readlink(p.dir + "/root")
+	p.root, err = s.proc.readlink(p.dir + "/root")
 	return p, err
 }

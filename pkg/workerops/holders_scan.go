@@ -1,7 +1,6 @@
 package workerops
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -11,13 +10,15 @@ import (
 // scan is one walk over all processes. It reads procfs and nothing else; it
 // never opens what a process has open.
 type scan struct {
-	proc int // procfs
+	proc procfs
 	end  time.Time
 	// followLinks is true when magic links may be followed: see mayFollowLinks.
 	followLinks bool
 	// owners tells which mount namespaces may be read; nil: all.
 	owners *owners
 	left   mountsLeft
+	// newest is a unique mount id from before the tables were read; 0 below Linux 6.8.
+	newest uint64
 	// self and parent are the worker and its server, as procfs numbers them.
 	self, parent int
 
@@ -32,7 +33,7 @@ type scan struct {
 	answer    HoldersAnswer
 }
 
-func newScan(proc int, q HoldersQuery) *scan {
+func newScan(proc procfs, q HoldersQuery) *scan {
 	s := &scan{
 		proc:        proc,
 		superblocks: map[Number]bool{},
@@ -55,9 +56,10 @@ func newScan(proc int, q HoldersQuery) *scan {
 
 func (s *scan) run(budget time.Duration) (HoldersAnswer, error) {
 	s.end = time.Now().Add(budget)
+	s.newest = newestMount(s.proc)
 	pids, err := s.whoRuns()
 	if err != nil {
-		return HoldersAnswer{}, fmt.Errorf("list processes: %w", err)
+		return HoldersAnswer{}, err
 	}
 	s.readProcesses(pids)
 	s.readMountTables()
@@ -69,25 +71,14 @@ func (s *scan) run(budget time.Duration) (HoldersAnswer, error) {
 	return s.answer, nil
 }
 
-// whoRuns lists the processes, without this one and its server. Procfs may number
-// processes as another pid namespace does.
+// whoRuns lists the processes, without this one and its server.
 func (s *scan) whoRuns() ([]int, error) {
-	if link, err := s.readlink("self"); err == nil {
+	if link, err := s.proc.readlink("self"); err == nil {
 		s.self, _ = strconv.Atoi(link)
-		s.parent = s.parentOf(s.self)
+		s.parent = s.proc.parentOf(s.self)
 	}
-	names, err := s.list(".")
-	if err != nil {
-		return nil, err
-	}
-	var pids []int
-	for _, name := range names {
-		if pid, err := strconv.Atoi(name); err == nil && pid != s.self && pid != s.parent {
-			pids = append(pids, pid)
-		}
-	}
-	slices.Sort(pids)
-	return pids, nil
+	pids, err := s.proc.pids()
+	return slices.DeleteFunc(pids, func(pid int) bool { return pid == s.self || pid == s.parent }), err
 }
 
 // patience is how long one item of work may take. Reading a file of procfs may wait

@@ -23,9 +23,9 @@ func whoHolds(t *testing.T, follow bool, q HoldersQuery) HoldersAnswer {
 
 func scanAll(t *testing.T, follow bool, q HoldersQuery) HoldersAnswer {
 	t.Helper()
-	proc, err := openDir("/proc")
+	proc, err := openProcfs()
 	must(t, err)
-	defer unix.Close(proc)
+	defer proc.close()
 	s := newScan(proc, q)
 	s.owners, err = newOwners()
 	must(t, err)

@@ -13,7 +13,7 @@ import (
 
 // procTree makes a procfs of text. A process has the files that are given, and
 // what else it needs.
-func procTree(t *testing.T, processes map[int]map[string]string) int {
+func procTree(t *testing.T, processes map[int]map[string]string) procfs {
 	t.Helper()
 	root := t.TempDir()
 	put := func(name, text string) {
@@ -53,7 +53,7 @@ func procTree(t *testing.T, processes map[int]map[string]string) int {
 	proc, err := openDir(root)
 	must(t, err)
 	t.Cleanup(func() { _ = unix.Close(proc) })
-	return proc
+	return procfs(proc)
 }
 
 // inTree returns the answer for superblock 8:16, and the processes that hold it.

@@ -65,9 +65,8 @@ func ownedNamespaces(of ...mount.Ref) (found []namespace, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer unix.Close(w.proc)
-	s := scan{proc: w.proc}
-	names, err := s.list(".")
+	defer w.proc.close()
+	pids, err := w.proc.pids()
 	if err != nil {
 		return nil, err
 	}
@@ -75,15 +74,13 @@ func ownedNamespaces(of ...mount.Ref) (found []namespace, err error) {
 	// A process with another root directory shows only what is mounted beneath that: it
 	// is asked where there is no other process.
 	for _, chrooted := range []bool{false, true} {
-		for _, name := range names {
-			if _, err := strconv.Atoi(name); err != nil {
-				continue
-			}
-			inode, err := s.namespaceOf(name)
+		for _, pid := range pids {
+			name := strconv.Itoa(pid)
+			inode, err := w.proc.namespaceOf(name)
 			if err != nil || seen[inode] {
 				continue // the process has ended
 			}
-			root, err := s.readlink(name + "/root")
+			root, err := w.proc.readlink(name + "/root")
 			if err != nil || !path.IsAbs(root) || (root != "/") != chrooted {
 				continue
 			}
@@ -117,7 +114,7 @@ func superblocksOf(asked func(mount.Mount) bool) (map[mount.Dev]bool, error) {
 }
 
 type namespaceWalk struct {
-	proc   int
+	proc   procfs
 	owners *owners
 	left   mountsLeft
 }
@@ -127,7 +124,7 @@ func newNamespaceWalk() (*namespaceWalk, error) {
 	if err != nil {
 		return nil, err
 	}
-	proc, err := openDir("/proc")
+	proc, err := openProcfs()
 	return &namespaceWalk{proc: proc, owners: owners}, err
 }
 
@@ -138,9 +135,7 @@ func (w *namespaceWalk) open(process, root string, inode uint64, receives func(m
 	if err != nil || !owned {
 		return ns, err
 	}
-	fd, err := retryEINTR(func() (int, error) {
-		return unix.Openat(w.proc, process+"/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	})
+	fd, err := w.proc.openNamespace(process)
 	if err != nil {
 		return ns, err
 	}
@@ -161,7 +156,7 @@ func (w *namespaceWalk) open(process, root string, inode uint64, receives func(m
 	}
 	// What is known of an inode number, and what was read of the process, is true of this
 	// namespace only if the process is still in it.
-	now, err := (&scan{proc: w.proc}).namespaceOf(process)
+	now, err := w.proc.namespaceOf(process)
 	if err != nil || now != inode || !mount.IsInode(fd, inode) || !w.owners.host.Owns(fd) {
 		return ns, errEnded
 	}
@@ -196,15 +191,13 @@ func newOwners() (*owners, error) {
 	return &owners{host: host, known: map[uint64]bool{}}, err
 }
 
-// of is true for the namespace that a process, given by its directory in an open
-// procfs, is in. An error says that it is in that one no more.
-func (o *owners) of(proc int, dir string, inode uint64) (bool, error) {
+// of reports whether the namespace that a process, given by its directory in an open
+// procfs, is in has the host's owner. An error says that it is in that one no more.
+func (o *owners) of(proc procfs, dir string, inode uint64) (bool, error) {
 	if owned, known := o.known[inode]; known {
 		return owned, nil
 	}
-	fd, err := retryEINTR(func() (int, error) {
-		return unix.Openat(proc, dir+"/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	})
+	fd, err := proc.openNamespace(dir)
 	if err != nil {
 		return false, err
 	}

@@ -4,7 +4,7 @@ import "github.com/csi-addons/node-healer/pkg/worker"
 
 // The operations.
 var (
-	// Inspect tells what is at paths and touches one superblock.
+	// Inspect tells what is at paths and probes one superblock.
 	Inspect = worker.Define("inspect", worker.Pooled, inspect)
 	// Published lists the volumes that kubelet has for pods.
 	Published = worker.Define("published", worker.Pooled, published)
@@ -23,7 +23,7 @@ var (
 	// Containers finds the containers that run, Mounts what they have mounted.
 	Containers = worker.Define("containers", worker.Spent, containers)
 	Mounts     = worker.Define("mounts", worker.Pooled, containerMounts)
-	// ProbeInContainer touches a mount in a container.
+	// ProbeInContainer probes a mount in a container.
 	ProbeInContainer = worker.Define("probe-in-container", worker.Spent, probeInContainer)
 	// ReplaceInContainers replaces mounts in containers.
 	ReplaceInContainers = worker.Define("replace-in-containers", worker.Spent, inContainer)
@@ -31,6 +31,15 @@ var (
 	Holders = worker.Define("holders", worker.Spent, holders)
 	// Exclusive shows whether anybody has claimed a block device.
 	Exclusive = worker.Define("exclusive", worker.Spent, exclusive)
+	// ReadFile reads a small file beneath a directory.
+	ReadFile = worker.Define("read-file", worker.Pooled, readFile)
+	// RunProgram runs a program until it and all that it started have ended.
+	RunProgram = worker.Define("run-program", worker.Parent, runProgram)
+	// Reach connects to a TCP address from the host's network.
+	Reach = worker.Define("reach", worker.Spent, reach)
+	// FUSEDaemons finds who serves FUSE connections, AbortFUSE ends one.
+	FUSEDaemons = worker.Define("fuse-daemons", worker.Spent, fuseDaemons)
+	AbortFUSE   = worker.Define("abort-fuse", worker.Spent, abortFUSE)
 )
 
 // Ops lists the operations for worker.Serve.
@@ -38,5 +47,7 @@ func Ops() []worker.Servable {
 	return []worker.Servable{
 		Inspect, Published, Media, Write, Place, Finalize, UnmountDeadTop, UnmountDuplicate,
 		Containers, Mounts, ProbeInContainer, ReplaceInContainers, Holders, Exclusive,
+		ReadFile, RunProgram, superviseProgram, Reach,
+		FUSEDaemons, AbortFUSE,
 	}
 }

@@ -6,5 +6,6 @@ package workerops
 // act at every instant of an operation.
 func pause(string) {}
 
-// withoutBeneath is true in test builds that are told to do as on an old kernel.
+// withoutBeneath reports whether this is a test build that is told to do as on an old
+// kernel.
 func withoutBeneath() bool { return false }

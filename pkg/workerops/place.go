@@ -65,7 +65,7 @@ type PlaceAnswer struct {
 // ErrNoBeneath says that the kernel cannot put a mount beneath another one.
 var ErrNoBeneath = errors.New("the kernel cannot put a mount beneath another one (move_mount with MOVE_MOUNT_BENEATH, Linux 6.5)")
 
-// CanMoveBeneath is true where the kernel can put a mount beneath another one.
+// CanMoveBeneath reports whether the kernel can put a mount beneath another one.
 func CanMoveBeneath() bool { return !withoutBeneath() && mount.CanMoveBeneath() }
 
 func place(q PlaceQuery) (a PlaceAnswer, err error) {

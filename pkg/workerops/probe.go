@@ -81,7 +81,7 @@ type Space struct {
 	Files, FreeFiles        uint64
 }
 
-// probe touches a detached clone of the mount and not the mount itself, so
+// probe asks a detached clone of the mount and not the mount itself, so
 // that kubelet's umount never finds it busy because of us: not even for the
 // instant of a walk to it, where the clone is made of the directory above.
 //
@@ -112,7 +112,7 @@ func probe(q ProbeQuery) (a ProbeAnswer) {
 		if err != nil {
 			return ProbeAnswer{Op: op, Errno: errnoOf(err)}
 		}
-		a.touch(clone, q)
+		a.probeClone(clone, q)
 		_ = unix.Close(clone)
 	}
 	if a.Errno == 0 && !a.Changed && q.Device != "" {
@@ -182,7 +182,7 @@ func cloneAround(p string) (fd int, op string, err error) {
 	return fd, "open", err
 }
 
-func (a *ProbeAnswer) touch(clone int, q ProbeQuery) {
+func (a *ProbeAnswer) probeClone(clone int, q ProbeQuery) {
 	var st unix.Statx_t
 	if err := unix.Statx(clone, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID_UNIQUE, &st); err != nil {
 		a.Op, a.Errno = "statx", errnoOf(err)

@@ -9,7 +9,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
-// probeInContainer touches one mount of a container. It brings a clone of it to the
+// probeInContainer probes one mount of a container. It brings a clone of it to the
 // host's namespace first: a thread that waits for a filesystem inside of a container
 // keeps all of that container's mounts, of other volumes too, for as long as that lasts.
 func probeInContainer(t InContainerTarget) (InContainerResult, error) {
@@ -19,7 +19,7 @@ func probeInContainer(t InContainerTarget) (InContainerResult, error) {
 	}
 	defer unix.Close(clone)
 	errno := answers(clone)
-	if errno == unix.ESTALE { // it counts when a second touch gives it too
+	if errno == unix.ESTALE { // it counts when a second probe gives it too
 		errno = answers(clone)
 	}
 	return InContainerResult{Errno: errno}, nil

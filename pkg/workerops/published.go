@@ -13,6 +13,9 @@ import (
 type PublishedQuery struct {
 	// Pods is kubelet's directory for pods.
 	Pods string
+	// Devices is where kubelet publishes raw block volumes, by volume and pod; empty to
+	// leave them out.
+	Devices string
 	// Max is how many names may be read before it is too much.
 	Max int
 }
@@ -20,38 +23,54 @@ type PublishedQuery struct {
 // PublishedVolume is a volume by the names of kubelet's directories.
 type PublishedVolume struct {
 	PodUID, PV string
+	// Block is true for a raw block volume.
+	Block bool
 }
 
 // published lists kubelet's own directories. It enters no other filesystem than the
 // one that they lie on, and so no volume.
 func published(q PublishedQuery) ([]PublishedVolume, error) {
-	pods, err := openDir(q.Pods)
-	if errors.Is(err, unix.ENOENT) {
-		return nil, nil // kubelet makes it for the first pod
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer unix.Close(pods)
 	left := q.Max
-	uids, err := namesIn(pods, ".", &left)
-	if err != nil {
-		return nil, err
-	}
 	var found []PublishedVolume
-	for _, uid := range uids {
-		pvs, err := namesIn(pods, uid+"/volumes/kubernetes.io~csi", &left)
+	err := eachName(q.Pods, "/volumes/kubernetes.io~csi", &left, func(uid, pv string) {
+		found = append(found, PublishedVolume{PodUID: uid, PV: pv})
+	})
+	if err != nil || q.Devices == "" {
+		return found, err
+	}
+	err = eachName(q.Devices, "", &left, func(pv, uid string) {
+		found = append(found, PublishedVolume{PodUID: uid, PV: pv, Block: true})
+	})
+	return found, err
+}
+
+// eachName calls visit with the names in a directory, and with those below each.
+func eachName(at, below string, left *int, visit func(outer, inner string)) error {
+	dir, err := openDir(at)
+	if errors.Is(err, unix.ENOENT) {
+		return nil // kubelet makes it for the first pod
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	outer, err := namesIn(dir, ".", left)
+	if err != nil {
+		return err
+	}
+	for _, o := range outer {
+		inner, err := namesIn(dir, o+below, left)
 		switch {
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
-			continue // the pod has none, or this is not a directory of kubelet's
+			continue // there is none, or this is not a directory of kubelet's
 		case err != nil:
-			return nil, err
+			return err
 		}
-		for _, pv := range pvs {
-			found = append(found, PublishedVolume{uid, pv})
+		for _, i := range inner {
+			visit(o, i)
 		}
 	}
-	return found, nil
+	return nil
 }
 
 // namesIn lists a directory on the filesystem of another one, and subtracts the number

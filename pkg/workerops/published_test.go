@@ -27,7 +27,7 @@ func TestPublished(t *testing.T) {
 	const names = 9 // 7 of pods, 2 of volumes
 	got, err := published(PublishedQuery{Pods: pods, Max: names})
 	slices.SortFunc(got, func(a, b PublishedVolume) int { return len(a.PV) - len(b.PV) })
-	if want := []PublishedVolume{{"uid-a", "pv1"}, {"uid-a", "pv 2"}}; err != nil || !slices.Equal(got, want) {
+	if want := []PublishedVolume{{PodUID: "uid-a", PV: "pv1"}, {PodUID: "uid-a", PV: "pv 2"}}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %v, %v", got, err)
 	}
 	for _, limit := range []int{0, 6, names - 1} {
@@ -37,6 +37,18 @@ func TestPublished(t *testing.T) {
 	}
 	if got, err := published(PublishedQuery{Pods: pods + "/link", Max: names}); !errors.Is(err, unix.ELOOP) {
 		t.Errorf("through a link: %v, %v", got, err)
+	}
+}
+
+func TestPublishedDevices(t *testing.T) {
+	root := realDir(t)
+	for _, dir := range []string{"pods", "publish/pv-raw"} {
+		must(t, os.MkdirAll(root+"/"+dir, 0o700))
+	}
+	must(t, os.WriteFile(root+"/publish/pv-raw/uid-a", nil, 0o600))
+	got, err := published(PublishedQuery{Pods: root + "/pods", Devices: root + "/publish", Max: 9})
+	if want := []PublishedVolume{{PodUID: "uid-a", PV: "pv-raw", Block: true}}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v, %v", got, err)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // Containers have mounts of their own, in mount namespaces of their own: what is
-// healed on the host stays dead there. ProbeInContainer touches such a mount,
+// healed on the host stays dead there. ProbeInContainer probes such a mount,
 // InContainer replaces them. No program of a container is run, no link of it is followed,
 // and no path of it is trusted: what a path leads to must be the mount that was meant.
 
@@ -73,10 +73,10 @@ type ReplaceInContainersAnswer struct {
 
 // InContainerResult says what was seen, or done, at one target.
 type InContainerResult struct {
-	// Errno is the result of a touch of the mount, through the container's own path,
+	// Errno is the result of a probe of the mount, through the container's own path,
 	// in the end.
 	Errno syscall.Errno
-	// Err says why a touch, or the replacement, was not done; Refused is true if
+	// Err says why a probe, or the replacement, was not done; Refused is true if
 	// it must not be, TimedOut if there was no answer in time, Ended if the process
 	// is gone.
 	Err                      string
@@ -178,7 +178,7 @@ func (q ReplaceInContainersQuery) namespace(home *os.File, targets []int) []InCo
 			results[n] = failed(s.err)
 			continue
 		}
-		results[n] = in.touch(s.query)
+		results[n] = in.probe(s.query)
 		results[n].Swapped = s.swapped
 	}
 	return results

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -46,14 +45,8 @@ func (t thread) refOf(fd int) (mount.Ref, error) {
 	if err != nil {
 		return ref, fmt.Errorf("fdinfo: %w", err)
 	}
-	for line := range strings.Lines(string(raw)) {
-		if v, ok := strings.CutPrefix(line, "mnt_id:"); ok {
-			if ref.OldID, err = strconv.Atoi(strings.TrimSpace(v)); err != nil {
-				return ref, fmt.Errorf("fdinfo: %w", err)
-			}
-		}
-	}
-	if ref.OldID == 0 {
+	known := false
+	if ref.OldID, known = mountIDIn(raw); !known || ref.OldID == 0 {
 		return ref, errors.New("fdinfo shows no mnt_id")
 	}
 	ref.ID = uniqueID(fd, "", unix.AT_EMPTY_PATH)
@@ -126,7 +119,7 @@ func status(id uint64, want mount.Fields) (mount.Status, error) {
 	return st, err
 }
 
-// carriesNone is true when the kernel shows no mount on a mount of the thread's
+// carriesNone reports whether the kernel shows no mount on a mount of the thread's
 // namespace (Linux 6.8).
 func carriesNone(id uint64) bool {
 	var first [1]uint64
@@ -134,7 +127,7 @@ func carriesNone(id uint64) bool {
 	return err == nil && n == 0
 }
 
-// gone is true when a mount is no longer in the mount table.
+// gone reports whether a mount is no longer in the mount table.
 func (t thread) gone(r mount.Ref) bool {
 	_, err := t.parentOf(r)
 	return errors.Is(err, errNotMounted)

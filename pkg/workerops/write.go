@@ -118,7 +118,7 @@ const OpSync = "fsync"
 
 const opFind = "find the mount"
 
-// isMounted is true when the mount that a path ends on is the expected one. It
+// isMounted reports whether the mount that a path ends on is the expected one. It
 // returns the device number of its root.
 func isMounted(p string, want mount.Ref) (dev uint64, there bool, err error) {
 	l, err := openTarget(p)

@@ -32,7 +32,7 @@ func newHundred(n *harness.Node) *hundred {
 func (h *hundred) hang() {
 	for i, f := range h.faults {
 		if i%2 == 0 {
-			f.Mute()
+			f.Hang()
 		} else {
 			f.Stop()
 		}

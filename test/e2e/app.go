@@ -95,8 +95,8 @@ func (a *App) Log() (string, error) {
 	return string(raw), err
 }
 
-// Touch reads from the volume as the app sees it.
-func (a *App) Touch() error {
+// Read reads from the volume as the app sees it.
+func (a *App) Read() error {
 	_, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/data/said", a.PID))
 	return err
 }

@@ -63,11 +63,11 @@ func onMachine() int {
 	return exitCode(cmd.Run())
 }
 
-// asInit is process 1 of the node: it furnishes the node, starts the tests and
+// asInit is process 1 of the node: it sets the node up, starts the tests and
 // reaps orphans until they have ended.
 func asInit() int {
-	if err := furnish(); err != nil {
-		fmt.Fprintln(os.Stderr, "furnish the node:", err)
+	if err := setUpNode(); err != nil {
+		fmt.Fprintln(os.Stderr, "set up the node:", err)
 		return 1
 	}
 	tests := again(context.Background(), atTests)

@@ -27,7 +27,7 @@ func TestAPodGetsItsVolumeBackWithoutARestart(t *testing.T) {
 	harness.Must(t, err)
 	harness.Must(t, unix.Kill(daemon, unix.SIGKILL))
 	eventually(t, "the app cannot read any more", func() error {
-		if err := app.Touch(); !errors.Is(err, unix.ENOTCONN) {
+		if err := app.Read(); !errors.Is(err, unix.ENOTCONN) {
 			return errors.Join(errors.New("reading gives something else"), err)
 		}
 		return nil
@@ -37,7 +37,7 @@ func TestAPodGetsItsVolumeBackWithoutARestart(t *testing.T) {
 	expect(t, healer, app, "abnormal")
 
 	n.Restage(app)
-	if err := app.Touch(); !errors.Is(err, unix.ENOTCONN) {
+	if err := app.Read(); !errors.Is(err, unix.ENOTCONN) {
 		t.Fatalf("the app's own mount came back by itself: %v", err)
 	}
 	expect(t, caller, app, "healed")

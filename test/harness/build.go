@@ -43,7 +43,6 @@ func (b Build) into(dir string) error {
 	server, worker := []string{"-tags=faults", "-race"}, []string{"-tags=faults"}
 	cgo := "1" // the race detector needs it
 	if b == Plain {
-		released := []string{"-tags=grpcnotrace", "-trimpath", "-ldflags=-s -w"} // as the Makefile builds them
 		server, worker, cgo = released, released, "0"
 	}
 	if err := build(dir, "node-healer", cgo, server); err != nil {
@@ -52,9 +51,16 @@ func (b Build) into(dir string) error {
 	return build(dir, "node-healer-worker", "0", worker)
 }
 
+// released are the flags with which the Makefile builds.
+var released = []string{"-tags=grpcnotrace", "-trimpath", "-ldflags=-s -w"}
+
 // build builds one of the commands.
 func build(dir, name, cgo string, flags []string) error {
-	args := append([]string{"build", "-buildvcs=false", "-o", filepath.Join(dir, name)}, flags...)
+	return buildAs(filepath.Join(dir, name), name, cgo, flags)
+}
+
+func buildAs(binary, name, cgo string, flags []string) error {
+	args := append([]string{"build", "-buildvcs=false", "-o", binary}, flags...)
 	cmd := exec.Command("go", append(args, "github.com/csi-addons/node-healer/cmd/"+name)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo)
 	if out, err := cmd.CombinedOutput(); err != nil {

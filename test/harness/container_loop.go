@@ -23,8 +23,8 @@ type Loop struct {
 // loopAt is where a container has what belongs to its loop.
 const loopAt = "/loop"
 
-// Beat is how far a loop has come.
-type Beat struct{ Turns, Reads, Writes int }
+// Progress is how far a loop has come.
+type Progress struct{ Turns, Reads, Writes int }
 
 // script uses nothing but what is built into busybox's shell: no process is
 // started in a turn. It tells each error once.
@@ -43,7 +43,7 @@ while :; do
 	{ read -r line <READ; } 2>/loop/error
 	if [ -n "$line" ]; then reads=$((reads+1)); else note read; fi
 	WRITE
-	echo "$turns $reads $writes" >/loop/beat
+	echo "$turns $reads $writes" >/loop/progress
 	PAUSE
 done
 `
@@ -70,14 +70,14 @@ func (l *Loop) layOut(t testing.TB, dir string) {
 	Must(t, os.WriteFile(filepath.Join(dir, "script"), []byte(text), 0o644))
 }
 
-// Beat returns how far the loop has come.
-func (c *Container) Beat() Beat {
+// Progress returns how far the loop has come.
+func (c *Container) Progress() Progress {
 	t := c.node.T
 	t.Helper()
-	var b Beat
+	var b Progress
 	// The shell empties the file before it writes it.
 	Eventually(t, "the loop in the container goes on", func() bool {
-		raw, err := os.ReadFile(filepath.Join(c.loop, "beat"))
+		raw, err := os.ReadFile(filepath.Join(c.loop, "progress"))
 		if err != nil || !strings.HasSuffix(string(raw), "\n") {
 			return false
 		}
@@ -88,20 +88,20 @@ func (c *Container) Beat() Beat {
 }
 
 // AwaitTurns waits until the loop has gone round, and returns what came of it: the
-// difference of two beats.
-func (c *Container) AwaitTurns() Beat {
+// difference of two values of Progress.
+func (c *Container) AwaitTurns() Progress {
 	c.node.T.Helper()
 	// The turn that is under way may have begun before what the test just did.
-	first := c.awaitTurn(c.Beat().Turns + 1)
+	first := c.awaitTurn(c.Progress().Turns + 1)
 	last := c.awaitTurn(first.Turns + 2)
-	return Beat{Turns: last.Turns - first.Turns, Reads: last.Reads - first.Reads, Writes: last.Writes - first.Writes}
+	return Progress{Turns: last.Turns - first.Turns, Reads: last.Reads - first.Reads, Writes: last.Writes - first.Writes}
 }
 
 // awaitTurn waits until the loop has made so many turns.
-func (c *Container) awaitTurn(turns int) (b Beat) {
+func (c *Container) awaitTurn(turns int) (b Progress) {
 	c.node.T.Helper()
 	Eventually(c.node.T, "the loop in the container goes round", func() bool {
-		b = c.Beat()
+		b = c.Progress()
 		return b.Turns >= turns
 	})
 	return b

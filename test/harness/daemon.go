@@ -86,6 +86,15 @@ func (d *Daemon) Kill() {
 	})
 }
 
+// PID is the daemon's process.
+func (d *Daemon) PID() int { return d.process.Process.Pid }
+
+// Signal sends the daemon a signal.
+func (d *Daemon) Signal(s syscall.Signal) {
+	d.volume.Node.T.Helper()
+	Must(d.volume.Node.T, d.process.Process.Signal(s))
+}
+
 // Restage does what a driver does that finds its daemon dead: it takes the dead
 // mount off the staging path and starts the daemon again.
 func (d *Daemon) Restage() {

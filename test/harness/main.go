@@ -40,7 +40,7 @@ func Main(m *testing.M, build Build, stop ...func()) {
 	case os.Getenv(insideEnv) == "":
 		os.Exit(enter())
 	}
-	os.Exit(runInside(m, build, stop))
+	os.Exit(runInNode(m, build, stop))
 }
 
 // enter runs this test binary again in a mount namespace of its own.
@@ -96,7 +96,7 @@ func orphans() string {
 	return strings.Join(names, ", ")
 }
 
-func runInside(m *testing.M, build Build, stop []func()) int {
+func runInNode(m *testing.M, build Build, stop []func()) int {
 	dir, err := os.MkdirTemp("", "node-healer-bin-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

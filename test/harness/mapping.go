@@ -35,8 +35,8 @@ func (n *Node) NewVolumeOnMapping(fs, id string) (*Volume, *Mapping) {
 // NewVolumeOnLUKS makes a volume on a LUKS device, which lies on the mapping.
 func (n *Node) NewVolumeOnLUKS(fs, id string) (*Volume, *Mapping) {
 	n.T.Helper()
-	NeedsPrograms(n.T, "cryptsetup")
 	v, below := n.layOutOnLoop(fs, id)
+	NeedsPrograms(n.T, "cryptsetup")
 	m := &Mapping{Name: "test-" + hash(id)[:8], volume: v, sectors: imageSize(fs)/512 + luksHeader/512, below: below}
 	m.create("linear " + below + " 0")
 	key := filepath.Join(n.Dir, "key")

@@ -20,9 +20,11 @@ type Node struct {
 	// Dir holds everything of the node; Kubelet, its kubelet root, is in it.
 	Dir     string
 	Kubelet string
-	// Args follow the server's usual flags. They, AnyDriver, Pause, Namespace and
-	// Less take effect with the next Start.
+	// Args follow the server's usual flags. They, Binary, AnyDriver, Pause, Namespace
+	// and Less take effect with the next Start.
 	Args []string
+	// Binary is the server; empty: the one that all tests use.
+	Binary string
 	// AnyDriver starts the server for all drivers, as it is shipped, and not for
 	// Driver alone, by whose name it also finds volumes that no file names.
 	AnyDriver bool

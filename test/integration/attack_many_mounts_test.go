@@ -30,7 +30,7 @@ func TestPodWithTooManyMounts(t *testing.T) {
 			var crowded []*harness.Container
 			for i := range load.containers { // they are the oldest
 				c := n.StartContainer(harness.ContainerSpec{Pod: harness.OtherPod, Name: fmt.Sprint(i), Mounts: []harness.ContainerMount{{At: "/data", Source: mountPoint}}})
-				c.InMounts(func() error { return bindInside(load.binds) })
+				c.InMounts(func() error { return bindInContainer(load.binds) })
 				crowded = append(crowded, c)
 			}
 			u := s.usedBy(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: s.MountPoint()}}})
@@ -52,9 +52,9 @@ func TestPodWithTooManyMounts(t *testing.T) {
 	}
 }
 
-// bindInside binds what a container has at /data many times, as a process in it
+// bindInContainer binds what a container has at /data many times, as a process in it
 // that may mount does: twice at each path, so that none of it is replaced.
-func bindInside(times int) error {
+func bindInContainer(times int) error {
 	if err := unix.Mount("tmpfs", "/dev", "tmpfs", 0, ""); err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func TestAttackWithLockedMappings(t *testing.T) {
 		attackers[i].Do("name", name)
 		attackers[i].Do("map", "/hung/a")
 	}
-	daemon.Mute()
+	daemon.Hang()
 	t.Cleanup(daemon.Abort) // before the containers are to end
 	for _, a := range attackers {
 		a.LockMappings()

@@ -181,8 +181,8 @@ func TestKillCoverInContainer(t *testing.T) {
 	for _, instant := range []string{"replace-in-container/entered", "replace-in-container/checked", "replace-in-container/verified", "replace-in-container/finalized"} {
 		t.Run(instant, func(t *testing.T) {
 			withoutBeneath(t)
-			h, u := stopInside(t, instant)
-			h.killInside("server")
+			h, u := stopInContainer(t, instant)
+			h.killInContainer("server")
 			if got := u.c.AwaitTurns(); got.Reads != got.Turns || got.Writes != got.Turns {
 				t.Errorf("the loop in the container comes by this: %+v, and has met %q", got, u.c.Errors())
 			}

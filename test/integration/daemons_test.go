@@ -1,6 +1,10 @@
 package integration
 
 import (
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -116,4 +120,50 @@ func TestDaemons(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDaemonsThatDoNotAnswer suspends daemons of real drivers, and the server of one, and
+// ends that server: each is named for what it is, nothing is changed, and what comes back
+// is healthy.
+func TestDaemonsThatDoNotAnswer(t *testing.T) {
+	harness.NeedsKernel(t, harness.KernelIs(6, 16), "which daemon serves a FUSE connection")
+	for _, name := range []string{"rclone", "sshfs"} {
+		t.Run(name, func(t *testing.T) {
+			n := harness.NewNode(t, "--probe-timeout=500ms").Start()
+			another, _ := n.NewDaemon("neighbour", daemons[name].DaemonConfig)
+			next := seeNeighbour(n, another)
+			v, d := n.NewDaemon("served", daemons[name].DaemonConfig)
+			n.Expect("healthy", v.Request())
+			table, daemon := n.Table(), fmt.Sprintf("process %d %s ", d.PID(), name)
+			d.Signal(unix.SIGSTOP)
+			n.Expect("abnormal", v.Request(), "NotResponding", "DaemonStopped", daemon, "kill -CONT")
+			d.Signal(unix.SIGCONT)
+			n.Expect("healthy", v.Request())
+			if name == "sshfs" {
+				server := newest(t, sftpServer)
+				harness.Must(t, unix.Kill(server, unix.SIGSTOP))
+				n.Expect("abnormal", v.Request(), "NotResponding", "DaemonHung", daemon)
+				harness.Must(t, unix.Kill(server, unix.SIGCONT))
+				harness.Eventually(t, "the probe that waited has ended", func() bool {
+					return strings.HasPrefix(n.Message(v.Request()), "healthy:")
+				})
+				n.SameTable(table)
+				harness.Must(t, unix.Kill(server, unix.SIGKILL)) // sshfs unmounts the staging path, and ends
+				n.Expect("abnormal", v.Request())
+			} else {
+				n.SameTable(table)
+			}
+			next.untouched()
+		})
+	}
+}
+
+// newest returns the process of a program that was started last.
+func newest(t *testing.T, program string) int {
+	t.Helper()
+	out, err := exec.Command("pgrep", "--newest", "--full", "^"+program).Output()
+	harness.Must(t, err)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(out)))
+	harness.Must(t, err)
+	return pid
 }

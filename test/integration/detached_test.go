@@ -64,7 +64,7 @@ func TestUnpublishDuringACheck(t *testing.T) {
 	n := harness.NewNode(t, "--standalone", "--probe-timeout=30s").Start()
 	v, fs := n.NewFUSEVolume("hung", faultfs.Config{})
 	n.Expect("healthy", v.Request())
-	fs.Mute()
+	fs.Hang()
 	call := n.Begin(v.Request())
 	fs.AwaitWaiting(1)
 	if err := unix.Unmount(v.MountPoint(), 0); err != nil {

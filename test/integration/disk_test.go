@@ -29,7 +29,7 @@ func TestDiskFails(t *testing.T) {
 			func(fs *faultfs.FS) { fs.Lift() },
 		},
 		"reads are not answered": {
-			func(fs *faultfs.FS) { fs.Mute(faultfs.Read) },
+			func(fs *faultfs.FS) { fs.Hang(faultfs.Read) },
 			[]string{"NotResponding", "no answer within 1s"},
 			func(fs *faultfs.FS) { fs.Lift() },
 		},
@@ -78,7 +78,7 @@ func TestDiskLostButForItsFirstBlock(t *testing.T) {
 		}{
 			"reads fail": {func(fs *faultfs.FS) { fs.Fail(unix.EIO, faultfs.Behind) }, "cannot (EIO)", "DeviceMediaError"},
 			// A loop device reads one block after the other.
-			"reads are not answered": {func(fs *faultfs.FS) { fs.Mute(faultfs.Behind) }, "cannot (no answer)", "NotResponding"},
+			"reads are not answered": {func(fs *faultfs.FS) { fs.Hang(faultfs.Behind) }, "cannot (no answer)", "NotResponding"},
 		} {
 			t.Run(fs+", "+name, func(t *testing.T) {
 				n := harness.NewNode(t, "--standalone", "--probe-timeout=1s").Start()

@@ -22,10 +22,10 @@ func TestFuse(t *testing.T) {
 		breaks func(fs *faultfs.FS)
 		says   []string
 	}{
-		"the daemon is killed":         {(*faultfs.FS).Kill, []string{"Disconnected", "ENOTCONN"}},
-		"the connection is aborted":    {(*faultfs.FS).Abort, []string{"Disconnected", "ENOTCONN"}},
-		"the daemon stands still":      {hung((*faultfs.FS).Stop), []string{"NotResponding", "no answer within 1s", " requests wait for the FUSE daemon"}},
-		"the daemon reads and is mute": {hung(func(fs *faultfs.FS) { fs.Mute() }), []string{"NotResponding", "no answer within 1s", " requests wait for the FUSE daemon"}},
+		"the daemon is killed":                 {(*faultfs.FS).Kill, []string{"Disconnected", "ENOTCONN"}},
+		"the connection is aborted":            {(*faultfs.FS).Abort, []string{"Disconnected", "ENOTCONN"}},
+		"the daemon stands still":              {hung((*faultfs.FS).Stop), []string{"NotResponding", "no answer within 1s", " requests wait for the FUSE daemon"}},
+		"the daemon reads and does not answer": {hung(func(fs *faultfs.FS) { fs.Hang() }), []string{"NotResponding", "no answer within 1s", " requests wait for the FUSE daemon"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone", "--probe-timeout=1s").Start()
@@ -120,7 +120,7 @@ func TestStuckWorker(t *testing.T) {
 	next := newNeighbour(n)
 	v, fs := n.NewFUSEVolume("stuck", faultfs.Config{})
 	n.Expect("healthy", v.Request())
-	fs.Mute()
+	fs.Hang()
 	for range 5 {
 		n.Expect("abnormal", v.Request(), "NotResponding")
 		next.untouched()

@@ -10,9 +10,9 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// stopInside kills the daemon behind a volume that a container uses, calls, and
+// stopInContainer kills the daemon behind a volume that a container uses, calls, and
 // waits for a worker to stop at one of the given instants in the container.
-func stopInside(t *testing.T, instants string, options ...string) (halfway, *used) {
+func stopInContainer(t *testing.T, instants string, options ...string) (halfway, *used) {
 	t.Helper()
 	n := harness.NewNode(t)
 	n.Pause = instants
@@ -24,9 +24,9 @@ func stopInside(t *testing.T, instants string, options ...string) (halfway, *use
 	return h, u
 }
 
-// killInside is kill for a worker that may have been lost while it only looked:
+// killInContainer is kill for a worker that may have been lost before it changed anything:
 // then there is no answer.
-func (h halfway) killInside(victim string) {
+func (h halfway) killInContainer(victim string) {
 	h.t.Helper()
 	if victim == "server" {
 		h.kill(victim)
@@ -46,10 +46,10 @@ func (h halfway) killInside(victim string) {
 // too few.
 func TestKillInContainer(t *testing.T) {
 	for _, victim := range []string{"worker", "server"} {
-		for _, instant := range insideInstants {
+		for _, instant := range inContainerInstants {
 			t.Run(victim+" at "+instant, func(t *testing.T) {
-				h, u := stopInside(t, instant)
-				h.killInside(victim)
+				h, u := stopInContainer(t, instant)
+				h.killInContainer(victim)
 				u.works()
 				h.n.Expect("healthy", u.Request())
 			})
@@ -63,8 +63,8 @@ func TestKillInContainerShared(t *testing.T) {
 	for _, options := range [][]string{{"rslave"}, {"rshared"}, {"ro"}} {
 		for _, instant := range []string{"replace-in-container/beneath", "replace-in-container/detached", "replace-in-container/finalized"} {
 			t.Run(options[0]+" at "+instant, func(t *testing.T) {
-				h, u := stopInside(t, instant, options...)
-				h.killInside("server")
+				h, u := stopInContainer(t, instant, options...)
+				h.killInContainer("server")
 				u.works()
 				h.n.Expect("healthy", u.Request())
 			})
@@ -75,7 +75,7 @@ func TestKillInContainerShared(t *testing.T) {
 // TestKillInContainerNested kills while mounts inside the volume are being copied:
 // none is lost.
 func TestKillInContainerNested(t *testing.T) {
-	for _, instant := range insideInstants {
+	for _, instant := range inContainerInstants {
 		t.Run(instant, func(t *testing.T) {
 			n := harness.NewNode(t)
 			n.Pause = instant
@@ -83,7 +83,7 @@ func TestKillInContainerNested(t *testing.T) {
 			u := newNested(n, longEnough, nil)
 			u.die()
 			h := halfway{t: t, n: n, v: u.Volume, Begun: n.BeginAndStop(u.Request())}
-			h.killInside("server")
+			h.killInContainer("server")
 			u.c.SameTable(u.table)
 			if out, err := u.c.Exec("cat", "/data/a", "/data/sub/kept"); err != nil || !strings.HasSuffix(out, "firstkept\n") {
 				t.Errorf("the container has %q, %v", out, err)
@@ -96,7 +96,7 @@ func TestKillInContainerNested(t *testing.T) {
 // TestInContainerOfAnEndingContainer ends a container at every instant of the work in
 // it. Nothing else is harmed, and the rest of the work is done.
 func TestInContainerOfAnEndingContainer(t *testing.T) {
-	for _, instant := range insideInstants {
+	for _, instant := range inContainerInstants {
 		t.Run(instant, func(t *testing.T) {
 			n := harness.NewNode(t)
 			n.Pause = instant
@@ -123,7 +123,7 @@ func TestInContainerOfAnEndingContainer(t *testing.T) {
 // TestInContainerMountedOver has something mounted over the volume in the container at
 // every instant of the work there. It stays.
 func TestInContainerMountedOver(t *testing.T) {
-	for _, instant := range insideInstants {
+	for _, instant := range inContainerInstants {
 		t.Run(instant, func(t *testing.T) {
 			n := harness.NewNode(t)
 			n.Pause = instant

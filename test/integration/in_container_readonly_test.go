@@ -10,9 +10,9 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// insideInstants are all instants at which a worker can be stopped while it
+// inContainerInstants are all instants at which a worker can be stopped while it
 // replaces mounts in containers, in the order in which it comes by.
-var insideInstants = []string{
+var inContainerInstants = []string{
 	"replace-in-container/cloned", "replace-in-container/entered", "replace-in-container/copied", "replace-in-container/beneath",
 	"replace-in-container/detached", "replace-in-container/verified", "replace-in-container/finalized",
 }
@@ -22,7 +22,7 @@ var insideInstants = []string{
 // instant is there a mount through which it could.
 func TestInContainerReadOnlyAtEveryInstant(t *testing.T) {
 	n := harness.NewNode(t)
-	n.Pause = strings.Join(insideInstants, ",")
+	n.Pause = strings.Join(inContainerInstants, ",")
 	n.Start()
 	s := newServed(n, "read-only inside")
 	u := s.usedBy(harness.ContainerSpec{
@@ -40,12 +40,12 @@ func TestInContainerReadOnlyAtEveryInstant(t *testing.T) {
 				}
 			}
 		})
-		if a == nil || a.GetAbnormal() || stops != len(insideInstants) {
+		if a == nil || a.GetAbnormal() || stops != len(inContainerInstants) {
 			t.Errorf("got %v after %d stops", a, stops)
 		}
 		u.works()
 	}
-	if got := u.c.Beat(); got.Writes != 0 {
+	if got := u.c.Progress(); got.Writes != 0 {
 		t.Errorf("%d of %d writes succeeded", got.Writes, got.Turns)
 	}
 	if _, err := os.Stat(filepath.Join(u.disk.Backing, "loop")); err == nil {
@@ -57,7 +57,7 @@ func TestInContainerReadOnlyAtEveryInstant(t *testing.T) {
 // volume or the living one, and no moment in which the directory below shows.
 func TestInContainerNeverBare(t *testing.T) {
 	n := harness.NewNode(t)
-	n.Pause = strings.Join(insideInstants, ",")
+	n.Pause = strings.Join(inContainerInstants, ",")
 	n.Start()
 	s := newServed(n, "never bare inside")
 	u := s.usedBy(harness.ContainerSpec{

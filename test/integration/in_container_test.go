@@ -76,6 +76,9 @@ func onlyDead(t testing.TB, c *harness.Container, known ...string) {
 		if slices.Contains(known, e) {
 			continue
 		}
+		if e == "read \n" {
+			continue // of a read(2) that failed in a file that was open the shell says nothing
+		}
 		dead := slices.ContainsFunc(deaths, func(death string) bool { return strings.Contains(e, death) })
 		readOnly := strings.HasPrefix(e, "write") && strings.Contains(e, "Read-only file system")
 		if !dead && !readOnly {

@@ -164,7 +164,7 @@ func TestInContainerStaging(t *testing.T) {
 	f.Unpublish()
 	req = f.Request()
 	req.VolumePath = f.Staging + "/sub"
-	fs.Mute()
+	fs.Hang()
 	n.Expect("abnormal", req, "NotResponding")
 	fs.Abort()
 	n.Expect("abnormal", req, "Disconnected")

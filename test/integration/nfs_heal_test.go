@@ -65,7 +65,8 @@ func (v *nfsVolume) renew(t *testing.T) {
 	if v.on.version == "3" {
 		v.on.Stop()
 	}
-	harness.Must(t, os.RemoveAll(v.dir))
+	// A container may write while it is removed.
+	harness.Eventually(t, "it is removed", func() bool { return os.RemoveAll(v.dir) == nil })
 	harness.Mkdir(t, v.dir)
 	v.fillDir(t, v.ID)
 	if v.on.version == "3" {
@@ -165,11 +166,12 @@ func TestNFSInContainer(t *testing.T) {
 		}
 		v.renew(t)
 		v.restage(t)
+		// The container that is found first is named, the other one counted.
 		if !workerops.CanMoveBeneath() {
-			n.Expect("abnormal", v.Request(), "StaleFileHandle", "ReplaceNotSupported", "StaleInContainers", all[0].ID()[:12], all[1].ID()[:12])
+			n.Expect("abnormal", v.Request(), "StaleFileHandle", "ReplaceNotSupported", "StaleInContainers", "1 more finding", " container c")
 			return
 		}
-		n.Expect("abnormal", v.Request(), "StaleFileHandle", "StaleInContainers", "only FUSE is healed", all[0].ID()[:12], all[1].ID()[:12])
+		n.Expect("abnormal", v.Request(), "StaleFileHandle", "StaleInContainers", "only FUSE is healed", "1 more finding", " container c")
 		n.Expect("abnormal", v.Request(), "StaleInContainers", "only FUSE is healed")
 		restartWith(n, "--heal-containers=all")
 		n.Expect("healed", v.Request(), "replace-in-container")

@@ -56,10 +56,10 @@ func TestNoRecordOfMadeUpVolumes(t *testing.T) {
 	}
 }
 
-// TestFirstSightOfTwoDisks calls for a volume that was published with another disk
+// TestFirstCheckOfTwoDisks calls for a volume that was published with another disk
 // than it was staged with, before any check: nothing is known of either, and so
 // neither is recorded.
-func TestFirstSightOfTwoDisks(t *testing.T) {
+func TestFirstCheckOfTwoDisks(t *testing.T) {
 	n := harness.NewNode(t, "--standalone").Start()
 	for staged, published := range map[string]string{"ext4": "ext4", "btrfs": "xfs"} {
 		v, other := n.NewVolume(staged, staged+" staged"), n.NewVolume(published, published+" published")

@@ -53,7 +53,7 @@ func TestReplaceNothingAlive(t *testing.T) {
 		says   string
 	}{
 		"it works":   {func(*faultfs.FS) {}, "WrongVolumeMounted"},
-		"is mute":    {func(f *faultfs.FS) { f.Mute() }, "NotResponding"},
+		"hangs":      {func(f *faultfs.FS) { f.Hang() }, "NotResponding"},
 		"is stopped": {(*faultfs.FS).Stop, "NotResponding"},
 		"refuses us": {func(f *faultfs.FS) { f.Fail(unix.EACCES) }, "PermissionDenied"},
 	} {

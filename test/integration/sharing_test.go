@@ -19,8 +19,8 @@ import (
 // waits for it, and with one request, for as long as it hangs.
 func TestOneWorkerAtASuperblock(t *testing.T) {
 	for name, breaks := range map[string]func(fs *faultfs.FS){
-		"the daemon stands still":      (*faultfs.FS).Stop,
-		"the daemon reads and is mute": func(fs *faultfs.FS) { fs.Mute() },
+		"the daemon stands still":              (*faultfs.FS).Stop,
+		"the daemon reads and does not answer": func(fs *faultfs.FS) { fs.Hang() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone", "--probe-timeout=1s", "--slow-answer=1s").Start()

@@ -39,7 +39,7 @@ func TestContainerStartsDuringAStep(t *testing.T) {
 		"replace of FUSE": {onceDetached, func(t *testing.T, at string) halfway { h, _ := stopReplace(t, at); return h }},
 		"replace of ext4": {replaceInstants, func(t *testing.T, at string) halfway { return stopReplaceOfADisk(t, "ext4", at) }},
 		"replace of xfs":  {onceDetached, func(t *testing.T, at string) halfway { return stopReplaceOfADisk(t, "xfs", at) }},
-		"in a container":  {insideInstants, func(t *testing.T, at string) halfway { h, _ := stopInside(t, at); return h }},
+		"in a container":  {inContainerInstants, func(t *testing.T, at string) halfway { h, _ := stopInContainer(t, at); return h }},
 	} {
 		for _, instant := range s.instants {
 			t.Run(step+" at "+instant, func(t *testing.T) { testStartsDuring(t, s.stop(t, instant)) })

@@ -25,7 +25,7 @@ func TestStuckBeneath(t *testing.T) {
 			next := newNeighbour(n)
 			v, below := n.NewFUSEVolume("stuck", faultfs.Config{})
 			n.Expect("healthy", v.Request())
-			below.Mute()
+			below.Hang()
 			above := faultfs.Mount(t, v.Staging, faultfs.Config{})
 			if !live {
 				above.Kill()

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/csi-addons/node-healer/pkg/healer/provider/containers"
+	"github.com/csi-addons/node-healer/pkg/healer/provider/driver"
+	"github.com/csi-addons/node-healer/pkg/healer/provider/fuse"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/mounts"
 )
 
@@ -46,7 +48,7 @@ func TestFeatures(t *testing.T) {
 		names = append(names, f.name)
 	}
 	text := strings.Join(names, "\n")
-	words := append(reasons(t), mounts.StepRebind, mounts.StepUnmountDuplicate, mounts.StepReplace, mounts.StepUnmountDeadTop, containers.StepReplaceInContainer)
+	words := append(reasons(t), mounts.StepRebind, mounts.StepUnmountDuplicate, mounts.StepReplace, mounts.StepUnmountDeadTop, containers.StepReplaceInContainer, fuse.StepAbortConnection, driver.StepDelegate)
 	for _, word := range words {
 		if !strings.Contains(text, word) {
 			t.Errorf("the short form shows no %s", word)

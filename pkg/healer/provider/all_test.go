@@ -3,14 +3,25 @@ package provider
 import (
 	"testing"
 
+	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/containers"
 )
 
 func TestAll(t *testing.T) {
 	seen := map[string]bool{}
-	for i, p := range All(nil, containers.FUSE) {
+	providers, err := New(Config{Scope: containers.FUSE, Tools: func(healer.Uses) healer.Tools { return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last := providers[len(providers)-1].Name(); last != "driver" {
+		t.Errorf("the driver is not told to heal what %s finds after it", last)
+	}
+	for i, p := range providers {
 		if i == 0 && p.Name() != "mounts" {
 			t.Errorf("%s comes before the generic provider", p.Name())
+		}
+		if p.Name() != all[i].name {
+			t.Errorf("%s is registered as %q", p.Name(), all[i].name)
 		}
 		if p.Name() == "" || seen[p.Name()] {
 			t.Errorf("two providers named %q", p.Name())

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -30,10 +31,10 @@ func judgeConditions(c healer.Case, conditions []healer.Condition) (broken []str
 			bad("is acute at no mount point of the case")
 		case cond.MountPoint != "" && !known:
 			bad("is at a mount point that the case does not have")
-		case !sentence(cond.Message):
-			bad("its message is not half a line of text")
-		case !sentence(cond.Advice):
-			bad("its advice is not half a line of text")
+		case sentence(cond.Message) != "":
+			bad("its message " + sentence(cond.Message))
+		case sentence(cond.Advice) != "":
+			bad("its advice " + sentence(cond.Advice))
 		}
 	}
 	return broken
@@ -52,19 +53,21 @@ func judgeSteps(c healer.Case, steps []healer.Step) (broken []string) {
 		switch {
 		case !kebabCase.MatchString(s.Name):
 			bad("its name is not kebab-case")
+		case s.Note != "" && sentence(s.Note) != "":
+			bad("its note " + sentence(s.Note))
 		case seen[key]:
 			bad("is offered twice, and a call takes it once")
 		case !known:
 			bad("is at no mount point of the case")
-		case s.Cost < healer.Rebind || s.Cost > healer.Restage:
+		case s.Cost < healer.Delegate || s.Cost > healer.Restage:
 			bad("has no cost")
 		case len(s.Heals) == 0:
 			bad("heals nothing")
 		case (s.Refused == "") != (s.Run != nil || s.RunBatch != nil) || s.Run != nil && s.RunBatch != nil:
-			bad("is neither refused nor to be run, or both")
-		case s.Refused != "" && !sentence(s.Refused):
-			bad("its refusal is not half a line of text")
-		case s.Refused == "" && !proven:
+			bad("must have exactly one of Refused, Run and RunBatch")
+		case s.Refused != "" && sentence(s.Refused) != "":
+			bad("its refusal " + sentence(s.Refused))
+		case s.Refused == "" && !proven && !s.Sourceless():
 			bad("brings a filesystem that the case does not know, so that its identity cannot be proven")
 		}
 		seen[key] = true
@@ -72,8 +75,26 @@ func judgeSteps(c healer.Case, steps []healer.Step) (broken []string) {
 	return broken
 }
 
-// sentence is true for half a sentence that fits into a one-line message.
-func sentence(s string) bool {
-	return s != "" && len(s) <= 512 && s == strings.TrimSpace(s) && !strings.HasSuffix(s, ".") &&
-		!strings.Contains(s, secret) && !strings.ContainsFunc(s, unicode.IsControl)
+// maxSentence is the longest text of a condition or step, in bytes.
+const maxSentence = 512
+
+// sentence returns why the text is not half a sentence that fits into a one-line
+// message; "" if it is.
+func sentence(s string) string {
+	switch {
+	case s == "":
+		return "is empty"
+	case strings.Contains(s, secret):
+		return "quotes a secret"
+	case len(s) > maxSentence:
+		return fmt.Sprintf("is longer than %d bytes", maxSentence)
+	case !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl):
+		return "has control characters or is no UTF-8"
+	case s != strings.TrimSpace(s):
+		return "begins or ends with a space"
+	case strings.HasSuffix(s, "."):
+		return "ends with a full stop"
+	default:
+		return ""
+	}
 }

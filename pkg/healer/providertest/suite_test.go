@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 type provider func(healer.Case) (healer.Finding, error)
@@ -18,18 +17,7 @@ func (p provider) Examine(c healer.Case) (healer.Finding, error) {
 	return p(c)
 }
 
-var disk = host.Dev{Major: 8}
-
-func healthy() healer.Case {
-	return healer.Case{
-		MountPoints: []healer.MountPoint{
-			{Role: healer.RoleTarget, Path: "/p", Stack: []host.Mount{{Dev: disk, Path: "/p"}}},
-			{Role: healer.RoleStaging, Path: "/s", Stack: []host.Mount{{Dev: disk, Path: "/s"}}},
-		},
-		Superblocks: map[host.Dev]host.Superblock{disk: {Dev: disk, Answer: host.Answer{Asked: true}}},
-		Record:      &healer.Record{},
-	}
-}
+var healthy = Volume("driver.example", "fuse.sample")
 
 // good keeps the contract: it finds empty mount points, and offers to fill them.
 func good(c healer.Case) (healer.Finding, error) {
@@ -53,9 +41,7 @@ func TestGoodProviderPasses(t *testing.T) {
 }
 
 func empty() healer.Case {
-	c := healthy()
-	c.MountPoints[0].Stack = nil
-	return c
+	return Volume("driver.example", "fuse.sample", Unmounted(Target))()
 }
 
 func TestBrokenProvidersAreCaught(t *testing.T) {
@@ -85,18 +71,22 @@ func TestBrokenProvidersAreCaught(t *testing.T) {
 			f.Mine = false
 			return f, err
 		},
-		"no status":               change(func(c *healer.Condition, _ *healer.Step) { c.Status = "" }),
-		"not CamelCase":           change(func(c *healer.Condition, _ *healer.Step) { c.Reason = "not-mounted" }),
-		"acute at no mount point": change(func(c *healer.Condition, _ *healer.Step) { c.MountPoint = "/x" }),
-		"does not have":           change(func(c *healer.Condition, _ *healer.Step) { c.MountPoint, c.Acute = "/x", false }),
-		"its message":             change(func(c *healer.Condition, _ *healer.Step) { c.Message = "mounted with " + secret }),
-		"its advice":              change(func(c *healer.Condition, _ *healer.Step) { c.Advice = "" }),
-		"not kebab-case":          change(func(_ *healer.Condition, s *healer.Step) { s.Name = "Rebind it" }),
-		"is at no mount point":    change(func(_ *healer.Condition, s *healer.Step) { s.MountPoint.Path = "/x" }),
-		"has no cost":             change(func(_ *healer.Condition, s *healer.Step) { s.Cost = -1 }),
-		"heals nothing":           change(func(_ *healer.Condition, s *healer.Step) { s.Heals = nil }),
-		"neither refused":         change(func(_ *healer.Condition, s *healer.Step) { s.Refused = "" }),
-		"its refusal":             change(func(_ *healer.Condition, s *healer.Step) { s.Refused = "no.\n" }),
+		"its note ends with a full stop":          change(func(_ *healer.Condition, s *healer.Step) { s.Note = "done." }),
+		"its message is empty":                    change(func(c *healer.Condition, _ *healer.Step) { c.Message = "" }),
+		"its message is longer than 512 bytes":    change(func(c *healer.Condition, _ *healer.Step) { c.Message = strings.Repeat("x", 513) }),
+		"its message begins or ends with a space": change(func(c *healer.Condition, _ *healer.Step) { c.Message = " x" }),
+		"no status":                          change(func(c *healer.Condition, _ *healer.Step) { c.Status = "" }),
+		"not CamelCase":                      change(func(c *healer.Condition, _ *healer.Step) { c.Reason = "not-mounted" }),
+		"acute at no mount point":            change(func(c *healer.Condition, _ *healer.Step) { c.MountPoint = "/x" }),
+		"does not have":                      change(func(c *healer.Condition, _ *healer.Step) { c.MountPoint, c.Acute = "/x", false }),
+		"its message quotes a secret":        change(func(c *healer.Condition, _ *healer.Step) { c.Message = "mounted with " + secret }),
+		"its advice is empty":                change(func(c *healer.Condition, _ *healer.Step) { c.Advice = "" }),
+		"not kebab-case":                     change(func(_ *healer.Condition, s *healer.Step) { s.Name = "Rebind it" }),
+		"is at no mount point":               change(func(_ *healer.Condition, s *healer.Step) { s.MountPoint.Path = "/x" }),
+		"has no cost":                        change(func(_ *healer.Condition, s *healer.Step) { s.Cost = healer.Delegate - 1 }),
+		"heals nothing":                      change(func(_ *healer.Condition, s *healer.Step) { s.Heals = nil }),
+		"exactly one of Refused":             change(func(_ *healer.Condition, s *healer.Step) { s.Refused = "" }),
+		"its refusal has control characters": change(func(_ *healer.Condition, s *healer.Step) { s.Refused = "no.\n" }),
 		"identity cannot be proven": change(func(_ *healer.Condition, s *healer.Step) {
 			s.Refused, s.Run = "", func(context.Context, func(context.Context) error) error { return nil }
 		}),
@@ -106,11 +96,11 @@ func TestBrokenProvidersAreCaught(t *testing.T) {
 			return f, err
 		},
 	} {
-		if got := strings.Join(judge(p, empty), "\n"); !strings.Contains(got, want) {
+		if got := strings.Join((suite{p, Cases{}}).judge(empty), "\n"); !strings.Contains(got, want) {
 			t.Errorf("%q was not caught: %q", want, got)
 		}
 	}
-	if got := judge(provider(good), empty); got != nil {
+	if got := (suite{provider(good), Cases{}}).judge(empty); got != nil {
 		t.Errorf("the good one: %q", got)
 	}
 }

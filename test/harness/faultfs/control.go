@@ -28,11 +28,11 @@ func (f *FS) Delay(d time.Duration, kinds ...Kind) {
 	f.set(fault{Delay: d}, kinds)
 }
 
-// Mute reads requests of these kinds and does not answer them until something
+// Hang reads requests of these kinds and does not answer them until something
 // else is ordered for that kind. Who waits for one cannot be killed meanwhile.
-func (f *FS) Mute(kinds ...Kind) {
+func (f *FS) Hang(kinds ...Kind) {
 	f.t.Helper()
-	f.set(fault{Mute: true}, kinds)
+	f.set(fault{Hang: true}, kinds)
 }
 
 // DropWrites takes what is written and forgets it.
@@ -105,6 +105,9 @@ func (f *FS) AwaitWaiting(n int) {
 	f.t.Helper()
 	f.eventually("a process waits for an answer", func() bool { return f.Waiting() >= n })
 }
+
+// PID is the daemon.
+func (f *FS) PID() int { return f.daemon.Process.Pid }
 
 // state is the daemon's one-letter state of proc(5).
 func (f *FS) state() byte {

@@ -115,7 +115,7 @@ func (d *daemon) meet(k Kind) (status fuse.Status, drop bool) {
 		d.mu.Unlock()
 		left := f.Delay - time.Since(start)
 		switch {
-		case f.Mute:
+		case f.Hang:
 			<-changed
 		case f.Delay > 0 && left > 0:
 			select {

@@ -33,7 +33,7 @@ const (
 type fault struct {
 	Errno syscall.Errno
 	Delay time.Duration
-	Mute  bool
+	Hang  bool
 	Drop  bool
 }
 

@@ -8,6 +8,7 @@
 package faultfs
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -29,6 +30,10 @@ type Config struct {
 	Disk string `json:",omitempty"`
 	// Valid is how long the kernel may believe names and attributes.
 	Valid time.Duration
+	// Name is the mount's source, and its type after "fuse."; empty: faultfs.
+	Name string `json:",omitempty"`
+	// Source is the mount's source, if it is not its name.
+	Source string `json:",omitempty"`
 }
 
 // FS is a mounted filesystem with its daemon.
@@ -56,7 +61,8 @@ func Mount(t testing.TB, dir string, c Config) *FS {
 	f.must(err)
 	dev := os.NewFile(uintptr(fd), "/dev/fuse")
 	defer dev.Close() // the last one who has it open is then the daemon
-	f.must(unix.Mount("faultfs", dir, "fuse.faultfs", unix.MS_NOSUID|unix.MS_NODEV,
+	name := cmp.Or(c.Name, "faultfs")
+	f.must(unix.Mount(cmp.Or(c.Source, name), dir, "fuse."+name, unix.MS_NOSUID|unix.MS_NODEV,
 		fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fd)))
 	t.Cleanup(f.end)
 	f.connection = connection(t, dir)

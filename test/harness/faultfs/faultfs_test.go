@@ -121,9 +121,9 @@ func TestDropWrites(t *testing.T) {
 	}
 }
 
-// TestMute keeps who asks waiting, past any signal, until the fault is lifted or
+// TestHang keeps who asks waiting, past any signal, until the fault is lifted or
 // the connection ends.
-func TestMute(t *testing.T) {
+func TestHang(t *testing.T) {
 	for name, end := range map[string]func(*faultfs.FS){
 		"lifted":  func(fs *faultfs.FS) { fs.Lift() },
 		"aborted": (*faultfs.FS).Abort,
@@ -131,7 +131,7 @@ func TestMute(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			fs, _, _ := mount(t)
-			fs.Mute()
+			fs.Hang()
 			before := fs.Requests(faultfs.All)
 			asker := fs.Ask()
 			harness.Eventually(t, "the daemon reads the request", func() bool { return fs.Requests(faultfs.All) > before })
@@ -195,7 +195,7 @@ func TestFiles(t *testing.T) {
 func TestEndsInAnyState(t *testing.T) {
 	for name, breaks := range map[string]func(*faultfs.FS){
 		"stopped": (*faultfs.FS).Stop,
-		"mute":    func(fs *faultfs.FS) { fs.Mute() },
+		"hang":    func(fs *faultfs.FS) { fs.Hang() },
 		"late":    func(fs *faultfs.FS) { fs.Delay(10 * harness.Patience) },
 	} {
 		var asker *faultfs.Asker

@@ -39,8 +39,8 @@ type API struct {
 	watches map[*apiWatch]bool
 	asked   map[string]int // by verb and resource
 
-	// Mute stops the watches' events, as if all of them were late.
-	Mute bool
+	// Stalled stops the watches' events, as if all of them were late.
+	Stalled bool
 	// Continued, if set, is called before the next page of a list; its error is
 	// answered.
 	Continued func() error
@@ -159,7 +159,7 @@ func (a *API) Count(what string) int {
 func (a *API) notify(c change) {
 	a.history = append(a.history, c)
 	for w := range a.watches {
-		if !a.Mute && w.resource == c.resource {
+		if !a.Stalled && w.resource == c.resource {
 			w.send(c.event, a.typed(c.object))
 		}
 	}
@@ -297,7 +297,7 @@ func (a *API) watch(r *http.Request, resource string) *http.Response {
 	from, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	w := &apiWatch{resource: resource, lines: make(chan []byte, 10_000)}
 	for _, c := range a.history {
-		if c.version > from && c.resource == resource && !a.Mute {
+		if c.version > from && c.resource == resource && !a.Stalled {
 			w.send(c.event, a.typed(c.object))
 		}
 	}

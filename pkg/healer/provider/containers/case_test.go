@@ -177,21 +177,21 @@ func has(change func(*host.Mount)) func(*healer.Case) {
 	return inContainer(func(in *healer.InContainer) { change(&in.Mount) })
 }
 
-// leftInside is what an interrupted replacement left in the container.
-func leftInside(in *healer.InContainer) host.Mount {
+// unfinished is what an interrupted replacement left in the container.
+func unfinished(in *healer.InContainer) host.Mount {
 	m := in.Mount
 	m.ID, m.OldID, m.Dev, m.Attr = 71, 71, renewed, m.Attr|host.AttrReadOnly|host.AttrNoSymFollow
 	return m
 }
 
-func leftAlone(in *healer.InContainer) { in.Mount, in.Probe.Errno = leftInside(in), 0 }
-func leftBelow(in *healer.InContainer) { in.Below = []host.Mount{leftInside(in)} }
+func unfinishedAlone(in *healer.InContainer) { in.Mount, in.Probe.Errno = unfinished(in), 0 }
+func unfinishedBelow(in *healer.InContainer) { in.Below = []host.Mount{unfinished(in)} }
 
-// strayed is one that stands on the dead mount: something that came on top of the
+// stackedOnDead is one that stands on the dead mount: something that came on top of the
 // dead one while ours was put beneath it is gone again.
-func strayed(in *healer.InContainer) {
+func stackedOnDead(in *healer.InContainer) {
 	in.Below = []host.Mount{in.Mount}
-	leftAlone(in)
+	unfinishedAlone(in)
 }
 
 var errRevalidate = errors.New("not wanted any more")

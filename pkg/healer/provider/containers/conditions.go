@@ -65,12 +65,12 @@ func started(c healer.Case) (found []healer.Condition) {
 		for _, u := range containers {
 			cond := healer.Condition{
 				Status: healer.Degraded, Reason: healer.ContainerUnverified, MountPoint: targetOf(c, u.PodUID),
-				Message: when + ", and cannot be inspected: " + u.Why, Advice: adviceRestart,
+				Message: when + ", and cannot be inspected: " + why(u), Advice: adviceRestart,
 			}
 			if u.PodUID == "" { // a scan was cut short, so that no one pod is meant
 				cond.Advice = adviceAgain
 			}
-			all = group(all, u.String(), cond)
+			all = group(all, healer.ContainerName(u.PodUID, u.ContainerID), cond)
 		}
 	}
 	unverified(c.Unverified, "there before the filesystem instance was replaced")
@@ -94,6 +94,26 @@ func started(c healer.Case) (found []healer.Condition) {
 		found = append(found, a.Condition)
 	}
 	return found
+}
+
+// why returns why a container cannot be inspected.
+func why(u host.Unverified) string {
+	switch u.Why {
+	case host.WhyNoAnswer:
+		return "it does not answer"
+	case host.WhyUnreadable:
+		return "its mounts could not be read: " + u.Detail
+	case host.WhyScanCut:
+		return "not all processes on the node could be read in time"
+	case host.WhySandbox:
+		return "it runs in a sandbox (" + u.Detail + ")"
+	case host.WhyForeign:
+		return "its mount namespace belongs to another user namespace"
+	case host.WhyTooMany:
+		return "it has more mounts of the volume than are inspected"
+	default:
+		return u.Detail
+	}
 }
 
 // targetOf returns the path of a pod's target, else that of the first mount point.

@@ -26,9 +26,9 @@ var examples = []example{
 		in.Probe = host.ContainerProbe{TimedOut: true, Unable: "no answer within 5s"}
 	})), []string{"StaleInContainers! container: does not answer"}},
 	{"a container that cannot be asked", with(healedOnHost, inContainer(func(in *healer.InContainer) { in.Probe = host.ContainerProbe{Unable: "no way in"} })), []string{"StaleInContainers! container: cannot be probed: no way in"}},
-	{"interrupted in a container", with(healedOnHost, inContainer(leftAlone)), []string{"StaleInContainers! container: an interrupted replacement left it unfinished"}},
-	{"interrupted in a container, before the dead one was off", with(healedOnHost, inContainer(leftBelow)), []string{"StaleInContainers! container: ENOTCONN"}},
-	{"interrupted in a container, and dead since", with(healedOnHost, inContainer(func(in *healer.InContainer) { leftAlone(in); in.Probe.Errno = syscall.ENOTCONN })), []string{"StaleInContainers! container: ENOTCONN"}},
+	{"interrupted in a container", with(healedOnHost, inContainer(unfinishedAlone)), []string{"StaleInContainers! container: an interrupted replacement left it unfinished"}},
+	{"interrupted in a container, before the dead one was off", with(healedOnHost, inContainer(unfinishedBelow)), []string{"StaleInContainers! container: ENOTCONN"}},
+	{"interrupted in a container, and dead since", with(healedOnHost, inContainer(func(in *healer.InContainer) { unfinishedAlone(in); in.Probe.Errno = syscall.ENOTCONN })), []string{"StaleInContainers! container: ENOTCONN"}},
 	{"a container that cannot be inspected", with(notInspected("a", "b")), []string{"ContainerUnverified target: pod a container b was there before the filesystem instance was replaced, and cannot be inspected: why"}},
 	{"one of a pod without a mount point", with(notInspected("c", "")), []string{"ContainerUnverified target: pod c was there before"}},
 	{"any container", with(notInspected("", "")), []string{"ContainerUnverified target: a container was there before"}},
@@ -53,7 +53,7 @@ func startedWith(a host.Attr, list func(*healer.Case) *[]healer.StartedWith) fun
 
 func notInspected(podUID, container string) func(*healer.Case) {
 	return func(c *healer.Case) {
-		c.Unverified = append(c.Unverified, host.Unverified{PodUID: podUID, ContainerID: container, Why: "why"})
+		c.Unverified = append(c.Unverified, host.Unverified{PodUID: podUID, ContainerID: container, Detail: "why"})
 	}
 }
 
@@ -98,9 +98,10 @@ func expectConditions(t *testing.T, c healer.Case, want []string) {
 }
 
 func TestConformance(t *testing.T) {
-	cases := providertest.Cases{Healthy: healthy, Sick: map[string]func() healer.Case{}}
+	k := &kernel{}
+	cases := providertest.Cases{Healthy: healthy, Sick: map[string]func() healer.Case{}, Acts: func() int { return len(k.plans) }}
 	for _, tc := range examples {
 		cases.Sick[tc.name] = tc.build
 	}
-	providertest.Run(t, New(&kernel{}, FUSE), cases)
+	providertest.Run(t, New(k, FUSE), cases)
 }

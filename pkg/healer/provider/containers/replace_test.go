@@ -80,23 +80,23 @@ func TestReplace(t *testing.T) {
 		},
 		"read-only": {change: []func(*healer.Case){has(func(m *host.Mount) { m.Attr = host.AttrReadOnly })}},
 		"interrupted, and to be as it was": {
-			change: []func(*healer.Case){inContainer(func(in *healer.InContainer) { leftAlone(in); in.Attr = host.AttrNoExec })},
-			want:   plan{Ours: leftInside(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: containedMount()}})},
+			change: []func(*healer.Case){inContainer(func(in *healer.InContainer) { unfinishedAlone(in); in.Attr = host.AttrNoExec })},
+			want:   plan{Ours: unfinished(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: containedMount()}})},
 		},
 		"interrupted, alone": {
-			change: []func(*healer.Case){inContainer(leftAlone)},
-			want:   plan{Ours: leftInside(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: containedMount()}})},
+			change: []func(*healer.Case){inContainer(unfinishedAlone)},
+			want:   plan{Ours: unfinished(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: containedMount()}})},
 		},
 		"interrupted, beneath": {
-			change: []func(*healer.Case){inContainer(leftBelow)},
-			want:   plan{Ours: leftInside(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: containedMount()}})},
+			change: []func(*healer.Case){inContainer(unfinishedBelow)},
+			want:   plan{Ours: unfinished(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: containedMount()}})},
 		},
 		"interrupted, beneath a subPath": {
-			change: []func(*healer.Case){has(func(m *host.Mount) { m.Root = "/sub/a" }), inContainer(leftBelow)},
+			change: []func(*healer.Case){has(func(m *host.Mount) { m.Root = "/sub/a" }), inContainer(unfinishedBelow)},
 			want: plan{Sub: "a", Ours: func() host.Mount {
 				m := containedMount()
 				m.Root = "/sub/a"
-				return leftInside(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: m}})
+				return unfinished(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: m}})
 			}()},
 		},
 	} {
@@ -126,8 +126,8 @@ func containedMount() host.Mount { return with(healedOnHost)().MountPoints[2].In
 
 // What an interrupted replacement left on top of the dead mount goes, and that is
 // replaced: it was never asked, because it was covered.
-func TestReplaceBeneathAStray(t *testing.T) {
-	c := with(healedOnHost, inContainer(strayed))()
+func TestReplaceBeneathWhatAnInterruptedOneLeft(t *testing.T) {
+	c := with(healedOnHost, inContainer(stackedOnDead))()
 	h := &kernel{}
 	s := replaceStep(t, h, FUSE, c)
 	if s.Refused != "" {
@@ -164,8 +164,8 @@ func TestReplaceIsRefused(t *testing.T) {
 		{why: "the directory that the container has was deleted", change: has(func(m *host.Mount) { m.RootDeleted = true })},
 		{why: "the pod's mount point on the host is not healthy", change: lost},
 		{why: "several mounts are stacked there", change: inContainer(func(in *healer.InContainer) { in.Below = []host.Mount{in.Mount} })},
-		{why: "several mounts are stacked there", change: inContainer(func(in *healer.InContainer) { leftBelow(in); in.Below = append(in.Below, in.Mount) })},
-		{why: "several mounts are stacked there", change: inContainer(func(in *healer.InContainer) { leftBelow(in); in.Below[0].Root = "/x" })},
+		{why: "several mounts are stacked there", change: inContainer(func(in *healer.InContainer) { unfinishedBelow(in); in.Below = append(in.Below, in.Mount) })},
+		{why: "several mounts are stacked there", change: inContainer(func(in *healer.InContainer) { unfinishedBelow(in); in.Below[0].Root = "/x" })},
 		{why: "marks an interrupted replacement", change: inContainer(func(in *healer.InContainer) { in.Attr |= host.AttrNoSymFollow })},
 		{why: "marks an interrupted replacement", change: inContainer(func(in *healer.InContainer) { in.Attr |= host.AttrNoSymFollow | host.AttrReadOnly })},
 		{why: "only one maps ids", change: func(c *healer.Case) {
@@ -200,8 +200,8 @@ func TestReplaceOnAnOldKernel(t *testing.T) {
 	}{
 		"a FUSE that is gone":  {func(*healer.Case) {}, false},
 		"a stale mount":        {inContainer(func(in *healer.InContainer) { in.Probe.Errno = syscall.ESTALE }), true},
-		"interrupted, beneath": {inContainer(leftBelow), false},
-		"interrupted, alone":   {inContainer(leftAlone), false},
+		"interrupted, beneath": {inContainer(unfinishedBelow), false},
+		"interrupted, alone":   {inContainer(unfinishedAlone), false},
 	} {
 		s := replaceStep(t, &kernel{old: true}, FUSE, with(healedOnHost, tc.change)())
 		if (s.Refused != "") != tc.refused || tc.refused && s.Refused != healer.ReplaceNotSupported {

@@ -163,13 +163,14 @@ func TestHealthy(t *testing.T) {
 }
 
 func TestConformance(t *testing.T) {
-	cases := providertest.Cases{Healthy: healthy, Sick: map[string]func() healer.Case{}}
+	h := &scribe{}
+	cases := providertest.Cases{Healthy: healthy, Sick: map[string]func() healer.Case{}, Acts: func() int { return h.acted }}
 	for _, tc := range examples {
 		if len(tc.want) > 0 {
 			cases.Sick[tc.name] = tc.build
 		}
 	}
-	providertest.Run(t, New(idle{t}), cases)
+	providertest.Run(t, New(h), cases)
 }
 
 // another publishes a second filesystem, which answers, instead of what is staged.

@@ -10,18 +10,19 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// gone is true for a FUSE filesystem whose connection is gone: it never answers again.
+// gone reports whether the connection of a FUSE filesystem is gone: it never answers
+// again.
 func gone(sb host.Superblock) bool {
 	return healer.IsFUSE(sb.FSType) && sb.Answer.Asked && !sb.Answer.TimedOut && sb.Answer.Errno == syscall.ENOTCONN
 }
 
-// covers is true where a dead mount can only be covered, and may be.
+// covers reports whether a dead mount can only be covered, and may be.
 func (p Provider) covers(c healer.Case, mp healer.MountPoint) bool {
 	return !p.host.CanReplace() && p.host.CanCover() && gone(c.Superblocks[mp.Dev()]) && (len(mp.Stack) == 1 || onlyDeadBeneath(c, mp))
 }
 
-// onlyDeadBeneath is true when the top of a stack covers nothing but dead mounts of this
-// volume.
+// onlyDeadBeneath reports whether the top of a stack covers nothing but dead mounts of
+// this volume.
 func onlyDeadBeneath(c healer.Case, mp healer.MountPoint) bool {
 	return len(mp.Stack) > 1 && c.AllReplaced(mp.Stack[1:])
 }

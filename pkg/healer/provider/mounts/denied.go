@@ -9,33 +9,72 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-const adviceDenied = "see why the storage refuses root"
-
-// denied is true for the errnos with which a storage refuses access.
-func denied(e syscall.Errno) bool {
-	return slices.Contains([]syscall.Errno{
-		syscall.EACCES, syscall.EPERM, syscall.EKEYEXPIRED, syscall.EKEYREVOKED, syscall.EKEYREJECTED, syscall.ENOKEY,
-	}, e)
+// judgeDenied returns what is wrong with a filesystem that refused the probe; nil for
+// another errno.
+func (ev evaluator) judgeDenied(a host.Answer) []healer.Condition {
+	if !denied(ev.sb.FSType, a.Errno) {
+		return nil
+	}
+	status, why := healer.Inaccessible, whyDenied(ev.sb.FSType, ev.p.Stack[0])
+	if squashed(ev.sb.FSType, a) {
+		status, why = healer.Degraded, whySquashed
+	}
+	return ev.one(status, healer.PermissionDenied, why.advice, "%s; %s", a, why.cause)
 }
 
-// whyDenied returns the usual cause why a filesystem refuses root.
-func whyDenied(fsType string, m host.Mount) string {
-	kind, _, _ := strings.Cut(fsType, ".")
+// denied reports whether the errno is one with which a filesystem of a type refuses
+// access.
+func denied(fsType string, e syscall.Errno) bool {
+	return slices.Contains([]syscall.Errno{
+		syscall.EACCES, syscall.EPERM, syscall.EKEYEXPIRED, syscall.EKEYREVOKED, syscall.EKEYREJECTED, syscall.ENOKEY,
+	}, e) || e == syscall.ESHUTDOWN && isCeph(fsType) // EBLOCKLISTED of linux/ceph/rados.h
+}
+
+// squashed reports whether an NFS server told the attributes of the root directory, and
+// refused root to open it: that says nothing of the users of pods.
+func squashed(fsType string, a host.Answer) bool {
+	return host.IsNFS(fsType) && a.Op == "open" && a.Errno == syscall.EACCES
+}
+
+func isCeph(fsType string) bool {
+	kind, subtype, _ := strings.Cut(fsType, ".")
+	return kind == "ceph" || kind == "fuse" && strings.Contains(subtype, "ceph")
+}
+
+// refusal is the usual cause of a refusal, and what a person should do.
+type refusal struct{ cause, advice string }
+
+var whySquashed = refusal{
+	"the NFS server answers, and root may not open a root directory that is closed to others (root_squash); its owner may",
+	"see whether the pod works; to have all of it checked, open the root directory to others, or export it with no_root_squash to this node",
+}
+
+// whyDenied returns why a filesystem usually refuses root.
+func whyDenied(fsType string, m host.Mount) refusal {
 	switch {
-	case kind == "fuse" && strings.Contains(fsType, "ceph"), kind == "ceph":
-		return "on this filesystem the cluster may have evicted (blocklisted) this client, or taken its key's rights"
+	case isCeph(fsType):
+		return refusal{
+			"on this filesystem the cluster may have evicted (blocklisted) this client, or taken its key's rights",
+			"see ceph osd blocklist ls, and ceph auth get for the key; an evicted client has to mount anew: delete all pods on this node that use the volume",
+		}
 	case healer.IsFUSE(fsType) && !m.HasSuperOption("allow_other"):
-		return "it is mounted without allow_other, so that the daemon's own user alone may enter"
+		return refusal{
+			"it is mounted without allow_other, so that the daemon's own user alone may enter",
+			"see the driver's mount options",
+		}
 	case healer.IsFUSE(fsType):
-		return "the daemon itself refuses, perhaps as its credentials expired"
+		return refusal{"the daemon itself refuses, perhaps as its credentials expired", "see the daemon's log and its credentials"}
 	case host.IsNFS(fsType) && hasKerberos(m):
-		return "on a mount with Kerberos the credentials of root may have expired"
+		return refusal{"on a mount with Kerberos the credentials of root may have expired", "see klist as root on the node, and rpc.gssd"}
 	case host.IsNFS(fsType):
-		return "on NFS this is root squashing (root_squash) with a root directory that is closed to others, or an export that does not admit this node"
-	case kind == "cifs", kind == "smb3":
-		return "on SMB the credentials may have expired or been changed"
+		return refusal{"on NFS this is mostly an export that does not admit this node", "see exportfs -v on the server"}
+	case fsType == "cifs", fsType == "smb3":
+		return refusal{
+			"on SMB the credentials may have expired or been changed",
+			"see the account on the server; with new credentials delete all pods on this node that use the volume, so that the driver mounts anew",
+		}
 	}
-	return "no usual cause is known for " + healer.QuoteName(fsType)
+	return refusal{"no usual cause is known for " + healer.QuoteName(fsType), "see why the storage refuses root"}
 }
 
 func hasKerberos(m host.Mount) bool {

@@ -2,6 +2,7 @@ package mounts
 
 import (
 	"syscall"
+	"testing"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -17,6 +18,24 @@ func refused(e syscall.Errno, fsType string, options ...string) func() healer.Ca
 	})
 }
 
+// TestRootSquashIsNotInaccessible: a server that tells the attributes of the root
+// directory admits the node, and pods have other users than root.
+func TestRootSquashIsNotInaccessible(t *testing.T) {
+	for _, tc := range []struct {
+		fsType, op string
+		want       healer.Status
+	}{
+		{"nfs4", "open", healer.Degraded}, {"nfs", "statx", healer.Inaccessible}, {"fuse.x", "open", healer.Inaccessible},
+	} {
+		c := refused(syscall.EACCES, tc.fsType)()
+		superblock(func(sb *host.Superblock) { sb.Answer.Op = tc.op })(&c)
+		f, err := New(idle{t}).Examine(c)
+		if err != nil || len(f.Conditions) != 1 || f.Conditions[0].Reason != healer.PermissionDenied || f.Conditions[0].Status != tc.want {
+			t.Errorf("%s, %s: %+v %v", tc.fsType, tc.op, f.Conditions, err)
+		}
+	}
+}
+
 // why is the one condition of a refusal.
 func why(text string) []string { return []string{"PermissionDenied target: " + text} }
 
@@ -27,8 +46,10 @@ var deniedExamples = []example{
 	{"FUSE for all", refused(syscall.EACCES, "fuse.sshfs", "rw", "allow_other"), why("the daemon itself refuses")},
 	{"FUSE without a name, for one user", refused(syscall.EPERM, "fuse"), why("without allow_other")},
 	{"FUSE on a disk, for all", refused(syscall.EACCES, "fuseblk", "allow_other", "blksize=4096"), why("the daemon itself refuses")},
-	{"NFS", refused(syscall.EACCES, "nfs4", "sec=sys", "vers=4.2"), why("root squashing")},
-	{"NFS 3", refused(syscall.EPERM, "nfs"), why("root squashing")},
+	{"ceph, a client that was evicted", refused(syscall.ESHUTDOWN, "ceph"), why("blocklisted")},
+	{"no ceph", refused(syscall.ESHUTDOWN, "fuse.sshfs"), []string{"IOError target: ESHUTDOWN"}},
+	{"NFS", refused(syscall.EACCES, "nfs4", "sec=sys", "vers=4.2"), why("does not admit this node")},
+	{"NFS 3", refused(syscall.EPERM, "nfs"), why("does not admit this node")},
 	{"NFS with Kerberos", refused(syscall.EACCES, "nfs4", "sec=krb5"), why("Kerberos")},
 	{"NFS with Kerberos, private", refused(syscall.EKEYEXPIRED, "nfs", "vers=3", "sec=krb5p"), why("Kerberos")},
 	{"SMB", refused(syscall.EACCES, "cifs"), why("on SMB")},

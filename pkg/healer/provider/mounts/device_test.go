@@ -50,15 +50,15 @@ var deviceExamples = []example{
 	{"backing file deleted", with(device(func(d *host.BlockDevice) { d.Loop = &host.Loop{BackingFile: "/x", Deleted: true} })), []string{"BackingFileGone target: the file behind sdb"}},
 
 	{"mapping", with(mapping(host.Mapping{})), nil},
-	{"suspended, and silent", with(mapping(host.Mapping{Suspended: true}), silent()), []string{`DeviceMappingDead target: "vg-lv" is suspended`}},
-	{"suspended beneath, and silent", with(mapping(host.Mapping{Suspended: true, SuspendedBelow: "vg-pv"}), silent()), []string{`DeviceMappingDead target: "vg-lv" lies on "vg-pv", which is suspended`}},
+	{"suspended, and silent", with(mapping(host.Mapping{Suspended: true}), hung()), []string{`DeviceMappingDead target: "vg-lv" is suspended`}},
+	{"suspended beneath, and silent", with(mapping(host.Mapping{Suspended: true, SuspendedBelow: "vg-pv"}), hung()), []string{`DeviceMappingDead target: "vg-lv" lies on "vg-pv", which is suspended`}},
 	{"suspended, and answers", with(mapping(host.Mapping{Suspended: true})), nil},
 	{"suspended, and fails", with(mapping(host.Mapping{Suspended: true}), reading(syscall.EIO)), []string{"DeviceMappingDead target: suspended"}},
-	{"orphaned, and silent", with(mapping(host.Mapping{Orphaned: true}), silent()), []string{"DeviceMappingDead target: lies on a device that is gone"}},
+	{"orphaned, and silent", with(mapping(host.Mapping{Orphaned: true}), hung()), []string{"DeviceMappingDead target: lies on a device that is gone"}},
 	{"orphaned, and fails", with(mapping(host.Mapping{Orphaned: true}), probe(syscall.EIO)), []string{"DeviceMappingDead target: lies on"}},
 	{"orphaned, and answers", with(mapping(host.Mapping{Orphaned: true})), []string{"DeviceMappingDead target: lies on"}},
-	{"orphaned and suspended", with(mapping(host.Mapping{Orphaned: true, Suspended: true}), silent()), []string{"DeviceMappingDead target: lies on"}},
-	{"gone with its mapping", with(mapping(host.Mapping{Orphaned: true}), device(func(d *host.BlockDevice) { d.Missing = true }), silent()), []string{"DeviceMissing target: sdb"}},
+	{"orphaned and suspended", with(mapping(host.Mapping{Orphaned: true, Suspended: true}), hung()), []string{"DeviceMappingDead target: lies on"}},
+	{"gone with its mapping", with(mapping(host.Mapping{Orphaned: true}), device(func(d *host.BlockDevice) { d.Missing = true }), hung()), []string{"DeviceMissing target: sdb"}},
 	{"shut down above a dead mapping", with(mapping(host.Mapping{Orphaned: true}), superblock(func(sb *host.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown target:"}},
 }
 
@@ -117,10 +117,10 @@ var pathExamples = []example{
 	{"all paths work", with(paths(0, 2)), nil},
 	{"one path of two failed", with(paths(1, 2)), []string{"PathsFailed target: 1 of 2 paths to sdb have failed: sdc offline"}},
 	{"all paths failed, and it answers", with(paths(2, 2)), []string{"PathsFailed target: 2 of 2 paths"}},
-	{"all paths failed, and it is silent", with(paths(2, 2), silent()), []string{"PathsFailed target: all paths to sdb have failed: sdc offline, sdd offline"}},
+	{"all paths failed, and it is silent", with(paths(2, 2), hung()), []string{"PathsFailed target: all paths to sdb have failed: sdc offline, sdd offline"}},
 	{"all paths failed, and it fails", with(paths(2, 2), reading(syscall.EIO)), []string{"PathsFailed target: all paths"}},
-	{"one path failed, and it is silent", with(paths(1, 2), silent()), []string{"NotResponding target:"}},
-	{"no paths known, and it is silent", with(silent()), []string{"NotResponding target:"}},
+	{"one path failed, and it is silent", with(paths(1, 2), hung()), []string{"NotResponding target:"}},
+	{"no paths known, and it is silent", with(hung()), []string{"NotResponding target:"}},
 	{"more paths than are listed", with(paths(20, 20)), []string{"PathsFailed target: 20 of 20 paths to sdb have failed: sdc offline"}},
 }
 
@@ -130,7 +130,7 @@ func TestDeviceFaultsByWhetherItAnswers(t *testing.T) {
 		"orphaned mapping": mapping(host.Mapping{Orphaned: true}), "all paths failed": paths(2, 2),
 	} {
 		for want, more := range map[healer.Status]func(*healer.Case){
-			healer.Degraded: func(*healer.Case) {}, healer.Inaccessible: silent(),
+			healer.Degraded: func(*healer.Case) {}, healer.Inaccessible: hung(),
 		} {
 			f, err := New(idle{t}).Examine(with(spoil, more)())
 			if err != nil || len(f.Conditions) != 1 || f.Conditions[0].Status != want {

@@ -88,8 +88,8 @@ func stacked(c healer.Case, p healer.MountPoint) healer.Condition {
 	return found
 }
 
-// leftBehind is true when the top of a stack is a placeholder that duplicates the mount
-// below.
+// leftBehind reports whether the top of a stack is a placeholder that duplicates the
+// mount below.
 func leftBehind(p healer.MountPoint) bool {
 	if len(p.Stack) < 2 || !p.Stack[0].Placeholder() {
 		return false
@@ -98,8 +98,8 @@ func leftBehind(p healer.MountPoint) bool {
 	return !below.Placeholder() && top.Dev == below.Dev && top.Root == below.Root
 }
 
-// interrupted is true for a placeholder alone at a mount point, or on the mount that it
-// covers: the step was killed before it finalized it.
+// interrupted reports whether a placeholder is alone at a mount point, or on the mount
+// that it covers: the step was killed before it finalized it.
 func interrupted(c healer.Case, p healer.MountPoint) bool {
 	return p.Role == healer.RoleTarget && p.Unfinished() && (len(p.Stack) == 1 || onlyDeadBeneath(c, p))
 }

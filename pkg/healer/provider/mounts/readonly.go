@@ -11,7 +11,7 @@ import (
 // alwaysReadOnly are the filesystem types that cannot be written to.
 var alwaysReadOnly = []string{"squashfs", "erofs", "iso9660", "cramfs", "romfs"}
 
-// meantWritable is true for a mount point that should be writable. Without a record the
+// meantWritable reports whether a mount point should be writable. Without a record the
 // mount's own flag decides: a driver that wants read-only sets it.
 func meantWritable(c healer.Case, p healer.MountPoint) bool {
 	if c.Volume.Capability != nil && c.Volume.Capability.ReadOnly {

@@ -19,10 +19,10 @@ const (
 	opStatx     = "statx"
 )
 
-// outlived is true for a target whose mount is of a filesystem instance
-// that has ended, while the driver has staged another one of the same type. What
-// a driver makes of the staged filesystem, such as an overlay, is of another type.
-// On NFS what was staged anew may share the instance of what is stale.
+// outlived reports whether the mount of a target is of a filesystem instance that has
+// ended, while the driver has staged another one of the same type. What a driver makes
+// of the staged filesystem, such as an overlay, is of another type. On NFS what was
+// staged anew may share the instance of what is stale.
 func outlived(c healer.Case, p healer.MountPoint) bool {
 	staged, found := c.Staged()
 	if !found || p.Role != healer.RoleTarget || len(staged.Stack) == 0 || len(p.Stack) == 0 {
@@ -34,8 +34,8 @@ func outlived(c healer.Case, p healer.MountPoint) bool {
 	return c.Superblocks[p.Dev()].FSType == c.Superblocks[staged.Dev()].FSType && dead(c, p)
 }
 
-// dead is true when the filesystem at a mount point has ended. NFS returns other errnos
-// when its server is gone, which may come back.
+// dead reports whether the filesystem at a mount point has ended. NFS returns other
+// errnos when its server is gone, which may come back.
 func dead(c healer.Case, p healer.MountPoint) bool {
 	if host.IsNFS(c.Superblocks[p.Dev()].FSType) {
 		return p.Stale()
@@ -110,9 +110,9 @@ func (p Provider) planReplace(c healer.Case, mp, staged healer.MountPoint) (host
 	}, ""
 }
 
-// publishedAsStaged is true when the driver publishes what it stages, and nothing
-// else made of it: by the record of the mount point, or of the other targets
-// where this one has none.
+// publishedAsStaged reports whether the driver publishes what it stages, and nothing
+// else made of it: by the record of the mount point, or of the other targets where this
+// one has none.
 func publishedAsStaged(c healer.Case, mp healer.MountPoint) bool {
 	staged := c.Record.Staged()
 	if staged == nil {

@@ -21,36 +21,46 @@ type scribe struct {
 	below host.Mount
 	// old is a kernel that cannot put a mount beneath another.
 	old bool
+	// acted counts what was changed.
+	acted int
+}
+
+func (s *scribe) act(ctx context.Context, revalidate func(context.Context) error) error {
+	err := revalidate(ctx)
+	if err == nil {
+		s.acted++
+	}
+	return err
 }
 
 func (s *scribe) Rebind(ctx context.Context, plan host.RebindPlan, revalidate func(context.Context) error) error {
 	s.did, s.plan = "rebind", plan
-	return revalidate(ctx)
+	return s.act(ctx, revalidate)
 }
 
 func (s *scribe) Cover(ctx context.Context, plan host.RebindPlan, revalidate func(context.Context) error) error {
 	s.did, s.plan = "cover", plan
-	return revalidate(ctx)
+	return s.act(ctx, revalidate)
 }
 
 func (s *scribe) Finish(ctx context.Context, plan host.RebindPlan, on host.Mount, revalidate func(context.Context) error) error {
 	s.did, s.plan, s.on = "finish", plan, on
-	return revalidate(ctx)
+	return s.act(ctx, revalidate)
 }
 
 func (s *scribe) UnmountDuplicate(ctx context.Context, on host.Mount, revalidate func(context.Context) error) error {
 	s.did, s.on = "take off", on
-	return revalidate(ctx)
+	return s.act(ctx, revalidate)
 }
 
 func (s *scribe) Replace(ctx context.Context, plan host.RebindPlan, on host.Mount, revalidate func(context.Context) error) error {
 	s.did, s.plan, s.on = "replace", plan, on
-	return revalidate(ctx)
+	return s.act(ctx, revalidate)
 }
 
 func (s *scribe) UnmountDeadTop(ctx context.Context, on, below host.Mount, revalidate func(context.Context) error) error {
 	s.did, s.on, s.below = "unmount-dead-top", on, below
-	return revalidate(ctx)
+	return s.act(ctx, revalidate)
 }
 
 func (s *scribe) CanReplace() bool { return !s.old }

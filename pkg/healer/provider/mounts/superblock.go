@@ -114,8 +114,8 @@ func (ev evaluator) failed() []healer.Condition {
 			return nil // readOnly reports EROFS
 		}
 	}
-	if denied(a.Errno) {
-		return ev.one(healer.Inaccessible, healer.PermissionDenied, adviceDenied, "%s; %s", a, whyDenied(ev.sb.FSType, ev.p.Stack[0]))
+	if found := ev.judgeDenied(a); found != nil {
+		return found
 	}
 	reason, advice := reasonOf(a, ev.sb)
 	if healer.Classify(healer.OpProbe, ev.sb.FSType, a.Errno).Tier == healer.Transient {
@@ -202,7 +202,7 @@ func (ev evaluator) late() []healer.Condition {
 		"it answered each time, and late %d times in a row, now after %s", ev.sb.Answer.Late, ev.sb.Answer.Elapsed.Round(time.Millisecond))
 }
 
-// meantWritable is true when the volume should be writable at any mount point.
+// meantWritable reports whether the volume should be writable at any mount point.
 func (ev evaluator) meantWritable() bool {
 	return slices.ContainsFunc(ev.c.MountPoints, func(p healer.MountPoint) bool {
 		return len(p.Stack) > 0 && p.Dev() == ev.sb.Dev && meantWritable(ev.c, p)

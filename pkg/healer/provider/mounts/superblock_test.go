@@ -10,8 +10,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// silent is a superblock that gave no answer.
-func silent(change ...func(*host.Answer)) func(*healer.Case) {
+// hung is a superblock that gave no answer.
+func hung(change ...func(*host.Answer)) func(*healer.Case) {
 	return superblock(func(sb *host.Superblock) {
 		sb.Answer = host.Answer{Asked: true, TimedOut: true, Elapsed: 5 * time.Second}
 		for _, c := range change {
@@ -22,7 +22,7 @@ func silent(change ...func(*host.Answer)) func(*healer.Case) {
 
 // writing is silence after a read was answered.
 func writing(waits ...string) func(*healer.Case) {
-	return silent(func(a *host.Answer) { a.Writing, a.Waits = true, waits })
+	return hung(func(a *host.Answer) { a.Writing, a.Waits = true, waits })
 }
 
 // frozen answers reads, and has who writes wait.
@@ -60,8 +60,8 @@ var superblockExamples = []example{
 	{"frozen, and full", with(frozen, left(0, 1)), []string{"Frozen target", "OutOfSpace target"}},
 	{"a write hangs elsewhere", with(writing("jbd2_log_wait_commit")), []string{"NotResponding target: a write has no answer within 5s; the kernel waits in jbd2_log_wait_commit"}},
 	{"a write hangs, it is not known where", with(writing()), []string{"NotResponding target: reads succeed, and a write has no answer within 5s"}},
-	{"a read hangs where a frozen write would", with(silent(func(a *host.Answer) { a.Waits = []string{"percpu_rwsem_wait"} })), []string{"NotResponding target: no answer within 5s; the kernel waits in percpu_rwsem_wait"}},
-	{"silent, the daemon owes", with(silent(func(a *host.Answer) { a.Waiting, a.Waits = 3, []string{"request_wait_answer"} })), []string{"NotResponding target: 3 requests wait for the FUSE daemon; the kernel waits in request_wait_answer"}},
+	{"a read hangs where a frozen write would", with(hung(func(a *host.Answer) { a.Waits = []string{"percpu_rwsem_wait"} })), []string{"NotResponding target: no answer within 5s; the kernel waits in percpu_rwsem_wait"}},
+	{"silent, the daemon owes", with(hung(func(a *host.Answer) { a.Waiting, a.Waits = 3, []string{"request_wait_answer"} })), []string{"NotResponding target: 3 requests wait for the FUSE daemon; the kernel waits in request_wait_answer"}},
 
 	{"late twice", with(late(2)), nil},
 	{"late three times", with(late(3)), []string{"SlowResponse target: late 3 times in a row, now after 1.234s"}},

@@ -6,6 +6,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // Backend is what several volumes may lie on. It is comparable: equal values are the
@@ -109,7 +110,7 @@ func blamed(driver string, sb host.Superblock, reason healer.Reason) Backend {
 }
 
 func widest(driver string, sb host.Superblock) Backend {
-	if name := Server(sb.FSType, sb.Source); name != "" {
+	if name := mount.Server(sb.FSType, sb.Source); name != "" {
 		return Backend{kind: server, name: name}
 	}
 	if sb.FSType == "fuse" || strings.HasPrefix(sb.FSType, "fuse.") {

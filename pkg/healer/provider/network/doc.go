@@ -1,8 +1,12 @@
-// Package network tells which storage backend a volume lies on: the server that a
-// network filesystem names as its source, the FUSE daemons of one driver, or one
-// filesystem of which several volumes are parts. With it, what several volumes
-// suffer from can be blamed on the backend that they share.
+// Package network knows network filesystems by what their mounts name: NFS, SMB, CephFS,
+// 9p over TCP and GlusterFS.
 //
-// It decides from a report alone and never contacts a server. It has no conditions
-// of its own yet and so is not in the list of providers.
+// Its provider asks whether the server of a mount that failed or hangs can be reached
+// (ServerUnreachable). It never asks about a mount that answers, it does nothing, and
+// what an errno means is the business of the provider mounts.
+//
+// The rest tells which storage backend a volume lies on: the server that a network
+// filesystem names as its source, the FUSE daemons of one driver, or one filesystem of
+// which several volumes are parts. With it, what several volumes suffer from can be
+// blamed on the backend that they share. It decides from a report alone.
 package network

@@ -20,9 +20,9 @@ const (
 	tmpDir = "/run/tmp"
 )
 
-// furnish makes a node out of fresh namespaces: mounts, network, and the kernel's
+// setUpNode makes a node out of fresh namespaces: mounts, network, and the kernel's
 // settings as kubelet wants to see them.
-func furnish() error {
+func setUpNode() error {
 	// First away from the machine, then as systemd leaves it: kubelet's mounts
 	// and the pods' propagate within the node.
 	for _, propagation := range []uintptr{unix.MS_PRIVATE, unix.MS_SHARED} {

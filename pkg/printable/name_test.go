@@ -1,11 +1,11 @@
-package host
+package printable
 
 import (
 	"strings"
 	"testing"
 )
 
-func TestPrintable(t *testing.T) {
+func TestName(t *testing.T) {
 	for name, want := range map[string]string{
 		"postgres":               "postgres",
 		"kworker/0:1":            "kworker/0?1",
@@ -14,7 +14,7 @@ func TestPrintable(t *testing.T) {
 		"für":                    "f?r",
 		strings.Repeat("y", 100): strings.Repeat("y", 40),
 	} {
-		if got := Printable(name); got != want {
+		if got := Name(name); got != want {
 			t.Errorf("%q: %q, want %q", name, got, want)
 		}
 	}

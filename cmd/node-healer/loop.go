@@ -1,0 +1,40 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/nodeserver"
+	"github.com/csi-addons/node-healer/pkg/watch"
+)
+
+// watchVolumes runs the node's own loop until ctx ends or stop is called, which waits
+// for its last checks. With --mode=off there is none.
+func watchVolumes(ctx context.Context, cfg config, node *host.Node, engine *healer.Engine, server *nodeserver.Server) (stop func(context.Context) error, err error) {
+	if cfg.loop == loopOff || cfg.mode == modeOff {
+		return func(context.Context) error { return nil }, nil
+	}
+	loop, err := watch.New(watch.Config{
+		Node: node, Checker: engine, Publish: server.Publish, Drivers: cfg.drivers, Interval: cfg.checkInterval,
+	})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		loop.Run(ctx)
+	}()
+	return func(ctx context.Context) error {
+		cancel()
+		select {
+		case <-ended:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("the loop's checks go on: %w", ctx.Err())
+		}
+	}, nil
+}

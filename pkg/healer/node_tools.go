@@ -1,0 +1,165 @@
+package healer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// ToolHost is what NewTools needs of pkg/host.
+type ToolHost interface {
+	ReadFile(ctx context.Context, dir, name string, limit int) ([]byte, error)
+	RunProgram(ctx context.Context, p host.Program) (host.ProgramResult, error)
+	Reach(ctx context.Context, address string) error
+	Dial(ctx context.Context, socket string) (net.Conn, error)
+}
+
+// NewTools returns the tools of a provider that uses these.
+func NewTools(node ToolHost, uses Uses) Tools { return &nodeTools{node, uses} }
+
+type nodeTools struct {
+	host ToolHost
+	uses Uses
+}
+
+// The limits of the tools, in bytes.
+const (
+	maxFile   = 1 << 20
+	maxOutput = 4 << 10
+)
+
+// ReadFile implements Tools.
+func (t *nodeTools) ReadFile(ctx context.Context, dir, name string, limit int) ([]byte, error) {
+	if err := mayUse(ctx, slices.Contains(t.uses.Dirs, dir), "read beneath "+dir); err != nil {
+		return nil, err
+	}
+	switch {
+	case !filepath.IsAbs(dir):
+		return nil, fmt.Errorf("%s is no absolute path", dir)
+	case !filepath.IsLocal(name):
+		return nil, fmt.Errorf("%s is not beneath %s", name, dir)
+	case limit < 0 || limit > maxFile:
+		return nil, fmt.Errorf("a limit of %d bytes is not between 0 and %d", limit, maxFile)
+	}
+	return t.host.ReadFile(ctx, dir, name, limit)
+}
+
+// Run implements Tools.
+func (t *nodeTools) Run(ctx context.Context, p Program) (Output, error) {
+	if err := mayUse(ctx, slices.Contains(t.uses.Programs, p.Path), "run "+p.Path); err != nil {
+		return Output{}, err
+	}
+	if !filepath.IsAbs(p.Path) {
+		return Output{}, fmt.Errorf("%s is no absolute path", p.Path)
+	}
+	if p.Stdin.shownIn(p.Args) || p.Stdin.shownIn(p.Env) {
+		return Output{}, fmt.Errorf("a secret in the arguments or the environment of %s", p.Path)
+	}
+	stdin, err := p.Stdin.lines()
+	if err != nil {
+		return Output{}, fmt.Errorf("%s: %w", p.Path, err)
+	}
+	r, err := t.host.RunProgram(ctx, host.Program{
+		Path: p.Path, Args: p.Args, Env: p.Env, OnHost: p.OnHost, Stdin: stdin, Limit: maxOutput,
+	})
+	if err != nil {
+		return Output{}, err
+	}
+	out := Output{Text: outputText(r, p.Stdin), Elapsed: r.Elapsed}
+	if r.Code == 0 {
+		return out, nil
+	}
+	return out, &ExitError{Program: p.Path, Code: r.Code, Refused: r.Code == p.RefusedCode, Text: out.Text}
+}
+
+// Reach implements Tools.
+func (t *nodeTools) Reach(ctx context.Context, address string) error {
+	if err := mayUse(ctx, t.uses.Network, "reach addresses"); err != nil {
+		return err
+	}
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return err
+	}
+	return t.host.Reach(ctx, address)
+}
+
+// Dial implements Tools.
+func (t *nodeTools) Dial(ctx context.Context, socket string) (net.Conn, error) {
+	if err := mayUse(ctx, t.uses.Sockets, "connect to sockets"); err != nil {
+		return nil, err
+	}
+	if !filepath.IsAbs(socket) || filepath.Clean(socket) != socket {
+		return nil, fmt.Errorf("%s is no absolute, clean path", socket)
+	}
+	return t.host.Dial(ctx, socket)
+}
+
+// mayUse refuses what a provider has not declared, and what could wait for ever.
+func mayUse(ctx context.Context, declared bool, what string) error {
+	if _, bounded := ctx.Deadline(); !bounded {
+		return errors.New("a context without a deadline")
+	}
+	if !declared {
+		return fmt.Errorf("the provider does not declare that it may %s", what)
+	}
+	return ctx.Err()
+}
+
+// shownIn reports whether a text has one of the secrets in it.
+func (s Secrets) shownIn(texts []string) bool {
+	return slices.ContainsFunc(texts, func(text string) bool { return s.Redact(text) != text })
+}
+
+// lines returns the secrets as a program reads them.
+func (s Secrets) lines() ([]byte, error) {
+	var b strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(s)) {
+		if strings.ContainsAny(key, "=\n") || strings.Contains(s[key], "\n") {
+			return nil, errors.New("a secret with a line break, or one with '=' in its key, cannot be passed to a program")
+		}
+		b.WriteString(key + "=" + s[key] + "\n")
+	}
+	return []byte(b.String()), nil
+}
+
+// outputText returns a program's output in one line, without secrets. They are looked
+// for in what the program wrote, and again in what is left of that.
+func outputText(r host.ProgramResult, secrets Secrets) string {
+	raw := string(r.Output)
+	if r.Cut {
+		raw = secrets.withoutBeginning(raw)
+	}
+	words := strings.FieldsFunc(strings.ToValidUTF8(secrets.Redact(raw), ""), unicode.IsSpace)
+	line := strings.Map(func(c rune) rune {
+		if unicode.IsGraphic(c) {
+			return c
+		}
+		return -1
+	}, strings.Join(words, " "))
+	line = secrets.Redact(line)
+	if r.Cut {
+		line += "…"
+	}
+	return line
+}
+
+// withoutBeginning returns a text that was cut without the part of a secret at its end.
+func (s Secrets) withoutBeginning(text string) string {
+	for _, value := range s {
+		for n := min(len(value)-1, len(text)); n > 0; n-- {
+			if strings.HasSuffix(text, value[:n]) {
+				text = text[:len(text)-n]
+				break
+			}
+		}
+	}
+	return text
+}

@@ -1,0 +1,162 @@
+package healer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// toolHost remembers what it was asked, and answers what a test says.
+type toolHost struct {
+	asked  []string
+	stdin  string
+	result host.ProgramResult
+}
+
+func (h *toolHost) ReadFile(_ context.Context, dir, name string, limit int) ([]byte, error) {
+	h.asked = append(h.asked, fmt.Sprintf("%s/%s %d", dir, name, limit))
+	return []byte("text"), nil
+}
+
+func (h *toolHost) RunProgram(_ context.Context, p host.Program) (host.ProgramResult, error) {
+	h.asked, h.stdin = append(h.asked, p.Path), string(p.Stdin)
+	return h.result, nil
+}
+
+func (h *toolHost) Reach(_ context.Context, address string) error {
+	h.asked = append(h.asked, address)
+	return nil
+}
+
+func (h *toolHost) Dial(_ context.Context, socket string) (net.Conn, error) {
+	h.asked = append(h.asked, socket)
+	return nil, nil
+}
+
+// callAll uses every tool once.
+func callAll(ctx context.Context, tools Tools) []error {
+	_, read := tools.ReadFile(ctx, "/d", "f", 10)
+	_, ran := tools.Run(ctx, Program{Path: "/p"})
+	_, dialed := tools.Dial(ctx, "/s")
+	return []error{read, ran, tools.Reach(ctx, "h:1"), dialed}
+}
+
+func TestToolsAreBoundToWhatIsDeclared(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ended, end := context.WithTimeout(t.Context(), time.Minute)
+	end()
+	defer cancel()
+	all := Uses{Dirs: []string{"/d"}, Programs: []string{"/p"}, Network: true, Sockets: true}
+	for name, tc := range map[string]struct {
+		ctx  context.Context //nolint:containedctx // a row of a table
+		uses Uses
+		may  bool
+	}{
+		"declared":     {ctx, all, true},
+		"nothing":      {ctx, Uses{}, false},
+		"others":       {ctx, Uses{Dirs: []string{"/"}, Programs: []string{"/p/q"}}, false},
+		"no deadline":  {t.Context(), all, false},
+		"ended before": {ended, all, false},
+	} {
+		h := &toolHost{}
+		for i, err := range callAll(tc.ctx, NewTools(h, tc.uses)) {
+			if (err == nil) != tc.may {
+				t.Errorf("%s, tool %d: %v", name, i, err)
+			}
+		}
+		if asked := len(h.asked); asked != 0 && !tc.may || asked != 4 && tc.may {
+			t.Errorf("%s: the host was asked %q", name, h.asked)
+		}
+	}
+}
+
+func TestToolsRefuseWhatCannotBeMeant(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	h := &toolHost{}
+	tools := NewTools(h, Uses{Dirs: []string{"/d", "d"}, Programs: []string{"/p", "p"}, Network: true, Sockets: true})
+	read := func(dir, name string, limit int) error { _, err := tools.ReadFile(ctx, dir, name, limit); return err }
+	run := func(p Program) error { _, err := tools.Run(ctx, p); return err }
+	dial := func(socket string) error { _, err := tools.Dial(ctx, socket); return err }
+	secret := Secrets{"password": "hunter22"}
+	for name, err := range map[string]error{
+		"a relative directory":        read("d", "f", 1),
+		"a file elsewhere":            read("/d", "../f", 1),
+		"an absolute name":            read("/d", "/f", 1),
+		"no name":                     read("/d", "", 1),
+		"too much":                    read("/d", "f", 1<<30),
+		"less than nothing":           read("/d", "f", -1),
+		"a relative program":          run(Program{Path: "p"}),
+		"a secret argument":           run(Program{Path: "/p", Args: []string{"--key=hunter22"}, Stdin: secret}),
+		"a secret in the environment": run(Program{Path: "/p", Env: []string{"KEY=hunter22"}, Stdin: secret}),
+		"a secret of two lines":       run(Program{Path: "/p", Stdin: Secrets{"a": "b\nc=d"}}),
+		"a key that is two":           run(Program{Path: "/p", Stdin: Secrets{"a=b": "c"}}),
+		"no port":                     tools.Reach(ctx, "host"),
+		"a relative socket":           dial("s"),
+		"a socket that climbs":        dial("/var/lib/kubelet/../s"),
+	} {
+		if err == nil || strings.Contains(err.Error(), "hunter22") || strings.Contains(err.Error(), "c=d") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if len(h.asked) > 0 {
+		t.Errorf("the host was asked %q", h.asked)
+	}
+}
+
+func TestRunWhatAProgramSays(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	secrets := Secrets{"user": "me", "password": "hunter22", "key": "zz\tyy\x01xx"}
+	for name, tc := range map[string]struct {
+		output string
+		cut    bool
+		want   string
+	}{
+		"nothing":                  {"", false, ""},
+		"lines":                    {"one\ntwo\r\n\tthree\n", false, "one two three"},
+		"control characters":       {"a\x1b[31mb\x00c\u202ed\u200be\xff", false, "a[31mbcde"},
+		"a secret":                 {"with hunter22!", false, "with [redacted]!"},
+		"one that is not one line": {"with zz\tyy\x01xx!", false, "with [redacted]!"},
+		"a hidden secret":          {"with hun\x01ter\x0022!", false, "with [redacted]!"},
+		"a secret at the cut":      {"with hunter2", true, "with…"},
+		"cut":                      {"all is wel", true, "all is wel…"},
+	} {
+		h := &toolHost{result: host.ProgramResult{Output: []byte(tc.output), Cut: tc.cut, Elapsed: time.Second}}
+		out, err := NewTools(h, Uses{Programs: []string{"/p"}}).Run(ctx, Program{Path: "/p", Stdin: secrets})
+		if err != nil || out.Text != tc.want || out.Elapsed != time.Second {
+			t.Errorf("%s: %+v, %v", name, out, err)
+		}
+		if h.stdin != "key=zz\tyy\x01xx\npassword=hunter22\nuser=me\n" {
+			t.Errorf("it read %q", h.stdin)
+		}
+	}
+}
+
+func TestRunWhatACodeMeans(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	run := func(code, refused int) error {
+		h := &toolHost{result: host.ProgramResult{Code: code, Output: []byte("in use\n")}}
+		_, err := NewTools(h, Uses{Programs: []string{"/p"}}).Run(ctx, Program{Path: "/p", RefusedCode: refused})
+		return err
+	}
+	if err := run(0, 0); err != nil {
+		t.Error(err)
+	}
+	if err := run(3, 3); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("refused: %v", err)
+	}
+	for _, code := range []int{1, -1} {
+		exit := (*ExitError)(nil)
+		if err := run(code, 3); !errors.As(err, &exit) || errors.Is(err, ErrRefused) || exit.Code != code || exit.Text != "in use" {
+			t.Errorf("code %d: %v", code, err)
+		}
+	}
+}

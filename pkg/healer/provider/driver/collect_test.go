@@ -1,0 +1,228 @@
+package driver
+
+import (
+	"context"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/healer/providertest"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+func TestHealthyDriverHasNothingToSay(t *testing.T) {
+	f := newFake()
+	e := collect(t, f.serve(t), healthy())
+	if e.Opinion != nil || e.NotAsked != "" {
+		t.Errorf("%+v", e)
+	}
+	same(t, "paths", f.paths, []string{"/var/lib/kubelet/pods/a/mount", "/var/lib/kubelet/staged/globalmount"})
+}
+
+func entry(s csi.VolumeHealthErrorType, reason, message string) *csi.VolumeHealth_VolumeHealthEntry {
+	return &csi.VolumeHealth_VolumeHealthEntry{Status: s, Reason: reason, Message: message}
+}
+
+func TestOpinionOfHealth(t *testing.T) {
+	const degraded, inaccessible, lost = csi.VolumeHealthErrorType_DEGRADED, csi.VolumeHealthErrorType_INACCESSIBLE, csi.VolumeHealthErrorType_DATA_LOSS
+	for name, tc := range map[string]struct {
+		entries []*csi.VolumeHealth_VolumeHealthEntry
+		status  healer.Status
+		text    string
+	}{
+		"degraded":       {[]*csi.VolumeHealth_VolumeHealthEntry{entry(degraded, "Slow", "late")}, healer.Degraded, "driver d.example.com says: Slow (late)"},
+		"the worst wins": {[]*csi.VolumeHealth_VolumeHealthEntry{entry(degraded, "Slow", "late"), entry(lost, "Gone", "bad blocks."), entry(inaccessible, "Away", "x")}, healer.DataLoss, "driver d.example.com says: Gone (bad blocks), Away (x), and 1 more"},
+		"later statuses": {[]*csi.VolumeHealth_VolumeHealthEntry{entry(99, "New", "x"), entry(0, "Unset", "x"), entry(degraded, "Slow", "")}, healer.Degraded, "driver d.example.com says: Slow (no text)"},
+		"hostile":        {[]*csi.VolumeHealth_VolumeHealthEntry{entry(degraded, "Slow\x1b[2J", "\nkey="+secret+" pool="+parameter+"\u202e")}, healer.Degraded, "driver d.example.com says: Slow [2J (key=[redacted] pool=[redacted])"},
+		"long":           {[]*csi.VolumeHealth_VolumeHealthEntry{entry(degraded, "Slow", strings.Repeat("ä", 1000))}, healer.Degraded, "driver d.example.com says: Slow (" + strings.Repeat("ä", 78) + "…)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake()
+			f.health = func(context.Context) (*csi.VolumeHealth, error) {
+				return &csi.VolumeHealth{HealthStatuses: tc.entries}, nil
+			}
+			e := collect(t, f.serve(t), healthy())
+			if e.Opinion == nil || e.Opinion.Status != tc.status || e.Opinion.Text != tc.text || e.Opinion.MountPoint != published || e.Opinion.Superblock != disk {
+				t.Errorf("%+v", e.Opinion)
+			}
+		})
+	}
+}
+
+// volumeConditionOf is a NodeGetVolumeStatsResponse of a driver built with CSI 1.12.
+func volumeConditionOf(abnormal uint64, message string) *csi.NodeGetVolumeStatsResponse {
+	condition := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), abnormal)
+	condition = protowire.AppendString(protowire.AppendTag(condition, 2, protowire.BytesType), message)
+	resp := &csi.NodeGetVolumeStatsResponse{}
+	resp.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), condition))
+	return resp
+}
+
+func TestOpinionOfOlderDrivers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		resp *csi.NodeGetVolumeStatsResponse
+		text string
+	}{
+		"normal":       {volumeConditionOf(0, "all well"), ""},
+		"abnormal":     {volumeConditionOf(1, "degraded pool"), "driver d.example.com says: degraded pool"},
+		"no condition": {&csi.NodeGetVolumeStatsResponse{}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake()
+			f.capabilities = []csi.NodeServiceCapability_RPC_Type{csi.NodeServiceCapability_RPC_GET_VOLUME_STATS, volumeCondition}
+			f.stats = func(context.Context) (*csi.NodeGetVolumeStatsResponse, error) { return tc.resp, nil }
+			e := collect(t, f.serve(t), healthy())
+			switch {
+			case e.NotAsked != "" || (e.Opinion == nil) != (tc.text == ""):
+				t.Errorf("%+v", e)
+			case e.Opinion != nil && (e.Opinion.Text != tc.text || e.Opinion.Status != healer.Degraded):
+				t.Errorf("%+v", e.Opinion)
+			}
+		})
+	}
+}
+
+// A driver's directory may have another name than the driver.
+func TestRegisteredSocket(t *testing.T) {
+	const elsewhere = "/var/lib/kubelet/plugins/csi-plugin/csi.sock"
+	for name, tc := range map[string]struct {
+		info  []string
+		found bool
+	}{
+		"registered":     {[]string{"CSIPlugin", driverName, elsewhere}, true},
+		"another driver": {[]string{"CSIPlugin", "other", elsewhere}, false},
+		"another plugin": {[]string{"DevicePlugin", driverName, elsewhere}, false},
+		"outside":        {[]string{"CSIPlugin", driverName, "/run/csi.sock"}, false},
+		"not clean":      {[]string{"CSIPlugin", driverName, "/var/lib/kubelet/../../run/csi.sock"}, false},
+		"nothing":        {nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake()
+			p := f.serve(t)
+			sockets := p.tools.(*providertest.Tools).Sockets
+			sockets[elsewhere] = sockets[csiSocket]
+			delete(sockets, csiSocket)
+			sockets["/var/lib/kubelet/plugins_registry/d.example.com-reg.sock"] = listen(t, func(s *grpc.Server) { register(s, tc.info) })
+			for range 2 {
+				if e := collect(t, p, healthy()); (e.NotAsked == "") != tc.found {
+					t.Errorf("%+v", e)
+				}
+			}
+		})
+	}
+}
+
+// register serves kubelet's question, with a PluginInfo of these fields.
+func register(s *grpc.Server, fields []string) {
+	var raw []byte
+	for i, field := range fields {
+		raw = protowire.AppendString(protowire.AppendTag(raw, protowire.Number(i+1), protowire.BytesType), field)
+	}
+	s.RegisterService(&grpc.ServiceDesc{
+		ServiceName: "pluginregistration.Registration", HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{{MethodName: "GetInfo", Handler: func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			var request, response emptypb.Empty
+			if err := decode(&request); err != nil {
+				return nil, err
+			}
+			response.ProtoReflect().SetUnknown(raw)
+			return &response, nil
+		}}},
+	}, nil)
+}
+
+// What is not implemented is not asked for again, and the older way is asked instead.
+func TestUnimplementedIsRemembered(t *testing.T) {
+	f := newFake()
+	f.capabilities = append(f.capabilities, volumeCondition)
+	f.health = func(context.Context) (*csi.VolumeHealth, error) { return nil, status.Error(codes.Unimplemented, "") }
+	f.stats = func(context.Context) (*csi.NodeGetVolumeStatsResponse, error) {
+		return volumeConditionOf(1, "odd"), nil
+	}
+	p := f.serve(t)
+	for i, want := range [][]string{
+		{"GetPluginInfo", "NodeGetCapabilities", "NodeGetVolumeHealth", "NodeGetVolumeStats"},
+		{"GetPluginInfo", "NodeGetCapabilities", "NodeGetVolumeStats"},
+	} {
+		if e := collect(t, p, healthy()); e.Opinion == nil {
+			t.Errorf("%d: %+v", i, e)
+		}
+		same(t, "asked", f.take(), want)
+	}
+}
+
+// A process that can be seen is asked once who it is; another one is asked again.
+func TestProcessIsRemembered(t *testing.T) {
+	f := newFake()
+	p := f.serve(t)
+	pid := 1 << 30
+	p.peer = func(net.Conn) int { return pid }
+	first, later := []string{"GetPluginInfo", "NodeGetCapabilities", "NodeGetVolumeHealth"}, []string{"NodeGetVolumeHealth"}
+	collect(t, p, healthy())
+	same(t, "first", f.take(), first)
+	collect(t, p, healthy())
+	same(t, "later", f.take(), later)
+	pid++
+	collect(t, p, healthy())
+	same(t, "another process", f.take(), first)
+}
+
+func TestNoQuestionAboutAVolumeThatHangs(t *testing.T) {
+	superblock := func(change func(*host.Superblock)) func(*healer.Case) {
+		return func(c *healer.Case) {
+			sb := c.Superblocks[disk]
+			change(&sb)
+			c.Superblocks = map[host.Dev]host.Superblock{disk: sb}
+		}
+	}
+	for name, change := range map[string]func(*healer.Case){
+		"no answer":     superblock(func(sb *host.Superblock) { sb.Answer.TimedOut = true }),
+		"not asked":     superblock(func(sb *host.Superblock) { sb.Answer.Asked = false }),
+		"frozen":        superblock(func(sb *host.Superblock) { sb.Answer.Frozen = true }),
+		"a write":       superblock(func(sb *host.Superblock) { sb.Write.TimedOut = true }),
+		"its own mount": func(c *healer.Case) { c.MountPoints[0].Own = host.Answer{Asked: true, TimedOut: true} },
+		"not known":     func(c *healer.Case) { c.Superblocks = nil },
+		"in a container": func(c *healer.Case) {
+			c.MountPoints[0].InContainer = &healer.InContainer{Probe: host.ContainerProbe{TimedOut: true}}
+		},
+		"no driver": func(c *healer.Case) { c.Driver = "" },
+		"a path":    func(c *healer.Case) { c.Driver = "../x" },
+		"dots":      func(c *healer.Case) { c.Driver = ".." },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake()
+			c := healthy()
+			change(&c)
+			if e := collect(t, f.serve(t), c); e != (Evidence{}) || len(f.take()) > 0 {
+				t.Errorf("%+v", e)
+			}
+		})
+	}
+}
+
+// The driver is asked about what is mounted.
+func TestLostTargetIsNotAskedAbout(t *testing.T) {
+	f := newFake()
+	f.health = func(context.Context) (*csi.VolumeHealth, error) {
+		return &csi.VolumeHealth{HealthStatuses: []*csi.VolumeHealth_VolumeHealthEntry{entry(csi.VolumeHealthErrorType_DATA_LOSS, "Gone", "x")}}, nil
+	}
+	c := healthy()
+	c.MountPoints[0].Stack = nil
+	e := collect(t, f.serve(t), c)
+	same(t, "paths", f.paths, []string{"", "/var/lib/kubelet/staged/globalmount"})
+	if e.Opinion == nil || e.Opinion.MountPoint != staged {
+		t.Errorf("%+v", e)
+	}
+	c.MountPoints[1].Stack = nil
+	if e := collect(t, f.serve(t), c); e.NotAsked != "cannot be asked: nothing is mounted" || e.HealsAt == "" {
+		t.Errorf("%+v", e)
+	}
+}

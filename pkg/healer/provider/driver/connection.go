@@ -1,0 +1,123 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// What a driver may send for one call, in bytes.
+const (
+	maxAnswer  = 64 << 10
+	maxHeaders = 8 << 10
+)
+
+// connection is one connection to a socket of a driver, for a few calls.
+type connection struct {
+	*grpc.ClientConn
+	raw    net.Conn
+	driver string
+	volume healer.Volume
+	// pid is the process that listens, 0 if it cannot be seen.
+	pid int
+	// each is how long one call may take.
+	each time.Duration
+}
+
+// dial connects to a socket of a driver, unless it is this server's own or to be left
+// alone. pid is the process that listens.
+func (p *Provider) dial(ctx context.Context, socket string, within time.Duration) (conn net.Conn, pid int, err error) {
+	if p.memory.silent(socket) {
+		return nil, 0, errors.New("it did not answer, or not as the driver, a short time ago")
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	conn, err = p.tools.Dial(ctx, socket)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		p.memory.leaveAlone(socket)
+		return nil, 0, err
+	case err != nil:
+		return nil, 0, err
+	}
+	if pid = p.peer(conn); pid == os.Getpid() {
+		_ = conn.Close()
+		return nil, 0, errors.New("the socket is this server's own")
+	}
+	return conn, pid, nil
+}
+
+// connect connects to a socket of the volume's driver, for calls.
+func (p *Provider) connect(ctx context.Context, c healer.Case, socket string, each time.Duration) (*connection, error) {
+	raw, pid, err := p.dial(ctx, socket, each)
+	if err != nil {
+		return nil, err
+	}
+	conn := &connection{raw: raw, driver: c.Driver, volume: c.Volume, pid: pid, each: each}
+	if conn.ClientConn, err = newClient(raw); err != nil {
+		_ = raw.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// newClient speaks gRPC over one connection and makes no second one: what the socket
+// leads to may change.
+func newClient(raw net.Conn) (*grpc.ClientConn, error) {
+	var used atomic.Bool
+	return grpc.NewClient("passthrough:///driver",
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			if used.Swap(true) {
+				return nil, errors.New("the driver ended the connection")
+			}
+			return raw, nil
+		}),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("localhost"), // as for every unix socket
+		grpc.WithNoProxy(),
+		grpc.WithDisableRetry(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDisableHealthCheck(),
+		grpc.WithMaxHeaderListSize(maxHeaders),
+		grpc.WithStaticStreamWindowSize(maxAnswer),
+		grpc.WithStaticConnWindowSize(maxAnswer),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
+	)
+}
+
+func (c *connection) close() {
+	_ = c.Close()
+	_ = c.raw.Close() // a second time, unless gRPC never took it
+}
+
+// call calls one method under a deadline of its own. Its error is a *callError with a
+// text that may be shown.
+func (c *connection) call(ctx context.Context, method string, req, resp proto.Message) error {
+	ctx, cancel := context.WithTimeout(ctx, c.each)
+	defer cancel()
+	err := c.Invoke(ctx, method, req, resp)
+	if err == nil {
+		return nil
+	}
+	e := failed(shortName(method), err)
+	e.text = clean(c.volume, e.text, maxText)
+	return e
+}
+
+// named fails unless the driver is the one that the volume belongs to.
+func (c *connection) named(name string) error {
+	if name == c.driver {
+		return nil
+	}
+	return fmt.Errorf("it names itself %s", healer.QuoteName(clean(c.volume, name, maxName)))
+}

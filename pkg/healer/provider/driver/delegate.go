@@ -1,0 +1,147 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/csi-addons/spec/lib/go/identity"
+	"google.golang.org/grpc/codes"
+
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// StepDelegate has the driver heal its volume by NodeHealer of CSI-Addons.
+const StepDelegate = "delegate"
+
+// healsAt returns the CSI-Addons socket of a driver, unless the driver is known not to
+// heal. It asks nothing, for the sake of the many checks that find nothing wrong: the
+// step does. A driver that may be at work is tried whatever its sockets did: only
+// NodeHealer can tell that it has ended.
+func (p *Provider) healsAt(ctx context.Context, c healer.Case, csiSocket string, within time.Duration) (string, error) {
+	socket := addonsSocket(csiSocket)
+	if why := p.rests(c); why != "" {
+		return "", errors.New(why)
+	}
+	if p.atWork(c) {
+		p.memory.cache.Remove(silent{socket: socket})
+	} else if p.memory.silent(csiSocket) {
+		return "", errors.New("it does not answer on its CSI socket")
+	}
+	conn, pid, err := p.dial(ctx, socket, within)
+	if err != nil {
+		return "", err
+	}
+	_ = conn.Close()
+	if p.memory.lacks(socket, pid, healerpb.HealerNode_NodeHealer_FullMethodName) {
+		return "", errors.New("NodeHealer: UNIMPLEMENTED, as it said before")
+	}
+	return socket, nil
+}
+
+// steps offers to have the driver heal what is acute at a mount point of the host, and a
+// filesystem instance that has ended, which only a driver can replace. A container's own
+// mounts are not the driver's.
+func (p *Provider) steps(c healer.Case, socket string) (steps []healer.Step) {
+	for _, mp := range c.MountPoints {
+		var heals []healer.Reason
+		for _, cond := range c.Found {
+			heal := cond.Acute || slices.Contains(healer.EndedReasons(), cond.Reason)
+			if heal && cond.MountPoint == mp.Path && !slices.Contains(heals, cond.Reason) {
+				heals = append(heals, cond.Reason)
+			}
+		}
+		if len(heals) == 0 || mp.InContainer != nil || mp.Role != healer.RoleTarget && mp.Role != healer.RoleStaging {
+			continue
+		}
+		steps = append(steps, healer.Step{
+			Name:       StepDelegate,
+			MountPoint: mp,
+			Cost:       healer.Delegate,
+			Heals:      heals,
+			Writes:     mayHaveDisk(c), // what the driver does is not known
+			Run: func(ctx context.Context, revalidate func(context.Context) error) error {
+				return p.delegate(ctx, c, mp, socket, revalidate)
+			},
+		})
+	}
+	return steps
+}
+
+// delegate asks the driver to heal the volume. What it answers is believed only if it
+// is an error.
+func (p *Provider) delegate(ctx context.Context, c healer.Case, mp healer.MountPoint, socket string, revalidate func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.StepTimeout)
+	defer cancel()
+	conn, err := p.connect(ctx, c, socket, p.cfg.StepTimeout/parts)
+	if err != nil {
+		return err
+	}
+	defer conn.close()
+	if err := conn.identify(ctx); err != nil {
+		p.memory.leaveAlone(socket)
+		return err
+	}
+	if err := revalidate(ctx); err != nil {
+		return err
+	}
+	conn.each = p.cfg.StepTimeout
+	resp := new(healerpb.NodeHealerResponse)
+	err = conn.call(ctx, healerpb.HealerNode_NodeHealer_FullMethodName, &healerpb.NodeHealerRequest{
+		VolumeId:          c.Volume.ID,
+		VolumePath:        p.forDriver(mp.Path),
+		StagingTargetPath: p.stagingPath(c),
+		VolumeCapability:  capability(c),
+		Secrets:           c.Volume.Secrets,
+		VolumeContext:     c.Volume.Context,
+	}, resp)
+	e := (*callError)(nil)
+	failed := errors.As(err, &e)
+	p.settle(c, e)
+	switch {
+	case failed:
+		p.memory.noteUnimplemented(socket, conn.pid, e)
+		return p.judge(c, e)
+	case resp.GetAbnormal():
+		return fmt.Errorf("%s%s", conn.says(), clean(c.Volume, resp.GetMessage(), maxText))
+	}
+	return nil
+}
+
+// identify fails unless a CSI-Addons socket is that of the volume's driver.
+func (c *connection) identify(ctx context.Context) error {
+	who := new(identity.GetIdentityResponse)
+	if err := c.call(ctx, identity.Identity_GetIdentity_FullMethodName, new(identity.GetIdentityRequest), who); err != nil {
+		return err
+	}
+	return c.named(who.GetName())
+}
+
+// judge returns what a driver's error is for the engine.
+func (p *Provider) judge(c healer.Case, e *callError) error {
+	switch {
+	case e.row.Code == codes.Unauthenticated:
+		return &healer.Error{Kind: healer.KindUnauthenticated, Text: fmt.Sprintf("driver %s refused the secrets", healer.QuoteName(c.Driver)), Err: e}
+	case p.atWork(c):
+		return unsettledError{e}
+	}
+	return e
+}
+
+// unsettledError is that of a driver which may still be at work: no other step of the
+// call runs beside it, and none of the calls after it while Excludes says so.
+type unsettledError struct{ *callError }
+
+// Unwrap returns the driver's answer.
+func (e unsettledError) Unwrap() error { return e.callError }
+
+// Ended is what the engine asks a step that it cannot end. Nobody tells when a driver
+// ends, so the volume is free for the next call, which asks the driver again.
+func (unsettledError) Ended() <-chan struct{} {
+	ended := make(chan struct{})
+	close(ended)
+	return ended
+}

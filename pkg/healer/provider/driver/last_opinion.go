@@ -1,0 +1,44 @@
+package driver
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// opinionFor is how long an opinion stands while the driver cannot be asked.
+const opinionFor = 10 * time.Minute
+
+// maxLast leaves room in a message for how old the opinion is.
+const maxLast = 400
+
+type lastOpinion struct {
+	Opinion
+	asked time.Time
+}
+
+// keepOpinion remembers what the driver answered last; nil is that nothing is wrong.
+func (m memory) keepOpinion(c healer.Case, o *Opinion) {
+	if o == nil {
+		m.opinions.Remove(keyOf(c))
+		return
+	}
+	m.opinions.Add(keyOf(c), lastOpinion{*o, m.clock.Now()}, opinionFor)
+}
+
+// lastOpinion returns what the driver found wrong when it was asked last, for what is
+// mounted now; nil if it was nothing, or too long ago.
+func (m memory) lastOpinion(c healer.Case) *Opinion {
+	at, mounted := firstMounted(c)
+	known, kept := m.opinions.Get(keyOf(c))
+	if !mounted || !kept {
+		return nil
+	}
+	o := known.(lastOpinion)
+	o.MountPoint, o.Superblock = at.Path, at.Dev()
+	// Cleaned again: this call may bring secrets that the other one did not know.
+	text := clean(c.Volume, o.Text, min(len(o.Text), maxLast))
+	o.Text = fmt.Sprintf("%s; that was %s ago, and it cannot be asked now", text, m.clock.Now().Sub(o.asked).Truncate(time.Second))
+	return &o.Opinion
+}

@@ -1,0 +1,72 @@
+package driver
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+func gone(context.Context) (*csi.VolumeHealth, error) {
+	return &csi.VolumeHealth{HealthStatuses: []*csi.VolumeHealth_VolumeHealthEntry{entry(csi.VolumeHealthErrorType_DATA_LOSS, "Gone", "x")}}, nil
+}
+
+// One volume about which the driver does not answer says nothing of the others.
+func TestSilenceAboutOneVolume(t *testing.T) {
+	f := newFake()
+	p := f.serve(t)
+	other := healthy()
+	other.Volume.ID = "w"
+	f.health = func(context.Context) (*csi.VolumeHealth, error) { return nil, status.Error(codes.DeadlineExceeded, "") }
+	if e := collect(t, p, other); !strings.Contains(e.NotAsked, "DEADLINE_EXCEEDED") {
+		t.Errorf("%+v", e)
+	}
+	f.health = gone
+	if e := collect(t, p, healthy()); e.Opinion == nil || e.NotAsked != "" {
+		t.Errorf("%+v", e)
+	}
+	f.take()
+	if e := collect(t, p, other); e.Opinion != nil || !strings.Contains(e.NotAsked, "a short time ago") || len(f.take()) > 0 {
+		t.Errorf("%+v", e)
+	}
+}
+
+// A driver that does not answer has not changed its mind.
+func TestLastOpinionStands(t *testing.T) {
+	f := newFake()
+	f.health = gone
+	p := f.serve(t)
+	clock := withClock(p)
+	first := collect(t, p, healthy())
+	f.health = func(context.Context) (*csi.VolumeHealth, error) { return nil, status.Error(codes.Unavailable, "") }
+	clock.pass(2 * time.Minute)
+	e := collect(t, p, healthy())
+	if e.NotAsked == "" || e.Opinion == nil || e.Opinion.Status != healer.DataLoss || e.Opinion.MountPoint != published || e.Opinion.Superblock != disk ||
+		e.Opinion.Text != first.Opinion.Text+"; that was 2m0s ago, and it cannot be asked now" {
+		t.Errorf("%+v: %+v", e, e.Opinion)
+	}
+	later := healthy()
+	later.Volume.Secrets = healer.Secrets{"key": "Gone"}
+	if e := collect(t, p, later); strings.Contains(e.Opinion.Text, "Gone") {
+		t.Errorf("it quotes a secret: %s", e.Opinion.Text)
+	}
+	clock.pass(opinionFor)
+	if e := collect(t, p, healthy()); e.Opinion != nil {
+		t.Errorf("it stands for ever: %+v", e.Opinion)
+	}
+
+	f.health = gone
+	collect(t, p, healthy())
+	f.health = nil // nothing is wrong any more
+	collect(t, p, healthy())
+	f.health = func(context.Context) (*csi.VolumeHealth, error) { return nil, status.Error(codes.Unavailable, "") }
+	if e := collect(t, p, healthy()); e.Opinion != nil {
+		t.Errorf("it said otherwise since: %+v", e.Opinion)
+	}
+}

@@ -1,0 +1,186 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// Opinion is what a driver finds wrong with a volume.
+type Opinion struct {
+	// MountPoint and Superblock are what it was asked about.
+	MountPoint string
+	Superblock host.Dev
+	Status     healer.Status
+	// Text is the driver's, cleaned and cut.
+	Text string
+}
+
+// ReportsAbnormal is the reason where the driver says that something is wrong.
+const ReportsAbnormal healer.Reason = "DriverReportsAbnormal"
+
+const adviceDriver = "see the log of the driver's pod on this node"
+
+func (o *Opinion) conditions(c healer.Case) []healer.Condition {
+	if _, found := c.MountPoint(o.MountPoint); !found {
+		return nil
+	}
+	return []healer.Condition{{
+		Status: o.Status, Reason: ReportsAbnormal, MountPoint: o.MountPoint, Superblock: o.Superblock,
+		Message: o.Text, Advice: adviceDriver,
+	}}
+}
+
+// opinion asks a driver about what is mounted. Its error says why the driver has none.
+func (p *Provider) opinion(ctx context.Context, c healer.Case, socket string, each time.Duration) (*Opinion, error) {
+	at, mounted := firstMounted(c)
+	switch {
+	case !mounted:
+		return nil, errors.New("nothing is mounted")
+	case p.memory.silentAbout(socket, c.Volume.ID):
+		return nil, errors.New("it did not answer about the volume a short time ago")
+	}
+	conn, err := p.connect(ctx, c, socket, each)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.close()
+	o, err := p.ask(ctx, c, conn, socket)
+	p.memory.note(socket, c.Volume.ID, conn.pid, err)
+	if o != nil {
+		o.MountPoint, o.Superblock = at.Path, at.Dev()
+	}
+	return o, err
+}
+
+func firstMounted(c healer.Case) (healer.MountPoint, bool) {
+	i := slices.IndexFunc(c.MountPoints, func(mp healer.MountPoint) bool { return mp.InContainer == nil && mp.Mounted() })
+	if i < 0 {
+		return healer.MountPoint{}, false
+	}
+	return c.MountPoints[i], true
+}
+
+// ask asks in the newest way that the driver offers.
+func (p *Provider) ask(ctx context.Context, c healer.Case, conn *connection, socket string) (*Opinion, error) {
+	offered, err := p.capabilities(ctx, conn, socket)
+	if err != nil {
+		return nil, err
+	}
+	has := func(t csi.NodeServiceCapability_RPC_Type, method string) bool {
+		return slices.Contains(offered, t) && !p.memory.lacks(socket, conn.pid, method)
+	}
+	if has(csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH, csi.Node_NodeGetVolumeHealth_FullMethodName) {
+		o, err := p.askHealth(ctx, c, conn)
+		e := (*callError)(nil)
+		if !errors.As(err, &e) || e.row.Code != codes.Unimplemented {
+			return o, err
+		}
+		p.memory.note(socket, c.Volume.ID, conn.pid, err)
+	}
+	if has(volumeCondition, csi.Node_NodeGetVolumeStats_FullMethodName) {
+		return p.askStats(ctx, c, conn)
+	}
+	return nil, errors.New("it offers neither GET_VOLUME_HEALTH nor VOLUME_CONDITION")
+}
+
+// capabilities returns what the driver offers on the node, once it has named itself. For
+// each process that can be seen it is asked once in a while, and not in each check.
+func (p *Provider) capabilities(ctx context.Context, conn *connection, socket string) (offered []csi.NodeServiceCapability_RPC_Type, err error) {
+	if known, kept := p.memory.capabilities(conn.driver, socket, conn.pid); kept {
+		return known, nil
+	}
+	info, resp := new(csi.GetPluginInfoResponse), new(csi.NodeGetCapabilitiesResponse)
+	if err := conn.call(ctx, csi.Identity_GetPluginInfo_FullMethodName, new(csi.GetPluginInfoRequest), info); err != nil {
+		return nil, err
+	}
+	if err := conn.named(info.GetName()); err != nil {
+		return nil, err
+	}
+	if err := conn.call(ctx, csi.Node_NodeGetCapabilities_FullMethodName, new(csi.NodeGetCapabilitiesRequest), resp); err != nil {
+		return nil, err
+	}
+	for _, c := range resp.GetCapabilities() {
+		offered = append(offered, c.GetRpc().GetType())
+	}
+	p.memory.setCapabilities(conn.driver, socket, conn.pid, offered)
+	return offered, nil
+}
+
+// The statuses by those of CSI. Others have to be ignored (CSI 1.13, VolumeHealth).
+var statuses = map[csi.VolumeHealthErrorType]healer.Status{
+	csi.VolumeHealthErrorType_DEGRADED:     healer.Degraded,
+	csi.VolumeHealthErrorType_INACCESSIBLE: healer.Inaccessible,
+	csi.VolumeHealthErrorType_DATA_LOSS:    healer.DataLoss,
+}
+
+// maxEntries is how many entries of a driver are quoted, the worst first.
+const maxEntries = 2
+
+func (p *Provider) askHealth(ctx context.Context, c healer.Case, conn *connection) (*Opinion, error) {
+	target, staged := p.paths(c)
+	req := &csi.NodeGetVolumeHealthRequest{VolumeId: c.Volume.ID, VolumePublishPath: target, StagingTargetPath: staged}
+	resp := new(csi.NodeGetVolumeHealthResponse)
+	if err := conn.call(ctx, csi.Node_NodeGetVolumeHealth_FullMethodName, req, resp); err != nil {
+		return nil, err
+	}
+	if id := resp.GetVolumeHealth().GetVolumeId(); id != "" && id != c.Volume.ID {
+		return nil, errors.New("NodeGetVolumeHealth: the answer is about another volume")
+	}
+	entries := slices.DeleteFunc(resp.GetVolumeHealth().GetHealthStatuses(), func(e *csi.VolumeHealth_VolumeHealthEntry) bool {
+		return statuses[e.GetStatus()] == ""
+	})
+	if len(entries) == 0 {
+		return nil, nil //nolint:nilnil // nothing is wrong
+	}
+	slices.SortStableFunc(entries, func(a, b *csi.VolumeHealth_VolumeHealthEntry) int { return int(b.GetStatus()) - int(a.GetStatus()) })
+	var texts []string
+	for _, e := range entries[:min(len(entries), maxEntries)] {
+		texts = append(texts, fmt.Sprintf("%s (%s)", clean(c.Volume, e.GetReason(), maxName), clean(c.Volume, e.GetMessage(), maxText)))
+	}
+	if more := len(entries) - len(texts); more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", more))
+	}
+	return &Opinion{Status: statuses[entries[0].GetStatus()], Text: conn.says() + strings.Join(texts, ", ")}, nil
+}
+
+func (c *connection) says() string {
+	return fmt.Sprintf("driver %s says: ", healer.QuoteName(c.driver))
+}
+
+// paths returns where the volume is published and staged, as the driver knows them. A
+// target where nothing is mounted is left out: that is known, and the driver is asked
+// about the rest.
+func (p *Provider) paths(c healer.Case) (target, staged string) {
+	for _, mp := range c.MountPoints {
+		if mp.Role == healer.RoleTarget && mp.Mounted() {
+			target = p.forDriver(mp.Path)
+			break
+		}
+	}
+	return target, p.stagingPath(c)
+}
+
+// stagingPath returns the staging_target_path that kubelet calls the driver with, which
+// may have staged below it; empty if nothing is staged.
+func (p *Provider) stagingPath(c healer.Case) string {
+	staged, found := c.Staged()
+	switch {
+	case !found:
+		return ""
+	case staged.Layout.Base != "":
+		return p.forDriver(staged.Layout.Base)
+	case c.Volume.StagingPath != "":
+		return p.forDriver(c.Volume.StagingPath)
+	}
+	return p.forDriver(staged.Path)
+}

@@ -1,0 +1,159 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"path"
+	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// Config is what the provider is made of.
+type Config struct {
+	// KubeletRoot is kubelet's directory as kubelet and the drivers call it, RealRoot
+	// the same without symbolic links.
+	KubeletRoot, RealRoot string
+	// Sockets are CSI sockets by the name of the driver, for those that are elsewhere
+	// than kubelet has them.
+	Sockets map[string]string
+	// StepTimeout is how long a driver may take to heal a volume.
+	StepTimeout time.Duration
+}
+
+// Provider asks drivers.
+type Provider struct {
+	cfg    Config
+	tools  healer.Tools
+	memory memory
+	// peer returns the process at the other end of a connection.
+	peer func(net.Conn) int
+}
+
+// New returns the provider.
+func New(cfg Config, tools healer.Tools) *Provider {
+	return &Provider{cfg: cfg, tools: tools, memory: newMemory(wall{}), peer: host.PeerPID}
+}
+
+const name = "driver"
+
+// Name implements healer.Provider.
+func (*Provider) Name() string { return name }
+
+// Reasons implements healer.Declarer.
+func (*Provider) Reasons() []healer.Reason { return []healer.Reason{ReportsAbnormal} }
+
+// Evidence is what a driver answered.
+type Evidence struct {
+	// Opinion is what the driver finds wrong with the volume, or found when it was asked
+	// last; nil for nothing, or if that is not known.
+	Opinion *Opinion
+	// NotAsked says why the driver has no say, and NotOffered why it does not heal.
+	NotAsked, NotOffered string
+	// HealsAt is the socket at which the driver may offer NodeHealer; empty: it does
+	// not.
+	HealsAt string
+}
+
+// Collect implements healer.Collector. A driver that cannot be asked makes nothing
+// abnormal: it is evidence.
+func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence, error) {
+	deadline, bounded := ctx.Deadline()
+	if !bounded || !fileName(c.Driver) || hangs(c) {
+		return nil, nil //nolint:nilnil // there is no evidence
+	}
+	each := time.Until(deadline) / parts
+	socket := p.socket(c.Driver)
+	var e Evidence
+	var err error
+	e.Opinion, err = p.opinion(ctx, c, socket, each)
+	if errors.Is(err, fs.ErrNotExist) {
+		if at := p.registered(ctx, c, each); at != "" {
+			socket = at
+			e.Opinion, err = p.opinion(ctx, c, socket, each)
+		}
+	}
+	if err == nil {
+		p.memory.keepOpinion(c, e.Opinion)
+	} else {
+		e.Opinion = p.memory.lastOpinion(c)
+		e.NotAsked = "cannot be asked: " + clean(c.Volume, err.Error(), maxText)
+	}
+	if e.HealsAt, err = p.healsAt(ctx, c, socket, each); err != nil {
+		e.NotOffered = clean(c.Volume, err.Error(), maxText)
+	}
+	klog.FromContext(ctx).V(4).Info("Asked the driver", "driver", c.Driver, "notAsked", e.NotAsked, "notOffered", e.NotOffered)
+	return e, nil
+}
+
+// parts is into how many parts the time for all questions is divided.
+const parts = 6
+
+// Examine implements healer.Provider.
+func (p *Provider) Examine(c healer.Case) (healer.Finding, error) {
+	e, asked := c.Evidence[name].(Evidence)
+	if !asked {
+		return healer.Finding{}, nil
+	}
+	f := healer.Finding{Mine: true}
+	if e.Opinion != nil {
+		f.Conditions = e.Opinion.conditions(c)
+	}
+	if e.HealsAt != "" {
+		f.Steps = p.steps(c, e.HealsAt)
+	}
+	return f, nil
+}
+
+// socket returns the CSI socket of a driver: where it is by convention (CSI's
+// deployment in Kubernetes), unless it is configured.
+func (p *Provider) socket(driver string) string {
+	if at, configured := p.cfg.Sockets[driver]; configured {
+		return at
+	}
+	return path.Join(p.cfg.KubeletRoot, "plugins", driver, "csi.sock")
+}
+
+// addonsSocket returns the socket of the CSI-Addons services, which lies beside the
+// other one by convention (csi-addons/kubernetes-csi-addons).
+func addonsSocket(socket string) string { return path.Join(path.Dir(socket), "csi-addons.sock") }
+
+// fileName reports whether a driver's name, which comes from a file, can be that of a
+// directory.
+func fileName(driver string) bool {
+	return strings.Trim(driver, ".") != "" && len(driver) <= maxName && !strings.ContainsAny(driver, "/\x00")
+}
+
+// forDriver returns a path as the driver knows it, which has kubelet's directory by its
+// usual name.
+func (p *Provider) forDriver(at string) string {
+	if rest, beneath := healer.Below(p.cfg.RealRoot, at); beneath && rest != "" {
+		return path.Join(p.cfg.KubeletRoot, rest)
+	}
+	return at
+}
+
+// hangs reports whether anything of the volume does not answer, or may not.
+func hangs(c healer.Case) bool {
+	for _, sb := range c.Superblocks {
+		if !sb.Answer.Asked || sb.Answer.TimedOut || sb.Answer.Frozen || sb.Write.TimedOut {
+			return true
+		}
+	}
+	for _, p := range c.MountPoints {
+		_, probed := c.Superblocks[p.Dev()]
+		switch {
+		case p.InContainer != nil && p.InContainer.Probe.TimedOut:
+			return true
+		case p.InContainer == nil && p.Mounted() && (!probed || p.Own.TimedOut):
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,79 @@
+package driver
+
+import (
+	"context"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// volumeCondition is VOLUME_CONDITION of CSI before 1.13, which reserves the number.
+const volumeCondition csi.NodeServiceCapability_RPC_Type = 4
+
+// askStats asks for what CSI had before 1.13. It has no status: an abnormal volume may
+// still be usable.
+func (p *Provider) askStats(ctx context.Context, c healer.Case, conn *connection) (*Opinion, error) {
+	target, staged := p.paths(c)
+	req := &csi.NodeGetVolumeStatsRequest{VolumeId: c.Volume.ID, VolumePath: target, StagingTargetPath: staged}
+	if target == "" {
+		req.VolumePath = staged
+	}
+	resp := new(csi.NodeGetVolumeStatsResponse)
+	if err := conn.call(ctx, csi.Node_NodeGetVolumeStats_FullMethodName, req, resp); err != nil {
+		return nil, err
+	}
+	abnormal, message := conditionIn(resp.ProtoReflect().GetUnknown())
+	if !abnormal {
+		return nil, nil //nolint:nilnil // nothing is wrong
+	}
+	return &Opinion{Status: healer.Degraded, Text: conn.says() + clean(c.Volume, message, maxText)}, nil
+}
+
+// conditionIn reads the VolumeCondition of CSI before 1.13 in the fields of a
+// NodeGetVolumeStatsResponse that later versions do not know.
+func conditionIn(fields []byte) (abnormal bool, message string) {
+	const volumeCondition, isAbnormal, text = 2, 1, 2
+	each(fields, func(number protowire.Number, _ uint64, condition []byte) {
+		if number != volumeCondition {
+			return
+		}
+		each(condition, func(number protowire.Number, n uint64, s []byte) {
+			switch number {
+			case isAbnormal:
+				abnormal = n != 0
+			case text:
+				message = string(s)
+			}
+		})
+	})
+	return abnormal, message
+}
+
+// each calls f for each varint and each sequence of bytes of a message, up to what
+// cannot be read.
+func each(fields []byte, f func(number protowire.Number, n uint64, s []byte)) {
+	for len(fields) > 0 {
+		number, kind, size := protowire.ConsumeTag(fields)
+		if size < 0 {
+			return
+		}
+		fields = fields[size:]
+		var n uint64
+		var s []byte
+		switch kind {
+		case protowire.VarintType:
+			n, size = protowire.ConsumeVarint(fields)
+		case protowire.BytesType:
+			s, size = protowire.ConsumeBytes(fields)
+		default:
+			size = protowire.ConsumeFieldValue(number, kind, fields)
+		}
+		if size < 0 {
+			return
+		}
+		fields = fields[size:]
+		f(number, n, s)
+	}
+}

@@ -1,0 +1,118 @@
+package driver
+
+import (
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+const (
+	// maxVolumes is many times the volumes of a node.
+	maxVolumes = 1024
+	// unsettledFor is how long answers count as those of one row.
+	unsettledFor = time.Hour
+	// stepsAtWork is for how many step timeouts a driver counts as at work that did not
+	// answer in one.
+	stepsAtWork = 3
+	// abortedFor is how long a driver counts as at work that says so, from the first
+	// time.
+	abortedFor = 10 * time.Minute
+	// maxUnsettled is how many unsettled answers in a row the driver is given.
+	maxUnsettled = 3
+	// restFor is how long delegate is not offered after so many of them.
+	restFor = 10 * time.Minute
+)
+
+// unsettled is a row of answers to NodeHealer of one volume, each of which left open
+// whether the driver is still at work. A settled answer ends the row.
+type unsettled struct {
+	// since is when the first answer came, last when the last one did.
+	since, last time.Time
+	// left is when a call last ended before the driver answered.
+	left time.Time
+	// aborted is when the driver first said that it was at work, after left.
+	aborted time.Time
+	// answers is how many came in time, after left.
+	answers int
+	// restUntil is until when the driver is not told to heal.
+	restUntil time.Time
+}
+
+// add returns the row with one more answer.
+func (u unsettled) add(code codes.Code, now time.Time, stepTimeout time.Duration) unsettled {
+	if u.since.IsZero() {
+		u.since = now
+	}
+	u.last = now
+	if code == codes.DeadlineExceeded || code == codes.Canceled {
+		u.left, u.aborted, u.answers = now, time.Time{}, 0
+		return u
+	}
+	u.answers++
+	if code == codes.Aborted && u.aborted.IsZero() {
+		u.aborted = now
+	}
+	if u.answers >= maxUnsettled && !u.atWork(now, stepTimeout) {
+		u.restUntil = now.Add(restFor)
+	}
+	return u
+}
+
+// atWork reports whether the driver may still be at work. It does not count as such for
+// ever: a driver that never settles would keep everything else from healing the volume.
+func (u unsettled) atWork(now time.Time, stepTimeout time.Duration) bool {
+	switch {
+	case now.Before(u.left.Add(stepsAtWork * stepTimeout)), now.Before(u.aborted.Add(abortedFor)):
+		return true
+	default:
+		return u.answers > 0 && u.answers < maxUnsettled && now.Before(u.last.Add(abortedFor))
+	}
+}
+
+type volumeOf struct{ driver, id string }
+
+func keyOf(c healer.Case) volumeOf { return volumeOf{c.Driver, c.Volume.ID} }
+
+func (m memory) unsettledOf(c healer.Case) unsettled {
+	known, _ := m.unsettled.Get(keyOf(c))
+	u, _ := known.(unsettled)
+	return u
+}
+
+// atWork reports whether the driver may still be at work on the volume.
+func (p *Provider) atWork(c healer.Case) bool {
+	return p.memory.unsettledOf(c).atWork(p.memory.clock.Now(), p.cfg.StepTimeout)
+}
+
+// settle remembers what the driver answered to NodeHealer; nil is an answer without an
+// error.
+func (p *Provider) settle(c healer.Case, e *callError) {
+	if e == nil || !e.row.Unsettled() {
+		p.memory.unsettled.Remove(keyOf(c))
+		return
+	}
+	u := p.memory.unsettledOf(c).add(e.row.Code, p.memory.clock.Now(), p.cfg.StepTimeout)
+	p.memory.unsettled.Add(keyOf(c), u, unsettledFor)
+}
+
+// rests says why the driver is not told to heal the volume now; empty if it may be.
+func (p *Provider) rests(c healer.Case) string {
+	if u := p.memory.unsettledOf(c); p.memory.clock.Now().Before(u.restUntil) {
+		return fmt.Sprintf("NodeHealer did not come to an end since %s", at(u.since))
+	}
+	return ""
+}
+
+// Excludes implements healer.Excluder: a driver that did not say how it ended may still
+// change what a step of another provider would change, too.
+func (p *Provider) Excludes(c healer.Case) string {
+	if !p.atWork(c) {
+		return ""
+	}
+	return fmt.Sprintf("driver %s may still be at work since %s", healer.QuoteName(c.Driver), at(p.memory.unsettledOf(c).since))
+}
+
+func at(t time.Time) string { return t.UTC().Format(time.RFC3339) }

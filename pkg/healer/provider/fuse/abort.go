@@ -1,0 +1,79 @@
+package fuse
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// StepAbortConnection is the name of the one step.
+const StepAbortConnection = "abort-connection"
+
+// abortConnection offers to abort a connection whose daemon hangs. The volume is then
+// Disconnected, and whoever restarts a dead daemon comes next.
+func (p *Provider) abortConnection(j judgement) healer.Step {
+	s := healer.Step{
+		Name: StepAbortConnection, MountPoint: j.mountPoint, Cost: healer.Reconnect,
+		Heals: []healer.Reason{healer.DaemonHung, healer.NotResponding}, Source: j.dev,
+		Note: "the connection is aborted, and what was not written yet is lost",
+	}
+	if s.Refused = whyNotYet(j); s.Refused != "" {
+		return s
+	}
+	plan := planAbort(j.c, j.dev)
+	s.Run = func(ctx context.Context, revalidate func(context.Context) error) error {
+		return p.host.AbortFUSE(ctx, plan, revalidate)
+	}
+	return s
+}
+
+// whyNotYet returns why the connection must not be aborted; empty if it may.
+func whyNotYet(j judgement) string {
+	s, d := j.connection.silent, j.connection.daemons
+	switch {
+	case j.sb.Answer.Writing:
+		return "the daemon answers reads"
+	case j.connection.drains():
+		return "the daemon answers requests"
+	case j.connection.before < 0 || j.connection.after < 0:
+		return "it cannot be told whether the daemon answers requests: fusectl does not tell how many wait"
+	case d.Untold || d.Cut || d.Unseen > 0 || len(d.Processes) == 0:
+		return "it cannot be told whether the daemon is merely stopped"
+	case slices.ContainsFunc(d.Processes, host.FUSEDaemon.Stopped):
+		return "a process of the daemon is stopped"
+	case s.probes == 0:
+		return "the daemon may only be slow: no probe still waits for its answer"
+	case !s.long():
+		return fmt.Sprintf("the daemon may only be slow: %d probes within %s had no answer, and it takes %d in a row over at least %s",
+			s.probes, s.last.Sub(s.first).Round(time.Millisecond), minSilentProbes, ((minSilentProbes - 1) * j.sb.Answer.Elapsed).Round(time.Millisecond))
+	default:
+		return j.connection.shared
+	}
+}
+
+// planAbort returns what to abort, with all that is known to be the volume's: its mount
+// points, now and in the record.
+func planAbort(c healer.Case, dev host.Dev) host.AbortPlan {
+	plan := host.AbortPlan{Mount: at(c, dev).Stack[0]}
+	for _, p := range c.MountPoints {
+		if p.InContainer != nil || !p.Proven {
+			continue
+		}
+		for _, m := range p.Stack {
+			if !slices.Contains(plan.Paths, m.Path) {
+				plan.Paths = append(plan.Paths, m.Path)
+			}
+		}
+		if p.PodUID != "" && !slices.Contains(plan.Pods, p.PodUID) {
+			plan.Pods = append(plan.Pods, p.PodUID)
+		}
+	}
+	for _, p := range c.Dormant {
+		plan.Paths = append(plan.Paths, p.Path)
+	}
+	return plan
+}

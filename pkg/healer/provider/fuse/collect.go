@@ -1,0 +1,105 @@
+package fuse
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// evidence has what was found out about each connection that does not answer, by the
+// device of its superblock.
+type evidence map[host.Dev]connection
+
+// connection is a FUSE connection that does not answer, or has no daemon.
+type connection struct {
+	daemons host.FUSEDaemons
+	// before and after are the requests that waited, at an interval of at least
+	// drainTime; -1 for unknown.
+	before, after int
+	// silent is how long and in how many probes it has not answered.
+	silent silence
+	// shared says why the connection must not be aborted; empty: it may, or nobody asked.
+	shared string
+}
+
+// drainTime is how long a daemon has to answer one of the requests that wait.
+const drainTime = 100 * time.Millisecond
+
+// drains is true while the daemon answers requests.
+func (c connection) drains() bool { return c.after >= 0 && c.before > c.after }
+
+// Collect implements healer.Collector.
+func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence, error) {
+	found := evidence{}
+	for _, dev := range connections(c) {
+		sb := c.Superblocks[dev]
+		if !sb.Answer.TimedOut {
+			p.silences.Remove(dev)
+		}
+		var err error
+		switch {
+		case sb.Answer.TimedOut:
+			found[dev], err = p.askHung(ctx, c, dev)
+		case disconnected(sb) && !outlived(c, dev):
+			found[dev], err = p.askDead(ctx, dev)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if len(found) == 0 {
+		return nil, nil //nolint:nilnil // nothing is wrong; documented by healer.Collector
+	}
+	return found, nil
+}
+
+// outlived is true for a superblock in the place of which the driver has staged another
+// one: nobody waits for its daemon any more.
+func outlived(c healer.Case, dev host.Dev) bool {
+	staged, found := c.Staged()
+	return found && len(staged.Stack) > 0 && staged.Dev() != dev
+}
+
+func (p *Provider) askDead(ctx context.Context, dev host.Dev) (connection, error) {
+	daemons, err := p.host.FUSEDaemons(ctx, dev)
+	return connection{daemons: daemons, before: -1, after: -1}, err
+}
+
+func (p *Provider) askHung(ctx context.Context, c healer.Case, dev host.Dev) (got connection, err error) {
+	later := time.NewTimer(drainTime)
+	defer later.Stop()
+	got.before = p.host.FUSEWaiting(ctx, dev)
+	if got.daemons, err = p.host.FUSEDaemons(ctx, dev); err != nil {
+		return got, err
+	}
+	select {
+	case <-later.C:
+		got.after = p.host.FUSEWaiting(ctx, dev)
+	case <-ctx.Done(): // the process that was found still counts
+		got.after = -1
+	}
+	if !p.abort {
+		return got, nil
+	}
+	got.silent = p.silence(dev, observed{
+		mount: oldest(c, dev), answer: c.Superblocks[dev].Answer, drains: got.drains(), now: time.Now(),
+	})
+	if got.silent.long() {
+		got.shared = whyNot(p.host.MayAbortFUSE(ctx, planAbort(c, dev)))
+	}
+	return got, nil
+}
+
+// whyNot returns why a step must not run.
+func whyNot(err error) string {
+	if err != nil && !errors.Is(err, healer.ErrRefused) {
+		return "it cannot be told whether only this volume has the connection: " + err.Error()
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return ""
+}

@@ -1,0 +1,134 @@
+package fuse
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/printable"
+)
+
+const (
+	adviceGone    = "see in the log of the daemon's pod or unit, and in the kernel log, why it ended; only the driver can mount the volume again: delete the pod"
+	adviceStopped = "see who stopped it; kill -CONT %d lets it go on"
+	adviceHung    = "see in its log and in /proc/<pid>/stack what the daemon waits for%s; if it is ended, what was not written yet is lost"
+)
+
+// judgement is about one connection.
+type judgement struct {
+	c          healer.Case
+	mountPoint healer.MountPoint
+	dev        host.Dev
+	sb         host.Superblock
+	connection connection
+}
+
+// condition returns what is wrong with the daemon, if that says more than what is wrong
+// with the mount.
+func (j judgement) condition() (healer.Condition, bool) {
+	daemons := j.connection.daemons
+	switch {
+	case !j.sb.Answer.TimedOut && len(daemons.Processes) == 0 && !daemons.Untold && !daemons.Cut:
+		return j.one(healer.DaemonGone, adviceGone, "%s has %s open any more", nobody(daemons), j.name()), true
+	case !j.sb.Answer.TimedOut:
+		return healer.Condition{}, false
+	case stopped(daemons.Processes):
+		first := daemons.Processes[0]
+		how := "stopped (SIGSTOP)"
+		if first.State == 't' {
+			how = "stopped by a debugger"
+		}
+		return j.one(healer.DaemonStopped, fmt.Sprintf(adviceStopped, first.PID), "%s is %s; %s", j.served(), how, j.waiting()), true
+	default:
+		return j.one(healer.DaemonHung, fmt.Sprintf(adviceHung, restart(daemons.Processes)), "%s does not answer; %s", j.served(), j.waiting()), true
+	}
+}
+
+func (j judgement) one(r healer.Reason, advice, format string, args ...any) healer.Condition {
+	return healer.Condition{
+		Status: healer.Inaccessible, Reason: r, MountPoint: j.mountPoint.Path, Superblock: j.dev,
+		Message: fmt.Sprintf(format, args...), Advice: advice,
+	}
+}
+
+// stopped reports whether no process can serve the connection.
+func stopped(daemons []host.FUSEDaemon) bool {
+	return len(daemons) > 0 && !slices.ContainsFunc(daemons, func(d host.FUSEDaemon) bool { return !d.Stopped() })
+}
+
+func (j judgement) name() string {
+	return fmt.Sprintf("FUSE connection %d", host.FUSEConnectionNumber(j.dev))
+}
+
+// served names the daemon: the subject of a sentence.
+func (j judgement) served() string {
+	daemons := j.connection.daemons
+	switch {
+	case daemons.Untold:
+		return "the kernel does not tell which daemon serves " + j.name() + ", and it"
+	case len(daemons.Processes) == 0:
+		return nobody(daemons) + " has " + j.name() + " open, and it"
+	}
+	const limit = 2
+	names := make([]string, 0, limit)
+	for _, d := range daemons.Processes[:min(len(daemons.Processes), limit)] {
+		names = append(names, j.processName(d))
+	}
+	text := "the daemon of " + j.name() + ", " + strings.Join(names, " and ")
+	if more := len(daemons.Processes) - limit; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text + ","
+}
+
+// nobody is the subject of a sentence about no process.
+func nobody(d host.FUSEDaemons) string {
+	if d.Unseen > 0 || d.Cut {
+		return "no process that could be examined"
+	}
+	return "no process"
+}
+
+// processName returns a process with what it belongs to.
+func (j judgement) processName(d host.FUSEDaemon) string {
+	text := fmt.Sprintf("process %d %s (state %c, since %s", d.PID, printable.Name(d.Command), d.State, j.c.BootTime.Add(d.Started).UTC().Format(time.RFC3339))
+	switch w := healer.WorkloadName(d.PodUID, d.ContainerID); {
+	case w != "":
+		text += ", " + w
+	case d.Unit != "":
+		text += ", unit " + printable.Name(d.Unit)
+	}
+	return text + ")"
+}
+
+// waiting returns the requests that the daemon owes.
+func (j judgement) waiting() string {
+	before, after := j.connection.before, j.connection.after
+	switch {
+	case before < 0 || after < 0:
+		return fmt.Sprintf("%d requests waited when the probe gave up", j.sb.Answer.Waiting)
+	case before > after:
+		return fmt.Sprintf("%d requests waited, and after %s %d", before, drainTime, after)
+	case before == 0:
+		return fmt.Sprintf("%d requests waited when the probe gave up, none now", j.sb.Answer.Waiting)
+	default:
+		return fmt.Sprintf("%d requests wait, and none was answered within %s", after, drainTime)
+	}
+}
+
+// restart returns what starts the daemon anew, as far as its cgroup tells.
+func restart(daemons []host.FUSEDaemon) string {
+	if len(daemons) == 0 {
+		return ""
+	}
+	switch d := daemons[0]; {
+	case d.PodUID != "":
+		return "; it runs in " + healer.WorkloadName(d.PodUID, d.ContainerID)
+	case strings.HasSuffix(d.Unit, ".service"):
+		return "; systemctl restart " + printable.Name(d.Unit) + " starts it anew"
+	}
+	return ""
+}

@@ -1,0 +1,89 @@
+package fuse
+
+import (
+	"context"
+	"slices"
+	"syscall"
+
+	"k8s.io/utils/lru"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// Host is what is asked of the host; *host.Node is the real one.
+type Host interface {
+	FUSEDaemons(ctx context.Context, dev host.Dev) (host.FUSEDaemons, error)
+	FUSEWaiting(ctx context.Context, dev host.Dev) int
+	MayAbortFUSE(ctx context.Context, plan host.AbortPlan) error
+	AbortFUSE(ctx context.Context, plan host.AbortPlan, revalidate func(context.Context) error) error
+}
+
+// Provider is the provider for what FUSE daemons serve.
+type Provider struct {
+	host Host
+	// abort is true where a connection whose daemon hangs may be aborted.
+	abort bool
+	// silences has the silence of each superblock that did not answer last, by device.
+	silences *lru.Cache
+}
+
+// New returns the provider.
+func New(h Host, abort bool) *Provider {
+	return &Provider{host: h, abort: abort, silences: lru.New(maxSilences)}
+}
+
+// Name implements healer.Provider.
+func (*Provider) Name() string { return "fuse" }
+
+// Examine implements healer.Provider. Each connection is judged once, at the first mount
+// point that shows it.
+func (p *Provider) Examine(c healer.Case) (healer.Finding, error) {
+	var f healer.Finding
+	asked, _ := c.Evidence[p.Name()].(evidence)
+	for _, dev := range connections(c) {
+		f.Mine = true
+		answer, sick := asked[dev]
+		if !sick {
+			continue
+		}
+		j := judgement{c: c, mountPoint: at(c, dev), dev: dev, sb: c.Superblocks[dev], connection: answer}
+		cond, found := j.condition()
+		if !found {
+			continue
+		}
+		if cond.Reason == healer.DaemonHung && p.abort {
+			cond.Acute = true
+			f.Steps = append(f.Steps, p.abortConnection(j))
+		}
+		f.Conditions = append(f.Conditions, cond)
+	}
+	return f, nil
+}
+
+// connections returns the FUSE superblocks of the volume on the host, in the order of
+// its mount points.
+func connections(c healer.Case) (devs []host.Dev) {
+	for _, p := range c.MountPoints {
+		if len(p.Stack) == 0 || p.InContainer != nil || slices.Contains(devs, p.Dev()) {
+			continue
+		}
+		if sb, probed := c.Superblocks[p.Dev()]; probed && healer.IsFUSE(sb.FSType) {
+			devs = append(devs, p.Dev())
+		}
+	}
+	return devs
+}
+
+// at returns the first mount point that shows a superblock.
+func at(c healer.Case, dev host.Dev) healer.MountPoint {
+	i := slices.IndexFunc(c.MountPoints, func(p healer.MountPoint) bool {
+		return len(p.Stack) > 0 && p.InContainer == nil && p.Dev() == dev
+	})
+	return c.MountPoints[i]
+}
+
+// disconnected is true for what a FUSE mount answers that has no daemon any more.
+func disconnected(sb host.Superblock) bool {
+	return sb.Answer.Errno == syscall.ENOTCONN || sb.Answer.Errno == syscall.ECONNABORTED
+}

@@ -1,0 +1,315 @@
+package fuse
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/healer/providertest"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+var (
+	lives   = host.FUSEDaemons{Processes: []host.FUSEDaemon{rclone()}}
+	dead    = host.Answer{Asked: true, Op: "statx", Errno: syscall.ENOTCONN}
+	longAgo = silence{mount: 8, probes: 3, last: time.Unix(100, 0), timeout: 5 * time.Second, first: time.Unix(80, 0)}
+)
+
+func inState(state byte) host.FUSEDaemons {
+	d := rclone()
+	d.State = state
+	return host.FUSEDaemons{Processes: []host.FUSEDaemon{d}}
+}
+
+func TestConditions(t *testing.T) {
+	unit := rclone()
+	unit.PodUID, unit.ContainerID, unit.Unit = "", "", "rclone@a.service"
+	hostile := rclone()
+	hostile.Command, hostile.PodUID, hostile.Unit = "x\n\x1b[2J), healthy", "", "y.service\n; rm"
+	for name, tc := range map[string]struct {
+		c      healer.Case
+		of     connection
+		reason healer.Reason
+		says   []string
+	}{
+		"gone":               {answers(dead), connection{}, healer.DaemonGone, []string{"no process has FUSE connection 52 open any more"}},
+		"gone, not all seen": {answers(dead), connection{daemons: host.FUSEDaemons{Unseen: 1}}, healer.DaemonGone, []string{"no process that could be examined has FUSE"}},
+		"aborted":            {answers(host.Answer{Asked: true, Errno: syscall.ECONNABORTED}), connection{}, healer.DaemonGone, nil},
+		"dead, and lives":    {answers(dead), connection{daemons: lives}, "", nil},
+		"dead, untold":       {answers(dead), connection{daemons: host.FUSEDaemons{Untold: true}}, "", nil},
+		"dead, not all":      {answers(dead), connection{daemons: host.FUSEDaemons{Cut: true}}, "", nil},
+		"stopped": {
+			silent(),
+			connection{daemons: inState('T'), before: 4, after: 4},
+			healer.DaemonStopped,
+			[]string{"process 4711 rclone (state T, since 2001-09-09T02:46:40Z, pod p-1 container abcdef012345), is stopped (SIGSTOP); 4 requests wait", "kill -CONT 4711"},
+		},
+		"traced": {silent(), connection{daemons: inState('t')}, healer.DaemonStopped, []string{"by a debugger"}},
+		"one of two is stopped": {
+			silent(),
+			connection{daemons: host.FUSEDaemons{Processes: append(inState('T').Processes, rclone())}},
+			healer.DaemonHung,
+			[]string{"(state T,", "and process 4711 rclone (state S,"},
+		},
+		"hung": {
+			silent(),
+			connection{daemons: lives, before: 2, after: 2},
+			healer.DaemonHung,
+			[]string{"the daemon of FUSE connection 52, process 4711 rclone", "does not answer; 2 requests wait, and none was answered within 100ms", "it runs in pod p-1 container abcdef012345"},
+		},
+		"hung, drains":    {silent(), connection{daemons: lives, before: 2, after: 1}, healer.DaemonHung, []string{"2 requests waited, and after 100ms 1"}},
+		"hung, none wait": {silent(), connection{daemons: lives}, healer.DaemonHung, []string{"3 requests waited when the probe gave up, none now"}},
+		"hung, no fusectl": {
+			silent(),
+			connection{daemons: lives, before: -1, after: -1},
+			healer.DaemonHung,
+			[]string{"3 requests waited when the probe gave up"},
+		},
+		"hung, a unit": {
+			silent(),
+			connection{daemons: host.FUSEDaemons{Processes: []host.FUSEDaemon{unit}}},
+			healer.DaemonHung,
+			[]string{"unit rclone@a.service)", "systemctl restart rclone@a.service starts it anew"},
+		},
+		"hung, untold":    {silent(), connection{daemons: host.FUSEDaemons{Untold: true}}, healer.DaemonHung, []string{"the kernel does not tell which daemon serves FUSE connection 52"}},
+		"hung, no one":    {silent(), connection{daemons: host.FUSEDaemons{Unseen: 1}}, healer.DaemonHung, []string{"no process that could be examined has FUSE connection 52 open"}},
+		"names that fool": {silent(), connection{daemons: host.FUSEDaemons{Processes: []host.FUSEDaemon{hostile}}}, healer.DaemonHung, []string{"process 4711 x??"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := examine(t, New(&node{}, false), seen(tc.c, tc.of))
+			if tc.reason == "" {
+				if len(f.Conditions) > 0 {
+					t.Errorf("found %+v", f.Conditions)
+				}
+				return
+			}
+			if len(f.Conditions) != 1 || f.Conditions[0].Reason != tc.reason {
+				t.Fatalf("found %+v, want %s", f.Conditions, tc.reason)
+			}
+			cond := f.Conditions[0]
+			if cond.Status != healer.Inaccessible || cond.MountPoint != published || cond.Superblock != served || cond.Acute || len(f.Steps) > 0 {
+				t.Errorf("%+v, %d steps", cond, len(f.Steps))
+			}
+			for _, says := range tc.says {
+				if text := cond.Message + "\n" + cond.Advice; !strings.Contains(text, says) {
+					t.Errorf("%q lacks %q", text, says)
+				}
+			}
+		})
+	}
+}
+
+// A healthy volume, one of another kind, and one that the driver has staged anew cost
+// nothing.
+func TestCollectAsksOnlyWhereItHelps(t *testing.T) {
+	outlived := answers(dead)
+	outlived.MountPoints[1].Stack = []host.Mount{{Path: staged, Dev: host.Dev{Minor: 53}, FSType: "fuse.rclone"}}
+	outlived.Superblocks[host.Dev{Minor: 53}] = host.Superblock{Dev: host.Dev{Minor: 53}, FSType: "fuse.rclone", Answer: host.Answer{Asked: true}}
+	disk := silent()
+	disk.Superblocks[served] = host.Superblock{Dev: served, FSType: "ext4", Answer: host.Answer{Asked: true, TimedOut: true}}
+	for name, tc := range map[string]struct {
+		c     healer.Case
+		asked int
+	}{
+		"healthy":     {healthy(), 0},
+		"staged anew": {outlived, 0},
+		"a disk":      {disk, 0},
+		"an errno":    {answers(host.Answer{Asked: true, Errno: syscall.EIO}), 0},
+		"dead":        {answers(dead), 1},
+		"hung":        {silent(), 1},
+	} {
+		n := &node{daemons: lives, waiting: []int{2}}
+		if _, err := New(n, true).Collect(t.Context(), tc.c); err != nil || n.asked != tc.asked {
+			t.Errorf("%s: asked %d times, want %d; %v", name, n.asked, tc.asked, err)
+		}
+	}
+}
+
+func TestCollectReturnsWhyItCannotTell(t *testing.T) {
+	n := &node{err: errors.New("no worker"), waiting: []int{2}}
+	for _, c := range []healer.Case{silent(), answers(dead)} {
+		if got, err := New(n, false).Collect(t.Context(), c); !errors.Is(err, n.err) || got != nil {
+			t.Errorf("%v, %v", got, err)
+		}
+	}
+}
+
+// A daemon is hung after several probes without an answer, and never one that answers
+// something, is stopped, or has mounts of others.
+func TestAbortConnection(t *testing.T) {
+	n := &node{daemons: lives, waiting: []int{2}}
+	p, c := New(n, true), silent()
+	sb := c.Superblocks[served]
+	sb.Answer.Elapsed = 0
+	c.Superblocks[served] = sb
+	for i := range 2 {
+		f := collect(t, p, c)
+		if len(f.Steps) != 1 || !strings.Contains(f.Steps[0].Refused, fmt.Sprintf("%d probes within ", i+1)) || !f.Conditions[0].Acute {
+			t.Fatalf("after %d probes %+v", i+1, f)
+		}
+	}
+	f := collect(t, p, c)
+	if s := f.Steps[0]; s.Refused != "" || s.Source != served || s.Cost != healer.Reconnect || s.MountPoint.Path != published || s.Writes {
+		t.Fatalf("%+v", s)
+	}
+	refused := errors.New("not now")
+	if err := f.Steps[0].Run(t.Context(), func(context.Context) error { return refused }); !errors.Is(err, refused) || len(n.aborted) > 0 {
+		t.Errorf("not permitted: %v, aborted %v", err, n.aborted)
+	}
+	if err := f.Steps[0].Run(t.Context(), func(context.Context) error { return nil }); err != nil || len(n.aborted) != 1 {
+		t.Fatalf("%v, aborted %v", err, n.aborted)
+	}
+	plan := n.aborted[0]
+	if plan.Mount.Path != published || !slices.Equal(plan.Paths, []string{published, staged, "/k/pods/b/mount"}) || !slices.Equal(plan.Pods, []string{"a"}) {
+		t.Errorf("aborted %+v", plan)
+	}
+
+	// Another volume has the connection, too.
+	n.mayAbort = fmt.Errorf("%w: also mounted on /x", healer.ErrRefused)
+	if s := collect(t, p, c).Steps[0]; !strings.Contains(s.Refused, "also mounted on /x") {
+		t.Errorf("%+v", s)
+	}
+	n.mayAbort = errors.New("no worker")
+	if s := collect(t, p, c).Steps[0]; !strings.Contains(s.Refused, "it cannot be told whether") {
+		t.Errorf("%+v", s)
+	}
+	n.mayAbort = nil
+
+	// It answers something: all begins anew.
+	n.waiting = []int{2, 1, 1}
+	if s := collect(t, p, c).Steps[0]; !strings.Contains(s.Refused, "the daemon answers requests") {
+		t.Errorf("%+v", s)
+	}
+	if s := collect(t, p, c).Steps[0]; !strings.Contains(s.Refused, "1 probes within 0s had no answer") {
+		t.Errorf("%+v", s)
+	}
+	collect(t, p, c)
+	collect(t, p, healthy())
+	if s := collect(t, p, c).Steps[0]; !strings.Contains(s.Refused, "1 probes within 0s had no answer") {
+		t.Errorf("%+v", s)
+	}
+	n.daemons = inState('T')
+	for range 4 {
+		if f := collect(t, p, c); len(f.Steps) > 0 || f.Conditions[0].Acute {
+			t.Errorf("a stopped one: %+v", f)
+		}
+	}
+}
+
+// A daemon that answers every call, however late, is never aborted; nor is one of which
+// that cannot be told.
+func TestNoAbortOfASlowDaemon(t *testing.T) {
+	slow := func(i int) healer.Case { return owes(time.Unix(int64(100+i), 0)) }
+	for name, tc := range map[string]struct {
+		c       func(i int) healer.Case
+		waiting int
+		says    string
+	}{
+		"answers each call": {slow, 1, "the daemon may only be slow: 1 probes within 0s"},
+		"the call can be ended": {
+			func(int) healer.Case { return owes(time.Time{}) }, 1, "no probe still waits for its answer",
+		},
+		"no fusectl": {func(int) healer.Case { return silent() }, -1, "fusectl does not tell how many wait"},
+	} {
+		n := &node{daemons: lives, waiting: []int{tc.waiting}}
+		p := New(n, true)
+		for i := range 5 {
+			c := tc.c(i)
+			sb := c.Superblocks[served]
+			sb.Answer.Elapsed = 0
+			c.Superblocks[served] = sb
+			if s := collect(t, p, c).Steps[0]; !strings.Contains(s.Refused, tc.says) {
+				t.Errorf("%s, call %d: refused %q", name, i, s.Refused)
+			}
+		}
+	}
+}
+
+// A stopped daemon looks hung where it cannot be told which process it is.
+func TestNoAbortOfADaemonThatIsNotFound(t *testing.T) {
+	one := lives.Processes
+	for name, daemons := range map[string]host.FUSEDaemons{
+		"an older kernel": {Untold: true},
+		"not all":         {Processes: one, Cut: true},
+		"one unseen":      {Processes: one, Unseen: 1},
+		"no one":          {},
+	} {
+		f := examine(t, New(&node{}, true), seen(silent(), connection{daemons: daemons, before: 1, after: 1, silent: longAgo}))
+		if s := f.Steps[0]; s.Refused != "it cannot be told whether the daemon is merely stopped" {
+			t.Errorf("%s: refused %q", name, s.Refused)
+		}
+	}
+	if s := examine(t, New(&node{}, true), seen(silent(), connection{daemons: lives, before: 1, after: 1, silent: longAgo})).Steps[0]; s.Refused != "" {
+		t.Errorf("it is found, and runs: refused %q", s.Refused)
+	}
+}
+
+// Paths that only the caller says are the volume's are not in the plan, and so refused.
+func TestAbortPlanHasOnlyWhatIsProven(t *testing.T) {
+	c := silent()
+	c.MountPoints[0].Proven = false
+	if plan := planAbort(c, served); slices.Contains(plan.Paths, published) || len(plan.Pods) > 0 {
+		t.Errorf("%+v", plan)
+	}
+}
+
+func TestSilence(t *testing.T) {
+	start := time.Unix(1000, 0)
+	a := host.Answer{TimedOut: true, Stuck: true, Outstanding: start, Elapsed: 5 * time.Second}
+	after := func(d time.Duration) observed { return observed{mount: 7, answer: a, now: start.Add(d)} }
+	writing := after(20 * time.Second)
+	writing.answer.Writing = true
+	other := after(20 * time.Second)
+	other.mount = 8
+	answered := after(20 * time.Second)
+	answered.answer.Outstanding = start.Add(11 * time.Second)
+	ended := after(5 * time.Second)
+	ended.answer.Stuck, ended.answer.Outstanding = false, time.Time{}
+	for name, tc := range map[string]struct {
+		seen []observed
+		long bool
+	}{
+		"three":                 {[]observed{after(0), after(5 * time.Second), after(10 * time.Second)}, true},
+		"two":                   {[]observed{after(0), after(time.Minute)}, false},
+		"three in a moment":     {[]observed{after(0), after(0), after(time.Second)}, false},
+		"long pauses":           {[]observed{after(0), after(time.Hour), after(2 * time.Hour)}, false},
+		"reads were answered":   {[]observed{after(0), after(10 * time.Second), writing}, false},
+		"of another superblock": {[]observed{after(0), after(10 * time.Second), other}, false},
+		"slow: it answered one": {[]observed{after(0), after(10 * time.Second), answered}, false},
+		"none is outstanding":   {[]observed{ended, ended, ended, ended}, false},
+		"one is not known":      {[]observed{after(0), ended, after(10 * time.Second), after(11 * time.Second)}, false},
+	} {
+		var s silence
+		for _, o := range tc.seen {
+			s = s.next(o)
+		}
+		if s.long() != tc.long {
+			t.Errorf("%s: long %v, %+v", name, s.long(), s)
+		}
+	}
+}
+
+func TestConformance(t *testing.T) {
+	sick := map[string]func() healer.Case{
+		"gone":      func() healer.Case { return seen(answers(dead), connection{}) },
+		"stopped":   func() healer.Case { return seen(silent(), connection{daemons: inState('T'), before: 1, after: 1}) },
+		"hung":      func() healer.Case { return seen(silent(), connection{daemons: lives, before: 1, after: 1}) },
+		"hung long": func() healer.Case { return seen(silent(), connection{daemons: lives, silent: longAgo}) },
+		"hung, shared": func() healer.Case {
+			return seen(silent(), connection{daemons: lives, silent: longAgo, shared: "also mounted on /x"})
+		},
+		"many": func() healer.Case {
+			return seen(silent(), connection{daemons: host.FUSEDaemons{Processes: slices.Repeat(lives.Processes, 1000)}})
+		},
+	}
+	for _, abort := range []bool{false, true} {
+		n := &node{daemons: lives, waiting: []int{2}}
+		providertest.Run(t, New(n, abort), providertest.Cases{Healthy: healthy, Sick: sick, Acts: func() int { return len(n.aborted) }})
+	}
+}

@@ -1,0 +1,86 @@
+package fuse
+
+import (
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// silence is how long a daemon has not answered: slow is not dead, so a single probe
+// proves nothing.
+type silence struct {
+	// mount is the unique id of the oldest mount of the superblock: device numbers are
+	// given out again.
+	mount uint64
+	// outstanding is when the call began that has had no answer over all the time: a
+	// daemon that is only slow has answered it before the next.
+	outstanding time.Time
+	// probes counts those in a row that met that call, from first to last.
+	probes      int
+	first, last time.Time
+	// timeout is how long the first of them waited.
+	timeout time.Duration
+}
+
+const (
+	// minSilentProbes is how many probes in a row must have had no answer.
+	minSilentProbes = 3
+	// maxPause is the longest time between two probes of which nothing is assumed to have
+	// happened in between.
+	maxPause = 15 * time.Minute
+	// maxSilences bounds what is kept; a node has fewer FUSE volumes.
+	maxSilences = 1024
+)
+
+// observed is one observation of a superblock that did not answer.
+type observed struct {
+	mount  uint64
+	answer host.Answer
+	drains bool
+	now    time.Time
+}
+
+// next returns the silence after an observation. A daemon that answers reads, or other
+// requests, is not silent, nor is one of which no request is known that it owes all
+// the time.
+func (s silence) next(o observed) silence {
+	call := o.answer.Outstanding
+	if o.drains || o.answer.Writing || call.IsZero() {
+		return silence{}
+	}
+	if s.probes == 0 || s.mount != o.mount || !s.outstanding.Equal(call) || o.now.Sub(s.last) > maxPause {
+		s = silence{mount: o.mount, outstanding: call, first: o.now, timeout: o.answer.Elapsed}
+	}
+	s.probes++
+	s.last = o.now
+	return s
+}
+
+// long is true for a daemon that hangs, and is not merely slow. A probe that cannot be
+// ended counts each time it is met, so the time counts as well: as long as the probes
+// would have waited one after the other.
+func (s silence) long() bool {
+	return s.probes >= minSilentProbes && s.last.Sub(s.first) >= (minSilentProbes-1)*s.timeout
+}
+
+// silence adds an observation of a superblock, and returns its silence with it.
+func (p *Provider) silence(dev host.Dev, o observed) silence {
+	kept, _ := p.silences.Get(dev)
+	s, _ := kept.(silence)
+	s = s.next(o)
+	p.silences.Add(dev, s)
+	return s
+}
+
+// oldest returns the lowest unique id of the volume's mounts of a superblock.
+func oldest(c healer.Case, dev host.Dev) (id uint64) {
+	for _, p := range c.MountPoints {
+		for _, m := range p.Stack {
+			if m.Dev == dev && (id == 0 || m.ID < id) {
+				id = m.ID
+			}
+		}
+	}
+	return id
+}

@@ -1,0 +1,153 @@
+package providertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// Tools are a node in memory, for the tests of a provider. They refuse what Uses does
+// not name and a context without a deadline, as the real ones do.
+type Tools struct {
+	Uses healer.Uses
+	// Files are by their paths. Files that are not here do not exist.
+	Files map[string]string
+	// Programs are by their paths. One that is not here cannot be started.
+	Programs map[string]Program
+	// Addresses answer with an error, or nil. Those that are not here never answer.
+	Addresses map[string]error
+	// Sockets are by their paths. Those that are not here do not exist.
+	Sockets map[string]func(context.Context) (net.Conn, error)
+
+	mu      sync.Mutex
+	conduct conduct
+	calls   int
+	ran     []healer.Program
+	open    []net.Conn
+}
+
+// A Program stands for a program on the node.
+type Program = func(context.Context, healer.Program) (healer.Output, error)
+
+// Succeeds is a Program that ends well and writes nothing.
+func Succeeds(context.Context, healer.Program) (healer.Output, error) { return healer.Output{}, nil }
+
+// For sets Uses and returns the tools: what a provider's constructor is given.
+func (t *Tools) For(u healer.Uses) healer.Tools {
+	t.Uses = u
+	return t
+}
+
+// Ran returns the programs that were run, in order.
+func (t *Tools) Ran() []healer.Program {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.ran)
+}
+
+// maxFile is the longest file that the real tools read, in bytes.
+const maxFile = 1 << 20
+
+// ReadFile implements healer.Tools.
+func (t *Tools) ReadFile(ctx context.Context, dir, name string, limit int) ([]byte, error) {
+	how, err := t.may(ctx, slices.Contains(t.Uses.Dirs, dir), "read beneath "+dir)
+	text, exists := t.Files[filepath.Join(dir, name)]
+	if how == garbled {
+		text, exists = garbage[:min(max(limit, 0), len(garbage))], true
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case !filepath.IsLocal(name):
+		return nil, fmt.Errorf("%q is not beneath %s", name, dir)
+	case limit > maxFile:
+		return nil, fmt.Errorf("a limit of %d bytes is more than %d", limit, maxFile)
+	case !exists:
+		return nil, &fs.PathError{Op: "open", Path: filepath.Join(dir, name), Err: fs.ErrNotExist}
+	case len(text) > limit:
+		return nil, fmt.Errorf("%q is longer than %d bytes", name, limit)
+	default:
+		return []byte(text), nil
+	}
+}
+
+// Run implements healer.Tools.
+func (t *Tools) Run(ctx context.Context, p healer.Program) (healer.Output, error) {
+	how, err := t.may(ctx, slices.Contains(t.Uses.Programs, p.Path), "run "+p.Path)
+	if err != nil && !errors.Is(err, errTool) {
+		return healer.Output{}, err
+	}
+	if shown := strings.Join(slices.Concat(p.Args, p.Env), "\n"); p.Stdin.Redact(shown) != shown {
+		return healer.Output{}, fmt.Errorf("a secret in the arguments or the environment of %s", p.Path)
+	}
+	t.mu.Lock()
+	t.ran = append(t.ran, p)
+	t.mu.Unlock()
+	switch {
+	case how == garbled:
+		return hostileOutput(p), nil
+	case how == failing:
+		out := hostileOutput(p)
+		return out, &healer.ExitError{Program: p.Path, Code: 1, Text: out.Text}
+	case t.Programs[p.Path] == nil:
+		return healer.Output{}, &fs.PathError{Op: "exec", Path: p.Path, Err: fs.ErrNotExist}
+	default:
+		return t.Programs[p.Path](ctx, p)
+	}
+}
+
+// Reach implements healer.Tools.
+func (t *Tools) Reach(ctx context.Context, address string) error {
+	how, err := t.may(ctx, t.Uses.Network, "reach addresses")
+	if err != nil || how == garbled {
+		return err
+	}
+	err, answers := t.Addresses[address]
+	if !answers {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return err
+}
+
+// Dial implements healer.Tools.
+func (t *Tools) Dial(ctx context.Context, socket string) (net.Conn, error) {
+	how, err := t.may(ctx, t.Uses.Sockets, "connect to sockets")
+	switch {
+	case err != nil:
+		return nil, err
+	case how == garbled, how == silent:
+		return t.hostile(how), nil
+	case t.Sockets[socket] == nil:
+		return nil, &fs.PathError{Op: "connect", Path: socket, Err: fs.ErrNotExist}
+	default:
+		return t.Sockets[socket](ctx)
+	}
+}
+
+// may returns how to answer a call, or why it fails.
+func (t *Tools) may(ctx context.Context, declared bool, what string) (conduct, error) {
+	t.mu.Lock()
+	t.calls++
+	how := t.conduct
+	t.mu.Unlock()
+	switch _, bounded := ctx.Deadline(); {
+	case !bounded:
+		return how, errors.New("a context without a deadline")
+	case !declared:
+		return how, fmt.Errorf("the provider does not declare that it may %s", what)
+	case how == failing:
+		return how, errTool
+	case how == silent && what != "connect to sockets":
+		<-ctx.Done()
+	}
+	return how, ctx.Err()
+}

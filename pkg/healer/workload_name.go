@@ -1,0 +1,39 @@
+package healer
+
+import (
+	"strconv"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/printable"
+)
+
+// WorkloadName returns the name of a pod's container for messages, empty outside of
+// pods.
+func WorkloadName(podUID, containerID string) string {
+	const shortID = 12
+	switch {
+	case podUID == "":
+		return ""
+	case containerID == "":
+		return "pod " + printable.Name(podUID)
+	default:
+		return "pod " + printable.Name(podUID) + " container " + containerID[:min(len(containerID), shortID)]
+	}
+}
+
+// ContainerName is WorkloadName for what is a container in any case.
+func ContainerName(podUID, containerID string) string {
+	if name := WorkloadName(podUID, containerID); name != "" {
+		return name
+	}
+	return "a container"
+}
+
+// containerMountName names the container that has a mount, and the path in it.
+func containerMountName(m host.ContainerMount) string {
+	who := WorkloadName(m.PodUID, m.ContainerID)
+	if who == "" {
+		who = "process " + strconv.Itoa(m.PID)
+	}
+	return who + " at " + strconv.Quote(m.Mount.Path)
+}

@@ -1,0 +1,167 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops"
+)
+
+// FUSEDaemons are the processes that serve a FUSE superblock.
+type FUSEDaemons struct {
+	Processes []FUSEDaemon
+	// Untold is true where the kernel does not say which process serves which
+	// connection (below about Linux 6.16).
+	Untold bool
+	// Unseen counts processes that could not be examined.
+	Unseen int
+	// Cut is true when there may be more: the walk over all processes was cut short.
+	Cut bool
+}
+
+// FUSEDaemon is one process.
+type FUSEDaemon struct {
+	PID int
+	// Command is the process's name for itself, and any bytes.
+	Command string
+	// State is the letter of proc_pid_stat(5).
+	State byte
+	// Started is in time since the boot.
+	Started time.Duration
+	// PodUID and ContainerID are empty outside of pods, Unit is the systemd unit there.
+	PodUID, ContainerID, Unit string
+}
+
+// Stopped reports whether the process was stopped, by a signal or a debugger.
+func (d FUSEDaemon) Stopped() bool { return d.State == 'T' || d.State == 't' }
+
+// FUSEDaemons finds who serves a superblock. It touches no volume.
+func (n *Node) FUSEDaemons(ctx context.Context, dev Dev) (FUSEDaemons, error) {
+	walk, err := n.daemons.all(ctx, n)
+	if err != nil {
+		return FUSEDaemons{}, fmt.Errorf("who serves it: %w", err)
+	}
+	found := FUSEDaemons{Untold: walk.Untold > 0 && len(walk.Daemons) == 0, Unseen: walk.Unseen, Cut: walk.Cut}
+	for _, d := range walk.Daemons {
+		if d.Connection != FUSEConnectionNumber(dev) {
+			continue
+		}
+		w := workerops.WorkloadIn(d.Cgroup)
+		p := FUSEDaemon{PID: d.PID, Command: d.Command, State: d.State, Started: d.Started, PodUID: w.PodUID, ContainerID: w.ContainerID}
+		if p.PodUID == "" {
+			p.Unit = unitOf(w.Dir)
+		}
+		found.Processes = append(found.Processes, p)
+	}
+	return found, nil
+}
+
+// unitOf returns the systemd unit of a cgroup: the innermost directory that is called
+// like one.
+func unitOf(cgroup string) string {
+	for dir := cgroup; dir != "/" && dir != "." && dir != ""; dir = path.Dir(dir) {
+		if name := path.Base(dir); strings.HasSuffix(name, ".service") || strings.HasSuffix(name, ".scope") {
+			return name
+		}
+	}
+	return ""
+}
+
+// daemonWalks finds the daemons of all connections, by one walk over all processes at a
+// time: when a server of many volumes is away, all their daemons are asked about at
+// once. Callers that wait for one share the next, as with containerWalks.
+type daemonWalks struct {
+	// Only the call that is serialized at daemonWalk uses these.
+	began time.Time
+	last  workerops.FUSEDaemonsAnswer
+}
+
+func (w *daemonWalks) all(ctx context.Context, n *Node) (last workerops.FUSEDaemonsAnswer, err error) {
+	asked := time.Now()
+	err = n.probes.serialize(ctx, daemonWalk, func() error {
+		if last = w.last; w.began.After(asked) {
+			return nil
+		}
+		began := time.Now()
+		var err error
+		last, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.FUSEDaemons, workerops.FUSEDaemonsQuery{Budget: n.cfg.ProbeTimeout / 2})
+		if err == nil || errors.Is(err, worker.ErrLeft) {
+			w.began, w.last = began, last
+		}
+		return err
+	})
+	if errors.Is(err, worker.ErrLeft) { // the walk skipped a process that blocked it
+		err = nil
+	}
+	return last, err
+}
+
+// FUSEWaiting returns how many requests a FUSE daemon has not answered, -1 for unknown.
+func (n *Node) FUSEWaiting(ctx context.Context, dev Dev) int {
+	call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
+	defer cancel()
+	waiting := -1
+	_ = n.probes.serialize(call, fusectl, func() error { // without an answer nothing is known
+		a, err := worker.Call(call, n.cfg.Pool, workerops.Inspect, workerops.InspectQuery{FUSEConnection: fuseConnection(dev)})
+		if err == nil {
+			waiting = a.Waiting
+		}
+		return err
+	})
+	return waiting
+}
+
+// AbortPlan names a FUSE connection by a mount of it, with what belongs to the volume:
+// its mount points, and the pods that use it.
+type AbortPlan struct {
+	Mount       Mount
+	Paths, Pods []string
+}
+
+// MayAbortFUSE fails with ErrRefused where AbortFUSE must not run: where more than the
+// volume's mounts have the connection, as far as the mount namespaces can be read.
+func (n *Node) MayAbortFUSE(ctx context.Context, plan AbortPlan) error {
+	return n.abortFUSE(ctx, plan, true, nil)
+}
+
+// AbortFUSE ends a connection for good: what waits fails, and what was not written yet is
+// lost. It waits for the worker that may have waited for the daemon.
+func (n *Node) AbortFUSE(ctx context.Context, plan AbortPlan, revalidate func(context.Context) error) error {
+	if err := n.abortFUSE(ctx, plan, false, revalidate); err != nil {
+		return err
+	}
+	for end := time.Now().Add(abortGrace); n.probes.outstanding(storageOf(plan.Mount)) != nil && time.Now().Before(end) && ctx.Err() == nil; {
+		time.Sleep(abortPoll)
+	}
+	return nil
+}
+
+// abortGrace is how long after the abort a worker may take to end.
+const (
+	abortGrace = time.Second
+	abortPoll  = 5 * time.Millisecond
+)
+
+// abortFUSE revalidates when its turn has come: the walks of other volumes may have
+// taken long.
+func (n *Node) abortFUSE(ctx context.Context, plan AbortPlan, checkOnly bool, revalidate func(context.Context) error) error {
+	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
+	defer cancel()
+	return n.probes.serialize(call, abortWalk, func() error {
+		if !checkOnly {
+			if err := revalidate(call); err != nil {
+				return err
+			}
+		}
+		_, err := worker.Call(call, n.cfg.Pool, workerops.AbortFUSE, workerops.AbortFUSEQuery{
+			Path: plan.Mount.Path, Mount: plan.Mount.Ref(), Superblock: plan.Mount.Dev,
+			Paths: plan.Paths, Pods: plan.Pods, CheckOnly: checkOnly, Budget: n.cfg.ProbeTimeout / 2,
+		})
+		return err
+	})
+}

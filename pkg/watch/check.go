@@ -1,0 +1,158 @@
+package watch
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/printable"
+)
+
+// The keys of this package's log lines. They are part of the interface.
+const (
+	keyVolumeID = "volume_id"
+	keyDriver   = "driver"
+	keyVerdict  = "verdict"
+	keyFound    = "found"
+	keyError    = "error"
+)
+
+// logTextBytes bounds one text in a log line.
+const logTextBytes = 512
+
+// caller is on whose behalf the engine works.
+const caller = "loop"
+
+// result is what a check of a volume showed.
+type result struct {
+	volume *volume
+	report healer.Report
+	err    error
+	took   time.Duration
+	// wasSlow is whether the check counted as one of a slow volume.
+	wasSlow bool
+}
+
+// start checks a volume at the best of its paths. A check that was begun ends, whatever
+// becomes of ctx.
+func (l *Loop) start(ctx context.Context, v *volume, now time.Time) {
+	v.running, v.again, v.started = true, false, now
+	l.running++
+	if v.slow {
+		l.slow++
+	}
+	logger := klog.FromContext(ctx).WithValues(keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver))
+	ctx = klog.NewContext(healer.WithCaller(context.WithoutCancel(ctx), caller), logger)
+	r := result{volume: v, wasSlow: v.slow}
+	paths := l.known.toCheck(v)
+	go func() {
+		r.report, r.err = l.check(ctx, v.key.id, paths)
+		r.took = time.Since(now)
+		l.checked <- r
+	}()
+}
+
+// check returns the answer of the first path at which there is anything to check.
+func (l *Loop) check(ctx context.Context, id string, paths []string) (report healer.Report, err error) {
+	err = healer.NotFound("nothing of the volume is mounted")
+	for _, path := range paths {
+		v := healer.Volume{ID: id, Path: path, Unasked: true}
+		report, err = l.cfg.Checker.Check(ctx, v)
+		report.Volume = v
+		if healer.KindOf(err) != healer.KindNotFound {
+			break
+		}
+	}
+	return report, err
+}
+
+// finish publishes what a check showed, and says when the volume is checked next.
+func (l *Loop) finish(r result) {
+	now, v := time.Now(), r.volume
+	v.running, v.slow = false, r.took > slowCheck
+	l.running--
+	if r.wasSlow {
+		l.slow--
+	}
+	v.due = now.Add(l.jitter())
+	if v.again {
+		v.changed(now)
+	}
+	if r.err == nil {
+		l.cfg.Publish(r.report)
+	}
+	l.log(r)
+}
+
+// jitter returns the interval give or take a tenth, so that checks that met once do not
+// stay together.
+func (l *Loop) jitter() time.Duration {
+	return l.cfg.Interval - l.cfg.Interval/10 + rand.N(l.cfg.Interval/5+1) //nolint:gosec // a schedule is no secret
+}
+
+// log writes a line when the outcome is another one than that of the last check. A
+// volume that is healthy when it is first seen, or that is just not there, has none.
+func (l *Loop) log(r result) {
+	said := "" // there is nothing to check
+	switch {
+	case r.err == nil:
+		said = string(r.report.Verdict()) + " " + reasons(r.report)
+	case healer.KindOf(r.err) == healer.KindBusy:
+		return // whoever heals it reports
+	case healer.KindOf(r.err) != healer.KindNotFound:
+		said = "error"
+	}
+	before := r.volume.said
+	if r.volume.said = said; said == before {
+		return
+	}
+	fields := []any{keyVolumeID, oneLine(r.volume.key.id), keyDriver, oneLine(r.volume.key.driver)}
+	switch {
+	case said == "":
+		klog.V(2).InfoS("A watched volume is no longer mounted", fields...)
+	case r.err != nil:
+		klog.InfoS("A watched volume could not be checked", append(fields, keyError, oneLine(r.err.Error()))...)
+	case before != "" || r.report.Verdict() != healer.Healthy:
+		klog.InfoS("A watched volume changed", append(fields, keyVerdict, string(r.report.Verdict()), keyFound, reasons(r.report))...)
+	}
+}
+
+// reasons lists what was found, each once, and the providers that failed.
+func reasons(r healer.Report) string {
+	var all []string
+	for _, c := range r.After.Conditions {
+		all = append(all, string(c.Reason))
+	}
+	for _, f := range r.After.Failures {
+		all = append(all, "failed:"+f.Provider)
+	}
+	slices.Sort(all)
+	return oneLine(strings.Join(slices.Compact(all), ","))
+}
+
+func oneLine(text string) string { return printable.Line(text, logTextBytes) }
+
+// lastErrors keep one error, however often it is met, to one line of the log.
+type lastErrors struct{ last map[string]string }
+
+func (e *lastErrors) report(what string, err error) {
+	text := ""
+	if err != nil {
+		text = oneLine(err.Error())
+	}
+	if e.last[what] == text {
+		return
+	}
+	if e.last == nil {
+		e.last = map[string]string{}
+	}
+	e.last[what] = text
+	if text != "" {
+		klog.InfoS(what, keyError, text)
+	}
+}

@@ -1,0 +1,260 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+const (
+	// settle is how long a changed volume is left alone, because most changes are
+	// several: a driver binds and then remounts.
+	settle = 20 * time.Millisecond
+	// changeGap is the time between two checks of a volume whose mounts keep changing.
+	changeGap = time.Second
+	// listenGap is the time between two looks at the mount table, discoverGap that
+	// between two searches for volumes. Both are longer where they take long: no more
+	// than one part in maxShare of the time goes into either.
+	listenGap   = 50 * time.Millisecond
+	discoverGap = time.Second
+	maxShare    = 20
+	// retryDiscovery is when a search that failed is made again.
+	retryDiscovery = 10 * time.Second
+	// checksPerSecond bounds what a storm of changes costs. The volume that is due
+	// first is checked first, so that it delays every check alike.
+	checksPerSecond = 100
+	checksBurst     = 20
+	checkShare      = time.Second / checksPerSecond
+	// maxChecks bounds the checks at once, maxSlow those of volumes whose last check
+	// was slow: many that hang keep no other from its turn.
+	maxChecks = 8
+	maxSlow   = 4
+	slowCheck = time.Second
+)
+
+// Node finds the volumes; *host.Node is one.
+type Node interface {
+	Volumes(ctx context.Context) ([]host.VolumePath, error)
+	VolumeMounts() ([]host.VolumeMount, error)
+	// Changes returns a channel that gets a value when mounts changed, and closes when
+	// ctx has ended or nothing can be told any more.
+	Changes(ctx context.Context) (<-chan struct{}, error)
+}
+
+// Checker checks one volume, with a deadline of its own. The engine of package healer is
+// one.
+type Checker interface {
+	Check(ctx context.Context, v healer.Volume) (healer.Report, error)
+}
+
+// Config is what a Loop is made of.
+type Config struct {
+	Node    Node
+	Checker Checker
+	// Publish gets each report, and must return at once.
+	Publish func(healer.Report)
+	// Drivers are those whose volumes are checked; empty: all.
+	Drivers []string
+	// Interval is the time between two checks of a volume.
+	Interval time.Duration
+}
+
+// Loop checks the volumes of a node. Its fields belong to the goroutine of Run.
+type Loop struct {
+	cfg     Config
+	known   volumes
+	running int
+	// slow counts the running checks of volumes whose last one was slow.
+	slow    int
+	checked chan result
+	// paid is until when the checks begun so far take their share of checksPerSecond.
+	paid time.Time
+
+	found chan discovery
+	// discovering is true while volumes are searched for, discovered once they were.
+	discovering, discovered bool
+	discoverAt, mayDiscover time.Time
+	// listenAt is when the mount table may be looked at again.
+	listenAt time.Time
+	errors   lastErrors
+}
+
+// New checks cfg.
+func New(cfg Config) (*Loop, error) {
+	switch {
+	case cfg.Node == nil || cfg.Checker == nil || cfg.Publish == nil:
+		return nil, errors.New("watch: node, checker and publish are required")
+	case cfg.Interval <= 0:
+		return nil, errors.New("watch: the interval must be positive")
+	}
+	return &Loop{
+		cfg:     cfg,
+		known:   newVolumes(),
+		checked: make(chan result, maxChecks),
+		found:   make(chan discovery, 1),
+	}, nil
+}
+
+// Run checks until ctx ends, and returns when the running checks have ended.
+func (l *Loop) Run(ctx context.Context) {
+	changes, err := l.cfg.Node.Changes(ctx)
+	if err != nil {
+		klog.ErrorS(err, "Changes of mounts are not noticed before the next turn")
+	}
+	l.look(time.Now())
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		timer.Reset(time.Until(l.advance(ctx)))
+		select {
+		case <-ctx.Done():
+			l.drain(changes)
+			return
+		case _, open := <-l.listening(changes):
+			if !open { // or ctx has ended
+				changes = nil
+			}
+			l.look(time.Now())
+		case r := <-l.checked:
+			l.finish(r)
+		case d := <-l.found:
+			l.learn(d)
+		case <-timer.C:
+		}
+	}
+}
+
+// listening returns changes, or nil while the mount table may not be looked at again:
+// all that happens in the meantime is one change.
+func (l *Loop) listening(changes <-chan struct{}) <-chan struct{} {
+	if time.Now().Before(l.listenAt) {
+		return nil
+	}
+	return changes
+}
+
+// advance starts what is due, and returns when to call it next.
+func (l *Loop) advance(ctx context.Context) time.Time {
+	now := time.Now()
+	if !l.discovering && !now.Before(l.discoverAt) {
+		l.discover(ctx)
+	}
+	next := now.Add(l.cfg.Interval)
+	for _, at := range []time.Time{l.listenAt, l.discoverAt} {
+		if at.After(now) && at.Before(next) {
+			next = at
+		}
+	}
+	for l.running < maxChecks {
+		v := l.known.first(l.slow < maxSlow)
+		switch {
+		case v == nil:
+			return next
+		case v.due.After(now):
+			return earlier(next, v.due)
+		case l.paid.Sub(now) >= checksBurst*checkShare:
+			return earlier(next, now.Add(checkShare))
+		}
+		l.paid = later(l.paid, now).Add(checkShare)
+		l.start(ctx, v, now)
+	}
+	return next // a check that ends wakes the loop
+}
+
+// look compares the mounts with those of the last time, and has the volumes checked
+// whose mounts changed.
+func (l *Loop) look(start time.Time) {
+	mounts, err := l.cfg.Node.VolumeMounts()
+	l.errors.report("Cannot read the mount table", err)
+	now := time.Now()
+	l.listenAt = now.Add(max(listenGap, maxShare*now.Sub(start)))
+	if err != nil {
+		return
+	}
+	changed, unknown := l.known.mountsAre(mounts)
+	for _, v := range changed {
+		v.changed(now)
+	}
+	if unknown {
+		l.discoverAt = earlier(l.discoverAt, later(now, l.mayDiscover))
+	}
+}
+
+// discovery is the answer of a search for volumes.
+type discovery struct {
+	paths []host.VolumePath
+	err   error
+	took  time.Duration
+}
+
+func (l *Loop) discover(ctx context.Context) {
+	l.discovering = true
+	l.discoverAt = time.Now().Add(l.cfg.Interval)
+	start := time.Now()
+	go func() {
+		paths, err := l.cfg.Node.Volumes(ctx)
+		l.found <- discovery{paths, err, time.Since(start)}
+	}()
+}
+
+// learn takes over which volumes there are. Those of the first time are spread over the
+// interval, also between nodes whose servers start together; one that comes later is
+// checked at once.
+func (l *Loop) learn(d discovery) {
+	now := time.Now()
+	l.discovering = false
+	l.mayDiscover = now.Add(max(discoverGap, maxShare*d.took))
+	l.discoverAt = later(l.discoverAt, l.mayDiscover)
+	l.errors.report("Cannot list this node's volumes", d.err)
+	if d.err != nil {
+		l.discoverAt = now.Add(max(retryDiscovery, maxShare*d.took))
+		return
+	}
+	spread := l.cfg.Interval
+	if l.discovered {
+		spread = 0
+	}
+	l.discovered = true
+	l.known.are(slices.DeleteFunc(d.paths, func(p host.VolumePath) bool { return !l.serves(p) }), now, spread)
+}
+
+// serves reports whether a volume is one that a call could name, of a driver that is
+// served.
+func (l *Loop) serves(p host.VolumePath) bool {
+	return p.VolumeHandle != "" && len(p.VolumeHandle) <= maxIDBytes && p.DriverName != "" && len(p.DriverName) <= maxDriverBytes &&
+		(len(l.cfg.Drivers) == 0 || slices.Contains(l.cfg.Drivers, p.DriverName))
+}
+
+// drain waits for what was started: each has a deadline of its own.
+func (l *Loop) drain(changes <-chan struct{}) {
+	for l.running > 0 {
+		l.finish(<-l.checked)
+	}
+	if l.discovering {
+		<-l.found
+	}
+	if changes != nil {
+		for range changes { //nolint:revive // until it closes
+		}
+	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}

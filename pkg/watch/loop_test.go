@@ -1,0 +1,425 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+const driver = "d.example.com"
+
+// fakeNode has kubelet's volumes and the mount table, and is the checker that sees them.
+type fakeNode struct {
+	mu      sync.Mutex
+	paths   []host.VolumePath
+	mounts  []host.VolumeMount
+	changes chan struct{}
+	broken  error
+	// hung has the volumes whose checks take as long as a probe timeout.
+	hung map[string]bool
+	// took is how long every other check takes.
+	took time.Duration
+	// unwanted are paths that are not to be mounted.
+	unwanted map[string]bool
+
+	checks    []check
+	running   int
+	atOnce    int
+	looks     int
+	searches  int
+	lastMount uint64
+	published []healer.Report
+}
+
+type check struct {
+	id, path string
+	at       time.Time
+}
+
+func newFakeNode() *fakeNode {
+	return &fakeNode{changes: make(chan struct{}, 1), hung: map[string]bool{}, unwanted: map[string]bool{}}
+}
+
+func (n *fakeNode) Volumes(context.Context) ([]host.VolumePath, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.searches++
+	return slices.Clone(n.paths), n.broken
+}
+
+func (n *fakeNode) VolumeMounts() ([]host.VolumeMount, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.looks++
+	return slices.Clone(n.mounts), nil
+}
+
+// Changes passes on what changed tells.
+func (n *fakeNode) Changes(ctx context.Context) (<-chan struct{}, error) {
+	passed := make(chan struct{})
+	go func() {
+		defer close(passed)
+		for {
+			select {
+			case <-n.changes:
+			case <-ctx.Done():
+				return
+			}
+			select {
+			case passed <- struct{}{}:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return passed, nil
+}
+
+func (n *fakeNode) Check(_ context.Context, v healer.Volume) (healer.Report, error) {
+	n.mu.Lock()
+	n.checks = append(n.checks, check{v.ID, v.Path, time.Now()})
+	n.running++
+	n.atOnce = max(n.atOnce, n.running)
+	took := n.took
+	if n.hung[v.ID] {
+		took = 5 * time.Second
+	}
+	n.mu.Unlock()
+	time.Sleep(took)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.running--
+	r := healer.Report{Volume: v, Checked: true}
+	if !slices.ContainsFunc(n.mounts, func(m host.VolumeMount) bool { return m.Path == v.Path }) {
+		if n.unwanted[v.Path] {
+			return healer.Report{}, healer.NotFound("not wanted")
+		}
+		r.After.Conditions = []healer.Condition{{Status: healer.Inaccessible, Reason: healer.NotMounted, MountPoint: v.Path}}
+	}
+	return r, nil
+}
+
+func (n *fakeNode) publish(r healer.Report) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.published = append(n.published, r)
+}
+
+// add lays out and mounts a path of a volume.
+func (n *fakeNode) add(id, path string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.paths = append(n.paths, host.VolumePath{VolData: host.VolData{DriverName: driver, VolumeHandle: id}, Path: path})
+	n.lastMount++
+	n.mounts = append(n.mounts, host.VolumeMount{Path: path, ID: n.lastMount})
+}
+
+func (n *fakeNode) unmount(path string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mounts = slices.DeleteFunc(n.mounts, func(m host.VolumeMount) bool { return m.Path == path })
+}
+
+func (n *fakeNode) changed() {
+	select {
+	case n.changes <- struct{}{}:
+	default:
+	}
+}
+
+// do changes the fake while nothing else reads it.
+func (n *fakeNode) do(change func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	change()
+}
+
+// counts returns how often the mount table was read, and volumes were searched for.
+func (n *fakeNode) counts() (looks, searches int) {
+	synctest.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.looks, n.searches
+}
+
+// since returns the times of checks since an instant, by volume.
+func (n *fakeNode) since(start time.Time) map[string][]time.Time {
+	synctest.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	at := map[string][]time.Time{}
+	for _, c := range n.checks {
+		if !c.at.Before(start) {
+			at[c.id] = append(at[c.id], c.at)
+		}
+	}
+	return at
+}
+
+// run has a loop run until do returns, in virtual time.
+func run(t *testing.T, n *fakeNode, do func()) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		n.changes = make(chan struct{}, 1)
+		l, err := New(Config{Node: n, Checker: n, Publish: n.publish, Interval: time.Minute, Drivers: []string{driver}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			l.Run(ctx)
+		}()
+		do()
+		cancel()
+		<-ended
+		if n.running != 0 {
+			t.Errorf("%d checks outlived the loop", n.running)
+		}
+	})
+}
+
+func many(count int) *fakeNode {
+	n := newFakeNode()
+	for i := range count {
+		n.add(fmt.Sprint("v", i), fmt.Sprint("/pods/", i))
+	}
+	return n
+}
+
+// Each of 1,000 volumes is checked once per interval, give or take a tenth, and no
+// second has many more checks than another.
+func TestVolumesAreSpreadOverTheInterval(t *testing.T) {
+	n := many(1000)
+	n.took = time.Millisecond
+	run(t, n, func() {
+		start := time.Now()
+		time.Sleep(4 * time.Minute)
+		perSecond := map[int]int{}
+		checked := n.since(start)
+		for _, at := range checked {
+			for _, one := range at {
+				perSecond[int(one.Sub(start)/time.Second)]++
+			}
+		}
+		for second, checks := range perSecond {
+			if checks > 60 {
+				t.Errorf("%d checks in second %d", checks, second)
+			}
+		}
+		for i := range 1000 {
+			at := checked[fmt.Sprint("v", i)]
+			if first := at[0].Sub(start); first > time.Minute+time.Second {
+				t.Errorf("first checked after %s", first)
+			}
+			for j := range at[1:] {
+				if gap := at[j+1].Sub(at[j]); gap < 54*time.Second || gap > 67*time.Second {
+					t.Errorf("volume %d: checked again after %s", i, gap)
+				}
+			}
+		}
+		if looks, searches := n.counts(); searches > 5 || looks != 1 {
+			t.Errorf("%d searches, %d looks at the mount table", searches, looks)
+		}
+	})
+}
+
+// A lost mount has just its volume checked, within 100 ms.
+func TestLostMountIsCheckedSoon(t *testing.T) {
+	n := many(100)
+	run(t, n, func() {
+		time.Sleep(2*time.Minute + 10*time.Second)
+		lost := time.Now()
+		n.unmount("/pods/7")
+		n.changed()
+		time.Sleep(100 * time.Millisecond)
+		checked := n.since(lost)
+		if at := checked["v7"]; len(at) != 1 {
+			t.Fatalf("checked %d times", len(at))
+		}
+		if len(checked) > 3 { // a turn is 100 in a minute
+			t.Errorf("%d volumes were checked", len(checked))
+		}
+		time.Sleep(time.Second)
+		var sick []healer.Report
+		n.do(func() { sick = slices.Clone(n.published) })
+		sick = slices.DeleteFunc(sick, func(r healer.Report) bool { return r.After.Healthy() })
+		if len(sick) != 1 || sick[0].Volume.ID != "v7" {
+			t.Errorf("published: %+v", sick)
+		}
+	})
+}
+
+// A new volume is found by its mount, checked at once, and then once per interval.
+func TestNewVolumeIsFoundByItsMount(t *testing.T) {
+	n := many(3)
+	run(t, n, func() {
+		time.Sleep(30 * time.Second)
+		came := time.Now()
+		n.add("new", "/pods/new")
+		n.add("other driver's", "/pods/other")
+		n.do(func() { n.paths[len(n.paths)-1].DriverName = "other.example.com" })
+		n.changed()
+		time.Sleep(time.Minute)
+		checked := n.since(came)
+		if at := checked["new"]; len(at) < 1 || at[0].Sub(came) > 100*time.Millisecond || len(at) > 3 {
+			t.Errorf("checked at %v", at)
+		}
+		if at := checked["other driver's"]; len(at) != 0 {
+			t.Errorf("another driver's was checked at %v", at)
+		}
+	})
+}
+
+// While one volume's mounts change a thousand times a second, it is checked once a
+// second, the mount table is read twenty times, and every other one keeps its turn.
+func TestStormOfChanges(t *testing.T) {
+	n := many(1000)
+	n.took = time.Millisecond
+	run(t, n, func() {
+		time.Sleep(3 * time.Minute)
+		before, _ := n.counts()
+		start := time.Now()
+		for i := range 10_000 {
+			n.do(func() {
+				n.lastMount++
+				n.mounts[i%2].ID = n.lastMount
+			})
+			n.changed()
+			time.Sleep(time.Millisecond)
+		}
+		stormed := n.since(start)
+		for _, id := range []string{"v0", "v1"} {
+			if at := stormed[id]; len(at) < 8 || len(at) > 12 {
+				t.Errorf("%s: checked %d times in 10 s", id, len(at))
+			}
+		}
+		if looks, _ := n.counts(); looks-before < 150 || looks-before > 250 {
+			t.Errorf("the mount table was read %d times in 10 s", looks-before)
+		}
+		time.Sleep(time.Minute)
+		if checked := n.since(start); len(checked) != 1000 {
+			t.Errorf("%d volumes were checked", len(checked))
+		}
+	})
+}
+
+// When all mounts change at once, the checks are bounded, and all are made.
+func TestAllVolumesChangeAtOnce(t *testing.T) {
+	n := many(1000)
+	n.took = time.Millisecond
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		start := time.Now()
+		n.do(func() { n.mounts = nil })
+		n.changed()
+		time.Sleep(time.Second)
+		if first := n.since(start); len(first) < 100 || len(first) > 130 {
+			t.Errorf("%d checks in the first second", len(first))
+		}
+		time.Sleep(11 * time.Second)
+		if checked := n.since(start); len(checked) != 1000 {
+			t.Errorf("%d volumes were checked", len(checked))
+		}
+	})
+}
+
+// Volumes that hang keep none that works from its turn, after the first time.
+func TestHungVolumesDelayNoOther(t *testing.T) {
+	n := many(200)
+	n.took = time.Millisecond
+	for i := range 100 {
+		n.hung[fmt.Sprint("v", i)] = true
+	}
+	run(t, n, func() {
+		time.Sleep(10 * time.Minute)
+		since := time.Now()
+		time.Sleep(10 * time.Minute)
+		checked := n.since(since)
+		for i := 100; i < 200; i++ {
+			if at := checked[fmt.Sprint("v", i)]; len(at) < 9 {
+				t.Errorf("volume %d was checked %d times in ten minutes", i, len(at))
+			}
+		}
+		for i := range 100 {
+			if at := checked[fmt.Sprint("v", i)]; len(at) < 3 {
+				t.Errorf("hung volume %d was checked %d times in ten minutes", i, len(at))
+			}
+		}
+		n.do(func() {
+			if n.atOnce > maxChecks {
+				t.Errorf("%d checks at once", n.atOnce)
+			}
+		})
+	})
+}
+
+// What is published and mounted is named before what lost its mount, and that before
+// what is staged: the next one only if there is nothing at the one before.
+func TestPathsOfAVolume(t *testing.T) {
+	n := many(0)
+	for _, path := range []string{"/staging", "/pods/lost", "/pods/mounted"} {
+		n.add("v", path)
+	}
+	n.paths[0].Staging = true
+	n.unmount("/pods/lost")
+	n.unwanted["/pods/lost"] = true
+	run(t, n, func() {
+		for _, want := range [][]string{{"/pods/mounted"}, {"/pods/lost", "/staging"}, {"/pods/lost"}, nil} {
+			n.do(func() { n.checks = nil })
+			time.Sleep(70 * time.Second)
+			var got []string
+			n.do(func() {
+				for _, c := range n.checks {
+					got = append(got, c.path)
+				}
+			})
+			slices.Sort(got)
+			got = slices.Compact(got)
+			if !slices.Equal(got, want) {
+				t.Errorf("checked at %v, want %v", got, want)
+			}
+			switch {
+			case want == nil:
+			case want[0] == "/pods/mounted":
+				n.do(func() { n.paths = slices.Delete(n.paths, 2, 3) }) // its pod is gone
+				n.unmount("/pods/mounted")
+			case len(want) == 2:
+				n.unmount("/staging")
+			default:
+				n.do(func() { n.paths = nil })
+			}
+			n.changed()
+			time.Sleep(70 * time.Second)
+		}
+	})
+}
+
+// A search that fails is made again, and forgets no volume.
+func TestSearchFails(t *testing.T) {
+	n := many(2)
+	n.broken = errors.New("no worker")
+	run(t, n, func() {
+		time.Sleep(time.Minute)
+		_, searches := n.counts()
+		if checked := n.since(time.Time{}); len(checked) != 0 || searches < 5 || searches > 8 {
+			t.Errorf("%v, %d searches", checked, searches)
+		}
+		n.do(func() { n.broken = nil })
+		time.Sleep(2 * time.Minute)
+		n.do(func() { n.broken = errors.New("no worker") })
+		since := time.Now()
+		time.Sleep(2 * time.Minute)
+		if checked := n.since(since); len(checked) != 2 {
+			t.Errorf("%v", checked)
+		}
+	})
+}

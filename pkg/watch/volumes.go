@@ -1,0 +1,143 @@
+package watch
+
+import (
+	"cmp"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+const (
+	// maxVolumes is many times what a node has.
+	maxVolumes = 4096
+	// maxIDBytes and maxDriverBytes are what a call may name (pkg/nodeserver, CSI).
+	maxIDBytes     = 1024
+	maxDriverBytes = 63
+)
+
+type volumeKey struct{ driver, id string }
+
+// volume is what the loop knows of one volume.
+type volume struct {
+	key   volumeKey
+	paths []host.VolumePath
+	// due is when it is checked next, started when it was last.
+	due, started time.Time
+	running      bool
+	// again is true when its mounts changed while it was checked.
+	again bool
+	// slow is true when its last check was slow.
+	slow bool
+	// said is the last outcome that differed from the one before.
+	said string
+}
+
+// changed makes a volume due because its mounts changed.
+func (v *volume) changed(now time.Time) {
+	if v.running {
+		v.again = true
+		return
+	}
+	v.due = earlier(v.due, later(now.Add(settle), v.started.Add(changeGap)))
+}
+
+// volumes are those of the node, and what is mounted at their paths.
+type volumes struct {
+	byKey map[volumeKey]*volume
+	// all has them again: a slice is searched ten times as fast.
+	all    []*volume
+	byPath map[string]*volume
+	// mounts has the ids of the mounts stacked on each path.
+	mounts map[string][]uint64
+}
+
+func newVolumes() volumes {
+	return volumes{byKey: map[volumeKey]*volume{}, byPath: map[string]*volume{}, mounts: map[string][]uint64{}}
+}
+
+// are takes over the paths of all volumes. New volumes are spread over a time; one that
+// is known and has a new path is checked as if its mounts had changed.
+func (vs *volumes) are(paths []host.VolumePath, now time.Time, spread time.Duration) {
+	byKey := map[volumeKey]*volume{}
+	before := vs.byPath
+	vs.byPath = map[string]*volume{}
+	for _, p := range paths {
+		k := volumeKey{p.DriverName, p.VolumeHandle}
+		known := vs.byKey[k]
+		v := cmp.Or(byKey[k], known)
+		switch {
+		case v == nil && len(byKey) >= maxVolumes:
+			continue
+		case v == nil:
+			v = &volume{key: k, due: now}
+			if spread > 0 {
+				v.due = now.Add(rand.N(spread)) //nolint:gosec // a schedule is no secret
+			}
+		case known != nil && before[p.Path] != v:
+			v.changed(now)
+		}
+		if byKey[k] == nil {
+			byKey[k], v.paths = v, nil
+		}
+		v.paths = append(v.paths, p)
+		vs.byPath[p.Path] = v
+	}
+	vs.byKey, vs.all = byKey, slices.Collect(maps.Values(byKey))
+}
+
+// mountsAre takes over what is mounted. It returns the volumes at whose paths that is
+// not what it was, and whether something is mounted at a path of no known volume.
+func (vs *volumes) mountsAre(list []host.VolumeMount) (changed []*volume, unknown bool) {
+	before := vs.mounts
+	vs.mounts = make(map[string][]uint64, len(before))
+	for _, m := range list {
+		vs.mounts[m.Path] = append(vs.mounts[m.Path], m.ID)
+	}
+	differs := map[*volume]bool{}
+	for path, ids := range vs.mounts {
+		if slices.Equal(ids, before[path]) {
+			continue
+		}
+		differs[vs.byPath[path]] = true
+	}
+	for path := range before {
+		if v := vs.byPath[path]; v != nil && len(vs.mounts[path]) == 0 {
+			differs[v] = true
+		}
+	}
+	unknown = differs[nil]
+	delete(differs, nil)
+	return slices.Collect(maps.Keys(differs)), unknown
+}
+
+// first returns the volume that is due first and not being checked; nil for none.
+func (vs *volumes) first(withSlow bool) (first *volume) {
+	for _, v := range vs.all {
+		if !v.running && (withSlow || !v.slow) && (first == nil || v.due.Before(first.due)) {
+			first = v
+		}
+	}
+	return first
+}
+
+// toCheck returns the paths at which a volume may be checked, the best first: where it
+// is published and mounted, where it is published and lost its mount, where it is
+// staged. A staging path without a mount is not among them: the volume may be on its
+// way out.
+func (vs *volumes) toCheck(v *volume) []string {
+	var mounted, lost, staged []string
+	for _, p := range v.paths {
+		switch there := len(vs.mounts[p.Path]) > 0; {
+		case there && !p.Staging:
+			mounted = append(mounted, p.Path)
+		case there:
+			staged = append(staged, p.Path)
+		case !p.Staging:
+			lost = append(lost, p.Path)
+		}
+	}
+	return slices.Concat(mounted, lost, staged)
+}

@@ -1,0 +1,113 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// acquire returns a living worker.
+func (p *Pool) acquire(ctx context.Context) (*process, error) {
+	for {
+		w, err := p.take(ctx)
+		if err != nil || !w.ended() {
+			return w, err
+		}
+		p.dismiss(w)
+	}
+}
+
+// take takes an idle worker, or starts one when none becomes free soon.
+func (p *Pool) take(ctx context.Context) (*process, error) {
+	select {
+	case <-p.closed:
+		return nil, ErrClosed
+	default:
+	}
+	select {
+	case w := <-p.idle:
+		return w, nil
+	default:
+	}
+	if len(p.slots) >= p.cfg.Idle {
+		grow := time.NewTimer(p.cfg.Grow)
+		defer grow.Stop()
+		select {
+		case w := <-p.idle:
+			return w, nil
+		case <-grow.C:
+		case <-p.closed:
+			return nil, ErrClosed
+		case <-ctx.Done():
+			return nil, ErrNoWorker
+		}
+	}
+	select {
+	case w := <-p.idle:
+		return w, nil
+	case p.slots <- struct{}{}:
+		return p.start(ctx)
+	case <-p.closed:
+		return nil, ErrClosed
+	case <-ctx.Done():
+		return nil, ErrNoWorker
+	}
+}
+
+// start makes a worker for a slot already taken. One that is not ready in time says
+// nothing about the storage.
+func (p *Pool) start(ctx context.Context) (*process, error) {
+	type launched struct {
+		w   *process
+		err error
+	}
+	done := make(chan launched, 1)
+	select {
+	case p.fork <- func() {
+		w, err := launch(p.cfg)
+		if err == nil {
+			// Counted here, where the forker itself still counts: Close may be waiting.
+			p.owned.Add(1)
+		}
+		done <- launched{w, err}
+	}:
+	case <-p.closed:
+		<-p.slots
+		return nil, ErrClosed
+	case <-ctx.Done():
+		<-p.slots
+		return nil, ErrNoWorker
+	}
+	select {
+	case l := <-done:
+		return p.welcome(ctx, l.w, l.err)
+	case <-ctx.Done():
+	}
+	// The process starts late, and the caller has left: end it then.
+	go func() {
+		if l := <-done; l.err == nil {
+			p.end(l.w)
+		} else {
+			<-p.slots
+		}
+	}()
+	return nil, ErrNoWorker
+}
+
+// welcome waits until a new worker is ready.
+func (p *Pool) welcome(ctx context.Context, w *process, err error) (*process, error) {
+	if err != nil {
+		<-p.slots
+		return nil, err
+	}
+	p.started.Add(1)
+	err = w.greet(ctx, p.cfg)
+	if err == nil {
+		return w, nil
+	}
+	p.end(w)
+	if errors.Is(err, ErrTimeout) {
+		err = ErrNoWorker
+	}
+	return nil, err
+}

@@ -1,0 +1,263 @@
+package workerops
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+// silentFUSE is a FUSE mount whose daemon reads no request.
+type silentFUSE struct {
+	path   string
+	mount  mount.Mount
+	daemon *exec.Cmd
+}
+
+func newSilentFUSE(t *testing.T) silentFUSE {
+	t.Helper()
+	needsRoot(t)
+	_ = unix.Mount("fusectl", fusectl, "fusectl", 0, "") // it mostly is; in our own mount namespace
+	f := silentFUSE{path: t.TempDir(), daemon: exec.Command("sleep", "1000")}
+	dev, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	must(t, err)
+	must(t, unix.Mount("silent", f.path, "fuse.silent", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", dev.Fd())))
+	t.Cleanup(func() { _ = unix.Unmount(f.path, unix.MNT_DETACH) })
+	f.daemon.ExtraFiles = []*os.File{dev}
+	f.daemon.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread()
+	must(t, f.daemon.Start())
+	must(t, dev.Close())
+	t.Cleanup(f.kill)
+	f.mount = mountAtPath(t, f.path)
+	return f
+}
+
+func mountAtPath(t *testing.T, path string) (found mount.Mount) {
+	t.Helper()
+	must(t, thread{}.visit(func(m mount.Mount) {
+		if m.Path == path {
+			found = m
+		}
+	}))
+	if found.OldID == 0 {
+		t.Fatalf("nothing is mounted on %s", path)
+	}
+	return found
+}
+
+func (f silentFUSE) kill() {
+	_ = f.daemon.Process.Kill()
+	_ = f.daemon.Wait()
+}
+
+func (f silentFUSE) connection() uint64 { return uint64(f.mount.Dev.Minor) }
+
+// daemons returns who serves the mount.
+func (f silentFUSE) daemons(t *testing.T) (found []FUSEDaemon) {
+	t.Helper()
+	a, err := fuseDaemons(FUSEDaemonsQuery{Budget: time.Minute})
+	must(t, err)
+	if a.Cut {
+		t.Error("the answer is cut")
+	}
+	for _, d := range a.Daemons {
+		if d.Connection == f.connection() {
+			found = append(found, d)
+		}
+	}
+	if len(found) == 0 && a.Untold > 0 && len(a.Daemons) == 0 {
+		t.Skip("this kernel does not tell whose connection a FUSE device is")
+	}
+	return found
+}
+
+func (f silentFUSE) abort(change func(*AbortFUSEQuery)) (bool, error) {
+	q := AbortFUSEQuery{
+		Path: f.path, Mount: f.mount.Ref(), Superblock: f.mount.Dev, Paths: []string{f.path}, Budget: time.Minute,
+	}
+	if change != nil {
+		change(&q)
+	}
+	return abortFUSE(q)
+}
+
+// aborted is true if the mount answers that it has no daemon; any other never answers.
+func (f silentFUSE) aborted(t *testing.T) bool {
+	t.Helper()
+	answered := make(chan error, 1)
+	go func() { answered <- unix.Statfs(f.path, &unix.Statfs_t{}) }()
+	select {
+	case err := <-answered:
+		return errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ECONNABORTED)
+	case <-time.After(100 * time.Millisecond):
+		return false
+	}
+}
+
+func TestFUSEDaemons(t *testing.T) {
+	f, other := newSilentFUSE(t), newSilentFUSE(t)
+	fake := filepath.Join(t.TempDir(), "fuse") // has the device's name
+	must(t, os.WriteFile(fake, []byte("fuse_connection:\t1\n"), 0o600))
+	pid := holder(t, 0, "open="+fake)
+	found := f.daemons(t)
+	if len(found) != 1 || found[0].PID != f.daemon.Process.Pid || found[0].Command != "sleep" || found[0].State != 'S' {
+		t.Fatalf("daemons %+v", found)
+	}
+	if since := found[0].Started; since <= 0 || found[0].Cgroup == "" {
+		t.Errorf("started %s after the boot, in cgroup %q", since, found[0].Cgroup)
+	}
+	if o := other.daemons(t); len(o) != 1 || o[0].PID == pid || o[0].PID == found[0].PID {
+		t.Errorf("the other one's are %+v", o)
+	}
+	must(t, f.daemon.Process.Signal(unix.SIGSTOP))
+	eventuallyState(t, f, 'T')
+	f.kill()
+	if found := f.daemons(t); len(found) != 0 {
+		t.Errorf("it was killed, and there are %+v", found)
+	}
+}
+
+func eventuallyState(t *testing.T, f silentFUSE, want byte) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if found := f.daemons(t); len(found) == 1 && found[0].State == want {
+			return
+		} else if time.Now().After(end) {
+			t.Fatalf("daemons %+v, want state %c", found, want)
+		}
+	}
+}
+
+func TestAbortFUSE(t *testing.T) {
+	f, other := newSilentFUSE(t), newSilentFUSE(t)
+	if done, err := f.abort(func(q *AbortFUSEQuery) { q.CheckOnly = true }); err != nil || done || f.aborted(t) {
+		t.Fatalf("a check only: %v, %v", done, err)
+	}
+	for range 2 {
+		if done, err := f.abort(nil); err != nil || !done {
+			t.Fatalf("%v, %v", done, err)
+		}
+		if !f.aborted(t) {
+			t.Fatal("the connection is not aborted")
+		}
+	}
+	if other.aborted(t) {
+		t.Error("another one is aborted")
+	}
+	_, err := other.abort(nil)
+	must(t, err)
+}
+
+func TestAbortFUSERefuses(t *testing.T) {
+	f := newSilentFUSE(t)
+	elsewhere := t.TempDir()
+	must(t, unix.Mount(f.path, elsewhere, "", unix.MS_BIND, ""))
+	defer func() { _ = unix.Unmount(elsewhere, unix.MNT_DETACH) }()
+	tmpfs := newVolume(t, "tmpfs")
+	both := []string{f.path, elsewhere}
+	for says, change := range map[string]func(*AbortFUSEQuery){
+		"also mounted on":                    nil,
+		"mount namespace of process":         func(q *AbortFUSEQuery) { q.Paths = []string{elsewhere} },
+		"is topmost at the mount point now":  func(q *AbortFUSEQuery) { q.Paths, q.Path = both, elsewhere },
+		"another filesystem is at the mount": func(q *AbortFUSEQuery) { q.Paths, q.Superblock.Minor = both, q.Superblock.Minor+1 },
+		"another filesystem": func(q *AbortFUSEQuery) {
+			m := mountAtPath(t, tmpfs.path)
+			q.Path, q.Mount, q.Superblock = m.Path, m.Ref(), m.Dev
+		},
+		"not all mount namespaces": func(q *AbortFUSEQuery) { q.Paths, q.Budget = both, -time.Hour },
+	} {
+		if done, err := f.abort(change); done || !errors.Is(err, worker.ErrRefused) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v, %v", says, done, err)
+		}
+	}
+	if f.aborted(t) {
+		t.Fatal("it was aborted")
+	}
+	// A copy in another namespace belongs to it; what is only there does not.
+	inside := holder(t, unix.CLONE_NEWNS, "open=/dev/null")
+	must(t, unix.Unmount(elsewhere, unix.MNT_DETACH))
+	if done, err := f.abort(nil); done || !errors.Is(err, worker.ErrRefused) || !strings.Contains(err.Error(), fmt.Sprint(inside)) {
+		t.Errorf("mounted in another namespace: %v, %v", done, err)
+	}
+	if done, err := f.abort(func(q *AbortFUSEQuery) { q.Paths = both }); !done || err != nil {
+		t.Errorf("the volume's in another namespace: %v, %v", done, err)
+	}
+}
+
+func TestCheckSilent(t *testing.T) {
+	f, tmpfs := newSilentFUSE(t), newVolume(t, "tmpfs")
+	open := func(path string) int {
+		fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+		must(t, err)
+		t.Cleanup(func() { _ = unix.Close(fd) })
+		return fd
+	}
+	if err := checkSilent(open(tmpfs.path)); !errors.Is(err, worker.ErrRefused) {
+		t.Errorf("it answers: %v", err)
+	}
+	fd := open(f.path)
+	if err := checkSilent(fd); err != nil {
+		t.Errorf("it is silent: %v", err)
+	}
+	f.kill()
+	if err := checkSilent(fd); err != nil {
+		t.Errorf("it has no daemon: %v", err)
+	}
+}
+
+// What the scan did not see may be another volume's.
+func TestCheckMountsRefusesWhatWasNotSeen(t *testing.T) {
+	for name, tc := range map[string]struct {
+		miss    func(*scan)
+		refused bool
+	}{
+		"all is seen":      {func(*scan) {}, false},
+		"cut":              {func(s *scan) { s.answer.Cut = true }, true},
+		"a process unseen": {func(s *scan) { s.unseen[10] = true }, true},
+		"init unseen":      {func(s *scan) { s.unseen[1] = true }, false},
+	} {
+		s := newScan(-1, HoldersQuery{})
+		tc.miss(s)
+		err := AbortFUSEQuery{}.checkMounts(s, 1)
+		if refused := errors.Is(err, worker.ErrRefused) && strings.Contains(err.Error(), "not all mount namespaces could be read"); refused != tc.refused || refused != (err != nil) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestForeignMounts(t *testing.T) {
+	const home, path = 1, "/var/lib/kubelet/pods/a/mount"
+	q := AbortFUSEQuery{Paths: []string{path}, Pods: []string{"a"}}
+	cgroups := map[int]string{1: "0::/init.scope", 2: "0::/kubepods/poda/0123456789ab", 3: "0::/kubepods/podb/0123456789ab", 4: "0::/system.slice/x.service"}
+	for name, tc := range map[string]struct {
+		mount HeldMount
+		ours  bool
+	}{
+		"the mount point":                   {HeldMount{home, path, 1, ""}, true},
+		"another path":                      {HeldMount{home, "/var/lib/kubelet/pods/b/mount", 1, ""}, false},
+		"a copy on the host":                {HeldMount{home, "/copy" + path, 1, ""}, false},
+		"a copy elsewhere":                  {HeldMount{2, "/host" + path, 4, ""}, true},
+		"in a container of its pod":         {HeldMount{3, "/data", 2, ""}, true},
+		"in a container of another pod":     {HeldMount{4, "/data", 3, ""}, false},
+		"in a namespace of a service":       {HeldMount{5, "/data", 4, ""}, false},
+		"in the host's, by a pod's process": {HeldMount{home, "/data", 2, ""}, false},
+		"of a process that has ended":       {HeldMount{6, "/data", 99, ""}, false},
+	} {
+		_, foreign := q.foreign([]HeldMount{tc.mount}, home, cgroups)
+		if ours := q.onItsPath(tc.mount, home) || !foreign; ours != tc.ours {
+			t.Errorf("%s: ours %v", name, ours)
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package workerops
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
+)
+
+// procfs is a descriptor of the directory /proc.
+type procfs int
+
+func openProcfs() (procfs, error) {
+	fd, err := openDir("/proc")
+	if err != nil {
+		return -1, fmt.Errorf("procfs: %w", err)
+	}
+	return procfs(fd), nil
+}
+
+func (p procfs) close() { _ = unix.Close(int(p)) }
+
+// pids lists the processes in ascending order. Procfs may number them as another pid
+// namespace does.
+func (p procfs) pids() ([]int, error) {
+	names, err := p.list(".")
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	var pids []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	slices.Sort(pids)
+	return pids, nil
+}
+
+// read returns the start of a file of procfs.
+func (p procfs) read(name string, limit int) ([]byte, error) {
+	f, err := p.open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(f)
+	buf := make([]byte, limit)
+	for n := 0; ; {
+		got, err := retryEINTR(func() (int, error) { return unix.Read(f, buf[n:]) })
+		if err != nil {
+			return nil, err
+		}
+		if n += got; got == 0 || n == limit {
+			return buf[:n], nil
+		}
+	}
+}
+
+func (p procfs) open(name string) (int, error) {
+	return retryEINTR(func() (int, error) {
+		return unix.Openat(int(p), name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	})
+}
+
+// list returns the names in a directory of procfs.
+func (p procfs) list(name string) ([]string, error) {
+	fd, err := p.open(name)
+	if err != nil {
+		return nil, err
+	}
+	dir := os.NewFile(uintptr(fd), name)
+	defer dir.Close()
+	return dir.Readdirnames(-1)
+}
+
+// readlink returns the text of a link. The text of a process's directory or open
+// file is made of names that the kernel has in memory; no filesystem is asked.
+func (p procfs) readlink(name string) (string, error) {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(int(p), name, buf)
+	if err != nil {
+		return "", err
+	}
+	return string(buf[:n]), nil
+}
+
+// parentOf returns the parent of a process, 0 when it has ended.
+func (p procfs) parentOf(pid int) int {
+	raw, err := p.read(strconv.Itoa(pid)+"/status", 4<<10)
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(raw)) {
+		if v, is := strings.CutPrefix(line, "PPid:"); is {
+			parent, _ := strconv.Atoi(strings.TrimSpace(v))
+			return parent
+		}
+	}
+	return 0
+}
+
+// namespaceOf returns the inode number of the mount namespace that a process is in.
+func (p procfs) namespaceOf(dir string) (uint64, error) {
+	link, err := p.readlink(dir + "/ns/mnt")
+	if err != nil {
+		return 0, err
+	}
+	return mount.InodeOf(link)
+}
+
+// openNamespace opens the mount namespace that a process is in.
+func (p procfs) openNamespace(dir string) (int, error) {
+	return retryEINTR(func() (int, error) {
+		return unix.Openat(int(p), dir+"/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	})
+}
+
+// mountIDIn returns the mount id in the text of an fdinfo file.
+func mountIDIn(fdinfo []byte) (id int, ok bool) {
+	for line := range bytes.Lines(fdinfo) {
+		if v, is := bytes.CutPrefix(line, []byte("mnt_id:")); is {
+			id, err := strconv.Atoi(string(bytes.TrimSpace(v)))
+			return id, err == nil
+		}
+	}
+	return 0, false
+}
+
+// gone reports whether the error says that the process, or what it had open, has ended.
+func gone(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) }
