@@ -163,9 +163,9 @@ func (q AbortFUSEQuery) checkMounts(s *scan, home uint64) error {
 	return nil
 }
 
-// onItsPath is true for what is on a mount point of the volume. In other namespaces than
-// the host's that is also a copy, which propagation or a new namespace made of one,
-// below whatever directory.
+// onItsPath reports whether a mount is on a mount point of the volume. In other namespaces
+// than the host's that is also a copy, which propagation or a new namespace made of one,
+// below any directory.
 func (q AbortFUSEQuery) onItsPath(m HeldMount, home uint64) bool {
 	if m.Namespace == home {
 		return slices.Contains(q.Paths, m.Path)

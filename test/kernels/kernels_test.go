@@ -26,8 +26,17 @@ var (
 // all are the kernels of the suite.
 var all = []string{"6.1", "6.12"}
 
+// needsForm skips where the test was not told what to run: it takes minutes, and `go test`
+// of all packages is not asking for that.
+func needsForm(t *testing.T) {
+	if !*brief && !*write && *scenes == "" {
+		t.Skip("runs by make kernels and make kernels-short")
+	}
+}
+
 // TestKernels runs the tests of test/integration on each kernel.
 func TestKernels(t *testing.T) {
+	needsForm(t)
 	s := newSuite(t)
 	tests := *scenes
 	switch {
@@ -73,6 +82,7 @@ func TestKernels(t *testing.T) {
 // TestUpgrade boots one kernel after the other with one disk: what was recorded
 // with one is read with the next.
 func TestUpgrade(t *testing.T) {
+	needsForm(t)
 	if *brief || *scenes != "" && *scenes != "TestUpgrade" {
 		t.Skip("only in the long form")
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // opinionFor is how long an opinion stands while the driver cannot be asked.
@@ -15,6 +16,8 @@ const maxLast = 400
 
 type lastOpinion struct {
 	Opinion
+	// dev is what was mounted then.
+	dev   host.Dev
 	asked time.Time
 }
 
@@ -24,7 +27,8 @@ func (m memory) keepOpinion(c healer.Case, o *Opinion) {
 		m.opinions.Remove(keyOf(c))
 		return
 	}
-	m.opinions.Add(keyOf(c), lastOpinion{*o, m.clock.Now()}, opinionFor)
+	at, _ := firstMounted(c)
+	m.opinions.Add(keyOf(c), lastOpinion{*o, at.Dev(), m.clock.Now()}, opinionFor)
 }
 
 // lastOpinion returns what the driver found wrong when it was asked last, for what is
@@ -36,7 +40,10 @@ func (m memory) lastOpinion(c healer.Case) *Opinion {
 		return nil
 	}
 	o := known.(lastOpinion)
-	o.MountPoint, o.Superblock = at.Path, at.Dev()
+	if o.dev != at.Dev() {
+		return nil // the driver has staged another instance since
+	}
+	o.about(c, at)
 	// Cleaned again: this call may bring secrets that the other one did not know.
 	text := clean(c.Volume, o.Text, min(len(o.Text), maxLast))
 	o.Text = fmt.Sprintf("%s; that was %s ago, and it cannot be asked now", text, m.clock.Now().Sub(o.asked).Truncate(time.Second))

@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 func gone(context.Context) (*csi.VolumeHealth, error) {
@@ -68,5 +70,36 @@ func TestLastOpinionStands(t *testing.T) {
 	f.health = func(context.Context) (*csi.VolumeHealth, error) { return nil, status.Error(codes.Unavailable, "") }
 	if e := collect(t, p, healthy()); e.Opinion != nil {
 		t.Errorf("it said otherwise since: %+v", e.Opinion)
+	}
+}
+
+// What the driver said of one instance says nothing of the one that it has staged since.
+func TestLastOpinionIsOfOneInstance(t *testing.T) {
+	f := newFake()
+	f.health = gone
+	p := f.serve(t)
+	collect(t, p, healthy())
+	f.health = func(context.Context) (*csi.VolumeHealth, error) { return nil, status.Error(codes.Unavailable, "") }
+	staged := healthy()
+	anew := host.Dev{Major: 8, Minor: 77}
+	staged.Superblocks[anew] = host.Superblock{Dev: anew, FSType: "ext4", Answer: host.Answer{Asked: true}}
+	for i := range staged.MountPoints {
+		staged.MountPoints[i].Stack[0].Dev = anew
+	}
+	if e := collect(t, p, staged); e.NotAsked == "" || e.Opinion != nil {
+		t.Errorf("%+v: %+v", e, e.Opinion)
+	}
+}
+
+// An opinion about a mount that answers alone is not one about its superblock: another
+// mount of it may heal this one.
+func TestOpinionAboutOneMount(t *testing.T) {
+	f := newFake()
+	f.health = gone
+	p := f.serve(t)
+	stale := healthy()
+	stale.MountPoints[0].Own = host.Answer{Asked: true, Errno: syscall.ESTALE}
+	if e := collect(t, p, stale); e.Opinion == nil || e.Opinion.MountPoint != published || !e.Opinion.Superblock.Zero() {
+		t.Errorf("%+v: %+v", e, e.Opinion)
 	}
 }

@@ -17,8 +17,9 @@ import (
 
 // Opinion is what a driver finds wrong with a volume.
 type Opinion struct {
-	// MountPoint and Superblock are what it was asked about.
+	// MountPoint is what it was asked about.
 	MountPoint string
+	// Superblock is what is mounted there, if the opinion is about all of it.
 	Superblock host.Dev
 	Status     healer.Status
 	// Text is the driver's, cleaned and cut.
@@ -57,9 +58,19 @@ func (p *Provider) opinion(ctx context.Context, c healer.Case, socket string, ea
 	o, err := p.ask(ctx, c, conn, socket)
 	p.memory.note(socket, c.Volume.ID, conn.pid, err)
 	if o != nil {
-		o.MountPoint, o.Superblock = at.Path, at.Dev()
+		o.about(c, at)
 	}
 	return o, err
+}
+
+// about says what the driver was asked about. A mount that answers something else than its
+// superblock says nothing about other mounts of it: a stale NFS export is healed by the
+// directory that the driver has staged from the same server since.
+func (o *Opinion) about(c healer.Case, at healer.MountPoint) {
+	o.MountPoint = at.Path
+	if !c.AnswersAlone(at) {
+		o.Superblock = at.Dev()
+	}
 }
 
 func firstMounted(c healer.Case) (healer.MountPoint, bool) {

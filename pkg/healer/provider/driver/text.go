@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // The most bytes of a text and of a name that a driver wrote.
@@ -24,15 +25,7 @@ func clean(v healer.Volume, text string, limit int) string {
 	if text == "" {
 		return "no text"
 	}
-	if len(text) <= limit {
-		return text
-	}
-	const mark = "…"
-	end := limit - len(mark)
-	for !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return strings.TrimRight(text[:end], ". ") + mark
+	return printable.Line(text, limit)
 }
 
 func notText(r rune) bool { return r == utf8.RuneError || r == ' ' || !strconv.IsPrint(r) }

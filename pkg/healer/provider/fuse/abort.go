@@ -49,7 +49,7 @@ func whyNotYet(j judgement) string {
 		return "the daemon may only be slow: no probe still waits for its answer"
 	case !s.long():
 		return fmt.Sprintf("the daemon may only be slow: %d probes within %s had no answer, and it takes %d in a row over at least %s",
-			s.probes, s.last.Sub(s.first).Round(time.Millisecond), minSilentProbes, ((minSilentProbes - 1) * j.sb.Answer.Elapsed).Round(time.Millisecond))
+			s.probes, s.last.Sub(s.first).Round(time.Millisecond), minSilentProbes, (minSilentTimeouts * j.sb.Answer.Elapsed).Round(time.Millisecond))
 	default:
 		return j.connection.shared
 	}

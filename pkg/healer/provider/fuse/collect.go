@@ -28,7 +28,7 @@ type connection struct {
 // drainTime is how long a daemon has to answer one of the requests that wait.
 const drainTime = 100 * time.Millisecond
 
-// drains is true while the daemon answers requests.
+// drains reports whether the daemon answers requests.
 func (c connection) drains() bool { return c.after >= 0 && c.before > c.after }
 
 // Collect implements healer.Collector.
@@ -56,8 +56,8 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 	return found, nil
 }
 
-// outlived is true for a superblock in the place of which the driver has staged another
-// one: nobody waits for its daemon any more.
+// outlived reports whether the driver has staged another superblock in the place of one:
+// its daemon is not needed any more.
 func outlived(c healer.Case, dev host.Dev) bool {
 	staged, found := c.Staged()
 	return found && len(staged.Stack) > 0 && staged.Dev() != dev

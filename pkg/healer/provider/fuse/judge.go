@@ -32,7 +32,7 @@ func (j judgement) condition() (healer.Condition, bool) {
 	daemons := j.connection.daemons
 	switch {
 	case !j.sb.Answer.TimedOut && len(daemons.Processes) == 0 && !daemons.Untold && !daemons.Cut:
-		return j.one(healer.DaemonGone, adviceGone, "%s has %s open any more", nobody(daemons), j.name()), true
+		return j.one(healer.DaemonGone, adviceGone, "%s has %s open any more", noProcess(daemons), j.name()), true
 	case !j.sb.Answer.TimedOut:
 		return healer.Condition{}, false
 	case stopped(daemons.Processes):
@@ -70,7 +70,7 @@ func (j judgement) served() string {
 	case daemons.Untold:
 		return "the kernel does not tell which daemon serves " + j.name() + ", and it"
 	case len(daemons.Processes) == 0:
-		return nobody(daemons) + " has " + j.name() + " open, and it"
+		return noProcess(daemons) + " has " + j.name() + " open, and it"
 	}
 	const limit = 2
 	names := make([]string, 0, limit)
@@ -84,8 +84,8 @@ func (j judgement) served() string {
 	return text + ","
 }
 
-// nobody is the subject of a sentence about no process.
-func nobody(d host.FUSEDaemons) string {
+// noProcess is the subject of a sentence about no process.
+func noProcess(d host.FUSEDaemons) string {
 	if d.Unseen > 0 || d.Cut {
 		return "no process that could be examined"
 	}

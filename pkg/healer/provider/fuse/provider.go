@@ -22,7 +22,7 @@ type Host interface {
 // Provider is the provider for what FUSE daemons serve.
 type Provider struct {
 	host Host
-	// abort is true where a connection whose daemon hangs may be aborted.
+	// abort is whether a connection whose daemon hangs may be aborted.
 	abort bool
 	// silences has the silence of each superblock that did not answer last, by device.
 	silences *lru.Cache
@@ -83,7 +83,7 @@ func at(c healer.Case, dev host.Dev) healer.MountPoint {
 	return c.MountPoints[i]
 }
 
-// disconnected is true for what a FUSE mount answers that has no daemon any more.
+// disconnected reports whether a FUSE mount answers as one that has no daemon any more.
 func disconnected(sb host.Superblock) bool {
 	return sb.Answer.Errno == syscall.ENOTCONN || sb.Answer.Errno == syscall.ECONNABORTED
 }

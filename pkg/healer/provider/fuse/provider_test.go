@@ -18,7 +18,7 @@ import (
 var (
 	lives   = host.FUSEDaemons{Processes: []host.FUSEDaemon{rclone()}}
 	dead    = host.Answer{Asked: true, Op: "statx", Errno: syscall.ENOTCONN}
-	longAgo = silence{mount: 8, probes: 3, last: time.Unix(100, 0), timeout: 5 * time.Second, first: time.Unix(80, 0)}
+	longAgo = silence{mount: 8, probes: 3, last: time.Unix(100, 0), timeout: 5 * time.Second, first: time.Unix(50, 0)}
 )
 
 func inState(state byte) host.FUSEDaemons {
@@ -263,27 +263,27 @@ func TestSilence(t *testing.T) {
 	start := time.Unix(1000, 0)
 	a := host.Answer{TimedOut: true, Stuck: true, Outstanding: start, Elapsed: 5 * time.Second}
 	after := func(d time.Duration) observed { return observed{mount: 7, answer: a, now: start.Add(d)} }
-	writing := after(20 * time.Second)
+	writing := after(time.Minute)
 	writing.answer.Writing = true
-	other := after(20 * time.Second)
+	other := after(time.Minute)
 	other.mount = 8
-	answered := after(20 * time.Second)
-	answered.answer.Outstanding = start.Add(11 * time.Second)
+	answered := after(time.Minute)
+	answered.answer.Outstanding = start.Add(31 * time.Second)
 	ended := after(5 * time.Second)
 	ended.answer.Stuck, ended.answer.Outstanding = false, time.Time{}
 	for name, tc := range map[string]struct {
 		seen []observed
 		long bool
 	}{
-		"three":                 {[]observed{after(0), after(5 * time.Second), after(10 * time.Second)}, true},
+		"three":                 {[]observed{after(0), after(25 * time.Second), after(50 * time.Second)}, true},
 		"two":                   {[]observed{after(0), after(time.Minute)}, false},
-		"three in a moment":     {[]observed{after(0), after(0), after(time.Second)}, false},
+		"three in a moment":     {[]observed{after(0), after(0), after(49 * time.Second)}, false},
 		"long pauses":           {[]observed{after(0), after(time.Hour), after(2 * time.Hour)}, false},
-		"reads were answered":   {[]observed{after(0), after(10 * time.Second), writing}, false},
-		"of another superblock": {[]observed{after(0), after(10 * time.Second), other}, false},
-		"slow: it answered one": {[]observed{after(0), after(10 * time.Second), answered}, false},
+		"reads were answered":   {[]observed{after(0), after(30 * time.Second), writing}, false},
+		"of another superblock": {[]observed{after(0), after(30 * time.Second), other}, false},
+		"slow: it answered one": {[]observed{after(0), after(30 * time.Second), answered}, false},
 		"none is outstanding":   {[]observed{ended, ended, ended, ended}, false},
-		"one is not known":      {[]observed{after(0), ended, after(10 * time.Second), after(11 * time.Second)}, false},
+		"one is not known":      {[]observed{after(0), ended, after(time.Minute), after(61 * time.Second)}, false},
 	} {
 		var s silence
 		for _, o := range tc.seen {

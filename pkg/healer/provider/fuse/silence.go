@@ -24,8 +24,11 @@ type silence struct {
 }
 
 const (
-	// minSilentProbes is how many probes in a row must have had no answer.
-	minSilentProbes = 3
+	// minSilentProbes is how many probes in a row must have had no answer, over
+	// minSilentTimeouts times as long as the first of them waited: an abort costs what was
+	// not written yet, and a server that fails over may take most of a minute.
+	minSilentProbes   = 3
+	minSilentTimeouts = 10
 	// maxPause is the longest time between two probes of which nothing is assumed to have
 	// happened in between.
 	maxPause = 15 * time.Minute
@@ -57,11 +60,10 @@ func (s silence) next(o observed) silence {
 	return s
 }
 
-// long is true for a daemon that hangs, and is not merely slow. A probe that cannot be
-// ended counts each time it is met, so the time counts as well: as long as the probes
-// would have waited one after the other.
+// long reports whether a daemon hangs, and is not merely slow. A probe that cannot be
+// ended counts each time it is met, so the time counts as well.
 func (s silence) long() bool {
-	return s.probes >= minSilentProbes && s.last.Sub(s.first) >= (minSilentProbes-1)*s.timeout
+	return s.probes >= minSilentProbes && s.last.Sub(s.first) >= minSilentTimeouts*s.timeout
 }
 
 // silence adds an observation of a superblock, and returns its silence with it.
