@@ -1,7 +1,7 @@
 // Package cluster gives tests a Kubernetes API of their own: a real etcd and a
 // real kube-apiserver with RBAC on, without controllers, scheduler or kubelets.
 // What those would write, the tests write: see Create and the builders. It
-// needs the programs that `make controlplane` builds, and no root. StartWhole
+// needs the programs that `make kubernetes` builds, and no root. StartWhole
 // adds controllers and scheduler, for tests that have a kubelet.
 //
 // It is for what only a real API shows: who may do what, tokens, outages,

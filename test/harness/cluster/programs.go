@@ -24,9 +24,9 @@ func needsPrograms(tb testing.TB, names ...string) string {
 		switch {
 		case err == nil:
 		case os.Getenv("CI") != "":
-			tb.Fatalf("needs %s, and in CI a test that would skip fails (make controlplane, or make kubernetes): %v", name, err)
+			tb.Fatalf("needs %s, and in CI a test that would skip fails (make kubernetes): %v", name, err)
 		default:
-			tb.Skipf("needs %s, which make controlplane, or make kubernetes, builds: %v", name, err)
+			tb.Skipf("needs %s, which make kubernetes builds: %v", name, err)
 		}
 	}
 	return dir
