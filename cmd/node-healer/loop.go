@@ -14,13 +14,25 @@ import (
 // loopActions are what the values of --loop stand for.
 var loopActions = map[string]watch.Action{policy.LoopOff: watch.Off, policy.LoopObserve: watch.Observe, policy.LoopHeal: watch.Heal}
 
+// watchedNode is the node as the loop needs it.
+type watchedNode struct{ *host.Node }
+
+// SuperblockEvents implements watch.Node.
+func (n watchedNode) SuperblockEvents(ctx context.Context) (watch.Events, error) {
+	e, err := n.Node.SuperblockEvents(ctx)
+	if err != nil {
+		return nil, err // and no nil pointer in an interface
+	}
+	return e, nil
+}
+
 // newLoop returns the node's own loop; nil with --loop=off and --mode=off.
 func newLoop(cfg config, node *host.Node, engine metrics.Counting, m *metrics.Metrics, cluster *cluster, server *nodeserver.Server) (*watch.Loop, error) {
 	if cfg.loop == policy.LoopOff || cfg.mode == modeOff {
 		return nil, nil //nolint:nilnil // there is none
 	}
 	loop, err := watch.New(watch.Config{
-		Node: node, Engine: engine, Publish: server.Publish, Drivers: cfg.drivers, Interval: cfg.checkInterval,
+		Node: watchedNode{node}, Engine: engine, Publish: server.Publish, Drivers: cfg.drivers, Interval: cfg.checkInterval,
 		Action: func() watch.Action { return loopActions[cluster.loop(cfg)] }, DryRun: cfg.dryRun,
 		Recovered: m.Recovered,
 	})

@@ -18,7 +18,9 @@ type VolumePath struct {
 type VolumeMount struct {
 	Path string
 	// ID is the mount's unique id, or where the kernel has none its reusable one.
-	ID uint64
+	ID     uint64
+	Dev    Dev
+	FSType string
 }
 
 // Volumes returns all paths of this node's volumes: what is mounted at kubelet's paths,
@@ -77,7 +79,7 @@ func (n *Node) volumeMounts(table Table) (found []VolumeMount) {
 			if id == 0 {
 				id = uint64(m.OldID)
 			}
-			found = append(found, VolumeMount{m.Path, id})
+			found = append(found, VolumeMount{m.Path, id, m.Dev, m.FSType})
 		}
 	}
 	return found

@@ -332,3 +332,23 @@ func TestActionChanges(t *testing.T) {
 		}
 	})
 }
+
+// Something that happens to a superblock has its volumes checked at once, and no others.
+func TestSuperblockEvent(t *testing.T) {
+	n := many(3)
+	run(t, n, func() {
+		time.Sleep(90 * time.Second)
+		start := time.Now()
+		n.do(func() {
+			if n.followed != 3 {
+				t.Errorf("%d are followed", n.followed)
+			}
+		})
+		n.happens <- n.mounts[1].Dev
+		n.happens <- host.Dev{Major: 99}
+		time.Sleep(time.Second)
+		if got := n.since(start); len(got["v1"]) != 1 || got["v1"][0].Sub(start) > 100*time.Millisecond {
+			t.Errorf("checked at %v", got)
+		}
+	})
+}

@@ -42,9 +42,19 @@ const (
 type Node interface {
 	Volumes(ctx context.Context) ([]host.VolumePath, error)
 	VolumeMounts() ([]host.VolumeMount, error)
+	// SuperblockEvents tells what no mount table shows.
+	SuperblockEvents(ctx context.Context) (Events, error)
 	// Changes returns a channel that gets a value when mounts changed, and closes when
 	// ctx has ended or nothing can be told any more.
 	Changes(ctx context.Context) (<-chan struct{}, error)
+}
+
+// Events tells of superblocks to which something happened; *host.SuperblockEvents is one.
+type Events interface {
+	// Follow has the superblocks of these mounts followed, and no others.
+	Follow(ctx context.Context, mounts []host.VolumeMount) error
+	// Events returns a channel that closes when the context of SuperblockEvents has ended.
+	Events() <-chan host.Dev
 }
 
 // Engine checks and heals one volume, with a deadline of its own; *healer.Engine is one.
@@ -86,6 +96,10 @@ type Loop struct {
 	// discovering is true while volumes are searched for, discovered once they were.
 	discovering, discovered bool
 	discoverAt, mayDiscover time.Time
+	// events is nil where there are none.
+	events Events
+	// mounts are those of the last look.
+	mounts []host.VolumeMount
 	// listenAt is when the mount table may be looked at again.
 	listenAt time.Time
 	errors   lastErrors
@@ -122,6 +136,13 @@ func (l *Loop) Run(ctx context.Context) {
 	if err != nil {
 		klog.ErrorS(err, "Changes of mounts are not noticed before the next turn")
 	}
+	if l.events, err = l.cfg.Node.SuperblockEvents(ctx); err != nil {
+		klog.ErrorS(err, "What happens to superblocks is not noticed before the next turn")
+	}
+	var happened <-chan host.Dev
+	if l.events != nil {
+		happened = l.events.Events()
+	}
 	l.look(time.Now())
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -129,13 +150,18 @@ func (l *Loop) Run(ctx context.Context) {
 		timer.Reset(time.Until(l.advance(ctx)))
 		select {
 		case <-ctx.Done():
-			l.drain(changes)
+			l.drain(changes, happened)
 			return
 		case _, open := <-l.listening(changes):
 			if !open { // or ctx has ended
 				changes = nil
 			}
 			l.look(time.Now())
+		case dev, open := <-happened:
+			if !open {
+				happened = nil
+			}
+			l.happenedTo(dev)
 		case r := <-l.checked:
 			l.finish(r)
 		case d := <-l.found:
@@ -201,6 +227,7 @@ func (l *Loop) look(start time.Time) {
 	if err != nil {
 		return
 	}
+	l.mounts = mounts
 	changed, unknown := l.known.mountsAre(mounts)
 	for _, v := range changed {
 		v.changed(now)
@@ -220,11 +247,30 @@ type discovery struct {
 func (l *Loop) discover(ctx context.Context) {
 	l.discovering = true
 	l.discoverAt = time.Now().Add(l.cfg.Interval)
-	start := time.Now()
+	start, mounts := time.Now(), l.mounts
 	go func() {
 		paths, err := l.cfg.Node.Volumes(ctx)
+		l.follow(ctx, mounts)
 		l.found <- discovery{paths, err, time.Since(start)}
 	}()
+}
+
+// follow has the events of the superblocks of these mounts told.
+func (l *Loop) follow(ctx context.Context, mounts []host.VolumeMount) {
+	if l.events == nil {
+		return
+	}
+	if err := l.events.Follow(ctx, mounts); err != nil {
+		klog.V(2).InfoS("Some events of superblocks are not followed", keyError, oneLine(err.Error()))
+	}
+}
+
+// happenedTo has the volumes of a superblock checked.
+func (l *Loop) happenedTo(dev host.Dev) {
+	now := time.Now()
+	for _, v := range l.known.on(dev) {
+		v.changed(now)
+	}
 }
 
 // learn takes over which volumes there are. Those of the first time are spread over the
@@ -256,7 +302,7 @@ func (l *Loop) serves(p host.VolumePath) bool {
 }
 
 // drain waits for what was started: each has a deadline of its own.
-func (l *Loop) drain(changes <-chan struct{}) {
+func (l *Loop) drain(changes <-chan struct{}, happened <-chan host.Dev) {
 	for l.running > 0 {
 		l.finish(<-l.checked)
 	}
@@ -265,6 +311,10 @@ func (l *Loop) drain(changes <-chan struct{}) {
 	}
 	if changes != nil {
 		for range changes { //nolint:revive // until it closes
+		}
+	}
+	if happened != nil {
+		for range happened { //nolint:revive // until it closes
 		}
 	}
 }

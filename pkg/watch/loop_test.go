@@ -22,7 +22,11 @@ type fakeNode struct {
 	paths   []host.VolumePath
 	mounts  []host.VolumeMount
 	changes chan struct{}
-	broken  error
+	// happens has superblocks to which something happened; followed counts the mounts
+	// whose superblocks are followed.
+	happens  chan host.Dev
+	followed int
+	broken   error
 	// hung has the volumes whose checks take as long as a probe timeout.
 	hung map[string]bool
 	// took is how long every other check takes.
@@ -69,6 +73,38 @@ func (n *fakeNode) VolumeMounts() ([]host.VolumeMount, error) {
 	defer n.mu.Unlock()
 	n.looks++
 	return slices.Clone(n.mounts), nil
+}
+
+// SuperblockEvents tells what happens to superblocks.
+func (n *fakeNode) SuperblockEvents(ctx context.Context) (Events, error) {
+	e := fakeEvents{n, make(chan host.Dev)}
+	go func() {
+		defer close(e.told)
+		for {
+			select {
+			case dev := <-n.happens:
+				select {
+				case e.told <- dev:
+				case <-ctx.Done():
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return e, nil
+}
+
+type fakeEvents struct {
+	n    *fakeNode
+	told chan host.Dev
+}
+
+func (e fakeEvents) Events() <-chan host.Dev { return e.told }
+
+func (e fakeEvents) Follow(_ context.Context, mounts []host.VolumeMount) error {
+	e.n.do(func() { e.n.followed = len(mounts) })
+	return nil
 }
 
 // Changes passes on what changed tells.
@@ -130,7 +166,7 @@ func (n *fakeNode) add(id, path string) {
 	defer n.mu.Unlock()
 	n.paths = append(n.paths, host.VolumePath{VolData: host.VolData{DriverName: driver, VolumeHandle: id}, Path: path})
 	n.lastMount++
-	n.mounts = append(n.mounts, host.VolumeMount{Path: path, ID: n.lastMount})
+	n.mounts = append(n.mounts, host.VolumeMount{Path: path, ID: n.lastMount, Dev: host.Dev{Minor: uint32(n.lastMount)}})
 }
 
 func (n *fakeNode) unmount(path string) {
@@ -179,7 +215,7 @@ func (n *fakeNode) since(start time.Time) map[string][]time.Time {
 func run(t *testing.T, n *fakeNode, do func()) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		n.changes = make(chan struct{}, 1)
+		n.changes, n.happens = make(chan struct{}, 1), make(chan host.Dev)
 		l, err := New(Config{Node: n, Engine: n, Publish: n.publish, Interval: time.Minute, Drivers: []string{driver}, Action: n.does, DryRun: n.dryRun})
 		if err != nil {
 			t.Fatal(err)

@@ -64,6 +64,8 @@ type volumes struct {
 	byPath map[string]*volume
 	// mounts has the ids of the mounts stacked on each path.
 	mounts map[string][]uint64
+	// devs has the paths of each superblock.
+	devs map[host.Dev][]string
 }
 
 func newVolumes() volumes {
@@ -101,12 +103,17 @@ func (vs *volumes) are(paths []host.VolumePath, now time.Time, spread time.Durat
 }
 
 // mountsAre takes over what is mounted. It returns the volumes at whose paths that is
-// not what it was, and whether something is mounted at a path of no known volume.
+// not what it was, and whether something is mounted at a path of no known volume, or of a
+// superblock that was not there before.
 func (vs *volumes) mountsAre(list []host.VolumeMount) (changed []*volume, unknown bool) {
 	before := vs.mounts
 	vs.mounts = make(map[string][]uint64, len(before))
+	known := vs.devs
+	vs.devs = make(map[host.Dev][]string, len(known))
 	for _, m := range list {
 		vs.mounts[m.Path] = append(vs.mounts[m.Path], m.ID)
+		vs.devs[m.Dev] = append(vs.devs[m.Dev], m.Path)
+		unknown = unknown || known[m.Dev] == nil // its events are to be followed
 	}
 	differs := map[*volume]bool{}
 	for path, ids := range vs.mounts {
@@ -120,9 +127,19 @@ func (vs *volumes) mountsAre(list []host.VolumeMount) (changed []*volume, unknow
 			differs[v] = true
 		}
 	}
-	unknown = differs[nil]
+	unknown = unknown || differs[nil]
 	delete(differs, nil)
 	return slices.Collect(maps.Keys(differs)), unknown
+}
+
+// on returns the volumes that a superblock is mounted for.
+func (vs *volumes) on(dev host.Dev) (found []*volume) {
+	for _, path := range vs.devs[dev] {
+		if v := vs.byPath[path]; v != nil && !slices.Contains(found, v) {
+			found = append(found, v)
+		}
+	}
+	return found
 }
 
 // first returns the volume that is due first and not being checked; nil for none.

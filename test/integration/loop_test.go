@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
 // TestLoopObserves loses a bind while a container uses the volume. There is no call:
@@ -44,6 +45,55 @@ func TestLoopObserves(t *testing.T) {
 	v.PublishAgain()
 	harness.Eventually(t, "the recovery is noticed", func() bool { return strings.Count(n.Log.String(), line) == 2 })
 	harness.Eventually(t, "no descriptor is left", func() bool { return openFiles(t, n.PID()) <= files })
+}
+
+// TestLoopNotices kills the daemon of one of two volumes, long before either is due: that
+// volume is checked, and only that one. So is an ext4 that counts an error.
+func TestLoopNotices(t *testing.T) {
+	harness.NeedsKernel(t, harness.KernelIs(6, 16), "which daemon serves a FUSE connection")
+	n := harness.NewNode(t, "--loop=observe", "--check-interval=1h")
+	n.AnyDriver = true
+	n.Start()
+	next := newNeighbour(n) // the first search for volumes is over when its mount is noticed
+	v, fs := n.NewFUSEVolume("served", faultfs.Config{})
+	other, otherFS := n.NewFUSEVolume("another", faultfs.Config{})
+	for _, volume := range []*harness.Volume{v, other} {
+		n.Expect("healthy", volume.Request())
+	}
+	harness.Eventually(t, "the daemons are followed", func() bool {
+		return hasPidfd(t, n.PID(), fs.PID()) && hasPidfd(t, n.PID(), otherFS.PID())
+	})
+	time.Sleep(2 * time.Second) // until the checks that the mounts caused are over
+	fs.Kill()
+	died := time.Now()
+	const line = `"A watched volume changed" volume_id="served"`
+	harness.Eventually(t, "the death is noticed", func() bool { return strings.Contains(n.Log.String(), line) })
+	t.Logf("noticed within %s", time.Since(died))
+	if log := n.Log.String(); !strings.Contains(log, "Disconnected") || strings.Contains(log, `"A watched volume changed" volume_id="another"`) {
+		t.Errorf("the log is\n%s", log)
+	}
+	if !hasPidfd(t, n.PID(), otherFS.PID()) {
+		t.Error("the other daemon is not followed any more")
+	}
+	next.countsAnError()
+	counted := time.Now()
+	harness.Eventually(t, "the counted error is noticed", func() bool {
+		return strings.Contains(n.Log.String(), `"A watched volume changed" volume_id="neighbour" driver="test.csi.example.com" verdict="abnormal" found="FilesystemErrors"`)
+	})
+	t.Logf("noticed within %s", time.Since(counted))
+}
+
+// hasPidfd reports whether a process has a pidfd of another one.
+func hasPidfd(t *testing.T, pid, other int) bool {
+	t.Helper()
+	infos, err := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))
+	harness.Must(t, err)
+	for _, name := range infos {
+		if info, err := os.ReadFile(name); err == nil && strings.Contains(string(info), fmt.Sprintf("\nPid:\t%d\n", other)) {
+			return true
+		}
+	}
+	return false
 }
 
 // TestLoopHeals kills the daemon of a volume that a container uses, and has the driver

@@ -2,6 +2,8 @@ package integration
 
 import (
 	"github.com/csi-addons/node-healer/test/harness"
+	"os"
+	"path/filepath"
 )
 
 // neighbour is a healthy volume on the node of a sick one.
@@ -32,4 +34,11 @@ func (b neighbour) untouched() {
 	if id := harness.MountID(b.n.T, b.v.MountPoint()); id != b.id {
 		b.n.T.Errorf("the neighbour's mount %d is now %d", b.id, id)
 	}
+}
+
+// countsAnError has the neighbour's ext4 count an error.
+func (n neighbour) countsAnError() {
+	n.n.T.Helper()
+	trigger := filepath.Join("/sys/fs/ext4", filepath.Base(n.v.Device), "trigger_fs_error")
+	harness.Must(n.n.T, os.WriteFile(trigger, []byte("test"), 0o600))
 }

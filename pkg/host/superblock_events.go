@@ -1,0 +1,245 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/workerops"
+)
+
+// maxFollowed bounds the descriptors, of daemons and of counters each.
+const maxFollowed = 1024
+
+// SuperblockEvents tells when something happens to a superblock that no mount table shows:
+// a process that serves it over FUSE ends (pidfd_open(2)), or its ext4 counts an error
+// (sysfs_notify of errors_count). A hint and no fact: who is told looks for himself.
+// Make it with Node.SuperblockEvents.
+type SuperblockEvents struct {
+	node *Node
+	// epoll has all descriptors. It is in the runtime's own, so that no thread waits.
+	epoll *os.File
+	told  chan Dev
+
+	mu sync.Mutex
+	// followed are the descriptors in epoll.
+	followed map[source]int
+	byFD     map[int32]source
+}
+
+// source is one thing that tells of a superblock.
+type source struct {
+	dev Dev
+	// pid and started are those of a daemon; zero for the counter of an ext4.
+	pid     int
+	started time.Duration
+}
+
+// SuperblockEvents follows nothing yet. It lives until ctx ends; then the channel of
+// Events closes.
+func (n *Node) SuperblockEvents(ctx context.Context) (*SuperblockEvents, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("follow superblocks: %w", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil { // so that os.NewFile hands it to the runtime
+		return nil, fmt.Errorf("follow superblocks: %w", err)
+	}
+	e := &SuperblockEvents{
+		node: n, epoll: os.NewFile(uintptr(fd), "superblock events"), told: make(chan Dev),
+		followed: map[source]int{}, byFD: map[int32]source{},
+	}
+	stop := context.AfterFunc(ctx, func() { _ = e.epoll.SetReadDeadline(time.Now()) })
+	go func() {
+		defer close(e.told)
+		defer e.end()
+		defer stop()
+		e.wait(ctx)
+	}()
+	return e, nil
+}
+
+// Events returns the channel that tells of superblocks.
+func (e *SuperblockEvents) Events() <-chan Dev { return e.told }
+
+// wait passes on what the kernel tells until ctx ends.
+func (e *SuperblockEvents) wait(ctx context.Context) {
+	conn, err := e.epoll.SyscallConn()
+	if err != nil {
+		return
+	}
+	events := make([]unix.EpollEvent, 64)
+	for ctx.Err() == nil {
+		ready := 0
+		if err := conn.Read(func(fd uintptr) bool {
+			ready, _ = unix.EpollWait(int(fd), events, 0) //nolint:errcheck // then nothing is ready
+			return ready > 0
+		}); err != nil {
+			return // the deadline: ctx has ended
+		}
+		for dev := range e.happened(events[:ready]) {
+			select {
+			case e.told <- dev:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// happened returns the superblocks that events are about. A process ends once.
+func (e *SuperblockEvents) happened(events []unix.EpollEvent) map[Dev]bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	devs := map[Dev]bool{}
+	for _, event := range events {
+		s, known := e.byFD[event.Fd]
+		if !known {
+			continue
+		}
+		devs[s.dev] = true
+		if s.pid != 0 {
+			e.forget(s)
+		} else {
+			rewind(int(event.Fd))
+		}
+	}
+	return devs
+}
+
+// rewind reads a file of sysfs, or poll would tell of the same change again (sysfs(5)).
+func rewind(fd int) {
+	var b [32]byte
+	_, _ = unix.Pread(fd, b[:], 0) //nolint:errcheck // the device is gone; the descriptor goes with the next Follow
+}
+
+// Follow has the superblocks of these mounts followed and no others. It walks over the
+// processes in a worker if any is FUSE's, and touches no volume. What cannot be followed,
+// as FUSE below about Linux 6.16, is left out.
+func (e *SuperblockEvents) Follow(ctx context.Context, mounts []VolumeMount) error {
+	wanted, err := e.sources(ctx, mounts)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.followed == nil {
+		return nil // ended
+	}
+	for s := range maps.Clone(e.followed) {
+		if !slices.Contains(wanted, s) {
+			e.forget(s)
+		}
+	}
+	for _, s := range wanted {
+		if _, already := e.followed[s]; !already {
+			e.add(s)
+		}
+	}
+	return nil
+}
+
+// sources returns what tells of these mounts.
+func (e *SuperblockEvents) sources(ctx context.Context, mounts []VolumeMount) (wanted []source, err error) {
+	byConnection, counters := map[uint64]Dev{}, 0
+	seen := map[Dev]bool{}
+	for _, m := range mounts {
+		switch {
+		case seen[m.Dev]:
+		case mount.IsType(m.FSType, mount.FUSE):
+			byConnection[FUSEConnectionNumber(m.Dev)] = m.Dev
+		case mount.IsType(m.FSType, mount.Ext) && counters < maxFollowed:
+			wanted = append(wanted, source{dev: m.Dev})
+			counters++
+		}
+		seen[m.Dev] = true
+	}
+	if len(byConnection) == 0 {
+		return wanted, nil
+	}
+	walk, err := e.node.daemons.all(ctx, e.node)
+	if err != nil {
+		return nil, fmt.Errorf("follow daemons: %w", err)
+	}
+	for i, d := range ofConnections(walk.Daemons, byConnection) {
+		if i == maxFollowed {
+			break
+		}
+		wanted = append(wanted, source{dev: byConnection[d.Connection], pid: d.PID, started: d.Started})
+	}
+	return wanted, nil
+}
+
+func ofConnections(daemons []workerops.FUSEDaemon, wanted map[uint64]Dev) []workerops.FUSEDaemon {
+	return slices.DeleteFunc(slices.Clone(daemons), func(d workerops.FUSEDaemon) bool {
+		_, ours := wanted[d.Connection]
+		return !ours
+	})
+}
+
+// add follows a source. That a process may have ended since, and its number been given to
+// another one, only costs a check more or one that comes with the next turn.
+func (e *SuperblockEvents) add(s source) {
+	fd, events := -1, uint32(unix.EPOLLIN)
+	var err error
+	if s.pid != 0 {
+		fd, err = unix.PidfdOpen(s.pid, 0)
+	} else {
+		name := filepath.Join(string(e.node.cfg.Sysfs), "fs/ext4", e.node.blockName(s.dev), "errors_count")
+		fd, err = unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		events = unix.EPOLLPRI | unix.EPOLLET
+	}
+	if err != nil {
+		return
+	}
+	if s.pid == 0 {
+		rewind(fd)
+	}
+	raw, err := e.epoll.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(ep uintptr) {
+			err = unix.EpollCtl(int(ep), unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)}) //nolint:gosec // a descriptor
+		})
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return
+	}
+	e.followed[s], e.byFD[int32(fd)] = fd, s //nolint:gosec // a descriptor
+}
+
+// forget closes a source, which takes it out of epoll: no other descriptor refers to it.
+func (e *SuperblockEvents) forget(s source) {
+	fd := e.followed[s]
+	delete(e.followed, s)
+	delete(e.byFD, int32(fd)) //nolint:gosec // a descriptor
+	_ = unix.Close(fd)
+}
+
+func (e *SuperblockEvents) end() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for s := range maps.Clone(e.followed) {
+		e.forget(s)
+	}
+	e.followed = nil
+	_ = e.epoll.Close()
+}
+
+// blockName returns the kernel's name of a block device, as sysfs has it.
+func (n *Node) blockName(dev Dev) string {
+	to, err := os.Readlink(filepath.Join(string(n.cfg.Sysfs), "dev/block", strconv.FormatUint(uint64(dev.Major), 10)+":"+strconv.FormatUint(uint64(dev.Minor), 10)))
+	if err != nil {
+		return "-"
+	}
+	return filepath.Base(to)
+}
