@@ -169,6 +169,7 @@ func newServer(cfg config, node *host.Node, c *cluster, engine *healer.Engine, n
 	return nodeserver.New(nodeserver.Config{
 		Healer:      engine,
 		Finder:      node,
+		Volumes:     node,
 		Driver:      cfg.onlyDriver(),
 		Name:        cfg.name,
 		Version:     version,
