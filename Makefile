@@ -13,7 +13,8 @@ TOOLS   := bin/tools
 # The Kubernetes of the tests; test/harness/cluster starts it.
 KUBERNETES := $(addprefix bin/controlplane/,etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet)
 PROTO   := pkg/api/healerpb/healer.proto
-STUBS   := pkg/api/healerpb/healer.pb.go pkg/api/healerpb/healer_grpc.pb.go
+ADMIN   := pkg/api/adminpb/admin.proto
+STUBS   := $(foreach p,$(PROTO:.proto=) $(ADMIN:.proto=),$(p).pb.go $(p)_grpc.pb.go)
 CSI     := github.com/container-storage-interface/spec
 
 # -buildvcs=false: the version comes from VERSION; git may refuse to answer.
@@ -40,10 +41,11 @@ deps-kernels: ## install what the kernels' virtual machines need in addition
 	@.ci/deps kernels
 
 .PHONY: build
-build: ## build bin/node-healer, bin/node-healer-worker and bin/node-healer-gateway
+build: ## build bin/node-healer, its worker and gateway, and bin/healerctl
 	$(BUILD) -o bin/node-healer ./cmd/node-healer
 	$(BUILD) -o bin/node-healer-worker ./cmd/node-healer-worker
 	$(BUILD) -o bin/node-healer-gateway ./cmd/node-healer-gateway
+	$(BUILD) -o bin/healerctl ./cmd/healerctl
 
 .PHONY: demo
 demo: deps build $(TOOLS)/grpcurl ## break real volumes and heal them with real calls (root)
@@ -104,10 +106,10 @@ lint: $(TOOLS)/golangci-lint ## golangci-lint, with the import fences
 # The CSI file is taken from the Go module that go.mod pins.
 define proto_to
 $(GO) mod download $(CSI)
-$(TOOLS)/proto -out $(1) -param module=$(MODULE) \
+for p in $(PROTO) $(ADMIN); do $(TOOLS)/proto -out $(1) -param module=$(MODULE) \
 	-plugin $(TOOLS)/protoc-gen-go -plugin $(TOOLS)/protoc-gen-go-grpc \
 	-import csi.proto="$$($(GO) list -m -f '{{.Dir}}' $(CSI))/csi.proto" \
-	$(MODULE)/$(PROTO)=$(PROTO)
+	$(MODULE)/$$p=$$p || exit 1; done
 endef
 
 .PHONY: generate

@@ -180,6 +180,7 @@ func newServer(cfg config, node *host.Node, c *cluster, engine nodeserver.Healer
 	return nodeserver.New(nodeserver.Config{
 		Healer:      engine,
 		Finder:      node,
+		Volumes:     node,
 		Driver:      cfg.onlyDriver(),
 		Name:        cfg.name,
 		Version:     version,

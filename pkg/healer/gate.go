@@ -84,7 +84,7 @@ func (g WantedGate) Enter(ctx context.Context, d Diagnosis, s Step) (Permit, err
 	case holder != nil:
 		return heldPermit{holder}, nil
 	case g.Standalone && d.Case.Volume.Unasked:
-		return nil, errors.New("there was no call, so only a running container that has the volume mounted proves that the mount point is wanted")
+		return nil, errors.New("no caller named the mount point, so only a running container that has the volume mounted proves that the mount point is wanted")
 	case g.Standalone && (s.MountPoint.Named || s.MountPoint.Role == RoleContainer):
 		return vouchedPermit{}, nil
 	case g.Standalone:

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
 
+	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
@@ -37,6 +38,8 @@ type Config struct {
 	// Finder finds a volume of Driver by its ID alone. Without either a request
 	// has to name a path.
 	Finder Finder
+	// Volumes finds all volumes of this node; nil: the Admin service is not offered.
+	Volumes Volumes
 	// Driver is the one driver whose volumes are served; empty: those of several.
 	Driver string
 	// Name is what GetIdentity answers; see ValidDriverName.
@@ -79,7 +82,7 @@ type Server struct {
 
 // New checks the configuration and registers every service: HealerNode, the
 // CSI-Addons Identity, CSI's Identity and Node, grpc.health.v1, and reflection
-// v1 and v1alpha.
+// v1 and v1alpha. With Config.Volumes also Admin, for callers on this node.
 func New(cfg Config) (*Server, error) {
 	if cfg.Healer == nil && !cfg.Off {
 		return nil, errors.New("nodeserver: a healer is required unless the server is off")
@@ -103,6 +106,9 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, rules: rules, health: health.NewServer(), recent: newRecentReports()}
 	s.grpc = s.newGRPC(peerGuard{allowed: cfg.AllowedUIDs, flag: "--allowed-uids", callerOf: localCaller})
 	s.gateway = s.newGRPC(peerGuard{allowed: []uint32{cfg.GatewayUID}, flag: "--gateway-uid", callerOf: forwardedCaller})
+	if cfg.Volumes != nil {
+		adminpb.RegisterAdminServer(registrar{s.grpc}, admin{server: s}) // not on s.gateway
+	}
 	return s, nil
 }
 

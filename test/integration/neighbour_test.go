@@ -37,8 +37,8 @@ func (b neighbour) untouched() {
 }
 
 // countsAnError has the neighbour's ext4 count an error.
-func (n neighbour) countsAnError() {
-	n.n.T.Helper()
-	trigger := filepath.Join("/sys/fs/ext4", filepath.Base(n.v.Device), "trigger_fs_error")
-	harness.Must(n.n.T, os.WriteFile(trigger, []byte("test"), 0o600))
+func (b neighbour) countsAnError() {
+	b.n.T.Helper()
+	trigger := filepath.Join("/sys/fs/ext4", filepath.Base(b.v.Device), "trigger_fs_error")
+	harness.Must(b.n.T, os.WriteFile(trigger, []byte("test"), 0o600))
 }

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"unicode/utf16"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"sigs.k8s.io/yaml"
+
+	"github.com/csi-addons/node-healer/pkg/api/adminpb"
+	"github.com/csi-addons/node-healer/pkg/printable"
+)
+
+// maxCellBytes bounds one cell of a table.
+const maxCellBytes = 1024
+
+func printVolumes(w io.Writer, output string, volumes []*adminpb.Volume) error {
+	if output != asTable {
+		all := make([]json.RawMessage, 0, len(volumes))
+		for _, v := range volumes {
+			one, err := encode(v)
+			if err != nil {
+				return err
+			}
+			all = append(all, one)
+		}
+		return printData(w, output, all)
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	row(table, "DRIVER", "VOLUME-ID", "PUBLISHED", "STAGED")
+	for _, v := range volumes {
+		var published, staged int
+		for _, p := range v.GetPaths() {
+			if p.GetStaging() {
+				staged++
+			} else {
+				published++
+			}
+		}
+		more := ""
+		if v.GetOmitted() > 0 {
+			more = "+"
+		}
+		row(table, v.GetDriver(), v.GetVolumeId(), strconv.Itoa(published)+more, strconv.Itoa(staged)+more)
+	}
+	return table.Flush()
+}
+
+func printReport(w io.Writer, output string, r *adminpb.VolumeReport) error {
+	if output != asTable {
+		one, err := encode(r)
+		if err != nil {
+			return err
+		}
+		return printData(w, output, one)
+	}
+	if _, err := fmt.Fprintln(w, printable.Line(r.GetMessage(), maxCellBytes)); err != nil {
+		return err
+	}
+	if len(r.GetSteps()) > 0 {
+		table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+		row(table, "STEP", "COST", "MOUNT-POINT", "REFUSED")
+		for _, s := range r.GetSteps() {
+			row(table, s.GetStep(), s.GetCost(), s.GetMountPoint(), s.GetRefused())
+		}
+		if err := table.Flush(); err != nil {
+			return err
+		}
+	}
+	if r.GetOmitted() > 0 {
+		_, err := fmt.Fprintf(w, "%d more conditions and steps are not listed\n", r.GetOmitted())
+		return err
+	}
+	return nil
+}
+
+// row writes one line. What comes from the node may hold anything that a terminal obeys.
+// The Flush of the table returns what went wrong.
+func row(w io.Writer, cells ...string) {
+	for i, c := range cells {
+		if cells[i] = printable.Line(c, maxCellBytes); cells[i] == "" {
+			cells[i] = "-"
+		}
+	}
+	_, _ = fmt.Fprintln(w, strings.Join(cells, "\t"))
+}
+
+func encode(m proto.Message) (json.RawMessage, error) {
+	return protojson.MarshalOptions{EmitUnpopulated: true, UseProtoNames: true}.Marshal(m)
+}
+
+func printData(w io.Writer, output string, data any) error {
+	text, err := json.MarshalIndent(data, "", "  ")
+	if err != nil {
+		return err
+	}
+	safe := escaped(string(text))
+	// YAML does not quote all that a terminal may obey; JSON is YAML too.
+	if output == asJSON || safe != string(text) {
+		_, err = fmt.Fprintln(w, safe)
+		return err
+	}
+	if text, err = yaml.JSONToYAML(text); err == nil {
+		_, err = w.Write(text)
+	}
+	return err
+}
+
+// escaped returns JSON in which whatever a terminal may obey is an escape sequence of
+// JSON's: encoding/json writes C1 controls and DEL as they are.
+func escaped(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		switch {
+		case r < 0x7f || strconv.IsPrint(r):
+			b.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,159 @@
+package nodeserver
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/api/adminpb"
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/printable"
+)
+
+// Volumes finds all volumes of this node; *host.Node is the real one.
+type Volumes interface {
+	Volumes(ctx context.Context) ([]host.VolumePath, error)
+}
+
+// admin implements adminpb.AdminServer.
+type admin struct {
+	adminpb.UnimplementedAdminServer
+	server *Server
+}
+
+// ListVolumes implements adminpb.AdminServer.
+func (a admin) ListVolumes(_ *adminpb.ListVolumesRequest, stream grpc.ServerStreamingServer[adminpb.Volume]) error {
+	if err := onlyRoot(stream.Context()); err != nil {
+		return err
+	}
+	paths, err := a.server.cfg.Volumes.Volumes(stream.Context())
+	if err != nil {
+		return toStatus(healer.Failed("list the volumes", err), nil)
+	}
+	for _, v := range volumesOf(paths) {
+		if err := stream.Send(v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// volumesOf returns the volumes that have the paths, sorted.
+func volumesOf(paths []host.VolumePath) (volumes []*adminpb.Volume) {
+	byKey := map[volumeKey]*adminpb.Volume{}
+	for _, p := range paths {
+		k := volumeKey{p.DriverName, p.VolumeHandle}
+		v := byKey[k]
+		if v == nil {
+			v = &adminpb.Volume{Driver: valid(p.DriverName), VolumeId: valid(p.VolumeHandle)}
+			byKey[k], volumes = v, append(volumes, v)
+		}
+		if len(v.Paths) < maxListed {
+			v.Paths = append(v.Paths, &adminpb.VolumePath{Path: valid(p.Path), Staging: p.Staging})
+		} else {
+			v.Omitted++
+		}
+	}
+	slices.SortFunc(volumes, func(x, y *adminpb.Volume) int {
+		return cmp.Or(cmp.Compare(x.GetDriver(), y.GetDriver()), cmp.Compare(x.GetVolumeId(), y.GetVolumeId()))
+	})
+	return volumes
+}
+
+// CheckVolume implements adminpb.AdminServer.
+func (a admin) CheckVolume(ctx context.Context, req *adminpb.CheckVolumeRequest) (*adminpb.VolumeReport, error) {
+	return a.do(ctx, req.GetDriver(), req.GetVolumeId(), false)
+}
+
+// HealVolume implements adminpb.AdminServer.
+func (a admin) HealVolume(ctx context.Context, req *adminpb.HealVolumeRequest) (*adminpb.VolumeReport, error) {
+	return a.do(ctx, req.GetDriver(), req.GetVolumeId(), !req.GetDryRun())
+}
+
+func (a admin) do(ctx context.Context, driver, id string, heals bool) (*adminpb.VolumeReport, error) {
+	started := time.Now()
+	logger := klog.FromContext(ctx).WithValues(keyVolumeID, printable.Line(id, maxVolumeIDBytes), keyCaller, healer.CallerOf(ctx))
+	ctx = klog.NewContext(ctx, logger)
+	var report healer.Report
+	if err := onlyRoot(ctx); err != nil {
+		return nil, err
+	}
+	if a.server.cfg.Off {
+		return nil, toStatus(&healer.Error{Kind: healer.KindDisabled, Text: "this server was told to check and heal nothing (--mode=off)"}, nil)
+	}
+	paths, err := a.find(ctx, driver, id)
+	if err != nil {
+		return nil, toStatus(err, nil)
+	}
+	do := a.server.cfg.Healer.Check
+	if heals {
+		do = a.server.cfg.Healer.Heal
+	}
+	err = healer.NotFound("nothing of the volume is mounted")
+	for _, path := range paths {
+		// The caller named no path: that the volume is wanted there has to be shown.
+		report, err = a.server.run(ctx, healer.Volume{ID: id, Path: path, Unasked: true}, do)
+		if healer.KindOf(err) != healer.KindNotFound {
+			break
+		}
+	}
+	logHeal(logger, time.Since(started), err, report)
+	if err != nil {
+		return nil, toStatus(err, nil)
+	}
+	a.server.Publish(report)
+	return adminReport(report, !heals), nil
+}
+
+// find returns the paths of a volume, those where it is published first.
+func (a admin) find(ctx context.Context, driver, id string) (paths []string, err error) {
+	if id == "" || len(id) > maxVolumeIDBytes {
+		return nil, healer.Invalid("volume_id", "must have 1 to %d bytes", maxVolumeIDBytes)
+	}
+	all, err := a.server.cfg.Volumes.Volumes(ctx)
+	if err != nil {
+		return nil, healer.Failed("find the volume", err)
+	}
+	var published, staged []string
+	drivers := map[string]bool{}
+	for _, p := range all {
+		if p.VolumeHandle != id || driver != "" && p.DriverName != driver {
+			continue
+		}
+		drivers[p.DriverName] = true
+		if p.Staging {
+			staged = append(staged, p.Path)
+		} else {
+			published = append(published, p.Path)
+		}
+	}
+	if len(drivers) > 1 {
+		return nil, healer.Invalid("driver", "%d drivers have a volume of this ID: name one", len(drivers))
+	}
+	if len(published)+len(staged) == 0 {
+		return nil, healer.NotFound("no such volume on this node")
+	}
+	return append(published, staged...), nil
+}
+
+// onlyRoot fails for a caller that may heal by path, and not act on what it cannot name.
+func onlyRoot(ctx context.Context) error {
+	who, ok := peer.FromContext(ctx)
+	if !ok {
+		return refused("the caller is unknown")
+	}
+	if p, ok := who.AuthInfo.(Peer); !ok || p.UID != 0 {
+		return refused("only root may call the Admin service")
+	}
+	return nil
+}
+
+// valid returns s as a protobuf string may be.
+func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

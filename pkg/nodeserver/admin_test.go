@@ -1,0 +1,211 @@
+package nodeserver
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/csi-addons/node-healer/pkg/api/adminpb"
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+type fakeVolumes []host.VolumePath
+
+func (f fakeVolumes) Volumes(context.Context) ([]host.VolumePath, error) { return f, nil }
+
+func volumeAt(driver, id, path string, staging bool) host.VolumePath {
+	return host.VolumePath{VolData: host.VolData{DriverName: driver, VolumeHandle: id}, Path: path, Staging: staging}
+}
+
+// asUID returns the context of a call by a process of that user.
+func asUID(uid uint32) context.Context {
+	return peer.NewContext(context.Background(), &peer.Peer{Addr: &net.UnixAddr{}, AuthInfo: Peer{
+		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, UID: uid,
+	}})
+}
+
+func newAdmin(t *testing.T, h Healer, paths ...host.VolumePath) admin {
+	t.Helper()
+	cfg := testConfig(h)
+	cfg.Volumes = fakeVolumes(paths)
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return admin{server: s}
+}
+
+func TestAdminIsForRoot(t *testing.T) {
+	h := &fakeHealer{}
+	a := newAdmin(t, h, volumeAt("d", "v", "/p", false))
+	for name, ctx := range map[string]context.Context{"another user": asUID(1000), "no peer": context.Background()} {
+		if _, err := a.CheckVolume(ctx, &adminpb.CheckVolumeRequest{VolumeId: "v"}); status.Code(err) != codes.Unauthenticated {
+			t.Errorf("%s: CheckVolume: %v", name, err)
+		}
+		if _, err := a.HealVolume(ctx, &adminpb.HealVolumeRequest{VolumeId: "v"}); status.Code(err) != codes.Unauthenticated {
+			t.Errorf("%s: HealVolume: %v", name, err)
+		}
+		if err := a.ListVolumes(nil, &contextStream{ctx: ctx}); status.Code(err) != codes.Unauthenticated {
+			t.Errorf("%s: ListVolumes: %v", name, err)
+		}
+	}
+	if len(h.asked)+len(h.checked) != 0 {
+		t.Errorf("the engine was asked: %v %v", h.asked, h.checked)
+	}
+}
+
+// contextStream is a stream that nothing may be sent to.
+type contextStream struct {
+	grpc.ServerStream
+
+	ctx context.Context
+}
+
+func (s *contextStream) Context() context.Context { return s.ctx }
+
+func (*contextStream) Send(*adminpb.Volume) error { return errors.New("sent") }
+
+func TestAdminFindsTheVolume(t *testing.T) {
+	paths := []host.VolumePath{
+		volumeAt("a", "v", "/staged", true), volumeAt("a", "v", "/published", false), volumeAt("a", "w", "/other", false),
+		volumeAt("a", "both", "/of-a", false), volumeAt("b", "both", "/of-b", false),
+	}
+	for name, c := range map[string]struct {
+		id, driver, path string
+		code             codes.Code
+	}{
+		"published before staged": {id: "v", path: "/published"},
+		"unknown":                 {id: "x", code: codes.NotFound},
+		"of another driver":       {id: "v", driver: "b", code: codes.NotFound},
+		"none":                    {code: codes.InvalidArgument},
+		"too long":                {id: strings.Repeat("x", maxVolumeIDBytes+1), code: codes.InvalidArgument},
+		"of two drivers":          {id: "both", code: codes.InvalidArgument},
+		"of the driver named":     {id: "both", driver: "b", path: "/of-b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := &fakeHealer{}
+			_, err := newAdmin(t, h, paths...).HealVolume(asUID(0), &adminpb.HealVolumeRequest{VolumeId: c.id, Driver: c.driver})
+			if status.Code(err) != c.code {
+				t.Fatal(err)
+			}
+			want := []healer.Volume{{ID: c.id, Path: c.path, Unasked: true}}
+			if err != nil {
+				want = nil
+			}
+			if got := h.volumes(); !slices.EqualFunc(got, want, func(x, y healer.Volume) bool {
+				return x.ID == y.ID && x.Path == y.Path && x.Unasked == y.Unasked
+			}) {
+				t.Errorf("healed %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+func TestAdminDryRunOnlyChecks(t *testing.T) {
+	at := healer.MountPoint{Path: "/p"}
+	diagnosis := healer.Diagnosis{
+		Conditions: []healer.Condition{{Reason: healer.NotMounted, Status: healer.Inaccessible, Acute: true, Message: "bare\x1b[2J", MountPoint: at.Path}},
+		Steps: []healer.Step{
+			{Name: "restage", MountPoint: at, Cost: healer.Restage, Heals: []healer.Reason{healer.NotMounted}, Refused: "not enabled"},
+			{Name: "rebind", MountPoint: at, Cost: healer.Rebind, Heals: []healer.Reason{healer.NotMounted}},
+			{Name: "unrelated", MountPoint: at, Heals: []healer.Reason{healer.IOError}, Refused: "so"},
+		},
+	}
+	h := &fakeHealer{}
+	h.next(healer.Report{Before: diagnosis, After: diagnosis}, nil, nil)
+	got, err := newAdmin(t, h, volumeAt("d", "v", "/p", false)).HealVolume(asUID(0), &adminpb.HealVolumeRequest{VolumeId: "v", DryRun: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(h.asked) != 0 || len(h.checked) != 1 {
+		t.Errorf("healed %v, checked %v", h.asked, h.checked)
+	}
+	var steps []string
+	for _, s := range got.GetSteps() {
+		steps = append(steps, s.GetStep()+" "+s.GetCost()+" "+s.GetMountPoint()+" "+s.GetRefused())
+	}
+	if want := []string{"rebind rebind /p ", "restage restage /p not enabled"}; !slices.Equal(steps, want) {
+		t.Errorf("steps %q, want %q", steps, want)
+	}
+	if got.GetVerdict() != "abnormal" || strings.Contains(got.String(), "\x1b") || strings.Contains(got.GetConditions()[0].GetMessage(), "\x1b") {
+		t.Errorf("report %v", got)
+	}
+}
+
+func TestAdminOff(t *testing.T) {
+	cfg := testConfig(nil)
+	cfg.Healer, cfg.Off, cfg.Volumes = nil, true, fakeVolumes{volumeAt("d", "v", "/p", false)}
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (admin{server: s}).CheckVolume(asUID(0), &adminpb.CheckVolumeRequest{VolumeId: "v"}); status.Code(err) != codes.Unimplemented {
+		t.Error(err)
+	}
+}
+
+// The gateway's callers come over the network.
+func TestAdminIsNotForTheGateway(t *testing.T) {
+	cfg := testConfig(&fakeHealer{})
+	cfg.Volumes = fakeVolumes{}
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const name = "nodehealer.admin.v1alpha1.Admin"
+	if _, here := s.grpc.GetServiceInfo()[name]; !here {
+		t.Error("callers on the node do not get the Admin service")
+	}
+	if _, here := s.gateway.GetServiceInfo()[name]; here {
+		t.Error("the gateway's callers get the Admin service")
+	}
+}
+
+func TestAdminListsSorted(t *testing.T) {
+	if os.Getuid() != 0 {
+		if os.Getenv("CI") != "" {
+			t.Fatal("needs root")
+		}
+		t.Skip("needs root")
+	}
+	cfg := testConfig(&fakeHealer{})
+	paths := fakeVolumes{volumeAt("b", "1", "/b1", false), volumeAt("a", "2", "/a2\xff", false)}
+	for range 2000 { // more than one answer may hold
+		paths = append(paths, volumeAt("a", "1", "/"+strings.Repeat("x", 200), true))
+	}
+	cfg.Volumes = paths
+	s := serve(t, cfg)
+	stream, err := adminpb.NewAdminClient(s.conn).ListVolumes(testContext(t), &adminpb.ListVolumesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for {
+		v, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(v.GetPaths())+int(v.GetOmitted()) == 0 || len(v.GetPaths()) > maxListed {
+			t.Errorf("%s: %d paths and %d more", v.GetVolumeId(), len(v.GetPaths()), v.GetOmitted())
+		}
+		got = append(got, v.GetDriver()+" "+v.GetVolumeId())
+	}
+	if want := []string{"a 1", "a 2", "b 1"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

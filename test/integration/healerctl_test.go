@@ -1,0 +1,68 @@
+package integration
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// TestHealerctl loses a bind that a container uses, and has a person find, check and
+// heal the volume by its ID.
+func TestHealerctl(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "healerctl")
+	harness.Run(t, "go", "build", "-buildvcs=false", "-o", program, "github.com/csi-addons/node-healer/cmd/healerctl")
+	n := harness.NewNode(t)
+	n.AnyDriver = true
+	n.Start()
+	v := n.NewVolume("tmpfs", "by hand")
+	n.NewContainer(harness.PodUID, v.MountPoint())
+	call := func(want int, args ...string) string {
+		t.Helper()
+		out, err := exec.CommandContext(t.Context(), program, append(args, "--endpoint=unix://"+n.Socket())...).CombinedOutput()
+		var exit *exec.ExitError
+		code := 0
+		if errors.As(err, &exit) {
+			code = exit.ExitCode()
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if code != want {
+			t.Errorf("healerctl %s: exit code %d, want %d: %s", args, code, want, out)
+		}
+		return string(out)
+	}
+	n.Expect("healthy", v.Request())
+	before := n.Table()
+	call(0, "check", "by hand")
+	call(3, "check", "another")
+	var volumes []struct {
+		VolumeID string `json:"volume_id"`
+	}
+	if err := json.Unmarshal([]byte(call(0, "list", "-o", "json")), &volumes); err != nil || len(volumes) != 1 || volumes[0].VolumeID != "by hand" {
+		t.Errorf("listed %v, %v", volumes, err)
+	}
+
+	v.Unpublish()
+	lost := n.Table()
+	for _, args := range [][]string{{"check", "by hand"}, {"heal", "--dry-run", "by hand"}} {
+		if out := call(1, args...); !strings.Contains(out, "NotMounted") || !strings.Contains(out, "\nrebind") {
+			t.Errorf("healerctl %s: %s", args, out)
+		}
+		n.SameTable(lost)
+	}
+	if out := call(0, "heal", "by hand"); !strings.Contains(out, "healed") {
+		t.Error(out)
+	}
+	n.SameTable(before)
+	audit, err := os.ReadFile(filepath.Join(n.StateDir(), "audit.log"))
+	harness.Must(t, err)
+	if !strings.Contains(string(audit), `"caller":"uid 0"`) {
+		t.Errorf("the audit log is %s", audit)
+	}
+}
