@@ -54,7 +54,7 @@ demo: deps build $(TOOLS)/grpcurl ## break real volumes and heal them with real 
 # that its failures end the output.
 .PHONY: test
 test: ## build everything and run all tests, as CI does (root; CI=true turns skips into failures)
-	$(MAKE) --keep-going deps deps-kernels build check-generate lint vet unit e2e kernels-short integration
+	$(MAKE) --keep-going deps deps-kernels build check-generate lint vet unit kernels-short e2e integration
 
 .PHONY: unit
 unit: ## tests of the packages, commands, manifests and pages
@@ -62,9 +62,8 @@ unit: ## tests of the packages, commands, manifests and pages
 	$(TEST) -run 'TestPage|TestFeatures|TestTable' ./test/kernels
 
 .PHONY: integration
-# -p 1: device and FUSE connection numbers are shared by the whole machine.
-integration: deps build kubernetes ## tests on the real kernel (root)
-	$(TEST) -p 1 -timeout 30m ./test/integration/... ./test/harness/...
+integration: deps build ## tests on the real kernel (root)
+	@.ci/integration
 
 .PHONY: e2e
 e2e: deps build kubernetes ## a real node with kubelet: a pod gets its volume back without a restart (root)

@@ -148,8 +148,11 @@ func TestDaemonsThatDoNotAnswer(t *testing.T) {
 					return strings.HasPrefix(n.Message(v.Request()), "healthy:")
 				})
 				n.SameTable(table)
-				harness.Must(t, unix.Kill(server, unix.SIGKILL)) // sshfs unmounts the staging path, and ends
-				n.Expect("abnormal", v.Request())
+				// A moment later sshfs unmounts the staging path, and ends.
+				harness.Must(t, unix.Kill(server, unix.SIGKILL))
+				harness.Eventually(t, "the volume is abnormal", func() bool {
+					return strings.HasPrefix(n.Message(v.Request()), "abnormal:")
+				})
 			} else {
 				n.SameTable(table)
 			}
