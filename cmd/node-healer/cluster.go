@@ -69,6 +69,14 @@ func (c *cluster) onReport() func(healer.Report, func(healer.Report) string) {
 	return c.reporter.Note
 }
 
+// loop returns what the node does by itself now.
+func (c *cluster) loop(cfg config) string {
+	if c == nil {
+		return cfg.loop
+	}
+	return c.policy.Loop(cfg.loop)
+}
+
 // follow runs informers, policy and reports until stop is called, which waits for
 // their end. It outlives ctx: the last heals still ask the API.
 func (c *cluster) follow(ctx context.Context) (stop func(context.Context) error) {

@@ -14,6 +14,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/containers"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
+	"github.com/csi-addons/node-healer/pkg/policy"
 )
 
 // check returns all broken rules, each with the flag's name.
@@ -23,7 +24,7 @@ func (c *config) check() error {
 		c.checkGateway(),
 		c.checkSockets(),
 		oneOf("--mode", c.mode, modeHeal, modeCheck, modeOff),
-		oneOf("--loop", c.loop, loopObserve, loopOff),
+		oneOf("--loop", c.loop, policy.LoopModes()...),
 		between("--check-interval", c.checkInterval, 10*time.Second, time.Hour),
 		oneOf("--heal-containers", c.healContainers, containers.FUSE, containers.All, containers.Off),
 		oneOf("--probe-write", healer.WriteProbe(c.probeWrite), healer.WriteAlways, healer.WriteOnSuspicion, healer.WriteNever),

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/policy"
 	"github.com/csi-addons/node-healer/test/harness/flagtest"
 )
 
@@ -16,7 +17,7 @@ func TestDefaults(t *testing.T) {
 		kubeletRoot: "/var/lib/kubelet",
 		stateDir:    "/var/lib/node-healer",
 		mode:        modeHeal,
-		loop:        loopOff, checkInterval: time.Minute,
+		loop:        policy.LoopOff, checkInterval: time.Minute,
 		probeTimeout: 5 * time.Second,
 		slowAnswer:   time.Second,
 		probeWrite:   "on-suspicion", healContainers: "fuse",
@@ -37,7 +38,7 @@ func TestEveryFlagIsTaken(t *testing.T) {
 		--csi-socket=d=/k/d.sock --kubeconfig=/kc --pod-namespace=ns --config-map=m --driver-grace=0s`, config{
 		endpoint: "unix:///s/s", gatewaySocket: "unix:///g/g", gatewayUID: 7, name: "m",
 		drivers: []string{"d", "e"}, nodeID: "n", kubeletRoot: "/k",
-		pathRoots: []string{"/a", "/b"}, stateDir: "/st", mode: modeCheck, loop: loopObserve, checkInterval: 2 * time.Minute,
+		pathRoots: []string{"/a", "/b"}, stateDir: "/st", mode: modeCheck, loop: policy.LoopObserve, checkInterval: 2 * time.Minute,
 		hostNamespace: "/proc/1/ns/mnt", probeTimeout: time.Second, slowAnswer: 300 * time.Millisecond, probeWrite: "never", healContainers: "off", healTimeout: time.Minute,
 		csiSockets: namedValues{"d": "/k/d.sock"}, allowedUIDs: []uint32{0, 1000}, verbosity: 4,
 		cluster: clusterConfig{
@@ -68,7 +69,7 @@ func TestRules(t *testing.T) {
 		{named + "--probe-write=", "--probe-write"},
 		{named + "--probe-write=sometimes", "--probe-write"},
 		{named + "--mode=Heal", "--mode"},
-		{named + "--loop=heal", "--loop"},
+		{named + "--loop=mend", "--loop"},
 		{named + "--check-interval=10s", ""},
 		{named + "--check-interval=9s", "--check-interval"},
 		{named + "--check-interval=61m", "--check-interval"},

@@ -95,7 +95,7 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	unwatch, err := watchVolumes(ctx, cfg, node, engine, server)
+	unwatch, err := watchVolumes(ctx, cfg, node, engine, cluster, server)
 	if err != nil {
 		return err
 	}

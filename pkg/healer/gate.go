@@ -83,6 +83,8 @@ func (g WantedGate) Enter(ctx context.Context, d Diagnosis, s Step) (Permit, err
 	switch {
 	case holder != nil:
 		return heldPermit{holder}, nil
+	case g.Standalone && d.Case.Volume.Unasked:
+		return nil, errors.New("there was no call, so only a running container that has the volume mounted proves that the mount point is wanted")
 	case g.Standalone && (s.MountPoint.Named || s.MountPoint.Role == RoleContainer):
 		return vouchedPermit{}, nil
 	case g.Standalone:
@@ -94,8 +96,8 @@ func (g WantedGate) Enter(ctx context.Context, d Diagnosis, s Step) (Permit, err
 
 // Write implements Gate: while a container uses the volume, it writes to the device
 // itself.
-func (g WantedGate) Write(ctx context.Context, _ Case, p MountPoint, onDisk bool) error {
-	if g.Standalone || !onDisk {
+func (g WantedGate) Write(ctx context.Context, c Case, p MountPoint, onDisk bool) error {
+	if g.Standalone && !c.Volume.Unasked || !onDisk {
 		return nil
 	}
 	holder, err := g.Node.Holder(ctx, p.PodUID, p.Dev())

@@ -53,6 +53,23 @@ func (r Report) Verdict() Verdict {
 	}
 }
 
+// Failure returns the class of what kept the steps from healing: of the errors the one
+// that promises most. It is false where no step ran.
+func (r Report) Failure() (Class, bool) {
+	worst := map[Tier]int{Transient: 1, Retriable: 2, Terminal: 3}
+	best, found := Class{Tier: Retriable, Type: TypeExecution}, len(r.Steps) > 0
+	failed := false
+	for _, o := range r.Steps {
+		if o.Err == nil {
+			continue
+		}
+		if c := Classify(o.Step, "", o.Err); !failed || worst[c.Tier] < worst[best.Tier] {
+			best, failed = c, true
+		}
+	}
+	return best, found
+}
+
 // Outcome is what one step did.
 type Outcome struct {
 	Step       string
@@ -90,6 +107,23 @@ type ProviderFailure struct {
 
 // Healthy reports whether nothing is wrong and every provider could examine the case.
 func (d Diagnosis) Healthy() bool { return len(d.Conditions) == 0 && len(d.Failures) == 0 }
+
+// Offers returns the steps that may be tried now: they heal a condition that is acute,
+// and nothing that is known refuses them. The gate may refuse them still.
+func (d Diagnosis) Offers() (steps []Step) {
+	for _, s := range d.Steps {
+		if s.Refused == "" && d.needs(s) {
+			steps = append(steps, s)
+		}
+	}
+	return steps
+}
+
+// Lasting reports whether what is wrong cannot pass by itself: the filesystem instance of
+// a mount has ended. All else may be a moment of kubelet's, a driver's or a server's.
+func (d Diagnosis) Lasting() bool {
+	return slices.ContainsFunc(d.Conditions, func(c Condition) bool { return c.Acute && slices.Contains(EndedReasons(), c.Reason) })
+}
 
 // recordable reports whether the volume can be used, and it is clear which storage it
 // is.

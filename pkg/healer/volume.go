@@ -11,7 +11,7 @@ type Volume struct {
 	// StagingPath is the staging_target_path; empty when the driver stages
 	// nothing or the caller did not name it.
 	StagingPath string
-	// Unasked is true for a check that nobody called for. Nothing then says that an
+	// Unasked is whether there was no call for a check or heal. Nothing then says that an
 	// empty volume_path should be mounted, as its caller would: the pod may be starting
 	// or ending.
 	Unasked bool

@@ -126,6 +126,15 @@ func (c *Cluster) NodeUID() (types.UID, bool) {
 	return node.UID, true
 }
 
+// NodeLabels returns the labels of this node's object, and false while it is unknown.
+func (c *Cluster) NodeLabels() (map[string]string, bool) {
+	node, known := one[*corev1.Node](c.node, c.cfg.Node)
+	if !known {
+		return nil, false
+	}
+	return node.Labels, true
+}
+
 // ConfigMapName returns namespace and name of the settings, as messages show them.
 func (c *Cluster) ConfigMapName() string {
 	return "ConfigMap " + c.cfg.Namespace + "/" + c.cfg.ConfigMap

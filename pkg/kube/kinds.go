@@ -53,7 +53,7 @@ const ModeAnnotation = "node-healer.csi-addons.io/mode"
 // maxModeBytes bounds what is kept of it: no mode is longer.
 const maxModeBytes = 64
 
-// EnforceLabel is the one label that is kept. On a namespace it says which pods may
+// EnforceLabel is the one label that is kept but of a Node. On a namespace it says which pods may
 // be created there (Pod Security Admission).
 const EnforceLabel = "pod-security.kubernetes.io/enforce"
 
@@ -61,10 +61,12 @@ const EnforceLabel = "pod-security.kubernetes.io/enforce"
 func (k kind[T]) strip(o T) {
 	o.SetManagedFields(nil)
 	o.SetFinalizers(nil)
-	enforce, labelled := o.GetLabels()[EnforceLabel]
-	o.SetLabels(nil)
-	if labelled {
-		o.SetLabels(map[string]string{EnforceLabel: enforce})
+	if _, isNode := any(o).(*corev1.Node); !isNode { // the settings select nodes by label
+		enforce, labelled := o.GetLabels()[EnforceLabel]
+		o.SetLabels(nil)
+		if labelled {
+			o.SetLabels(map[string]string{EnforceLabel: enforce})
+		}
 	}
 	mode, set := o.GetAnnotations()[ModeAnnotation]
 	o.SetAnnotations(nil)

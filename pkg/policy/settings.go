@@ -20,6 +20,7 @@ import (
 
 const (
 	keyMode                   = "mode"
+	keyLoop                   = "loop"
 	keySelfRepair             = "self-repairing-drivers"
 	keyWriteWithoutAttachment = "write-without-attachment"
 	keyDriverDaemonSets       = "driver-daemonsets"
@@ -34,6 +35,10 @@ var settingKeys = []struct {
 }{
 	{keyMode, func(s *settings, text string, _ []healer.Reason) (err error) {
 		s.mode, err = parseMode(text)
+		return err
+	}},
+	{keyLoop, func(s *settings, text string, _ []healer.Reason) (err error) {
+		s.loop, err = parseLoop(text)
 		return err
 	}},
 	{keySelfRepair, func(s *settings, text string, reasons []healer.Reason) (err error) {
@@ -56,6 +61,8 @@ var settingKeys = []struct {
 type settings struct {
 	// mode is the most that any node may do.
 	mode mode
+	// loop says what nodes do by themselves; the first rule that fits counts.
+	loop []loopRule
 	// selfRepair has what is left to drivers that repair volumes themselves.
 	selfRepair selfRepair
 	// writeWithoutAttachment has the drivers without attachments (attachRequired:

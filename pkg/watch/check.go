@@ -34,13 +34,16 @@ type result struct {
 	report healer.Report
 	err    error
 	took   time.Duration
+	// heals is whether it was a heal, and backend what it was counted for.
+	heals   bool
+	backend string
 	// wasSlow is whether the check counted as one of a slow volume.
 	wasSlow bool
 }
 
-// start checks a volume at the best of its paths. A check that was begun ends, whatever
+// start checks or heals a volume at the best of its paths. What was begun ends, whatever
 // becomes of ctx.
-func (l *Loop) start(ctx context.Context, v *volume, now time.Time) {
+func (l *Loop) start(ctx context.Context, v *volume, heals bool, now time.Time) {
 	v.running, v.again, v.started = true, false, now
 	l.running++
 	if v.slow {
@@ -48,21 +51,27 @@ func (l *Loop) start(ctx context.Context, v *volume, now time.Time) {
 	}
 	logger := klog.FromContext(ctx).WithValues(keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver))
 	ctx = klog.NewContext(healer.WithCaller(context.WithoutCancel(ctx), caller), logger)
-	r := result{volume: v, wasSlow: v.slow}
+	r := result{volume: v, wasSlow: v.slow, heals: heals}
+	do := l.cfg.Engine.Check
+	if heals {
+		do, r.backend = l.cfg.Engine.Heal, v.sick.backend
+		l.heals.running++
+		l.heals.breaker(r.backend).begin()
+	}
 	paths := l.known.toCheck(v)
 	go func() {
-		r.report, r.err = l.check(ctx, v.key.id, paths)
+		r.report, r.err = atFirst(ctx, do, v.key.id, paths)
 		r.took = time.Since(now)
 		l.checked <- r
 	}()
 }
 
-// check returns the answer of the first path at which there is anything to check.
-func (l *Loop) check(ctx context.Context, id string, paths []string) (report healer.Report, err error) {
+// atFirst returns the answer of the first path at which there is anything to check.
+func atFirst(ctx context.Context, do func(context.Context, healer.Volume) (healer.Report, error), id string, paths []string) (report healer.Report, err error) {
 	err = healer.NotFound("nothing of the volume is mounted")
 	for _, path := range paths {
 		v := healer.Volume{ID: id, Path: path, Unasked: true}
-		report, err = l.cfg.Checker.Check(ctx, v)
+		report, err = do(ctx, v)
 		report.Volume = v
 		if healer.KindOf(err) != healer.KindNotFound {
 			break
@@ -80,6 +89,7 @@ func (l *Loop) finish(r result) {
 		l.slow--
 	}
 	v.due = now.Add(l.jitter())
+	l.diagnosed(r, now)
 	if v.again {
 		v.changed(now)
 	}

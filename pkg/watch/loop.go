@@ -47,22 +47,26 @@ type Node interface {
 	Changes(ctx context.Context) (<-chan struct{}, error)
 }
 
-// Checker checks one volume, with a deadline of its own. The engine of package healer is
-// one.
-type Checker interface {
+// Engine checks and heals one volume, with a deadline of its own; *healer.Engine is one.
+type Engine interface {
 	Check(ctx context.Context, v healer.Volume) (healer.Report, error)
+	Heal(ctx context.Context, v healer.Volume) (healer.Report, error)
 }
 
 // Config is what a Loop is made of.
 type Config struct {
-	Node    Node
-	Checker Checker
+	Node   Node
+	Engine Engine
 	// Publish gets each report, and must return at once.
 	Publish func(healer.Report)
 	// Drivers are those whose volumes are checked; empty: all.
 	Drivers []string
 	// Interval is the time between two checks of a volume.
 	Interval time.Duration
+	// Action returns what the loop may do now. It is asked often.
+	Action func() Action
+	// DryRun has the loop say what it would heal, and do nothing.
+	DryRun bool
 }
 
 // Loop checks the volumes of a node. Its fields belong to the goroutine of Run.
@@ -83,13 +87,14 @@ type Loop struct {
 	// listenAt is when the mount table may be looked at again.
 	listenAt time.Time
 	errors   lastErrors
+	heals    healing
 }
 
 // New checks cfg.
 func New(cfg Config) (*Loop, error) {
 	switch {
-	case cfg.Node == nil || cfg.Checker == nil || cfg.Publish == nil:
-		return nil, errors.New("watch: node, checker and publish are required")
+	case cfg.Node == nil || cfg.Engine == nil || cfg.Publish == nil || cfg.Action == nil:
+		return nil, errors.New("watch: node, engine, publish and action are required")
 	case cfg.Interval <= 0:
 		return nil, errors.New("watch: the interval must be positive")
 	}
@@ -98,6 +103,7 @@ func New(cfg Config) (*Loop, error) {
 		known:   newVolumes(),
 		checked: make(chan result, maxChecks),
 		found:   make(chan discovery, 1),
+		heals:   newHealing(),
 	}, nil
 }
 
@@ -142,10 +148,13 @@ func (l *Loop) listening(changes <-chan struct{}) <-chan struct{} {
 // advance starts what is due, and returns when to call it next.
 func (l *Loop) advance(ctx context.Context) time.Time {
 	now := time.Now()
+	if l.decide(); l.heals.action == Off {
+		return now.Add(actionGap)
+	}
 	if !l.discovering && !now.Before(l.discoverAt) {
 		l.discover(ctx)
 	}
-	next := now.Add(l.cfg.Interval)
+	next := now.Add(min(l.cfg.Interval, actionGap))
 	for _, at := range []time.Time{l.listenAt, l.discoverAt} {
 		if at.After(now) && at.Before(next) {
 			next = at
@@ -161,8 +170,12 @@ func (l *Loop) advance(ctx context.Context) time.Time {
 		case l.paid.Sub(now) >= checksBurst*checkShare:
 			return earlier(next, now.Add(checkShare))
 		}
+		begins, heals := l.turn(v, now)
+		if !begins {
+			continue
+		}
 		l.paid = later(l.paid, now).Add(checkShare)
-		l.start(ctx, v, now)
+		l.start(ctx, v, heals, now)
 	}
 	return next // a check that ends wakes the loop
 }

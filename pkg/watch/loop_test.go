@@ -30,7 +30,16 @@ type fakeNode struct {
 	// unwanted are paths that are not to be mounted.
 	unwanted map[string]bool
 
+	// action is what the loop may do, and dryRun whether it only says so.
+	action Action
+	dryRun bool
+	// faults are what ails volumes, beside lost mounts.
+	faults map[string]*fault
+
 	checks    []check
+	heals     []check
+	healing   int
+	healsMost int
 	running   int
 	atOnce    int
 	looks     int
@@ -45,7 +54,7 @@ type check struct {
 }
 
 func newFakeNode() *fakeNode {
-	return &fakeNode{changes: make(chan struct{}, 1), hung: map[string]bool{}, unwanted: map[string]bool{}}
+	return &fakeNode{action: Observe, faults: map[string]*fault{}, changes: make(chan struct{}, 1), hung: map[string]bool{}, unwanted: map[string]bool{}}
 }
 
 func (n *fakeNode) Volumes(context.Context) ([]host.VolumePath, error) {
@@ -102,6 +111,9 @@ func (n *fakeNode) Check(_ context.Context, v healer.Volume) (healer.Report, err
 			return healer.Report{}, healer.NotFound("not wanted")
 		}
 		r.After.Conditions = []healer.Condition{{Status: healer.Inaccessible, Reason: healer.NotMounted, MountPoint: v.Path}}
+	}
+	if f := n.faults[v.ID]; f != nil {
+		r.After = f.diagnosis(v)
 	}
 	return r, nil
 }
@@ -168,7 +180,7 @@ func run(t *testing.T, n *fakeNode, do func()) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n.changes = make(chan struct{}, 1)
-		l, err := New(Config{Node: n, Checker: n, Publish: n.publish, Interval: time.Minute, Drivers: []string{driver}})
+		l, err := New(Config{Node: n, Engine: n, Publish: n.publish, Interval: time.Minute, Drivers: []string{driver}, Action: n.does, DryRun: n.dryRun})
 		if err != nil {
 			t.Fatal(err)
 		}

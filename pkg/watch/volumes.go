@@ -33,6 +33,10 @@ type volume struct {
 	slow bool
 	// said is the last outcome that differed from the one before.
 	said string
+	// sick is nil for a volume that was healthy when it was last checked.
+	sick *sickness
+	// healed is when the loop's last heal of it ended.
+	healed time.Time
 }
 
 // changed makes a volume due because its mounts changed.
@@ -40,6 +44,9 @@ func (v *volume) changed(now time.Time) {
 	if v.running {
 		v.again = true
 		return
+	}
+	if now.Sub(v.healed) > changeGap { // else it was most likely that heal
+		v.sick.again()
 	}
 	v.due = earlier(v.due, later(now.Add(settle), v.started.Add(changeGap)))
 }

@@ -1,0 +1,42 @@
+package healer
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestRetryAfter(t *testing.T) {
+	const s, m = time.Second, time.Minute
+	for _, tc := range []struct {
+		class Class
+		want  []time.Duration // ends where there is no other try
+		ends  bool
+	}{
+		{Class{Transient, TypeExecution}, []time.Duration{s, 2 * s, 4 * s, 8 * s, 16 * s, 32 * s, 64 * s, 128 * s, 256 * s, 512 * s, 11 * m, 11 * m}, false},
+		{Class{Transient, TypeTimeout}, []time.Duration{s, 2 * s}, false},
+		{Class{Retriable, TypeExecution}, []time.Duration{m, 2 * m, 5 * m}, true},
+		{Class{Retriable, TypeUnknown}, []time.Duration{m, 2 * m, 5 * m}, true},
+		{Class{Terminal, TypeExecution}, nil, true},
+		{Class{Terminal, TypePermission}, []time.Duration{30 * s}, true},
+		{Class{Retriable, TypePermission}, []time.Duration{30 * s}, true},
+	} {
+		var got []time.Duration
+		for failures := 1; failures <= 12; failures++ {
+			after, again := tc.class.RetryAfter(failures)
+			if !again {
+				break
+			}
+			got = append(got, after)
+		}
+		if ended := len(got) < 12; ended != tc.ends || !slices.Equal(got[:min(len(got), len(tc.want))], tc.want) || tc.ends && len(got) != len(tc.want) {
+			t.Errorf("%s: %v, want %v", tc.class, got, tc.want)
+		}
+	}
+	if d, again := (Class{Transient, TypeExecution}).RetryAfter(1 << 30); d != maxBackoff || !again {
+		t.Errorf("after very many failures: %s, %v", d, again)
+	}
+	if got := Backoff(5*time.Millisecond, 3); got != 20*time.Millisecond {
+		t.Errorf("%s", got)
+	}
+}

@@ -1,0 +1,75 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// The values of the key loop of the settings, as of the flag --loop.
+const (
+	LoopOff     = "off"
+	LoopObserve = "observe"
+	LoopHeal    = "heal"
+)
+
+// LoopModes are all values of --loop.
+func LoopModes() []string { return []string{LoopOff, LoopObserve, LoopHeal} }
+
+// loopRule says what nodes do by themselves.
+type loopRule struct {
+	// NodeSelector are labels that a node has to have; none: every node.
+	NodeSelector map[string]string `json:"nodeSelector"`
+	Loop         string            `json:"loop"`
+}
+
+// parseLoop reads a list of rules in YAML.
+func parseLoop(text string) (rules []loopRule, err error) {
+	if err := yaml.UnmarshalStrict([]byte(text), &rules); err != nil {
+		return nil, fmt.Errorf("not a list of nodeSelector and loop: %w", err)
+	}
+	for i, r := range rules {
+		if !slices.Contains(LoopModes(), r.Loop) {
+			return nil, fmt.Errorf("rule %d: %.40q is none of %s", i+1, r.Loop, strings.Join(LoopModes(), ", "))
+		}
+	}
+	return rules, nil
+}
+
+// Loop returns what this node does by itself, by the first rule of the settings whose
+// labels the node has; else what its flag says. While the settings cannot be read, or a
+// rule asks for labels of a node that is not known yet, it is at most LoopObserve.
+func (p *Policy) Loop(flag string) string {
+	s := p.settings.current()
+	if s.err != nil {
+		return atMostObserve(flag)
+	}
+	labels, known := p.cluster.NodeLabels()
+	for _, r := range s.loop {
+		if len(r.NodeSelector) > 0 && !known {
+			return atMostObserve(flag)
+		}
+		if hasAll(labels, r.NodeSelector) {
+			return r.Loop
+		}
+	}
+	return flag
+}
+
+func atMostObserve(loop string) string {
+	if loop == LoopHeal {
+		return LoopObserve
+	}
+	return loop
+}
+
+func hasAll(labels, wanted map[string]string) bool {
+	for name, value := range wanted {
+		if has, set := labels[name]; !set || has != value {
+			return false
+		}
+	}
+	return true
+}

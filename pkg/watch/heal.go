@@ -1,0 +1,177 @@
+package watch
+
+import (
+	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// healsPerMinute bounds the heals that begin on this node; healsBurst may begin at
+	// once.
+	healsPerMinute = 120
+	healsBurst     = 10
+	// maxHeals bounds those that run at once.
+	maxHeals = 4
+	// actionGap is how soon a change of what the loop may do is noticed.
+	actionGap = 10 * time.Second
+)
+
+// Action is what the loop does.
+type Action int
+
+// The actions.
+const (
+	Off Action = iota
+	Observe
+	// Heal also heals what was found to be wrong.
+	Heal
+)
+
+// healing is what the loop needs to act on sick volumes.
+type healing struct {
+	action   Action
+	running  int
+	budget   *rate.Limiter
+	breakers map[string]*breaker
+	// sick counts the volumes of each backend that could be healed.
+	sick map[string]int
+}
+
+func newHealing() healing {
+	return healing{budget: rate.NewLimiter(rate.Every(time.Minute/healsPerMinute), healsBurst), breakers: map[string]*breaker{}, sick: map[string]int{}}
+}
+
+// decide takes over what the loop may do now. With more than before, what was left alone
+// is tried again.
+func (l *Loop) decide() {
+	now := l.cfg.Action()
+	if now == l.heals.action {
+		return
+	}
+	klog.InfoS("What the loop does changed", "loop", now.String())
+	if l.heals.action = now; now == Heal {
+		for _, v := range l.known.all {
+			v.sick.again()
+		}
+	}
+}
+
+// String returns the action as --loop has it.
+func (a Action) String() string { return [...]string{Off: "off", Observe: "observe", Heal: "heal"}[a] }
+
+// wants reports whether a volume is to be healed, not only checked, at its next turn.
+func (l *Loop) wants(v *volume) bool {
+	return l.heals.action == Heal && v.sick.healable() && v.sick.confirmed()
+}
+
+// heldBack returns when to ask again whether the heal of a volume may begin; zero: it may
+// now, and counts.
+func (l *Loop) heldBack(v *volume, now time.Time) (until time.Time) {
+	h := &l.heals
+	if now.Before(v.sick.notBefore) {
+		return v.sick.notBefore
+	}
+	soon := now.Add(time.Second)
+	if ask, may := h.breaker(v.sick.backend).mayBegin(now, h.sick[v.sick.backend]); !may {
+		return later(soon, ask)
+	}
+	if h.running >= maxHeals || !h.budget.AllowN(now, 1) {
+		return soon
+	}
+	return time.Time{}
+}
+
+// turn says what a volume's turn is: nothing yet, because its heal is held back and its
+// next check is not due; a heal; or a check.
+func (l *Loop) turn(v *volume, now time.Time) (begins, heals bool) {
+	if !l.wants(v) {
+		return true, false
+	}
+	until := l.heldBack(v, now)
+	nextCheck := v.started.Add(l.cfg.Interval)
+	switch {
+	case until.IsZero():
+		return true, true
+	case now.Before(nextCheck):
+		v.due = earlier(until, nextCheck)
+		return false, false
+	}
+	return true, false
+}
+
+func (h *healing) breaker(backend string) *breaker {
+	b := h.breakers[backend]
+	if b == nil {
+		b = &breaker{}
+		h.breakers[backend] = b
+	}
+	return b
+}
+
+// count takes over which volumes could be healed, and forgets the breakers of backends
+// whose volumes are all well.
+func (l *Loop) count() {
+	clear(l.heals.sick)
+	for _, v := range l.known.all {
+		if v.sick.healable() {
+			l.heals.sick[v.sick.backend]++
+		}
+	}
+	for name, b := range l.heals.breakers {
+		if b.running == 0 && l.heals.sick[name] == 0 {
+			delete(l.heals.breakers, name)
+		}
+	}
+}
+
+// diagnosed takes over what a check or a heal showed of a volume, and brings its next turn
+// forward where there is something to do.
+func (l *Loop) diagnosed(r result, now time.Time) {
+	v, before := r.volume, r.volume.sick
+	how := refused // also where there is no answer
+	switch {
+	case r.err != nil && r.heals:
+		v.sick.notBefore = v.due
+	case r.err != nil:
+	case r.report.After.Healthy():
+		v.sick, how = nil, succeeded
+	default:
+		v.sick = before.observe(r.report, v.key.driver, now)
+		if r.heals {
+			how = v.sick.healed(r.report, l.cfg.Interval, now)
+		}
+	}
+	if r.heals {
+		l.heals.running--
+		l.heals.breaker(r.backend).end(now, how)
+		v.healed = now
+	}
+	if before != nil || v.sick != nil {
+		l.count()
+	}
+	if l.heals.action == Heal && v.sick.healable() {
+		l.planHeal(v, now)
+	}
+	if v.sick != nil && v.sick.left != "" && r.heals {
+		klog.InfoS("A sick volume is left alone until something changes", keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver),
+			"because", v.sick.left, keyFound, oneLine(v.sick.found))
+	}
+}
+
+// planHeal says when a volume that can be healed has its next turn: to be confirmed, or
+// to be healed.
+func (l *Loop) planHeal(v *volume, now time.Time) {
+	switch {
+	case !v.sick.confirmed():
+		v.due = earlier(v.due, now.Add(confirmAfter))
+	case l.cfg.DryRun:
+		v.sick.left = "a dry run"
+		klog.InfoS("The loop would heal a volume", keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver),
+			"steps", oneLine(strings.Join(v.sick.steps, ", ")))
+	default:
+		v.due = earlier(v.due, later(now, v.sick.notBefore))
+	}
+}

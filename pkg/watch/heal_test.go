@@ -1,0 +1,334 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// fault is what ails a volume.
+type fault struct {
+	reason healer.Reason
+	// server is what the volume lies on; empty: a local disk.
+	server string
+	// err is why the step fails; nil: it heals.
+	err error
+	// refused is whether the gate lets no step in.
+	refused bool
+}
+
+func (f fault) diagnosis(v healer.Volume) healer.Diagnosis {
+	dev := host.Dev{Major: 1, Minor: 1}
+	sb := host.Superblock{Dev: dev, FSType: "ext4", Source: "/dev/sda"}
+	if f.server != "" {
+		sb.FSType, sb.Source = "nfs4", f.server+":/export"
+	}
+	return healer.Diagnosis{
+		Case:       healer.Case{Volume: v, Superblocks: map[host.Dev]host.Superblock{dev: sb}},
+		Conditions: []healer.Condition{{Status: healer.Inaccessible, Reason: f.reason, MountPoint: v.Path, Acute: true}},
+		Steps:      []healer.Step{{Name: "replace", MountPoint: healer.MountPoint{Path: v.Path}, Heals: []healer.Reason{f.reason}}},
+	}
+}
+
+func (n *fakeNode) does() Action {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.action
+}
+
+func (n *fakeNode) Heal(_ context.Context, v healer.Volume) (healer.Report, error) {
+	n.mu.Lock()
+	n.heals = append(n.heals, check{v.ID, v.Path, time.Now()})
+	n.healing++
+	n.healsMost = max(n.healsMost, n.healing)
+	n.mu.Unlock()
+	time.Sleep(100 * time.Millisecond)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.healing--
+	f := n.faults[v.ID]
+	switch {
+	case f == nil:
+		return healer.Report{Volume: v}, nil
+	case f.refused:
+		d := f.diagnosis(v)
+		return healer.Report{Volume: v, Before: d, After: d, Refused: []healer.Refusal{{Step: "replace", Why: "no answer"}}}, nil
+	}
+	r := healer.Report{Volume: v, Before: f.diagnosis(v), Steps: []healer.Outcome{{Step: "replace", MountPoint: v.Path, Err: f.err}}}
+	if f.err == nil {
+		delete(n.faults, v.ID)
+		return r, nil
+	}
+	r.After = r.Before
+	return r, nil
+}
+
+// healsOf returns the times of a volume's heals, since an instant.
+func (n *fakeNode) healsOf(id string, start time.Time) (at []time.Duration) {
+	synctest.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, h := range n.heals {
+		if h.id == id {
+			at = append(at, h.at.Sub(start).Round(time.Second))
+		}
+	}
+	return at
+}
+
+func acting(count int) *fakeNode {
+	n := many(count)
+	n.action = Heal
+	return n
+}
+
+// breaks has a volume fail, and be checked soon: its mounts changed, too.
+func (n *fakeNode) breaks(id string, f fault) {
+	n.do(func() {
+		n.faults[id] = &f
+		for i, m := range n.mounts {
+			if m.Path == "/pods/"+id[1:] {
+				n.lastMount++
+				n.mounts[i].ID = n.lastMount
+			}
+		}
+	})
+	n.changed()
+}
+
+// What may pass by itself is healed when two checks in a row found it, and what cannot at
+// once. A loop that only observes heals nothing.
+func TestHeals(t *testing.T) {
+	for name, tc := range map[string]struct {
+		action Action
+		reason healer.Reason
+		want   []time.Duration
+	}{
+		"may pass by itself": {Heal, healer.NotMounted, []time.Duration{5 * time.Second}},
+		"cannot pass":        {Heal, healer.Disconnected, []time.Duration{0}},
+		"observe":            {Observe, healer.Disconnected, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := acting(2)
+			n.action = tc.action
+			run(t, n, func() {
+				time.Sleep(2 * time.Minute)
+				start := time.Now()
+				n.breaks("v0", fault{reason: tc.reason})
+				time.Sleep(5 * time.Minute)
+				if got := n.healsOf("v0", start); !slices.Equal(got, tc.want) {
+					t.Errorf("healed at %v, want %v", got, tc.want)
+				}
+				if got := n.healsOf("v1", start); got != nil {
+					t.Errorf("the other one was healed at %v", got)
+				}
+			})
+		})
+	}
+}
+
+// A blip is not acted upon.
+func TestBlip(t *testing.T) {
+	n := acting(1)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		start := time.Now()
+		n.breaks("v0", fault{reason: healer.NotMounted})
+		time.Sleep(2 * time.Second)
+		n.do(func() { delete(n.faults, "v0") })
+		time.Sleep(5 * time.Minute)
+		if got := n.healsOf("v0", start); got != nil {
+			t.Errorf("healed at %v", got)
+		}
+	})
+}
+
+// Each tier has its schedule, and what was given up is tried again when something changes.
+func TestSchedules(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err  error
+		want []time.Duration // between the heals of an hour
+	}{
+		"transient": {syscall.EBUSY, []time.Duration{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 660, 660, 660}},
+		"retriable": {errors.New("what?"), []time.Duration{60, 120, 300}},
+		"terminal":  {syscall.ENODEV, nil},
+		"rights":    {syscall.EPERM, []time.Duration{30}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := acting(1)
+			run(t, n, func() {
+				time.Sleep(2 * time.Minute)
+				start := time.Now()
+				n.breaks("v0", fault{reason: healer.Disconnected, err: tc.err})
+				time.Sleep(time.Hour)
+				at := n.healsOf("v0", start)
+				var gaps []time.Duration
+				for i := range at[1:] {
+					gaps = append(gaps, at[i+1]-at[i])
+				}
+				for i, want := range tc.want {
+					want *= time.Second
+					if i >= len(gaps) || gaps[i] < want || gaps[i] > want+2*time.Second {
+						t.Fatalf("healed at %v, gaps %v, want %v s", at, gaps, tc.want)
+					}
+				}
+				if name != "transient" && len(gaps) != len(tc.want) {
+					t.Errorf("healed at %v, want %d tries", at, len(tc.want)+1)
+				}
+				n.breaks("v0", fault{reason: healer.Disconnected})
+				time.Sleep(2 * time.Second)
+				healed := false
+				n.do(func() { healed = n.faults["v0"] == nil })
+				if !healed {
+					t.Error("something changed, and it was not tried again")
+				}
+			})
+		})
+	}
+}
+
+// Of many volumes behind one server that is dead one is tried at a time, ever more rarely;
+// when it is back a few are, and then all. The volumes of others are not held back.
+func TestBreaker(t *testing.T) {
+	n := acting(120)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		start := time.Now()
+		for i := range 100 {
+			n.breaks(fmt.Sprint("v", i), fault{reason: healer.Disconnected, server: "filer", err: syscall.EBUSY})
+		}
+		n.breaks("v110", fault{reason: healer.Disconnected})
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		n.mu.Lock()
+		tries := len(n.heals)
+		most := n.healsMost
+		n.mu.Unlock()
+		// 5 s, 10 s, … 5 min 20 s: eight trials in ten minutes, what began before the
+		// third was known to be sick, and the other volume.
+		if tries > 8+manySick+1 || most > manySick+1 {
+			t.Errorf("%d heals, %d at once, while the server was dead", tries, most)
+		}
+		if got := n.healsOf("v110", start); len(got) != 1 {
+			t.Errorf("another backend's volume was healed at %v", got)
+		}
+		n.do(func() {
+			for _, f := range n.faults {
+				f.err = nil
+			}
+		})
+		time.Sleep(11*time.Minute + 2*time.Minute)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if len(n.faults) > 0 {
+			t.Errorf("%d are still sick", len(n.faults))
+		}
+		if most := n.healsMost; most > maxHeals {
+			t.Errorf("%d heals at once", most)
+		}
+	})
+}
+
+// However many volumes of however many backends fail, a node begins a bounded number of
+// heals in a minute.
+func TestBudget(t *testing.T) {
+	n := acting(500)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		start := time.Now()
+		for i := range 500 {
+			n.breaks(fmt.Sprint("v", i), fault{reason: healer.Disconnected, server: fmt.Sprint("filer-", i)})
+		}
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		byMinute := map[time.Duration]int{}
+		for _, h := range n.heals {
+			byMinute[h.at.Sub(start)/time.Minute]++
+		}
+		for m, count := range byMinute {
+			if count > healsPerMinute+healsBurst {
+				t.Errorf("%d heals in minute %d", count, m)
+			}
+		}
+		if len(n.faults) > 0 {
+			t.Errorf("%d are still sick", len(n.faults))
+		}
+	})
+}
+
+// While the gate lets nothing in, it is asked ever more rarely; afterwards everything is
+// healed, and not at once.
+func TestRefusals(t *testing.T) {
+	n := acting(50)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		start := time.Now()
+		for i := range 50 {
+			n.breaks(fmt.Sprint("v", i), fault{reason: healer.Disconnected, server: fmt.Sprint("filer-", i), refused: true})
+		}
+		time.Sleep(10 * time.Minute)
+		if got := n.healsOf("v7", start); len(got) > 4 {
+			t.Errorf("asked at %v", got)
+		}
+		n.do(func() {
+			for _, f := range n.faults {
+				f.refused = false
+			}
+		})
+		time.Sleep(12 * time.Minute)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if len(n.faults) > 0 {
+			t.Errorf("%d are still sick", len(n.faults))
+		}
+	})
+}
+
+// A dry run heals nothing.
+func TestDryRun(t *testing.T) {
+	n := acting(1)
+	n.dryRun = true
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		start := time.Now()
+		n.breaks("v0", fault{reason: healer.Disconnected})
+		time.Sleep(10 * time.Minute)
+		if got := n.healsOf("v0", start); got != nil {
+			t.Errorf("healed at %v", got)
+		}
+	})
+}
+
+// What the loop does may change while it runs.
+func TestActionChanges(t *testing.T) {
+	n := acting(1)
+	n.action = Off
+	run(t, n, func() {
+		start := time.Now()
+		n.breaks("v0", fault{reason: healer.Disconnected})
+		time.Sleep(5 * time.Minute)
+		if len(n.since(start)) > 0 {
+			t.Error("it was checked")
+		}
+		n.do(func() { n.action = Observe })
+		time.Sleep(5 * time.Minute)
+		if len(n.since(start)["v0"]) == 0 || n.healsOf("v0", start) != nil {
+			t.Errorf("observe: checks at %v, heals at %v", n.since(start), n.healsOf("v0", start))
+		}
+		n.do(func() { n.action = Heal })
+		time.Sleep(2 * time.Minute)
+		if got := n.healsOf("v0", start); len(got) != 1 {
+			t.Errorf("healed at %v", got)
+		}
+	})
+}
