@@ -1,28 +1,65 @@
 package docs
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/driver"
+	"github.com/csi-addons/node-healer/pkg/nodeserver"
 )
 
-var write = flag.Bool("write", false, "write the table in errors.md anew")
+var write = flag.Bool("write", false, "write the tables in errors.md anew")
 
-// TestErrorsPage compares the table of a driver's codes with the one in the code.
+// TestErrorsPage compares the tables of errors with those in the code.
 func TestErrorsPage(t *testing.T) {
-	const begin, end = "<!-- made by `go test ./docs -args -write` -->\n", "<!-- end -->\n"
-	before, rest, found := strings.Cut(read(t, "errors.md"), begin)
-	section, after, ended := strings.Cut(rest, end)
-	if !found || !ended {
-		t.Fatal("errors.md has no table")
+	page := read(t, "errors.md")
+	for name, table := range map[string]string{"statuses": statusTable(), "errnos": errnoTable(), "driver": driverTable()} {
+		begin, end := "<!-- "+name+": made by `go test ./docs -args -write` -->\n", "<!-- end -->\n"
+		before, rest, found := strings.Cut(page, begin)
+		section, after, ended := strings.Cut(rest, end)
+		if !found || !ended {
+			t.Fatalf("errors.md has no table %s", name)
+		}
+		if section != table && !*write {
+			t.Errorf("errors.md is not as the code (go test ./docs -args -write): got\n%s\nwant\n%s", section, table)
+		}
+		page = before + begin + table + end + after
 	}
-	want := "| code | tier | type | afterwards |\n|---|---|---|---|\n"
+	if *write {
+		if err := os.WriteFile("errors.md", []byte(page), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func statusTable() string {
+	table := "| code | reason | tier | type |\n|---|---|---|---|\n"
+	for _, r := range nodeserver.ErrorRows() {
+		tier, kind := cmp.Or(string(r.Class.Tier), "of the cause"), cmp.Or(string(r.Class.Type), "of the cause")
+		table += fmt.Sprintf("| %s | %s | %s | %s |\n", r.Name, r.Reason, tier, kind)
+	}
+	return table
+}
+
+func errnoTable() string {
+	table := "| errno | operation | filesystem | tier | type |\n|---|---|---|---|---|\n"
+	for _, r := range healer.ErrnoRows() {
+		table += fmt.Sprintf("| %s | %s | %s | %s | %s |\n", unix.ErrnoName(r.Errno), cmp.Or(r.Op, "any"), cmp.Or(r.FSType, "any"), r.Class.Tier, r.Class.Type)
+	}
+	other := healer.Classify("", "", unix.EXDEV)
+	return table + fmt.Sprintf("| any other | any | any | %s | %s |\n", other.Tier, other.Type)
+}
+
+func driverTable() string {
+	table := "| code | tier | type | afterwards |\n|---|---|---|---|\n"
 	for _, r := range driver.Rows() {
 		afterwards := ""
 		switch {
@@ -33,15 +70,7 @@ func TestErrorsPage(t *testing.T) {
 		case r.Code == codes.Unauthenticated:
 			afterwards = "passed on"
 		}
-		want += fmt.Sprintf("| %s | %s | %s | %s |\n", r.Name, r.Class.Tier, r.Class.Type, afterwards)
+		table += fmt.Sprintf("| %s | %s | %s | %s |\n", r.Name, r.Class.Tier, r.Class.Type, afterwards)
 	}
-	if section == want {
-		return
-	}
-	if !*write {
-		t.Fatalf("errors.md is not as the code (go test ./docs -args -write): got\n%s\nwant\n%s", section, want)
-	}
-	if err := os.WriteFile("errors.md", []byte(before+begin+want+end+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	return table
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -20,6 +21,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -234,9 +236,11 @@ func TestCodesComeBack(t *testing.T) {
 	w := newWorld(t, TLS{})
 	client := healerpb.NewHealerNodeClient(w.dial())
 	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
-		w.server.err = status.Error(code, "because of "+code.String())
-		_, err := client.NodeHealer(with(t, healing), &healerpb.NodeHealerRequest{VolumeId: "v"})
-		if status.Code(err) != code || status.Convert(err).Message() != "because of "+code.String() {
+		detailed, err := status.New(code, "because of "+code.String()).WithDetails(&errdetails.ErrorInfo{Reason: "R"})
+		must(t, err)
+		w.server.err = detailed.Err()
+		_, err = client.NodeHealer(with(t, healing), &healerpb.NodeHealerRequest{VolumeId: "v"})
+		if !proto.Equal(status.Convert(err).Proto(), detailed.Proto()) {
 			t.Errorf("%v became %v", code, err)
 		}
 	}

@@ -3,6 +3,7 @@ package healer
 import (
 	"context"
 	"errors"
+	"slices"
 	"syscall"
 
 	"github.com/csi-addons/node-healer/pkg/worker"
@@ -45,14 +46,19 @@ func (c Class) String() string { return string(c.Tier) + "/" + string(c.Type) }
 // OpProbe is the operation name of a probe in the table.
 const OpProbe = "probe"
 
-// classes is the one table of error classes. The first row that matches counts; an
-// empty operation or filesystem matches all.
-var classes = []struct {
-	errno  syscall.Errno
-	op     string
-	fsType string
-	class  Class
-}{
+// ErrnoRow is the class of an errno. An empty operation or filesystem matches all.
+type ErrnoRow struct {
+	Errno  syscall.Errno
+	Op     string
+	FSType string
+	Class  Class
+}
+
+// ErrnoRows returns the one table of errnos; docs/errors.md prints it. The first row that
+// matches counts.
+func ErrnoRows() []ErrnoRow { return slices.Clone(errnoRows) }
+
+var errnoRows = []ErrnoRow{
 	// A refused probe is the storage's decision; a refused step of ours means that the
 	// healer lacks a privilege.
 	{syscall.EACCES, OpProbe, "", Class{Retriable, TypePermission}},
@@ -103,9 +109,9 @@ func Classify(op, fsType string, err error) Class {
 	}
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
-		for _, row := range classes {
-			if row.errno == errno && (row.op == "" || row.op == op) && (row.fsType == "" || row.fsType == fsType) {
-				return row.class
+		for _, row := range errnoRows {
+			if row.Errno == errno && (row.Op == "" || row.Op == op) && (row.FSType == "" || row.FSType == fsType) {
+				return row.Class
 			}
 		}
 	}

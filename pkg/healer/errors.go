@@ -29,6 +29,8 @@ const (
 // the rule, or the failed operation, and never holds a secret.
 type Error struct {
 	Kind Kind
+	// Step is the step that failed; empty where none ran.
+	Step string
 	Text string
 	Err  error
 }
@@ -61,6 +63,15 @@ func Failed(operation string, err error) error {
 
 // ErrShuttingDown is the error of a call, or the refusal of a step, after Close.
 var ErrShuttingDown = errors.New("the server is shutting down")
+
+// StepOf returns the step that an error is about; empty where it is about none.
+func StepOf(err error) string {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Step
+	}
+	return ""
+}
 
 // KindOf returns the kind of an error, KindUnknown for a foreign one.
 func KindOf(err error) Kind {

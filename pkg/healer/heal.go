@@ -42,7 +42,8 @@ func (e *Engine) heal(ctx context.Context, v Volume, lock *volumeLock) (Report, 
 	}
 	for _, o := range report.Steps {
 		if KindOf(o.Err) == KindUnauthenticated {
-			return report, o.Err // other secrets may heal it
+			// Other secrets may heal it.
+			return report, &Error{Kind: KindUnauthenticated, Step: o.Step, Text: "step " + o.Step, Err: o.Err}
 		}
 	}
 	report.Refused = m.refusals(report.Steps)

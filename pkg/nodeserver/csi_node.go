@@ -28,7 +28,7 @@ const capabilityVolumeCondition csi.NodeServiceCapability_RPC_Type = 4
 // NodeGetCapabilities implements csi.NodeServer.
 func (n csiNode) NodeGetCapabilities(ctx context.Context, _ *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
 	if err := n.offered(); err != nil {
-		return nil, toStatus(ctx, err, nil)
+		return nil, toStatus(err, nil)
 	}
 	resp := &csi.NodeGetCapabilitiesResponse{}
 	for _, c := range []csi.NodeServiceCapability_RPC_Type{

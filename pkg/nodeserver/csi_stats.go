@@ -21,7 +21,7 @@ import (
 func (n csiNode) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	report, err := n.volumeStats(ctx, req)
 	if err != nil {
-		return nil, toStatus(ctx, err, nil)
+		return nil, toStatus(err, nil)
 	}
 	resp := &csi.NodeGetVolumeStatsResponse{Usage: usage(report.After)}
 	resp.ProtoReflect().SetUnknown(volumeCondition(report.After))

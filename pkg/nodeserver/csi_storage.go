@@ -20,10 +20,10 @@ import (
 // two or more volumes lie on one backend and have the same reason.
 func (n csiNode) NodeGetStorageHealth(ctx context.Context, req *csi.NodeGetStorageHealthRequest) (*csi.NodeGetStorageHealthResponse, error) {
 	if err := n.offered(); err != nil {
-		return nil, toStatus(ctx, err, nil)
+		return nil, toStatus(err, nil)
 	}
 	if err := smallMap(fieldSecrets, req.GetSecrets()); err != nil {
-		return nil, toStatus(ctx, err, req.GetSecrets())
+		return nil, toStatus(err, req.GetSecrets())
 	}
 	shared := network.SharedTroubles(n.server.recent.backends())
 	return &csi.NodeGetStorageHealthResponse{BackendHealth: storageEntries(shared)}, nil

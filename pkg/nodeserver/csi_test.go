@@ -208,7 +208,7 @@ func TestCSIErrors(t *testing.T) {
 		t.Errorf("a panic: %v", err)
 	}
 	s.server.calls.drain()
-	if _, err := s.node().NodeGetVolumeStats(testContext(t), statsOf("v", pathA, "")); status.Code(err) != codes.Unavailable {
+	if _, err := s.node().NodeGetVolumeStats(testContext(t), statsOf("v", pathA, "")); status.Code(err) != codes.Aborted {
 		t.Errorf("while stopping: %v", err)
 	}
 }

@@ -8,9 +8,10 @@ import (
 	"google.golang.org/grpc/encoding"
 	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
 // grpc-go answers INTERNAL to a request that it cannot decode, and (seen in 1.85) sends
@@ -52,7 +53,7 @@ func receive(ctx context.Context, method string, recv func(any) error, msg any) 
 	if m, ok := msg.(proto.Message); ok {
 		name = string(m.ProtoReflect().Descriptor().FullName())
 	}
-	err := status.Errorf(codes.InvalidArgument, "the request cannot be decoded as %s", name)
+	err := toStatus(&healer.Error{Kind: healer.KindInvalid, Text: "the request cannot be decoded as " + name}, nil)
 	// The interceptors do not run for this call.
 	klog.FromContext(ctx).Info("Call refused", keyMethod, method, keyCode, codes.InvalidArgument.String(), keyError, "cannot be decoded as "+name)
 	return err

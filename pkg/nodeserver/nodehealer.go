@@ -20,7 +20,7 @@ func (s *Server) NodeHealer(ctx context.Context, req *healerpb.NodeHealerRequest
 	err = errPanicked // for the log, if heal does not return
 	defer func() { logHeal(logger, time.Since(started), err, report) }()
 	if report, err = s.heal(klog.NewContext(ctx, logger), req); err != nil {
-		err = toStatus(ctx, err, req.GetSecrets())
+		err = toStatus(err, req.GetSecrets())
 		return nil, err
 	}
 	s.Publish(report)

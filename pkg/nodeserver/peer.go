@@ -8,11 +8,9 @@ import (
 	"slices"
 	"syscall"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 	"k8s.io/klog/v2"
 )
@@ -63,18 +61,18 @@ func (g peerGuard) knows(p Peer) bool { return slices.Contains(g.allowed, p.UID)
 func (g peerGuard) admit(ctx context.Context, call *tap.Info) (context.Context, error) {
 	who, ok := peer.FromContext(ctx)
 	if !ok {
-		return ctx, status.Error(codes.Unauthenticated, "the caller is unknown")
+		return ctx, refused("the caller is unknown")
 	}
 	p, ok := who.AuthInfo.(Peer)
 	if !ok {
-		return ctx, status.Error(codes.Unauthenticated, "the caller is unknown")
+		return ctx, refused("the caller is unknown")
 	}
 	if !g.knows(p) {
-		return ctx, status.Errorf(codes.Unauthenticated, "uid %d may not call this server (%s)", p.UID, g.flag)
+		return ctx, refused("uid %d may not call this server (%s)", p.UID, g.flag)
 	}
 	from, err := g.callerOf(p, call.Header)
 	if err != nil {
-		return ctx, status.Error(codes.Unauthenticated, err.Error())
+		return ctx, refused("%s", err)
 	}
 	return from.in(ctx), nil
 }

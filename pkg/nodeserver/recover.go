@@ -8,15 +8,14 @@ import (
 	"runtime/debug"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // errPanicked is all that a caller learns of a panic.
-var errPanicked = status.Error(codes.Unknown, "internal error, see the log of the server")
+var errPanicked = toStatus(healer.Failed("internal error, see the log of the server", nil), nil)
 
 // logPanic is a recovery.RecoveryHandlerFuncContext. It logs a panic's value only if
 // the runtime made it: any other may hold a part of the request.

@@ -1,55 +1,115 @@
 package nodeserver
 
 import (
-	"context"
 	"errors"
+	"fmt"
+	"syscall"
 
+	"golang.org/x/sys/unix"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
-// statusBytes bounds the text of an error: it is sent in a header, for which callers
-// have limits of their own.
-const statusBytes = 1024
+const (
+	// statusBytes bounds the text of an error: it is sent in a header, for which callers
+	// have limits of their own.
+	statusBytes = 1024
+	// errorDomain is the domain of the reasons in google.rpc.ErrorInfo.
+	errorDomain = "node-healer.csi-addons.io"
+)
 
-// toStatus returns an error as a gRPC status. A status that the engine got from another
-// call (a driver's answer, say) becomes text: its code is about that call.
-func toStatus(ctx context.Context, err error, secrets map[string]string) error {
-	return status.Error(codeOf(ctx, err), printable.Line(healer.Secrets(secrets).Redact(err.Error()), statusBytes))
+// ErrorRow is what one kind of error becomes: a code of the contract, the reason in
+// google.rpc.ErrorInfo, and the class that says whether another try may help.
+type ErrorRow struct {
+	Code   codes.Code
+	Name   string
+	Reason string
+	// Class is that of the cause where it is empty.
+	Class healer.Class
 }
 
-// codeOf maps by kind alone. UNIMPLEMENTED tells callers not to retry, so only
-// KindDisabled becomes it.
-func codeOf(ctx context.Context, err error) codes.Code {
-	// Not a code of the contract: a caller gets it from a closed socket, too, and this
-	// one is about to be closed.
-	if errors.Is(err, healer.ErrShuttingDown) {
-		return codes.Unavailable
+// ErrorRows returns the one table of errors; docs/errors.md prints it. The handlers
+// return its codes and no other.
+func ErrorRows() []ErrorRow {
+	rows := make([]ErrorRow, 0, len(errorRows))
+	for _, e := range errorRows {
+		rows = append(rows, e.ErrorRow)
 	}
-	switch healer.KindOf(err) {
-	case healer.KindInvalid:
-		return codes.InvalidArgument
-	case healer.KindNotFound:
-		return codes.NotFound
-	case healer.KindBusy:
-		return codes.Aborted
-	case healer.KindUnauthenticated:
-		return codes.Unauthenticated
-	case healer.KindDisabled:
-		return codes.Unimplemented
-	case healer.KindUnknown:
+	return rows
+}
+
+// errorRows has the most particular error first; what fits none is the last. Only
+// KindDisabled is UNIMPLEMENTED, which tells callers not to try again.
+var errorRows = []struct {
+	fits func(error) bool
+	ErrorRow
+}{
+	{isShuttingDown, ErrorRow{codes.Aborted, "ABORTED", "SHUTTING_DOWN", healer.Class{Tier: healer.Transient, Type: healer.TypeExecution}}},
+	{isKind(healer.KindInvalid), ErrorRow{codes.InvalidArgument, "INVALID_ARGUMENT", "INVALID_REQUEST", healer.Class{Tier: healer.Terminal, Type: healer.TypeValidation}}},
+	{isKind(healer.KindNotFound), ErrorRow{codes.NotFound, "NOT_FOUND", "VOLUME_NOT_FOUND", healer.Class{Tier: healer.Terminal, Type: healer.TypeValidation}}},
+	{isKind(healer.KindBusy), ErrorRow{codes.Aborted, "ABORTED", "VOLUME_BUSY", healer.Class{Tier: healer.Transient, Type: healer.TypeExecution}}},
+	{isKind(healer.KindUnauthenticated), ErrorRow{codes.Unauthenticated, "UNAUTHENTICATED", "CREDENTIALS_REFUSED", healer.Class{Tier: healer.Terminal, Type: healer.TypePermission}}},
+	{isKind(healer.KindDisabled), ErrorRow{codes.Unimplemented, "UNIMPLEMENTED", "DISABLED", healer.Class{Tier: healer.Terminal, Type: healer.TypeValidation}}},
+	{func(error) bool { return true }, ErrorRow{codes.Unknown, "UNKNOWN", "OPERATION_FAILED", healer.Class{}}},
+}
+
+func isShuttingDown(err error) bool { return errors.Is(err, healer.ErrShuttingDown) }
+
+func isKind(k healer.Kind) func(error) bool {
+	return func(err error) bool { return healer.KindOf(err) == k }
+}
+
+// refused returns the status of a call that was refused before a handler got it.
+func refused(format string, args ...any) error {
+	return toStatus(&healer.Error{Kind: healer.KindUnauthenticated, Text: fmt.Sprintf(format, args...)}, nil)
+}
+
+// toStatus returns an error as a gRPC status with details. A status that the engine got
+// from another call (a driver's answer, say) becomes text: its code is about that call.
+func toStatus(err error, secrets map[string]string) error {
+	row := rowOf(err)
+	s := status.New(row.Code, printable.Line(healer.Secrets(secrets).Redact(err.Error()), statusBytes))
+	detailed, failed := s.WithDetails(details(row, err)...)
+	if failed != nil { // they cannot be encoded; the code says the most
+		return s.Err()
 	}
-	// Only the end of the caller's own context counts: if the engine's deadline has
-	// passed, the operation failed.
-	switch cause := ctx.Err(); {
-	case cause == nil || !errors.Is(err, cause):
-		return codes.Unknown
-	case errors.Is(cause, context.Canceled):
-		return codes.Canceled
-	default:
-		return codes.DeadlineExceeded
+	return detailed.Err()
+}
+
+// rowOf returns the row of an error with its class.
+func rowOf(err error) ErrorRow {
+	for _, e := range errorRows {
+		if !e.fits(err) {
+			continue
+		}
+		if e.Class == (healer.Class{}) {
+			e.Class = healer.Classify("", "", err)
+		}
+		return e.ErrorRow
 	}
+	return ErrorRow{} // the last row fits everything
+}
+
+// details returns what a program needs to know of an error: nothing that a request or a
+// volume holds is in it.
+func details(row ErrorRow, err error) []protoadapt.MessageV1 {
+	known := map[string]string{"tier": string(row.Class.Tier), "error_type": string(row.Class.Type)}
+	if step := healer.StepOf(err); step != "" {
+		known["step"] = step
+	}
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		known["errno"] = unix.ErrnoName(errno)
+	}
+	all := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: row.Reason, Domain: errorDomain, Metadata: known}}
+	if after, again := row.Class.RetryAfter(1); again && row.Class.Tier != healer.Terminal {
+		all = append(all, &errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
+	}
+	return all
 }

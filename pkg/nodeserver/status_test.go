@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -29,7 +33,7 @@ func TestErrorsBecomeCodes(t *testing.T) {
 		"secrets refused":       {&healer.Error{Kind: healer.KindUnauthenticated, Text: "login"}, codes.Unauthenticated, "login"},
 		"disabled":              {&healer.Error{Kind: healer.KindDisabled, Text: "off"}, codes.Unimplemented, "off"},
 		"failed":                {healer.Failed("read the mount table", errors.New("EIO")), codes.Unknown, "read the mount table: EIO"},
-		"shutting down":         {fmt.Errorf("heal: %w", healer.ErrShuttingDown), codes.Unavailable, "heal: the server is shutting down"},
+		"shutting down":         {fmt.Errorf("heal: %w", healer.ErrShuttingDown), codes.Aborted, "heal: the server is shutting down"},
 		"foreign":               {errors.New("what?"), codes.Unknown, "what?"},
 		"wrapped":               {fmt.Errorf("heal: %w", healer.NotFound("gone")), codes.NotFound, "heal: gone"},
 		"a status from below":   {healer.Failed("stage", status.Error(codes.Unimplemented, "no")), codes.Unknown, "stage: rpc error: code = Unimplemented desc = no"},
@@ -52,28 +56,58 @@ func TestErrorsBecomeCodes(t *testing.T) {
 	}
 }
 
-func TestCallersEnd(t *testing.T) {
-	gone, cancel := context.WithCancel(context.Background())
-	cancel()
-	late, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
-	defer cancel()
+// Every status tells a program what happened, and when to try again.
+func TestErrorDetails(t *testing.T) {
 	for name, tc := range map[string]struct {
-		ctx  context.Context
-		err  error
-		want codes.Code
+		err    error
+		reason string
+		known  map[string]string
+		retry  time.Duration // 0: none
 	}{
-		"gone":                      {gone, context.Canceled, codes.Canceled},
-		"gone, wrapped":             {gone, healer.Failed("wait", context.Canceled), codes.Canceled},
-		"late":                      {late, healer.Failed("wait", context.DeadlineExceeded), codes.DeadlineExceeded},
-		"gone, but our deadline":    {gone, context.DeadlineExceeded, codes.Unknown},
-		"gone, but another failure": {gone, errors.New("EIO"), codes.Unknown},
-		"gone, but a clear answer":  {gone, healer.NotFound("no such path"), codes.NotFound},
+		"invalid":       {healer.Invalid("volume_path", "is empty"), "INVALID_REQUEST", map[string]string{"tier": "terminal", "error_type": "validation"}, 0},
+		"not found":     {healer.NotFound("gone"), "VOLUME_NOT_FOUND", map[string]string{"tier": "terminal", "error_type": "validation"}, 0},
+		"busy":          {&healer.Error{Kind: healer.KindBusy}, "VOLUME_BUSY", map[string]string{"tier": "transient", "error_type": "execution"}, time.Second},
+		"shutting down": {healer.ErrShuttingDown, "SHUTTING_DOWN", map[string]string{"tier": "transient", "error_type": "execution"}, time.Second},
+		"disabled":      {&healer.Error{Kind: healer.KindDisabled}, "DISABLED", map[string]string{"tier": "terminal", "error_type": "validation"}, 0},
+		"secrets": {
+			&healer.Error{Kind: healer.KindUnauthenticated, Step: "delegate"}, "CREDENTIALS_REFUSED",
+			map[string]string{"tier": "terminal", "error_type": "permission", "step": "delegate"}, 0,
+		},
+		"an errno": {
+			healer.Failed("read hunter2", syscall.EBUSY), "OPERATION_FAILED",
+			map[string]string{"tier": "transient", "error_type": "execution", "errno": "EBUSY"}, time.Second,
+		},
+		"a timeout": {healer.Failed("probe", context.DeadlineExceeded), "OPERATION_FAILED", map[string]string{"tier": "retriable", "error_type": "timeout"}, time.Minute},
+		"foreign":   {errors.New("hunter2?"), "OPERATION_FAILED", map[string]string{"tier": "retriable", "error_type": "unknown"}, time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := status.Code(toStatus(tc.ctx, tc.err, nil)); got != tc.want {
-				t.Errorf("got %v, want %v", got, tc.want)
+			var info *errdetails.ErrorInfo
+			retry := time.Duration(0)
+			for _, d := range status.Convert(toStatus(tc.err, map[string]string{"password": "hunter2"})).Details() {
+				switch d := d.(type) {
+				case *errdetails.ErrorInfo:
+					info = d
+				case *errdetails.RetryInfo:
+					retry = d.GetRetryDelay().AsDuration()
+				}
+			}
+			if info.GetReason() != tc.reason || info.GetDomain() != errorDomain || !maps.Equal(info.GetMetadata(), tc.known) || retry != tc.retry {
+				t.Errorf("got %v, retry %s; want %s %v, retry %s", info, retry, tc.reason, tc.known, tc.retry)
+			}
+			if strings.Contains(fmt.Sprint(info), "hunter2") {
+				t.Error("a secret")
 			}
 		})
+	}
+}
+
+// The handlers return the codes of the contract and no other.
+func TestOnlyTheContractsCodes(t *testing.T) {
+	contract := []codes.Code{codes.InvalidArgument, codes.NotFound, codes.Unimplemented, codes.Aborted, codes.Unauthenticated, codes.Unknown}
+	for _, r := range ErrorRows() {
+		if !slices.Contains(contract, r.Code) {
+			t.Errorf("%s is not in the contract", r.Name)
+		}
 	}
 }
 
@@ -96,7 +130,7 @@ func TestCallWhileDraining(t *testing.T) {
 	h := &fakeHealer{}
 	s := serve(t, testConfig(h))
 	s.server.calls.drain()
-	if _, err := s.healer().NodeHealer(testContext(t), goodRequest()); status.Code(err) != codes.Unavailable || len(h.volumes()) != 0 {
+	if _, err := s.healer().NodeHealer(testContext(t), goodRequest()); status.Code(err) != codes.Aborted || len(h.volumes()) != 0 {
 		t.Errorf("got %v", err)
 	}
 }

@@ -31,6 +31,9 @@ func parseLoop(text string) (rules []loopRule, err error) {
 		return nil, fmt.Errorf("not a list of nodeSelector and loop: %w", err)
 	}
 	for i, r := range rules {
+		if r.Loop == "false" { // what YAML 1.1 makes of off
+			r.Loop, rules[i].Loop = LoopOff, LoopOff
+		}
 		if !slices.Contains(LoopModes(), r.Loop) {
 			return nil, fmt.Errorf("rule %d: %.40q is none of %s", i+1, r.Loop, strings.Join(LoopModes(), ", "))
 		}

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -9,8 +10,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestLoopObserves loses a bind while a container uses the volume. Nobody calls: the
-// server notices, says so once, and changes nothing.
+// TestLoopObserves loses a bind while a container uses the volume. There is no call:
+// the server notices, says so once, and changes nothing.
 func TestLoopObserves(t *testing.T) {
 	n := harness.NewNode(t, "--standalone", "--loop=observe", "--check-interval=10s")
 	n.AnyDriver = true
@@ -38,4 +39,43 @@ func TestLoopObserves(t *testing.T) {
 	v.PublishAgain()
 	harness.Eventually(t, "the recovery is noticed", func() bool { return strings.Count(n.Log.String(), line) == 2 })
 	harness.Eventually(t, "no descriptor is left", func() bool { return openFiles(t, n.PID()) <= files })
+}
+
+// TestLoopHeals kills the daemon of a volume that a container uses, and has the driver
+// stage it again. There is no call: the same container reads again. A dry run only says
+// what it would do.
+func TestLoopHeals(t *testing.T) {
+	for _, dry := range []bool{true, false} {
+		t.Run(fmt.Sprintf("dry run %t", dry), func(t *testing.T) {
+			n := harness.NewNode(t, "--loop=heal", "--check-interval=10s", fmt.Sprintf("--dry-run=%t", dry))
+			n.AnyDriver = true
+			n.Start()
+			next := newNeighbour(n)
+			u := newUsed(n, "rprivate")
+			harness.Eventually(t, "both volumes are seen healthy", func() bool {
+				records, err := os.ReadDir(n.StateDir() + "/records")
+				return err == nil && len(records) == 2
+			})
+			u.die()
+			table := n.Table()
+			if dry {
+				harness.Eventually(t, "it is said what would be done", func() bool {
+					return strings.Contains(n.Log.String(), `"The loop would heal a volume"`)
+				})
+				n.SameTable(table)
+				return
+			}
+			harness.Eventually(t, "the volume is healed", func() bool {
+				return strings.Contains(n.Log.String(), `"A watched volume changed" volume_id="`+u.Request().GetVolumeId()+`" driver="test.csi.example.com" verdict="healed"`)
+			})
+			u.works()
+			next.untouched()
+			audit, err := os.ReadFile(n.StateDir() + "/audit.log")
+			harness.Must(t, err)
+			if !strings.Contains(string(audit), `"caller":"loop"`) {
+				t.Errorf("the audit log is %s", audit)
+			}
+			n.Expect("healthy", u.Request())
+		})
+	}
 }

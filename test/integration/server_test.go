@@ -120,7 +120,7 @@ func TestTerminate(t *testing.T) {
 	call := n.BeginAndStop(v.Request())
 	n.Terminate()
 	harness.Eventually(t, "the signal arrives", func() bool { return strings.Contains(n.Log.String(), "Stopping") })
-	if _, err := n.Call(other.Request()); status.Code(err) != codes.Unavailable {
+	if _, err := n.Call(other.Request()); status.Code(err) != codes.Aborted {
 		t.Errorf("a new call while stopping got %v", err)
 	}
 	call.Resume()
