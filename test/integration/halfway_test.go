@@ -6,18 +6,6 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// pausing makes a node whose workers stop at the given instants, and a healthy
-// volume on it.
-func pausing(t *testing.T, fs, instants string, args ...string) (*harness.Node, *harness.Volume) {
-	t.Helper()
-	n := harness.NewNode(t, append([]string{"--standalone"}, args...)...)
-	n.Pause = instants
-	n.Start()
-	v := n.NewVolume(fs, "vol at an instant")
-	n.Expect("healthy", v.Request())
-	return n, v
-}
-
 // halfway is a call whose step is paused in the middle.
 type halfway struct {
 	*harness.Begun
