@@ -20,6 +20,8 @@ const maxVerbosity = 7
 // config is what the command line says, checked.
 type config struct {
 	endpoint, socket              string
+	metricsEndpoint               string
+	metricsServer                 string
 	nodeID                        string
 	registerAs                    string
 	podName, podNamespace, podUID string
@@ -35,6 +37,8 @@ func (c *config) flags() *flag.FlagSet {
 	f := flag.NewFlagSet("node-healer-gateway", flag.ContinueOnError)
 	f.StringVar(&c.endpoint, "endpoint", "tcp://:9070", "where to serve, over TLS and with a token: `tcp://HOST:PORT` or tcp://:PORT")
 	f.StringVar(&c.socket, "server", "unix:///run/node-healer/gateway.sock", "node-healer's --gateway-socket: `unix:///PATH`")
+	f.StringVar(&c.metricsEndpoint, "metrics-endpoint", "", "where to serve /metrics, /healthz and /readyz over HTTPS: `tcp://HOST:PORT` or tcp://:PORT; empty: nowhere")
+	f.StringVar(&c.metricsServer, "metrics-server", "unix:///run/node-healer/metrics.sock", "node-healer's --metrics-socket: `unix:///PATH`")
 	f.StringVar(&c.nodeID, "node-id", "", "this node's `name` in Kubernetes; required")
 	f.StringVar(&c.registerAs, "register-as", "", "CSI driver's `name` to register under, in that driver's namespace only; empty: node-healer's own --name")
 	f.StringVar(&c.podName, "pod-name", "", "`name` of the pod that this runs in; required")
@@ -88,11 +92,17 @@ func parse(args []string, out io.Writer) (config, error) {
 func (c *config) check() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if _, err := c.port(); err != nil {
+	if _, err := port(c.endpoint); err != nil {
 		bad("--endpoint: %w", err)
 	}
 	if path, ok := strings.CutPrefix(c.socket, "unix://"); !ok || !filepath.IsAbs(path) {
 		bad("--server: %q is not unix:///PATH", c.socket)
+	}
+	if path, ok := strings.CutPrefix(c.metricsServer, "unix://"); !ok || !filepath.IsAbs(path) {
+		bad("--metrics-server: %q is not unix:///PATH", c.metricsServer)
+	}
+	if _, err := port(c.metricsEndpoint); c.metricsEndpoint != "" && err != nil {
+		bad("--metrics-endpoint: %w", err)
 	}
 	for _, f := range []struct{ flag, value string }{
 		{"--node-id", c.nodeID}, {"--pod-name", c.podName}, {"--pod-namespace", c.podNamespace}, {"--pod-uid", c.podUID},
@@ -107,14 +117,14 @@ func (c *config) check() error {
 	return errors.Join(errs...)
 }
 
-// address is the endpoint in the form that package net takes.
-func (c *config) address() string { return strings.TrimPrefix(c.endpoint, "tcp://") }
+// address returns an endpoint in the form that package net takes.
+func address(endpoint string) string { return strings.TrimPrefix(endpoint, "tcp://") }
 
-// port is the part of the endpoint that is registered for the controller.
-func (c *config) port() (int, error) {
-	_, text, err := net.SplitHostPort(c.address())
-	if err != nil || !strings.HasPrefix(c.endpoint, "tcp://") {
-		return 0, fmt.Errorf("%q is not tcp://HOST:PORT", c.endpoint)
+// port returns the port of an endpoint.
+func port(endpoint string) (int, error) {
+	_, text, err := net.SplitHostPort(address(endpoint))
+	if err != nil || !strings.HasPrefix(endpoint, "tcp://") {
+		return 0, fmt.Errorf("%q is not tcp://HOST:PORT", endpoint)
 	}
 	port, err := strconv.Atoi(text)
 	if err != nil || port < 1 || port > 65535 {

@@ -11,16 +11,16 @@ const required = "--node-id=n --pod-name=p --pod-uid=u "
 
 func TestDefaults(t *testing.T) {
 	flagtest.Config(t, parse, required, config{
-		endpoint: "tcp://:9070", socket: "unix:///run/node-healer/gateway.sock",
+		endpoint: "tcp://:9070", socket: "unix:///run/node-healer/gateway.sock", metricsServer: "unix:///run/node-healer/metrics.sock",
 		nodeID: "n", podName: "p", podNamespace: "csi-addons-node-healer", podUID: "u",
 	})
 }
 
 func TestEveryFlagIsTaken(t *testing.T) {
-	flagtest.Config(t, parse, required+`--endpoint=tcp://10.0.0.1:7 --server=unix:///s --register-as=d --pod-namespace=ns
+	flagtest.Config(t, parse, required+`--endpoint=tcp://10.0.0.1:7 --server=unix:///s --metrics-endpoint=tcp://:8 --metrics-server=unix:///m --register-as=d --pod-namespace=ns
 		--kubeconfig=/kc --token-audience=aud --tls-cert=/c --tls-key=/ck --tls-min-version=VersionTLS13
 		--tls-cipher-suites=A,B --tls-curve-preferences=C -v=7`, config{
-		endpoint: "tcp://10.0.0.1:7", socket: "unix:///s", nodeID: "n", registerAs: "d",
+		endpoint: "tcp://10.0.0.1:7", socket: "unix:///s", metricsEndpoint: "tcp://:8", metricsServer: "unix:///m", nodeID: "n", registerAs: "d",
 		podName: "p", podNamespace: "ns", podUID: "u", kubeconfig: "/kc", tokenAudience: "aud", verbosity: 7,
 		tls: gateway.TLS{CertFile: "/c", KeyFile: "/ck", MinVersion: "VersionTLS13", CipherSuites: []string{"A", "B"}, CurvePreferences: []string{"C"}},
 	})
@@ -42,6 +42,8 @@ func TestRules(t *testing.T) {
 		{required + "--endpoint=tcp://:9070/x", "--endpoint"},
 		{required + "--server=/run/s", "--server"},
 		{required + "--server=unix://s", "--server"},
+		{required + "--metrics-endpoint=:9071", "--metrics-endpoint"},
+		{required + "--metrics-server=/run/m", "--metrics-server"},
 		{required + "-v=8", "-v"},
 		{required + "stray", "stray"},
 		{"--version", ""},

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 
@@ -47,12 +48,12 @@ func run(ctx context.Context, cfg config) error {
 	if err != nil {
 		return err
 	}
-	port, err := cfg.port()
+	registered, err := port(cfg.endpoint)
 	if err != nil {
 		return err
 	}
 	registration, err := gateway.NewRegistration(api, gateway.RegistrationConfig{
-		As: cfg.registerAs, Node: cfg.nodeID, Port: port,
+		As: cfg.registerAs, Node: cfg.nodeID, Port: registered,
 		Pod: cfg.podName, Namespace: cfg.podNamespace, PodUID: cfg.podUID,
 	})
 	if err != nil {
@@ -62,14 +63,44 @@ func run(ctx context.Context, cfg config) error {
 	if err != nil {
 		return err
 	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.address())
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address(cfg.endpoint))
 	if err != nil {
 		return fmt.Errorf("--endpoint: %w", err)
 	}
+	stop, err := serveMetrics(ctx, cfg, callers, g)
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	defer stop()
 	klog.InfoS("Serving", "endpoint", l.Addr().String(), "socket", cfg.socket, "node", cfg.nodeID, "version", version)
 	if err := g.Run(ctx, l); err != nil {
 		return err
 	}
 	klog.InfoS("Stopped")
 	return nil
+}
+
+// serveMetrics serves the server's metrics until ctx ends and stop is called, which waits
+// for that.
+func serveMetrics(ctx context.Context, cfg config, callers *gateway.Callers, g *gateway.Gateway) (stop func(), err error) {
+	if cfg.metricsEndpoint == "" {
+		return func() {}, nil
+	}
+	m, err := gateway.NewMetrics(cfg.metricsServer, callers)
+	if err != nil {
+		return nil, err
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address(cfg.metricsEndpoint))
+	if err != nil {
+		return nil, fmt.Errorf("--metrics-endpoint: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := m.Run(ctx, l, g.TLSConfig()); err != nil {
+			klog.ErrorS(err, "The metrics are not served any more")
+		}
+	}()
+	return func() { cancel(); <-ended }, nil
 }

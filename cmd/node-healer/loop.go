@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/metrics"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
 	"github.com/csi-addons/node-healer/pkg/policy"
 	"github.com/csi-addons/node-healer/pkg/watch"
@@ -14,18 +14,27 @@ import (
 // loopActions are what the values of --loop stand for.
 var loopActions = map[string]watch.Action{policy.LoopOff: watch.Off, policy.LoopObserve: watch.Observe, policy.LoopHeal: watch.Heal}
 
-// watchVolumes runs the node's own loop until ctx ends or stop is called, which waits
-// for its last checks. With --mode=off there is none.
-func watchVolumes(ctx context.Context, cfg config, node *host.Node, engine *healer.Engine, cluster *cluster, server *nodeserver.Server) (stop func(context.Context) error, err error) {
+// newLoop returns the node's own loop; nil with --loop=off and --mode=off.
+func newLoop(cfg config, node *host.Node, engine metrics.Counting, m *metrics.Metrics, cluster *cluster, server *nodeserver.Server) (*watch.Loop, error) {
 	if cfg.loop == policy.LoopOff || cfg.mode == modeOff {
-		return func(context.Context) error { return nil }, nil
+		return nil, nil //nolint:nilnil // there is none
 	}
 	loop, err := watch.New(watch.Config{
 		Node: node, Engine: engine, Publish: server.Publish, Drivers: cfg.drivers, Interval: cfg.checkInterval,
 		Action: func() watch.Action { return loopActions[cluster.loop(cfg)] }, DryRun: cfg.dryRun,
+		Recovered: m.Recovered,
 	})
 	if err != nil {
 		return nil, err
+	}
+	return loop, m.Watch(watchedVolumes{loop})
+}
+
+// watchVolumes runs the loop until ctx ends or stop is called, which waits for its last
+// checks.
+func watchVolumes(ctx context.Context, loop *watch.Loop) (stop func(context.Context) error) {
+	if loop == nil {
+		return func(context.Context) error { return nil }
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -41,5 +50,5 @@ func watchVolumes(ctx context.Context, cfg config, node *host.Node, engine *heal
 		case <-ctx.Done():
 			return fmt.Errorf("the loop's checks go on: %w", ctx.Err())
 		}
-	}, nil
+	}
 }

@@ -87,7 +87,16 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	server, err := newServer(cfg, node, cluster, engine, namespace)
+	counts, err := newMetrics(providers, pool)
+	if err != nil {
+		return err
+	}
+	counted := counts.Counting(engine)
+	server, err := newServer(cfg, node, cluster, counted, namespace)
+	if err != nil {
+		return err
+	}
+	loop, err := newLoop(cfg, node, counted, counts, cluster, server)
 	if err != nil {
 		return err
 	}
@@ -95,10 +104,12 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	unwatch, err := watchVolumes(ctx, cfg, node, engine, cluster, server)
+	unserve, err := serveMetrics(cfg, counts, server)
 	if err != nil {
 		return err
 	}
+	defer func() { logCut(bounded(ctx, unfollowTimeout, unserve)) }()
+	unwatch := watchVolumes(ctx, loop)
 	klog.InfoS("Serving", "endpoint", cfg.endpoint, "gatewaySocket", cfg.gatewaySocket, "name", cfg.name, "drivers", cfg.drivers,
 		"node", cfg.nodeID, "mode", cfg.mode, "loop", cfg.loop, "standalone", cfg.standalone, "kubernetes", cluster != nil, "version", version)
 	return untilDone(ctx, server, engine, unwatch, served)
@@ -161,7 +172,7 @@ func newEngine(cfg config, node *host.Node, providers []healer.Provider, c *clus
 	})
 }
 
-func newServer(cfg config, node *host.Node, c *cluster, engine *healer.Engine, ns *host.Namespace) (*nodeserver.Server, error) {
+func newServer(cfg config, node *host.Node, c *cluster, engine nodeserver.Healer, ns *host.Namespace) (*nodeserver.Server, error) {
 	var roots []string
 	for configured, resolved := range ns.RealRoots() {
 		roots = append(roots, configured, resolved)

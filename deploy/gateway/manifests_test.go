@@ -108,6 +108,9 @@ func TestServerKnowsTheGateway(t *testing.T) {
 	if got, want := theirs["gateway-uid"], strconv.FormatInt(*podOf(t, own).SecurityContext.RunAsUser, 10); got != want {
 		t.Errorf("the server expects uid %s, the gateway has %s", got, want)
 	}
+	if theirs["metrics-socket"] == "" || theirs["metrics-socket"] != ours["metrics-server"] {
+		t.Errorf("the server serves metrics at %s, the gateway asks %s", theirs["metrics-socket"], ours["metrics-server"])
+	}
 	if theirs["gateway-socket"] == "" || theirs["gateway-socket"] != ours["server"] {
 		t.Errorf("the server serves %s, the gateway calls %s", theirs["gateway-socket"], ours["server"])
 	}
@@ -121,11 +124,18 @@ func TestServerKnowsTheGateway(t *testing.T) {
 	}
 }
 
-func TestControllerFindsThePort(t *testing.T) {
-	_, port, _ := strings.Cut(strings.TrimPrefix(arguments(t, own)["endpoint"], "tcp://"), ":")
+// The controller and Prometheus each find their port, and the NetworkPolicy lets them.
+func TestPortsAreFound(t *testing.T) {
 	ports := podOf(t, own).Containers[0].Ports
-	if len(ports) != 1 || strconv.Itoa(int(ports[0].ContainerPort)) != port {
-		t.Errorf("the gateway listens on port %q, the container has %v", port, ports)
+	flags := []string{"endpoint", "metrics-endpoint"}
+	if len(ports) != len(flags) {
+		t.Fatalf("the container has the ports %v", ports)
+	}
+	for i, name := range flags {
+		_, port, _ := strings.Cut(strings.TrimPrefix(arguments(t, own)[name], "tcp://"), ":")
+		if strconv.Itoa(int(ports[i].ContainerPort)) != port {
+			t.Errorf("--%s is port %q, the container has %v", name, port, ports)
+		}
 	}
 	policy := read[networkingv1.NetworkPolicy](t, "networkpolicy.yaml").Spec
 	for key, value := range policy.PodSelector.MatchLabels {
@@ -133,8 +143,13 @@ func TestControllerFindsThePort(t *testing.T) {
 			t.Errorf("the NetworkPolicy selects %s=%s", key, value)
 		}
 	}
-	if len(policy.Ingress) != 1 || policy.Ingress[0].Ports[0].Port.String() != ports[0].Name {
-		t.Errorf("the NetworkPolicy lets through %+v", policy.Ingress)
+	if len(policy.Ingress) != len(ports) {
+		t.Fatalf("the NetworkPolicy lets through %+v", policy.Ingress)
+	}
+	for i, in := range policy.Ingress {
+		if len(in.Ports) != 1 || in.Ports[0].Port.String() != ports[i].Name {
+			t.Errorf("the NetworkPolicy lets through %+v", in)
+		}
 	}
 }
 

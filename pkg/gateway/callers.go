@@ -120,14 +120,23 @@ func (c *Callers) authorize(ctx context.Context, method string) (caller, error) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*reviewTimeout)
 	defer cancel()
+	who, err := c.authenticate(ctx, token)
+	if err != nil {
+		return caller{}, err
+	}
+	return c.authorizeUser(ctx, who, verbsFor(method))
+}
+
+// authenticate returns whose a token is.
+func (c *Callers) authenticate(ctx context.Context, token string) (user.Info, error) {
 	if c.audience != "" {
 		ctx = authenticator.WithAudiences(ctx, authenticator.Audiences{c.audience})
 	}
 	known, ok, err := c.tokens.AuthenticateToken(ctx, token)
 	if err != nil || !ok {
-		return caller{}, c.tokenError(err, token)
+		return nil, c.tokenError(err, token)
 	}
-	return c.authorizeUser(ctx, known.User, verbsFor(method))
+	return known.User, nil
 }
 
 // authorizeUser returns the user with the first of the verbs that the user has.

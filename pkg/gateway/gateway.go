@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -113,6 +114,9 @@ func New(cfg Config) (*Gateway, error) {
 	)
 	return g, nil
 }
+
+// TLSConfig returns what the gateway serves with; the certificate may change later.
+func (g *Gateway) TLSConfig() *tls.Config { return g.certificates.config.Clone() }
 
 // Run serves on the listener, which it closes, until ctx ends.
 func (g *Gateway) Run(ctx context.Context, l net.Listener) error {

@@ -20,7 +20,11 @@ var tokenText = regexp.MustCompile(`^[A-Za-z0-9._~+/-]+=*$`)
 // bearerToken returns the token of a call's metadata "authorization: Bearer <token>".
 // The error holds nothing of it.
 func bearerToken(ctx context.Context) (string, error) {
-	values := metadata.ValueFromIncomingContext(ctx, "authorization")
+	return tokenIn(metadata.ValueFromIncomingContext(ctx, "authorization"))
+}
+
+// tokenIn returns the token of an authorization, which is given once.
+func tokenIn(values []string) (string, error) {
 	switch {
 	case len(values) == 0:
 		return "", errors.New("no bearer token: calls over TCP need one as authorization metadata")

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/csi-addons/node-healer/pkg/host"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
@@ -86,6 +87,15 @@ var errnoRows = []ErrnoRow{
 	{syscall.ENXIO, "", "", Class{Terminal, TypeExecution}},
 	{syscall.ENODEV, "", "", Class{Terminal, TypeExecution}},
 	{syscall.EIO, "", "", Class{Retriable, TypeExecution}},
+}
+
+// ErrnoName returns the name of the errno behind an error; empty where there is none.
+func ErrnoName(err error) string {
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		return ""
+	}
+	return host.ErrnoName(errno)
 }
 
 // Classified is an error that knows its class: the answer of a driver.

@@ -25,6 +25,14 @@ const (
 	KindDisabled
 )
 
+// String returns the kind in one word, as metrics have it.
+func (k Kind) String() string {
+	return [...]string{
+		KindUnknown: "failed", KindInvalid: "invalid", KindNotFound: "not-found", KindBusy: "busy",
+		KindUnauthenticated: "unauthenticated", KindDisabled: "disabled",
+	}[k]
+}
+
 // Error is an error with its kind. Its text is for the caller: it names the field and
 // the rule, or the failed operation, and never holds a secret.
 type Error struct {

@@ -26,7 +26,7 @@ const maxCSIStringBytes = 128
 const capabilityVolumeCondition csi.NodeServiceCapability_RPC_Type = 4
 
 // NodeGetCapabilities implements csi.NodeServer.
-func (n csiNode) NodeGetCapabilities(ctx context.Context, _ *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
+func (n csiNode) NodeGetCapabilities(_ context.Context, _ *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
 	if err := n.offered(); err != nil {
 		return nil, toStatus(err, nil)
 	}

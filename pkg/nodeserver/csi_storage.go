@@ -18,7 +18,7 @@ import (
 // NodeGetStorageHealth implements csi.NodeServer. It contacts no storage: a call
 // that names no volume must not touch one. It answers from the recent reports, where
 // two or more volumes lie on one backend and have the same reason.
-func (n csiNode) NodeGetStorageHealth(ctx context.Context, req *csi.NodeGetStorageHealthRequest) (*csi.NodeGetStorageHealthResponse, error) {
+func (n csiNode) NodeGetStorageHealth(_ context.Context, req *csi.NodeGetStorageHealthRequest) (*csi.NodeGetStorageHealthResponse, error) {
 	if err := n.offered(); err != nil {
 		return nil, toStatus(err, nil)
 	}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
@@ -30,14 +31,22 @@ func (s *Server) GetCapabilities(context.Context, *identity.GetCapabilitiesReque
 // Probe implements identity.IdentityServer. It answers from memory and never
 // fails: an error would mean that the server has to be restarted.
 func (s *Server) Probe(ctx context.Context, _ *identity.ProbeRequest) (*identity.ProbeResponse, error) {
-	ready := !s.calls.draining()
-	if ready && s.cfg.Ready != nil {
-		if err := s.cfg.Ready(); err != nil {
-			klog.FromContext(ctx).V(2).Info("Not ready", keyError, printable.Line(err.Error(), logTextBytes))
-			ready = false
-		}
+	err := s.Ready()
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Not ready", keyError, printable.Line(err.Error(), logTextBytes))
 	}
-	return &identity.ProbeResponse{Ready: wrapperspb.Bool(ready)}, nil
+	return &identity.ProbeResponse{Ready: wrapperspb.Bool(err == nil)}, nil
+}
+
+// Ready returns at once why the server cannot heal; nil if it can.
+func (s *Server) Ready() error {
+	switch {
+	case s.calls.draining():
+		return healer.ErrShuttingDown
+	case s.cfg.Ready != nil:
+		return s.cfg.Ready()
+	}
+	return nil
 }
 
 // maxNameBytes bounds a driver name, and each label of it.

@@ -3,9 +3,7 @@ package nodeserver
 import (
 	"errors"
 	"fmt"
-	"syscall"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -103,9 +101,8 @@ func details(row ErrorRow, err error) []protoadapt.MessageV1 {
 	if step := healer.StepOf(err); step != "" {
 		known["step"] = step
 	}
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
-		known["errno"] = unix.ErrnoName(errno)
+	if errno := healer.ErrnoName(err); errno != "" {
+		known["errno"] = errno
 	}
 	all := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: row.Reason, Domain: errorDomain, Metadata: known}}
 	if after, again := row.Class.RetryAfter(1); again && row.Class.Tier != healer.Terminal {

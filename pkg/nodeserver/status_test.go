@@ -71,11 +71,13 @@ func TestErrorDetails(t *testing.T) {
 		"disabled":      {&healer.Error{Kind: healer.KindDisabled}, "DISABLED", map[string]string{"tier": "terminal", "error_type": "validation"}, 0},
 		"secrets": {
 			&healer.Error{Kind: healer.KindUnauthenticated, Step: "delegate"}, "CREDENTIALS_REFUSED",
-			map[string]string{"tier": "terminal", "error_type": "permission", "step": "delegate"}, 0,
+			map[string]string{"tier": "terminal", "error_type": "permission", "step": "delegate"},
+			0,
 		},
 		"an errno": {
 			healer.Failed("read hunter2", syscall.EBUSY), "OPERATION_FAILED",
-			map[string]string{"tier": "transient", "error_type": "execution", "errno": "EBUSY"}, time.Second,
+			map[string]string{"tier": "transient", "error_type": "execution", "errno": "EBUSY"},
+			time.Second,
 		},
 		"a timeout": {healer.Failed("probe", context.DeadlineExceeded), "OPERATION_FAILED", map[string]string{"tier": "retriable", "error_type": "timeout"}, time.Minute},
 		"foreign":   {errors.New("hunter2?"), "OPERATION_FAILED", map[string]string{"tier": "retriable", "error_type": "unknown"}, time.Minute},

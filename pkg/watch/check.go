@@ -89,6 +89,7 @@ func (l *Loop) finish(r result) {
 		l.slow--
 	}
 	v.due = now.Add(l.jitter())
+	v.saw(r, now)
 	l.diagnosed(r, now)
 	if v.again {
 		v.changed(now)

@@ -138,6 +138,9 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 	case r.err != nil:
 	case r.report.After.Healthy():
 		v.sick, how = nil, succeeded
+		if before != nil && l.cfg.Recovered != nil {
+			l.cfg.Recovered(now.Sub(before.since))
+		}
 	default:
 		v.sick = before.observe(r.report, v.key.driver, now)
 		if r.heals {

@@ -65,6 +65,8 @@ type Config struct {
 	Interval time.Duration
 	// Action returns what the loop may do now. It is asked often.
 	Action func() Action
+	// Recovered gets how long a volume was abnormal that is healthy again; nil: not needed.
+	Recovered func(time.Duration)
 	// DryRun has the loop say what it would heal, and do nothing.
 	DryRun bool
 }
@@ -88,6 +90,9 @@ type Loop struct {
 	listenAt time.Time
 	errors   lastErrors
 	heals    healing
+	// asked has who wants to know the states; ended is closed when Run returns.
+	asked chan chan<- States
+	ended chan struct{}
 }
 
 // New checks cfg.
@@ -104,11 +109,15 @@ func New(cfg Config) (*Loop, error) {
 		checked: make(chan result, maxChecks),
 		found:   make(chan discovery, 1),
 		heals:   newHealing(),
+		asked:   make(chan chan<- States),
+		ended:   make(chan struct{}),
 	}, nil
 }
 
-// Run checks until ctx ends, and returns when the running checks have ended.
+// Run checks until ctx ends, and returns when the running checks have ended. It may be
+// called once.
 func (l *Loop) Run(ctx context.Context) {
+	defer close(l.ended)
 	changes, err := l.cfg.Node.Changes(ctx)
 	if err != nil {
 		klog.ErrorS(err, "Changes of mounts are not noticed before the next turn")
@@ -131,6 +140,8 @@ func (l *Loop) Run(ctx context.Context) {
 			l.finish(r)
 		case d := <-l.found:
 			l.learn(d)
+		case answer := <-l.asked:
+			answer <- l.states()
 		case <-timer.C:
 		}
 	}

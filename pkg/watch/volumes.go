@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -33,6 +34,10 @@ type volume struct {
 	slow bool
 	// said is the last outcome that differed from the one before.
 	said string
+	// checked is when its last check ended, which showed verdict and reasons.
+	checked time.Time
+	verdict healer.Verdict
+	reasons []healer.Reason
 	// sick is nil for a volume that was healthy when it was last checked.
 	sick *sickness
 	// healed is when the loop's last heal of it ended.

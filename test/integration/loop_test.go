@@ -1,8 +1,13 @@
 package integration
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -48,7 +53,8 @@ func TestLoopHeals(t *testing.T) {
 	for _, dry := range []bool{true, false} {
 		t.Run(fmt.Sprintf("dry run %t", dry), func(t *testing.T) {
 			n := harness.NewNode(t, "--loop=heal", "--check-interval=10s", fmt.Sprintf("--dry-run=%t", dry))
-			n.AnyDriver = true
+			socket := filepath.Join(n.Dir, "metrics", "s")
+			n.AnyDriver, n.Args = true, append(n.Args, "--metrics-socket=unix://"+socket)
 			n.Start()
 			next := newNeighbour(n)
 			u := newUsed(n, "rprivate")
@@ -76,6 +82,32 @@ func TestLoopHeals(t *testing.T) {
 				t.Errorf("the audit log is %s", audit)
 			}
 			n.Expect("healthy", u.Request())
+			out := scrape(t, socket)
+			for _, line := range []string{
+				`node_healer_heals_total{origin="loop",outcome="healed"} 1`, `node_healer_steps_total{error_type="",step="replace-in-container"} 1`,
+				`node_healer_volumes{condition="Healthy",driver="test.csi.example.com"} 2`, `node_healer_recovery_duration_seconds_count 1`,
+			} {
+				if !strings.Contains(out, line) {
+					t.Errorf("no %s in\n%s", line, out)
+				}
+			}
 		})
 	}
+}
+
+// scrape returns the metrics that a server serves on a socket.
+func scrape(t *testing.T, socket string) string {
+	t.Helper()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}
+	defer transport.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://node/metrics", nil)
+	harness.Must(t, err)
+	answer, err := (&http.Client{Transport: transport}).Do(req)
+	harness.Must(t, err)
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	harness.Must(t, err)
+	return string(text)
 }

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/metrics"
+	"github.com/csi-addons/node-healer/pkg/nodeserver"
+	"github.com/csi-addons/node-healer/pkg/watch"
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+// newMetrics returns what counts; without --metrics-socket nothing reads it.
+func newMetrics(providers []healer.Provider, pool *worker.Pool) (*metrics.Metrics, error) {
+	m, err := metrics.New(metrics.Config{Version: version, Reasons: healer.AllReasons(providers), Workers: pool.Stats})
+	if err != nil {
+		return nil, err
+	}
+	m.CountAPIRequests()
+	return m, nil
+}
+
+// watchedVolumes shows the loop's volumes to the metrics.
+type watchedVolumes struct{ loop *watch.Loop }
+
+// Watched implements metrics.Loop.
+func (w watchedVolumes) Watched(ctx context.Context) (volumes []metrics.Watched, breakers int) {
+	all := w.loop.States(ctx)
+	for _, v := range all.Volumes {
+		if v.Verdict != "" {
+			volumes = append(volumes, metrics.Watched{Driver: v.Driver, Reasons: v.Reasons, Left: v.Left != ""})
+		}
+	}
+	return volumes, all.OpenBreakers
+}
+
+// serveMetrics serves them on --metrics-socket until stop is called. The gateway reads
+// them, too, if there is one.
+func serveMetrics(cfg config, m *metrics.Metrics, server *nodeserver.Server) (stop func(context.Context) error, err error) {
+	if cfg.metricsSocket == "" {
+		return func(context.Context) error { return nil }, nil
+	}
+	listen := nodeserver.Listen
+	if cfg.gatewayUID != 0 {
+		listen = func(endpoint string) (net.Listener, error) {
+			return nodeserver.ListenForGroup(endpoint, int(cfg.gatewayUID))
+		}
+	}
+	l, err := listen(cfg.metricsSocket)
+	if err != nil {
+		return nil, fmt.Errorf("--metrics-socket: %w", err)
+	}
+	return m.Serve(l, metrics.Serving{Ready: server.Ready, Pprof: cfg.pprof}), nil
+}

@@ -1,0 +1,158 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"golang.org/x/net/netutil"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/printable"
+)
+
+const (
+	// metricsPath is the nonResourceURL that a role has to allow with the verb get.
+	metricsPath = "/metrics"
+	// maxMetricsBytes bounds an answer of the server, which has some 100 KiB.
+	maxMetricsBytes = 8 << 20
+	// scrapeTimeout bounds one request, answer included.
+	scrapeTimeout = 15 * time.Second
+	// maxScrapers are connected at a time.
+	maxScrapers = 16
+)
+
+// Metrics passes the server's metrics on to callers that may read them. Make it with
+// NewMetrics.
+type Metrics struct {
+	callers *Callers
+	server  *http.Client
+	http    *http.Server
+}
+
+// NewMetrics returns Metrics that asks the server at a socket "unix:///path".
+func NewMetrics(socket string, callers *Callers) (*Metrics, error) {
+	path, ok := strings.CutPrefix(socket, "unix://")
+	if !ok || callers == nil {
+		return nil, errors.New("gateway: metrics need a socket unix:///PATH and callers")
+	}
+	m := &Metrics{callers: callers, server: &http.Client{
+		Timeout: scrapeTimeout,
+		Transport: &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return (&net.Dialer{}).DialContext(ctx, "unix", path)
+			},
+			DisableCompression: true,
+			MaxIdleConns:       1,
+			IdleConnTimeout:    maxIdle,
+		},
+	}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+metricsPath, m.pass)
+	// Kubelet's probes have no token, and learn nothing but that the process answers.
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	mux.HandleFunc("GET /readyz", m.ready)
+	m.http = &http.Server{
+		Handler: mux, ReadHeaderTimeout: handshakeTimeout, ReadTimeout: scrapeTimeout, WriteTimeout: scrapeTimeout,
+		IdleTimeout: maxIdle, MaxHeaderBytes: maxHeaderBytes,
+	}
+	return m, nil
+}
+
+// Run serves on the listener, which it closes, until ctx ends.
+func (m *Metrics) Run(ctx context.Context, l net.Listener, config *tls.Config) error {
+	served := make(chan error, 1)
+	go func() { served <- m.http.Serve(tls.NewListener(netutil.LimitListener(l, maxScrapers), config)) }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	err := m.http.Shutdown(ending)
+	if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
+		err = errors.Join(err, ended)
+	}
+	m.server.CloseIdleConnections()
+	return err
+}
+
+// pass answers with the server's metrics.
+func (m *Metrics) pass(w http.ResponseWriter, r *http.Request) {
+	if err := m.callers.authorizePath(r.Context(), r.Header.Values("Authorization"), metricsPath); err != nil {
+		refusals.Do(func() {
+			klog.InfoS("Caller refused", keySource, r.RemoteAddr, keyMethod, metricsPath, keyError, err.Error())
+		})
+		code := http.StatusForbidden
+		if errors.Is(err, errUnauthenticated) {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			code = http.StatusUnauthorized
+		}
+		http.Error(w, err.Error(), code)
+		return
+	}
+	answer, err := m.ask(r.Context(), metricsPath)
+	if err != nil {
+		klog.ErrorS(err, "Cannot ask the server for its metrics")
+		http.Error(w, "the server of this node does not answer", http.StatusBadGateway)
+		return
+	}
+	defer func() { _ = answer.Body.Close() }()
+	w.Header().Set("Content-Type", answer.Header.Get("Content-Type"))
+	w.WriteHeader(answer.StatusCode)
+	_, _ = io.Copy(w, io.LimitReader(answer.Body, maxMetricsBytes))
+}
+
+// ready says whether the server of this node can heal, and nothing of why not.
+func (m *Metrics) ready(w http.ResponseWriter, r *http.Request) {
+	answer, err := m.ask(r.Context(), "/readyz")
+	if err == nil {
+		_ = answer.Body.Close()
+	}
+	if err != nil || answer.StatusCode != http.StatusOK {
+		http.Error(w, "not ready", http.StatusServiceUnavailable)
+		return
+	}
+	_, _ = io.WriteString(w, "ok\n")
+}
+
+func (m *Metrics) ask(ctx context.Context, path string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://server"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	return m.server.Do(req)
+}
+
+// authorizePath fails unless the bearer of a token may get a path that is no resource.
+func (c *Callers) authorizePath(ctx context.Context, authorization []string, path string) error {
+	token, err := tokenIn(authorization)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnauthenticated, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*reviewTimeout)
+	defer cancel()
+	who, err := c.authenticate(ctx, token)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnauthenticated, err)
+	}
+	decision, _, err := c.rights.Authorize(ctx, authorizer.AttributesRecord{User: who, Verb: "get", Path: path})
+	switch {
+	case err != nil:
+		return outageError(err)
+	case decision != authorizer.DecisionAllow:
+		return errors.New(printable.Line(fmt.Sprintf("%s may not get %s: a role must give it the verb get on the nonResourceURL %s", who.GetName(), path, path), maxTextBytes))
+	}
+	return nil
+}
+
+// errUnauthenticated is the error of a caller that is not known.
+var errUnauthenticated = errors.New("not authenticated")

@@ -1,0 +1,106 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+)
+
+// scraped serves the metrics of a server behind a socket, and returns how to get a path.
+func scraped(t *testing.T, server http.HandlerFunc) func(path, authorization string) (code int, text string) {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "s")
+	if server != nil {
+		l, err := net.Listen("unix", socket)
+		must(t, err)
+		behind := &http.Server{Handler: server} //nolint:gosec // a test's
+		go func() { _ = behind.Serve(l) }()
+		t.Cleanup(func() { _ = behind.Close() })
+	}
+	may := rights(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if a.IsResourceRequest() || a.GetPath() != "/metrics" || a.GetVerb() != "get" || a.GetUser().GetName() != checking {
+			return authorizer.DecisionNoOpinion, "", nil
+		}
+		return authorizer.DecisionAllow, "", nil
+	})
+	callers := &Callers{node: "node-1", tokens: authenticator.TokenFunc(fakeTokens), rights: may}
+	g, err := New(Config{Socket: "unix://" + socket, Callers: callers})
+	must(t, err)
+	m, err := NewMetrics("unix://"+socket, callers)
+	must(t, err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(ctx, l, g.TLSConfig()) }()
+	t.Cleanup(func() {
+		stop()
+		must(t, <-ended)
+		must(t, g.server.Close())
+	})
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true} //nolint:gosec // self-signed
+	t.Cleanup(transport.CloseIdleConnections)
+	return func(path, authorization string) (int, string) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+l.Addr().String()+path, nil)
+		must(t, err)
+		if authorization != "" {
+			req.Header.Set("Authorization", authorization)
+		}
+		answer, err := (&http.Client{Transport: transport}).Do(req)
+		must(t, err)
+		defer func() { _ = answer.Body.Close() }()
+		text, err := io.ReadAll(answer.Body)
+		must(t, err)
+		return answer.StatusCode, string(text)
+	}
+}
+
+// Only a caller whose role allows it reads the metrics; kubelet's probes need no token.
+func TestMetrics(t *testing.T) {
+	get := scraped(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "" {
+			t.Error("the token was passed on")
+		}
+		_, _ = io.WriteString(w, "asked for "+r.URL.Path)
+	})
+	for _, tc := range []struct {
+		path, authorization string
+		code                int
+		text                string
+	}{
+		{"/metrics", "Bearer " + checking, http.StatusOK, "asked for /metrics"},
+		{"/metrics", "Bearer " + nothing, http.StatusForbidden, nothing + " may not get /metrics"},
+		{"/metrics", "Bearer made-up", http.StatusUnauthorized, "[redacted]"},
+		{"/metrics", "", http.StatusUnauthorized, "no bearer token"},
+		{"/metrics", "Bearer outage", http.StatusUnauthorized, "try again"},
+		{"/healthz", "", http.StatusOK, "ok"},
+		{"/readyz", "", http.StatusOK, "ok"},
+		{"/debug/pprof/", "Bearer " + checking, http.StatusNotFound, ""},
+		{"/metrics/../debug/pprof/heap", "Bearer " + checking, http.StatusNotFound, ""},
+	} {
+		if code, text := get(tc.path, tc.authorization); code != tc.code || !strings.Contains(text, tc.text) {
+			t.Errorf("%s %s: %d %q, want %d %q", tc.path, tc.authorization, code, text, tc.code, tc.text)
+		}
+	}
+}
+
+func TestMetricsOfAServerThatIsGone(t *testing.T) {
+	get := scraped(t, nil)
+	if code, text := get("/metrics", "Bearer "+checking); code != http.StatusBadGateway || strings.Contains(text, "/") {
+		t.Errorf("%d %q", code, text)
+	}
+	if code, _ := get("/readyz", ""); code != http.StatusServiceUnavailable {
+		t.Errorf("%d", code)
+	}
+	if code, _ := get("/healthz", ""); code != http.StatusOK {
+		t.Errorf("%d", code)
+	}
+}

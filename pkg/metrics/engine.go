@@ -1,0 +1,87 @@
+package metrics
+
+import (
+	"context"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// OriginLoop is the caller (healer.WithCaller) on whose behalf the loop works.
+const OriginLoop = "loop"
+
+// Engine is what checks and heals volumes; *healer.Engine is one.
+type Engine interface {
+	Check(ctx context.Context, v healer.Volume) (healer.Report, error)
+	Heal(ctx context.Context, v healer.Volume) (healer.Report, error)
+}
+
+// Counting is an Engine that counts what another one does.
+type Counting struct {
+	engine Engine
+	m      *Metrics
+}
+
+// Counting returns an engine that does what e does.
+func (m *Metrics) Counting(e Engine) Counting { return Counting{engine: e, m: m} }
+
+// Check implements Engine.
+func (c Counting) Check(ctx context.Context, v healer.Volume) (healer.Report, error) {
+	return c.count(ctx, "check", v, c.engine.Check)
+}
+
+// Heal implements Engine.
+func (c Counting) Heal(ctx context.Context, v healer.Volume) (healer.Report, error) {
+	return c.count(ctx, "heal", v, c.engine.Heal)
+}
+
+func (c Counting) count(ctx context.Context, operation string, v healer.Volume, do func(context.Context, healer.Volume) (healer.Report, error)) (healer.Report, error) {
+	running := c.m.inFlight.WithLabelValues(operation)
+	running.Inc()
+	defer running.Dec()
+	start := time.Now()
+	r, err := do(ctx, v)
+	took := time.Since(start).Seconds()
+	origin, outcome := "call", "error"
+	if healer.CallerOf(ctx) == OriginLoop {
+		origin = OriginLoop
+	}
+	if err == nil {
+		outcome = string(r.Verdict())
+	}
+	if operation == "check" {
+		c.m.checks.WithLabelValues(origin, outcome).Inc()
+		c.m.checkSeconds.WithLabelValues(origin).Observe(took)
+	} else {
+		c.m.heals.WithLabelValues(origin, outcome).Inc()
+		c.m.healSeconds.WithLabelValues(outcome).Observe(took)
+	}
+	c.m.report(operation, r, err)
+	return r, err
+}
+
+// report counts what an answer holds.
+func (m *Metrics) report(operation string, r healer.Report, err error) {
+	if err != nil {
+		m.errors.WithLabelValues(healer.KindOf(err).String(), string(healer.Classify("", "", err).Type)).Inc()
+	}
+	for _, o := range r.Steps {
+		kind := ""
+		if o.Err != nil {
+			kind = string(healer.Classify(o.Step, "", o.Err).Type)
+		}
+		m.steps.WithLabelValues(o.Step, kind).Inc()
+		m.stepSeconds.WithLabelValues(o.Step).Observe(o.Elapsed.Seconds())
+	}
+	if operation == "heal" { // a check refuses every step
+		for _, refused := range r.Refused {
+			m.refusals.WithLabelValues(refused.Step).Inc()
+		}
+	}
+	for _, f := range r.After.Failures {
+		m.providerFailures.WithLabelValues(f.Provider).Inc()
+	}
+	if err == nil && r.After.Healthy() {
+		m.lastSuccess.WithLabelValues(operation).Set(float64(m.cfg.Now().UnixNano()) / float64(time.Second))
+	}
+}

@@ -1,0 +1,161 @@
+package metrics
+
+import (
+	"errors"
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+const namespace = "node_healer"
+
+// The labels, each with a bounded number of values.
+const (
+	// labelOrigin is who asked: "call" or "loop".
+	labelOrigin = "origin"
+	// labelOutcome is a verdict, or "error".
+	labelOutcome   = "outcome"
+	labelStep      = "step"
+	labelErrorType = "error_type"
+	labelProvider  = "provider"
+	labelDriver    = "driver"
+	// labelCondition is a reason, or "Healthy".
+	labelCondition = "condition"
+	labelState     = "state"
+	labelVerb      = "verb"
+	labelCode      = "code"
+	labelOperation = "operation"
+)
+
+// The buckets of durations, in seconds: a healthy check takes a millisecond, one that
+// hangs as long as the probe timeout, a heal at most --heal-timeout.
+var (
+	durationBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
+	recoveryBuckets = []float64{.1, .5, 1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600, 6 * 3600, 24 * 3600}
+)
+
+// Config is what Metrics are made of.
+type Config struct {
+	Version string
+	// Reasons are all that a condition may have; others are counted as "other".
+	Reasons []healer.Reason
+	// Workers returns the state of the worker processes.
+	Workers func() worker.Stats
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
+}
+
+// Metrics counts. Make it with New.
+type Metrics struct {
+	cfg      Config
+	registry *prometheus.Registry
+	drivers  *names
+
+	checks, heals             *prometheus.CounterVec
+	checkSeconds, healSeconds *prometheus.HistogramVec
+	steps                     *prometheus.CounterVec
+	stepSeconds               *prometheus.HistogramVec
+	refusals                  *prometheus.CounterVec
+	providerFailures          *prometheus.CounterVec
+	errors                    *prometheus.CounterVec
+	inFlight                  *prometheus.GaugeVec
+	recovery                  prometheus.Histogram
+	lastSuccess               *prometheus.GaugeVec
+	apiRequests               *prometheus.CounterVec
+}
+
+// New returns Metrics that have counted nothing.
+func New(cfg Config) (*Metrics, error) {
+	if cfg.Workers == nil {
+		return nil, errors.New("metrics: workers are required")
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	m := &Metrics{cfg: cfg, registry: prometheus.NewRegistry(), drivers: newNames()}
+	m.define()
+	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: namespace, Name: "build_info", Help: "1, with the version of the server and of Go.",
+	}, []string{"version", "goversion"})
+	build.WithLabelValues(cfg.Version, runtime.Version()).Set(1)
+	return m, errors.Join(
+		m.register(m.checks, m.heals, m.checkSeconds, m.healSeconds, m.steps, m.stepSeconds, m.refusals, m.providerFailures,
+			m.errors, m.inFlight, m.recovery, m.lastSuccess, m.apiRequests, build, newWorkers(cfg.Workers)),
+		m.register(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})),
+	)
+}
+
+func (m *Metrics) register(all ...prometheus.Collector) error {
+	var errs []error
+	for _, c := range all {
+		errs = append(errs, m.registry.Register(c))
+	}
+	return errors.Join(errs...)
+}
+
+// define makes the metrics; docs/metrics.md lists them.
+func (m *Metrics) define() {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
+	}
+	seconds := func(name, help string, labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: durationBuckets}, labels)
+	}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, labels)
+	}
+	m.checks = counter("checks_total", "Checks that ended, by what they showed.", labelOrigin, labelOutcome)
+	m.heals = counter("heals_total", "Heals that ended, by what they showed; healthy: there was nothing to heal.", labelOrigin, labelOutcome)
+	m.checkSeconds = seconds("check_duration_seconds", "How long checks took.", labelOrigin)
+	m.healSeconds = seconds("heal_duration_seconds", "How long heals took.", labelOutcome)
+	m.steps = counter("steps_total", "Heal steps that ended; an empty error_type is success.", labelStep, labelErrorType)
+	m.stepSeconds = seconds("step_duration_seconds", "How long heal steps took.", labelStep)
+	m.refusals = counter("step_refusals_total", "Heal steps that would have helped and were refused.", labelStep)
+	m.providerFailures = counter("provider_failures_total", "Storage providers that could not examine a volume.", labelProvider)
+	m.errors = counter("errors_total", "Checks and heals that had no answer, by the kind of error.", "kind", labelErrorType)
+	m.inFlight = gauge("in_flight", "Checks and heals that run.", labelOperation)
+	m.recovery = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Namespace: namespace, Name: "recovery_duration_seconds", Buckets: recoveryBuckets,
+		Help: "Time from the check of the loop that found a volume abnormal to the one that found it healthy.",
+	})
+	m.lastSuccess = gauge("last_success_timestamp_seconds", "When a check or heal last found a volume healthy.", labelOperation)
+	m.apiRequests = counter("api_requests_total", "Requests to the Kubernetes API that had an answer or failed, by HTTP verb and code.", labelVerb, labelCode)
+}
+
+// Recovered counts a volume that the loop found healthy again.
+func (m *Metrics) Recovered(after time.Duration) { m.recovery.Observe(after.Seconds()) }
+
+// workers shows the state of the worker processes when it is asked for.
+type workers struct {
+	stats   func() worker.Stats
+	now     *prometheus.Desc
+	started *prometheus.Desc
+}
+
+func newWorkers(stats func() worker.Stats) workers {
+	return workers{
+		stats:   stats,
+		now:     prometheus.NewDesc(namespace+"_workers", "Worker processes: busy, idle, or stuck in the kernel and abandoned.", []string{labelState}, nil),
+		started: prometheus.NewDesc(namespace+"_workers_started_total", "Worker processes that were started.", nil, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (w workers) Describe(to chan<- *prometheus.Desc) {
+	to <- w.now
+	to <- w.started
+}
+
+// Collect implements prometheus.Collector.
+func (w workers) Collect(to chan<- prometheus.Metric) {
+	s := w.stats()
+	for state, count := range map[string]int{"busy": s.Living - s.Idle, "idle": s.Idle, "stuck": s.Abandoned} {
+		to <- prometheus.MustNewConstMetric(w.now, prometheus.GaugeValue, float64(count), state)
+	}
+	to <- prometheus.MustNewConstMetric(w.started, prometheus.CounterValue, float64(s.Started))
+}

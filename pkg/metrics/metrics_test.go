@@ -1,0 +1,163 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+// fakeEngine answers what it is told to.
+type fakeEngine struct {
+	report healer.Report
+	err    error
+}
+
+func (e fakeEngine) Check(context.Context, healer.Volume) (healer.Report, error) {
+	return e.report, e.err
+}
+
+func (e fakeEngine) Heal(context.Context, healer.Volume) (healer.Report, error) {
+	return e.report, e.err
+}
+
+func newMetrics(t *testing.T) *Metrics {
+	t.Helper()
+	m, err := New(Config{
+		Version: "v1", Reasons: healer.Reasons(), Now: func() time.Time { return time.Unix(1000, 0) },
+		Workers: func() worker.Stats { return worker.Stats{Living: 3, Idle: 2, Abandoned: 1, Started: 7} },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func get(t *testing.T, m *Metrics, s Serving, path string) (code int, text string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	m.Handler(s).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+	return w.Code, w.Body.String()
+}
+
+// used returns Metrics that have counted something of everything.
+func used(t *testing.T) *Metrics {
+	t.Helper()
+	m := newMetrics(t)
+	sick := healer.Diagnosis{Conditions: []healer.Condition{{Reason: healer.NotMounted}}}
+	ctx, loop := t.Context(), healer.WithCaller(t.Context(), OriginLoop)
+	v := healer.Volume{ID: "hunter2", Path: "/hunter2", Secrets: healer.Secrets{"key": "hunter2"}}
+	_, _ = m.Counting(fakeEngine{}).Check(ctx, v)
+	_, _ = m.Counting(fakeEngine{report: healer.Report{After: sick, Refused: []healer.Refusal{{Step: "rebind"}}}}).Check(loop, v)
+	_, _ = m.Counting(fakeEngine{report: healer.Report{Before: sick, Steps: []healer.Outcome{{Step: "rebind"}}}}).Heal(ctx, v)
+	_, _ = m.Counting(fakeEngine{report: healer.Report{
+		Before: sick, After: sick, Steps: []healer.Outcome{{Step: "replace", Err: syscall.EPERM}}, Refused: []healer.Refusal{{Step: "cover"}},
+	}}).Heal(loop, v)
+	_, _ = m.Counting(fakeEngine{err: healer.NotFound("hunter2")}).Check(ctx, v)
+	m.Recovered(3 * time.Second)
+	return m
+}
+
+func TestWhatIsCounted(t *testing.T) {
+	m := used(t)
+	code, text := get(t, m, Serving{}, "/metrics")
+	for _, line := range []string{
+		`node_healer_checks_total{origin="call",outcome="healthy"} 1`,
+		`node_healer_checks_total{origin="loop",outcome="abnormal"} 1`,
+		`node_healer_checks_total{origin="call",outcome="error"} 1`,
+		`node_healer_heals_total{origin="call",outcome="healed"} 1`,
+		`node_healer_heals_total{origin="loop",outcome="abnormal"} 1`,
+		`node_healer_steps_total{error_type="",step="rebind"} 1`,
+		`node_healer_steps_total{error_type="permission",step="replace"} 1`,
+		`node_healer_step_refusals_total{step="cover"} 1`,
+		`node_healer_errors_total{error_type="unknown",kind="not-found"} 1`,
+		`node_healer_in_flight{operation="check"} 0`,
+		`node_healer_last_success_timestamp_seconds{operation="heal"} 1000`,
+		`node_healer_recovery_duration_seconds_count 1`,
+		`node_healer_workers{state="busy"} 1`,
+		`node_healer_workers{state="idle"} 2`,
+		`node_healer_workers{state="stuck"} 1`,
+		`node_healer_workers_started_total 7`,
+	} {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("no %s", line)
+		}
+	}
+	if code != http.StatusOK || strings.Contains(text, `step_refusals_total{step="rebind"}`) || strings.Contains(text, "hunter2") {
+		t.Errorf("%d: %s", code, text)
+	}
+}
+
+// fakeLoop knows volumes.
+type fakeLoop []Watched
+
+// Watched implements Loop.
+func (l fakeLoop) Watched(context.Context) ([]Watched, int) { return l, 2 }
+
+// However many drivers and reasons there are, the number of series is bounded.
+func TestSeriesAreBounded(t *testing.T) {
+	m := newMetrics(t)
+	var l fakeLoop
+	for i := range 1000 {
+		l = append(l, Watched{Driver: fmt.Sprint("driver-", i)}, Watched{Driver: fmt.Sprint("driver-", i), Reasons: []healer.Reason{healer.Reason(fmt.Sprint("Reason", i))}, Left: true})
+	}
+	if err := m.Watch(l); err != nil {
+		t.Fatal(err)
+	}
+	count, err := testutil.GatherAndCount(m.registry, "node_healer_volumes", "node_healer_volumes_left_alone", "node_healer_breakers_open")
+	if err != nil || count > 3*(maxNames+1)+1 {
+		t.Errorf("%d series, %v", count, err)
+	}
+	_, text := get(t, m, Serving{}, "/metrics")
+	for _, line := range []string{
+		`node_healer_volumes{condition="Healthy",driver="driver-0"} 1`, `node_healer_volumes{condition="other",driver="driver-0"} 1`,
+		`node_healer_volumes{condition="Healthy",driver="other"} 936`, `node_healer_volumes_left_alone{driver="other"} 936`, `node_healer_breakers_open 2`,
+	} {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("no %s", line)
+		}
+	}
+}
+
+// The names follow Prometheus's conventions.
+func TestNames(t *testing.T) {
+	m := newMetrics(t)
+	if err := m.Watch(fakeLoop{{Driver: "d", Left: true}}); err != nil {
+		t.Fatal(err)
+	}
+	problems, err := testutil.GatherAndLint(m.registry)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+}
+
+func TestHealthAndReadiness(t *testing.T) {
+	m := newMetrics(t)
+	for _, tc := range []struct {
+		path  string
+		ready error
+		pprof bool
+		want  int
+	}{
+		{"/healthz", errors.New("not yet"), false, http.StatusOK},
+		{"/readyz", nil, false, http.StatusOK},
+		{"/readyz", errors.New("not yet"), false, http.StatusServiceUnavailable},
+		{"/debug/pprof/", nil, false, http.StatusNotFound},
+		{"/debug/pprof/", nil, true, http.StatusOK},
+		{"/", nil, true, http.StatusNotFound},
+	} {
+		if code, text := get(t, m, Serving{Ready: func() error { return tc.ready }, Pprof: tc.pprof}, tc.path); code != tc.want {
+			t.Errorf("%+v: %d %s", tc, code, text)
+		}
+	}
+}

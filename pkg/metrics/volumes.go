@@ -1,0 +1,114 @@
+package metrics
+
+import (
+	"context"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+const (
+	// maxNames bounds the values of a label that comes from the cluster.
+	maxNames = 64
+	// other stands for values beyond that, and for reasons that are not known.
+	other = "other"
+)
+
+// names are the first values that were met.
+type names struct {
+	mu   sync.Mutex
+	kept map[string]bool
+}
+
+func newNames() *names { return &names{kept: map[string]bool{}} }
+
+// bounded returns a name, or other once there are too many.
+func (n *names) bounded(name string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.kept[name] {
+		return name
+	}
+	if len(n.kept) >= maxNames {
+		return other
+	}
+	n.kept[name] = true
+	return name
+}
+
+// Watched is one volume as the loop last saw it.
+type Watched struct {
+	Driver string
+	// Reasons are those of its conditions; none: healthy.
+	Reasons []healer.Reason
+	// Left is whether the loop tries no more heals of it.
+	Left bool
+}
+
+// Loop tells what the node's own loop knows.
+type Loop interface {
+	// Watched returns all volumes, and how many backends have their heals held back.
+	Watched(ctx context.Context) (volumes []Watched, breakers int)
+}
+
+// Watch adds what the loop knows.
+func (m *Metrics) Watch(l Loop) error {
+	return m.register(watched{
+		m: m, loop: l,
+		volumes:  prometheus.NewDesc(namespace+"_volumes", "Volumes of this node as the loop last saw them. One with several conditions counts for each.", []string{labelDriver, labelCondition}, nil),
+		left:     prometheus.NewDesc(namespace+"_volumes_left_alone", "Sick volumes that the loop tries no more to heal until something changes.", []string{labelDriver}, nil),
+		breakers: prometheus.NewDesc(namespace+"_breakers_open", "Backends of which many volumes are sick, so that heals are tried one after the other.", nil, nil),
+	})
+}
+
+type watched struct {
+	m                       *Metrics
+	loop                    Loop
+	volumes, left, breakers *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (w watched) Describe(to chan<- *prometheus.Desc) {
+	to <- w.volumes
+	to <- w.left
+	to <- w.breakers
+}
+
+// Collect implements prometheus.Collector.
+func (w watched) Collect(to chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout/2)
+	defer cancel()
+	volumes, breakers := w.loop.Watched(ctx)
+	type series struct{ driver, condition string }
+	counts, left := map[series]int{}, map[string]int{}
+	for _, v := range volumes {
+		driver := w.m.drivers.bounded(v.Driver)
+		if len(v.Reasons) == 0 {
+			counts[series{driver, "Healthy"}]++
+		}
+		for _, r := range v.Reasons {
+			counts[series{driver, w.m.knownReason(r)}]++
+		}
+		if v.Left {
+			left[driver]++
+		}
+	}
+	for s, count := range counts {
+		to <- prometheus.MustNewConstMetric(w.volumes, prometheus.GaugeValue, float64(count), s.driver, s.condition)
+	}
+	for driver, count := range left {
+		to <- prometheus.MustNewConstMetric(w.left, prometheus.GaugeValue, float64(count), driver)
+	}
+	to <- prometheus.MustNewConstMetric(w.breakers, prometheus.GaugeValue, float64(breakers))
+}
+
+func (m *Metrics) knownReason(r healer.Reason) string {
+	for _, known := range m.cfg.Reasons {
+		if r == known {
+			return string(r)
+		}
+	}
+	return other
+}

@@ -1,0 +1,83 @@
+package watch
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// State is one volume as the loop last saw it.
+type State struct {
+	Driver, VolumeID string
+	// Paths are kubelet's paths of it.
+	Paths []string
+	// Checked is when its last check ended; zero before the first.
+	Checked time.Time
+	// Verdict and Reasons are what that check showed; Verdict is empty where it had no
+	// answer.
+	Verdict healer.Verdict
+	Reasons []healer.Reason
+	// Since is when it was first found abnormal; zero while it is not.
+	Since time.Time
+	// Due is when it is checked next, Tries how many heals of the loop did not help.
+	Due   time.Time
+	Tries int
+	// Left says why the loop tries no more; empty while it does, or nothing is wrong.
+	Left string
+}
+
+// States are all volumes at one time.
+type States struct {
+	Volumes []State
+	// OpenBreakers counts the backends whose heals are held back.
+	OpenBreakers int
+}
+
+// States returns all volumes that the loop knows, none once it has ended.
+func (l *Loop) States(ctx context.Context) States {
+	answer := make(chan States, 1)
+	select {
+	case l.asked <- answer:
+		return <-answer
+	case <-l.ended:
+	case <-ctx.Done():
+	}
+	return States{}
+}
+
+// states is for the goroutine of Run.
+func (l *Loop) states() States {
+	all := States{Volumes: make([]State, 0, len(l.known.all))}
+	for _, v := range l.known.all {
+		s := State{Driver: v.key.driver, VolumeID: v.key.id, Checked: v.checked, Verdict: v.verdict, Reasons: v.reasons, Due: v.due}
+		for _, p := range v.paths {
+			s.Paths = append(s.Paths, p.Path)
+		}
+		if v.sick != nil {
+			s.Since, s.Tries, s.Left = v.sick.since, v.sick.tries, v.sick.left
+		}
+		all.Volumes = append(all.Volumes, s)
+	}
+	for name, b := range l.heals.breakers {
+		if b.open(l.heals.sick[name]) {
+			all.OpenBreakers++
+		}
+	}
+	return all
+}
+
+// saw keeps what a check showed.
+func (v *volume) saw(r result, now time.Time) {
+	v.checked, v.verdict, v.reasons = now, "", nil
+	if r.err != nil {
+		return
+	}
+	v.verdict = r.report.Verdict()
+	for _, c := range r.report.After.Conditions {
+		if !slices.Contains(v.reasons, c.Reason) {
+			v.reasons = append(v.reasons, c.Reason)
+		}
+	}
+}
