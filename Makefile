@@ -90,7 +90,7 @@ kernels-short: deps-kernels ## every heal and every condition once on older kern
 kubernetes: $(KUBERNETES) ## build the tests' Kubernetes and its etcd (6 minutes, once)
 
 .PHONY: prometheus
-prometheus: $(PROMETHEUS) ## build the tests' Prometheus (1 minute, once)
+prometheus: $(PROMETHEUS) ## build the tests' Prometheus (2 minutes, once)
 
 .PHONY: bench
 bench: deps kubernetes ## measure the ratios of docs/performance.md (root); BENCH="ext4 sweep": only these
