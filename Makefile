@@ -12,6 +12,8 @@ GO      ?= go
 TOOLS   := bin/tools
 # The Kubernetes of the tests; test/harness/cluster starts it.
 KUBERNETES := $(addprefix bin/controlplane/,etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet)
+# The Prometheus of test/monitoring.
+PROMETHEUS := bin/prometheus
 PROTO   := pkg/api/healerpb/healer.proto
 ADMIN   := pkg/api/adminpb/admin.proto
 STUBS   := $(foreach p,$(PROTO:.proto=) $(ADMIN:.proto=),$(p).pb.go $(p)_grpc.pb.go)
@@ -56,7 +58,7 @@ demo: deps build $(TOOLS)/grpcurl ## break real volumes and heal them with real 
 # that its failures end the output.
 .PHONY: test
 test: ## build everything and run all tests, as CI does (root; CI=true turns skips into failures)
-	$(MAKE) --keep-going deps deps-kernels build check-generate lint vet unit kernels-short e2e integration
+	$(MAKE) --keep-going deps deps-kernels build check-generate lint vet unit kernels-short e2e integration monitoring
 
 .PHONY: unit
 unit: ## tests of the packages, commands, manifests and pages
@@ -71,6 +73,12 @@ integration: deps build ## tests on the real kernel (root)
 e2e: deps build kubernetes ## a real node with kubelet: a pod gets its volume back without a restart (root)
 	$(TEST) -timeout 10m ./test/e2e/...
 
+# Without the race detector and with the flags of the program, so that most of it is
+# compiled once.
+.PHONY: monitoring
+monitoring: $(PROMETHEUS) ## alert rules and dashboard, judged by a real Prometheus
+	cd test/monitoring && CGO_ENABLED=0 $(GO) test -count=1 -tags remove_all_sd ./...
+
 # These two build and wait, so they run without the race detector.
 .PHONY: kernels
 kernels: deps-kernels ## every heal and condition in all its ways on older kernels, in QEMU; writes docs/kernels.md (root); KERNEL=6.12 RUN=TestX: only these
@@ -82,6 +90,9 @@ kernels-short: deps-kernels ## every heal and every condition once on older kern
 
 .PHONY: kubernetes
 kubernetes: $(KUBERNETES) ## build the tests' Kubernetes and its etcd (6 minutes, once)
+
+.PHONY: prometheus
+prometheus: $(PROMETHEUS) ## build the tests' Prometheus (2 minutes, once)
 
 .PHONY: bench
 bench: deps kubernetes ## measure the ratios of docs/performance.md (root); BENCH="ext4 sweep": only these
@@ -156,3 +167,8 @@ $(KUBERNETES) &: test/controlplane/go.mod test/controlplane/go.sum
 	cd test/controlplane && GOOS= GOARCH= CGO_ENABLED=0 $(GO) build -buildvcs=false -ldflags '-s -w' -o $(abspath bin/controlplane)/ tool
 	@mv bin/controlplane/server bin/controlplane/etcd
 	@touch $(KUBERNETES)
+
+# remove_all_sd: without its service discoveries, most of which are clients of clouds.
+$(PROMETHEUS): test/monitoring/go.mod test/monitoring/go.sum
+	cd test/monitoring && GOOS= GOARCH= CGO_ENABLED=0 $(GO) build -buildvcs=false -tags remove_all_sd -ldflags '-s -w' -o $(abspath $@) tool
+	@touch $@

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
@@ -34,6 +35,9 @@ const insideEnv = "NODE_HEALER_TEST_INSIDE"
 func Main(m *testing.M, build Build, stop ...func()) {
 	faultfs.Main()
 	fuseDaemonMain()
+	// k8s.io/mount-utils, with which tests unpublish, logs each target that a driver had
+	// removed already: dozens of lines, in which the names of failed tests drown.
+	klog.SetLogger(klog.Logger{})
 	switch {
 	case os.Geteuid() != 0:
 		os.Exit(run(m, stop)) // what needs root skips, or fails in CI

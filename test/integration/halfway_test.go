@@ -6,22 +6,10 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// pausing makes a node whose workers stop at the given instants, and a healthy
-// volume on it.
-func pausing(t *testing.T, fs, instants string, args ...string) (*harness.Node, *harness.Volume) {
-	t.Helper()
-	n := harness.NewNode(t, append([]string{"--standalone"}, args...)...)
-	n.Pause = instants
-	n.Start()
-	v := n.NewVolume(fs, "vol at an instant")
-	n.Expect("healthy", v.Request())
-	return n, v
-}
-
 // halfway is a call whose step is paused in the middle.
 type halfway struct {
 	*harness.Begun
-	t *testing.T
+	t testing.TB
 	n *harness.Node
 	v *harness.Volume
 	// healthy is the mount table before anything was broken, sum the data.
@@ -44,8 +32,17 @@ func stopUnmountDuplicate(t *testing.T, instants string) halfway {
 
 func stopHealing(t *testing.T, fs, instants string, breaks func(*harness.Volume)) halfway {
 	t.Helper()
-	n, v := pausing(t, fs, instants)
-	h := halfway{t: t, n: n, v: v, healthy: n.Table(), sum: v.Sum(v.StagedFile())}
+	n := harness.NewNode(t, "--standalone")
+	n.Pause = instants
+	return stopHealingOn(n.Start(), fs, breaks)
+}
+
+// stopHealingOn is stopHealing on a node whose server runs.
+func stopHealingOn(n *harness.Node, fs string, breaks func(*harness.Volume)) halfway {
+	n.T.Helper()
+	v := n.NewVolume(fs, "vol at an instant")
+	n.Expect("healthy", v.Request())
+	h := halfway{t: n.T, n: n, v: v, healthy: n.Table(), sum: v.Sum(v.StagedFile())}
 	breaks(v)
 	h.Begun = n.BeginAndStop(v.Request())
 	return h

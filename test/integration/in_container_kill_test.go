@@ -16,10 +16,15 @@ func stopInContainer(t *testing.T, instants string, options ...string) (halfway,
 	t.Helper()
 	n := harness.NewNode(t)
 	n.Pause = instants
-	n.Start()
+	return stopInContainerOn(n.Start(), options...)
+}
+
+// stopInContainerOn is stopInContainer on a node whose server runs.
+func stopInContainerOn(n *harness.Node, options ...string) (halfway, *used) {
+	n.T.Helper()
 	u := newUsed(n, options...)
 	u.die()
-	h := halfway{t: t, n: n, v: u.Volume, healthy: u.disk.Renumbered(u.healthy)}
+	h := halfway{t: n.T, n: n, v: u.Volume, healthy: u.disk.Renumbered(u.healthy)}
 	h.Begun = n.BeginAndStop(u.Request())
 	return h, u
 }

@@ -17,13 +17,18 @@ func stopReplace(t *testing.T, instants string, breaks ...func(s *served)) (half
 	t.Helper()
 	n := harness.NewNode(t, "--standalone")
 	n.Pause = instants
-	n.Start()
+	return stopReplaceOn(n.Start(), breaks...)
+}
+
+// stopReplaceOn is stopReplace on a node whose server runs.
+func stopReplaceOn(n *harness.Node, breaks ...func(s *served)) (halfway, *served) {
+	n.T.Helper()
 	s := newServed(n, "vol at an instant").known()
 	for _, b := range breaks {
 		b(s)
 	}
 	s.die()
-	h := halfway{t: t, n: n, v: s.Volume, healthy: s.disk.Renumbered(s.healthy), sum: s.sum}
+	h := halfway{t: n.T, n: n, v: s.Volume, healthy: s.disk.Renumbered(s.healthy), sum: s.sum}
 	h.Begun = n.BeginAndStop(s.Request())
 	return h, s
 }

@@ -1,0 +1,103 @@
+package integration
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/csi-addons/node-healer/test/harness"
+)
+
+// interrupted are steps that can be stopped at an instant, and what is checked of each
+// once it is over.
+var interrupted = []struct {
+	instant string
+	stop    func(n *harness.Node) (h halfway, back func())
+}{
+	{"rebind/moved", stopRebindOn},
+	{"finalize/set", stopRebindOn},
+	{"replace/beneath", stopReplacementOn},
+	{"replace-in-container/detached", func(n *harness.Node) (halfway, func()) {
+		h, u := stopInContainerOn(n)
+		return h, u.works
+	}},
+}
+
+func stopRebindOn(n *harness.Node) (halfway, func()) {
+	h := stopHealingOn(n, "ext4", (*harness.Volume).Unpublish)
+	return h, func() {
+		h.n.SameTable(h.healthy)
+		h.intact(h.v.MountPoint())
+		h.v.Writable(h.v.MountPoint())
+	}
+}
+
+func stopReplacementOn(n *harness.Node) (halfway, func()) {
+	h, s := stopReplaceOn(n)
+	return h, func() { s.back() }
+}
+
+// TestReplacedByAnotherVersion kills a server in the middle of a step, and starts the
+// version before or after it on what is left: mounts, record and audit log. One call
+// heals. Then the first version comes back, and heals with the record that the other one
+// wrote.
+func TestReplacedByAnotherVersion(t *testing.T) {
+	previous := harness.Previous(t)
+	for next, binaries := range map[string][2]string{
+		"newer": {previous, harness.Server()},
+		"older": {harness.Server(), previous},
+	} {
+		for _, step := range interrupted {
+			t.Run(next+" at "+step.instant, func(t *testing.T) {
+				n := harness.NewNode(t, "--standalone")
+				n.Binary, n.Pause = binaries[0], step.instant
+				h, back := step.stop(n.Start())
+
+				n.Binary = binaries[1]
+				h.kill("server")
+				back()
+				n.Expect("healthy", h.v.Request())
+
+				n.Stop()
+				n.Binary = binaries[0]
+				n.Start()
+				n.Expect("healthy", h.v.Request())
+				h.v.Unpublish()
+				n.Expect("healed", h.v.Request(), "rebind")
+				sameFormats(t, n)
+			})
+		}
+	}
+}
+
+// sameFormats fails the test when one version did not understand what the other wrote.
+// An ignored record would also be healed from, but only once the volume was seen working.
+func sameFormats(t *testing.T, n *harness.Node) {
+	t.Helper()
+	for line := range strings.Lines(n.Log.String()) {
+		if strings.Contains(line, "unusable record") {
+			t.Errorf("a record was ignored: %s", line)
+		}
+	}
+	raw, err := os.ReadFile(filepath.Join(n.StateDir(), "audit.log"))
+	harness.Must(t, err)
+	before, after := 0, 0
+	for line := range strings.Lines(string(raw)) {
+		var entry struct{ Time, When, Driver, VolumeID, Step, MountPoint string }
+		if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Time == "" || entry.VolumeID == "" || entry.Step == "" || entry.MountPoint == "" {
+			t.Errorf("a line of the audit log: %v %q", err, line)
+		}
+		switch entry.When {
+		case "before":
+			before++
+		case "after":
+			after++
+		}
+	}
+	// The step that was interrupted has no end.
+	if before != after+1 {
+		t.Errorf("%d operations began, %d ended\n%s", before, after, raw)
+	}
+}

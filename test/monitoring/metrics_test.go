@@ -1,0 +1,104 @@
+package monitoring
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	clientmetrics "k8s.io/client-go/tools/metrics"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/metrics"
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+// node serves the metrics of a node on which everything happened once that is counted: a
+// metric with labels shows only then. What they say now is well, but for one volume.
+// There is one, because client-go takes only the first that counts its requests.
+var node = sync.OnceValue(func() http.Handler {
+	m, err := metrics.New(metrics.Config{
+		Version: "v1.2.3", Reasons: healer.Reasons(),
+		Workers: func() worker.Stats { return worker.Stats{Living: 2, Idle: 2, Started: 7} },
+	})
+	if err == nil {
+		err = m.Watch(oneSick{})
+	}
+	if err != nil {
+		panic(err)
+	}
+	ctx := healer.WithCaller(context.Background(), metrics.OriginLoop)
+	engine := m.Counting(answers{})
+	for _, do := range []func(context.Context, healer.Volume) (healer.Report, error){engine.Check, engine.Heal} {
+		for _, id := range []string{"answers", "fails"} {
+			_, _ = do(ctx, healer.Volume{ID: id})
+		}
+	}
+	m.Recovered(time.Minute)
+	m.CountAPIRequests()
+	clientmetrics.RequestResult.Increment(ctx, "200", "GET", "")
+	return m.Handler(metrics.Serving{Ready: func() error { return nil }})
+})
+
+// oneSick is a loop with a sick volume among healthy ones.
+type oneSick struct{}
+
+// Watched implements metrics.Loop.
+func (oneSick) Watched(context.Context) ([]metrics.Watched, int) {
+	return []metrics.Watched{{Driver: "d"}, {Driver: "d"}, {Driver: "d", Reasons: []healer.Reason{healer.OutOfSpace}, Left: true}}, 0
+}
+
+// answers is an engine that answers for one volume, and fails for others.
+type answers struct{}
+
+// Check implements metrics.Engine.
+func (answers) Check(_ context.Context, v healer.Volume) (healer.Report, error) {
+	if v.ID == "answers" {
+		return healer.Report{}, nil
+	}
+	return healer.Report{After: healer.Diagnosis{Failures: []healer.ProviderFailure{{Provider: "driver"}}}}, errors.New("no answer")
+}
+
+// Heal implements metrics.Engine.
+func (a answers) Heal(ctx context.Context, v healer.Volume) (healer.Report, error) {
+	r, err := a.Check(ctx, v)
+	r.Steps = []healer.Outcome{{Step: "replace", Err: errors.New("failed")}, {Step: "rebind"}}
+	r.Refused = []healer.Refusal{{Step: "cover"}}
+	return r, err
+}
+
+// series returns the names that Prometheus has after a scrape of our node, each with its
+// labels.
+func series(t *testing.T) map[string][]string {
+	t.Helper()
+	answer := httptest.NewRecorder()
+	node().ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string][]string{}
+	for name, family := range families {
+		var labels []string
+		for _, pair := range family.GetMetric()[0].GetLabel() {
+			labels = append(labels, pair.GetName())
+		}
+		switch family.GetType() {
+		case dto.MetricType_HISTOGRAM:
+			all[name+"_bucket"] = append([]string{"le"}, labels...)
+			fallthrough
+		case dto.MetricType_SUMMARY:
+			all[name+"_sum"], all[name+"_count"] = labels, labels
+		default:
+			all[name] = labels
+		}
+	}
+	return all
+}

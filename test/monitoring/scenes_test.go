@@ -1,0 +1,182 @@
+package monitoring
+
+import "time"
+
+// scene is a sequence of samples, one a minute, and what fires at its end. In each there is
+// one more node that can be scraped, unless it says otherwise.
+type scene struct {
+	name    string
+	samples []string
+	after   time.Duration
+	firing  []string
+	// almost is the alert that this scene nearly makes fire.
+	almost string
+}
+
+// checked is a node whose volumes are checked.
+const checked = `node_healer_checks_total{node="n",origin="loop",outcome="abnormal"} 0+1x100`
+
+var scenes = []scene{
+	{
+		name:    "volumes that cannot be used",
+		samples: []string{`node_healer_volumes{node="n",driver="d",condition="NotResponding"} 2x20`, checked},
+		after:   16 * time.Minute,
+		firing:  []string{"NodeHealerVolumesInaccessible"},
+	},
+	{
+		name:    "a condition that the rules do not know",
+		samples: []string{`node_healer_volumes{node="n",driver="d",condition="other"} 1x20`, checked},
+		after:   16 * time.Minute,
+		firing:  []string{"NodeHealerVolumesInaccessible"},
+	},
+	{
+		name: "healed after ten minutes",
+		samples: []string{
+			`node_healer_volumes{node="n",driver="d",condition="NotMounted"} 1x10 _x10`,
+			`node_healer_volumes{node="n",driver="d",condition="Healthy"} 5x10 6x10`,
+			checked,
+		},
+		after:  20 * time.Minute,
+		almost: "NodeHealerVolumesInaccessible",
+	},
+	{
+		name:    "a server that is gone",
+		samples: []string{`node_healer_breakers_open{node="n"} 1x10`, `node_healer_breakers_open{node="m"} 2x10`, `node_healer_breakers_open{node="o"} 0x10`},
+		after:   6 * time.Minute,
+		firing:  []string{"NodeHealerBackendDown"},
+	},
+	{
+		name:    "a server that came back",
+		samples: []string{`node_healer_breakers_open{node="n"} 1x3 0x10`, `node_healer_breakers_open{node="m"} 0x10`},
+		after:   8 * time.Minute,
+		almost:  "NodeHealerBackendDown",
+	},
+	{
+		name:    "the loop gave up",
+		samples: []string{`node_healer_volumes_left_alone{node="n",driver="d"} 1x10`},
+		after:   6 * time.Minute,
+		firing:  []string{"NodeHealerVolumesLeftAlone"},
+	},
+	{
+		name:    "a person deleted the pod",
+		samples: []string{`node_healer_volumes_left_alone{node="n",driver="d"} 1x3 _x10`},
+		after:   12 * time.Minute,
+		almost:  "NodeHealerVolumesLeftAlone",
+	},
+	{
+		name: "a volume without space",
+		samples: []string{
+			`node_healer_volumes{node="n",driver="d",condition="OutOfSpace"} 1x70`,
+			checked,
+		},
+		after:  61 * time.Minute,
+		firing: []string{"NodeHealerVolumesDegraded"},
+	},
+	{
+		name: "a volume frozen for a backup",
+		samples: []string{
+			`node_healer_volumes{node="n",driver="d",condition="Frozen"} 1x40 _x40`,
+			checked,
+		},
+		after:  70 * time.Minute,
+		almost: "NodeHealerVolumesDegraded",
+	},
+	{
+		name:    "a step that fails each time",
+		samples: []string{`node_healer_steps_total{node="n",step="rebind",error_type="execution"} 0+1x20`},
+		after:   15 * time.Minute,
+		firing:  []string{"NodeHealerStepsFail"},
+	},
+	{
+		name: "a step that failed twice",
+		samples: []string{
+			`node_healer_steps_total{node="n",step="rebind",error_type="execution"} 0 1 2x20`,
+			`node_healer_steps_total{node="n",step="rebind",error_type=""} 0+1x20`,
+		},
+		after:  15 * time.Minute,
+		almost: "NodeHealerStepsFail",
+	},
+	{
+		name:    "a daemon that dies all the time",
+		samples: []string{`node_healer_heals_total{node="n",origin="loop",outcome="healed"} 0+1x30`},
+		after:   20 * time.Minute,
+		firing:  []string{"NodeHealerHealsAgainAndAgain"},
+	},
+	{
+		name: "eight volumes that were healed once",
+		samples: []string{
+			`node_healer_heals_total{node="n",origin="loop",outcome="healed"} 0 8x30`,
+			`node_healer_heals_total{node="n",origin="call",outcome="healthy"} 0+9x30`,
+		},
+		after:  20 * time.Minute,
+		almost: "NodeHealerHealsAgainAndAgain",
+	},
+	{
+		name:    "a worker that cannot be killed",
+		samples: []string{`node_healer_workers{node="n",state="stuck"} 1x20`},
+		after:   16 * time.Minute,
+		firing:  []string{"NodeHealerWorkersStuck"},
+	},
+	{
+		name:    "a worker that could be killed later",
+		samples: []string{`node_healer_workers{node="n",state="stuck"} 1x10 0x10`, `node_healer_workers{node="n",state="busy"} 9x20`},
+		after:   16 * time.Minute,
+		almost:  "NodeHealerWorkersStuck",
+	},
+	{
+		name:    "a node without a healer",
+		samples: []string{`up{job="node-healer",node="n"} 0x20`, `up{job="something else",node="n"} 0x20`},
+		after:   16 * time.Minute,
+		firing:  []string{"NodeHealerDown"},
+	},
+	{
+		name:    "no node has a healer",
+		samples: []string{`up{job="node-healer",node="another"} 1x2 stale`},
+		after:   20 * time.Minute,
+		firing:  []string{"NodeHealerDown"},
+	},
+	{
+		name:    "an update",
+		samples: []string{`up{job="node-healer",node="n"} 1 0x5 1x20`},
+		after:   16 * time.Minute,
+		almost:  "NodeHealerDown",
+	},
+	{
+		name: "no check has an answer",
+		samples: []string{
+			`node_healer_volumes{node="n",driver="d",condition="Healthy"} 3x40`,
+			`node_healer_checks_total{node="n",origin="loop",outcome="error"} 0+3x40`,
+			`node_healer_checks_total{node="n",origin="loop",outcome="healthy"} 7x40`,
+		},
+		after:  30 * time.Minute,
+		firing: []string{"NodeHealerLoopBehind"},
+	},
+	{
+		name: "a slow check each five minutes, and a node without volumes",
+		samples: []string{
+			`node_healer_volumes{node="n",driver="d",condition="Healthy"} 3x40`,
+			`node_healer_checks_total{node="n",origin="loop",outcome="healthy"} 1x5 2x5 3x5 4x5 5x5 6x5`,
+			`node_healer_checks_total{node="m",origin="loop",outcome="healthy"} 7x40`,
+		},
+		after:  30 * time.Minute,
+		almost: "NodeHealerLoopBehind",
+	},
+	{
+		name: "the API forbids",
+		samples: []string{
+			`node_healer_api_requests_total{node="n",verb="GET",code="403"} 0+3x40`,
+			`node_healer_api_requests_total{node="n",verb="GET",code="200"} 0+6x40`,
+		},
+		after:  35 * time.Minute,
+		firing: []string{"NodeHealerAPIFails"},
+	},
+	{
+		name: "objects that are gone, and few errors",
+		samples: []string{
+			`node_healer_api_requests_total{node="n",verb="GET",code="404"} 0+9x40`,
+			`node_healer_api_requests_total{node="n",verb="GET",code="<error>"} 0+1x40`,
+		},
+		after:  35 * time.Minute,
+		almost: "NodeHealerAPIFails",
+	},
+}
