@@ -58,7 +58,7 @@ demo: deps build $(TOOLS)/grpcurl ## break real volumes and heal them with real 
 # that its failures end the output.
 .PHONY: test
 test: ## build everything and run all tests, as CI does (root; CI=true turns skips into failures)
-	$(MAKE) --keep-going deps deps-kernels build check-generate lint vet unit kernels-short e2e integration monitoring
+	$(MAKE) --keep-going deps deps-kernels build check-generate lint vet unit kernels-short integration e2e monitoring
 
 .PHONY: unit
 unit: ## tests of the packages, commands, manifests and pages
