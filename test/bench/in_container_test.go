@@ -86,7 +86,7 @@ func timeOf(do func()) time.Duration {
 
 // usedBy is the CPU time of a process and of its children that have ended, in
 // steps of ten milliseconds (proc_pid_stat(5)).
-func usedBy(t *testing.T, pid int) time.Duration {
+func usedBy(t testing.TB, pid int) time.Duration {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	harness.Must(t, err)

@@ -1,5 +1,5 @@
-# A volume served by a FUSE daemon, and a runc container that uses it: the last
-# scene of run.sh, which sources this file and defines the rest.
+# A volume served by a FUSE daemon, and a runc container that uses it: the last two
+# scenes of run.sh, which sources this file and defines the rest.
 #
 # shellcheck shell=bash
 # shellcheck disable=SC2154 # defined in run.sh
@@ -11,6 +11,7 @@ readonly container=4d1f0c9a7b3e
 fuse_data='' fuse_staged='' fuse_published='' bundle='' cgroup='' # set by start_volume_in_use and lay_out_container
 daemon=''
 runc=''
+healed_inside='' # set when this kernel can heal containers
 
 # ---------------------------------------------------------------- the daemon
 
@@ -217,4 +218,41 @@ daemon_killed() {
 	table | indent
 	call_fuse
 	expect_verdict healthy false
+	healed_inside=yes
+}
+
+# recovered: waits until the container's process gets along again.
+recovered() {
+	local _
+	for _ in {1..100}; do
+		turned wrote && return
+	done
+	return 1
+}
+
+without_a_call() {
+	[[ -n $healed_inside ]] || return 0
+	scene 'The same again, and there is no call: the server notices by itself'
+	stop_server 2>/dev/null
+	start_server --loop=heal
+	call_fuse # so that the volume is known to be healthy
+	expect_verdict healthy false
+	local process_before table_before
+	process_before="$(process)"
+	table_before="$(table)"
+	show "kill -KILL $daemon # the daemon"
+	stop_fuse
+	check 'the container can no longer read or write' turned failed
+	say 'The driver stages the volume again.'
+	show 'umount --lazy STAGING'
+	umount --internal-only --lazy "$fuse_staged"
+	stage_fuse
+	check 'the container reads and writes again' recovered
+	last wrote
+	check 'what it writes reaches the new daemon' written
+	check "it is still the same process: $process_before" is "$(process)" "$process_before"
+	check 'its mount table is the same as before' is "$(table)" "$table_before"
+	say 'The audit log names who did it:'
+	check 'the loop' grep -q '"caller":"loop"' "$work/state/audit.log"
+	grep '"caller":"loop"' "$work/state/audit.log" | tail -n 1 | indent
 }

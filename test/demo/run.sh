@@ -251,6 +251,7 @@ mounts() { cat /proc/self/mountinfo; }
 
 grpc() { "$GRPCURL" -plaintext -connect-timeout 1 -max-time 60 "$@"; }
 
+# start_server FLAG...: starts node-healer with further flags.
 start_server() {
 	local flags=(
 		--endpoint="$socket"
@@ -259,6 +260,7 @@ start_server() {
 		--state-dir="$work/state"
 		--standalone
 		--probe-timeout=30s
+		"$@"
 	)
 	show "node-healer ${flags[*]}"
 	# The server ends with this script, even if that is killed, and must not
@@ -538,6 +540,7 @@ main() {
 	shut_down
 	repaired
 	daemon_killed
+	without_a_call
 	nothing_left
 
 	local took=$(((${EPOCHREALTIME/[.,]/} - began) / 1000))
