@@ -114,6 +114,9 @@ func (c *Cluster) WaitForSync(ctx context.Context) {
 	}
 }
 
+// KnowsSettings reports whether the settings and this node's object were listed once.
+func (c *Cluster) KnowsSettings() bool { return c.configMap.HasSynced() && c.node.HasSynced() }
+
 // NodeName returns this node's name.
 func (c *Cluster) NodeName() string { return c.cfg.Node }
 

@@ -42,11 +42,12 @@ func parseLoop(text string) (rules []loopRule, err error) {
 }
 
 // Loop returns what this node does by itself, by the first rule of the settings whose
-// labels the node has; else what its flag says. While the settings cannot be read, or a
-// rule asks for labels of a node that is not known yet, it is at most LoopObserve.
+// labels the node has; else what its flag says. While the settings were not read yet, or
+// cannot be, or a rule asks for labels of a node that is not known, it is at most
+// LoopObserve.
 func (p *Policy) Loop(flag string) string {
 	s := p.settings.current()
-	if s.err != nil {
+	if s.err != nil || !p.cluster.KnowsSettings() {
 		return atMostObserve(flag)
 	}
 	labels, known := p.cluster.NodeLabels()

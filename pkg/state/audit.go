@@ -17,6 +17,10 @@ import (
 // that both together stay below twice that.
 const auditLimit = 1 << 20
 
+// auditVersion is that of a line; a line without one is of version 0. Keys may be added
+// to a version.
+const auditVersion = 1
+
 // Audit is the log of mutating operations: one JSON line before each and one
 // after it. A line is on disk before its operation begins.
 type Audit struct {
@@ -63,10 +67,11 @@ func (a *Audit) write(when string, entries []healer.AuditEntry) error {
 	var line []byte
 	for _, e := range entries {
 		one, err := json.Marshal(struct {
-			Time time.Time `json:"time"`
-			When string    `json:"when"`
+			Version int       `json:"version"`
+			Time    time.Time `json:"time"`
+			When    string    `json:"when"`
 			healer.AuditEntry
-		}{time.Now().UTC(), when, e})
+		}{auditVersion, time.Now().UTC(), when, e})
 		if err != nil {
 			return fmt.Errorf("audit log: %w", err)
 		}

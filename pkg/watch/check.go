@@ -92,7 +92,7 @@ func (l *Loop) finish(r result) {
 	v.saw(r, now)
 	l.diagnosed(r, now)
 	if v.again {
-		v.changed(now)
+		v.changed(now, l.cfg.Interval)
 	}
 	if r.err == nil {
 		l.cfg.Publish(r.report)

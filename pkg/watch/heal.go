@@ -54,7 +54,7 @@ func (l *Loop) decide() {
 	klog.InfoS("What the loop does changed", "loop", now.String())
 	if l.heals.action = now; now == Heal {
 		for _, v := range l.known.all {
-			v.sick.again()
+			v.sick.forgive(0, time.Now())
 		}
 	}
 }
@@ -71,8 +71,8 @@ func (l *Loop) wants(v *volume) bool {
 // now, and counts.
 func (l *Loop) heldBack(v *volume, now time.Time) (until time.Time) {
 	h := &l.heals
-	if now.Before(v.sick.notBefore) {
-		return v.sick.notBefore
+	if at := v.sick.now().notBefore; now.Before(at) {
+		return at
 	}
 	soon := now.Add(time.Second)
 	if ask, may := h.breaker(v.sick.backend).mayBegin(now, h.sick[v.sick.backend]); !may {
@@ -134,7 +134,7 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 	how := refused // also where there is no answer
 	switch {
 	case r.err != nil && r.heals:
-		v.sick.notBefore = v.due
+		v.sick.now().notBefore = v.due
 	case r.err != nil:
 	case r.report.After.Healthy():
 		v.sick, how = nil, succeeded
@@ -158,9 +158,9 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 	if l.heals.action == Heal && v.sick.healable() {
 		l.planHeal(v, now)
 	}
-	if v.sick != nil && v.sick.left != "" && r.heals {
+	if v.sick != nil && v.sick.now().left != "" && r.heals {
 		klog.InfoS("A sick volume is left alone until something changes", keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver),
-			"because", v.sick.left, keyFound, oneLine(v.sick.found))
+			"because", v.sick.now().left, keyFound, oneLine(v.sick.found))
 	}
 }
 
@@ -171,10 +171,10 @@ func (l *Loop) planHeal(v *volume, now time.Time) {
 	case !v.sick.confirmed():
 		v.due = earlier(v.due, now.Add(confirmAfter))
 	case l.cfg.DryRun:
-		v.sick.left = "a dry run"
+		v.sick.now().left = "a dry run"
 		klog.InfoS("The loop would heal a volume", keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver),
 			"steps", oneLine(strings.Join(v.sick.steps, ", ")))
 	default:
-		v.due = earlier(v.due, later(now, v.sick.notBefore))
+		v.due = earlier(v.due, later(now, v.sick.now().notBefore))
 	}
 }

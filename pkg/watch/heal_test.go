@@ -195,6 +195,50 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
+// A condition that comes and goes, and a driver that mounts again and again, begin no
+// schedule anew.
+func TestNoScheduleBeginsAnew(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err  error
+		most int // heals in an hour
+	}{
+		"transient": {syscall.EBUSY, 2*14 + 2},
+		"retriable": {errors.New("what?"), 2*4 + 2},
+		"terminal":  {syscall.ENODEV, 2*1 + 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := acting(1)
+			n.action = Observe
+			run(t, n, func() {
+				n.breaks("v0", fault{reason: healer.Disconnected, err: tc.err})
+				time.Sleep(2 * time.Minute)
+				n.do(func() { n.action = Heal })
+				start := time.Now()
+				for i := range 3600 {
+					n.do(func() { n.faults["v0"].reason = []healer.Reason{healer.Disconnected, healer.IOError}[i%2] })
+					time.Sleep(time.Second)
+				}
+				if got := n.healsOf("v0", start); len(got) > tc.most || len(got) < 2 {
+					t.Errorf("healed %d times: %v", len(got), got)
+				}
+			})
+		})
+	}
+	n := acting(1)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		start := time.Now()
+		n.breaks("v0", fault{reason: healer.Disconnected, err: syscall.ENODEV})
+		for range 1800 {
+			time.Sleep(2 * time.Second)
+			n.breaks("v0", fault{reason: healer.Disconnected, err: syscall.ENODEV})
+		}
+		if got := n.healsOf("v0", start); len(got) > 61 {
+			t.Errorf("a driver that mounts each 2 s: healed %d times in an hour", len(got))
+		}
+	})
+}
+
 // Of many volumes behind one server that is dead one is tried at a time, ever more rarely;
 // when it is back a few are, and then all. The volumes of others are not held back.
 func TestBreaker(t *testing.T) {
@@ -214,13 +258,14 @@ func TestBreaker(t *testing.T) {
 		n.mu.Unlock()
 		// 5 s, 10 s, … 5 min 20 s: eight trials in ten minutes, what began before the
 		// third was known to be sick, and the other volume.
-		if tries > 8+manySick+1 || most > manySick+1 {
+		if tries > 8+manySick+1 || most >= maxHeals {
 			t.Errorf("%d heals, %d at once, while the server was dead", tries, most)
 		}
 		if got := n.healsOf("v110", start); len(got) != 1 {
 			t.Errorf("another backend's volume was healed at %v", got)
 		}
 		n.do(func() {
+			n.heals = nil
 			for _, f := range n.faults {
 				f.err = nil
 			}
@@ -228,6 +273,10 @@ func TestBreaker(t *testing.T) {
 		time.Sleep(11*time.Minute + 2*time.Minute)
 		n.mu.Lock()
 		defer n.mu.Unlock()
+		// The first alone, and then not all of them: 1, 2, 4 as they succeed.
+		if second := n.heals[1].at.Sub(n.heals[0].at); second < 100*time.Millisecond {
+			t.Errorf("the second heal began %s after the first, which takes 100 ms", second)
+		}
 		if len(n.faults) > 0 {
 			t.Errorf("%d are still sick", len(n.faults))
 		}
@@ -285,11 +334,21 @@ func TestRefusals(t *testing.T) {
 				f.refused = false
 			}
 		})
+		back := time.Now()
 		time.Sleep(12 * time.Minute)
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if len(n.faults) > 0 {
 			t.Errorf("%d are still sick", len(n.faults))
+		}
+		burst := 0
+		for _, h := range n.heals {
+			if since := h.at.Sub(back); since >= 0 && since < time.Second {
+				burst++
+			}
+		}
+		if burst > healsBurst {
+			t.Errorf("%d heals in the first second", burst)
 		}
 	})
 }

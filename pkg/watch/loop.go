@@ -230,7 +230,7 @@ func (l *Loop) look(start time.Time) {
 	l.mounts = mounts
 	changed, unknown := l.known.mountsAre(mounts)
 	for _, v := range changed {
-		v.changed(now)
+		v.changed(now, l.cfg.Interval)
 	}
 	if unknown {
 		l.discoverAt = earlier(l.discoverAt, later(now, l.mayDiscover))
@@ -269,7 +269,7 @@ func (l *Loop) follow(ctx context.Context, mounts []host.VolumeMount) {
 func (l *Loop) happenedTo(dev host.Dev) {
 	now := time.Now()
 	for _, v := range l.known.on(dev) {
-		v.changed(now)
+		v.changed(now, l.cfg.Interval)
 	}
 }
 
@@ -291,7 +291,7 @@ func (l *Loop) learn(d discovery) {
 		spread = 0
 	}
 	l.discovered = true
-	l.known.are(slices.DeleteFunc(d.paths, func(p host.VolumePath) bool { return !l.serves(p) }), now, spread)
+	l.known.are(slices.DeleteFunc(d.paths, func(p host.VolumePath) bool { return !l.serves(p) }), now, spread, l.cfg.Interval)
 }
 
 // serves reports whether a volume is one that a call could name, of a driver that is

@@ -30,7 +30,8 @@ const (
 // sickness is what the loop knows of a volume that was abnormal when it was last checked.
 type sickness struct {
 	since time.Time
-	// found is what is wrong and what could be done, as one text to compare.
+	// found is what is wrong that a step may act on, and the steps, as one text to
+	// compare: what else comes and goes is no reason to try again.
 	found string
 	// lasting is whether it cannot pass by itself.
 	lasting bool
@@ -39,36 +40,62 @@ type sickness struct {
 	// seen counts the checks in a row that found it.
 	seen    int
 	backend string
-	// tries counts the heals that did not help, refusals those that tried nothing.
-	tries, refusals int
-	// notBefore is when the next heal may begin.
+	// tried has what was tried for each found, so that a diagnosis that changes to and
+	// fro begins no schedule anew.
+	tried map[string]*attempts
+	// forgiven is when it was last tried again because something changed.
+	forgiven time.Time
+}
+
+// attempts are the heals of one sickness that found the same.
+type attempts struct {
+	// failures counts those that did not help, refusals those that tried nothing.
+	failures, refusals int
+	// notBefore is when the next may begin.
 	notBefore time.Time
 	// left says why no more is tried until something changes; empty while something is.
 	left string
 }
 
+// maxFound bounds how often a diagnosis may change until no more is tried.
+const maxFound = 8
+
 // observe returns the sickness after a check that found a volume abnormal at a time.
 func (s *sickness) observe(r healer.Report, driver string, now time.Time) *sickness {
-	found := reasons(r)
-	var steps []string
+	var found, steps []string
+	for _, c := range r.After.Conditions {
+		if c.Acute {
+			found = append(found, string(c.Reason))
+		}
+	}
 	for _, step := range r.After.Offers() {
 		steps = append(steps, fmt.Sprintf("%s at %s", step.Name, healer.QuoteName(step.MountPoint.Path)))
 	}
+	slices.Sort(found)
 	slices.Sort(steps)
-	found += "; " + strings.Join(steps, ", ")
-	switch {
-	case s == nil:
-		s = &sickness{since: now, found: found}
-	case s.found != found: // what failed before may not now
-		*s = sickness{since: s.since, found: found}
+	what := strings.Join(slices.Compact(found), ",") + "; " + strings.Join(steps, ", ")
+	if s == nil {
+		s = &sickness{since: now, tried: map[string]*attempts{}}
+	}
+	if s.found != what {
+		s.found, s.seen = what, 0
 	}
 	s.seen++
 	s.steps, s.lasting, s.backend = steps, r.After.Lasting(), backendOf(r, driver)
+	if s.tried[what] == nil {
+		s.tried[what] = &attempts{}
+		if len(s.tried) > maxFound {
+			s.tried[what].left = "what is wrong with it keeps changing"
+		}
+	}
 	return s
 }
 
+// now returns the attempts at what was found last.
+func (s *sickness) now() *attempts { return s.tried[s.found] }
+
 // healable reports whether there is anything to try.
-func (s *sickness) healable() bool { return s != nil && len(s.steps) > 0 && s.left == "" }
+func (s *sickness) healable() bool { return s != nil && len(s.steps) > 0 && s.now().left == "" }
 
 // confirmed reports whether what is wrong has lasted.
 func (s *sickness) confirmed() bool { return s.lasting || s.seen >= confirmations }
@@ -76,30 +103,32 @@ func (s *sickness) confirmed() bool { return s.lasting || s.seen >= confirmation
 // healed takes over what became of a heal that left the volume abnormal, and returns
 // whether anything was tried.
 func (s *sickness) healed(r healer.Report, interval time.Duration, now time.Time) outcome {
+	a := s.now()
 	class, ran := r.Failure()
 	if !ran {
-		s.refusals++
-		s.notBefore = now.Add(healer.Backoff(interval, s.refusals))
+		a.refusals++
+		a.notBefore = now.Add(healer.Backoff(interval, a.refusals))
 		return refused
 	}
-	s.tries++
-	after, again := class.RetryAfter(s.tries)
+	a.failures++
+	after, again := class.RetryAfter(a.failures)
 	switch {
 	case again:
-		s.notBefore = now.Add(after)
+		a.notBefore = now.Add(after)
 	case class.Type == healer.TypePermission:
-		s.left = "a permission is missing"
+		a.left = "a permission is missing"
 	case class.Tier == healer.Terminal:
-		s.left = "another try cannot help"
+		a.left = "another try cannot help"
 	default:
-		s.left = fmt.Sprintf("RetryLimitExceeded: %d tries did not help", s.tries)
+		a.left = fmt.Sprintf("RetryLimitExceeded: %d tries did not help", a.failures)
 	}
 	return failed
 }
 
-// again forgets why no more was tried: something changed.
-func (s *sickness) again() {
-	if s != nil {
-		s.left, s.tries, s.refusals, s.notBefore = "", 0, 0, time.Time{}
+// forgive begins all schedules anew, because something changed; once in an interval, so
+// that a driver that mounts again and again is no reason to heal as often.
+func (s *sickness) forgive(interval time.Duration, now time.Time) {
+	if s != nil && now.Sub(s.forgiven) >= interval {
+		s.forgiven, s.tried = now, map[string]*attempts{s.found: {}}
 	}
 }

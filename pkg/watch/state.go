@@ -56,7 +56,8 @@ func (l *Loop) states() States {
 			s.Paths = append(s.Paths, p.Path)
 		}
 		if v.sick != nil {
-			s.Since, s.Tries, s.Left = v.sick.since, v.sick.tries, v.sick.left
+			a := v.sick.now()
+			s.Since, s.Tries, s.Left = v.sick.since, a.failures, a.left
 		}
 		all.Volumes = append(all.Volumes, s)
 	}

@@ -44,14 +44,14 @@ type volume struct {
 	healed time.Time
 }
 
-// changed makes a volume due because its mounts changed.
-func (v *volume) changed(now time.Time) {
+// changed makes a volume due because something happened to it.
+func (v *volume) changed(now time.Time, interval time.Duration) {
 	if v.running {
 		v.again = true
 		return
 	}
 	if now.Sub(v.healed) > changeGap { // else it was most likely that heal
-		v.sick.again()
+		v.sick.forgive(interval, now)
 	}
 	v.due = earlier(v.due, later(now.Add(settle), v.started.Add(changeGap)))
 }
@@ -74,7 +74,7 @@ func newVolumes() volumes {
 
 // are takes over the paths of all volumes. New volumes are spread over a time; one that
 // is known and has a new path is checked as if its mounts had changed.
-func (vs *volumes) are(paths []host.VolumePath, now time.Time, spread time.Duration) {
+func (vs *volumes) are(paths []host.VolumePath, now time.Time, spread, interval time.Duration) {
 	byKey := map[volumeKey]*volume{}
 	before := vs.byPath
 	vs.byPath = map[string]*volume{}
@@ -91,7 +91,7 @@ func (vs *volumes) are(paths []host.VolumePath, now time.Time, spread time.Durat
 				v.due = now.Add(rand.N(spread)) //nolint:gosec // a schedule is no secret
 			}
 		case known != nil && before[p.Path] != v:
-			v.changed(now)
+			v.changed(now, interval)
 		}
 		if byKey[k] == nil {
 			byKey[k], v.paths = v, nil
