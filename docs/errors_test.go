@@ -13,6 +13,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/driver"
+	"github.com/csi-addons/node-healer/pkg/healer/provider/mounts"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
 )
 
@@ -21,7 +22,7 @@ var write = flag.Bool("write", false, "write the tables in errors.md anew")
 // TestErrorsPage compares the tables of errors with those in the code.
 func TestErrorsPage(t *testing.T) {
 	page := read(t, "errors.md")
-	for name, table := range map[string]string{"statuses": statusTable(), "errnos": errnoTable(), "driver": driverTable()} {
+	for name, table := range map[string]string{"statuses": statusTable(), "probes": probeTable(), "errnos": errnoTable(), "driver": driverTable()} {
 		begin, end := "<!-- "+name+": made by `go test ./docs -args -write` -->\n", "<!-- end -->\n"
 		before, rest, found := strings.Cut(page, begin)
 		section, after, ended := strings.Cut(rest, end)
@@ -45,6 +46,18 @@ func statusTable() string {
 	for _, r := range nodeserver.ErrorRows() {
 		tier, kind := cmp.Or(string(r.Class.Tier), "of the cause"), cmp.Or(string(r.Class.Type), "of the cause")
 		table += fmt.Sprintf("| %s | %s | %s | %s |\n", r.Name, r.Reason, tier, kind)
+	}
+	return table
+}
+
+func probeTable() string {
+	table := "| errno | on | condition |\n|---|---|---|\n"
+	for _, r := range mounts.Rows() {
+		var names []string
+		for _, e := range r.Errnos {
+			names = append(names, unix.ErrnoName(e))
+		}
+		table += fmt.Sprintf("| %s | %s | %s |\n", cmp.Or(strings.Join(names, ", "), "any other"), r.Where, r.Reason)
 	}
 	return table
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	grpcproto "google.golang.org/grpc/encoding/proto"
@@ -49,11 +50,25 @@ func (g *Gateway) forward(_ any, in grpc.ServerStream) error {
 		refusals.Do(func() {
 			klog.InfoS("Caller refused", keySource, sourceOf(in.Context()), keyMethod, printable.Line(method, maxTextBytes), keyError, err.Error())
 		})
-		return status.Error(codes.Unauthenticated, err.Error())
+		return refused(err)
 	}
 	err = g.passOn(in, method, who)
 	klog.V(verbosityCalls).InfoS("Call", keyCaller, who.name, keyVerb, who.verb, keyMethod, printable.Line(method, maxTextBytes), keyCode, status.Code(err))
 	return err
+}
+
+// refused returns the status of a caller that may not call, with the details that the
+// server's own have.
+func refused(err error) error {
+	s := status.New(codes.Unauthenticated, err.Error())
+	detailed, failed := s.WithDetails(&errdetails.ErrorInfo{
+		Reason: "CREDENTIALS_REFUSED", Domain: "node-healer.csi-addons.io",
+		Metadata: map[string]string{"tier": "terminal", "error_type": "permission"},
+	})
+	if failed != nil {
+		return s.Err()
+	}
+	return detailed.Err()
 }
 
 func sourceOf(ctx context.Context) string {

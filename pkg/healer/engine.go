@@ -71,8 +71,11 @@ type AuditEntry struct {
 	Source     string `json:"source"`
 	// Caller is on whose behalf it was done (WithCaller).
 	Caller string `json:"caller,omitempty"`
-	// Outcome is empty before the operation, then "done" or the error.
-	Outcome string `json:"outcome,omitempty"`
+	// Outcome is empty before the operation, then "done" or the error, whose class is in
+	// Tier and ErrorType, too.
+	Outcome   string `json:"outcome,omitempty"`
+	Tier      Tier   `json:"tier,omitempty"`
+	ErrorType Type   `json:"error_type,omitempty"`
 }
 
 // Config is what an engine is made of.

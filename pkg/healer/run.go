@@ -33,7 +33,9 @@ func (e *Engine) run(ctx context.Context, c Case, admitted []admission) []Outcom
 			admitted[i].permit.Leave(o.Err)
 			outcomes[i].Elapsed = time.Since(start)
 			if entries[i].Outcome = "done"; o.Err != nil {
-				entries[i].Outcome = Classify(o.Step, "", o.Err).String() + ": " + o.Err.Error()
+				class := Classify(o.Step, "", o.Err)
+				entries[i].Outcome = class.String() + ": " + o.Err.Error()
+				entries[i].Tier, entries[i].ErrorType = class.Tier, class.Type
 			}
 		}
 		if err := e.cfg.Audit.After(entries...); err != nil {

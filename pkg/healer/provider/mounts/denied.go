@@ -9,25 +9,13 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// judgeDenied returns what is wrong with a filesystem that refused the probe; nil for
-// another errno.
+// judgeDenied returns what is wrong with a filesystem that refused the probe.
 func (ev evaluator) judgeDenied(a host.Answer) []healer.Condition {
-	if !denied(ev.sb.FSType, a.Errno) {
-		return nil
-	}
 	status, why := healer.Inaccessible, whyDenied(ev.sb.FSType, ev.p.Stack[0])
 	if squashed(ev.sb.FSType, a) {
 		status, why = healer.Degraded, whySquashed
 	}
 	return ev.one(status, healer.PermissionDenied, why.advice, "%s; %s", a, why.cause)
-}
-
-// denied reports whether the errno is one with which a filesystem of a type refuses
-// access.
-func denied(fsType string, e syscall.Errno) bool {
-	return slices.Contains([]syscall.Errno{
-		syscall.EACCES, syscall.EPERM, syscall.EKEYEXPIRED, syscall.EKEYREVOKED, syscall.EKEYREJECTED, syscall.ENOKEY,
-	}, e) || e == syscall.ESHUTDOWN && isCeph(fsType) // EBLOCKLISTED of linux/ceph/rados.h
 }
 
 // squashed reports whether an NFS server told the attributes of the root directory, and

@@ -114,10 +114,11 @@ func (ev evaluator) failed() []healer.Condition {
 			return nil // readOnly reports EROFS
 		}
 	}
-	if found := ev.judgeDenied(a); found != nil {
-		return found
+	row := rowOf(a, ev.sb)
+	if row.Reason == healer.PermissionDenied {
+		return ev.judgeDenied(a)
 	}
-	reason, advice := reasonOf(a, ev.sb)
+	reason, advice := row.Reason, row.advice
 	if healer.Classify(healer.OpProbe, ev.sb.FSType, a.Errno).Tier == healer.Transient {
 		advice = adviceLater
 	}
@@ -128,24 +129,6 @@ func (ev evaluator) failed() []healer.Condition {
 		advice = adviceRepublish
 	}
 	return ev.one(healer.Inaccessible, reason, advice, "%s", a)
-}
-
-// reasonOf returns what an errno from a probe means.
-func reasonOf(a host.Answer, sb host.Superblock) (healer.Reason, string) {
-	switch a.Errno {
-	case syscall.ENOTCONN, syscall.ECONNABORTED:
-		return healer.Disconnected, adviceDaemon
-	case syscall.ESTALE:
-		return healer.StaleFileHandle, adviceDaemon
-	case syscall.ENXIO, syscall.ENODEV, syscall.ENOMEDIUM:
-		if sb.Device != nil {
-			return healer.DeviceMissing, adviceDevice
-		}
-	}
-	if a.OfDevice() {
-		return healer.DeviceReadError, adviceDevice
-	}
-	return healer.IOError, adviceShutdown
 }
 
 // errorsRose reports what the filesystem counted since it was last healthy.
