@@ -68,6 +68,7 @@ func (m noticing) lostMounts(volumes []*harness.Volume) float64 {
 	var took times
 	for i, v := range volumes {
 		c := m.n.NewContainer(harness.PodUID, v.MountPoint())
+		time.Sleep(2 * time.Second) // its own mounts are changes, too
 		took = append(took, m.after(fmt.Sprintf("volume-%04d", i), v.Unpublish))
 		c.Kill()
 		v.PublishAgain()
