@@ -15,20 +15,24 @@ func TestWantedGate(t *testing.T) {
 	for _, tc := range []struct {
 		name                      string
 		runs, standalone, isNamed bool
-		want                      string // why not; empty: it may
+		// unasked is whether there was no call.
+		unasked bool
+		want    string // why not; empty: it may
 	}{
 		{name: "a container has it", runs: true},
 		{name: "a container has it, it was not named", runs: true, standalone: true},
 		{name: "the caller vouches", standalone: true, isNamed: true},
 		{name: "the caller vouches for another mount point", standalone: true, want: "vouches only for the path it names"},
 		{name: "nothing proves it", isNamed: true, want: "nothing proves"},
+		{name: "there was no caller to vouch", standalone: true, isNamed: true, unasked: true, want: "proves that the mount point is wanted"},
+		{name: "there was no call, a container has it", runs: true, standalone: true, unasked: true},
 	} {
 		w := newFakeNode(t)
 		if tc.runs {
 			w.pods["uid-a"] = disk
 		}
 		g := WantedGate{Node: w, Standalone: tc.standalone}
-		p, err := g.Enter(context.Background(), Diagnosis{}, Step{MountPoint: MountPoint{PodUID: "uid-a", Named: tc.isNamed}, Source: disk})
+		p, err := g.Enter(context.Background(), Diagnosis{Case: Case{Volume: Volume{Unasked: tc.unasked}}}, Step{MountPoint: MountPoint{PodUID: "uid-a", Named: tc.isNamed}, Source: disk})
 		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v", tc.name, err)
 		}

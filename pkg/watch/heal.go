@@ -64,7 +64,7 @@ func (a Action) String() string { return [...]string{Off: "off", Observe: "obser
 
 // wants reports whether a volume is to be healed, not only checked, at its next turn.
 func (l *Loop) wants(v *volume) bool {
-	return l.heals.action == Heal && v.sick.healable() && v.sick.confirmed()
+	return l.heals.action == Heal && !l.cfg.DryRun && v.sick.healable() && v.sick.confirmed()
 }
 
 // heldBack returns when to ask again whether the heal of a volume may begin; zero: it may
