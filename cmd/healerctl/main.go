@@ -116,6 +116,6 @@ func newRoot() *cobra.Command {
 		}
 		return err
 	}
-	root.AddCommand(newList(dial), newCheck(dial), newHeal(dial))
+	root.AddCommand(newList(dial), newCheck(dial), newHeal(dial), newExplain())
 	return root
 }

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/csi-addons/node-healer/docs"
+	"github.com/csi-addons/node-healer/pkg/printable"
+)
+
+// newExplain returns the command that asks no server: what it prints is the page
+// docs/conditions.md of its own version.
+func newExplain() *cobra.Command {
+	return &cobra.Command{
+		Use:   "explain REASON",
+		Short: "Say what a condition or a step means, and what a person does",
+		Args:  cobra.ExactArgs(1),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return names(docs.Conditions), cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			rows := rowsOf(docs.Conditions, args[0])
+			if len(rows) == 0 {
+				return callError{status.Errorf(codes.NotFound, "%s is no condition and no step; they are: %s",
+					printable.Name(args[0]), strings.Join(names(docs.Conditions), ", "))}
+			}
+			for _, row := range rows {
+				row.print(cmd.OutOrStdout())
+			}
+			return nil
+		},
+	}
+}
+
+// entry is one row of a table in Markdown, with the names of its columns.
+type entry struct{ columns, cells []string }
+
+func (r entry) print(w io.Writer) {
+	_, _ = fmt.Fprintln(w, plain(r.cells[0]))
+	for i, cell := range r.cells[1:] {
+		_, _ = fmt.Fprintf(w, "  %s: %s\n", plain(r.columns[i+1]), plain(cell))
+	}
+}
+
+// name is the first cell up to a mark behind it.
+func (r entry) name() string {
+	name, _, _ := strings.Cut(strings.Trim(r.cells[0], "` "), " ")
+	return name
+}
+
+// tables returns the rows of all tables whose first column is reason or step.
+func tables(page string) (rows []entry) {
+	var columns []string
+	for line := range strings.Lines(page) {
+		cells := cellsOf(line)
+		switch {
+		case cells == nil:
+			columns = nil
+		case columns == nil:
+			columns = cells
+		case strings.HasPrefix(cells[0], "---"), len(cells) != len(columns), columns[0] != "reason" && columns[0] != "step":
+		default:
+			rows = append(rows, entry{columns, cells})
+		}
+	}
+	return rows
+}
+
+// cellsOf returns the cells of a table's line; nil for another line.
+func cellsOf(line string) []string {
+	line = strings.TrimSpace(line)
+	if !strings.HasPrefix(line, "|") || !strings.HasSuffix(line, "|") || len(line) < 2 {
+		return nil
+	}
+	cells := strings.Split(line[1:len(line)-1], "|")
+	for i, c := range cells {
+		cells[i] = strings.TrimSpace(c)
+	}
+	return cells
+}
+
+func rowsOf(page, name string) []entry {
+	return slices.DeleteFunc(tables(page), func(r entry) bool { return !strings.EqualFold(r.name(), name) })
+}
+
+func names(page string) (all []string) {
+	for _, r := range tables(page) {
+		all = append(all, r.name())
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// link is a link in Markdown.
+var link = regexp.MustCompile(`\[([^]]*)\]\([^)]*\)`)
+
+// plain returns Markdown as a person reads it on a terminal.
+func plain(text string) string {
+	return strings.NewReplacer("`", "", "**", "", `(\*)`, "(*)", "&lt;", "<").Replace(link.ReplaceAllString(text, "$1"))
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/csi-addons/node-healer/docs"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+func TestExplain(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		code int
+		says []string
+	}{
+		{"NotMounted", 0, []string{"NotMounted\n", "  status: Inaccessible, acute\n", "  what is done: rebind\n", "republish"}},
+		{"disconnected", 0, []string{"Disconnected (*)\n", "ENOTCONN"}},
+		{"rebind", 0, []string{"rebind\n"}},
+		{"Tired", exitNotFound, []string{"Tired is no condition and no step; they are: ", "NotMounted"}},
+		{"\x1b[31m", exitNotFound, []string{"31m is no condition"}},
+	} {
+		var out, errors bytes.Buffer
+		code := run(t.Context(), []string{"explain", tc.name}, &out, &errors)
+		text := out.String() + errors.String()
+		if code != tc.code {
+			t.Errorf("%s: exit %d", tc.name, code)
+		}
+		for _, says := range tc.says {
+			if !strings.Contains(text, says) {
+				t.Errorf("%s: no %q in %s", tc.name, says, text)
+			}
+		}
+		if strings.ContainsAny(text, "`\x1b") || strings.Contains(text, "](") {
+			t.Errorf("%s: %s", tc.name, text)
+		}
+	}
+}
+
+// Every reason is explained.
+func TestEveryReasonIsExplained(t *testing.T) {
+	known := names(docs.Conditions)
+	for _, r := range healer.Reasons() {
+		if !slices.Contains(known, string(r)) {
+			t.Errorf("%s", r)
+		}
+	}
+}

@@ -1,0 +1,8 @@
+package docs
+
+import _ "embed" // for the pages that programs show
+
+// Conditions is conditions.md.
+//
+//go:embed conditions.md
+var Conditions string
