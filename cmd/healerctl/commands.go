@@ -1,9 +1,7 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
@@ -37,21 +35,11 @@ func newList(dial dialer) *cobra.Command {
 	outputFlag(c, &output)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return dial(func(client adminpb.AdminClient) error {
-			stream, err := client.ListVolumes(c.Context(), &adminpb.ListVolumesRequest{})
+			volumes, err := all(client.ListVolumes(c.Context(), &adminpb.ListVolumesRequest{}))
 			if err != nil {
-				return callError{err}
+				return err
 			}
-			var volumes []*adminpb.Volume
-			for {
-				v, err := stream.Recv()
-				if errors.Is(err, io.EOF) {
-					return printed(printVolumes(c.OutOrStdout(), output, volumes))
-				}
-				if err != nil {
-					return callError{err}
-				}
-				volumes = append(volumes, v)
-			}
+			return printed(printVolumes(c.OutOrStdout(), output, volumes))
 		})
 	}
 	return c

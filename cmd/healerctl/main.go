@@ -116,6 +116,6 @@ func newRoot() *cobra.Command {
 		}
 		return err
 	}
-	root.AddCommand(newList(dial), newCheck(dial), newHeal(dial), newExplain())
+	root.AddCommand(newList(dial), newCheck(dial), newHeal(dial), newHolders(dial), newAudit(dial), newWatch(dial), newExplain())
 	return root
 }

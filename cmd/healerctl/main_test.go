@@ -39,6 +39,28 @@ func (*fakeAdmin) ListVolumes(_ *adminpb.ListVolumesRequest, s grpc.ServerStream
 	return nil
 }
 
+func (*fakeAdmin) ListHolders(_ context.Context, r *adminpb.ListHoldersRequest) (*adminpb.Holders, error) {
+	if r.GetVolumeId() != "vol-1" {
+		return nil, status.Error(codes.NotFound, "no such volume on this node")
+	}
+	return &adminpb.Holders{Filesystems: []string{"ext4 (8:1): held by " + hostile}}, nil
+}
+
+func (*fakeAdmin) ReadAudit(r *adminpb.ReadAuditRequest, s grpc.ServerStreamingServer[adminpb.AuditLine]) error {
+	if r.GetLimit() > 1000 {
+		return status.Error(codes.InvalidArgument, "limit: must be between 1 and 1000")
+	}
+	for _, line := range []string{
+		`{"version":1,"time":"2026-01-02T03:04:05Z","when":"before","volumeID":"vol-1","step":"rebind","mountPoint":"/p","caller":"loop"}`,
+		`{"version":1,"time":"2026-01-02T03:04:06Z","when":"after","volumeID":"vol-1","step":"rebind","mountPoint":"/p","caller":"loop","outcome":"done"}`,
+	} {
+		if err := s.Send(&adminpb.AuditLine{Json: line}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (f *fakeAdmin) CheckVolume(_ context.Context, r *adminpb.CheckVolumeRequest) (*adminpb.VolumeReport, error) {
 	switch {
 	case r.GetVolumeId() == "busy":
@@ -85,6 +107,52 @@ func serveFake(t *testing.T) func(args ...string) (code int, stdout, stderr stri
 		var stdout, stderr bytes.Buffer
 		code := run(t.Context(), append(args, "--endpoint=unix://"+socket), &stdout, &stderr)
 		return code, stdout.String(), stderr.String()
+	}
+}
+
+func TestHoldersAndAudit(t *testing.T) {
+	call := serveFake(t)
+	for _, c := range []struct {
+		args           string
+		code           int
+		stdout, stderr string
+	}{
+		{"holders vol-1", 0, "ext4 (8:1): held by evil\\x1b]0;x\\a\\u009b2J\\u202e\\n\n", ""},
+		{"holders nope", exitNotFound, "", "healerctl: no such volume on this node\n"},
+		{"audit", 0, "TIME                   VOLUME-ID   STEP     MOUNT-POINT   CALLER   OUTCOME\n" +
+			"2026-01-02T03:04:05Z   vol-1       rebind   /p            loop     begins\n" +
+			"2026-01-02T03:04:06Z   vol-1       rebind   /p            loop     done\n", ""},
+		{"audit -n 1001", exitUsage, "", "healerctl: limit: must be between 1 and 1000\n"},
+	} {
+		if code, stdout, stderr := call(strings.Fields(c.args)...); code != c.code || stdout != c.stdout || stderr != c.stderr {
+			t.Errorf("%s: exit %d, %q, %q", c.args, code, stdout, stderr)
+		}
+	}
+	_, stdout, _ := call("audit", "-o", "json")
+	var lines []map[string]any
+	if err := json.Unmarshal([]byte(stdout), &lines); err != nil || len(lines) != 2 || lines[1]["outcome"] != "done" {
+		t.Errorf("%v: %s", err, stdout)
+	}
+}
+
+// watch says each state once, and ends when it is interrupted.
+func TestChangesAreSaidOnce(t *testing.T) {
+	var out bytes.Buffer
+	said := map[string]string{}
+	v := &adminpb.Volume{Driver: "d", VolumeId: hostile}
+	for _, verdict := range []string{"", "", "healthy", "healthy", "abnormal"} {
+		v.Verdict = verdict
+		if v.Reasons = nil; verdict == "abnormal" {
+			v.Reasons, v.Left = []string{"NotMounted", "IOError"}, "a dry run"
+		}
+		if err := printChanges(&out, []*adminpb.Volume{v}, said); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) != 3 || !strings.HasSuffix(lines[0], "not checked yet") || !strings.HasSuffix(lines[1], "healthy") ||
+		!strings.HasSuffix(lines[2], "abnormal: NotMounted, IOError (left alone: a dry run)") || strings.ContainsAny(out.String(), "\x1b\a") {
+		t.Errorf("%q", lines)
 	}
 }
 

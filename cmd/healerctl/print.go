@@ -33,7 +33,7 @@ func printVolumes(w io.Writer, output string, volumes []*adminpb.Volume) error {
 		return printData(w, output, all)
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	row(table, "DRIVER", "VOLUME-ID", "PUBLISHED", "STAGED")
+	row(table, "DRIVER", "VOLUME-ID", "PUBLISHED", "STAGED", "HEALTH")
 	for _, v := range volumes {
 		var published, staged int
 		for _, p := range v.GetPaths() {
@@ -47,7 +47,7 @@ func printVolumes(w io.Writer, output string, volumes []*adminpb.Volume) error {
 		if v.GetOmitted() > 0 {
 			more = "+"
 		}
-		row(table, v.GetDriver(), v.GetVolumeId(), strconv.Itoa(published)+more, strconv.Itoa(staged)+more)
+		row(table, v.GetDriver(), v.GetVolumeId(), strconv.Itoa(published)+more, strconv.Itoa(staged)+more, health(v))
 	}
 	return table.Flush()
 }

@@ -64,3 +64,17 @@ func watchVolumes(ctx context.Context, loop *watch.Loop) (stop func(context.Cont
 		}
 	}
 }
+
+// statesOf returns what a loop saw last; nothing of nil.
+func statesOf(ctx context.Context, loop *watch.Loop) (all []nodeserver.VolumeState) {
+	if loop == nil {
+		return nil
+	}
+	for _, v := range loop.States(ctx).Volumes {
+		all = append(all, nodeserver.VolumeState{
+			Driver: v.Driver, VolumeID: v.VolumeID, Verdict: v.Verdict, Reasons: v.Reasons,
+			Checked: v.Checked, Due: v.Due, Since: v.Since, Tries: v.Tries, Left: v.Left,
+		})
+	}
+	return all
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
 	"github.com/csi-addons/node-healer/pkg/state"
+	"github.com/csi-addons/node-healer/pkg/watch"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
@@ -92,11 +93,13 @@ func run(ctx context.Context, cfg config) (err error) {
 		return err
 	}
 	counted := counts.Counting(engine)
-	server, err := newServer(cfg, node, cluster, counted, namespace)
+	var loop *watch.Loop // made with the server, and before it serves
+	states := func(ctx context.Context) []nodeserver.VolumeState { return statesOf(ctx, loop) }
+	server, err := newServer(cfg, node, cluster, counted, namespace, audit, states)
 	if err != nil {
 		return err
 	}
-	loop, err := newLoop(cfg, node, counted, counts, cluster, server)
+	loop, err = newLoop(cfg, node, counted, counts, cluster, server)
 	if err != nil {
 		return err
 	}
@@ -172,7 +175,7 @@ func newEngine(cfg config, node *host.Node, providers []healer.Provider, c *clus
 	})
 }
 
-func newServer(cfg config, node *host.Node, c *cluster, engine nodeserver.Healer, ns *host.Namespace) (*nodeserver.Server, error) {
+func newServer(cfg config, node *host.Node, c *cluster, engine nodeserver.Healer, ns *host.Namespace, audit *state.Audit, states func(context.Context) []nodeserver.VolumeState) (*nodeserver.Server, error) {
 	var roots []string
 	for configured, resolved := range ns.RealRoots() {
 		roots = append(roots, configured, resolved)
@@ -181,6 +184,8 @@ func newServer(cfg config, node *host.Node, c *cluster, engine nodeserver.Healer
 		Healer:      engine,
 		Finder:      node,
 		Volumes:     node,
+		States:      states,
+		Audit:       audit,
 		Driver:      cfg.onlyDriver(),
 		Name:        cfg.name,
 		Version:     version,

@@ -20,6 +20,9 @@ import (
 // Volumes finds all volumes of this node; *host.Node is the real one.
 type Volumes interface {
 	Volumes(ctx context.Context) ([]host.VolumePath, error)
+	// VolumeMounts returns what is mounted of them, Holders who holds that.
+	VolumeMounts() ([]host.VolumeMount, error)
+	Holders(ctx context.Context, asked []host.Holdable) (map[host.Holdable]host.Holders, error)
 }
 
 // admin implements adminpb.AdminServer.
@@ -37,7 +40,9 @@ func (a admin) ListVolumes(_ *adminpb.ListVolumesRequest, stream grpc.ServerStre
 	if err != nil {
 		return toStatus(healer.Failed("list the volumes", err), nil)
 	}
-	for _, v := range volumesOf(paths) {
+	volumes := volumesOf(paths)
+	a.addStates(stream.Context(), volumes)
+	for _, v := range volumes {
 		if err := stream.Send(v); err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -24,6 +25,79 @@ import (
 type fakeVolumes []host.VolumePath
 
 func (f fakeVolumes) Volumes(context.Context) ([]host.VolumePath, error) { return f, nil }
+
+// VolumeMounts has a superblock for each path, by its place.
+func (f fakeVolumes) VolumeMounts() (mounts []host.VolumeMount, err error) {
+	for i, p := range f {
+		mounts = append(mounts, host.VolumeMount{Path: p.Path, Dev: host.Dev{Major: 7, Minor: uint32(i)}, FSType: "ext4"})
+	}
+	return mounts, nil
+}
+
+func (fakeVolumes) Holders(_ context.Context, asked []host.Holdable) (map[host.Holdable]host.Holders, error) {
+	return map[host.Holdable]host.Holders{asked[0]: {Loops: []string{"loop3"}}}, nil
+}
+
+// fakeAudit has two lines.
+type fakeAudit struct{}
+
+func (fakeAudit) Last(volumeID string, limit int) ([][]byte, error) {
+	lines := [][]byte{[]byte(`{"volumeID":"v","step":"rebind"}`), []byte(`{"volumeID":"v","outcome":"done\u0007"}`)}
+	if volumeID != "" && volumeID != "v" {
+		return nil, nil
+	}
+	return lines[max(0, len(lines)-limit):], nil
+}
+
+// What a person asks besides: who holds a volume, what was done, and what the loop saw.
+func TestAdminHoldersAuditAndStates(t *testing.T) {
+	cfg := testConfig(&fakeHealer{})
+	since := time.Unix(1000, 0)
+	cfg.Volumes, cfg.Audit = fakeVolumes{volumeAt("d", "v", "/p", false), volumeAt("d", "v", "/q", false), volumeAt("d", "w", "/w", false)}, fakeAudit{}
+	cfg.States = func(context.Context) []VolumeState {
+		return []VolumeState{{Driver: "d", VolumeID: "v", Verdict: healer.Abnormal, Reasons: []healer.Reason{healer.NotMounted}, Since: since, Checked: since, Tries: 2, Left: "x"}}
+	}
+	s := serve(t, cfg)
+	client, ctx := adminpb.NewAdminClient(s.conn), testContext(t)
+	held, err := client.ListHolders(ctx, &adminpb.ListHoldersRequest{VolumeId: "v"})
+	if err != nil || len(held.GetFilesystems()) != 2 || held.GetFilesystems()[0] != "ext4 (7:0): files held by loop3" || !strings.Contains(held.GetFilesystems()[1], "held by nothing") {
+		t.Errorf("%v, %v", held, err)
+	}
+	if _, err := client.ListHolders(ctx, &adminpb.ListHoldersRequest{VolumeId: "none"}); status.Code(err) != codes.NotFound {
+		t.Errorf("%v", err)
+	}
+	for id, want := range map[string]int{"": 2, "v": 2, "w": 0} {
+		stream, err := client.ReadAudit(ctx, &adminpb.ReadAuditRequest{VolumeId: id})
+		lines := 0
+		for err == nil {
+			if _, err = stream.Recv(); err == nil {
+				lines++
+			}
+		}
+		if !errors.Is(err, io.EOF) || lines != want {
+			t.Errorf("%q: %d lines, %v", id, lines, err)
+		}
+	}
+	stream, err := client.ReadAudit(ctx, &adminpb.ReadAuditRequest{Limit: 1001})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if status.Code(err) != codes.InvalidArgument {
+		t.Errorf("%v", err)
+	}
+	list, err := client.ListVolumes(ctx, &adminpb.ListVolumesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := list.Recv()
+	if err != nil || v.GetVerdict() != "abnormal" || !slices.Equal(v.GetReasons(), []string{"NotMounted"}) || v.GetTries() != 2 || v.GetLeft() != "x" ||
+		!v.GetAbnormalSince().AsTime().Equal(since) || v.GetDue() != nil {
+		t.Errorf("%v, %v", v, err)
+	}
+	if w, err := list.Recv(); err != nil || w.GetVerdict() != "" {
+		t.Errorf("%v, %v", w, err)
+	}
+}
 
 func volumeAt(driver, id, path string, staging bool) host.VolumePath {
 	return host.VolumePath{VolData: host.VolData{DriverName: driver, VolumeHandle: id}, Path: path, Staging: staging}
@@ -60,6 +134,12 @@ func TestAdminIsForRoot(t *testing.T) {
 		if err := a.ListVolumes(nil, &contextStream{ctx: ctx}); status.Code(err) != codes.Unauthenticated {
 			t.Errorf("%s: ListVolumes: %v", name, err)
 		}
+		if _, err := a.ListHolders(ctx, &adminpb.ListHoldersRequest{VolumeId: "v"}); status.Code(err) != codes.Unauthenticated {
+			t.Errorf("%s: ListHolders: %v", name, err)
+		}
+		if err := a.ReadAudit(&adminpb.ReadAuditRequest{}, auditStream{contextStream{ctx: ctx}}); status.Code(err) != codes.Unauthenticated {
+			t.Errorf("%s: ReadAudit: %v", name, err)
+		}
 	}
 	if len(h.asked)+len(h.checked) != 0 {
 		t.Errorf("the engine was asked: %v %v", h.asked, h.checked)
@@ -76,6 +156,13 @@ type contextStream struct {
 func (s *contextStream) Context() context.Context { return s.ctx }
 
 func (*contextStream) Send(*adminpb.Volume) error { return errors.New("sent") }
+
+// auditStream is one of lines of the audit log.
+type auditStream struct{ contextStream }
+
+func (s auditStream) Context() context.Context { return s.ctx }
+
+func (auditStream) Send(*adminpb.AuditLine) error { return errors.New("sent") }
 
 func TestAdminFindsTheVolume(t *testing.T) {
 	paths := []host.VolumePath{

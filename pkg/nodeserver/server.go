@@ -40,6 +40,10 @@ type Config struct {
 	Finder Finder
 	// Volumes finds all volumes of this node; nil: the Admin service is not offered.
 	Volumes Volumes
+	// States returns what the node's own loop saw last; nil: there is none.
+	States func(context.Context) []VolumeState
+	// Audit is required with Volumes.
+	Audit AuditLog
 	// Driver is the one driver whose volumes are served; empty: those of several.
 	Driver string
 	// Name is what GetIdentity answers; see ValidDriverName.

@@ -13,6 +13,7 @@ package adminpb
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -67,7 +68,18 @@ type Volume struct {
 	VolumeId string                 `protobuf:"bytes,2,opt,name=volume_id,json=volumeId,proto3" json:"volume_id,omitempty"`
 	Paths    []*VolumePath          `protobuf:"bytes,3,rep,name=paths,proto3" json:"paths,omitempty"`
 	// How many paths are not listed above.
-	Omitted       int32 `protobuf:"varint,4,opt,name=omitted,proto3" json:"omitted,omitempty"`
+	Omitted int32 `protobuf:"varint,4,opt,name=omitted,proto3" json:"omitted,omitempty"`
+	// What the node's own loop saw last; empty without a loop, and before its first check.
+	Verdict string   `protobuf:"bytes,5,opt,name=verdict,proto3" json:"verdict,omitempty"`
+	Reasons []string `protobuf:"bytes,6,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	// When that was, and when its next check is due.
+	Checked *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=checked,proto3" json:"checked,omitempty"`
+	Due     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=due,proto3" json:"due,omitempty"`
+	// Since when it has been abnormal; absent while it is not.
+	AbnormalSince *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=abnormal_since,json=abnormalSince,proto3" json:"abnormal_since,omitempty"`
+	// How many heals of the loop did not help, and why it tries no more.
+	Tries         int32  `protobuf:"varint,10,opt,name=tries,proto3" json:"tries,omitempty"`
+	Left          string `protobuf:"bytes,11,opt,name=left,proto3" json:"left,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -128,6 +140,55 @@ func (x *Volume) GetOmitted() int32 {
 		return x.Omitted
 	}
 	return 0
+}
+
+func (x *Volume) GetVerdict() string {
+	if x != nil {
+		return x.Verdict
+	}
+	return ""
+}
+
+func (x *Volume) GetReasons() []string {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+func (x *Volume) GetChecked() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Checked
+	}
+	return nil
+}
+
+func (x *Volume) GetDue() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Due
+	}
+	return nil
+}
+
+func (x *Volume) GetAbnormalSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AbnormalSince
+	}
+	return nil
+}
+
+func (x *Volume) GetTries() int32 {
+	if x != nil {
+		return x.Tries
+	}
+	return 0
+}
+
+func (x *Volume) GetLeft() string {
+	if x != nil {
+		return x.Left
+	}
+	return ""
 }
 
 type VolumePath struct {
@@ -629,17 +690,222 @@ func (x *Step) GetRefused() string {
 	return ""
 }
 
+type ListHoldersRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	VolumeId string                 `protobuf:"bytes,1,opt,name=volume_id,json=volumeId,proto3" json:"volume_id,omitempty"`
+	// As in CheckVolumeRequest.
+	Driver        string `protobuf:"bytes,2,opt,name=driver,proto3" json:"driver,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListHoldersRequest) Reset() {
+	*x = ListHoldersRequest{}
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListHoldersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListHoldersRequest) ProtoMessage() {}
+
+func (x *ListHoldersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListHoldersRequest.ProtoReflect.Descriptor instead.
+func (*ListHoldersRequest) Descriptor() ([]byte, []int) {
+	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ListHoldersRequest) GetVolumeId() string {
+	if x != nil {
+		return x.VolumeId
+	}
+	return ""
+}
+
+func (x *ListHoldersRequest) GetDriver() string {
+	if x != nil {
+		return x.Driver
+	}
+	return ""
+}
+
+type Holders struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One sentence for each filesystem instance of the volume.
+	Filesystems   []string `protobuf:"bytes,1,rep,name=filesystems,proto3" json:"filesystems,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Holders) Reset() {
+	*x = Holders{}
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Holders) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Holders) ProtoMessage() {}
+
+func (x *Holders) ProtoReflect() protoreflect.Message {
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Holders.ProtoReflect.Descriptor instead.
+func (*Holders) Descriptor() ([]byte, []int) {
+	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Holders) GetFilesystems() []string {
+	if x != nil {
+		return x.Filesystems
+	}
+	return nil
+}
+
+type ReadAuditRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: all volumes.
+	VolumeId string `protobuf:"bytes,1,opt,name=volume_id,json=volumeId,proto3" json:"volume_id,omitempty"`
+	// At most 1000; 0: 100.
+	Limit         int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadAuditRequest) Reset() {
+	*x = ReadAuditRequest{}
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadAuditRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadAuditRequest) ProtoMessage() {}
+
+func (x *ReadAuditRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadAuditRequest.ProtoReflect.Descriptor instead.
+func (*ReadAuditRequest) Descriptor() ([]byte, []int) {
+	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ReadAuditRequest) GetVolumeId() string {
+	if x != nil {
+		return x.VolumeId
+	}
+	return ""
+}
+
+func (x *ReadAuditRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type AuditLine struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One line of the log, which is JSON.
+	Json          string `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditLine) Reset() {
+	*x = AuditLine{}
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditLine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditLine) ProtoMessage() {}
+
+func (x *AuditLine) ProtoReflect() protoreflect.Message {
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditLine.ProtoReflect.Descriptor instead.
+func (*AuditLine) Descriptor() ([]byte, []int) {
+	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *AuditLine) GetJson() string {
+	if x != nil {
+		return x.Json
+	}
+	return ""
+}
+
 var File_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto protoreflect.FileDescriptor
 
 const file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc = "" +
 	"\n" +
-	"=github.com/csi-addons/node-healer/pkg/api/adminpb/admin.proto\x12\x19nodehealer.admin.v1alpha1\"\x14\n" +
-	"\x12ListVolumesRequest\"\x94\x01\n" +
+	"=github.com/csi-addons/node-healer/pkg/api/adminpb/admin.proto\x12\x19nodehealer.admin.v1alpha1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x14\n" +
+	"\x12ListVolumesRequest\"\x99\x03\n" +
 	"\x06Volume\x12\x16\n" +
 	"\x06driver\x18\x01 \x01(\tR\x06driver\x12\x1b\n" +
 	"\tvolume_id\x18\x02 \x01(\tR\bvolumeId\x12;\n" +
 	"\x05paths\x18\x03 \x03(\v2%.nodehealer.admin.v1alpha1.VolumePathR\x05paths\x12\x18\n" +
-	"\aomitted\x18\x04 \x01(\x05R\aomitted\":\n" +
+	"\aomitted\x18\x04 \x01(\x05R\aomitted\x12\x18\n" +
+	"\averdict\x18\x05 \x01(\tR\averdict\x12\x18\n" +
+	"\areasons\x18\x06 \x03(\tR\areasons\x124\n" +
+	"\achecked\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\achecked\x12,\n" +
+	"\x03due\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x03due\x12A\n" +
+	"\x0eabnormal_since\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\rabnormalSince\x12\x14\n" +
+	"\x05tries\x18\n" +
+	" \x01(\x05R\x05tries\x12\x12\n" +
+	"\x04left\x18\v \x01(\tR\x04left\":\n" +
 	"\n" +
 	"VolumePath\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
@@ -681,12 +947,24 @@ const file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc
 	"\vmount_point\x18\x02 \x01(\tR\n" +
 	"mountPoint\x12\x12\n" +
 	"\x04cost\x18\x03 \x01(\tR\x04cost\x12\x18\n" +
-	"\arefused\x18\x04 \x01(\tR\arefused2\xbc\x02\n" +
+	"\arefused\x18\x04 \x01(\tR\arefused\"I\n" +
+	"\x12ListHoldersRequest\x12\x1b\n" +
+	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\x12\x16\n" +
+	"\x06driver\x18\x02 \x01(\tR\x06driver\"+\n" +
+	"\aHolders\x12 \n" +
+	"\vfilesystems\x18\x01 \x03(\tR\vfilesystems\"E\n" +
+	"\x10ReadAuditRequest\x12\x1b\n" +
+	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\x05R\x05limit\"\x1f\n" +
+	"\tAuditLine\x12\x12\n" +
+	"\x04json\x18\x01 \x01(\tR\x04json2\x84\x04\n" +
 	"\x05Admin\x12c\n" +
 	"\vListVolumes\x12-.nodehealer.admin.v1alpha1.ListVolumesRequest\x1a!.nodehealer.admin.v1alpha1.Volume\"\x000\x01\x12g\n" +
 	"\vCheckVolume\x12-.nodehealer.admin.v1alpha1.CheckVolumeRequest\x1a'.nodehealer.admin.v1alpha1.VolumeReport\"\x00\x12e\n" +
 	"\n" +
-	"HealVolume\x12,.nodehealer.admin.v1alpha1.HealVolumeRequest\x1a'.nodehealer.admin.v1alpha1.VolumeReport\"\x00B3Z1github.com/csi-addons/node-healer/pkg/api/adminpbb\x06proto3"
+	"HealVolume\x12,.nodehealer.admin.v1alpha1.HealVolumeRequest\x1a'.nodehealer.admin.v1alpha1.VolumeReport\"\x00\x12b\n" +
+	"\vListHolders\x12-.nodehealer.admin.v1alpha1.ListHoldersRequest\x1a\".nodehealer.admin.v1alpha1.Holders\"\x00\x12b\n" +
+	"\tReadAudit\x12+.nodehealer.admin.v1alpha1.ReadAuditRequest\x1a$.nodehealer.admin.v1alpha1.AuditLine\"\x000\x01B3Z1github.com/csi-addons/node-healer/pkg/api/adminpbb\x06proto3"
 
 var (
 	file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescOnce sync.Once
@@ -700,34 +978,46 @@ func file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescG
 	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescData
 }
 
-var file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_goTypes = []any{
-	(*ListVolumesRequest)(nil), // 0: nodehealer.admin.v1alpha1.ListVolumesRequest
-	(*Volume)(nil),             // 1: nodehealer.admin.v1alpha1.Volume
-	(*VolumePath)(nil),         // 2: nodehealer.admin.v1alpha1.VolumePath
-	(*CheckVolumeRequest)(nil), // 3: nodehealer.admin.v1alpha1.CheckVolumeRequest
-	(*HealVolumeRequest)(nil),  // 4: nodehealer.admin.v1alpha1.HealVolumeRequest
-	(*VolumeReport)(nil),       // 5: nodehealer.admin.v1alpha1.VolumeReport
-	(*Condition)(nil),          // 6: nodehealer.admin.v1alpha1.Condition
-	(*Outcome)(nil),            // 7: nodehealer.admin.v1alpha1.Outcome
-	(*Step)(nil),               // 8: nodehealer.admin.v1alpha1.Step
+	(*ListVolumesRequest)(nil),    // 0: nodehealer.admin.v1alpha1.ListVolumesRequest
+	(*Volume)(nil),                // 1: nodehealer.admin.v1alpha1.Volume
+	(*VolumePath)(nil),            // 2: nodehealer.admin.v1alpha1.VolumePath
+	(*CheckVolumeRequest)(nil),    // 3: nodehealer.admin.v1alpha1.CheckVolumeRequest
+	(*HealVolumeRequest)(nil),     // 4: nodehealer.admin.v1alpha1.HealVolumeRequest
+	(*VolumeReport)(nil),          // 5: nodehealer.admin.v1alpha1.VolumeReport
+	(*Condition)(nil),             // 6: nodehealer.admin.v1alpha1.Condition
+	(*Outcome)(nil),               // 7: nodehealer.admin.v1alpha1.Outcome
+	(*Step)(nil),                  // 8: nodehealer.admin.v1alpha1.Step
+	(*ListHoldersRequest)(nil),    // 9: nodehealer.admin.v1alpha1.ListHoldersRequest
+	(*Holders)(nil),               // 10: nodehealer.admin.v1alpha1.Holders
+	(*ReadAuditRequest)(nil),      // 11: nodehealer.admin.v1alpha1.ReadAuditRequest
+	(*AuditLine)(nil),             // 12: nodehealer.admin.v1alpha1.AuditLine
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
 }
 var file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_depIdxs = []int32{
-	2, // 0: nodehealer.admin.v1alpha1.Volume.paths:type_name -> nodehealer.admin.v1alpha1.VolumePath
-	6, // 1: nodehealer.admin.v1alpha1.VolumeReport.conditions:type_name -> nodehealer.admin.v1alpha1.Condition
-	7, // 2: nodehealer.admin.v1alpha1.VolumeReport.outcomes:type_name -> nodehealer.admin.v1alpha1.Outcome
-	8, // 3: nodehealer.admin.v1alpha1.VolumeReport.steps:type_name -> nodehealer.admin.v1alpha1.Step
-	0, // 4: nodehealer.admin.v1alpha1.Admin.ListVolumes:input_type -> nodehealer.admin.v1alpha1.ListVolumesRequest
-	3, // 5: nodehealer.admin.v1alpha1.Admin.CheckVolume:input_type -> nodehealer.admin.v1alpha1.CheckVolumeRequest
-	4, // 6: nodehealer.admin.v1alpha1.Admin.HealVolume:input_type -> nodehealer.admin.v1alpha1.HealVolumeRequest
-	1, // 7: nodehealer.admin.v1alpha1.Admin.ListVolumes:output_type -> nodehealer.admin.v1alpha1.Volume
-	5, // 8: nodehealer.admin.v1alpha1.Admin.CheckVolume:output_type -> nodehealer.admin.v1alpha1.VolumeReport
-	5, // 9: nodehealer.admin.v1alpha1.Admin.HealVolume:output_type -> nodehealer.admin.v1alpha1.VolumeReport
-	7, // [7:10] is the sub-list for method output_type
-	4, // [4:7] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	2,  // 0: nodehealer.admin.v1alpha1.Volume.paths:type_name -> nodehealer.admin.v1alpha1.VolumePath
+	13, // 1: nodehealer.admin.v1alpha1.Volume.checked:type_name -> google.protobuf.Timestamp
+	13, // 2: nodehealer.admin.v1alpha1.Volume.due:type_name -> google.protobuf.Timestamp
+	13, // 3: nodehealer.admin.v1alpha1.Volume.abnormal_since:type_name -> google.protobuf.Timestamp
+	6,  // 4: nodehealer.admin.v1alpha1.VolumeReport.conditions:type_name -> nodehealer.admin.v1alpha1.Condition
+	7,  // 5: nodehealer.admin.v1alpha1.VolumeReport.outcomes:type_name -> nodehealer.admin.v1alpha1.Outcome
+	8,  // 6: nodehealer.admin.v1alpha1.VolumeReport.steps:type_name -> nodehealer.admin.v1alpha1.Step
+	0,  // 7: nodehealer.admin.v1alpha1.Admin.ListVolumes:input_type -> nodehealer.admin.v1alpha1.ListVolumesRequest
+	3,  // 8: nodehealer.admin.v1alpha1.Admin.CheckVolume:input_type -> nodehealer.admin.v1alpha1.CheckVolumeRequest
+	4,  // 9: nodehealer.admin.v1alpha1.Admin.HealVolume:input_type -> nodehealer.admin.v1alpha1.HealVolumeRequest
+	9,  // 10: nodehealer.admin.v1alpha1.Admin.ListHolders:input_type -> nodehealer.admin.v1alpha1.ListHoldersRequest
+	11, // 11: nodehealer.admin.v1alpha1.Admin.ReadAudit:input_type -> nodehealer.admin.v1alpha1.ReadAuditRequest
+	1,  // 12: nodehealer.admin.v1alpha1.Admin.ListVolumes:output_type -> nodehealer.admin.v1alpha1.Volume
+	5,  // 13: nodehealer.admin.v1alpha1.Admin.CheckVolume:output_type -> nodehealer.admin.v1alpha1.VolumeReport
+	5,  // 14: nodehealer.admin.v1alpha1.Admin.HealVolume:output_type -> nodehealer.admin.v1alpha1.VolumeReport
+	10, // 15: nodehealer.admin.v1alpha1.Admin.ListHolders:output_type -> nodehealer.admin.v1alpha1.Holders
+	12, // 16: nodehealer.admin.v1alpha1.Admin.ReadAudit:output_type -> nodehealer.admin.v1alpha1.AuditLine
+	12, // [12:17] is the sub-list for method output_type
+	7,  // [7:12] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_init() }
@@ -741,7 +1031,7 @@ func file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc), len(file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,128 @@
+package nodeserver
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/csi-addons/node-healer/pkg/api/adminpb"
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/printable"
+)
+
+const (
+	// maxAuditLines bounds one answer, defaultAuditLines is what 0 stands for.
+	maxAuditLines     = 1000
+	defaultAuditLines = 100
+)
+
+// VolumeState is what the node's own loop saw of a volume last.
+type VolumeState struct {
+	Driver, VolumeID string
+	Verdict          healer.Verdict
+	Reasons          []healer.Reason
+	// Checked is zero before the first check, Since while nothing is wrong.
+	Checked, Due, Since time.Time
+	Tries               int
+	Left                string
+}
+
+// AuditLog reads the log of mutating operations; *state.Audit is one.
+type AuditLog interface {
+	// Last returns lines of JSON, the oldest first; an empty ID stands for all volumes.
+	Last(volumeID string, limit int) ([][]byte, error)
+}
+
+// addStates adds what the loop knows of volumes.
+func (a admin) addStates(ctx context.Context, volumes []*adminpb.Volume) {
+	if a.server.cfg.States == nil {
+		return
+	}
+	byKey := map[volumeKey]VolumeState{}
+	for _, s := range a.server.cfg.States(ctx) {
+		byKey[volumeKey{valid(s.Driver), valid(s.VolumeID)}] = s
+	}
+	for _, v := range volumes {
+		s, known := byKey[volumeKey{v.GetDriver(), v.GetVolumeId()}]
+		if !known {
+			continue
+		}
+		v.Verdict, v.Tries, v.Left = string(s.Verdict), int32(s.Tries), adminText(s.Left) //nolint:gosec // a few
+		v.Checked, v.Due, v.AbnormalSince = timestampOf(s.Checked), timestampOf(s.Due), timestampOf(s.Since)
+		for _, r := range s.Reasons {
+			v.Reasons = append(v.Reasons, adminText(string(r)))
+		}
+		v.Reasons = first(v.Reasons, new(int32))
+	}
+}
+
+// timestampOf returns nil for the zero time.
+func timestampOf(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+// ListHolders implements adminpb.AdminServer.
+func (a admin) ListHolders(ctx context.Context, req *adminpb.ListHoldersRequest) (*adminpb.Holders, error) {
+	if err := onlyRoot(ctx); err != nil {
+		return nil, err
+	}
+	paths, err := a.find(ctx, req.GetDriver(), req.GetVolumeId())
+	if err != nil {
+		return nil, toStatus(err, nil)
+	}
+	mounts, err := a.server.cfg.Volumes.VolumeMounts()
+	if err != nil {
+		return nil, toStatus(healer.Failed("read the mount table", err), nil)
+	}
+	types := map[host.Dev]string{}
+	var asked []host.Holdable
+	for _, m := range mounts {
+		if _, already := types[m.Dev]; !already && slices.Contains(paths, m.Path) {
+			types[m.Dev] = m.FSType
+			asked = append(asked, host.Holdable{Superblock: m.Dev})
+		}
+	}
+	if len(asked) == 0 {
+		return nil, toStatus(healer.NotFound("nothing of the volume is mounted"), nil)
+	}
+	found, err := a.server.cfg.Volumes.Holders(ctx, asked)
+	if err != nil {
+		return nil, toStatus(healer.Failed("look for holders", err), nil)
+	}
+	out := &adminpb.Holders{}
+	for _, what := range asked {
+		by := cmp.Or(healer.HoldersText(found[what]), "held by nothing that could be seen")
+		out.Filesystems = append(out.Filesystems, adminText(fmt.Sprintf("%s (%s): %s", types[what.Superblock], what.Superblock, by)))
+	}
+	return out, nil
+}
+
+// ReadAudit implements adminpb.AdminServer.
+func (a admin) ReadAudit(req *adminpb.ReadAuditRequest, stream grpc.ServerStreamingServer[adminpb.AuditLine]) error {
+	if err := onlyRoot(stream.Context()); err != nil {
+		return err
+	}
+	limit := cmp.Or(int(req.GetLimit()), defaultAuditLines)
+	if limit < 0 || limit > maxAuditLines {
+		return toStatus(healer.Invalid("limit", "must be between 1 and %d", maxAuditLines), nil)
+	}
+	lines, err := a.server.cfg.Audit.Last(req.GetVolumeId(), limit)
+	if err != nil {
+		return toStatus(healer.Failed("read the audit log", err), nil)
+	}
+	for _, line := range lines {
+		if err := stream.Send(&adminpb.AuditLine{Json: printable.Line(valid(string(line)), maxVolumeIDBytes+4*adminTextBytes)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
