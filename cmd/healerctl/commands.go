@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -14,16 +16,20 @@ type dialer func(call func(adminpb.AdminClient) error) error
 // The values of --output.
 const (
 	asTable = "table"
+	asWide  = "wide"
 	asJSON  = "json"
 	asYAML  = "yaml"
 )
 
-func outputFlag(c *cobra.Command, output *string) {
-	c.Flags().StringVarP(output, "output", "o", asTable, "table, json or yaml")
-	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{asTable, asJSON, asYAML}, cobra.ShellCompDirectiveNoFileComp))
+// outputFlag adds --output, which takes further values of this command, too.
+func outputFlag(c *cobra.Command, output *string, further ...string) {
+	values := append([]string{asTable}, append(further, asJSON, asYAML)...)
+	last := len(values) - 1
+	c.Flags().StringVarP(output, "output", "o", asTable, strings.Join(values[:last], ", ")+" or "+values[last])
+	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	c.PreRunE = func(*cobra.Command, []string) error {
-		if *output != asTable && *output != asJSON && *output != asYAML {
-			return fmt.Errorf("--output: %q is none of table, json and yaml", *output)
+		if !slices.Contains(values, *output) {
+			return fmt.Errorf("--output: %q is none of %s and %s", *output, strings.Join(values[:last], ", "), values[last])
 		}
 		return nil
 	}
@@ -32,7 +38,7 @@ func outputFlag(c *cobra.Command, output *string) {
 func newList(dial dialer) *cobra.Command {
 	var output string
 	c := &cobra.Command{Use: "list", Short: "List the volumes of this node, without touching them", Args: cobra.NoArgs}
-	outputFlag(c, &output)
+	outputFlag(c, &output, asWide)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return dial(func(client adminpb.AdminClient) error {
 			volumes, err := all(client.ListVolumes(c.Context(), &adminpb.ListVolumesRequest{}))

@@ -7,10 +7,12 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 	"unicode/utf16"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	"sigs.k8s.io/yaml"
 
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
@@ -21,7 +23,7 @@ import (
 const maxCellBytes = 1024
 
 func printVolumes(w io.Writer, output string, volumes []*adminpb.Volume) error {
-	if output != asTable {
+	if output != asTable && output != asWide {
 		all := make([]json.RawMessage, 0, len(volumes))
 		for _, v := range volumes {
 			one, err := encode(v)
@@ -33,7 +35,11 @@ func printVolumes(w io.Writer, output string, volumes []*adminpb.Volume) error {
 		return printData(w, output, all)
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	row(table, "DRIVER", "VOLUME-ID", "PUBLISHED", "STAGED", "HEALTH")
+	columns := []string{"DRIVER", "VOLUME-ID", "PUBLISHED", "STAGED", "HEALTH"}
+	if output == asWide {
+		columns = append(columns, "CHECKED", "DUE", "TRIES", "PATHS")
+	}
+	row(table, columns...)
 	for _, v := range volumes {
 		var published, staged int
 		for _, p := range v.GetPaths() {
@@ -47,9 +53,29 @@ func printVolumes(w io.Writer, output string, volumes []*adminpb.Volume) error {
 		if v.GetOmitted() > 0 {
 			more = "+"
 		}
-		row(table, v.GetDriver(), v.GetVolumeId(), strconv.Itoa(published)+more, strconv.Itoa(staged)+more, health(v))
+		cells := []string{v.GetDriver(), v.GetVolumeId(), strconv.Itoa(published) + more, strconv.Itoa(staged) + more, health(v)}
+		if output == asWide {
+			cells = append(cells, when(v.GetChecked()), when(v.GetDue()), strconv.Itoa(int(v.GetTries())), paths(v))
+		}
+		row(table, cells...)
 	}
 	return table.Flush()
+}
+
+// when returns a time of the answer; empty for none.
+func when(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return ""
+	}
+	return t.AsTime().Format(time.RFC3339)
+}
+
+func paths(v *adminpb.Volume) string {
+	var all []string
+	for _, p := range v.GetPaths() {
+		all = append(all, p.GetPath())
+	}
+	return strings.Join(all, " ")
 }
 
 func printReport(w io.Writer, output string, r *adminpb.VolumeReport) error {
