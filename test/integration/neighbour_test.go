@@ -1,9 +1,10 @@
 package integration
 
 import (
-	"github.com/csi-addons/node-healer/test/harness"
 	"os"
 	"path/filepath"
+
+	"github.com/csi-addons/node-healer/test/harness"
 )
 
 // neighbour is a healthy volume on the node of a sick one.
