@@ -78,6 +78,10 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
+	counts, err := newMetrics(providers, pool)
+	if err != nil {
+		return err
+	}
 	cluster, err := newCluster(cfg, healer.AllReasons(providers), cfg.kubeletRoot, namespace.RealRoots()[cfg.kubeletRoot])
 	if err != nil {
 		return err
@@ -85,10 +89,6 @@ func run(ctx context.Context, cfg config) (err error) {
 	unfollow := cluster.follow(ctx)
 	defer func() { logCut(bounded(ctx, unfollowTimeout, unfollow)) }()
 	engine, err := newEngine(cfg, node, providers, cluster, records, audit)
-	if err != nil {
-		return err
-	}
-	counts, err := newMetrics(providers, pool)
 	if err != nil {
 		return err
 	}

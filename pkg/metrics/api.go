@@ -15,7 +15,8 @@ func (r apiResult) Increment(_ context.Context, code, method, _ string) {
 }
 
 // CountAPIRequests has client-go, which keeps this for the whole process, report its
-// requests. Only the first call in a process counts.
+// requests. Only the first call in a process counts, and it has to come before the first
+// request.
 func (m *Metrics) CountAPIRequests() {
 	clientmetrics.Register(clientmetrics.RegisterOpts{RequestResult: apiResult{m}})
 }
