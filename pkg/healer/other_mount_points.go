@@ -214,7 +214,7 @@ func (o *observation) used(ctx context.Context, p MountPoint) (bool, error) {
 	return true, nil
 }
 
-// wanted fails for a check that nobody called for, at an empty path that nothing shows
+// wanted fails for a check without a call, at an empty path that nothing shows
 // to be in use.
 func (o *observation) wanted(ctx context.Context) error {
 	p := o.c.MountPoints[0]

@@ -114,7 +114,7 @@ func (l *Loop) log(r result) {
 	case r.err == nil:
 		said = string(r.report.Verdict()) + " " + reasons(r.report)
 	case healer.KindOf(r.err) == healer.KindBusy:
-		return // whoever heals it reports
+		return // the heal reports it
 	case healer.KindOf(r.err) != healer.KindNotFound:
 		said = "error"
 	}

@@ -22,7 +22,7 @@ import (
 type family struct {
 	// cgroup is its directory; empty without one.
 	cgroup string
-	// ending is held by whoever ends it: for ever, when the server has ended.
+	// ending is held by the one that ends it: for ever, when the server has ended.
 	ending sync.Mutex
 }
 

@@ -15,7 +15,7 @@ type ReadFileQuery struct {
 	Limit int
 }
 
-// readFile reads a regular file. The directory is ours to know; whoever can write in it
+// readFile reads a regular file. The directory is ours to know; who can write in it
 // may have put anything there, so no link in the name is followed, and what would wait
 // for a writer, or is a device, is not read.
 func readFile(q ReadFileQuery) ([]byte, error) {

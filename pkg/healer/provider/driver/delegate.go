@@ -138,7 +138,7 @@ type unsettledError struct{ *callError }
 // Unwrap returns the driver's answer.
 func (e unsettledError) Unwrap() error { return e.callError }
 
-// Ended is what the engine asks a step that it cannot end. Nobody tells when a driver
+// Ended is what the engine asks a step that it cannot end. Nothing tells when a driver
 // ends, so the volume is free for the next call, which asks the driver again.
 func (unsettledError) Ended() <-chan struct{} {
 	ended := make(chan struct{})

@@ -14,7 +14,7 @@ import (
 const StepAbortConnection = "abort-connection"
 
 // abortConnection offers to abort a connection whose daemon hangs. The volume is then
-// Disconnected, and whoever restarts a dead daemon comes next.
+// Disconnected, and what restarts a dead daemon comes next.
 func (p *Provider) abortConnection(j judgement) healer.Step {
 	s := healer.Step{
 		Name: StepAbortConnection, MountPoint: j.mountPoint, Cost: healer.Reconnect,

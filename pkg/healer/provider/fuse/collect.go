@@ -21,7 +21,7 @@ type connection struct {
 	before, after int
 	// silent is how long and in how many probes it has not answered.
 	silent silence
-	// shared says why the connection must not be aborted; empty: it may, or nobody asked.
+	// shared says why the connection must not be aborted; empty: it may, or that was not asked.
 	shared string
 }
 

@@ -1,0 +1,95 @@
+package watch
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// look compares the mounts with those of the last time, and has the volumes checked
+// whose mounts changed.
+func (l *Loop) look(start time.Time) {
+	mounts, err := l.cfg.Node.VolumeMounts()
+	l.errors.report("Cannot read the mount table", err)
+	now := time.Now()
+	l.listenAt = now.Add(max(listenGap, maxShare*now.Sub(start)))
+	if err != nil {
+		return
+	}
+	l.mounts = mounts
+	changed, unknown := l.known.mountsAre(mounts)
+	for _, v := range changed {
+		v.changed(now, l.cfg.Interval)
+	}
+	if unknown {
+		l.discoverAt = earlier(l.discoverAt, later(now, l.mayDiscover))
+	}
+}
+
+// discovery is the answer of a search for volumes.
+type discovery struct {
+	paths []host.VolumePath
+	err   error
+	took  time.Duration
+}
+
+func (l *Loop) discover(ctx context.Context) {
+	l.discovering = true
+	l.discoverAt = time.Now().Add(l.cfg.Interval)
+	start, mounts := time.Now(), l.mounts
+	go func() {
+		paths, err := l.cfg.Node.Volumes(ctx)
+		l.follow(ctx, mounts)
+		l.found <- discovery{paths, err, time.Since(start)}
+	}()
+}
+
+// follow has the events of the superblocks of these mounts told.
+func (l *Loop) follow(ctx context.Context, mounts []host.VolumeMount) {
+	if l.events == nil {
+		return
+	}
+	if err := l.events.Follow(ctx, mounts); err != nil {
+		klog.V(2).InfoS("Some events of superblocks are not followed", keyError, oneLine(err.Error()))
+	}
+}
+
+// happenedTo has the volumes of a superblock checked.
+func (l *Loop) happenedTo(dev host.Dev) {
+	now := time.Now()
+	for _, v := range l.known.on(dev) {
+		v.changed(now, l.cfg.Interval)
+	}
+}
+
+// learn takes over which volumes there are. Those of the first time are spread over the
+// interval, also between nodes whose servers start together; one that comes later is
+// checked at once.
+func (l *Loop) learn(d discovery) {
+	now := time.Now()
+	l.discovering = false
+	l.mayDiscover = now.Add(max(discoverGap, maxShare*d.took))
+	l.discoverAt = later(l.discoverAt, l.mayDiscover)
+	l.errors.report("Cannot list this node's volumes", d.err)
+	if d.err != nil {
+		l.discoverAt = now.Add(max(retryDiscovery, maxShare*d.took))
+		return
+	}
+	spread := l.cfg.Interval
+	if l.discovered {
+		spread = 0
+	}
+	l.discovered = true
+	l.known.are(slices.DeleteFunc(d.paths, func(p host.VolumePath) bool { return !l.serves(p) }), now, spread, l.cfg.Interval)
+}
+
+// serves reports whether a volume is one that a call could name, of a driver that is
+// served.
+func (l *Loop) serves(p host.VolumePath) bool {
+	return p.VolumeHandle != "" && len(p.VolumeHandle) <= maxIDBytes && p.DriverName != "" && len(p.DriverName) <= maxDriverBytes &&
+		(len(l.cfg.Drivers) == 0 || slices.Contains(l.cfg.Drivers, p.DriverName))
+}
