@@ -107,7 +107,9 @@ func TestNothingSecretIsTold(t *testing.T) {
 			defer cancel()
 		}
 		resp, err := s.healer().NodeHealer(ctx, req)
-		if status.Code(err) != want {
+		// The server may be the first to see the deadline of a caller that gives up.
+		overtaken := want == codes.DeadlineExceeded && status.Code(err) == codes.Unknown
+		if status.Code(err) != want && !overtaken {
 			t.Errorf("%s: got %v, want %v", what, err, want)
 		}
 		told(what, fmt.Sprintf("%v %v", resp, err))
