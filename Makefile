@@ -54,11 +54,11 @@ demo: deps build $(TOOLS)/grpcurl ## break real volumes and heal them with real 
 	$(BUILD) -o bin/demo-fuse ./test/demo/fuse
 	GRPCURL=$(abspath $(TOOLS)/grpcurl) test/demo/run.sh
 
-# --keep-going: one run reports every failure, not only the first. The longest is last, so
-# that its failures end the output.
+# --keep-going: one run reports every failure, not only the first. What follows integration
+# uses what was built beside it.
 .PHONY: test
 test: ## build everything and run all tests, as CI does (root; CI=true turns skips into failures)
-	$(MAKE) --keep-going deps deps-kernels build check-generate lint vet unit kernels-short integration e2e monitoring
+	$(MAKE) --keep-going deps deps-kernels build check-generate unit kernels-short integration e2e monitoring lint vet
 
 .PHONY: unit
 unit: ## tests of the packages, commands, manifests and pages
