@@ -13,8 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/csi-addons/node-healer/test/e2e/driver"
 	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/csidriver"
 )
 
 // App is the pod of manifests/app.yaml.
@@ -40,7 +40,7 @@ func (n *Node) DeployApp() *App {
 		return a.find()
 	})
 	pod := a.Pod()
-	a.Staged = filepath.Join(kubeletRoot, "plugins/kubernetes.io/csi", driver.Name,
+	a.Staged = filepath.Join(kubeletRoot, "plugins/kubernetes.io/csi", csidriver.Name,
 		fmt.Sprintf("%x", sha256.Sum256([]byte(a.Volume))), "globalmount")
 	a.Published = filepath.Join(kubeletRoot, "pods", string(pod.UID), "volumes/kubernetes.io~csi/data/mount")
 	return a
@@ -108,7 +108,7 @@ func (a *App) Mounts() string {
 	var lines []string
 	for _, process := range []string{"self", strconv.Itoa(a.PID)} {
 		for _, m := range harness.Mounts(a.n.T, process) {
-			if m.FSType == "fuse."+driver.FSType || m.Path == "/data" {
+			if m.FSType == "fuse."+csidriver.FSType || m.Path == "/data" {
 				lines = append(lines, fmt.Sprintf("%s %s %s %s %s %s shared=%v slave=%v", process,
 					m.Path, m.Root, m.Attr, m.FSType, m.Source, m.Propagation.Shared != 0, m.Propagation.Master != 0))
 			}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/test/e2e/driver"
+	"github.com/csi-addons/node-healer/test/harness/csidriver"
 )
 
 // The test binary runs three times, one within the other: on the machine, as
@@ -27,7 +27,7 @@ const (
 // Main runs the tests of a package on a node of their own. What the tests share
 // is ended by stop. A TestMain calls it; it does not return.
 func Main(m *testing.M, stop func()) {
-	driver.Main()
+	csidriver.Main()
 	switch level := os.Getenv(levelEnv); {
 	case os.Geteuid() != 0:
 		os.Exit(m.Run()) // what needs root skips, or fails in CI

@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/csi-addons/node-healer/test/e2e/driver"
 	"github.com/csi-addons/node-healer/test/harness/cluster"
+	"github.com/csi-addons/node-healer/test/harness/csidriver"
 )
 
 // busyboxImage is the content of all containers but ours, and of the sandboxes
@@ -20,7 +20,7 @@ const (
 type Node struct {
 	T       testing.TB
 	Cluster *cluster.Cluster
-	Driver  driver.Driver
+	Driver  csidriver.Driver
 }
 
 // Start starts the cluster and the node, until the test ends.
@@ -29,7 +29,7 @@ func Start(t testing.TB) *Node {
 	needs(t)
 	n := &Node{
 		T: t, Cluster: cluster.StartWhole(t),
-		Driver: driver.Driver{Kubelet: kubeletRoot, Volumes: "/var/lib/" + driver.Name, NodeID: nodeName},
+		Driver: csidriver.Driver{Kubelet: kubeletRoot, Volumes: "/var/lib/" + csidriver.Name, NodeID: nodeName},
 	}
 	t.Cleanup(n.explain)
 	serveAPI(t, n.Cluster)

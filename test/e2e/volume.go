@@ -8,8 +8,8 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/csi-addons/node-healer/test/e2e/driver"
 	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/csidriver"
 )
 
 // Restage has the driver stage the app's volume once more, as it would by itself
@@ -22,7 +22,7 @@ func (n *Node) Restage(a *App) {
 	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 	defer cancel()
 	_, err = csi.NewNodeClient(conn).NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
-		VolumeId: a.Volume, StagingTargetPath: a.Staged,
+		VolumeId: a.Volume, StagingTargetPath: a.Staged, VolumeCapability: csidriver.Capability(),
 	})
 	harness.Must(n.T, err)
 }
@@ -34,7 +34,7 @@ func (n *Node) DeleteApp(a *App) {
 	n.Cluster.Kubectl(n.T, "delete", "pod/app", "--timeout=2m")
 	eventually(n.T, "kubelet has let the volume go", func() error {
 		for _, m := range harness.Mounts(n.T, "self") {
-			if m.FSType == "fuse."+driver.FSType {
+			if m.FSType == "fuse."+csidriver.FSType {
 				return errors.New("still mounted at " + m.Path)
 			}
 		}

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/test/harness/csidriver"
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
@@ -34,6 +35,7 @@ const insideEnv = "NODE_HEALER_TEST_INSIDE"
 // return.
 func Main(m *testing.M, build Build, stop ...func()) {
 	faultfs.Main()
+	csidriver.Main()
 	fuseDaemonMain()
 	// k8s.io/mount-utils, with which tests unpublish, logs each target that a driver had
 	// removed already: dozens of lines, in which the names of failed tests drown.

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/csi-addons/node-healer/test/e2e/driver"
+	"github.com/csi-addons/node-healer/test/harness/csidriver"
 )
 
 func main() {
@@ -18,7 +18,7 @@ func main() {
 	if err := os.Setenv("NODE_HEALER_TEST_CSI_DRIVER", "daemon"); err != nil {
 		fail(err)
 	}
-	driver.Main()
+	csidriver.Main()
 	fail("demo-fuse: the driver does not know that it is a daemon")
 }
 

@@ -1,4 +1,4 @@
-package driver
+package csidriver
 
 import (
 	"context"
@@ -14,12 +14,12 @@ import (
 // (k8s.io/kubelet/pkg/apis/pluginregistration/v1), which usually a sidecar of
 // its own does. Two calls are not worth that module: their messages are written
 // and read by field number, as an empty message with unknown fields.
-func register(server *grpc.Server, endpoint string) {
+func register(server *grpc.Server, d Driver) {
 	server.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "pluginregistration.Registration",
 		HandlerType: (*any)(nil),
 		Methods: []grpc.MethodDesc{
-			method("GetInfo", func([]byte) []byte { return pluginInfo(endpoint) }),
+			method("GetInfo", func([]byte) []byte { return pluginInfo(d) }),
 			method("NotifyRegistrationStatus", func(status []byte) []byte {
 				fmt.Fprintf(os.Stderr, "kubelet registered the driver: %q\n", status)
 				return nil
@@ -29,13 +29,13 @@ func register(server *grpc.Server, endpoint string) {
 }
 
 // pluginInfo is the message PluginInfo.
-func pluginInfo(endpoint string) []byte {
+func pluginInfo(d Driver) []byte {
 	const kind, name, address, versions = 1, 2, 3, 4
 	var raw []byte
 	for _, field := range []struct {
 		number protowire.Number
 		value  string
-	}{{kind, "CSIPlugin"}, {name, Name}, {address, endpoint}, {versions, "1.0.0"}} {
+	}{{kind, "CSIPlugin"}, {name, d.name()}, {address, d.Socket()}, {versions, "1.0.0"}} {
 		raw = protowire.AppendTag(raw, field.number, protowire.BytesType)
 		raw = protowire.AppendString(raw, field.value)
 	}

@@ -1,0 +1,133 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+
+	"github.com/csi-addons/node-healer/test/harness/csidriver"
+)
+
+// CSIDriver is the tests' CSI driver on a node: a plugin, and a daemon for each volume,
+// in processes of their own.
+type CSIDriver struct {
+	csidriver.Driver
+	node   *Node
+	plugin *exec.Cmd
+	ended  <-chan struct{}
+	// groups are the process groups of all plugins, with their daemons.
+	groups []int
+}
+
+// NewCSIDriver starts the driver of the node's volumes.
+func (n *Node) NewCSIDriver(m csidriver.Mode) *CSIDriver {
+	n.T.Helper()
+	d := &CSIDriver{node: n, Driver: csidriver.Driver{Name: Driver, Kubelet: n.Kubelet, Volumes: filepath.Join(n.Dir, "volumes"), NodeID: "node-1"}}
+	n.T.Cleanup(func() {
+		for _, group := range d.groups {
+			_ = unix.Kill(-group, unix.SIGKILL)
+		}
+		d.wait()
+	})
+	d.Behave(m)
+	d.Start()
+	return d
+}
+
+// Behave sets how the driver behaves from now on.
+func (d *CSIDriver) Behave(m csidriver.Mode) {
+	d.node.T.Helper()
+	Must(d.node.T, d.Driver.Behave(m))
+}
+
+// Start starts the plugin and waits until it answers.
+func (d *CSIDriver) Start() {
+	t := d.node.T
+	t.Helper()
+	log, err := os.OpenFile(filepath.Join(d.node.Dir, "driver-log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	Must(t, err)
+	defer log.Close()
+	d.plugin = d.Command()
+	d.plugin.Stdout, d.plugin.Stderr = log, log
+	d.plugin.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	Must(t, d.plugin.Start())
+	d.groups = append(d.groups, d.plugin.Process.Pid)
+	ended := make(chan struct{})
+	go func() { _ = d.plugin.Wait(); close(ended) }()
+	d.ended = ended
+	d.Call(func(ctx context.Context, conn *grpc.ClientConn) error {
+		_, err := csi.NewIdentityClient(conn).Probe(ctx, &csi.ProbeRequest{}, grpc.WaitForReady(true))
+		return err
+	})
+}
+
+// Stop kills the plugin; the daemons go on.
+func (d *CSIDriver) Stop() {
+	_ = d.plugin.Process.Kill()
+	d.wait()
+}
+
+func (d *CSIDriver) wait() {
+	if d.ended != nil {
+		<-d.ended
+	}
+}
+
+// Call calls the driver, as kubelet does.
+func (d *CSIDriver) Call(call func(context.Context, *grpc.ClientConn) error) {
+	d.node.T.Helper()
+	Must(d.node.T, d.Try(call))
+}
+
+// Try is Call, with the error for the caller.
+func (d *CSIDriver) Try(call func(context.Context, *grpc.ClientConn) error) error {
+	conn, err := d.Dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	return call(ctx, conn)
+}
+
+// NewVolume makes a volume that the driver stages and publishes, with data in it.
+func (d *CSIDriver) NewVolume(id string) *Volume {
+	d.node.T.Helper()
+	v := d.node.layOut("fuse", id)
+	d.Call(d.Stages(v))
+	v.fill()
+	v.Publish(PodUID)
+	return v
+}
+
+// Stages is kubelet's call to stage a volume.
+func (d *CSIDriver) Stages(v *Volume) func(context.Context, *grpc.ClientConn) error {
+	return func(ctx context.Context, conn *grpc.ClientConn) error {
+		_, err := csi.NewNodeClient(conn).NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
+			VolumeId: v.ID, StagingTargetPath: v.Staging, VolumeCapability: csidriver.Capability(),
+			Secrets: map[string]string{"userKey": Canary}, VolumeContext: map[string]string{"secretish": Canary},
+		})
+		return err
+	}
+}
+
+// KillDaemon kills the daemon of a volume, as the kernel does that has no memory left,
+// and waits until the volume is dead.
+func (d *CSIDriver) KillDaemon(v *Volume) {
+	t := d.node.T
+	t.Helper()
+	pid, err := d.Daemon(v.ID)
+	Must(t, err)
+	Must(t, unix.Kill(pid, unix.SIGKILL))
+	Eventually(t, "the connection to the daemon ends", func() bool {
+		return errors.Is(unix.Statfs(v.Staging, &unix.Statfs_t{}), unix.ENOTCONN)
+	})
+}

@@ -1,0 +1,138 @@
+package csidriver
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	iofs "io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// FSType is what the mounts are, after "fuse.".
+const FSType = "e2e"
+
+// readyFD is the descriptor on which a daemon says that it is mounted.
+const readyFD = 3
+
+// serveDaemon mounts a directory and serves it until it is unmounted.
+func serveDaemon(data, at, name string) error {
+	root, err := fs.NewLoopbackRoot(data)
+	if err != nil {
+		return err
+	}
+	server, err := fs.Mount(at, root, &fs.Options{MountOptions: fuse.MountOptions{
+		AllowOther: true, DirectMountStrict: true, FsName: name, Name: FSType,
+	}})
+	if err != nil {
+		return err
+	}
+	ready := os.NewFile(readyFD, "ready")
+	if _, err := fmt.Fprintln(ready, "mounted"); err != nil {
+		return err
+	}
+	if err := ready.Close(); err != nil {
+		return err
+	}
+	server.Wait()
+	return nil
+}
+
+// startDaemon starts the daemon of a volume and waits until it is mounted.
+func (d Driver) startDaemon(command []string, id, at string) error {
+	data := d.Data(id)
+	if err := os.MkdirAll(data, 0o777); err != nil {
+		return err
+	}
+	var cmd *exec.Cmd
+	if len(command) == 0 {
+		cmd = part(daemon, data, at, id)
+	} else {
+		cmd = exec.Command(command[0], expand(command[1:], map[string]string{"ID": id, "DATA": data, "AT": at})...)
+	}
+	ready, err := startAndWait(cmd, len(command) == 0, at)
+	if err != nil || !ready {
+		return errors.Join(errors.New("the daemon did not mount"), err)
+	}
+	pid := strconv.Itoa(cmd.Process.Pid)
+	all, err := os.OpenFile(filepath.Join(d.Volumes, id, "daemons"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer all.Close()
+	_, err = all.WriteString(pid + "\n")
+	return err
+}
+
+// startAndWait starts a daemon and waits until it is mounted, which this program says
+// on a pipe, and others show.
+func startAndWait(cmd *exec.Cmd, says bool, at string) (ready bool, err error) {
+	ours, theirs, err := os.Pipe()
+	if err != nil {
+		return false, err
+	}
+	defer ours.Close()
+	if says {
+		cmd.ExtraFiles = []*os.File{theirs} // see readyFD
+	}
+	cmd.Stderr = os.Stderr
+	err = cmd.Start()
+	_ = theirs.Close()
+	if err != nil {
+		return false, err
+	}
+	ended := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(ended) }() // it ends with its mount, or is killed
+	if says {
+		said, err := io.ReadAll(ours)
+		return len(said) > 0, err
+	}
+	for {
+		select {
+		case <-ended:
+			return false, fmt.Errorf("%s ended: %s", cmd.Path, cmd.ProcessState)
+		case <-time.After(5 * time.Millisecond):
+		}
+		if is, err := look(at); err == nil && is == alive {
+			return true, nil
+		}
+	}
+}
+
+func expand(args []string, values map[string]string) []string {
+	expanded := make([]string, len(args))
+	for i, arg := range args {
+		expanded[i] = os.Expand(arg, func(name string) string { return values[name] })
+	}
+	return expanded
+}
+
+// Daemon is the process of a volume's last daemon.
+func (d Driver) Daemon(volume string) (pid int, err error) {
+	all, err := d.Daemons(volume)
+	if err != nil || len(all) == 0 {
+		return 0, errors.Join(errors.New("the volume has no daemon"), err)
+	}
+	return all[len(all)-1], nil
+}
+
+// Daemons are the processes of all daemons that a volume had, in their order.
+func (d Driver) Daemons(volume string) (pids []int, err error) {
+	raw, err := os.ReadFile(filepath.Join(d.Volumes, volume, "daemons"))
+	if errors.Is(err, iofs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, line := range strings.Fields(string(raw)) {
+		pid, notNumber := strconv.Atoi(line)
+		err = errors.Join(err, notNumber)
+		pids = append(pids, pid)
+	}
+	return pids, err
+}
