@@ -46,6 +46,9 @@ type config struct {
 	// providerConfigs are files by the name of the provider.
 	providerConfigs   namedValues
 	disabledProviders stringList
+	// restageDrivers are orders by the name of the driver.
+	restageDrivers namedValues
+	driverTimeout  time.Duration
 	// csiSockets are paths by the name of the driver.
 	csiSockets  namedValues
 	allowedUIDs uidList
@@ -92,6 +95,8 @@ func (c *config) flags() *flag.FlagSet {
 	f.BoolVar(&c.fuseAbort, "fuse-abort", false, "abort the connection of a FUSE daemon that has not answered one request over several probes in a row, if all its mounts are the volume's: what waits fails, and what was not written yet is lost")
 	f.Var(&c.providerConfigs, "provider-config", "`NAME=FILE`: a provider's own configuration, in YAML, read when the server starts; repeatable")
 	f.Var(&c.disabledProviders, "disable-provider", "`name` of a provider that is not asked: what only it sees is not reported, and its steps do not run; repeatable")
+	f.Var(&c.restageDrivers, "restage-driver", "`DRIVER=ORDER`: with --standalone, a driver that is told to stage a volume anew whose FUSE daemon has died: stage-first or unmount-first (docs/restage.md); repeatable")
+	f.DurationVar(&c.driverTimeout, "driver-timeout", 2*time.Minute, "how long a driver may take to stage a volume anew, within --heal-timeout: 1s to 1h")
 	f.Var(&c.csiSockets, "csi-socket", "`DRIVER=PATH`: the CSI socket of a driver, beneath --kubelet-root, if it is neither plugins/DRIVER/csi.sock there nor where the driver registered; repeatable")
 	c.allowedUIDs = uidList{0}
 	f.Var(&c.allowedUIDs, "allowed-uids", "comma-separated user `ids` that may call")

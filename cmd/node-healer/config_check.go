@@ -23,6 +23,7 @@ func (c *config) check() error {
 		c.checkNames(),
 		c.checkGateway(),
 		c.checkSockets(),
+		c.checkRestage(),
 		oneOf("--mode", c.mode, modeHeal, modeCheck, modeOff),
 		oneOf("--loop", c.loop, policy.LoopModes()...),
 		between("--check-interval", c.checkInterval, 10*time.Second, time.Hour),
@@ -35,6 +36,7 @@ func (c *config) check() error {
 		between("--probe-timeout", c.probeTimeout, 100*time.Millisecond, time.Minute),
 		between("--slow-answer", c.slowAnswer, time.Millisecond, c.probeTimeout),
 		between("--heal-timeout", c.healTimeout, 2*c.probeTimeout, time.Hour),
+		between("--driver-timeout", c.driverTimeout, time.Second, time.Hour),
 		between("--driver-grace", c.cluster.driverGrace, 0, time.Hour),
 		rule("--standalone", !c.standalone || c.cluster.kubeconfig == "", "says that there is no orchestrator, --kubeconfig names one"),
 		rule("--node-id", c.nodeID != "" || c.cluster.kubeconfig == "", "is required with --kubeconfig"),
@@ -76,6 +78,15 @@ func (c *config) checkSockets() error {
 		errs = append(errs,
 			named("--csi-socket", nodeserver.ValidDriverName(driver)),
 			rule("--csi-socket", filepath.Clean(socket) == socket && strings.HasPrefix(socket, c.kubeletRoot+"/"), "%q is not a clean path beneath %s", socket, c.kubeletRoot))
+	}
+	return errors.Join(errs...)
+}
+
+func (c *config) checkRestage() error {
+	errs := []error{rule("--restage-driver", len(c.restageDrivers) == 0 || c.standalone, "is for --standalone; elsewhere the setting restage-drivers says it")}
+	for name, order := range c.restageDrivers {
+		_, err := healer.ParseRestageOrder(order)
+		errs = append(errs, named("--restage-driver", nodeserver.ValidDriverName(name)), named("--restage-driver", err))
 	}
 	return errors.Join(errs...)
 }

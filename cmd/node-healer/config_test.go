@@ -21,7 +21,7 @@ func TestDefaults(t *testing.T) {
 		probeTimeout: 5 * time.Second,
 		slowAnswer:   time.Second,
 		probeWrite:   "on-suspicion", healContainers: "fuse",
-		healTimeout: 2 * time.Minute,
+		healTimeout: 2 * time.Minute, driverTimeout: 2 * time.Minute,
 		allowedUIDs: []uint32{0},
 		cluster: clusterConfig{
 			podNamespace: "csi-addons-node-healer", configMap: "node-healer",
@@ -35,12 +35,12 @@ func TestEveryFlagIsTaken(t *testing.T) {
 		--driver-name=d --driver-name=e --node-id=n --kubelet-root=/k
 		--path-root=/a --path-root=/b --state-dir=/st --mode=check --loop=observe --dry-run --check-interval=2m --host-mount-namespace=/proc/1/ns/mnt
 		--probe-timeout=1s --slow-answer=300ms --probe-write=never --heal-containers=off --heal-timeout=1m --allowed-uids=0,1000 -v=4
-		--csi-socket=d=/k/d.sock --kubeconfig=/kc --pod-namespace=ns --config-map=m --driver-grace=0s`, config{
+		--driver-timeout=3m --csi-socket=d=/k/d.sock --kubeconfig=/kc --pod-namespace=ns --config-map=m --driver-grace=0s`, config{
 		endpoint: "unix:///s/s", gatewaySocket: "unix:///g/g", gatewayUID: 7, metricsSocket: "unix:///g/m", pprof: true, name: "m",
 		drivers: []string{"d", "e"}, nodeID: "n", kubeletRoot: "/k",
 		pathRoots: []string{"/a", "/b"}, stateDir: "/st", mode: modeCheck, loop: policy.LoopObserve, dryRun: true, checkInterval: 2 * time.Minute,
 		hostNamespace: "/proc/1/ns/mnt", probeTimeout: time.Second, slowAnswer: 300 * time.Millisecond, probeWrite: "never", healContainers: "off", healTimeout: time.Minute,
-		csiSockets: namedValues{"d": "/k/d.sock"}, allowedUIDs: []uint32{0, 1000}, verbosity: 4,
+		driverTimeout: 3 * time.Minute, csiSockets: namedValues{"d": "/k/d.sock"}, allowedUIDs: []uint32{0, 1000}, verbosity: 4,
 		cluster: clusterConfig{
 			kubeconfig: "/kc", podNamespace: "ns", configMap: "m",
 		},
@@ -79,6 +79,11 @@ func TestRules(t *testing.T) {
 		{named + "--check-interval=61m", "--check-interval"},
 		{named + "--mode=", "--mode"},
 		{named + "--csi-socket=d=/var/lib/kubelet/plugins/x/d.sock", ""},
+		{named + "--driver-timeout=999ms", "--driver-timeout"},
+		{named + "--standalone --restage-driver=d=stage-first --restage-driver=e=unmount-first", ""},
+		{named + "--restage-driver=d=stage-first", "--restage-driver"}, // the settings say it
+		{named + "--standalone --restage-driver=d=first", "--restage-driver"},
+		{named + "--standalone --restage-driver=-d=stage-first", "--restage-driver"},
 		{named + "--csi-socket=d", "csi-socket"},
 		{named + "--csi-socket=../d=/var/lib/kubelet/d.sock", "--csi-socket"},
 		{named + "--csi-socket=d=/run/d.sock", "--csi-socket"},

@@ -13,7 +13,7 @@ import (
 )
 
 // newProviders makes the providers that are not disabled, with their configurations.
-func newProviders(cfg config, node *host.Node) ([]healer.Provider, error) {
+func newProviders(cfg config, node *host.Node, stager driver.Stager) ([]healer.Provider, error) {
 	files := map[string]healer.ProviderConfig{}
 	for name, path := range cfg.providerConfigs {
 		text, err := readConfig(path)
@@ -25,6 +25,7 @@ func newProviders(cfg config, node *host.Node) ([]healer.Provider, error) {
 	providers, err := provider.New(provider.Config{
 		Driver: driver.Config{
 			KubeletRoot: cfg.kubeletRoot, RealRoot: node.Kubelet().Root, Sockets: cfg.csiSockets, StepTimeout: cfg.healTimeout / stepShare,
+			DriverTimeout: min(cfg.driverTimeout, cfg.healTimeout), Stager: stager,
 		},
 		Tools: func(uses healer.Uses) healer.Tools { return healer.NewTools(node, uses) },
 		Node:  node, Scope: cfg.healContainers, FUSEAbort: cfg.fuseAbort, Files: files, Disabled: cfg.disabledProviders,

@@ -74,7 +74,8 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	providers, err := newProviders(cfg, node)
+	stager := newStager(cfg)
+	providers, err := newProviders(cfg, node, stager)
 	if err != nil {
 		return err
 	}
@@ -86,6 +87,7 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
+	stager.follow(cluster)
 	unfollow := cluster.follow(ctx)
 	defer func() { logCut(bounded(ctx, unfollowTimeout, unfollow)) }()
 	engine, err := newEngine(cfg, node, providers, cluster, records, audit)

@@ -90,6 +90,9 @@ const (
 	ContainerOnOldDevice Reason = "ContainerOnOldDevice"
 	// TargetNotEmpty: nothing is mounted at a mount point, and files lie in the directory.
 	TargetNotEmpty Reason = "TargetNotEmpty"
+	// StagedWithoutPod: the driver staged the volume anew, and meanwhile the last pod
+	// that wanted it went.
+	StagedWithoutPod Reason = "StagedWithoutPod"
 	// NotABlockDevice: a raw block volume's mount point is no block device.
 	NotABlockDevice Reason = "NotABlockDevice"
 	// DaemonGone: no process serves a FUSE connection that is disconnected.

@@ -48,6 +48,7 @@ func (e *Engine) heal(ctx context.Context, v Volume, lock *volumeLock) (Report, 
 	}
 	report.Refused = m.refusals(report.Steps)
 	report.After.Conditions = append(report.After.Conditions, notEmpty(report.Steps)...)
+	report.After.Conditions = append(report.After.Conditions, stagedWithoutPod(report.Steps)...)
 	e.reportRestarts(ctx, &report)
 	if !lock.checks { // it costs a walk through all processes
 		e.reportHolders(ctx, &report)
@@ -118,6 +119,11 @@ func (e *Engine) exclude(d Diagnosis, offeredBy []string) {
 func (e *Engine) save(ctx context.Context, d Diagnosis, lock *volumeLock) error {
 	if d.recordable() {
 		if err := lock.alone(func() { e.saveRecord(ctx, d) }); err != nil {
+			return err
+		}
+	}
+	if staged, found := d.Case.Staged(); found && staged.Mounted() && d.Case.Record != nil && d.Case.Record.Restaging {
+		if err := lock.alone(func() { e.saveRestaged(ctx, d.Case) }); err != nil {
 			return err
 		}
 	}

@@ -71,11 +71,23 @@ func (m *mending) mayRun(d Diagnosis, s Step) bool {
 }
 
 // needs reports whether a step heals a condition at its mount point that is acute. A
-// driver may also act on what nothing here may.
+// driver may also act on what nothing here may, and stages a superblock anew at whichever
+// mount point it was judged.
 func (d Diagnosis) needs(s Step) bool {
-	return slices.ContainsFunc(d.Conditions, func(c Condition) bool {
-		return (c.Acute || s.Cost == Delegate) && c.MountPoint == s.MountPoint.Path && s.CanHeal(c.Reason)
-	})
+	byDriver := s.Cost == Delegate || s.Cost == Restage
+	return slices.ContainsFunc(d.For(s), func(c Condition) bool { return c.Acute || byDriver })
+}
+
+// For returns the conditions that a step is for.
+func (d Diagnosis) For(s Step) (found []Condition) {
+	dev := s.MountPoint.Dev()
+	for _, c := range d.Conditions {
+		here := c.MountPoint == s.MountPoint.Path || s.Cost == Restage && !dev.Zero() && c.Superblock == dev
+		if here && s.CanHeal(c.Reason) {
+			found = append(found, c)
+		}
+	}
+	return found
 }
 
 // sickSource says what a provider found wrong with the filesystem that a step would

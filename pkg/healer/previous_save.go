@@ -26,10 +26,11 @@ const (
 func (e *Engine) savePrevious(ctx context.Context, c Case, s Step) {
 	p := s.MountPoint
 	inContainer := p.InContainer != nil
-	if c.Record == nil || s.Cost != Replace || len(p.Stack) == 0 || !inContainer && !p.Proven {
+	if c.Record == nil || s.Cost != Replace && s.Cost != Restage || len(p.Stack) == 0 || !inContainer && !p.Proven {
 		return
 	}
 	now := *c.Record
+	now.Restaging = s.Cost == Restage || c.Restaging()
 	if c.recordOfThisBoot() {
 		now.Newest = e.scanned.newestOf(volumeKey(c.Driver, c.Volume.ID), c.Record)
 	}

@@ -54,6 +54,7 @@ var reasons = []reasonInfo{
 	{reason: PathsFailed, scope: ScopeBackend},
 	{reason: NotABlockDevice, scope: ScopeMount},
 	{reason: StaleInContainers, scope: ScopeMount},
+	{reason: StagedWithoutPod, scope: ScopeMount},
 	{reason: ContainerUnverified, scope: ScopeMount},
 	{reason: ContainerOnBareDirectory, scope: ScopeMount},
 	{reason: ContainerKeptPlaceholder, scope: ScopeMount},

@@ -110,7 +110,7 @@ func newRecord(c Case) Record {
 	r.MountPoints = append(r.MountPoints, c.Dormant...)
 	// Whichever mount point the caller named, the record is the same.
 	slices.SortFunc(r.MountPoints, func(a, b MountPointRecord) int { return cmp.Compare(a.Path, b.Path) })
-	r.Previous = keepPrevious(c, r)
+	r.Previous, r.Restaging = keepPrevious(c, r), c.Restaging()
 	return r
 }
 

@@ -373,6 +373,8 @@ func TestSameKnowsEveryField(t *testing.T) {
 			field.SetInt(1)
 		case reflect.Uint64:
 			field.SetUint(1)
+		case reflect.Bool:
+			field.SetBool(true)
 		case reflect.Struct:
 			field.Field(0).SetString("x")
 		case reflect.Slice:

@@ -18,6 +18,10 @@ type Volume struct {
 	Unasked bool
 	// Capability is nil when the request carries none.
 	Capability *Capability
+	// MountFlags and MountGroup are those of the request's capability. Flags may hold
+	// secrets, too.
+	MountFlags SecretList
+	MountGroup string
 	// Secrets and Context come from the request as they are. Neither may be
 	// printed.
 	Secrets Secrets
@@ -66,3 +70,21 @@ func (Secrets) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"
 
 // MarshalText implements encoding.TextMarshaler.
 func (Secrets) MarshalText() ([]byte, error) { return []byte(redacted), nil }
+
+// SecretList is a list whose values are never printed, as those of Secrets.
+type SecretList []string
+
+// String implements fmt.Stringer.
+func (SecretList) String() string { return redacted }
+
+// GoString implements fmt.GoStringer.
+func (SecretList) GoString() string { return redacted }
+
+// Format implements fmt.Formatter.
+func (SecretList) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(redacted)) }
+
+// MarshalJSON implements json.Marshaler.
+func (SecretList) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
+
+// MarshalText implements encoding.TextMarshaler.
+func (SecretList) MarshalText() ([]byte, error) { return []byte(redacted), nil }

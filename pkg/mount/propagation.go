@@ -56,19 +56,21 @@ func followers(all []Mount, group uint64) groups {
 	return found
 }
 
-// UnmountedWith returns the mounts among all that a umount of something on top of m
-// may take too: those at the same directory of the filesystem in a mount that receives
-// the events of m. That one may show more of the filesystem than m does.
-func UnmountedWith(all []Mount, m Ref) []Mount {
+// UnmountedWith returns the mounts among all that a umount of something on m, or at a
+// directory below the root of m, may take too: those at the same directory of the
+// filesystem in a mount that receives the events of m. That one may show more of the
+// filesystem than m does.
+func UnmountedWith(all []Mount, m Ref, below string) []Mount {
 	on, _ := find(all, m)
+	at := path.Join(on.Root, below)
 	if on.Propagation.Shared == 0 {
 		return nil
 	}
 	receivers := followers(all, on.Propagation.Shared)
 	mountPoints := map[int]string{}
 	for _, e := range all {
-		if e.OldID != on.OldID && Beneath(e.Root, on.Root) && receivers.reach(e) {
-			mountPoints[e.OldID] = path.Join(e.Path, strings.TrimPrefix(on.Root, strings.TrimSuffix(e.Root, "/")))
+		if e.OldID != on.OldID && Beneath(e.Root, at) && receivers.reach(e) {
+			mountPoints[e.OldID] = path.Join(e.Path, strings.TrimPrefix(at, strings.TrimSuffix(e.Root, "/")))
 		}
 	}
 	var found []Mount

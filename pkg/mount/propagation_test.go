@@ -33,7 +33,7 @@ func ofNamespace(t *testing.T) []Mount {
 func TestUnmountedWith(t *testing.T) {
 	all := ofNamespace(t)
 	for m, want := range map[int][]int{2: {13, 21}, 12: nil, 20: {3, 13}, 22: nil, 30: nil, 99: nil} {
-		if got := ids(UnmountedWith(all, Ref{OldID: m})); !slices.Equal(got, want) {
+		if got := ids(UnmountedWith(all, Ref{OldID: m}, "")); !slices.Equal(got, want) {
 			t.Errorf("on %d: %v, want %v", m, got, want)
 		}
 	}

@@ -23,8 +23,7 @@ const (
 )
 
 // capability checks a CSI capability and returns what matters for health. Mount flags
-// may hold credentials (CSI spec, VolumeCapability), so they are neither passed on nor
-// part of an error.
+// may hold credentials (CSI spec, VolumeCapability), so they are no part of an error.
 func capability(c *csi.VolumeCapability) (*healer.Capability, error) {
 	if c == nil {
 		return nil, nil //nolint:nilnil // no capability is a valid request

@@ -59,6 +59,9 @@ func (r rules) volume(req *healerpb.NodeHealerRequest) (healer.Volume, error) {
 	if v.Capability, err = capability(req.GetVolumeCapability()); err != nil {
 		return healer.Volume{}, err
 	}
+	if m := req.GetVolumeCapability().GetMount(); m != nil {
+		v.MountFlags, v.MountGroup = m.GetMountFlags(), m.GetVolumeMountGroup()
+	}
 	if err := smallMap(fieldSecrets, req.GetSecrets()); err != nil {
 		return healer.Volume{}, err
 	}

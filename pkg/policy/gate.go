@@ -89,10 +89,8 @@ func reasonsFor(d healer.Diagnosis, s healer.Step) []healer.Reason {
 		return nil
 	}
 	var list []healer.Reason
-	for _, c := range d.Conditions {
-		if c.MountPoint == s.MountPoint.Path && s.CanHeal(c.Reason) {
-			list = append(list, c.Reason)
-		}
+	for _, c := range d.For(s) {
+		list = append(list, c.Reason)
 	}
 	return list
 }
@@ -147,6 +145,9 @@ func (p *permit) allowed(ctx context.Context, w view) error {
 // not answer allows nothing.
 func (p *permit) wanted(w view) error {
 	mountPoint := p.step.MountPoint
+	if p.step.Cost == healer.Restage {
+		return p.wantsRestage(w)
+	}
 	switch {
 	case p.holder != nil && p.holder.Alive() == nil:
 		return nil

@@ -25,6 +25,7 @@ const (
 	keyWriteWithoutAttachment = "write-without-attachment"
 	keyDriverDaemonSets       = "driver-daemonsets"
 	keyDriverNamespaces       = "driver-namespaces"
+	keyRestage                = "restage-drivers"
 )
 
 // settingKeys are the keys of the ConfigMap with the cluster's settings, and how each is
@@ -43,6 +44,10 @@ var settingKeys = []struct {
 	}},
 	{keySelfRepair, func(s *settings, text string, reasons []healer.Reason) (err error) {
 		s.selfRepair, err = parseSelfRepair(text, reasons)
+		return err
+	}},
+	{keyRestage, func(s *settings, text string, _ []healer.Reason) (err error) {
+		s.restage, err = parseRestage(text)
 		return err
 	}},
 	{keyWriteWithoutAttachment, func(s *settings, text string, _ []healer.Reason) error {
@@ -68,6 +73,8 @@ type settings struct {
 	// writeWithoutAttachment has the drivers without attachments (attachRequired:
 	// false) to whose devices may be written nevertheless.
 	writeWithoutAttachment []string
+	// restage has the drivers that are told to stage volumes anew, and how.
+	restage map[string]healer.RestageOrder
 	// daemonSets has, by driver, the driver's DaemonSet as "<namespace>/<name>",
 	// where its pods do not show whose they are.
 	daemonSets map[string]string

@@ -24,7 +24,7 @@ func TestParseSettings(t *testing.T) {
 		"lists that are empty":     {map[string]string{"write-without-attachment": "", "driver-daemonsets": "", "self-repairing-drivers": ""}, modeHeal, nil},
 		"a bad mode":               {map[string]string{"mode": "of"}, modeCheck, []string{"key mode: ", `"of"`}},
 		"a line's end":             {map[string]string{"mode": "off\n"}, modeCheck, []string{"key mode: ", `"off\n"`}},
-		"an unknown key":           {map[string]string{"mod": "off"}, modeCheck, []string{"key mod: ", "mode, loop, self-repairing-drivers, write-without-attachment, driver-daemonsets, driver-namespaces"}},
+		"an unknown key":           {map[string]string{"mod": "off"}, modeCheck, []string{"key mod: ", "mode, loop, self-repairing-drivers, restage-drivers, write-without-attachment, driver-daemonsets, driver-namespaces"}},
 		"an unknown key, and off":  {map[string]string{"mod": "off", "mode": "off"}, modeOff, []string{"key mod: "}},
 		"no list":                  {map[string]string{"write-without-attachment": "a.example.com"}, modeCheck, []string{"key write-without-attachment: "}},
 		"no map":                   {map[string]string{"driver-daemonsets": "- a"}, modeCheck, []string{"key driver-daemonsets: "}},

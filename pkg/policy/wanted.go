@@ -45,10 +45,12 @@ func (w view) wantedBy(p *corev1.Pod, name kube.VolumeName, node string) error {
 	case !slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return w.lists(p, &v, name) }):
 		return fmt.Errorf("%s does not list the volume", what)
 	case mayHaveEnded(p):
-		return fmt.Errorf("%s has restartPolicy %s and its containers have run, so only a running one shows that it has not ended", what, p.Spec.RestartPolicy)
+		return fmt.Errorf("%s has restartPolicy %s and its containers have run, %w", what, p.Spec.RestartPolicy, errMayHaveEnded)
 	}
 	return nil
 }
+
+var errMayHaveEnded = errors.New("so only a running one shows that it has not ended")
 
 // mayHaveEnded returns whether a pod can end by itself and has begun: kubelet
 // unmounts the volumes of one that has ended before the API may show it.

@@ -56,6 +56,18 @@ func (d Dead) checkStale(at targetHandle) error {
 	return checkStaleTwice(fd)
 }
 
+// checkDisconnected refuses a mount, by a descriptor on it, that is not of the FUSE superblock
+// that was meant, and one whose connection is not gone.
+func (d Dead) checkDisconnected(t thread, fd int) error {
+	if err := d.checkType(t, mount.FUSE); err != nil {
+		return err
+	}
+	if errno := answers(fd); !errors.Is(errno, unix.ENOTCONN) && !errors.Is(errno, unix.ECONNABORTED) {
+		return refuse("only what answers ENOTCONN or ECONNABORTED has no daemon any more, and this answers %q", errno)
+	}
+	return nil
+}
+
 // checkFUSE refuses a mount, by a descriptor on it, that is not of the FUSE superblock
 // that was meant, and one that may answer again.
 func (d Dead) checkFUSE(t thread, fd int) error {
@@ -119,9 +131,10 @@ func (d Dead) isCopy(dead, m mount.Mount) bool {
 }
 
 // notCopies returns the mounts that a umount of something on m would take beside the
-// copies of the dead mount.
-func (d Dead) notCopies(t thread, m mount.Ref) (others []mount.Mount, err error) {
-	all, err := unmountedWith(m)
+// copies of the dead mount; below is the directory below the root of m at which that is
+// mounted, empty for the root itself.
+func (d Dead) notCopies(t thread, m mount.Ref, below string) (others []mount.Mount, err error) {
+	all, err := unmountedWith(m, below)
 	if err != nil {
 		return nil, err
 	}
@@ -135,12 +148,12 @@ func (d Dead) notCopies(t thread, m mount.Ref) (others []mount.Mount, err error)
 }
 
 // unmountedWith returns the mounts, in any mount namespace with the host's owner, that
-// a umount of something on m may take too.
-func unmountedWith(m mount.Ref) ([]mount.Mount, error) {
+// a umount of something on m, or below its root, may take too.
+func unmountedWith(m mount.Ref, below string) ([]mount.Mount, error) {
 	namespaces, err := ownedNamespaces(m)
 	if err != nil {
 		return nil, err
 	}
 	defer closeAll(namespaces)
-	return mount.UnmountedWith(tablesOf(namespaces), m), nil
+	return mount.UnmountedWith(tablesOf(namespaces), m, below), nil
 }

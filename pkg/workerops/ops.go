@@ -40,6 +40,9 @@ var (
 	// FUSEDaemons finds who serves FUSE connections, AbortFUSE ends one.
 	FUSEDaemons = worker.Define("fuse-daemons", worker.Spent, fuseDaemons)
 	AbortFUSE   = worker.Define("abort-fuse", worker.Spent, abortFUSE)
+	// UnmountDead takes dead mounts off a staging path, and MountDead puts one there.
+	UnmountDead = worker.Define("unmount-dead", worker.Spent, unmountDead)
+	MountDead   = worker.Define("mount-dead", worker.Spent, mountDead)
 )
 
 // Ops lists the operations for worker.Serve.
@@ -48,6 +51,6 @@ func Ops() []worker.Servable {
 		Inspect, Published, Media, Write, Place, Finalize, UnmountDeadTop, UnmountDuplicate,
 		Containers, Mounts, ProbeInContainer, ReplaceInContainers, Holders, Exclusive,
 		ReadFile, RunProgram, superviseProgram, Reach,
-		FUSEDaemons, AbortFUSE,
+		FUSEDaemons, AbortFUSE, UnmountDead, MountDead,
 	}
 }

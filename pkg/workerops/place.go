@@ -226,7 +226,7 @@ func (p *placement) detachDead() error {
 		return err
 	}
 	if p.propagates {
-		others, err := p.dead.notCopies(p.target.thread, p.ours)
+		others, err := p.dead.notCopies(p.target.thread, p.ours, "")
 		p.left = err != nil || len(others) > 0
 	}
 	if p.left {

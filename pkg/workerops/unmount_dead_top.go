@@ -25,7 +25,7 @@ func unmountDeadTop(q UnmountDeadTopQuery) (done bool, err error) {
 		return false, err
 	}
 	// A mount that no path leads to cannot be taken out of its peer group.
-	others, err := q.Dead.notCopies(target.thread, q.Below)
+	others, err := q.Dead.notCopies(target.thread, q.Below, "")
 	if err != nil {
 		return false, err
 	}

@@ -43,7 +43,7 @@ func (h targetHandle) checkTakesOnlyCopies(m mount.Ref) error {
 	if err != nil {
 		return err
 	}
-	vanishing, err := unmountedWith(below)
+	vanishing, err := unmountedWith(below, "")
 	if err != nil || len(vanishing) == 0 {
 		return err
 	}

@@ -6,12 +6,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/test/harness/csidriver"
 )
 
@@ -62,6 +65,7 @@ func (d *CSIDriver) Start() {
 	ended := make(chan struct{})
 	go func() { _ = d.plugin.Wait(); close(ended) }()
 	d.ended = ended
+	Eventually(t, "the driver listens", func() bool { _, err := os.Stat(d.Socket()); return err == nil })
 	d.Call(func(ctx context.Context, conn *grpc.ClientConn) error {
 		_, err := csi.NewIdentityClient(conn).Probe(ctx, &csi.ProbeRequest{}, grpc.WaitForReady(true))
 		return err
@@ -130,4 +134,33 @@ func (d *CSIDriver) KillDaemon(v *Volume) {
 	Eventually(t, "the connection to the daemon ends", func() bool {
 		return errors.Is(unix.Statfs(v.Staging, &unix.Statfs_t{}), unix.ENOTCONN)
 	})
+}
+
+// Request names the volume with how it is used, as the CSI-Addons controller does.
+func (d *CSIDriver) Request(v *Volume) *healerpb.NodeHealerRequest {
+	req := v.Request()
+	req.VolumeCapability = csidriver.Capability()
+	return req
+}
+
+// Table is the node's, with a word for the device of what is staged of a volume now: a
+// volume that was staged anew reads the same as before.
+func (d *CSIDriver) Table(v *Volume) []string {
+	d.node.T.Helper()
+	table, staged := d.node.Table(), Layers(d.node.T, v.Staging)
+	for i := range table {
+		if len(staged) > 0 {
+			table[i] = strings.ReplaceAll(table[i], " "+staged[0].Dev.String()+" ", " staged ")
+		}
+	}
+	slices.Sort(table)
+	return table
+}
+
+// SameTable fails the test when the node's mount table is not as Table had it.
+func (d *CSIDriver) SameTable(v *Volume, before []string) {
+	d.node.T.Helper()
+	if after := d.Table(v); !slices.Equal(before, after) {
+		d.node.T.Fatalf("the mount table changed\nbefore:\n%s\nafter:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
+	}
 }

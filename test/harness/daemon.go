@@ -199,11 +199,21 @@ func endDaemon(daemon *exec.Cmd, ended <-chan struct{}, dev host.Dev) {
 	select {
 	case <-ended: // its number may be another connection's by now
 	default:
-		_ = unix.Mount("fusectl", fusectl, "fusectl", 0, "") // it mostly is
-		_ = os.WriteFile(filepath.Join(fusectl, fmt.Sprint(dev.Minor), "abort"), []byte("1"), 0)
+		_ = abortFUSE(dev)
 		_ = daemon.Process.Kill()
 		<-ended
 	}
+}
+
+// AbortFUSE ends a FUSE connection, whose daemon goes on.
+func AbortFUSE(t testing.TB, dev host.Dev) {
+	t.Helper()
+	Must(t, abortFUSE(dev))
+}
+
+func abortFUSE(dev host.Dev) error {
+	_ = unix.Mount("fusectl", fusectl, "fusectl", 0, "") // it mostly is
+	return os.WriteFile(filepath.Join(fusectl, fmt.Sprint(dev.Minor), "abort"), []byte("1"), 0)
 }
 
 // fusectl has a directory for each FUSE connection.

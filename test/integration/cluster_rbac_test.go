@@ -68,13 +68,13 @@ func TestEachPermission(t *testing.T) {
 // that nothing is denied.
 func TestShippedPermissions(t *testing.T) {
 	for _, streams := range []bool{false, true} {
-		t.Run(fmt.Sprintf("lists are streamed: %t", streams), func(t *testing.T) {
+		t.Run(fmt.Sprintf("streams=%t", streams), func(t *testing.T) {
 			c := newRequester(t, streams)
 			before := c.rejected()
 			for range 2 {
 				c.Stop()
 				c.Start()
-				for _, d := range []duty{renews, heals, writes, tells, notes, letsIn, registers} {
+				for _, d := range []duty{renews, heals, writes, stages, tells, notes, letsIn, registers} {
 					d.done(c)
 				}
 			}
@@ -134,6 +134,17 @@ var (
 		before: func(c *requester) { c.mayBeDriver() },
 		done:   func(c *requester) { c.lost.Heals() },
 		denied: func(c *requester, says []string) { c.lost.Refused(says...) },
+	}
+	// A driver that is told to stage a volume anew is told how it is attached.
+	stages = duty{
+		done: func(c *requester) {
+			c.dead()
+			harness.Eventually(c.T, "the volume is staged anew", func() bool { return saysAll(c.answer(c.restaged.Request()), "healed:", "restage of ") })
+		},
+		denied: func(c *requester, says []string) {
+			c.dead()
+			harness.Eventually(c.T, "the answer says "+strings.Join(says, " … "), func() bool { return saysAll(c.answer(c.restaged.Request()), says...) })
+		},
 	}
 	writes = duty{
 		done:   func(c *requester) { c.suspects("a write still succeeds") },
@@ -213,7 +224,7 @@ var purposes = map[string]duty{
 	"get persistentvolumes": heals, "get persistentvolumeclaims": heals, "get storageclasses.storage.k8s.io": heals,
 	"list configmaps": follows, "watch configmaps": follows, "get configmaps": heals,
 	"get namespaces": waits, "list persistentvolumes": writes,
-	"list volumeattachments.storage.k8s.io": writes, "get csidrivers.storage.k8s.io": writes,
+	"list volumeattachments.storage.k8s.io": writes, "get volumeattachments.storage.k8s.io": stages, "get csidrivers.storage.k8s.io": writes,
 	"create events": tells, "patch events": tells,
 	"patch persistentvolumeclaims":                     notes,
 	"create tokenreviews.authentication.k8s.io":        letsIn,

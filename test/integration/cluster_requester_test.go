@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/csi-addons/node-healer/test/harness"
 	"github.com/csi-addons/node-healer/test/harness/cluster"
+	"github.com/csi-addons/node-healer/test/harness/csidriver"
 )
 
 // requester is a member whose server asks the API for everything that a server ever
@@ -23,6 +25,7 @@ type requester struct {
 	// lost lost its mount, healthy did not, and suspicious is written to if it may be.
 	lost                ruled
 	healthy, suspicious *claimed
+	restaged            restaged
 	roles               []*rolesOf
 	// suspect is a pod that may be the driver's.
 	suspect *corev1.Pod
@@ -53,6 +56,8 @@ func newRequester(t *testing.T, streams bool) *requester {
 	harness.Run(t, "mount", "-o", "remount,errors=continue", c.suspicious.Staging)
 	c.Expect("healthy", c.suspicious.Request())
 	countError(t, c.suspicious.Volume)
+	c.Settings(map[string]string{"restage-drivers": harness.Driver + ": unmount-first"})
+	c.restaged = c.newRestaged(c.NewCSIDriver(csidriver.Mode{NoAddons: true}), "restaged")
 
 	roles := c.api.Admin().RbacV1()
 	for _, account := range []string{ownAccount, gatewayName} {
@@ -129,6 +134,14 @@ func (c *requester) well() {
 	c.T.Helper()
 	c.subject(c.lost.pod).NoMode()
 	c.lost.Heals()
+}
+
+// dead kills the daemon of the volume that is staged anew, unless it is dead.
+func (c *requester) dead() {
+	c.T.Helper()
+	if unix.Statfs(c.restaged.Staging, new(unix.Statfs_t)) == nil {
+		c.restaged.d.KillDaemon(c.restaged.Volume)
+	}
 }
 
 // events counts what was told of the volume to its claim.

@@ -26,6 +26,7 @@ var all = []registration{
 	{"containers", func(s setup) (healer.Provider, error) { return containers.New(s.Node, s.Scope), nil }},
 	{"network", func(s setup) (healer.Provider, error) { return network.New(s.Tools(network.Uses)), nil }},
 	{"driver", func(s setup) (healer.Provider, error) {
+		s.Driver.Host = s.Node
 		return driver.New(s.Driver, s.Tools(healer.Uses{Sockets: true})), nil
 	}},
 }

@@ -24,6 +24,9 @@ type Volume struct {
 	Access corev1.PersistentVolumeAccessMode
 	// Block is true for a raw block volume.
 	Block bool
+	// Source has the rest of what the driver is told.
+	Source  corev1.CSIPersistentVolumeSource
+	Options []string
 }
 
 // Bind makes the volume and its claim, bound to each other as the binder would.
@@ -39,7 +42,8 @@ func (c *Cluster) Bind(tb testing.TB, v Volume) (*corev1.PersistentVolume, *core
 }
 
 func (v Volume) persistentVolume() *corev1.PersistentVolume {
-	mode := v.mode()
+	mode, source := v.mode(), v.Source
+	source.Driver, source.VolumeHandle = v.Driver, v.ID
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        v.PV,
@@ -48,9 +52,8 @@ func (v Volume) persistentVolume() *corev1.PersistentVolume {
 		Spec: corev1.PersistentVolumeSpec{
 			AccessModes: v.access(), Capacity: capacity(), StorageClassName: v.Class, VolumeMode: &mode,
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
-			PersistentVolumeSource: corev1.PersistentVolumeSource{
-				CSI: &corev1.CSIPersistentVolumeSource{Driver: v.Driver, VolumeHandle: v.ID},
-			},
+			PersistentVolumeSource:        corev1.PersistentVolumeSource{CSI: &source},
+			MountOptions:                  v.Options,
 		},
 		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound},
 	}
@@ -103,7 +106,7 @@ func (v Volume) Attachment(node string) *storagev1.VolumeAttachment {
 			Attacher: v.Driver, NodeName: node,
 			Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &v.PV},
 		},
-		Status: storagev1.VolumeAttachmentStatus{Attached: true},
+		Status: storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: map[string]string{"devicePath": "/dev/none"}},
 	}
 }
 

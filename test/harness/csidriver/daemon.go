@@ -12,8 +12,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"google.golang.org/protobuf/proto"
 )
 
 // FSType is what the mounts are, after "fuse.".
@@ -112,6 +114,24 @@ func expand(args []string, values map[string]string) []string {
 		expanded[i] = os.Expand(arg, func(name string) string { return values[name] })
 	}
 	return expanded
+}
+
+// keep keeps the last request to stage a volume.
+func (d Driver) keep(req *csi.NodeStageVolumeRequest) error {
+	raw, err := proto.Marshal(req)
+	return errors.Join(err, os.MkdirAll(d.Data(req.GetVolumeId()), 0o777), os.WriteFile(d.kept(req.GetVolumeId()), raw, 0o600))
+}
+
+func (d Driver) kept(volume string) string { return filepath.Join(d.Volumes, volume, "request") }
+
+// Forget forgets the last request to stage a volume.
+func (d Driver) Forget(volume string) error { return os.Remove(d.kept(volume)) }
+
+// LastStage is the last request to stage a volume.
+func (d Driver) LastStage(volume string) (*csi.NodeStageVolumeRequest, error) {
+	raw, err := os.ReadFile(d.kept(volume))
+	req := new(csi.NodeStageVolumeRequest)
+	return req, errors.Join(err, proto.Unmarshal(raw, req))
 }
 
 // Daemon is the process of a volume's last daemon.

@@ -69,6 +69,9 @@ func (n *node) NodeStageVolume(_ context.Context, req *csi.NodeStageVolumeReques
 	if err := m.admits(req.GetSecrets()); err != nil {
 		return nil, err
 	}
+	if err := n.driver.keep(req); err != nil {
+		return nil, failed("keep the request", err)
+	}
 	if !n.mu.TryLock() {
 		return nil, status.Error(codes.Aborted, "an operation on the volume is under way")
 	}

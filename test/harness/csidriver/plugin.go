@@ -34,15 +34,19 @@ func servePlugin(d Driver) error {
 		return nil
 	}
 	misbehaving := func(l net.Listener) net.Listener { return misbehaving{l, d} }
-	err := errors.Join(
+	var err error
+	if !d.mode().NoAddons {
+		err = serve(d.AddonsSocket(), misbehaving, func(s *grpc.Server) {
+			addons.RegisterIdentityServer(s, addonsIdentity{driver: d})
+			healerpb.RegisterHealerNodeServer(s, healer{driver: d})
+		})
+	}
+	err = errors.Join(
+		err,
 		serve(d.Socket(), misbehaving, func(s *grpc.Server) {
 			csi.RegisterIdentityServer(s, identity{driver: d})
 			csi.RegisterNodeServer(s, n)
 			csi.RegisterControllerServer(s, controller{driver: d})
-		}),
-		serve(d.AddonsSocket(), misbehaving, func(s *grpc.Server) {
-			addons.RegisterIdentityServer(s, addonsIdentity{driver: d})
-			healerpb.RegisterHealerNodeServer(s, healer{driver: d})
 		}),
 		// The last: kubelet calls the driver as soon as it sees this one.
 		serve(d.registry(), func(l net.Listener) net.Listener { return l }, func(s *grpc.Server) { register(s, d) }),
@@ -53,7 +57,8 @@ func servePlugin(d Driver) error {
 	return <-failed
 }
 
-// listen makes a socket, and its directory, where an earlier process may have left one.
+// listen makes a socket, and its directory, where an earlier process may have left one. It
+// is bound by its name alone: a path of more than 107 bytes is none for bind(2).
 func listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return nil, err
@@ -61,7 +66,10 @@ func listen(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	return net.Listen("unix", path)
+	if err := os.Chdir(filepath.Dir(path)); err != nil {
+		return nil, err
+	}
+	return net.Listen("unix", filepath.Base(path))
 }
 
 // answer gives the answer that the mode has for a method, or has it do what it does.

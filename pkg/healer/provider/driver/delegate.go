@@ -23,7 +23,7 @@ const StepDelegate = "delegate"
 // NodeHealer can tell that it has ended.
 func (p *Provider) healsAt(ctx context.Context, c healer.Case, csiSocket string, within time.Duration) (string, error) {
 	socket := addonsSocket(csiSocket)
-	if why := p.rests(c); why != "" {
+	if why := p.rests(c, methodHeal); why != "" {
 		return "", errors.New(why)
 	}
 	if p.atWork(c) {
@@ -100,7 +100,7 @@ func (p *Provider) delegate(ctx context.Context, c healer.Case, mp healer.MountP
 	}, resp)
 	e := (*callError)(nil)
 	failed := errors.As(err, &e)
-	p.settle(c, e)
+	p.settle(c, methodHeal, e)
 	switch {
 	case failed:
 		p.memory.noteUnimplemented(socket, conn.pid, e)

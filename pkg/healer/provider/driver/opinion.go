@@ -110,20 +110,27 @@ func (p *Provider) capabilities(ctx context.Context, conn *connection, socket st
 	if known, kept := p.memory.capabilities(conn.driver, socket, conn.pid); kept {
 		return known, nil
 	}
+	if offered, err = conn.introduce(ctx); err == nil {
+		p.memory.setCapabilities(conn.driver, socket, conn.pid, offered)
+	}
+	return offered, err
+}
+
+// introduce has the driver name itself, and returns what it offers on the node.
+func (c *connection) introduce(ctx context.Context) (offered []csi.NodeServiceCapability_RPC_Type, err error) {
 	info, resp := new(csi.GetPluginInfoResponse), new(csi.NodeGetCapabilitiesResponse)
-	if err := conn.call(ctx, csi.Identity_GetPluginInfo_FullMethodName, new(csi.GetPluginInfoRequest), info); err != nil {
+	if err := c.call(ctx, csi.Identity_GetPluginInfo_FullMethodName, new(csi.GetPluginInfoRequest), info); err != nil {
 		return nil, err
 	}
-	if err := conn.named(info.GetName()); err != nil {
+	if err := c.named(info.GetName()); err != nil {
 		return nil, err
 	}
-	if err := conn.call(ctx, csi.Node_NodeGetCapabilities_FullMethodName, new(csi.NodeGetCapabilitiesRequest), resp); err != nil {
+	if err := c.call(ctx, csi.Node_NodeGetCapabilities_FullMethodName, new(csi.NodeGetCapabilitiesRequest), resp); err != nil {
 		return nil, err
 	}
-	for _, c := range resp.GetCapabilities() {
-		offered = append(offered, c.GetRpc().GetType())
+	for _, can := range resp.GetCapabilities() {
+		offered = append(offered, can.GetRpc().GetType())
 	}
-	p.memory.setCapabilities(conn.driver, socket, conn.pid, offered)
 	return offered, nil
 }
 

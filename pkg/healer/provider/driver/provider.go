@@ -23,8 +23,13 @@ type Config struct {
 	// Sockets are CSI sockets by the name of the driver, for those that are elsewhere
 	// than kubelet has them.
 	Sockets map[string]string
-	// StepTimeout is how long a driver may take to heal a volume.
-	StepTimeout time.Duration
+	// StepTimeout is how long a driver may take to heal a volume, DriverTimeout how long
+	// to stage one.
+	StepTimeout, DriverTimeout time.Duration
+	// Stager says which drivers stage volumes anew.
+	Stager Stager
+	// Host is the node.
+	Host Host
 }
 
 // Provider asks drivers.
@@ -59,6 +64,10 @@ type Evidence struct {
 	// HealsAt is the socket at which the driver may offer NodeHealer; empty: it does
 	// not.
 	HealsAt string
+	// Order is how the driver is told to stage the volume anew, at the socket StagesAt;
+	// NotRestaged says why it is not. All are empty where nothing is to be staged.
+	Order                 healer.RestageOrder
+	StagesAt, NotRestaged string
 }
 
 // Collect implements healer.Collector. A driver that cannot be asked makes nothing
@@ -88,6 +97,12 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 	if e.HealsAt, err = p.healsAt(ctx, c, socket, each); err != nil {
 		e.NotOffered = clean(c.Volume, err.Error(), maxText)
 	}
+	if _, may := restageable(c); may && p.cfg.Stager != nil {
+		e.StagesAt, e.NotRestaged = socket, p.rests(c, methodStage)
+		if e.Order, err = p.cfg.Stager.Order(c.Driver); err != nil {
+			e.NotRestaged = err.Error()
+		}
+	}
 	klog.FromContext(ctx).V(4).Info("Asked the driver", "driver", c.Driver, "notAsked", e.NotAsked, "notOffered", e.NotOffered)
 	return e, nil
 }
@@ -107,6 +122,9 @@ func (p *Provider) Examine(c healer.Case) (healer.Finding, error) {
 	}
 	if e.HealsAt != "" {
 		f.Steps = p.steps(c, e.HealsAt)
+	}
+	if step, offered := p.restage(c, e); offered {
+		f.Steps = append(f.Steps, step)
 	}
 	return f, nil
 }

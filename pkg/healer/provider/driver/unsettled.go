@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -26,7 +28,7 @@ const (
 	restFor = 10 * time.Minute
 )
 
-// unsettled is a row of answers to NodeHealer of one volume, each of which left open
+// unsettled is a row of answers to one method (NodeHealer, NodeStageVolume) of one volume, each of which left open
 // whether the driver is still at work. A settled answer ends the row.
 type unsettled struct {
 	// since is when the first answer came, last when the last one did.
@@ -76,32 +78,57 @@ type volumeOf struct{ driver, id string }
 
 func keyOf(c healer.Case) volumeOf { return volumeOf{c.Driver, c.Volume.ID} }
 
-func (m memory) unsettledOf(c healer.Case) unsettled {
-	known, _ := m.unsettled.Get(keyOf(c))
+// methodAt is a method that changes one volume.
+type methodAt struct {
+	volumeOf
+	method string
+}
+
+// The methods that change a volume.
+var (
+	methodHeal  = shortName(healerpb.HealerNode_NodeHealer_FullMethodName)
+	methodStage = shortName(csi.Node_NodeStageVolume_FullMethodName)
+)
+
+func (m memory) unsettledOf(c healer.Case, method string) unsettled {
+	known, _ := m.unsettled.Get(methodAt{keyOf(c), method})
 	u, _ := known.(unsettled)
 	return u
 }
 
+// atWorkSince returns since when the driver may have been at work on the volume; false: it
+// is not.
+func (p *Provider) atWorkSince(c healer.Case) (since time.Time, is bool) {
+	for _, method := range []string{methodHeal, methodStage} {
+		if u := p.memory.unsettledOf(c, method); u.atWork(p.memory.clock.Now(), p.cfg.StepTimeout) {
+			return u.since, true
+		}
+	}
+	return since, false
+}
+
 // atWork reports whether the driver may still be at work on the volume.
 func (p *Provider) atWork(c healer.Case) bool {
-	return p.memory.unsettledOf(c).atWork(p.memory.clock.Now(), p.cfg.StepTimeout)
+	_, is := p.atWorkSince(c)
+	return is
 }
 
-// settle remembers what the driver answered to NodeHealer; nil is an answer without an
+// settle remembers what the driver answered to a method; nil is an answer without an
 // error.
-func (p *Provider) settle(c healer.Case, e *callError) {
+func (p *Provider) settle(c healer.Case, method string, e *callError) {
+	key := methodAt{keyOf(c), method}
 	if e == nil || !e.row.Unsettled() {
-		p.memory.unsettled.Remove(keyOf(c))
+		p.memory.unsettled.Remove(key)
 		return
 	}
-	u := p.memory.unsettledOf(c).add(e.row.Code, p.memory.clock.Now(), p.cfg.StepTimeout)
-	p.memory.unsettled.Add(keyOf(c), u, unsettledFor)
+	u := p.memory.unsettledOf(c, method).add(e.row.Code, p.memory.clock.Now(), p.cfg.StepTimeout)
+	p.memory.unsettled.Add(key, u, unsettledFor)
 }
 
-// rests says why the driver is not told to heal the volume now; empty if it may be.
-func (p *Provider) rests(c healer.Case) string {
-	if u := p.memory.unsettledOf(c); p.memory.clock.Now().Before(u.restUntil) {
-		return fmt.Sprintf("NodeHealer did not come to an end since %s", at(u.since))
+// rests says why the driver is not called for the volume now; empty if it may be.
+func (p *Provider) rests(c healer.Case, method string) string {
+	if u := p.memory.unsettledOf(c, method); p.memory.clock.Now().Before(u.restUntil) {
+		return fmt.Sprintf("%s did not come to an end since %s", method, at(u.since))
 	}
 	return ""
 }
@@ -109,10 +136,11 @@ func (p *Provider) rests(c healer.Case) string {
 // Excludes implements healer.Excluder: a driver that did not say how it ended may still
 // change what a step of another provider would change, too.
 func (p *Provider) Excludes(c healer.Case) string {
-	if !p.atWork(c) {
+	since, is := p.atWorkSince(c)
+	if !is {
 		return ""
 	}
-	return fmt.Sprintf("driver %s may still be at work since %s", healer.QuoteName(c.Driver), at(p.memory.unsettledOf(c).since))
+	return fmt.Sprintf("driver %s may still be at work since %s", healer.QuoteName(c.Driver), at(since))
 }
 
 func at(t time.Time) string { return t.UTC().Format(time.RFC3339) }

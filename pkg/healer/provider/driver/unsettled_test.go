@@ -160,7 +160,7 @@ func TestDriverAtWorkOnAVolumeThatHangs(t *testing.T) {
 		csiSocket: raw(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }),
 	}})
 	c := lost()
-	p.settle(c, &callError{row: rowOf(codes.Aborted)})
+	p.settle(c, methodHeal, &callError{row: rowOf(codes.Aborted)})
 	c.Superblocks = nil
 	if e := collect(t, p, c); e != (Evidence{}) || p.Excludes(c) == "" {
 		t.Errorf("%+v, %q", e, p.Excludes(c))

@@ -1,0 +1,108 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/mount"
+)
+
+// StepRestage has the driver stage a volume anew whose FUSE daemon has died.
+const StepRestage = "restage"
+
+// Stager says which drivers are told to stage volumes anew, and with what.
+type Stager interface {
+	// Order returns how a driver is told. Its error says why it is not, and what would
+	// change that.
+	Order(driver string) (healer.RestageOrder, error)
+	// Request returns what kubelet would call the driver with. It fails for what cannot be
+	// told exactly.
+	Request(ctx context.Context, c healer.Case, staged healer.MountPoint) (healer.StageRequest, error)
+}
+
+// Host is what is asked of the host; *host.Node is the real one.
+type Host interface {
+	FUSEDaemons(ctx context.Context, dev host.Dev) (host.FUSEDaemons, error)
+	UnmountDead(ctx context.Context, path string, stack []host.Mount, revalidate func(context.Context) error) error
+	MountDead(ctx context.Context, path string, before host.Mount, place bool) (placed, changed bool, err error)
+}
+
+// restageable returns the staging mount point of a volume that only the driver can bring
+// back: a FUSE filesystem without a disk, all of whose mounts there are disconnected, or
+// that an interrupted step took off.
+func restageable(c healer.Case) (healer.MountPoint, bool) {
+	staged, found := c.Staged()
+	if !found || c.Block || staged.Layout.Kind != host.LayoutStaging {
+		return staged, false
+	}
+	if !staged.Mounted() {
+		return staged, c.Restaging() && isFUSE(c.Record.FSType, c.Record.Source)
+	}
+	return staged, !slices.ContainsFunc(staged.Stack, func(m host.Mount) bool {
+		sb, probed := c.Superblocks[m.Dev]
+		return !probed || !disconnected(sb.Answer.Errno) || m.Path != staged.Path || !isFUSE(m.FSType, m.Source)
+	})
+}
+
+// disconnected reports whether an errno is that of a FUSE connection that never answers
+// again.
+func disconnected(errno syscall.Errno) bool {
+	return errors.Is(errno, syscall.ENOTCONN) || errors.Is(errno, syscall.ECONNABORTED)
+}
+
+// isFUSE reports whether a filesystem is one of FUSE that no disk lies behind.
+func isFUSE(fsType, source string) bool {
+	return mount.IsType(fsType, mount.FUSE) && mount.IsType(fsType, mount.NoDisk) && !strings.HasPrefix(source, "/dev/")
+}
+
+// restage offers to have the driver stage the volume anew.
+func (p *Provider) restage(c healer.Case, e Evidence) (step healer.Step, offered bool) {
+	staged, may := restageable(c)
+	if !may || e.Order == "" && e.NotRestaged == "" {
+		return step, false
+	}
+	step = healer.Step{
+		Name: StepRestage, MountPoint: staged, Cost: healer.Restage,
+		Heals:   []healer.Reason{healer.Disconnected, healer.DaemonGone, healer.StagingNotMounted},
+		Refused: e.NotRestaged,
+	}
+	if step.Refused == "" {
+		step.Refused = daemonKnown(c, staged)
+	}
+	if step.Refused == "" {
+		step.Run = func(ctx context.Context, revalidate func(context.Context) error) error {
+			return p.stageAnew(ctx, c, staged, e, revalidate)
+		}
+	}
+	return step, true
+}
+
+// daemonKnown says why the daemon is not known to be gone; empty if it is. Another
+// process may have its descriptor, and begin to serve.
+func daemonKnown(c healer.Case, staged healer.MountPoint) string {
+	for _, m := range staged.Stack {
+		gone := slices.ContainsFunc(c.Found, func(cond healer.Condition) bool {
+			return cond.Reason == healer.DaemonGone && cond.Superblock == m.Dev
+		})
+		if !gone && m.Dev == staged.Dev() {
+			return "it is not known whether a process still has the FUSE connection open (the kernel tells since about Linux 6.16)"
+		}
+	}
+	return ""
+}
+
+// stagingPathOf returns the path with which kubelet calls the driver. A driver that
+// stages below it is not told to: what lies beside is not known.
+func (p *Provider) stagingPathOf(staged healer.MountPoint) (string, error) {
+	if staged.Layout.Base != staged.Path {
+		return "", fmt.Errorf("the driver stages in %q below the staging path, and only what is staged at the path itself is staged anew", path.Base(staged.Path))
+	}
+	return p.forDriver(staged.Path), nil
+}

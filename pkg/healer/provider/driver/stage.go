@@ -1,0 +1,234 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// staging is one step restage.
+type staging struct {
+	*Provider
+	c          healer.Case
+	staged     healer.MountPoint
+	conn       *connection
+	request    *csi.NodeStageVolumeRequest
+	revalidate func(context.Context) error
+	// bare is true once the step took the dead mounts off, or found none.
+	bare bool
+}
+
+// stageAnew has the driver stage the volume at the staging path, from which the dead
+// mounts go before or, if the driver refuses them, then.
+func (p *Provider) stageAnew(ctx context.Context, c healer.Case, staged healer.MountPoint, e Evidence, revalidate func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.DriverTimeout)
+	defer cancel()
+	at, err := p.stagingPathOf(staged)
+	if err != nil {
+		return fmt.Errorf("%w: %w", healer.ErrRefused, err)
+	}
+	with, err := p.cfg.Stager.Request(ctx, c, staged)
+	if err != nil {
+		return fmt.Errorf("%w: %w", healer.ErrRefused, err)
+	}
+	if err := p.daemonsGone(ctx, staged); err != nil {
+		return err
+	}
+	s := staging{Provider: p, c: c, staged: staged, revalidate: revalidate, bare: !staged.Mounted()}
+	var mode csi.VolumeCapability_AccessMode_Mode
+	if s.conn, mode, err = p.connectToStage(ctx, c, with, e.StagesAt); err != nil {
+		return err
+	}
+	defer s.conn.close()
+	s.request = &csi.NodeStageVolumeRequest{
+		VolumeId: c.Volume.ID, StagingTargetPath: at, VolumeCapability: &csi.VolumeCapability{
+			AccessMode: &csi.VolumeCapability_AccessMode{Mode: mode},
+			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: with.FSType, MountFlags: with.MountFlags}},
+		},
+		PublishContext: with.PublishContext, VolumeContext: with.VolumeContext, Secrets: with.Secrets,
+	}
+	return s.finish(ctx, s.call(ctx, e.Order))
+}
+
+// connectToStage connects to the driver, which has to name itself and to stage volumes. It
+// returns the access mode as well, which kubelet chooses by what the driver offers.
+func (p *Provider) connectToStage(ctx context.Context, c healer.Case, with healer.StageRequest, socket string) (conn *connection, mode csi.VolumeCapability_AccessMode_Mode, err error) {
+	if conn, err = p.connect(ctx, c, socket, p.cfg.StepTimeout/parts); err != nil {
+		return nil, mode, err
+	}
+	conn.volume = withSecrets(c.Volume, with)
+	offered, err := conn.introduce(ctx) // each time: it is told secrets
+	if err == nil {
+		mode, err = accessMode(with, offered)
+	}
+	if err != nil {
+		conn.close()
+		return nil, mode, err
+	}
+	conn.each = p.cfg.DriverTimeout
+	return conn, mode, nil
+}
+
+// accessMode returns the access mode as kubelet does (pkg/volume/csi/csi_client.go). It
+// fails where kubelet would not call the driver, or call it with what is not known here.
+func accessMode(with healer.StageRequest, offered []csi.NodeServiceCapability_RPC_Type) (mode csi.VolumeCapability_AccessMode_Mode, err error) {
+	offers := func(t csi.NodeServiceCapability_RPC_Type) bool { return slices.Contains(offered, t) }
+	switch {
+	case !offers(csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME):
+		return mode, fmt.Errorf("%w: the driver does not offer STAGE_UNSTAGE_VOLUME", healer.ErrRefused)
+	case with.FSGroup && offers(csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP):
+		return mode, fmt.Errorf("%w: the driver applies the fsGroup of a pod (VOLUME_MOUNT_GROUP), and only kubelet knows which", healer.ErrRefused)
+	case with.AccessMode != "":
+		return csi.VolumeCapability_AccessMode_Mode(csi.VolumeCapability_AccessMode_Mode_value[with.AccessMode]), nil
+	}
+	many := offers(csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER)
+	switch with.VolumeAccessMode {
+	case "ReadOnlyMany":
+		return csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, nil
+	case "ReadWriteMany":
+		return csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, nil
+	case "ReadWriteOnce":
+		mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
+	case "ReadWriteOncePod":
+		mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
+	default:
+		return mode, fmt.Errorf("%w: access mode %.40q is not known", healer.ErrRefused, with.VolumeAccessMode)
+	}
+	if !many {
+		mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+	}
+	return mode, nil
+}
+
+// withSecrets returns the volume with all that must not be shown of a request.
+func withSecrets(v healer.Volume, with healer.StageRequest) healer.Volume {
+	all := healer.Secrets{}
+	for i, from := range []healer.Secrets{v.Secrets, v.Context, with.Secrets, with.VolumeContext, with.PublishContext} {
+		for key, value := range from {
+			all[fmt.Sprint(i, key)] = value
+		}
+	}
+	for i, flag := range with.MountFlags {
+		all[fmt.Sprint("flag ", i)] = flag
+	}
+	v.Secrets = all
+	return v
+}
+
+// daemonsGone fails unless no process has the connection of a dead mount open: it could
+// begin to serve, or hand it to another one.
+func (p *Provider) daemonsGone(ctx context.Context, staged healer.MountPoint) error {
+	for _, m := range staged.Stack {
+		d, err := p.cfg.Host.FUSEDaemons(ctx, m.Dev)
+		switch {
+		case err != nil:
+			return err
+		case len(d.Processes) > 0:
+			return fmt.Errorf("%w: process %d still has the FUSE connection open", healer.ErrRefused, d.Processes[0].PID)
+		case d.Untold || d.Cut || d.Unseen > 0:
+			return fmt.Errorf("%w: it cannot be told whether a process still has the FUSE connection open", healer.ErrRefused)
+		}
+	}
+	return nil
+}
+
+// call calls the driver, over the dead mounts or without them.
+func (s *staging) call(ctx context.Context, order healer.RestageOrder) error {
+	if order == healer.UnmountFirst {
+		if err := s.unmountDead(ctx); err != nil {
+			return err
+		}
+	}
+	if err := s.revalidate(ctx); err != nil {
+		return err
+	}
+	err := s.stage(ctx)
+	e := (*callError)(nil)
+	if s.bare || !errors.As(err, &e) || e.row.Code != codes.Internal && e.row.Code != codes.FailedPrecondition {
+		return err
+	}
+	if err := s.unmountDead(ctx); err != nil {
+		return err
+	}
+	return s.stage(ctx)
+}
+
+func (s *staging) unmountDead(ctx context.Context) error {
+	if s.bare {
+		return nil
+	}
+	err := s.cfg.Host.UnmountDead(ctx, s.staged.Path, s.staged.Stack, s.revalidate)
+	s.bare = !errors.Is(err, healer.ErrRefused) // a part of it may have been done
+	return err
+}
+
+func (s *staging) stage(ctx context.Context) error {
+	return s.conn.call(ctx, csi.Node_NodeStageVolume_FullMethodName, s.request, new(csi.NodeStageVolumeResponse))
+}
+
+// settleFor is how long it may take to find out what is at the staging path in the end.
+const settleFor = 10 * time.Second
+
+// finish leaves no bare staging path behind that a pod still wants: kubelet and the driver
+// would publish the directory beneath. Nothing that the driver answers is believed but an
+// error.
+func (s *staging) finish(ctx context.Context, err error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleFor)
+	defer cancel()
+	e := (*callError)(nil)
+	called := err == nil || errors.As(err, &e)
+	if called {
+		s.settle(s.c, methodStage, e)
+	}
+	if e != nil {
+		err = s.judge(s.c, e)
+	}
+	unwanted := s.revalidate(ctx)
+	placed, changed, mountErr := s.cfg.Host.MountDead(ctx, s.staged.Path, s.before(), unwanted == nil)
+	switch {
+	case unwanted != nil && changed:
+		return fmt.Errorf("%w: %w", healer.ErrNotWanted, unwanted)
+	case unwanted != nil:
+		return errors.Join(err, unwanted)
+	case err != nil && mountErr != nil:
+		return fmt.Errorf("%w; and the staging path may be bare: %w", err, mountErr)
+	case err != nil:
+		return err
+	case mountErr != nil:
+		return fmt.Errorf("%w; the staging path may be bare: %w", errNoEffect, mountErr)
+	case placed || !changed:
+		return errNoEffect
+	}
+	return nil
+}
+
+// before returns the mount that was at the staging path, or as it is recorded.
+func (s *staging) before() host.Mount {
+	if top, mounted := s.staged.Top(); mounted {
+		return top
+	}
+	return host.Mount{FSType: s.c.Record.FSType, Source: s.c.Record.Source}
+}
+
+// errNoEffect is that of a driver that answered OK and mounted nothing.
+var errNoEffect = noEffect{}
+
+type noEffect struct{}
+
+// Error implements error.
+func (noEffect) Error() string {
+	return "RestageHadNoEffect: the driver answered OK to NodeStageVolume, and nothing new is mounted at the staging path"
+}
+
+// Class implements healer.Classified.
+func (noEffect) Class() healer.Class {
+	return healer.Class{Tier: healer.Retriable, Type: healer.TypeExecution}
+}

@@ -1,0 +1,83 @@
+package healer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/klog/v2"
+)
+
+// A step of the cost Restage has the driver stage the volume anew. Between what it takes
+// off the staging mount point and what the driver mounts there, a kill leaves that bare.
+// Only the record, which is written before, tells such a mount point from one that kubelet
+// or the driver is just about to use.
+
+// RestageOrder says what a driver needs to stage a volume anew.
+type RestageOrder string
+
+// The orders.
+const (
+	// StageFirst calls the driver over the dead mount. That is unmounted only if the
+	// driver refuses with INTERNAL or FAILED_PRECONDITION.
+	StageFirst RestageOrder = "stage-first"
+	// UnmountFirst unmounts the dead mount, and then calls the driver.
+	UnmountFirst RestageOrder = "unmount-first"
+)
+
+// ParseRestageOrder reads an order.
+func ParseRestageOrder(text string) (RestageOrder, error) {
+	if o := RestageOrder(text); o == StageFirst || o == UnmountFirst {
+		return o, nil
+	}
+	return "", fmt.Errorf("%.40q is neither %s nor %s", text, StageFirst, UnmountFirst)
+}
+
+// StageRequest is the part of CSI's NodeStageVolumeRequest that the node does not know.
+type StageRequest struct {
+	// AccessMode is the name that CSI gives it; if it is empty, it follows from the first
+	// access mode of the PersistentVolume, VolumeAccessMode, and from what the driver
+	// offers.
+	AccessMode, VolumeAccessMode string
+	FSType                       string
+	MountFlags                   SecretList
+	// FSGroup is true if a pod that uses the volume has an fsGroup.
+	FSGroup        bool
+	PublishContext Secrets
+	VolumeContext  Secrets
+	Secrets        Secrets
+}
+
+// Restaging reports whether a step began to have the volume staged anew, and nothing is
+// staged.
+func (c Case) Restaging() bool {
+	staged, found := c.Staged()
+	return found && !staged.Mounted() && c.recordOfThisBoot() && c.Record.Restaging
+}
+
+// saveRestaged records that something is staged again.
+func (e *Engine) saveRestaged(ctx context.Context, c Case) {
+	now := *c.Record
+	now.Restaging = false
+	if err := e.cfg.Records.Save(now); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot save that the volume is staged again", "driver", c.Driver)
+	}
+}
+
+// ErrNotWanted is that of a step which brought what no pod wants any more.
+var ErrNotWanted = errors.New("no pod wants the volume any more")
+
+// stagedWithoutPod returns a condition for each mount point at which the driver staged the
+// volume while the last pod went. To unstage it is kubelet's business.
+func stagedWithoutPod(steps []Outcome) (found []Condition) {
+	for _, o := range steps {
+		if errors.Is(o.Err, ErrNotWanted) {
+			found = append(found, Condition{
+				Status: Degraded, Reason: StagedWithoutPod, MountPoint: o.MountPoint,
+				Message: "the driver staged the volume anew while the last pod that wanted it went",
+				Advice:  "if no pod of this node uses the volume later, unmount it there",
+			})
+		}
+	}
+	return found
+}

@@ -1,0 +1,33 @@
+package host
+
+import (
+	"context"
+
+	"github.com/csi-addons/node-healer/pkg/workerops"
+)
+
+// UnmountDead takes all mounts off a staging path, which are FUSE mounts whose daemon is
+// gone, the topmost first.
+func (n *Node) UnmountDead(ctx context.Context, path string, stack []Mount, revalidate func(context.Context) error) error {
+	q := workerops.UnmountDeadQuery{Target: path}
+	for _, m := range stack {
+		q.Stack = append(q.Stack, deadMount(m))
+	}
+	if err := revalidate(ctx); err != nil {
+		return err
+	}
+	_, err := step(ctx, n, workerops.UnmountDead, q)
+	return err
+}
+
+// MountDead mounts a FUSE filesystem without a daemon at a staging path where nothing is
+// mounted, with the type and source of the mount that was there, if place is true. placed
+// is false where something is mounted, changed is then true if that is another mount than
+// before; neither is where the directory is gone.
+func (n *Node) MountDead(ctx context.Context, path string, before Mount, place bool) (placed, changed bool, err error) {
+	a, err := step(ctx, n, workerops.MountDead, workerops.MountDeadQuery{Target: path, FSType: before.FSType, Source: before.Source, Place: place})
+	if err != nil {
+		return false, false, err
+	}
+	return a.Placed, !a.Placed && a.Top.OldID != 0 && !a.Top.Same(before.Ref()), nil
+}

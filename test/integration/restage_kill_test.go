@@ -1,0 +1,74 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/csidriver"
+)
+
+// TestRestageKilled kills the worker, and the server, at every instant of a step: the
+// next call heals the volume.
+func TestRestageKilled(t *testing.T) {
+	n, d := restaging(t, "unmount-first", csidriver.Mode{})
+	for i, instant := range []string{
+		"unmount-dead", "unmount-dead/one", // before the driver is called
+		"mount-dead/checked", "mount-dead/moved", "mount-dead/verified", // after it failed
+	} {
+		t.Run(instant, func(*testing.T) {
+			v := d.NewVolume("v" + string(rune('a'+i)))
+			n.Expect("healthy", d.Request(v))
+			before := d.Table(v)
+			for _, kill := range []func(b *harness.Begun){
+				func(b *harness.Begun) { b.KillWorker() },
+				func(b *harness.Begun) { n.Kill(); b.Resume() },
+			} {
+				d.KillDaemon(v)
+				n.Stop()
+				n.Pause = instant
+				n.Start()
+				if i > 1 {
+					d.Behave(csidriver.Mode{Stage: csidriver.NeverBare})
+				}
+				b := n.BeginAndStop(d.Request(v))
+				kill(b)
+				b.LetGo()
+				d.Behave(csidriver.Mode{})
+				n.Stop()
+				n.Pause = ""
+				n.Start()
+				n.Expect("healed", d.Request(v), "restage of the staging mount point in ")
+				d.SameTable(v, before)
+			}
+		})
+	}
+}
+
+// TestRestageKilledInTheDriver kills the server while the driver stages.
+func TestRestageKilledInTheDriver(t *testing.T) {
+	n, d := restaging(t, "unmount-first", csidriver.Mode{})
+	v := d.NewVolume("v")
+	n.Expect("healthy", d.Request(v))
+	before := d.Table(v)
+	for _, mode := range []csidriver.Mode{{Takes: 500 * time.Millisecond}, {Answers: map[string]csidriver.Answer{"NodeStageVolume": {Hangs: true}}}} {
+		d.KillDaemon(v)
+		d.Behave(mode)
+		b := n.Begin(d.Request(v))
+		harness.Eventually(t, "the dead mount is off", func() bool { return len(harness.Layers(t, v.Staging)) == 0 })
+		n.Kill()
+		_ = b.Err()
+		d.Behave(csidriver.Mode{})
+		n.Start()
+		harness.Eventually(t, "the volume is healed", func() bool {
+			a, err := n.Call(d.Request(v))
+			return err == nil && !a.GetAbnormal()
+		})
+		d.SameTable(v, before)
+		if err := unix.Statfs(v.MountPoint(), new(unix.Statfs_t)); err != nil {
+			t.Error(err)
+		}
+	}
+}
