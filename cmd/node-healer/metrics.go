@@ -31,7 +31,7 @@ func (w watchedVolumes) Watched(ctx context.Context) (volumes []metrics.Watched,
 	all := w.loop.States(ctx)
 	for _, v := range all.Volumes {
 		if v.Verdict != "" {
-			volumes = append(volumes, metrics.Watched{Driver: v.Driver, Reasons: v.Reasons, Left: v.Left != ""})
+			volumes = append(volumes, metrics.Watched{Driver: v.Driver, Health: v.Health, Left: v.Left != ""})
 		}
 	}
 	return volumes, all.OpenBreakers

@@ -4,6 +4,7 @@ package monitoring
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -17,6 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
 // read decodes a manifest; an unknown or doubled field fails the test.
@@ -150,27 +153,20 @@ func account(t *testing.T) (secret corev1.Secret) {
 	return secret
 }
 
-// TestDegradedVolumesDoNotPage compares the rules with the page of conditions: those that
-// it calls Degraded do not page, and all others do.
-func TestDegradedVolumesDoNotPage(t *testing.T) {
-	page, err := os.ReadFile("../../docs/conditions.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var degraded []string
-	for _, row := range regexp.MustCompile(`(?m)^\| (\w+)[^|]* \| Degraded\b`).FindAllSubmatch(page, -1) {
-		degraded = append(degraded, string(row[1]))
-	}
+// TestEachStatusHasItsAlert: what keeps pods from working pages, all else warns.
+func TestEachStatusHasItsAlert(t *testing.T) {
 	rules, err := os.ReadFile("rules.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, matcher := range []string{`condition!~"Healthy|`, `condition=~"`} {
-		_, rest, _ := strings.Cut(string(rules), matcher)
-		list, _, _ := strings.Cut(rest, `"`)
-		if got := slices.Sorted(strings.SplitSeq(list, "|")); len(degraded) == 0 || !slices.Equal(got, slices.Sorted(slices.Values(degraded))) {
-			t.Errorf("%s... has %q, the page %q", matcher, got, degraded)
-		}
+	var got []string
+	for _, matcher := range regexp.MustCompile(`node_healer_volumes\{status=~"([^"]*)"\}`).FindAllSubmatch(rules, -1) {
+		got = append(got, string(matcher[1]))
+	}
+	pages := fmt.Sprintf("%s|%s", healer.Inaccessible, healer.DataLoss)
+	warns := fmt.Sprintf("%s|%s", healer.Degraded, healer.Unknown)
+	if !slices.Equal(got, []string{pages, warns}) {
+		t.Errorf("the alerts are about %q, want %q and %q", got, pages, warns)
 	}
 }
 

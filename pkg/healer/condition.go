@@ -1,16 +1,27 @@
 package healer
 
-import "github.com/csi-addons/node-healer/pkg/host"
+import (
+	"slices"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
 
 // Status is the volume health status of CSI 1.13 that a condition amounts to.
 type Status string
 
-// The statuses, from bad to worse.
+// The statuses, from bad to worse. No condition is Unknown: it is what remains to be said
+// where a provider could not examine the volume.
 const (
+	Unknown      Status = "Unknown"
 	Degraded     Status = "Degraded"
 	Inaccessible Status = "Inaccessible"
 	DataLoss     Status = "DataLoss"
 )
+
+// Severity returns a larger number the worse the status is.
+func (s Status) Severity() int {
+	return slices.Index([]Status{Unknown, Degraded, Inaccessible, DataLoss}, s)
+}
 
 // Reason names a condition in CamelCase. Reasons are part of the interface: messages,
 // logs and docs use them, and a released one keeps its meaning.

@@ -26,6 +26,8 @@ const (
 	labelDriver    = "driver"
 	// labelCondition is a reason, or "Healthy".
 	labelCondition = "condition"
+	// labelStatus is a status of healer, or "Healthy".
+	labelStatus    = "status"
 	labelState     = "state"
 	labelVerb      = "verb"
 	labelCode      = "code"

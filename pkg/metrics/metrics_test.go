@@ -109,7 +109,7 @@ func TestSeriesAreBounded(t *testing.T) {
 	m := newMetrics(t)
 	var l fakeLoop
 	for i := range 1000 {
-		l = append(l, Watched{Driver: fmt.Sprint("driver-", i)}, Watched{Driver: fmt.Sprint("driver-", i), Reasons: []healer.Reason{healer.Reason(fmt.Sprint("Reason", i))}, Left: true})
+		l = append(l, Watched{Driver: fmt.Sprint("driver-", i)}, Watched{Driver: fmt.Sprint("driver-", i), Health: []healer.HealthEntry{{Status: healer.Status(fmt.Sprint("Status", i)), Reason: healer.Reason(fmt.Sprint("Reason", i))}}, Left: true})
 	}
 	if err := m.Watch(l); err != nil {
 		t.Fatal(err)
@@ -120,8 +120,35 @@ func TestSeriesAreBounded(t *testing.T) {
 	}
 	_, text := get(t, m, Serving{}, "/metrics")
 	for _, line := range []string{
-		`node_healer_volumes{condition="Healthy",driver="driver-0"} 1`, `node_healer_volumes{condition="other",driver="driver-0"} 1`,
-		`node_healer_volumes{condition="Healthy",driver="other"} 936`, `node_healer_volumes_left_alone{driver="other"} 936`, `node_healer_breakers_open 2`,
+		`node_healer_volumes{condition="Healthy",driver="driver-0",status="Healthy"} 1`, `node_healer_volumes{condition="other",driver="driver-0",status="Unknown"} 1`,
+		`node_healer_volumes{condition="Healthy",driver="other",status="Healthy"} 936`, `node_healer_volumes_left_alone{driver="other"} 936`, `node_healer_breakers_open 2`,
+	} {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("no %s", line)
+		}
+	}
+}
+
+// The same condition counts apart by status, and a volume that a provider could not
+// examine is not healthy.
+func TestVolumesByStatus(t *testing.T) {
+	m := newMetrics(t)
+	entry := func(s healer.Status, r healer.Reason) []healer.HealthEntry {
+		return []healer.HealthEntry{{Status: s, Reason: r}}
+	}
+	if err := m.Watch(fakeLoop{
+		{Driver: "d", Health: entry(healer.Degraded, healer.PathsFailed)},
+		{Driver: "d", Health: entry(healer.Degraded, healer.PathsFailed)},
+		{Driver: "d", Health: entry(healer.Inaccessible, healer.PathsFailed)},
+		{Driver: "d", Health: entry(healer.Unknown, healer.ProviderFailed)},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	_, text := get(t, m, Serving{}, "/metrics")
+	for _, line := range []string{
+		`node_healer_volumes{condition="PathsFailed",driver="d",status="Degraded"} 2`,
+		`node_healer_volumes{condition="PathsFailed",driver="d",status="Inaccessible"} 1`,
+		`node_healer_volumes{condition="ProviderFailed",driver="d",status="Unknown"} 1`,
 	} {
 		if !strings.Contains(text, line+"\n") {
 			t.Errorf("no %s", line)

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,6 +15,8 @@ const (
 	maxNames = 64
 	// other stands for values beyond that, and for reasons that are not known.
 	other = "other"
+	// healthy is the status and the condition of a volume with which nothing is wrong.
+	healthy = "Healthy"
 )
 
 // names are the first values that were met.
@@ -41,8 +44,8 @@ func (n *names) bounded(name string) string {
 // Watched is one volume as the loop last saw it.
 type Watched struct {
 	Driver string
-	// Reasons are those of its conditions; none: healthy.
-	Reasons []healer.Reason
+	// Health is what is wrong with it; none: healthy.
+	Health []healer.HealthEntry
 	// Left is whether the loop tries no more heals of it.
 	Left bool
 }
@@ -57,7 +60,7 @@ type Loop interface {
 func (m *Metrics) Watch(l Loop) error {
 	return m.register(watched{
 		m: m, loop: l,
-		volumes:  prometheus.NewDesc(namespace+"_volumes", "Volumes of this node as the loop last saw them. One with several conditions counts for each.", []string{labelDriver, labelCondition}, nil),
+		volumes:  prometheus.NewDesc(namespace+"_volumes", "Volumes of this node as the loop last saw them. One with several conditions counts for each, with the worst status of each.", []string{labelDriver, labelCondition, labelStatus}, nil),
 		left:     prometheus.NewDesc(namespace+"_volumes_left_alone", "Sick volumes that the loop tries no more to heal until something changes.", []string{labelDriver}, nil),
 		breakers: prometheus.NewDesc(namespace+"_breakers_open", "Backends of which many volumes are sick, so that heals are tried one after the other.", nil, nil),
 	})
@@ -81,22 +84,22 @@ func (w watched) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout/2)
 	defer cancel()
 	volumes, breakers := w.loop.Watched(ctx)
-	type series struct{ driver, condition string }
+	type series struct{ driver, condition, status string }
 	counts, left := map[series]int{}, map[string]int{}
 	for _, v := range volumes {
 		driver := w.m.drivers.bounded(v.Driver)
-		if len(v.Reasons) == 0 {
-			counts[series{driver, "Healthy"}]++
+		if len(v.Health) == 0 {
+			counts[series{driver, healthy, healthy}]++
 		}
-		for _, r := range v.Reasons {
-			counts[series{driver, w.m.knownReason(r)}]++
+		for _, e := range v.Health {
+			counts[series{driver, w.m.knownReason(e.Reason), knownStatus(e.Status)}]++
 		}
 		if v.Left {
 			left[driver]++
 		}
 	}
 	for s, count := range counts {
-		to <- prometheus.MustNewConstMetric(w.volumes, prometheus.GaugeValue, float64(count), s.driver, s.condition)
+		to <- prometheus.MustNewConstMetric(w.volumes, prometheus.GaugeValue, float64(count), s.driver, s.condition, s.status)
 	}
 	for driver, count := range left {
 		to <- prometheus.MustNewConstMetric(w.left, prometheus.GaugeValue, float64(count), driver)
@@ -105,10 +108,15 @@ func (w watched) Collect(to chan<- prometheus.Metric) {
 }
 
 func (m *Metrics) knownReason(r healer.Reason) string {
-	for _, known := range m.cfg.Reasons {
-		if r == known {
-			return string(r)
-		}
+	if r == healer.ProviderFailed || slices.Contains(m.cfg.Reasons, r) {
+		return string(r)
 	}
 	return other
+}
+
+func knownStatus(s healer.Status) string {
+	if s.Severity() < 0 {
+		s = healer.Unknown
+	}
+	return string(s)
 }

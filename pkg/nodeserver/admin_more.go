@@ -26,7 +26,7 @@ const (
 type VolumeState struct {
 	Driver, VolumeID string
 	Verdict          healer.Verdict
-	Reasons          []healer.Reason
+	Health           []healer.HealthEntry
 	// Checked is zero before the first check, Since while nothing is wrong.
 	Checked, Due, Since time.Time
 	Tries               int
@@ -55,8 +55,8 @@ func (a admin) addStates(ctx context.Context, volumes []*adminpb.Volume) {
 		}
 		v.Verdict, v.Tries, v.Left = string(s.Verdict), int32(s.Tries), adminText(s.Left) //nolint:gosec // a few
 		v.Checked, v.Due, v.AbnormalSince = timestampOf(s.Checked), timestampOf(s.Due), timestampOf(s.Since)
-		for _, r := range s.Reasons {
-			v.Reasons = append(v.Reasons, adminText(string(r)))
+		for _, e := range s.Health {
+			v.Reasons = append(v.Reasons, adminText(string(e.Reason)))
 		}
 		v.Reasons = first(v.Reasons, new(int32))
 	}

@@ -55,7 +55,7 @@ func TestAdminHoldersAuditAndStates(t *testing.T) {
 	since := time.Unix(1000, 0)
 	cfg.Volumes, cfg.Audit = fakeVolumes{volumeAt("d", "v", "/p", false), volumeAt("d", "v", "/q", false), volumeAt("d", "w", "/w", false)}, fakeAudit{}
 	cfg.States = func(context.Context) []VolumeState {
-		return []VolumeState{{Driver: "d", VolumeID: "v", Verdict: healer.Abnormal, Reasons: []healer.Reason{healer.NotMounted}, Since: since, Checked: since, Tries: 2, Left: "x"}}
+		return []VolumeState{{Driver: "d", VolumeID: "v", Verdict: healer.Abnormal, Health: []healer.HealthEntry{{Status: healer.Inaccessible, Reason: healer.NotMounted}}, Since: since, Checked: since, Tries: 2, Left: "x"}}
 	}
 	s := serve(t, cfg)
 	client, ctx := adminpb.NewAdminClient(s.conn), testContext(t)

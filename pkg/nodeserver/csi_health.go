@@ -78,10 +78,6 @@ func (n csiNode) find(ctx context.Context, volumeID string) (string, error) {
 	return path, nil
 }
 
-// reasonNotExamined stands for a provider that failed. CSI has no status for that, and
-// a list without an entry would say that nothing is wrong.
-const reasonNotExamined = "ProviderFailed"
-
 // healthEntries puts a diagnosis in the form that CSI wants: each status and reason
 // once, at however many mount points it was found, the worst first.
 func healthEntries(d healer.Diagnosis) []*csi.VolumeHealth_VolumeHealthEntry {
@@ -120,10 +116,12 @@ func healthEntries(d healer.Diagnosis) []*csi.VolumeHealth_VolumeHealthEntry {
 			Status: k.status, Reason: k.reason, Message: shortText(first[k], mountPoints[k], "mount points"),
 		})
 	}
+	// CSI has no status for a provider that failed, and a list without an entry would say
+	// that nothing is wrong.
 	if len(d.Failures) > 0 {
 		f := d.Failures[0]
 		entries = append(entries, &csi.VolumeHealth_VolumeHealthEntry{
-			Status: csi.VolumeHealthErrorType_UNKNOWN_VOLUME_HEALTH_TYPE, Reason: reasonNotExamined,
+			Status: csi.VolumeHealthErrorType_UNKNOWN_VOLUME_HEALTH_TYPE, Reason: string(healer.ProviderFailed),
 			Message: shortText(fmt.Sprintf("%s failed: %s", f.Provider, errorText(f.Err)), len(d.Failures), "providers"),
 		})
 	}

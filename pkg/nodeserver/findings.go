@@ -36,7 +36,7 @@ func groups(d healer.Diagnosis) []group {
 	out := make([]group, 0, len(byPath))
 	for path, conditions := range byPath {
 		slices.SortFunc(conditions, func(a, b healer.Condition) int {
-			return cmp.Or(cmp.Compare(severity(a.Status), severity(b.Status)),
+			return cmp.Or(cmp.Compare(b.Status.Severity(), a.Status.Severity()),
 				cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Message, b.Message), cmp.Compare(a.Advice, b.Advice))
 		})
 		out = append(out, group{path, conditions})
@@ -45,10 +45,6 @@ func groups(d healer.Diagnosis) []group {
 		return cmp.Or(compareMountPoints(mountPoints[a.path], mountPoints[b.path]), cmp.Compare(a.path, b.path))
 	})
 	return out
-}
-
-func severity(s healer.Status) int {
-	return slices.Index([]healer.Status{healer.DataLoss, healer.Inaccessible, healer.Degraded}, s)
 }
 
 // found lists what is wrong, mount point by mount point, then the providers that failed.

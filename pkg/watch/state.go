@@ -2,7 +2,6 @@ package watch
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -15,10 +14,10 @@ type State struct {
 	Paths []string
 	// Checked is when its last check ended; zero before the first.
 	Checked time.Time
-	// Verdict and Reasons are what that check showed; Verdict is empty where it had no
+	// Verdict and Health are what that check showed; Verdict is empty where it had no
 	// answer.
 	Verdict healer.Verdict
-	Reasons []healer.Reason
+	Health  []healer.HealthEntry
 	// Since is when it was first found abnormal; zero while it is not.
 	Since time.Time
 	// Due is when it is checked next, Tries how many heals of the loop did not help.
@@ -51,7 +50,7 @@ func (l *Loop) States(ctx context.Context) States {
 func (l *Loop) states() States {
 	all := States{Volumes: make([]State, 0, len(l.known.all))}
 	for _, v := range l.known.all {
-		s := State{Driver: v.key.driver, VolumeID: v.key.id, Checked: v.checked, Verdict: v.verdict, Reasons: v.reasons, Due: v.due}
+		s := State{Driver: v.key.driver, VolumeID: v.key.id, Checked: v.checked, Verdict: v.verdict, Health: v.health, Due: v.due}
 		for _, p := range v.paths {
 			s.Paths = append(s.Paths, p.Path)
 		}
@@ -71,14 +70,8 @@ func (l *Loop) states() States {
 
 // saw keeps what a check showed.
 func (v *volume) saw(r result, now time.Time) {
-	v.checked, v.verdict, v.reasons = now, "", nil
-	if r.err != nil {
-		return
-	}
-	v.verdict = r.report.Verdict()
-	for _, c := range r.report.After.Conditions {
-		if !slices.Contains(v.reasons, c.Reason) {
-			v.reasons = append(v.reasons, c.Reason)
-		}
+	v.checked, v.verdict, v.health = now, "", nil
+	if r.err == nil {
+		v.verdict, v.health = r.report.Verdict(), r.report.After.HealthEntries()
 	}
 }

@@ -34,10 +34,10 @@ type volume struct {
 	slow bool
 	// said is the last outcome that differed from the one before.
 	said string
-	// checked is when its last check ended, which showed verdict and reasons.
+	// checked is when its last check ended, which showed verdict and health.
 	checked time.Time
 	verdict healer.Verdict
-	reasons []healer.Reason
+	health  []healer.HealthEntry
 	// sick is nil for a volume that was healthy when it was last checked.
 	sick *sickness
 	// healed is when the loop's last heal of it ended.

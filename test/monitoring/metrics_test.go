@@ -51,7 +51,7 @@ type oneSick struct{}
 
 // Watched implements metrics.Loop.
 func (oneSick) Watched(context.Context) ([]metrics.Watched, int) {
-	return []metrics.Watched{{Driver: "d"}, {Driver: "d"}, {Driver: "d", Reasons: []healer.Reason{healer.OutOfSpace}, Left: true}}, 0
+	return []metrics.Watched{{Driver: "d"}, {Driver: "d"}, {Driver: "d", Health: []healer.HealthEntry{{Status: healer.Degraded, Reason: healer.OutOfSpace}}, Left: true}}, 0
 }
 
 // answers is an engine that answers for one volume, and fails for others.

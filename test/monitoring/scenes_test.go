@@ -19,21 +19,60 @@ const checked = `node_healer_checks_total{node="n",origin="loop",outcome="abnorm
 var scenes = []scene{
 	{
 		name:    "volumes that cannot be used",
-		samples: []string{`node_healer_volumes{node="n",driver="d",condition="NotResponding"} 2x20`, checked},
+		samples: []string{`node_healer_volumes{node="n",driver="d",condition="NotResponding",status="Inaccessible"} 2x20`, checked},
 		after:   16 * time.Minute,
 		firing:  []string{"NodeHealerVolumesInaccessible"},
 	},
 	{
-		name:    "a condition that the rules do not know",
-		samples: []string{`node_healer_volumes{node="n",driver="d",condition="other"} 1x20`, checked},
+		name:    "data lost, for a reason that the metrics do not know",
+		samples: []string{`node_healer_volumes{node="n",driver="d",condition="other",status="DataLoss"} 1x20`, checked},
 		after:   16 * time.Minute,
 		firing:  []string{"NodeHealerVolumesInaccessible"},
+	},
+	{
+		name: "all paths of some volumes have failed, and some paths of others",
+		samples: []string{
+			`node_healer_volumes{node="n",driver="d",condition="PathsFailed",status="Inaccessible"} 1x20`,
+			`node_healer_volumes{node="m",driver="d",condition="PathsFailed",status="Degraded"} 2x20`,
+			checked, `node_healer_checks_total{node="m",origin="loop",outcome="abnormal"} 0+1x100`,
+		},
+		after:  16 * time.Minute,
+		firing: []string{"NodeHealerVolumesInaccessible"},
+	},
+	{
+		name: "some paths of volumes have failed",
+		samples: []string{
+			`node_healer_volumes{node="n",driver="d",condition="PathsFailed",status="Degraded"} 2x70`,
+			checked,
+		},
+		after:  61 * time.Minute,
+		firing: []string{"NodeHealerVolumesDegraded"},
+		almost: "NodeHealerVolumesInaccessible",
+	},
+	{
+		name: "a driver that finds volumes abnormal, and does not say how bad it is",
+		samples: []string{
+			`node_healer_volumes{node="n",driver="d",condition="DriverReportsAbnormal",status="Degraded"} 2x40`,
+			checked,
+		},
+		after:  40 * time.Minute,
+		almost: "NodeHealerVolumesInaccessible",
+	},
+	{
+		name: "a volume that a provider cannot examine",
+		samples: []string{
+			`node_healer_volumes{node="n",driver="d",condition="ProviderFailed",status="Unknown"} 1x70`,
+			checked,
+		},
+		after:  61 * time.Minute,
+		firing: []string{"NodeHealerVolumesDegraded"},
+		almost: "NodeHealerVolumesInaccessible",
 	},
 	{
 		name: "healed after ten minutes",
 		samples: []string{
-			`node_healer_volumes{node="n",driver="d",condition="NotMounted"} 1x10 _x10`,
-			`node_healer_volumes{node="n",driver="d",condition="Healthy"} 5x10 6x10`,
+			`node_healer_volumes{node="n",driver="d",condition="NotMounted",status="Inaccessible"} 1x10 _x10`,
+			`node_healer_volumes{node="n",driver="d",condition="Healthy",status="Healthy"} 5x10 6x10`,
 			checked,
 		},
 		after:  20 * time.Minute,
@@ -66,7 +105,7 @@ var scenes = []scene{
 	{
 		name: "a volume without space",
 		samples: []string{
-			`node_healer_volumes{node="n",driver="d",condition="OutOfSpace"} 1x70`,
+			`node_healer_volumes{node="n",driver="d",condition="OutOfSpace",status="Degraded"} 1x70`,
 			checked,
 		},
 		after:  61 * time.Minute,
@@ -75,7 +114,7 @@ var scenes = []scene{
 	{
 		name: "a volume frozen for a backup",
 		samples: []string{
-			`node_healer_volumes{node="n",driver="d",condition="Frozen"} 1x40 _x40`,
+			`node_healer_volumes{node="n",driver="d",condition="Frozen",status="Degraded"} 1x40 _x40`,
 			checked,
 		},
 		after:  70 * time.Minute,
@@ -144,7 +183,7 @@ var scenes = []scene{
 	{
 		name: "no check has an answer",
 		samples: []string{
-			`node_healer_volumes{node="n",driver="d",condition="Healthy"} 3x40`,
+			`node_healer_volumes{node="n",driver="d",condition="Healthy",status="Healthy"} 3x40`,
 			`node_healer_checks_total{node="n",origin="loop",outcome="error"} 0+3x40`,
 			`node_healer_checks_total{node="n",origin="loop",outcome="healthy"} 7x40`,
 		},
@@ -154,7 +193,7 @@ var scenes = []scene{
 	{
 		name: "a slow check each five minutes, and a node without volumes",
 		samples: []string{
-			`node_healer_volumes{node="n",driver="d",condition="Healthy"} 3x40`,
+			`node_healer_volumes{node="n",driver="d",condition="Healthy",status="Healthy"} 3x40`,
 			`node_healer_checks_total{node="n",origin="loop",outcome="healthy"} 1x5 2x5 3x5 4x5 5x5 6x5`,
 			`node_healer_checks_total{node="m",origin="loop",outcome="healthy"} 7x40`,
 		},

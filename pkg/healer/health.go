@@ -1,0 +1,33 @@
+package healer
+
+import "slices"
+
+// ProviderFailed is the reason of the HealthEntry that stands for providers that failed.
+// No condition has it.
+const ProviderFailed Reason = "ProviderFailed"
+
+// HealthEntry is one reason with the status that it amounts to: an entry of CSI 1.13's
+// VolumeHealth without its message.
+type HealthEntry struct {
+	Status Status
+	Reason Reason
+}
+
+// HealthEntries returns each reason once, with the worst status that it was found with at
+// any mount point, and ProviderFailed at the end if a provider failed. There are none of a
+// healthy volume.
+func (d Diagnosis) HealthEntries() (entries []HealthEntry) {
+	for _, c := range d.Conditions {
+		at := slices.IndexFunc(entries, func(e HealthEntry) bool { return e.Reason == c.Reason })
+		switch {
+		case at < 0:
+			entries = append(entries, HealthEntry{Status: c.Status, Reason: c.Reason})
+		case c.Status.Severity() > entries[at].Status.Severity():
+			entries[at].Status = c.Status
+		}
+	}
+	if len(d.Failures) > 0 {
+		entries = append(entries, HealthEntry{Status: Unknown, Reason: ProviderFailed})
+	}
+	return entries
+}
