@@ -143,7 +143,7 @@ func TestChangesAreSaidOnce(t *testing.T) {
 	for _, verdict := range []string{"", "", "healthy", "healthy", "abnormal"} {
 		v.Verdict = verdict
 		if v.Reasons = nil; verdict == "abnormal" {
-			v.Reasons, v.Left = []string{"NotMounted", "IOError"}, "a dry run"
+			v.Reasons, v.Left = []string{"NotMounted", "IOError"}, "DryRun: nothing is changed"
 		}
 		if err := printChanges(&out, []*adminpb.Volume{v}, said); err != nil {
 			t.Fatal(err)
@@ -151,7 +151,7 @@ func TestChangesAreSaidOnce(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	if len(lines) != 3 || !strings.HasSuffix(lines[0], "not checked yet") || !strings.HasSuffix(lines[1], "healthy") ||
-		!strings.HasSuffix(lines[2], "abnormal: NotMounted, IOError (left alone: a dry run)") || strings.ContainsAny(out.String(), "\x1b\a") {
+		!strings.HasSuffix(lines[2], "abnormal: NotMounted, IOError (left alone: DryRun: nothing is changed)") || strings.ContainsAny(out.String(), "\x1b\a") {
 		t.Errorf("%q", lines)
 	}
 }

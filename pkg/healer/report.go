@@ -37,6 +37,9 @@ type Report struct {
 	// Restart says who still has files open of a filesystem instance that was replaced:
 	// those files stay dead.
 	Restart []host.Holders
+	// Left says why the node's own loop leaves the volume alone after this. It is zero in
+	// the answer to a call, which says nothing of the loop.
+	Left LeftAlone
 	// Elapsed is the time from the first observation to the last.
 	Elapsed time.Duration
 }

@@ -19,6 +19,10 @@ const (
 	reasonRefused  = "VolumeHealRefused"
 	// reasonHealthy is for a volume that recovered without a heal.
 	reasonHealthy = "VolumeHealthy"
+	// reasonDryRun is for a heal that --dry-run kept from happening.
+	reasonDryRun = "VolumeHealDryRun"
+	// reasonRetryLimit is for a volume of which the loop tries no more heals.
+	reasonRetryLimit = string(healer.RetryLimitExceeded)
 )
 
 // maxTextBytes bounds an event's message, as the API does.
@@ -35,6 +39,8 @@ type reported struct {
 	// refused has the refusals that were reported, by mount point, since the volume
 	// became abnormal.
 	refused map[string]string
+	// left is what was last reported of the loop, which leaves the volume alone.
+	left string
 }
 
 // after returns what has been reported after a report, and the messages for that. A
@@ -43,7 +49,7 @@ type reported struct {
 func (d reported) after(r healer.Report, conditions volumeConditions, words func(healer.Report) string) (reported, []message) {
 	next := reported{conditions: conditions}
 	if len(conditions) > 0 {
-		next.refused = d.refused
+		next.refused, next.left = d.refused, d.left
 	}
 	tell := func(reason, severity string) message {
 		return message{reason, severity, line(r.Volume.Secrets.Redact(words(r)))}
@@ -62,6 +68,9 @@ func (d reported) after(r healer.Report, conditions volumeConditions, words func
 	}
 	if refusals, text := refusalsOf(r); next.addRefusals(refusals) {
 		all = append(all, message{reasonRefused, corev1.EventTypeWarning, text})
+	}
+	if m, why := leftAlone(r, words); why != "" && why != next.left {
+		next.left, all = why, append(all, m)
 	}
 	return next, all
 }

@@ -111,6 +111,15 @@ func refusedFor(why string) healer.Report {
 
 func checked(r healer.Report) healer.Report { r.Checked = true; return r }
 
+// left is a report of the loop, which tries no more.
+func left(reason healer.LeftReason, because string) healer.Report {
+	r := abnormal(healer.Disconnected)
+	r.After.Conditions[0].Acute = true
+	r.After.Steps = []healer.Step{{Name: "replace", MountPoint: healer.MountPoint{Path: "/p"}, Heals: []healer.Reason{healer.Disconnected}}}
+	r.Left = healer.LeftAlone{Reason: reason, Because: because}
+	return r
+}
+
 // words returns the same text for any report.
 func words(text string) func(healer.Report) string {
 	return func(healer.Report) string { return text }
@@ -173,6 +182,46 @@ func TestEvents(t *testing.T) {
 		"refused, with looks in between": {
 			[]healer.Report{refusedFor("drained"), checked(refusedFor("a check")), refusedFor("drained")},
 			[]string{"VolumeAbnormal x1: text 0", "VolumeHealRefused x1: refused: rebind: drained"},
+		},
+		"the retry limit, with calls in between": {
+			[]healer.Report{
+				abnormal(healer.Disconnected), left(healer.RetryLimitExceeded, "4 tries did not help"), abnormal(healer.Disconnected),
+				checked(left(healer.RetryLimitExceeded, "4 tries did not help")),
+			},
+			[]string{
+				"VolumeAbnormal x1: text 0",
+				"RetryLimitExceeded x1: text 1. Not tried again: 4 tries did not help. " + triedAgain,
+			},
+		},
+		"the retry limit once more, because something changed": {
+			[]healer.Report{
+				left(healer.RetryLimitExceeded, "4 tries did not help"), abnormal(healer.Disconnected),
+				left(healer.RetryLimitExceeded, "8 tries did not help"),
+			},
+			[]string{
+				"VolumeAbnormal x1: text 0",
+				"RetryLimitExceeded x1: text 0. Not tried again: 4 tries did not help. " + triedAgain,
+				"RetryLimitExceeded x1: text 2. Not tried again: 8 tries did not help. " + triedAgain,
+			},
+		},
+		"left alone for what the steps say": {
+			[]healer.Report{left("", "another try cannot help")},
+			[]string{"VolumeAbnormal x1: text 0"},
+		},
+		"a dry run, however often": {
+			[]healer.Report{checked(left(healer.DryRun, "nothing is changed")), checked(abnormal(healer.Disconnected)), checked(left(healer.DryRun, "nothing is changed"))},
+			[]string{
+				"VolumeAbnormal x1: text 0",
+				"VolumeHealDryRun x1: dry run: would try replace at /p, unless the policy refuses it. Nothing was changed",
+			},
+		},
+		"a dry run, and well again": {
+			[]healer.Report{checked(left(healer.DryRun, "nothing is changed")), healthy(), checked(left(healer.DryRun, "nothing is changed"))},
+			[]string{
+				"VolumeAbnormal x1: text 0",
+				"VolumeHealDryRun x2: dry run: would try replace at /p, unless the policy refuses it. Nothing was changed",
+				"VolumeHealthy x1: text 1", "VolumeAbnormal x1: text 2",
+			},
 		},
 		"refused once more": {
 			[]healer.Report{refusedFor("drained"), healthy(), refusedFor("drained")},

@@ -95,6 +95,7 @@ func (l *Loop) finish(r result) {
 		v.changed(now, l.cfg.Interval)
 	}
 	if r.err == nil {
+		r.report.Left = v.sick.leftAlone()
 		l.cfg.Publish(r.report)
 	}
 	l.log(r)

@@ -6,6 +6,8 @@ import (
 
 	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
 const (
@@ -158,9 +160,9 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 	if l.heals.action == Heal && v.sick.healable() {
 		l.planHeal(v, now)
 	}
-	if v.sick != nil && v.sick.now().left != "" && r.heals {
+	if left := v.sick.leftAlone(); left != (healer.LeftAlone{}) && r.heals {
 		klog.InfoS("A sick volume is left alone until something changes", keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver),
-			"because", v.sick.now().left, keyFound, oneLine(v.sick.found))
+			"because", left.String(), keyFound, oneLine(v.sick.found))
 	}
 }
 
@@ -171,7 +173,7 @@ func (l *Loop) planHeal(v *volume, now time.Time) {
 	case !v.sick.confirmed():
 		v.due = earlier(v.due, now.Add(confirmAfter))
 	case l.cfg.DryRun:
-		v.sick.now().left = "a dry run"
+		v.sick.now().left = healer.LeftAlone{Reason: healer.DryRun, Because: "nothing is changed"}
 		klog.InfoS("The loop would heal a volume", keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver),
 			"steps", oneLine(strings.Join(v.sick.steps, ", ")))
 	default:

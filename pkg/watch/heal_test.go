@@ -71,6 +71,20 @@ func (n *fakeNode) Heal(_ context.Context, v healer.Volume) (healer.Report, erro
 	return r, nil
 }
 
+// left returns why the loop leaves volumes alone, in the order in which it published
+// that, and each once.
+func (n *fakeNode) left() (all []string) {
+	synctest.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, r := range n.published {
+		if text := r.Left.String(); text != "" && !slices.Contains(all, text) {
+			all = append(all, text)
+		}
+	}
+	return all
+}
+
 // healsOf returns the times of a volume's heals, since an instant.
 func (n *fakeNode) healsOf(id string, start time.Time) (at []time.Duration) {
 	synctest.Wait()
@@ -373,6 +387,32 @@ func TestDryRun(t *testing.T) {
 		if got := n.healsOf("v0", start); got != nil {
 			t.Errorf("healed at %v", got)
 		}
+		if got := n.left(); !slices.Equal(got, []string{"DryRun: nothing is changed"}) {
+			t.Errorf("published that volumes are left alone because %q", got)
+		}
+	})
+}
+
+// What is left alone is published; when it was tried again in vain, with all tries since
+// it became sick.
+func TestRetryLimitIsPublished(t *testing.T) {
+	n := acting(1)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		for range 2 {
+			n.breaks("v0", fault{reason: healer.Disconnected, err: errors.New("what?")})
+			time.Sleep(time.Hour)
+		}
+		if got := n.left(); !slices.Equal(got, []string{"RetryLimitExceeded: 4 tries did not help", "RetryLimitExceeded: 8 tries did not help"}) {
+			t.Errorf("published that volumes are left alone because %q", got)
+		}
+		n.do(func() { delete(n.faults, "v0") })
+		time.Sleep(2 * time.Minute)
+		n.do(func() {
+			if last := n.published[len(n.published)-1]; last.Left != (healer.LeftAlone{}) {
+				t.Errorf("it is well, and left alone because %s", last.Left)
+			}
+		})
 	})
 }
 

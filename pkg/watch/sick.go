@@ -43,6 +43,8 @@ type sickness struct {
 	// tried has what was tried for each found, so that a diagnosis that changes to and
 	// fro begins no schedule anew.
 	tried map[string]*attempts
+	// tries counts all heals that did not help.
+	tries int
 	// forgiven is when it was last tried again because something changed.
 	forgiven time.Time
 }
@@ -53,8 +55,8 @@ type attempts struct {
 	failures, refusals int
 	// notBefore is when the next may begin.
 	notBefore time.Time
-	// left says why no more is tried until something changes; empty while something is.
-	left string
+	// left says why no more is tried until something changes; zero while something is.
+	left healer.LeftAlone
 }
 
 // maxFound bounds how often a diagnosis may change until no more is tried.
@@ -85,7 +87,7 @@ func (s *sickness) observe(r healer.Report, driver string, now time.Time) *sickn
 	if s.tried[what] == nil {
 		s.tried[what] = &attempts{}
 		if len(s.tried) > maxFound {
-			s.tried[what].left = "what is wrong with it keeps changing"
+			s.tried[what].left.Because = "what is wrong with it keeps changing"
 		}
 	}
 	return s
@@ -95,7 +97,17 @@ func (s *sickness) observe(r healer.Report, driver string, now time.Time) *sickn
 func (s *sickness) now() *attempts { return s.tried[s.found] }
 
 // healable reports whether there is anything to try.
-func (s *sickness) healable() bool { return s != nil && len(s.steps) > 0 && s.now().left == "" }
+func (s *sickness) healable() bool {
+	return s != nil && len(s.steps) > 0 && s.now().left == (healer.LeftAlone{})
+}
+
+// leftAlone says why no more is tried; zero while something is, or nothing is wrong.
+func (s *sickness) leftAlone() healer.LeftAlone {
+	if s == nil {
+		return healer.LeftAlone{}
+	}
+	return s.now().left
+}
 
 // confirmed reports whether what is wrong has lasted.
 func (s *sickness) confirmed() bool { return s.lasting || s.seen >= confirmations }
@@ -111,16 +123,17 @@ func (s *sickness) healed(r healer.Report, interval time.Duration, now time.Time
 		return refused
 	}
 	a.failures++
+	s.tries++
 	after, again := class.RetryAfter(a.failures)
 	switch {
 	case again:
 		a.notBefore = now.Add(after)
 	case class.Type == healer.TypePermission:
-		a.left = "a permission is missing"
+		a.left.Because = "a permission is missing"
 	case class.Tier == healer.Terminal:
-		a.left = "another try cannot help"
+		a.left.Because = "another try cannot help"
 	default:
-		a.left = fmt.Sprintf("RetryLimitExceeded: %d tries did not help", a.failures)
+		a.left = healer.LeftAlone{Reason: healer.RetryLimitExceeded, Because: fmt.Sprintf("%d tries did not help", s.tries)}
 	}
 	return failed
 }

@@ -55,8 +55,7 @@ func (l *Loop) states() States {
 			s.Paths = append(s.Paths, p.Path)
 		}
 		if v.sick != nil {
-			a := v.sick.now()
-			s.Since, s.Tries, s.Left = v.sick.since, a.failures, a.left
+			s.Since, s.Tries, s.Left = v.sick.since, v.sick.tries, v.sick.leftAlone().String()
 		}
 		all.Volumes = append(all.Volumes, s)
 	}

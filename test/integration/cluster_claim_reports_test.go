@@ -96,6 +96,13 @@ func TestEvents(t *testing.T) {
 	if !strings.Contains(described, "VolumeHealRefused") || !strings.Contains(described, "node-healer") {
 		t.Errorf("kubectl describes %s", described)
 	}
+
+	// The loop says what it would heal.
+	m.Stop()
+	m.Args = append(m.Args, "--loop=heal", "--dry-run", "--check-interval=10s")
+	m.Start()
+	v.Lose()
+	v.isTold(healed, abnormal, refused, "Normal VolumeHealthy 1", abnormal, "Normal VolumeHealDryRun 1")
 }
 
 func setMode(o metav1.Object, mode string) {

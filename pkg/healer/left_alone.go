@@ -1,0 +1,30 @@
+package healer
+
+// LeftReason names a kind of LeftAlone. Reasons are part of the interface, as those of
+// conditions are.
+type LeftReason string
+
+// The reasons that are told to the cluster.
+const (
+	// RetryLimitExceeded: all tries of the tier retriable are used up.
+	RetryLimitExceeded LeftReason = "RetryLimitExceeded"
+	// DryRun: the loop would heal, and was told to change nothing.
+	DryRun LeftReason = "DryRun"
+)
+
+// LeftAlone says why the node's own loop tries no more heals of a sick volume until
+// something changes. The zero value: it does, or nothing is to be healed.
+type LeftAlone struct {
+	// Reason is empty where the report's conditions and steps say it all.
+	Reason LeftReason
+	// Because is half a sentence without a final stop; empty only in the zero value.
+	Because string
+}
+
+// String returns both parts in one line.
+func (l LeftAlone) String() string {
+	if l.Reason == "" {
+		return l.Because
+	}
+	return string(l.Reason) + ": " + l.Because
+}

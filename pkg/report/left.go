@@ -1,0 +1,46 @@
+package report
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/printable"
+)
+
+// triedAgain is what it takes after the retry limit (docs/loop.md).
+const triedAgain = "The loop tries again when the volume's mounts change, when something else is wrong with it, " +
+	"and after a restart of the server; a call of NodeHealer tries at once"
+
+// leftAlone returns the message about a volume that the loop leaves alone, and what makes
+// it differ from others, which is empty where there is none to send.
+func leftAlone(r healer.Report, words func(healer.Report) string) (m message, why string) {
+	switch r.Left.Reason {
+	case healer.RetryLimitExceeded:
+		why = ". Not tried again: " + r.Left.Because + ". " + triedAgain
+		said := printable.Line(r.Volume.Secrets.Redact(words(r)), maxTextBytes-len(why))
+		return message{reasonRetryLimit, corev1.EventTypeWarning, said + why}, why
+	case healer.DryRun:
+		why = "dry run: would try " + strings.Join(offersOf(r), ", ") + ", unless the policy refuses it. Nothing was changed"
+		why = line(r.Volume.Secrets.Redact(why))
+		return message{reasonDryRun, corev1.EventTypeNormal, why}, why
+	}
+	return message{}, ""
+}
+
+// offersOf lists the steps that may be tried, each once, by names that are the same in the
+// next check.
+func offersOf(r healer.Report) (all []string) {
+	names, _ := mountPointNames(r.After.Case)
+	for _, s := range r.After.Offers() {
+		at := "at " + healer.QuoteName(s.MountPoint.Path)
+		if name := nameOf(names, s.MountPoint.Path); name != s.MountPoint.Path {
+			at = name
+		}
+		all = append(all, s.Name+" "+at)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}

@@ -1,0 +1,29 @@
+package report
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+func TestMessagesAboutWhatIsLeftAlone(t *testing.T) {
+	for reason, severity := range map[healer.LeftReason]string{
+		healer.RetryLimitExceeded: corev1.EventTypeWarning,
+		healer.DryRun:             corev1.EventTypeNormal,
+	} {
+		r := left(reason, "4 tries did not help")
+		r.Volume.Secrets = healer.Secrets{"password": "hunter2"}
+		r.After.Steps = append(r.After.Steps, r.After.Steps[0])
+		r.After.Steps[1].MountPoint.Path = "/hunter2/" + strings.Repeat("é", 2000)
+		m, _ := leftAlone(r, words("hunter2 "+strings.Repeat("é", 2000)))
+		if m.severity != severity || len(m.text) > maxTextBytes || strings.Contains(m.text, "hunter2") {
+			t.Errorf("%s: %d bytes: %+v", reason, len(m.text), m)
+		}
+		if reason == healer.RetryLimitExceeded && !strings.HasSuffix(m.text, triedAgain) {
+			t.Errorf("it does not say what it takes: %s", m.text)
+		}
+	}
+}
