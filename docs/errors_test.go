@@ -13,7 +13,6 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/driver"
-	"github.com/csi-addons/node-healer/pkg/healer/provider/mounts"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
 )
 
@@ -22,7 +21,7 @@ var write = flag.Bool("write", false, "write the tables in errors.md anew")
 // TestErrorsPage compares the tables of errors with those in the code.
 func TestErrorsPage(t *testing.T) {
 	page := read(t, "errors.md")
-	for name, table := range map[string]string{"statuses": statusTable(), "probes": probeTable(), "errnos": errnoTable(), "driver": driverTable()} {
+	for name, table := range map[string]string{"statuses": statusTable(), "conditions": conditionTable(), "errnos": errnoTable(), "driver": driverTable()} {
 		begin, end := "<!-- "+name+": made by `go test ./docs -args -write` -->\n", "<!-- end -->\n"
 		before, rest, found := strings.Cut(page, begin)
 		section, after, ended := strings.Cut(rest, end)
@@ -50,14 +49,18 @@ func statusTable() string {
 	return table
 }
 
-func probeTable() string {
-	table := "| errno | on | condition |\n|---|---|---|\n"
-	for _, r := range mounts.Rows() {
-		var names []string
+func conditionTable() string {
+	table := "| errno | operation | filesystem | condition | perhaps beside it |\n|---|---|---|---|---|\n"
+	for _, r := range healer.ConditionRows() {
+		var names, beside []string
 		for _, e := range r.Errnos {
 			names = append(names, unix.ErrnoName(e))
 		}
-		table += fmt.Sprintf("| %s | %s | %s |\n", cmp.Or(strings.Join(names, ", "), "any other"), r.Where, r.Reason)
+		for _, b := range r.Beside {
+			beside = append(beside, string(b))
+		}
+		table += fmt.Sprintf("| %s | %s | %s | %s | %s |\n", cmp.Or(strings.Join(names, ", "), "any other"), cmp.Or(r.Op, "any"), cmp.Or(r.Filesystem, "any"),
+			r.Reason, strings.Join(beside, ", "))
 	}
 	return table
 }

@@ -3,7 +3,6 @@ package fuse
 import (
 	"context"
 	"slices"
-	"syscall"
 
 	"k8s.io/utils/lru"
 
@@ -85,5 +84,6 @@ func at(c healer.Case, dev host.Dev) healer.MountPoint {
 
 // disconnected reports whether a FUSE mount answers as one that has no daemon any more.
 func disconnected(sb host.Superblock) bool {
-	return sb.Answer.Errno == syscall.ENOTCONN || sb.Answer.Errno == syscall.ECONNABORTED
+	row, _ := healer.ConditionOfProbe(sb)
+	return slices.Contains(row.Beside, healer.DaemonGone)
 }

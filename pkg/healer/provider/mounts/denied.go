@@ -24,11 +24,6 @@ func squashed(fsType string, a host.Answer) bool {
 	return host.IsNFS(fsType) && a.Op == "open" && a.Errno == syscall.EACCES
 }
 
-func isCeph(fsType string) bool {
-	kind, subtype, _ := strings.Cut(fsType, ".")
-	return kind == "ceph" || kind == "fuse" && strings.Contains(subtype, "ceph")
-}
-
 // refusal is the usual cause of a refusal, and what a person should do.
 type refusal struct{ cause, advice string }
 
@@ -40,7 +35,7 @@ var whySquashed = refusal{
 // whyDenied returns why a filesystem usually refuses root.
 func whyDenied(fsType string, m host.Mount) refusal {
 	switch {
-	case isCeph(fsType):
+	case healer.IsCeph(fsType):
 		return refusal{
 			"on this filesystem the cluster may have evicted (blocklisted) this client, or taken its key's rights",
 			"see ceph osd blocklist ls, and ceph auth get for the key; an evicted client has to mount anew: delete all pods on this node that use the volume",

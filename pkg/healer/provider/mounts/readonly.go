@@ -2,7 +2,6 @@ package mounts
 
 import (
 	"slices"
-	"syscall"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -51,10 +50,11 @@ func judgeReadOnlyMount(c healer.Case, p healer.MountPoint) []healer.Condition {
 // readOnly reports a superblock that is read-only and should not be.
 func (ev evaluator) readOnly() []healer.Condition {
 	how := ""
+	written, _ := healer.ConditionOfWrite(ev.sb)
 	switch sb := ev.sb; {
 	case slices.Contains(alwaysReadOnly, sb.FSType), !ev.meantWritable():
 		return nil
-	case sb.Write.Errno == syscall.EROFS:
+	case written.Reason == healer.ReadOnlyFilesystem:
 		how = "the filesystem refused a write as read-only (EROFS)"
 	case sb.EmergencyReadOnly:
 		how = "the filesystem turned read-only after an error (emergency_ro)"

@@ -3,7 +3,6 @@ package mounts
 import (
 	"fmt"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -105,20 +104,30 @@ func (ev evaluator) frozen() []healer.Condition {
 	return ev.one(healer.Degraded, healer.Frozen, adviceThaw, "reads succeed, and writers wait for a thaw%s", in(ev.sb.Answer.Waits))
 }
 
+// adviceFailed is for the reasons of errnos.
+var adviceFailed = map[healer.Reason]string{
+	healer.Disconnected:    adviceDaemon,
+	healer.StaleFileHandle: adviceDaemon,
+	healer.DeviceMissing:   adviceDevice,
+	healer.DeviceReadError: adviceDevice,
+	healer.IOError:         adviceShutdown,
+}
+
 // failed judges an errno, which a second probe returned too.
 func (ev evaluator) failed() []healer.Condition {
 	a := ev.sb.Answer
-	if a.Errno == 0 {
+	row, failed := healer.ConditionOfProbe(ev.sb)
+	if !failed && !ev.sb.Write.Unable {
 		a = ev.sb.Write.Answer
-		if a.Errno == 0 || ev.sb.Write.Unable || a.Errno == syscall.EROFS {
-			return nil // readOnly reports EROFS
-		}
+		row, failed = healer.ConditionOfWrite(ev.sb)
 	}
-	row := rowOf(a, ev.sb)
-	if row.Reason == healer.PermissionDenied {
+	switch {
+	case !failed, row.Reason == healer.ReadOnlyFilesystem: // which readOnly reports
+		return nil
+	case row.Reason == healer.PermissionDenied:
 		return ev.judgeDenied(a)
 	}
-	reason, advice := row.Reason, row.advice
+	reason, advice := row.Reason, adviceFailed[row.Reason]
 	if healer.Classify(healer.OpProbe, ev.sb.FSType, a.Errno).Tier == healer.Transient {
 		advice = adviceLater
 	}

@@ -3,7 +3,7 @@
 //
 // Its provider asks whether the server of a mount that failed or hangs can be reached
 // (ServerUnreachable). It never asks about a mount that answers, it does nothing, and
-// what an errno means is the business of the provider mounts.
+// which errnos a server itself sends is in the table of healer.ConditionRows.
 //
 // The rest tells which storage backend a volume lies on: the server that a network
 // filesystem names as its source, the FUSE daemons of one driver, or one filesystem of

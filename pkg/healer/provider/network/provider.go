@@ -76,28 +76,17 @@ func withinMost(ctx context.Context) (context.Context, context.CancelFunc) {
 // suspects returns the addresses of the server of a mount, if the server may be why it
 // failed or hangs.
 func suspects(c healer.Case, mp healer.MountPoint) []string {
-	if mp.InContainer != nil || len(mp.Stack) == 0 || !maybeServer(c.Superblocks[mp.Dev()].Answer) {
+	if mp.InContainer != nil || len(mp.Stack) == 0 || !maybeServer(c.Superblocks[mp.Dev()]) {
 		return nil
 	}
 	return addresses(mp.Stack[0])
 }
 
-// answers are the errnos with which a server itself answers.
-var answers = []syscall.Errno{
-	syscall.ESTALE, syscall.ENOENT, syscall.EACCES, syscall.EPERM,
-	syscall.EKEYEXPIRED, syscall.EKEYREVOKED, syscall.EKEYREJECTED, syscall.ENOKEY,
-	syscall.ESHUTDOWN, // of a Ceph cluster that evicted this node
-}
-
 // maybeServer reports whether a probe shows no answer of a server. One that answered a
 // read did, although a write got no answer.
-func maybeServer(a host.Answer) bool {
-	return a.Asked && (a.TimedOut && !a.Writing || a.Errno != 0 && !slices.Contains(answers, a.Errno))
-}
-
-// unreachable are the errnos of a connection to a host that does not answer.
-var unreachable = []syscall.Errno{
-	syscall.EHOSTUNREACH, syscall.EHOSTDOWN, syscall.ENETUNREACH, syscall.ENETDOWN, syscall.ETIMEDOUT,
+func maybeServer(sb host.Superblock) bool {
+	row, _ := healer.ConditionOfProbe(sb)
+	return sb.Answer.Asked && (sb.Answer.TimedOut && !sb.Answer.Writing || slices.Contains(row.Beside, healer.ServerUnreachable))
 }
 
 // shortest is how long an answer must be late to count: less may be left of the time
@@ -109,12 +98,14 @@ const shortest = 100 * time.Millisecond
 // who made the mount.
 func failure(err error, waited time.Duration) (how string, known bool) {
 	var errno syscall.Errno
+	errors.As(err, &errno)
+	_, unreachable := healer.ConditionOfConnection(errno)
 	switch {
 	case err == nil:
 		return "", true
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case errno == syscall.ECONNREFUSED:
 		return "refused: the host answers, and nothing listens", true
-	case errors.As(err, &errno) && slices.Contains(unreachable, errno):
+	case unreachable:
 		return fmt.Sprintf("%s (%s)", errno.Error(), host.ErrnoName(errno)), true
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Sprintf("no answer within %s", waited.Round(shortest)), waited >= shortest

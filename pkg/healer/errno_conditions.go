@@ -1,0 +1,100 @@
+package healer
+
+import (
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// The operations whose errnos are evidence of a condition, beside OpProbe.
+const (
+	// OpReadDevice is a probe's read of the block device itself, past every cache.
+	OpReadDevice = "read of the device"
+	// OpWriteCheck is a write to a volume that answers reads.
+	OpWriteCheck = "write check"
+	// OpConnect is a connection to the server of a network filesystem.
+	OpConnect = "connection"
+)
+
+// ConditionRow says what an errno that storage answered with means.
+type ConditionRow struct {
+	// Errnos are those that it is about; none: all others.
+	Errnos []syscall.Errno
+	// Op is the operation; empty: any but OpConnect.
+	Op string
+	// Filesystem says on what, in words; empty: on any.
+	Filesystem string
+	Reason     Reason
+	// Beside are the conditions that the provider of the filesystem may find as well: it
+	// looks for their evidence only then.
+	Beside []Reason
+
+	fits func(host.Superblock) bool
+}
+
+// ConditionRows returns the one table of errnos and conditions; docs/errors.md prints it.
+// The first row that fits counts.
+func ConditionRows() []ConditionRow { return slices.Clone(conditionRows) }
+
+// A row without ServerUnreachable beside it is about what a server itself answers with.
+var conditionRows = []ConditionRow{
+	{Errnos: []syscall.Errno{
+		syscall.EACCES, syscall.EPERM, syscall.EKEYEXPIRED, syscall.EKEYREVOKED, syscall.EKEYREJECTED, syscall.ENOKEY,
+	}, Reason: PermissionDenied},
+	// EBLOCKLISTED of linux/ceph/rados.h: the cluster evicted this node.
+	{Errnos: []syscall.Errno{syscall.ESHUTDOWN}, Filesystem: "Ceph", Reason: PermissionDenied, fits: onCeph},
+	{Errnos: []syscall.Errno{syscall.ENOTCONN, syscall.ECONNABORTED}, Reason: Disconnected, Beside: []Reason{DaemonGone, ServerUnreachable}},
+	{Errnos: []syscall.Errno{syscall.ESTALE}, Reason: StaleFileHandle},
+	{Errnos: []syscall.Errno{syscall.ENXIO, syscall.ENODEV, syscall.ENOMEDIUM}, Filesystem: "on a block device", Reason: DeviceMissing, fits: onDevice},
+	{Op: OpReadDevice, Reason: DeviceReadError},
+	{Errnos: []syscall.Errno{syscall.EROFS}, Op: OpWriteCheck, Reason: ReadOnlyFilesystem},
+	{Errnos: []syscall.Errno{syscall.ENOENT}, Reason: IOError},
+	// Of a host that does not answer, or on which nothing listens. Any other errno of a
+	// connection says nothing of the server.
+	{Errnos: []syscall.Errno{
+		syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.EHOSTDOWN, syscall.ENETUNREACH, syscall.ENETDOWN, syscall.ETIMEDOUT,
+	}, Op: OpConnect, Reason: ServerUnreachable},
+	{Reason: IOError, Beside: []Reason{ServerUnreachable}},
+}
+
+func onCeph(sb host.Superblock) bool   { return IsCeph(sb.FSType) }
+func onDevice(sb host.Superblock) bool { return sb.Device != nil }
+
+// IsCeph reports whether it is CephFS, of the kernel or of a daemon.
+func IsCeph(fsType string) bool {
+	kind, subtype, _ := strings.Cut(fsType, ".")
+	return kind == "ceph" || kind == "fuse" && strings.Contains(subtype, "ceph")
+}
+
+// ConditionOfProbe returns what the errno of a probe means; false without an errno.
+func ConditionOfProbe(sb host.Superblock) (ConditionRow, bool) {
+	op := OpProbe
+	if sb.Answer.OfDevice() {
+		op = OpReadDevice
+	}
+	return conditionOf(op, sb.Answer.Errno, sb)
+}
+
+// ConditionOfWrite returns what the errno of a write check means; false without an errno.
+func ConditionOfWrite(sb host.Superblock) (ConditionRow, bool) {
+	return conditionOf(OpWriteCheck, sb.Write.Errno, sb)
+}
+
+// ConditionOfConnection returns what the errno of a connection to a server means; false
+// where it says nothing of the server.
+func ConditionOfConnection(errno syscall.Errno) (ConditionRow, bool) {
+	return conditionOf(OpConnect, errno, host.Superblock{})
+}
+
+func conditionOf(op string, errno syscall.Errno, sb host.Superblock) (ConditionRow, bool) {
+	at := slices.IndexFunc(conditionRows, func(r ConditionRow) bool {
+		return (len(r.Errnos) == 0 || slices.Contains(r.Errnos, errno)) &&
+			(r.Op == op || r.Op == "" && op != OpConnect) && (r.fits == nil || r.fits(sb))
+	})
+	if errno == 0 || at < 0 {
+		return ConditionRow{}, false
+	}
+	return conditionRows[at], true
+}

@@ -1,0 +1,55 @@
+package healer
+
+import (
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/workerops"
+)
+
+func TestConditionsOfErrnos(t *testing.T) {
+	probed := func(fsType string, e syscall.Errno) host.Superblock {
+		return host.Superblock{FSType: fsType, Answer: host.Answer{Asked: true, Op: "statx", Errno: e}}
+	}
+	onDisk := func(op string, e syscall.Errno) host.Superblock {
+		return host.Superblock{FSType: "ext4", Device: &host.BlockDevice{}, Answer: host.Answer{Asked: true, Op: op, Errno: e}}
+	}
+	written := func(e syscall.Errno) host.Superblock {
+		return host.Superblock{FSType: "ext4", Write: host.Write{Answer: host.Answer{Asked: true, Op: "write", Errno: e}}}
+	}
+	// asked is whether its server is asked, too.
+	for name, tc := range map[string]struct {
+		of    func(host.Superblock) (ConditionRow, bool)
+		sb    host.Superblock
+		want  Reason
+		asked bool
+	}{
+		"no errno":                     {ConditionOfProbe, probed("nfs4", 0), "", false},
+		"a server refuses":             {ConditionOfProbe, probed("nfs4", syscall.EACCES), PermissionDenied, false},
+		"Ceph evicted the node":        {ConditionOfProbe, probed("ceph", syscall.ESHUTDOWN), PermissionDenied, false},
+		"ESHUTDOWN of another":         {ConditionOfProbe, probed("cifs", syscall.ESHUTDOWN), IOError, true},
+		"a server has no such file":    {ConditionOfProbe, probed("nfs4", syscall.ENOENT), IOError, false},
+		"a stale handle":               {ConditionOfProbe, probed("nfs4", syscall.ESTALE), StaleFileHandle, false},
+		"no server answered":           {ConditionOfProbe, probed("cifs", syscall.EHOSTDOWN), IOError, true},
+		"a daemon is gone":             {ConditionOfProbe, probed("fuse.glusterfs", syscall.ENOTCONN), Disconnected, true},
+		"a disk is gone":               {ConditionOfProbe, onDisk("statx", syscall.ENXIO), DeviceMissing, false},
+		"ENXIO without a disk":         {ConditionOfProbe, probed("fuse", syscall.ENXIO), IOError, true},
+		"a read of the disk":           {ConditionOfProbe, onDisk(workerops.OpReadDevice, syscall.EIO), DeviceReadError, false},
+		"a read of a disk that is off": {ConditionOfProbe, onDisk(workerops.OpReadDevice, syscall.ENODEV), DeviceMissing, false},
+		"a probe of a read-only one":   {ConditionOfProbe, probed("ext4", syscall.EROFS), IOError, true},
+		"a write to a read-only one":   {ConditionOfWrite, written(syscall.EROFS), ReadOnlyFilesystem, false},
+		"a write that failed":          {ConditionOfWrite, written(syscall.EIO), IOError, true},
+	} {
+		row, found := tc.of(tc.sb)
+		if row.Reason != tc.want || found != (tc.want != "") || slices.Contains(row.Beside, ServerUnreachable) != tc.asked {
+			t.Errorf("%s: %+v, want %q", name, row, tc.want)
+		}
+	}
+	for errno, want := range map[syscall.Errno]Reason{syscall.ECONNREFUSED: ServerUnreachable, syscall.ETIMEDOUT: ServerUnreachable, syscall.EACCES: "", syscall.EIO: "", 0: ""} {
+		if row, _ := ConditionOfConnection(errno); row.Reason != want {
+			t.Errorf("connection, %d: %+v, want %q", errno, row, want)
+		}
+	}
+}
