@@ -14,6 +14,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/driver"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
+	"github.com/csi-addons/node-healer/pkg/retry"
 )
 
 var write = flag.Bool("write", false, "write the tables in errors.md anew")
@@ -21,7 +22,7 @@ var write = flag.Bool("write", false, "write the tables in errors.md anew")
 // TestErrorsPage compares the tables of errors with those in the code.
 func TestErrorsPage(t *testing.T) {
 	page := read(t, "errors.md")
-	for name, table := range map[string]string{"statuses": statusTable(), "conditions": conditionTable(), "errnos": errnoTable(), "driver": driverTable()} {
+	for name, table := range map[string]string{"statuses": statusTable(), "conditions": conditionTable(), "errnos": errnoTable(), "driver": driverTable(), "schedules": scheduleTable()} {
 		begin, end := "<!-- "+name+": made by `go test ./docs -args -write` -->\n", "<!-- end -->\n"
 		before, rest, found := strings.Cut(page, begin)
 		section, after, ended := strings.Cut(rest, end)
@@ -72,6 +73,14 @@ func errnoTable() string {
 	}
 	other := healer.Classify("", "", unix.EXDEV)
 	return table + fmt.Sprintf("| any other | any | any | %s | %s |\n", other.Tier, other.Type)
+}
+
+func scheduleTable() string {
+	table := "| what is tried again | first after | at most |\n|---|---|---|\n"
+	for _, s := range retry.Schedules() {
+		table += fmt.Sprintf("| %s | %s | %s |\n", s.What, s.First, s.Max)
+	}
+	return table
 }
 
 func driverTable() string {

@@ -13,13 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/pkg/api/forwarded"
+	"github.com/csi-addons/node-healer/pkg/retry"
 )
 
 const (
@@ -80,9 +80,7 @@ func NewRegistration(api *rest.Config, cfg RegistrationConfig) (*Registration, e
 // with the pod. A server that does not answer is not registered, because the
 // controller never retries one that it could not reach.
 func (r *Registration) Run(ctx context.Context, server grpc.ClientConnInterface) {
-	// From one second to five minutes, at which it stays.
-	start := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 10, Cap: 5 * time.Minute}
-	backoff := start
+	failures := 0 // in a row; that the object was deleted is one
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := r.keep(ctx, server)
@@ -91,13 +89,24 @@ func (r *Registration) Run(ctx context.Context, server grpc.ClientConnInterface)
 		}
 		r.log(err)
 		if err == nil && time.Since(began) >= stableAfter {
-			backoff = start
+			failures = 0
+		}
+		failures++
+		schedule := retry.Transient
+		if resolvesItself(err) {
+			schedule = retry.Conflict
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(backoff.Step()):
+		case <-time.After(schedule.AfterWithJitter(failures)):
 		}
 	}
+}
+
+// resolvesItself reports whether the next attempt resolves an error: a concurrent write,
+// or a list that is too old.
+func resolvesItself(err error) bool {
+	return apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || apierrors.IsResourceExpired(err)
 }
 
 // keep writes the object if that is needed and watches it. It returns nil when the
@@ -206,11 +215,9 @@ func (r *Registration) untilDeleted(ctx context.Context, only metav1.ListOptions
 	return nil
 }
 
-// log logs repetitions of an error once, and no error that the next attempt resolves:
-// a concurrent write, or a list that is too old.
+// log logs repetitions of an error once, and no error that the next attempt resolves.
 func (r *Registration) log(err error) {
-	if err == nil || err.Error() == r.logged ||
-		apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || apierrors.IsResourceExpired(err) {
+	if err == nil || err.Error() == r.logged || resolvesItself(err) {
 		return
 	}
 	r.logged = err.Error()

@@ -23,6 +23,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/csi-addons/node-healer/pkg/api/forwarded"
+	"github.com/csi-addons/node-healer/pkg/retry"
 )
 
 var ours = RegistrationConfig{Node: "node-1", Pod: "node-healer-gateway-x", Namespace: "ns", PodUID: "pod-uid", Port: 9070}
@@ -176,6 +177,23 @@ func TestRegistrationWaits(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRegistrationThatWasOvertaken: the list was too old, so the next try knows better.
+func TestRegistrationThatWasOvertaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPI()
+		var created atomic.Int32
+		api.PrependReactor("create", "csiaddonsnodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return created.Add(1) == 1, nil, apierrors.NewAlreadyExists(csiAddonsNodes.GroupResource(), "")
+		})
+		defer registering(t, api, ours, &named{name: "node-healer.csi-addons.io"})()
+		time.Sleep(retry.Transient.First / 2)
+		synctest.Wait()
+		if registered(t, api) == nil {
+			t.Errorf("it is not registered after %d tries", created.Load())
+		}
+	})
 }
 
 func TestRegistrationNeeds(t *testing.T) {

@@ -30,7 +30,8 @@ const (
 	// maxSameHandle bounds the volumes that are cached for one handle.
 	maxSameHandle = 16
 	// unavailableTime is how long an API that did not answer is not asked again: a
-	// volume may have many mount points, and each would wait for it.
+	// volume may have many mount points, and each would wait for it. Nothing is tried
+	// again by itself afterwards, so that no schedule of pkg/retry fits.
 	unavailableTime = 3 * time.Second
 )
 

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/kube"
+	"github.com/csi-addons/node-healer/pkg/retry"
 )
 
 const (
@@ -29,21 +29,14 @@ const (
 	// the API stays usable when all volumes of many nodes fail at once.
 	requestQPS   = 10
 	requestBurst = 30
-	// minRetry and maxRetry bound the wait before a claim is tried again whose
-	// annotation the API refuses.
-	minRetry = time.Second
+	// maxRetry is the longest wait before a claim is tried again whose annotation the
+	// API refuses. It is not that of retry.Transient: a refusal is an answer, and lasts.
 	maxRetry = healthRefresh
 	// holdRetries is how often a refused annotation keeps a volume's messages back,
 	// for about half a minute: an API that has just started denies everything (403)
 	// until it has read the roles, and client-go's recorder drops denied events.
 	holdRetries = 5
 )
-
-// outageBackoff returns the waits between requests to an API that does not answer:
-// from one second to half a minute, for all volumes together.
-func outageBackoff() wait.Backoff {
-	return wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 10, Cap: 30 * time.Second}
-}
 
 // Config configures a Reporter. Every field is required.
 type Config struct {
@@ -104,7 +97,7 @@ func New(cfg Config) (*Reporter, error) {
 	r := &Reporter{
 		cfg:   cfg,
 		pace:  flowcontrol.NewTokenBucketRateLimiter(requestQPS, requestBurst),
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[volumeKey](minRetry, maxRetry)),
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[volumeKey](retry.Transient.First, maxRetry)),
 	}
 	r.volumes = lru.NewWithEvictionFunc(maxVolumes, func(_ lru.Key, v any) { r.pending -= len(v.(*volume).messages) })
 	return r, nil
@@ -164,7 +157,7 @@ func (r *Reporter) Run(ctx context.Context) {
 	defer shutdown()
 	stop := context.AfterFunc(ctx, r.queue.ShutDown)
 	defer stop()
-	backoff := outageBackoff()
+	unanswered := 0 // in a row, of all volumes together
 	for {
 		key, ended := r.queue.Get()
 		if ended {
@@ -175,16 +168,17 @@ func (r *Reporter) Run(ctx context.Context) {
 		switch {
 		case err == nil:
 			r.queue.Forget(key)
-			backoff = outageBackoff()
+			unanswered = 0
 		case isOutage(err):
+			unanswered++
 			select {
 			case <-ctx.Done():
-			case <-time.After(backoff.Step()):
+			case <-time.After(retry.Outage.AfterWithJitter(unanswered)):
 			}
 			r.queue.Add(key)
 		default:
 			r.queue.AddRateLimited(key)
-			backoff = outageBackoff()
+			unanswered = 0
 		}
 	}
 }

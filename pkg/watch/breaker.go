@@ -5,6 +5,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/retry"
 )
 
 const (
@@ -54,7 +55,7 @@ func (b *breaker) end(now time.Time, how outcome) {
 		b.allowed = min(2*max(b.allowed, 1), maxVolumes)
 	case failed:
 		b.allowed, b.failures = 1, b.failures+1
-		b.until = now.Add(healer.Backoff(trialBackoff, b.failures))
+		b.until = now.Add(retry.From(trialBackoff).After(b.failures))
 	case refused: // it says nothing of the backend
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/retry"
 )
 
 const (
@@ -119,7 +120,7 @@ func (s *sickness) healed(r healer.Report, interval time.Duration, now time.Time
 	class, ran := r.Failure()
 	if !ran {
 		a.refusals++
-		a.notBefore = now.Add(healer.Backoff(interval, a.refusals))
+		a.notBefore = now.Add(retry.From(interval).After(a.refusals))
 		return refused
 	}
 	a.failures++

@@ -1,0 +1,59 @@
+// Package retry has the schedules of what is tried again without end, because it may
+// succeed by itself: the tier transient of docs/errors.md, which prints them. It only
+// says how long to wait. What ends after a few tries is not for it.
+package retry
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// longest is the longest wait, but where a Schedule says why its own is shorter.
+const longest = 11 * time.Minute
+
+// Schedule is how long to wait before each further try: twice as long each time.
+type Schedule struct {
+	// What is tried again, in words.
+	What string
+	// First is the wait after the first failure, Max the longest.
+	First, Max time.Duration
+}
+
+var (
+	// Conflict is for what the next try resolves, as it reads anew.
+	Conflict = Schedule{"a write to the Kubernetes API that another one overtook", 5 * time.Millisecond, longest}
+	// Transient is for all that touches a storage or a driver, and where nothing else fits.
+	Transient = Schedule{"a step that failed for a transient cause; the registration at the CSI-Addons controller", time.Second, longest}
+	// Outage is for reports that wait for the Kubernetes API. Eleven minutes after it is
+	// back they would be news of long ago, and a node's informers ask it as often.
+	Outage = Schedule{"reports to a Kubernetes API that does not answer", time.Second, 30 * time.Second}
+)
+
+// Schedules returns all of them; docs/errors.md prints it.
+func Schedules() []Schedule { return []Schedule{Conflict, Transient, Outage} }
+
+// From returns Transient with another first wait.
+func From(first time.Duration) Schedule {
+	s := Transient
+	s.First = first
+	return s
+}
+
+// After returns the wait after the given number of failures in a row.
+func (s Schedule) After(failures int) time.Duration {
+	d := s.First
+	for i := 1; i < failures && d < s.Max; i++ {
+		d *= 2
+	}
+	return min(d, s.Max)
+}
+
+// jitter is the part by which AfterWithJitter is longer at most.
+const jitter = 0.2
+
+// AfterWithJitter returns the same, and up to a fifth more: many nodes that failed at
+// the same time do not meet again.
+func (s Schedule) AfterWithJitter(failures int) time.Duration {
+	d := s.After(failures)
+	return d + time.Duration(float64(d)*jitter*rand.Float64()) //nolint:gosec // no secret
+}
