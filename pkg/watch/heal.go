@@ -143,11 +143,12 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 		if before != nil && l.cfg.Recovered != nil {
 			l.cfg.Recovered(now.Sub(before.since))
 		}
+	case r.heals:
+		tried := before.now() // what is found now may be something else
+		v.sick = before.observe(r.report, v.key.driver, now)
+		how = v.sick.healed(tried, r.report, l.cfg.Interval, now)
 	default:
 		v.sick = before.observe(r.report, v.key.driver, now)
-		if r.heals {
-			how = v.sick.healed(r.report, l.cfg.Interval, now)
-		}
 	}
 	if r.heals {
 		l.heals.running--

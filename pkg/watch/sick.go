@@ -113,10 +113,9 @@ func (s *sickness) leftAlone() healer.LeftAlone {
 // confirmed reports whether what is wrong has lasted.
 func (s *sickness) confirmed() bool { return s.lasting || s.seen >= confirmations }
 
-// healed takes over what became of a heal that left the volume abnormal, and returns
-// whether anything was tried.
-func (s *sickness) healed(r healer.Report, interval time.Duration, now time.Time) outcome {
-	a := s.now()
+// healed takes over what became of a heal that left the volume abnormal, which counts
+// among the attempts a, and returns whether anything was tried.
+func (s *sickness) healed(a *attempts, r healer.Report, interval time.Duration, now time.Time) outcome {
 	class, ran := r.Failure()
 	if !ran {
 		a.refusals++
