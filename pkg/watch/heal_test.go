@@ -445,6 +445,7 @@ func TestSuperblockEvent(t *testing.T) {
 	n := many(3)
 	run(t, n, func() {
 		time.Sleep(90 * time.Second)
+		n.rested("v1")
 		start := time.Now()
 		n.do(func() {
 			if n.followed != 3 {

@@ -211,6 +211,14 @@ func (n *fakeNode) since(start time.Time) map[string][]time.Time {
 	return at
 }
 
+// rested waits until a volume was not checked within the last changeGap, as the next check
+// would wait for that.
+func (n *fakeNode) rested(id string) {
+	for len(n.since(time.Now().Add(-changeGap))[id]) > 0 {
+		time.Sleep(changeGap / 10)
+	}
+}
+
 // run has a loop run until do returns, in virtual time.
 func run(t *testing.T, n *fakeNode, do func()) {
 	t.Helper()
@@ -285,6 +293,7 @@ func TestLostMountIsCheckedSoon(t *testing.T) {
 	n := many(100)
 	run(t, n, func() {
 		time.Sleep(2*time.Minute + 10*time.Second)
+		n.rested("v7")
 		lost := time.Now()
 		n.unmount("/pods/7")
 		n.changed()
