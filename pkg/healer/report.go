@@ -123,9 +123,12 @@ func (d Diagnosis) Offers() (steps []Step) {
 }
 
 // Lasting reports whether what is wrong cannot pass by itself: the filesystem instance of
-// a mount has ended. All else may be a moment of kubelet's, a driver's or a server's.
+// a mount has ended, and a step may act on that. All else may be a moment of kubelet's, a
+// driver's or a server's.
 func (d Diagnosis) Lasting() bool {
-	return slices.ContainsFunc(d.Conditions, func(c Condition) bool { return c.Acute && slices.Contains(EndedReasons(), c.Reason) })
+	ended := func(c Condition) bool { return slices.Contains(EndedReasons(), c.Reason) }
+	return slices.ContainsFunc(d.Conditions, func(c Condition) bool { return c.Acute && ended(c) }) ||
+		slices.ContainsFunc(d.Offers(), func(s Step) bool { return s.Cost == Restage && slices.ContainsFunc(d.For(s), ended) })
 }
 
 // recordable reports whether the volume can be used, and it is clear which storage it

@@ -17,6 +17,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/test/harness"
 	"github.com/csi-addons/node-healer/test/harness/cluster"
+	"github.com/csi-addons/node-healer/test/harness/csidriver"
 )
 
 // healerSocket is where the manifest has callers on the node find the server.
@@ -67,6 +68,14 @@ func (h *Healer) Call(app *App) *healerpb.NodeHealerResponse {
 	harness.Must(h.n.T, err)
 	h.n.T.Logf("NodeHealer: abnormal=%v %s", answer.GetAbnormal(), answer.GetMessage())
 	return answer
+}
+
+// HealsByItself has the node heal without a call, and have the tests' driver stage
+// volumes anew.
+func (h *Healer) HealsByItself() {
+	h.n.T.Helper()
+	h.n.Cluster.Kubectl(h.n.T, "patch", "configmap/node-healer", "--namespace="+healerNamespace, "--type=merge",
+		`--patch={"data":{"loop":"- loop: heal\n","restage-drivers":"`+csidriver.Name+`: unmount-first\n"}}`)
 }
 
 // OverTheNetwork is the same healer, as the CSI-Addons controller reaches it: at

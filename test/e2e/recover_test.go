@@ -60,6 +60,8 @@ func TestAPodGetsItsVolumeBackWithoutARestart(t *testing.T) {
 	}
 	expect(t, healer, app, "healthy")
 	n.tells(app)
+	healer.HealsByItself()
+	recoversByItself(t, n, app, mounts)
 
 	during, err := app.Log()
 	harness.Must(t, err)
@@ -68,6 +70,36 @@ func TestAPodGetsItsVolumeBackWithoutARestart(t *testing.T) {
 	harness.Must(t, err)
 	if !strings.HasPrefix(during, before) || !strings.HasPrefix(after, during) {
 		t.Errorf("data was lost\nat the daemon's end:\n%s\nhealed:\n%s\nin the end:\n%s", before, during, after)
+	}
+}
+
+// recoversByItself kills the daemon, and nothing else: the node notices, and has the
+// driver stage the volume anew.
+func recoversByItself(t *testing.T, n *Node, app *App, mounts string) {
+	t.Helper()
+	for range 2 {
+		daemon, err := n.Driver.Daemon(app.Volume)
+		harness.Must(t, err)
+		harness.Must(t, unix.Kill(daemon, unix.SIGKILL))
+		eventually(t, "the app reads again, without a call", func() error {
+			if now, err := n.Driver.Daemon(app.Volume); err != nil || now == daemon {
+				return errors.Join(errors.New("there is no other daemon"), err)
+			}
+			return app.Read()
+		})
+		before, err := app.Log()
+		harness.Must(t, err)
+		eventually(t, "the app writes again", func() error {
+			now, err := app.Log()
+			if err == nil && len(now) == len(before) {
+				err = errors.New("its log does not grow")
+			}
+			return err
+		})
+		app.wasNotRestarted()
+		if now := app.Mounts(); now != mounts {
+			t.Errorf("the mounts changed\nbefore:\n%s\nafter:\n%s", mounts, now)
+		}
 	}
 }
 
