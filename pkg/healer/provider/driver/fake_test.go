@@ -61,6 +61,7 @@ type fake struct {
 	health       func(context.Context) (*csi.VolumeHealth, error)
 	stats        func(context.Context) (*csi.NodeGetVolumeStatsResponse, error)
 	heal         func(context.Context) (*healerpb.NodeHealerResponse, error)
+	stage        func(context.Context) error
 
 	mu     sync.Mutex
 	asked  []string
@@ -131,6 +132,11 @@ func (f *fake) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVolumeSta
 		return nil, status.Error(codes.Internal, "unexpected")
 	}
 	return f.stats(ctx)
+}
+
+func (f *fake) NodeStageVolume(ctx context.Context, _ *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+	f.note("NodeStageVolume")
+	return &csi.NodeStageVolumeResponse{}, f.stage(ctx)
 }
 
 func (f *fake) NodeHealer(ctx context.Context, req *healerpb.NodeHealerRequest) (*healerpb.NodeHealerResponse, error) {

@@ -1,0 +1,287 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/healer/providertest"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+var fuseDev = host.Dev{Minor: 50}
+
+// dead is a staged FUSE volume whose daemon has died.
+func dead() healer.Case {
+	c := healthy()
+	c.Volume.Capability = &healer.Capability{Access: healer.AccessMount, AccessMode: "MULTI_NODE_MULTI_WRITER"}
+	c.Superblocks = map[host.Dev]host.Superblock{fuseDev: {
+		Dev: fuseDev, FSType: "fuse.x", Source: "bucket", Answer: host.Answer{Asked: true, Errno: syscall.ENOTCONN},
+	}}
+	for i := range c.MountPoints {
+		p := &c.MountPoints[i]
+		p.Stack = []host.Mount{{Dev: fuseDev, Path: p.Path, FSType: "fuse.x", Source: "bucket"}}
+	}
+	c.MountPoints[1].Layout = host.Layout{Kind: host.LayoutStaging, Base: staged}
+	for _, reason := range []healer.Reason{healer.Disconnected, healer.DaemonGone} {
+		c.Found = append(c.Found, healer.Condition{Status: healer.Inaccessible, Reason: reason, MountPoint: published, Superblock: fuseDev, Message: "it is gone"})
+	}
+	c.Record = &healer.Record{FSType: "fuse.x", Source: "bucket"}
+	return c
+}
+
+// fakeHost is a node with one staging path.
+type fakeHost struct {
+	daemons host.FUSEDaemons
+	// mounted is what is there: empty, "dead", "new".
+	mounted string
+	acts    []string
+}
+
+func (h *fakeHost) FUSEDaemons(context.Context, host.Dev) (host.FUSEDaemons, error) {
+	return h.daemons, nil
+}
+
+func (h *fakeHost) UnmountDead(ctx context.Context, _ string, _ []host.Mount, revalidate func(context.Context) error) error {
+	if err := revalidate(ctx); err != nil {
+		return err
+	}
+	h.acts, h.mounted = append(h.acts, "unmount"), ""
+	return nil
+}
+
+func (h *fakeHost) MountDead(_ context.Context, _ string, _ host.Mount, place bool) (placed, changed bool, err error) {
+	if h.mounted == "" && place {
+		h.acts, h.mounted = append(h.acts, "mount-dead"), "dead"
+		return true, false, nil
+	}
+	return false, h.mounted == "new", nil
+}
+
+// staging serves a driver that stages as told, for a provider with the order.
+func stagingDriver(t *testing.T, order healer.RestageOrder, stage func(h *fakeHost) error) (*Provider, *fakeHost, *fake) {
+	t.Helper()
+	h, f := &fakeHost{mounted: "dead"}, newFake()
+	f.capabilities = append(f.capabilities, csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
+	f.stage = func(context.Context) error {
+		h.acts = append(h.acts, "stage")
+		return stage(h)
+	}
+	p := f.serve(t)
+	p.cfg.Host, p.cfg.DriverTimeout = h, time.Minute
+	p.cfg.Stager = FromCall{Orders: map[string]healer.RestageOrder{driverName: order}}
+	return p, h, f
+}
+
+// mounts is a driver that does what it is told.
+func mounts(h *fakeHost) error { h.mounted = "new"; return nil }
+
+// restageStep is the step that is offered for a case.
+func restageStep(t *testing.T, p *Provider, c healer.Case) healer.Step {
+	t.Helper()
+	found, err := p.Examine(with(c, collect(t, p, c)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(found.Steps, func(s healer.Step) bool { return s.Name == StepRestage })
+	if i < 0 {
+		return healer.Step{}
+	}
+	return found.Steps[i]
+}
+
+func TestRestage(t *testing.T) {
+	internal := status.Error(codes.Internal, "transport endpoint is not connected")
+	overDead := func(err error) func(*fakeHost) error {
+		return func(h *fakeHost) error {
+			if h.mounted == "dead" {
+				return err
+			}
+			return mounts(h)
+		}
+	}
+	for name, tc := range map[string]struct {
+		order healer.RestageOrder
+		stage func(*fakeHost) error
+		acts  string
+		says  string
+		left  string
+	}{
+		"over the dead mount":   {healer.StageFirst, mounts, "stage", "", "new"},
+		"refused there":         {healer.StageFirst, overDead(internal), "stage unmount stage", "", "new"},
+		"no precondition":       {healer.StageFirst, overDead(status.Error(codes.FailedPrecondition, "")), "stage unmount stage", "", "new"},
+		"refused for more":      {healer.StageFirst, overDead(status.Error(codes.NotFound, "")), "stage", "NodeStageVolume: NOT_FOUND", "dead"},
+		"nothing done":          {healer.StageFirst, overDead(nil), "stage", "RestageHadNoEffect", "dead"},
+		"unmounted first":       {healer.UnmountFirst, mounts, "unmount stage", "", "new"},
+		"unmounted for nothing": {healer.UnmountFirst, func(*fakeHost) error { return internal }, "unmount stage mount-dead", "NodeStageVolume: INTERNAL", "dead"},
+		"unmounted, no effect":  {healer.UnmountFirst, func(*fakeHost) error { return nil }, "unmount stage mount-dead", "RestageHadNoEffect", "dead"},
+		"late":                  {healer.UnmountFirst, func(h *fakeHost) error { h.mounted = "new"; return internal }, "unmount stage", "NodeStageVolume: INTERNAL", "new"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, h, _ := stagingDriver(t, tc.order, tc.stage)
+			s := restageStep(t, p, dead())
+			if s.Refused != "" || s.Run == nil {
+				t.Fatalf("%+v", s)
+			}
+			err := s.Run(t.Context(), func(context.Context) error { return nil })
+			if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("it fails with %v", err)
+			}
+			if got := strings.Join(h.acts, " "); got != tc.acts || h.mounted != tc.left {
+				t.Errorf("it did %q, and left %q", got, h.mounted)
+			}
+		})
+	}
+}
+
+// What no pod wants any more is left as it is, and what was staged is reported.
+func TestRestageNotWanted(t *testing.T) {
+	for name, tc := range map[string]struct {
+		asked int // how often it is wanted
+		acts  string
+		staged,
+		bare bool
+	}{
+		"before":            {0, "", false, false},
+		"while it unmounts": {1, "unmount", false, true},
+		"while it stages":   {2, "unmount stage", true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, h, _ := stagingDriver(t, healer.UnmountFirst, mounts)
+			asked := 0
+			err := restageStep(t, p, dead()).Run(t.Context(), func(context.Context) error {
+				if asked++; asked > tc.asked {
+					return fmt.Errorf("%w: gone", healer.ErrRefused)
+				}
+				return nil
+			})
+			if got := strings.Join(h.acts, " "); got != tc.acts || errors.Is(err, healer.ErrNotWanted) != tc.staged || (h.mounted == "") != tc.bare {
+				t.Errorf("it did %q, left %q and fails with %v", got, h.mounted, err)
+			}
+		})
+	}
+}
+
+// What is not known to be dead for good is not offered, or refused.
+func TestRestageOffered(t *testing.T) {
+	top := func(change func(*host.Mount)) func(*healer.Case, *Provider, *fakeHost) {
+		return func(c *healer.Case, _ *Provider, _ *fakeHost) { change(&c.MountPoints[1].Stack[0]) }
+	}
+	answers := func(errno syscall.Errno) func(*healer.Case, *Provider, *fakeHost) {
+		return func(c *healer.Case, _ *Provider, _ *fakeHost) {
+			sb := c.Superblocks[fuseDev]
+			sb.Answer.Errno = errno
+			c.Superblocks = map[host.Dev]host.Superblock{fuseDev: sb}
+		}
+	}
+	const notOffered = "-"
+	for name, tc := range map[string]struct {
+		change func(*healer.Case, *Provider, *fakeHost)
+		want   string
+	}{
+		"dead":           {func(*healer.Case, *Provider, *fakeHost) {}, ""},
+		"aborted":        {answers(syscall.ECONNABORTED), ""},
+		"it answers":     {answers(0), notOffered},
+		"an I/O error":   {answers(syscall.EIO), notOffered},
+		"fuseblk":        {top(func(m *host.Mount) { m.FSType = "fuseblk" }), notOffered},
+		"a device":       {top(func(m *host.Mount) { m.Source = "/dev/sdb" }), notOffered},
+		"NFS":            {top(func(m *host.Mount) { m.FSType = "nfs4" }), notOffered},
+		"a directory in": {top(func(m *host.Mount) { m.Path = "/real/kubelet" }), notOffered},
+		"not kubelet's": {func(c *healer.Case, _ *Provider, _ *fakeHost) {
+			c.MountPoints[1].Layout = host.Layout{}
+		}, notOffered},
+		"bare": {func(c *healer.Case, _ *Provider, _ *fakeHost) { c.MountPoints[1].Stack = nil }, notOffered},
+		"left bare": {func(c *healer.Case, _ *Provider, _ *fakeHost) {
+			c.MountPoints[1].Stack, c.Record.Restaging = nil, true
+		}, ""},
+		"left bare in another boot": {func(c *healer.Case, _ *Provider, _ *fakeHost) {
+			c.MountPoints[1].Stack, c.Record.Restaging, c.BootID = nil, true, "another"
+		}, notOffered},
+		"a disk left bare": {func(c *healer.Case, _ *Provider, _ *fakeHost) {
+			c.MountPoints[1].Stack, c.Record.Restaging, c.Record.FSType = nil, true, "ext4"
+		}, notOffered},
+		"not known who serves": {func(c *healer.Case, _ *Provider, _ *fakeHost) { c.Found = c.Found[:1] }, "still has the FUSE connection open"},
+		"another driver":       {func(_ *healer.Case, p *Provider, _ *fakeHost) { p.cfg.Stager = FromCall{} }, "is not switched on"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, h, _ := stagingDriver(t, healer.StageFirst, mounts)
+			c := dead()
+			tc.change(&c, p, h)
+			s := restageStep(t, p, c)
+			if (s.Name == "") != (tc.want == notOffered) || tc.want != notOffered && !strings.Contains(s.Refused, tc.want) || tc.want == "" && s.Refused != "" {
+				t.Errorf("it offers %+v", s)
+			}
+		})
+	}
+}
+
+// A daemon that came since keeps the step from running.
+func TestRestageLooksAgain(t *testing.T) {
+	for name, d := range map[string]host.FUSEDaemons{
+		"a process": {Processes: []host.FUSEDaemon{{PID: 7}}}, "untold": {Untold: true}, "cut": {Cut: true}, "unseen": {Unseen: 1},
+	} {
+		p, h, _ := stagingDriver(t, healer.UnmountFirst, mounts)
+		h.daemons = d
+		err := restageStep(t, p, dead()).Run(t.Context(), func(context.Context) error { return nil })
+		if !errors.Is(err, healer.ErrRefused) || len(h.acts) > 0 {
+			t.Errorf("%s: it did %q and fails with %v", name, h.acts, err)
+		}
+	}
+}
+
+// kubelet's choice of an access mode.
+func TestAccessMode(t *testing.T) {
+	const stage, many, group = csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER, csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP
+	type modes = []csi.NodeServiceCapability_RPC_Type
+	for _, tc := range []struct {
+		with    healer.StageRequest
+		offered modes
+		want    string // empty: refused
+	}{
+		{healer.StageRequest{VolumeAccessMode: "ReadWriteOnce"}, modes{stage}, "SINGLE_NODE_WRITER"},
+		{healer.StageRequest{VolumeAccessMode: "ReadWriteOncePod"}, modes{stage}, "SINGLE_NODE_WRITER"},
+		{healer.StageRequest{VolumeAccessMode: "ReadWriteOnce"}, modes{stage, many}, "SINGLE_NODE_MULTI_WRITER"},
+		{healer.StageRequest{VolumeAccessMode: "ReadWriteOncePod"}, modes{stage, many}, "SINGLE_NODE_SINGLE_WRITER"},
+		{healer.StageRequest{VolumeAccessMode: "ReadOnlyMany"}, modes{stage, many}, "MULTI_NODE_READER_ONLY"},
+		{healer.StageRequest{VolumeAccessMode: "ReadWriteMany"}, modes{stage}, "MULTI_NODE_MULTI_WRITER"},
+		{healer.StageRequest{AccessMode: "SINGLE_NODE_READER_ONLY"}, modes{stage}, "SINGLE_NODE_READER_ONLY"},
+		{healer.StageRequest{VolumeAccessMode: "ReadWriteMany", FSGroup: true}, modes{stage}, "MULTI_NODE_MULTI_WRITER"},
+		{healer.StageRequest{VolumeAccessMode: "ReadWriteMany", FSGroup: true}, modes{stage, group}, ""},
+		{healer.StageRequest{VolumeAccessMode: "ReadWriteMany"}, modes{group}, ""},
+		{healer.StageRequest{VolumeAccessMode: "New"}, modes{stage}, ""},
+	} {
+		mode, err := accessMode(tc.with, tc.offered)
+		if (err != nil) != (tc.want == "") || err == nil && mode.String() != tc.want {
+			t.Errorf("%+v with %v: %s, %v", tc.with, tc.offered, mode, err)
+		}
+	}
+}
+
+func TestRestageKeepsTheContract(t *testing.T) {
+	p, h, f := stagingDriver(t, healer.UnmountFirst, mounts)
+	tools := p.tools.(*providertest.Tools)
+	const stagesAt = "/var/lib/kubelet/plugins/d.example.com/stage.sock" // the other one is left alone after a hostile answer
+	tools.Sockets[stagesAt] = tools.Sockets[csiSocket]
+	opinion := &Opinion{MountPoint: published, Superblock: fuseDev, Status: healer.Inaccessible, Text: "driver d says: it is gone"}
+	providertest.Run(t, p, providertest.Cases{
+		Healthy: func() healer.Case { return with(healthy(), Evidence{}) },
+		Sick: map[string]func() healer.Case{
+			"DriverReportsAbnormal": func() healer.Case {
+				h.mounted = "dead"
+				return with(dead(), Evidence{Opinion: opinion, Order: healer.UnmountFirst, StagesAt: stagesAt})
+			},
+		},
+		Tools: tools,
+		Acts:  func() int { return f.count("NodeStageVolume") + len(h.acts) },
+	})
+}
