@@ -164,3 +164,40 @@ func (d *CSIDriver) SameTable(v *Volume, before []string) {
 		d.node.T.Fatalf("the mount table changed\nbefore:\n%s\nafter:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
 	}
 }
+
+// TearDown does what kubelet does with a volume in the end: it unpublishes and unstages it
+// until nothing is mounted, and removes the directories, which have to be empty. data is
+// the checksum of what the volume had.
+func (d *CSIDriver) TearDown(v *Volume, data string) {
+	t := d.node.T
+	t.Helper()
+	for _, pod := range []string{PodUID, OtherPod} {
+		at := v.MountPointOf(pod)
+		d.untilGone(at, func(ctx context.Context, conn *grpc.ClientConn) error {
+			_, err := csi.NewNodeClient(conn).NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{VolumeId: v.ID, TargetPath: at})
+			return err
+		})
+	}
+	d.untilGone(v.Staging, func(ctx context.Context, conn *grpc.ClientConn) error {
+		_, err := csi.NewNodeClient(conn).NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: v.ID, StagingTargetPath: v.Staging})
+		return err
+	})
+	if err := os.Remove(v.Staging); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Error("the staging directory: ", err)
+	}
+	if now := v.Sum(d.Data(v.ID)); now != data {
+		t.Error("the volume's data is another one")
+	}
+}
+
+// untilGone calls until nothing is mounted at a path, a few times.
+func (d *CSIDriver) untilGone(at string, call func(context.Context, *grpc.ClientConn) error) {
+	d.node.T.Helper()
+	var err error
+	for range 4 {
+		if err = d.Try(call); err == nil && len(Layers(d.node.T, at)) == 0 {
+			return
+		}
+	}
+	d.node.T.Errorf("%s is still mounted: %v", at, err)
+}
