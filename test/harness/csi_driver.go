@@ -33,6 +33,9 @@ type CSIDriver struct {
 func (n *Node) NewCSIDriver(m csidriver.Mode) *CSIDriver {
 	n.T.Helper()
 	d := &CSIDriver{node: n, Driver: csidriver.Driver{Name: Driver, Kubelet: n.Kubelet, Volumes: filepath.Join(n.Dir, "volumes"), NodeID: "node-1"}}
+	if len(d.Socket()) > maxSocketPath {
+		n.T.Fatalf("%s is no path for a socket: the name of the test is too long", d.Socket())
+	}
 	n.T.Cleanup(func() {
 		for _, group := range d.groups {
 			_ = unix.Kill(-group, unix.SIGKILL)
@@ -43,6 +46,9 @@ func (n *Node) NewCSIDriver(m csidriver.Mode) *CSIDriver {
 	d.Start()
 	return d
 }
+
+// maxSocketPath is what unix(7) leaves of sun_path.
+const maxSocketPath = 107
 
 // Behave sets how the driver behaves from now on.
 func (d *CSIDriver) Behave(m csidriver.Mode) {
@@ -123,14 +129,20 @@ func (d *CSIDriver) Stages(v *Volume) func(context.Context, *grpc.ClientConn) er
 	}
 }
 
+// EndDaemon kills the daemon of a volume, for a driver that may be quicker than the test.
+func (d *CSIDriver) EndDaemon(v *Volume) {
+	d.node.T.Helper()
+	pid, err := d.Daemon(v.ID)
+	Must(d.node.T, err)
+	Must(d.node.T, unix.Kill(pid, unix.SIGKILL))
+}
+
 // KillDaemon kills the daemon of a volume, as the kernel does that has no memory left,
 // and waits until the volume is dead.
 func (d *CSIDriver) KillDaemon(v *Volume) {
 	t := d.node.T
 	t.Helper()
-	pid, err := d.Daemon(v.ID)
-	Must(t, err)
-	Must(t, unix.Kill(pid, unix.SIGKILL))
+	d.EndDaemon(v)
 	Eventually(t, "the connection to the daemon ends", func() bool {
 		return errors.Is(unix.Statfs(v.Staging, &unix.Statfs_t{}), unix.ENOTCONN)
 	})

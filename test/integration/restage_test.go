@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/csi-addons/node-healer/test/harness"
@@ -47,5 +48,70 @@ func TestRestage(t *testing.T) {
 			n.Expect("healthy", d.Request(v))
 			n.Expect("healthy", other.Request())
 		})
+	}
+}
+
+// TestRestageSelf has the driver forget what it staged, and repair its
+// volume itself at the same time.
+func TestRestageSelf(t *testing.T) {
+	t.Run("remembers", func(t *testing.T) {
+		n, d := restaging(t, "unmount-first", csidriver.Mode{Stage: csidriver.Remembers})
+		v := d.NewVolume("v")
+		n.Expect("healthy", d.Request(v))
+		before := d.Table(v)
+		d.KillDaemon(v)
+		n.Expect("abnormal", d.Request(v), "RestageHadNoEffect")
+		disconnected(t, v.Staging)
+		d.Stop()
+		d.Start() // it remembers nothing
+		n.Expect("healed", d.Request(v), "restage of the staging mount point in ")
+		d.SameTable(v, before)
+	})
+	for _, order := range []string{"stage-first", "unmount-first"} {
+		t.Run(order, func(t *testing.T) {
+			n, d := restaging(t, order, csidriver.Mode{Stage: csidriver.Repairs})
+			v := d.NewVolume("v")
+			for range 5 {
+				n.Expect("healthy", d.Request(v))
+				before := d.Table(v)
+				d.EndDaemon(v)
+				harness.Eventually(t, "the volume is healed", func() bool {
+					a, err := n.Call(d.Request(v))
+					return err == nil && !a.GetAbnormal()
+				})
+				d.SameTable(v, before)
+			}
+		})
+	}
+}
+
+// TestRestageOfMany has the daemons of all volumes die at once, as with the pod that they
+// run in, and heals them side by side.
+func TestRestageOfMany(t *testing.T) {
+	n, d := restaging(t, "unmount-first", csidriver.Mode{})
+	var all []*harness.Volume
+	for i := range 8 {
+		all = append(all, d.NewVolume(fmt.Sprint("v", i)))
+		n.Expect("healthy", d.Request(all[i]))
+	}
+	for _, v := range all {
+		d.KillDaemon(v)
+	}
+	for healed := 0; healed < len(all); { // the driver serves one call at a time
+		healed = 0
+		var begun []*harness.Begun
+		for _, v := range all {
+			begun = append(begun, n.Begin(d.Request(v)))
+		}
+		for _, b := range begun {
+			if a := b.Answer(); a != nil && !a.GetAbnormal() {
+				healed++
+			}
+		}
+	}
+	for _, v := range all {
+		if layers := harness.Layers(t, v.Staging); len(layers) != 1 {
+			t.Errorf("%d mounts at %s", len(layers), v.Staging)
+		}
 	}
 }
