@@ -8,27 +8,28 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer/provider/driver"
 )
 
-// stager says which drivers stage volumes anew, and with what. It is made before the
-// cluster, whose settings may name the reasons of all providers.
-type stager struct {
-	driver.Stager
-}
-
-func newStager(cfg config) *stager {
+// newStager returns what says which drivers stage volumes anew, and with what.
+func newStager(cfg config) driver.Stager {
 	if !cfg.standalone {
-		return &stager{driver.Stager(noCluster{})}
+		return &clusterStager{noCluster{}}
 	}
 	orders := map[string]healer.RestageOrder{}
 	for name, order := range cfg.restageDrivers {
 		orders[name] = healer.RestageOrder(order) // as config checked it
 	}
-	return &stager{driver.FromCall{Orders: orders}}
+	return driver.NewFromCall(orders)
 }
 
-// follow has the cluster say it, if there is one.
-func (s *stager) follow(c *cluster) {
-	if c != nil {
-		s.Stager = c.policy
+// clusterStager goes by the cluster. It is made before that, whose settings may name the
+// reasons of all providers.
+type clusterStager struct {
+	driver.Stager
+}
+
+// stageBy has the cluster say it, if there is one.
+func stageBy(s driver.Stager, c *cluster) {
+	if later, is := s.(*clusterStager); is && c != nil {
+		later.Stager = c.policy
 	}
 }
 

@@ -87,7 +87,7 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	stager.follow(cluster)
+	stageBy(stager, cluster)
 	unfollow := cluster.follow(ctx)
 	defer func() { logCut(bounded(ctx, unfollowTimeout, unfollow)) }()
 	engine, err := newEngine(cfg, node, providers, cluster, records, audit)

@@ -9,31 +9,42 @@ readonly fuse_pv=pvc-9b0e4a71
 readonly container=4d1f0c9a7b3e
 
 fuse_data='' fuse_staged='' fuse_published='' bundle='' cgroup='' # set by start_volume_in_use and lay_out_container
-daemon=''
+plugin=''
 runc=''
 healed_inside='' # set when this kernel can heal containers
 
 # ---------------------------------------------------------------- the daemon
 
-# stage_fuse starts a daemon at the staging path, as a CSI driver does.
+# start_driver starts the node plugin of a CSI driver, which ends with this script.
+start_driver() {
+	show 'demo-fuse driver # a CSI driver: NodeStageVolume starts a FUSE daemon'
+	setpriv --pdeathsig KILL -- "$root/bin/demo-fuse" driver "$driver" "$kubelet" "$work/volumes" \
+		</dev/null >"$work/driver.log" 2>&1 {disk}<&- &
+	plugin=$!
+}
+
+# stage_fuse has the driver stage the volume, as kubelet does.
 stage_fuse() {
-	show "demo-fuse DATA STAGING diskfs:$fuse_handle"
-	[[ -p $work/ready ]] || mkfifo "$work/ready"
-	setpriv --pdeathsig KILL -- "$root/bin/demo-fuse" "$fuse_data" "$fuse_staged" "diskfs:$fuse_handle" \
-		3>"$work/ready" >"$work/daemon.log" 2>&1 {disk}<&- &
-	daemon=$!
-	# read fails too if the daemon ends before it mounts.
-	if ! read -r -t 10 <"$work/ready"; then
-		cat "$work/daemon.log" >&2
-		fail "the FUSE daemon does not mount"
+	show 'demo-fuse stage # kubelet calls NodeStageVolume'
+	if ! "$root/bin/demo-fuse" stage "$driver" "$kubelet" "$fuse_handle" "$fuse_staged"; then
+		cat "$work/driver.log" >&2
+		fail "the driver does not stage the volume"
 	fi
 }
 
-stop_fuse() {
-	[[ -n $daemon ]] || return 0
-	kill -KILL "$daemon" || true
-	wait "$daemon" 2>/dev/null || true
-	daemon=''
+# daemon: the process of the volume's daemon.
+daemon() { tail -n 1 "$work/volumes/$fuse_handle/daemons"; }
+
+kill_daemon() {
+	show "kill -KILL $(daemon) # the daemon"
+	kill -KILL "$(daemon)"
+}
+
+stop_driver() {
+	[[ -n $plugin ]] || return 0
+	kill -KILL "$plugin" || true # the daemons end with it
+	wait "$plugin" 2>/dev/null || true
+	plugin=''
 }
 
 # ---------------------------------------------------------------- the container
@@ -164,12 +175,13 @@ written() { grep -qx "$(last wrote | grep -o 'turn [0-9]*')" "$fuse_data/log"; }
 # ---------------------------------------------------------------- the scene
 
 start_volume_in_use() {
-	fuse_data="$work/fuse-data"
+	fuse_data="$work/volumes/$fuse_handle/data"
 	fuse_staged="$(staging_path "$fuse_handle")"
 	fuse_published="$(published_path "$fuse_pv")"
 	lay_out "$fuse_handle" "$fuse_pv"
-	mkdir "$fuse_data"
+	mkdir -p "$fuse_data"
 	echo 'hello' >"$fuse_data/greeting"
+	start_driver
 	stage_fuse
 	show 'mount --bind STAGING TARGET'
 	mount --bind "$fuse_staged" "$fuse_published"
@@ -190,8 +202,7 @@ daemon_killed() {
 	call_fuse
 	expect_verdict healthy false
 
-	show "kill -KILL $daemon # the daemon"
-	stop_fuse
+	kill_daemon
 	check 'the container can no longer read or write' turned failed
 	last "can't"
 	check 'it gets ENOTCONN' has "$(last "can't")" 'not connected'
@@ -232,21 +243,16 @@ recovered() {
 
 without_a_call() {
 	[[ -n $healed_inside ]] || return 0
-	scene 'The same again, and there is no call: the server notices by itself'
+	scene 'The same again, and there is no call: the server has the driver start the daemon anew'
 	stop_server 2>/dev/null
-	start_server --loop=heal
+	start_server --loop=heal --restage-driver="$driver=unmount-first"
 	call_fuse # so that the volume is known to be healthy
 	expect_verdict healthy false
 	local process_before table_before
 	process_before="$(process)"
 	table_before="$(table)"
-	show "kill -KILL $daemon # the daemon"
-	stop_fuse
-	check 'the container can no longer read or write' turned failed
-	say 'The driver stages the volume again.'
-	show 'umount --lazy STAGING'
-	umount --internal-only --lazy "$fuse_staged"
-	stage_fuse
+	kill_daemon
+	say 'The server has the driver stage the volume anew.'
 	check 'the container reads and writes again' recovered
 	last wrote
 	check 'what it writes reaches the new daemon' written

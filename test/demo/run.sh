@@ -131,7 +131,7 @@ unmount_all() {
 tear_down() {
 	[[ -n $work ]] || return 0
 	stop_server
-	stop_fuse # requests that wait for it fail
+	stop_driver # requests that wait for a daemon fail
 	stop_container
 	unmount_all
 	rmdir "$work"

@@ -78,7 +78,7 @@ func (d *CSIDriver) Start() {
 	})
 }
 
-// Stop kills the plugin; the daemons go on.
+// Stop kills the plugin, and with it the daemons.
 func (d *CSIDriver) Stop() {
 	_ = d.plugin.Process.Kill()
 	d.wait()

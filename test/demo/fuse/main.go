@@ -1,28 +1,50 @@
-// The FUSE daemon behind the demo's second volume, which is that of the tests'
-// CSI driver: DATA is the directory that it shows AT a path, under NAME in the
-// mount table. It says on file descriptor 3 that it is mounted.
+// The CSI driver of the demo's second volume, which is that of the tests:
+//
+//	demo-fuse driver NAME KUBELET VOLUMES   runs its node plugin
+//	demo-fuse stage NAME KUBELET ID AT      calls it as kubelet does
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
 
 	"github.com/csi-addons/node-healer/test/harness/csidriver"
 )
 
+// patience bounds the call.
+const patience = 10 * time.Second
+
 func main() {
-	if len(os.Args) != 4 {
-		fail("usage: demo-fuse DATA AT NAME 3>READY")
+	csidriver.Main() // does not return in a daemon
+	err := errors.New("usage: demo-fuse driver NAME KUBELET VOLUMES, or demo-fuse stage NAME KUBELET ID AT")
+	switch args := os.Args[1:]; {
+	case len(args) == 4 && args[0] == "driver":
+		err = csidriver.Driver{Name: args[1], Kubelet: args[2], Volumes: args[3], NodeID: "demo"}.Serve()
+	case len(args) == 5 && args[0] == "stage":
+		err = stage(csidriver.Driver{Name: args[1], Kubelet: args[2]}, args[3], args[4])
 	}
-	// What the driver tells its own daemons.
-	if err := os.Setenv("NODE_HEALER_TEST_CSI_DRIVER", "daemon"); err != nil {
-		fail(err)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
-	csidriver.Main()
-	fail("demo-fuse: the driver does not know that it is a daemon")
 }
 
-func fail(why any) {
-	fmt.Fprintln(os.Stderr, why)
-	os.Exit(2)
+func stage(d csidriver.Driver, id, at string) error {
+	conn, err := d.Dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_, err = csi.NewNodeClient(conn).NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
+		VolumeId: id, StagingTargetPath: at, VolumeCapability: csidriver.Capability(),
+	}, grpc.WaitForReady(true))
+	return err
 }

@@ -64,6 +64,9 @@ func (d Driver) Command() *exec.Cmd {
 	return part(plugin, d.name(), d.Kubelet, d.Volumes, d.NodeID)
 }
 
+// Serve is the plugin in this process. It returns with an error only.
+func (d Driver) Serve() error { return servePlugin(d) }
+
 // Dial connects to the plugin, as kubelet does.
 func (d Driver) Dial() (*grpc.ClientConn, error) {
 	return grpc.NewClient("unix://"+d.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -85,6 +86,8 @@ func startAndWait(cmd *exec.Cmd, says bool, at string) (ready bool, err error) {
 		cmd.ExtraFiles = []*os.File{theirs} // see readyFD
 	}
 	cmd.Stderr = os.Stderr
+	// The daemons end with the plugin, as with the pod that both run in.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	err = cmd.Start()
 	_ = theirs.Close()
 	if err != nil {

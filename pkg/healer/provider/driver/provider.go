@@ -97,6 +97,9 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 	if e.HealsAt, err = p.healsAt(ctx, c, socket, each); err != nil {
 		e.NotOffered = clean(c.Volume, err.Error(), maxText)
 	}
+	if s, remembers := p.cfg.Stager.(interface{ Remember(c healer.Case) }); remembers {
+		s.Remember(c)
+	}
 	if _, may := restageable(c); may && p.cfg.Stager != nil {
 		e.StagesAt, e.NotRestaged = socket, p.rests(c, methodStage)
 		if e.Order, err = p.cfg.Stager.Order(c.Driver); err != nil {

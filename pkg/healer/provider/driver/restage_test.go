@@ -79,7 +79,7 @@ func stagingDriver(t *testing.T, order healer.RestageOrder, stage func(h *fakeHo
 	}
 	p := f.serve(t)
 	p.cfg.Host, p.cfg.DriverTimeout = h, time.Minute
-	p.cfg.Stager = FromCall{Orders: map[string]healer.RestageOrder{driverName: order}}
+	p.cfg.Stager = NewFromCall(map[string]healer.RestageOrder{driverName: order})
 	return p, h, f
 }
 
@@ -211,7 +211,7 @@ func TestRestageOffered(t *testing.T) {
 			c.MountPoints[1].Stack, c.Record.Restaging, c.Record.FSType = nil, true, "ext4"
 		}, notOffered},
 		"not known who serves": {func(c *healer.Case, _ *Provider, _ *fakeHost) { c.Found = c.Found[:1] }, "still has the FUSE connection open"},
-		"another driver":       {func(_ *healer.Case, p *Provider, _ *fakeHost) { p.cfg.Stager = FromCall{} }, "is not switched on"},
+		"another driver":       {func(_ *healer.Case, p *Provider, _ *fakeHost) { p.cfg.Stager = NewFromCall(nil) }, "is not switched on"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, h, _ := stagingDriver(t, healer.StageFirst, mounts)
