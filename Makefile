@@ -45,10 +45,11 @@ deps-kernels: ## install what the kernels' virtual machines need in addition
 	@.ci/deps kernels
 
 .PHONY: build
-build: ## build bin/node-healer, its worker and gateway, and bin/healerctl
+build: ## build bin/node-healer, its worker, gateway and controller, and bin/healerctl
 	$(BUILD) -o bin/node-healer ./cmd/node-healer
 	$(BUILD) -o bin/node-healer-worker ./cmd/node-healer-worker
 	$(BUILD) -o bin/node-healer-gateway ./cmd/node-healer-gateway
+	$(BUILD) -o bin/node-healer-controller ./cmd/node-healer-controller
 	$(BUILD) -o bin/healerctl ./cmd/healerctl
 
 .PHONY: demo
@@ -138,11 +139,11 @@ generate: $(TOOLS)/proto $(TOOLS)/controller-gen ## write the gRPC stubs, and th
 
 .PHONY: check-generate
 check-generate: $(TOOLS)/proto $(TOOLS)/controller-gen ## fail if what is generated is stale
-	@rm -rf bin/check-generate
-	$(call proto_to,bin/check-generate)
-	$(call kinds_to,bin/check-generate)
+	@rm -rf bin/.check-generate
+	$(call proto_to,bin/.check-generate)
+	$(call kinds_to,bin/.check-generate)
 	@for f in $(STUBS) $(KINDS)/zz_generated.deepcopy.go $(CRD); do \
-		diff -u $$f bin/check-generate/$$f || { echo "$$f is stale: run make generate" >&2; exit 1; }; \
+		diff -u $$f bin/.check-generate/$$f || { echo "$$f is stale: run make generate" >&2; exit 1; }; \
 	done
 
 .PHONY: image
