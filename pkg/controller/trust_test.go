@@ -89,6 +89,7 @@ func TestOnlyTheRegisteredCertificateIsTrusted(t *testing.T) {
 		trusted            bool
 	}{
 		"its own":                          {own, own, true},
+		"signed by an authority":           {signedByIt, signedByIt, true},
 		"for an address":                   {byAddress, byAddress, true},
 		"for many names":                   {wildcard, wildcard, true},
 		"another":                          {own, other, false},

@@ -16,6 +16,8 @@ type Controller struct {
 	T testing.TB
 	// Log has what it logged.
 	Log LogFile
+	// Metrics is where it serves /metrics.
+	Metrics string
 
 	health string
 	cmd    *exec.Cmd
@@ -25,11 +27,11 @@ type Controller struct {
 // test's end stops it.
 func StartController(tb testing.TB, args ...string) *Controller {
 	tb.Helper()
-	c := &Controller{T: tb, Log: LogFile(filepath.Join(tb.TempDir(), "controller.log")), health: freeAddress(tb)}
+	c := &Controller{T: tb, Log: LogFile(filepath.Join(tb.TempDir(), "controller.log")), Metrics: freeAddress(tb), health: freeAddress(tb)}
 	log, err := os.OpenFile(string(c.Log), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	Must(tb, err)
 	defer log.Close()
-	c.cmd = exec.Command(controllerProgram(tb), append([]string{"--health-address=" + c.health, "-v=2"}, args...)...)
+	c.cmd = exec.Command(controllerProgram(tb), append([]string{"--health-address=" + c.health, "--metrics-address=" + c.Metrics, "-v=2"}, args...)...)
 	c.cmd.Stderr = log
 	Must(tb, c.cmd.Start())
 	tb.Cleanup(c.Stop)
