@@ -17,6 +17,8 @@ PROMETHEUS := bin/prometheus
 PROTO   := pkg/api/healerpb/healer.proto
 ADMIN   := pkg/api/adminpb/admin.proto
 STUBS   := $(foreach p,$(PROTO:.proto=) $(ADMIN:.proto=),$(p).pb.go $(p)_grpc.pb.go)
+KINDS   := pkg/api/v1alpha1
+CRD     := deploy/controller/node-healer.csi-addons.io_volumehealjobs.yaml
 CSI     := github.com/container-storage-interface/spec
 
 # -buildvcs=false: the version comes from VERSION; git may refuse to answer.
@@ -43,10 +45,11 @@ deps-kernels: ## install what the kernels' virtual machines need in addition
 	@.ci/deps kernels
 
 .PHONY: build
-build: ## build bin/node-healer, its worker and gateway, and bin/healerctl
+build: ## build bin/node-healer, its worker, gateway and controller, and bin/healerctl
 	$(BUILD) -o bin/node-healer ./cmd/node-healer
 	$(BUILD) -o bin/node-healer-worker ./cmd/node-healer-worker
 	$(BUILD) -o bin/node-healer-gateway ./cmd/node-healer-gateway
+	$(BUILD) -o bin/node-healer-controller ./cmd/node-healer-controller
 	$(BUILD) -o bin/healerctl ./cmd/healerctl
 
 .PHONY: demo
@@ -123,16 +126,24 @@ for p in $(PROTO) $(ADMIN); do $(TOOLS)/proto -out $(1) -param module=$(MODULE) 
 	$(MODULE)/$$p=$$p || exit 1; done
 endef
 
+# kinds_to DIR: write the copy functions and the definition of our kinds beneath DIR.
+define kinds_to
+$(TOOLS)/controller-gen object crd paths=./$(KINDS) \
+	output:object:dir=$(1)/$(KINDS) output:crd:dir=$(1)/$(dir $(CRD))
+endef
+
 .PHONY: generate
-generate: $(TOOLS)/proto ## write the gRPC stubs
+generate: $(TOOLS)/proto $(TOOLS)/controller-gen ## write the gRPC stubs, and the definition of VolumeHealJob
 	$(call proto_to,.)
+	$(call kinds_to,.)
 
 .PHONY: check-generate
-check-generate: $(TOOLS)/proto ## fail if the gRPC stubs are stale
-	@rm -rf bin/check-generate
-	$(call proto_to,bin/check-generate)
-	@for f in $(STUBS); do \
-		diff -u $$f bin/check-generate/$$f || { echo "$$f is stale: run make generate" >&2; exit 1; }; \
+check-generate: $(TOOLS)/proto $(TOOLS)/controller-gen ## fail if what is generated is stale
+	@rm -rf bin/.check-generate
+	$(call proto_to,bin/.check-generate)
+	$(call kinds_to,bin/.check-generate)
+	@for f in $(STUBS) $(KINDS)/zz_generated.deepcopy.go $(CRD); do \
+		diff -u $$f bin/.check-generate/$$f || { echo "$$f is stale: run make generate" >&2; exit 1; }; \
 	done
 
 .PHONY: image
@@ -151,7 +162,7 @@ clean: ## remove what was built
 # Tools run on this machine, whatever GOOS and GOARCH the build is for.
 install_tool = cd $(1) && GOOS= GOARCH= CGO_ENABLED=0 GOBIN=$(abspath $(TOOLS)) $(GO) install -buildvcs=false
 
-$(TOOLS)/golangci-lint $(TOOLS)/grpcurl: $(TOOLS)/%: .ci/tools/%/go.mod .ci/tools/%/go.sum
+$(TOOLS)/golangci-lint $(TOOLS)/grpcurl $(TOOLS)/controller-gen: $(TOOLS)/%: .ci/tools/%/go.mod .ci/tools/%/go.sum
 	$(call install_tool,.ci/tools/$*) tool
 	@touch $@
 

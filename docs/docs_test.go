@@ -40,6 +40,17 @@ func TestConditionsPageListsEveryReasonAndStep(t *testing.T) {
 	same(t, "steps", rows(steps, `[a-z]+(?:-[a-z]+)*`), names)
 }
 
+// TestControllerPageListsEveryReason compares the rows of controller.md with the
+// constants in the code.
+func TestControllerPageListsEveryReason(t *testing.T) {
+	var listed []string
+	_, reasons, _ := strings.Cut(read(t, "controller.md"), "\n## Reasons\n")
+	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z][A-Za-z]+)` \\|").FindAllStringSubmatch(reasons, -1) {
+		listed = append(listed, m[1])
+	}
+	same(t, "reasons of the controller", listed, constants(t, root+"/pkg/controller/reasons.go", func(name, _ string) bool { return strings.HasPrefix(name, "Reason") }))
+}
+
 // rows returns the first cells that match, without those of table heads.
 func rows(page, cell string) []string {
 	var found []string
@@ -93,7 +104,7 @@ func same(t *testing.T, what string, page, code []string) {
 	slices.Sort(page)
 	slices.Sort(code)
 	if len(code) == 0 || !slices.Equal(page, slices.Compact(code)) {
-		t.Errorf("%s: conditions.md has %v, the code has %v", what, page, code)
+		t.Errorf("%s: the page has %v, the code has %v", what, page, code)
 	}
 }
 

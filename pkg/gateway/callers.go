@@ -23,6 +23,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/api/forwarded"
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/pkg/api/registration"
 	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
@@ -63,7 +64,8 @@ type caller struct {
 
 // NewCallers returns Callers for a node, whose name roles may be limited to. The
 // audience is what tokens must be for; empty: the API server, which is what a service
-// account's token is for by default.
+// account's token is for by default. Those for registration.Audience are accepted, too:
+// they are of no use elsewhere.
 func NewCallers(api *rest.Config, node, audience string) (*Callers, error) {
 	if node == "" {
 		return nil, errors.New("gateway: callers are authorized by the node's name, which is missing")
@@ -129,14 +131,34 @@ func (c *Callers) authorize(ctx context.Context, method string) (caller, error) 
 
 // authenticate returns whose a token is.
 func (c *Callers) authenticate(ctx context.Context, token string) (user.Info, error) {
-	if c.audience != "" {
-		ctx = authenticator.WithAudiences(ctx, authenticator.Audiences{c.audience})
+	known, ok, err := c.review(ctx, token, c.audience)
+	if isForAnother(ok, err) && c.audience != registration.Audience {
+		if own, accepted, ownErr := c.review(ctx, token, registration.Audience); accepted || !isForAnother(accepted, ownErr) {
+			known, ok, err = own, accepted, ownErr
+		}
 	}
-	known, ok, err := c.tokens.AuthenticateToken(ctx, token)
 	if err != nil || !ok {
 		return nil, c.tokenError(err, token)
 	}
 	return known.User, nil
+}
+
+// review asks the API about a token for an audience; empty: the API server.
+func (c *Callers) review(ctx context.Context, token, audience string) (*authenticator.Response, bool, error) {
+	if audience != "" {
+		ctx = authenticator.WithAudiences(ctx, authenticator.Audiences{audience})
+	}
+	return c.tokens.AuthenticateToken(ctx, token)
+}
+
+// isForAnother reports whether a token is valid, but for another audience. The API's
+// error is "token audiences [...] is invalid for the target audiences [...]"; without
+// one, the audiences have nothing in common.
+func isForAnother(accepted bool, err error) bool {
+	if err == nil {
+		return !accepted
+	}
+	return !errors.Is(err, errTooMany) && !isOutage(err) && strings.Contains(err.Error(), "audiences")
 }
 
 // authorizeUser returns the user with the first of the verbs that the user has.
@@ -174,9 +196,7 @@ func (c *Callers) tokenError(err error, token string) error {
 	switch {
 	case errors.Is(err, errTooMany):
 		return err
-	case err == nil, !isOutage(err) && strings.Contains(err.Error(), "audiences"):
-		// The API's error for a token that is valid otherwise: "token audiences [...]
-		// is invalid for the target audiences [...]".
+	case isForAnother(false, err):
 		return fmt.Errorf("the token is for another audience: this server takes tokens for %s", audience)
 	case isOutage(err):
 		return outageError(err)

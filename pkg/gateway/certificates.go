@@ -17,6 +17,8 @@ import (
 
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	cliflag "k8s.io/component-base/cli/flag"
+
+	"github.com/csi-addons/node-healer/pkg/api/registration"
 )
 
 // TLS configures the listener. The names are those of the CSI-Addons sidecar's flags:
@@ -24,9 +26,9 @@ import (
 // Go's default.
 type TLS struct {
 	// CertFile and KeyFile hold a certificate chain and its key in PEM; they are read
-	// again when they change. Without them the gateway makes a self-signed certificate,
-	// which clients cannot verify: it protects a token from eavesdroppers, but not from
-	// a server that pretends to be the gateway.
+	// again when they change. Without them the gateway makes a self-signed certificate.
+	// Clients verify either by the registration, which has it; one that does not protects
+	// its token from eavesdroppers, but not from a server that pretends to be the gateway.
 	CertFile, KeyFile string
 	// MinVersion is VersionTLS12 or VersionTLS13.
 	MinVersion string
@@ -42,6 +44,10 @@ type certificates struct {
 	served *dynamiccertificates.DynamicServingCertificateController
 	// files is nil for a self-signed certificate.
 	files *dynamiccertificates.DynamicCertKeyPairContent
+	// content is the files' or the self-signed one.
+	content dynamiccertificates.CertKeyContentProvider
+	// changed has an element when the files were read again.
+	changed chan struct{}
 }
 
 func newCertificates(t TLS) (*certificates, error) {
@@ -49,7 +55,7 @@ func newCertificates(t TLS) (*certificates, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &certificates{config: base}
+	c := &certificates{config: base, changed: make(chan struct{}, 1)}
 	var content dynamiccertificates.CertKeyContentProvider
 	switch {
 	case (t.CertFile == "") != (t.KeyFile == ""):
@@ -68,9 +74,11 @@ func newCertificates(t TLS) (*certificates, error) {
 			return nil, fmt.Errorf("TLS: %w", err)
 		}
 	}
+	c.content = content
 	c.served = dynamiccertificates.NewDynamicServingCertificateController(base.Clone(), nil, content, nil, nil)
 	if c.files != nil {
 		c.files.AddListener(c.served)
+		c.files.AddListener(c)
 	}
 	if err := c.served.RunOnce(); err != nil {
 		return nil, fmt.Errorf("TLS: %w", err)
@@ -119,6 +127,40 @@ func curves() map[string]tls.CurveID {
 	return names
 }
 
+// Enqueue implements dynamiccertificates.Listener: the files have another certificate.
+func (c *certificates) Enqueue() {
+	select {
+	case c.changed <- struct{}{}:
+	default: // the one before was not taken yet, and says the same
+	}
+}
+
+// replaced returns what gets an element when the certificate was replaced; of nil, what
+// never does.
+func (c *certificates) replaced() <-chan struct{} {
+	if c == nil {
+		return nil
+	}
+	return c.changed
+}
+
+// leaf returns the certificate that is served now; of nil, none.
+func (c *certificates) leaf() (*x509.Certificate, error) {
+	if c == nil {
+		return nil, nil
+	}
+	text, _ := c.content.CurrentCertKeyContent()
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, errors.New("TLS: the certificate is not PEM")
+	}
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("TLS: %w", err)
+	}
+	return certificate, nil
+}
+
 // run follows the files until ctx ends.
 func (c *certificates) run(ctx context.Context) {
 	var both sync.WaitGroup
@@ -130,8 +172,7 @@ func (c *certificates) run(ctx context.Context) {
 }
 
 const (
-	// selfSignedLife is longer than a pod lives: clients cannot verify the certificate,
-	// so renewing it gains nothing.
+	// selfSignedLife is longer than a pod lives, and the next one makes another.
 	selfSignedLife = 10 * 365 * 24 * time.Hour
 	// clockSkew allows for clients whose clocks are behind.
 	clockSkew = time.Hour
@@ -151,7 +192,8 @@ func makeCertificate(now time.Time) (cert, key []byte, err error) {
 	}
 	template := &x509.Certificate{
 		SerialNumber:          serial,
-		Subject:               pkix.Name{CommonName: "node-healer-gateway"},
+		Subject:               pkix.Name{CommonName: registration.HostName},
+		DNSNames:              []string{registration.HostName},
 		NotBefore:             now.Add(-clockSkew),
 		NotAfter:              now.Add(selfSignedLife),
 		KeyUsage:              x509.KeyUsageDigitalSignature,

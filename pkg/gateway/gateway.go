@@ -86,6 +86,9 @@ func New(cfg Config) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
+	if cfg.Registration != nil {
+		cfg.Registration.certificates = certs
+	}
 	server, err := grpc.NewClient(cfg.Socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // a unix socket
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: reconnectDelay, Multiplier: 1, MaxDelay: reconnectDelay}}))

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -29,6 +30,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/api/forwarded"
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/pkg/api/registration"
 )
 
 // The tokens that the fake API accepts.
@@ -36,9 +38,16 @@ const (
 	healing  = "may.heal"
 	checking = "may.check"
 	nothing  = "may.nothing"
+	// ownAudience may heal, too, but is for registration.Audience.
+	ownAudience = "own.audience"
 )
 
-func fakeTokens(_ context.Context, token string) (*authenticator.Response, bool, error) {
+func fakeTokens(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	if token == ownAudience {
+		audiences, _ := authenticator.AudiencesFrom(ctx)
+		accepted := slices.Equal(audiences, authenticator.Audiences{registration.Audience})
+		return &authenticator.Response{User: &user.DefaultInfo{Name: healing}}, accepted, nil
+	}
 	switch token {
 	case healing, checking, nothing:
 		return &authenticator.Response{User: &user.DefaultInfo{Name: token}}, true, nil
@@ -47,7 +56,7 @@ func fakeTokens(_ context.Context, token string) (*authenticator.Response, bool,
 	case "outage":
 		return nil, false, &url.Error{Op: "Post", URL: "https://api", Err: errors.New("connection refused")}
 	case "denied":
-		return nil, false, apierrors.NewForbidden(csiAddonsNodes.GroupResource(), "", errors.New("no"))
+		return nil, false, apierrors.NewForbidden(registration.CSIAddonsNodes.GroupResource(), "", errors.New("no"))
 	default:
 		return nil, false, fmt.Errorf("invalid bearer token %s", token)
 	}
@@ -186,6 +195,7 @@ func TestCallersAreAuthorized(t *testing.T) {
 		"neither":          {nothing, "", "may.nothing may not heal on node node-1"},
 		"no token":         {"", "", "no bearer token"},
 		"no such token":    {"a.b.c", "", "the token is refused by the Kubernetes API: invalid bearer token [redacted]"},
+		"our own audience": {ownAudience, healing + " heal", ""},
 		"another audience": {"other.audience", "", "the token is for another audience: this server takes tokens for the API server itself"},
 		"the API is gone":  {"outage", "", "cannot be asked about callers now"},
 		"it denies us":     {"denied", "", "does not let the gateway ask about callers"},

@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/pkg/api/forwarded"
+	"github.com/csi-addons/node-healer/pkg/api/registration"
 	"github.com/csi-addons/node-healer/pkg/retry"
 )
 
@@ -51,6 +52,8 @@ type RegistrationConfig struct {
 type Registration struct {
 	cfg     RegistrationConfig
 	objects dynamic.ResourceInterface
+	// certificates are what the gateway serves with; nil: nothing is said of them.
+	certificates *certificates
 	// renewed is true once this process has written the object.
 	renewed bool
 	// logged is the last error that was logged.
@@ -73,7 +76,7 @@ func NewRegistration(api *rest.Config, cfg RegistrationConfig) (*Registration, e
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	return &Registration{cfg: cfg, objects: client.Resource(csiAddonsNodes).Namespace(cfg.Namespace)}, nil
+	return &Registration{cfg: cfg, objects: client.Resource(registration.CSIAddonsNodes).Namespace(cfg.Namespace)}, nil
 }
 
 // Run maintains the object until ctx ends, and does not delete it then: it is deleted
@@ -116,7 +119,11 @@ func (r *Registration) keep(ctx context.Context, server grpc.ClientConnInterface
 	if err != nil {
 		return err
 	}
-	wanted := r.cfg.object(name, time.Now())
+	certificate, err := r.certificates.leaf()
+	if err != nil {
+		return err
+	}
+	wanted := r.cfg.object(name, certificate, time.Now())
 	only := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, wanted.GetName()).String()}
 	list, err := r.list(ctx, only)
 	if err != nil {
@@ -193,7 +200,8 @@ func (r *Registration) write(ctx context.Context, verb string, wanted *unstructu
 	return nil
 }
 
-// untilDeleted watches the object. It returns nil when it was deleted or the watch ended.
+// untilDeleted watches the object. It returns nil when it was deleted, the watch ended or
+// the certificate was replaced.
 func (r *Registration) untilDeleted(ctx context.Context, only metav1.ListOptions) error {
 	w, err := r.objects.Watch(ctx, only)
 	if err != nil {
@@ -201,7 +209,18 @@ func (r *Registration) untilDeleted(ctx context.Context, only metav1.ListOptions
 	}
 	defer context.AfterFunc(ctx, w.Stop)()
 	defer w.Stop()
-	for event := range w.ResultChan() {
+	for {
+		var event watch.Event
+		var open bool
+		select {
+		case <-r.certificates.replaced():
+			r.renewed = false
+			return nil
+		case event, open = <-w.ResultChan():
+		}
+		if !open {
+			return nil
+		}
 		switch event.Type {
 		case watch.Deleted:
 			klog.InfoS("The registration for the CSI-Addons controller was deleted, creating it again")
@@ -212,7 +231,6 @@ func (r *Registration) untilDeleted(ctx context.Context, only metav1.ListOptions
 		default: // changes by others stay
 		}
 	}
-	return nil
 }
 
 // log logs repetitions of an error once, and no error that the next attempt resolves.

@@ -13,16 +13,17 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/csi-addons/node-healer/pkg/api/forwarded"
+	"github.com/csi-addons/node-healer/pkg/api/registration"
 	"github.com/csi-addons/node-healer/pkg/retry"
 )
 
@@ -48,7 +49,7 @@ func (n *named) Invoke(ctx context.Context, _ string, _, reply any, _ ...grpc.Ca
 // registering runs a registration in a bubble, until the function is called.
 func registering(t *testing.T, api *fake.FakeDynamicClient, cfg RegistrationConfig, server *named) (end func()) {
 	t.Helper()
-	r := &Registration{cfg: cfg, objects: api.Resource(csiAddonsNodes).Namespace(cfg.Namespace)}
+	r := &Registration{cfg: cfg, objects: api.Resource(registration.CSIAddonsNodes).Namespace(cfg.Namespace)}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); r.Run(ctx, server) }()
@@ -58,13 +59,13 @@ func registering(t *testing.T, api *fake.FakeDynamicClient, cfg RegistrationConf
 
 func newAPI(objects ...runtime.Object) *fake.FakeDynamicClient {
 	return fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
-		map[schema.GroupVersionResource]string{csiAddonsNodes: "CSIAddonsNodeList"}, objects...)
+		map[schema.GroupVersionResource]string{registration.CSIAddonsNodes: "CSIAddonsNodeList"}, objects...)
 }
 
 // registered returns the one registration that is there; nil: there is none.
 func registered(t *testing.T, api *fake.FakeDynamicClient) *unstructured.Unstructured {
 	t.Helper()
-	list, err := api.Resource(csiAddonsNodes).Namespace("ns").List(t.Context(), metav1.ListOptions{})
+	list, err := api.Resource(registration.CSIAddonsNodes).Namespace("ns").List(t.Context(), metav1.ListOptions{})
 	must(t, err)
 	if len(list.Items) > 1 {
 		t.Fatalf("%d registrations", len(list.Items))
@@ -114,7 +115,7 @@ func TestRegistersWhatTheServerIsCalled(t *testing.T) {
 
 func TestRegistrationIsRenewedAtEveryStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		earlier := ours.object("node-healer.csi-addons.io", time.Now().Add(-time.Hour))
+		earlier := ours.object("node-healer.csi-addons.io", nil, time.Now().Add(-time.Hour))
 		earlier.SetFinalizers([]string{"csiaddons.openshift.io/csiaddonsnode"})
 		earlier.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "gone", UID: "gone"}})
 		api := newAPI(earlier)
@@ -134,7 +135,7 @@ func TestRegistrationComesBack(t *testing.T) {
 		api := newAPI()
 		defer registering(t, api, ours, &named{name: "node-healer.csi-addons.io"})()
 		name := registered(t, api).GetName()
-		must(t, api.Resource(csiAddonsNodes).Namespace("ns").Delete(t.Context(), name, metav1.DeleteOptions{}))
+		must(t, api.Resource(registration.CSIAddonsNodes).Namespace("ns").Delete(t.Context(), name, metav1.DeleteOptions{}))
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if registered(t, api) == nil {
@@ -153,7 +154,7 @@ func TestRegistrationWaits(t *testing.T) {
 			var missing atomic.Bool
 			missing.Store(true)
 			api.PrependReactor("list", "csiaddonsnodes", func(clienttesting.Action) (bool, runtime.Object, error) {
-				return missing.Load(), nil, apierrors.NewNotFound(csiAddonsNodes.GroupResource(), "")
+				return missing.Load(), nil, apierrors.NewNotFound(registration.CSIAddonsNodes.GroupResource(), "")
 			})
 			return func() { missing.Store(false) }
 		},
@@ -185,7 +186,7 @@ func TestRegistrationThatWasOvertaken(t *testing.T) {
 		api := newAPI()
 		var created atomic.Int32
 		api.PrependReactor("create", "csiaddonsnodes", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return created.Add(1) == 1, nil, apierrors.NewAlreadyExists(csiAddonsNodes.GroupResource(), "")
+			return created.Add(1) == 1, nil, apierrors.NewAlreadyExists(registration.CSIAddonsNodes.GroupResource(), "")
 		})
 		defer registering(t, api, ours, &named{name: "node-healer.csi-addons.io"})()
 		time.Sleep(retry.Transient.First / 2)
@@ -212,15 +213,44 @@ func TestRegistrationNeeds(t *testing.T) {
 	}
 }
 
-func TestObjectNames(t *testing.T) {
-	seen := map[string]bool{}
-	for _, node := range []string{"n", "node.example.com", strings.Repeat("n", 253), strings.Repeat("n.", 126) + "n"} {
-		for _, name := range []string{"a.example.com", "B.example.com", strings.Repeat("x", 63)} {
-			got := objectName(node, name)
-			if problems := content.IsDNS1123Subdomain(got); len(problems) > 0 || seen[got] {
-				t.Errorf("%s for %s: %q, %v", name, node, got, problems)
+// TestRegistrationHasTheCertificate that is served now, also after it was replaced.
+func TestRegistrationHasTheCertificate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		served := &testContent{t: t}
+		served.renew()
+		certs := &certificates{content: served, changed: make(chan struct{}, 1)}
+		api, server := newAPI(), &named{name: "node-healer.csi-addons.io"}
+		r := &Registration{cfg: ours, certificates: certs, objects: api.Resource(registration.CSIAddonsNodes).Namespace("ns")}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); r.Run(ctx, server) }()
+		defer func() { cancel(); <-done }()
+		for range 2 {
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			want, err := certs.leaf()
+			must(t, err)
+			got, err := registration.Certificate(registered(t, api).GetAnnotations())
+			if err != nil || !got.Equal(want) {
+				t.Errorf("got %v, %v", got, err)
 			}
-			seen[got] = true
+			served.renew()
+			certs.Enqueue()
 		}
-	}
+	})
 }
+
+// testContent is a certificate that can be replaced.
+type testContent struct {
+	dynamiccertificates.CertKeyContentProvider
+	t         *testing.T
+	cert, key []byte
+}
+
+func (c *testContent) renew() {
+	var err error
+	c.cert, c.key, err = makeCertificate(time.Now())
+	must(c.t, err)
+}
+
+func (c *testContent) CurrentCertKeyContent() (cert, key []byte) { return c.cert, c.key }

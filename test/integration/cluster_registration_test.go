@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/csi-addons/node-healer/pkg/api/registration"
 	"github.com/csi-addons/node-healer/test/harness"
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
@@ -99,7 +100,13 @@ func withoutTime(t *testing.T, node *unstructured.Unstructured) string {
 	if at.Location() != time.UTC {
 		t.Errorf("the time is %s", node.GetAnnotations()[updated])
 	}
-	meta["annotations"].(map[string]any)[updated] = sometime
+	annotations := meta["annotations"].(map[string]any)
+	annotations[updated] = sometime
+	if _, err := registration.Certificate(node.GetAnnotations()); err != nil {
+		t.Error(err)
+	}
+	delete(annotations, registration.CertificateAnnotation)
+	delete(annotations, registration.PublicKeyAnnotation)
 	raw, err := json.MarshalIndent(node.Object, "", "  ")
 	harness.Must(t, err)
 	return string(raw)

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"path"
+	"time"
+
+	"k8s.io/client-go/tools/leaderelection"
+
+	"github.com/csi-addons/node-healer/pkg/api/registration"
+)
+
+// maxVerbosity is below the one from which the API's client logs what it sends.
+const maxVerbosity = 7
+
+// config is what the command line says, checked.
+type config struct {
+	kubeconfig                      string
+	podNamespace                    string
+	metricsAddress, healthAddress   string
+	leaderElect                     bool
+	leaseDuration, renewDeadline    time.Duration
+	retryPeriod                     time.Duration
+	kubeletRoot                     string
+	gatewayNamespace, gatewayServer string
+	gatewayCA, gatewayName          string
+	tokenFile                       string
+	maxCalls, maxCallsPerNode       int
+	verbosity                       int
+	version                         bool
+}
+
+// flags is the one table of all flags: --help and docs/flags.md are made from it. A
+// word in backquotes stands for the value.
+func (c *config) flags() *flag.FlagSet {
+	f := flag.NewFlagSet("node-healer-controller", flag.ContinueOnError)
+	f.StringVar(&c.kubeconfig, "kubeconfig", "", "`file` that says how to reach the Kubernetes API; empty: the pod's service account")
+	f.StringVar(&c.podNamespace, "pod-namespace", "csi-addons-node-healer", "`namespace` of the pod that this runs in, for the lease of the leader")
+	f.StringVar(&c.metricsAddress, "metrics-address", "", "where to serve /metrics over HTTPS: `HOST:PORT` or :PORT; empty: nowhere")
+	f.StringVar(&c.healthAddress, "health-address", ":9081", "where to serve /healthz and /readyz over HTTP: `HOST:PORT` or :PORT; empty: nowhere")
+	f.BoolVar(&c.leaderElect, "leader-elect", true, "let one of several controllers run at a time; without it only one may be started")
+	f.DurationVar(&c.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "how long after the leader's last sign of life another one takes over")
+	f.DurationVar(&c.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "how long a leader tries to renew its lease before it exits; less than --leader-elect-lease-duration")
+	f.DurationVar(&c.retryPeriod, "leader-elect-retry-period", 2*time.Second, "how long to wait between tries to get or renew the lease; less than --leader-elect-renew-deadline")
+	f.StringVar(&c.kubeletRoot, "kubelet-root", "/var/lib/kubelet", "kubelet's root `directory` on the nodes")
+	f.StringVar(&c.gatewayNamespace, "gateway-namespace", "csi-addons-node-healer", "`namespace` in which the gateways run and register; who may write csiaddonsnodes there is trusted")
+	f.StringVar(&c.gatewayServer, "gateway-server", registration.ServerName, "`name` that the gateways register: node-healer's --name, or their --register-as")
+	f.StringVar(&c.gatewayCA, "gateway-ca", "", "PEM `file` with the authorities that sign the gateways' certificates, read at each call; empty: the certificate in each gateway's registration")
+	f.StringVar(&c.gatewayName, "gateway-name", registration.HostName, "with --gateway-ca: `name` that the certificates have to be for")
+	f.StringVar(&c.tokenFile, "token-file", "/var/run/secrets/node-healer/token", "`file` with the token for the gateways, read at each call; its audience has to be "+registration.Audience+", or the gateways' --token-audience")
+	f.IntVar(&c.maxCalls, "max-calls", 32, "how many `calls` may run at once")
+	f.IntVar(&c.maxCallsPerNode, "max-calls-per-node", 4, "how many `calls` may run at once to one node")
+	f.IntVar(&c.verbosity, "v", 0, "log verbosity (klog), at most 7")
+	f.BoolVar(&c.version, "version", false, "print the version and exit")
+	return f
+}
+
+// parse reads the arguments without the program's name. Usage and flag errors go to
+// out.
+func parse(args []string, out io.Writer) (config, error) {
+	var c config
+	f := c.flags()
+	f.SetOutput(out)
+	if err := f.Parse(args); err != nil {
+		return config{}, err
+	}
+	if c.version {
+		return c, nil
+	}
+	if f.NArg() > 0 {
+		return config{}, fmt.Errorf("unexpected argument %q: everything is a flag", f.Arg(0))
+	}
+	return c, c.check()
+}
+
+// check returns all broken rules, each with the flag's name.
+func (c *config) check() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	for _, f := range []struct{ flag, value string }{
+		{"--pod-namespace", c.podNamespace},
+		{"--gateway-namespace", c.gatewayNamespace},
+		{"--gateway-server", c.gatewayServer},
+		{"--gateway-name", c.gatewayName},
+		{"--token-file", c.tokenFile},
+	} {
+		if f.value == "" {
+			bad("%s: is required", f.flag)
+		}
+	}
+	if !path.IsAbs(c.kubeletRoot) {
+		bad("--kubelet-root: %q is not an absolute path", c.kubeletRoot)
+	}
+	if c.leaseDuration <= c.renewDeadline {
+		bad("--leader-elect-lease-duration: %v is not more than --leader-elect-renew-deadline", c.leaseDuration)
+	}
+	// As client-go wants it, which adds jitter to the period.
+	if float64(c.renewDeadline) <= leaderelection.JitterFactor*float64(c.retryPeriod) || c.retryPeriod <= 0 {
+		bad("--leader-elect-retry-period: %v is not less than --leader-elect-renew-deadline by a factor of %v, or not positive", c.retryPeriod, leaderelection.JitterFactor)
+	}
+	if c.maxCalls < 1 {
+		bad("--max-calls: %d is less than 1", c.maxCalls)
+	}
+	if c.maxCallsPerNode < 1 {
+		bad("--max-calls-per-node: %d is less than 1", c.maxCallsPerNode)
+	}
+	if c.verbosity > maxVerbosity {
+		bad("-v: %d is more than %d: the controller's token would be in the log", c.verbosity, maxVerbosity)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/test/harness/flagtest"
+)
+
+func TestDefaults(t *testing.T) {
+	flagtest.Config(t, parse, "", config{
+		podNamespace: "csi-addons-node-healer", healthAddress: ":9081", leaderElect: true, kubeletRoot: "/var/lib/kubelet",
+		leaseDuration: 15 * time.Second, renewDeadline: 10 * time.Second, retryPeriod: 2 * time.Second,
+		gatewayNamespace: "csi-addons-node-healer", gatewayServer: "node-healer.csi-addons.io", gatewayName: "node-healer-gateway",
+		tokenFile: "/var/run/secrets/node-healer/token", maxCalls: 32, maxCallsPerNode: 4,
+	})
+}
+
+func TestEveryFlagIsTaken(t *testing.T) {
+	flagtest.Config(t, parse, `--kubeconfig=/kc --pod-namespace=ns --metrics-address=:1 --health-address=:2 --leader-elect=false --kubelet-root=/k
+		--leader-elect-lease-duration=3s --leader-elect-renew-deadline=2s --leader-elect-retry-period=1s
+		--gateway-namespace=gns --gateway-server=s --gateway-ca=/ca --gateway-name=gn --token-file=/t --max-calls=5 --max-calls-per-node=6 -v=7`, config{
+		kubeconfig: "/kc", podNamespace: "ns", metricsAddress: ":1", healthAddress: ":2", kubeletRoot: "/k",
+		leaseDuration: 3 * time.Second, renewDeadline: 2 * time.Second, retryPeriod: time.Second,
+		gatewayNamespace: "gns", gatewayServer: "s", gatewayCA: "/ca", gatewayName: "gn", tokenFile: "/t",
+		maxCalls: 5, maxCallsPerNode: 6, verbosity: 7,
+	})
+}
+
+func TestRules(t *testing.T) {
+	flagtest.Rules(t, parse, [][2]string{
+		{"--pod-namespace=", "--pod-namespace"},
+		{"--gateway-namespace=", "--gateway-namespace"},
+		{"--gateway-server=", "--gateway-server"},
+		{"--gateway-name=", "--gateway-name"},
+		{"--token-file=", "--token-file"},
+		{"--kubelet-root=k", "--kubelet-root"},
+		{"--leader-elect-lease-duration=10s", "--leader-elect-lease-duration"},
+		{"--leader-elect-retry-period=9s", "--leader-elect-retry-period"},
+		{"--leader-elect-retry-period=0s", "--leader-elect-retry-period"},
+		{"--max-calls=0", "--max-calls"},
+		{"--max-calls-per-node=0", "--max-calls-per-node"},
+		{"-v=8", "-v"},
+		{"stray", "stray"},
+		{"--version", ""},
+	})
+}
+
+func TestHelp(t *testing.T) { flagtest.Help(t, parse, new(config).flags()) }
+
+func TestDocs(t *testing.T) { flagtest.Docs(t, new(config).flags()) }

@@ -1,0 +1,119 @@
+// node-healer-controller runs VolumeHealJobs: it has the nodes check or heal the volume
+// of a claim. See docs/controller.md.
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/csi-addons/node-healer/cmd/internal/command"
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
+	"github.com/csi-addons/node-healer/pkg/controller"
+)
+
+// version is set by the linker.
+var version = "unknown"
+
+func main() { command.Main("node-healer-controller", parse, start) }
+
+// start does what the command line asks for: mostly, to run until ctx ends.
+func start(ctx context.Context, cfg config) error {
+	if cfg.version {
+		fmt.Println("node-healer-controller", version)
+		return nil
+	}
+	if err := command.SetVerbosity(cfg.verbosity); err != nil {
+		return err
+	}
+	return run(ctx, cfg)
+}
+
+// stopTimeout is how long what runs may take to end: less than the pod's grace period.
+// Calls are cancelled; the nodes finish what they have begun.
+const stopTimeout = 20 * time.Second
+
+// run runs the controller until ctx ends.
+func run(ctx context.Context, cfg config) error {
+	ctrl.SetLogger(klog.Background())
+	api, err := rest.InClusterConfig()
+	if cfg.kubeconfig != "" {
+		api, err = clientcmd.BuildConfigFromFlags("", cfg.kubeconfig)
+	}
+	if err != nil {
+		return fmt.Errorf("find the Kubernetes API: %w", err)
+	}
+	api.UserAgent = "node-healer-controller/" + version
+	api.QPS = -1 // --max-calls bounds what is asked at once
+	manager, err := newManager(api, cfg)
+	if err != nil {
+		return err
+	}
+	reconciler, err := controller.New(controller.Config{
+		Reader: manager.GetAPIReader(), Writer: manager.GetClient(),
+		Events: manager.GetEventRecorder(controller.Name), Metrics: metrics.Registry,
+		KubeletRoot: cfg.kubeletRoot, MaxCalls: cfg.maxCalls, MaxCallsPerNode: cfg.maxCallsPerNode,
+		Gateways: controller.Gateways{
+			Namespace: cfg.gatewayNamespace, Server: cfg.gatewayServer, TokenFile: cfg.tokenFile,
+			Trust: controller.Trust{CAFile: cfg.gatewayCA, ServerName: cfg.gatewayName},
+		},
+	})
+	if err != nil {
+		return err
+	}
+	if err := reconciler.SetUp(manager); err != nil {
+		return err
+	}
+	klog.InfoS("Starting", "namespace", cfg.podNamespace, "leaderElection", cfg.leaderElect, "version", version)
+	return manager.Start(ctx)
+}
+
+// newManager returns what reads jobs, elects a leader and serves metrics and health.
+func newManager(api *rest.Config, cfg config) (ctrl.Manager, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	served := metricsserver.Options{BindAddress: "0"}
+	if cfg.metricsAddress != "" {
+		served = metricsserver.Options{
+			BindAddress: cfg.metricsAddress, SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization,
+		}
+	}
+	stop, health := stopTimeout, cfg.healthAddress
+	if health == "" {
+		health = "0"
+	}
+	manager, err := ctrl.NewManager(api, ctrl.Options{
+		Scheme:                 scheme,
+		Metrics:                served,
+		HealthProbeBindAddress: health,
+		LeaderElection:         cfg.leaderElect, LeaderElectionID: controller.Name, LeaderElectionNamespace: cfg.podNamespace,
+		LeaseDuration: &cfg.leaseDuration, RenewDeadline: &cfg.renewDeadline, RetryPeriod: &cfg.retryPeriod,
+		// The manager gives the lease back when all calls have ended.
+		LeaderElectionReleaseOnCancel: true,
+		GracefulShutdownTimeout:       &stop,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("set up: %w", err)
+	}
+	for _, add := range []func(string, healthz.Checker) error{manager.AddHealthzCheck, manager.AddReadyzCheck} {
+		if err := add("ping", healthz.Ping); err != nil {
+			return nil, err
+		}
+	}
+	return manager, nil
+}

@@ -1,0 +1,99 @@
+// Package registration names what a gateway writes into its CSIAddonsNode, for the
+// gateway and for the controller that finds it by that. What the CSI-Addons project
+// defines of the object is not repeated here.
+package registration
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// CSIAddonsNodes is what CSI-Addons controllers read to find servers
+// (github.com/csi-addons/kubernetes-csi-addons, docs/csiaddonsnode.md).
+var CSIAddonsNodes = schema.GroupVersionResource{
+	Group: "csiaddons.openshift.io", Version: "v1alpha1", Resource: "csiaddonsnodes",
+}
+
+// Kind is that of CSIAddonsNodes.
+const Kind = "CSIAddonsNode"
+
+const (
+	// ServerName is what a server is registered as, unless it was told otherwise.
+	ServerName = "node-healer.csi-addons.io"
+	// Audience is what a token may be for that is of no use but at a gateway.
+	Audience = "node-healer.csi-addons.io"
+	// HostName is what the certificate is for that a gateway makes itself.
+	HostName = "node-healer-gateway"
+)
+
+const (
+	// CertificateAnnotation holds the gateway's certificate: DER, in base64.
+	CertificateAnnotation = "node-healer.csi-addons.io/certificate"
+	// PublicKeyAnnotation holds the SHA-256 of that certificate's public key
+	// (SubjectPublicKeyInfo), in hexadecimal digits.
+	PublicKeyAnnotation = "node-healer.csi-addons.io/public-key-sha256"
+)
+
+const (
+	maxNameBytes  = 253 // of an object, DNS-1123
+	nameHashBytes = 8
+)
+
+// ObjectName returns the same for every pod that serves a node under a name, so that
+// each start renews one object. A driver's name may have capitals (RFC 1035), an
+// object's may not.
+func ObjectName(node, name string) string {
+	whole := strings.ToLower(node + "-" + name)
+	if len(whole) <= maxNameBytes {
+		return whole
+	}
+	sum := sha256.Sum256([]byte(whole))
+	hash := hex.EncodeToString(sum[:nameHashBytes])
+	// The name must not have a dot before the dash.
+	return strings.TrimRight(whole[:maxNameBytes-1-len(hash)], ".") + "-" + hash
+}
+
+// PublicKeyHash is what PublicKeyAnnotation holds of a certificate.
+func PublicKeyHash(c *x509.Certificate) string {
+	sum := sha256.Sum256(c.RawSubjectPublicKeyInfo)
+	return hex.EncodeToString(sum[:])
+}
+
+// Annotations returns both annotations of a certificate.
+func Annotations(c *x509.Certificate) map[string]string {
+	return map[string]string{
+		CertificateAnnotation: base64.StdEncoding.EncodeToString(c.Raw),
+		PublicKeyAnnotation:   PublicKeyHash(c),
+	}
+}
+
+// ErrNoCertificate means that an object has neither annotation.
+var ErrNoCertificate = errors.New("the registration has no certificate")
+
+// Certificate returns the certificate of an object's annotations. Annotations that do
+// not fit each other are an error.
+func Certificate(annotations map[string]string) (*x509.Certificate, error) {
+	text, hash := annotations[CertificateAnnotation], annotations[PublicKeyAnnotation]
+	if text == "" && hash == "" {
+		return nil, ErrNoCertificate
+	}
+	raw, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		return nil, fmt.Errorf("annotation %s: %w", CertificateAnnotation, err)
+	}
+	c, err := x509.ParseCertificate(raw)
+	if err != nil {
+		return nil, fmt.Errorf("annotation %s: %w", CertificateAnnotation, err)
+	}
+	if PublicKeyHash(c) != hash {
+		return nil, fmt.Errorf("annotation %s is of another certificate than %s", PublicKeyAnnotation, CertificateAnnotation)
+	}
+	return c, nil
+}

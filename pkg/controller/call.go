@@ -1,0 +1,74 @@
+package controller
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
+)
+
+const (
+	// maxAnswerBytes bounds an answer: a message and its frame.
+	maxAnswerBytes = 256 << 10
+	// routeTimeout bounds the questions to the API before a call.
+	routeTimeout = 15 * time.Second
+)
+
+// call asks a node about a volume once. The timeout is for the call alone.
+func (g *gateways) call(ctx context.Context, node string, mode v1alpha1.Mode, req *healerpb.NodeHealerRequest, timeout time.Duration) outcome {
+	finding, done := context.WithTimeout(ctx, routeTimeout)
+	route, none := g.find(finding, node)
+	done()
+	if none != nil {
+		return *none
+	}
+	tls := newHandshakes(route.tls)
+	conn, err := grpc.NewClient("passthrough:///"+route.address,
+		grpc.WithTransportCredentials(tls),
+		grpc.WithPerRPCCredentials(route.token),
+		grpc.WithNoProxy(), // pods are in the cluster
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)))
+	if err != nil {
+		return failed(err, nil)
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	ask := heal
+	if mode == v1alpha1.ModeCheck {
+		ask = check
+	}
+	o, err := ask(ctx, conn, req)
+	if err != nil {
+		return failed(err, tls.failure())
+	}
+	return o
+}
+
+func heal(ctx context.Context, conn grpc.ClientConnInterface, req *healerpb.NodeHealerRequest) (outcome, error) {
+	answer, err := healerpb.NewHealerNodeClient(conn).NodeHealer(ctx, req)
+	return answered(answer.GetAbnormal(), answer.GetMessage(), true), err
+}
+
+// check uses CSI's own call, which heals nothing whatever the caller may do:
+// NodeHealerRequest has no mode.
+func check(ctx context.Context, conn grpc.ClientConnInterface, req *healerpb.NodeHealerRequest) (outcome, error) {
+	answer, err := csi.NewNodeClient(conn).NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{
+		VolumeId: req.GetVolumeId(), VolumePublishPath: req.GetVolumePath(), StagingTargetPath: req.GetStagingTargetPath(),
+	})
+	entries := answer.GetVolumeHealth().GetHealthStatuses()
+	if len(entries) == 0 {
+		return answered(false, "healthy", false), err
+	}
+	said := make([]string, 0, len(entries))
+	for _, entry := range entries {
+		said = append(said, entry.GetReason()+": "+entry.GetMessage())
+	}
+	return answered(true, "abnormal: "+strings.Join(said, "; "), false), err
+}

@@ -1,0 +1,86 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"path"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	runtimecontroller "sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
+)
+
+// Name is what the controller is called in events, leases and metrics.
+const Name = "node-healer-controller"
+
+// Config is everything a Reconciler needs.
+type Config struct {
+	// Reader reads from the API itself. A cache would have to hold every pod of the
+	// cluster, and may be older than the pod that has just moved.
+	Reader client.Reader
+	// Writer writes and deletes jobs, and reads them from a cache.
+	Writer client.Client
+	Events events.EventRecorder
+	// Metrics gets the counter of jobs by result.
+	Metrics prometheus.Registerer
+	// KubeletRoot is kubelet's root directory on the nodes.
+	KubeletRoot string
+	Gateways    Gateways
+	// MaxCalls bounds the calls at one time, MaxCallsPerNode those to one node.
+	MaxCalls, MaxCallsPerNode int
+}
+
+func (c Config) check() error {
+	for _, f := range []struct {
+		name    string
+		missing bool
+	}{
+		{"Reader", c.Reader == nil},
+		{"Writer", c.Writer == nil},
+		{"Events", c.Events == nil},
+		{"Metrics", c.Metrics == nil},
+	} {
+		if f.missing {
+			return fmt.Errorf("controller: Config.%s is required", f.name)
+		}
+	}
+	if !path.IsAbs(c.KubeletRoot) {
+		return fmt.Errorf("controller: kubelet's root %q is not an absolute path", c.KubeletRoot)
+	}
+	if c.MaxCalls < 1 || c.MaxCallsPerNode < 1 {
+		return errors.New("controller: at least one call at a time has to be allowed")
+	}
+	return nil
+}
+
+// New returns a Reconciler of VolumeHealJobs.
+func New(cfg Config) (*Reconciler, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	nodes, err := newGateways(cfg.Reader, cfg.Gateways)
+	if err != nil {
+		return nil, err
+	}
+	r := &Reconciler{
+		cfg: cfg, nodes: nodes, jobs: newJobsTotal(),
+		claims: newSlots(1), calls: newSlots(cfg.MaxCallsPerNode),
+	}
+	return r, cfg.Metrics.Register(r.jobs)
+}
+
+// SetUp has a manager run the reconciler. Changes of a job's status do not wake it: it
+// has made them itself.
+func (r *Reconciler) SetUp(manager ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(manager).
+		Named(Name).
+		For(&v1alpha1.VolumeHealJob{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WithOptions(runtimecontroller.Options{MaxConcurrentReconciles: r.cfg.MaxCalls}).
+		Complete(r)
+}

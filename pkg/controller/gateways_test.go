@@ -1,0 +1,110 @@
+package controller
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/csi-addons/node-healer/pkg/api/registration"
+)
+
+// site is all that a route to a node is found by.
+type site struct {
+	node         *corev1.Node
+	pod          *corev1.Pod
+	registration *unstructured.Unstructured
+	token        string
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	certificate, _ := newPair(t, nil)
+	token := filepath.Join(t.TempDir(), "token")
+	must(t, os.WriteFile(token, []byte("abc\n"), 0o600))
+	s := &site{
+		node: &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "node-1"},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+		},
+		pod: &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "gateways", Name: "pod.dotted"},
+			Spec:       corev1.PodSpec{NodeName: "node-1"}, Status: corev1.PodStatus{PodIP: "fd00::1"},
+		},
+		registration: &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"driver": map[string]any{
+			"name": "server", "nodeID": "node-1", "endpoint": "pod://pod.dotted.gateways:9070",
+		}}}},
+		token: token,
+	}
+	s.registration.SetGroupVersionKind(registration.CSIAddonsNodes.GroupVersion().WithKind(registration.Kind))
+	s.registration.SetNamespace("gateways")
+	s.registration.SetName("node-1-server")
+	s.registration.SetAnnotations(registration.Annotations(certificate.Leaf))
+	return s
+}
+
+func (s *site) find(t *testing.T) (route, *outcome) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	must(t, clientgoscheme.AddToScheme(scheme))
+	scheme.AddKnownTypeWithName(s.registration.GroupVersionKind(), &unstructured.Unstructured{})
+	var objects []client.Object
+	for _, o := range []client.Object{s.node, s.pod, s.registration} {
+		if o.GetName() != "" {
+			objects = append(objects, o)
+		}
+	}
+	g, err := newGateways(fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(),
+		Gateways{Namespace: "gateways", Server: "server", TokenFile: s.token})
+	must(t, err)
+	return g.find(t.Context(), "node-1")
+}
+
+func TestGatewayIsFoundByItsRegistration(t *testing.T) {
+	found, none := newSite(t).find(t)
+	if none != nil || found.address != "[fd00::1]:9070" || found.token != "abc" || found.tls == nil || found.tls.InsecureSkipVerify {
+		t.Errorf("got %+v, %+v", found, none)
+	}
+}
+
+func TestGatewayIsNotFound(t *testing.T) {
+	driver := func(s *site) map[string]any {
+		return s.registration.Object["spec"].(map[string]any)["driver"].(map[string]any)
+	}
+	for name, tc := range map[string]struct {
+		change       func(*site)
+		reason, says string
+	}{
+		"no node":             {func(s *site) { s.node = &corev1.Node{} }, ReasonNodeNotReady, "does not exist"},
+		"node down":           {func(s *site) { s.node.Status.Conditions[0].Status = corev1.ConditionUnknown }, ReasonNodeNotReady, "is not ready"},
+		"node without word":   {func(s *site) { s.node.Status.Conditions = nil }, ReasonNodeNotReady, "does not say"},
+		"no registration":     {func(s *site) { s.registration.SetName("") }, ReasonGatewayNotRegistered, "node-1-server"},
+		"another namespace's": {func(s *site) { s.registration.SetNamespace("other") }, ReasonGatewayNotRegistered, "not found"},
+		"of another node":     {func(s *site) { driver(s)["nodeID"] = "node-2" }, ReasonGatewayNotRegistered, "node-2"},
+		"of another server":   {func(s *site) { driver(s)["name"] = "rbd" }, ReasonGatewayNotRegistered, "rbd"},
+		"no pod's endpoint":   {func(s *site) { driver(s)["endpoint"] = "https://pod.dotted.gateways:9070" }, ReasonGatewayNotRegistered, "is not pod://"},
+		"elsewhere's pod":     {func(s *site) { driver(s)["endpoint"] = "pod://pod.other:9070" }, ReasonGatewayNotRegistered, "is not pod://"},
+		"pod elsewhere":       {func(s *site) { s.pod.Spec.NodeName = "node-2" }, ReasonGatewayNotRegistered, "runs on node"},
+		"pod gone":            {func(s *site) { s.pod = &corev1.Pod{} }, ReasonGatewayNotRegistered, "not found"},
+		"pod starts":          {func(s *site) { s.pod.Status.PodIP = "" }, ReasonGatewayNotRegistered, "has no address"},
+		"no certificate":      {func(s *site) { s.registration.SetAnnotations(nil) }, ReasonCertificateRefused, "no certificate"},
+		"no token":            {func(s *site) { s.token += "-gone" }, ReasonTokenUnreadable, "no such file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			tc.change(s)
+			found, none := s.find(t)
+			if none == nil || none.reason != tc.reason || none.code != "" || !strings.Contains(none.message, tc.says) {
+				t.Errorf("got %+v, %+v", found, none)
+			}
+		})
+	}
+}

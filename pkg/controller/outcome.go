@@ -1,0 +1,109 @@
+package controller
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// errorDomain is that of the server's reasons in google.rpc.ErrorInfo.
+const errorDomain = "node-healer.csi-addons.io"
+
+// outcome is what one try at one node came to.
+type outcome struct {
+	// abnormal is nil where the node did not say.
+	abnormal *bool
+	message  string
+	reason   string
+	// code is of the call; empty: there was none.
+	code string
+	// class says whether another try may help; the zero value: none is needed.
+	class healer.Class
+	// after is the shortest time before another try that the server asks for.
+	after time.Duration
+}
+
+// answered is the outcome of a call that the node answered. Where a heal was asked for,
+// an abnormal volume is a reason to try again.
+func answered(abnormal bool, message string, heal bool) outcome {
+	o := outcome{abnormal: &abnormal, message: message, reason: ReasonHealthy, code: codes.OK.String()}
+	if abnormal {
+		o.reason = ReasonAbnormal
+	}
+	if abnormal && heal {
+		o.class = changing
+	}
+	return o
+}
+
+// hindered is the outcome where no call was made.
+func hindered(reason string, class healer.Class, format string, args ...any) outcome {
+	return outcome{reason: reason, class: class, message: fmt.Sprintf(format, args...)}
+}
+
+// failed is the outcome of a call that ended with an error. The second error is that of
+// the TLS handshake, if there was one: gRPC keeps only its text.
+func failed(err, handshake error) outcome {
+	var refused *tls.CertificateVerificationError
+	if errors.As(handshake, &refused) || errors.Is(handshake, errOtherKey) {
+		return hindered(ReasonCertificateRefused, distrusted, "the gateway has another certificate than it registered: %v", handshake)
+	}
+	s := status.Convert(err)
+	o := byCode(s.Code())
+	o.message, o.code = s.Message(), s.Code().String()
+	for _, detail := range s.Details() {
+		switch d := detail.(type) {
+		case *errdetails.ErrorInfo:
+			if d.GetDomain() == errorDomain {
+				o.class = healer.Class{Tier: healer.Tier(d.GetMetadata()["tier"]), Type: healer.Type(d.GetMetadata()["error_type"])}
+				if reason, known := answeredReasons[d.GetReason()]; known {
+					o.reason = reason
+				}
+			}
+		case *errdetails.RetryInfo:
+			o.after = d.GetRetryDelay().AsDuration()
+		}
+	}
+	return o
+}
+
+// byCode is the outcome of an error without details, which the server did not make.
+func byCode(code codes.Code) outcome {
+	switch code {
+	case codes.Unavailable, codes.ResourceExhausted, codes.Canceled:
+		return outcome{reason: ReasonGatewayUnreachable, class: passing}
+	case codes.DeadlineExceeded:
+		return outcome{reason: ReasonTimedOut, class: late}
+	case codes.Aborted:
+		return outcome{reason: ReasonVolumeBusy, class: passing}
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return outcome{reason: ReasonCredentialsRefused, class: distrusted}
+	case codes.NotFound:
+		return outcome{reason: ReasonVolumeNotFound, class: final}
+	case codes.Unimplemented:
+		return outcome{reason: ReasonDisabled, class: final}
+	default:
+		return outcome{reason: ReasonOperationFailed, class: final}
+	}
+}
+
+// worse reports whether an outcome says more than another of the same node: an error
+// more than an abnormal volume, and that more than a healthy one.
+func (o outcome) worse(than outcome) bool { return o.weight() > than.weight() }
+
+func (o outcome) weight() int {
+	switch {
+	case o.abnormal == nil:
+		return 3
+	case *o.abnormal:
+		return 2
+	}
+	return 1
+}

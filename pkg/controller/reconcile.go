@@ -1,0 +1,205 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
+)
+
+// caller asks a node about a volume once. *gateways is one; tests have others.
+type caller interface {
+	call(ctx context.Context, node string, mode v1alpha1.Mode, req *healerpb.NodeHealerRequest, timeout time.Duration) outcome
+}
+
+// Reconciler runs VolumeHealJobs. Make it with New.
+type Reconciler struct {
+	cfg   Config
+	nodes caller
+	// jobs counts those that ended.
+	jobs *prometheus.CounterVec
+	// claims has the claims that a job works on, calls the calls to each node.
+	claims, calls *slots
+}
+
+const (
+	// busyDelay is how long a job waits before it asks again for its claim, or for a
+	// call to its node, on average.
+	busyDelay = time.Second
+	// podDelay is how long a job waits before it looks again for a pod that will run.
+	podDelay = 2 * time.Second
+	// retryJitter spreads the tries of jobs that failed at the same time.
+	retryJitter = 0.1
+)
+
+// Reconcile takes a job one step further: at most one node is tried, so that a job with
+// many nodes does not keep others waiting. Of two jobs for one claim the other one comes
+// back later.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	job := &v1alpha1.VolumeHealJob{}
+	if err := r.cfg.Writer.Get(ctx, req.NamespacedName, job); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	claim := job.Namespace + "/" + job.Spec.Target.PersistentVolumeClaim
+	if !r.claims.take(claim) {
+		return later(busyDelay), nil
+	}
+	defer r.claims.giveBack(claim)
+	// The cache may not have what was written a moment ago.
+	if err := r.cfg.Reader.Get(ctx, req.NamespacedName, job); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	switch {
+	case job.DeletionTimestamp != nil:
+		return ctrl.Result{}, nil
+	case job.Status.Result != "":
+		return r.expire(ctx, job)
+	}
+	p := &pass{Reconciler: r, job: job, saved: job.DeepCopy()}
+	result, err := p.run(ctx)
+	if end := (*ending)(nil); errors.As(err, &end) {
+		return p.end(ctx, end)
+	}
+	return result, err
+}
+
+// expire deletes a job that has ended, when its time has come.
+func (r *Reconciler) expire(ctx context.Context, job *v1alpha1.VolumeHealJob) (ctrl.Result, error) {
+	ttl, ended := job.Spec.TTLSecondsAfterFinished, job.Status.CompletionTime
+	if ttl == nil || ended == nil {
+		return ctrl.Result{}, nil
+	}
+	if left := time.Until(ended.Add(time.Duration(*ttl) * time.Second)); left > 0 {
+		return ctrl.Result{RequeueAfter: left}, nil
+	}
+	err := r.cfg.Writer.Delete(ctx, job, client.Preconditions{UID: &job.UID}, client.PropagationPolicy("Background"))
+	return ctrl.Result{}, client.IgnoreNotFound(err)
+}
+
+func later(delay time.Duration) ctrl.Result {
+	return ctrl.Result{RequeueAfter: wait.Jitter(delay/2, 1)}
+}
+
+// pass is one step of one job.
+type pass struct {
+	*Reconciler
+
+	job *v1alpha1.VolumeHealJob
+	// saved is the job as the API has it.
+	saved *v1alpha1.VolumeHealJob
+	// volume is known once the claim was read.
+	volume volume
+}
+
+// run returns when to come back; an *ending ends the job.
+func (p *pass) run(ctx context.Context) (ctrl.Result, error) {
+	p.begin()
+	var err error
+	if p.volume, err = p.readVolume(ctx, p.job.Namespace, p.job.Spec.Target.PersistentVolumeClaim); err != nil {
+		return ctrl.Result{}, err
+	}
+	now, err := p.readUsage(ctx, p.volume.claim)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	waits, err := follow(&p.job.Status, now)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if waits {
+		return p.awaitPod(ctx)
+	}
+	// The start and the nodes are known before the first call: a controller that goes on
+	// from here counts from the same time.
+	if err := p.save(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
+	node := nextDue(p.job.Status.Nodes, time.Now())
+	if node == nil {
+		return p.pause(ctx)
+	}
+	return p.try(ctx, node, now.running[node.Node])
+}
+
+// try asks a node at each of its pods.
+func (p *pass) try(ctx context.Context, node *v1alpha1.NodeStatus, pods []types.UID) (ctrl.Result, error) {
+	if time.Now().After(p.deadline()) {
+		return ctrl.Result{}, &ending{reason: ReasonDeadline, message: "node " + node.Node + " could not be tried in time"}
+	}
+	if !p.calls.take(node.Node) {
+		return later(busyDelay), nil
+	}
+	defer p.calls.giveBack(node.Node)
+	o := p.ask(ctx, node.Node, pods)
+	if err := ctx.Err(); err != nil {
+		return ctrl.Result{}, err // this process stops: the try does not count
+	}
+	if o.code == codes.NotFound.String() {
+		now, err := p.readUsage(ctx, p.volume.claim)
+		if err != nil {
+			return ctrl.Result{}, err
+		}
+		if !slices.Equal(now.running[node.Node], pods) {
+			return later(busyDelay), nil // the pod has gone meanwhile: see follow
+		}
+	}
+	p.record(node, o)
+	return p.pause(ctx)
+}
+
+// ask returns the worst outcome of all pods.
+func (p *pass) ask(ctx context.Context, node string, pods []types.UID) (worst outcome) {
+	for i, pod := range pods {
+		o := p.nodes.call(ctx, node, p.job.Spec.Mode, p.volume.request(p.cfg.KubeletRoot, pod), p.timeout())
+		if i == 0 || o.worse(worst) {
+			worst = o
+		}
+		if o.code == "" {
+			break // no call was made, and none would be
+		}
+	}
+	return worst
+}
+
+// pause saves the status and returns when the next node is due; when none is, the job
+// ends, which saves it.
+func (p *pass) pause(ctx context.Context) (ctrl.Result, error) {
+	var next time.Time
+	for i := range p.job.Status.Nodes {
+		node := &p.job.Status.Nodes[i]
+		if settled(node) {
+			continue
+		}
+		due := time.Now()
+		if node.NextTryTime != nil {
+			due = node.NextTryTime.Time
+		}
+		if next.IsZero() || due.Before(next) {
+			next = due
+		}
+	}
+	if next.IsZero() {
+		return ctrl.Result{}, p.verdict()
+	}
+	return ctrl.Result{RequeueAfter: max(time.Until(next), time.Millisecond)}, p.save(ctx)
+}
+
+// awaitPod comes back while a pod may still run that uses the volume.
+func (p *pass) awaitPod(ctx context.Context) (ctrl.Result, error) {
+	const message = "a pod that uses the volume is not running yet, or is ending"
+	if time.Now().After(p.deadline()) {
+		return ctrl.Result{}, &ending{reason: ReasonPodNotActive, message: message}
+	}
+	p.progress(ReasonPodNotActive, message)
+	return ctrl.Result{RequeueAfter: podDelay}, p.save(ctx)
+}

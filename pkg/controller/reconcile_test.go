@@ -1,0 +1,236 @@
+package controller
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+func TestJobAsksEveryPodOnEveryNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := podOn("node-3", "ended")
+		ended.Status.Phase = corev1.PodSucceeded
+		w := newWorld(t, aJob("job"), podOn("node-2", "c"), podOn("node-1", "b"), podOn("node-1", "a"), ended)
+		job := w.run("job")
+		var paths []string
+		for _, c := range w.nodes.calls {
+			paths = append(paths, c.node+" "+strings.Split(c.path, "/")[5])
+		}
+		if want := []string{"node-1 a-uid", "node-1 b-uid", "node-2 c-uid"}; !slices.Equal(paths, want) {
+			t.Errorf("asked %v, want %v", paths, want)
+		}
+		if c := condition(job, v1alpha1.ConditionComplete); job.Status.Result != v1alpha1.ResultSucceeded || c.Reason != ReasonHealthy {
+			t.Errorf("got %+v", job.Status)
+		}
+		if job.Status.Answered != "2/2" || job.Status.StartTime == nil || job.Status.CompletionTime == nil || ptr.Deref(job.Status.Abnormal, true) {
+			t.Errorf("got %+v", job.Status)
+		}
+	})
+}
+
+// TestTriesFollowTheTiers: the jitter adds up to a tenth.
+func TestTriesFollowTheTiers(t *testing.T) {
+	none := []int(nil)
+	for name, tc := range map[string]struct {
+		answers []outcome
+		limit   int32
+		waits   []int
+		result  v1alpha1.Result
+		reason  string
+	}{
+		"healed at the second try": {[]outcome{answered(true, "", true), answered(false, "", true)}, 6, []int{60}, v1alpha1.ResultSucceeded, ReasonHealthy},
+		"stays abnormal":           {[]outcome{answered(true, "", true)}, 6, []int{60, 120, 300}, v1alpha1.ResultFailed, ReasonAbnormal},
+		"abnormal when checked":    {[]outcome{answered(true, "", false)}, 6, none, v1alpha1.ResultSucceeded, ReasonAbnormal},
+		"transient":                {[]outcome{hindered(ReasonNodeNotReady, passing, "")}, 4, []int{1, 2, 4, 8}, v1alpha1.ResultFailed, ReasonNodeNotReady},
+		"no other try":             {[]outcome{hindered(ReasonNodeNotReady, passing, "")}, 0, none, v1alpha1.ResultFailed, ReasonNodeNotReady},
+		"terminal":                 {[]outcome{hindered(ReasonDisabled, final, "")}, 6, none, v1alpha1.ResultFailed, ReasonDisabled},
+		"rights":                   {[]outcome{hindered(ReasonCredentialsRefused, distrusted, "")}, 6, []int{30}, v1alpha1.ResultFailed, ReasonCredentialsRefused},
+		"the server asks for time": {[]outcome{{class: passing, after: 40 * time.Second, reason: ReasonVolumeBusy}, answered(false, "", true)}, 6, []int{40}, v1alpha1.ResultSucceeded, ReasonHealthy},
+		"the deadline":             {[]outcome{{class: passing, after: 250 * time.Second, reason: ReasonVolumeBusy}}, 60, []int{250, 250}, v1alpha1.ResultFailed, ReasonVolumeBusy},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				job := aJob("job")
+				job.Spec.BackoffLimit = &tc.limit
+				w := newWorld(t, job, podOn("node-1", "a"))
+				w.nodes.answers = tc.answers
+				job = w.run("job")
+				got := w.nodes.waits()
+				fits := slices.EqualFunc(got, tc.waits, func(got, want int) bool { return got >= want-1 && got <= want+want/10+1 })
+				kind := v1alpha1.ConditionFailed
+				if tc.result == v1alpha1.ResultSucceeded {
+					kind = v1alpha1.ConditionComplete
+				}
+				if !fits || job.Status.Result != tc.result || condition(job, kind).Reason != tc.reason {
+					t.Errorf("waited %v, want %v; got %+v", got, tc.waits, job.Status)
+				}
+			})
+		})
+	}
+}
+
+func TestJobGoesOnFromItsStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, aJob("job"), podOn("node-1", "a"), podOn("node-2", "b"))
+		w.nodes.answers = []outcome{answered(false, "", true), hindered(ReasonVolumeBusy, passing, ""), answered(false, "", true)}
+		for range 2 {
+			w.reconcile("job")
+			w.restart()
+		}
+		job := w.run("job")
+		var nodes []string
+		for _, c := range w.nodes.calls {
+			nodes = append(nodes, c.node)
+		}
+		if want := []string{"node-1", "node-2", "node-2"}; !slices.Equal(nodes, want) || job.Status.Nodes[1].Tries != 2 {
+			t.Errorf("asked %v, want %v: %+v", nodes, want, job.Status)
+		}
+	})
+}
+
+func TestPodsThatMoveAreFollowedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, aJob("job"), podOn("node-1", "a"))
+		w.nodes.answers = []outcome{hindered(ReasonNodeNotReady, passing, "")}
+		next := map[string]*corev1.Pod{"node-1": podOn("node-2", "b"), "node-2": podOn("node-3", "c")}
+		w.nodes.during = func(node string) {
+			must(t, w.api.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace("ns")))
+			must(t, w.api.Create(t.Context(), next[node]))
+		}
+		job := w.run("job")
+		if len(w.nodes.calls) != 2 || !job.Status.Moved || condition(job, v1alpha1.ConditionFailed).Reason != ReasonPodMoved {
+			t.Errorf("%d calls: %+v", len(w.nodes.calls), job.Status)
+		}
+	})
+}
+
+// TestJobWaitsForAPod that replaces the one on a node that was asked.
+func TestJobWaitsForAPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, aJob("job"), podOn("node-1", "a"))
+		w.nodes.answers = []outcome{hindered(ReasonNodeNotReady, passing, ""), answered(false, "", true)}
+		w.nodes.during = func(string) {
+			if len(w.nodes.calls) > 1 {
+				return
+			}
+			must(t, w.api.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace("ns")))
+			pending := podOn("node-2", "b")
+			pending.Status.Phase = corev1.PodPending
+			must(t, w.api.Create(t.Context(), pending))
+		}
+		w.reconcile("job")
+		time.Sleep(10 * time.Second)
+		w.reconcile("job")
+		if job := w.job("job"); condition(job, v1alpha1.ConditionProgressing).Reason != ReasonPodNotActive || len(w.nodes.calls) != 1 {
+			t.Errorf("%d calls: %+v", len(w.nodes.calls), job.Status)
+		}
+		runs := podOn("node-2", "b")
+		must(t, w.api.Delete(t.Context(), runs))
+		must(t, w.api.Create(t.Context(), runs))
+		if job := w.run("job"); job.Status.Result != v1alpha1.ResultSucceeded || job.Status.Nodes[0].Node != "node-2" {
+			t.Errorf("got %+v", job.Status)
+		}
+	})
+}
+
+func TestOneCallForAClaimAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, aJob("one"), aJob("other"), podOn("node-1", "a"))
+		release := make(chan struct{})
+		w.nodes.during = func(string) { <-release }
+		go func() {
+			_, _ = w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "one"}})
+		}()
+		synctest.Wait()
+		if again := w.reconcile("other"); again.RequeueAfter == 0 || len(w.nodes.calls) != 1 {
+			t.Errorf("%d calls, again after %v", len(w.nodes.calls), again.RequeueAfter)
+		}
+		close(release)
+		synctest.Wait()
+		if job := w.job("one"); job.Status.Result != v1alpha1.ResultSucceeded {
+			t.Errorf("got %+v", job.Status)
+		}
+		if job := w.run("other"); job.Status.Result != v1alpha1.ResultSucceeded || len(w.nodes.calls) != 2 {
+			t.Errorf("%d calls: %+v", len(w.nodes.calls), job.Status)
+		}
+	})
+}
+
+func TestNodeIsNotCalledMoreOftenThanAllowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, aJob("job"), podOn("node-1", "a"))
+		w.reconciler.calls.take("node-1")
+		w.reconcile("job")
+		if len(w.nodes.calls) != 0 {
+			t.Error("it was called")
+		}
+		w.reconciler.calls.giveBack("node-1")
+		if job := w.run("job"); job.Status.Result != v1alpha1.ResultSucceeded {
+			t.Errorf("got %+v", job.Status)
+		}
+	})
+}
+
+func TestEndedJobIsDeletedInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		job := aJob("job")
+		job.Spec.TTLSecondsAfterFinished = ptr.To[int32](60)
+		w := newWorld(t, job, podOn("node-1", "a"))
+		w.run("job")
+		time.Sleep(30 * time.Second)
+		left := w.reconcile("job").RequeueAfter
+		w.job("job") // is there
+		time.Sleep(left)
+		w.reconcile("job")
+		if err := w.api.Get(t.Context(), client.ObjectKeyFromObject(job), job); !apierrors.IsNotFound(err) {
+			t.Errorf("it is still there: %v", err)
+		}
+	})
+}
+
+func TestJobsThatHaveNothingToAsk(t *testing.T) {
+	for reason, change := range map[string]func(*corev1.PersistentVolumeClaim, *corev1.PersistentVolume){
+		ReasonNotInUse:      func(*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {},
+		ReasonClaimNotBound: func(_ *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) { pv.Spec.ClaimRef.UID = "another" },
+		ReasonNotCSI: func(_ *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) {
+			pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}}
+		},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			w := newWorld(t, aJob("job"))
+			claim, pv := boundClaim()
+			change(claim, pv)
+			must(t, w.api.Update(t.Context(), claim))
+			must(t, w.api.Update(t.Context(), pv))
+			job := w.run("job")
+			got := condition(job, v1alpha1.ConditionFailed).Reason + condition(job, v1alpha1.ConditionComplete).Reason
+			if got != reason || len(w.events.Events) != 2 || len(w.nodes.calls) != 0 {
+				t.Errorf("%d events, %+v", len(w.events.Events), job.Status)
+			}
+		})
+	}
+}
+
+// TestEventsAreFewer than tries: one for each reason, and two at the end.
+func TestEventsAreFewer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, aJob("job"), podOn("node-1", "a"))
+		w.nodes.answers = []outcome{{class: healer.Class{Tier: healer.Transient}, reason: ReasonVolumeBusy, message: "busy"}}
+		w.run("job")
+		if len(w.nodes.calls) != 7 || len(w.events.Events) != 3 {
+			t.Errorf("%d events of %d calls", len(w.events.Events), len(w.nodes.calls))
+		}
+	})
+}

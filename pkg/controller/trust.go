@@ -1,0 +1,127 @@
+package controller
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/csi-addons/node-healer/pkg/api/registration"
+)
+
+// Trust says by what a gateway's certificate is verified.
+type Trust struct {
+	// CAFile has the certificates, PEM, of the authorities that sign the gateways'; it is
+	// read at each call. Empty: each gateway's registration has its certificate, which
+	// is the only one that is accepted from it.
+	CAFile string
+	// ServerName is the name that a certificate by an authority has to be for.
+	ServerName string
+}
+
+// errOtherKey means that the certificate was signed with the registered key, and is not
+// the registered one.
+var errOtherKey = errors.New("the public key is not the registered one")
+
+// config returns how to verify the gateway with these annotations on its registration.
+// Verification is Go's own in both cases: a registered certificate is the only root.
+func (t Trust) config(annotations map[string]string) (*tls.Config, error) {
+	if t.CAFile != "" {
+		return t.byAuthority()
+	}
+	certificate, err := registration.Certificate(annotations)
+	if err != nil {
+		return nil, err
+	}
+	name, err := hostName(certificate)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(certificate)
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		RootCAs:    roots,
+		ServerName: name,
+		// A root may have signed others.
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if registration.PublicKeyHash(s.PeerCertificates[0]) != annotations[registration.PublicKeyAnnotation] {
+				return errOtherKey
+			}
+			return nil
+		},
+	}, nil
+}
+
+func (t Trust) byAuthority() (*tls.Config, error) {
+	text, err := os.ReadFile(t.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("read the gateways' authorities: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s has no certificate in PEM", t.CAFile)
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: t.ServerName}, nil
+}
+
+// hostName returns a name that a certificate is for. It is known by its key: any will do.
+func hostName(c *x509.Certificate) (string, error) {
+	if len(c.DNSNames) > 0 {
+		return strings.Replace(c.DNSNames[0], "*", "gateway", 1), nil
+	}
+	if len(c.IPAddresses) > 0 {
+		return net.IP.String(c.IPAddresses[0]), nil
+	}
+	return "", errors.New("the registered certificate is for no name: it needs a DNS name or an address (subjectAltName)")
+}
+
+// handshakes are TLS credentials that remember why the last handshake failed.
+type handshakes struct {
+	credentials.TransportCredentials
+
+	mu  sync.Mutex
+	err error
+}
+
+func newHandshakes(config *tls.Config) *handshakes {
+	return &handshakes{TransportCredentials: credentials.NewTLS(config)}
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (h *handshakes) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := h.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.err = err
+	return conn, info, err
+}
+
+// Clone implements credentials.TransportCredentials. gRPC does not use it for a client
+// that has only these.
+func (h *handshakes) Clone() credentials.TransportCredentials { return h }
+
+// failure returns why the last handshake failed; nil: it did not.
+func (h *handshakes) failure() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.err
+}
+
+// bearer is a token that is sent over TLS only.
+type bearer string
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer " + string(b)}, nil
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials.
+func (bearer) RequireTransportSecurity() bool { return true }

@@ -1,0 +1,106 @@
+package controller
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"path"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+)
+
+// volume is a CSI volume and the claim that it is bound to.
+type volume struct {
+	claim *corev1.PersistentVolumeClaim
+	pv    *corev1.PersistentVolume
+}
+
+// ending is an error that ends a job.
+type ending struct {
+	reason, message string
+	// succeeded is true where nothing was to be done.
+	succeeded bool
+}
+
+// Error implements error.
+func (e *ending) Error() string { return e.message }
+
+// readVolume returns the volume of a claim. It believes the claim's volumeName only if
+// the PersistentVolume names the claim in turn: who creates a claim writes the first,
+// and only the binder the second. With an error, the claim is there if it was found.
+func (r *Reconciler) readVolume(ctx context.Context, namespace, name string) (volume, error) {
+	claim := &corev1.PersistentVolumeClaim{}
+	err := r.cfg.Reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, claim)
+	if apierrors.IsNotFound(err) {
+		return volume{}, &ending{reason: ReasonClaimNotFound, message: fmt.Sprintf("there is no claim %s in namespace %s", name, namespace)}
+	}
+	if err != nil {
+		return volume{}, err
+	}
+	v := volume{claim: claim, pv: &corev1.PersistentVolume{}}
+	if claim.Spec.VolumeName == "" {
+		return v, &ending{reason: ReasonNotInUse, message: "the claim is not bound, so no pod uses it", succeeded: true}
+	}
+	err = r.cfg.Reader.Get(ctx, client.ObjectKey{Name: claim.Spec.VolumeName}, v.pv)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return v, err
+	}
+	ref := v.pv.Spec.ClaimRef
+	switch {
+	case err != nil || ref == nil || ref.Namespace != namespace || ref.Name != name || ref.UID != claim.UID:
+		return v, &ending{reason: ReasonClaimNotBound, message: fmt.Sprintf("the PersistentVolume %s is not bound to the claim", claim.Spec.VolumeName)}
+	case v.pv.Spec.CSI == nil:
+		return v, &ending{reason: ReasonNotCSI, message: fmt.Sprintf("the PersistentVolume %s is not of a CSI driver", v.pv.Name)}
+	}
+	return v, nil
+}
+
+// request names the volume as kubelet published it for a pod.
+func (v volume) request(kubeletRoot string, pod types.UID) *healerpb.NodeHealerRequest {
+	from := v.pv.Spec.CSI
+	plugins := path.Join(kubeletRoot, "plugins/kubernetes.io/csi")
+	req := &healerpb.NodeHealerRequest{
+		VolumeId:         from.VolumeHandle,
+		VolumeCapability: &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: v.accessMode()}},
+		VolumeContext:    from.VolumeAttributes,
+	}
+	if v.block() {
+		req.VolumePath = path.Join(plugins, "volumeDevices/publish", v.pv.Name, string(pod))
+		req.StagingTargetPath = path.Join(plugins, "volumeDevices/staging", v.pv.Name)
+		req.VolumeCapability.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
+		return req
+	}
+	req.VolumePath = path.Join(kubeletRoot, "pods", string(pod), "volumes/kubernetes.io~csi", v.pv.Name, "mount")
+	// As kubelet's makeDeviceMountPath does since Kubernetes 1.24.
+	req.StagingTargetPath = path.Join(plugins, from.Driver, fmt.Sprintf("%x", sha256.Sum256([]byte(from.VolumeHandle))), "globalmount")
+	req.VolumeCapability.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{
+		FsType: from.FSType, MountFlags: v.pv.Spec.MountOptions,
+	}}
+	return req
+}
+
+func (v volume) block() bool {
+	return v.pv.Spec.VolumeMode != nil && *v.pv.Spec.VolumeMode == corev1.PersistentVolumeBlock
+}
+
+// accessMode is what kubelet asks for with a driver that does not know
+// SINGLE_NODE_MULTI_WRITER. Which one the driver is, the API does not say.
+func (v volume) accessMode() csi.VolumeCapability_AccessMode_Mode {
+	if len(v.pv.Spec.AccessModes) == 0 {
+		return csi.VolumeCapability_AccessMode_UNKNOWN
+	}
+	switch v.pv.Spec.AccessModes[0] {
+	case corev1.ReadWriteMany:
+		return csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
+	case corev1.ReadOnlyMany:
+		return csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
+	default:
+		return csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+	}
+}

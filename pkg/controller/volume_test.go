@@ -1,0 +1,87 @@
+package controller
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+func TestRequestIsAsKubeletPublishes(t *testing.T) {
+	claim, pv := boundClaim()
+	pv.Spec.MountOptions = []string{"noatime"}
+	req := volume{claim, pv}.request("/k", "uid")
+	// printf handle | sha256sum
+	const staged = "/k/plugins/kubernetes.io/csi/driver/c2a116aa910d147bd5bdacc2f1cc4430148955f450654ed756e9c93de1b1e1d2/globalmount"
+	if req.GetVolumeId() != "handle" || req.GetVolumePath() != "/k/pods/uid/volumes/kubernetes.io~csi/pv/mount" ||
+		req.GetVolumeContext()["pool"] != "a" || len(req.GetSecrets()) > 0 || req.GetStagingTargetPath() != staged {
+		t.Errorf("got %v", req)
+	}
+	mount := req.GetVolumeCapability().GetMount()
+	if mount.GetFsType() != "ext4" || !slices.Equal(mount.GetMountFlags(), []string{"noatime"}) ||
+		req.GetVolumeCapability().GetAccessMode().GetMode() != csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER {
+		t.Errorf("got %v", req)
+	}
+	pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+	pv.Spec.AccessModes[0] = corev1.ReadWriteMany
+	req = volume{claim, pv}.request("/k", "uid")
+	if req.GetVolumePath() != "/k/plugins/kubernetes.io/csi/volumeDevices/publish/pv/uid" ||
+		req.GetStagingTargetPath() != "/k/plugins/kubernetes.io/csi/volumeDevices/staging/pv" ||
+		req.GetVolumeCapability().GetBlock() == nil ||
+		req.GetVolumeCapability().GetAccessMode().GetMode() != csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER {
+		t.Errorf("got %v", req)
+	}
+}
+
+func TestEphemeralClaimIsItsPods(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "app", UID: "app-uid"}, Spec: corev1.PodSpec{Volumes: []corev1.Volume{{
+		Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}},
+	}}}}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "app-scratch"}}
+	if uses(pod, claim) {
+		t.Error("a claim of that name which is another's")
+	}
+	claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(pod, corev1.SchemeGroupVersion.WithKind("Pod"))}
+	if !uses(pod, claim) {
+		t.Error("its own claim")
+	}
+}
+
+func TestErrorsHaveTheServersClass(t *testing.T) {
+	detailed, err := status.New(codes.Unknown, "disk").WithDetails(
+		&errdetails.ErrorInfo{Reason: "OPERATION_FAILED", Domain: errorDomain, Metadata: map[string]string{"tier": "retriable", "error_type": "execution"}},
+		&errdetails.RetryInfo{RetryDelay: durationpb.New(60e9)})
+	must(t, err)
+	foreign, err := status.New(codes.Unavailable, "").WithDetails(&errdetails.ErrorInfo{Reason: "X", Domain: "elsewhere", Metadata: map[string]string{"tier": "terminal"}})
+	must(t, err)
+	for name, tc := range map[string]struct {
+		err    error
+		reason string
+		tier   healer.Tier
+		after  float64
+	}{
+		"the server's":  {detailed.Err(), ReasonOperationFailed, healer.Retriable, 60},
+		"of another":    {foreign.Err(), ReasonGatewayUnreachable, healer.Transient, 0},
+		"unreachable":   {status.Error(codes.Unavailable, ""), ReasonGatewayUnreachable, healer.Transient, 0},
+		"too late":      {status.Error(codes.DeadlineExceeded, ""), ReasonTimedOut, healer.Transient, 0},
+		"busy":          {status.Error(codes.Aborted, ""), ReasonVolumeBusy, healer.Transient, 0},
+		"no rights":     {status.Error(codes.Unauthenticated, ""), ReasonCredentialsRefused, healer.Terminal, 0},
+		"not offered":   {status.Error(codes.Unimplemented, ""), ReasonDisabled, healer.Terminal, 0},
+		"no such":       {status.Error(codes.NotFound, ""), ReasonVolumeNotFound, healer.Terminal, 0},
+		"anything else": {status.Error(codes.DataLoss, ""), ReasonOperationFailed, healer.Terminal, 0},
+	} {
+		o := failed(tc.err, nil)
+		if o.reason != tc.reason || o.class.Tier != tc.tier || o.after.Seconds() != tc.after || o.code != status.Code(tc.err).String() || o.abnormal != nil {
+			t.Errorf("%s: got %+v", name, o)
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package harness
+
+import (
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Controller is a node-healer-controller, in a process of its own.
+type Controller struct {
+	T testing.TB
+	// Log has what it logged.
+	Log LogFile
+	// Metrics is where it serves /metrics.
+	Metrics string
+
+	health string
+	cmd    *exec.Cmd
+}
+
+// StartController starts one and waits until it is ready, which a standby is, too. The
+// test's end stops it.
+func StartController(tb testing.TB, args ...string) *Controller {
+	tb.Helper()
+	c := &Controller{T: tb, Log: LogFile(filepath.Join(tb.TempDir(), "controller.log")), Metrics: freeAddress(tb), health: freeAddress(tb)}
+	log, err := os.OpenFile(string(c.Log), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	Must(tb, err)
+	defer log.Close()
+	c.cmd = exec.Command(controllerProgram(tb), append([]string{"--health-address=" + c.health, "--metrics-address=" + c.Metrics, "-v=2"}, args...)...)
+	c.cmd.Stderr = log
+	Must(tb, c.cmd.Start())
+	tb.Cleanup(c.Stop)
+	Eventually(tb, "the controller is ready", func() bool {
+		answer, err := http.Get("http://" + c.health + "/readyz")
+		if err == nil {
+			_ = answer.Body.Close()
+		}
+		return err == nil && answer.StatusCode == http.StatusOK
+	})
+	return c
+}
+
+// Kill ends it at once.
+func (c *Controller) Kill() {
+	c.T.Helper()
+	Must(c.T, c.cmd.Process.Kill())
+	_ = c.cmd.Wait()
+	c.cmd = nil
+}
+
+// Stop ends it gently, if it runs, and fails the test when it does not end well.
+func (c *Controller) Stop() {
+	c.T.Helper()
+	if c.cmd == nil {
+		return
+	}
+	_ = c.cmd.Process.Signal(syscall.SIGTERM)
+	late := time.AfterFunc(Patience, func() { _ = c.cmd.Process.Kill() })
+	defer late.Stop()
+	if err := c.cmd.Wait(); err != nil {
+		c.T.Errorf("the controller ended with %v\n%s", err, c.Log)
+	}
+	c.cmd = nil
+}
+
+// controllerBuild is of this test binary: only some tests need the program.
+var controllerBuild struct {
+	once sync.Once
+	err  error
+}
+
+func controllerProgram(tb testing.TB) string {
+	tb.Helper()
+	controllerBuild.once.Do(func() {
+		// As it is deployed, which shares most with what was built before; the package's
+		// own tests look for races.
+		controllerBuild.err = build(bin, "node-healer-controller", "0", released)
+	})
+	Must(tb, controllerBuild.err)
+	return filepath.Join(bin, "node-healer-controller")
+}

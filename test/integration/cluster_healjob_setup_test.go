@@ -1,0 +1,118 @@
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/ptr"
+
+	"github.com/csi-addons/node-healer/pkg/api/registration"
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
+	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/cluster"
+)
+
+// controllerName is what the shipped manifests call the Deployment and its account.
+const controllerName = "node-healer-controller"
+
+// installJobs brings the kind and the controller's roles, and returns the arguments of a
+// controller that has what its pod would have.
+func installJobs(t *testing.T, api *cluster.Cluster) (args []string, tokenFile string) {
+	t.Helper()
+	harness.Must(t, v1alpha1.AddToScheme(scheme.Scheme))
+	api.Apply(t, "deploy/controller")
+	api.Kubectl(t, "wait", "--for=condition=Established", "--timeout=60s", "crd/volumehealjobs.node-healer.csi-addons.io")
+	tokenFile = filepath.Join(t.TempDir(), "token")
+	token := api.Token(t, ownNamespace, controllerName, cluster.ForAudience(registration.Audience))
+	harness.Must(t, os.WriteFile(tokenFile, []byte(token), 0o600))
+	return []string{
+		"--kubeconfig=" + api.Kubeconfig(t, ownNamespace, controllerName), "--token-file=" + tokenFile,
+		"--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=200ms",
+	}, tokenFile
+}
+
+// newJob is a job that tries each node once.
+func newJob(namespace, name, claim string) *v1alpha1.VolumeHealJob {
+	return &v1alpha1.VolumeHealJob{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: v1alpha1.VolumeHealJobSpec{
+			Target: v1alpha1.TargetSpec{PersistentVolumeClaim: claim}, Mode: v1alpha1.ModeHeal, BackoffLimit: ptr.To[int32](0),
+		},
+	}
+}
+
+// jobs is a node whose volumes are healed by jobs.
+type jobs struct {
+	*registered
+	controller *harness.Controller
+	tokenFile  string
+}
+
+func newJobs(t *testing.T) *jobs {
+	t.Helper()
+	j := &jobs{registered: newRegistered(t)}
+	args, tokenFile := installJobs(t, j.api)
+	j.tokenFile = tokenFile
+	j.newPod(func(p *corev1.Pod) { p.Status.PodIP = "127.0.0.1" })
+	j.start()
+	j.appears("")
+	j.controller = harness.StartController(t, append(args, "--kubelet-root="+j.Kubelet)...)
+	return j
+}
+
+// run runs a job to its end.
+func (j *jobs) run(job *v1alpha1.VolumeHealJob) *v1alpha1.VolumeHealJob {
+	j.T.Helper()
+	return j.ended(cluster.Create(j.T, j.api, job))
+}
+
+func (j *jobs) ended(job *v1alpha1.VolumeHealJob) *v1alpha1.VolumeHealJob {
+	j.T.Helper()
+	defer func() {
+		if j.T.Failed() {
+			j.T.Logf("%+v\n%s", job.Status, j.controller.Log)
+		}
+	}()
+	harness.Eventually(j.T, "the job has ended", func() bool {
+		raw, err := j.api.Dynamic().Resource(v1alpha1.GroupVersion.WithResource("volumehealjobs")).Namespace(job.Namespace).Get(j.T.Context(), job.Name, metav1.GetOptions{})
+		harness.Must(j.T, err)
+		job = &v1alpha1.VolumeHealJob{}
+		harness.Must(j.T, runtime.DefaultUnstructuredConverter.FromUnstructured(raw.Object, job))
+		return job.Status.Result != ""
+	})
+	return job
+}
+
+// reports sees that a job ended with a reason, in its condition and in an event.
+func (j *jobs) reports(job *v1alpha1.VolumeHealJob, want v1alpha1.Result, reason, says string) {
+	j.T.Helper()
+	kind := v1alpha1.ConditionComplete
+	if want == v1alpha1.ResultFailed {
+		kind = v1alpha1.ConditionFailed
+	}
+	if job.Status.Result != want || !slices.ContainsFunc(job.Status.Conditions, func(c metav1.Condition) bool {
+		return c.Type == kind && c.Status == metav1.ConditionTrue && c.Reason == reason && strings.Contains(c.Message, says)
+	}) {
+		j.T.Errorf("want %s, %s: %s; got %+v\n%s", want, reason, says, job.Status, j.controller.Log)
+	}
+	harness.Eventually(j.T, "an event says "+reason, func() bool {
+		events, err := j.api.Admin().EventsV1().Events(job.Namespace).List(j.T.Context(), metav1.ListOptions{FieldSelector: "regarding.name=" + job.Name})
+		harness.Must(j.T, err)
+		return len(events.Items) > 0 && events.Items[0].Reason == reason
+	})
+}
+
+// used makes a claim that a pod on a node uses; no node has such a volume.
+func (j *jobs) used(name, node string) (claim string, pod *corev1.Pod) {
+	j.T.Helper()
+	v := cluster.Volume{PV: "pv-" + name, ID: name, Driver: harness.Driver, Namespace: j.namespace, Claim: "data-" + name}
+	j.api.Bind(j.T, v)
+	return v.Claim, cluster.Create(j.T, j.api, cluster.Pod(j.namespace, "app-"+name, node, v.Claim))
+}
