@@ -1,4 +1,4 @@
-# Four static binaries in an empty image.
+# Static binaries in an empty image.
 
 FROM --platform=$BUILDPLATFORM golang:1.26-bookworm AS build
 WORKDIR /src
@@ -22,9 +22,9 @@ LABEL org.opencontainers.image.title="node-healer" \
       org.opencontainers.image.source="https://github.com/csi-addons/node-healer" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="$VERSION"
-# The server starts the worker beside it. The gateway runs in a pod of its own, as
-# another user. healerctl is for kubectl exec.
-COPY --from=build /src/bin/node-healer /src/bin/node-healer-worker /src/bin/node-healer-gateway /src/bin/healerctl /usr/local/bin/
+# The server starts the worker beside it. Gateway and controller run in pods of their own,
+# as other users. healerctl is for kubectl exec.
+COPY --from=build /src/bin/node-healer /src/bin/node-healer-worker /src/bin/node-healer-gateway /src/bin/node-healer-controller /src/bin/healerctl /usr/local/bin/
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY LICENSE /licenses/LICENSE
 # Root, because it enters and changes the mounts of the host, which takes

@@ -105,3 +105,27 @@ func TestBasesArePinned(t *testing.T) {
 		}
 	}
 }
+
+// TestImageHasEveryProgram wants the programs that the manifests start.
+func TestImageHasEveryProgram(t *testing.T) {
+	var programs []string
+	for _, words := range lines(t, "Dockerfile") {
+		if words[0] == "COPY" && words[1] == "--from=build" {
+			programs = append(programs, words[2:len(words)-1]...)
+		}
+	}
+	manifests, err := filepath.Glob("*/*.yaml")
+	if err != nil || len(manifests) == 0 {
+		t.Fatal("no manifests", err)
+	}
+	for _, manifest := range manifests {
+		for _, words := range lines(t, filepath.Join("deploy", manifest)) {
+			for _, word := range words {
+				name, is := strings.CutPrefix(strings.Trim(word, `"[],`), "/usr/local/bin/")
+				if is && !slices.Contains(programs, "/src/bin/"+name) {
+					t.Errorf("%s starts %s, which the image lacks", manifest, name)
+				}
+			}
+		}
+	}
+}

@@ -27,7 +27,7 @@ const controllerName = "node-healer-controller"
 func installJobs(t *testing.T, api *cluster.Cluster) (args []string, tokenFile string) {
 	t.Helper()
 	harness.Must(t, v1alpha1.AddToScheme(scheme.Scheme))
-	api.Apply(t, "deploy/controller")
+	api.Apply(t, "deploy/default")
 	api.Kubectl(t, "wait", "--for=condition=Established", "--timeout=60s", "crd/volumehealjobs.node-healer.csi-addons.io")
 	tokenFile = filepath.Join(t.TempDir(), "token")
 	token := api.Token(t, ownNamespace, controllerName, cluster.ForAudience(registration.Audience))
