@@ -172,6 +172,19 @@ func TestRestageNotWanted(t *testing.T) {
 	}
 }
 
+// An interrupted step left the path bare, and the driver is not there.
+func TestRestageLeftBare(t *testing.T) {
+	p, h, f := stagingDriver(t, healer.UnmountFirst, mounts)
+	c := dead()
+	c.MountPoints[1].Stack, c.Record.Restaging = nil, true
+	s := restageStep(t, p, c)
+	f.name, h.mounted = "other.example.com", ""
+	err := s.Run(t.Context(), func(context.Context) error { return nil })
+	if got := strings.Join(h.acts, " "); err == nil || got != "mount-dead" {
+		t.Errorf("it did %q and fails with %v", got, err)
+	}
+}
+
 // What is not known to be dead for good is not offered, or refused.
 func TestRestageOffered(t *testing.T) {
 	top := func(change func(*host.Mount)) func(*healer.Case, *Provider, *fakeHost) {

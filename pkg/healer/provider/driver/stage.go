@@ -31,31 +31,42 @@ type staging struct {
 func (p *Provider) stageAnew(ctx context.Context, c healer.Case, staged healer.MountPoint, e Evidence, revalidate func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.DriverTimeout)
 	defer cancel()
-	at, err := p.stagingPathOf(staged)
-	if err != nil {
-		return fmt.Errorf("%w: %w", healer.ErrRefused, err)
-	}
-	with, err := p.cfg.Stager.Request(ctx, c, staged)
-	if err != nil {
-		return fmt.Errorf("%w: %w", healer.ErrRefused, err)
-	}
-	if err := p.daemonsGone(ctx, staged); err != nil {
-		return err
-	}
 	s := staging{Provider: p, c: c, staged: staged, revalidate: revalidate, bare: !staged.Mounted()}
-	var mode csi.VolumeCapability_AccessMode_Mode
-	if s.conn, mode, err = p.connectToStage(ctx, c, with, e.StagesAt); err != nil {
+	err := s.prepare(ctx, e)
+	if err == nil {
+		defer s.conn.close()
+		err = s.call(ctx, e.Order)
+	}
+	// Also where nothing was done: an interrupted step may have left the path bare.
+	return s.finish(ctx, err)
+}
+
+// prepare finds out all that may refuse, and connects to the driver.
+func (s *staging) prepare(ctx context.Context, e Evidence) error {
+	at, err := s.stagingPathOf(s.staged)
+	if err != nil {
+		return fmt.Errorf("%w: %w", healer.ErrRefused, err)
+	}
+	with, err := s.cfg.Stager.Request(ctx, s.c, s.staged)
+	if err != nil {
+		return fmt.Errorf("%w: %w", healer.ErrRefused, err)
+	}
+	if err := s.daemonsGone(ctx, s.staged); err != nil {
 		return err
 	}
-	defer s.conn.close()
+	conn, mode, err := s.connectToStage(ctx, s.c, with, e.StagesAt)
+	if err != nil {
+		return err
+	}
+	s.conn = conn
 	s.request = &csi.NodeStageVolumeRequest{
-		VolumeId: c.Volume.ID, StagingTargetPath: at, VolumeCapability: &csi.VolumeCapability{
+		VolumeId: s.c.Volume.ID, StagingTargetPath: at, VolumeCapability: &csi.VolumeCapability{
 			AccessMode: &csi.VolumeCapability_AccessMode{Mode: mode},
 			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: with.FSType, MountFlags: with.MountFlags}},
 		},
 		PublishContext: with.PublishContext, VolumeContext: with.VolumeContext, Secrets: with.Secrets,
 	}
-	return s.finish(ctx, s.call(ctx, e.Order))
+	return nil
 }
 
 // connectToStage connects to the driver, which has to name itself and to stage volumes. It
@@ -184,8 +195,7 @@ func (s *staging) finish(ctx context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleFor)
 	defer cancel()
 	e := (*callError)(nil)
-	called := err == nil || errors.As(err, &e)
-	if called {
+	if errors.As(err, &e) && e.method == methodStage || err == nil {
 		s.settle(s.c, methodStage, e)
 	}
 	if e != nil {
