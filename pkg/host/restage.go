@@ -25,9 +25,9 @@ func (n *Node) UnmountDead(ctx context.Context, path string, stack []Mount, reva
 // is false where something is mounted, changed is then true if that is another mount than
 // before; neither is where the directory is gone.
 func (n *Node) MountDead(ctx context.Context, path string, before Mount, place bool) (placed, changed bool, err error) {
-	a, err := step(ctx, n, workerops.MountDead, workerops.MountDeadQuery{Target: path, FSType: before.FSType, Source: before.Source, Place: place})
+	a, err := step(ctx, n, workerops.MountDead, workerops.MountDeadQuery{Target: path, FSType: before.FSType, Source: before.Source, Before: before.Ref(), Place: place})
 	if err != nil {
 		return false, false, err
 	}
-	return a.Placed, !a.Placed && a.Top.OldID != 0 && !a.Top.Same(before.Ref()), nil
+	return a.Placed, a.Changed, nil
 }

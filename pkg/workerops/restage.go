@@ -95,6 +95,8 @@ type MountDeadQuery struct {
 	Target string
 	// FSType and Source are those of the dead mount that was there.
 	FSType, Source string
+	// Before is that mount.
+	Before mount.Ref
 	// Place is false to only tell what is there.
 	Place bool
 }
@@ -104,8 +106,18 @@ type MountDeadAnswer struct {
 	// Placed is true if nothing was mounted there, and a FUSE mount without a daemon is
 	// now.
 	Placed bool
-	// Top is what was mounted there otherwise.
-	Top mount.Ref
+	// Changed is true if another mount than before is there.
+	Changed bool
+}
+
+// another reports whether a mount is another one than before. Without unique ids (below
+// Linux 6.8) it may have got the number of the one that is gone: then only one that answers
+// is known to be another.
+func (h targetHandle) another(top, before mount.Ref) bool {
+	if top.ID != 0 && before.ID != 0 {
+		return top.ID != before.ID
+	}
+	return h.answers() == 0
 }
 
 // mountDead mounts a FUSE filesystem without a daemon on an empty directory, so that
@@ -133,7 +145,7 @@ func mountDead(q MountDeadQuery) (a MountDeadAnswer, err error) {
 		return a, err
 	}
 	if !top.Same(on) {
-		return MountDeadAnswer{Top: top}, nil
+		return MountDeadAnswer{Changed: target.another(top, q.Before)}, nil
 	}
 	if !q.Place {
 		return a, nil

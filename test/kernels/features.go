@@ -63,6 +63,7 @@ var features = []feature{
 	{short, "DaemonGone, DaemonStopped, DaemonHung, abort-connection", []string{"TestFuseDaemon"}},
 	{short, "ServerUnreachable", []string{"TestServerUnreachable"}},
 	{short, "delegate to the driver", []string{"TestVendorsDriver"}},
+	{short, "restage of the only FUSE volume (StagedWithoutPod needs an API)", []string{"TestRestageAlone"}},
 	{short, "StaleFileHandle", []string{"TestFuseErrno/ESTALE"}},
 	{short, "PermissionDenied", []string{"TestFuseErrno/EACCES"}},
 	{short, "IOError (xfs shut down)", []string{"TestConditions/xfs_shut_down"}},
