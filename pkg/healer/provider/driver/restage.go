@@ -51,6 +51,16 @@ func restageable(c healer.Case) (healer.MountPoint, bool) {
 	})
 }
 
+// stagedAnswers reports whether what is staged works.
+func stagedAnswers(c healer.Case) bool {
+	staged, found := c.Staged()
+	if !found || !staged.Mounted() {
+		return false
+	}
+	a := c.Superblock(staged).Answer
+	return a.Asked && !a.TimedOut && a.Errno == 0
+}
+
 // disconnected reports whether an errno is that of a FUSE connection that never answers
 // again.
 func disconnected(errno syscall.Errno) bool {

@@ -97,9 +97,12 @@ func (m memory) unsettledOf(c healer.Case, method string) unsettled {
 }
 
 // atWorkSince returns since when the driver may have been at work on the volume; false: it
-// is not.
+// is not. What answers at the staging path shows that it has staged the volume.
 func (p *Provider) atWorkSince(c healer.Case) (since time.Time, is bool) {
 	for _, method := range []string{methodHeal, methodStage} {
+		if method == methodStage && stagedAnswers(c) {
+			continue
+		}
 		if u := p.memory.unsettledOf(c, method); u.atWork(p.memory.clock.Now(), p.cfg.StepTimeout) {
 			return u.since, true
 		}

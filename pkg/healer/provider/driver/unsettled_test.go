@@ -10,9 +10,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/providertest"
+	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // hands is a clock that a test moves.
@@ -164,5 +167,23 @@ func TestDriverAtWorkOnAVolumeThatHangs(t *testing.T) {
 	c.Superblocks = nil
 	if e := collect(t, p, c); e != (Evidence{}) || p.Excludes(c) == "" {
 		t.Errorf("%+v, %q", e, p.Excludes(c))
+	}
+}
+
+// A driver that answered ABORTED to NodeStageVolume is at work until what it staged answers.
+func TestStagingIsSettledByWhatIsStaged(t *testing.T) {
+	p, _, _ := stagingDriver(t, healer.UnmountFirst, func(*fakeHost) error { return status.Error(codes.Aborted, "") })
+	c := dead()
+	if err := restageStep(t, p, c).Run(t.Context(), func(context.Context) error { return nil }); err == nil {
+		t.Fatal("it does not fail")
+	}
+	if p.Excludes(c) == "" {
+		t.Error("other steps may run beside the driver")
+	}
+	sb := c.Superblocks[fuseDev]
+	sb.Answer.Errno = 0
+	c.Superblocks = map[host.Dev]host.Superblock{fuseDev: sb}
+	if why := p.Excludes(c); why != "" {
+		t.Error(why)
 	}
 }
