@@ -75,7 +75,7 @@ func TestFloodOfConnections(t *testing.T) {
 		})
 	}
 	most, server, answers := 0, descriptors(t, r.PID()), 0
-	for until := time.Now().Add(20 * time.Second); opened() < flood && time.Now().Before(until); answers++ {
+	for until := time.Now().Add(10 * time.Second); opened() < flood && time.Now().Before(until); answers++ {
 		began := time.Now()
 		r.Expect("healthy", v.Request())
 		if took := time.Since(began); took > 5*time.Second {
