@@ -84,7 +84,7 @@ monitoring: $(PROMETHEUS) ## alert rules and dashboard, judged by a real Prometh
 
 # As above, without the race detector: Helm is large.
 .PHONY: chart
-chart: kubernetes ## the Helm chart, compared with the manifests and installed in a real API (root)
+chart: kubernetes ## Helm chart and install commands, in a real API (root)
 	cd test/chart && CGO_ENABLED=0 $(GO) test -count=1 ./...
 
 # These two build and wait, so they run without the race detector.
