@@ -39,9 +39,13 @@ func TestChartRendersWhatKustomizeBuilds(t *testing.T) {
 	}{
 		"default":    {nil, []string{"."}},
 		"no gateway": {values{"gateway": values{"enabled": false}}, []string{"daemonset"}},
+		"deploy/default": {
+			values{"controller": values{"enabled": true}, "monitoring": values{"enabled": true}},
+			[]string{"default"},
+		},
 		"everything": {
-			values{"monitoring": values{"enabled": true, "operator": true}},
-			[]string{".", "monitoring", "monitoring/operator"},
+			values{"controller": values{"enabled": true}, "monitoring": values{"enabled": true, "operator": true}},
+			[]string{"default", "monitoring/operator"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,7 +6,7 @@ What differs from one installation to another is set on top of them.
 {{- /* A manifest with the release's namespace. */ -}}
 {{- define "manifest" -}}
 {{- $text := .root.Files.Get .file | required (printf "%s is missing" .file) -}}
-{{- $text | replace "csi-addons-node-healer" .root.Release.Namespace -}}
+{{- $text | trimPrefix "---\n" | replace "csi-addons-node-healer" .root.Release.Namespace -}}
 {{- end }}
 
 {{- /* A DaemonSet with the values of one of the two programs. */ -}}
