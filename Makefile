@@ -61,7 +61,7 @@ demo: deps build $(TOOLS)/grpcurl ## break real volumes and heal them with real 
 # uses what was built beside it.
 .PHONY: test
 test: ## build everything and run all tests, as CI does (root; CI=true turns skips into failures)
-	$(MAKE) --keep-going deps deps-kernels build check-generate unit kernels-short integration e2e monitoring lint vet
+	$(MAKE) --keep-going deps deps-kernels build check-generate unit kernels-short integration e2e chart monitoring lint vet
 
 .PHONY: unit
 unit: ## tests of the packages, commands, manifests and pages
@@ -81,6 +81,11 @@ e2e: deps build kubernetes ## a real node with kubelet: a pod gets its volume ba
 .PHONY: monitoring
 monitoring: $(PROMETHEUS) ## alert rules and dashboard, judged by a real Prometheus
 	cd test/monitoring && CGO_ENABLED=0 $(GO) test -count=1 -tags remove_all_sd ./...
+
+# As above, without the race detector: Helm is large.
+.PHONY: chart
+chart: kubernetes ## Helm chart and install commands, in a real API (root)
+	cd test/chart && CGO_ENABLED=0 $(GO) test -count=1 ./...
 
 # These two build and wait, so they run without the race detector.
 .PHONY: kernels

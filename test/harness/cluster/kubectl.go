@@ -10,6 +10,9 @@ import (
 // adminConfig is kubectl's file of the cluster.
 const adminConfig = "admin.kubeconfig"
 
+// AdminKubeconfig is the path of the administrator's kubeconfig, for other clients.
+func (c *Cluster) AdminKubeconfig() string { return c.file(adminConfig) }
+
 // Kubectl runs the real kubectl as administrator, fails the test when it fails,
 // and returns its output.
 func (c *Cluster) Kubectl(tb testing.TB, args ...string) string {
