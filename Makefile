@@ -61,7 +61,7 @@ demo: deps build $(TOOLS)/grpcurl ## break real volumes and heal them with real 
 # uses what was built beside it.
 .PHONY: test
 test: ## build everything and run all tests, as CI does (root; CI=true turns skips into failures)
-	$(MAKE) --keep-going deps deps-kernels build check-generate unit kernels-short integration e2e chart monitoring lint vet
+	$(MAKE) --keep-going deps deps-kernels build check-generate unit integration-and-kernels e2e chart monitoring lint vet
 
 .PHONY: unit
 unit: ## tests of the packages, commands, manifests and pages
@@ -71,6 +71,10 @@ unit: ## tests of the packages, commands, manifests and pages
 .PHONY: integration
 integration: deps build ## tests on the real kernel (root)
 	@.ci/integration
+
+.PHONY: integration-and-kernels
+integration-and-kernels: deps deps-kernels build
+	@.ci/integration kernels
 
 .PHONY: e2e
 e2e: deps build kubernetes ## a real node with kubelet: a pod gets its volume back without a restart (root)
