@@ -1,9 +1,12 @@
 package watch
 
 import (
+	"cmp"
+	"strings"
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
 	"github.com/csi-addons/node-healer/pkg/mount"
 	"github.com/csi-addons/node-healer/pkg/retry"
 )
@@ -60,13 +63,39 @@ func (b *breaker) end(now time.Time, how outcome) {
 	}
 }
 
-// backendOf returns what a sick volume has in common with others: its server, else its
-// driver.
+// backendOf returns what a sick volume has in common with others: its server, else what its
+// disk is a part of, else its driver.
 func backendOf(r healer.Report, driver string) string {
 	for _, sb := range r.After.Case.Superblocks {
 		if server := mount.Server(sb.FSType, sb.Source); server != "" {
 			return "server " + server
 		}
+		if pool := poolOf(sb.Device); pool != "" {
+			return pool
+		}
 	}
 	return "driver " + driver
+}
+
+// lvmGroupBytes is the length of a volume group's UUID, with which LVM begins the
+// device-mapper UUID of each of its logical volumes, after lvmPrefix (lvmsystemid and
+// dmsetup(8) show them).
+const (
+	lvmPrefix     = "LVM-"
+	lvmGroupBytes = 32
+)
+
+// poolOf returns what several volumes may lie on: the volume group of a logical volume,
+// or the disk of a partition; empty for a disk of its own.
+func poolOf(d *host.BlockDevice) string {
+	if d == nil {
+		return ""
+	}
+	if group, is := strings.CutPrefix(d.Identity.DMUUID, lvmPrefix); is && len(group) >= lvmGroupBytes {
+		return "volume group " + group[:lvmGroupBytes]
+	}
+	if disk := cmp.Or(d.Identity.WWID, d.Identity.Serial); d.Identity.Partition != "" && disk != "" {
+		return "disk " + disk
+	}
+	return ""
 }
