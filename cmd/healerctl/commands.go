@@ -58,7 +58,9 @@ func newCheck(dial dialer) *cobra.Command {
 	c.Flags().StringVar(&driver, "driver", "", "the CSI driver, where several have a volume of this ID")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return dial(func(client adminpb.AdminClient) error {
+			done := progress(c.ErrOrStderr(), "checking")
 			report, err := client.CheckVolume(c.Context(), &adminpb.CheckVolumeRequest{VolumeId: args[0], Driver: driver})
+			done()
 			return show(c, output, report, err)
 		})
 	}
@@ -74,7 +76,9 @@ func newHeal(dial dialer) *cobra.Command {
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "only say which steps would be tried")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return dial(func(client adminpb.AdminClient) error {
+			done := progress(c.ErrOrStderr(), "healing")
 			report, err := client.HealVolume(c.Context(), &adminpb.HealVolumeRequest{VolumeId: args[0], Driver: driver, DryRun: dryRun})
+			done()
 			return show(c, output, report, err)
 		})
 	}

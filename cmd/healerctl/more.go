@@ -138,8 +138,8 @@ func printChanges(w io.Writer, volumes []*adminpb.Volume, said map[string]string
 			continue
 		}
 		said[key] = says
-		if _, err := fmt.Fprintln(w, printable.Line(fmt.Sprintf("%s  %s  %s  %s",
-			time.Now().Format(time.TimeOnly), v.GetDriver(), v.GetVolumeId(), says), maxCellBytes)); err != nil {
+		line := printable.Line(fmt.Sprintf("%s  %s  %s  %s", time.Now().Format(time.TimeOnly), v.GetDriver(), v.GetVolumeId(), says), maxCellBytes)
+		if _, err := fmt.Fprintln(w, painted(w, v.GetVerdict(), line)); err != nil {
 			return err
 		}
 	}

@@ -34,9 +34,13 @@ func printVolumes(w io.Writer, output string, volumes []*adminpb.Volume) error {
 		}
 		return printData(w, output, all)
 	}
+	return volumesInColour(w, volumes, func(w io.Writer) error { return volumeTable(w, output == asWide, volumes) })
+}
+
+func volumeTable(w io.Writer, wide bool, volumes []*adminpb.Volume) error {
 	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	columns := []string{"DRIVER", "VOLUME-ID", "PUBLISHED", "STAGED", "HEALTH"}
-	if output == asWide {
+	if wide {
 		columns = append(columns, "CHECKED", "DUE", "TRIES", "PATHS")
 	}
 	row(table, columns...)
@@ -54,7 +58,7 @@ func printVolumes(w io.Writer, output string, volumes []*adminpb.Volume) error {
 			more = "+"
 		}
 		cells := []string{v.GetDriver(), v.GetVolumeId(), strconv.Itoa(published) + more, strconv.Itoa(staged) + more, health(v)}
-		if output == asWide {
+		if wide {
 			cells = append(cells, when(v.GetChecked()), when(v.GetDue()), strconv.Itoa(int(v.GetTries())), paths(v))
 		}
 		row(table, cells...)
@@ -86,7 +90,7 @@ func printReport(w io.Writer, output string, r *adminpb.VolumeReport) error {
 		}
 		return printData(w, output, one)
 	}
-	if _, err := fmt.Fprintln(w, printable.Line(r.GetMessage(), maxCellBytes)); err != nil {
+	if _, err := fmt.Fprintln(w, painted(w, r.GetVerdict(), printable.Line(r.GetMessage(), maxCellBytes))); err != nil {
 		return err
 	}
 	if len(r.GetSteps()) > 0 {

@@ -11,11 +11,17 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
+func buildHealerctl(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "healerctl")
+	harness.Run(t, "go", "build", "-buildvcs=false", "-o", program, "github.com/csi-addons/node-healer/cmd/healerctl")
+	return program
+}
+
 // TestHealerctl loses a bind that a container uses, and has a person find, check and
 // heal the volume by its ID.
 func TestHealerctl(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "healerctl")
-	harness.Run(t, "go", "build", "-buildvcs=false", "-o", program, "github.com/csi-addons/node-healer/cmd/healerctl")
+	program := buildHealerctl(t)
 	n := harness.NewNode(t)
 	n.AnyDriver = true
 	n.Start()
