@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/pkg/mount"
 	"github.com/csi-addons/node-healer/pkg/workerops"
@@ -21,8 +23,8 @@ import (
 const maxFollowed = 1024
 
 // SuperblockEvents tells when something happens to a superblock that no mount table shows:
-// a process that serves it over FUSE ends (pidfd_open(2)), or its ext4 counts an error
-// (sysfs_notify of errors_count). A hint and no fact: who is told looks for himself.
+// a process that serves it over FUSE ends (pidfd_open(2)), its ext4 counts an error
+// (sysfs_notify of errors_count), or a device that it lies on changes or goes. A hint and no fact: who is told looks for himself.
 // Make it with Node.SuperblockEvents.
 type SuperblockEvents struct {
 	node *Node
@@ -34,6 +36,7 @@ type SuperblockEvents struct {
 	// followed are the descriptors in epoll.
 	followed map[source]int
 	byFD     map[int32]source
+	devices  deviceEvents
 }
 
 // source is one thing that tells of a superblock.
@@ -57,6 +60,12 @@ func (n *Node) SuperblockEvents(ctx context.Context) (*SuperblockEvents, error) 
 	e := &SuperblockEvents{
 		node: n, epoll: os.NewFile(uintptr(fd), "superblock events"), told: make(chan Dev),
 		followed: map[source]int{}, byFD: map[int32]source{},
+	}
+	if e.devices, err = openDeviceEvents(); err == nil {
+		err = e.watch(e.devices.fd, unix.EPOLLIN)
+	}
+	if err != nil {
+		klog.ErrorS(err, "What happens to devices is not noticed before the next turn")
 	}
 	stop := context.AfterFunc(ctx, func() { _ = e.epoll.SetReadDeadline(time.Now()) })
 	go func() {
@@ -102,6 +111,10 @@ func (e *SuperblockEvents) happened(events []unix.EpollEvent) map[Dev]bool {
 	defer e.mu.Unlock()
 	devs := map[Dev]bool{}
 	for _, event := range events {
+		if int(event.Fd) == e.devices.fd {
+			maps.Copy(devs, e.devices.read())
+			continue
+		}
 		s, known := e.byFD[event.Fd]
 		if !known {
 			continue
@@ -135,6 +148,7 @@ func (e *SuperblockEvents) Follow(ctx context.Context, mounts []VolumeMount) err
 	if e.followed == nil {
 		return nil // ended
 	}
+	e.devices.above = e.node.devicesOf(mounts)
 	for s := range maps.Clone(e.followed) {
 		if !slices.Contains(wanted, s) {
 			e.forget(s)
@@ -204,17 +218,24 @@ func (e *SuperblockEvents) add(s source) {
 	if s.pid == 0 {
 		rewind(fd)
 	}
-	raw, err := e.epoll.SyscallConn()
-	if err == nil {
-		err = raw.Control(func(ep uintptr) {
-			err = unix.EpollCtl(int(ep), unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)}) //nolint:gosec // a descriptor
-		})
-	}
-	if err != nil {
+	if err := e.watch(fd, events); err != nil {
 		_ = unix.Close(fd)
 		return
 	}
 	e.followed[s], e.byFD[int32(fd)] = fd, s //nolint:gosec // a descriptor
+}
+
+// watch puts a descriptor into epoll.
+func (e *SuperblockEvents) watch(fd int, events uint32) error {
+	raw, err := e.epoll.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var added error
+	err = raw.Control(func(ep uintptr) {
+		added = unix.EpollCtl(int(ep), unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)}) //nolint:gosec // a descriptor
+	})
+	return errors.Join(err, added)
 }
 
 // forget closes a source, which takes it out of epoll: no other descriptor refers to it.
@@ -232,6 +253,9 @@ func (e *SuperblockEvents) end() {
 		e.forget(s)
 	}
 	e.followed = nil
+	if e.devices.fd >= 0 {
+		_ = unix.Close(e.devices.fd)
+	}
 	_ = e.epoll.Close()
 }
 
