@@ -55,15 +55,15 @@ func painted(w io.Writer, verdict, text string) string {
 
 // volumesInColour passes a table of volumes on, a line for each below its head. The lines
 // of those that work stay as they are, so that the others stand out.
-func volumesInColour(w io.Writer, volumes []*adminpb.Volume, print func(io.Writer) error) error {
+func volumesInColour(w io.Writer, volumes []*adminpb.Volume, table func(io.Writer) error) error {
 	if !colours(w) {
-		return print(w)
+		return table(w)
 	}
-	var table bytes.Buffer
-	if err := print(&table); err != nil {
+	var text bytes.Buffer
+	if err := table(&text); err != nil {
 		return err
 	}
-	lines := strings.Split(strings.TrimSuffix(table.String(), "\n"), "\n")
+	lines := strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
 	for i, v := range volumes {
 		if v.GetVerdict() != "healthy" && i+1 < len(lines) {
 			lines[i+1] = painted(w, v.GetVerdict(), lines[i+1])

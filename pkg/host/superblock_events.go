@@ -203,7 +203,8 @@ func ofConnections(daemons []workerops.FUSEDaemon, wanted map[uint64]Dev) []work
 // add follows a source. That a process may have ended since, and its number been given to
 // another one, only costs a check more or one that comes with the next turn.
 func (e *SuperblockEvents) add(s source) {
-	fd, events := -1, uint32(unix.EPOLLIN)
+	events := uint32(unix.EPOLLIN)
+	var fd int
 	var err error
 	if s.pid != 0 {
 		fd, err = unix.PidfdOpen(s.pid, 0)

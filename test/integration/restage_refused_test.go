@@ -34,6 +34,7 @@ func TestRestageFails(t *testing.T) {
 		"RestageHadNoEffect":                 {Stage: csidriver.NeverBare},
 		"NodeStageVolume: UNAVAILABLE":       {Answers: map[string]csidriver.Answer{"NodeStageVolume": {Code: codes.Unavailable, Text: "key " + harness.Canary}}},
 		"it names itself other.example.com":  {Name: "other.example.com"},
+		"GetPluginInfo: UNAVAILABLE":         {Connection: csidriver.Garbage},
 	}
 	for code := codes.Canceled; code <= codes.DataLoss; code++ {
 		switch code {

@@ -130,6 +130,9 @@ func wrongVolume(c healer.Case, p healer.MountPoint) string {
 	case sb.FSType != c.Record.FSType:
 		return fmt.Sprintf("filesystem type is %s, recorded was %s", healer.QuoteName(sb.FSType), healer.QuoteName(c.Record.FSType))
 	case sb.Device == nil && sb.Source != c.Record.Source:
+		if healer.IsFUSE(sb.FSType) {
+			return "the source differs from the recorded one, as it also does where a daemon has a hash of its options in it (rclone): other options or a new key make another one"
+		}
 		return "the source differs from the recorded one"
 	case sb.Device != nil && sb.Device.Known() && answers:
 		recorded := c.Record.Identity
