@@ -76,6 +76,10 @@ integration: deps build ## tests on the real kernel (root)
 integration-and-kernels: deps deps-kernels build
 	@.ci/integration kernels
 
+.PHONY: soak
+soak: deps build ## 1,000 volumes with faults that come and go, without a call, for SOAK (5m) (root)
+	NODE_HEALER_SOAK=$(or $(SOAK),5m) $(TEST) -v -timeout 2h -run TestSoak ./test/integration
+
 .PHONY: e2e
 e2e: deps build kubernetes ## a real node with kubelet: a pod gets its volume back without a restart (root)
 	$(TEST) -timeout 10m ./test/e2e/...

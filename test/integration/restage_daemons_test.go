@@ -1,11 +1,13 @@
 package integration
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,11 +24,18 @@ func TestRestageRclone(t *testing.T) {
 	harness.NeedsPrograms(t, "rclone")
 	n, d := restaging(t, "unmount-first", csidriver.Mode{
 		Stage:  csidriver.DoesNothing,
-		Daemon: []string{"rclone", "mount", "--config=/dev/null", "--allow-other", "--vfs-cache-mode=writes", "--cache-dir=$DATA.cache", "--dir-perms=0755", "--file-perms=0640", "$DATA", "$AT"},
+		Daemon: []string{"rclone", "mount", "--config=/dev/null", "--allow-other", "--vfs-cache-mode=writes", "--vfs-write-back=0s", "--cache-dir=$DATA.cache", "--dir-perms=0755", "--file-perms=0640", "$DATA", "$AT"},
 	})
 	v := d.NewVolume("v")
 	n.Expect("healthy", d.Request(v))
 	before, sum := d.Table(v), v.Sum(v.MountPoint())
+	harness.Eventually(t, "rclone has written all", func() bool {
+		return !slices.ContainsFunc([]string{"a", "sub/b", "sub/deep/c"}, func(name string) bool {
+			seen, err := os.ReadFile(filepath.Join(v.MountPoint(), name))
+			written, notYet := os.ReadFile(filepath.Join(d.Data(v.ID), name))
+			return err != nil || notYet != nil || !bytes.Equal(seen, written)
+		})
+	})
 	for range 2 {
 		d.KillDaemon(v)
 		n.Expect("healed", d.Request(v), "restage of the staging mount point in ")

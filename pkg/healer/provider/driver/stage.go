@@ -143,12 +143,27 @@ func (p *Provider) daemonsGone(ctx context.Context, staged healer.MountPoint) er
 		case err != nil:
 			return err
 		case len(d.Processes) > 0:
-			return fmt.Errorf("%w: process %d still has the FUSE connection open", healer.ErrRefused, d.Processes[0].PID)
+			return served(fmt.Sprintf("process %d still has the FUSE connection open", d.Processes[0].PID))
 		case d.Untold || d.Cut || d.Unseen > 0:
-			return fmt.Errorf("%w: it cannot be told whether a process still has the FUSE connection open", healer.ErrRefused)
+			return served("it cannot be told whether a process still has the FUSE connection open")
 		}
 	}
 	return nil
+}
+
+// served is the error of a connection that a process may serve. It may be ending, or one
+// that could not be examined in time.
+type served string
+
+// Error implements error.
+func (s served) Error() string { return "refused: " + string(s) }
+
+// Is reports whether target is ErrRefused.
+func (served) Is(target error) bool { return target == healer.ErrRefused }
+
+// Class implements healer.Classified.
+func (served) Class() healer.Class {
+	return healer.Class{Tier: healer.Transient, Type: healer.TypeExecution}
 }
 
 // call calls the driver, over the dead mounts or without them.
