@@ -138,17 +138,38 @@ func withSecrets(v healer.Volume, with healer.StageRequest) healer.Volume {
 // begin to serve, or hand it to another one.
 func (p *Provider) daemonsGone(ctx context.Context, staged healer.MountPoint) error {
 	for _, m := range staged.Stack {
-		d, err := p.cfg.Host.FUSEDaemons(ctx, m.Dev)
+		if err := p.daemonGone(ctx, m.Dev); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// On a busy node some process can mostly not be examined in time; another look sees it.
+const (
+	daemonLooks = 10
+	daemonPause = 100 * time.Millisecond
+)
+
+func (p *Provider) daemonGone(ctx context.Context, dev host.Dev) error {
+	for look := 1; ; look++ {
+		d, err := p.cfg.Host.FUSEDaemons(ctx, dev)
 		switch {
 		case err != nil:
 			return err
 		case len(d.Processes) > 0:
 			return served(fmt.Sprintf("process %d still has the FUSE connection open", d.Processes[0].PID))
-		case d.Untold || d.Cut || d.Unseen > 0:
+		case !d.Untold && !d.Cut && d.Unseen == 0:
+			return nil
+		case d.Untold || look == daemonLooks:
 			return served("it cannot be told whether a process still has the FUSE connection open")
 		}
+		select {
+		case <-time.After(daemonPause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	return nil
 }
 
 // served is the error of a connection that a process may serve. It may be ending, or one
