@@ -35,6 +35,8 @@ const (
 	maxChecks = 8
 	maxSlow   = 4
 	slowCheck = time.Second
+	// turns is how often in an interval checks begin that nothing made urgent.
+	turns = 60
 )
 
 // Node finds the volumes; *host.Node is one.
@@ -82,8 +84,10 @@ type Config struct {
 
 // Loop checks the volumes of a node. Its fields belong to the goroutine of Run.
 type Loop struct {
-	cfg     Config
-	known   volumes
+	cfg   Config
+	known volumes
+	// began is when Run did.
+	began   time.Time
 	running int
 	// slow counts the running checks of volumes whose last one was slow.
 	slow    int
@@ -142,7 +146,8 @@ func (l *Loop) Run(ctx context.Context) {
 	if l.events != nil {
 		happened = l.events.Events()
 	}
-	l.look(time.Now())
+	l.began = time.Now()
+	l.look(l.began)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {

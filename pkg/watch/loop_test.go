@@ -277,7 +277,7 @@ func TestVolumesAreSpreadOverTheInterval(t *testing.T) {
 				t.Errorf("first checked after %s", first)
 			}
 			for j := range at[1:] {
-				if gap := at[j+1].Sub(at[j]); gap < 54*time.Second || gap > 67*time.Second {
+				if gap := at[j+1].Sub(at[j]); gap < 54*time.Second || gap > 68*time.Second {
 					t.Errorf("volume %d: checked again after %s", i, gap)
 				}
 			}
@@ -302,7 +302,7 @@ func TestLostMountIsCheckedSoon(t *testing.T) {
 		if at := checked["v7"]; len(at) != 1 {
 			t.Fatalf("checked %d times", len(at))
 		}
-		if len(checked) > 3 { // a turn is 100 in a minute
+		if len(checked) > 10 { // a turn of others may have come: 100 in a minute, once a second
 			t.Errorf("%d volumes were checked", len(checked))
 		}
 		time.Sleep(time.Second)
