@@ -13,15 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
 	"github.com/csi-addons/node-healer/pkg/kube"
 )
-
-// healthAnnotation is on a claim once for every node that uses it, with the node's
-// UID at its end. The CSI-Addons controller removes those whose lastChecked is old.
-// Format: github.com/csi-addons/kubernetes-csi-addons,
-// sidecar/internal/volume-condition and
-// internal/controller/csiaddons/volumehealth_cleanup_controller.go.
-const healthAnnotation = "csiaddons.openshift.io/volumehealth."
 
 const (
 	// healthRefresh is how often lastChecked is renewed while nothing changes. Each
@@ -32,25 +26,11 @@ const (
 	healthJitter = 0.2
 )
 
-// The states of the annotation.
-const (
-	stateHealthy   = "healthy"
-	stateUnhealthy = "unhealthy"
-)
-
 func stateOf(c volumeConditions) string {
 	if len(c) > 0 {
-		return stateUnhealthy
+		return volumehealth.Unhealthy
 	}
-	return stateHealthy
-}
-
-// healthState is the value of the annotation.
-type healthState struct {
-	State       string `json:"state"`
-	LastChecked string `json:"lastChecked"`
-	Since       string `json:"since"`
-	Node        string `json:"node"`
+	return volumehealth.Healthy
 }
 
 // annotation is what is known of a claim's annotation.
@@ -73,7 +53,7 @@ func (r *Reporter) annotate(ctx context.Context, key volumeKey, claim *corev1.Ob
 		r.record(key, nil) // the next check tries again, also after a write that was refused
 		return nil
 	}
-	err := r.update(ctx, key, *claim, healthAnnotation+string(node))
+	err := r.update(ctx, key, *claim, volumehealth.Annotation+string(node))
 	if ctx.Err() == nil {
 		r.record(key, err)
 	}
@@ -114,7 +94,7 @@ func (r *Reporter) update(ctx context.Context, key volumeKey, claim corev1.Objec
 	if before.state == now.state && before.since != "" {
 		now.since = before.since
 	}
-	value, err := json.Marshal(healthState{State: now.state, LastChecked: latest.at.UTC().Format(time.RFC3339), Since: now.since, Node: r.cfg.Node})
+	value, err := json.Marshal(volumehealth.Value{State: now.state, LastChecked: latest.at.UTC().Format(time.RFC3339), Since: now.since, Node: r.cfg.Node})
 	if err != nil {
 		return fmt.Errorf("encode the health of a volume: %w", err)
 	}
@@ -164,7 +144,7 @@ func (r *Reporter) record(key volumeKey, err error) {
 // parseAnnotation returns an annotation that is due at once if the value cannot be
 // read, or was written by a clock that is ahead.
 func parseAnnotation(claim types.UID, value string) annotation {
-	var s healthState
+	var s volumehealth.Value
 	if json.Unmarshal([]byte(value), &s) != nil {
 		return annotation{claim: claim}
 	}

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -112,7 +113,7 @@ func TestMountPointsCheckedInTurn(t *testing.T) {
 				if got := strings.Join(events, " "); got != tt.events {
 					t.Errorf("events: %q, want %q", got, tt.events)
 				}
-				if got := health(t, api, "data"); strings.Contains(got, stateUnhealthy) == tt.healthy {
+				if got := health(t, api, "data"); strings.Contains(got, volumehealth.Unhealthy) == tt.healthy {
 					t.Errorf("the claim says %s", got)
 				}
 			})

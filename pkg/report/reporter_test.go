@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/kube"
 )
@@ -486,7 +487,7 @@ func TestOutageWithManyVolumes(t *testing.T) {
 		checkAll(5)
 		for i := range volumes {
 			name := fmt.Sprint("claim-", i)
-			if !strings.Contains(health(t, api, name), stateUnhealthy) || len(api.said(name)) != 1 {
+			if !strings.Contains(health(t, api, name), volumehealth.Unhealthy) || len(api.said(name)) != 1 {
 				t.Fatalf("%s: %s, %q", name, health(t, api, name), api.said(name))
 			}
 		}
