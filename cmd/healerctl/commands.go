@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 )
 
 // dialer calls the server.
@@ -20,6 +21,9 @@ const (
 	asJSON  = "json"
 	asYAML  = "yaml"
 )
+
+// ofClaim is in the help of what takes a claim, too.
+const ofClaim = "With pvc/NAME a VolumeHealJob is created, and the controller has the volume of that claim checked or healed on all nodes where running pods use it. Ctrl-C does not end the job.\n\n"
 
 // outputFlag adds --output, which takes further values of this command, too.
 func outputFlag(c *cobra.Command, output *string, further ...string) {
@@ -35,11 +39,18 @@ func outputFlag(c *cobra.Command, output *string, further ...string) {
 	}
 }
 
+// newList lists the volumes of the node, or what its nodes say of the cluster's claims. With
+// no dialer there are claims only.
 func newList(dial dialer) *cobra.Command {
 	var output string
-	c := &cobra.Command{Use: "list", Short: "List the volumes of this node, without touching them", Args: cobra.NoArgs}
+	var claims claimList
+	c := &cobra.Command{Use: "list", Short: "List the volumes of this node, without touching them; with -A or -n the claims, and what their nodes say", Args: cobra.NoArgs}
 	outputFlag(c, &output, asWide)
+	claims.add(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
+		if dial == nil || len(setOf(c.Flags(), "all-namespaces", "namespace", "context", "kubeconfig")) > 0 {
+			return claims.run(c, output)
+		}
 		return dial(func(client adminpb.AdminClient) error {
 			volumes, err := all(client.ListVolumes(c.Context(), &adminpb.ListVolumesRequest{}))
 			if err != nil {
@@ -53,14 +64,19 @@ func newList(dial dialer) *cobra.Command {
 
 func newCheck(dial dialer) *cobra.Command {
 	var output, driver string
-	c := &cobra.Command{Use: "check VOLUME-ID", Short: "Check a volume, and change nothing", Long: "Check a volume, and change nothing.\n\n" + exitCodes, Args: cobra.ExactArgs(1)}
+	var claims claimFlags
+	c := &cobra.Command{Use: "check VOLUME-ID|pvc/NAME", Short: "Check a volume, and change nothing", Long: "Check a volume, and change nothing.\n\n" + ofClaim + exitCodes, Args: cobra.ExactArgs(1)}
 	outputFlag(c, &output)
 	c.Flags().StringVar(&driver, "driver", "", "the CSI driver, where several have a volume of this ID")
+	claims.add(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
+		if is, err := claims.run(c, v1alpha1.ModeCheck, args[0], output); is || err != nil {
+			return err
+		}
 		return dial(func(client adminpb.AdminClient) error {
-			done := progress(c.ErrOrStderr(), "checking")
+			says := progress(c.ErrOrStderr(), "checking")
 			report, err := client.CheckVolume(c.Context(), &adminpb.CheckVolumeRequest{VolumeId: args[0], Driver: driver})
-			done()
+			says.done()
 			return show(c, output, report, err)
 		})
 	}
@@ -70,22 +86,31 @@ func newCheck(dial dialer) *cobra.Command {
 func newHeal(dial dialer) *cobra.Command {
 	var output, driver string
 	var dryRun bool
-	c := &cobra.Command{Use: "heal VOLUME-ID", Short: "Check a volume, and heal it where that is safe", Long: "Check a volume, and heal it where that is safe.\n\n" + exitCodes, Args: cobra.ExactArgs(1)}
+	var claims claimFlags
+	c := &cobra.Command{Use: "heal VOLUME-ID|pvc/NAME", Short: "Check a volume, and heal it where that is safe", Long: "Check a volume, and heal it where that is safe.\n\n" + ofClaim + exitCodes, Args: cobra.ExactArgs(1)}
 	outputFlag(c, &output)
 	c.Flags().StringVar(&driver, "driver", "", "the CSI driver, where several have a volume of this ID")
-	c.Flags().BoolVar(&dryRun, "dry-run", false, "only say which steps would be tried")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "only say which steps would be tried; of a claim: only check")
+	claims.add(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
+		mode := v1alpha1.ModeHeal
+		if dryRun {
+			mode = v1alpha1.ModeCheck
+		}
+		if is, err := claims.run(c, mode, args[0], output); is || err != nil {
+			return err
+		}
 		return dial(func(client adminpb.AdminClient) error {
-			done := progress(c.ErrOrStderr(), "healing")
+			says := progress(c.ErrOrStderr(), "healing")
 			report, err := client.HealVolume(c.Context(), &adminpb.HealVolumeRequest{VolumeId: args[0], Driver: driver, DryRun: dryRun})
-			done()
+			says.done()
 			return show(c, output, report, err)
 		})
 	}
 	return c
 }
 
-// show prints a report. It returns errAbnormal for that of a sick volume.
+// show prints a report.
 func show(c *cobra.Command, output string, report *adminpb.VolumeReport, err error) error {
 	if err != nil {
 		return callError{err}
@@ -94,7 +119,7 @@ func show(c *cobra.Command, output string, report *adminpb.VolumeReport, err err
 		return err
 	}
 	if report.GetVerdict() == "abnormal" {
-		return errAbnormal
+		return outcome(exitAbnormal)
 	}
 	return nil
 }

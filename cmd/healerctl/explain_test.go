@@ -23,7 +23,7 @@ func TestExplain(t *testing.T) {
 		{"\x1b[31m", exitNotFound, []string{"31m is no condition"}},
 	} {
 		var out, errors bytes.Buffer
-		code := run(t.Context(), []string{"explain", tc.name}, &out, &errors)
+		code := run(t.Context(), []string{"healerctl", "explain", tc.name}, &out, &errors)
 		text := out.String() + errors.String()
 		if code != tc.code {
 			t.Errorf("%s: exit %d", tc.name, code)

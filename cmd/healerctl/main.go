@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -36,35 +38,41 @@ const exitCodes = `Exit codes:
   0  done; of check and heal: the volume is healthy
   1  the volume is abnormal
   2  wrong usage, or a request that the server does not take
-  3  no such volume on this node
+  3  no such volume on this node, or no such claim
   4  no answer: no server, refused, busy, or it could not tell`
 
 // maxErrorBytes bounds the text of an error.
 const maxErrorBytes = 2048
 
-// errAbnormal is no failure: the answer has been printed.
-var errAbnormal = errors.New("the volume is abnormal")
+// outcome is the exit code of an answer that has been printed, and no failure.
+type outcome int
+
+func (o outcome) Error() string { return fmt.Sprintf("exit code %d", int(o)) }
+
+// plugin is the program's name as one of kubectl's, which then calls it as
+// kubectl volume-heal.
+const plugin = "kubectl-volume_heal"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	code := run(ctx, os.Args, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
 
-// run returns the exit code.
+// run returns the exit code. The first argument is the program's name.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := newRoot() //nolint:contextcheck // the commands get ctx from ExecuteContext
-	root.SetArgs(args)
+	root := newRoot(strings.HasPrefix(filepath.Base(args[0]), plugin)) //nolint:contextcheck // the commands get ctx from ExecuteContext
+	root.SetArgs(args[1:])
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
-	if err != nil && !errors.Is(err, errAbnormal) {
+	if code := outcome(0); err != nil && !errors.As(err, &code) {
 		text := err.Error()
 		if call := (callError{}); errors.As(err, &call) {
 			text = status.Convert(call.error).Message()
 		}
-		_, _ = fmt.Fprintln(stderr, "healerctl: "+printable.Line(text, maxErrorBytes))
+		_, _ = fmt.Fprintln(stderr, root.DisplayName()+": "+printable.Line(text, maxErrorBytes))
 	}
 	return exitCode(err)
 }
@@ -76,11 +84,12 @@ func (e callError) Unwrap() error { return e.error }
 
 func exitCode(err error) int {
 	var call callError
+	var code outcome
 	switch {
 	case err == nil:
 		return 0
-	case errors.Is(err, errAbnormal):
-		return exitAbnormal
+	case errors.As(err, &code):
+		return int(code)
 	case !errors.As(err, &call):
 		return exitUsage // cobra's own errors
 	}
@@ -94,15 +103,24 @@ func exitCode(err error) int {
 	}
 }
 
-func newRoot() *cobra.Command {
+func newRoot(isPlugin bool) *cobra.Command {
 	var endpoint string
 	root := &cobra.Command{
 		Use:           "healerctl",
-		Short:         "Show and heal the volumes of this node",
-		Long:          "healerctl shows and heals the volumes of the node that it runs on. It needs root.\n\n" + exitCodes,
+		Short:         "Show and heal volumes: of this node, or of claims",
+		Long:          "healerctl shows and heals the volumes of the node that it runs on, for which it needs root, or those of claims, for which it needs a kubeconfig.\n\n" + exitCodes,
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
+	}
+	if isPlugin {
+		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl volume-heal"}
+		root.Short, root.Long = "Show and heal the volumes of claims", "Shows and heals the volumes of claims.\n\n"+exitCodes
+		none := func(func(adminpb.AdminClient) error) error {
+			return errors.New("name a claim: pvc/NAME; volume IDs are for healerctl on a node")
+		}
+		root.AddCommand(newList(nil), newCheck(none), newHeal(none), newExplain())
+		return root
 	}
 	root.PersistentFlags().StringVar(&endpoint, "endpoint", "unix:///run/csi-addons/csi-addons.sock", "where the server listens: `unix:///PATH`")
 	dial := func(call func(adminpb.AdminClient) error) error {

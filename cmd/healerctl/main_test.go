@@ -105,7 +105,7 @@ func serveFake(t *testing.T) func(args ...string) (code int, stdout, stderr stri
 	})
 	return func(args ...string) (int, string, string) {
 		var stdout, stderr bytes.Buffer
-		code := run(t.Context(), append(args, "--endpoint=unix://"+socket), &stdout, &stderr)
+		code := run(t.Context(), append(append([]string{"healerctl"}, args...), "--endpoint=unix://"+socket), &stdout, &stderr)
 		return code, stdout.String(), stderr.String()
 	}
 }
@@ -186,7 +186,7 @@ func TestRun(t *testing.T) {
 
 func TestNoServer(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	if code := run(t.Context(), []string{"list", "--endpoint=unix://" + filepath.Join(t.TempDir(), "none")}, &stdout, &stderr); code != exitNoAnswer {
+	if code := run(t.Context(), []string{"healerctl", "list", "--endpoint=unix://" + filepath.Join(t.TempDir(), "none")}, &stdout, &stderr); code != exitNoAnswer {
 		t.Errorf("exit code %d: %s", code, &stderr)
 	}
 }
@@ -229,7 +229,7 @@ func TestPage(t *testing.T) {
 	if !strings.Contains(string(page), exitCodes) {
 		t.Errorf("docs/healerctl.md has not:\n%s", exitCodes)
 	}
-	for _, c := range newRoot().Commands() {
+	for _, c := range newRoot(false).Commands() {
 		if line := "healerctl " + c.Use; !strings.Contains(string(page), line) {
 			t.Errorf("docs/healerctl.md has not: %s", line)
 		}

@@ -34,7 +34,11 @@ func printVolumes(w io.Writer, output string, volumes []*adminpb.Volume) error {
 		}
 		return printData(w, output, all)
 	}
-	return volumesInColour(w, volumes, func(w io.Writer) error { return volumeTable(w, output == asWide, volumes) })
+	var verdicts []string
+	for _, v := range volumes {
+		verdicts = append(verdicts, v.GetVerdict())
+	}
+	return sickInColour(w, verdicts, func(w io.Writer) error { return volumeTable(w, output == asWide, volumes) })
 }
 
 func volumeTable(w io.Writer, wide bool, volumes []*adminpb.Volume) error {

@@ -6,11 +6,12 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/term"
 
-	"github.com/csi-addons/node-healer/pkg/api/adminpb"
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // What a terminal shows (ECMA-48, SGR).
@@ -36,7 +37,7 @@ func colours(w io.Writer) bool {
 // colourOf returns the colour of a verdict.
 func colourOf(verdict string) string {
 	switch verdict {
-	case "abnormal":
+	case "abnormal", "unhealthy":
 		return red
 	case "healthy", "healed":
 		return green
@@ -53,9 +54,9 @@ func painted(w io.Writer, verdict, text string) string {
 	return colourOf(verdict) + text + normal
 }
 
-// volumesInColour passes a table of volumes on, a line for each below its head. The lines
-// of those that work stay as they are, so that the others stand out.
-func volumesInColour(w io.Writer, volumes []*adminpb.Volume, table func(io.Writer) error) error {
+// sickInColour passes a table on, with a line for each verdict below its head. The lines
+// of what works stay as they are, so that the others stand out.
+func sickInColour(w io.Writer, verdicts []string, table func(io.Writer) error) error {
 	if !colours(w) {
 		return table(w)
 	}
@@ -64,36 +65,53 @@ func volumesInColour(w io.Writer, volumes []*adminpb.Volume, table func(io.Write
 		return err
 	}
 	lines := strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
-	for i, v := range volumes {
-		if v.GetVerdict() != "healthy" && i+1 < len(lines) {
-			lines[i+1] = painted(w, v.GetVerdict(), lines[i+1])
+	for i, verdict := range verdicts {
+		if verdict != "healthy" && i+1 < len(lines) {
+			lines[i+1] = painted(w, verdict, lines[i+1])
 		}
 	}
 	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
 	return err
 }
 
-// progress says on a terminal for how long a call goes on, once that is noticed.
-func progress(w io.Writer, doing string) (done func()) {
-	if !isTerminal(w) {
-		return func() {}
+// working says on a terminal what goes on, and for how long, once that is noticed.
+type working struct {
+	says          atomic.Pointer[string]
+	stop, stopped chan struct{}
+}
+
+func progress(w io.Writer, doing string) *working {
+	p := &working{stop: make(chan struct{}), stopped: make(chan struct{})}
+	p.text(doing)
+	if isTerminal(w) {
+		go p.show(w)
+	} else {
+		close(p.stopped)
 	}
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		began, said := time.Now(), false
-		for {
-			select {
-			case <-stop:
-				if said {
-					_, _ = fmt.Fprint(w, erased)
-				}
-				return
-			case <-time.After(time.Second):
-				said = true
-				_, _ = fmt.Fprintf(w, "%s%s: %d s", erased, doing, int(time.Since(began).Seconds()))
+	return p
+}
+
+func (p *working) text(doing string) { p.says.Store(&doing) }
+
+func (p *working) show(w io.Writer) {
+	defer close(p.stopped)
+	began, said := time.Now(), false
+	for {
+		select {
+		case <-p.stop:
+			if said {
+				_, _ = fmt.Fprint(w, erased)
 			}
+			return
+		case <-time.After(time.Second):
+			said = true
+			_, _ = fmt.Fprintf(w, "%s%s: %d s", erased, printable.Line(*p.says.Load(), maxCellBytes), int(time.Since(began).Seconds()))
 		}
-	}()
-	return func() { close(stop); <-stopped }
+	}
+}
+
+// done returns when nothing more is said.
+func (p *working) done() {
+	close(p.stop)
+	<-p.stopped
 }

@@ -26,6 +26,7 @@ const healerSocket = "unix:///run/csi-addons/csi-addons.sock"
 const (
 	healerNamespace = "csi-addons-node-healer"
 	gateway         = "node-healer-gateway"
+	controller      = "node-healer-controller"
 )
 
 // Healer is the DaemonSet's pod on this node.
@@ -36,12 +37,12 @@ type Healer struct {
 	token string
 }
 
-// DeployHealer deploys both DaemonSets and waits until their pods are ready.
+// DeployHealer deploys everything and waits until its pods are ready.
 func (n *Node) DeployHealer() *Healer {
 	n.T.Helper()
 	n.Cluster.InstallAddons(n.T)
 	n.Cluster.Apply(n.T, "test/e2e/manifests/healer")
-	for _, name := range []string{"node-healer", gateway} {
+	for _, name := range []string{"node-healer", gateway, controller} {
 		eventually(n.T, name+" is ready", func() error {
 			_, err := n.Cluster.TryKubectl("wait", "--namespace="+healerNamespace, "--for=condition=Ready",
 				"--timeout=10s", "pod", "--selector=app.kubernetes.io/name="+name)

@@ -52,9 +52,10 @@ func healer() image {
 	return image{
 		name: healerImage,
 		programs: map[string]string{
-			dir + "node-healer":         filepath.Join(programs, "node-healer"),
-			dir + "node-healer-worker":  filepath.Join(programs, "node-healer-worker"),
-			dir + "node-healer-gateway": filepath.Join(programs, "node-healer-gateway"),
+			dir + "node-healer":            filepath.Join(programs, "node-healer"),
+			dir + "node-healer-worker":     filepath.Join(programs, "node-healer-worker"),
+			dir + "node-healer-gateway":    filepath.Join(programs, "node-healer-gateway"),
+			dir + "node-healer-controller": filepath.Join(programs, "node-healer-controller"),
 		},
 		command: []string{"/" + dir + "node-healer"},
 	}

@@ -60,6 +60,7 @@ func TestAPodGetsItsVolumeBackWithoutARestart(t *testing.T) {
 	}
 	expect(t, healer, app, "healthy")
 	n.tells(app)
+	healsItsClaim(t, n, app)
 	healer.HealsByItself()
 	recoversByItself(t, n, app, mounts)
 

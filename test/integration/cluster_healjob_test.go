@@ -42,6 +42,7 @@ func TestVolumeHealJobs(t *testing.T) {
 		"token refused":          j.tokenRefused,
 		"pod moved":              j.podMoved,
 		"spec is immutable":      j.immutable,
+		"by hand":                j.byHand,
 	} {
 		t.Run(name, func(t *testing.T) {
 			outer := j.T
@@ -79,7 +80,7 @@ func (j *jobs) counts(t *testing.T) {
 	j.api.Account(t, j.namespace, "scraper")
 	j.api.Grant(t, j.namespace, "scraper", rbacv1.PolicyRule{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}})
 	token = j.api.Token(t, j.namespace, "scraper")
-	if code, page := get(token); code != http.StatusOK || !strings.Contains(page, `node_healer_controller_jobs_total{mode="Check",reason="Abnormal",result="Succeeded"} 1`) {
+	if code, page := get(token); code != http.StatusOK || !strings.Contains(page, `node_healer_controller_jobs_total{mode="Check",reason="Abnormal",result="Succeeded"} 2`) {
 		t.Errorf("%d: %s", code, page)
 	}
 }

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"time"
+
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
+)
+
+// requestTimeout bounds one request to the API.
+const requestTimeout = 30 * time.Second
+
+// clusterFlags say which cluster, as kubectl's flags of these names do.
+type clusterFlags struct{ kubeconfig, context, namespace string }
+
+func (f *clusterFlags) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "`file` that says how to reach the Kubernetes API; empty: as kubectl finds it, else the pod's service account")
+	flags.StringVar(&f.context, "context", "", "`name` of the kubeconfig's context to use")
+	flags.StringVarP(&f.namespace, "namespace", "n", "", "the claim's `namespace`; empty: that of the context")
+}
+
+// setOf returns those of these flags that were set.
+func setOf(flags *pflag.FlagSet, names ...string) (set []string) {
+	for _, name := range names {
+		if flags.Changed(name) {
+			set = append(set, "--"+name)
+		}
+	}
+	return set
+}
+
+// cluster is a Kubernetes API.
+type cluster struct {
+	namespace string
+	// jobs has VolumeHealJobs only, metadata what every object has.
+	jobs     rest.Interface
+	metadata metadata.Interface
+}
+
+func (f *clusterFlags) connect() (*cluster, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = f.kubeconfig
+	from := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{
+		CurrentContext: f.context, Context: clientcmdapi.Context{Namespace: f.namespace},
+	})
+	cfg, err := from.ClientConfig()
+	if err != nil {
+		return nil, err
+	}
+	namespace, _, err := from.Namespace()
+	if err != nil {
+		return nil, err
+	}
+	cfg.Timeout = requestTimeout
+	cfg.WarningHandler = rest.NoWarnings{} // what a server says goes to no terminal unread
+	c := &cluster{namespace: namespace}
+	if c.metadata, err = metadata.NewForConfig(cfg); err != nil {
+		return nil, err
+	}
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	ours := rest.CopyConfig(cfg)
+	ours.GroupVersion, ours.APIPath = &v1alpha1.GroupVersion, "/apis"
+	ours.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	c.jobs, err = rest.RESTClientFor(ours)
+	return c, err
+}
+
+// refused returns an error of the API as one that a command got. Who needs which right is
+// in the API's own text.
+func refused(err error) error {
+	code, text := codes.Unavailable, err.Error()
+	switch {
+	case apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
+		text = "the cluster does not know VolumeHealJobs: install the controller (deploy/controller)"
+	case apierrors.IsNotFound(err):
+		code = codes.NotFound
+	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
+		code = codes.InvalidArgument
+	}
+	return callError{status.Error(code, text)}
+}

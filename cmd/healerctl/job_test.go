@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
+)
+
+// fakeAPI has one job, and the claims of one namespace.
+type fakeAPI struct {
+	t *testing.T
+	// created is the job that was asked for, status what it has from the second look on.
+	created v1alpha1.VolumeHealJob
+	status  v1alpha1.VolumeHealJobStatus
+	looks   int
+	// refuses, if set, is the answer to everything.
+	refuses *metav1.Status
+	claims  []metav1.PartialObjectMetadata
+}
+
+func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	const jobs = "/apis/node-healer.csi-addons.io/v1alpha1/namespaces/shop/volumehealjobs"
+	var answer any
+	code := http.StatusOK
+	switch path := r.URL.Path; {
+	case f.refuses != nil:
+		f.refuses.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+		answer, code = f.refuses, int(f.refuses.Code)
+	case r.Method == http.MethodPost && path == jobs:
+		if err := json.NewDecoder(r.Body).Decode(&f.created); err != nil {
+			f.t.Error(err)
+		}
+		f.created.Namespace, f.created.Name = "shop", f.created.GenerateName+"x"
+		answer, code = f.created, http.StatusCreated
+	case path == jobs+"/"+f.created.Name:
+		if f.looks++; f.looks > 1 {
+			f.created.Status = f.status
+		}
+		answer = f.created
+	case path == "/api/v1/namespaces/shop/persistentvolumeclaims", path == "/api/v1/persistentvolumeclaims":
+		answer = metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"}, Items: f.claims}
+	default:
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	if err := json.NewEncoder(w).Encode(answer); err != nil {
+		f.t.Error(err)
+	}
+}
+
+// serve returns a function that runs the program as one of kubectl's, or as healerctl.
+func (f *fakeAPI) serve(ctx context.Context, program string) func(args string) (code int, stdout, stderr string) {
+	f.t.Helper()
+	s := httptest.NewServer(f)
+	f.t.Cleanup(s.Close)
+	kubeconfig := filepath.Join(f.t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, []byte(`{"apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": [{"name": "c", "cluster": {"server": "`+s.URL+`"}}],
+		"contexts": [{"name": "c", "context": {"cluster": "c", "namespace": "shop"}}]}`), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	return func(args string) (int, string, string) {
+		var stdout, stderr bytes.Buffer
+		code := run(ctx, append([]string{program}, append(strings.Fields(args), "--kubeconfig="+kubeconfig)...), &stdout, &stderr)
+		return code, stdout.String(), stderr.String()
+	}
+}
+
+func endedJob(result v1alpha1.Result, kind, reason, message string, abnormal *bool, nodes ...v1alpha1.NodeStatus) v1alpha1.VolumeHealJobStatus {
+	return v1alpha1.VolumeHealJobStatus{
+		Result: result, Abnormal: abnormal, Nodes: nodes, StartTime: ptr.To(metav1.Now()),
+		Conditions: []metav1.Condition{{Type: kind, Status: metav1.ConditionTrue, Reason: reason, Message: message}},
+	}
+}
+
+// A job is made, waited for, and said how it ended.
+func TestJob(t *testing.T) {
+	node := v1alpha1.NodeStatus{Node: "node-1", Abnormal: ptr.To(false), Code: "OK", Tries: 1, Message: "healed: \x1b[2J"}
+	for name, tc := range map[string]struct {
+		args   string
+		status v1alpha1.VolumeHealJobStatus
+		mode   v1alpha1.Mode
+		code   int
+		says   string
+	}{
+		"healed": {
+			"heal pvc/data", endedJob(v1alpha1.ResultSucceeded, v1alpha1.ConditionComplete, "Healthy", "it works on node-1", ptr.To(false), node), v1alpha1.ModeHeal, 0,
+			"Succeeded, Healthy: it works on node-1\n" +
+				"NODE     ABNORMAL   CODE   TRIES   MESSAGE\n" +
+				"node-1   false      OK     1       healed: \\x1b[2J\n",
+		},
+		"sick": {
+			"check pvc/data -n shop", endedJob(v1alpha1.ResultSucceeded, v1alpha1.ConditionComplete, "Abnormal", "NotMounted", ptr.To(true)), v1alpha1.ModeCheck, exitAbnormal,
+			"Succeeded, Abnormal: NotMounted\n",
+		},
+		"dry run": {
+			"heal --dry-run pvc/data", endedJob(v1alpha1.ResultSucceeded, v1alpha1.ConditionComplete, "NotInUse", "no running pod uses it", nil), v1alpha1.ModeCheck, 0,
+			"Succeeded, NotInUse: no running pod uses it\n",
+		},
+		"no claim": {
+			"heal pvc/data", endedJob(v1alpha1.ResultFailed, v1alpha1.ConditionFailed, "ClaimNotFound", "no claim", nil), v1alpha1.ModeHeal, exitNotFound,
+			"Failed, ClaimNotFound: no claim\n",
+		},
+		"no answer": {
+			"heal pvc/data", endedJob(v1alpha1.ResultFailed, v1alpha1.ConditionFailed, "NodeNotReady", "node-1 is not ready", nil), v1alpha1.ModeHeal, exitNoAnswer,
+			"Failed, NodeNotReady: node-1 is not ready\n",
+		},
+		"not waited for": {"heal pvc/data --wait=false", v1alpha1.VolumeHealJobStatus{}, v1alpha1.ModeHeal, 0, "volumehealjob.node-healer.csi-addons.io/heal-data-x created\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &fakeAPI{t: t, status: tc.status}
+			code, stdout, stderr := f.serve(t.Context(), "/x/"+plugin)(tc.args)
+			if code != tc.code || stdout != tc.says || stderr != "" {
+				t.Errorf("exit code %d\n%s\n%s", code, stdout, stderr)
+			}
+			if f.created.Spec.Mode != tc.mode || f.created.Spec.Target.PersistentVolumeClaim != "data" || ptr.Deref(f.created.Spec.TTLSecondsAfterFinished, 0) != 3600 {
+				t.Errorf("%+v", f.created.Spec)
+			}
+		})
+	}
+}
+
+// A wait that ends too early leaves the job.
+func TestJobGoesOn(t *testing.T) {
+	f := &fakeAPI{t: t, status: v1alpha1.VolumeHealJobStatus{StartTime: ptr.To(metav1.Now()), Nodes: []v1alpha1.NodeStatus{
+		{Node: "node-1", Reason: "Abnormal", NextTryTime: &metav1.Time{Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}},
+	}}}
+	call := f.serve(t.Context(), "healerctl")
+	code, stdout, stderr := call("heal pvc/data --timeout=1ms")
+	if code != exitNoAnswer || stdout != "" || stderr != "healerctl: job shop/heal-data-x has not ended, no controller has taken it up; it goes on\n" {
+		t.Errorf("exit code %d\n%s\n%s", code, stdout, stderr)
+	}
+	code, _, stderr = call("heal pvc/data --timeout=2500ms")
+	if code != exitNoAnswer || !strings.Contains(stderr, "node-1: Abnormal, tried again at ") {
+		t.Errorf("exit code %d\n%s", code, stderr)
+	}
+}
+
+func TestJobRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args    string
+		refuses *metav1.Status
+		code    int
+		says    string
+	}{
+		"forbidden": {
+			"heal pvc/data", &metav1.Status{Status: metav1.StatusFailure, Code: 403, Reason: metav1.StatusReasonForbidden, Message: "eve cannot create volumehealjobs in shop"}, exitNoAnswer,
+			"eve cannot create volumehealjobs in shop",
+		},
+		"no namespace": {
+			"heal pvc/data", &metav1.Status{Status: metav1.StatusFailure, Code: 404, Reason: metav1.StatusReasonNotFound, Message: `namespaces "shop" not found`}, exitNotFound,
+			`namespaces "shop" not found`,
+		},
+		"no controller":   {"heal pvc/data -n other", nil, exitNoAnswer, "the cluster does not know VolumeHealJobs: install the controller (deploy/controller)"},
+		"no name":         {"heal pvc/", nil, exitUsage, "pvc/: the name of a claim is missing"},
+		"a volume's flag": {"check pvc/data --driver=d", nil, exitUsage, "--driver: only with a VOLUME-ID"},
+		"a claim's flag":  {"check vol-1 --wait", nil, exitUsage, "--kubeconfig, --wait: only with pvc/NAME"},
+		"both":            {"list -A -n shop", nil, exitUsage, "--all-namespaces and --namespace exclude each other"},
+		"no context":      {"list -A --context=other", nil, exitNoAnswer, `context "other" does not exist`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, stdout, stderr := (&fakeAPI{t: t, refuses: tc.refuses}).serve(t.Context(), "healerctl")(tc.args)
+			if code != tc.code || stdout != "" || stderr != "healerctl: "+tc.says+"\n" {
+				t.Errorf("exit code %d\n%s\n%s", code, stdout, stderr)
+			}
+		})
+	}
+	code, _, stderr := (&fakeAPI{t: t}).serve(t.Context(), plugin)("watch")
+	if code != exitUsage || !strings.Contains(stderr, "kubectl volume-heal: ") {
+		t.Errorf("exit code %d\n%s", code, stderr)
+	}
+}
