@@ -1,7 +1,14 @@
+comma   := ,
+space   := $(subst ,, )
 MODULE  := github.com/csi-addons/node-healer
 # A tarball, or a checkout of another user, has no version to describe.
 VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 IMAGE   ?= ghcr.io/csi-addons/node-healer:$(VERSION)
+# Where the programs go.
+BIN     ?= bin
+# All times in the image: the commit's (https://reproducible-builds.org/specs/source-date-epoch/).
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+PLATFORMS := linux/amd64 linux/arm64
 # The lines of `bench` to measure.
 BENCH   ?= all
 # The kernels that `kernels` boots, and the tests that it runs there (empty: what features.go lists).
@@ -46,11 +53,22 @@ deps-kernels: ## install what the kernels' virtual machines need in addition
 
 .PHONY: build
 build: ## build bin/node-healer, its worker, gateway and controller, and bin/healerctl
-	$(BUILD) -o bin/node-healer ./cmd/node-healer
-	$(BUILD) -o bin/node-healer-worker ./cmd/node-healer-worker
-	$(BUILD) -o bin/node-healer-gateway ./cmd/node-healer-gateway
-	$(BUILD) -o bin/node-healer-controller ./cmd/node-healer-controller
-	$(BUILD) -o bin/healerctl ./cmd/healerctl
+	$(BUILD) -o $(BIN)/node-healer ./cmd/node-healer
+	$(BUILD) -o $(BIN)/node-healer-worker ./cmd/node-healer-worker
+	$(BUILD) -o $(BIN)/node-healer-gateway ./cmd/node-healer-gateway
+	$(BUILD) -o $(BIN)/node-healer-controller ./cmd/node-healer-controller
+	$(BUILD) -o $(BIN)/healerctl ./cmd/healerctl
+
+# On any machine: the same bytes from the same commit and Go.
+.PHONY: image
+image: ## all programs in one image for amd64 and arm64, and an SBOM of each, in bin/image
+	for p in $(PLATFORMS); do GOOS=$${p%/*} GOARCH=$${p#*/} $(MAKE) build BIN=bin/image/$$p || exit 1; done
+	cd deploy/image && CGO_ENABLED=0 $(GO) run . -out $(abspath bin/image) -programs $(abspath bin/image) -licence $(abspath LICENSE) \
+		-platforms $(subst $(space),$(comma),$(PLATFORMS)) -name $(IMAGE) -version $(VERSION) -created $(SOURCE_DATE_EPOCH)
+
+.PHONY: image-test
+image-test: deps image ## the image's bytes, its SBOM, and that its programs start (root)
+	cd deploy/image && CGO_ENABLED=0 $(GO) test -count=1 ./...
 
 .PHONY: demo
 demo: deps build $(TOOLS)/grpcurl ## break real volumes and heal them with real calls (root)
@@ -61,7 +79,7 @@ demo: deps build $(TOOLS)/grpcurl ## break real volumes and heal them with real 
 # uses what was built beside it.
 .PHONY: test
 test: ## build everything and run all tests, as CI does (root; CI=true turns skips into failures)
-	$(MAKE) --keep-going deps deps-kernels build check-generate unit integration-and-kernels e2e chart monitoring lint vet
+	$(MAKE) --keep-going deps deps-kernels build check-generate unit integration-and-kernels e2e image-test chart monitoring lint vet
 
 .PHONY: unit
 unit: ## tests of the packages, commands, manifests and pages
@@ -158,13 +176,6 @@ check-generate: $(TOOLS)/proto $(TOOLS)/controller-gen ## fail if what is genera
 	@for f in $(STUBS) $(KINDS)/zz_generated.deepcopy.go $(CRD); do \
 		diff -u $$f bin/.check-generate/$$f || { echo "$$f is stale: run make generate" >&2; exit 1; }; \
 	done
-
-.PHONY: image
-image: ## build the container image (docker or buildah)
-	@if command -v docker >/dev/null; then set -- docker build; \
-	elif command -v buildah >/dev/null; then set -- buildah build; \
-	else echo 'image: neither docker nor buildah is installed' >&2; exit 1; fi; \
-	set -x; "$$@" --build-arg VERSION=$(VERSION) -t $(IMAGE) .
 
 .PHONY: clean
 clean: ## remove what was built

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// says is what a program prints that was started with --version, or for the worker that
+// no server has started it.
+func says(program string) string {
+	if program == "node-healer-worker" {
+		return "not started by node-healer"
+	}
+	return program + " "
+}
+
+// TestStartsInContainerd imports the archive into a containerd of its own, and starts each
+// program from it.
+func TestStartsInContainerd(t *testing.T) {
+	dir := t.TempDir()
+	socket := dir + "/c.sock"
+	config := dir + "/config.toml"
+	must(t, os.WriteFile(config, []byte(`version = 2
+disabled_plugins = ["io.containerd.grpc.v1.cri"]
+root = "`+dir+`/root"
+state = "`+dir+`/state"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "`+dir+`/opt"
+`), 0o600))
+	daemon := exec.Command("containerd", "--config", config, "--address", socket)
+	must(t, daemon.Start())
+	t.Cleanup(func() {
+		_ = daemon.Process.Kill()
+		_ = daemon.Wait()
+	})
+	ctr := func(args ...string) (string, error) {
+		out, err := exec.Command("ctr", append([]string{"--address", socket}, args...)...).CombinedOutput()
+		return string(out), err
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		out, err := ctr("version")
+		if err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal(out)
+		}
+	}
+	archived := t.TempDir()
+	c := testConfig(t, archived)
+	must(t, c.write())
+	if out, err := ctr("images", "import", "--snapshotter", "native", "--platform", "linux/"+runtime.GOARCH, filepath.Join(archived, archive)); err != nil {
+		t.Fatal(out)
+	}
+	for _, program := range programs {
+		out, _ := ctr("run", "--rm", "--snapshotter", "native", c.name, program, "/"+programDir+program, "--version")
+		if !strings.Contains(out, says(program)) {
+			t.Errorf("%s: %s", program, out)
+		}
+	}
+}
+
+// TestOtherArchitecture starts the programs of arm64 in an emulator.
+func TestOtherArchitecture(t *testing.T) {
+	for _, program := range programs {
+		out, _ := exec.Command("qemu-aarch64-static", filepath.Join(built, "linux/arm64", program), "--version").CombinedOutput()
+		if !strings.Contains(string(out), says(program)) {
+			t.Errorf("%s: %s", program, out)
+		}
+	}
+}
