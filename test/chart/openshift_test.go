@@ -2,9 +2,11 @@ package chart
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
@@ -46,10 +48,11 @@ type strategy struct {
 func TestOpenShiftAdmitsThePods(t *testing.T) {
 	all := objects{}
 	all.add(t, build(t, "openshift"))
-	for _, name := range []string{"node-healer", "node-healer-gateway"} {
+	for _, workload := range []string{"DaemonSet/node-healer", "DaemonSet/node-healer-gateway", "Deployment/node-healer-controller"} {
+		_, name, _ := strings.Cut(workload, "/")
 		t.Run(name, func(t *testing.T) {
 			scc := decode[constraints](t, all["SecurityContextConstraints/"+name])
-			template := decode[appsv1.DaemonSet](t, all["DaemonSet/"+name]).Spec.Template
+			template := templateOf(t, all, workload)
 			pod := template.Spec
 			if want := "system:serviceaccount:" + namespace + ":" + pod.ServiceAccountName; !slices.Equal(scc.Users, []string{want}) {
 				t.Errorf("is for %v, not for %s alone", scc.Users, want)
@@ -68,17 +71,34 @@ func TestOpenShiftAdmitsThePods(t *testing.T) {
 				t.Errorf("the uid is %d, the pod's %d", *uid, *pod.SecurityContext.RunAsUser)
 			}
 			for _, v := range pod.Volumes {
-				if v.HostPath == nil || !scc.AllowHostDirVolumePlugin || !slices.Contains(scc.Volumes, "hostPath") {
+				onHost, projected := v.HostPath != nil && scc.AllowHostDirVolumePlugin, v.Projected != nil
+				if !(onHost && slices.Contains(scc.Volumes, "hostPath")) && !(projected && slices.Contains(scc.Volumes, "projected")) {
 					t.Errorf("the volume %s is not allowed", v.Name)
 				}
 			}
 		})
+	}
+	controller := objects{}
+	controller.add(t, build(t, "controller"))
+	for key := range controller {
+		if all[key] == nil {
+			t.Errorf("%s of the controller is missing", key)
+		}
 	}
 	for key := range mustRender(t, nil) {
 		if all[key] == nil {
 			t.Errorf("%s of the default is missing", key)
 		}
 	}
+}
+
+// templateOf returns what the pods of a workload are made from.
+func templateOf(t *testing.T, all objects, workload string) corev1.PodTemplateSpec {
+	t.Helper()
+	if strings.HasPrefix(workload, "Deployment/") {
+		return decode[appsv1.Deployment](t, all[workload]).Spec.Template
+	}
+	return decode[appsv1.DaemonSet](t, all[workload]).Spec.Template
 }
 
 // decode reads an object; an unknown field fails the test.
