@@ -369,6 +369,39 @@ func TestStormOfChanges(t *testing.T) {
 	})
 }
 
+// While the mounts of all volumes change all the time, each is checked in its turn, and no
+// more often than the checks of a second allow.
+func TestStormOfAllVolumes(t *testing.T) {
+	n := many(1000)
+	n.took = time.Millisecond
+	run(t, n, func() {
+		time.Sleep(3 * time.Minute)
+		start := time.Now()
+		for i := range 10_000 {
+			n.do(func() {
+				n.lastMount++
+				n.mounts[i%1000].ID = n.lastMount
+			})
+			n.changed()
+			time.Sleep(time.Millisecond)
+		}
+		checks := 0
+		for _, at := range n.since(start) {
+			checks += len(at)
+		}
+		if checks < 900 || checks > 10*checksPerSecond+checksBurst {
+			t.Errorf("%d checks in 10 s", checks)
+		}
+		time.Sleep(2 * time.Second)
+		checked := n.since(start)
+		for i := range 1000 {
+			if at := checked[fmt.Sprint("v", i)]; len(at) == 0 || len(at) > 3 {
+				t.Errorf("v%d was checked %d times in 12 s", i, len(at))
+			}
+		}
+	})
+}
+
 // When all mounts change at once, the checks are bounded, and all are made.
 func TestAllVolumesChangeAtOnce(t *testing.T) {
 	n := many(1000)

@@ -1,11 +1,9 @@
 package e2e
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -13,8 +11,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
 
-// healsItsClaim kills the daemon, and has a person who may edit the namespace heal the
-// claim, without knowing node or path.
+// healsItsClaim has a person who may edit the namespace heal the
+// claim of a broken volume, without knowing node or path.
 func healsItsClaim(t *testing.T, n *Node, app *App) {
 	t.Helper()
 	n.Cluster.Account(t, "default", "person")
@@ -30,15 +28,7 @@ func healsItsClaim(t *testing.T, n *Node, app *App) {
 		_, err := n.Cluster.TryKubectl("auth", "can-i", "create", "volumehealjobs", "--namespace=default", "--as=system:serviceaccount:default:person")
 		return err
 	})
-	daemon, err := n.Driver.Daemon(app.Volume)
-	harness.Must(t, err)
-	harness.Must(t, unix.Kill(daemon, unix.SIGKILL))
-	eventually(t, "the app cannot read any more", func() error {
-		if err := app.Read(); !errors.Is(err, unix.ENOTCONN) {
-			return errors.Join(errors.New("reading gives something else"), err)
-		}
-		return nil
-	})
+	breaks(t, n, app)
 	n.Restage(app)
 	out, err := healerctl("heal", "pvc/data", "--namespace=default")
 	if err != nil || !strings.HasPrefix(out, "Succeeded, Healthy: ") || !strings.Contains(out, nodeName+"   false") {

@@ -23,15 +23,7 @@ func TestAPodGetsItsVolumeBackWithoutARestart(t *testing.T) {
 	mounts := app.Mounts()
 	expect(t, healer, app, "healthy")
 
-	daemon, err := n.Driver.Daemon(app.Volume)
-	harness.Must(t, err)
-	harness.Must(t, unix.Kill(daemon, unix.SIGKILL))
-	eventually(t, "the app cannot read any more", func() error {
-		if err := app.Read(); !errors.Is(err, unix.ENOTCONN) {
-			return errors.Join(errors.New("reading gives something else"), err)
-		}
-		return nil
-	})
+	breaks(t, n, app)
 	before, err := app.Log()
 	harness.Must(t, err)
 	expect(t, healer, app, "abnormal")
@@ -72,6 +64,20 @@ func TestAPodGetsItsVolumeBackWithoutARestart(t *testing.T) {
 	if !strings.HasPrefix(during, before) || !strings.HasPrefix(after, during) {
 		t.Errorf("data was lost\nat the daemon's end:\n%s\nhealed:\n%s\nin the end:\n%s", before, during, after)
 	}
+}
+
+// breaks kills the volume's daemon.
+func breaks(t *testing.T, n *Node, app *App) {
+	t.Helper()
+	daemon, err := n.Driver.Daemon(app.Volume)
+	harness.Must(t, err)
+	harness.Must(t, unix.Kill(daemon, unix.SIGKILL))
+	eventually(t, "the app cannot read any more", func() error {
+		if err := app.Read(); !errors.Is(err, unix.ENOTCONN) {
+			return errors.Join(errors.New("reading gives something else"), err)
+		}
+		return nil
+	})
 }
 
 // recoversByItself kills the daemon, and nothing else: the node notices, and has the
