@@ -8,6 +8,8 @@ RUN go mod download
 COPY Makefile ./
 COPY cmd cmd
 COPY pkg pkg
+# healerctl explains what they say.
+COPY docs docs
 ARG VERSION=unknown
 ARG TARGETOS
 ARG TARGETARCH
