@@ -59,7 +59,8 @@ func TestSameBytes(t *testing.T) {
 	}
 }
 
-// TestSameProgram builds a program again in another place, from what the Dockerfile copies.
+// TestSameProgram builds the programs again in another place, from what the Dockerfile
+// copies, and compares one.
 func TestSameProgram(t *testing.T) {
 	dir := t.TempDir()
 	text, err := os.ReadFile("../../Dockerfile")
