@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
@@ -22,6 +23,9 @@ import (
 // claimsPerPage is how many claims one request asks for.
 const claimsPerPage = 500
 
+// staleAfter is more than twice as long as a node that has the volume takes to write anew.
+const staleAfter = 3 * time.Hour
+
 var claimsResource = schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumeclaims"}
 
 // claimHealth is what one node says of a claim's volume. It is empty for a claim of which
@@ -31,6 +35,15 @@ type claimHealth struct {
 	Claim     string `json:"claim"`
 
 	volumehealth.Value `json:",inline"`
+}
+
+// health is what the table says: the last word of a node that is down is no news.
+func (c claimHealth) health() string {
+	checked, err := time.Parse(time.RFC3339, c.LastChecked)
+	if c.State == "" || err == nil && time.Since(checked) < staleAfter {
+		return c.State
+	}
+	return c.State + ", not checked since " + cmp.Or(c.LastChecked, "?")
 }
 
 // claimList are the flags of list that are about claims.
@@ -116,7 +129,7 @@ func printClaims(w io.Writer, output string, claims []claimHealth) error {
 		}
 		row(table, columns...)
 		for _, c := range claims {
-			cells := []string{c.Namespace, c.Claim, c.State, c.Node, c.Since}
+			cells := []string{c.Namespace, c.Claim, c.health(), c.Node, c.Since}
 			if output == asWide {
 				cells = append(cells, c.LastChecked)
 			}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -15,12 +16,13 @@ func TestClaims(t *testing.T) {
 	claim := func(name string, annotations map[string]string) metav1.PartialObjectMetadata {
 		return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Annotations: annotations}}
 	}
+	now := time.Now().UTC().Format(time.RFC3339)
 	f := &fakeAPI{t: t, claims: []metav1.PartialObjectMetadata{
 		claim("a-new", map[string]string{"other": "x", volumehealth.Annotation + "uid-9": "no JSON"}),
-		claim("b-well", map[string]string{volumehealth.Annotation + "uid-1": `{"state":"healthy","since":"2026-01-02T03:04:05Z","lastChecked":"2026-01-02T04:00:00Z","node":"node-1"}`}),
+		claim("b-well", map[string]string{volumehealth.Annotation + "uid-1": `{"state":"healthy","since":"2026-01-02T03:04:05Z","lastChecked":"` + now + `","node":"node-1"}`}),
 		claim("c-sick", map[string]string{
-			volumehealth.Annotation + "uid-1": `{"state":"healthy","since":"2026-01-02T03:04:05Z","lastChecked":"2026-01-02T04:00:00Z","node":"node-1"}`,
-			volumehealth.Annotation + "uid-2": `{"state":"unhealthy","since":"2026-01-02T03:04:06Z","lastChecked":"2026-01-02T04:00:00Z","node":"evil\u001b[2J"}`,
+			volumehealth.Annotation + "uid-1": `{"state":"healthy","since":"2026-01-02T03:04:05Z","lastChecked":"` + now + `","node":"node-1"}`,
+			volumehealth.Annotation + "uid-2": `{"state":"unhealthy","since":"2026-01-02T03:04:06Z","lastChecked":"` + now + `","node":"evil\u001b[2J"}`,
 		}),
 	}}
 	const table = "NAMESPACE   CLAIM    HEALTH      NODE          SINCE\n" +
@@ -35,6 +37,10 @@ func TestClaims(t *testing.T) {
 	}
 	_, stdout, _ := f.serve(t.Context(), "healerctl")("list -n shop -o wide")
 	if !strings.HasPrefix(stdout, "NAMESPACE   CLAIM    HEALTH      NODE          SINCE                  CHECKED\n") {
+		t.Error(stdout)
+	}
+	f.claims[1].Annotations[volumehealth.Annotation+"uid-1"] = `{"state":"healthy","since":"2026-01-02T03:04:05Z","lastChecked":"2026-01-02T04:00:00Z","node":"node-1"}`
+	if _, stdout, _ = f.serve(t.Context(), "healerctl")("list -A"); !strings.Contains(stdout, "b-well   healthy, not checked since 2026-01-02T04:00:00Z   node-1") {
 		t.Error(stdout)
 	}
 	_, stdout, _ = f.serve(t.Context(), "healerctl")("list -A -o json")
