@@ -101,9 +101,9 @@ func TestSoak(t *testing.T) {
 		for end := time.Now().Add(lasts); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 			s.breaks(s.volumes[rand.N(len(s.volumes))])
 		}
-		// A daemon that died while it was started is tried again after a minute, and after
-		// two more.
-		for end := time.Now().Add(5 * time.Minute); !slices.Equal(s.table(), s.healthy); time.Sleep(time.Second) {
+		// The loop heals 120 volumes a minute. A daemon that died while it was started is
+		// tried again after a minute, and after two more.
+		for end := time.Now().Add(5*time.Minute + time.Duration(count)*time.Second/2); !slices.Equal(s.table(), s.healthy); time.Sleep(time.Second) {
 			if time.Now().After(end) {
 				t.Fatalf("not all volumes are healed\nnow:\n%s\nbefore:\n%s", strings.Join(s.table(), "\n"), strings.Join(s.healthy, "\n"))
 			}
