@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"time"
@@ -23,6 +24,10 @@ var version = "unknown"
 // gcPercent starts a collection when the heap is a third larger than what is in use:
 // the server runs on every node, and its calls make little garbage.
 const gcPercent = 35
+
+// maxProcessors bounds for how many processors Go schedules the server, however many the
+// node has: its work is in the kernel and in the workers. GOMAXPROCS says otherwise.
+const maxProcessors = 2
 
 // probeTimeout is below the timeout of the exec probes in the manifest.
 const probeTimeout = 4 * time.Second
@@ -45,6 +50,9 @@ func start(ctx context.Context, cfg config) error {
 		return nodeserver.ProbeSocket(ctx, cfg.endpoint)
 	}
 	debug.SetGCPercent(gcPercent)
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(min(maxProcessors, runtime.GOMAXPROCS(0)))
+	}
 	startThreads()
 	if err := errors.Join(command.SetVerbosity(cfg.verbosity), keepMemoryPrivate(), keepFilesPrivate()); err != nil {
 		return err
