@@ -100,7 +100,7 @@ func (o *observation) ask(ctx context.Context, g *group) {
 			g.err = fmt.Errorf("internal error: a panic with a value of type %T", p)
 		}
 	}()
-	q := host.InspectQuery{Probe: g.probe, ParentsOnly: g.above}
+	q := host.InspectQuery{Probe: g.probe, ParentsOnly: g.above, Routine: o.c.Volume.Routine}
 	for _, i := range g.mountPoints {
 		p := o.c.MountPoints[i]
 		q.Paths = append(q.Paths, host.PathQuery{Path: p.Path, VolData: p.Layout.VolData, Mounted: p.Mounted()})

@@ -16,6 +16,8 @@ type Volume struct {
 	// empty volume_path should be mounted, as its caller would: the pod may be starting
 	// or ending.
 	Unasked bool
+	// Routine is true where nothing calls for an answer at once.
+	Routine bool
 	// Capability is nil when the request carries none.
 	Capability *Capability
 	// MountFlags and MountGroup are those of the request's capability. Flags may hold

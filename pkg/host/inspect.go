@@ -19,6 +19,9 @@ type InspectQuery struct {
 	// ParentsOnly leaves out the paths' last components: they lie on a
 	// superblock that is known not to answer.
 	ParentsOnly bool
+	// Routine is true where nothing calls for an answer at once: others may be asked with
+	// it.
+	Routine bool
 }
 
 // Inspection is the answer to an InspectQuery.
@@ -96,10 +99,10 @@ func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
 	var a workerops.InspectAnswer
 	for range 2 {
 		var err error
-		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Inspect, query)
+		a, err = n.ask(ctx, storageOf(*q.Probe), q.Routine, query)
 		if whole.Thawed && n.waitsForThaw(ctx, *q.Probe, err) {
 			whole.Thawed = false // and now without that
-			a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Inspect, query)
+			a, err = n.ask(ctx, storageOf(*q.Probe), q.Routine, query)
 		}
 		switch {
 		case timedOut(ctx, err):

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"syscall"
 
-	"github.com/csi-addons/node-healer/pkg/worker"
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
@@ -99,7 +98,7 @@ func (n *Node) inspectPaths(ctx context.Context, q InspectQuery) (Inspection, er
 		query, known := n.pathQueries(some)
 		var a workerops.InspectAnswer
 		ask := func() (err error) {
-			a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Inspect, query)
+			a, err = n.ask(ctx, s, q.Routine, query)
 			return err
 		}
 		if s == disk {

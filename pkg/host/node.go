@@ -28,10 +28,11 @@ type Config struct {
 
 // Node is the host that the volumes are on.
 type Node struct {
-	cfg     Config
-	kubelet Kubelet
-	bootID  string
-	probes  *probes
+	cfg      Config
+	kubelet  Kubelet
+	bootID   string
+	probes   *probes
+	together together
 	// hungServers are the NFS servers that did not answer the last call.
 	hungServers cache[storage, struct{}]
 	files       volDataFiles
@@ -66,7 +67,7 @@ func NewNode(cfg Config) (*Node, error) {
 	return &Node{
 		cfg: cfg, kubelet: Kubelet{Root: root}, bootID: bootID, booted: BootTime(),
 		moved:  movedRoots(cfg.Namespace.RealRoots()),
-		probes: newProbes(), files: newVolDataFiles(), uuids: newCache[uint64, string](),
+		probes: newProbes(), together: together{prompt: newCache[storage, struct{}]()}, files: newVolDataFiles(), uuids: newCache[uint64, string](),
 		devices: newDevices(), media: newCache[Dev, mediaCheck](),
 		hungServers: newCache[storage, struct{}](),
 	}, nil

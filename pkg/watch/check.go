@@ -44,7 +44,8 @@ type result struct {
 // start checks or heals a volume at the best of its paths. What was begun ends, whatever
 // becomes of ctx.
 func (l *Loop) start(ctx context.Context, v *volume, heals bool, now time.Time) {
-	v.running, v.again, v.started = true, false, now
+	routine := !v.urgent && !heals && v.sick == nil
+	v.running, v.again, v.urgent, v.started = true, false, false, now
 	l.running++
 	if v.slow {
 		l.slow++
@@ -60,17 +61,17 @@ func (l *Loop) start(ctx context.Context, v *volume, heals bool, now time.Time) 
 	}
 	paths := l.known.toCheck(v)
 	go func() {
-		r.report, r.err = atFirst(ctx, do, v.key.id, paths)
+		r.report, r.err = atFirst(ctx, do, healer.Volume{ID: v.key.id, Unasked: true, Routine: routine}, paths)
 		r.took = time.Since(now)
 		l.checked <- r
 	}()
 }
 
 // atFirst returns the answer of the first path at which there is anything to check.
-func atFirst(ctx context.Context, do func(context.Context, healer.Volume) (healer.Report, error), id string, paths []string) (report healer.Report, err error) {
+func atFirst(ctx context.Context, do func(context.Context, healer.Volume) (healer.Report, error), v healer.Volume, paths []string) (report healer.Report, err error) {
 	err = healer.NotFound("nothing of the volume is mounted")
 	for _, path := range paths {
-		v := healer.Volume{ID: id, Path: path, Unasked: true}
+		v.Path = path
 		report, err = do(ctx, v)
 		report.Volume = v
 		if healer.KindOf(err) != healer.KindNotFound {
@@ -88,7 +89,7 @@ func (l *Loop) finish(r result) {
 	if r.wasSlow {
 		l.slow--
 	}
-	v.due = l.turnAfter(now.Add(l.jitter()))
+	v.due = l.turnAfter(now.Add(l.gap(v)))
 	v.saw(r, now)
 	l.diagnosed(r, now)
 	if v.again {
@@ -101,9 +102,14 @@ func (l *Loop) finish(r result) {
 	l.log(r)
 }
 
-// jitter returns the interval give or take a tenth, so that checks that met once do not
-// stay together.
-func (l *Loop) jitter() time.Duration {
+// gap returns the time between a check of a volume and the next: the interval give or take
+// a tenth, so that checks that met once do not stay together. After the first of a volume
+// that came with others, it is any time up to that.
+func (l *Loop) gap(v *volume) time.Duration {
+	if v.late {
+		v.late = false
+		return rand.N(l.cfg.Interval) //nolint:gosec // a schedule is no secret
+	}
 	return l.cfg.Interval - l.cfg.Interval/10 + rand.N(l.cfg.Interval/5+1) //nolint:gosec // a schedule is no secret
 }
 

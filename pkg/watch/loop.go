@@ -25,14 +25,15 @@ const (
 	maxShare    = 20
 	// retryDiscovery is when a search that failed is made again.
 	retryDiscovery = 10 * time.Second
-	// checksPerSecond bounds what a storm of changes costs. The volume that is due
-	// first is checked first, so that it delays every check alike.
+	// checksPerSecond bounds what a storm of changes costs, in which checks begin
+	// checksBurst at a time. The volume that is due first is checked first, so that it
+	// delays every check alike.
 	checksPerSecond = 100
 	checksBurst     = 20
 	checkShare      = time.Second / checksPerSecond
 	// maxChecks bounds the checks at once, maxSlow those of volumes whose last check
 	// was slow: many that hang keep no other from its turn.
-	maxChecks = 8
+	maxChecks = 20
 	maxSlow   = 4
 	slowCheck = time.Second
 	// turns is how often in an interval checks begin that nothing made urgent.
@@ -92,8 +93,9 @@ type Loop struct {
 	// slow counts the running checks of volumes whose last one was slow.
 	slow    int
 	checked chan result
-	// paid is until when the checks begun so far take their share of checksPerSecond.
-	paid time.Time
+	// paid is until when the checks begun so far take their share of checksPerSecond,
+	// mayCheck when more may begin.
+	paid, mayCheck time.Time
 
 	found chan discovery
 	// discovering is true while volumes are searched for, discovered once they were.
@@ -208,8 +210,11 @@ func (l *Loop) advance(ctx context.Context) time.Time {
 			return next
 		case v.due.After(now):
 			return earlier(next, v.due)
+		case now.Before(l.mayCheck):
+			return earlier(next, l.mayCheck)
 		case l.paid.Sub(now) >= checksBurst*checkShare:
-			return earlier(next, now.Add(checkShare))
+			l.mayCheck = l.paid
+			return earlier(next, l.mayCheck)
 		}
 		begins, heals := l.turn(v, now)
 		if !begins {

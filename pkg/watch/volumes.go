@@ -30,6 +30,10 @@ type volume struct {
 	running      bool
 	// again is true when its mounts changed while it was checked.
 	again bool
+	// urgent is true when something happened to it since its last check began.
+	urgent bool
+	// late is true until the first check of a volume that came after the first search.
+	late bool
 	// slow is true when its last check was slow.
 	slow bool
 	// said is the last outcome that differed from the one before.
@@ -53,6 +57,7 @@ func (v *volume) changed(now time.Time, interval time.Duration) {
 	if now.Sub(v.healed) > changeGap { // else it was most likely that heal
 		v.sick.forgive(interval, now)
 	}
+	v.urgent = true
 	v.due = earlier(v.due, later(now.Add(settle), v.started.Add(changeGap)))
 }
 
@@ -86,7 +91,7 @@ func (vs *volumes) are(paths []host.VolumePath, now time.Time, spread, interval 
 		case v == nil && len(byKey) >= maxVolumes:
 			continue
 		case v == nil:
-			v = &volume{key: k, due: now}
+			v = &volume{key: k, due: now, late: spread == 0}
 			if spread > 0 {
 				v.due = now.Add(rand.N(spread)) //nolint:gosec // a schedule is no secret
 			}

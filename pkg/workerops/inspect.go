@@ -95,6 +95,17 @@ func inspect(q InspectQuery) (InspectAnswer, error) {
 	return a, nil
 }
 
+func inspectAll(all []InspectQuery) ([]InspectAnswer, error) {
+	answers := make([]InspectAnswer, len(all))
+	for i, q := range all {
+		var err error
+		if answers[i], err = inspect(q); err != nil {
+			return nil, err
+		}
+	}
+	return answers, nil
+}
+
 func inspectPath(q PathQuery) PathAnswer {
 	var a PathAnswer
 	if q.VolData != "" {

@@ -6,6 +6,8 @@ import "github.com/csi-addons/node-healer/pkg/worker"
 var (
 	// Inspect tells what is at paths and probes one superblock.
 	Inspect = worker.Define("inspect", worker.Pooled, inspect)
+	// InspectAll does that several times.
+	InspectAll = worker.Define("inspect-all", worker.Pooled, inspectAll)
 	// Published lists the volumes that kubelet has for pods.
 	Published = worker.Define("published", worker.Pooled, published)
 	// Media reads blocks of a device that no inspection reads.
@@ -48,7 +50,7 @@ var (
 // Ops lists the operations for worker.Serve.
 func Ops() []worker.Servable {
 	return []worker.Servable{
-		Inspect, Published, Media, Write, Place, Finalize, UnmountDeadTop, UnmountDuplicate,
+		Inspect, InspectAll, Published, Media, Write, Place, Finalize, UnmountDeadTop, UnmountDuplicate,
 		Containers, Mounts, ProbeInContainer, ReplaceInContainers, Holders, Exclusive,
 		ReadFile, RunProgram, superviseProgram, Reach,
 		FUSEDaemons, AbortFUSE, UnmountDead, MountDead,

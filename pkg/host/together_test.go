@@ -1,0 +1,100 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/worker"
+)
+
+// several returns a node that starts a worker for whoever finds none idle, with mounts of
+// which each has answered promptly.
+func several(t *testing.T, change ...func(*Config)) (n *Node, mounts []Mount) {
+	t.Helper()
+	realKernel(t)
+	pool := newPool(t, 100*time.Millisecond, func(c *worker.Config) { c.Max = 16 })
+	n, root := newNode(t, append(change, func(c *Config) { c.Pool = pool })...)
+	for i := range 6 {
+		path := fmt.Sprintf("%s/%d", root, i)
+		put(t, path)
+		t.Cleanup(func() { done(t, unix.Unmount(path, 0)) })
+		mounts = append(mounts, topAt(t, n, path))
+	}
+	eventually(t, "all answer promptly", func() bool {
+		prompt := 0
+		for _, m := range mounts {
+			done(t, routine(n, m).err)
+			if _, is := n.together.prompt.get(storageOf(m)); is {
+				prompt++
+			}
+		}
+		return prompt == len(mounts)
+	})
+	return n, mounts
+}
+
+type inspected struct {
+	in  Inspection
+	err error
+}
+
+func routine(n *Node, m Mount) (i inspected) {
+	i.in, i.err = n.Inspect(context.Background(), InspectQuery{Probe: &m, Paths: []PathQuery{{Path: m.Path, Mounted: true}}, Routine: true})
+	return i
+}
+
+func sideBySide(n *Node, mounts []Mount) []inspected {
+	found := make([]inspected, len(mounts))
+	var all sync.WaitGroup
+	for i, m := range mounts {
+		all.Go(func() { found[i] = routine(n, m) })
+	}
+	all.Wait()
+	return found
+}
+
+func TestOneWorkerForSeveral(t *testing.T) {
+	n, mounts := several(t)
+	before := n.cfg.Pool.Stats().Started
+	for i, f := range sideBySide(n, mounts) {
+		if f.err != nil || f.in.Answer.Errno != 0 || f.in.Kind != KindDirectory || f.in.Changed || !f.in.Paths[mounts[i].Path].Inspected {
+			t.Errorf("%+v, %v", f.in, f.err)
+		}
+	}
+	if s := n.cfg.Pool.Stats(); s.Started != before {
+		t.Errorf("%d workers were started for %d volumes", s.Started-before, len(mounts))
+	}
+}
+
+// One that hangs among others is found, leaves them their answers, and costs one worker
+// for all and one for itself, as long as it hangs.
+func TestOneOfSeveralHangs(t *testing.T) {
+	n, mounts := several(t, func(c *Config) { c.ProbeTimeout = 200 * time.Millisecond })
+	root := n.kubelet.Root
+	hang(t, root+"/hung")
+	hung := topAt(t, n, root+"/hung")
+	n.together.prompt.add(storageOf(hung), struct{}{}) // as if it had answered before
+	for round := range 3 {
+		found := sideBySide(n, append(mounts, hung))
+		for _, f := range found[:len(mounts)] {
+			if f.err != nil || !f.in.Answer.Asked || f.in.Answer.TimedOut || f.in.Answer.Errno != 0 {
+				t.Errorf("beside it: %+v, %v", f.in.Answer, f.err)
+			}
+		}
+		if h := found[len(mounts)]; h.err != nil || !h.in.Answer.TimedOut || !h.in.Answer.Stuck {
+			t.Errorf("it: %+v, %v", h.in.Answer, h.err)
+		}
+		if _, prompt := n.together.prompt.get(storageOf(hung)); prompt && round == 0 {
+			t.Error("it counts as prompt")
+		}
+		if s := n.cfg.Pool.Stats(); s.Abandoned > 2 {
+			t.Errorf("%+v", s)
+		}
+		n.together.prompt.add(storageOf(hung), struct{}{}) // it answers whoever asks it alone
+	}
+}
