@@ -122,6 +122,14 @@ func (p MountPoint) Stale() bool {
 	return p.Own.Errno == syscall.ESTALE
 }
 
+// mounted returns Dev of what is mounted at the path itself; zero for nothing.
+func (p MountPoint) mounted() host.Dev {
+	if !p.Mounted() {
+		return host.Dev{}
+	}
+	return p.Dev()
+}
+
 func (p MountPoint) staleOnHost() bool { return p.InContainer == nil && p.Stale() }
 
 // Top returns the mount that a path walk ends on.

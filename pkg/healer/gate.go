@@ -31,7 +31,8 @@ type HolderFinder interface {
 
 // HolderFor returns a running container of the mount point's pod that has the volume
 // mounted: the superblock that a step brings to the mount point, the one that it takes
-// away, or a previous one. nil for none.
+// away, or a previous one. A staging path is wanted as long as any pod wants the volume,
+// whose container may also have what is at the pod's target. nil for none.
 func HolderFor(ctx context.Context, n HolderFinder, c Case, s Step) (*host.Holder, error) {
 	if in := s.MountPoint.InContainer; in != nil {
 		return n.HolderAt(ctx, in.ContainerMount), nil
@@ -43,25 +44,28 @@ func HolderFor(ctx context.Context, n HolderFinder, c Case, s Step) (*host.Holde
 			}
 		}
 	}
-	pods := []string{s.MountPoint.PodUID}
-	if s.MountPoint.Role == RoleStaging { // it is wanted as long as any pod wants the volume
+	has := []podSuperblock{{s.MountPoint.PodUID, s.Source}, {s.MountPoint.PodUID, s.MountPoint.mounted()}}
+	if s.MountPoint.Role == RoleStaging {
 		for _, p := range c.MountPoints {
-			if p.PodUID != "" && !slices.Contains(pods, p.PodUID) {
-				pods = append(pods, p.PodUID)
-			}
+			has = append(has, podSuperblock{p.PodUID, s.Source}, podSuperblock{p.PodUID, s.MountPoint.mounted()}, podSuperblock{p.PodUID, p.mounted()})
 		}
 	}
-	for i, dev := range []host.Dev{s.Source, s.MountPoint.Dev()} {
-		if dev.Zero() || i > 0 && dev == s.Source {
+	for i, h := range has {
+		if slices.Contains(has[:i], h) {
 			continue
 		}
-		for _, pod := range pods {
-			if h, err := n.Holder(ctx, pod, dev); h != nil || err != nil {
-				return h, err
-			}
+		if holder, err := n.Holder(ctx, h.podUID, h.dev); holder != nil || err != nil {
+			return holder, err
 		}
 	}
 	return nil, nil //nolint:nilnil // no container has it; documented
+}
+
+// podSuperblock is a superblock that shows that a pod uses a volume, if one of its
+// containers has it mounted.
+type podSuperblock struct {
+	podUID string
+	dev    host.Dev
 }
 
 // Inspect implements Gate.

@@ -1,7 +1,11 @@
 package integration
 
 import (
+	"os"
+	"strings"
 	"testing"
+
+	"google.golang.org/grpc/codes"
 
 	"github.com/csi-addons/node-healer/test/harness"
 	"github.com/csi-addons/node-healer/test/harness/csidriver"
@@ -27,4 +31,29 @@ func TestRestageInContainers(t *testing.T) {
 		}
 		n.Expect("healthy", d.Request(other))
 	}
+}
+
+// TestRestageInContainersAgain has the loop try again once the driver is able to stage:
+// until then the staging path has a placeholder, and only the pod's target and its container
+// still have what was staged.
+func TestRestageInContainersAgain(t *testing.T) {
+	n := harness.NewNode(t, "--standalone", "--loop=heal", "--check-interval=10s", "--restage-driver="+harness.Driver+"=unmount-first")
+	aborts := csidriver.Mode{NoAddons: true, Answers: map[string]csidriver.Answer{"NodeStageVolume": {Code: codes.Aborted, Text: "an operation is under way"}}}
+	d := n.NewCSIDriver(csidriver.Mode{NoAddons: true})
+	n.Start()
+	v := d.NewVolume("v")
+	n.StartContainer(harness.ContainerSpec{Mounts: []harness.ContainerMount{{At: "/data", Source: v.MountPoint()}}})
+	n.Expect("healthy", d.Request(v))
+	before := d.Table(v)
+	d.Behave(aborts)
+	d.KillDaemon(v)
+	harness.Eventually(t, "a restage failed", func() bool {
+		audit, err := os.ReadFile(n.StateDir() + "/audit.log")
+		return err == nil && strings.Contains(string(audit), "NodeStageVolume: ABORTED")
+	})
+	d.Behave(csidriver.Mode{NoAddons: true})
+	harness.Eventually(t, "the volume is healed without a call", func() bool {
+		return os.WriteFile(v.MountPoint()+"/again", nil, 0o600) == nil
+	})
+	d.SameTable(v, before)
 }

@@ -117,8 +117,8 @@ func TestSoak(t *testing.T) {
 		})
 	})
 	t.Run("observe", func(t *testing.T) {
-		s := newSoak(t, "observe", min(count, 100))
-		for range 10 {
+		s := newSoak(t, "observe", count)
+		for range count / 10 {
 			s.breaks(s.volumes[rand.N(len(s.volumes))])
 		}
 		broken := s.table()
