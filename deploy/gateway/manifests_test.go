@@ -154,7 +154,9 @@ func TestPortsAreFound(t *testing.T) {
 }
 
 func TestFlagsAreKnown(t *testing.T) {
-	help, err := exec.Command("go", "run", "-buildvcs=false", "github.com/csi-addons/node-healer/cmd/node-healer-gateway", "--help").CombinedOutput()
+	run := exec.Command("go", "run", "-buildvcs=false", "-tags=grpcnotrace", "github.com/csi-addons/node-healer/cmd/node-healer-gateway", "--help")
+	run.Env = append(os.Environ(), "CGO_ENABLED=0")
+	help, err := run.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, help)
 	}

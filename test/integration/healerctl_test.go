@@ -14,7 +14,7 @@ import (
 func buildHealerctl(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "healerctl")
-	harness.Run(t, "go", "build", "-buildvcs=false", "-o", program, "github.com/csi-addons/node-healer/cmd/healerctl")
+	harness.Run(t, "env", "CGO_ENABLED=0", "go", "build", "-buildvcs=false", "-tags=grpcnotrace", "-o", program, "github.com/csi-addons/node-healer/cmd/healerctl")
 	return program
 }
 
