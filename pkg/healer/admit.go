@@ -50,7 +50,7 @@ func (e *Engine) admitAll(ctx context.Context, d Diagnosis, steps []Step, lock *
 		case KindOf(err) == KindBusy:
 			busy = err
 		default:
-			m.refuse(s, err.Error())
+			m.refuse(s, RuleOf(err), err.Error())
 		}
 	}
 	if busy != nil {
@@ -70,15 +70,15 @@ var (
 func (e *Engine) admit(ctx context.Context, d Diagnosis, s Step, lock *volumeLock) (Permit, error) {
 	switch {
 	case e.cfg.CheckOnly:
-		return nil, errCheckOnly
+		return nil, RefusedBy(RuleMode, errCheckOnly)
 	case lock.checks:
-		return nil, errAskedToCheck
+		return nil, RefusedBy(RuleMode, errAskedToCheck)
 	case e.isClosing():
-		return nil, ErrShuttingDown
+		return nil, RefusedBy(RuleShutdown, ErrShuttingDown)
 	}
 	if s.Sourceless() {
 		if err := proveVolume(d.Case); err != nil {
-			return nil, fmt.Errorf("identity not proven: %w", err)
+			return nil, RefusedBy(RuleIdentity, fmt.Errorf("identity not proven: %w", err))
 		}
 		return e.cfg.Gate.Enter(ctx, d, s)
 	}
@@ -86,7 +86,7 @@ func (e *Engine) admit(ctx context.Context, d Diagnosis, s Step, lock *volumeLoc
 		return nil, err
 	}
 	if err := proveIdentity(e.identified(d.Case, s.Source), s.Source); err != nil {
-		return nil, fmt.Errorf("identity not proven: %w", err)
+		return nil, RefusedBy(RuleIdentity, fmt.Errorf("identity not proven: %w", err))
 	}
 	return e.cfg.Gate.Enter(ctx, d, s)
 }

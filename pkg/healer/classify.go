@@ -104,18 +104,33 @@ type Classified interface {
 	Class() Class
 }
 
-// Classify looks an error up by errno, operation and filesystem type.
+// Class returns the class that all errors of a kind have; false: that of their cause.
+func (k Kind) Class() (Class, bool) {
+	c, fixed := map[Kind]Class{
+		KindInvalid: {Terminal, TypeValidation}, KindNotFound: {Terminal, TypeValidation}, KindBusy: {Transient, TypeExecution},
+		KindUnauthenticated: {Terminal, TypePermission}, KindDisabled: {Terminal, TypeValidation},
+	}[k]
+	return c, fixed
+}
+
+// Classify looks an error up by what it says of itself, by its kind, and by errno,
+// operation and filesystem type.
 func Classify(op, fsType string, err error) Class {
 	var known Classified
 	switch {
 	case errors.As(err, &known):
 		return known.Class()
+	case errors.Is(err, ErrShuttingDown):
+		return Class{Transient, TypeExecution}
 	case errors.Is(err, ErrRefused):
 		return Class{Retriable, TypeValidation}
 	case errors.Is(err, worker.ErrTimeout), errors.Is(err, worker.ErrStuck), errors.Is(err, worker.ErrLeft), errors.Is(err, context.DeadlineExceeded):
 		return Class{Retriable, TypeTimeout}
 	case errors.Is(err, worker.ErrLost), errors.Is(err, worker.ErrNoWorker), errors.Is(err, context.Canceled):
 		return Class{Transient, TypeExecution}
+	}
+	if c, fixed := KindOf(err).Class(); fixed {
+		return c
 	}
 	var errno syscall.Errno
 	if errors.As(err, &errno) {

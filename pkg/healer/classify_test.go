@@ -51,6 +51,15 @@ func TestClassify(t *testing.T) {
 		{"rebind", "", worker.ErrLost, "transient/execution"},
 		{"rebind", "", worker.ErrNoWorker, "transient/execution"},
 		{"rebind", "", context.Canceled, "transient/execution"},
+		{"", "", ErrShuttingDown, "transient/execution"},
+		{"", "", &Error{Kind: KindBusy}, "transient/execution"},
+		{"", "", NotFound("no such volume"), "terminal/validation"},
+		{"", "", Invalid("volume_id", "is required"), "terminal/validation"},
+		{"", "", &Error{Kind: KindDisabled}, "terminal/validation"},
+		{"", "", &Error{Kind: KindUnauthenticated}, "terminal/permission"},
+		{"", "", Failed("umount", syscall.EBUSY), "transient/execution"},
+		// What a step says of itself counts more than the kind of what it wraps.
+		{"rebind", "", fmt.Errorf("%w: %w", ErrRefused, NotFound("no such volume")), "retriable/validation"},
 	} {
 		if got := Classify(tc.op, tc.fs, tc.err).String(); got != tc.want {
 			t.Errorf("%s %s %v: %s, want %s", tc.op, tc.fs, tc.err, got, tc.want)

@@ -39,7 +39,7 @@ func TestTheDriverHealsFirst(t *testing.T) {
 		"it says that it did, and did not": {nil, "delegate rebind", "done", nil},
 		"it failed":                        {errors.New("no"), "delegate rebind", "retriable/unknown: no", nil},
 		"it may be at work":                {busyDriver{errors.New("busy")}, "delegate", "transient/execution: busy", nil},
-		"it refused the secrets":           {refused, "", "retriable/unknown: the secrets were refused", refused},
+		"it refused the secrets":           {refused, "", "terminal/permission: the secrets were refused", refused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newFixture(t)

@@ -78,23 +78,23 @@ func (WantedGate) Wants(context.Context, Case, MountPoint) bool { return false }
 // Enter implements Gate.
 func (g WantedGate) Enter(ctx context.Context, d Diagnosis, s Step) (Permit, error) {
 	if s.Writes && !g.Standalone {
-		return nil, errors.New("there is no Kubernetes API to ask whether this node may still write to the device")
+		return nil, RefusedBy(RuleWrite, errors.New("there is no Kubernetes API to ask whether this node may still write to the device"))
 	}
 	holder, err := HolderFor(ctx, g.Node, d.Case, s)
 	if err != nil {
-		return nil, fmt.Errorf("cannot tell whether the mount point is wanted: %w", err)
+		return nil, RefusedBy(RuleWanted, fmt.Errorf("cannot tell whether the mount point is wanted: %w", err))
 	}
 	switch {
 	case holder != nil:
 		return heldPermit{holder}, nil
 	case g.Standalone && d.Case.Volume.Unasked:
-		return nil, errors.New("no caller named the mount point, so only a running container that has the volume mounted proves that the mount point is wanted")
+		return nil, RefusedBy(RuleWanted, errors.New("no caller named the mount point, so only a running container that has the volume mounted proves that the mount point is wanted"))
 	case g.Standalone && (s.MountPoint.Named || s.MountPoint.Role == RoleContainer):
 		return vouchedPermit{}, nil
 	case g.Standalone:
-		return nil, errors.New("the caller vouches only for the path it names, and no running container of this mount point's pod has the volume mounted")
+		return nil, RefusedBy(RuleWanted, errors.New("the caller vouches only for the path it names, and no running container of this mount point's pod has the volume mounted"))
 	default:
-		return nil, errors.New("no running container of this pod has the volume mounted, so nothing proves that the mount point is still wanted")
+		return nil, RefusedBy(RuleWanted, errors.New("no running container of this pod has the volume mounted, so nothing proves that the mount point is still wanted"))
 	}
 }
 

@@ -77,7 +77,6 @@ func (e *Engine) examine(ctx context.Context, v Volume, lock *volumeLock) (Diagn
 // hides no other's finding.
 func (e *Engine) diagnose(c Case, failures []ProviderFailure) Diagnosis {
 	d := Diagnosis{Case: c, Failures: failures}
-	var offeredBy []string // for each step
 	for _, p := range e.cfg.Providers {
 		if slices.ContainsFunc(failures, func(f ProviderFailure) bool { return f.Provider == p.Name() }) {
 			continue
@@ -92,15 +91,17 @@ func (e *Engine) diagnose(c Case, failures []ProviderFailure) Diagnosis {
 			continue
 		}
 		d.Conditions = append(d.Conditions, f.Conditions...)
-		d.Steps = append(d.Steps, f.Steps...)
-		offeredBy = append(offeredBy, slices.Repeat([]string{p.Name()}, len(f.Steps))...)
+		for _, s := range f.Steps {
+			s.Provider = p.Name()
+			d.Steps = append(d.Steps, s)
+		}
 	}
-	e.exclude(d, offeredBy)
+	e.exclude(d)
 	return d
 }
 
 // exclude refuses the steps beside which a provider's own must run alone.
-func (e *Engine) exclude(d Diagnosis, offeredBy []string) {
+func (e *Engine) exclude(d Diagnosis) {
 	for _, p := range e.cfg.Providers {
 		x, excludes := p.(Excluder)
 		if !excludes {
@@ -108,7 +109,7 @@ func (e *Engine) exclude(d Diagnosis, offeredBy []string) {
 		}
 		why := x.Excludes(d.Case)
 		for i, s := range d.Steps {
-			if offeredBy[i] != p.Name() && s.Refused == "" {
+			if s.Provider != p.Name() && s.Refused == "" {
 				d.Steps[i].Refused = why
 			}
 		}

@@ -25,12 +25,13 @@ func newMending() *mending {
 // run at once. more is false when no step is left.
 func (e *Engine) mend(ctx context.Context, d Diagnosis, lock *volumeLock, m *mending) (ran []Outcome, more bool, err error) {
 	for i, s := range d.Steps {
+		rule := RuleProvider
 		if sick := d.sickSource(s); s.Refused == "" && sick != "" {
-			s.Refused = sick
+			rule, s.Refused = RuleSickSource, sick
 			d.Steps[i] = s
 		}
 		if s.Refused != "" && d.needs(s) {
-			m.refuse(s, s.Refused)
+			m.refuse(s, rule, s.Refused)
 		}
 	}
 	step, found := m.pick(d)
@@ -50,8 +51,8 @@ func (e *Engine) mend(ctx context.Context, d Diagnosis, lock *volumeLock, m *men
 
 func (s Step) key() string { return s.Name + "\x00" + s.MountPoint.Path }
 
-func (m *mending) refuse(s Step, why string) {
-	m.refused[s.key()] = Refusal{Step: s.Name, MountPoint: s.MountPoint.Path, Why: why}
+func (m *mending) refuse(s Step, rule Rule, why string) {
+	m.refused[s.key()] = Refusal{Step: s.Name, MountPoint: s.MountPoint.Path, Rule: rule, Why: why}
 }
 
 // pick takes the least invasive step that may run.

@@ -131,16 +131,17 @@ func TestWhatKeepsAStepFromRunning(t *testing.T) {
 		change func(*Config)
 		spoil  func(*fixture)
 		why    string
+		rule   Rule
 	}{
-		"its provider":        {spoil: func(b *fixture) { b.steps[0].Refused = "too early" }, why: "too early"},
-		"the gate":            {spoil: func(b *fixture) { b.notes.refuse = errors.New("it is not wanted") }, why: "it is not wanted"},
-		"the mode":            {change: func(c *Config) { c.CheckOnly = true }, why: "--mode=check"},
-		"identity":            {spoil: func(b *fixture) { setSerial(b, "other") }, why: "identity not proven: serial number"},
-		"a WWID read anew":    {spoil: func(b *fixture) { b.anew = map[host.Dev]host.Identity{disk: {Serial: "serial-1", WWID: "wwid-2"}} }, why: "identity not proven: WWID"},
-		"nothing read anew":   {spoil: func(b *fixture) { b.anew = map[host.Dev]host.Identity{disk: {}} }, why: "identity not proven: serial number"},
-		"no known filesystem": {spoil: func(b *fixture) { b.steps[0].Source.Minor = 99 }, why: "identity not proven"},
-		"never seen healthy":  {spoil: func(b *fixture) { clear(b.notes.records) }, why: "never seen healthy"},
-		"shutdown":            {spoil: func(b *fixture) { b.engine.closing = true }, why: "shutting down"},
+		"its provider":        {spoil: func(b *fixture) { b.steps[0].Refused = "too early" }, why: "too early", rule: RuleProvider},
+		"the gate":            {spoil: func(b *fixture) { b.notes.refuse = RefusedBy(RuleWanted, errors.New("it is not wanted")) }, why: "it is not wanted", rule: RuleWanted},
+		"the mode":            {change: func(c *Config) { c.CheckOnly = true }, why: "--mode=check", rule: RuleMode},
+		"identity":            {spoil: func(b *fixture) { setSerial(b, "other") }, why: "identity not proven: serial number", rule: RuleIdentity},
+		"a WWID read anew":    {spoil: func(b *fixture) { b.anew = map[host.Dev]host.Identity{disk: {Serial: "serial-1", WWID: "wwid-2"}} }, why: "identity not proven: WWID", rule: RuleIdentity},
+		"nothing read anew":   {spoil: func(b *fixture) { b.anew = map[host.Dev]host.Identity{disk: {}} }, why: "identity not proven: serial number", rule: RuleIdentity},
+		"no known filesystem": {spoil: func(b *fixture) { b.steps[0].Source.Minor = 99 }, why: "identity not proven", rule: RuleIdentity},
+		"never seen healthy":  {spoil: func(b *fixture) { clear(b.notes.records) }, why: "never seen healthy", rule: RuleIdentity},
+		"shutdown":            {spoil: func(b *fixture) { b.engine.closing = true }, why: "shutting down", rule: RuleShutdown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newFixture(t)
@@ -161,8 +162,8 @@ func TestWhatKeepsAStepFromRunning(t *testing.T) {
 			if ran || len(b.notes.before) != 0 || r.Verdict() != Abnormal || len(r.Steps) != 0 {
 				t.Errorf("ran: %v, audited %v, %s", ran, b.notes.before, r.Verdict())
 			}
-			if len(r.Refused) != 1 || r.Refused[0].Step != "rebind" || r.Refused[0].MountPoint != podA || !strings.Contains(r.Refused[0].Why, tc.why) {
-				t.Errorf("refusals %+v, want one with %q", r.Refused, tc.why)
+			if len(r.Refused) != 1 || r.Refused[0].Step != "rebind" || r.Refused[0].MountPoint != podA || r.Refused[0].Rule != tc.rule || !strings.Contains(r.Refused[0].Why, tc.why) {
+				t.Errorf("refusals %+v, want one of %s with %q", r.Refused, tc.rule, tc.why)
 			}
 		})
 	}

@@ -75,7 +75,9 @@ func (r Report) Failure() (Class, bool) {
 
 // Outcome is what one step did.
 type Outcome struct {
-	Step       string
+	Step string
+	// Provider is the one that offered the step.
+	Provider   string
 	MountPoint string
 	// Err is nil when the step ended without an error. That says nothing about
 	// the volume; Report.After does.
@@ -89,6 +91,7 @@ type Outcome struct {
 type Refusal struct {
 	Step       string
 	MountPoint string
+	Rule       Rule
 	Why        string
 }
 

@@ -18,7 +18,7 @@ func (e *Engine) run(ctx context.Context, c Case, admitted []admission) []Outcom
 	start := time.Now()
 	outcomes, entries := make([]Outcome, len(admitted)), make([]AuditEntry, len(admitted))
 	for i, a := range admitted {
-		outcomes[i] = Outcome{Step: a.step.Name, MountPoint: a.step.MountPoint.Path, Note: a.step.Note, Err: errors.New("the step ended in a panic")} // until it returns
+		outcomes[i] = Outcome{Step: a.step.Name, Provider: a.step.Provider, MountPoint: a.step.MountPoint.Path, Note: a.step.Note, Err: errors.New("the step ended in a panic")} // until it returns
 		entries[i] = AuditEntry{Driver: c.Driver, VolumeID: c.Volume.ID, Step: a.step.Name, MountPoint: a.step.MountPoint.String(), Source: a.step.Source.String(), Caller: CallerOf(ctx)}
 	}
 	if err := e.cfg.Audit.Before(entries...); err != nil {

@@ -23,7 +23,9 @@ const (
 // Step is one heal action at one mount point. It is data: it can be printed and
 // tested without being run. Running it twice must be safe.
 type Step struct {
-	Name       string
+	Name string
+	// Provider is the one that offers the step; the engine sets it.
+	Provider   string
 	MountPoint MountPoint
 	Cost       Cost
 	Heals      []Reason
@@ -93,7 +95,7 @@ type Permit interface {
 }
 
 // Gate decides what may be changed on this node. Each of its errors says why not, who
-// says so, and what would change it.
+// says so, and what would change it, and RuleOf names the rule.
 type Gate interface {
 	// Inspect is asked before a volume is observed.
 	Inspect(ctx context.Context, v Volume) error

@@ -42,40 +42,48 @@ func (c Counting) count(ctx context.Context, operation string, v healer.Volume, 
 	start := time.Now()
 	r, err := do(ctx, v)
 	took := time.Since(start).Seconds()
-	origin, outcome := "call", "error"
+	origin, outcome := "call", outcomeOf(r, err)
 	if healer.CallerOf(ctx) == OriginLoop {
 		origin = OriginLoop
 	}
-	if err == nil {
-		outcome = string(r.Verdict())
-	}
 	if operation == "check" {
 		c.m.checks.WithLabelValues(origin, outcome).Inc()
-		c.m.checkSeconds.WithLabelValues(origin).Observe(took)
+		c.m.checkSeconds.WithLabelValues(origin, outcome).Observe(took)
 	} else {
 		c.m.heals.WithLabelValues(origin, outcome).Inc()
-		c.m.healSeconds.WithLabelValues(outcome).Observe(took)
+		c.m.healSeconds.WithLabelValues(origin, outcome).Observe(took)
 	}
 	c.m.report(operation, r, err)
 	return r, err
 }
 
+// outcomeOf returns what a check or heal showed. That a path has no volume is an answer.
+func outcomeOf(r healer.Report, err error) string {
+	switch {
+	case err == nil:
+		return string(r.Verdict())
+	case healer.KindOf(err) == healer.KindNotFound:
+		return healer.KindNotFound.String()
+	}
+	return "error"
+}
+
 // report counts what an answer holds.
 func (m *Metrics) report(operation string, r healer.Report, err error) {
 	if err != nil {
-		m.errors.WithLabelValues(healer.KindOf(err).String(), string(healer.Classify("", "", err).Type)).Inc()
+		m.errors.WithLabelValues(operation, healer.KindOf(err).String(), string(healer.Classify("", "", err).Type)).Inc()
 	}
 	for _, o := range r.Steps {
 		kind := ""
 		if o.Err != nil {
 			kind = string(healer.Classify(o.Step, "", o.Err).Type)
 		}
-		m.steps.WithLabelValues(o.Step, kind).Inc()
-		m.stepSeconds.WithLabelValues(o.Step).Observe(o.Elapsed.Seconds())
+		m.steps.WithLabelValues(o.Provider, o.Step, kind).Inc()
+		m.stepSeconds.WithLabelValues(o.Provider, o.Step, kind).Observe(o.Elapsed.Seconds())
 	}
 	if operation == "heal" { // a check refuses every step
 		for _, refused := range r.Refused {
-			m.refusals.WithLabelValues(refused.Step).Inc()
+			m.refusals.WithLabelValues(refused.Step, string(refused.Rule)).Inc()
 		}
 	}
 	for _, f := range r.After.Failures {

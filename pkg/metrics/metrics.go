@@ -18,11 +18,12 @@ const namespace = "node_healer"
 const (
 	// labelOrigin is who asked: "call" or "loop".
 	labelOrigin = "origin"
-	// labelOutcome is a verdict, or "error".
+	// labelOutcome is a verdict, "not-found", or "error".
 	labelOutcome   = "outcome"
 	labelStep      = "step"
 	labelErrorType = "error_type"
 	labelProvider  = "provider"
+	labelRule      = "rule"
 	labelDriver    = "driver"
 	// labelCondition is a reason, or "Healthy".
 	labelCondition = "condition"
@@ -32,6 +33,9 @@ const (
 	labelVerb      = "verb"
 	labelCode      = "code"
 	labelOperation = "operation"
+	labelKind      = "kind"
+	// labelBy is what ended a sickness: "loop", a heal of the loop's, or "other".
+	labelBy = "by"
 )
 
 // The buckets of durations, in seconds: a healthy check takes a millisecond, one that
@@ -66,7 +70,7 @@ type Metrics struct {
 	providerFailures          *prometheus.CounterVec
 	errors                    *prometheus.CounterVec
 	inFlight                  *prometheus.GaugeVec
-	recovery                  prometheus.Histogram
+	recovery                  *prometheus.HistogramVec
 	lastSuccess               *prometheus.GaugeVec
 	apiRequests               *prometheus.CounterVec
 }
@@ -113,24 +117,31 @@ func (m *Metrics) define() {
 	}
 	m.checks = counter("checks_total", "Checks that ended, by what they showed.", labelOrigin, labelOutcome)
 	m.heals = counter("heals_total", "Heals that ended, by what they showed; healthy: there was nothing to heal.", labelOrigin, labelOutcome)
-	m.checkSeconds = seconds("check_duration_seconds", "How long checks took.", labelOrigin)
-	m.healSeconds = seconds("heal_duration_seconds", "How long heals took.", labelOutcome)
-	m.steps = counter("steps_total", "Heal steps that ended; an empty error_type is success.", labelStep, labelErrorType)
-	m.stepSeconds = seconds("step_duration_seconds", "How long heal steps took.", labelStep)
-	m.refusals = counter("step_refusals_total", "Heal steps that would have helped and were refused.", labelStep)
+	m.checkSeconds = seconds("check_duration_seconds", "How long checks took.", labelOrigin, labelOutcome)
+	m.healSeconds = seconds("heal_duration_seconds", "How long heals took.", labelOrigin, labelOutcome)
+	m.steps = counter("steps_total", "Heal steps that ended; an empty error_type is success.", labelProvider, labelStep, labelErrorType)
+	m.stepSeconds = seconds("step_duration_seconds", "How long heal steps took.", labelProvider, labelStep, labelErrorType)
+	m.refusals = counter("step_refusals_total", "Heal steps that would have helped and were refused, by the rule that did.", labelStep, labelRule)
 	m.providerFailures = counter("provider_failures_total", "Storage providers that could not examine a volume.", labelProvider)
-	m.errors = counter("errors_total", "Checks and heals that had no answer, by the kind of error.", "kind", labelErrorType)
+	m.errors = counter("errors_total", "Checks and heals that had no answer, by the kind of error.", labelOperation, labelKind, labelErrorType)
 	m.inFlight = gauge("in_flight", "Checks and heals that run.", labelOperation)
-	m.recovery = prometheus.NewHistogram(prometheus.HistogramOpts{
+	m.recovery = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: namespace, Name: "recovery_duration_seconds", Buckets: recoveryBuckets,
-		Help: "Time from the check of the loop that found a volume abnormal to the one that found it healthy.",
-	})
+		Help: "Time from the check of the loop that found a volume abnormal to the answer that it is healthy, by what healed it.",
+	}, []string{labelBy})
 	m.lastSuccess = gauge("last_success_timestamp_seconds", "When a check or heal last found a volume healthy.", labelOperation)
 	m.apiRequests = counter("api_requests_total", "Requests to the Kubernetes API that had an answer or failed, by HTTP verb and code.", labelVerb, labelCode)
 }
 
-// Recovered counts a volume that the loop found healthy again.
-func (m *Metrics) Recovered(after time.Duration) { m.recovery.Observe(after.Seconds()) }
+// Recovered counts a volume that the loop found healthy again: healed by itself, or by a
+// call, by its driver or because what was wrong has passed.
+func (m *Metrics) Recovered(after time.Duration, healed bool) {
+	by := "other"
+	if healed {
+		by = OriginLoop
+	}
+	m.recovery.WithLabelValues(by).Observe(after.Seconds())
+}
 
 // workers shows the state of the worker processes when it is asked for.
 type workers struct {

@@ -59,12 +59,13 @@ func used(t *testing.T) *Metrics {
 	v := healer.Volume{ID: "hunter2", Path: "/hunter2", Secrets: healer.Secrets{"key": "hunter2"}}
 	_, _ = m.Counting(fakeEngine{}).Check(ctx, v)
 	_, _ = m.Counting(fakeEngine{report: healer.Report{After: sick, Refused: []healer.Refusal{{Step: "rebind"}}}}).Check(loop, v)
-	_, _ = m.Counting(fakeEngine{report: healer.Report{Before: sick, Steps: []healer.Outcome{{Step: "rebind"}}}}).Heal(ctx, v)
+	_, _ = m.Counting(fakeEngine{report: healer.Report{Before: sick, Steps: []healer.Outcome{{Step: "rebind", Provider: "mounts"}}}}).Heal(ctx, v)
 	_, _ = m.Counting(fakeEngine{report: healer.Report{
-		Before: sick, After: sick, Steps: []healer.Outcome{{Step: "replace", Err: syscall.EPERM}}, Refused: []healer.Refusal{{Step: "cover"}},
+		Before: sick, After: sick, Steps: []healer.Outcome{{Step: "replace", Provider: "mounts", Err: syscall.EPERM}}, Refused: []healer.Refusal{{Step: "cover", Rule: healer.RuleWanted}},
 	}}).Heal(loop, v)
 	_, _ = m.Counting(fakeEngine{err: healer.NotFound("hunter2")}).Check(ctx, v)
-	m.Recovered(3 * time.Second)
+	_, _ = m.Counting(fakeEngine{err: healer.Failed("observe hunter2", context.DeadlineExceeded)}).Heal(ctx, v)
+	m.Recovered(3*time.Second, true)
 	return m
 }
 
@@ -74,16 +75,21 @@ func TestWhatIsCounted(t *testing.T) {
 	for _, line := range []string{
 		`node_healer_checks_total{origin="call",outcome="healthy"} 1`,
 		`node_healer_checks_total{origin="loop",outcome="abnormal"} 1`,
-		`node_healer_checks_total{origin="call",outcome="error"} 1`,
+		`node_healer_checks_total{origin="call",outcome="not-found"} 1`,
+		`node_healer_heals_total{origin="call",outcome="error"} 1`,
 		`node_healer_heals_total{origin="call",outcome="healed"} 1`,
 		`node_healer_heals_total{origin="loop",outcome="abnormal"} 1`,
-		`node_healer_steps_total{error_type="",step="rebind"} 1`,
-		`node_healer_steps_total{error_type="permission",step="replace"} 1`,
-		`node_healer_step_refusals_total{step="cover"} 1`,
-		`node_healer_errors_total{error_type="unknown",kind="not-found"} 1`,
+		`node_healer_check_duration_seconds_count{origin="loop",outcome="abnormal"} 1`,
+		`node_healer_heal_duration_seconds_count{origin="call",outcome="healed"} 1`,
+		`node_healer_steps_total{error_type="",provider="mounts",step="rebind"} 1`,
+		`node_healer_steps_total{error_type="permission",provider="mounts",step="replace"} 1`,
+		`node_healer_step_duration_seconds_count{error_type="permission",provider="mounts",step="replace"} 1`,
+		`node_healer_step_refusals_total{rule="wanted",step="cover"} 1`,
+		`node_healer_errors_total{error_type="validation",kind="not-found",operation="check"} 1`,
+		`node_healer_errors_total{error_type="timeout",kind="failed",operation="heal"} 1`,
 		`node_healer_in_flight{operation="check"} 0`,
 		`node_healer_last_success_timestamp_seconds{operation="heal"} 1000`,
-		`node_healer_recovery_duration_seconds_count 1`,
+		`node_healer_recovery_duration_seconds_count{by="loop"} 1`,
 		`node_healer_workers{state="busy"} 1`,
 		`node_healer_workers{state="idle"} 2`,
 		`node_healer_workers{state="stuck"} 1`,

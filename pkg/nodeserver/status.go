@@ -23,7 +23,8 @@ const (
 )
 
 // ErrorRow is what one kind of error becomes: a code of the contract, the reason in
-// google.rpc.ErrorInfo, and the class that says whether another try may help.
+// google.rpc.ErrorInfo, and the class by healer.Classify, which says whether another try
+// may help.
 type ErrorRow struct {
 	Code   codes.Code
 	Name   string
@@ -48,16 +49,22 @@ var errorRows = []struct {
 	fits func(error) bool
 	ErrorRow
 }{
-	{isShuttingDown, ErrorRow{codes.Aborted, "ABORTED", "SHUTTING_DOWN", healer.Class{Tier: healer.Transient, Type: healer.TypeExecution}}},
-	{isKind(healer.KindInvalid), ErrorRow{codes.InvalidArgument, "INVALID_ARGUMENT", "INVALID_REQUEST", healer.Class{Tier: healer.Terminal, Type: healer.TypeValidation}}},
-	{isKind(healer.KindNotFound), ErrorRow{codes.NotFound, "NOT_FOUND", "VOLUME_NOT_FOUND", healer.Class{Tier: healer.Terminal, Type: healer.TypeValidation}}},
-	{isKind(healer.KindBusy), ErrorRow{codes.Aborted, "ABORTED", "VOLUME_BUSY", healer.Class{Tier: healer.Transient, Type: healer.TypeExecution}}},
-	{isKind(healer.KindUnauthenticated), ErrorRow{codes.Unauthenticated, "UNAUTHENTICATED", "CREDENTIALS_REFUSED", healer.Class{Tier: healer.Terminal, Type: healer.TypePermission}}},
-	{isKind(healer.KindDisabled), ErrorRow{codes.Unimplemented, "UNIMPLEMENTED", "DISABLED", healer.Class{Tier: healer.Terminal, Type: healer.TypeValidation}}},
+	{isShuttingDown, ErrorRow{codes.Aborted, "ABORTED", "SHUTTING_DOWN", healer.Classify("", "", healer.ErrShuttingDown)}},
+	{isKind(healer.KindInvalid), ErrorRow{codes.InvalidArgument, "INVALID_ARGUMENT", "INVALID_REQUEST", class(healer.KindInvalid)}},
+	{isKind(healer.KindNotFound), ErrorRow{codes.NotFound, "NOT_FOUND", "VOLUME_NOT_FOUND", class(healer.KindNotFound)}},
+	{isKind(healer.KindBusy), ErrorRow{codes.Aborted, "ABORTED", "VOLUME_BUSY", class(healer.KindBusy)}},
+	{isKind(healer.KindUnauthenticated), ErrorRow{codes.Unauthenticated, "UNAUTHENTICATED", "CREDENTIALS_REFUSED", class(healer.KindUnauthenticated)}},
+	{isKind(healer.KindDisabled), ErrorRow{codes.Unimplemented, "UNIMPLEMENTED", "DISABLED", class(healer.KindDisabled)}},
 	{func(error) bool { return true }, ErrorRow{codes.Unknown, "UNKNOWN", "OPERATION_FAILED", healer.Class{}}},
 }
 
 func isShuttingDown(err error) bool { return errors.Is(err, healer.ErrShuttingDown) }
+
+// class is the one that all errors of a kind have.
+func class(k healer.Kind) healer.Class {
+	c, _ := k.Class()
+	return c
+}
 
 func isKind(k healer.Kind) func(error) bool {
 	return func(err error) bool { return healer.KindOf(err) == k }

@@ -113,31 +113,39 @@ type permit struct {
 func (p *permit) ask(ctx context.Context) (notAllowed, notWanted error) {
 	w, err := p.policy.ask(ctx, p.name, p.step.MountPoint.PodUID, p.step.Writes)
 	if err != nil {
-		return err, nil
+		return healer.RefusedBy(healer.RuleAPI, err), nil
 	}
-	return p.allowed(ctx, w), p.wanted(w)
+	return p.allowed(ctx, w), healer.RefusedBy(ruleOr(w, healer.RuleWanted), p.wanted(w))
 }
 
 func (p *permit) allowed(ctx context.Context, w view) error {
 	if err := p.policy.mode(w).require(modeHeal); err != nil {
-		return err
+		return healer.RefusedBy(healer.RuleMode, err)
 	}
 	if err := p.policy.draining(w.Node); err != nil {
-		return err
+		return healer.RefusedBy(healer.RuleDrain, err)
 	}
 	if err := p.policy.driverAway(ctx, p.name.Driver); err != nil {
-		return err
+		return healer.RefusedBy(healer.RuleDriverGrace, err)
 	}
 	for _, reason := range p.reasons {
 		if w.settings.selfRepair.leaves(p.name.Driver, reason) {
-			return fmt.Errorf("%s is left to driver %s, which repairs it itself (%s in %s changes that)",
-				reason, p.name.Driver, keySelfRepair, p.policy.cluster.ConfigMapName())
+			return healer.RefusedBy(healer.RuleSelfRepair, fmt.Errorf("%s is left to driver %s, which repairs it itself (%s in %s changes that)",
+				reason, p.name.Driver, keySelfRepair, p.policy.cluster.ConfigMapName()))
 		}
 	}
 	if !p.step.Writes {
 		return nil
 	}
-	return p.policy.mayWrite(ctx, w, p.name)
+	return healer.RefusedBy(ruleOr(w, healer.RuleWrite), p.policy.mayWrite(ctx, w, p.name))
+}
+
+// ruleOr returns the rule of a refusal by what the API says, or that it says nothing.
+func ruleOr(w view, rule healer.Rule) healer.Rule {
+	if w.Unavailable != nil {
+		return healer.RuleAPI
+	}
+	return rule
 }
 
 // wanted goes by a running container that has the volume, else by the pod, and for a

@@ -91,37 +91,38 @@ func (d *disk) rollOut() {
 var changes = map[string]struct {
 	change func(*disk)
 	want   string // why not; empty: it may
+	rule   healer.Rule
 	// ofWrites is true for what matters only to a step that writes to a device.
 	ofWrites bool
 }{
 	"nothing happens":            {change: func(*disk) {}},
-	"the pod goes":               {change: func(d *disk) { kubetest.Terminate(d.pod); d.api.Put(d.pod) }, want: "is terminating"},
-	"the pod is gone":            {change: func(d *disk) { d.api.Remove(d.pod) }, want: "no pod"},
-	"the claim is another one":   {change: func(d *disk) { d.claim.UID = "another"; d.api.Put(d.claim) }, want: "does not list"},
-	"the cluster may only check": {change: func(d *disk) { d.settings(keyMode, "check") }, want: "mode check"},
-	"the cluster is off":         {change: func(d *disk) { d.settings(keyMode, "off") }, want: "mode off"},
-	"the settings are wrong":     {change: func(d *disk) { d.settings("x", "y") }, want: "key x"},
+	"the pod goes":               {change: func(d *disk) { kubetest.Terminate(d.pod); d.api.Put(d.pod) }, want: "is terminating", rule: healer.RuleWanted},
+	"the pod is gone":            {change: func(d *disk) { d.api.Remove(d.pod) }, want: "no pod", rule: healer.RuleWanted},
+	"the claim is another one":   {change: func(d *disk) { d.claim.UID = "another"; d.api.Put(d.claim) }, want: "does not list", rule: healer.RuleWanted},
+	"the cluster may only check": {change: func(d *disk) { d.settings(keyMode, "check") }, want: "mode check", rule: healer.RuleMode},
+	"the cluster is off":         {change: func(d *disk) { d.settings(keyMode, "off") }, want: "mode off", rule: healer.RuleMode},
+	"the settings are wrong":     {change: func(d *disk) { d.settings("x", "y") }, want: "key x", rule: healer.RuleMode},
 	"the claim may only be checked": {change: func(d *disk) {
 		d.claim.Annotations = map[string]string{kube.ModeAnnotation: "check"}
 		d.api.Put(d.claim)
-	}, want: "mode check"},
-	"the node is drained":     {change: (*disk).drain, want: "drained"},
-	"the driver is not ready": {change: (*disk).rollOut, want: "not been ready"},
+	}, want: "mode check", rule: healer.RuleMode},
+	"the node is drained":     {change: (*disk).drain, want: "drained", rule: healer.RuleDrain},
+	"the driver is not ready": {change: (*disk).rollOut, want: "not been ready", rule: healer.RuleDriverGrace},
 	"it is left to the driver": {change: func(d *disk) {
 		d.settings(keySelfRepair, fmt.Sprintf("%s: [%s]", kubetest.DriverName, healer.NotMounted))
-	}, want: "is left to driver"},
+	}, want: "is left to driver", rule: healer.RuleSelfRepair},
 	"a pod says heal, and the node check": {change: func(d *disk) {
 		d.pod.Annotations = map[string]string{kube.ModeAnnotation: "heal"}
 		d.node.Annotations = map[string]string{kube.ModeAnnotation: "check"}
 		d.api.Put(d.pod, d.node)
-	}, want: "mode check by Node"},
-	"connection refused":       {change: func(d *disk) { d.api.Break(kubetest.ErrRefused) }, want: "does not answer"},
-	"no answer":                {change: func(d *disk) { d.api.Break(kubetest.ErrNoAnswer) }, want: "does not answer"},
-	"the API is away for long": {change: func(d *disk) { d.api.Break(kubetest.ErrNoAnswer); time.Sleep(2 * time.Hour) }, want: "does not answer"},
+	}, want: "mode check by Node", rule: healer.RuleMode},
+	"connection refused":       {change: func(d *disk) { d.api.Break(kubetest.ErrRefused) }, want: "does not answer", rule: healer.RuleAPI},
+	"no answer":                {change: func(d *disk) { d.api.Break(kubetest.ErrNoAnswer) }, want: "does not answer", rule: healer.RuleAPI},
+	"the API is away for long": {change: func(d *disk) { d.api.Break(kubetest.ErrNoAnswer); time.Sleep(2 * time.Hour) }, want: "does not answer", rule: healer.RuleAPI},
 
-	"the volume goes":            {change: func(d *disk) { kubetest.Terminate(d.attached); d.api.Put(d.attached) }, want: "is being deleted", ofWrites: true},
-	"the node is out of service": {change: (*disk).outOfService, want: corev1.TaintNodeOutOfService, ofWrites: true},
-	"another node has it":        {change: func(d *disk) { d.api.Put(kubetest.Attachment(d.pv, "node-2")) }, want: "node node-2 has", ofWrites: true},
+	"the volume goes":            {change: func(d *disk) { kubetest.Terminate(d.attached); d.api.Put(d.attached) }, want: "is being deleted", rule: healer.RuleWrite, ofWrites: true},
+	"the node is out of service": {change: (*disk).outOfService, want: corev1.TaintNodeOutOfService, rule: healer.RuleWrite, ofWrites: true},
+	"another node has it":        {change: func(d *disk) { d.api.Put(kubetest.Attachment(d.pv, "node-2")) }, want: "node node-2 has", rule: healer.RuleWrite, ofWrites: true},
 }
 
 // TestStep asks before a step, and again before its mount point becomes usable.
@@ -159,6 +160,9 @@ func TestStep(t *testing.T) {
 						}
 						q, err := gate.Enter(t.Context(), d, step)
 						expect(t, "before", err, want)
+						if err != nil && healer.RuleOf(err) != tc.rule {
+							t.Errorf("refused by rule %s, want %s: %v", healer.RuleOf(err), tc.rule, err)
+						}
 						if err == nil {
 							q.Leave(nil)
 						}

@@ -141,7 +141,7 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 	case r.report.After.Healthy():
 		v.sick, how = nil, succeeded
 		if before != nil && l.cfg.Recovered != nil {
-			l.cfg.Recovered(now.Sub(before.since))
+			l.cfg.Recovered(now.Sub(before.since), r.heals && r.report.Verdict() == healer.Healed)
 		}
 	case r.heals:
 		tried := before.now() // what is found now may be something else

@@ -460,3 +460,58 @@ func TestSuperblockEvent(t *testing.T) {
 		}
 	})
 }
+
+// How long a volume was abnormal is counted when it is found healthy, with what healed it.
+func TestRecovered(t *testing.T) {
+	for name, tc := range map[string]struct {
+		action Action
+		after  time.Duration // until it passes by itself; zero: it does not
+		least  time.Duration
+		healed bool
+	}{
+		"healed by the loop": {Heal, 0, confirmAfter, true},
+		"passes by itself":   {Observe, 2 * time.Minute, 2 * time.Minute, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := acting(1)
+			n.action = tc.action
+			run(t, n, func() {
+				time.Sleep(2 * time.Minute)
+				n.breaks("v0", fault{reason: healer.NotMounted})
+				if tc.after > 0 {
+					time.Sleep(tc.after)
+					n.do(func() { delete(n.faults, "v0") })
+				}
+				time.Sleep(5 * time.Minute)
+				n.do(func() {
+					if len(n.recovered) != 1 || n.recovered[0].healed != tc.healed || n.recovered[0].after < tc.least || n.recovered[0].after > tc.least+70*time.Second {
+						t.Errorf("recovered: %v", n.recovered)
+					}
+				})
+			})
+		})
+	}
+}
+
+// A check without an answer, as while a call heals the volume, hides no sick volume.
+func TestSickWhileThereIsNoAnswer(t *testing.T) {
+	n := many(1)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		n.breaks("v0", fault{reason: healer.Disconnected})
+		time.Sleep(time.Minute)
+		for what, err := range map[string]error{"busy": &healer.Error{Kind: healer.KindBusy}, "failed": errors.New("no answer")} {
+			n.do(func() { n.noAnswer = err })
+			time.Sleep(5 * time.Minute)
+			s := n.loop.States(context.Background()).Volumes
+			if len(s) != 1 || s[0].Verdict != healer.Abnormal || len(s[0].Health) != 1 || time.Since(s[0].Checked) < 4*time.Minute {
+				t.Errorf("%s: %+v", what, s)
+			}
+		}
+		n.do(func() { n.noAnswer = healer.NotFound("no such volume") })
+		time.Sleep(2 * time.Minute)
+		if s := n.loop.States(context.Background()).Volumes; len(s) != 1 || s[0].Verdict != "" {
+			t.Errorf("not there: %+v", s)
+		}
+	})
+}

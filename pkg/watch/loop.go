@@ -77,8 +77,9 @@ type Config struct {
 	Interval time.Duration
 	// Action returns what the loop may do now. It is asked often.
 	Action func() Action
-	// Recovered gets how long a volume was abnormal that is healthy again; nil: not needed.
-	Recovered func(time.Duration)
+	// Recovered gets how long a volume was abnormal that is healthy again, and whether a
+	// heal of the loop's did that; nil: not needed.
+	Recovered func(after time.Duration, healed bool)
 	// DryRun has the loop say what it would heal, and do nothing.
 	DryRun bool
 }

@@ -27,6 +27,8 @@ type fakeNode struct {
 	happens  chan host.Dev
 	followed int
 	broken   error
+	// noAnswer is the error of all checks; nil: they answer.
+	noAnswer error
 	// hung has the volumes whose checks take as long as a probe timeout.
 	hung map[string]bool
 	// took is how long every other check takes.
@@ -50,6 +52,15 @@ type fakeNode struct {
 	searches  int
 	lastMount uint64
 	published []healer.Report
+	recovered []recovery
+
+	// loop is the one that runs.
+	loop *Loop
+}
+
+type recovery struct {
+	after  time.Duration
+	healed bool
 }
 
 type check struct {
@@ -141,6 +152,9 @@ func (n *fakeNode) Check(_ context.Context, v healer.Volume) (healer.Report, err
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.running--
+	if n.noAnswer != nil {
+		return healer.Report{}, n.noAnswer
+	}
 	r := healer.Report{Volume: v, Checked: true}
 	if !slices.ContainsFunc(n.mounts, func(m host.VolumeMount) bool { return m.Path == v.Path }) {
 		if n.unwanted[v.Path] {
@@ -152,6 +166,10 @@ func (n *fakeNode) Check(_ context.Context, v healer.Volume) (healer.Report, err
 		r.After = f.diagnosis(v)
 	}
 	return r, nil
+}
+
+func (n *fakeNode) recover(after time.Duration, healed bool) {
+	n.do(func() { n.recovered = append(n.recovered, recovery{after, healed}) })
 }
 
 func (n *fakeNode) publish(r healer.Report) {
@@ -224,10 +242,11 @@ func run(t *testing.T, n *fakeNode, do func()) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n.changes, n.happens = make(chan struct{}, 1), make(chan host.Dev)
-		l, err := New(Config{Node: n, Engine: n, Publish: n.publish, Interval: time.Minute, Drivers: []string{driver}, Action: n.does, DryRun: n.dryRun})
+		l, err := New(Config{Node: n, Engine: n, Publish: n.publish, Interval: time.Minute, Drivers: []string{driver}, Action: n.does, Recovered: n.recover, DryRun: n.dryRun})
 		if err != nil {
 			t.Fatal(err)
 		}
+		n.loop = l
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan struct{})
 		go func() {

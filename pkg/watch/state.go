@@ -12,10 +12,10 @@ type State struct {
 	Driver, VolumeID string
 	// Paths are kubelet's paths of it.
 	Paths []string
-	// Checked is when its last check ended; zero before the first.
+	// Checked is when a check last had an answer; zero before the first.
 	Checked time.Time
-	// Verdict and Health are what that check showed; Verdict is empty where it had no
-	// answer.
+	// Verdict and Health are what that answer showed; Verdict is empty before the first,
+	// and after one that the volume is not there.
 	Verdict healer.Verdict
 	Health  []healer.HealthEntry
 	// Since is when it was first found abnormal; zero while it is not.
@@ -67,10 +67,13 @@ func (l *Loop) states() States {
 	return all
 }
 
-// saw keeps what a check showed.
+// saw keeps what a check showed. One without an answer, as while the volume is healed,
+// shows nothing new: a sick volume stays sick.
 func (v *volume) saw(r result, now time.Time) {
-	v.checked, v.verdict, v.health = now, "", nil
-	if r.err == nil {
-		v.verdict, v.health = r.report.Verdict(), r.report.After.HealthEntries()
+	switch {
+	case r.err == nil:
+		v.checked, v.verdict, v.health = now, r.report.Verdict(), r.report.After.HealthEntries()
+	case healer.KindOf(r.err) == healer.KindNotFound:
+		v.checked, v.verdict, v.health = now, "", nil
 	}
 }

@@ -38,7 +38,7 @@ type volume struct {
 	slow bool
 	// said is the last outcome that differed from the one before.
 	said string
-	// checked is when its last check ended, which showed verdict and health.
+	// checked is when a check last had an answer, which showed verdict and health.
 	checked time.Time
 	verdict healer.Verdict
 	health  []healer.HealthEntry

@@ -134,8 +134,8 @@ func TestLoopHeals(t *testing.T) {
 			n.Expect("healthy", u.Request())
 			out := scrape(t, socket)
 			for _, line := range []string{
-				`node_healer_heals_total{origin="loop",outcome="healed"} 1`, `node_healer_steps_total{error_type="",step="replace-in-container"} 1`,
-				`node_healer_volumes{condition="Healthy",driver="test.csi.example.com",status="Healthy"} 2`, `node_healer_recovery_duration_seconds_count 1`,
+				`node_healer_heals_total{origin="loop",outcome="healed"} 1`, `node_healer_steps_total{error_type="",provider="containers",step="replace-in-container"} 1`,
+				`node_healer_volumes{condition="Healthy",driver="test.csi.example.com",status="Healthy"} 2`, `node_healer_recovery_duration_seconds_count{by="loop"} 1`,
 			} {
 				if !strings.Contains(out, line) {
 					t.Errorf("no %s in\n%s", line, out)

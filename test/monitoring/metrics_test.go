@@ -40,7 +40,7 @@ var node = sync.OnceValue(func() http.Handler {
 			_, _ = do(ctx, healer.Volume{ID: id})
 		}
 	}
-	m.Recovered(time.Minute)
+	m.Recovered(time.Minute, true)
 	m.CountAPIRequests()
 	clientmetrics.RequestResult.Increment(ctx, "200", "GET", "")
 	return m.Handler(metrics.Serving{Ready: func() error { return nil }})
@@ -68,8 +68,8 @@ func (answers) Check(_ context.Context, v healer.Volume) (healer.Report, error) 
 // Heal implements metrics.Engine.
 func (a answers) Heal(ctx context.Context, v healer.Volume) (healer.Report, error) {
 	r, err := a.Check(ctx, v)
-	r.Steps = []healer.Outcome{{Step: "replace", Err: errors.New("failed")}, {Step: "rebind"}}
-	r.Refused = []healer.Refusal{{Step: "cover"}}
+	r.Steps = []healer.Outcome{{Step: "replace", Provider: "mounts", Err: errors.New("failed")}, {Step: "rebind", Provider: "mounts"}}
+	r.Refused = []healer.Refusal{{Step: "cover", Rule: healer.RuleWanted}}
 	return r, err
 }
 
