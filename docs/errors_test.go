@@ -22,7 +22,7 @@ var write = flag.Bool("write", false, "write the tables in errors.md anew")
 // TestErrorsPage compares the tables of errors with those in the code.
 func TestErrorsPage(t *testing.T) {
 	page := read(t, "errors.md")
-	for name, table := range map[string]string{"statuses": statusTable(), "conditions": conditionTable(), "errnos": errnoTable(), "driver": driverTable(), "schedules": scheduleTable()} {
+	for name, table := range map[string]string{"statuses": statusTable(), "conditions": conditionTable(), "own": ownTable(), "errnos": errnoTable(), "driver": driverTable(), "schedules": scheduleTable()} {
 		begin, end := "<!-- "+name+": made by `go test ./docs -args -write` -->\n", "<!-- end -->\n"
 		before, rest, found := strings.Cut(page, begin)
 		section, after, ended := strings.Cut(rest, end)
@@ -62,6 +62,14 @@ func conditionTable() string {
 		}
 		table += fmt.Sprintf("| %s | %s | %s | %s | %s |\n", cmp.Or(strings.Join(names, ", "), "any other"), cmp.Or(r.Op, "any"), cmp.Or(r.Filesystem, "any"),
 			r.Reason, strings.Join(beside, ", "))
+	}
+	return table
+}
+
+func ownTable() string {
+	table := "| what | tier | type |\n|---|---|---|\n"
+	for _, r := range healer.OwnRows() {
+		table += fmt.Sprintf("| %s | %s | %s |\n", r.What, r.Class.Tier, r.Class.Type)
 	}
 	return table
 }

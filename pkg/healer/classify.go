@@ -113,21 +113,37 @@ func (k Kind) Class() (Class, bool) {
 	return c, fixed
 }
 
-// Classify looks an error up by what it says of itself, by its kind, and by errno,
-// operation and filesystem type.
+// OwnRow is the class of an error of the server's own, which counts more than an errno.
+type OwnRow struct {
+	// What it is, in words.
+	What string
+	// Is has the errors.
+	Is    []error
+	Class Class
+}
+
+// OwnRows returns the one table of them; docs/errors.md prints it. The first row that
+// matches counts.
+func OwnRows() []OwnRow { return slices.Clone(ownRows) }
+
+var ownRows = []OwnRow{
+	{"the server ends", []error{ErrShuttingDown}, Class{Transient, TypeExecution}},
+	{"a step found that it must not go on", []error{ErrRefused}, Class{Retriable, TypeValidation}},
+	{"there was no answer in time", []error{worker.ErrTimeout, worker.ErrStuck, worker.ErrLeft, context.DeadlineExceeded}, Class{Retriable, TypeTimeout}},
+	{"a worker ended, or none could be started; the work was cancelled", []error{worker.ErrLost, worker.ErrNoWorker, context.Canceled}, Class{Transient, TypeExecution}},
+}
+
+// Classify looks an error up by what it says of itself, by the server's own errors, by its
+// kind, and by errno, operation and filesystem type.
 func Classify(op, fsType string, err error) Class {
 	var known Classified
-	switch {
-	case errors.As(err, &known):
+	if errors.As(err, &known) {
 		return known.Class()
-	case errors.Is(err, ErrShuttingDown):
-		return Class{Transient, TypeExecution}
-	case errors.Is(err, ErrRefused):
-		return Class{Retriable, TypeValidation}
-	case errors.Is(err, worker.ErrTimeout), errors.Is(err, worker.ErrStuck), errors.Is(err, worker.ErrLeft), errors.Is(err, context.DeadlineExceeded):
-		return Class{Retriable, TypeTimeout}
-	case errors.Is(err, worker.ErrLost), errors.Is(err, worker.ErrNoWorker), errors.Is(err, context.Canceled):
-		return Class{Transient, TypeExecution}
+	}
+	for _, row := range ownRows {
+		if slices.ContainsFunc(row.Is, func(of error) bool { return errors.Is(err, of) }) {
+			return row.Class
+		}
 	}
 	if c, fixed := KindOf(err).Class(); fixed {
 		return c

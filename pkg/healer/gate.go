@@ -47,7 +47,10 @@ func HolderFor(ctx context.Context, n HolderFinder, c Case, s Step) (*host.Holde
 	has := []podSuperblock{{s.MountPoint.PodUID, s.Source}, {s.MountPoint.PodUID, s.MountPoint.mounted()}}
 	if s.MountPoint.Role == RoleStaging {
 		for _, p := range c.MountPoints {
-			has = append(has, podSuperblock{p.PodUID, s.Source}, podSuperblock{p.PodUID, s.MountPoint.mounted()}, podSuperblock{p.PodUID, p.mounted()})
+			has = append(has, podSuperblock{p.PodUID, s.Source}, podSuperblock{p.PodUID, s.MountPoint.mounted()})
+			if p.Proven { // else it may be another volume's that the caller named
+				has = append(has, podSuperblock{p.PodUID, p.mounted()})
+			}
 		}
 	}
 	for i, h := range has {

@@ -110,7 +110,8 @@ func TestWhoProvesThatAMountPointIsWanted(t *testing.T) {
 		p.PodUID, p.InContainer.PodUID = podUID, podUID
 		return p
 	}
-	mountPoint := MountPoint{Role: RoleTarget, Path: podA, PodUID: "uid-a", Stack: []host.Mount{{Dev: previously, Path: podA}}}
+	mountPoint := MountPoint{Role: RoleTarget, Path: podA, PodUID: "uid-a", Proven: true, Stack: []host.Mount{{Dev: previously, Path: podA}}}
+	named := MountPoint{Role: RoleTarget, Path: podA + "/0", PodUID: "uid-a", Named: true, Stack: []host.Mount{{Dev: host.Dev{Minor: 1}, Path: podA + "/0"}}}
 	bare := MountPoint{Role: RoleTarget, Path: podA, PodUID: "uid-a", Stack: []host.Mount{{Dev: previously, Path: "/"}}}
 	staged := MountPoint{Role: RoleStaging, Path: staging, Stack: []host.Mount{{Dev: renewed, Path: staging}}}
 	for name, tc := range map[string]struct {
@@ -127,6 +128,7 @@ func TestWhoProvesThatAMountPointIsWanted(t *testing.T) {
 		"nothing is there":                 {step: Step{MountPoint: MountPoint{PodUID: "uid-a"}, Source: renewed}, has: host.Dev{Minor: 1}},
 		"it has the disk of a bare place":  {step: Step{MountPoint: bare, Source: renewed}, has: previously},
 		"staging, it has what the pod has": {step: Step{MountPoint: staged}, has: previously, want: true},
+		"staging, it has what was named":   {step: Step{MountPoint: staged}, mountPoints: []MountPoint{named}, has: host.Dev{Minor: 1}},
 		"staging, it has another one":      {step: Step{MountPoint: staged}, has: host.Dev{Minor: 1}},
 		"it has one from before":           {step: Step{MountPoint: mountPoint, Source: renewed}, mountPoints: []MountPoint{container("uid-a", "proven")}, at: map[int]host.Dev{1000: previously}, want: true},
 		"it had one from before":           {step: Step{MountPoint: mountPoint, Source: renewed}, mountPoints: []MountPoint{container("uid-a", "proven")}, at: map[int]host.Dev{1000: renewed}},

@@ -8,6 +8,10 @@ type LeftReason string
 const (
 	// RetryLimitExceeded: all tries of the tier retriable are used up.
 	RetryLimitExceeded LeftReason = "RetryLimitExceeded"
+	// PermissionMissing: a right is missing, and was still missing in a second try.
+	PermissionMissing LeftReason = "PermissionMissing"
+	// TerminalError: a step failed for a cause that only a person can end.
+	TerminalError LeftReason = "TerminalError"
 	// DryRun: the loop would heal, and was told to change nothing.
 	DryRun LeftReason = "DryRun"
 )
@@ -19,9 +23,11 @@ type LeftAlone struct {
 	Reason LeftReason
 	// Because is half a sentence without a final stop; empty only in the zero value.
 	Because string
+	// Detail is what the last step failed at; empty if none did.
+	Detail string
 }
 
-// String returns both parts in one line.
+// String returns the first two parts in one line.
 func (l LeftAlone) String() string {
 	if l.Reason == "" {
 		return l.Because

@@ -1,6 +1,7 @@
 package healer
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -54,6 +55,22 @@ func (r Report) Verdict() Verdict {
 	default:
 		return Healthy // also when it came back by itself
 	}
+}
+
+// Failed reports whether a step ended with an error.
+func (r Report) Failed() bool {
+	return slices.ContainsFunc(r.Steps, func(o Outcome) bool { return o.Err != nil })
+}
+
+// FailureText returns the error of the first step that failed with a class, with where;
+// empty for none.
+func (r Report) FailureText(c Class) string {
+	for _, o := range r.Steps {
+		if o.Err != nil && Classify(o.Step, "", o.Err) == c {
+			return fmt.Sprintf("%s at %s: %s", o.Step, QuoteName(o.MountPoint), o.Err)
+		}
+	}
+	return ""
 }
 
 // Failure returns the class of what kept the steps from healing: of the errors the one

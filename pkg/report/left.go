@@ -10,18 +10,26 @@ import (
 	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
-// triedAgain is what it takes after the retry limit (docs/loop.md).
+// triedAgain is what it takes after the last try (docs/loop.md).
 const triedAgain = "The loop tries again when the volume's mounts change, when something else is wrong with it, " +
 	"and after a restart of the server; a call of NodeHealer tries at once"
+
+// maxDetailBytes bounds what the last step failed at: all of what is said of a missing
+// permission with the mount point.
+const maxDetailBytes = 640
 
 // leftAlone returns the message about a volume that the loop leaves alone, and what makes
 // it differ from others, which is empty where there is none to send.
 func leftAlone(r healer.Report, words func(healer.Report) string) (m message, why string) {
 	switch r.Left.Reason {
-	case healer.RetryLimitExceeded:
-		why = ". Not tried again: " + r.Left.Because + ". " + triedAgain
+	case healer.RetryLimitExceeded, healer.PermissionMissing, healer.TerminalError:
+		because := r.Left.Because
+		if r.Left.Reason != healer.RetryLimitExceeded { // which right it is, or what a person can do
+			because += ": " + printable.Line(r.Volume.Secrets.Redact(r.Left.Detail), maxDetailBytes)
+		}
+		why = ". Not tried again: " + because + ". " + triedAgain
 		said := printable.Line(r.Volume.Secrets.Redact(words(r)), maxTextBytes-len(why))
-		return message{reasonRetryLimit, corev1.EventTypeWarning, said + why}, why
+		return message{string(r.Left.Reason), corev1.EventTypeWarning, said + why}, why
 	case healer.DryRun:
 		why = "dry run: would try " + strings.Join(offersOf(r), ", ") + ", unless the policy refuses it. Nothing was changed"
 		why = line(r.Volume.Secrets.Redact(why))

@@ -12,9 +12,12 @@ import (
 func TestMessagesAboutWhatIsLeftAlone(t *testing.T) {
 	for reason, severity := range map[healer.LeftReason]string{
 		healer.RetryLimitExceeded: corev1.EventTypeWarning,
+		healer.PermissionMissing:  corev1.EventTypeWarning,
+		healer.TerminalError:      corev1.EventTypeWarning,
 		healer.DryRun:             corev1.EventTypeNormal,
 	} {
 		r := left(reason, "4 tries did not help")
+		r.Left.Detail = "who needs which right, hunter2 " + strings.Repeat("é", 2000)
 		r.Volume.Secrets = healer.Secrets{"password": "hunter2"}
 		r.After.Steps = append(r.After.Steps, r.After.Steps[0])
 		r.After.Steps[1].MountPoint.Path = "/hunter2/" + strings.Repeat("é", 2000)
@@ -22,8 +25,11 @@ func TestMessagesAboutWhatIsLeftAlone(t *testing.T) {
 		if m.severity != severity || len(m.text) > maxTextBytes || strings.Contains(m.text, "hunter2") {
 			t.Errorf("%s: %d bytes: %+v", reason, len(m.text), m)
 		}
-		if reason == healer.RetryLimitExceeded && !strings.HasSuffix(m.text, triedAgain) {
+		if reason != healer.DryRun && !strings.HasSuffix(m.text, triedAgain) {
 			t.Errorf("it does not say what it takes: %s", m.text)
+		}
+		if (reason == healer.PermissionMissing || reason == healer.TerminalError) && !strings.Contains(m.text, "who needs which right") {
+			t.Errorf("it does not say what failed: %s", m.text)
 		}
 	}
 }

@@ -21,8 +21,6 @@ const (
 	reasonHealthy = "VolumeHealthy"
 	// reasonDryRun is for a heal that --dry-run kept from happening.
 	reasonDryRun = "VolumeHealDryRun"
-	// reasonRetryLimit is for a volume of which the loop tries no more heals.
-	reasonRetryLimit = string(healer.RetryLimitExceeded)
 )
 
 // maxTextBytes bounds an event's message, as the API does.

@@ -29,9 +29,6 @@ const (
 	// the API stays usable when all volumes of many nodes fail at once.
 	requestQPS   = 10
 	requestBurst = 30
-	// maxRetry is the longest wait before a claim is tried again whose annotation the
-	// API refuses. It is not that of retry.Transient: a refusal is an answer, and lasts.
-	maxRetry = healthRefresh
 	// holdRetries is how often a refused annotation keeps a volume's messages back,
 	// for about half a minute: an API that has just started denies everything (403)
 	// until it has read the roles, and client-go's recorder drops denied events.
@@ -97,7 +94,7 @@ func New(cfg Config) (*Reporter, error) {
 	r := &Reporter{
 		cfg:   cfg,
 		pace:  flowcontrol.NewTokenBucketRateLimiter(requestQPS, requestBurst),
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[volumeKey](retry.Transient.First, maxRetry)),
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[volumeKey](retry.Transient.First, retry.Transient.Max)),
 	}
 	r.volumes = lru.NewWithEvictionFunc(maxVolumes, func(_ lru.Key, v any) { r.pending -= len(v.(*volume).messages) })
 	return r, nil

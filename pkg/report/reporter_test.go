@@ -121,6 +121,12 @@ func left(reason healer.LeftReason, because string) healer.Report {
 	return r
 }
 
+// without returns a report with what the last step failed at.
+func without(r healer.Report, detail string) healer.Report {
+	r.Left.Detail = detail
+	return r
+}
+
 // words returns the same text for any report.
 func words(text string) func(healer.Report) string {
 	return func(healer.Report) string { return text }
@@ -205,9 +211,16 @@ func TestEvents(t *testing.T) {
 				"RetryLimitExceeded x1: text 2. Not tried again: 8 tries did not help. " + triedAgain,
 			},
 		},
-		"left alone for what the steps say": {
-			[]healer.Report{left("", "another try cannot help")},
+		"left alone for what the conditions say": {
+			[]healer.Report{left("", "what is wrong with it keeps changing")},
 			[]string{"VolumeAbnormal x1: text 0"},
+		},
+		"a permission is missing": {
+			[]healer.Report{abnormal(healer.Disconnected), without(left(healer.PermissionMissing, "a permission is missing"), "replace at /p: not permitted. Fix: this. Check: that")},
+			[]string{
+				"VolumeAbnormal x1: text 0",
+				"PermissionMissing x1: text 1. Not tried again: a permission is missing: replace at /p: not permitted. Fix: this. Check: that. " + triedAgain,
+			},
 		},
 		"a dry run, however often": {
 			[]healer.Report{checked(left(healer.DryRun, "nothing is changed")), checked(abnormal(healer.Disconnected)), checked(left(healer.DryRun, "nothing is changed"))},

@@ -23,7 +23,7 @@ var (
 	// Conflict is for what the next try resolves, as it reads anew.
 	Conflict = Schedule{"a write to the Kubernetes API that another one overtook", 5 * time.Millisecond, longest}
 	// Transient is for all that touches a storage or a driver, and where nothing else fits.
-	Transient = Schedule{"a step that failed for a transient cause; the registration at the CSI-Addons controller", time.Second, longest}
+	Transient = Schedule{"a step that failed for a transient cause; the registration at the CSI-Addons controller; a report that the Kubernetes API refuses", time.Second, longest}
 	// Outage is for reports that wait for the Kubernetes API. Eleven minutes after it is
 	// back they would be news of long ago, and a node's informers ask it as often.
 	Outage = Schedule{"reports to a Kubernetes API that does not answer", time.Second, 30 * time.Second}
@@ -48,12 +48,14 @@ func (s Schedule) After(failures int) time.Duration {
 	return min(d, s.Max)
 }
 
-// jitter is the part by which AfterWithJitter is longer at most.
+// jitter is the part by which a wait with jitter is longer at most.
 const jitter = 0.2
 
-// AfterWithJitter returns the same, and up to a fifth more: many nodes that failed at
-// the same time do not meet again.
-func (s Schedule) AfterWithJitter(failures int) time.Duration {
-	d := s.After(failures)
+// AfterWithJitter returns the same, and up to a fifth more.
+func (s Schedule) AfterWithJitter(failures int) time.Duration { return WithJitter(s.After(failures)) }
+
+// WithJitter returns a wait that is up to a fifth longer: many nodes that failed at the
+// same time do not meet again.
+func WithJitter(d time.Duration) time.Duration {
 	return d + time.Duration(float64(d)*jitter*rand.Float64()) //nolint:gosec // no secret
 }

@@ -58,7 +58,7 @@ func (b *breaker) end(now time.Time, how outcome) {
 		b.allowed = min(2*max(b.allowed, 1), maxVolumes)
 	case failed:
 		b.allowed, b.failures = 1, b.failures+1
-		b.until = now.Add(retry.From(trialBackoff).After(b.failures))
+		b.until = now.Add(retry.From(trialBackoff).AfterWithJitter(b.failures))
 	case refused: // it says nothing of the backend
 	}
 }

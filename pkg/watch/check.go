@@ -45,6 +45,9 @@ type result struct {
 // becomes of ctx.
 func (l *Loop) start(ctx context.Context, v *volume, heals bool, now time.Time) {
 	routine := !v.urgent && !heals && v.sick == nil
+	if v.urgent || heals {
+		v.hurried = now
+	}
 	v.running, v.again, v.urgent, v.started = true, false, false, now
 	l.running++
 	if v.slow {

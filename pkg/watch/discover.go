@@ -85,6 +85,7 @@ func (l *Loop) learn(d discovery) {
 	}
 	l.discovered = true
 	l.known.are(slices.DeleteFunc(d.paths, func(p host.VolumePath) bool { return !l.serves(p) }), now, spread, l.cfg.Interval)
+	l.count() // a sick one may be gone
 }
 
 // serves reports whether a volume is one that a call could name, of a driver that is

@@ -1,6 +1,8 @@
 package watch
 
 import (
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,9 +56,14 @@ func (l *Loop) decide() {
 		return
 	}
 	klog.InfoS("What the loop does changed", "loop", now.String())
-	if l.heals.action = now; now == Heal {
-		for _, v := range l.known.all {
+	was := l.heals.action
+	l.heals.action = now
+	for _, v := range l.known.all {
+		if now == Heal {
 			v.sick.forgive(0, time.Now())
+		}
+		if was == Off { // all of them are overdue, on all nodes
+			v.due = time.Now().Add(rand.N(l.cfg.Interval)) //nolint:gosec // a schedule is no secret
 		}
 	}
 }
@@ -73,21 +80,34 @@ func (l *Loop) wants(v *volume) bool {
 // now, and counts.
 func (l *Loop) heldBack(v *volume, now time.Time) (until time.Time) {
 	h := &l.heals
-	if at := v.sick.now().notBefore; now.Before(at) {
+	if at := v.sick.current.notBefore; now.Before(at) {
 		return at
 	}
 	soon := now.Add(time.Second)
 	if ask, may := h.breaker(v.sick.backend).mayBegin(now, h.sick[v.sick.backend]); !may {
 		return later(soon, ask)
 	}
-	if h.running >= maxHeals || !h.budget.AllowN(now, 1) {
+	if l.others(v, now) || h.running >= maxHeals || !h.budget.AllowN(now, 1) {
 		return soon
 	}
 	return time.Time{}
 }
 
+// others reports whether the heal of another volume of the same backend comes first, where
+// they are tried one after the other: one that failed less often. Else those that always
+// fail would keep the others from being tried.
+func (l *Loop) others(v *volume, now time.Time) bool {
+	if !l.heals.breaker(v.sick.backend).open(l.heals.sick[v.sick.backend]) {
+		return false
+	}
+	return slices.ContainsFunc(l.known.all, func(o *volume) bool {
+		return o.sick != nil && o.sick.backend == v.sick.backend && o.sick.tries < v.sick.tries &&
+			!o.running && l.wants(o) && !now.Before(o.sick.current.notBefore)
+	})
+}
+
 // turn says what a volume's turn is: nothing yet, because its heal is held back and its
-// next check is not due; a heal; or a check.
+// next check is not due; a heal; or a check, also as something happened to it.
 func (l *Loop) turn(v *volume, now time.Time) (begins, heals bool) {
 	if !l.wants(v) {
 		return true, false
@@ -97,7 +117,7 @@ func (l *Loop) turn(v *volume, now time.Time) (begins, heals bool) {
 	switch {
 	case until.IsZero():
 		return true, true
-	case now.Before(nextCheck):
+	case now.Before(nextCheck) && !v.urgent:
 		v.due = earlier(until, nextCheck)
 		return false, false
 	}
@@ -135,20 +155,27 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 	v, before := r.volume, r.volume.sick
 	how := refused // also where there is no answer
 	switch {
+	case healer.KindOf(r.err) == healer.KindNotFound: // it is gone with its pod
+		v.sick = nil
+	case r.err != nil && r.heals && len(r.report.Steps) > 0:
+		how = before.healed(before.current, r.report, r.err, l.cfg.Interval, now)
 	case r.err != nil && r.heals:
-		v.sick.now().notBefore = v.due
+		before.current.notBefore = v.due
 	case r.err != nil:
+		before.interrupted()
 	case r.report.After.Healthy():
 		v.sick, how = nil, succeeded
-		if before != nil && l.cfg.Recovered != nil {
-			l.cfg.Recovered(now.Sub(before.since), r.heals && r.report.Verdict() == healer.Healed)
-		}
+		l.recovered(r, before, now)
 	case r.heals:
-		tried := before.now() // what is found now may be something else
+		tried := before.current // what is found now may be something else
 		v.sick = before.observe(r.report, v.key.driver, now)
-		how = v.sick.healed(tried, r.report, l.cfg.Interval, now)
+		how = v.sick.healed(tried, r.report, nil, l.cfg.Interval, now)
 	default:
 		v.sick = before.observe(r.report, v.key.driver, now)
+		if before == nil {
+			v.sick.relapsed(v.relapses.after(now, l.cfg.Interval), now)
+		}
+		v.sick.settle(l.cfg.Interval, now)
 	}
 	if r.heals {
 		l.heals.running--
@@ -163,8 +190,37 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 	}
 	if left := v.sick.leftAlone(); left != (healer.LeftAlone{}) && r.heals {
 		klog.InfoS("A sick volume is left alone until something changes", keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver),
-			"because", left.String(), keyFound, oneLine(v.sick.found))
+			"because", left.String(), keyError, oneLine(left.Detail), keyFound, oneLine(v.sick.found))
 	}
+}
+
+// recovered takes over that a volume that was sick, unless before is nil, is well.
+func (l *Loop) recovered(r result, before *sickness, now time.Time) {
+	byLoop := r.heals && r.report.Verdict() == healer.Healed
+	if byLoop {
+		r.volume.relapses.healed = now
+	}
+	if before != nil && l.cfg.Recovered != nil {
+		l.cfg.Recovered(now.Sub(before.since), byLoop)
+	}
+}
+
+// relapses counts how often in a row a volume that the loop healed fell sick again.
+type relapses struct {
+	count int
+	// healed is when the loop last healed it.
+	healed time.Time
+}
+
+// after returns the count with a sickness that begins now. A volume that was well for an
+// interval begins anew.
+func (r *relapses) after(now time.Time, interval time.Duration) int {
+	if r.healed.IsZero() || now.Sub(r.healed) >= interval {
+		r.count = 0
+		return 0
+	}
+	r.count++
+	return r.count
 }
 
 // planHeal says when a volume that can be healed has its next turn: to be confirmed, or
@@ -172,12 +228,12 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 func (l *Loop) planHeal(v *volume, now time.Time) {
 	switch {
 	case !v.sick.confirmed():
-		v.due = earlier(v.due, now.Add(confirmAfter))
+		v.due = earlier(v.due, v.sick.firstSeen.Add(confirmAfter))
 	case l.cfg.DryRun:
-		v.sick.now().left = healer.LeftAlone{Reason: healer.DryRun, Because: "nothing is changed"}
+		v.sick.current.left = healer.LeftAlone{Reason: healer.DryRun, Because: "nothing is changed"}
 		klog.InfoS("The loop would heal a volume", keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver),
 			"steps", oneLine(strings.Join(v.sick.steps, ", ")))
 	default:
-		v.due = earlier(v.due, later(now, v.sick.now().notBefore))
+		v.due = earlier(v.due, later(now, v.sick.current.notBefore))
 	}
 }

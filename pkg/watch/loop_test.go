@@ -29,6 +29,8 @@ type fakeNode struct {
 	broken   error
 	// noAnswer is the error of all checks; nil: they answer.
 	noAnswer error
+	// healed changes what heals answer; nil: nothing.
+	healed func(healer.Report) (healer.Report, error)
 	// hung has the volumes whose checks take as long as a probe timeout.
 	hung map[string]bool
 	// took is how long every other check takes.

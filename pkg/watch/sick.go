@@ -14,8 +14,13 @@ const (
 	// confirmAfter is when a volume is checked again before it is healed, if what is
 	// wrong may pass by itself: kubelet and drivers mount in several calls.
 	confirmAfter = 5 * time.Second
-	// confirmations is how many checks in a row must have found the same.
+	// confirmations is how many checks in a row must have found the same, the last of
+	// them confirmAfter after the first: events bring checks nearer.
 	confirmations = 2
+	// freeRelapses is how often a volume that the loop healed may fall sick again within an
+	// interval and be healed at once. After that each time has a wait as if a heal had
+	// failed: a daemon that crashes again and again is not restarted as fast as it can.
+	freeRelapses = 2
 )
 
 // outcome is what became of a heal.
@@ -38,16 +43,21 @@ type sickness struct {
 	lasting bool
 	// steps are those that may be tried, as a person reads them; none: nothing can be done.
 	steps []string
-	// seen counts the checks in a row that found it.
-	seen    int
-	backend string
-	// tried has what was tried for each found, so that a diagnosis that changes to and
-	// fro begins no schedule anew.
-	tried map[string]*attempts
+	// seen counts the checks in a row that found it, the first of them at firstSeen, the
+	// last at lastSeen.
+	seen                int
+	firstSeen, lastSeen time.Time
+	backend             string
+	// current are the attempts at what was found last, tried those at each found, so that
+	// a diagnosis that changes to and fro begins no schedule anew.
+	current *attempts
+	tried   map[string]*attempts
 	// tries counts all heals that did not help.
 	tries int
-	// forgiven is when it was last tried again because something changed.
+	// forgiven is when it was last tried again because something changed, owed whether
+	// something changed too soon after that.
 	forgiven time.Time
+	owed     bool
 }
 
 // attempts are the heals of one sickness that found the same.
@@ -65,41 +75,64 @@ const maxFound = 8
 
 // observe returns the sickness after a check that found a volume abnormal at a time.
 func (s *sickness) observe(r healer.Report, driver string, now time.Time) *sickness {
-	var found, steps []string
-	for _, c := range r.After.Conditions {
-		if c.Acute {
-			found = append(found, string(c.Reason))
-		}
-	}
-	for _, step := range r.After.Offers() {
-		steps = append(steps, fmt.Sprintf("%s at %s", step.Name, healer.QuoteName(step.MountPoint.Path)))
-	}
-	slices.Sort(found)
-	slices.Sort(steps)
-	what := strings.Join(slices.Compact(found), ",") + "; " + strings.Join(steps, ", ")
 	if s == nil {
 		s = &sickness{since: now, tried: map[string]*attempts{}}
 	}
+	what, steps := judged(r.After)
 	if s.found != what {
 		s.found, s.seen = what, 0
 	}
-	s.seen++
+	if s.seen++; s.seen == 1 {
+		s.firstSeen = now
+	}
+	s.lastSeen = now
 	s.steps, s.lasting, s.backend = steps, r.After.Lasting(), backendOf(r, driver)
-	if s.tried[what] == nil {
-		s.tried[what] = &attempts{}
-		if len(s.tried) > maxFound {
-			s.tried[what].left.Because = "what is wrong with it keeps changing"
-		}
+	switch known := s.tried[what]; {
+	case known != nil:
+		s.current = known
+	case len(s.tried) < maxFound:
+		s.current = &attempts{}
+		s.tried[what] = s.current
+	default:
+		s.current = &attempts{left: healer.LeftAlone{Because: "what is wrong with it keeps changing"}}
 	}
 	return s
 }
 
-// now returns the attempts at what was found last.
-func (s *sickness) now() *attempts { return s.tried[s.found] }
+// judged returns what is wrong with a volume that a step may act on, with the steps that
+// may be tried, as one text, and the steps for a person. A container that is started anew
+// is the same one in the text, which names it by its pod.
+func judged(d healer.Diagnosis) (found string, steps []string) {
+	var reasons, offers []string
+	for _, c := range d.Conditions {
+		if c.Acute {
+			reasons = append(reasons, string(c.Reason))
+		}
+	}
+	for _, step := range d.Offers() {
+		at := step.MountPoint.Path
+		steps = append(steps, fmt.Sprintf("%s at %s", step.Name, healer.QuoteName(at)))
+		if in := step.MountPoint.InContainer; in != nil {
+			at = in.PodUID + ":" + in.Mount.Path
+		}
+		offers = append(offers, fmt.Sprintf("%s at %s", step.Name, healer.QuoteName(at)))
+	}
+	slices.Sort(reasons)
+	slices.Sort(offers)
+	slices.Sort(steps)
+	return strings.Join(slices.Compact(reasons), ",") + "; " + strings.Join(slices.Compact(offers), ", "), steps
+}
+
+// interrupted ends the row of checks that found the same: one had no answer.
+func (s *sickness) interrupted() {
+	if s != nil {
+		s.seen = 0
+	}
+}
 
 // healable reports whether there is anything to try.
 func (s *sickness) healable() bool {
-	return s != nil && len(s.steps) > 0 && s.now().left == (healer.LeftAlone{})
+	return s != nil && len(s.steps) > 0 && s.current.left == (healer.LeftAlone{})
 }
 
 // leftAlone says why no more is tried; zero while something is, or nothing is wrong.
@@ -107,41 +140,74 @@ func (s *sickness) leftAlone() healer.LeftAlone {
 	if s == nil {
 		return healer.LeftAlone{}
 	}
-	return s.now().left
+	return s.current.left
 }
 
 // confirmed reports whether what is wrong has lasted.
-func (s *sickness) confirmed() bool { return s.lasting || s.seen >= confirmations }
+func (s *sickness) confirmed() bool {
+	return s.lasting || s.seen >= confirmations && s.lastSeen.Sub(s.firstSeen) >= confirmAfter
+}
 
-// healed takes over what became of a heal that left the volume abnormal, which counts
-// among the attempts a, and returns whether anything was tried.
-func (s *sickness) healed(a *attempts, r healer.Report, interval time.Duration, now time.Time) outcome {
+// relapsed delays the first heal of a volume that the loop has just healed, for the given
+// number of times in a row.
+func (s *sickness) relapsed(times int, now time.Time) {
+	if times > freeRelapses {
+		s.current.notBefore = now.Add(retry.Transient.AfterWithJitter(times - freeRelapses))
+	}
+}
+
+// healed takes over what became of a heal that left the volume abnormal, or had no answer,
+// and counts among the attempts a. What it could not heal may be no matter of a heal.
+func (s *sickness) healed(a *attempts, r healer.Report, err error, interval time.Duration, now time.Time) outcome {
 	class, ran := r.Failure()
-	if !ran {
+	switch {
+	case !ran:
 		a.refusals++
-		a.notBefore = now.Add(retry.From(interval).After(a.refusals))
+		a.notBefore = now.Add(retry.WithJitter(retry.From(interval).After(a.refusals)))
 		return refused
+	case err != nil:
+		class = healer.Classify("", "", err)
+	case s.current != a && len(s.steps) == 0 && !r.Failed():
+		return succeeded
 	}
 	a.failures++
 	s.tries++
-	after, again := class.RetryAfter(a.failures)
+	if after, again := class.RetryAfter(a.failures); again {
+		a.notBefore = now.Add(retry.WithJitter(after))
+		return failed
+	}
 	switch {
-	case again:
-		a.notBefore = now.Add(after)
 	case class.Type == healer.TypePermission:
-		a.left.Because = "a permission is missing"
+		a.left = healer.LeftAlone{Reason: healer.PermissionMissing, Because: "a permission is missing"}
 	case class.Tier == healer.Terminal:
-		a.left.Because = "another try cannot help"
+		a.left = healer.LeftAlone{Reason: healer.TerminalError, Because: "another try cannot help"}
 	default:
 		a.left = healer.LeftAlone{Reason: healer.RetryLimitExceeded, Because: fmt.Sprintf("%d tries did not help", s.tries)}
 	}
+	a.left.Detail = r.FailureText(class)
 	return failed
 }
 
 // forgive begins all schedules anew, because something changed; once in an interval, so
-// that a driver that mounts again and again is no reason to heal as often.
+// that a driver that mounts again and again is no reason to heal as often. What changes
+// before counts when the interval is over.
 func (s *sickness) forgive(interval time.Duration, now time.Time) {
-	if s != nil && now.Sub(s.forgiven) >= interval {
-		s.forgiven, s.tried = now, map[string]*attempts{s.found: {}}
+	switch {
+	case s == nil:
+	case now.Sub(s.forgiven) < interval:
+		s.owed = true
+	default:
+		s.forgiven, s.owed, s.seen = now, false, 0
+		s.current = &attempts{}
+		s.tried = map[string]*attempts{s.found: s.current}
+	}
+}
+
+// settle forgives what was owed, after a check.
+func (s *sickness) settle(interval time.Duration, now time.Time) {
+	if s != nil && s.owed && now.Sub(s.forgiven) >= interval {
+		seen := s.seen // by checks since the change
+		s.forgive(interval, now)
+		s.seen = seen
 	}
 }

@@ -25,9 +25,10 @@ type volumeKey struct{ driver, id string }
 type volume struct {
 	key   volumeKey
 	paths []host.VolumePath
-	// due is when it is checked next, started when it was last.
-	due, started time.Time
-	running      bool
+	// due is when it is checked next, started when it was last, and hurried when it last was
+	// because something happened to it, or healed.
+	due, started, hurried time.Time
+	running               bool
 	// again is true when its mounts changed while it was checked.
 	again bool
 	// urgent is true when something happened to it since its last check began.
@@ -45,7 +46,8 @@ type volume struct {
 	// sick is nil for a volume that was healthy when it was last checked.
 	sick *sickness
 	// healed is when the loop's last heal of it ended.
-	healed time.Time
+	healed   time.Time
+	relapses relapses
 }
 
 // changed makes a volume due because something happened to it.
@@ -58,7 +60,7 @@ func (v *volume) changed(now time.Time, interval time.Duration) {
 		v.sick.forgive(interval, now)
 	}
 	v.urgent = true
-	v.due = earlier(v.due, later(now.Add(settle), v.started.Add(changeGap)))
+	v.due = earlier(v.due, later(now.Add(settle), v.hurried.Add(changeGap)))
 }
 
 // volumes are those of the node, and what is mounted at their paths.
@@ -67,14 +69,21 @@ type volumes struct {
 	// all has them again: a slice is searched ten times as fast.
 	all    []*volume
 	byPath map[string]*volume
-	// mounts has the ids of the mounts stacked on each path.
-	mounts map[string][]uint64
+	// mounts has the mounts stacked on each path.
+	mounts map[string][]mountID
 	// devs has the paths of each superblock.
 	devs map[host.Dev][]string
 }
 
 func newVolumes() volumes {
-	return volumes{byKey: map[volumeKey]*volume{}, byPath: map[string]*volume{}, mounts: map[string][]uint64{}}
+	return volumes{byKey: map[volumeKey]*volume{}, byPath: map[string]*volume{}, mounts: map[string][]mountID{}}
+}
+
+// mountID tells a mount from others: where mount ids are given out again, a new mount may
+// have that of the one before.
+type mountID struct {
+	id  uint64
+	dev host.Dev
 }
 
 // are takes over the paths of all volumes. New volumes are spread over a time; one that
@@ -112,11 +121,11 @@ func (vs *volumes) are(paths []host.VolumePath, now time.Time, spread, interval 
 // superblock that was not there before.
 func (vs *volumes) mountsAre(list []host.VolumeMount) (changed []*volume, unknown bool) {
 	before := vs.mounts
-	vs.mounts = make(map[string][]uint64, len(before))
+	vs.mounts = make(map[string][]mountID, len(before))
 	known := vs.devs
 	vs.devs = make(map[host.Dev][]string, len(known))
 	for _, m := range list {
-		vs.mounts[m.Path] = append(vs.mounts[m.Path], m.ID)
+		vs.mounts[m.Path] = append(vs.mounts[m.Path], mountID{m.ID, m.Dev})
 		vs.devs[m.Dev] = append(vs.devs[m.Dev], m.Path)
 		unknown = unknown || known[m.Dev] == nil // its events are to be followed
 	}

@@ -1,0 +1,296 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// What may pass by itself has to last, however many events there are: kubelet and drivers
+// mount in several calls.
+func TestEventsConfirmNothing(t *testing.T) {
+	n := acting(1)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		start := time.Now()
+		for range 4 {
+			n.breaks("v0", fault{reason: healer.NotMounted})
+			time.Sleep(time.Second + changeGap/10)
+		}
+		checks := len(n.since(start)["v0"])
+		n.do(func() { delete(n.faults, "v0") })
+		time.Sleep(5 * time.Minute)
+		if got := n.healsOf("v0", start); got != nil || checks < 3 {
+			t.Errorf("healed at %v after %d checks within 5 s", got, checks)
+		}
+	})
+}
+
+// What changes soon after another change counts when the interval is over.
+func TestALateChangeIsNotLost(t *testing.T) {
+	n := acting(1)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		for range 2 {
+			n.breaks("v0", fault{reason: healer.Disconnected, err: syscall.ENODEV})
+			time.Sleep(10 * time.Second)
+		}
+		start := time.Now()
+		n.breaks("v0", fault{reason: healer.Disconnected})
+		time.Sleep(3 * time.Minute)
+		if got := n.healsOf("v0", start); len(got) != 1 {
+			t.Errorf("healed at %v", got)
+		}
+	})
+}
+
+// A heal that cures what it was for helped, though something is left that no step heals.
+func TestHealThatLeavesSomething(t *testing.T) {
+	n := acting(100)
+	n.healed = func(r healer.Report) (healer.Report, error) {
+		r.After.Conditions = []healer.Condition{{Status: healer.Degraded, Reason: healer.ContainerUnverified, MountPoint: r.Volume.Path}}
+		return r, nil
+	}
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		for i := range 100 {
+			n.breaks(fmt.Sprint("v", i), fault{reason: healer.Disconnected, server: "filer"})
+		}
+		time.Sleep(5 * time.Minute)
+		n.do(func() {
+			if len(n.faults) != 0 || len(n.heals) != 100 {
+				t.Errorf("%d are still sick after %d heals", len(n.faults), len(n.heals))
+			}
+		})
+	})
+}
+
+// Volumes that are gone, with their paths or before them, are not sick any more.
+func TestSickVolumesThatAreGone(t *testing.T) {
+	n := acting(6)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		for i := range 6 {
+			n.breaks(fmt.Sprint("v", i), fault{reason: healer.Disconnected, server: "filer", err: syscall.EBUSY})
+		}
+		time.Sleep(time.Minute)
+		n.do(func() {
+			for i := range 3 {
+				n.unwanted[fmt.Sprint("/pods/", i)] = true
+				delete(n.faults, fmt.Sprint("v", i))
+			}
+			n.mounts, n.paths = nil, n.paths[:3]
+		})
+		n.changed()
+		time.Sleep(20 * time.Minute)
+		start := time.Now()
+		time.Sleep(time.Hour)
+		s := n.loop.States(context.Background())
+		if s.OpenBreakers != 0 || len(s.Volumes) != 3 {
+			t.Errorf("%d breakers are open, for %d volumes", s.OpenBreakers, len(s.Volumes))
+		}
+		for _, v := range s.Volumes {
+			if heals := n.healsOf(v.VolumeID, start); !v.Since.IsZero() || heals != nil {
+				t.Errorf("%s is sick since %s, healed at %v", v.VolumeID, v.Since, heals)
+			}
+		}
+		n.do(func() {
+			if len(n.recovered) != 0 {
+				t.Errorf("recovered: %v", n.recovered)
+			}
+		})
+	})
+}
+
+// A heal that tried something and had no answer counts as one that failed.
+func TestHealWithoutAnAnswer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err  error
+		most int
+	}{
+		"secrets refused":   {&healer.Error{Kind: healer.KindUnauthenticated, Text: "step"}, 2},
+		"what came after":   {healer.Failed("observe", errors.New("what?")), 4},
+		"the disk is going": {healer.Failed("observe", syscall.ENODEV), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := acting(1)
+			n.healed = func(r healer.Report) (healer.Report, error) { return r, tc.err }
+			run(t, n, func() {
+				time.Sleep(2 * time.Minute)
+				start := time.Now()
+				n.breaks("v0", fault{reason: healer.Disconnected, err: errors.New("no")})
+				time.Sleep(10 * time.Hour)
+				if got := n.healsOf("v0", start); len(got) != tc.most {
+					t.Errorf("healed at %v, want %d times", got, tc.most)
+				}
+			})
+		})
+	}
+}
+
+// What breaks again as soon as it is healed is healed ever more rarely, and at once again
+// when it was well for an interval.
+func TestRelapses(t *testing.T) {
+	n := acting(1)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		start := time.Now()
+		for time.Since(start) < time.Hour {
+			well := false
+			n.do(func() { well = n.faults["v0"] == nil })
+			if well {
+				n.breaks("v0", fault{reason: healer.Disconnected})
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		got := n.healsOf("v0", start)
+		if len(got) < 10 || len(got) > 20 || got[freeRelapses] > 5*time.Second {
+			t.Errorf("healed %d times: %v", len(got), got)
+		}
+		time.Sleep(20 * time.Minute)
+		start = time.Now()
+		n.breaks("v0", fault{reason: healer.Disconnected})
+		time.Sleep(2 * time.Second)
+		if got := n.healsOf("v0", start); len(got) != 1 {
+			t.Errorf("after a time without faults healed at %v", got)
+		}
+	})
+}
+
+// Where the volumes of a backend are tried one after the other, those that always fail do
+// not keep the others from being tried.
+func TestTrialsTakeTurns(t *testing.T) {
+	n := acting(20)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		for i := range 10 {
+			n.breaks(fmt.Sprint("v", i), fault{reason: healer.Disconnected, err: syscall.EBUSY})
+		}
+		time.Sleep(6 * time.Hour)
+		start := time.Now()
+		n.breaks("v15", fault{reason: healer.Disconnected})
+		time.Sleep(15 * time.Minute)
+		if got := n.healsOf("v15", start); len(got) != 1 {
+			t.Errorf("healed at %v", got)
+		}
+	})
+}
+
+// A sick volume whose heal is held back is checked as soon as something happens to it.
+func TestEventAtAVolumeThatIsHeldBack(t *testing.T) {
+	n := acting(1)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		for range 2 { // the second uses up what a change forgives
+			n.breaks("v0", fault{reason: healer.Disconnected, err: syscall.EBUSY})
+			time.Sleep(45 * time.Second)
+		}
+		n.rested("v0")
+		start := time.Now()
+		n.do(func() { delete(n.faults, "v0") })
+		n.do(func() { n.lastMount++; n.mounts[0].ID = n.lastMount })
+		n.changed()
+		time.Sleep(100 * time.Millisecond)
+		if got := n.since(start)["v0"]; len(got) != 1 {
+			t.Errorf("checked %d times within 100 ms", len(got))
+		}
+	})
+}
+
+// Nodes whose volumes failed at the same time do not try at the same times.
+func TestTriesSpreadBetweenNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan struct{})
+		var nodes []*fakeNode
+		for range 2 {
+			n := acting(1)
+			n.changes, n.happens = make(chan struct{}, 1), make(chan host.Dev)
+			l, err := New(Config{Node: n, Engine: n, Publish: n.publish, Interval: time.Minute, Action: n.does})
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() { l.Run(ctx); ended <- struct{}{} }()
+			nodes = append(nodes, n)
+		}
+		time.Sleep(2 * time.Minute)
+		for _, n := range nodes {
+			n.rested("v0")
+		}
+		start := time.Now()
+		for _, n := range nodes {
+			n.breaks("v0", fault{reason: healer.Disconnected, err: syscall.EBUSY})
+		}
+		time.Sleep(time.Hour)
+		one, other := nodes[0].healsOf("v0", start), nodes[1].healsOf("v0", start)
+		if len(one) < 10 || slices.Equal(one[5:], other[5:]) {
+			t.Errorf("both try at %v", one)
+		}
+		cancel()
+		<-ended
+		<-ended
+	})
+}
+
+// What is wrong may change as often as it likes: what is kept of it is bounded.
+func TestSicknessIsBounded(t *testing.T) {
+	n := acting(1)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		n.breaks("v0", fault{reason: healer.Disconnected, err: errors.New("no")})
+		for i := range 100 {
+			n.do(func() { n.faults["v0"].reason = healer.Reason(fmt.Sprint("R", i)) })
+			time.Sleep(time.Minute)
+		}
+		synctest.Wait()
+		if s := n.loop.known.all[0].sick; len(s.tried) > maxFound || s.leftAlone().Because == "" {
+			t.Errorf("%d kinds are kept, left alone because %q", len(s.tried), s.leftAlone())
+		}
+	})
+}
+
+// A container that is started anew, as another process, begins no schedule anew.
+func TestFoundNamesContainersByTheirPod(t *testing.T) {
+	at := func(pid int) healer.Diagnosis {
+		in := host.ContainerMount{PID: pid, PodUID: "uid", Mount: host.Mount{Path: "/data"}}
+		p := healer.MountPoint{Path: in.Path(), InContainer: &healer.InContainer{ContainerMount: in}}
+		return healer.Diagnosis{
+			Conditions: []healer.Condition{{Reason: healer.Disconnected, MountPoint: p.Path, Acute: true}},
+			Steps:      []healer.Step{{Name: "replace-in-container", MountPoint: p, Heals: []healer.Reason{healer.Disconnected}}},
+		}
+	}
+	before, steps := judged(at(7))
+	after, _ := judged(at(8))
+	if before != after || len(steps) != 1 {
+		t.Errorf("%q, %q, %q", before, after, steps)
+	}
+}
+
+// A loop that is switched on begins all checks over an interval, not at once.
+func TestSwitchedOnAgain(t *testing.T) {
+	n := many(1000)
+	run(t, n, func() {
+		time.Sleep(3 * time.Minute)
+		n.do(func() { n.action = Off })
+		time.Sleep(10 * time.Minute)
+		n.do(func() { n.action = Observe })
+		time.Sleep(actionGap)
+		start := time.Now()
+		time.Sleep(10 * time.Second)
+		if got := len(n.since(start)); got > 300 {
+			t.Errorf("%d of 1000 volumes were checked within 10 s", got)
+		}
+		time.Sleep(2 * time.Minute)
+		if got := len(n.since(start)); got != 1000 {
+			t.Errorf("%d of 1000 volumes were checked", got)
+		}
+	})
+}
