@@ -27,7 +27,7 @@ const restages = 20
 // nothing is called, beside the time that the driver takes to stage it.
 func TestRestage(t *testing.T) {
 	wanted(t, "restage")
-	m := newMember(t, "--loop=heal")
+	m := newMember(t, "--loop=heal", "--check-interval=2s") // after which a daemon that dies is no relapse
 	settings := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: apiNamespace, Name: apiAccount}}
 	cluster.Change(t, m.api, settings, func(s *corev1.ConfigMap) {
 		s.Data = map[string]string{"restage-drivers": harness.Driver + ": unmount-first"}

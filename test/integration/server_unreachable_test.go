@@ -20,7 +20,7 @@ var glusterd = netip.MustParseAddrPort("127.0.0.77:24007")
 // is stopped too, then answers, and then does not: a mount that answers is healthy in all
 // cases.
 func TestServerUnreachable(t *testing.T) {
-	n := harness.NewNode(t, "--standalone", "--probe-timeout=400ms", "--slow-answer=400ms").Start()
+	n := harness.NewNode(t, "--standalone", "--probe-timeout=2s", "--slow-answer=2s").Start()
 	v, fs := n.NewFUSEVolume("gluster", faultfs.Config{Name: "glusterfs", Source: glusterd.Addr().String() + ":/vol"})
 	n.Expect("healthy", v.Request())
 	hung((*faultfs.FS).Stop)(fs)
