@@ -87,7 +87,7 @@ func (l *Loop) heldBack(v *volume, now time.Time) (until time.Time) {
 	if ask, may := h.breaker(v.sick.backend).mayBegin(now, h.sick[v.sick.backend]); !may {
 		return later(soon, ask)
 	}
-	if l.others(v, now) || h.running >= maxHeals || !h.budget.AllowN(now, 1) {
+	if h.running >= maxHeals || h.budget.TokensAt(now) < 1 || l.others(v, now) || !h.budget.AllowN(now, 1) {
 		return soon
 	}
 	return time.Time{}
