@@ -82,7 +82,10 @@ func (f *fakeAdmin) HealVolume(ctx context.Context, r *adminpb.HealVolumeRequest
 		return f.CheckVolume(ctx, &adminpb.CheckVolumeRequest{VolumeId: r.GetVolumeId()})
 	}
 	f.healed = true
-	return &adminpb.VolumeReport{Verdict: "healed", Message: "healed: rebind at /p."}, nil
+	return &adminpb.VolumeReport{Verdict: "healed", Message: "healed: rebind at /p.", Outcomes: []*adminpb.Outcome{
+		{Step: "rebind", MountPoint: "/p", Error: "move_mount: EPERM\x1b[2J", Tier: "terminal", ErrorType: "permission"},
+		{Step: "replace", MountPoint: "/p"},
+	}}, nil
 }
 
 // serveFake returns a function that runs healerctl against a server.
@@ -162,6 +165,9 @@ func TestRun(t *testing.T) {
 		"STEP      COST      MOUNT-POINT   REFUSED\n" +
 		"rebind    rebind    /p            -\n" +
 		"restage   restage   /s            not enabled\n"
+	const healed = "healed: rebind at /p.\n" +
+		"FAILED   MOUNT-POINT   TIER       ERROR-TYPE   ERROR\n" +
+		"rebind   /p            terminal   permission   move_mount: EPERM\\x1b[2J\n"
 	for _, c := range []struct { // in this order: the heal repairs the volume
 		args           string
 		code           int
@@ -174,7 +180,7 @@ func TestRun(t *testing.T) {
 		{"check vol-1 --driver bad", exitUsage, "", "healerctl: driver: bad\n"},
 		{"check", exitUsage, "", "healerctl: accepts 1 arg(s), received 0\n"},
 		{"list -o xml", exitUsage, "", "healerctl: --output: \"xml\" is none of table, wide, json and yaml\n"},
-		{"heal vol-1", 0, "healed: rebind at /p.\n", ""},
+		{"heal vol-1", 0, healed, ""},
 		{"check vol-1", 0, "healthy: all is well.\n", ""},
 	} {
 		code, stdout, stderr := call(strings.Fields(c.args)...)

@@ -97,6 +97,9 @@ func printReport(w io.Writer, output string, r *adminpb.VolumeReport) error {
 	if _, err := fmt.Fprintln(w, painted(w, r.GetVerdict(), printable.Line(r.GetMessage(), maxCellBytes))); err != nil {
 		return err
 	}
+	if err := printFailed(w, r.GetOutcomes()); err != nil {
+		return err
+	}
 	if len(r.GetSteps()) > 0 {
 		table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 		row(table, "STEP", "COST", "MOUNT-POINT", "REFUSED")
@@ -112,6 +115,24 @@ func printReport(w io.Writer, output string, r *adminpb.VolumeReport) error {
 		return err
 	}
 	return nil
+}
+
+// printFailed lists the steps that failed, with the class of their errors; the message
+// has all that was done.
+func printFailed(w io.Writer, outcomes []*adminpb.Outcome) error {
+	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	head := []string{"FAILED", "MOUNT-POINT", "TIER", "ERROR-TYPE", "ERROR"}
+	for _, o := range outcomes {
+		if o.GetError() == "" {
+			continue
+		}
+		if head != nil {
+			row(table, head...)
+			head = nil
+		}
+		row(table, o.GetStep(), o.GetMountPoint(), o.GetTier(), o.GetErrorType(), o.GetError())
+	}
+	return table.Flush()
 }
 
 // row writes one line. What comes from the node may hold anything that a terminal obeys.
