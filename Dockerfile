@@ -33,4 +33,6 @@ COPY LICENSE /licenses/LICENSE
 # CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH in the host's user
 # namespace. The DaemonSet grants them; without them the server only reports.
 USER 0:0
+# So that kubectl exec starts healerctl by its name, whatever default the runtime has.
+ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 ENTRYPOINT ["/usr/local/bin/node-healer"]

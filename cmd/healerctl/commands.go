@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
@@ -112,6 +114,9 @@ func newHeal(dial dialer) *cobra.Command {
 
 // show prints a report.
 func show(c *cobra.Command, output string, report *adminpb.VolumeReport, err error) error {
+	if err != nil && c.Context().Err() != nil {
+		err = status.Error(codes.Canceled, "interrupted; the server finishes what it began")
+	}
 	if err != nil {
 		return callError{err}
 	}

@@ -8,8 +8,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/docs"
 	"github.com/csi-addons/node-healer/pkg/printable"
@@ -22,14 +20,19 @@ func newExplain() *cobra.Command {
 		Use:   "explain REASON",
 		Short: "Say what a condition or a step means, and what a person does",
 		Args:  cobra.ExactArgs(1),
-		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return names(docs.Conditions), cobra.ShellCompDirectiveNoFileComp
+		ValidArgsFunction: func(_ *cobra.Command, args []string, begun string) (fit []string, _ cobra.ShellCompDirective) {
+			for _, name := range names(docs.Conditions) {
+				if len(args) == 0 && strings.HasPrefix(name, begun) {
+					fit = append(fit, name)
+				}
+			}
+			return fit, cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			rows := rowsOf(docs.Conditions, args[0])
 			if len(rows) == 0 {
-				return callError{status.Errorf(codes.NotFound, "%s is no condition and no step; they are: %s",
-					printable.Name(args[0]), strings.Join(names(docs.Conditions), ", "))}
+				return fmt.Errorf("%s is no condition and no step; they are: %s",
+					printable.Name(args[0]), strings.Join(names(docs.Conditions), ", "))
 			}
 			for _, row := range rows {
 				row.print(cmd.OutOrStdout())

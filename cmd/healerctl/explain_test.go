@@ -19,8 +19,8 @@ func TestExplain(t *testing.T) {
 		{"NotMounted", 0, []string{"NotMounted\n", "  status: Inaccessible, acute\n", "  what is done: rebind\n", "republish"}},
 		{"disconnected", 0, []string{"Disconnected (*)\n", "ENOTCONN"}},
 		{"rebind", 0, []string{"rebind\n"}},
-		{"Tired", exitNotFound, []string{"Tired is no condition and no step; they are: ", "NotMounted"}},
-		{"\x1b[31m", exitNotFound, []string{"31m is no condition"}},
+		{"Tired", exitUsage, []string{"Tired is no condition and no step; they are: ", "NotMounted"}},
+		{"\x1b[31m", exitUsage, []string{"31m is no condition"}},
 	} {
 		var out, errors bytes.Buffer
 		code := run(t.Context(), []string{"healerctl", "explain", tc.name}, &out, &errors)

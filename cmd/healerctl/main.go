@@ -37,9 +37,9 @@ const (
 const exitCodes = `Exit codes:
   0  done; of check and heal: the volume is healthy
   1  the volume is abnormal
-  2  wrong usage, or a request that the server does not take
+  2  wrong usage, an unknown REASON, or a request that the server does not take
   3  no such volume on this node, or no such claim
-  4  no answer: no server, refused, busy, or it could not tell`
+  4  no answer: no server, refused, busy, interrupted, or it could not tell`
 
 // maxErrorBytes bounds the text of an error.
 const maxErrorBytes = 2048

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -22,16 +23,25 @@ import (
 type fakeAdmin struct {
 	adminpb.UnimplementedAdminServer
 
+	// volumes and audit, if set, are listed instead.
+	volumes []*adminpb.Volume
+	audit   []string
+	// takes is how long a check or heal takes.
+	takes  time.Duration
 	healed bool
 }
 
 const hostile = "evil\x1b]0;x\a\u009b2J\u202e\n"
 
-func (*fakeAdmin) ListVolumes(_ *adminpb.ListVolumesRequest, s grpc.ServerStreamingServer[adminpb.Volume]) error {
-	for _, v := range []*adminpb.Volume{
-		{Driver: "a.example.com", VolumeId: "vol-1", Paths: []*adminpb.VolumePath{{Path: "/p"}, {Path: "/q"}, {Path: "/s", Staging: true}}},
-		{Driver: "b.example.com", VolumeId: hostile, Omitted: 3},
-	} {
+func (f *fakeAdmin) ListVolumes(_ *adminpb.ListVolumesRequest, s grpc.ServerStreamingServer[adminpb.Volume]) error {
+	volumes := f.volumes
+	if volumes == nil {
+		volumes = []*adminpb.Volume{
+			{Driver: "a.example.com", VolumeId: "vol-1", Paths: []*adminpb.VolumePath{{Path: "/p"}, {Path: "/q"}, {Path: "/s", Staging: true}}},
+			{Driver: "b.example.com", VolumeId: hostile, Omitted: 3},
+		}
+	}
+	for _, v := range volumes {
 		if err := s.Send(v); err != nil {
 			return err
 		}
@@ -46,14 +56,18 @@ func (*fakeAdmin) ListHolders(_ context.Context, r *adminpb.ListHoldersRequest) 
 	return &adminpb.Holders{Filesystems: []string{"ext4 (8:1): held by " + hostile}}, nil
 }
 
-func (*fakeAdmin) ReadAudit(r *adminpb.ReadAuditRequest, s grpc.ServerStreamingServer[adminpb.AuditLine]) error {
+func (f *fakeAdmin) ReadAudit(r *adminpb.ReadAuditRequest, s grpc.ServerStreamingServer[adminpb.AuditLine]) error {
 	if r.GetLimit() > 1000 {
 		return status.Error(codes.InvalidArgument, "limit: must be between 1 and 1000")
 	}
-	for _, line := range []string{
-		`{"version":1,"time":"2026-01-02T03:04:05Z","when":"before","volumeID":"vol-1","step":"rebind","mountPoint":"/p","caller":"loop"}`,
-		`{"version":1,"time":"2026-01-02T03:04:06Z","when":"after","volumeID":"vol-1","step":"rebind","mountPoint":"/p","caller":"loop","outcome":"done"}`,
-	} {
+	lines := f.audit
+	if lines == nil {
+		lines = []string{
+			`{"version":1,"time":"2026-01-02T03:04:05Z","when":"before","volumeID":"vol-1","step":"rebind","mountPoint":"/p","caller":"loop"}`,
+			`{"version":1,"time":"2026-01-02T03:04:06Z","when":"after","volumeID":"vol-1","step":"rebind","mountPoint":"/p","caller":"loop","outcome":"done"}`,
+		}
+	}
+	for _, line := range lines {
 		if err := s.Send(&adminpb.AuditLine{Json: line}); err != nil {
 			return err
 		}
@@ -61,7 +75,8 @@ func (*fakeAdmin) ReadAudit(r *adminpb.ReadAuditRequest, s grpc.ServerStreamingS
 	return nil
 }
 
-func (f *fakeAdmin) CheckVolume(_ context.Context, r *adminpb.CheckVolumeRequest) (*adminpb.VolumeReport, error) {
+func (f *fakeAdmin) CheckVolume(ctx context.Context, r *adminpb.CheckVolumeRequest) (*adminpb.VolumeReport, error) {
+	f.wait(ctx)
 	switch {
 	case r.GetVolumeId() == "busy":
 		return nil, status.Error(codes.Aborted, "busy\x1b[2J")
@@ -81,12 +96,25 @@ func (f *fakeAdmin) HealVolume(ctx context.Context, r *adminpb.HealVolumeRequest
 	if r.GetDryRun() {
 		return f.CheckVolume(ctx, &adminpb.CheckVolumeRequest{VolumeId: r.GetVolumeId()})
 	}
+	f.wait(ctx)
 	f.healed = true
-	return &adminpb.VolumeReport{Verdict: "healed", Message: "healed: rebind at /p."}, nil
+	return &adminpb.VolumeReport{Verdict: "healed", Message: "healed: rebind at /p.", Outcomes: []*adminpb.Outcome{
+		{Step: "rebind", MountPoint: "/p", Error: "move_mount: EPERM\x1b[2J", Tier: "terminal", ErrorType: "permission"},
+		{Step: "replace", MountPoint: "/p"},
+	}}, nil
 }
 
-// serveFake returns a function that runs healerctl against a server.
-func serveFake(t *testing.T) func(args ...string) (code int, stdout, stderr string) {
+// wait returns when the call has taken its time, or its caller has left.
+func (f *fakeAdmin) wait(ctx context.Context) {
+	select {
+	case <-time.After(f.takes):
+	case <-ctx.Done():
+	}
+}
+
+// listen serves on a socket of its own until the test has ended, and returns the flag that
+// names it.
+func (f *fakeAdmin) listen(t *testing.T) (endpoint string) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)
@@ -94,7 +122,7 @@ func serveFake(t *testing.T) func(args ...string) (code int, stdout, stderr stri
 		t.Fatal(err)
 	}
 	s := grpc.NewServer()
-	adminpb.RegisterAdminServer(s, &fakeAdmin{})
+	adminpb.RegisterAdminServer(s, f)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(l) }()
 	t.Cleanup(func() {
@@ -103,15 +131,22 @@ func serveFake(t *testing.T) func(args ...string) (code int, stdout, stderr stri
 			t.Error(err)
 		}
 	})
+	return "--endpoint=unix://" + socket
+}
+
+// serve returns a function that runs healerctl against a server.
+func (f *fakeAdmin) serve(t *testing.T) func(args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	endpoint := f.listen(t)
 	return func(args ...string) (int, string, string) {
 		var stdout, stderr bytes.Buffer
-		code := run(t.Context(), append(append([]string{"healerctl"}, args...), "--endpoint=unix://"+socket), &stdout, &stderr)
+		code := run(t.Context(), append(append([]string{"healerctl"}, args...), endpoint), &stdout, &stderr)
 		return code, stdout.String(), stderr.String()
 	}
 }
 
 func TestHoldersAndAudit(t *testing.T) {
-	call := serveFake(t)
+	call := (&fakeAdmin{}).serve(t)
 	for _, c := range []struct {
 		args           string
 		code           int
@@ -127,11 +162,6 @@ func TestHoldersAndAudit(t *testing.T) {
 		if code, stdout, stderr := call(strings.Fields(c.args)...); code != c.code || stdout != c.stdout || stderr != c.stderr {
 			t.Errorf("%s: exit %d, %q, %q", c.args, code, stdout, stderr)
 		}
-	}
-	_, stdout, _ := call("audit", "-o", "json")
-	var lines []map[string]any
-	if err := json.Unmarshal([]byte(stdout), &lines); err != nil || len(lines) != 2 || lines[1]["outcome"] != "done" {
-		t.Errorf("%v: %s", err, stdout)
 	}
 }
 
@@ -157,11 +187,14 @@ func TestChangesAreSaidOnce(t *testing.T) {
 }
 
 func TestRun(t *testing.T) {
-	call := serveFake(t)
+	call := (&fakeAdmin{}).serve(t)
 	const steps = "abnormal: NotMounted at /p.\n" +
 		"STEP      COST      MOUNT-POINT   REFUSED\n" +
 		"rebind    rebind    /p            -\n" +
 		"restage   restage   /s            not enabled\n"
+	const healed = "healed: rebind at /p.\n" +
+		"FAILED   MOUNT-POINT   TIER       ERROR-TYPE   ERROR\n" +
+		"rebind   /p            terminal   permission   move_mount: EPERM\\x1b[2J\n"
 	for _, c := range []struct { // in this order: the heal repairs the volume
 		args           string
 		code           int
@@ -174,7 +207,7 @@ func TestRun(t *testing.T) {
 		{"check vol-1 --driver bad", exitUsage, "", "healerctl: driver: bad\n"},
 		{"check", exitUsage, "", "healerctl: accepts 1 arg(s), received 0\n"},
 		{"list -o xml", exitUsage, "", "healerctl: --output: \"xml\" is none of table, wide, json and yaml\n"},
-		{"heal vol-1", 0, "healed: rebind at /p.\n", ""},
+		{"heal vol-1", 0, healed, ""},
 		{"check vol-1", 0, "healthy: all is well.\n", ""},
 	} {
 		code, stdout, stderr := call(strings.Fields(c.args)...)
@@ -192,7 +225,7 @@ func TestNoServer(t *testing.T) {
 }
 
 func TestListObeysNoTerminal(t *testing.T) {
-	call := serveFake(t)
+	call := (&fakeAdmin{}).serve(t)
 	for _, output := range []string{asTable, asJSON, asYAML} {
 		code, stdout, stderr := call("list", "-o", output)
 		if code != 0 {
@@ -202,10 +235,7 @@ func TestListObeysNoTerminal(t *testing.T) {
 			t.Errorf("%s: %q", output, stdout)
 		}
 		if output == asTable {
-			if !strings.HasPrefix(stdout, "DRIVER          VOLUME-ID") || !strings.Contains(stdout, "a.example.com   vol-1") || strings.Count(stdout, "\n") != 3 {
-				t.Errorf("%s", stdout)
-			}
-			continue
+			continue // print_test.go has the whole table
 		}
 		raw, err := yaml.YAMLToJSON([]byte(stdout)) // JSON is YAML
 		if err != nil {

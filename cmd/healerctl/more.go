@@ -2,18 +2,14 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/printable"
@@ -55,48 +51,6 @@ func newHolders(dial dialer) *cobra.Command {
 		})
 	}
 	return c
-}
-
-func newAudit(dial dialer) *cobra.Command {
-	var output, volume string
-	var lines int32
-	c := &cobra.Command{Use: "audit", Short: "Show the last heal steps of this node", Args: cobra.NoArgs}
-	outputFlag(c, &output)
-	c.Flags().StringVar(&volume, "volume", "", "only those of this `VOLUME-ID`")
-	c.Flags().Int32VarP(&lines, "lines", "n", 100, "at most so many, 1000 at most")
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		return dial(func(client adminpb.AdminClient) error {
-			log, err := all(client.ReadAudit(c.Context(), &adminpb.ReadAuditRequest{VolumeId: volume, Limit: lines}))
-			if err != nil {
-				return err
-			}
-			return printed(printAudit(c.OutOrStdout(), output, log))
-		})
-	}
-	return c
-}
-
-func printAudit(w io.Writer, output string, log []*adminpb.AuditLine) error {
-	if output != asTable {
-		lines := make([]json.RawMessage, 0, len(log))
-		for _, line := range log {
-			lines = append(lines, json.RawMessage(line.GetJson()))
-		}
-		return printData(w, output, lines)
-	}
-	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	row(table, "TIME", "VOLUME-ID", "STEP", "MOUNT-POINT", "CALLER", "OUTCOME")
-	for _, line := range log {
-		var e struct {
-			Time                                              time.Time
-			When, VolumeID, Step, MountPoint, Caller, Outcome string
-		}
-		if err := json.Unmarshal([]byte(line.GetJson()), &e); err != nil {
-			return status.Error(codes.Unknown, "a line of the audit log is no JSON")
-		}
-		row(table, e.Time.Format(time.RFC3339), e.VolumeID, e.Step, e.MountPoint, e.Caller, cmp.Or(e.Outcome, "begins"))
-	}
-	return table.Flush()
 }
 
 // watchGap is the time between two looks of watch.

@@ -97,6 +97,9 @@ func printReport(w io.Writer, output string, r *adminpb.VolumeReport) error {
 	if _, err := fmt.Fprintln(w, painted(w, r.GetVerdict(), printable.Line(r.GetMessage(), maxCellBytes))); err != nil {
 		return err
 	}
+	if err := printFailed(w, r.GetOutcomes()); err != nil {
+		return err
+	}
 	if len(r.GetSteps()) > 0 {
 		table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 		row(table, "STEP", "COST", "MOUNT-POINT", "REFUSED")
@@ -112,6 +115,24 @@ func printReport(w io.Writer, output string, r *adminpb.VolumeReport) error {
 		return err
 	}
 	return nil
+}
+
+// printFailed lists the steps that failed, with the class of their errors; the message
+// has all that was done.
+func printFailed(w io.Writer, outcomes []*adminpb.Outcome) error {
+	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	head := []string{"FAILED", "MOUNT-POINT", "TIER", "ERROR-TYPE", "ERROR"}
+	for _, o := range outcomes {
+		if o.GetError() == "" {
+			continue
+		}
+		if head != nil {
+			row(table, head...)
+			head = nil
+		}
+		row(table, o.GetStep(), o.GetMountPoint(), o.GetTier(), o.GetErrorType(), o.GetError())
+	}
+	return table.Flush()
 }
 
 // row writes one line. What comes from the node may hold anything that a terminal obeys.
@@ -134,8 +155,8 @@ func printData(w io.Writer, output string, data any) error {
 	if err != nil {
 		return err
 	}
-	safe := escaped(string(text))
-	// YAML does not quote all that a terminal may obey; JSON is YAML too.
+	safe := escaped(string(text), output)
+	// The YAML writer does not quote all that a terminal may obey; JSON is YAML, too.
 	if output == asJSON || safe != string(text) {
 		_, err = fmt.Fprintln(w, safe)
 		return err
@@ -146,19 +167,22 @@ func printData(w io.Writer, output string, data any) error {
 	return err
 }
 
-// escaped returns JSON in which whatever a terminal may obey is an escape sequence of
-// JSON's: encoding/json writes C1 controls and DEL as they are.
-func escaped(text string) string {
+// escaped returns JSON in which whatever a terminal may obey is an escape sequence:
+// encoding/json writes C1 controls and DEL as they are. Beyond the first plane YAML has a
+// sequence of its own, and does not take JSON's two (YAML 1.2, 5.7).
+func escaped(text, output string) string {
 	var b strings.Builder
 	for _, r := range text {
 		switch {
 		case r < 0x7f || strconv.IsPrint(r):
 			b.WriteRune(r)
-		case r > 0xffff:
+		case r <= 0xffff:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		case output == asYAML:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		default:
 			high, low := utf16.EncodeRune(r)
 			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
-		default:
-			fmt.Fprintf(&b, `\u%04x`, r)
 		}
 	}
 	return b.String()

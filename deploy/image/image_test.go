@@ -105,6 +105,9 @@ func TestDockerfile(t *testing.T) {
 	entry, err := json.Marshal(is.Config.Entrypoint)
 	must(t, err)
 	want := []string{"\nUSER " + is.Config.User + "\n", "\nENTRYPOINT " + string(entry) + "\n", " /" + programDir + "\n", " /" + certificates + "\n", " /" + licence + "\n"}
+	for _, variable := range is.Config.Env {
+		want = append(want, "\nENV "+variable+"\n")
+	}
 	for key, value := range is.Config.Labels {
 		if key == "org.opencontainers.image.version" {
 			value = "$VERSION"
@@ -118,6 +121,9 @@ func TestDockerfile(t *testing.T) {
 		if !strings.Contains(said, w) {
 			t.Errorf("the Dockerfile lacks %q", w)
 		}
+	}
+	if n := strings.Count(said, "\nENV "); n != len(is.Config.Env) || !slices.Contains(filepath.SplitList(searchPath), filepath.Clean("/"+programDir)) {
+		t.Errorf("the Dockerfile sets %d variables, the image %q", n, is.Config.Env)
 	}
 	if n := strings.Count(said, "org.opencontainers.image."); n != len(is.Config.Labels) || is.Architecture != "arm64" {
 		t.Errorf("the Dockerfile has %d labels, the image %d, for %s", n, len(is.Config.Labels), is.Architecture)

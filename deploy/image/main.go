@@ -29,6 +29,10 @@ const (
 	sbomName = "node-healer-%s-%s.cdx.json"
 )
 
+// searchPath lets kubectl exec start healerctl by its name, whatever default the runtime has.
+// It is the usual one, so that programs of an image that is made from this one are found, too.
+const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
 // config is what the command line says.
 type config struct {
 	out, name, version string
@@ -102,7 +106,7 @@ func (c config) image(platform *v1.Platform) (v1.Image, error) {
 		Architecture: platform.Architecture, OS: platform.OS, Created: v1.Time{Time: created},
 		RootFS: v1.RootFS{Type: "layers"},
 		Config: v1.Config{
-			User: "0:0", Entrypoint: []string{"/" + programDir + "node-healer"},
+			User: "0:0", Env: []string{"PATH=" + searchPath}, Entrypoint: []string{"/" + programDir + "node-healer"},
 			Labels: map[string]string{
 				"org.opencontainers.image.title":       "node-healer",
 				"org.opencontainers.image.description": "Checks and heals CSI volumes on the node",

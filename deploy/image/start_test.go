@@ -57,10 +57,12 @@ state = "`+dir+`/state"
 	if out, err := ctr("images", "import", "--snapshotter", "native", "--platform", "linux/"+runtime.GOARCH, filepath.Join(archived, archive)); err != nil {
 		t.Fatal(out)
 	}
-	for _, program := range programs {
-		out, _ := ctr("run", "--rm", "--snapshotter", "native", c.name, program, "/"+programDir+program, "--version")
-		if !strings.Contains(out, says(program)) {
-			t.Errorf("%s: %s", program, out)
+	for _, program := range programs { // by path as the manifests do, by name as a person does
+		for _, command := range []string{"/" + programDir + program, program} {
+			out, _ := ctr("run", "--rm", "--snapshotter", "native", c.name, program, command, "--version")
+			if !strings.Contains(out, says(program)) {
+				t.Errorf("%s: %s", command, out)
+			}
 		}
 	}
 }

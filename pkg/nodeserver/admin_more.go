@@ -7,19 +7,11 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/printable"
-)
-
-const (
-	// maxAuditLines bounds one answer, defaultAuditLines is what 0 stands for.
-	maxAuditLines     = 1000
-	defaultAuditLines = 100
 )
 
 // VolumeState is what the node's own loop saw of a volume last.
@@ -31,12 +23,6 @@ type VolumeState struct {
 	Checked, Due, Since time.Time
 	Tries               int
 	Left                string
-}
-
-// AuditLog reads the log of mutating operations; *state.Audit is one.
-type AuditLog interface {
-	// Last returns lines of JSON, the oldest first; an empty ID stands for all volumes.
-	Last(volumeID string, limit int) ([][]byte, error)
 }
 
 // addStates adds what the loop knows of volumes.
@@ -104,25 +90,4 @@ func (a admin) ListHolders(ctx context.Context, req *adminpb.ListHoldersRequest)
 		out.Filesystems = append(out.Filesystems, adminText(fmt.Sprintf("%s (%s): %s", types[what.Superblock], what.Superblock, by)))
 	}
 	return out, nil
-}
-
-// ReadAudit implements adminpb.AdminServer.
-func (a admin) ReadAudit(req *adminpb.ReadAuditRequest, stream grpc.ServerStreamingServer[adminpb.AuditLine]) error {
-	if err := onlyRoot(stream.Context()); err != nil {
-		return err
-	}
-	limit := cmp.Or(int(req.GetLimit()), defaultAuditLines)
-	if limit < 0 || limit > maxAuditLines {
-		return toStatus(healer.Invalid("limit", "must be between 1 and %d", maxAuditLines), nil)
-	}
-	lines, err := a.server.cfg.Audit.Last(req.GetVolumeId(), limit)
-	if err != nil {
-		return toStatus(healer.Failed("read the audit log", err), nil)
-	}
-	for _, line := range lines {
-		if err := stream.Send(&adminpb.AuditLine{Json: printable.Line(valid(string(line)), maxVolumeIDBytes+4*adminTextBytes)}); err != nil {
-			return err
-		}
-	}
-	return nil
 }

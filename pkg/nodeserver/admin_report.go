@@ -35,7 +35,8 @@ func adminReport(r healer.Report, checked bool) *adminpb.VolumeReport {
 	for _, o := range r.Steps {
 		done := &adminpb.Outcome{Step: o.Step, MountPoint: adminText(o.MountPoint)}
 		if o.Err != nil {
-			done.Error = adminText(o.Err.Error())
+			class := healer.Classify(o.Step, "", o.Err)
+			done.Error, done.Tier, done.ErrorType = adminText(o.Err.Error()), string(class.Tier), string(class.Type)
 		}
 		out.Outcomes = append(out.Outcomes, done)
 	}

@@ -3,6 +3,7 @@ package nodeserver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -228,6 +230,16 @@ func TestAdminDryRunOnlyChecks(t *testing.T) {
 	}
 	if got.GetVerdict() != "abnormal" || strings.Contains(got.String(), "\x1b") || strings.Contains(got.GetConditions()[0].GetMessage(), "\x1b") {
 		t.Errorf("report %v", got)
+	}
+}
+
+// A failed step has the class of its error, as metrics and audit log have it.
+func TestAdminReportClassifiesFailures(t *testing.T) {
+	got := adminReport(healer.Report{Steps: []healer.Outcome{
+		{Step: "rebind", MountPoint: "/p", Err: fmt.Errorf("move_mount: %w", unix.EPERM)}, {Step: "replace", MountPoint: "/p"},
+	}}, false).GetOutcomes()
+	if len(got) != 2 || got[0].GetTier() != "terminal" || got[0].GetErrorType() != "permission" || got[1].GetTier()+got[1].GetErrorType() != "" {
+		t.Errorf("%v", got)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
@@ -36,8 +37,8 @@ func TestOneLinePerCall(t *testing.T) {
 		"healthy": {healer.Report{}, nil, []string{`code="OK"`, `verdict="healthy"`, `found=""`, `done=""`}},
 		"healed": {healer.Report{
 			Before: healer.Diagnosis{Conditions: []healer.Condition{condition, condition}},
-			Steps:  []healer.Outcome{{Step: "rebind", Err: errors.New("EBUSY")}, {Step: "rebind"}},
-		}, nil, []string{`code="OK"`, `verdict="healed"`, `found="NotMounted"`, `done="rebind:failed,rebind"`}},
+			Steps:  []healer.Outcome{{Step: "rebind", Err: fmt.Errorf("move_mount: %w", unix.EPERM)}, {Step: "rebind", Err: errors.New("x")}, {Step: "rebind"}},
+		}, nil, []string{`code="OK"`, `verdict="healed"`, `found="NotMounted"`, `done="rebind:failed(permission),rebind:failed(unknown),rebind"`}},
 		"abnormal": {healer.Report{
 			After:   healer.Diagnosis{Conditions: []healer.Condition{condition}, Failures: []healer.ProviderFailure{{Provider: "csi", Err: errors.New("x")}}},
 			Refused: []healer.Refusal{{Step: "rebind"}, {Step: "rebind"}},

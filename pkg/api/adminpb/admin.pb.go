@@ -564,7 +564,11 @@ type Outcome struct {
 	Step       string                 `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`
 	MountPoint string                 `protobuf:"bytes,2,opt,name=mount_point,json=mountPoint,proto3" json:"mount_point,omitempty"`
 	// Empty when the step ended without an error.
-	Error         string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// The class of that error (docs/errors.md): transient, retriable or terminal; and
+	// permission, execution, validation, timeout or unknown.
+	Tier          string `protobuf:"bytes,4,opt,name=tier,proto3" json:"tier,omitempty"`
+	ErrorType     string `protobuf:"bytes,5,opt,name=error_type,json=errorType,proto3" json:"error_type,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -616,6 +620,20 @@ func (x *Outcome) GetMountPoint() string {
 func (x *Outcome) GetError() string {
 	if x != nil {
 		return x.Error
+	}
+	return ""
+}
+
+func (x *Outcome) GetTier() string {
+	if x != nil {
+		return x.Tier
+	}
+	return ""
+}
+
+func (x *Outcome) GetErrorType() string {
+	if x != nil {
+		return x.ErrorType
 	}
 	return ""
 }
@@ -844,7 +862,9 @@ func (x *ReadAuditRequest) GetLimit() int32 {
 
 type AuditLine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One line of the log, which is JSON.
+	// One line of the log: the JSON as it is on disk, where each text of a very long line
+	// may be cut; printable text of a line that is no JSON. Who prints it escapes what a
+	// terminal may obey.
 	Json          string `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -936,12 +956,15 @@ const file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc
 	"\x06advice\x18\x04 \x01(\tR\x06advice\x12\x14\n" +
 	"\x05acute\x18\x05 \x01(\bR\x05acute\x12\x1f\n" +
 	"\vmount_point\x18\x06 \x01(\tR\n" +
-	"mountPoint\"T\n" +
+	"mountPoint\"\x87\x01\n" +
 	"\aOutcome\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\tR\x04step\x12\x1f\n" +
 	"\vmount_point\x18\x02 \x01(\tR\n" +
 	"mountPoint\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05error\"i\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\x12\x12\n" +
+	"\x04tier\x18\x04 \x01(\tR\x04tier\x12\x1d\n" +
+	"\n" +
+	"error_type\x18\x05 \x01(\tR\terrorType\"i\n" +
 	"\x04Step\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\tR\x04step\x12\x1f\n" +
 	"\vmount_point\x18\x02 \x01(\tR\n" +

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/csi-addons/node-healer/pkg/api/adminpb"
+)
+
+func at(second int) *timestamppb.Timestamp {
+	return timestamppb.New(time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC))
+}
+
+// What scripts and people read of list is all here: a change of it is a change of the
+// interface.
+func TestListPrints(t *testing.T) {
+	call := (&fakeAdmin{volumes: []*adminpb.Volume{
+		{
+			Driver: "a.example.com", VolumeId: "vol-1", Paths: []*adminpb.VolumePath{{Path: "/p"}, {Path: "/q"}, {Path: "/s", Staging: true}}, Omitted: 3,
+			Verdict: "abnormal", Reasons: []string{"NotMounted", "IOError"}, Checked: at(5), Due: at(35), AbnormalSince: at(1), Tries: 2, Left: "DryRun: nothing is changed",
+		},
+		{Driver: "b.example.com", VolumeId: "vol-2", Paths: []*adminpb.VolumePath{{Path: "/r"}}, Verdict: "healthy", Checked: at(6), Due: at(36)},
+		{Driver: "b.example.com", VolumeId: "vol-3"},
+	}}).serve(t)
+	for output, want := range map[string]string{
+		asTable: `
+DRIVER          VOLUME-ID   PUBLISHED   STAGED   HEALTH
+a.example.com   vol-1       2+          1+       abnormal: NotMounted, IOError (left alone: DryRun: nothing is changed)
+b.example.com   vol-2       1           0        healthy
+b.example.com   vol-3       0           0        not checked yet
+`,
+		asWide: `
+DRIVER          VOLUME-ID   PUBLISHED   STAGED   HEALTH                                                                   CHECKED                DUE                    TRIES   PATHS
+a.example.com   vol-1       2+          1+       abnormal: NotMounted, IOError (left alone: DryRun: nothing is changed)   2026-01-02T03:04:05Z   2026-01-02T03:04:35Z   2       /p /q /s
+b.example.com   vol-2       1           0        healthy                                                                  2026-01-02T03:04:06Z   2026-01-02T03:04:36Z   0       /r
+b.example.com   vol-3       0           0        not checked yet                                                          -                      -                      0       -
+`,
+		asYAML: `
+- abnormal_since: "2026-01-02T03:04:01Z"
+  checked: "2026-01-02T03:04:05Z"
+  driver: a.example.com
+  due: "2026-01-02T03:04:35Z"
+  left: 'DryRun: nothing is changed'
+  omitted: 3
+  paths:
+  - path: /p
+    staging: false
+  - path: /q
+    staging: false
+  - path: /s
+    staging: true
+  reasons:
+  - NotMounted
+  - IOError
+  tries: 2
+  verdict: abnormal
+  volume_id: vol-1
+- abnormal_since: null
+  checked: "2026-01-02T03:04:06Z"
+  driver: b.example.com
+  due: "2026-01-02T03:04:36Z"
+  left: ""
+  omitted: 0
+  paths:
+  - path: /r
+    staging: false
+  reasons: []
+  tries: 0
+  verdict: healthy
+  volume_id: vol-2
+- abnormal_since: null
+  checked: null
+  driver: b.example.com
+  due: null
+  left: ""
+  omitted: 0
+  paths: []
+  reasons: []
+  tries: 0
+  verdict: ""
+  volume_id: vol-3
+`,
+	} {
+		prints(t, call, 0, "list -o "+output, want)
+	}
+}
+
+func TestHostileListPrints(t *testing.T) {
+	prints(t, (&fakeAdmin{}).serve(t), 0, "list", `
+DRIVER          VOLUME-ID                        PUBLISHED   STAGED   HEALTH
+a.example.com   vol-1                            2           1        not checked yet
+b.example.com   evil\x1b]0;x\a\u009b2J\u202e\n   0+          0+       not checked yet
+`)
+}
+
+func TestReportPrints(t *testing.T) {
+	call := (&fakeAdmin{}).serve(t)
+	prints(t, call, exitAbnormal, "check vol-1 -o json", `
+{
+  "driver": "",
+  "volume_id": "",
+  "path": "",
+  "verdict": "abnormal",
+  "message": "abnormal: NotMounted at /p.",
+  "conditions": [],
+  "outcomes": [],
+  "steps": [
+    {
+      "step": "rebind",
+      "mount_point": "/p",
+      "cost": "rebind",
+      "refused": ""
+    },
+    {
+      "step": "restage",
+      "mount_point": "/s",
+      "cost": "restage",
+      "refused": "not enabled"
+    }
+  ],
+  "omitted": 0
+}
+`)
+	prints(t, call, 0, "heal vol-1 -o json", `
+{
+  "driver": "",
+  "volume_id": "",
+  "path": "",
+  "verdict": "healed",
+  "message": "healed: rebind at /p.",
+  "conditions": [],
+  "outcomes": [
+    {
+      "step": "rebind",
+      "mount_point": "/p",
+      "error": "move_mount: EPERM\u001b[2J",
+      "tier": "terminal",
+      "error_type": "permission"
+    },
+    {
+      "step": "replace",
+      "mount_point": "/p",
+      "error": "",
+      "tier": "",
+      "error_type": ""
+    }
+  ],
+  "steps": [],
+  "omitted": 0
+}
+`)
+	prints(t, call, 0, "heal vol-1 -o yaml", `
+conditions: []
+driver: ""
+message: 'healed: rebind at /p.'
+omitted: 0
+outcomes:
+- error: "move_mount: EPERM\e[2J"
+  error_type: permission
+  mount_point: /p
+  step: rebind
+  tier: terminal
+- error: ""
+  error_type: ""
+  mount_point: /p
+  step: replace
+  tier: ""
+path: ""
+steps: []
+verdict: healed
+volume_id: ""
+`)
+}
+
+// prints compares all of what a command prints, and its exit code.
+func prints(t *testing.T, call func(args ...string) (int, string, string), wantCode int, command, want string) {
+	t.Helper()
+	if code, stdout, stderr := call(strings.Fields(command)...); code != wantCode || stdout != want[1:] || stderr != "" {
+		t.Errorf("%s: exit code %d, %s\n%s", command, code, stderr, stdout)
+	}
+}

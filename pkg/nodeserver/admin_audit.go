@@ -1,0 +1,78 @@
+package nodeserver
+
+import (
+	"cmp"
+	"encoding/json"
+	"strings"
+
+	"google.golang.org/grpc"
+
+	"github.com/csi-addons/node-healer/pkg/api/adminpb"
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/printable"
+)
+
+const (
+	// maxAuditLines bounds one answer, defaultAuditLines is what 0 stands for.
+	maxAuditLines     = 1000
+	defaultAuditLines = 100
+	// maxAuditLineBytes holds an entry of ten texts of adminTextBytes each, also when they
+	// consist of control characters: JSON writes six bytes for each.
+	maxAuditLineBytes = maxResponseBytes / 4
+)
+
+// AuditLog reads the log of mutating operations; *state.Audit is one.
+type AuditLog interface {
+	// Last returns lines of JSON, the oldest first; an empty ID stands for all volumes.
+	Last(volumeID string, limit int) ([][]byte, error)
+}
+
+// ReadAudit implements adminpb.AdminServer.
+func (a admin) ReadAudit(req *adminpb.ReadAuditRequest, stream grpc.ServerStreamingServer[adminpb.AuditLine]) error {
+	if err := onlyRoot(stream.Context()); err != nil {
+		return err
+	}
+	limit := cmp.Or(int(req.GetLimit()), defaultAuditLines)
+	if limit < 0 || limit > maxAuditLines {
+		return toStatus(healer.Invalid("limit", "must be between 1 and %d", maxAuditLines), nil)
+	}
+	lines, err := a.server.cfg.Audit.Last(req.GetVolumeId(), limit)
+	if err != nil {
+		return toStatus(healer.Failed("read the audit log", err), nil)
+	}
+	for _, line := range lines {
+		if err := stream.Send(&adminpb.AuditLine{Json: auditLine(line)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// auditLine returns a line of the log as it is, or if it is too long with each of its
+// texts cut. Cutting or escaping the line itself would make it something else than JSON:
+// only what is none already is sent as printable text.
+func auditLine(line []byte) string {
+	if len(line) <= maxAuditLineBytes && json.Valid(line) {
+		return valid(string(line))
+	}
+	var entry map[string]any
+	if json.Unmarshal(line, &entry) == nil {
+		for key, value := range entry {
+			if text, is := value.(string); is {
+				entry[key] = cutText(text)
+			}
+		}
+		if short, err := json.Marshal(entry); err == nil && len(short) <= maxAuditLineBytes {
+			return string(short)
+		}
+	}
+	return printable.Line(string(line), adminTextBytes)
+}
+
+// cutText returns at most adminTextBytes of text, and a mark if that is not all.
+func cutText(text string) string {
+	if len(text) <= adminTextBytes {
+		return text
+	}
+	return strings.ToValidUTF8(text[:adminTextBytes-len(printable.Ellipsis)], "") + printable.Ellipsis
+}
