@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/csi-addons/node-healer/pkg/gateway"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/driver"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
@@ -22,7 +23,11 @@ var write = flag.Bool("write", false, "write the tables in errors.md anew")
 // TestErrorsPage compares the tables of errors with those in the code.
 func TestErrorsPage(t *testing.T) {
 	page := read(t, "errors.md")
-	for name, table := range map[string]string{"statuses": statusTable(), "conditions": conditionTable(), "own": ownTable(), "errnos": errnoTable(), "driver": driverTable(), "schedules": scheduleTable()} {
+	tables := map[string]string{
+		"statuses": statusTable(), "gateway": gatewayTable(), "conditions": conditionTable(), "own": ownTable(), "errnos": errnoTable(),
+		"driver": driverTable(), "schedules": scheduleTable(),
+	}
+	for name, table := range tables {
 		begin, end := "<!-- "+name+": made by `go test ./docs -args -write` -->\n", "<!-- end -->\n"
 		before, rest, found := strings.Cut(page, begin)
 		section, after, ended := strings.Cut(rest, end)
@@ -46,6 +51,14 @@ func statusTable() string {
 	for _, r := range nodeserver.ErrorRows() {
 		tier, kind := cmp.Or(string(r.Class.Tier), "of the cause"), cmp.Or(string(r.Class.Type), "of the cause")
 		table += fmt.Sprintf("| %s | %s | %s | %s |\n", r.Name, r.Reason, tier, kind)
+	}
+	return table
+}
+
+func gatewayTable() string {
+	table := "| code | reason | tier | type | when |\n|---|---|---|---|---|\n"
+	for _, r := range gateway.StatusRows() {
+		table += fmt.Sprintf("| %s | %s | %s | %s | %s |\n", r.Name, r.Reason, r.Tier, r.Type, r.When)
 	}
 	return table
 }

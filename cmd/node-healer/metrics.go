@@ -53,5 +53,9 @@ func serveMetrics(cfg config, m *metrics.Metrics, server *nodeserver.Server) (st
 	if err != nil {
 		return nil, fmt.Errorf("--metrics-socket: %w", err)
 	}
-	return m.Serve(l, metrics.Serving{Ready: server.Ready, Pprof: cfg.pprof}), nil
+	serving := metrics.Serving{Ready: server.Ready}
+	if cfg.pprof {
+		serving.Profiles = nodeserver.IsRoot // the gateway may connect, too
+	}
+	return m.Serve(l, serving), nil
 }

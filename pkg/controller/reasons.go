@@ -27,25 +27,29 @@ const (
 	ReasonTokenUnreadable      = "TokenUnreadable"
 
 	// What the node, or its gateway, answered.
-	ReasonCredentialsRefused = "CredentialsRefused"
-	ReasonVolumeNotFound     = "VolumeNotFound"
-	ReasonVolumeBusy         = "VolumeBusy"
-	ReasonShuttingDown       = "ShuttingDown"
-	ReasonDisabled           = "Disabled"
-	ReasonInvalidRequest     = "InvalidRequest"
-	ReasonTimedOut           = "TimedOut"
-	ReasonOperationFailed    = "OperationFailed"
+	ReasonCredentialsRefused    = "CredentialsRefused"
+	ReasonCallerNotChecked      = "CallerNotChecked"
+	ReasonNodeHealerUnreachable = "NodeHealerUnreachable"
+	ReasonVolumeNotFound        = "VolumeNotFound"
+	ReasonVolumeBusy            = "VolumeBusy"
+	ReasonShuttingDown          = "ShuttingDown"
+	ReasonDisabled              = "Disabled"
+	ReasonInvalidRequest        = "InvalidRequest"
+	ReasonTimedOut              = "TimedOut"
+	ReasonOperationFailed       = "OperationFailed"
 )
 
-// answeredReasons are those of the server's errors (docs/errors.md).
+// answeredReasons are those of the server's and the gateway's errors (docs/errors.md).
 var answeredReasons = map[string]string{
-	"SHUTTING_DOWN":       ReasonShuttingDown,
-	"INVALID_REQUEST":     ReasonInvalidRequest,
-	"VOLUME_NOT_FOUND":    ReasonVolumeNotFound,
-	"VOLUME_BUSY":         ReasonVolumeBusy,
-	"CREDENTIALS_REFUSED": ReasonCredentialsRefused,
-	"DISABLED":            ReasonDisabled,
-	"OPERATION_FAILED":    ReasonOperationFailed,
+	"SHUTTING_DOWN":           ReasonShuttingDown,
+	"INVALID_REQUEST":         ReasonInvalidRequest,
+	"VOLUME_NOT_FOUND":        ReasonVolumeNotFound,
+	"VOLUME_BUSY":             ReasonVolumeBusy,
+	"CREDENTIALS_REFUSED":     ReasonCredentialsRefused,
+	"CALLER_NOT_CHECKED":      ReasonCallerNotChecked,
+	"NODE_HEALER_UNREACHABLE": ReasonNodeHealerUnreachable,
+	"DISABLED":                ReasonDisabled,
+	"OPERATION_FAILED":        ReasonOperationFailed,
 }
 
 // The classes of what keeps the controller from an answer.

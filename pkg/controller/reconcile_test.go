@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -43,6 +44,7 @@ func TestJobAsksEveryPodOnEveryNode(t *testing.T) {
 // TestTriesFollowTheTiers: the jitter adds up to a tenth.
 func TestTriesFollowTheTiers(t *testing.T) {
 	none := []int(nil)
+	notChecked := failed(gatewayError(t, codes.Unauthenticated, "CALLER_NOT_CHECKED"), nil)
 	for name, tc := range map[string]struct {
 		answers []outcome
 		limit   int32
@@ -50,15 +52,17 @@ func TestTriesFollowTheTiers(t *testing.T) {
 		result  v1alpha1.Result
 		reason  string
 	}{
-		"healed at the second try": {[]outcome{answered(true, "", true), answered(false, "", true)}, 6, []int{60}, v1alpha1.ResultSucceeded, ReasonHealthy},
-		"stays abnormal":           {[]outcome{answered(true, "", true)}, 6, []int{60, 120, 300}, v1alpha1.ResultFailed, ReasonAbnormal},
-		"abnormal when checked":    {[]outcome{answered(true, "", false)}, 6, none, v1alpha1.ResultSucceeded, ReasonAbnormal},
-		"transient":                {[]outcome{hindered(ReasonNodeNotReady, passing, "")}, 4, []int{1, 2, 4, 8}, v1alpha1.ResultFailed, ReasonNodeNotReady},
-		"no other try":             {[]outcome{hindered(ReasonNodeNotReady, passing, "")}, 0, none, v1alpha1.ResultFailed, ReasonNodeNotReady},
-		"terminal":                 {[]outcome{hindered(ReasonDisabled, final, "")}, 6, none, v1alpha1.ResultFailed, ReasonDisabled},
-		"rights":                   {[]outcome{hindered(ReasonCredentialsRefused, distrusted, "")}, 6, []int{30}, v1alpha1.ResultFailed, ReasonCredentialsRefused},
-		"the server asks for time": {[]outcome{{class: passing, after: 40 * time.Second, reason: ReasonVolumeBusy}, answered(false, "", true)}, 6, []int{40}, v1alpha1.ResultSucceeded, ReasonHealthy},
-		"the deadline":             {[]outcome{{class: passing, after: 250 * time.Second, reason: ReasonVolumeBusy}}, 60, []int{250, 250}, v1alpha1.ResultFailed, ReasonVolumeBusy},
+		"healed at the second try":  {[]outcome{answered(true, "", true), answered(false, "", true)}, 6, []int{60}, v1alpha1.ResultSucceeded, ReasonHealthy},
+		"stays abnormal":            {[]outcome{answered(true, "", true)}, 6, []int{60, 120, 300}, v1alpha1.ResultFailed, ReasonAbnormal},
+		"abnormal when checked":     {[]outcome{answered(true, "", false)}, 6, none, v1alpha1.ResultSucceeded, ReasonAbnormal},
+		"transient":                 {[]outcome{hindered(ReasonNodeNotReady, passing, "")}, 4, []int{1, 2, 4, 8}, v1alpha1.ResultFailed, ReasonNodeNotReady},
+		"no other try":              {[]outcome{hindered(ReasonNodeNotReady, passing, "")}, 0, none, v1alpha1.ResultFailed, ReasonNodeNotReady},
+		"terminal":                  {[]outcome{hindered(ReasonDisabled, final, "")}, 6, none, v1alpha1.ResultFailed, ReasonDisabled},
+		"rights":                    {[]outcome{hindered(ReasonCredentialsRefused, distrusted, "")}, 6, []int{30}, v1alpha1.ResultFailed, ReasonCredentialsRefused},
+		"the gateway could not ask": {[]outcome{notChecked}, 3, []int{1, 2, 4}, v1alpha1.ResultFailed, ReasonCallerNotChecked},
+		"its outage ended":          {[]outcome{notChecked, notChecked, notChecked, answered(false, "", true)}, 6, []int{1, 2, 4}, v1alpha1.ResultSucceeded, ReasonHealthy},
+		"the server asks for time":  {[]outcome{{class: passing, after: 40 * time.Second, reason: ReasonVolumeBusy}, answered(false, "", true)}, 6, []int{40}, v1alpha1.ResultSucceeded, ReasonHealthy},
+		"the deadline":              {[]outcome{{class: passing, after: 250 * time.Second, reason: ReasonVolumeBusy}}, 60, []int{250, 250}, v1alpha1.ResultFailed, ReasonVolumeBusy},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -3,6 +3,7 @@ package controller
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -56,6 +57,16 @@ func TestEphemeralClaimIsItsPods(t *testing.T) {
 	}
 }
 
+// gatewayError is what a gateway answers that could not ask the API or the server.
+func gatewayError(t *testing.T, code codes.Code, reason string) error {
+	t.Helper()
+	detailed, err := status.New(code, "try again").WithDetails(
+		&errdetails.ErrorInfo{Reason: reason, Domain: errorDomain, Metadata: map[string]string{"tier": "transient", "error_type": "execution"}},
+		&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)})
+	must(t, err)
+	return detailed.Err()
+}
+
 func TestErrorsHaveTheServersClass(t *testing.T) {
 	detailed, err := status.New(codes.Unknown, "disk").WithDetails(
 		&errdetails.ErrorInfo{Reason: "OPERATION_FAILED", Domain: errorDomain, Metadata: map[string]string{"tier": "retriable", "error_type": "execution"}},
@@ -70,6 +81,8 @@ func TestErrorsHaveTheServersClass(t *testing.T) {
 		after  float64
 	}{
 		"the server's":  {detailed.Err(), ReasonOperationFailed, healer.Retriable, 60},
+		"not checked":   {gatewayError(t, codes.Unauthenticated, "CALLER_NOT_CHECKED"), ReasonCallerNotChecked, healer.Transient, 1},
+		"no server":     {gatewayError(t, codes.Aborted, "NODE_HEALER_UNREACHABLE"), ReasonNodeHealerUnreachable, healer.Transient, 1},
 		"of another":    {foreign.Err(), ReasonGatewayUnreachable, healer.Transient, 0},
 		"unreachable":   {status.Error(codes.Unavailable, ""), ReasonGatewayUnreachable, healer.Transient, 0},
 		"too late":      {status.Error(codes.DeadlineExceeded, ""), ReasonTimedOut, healer.Transient, 0},

@@ -98,7 +98,13 @@ func NewCallers(api *rest.Config, node, audience string) (*Callers, error) {
 	return &Callers{node: node, audience: audience, tokens: cache.New(limited, false, allowedTTL, deniedTTL), rights: rights}, nil
 }
 
-var errTooMany = errors.New("too many tokens that were not reviewed yet: try again")
+// The errors that say nothing of the caller; the log of the gateway says why.
+var (
+	errTooMany  = errors.New("too many tokens that were not reviewed yet: try again")
+	errNoAnswer = errors.New("the Kubernetes API cannot be asked about callers now, so no call is allowed: try again")
+	// errMayNotAsk does not end by itself: the gateway's own rights are missing.
+	errMayNotAsk = errors.New("the Kubernetes API does not let the gateway ask about callers: its log says what is missing")
+)
 
 func newLimiter() *rate.Limiter { return rate.NewLimiter(reviewsPerSecond, reviewBurst) }
 
@@ -212,12 +218,12 @@ func isOutage(err error) bool {
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// outageError says that the API did not answer; the log of the gateway says why.
+// outageError says that the API did not answer about the caller.
 func outageError(err error) error {
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
-		return errors.New("the Kubernetes API does not let the gateway ask about callers: its log says what is missing")
+		return errMayNotAsk
 	}
-	return errors.New("the Kubernetes API cannot be asked about callers now, so no call is allowed: try again")
+	return errNoAnswer
 }
 
 // forbiddenError names the missing right. The usual check, `kubectl auth can-i VERB

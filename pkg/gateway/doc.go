@@ -6,7 +6,7 @@
 // The Kubernetes API authorizes each call (TokenReview, SubjectAccessReview). The
 // gateway passes it on undecoded to the server's second socket, with the caller's name
 // and verb (package forwarded). Every service of the server can be reached, and its
-// answers and codes come back unchanged; only UNAUTHENTICATED and the limits are the
+// answers and codes come back unchanged; only those of StatusRows and the limits are the
 // gateway's own. It registers itself with the CSI-Addons controller.
 //
 // Whatever else the server offers to the network belongs here too, on a listener of

@@ -8,9 +8,7 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
@@ -43,7 +41,7 @@ var refusals = rate.Sometimes{Interval: 10 * time.Second}
 func (g *Gateway) forward(_ any, in grpc.ServerStream) error {
 	method, ok := grpc.MethodFromServerStream(in)
 	if !ok {
-		return status.Error(codes.Unknown, "a call without a method")
+		return operationFailed.status("a call without a method")
 	}
 	who, err := g.callers.authorize(in.Context(), method)
 	if err != nil {
@@ -55,20 +53,6 @@ func (g *Gateway) forward(_ any, in grpc.ServerStream) error {
 	err = g.passOn(in, method, who)
 	klog.V(verbosityCalls).InfoS("Call", keyCaller, who.name, keyVerb, who.verb, keyMethod, printable.Line(method, maxTextBytes), keyCode, status.Code(err))
 	return err
-}
-
-// refused returns the status of a caller that may not call, with the details that the
-// server's own have.
-func refused(err error) error {
-	s := status.New(codes.Unauthenticated, err.Error())
-	detailed, failed := s.WithDetails(&errdetails.ErrorInfo{
-		Reason: "CREDENTIALS_REFUSED", Domain: "node-healer.csi-addons.io",
-		Metadata: map[string]string{"tier": "terminal", "error_type": "permission"},
-	})
-	if failed != nil {
-		return s.Err()
-	}
-	return detailed.Err()
 }
 
 func sourceOf(ctx context.Context) string {
@@ -89,7 +73,7 @@ func (g *Gateway) passOn(in grpc.ServerStream, method string, who caller) error 
 	defer cancel(nil)
 	out, err := g.server.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method, grpc.ForceCodecV2(rawCodec{}))
 	if err != nil {
-		return err
+		return passed(err)
 	}
 	// It ends after this handler has returned, when gRPC ends the stream; Run waits for it.
 	g.receivers.Go(func() {
@@ -104,9 +88,9 @@ func (g *Gateway) passOn(in grpc.ServerStream, method string, who caller) error 
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil && in.Context().Err() == nil && ctx.Err() != nil:
-			return context.Cause(ctx) // the caller's request could not be received
+			return context.Cause(ctx) // the request could not be received; gRPC has answered that
 		case err != nil:
-			return err
+			return passed(err)
 		}
 		if err := in.SendMsg(&message); err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"path/filepath"
@@ -40,6 +41,8 @@ const (
 	nothing  = "may.nothing"
 	// ownAudience may heal, too, but is for registration.Audience.
 	ownAudience = "own.audience"
+	// rightsOutage is of a user about whose rights the API does not answer.
+	rightsOutage = "outage.of.rights"
 )
 
 func fakeTokens(ctx context.Context, token string) (*authenticator.Response, bool, error) {
@@ -49,12 +52,14 @@ func fakeTokens(ctx context.Context, token string) (*authenticator.Response, boo
 		return &authenticator.Response{User: &user.DefaultInfo{Name: healing}}, accepted, nil
 	}
 	switch token {
-	case healing, checking, nothing:
+	case healing, checking, nothing, rightsOutage:
 		return &authenticator.Response{User: &user.DefaultInfo{Name: token}}, true, nil
 	case "other.audience":
 		return nil, false, nil
 	case "outage":
-		return nil, false, &url.Error{Op: "Post", URL: "https://api", Err: errors.New("connection refused")}
+		return nil, false, errRefused
+	case "too.many":
+		return nil, false, errTooMany
 	case "denied":
 		return nil, false, apierrors.NewForbidden(registration.CSIAddonsNodes.GroupResource(), "", errors.New("no"))
 	default:
@@ -62,7 +67,13 @@ func fakeTokens(ctx context.Context, token string) (*authenticator.Response, boo
 	}
 }
 
+// errRefused is that of client-go when nothing listens.
+var errRefused = &url.Error{Op: "Post", URL: "https://api", Err: errors.New("connection refused")}
+
 func fakeRights(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if a.GetUser().GetName() == rightsOutage {
+		return authorizer.DecisionNoOpinion, "", errRefused
+	}
 	if a.GetAPIGroup() != "csi-addons.io" || a.GetResource() != "nodehealers" || a.GetName() != "node-1" || !a.IsResourceRequest() {
 		return authorizer.DecisionDeny, "", fmt.Errorf("asked for %+v", a)
 	}
@@ -184,21 +195,55 @@ func with(t *testing.T, token string, more ...string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, more...)
 }
 
+// sees compares an error with the row, details included.
+func (r StatusRow) sees(t *testing.T, err error, says string) {
+	t.Helper()
+	s := status.Convert(err)
+	var info *errdetails.ErrorInfo
+	var retry time.Duration
+	for _, d := range s.Details() {
+		switch d := d.(type) {
+		case *errdetails.ErrorInfo:
+			info = d
+		case *errdetails.RetryInfo:
+			retry = d.GetRetryDelay().AsDuration()
+		}
+	}
+	known := map[string]string{"tier": r.Tier, "error_type": r.Type}
+	if s.Code() != r.Code || !strings.Contains(s.Message(), says) || info.GetReason() != r.Reason || info.GetDomain() != errorDomain ||
+		!maps.Equal(info.GetMetadata(), known) || retry != r.RetryAfter {
+		t.Errorf("got %v, %v, retry %s; want %+v and %q", s, info, retry, r, says)
+	}
+}
+
+// TestOnlyTheContractsCodes: what the gateway says of its own, too, is one of the six.
+func TestOnlyTheContractsCodes(t *testing.T) {
+	contract := []codes.Code{codes.InvalidArgument, codes.NotFound, codes.Unimplemented, codes.Aborted, codes.Unauthenticated, codes.Unknown}
+	for _, r := range StatusRows() {
+		if !slices.Contains(contract, r.Code) {
+			t.Errorf("%s is not in the contract", r.Name)
+		}
+	}
+}
+
 func TestCallersAreAuthorized(t *testing.T) {
 	for name, tc := range map[string]struct {
 		token string
 		told  string // of the caller, to the server
+		row   StatusRow
 		says  string // to the caller
 	}{
-		"healing":          {healing, healing + " heal", ""},
-		"checking":         {checking, checking + " check", ""}, // answered, and nothing is healed
-		"neither":          {nothing, "", "may.nothing may not heal on node node-1"},
-		"no token":         {"", "", "no bearer token"},
-		"no such token":    {"a.b.c", "", "the token is refused by the Kubernetes API: invalid bearer token [redacted]"},
-		"our own audience": {ownAudience, healing + " heal", ""},
-		"another audience": {"other.audience", "", "the token is for another audience: this server takes tokens for the API server itself"},
-		"the API is gone":  {"outage", "", "cannot be asked about callers now"},
-		"it denies us":     {"denied", "", "does not let the gateway ask about callers"},
+		"healing":          {token: healing, told: healing + " heal"},
+		"checking":         {token: checking, told: checking + " check"}, // answered, and nothing is healed
+		"neither":          {nothing, "", credentialsRefused, "may.nothing may not heal on node node-1"},
+		"no token":         {"", "", credentialsRefused, "no bearer token"},
+		"no such token":    {"a.b.c", "", credentialsRefused, "the token is refused by the Kubernetes API: invalid bearer token [redacted]"},
+		"our own audience": {token: ownAudience, told: healing + " heal"},
+		"another audience": {"other.audience", "", credentialsRefused, "the token is for another audience: this server takes tokens for the API server itself"},
+		"the API is gone":  {"outage", "", callerNotChecked, "cannot be asked about callers now"},
+		"it went between":  {rightsOutage, "", callerNotChecked, "cannot be asked about callers now"},
+		"too many tokens":  {"too.many", "", callerNotChecked, "too many tokens"},
+		"it denies us":     {"denied", "", credentialsRefused, "does not let the gateway ask about callers"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, TLS{})
@@ -207,8 +252,8 @@ func TestCallersAreAuthorized(t *testing.T) {
 			switch {
 			case tc.says == "" && (err != nil || answer.GetMessage() != "healthy: v"):
 				t.Errorf("got %v, %v", answer, err)
-			case tc.says != "" && (status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), tc.says)):
-				t.Errorf("got %v, want %q", err, tc.says)
+			case tc.says != "":
+				tc.row.sees(t, err, tc.says)
 			}
 			if got := w.server.told(); got != tc.told {
 				t.Errorf("the server was told %q, want %q", got, tc.told)
@@ -256,8 +301,29 @@ func TestCodesComeBack(t *testing.T) {
 	}
 	w.server.err = nil
 	_, err := client.NodeHealer(with(t, healing), &healerpb.NodeHealerRequest{VolumeId: strings.Repeat("v", maxRequestBytes)})
-	if status.Code(err) != codes.ResourceExhausted {
+	if status.Code(err) != codes.ResourceExhausted { // gRPC's own, as of the server
 		t.Errorf("a request that is too large: %v", err)
+	}
+}
+
+// TestStatusesWithoutDetails are of gRPC, on the way to the server: they become codes of
+// the contract, but for those that the caller's own context or another contract brings.
+func TestStatusesWithoutDetails(t *testing.T) {
+	w := newWorld(t, TLS{})
+	client := healerpb.NewHealerNodeClient(w.dial())
+	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
+		w.server.err = status.Error(code, "because of "+code.String())
+		_, err := client.NodeHealer(with(t, healing), &healerpb.NodeHealerRequest{VolumeId: "v"})
+		switch {
+		case code == codes.Unavailable, code == codes.ResourceExhausted:
+			nodeHealerUnreachable.sees(t, err, "cannot be reached: because of "+code.String())
+		case slices.Contains(ownCodes, code):
+			if !proto.Equal(status.Convert(err).Proto(), status.Convert(w.server.err).Proto()) {
+				t.Errorf("%v became %v", code, err)
+			}
+		default:
+			operationFailed.sees(t, err, "because of "+code.String())
+		}
 	}
 }
 
@@ -280,9 +346,7 @@ func TestServerThatIsGone(t *testing.T) {
 	go func() { ended <- g.Run(ctx, l) }()
 	w := &world{t: t, address: l.Addr().String()}
 	_, err = healerpb.NewHealerNodeClient(w.dial()).NodeHealer(with(t, healing), &healerpb.NodeHealerRequest{})
-	if status.Code(err) != codes.Unavailable {
-		t.Errorf("got %v", err)
-	}
+	nodeHealerUnreachable.sees(t, err, "no such file")
 	stop()
 	must(t, <-ended)
 }

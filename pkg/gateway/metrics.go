@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -91,12 +92,7 @@ func (m *Metrics) pass(w http.ResponseWriter, r *http.Request) {
 		refusals.Do(func() {
 			klog.InfoS("Caller refused", keySource, r.RemoteAddr, keyMethod, metricsPath, keyError, err.Error())
 		})
-		code := http.StatusForbidden
-		if errors.Is(err, errUnauthenticated) {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			code = http.StatusUnauthorized
-		}
-		http.Error(w, err.Error(), code)
+		refuse(w, err)
 		return
 	}
 	answer, err := m.ask(r.Context(), metricsPath)
@@ -109,6 +105,23 @@ func (m *Metrics) pass(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", answer.Header.Get("Content-Type"))
 	w.WriteHeader(answer.StatusCode)
 	_, _ = io.Copy(w, io.LimitReader(answer.Body, maxMetricsBytes))
+}
+
+// refuse answers with an error of authorizePath. That the API did not answer is no fault
+// of the caller: 401 and 403 would tell its operator to replace a good token or role.
+func refuse(w http.ResponseWriter, err error) {
+	code := http.StatusForbidden
+	switch {
+	case isUnanswered(err):
+		w.Header().Set("Retry-After", strconv.Itoa(int(callerNotChecked.RetryAfter.Seconds())))
+		code = http.StatusServiceUnavailable
+	case errors.Is(err, errMayNotAsk): // which does not end by itself
+		code = http.StatusServiceUnavailable
+	case errors.Is(err, errUnauthenticated):
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		code = http.StatusUnauthorized
+	}
+	http.Error(w, err.Error(), code)
 }
 
 // ready says whether the server of this node can heal, and nothing of why not.
@@ -141,7 +154,10 @@ func (c *Callers) authorizePath(ctx context.Context, authorization []string, pat
 	ctx, cancel := context.WithTimeout(ctx, 2*reviewTimeout)
 	defer cancel()
 	who, err := c.authenticate(ctx, token)
-	if err != nil {
+	switch {
+	case isUnanswered(err), errors.Is(err, errMayNotAsk):
+		return err // whether the token is good is not known
+	case err != nil:
 		return fmt.Errorf("%w: %w", errUnauthenticated, err)
 	}
 	decision, _, err := c.rights.Authorize(ctx, authorizer.AttributesRecord{User: who, Verb: "get", Path: path})

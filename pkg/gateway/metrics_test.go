@@ -15,7 +15,7 @@ import (
 )
 
 // scraped serves the metrics of a server behind a socket, and returns how to get a path.
-func scraped(t *testing.T, server http.HandlerFunc) func(path, authorization string) (code int, text string) {
+func scraped(t *testing.T, server http.HandlerFunc) func(path, authorization string) (answer *http.Response, text string) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	if server != nil {
@@ -25,7 +25,10 @@ func scraped(t *testing.T, server http.HandlerFunc) func(path, authorization str
 		go func() { _ = behind.Serve(l) }()
 		t.Cleanup(func() { _ = behind.Close() })
 	}
-	may := rights(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	may := rights(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if a.GetUser().GetName() == rightsOutage {
+			return fakeRights(ctx, a)
+		}
 		if a.IsResourceRequest() || a.GetPath() != "/metrics" || a.GetVerb() != "get" || a.GetUser().GetName() != checking {
 			return authorizer.DecisionNoOpinion, "", nil
 		}
@@ -48,7 +51,7 @@ func scraped(t *testing.T, server http.HandlerFunc) func(path, authorization str
 	})
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true} //nolint:gosec // self-signed
 	t.Cleanup(transport.CloseIdleConnections)
-	return func(path, authorization string) (int, string) {
+	return func(path, authorization string) (*http.Response, string) {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+l.Addr().String()+path, nil)
 		must(t, err)
 		if authorization != "" {
@@ -59,7 +62,7 @@ func scraped(t *testing.T, server http.HandlerFunc) func(path, authorization str
 		defer func() { _ = answer.Body.Close() }()
 		text, err := io.ReadAll(answer.Body)
 		must(t, err)
-		return answer.StatusCode, string(text)
+		return answer, string(text)
 	}
 }
 
@@ -80,27 +83,34 @@ func TestMetrics(t *testing.T) {
 		{"/metrics", "Bearer " + nothing, http.StatusForbidden, nothing + " may not get /metrics"},
 		{"/metrics", "Bearer made-up", http.StatusUnauthorized, "[redacted]"},
 		{"/metrics", "", http.StatusUnauthorized, "no bearer token"},
-		{"/metrics", "Bearer outage", http.StatusUnauthorized, "try again"},
+		// Whether the token is good is not known: 401 would have it replaced.
+		{"/metrics", "Bearer outage", http.StatusServiceUnavailable, "try again"},
+		{"/metrics", "Bearer " + rightsOutage, http.StatusServiceUnavailable, "try again"},
+		{"/metrics", "Bearer denied", http.StatusServiceUnavailable, "does not let the gateway ask"},
 		{"/healthz", "", http.StatusOK, "ok"},
 		{"/readyz", "", http.StatusOK, "ok"},
 		{"/debug/pprof/", "Bearer " + checking, http.StatusNotFound, ""},
 		{"/metrics/../debug/pprof/heap", "Bearer " + checking, http.StatusNotFound, ""},
 	} {
-		if code, text := get(tc.path, tc.authorization); code != tc.code || !strings.Contains(text, tc.text) {
-			t.Errorf("%s %s: %d %q, want %d %q", tc.path, tc.authorization, code, text, tc.code, tc.text)
+		answer, text := get(tc.path, tc.authorization)
+		if answer.StatusCode != tc.code || !strings.Contains(text, tc.text) {
+			t.Errorf("%s %s: %d %q, want %d %q", tc.path, tc.authorization, answer.StatusCode, text, tc.code, tc.text)
+		}
+		if got, want := answer.Header.Get("Retry-After"), strings.Contains(tc.text, "try again"); (got == "1") != want {
+			t.Errorf("%s %s: Retry-After %q", tc.path, tc.authorization, got)
 		}
 	}
 }
 
 func TestMetricsOfAServerThatIsGone(t *testing.T) {
 	get := scraped(t, nil)
-	if code, text := get("/metrics", "Bearer "+checking); code != http.StatusBadGateway || strings.Contains(text, "/") {
-		t.Errorf("%d %q", code, text)
+	if answer, text := get("/metrics", "Bearer "+checking); answer.StatusCode != http.StatusBadGateway || strings.Contains(text, "/") {
+		t.Errorf("%d %q", answer.StatusCode, text)
 	}
-	if code, _ := get("/readyz", ""); code != http.StatusServiceUnavailable {
-		t.Errorf("%d", code)
+	if answer, _ := get("/readyz", ""); answer.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("%d", answer.StatusCode)
 	}
-	if code, _ := get("/healthz", ""); code != http.StatusOK {
-		t.Errorf("%d", code)
+	if answer, _ := get("/healthz", ""); answer.StatusCode != http.StatusOK {
+		t.Errorf("%d", answer.StatusCode)
 	}
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -179,18 +181,45 @@ func TestHealthAndReadiness(t *testing.T) {
 	for _, tc := range []struct {
 		path  string
 		ready error
-		pprof bool
 		want  int
 	}{
-		{"/healthz", errors.New("not yet"), false, http.StatusOK},
-		{"/readyz", nil, false, http.StatusOK},
-		{"/readyz", errors.New("not yet"), false, http.StatusServiceUnavailable},
-		{"/debug/pprof/", nil, false, http.StatusNotFound},
-		{"/debug/pprof/", nil, true, http.StatusOK},
-		{"/", nil, true, http.StatusNotFound},
+		{"/healthz", errors.New("not yet"), http.StatusOK},
+		{"/readyz", nil, http.StatusOK},
+		{"/readyz", errors.New("not yet"), http.StatusServiceUnavailable},
+		{"/debug/pprof/", nil, http.StatusNotFound},
+		{"/", nil, http.StatusNotFound},
 	} {
-		if code, text := get(t, m, Serving{Ready: func() error { return tc.ready }, Pprof: tc.pprof}, tc.path); code != tc.want {
+		if code, text := get(t, m, Serving{Ready: func() error { return tc.ready }}, tc.path); code != tc.want {
 			t.Errorf("%+v: %d %s", tc, code, text)
+		}
+	}
+}
+
+// TestProfilesAreForSome: who may connect reads the metrics, and not therefore profiles.
+func TestProfilesAreForSome(t *testing.T) {
+	for _, may := range []bool{true, false} {
+		path := filepath.Join(t.TempDir(), "s")
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := newMetrics(t).Serve(l, Serving{Profiles: func(c net.Conn) bool { return may && c.LocalAddr().Network() == "unix" }})
+		transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		}}
+		for _, profile := range []string{"", "heap", "trace?seconds=0.01"} {
+			answer, err := (&http.Client{Transport: transport}).Get("http://node/debug/pprof/" + profile)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = answer.Body.Close()
+			if want := map[bool]int{true: http.StatusOK, false: http.StatusForbidden}[may]; answer.StatusCode != want {
+				t.Errorf("%q, allowed %t: %d", profile, may, answer.StatusCode)
+			}
+		}
+		transport.CloseIdleConnections()
+		if err := stop(t.Context()); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -27,22 +27,37 @@ const (
 type Serving struct {
 	// Ready returns why the server does not answer calls; nil: it does.
 	Ready func() error
-	// Pprof adds Go's profiles.
-	Pprof bool
+	// Profiles says whose connections may read Go's profiles, which show parts of the
+	// process's memory; nil: they are not served.
+	Profiles func(net.Conn) bool
 }
 
-// Handler returns /metrics, /healthz and /readyz, and with Pprof /debug/pprof/.
+// profilesKey is of the context of a request whose connection may read profiles.
+type profilesKey struct{}
+
+// Handler returns /metrics, /healthz and /readyz, and with Profiles /debug/pprof/.
 func (m *Metrics) Handler(s Serving) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes, Timeout: scrapeTimeout}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, nil) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Ready()) })
-	if s.Pprof {
-		mux.HandleFunc("/debug/pprof/", pprof.Index)
-		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	if s.Profiles != nil {
+		mux.HandleFunc("/debug/pprof/", permitted(pprof.Index))
+		mux.HandleFunc("/debug/pprof/profile", permitted(pprof.Profile))
+		mux.HandleFunc("/debug/pprof/trace", permitted(pprof.Trace))
 	}
 	return mux
+}
+
+// permitted keeps profiles from those who may connect for the metrics only.
+func permitted(profile http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if may, _ := r.Context().Value(profilesKey{}).(bool); !may {
+			http.Error(w, "profiles are for root", http.StatusForbidden)
+			return
+		}
+		profile(w, r)
+	}
 }
 
 func answer(w http.ResponseWriter, err error) {
@@ -56,6 +71,11 @@ func answer(w http.ResponseWriter, err error) {
 // Serve answers on a listener, which it closes, until stop is called.
 func (m *Metrics) Serve(l net.Listener, s Serving) (stop func(context.Context) error) {
 	server := &http.Server{Handler: m.Handler(s), ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: maxHeader}
+	if s.Profiles != nil {
+		server.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, profilesKey{}, s.Profiles(c))
+		}
+	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -106,17 +107,27 @@ func everyNodeCall(ctx context.Context, c csi.NodeClient) map[string]error {
 	return calls
 }
 
+// reasonOf returns the reason in the details of an error; empty where there are none.
+func reasonOf(err error) string {
+	for _, d := range status.Convert(err).Details() {
+		if info, is := d.(*errdetails.ErrorInfo); is && info.GetDomain() == errorDomain {
+			return info.GetReason()
+		}
+	}
+	return ""
+}
+
 func TestWhatIsOffered(t *testing.T) {
 	offered := []string{"NodeGetCapabilities", "NodeGetVolumeStats", "NodeGetVolumeHealth", "NodeGetStorageHealth"}
 	h := &fakeHealer{}
 	s := serve(t, testConfig(h))
 	for name, err := range everyNodeCall(testContext(t), s.node()) {
-		want := codes.Unimplemented
+		want, reason := codes.Unimplemented, "NOT_OFFERED"
 		if slices.Contains(offered, name) {
-			want = codes.OK
+			want, reason = codes.OK, ""
 		}
-		if status.Code(err) != want {
-			t.Errorf("%s: got %v, want %v", name, err, want)
+		if status.Code(err) != want || reasonOf(err) != reason {
+			t.Errorf("%s: got %v %s, want %v %s", name, err, reasonOf(err), want, reason)
 		}
 	}
 	if len(h.volumes()) != 0 || len(h.checks()) != 2 {
@@ -128,9 +139,14 @@ func TestCSIOfAServerThatIsOff(t *testing.T) {
 	cfg := testConfig(nil)
 	cfg.Off = true
 	s := serve(t, cfg)
+	disabled := []string{"NodeGetCapabilities", "NodeGetVolumeStats", "NodeGetVolumeHealth", "NodeGetStorageHealth"}
 	for name, err := range everyNodeCall(testContext(t), s.node()) {
-		if status.Code(err) != codes.Unimplemented {
-			t.Errorf("%s: got %v", name, err)
+		reason := "NOT_OFFERED" // in no other mode either
+		if slices.Contains(disabled, name) {
+			reason = "DISABLED"
+		}
+		if status.Code(err) != codes.Unimplemented || reasonOf(err) != reason {
+			t.Errorf("%s: got %v %s, want %s", name, err, reasonOf(err), reason)
 		}
 	}
 	if ready, err := csi.NewIdentityClient(s.conn).Probe(testContext(t), &csi.ProbeRequest{}); err != nil || !ready.GetReady().GetValue() {

@@ -77,6 +77,12 @@ func (g peerGuard) admit(ctx context.Context, call *tap.Info) (context.Context, 
 	return from.in(ctx), nil
 }
 
+// IsRoot reports whether a process of root made the connection.
+func IsRoot(conn net.Conn) bool {
+	p, err := peerOf(conn)
+	return err == nil && p.UID == 0
+}
+
 func peerOf(conn net.Conn) (Peer, error) {
 	unixConn, ok := conn.(*net.UnixConn)
 	if !ok {

@@ -122,7 +122,8 @@ func (s *Server) newGRPC(guard peerGuard) *grpc.Server {
 		grpc.Creds(guard),
 		grpc.InTapHandle(guard.admit),
 		grpc.ForceServerCodecV2(newTolerantCodec()),
-		grpc.ChainUnaryInterceptor(logUnary, recovery.UnaryServerInterceptor(onPanic)),
+		grpc.ChainUnaryInterceptor(logUnary, detailUnoffered, recovery.UnaryServerInterceptor(onPanic)),
+		grpc.UnknownServiceHandler(notOffered),
 		grpc.ChainStreamInterceptor(logStream, recovery.StreamServerInterceptor(onPanic)),
 	)...)
 	s.register(registrar{g})

@@ -69,6 +69,7 @@ func TestErrorDetails(t *testing.T) {
 		"busy":          {&healer.Error{Kind: healer.KindBusy}, "VOLUME_BUSY", map[string]string{"tier": "transient", "error_type": "execution"}, time.Second},
 		"shutting down": {healer.ErrShuttingDown, "SHUTTING_DOWN", map[string]string{"tier": "transient", "error_type": "execution"}, time.Second},
 		"disabled":      {&healer.Error{Kind: healer.KindDisabled}, "DISABLED", map[string]string{"tier": "terminal", "error_type": "validation"}, 0},
+		"not offered":   {errNotOffered, "NOT_OFFERED", map[string]string{"tier": "terminal", "error_type": "validation"}, 0},
 		"secrets": {
 			&healer.Error{Kind: healer.KindUnauthenticated, Step: "delegate"}, "CREDENTIALS_REFUSED",
 			map[string]string{"tier": "terminal", "error_type": "permission", "step": "delegate"},

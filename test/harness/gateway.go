@@ -49,6 +49,16 @@ func NewGateway(n *Node, args ...string) *Gateway {
 // Socket is where the node's server serves the gateway.
 func (g *Gateway) Socket() string { return "unix://" + filepath.Join(g.dir, "s", "gateway.sock") }
 
+// ServeMetrics has the node's server and the gateway serve metrics from their next start
+// on, and returns the gateway's address for them.
+func (g *Gateway) ServeMetrics() (address string) {
+	g.T.Helper()
+	socket, address := "unix://"+filepath.Join(g.dir, "s", "metrics.sock"), freeAddress(g.T)
+	g.n.Args = append(g.n.Args, "--metrics-socket="+socket)
+	g.args = append(g.args, "--metrics-server="+socket, "--metrics-endpoint=tcp://"+address)
+	return address
+}
+
 // Own returns a file that only the gateway can read, with the content of
 // one that is there.
 func (g *Gateway) Own(file string) string {

@@ -2,6 +2,8 @@ package integration
 
 import (
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -89,6 +91,55 @@ func TestGatewaySocketIsForItsUIDOnly(t *testing.T) {
 		harness.Must(t, err)
 		if info.Mode().Perm() != want {
 			t.Errorf("%s has mode %o, want %o", path, info.Mode().Perm(), want)
+		}
+	}
+}
+
+// TestMetricsThroughTheGateway reads a node's metrics over TLS, with the shipped role and
+// without.
+func TestMetricsThroughTheGateway(t *testing.T) {
+	r := newUnreached(t, newMember(t))
+	url := "https://" + r.gateway.ServeMetrics() + "/metrics"
+	r.Start()
+	r.startGateway()
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: trustful()}}
+	defer client.CloseIdleConnections()
+	get := func(token string) (code int, page string) {
+		t.Helper()
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+		harness.Must(t, err)
+		if token != "" {
+			request.Header.Set("Authorization", "Bearer "+token)
+		}
+		answer, err := client.Do(request)
+		harness.Must(t, err)
+		defer answer.Body.Close()
+		body, err := io.ReadAll(answer.Body)
+		harness.Must(t, err)
+		return answer.StatusCode, string(body)
+	}
+	ns := r.api.Namespace(t)
+	for _, account := range []string{"prometheus", "another"} {
+		r.api.Account(t, ns, account)
+	}
+	r.api.BindRole(t, ns, "prometheus", "node-healer-metrics")
+	prometheus := r.api.Token(t, ns, "prometheus")
+	harness.Eventually(t, "the binding counts", func() bool { code, _ := get(prometheus); return code == http.StatusOK })
+	if code, page := get(prometheus); code != http.StatusOK || !strings.Contains(page, "\nnode_healer_build_info{") {
+		t.Errorf("with the role: %d: %s", code, page)
+	}
+	for name, tc := range map[string]struct {
+		token string
+		code  int
+		says  string
+	}{
+		"without the role": {r.api.Token(t, ns, "another"), http.StatusForbidden, "another may not get /metrics"},
+		"a caller of heal": {r.controllerToken(), http.StatusForbidden, "may not get /metrics"},
+		"no token":         {"", http.StatusUnauthorized, "no bearer token"},
+		"no such token":    {"made.up", http.StatusUnauthorized, "the token is refused"},
+	} {
+		if code, page := get(tc.token); code != tc.code || !strings.Contains(page, tc.says) || strings.Contains(page, "node_healer_") {
+			t.Errorf("%s: %d: %s", name, code, page)
 		}
 	}
 }

@@ -44,9 +44,15 @@ func (c *Cluster) Grant(tb testing.TB, namespace, account string, rules ...rbacv
 	role := Create(tb, c, &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}, Rules: rules,
 	})
+	c.BindRole(tb, namespace, account, role.Name)
+}
+
+// BindRole binds a ClusterRole that is there to a service account, until the test ends.
+func (c *Cluster) BindRole(tb testing.TB, namespace, account, role string) {
+	tb.Helper()
 	Create(tb, c, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}},
 	})
 }
