@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -73,9 +74,12 @@ type InspectAnswer struct {
 	Probe ProbeAnswer
 	// Waiting is -1 when it is not known.
 	Waiting int
+	// Elapsed is how long all of it took.
+	Elapsed time.Duration
 }
 
 func inspect(q InspectQuery) (InspectAnswer, error) {
+	start := time.Now()
 	a := InspectAnswer{Paths: make([]PathAnswer, len(q.Paths)), Waiting: -1}
 	for i, p := range q.Paths {
 		a.Paths[i] = inspectPath(p)
@@ -92,6 +96,7 @@ func inspect(q InspectQuery) (InspectAnswer, error) {
 	if q.FUSEConnection != "" {
 		a.Waiting = waiting(q.FUSEConnection)
 	}
+	a.Elapsed = time.Since(start)
 	return a, nil
 }
 
