@@ -125,6 +125,9 @@ func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
 	if whole.UUID && q.Probe.ID != 0 && in.UUID != "" {
 		n.uuids.add(q.Probe.ID, in.UUID)
 	}
+	if !in.Rdev.Zero() {
+		n.rdevs.add(storageOf(*q.Probe), in.Rdev)
+	}
 	in.Media = n.readMedia(ctx, *q.Probe, in)
 	return in, nil
 }

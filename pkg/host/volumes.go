@@ -21,6 +21,8 @@ type VolumeMount struct {
 	ID     uint64
 	Dev    Dev
 	FSType string
+	// Root is the directory or device node of the superblock that it shows.
+	Root string
 }
 
 // Volumes returns all paths of this node's volumes: what is mounted at kubelet's paths,
@@ -79,7 +81,7 @@ func (n *Node) volumeMounts(table Table) (found []VolumeMount) {
 			if id == 0 {
 				id = uint64(m.OldID)
 			}
-			found = append(found, VolumeMount{m.Path, id, m.Dev, m.FSType})
+			found = append(found, VolumeMount{m.Path, id, m.Dev, m.FSType, m.Root})
 		}
 	}
 	return found

@@ -58,11 +58,19 @@ func (l *Loop) follow(ctx context.Context, mounts []host.VolumeMount) {
 	}
 }
 
-// happenedTo has the volumes of a superblock checked.
-func (l *Loop) happenedTo(dev host.Dev) {
+// happenedTo has the volumes of a superblock, or of one device node, checked.
+func (l *Loop) happenedTo(e host.SuperblockEvent) {
 	now := time.Now()
-	for _, v := range l.known.on(dev) {
-		v.changed(now, l.cfg.Interval)
+	if e.Root == "" {
+		for _, v := range l.known.on(e.Dev) {
+			v.changed(now, l.cfg.Interval)
+		}
+		return
+	}
+	for _, m := range l.mounts {
+		if v := l.known.byPath[m.Path]; v != nil && m.Dev == e.Dev && m.Root == e.Root {
+			v.changed(now, l.cfg.Interval)
+		}
 	}
 }
 

@@ -24,7 +24,7 @@ type fakeNode struct {
 	changes chan struct{}
 	// happens has superblocks to which something happened; followed counts the mounts
 	// whose superblocks are followed.
-	happens  chan host.Dev
+	happens  chan host.SuperblockEvent
 	followed int
 	broken   error
 	// noAnswer is the error of all checks; nil: they answer.
@@ -88,14 +88,14 @@ func (n *fakeNode) VolumeMounts() ([]host.VolumeMount, error) {
 
 // SuperblockEvents tells what happens to superblocks.
 func (n *fakeNode) SuperblockEvents(ctx context.Context) (Events, error) {
-	e := fakeEvents{n, make(chan host.Dev)}
+	e := fakeEvents{n, make(chan host.SuperblockEvent)}
 	go func() {
 		defer close(e.told)
 		for {
 			select {
-			case dev := <-n.happens:
+			case event := <-n.happens:
 				select {
-				case e.told <- dev:
+				case e.told <- event:
 				case <-ctx.Done():
 				}
 			case <-ctx.Done():
@@ -108,10 +108,10 @@ func (n *fakeNode) SuperblockEvents(ctx context.Context) (Events, error) {
 
 type fakeEvents struct {
 	n    *fakeNode
-	told chan host.Dev
+	told chan host.SuperblockEvent
 }
 
-func (e fakeEvents) Events() <-chan host.Dev { return e.told }
+func (e fakeEvents) Events() <-chan host.SuperblockEvent { return e.told }
 
 func (e fakeEvents) Follow(_ context.Context, mounts []host.VolumeMount) error {
 	e.n.do(func() { e.n.followed = len(mounts) })
@@ -241,7 +241,7 @@ func (n *fakeNode) rested(id string) {
 func run(t *testing.T, n *fakeNode, do func()) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		n.changes, n.happens = make(chan struct{}, 1), make(chan host.Dev)
+		n.changes, n.happens = make(chan struct{}, 1), make(chan host.SuperblockEvent)
 		l, err := New(Config{Node: n, Engine: n, Publish: n.publish, Interval: time.Minute, Drivers: []string{driver}, Action: n.does, Recovered: n.recover, DryRun: n.dryRun})
 		if err != nil {
 			t.Fatal(err)
