@@ -512,6 +512,30 @@ func TestPathsOfAVolume(t *testing.T) {
 	})
 }
 
+// Where the search could not see everything, what it found is new, what it could not see
+// stays, and what is no longer where it could see goes.
+func TestSearchSeesAPart(t *testing.T) {
+	n := many(3)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		n.do(func() {
+			n.paths = n.paths[:1] // v1 and v2 are not found
+			n.broken = &host.UnlistedError{Paths: []string{"/pods/1"}, Why: "no permission"}
+		})
+		n.add("new", "/pods/new")
+		n.changed()
+		time.Sleep(time.Minute)
+		start := time.Now()
+		time.Sleep(2 * time.Minute)
+		checked := n.since(start)
+		for id, want := range map[string]bool{"v0": true, "v1": true, "v2": false, "new": true} {
+			if got := len(checked[id]) > 0; got != want {
+				t.Errorf("%s: checked %t", id, got)
+			}
+		}
+	})
+}
+
 // A search that fails is made again, and forgets no volume.
 func TestSearchFails(t *testing.T) {
 	n := many(2)
