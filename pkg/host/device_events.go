@@ -17,8 +17,8 @@ import (
 type deviceEvents struct {
 	// fd is not blocking; -1 where there is none.
 	fd int
-	// above has, for each device, the superblocks that lie on it.
-	above map[Dev][]Dev
+	// above has, for each device, what lies on it.
+	above map[Dev][]SuperblockEvent
 }
 
 // kernelGroup is the multicast group of the kernel's messages; those of udev are in
@@ -40,10 +40,10 @@ func openDeviceEvents() (deviceEvents, error) {
 // maxMessages bounds what is read at a time: a storm of events is one.
 const maxMessages = 1024
 
-// read returns the superblocks whose devices changed or went since the last time. Where
+// read returns what lies on devices that changed or went since the last time. Where
 // messages were lost, that may be any.
-func (d deviceEvents) read() map[Dev]bool {
-	changed := map[Dev]bool{}
+func (d deviceEvents) read() map[SuperblockEvent]bool {
+	changed := map[SuperblockEvent]bool{}
 	buf := make([]byte, 8<<10) // of the kernel at most 2 KiB and a path
 	for range maxMessages {
 		n, from, err := unix.Recvfrom(d.fd, buf, 0)
@@ -52,8 +52,8 @@ func (d deviceEvents) read() map[Dev]bool {
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.ENOBUFS):
 			for _, all := range d.above {
-				for _, dev := range all {
-					changed[dev] = true
+				for _, event := range all {
+					changed[event] = true
 				}
 			}
 		case err != nil:
@@ -61,8 +61,8 @@ func (d deviceEvents) read() map[Dev]bool {
 		case sender == nil || sender.Pid != 0 || sender.Groups&kernelGroup == 0: // not the kernel's
 		default:
 			if dev, is := deviceOf(buf[:n]); is {
-				for _, superblock := range d.above[dev] {
-					changed[superblock] = true
+				for _, event := range d.above[dev] {
+					changed[event] = true
 				}
 			}
 		}
@@ -128,16 +128,26 @@ func (n *Node) devicesBeneath(dev Dev) (all []Dev) {
 	return all
 }
 
-// devicesOf returns the devices that these mounts lie on, each with their superblocks.
-func (n *Node) devicesOf(mounts []VolumeMount) map[Dev][]Dev {
-	above, seen := map[Dev][]Dev{}, map[Dev]bool{}
+// devicesOf returns the devices that these mounts lie on, each with what lies on it. The
+// numbers of block volumes and of btrfs are those that their last probes found: no mount
+// table shows them.
+func (n *Node) devicesOf(mounts []VolumeMount) map[Dev][]SuperblockEvent {
+	above, seen := map[Dev][]SuperblockEvent{}, map[storage]bool{}
 	for _, m := range mounts {
-		if m.Dev.Major == 0 || seen[m.Dev] { // no filesystem of one disk
+		s := storageOf(Mount{Dev: m.Dev, FSType: m.FSType, Root: m.Root})
+		if seen[s] {
 			continue
 		}
-		seen[m.Dev] = true
-		for _, device := range n.devicesBeneath(m.Dev) {
-			above[device] = append(above[device], m.Dev)
+		seen[s] = true
+		on, known := m.Dev, true
+		if on.Major == 0 {
+			on, known = n.rdevs.get(s)
+		}
+		if !known { // no filesystem of one disk
+			continue
+		}
+		for _, device := range n.devicesBeneath(on) {
+			above[device] = append(above[device], SuperblockEvent{Dev: s.dev, Root: s.root})
 		}
 	}
 	return above

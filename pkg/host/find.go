@@ -42,7 +42,7 @@ func (n *Node) Find(ctx context.Context, driver, handle string) (string, error) 
 	if found != "" || err != nil {
 		return found, err
 	}
-	lost, err := n.unmounted(ctx, table, "")
+	lost, unread, err := n.unmounted(ctx, table, "")
 	if err != nil {
 		return "", err
 	}
@@ -51,8 +51,11 @@ func (n *Node) Find(ctx context.Context, driver, handle string) (string, error) 
 		return found, err
 	}
 	s, err := n.inspectPaths(ctx, InspectQuery{Paths: []PathQuery{{Path: base}}})
-	if err != nil || s.Paths[base].Missing() {
+	switch {
+	case err != nil:
 		return "", err
+	case s.Paths[base].Missing():
+		return "", unlisted(unread)
 	}
 	return base, nil
 }
@@ -69,17 +72,18 @@ func (n *Node) mounted(table Table) (asks []PathQuery) {
 }
 
 // unmounted returns the paths of pods' volumes at which nothing is mounted; devices is
-// kubelet's directory for raw block volumes, empty to leave them out.
-func (n *Node) unmounted(ctx context.Context, table Table, devices string) (asks []PathQuery, err error) {
+// kubelet's directory for raw block volumes, empty to leave them out. Where directories are
+// unread there may be more.
+func (n *Node) unmounted(ctx context.Context, table Table, devices string) (asks []PathQuery, unread []workerops.UnreadPath, err error) {
 	pods := n.kubelet.Root + "/pods"
-	var volumes []workerops.PublishedVolume
+	var published workerops.PublishedAnswer
 	disk := storageUnder(table, pods)
 	disk.root = "paths" // as for all that is asked of kubelet's own disk
 	err = n.probes.unlessStuck(disk, func() (err error) {
-		volumes, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Published, workerops.PublishedQuery{Pods: pods, Devices: devices, Max: maxPublished})
+		published, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Published, workerops.PublishedQuery{Pods: pods, Devices: devices, Max: maxPublished})
 		return err
 	})
-	for _, v := range volumes {
+	for _, v := range published.Volumes {
 		at := path.Join(pods, v.PodUID, "volumes/kubernetes.io~csi", v.PV, "mount")
 		if v.Block {
 			at = path.Join(devices, v.PV, v.PodUID)
@@ -88,7 +92,7 @@ func (n *Node) unmounted(ctx context.Context, table Table, devices string) (asks
 			asks = append(asks, PathQuery{Path: at, VolData: l.VolData})
 		}
 	}
-	return asks, err
+	return asks, published.Unread, err
 }
 
 // findNamed returns the first path, by name, that exists and for which kubelet's file

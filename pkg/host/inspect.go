@@ -91,23 +91,22 @@ func (n *Node) probeFirst(ctx context.Context, q InspectQuery, call *storageCall
 // probe has a worker probe the superblock and examine the paths. An errno counts
 // when a second probe gives one too.
 func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
-	countWaiting, stop := n.countWaiting(ctx, *q.Probe)
-	defer stop()
 	query, known := n.pathQueries(q)
 	whole := n.probeOf(*q.Probe)
 	query.Probe = whole
 	var a workerops.InspectAnswer
 	for range 2 {
+		var waiting int
 		var err error
-		a, err = n.ask(ctx, storageOf(*q.Probe), q.Routine, query)
+		a, waiting, err = n.askProbe(ctx, *q.Probe, q.Routine, query)
 		if whole.Thawed && n.waitsForThaw(ctx, *q.Probe, err) {
 			whole.Thawed = false // and now without that
-			a, err = n.ask(ctx, storageOf(*q.Probe), q.Routine, query)
+			a, waiting, err = n.askProbe(ctx, *q.Probe, q.Routine, query)
 		}
 		switch {
 		case timedOut(ctx, err):
 			answer := n.noAnswer(err)
-			answer.Waits, answer.Waiting = waits(err), countWaiting()
+			answer.Waits, answer.Waiting = waits(err), waiting
 			return Inspection{Answer: answer}, err
 		case err != nil:
 			return Inspection{}, err
@@ -126,8 +125,27 @@ func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
 	if whole.UUID && q.Probe.ID != 0 && in.UUID != "" {
 		n.uuids.add(q.Probe.ID, in.UUID)
 	}
+	if !in.Rdev.Zero() {
+		n.rdevs.add(storageOf(*q.Probe), in.Rdev)
+	}
 	in.Media = n.readMedia(ctx, *q.Probe, in)
 	return in, nil
+}
+
+// askProbe has a worker make a probe of a mount. Without an answer, waiting is the number of
+// requests that a FUSE daemon has not answered, 0 for unknown.
+func (n *Node) askProbe(ctx context.Context, m Mount, routine bool, q workerops.InspectQuery) (a workerops.InspectAnswer, waiting int, err error) {
+	a, answered := n.askTogether(ctx, storageOf(m), routine, q)
+	if answered {
+		return a, 0, nil
+	}
+	// Only that it does not answer alone counts.
+	countWaiting, stop := n.countWaiting(ctx, m)
+	defer stop()
+	if a, err = n.askAlone(ctx, storageOf(m), routine, q); timedOut(ctx, err) {
+		waiting = countWaiting()
+	}
+	return a, waiting, err
 }
 
 // inspection joins the answer of a probe with what it was not asked for again.
@@ -158,8 +176,7 @@ func (n *Node) inspection(m Mount, asked *workerops.ProbeQuery, a workerops.Prob
 // another answer is shared by callers that asked the same before it began, unless
 // the mount changed. shared is false for a caller that has to probe itself.
 func (n *Node) share(ctx context.Context, q InspectQuery, call *storageCall, called time.Time) (_ Inspection, shared bool, _ error) {
-	// As long as that call may take: for two probes and for their workers.
-	wait, cancel := context.WithTimeout(ctx, 4*n.cfg.ProbeTimeout)
+	wait, cancel := context.WithTimeout(ctx, n.longestProbe())
 	defer cancel()
 	in := Inspection{Answer: Answer{Asked: true, TimedOut: true, Elapsed: n.cfg.ProbeTimeout}}
 	select {
@@ -177,6 +194,12 @@ func (n *Node) share(ctx context.Context, q InspectQuery, call *storageCall, cal
 	paths, err := n.inspectPaths(ctx, q)
 	in.Paths, in.Changed = paths.Paths, !n.cfg.Namespace.IsTop(*q.Probe)
 	return in, true, err
+}
+
+// longestProbe is how long a call may take that answers: for two probes and for their
+// workers, each after it was asked together with others.
+func (n *Node) longestProbe() time.Duration {
+	return 4*n.cfg.ProbeTimeout + 2*(togetherGap+n.togetherTimeout())
 }
 
 // withoutAnswer completes the inspection of a superblock that does not answer. The

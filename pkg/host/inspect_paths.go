@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"syscall"
 
@@ -35,6 +36,8 @@ type PathInfo struct {
 	Rdev Dev
 	// VolData is kubelet's vol_data.json for the path; nil when there is none.
 	VolData *VolData
+	// VolDataErr is why a vol_data.json that is there tells nothing; nil otherwise.
+	VolDataErr error
 }
 
 // Missing reports whether the path was inspected and does not exist.
@@ -148,6 +151,9 @@ func (n *Node) pathQueries(q InspectQuery) (workerops.InspectQuery, []volDataFil
 	return query, known
 }
 
+// errNoVolData is what ails a torn file.
+var errNoVolData = errors.New("no valid JSON")
+
 func (n *Node) pathInfos(q InspectQuery, query workerops.InspectQuery, known []volDataFile, a workerops.InspectAnswer) map[string]PathInfo {
 	infos := make(map[string]PathInfo, len(q.Paths))
 	for i, p := range q.Paths {
@@ -164,6 +170,12 @@ func (n *Node) pathInfos(q InspectQuery, query workerops.InspectQuery, known []v
 		}
 		if file := query.Paths[i].VolData; file != "" {
 			info.VolData = n.files.learn(file, known[i], got.VolData, got.Stamp)
+			switch {
+			case got.VolDataErrno != 0:
+				info.VolDataErr = got.VolDataErrno
+			case info.VolData == nil && got.VolData != nil:
+				info.VolDataErr = errNoVolData
+			}
 		}
 		infos[p.Path] = info
 	}

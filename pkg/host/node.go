@@ -38,7 +38,9 @@ type Node struct {
 	files       volDataFiles
 	// uuids has the filesystem UUIDs by unique mount id, which is never used again, and
 	// whose filesystem stays the same.
-	uuids      cache[uint64, string]
+	uuids cache[uint64, string]
+	// rdevs are the device numbers that no mount table shows: of device nodes and of btrfs.
+	rdevs      cache[storage, Dev]
 	devices    devices
 	media      cache[Dev, mediaCheck]
 	holders    holderScans
@@ -67,7 +69,7 @@ func NewNode(cfg Config) (*Node, error) {
 	return &Node{
 		cfg: cfg, kubelet: Kubelet{Root: root}, bootID: bootID, booted: BootTime(),
 		moved:  movedRoots(cfg.Namespace.RealRoots()),
-		probes: newProbes(), together: together{prompt: newCache[storage, struct{}]()}, files: newVolDataFiles(), uuids: newCache[uint64, string](),
+		probes: newProbes(), together: together{prompt: newCache[storage, struct{}]()}, files: newVolDataFiles(), uuids: newCache[uint64, string](), rdevs: newCache[storage, Dev](),
 		devices: newDevices(), media: newCache[Dev, mediaCheck](),
 		hungServers: newCache[storage, struct{}](),
 	}, nil

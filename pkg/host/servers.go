@@ -29,7 +29,7 @@ func (n *Node) atServer(ctx context.Context, m Mount, ask func() error) (err err
 		return ask()
 	}
 	if _, hung := n.hungServers.get(server); hung || n.probes.outstanding(server) != nil {
-		turn, cancel := context.WithTimeout(ctx, 4*n.cfg.ProbeTimeout)
+		turn, cancel := context.WithTimeout(ctx, n.longestProbe())
 		defer cancel()
 		err = n.probes.serialize(turn, server, ask)
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {

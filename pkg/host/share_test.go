@@ -103,6 +103,24 @@ func TestOldAnswerIsNotShared(t *testing.T) {
 	}
 }
 
+// Who shares a call waits for as long as it may take, also where it was asked together with
+// others first.
+func TestSharedCallMayTakeItsTime(t *testing.T) {
+	realKernel(t)
+	n, root := newNode(t, func(c *Config) { c.ProbeTimeout = 200 * time.Millisecond })
+	put(t, root+"/m")
+	t.Cleanup(func() { done(t, syscall.Unmount(root+"/m", 0)) })
+	m := topAt(t, n, root+"/m")
+	call := begin(t, n.probes, m)
+	call.began = time.Now().Add(time.Minute) // whoever comes now may share it
+	time.AfterFunc(5*n.cfg.ProbeTimeout, func() {
+		n.probes.finish(storageOf(m), call, Inspection{UUID: "theirs", Answer: Answer{Asked: true}}, nil)
+	})
+	if s := seen(t, n, m); s.Answer.TimedOut || s.UUID != "theirs" {
+		t.Errorf("%+v", s)
+	}
+}
+
 // A caller that finds a stuck probe has its answer at once, and starts no worker.
 func TestStuckProbeAnswersForAll(t *testing.T) {
 	realKernel(t)

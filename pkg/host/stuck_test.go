@@ -19,6 +19,13 @@ import (
 // a process that waits for one cannot be killed until end is called.
 func hang(t *testing.T, path string) (end func()) {
 	t.Helper()
+	return fuseVolume(t, path, func() bool { return false })
+}
+
+// fuseVolume mounts a FUSE filesystem whose daemon answers each request for which answers
+// is true with EIO, and no other.
+func fuseVolume(t *testing.T, path string, answers func() bool) (end func()) {
+	t.Helper()
 	realKernel(t)
 	device, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	done(t, err)
@@ -33,14 +40,23 @@ func hang(t *testing.T, path string) (end func()) {
 				return
 			}
 			const initialise = 26 // FUSE_INIT (include/uapi/linux/fuse.h)
-			if n >= 40 && binary.LittleEndian.Uint32(buf[4:]) == initialise {
-				reply := make([]byte, 16+64)
-				binary.LittleEndian.PutUint32(reply[0:], uint32(len(reply)))
-				copy(reply[8:], buf[8:16]) // unique
+			reply := make([]byte, 16, 16+64)
+			switch {
+			case n < 40:
+				continue
+			case binary.LittleEndian.Uint32(buf[4:]) == initialise:
+				reply = reply[:cap(reply)]
 				binary.LittleEndian.PutUint32(reply[16:], 7)
 				binary.LittleEndian.PutUint32(reply[20:], 31)
-				_, _ = unix.Write(device, reply)
+			case answers():
+				eio := -int32(unix.EIO)
+				binary.LittleEndian.PutUint32(reply[4:], uint32(eio))
+			default:
+				continue
 			}
+			binary.LittleEndian.PutUint32(reply[0:], uint32(len(reply)))
+			copy(reply[8:], buf[8:16]) // unique
+			_, _ = unix.Write(device, reply)
 		}
 	}()
 	end = sync.OnceFunc(func() {

@@ -22,22 +22,42 @@ import (
 // maxFollowed bounds the descriptors, of daemons and of counters each.
 const maxFollowed = 1024
 
+// SuperblockEvent says to what something happened.
+type SuperblockEvent struct {
+	Dev Dev
+	// Root is that of the mounts of a device node, and empty where it happened to a whole
+	// superblock: all device nodes share that of devtmpfs.
+	Root string
+}
+
 // SuperblockEvents tells when something happens to a superblock that no mount table shows:
 // a process that serves it over FUSE ends (pidfd_open(2)), its ext4 counts an error
-// (sysfs_notify of errors_count), or a device that it lies on changes or goes. A hint and no fact: who is told looks for himself.
-// Make it with Node.SuperblockEvents.
+// (sysfs_notify of errors_count), or a device that it lies on changes or goes. A hint and
+// no fact: who is told looks for himself. Make it with Node.SuperblockEvents.
 type SuperblockEvents struct {
 	node *Node
 	// epoll has all descriptors. It is in the runtime's own, so that no thread waits.
 	epoll *os.File
-	told  chan Dev
+	told  chan SuperblockEvent
 
 	mu sync.Mutex
-	// followed are the descriptors in epoll.
-	followed map[source]int
-	byFD     map[int32]source
-	devices  deviceEvents
+	// followed are the descriptors in epoll, byKey whose they are.
+	followed map[source]descriptor
+	byKey    map[int32]source
+	// lastKey is that of the descriptor that came last.
+	lastKey int32
+	devices deviceEvents
 }
+
+// descriptor is one in epoll, whose events have its key: by the time that an event is
+// read, the descriptor may be closed and its number be given to another.
+type descriptor struct {
+	fd  int
+	key int32
+}
+
+// devicesKey is the key of deviceEvents.
+const devicesKey = 0
 
 // source is one thing that tells of a superblock.
 type source struct {
@@ -58,11 +78,11 @@ func (n *Node) SuperblockEvents(ctx context.Context) (*SuperblockEvents, error) 
 		return nil, fmt.Errorf("follow superblocks: %w", err)
 	}
 	e := &SuperblockEvents{
-		node: n, epoll: os.NewFile(uintptr(fd), "superblock events"), told: make(chan Dev),
-		followed: map[source]int{}, byFD: map[int32]source{},
+		node: n, epoll: os.NewFile(uintptr(fd), "superblock events"), told: make(chan SuperblockEvent),
+		followed: map[source]descriptor{}, byKey: map[int32]source{},
 	}
 	if e.devices, err = openDeviceEvents(); err == nil {
-		err = e.watch(e.devices.fd, unix.EPOLLIN)
+		err = e.watch(descriptor{e.devices.fd, devicesKey}, unix.EPOLLIN)
 	}
 	if err != nil {
 		klog.ErrorS(err, "What happens to devices is not noticed before the next turn")
@@ -78,7 +98,7 @@ func (n *Node) SuperblockEvents(ctx context.Context) (*SuperblockEvents, error) 
 }
 
 // Events returns the channel that tells of superblocks.
-func (e *SuperblockEvents) Events() <-chan Dev { return e.told }
+func (e *SuperblockEvents) Events() <-chan SuperblockEvent { return e.told }
 
 // wait passes on what the kernel tells until ctx ends.
 func (e *SuperblockEvents) wait(ctx context.Context) {
@@ -95,9 +115,9 @@ func (e *SuperblockEvents) wait(ctx context.Context) {
 		}); err != nil {
 			return // the deadline: ctx has ended
 		}
-		for dev := range e.happened(events[:ready]) {
+		for event := range e.happened(events[:ready]) {
 			select {
-			case e.told <- dev:
+			case e.told <- event:
 			case <-ctx.Done():
 				return
 			}
@@ -105,28 +125,29 @@ func (e *SuperblockEvents) wait(ctx context.Context) {
 	}
 }
 
-// happened returns the superblocks that events are about. A process ends once.
-func (e *SuperblockEvents) happened(events []unix.EpollEvent) map[Dev]bool {
+// happened returns what events are about. A process ends once.
+func (e *SuperblockEvents) happened(events []unix.EpollEvent) map[SuperblockEvent]bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	devs := map[Dev]bool{}
+	told := map[SuperblockEvent]bool{}
 	for _, event := range events {
-		if int(event.Fd) == e.devices.fd {
-			maps.Copy(devs, e.devices.read())
+		key := event.Fd
+		if key == devicesKey {
+			maps.Copy(told, e.devices.read())
 			continue
 		}
-		s, known := e.byFD[event.Fd]
+		s, known := e.byKey[key]
 		if !known {
 			continue
 		}
-		devs[s.dev] = true
+		told[SuperblockEvent{Dev: s.dev}] = true
 		if s.pid != 0 {
 			e.forget(s)
 		} else {
-			rewind(int(event.Fd))
+			rewind(e.followed[s].fd)
 		}
 	}
-	return devs
+	return told
 }
 
 // rewind reads a file of sysfs, or poll would tell of the same change again (sysfs(5)).
@@ -137,18 +158,17 @@ func rewind(fd int) {
 
 // Follow has the superblocks of these mounts followed and no others. It walks over the
 // processes in a worker if any is FUSE's, and touches no volume. What cannot be followed,
-// as FUSE below about Linux 6.16, is left out.
+// as FUSE below about Linux 6.16, is left out. When the walk fails, all else is followed
+// nevertheless.
 func (e *SuperblockEvents) Follow(ctx context.Context, mounts []VolumeMount) error {
 	wanted, err := e.sources(ctx, mounts)
-	if err != nil {
-		return err
-	}
+	above := e.node.devicesOf(mounts) // several files of sysfs for each: no event waits for that
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.followed == nil {
-		return nil // ended
+		return err // ended
 	}
-	e.devices.above = e.node.devicesOf(mounts)
+	e.devices.above = above
 	for s := range maps.Clone(e.followed) {
 		if !slices.Contains(wanted, s) {
 			e.forget(s)
@@ -159,10 +179,11 @@ func (e *SuperblockEvents) Follow(ctx context.Context, mounts []VolumeMount) err
 			e.add(s)
 		}
 	}
-	return nil
+	return err
 }
 
-// sources returns what tells of these mounts.
+// sources returns what tells of these mounts. When the walk over the processes fails, those
+// of them that are followed already go on to be.
 func (e *SuperblockEvents) sources(ctx context.Context, mounts []VolumeMount) (wanted []source, err error) {
 	byConnection, counters := map[uint64]Dev{}, 0
 	seen := map[Dev]bool{}
@@ -182,7 +203,7 @@ func (e *SuperblockEvents) sources(ctx context.Context, mounts []VolumeMount) (w
 	}
 	walk, err := e.node.daemons.all(ctx, e.node)
 	if err != nil {
-		return nil, fmt.Errorf("follow daemons: %w", err)
+		return append(wanted, e.followedDaemons(byConnection)...), fmt.Errorf("follow daemons: %w", err)
 	}
 	for i, d := range ofConnections(walk.Daemons, byConnection) {
 		if i == maxFollowed {
@@ -191,6 +212,17 @@ func (e *SuperblockEvents) sources(ctx context.Context, mounts []VolumeMount) (w
 		wanted = append(wanted, source{dev: byConnection[d.Connection], pid: d.PID, started: d.Started})
 	}
 	return wanted, nil
+}
+
+func (e *SuperblockEvents) followedDaemons(wanted map[uint64]Dev) (daemons []source) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for s := range e.followed {
+		if _, ours := wanted[FUSEConnectionNumber(s.dev)]; ours && s.pid != 0 {
+			daemons = append(daemons, s)
+		}
+	}
+	return daemons
 }
 
 func ofConnections(daemons []workerops.FUSEDaemon, wanted map[uint64]Dev) []workerops.FUSEDaemon {
@@ -219,32 +251,34 @@ func (e *SuperblockEvents) add(s source) {
 	if s.pid == 0 {
 		rewind(fd)
 	}
-	if err := e.watch(fd, events); err != nil {
+	e.lastKey++
+	d := descriptor{fd, e.lastKey}
+	if err := e.watch(d, events); err != nil {
 		_ = unix.Close(fd)
 		return
 	}
-	e.followed[s], e.byFD[int32(fd)] = fd, s //nolint:gosec // a descriptor
+	e.followed[s], e.byKey[d.key] = d, s
 }
 
 // watch puts a descriptor into epoll.
-func (e *SuperblockEvents) watch(fd int, events uint32) error {
+func (e *SuperblockEvents) watch(d descriptor, events uint32) error {
 	raw, err := e.epoll.SyscallConn()
 	if err != nil {
 		return err
 	}
 	var added error
 	err = raw.Control(func(ep uintptr) {
-		added = unix.EpollCtl(int(ep), unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)}) //nolint:gosec // a descriptor
+		added = unix.EpollCtl(int(ep), unix.EPOLL_CTL_ADD, d.fd, &unix.EpollEvent{Events: events, Fd: d.key}) // the kernel does not read it
 	})
 	return errors.Join(err, added)
 }
 
 // forget closes a source, which takes it out of epoll: no other descriptor refers to it.
 func (e *SuperblockEvents) forget(s source) {
-	fd := e.followed[s]
+	d := e.followed[s]
 	delete(e.followed, s)
-	delete(e.byFD, int32(fd)) //nolint:gosec // a descriptor
-	_ = unix.Close(fd)
+	delete(e.byKey, d.key)
+	_ = unix.Close(d.fd)
 }
 
 func (e *SuperblockEvents) end() {

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,26 +19,18 @@ func TestSuperblockEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	start := func() (*exec.Cmd, int) {
-		c := exec.CommandContext(t.Context(), "sleep", "60")
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
-		return c, c.Process.Pid
-	}
-	one, onePID := start()
-	other, otherPID := start()
+	one, onePID := sleeper(t)
+	other, otherPID := sleeper(t)
 	e.mu.Lock()
 	e.add(source{dev: Dev{Minor: 1}, pid: onePID})
 	e.add(source{dev: Dev{Minor: 2}, pid: otherPID})
-	fd := e.followed[source{dev: Dev{Minor: 1}, pid: onePID}]
+	fd := e.followed[source{dev: Dev{Minor: 1}, pid: onePID}].fd
 	e.mu.Unlock()
 	_ = one.Process.Kill()
 	select {
-	case dev := <-e.Events():
-		if dev != (Dev{Minor: 1}) {
-			t.Errorf("told of %s", dev)
+	case event := <-e.Events():
+		if event != (SuperblockEvent{Dev: Dev{Minor: 1}}) {
+			t.Errorf("told of %v", event)
 		}
 	case <-time.After(10 * time.Second):
 		t.Fatal("not told")
@@ -51,13 +44,81 @@ func TestSuperblockEvents(t *testing.T) {
 	_ = other.Process.Kill()
 	_ = other.Wait()
 	cancel()
-	for dev := range e.Events() {
-		t.Errorf("told of %s", dev)
+	for event := range e.Events() {
+		t.Errorf("told of %v", event)
 	}
-	if e.followed != nil || len(e.byFD) > 0 {
+	if e.followed != nil || len(e.byKey) > 0 {
 		t.Errorf("left: %v", e.followed)
 	}
 	if err := e.Follow(t.Context(), nil); err != nil { // a late one
 		t.Error(err)
 	}
+}
+
+// sleeper is a process that ends with the test.
+func sleeper(t *testing.T) (*exec.Cmd, int) {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), "sleep", "60")
+	done(t, c.Start())
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	return c, c.Process.Pid
+}
+
+// An event may be read when its descriptor was closed and the number given to another one:
+// that one is not taken for it.
+func TestEventOfAClosedDescriptor(t *testing.T) {
+	e, err := (&Node{}).SuperblockEvents(t.Context())
+	done(t, err)
+	_, onePID := sleeper(t)
+	_, otherPID := sleeper(t)
+	one, other := source{dev: Dev{Minor: 1}, pid: onePID}, source{dev: Dev{Minor: 2}, pid: otherPID}
+	e.mu.Lock()
+	e.add(one)
+	before := e.followed[one]
+	e.forget(one)
+	e.add(other)
+	after := e.followed[other]
+	e.mu.Unlock()
+	if before.fd != after.fd {
+		t.Skip("the number was given to something else of this process")
+	}
+	told := e.happened([]unix.EpollEvent{{Events: unix.EPOLLIN, Fd: before.key}})
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, followed := e.followed[other]; len(told) != 0 || !followed {
+		t.Errorf("told of %v, still followed: %t", told, followed)
+	}
+}
+
+// When the processes cannot be walked over, the daemons that are known and all devices are
+// followed nevertheless.
+func TestFollowWithoutAWalk(t *testing.T) {
+	realKernel(t)
+	n, _ := newNode(t)
+	node, _ := loop(t, 4)
+	e, err := n.SuperblockEvents(t.Context())
+	done(t, err)
+	daemon, pid := sleeper(t)
+	served, gone := Dev{Minor: 77}, Dev{Minor: 78}
+	_, otherPID := sleeper(t)
+	e.mu.Lock()
+	e.add(source{dev: served, pid: pid})
+	e.add(source{dev: gone, pid: otherPID})
+	e.mu.Unlock()
+	noWalk, cancel := context.WithCancel(t.Context())
+	cancel()
+	disk := rdevOf(t, node)
+	err = e.Follow(noWalk, []VolumeMount{{Dev: served, FSType: "fuse.x"}, {Dev: disk, FSType: "xfs"}})
+	if err == nil || !strings.Contains(err.Error(), "follow daemons") {
+		t.Errorf("got %v", err)
+	}
+	e.mu.Lock()
+	if len(e.followed) != 1 {
+		t.Errorf("followed: %v", e.followed)
+	}
+	e.mu.Unlock()
+	change(t, node)
+	told(t, e, SuperblockEvent{Dev: disk})
+	_ = daemon.Process.Kill()
+	told(t, e, SuperblockEvent{Dev: served})
 }

@@ -12,10 +12,13 @@ import (
 const (
 	// togetherGap is how long a routine inspection waits for others.
 	togetherGap = time.Millisecond
-	// togetherMax bounds what one worker is asked at once.
-	togetherMax = 32
-	// togetherTimeout is how long the others may be held up by one that does not answer.
-	togetherTimeout = time.Second
+	// togetherMax bounds what one worker is asked at once: that many prompt answers come
+	// within togetherTimeout.
+	togetherMax = 20
+	// togetherTimeout is how long the others may be held up by one that does not answer. It
+	// is far below what the loop takes for a slow check (pkg/watch), of which it makes few
+	// at once.
+	togetherTimeout = 250 * time.Millisecond
 	// promptAnswer is how soon an answer comes of a storage that is asked with others.
 	promptAnswer = 10 * time.Millisecond
 )
@@ -39,37 +42,50 @@ type together struct {
 type inspections struct {
 	queries []workerops.InspectQuery
 	of      []storage
-	// done is closed once there are answers, or none: then answers is nil.
+	// done is closed once there are answers, or when there will be none: then answers is
+	// nil.
 	done    chan struct{}
 	answers []workerops.InspectAnswer
 }
 
 // ask has a worker inspect what is on a storage.
 func (n *Node) ask(ctx context.Context, s storage, routine bool, q workerops.InspectQuery) (workerops.InspectAnswer, error) {
-	if _, prompt := n.together.prompt.get(s); routine && prompt {
-		if a, answered := n.askTogether(ctx, s, q); answered {
-			return a, nil
-		}
+	if a, answered := n.askTogether(ctx, s, routine, q); answered {
+		return a, nil
 	}
-	start := time.Now()
+	return n.askAlone(ctx, s, routine, q)
+}
+
+func (n *Node) askAlone(ctx context.Context, s storage, routine bool, q workerops.InspectQuery) (workerops.InspectAnswer, error) {
 	a, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Inspect, q)
-	switch prompt := err == nil && time.Since(start) <= promptAnswer; {
-	case !prompt:
-		n.together.prompt.remove(s)
-	case routine:
-		n.together.prompt.add(s, struct{}{})
-	}
+	n.together.judge(s, routine, err == nil && a.Elapsed <= promptAnswer)
 	return a, err
 }
 
+// judge keeps whether a storage may be asked with others.
+func (t *together) judge(s storage, routine, prompt bool) {
+	switch {
+	case !prompt:
+		t.prompt.remove(s)
+	case routine:
+		t.prompt.add(s, struct{}{})
+	}
+}
+
 // askTogether asks with others; answered is false when the caller has to ask alone.
-func (n *Node) askTogether(ctx context.Context, s storage, q workerops.InspectQuery) (a workerops.InspectAnswer, answered bool) {
-	all, at := n.together.join(s, q)
+func (n *Node) askTogether(ctx context.Context, s storage, routine bool, q workerops.InspectQuery) (a workerops.InspectAnswer, answered bool) {
+	t := &n.together
+	if _, prompt := t.prompt.get(s); !routine || !prompt {
+		return a, false
+	}
+	all, at := t.join(s, q)
 	if all == nil {
 		return a, false
 	}
 	if at == 0 {
-		n.askAll(ctx, all)
+		// It ends with its worker, for which the pool's Close waits. No caller does: a
+		// worker that has to be killed may take longer than its timeout.
+		go n.askAll(context.WithoutCancel(ctx), all)
 	}
 	select {
 	case <-all.done:
@@ -79,7 +95,9 @@ func (n *Node) askTogether(ctx context.Context, s storage, q workerops.InspectQu
 	if all.answers == nil {
 		return a, false
 	}
-	return all.answers[at], true
+	a = all.answers[at]
+	t.judge(s, routine, a.Elapsed <= promptAnswer)
+	return a, true
 }
 
 // join adds a query to those that wait. The first of them has to ask.
@@ -111,21 +129,28 @@ func (t *together) close(all *inspections) {
 	}
 }
 
-// askAll asks when others had the time to join.
+// askAll asks when others had the time to join, and releases the callers at its timeout at
+// the latest.
 func (n *Node) askAll(ctx context.Context, all *inspections) {
-	defer close(all.done)
 	time.Sleep(togetherGap)
 	t := &n.together
 	t.close(all)
-	start := time.Now()
-	answers, err := worker.CallWithin(ctx, min(togetherTimeout, n.cfg.ProbeTimeout), n.cfg.Pool, workerops.InspectAll, all.queries)
-	if err == nil && len(answers) == len(all.queries) {
-		all.answers = answers
-	}
-	if err != nil || time.Since(start) > promptAnswer*time.Duration(len(all.of)) {
+	ctx, cancel := context.WithTimeout(ctx, n.togetherTimeout())
+	defer cancel()
+	giveUp := func() {
 		for _, s := range all.of {
-			t.prompt.remove(s)
+			t.prompt.remove(s) // until it has answered alone
 		}
+		close(all.done)
+	}
+	stop := context.AfterFunc(ctx, giveUp)
+	answers, err := worker.Call(ctx, n.cfg.Pool, workerops.InspectAll, all.queries)
+	switch inTime := stop(); {
+	case inTime && err == nil && len(answers) == len(all.queries):
+		all.answers = answers
+		close(all.done)
+	case inTime:
+		giveUp()
 	}
 	if ended := ended(err); ended != nil {
 		t.mu.Lock()
@@ -133,3 +158,6 @@ func (n *Node) askAll(ctx context.Context, all *inspections) {
 		t.stuck = ended
 	}
 }
+
+// togetherTimeout is the time for finding a worker and for its answers.
+func (n *Node) togetherTimeout() time.Duration { return min(togetherTimeout, n.cfg.ProbeTimeout) }

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -12,12 +13,15 @@ import (
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
+// slowKill is longer than the others of a batch may be held up.
+const slowKill = time.Second
+
 // several returns a node that starts a worker for whoever finds none idle, with mounts of
 // which each has answered promptly.
 func several(t *testing.T, change ...func(*Config)) (n *Node, mounts []Mount) {
 	t.Helper()
 	realKernel(t)
-	pool := newPool(t, 100*time.Millisecond, func(c *worker.Config) { c.Max = 16 })
+	pool := newPool(t, slowKill, func(c *worker.Config) { c.Max = 16 })
 	n, root := newNode(t, append(change, func(c *Config) { c.Pool = pool })...)
 	for i := range 6 {
 		path := fmt.Sprintf("%s/%d", root, i)
@@ -39,12 +43,15 @@ func several(t *testing.T, change ...func(*Config)) (n *Node, mounts []Mount) {
 }
 
 type inspected struct {
-	in  Inspection
-	err error
+	in   Inspection
+	err  error
+	took time.Duration
 }
 
 func routine(n *Node, m Mount) (i inspected) {
+	start := time.Now()
 	i.in, i.err = n.Inspect(context.Background(), InspectQuery{Probe: &m, Paths: []PathQuery{{Path: m.Path, Mounted: true}}, Routine: true})
+	i.took = time.Since(start)
 	return i
 }
 
@@ -71,10 +78,53 @@ func TestOneWorkerForSeveral(t *testing.T) {
 	}
 }
 
+// One that hangs does not make the checks of the others slow ones (pkg/watch: one second),
+// however long its worker takes to end.
+func TestOneThatHangsHoldsUpNoOther(t *testing.T) {
+	n, mounts := several(t, func(c *Config) { c.ProbeTimeout = 2 * time.Second })
+	hang(t, n.kubelet.Root+"/hung")
+	hung := topAt(t, n, n.kubelet.Root+"/hung")
+	n.together.prompt.add(storageOf(hung), struct{}{}) // as if it had answered before
+	found := sideBySide(n, append(mounts, hung))
+	for _, f := range found[:len(mounts)] {
+		if f.err != nil || f.in.Answer.TimedOut || f.took >= time.Second {
+			t.Errorf("beside it, after %s: %+v, %v", f.took, f.in.Answer, f.err)
+		}
+	}
+	if h := found[len(mounts)]; h.err != nil || !h.in.Answer.TimedOut {
+		t.Errorf("it: %+v, %v", h.in.Answer, h.err)
+	}
+}
+
+// One that answers late among others is not asked with them again, and they are.
+func TestOneOfSeveralIsLate(t *testing.T) {
+	n, mounts := several(t)
+	path := n.kubelet.Root + "/late"
+	fuseVolume(t, path, func() bool { time.Sleep(100 * time.Millisecond); return true })
+	late := storageOf(topAt(t, n, path))
+	eventually(t, "only the late one is no longer prompt", func() bool {
+		n.together.prompt.add(late, struct{}{}) // as if it had been before
+		for _, m := range mounts {
+			if _, prompt := n.together.prompt.get(storageOf(m)); !prompt {
+				routine(n, m) // on a busy machine it may have been late itself
+				return false
+			}
+		}
+		sideBySide(n, append(mounts, topAt(t, n, path)))
+		if _, prompt := n.together.prompt.get(late); prompt {
+			t.Fatal("it counts as prompt")
+		}
+		return !slices.ContainsFunc(mounts, func(m Mount) bool {
+			_, prompt := n.together.prompt.get(storageOf(m))
+			return !prompt
+		})
+	})
+}
+
 // One that hangs among others is found, leaves them their answers, and costs one worker
 // for all and one for itself, as long as it hangs.
 func TestOneOfSeveralHangs(t *testing.T) {
-	n, mounts := several(t, func(c *Config) { c.ProbeTimeout = 200 * time.Millisecond })
+	n, mounts := several(t, func(c *Config) { c.ProbeTimeout = time.Second })
 	root := n.kubelet.Root
 	hang(t, root+"/hung")
 	hung := topAt(t, n, root+"/hung")

@@ -2,7 +2,12 @@ package host
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // VolumePath is a path at which kubelet has a volume, and the volume that kubelet's file
@@ -21,18 +26,20 @@ type VolumeMount struct {
 	ID     uint64
 	Dev    Dev
 	FSType string
+	// Root is the directory or device node of the superblock that it shows.
+	Root string
 }
 
 // Volumes returns all paths of this node's volumes: what is mounted at kubelet's paths,
 // and what pods have there and is not mounted. What is staged is only found while it is
 // mounted: kubelet keeps the directories of volumes that are on their way out. No volume
-// is touched.
+// is touched. With an UnlistedError the rest is returned.
 func (n *Node) Volumes(ctx context.Context) ([]VolumePath, error) {
 	table, err := n.Topology()
 	if err != nil {
 		return nil, err
 	}
-	asks, err := n.unmounted(ctx, table, n.kubelet.Root+"/"+csiPlugins+"/volumeDevices/publish")
+	asks, unread, err := n.unmounted(ctx, table, n.kubelet.Root+"/"+csiPlugins+"/volumeDevices/publish")
 	if err != nil {
 		return nil, err
 	}
@@ -51,6 +58,9 @@ func (n *Node) Volumes(ctx context.Context) ([]VolumePath, error) {
 		}
 		for _, ask := range some {
 			info := in.Paths[ask.Path]
+			if info.VolDataErr != nil && !info.Missing() {
+				unread = append(unread, workerops.UnreadPath{Path: ask.Path, Why: "vol_data.json: " + info.VolDataErr.Error()})
+			}
 			if info.VolData == nil || info.Missing() {
 				continue
 			}
@@ -58,7 +68,46 @@ func (n *Node) Volumes(ctx context.Context) ([]VolumePath, error) {
 			found = append(found, VolumePath{*info.VolData, ask.Path, kind == LayoutStaging || kind == LayoutBlockStaging})
 		}
 	}
-	return found, nil
+	return found, unlisted(unread)
+}
+
+// UnlistedError says that there may be volumes besides those that were found: files or
+// directories of kubelet's could not be read.
+type UnlistedError struct {
+	// Paths are where, and Why is why the first could not be read. They are sorted, so that
+	// an error that stays has the same text.
+	Paths []string
+	Why   string
+}
+
+// unlisted returns nil for none.
+func unlisted(unread []workerops.UnreadPath) error {
+	if len(unread) == 0 {
+		return nil
+	}
+	slices.SortFunc(unread, func(a, b workerops.UnreadPath) int { return strings.Compare(a.Path, b.Path) })
+	e := &UnlistedError{Why: unread[0].Why}
+	for _, u := range unread {
+		e.Paths = append(e.Paths, u.Path)
+	}
+	return e
+}
+
+// Error implements error.
+func (e *UnlistedError) Error() string {
+	text := fmt.Sprintf("cannot read what kubelet has at %s: %s", e.Paths[0], e.Why)
+	switch more := len(e.Paths) - 1; {
+	case more == 1:
+		text += ", and at 1 more path"
+	case more > 1:
+		text += fmt.Sprintf(", and at %d more paths", more)
+	}
+	return text
+}
+
+// Hides reports whether there may be a volume at a path that was not found.
+func (e *UnlistedError) Hides(path string) bool {
+	return slices.ContainsFunc(e.Paths, func(p string) bool { return mount.Beneath(p, path) })
 }
 
 // VolumeMounts returns what is mounted at kubelet's paths for volumes, by the kernel's
@@ -79,7 +128,7 @@ func (n *Node) volumeMounts(table Table) (found []VolumeMount) {
 			if id == 0 {
 				id = uint64(m.OldID)
 			}
-			found = append(found, VolumeMount{m.Path, id, m.Dev, m.FSType})
+			found = append(found, VolumeMount{m.Path, id, m.Dev, m.FSType, m.Root})
 		}
 	}
 	return found

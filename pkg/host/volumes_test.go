@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,12 +43,21 @@ func TestVolumes(t *testing.T) {
 		{VolData{DriverName: "d", VolumeHandle: "raw"}, publish + "pv-raw/1", false},
 		{VolData{DriverName: "d", VolumeHandle: "raw-lost"}, publish + "pv-lost/1", false},
 	}
+	laidOut(t, n, pod("1", "pv-directory"), "d", "directory", false)
+	file := filepath.Dir(pod("1", "pv-directory")) + "/vol_data.json"
+	done(t, os.Remove(file))
+	done(t, os.Mkdir(file, 0o700))
 	got, err := n.Volumes(context.Background())
 	byPath := func(a, b VolumePath) int { return strings.Compare(a.Path, b.Path) }
 	slices.SortFunc(got, byPath)
 	slices.SortFunc(want, byPath)
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("got %+v, %v\nwant %+v", got, err, want)
+	if !slices.Equal(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+	var unlisted *UnlistedError
+	wantErr := "cannot read what kubelet has at " + pod("1", "pv-directory") + ": vol_data.json: invalid argument, and at 1 more path"
+	if !errors.As(err, &unlisted) || err.Error() != wantErr || !unlisted.Hides(pod("1", "pv-torn")) || unlisted.Hides(pod("1", "pv-starting")) {
+		t.Errorf("got %v", err)
 	}
 	mounts, err := n.VolumeMounts()
 	if want := 5 + 1; err != nil || len(mounts) != want { // one is stacked

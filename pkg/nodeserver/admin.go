@@ -3,6 +3,7 @@ package nodeserver
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +20,7 @@ import (
 
 // Volumes finds all volumes of this node; *host.Node is the real one.
 type Volumes interface {
+	// Volumes returns what it finds also with a host.UnlistedError.
 	Volumes(ctx context.Context) ([]host.VolumePath, error)
 	// VolumeMounts returns what is mounted of them, Holders who holds that.
 	VolumeMounts() ([]host.VolumeMount, error)
@@ -37,7 +39,10 @@ func (a admin) ListVolumes(_ *adminpb.ListVolumesRequest, stream grpc.ServerStre
 		return err
 	}
 	paths, err := a.server.cfg.Volumes.Volumes(stream.Context())
-	if err != nil {
+	switch {
+	case errors.As(err, new(*host.UnlistedError)):
+		klog.FromContext(stream.Context()).Info("Some volumes are not listed", keyError, printable.Line(err.Error(), logTextBytes))
+	case err != nil:
 		return toStatus(healer.Failed("list the volumes", err), nil)
 	}
 	volumes := volumesOf(paths)
@@ -123,7 +128,8 @@ func (a admin) find(ctx context.Context, driver, id string) (paths []string, err
 		return nil, healer.Invalid("volume_id", "must have 1 to %d bytes", maxVolumeIDBytes)
 	}
 	all, err := a.server.cfg.Volumes.Volumes(ctx)
-	if err != nil {
+	hidden := errors.As(err, new(*host.UnlistedError))
+	if err != nil && !hidden {
 		return nil, healer.Failed("find the volume", err)
 	}
 	var published, staged []string
@@ -143,6 +149,9 @@ func (a admin) find(ctx context.Context, driver, id string) (paths []string, err
 		return nil, healer.Invalid("driver", "%d drivers have a volume of this ID: name one", len(drivers))
 	}
 	if len(published)+len(staged) == 0 {
+		if hidden {
+			return nil, healer.Failed("find the volume", err)
+		}
 		return nil, healer.NotFound("no such volume on this node")
 	}
 	return append(published, staged...), nil

@@ -123,6 +123,28 @@ func newAdmin(t *testing.T, h Healer, paths ...host.VolumePath) admin {
 	return admin{server: s}
 }
 
+type partlyListed struct{ fakeVolumes }
+
+func (p partlyListed) Volumes(context.Context) ([]host.VolumePath, error) {
+	return p.fakeVolumes, &host.UnlistedError{Paths: []string{"/pods/2"}, Why: "input/output error"}
+}
+
+// What could be listed can be checked, and a volume that may be elsewhere is not said to be
+// none.
+func TestVolumesThatCannotAllBeListed(t *testing.T) {
+	a := newAdmin(t, &fakeHealer{})
+	a.server.cfg.Volumes = partlyListed{fakeVolumes{volumeAt("d", "v", "/p", false)}}
+	if paths, err := a.find(asUID(0), "", "v"); err != nil || !slices.Equal(paths, []string{"/p"}) {
+		t.Errorf("%v, %v", paths, err)
+	}
+	if _, err := a.find(asUID(0), "", "w"); err == nil || healer.KindOf(err) == healer.KindNotFound {
+		t.Errorf("%v", err)
+	}
+	if err := a.ListVolumes(nil, &contextStream{ctx: asUID(0)}); err == nil || err.Error() != "sent" {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestAdminIsForRoot(t *testing.T) {
 	h := &fakeHealer{}
 	a := newAdmin(t, h, volumeAt("d", "v", "/p", false))

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -58,26 +59,40 @@ func (l *Loop) follow(ctx context.Context, mounts []host.VolumeMount) {
 	}
 }
 
-// happenedTo has the volumes of a superblock checked.
-func (l *Loop) happenedTo(dev host.Dev) {
+// happenedTo has the volumes of a superblock, or of one device node, checked.
+func (l *Loop) happenedTo(e host.SuperblockEvent) {
 	now := time.Now()
-	for _, v := range l.known.on(dev) {
-		v.changed(now, l.cfg.Interval)
+	if e.Root == "" {
+		for _, v := range l.known.on(e.Dev) {
+			v.changed(now, l.cfg.Interval)
+		}
+		return
+	}
+	for _, m := range l.mounts {
+		if v := l.known.byPath[m.Path]; v != nil && m.Dev == e.Dev && m.Root == e.Root {
+			v.changed(now, l.cfg.Interval)
+		}
 	}
 }
 
 // learn takes over which volumes there are. Those of the first time are spread over the
 // interval, also between nodes whose servers start together; one that comes later is
-// checked at once.
+// checked at once. Where it could not be seen whether there is one, those that were known
+// there stay.
 func (l *Loop) learn(d discovery) {
 	now := time.Now()
 	l.discovering = false
 	l.mayDiscover = now.Add(max(discoverGap, maxShare*d.took))
 	l.discoverAt = later(l.discoverAt, l.mayDiscover)
 	l.errors.report("Cannot list this node's volumes", d.err)
+	paths := slices.DeleteFunc(d.paths, func(p host.VolumePath) bool { return !l.serves(p) })
 	if d.err != nil {
 		l.discoverAt = now.Add(max(retryDiscovery, maxShare*d.took))
-		return
+		var unlisted *host.UnlistedError
+		if !errors.As(d.err, &unlisted) {
+			return
+		}
+		paths = append(paths, l.hidden(unlisted, paths)...)
 	}
 	l.searched.Store(now.UnixNano())
 	spread := l.cfg.Interval
@@ -85,8 +100,24 @@ func (l *Loop) learn(d discovery) {
 		spread = 0
 	}
 	l.discovered = true
-	l.known.are(slices.DeleteFunc(d.paths, func(p host.VolumePath) bool { return !l.serves(p) }), now, spread, l.cfg.Interval)
+	l.known.are(paths, now, spread, l.cfg.Interval)
 	l.count() // a sick one may be gone
+}
+
+// hidden returns the known paths that were not found and may be there all the same.
+func (l *Loop) hidden(unlisted *host.UnlistedError, found []host.VolumePath) (hidden []host.VolumePath) {
+	at := map[string]bool{}
+	for _, p := range found {
+		at[p.Path] = true
+	}
+	for _, v := range l.known.all {
+		for _, p := range v.paths {
+			if !at[p.Path] && unlisted.Hides(p.Path) {
+				hidden = append(hidden, p)
+			}
+		}
+	}
+	return hidden
 }
 
 // serves reports whether a volume is one that a call could name, of a driver that is

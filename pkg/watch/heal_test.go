@@ -477,8 +477,28 @@ func TestSuperblockEvent(t *testing.T) {
 				t.Errorf("%d are followed", n.followed)
 			}
 		})
-		n.happens <- n.mounts[1].Dev
-		n.happens <- host.Dev{Major: 99}
+		n.happens <- host.SuperblockEvent{Dev: n.mounts[1].Dev}
+		n.happens <- host.SuperblockEvent{Dev: host.Dev{Major: 99}}
+		time.Sleep(time.Second)
+		if got := n.since(start); len(got["v1"]) != 1 || got["v1"][0].Sub(start) > 100*time.Millisecond {
+			t.Errorf("checked at %v", got)
+		}
+	})
+}
+
+// All block volumes share the superblock of devtmpfs, and not what happens to a device.
+func TestDeviceNodeEvent(t *testing.T) {
+	n := many(3)
+	dev := host.Dev{Minor: 5}
+	for i := range n.mounts {
+		n.mounts[i].Dev, n.mounts[i].Root = dev, fmt.Sprintf("/dm-%d", i)
+	}
+	run(t, n, func() {
+		time.Sleep(90 * time.Second)
+		n.rested("v1")
+		start := time.Now()
+		n.happens <- host.SuperblockEvent{Dev: dev, Root: "/dm-1"}
+		n.happens <- host.SuperblockEvent{Dev: dev, Root: "/dm-10"}
 		time.Sleep(time.Second)
 		if got := n.since(start); len(got["v1"]) != 1 || got["v1"][0].Sub(start) > 100*time.Millisecond {
 			t.Errorf("checked at %v", got)

@@ -57,7 +57,7 @@ type Events interface {
 	// Follow has the superblocks of these mounts followed, and no others.
 	Follow(ctx context.Context, mounts []host.VolumeMount) error
 	// Events returns a channel that closes when the context of SuperblockEvents has ended.
-	Events() <-chan host.Dev
+	Events() <-chan host.SuperblockEvent
 }
 
 // Engine checks and heals one volume, with a deadline of its own; *healer.Engine is one.
@@ -150,7 +150,7 @@ func (l *Loop) Run(ctx context.Context) {
 	if l.events, err = l.cfg.Node.SuperblockEvents(ctx); err != nil {
 		klog.ErrorS(err, "What happens to superblocks is not noticed before the next turn")
 	}
-	var happened <-chan host.Dev
+	var happened <-chan host.SuperblockEvent
 	if l.events != nil {
 		happened = l.events.Events()
 	}
@@ -169,11 +169,11 @@ func (l *Loop) Run(ctx context.Context) {
 				changes = nil
 			}
 			l.look(time.Now())
-		case dev, open := <-happened:
+		case e, open := <-happened:
 			if !open {
 				happened = nil
 			}
-			l.happenedTo(dev)
+			l.happenedTo(e)
 		case r := <-l.checked:
 			l.finish(r)
 		case d := <-l.found:
@@ -233,7 +233,7 @@ func (l *Loop) advance(ctx context.Context) time.Time {
 }
 
 // drain waits for what was started: each has a deadline of its own.
-func (l *Loop) drain(changes <-chan struct{}, happened <-chan host.Dev) {
+func (l *Loop) drain(changes <-chan struct{}, happened <-chan host.SuperblockEvent) {
 	for l.running > 0 {
 		l.finish(<-l.checked)
 	}

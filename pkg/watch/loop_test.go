@@ -24,7 +24,7 @@ type fakeNode struct {
 	changes chan struct{}
 	// happens has superblocks to which something happened; followed counts the mounts
 	// whose superblocks are followed.
-	happens  chan host.Dev
+	happens  chan host.SuperblockEvent
 	followed int
 	broken   error
 	// noAnswer is the error of all checks; nil: they answer.
@@ -90,14 +90,14 @@ func (n *fakeNode) VolumeMounts() ([]host.VolumeMount, error) {
 
 // SuperblockEvents tells what happens to superblocks.
 func (n *fakeNode) SuperblockEvents(ctx context.Context) (Events, error) {
-	e := fakeEvents{n, make(chan host.Dev)}
+	e := fakeEvents{n, make(chan host.SuperblockEvent)}
 	go func() {
 		defer close(e.told)
 		for {
 			select {
-			case dev := <-n.happens:
+			case event := <-n.happens:
 				select {
-				case e.told <- dev:
+				case e.told <- event:
 				case <-ctx.Done():
 				}
 			case <-ctx.Done():
@@ -110,10 +110,10 @@ func (n *fakeNode) SuperblockEvents(ctx context.Context) (Events, error) {
 
 type fakeEvents struct {
 	n    *fakeNode
-	told chan host.Dev
+	told chan host.SuperblockEvent
 }
 
-func (e fakeEvents) Events() <-chan host.Dev { return e.told }
+func (e fakeEvents) Events() <-chan host.SuperblockEvent { return e.told }
 
 func (e fakeEvents) Follow(_ context.Context, mounts []host.VolumeMount) error {
 	e.n.do(func() { e.n.followed = len(mounts) })
@@ -243,7 +243,7 @@ func (n *fakeNode) rested(id string) {
 func run(t *testing.T, n *fakeNode, do func()) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		n.changes, n.happens = make(chan struct{}, 1), make(chan host.Dev)
+		n.changes, n.happens = make(chan struct{}, 1), make(chan host.SuperblockEvent)
 		l, err := New(Config{Node: n, Engine: n, Publish: n.publish, Interval: time.Minute, Drivers: []string{driver}, Action: n.does, Recovered: n.recover, DryRun: n.dryRun})
 		if err != nil {
 			t.Fatal(err)
@@ -510,6 +510,30 @@ func TestPathsOfAVolume(t *testing.T) {
 			}
 			n.changed()
 			time.Sleep(70 * time.Second)
+		}
+	})
+}
+
+// Where the search could not see everything, what it found is new, what it could not see
+// stays, and what is no longer where it could see goes.
+func TestSearchSeesAPart(t *testing.T) {
+	n := many(3)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		n.do(func() {
+			n.paths = n.paths[:1] // v1 and v2 are not found
+			n.broken = &host.UnlistedError{Paths: []string{"/pods/1"}, Why: "no permission"}
+		})
+		n.add("new", "/pods/new")
+		n.changed()
+		time.Sleep(time.Minute)
+		start := time.Now()
+		time.Sleep(2 * time.Minute)
+		checked := n.since(start)
+		for id, want := range map[string]bool{"v0": true, "v1": true, "v2": false, "new": true} {
+			if got := len(checked[id]) > 0; got != want {
+				t.Errorf("%s: checked %t", id, got)
+			}
 		}
 	})
 }

@@ -213,7 +213,7 @@ func TestTriesSpreadBetweenNodes(t *testing.T) {
 		var nodes []*fakeNode
 		for range 2 {
 			n := acting(1)
-			n.changes, n.happens = make(chan struct{}, 1), make(chan host.Dev)
+			n.changes, n.happens = make(chan struct{}, 1), make(chan host.SuperblockEvent)
 			l, err := New(Config{Node: n, Engine: n, Publish: n.publish, Interval: time.Minute, Action: n.does})
 			if err != nil {
 				t.Fatal(err)

@@ -39,7 +39,7 @@ func TestSearchedStaysWhileSearchesFail(t *testing.T) {
 func TestStatesOfALoopThatHangs(t *testing.T) {
 	n := many(1)
 	synctest.Test(t, func(t *testing.T) {
-		n.changes, n.happens = make(chan struct{}, 1), make(chan host.Dev)
+		n.changes, n.happens = make(chan struct{}, 1), make(chan host.SuperblockEvent)
 		release := make(chan struct{})
 		l, err := New(Config{Node: n, Engine: n, Publish: func(healer.Report) { <-release }, Interval: time.Minute, Action: n.does})
 		if err != nil {

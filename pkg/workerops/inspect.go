@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -55,6 +56,9 @@ type PathAnswer struct {
 	// VolData is nil when there is none, and when it is as Known.
 	VolData []byte
 	Stamp   FileStamp
+	// VolDataErrno is why VolData cannot be read although it is there; ENODATA for an empty
+	// file.
+	VolDataErrno syscall.Errno
 }
 
 // FileStamp changes with a file's content: every write moves the change time,
@@ -73,9 +77,12 @@ type InspectAnswer struct {
 	Probe ProbeAnswer
 	// Waiting is -1 when it is not known.
 	Waiting int
+	// Elapsed is how long all of it took.
+	Elapsed time.Duration
 }
 
 func inspect(q InspectQuery) (InspectAnswer, error) {
+	start := time.Now()
 	a := InspectAnswer{Paths: make([]PathAnswer, len(q.Paths)), Waiting: -1}
 	for i, p := range q.Paths {
 		a.Paths[i] = inspectPath(p)
@@ -92,6 +99,7 @@ func inspect(q InspectQuery) (InspectAnswer, error) {
 	if q.FUSEConnection != "" {
 		a.Waiting = waiting(q.FUSEConnection)
 	}
+	a.Elapsed = time.Since(start)
 	return a, nil
 }
 
@@ -109,7 +117,7 @@ func inspectAll(all []InspectQuery) ([]InspectAnswer, error) {
 func inspectPath(q PathQuery) PathAnswer {
 	var a PathAnswer
 	if q.VolData != "" {
-		a.VolData, a.Stamp = readVolData(q.VolData, q.Known)
+		a.readVolData(q.VolData, q.Known)
 	}
 	if q.Path == "" {
 		return a
@@ -143,22 +151,24 @@ func inspectPath(q PathQuery) PathAnswer {
 	return a
 }
 
-// readVolData returns nil for a file that is missing or unreadable: it is evidence when
-// it is there, and nothing follows from its absence.
-func readVolData(p string, known FileStamp) ([]byte, FileStamp) {
+// readVolData leaves VolData nil for a file that is missing or unreadable: it is evidence
+// when it is there, and nothing follows from its absence.
+func (a *PathAnswer) readVolData(p string, known FileStamp) {
 	l, err := openTarget(p)
-	if err != nil {
-		return nil, FileStamp{}
+	if err == nil {
+		defer l.close()
+		if known != (FileStamp{}) && l.stamp() == known {
+			a.Stamp = known
+			return
+		}
+		a.VolData, a.Stamp, err = l.read(volDataLimit)
 	}
-	defer l.close()
-	if known != (FileStamp{}) && l.stamp() == known {
-		return nil, known
+	switch {
+	case err == nil && len(a.VolData) == 0:
+		a.VolDataErrno = unix.ENODATA
+	case err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR):
+		a.VolDataErrno = errnoOf(err)
 	}
-	raw, stamp, err := l.read(volDataLimit)
-	if err != nil {
-		return nil, FileStamp{}
-	}
-	return raw, stamp
 }
 
 // waiting reads how many requests a FUSE daemon has not answered. The file is the kernel's

@@ -136,3 +136,21 @@ func TestErrnoOf(t *testing.T) {
 		}
 	}
 }
+
+// A vol_data.json that cannot be read is told from one that is not there.
+func TestUnreadableVolData(t *testing.T) {
+	dir := realDir(t)
+	must(t, os.WriteFile(dir+"/closed", []byte("{}"), 0))
+	must(t, os.WriteFile(dir+"/empty", nil, 0o600))
+	must(t, os.Mkdir(dir+"/directory", 0o700))
+	heedingModes(t, func() {
+		for name, want := range map[string]syscall.Errno{
+			"none": 0, "empty/none": 0, "closed": unix.EACCES, "empty": unix.ENODATA, "directory": unix.EINVAL,
+		} {
+			a := inspectPath(PathQuery{VolData: dir + "/" + name})
+			if a.VolDataErrno != want || len(a.VolData) > 0 {
+				t.Errorf("%s: %+v", name, a)
+			}
+		}
+	})
+}

@@ -27,50 +27,66 @@ type PublishedVolume struct {
 	Block bool
 }
 
+// PublishedAnswer has what could be read.
+type PublishedAnswer struct {
+	Volumes []PublishedVolume
+	Unread  []UnreadPath
+}
+
+// UnreadPath is a file or directory of kubelet's that is there and cannot be read.
+type UnreadPath struct {
+	Path string
+	Why  string
+}
+
 // published lists kubelet's own directories. It enters no other filesystem than the
-// one that they lie on, and so no volume.
-func published(q PublishedQuery) ([]PublishedVolume, error) {
+// one that they lie on, and so no volume. One that cannot be read hides no other.
+func published(q PublishedQuery) (a PublishedAnswer, err error) {
 	left := q.Max
-	var found []PublishedVolume
-	err := eachName(q.Pods, "/volumes/kubernetes.io~csi", &left, func(uid, pv string) {
-		found = append(found, PublishedVolume{PodUID: uid, PV: pv})
+	unread, err := eachName(q.Pods, "/volumes/kubernetes.io~csi", &left, func(uid, pv string) {
+		a.Volumes = append(a.Volumes, PublishedVolume{PodUID: uid, PV: pv})
 	})
+	a.Unread = unread
 	if err != nil || q.Devices == "" {
-		return found, err
+		return a, err
 	}
-	err = eachName(q.Devices, "", &left, func(pv, uid string) {
-		found = append(found, PublishedVolume{PodUID: uid, PV: pv, Block: true})
+	unread, err = eachName(q.Devices, "", &left, func(pv, uid string) {
+		a.Volumes = append(a.Volumes, PublishedVolume{PodUID: uid, PV: pv, Block: true})
 	})
-	return found, err
+	a.Unread = append(a.Unread, unread...)
+	return a, err
 }
 
 // eachName calls visit with the names in a directory, and with those below each.
-func eachName(at, below string, left *int, visit func(outer, inner string)) error {
+func eachName(at, below string, left *int, visit func(outer, inner string)) (unread []UnreadPath, err error) {
 	dir, err := openDir(at)
 	if errors.Is(err, unix.ENOENT) {
-		return nil // kubelet makes it for the first pod
+		return nil, nil // kubelet makes it for the first pod
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer unix.Close(dir)
 	outer, err := namesIn(dir, ".", left)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, o := range outer {
 		inner, err := namesIn(dir, o+below, left)
 		switch {
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
 			continue // there is none, or this is not a directory of kubelet's
+		case errors.Is(err, unix.E2BIG), err != nil && ownTrouble(err) != nil:
+			return nil, err
 		case err != nil:
-			return err
+			unread = append(unread, UnreadPath{Path: at + "/" + o + below, Why: errnoOf(err).Error()})
+			continue
 		}
 		for _, i := range inner {
 			visit(o, i)
 		}
 	}
-	return nil
+	return unread, nil
 }
 
 // namesIn lists a directory on the filesystem of another one, and subtracts the number
