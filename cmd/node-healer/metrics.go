@@ -27,14 +27,15 @@ func newMetrics(providers []healer.Provider, pool *worker.Pool) (*metrics.Metric
 type watchedVolumes struct{ loop *watch.Loop }
 
 // Watched implements metrics.Loop.
-func (w watchedVolumes) Watched(ctx context.Context) (volumes []metrics.Watched, breakers int) {
+func (w watchedVolumes) Watched(ctx context.Context) (s metrics.LoopState, on bool) {
 	all := w.loop.States(ctx)
+	s = metrics.LoopState{OpenBreakers: all.OpenBreakers, Searched: all.Searched}
 	for _, v := range all.Volumes {
 		if v.Verdict != "" {
-			volumes = append(volumes, metrics.Watched{Driver: v.Driver, Health: v.Health, Left: v.Left != ""})
+			s.Volumes = append(s.Volumes, metrics.Watched{Driver: v.Driver, Health: v.Health, Left: v.Left != ""})
 		}
 	}
-	return volumes, all.OpenBreakers
+	return s, all.Action != watch.Off
 }
 
 // serveMetrics serves them on --metrics-socket until stop is called. The gateway reads

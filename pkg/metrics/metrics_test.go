@@ -108,7 +108,32 @@ func TestWhatIsCounted(t *testing.T) {
 type fakeLoop []Watched
 
 // Watched implements Loop.
-func (l fakeLoop) Watched(context.Context) ([]Watched, int) { return l, 2 }
+func (l fakeLoop) Watched(context.Context) (LoopState, bool) {
+	return LoopState{Volumes: l, OpenBreakers: 2, Searched: time.Unix(900, 0)}, true
+}
+
+// offLoop knows a volume, and is off.
+type offLoop struct{}
+
+// Watched implements Loop.
+func (offLoop) Watched(ctx context.Context) (LoopState, bool) {
+	s, _ := fakeLoop{{Driver: "d", Left: true}}.Watched(ctx)
+	return s, false
+}
+
+// What a loop saw before it was switched off is not shown, because nothing renews it.
+func TestLoopThatIsOffHasNoSeries(t *testing.T) {
+	m := newMetrics(t)
+	if err := m.Watch(offLoop{}); err != nil {
+		t.Fatal(err)
+	}
+	_, text := get(t, m, Serving{}, "/metrics")
+	for _, name := range []string{"volumes", "volumes_left_alone", "breakers_open", "loop_last_search_timestamp_seconds"} {
+		if strings.Contains(text, namespace+"_"+name) {
+			t.Errorf("%s is there:\n%s", name, text)
+		}
+	}
+}
 
 // However many drivers and reasons there are, the number of series is bounded.
 func TestSeriesAreBounded(t *testing.T) {
@@ -128,6 +153,7 @@ func TestSeriesAreBounded(t *testing.T) {
 	for _, line := range []string{
 		`node_healer_volumes{condition="Healthy",driver="driver-0",status="Healthy"} 1`, `node_healer_volumes{condition="other",driver="driver-0",status="Unknown"} 1`,
 		`node_healer_volumes{condition="Healthy",driver="other",status="Healthy"} 936`, `node_healer_volumes_left_alone{driver="other"} 936`, `node_healer_breakers_open 2`,
+		`node_healer_loop_last_search_timestamp_seconds 900`,
 	} {
 		if !strings.Contains(text, line+"\n") {
 			t.Errorf("no %s", line)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -50,10 +51,20 @@ type Watched struct {
 	Left bool
 }
 
+// LoopState is what the node's own loop knows.
+type LoopState struct {
+	Volumes []Watched
+	// OpenBreakers counts the backends whose heals are held back.
+	OpenBreakers int
+	// Searched is when the loop last listed the volumes, before the first time when it
+	// started.
+	Searched time.Time
+}
+
 // Loop tells what the node's own loop knows.
 type Loop interface {
-	// Watched returns all volumes, and how many backends have their heals held back.
-	Watched(ctx context.Context) (volumes []Watched, breakers int)
+	// Watched returns it, and false while the loop is off, as nothing renews it then.
+	Watched(ctx context.Context) (s LoopState, on bool)
 }
 
 // Watch adds what the loop knows.
@@ -63,13 +74,14 @@ func (m *Metrics) Watch(l Loop) error {
 		volumes:  prometheus.NewDesc(namespace+"_volumes", "Volumes of this node as the loop last saw them. One with several conditions counts for each, with the worst status of each.", []string{labelDriver, labelCondition, labelStatus}, nil),
 		left:     prometheus.NewDesc(namespace+"_volumes_left_alone", "Sick volumes that the loop tries no more to heal until something changes.", []string{labelDriver}, nil),
 		breakers: prometheus.NewDesc(namespace+"_breakers_open", "Backends of which many volumes are sick, so that heals are tried one after the other.", nil, nil),
+		searched: prometheus.NewDesc(namespace+"_loop_last_search_timestamp_seconds", "When the loop last listed the volumes of this node, before the first time when it started.", nil, nil),
 	})
 }
 
 type watched struct {
-	m                       *Metrics
-	loop                    Loop
-	volumes, left, breakers *prometheus.Desc
+	m                                 *Metrics
+	loop                              Loop
+	volumes, left, breakers, searched *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
@@ -77,16 +89,20 @@ func (w watched) Describe(to chan<- *prometheus.Desc) {
 	to <- w.volumes
 	to <- w.left
 	to <- w.breakers
+	to <- w.searched
 }
 
 // Collect implements prometheus.Collector.
 func (w watched) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout/2)
 	defer cancel()
-	volumes, breakers := w.loop.Watched(ctx)
+	now, on := w.loop.Watched(ctx)
+	if !on {
+		return
+	}
 	type series struct{ driver, condition, status string }
 	counts, left := map[series]int{}, map[string]int{}
-	for _, v := range volumes {
+	for _, v := range now.Volumes {
 		driver := w.m.drivers.bounded(v.Driver)
 		if len(v.Health) == 0 {
 			counts[series{driver, healthy, healthy}]++
@@ -104,7 +120,8 @@ func (w watched) Collect(to chan<- prometheus.Metric) {
 	for driver, count := range left {
 		to <- prometheus.MustNewConstMetric(w.left, prometheus.GaugeValue, float64(count), driver)
 	}
-	to <- prometheus.MustNewConstMetric(w.breakers, prometheus.GaugeValue, float64(breakers))
+	to <- prometheus.MustNewConstMetric(w.breakers, prometheus.GaugeValue, float64(now.OpenBreakers))
+	to <- prometheus.MustNewConstMetric(w.searched, prometheus.GaugeValue, float64(now.Searched.UnixNano())/float64(time.Second))
 }
 
 func (m *Metrics) knownReason(r healer.Reason) string {

@@ -79,6 +79,7 @@ func (l *Loop) learn(d discovery) {
 		l.discoverAt = now.Add(max(retryDiscovery, maxShare*d.took))
 		return
 	}
+	l.searched.Store(now.UnixNano())
 	spread := l.cfg.Interval
 	if l.discovered {
 		spread = 0

@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -102,6 +103,8 @@ type Loop struct {
 	// discovering is true while volumes are searched for, discovered once they were.
 	discovering, discovered bool
 	discoverAt, mayDiscover time.Time
+	// searched is States.Searched in nanoseconds. It is read from any goroutine.
+	searched atomic.Int64
 	// events is nil where there are none.
 	events Events
 	// mounts are those of the last look.
@@ -123,7 +126,7 @@ func New(cfg Config) (*Loop, error) {
 	case cfg.Interval <= 0:
 		return nil, errors.New("watch: the interval must be positive")
 	}
-	return &Loop{
+	l := &Loop{
 		cfg:     cfg,
 		known:   newVolumes(),
 		checked: make(chan result, maxChecks),
@@ -131,7 +134,9 @@ func New(cfg Config) (*Loop, error) {
 		heals:   newHealing(),
 		asked:   make(chan chan<- States),
 		ended:   make(chan struct{}),
-	}, nil
+	}
+	l.searched.Store(time.Now().UnixNano())
+	return l, nil
 }
 
 // Run checks until ctx ends, and returns when the running checks have ended. It may be

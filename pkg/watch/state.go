@@ -29,21 +29,28 @@ type State struct {
 
 // States are all volumes at one time.
 type States struct {
+	// Action is what the loop may do now. Searched is when a search last showed which
+	// volumes there are, before the first when the loop was made. Both are known even
+	// if the goroutine of Run hangs.
+	Action   Action
+	Searched time.Time
+	// Volumes has none once the loop has ended, and if it does not answer.
 	Volumes []State
 	// OpenBreakers counts the backends whose heals are held back.
 	OpenBreakers int
 }
 
-// States returns all volumes that the loop knows, none once it has ended.
-func (l *Loop) States(ctx context.Context) States {
+// States returns what the loop knows. It waits for the goroutine of Run until ctx ends.
+func (l *Loop) States(ctx context.Context) (s States) {
 	answer := make(chan States, 1)
 	select {
 	case l.asked <- answer:
-		return <-answer
+		s = <-answer
 	case <-l.ended:
 	case <-ctx.Done():
 	}
-	return States{}
+	s.Action, s.Searched = l.cfg.Action(), time.Unix(0, l.searched.Load())
+	return s
 }
 
 // states is for the goroutine of Run.

@@ -50,8 +50,9 @@ var node = sync.OnceValue(func() http.Handler {
 type oneSick struct{}
 
 // Watched implements metrics.Loop.
-func (oneSick) Watched(context.Context) ([]metrics.Watched, int) {
-	return []metrics.Watched{{Driver: "d"}, {Driver: "d"}, {Driver: "d", Health: []healer.HealthEntry{{Status: healer.Degraded, Reason: healer.OutOfSpace}}, Left: true}}, 0
+func (oneSick) Watched(context.Context) (metrics.LoopState, bool) {
+	sick := metrics.Watched{Driver: "d", Health: []healer.HealthEntry{{Status: healer.Degraded, Reason: healer.OutOfSpace}}, Left: true}
+	return metrics.LoopState{Volumes: []metrics.Watched{{Driver: "d"}, {Driver: "d"}, sick}, Searched: time.Now()}, true
 }
 
 // answers is an engine that answers for one volume, and fails for others.

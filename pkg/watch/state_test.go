@@ -1,0 +1,65 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// The time of the last search stays while searches fail, also from the start.
+func TestSearchedStaysWhileSearchesFail(t *testing.T) {
+	n := many(1)
+	n.broken = errors.New("no answer")
+	run(t, n, func() {
+		start := time.Now()
+		time.Sleep(10 * time.Minute)
+		if s := n.loop.States(context.Background()); !s.Searched.Equal(start) {
+			t.Errorf("searched %s after the start without a search that succeeded", s.Searched.Sub(start))
+		}
+		n.do(func() { n.broken = nil })
+		time.Sleep(time.Minute)
+		if s := n.loop.States(context.Background()); len(s.Volumes) != 1 || time.Since(s.Searched) > time.Minute {
+			t.Errorf("searched %s ago: %+v", time.Since(s.Searched), s)
+		}
+		n.do(func() { n.broken = errors.New("no answer") })
+		time.Sleep(10 * time.Minute)
+		if s := n.loop.States(context.Background()); len(s.Volumes) != 1 || time.Since(s.Searched) < 9*time.Minute {
+			t.Errorf("searched %s ago: %+v", time.Since(s.Searched), s)
+		}
+	})
+}
+
+// A loop whose goroutine hangs still says what it may do and when it last searched, and
+// whoever asks it waits no longer than the context lives.
+func TestStatesOfALoopThatHangs(t *testing.T) {
+	n := many(1)
+	synctest.Test(t, func(t *testing.T) {
+		n.changes, n.happens = make(chan struct{}, 1), make(chan host.Dev)
+		release := make(chan struct{})
+		l, err := New(Config{Node: n, Engine: n, Publish: func(healer.Report) { <-release }, Interval: time.Minute, Action: n.does})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			l.Run(ctx)
+		}()
+		time.Sleep(10 * time.Minute)
+		asked := time.Now()
+		bounded, done := context.WithTimeout(ctx, time.Second)
+		defer done()
+		if s := l.States(bounded); s.Action != Observe || time.Since(s.Searched) < 8*time.Minute || len(s.Volumes) > 0 || time.Since(asked) != time.Second {
+			t.Errorf("after %s: %+v", time.Since(asked), s)
+		}
+		close(release)
+		cancel()
+		<-ended
+	})
+}
