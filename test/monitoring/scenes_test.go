@@ -3,18 +3,23 @@ package monitoring
 import "time"
 
 // scene is a sequence of samples, one a minute, and what fires at its end. In each there is
-// one more node that can be scraped, unless it says otherwise.
+// one more node that can be scraped, unless it says otherwise. Samples are what a node can
+// serve; what it serves no longer is stale from the next scrape on.
 type scene struct {
 	name    string
 	samples []string
 	after   time.Duration
 	firing  []string
-	// almost is the alert that this scene nearly makes fire.
+	// almost is the alert that this scene nearly makes fire: it is pending, or what it
+	// compares with a threshold is above zero.
 	almost string
 }
 
 // checked is a node whose volumes are checked.
 const checked = `node_healer_checks_total{node="n",origin="loop",outcome="abnormal"} 0+1x100`
+
+// searches is a node whose loop lists the volumes each minute.
+const searches = `node_healer_loop_last_search_timestamp_seconds{node="n"} 0+60x100`
 
 var scenes = []scene{
 	{
@@ -47,7 +52,6 @@ var scenes = []scene{
 		},
 		after:  61 * time.Minute,
 		firing: []string{"NodeHealerVolumesDegraded"},
-		almost: "NodeHealerVolumesInaccessible",
 	},
 	{
 		name: "a driver that finds volumes abnormal, and does not say how bad it is",
@@ -56,7 +60,7 @@ var scenes = []scene{
 			checked,
 		},
 		after:  40 * time.Minute,
-		almost: "NodeHealerVolumesInaccessible",
+		almost: "NodeHealerVolumesDegraded",
 	},
 	{
 		name: "a volume that a provider cannot examine",
@@ -66,12 +70,11 @@ var scenes = []scene{
 		},
 		after:  61 * time.Minute,
 		firing: []string{"NodeHealerVolumesDegraded"},
-		almost: "NodeHealerVolumesInaccessible",
 	},
 	{
 		name: "healed after ten minutes",
 		samples: []string{
-			`node_healer_volumes{node="n",driver="d",condition="NotMounted",status="Inaccessible"} 1x10 _x10`,
+			`node_healer_volumes{node="n",driver="d",condition="NotMounted",status="Inaccessible"} 1x10 stale`,
 			`node_healer_volumes{node="n",driver="d",condition="Healthy",status="Healthy"} 5x10 6x10`,
 			checked,
 		},
@@ -98,7 +101,7 @@ var scenes = []scene{
 	},
 	{
 		name:    "a person deleted the pod",
-		samples: []string{`node_healer_volumes_left_alone{node="n",driver="d"} 1x3 _x10`},
+		samples: []string{`node_healer_volumes_left_alone{node="n",driver="d"} 1x3 stale`},
 		after:   12 * time.Minute,
 		almost:  "NodeHealerVolumesLeftAlone",
 	},
@@ -114,7 +117,7 @@ var scenes = []scene{
 	{
 		name: "a volume frozen for a backup",
 		samples: []string{
-			`node_healer_volumes{node="n",driver="d",condition="Frozen",status="Degraded"} 1x40 _x40`,
+			`node_healer_volumes{node="n",driver="d",condition="Frozen",status="Degraded"} 1x40 stale`,
 			checked,
 		},
 		after:  70 * time.Minute,
@@ -122,15 +125,15 @@ var scenes = []scene{
 	},
 	{
 		name:    "a step that fails each time",
-		samples: []string{`node_healer_steps_total{node="n",step="rebind",error_type="execution"} 0+1x20`},
+		samples: []string{`node_healer_steps_total{node="n",provider="mounts",step="rebind",error_type="execution"} 0+1x20`},
 		after:   15 * time.Minute,
 		firing:  []string{"NodeHealerStepsFail"},
 	},
 	{
 		name: "a step that failed twice",
 		samples: []string{
-			`node_healer_steps_total{node="n",step="rebind",error_type="execution"} 0 1 2x20`,
-			`node_healer_steps_total{node="n",step="rebind",error_type=""} 0+1x20`,
+			`node_healer_steps_total{node="n",provider="mounts",step="rebind",error_type="execution"} 0 1 2x20`,
+			`node_healer_steps_total{node="n",provider="mounts",step="rebind",error_type=""} 0+1x20`,
 		},
 		after:  15 * time.Minute,
 		almost: "NodeHealerStepsFail",
@@ -181,24 +184,110 @@ var scenes = []scene{
 		almost:  "NodeHealerDown",
 	},
 	{
-		name: "no check has an answer",
+		name: "no check has an answer any more",
 		samples: []string{
+			searches,
 			`node_healer_volumes{node="n",driver="d",condition="Healthy",status="Healthy"} 3x40`,
-			`node_healer_checks_total{node="n",origin="loop",outcome="error"} 0+3x40`,
-			`node_healer_checks_total{node="n",origin="loop",outcome="healthy"} 7x40`,
+			`node_healer_checks_total{node="n",origin="loop",outcome="healthy"} 0+3x10 30x30`,
+			`node_healer_checks_total{node="n",origin="loop",outcome="error"} 0x10 3+3x30`,
+			`node_healer_checks_total{node="n",origin="loop",outcome="not-found"} 0+1x40`,
 		},
-		after:  30 * time.Minute,
+		after:  26 * time.Minute,
 		firing: []string{"NodeHealerLoopBehind"},
 	},
 	{
-		name: "a slow check each five minutes, and a node without volumes",
+		name: "no check ends any more",
 		samples: []string{
+			searches,
 			`node_healer_volumes{node="n",driver="d",condition="Healthy",status="Healthy"} 3x40`,
-			`node_healer_checks_total{node="n",origin="loop",outcome="healthy"} 1x5 2x5 3x5 4x5 5x5 6x5`,
-			`node_healer_checks_total{node="m",origin="loop",outcome="healthy"} 7x40`,
+			`node_healer_checks_total{node="n",origin="loop",outcome="healthy"} 0+3x10 30x30`,
 		},
-		after:  30 * time.Minute,
+		after:  26 * time.Minute,
+		firing: []string{"NodeHealerLoopBehind"},
+	},
+	{
+		name: "no check has had an answer since the start",
+		samples: []string{
+			searches,
+			`node_healer_checks_total{node="n",origin="loop",outcome="error"} 0+3x40`,
+		},
+		after:  16 * time.Minute,
+		firing: []string{"NodeHealerLoopBehind"},
+	},
+	{
+		name:    "a loop that could never list the volumes",
+		samples: []string{`node_healer_loop_last_search_timestamp_seconds{node="n"} 0x40`},
+		after:   16 * time.Minute,
+		firing:  []string{"NodeHealerLoopBehind"},
+	},
+	{
+		name: "a loop that cannot list the volumes any more, and checks those that it knows",
+		samples: []string{
+			`node_healer_loop_last_search_timestamp_seconds{node="n"} 0+60x10 600x30`,
+			`node_healer_volumes{node="n",driver="d",condition="Healthy",status="Healthy"} 3x40`,
+			`node_healer_checks_total{node="n",origin="loop",outcome="healthy"} 0+3x40`,
+		},
+		after:  26 * time.Minute,
+		firing: []string{"NodeHealerLoopBehind"},
+	},
+	{
+		name: "a loop that hangs, and answers no scrape",
+		samples: []string{
+			`node_healer_loop_last_search_timestamp_seconds{node="n"} 0+60x10 600x30`,
+			`node_healer_volumes{node="n",driver="d",condition="Healthy",status="Healthy"} 3x10 stale`,
+			`node_healer_checks_total{node="n",origin="loop",outcome="healthy"} 0+3x10 30x30`,
+		},
+		after:  26 * time.Minute,
+		firing: []string{"NodeHealerLoopBehind"},
+	},
+	{
+		name: "storage that answers again after twelve minutes",
+		samples: []string{
+			searches,
+			`node_healer_volumes{node="n",driver="d",condition="Healthy",status="Healthy"} 3x40`,
+			`node_healer_checks_total{node="n",origin="loop",outcome="healthy"} 0+3x10 30x11 33+3x30`,
+			`node_healer_checks_total{node="n",origin="loop",outcome="error"} 0x10 3+3x11 36x30`,
+		},
+		after:  40 * time.Minute,
 		almost: "NodeHealerLoopBehind",
+	},
+	{
+		name: "volumes that can be listed again after twelve minutes",
+		samples: []string{
+			`node_healer_loop_last_search_timestamp_seconds{node="n"} 0x11 720+60x30`,
+		},
+		after:  40 * time.Minute,
+		almost: "NodeHealerLoopBehind",
+	},
+	{
+		name: "a search and a check each eight minutes, and a node whose only volume is not there",
+		samples: []string{
+			`node_healer_loop_last_search_timestamp_seconds{node="n"} 0x7 480x7 960x7 1440x7 1920x7`,
+			`node_healer_volumes{node="n",driver="d",condition="Healthy",status="Healthy"} 1x39`,
+			`node_healer_checks_total{node="n",origin="loop",outcome="healthy"} 1x7 2x7 3x7 4x7 5x7`,
+			`node_healer_loop_last_search_timestamp_seconds{node="m"} 0+60x40`,
+			`node_healer_checks_total{node="m",origin="loop",outcome="not-found"} 0+1x40`,
+		},
+		after:  39 * time.Minute,
+		almost: "NodeHealerLoopBehind",
+	},
+	{
+		name: "a loop that a setting switches off, and later on",
+		samples: []string{
+			`node_healer_loop_last_search_timestamp_seconds{node="n"} 0+60x10 stale _x28 600 2400+60x30`,
+			`node_healer_volumes{node="n",driver="d",condition="Disconnected",status="Inaccessible"} 2x10 stale _x28 2x31`,
+			`node_healer_checks_total{node="n",origin="loop",outcome="abnormal"} 0+2x10 20x30 22+2x30`,
+		},
+		after:  42 * time.Minute,
+		almost: "NodeHealerLoopBehind",
+	},
+	{
+		name: "a server without a loop, whose calls get no answer",
+		samples: []string{
+			`node_healer_checks_total{node="n",origin="call",outcome="error"} 0+3x40`,
+			`node_healer_errors_total{node="n",operation="check",kind="failed",error_type="timeout"} 0+3x40`,
+		},
+		after: 40 * time.Minute,
 	},
 	{
 		name: "the API forbids",
