@@ -36,6 +36,8 @@ type panel struct {
 	Targets []struct {
 		Expr  string `json:"expr"`
 		RefID string `json:"refId"`
+		// Legend names the labels of the expression's result.
+		Legend string `json:"legendFormat"`
 	} `json:"targets"`
 }
 
@@ -63,7 +65,7 @@ func TestDashboardNamesMetricsThatExist(t *testing.T) {
 			if err != nil {
 				t.Fatalf("$%s: %v", v.Name, err)
 			}
-			exist(t, "$"+v.Name, expr)
+			exist(t, "$"+v.Name, expr, nil)
 		}
 	}
 	for _, p := range d.Panels {
@@ -79,7 +81,7 @@ func TestDashboardNamesMetricsThatExist(t *testing.T) {
 				t.Errorf("%s: %v", p.Title, err)
 				continue
 			}
-			exist(t, p.Title, expr)
+			exist(t, p.Title, expr, regexp.MustCompile(`\{\{ *(\w+) *\}\}`), target.Legend)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/promql/promqltest"
 	"github.com/prometheus/prometheus/rules"
@@ -29,12 +30,18 @@ const (
 
 var promQL = parser.NewParser(parser.Options{})
 
+// queryOf evaluates expressions on a storage.
+func queryOf(t *testing.T, samples storage.Storage) rules.QueryFunc {
+	t.Helper()
+	return rules.EngineQueryFunc(promqltest.NewTestEngine(t, false, 5*time.Minute, 100_000), samples)
+}
+
 // alerts has Prometheus load the rules, to be evaluated on a storage.
 func alerts(t *testing.T, samples storage.Storage) (*rules.Group, []*rules.AlertingRule) {
 	t.Helper()
 	manager := rules.NewManager(&rules.ManagerOptions{
 		ExternalURL: &url.URL{},
-		QueryFunc:   rules.EngineQueryFunc(promqltest.NewTestEngine(t, false, 5*time.Minute, 100_000), samples),
+		QueryFunc:   queryOf(t, samples),
 		NotifyFunc:  func(context.Context, string, ...*rules.Alert) {},
 		Appendable:  samples,
 		Queryable:   samples,
@@ -108,10 +115,22 @@ func TestAlerts(t *testing.T) {
 			if another := `up{job="node-healer",node="another"}`; !strings.HasPrefix(samples[0], another) {
 				samples = append(slices.Clone(samples), another+" 1x100")
 			}
-			group, all := alerts(t, promqltest.LoadedStorage(t, "load 1m\n  "+strings.Join(samples, "\n  ")+"\n"))
-			start := time.Unix(0, 0)
+			for _, line := range samples {
+				isServed(t, line)
+			}
+			stored := promqltest.LoadedStorage(t, "load 1m\n  "+strings.Join(samples, "\n  ")+"\n")
+			group, all := alerts(t, stored)
+			query, start, near := queryOf(t, stored), time.Unix(0, 0), false
 			for at := start; !at.After(start.Add(s.after)); at = at.Add(interval) {
 				group.Eval(t.Context(), at)
+				for _, alert := range all {
+					if alert.Name() == s.almost {
+						near = isNear(t, alert, query, at) || near
+					}
+				}
+			}
+			if s.almost != "" && !near {
+				t.Errorf("%s was never pending, and its expression had no value", s.almost)
 			}
 			var firing []string
 			for _, alert := range all {
@@ -128,7 +147,7 @@ func TestAlerts(t *testing.T) {
 					}
 				}
 			}
-			if !slices.Equal(slices.Compact(firing), s.firing) {
+			if firing = slices.Compact(firing); !slices.Equal(firing, s.firing) {
 				t.Errorf("firing %q, want %q", firing, s.firing)
 			}
 		})
@@ -147,38 +166,62 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// TestRulesNameMetricsThatExist compares with what node-healer has.
-func TestRulesNameMetricsThatExist(t *testing.T) {
-	_, all := alerts(t, promqltest.LoadedStorage(t, ""))
-	for _, alert := range all {
-		exist(t, alert.Name(), alert.Query())
+// isServed fails the test when a scene's samples are not of a metric that our node serves,
+// with just the labels that it has there and those that the scrape adds.
+func isServed(t *testing.T, line string) {
+	t.Helper()
+	all, _, err := promQL.ParseSeriesDesc(line)
+	if err != nil {
+		t.Fatalf("%s: %v", line, err)
+	}
+	name := all.Get(model.MetricNameLabel)
+	wants, found := series(t)[name]
+	if !found && name != "up" {
+		t.Errorf("%s: there is no metric %s", line, name)
+	}
+	has := labelSet{}
+	all.Range(func(l labels.Label) { has[l.Name] = l.Name != model.MetricNameLabel })
+	for _, label := range wants {
+		if !has[label] && !strings.Contains(line, label+`=""`) {
+			t.Errorf("%s has no label %s", line, label)
+		}
+	}
+	for label, is := range has.without(slices.Concat(wants, ofTheTarget)...) {
+		if is {
+			t.Errorf("%s: %s has no label %s", line, name, label)
+		}
 	}
 }
 
-// exist fails the test when an expression names a metric or a label that is not there.
-func exist(t *testing.T, where string, expr parser.Expr) {
+// isNear reports whether an alert is pending, or what its expression compares with a
+// threshold is above zero. One that fires has not only been near.
+func isNear(t *testing.T, alert *rules.AlertingRule, query rules.QueryFunc, at time.Time) bool {
 	t.Helper()
-	parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
-		selector, is := node.(*parser.VectorSelector)
-		if !is {
-			return nil
-		}
-		if selector.Name == "up" {
-			return nil // Prometheus's own
-		}
-		has, found := series(t)[selector.Name]
-		if !found {
-			t.Errorf("%s: there is no metric %s", where, selector.Name)
-			return nil
-		}
-		for _, m := range selector.LabelMatchers {
-			if m.Name != model.MetricNameLabel && !slices.Contains(ofTheTarget, m.Name) && !slices.Contains(has, m.Name) {
-				t.Errorf("%s: %s has no label %s", where, selector.Name, m.Name)
-			}
-		}
-		return nil
-	})
+	switch alert.State() {
+	case rules.StateFiring:
+		t.Errorf("%s fires after %s", alert.Name(), at.Sub(time.Unix(0, 0)))
+		return false
+	case rules.StatePending:
+		return true
+	}
+	compares, is := alert.Query().(*parser.BinaryExpr)
+	if !is || !compares.Op.IsComparisonOperator() {
+		return false
+	}
+	values, err := query(t.Context(), compares.LHS.String(), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(values, func(s promql.Sample) bool { return s.F > 0 })
 }
 
-// ofTheTarget are labels that a scrape gives to each series.
-var ofTheTarget = []string{"job", "instance", "node", "namespace", "pod"}
+// TestRulesNameMetricsThatExist compares the rules and their texts with what node-healer
+// has.
+func TestRulesNameMetricsThatExist(t *testing.T) {
+	_, all := alerts(t, promqltest.LoadedStorage(t, ""))
+	for _, alert := range all {
+		var texts []string
+		alert.Annotations().Range(func(l labels.Label) { texts = append(texts, l.Value) })
+		exist(t, alert.Name(), alert.Query(), regexp.MustCompile(`\$labels\.(\w+)`), texts...)
+	}
+}
