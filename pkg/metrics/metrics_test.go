@@ -118,8 +118,8 @@ func (l fakeLoop) Watched(context.Context) (LoopState, bool) {
 type offLoop struct{}
 
 // Watched implements Loop.
-func (offLoop) Watched(context.Context) (LoopState, bool) {
-	s, _ := fakeLoop{{Driver: "d", Left: true}}.Watched(context.Background())
+func (offLoop) Watched(ctx context.Context) (LoopState, bool) {
+	s, _ := fakeLoop{{Driver: "d", Left: true}}.Watched(ctx)
 	return s, false
 }
 
