@@ -63,7 +63,7 @@ func TestAttackWithLockedMappings(t *testing.T) {
 }
 
 // threads is how many threads the server has.
-func threads(t *testing.T, n *harness.Node) int {
+func threads(t testing.TB, n *harness.Node) int {
 	t.Helper()
 	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", n.PID()))
 	harness.Must(t, err)

@@ -117,6 +117,61 @@ func TestAPIOutage(t *testing.T) {
 	}
 }
 
+// TestLoopDuringAnOutage has volumes lose their published mounts, and a daemon die, while
+// the API is away. There is no call: the loop heals what a running container proves to be
+// wanted, and changes nothing else until the API is back. Then it heals the rest.
+func TestLoopDuringAnOutage(t *testing.T) {
+	api := outages["paused"] // which is silent, where the others are quick to say no
+	m := newMember(t, "--loop=heal", "--check-interval=10s")
+	m.Start()
+	var wanted []*claimed
+	for _, fs := range []string{"ext4", "tmpfs", "block"} {
+		wanted = append(wanted, m.newClaimed(fs, "wanted-"+fs))
+	}
+	dies := newServed(m.Node, "wanted-fuse")
+	wanted = append(wanted, m.claimed(dies.Volume))
+	held := m.newClaimed("ext4", "held")
+	m.NewContainer(string(held.pod.UID), held.MountPoint())
+	for _, v := range append(wanted, held) {
+		m.Expect("healthy", v.Request())
+	}
+	before := m.Table()
+
+	api.begin(m.api, t)
+	for _, v := range wanted[:3] {
+		v.Lose()
+	}
+	dies.die()
+	lost := m.Table()
+	held.Lose()
+	harness.Eventually(t, "what a container has is healed", func() bool { return m.loopHealed(held.ID) })
+	harness.Eventually(t, "the dead one is reported", func() bool {
+		return strings.Contains(m.Log.String(), `"A watched volume changed" volume_id="wanted-fuse" driver="test.csi.example.com" verdict="abnormal"`)
+	})
+	steps := auditOf(t, m.Node)
+	time.Sleep(15 * time.Second) // a turn of each volume, and more
+	m.SameTable(lost)
+	if now := auditOf(t, m.Node); len(now) != len(steps) {
+		t.Errorf("something was done: %v", now[len(steps):])
+	}
+
+	api.end(m.api, t)
+	for _, v := range wanted {
+		harness.Eventually(t, v.ID+" is healed", func() bool { return m.loopHealed(v.ID) })
+	}
+	dies.disk.SameTable(before)
+	for _, e := range auditOf(t, m.Node) {
+		if e.Caller != "loop" {
+			t.Errorf("%s at %s was done for %q", e.Step, e.MountPoint, e.Caller)
+		}
+	}
+}
+
+// loopHealed reports whether the log says that the loop healed a volume.
+func (m *member) loopHealed(id string) bool {
+	return strings.Contains(m.Log.String(), `"A watched volume changed" volume_id="`+id+`" driver="`+harness.Driver+`" verdict="healed"`)
+}
+
 // TestStartWithoutTheAPI serves and reports without an API, and heals as soon as the
 // API answers, without a restart.
 func TestStartWithoutTheAPI(t *testing.T) {

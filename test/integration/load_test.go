@@ -95,7 +95,7 @@ func callAll(n *harness.Node, request func(i int) *healerpb.NodeHealerRequest) m
 	return seen
 }
 
-func openFiles(t *testing.T, pid int) int {
+func openFiles(t testing.TB, pid int) int {
 	t.Helper()
 	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	harness.Must(t, err)

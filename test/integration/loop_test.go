@@ -147,7 +147,7 @@ func TestLoopHeals(t *testing.T) {
 }
 
 // scrape returns the metrics that a server serves on a socket.
-func scrape(t *testing.T, socket string) string {
+func scrape(t testing.TB, socket string) string {
 	t.Helper()
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)

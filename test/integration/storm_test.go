@@ -1,7 +1,9 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -12,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/test/harness"
 )
@@ -68,6 +71,65 @@ func TestMountStorm(t *testing.T) {
 	n.SameTable(before)
 	for _, v := range steady {
 		n.Expect("healthy", v.Request())
+	}
+}
+
+// TestMountStormBesideTheLoop has the node's loop check healthy volumes during a storm:
+// each is checked in its turn, all are seen healthy, nothing is changed, and what the
+// storm costs is bounded.
+func TestMountStormBesideTheLoop(t *testing.T) {
+	n := harness.NewNode(t, "--standalone", "--loop=observe", "--check-interval=10s")
+	socket := filepath.Join(n.Dir, "metrics", "s")
+	n.Args = append(n.Args, "--metrics-socket=unix://"+socket)
+	n.Start()
+	var steady []*harness.Volume
+	for i := range 20 {
+		steady = append(steady, n.NewVolume(kinds[i%len(kinds)], fmt.Sprint("steady ", i)))
+	}
+	healthy := func() int {
+		return int(metric(t, scrape(t, socket), `node_healer_volumes{condition="Healthy"`))
+	}
+	harness.Eventually(t, "all volumes are seen healthy", func() bool { return healthy() == len(steady) })
+	before := n.Table()
+
+	s, used := blow(t, n, steady[0]), cpuOf(n)
+	time.Sleep(stormLength(t)) // two turns of each volume
+	used = cpuOf(n) - used
+	checked := lastChecks(t, n)
+	mounts, took := s.stop()
+
+	share := used.Seconds() / took.Seconds()
+	t.Logf("%d mounts and umounts in %s; the server and its workers used %s of CPU, %.0f %% of a core", mounts, took.Round(time.Second), used, 100*share)
+	if share >= 1 {
+		t.Errorf("the storm took %.1f cores", share)
+	}
+	for _, v := range steady {
+		if !checked[v.ID].After(s.begun) {
+			t.Errorf("%s was last checked %s before the storm", v.ID, s.begun.Sub(checked[v.ID]))
+		}
+	}
+	if now := healthy(); now != len(steady) {
+		t.Errorf("%d of %d volumes are healthy", now, len(steady))
+	}
+	n.SameTable(before)
+	if steps := auditOf(t, n); len(steps) > 0 {
+		t.Errorf("something was done: %v", steps)
+	}
+}
+
+// lastChecks is when the loop last had an answer, by volume.
+func lastChecks(t *testing.T, n *harness.Node) map[string]time.Time {
+	t.Helper()
+	list, err := adminpb.NewAdminClient(n.Conn).ListVolumes(t.Context(), &adminpb.ListVolumesRequest{})
+	harness.Must(t, err)
+	checked := map[string]time.Time{}
+	for {
+		v, err := list.Recv()
+		if errors.Is(err, io.EOF) {
+			return checked
+		}
+		harness.Must(t, err)
+		checked[v.GetVolumeId()] = v.GetChecked().AsTime()
 	}
 }
 

@@ -1,9 +1,6 @@
 package integration
 
 import (
-	"encoding/json"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -72,6 +69,46 @@ func TestReplacedByAnotherVersion(t *testing.T) {
 	}
 }
 
+// TestNewerLoopFinishes kills a server of the version before in the middle of a step, and
+// starts this version with a loop that heals. There is no call: the loop finds what was
+// left half done, and the volume works again, also in the container that uses it.
+func TestNewerLoopFinishes(t *testing.T) {
+	previous := harness.Previous(t)
+	for instant, stop := range map[string]func(n *harness.Node) (h halfway, back func()){
+		"rebind/moved": func(n *harness.Node) (halfway, func()) {
+			h := stopHealingOn(n, "ext4", func(v *harness.Volume) {
+				n.NewContainer(harness.PodUID, v.MountPoint())
+				v.Unpublish()
+			})
+			return h, func() { h.n.SameTable(h.healthy) }
+		},
+		"replace-in-container/detached": func(n *harness.Node) (halfway, func()) {
+			h, u := stopInContainerOn(n)
+			return h, u.works
+		},
+	} {
+		t.Run(instant, func(t *testing.T) {
+			n := harness.NewNode(t, "--standalone")
+			n.Binary, n.Pause = previous, instant
+			h, back := stop(n.Start())
+
+			n.Kill()
+			if h.Err() == nil {
+				t.Error("a killed server answered")
+			}
+			n.Binary, n.Args = harness.Server(), append(n.Args, "--loop=heal", "--check-interval=10s")
+			h.restart()
+			harness.Eventually(t, "the loop heals", func() bool {
+				return strings.Contains(n.Log.String(), `"A watched volume changed" volume_id="`+h.v.ID+`" driver="test.csi.example.com" verdict="healed"`)
+			})
+
+			back()
+			n.Expect("healthy", h.v.Request())
+			sameFormats(t, n)
+		})
+	}
+}
+
 // sameFormats fails the test when one version did not understand what the other wrote.
 // An ignored record would also be healed from, but only once the volume was seen working.
 func sameFormats(t *testing.T, n *harness.Node) {
@@ -81,15 +118,10 @@ func sameFormats(t *testing.T, n *harness.Node) {
 			t.Errorf("a record was ignored: %s", line)
 		}
 	}
-	raw, err := os.ReadFile(filepath.Join(n.StateDir(), "audit.log"))
-	harness.Must(t, err)
 	before, after := 0, 0
-	for line := range strings.Lines(string(raw)) {
-		var entry struct{ Time, When, Driver, VolumeID, Step, MountPoint string }
-		if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Time == "" || entry.VolumeID == "" || entry.Step == "" || entry.MountPoint == "" {
-			t.Errorf("a line of the audit log: %v %q", err, line)
-		}
-		switch entry.When {
+	lines := auditOf(t, n)
+	for _, e := range lines {
+		switch e.When {
 		case "before":
 			before++
 		case "after":
@@ -98,6 +130,6 @@ func sameFormats(t *testing.T, n *harness.Node) {
 	}
 	// The step that was interrupted has no end.
 	if before != after+1 {
-		t.Errorf("%d operations began, %d ended\n%s", before, after, raw)
+		t.Errorf("%d operations began, %d ended\n%v", before, after, lines)
 	}
 }

@@ -1,0 +1,91 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// runNodes has a loop run on each node, all started at one instant, until do returns, in
+// virtual time.
+func runNodes(t *testing.T, nodes []*fakeNode, do func()) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		var ended sync.WaitGroup
+		for _, n := range nodes {
+			n.changes = make(chan struct{}, 1)
+			l, err := New(Config{Node: n, Engine: n, Publish: n.publish, Interval: time.Minute, Action: n.does})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended.Go(func() { l.Run(ctx) })
+		}
+		do()
+		cancel()
+		ended.Wait()
+	})
+}
+
+// Two nodes whose servers start at one instant do not check their volumes at the same
+// times, neither at first nor later.
+func TestNodesThatStartTogetherCheckAtOtherTimes(t *testing.T) {
+	const volumes = 1000
+	nodes := []*fakeNode{many(volumes), many(volumes)}
+	runNodes(t, nodes, func() {
+		start := time.Now()
+		time.Sleep(4 * time.Minute)
+		first, second := nodes[0].since(start), nodes[1].since(start)
+		for turn := range 3 {
+			together := 0
+			for i := range volumes {
+				id := fmt.Sprint("v", i)
+				if first[id][turn].Sub(second[id][turn]).Abs() < time.Second {
+					together++
+				}
+			}
+			// At random it is one in thirty.
+			if together > volumes/10 {
+				t.Errorf("turn %d: %d of %d volumes were checked within a second by both nodes", turn, together, volumes)
+			}
+		}
+	})
+}
+
+// However many nodes start at one instant, what they have in common sees no second with
+// much more than its share of their checks.
+func TestNoSecondHasTheChecksOfAllNodes(t *testing.T) {
+	const checks = 2000 // of all nodes in a minute
+	for _, count := range []int{2, 100} {
+		t.Run(fmt.Sprint(count, " nodes"), func(t *testing.T) {
+			var nodes []*fakeNode
+			for range count {
+				nodes = append(nodes, many(checks/count))
+			}
+			runNodes(t, nodes, func() {
+				start := time.Now()
+				time.Sleep(4 * time.Minute)
+				perSecond, all := map[int]int{}, 0
+				for _, n := range nodes {
+					for _, at := range n.since(start) {
+						for _, one := range at {
+							perSecond[int(one.Sub(start)/time.Second)]++
+							all++
+						}
+					}
+				}
+				if all < 3*checks {
+					t.Errorf("%d checks in four minutes", all)
+				}
+				for second, checked := range perSecond {
+					if checked > 3*checks/60 {
+						t.Errorf("%d checks in second %d", checked, second)
+					}
+				}
+			})
+		})
+	}
+}
