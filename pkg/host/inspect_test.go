@@ -56,6 +56,10 @@ func newPool(t *testing.T, killWait time.Duration, change ...func(*worker.Config
 		if err := pool.Close(ctx); err != nil {
 			t.Error(err)
 		}
+		// Close waits for no abandoned worker, which ends once its storage answers.
+		for pool.Stats().Abandoned != 0 && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
 		if s := pool.Stats(); s.Living != 0 || s.Abandoned != 0 {
 			t.Errorf("left behind: %+v", s)
 		}
