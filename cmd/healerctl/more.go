@@ -103,6 +103,9 @@ func printChanges(w io.Writer, volumes []*adminpb.Volume, said map[string]string
 // health returns what the loop saw of a volume, in a few words.
 func health(v *adminpb.Volume) string {
 	says := cmp.Or(v.GetVerdict(), "not checked yet")
+	if v.GetVerdict() == "" && len(v.GetReasons()) > 0 {
+		says = "no answer"
+	}
 	if len(v.GetReasons()) > 0 {
 		says += ": " + strings.Join(v.GetReasons(), ", ")
 	}

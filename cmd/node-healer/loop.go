@@ -73,7 +73,7 @@ func statesOf(ctx context.Context, loop *watch.Loop) (all []nodeserver.VolumeSta
 	for _, v := range loop.States(ctx).Volumes {
 		all = append(all, nodeserver.VolumeState{
 			Driver: v.Driver, VolumeID: v.VolumeID, Verdict: v.Verdict, Health: v.Health,
-			Checked: v.Checked, Due: v.Due, Since: v.Since, Tries: v.Tries, Left: v.Left,
+			Checked: v.Checked, Due: v.Due, Since: v.Since, Tries: v.Tries, Left: v.Left.String(),
 		})
 	}
 	return all

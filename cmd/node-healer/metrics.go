@@ -31,8 +31,9 @@ func (w watchedVolumes) Watched(ctx context.Context) (s metrics.LoopState, on bo
 	all := w.loop.States(ctx)
 	s = metrics.LoopState{OpenBreakers: all.OpenBreakers, Searched: all.Searched}
 	for _, v := range all.Volumes {
-		if v.Verdict != "" {
-			s.Volumes = append(s.Volumes, metrics.Watched{Driver: v.Driver, Health: v.Health, Left: v.Left != ""})
+		if v.Verdict != "" || len(v.Health) > 0 {
+			gaveUp := v.Left != (healer.LeftAlone{}) && v.Left.Reason != healer.DryRun
+			s.Volumes = append(s.Volumes, metrics.Watched{Driver: v.Driver, Health: v.Health, Left: gaveUp})
 		}
 	}
 	return s, all.Action != watch.Off

@@ -12,7 +12,7 @@ import (
 func (e *Engine) heal(ctx context.Context, v Volume, lock *volumeLock) (Report, error) {
 	report := Report{Volume: v, Checked: lock.checks}
 	if err := e.cfg.Gate.Inspect(ctx, v); err != nil {
-		return report, Failed("the volume was not checked", err)
+		return report, RefusedBy(RuleMode, Failed("the volume was not checked", err))
 	}
 	m := newMending()
 	for first := true; ; first = false {

@@ -6,6 +6,10 @@ import "slices"
 // No condition has it.
 const ProviderFailed Reason = "ProviderFailed"
 
+// CheckUnanswered is the reason of the HealthEntry of a volume whose checks have had no
+// answer for long. No condition has it.
+const CheckUnanswered Reason = "CheckUnanswered"
+
 // HealthEntry is one reason with the status that it amounts to: an entry of CSI 1.13's
 // VolumeHealth without its message.
 type HealthEntry struct {

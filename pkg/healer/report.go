@@ -50,16 +50,16 @@ func (r Report) Verdict() Verdict {
 	switch {
 	case !r.After.Healthy():
 		return Abnormal
-	case !r.Before.Healthy() && slices.ContainsFunc(r.Steps, func(o Outcome) bool { return o.Err == nil }):
+	case !r.Before.Healthy() && r.Helped():
 		return Healed
 	default:
 		return Healthy // also when it came back by itself
 	}
 }
 
-// Failed reports whether a step ended with an error.
-func (r Report) Failed() bool {
-	return slices.ContainsFunc(r.Steps, func(o Outcome) bool { return o.Err != nil })
+// Helped reports whether a step ended without an error.
+func (r Report) Helped() bool {
+	return slices.ContainsFunc(r.Steps, func(o Outcome) bool { return o.Err == nil })
 }
 
 // FailureText returns the error of the first step that failed with a class, with where;

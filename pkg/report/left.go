@@ -19,17 +19,18 @@ const triedAgain = "The loop tries again when the volume's mounts change, when s
 const maxDetailBytes = 640
 
 // leftAlone returns the message about a volume that the loop leaves alone, and what makes
-// it differ from others, which is empty where there is none to send.
+// it differ from others, whatever the numbers in it; it is empty where there is none to send.
 func leftAlone(r healer.Report, words func(healer.Report) string) (m message, why string) {
 	switch r.Left.Reason {
-	case healer.RetryLimitExceeded, healer.PermissionMissing, healer.TerminalError:
+	case healer.RetryLimitExceeded, healer.PermissionMissing, healer.TerminalError, healer.KeepsChanging:
 		because := r.Left.Because
-		if r.Left.Reason != healer.RetryLimitExceeded { // which right it is, or what a person can do
-			because += ": " + printable.Line(r.Volume.Secrets.Redact(r.Left.Detail), maxDetailBytes)
+		detail := printable.Line(r.Volume.Secrets.Redact(r.Left.Detail), maxDetailBytes)
+		if detail != "" && r.Left.Reason != healer.RetryLimitExceeded { // which right it is, or what a person can do
+			because += ": " + detail
 		}
-		why = ". Not tried again: " + because + ". " + triedAgain
-		said := printable.Line(r.Volume.Secrets.Redact(words(r)), maxTextBytes-len(why))
-		return message{string(r.Left.Reason), corev1.EventTypeWarning, said + why}, why
+		end := ". Not tried again: " + because + ". " + triedAgain
+		said := printable.Line(r.Volume.Secrets.Redact(words(r)), maxTextBytes-len(end))
+		return message{string(r.Left.Reason), corev1.EventTypeWarning, said + end}, r.Left.String() + digits.ReplaceAllString(detail, "0")
 	case healer.DryRun:
 		why = "dry run: would try " + strings.Join(offersOf(r), ", ") + ", unless the policy refuses it. Nothing was changed"
 		why = line(r.Volume.Secrets.Redact(why))

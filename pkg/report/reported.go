@@ -37,8 +37,9 @@ type reported struct {
 	// refused has the refusals that were reported, by mount point, since the volume
 	// became abnormal.
 	refused map[string]string
-	// left is what was last reported of the loop, which leaves the volume alone.
-	left string
+	// left has what was reported of the loop, which leaves the volume alone, since the
+	// volume became abnormal.
+	left []string
 }
 
 // after returns what has been reported after a report, and the messages for that. A
@@ -67,8 +68,9 @@ func (d reported) after(r healer.Report, conditions volumeConditions, words func
 	if refusals, text := refusalsOf(r); next.addRefusals(refusals) {
 		all = append(all, message{reasonRefused, corev1.EventTypeWarning, text})
 	}
-	if m, why := leftAlone(r, words); why != "" && why != next.left {
-		next.left, all = why, append(all, m)
+	if m, why := leftAlone(r, words); why != "" && !slices.Contains(next.left, why) {
+		next.left, all = append(slices.Clip(next.left), why), append(all, m)
+		next.left = next.left[max(0, len(next.left)-maxConditions):]
 	}
 	return next, all
 }

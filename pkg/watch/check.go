@@ -93,10 +93,10 @@ func (l *Loop) finish(r result) {
 		l.slow--
 	}
 	v.due = l.turnAfter(now.Add(l.gap(v)))
-	v.saw(r, now)
 	l.diagnosed(r, now)
+	v.saw(r, now)
 	if v.again {
-		v.changed(now, l.cfg.Interval)
+		v.changed(now, now, l.cfg.Interval)
 	}
 	if r.err == nil {
 		r.report.Left = v.sick.leftAlone()

@@ -16,7 +16,11 @@ import (
 func (l *Loop) look(start time.Time) {
 	mounts, err := l.cfg.Node.VolumeMounts()
 	l.errors.report("Cannot read the mount table", err)
-	now := time.Now()
+	now, since := time.Now(), start
+	if start.Sub(l.listenAt) < listenGap { // what changed may have waited for this look
+		since = l.lookedAt
+	}
+	l.lookedAt = start
 	l.listenAt = now.Add(max(listenGap, maxShare*now.Sub(start)))
 	if err != nil {
 		return
@@ -24,7 +28,7 @@ func (l *Loop) look(start time.Time) {
 	l.mounts = mounts
 	changed, unknown := l.known.mountsAre(mounts)
 	for _, v := range changed {
-		v.changed(now, l.cfg.Interval)
+		v.changed(since, now, l.cfg.Interval)
 	}
 	if unknown {
 		l.discoverAt = earlier(l.discoverAt, later(now, l.mayDiscover))
@@ -64,13 +68,13 @@ func (l *Loop) happenedTo(e host.SuperblockEvent) {
 	now := time.Now()
 	if e.Root == "" {
 		for _, v := range l.known.on(e.Dev) {
-			v.changed(now, l.cfg.Interval)
+			v.changed(now, now, l.cfg.Interval)
 		}
 		return
 	}
 	for _, m := range l.mounts {
 		if v := l.known.byPath[m.Path]; v != nil && m.Dev == e.Dev && m.Root == e.Root {
-			v.changed(now, l.cfg.Interval)
+			v.changed(now, now, l.cfg.Interval)
 		}
 	}
 }

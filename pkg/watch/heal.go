@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/retry"
 )
 
 const (
@@ -80,7 +82,7 @@ func (l *Loop) wants(v *volume) bool {
 // now, and counts.
 func (l *Loop) heldBack(v *volume, now time.Time) (until time.Time) {
 	h := &l.heals
-	if at := v.sick.current.notBefore; now.Before(at) {
+	if at := v.notBefore(); now.Before(at) {
 		return at
 	}
 	soon := now.Add(time.Second)
@@ -102,7 +104,7 @@ func (l *Loop) others(v *volume, now time.Time) bool {
 	}
 	return slices.ContainsFunc(l.known.all, func(o *volume) bool {
 		return o.sick != nil && o.sick.backend == v.sick.backend && o.sick.tries < v.sick.tries &&
-			!o.running && l.wants(o) && !now.Before(o.sick.current.notBefore)
+			!o.running && l.wants(o) && !now.Before(o.notBefore())
 	})
 }
 
@@ -153,29 +155,32 @@ func (l *Loop) count() {
 // forward where there is something to do.
 func (l *Loop) diagnosed(r result, now time.Time) {
 	v, before := r.volume, r.volume.sick
+	left, since := before.leftAlone(), before.brokeAt()
 	how := refused // also where there is no answer
 	switch {
-	case healer.KindOf(r.err) == healer.KindNotFound: // it is gone with its pod
-		v.sick = nil
-	case r.err != nil && r.heals && len(r.report.Steps) > 0:
-		how = before.healed(before.current, r.report, r.err, l.cfg.Interval, now)
-	case r.err != nil && r.heals:
+	case healer.KindOf(r.err) == healer.KindNotFound:
+		v.sick = before.gone(l.cfg.Interval, now)
+	case r.err != nil && !r.heals:
+		before.interrupted()
+	case healer.KindOf(r.err) == healer.KindBusy, errors.Is(r.err, healer.ErrShuttingDown), healer.RuleOf(r.err) == healer.RuleMode:
 		before.current.notBefore = v.due
 	case r.err != nil:
-		before.interrupted()
+		how = before.healed(before.current, r.report, r.err, l.cfg.Interval, now)
 	case r.report.After.Healthy():
 		v.sick, how = nil, succeeded
-		l.recovered(r, before, now)
 	case r.heals:
 		tried := before.current // what is found now may be something else
 		v.sick = before.observe(r.report, v.key.driver, now)
 		how = v.sick.healed(tried, r.report, nil, l.cfg.Interval, now)
 	default:
 		v.sick = before.observe(r.report, v.key.driver, now)
-		if before == nil {
-			v.sick.relapsed(v.relapses.after(now, l.cfg.Interval), now)
-		}
 		v.sick.settle(l.cfg.Interval, now)
+		if v.sick.healable() {
+			v.relapses.sick(now, l.cfg.Interval)
+		}
+	}
+	if before != nil && how == succeeded {
+		l.recovered(r, since, now)
 	}
 	if r.heals {
 		l.heals.running--
@@ -188,45 +193,62 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 	if l.heals.action == Heal && v.sick.healable() {
 		l.planHeal(v, now)
 	}
-	if left := v.sick.leftAlone(); left != (healer.LeftAlone{}) && r.heals {
+	if left != v.sick.leftAlone() {
+		l.logLeft(v)
+	}
+}
+
+// logLeft writes why a volume is left alone from now on, if it is.
+func (l *Loop) logLeft(v *volume) {
+	if left := v.sick.leftAlone(); left != (healer.LeftAlone{}) && left.Reason != healer.DryRun {
 		klog.InfoS("A sick volume is left alone until something changes", keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver),
 			"because", left.String(), keyError, oneLine(left.Detail), keyFound, oneLine(v.sick.found))
 	}
 }
 
-// recovered takes over that a volume that was sick, unless before is nil, is well.
-func (l *Loop) recovered(r result, before *sickness, now time.Time) {
-	byLoop := r.heals && r.report.Verdict() == healer.Healed
-	if byLoop {
+// recovered takes over that a volume is well, as far as a step could heal it.
+func (l *Loop) recovered(r result, since, now time.Time) {
+	healed := r.heals && r.report.Helped()
+	if healed {
 		r.volume.relapses.healed = now
 	}
-	if before != nil && l.cfg.Recovered != nil {
-		l.cfg.Recovered(now.Sub(before.since), byLoop)
+	if l.cfg.Recovered != nil {
+		l.cfg.Recovered(now.Sub(since), healed)
 	}
 }
 
-// relapses counts how often in a row a volume that the loop healed fell sick again.
+// relapses counts how often in a row a volume that the loop healed fell sick again within
+// an interval.
 type relapses struct {
 	count int
-	// healed is when the loop last healed it.
+	// healed is when the loop last healed it; zero once it is sick again.
 	healed time.Time
+	// until is when the next heal may begin.
+	until time.Time
 }
 
-// after returns the count with a sickness that begins now. A volume that was well for an
-// interval begins anew.
-func (r *relapses) after(now time.Time, interval time.Duration) int {
-	if r.healed.IsZero() || now.Sub(r.healed) >= interval {
-		r.count = 0
-		return 0
+// sick takes over that the volume could be healed now.
+func (r *relapses) sick(now time.Time, interval time.Duration) {
+	if r.healed.IsZero() {
+		return
 	}
-	r.count++
-	return r.count
+	if r.count++; now.Sub(r.healed) >= interval {
+		r.count = 0
+	}
+	r.healed = time.Time{}
+	if r.count > freeRelapses {
+		r.until = now.Add(retry.Transient.AfterWithJitter(r.count - freeRelapses))
+	}
 }
+
+// notBefore is when a heal of a sick volume may begin.
+func (v *volume) notBefore() time.Time { return later(v.sick.current.notBefore, v.relapses.until) }
 
 // planHeal says when a volume that can be healed has its next turn: to be confirmed, or
 // to be healed.
 func (l *Loop) planHeal(v *volume, now time.Time) {
 	switch {
+	case !v.sick.confirmed() && v.sick.seen == 0: // there was no answer
 	case !v.sick.confirmed():
 		v.due = earlier(v.due, v.sick.firstSeen.Add(confirmAfter))
 	case l.cfg.DryRun:
@@ -234,6 +256,6 @@ func (l *Loop) planHeal(v *volume, now time.Time) {
 		klog.InfoS("The loop would heal a volume", keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver),
 			"steps", oneLine(strings.Join(v.sick.steps, ", ")))
 	default:
-		v.due = earlier(v.due, later(now, v.sick.current.notBefore))
+		v.due = earlier(v.due, later(now, v.notBefore()))
 	}
 }

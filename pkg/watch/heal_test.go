@@ -68,6 +68,7 @@ func (n *fakeNode) Heal(_ context.Context, v healer.Volume) (healer.Report, erro
 	r := healer.Report{Volume: v, Before: f.diagnosis(v), Steps: []healer.Outcome{{Step: "replace", MountPoint: v.Path, Err: f.err}}}
 	if f.err == nil {
 		delete(n.faults, v.ID)
+		r.After.Conditions = n.kept(v)
 	} else {
 		r.After = r.Before
 	}
@@ -112,8 +113,14 @@ func acting(count int) *fakeNode {
 
 // breaks has a volume fail, and be checked soon: its mounts changed, too.
 func (n *fakeNode) breaks(id string, f fault) {
+	n.do(func() { n.faults[id] = &f })
+	n.remount(id)
+	n.changed()
+}
+
+// remount gives a volume's path another mount.
+func (n *fakeNode) remount(id string) {
 	n.do(func() {
-		n.faults[id] = &f
 		for i, m := range n.mounts {
 			if m.Path == "/pods/"+id[1:] {
 				n.lastMount++
@@ -121,7 +128,6 @@ func (n *fakeNode) breaks(id string, f fault) {
 			}
 		}
 	})
-	n.changed()
 }
 
 // What may pass by itself is healed when two checks in a row found it, and what cannot at
@@ -552,12 +558,12 @@ func TestSickWhileThereIsNoAnswer(t *testing.T) {
 			n.do(func() { n.noAnswer = err })
 			time.Sleep(5 * time.Minute)
 			s := n.loop.States(context.Background()).Volumes
-			if len(s) != 1 || s[0].Verdict != healer.Abnormal || len(s[0].Health) != 1 || time.Since(s[0].Checked) < 4*time.Minute {
+			if len(s) != 1 || s[0].Verdict != healer.Abnormal || s[0].Health[0].Reason != healer.Disconnected || time.Since(s[0].Checked) < 4*time.Minute {
 				t.Errorf("%s: %+v", what, s)
 			}
 		}
 		n.do(func() { n.noAnswer = healer.NotFound("no such volume") })
-		time.Sleep(2 * time.Minute)
+		time.Sleep(3 * time.Minute)
 		if s := n.loop.States(context.Background()).Volumes; len(s) != 1 || s[0].Verdict != "" {
 			t.Errorf("not there: %+v", s)
 		}

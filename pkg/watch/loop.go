@@ -109,6 +109,8 @@ type Loop struct {
 	events Events
 	// mounts are those of the last look.
 	mounts []host.VolumeMount
+	// lookedAt is when the last look began.
+	lookedAt time.Time
 	// listenAt is when the mount table may be looked at again.
 	listenAt time.Time
 	errors   lastErrors

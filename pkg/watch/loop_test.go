@@ -29,6 +29,8 @@ type fakeNode struct {
 	broken   error
 	// noAnswer is the error of all checks; nil: they answer.
 	noAnswer error
+	// keeps is what all volumes suffer from that no step heals; empty: nothing.
+	keeps healer.Reason
 	// healed changes what heals answer; nil: nothing.
 	healed func(healer.Report) (healer.Report, error)
 	// hung has the volumes whose checks take as long as a probe timeout.
@@ -167,7 +169,15 @@ func (n *fakeNode) Check(_ context.Context, v healer.Volume) (healer.Report, err
 	if f := n.faults[v.ID]; f != nil {
 		r.After = f.diagnosis(v)
 	}
+	r.After.Conditions = append(r.After.Conditions, n.kept(v)...)
 	return r, nil
+}
+
+func (n *fakeNode) kept(v healer.Volume) []healer.Condition {
+	if n.keeps == "" {
+		return nil
+	}
+	return []healer.Condition{{Status: healer.Degraded, Reason: n.keeps, MountPoint: v.Path}}
 }
 
 func (n *fakeNode) recover(after time.Duration, healed bool) {

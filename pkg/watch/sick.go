@@ -2,6 +2,7 @@ package watch
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -36,6 +37,8 @@ const (
 // sickness is what the loop knows of a volume that was abnormal when it was last checked.
 type sickness struct {
 	since time.Time
+	// broken is since when there are steps to try; zero while there are none.
+	broken time.Time
 	// found is what is wrong that a step may act on, and the steps, as one text to
 	// compare: what else comes and goes is no reason to try again.
 	found string
@@ -58,6 +61,8 @@ type sickness struct {
 	// something changed too soon after that.
 	forgiven time.Time
 	owed     bool
+	// goneSince is when a check first found nothing of the volume, zero if the last one did.
+	goneSince time.Time
 }
 
 // attempts are the heals of one sickness that found the same.
@@ -85,7 +90,13 @@ func (s *sickness) observe(r healer.Report, driver string, now time.Time) *sickn
 	if s.seen++; s.seen == 1 {
 		s.firstSeen = now
 	}
-	s.lastSeen = now
+	s.lastSeen, s.goneSince = now, time.Time{}
+	switch {
+	case len(steps) == 0:
+		s.broken = time.Time{}
+	case s.broken.IsZero():
+		s.broken = now
+	}
 	s.steps, s.lasting, s.backend = steps, r.After.Lasting(), backendOf(r, driver)
 	switch known := s.tried[what]; {
 	case known != nil:
@@ -94,7 +105,7 @@ func (s *sickness) observe(r healer.Report, driver string, now time.Time) *sickn
 		s.current = &attempts{}
 		s.tried[what] = s.current
 	default:
-		s.current = &attempts{left: healer.LeftAlone{Because: "what is wrong with it keeps changing"}}
+		s.current = &attempts{left: healer.LeftAlone{Reason: healer.KeepsChanging, Because: "what is wrong with it keeps changing"}}
 	}
 	return s
 }
@@ -123,6 +134,17 @@ func judged(d healer.Diagnosis) (found string, steps []string) {
 	return strings.Join(slices.Compact(reasons), ",") + "; " + strings.Join(slices.Compact(offers), ", "), steps
 }
 
+// brokeAt is since when the volume is to be healed, or else sick.
+func (s *sickness) brokeAt() time.Time {
+	switch {
+	case s == nil:
+		return time.Time{}
+	case s.broken.IsZero():
+		return s.since
+	}
+	return s.broken
+}
+
 // interrupted ends the row of checks that found the same: one had no answer.
 func (s *sickness) interrupted() {
 	if s != nil {
@@ -148,26 +170,34 @@ func (s *sickness) confirmed() bool {
 	return s.lasting || s.seen >= confirmations && s.lastSeen.Sub(s.firstSeen) >= confirmAfter
 }
 
-// relapsed delays the first heal of a volume that the loop has just healed, for the given
-// number of times in a row.
-func (s *sickness) relapsed(times int, now time.Time) {
-	if times > freeRelapses {
-		s.current.notBefore = now.Add(retry.Transient.AfterWithJitter(times - freeRelapses))
+// gone takes over that a check found nothing of the volume, and returns nil when that was
+// so for an interval. It may be about to be published again, or the API may not have said
+// in time that it is wanted.
+func (s *sickness) gone(interval time.Duration, now time.Time) *sickness {
+	switch {
+	case s == nil, !s.goneSince.IsZero() && now.Sub(s.goneSince) >= interval:
+		return nil
+	case s.goneSince.IsZero():
+		s.goneSince = now
 	}
+	s.steps, s.seen = nil, 0
+	return s
 }
 
 // healed takes over what became of a heal that left the volume abnormal, or had no answer,
-// and counts among the attempts a. What it could not heal may be no matter of a heal.
+// and counts among the attempts a.
 func (s *sickness) healed(a *attempts, r healer.Report, err error, interval time.Duration, now time.Time) outcome {
 	class, ran := r.Failure()
 	switch {
+	case err != nil:
+		class = healer.Classify("", "", err)
 	case !ran:
 		a.refusals++
 		a.notBefore = now.Add(retry.WithJitter(retry.From(interval).After(a.refusals)))
 		return refused
-	case err != nil:
-		class = healer.Classify("", "", err)
-	case s.current != a && len(s.steps) == 0 && !r.Failed():
+	case s.current != a && len(s.steps) == 0 && r.Helped():
+		// What is left is no matter of a step.
+		maps.DeleteFunc(s.tried, func(_ string, of *attempts) bool { return of == a })
 		return succeeded
 	}
 	a.failures++
@@ -184,7 +214,12 @@ func (s *sickness) healed(a *attempts, r healer.Report, err error, interval time
 	default:
 		a.left = healer.LeftAlone{Reason: healer.RetryLimitExceeded, Because: fmt.Sprintf("%d tries did not help", s.tries)}
 	}
-	a.left.Detail = r.FailureText(class)
+	if a.left.Detail = r.FailureText(class); a.left.Detail == "" && err != nil {
+		a.left.Detail = err.Error()
+	}
+	if !s.healable() { // whatever else it is now
+		s.current.left = a.left
+	}
 	return failed
 }
 

@@ -119,10 +119,16 @@ func TestHealWithoutAnAnswer(t *testing.T) {
 		"secrets refused":   {&healer.Error{Kind: healer.KindUnauthenticated, Text: "step"}, 2},
 		"what came after":   {healer.Failed("observe", errors.New("what?")), 4},
 		"the disk is going": {healer.Failed("observe", syscall.ENODEV), 1},
+		"a panic":           {healer.Failed("internal error, see the log", nil), 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := acting(1)
-			n.healed = func(r healer.Report) (healer.Report, error) { return r, tc.err }
+			n.healed = func(r healer.Report) (healer.Report, error) {
+				if name == "a panic" {
+					r = healer.Report{}
+				}
+				return r, tc.err
+			}
 			run(t, n, func() {
 				time.Sleep(2 * time.Minute)
 				start := time.Now()
@@ -130,6 +136,9 @@ func TestHealWithoutAnAnswer(t *testing.T) {
 				time.Sleep(10 * time.Hour)
 				if got := n.healsOf("v0", start); len(got) != tc.most {
 					t.Errorf("healed at %v, want %d times", got, tc.most)
+				}
+				if left := n.loop.known.all[0].sick.leftAlone(); left.Reason == "" || left.Detail == "" {
+					t.Errorf("left alone because %+v", left)
 				}
 			})
 		})
@@ -291,6 +300,153 @@ func TestSwitchedOnAgain(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		if got := len(n.since(start)); got != 1000 {
 			t.Errorf("%d of 1000 volumes were checked", got)
+		}
+	})
+}
+
+// A sick volume whose checks have no answer has its turn no more often than others.
+func TestNoAnswerIsNoReasonToHurry(t *testing.T) {
+	n := acting(2)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		n.breaks("v0", fault{reason: healer.NotMounted, refused: true})
+		time.Sleep(30 * time.Second)
+		n.do(func() { n.noAnswer = &healer.Error{Kind: healer.KindBusy} })
+		start := time.Now()
+		time.Sleep(10 * time.Minute)
+		if got := len(n.since(start)["v0"]); got > 12 {
+			t.Errorf("checked %d times in 10 minutes", got)
+		}
+	})
+}
+
+// A volume that keeps a condition which no step heals, and breaks again as soon as it is
+// healed, is healed ever more rarely, whatever happens to its mounts meanwhile.
+func TestRelapsesOfAVolumeThatKeepsSomething(t *testing.T) {
+	n := acting(1)
+	n.keeps = healer.ContainerUnverified
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		start := time.Now()
+		for time.Since(start) < time.Hour {
+			well := false
+			n.do(func() { well = n.faults["v0"] == nil })
+			if well {
+				n.breaks("v0", fault{reason: healer.Disconnected})
+			} else {
+				n.remount("v0")
+				n.changed()
+			}
+			time.Sleep(2 * time.Second)
+		}
+		got := n.healsOf("v0", start)
+		if len(got) < 10 || len(got) > 20 {
+			t.Errorf("healed %d times: %v", len(got), got)
+		}
+		n.do(func() {
+			for _, r := range n.recovered {
+				if !r.healed || r.after > 15*time.Minute {
+					t.Errorf("recovered: %v", r)
+				}
+			}
+			if len(n.recovered) != len(got) {
+				t.Errorf("%d heals, and recovered %d times", len(got), len(n.recovered))
+			}
+		})
+	})
+}
+
+// A heal helped also if one of its steps failed before another one cured the volume.
+func TestHealInWhichAStepFails(t *testing.T) {
+	n := acting(1)
+	n.keeps = healer.ContainerUnverified
+	n.healed = func(r healer.Report) (healer.Report, error) {
+		r.Steps = append([]healer.Outcome{{Step: "rebind", MountPoint: r.Volume.Path, Err: syscall.ENODEV}}, r.Steps...)
+		return r, nil
+	}
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		for i := range 20 { // of other kinds, too
+			time.Sleep(10 * time.Minute)
+			n.breaks("v0", fault{reason: healer.Reason(fmt.Sprint("R", i))})
+		}
+		time.Sleep(2 * time.Minute)
+		n.do(func() {
+			if len(n.heals) != 20 || len(n.faults) != 0 {
+				t.Errorf("healed %d times, left alone because %q", len(n.heals), n.loop.known.all[0].sick.leftAlone())
+			}
+		})
+	})
+}
+
+// A check that finds nothing of a volume, because nobody said in time that it is wanted,
+// begins no schedule anew.
+func TestNotFoundForAMoment(t *testing.T) {
+	n := acting(1)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		start := time.Now()
+		n.breaks("v0", fault{reason: healer.Disconnected, err: errors.New("what?")})
+		for range 20 {
+			time.Sleep(10 * time.Minute)
+			n.do(func() { n.noAnswer = healer.NotFound("not wanted") })
+			time.Sleep(time.Minute)
+			n.do(func() { n.noAnswer = nil })
+		}
+		if got := n.healsOf("v0", start); len(got) != 4 {
+			t.Errorf("healed at %v", got)
+		}
+	})
+}
+
+// A heal that fails for good and leaves something else to see is given up all the same.
+func TestHealThatChangesWhatIsFound(t *testing.T) {
+	n := acting(1)
+	n.healed = func(r healer.Report) (healer.Report, error) {
+		r.After.Conditions = []healer.Condition{{Status: healer.Inaccessible, Reason: healer.DeviceMissing, MountPoint: r.Volume.Path, Acute: true}}
+		r.After.Steps = nil
+		return r, nil
+	}
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		n.breaks("v0", fault{reason: healer.Disconnected, err: syscall.ENODEV})
+		time.Sleep(2 * time.Second)
+		if left := n.left(); !slices.Equal(left, []string{"TerminalError: another try cannot help"}) {
+			t.Errorf("left alone because %q", left)
+		}
+	})
+}
+
+// What a check showed long ago is not told as if it were so.
+func TestNoAnswerForLong(t *testing.T) {
+	n := many(1)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		n.do(func() { n.noAnswer = &healer.Error{Kind: healer.KindBusy} })
+		time.Sleep(10 * time.Minute)
+		s := n.loop.States(context.Background()).Volumes
+		if len(s) != 1 || s[0].Verdict != "" || len(s[0].Health) != 1 || s[0].Health[0].Reason != healer.CheckUnanswered {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// No breaker is open where nothing is healed.
+func TestBreakersOfALoopThatObserves(t *testing.T) {
+	n := acting(5)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		for i := range 5 {
+			n.breaks(fmt.Sprint("v", i), fault{reason: healer.Disconnected, err: syscall.EBUSY})
+		}
+		time.Sleep(time.Minute)
+		if got := n.loop.States(context.Background()).OpenBreakers; got != 1 {
+			t.Errorf("%d breakers are open", got)
+		}
+		n.do(func() { n.action = Observe })
+		time.Sleep(time.Minute)
+		if got := n.loop.States(context.Background()).OpenBreakers; got != 0 {
+			t.Errorf("%d breakers are open", got)
 		}
 	})
 }

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -14,8 +15,9 @@ type State struct {
 	Paths []string
 	// Checked is when a check last had an answer; zero before the first.
 	Checked time.Time
-	// Verdict and Health are what that answer showed; Verdict is empty before the first,
-	// and after one that the volume is not there.
+	// Verdict and Health are what that answer showed. Verdict is empty before the first,
+	// after one that the volume is not there, and where the volume was healthy long ago;
+	// then CheckUnanswered is in Health.
 	Verdict healer.Verdict
 	Health  []healer.HealthEntry
 	// Since is when it was first found abnormal; zero while it is not.
@@ -23,8 +25,8 @@ type State struct {
 	// Due is when it is checked next, Tries how many heals of the loop did not help.
 	Due   time.Time
 	Tries int
-	// Left says why the loop tries no more; empty while it does, or nothing is wrong.
-	Left string
+	// Left says why the loop tries no more; zero while it does, or nothing is wrong.
+	Left healer.LeftAlone
 }
 
 // States are all volumes at one time.
@@ -62,17 +64,27 @@ func (l *Loop) states() States {
 			s.Paths = append(s.Paths, p.Path)
 		}
 		if v.sick != nil {
-			s.Since, s.Tries, s.Left = v.sick.since, v.sick.tries, v.sick.leftAlone().String()
+			s.Since, s.Tries, s.Left = v.sick.since, v.sick.tries, v.sick.leftAlone()
+		}
+		if !v.checked.IsZero() && time.Since(v.checked) > unansweredAfter*l.cfg.Interval {
+			s.Health = append(slices.Clone(s.Health), healer.HealthEntry{Status: healer.Unknown, Reason: healer.CheckUnanswered})
+			if s.Verdict != healer.Abnormal {
+				s.Verdict = ""
+			}
 		}
 		all.Volumes = append(all.Volumes, s)
 	}
 	for name, b := range l.heals.breakers {
-		if b.open(l.heals.sick[name]) {
+		if l.heals.action == Heal && b.open(l.heals.sick[name]) {
 			all.OpenBreakers++
 		}
 	}
 	return all
 }
+
+// unansweredAfter is after how many intervals without an answer what an earlier one showed
+// is no longer told as if it were so.
+const unansweredAfter = 3
 
 // saw keeps what a check showed. One without an answer, as while the volume is healed,
 // shows nothing new: a sick volume stays sick.
@@ -80,7 +92,7 @@ func (v *volume) saw(r result, now time.Time) {
 	switch {
 	case r.err == nil:
 		v.checked, v.verdict, v.health = now, r.report.Verdict(), r.report.After.HealthEntries()
-	case healer.KindOf(r.err) == healer.KindNotFound:
+	case healer.KindOf(r.err) == healer.KindNotFound && v.sick == nil:
 		v.checked, v.verdict, v.health = now, "", nil
 	}
 }

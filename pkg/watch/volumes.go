@@ -50,13 +50,13 @@ type volume struct {
 	relapses relapses
 }
 
-// changed makes a volume due because something happened to it.
-func (v *volume) changed(now time.Time, interval time.Duration) {
+// changed makes a volume due because something happened to it, at the earliest since a time.
+func (v *volume) changed(since, now time.Time, interval time.Duration) {
 	if v.running {
 		v.again = true
 		return
 	}
-	if now.Sub(v.healed) > changeGap { // else it was most likely that heal
+	if since.After(v.healed) && now.Sub(v.healed) > changeGap { // else it was most likely that heal
 		v.sick.forgive(interval, now)
 	}
 	v.urgent = true
@@ -105,7 +105,7 @@ func (vs *volumes) are(paths []host.VolumePath, now time.Time, spread, interval 
 				v.due = now.Add(rand.N(spread)) //nolint:gosec // a schedule is no secret
 			}
 		case known != nil && before[p.Path] != v:
-			v.changed(now, interval)
+			v.changed(now, now, interval)
 		}
 		if byKey[k] == nil {
 			byKey[k], v.paths = v, nil
