@@ -22,7 +22,7 @@ func TestCallBesideACheckOfTheLoop(t *testing.T) {
 	n.Args = append(n.Args, "--metrics-socket=unix://"+socket)
 	n.Start()
 	v, fs := n.NewFUSEVolume("hung", faultfs.Config{})
-	n.Expect("healthy", v.Request())
+	n.ExpectBesideLoop("healthy", v.Request())
 	fs.Hang()
 	checks := func() int { return int(metric(t, scrape(t, socket), `node_healer_checks_total{origin="loop"`)) }
 	for range 2 { // the first time nothing is known of it, the second that it hangs
@@ -30,7 +30,7 @@ func TestCallBesideACheckOfTheLoop(t *testing.T) {
 			return metric(t, scrape(t, socket), `node_healer_in_flight{operation="check"}`) == 1
 		})
 		before, called := checks(), time.Now()
-		n.Expect("abnormal", v.Request())
+		n.ExpectBesideLoop("abnormal", v.Request())
 		t.Logf("answered after %s", time.Since(called))
 		if after := checks(); after > before+1 {
 			t.Errorf("the loop ended %d checks during the call", after-before)
@@ -48,7 +48,7 @@ func TestCallDuringAHealOfTheLoop(t *testing.T) {
 	next := newNeighbour(n)
 	v := n.NewVolume("ext4", "lost")
 	n.NewContainer(harness.PodUID, v.MountPoint())
-	n.Expect("healthy", v.Request())
+	n.ExpectBesideLoop("healthy", v.Request())
 	before := n.Table()
 
 	v.Unpublish()
@@ -65,7 +65,7 @@ func TestCallDuringAHealOfTheLoop(t *testing.T) {
 		return strings.Contains(n.Log.String(), `"A watched volume changed" volume_id="lost" driver="test.csi.example.com" verdict="healed"`)
 	})
 	n.SameTable(before)
-	n.Expect("healthy", v.Request())
+	n.ExpectBesideLoop("healthy", v.Request())
 	for _, e := range auditOf(t, n) {
 		if e.Caller != "loop" {
 			t.Errorf("%s at %s was done for %q", e.Step, e.MountPoint, e.Caller)

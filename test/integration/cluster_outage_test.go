@@ -133,7 +133,7 @@ func TestLoopDuringAnOutage(t *testing.T) {
 	held := m.newClaimed("ext4", "held")
 	m.NewContainer(string(held.pod.UID), held.MountPoint())
 	for _, v := range append(wanted, held) {
-		m.Expect("healthy", v.Request())
+		m.ExpectBesideLoop("healthy", v.Request())
 	}
 	before := m.Table()
 

@@ -103,7 +103,7 @@ func TestNewerLoopFinishes(t *testing.T) {
 			})
 
 			back()
-			n.Expect("healthy", h.v.Request())
+			n.ExpectBesideLoop("healthy", h.v.Request())
 			sameFormats(t, n)
 		})
 	}
