@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ type fakeAdmin struct {
 	audit   []string
 	// takes is how long a check or heal takes.
 	takes  time.Duration
-	healed bool
+	healed atomic.Bool
 }
 
 const hostile = "evil\x1b]0;x\a\u009b2J\u202e\n"
@@ -84,7 +85,7 @@ func (f *fakeAdmin) CheckVolume(ctx context.Context, r *adminpb.CheckVolumeReque
 		return nil, status.Error(codes.NotFound, "no such volume on this node")
 	case r.GetDriver() == "bad":
 		return nil, status.Error(codes.InvalidArgument, "driver: bad")
-	case f.healed:
+	case f.healed.Load():
 		return &adminpb.VolumeReport{Verdict: "healthy", Message: "healthy: all is well."}, nil
 	}
 	return &adminpb.VolumeReport{Verdict: "abnormal", Message: "abnormal: NotMounted at /p.", Steps: []*adminpb.Step{
@@ -97,7 +98,7 @@ func (f *fakeAdmin) HealVolume(ctx context.Context, r *adminpb.HealVolumeRequest
 		return f.CheckVolume(ctx, &adminpb.CheckVolumeRequest{VolumeId: r.GetVolumeId()})
 	}
 	f.wait(ctx)
-	f.healed = true
+	f.healed.Store(true)
 	return &adminpb.VolumeReport{Verdict: "healed", Message: "healed: rebind at /p.", Outcomes: []*adminpb.Outcome{
 		{Step: "rebind", MountPoint: "/p", Error: "move_mount: EPERM\x1b[2J", Tier: "terminal", ErrorType: "permission"},
 		{Step: "replace", MountPoint: "/p"},

@@ -31,6 +31,8 @@ type volumeLock struct {
 	checks bool
 	// preempted is true once a heal has begun during the check.
 	preempted bool
+	// saved closes when a check that saves its record has done so.
+	saved chan struct{}
 	// workers close when the stuck workers end.
 	workers []<-chan struct{}
 }
@@ -48,16 +50,35 @@ func (t *volumeLocks) lock(checks bool, keys ...key) (*volumeLock, error) {
 	return l, nil
 }
 
-// add puts further keys under the same entry, all or none.
+// saveWait bounds how long a heal waits for checks that save their records.
+const saveWait = time.Second
+
+// add puts further keys under the same entry, all or none. A check that saves its record
+// holds the volume, against heals only, which wait for that.
 func (l *volumeLock) add(keys ...key) error {
+	late := time.After(saveWait)
+	for {
+		saved, err := l.tryAdd(keys...)
+		if saved == nil {
+			return err
+		}
+		select {
+		case <-saved:
+		case <-late:
+			return err
+		}
+	}
+}
+
+// tryAdd returns what to wait for, if that is a check that saves its record.
+func (l *volumeLock) tryAdd(keys ...key) (saved <-chan struct{}, err error) {
 	t := l.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.dropEnded()
 	for _, k := range keys {
-		// A check that saves its record holds the volume, against heals only.
 		if other := t.held[k]; other != nil && other != l && (!l.checks || !other.checks) {
-			return other.busy(k)
+			return other.saved, other.busy(k)
 		}
 	}
 	for _, k := range keys {
@@ -77,7 +98,7 @@ func (l *volumeLock) add(keys ...key) error {
 			check.preempted = true
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 func (l *volumeLock) busy(at key) error {
@@ -116,6 +137,7 @@ func (l *volumeLock) hold() bool {
 	if l.preempted || slices.ContainsFunc(l.keys, func(k key) bool { return t.held[k] != nil }) {
 		return false
 	}
+	l.saved = make(chan struct{})
 	for _, k := range l.keys {
 		t.held[k] = l
 	}
@@ -128,6 +150,8 @@ func (l *volumeLock) release() {
 	for _, k := range l.keys {
 		delete(l.table.held, k)
 	}
+	close(l.saved)
+	l.saved = nil
 }
 
 // current fails for a check that was preempted.

@@ -328,3 +328,45 @@ func TestCheckThatIsStuck(t *testing.T) {
 		t.Errorf("left are %v, %v", b.engine.locks.checks, b.engine.locks.held)
 	}
 }
+
+// A heal that comes while a check saves its record waits for that, and is not turned away.
+func TestHealWaitsForACheckThatSaves(t *testing.T) {
+	table := newVolumeLocks()
+	k := volumeKey(driver, volID)
+	check, err := table.lock(true, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	saving, saved := make(chan struct{}), make(chan struct{})
+	ended := make(chan error, 1)
+	go func() { ended <- check.alone(func() { close(saving); <-saved }) }()
+	<-saving
+	began := make(chan error, 1)
+	go func() {
+		_, err := table.lock(false, k)
+		began <- err
+	}()
+	select {
+	case err := <-began:
+		t.Fatalf("it did not wait: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	close(saved)
+	if err := errors.Join(<-ended, <-began); err != nil {
+		t.Error(err)
+	}
+	if err := check.current(); KindOf(err) != KindBusy {
+		t.Errorf("the check counts: %v", err)
+	}
+	other, err := table.lock(true, volumeKey(driver, "other"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.alone(func() {
+		if _, err := table.lock(false, volumeKey(driver, "other")); KindOf(err) != KindBusy {
+			t.Errorf("a check that never ends saving: %v", err)
+		}
+	}); err != nil {
+		t.Error(err)
+	}
+}
