@@ -21,7 +21,7 @@ import (
 // Without it a few faults come, at soakFew.
 const (
 	soakEnv  = "NODE_HEALER_SOAK"
-	soakFew  = 60
+	soakFew  = 40
 	soakMany = 1_000
 )
 

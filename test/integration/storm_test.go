@@ -24,7 +24,7 @@ const (
 	stormRate = 2000
 	// stormEnv has how long the storm blows, when that is not stormTime.
 	stormEnv  = "NODE_HEALER_TEST_STORM"
-	stormTime = 20 * time.Second
+	stormTime = 10 * time.Second
 )
 
 // TestMountStorm checks healthy volumes, and heals one again and again, while
@@ -78,7 +78,7 @@ func TestMountStorm(t *testing.T) {
 // each is checked in its turn, all are seen healthy, nothing is changed, and what the
 // storm costs is bounded.
 func TestMountStormBesideTheLoop(t *testing.T) {
-	n := harness.NewNode(t, "--standalone", "--loop=observe", "--check-interval=10s")
+	n := harness.NewNode(t, "--standalone", "--loop=observe", "--check-interval=5s")
 	socket := filepath.Join(n.Dir, "metrics", "s")
 	n.Args = append(n.Args, "--metrics-socket=unix://"+socket)
 	n.Start()
