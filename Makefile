@@ -100,6 +100,13 @@ integration: deps build ## tests on the real kernel (root)
 integration-and-kernels: deps deps-kernels build
 	@.ci/integration kernels
 
+# Beside the integration tests, which wait half of the time. Linter and compiler remember.
+.PHONY: ahead
+ahead: lint vet image
+	for t in deploy/image test/chart "test/monitoring -tags remove_all_sd"; do \
+		(set -- $$t; cd $$1 && shift && $(GO) test -count=1 -exec true "$$@" ./...) || exit 1; \
+	done
+
 .PHONY: soak
 soak: deps build ## 1,000 volumes with faults that come and go, without a call, for SOAK (5m) (root)
 	NODE_HEALER_SOAK=$(or $(SOAK),5m) $(TEST) -v -timeout 2h -run TestSoak ./test/integration
