@@ -21,13 +21,13 @@ import (
 )
 
 // restages is how often a daemon is killed.
-const restages = 20
+const restages = 10
 
 // TestRestage measures how long a pod is without its volume when the daemon dies and
 // nothing is called, beside the time that the driver takes to stage it.
 func TestRestage(t *testing.T) {
 	wanted(t, "restage")
-	m := newMember(t, "--loop=heal", "--check-interval=2s") // after which a daemon that dies is no relapse
+	m := newMember(t, "--loop=heal", "--check-interval=10s")
 	settings := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: apiNamespace, Name: apiAccount}}
 	cluster.Change(t, m.api, settings, func(s *corev1.ConfigMap) {
 		s.Data = map[string]string{"restage-drivers": harness.Driver + ": unmount-first"}
@@ -43,7 +43,7 @@ func TestRestage(t *testing.T) {
 	m.Expect("healthy", request)
 	var took, staging times
 	for range restages {
-		time.Sleep(3 * time.Second) // until the daemon is followed
+		time.Sleep(11 * time.Second) // until the daemon is followed, and that it dies is no relapse
 		d.KillDaemon(v)
 		start := time.Now()
 		harness.Eventually(t, "the volume is back", func() bool { return unix.Statfs(request.GetVolumePath(), new(unix.Statfs_t)) == nil })
