@@ -24,10 +24,12 @@ func TestCallBesideACheckOfTheLoop(t *testing.T) {
 	v, fs := n.NewFUSEVolume("hung", faultfs.Config{})
 	n.ExpectBesideLoop("healthy", v.Request())
 	fs.Hang()
-	checks := func() int { return int(metric(t, scrape(t, socket), `node_healer_checks_total{origin="loop"`)) }
+	checks := func() int {
+		return int(harness.Metric(t, harness.Scrape(t, socket), `node_healer_checks_total{origin="loop"`))
+	}
 	for range 2 { // the first time nothing is known of it, the second that it hangs
 		harness.Eventually(t, "the loop checks the volume", func() bool {
-			return metric(t, scrape(t, socket), `node_healer_in_flight{operation="check"}`) == 1
+			return harness.Metric(t, harness.Scrape(t, socket), `node_healer_in_flight{operation="check"}`) == 1
 		})
 		before, called := checks(), time.Now()
 		n.ExpectBesideLoop("abnormal", v.Request())

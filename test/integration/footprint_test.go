@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/csi-addons/node-healer/test/harness"
@@ -33,21 +32,6 @@ func openNames(n *harness.Node) (names []string) {
 	}
 	slices.Sort(names)
 	return names
-}
-
-// metric returns the sum of the series of a scrape that begin like this.
-func metric(t testing.TB, scraped, series string) (sum float64) {
-	t.Helper()
-	for line := range strings.Lines(scraped) {
-		if !strings.HasPrefix(line, series) {
-			continue
-		}
-		fields := strings.Fields(line)
-		value, err := strconv.ParseFloat(fields[len(fields)-1], 64)
-		harness.Must(t, err)
-		sum += value
-	}
-	return sum
 }
 
 // clockTick is that of proc(5), on every architecture that is served.

@@ -1,11 +1,7 @@
 package integration
 
 import (
-	"context"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -132,7 +128,7 @@ func TestLoopHeals(t *testing.T) {
 				t.Errorf("the audit log is %s", audit)
 			}
 			n.Expect("healthy", u.Request())
-			out := scrape(t, socket)
+			out := harness.Scrape(t, socket)
 			for _, line := range []string{
 				`node_healer_heals_total{origin="loop",outcome="healed"} 1`, `node_healer_steps_total{error_type="",provider="containers",step="replace-in-container"} 1`,
 				`node_healer_volumes{condition="Healthy",driver="test.csi.example.com",status="Healthy"} 2`, `node_healer_recovery_duration_seconds_count{by="loop"} 1`,
@@ -144,21 +140,4 @@ func TestLoopHeals(t *testing.T) {
 			}
 		})
 	}
-}
-
-// scrape returns the metrics that a server serves on a socket.
-func scrape(t testing.TB, socket string) string {
-	t.Helper()
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-	}}
-	defer transport.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://node/metrics", nil)
-	harness.Must(t, err)
-	answer, err := (&http.Client{Transport: transport}).Do(req)
-	harness.Must(t, err)
-	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(answer.Body)
-	harness.Must(t, err)
-	return string(text)
 }

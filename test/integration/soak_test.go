@@ -170,7 +170,7 @@ func difference(before, after []string) string {
 // sick is how many volumes the metrics show as abnormal. One that was not checked yet
 // counts as abnormal.
 func (s *soak) sick() int {
-	healthy := metric(s.n.T, scrape(s.n.T, s.socket), `node_healer_volumes{condition="Healthy"`)
+	healthy := harness.Metric(s.n.T, harness.Scrape(s.n.T, s.socket), `node_healer_volumes{condition="Healthy"`)
 	return len(s.volumes) - int(healthy)
 }
 
@@ -329,13 +329,13 @@ func (s *soak) oneHealAtATime() {
 			t.Errorf("%s has no end: %v", id, left)
 		}
 	}
-	out := scrape(t, s.socket)
-	healed := metric(t, out, `node_healer_heals_total{origin="loop",outcome="healed"}`)
+	out := harness.Scrape(t, s.socket)
+	healed := harness.Metric(t, out, `node_healer_heals_total{origin="loop",outcome="healed"}`)
 	if healed == 0 || steps == 0 {
 		t.Error("nothing was healed")
 	}
 	t.Logf("%.0f volumes healed by the loop, %.0f heals did not help, %d steps in the audit log",
-		healed, metric(t, out, `node_healer_heals_total{origin="loop",outcome="abnormal"}`), steps)
+		healed, harness.Metric(t, out, `node_healer_heals_total{origin="loop",outcome="abnormal"}`), steps)
 }
 
 // footprint is what a server has of the machine.

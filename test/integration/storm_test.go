@@ -87,7 +87,7 @@ func TestMountStormBesideTheLoop(t *testing.T) {
 		steady = append(steady, n.NewVolume(kinds[i%len(kinds)], fmt.Sprint("steady ", i)))
 	}
 	healthy := func() int {
-		return int(metric(t, scrape(t, socket), `node_healer_volumes{condition="Healthy"`))
+		return int(harness.Metric(t, harness.Scrape(t, socket), `node_healer_volumes{condition="Healthy"`))
 	}
 	harness.Eventually(t, "all volumes are seen healthy", func() bool { return healthy() == len(steady) })
 	before := n.Table()
