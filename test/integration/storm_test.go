@@ -24,7 +24,7 @@ const (
 	stormRate = 2000
 	// stormEnv has how long the storm blows, when that is not stormTime.
 	stormEnv  = "NODE_HEALER_TEST_STORM"
-	stormTime = 10 * time.Second
+	stormTime = 12 * time.Second
 )
 
 // TestMountStorm checks healthy volumes, and heals one again and again, while
@@ -78,7 +78,7 @@ func TestMountStorm(t *testing.T) {
 // each is checked in its turn, all are seen healthy, nothing is changed, and what the
 // storm costs is bounded.
 func TestMountStormBesideTheLoop(t *testing.T) {
-	n := harness.NewNode(t, "--standalone", "--loop=observe", "--check-interval=5s")
+	n := harness.NewNode(t, "--standalone", "--loop=observe", "--check-interval=10s")
 	socket := filepath.Join(n.Dir, "metrics", "s")
 	n.Args = append(n.Args, "--metrics-socket=unix://"+socket)
 	n.Start()
@@ -93,7 +93,7 @@ func TestMountStormBesideTheLoop(t *testing.T) {
 	before := n.Table()
 
 	s, used := blow(t, n, steady[0]), cpuOf(n)
-	time.Sleep(stormLength(t)) // two turns of each volume
+	time.Sleep(stormLength(t)) // a turn of each volume
 	used = cpuOf(n) - used
 	checked := lastChecks(t, n)
 	mounts, took := s.stop()
