@@ -93,7 +93,7 @@ func TestMountStormBesideTheLoop(t *testing.T) {
 	before := n.Table()
 
 	s, used := blow(t, n, steady[0]), cpuOf(n)
-	time.Sleep(stormLength(t)) // a turn of each volume
+	time.Sleep(stormLength(t) + 5*time.Second) // a turn of each volume, and more
 	used = cpuOf(n) - used
 	checked := lastChecks(t, n)
 	mounts, took := s.stop()
