@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // volDataLimit bounds kubelet's vol_data.json in bytes; a real one has a few
@@ -131,24 +133,51 @@ func inspectPath(q PathQuery) PathAnswer {
 	if q.ParentOnly {
 		return a
 	}
+	// A walk to what a driver mounts there meanwhile would keep its umount from succeeding
+	// for an instant. In the clone nothing is mounted.
+	clone, err := privateClone(l.dir)
+	if err != nil { // no right to it, or an unbindable mount
+		a.inspectName(l.dir, l.name)
+		return a
+	}
+	defer unix.Close(clone)
+	a.inspectName(clone, l.name)
+	return a
+}
+
+// privateClone opens a directory in a detached clone, to which no mount and no umount
+// propagates.
+func privateClone(dir int) (int, error) {
+	clone, err := mount.Clone(dir)
+	if err != nil {
+		return -1, err
+	}
+	if err := mount.AddAttr(clone, 0, unix.MS_PRIVATE); err != nil {
+		_ = unix.Close(clone)
+		return -1, err
+	}
+	return clone, nil
+}
+
+// inspectName looks at the last component.
+func (a *PathAnswer) inspectName(dir int, name string) {
 	var st unix.Statx_t
-	err = unix.Statx(l.dir, l.name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
+	err := unix.Statx(dir, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
 	if err != nil {
 		a.Errno = errnoOf(err)
-		return a
+		return
 	}
 	a.Mode = uint32(st.Mode)
 	a.Major, a.Minor = st.Rdev_major, st.Rdev_minor
 	if a.Mode&unix.S_IFMT == unix.S_IFLNK {
 		buf := make([]byte, unix.PathMax)
-		n, err := unix.Readlinkat(l.dir, l.name, buf)
+		n, err := unix.Readlinkat(dir, name, buf)
 		if err != nil {
 			a.Errno = errnoOf(err)
-			return a
+			return
 		}
 		a.Link = string(buf[:n])
 	}
-	return a
 }
 
 // readVolData leaves VolData nil for a file that is missing or unreadable: it is evidence

@@ -71,6 +71,29 @@ func TestInspectPath(t *testing.T) {
 	}
 }
 
+// What is mounted is not walked to: the answer is about the directory itself.
+func TestInspectBeneathAMount(t *testing.T) {
+	needsRoot(t)
+	dir := realDir(t)
+	at := dir + "/file"
+	must(t, os.WriteFile(at, nil, 0o600))
+	must(t, unix.Mount("/dev/null", at, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { must(t, unix.Unmount(at, 0)) })
+	if got := inspectPath(PathQuery{Path: at}); got.Mode&unix.S_IFMT != unix.S_IFREG {
+		t.Errorf("%+v", got)
+	}
+
+	t.Run("an unbindable mount has no clones", func(t *testing.T) {
+		must(t, unix.Mount("unbindable", dir, "tmpfs", 0, ""))
+		t.Cleanup(func() { must(t, unix.Unmount(dir, 0)) })
+		must(t, unix.Mount("", dir, "", unix.MS_UNBINDABLE, ""))
+		must(t, os.WriteFile(at, nil, 0o600))
+		if got := inspectPath(PathQuery{Path: at}); got.Mode&unix.S_IFMT != unix.S_IFREG || got.Errno|got.ParentErrno != 0 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
 func TestDeviceNumbers(t *testing.T) {
 	var st unix.Stat_t
 	must(t, unix.Stat("/dev/null", &st))
