@@ -21,18 +21,22 @@ func StartLess(cmd *exec.Cmd, less ...Lessen) error {
 	}
 	started := make(chan error)
 	go func() {
-		// Without an unlock the thread ends with this goroutine, and with it
-		// what it has lost.
+		// Nothing else runs on a thread that has lost something. It stays: if it
+		// ended, so would the processes that it has started before (see Pdeathsig).
 		runtime.LockOSThread()
-		for _, take := range less {
-			if err := take(cmd); err != nil {
-				started <- err
-				return
-			}
-		}
-		started <- cmd.Start()
+		started <- startLess(cmd, less)
+		select {}
 	}()
 	return <-started
+}
+
+func startLess(cmd *exec.Cmd, less []Lessen) error {
+	for _, take := range less {
+		if err := take(cmd); err != nil {
+			return err
+		}
+	}
+	return cmd.Start()
 }
 
 // Without is root that lacks a capability (capabilities(7)), as in a container
