@@ -67,8 +67,11 @@ type sickness struct {
 
 // attempts are the heals of one sickness that found the same.
 type attempts struct {
-	// failures counts those that did not help, refusals those that tried nothing.
-	failures, refusals int
+	// failures counts those that did not help, by the schedule of what failed: an hour of
+	// EBUSY uses up no try of what fails for another cause. refusals counts those that
+	// tried nothing.
+	failures map[healer.Class]int
+	refusals int
 	// notBefore is when the next may begin.
 	notBefore time.Time
 	// left says why no more is tried until something changes; zero while something is.
@@ -200,9 +203,8 @@ func (s *sickness) healed(a *attempts, r healer.Report, err error, interval time
 		maps.DeleteFunc(s.tried, func(_ string, of *attempts) bool { return of == a })
 		return succeeded
 	}
-	a.failures++
 	s.tries++
-	if after, again := class.RetryAfter(a.failures); again {
+	if after, again := class.RetryAfter(a.fail(class)); again {
 		a.notBefore = now.Add(retry.WithJitter(after))
 		return failed
 	}
@@ -221,6 +223,20 @@ func (s *sickness) healed(a *attempts, r healer.Report, err error, interval time
 		s.current.left = a.left
 	}
 	return failed
+}
+
+// fail counts a heal that failed, and returns how many did that have the same schedule: a
+// missing permission has one in any tier.
+func (a *attempts) fail(c healer.Class) int {
+	schedule := healer.Class{Tier: c.Tier}
+	if c.Type == healer.TypePermission {
+		schedule = healer.Class{Type: c.Type}
+	}
+	if a.failures == nil {
+		a.failures = map[healer.Class]int{}
+	}
+	a.failures[schedule]++
+	return a.failures[schedule]
 }
 
 // forgive begins all schedules anew, because something changed; once in an interval, so

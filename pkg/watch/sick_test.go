@@ -450,3 +450,33 @@ func TestBreakersOfALoopThatObserves(t *testing.T) {
 		}
 	})
 }
+
+// What failed for a moment's cause for long has all tries left of what fails for another.
+func TestEachTierHasItsOwnTries(t *testing.T) {
+	n := acting(1)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		n.breaks("v0", fault{reason: healer.Disconnected, err: syscall.EBUSY})
+		time.Sleep(10 * time.Minute)
+		for i, then := range []struct {
+			err   error
+			heals int // in the time
+			left  healer.LeftReason
+		}{
+			{errors.New("what?"), 2, ""}, // and two tries are left
+			{syscall.EPERM, 2, healer.PermissionMissing},
+		} {
+			start := time.Now()
+			n.do(func() { n.faults["v0"].err = then.err })
+			for range 3600 {
+				if time.Sleep(time.Second); len(n.healsOf("v0", start)) >= then.heals {
+					break
+				}
+			}
+			time.Sleep(time.Second)
+			if left := n.loop.known.all[0].sick.leftAlone(); left.Reason != then.left {
+				t.Errorf("%d: left alone because %q after heals at %v", i, left, n.healsOf("v0", start))
+			}
+		}
+	})
+}
