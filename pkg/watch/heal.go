@@ -116,10 +116,13 @@ func (l *Loop) turn(v *volume, now time.Time) (begins, heals bool) {
 	}
 	until := l.heldBack(v, now)
 	nextCheck := v.started.Add(l.cfg.Interval)
+	if v.urgent { // it is asked for its heal more often than it may be checked
+		nextCheck = earlier(nextCheck, v.hurried.Add(changeGap))
+	}
 	switch {
 	case until.IsZero():
 		return true, true
-	case now.Before(nextCheck) && !v.urgent:
+	case now.Before(nextCheck):
 		v.due = earlier(until, nextCheck)
 		return false, false
 	}

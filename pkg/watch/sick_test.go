@@ -480,3 +480,26 @@ func TestEachTierHasItsOwnTries(t *testing.T) {
 		}
 	})
 }
+
+// A sick volume whose heal is held back by a breaker, and whose mounts change all the time,
+// is checked as often as a healthy one.
+func TestStormAtAVolumeThatIsHeldBack(t *testing.T) {
+	n := acting(6)
+	n.took = 60 * time.Millisecond
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		for i := range 6 {
+			n.breaks(fmt.Sprint("v", i), fault{reason: healer.Disconnected, server: "filer", err: syscall.EBUSY})
+		}
+		time.Sleep(3 * time.Minute)
+		start := time.Now()
+		for range 6000 {
+			n.remount("v3")
+			n.changed()
+			time.Sleep(10 * time.Millisecond)
+		}
+		if got := len(n.since(start)["v3"]); got < 50 || got > 61 {
+			t.Errorf("checked %d times in 60 s", got)
+		}
+	})
+}
