@@ -138,8 +138,8 @@ func (h *healing) breaker(backend string) *breaker {
 	return b
 }
 
-// count takes over which volumes could be healed, and forgets the breakers of backends
-// whose volumes are all well.
+// count takes over which volumes could be healed, and forgets the breakers that hold nothing
+// back: how single volumes fared says nothing of what is to be expected when many fail.
 func (l *Loop) count() {
 	clear(l.heals.sick)
 	for _, v := range l.known.all {
@@ -148,7 +148,7 @@ func (l *Loop) count() {
 		}
 	}
 	for name, b := range l.heals.breakers {
-		if b.running == 0 && l.heals.sick[name] == 0 {
+		if b.running == 0 && !b.open(l.heals.sick[name]) {
 			delete(l.heals.breakers, name)
 		}
 	}

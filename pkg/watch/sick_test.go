@@ -503,3 +503,41 @@ func TestStormAtAVolumeThatIsHeldBack(t *testing.T) {
 		}
 	})
 }
+
+// How one volume after the other fared says nothing of a backend of which many fail at
+// once: one is tried, and at once.
+func TestABreakerOpensAnew(t *testing.T) {
+	for name, tc := range map[string]struct {
+		stays  fault // what one volume suffers from all the time
+		healed int   // how many are healed meanwhile
+	}{
+		"heals that helped": {fault{refused: true}, 5},
+		"heals that failed": {fault{err: syscall.EBUSY}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := acting(20)
+			run(t, n, func() {
+				time.Sleep(2 * time.Minute)
+				tc.stays.reason = healer.Disconnected
+				n.breaks("v19", tc.stays)
+				for i := range tc.healed {
+					n.breaks(fmt.Sprint("v", i), fault{reason: healer.Disconnected})
+					time.Sleep(time.Hour)
+				}
+				time.Sleep(time.Hour)
+				n.do(func() { n.healsMost, n.heals = 0, nil })
+				start := time.Now()
+				for i := range 10 {
+					n.breaks(fmt.Sprint("v", i), fault{reason: healer.NotMounted, err: syscall.EBUSY})
+				}
+				time.Sleep(confirmAfter + 3*time.Second)
+				n.do(func() {
+					n.heals = slices.DeleteFunc(n.heals, func(h check) bool { return h.id == "v19" })
+					if n.healsMost != 1 || len(n.heals) == 0 {
+						t.Errorf("%d at once, heals within %s: %v", n.healsMost, time.Since(start), n.heals)
+					}
+				})
+			})
+		})
+	}
+}
