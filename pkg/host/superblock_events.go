@@ -65,6 +65,9 @@ type source struct {
 	// pid and started are those of a daemon; zero for the counter of an ext4.
 	pid     int
 	started time.Duration
+	// counter is the inode of an ext4's counter: a device that was unmounted and mounted
+	// again has another one, and the first tells of nothing any more.
+	counter uint64
 }
 
 // SuperblockEvents follows nothing yet. It lives until ctx ends; then the channel of
@@ -193,8 +196,11 @@ func (e *SuperblockEvents) sources(ctx context.Context, mounts []VolumeMount) (w
 		case mount.IsType(m.FSType, mount.FUSE):
 			byConnection[FUSEConnectionNumber(m.Dev)] = m.Dev
 		case mount.IsType(m.FSType, mount.Ext) && counters < maxFollowed:
-			wanted = append(wanted, source{dev: m.Dev})
-			counters++
+			var st unix.Stat_t
+			if unix.Stat(e.counterOf(m.Dev), &st) == nil {
+				wanted = append(wanted, source{dev: m.Dev, counter: st.Ino})
+				counters++
+			}
 		}
 		seen[m.Dev] = true
 	}
@@ -241,8 +247,7 @@ func (e *SuperblockEvents) add(s source) {
 	if s.pid != 0 {
 		fd, err = unix.PidfdOpen(s.pid, 0)
 	} else {
-		name := filepath.Join(string(e.node.cfg.Sysfs), "fs/ext4", e.node.blockName(s.dev), "errors_count")
-		fd, err = unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		fd, err = unix.Open(e.counterOf(s.dev), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		events = unix.EPOLLPRI | unix.EPOLLET
 	}
 	if err != nil {
@@ -258,6 +263,11 @@ func (e *SuperblockEvents) add(s source) {
 		return
 	}
 	e.followed[s], e.byKey[d.key] = d, s
+}
+
+// counterOf is the file with the errors that the ext4 on a device counted.
+func (e *SuperblockEvents) counterOf(dev Dev) string {
+	return filepath.Join(string(e.node.cfg.Sysfs), "fs/ext4", e.node.blockName(dev), "errors_count")
 }
 
 // watch puts a descriptor into epoll.

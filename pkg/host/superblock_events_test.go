@@ -2,7 +2,9 @@ package host
 
 import (
 	"context"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -121,4 +123,28 @@ func TestFollowWithoutAWalk(t *testing.T) {
 	told(t, e, SuperblockEvent{Dev: disk})
 	_ = daemon.Process.Kill()
 	told(t, e, SuperblockEvent{Dev: served})
+}
+
+// An ext4 that is unmounted and mounted again, as in a restage, is followed on.
+func TestFollowAnExt4ThatIsMountedAgain(t *testing.T) {
+	sysfs := realKernel(t)
+	n, root := newNode(t)
+	disk, _ := loop(t, 16)
+	command(t, "mkfs.ext4", "-q", disk)
+	dev := rdevOf(t, disk)
+	e, err := n.SuperblockEvents(t.Context())
+	done(t, err)
+	for range 2 {
+		done(t, unix.Mount(disk, root, "ext4", 0, "errors=continue"))
+		t.Cleanup(func() { _ = unix.Unmount(root, 0) })
+		done(t, e.Follow(t.Context(), []VolumeMount{{Dev: dev, FSType: "ext4"}}))
+		done(t, os.WriteFile(filepath.Join(string(sysfs), "fs/ext4", filepath.Base(disk), "trigger_fs_error"), []byte("test"), 0))
+		told(t, e, SuperblockEvent{Dev: dev})
+		done(t, unix.Unmount(root, 0))
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.followed) != 1 {
+		t.Errorf("followed: %v", e.followed)
+	}
 }
