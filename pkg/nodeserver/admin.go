@@ -114,9 +114,12 @@ func (a admin) do(ctx context.Context, driver, id string, heals bool) (*adminpb.
 			break
 		}
 	}
+	if err != nil {
+		err = toStatus(err, nil)
+	}
 	logHeal(logger, time.Since(started), err, report)
 	if err != nil {
-		return nil, toStatus(err, nil)
+		return nil, err
 	}
 	a.server.Publish(report)
 	return adminReport(report, !heals), nil

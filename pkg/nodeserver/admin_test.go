@@ -265,6 +265,17 @@ func TestAdminReportClassifiesFailures(t *testing.T) {
 	}
 }
 
+// The log has the code that the caller gets, and one line whatever the error holds.
+func TestAdminLogsTheCode(t *testing.T) {
+	logged := captureLog(t, "0")
+	h := &fakeHealer{err: &healer.Error{Kind: healer.KindBusy, Text: "since\n\x1b[2J12:00"}}
+	_, err := newAdmin(t, h, volumeAt("d", "v", "/p", false)).HealVolume(asUID(0), &adminpb.HealVolumeRequest{VolumeId: "v"})
+	lines := linesWith(logged(), `"NodeHealer"`)
+	if status.Code(err) != codes.Aborted || len(lines) != 1 || !strings.Contains(lines[0], `code="Aborted"`) || strings.Count(logged(), "\n") != 1 || strings.Contains(logged(), "\x1b") {
+		t.Errorf("%v, logged:\n%s", err, logged())
+	}
+}
+
 func TestAdminOff(t *testing.T) {
 	cfg := testConfig(nil)
 	cfg.Healer, cfg.Off, cfg.Volumes = nil, true, fakeVolumes{volumeAt("d", "v", "/p", false)}
