@@ -68,7 +68,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	if code := outcome(0); err != nil && !errors.As(err, &code) {
-		text := err.Error()
+		text := strings.Join(strings.Fields(err.Error()), " ") // cobra puts what was meant on lines of its own
 		if call := (callError{}); errors.As(err, &call) {
 			text = status.Convert(call.error).Message()
 		}

@@ -207,6 +207,7 @@ func TestRun(t *testing.T) {
 		{"check busy", exitNoAnswer, "", "healerctl: busy\\x1b[2J\n"},
 		{"check vol-1 --driver bad", exitUsage, "", "healerctl: driver: bad\n"},
 		{"check", exitUsage, "", "healerctl: accepts 1 arg(s), received 0\n"},
+		{"chek vol-1", exitUsage, "", "healerctl: unknown command \"chek\" for \"healerctl\" Did you mean this? check\n"},
 		{"list -o xml", exitUsage, "", "healerctl: --output: \"xml\" is none of table, wide, json and yaml\n"},
 		{"heal vol-1", 0, healed, ""},
 		{"check vol-1", 0, "healthy: all is well.\n", ""},
