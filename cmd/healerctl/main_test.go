@@ -169,7 +169,7 @@ func TestHoldersAndAudit(t *testing.T) {
 // watch says each state once, and ends when it is interrupted.
 func TestChangesAreSaidOnce(t *testing.T) {
 	var out bytes.Buffer
-	said := map[string]string{}
+	said := map[volumeKey]string{}
 	v := &adminpb.Volume{Driver: "d", VolumeId: hostile}
 	for _, verdict := range []string{"", "", "healthy", "healthy", "abnormal"} {
 		v.Verdict = verdict
@@ -249,6 +249,22 @@ func TestListObeysNoTerminal(t *testing.T) {
 		if err := json.Unmarshal(raw, &volumes); err != nil || len(volumes) != 2 || volumes[1].VolumeID != hostile {
 			t.Errorf("%s: %v, %q", output, err, volumes)
 		}
+	}
+}
+
+// What was said last of a volume that is gone is not left standing; one that comes back is new.
+func TestVolumeThatIsGone(t *testing.T) {
+	var out bytes.Buffer
+	said := map[volumeKey]string{}
+	sick := []*adminpb.Volume{{Driver: "d", VolumeId: "v", Verdict: "abnormal"}}
+	for _, volumes := range [][]*adminpb.Volume{sick, nil, nil, sick} {
+		if err := printChanges(&out, volumes, said); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) != 3 || !strings.HasSuffix(lines[0], "d  v  abnormal") || !strings.HasSuffix(lines[1], "d  v  no longer listed") || !strings.HasSuffix(lines[2], "d  v  abnormal") {
+		t.Errorf("%q", lines)
 	}
 }
 
