@@ -127,7 +127,7 @@ func (m *Metrics) define() {
 	m.inFlight = gauge("in_flight", "Checks and heals that run.", labelOperation)
 	m.recovery = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: namespace, Name: "recovery_duration_seconds", Buckets: recoveryBuckets,
-		Help: "Time from the check of the loop that found a volume abnormal to the answer that it is healthy, by what healed it.",
+		Help: "Time from the check of the loop that found what a step could heal, or else that a volume is abnormal, to the answer that this is over, by what ended it.",
 	}, []string{labelBy})
 	m.lastSuccess = gauge("last_success_timestamp_seconds", "When a check or heal last found a volume healthy.", labelOperation)
 	m.apiRequests = counter("api_requests_total", "Requests to the Kubernetes API that had an answer or failed, by HTTP verb and code.", labelVerb, labelCode)
