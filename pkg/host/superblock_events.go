@@ -185,8 +185,7 @@ func (e *SuperblockEvents) Follow(ctx context.Context, mounts []VolumeMount) err
 	return err
 }
 
-// sources returns what tells of these mounts. When the walk over the processes fails, those
-// of them that are followed already go on to be.
+// sources returns what tells of these mounts.
 func (e *SuperblockEvents) sources(ctx context.Context, mounts []VolumeMount) (wanted []source, err error) {
 	byConnection, counters := map[uint64]Dev{}, 0
 	seen := map[Dev]bool{}
@@ -207,17 +206,28 @@ func (e *SuperblockEvents) sources(ctx context.Context, mounts []VolumeMount) (w
 	if len(byConnection) == 0 {
 		return wanted, nil
 	}
+	daemons, err := e.daemons(ctx, byConnection)
+	return append(wanted, daemons...), err
+}
+
+// daemons returns the daemons of these connections. When the walk over the processes fails,
+// is cut short or cannot examine a process, those that are followed already go on to be.
+func (e *SuperblockEvents) daemons(ctx context.Context, byConnection map[uint64]Dev) (daemons []source, err error) {
 	walk, err := e.node.daemons.all(ctx, e.node)
 	if err != nil {
-		return append(wanted, e.followedDaemons(byConnection)...), fmt.Errorf("follow daemons: %w", err)
+		return e.followedDaemons(byConnection), fmt.Errorf("follow daemons: %w", err)
 	}
-	for i, d := range ofConnections(walk.Daemons, byConnection) {
-		if i == maxFollowed {
-			break
+	for _, d := range ofConnections(walk.Daemons, byConnection) {
+		daemons = append(daemons, source{dev: byConnection[d.Connection], pid: d.PID, started: d.Started})
+	}
+	if walk.Cut || walk.Unseen > 0 {
+		for _, d := range e.followedDaemons(byConnection) {
+			if !slices.Contains(daemons, d) {
+				daemons = append(daemons, d)
+			}
 		}
-		wanted = append(wanted, source{dev: byConnection[d.Connection], pid: d.PID, started: d.Started})
 	}
-	return wanted, nil
+	return daemons[:min(len(daemons), maxFollowed)], nil
 }
 
 func (e *SuperblockEvents) followedDaemons(wanted map[uint64]Dev) (daemons []source) {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // A process that ends is told once, what is not followed any more never, and nothing is
@@ -121,6 +123,38 @@ func TestFollowWithoutAWalk(t *testing.T) {
 	e.mu.Unlock()
 	change(t, node)
 	told(t, e, SuperblockEvent{Dev: disk})
+	_ = daemon.Process.Kill()
+	told(t, e, SuperblockEvent{Dev: served})
+}
+
+// What a walk over the processes did not come to is not gone.
+func TestFollowAfterAWalkThatMissesProcesses(t *testing.T) {
+	n, _ := newNode(t)
+	e, err := n.SuperblockEvents(t.Context())
+	done(t, err)
+	daemon, pid := sleeper(t)
+	_, newPID := sleeper(t)
+	served := Dev{Minor: 77}
+	e.mu.Lock()
+	e.add(source{dev: served, pid: pid})
+	e.mu.Unlock()
+	n.daemons.began = time.Now().Add(time.Hour) // no walk is made
+	for _, tc := range []struct {
+		walk workerops.FUSEDaemonsAnswer
+		want int
+	}{
+		{workerops.FUSEDaemonsAnswer{Cut: true}, 1},
+		{workerops.FUSEDaemonsAnswer{Unseen: 1, Daemons: []workerops.FUSEDaemon{{Connection: FUSEConnectionNumber(served), PID: newPID}}}, 2},
+		{workerops.FUSEDaemonsAnswer{Daemons: []workerops.FUSEDaemon{{Connection: FUSEConnectionNumber(served), PID: pid}}}, 1},
+	} {
+		n.daemons.last = tc.walk
+		done(t, e.Follow(t.Context(), []VolumeMount{{Dev: served, FSType: "fuse.x"}}))
+		e.mu.Lock()
+		if len(e.followed) != tc.want {
+			t.Errorf("%+v: followed: %v", tc.walk, e.followed)
+		}
+		e.mu.Unlock()
+	}
 	_ = daemon.Process.Kill()
 	told(t, e, SuperblockEvent{Dev: served})
 }
