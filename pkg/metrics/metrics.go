@@ -14,6 +14,9 @@ import (
 
 const namespace = "node_healer"
 
+// originLoop is the value of labelOrigin, and of labelBy, for what the loop does.
+const originLoop = "loop"
+
 // The labels, each with a bounded number of values.
 const (
 	// labelOrigin is who asked: "call" or "loop".
@@ -138,7 +141,7 @@ func (m *Metrics) define() {
 func (m *Metrics) Recovered(after time.Duration, healed bool) {
 	by := "other"
 	if healed {
-		by = OriginLoop
+		by = originLoop
 	}
 	m.recovery.WithLabelValues(by).Observe(after.Seconds())
 }
