@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"sigs.k8s.io/yaml"
 
@@ -27,6 +28,8 @@ type fakeAdmin struct {
 	// volumes and audit, if set, are listed instead.
 	volumes []*adminpb.Volume
 	audit   []string
+	// unlisted is why some volumes may be missing; empty: none are.
+	unlisted string
 	// takes is how long a check or heal takes.
 	takes  time.Duration
 	healed atomic.Bool
@@ -41,6 +44,9 @@ func (f *fakeAdmin) ListVolumes(_ *adminpb.ListVolumesRequest, s grpc.ServerStre
 			{Driver: "a.example.com", VolumeId: "vol-1", Paths: []*adminpb.VolumePath{{Path: "/p"}, {Path: "/q"}, {Path: "/s", Staging: true}}},
 			{Driver: "b.example.com", VolumeId: hostile, Omitted: 3},
 		}
+	}
+	if f.unlisted != "" {
+		s.SetTrailer(metadata.Pairs(adminpb.TrailerUnlisted, f.unlisted))
 	}
 	for _, v := range volumes {
 		if err := s.Send(v); err != nil {
@@ -176,7 +182,7 @@ func TestChangesAreSaidOnce(t *testing.T) {
 		if v.Reasons = nil; verdict == "abnormal" {
 			v.Reasons, v.Left = []string{"NotMounted", "IOError"}, "DryRun: nothing is changed"
 		}
-		if err := printChanges(&out, []*adminpb.Volume{v}, said); err != nil {
+		if err := printChanges(&out, []*adminpb.Volume{v}, true, said); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -226,6 +232,15 @@ func TestNoServer(t *testing.T) {
 	}
 }
 
+// A list that may not be whole is printed, and does not pass for one that is.
+func TestListWithVolumesThatAreHidden(t *testing.T) {
+	f := &fakeAdmin{volumes: []*adminpb.Volume{{Driver: "d", VolumeId: "v"}}, unlisted: "cannot read /pods/2\x1b[2J"}
+	code, stdout, stderr := f.serve(t)("list")
+	if code != exitNoAnswer || !strings.Contains(stdout, "d        v") || stderr != "healerctl: some volumes may be missing: cannot read /pods/2\\x1b[2J\n" {
+		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+	}
+}
+
 func TestListObeysNoTerminal(t *testing.T) {
 	call := (&fakeAdmin{}).serve(t)
 	for _, output := range []string{asTable, asJSON, asYAML} {
@@ -257,10 +272,16 @@ func TestVolumeThatIsGone(t *testing.T) {
 	var out bytes.Buffer
 	said := map[volumeKey]string{}
 	sick := []*adminpb.Volume{{Driver: "d", VolumeId: "v", Verdict: "abnormal"}}
-	for _, volumes := range [][]*adminpb.Volume{sick, nil, nil, sick} {
-		if err := printChanges(&out, volumes, said); err != nil {
+	if err := printChanges(&out, sick, true, said); err != nil {
+		t.Fatal(err)
+	}
+	for _, whole := range []bool{false, true, true} {
+		if err := printChanges(&out, nil, whole, said); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := printChanges(&out, sick, true, said); err != nil {
+		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	if len(lines) != 3 || !strings.HasSuffix(lines[0], "d  v  abnormal") || !strings.HasSuffix(lines[1], "d  v  no longer listed") || !strings.HasSuffix(lines[2], "d  v  abnormal") {

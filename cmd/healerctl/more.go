@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/printable"
@@ -32,6 +35,18 @@ func all[T any](stream grpc.ServerStreamingClient[T], err error) (received []*T,
 		}
 		received = append(received, one)
 	}
+}
+
+// listVolumes returns the volumes of the node, and as unlisted why some may be missing.
+func listVolumes(ctx context.Context, client adminpb.AdminClient) (volumes []*adminpb.Volume, unlisted, err error) {
+	stream, err := client.ListVolumes(ctx, &adminpb.ListVolumesRequest{})
+	if volumes, err = all(stream, err); err != nil {
+		return nil, nil, err
+	}
+	if why := stream.Trailer().Get(adminpb.TrailerUnlisted); len(why) > 0 {
+		unlisted = callError{status.Error(codes.Unknown, "some volumes may be missing: "+strings.Join(why, "; "))}
+	}
+	return volumes, unlisted, nil
 }
 
 func newHolders(dial dialer) *cobra.Command {
@@ -65,14 +80,14 @@ func newWatch(dial dialer) *cobra.Command {
 			return dial(func(client adminpb.AdminClient) error {
 				said := map[volumeKey]string{}
 				for {
-					volumes, err := all(client.ListVolumes(c.Context(), &adminpb.ListVolumesRequest{}))
+					volumes, unlisted, err := listVolumes(c.Context(), client)
 					switch {
 					case c.Context().Err() != nil:
 						return nil // interrupted
 					case err != nil:
 						return err
 					}
-					if err := printChanges(c.OutOrStdout(), volumes, said); err != nil {
+					if err := printChanges(c.OutOrStdout(), volumes, unlisted == nil, said); err != nil {
 						return callError{err}
 					}
 					select {
@@ -87,8 +102,9 @@ func newWatch(dial dialer) *cobra.Command {
 }
 
 // printChanges prints a line for each volume of which another one was said before, then one
-// for each that is there no more: what was said of it last is not so any longer.
-func printChanges(w io.Writer, volumes []*adminpb.Volume, said map[volumeKey]string) error {
+// for each that is there no more, if these are all that there are: what was said of it last
+// is not so any longer.
+func printChanges(w io.Writer, volumes []*adminpb.Volume, whole bool, said map[volumeKey]string) error {
 	gone := maps.Clone(said)
 	for _, v := range volumes {
 		key, says := volumeKey{v.GetDriver(), v.GetVolumeId()}, health(v)
@@ -100,6 +116,9 @@ func printChanges(w io.Writer, volumes []*adminpb.Volume, said map[volumeKey]str
 		if err := printChange(w, key, says, v.GetVerdict()); err != nil {
 			return err
 		}
+	}
+	if !whole {
+		return nil
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(gone), compareKeys) {
 		delete(said, key)

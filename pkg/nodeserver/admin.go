@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"k8s.io/klog/v2"
 
@@ -42,6 +43,7 @@ func (a admin) ListVolumes(_ *adminpb.ListVolumesRequest, stream grpc.ServerStre
 	switch {
 	case errors.As(err, new(*host.UnlistedError)):
 		klog.FromContext(stream.Context()).Info("Some volumes are not listed", keyError, printable.Line(err.Error(), logTextBytes))
+		stream.SetTrailer(metadata.Pairs(adminpb.TrailerUnlisted, adminText(err.Error())))
 	case err != nil:
 		return toStatus(healer.Failed("list the volumes", err), nil)
 	}
