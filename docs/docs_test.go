@@ -26,7 +26,10 @@ func TestConditionsPageListsEveryReasonAndStep(t *testing.T) {
 	if !found {
 		t.Fatal("conditions.md has no section Steps")
 	}
-	reasons := constants(t, root+"/pkg/healer/condition.go", func(_, kind string) bool { return kind == "Reason" })
+	var reasons []string
+	for _, file := range []string{"condition.go", "health.go", "left_alone.go"} {
+		reasons = append(reasons, constants(t, root+"/pkg/healer/"+file, func(_, kind string) bool { return kind == "Reason" || kind == "LeftReason" })...)
+	}
 	files, err := filepath.Glob(root + "/pkg/healer/provider/*/*.go")
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -54,11 +55,11 @@ func newList(dial dialer) *cobra.Command {
 			return claims.run(c, output)
 		}
 		return dial(func(client adminpb.AdminClient) error {
-			volumes, err := all(client.ListVolumes(c.Context(), &adminpb.ListVolumesRequest{}))
+			volumes, unlisted, err := listVolumes(c.Context(), client)
 			if err != nil {
 				return err
 			}
-			return printed(printVolumes(c.OutOrStdout(), output, volumes))
+			return cmp.Or(printed(printVolumes(c.OutOrStdout(), output, volumes)), unlisted)
 		})
 	}
 	return c

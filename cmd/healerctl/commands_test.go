@@ -17,6 +17,10 @@ func TestCompletion(t *testing.T) {
 		{[]string{"explain", "NotMounted", ""}, ""},
 		{[]string{"list", "-o", ""}, "table\nwide\njson\nyaml\n"},
 		{[]string{"check", "-o", ""}, "table\njson\nyaml\n"},
+		{[]string{"check", ""}, ""},
+		{[]string{"heal", "vol-1", ""}, ""},
+		{[]string{"holders", ""}, ""},
+		{[]string{"watch", ""}, ""},
 	} {
 		code, stdout, stderr := throughPipes(t, append([]string{"__complete"}, c.args...)...)
 		if code != 0 || stdout+stderr != c.want+noFiles {

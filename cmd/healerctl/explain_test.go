@@ -39,10 +39,14 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// Every reason is explained.
+// Every reason is explained, also those that are no condition: list shows them, too.
 func TestEveryReasonIsExplained(t *testing.T) {
 	known := names(docs.Conditions)
-	for _, r := range healer.Reasons() {
+	others := []healer.Reason{
+		healer.ProviderFailed, healer.CheckUnanswered, healer.Reason(healer.RetryLimitExceeded), healer.Reason(healer.PermissionMissing),
+		healer.Reason(healer.TerminalError), healer.Reason(healer.KeepsChanging), healer.Reason(healer.DryRun),
+	}
+	for _, r := range append(others, healer.Reasons()...) {
 		if !slices.Contains(known, string(r)) {
 			t.Errorf("%s", r)
 		}

@@ -68,7 +68,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	if code := outcome(0); err != nil && !errors.As(err, &code) {
-		text := err.Error()
+		text := strings.Join(strings.Fields(err.Error()), " ") // cobra puts what was meant on lines of its own
 		if call := (callError{}); errors.As(err, &call) {
 			text = status.Convert(call.error).Message()
 		}
@@ -119,7 +119,7 @@ func newRoot(isPlugin bool) *cobra.Command {
 		none := func(func(adminpb.AdminClient) error) error {
 			return errors.New("name a claim: pvc/NAME; volume IDs are for healerctl on a node")
 		}
-		root.AddCommand(newList(nil), newCheck(none), newHeal(none), newExplain())
+		add(root, newList(nil), newCheck(none), newHeal(none), newExplain())
 		return root
 	}
 	root.PersistentFlags().StringVar(&endpoint, "endpoint", "unix:///run/csi-addons/csi-addons.sock", "where the server listens: `unix:///PATH`")
@@ -134,6 +134,16 @@ func newRoot(isPlugin bool) *cobra.Command {
 		}
 		return err
 	}
-	root.AddCommand(newList(dial), newCheck(dial), newHeal(dial), newHolders(dial), newAudit(dial), newWatch(dial), newExplain())
+	add(root, newList(dial), newCheck(dial), newHeal(dial), newHolders(dial), newAudit(dial), newWatch(dial), newExplain())
 	return root
+}
+
+// add adds commands. No argument of any is a file, which completion would offer.
+func add(root *cobra.Command, commands ...*cobra.Command) {
+	for _, c := range commands {
+		if c.ValidArgsFunction == nil {
+			c.ValidArgsFunction = cobra.NoFileCompletions
+		}
+		root.AddCommand(c)
+	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"sigs.k8s.io/yaml"
 
@@ -27,6 +28,8 @@ type fakeAdmin struct {
 	// volumes and audit, if set, are listed instead.
 	volumes []*adminpb.Volume
 	audit   []string
+	// unlisted is why some volumes may be missing; empty: none are.
+	unlisted string
 	// takes is how long a check or heal takes.
 	takes  time.Duration
 	healed atomic.Bool
@@ -41,6 +44,9 @@ func (f *fakeAdmin) ListVolumes(_ *adminpb.ListVolumesRequest, s grpc.ServerStre
 			{Driver: "a.example.com", VolumeId: "vol-1", Paths: []*adminpb.VolumePath{{Path: "/p"}, {Path: "/q"}, {Path: "/s", Staging: true}}},
 			{Driver: "b.example.com", VolumeId: hostile, Omitted: 3},
 		}
+	}
+	if f.unlisted != "" {
+		s.SetTrailer(metadata.Pairs(adminpb.TrailerUnlisted, f.unlisted))
 	}
 	for _, v := range volumes {
 		if err := s.Send(v); err != nil {
@@ -169,14 +175,14 @@ func TestHoldersAndAudit(t *testing.T) {
 // watch says each state once, and ends when it is interrupted.
 func TestChangesAreSaidOnce(t *testing.T) {
 	var out bytes.Buffer
-	said := map[string]string{}
+	said := map[volumeKey]string{}
 	v := &adminpb.Volume{Driver: "d", VolumeId: hostile}
 	for _, verdict := range []string{"", "", "healthy", "healthy", "abnormal"} {
 		v.Verdict = verdict
 		if v.Reasons = nil; verdict == "abnormal" {
 			v.Reasons, v.Left = []string{"NotMounted", "IOError"}, "DryRun: nothing is changed"
 		}
-		if err := printChanges(&out, []*adminpb.Volume{v}, said); err != nil {
+		if err := printChanges(&out, []*adminpb.Volume{v}, true, said); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -207,6 +213,7 @@ func TestRun(t *testing.T) {
 		{"check busy", exitNoAnswer, "", "healerctl: busy\\x1b[2J\n"},
 		{"check vol-1 --driver bad", exitUsage, "", "healerctl: driver: bad\n"},
 		{"check", exitUsage, "", "healerctl: accepts 1 arg(s), received 0\n"},
+		{"chek vol-1", exitUsage, "", "healerctl: unknown command \"chek\" for \"healerctl\" Did you mean this? check\n"},
 		{"list -o xml", exitUsage, "", "healerctl: --output: \"xml\" is none of table, wide, json and yaml\n"},
 		{"heal vol-1", 0, healed, ""},
 		{"check vol-1", 0, "healthy: all is well.\n", ""},
@@ -222,6 +229,15 @@ func TestNoServer(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	if code := run(t.Context(), []string{"healerctl", "list", "--endpoint=unix://" + filepath.Join(t.TempDir(), "none")}, &stdout, &stderr); code != exitNoAnswer {
 		t.Errorf("exit code %d: %s", code, &stderr)
+	}
+}
+
+// A list that may not be whole is printed, and does not pass for one that is.
+func TestListWithVolumesThatAreHidden(t *testing.T) {
+	f := &fakeAdmin{volumes: []*adminpb.Volume{{Driver: "d", VolumeId: "v"}}, unlisted: "cannot read /pods/2\x1b[2J"}
+	code, stdout, stderr := f.serve(t)("list")
+	if code != exitNoAnswer || !strings.Contains(stdout, "d        v") || stderr != "healerctl: some volumes may be missing: cannot read /pods/2\\x1b[2J\n" {
+		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
 	}
 }
 
@@ -248,6 +264,28 @@ func TestListObeysNoTerminal(t *testing.T) {
 		if err := json.Unmarshal(raw, &volumes); err != nil || len(volumes) != 2 || volumes[1].VolumeID != hostile {
 			t.Errorf("%s: %v, %q", output, err, volumes)
 		}
+	}
+}
+
+// What was said last of a volume that is gone is not left standing; one that comes back is new.
+func TestVolumeThatIsGone(t *testing.T) {
+	var out bytes.Buffer
+	said := map[volumeKey]string{}
+	sick := []*adminpb.Volume{{Driver: "d", VolumeId: "v", Verdict: "abnormal"}}
+	if err := printChanges(&out, sick, true, said); err != nil {
+		t.Fatal(err)
+	}
+	for _, whole := range []bool{false, true, true} {
+		if err := printChanges(&out, nil, whole, said); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := printChanges(&out, sick, true, said); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) != 3 || !strings.HasSuffix(lines[0], "d  v  abnormal") || !strings.HasSuffix(lines[1], "d  v  no longer listed") || !strings.HasSuffix(lines[2], "d  v  abnormal") {
+		t.Errorf("%q", lines)
 	}
 }
 

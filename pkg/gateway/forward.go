@@ -33,8 +33,12 @@ const (
 // verbosityCalls is klog's -v from which each call shows.
 const verbosityCalls = 4
 
+// refusalsGap is the time between two lines of the log that unauthenticated callers can
+// cause.
+const refusalsGap = 10 * time.Second
+
 // refusals keeps unauthenticated callers from filling the log.
-var refusals = rate.Sometimes{Interval: 10 * time.Second}
+var refusals = rate.Sometimes{Interval: refusalsGap}
 
 // forward is a grpc.StreamHandler for every method. It authorizes the caller before it
 // receives anything of a request, and passes none of the caller's own metadata on.

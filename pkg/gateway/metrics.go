@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/net/netutil"
+	"golang.org/x/time/rate"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/klog/v2"
 
@@ -62,9 +64,24 @@ func NewMetrics(socket string, callers *Callers) (*Metrics, error) {
 	mux.HandleFunc("GET /readyz", m.ready)
 	m.http = &http.Server{
 		Handler: mux, ReadHeaderTimeout: handshakeTimeout, ReadTimeout: scrapeTimeout, WriteTimeout: scrapeTimeout,
-		IdleTimeout: maxIdle, MaxHeaderBytes: maxHeaderBytes,
+		IdleTimeout: maxIdle, MaxHeaderBytes: maxHeaderBytes, ErrorLog: log.New(&serverLog{failed: rate.Sometimes{Interval: refusalsGap}}, "", 0),
 	}
 	return m, nil
+}
+
+// serverLog takes what http.Server says: a line for each connection that fails at TLS,
+// which whoever reaches the port can make, and panics.
+type serverLog struct{ failed rate.Sometimes }
+
+// Write implements io.Writer.
+func (s *serverLog) Write(line []byte) (int, error) {
+	text := strings.TrimSpace(string(line))
+	if reason, is := strings.CutPrefix(text, "http: TLS handshake error from "); is {
+		s.failed.Do(func() { klog.InfoS("Connection refused", keyError, printable.Line(reason, maxTextBytes)) })
+	} else {
+		klog.InfoS("The server of the metrics failed", keyError, text)
+	}
+	return len(line), nil
 }
 
 // Run serves on the listener, which it closes, until ctx ends.

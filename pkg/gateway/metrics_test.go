@@ -1,9 +1,11 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -12,6 +14,7 @@ import (
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/klog/v2"
 )
 
 // scraped serves the metrics of a server behind a socket, and returns how to get a path.
@@ -112,5 +115,30 @@ func TestMetricsOfAServerThatIsGone(t *testing.T) {
 	}
 	if answer, _ := get("/healthz", ""); answer.StatusCode != http.StatusOK {
 		t.Errorf("%d", answer.StatusCode)
+	}
+}
+
+// Whoever reaches the port can fail at TLS as often as they like, and fills no log by that.
+func TestFailedHandshakesFillNoLog(t *testing.T) {
+	var logged bytes.Buffer
+	t.Cleanup(klog.CaptureState().Restore)
+	klog.LogToStderr(false)
+	klog.SetOutput(&logged)
+	standard := log.Writer()
+	log.SetOutput(&logged)
+	t.Cleanup(func() { log.SetOutput(standard) })
+	get := scraped(t, nil)
+	answer, _ := get("/healthz", "")
+	for range 20 {
+		c, err := net.Dial("tcp", answer.Request.URL.Host)
+		must(t, err)
+		_, err = c.Write([]byte("no TLS at all\n"))
+		must(t, err)
+		_, _ = io.ReadAll(c) // until it is closed, after it was logged
+		must(t, c.Close())
+	}
+	klog.Flush()
+	if text := logged.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "Connection refused") {
+		t.Errorf("logged:\n%s", text)
 	}
 }

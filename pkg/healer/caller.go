@@ -2,6 +2,9 @@ package healer
 
 import "context"
 
+// CallerLoop is the caller on whose behalf the node's own loop works.
+const CallerLoop = "loop"
+
 type callerKey struct{}
 
 // WithCaller adds on whose behalf the engine works, which the audit log names.

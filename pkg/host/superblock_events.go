@@ -65,6 +65,9 @@ type source struct {
 	// pid and started are those of a daemon; zero for the counter of an ext4.
 	pid     int
 	started time.Duration
+	// counter is the inode of an ext4's counter: a device that was unmounted and mounted
+	// again has another one, and the first tells of nothing any more.
+	counter uint64
 }
 
 // SuperblockEvents follows nothing yet. It lives until ctx ends; then the channel of
@@ -182,8 +185,7 @@ func (e *SuperblockEvents) Follow(ctx context.Context, mounts []VolumeMount) err
 	return err
 }
 
-// sources returns what tells of these mounts. When the walk over the processes fails, those
-// of them that are followed already go on to be.
+// sources returns what tells of these mounts.
 func (e *SuperblockEvents) sources(ctx context.Context, mounts []VolumeMount) (wanted []source, err error) {
 	byConnection, counters := map[uint64]Dev{}, 0
 	seen := map[Dev]bool{}
@@ -193,25 +195,39 @@ func (e *SuperblockEvents) sources(ctx context.Context, mounts []VolumeMount) (w
 		case mount.IsType(m.FSType, mount.FUSE):
 			byConnection[FUSEConnectionNumber(m.Dev)] = m.Dev
 		case mount.IsType(m.FSType, mount.Ext) && counters < maxFollowed:
-			wanted = append(wanted, source{dev: m.Dev})
-			counters++
+			var st unix.Stat_t
+			if unix.Stat(e.counterOf(m.Dev), &st) == nil {
+				wanted = append(wanted, source{dev: m.Dev, counter: st.Ino})
+				counters++
+			}
 		}
 		seen[m.Dev] = true
 	}
 	if len(byConnection) == 0 {
 		return wanted, nil
 	}
+	daemons, err := e.daemons(ctx, byConnection)
+	return append(wanted, daemons...), err
+}
+
+// daemons returns the daemons of these connections. When the walk over the processes fails,
+// is cut short or cannot examine a process, those that are followed already go on to be.
+func (e *SuperblockEvents) daemons(ctx context.Context, byConnection map[uint64]Dev) (daemons []source, err error) {
 	walk, err := e.node.daemons.all(ctx, e.node)
 	if err != nil {
-		return append(wanted, e.followedDaemons(byConnection)...), fmt.Errorf("follow daemons: %w", err)
+		return e.followedDaemons(byConnection), fmt.Errorf("follow daemons: %w", err)
 	}
-	for i, d := range ofConnections(walk.Daemons, byConnection) {
-		if i == maxFollowed {
-			break
+	for _, d := range ofConnections(walk.Daemons, byConnection) {
+		daemons = append(daemons, source{dev: byConnection[d.Connection], pid: d.PID, started: d.Started})
+	}
+	if walk.Cut || walk.Unseen > 0 {
+		for _, d := range e.followedDaemons(byConnection) {
+			if !slices.Contains(daemons, d) {
+				daemons = append(daemons, d)
+			}
 		}
-		wanted = append(wanted, source{dev: byConnection[d.Connection], pid: d.PID, started: d.Started})
 	}
-	return wanted, nil
+	return daemons[:min(len(daemons), maxFollowed)], nil
 }
 
 func (e *SuperblockEvents) followedDaemons(wanted map[uint64]Dev) (daemons []source) {
@@ -241,8 +257,7 @@ func (e *SuperblockEvents) add(s source) {
 	if s.pid != 0 {
 		fd, err = unix.PidfdOpen(s.pid, 0)
 	} else {
-		name := filepath.Join(string(e.node.cfg.Sysfs), "fs/ext4", e.node.blockName(s.dev), "errors_count")
-		fd, err = unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		fd, err = unix.Open(e.counterOf(s.dev), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		events = unix.EPOLLPRI | unix.EPOLLET
 	}
 	if err != nil {
@@ -258,6 +273,11 @@ func (e *SuperblockEvents) add(s source) {
 		return
 	}
 	e.followed[s], e.byKey[d.key] = d, s
+}
+
+// counterOf is the file with the errors that the ext4 on a device counted.
+func (e *SuperblockEvents) counterOf(dev Dev) string {
+	return filepath.Join(string(e.node.cfg.Sysfs), "fs/ext4", e.node.blockName(dev), "errors_count")
 }
 
 // watch puts a descriptor into epoll.

@@ -2,12 +2,16 @@ package host
 
 import (
 	"context"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // A process that ends is told once, what is not followed any more never, and nothing is
@@ -121,4 +125,60 @@ func TestFollowWithoutAWalk(t *testing.T) {
 	told(t, e, SuperblockEvent{Dev: disk})
 	_ = daemon.Process.Kill()
 	told(t, e, SuperblockEvent{Dev: served})
+}
+
+// What a walk over the processes did not come to is not gone.
+func TestFollowAfterAWalkThatMissesProcesses(t *testing.T) {
+	n, _ := newNode(t)
+	e, err := n.SuperblockEvents(t.Context())
+	done(t, err)
+	daemon, pid := sleeper(t)
+	_, newPID := sleeper(t)
+	served := Dev{Minor: 77}
+	e.mu.Lock()
+	e.add(source{dev: served, pid: pid})
+	e.mu.Unlock()
+	n.daemons.began = time.Now().Add(time.Hour) // no walk is made
+	for _, tc := range []struct {
+		walk workerops.FUSEDaemonsAnswer
+		want int
+	}{
+		{workerops.FUSEDaemonsAnswer{Cut: true}, 1},
+		{workerops.FUSEDaemonsAnswer{Unseen: 1, Daemons: []workerops.FUSEDaemon{{Connection: FUSEConnectionNumber(served), PID: newPID}}}, 2},
+		{workerops.FUSEDaemonsAnswer{Daemons: []workerops.FUSEDaemon{{Connection: FUSEConnectionNumber(served), PID: pid}}}, 1},
+	} {
+		n.daemons.last = tc.walk
+		done(t, e.Follow(t.Context(), []VolumeMount{{Dev: served, FSType: "fuse.x"}}))
+		e.mu.Lock()
+		if len(e.followed) != tc.want {
+			t.Errorf("%+v: followed: %v", tc.walk, e.followed)
+		}
+		e.mu.Unlock()
+	}
+	_ = daemon.Process.Kill()
+	told(t, e, SuperblockEvent{Dev: served})
+}
+
+// An ext4 that is unmounted and mounted again, as in a restage, is followed on.
+func TestFollowAnExt4ThatIsMountedAgain(t *testing.T) {
+	sysfs := realKernel(t)
+	n, root := newNode(t)
+	disk, _ := loop(t, 16)
+	command(t, "mkfs.ext4", "-q", disk)
+	dev := rdevOf(t, disk)
+	e, err := n.SuperblockEvents(t.Context())
+	done(t, err)
+	for range 2 {
+		done(t, unix.Mount(disk, root, "ext4", 0, "errors=continue"))
+		t.Cleanup(func() { _ = unix.Unmount(root, 0) })
+		done(t, e.Follow(t.Context(), []VolumeMount{{Dev: dev, FSType: "ext4"}}))
+		done(t, os.WriteFile(filepath.Join(string(sysfs), "fs/ext4", filepath.Base(disk), "trigger_fs_error"), []byte("test"), 0))
+		told(t, e, SuperblockEvent{Dev: dev})
+		done(t, unix.Unmount(root, 0))
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.followed) != 1 {
+		t.Errorf("followed: %v", e.followed)
+	}
 }

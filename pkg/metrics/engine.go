@@ -7,9 +7,6 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// OriginLoop is the caller (healer.WithCaller) on whose behalf the loop works.
-const OriginLoop = "loop"
-
 // Engine is what checks and heals volumes; *healer.Engine is one.
 type Engine interface {
 	Check(ctx context.Context, v healer.Volume) (healer.Report, error)
@@ -43,8 +40,8 @@ func (c Counting) count(ctx context.Context, operation string, v healer.Volume, 
 	r, err := do(ctx, v)
 	took := time.Since(start).Seconds()
 	origin, outcome := "call", outcomeOf(r, err)
-	if healer.CallerOf(ctx) == OriginLoop {
-		origin = OriginLoop
+	if healer.CallerOf(ctx) == healer.CallerLoop {
+		origin = originLoop
 	}
 	if operation == "check" {
 		c.m.checks.WithLabelValues(origin, outcome).Inc()

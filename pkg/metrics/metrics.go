@@ -14,6 +14,9 @@ import (
 
 const namespace = "node_healer"
 
+// originLoop is the value of labelOrigin, and of labelBy, for what the loop does.
+const originLoop = "loop"
+
 // The labels, each with a bounded number of values.
 const (
 	// labelOrigin is who asked: "call" or "loop".
@@ -127,7 +130,7 @@ func (m *Metrics) define() {
 	m.inFlight = gauge("in_flight", "Checks and heals that run.", labelOperation)
 	m.recovery = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: namespace, Name: "recovery_duration_seconds", Buckets: recoveryBuckets,
-		Help: "Time from the check of the loop that found a volume abnormal to the answer that it is healthy, by what healed it.",
+		Help: "Time from the check of the loop that found what a step could heal, or else that a volume is abnormal, to the answer that this is over, by what ended it.",
 	}, []string{labelBy})
 	m.lastSuccess = gauge("last_success_timestamp_seconds", "When a check or heal last found a volume healthy.", labelOperation)
 	m.apiRequests = counter("api_requests_total", "Requests to the Kubernetes API that had an answer or failed, by HTTP verb and code.", labelVerb, labelCode)
@@ -138,7 +141,7 @@ func (m *Metrics) define() {
 func (m *Metrics) Recovered(after time.Duration, healed bool) {
 	by := "other"
 	if healed {
-		by = OriginLoop
+		by = originLoop
 	}
 	m.recovery.WithLabelValues(by).Observe(after.Seconds())
 }

@@ -57,7 +57,7 @@ func used(t *testing.T) *Metrics {
 	t.Helper()
 	m := newMetrics(t)
 	sick := healer.Diagnosis{Conditions: []healer.Condition{{Reason: healer.NotMounted}}}
-	ctx, loop := t.Context(), healer.WithCaller(t.Context(), OriginLoop)
+	ctx, loop := t.Context(), healer.WithCaller(t.Context(), healer.CallerLoop)
 	v := healer.Volume{ID: "hunter2", Path: "/hunter2", Secrets: healer.Secrets{"key": "hunter2"}}
 	_, _ = m.Counting(fakeEngine{}).Check(ctx, v)
 	_, _ = m.Counting(fakeEngine{report: healer.Report{After: sick, Refused: []healer.Refusal{{Step: "rebind"}}}}).Check(loop, v)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"k8s.io/klog/v2"
 
@@ -42,6 +43,7 @@ func (a admin) ListVolumes(_ *adminpb.ListVolumesRequest, stream grpc.ServerStre
 	switch {
 	case errors.As(err, new(*host.UnlistedError)):
 		klog.FromContext(stream.Context()).Info("Some volumes are not listed", keyError, printable.Line(err.Error(), logTextBytes))
+		stream.SetTrailer(metadata.Pairs(adminpb.TrailerUnlisted, adminText(err.Error())))
 	case err != nil:
 		return toStatus(healer.Failed("list the volumes", err), nil)
 	}
@@ -114,9 +116,12 @@ func (a admin) do(ctx context.Context, driver, id string, heals bool) (*adminpb.
 			break
 		}
 	}
+	if err != nil {
+		err = toStatus(err, nil)
+	}
 	logHeal(logger, time.Since(started), err, report)
 	if err != nil {
-		return nil, toStatus(err, nil)
+		return nil, err
 	}
 	a.server.Publish(report)
 	return adminReport(report, !heals), nil

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
@@ -140,8 +141,12 @@ func TestVolumesThatCannotAllBeListed(t *testing.T) {
 	if _, err := a.find(asUID(0), "", "w"); err == nil || healer.KindOf(err) == healer.KindNotFound {
 		t.Errorf("%v", err)
 	}
-	if err := a.ListVolumes(nil, &contextStream{ctx: asUID(0)}); err == nil || err.Error() != "sent" {
+	s := &contextStream{ctx: asUID(0)}
+	if err := a.ListVolumes(nil, s); err == nil || err.Error() != "sent" {
 		t.Errorf("%v", err)
+	}
+	if why := s.trailer.Get(adminpb.TrailerUnlisted); len(why) != 1 || !strings.Contains(why[0], "/pods/2") {
+		t.Errorf("the caller is told %q", why)
 	}
 }
 
@@ -161,7 +166,7 @@ func TestAdminIsForRoot(t *testing.T) {
 		if _, err := a.ListHolders(ctx, &adminpb.ListHoldersRequest{VolumeId: "v"}); status.Code(err) != codes.Unauthenticated {
 			t.Errorf("%s: ListHolders: %v", name, err)
 		}
-		if err := a.ReadAudit(&adminpb.ReadAuditRequest{}, auditStream{contextStream{ctx: ctx}}); status.Code(err) != codes.Unauthenticated {
+		if err := a.ReadAudit(&adminpb.ReadAuditRequest{}, &auditStream{contextStream{ctx: ctx}}); status.Code(err) != codes.Unauthenticated {
 			t.Errorf("%s: ReadAudit: %v", name, err)
 		}
 	}
@@ -174,19 +179,20 @@ func TestAdminIsForRoot(t *testing.T) {
 type contextStream struct {
 	grpc.ServerStream
 
-	ctx context.Context
+	ctx     context.Context
+	trailer metadata.MD
 }
 
 func (s *contextStream) Context() context.Context { return s.ctx }
+
+func (s *contextStream) SetTrailer(md metadata.MD) { s.trailer = md }
 
 func (*contextStream) Send(*adminpb.Volume) error { return errors.New("sent") }
 
 // auditStream is one of lines of the audit log.
 type auditStream struct{ contextStream }
 
-func (s auditStream) Context() context.Context { return s.ctx }
-
-func (auditStream) Send(*adminpb.AuditLine) error { return errors.New("sent") }
+func (*auditStream) Send(*adminpb.AuditLine) error { return errors.New("sent") }
 
 func TestAdminFindsTheVolume(t *testing.T) {
 	paths := []host.VolumePath{
@@ -262,6 +268,17 @@ func TestAdminReportClassifiesFailures(t *testing.T) {
 	}}, false).GetOutcomes()
 	if len(got) != 2 || got[0].GetTier() != "terminal" || got[0].GetErrorType() != "permission" || got[1].GetTier()+got[1].GetErrorType() != "" {
 		t.Errorf("%v", got)
+	}
+}
+
+// The log has the code that the caller gets, and one line whatever the error holds.
+func TestAdminLogsTheCode(t *testing.T) {
+	logged := captureLog(t, "0")
+	h := &fakeHealer{err: &healer.Error{Kind: healer.KindBusy, Text: "since\n\x1b[2J12:00"}}
+	_, err := newAdmin(t, h, volumeAt("d", "v", "/p", false)).HealVolume(asUID(0), &adminpb.HealVolumeRequest{VolumeId: "v"})
+	lines := linesWith(logged(), `"NodeHealer"`)
+	if status.Code(err) != codes.Aborted || len(lines) != 1 || !strings.Contains(lines[0], `code="Aborted"`) || strings.Count(logged(), "\n") != 1 || strings.Contains(logged(), "\x1b") {
+		t.Errorf("%v, logged:\n%s", err, logged())
 	}
 }
 

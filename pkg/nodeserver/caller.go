@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"google.golang.org/grpc/metadata"
 
@@ -26,8 +28,11 @@ type caller struct {
 // localCaller returns the caller for a process on the server's own socket, which may
 // use everything.
 func localCaller(p Peer, _ metadata.MD) (caller, error) {
-	return caller{name: fmt.Sprintf("uid %d", p.UID)}, nil
+	return caller{name: localCallers + strconv.FormatUint(uint64(p.UID), 10)}, nil
 }
+
+// localCallers is what the names of callers on the server's own socket begin with.
+const localCallers = "uid "
 
 // forwardedCaller returns the caller that the gateway authorized.
 func forwardedCaller(_ Peer, md metadata.MD) (caller, error) {
@@ -35,7 +40,11 @@ func forwardedCaller(_ Peer, md metadata.MD) (caller, error) {
 	if len(names) != 1 || names[0] == "" || len(verbs) != 1 {
 		return caller{}, errors.New("the gateway does not say who calls, and what that caller may do")
 	}
-	c := caller{name: printable.Line(names[0], maxCallerBytes)}
+	name := names[0]
+	if name == healer.CallerLoop || strings.HasPrefix(name, localCallers) {
+		name = "user " + name // whom the log, the audit log and the metrics must not take for one of the node's own
+	}
+	c := caller{name: printable.Line(name, maxCallerBytes)}
 	switch verbs[0] {
 	case forwarded.VerbHeal:
 	case forwarded.VerbCheck:

@@ -64,6 +64,8 @@ func TestForwardedCaller(t *testing.T) {
 		"heal":         {metadata.Pairs(forwarded.Caller, "jane", forwarded.Verb, "heal"), "heal for jane", ""},
 		"check":        {metadata.Pairs(forwarded.Caller, "jane", forwarded.Verb, "check"), "check for jane", ""},
 		"any name":     {metadata.Pairs(forwarded.Caller, "j\nä\x00", forwarded.Verb, "heal"), `heal for j\nä\x00`, ""},
+		"the loop":     {metadata.Pairs(forwarded.Caller, "loop", forwarded.Verb, "heal"), "heal for user loop", ""},
+		"root":         {metadata.Pairs(forwarded.Caller, "uid 0", forwarded.Verb, "heal"), "heal for user uid 0", ""},
 		"no name":      {metadata.Pairs(forwarded.Verb, "heal"), "", "does not say who calls"},
 		"empty name":   {metadata.Pairs(forwarded.Caller, "", forwarded.Verb, "heal"), "", "does not say who calls"},
 		"two names":    {metadata.Pairs(forwarded.Caller, "a", forwarded.Caller, "b", forwarded.Verb, "heal"), "", "does not say who calls"},

@@ -43,10 +43,10 @@ const logTextBytes = 512
 // those that found a healthy volume: a caller may check each one every few seconds.
 const verbosityCalls = 4
 
-// logHeal writes the one line of a NodeHealer call; the logger knows the volume. A
-// healthy volume that nothing was done to shows with -v=4 only. The line has reasons
-// and steps, the answer has the evidence. Nothing of the request but the volume ID is
-// logged.
+// logHeal writes the one line of a NodeHealer call; the logger knows the volume, and err
+// is the status that the caller gets. A healthy volume that nothing was done to shows with
+// -v=4 only. The line has reasons and steps, the answer has the evidence. Nothing of the
+// request but the volume ID is logged.
 func logHeal(logger klog.Logger, took time.Duration, err error, r healer.Report) {
 	if err == nil && r.Verdict() == healer.Healthy && len(r.Steps) == 0 {
 		logger = logger.V(verbosityCalls)

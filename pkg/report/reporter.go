@@ -190,7 +190,7 @@ func (r *Reporter) send(ctx context.Context, key volumeKey, recorder record.Even
 	}
 	subjects, known := r.cfg.Cluster.Subjects(ctx, key.driver, key.id, pods)
 	if !known {
-		klog.V(2).InfoS("No object to report on", "driver", key.driver, "volumeID", key.id)
+		klog.V(2).InfoS("No object to report on", "driver", line(key.driver), "volume_id", line(key.id))
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.volumes.Remove(key) // so that the next check reports it again

@@ -1,8 +1,11 @@
 package report
 
 import (
+	"bytes"
 	"context"
+	"flag"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -15,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -417,6 +421,37 @@ func TestVolumeThatIsNotKnownYet(t *testing.T) {
 			t.Error("the claim has no annotation")
 		}
 	})
+}
+
+// A volume's ID may be any text; klog writes what has a line feed as it is.
+func TestLogOfAnIDWithControlCharacters(t *testing.T) {
+	var logged bytes.Buffer
+	logTo(t, &logged, "2")
+	synctest.Test(t, func(t *testing.T) {
+		r, end := reporting(t, newMemoryAPI(), &knownVolumes{})
+		r.Note(of("v\n\x1b[2J", healer.Diagnosis{}, conditions(healer.IOError)), words("sick"))
+		synctest.Wait()
+		end()
+	})
+	klog.Flush()
+	if text := logged.String(); !strings.Contains(text, `volume_id="v\\n\\x1b[2J"`) || strings.Count(text, "\n") != 1 {
+		t.Errorf("logged %q", text)
+	}
+}
+
+// logTo has klog write to w until the test ends.
+func logTo(t *testing.T, w io.Writer, verbosity string) {
+	t.Helper()
+	state := klog.CaptureState()
+	t.Cleanup(state.Restore)
+	var flags flag.FlagSet
+	klog.InitFlags(&flags)
+	for name, value := range map[string]string{"logtostderr": "false", "stderrthreshold": "FATAL", "v": verbosity} {
+		if err := flags.Set(name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	klog.SetOutput(w)
 }
 
 func TestNoteIsBounded(t *testing.T) {

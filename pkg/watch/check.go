@@ -25,9 +25,6 @@ const (
 // logTextBytes bounds one text in a log line.
 const logTextBytes = 512
 
-// caller is on whose behalf the engine works.
-const caller = "loop"
-
 // result is what a check of a volume showed.
 type result struct {
 	volume *volume
@@ -54,7 +51,7 @@ func (l *Loop) start(ctx context.Context, v *volume, heals bool, now time.Time) 
 		l.slow++
 	}
 	logger := klog.FromContext(ctx).WithValues(keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver))
-	ctx = klog.NewContext(healer.WithCaller(context.WithoutCancel(ctx), caller), logger)
+	ctx = klog.NewContext(healer.WithCaller(context.WithoutCancel(ctx), healer.CallerLoop), logger)
 	r := result{volume: v, wasSlow: v.slow, heals: heals}
 	do := l.cfg.Engine.Check
 	if heals {

@@ -563,7 +563,7 @@ func TestSickWhileThereIsNoAnswer(t *testing.T) {
 			}
 		}
 		n.do(func() { n.noAnswer = healer.NotFound("no such volume") })
-		time.Sleep(3 * time.Minute)
+		time.Sleep(4 * time.Minute) // three checks, if two of them are less than an interval apart
 		if s := n.loop.States(context.Background()).Volumes; len(s) != 1 || s[0].Verdict != "" {
 			t.Errorf("not there: %+v", s)
 		}

@@ -121,13 +121,25 @@ func (vs *volumes) are(paths []host.VolumePath, now time.Time, spread, interval 
 // superblock that was not there before.
 func (vs *volumes) mountsAre(list []host.VolumeMount) (changed []*volume, unknown bool) {
 	before := vs.mounts
+	there := map[mountID]bool{}
+	for _, ids := range before {
+		for _, id := range ids {
+			there[id] = true
+		}
+	}
 	vs.mounts = make(map[string][]mountID, len(before))
-	known := vs.devs
-	vs.devs = make(map[host.Dev][]string, len(known))
+	vs.devs = make(map[host.Dev][]string, len(vs.devs))
+	stayed := map[host.Dev]bool{}
 	for _, m := range list {
-		vs.mounts[m.Path] = append(vs.mounts[m.Path], mountID{m.ID, m.Dev})
+		id := mountID{m.ID, m.Dev}
+		vs.mounts[m.Path] = append(vs.mounts[m.Path], id)
 		vs.devs[m.Dev] = append(vs.devs[m.Dev], m.Path)
-		unknown = unknown || known[m.Dev] == nil // its events are to be followed
+		stayed[m.Dev] = stayed[m.Dev] || there[id]
+	}
+	for dev := range vs.devs {
+		// Its events are to be followed. One whose mounts are all new is another one that
+		// got the same number: the kernel gives out the lowest that is free.
+		unknown = unknown || !stayed[dev]
 	}
 	differs := map[*volume]bool{}
 	for path, ids := range vs.mounts {

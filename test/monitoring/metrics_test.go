@@ -33,7 +33,7 @@ var node = sync.OnceValue(func() http.Handler {
 	if err != nil {
 		panic(err)
 	}
-	ctx := healer.WithCaller(context.Background(), metrics.OriginLoop)
+	ctx := healer.WithCaller(context.Background(), healer.CallerLoop)
 	engine := m.Counting(answers{})
 	for _, do := range []func(context.Context, healer.Volume) (healer.Report, error){engine.Check, engine.Heal} {
 		for _, id := range []string{"answers", "fails"} {
