@@ -1,3 +1,4 @@
+// Package adminpb is the API of healerctl, as generated from admin.proto.
 package adminpb
 
 // TrailerUnlisted is the key of ListVolumes's trailer with why some volumes may not be
