@@ -30,6 +30,7 @@ func (l *Loop) look(start time.Time) {
 	for _, v := range changed {
 		v.changed(since, now, l.cfg.Interval)
 	}
+	l.count() // those left alone may be tried again
 	if unknown {
 		l.discoverAt = earlier(l.discoverAt, later(now, l.mayDiscover))
 	}
@@ -65,6 +66,7 @@ func (l *Loop) follow(ctx context.Context, mounts []host.VolumeMount) {
 
 // happenedTo has the volumes of a superblock, or of one device node, checked.
 func (l *Loop) happenedTo(e host.SuperblockEvent) {
+	defer l.count() // those left alone may be tried again
 	now := time.Now()
 	if e.Root == "" {
 		for _, v := range l.known.on(e.Dev) {

@@ -60,6 +60,9 @@ func (l *Loop) decide() {
 	klog.InfoS("What the loop does changed", "loop", now.String())
 	was := l.heals.action
 	l.heals.action = now
+	if was == Off {
+		l.discovered = false // those that came meanwhile are spread, too
+	}
 	for _, v := range l.known.all {
 		if now == Heal {
 			v.sick.forgive(0, time.Now())
@@ -68,6 +71,7 @@ func (l *Loop) decide() {
 			v.due = time.Now().Add(rand.N(l.cfg.Interval)) //nolint:gosec // a schedule is no secret
 		}
 	}
+	l.count()
 }
 
 // String returns the action as --loop has it.

@@ -544,3 +544,47 @@ func TestABreakerOpensAnew(t *testing.T) {
 		})
 	}
 }
+
+// A change to many volumes that were left alone does not have all of them tried at once.
+func TestBreakerOfVolumesThatWereLeftAlone(t *testing.T) {
+	n := acting(20)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		for i := range 20 {
+			n.breaks(fmt.Sprint("v", i), fault{reason: healer.Disconnected, server: "filer", err: syscall.ENODEV})
+		}
+		time.Sleep(10 * time.Hour)
+		n.do(func() { n.healsMost = 0 })
+		for i := range 20 {
+			n.remount(fmt.Sprint("v", i))
+		}
+		n.changed()
+		time.Sleep(10 * time.Second)
+		n.do(func() {
+			if n.healsMost != 1 {
+				t.Errorf("%d heals at once", n.healsMost)
+			}
+		})
+	})
+}
+
+// Volumes that came while the loop was off are spread over an interval once it is on.
+func TestVolumesThatCameWhileOff(t *testing.T) {
+	n := many(1)
+	run(t, n, func() {
+		time.Sleep(3 * time.Minute)
+		n.do(func() { n.action = Off })
+		time.Sleep(10 * time.Minute)
+		for i := range 1000 {
+			n.add(fmt.Sprint("n", i), fmt.Sprint("/pods/n", i))
+		}
+		n.changed()
+		time.Sleep(10 * time.Minute)
+		n.do(func() { n.action = Observe })
+		start := time.Now()
+		time.Sleep(actionGap + 10*time.Second)
+		if got := len(n.since(start)); got > 600 {
+			t.Errorf("%d of 1000 were checked at once", got)
+		}
+	})
+}
