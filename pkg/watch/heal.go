@@ -68,7 +68,8 @@ func (l *Loop) decide() {
 			v.sick.forgive(0, time.Now())
 		}
 		if was == Off { // all of them are overdue, on all nodes
-			v.due = time.Now().Add(rand.N(l.cfg.Interval)) //nolint:gosec // a schedule is no secret
+			v.expected = time.Now()
+			v.due = v.expected.Add(rand.N(l.cfg.Interval)) //nolint:gosec // a schedule is no secret
 		}
 	}
 	l.count()

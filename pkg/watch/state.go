@@ -66,7 +66,7 @@ func (l *Loop) states() States {
 		if v.sick != nil {
 			s.Since, s.Tries, s.Left = v.sick.since, v.sick.tries, v.sick.leftAlone()
 		}
-		if !v.checked.IsZero() && time.Since(v.checked) > unansweredAfter*l.cfg.Interval {
+		if time.Since(later(v.checked, v.expected)) > unansweredAfter*l.cfg.Interval {
 			s.Health = append(slices.Clone(s.Health), healer.HealthEntry{Status: healer.Unknown, Reason: healer.CheckUnanswered})
 			if s.Verdict != healer.Abnormal {
 				s.Verdict = ""

@@ -63,3 +63,34 @@ func TestStatesOfALoopThatHangs(t *testing.T) {
 		<-ended
 	})
 }
+
+// A volume that never answered is told, too; one is not for the time that the loop was off.
+func TestUnansweredSince(t *testing.T) {
+	unanswered := func(n *fakeNode) (count int) {
+		for _, v := range n.loop.States(context.Background()).Volumes {
+			if len(v.Health) > 0 {
+				count++
+			}
+		}
+		return count
+	}
+	n := many(1)
+	n.noAnswer = errors.New("no worker")
+	run(t, n, func() {
+		time.Sleep(10 * time.Minute)
+		if got := unanswered(n); got != 1 {
+			t.Errorf("%d of 1 that never answered", got)
+		}
+	})
+	n = many(100)
+	run(t, n, func() {
+		time.Sleep(3 * time.Minute)
+		n.do(func() { n.action = Off })
+		time.Sleep(10 * time.Minute)
+		n.do(func() { n.action = Observe })
+		time.Sleep(actionGap + time.Second)
+		if got := unanswered(n); got != 0 {
+			t.Errorf("%d of 100 after a time off", got)
+		}
+	})
+}

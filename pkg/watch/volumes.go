@@ -41,8 +41,11 @@ type volume struct {
 	said string
 	// checked is when a check last had an answer, which showed verdict and health.
 	checked time.Time
-	verdict healer.Verdict
-	health  []healer.HealthEntry
+	// expected is since when there could be an answer: when the volume came, or the loop
+	// was switched on.
+	expected time.Time
+	verdict  healer.Verdict
+	health   []healer.HealthEntry
 	// sick is nil for a volume that was healthy when it was last checked.
 	sick *sickness
 	// healed is when the loop's last heal of it ended.
@@ -100,7 +103,7 @@ func (vs *volumes) are(paths []host.VolumePath, now time.Time, spread, interval 
 		case v == nil && len(byKey) >= maxVolumes:
 			continue
 		case v == nil:
-			v = &volume{key: k, due: now, late: spread == 0}
+			v = &volume{key: k, due: now, expected: now, late: spread == 0}
 			if spread > 0 {
 				v.due = now.Add(rand.N(spread)) //nolint:gosec // a schedule is no secret
 			}
