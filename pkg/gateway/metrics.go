@@ -69,17 +69,17 @@ func NewMetrics(socket string, callers *Callers) (*Metrics, error) {
 	return m, nil
 }
 
-// serverLog takes what http.Server says: a line for each connection that fails at TLS,
-// which whoever reaches the port can make, and panics.
+// serverLog takes what http.Server says: panics, and a line for each connection that fails,
+// which any client can make.
 type serverLog struct{ failed rate.Sometimes }
 
 // Write implements io.Writer.
 func (s *serverLog) Write(line []byte) (int, error) {
 	text := strings.TrimSpace(string(line))
-	if reason, is := strings.CutPrefix(text, "http: TLS handshake error from "); is {
-		s.failed.Do(func() { klog.InfoS("Connection refused", keyError, printable.Line(reason, maxTextBytes)) })
+	if strings.HasPrefix(text, "http: panic serving ") {
+		klog.InfoS("A request for the metrics failed", keyError, text)
 	} else {
-		klog.InfoS("The server of the metrics failed", keyError, text)
+		s.failed.Do(func() { klog.InfoS("Connection refused", keyError, printable.Line(text, maxTextBytes)) })
 	}
 	return len(line), nil
 }

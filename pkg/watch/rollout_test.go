@@ -89,3 +89,24 @@ func TestNoSecondHasTheChecksOfAllNodes(t *testing.T) {
 		})
 	}
 }
+
+// Volumes that came while the loop was off are spread over an interval once it is on.
+func TestVolumesThatCameWhileOff(t *testing.T) {
+	n := many(1)
+	run(t, n, func() {
+		time.Sleep(3 * time.Minute)
+		n.do(func() { n.action = Off })
+		time.Sleep(10 * time.Minute)
+		for i := range 1000 {
+			n.add(fmt.Sprint("n", i), fmt.Sprint("/pods/n", i))
+		}
+		n.changed()
+		time.Sleep(10 * time.Minute)
+		n.do(func() { n.action = Observe })
+		start := time.Now()
+		time.Sleep(actionGap + 10*time.Second)
+		if got := len(n.since(start)); got > 600 {
+			t.Errorf("%d of 1000 were checked at once", got)
+		}
+	})
+}

@@ -434,26 +434,6 @@ func TestNoAnswerForLong(t *testing.T) {
 	})
 }
 
-// No breaker is open where nothing is healed.
-func TestBreakersOfALoopThatObserves(t *testing.T) {
-	n := acting(5)
-	run(t, n, func() {
-		time.Sleep(2 * time.Minute)
-		for i := range 5 {
-			n.breaks(fmt.Sprint("v", i), fault{reason: healer.Disconnected, err: syscall.EBUSY})
-		}
-		time.Sleep(time.Minute)
-		if got := n.loop.States(context.Background()).OpenBreakers; got != 1 {
-			t.Errorf("%d breakers are open", got)
-		}
-		n.do(func() { n.action = Observe })
-		time.Sleep(time.Minute)
-		if got := n.loop.States(context.Background()).OpenBreakers; got != 0 {
-			t.Errorf("%d breakers are open", got)
-		}
-	})
-}
-
 // What failed for a moment's cause for long has all tries left of what fails for another.
 func TestEachTierHasItsOwnTries(t *testing.T) {
 	n := acting(1)
@@ -503,88 +483,6 @@ func TestStormAtAVolumeThatIsHeldBack(t *testing.T) {
 		}
 		if got := len(n.since(start)["v3"]); got < 50 || got > 61 {
 			t.Errorf("checked %d times in 60 s", got)
-		}
-	})
-}
-
-// How one volume after the other fared says nothing of a backend of which many fail at
-// once: one is tried, and at once.
-func TestABreakerOpensAnew(t *testing.T) {
-	for name, tc := range map[string]struct {
-		stays  fault // what one volume suffers from all the time
-		healed int   // how many are healed meanwhile
-	}{
-		"heals that helped": {fault{refused: true}, 5},
-		"heals that failed": {fault{err: syscall.EBUSY}, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			n := acting(20)
-			run(t, n, func() {
-				time.Sleep(2 * time.Minute)
-				tc.stays.reason = healer.Disconnected
-				n.breaks("v19", tc.stays)
-				for i := range tc.healed {
-					n.breaks(fmt.Sprint("v", i), fault{reason: healer.Disconnected})
-					time.Sleep(time.Hour)
-				}
-				time.Sleep(time.Hour)
-				n.do(func() { n.healsMost, n.heals = 0, nil })
-				start := time.Now()
-				for i := range 10 {
-					n.breaks(fmt.Sprint("v", i), fault{reason: healer.NotMounted, err: syscall.EBUSY})
-				}
-				time.Sleep(confirmAfter + 3*time.Second)
-				n.do(func() {
-					n.heals = slices.DeleteFunc(n.heals, func(h check) bool { return h.id == "v19" })
-					if n.healsMost != 1 || len(n.heals) == 0 {
-						t.Errorf("%d at once, heals within %s: %v", n.healsMost, time.Since(start), n.heals)
-					}
-				})
-			})
-		})
-	}
-}
-
-// A change to many volumes that were left alone does not have all of them tried at once.
-func TestBreakerOfVolumesThatWereLeftAlone(t *testing.T) {
-	n := acting(20)
-	run(t, n, func() {
-		time.Sleep(2 * time.Minute)
-		for i := range 20 {
-			n.breaks(fmt.Sprint("v", i), fault{reason: healer.Disconnected, server: "filer", err: syscall.ENODEV})
-		}
-		time.Sleep(10 * time.Hour)
-		n.do(func() { n.healsMost = 0 })
-		for i := range 20 {
-			n.remount(fmt.Sprint("v", i))
-		}
-		n.changed()
-		time.Sleep(10 * time.Second)
-		n.do(func() {
-			if n.healsMost != 1 {
-				t.Errorf("%d heals at once", n.healsMost)
-			}
-		})
-	})
-}
-
-// Volumes that came while the loop was off are spread over an interval once it is on.
-func TestVolumesThatCameWhileOff(t *testing.T) {
-	n := many(1)
-	run(t, n, func() {
-		time.Sleep(3 * time.Minute)
-		n.do(func() { n.action = Off })
-		time.Sleep(10 * time.Minute)
-		for i := range 1000 {
-			n.add(fmt.Sprint("n", i), fmt.Sprint("/pods/n", i))
-		}
-		n.changed()
-		time.Sleep(10 * time.Minute)
-		n.do(func() { n.action = Observe })
-		start := time.Now()
-		time.Sleep(actionGap + 10*time.Second)
-		if got := len(n.since(start)); got > 600 {
-			t.Errorf("%d of 1000 were checked at once", got)
 		}
 	})
 }
