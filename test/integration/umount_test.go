@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	mount "k8s.io/mount-utils"
 
 	"github.com/csi-addons/node-healer/test/harness"
 )
@@ -50,27 +49,6 @@ func TestUmountWhileChecked(t *testing.T) {
 			t.Logf("%d umounts in %s beside %d answers", busy.all, took.Round(time.Millisecond), len(answers))
 		})
 	}
-}
-
-// TestCleanupWhileChecked is the same with the code that most drivers use, and
-// the program that it starts.
-func TestCleanupWhileChecked(t *testing.T) {
-	n := harness.NewNode(t).Start()
-	v := n.NewVolume("xfs", "unpublished")
-	n.Expect("healthy", v.Request())
-	asked := n.AskContinuously(3, v.Request())
-	failed := 0
-	for range rounds / 2 {
-		for mount.CleanupMountPoint(v.MountPoint(), mount.New(""), true) != nil {
-			failed++
-		}
-		harness.Mkdir(t, v.MountPoint())
-		harness.Must(t, unix.Mount(v.Staging, v.MountPoint(), "", unix.MS_BIND, ""))
-	}
-	for _, a := range asked.Stop() {
-		onlyThereOrNot(t, a)
-	}
-	t.Logf("%d of %d failed at first", failed, rounds/2)
 }
 
 // tries counts umounts.
