@@ -54,6 +54,7 @@ func TestNoDeadlineIsAnError(t *testing.T) {
 // With no time to end, every killed worker counts as stuck.
 func TestStuckWorkerTellsWhenItEnded(t *testing.T) {
 	p := newPool(t, func(c *worker.Config) { c.KillWait = time.Nanosecond })
+	mustCall(t, p, whoami) // so that a worker is there, and the time is for the operation alone
 	_, err := worker.Call(within(t, 500*time.Millisecond), p, hang, "")
 	if !errors.Is(err, worker.ErrStuck) {
 		t.Fatalf("got %v, want ErrStuck", err)

@@ -12,6 +12,7 @@ import (
 // A worker that started processes ends them before it ends itself.
 func TestParentIsNotKilledAtItsDeadline(t *testing.T) {
 	p := newPool(t)
+	mustCall(t, p, whoami)
 	began := time.Now()
 	_, err := worker.Call(within(t, 50*time.Millisecond), p, parent, 200*time.Millisecond)
 	if took := time.Since(began); !errors.Is(err, worker.ErrTimeout) || took < 250*time.Millisecond {
@@ -24,6 +25,7 @@ func TestParentIsNotKilledAtItsDeadline(t *testing.T) {
 
 func TestParentThatCannotEndWhatItStarted(t *testing.T) {
 	p := newPool(t, func(c *worker.Config) { c.KillWait = time.Millisecond })
+	mustCall(t, p, whoami) // so that a worker is there, and the time is for the operation alone
 	_, err := worker.Call(within(t, 50*time.Millisecond), p, parent, 200*time.Millisecond)
 	var stuck interface{ Ended() <-chan struct{} }
 	if !errors.Is(err, worker.ErrStuck) || !errors.As(err, &stuck) {
@@ -38,6 +40,7 @@ func TestNest(t *testing.T) {
 	if pid == os.Getpid() || !gone(pid) {
 		t.Errorf("process %d answered, and lives on", pid)
 	}
+	mustCall(t, p, whoami)
 	// It is killed with its worker.
 	if _, err := worker.Call(within(t, 50*time.Millisecond), p, nested, time.Minute); !errors.Is(err, worker.ErrTimeout) {
 		t.Error(err)

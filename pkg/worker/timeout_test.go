@@ -44,6 +44,7 @@ func TestHungWorkerShowsWhereItWaits(t *testing.T) {
 	fifo := emptyFIFO(t)
 	for want, killWait := range map[error]time.Duration{worker.ErrTimeout: time.Minute, worker.ErrStuck: time.Nanosecond} {
 		p := newPool(t, func(c *worker.Config) { c.KillWait = killWait })
+		mustCall(t, p, whoami) // so that a worker is there, and the time is for the operation alone
 		_, err := worker.Call(within(t, 500*time.Millisecond), p, listen, fifo)
 		if !errors.Is(err, want) {
 			t.Fatalf("got %v, want %v", err, want)
@@ -64,6 +65,7 @@ func TestHungWorkerShowsWhereItWaits(t *testing.T) {
 // other threads rest in is no evidence.
 func TestHungWorkerThatWaitsForNothing(t *testing.T) {
 	p := newPool(t)
+	mustCall(t, p, whoami)
 	_, err := worker.Call(within(t, 500*time.Millisecond), p, hang, "")
 	if !errors.Is(err, worker.ErrTimeout) {
 		t.Fatal(err)
