@@ -42,7 +42,7 @@ type member struct {
 
 func newMember(t *testing.T, args ...string) *member {
 	t.Helper()
-	m := &member{api: cluster.Start(t)}
+	m := &member{api: emptyAPI(t)}
 	m.api.Apply(t, "deploy")
 	m.namespace = m.api.Namespace(t)
 	cluster.Create(t, m.api, cluster.Node(apiNode))
@@ -51,6 +51,15 @@ func newMember(t *testing.T, args ...string) *member {
 	m.Node = harness.NewNode(t, append([]string{asReleased, "--kubeconfig=" + m.proxy.Kubeconfig}, args...)...)
 	t.Cleanup(func() { m.Stop() })
 	return m
+}
+
+// emptyAPI starts an API for one line: what it measures depends on all objects that
+// there are, and those of thousands are not taken away one by one.
+func emptyAPI(t *testing.T) *cluster.Cluster {
+	t.Helper()
+	api := cluster.Start(t)
+	t.Cleanup(cluster.Stop)
+	return api
 }
 
 // use has a pod of the node use a volume, by a claim, and returns what to ask.

@@ -16,7 +16,7 @@ import (
 func TestCluster(t *testing.T) {
 	wanted(t, "cluster")
 	const namespace, account, nodeName = "csi-addons-node-healer", "node-healer", "node-1"
-	api := cluster.Start(t)
+	api := emptyAPI(t)
 	api.Apply(t, "deploy")
 	cluster.Create(t, api, cluster.Node(nodeName))
 	pods := api.Namespace(t)
