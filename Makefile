@@ -109,11 +109,11 @@ ahead: lint vet image
 
 .PHONY: soak
 soak: deps build ## 1,000 volumes with faults that come and go, without a call, for SOAK (5m) (root)
-	NODE_HEALER_SOAK=$(or $(SOAK),5m) $(TEST) -v -timeout 2h -run TestSoak ./test/integration
+	NODE_HEALER_SOAK=$(or $(SOAK),5m) $(GO) test -count=1 -v -timeout 2h -run TestSoak ./test/integration
 
 .PHONY: e2e
 e2e: deps build kubernetes ## a real node with kubelet: a pod gets its volume back without a restart (root)
-	$(TEST) -timeout 10m ./test/e2e/...
+	$(GO) test -count=1 -timeout 10m ./test/e2e/...
 
 # Without the race detector and with the flags of the program, so that most of it is
 # compiled once.

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -101,18 +100,16 @@ func (c *Container) bringAttacker() {
 }
 
 // attackerProgram builds the program, without a library.
-var attackerProgram = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(bin, "attacker")
-	if os.Getenv(prebuilt) != "" {
-		return path, nil
-	}
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", path, "github.com/csi-addons/node-healer/test/harness/attacker")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build attacker: %w\n%s", err, out)
-	}
-	return path, nil
-})
+func attackerProgram() (string, error) {
+	return buildOnce("attacker", func(to string) error {
+		cmd := exec.Command("go", "build", "-buildvcs=false", "-o", to, "github.com/csi-addons/node-healer/test/harness/attacker")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("build attacker: %w\n%s", err, out)
+		}
+		return nil
+	})
+}
 
 // PID is the process, as the test sees it.
 func (a *Attacker) PID() int { return a.pid }

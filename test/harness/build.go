@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // Build says how the binaries under test are built.
@@ -24,8 +26,8 @@ const (
 // bin is where the binaries under test are.
 var bin string
 
-// prebuilt is the environment variable with a directory that has them already:
-// for a machine without Go, on which test/kernels runs the tests.
+// prebuilt is the environment variable with a directory that has them already. So it
+// has on a machine without Go, on which test/kernels runs the tests.
 const prebuilt = "NODE_HEALER_TEST_BIN"
 
 // Server is the path of the node-healer under test.
@@ -36,7 +38,7 @@ func (b Build) into(dir string) error {
 	if b == Nothing {
 		return nil
 	}
-	if bin = os.Getenv(prebuilt); bin != "" {
+	if bin != "" {
 		return nil
 	}
 	bin = dir
@@ -67,4 +69,28 @@ func buildAs(binary, name, cgo string, flags []string) error {
 		return fmt.Errorf("build %s: %w\n%s", name, err, out)
 	}
 	return nil
+}
+
+// buildOnce builds a program that only some tests need, unless this run has it already,
+// and returns its path.
+func buildOnce(name string, build func(to string) error) (string, error) {
+	path := filepath.Join(bin, name)
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	lock, err := os.Create(path + ".lock") // other lanes may need it, too
+	if err != nil {
+		return "", err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	if err := build(path + ".new"); err != nil {
+		return "", err
+	}
+	return path, os.Rename(path+".new", path)
 }

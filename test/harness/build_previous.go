@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
 )
 
@@ -17,30 +16,27 @@ const previousSource = "../harness/previous/node-healer.tar.gz"
 // the tag `faults`, and returns the server's path.
 func Previous(t testing.TB) string {
 	t.Helper()
-	if os.Getenv(prebuilt) != "" {
-		t.Skip("there is no Go here to build the version before with")
-	}
-	server, err := buildPrevious()
+	NeedsHost(t, "Go")
+	dir, err := buildOnce("previous", buildPrevious)
 	Must(t, err)
-	return server
+	return filepath.Join(dir, "node-healer")
 }
 
-var buildPrevious = sync.OnceValues(func() (string, error) {
-	dir := filepath.Join(bin, "previous")
+func buildPrevious(dir string) error {
 	source := filepath.Join(dir, "source")
 	if err := os.MkdirAll(source, 0o700); err != nil {
-		return "", err
+		return err
 	}
 	if out, err := exec.Command("tar", "-xzf", previousSource, "-C", source).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("unpack %s: %w\n%s", previousSource, err, out)
+		return fmt.Errorf("unpack %s: %w\n%s", previousSource, err, out)
 	}
 	// With -trimpath the result does not depend on where it was unpacked: it comes from
 	// the build cache the next time.
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-tags=faults,grpcnotrace", "-o", dir,
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-tags=faults,grpcnotrace", "-o", dir+"/",
 		"./cmd/node-healer", "./cmd/node-healer-worker")
 	cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the version before: %w\n%s", err, out)
+		return fmt.Errorf("build the version before: %w\n%s", err, out)
 	}
-	return filepath.Join(dir, "node-healer"), nil
-})
+	return nil
+}

@@ -17,9 +17,7 @@ const driverLine = "\n\t{\"driver\", "
 // binary's path.
 func BuildWithProvider(t testing.TB, pkg, line string) string {
 	t.Helper()
-	if os.Getenv(prebuilt) != "" {
-		t.Skip("there is no Go here to build a server with")
-	}
+	NeedsHost(t, "Go")
 	list, err := filepath.Abs("../../pkg/healer/provider/all.go")
 	Must(t, err)
 	source, err := os.ReadFile(list)

@@ -2,7 +2,6 @@ package harness
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -28,7 +27,7 @@ func NewCgroup(t testing.TB, controller string) *Cgroup {
 	limits := map[string][2]string{"pids": {"pids.max", "pids.max"}, "memory": {"memory.limit_in_bytes", "memory.max"}}
 	for version, at := range ownCgroups(t, controller) {
 		for ; at.dir != ""; at = at.above() {
-			c := &Cgroup{t: t, dir: filepath.Join(at.dir, fmt.Sprintf("node-healer-test-%d", os.Getpid())), limit: limits[controller][version]}
+			c := &Cgroup{t: t, dir: filepath.Join(at.dir, "node-healer-test-"+unique), limit: limits[controller][version]}
 			if os.Mkdir(c.dir, 0o755) != nil {
 				continue
 			}

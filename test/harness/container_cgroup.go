@@ -8,12 +8,15 @@ import (
 )
 
 // removePodCgroup removes a pod's own cgroup, which runc leaves, as a kubelet
-// would; and those above it when they are empty.
-func removePodCgroup(pod string) {
+// would. Those above it are for all lanes.
+func removePodCgroup(pod string) { removeCgroups(filepath.Join("burstable", "pod"+pod)) }
+
+// removeCgroups removes directories below that of all pods, where they are empty.
+func removeCgroups(dirs ...string) {
 	for _, pattern := range []string{"/sys/fs/cgroup/kubepods", "/sys/fs/cgroup/*/kubepods"} {
 		roots, _ := filepath.Glob(pattern)
 		for _, root := range roots {
-			for _, dir := range []string{filepath.Join("burstable", "pod"+pod), "burstable", "."} {
+			for _, dir := range dirs {
 				_ = os.Remove(filepath.Join(root, dir))
 			}
 		}

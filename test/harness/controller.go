@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -68,19 +67,14 @@ func (c *Controller) Stop() {
 	c.cmd = nil
 }
 
-// controllerBuild is of this test binary: only some tests need the program.
-var controllerBuild struct {
-	once sync.Once
-	err  error
-}
-
+// controllerProgram is built only for the tests that need it.
 func controllerProgram(tb testing.TB) string {
 	tb.Helper()
-	controllerBuild.once.Do(func() {
+	path, err := buildOnce("node-healer-controller", func(to string) error {
 		// As it is deployed, which shares most with what was built before; the package's
 		// own tests look for races.
-		controllerBuild.err = build(bin, "node-healer-controller", "0", released)
+		return buildAs(to, "node-healer-controller", "0", released)
 	})
-	Must(tb, controllerBuild.err)
-	return filepath.Join(bin, "node-healer-controller")
+	Must(tb, err)
+	return path
 }

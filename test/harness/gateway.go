@@ -1,12 +1,12 @@
 package harness
 
 import (
+	"errors"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -110,23 +110,15 @@ func (g *Gateway) Stop() {
 	g.cmd = nil
 }
 
-// gatewayBuild is of this test binary: only some tests need the program, whose
-// build takes longest.
-var gatewayBuild struct {
-	once sync.Once
-	err  error
-}
-
+// gatewayProgram is built only for the tests that need it: its build takes longest.
 func gatewayProgram(tb testing.TB) string {
 	tb.Helper()
-	gatewayBuild.once.Do(func() {
-		gatewayBuild.err = build(bin, "node-healer-gateway", "1", []string{"-race"})
-		if gatewayBuild.err == nil {
-			gatewayBuild.err = os.Chmod(bin, 0o755) // another user runs it
-		}
+	path, err := buildOnce("node-healer-gateway", func(to string) error {
+		return errors.Join(buildAs(to, "node-healer-gateway", "1", []string{"-race"}),
+			os.Chmod(bin, 0o755)) // another user runs it
 	})
-	Must(tb, gatewayBuild.err)
-	return filepath.Join(bin, "node-healer-gateway")
+	Must(tb, err)
+	return path
 }
 
 // freeAddress returns an address that is free at the moment.

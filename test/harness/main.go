@@ -1,5 +1,5 @@
 // Package harness gives tests and benchmarks a node of their own: a kubelet root
-// in a private mount namespace, real volumes on it, real containers, and a real
+// in private mount and PID namespaces, real volumes on it, real containers, and a real
 // node-healer that is asked through a real gRPC client. It needs root, loop
 // devices, and the programs that `make deps` installs.
 //
@@ -9,6 +9,7 @@ package harness
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -25,59 +26,112 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
-// insideEnv marks the process that runs in the private mount namespace.
-const insideEnv = "NODE_HEALER_TEST_INSIDE"
+// A test binary runs three times, one within the other: on the machine, as process 1 of
+// namespaces of its own, and as the tests.
+const (
+	levelEnv = "NODE_HEALER_TEST_LEVEL"
+	atInit   = "init"
+	atTests  = "tests"
+)
 
-// Main runs the tests of a package in a mount namespace of its own, so that
-// nothing they mount is ever seen by the machine, with the binaries that they
-// ask for, and fails when they leave anything behind. What the tests share is
-// ended by stop, before that is checked. A TestMain calls it; it does not
+// Main runs the tests of a package in a mount and a PID namespace of their own, so that
+// nothing they mount is seen by the machine, and no process of the machine by them. They
+// have the binaries that they ask for, and fail when they leave anything behind. What the
+// tests share is ended by stop, before that is checked. A TestMain calls it; it does not
 // return.
-func Main(m *testing.M, build Build, stop ...func()) {
+func Main(m *testing.M, build Build, stop ...func()) { MainInLanes(m, build, nil, stop...) }
+
+// MainInLanes is Main for many tests that wait a lot: a few run at the same time, each
+// lane of them in namespaces of its own. Tests that use what the whole machine shares
+// are named in alone: each runs after all others, and beside none.
+func MainInLanes(m *testing.M, build Build, alone []string, stop ...func()) {
 	faultfs.Main()
 	csidriver.Main()
 	fuseDaemonMain()
 	// k8s.io/mount-utils, with which tests unpublish, logs each target that a driver had
 	// removed already: dozens of lines, in which the names of failed tests drown.
 	klog.SetLogger(klog.Logger{})
-	switch {
-	case os.Geteuid() != 0:
-		os.Exit(run(m, stop)) // what needs root skips, or fails in CI
-	case os.Getenv(insideEnv) == "":
-		os.Exit(enter())
+	flag.Parse()
+	bin = os.Getenv(prebuilt)
+	if os.Getenv(levelEnv) != "" {
+		setSlow(measureSlow())
 	}
-	os.Exit(runInNode(m, build, stop))
+	switch level := os.Getenv(levelEnv); {
+	case os.Geteuid() != 0 || flag.Lookup("test.list").Value.String() != "":
+		os.Exit(run(m, stop)) // what needs root skips, or fails in CI
+	case level == "":
+		os.Exit(onMachine(build, alone))
+	case level == atInit:
+		os.Exit(asInit())
+	}
+	os.Exit(asTests(m, stop))
 }
 
-// enter runs this test binary again in a mount namespace of its own.
-func enter() int {
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), insideEnv+"=1")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	// Orphans in there become children of this process.
-	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-	err := cmd.Run()
-	left := orphans()
-	if left != "" {
-		fmt.Fprintln(os.Stderr, "the tests left processes behind:", left)
-	}
-	var exit *exec.ExitError
-	switch {
-	case err == nil && left != "":
-		return 1
-	case err == nil:
-		return 0
-	case errors.As(err, &exit):
-		return max(exit.ExitCode(), 1)
-	default:
+// onMachine builds the binaries under test and runs the tests.
+func onMachine(build Build, alone []string) int {
+	dir, err := os.MkdirTemp("", "node-healer-bin-")
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	if err := build.into(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	slow = measureSlow() // for all levels
+	defer removeCgroups("burstable", ".")
+	return runLanes(alone)
 }
 
-// orphans names the children of this process that do not end: the test process
-// itself has ended by now.
+// again is this test binary at another level. It ends with this process.
+func again(level string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), levelEnv+"="+level, prebuilt+"="+bin, fmt.Sprintf("%s=%g", slowEnv, slow))
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+// asInit makes the new namespaces usable, runs the tests in them, and reaps the processes
+// whose parents have ended. What is left then the kernel ends with this process.
+func asInit() int {
+	if err := errors.Join(
+		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+		unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""),
+	); err != nil {
+		fmt.Fprintln(os.Stderr, "make namespaces for the tests:", err)
+		return 1
+	}
+	tests := again(atTests)
+	if err := tests.Start(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	var status unix.WaitStatus
+	for {
+		pid, err := unix.Wait4(-1, &status, 0, nil)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			fmt.Fprintln(os.Stderr, "wait for the tests:", err)
+			return 1
+		}
+		if pid == tests.Process.Pid {
+			break
+		}
+	}
+	if left := orphans(); left != "" {
+		fmt.Fprintln(os.Stderr, "the tests left processes behind:", left)
+		return 1
+	}
+	if !status.Exited() {
+		fmt.Fprintln(os.Stderr, "the tests ended by", status.Signal())
+		return 1
+	}
+	return status.ExitStatus()
+}
+
+// orphans names the processes that do not end: the test process itself has ended by
+// now, and this is the parent of all that are left.
 func orphans() string {
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
@@ -102,17 +156,8 @@ func orphans() string {
 	return strings.Join(names, ", ")
 }
 
-func runInNode(m *testing.M, build Build, stop []func()) int {
-	dir, err := os.MkdirTemp("", "node-healer-bin-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	if err := build.into(dir); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
+// asTests runs the tests, in the namespaces that are theirs.
+func asTests(m *testing.M, stop []func()) int {
 	code := run(m, stop)
 	if left := leftovers(); left != "" && code == 0 {
 		fmt.Fprintln(os.Stderr, "the tests left behind:", left)
@@ -123,7 +168,7 @@ func runInNode(m *testing.M, build Build, stop []func()) int {
 
 // run runs the tests, and ends what they shared.
 func run(m *testing.M, stop []func()) int {
-	code := m.Run()
+	code := runQueued(m)
 	for _, end := range stop {
 		end()
 	}

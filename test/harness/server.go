@@ -44,7 +44,7 @@ func (n *Node) StartUnanswered() *Node {
 	if !n.AnyDriver {
 		args = append(args, "--driver-name="+Driver)
 	}
-	n.server = exec.Command(cmp.Or(n.Binary, Server()), append(args, n.Args...)...)
+	n.server = exec.Command(cmp.Or(n.Binary, Server()), slowArgs(append(args, n.Args...))...)
 	n.server.Env = append(os.Environ(), "NODE_HEALER_PAUSE="+n.Pause, "GORACE=halt_on_error=1 atexit_sleep_ms=0")
 	n.server.Stderr = log
 	if n.Namespace {

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 
@@ -29,7 +30,8 @@ type Volume struct {
 }
 
 // The UIDs of pods are those of this process: other tests, which may run at the same
-// time, look for the containers of theirs in all processes.
+// time, have cgroups beside its own, and no number of a process is unique in all PID
+// namespaces.
 var (
 	// PodUID is the pod for which every volume is published.
 	PodUID = podUID(1)
@@ -39,7 +41,10 @@ var (
 	UnrelatedPod = podUID(9)
 )
 
-func podUID(number int) string { return fmt.Sprintf("%08x-0000-4000-8000-%012d", os.Getpid(), number) }
+func podUID(number int) string { return fmt.Sprintf("%s-0000-4000-8000-%012d", unique, number) }
+
+// unique is a number of eight digits that no other process of the tests has.
+var unique = fmt.Sprintf("%08x", rand.Uint32())
 
 // Canary is the secret of every request. It must never be seen again.
 const Canary = "c4n4ry-0f-4-s3cr3t"

@@ -10,4 +10,14 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
 
-func TestMain(m *testing.M) { harness.Main(m, harness.Faults, cluster.Stop) }
+func TestMain(m *testing.M) { harness.MainInLanes(m, harness.Faults, alone, cluster.Stop) }
+
+// alone are the tests that use numbers of the whole machine, which others take and give
+// back: those of peer groups and of loop devices.
+var alone = []string{
+	"TestAttackWithPeerGroups",
+	"TestAttackWithPeerGroupsOnData",
+	"TestAttackWithPeerGroupsAllTheTime",
+	"TestConditions", // removes a loop device
+	"TestContainerOnOldDevice",
+}

@@ -22,7 +22,7 @@ func TestSlowIsNotDead(t *testing.T) {
 			v, fs := lay(n)
 			n.Expect("healthy", v.Request())
 			before := n.Table()
-			fs.Delay(80 * time.Millisecond)
+			fs.Delay(harness.Slowly(80 * time.Millisecond))
 			soon(n, "abnormal", v.Request())
 			for range 3 {
 				n.Expect("abnormal", v.Request(), "SlowResponse", "Nothing was changed")

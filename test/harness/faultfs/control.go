@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience bounds waiting for the daemon, which answers orders at once.
-const patience = 60 * time.Second
+// Patience bounds waiting for the daemon, which answers orders at once.
+var Patience = 60 * time.Second
 
 // Fail answers requests of these kinds with an errno; no kind means All, here
 // and below.
@@ -64,7 +64,7 @@ func (f *FS) Requests(k Kind) int {
 // order has the daemon obey, and returns what it has counted.
 func (f *FS) order(o order) counts {
 	f.t.Helper()
-	f.must(f.control.SetDeadline(time.Now().Add(patience)))
+	f.must(f.control.SetDeadline(time.Now().Add(Patience)))
 	f.must(f.orders.Encode(o))
 	var seen counts
 	f.must(f.answers.Decode(&seen))
@@ -118,7 +118,7 @@ func (f *FS) state() byte {
 
 func (f *FS) eventually(what string, ok func() bool) {
 	f.t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(Patience); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			f.t.Fatalf("not seen in time: %s", what)
 		}
