@@ -49,27 +49,6 @@ func listVolumes(ctx context.Context, client adminpb.AdminClient) (volumes []*ad
 	return volumes, unlisted, nil
 }
 
-func newHolders(dial dialer) *cobra.Command {
-	var driver string
-	c := &cobra.Command{Use: "holders VOLUME-ID", Short: "Say who holds what is mounted of a volume", Args: cobra.ExactArgs(1)}
-	c.Flags().StringVar(&driver, "driver", "", "the CSI driver, where several have a volume of this ID")
-	c.RunE = func(c *cobra.Command, args []string) error {
-		return dial(func(client adminpb.AdminClient) error {
-			held, err := client.ListHolders(c.Context(), &adminpb.ListHoldersRequest{VolumeId: args[0], Driver: driver})
-			if err != nil {
-				return callError{err}
-			}
-			for _, line := range held.GetFilesystems() {
-				if _, err := fmt.Fprintln(c.OutOrStdout(), printable.Line(line, maxCellBytes)); err != nil {
-					return callError{err}
-				}
-			}
-			return nil
-		})
-	}
-	return c
-}
-
 // watchGap is the time between two looks of watch.
 const watchGap = time.Second
 

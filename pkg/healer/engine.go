@@ -40,8 +40,6 @@ type Node interface {
 	ProbeInContainers(ctx context.Context, mounts []host.ContainerMount) ([]host.ContainerProbe, error)
 	// Running returns the running containers of pods.
 	Running(ctx context.Context, pods []string) ([]host.Running, error)
-	// Holders returns who holds superblocks and devices.
-	Holders(ctx context.Context, asked []host.Holdable) (map[host.Holdable]host.Holders, error)
 	Kubelet() host.Kubelet
 	RealPath(path string) string
 	BootID() string

@@ -29,8 +29,6 @@ type fakeNode struct {
 	synced      host.Write
 	syncs       []string
 	writeErr    error
-	held        []host.Holdable // whose holders were asked for
-	heldErr     error
 	errors      *host.FilesystemErrors
 	btrfs       *host.BtrfsErrors
 	stale       []host.Mount               // what Topology still shows; nil: what is there
@@ -42,7 +40,6 @@ type fakeNode struct {
 	running     []host.Running
 	walks       [][]string // whose containers were looked for
 	walkErr     error
-	processes   []host.HeldBy                 // who has files open, of anything
 	onMounts    func()                        // runs before each reading of the table, with the lock held
 	onLook      func(host.InspectQuery) error // runs before each look, without it
 }
@@ -188,15 +185,6 @@ func (w *fakeNode) TrySync(_ context.Context, m host.Mount) (host.Write, error) 
 	defer w.mu.Unlock()
 	w.syncs = append(w.syncs, m.Path)
 	return w.synced, w.writeErr
-}
-
-func (w *fakeNode) Holders(_ context.Context, asked []host.Holdable) (map[host.Holdable]host.Holders, error) {
-	held := map[host.Holdable]host.Holders{}
-	w.held = append(w.held, asked...)
-	for _, h := range asked {
-		held[h] = host.Holders{Mounts: []host.HeldMount{{Path: h.Superblock.String()}}, Processes: w.processes}
-	}
-	return held, w.heldErr
 }
 
 func (w *fakeNode) Identity(dev host.Dev) host.Identity {

@@ -28,7 +28,6 @@ func (e *Engine) heal(ctx context.Context, v Volume, lock *volumeLock) (Report, 
 			return report, err
 		}
 		if d.Healthy() {
-			e.reportRestarts(ctx, &report)
 			return report, nil
 		}
 		ran, more, err := e.mend(ctx, d, lock, m)
@@ -49,9 +48,8 @@ func (e *Engine) heal(ctx context.Context, v Volume, lock *volumeLock) (Report, 
 	report.Refused = m.refusals(report.Steps)
 	report.After.Conditions = append(report.After.Conditions, notEmpty(report.Steps)...)
 	report.After.Conditions = append(report.After.Conditions, stagedWithoutPod(report.Steps)...)
-	e.reportRestarts(ctx, &report)
 	if !lock.checks { // it costs a walk through all processes
-		e.reportHolders(ctx, &report)
+		e.reportHeld(ctx, &report)
 	}
 	return report, nil
 }

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // Verdict is the word that an answer begins with.
@@ -33,11 +31,8 @@ type Report struct {
 	After  Diagnosis
 	// Refused lists the steps that would have helped and did not run.
 	Refused []Refusal
-	// Holders says of each superblock that is still sick who holds it.
-	Holders []host.Holders
-	// Restart says who still has files open of a filesystem instance that was replaced:
-	// those files stay dead.
-	Restart []host.Holders
+	// Held says where the superblocks that are still sick are mounted.
+	Held Held
 	// Left says why the node's own loop leaves the volume alone after this. It is zero in
 	// the answer to a call, which says nothing of the loop.
 	Left LeftAlone
@@ -60,6 +55,16 @@ func (r Report) Verdict() Verdict {
 // Helped reports whether a step ended without an error.
 func (r Report) Helped() bool {
 	return slices.ContainsFunc(r.Steps, func(o Outcome) bool { return o.Err == nil })
+}
+
+// Replaced reports whether a step brought another filesystem instance to a mount point:
+// files that were opened on the previous one stay dead.
+func (r Report) Replaced() bool {
+	now, works := r.After.Case.working()
+	return works && slices.ContainsFunc(r.Steps, func(o Outcome) bool {
+		p, _ := r.Before.Case.MountPoint(o.MountPoint)
+		return o.Err == nil && len(p.Stack) > 0 && !p.Stack[0].MayBeNode() && p.Stack[0].Dev != now.Dev
+	})
 }
 
 // FailureText returns the error of the first step that failed with a class, with where;

@@ -43,7 +43,6 @@ type Node struct {
 	rdevs      cache[storage, Dev]
 	devices    devices
 	media      cache[Dev, mediaCheck]
-	holders    holderScans
 	containers containerWalks
 	daemons    daemonWalks
 	booted     time.Time

@@ -9,7 +9,6 @@ type storage struct {
 
 // The storages that are the kernel's own.
 var (
-	processes = storage{root: "/proc"}
 	// namespaces are the mount namespaces of containers, and who runs in them.
 	namespaces = storage{root: "/proc/*/ns/mnt"}
 	// containerWalk is the walk over all processes that finds the containers.

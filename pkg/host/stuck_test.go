@@ -151,11 +151,11 @@ func TestSerialize(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
 	stuck := make(stuckWorker)
-	err := p.serialize(ctx, processes, func() error {
+	err := p.serialize(ctx, containerWalk, func() error {
 		if err := p.serialize(ctx, fusectl, func() error { return nil }); err != nil {
 			t.Errorf("at another storage: %v", err)
 		}
-		if err := p.serialize(ctx, processes, nil); !errors.Is(err, context.DeadlineExceeded) {
+		if err := p.serialize(ctx, containerWalk, nil); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("at the same one: %v", err)
 		}
 		return fmt.Errorf("inspect: %w", stuck)
@@ -164,41 +164,32 @@ func TestSerialize(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	for range 2 {
-		if err := p.serialize(context.Background(), processes, nil); !errors.Is(err, worker.ErrStuck) || errors.As(err, new(stuckWorker)) {
+		if err := p.serialize(context.Background(), containerWalk, nil); !errors.Is(err, worker.ErrStuck) || errors.As(err, new(stuckWorker)) {
 			t.Errorf("next to a worker that cannot be ended: %v", err)
 		}
 	}
 	close(stuck)
-	if err := p.serialize(context.Background(), processes, func() error { return nil }); err != nil || len(p.calls) != 0 {
+	if err := p.serialize(context.Background(), containerWalk, func() error { return nil }); err != nil || len(p.calls) != 0 {
 		t.Errorf("after it: %v, %d are held", err, len(p.calls))
 	}
 }
 
-// A scan, and a claim of a device, that cannot be ended get no second one.
-func TestNoScanBesideOneThatCannotBeEnded(t *testing.T) {
+// A walk that cannot be ended gets no second one.
+func TestNoWalkBesideOneThatCannotBeEnded(t *testing.T) {
 	realKernel(t)
 	n, _ := newNode(t)
-	node, _ := loop(t, 1)
-	var st unix.Stat_t
-	done(t, unix.Stat(node, &st))
-	dev := Dev{Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}
 	stuck := make(stuckWorker)
-	for _, s := range []storage{processes, {dev: dev}} {
-		if err := n.probes.serialize(context.Background(), s, func() error { return stuck }); err == nil {
-			t.Fatal("no error")
-		}
+	if err := n.probes.serialize(context.Background(), containerWalk, func() error { return stuck }); err == nil {
+		t.Fatal("no error")
 	}
-	if _, err := n.Holders(context.Background(), []Holdable{{Device: dev}}); !errors.Is(err, worker.ErrStuck) {
+	if _, err := n.InContainers(context.Background(), nil, ofVolume); !errors.Is(err, worker.ErrStuck) {
 		t.Errorf("got %v", err)
-	}
-	if c := n.claimOf(context.Background(), dev); c != ClaimUnknown {
-		t.Errorf("claim %q", c)
 	}
 	if s := n.cfg.Pool.Stats(); s.Started != 0 {
 		t.Errorf("%+v", s)
 	}
 	close(stuck)
-	if h, err := n.Holders(context.Background(), []Holdable{{Device: dev}}); err != nil || h[Holdable{Device: dev}].Device.Claim != ClaimNone {
-		t.Errorf("%+v, %v", h, err)
+	if _, err := n.InContainers(context.Background(), nil, ofVolume); err != nil {
+		t.Error(err)
 	}
 }

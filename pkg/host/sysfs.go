@@ -124,5 +124,6 @@ func (d deviceDir) identity() Identity {
 	return id
 }
 
-// nameOf returns the kernel's name of the device with that directory.
-func nameOf(dir string) string { return slashed(filepath.Base(dir)) }
+// nameOf returns the kernel's name of the device with that directory, as below /dev:
+// sysfs has "cciss!c0d0".
+func nameOf(dir string) string { return strings.ReplaceAll(filepath.Base(dir), "!", "/") }

@@ -32,76 +32,40 @@ const (
 	NoDisk
 	// ReadOnly can never be written to.
 	ReadOnly
-	// FromMemory has no d_weak_revalidate and keeps to AT_STATX_DONT_SYNC: following a
-	// magic link to one of its files, and asking which file that is, never waits for a
-	// server or a daemon.
-	FromMemory
 )
 
 // fsTypes is the one table of filesystem types. A type that is not in it has no trait.
 var fsTypes = map[string]Traits{
-	"ext2":  Ext | Disk | FromMemory,
-	"ext3":  Ext | Disk | FromMemory,
-	"ext4":  Ext | Disk | FromMemory,
-	"xfs":   Disk | FromMemory,
-	"btrfs": Disk | FromMemory,
-	"exfat": FromMemory,
-	"f2fs":  FromMemory,
-	"msdos": FromMemory,
-	"udf":   FromMemory,
-	"vfat":  FromMemory,
+	"ext2":  Ext | Disk,
+	"ext3":  Ext | Disk,
+	"ext4":  Ext | Disk,
+	"xfs":   Disk,
+	"btrfs": Disk,
 
-	"tmpfs":    Memory | DeviceNodes | NoDisk | FromMemory,
-	"ramfs":    Memory | NoDisk | FromMemory,
-	"devtmpfs": DeviceNodes | FromMemory,
+	"tmpfs":    Memory | DeviceNodes | NoDisk,
+	"ramfs":    Memory | NoDisk,
+	"devtmpfs": DeviceNodes,
 
-	"squashfs": ReadOnly | FromMemory,
-	"erofs":    ReadOnly | FromMemory,
-	"iso9660":  ReadOnly | FromMemory,
+	"squashfs": ReadOnly,
+	"erofs":    ReadOnly,
+	"iso9660":  ReadOnly,
 	"cramfs":   ReadOnly,
 	"romfs":    ReadOnly,
 
-	"fuse":     FUSE | MayHang | NoDisk | FromMemory, // whatever its daemon does
-	"fuseblk":  FUSE | MayHang | FromMemory,
+	"fuse":     FUSE | MayHang | NoDisk, // whatever its daemon does
+	"fuseblk":  FUSE | MayHang,
 	"nfs":      NFS | MayHang | NoDisk,
 	"nfs4":     NFS | MayHang | NoDisk,
 	"cifs":     SMB | MayHang | NoDisk,
 	"smb3":     SMB | MayHang | NoDisk,
-	"ceph":     Ceph | MayHang | NoDisk | FromMemory,
+	"ceph":     Ceph | MayHang | NoDisk,
 	"9p":       MayHang | NoDisk,
 	"afs":      MayHang,
-	"autofs":   MayHang | FromMemory,
-	"virtiofs": NoDisk | FromMemory,
+	"autofs":   MayHang,
+	"virtiofs": NoDisk,
 	"lustre":   NoDisk,
 	"gpfs":     NoDisk,
 	"beegfs":   NoDisk,
-
-	"bdev":        FromMemory,
-	"binfmt_misc": FromMemory,
-	"bpf":         FromMemory,
-	"cgroup":      FromMemory,
-	"cgroup2":     FromMemory,
-	"configfs":    FromMemory,
-	"cpuset":      FromMemory,
-	"debugfs":     FromMemory,
-	"devpts":      FromMemory,
-	"efivarfs":    FromMemory,
-	"fusectl":     FromMemory,
-	"hugetlbfs":   FromMemory,
-	"mqueue":      FromMemory,
-	"nsfs":        FromMemory,
-	"overlay":     FromMemory,
-	"pidfs":       FromMemory,
-	"pipefs":      FromMemory,
-	"proc":        FromMemory,
-	"pstore":      FromMemory,
-	"resctrl":     FromMemory,
-	"rpc_pipefs":  FromMemory,
-	"securityfs":  FromMemory,
-	"selinuxfs":   FromMemory,
-	"sockfs":      FromMemory,
-	"sysfs":       FromMemory,
-	"tracefs":     FromMemory,
 }
 
 // IsType reports whether a filesystem type, with or without a subtype as in

@@ -9,13 +9,3 @@ func TestIsType(t *testing.T) {
 		}
 	}
 }
-
-// A magic link that ends on NFS or 9p is revalidated there, and smb3 and afs do not keep
-// to AT_STATX_DONT_SYNC.
-func TestFromMemory(t *testing.T) {
-	for fsType, want := range map[string]bool{"fuse": true, "ceph": true, "proc": true, "xfs": true, "nfs": false, "9p": false, "cifs": false, "afs": false, "unheard-of": false} {
-		if IsType(fsType, FromMemory) != want {
-			t.Errorf("%s: %v", fsType, !want)
-		}
-	}
-}

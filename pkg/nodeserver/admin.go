@@ -23,9 +23,6 @@ import (
 type Volumes interface {
 	// Volumes returns what it finds also with a host.UnlistedError.
 	Volumes(ctx context.Context) ([]host.VolumePath, error)
-	// VolumeMounts returns what is mounted of them, Holders who holds that.
-	VolumeMounts() ([]host.VolumeMount, error)
-	Holders(ctx context.Context, asked []host.Holdable) (map[host.Holdable]host.Holders, error)
 }
 
 // admin implements adminpb.AdminServer.

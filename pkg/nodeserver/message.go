@@ -1,12 +1,12 @@
 package nodeserver
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
@@ -121,31 +121,25 @@ func (w wording) steps(outcomes []healer.Outcome, timed bool) []string {
 	return items
 }
 
-// restart names the processes that have files open on what was replaced.
+// restart says what a heal cannot mend.
 func (w wording) restart() section {
-	return section{
-		lead:  "Files opened before stay dead until they are opened anew or the pod restarts: ",
-		items: w.holders(w.r.Restart), plural: "filesystems",
+	if !w.r.Replaced() {
+		return section{}
 	}
+	return sentence("Files opened before stay dead until they are opened anew or the pod restarts")
 }
 
-// held names the holders of what is still sick.
+// held says where what is still sick is mounted.
 func (w wording) held() section {
-	items := w.holders(w.r.Holders)
-	if len(items) > 0 {
-		items[0] = strings.ToUpper(items[0][:1]) + items[0][1:]
+	h := w.r.Held
+	lead := "Held by 1 mount"
+	if h.Mounts != 1 {
+		lead = fmt.Sprintf("Held by %d mounts", h.Mounts)
 	}
-	return section{items: items, plural: "filesystems"}
-}
-
-func (w wording) holders(all []host.Holders) []string {
-	var items []string
-	for _, h := range all {
-		if text := healer.HoldersText(h); text != "" {
-			items = append(items, w.text(text))
-		}
+	if h.Mounts > 0 && len(h.By) == 0 {
+		return sentence(lead)
 	}
-	return items
+	return section{lead: lead + ", also in ", items: h.By, plural: "containers"}
 }
 
 // advice lists what a person should do about what is left.

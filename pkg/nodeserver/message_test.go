@@ -73,7 +73,11 @@ func TestMessageWording(t *testing.T) {
 	rawCase := answering(1234*time.Millisecond, raw)
 	rawCase.Superblocks[testDev] = host.Superblock{Device: &host.BlockDevice{Name: "loop1"}, Answer: host.Answer{Asked: true, Elapsed: 1234 * time.Millisecond}}
 
-	const openFile = 1 // workerops.HowFile
+	replaced := publishedAt("/0", 0)
+	replaced.Stack[0].Dev.Minor++
+	proven := stagedAt("/s")
+	proven.Proven = true
+	replacedCase := answering(3*time.Millisecond, replaced, proven)
 
 	for name, tc := range map[string]struct {
 		report healer.Report
@@ -184,24 +188,24 @@ func TestMessageWording(t *testing.T) {
 			`healed: pod uid-a container 0123456789ab at "/data": StaleInContainers (ENOTCONN). ` +
 				"Done: replace-in-container of the container mount point in 1ms. Now the target (ext4, rw) answered in 3ms",
 		},
-		"who needs a restart": {
+		"another filesystem instance": {
 			healer.Report{
-				Before: sick(both, notMounted), After: well, Steps: stepsAt(1),
-				Restart: []host.Holders{{}, {Processes: []host.HeldBy{{PID: 7, Command: "db", How: openFile, PodUID: "uid-a"}}}},
+				Before: sick(replacedCase, healer.Condition{Reason: healer.Disconnected, MountPoint: "/0"}),
+				After:  healer.Diagnosis{Case: answering(3*time.Millisecond, publishedAt("/0", 0), proven)}, Steps: stepsAt(1),
 			},
-			"healed: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). Done: s of /0 in 0s. " +
+			"healed: target /0: Disconnected. Done: s of the target in 0s. " +
 				"Now the target (ext4, rw) and the staging mount point (ext4, rw) answered in 3ms. " +
-				"Files opened before stay dead until they are opened anew or the pod restarts: held by pod uid-a (pid 7 db: open file)",
+				"Files opened before stay dead until they are opened anew or the pod restarts",
 		},
-		"who needs a restart, and it is not healed": {
-			healer.Report{
-				Before: sick(both, notMounted), After: sick(both, shutdown), Steps: stepsAt(1),
-				Restart: []host.Holders{{Processes: []host.HeldBy{{PID: 7, Command: "db", How: openFile}}}},
-			},
-			"abnormal: target /p: NotMounted (nothing is mounted here, recorded: ext4 from /dev/loop1). Done: s of /0 in 0s. " +
-				"Afterwards staging /s: FilesystemShutdown (super option shutdown). " +
-				"Files opened before stay dead until they are opened anew or the pod restarts: held by pid 7 db (open file). " +
-				"To do: unmount it everywhere, then check it",
+		"where it is mounted": {
+			healer.Report{Before: sick(both, shutdown), After: sick(both, shutdown), Held: healer.Held{Mounts: 4, By: []string{"pod a container b", "pod c"}}},
+			"abnormal: staging /s: FilesystemShutdown (super option shutdown). Nothing was changed. " +
+				"Held by 4 mounts, also in pod a container b; pod c. To do: unmount it everywhere, then check it",
+		},
+		"mounted on the host only": {
+			healer.Report{Before: sick(both, shutdown), After: sick(both, shutdown), Held: healer.Held{Mounts: 1}},
+			"abnormal: staging /s: FilesystemShutdown (super option shutdown). Nothing was changed. " +
+				"Held by 1 mount. To do: unmount it everywhere, then check it",
 		},
 		"a step that leaves something different": {
 			healer.Report{Before: sick(both, healer.Condition{Reason: healer.NotMounted, MountPoint: "/p"}), After: well, Steps: []healer.Outcome{{Step: "s", MountPoint: "/0", Note: "it shares no events now"}}},

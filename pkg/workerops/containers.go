@@ -62,7 +62,7 @@ func containers(q ContainersQuery) (ContainersAnswer, error) {
 }
 
 func (o *owners) containers(proc procfs, budget time.Duration) (ContainersAnswer, error) {
-	s := newScan(proc, HoldersQuery{})
+	s := newScan(proc)
 	s.end = time.Now().Add(budget)
 	pids, err := s.whoRuns()
 	if err != nil {
@@ -75,12 +75,12 @@ func (o *owners) containers(proc procfs, budget time.Duration) (ContainersAnswer
 	byDir := map[string][]member{}
 	each(s, pids, s.memberOf, func(_ int, m member, ok bool) {
 		// Nothing that is read of it can hang: this worker was not scheduled.
-		s.answer.Cut = s.answer.Cut || !ok
+		s.cut = s.cut || !ok
 		if ok && m.namespace != 0 {
 			byDir[m.Dir] = append(byDir[m.Dir], m)
 		}
 	})
-	a := ContainersAnswer{Cut: s.answer.Cut}
+	a := ContainersAnswer{Cut: s.cut}
 	for _, members := range byDir {
 		if c, found := o.container(proc, members, home); found {
 			a.Containers = append(a.Containers, c)

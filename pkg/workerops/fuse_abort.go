@@ -131,7 +131,7 @@ func (q AbortFUSEQuery) checkOnlyThisVolume() error {
 		return err
 	}
 	defer proc.close()
-	s := newScan(proc, HoldersQuery{Superblocks: []Number{Number(q.Superblock)}})
+	s := newScan(proc)
 	if s.owners, err = newOwners(); err != nil {
 		return err
 	}
@@ -145,19 +145,18 @@ func (q AbortFUSEQuery) checkOnlyThisVolume() error {
 		return err
 	}
 	s.readProcesses(pids)
-	s.readMountTables()
-	return q.checkMounts(s, home)
+	return q.checkMounts(s, s.mountsOf(q.Superblock), home)
 }
 
 // checkMounts refuses mounts that are not known to be the volume's, and a scan that may
 // have missed one: of a process that was not seen it is not known in which mount
 // namespace it is.
-func (q AbortFUSEQuery) checkMounts(s *scan, home uint64) error {
-	others := slices.DeleteFunc(s.answer.Superblocks[Number(q.Superblock)].Mounts, func(m HeldMount) bool { return q.onItsPath(m, home) })
+func (q AbortFUSEQuery) checkMounts(s *scan, mounts []namespaceMount, home uint64) error {
+	others := slices.DeleteFunc(mounts, func(m namespaceMount) bool { return q.onItsPath(m, home) })
 	if m, found := q.foreign(others, home, s.cgroups(others)); found {
-		return refuse("the connection is also mounted on %.200q in the mount namespace of process %d, which is not known to be this volume", m.Path, m.PID)
+		return refuse("the connection is also mounted on %.200q in the mount namespace of process %d, which is not known to be this volume", m.path, m.pid)
 	}
-	if s.answer.Cut || s.unseenBesidesInit() > 0 {
+	if s.cut || s.unseenBesidesInit() > 0 {
 		return refuse("not all mount namespaces could be read, so another volume may have the connection mounted")
 	}
 	return nil
@@ -166,34 +165,36 @@ func (q AbortFUSEQuery) checkMounts(s *scan, home uint64) error {
 // onItsPath reports whether a mount is on a mount point of the volume. In other namespaces
 // than the host's that is also a copy, which propagation or a new namespace made of one,
 // below any directory.
-func (q AbortFUSEQuery) onItsPath(m HeldMount, home uint64) bool {
-	if m.Namespace == home {
-		return slices.Contains(q.Paths, m.Path)
+func (q AbortFUSEQuery) onItsPath(m namespaceMount, home uint64) bool {
+	if m.namespace == home {
+		return slices.Contains(q.Paths, m.path)
 	}
-	return slices.ContainsFunc(q.Paths, func(p string) bool { return strings.HasSuffix(m.Path, p) })
+	return slices.ContainsFunc(q.Paths, func(p string) bool { return strings.HasSuffix(m.path, p) })
 }
 
 // foreign returns the first mount that no container of the volume's pods has.
-func (q AbortFUSEQuery) foreign(mounts []HeldMount, home uint64, cgroups map[int]string) (HeldMount, bool) {
-	i := slices.IndexFunc(mounts, func(m HeldMount) bool {
-		pod := WorkloadIn(cgroups[m.PID]).PodUID
-		return m.Namespace == home || pod == "" || !slices.Contains(q.Pods, pod)
+func (q AbortFUSEQuery) foreign(mounts []namespaceMount, home uint64, cgroups map[int]string) (namespaceMount, bool) {
+	i := slices.IndexFunc(mounts, func(m namespaceMount) bool {
+		pod := WorkloadIn(cgroups[m.pid]).PodUID
+		return m.namespace == home || pod == "" || !slices.Contains(q.Pods, pod)
 	})
 	if i < 0 {
-		return HeldMount{}, false
+		return namespaceMount{}, false
 	}
 	return mounts[i], true
 }
 
 // cgroups returns the cgroup files of the processes that stand for mount namespaces.
-func (s *scan) cgroups(mounts []HeldMount) map[int]string {
-	wanted := map[int]bool{}
+func (s *scan) cgroups(mounts []namespaceMount) map[int]string {
+	var pids []int
 	for _, m := range mounts {
-		wanted[m.PID] = true
+		pids = append(pids, m.pid)
 	}
-	found := make(map[int]string, len(wanted))
-	for pid, name := range s.namesOf(wanted) {
-		found[pid] = name.cgroup
-	}
+	slices.Sort(pids)
+	found := map[int]string{}
+	each(s, slices.Compact(pids), func(pid int) string {
+		cgroup, _ := s.proc.read(strconv.Itoa(pid)+"/cgroup", 8<<10)
+		return string(cgroup)
+	}, func(pid int, cgroup string, _ bool) { found[pid] = cgroup })
 	return found
 }

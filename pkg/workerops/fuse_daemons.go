@@ -49,7 +49,7 @@ func fuseDaemons(q FUSEDaemonsQuery) (a FUSEDaemonsAnswer, err error) {
 		return a, err
 	}
 	defer proc.close()
-	s := newScan(proc, HoldersQuery{})
+	s := newScan(proc)
 	s.end = time.Now().Add(q.Budget)
 	pids, err := s.whoRuns()
 	if err != nil {
@@ -63,13 +63,13 @@ func fuseDaemons(q FUSEDaemonsQuery) (a FUSEDaemonsAnswer, err error) {
 		}
 		for _, d := range c.daemons {
 			if len(a.Daemons) == daemonsLimit {
-				s.answer.Cut = true
+				s.cut = true
 				return
 			}
 			a.Daemons = append(a.Daemons, d)
 		}
 	})
-	a.Unseen, a.Cut = s.unseenBesidesInit(), s.answer.Cut
+	a.Unseen, a.Cut = s.unseenBesidesInit(), s.cut
 	return a, nil
 }
 

@@ -224,13 +224,13 @@ func TestCheckMountsRefusesWhatWasNotSeen(t *testing.T) {
 		refused bool
 	}{
 		"all is seen":      {func(*scan) {}, false},
-		"cut":              {func(s *scan) { s.answer.Cut = true }, true},
+		"cut":              {func(s *scan) { s.cut = true }, true},
 		"a process unseen": {func(s *scan) { s.unseen[10] = true }, true},
 		"init unseen":      {func(s *scan) { s.unseen[1] = true }, false},
 	} {
-		s := newScan(-1, HoldersQuery{})
+		s := newScan(-1)
 		tc.miss(s)
-		err := AbortFUSEQuery{}.checkMounts(s, 1)
+		err := AbortFUSEQuery{}.checkMounts(s, nil, 1)
 		if refused := errors.Is(err, worker.ErrRefused) && strings.Contains(err.Error(), "not all mount namespaces could be read"); refused != tc.refused || refused != (err != nil) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -242,20 +242,20 @@ func TestForeignMounts(t *testing.T) {
 	q := AbortFUSEQuery{Paths: []string{path}, Pods: []string{"a"}}
 	cgroups := map[int]string{1: "0::/init.scope", 2: "0::/kubepods/poda/0123456789ab", 3: "0::/kubepods/podb/0123456789ab", 4: "0::/system.slice/x.service"}
 	for name, tc := range map[string]struct {
-		mount HeldMount
+		mount namespaceMount
 		ours  bool
 	}{
-		"the mount point":                   {HeldMount{home, path, 1, ""}, true},
-		"another path":                      {HeldMount{home, "/var/lib/kubelet/pods/b/mount", 1, ""}, false},
-		"a copy on the host":                {HeldMount{home, "/copy" + path, 1, ""}, false},
-		"a copy elsewhere":                  {HeldMount{2, "/host" + path, 4, ""}, true},
-		"in a container of its pod":         {HeldMount{3, "/data", 2, ""}, true},
-		"in a container of another pod":     {HeldMount{4, "/data", 3, ""}, false},
-		"in a namespace of a service":       {HeldMount{5, "/data", 4, ""}, false},
-		"in the host's, by a pod's process": {HeldMount{home, "/data", 2, ""}, false},
-		"of a process that has ended":       {HeldMount{6, "/data", 99, ""}, false},
+		"the mount point":                   {namespaceMount{home, path, 1}, true},
+		"another path":                      {namespaceMount{home, "/var/lib/kubelet/pods/b/mount", 1}, false},
+		"a copy on the host":                {namespaceMount{home, "/copy" + path, 1}, false},
+		"a copy elsewhere":                  {namespaceMount{2, "/host" + path, 4}, true},
+		"in a container of its pod":         {namespaceMount{3, "/data", 2}, true},
+		"in a container of another pod":     {namespaceMount{4, "/data", 3}, false},
+		"in a namespace of a service":       {namespaceMount{5, "/data", 4}, false},
+		"in the host's, by a pod's process": {namespaceMount{home, "/data", 2}, false},
+		"of a process that has ended":       {namespaceMount{6, "/data", 99}, false},
 	} {
-		_, foreign := q.foreign([]HeldMount{tc.mount}, home, cgroups)
+		_, foreign := q.foreign([]namespaceMount{tc.mount}, home, cgroups)
 		if ours := q.onItsPath(tc.mount, home) || !foreign; ours != tc.ours {
 			t.Errorf("%s: ours %v", name, ours)
 		}

@@ -29,10 +29,6 @@ var (
 	ProbeInContainer = worker.Define("probe-in-container", worker.Spent, probeInContainer)
 	// ReplaceInContainers replaces mounts in containers.
 	ReplaceInContainers = worker.Define("replace-in-containers", worker.Spent, inContainer)
-	// Holders finds who holds superblocks and block devices.
-	Holders = worker.Define("holders", worker.Spent, holders)
-	// Exclusive shows whether anybody has claimed a block device.
-	Exclusive = worker.Define("exclusive", worker.Spent, exclusive)
 	// ReadFile reads a small file beneath a directory.
 	ReadFile = worker.Define("read-file", worker.Pooled, readFile)
 	// RunProgram runs a program until it and all that it started have ended.
@@ -51,7 +47,7 @@ var (
 func Ops() []worker.Servable {
 	return []worker.Servable{
 		Inspect, InspectAll, Published, Media, Write, Place, Finalize, UnmountDeadTop, UnmountDuplicate,
-		Containers, Mounts, ProbeInContainer, ReplaceInContainers, Holders, Exclusive,
+		Containers, Mounts, ProbeInContainer, ReplaceInContainers,
 		ReadFile, RunProgram, superviseProgram, Reach,
 		FUSEDaemons, AbortFUSE, UnmountDead, MountDead,
 	}

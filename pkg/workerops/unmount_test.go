@@ -50,7 +50,7 @@ func deadAt(t *testing.T, path string) mount.Dev {
 	defer unix.Close(fd)
 	must(t, unix.Mount("test-dead", path, "fuse", 0, "fd="+strconv.Itoa(fd)+",rootmode=40000,user_id=0,group_id=0"))
 	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
-	return mount.Dev(numberOf(t, path))
+	return numberOf(t, path)
 }
 
 func topAt(t *testing.T, path string) mount.Ref {

@@ -68,8 +68,5 @@ func TestHealerctl(t *testing.T) {
 	if out := call(0, "audit", "--volume=by hand"); !strings.Contains(out, "rebind") || !strings.Contains(out, "uid 0") || !strings.Contains(out, "done") {
 		t.Errorf("the audit log is %s", out)
 	}
-	if out := call(0, "holders", "by hand"); !strings.Contains(out, "tmpfs") || !strings.Contains(out, "held by pod") {
-		t.Errorf("holders: %s", out)
-	}
 	call(0, "explain", "NotMounted")
 }

@@ -91,7 +91,7 @@ var features = []feature{
 	{short, "ContainerKeptPlaceholder", []string{"TestContainerStartsDuringAStep/rebind_of_ext4_at_rebind/moved"}},
 	{short, "ContainerOnOldDevice", []string{"TestContainerOnOldDevice"}},
 	{short, "TargetNotEmpty", []string{"TestTargetNotEmpty/ext4"}},
-	{long, "names who holds a sick volume", []string{"TestHeld"}},
+	{long, "names the containers that have a sick volume", []string{"TestHeld"}},
 	{long, "a lost mount is noticed without a call", []string{"TestLoopObserves"}},
 	{long, "a check writes nothing", []string{"TestNothingIsWritten/ext4"}},
 }

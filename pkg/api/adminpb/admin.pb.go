@@ -708,104 +708,6 @@ func (x *Step) GetRefused() string {
 	return ""
 }
 
-type ListHoldersRequest struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	VolumeId string                 `protobuf:"bytes,1,opt,name=volume_id,json=volumeId,proto3" json:"volume_id,omitempty"`
-	// As in CheckVolumeRequest.
-	Driver        string `protobuf:"bytes,2,opt,name=driver,proto3" json:"driver,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ListHoldersRequest) Reset() {
-	*x = ListHoldersRequest{}
-	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[9]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ListHoldersRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ListHoldersRequest) ProtoMessage() {}
-
-func (x *ListHoldersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[9]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ListHoldersRequest.ProtoReflect.Descriptor instead.
-func (*ListHoldersRequest) Descriptor() ([]byte, []int) {
-	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{9}
-}
-
-func (x *ListHoldersRequest) GetVolumeId() string {
-	if x != nil {
-		return x.VolumeId
-	}
-	return ""
-}
-
-func (x *ListHoldersRequest) GetDriver() string {
-	if x != nil {
-		return x.Driver
-	}
-	return ""
-}
-
-type Holders struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// One sentence for each filesystem instance of the volume.
-	Filesystems   []string `protobuf:"bytes,1,rep,name=filesystems,proto3" json:"filesystems,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Holders) Reset() {
-	*x = Holders{}
-	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[10]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Holders) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Holders) ProtoMessage() {}
-
-func (x *Holders) ProtoReflect() protoreflect.Message {
-	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[10]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Holders.ProtoReflect.Descriptor instead.
-func (*Holders) Descriptor() ([]byte, []int) {
-	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{10}
-}
-
-func (x *Holders) GetFilesystems() []string {
-	if x != nil {
-		return x.Filesystems
-	}
-	return nil
-}
-
 type ReadAuditRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty: all volumes.
@@ -818,7 +720,7 @@ type ReadAuditRequest struct {
 
 func (x *ReadAuditRequest) Reset() {
 	*x = ReadAuditRequest{}
-	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[11]
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -830,7 +732,7 @@ func (x *ReadAuditRequest) String() string {
 func (*ReadAuditRequest) ProtoMessage() {}
 
 func (x *ReadAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[11]
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -843,7 +745,7 @@ func (x *ReadAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadAuditRequest.ProtoReflect.Descriptor instead.
 func (*ReadAuditRequest) Descriptor() ([]byte, []int) {
-	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{11}
+	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ReadAuditRequest) GetVolumeId() string {
@@ -872,7 +774,7 @@ type AuditLine struct {
 
 func (x *AuditLine) Reset() {
 	*x = AuditLine{}
-	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[12]
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -884,7 +786,7 @@ func (x *AuditLine) String() string {
 func (*AuditLine) ProtoMessage() {}
 
 func (x *AuditLine) ProtoReflect() protoreflect.Message {
-	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[12]
+	mi := &file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -897,7 +799,7 @@ func (x *AuditLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditLine.ProtoReflect.Descriptor instead.
 func (*AuditLine) Descriptor() ([]byte, []int) {
-	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{12}
+	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AuditLine) GetJson() string {
@@ -970,23 +872,17 @@ const file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc
 	"\vmount_point\x18\x02 \x01(\tR\n" +
 	"mountPoint\x12\x12\n" +
 	"\x04cost\x18\x03 \x01(\tR\x04cost\x12\x18\n" +
-	"\arefused\x18\x04 \x01(\tR\arefused\"I\n" +
-	"\x12ListHoldersRequest\x12\x1b\n" +
-	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\x12\x16\n" +
-	"\x06driver\x18\x02 \x01(\tR\x06driver\"+\n" +
-	"\aHolders\x12 \n" +
-	"\vfilesystems\x18\x01 \x03(\tR\vfilesystems\"E\n" +
+	"\arefused\x18\x04 \x01(\tR\arefused\"E\n" +
 	"\x10ReadAuditRequest\x12\x1b\n" +
 	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\"\x1f\n" +
 	"\tAuditLine\x12\x12\n" +
-	"\x04json\x18\x01 \x01(\tR\x04json2\x84\x04\n" +
+	"\x04json\x18\x01 \x01(\tR\x04json2\xa0\x03\n" +
 	"\x05Admin\x12c\n" +
 	"\vListVolumes\x12-.nodehealer.admin.v1alpha1.ListVolumesRequest\x1a!.nodehealer.admin.v1alpha1.Volume\"\x000\x01\x12g\n" +
 	"\vCheckVolume\x12-.nodehealer.admin.v1alpha1.CheckVolumeRequest\x1a'.nodehealer.admin.v1alpha1.VolumeReport\"\x00\x12e\n" +
 	"\n" +
 	"HealVolume\x12,.nodehealer.admin.v1alpha1.HealVolumeRequest\x1a'.nodehealer.admin.v1alpha1.VolumeReport\"\x00\x12b\n" +
-	"\vListHolders\x12-.nodehealer.admin.v1alpha1.ListHoldersRequest\x1a\".nodehealer.admin.v1alpha1.Holders\"\x00\x12b\n" +
 	"\tReadAudit\x12+.nodehealer.admin.v1alpha1.ReadAuditRequest\x1a$.nodehealer.admin.v1alpha1.AuditLine\"\x000\x01B3Z1github.com/csi-addons/node-healer/pkg/api/adminpbb\x06proto3"
 
 var (
@@ -1001,7 +897,7 @@ func file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescG
 	return file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDescData
 }
 
-var file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_goTypes = []any{
 	(*ListVolumesRequest)(nil),    // 0: nodehealer.admin.v1alpha1.ListVolumesRequest
 	(*Volume)(nil),                // 1: nodehealer.admin.v1alpha1.Volume
@@ -1012,32 +908,28 @@ var file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_goTypes =
 	(*Condition)(nil),             // 6: nodehealer.admin.v1alpha1.Condition
 	(*Outcome)(nil),               // 7: nodehealer.admin.v1alpha1.Outcome
 	(*Step)(nil),                  // 8: nodehealer.admin.v1alpha1.Step
-	(*ListHoldersRequest)(nil),    // 9: nodehealer.admin.v1alpha1.ListHoldersRequest
-	(*Holders)(nil),               // 10: nodehealer.admin.v1alpha1.Holders
-	(*ReadAuditRequest)(nil),      // 11: nodehealer.admin.v1alpha1.ReadAuditRequest
-	(*AuditLine)(nil),             // 12: nodehealer.admin.v1alpha1.AuditLine
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*ReadAuditRequest)(nil),      // 9: nodehealer.admin.v1alpha1.ReadAuditRequest
+	(*AuditLine)(nil),             // 10: nodehealer.admin.v1alpha1.AuditLine
+	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
 }
 var file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_depIdxs = []int32{
 	2,  // 0: nodehealer.admin.v1alpha1.Volume.paths:type_name -> nodehealer.admin.v1alpha1.VolumePath
-	13, // 1: nodehealer.admin.v1alpha1.Volume.checked:type_name -> google.protobuf.Timestamp
-	13, // 2: nodehealer.admin.v1alpha1.Volume.due:type_name -> google.protobuf.Timestamp
-	13, // 3: nodehealer.admin.v1alpha1.Volume.abnormal_since:type_name -> google.protobuf.Timestamp
+	11, // 1: nodehealer.admin.v1alpha1.Volume.checked:type_name -> google.protobuf.Timestamp
+	11, // 2: nodehealer.admin.v1alpha1.Volume.due:type_name -> google.protobuf.Timestamp
+	11, // 3: nodehealer.admin.v1alpha1.Volume.abnormal_since:type_name -> google.protobuf.Timestamp
 	6,  // 4: nodehealer.admin.v1alpha1.VolumeReport.conditions:type_name -> nodehealer.admin.v1alpha1.Condition
 	7,  // 5: nodehealer.admin.v1alpha1.VolumeReport.outcomes:type_name -> nodehealer.admin.v1alpha1.Outcome
 	8,  // 6: nodehealer.admin.v1alpha1.VolumeReport.steps:type_name -> nodehealer.admin.v1alpha1.Step
 	0,  // 7: nodehealer.admin.v1alpha1.Admin.ListVolumes:input_type -> nodehealer.admin.v1alpha1.ListVolumesRequest
 	3,  // 8: nodehealer.admin.v1alpha1.Admin.CheckVolume:input_type -> nodehealer.admin.v1alpha1.CheckVolumeRequest
 	4,  // 9: nodehealer.admin.v1alpha1.Admin.HealVolume:input_type -> nodehealer.admin.v1alpha1.HealVolumeRequest
-	9,  // 10: nodehealer.admin.v1alpha1.Admin.ListHolders:input_type -> nodehealer.admin.v1alpha1.ListHoldersRequest
-	11, // 11: nodehealer.admin.v1alpha1.Admin.ReadAudit:input_type -> nodehealer.admin.v1alpha1.ReadAuditRequest
-	1,  // 12: nodehealer.admin.v1alpha1.Admin.ListVolumes:output_type -> nodehealer.admin.v1alpha1.Volume
-	5,  // 13: nodehealer.admin.v1alpha1.Admin.CheckVolume:output_type -> nodehealer.admin.v1alpha1.VolumeReport
-	5,  // 14: nodehealer.admin.v1alpha1.Admin.HealVolume:output_type -> nodehealer.admin.v1alpha1.VolumeReport
-	10, // 15: nodehealer.admin.v1alpha1.Admin.ListHolders:output_type -> nodehealer.admin.v1alpha1.Holders
-	12, // 16: nodehealer.admin.v1alpha1.Admin.ReadAudit:output_type -> nodehealer.admin.v1alpha1.AuditLine
-	12, // [12:17] is the sub-list for method output_type
-	7,  // [7:12] is the sub-list for method input_type
+	9,  // 10: nodehealer.admin.v1alpha1.Admin.ReadAudit:input_type -> nodehealer.admin.v1alpha1.ReadAuditRequest
+	1,  // 11: nodehealer.admin.v1alpha1.Admin.ListVolumes:output_type -> nodehealer.admin.v1alpha1.Volume
+	5,  // 12: nodehealer.admin.v1alpha1.Admin.CheckVolume:output_type -> nodehealer.admin.v1alpha1.VolumeReport
+	5,  // 13: nodehealer.admin.v1alpha1.Admin.HealVolume:output_type -> nodehealer.admin.v1alpha1.VolumeReport
+	10, // 14: nodehealer.admin.v1alpha1.Admin.ReadAudit:output_type -> nodehealer.admin.v1alpha1.AuditLine
+	11, // [11:15] is the sub-list for method output_type
+	7,  // [7:11] is the sub-list for method input_type
 	7,  // [7:7] is the sub-list for extension type_name
 	7,  // [7:7] is the sub-list for extension extendee
 	0,  // [0:7] is the sub-list for field type_name
@@ -1054,7 +946,7 @@ func file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc), len(file_github_com_csi_addons_node_healer_pkg_api_adminpb_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

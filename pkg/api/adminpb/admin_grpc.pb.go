@@ -26,7 +26,6 @@ const (
 	Admin_ListVolumes_FullMethodName = "/nodehealer.admin.v1alpha1.Admin/ListVolumes"
 	Admin_CheckVolume_FullMethodName = "/nodehealer.admin.v1alpha1.Admin/CheckVolume"
 	Admin_HealVolume_FullMethodName  = "/nodehealer.admin.v1alpha1.Admin/HealVolume"
-	Admin_ListHolders_FullMethodName = "/nodehealer.admin.v1alpha1.Admin/ListHolders"
 	Admin_ReadAudit_FullMethodName   = "/nodehealer.admin.v1alpha1.Admin/ReadAudit"
 )
 
@@ -43,8 +42,6 @@ type AdminClient interface {
 	CheckVolume(ctx context.Context, in *CheckVolumeRequest, opts ...grpc.CallOption) (*VolumeReport, error)
 	// HealVolume checks a volume and heals it where that is safe.
 	HealVolume(ctx context.Context, in *HealVolumeRequest, opts ...grpc.CallOption) (*VolumeReport, error)
-	// ListHolders says who holds what is mounted of a volume, as far as that can be told.
-	ListHolders(ctx context.Context, in *ListHoldersRequest, opts ...grpc.CallOption) (*Holders, error)
 	// ReadAudit returns the last lines of the audit log, the oldest first.
 	ReadAudit(ctx context.Context, in *ReadAuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AuditLine], error)
 }
@@ -96,16 +93,6 @@ func (c *adminClient) HealVolume(ctx context.Context, in *HealVolumeRequest, opt
 	return out, nil
 }
 
-func (c *adminClient) ListHolders(ctx context.Context, in *ListHoldersRequest, opts ...grpc.CallOption) (*Holders, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(Holders)
-	err := c.cc.Invoke(ctx, Admin_ListHolders_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
 func (c *adminClient) ReadAudit(ctx context.Context, in *ReadAuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AuditLine], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Admin_ServiceDesc.Streams[1], Admin_ReadAudit_FullMethodName, cOpts...)
@@ -138,8 +125,6 @@ type AdminServer interface {
 	CheckVolume(context.Context, *CheckVolumeRequest) (*VolumeReport, error)
 	// HealVolume checks a volume and heals it where that is safe.
 	HealVolume(context.Context, *HealVolumeRequest) (*VolumeReport, error)
-	// ListHolders says who holds what is mounted of a volume, as far as that can be told.
-	ListHolders(context.Context, *ListHoldersRequest) (*Holders, error)
 	// ReadAudit returns the last lines of the audit log, the oldest first.
 	ReadAudit(*ReadAuditRequest, grpc.ServerStreamingServer[AuditLine]) error
 	mustEmbedUnimplementedAdminServer()
@@ -160,9 +145,6 @@ func (UnimplementedAdminServer) CheckVolume(context.Context, *CheckVolumeRequest
 }
 func (UnimplementedAdminServer) HealVolume(context.Context, *HealVolumeRequest) (*VolumeReport, error) {
 	return nil, status.Error(codes.Unimplemented, "method HealVolume not implemented")
-}
-func (UnimplementedAdminServer) ListHolders(context.Context, *ListHoldersRequest) (*Holders, error) {
-	return nil, status.Error(codes.Unimplemented, "method ListHolders not implemented")
 }
 func (UnimplementedAdminServer) ReadAudit(*ReadAuditRequest, grpc.ServerStreamingServer[AuditLine]) error {
 	return status.Error(codes.Unimplemented, "method ReadAudit not implemented")
@@ -235,24 +217,6 @@ func _Admin_HealVolume_Handler(srv interface{}, ctx context.Context, dec func(in
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Admin_ListHolders_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ListHoldersRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(AdminServer).ListHolders(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: Admin_ListHolders_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AdminServer).ListHolders(ctx, req.(*ListHoldersRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
 func _Admin_ReadAudit_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(ReadAuditRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -278,10 +242,6 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "HealVolume",
 			Handler:    _Admin_HealVolume_Handler,
-		},
-		{
-			MethodName: "ListHolders",
-			Handler:    _Admin_ListHolders_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

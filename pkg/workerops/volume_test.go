@@ -13,7 +13,7 @@ import (
 // volume is a mounted filesystem with a directory "dir" and a file "dir/file".
 type volume struct {
 	path   string
-	number Number // of the superblock
+	number mount.Dev // of the superblock
 	device string
 	file   string
 }
@@ -49,18 +49,18 @@ func newVolume(t *testing.T, fs string) volume {
 }
 
 // numberOf returns the number that mountinfo shows for a mount point.
-func numberOf(t *testing.T, path string) (n Number) {
+func numberOf(t *testing.T, path string) (n mount.Dev) {
 	t.Helper()
 	f, err := os.Open("/proc/self/mountinfo")
 	must(t, err)
 	defer f.Close()
 	must(t, mount.Visit(f, func(m mount.Mount) error {
 		if m.Path == path {
-			n = Number(m.Dev)
+			n = m.Dev
 		}
 		return nil
 	}))
-	if n == (Number{}) {
+	if n.Zero() {
 		t.Fatalf("nothing is mounted at %s", path)
 	}
 	return n

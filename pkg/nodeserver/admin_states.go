@@ -1,17 +1,13 @@
 package nodeserver
 
 import (
-	"cmp"
 	"context"
-	"fmt"
-	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // VolumeState is what the node's own loop saw of a volume last.
@@ -54,40 +50,4 @@ func timestampOf(t time.Time) *timestamppb.Timestamp {
 		return nil
 	}
 	return timestamppb.New(t)
-}
-
-// ListHolders implements adminpb.AdminServer.
-func (a admin) ListHolders(ctx context.Context, req *adminpb.ListHoldersRequest) (*adminpb.Holders, error) {
-	if err := onlyRoot(ctx); err != nil {
-		return nil, err
-	}
-	paths, err := a.find(ctx, req.GetDriver(), req.GetVolumeId())
-	if err != nil {
-		return nil, toStatus(err, nil)
-	}
-	mounts, err := a.server.cfg.Volumes.VolumeMounts()
-	if err != nil {
-		return nil, toStatus(healer.Failed("read the mount table", err), nil)
-	}
-	types := map[host.Dev]string{}
-	var asked []host.Holdable
-	for _, m := range mounts {
-		if _, already := types[m.Dev]; !already && slices.Contains(paths, m.Path) {
-			types[m.Dev] = m.FSType
-			asked = append(asked, host.Holdable{Superblock: m.Dev})
-		}
-	}
-	if len(asked) == 0 {
-		return nil, toStatus(healer.NotFound("nothing of the volume is mounted"), nil)
-	}
-	found, err := a.server.cfg.Volumes.Holders(ctx, asked)
-	if err != nil {
-		return nil, toStatus(healer.Failed("look for holders", err), nil)
-	}
-	out := &adminpb.Holders{}
-	for _, what := range asked {
-		by := cmp.Or(healer.HoldersText(found[what]), "held by nothing that could be seen")
-		out.Filesystems = append(out.Filesystems, adminText(fmt.Sprintf("%s (%s): %s", types[what.Superblock], what.Superblock, by)))
-	}
-	return out, nil
 }

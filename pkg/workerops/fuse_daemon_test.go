@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // daemon serves a filesystem with an empty root directory. It counts requests,
@@ -18,7 +21,7 @@ import (
 type daemon struct {
 	t        *testing.T
 	path     string
-	number   Number
+	number   mount.Dev
 	hangs    atomic.Bool
 	refuse   atomic.Int32 // the errno of opening a directory
 	requests atomic.Int64
@@ -100,35 +103,30 @@ func answerFUSE(request []byte, refuse int32) []byte {
 	return append(reply, body...)
 }
 
-// The daemon gets no request from the scan, wherever it finds the volume.
-func TestHoldersOfAHungVolume(t *testing.T) {
+// The daemon gets no request from the walks over all processes, though one uses its
+// mount and another waits for it.
+func TestWalksBesideAHungVolume(t *testing.T) {
 	needsRoot(t)
 	path := filepath.Join(realDir(t), "volume")
 	must(t, os.Mkdir(path, 0o700))
 	d := mountFUSE(t, path)
 	defer d.end()
-	idle := holder(t, 0, "cwd="+path, "open="+path)
+	holder(t, 0, "cwd="+path, "open="+path)
 	d.hangs.Store(true)
 	before := d.requests.Load()
-	stuck := holder(t, 0, "stuck="+path)
+	holder(t, 0, "stuck="+path)
 	for d.requests.Load() == before {
 		time.Sleep(time.Millisecond) // until it waits
 	}
 	before = d.requests.Load()
-	const want = HowWorkingDirectory | HowFile
-	for _, lazily := range []How{0, HowDetached} {
-		if lazily != 0 {
-			must(t, unix.Unmount(path, unix.MNT_DETACH))
-		}
-		for name, follow := range bothWays {
-			if lazily != 0 && !follow {
-				continue
-			}
-			held := whoHolds(t, follow, HoldersQuery{Superblocks: []Number{d.number}}).Superblocks[d.number]
-			if howBy(held, idle) != want|lazily || howBy(held, stuck) != 0 {
-				t.Errorf("%s: %+v", name, held)
-			}
-		}
+	if mounts, cut := mountsOf(t, d.number); cut || !slices.ContainsFunc(mounts, func(m namespaceMount) bool { return m.path == path }) {
+		t.Errorf("mounts %+v, cut: %v", mounts, cut)
+	}
+	if a, err := containers(ContainersQuery{Budget: time.Minute}); err != nil || a.Cut {
+		t.Errorf("containers: cut: %v, %v", a.Cut, err)
+	}
+	if a, err := fuseDaemons(FUSEDaemonsQuery{Budget: time.Minute}); err != nil || a.Cut {
+		t.Errorf("daemons: cut: %v, %v", a.Cut, err)
 	}
 	if n := d.requests.Load() - before; n != 0 {
 		t.Errorf("the daemon got %d requests", n)

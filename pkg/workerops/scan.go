@@ -12,73 +12,28 @@ import (
 type scan struct {
 	proc procfs
 	end  time.Time
-	// followLinks is true when magic links may be followed: see mayFollowLinks.
-	followLinks bool
 	// owners tells which mount namespaces may be read; nil: all.
 	owners *owners
 	left   mountsLeft
-	// newest is a unique mount id from before the tables were read; 0 below Linux 6.8.
-	newest uint64
-	// self and parent are the worker and its server, as procfs numbers them.
-	self, parent int
-
-	superblocks map[Number]bool
-	devices     map[Number]bool
 
 	processes []process
-	tables    map[uint64]*namespaceTable // by the namespace's inode number
-	mounts    map[int]mounted            // by mountinfo's id, which is unique in the whole kernel
-	found     map[int]found              // by process
-	unseen    map[int]bool               // processes
-	answer    HoldersAnswer
+	unseen    map[int]bool // processes
+	// cut is true when there may be more: the budget or a limit was reached, or the
+	// kernel did not show all mounts of a namespace.
+	cut bool
 }
 
-func newScan(proc procfs, q HoldersQuery) *scan {
-	s := &scan{
-		proc:        proc,
-		superblocks: map[Number]bool{},
-		devices:     map[Number]bool{},
-		tables:      map[uint64]*namespaceTable{},
-		mounts:      map[int]mounted{},
-		found:       map[int]found{},
-		unseen:      map[int]bool{},
-		answer:      HoldersAnswer{Superblocks: map[Number]Held{}, Devices: map[Number]Held{}},
-	}
-	for _, n := range q.Superblocks {
-		s.superblocks[n] = true
-	}
-	for _, n := range q.Devices {
-		s.devices[n] = true
-	}
-	s.followLinks = s.mayFollowLinks()
-	return s
-}
-
-func (s *scan) run(budget time.Duration) (HoldersAnswer, error) {
-	s.end = time.Now().Add(budget)
-	s.newest = newestMount(s.proc)
-	pids, err := s.whoRuns()
-	if err != nil {
-		return HoldersAnswer{}, err
-	}
-	s.readProcesses(pids)
-	s.readMountTables()
-	s.readFiles()
-	// What was found last is named too.
-	s.end = s.end.Add(patience)
-	s.nameHolders()
-	s.answer.Unseen = len(s.unseen)
-	return s.answer, nil
-}
+func newScan(proc procfs) *scan { return &scan{proc: proc, unseen: map[int]bool{}} }
 
 // whoRuns lists the processes, without this one and its server.
 func (s *scan) whoRuns() ([]int, error) {
+	self, parent := 0, 0 // the worker and its server, as procfs numbers them
 	if link, err := s.proc.readlink("self"); err == nil {
-		s.self, _ = strconv.Atoi(link)
-		s.parent = s.proc.parentOf(s.self)
+		self, _ = strconv.Atoi(link)
+		parent = s.proc.parentOf(self)
 	}
 	pids, err := s.proc.pids()
-	return slices.DeleteFunc(pids, func(pid int) bool { return pid == s.self || pid == s.parent }), err
+	return slices.DeleteFunc(pids, func(pid int) bool { return pid == self || pid == parent }), err
 }
 
 // patience is how long one item of work may take. Reading a file of procfs may wait
@@ -95,7 +50,7 @@ func each[T, R any](s *scan, items []T, work func(T) R, take func(item T, r R, o
 			return
 		}
 		if !time.Now().Before(s.end) {
-			s.answer.Cut = true
+			s.cut = true
 			return
 		}
 		var none R

@@ -1,0 +1,77 @@
+package healer
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/host"
+)
+
+// A person who is to unmount a sick volume has to know where it is mounted.
+func TestWhereASickVolumeIsMounted(t *testing.T) {
+	other := host.Dev{Minor: 77}
+	has := func(d host.Dev) host.ContainerMount {
+		return host.ContainerMount{PodUID: "uid-a", ContainerID: "0123456789abcdef", Mount: host.Mount{Dev: d, Path: "/data"}}
+	}
+	const by = "pod uid-a container 0123456789ab"
+	for name, tc := range map[string]struct {
+		change func(*fixture)
+		mounts int
+		by     []string
+	}{
+		"healthy":             {func(*fixture) {}, 0, nil},
+		"at two mount points": {func(b *fixture) { b.fall(podA, IOError); b.fall(staging, IOError) }, 2, nil},
+		"in a container, twice": {func(b *fixture) {
+			b.fall(podA, IOError)
+			b.containers = []host.ContainerMount{has(disk), has(disk), has(other), {Mount: host.Mount{Dev: disk}}}
+		}, 5, []string{by}},
+		"in one that has too many": {func(b *fixture) {
+			b.fall(podA, IOError)
+			b.unverified = []host.Unverified{{PodUID: "uid-b", Why: host.WhyTooMany, Has: true}, {PodUID: "uid-c", Why: host.WhyForeign}}
+		}, 2, []string{"pod uid-b"}},
+		"of two filesystems": {func(b *fixture) {
+			b.change(staging, func(m *host.Mount) { m.Dev = other })
+			b.fall(podA, IOError)
+			b.fall(staging, IOError)
+			b.containers = []host.ContainerMount{has(other)}
+		}, 3, []string{by}},
+		"nothing is mounted":      {func(b *fixture) { b.unmount(podA); b.fall(podA, NotMounted) }, 0, nil},
+		"at no known mount point": {func(b *fixture) { b.fall("/elsewhere", IOError) }, 0, nil},
+		"it cannot be told":       {func(b *fixture) { b.heal(volume); b.fall(podA, IOError); b.walkErr = errors.New("no procfs") }, 0, nil},
+	} {
+		b := newFixture(t)
+		tc.change(b)
+		r := b.heal(volume)
+		if r.Held.Mounts != tc.mounts || !slices.Equal(r.Held.By, tc.by) || (r.Verdict() == Healthy) != (name == "healthy") {
+			t.Errorf("%s: %s, held %+v, want %d by %q", name, r.Verdict(), r.Held, tc.mounts, tc.by)
+		}
+	}
+}
+
+// Files that were open before stay dead where another filesystem instance is there now.
+func TestReplaced(t *testing.T) {
+	was := func(path string, d host.Dev) MountPoint { return on(RoleTarget, path, d) }
+	now := Case{MountPoints: []MountPoint{on(RoleStaging, staging, renewed)}, Superblocks: map[host.Dev]host.Superblock{renewed: answered}}
+	node := was("/a", host.Dev{Minor: 5})
+	node.Stack[0].FSType, node.Stack[0].Root = "devtmpfs", "/sdb"
+	for name, tc := range map[string]struct {
+		before []MountPoint
+		steps  []Outcome
+		want   bool
+	}{
+		"replaced":                        {[]MountPoint{was("/a", previously)}, []Outcome{{MountPoint: "/a"}}, true},
+		"no step":                         {[]MountPoint{was("/a", previously)}, nil, false},
+		"the step failed":                 {[]MountPoint{was("/a", previously)}, []Outcome{{MountPoint: "/a", Err: errors.New("no")}}, false},
+		"nothing was mounted there":       {[]MountPoint{on(RoleTarget, "/a")}, []Outcome{{MountPoint: "/a"}}, false},
+		"a mount point that was not seen": {[]MountPoint{was("/a", previously)}, []Outcome{{MountPoint: "/b"}}, false},
+		"the same as now":                 {[]MountPoint{was("/a", renewed)}, []Outcome{{MountPoint: "/a"}}, false},
+		"a device node":                   {[]MountPoint{node}, []Outcome{{MountPoint: "/a"}}, false},
+		"one of two steps failed":         {[]MountPoint{was("/a", previously), was("/b", dev(51))}, []Outcome{{MountPoint: "/a", Err: errors.New("no")}, {MountPoint: "/b"}}, true},
+	} {
+		r := Report{Before: Diagnosis{Case: Case{MountPoints: tc.before}}, After: Diagnosis{Case: now}, Steps: tc.steps}
+		if r.Replaced() != tc.want {
+			t.Errorf("%s: %v", name, !tc.want)
+		}
+	}
+}
