@@ -54,6 +54,8 @@ func (a admin) ListVolumes(_ *adminpb.ListVolumesRequest, stream grpc.ServerStre
 	return nil
 }
 
+type volumeKey struct{ driver, volumeID string }
+
 // volumesOf returns the volumes that have the paths, sorted.
 func volumesOf(paths []host.VolumePath) (volumes []*adminpb.Volume) {
 	byKey := map[volumeKey]*adminpb.Volume{}

@@ -125,9 +125,6 @@ func FuzzHealthEntries(f *testing.F) {
 		if len(seen) == 0 && !d.Healthy() {
 			t.Error("a sick volume without an entry")
 		}
-		if abnormal, text := conditionText(d); abnormal == d.Healthy() || text == "" || len(text) > 128 || !utf8.ValidString(text) {
-			t.Errorf("condition %v %q", abnormal, text)
-		}
 	})
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
-// csiNode implements the health methods of csi.NodeServer, for callers that do not know
-// CSI-Addons. They heal nothing, and this server is no driver.
+// csiNode implements NodeGetVolumeHealth of csi.NodeServer, for callers that do not know
+// CSI-Addons. It heals nothing, and this server is no driver.
 type csiNode struct {
 	csi.UnimplementedNodeServer
 
@@ -21,27 +21,14 @@ type csiNode struct {
 // maxCSIStringBytes is CSI's general limit of a string (section "Size Limits").
 const maxCSIStringBytes = 128
 
-// capabilityVolumeCondition is VOLUME_CONDITION of CSI before 1.13, which reserves the
-// number: NodeGetVolumeStats returns a volume's condition.
-const capabilityVolumeCondition csi.NodeServiceCapability_RPC_Type = 4
-
 // NodeGetCapabilities implements csi.NodeServer.
 func (n csiNode) NodeGetCapabilities(_ context.Context, _ *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
 	if err := n.offered(); err != nil {
 		return nil, toStatus(err, nil)
 	}
-	resp := &csi.NodeGetCapabilitiesResponse{}
-	for _, c := range []csi.NodeServiceCapability_RPC_Type{
-		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
-		capabilityVolumeCondition,
-		csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH,
-		csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH,
-	} {
-		resp.Capabilities = append(resp.Capabilities, &csi.NodeServiceCapability{
-			Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: c}},
-		})
-	}
-	return resp, nil
+	return &csi.NodeGetCapabilitiesResponse{Capabilities: []*csi.NodeServiceCapability{{
+		Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH}},
+	}}}, nil
 }
 
 // offered returns an error when the server is off.

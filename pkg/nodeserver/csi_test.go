@@ -47,10 +47,6 @@ func healthOf(id, publish, staging string) *csi.NodeGetVolumeHealthRequest {
 	return &csi.NodeGetVolumeHealthRequest{VolumeId: id, VolumePublishPath: publish, StagingTargetPath: staging}
 }
 
-func statsOf(id, path, staging string) *csi.NodeGetVolumeStatsRequest {
-	return &csi.NodeGetVolumeStatsRequest{VolumeId: id, VolumePath: path, StagingTargetPath: staging}
-}
-
 func TestCSIIdentity(t *testing.T) {
 	cfg := testConfig(&fakeHealer{})
 	cfg.Ready = func() error { return nil }
@@ -84,9 +80,7 @@ func TestNodeCapabilities(t *testing.T) {
 		got = append(got, int(c.GetRpc().GetType()))
 	}
 	slices.Sort(got)
-	// Stats, the old condition, volume health, storage health, as numbered on
-	// the wire.
-	if !slices.Equal(got, []int{2, 4, 7, 8}) {
+	if !slices.Equal(got, []int{int(csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH)}) {
 		t.Errorf("got %v", got)
 	}
 }
@@ -101,7 +95,7 @@ func everyNodeCall(ctx context.Context, c csi.NodeClient) map[string]error {
 	_, calls["NodeExpandVolume"] = c.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{})
 	_, calls["NodeGetInfo"] = c.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
 	_, calls["NodeGetCapabilities"] = c.NodeGetCapabilities(ctx, &csi.NodeGetCapabilitiesRequest{})
-	_, calls["NodeGetVolumeStats"] = c.NodeGetVolumeStats(ctx, statsOf("v", pathA, ""))
+	_, calls["NodeGetVolumeStats"] = c.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: "v", VolumePath: pathA})
 	_, calls["NodeGetVolumeHealth"] = c.NodeGetVolumeHealth(ctx, healthOf("v", pathA, ""))
 	_, calls["NodeGetStorageHealth"] = c.NodeGetStorageHealth(ctx, &csi.NodeGetStorageHealthRequest{})
 	return calls
@@ -118,7 +112,7 @@ func reasonOf(err error) string {
 }
 
 func TestWhatIsOffered(t *testing.T) {
-	offered := []string{"NodeGetCapabilities", "NodeGetVolumeStats", "NodeGetVolumeHealth", "NodeGetStorageHealth"}
+	offered := []string{"NodeGetCapabilities", "NodeGetVolumeHealth"}
 	h := &fakeHealer{}
 	s := serve(t, testConfig(h))
 	for name, err := range everyNodeCall(testContext(t), s.node()) {
@@ -130,7 +124,7 @@ func TestWhatIsOffered(t *testing.T) {
 			t.Errorf("%s: got %v %s, want %v %s", name, err, reasonOf(err), want, reason)
 		}
 	}
-	if len(h.volumes()) != 0 || len(h.checks()) != 2 {
+	if len(h.volumes()) != 0 || len(h.checks()) != 1 {
 		t.Errorf("healed %v, checked %v", h.volumes(), h.checks())
 	}
 }
@@ -139,7 +133,7 @@ func TestCSIOfAServerThatIsOff(t *testing.T) {
 	cfg := testConfig(nil)
 	cfg.Off = true
 	s := serve(t, cfg)
-	disabled := []string{"NodeGetCapabilities", "NodeGetVolumeStats", "NodeGetVolumeHealth", "NodeGetStorageHealth"}
+	disabled := []string{"NodeGetCapabilities", "NodeGetVolumeHealth"}
 	for name, err := range everyNodeCall(testContext(t), s.node()) {
 		reason := "NOT_OFFERED" // in no other mode either
 		if slices.Contains(disabled, name) {
@@ -158,40 +152,34 @@ func TestCSIRequestRules(t *testing.T) {
 	long := strings.Repeat("x", maxVolumeIDBytes+1)
 	for name, tc := range map[string]struct {
 		id, path, staging string
-		want              string // the start of both errors after the path's field; empty: valid
+		want              string // the start of the error; empty: valid
 	}{
 		"as it is":           {id: "v", path: pathA, staging: pathS},
 		"no id":              {path: pathA, want: "volume_id: is required"},
 		"blank id":           {id: " ", path: pathA, want: "volume_id: must not be blank"},
 		"long id":            {id: long, path: pathA, want: "volume_id: has 1025 bytes"},
-		"outside":            {id: "v", path: "/etc", want: "PATH: must be beneath"},
-		"dots":               {id: "v", path: pathA + "/..", want: "PATH: must be a clean path"},
-		"control characters": {id: "v", path: pathA + "\n", want: "PATH: must not contain control characters"},
+		"outside":            {id: "v", path: "/etc", want: "volume_publish_path: must be beneath"},
+		"dots":               {id: "v", path: pathA + "/..", want: "volume_publish_path: must be a clean path"},
+		"control characters": {id: "v", path: pathA + "\n", want: "volume_publish_path: must not contain control characters"},
 		"staging relative":   {id: "v", path: pathA, staging: "x", want: "staging_target_path: must be an absolute path"},
 		"staging outside":    {id: "v", path: pathA, staging: "/tmp/x", want: "staging_target_path: must be beneath"},
 		"id before path":     {path: "/etc", want: "volume_id:"},
-		"path before rest":   {id: "v", path: "/etc", staging: "x", want: "PATH:"},
+		"path before rest":   {id: "v", path: "/etc", staging: "x", want: "volume_publish_path:"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := &fakeHealer{}
 			s := serve(t, testConfig(h))
-			_, health := s.node().NodeGetVolumeHealth(testContext(t), healthOf(tc.id, tc.path, tc.staging))
-			_, stats := s.node().NodeGetVolumeStats(testContext(t), statsOf(tc.id, tc.path, tc.staging))
-			for field, err := range map[string]error{fieldPublishPath: health, fieldVolumePath: stats} {
-				if tc.want == "" {
-					if err != nil {
-						t.Error(err)
-					}
-					continue
-				}
-				want := strings.Replace(tc.want, "PATH", field, 1)
-				if status.Code(err) != codes.InvalidArgument || !strings.HasPrefix(status.Convert(err).Message(), want) {
-					t.Errorf("got %v, want %s", err, want)
-				}
+			_, err := s.node().NodeGetVolumeHealth(testContext(t), healthOf(tc.id, tc.path, tc.staging))
+			want := codes.InvalidArgument
+			if tc.want == "" {
+				want = codes.OK
+			}
+			if status.Code(err) != want || !strings.HasPrefix(status.Convert(err).Message(), tc.want) {
+				t.Errorf("got %v, want %s", err, tc.want)
 			}
 			if asked := h.checks(); tc.want != "" && len(asked) != 0 {
 				t.Errorf("asked for %v", asked)
-			} else if tc.want == "" && fmt.Sprint(asked) != fmt.Sprint(slices.Repeat([]healer.Volume{{ID: "v", Path: pathA, StagingPath: pathS}}, 2)) {
+			} else if tc.want == "" && fmt.Sprint(asked) != fmt.Sprint([]healer.Volume{{ID: "v", Path: pathA, StagingPath: pathS}}) {
 				t.Errorf("asked for %v", asked)
 			}
 		})
@@ -211,12 +199,9 @@ func TestCSIErrors(t *testing.T) {
 		"failed":    {healer.Failed("read the mount table", errors.New("EIO")), codes.Unknown},
 	} {
 		h.next(healer.Report{}, tc.err, nil)
-		_, health := s.node().NodeGetVolumeHealth(testContext(t), healthOf("v", pathA, ""))
-		_, stats := s.node().NodeGetVolumeStats(testContext(t), statsOf("v", pathA, ""))
-		for _, got := range []error{health, stats} {
-			if status.Code(got) != tc.want || status.Convert(got).Message() != tc.err.Error() {
-				t.Errorf("%s: got %v", name, got)
-			}
+		_, got := s.node().NodeGetVolumeHealth(testContext(t), healthOf("v", pathA, ""))
+		if status.Code(got) != tc.want || status.Convert(got).Message() != tc.err.Error() {
+			t.Errorf("%s: got %v", name, got)
 		}
 	}
 	h.next(healer.Report{}, nil, func(context.Context) { panic("x") })
@@ -224,7 +209,7 @@ func TestCSIErrors(t *testing.T) {
 		t.Errorf("a panic: %v", err)
 	}
 	s.server.calls.drain()
-	if _, err := s.node().NodeGetVolumeStats(testContext(t), statsOf("v", pathA, "")); status.Code(err) != codes.Aborted {
+	if _, err := s.node().NodeGetVolumeHealth(testContext(t), healthOf("v", pathA, "")); status.Code(err) != codes.Aborted {
 		t.Errorf("while stopping: %v", err)
 	}
 }
@@ -260,7 +245,7 @@ func TestChecksAreReported(t *testing.T) {
 		}
 	}
 	h.next(healer.Report{}, healer.NotFound("gone"), nil)
-	if _, err := s.node().NodeGetVolumeStats(testContext(t), statsOf("v", pathA, "")); err == nil {
+	if _, err := s.node().NodeGetVolumeHealth(testContext(t), healthOf("v", pathA, "")); err == nil {
 		t.Error("an answer")
 	}
 	if want := []string{"v abnormal: the volume: IOError. Nothing was changed"}; !slices.Equal(noted, want) {
@@ -287,9 +272,6 @@ func TestNoVolumeAtThePath(t *testing.T) {
 		h.next(r, nil, nil)
 		if _, err := s.node().NodeGetVolumeHealth(testContext(t), healthOf("v", pathA, "")); status.Code(err) != tc.want {
 			t.Errorf("health, %+v: %v", tc, err)
-		}
-		if _, err := s.node().NodeGetVolumeStats(testContext(t), statsOf("v", pathA, "")); status.Code(err) != tc.want {
-			t.Errorf("stats, %+v: %v", tc, err)
 		}
 	}
 }

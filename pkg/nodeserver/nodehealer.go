@@ -8,7 +8,6 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/healer/provider/network"
 	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
@@ -54,15 +53,10 @@ func (s *Server) run(ctx context.Context, v healer.Volume, do func(context.Conte
 	return report, err
 }
 
-// Publish keeps a report for NodeGetStorageHealth and passes it to Config.OnReport,
-// unless only the caller says which volume it belongs to. The server publishes those of
-// its calls itself.
+// Publish passes a report to Config.OnReport, unless only the caller says which volume it
+// belongs to. The server publishes those of its calls itself.
 func (s *Server) Publish(r healer.Report) {
-	if !r.After.Case.Proven() {
-		return
-	}
-	s.recent.add(volumeKey{r.Driver, r.Volume.ID}, network.Of(r))
-	if s.cfg.OnReport != nil {
+	if r.After.Case.Proven() && s.cfg.OnReport != nil {
 		s.cfg.OnReport(r, notice)
 	}
 }

@@ -81,7 +81,6 @@ type Server struct {
 	grpc, gateway *grpc.Server
 	health        *health.Server
 	calls         calls
-	recent        recentReports
 }
 
 // New checks the configuration and registers every service: HealerNode, the
@@ -107,7 +106,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, rules: rules, health: health.NewServer(), recent: newRecentReports()}
+	s := &Server{cfg: cfg, rules: rules, health: health.NewServer()}
 	s.grpc = s.newGRPC(peerGuard{allowed: cfg.AllowedUIDs, flag: "--allowed-uids", callerOf: localCaller})
 	s.gateway = s.newGRPC(peerGuard{allowed: []uint32{cfg.GatewayUID}, flag: "--gateway-uid", callerOf: forwardedCaller})
 	if cfg.Volumes != nil {

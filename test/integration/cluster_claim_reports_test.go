@@ -206,7 +206,7 @@ func TestUnhealthyWhileOnePodIs(t *testing.T) {
 	mountPoints := []string{v.MountPoint(), v.MountPointOf(string(second.UID))}
 	ask := func(mountPoint string) {
 		t.Helper()
-		_, err := csi.NewNodeClient(m.Conn).NodeGetVolumeStats(within(t), &csi.NodeGetVolumeStatsRequest{VolumeId: v.ID, VolumePath: mountPoint})
+		_, err := csi.NewNodeClient(m.Conn).NodeGetVolumeHealth(within(t), &csi.NodeGetVolumeHealthRequest{VolumeId: v.ID, VolumePublishPath: mountPoint})
 		harness.Must(t, err)
 	}
 	ask(mountPoints[0])

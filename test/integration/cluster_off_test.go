@@ -40,13 +40,6 @@ func (v *claimed) asks() map[string]func() string {
 		"NodeGetVolumeHealth":           health(v.MountPoint(), v.Staging),
 		"NodeGetVolumeHealth, staged":   health("", v.Staging),
 		"NodeGetVolumeHealth, by ID":    health("", ""),
-		"NodeGetVolumeStats": func() string {
-			a, err := node.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: v.ID, VolumePath: v.MountPoint()})
-			if err != nil {
-				return said(err)
-			}
-			return a.String()
-		},
 	}
 }
 

@@ -28,11 +28,7 @@ func TestNothingIsReportedOfVolumesOnOtherNodes(t *testing.T) {
 	harness.Must(t, os.MkdirAll(empty, 0o755))
 	here := m.newClaimed("tmpfs", "here")
 
-	_, err := csi.NewNodeClient(m.Conn).NodeGetVolumeStats(within(t), &csi.NodeGetVolumeStatsRequest{VolumeId: far.ID, VolumePath: empty})
-	if status.Code(err) != codes.NotFound {
-		t.Errorf("usage: %v", err)
-	}
-	_, err = csi.NewNodeClient(m.Conn).NodeGetVolumeHealth(within(t), &csi.NodeGetVolumeHealthRequest{VolumeId: far.ID, VolumePublishPath: empty})
+	_, err := csi.NewNodeClient(m.Conn).NodeGetVolumeHealth(within(t), &csi.NodeGetVolumeHealthRequest{VolumeId: far.ID, VolumePublishPath: empty})
 	if status.Code(err) != codes.NotFound {
 		t.Errorf("health: %v", err)
 	}

@@ -33,13 +33,8 @@ var sanityRuns = []string{
 	"Identity Service GetPluginInfo should return appropriate information",
 	"Identity Service Probe should return appropriate information",
 	"Node Service NodeGetCapabilities should return appropriate capabilities",
-	"Node Service NodeGetStorageHealth should return appropriate response",
 	"Node Service NodeGetVolumeHealth should fail when no volume id is provided",
 	"Node Service NodeGetVolumeHealth should return health for a valid volume",
-	"Node Service NodeGetVolumeStats should fail when no volume id is provided",
-	"Node Service NodeGetVolumeStats should fail when no volume path is provided",
-	"Node Service NodeGetVolumeStats should fail when volume does not exist on the specified path",
-	"Node Service NodeGetVolumeStats should fail when volume is not found",
 	"Node Service should be idempotent",
 	"Node Service should work",
 }
