@@ -69,9 +69,6 @@ const (
 	DeviceMissing Reason = "DeviceMissing"
 	// DeviceReadError: a read of the device itself, past every cache, failed.
 	DeviceReadError Reason = "DeviceReadError"
-	// DeviceMediaError: the first block of the device can be read, and another one
-	// cannot.
-	DeviceMediaError Reason = "DeviceMediaError"
 	// DeviceReadOnly: the device is write-protected, and the volume is not.
 	DeviceReadOnly Reason = "DeviceReadOnly"
 	// DeviceSizeChanged: the device, or the file behind it, has become smaller.
@@ -81,7 +78,7 @@ const (
 	// DeviceMappingDead: a device-mapper device is suspended, or lies on
 	// devices that are gone.
 	DeviceMappingDead Reason = "DeviceMappingDead"
-	// PathsFailed: paths to the device have failed, some or all of them.
+	// PathsFailed: all paths to the device have failed.
 	PathsFailed Reason = "PathsFailed"
 	// StaleInContainers: the host has the volume, and a container that was started
 	// before still has a filesystem instance of it that is dead.

@@ -32,7 +32,6 @@ type Node interface {
 	// Identity reads anew what BlockDevice may have kept.
 	Identity(dev host.Dev) host.Identity
 	FilesystemErrors(fsType, device string) *host.FilesystemErrors
-	BtrfsErrors(fsType, uuid string) *host.BtrfsErrors
 	HolderFinder
 	// InContainers finds mounts in the running containers of pods, of all if pods is
 	// nil; ProbeInContainers probes them through the containers' own paths.

@@ -30,7 +30,6 @@ type fakeNode struct {
 	syncs       []string
 	writeErr    error
 	errors      *host.FilesystemErrors
-	btrfs       *host.BtrfsErrors
 	stale       []host.Mount               // what Topology still shows; nil: what is there
 	anew        map[host.Dev]host.Identity // what is read anew, where it differs
 	containers  []host.ContainerMount
@@ -194,7 +193,6 @@ func (w *fakeNode) Identity(dev host.Dev) host.Identity {
 	return w.BlockDevice(dev, host.OpenedDevice{}).Identity
 }
 func (w *fakeNode) FilesystemErrors(string, string) *host.FilesystemErrors { return w.errors }
-func (w *fakeNode) BtrfsErrors(string, string) *host.BtrfsErrors           { return w.btrfs }
 func (w *fakeNode) BootTime() time.Time                                    { return time.Unix(1e9, 0) }
 
 func (w *fakeNode) BlockDevice(dev host.Dev, _ host.OpenedDevice) host.BlockDevice {

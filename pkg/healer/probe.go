@@ -159,7 +159,7 @@ func (o *observation) takeOwn(g *group, sb host.Superblock) host.Superblock {
 func (o *observation) superblock(m host.Mount, s host.Inspection) host.Superblock {
 	sb := host.StateOf(m)
 	sb.Kind, sb.Answer, sb.Space, sb.Opened = s.Kind, s.Answer, s.Space, s.Opened
-	sb.ReadOnly, sb.Media = sb.ReadOnly || s.ReadOnly, s.Media
+	sb.ReadOnly = sb.ReadOnly || s.ReadOnly
 	var dev host.Dev
 	switch {
 	case s.Kind == host.KindBlock:
@@ -179,7 +179,6 @@ func (o *observation) superblock(m host.Mount, s host.Inspection) host.Superbloc
 		// A filesystem of a disk whose node cannot be seen: its UUID still identifies it.
 		sb.Device = &host.BlockDevice{Name: m.Source, Missing: s.SourceGone, Identity: host.Identity{FilesystemUUID: s.UUID}}
 	}
-	sb.Btrfs = o.node.BtrfsErrors(m.FSType, s.UUID)
 	if m.FSType == "overlay" {
 		sb.Upper = o.upper(m)
 	}

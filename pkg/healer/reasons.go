@@ -22,7 +22,6 @@ func Reasons() []Reason {
 		FilesystemErrors,
 		DeviceMissing,
 		DeviceReadError,
-		DeviceMediaError,
 		DeviceReadOnly,
 		DeviceSizeChanged,
 		BackingFileGone,

@@ -129,7 +129,7 @@ func (r *Record) setSuperblock(c Case, sb host.Superblock) {
 		r.Identity, r.DiskSeq = sb.Device.Identity, sb.Device.DiskSeq
 	}
 	r.FilesystemErrors = ErrorsCounted(sb)
-	if sb.Errors == nil && sb.Btrfs == nil && c.Record != nil {
+	if sb.Errors == nil && c.Record != nil {
 		r.FilesystemErrors = c.Record.FilesystemErrors // the count cannot be read now
 	}
 	if c.Record == nil && ErrorsRose(c, sb) {

@@ -132,13 +132,10 @@ func (o *observation) mayWrite(ctx context.Context, p MountPoint, sb host.Superb
 
 // ErrorsCounted returns the errors that a filesystem counted, 0 where it counts none.
 func ErrorsCounted(sb host.Superblock) uint64 {
-	switch {
-	case sb.Errors != nil:
-		return sb.Errors.Count
-	case sb.Btrfs != nil:
-		return sb.Btrfs.Count()
+	if sb.Errors == nil {
+		return 0
 	}
-	return 0
+	return sb.Errors.Count
 }
 
 // ofRecord reports whether the record counts the errors of this superblock: a driver
@@ -153,10 +150,8 @@ func ofRecord(c Case, sb host.Superblock) bool {
 func ErrorsRose(c Case, sb host.Superblock) bool {
 	count := ErrorsCounted(sb)
 	if c.Record != nil && ofRecord(c, sb) {
-		// A check of the filesystem makes ext4 count from 0 again. The count of a
-		// btrfs also falls when a device is removed.
-		checked := sb.Errors != nil && count > 0 && count < c.Record.FilesystemErrors
-		return checked || count > c.Record.FilesystemErrors
+		// A check of the filesystem makes ext4 count from 0 again.
+		return count > 0 && count != c.Record.FilesystemErrors
 	}
-	return count > 0 && sb.Errors != nil && !sb.Errors.LastTime.Before(c.BootTime.Truncate(time.Second))
+	return count > 0 && !sb.Errors.LastTime.Before(c.BootTime.Truncate(time.Second))
 }

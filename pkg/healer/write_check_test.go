@@ -284,11 +284,6 @@ func TestErrorsRose(t *testing.T) {
 		"no record, the second of booting": {-1, ext4Counted(1, 1000), true},
 		"no record, an earlier boot":       {-1, ext4Counted(1, 999), false},
 		"no record, no time":               {-1, ext4Counted(1, 0), false},
-		"btrfs, the first":                 {0, host.Superblock{Btrfs: &host.BtrfsErrors{Generations: 1}}, true},
-		"btrfs, the same":                  {1, host.Superblock{Btrfs: &host.BtrfsErrors{Reads: 1}}, false},
-		"btrfs, fewer":                     {2, host.Superblock{Btrfs: &host.BtrfsErrors{Reads: 1}}, false},
-		"btrfs, no record":                 {-1, host.Superblock{Btrfs: &host.BtrfsErrors{Reads: 1}}, false},
-		"btrfs, a device missing":          {0, host.Superblock{Btrfs: &host.BtrfsErrors{Missing: 1}}, false},
 	} {
 		c := Case{BootTime: boot}
 		if tc.recorded >= 0 {

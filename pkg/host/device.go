@@ -20,10 +20,10 @@ type BlockDevice struct {
 	Loop *Loop
 	// Mapping is nil unless the device is one of device-mapper.
 	Mapping *Mapping
-	// Paths are the paths to one and the same storage, by name: one for a plain
-	// SCSI or NVMe disk. Nil where sysfs shows none, and for a mapping over
-	// several devices that cannot replace each other.
-	Paths []DevicePath
+	// DeadPaths are the paths to the storage with their states, if all have failed: SCSI
+	// and NVMe disks, one or several below a multipath mapping. Nil while one has not, where
+	// sysfs shows none, and for a mapping over devices that cannot replace each other.
+	DeadPaths []string
 }
 
 // Known reports whether the device is there and sysfs could be read, which fails when

@@ -3,7 +3,6 @@ package host
 import (
 	"errors"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -16,23 +15,6 @@ type Loop struct {
 	// Deleted is true when that name was removed or replaced since. (A file
 	// whose own name ends in " (deleted)" looks the same.)
 	Deleted bool
-	// Autoclear is true when the device is detached with its last user: it was
-	// set up so, or was detached while it was in use.
-	Autoclear bool
-	// Offset and SizeLimit are in bytes; a SizeLimit of 0 is none.
-	Offset    int64
-	SizeLimit int64
-}
-
-// Backing reads the path of the backing file again: it may have been removed since.
-// It returns nil when no file is attached any more.
-func (s Sysfs) Backing(name string, l Loop) *Loop {
-	file, err := readFile(string(s) + "/block/" + name + "/loop/backing_file")
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	l.BackingFile, l.Deleted = strings.CutSuffix(file, " (deleted)")
-	return &l
 }
 
 // loopOf reads the attributes of a loop device, given by its directory; for a
@@ -43,14 +25,11 @@ func loopOf(disk string) *Loop {
 	if !strings.HasPrefix(filepath.Base(disk), "loop") {
 		return nil
 	}
-	dir := disk + "/loop"
-	file, err := readFile(dir + "/backing_file")
+	file, err := readFile(disk + "/loop/backing_file")
 	if errors.Is(err, unix.ENOENT) {
 		return nil // no file is attached
 	}
-	l := &Loop{Autoclear: text(dir+"/autoclear") == "1"}
+	l := &Loop{}
 	l.BackingFile, l.Deleted = strings.CutSuffix(file, " (deleted)")
-	l.Offset, _ = strconv.ParseInt(text(dir+"/offset"), 10, 64)
-	l.SizeLimit, _ = strconv.ParseInt(text(dir+"/sizelimit"), 10, 64)
 	return l
 }

@@ -34,7 +34,7 @@ func isMapping(dir string) bool { return strings.HasPrefix(filepath.Base(dir), "
 // The attributes show variables (drivers/md/dm-sysfs.c). Name and UUID are copied
 // under a mutex, which is held for moments only, and not while a mapping is
 // suspended or its table changed.
-func mappingOf(dir string, deeper int) (Mapping, []DevicePath) {
+func mappingOf(dir string, deeper int) (Mapping, []devicePath) {
 	m := Mapping{
 		Name:      text(dir + "/dm/name"),
 		UUID:      text(dir + "/dm/uuid"),
@@ -44,7 +44,7 @@ func mappingOf(dir string, deeper int) (Mapping, []DevicePath) {
 	if err != nil || deeper == 0 {
 		return m, nil
 	}
-	var paths []DevicePath
+	var paths []devicePath
 	gone := 0
 	for _, slave := range slaves {
 		lower, err := follow(dir + "/slaves/" + slave.Name())
@@ -55,7 +55,7 @@ func mappingOf(dir string, deeper int) (Mapping, []DevicePath) {
 			// The link outlives the device. Another device that has its name by now does
 			// not have this mapping among its holders.
 			gone++
-			paths = append(paths, DevicePath{Name: nameOf(lower), State: PathGone, Failed: true})
+			paths = append(paths, devicePath{name: nameOf(lower), state: "gone", failed: true})
 		case isMapping(lower):
 			below, its := mappingOf(lower, deeper-1)
 			if below.Suspended && !m.Suspended {

@@ -3,7 +3,6 @@ package host
 import (
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -11,14 +10,10 @@ import (
 // disk, over mounts and boots, until the filesystem is checked.
 type FilesystemErrors struct {
 	Count uint64
-	// FirstTime and LastTime are by the node's clock at the time, in seconds.
-	FirstTime time.Time
-	LastTime  time.Time
+	// LastTime is by the node's clock at the time, in seconds.
+	LastTime time.Time
 	// LastFunction is the kernel's function that saw the last error.
 	LastFunction string
-	// LastErrno is the cause of the last error if it was recorded: EUCLEAN
-	// for a damaged filesystem, EBADMSG for a checksum (Linux 5.7).
-	LastErrno syscall.Errno
 }
 
 // Ext4Errors reads the error counter of the ext4 on the device with the kernel's
@@ -39,10 +34,8 @@ func (s Sysfs) Ext4Errors(name string) *FilesystemErrors {
 	}
 	return &FilesystemErrors{
 		Count:        count,
-		FirstTime:    seconds(dir + "/first_error_time"),
 		LastTime:     seconds(dir + "/last_error_time"),
 		LastFunction: text(dir + "/last_error_func"),
-		LastErrno:    ext4Errnos[text(dir+"/last_error_errcode")],
 	}
 }
 
@@ -53,25 +46,4 @@ func seconds(name string) time.Time {
 		return time.Time{}
 	}
 	return time.Unix(n, 0)
-}
-
-// ext4Errnos are the codes that ext4 writes for an errno (EXT4_ERR_* in
-// fs/ext4/ext4.h); 1 is any other.
-var ext4Errnos = map[string]syscall.Errno{
-	"2":  syscall.EIO,
-	"3":  syscall.ENOMEM,
-	"4":  syscall.EBADMSG,
-	"5":  syscall.EUCLEAN,
-	"6":  syscall.ENOSPC,
-	"7":  syscall.ENOKEY,
-	"8":  syscall.EROFS,
-	"9":  syscall.EFBIG,
-	"10": syscall.EEXIST,
-	"11": syscall.ERANGE,
-	"12": syscall.EOVERFLOW,
-	"13": syscall.EBUSY,
-	"14": syscall.ENOTDIR,
-	"15": syscall.ENOTEMPTY,
-	"16": syscall.ESHUTDOWN,
-	"17": syscall.EFAULT,
 }

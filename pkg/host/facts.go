@@ -12,7 +12,7 @@ import (
 func (n *Node) BlockDevice(dev Dev, opened OpenedDevice) BlockDevice {
 	if d, known := n.devices.as(dev, opened); known {
 		if d.Loop != nil {
-			d.Loop = n.cfg.Sysfs.Backing(d.Name, *d.Loop)
+			d.Loop = loopOf(string(n.cfg.Sysfs) + "/block/" + d.Name) // the file may have been removed since
 		}
 		return d
 	}
@@ -33,14 +33,6 @@ func (n *Node) FilesystemErrors(fsType, device string) *FilesystemErrors {
 		return nil
 	}
 	return n.cfg.Sysfs.Ext4Errors(device)
-}
-
-// BtrfsErrors reads what a btrfs has counted; nil for another filesystem.
-func (n *Node) BtrfsErrors(fsType, uuid string) *BtrfsErrors {
-	if fsType != "btrfs" || uuid == "" {
-		return nil
-	}
-	return n.cfg.Sysfs.BtrfsErrors(uuid)
 }
 
 // devices caches what devices are, for as long as the disk is the same: its

@@ -164,10 +164,7 @@ func TestDeviceWithoutADescriptorLeft(t *testing.T) {
 
 func TestErrorsCountedBy(t *testing.T) {
 	n := &Node{devices: newDevices(), cfg: Config{Sysfs: Sysfs(tree(t, map[string]string{
-		"fs/ext4/sdb/errors_count":               "3\n",
-		"fs/btrfs/u-1/devinfo/1/error_stats":     "write_errs 1\nread_errs 2\n",
-		"fs/btrfs/u-1/devinfo/1/missing":         "0\n",
-		"fs/btrfs/devinfo/nothing/1/error_stats": "write_errs 1\n",
+		"fs/ext4/sdb/errors_count": "3\n",
 	}))}}
 	for _, tc := range []struct {
 		fsType, device string
@@ -180,14 +177,6 @@ func TestErrorsCountedBy(t *testing.T) {
 		e := n.FilesystemErrors(tc.fsType, tc.device)
 		if (e == nil) != tc.none || e != nil && e.Count != tc.want {
 			t.Errorf("%+v: %+v", tc, e)
-		}
-	}
-	if e := n.BtrfsErrors("btrfs", "u-1"); e == nil || e.Count() != 3 {
-		t.Errorf("%+v", e)
-	}
-	for _, tc := range [][2]string{{"ext4", "u-1"}, {"btrfs", "u-2"}, {"btrfs", ""}} {
-		if e := n.BtrfsErrors(tc[0], tc[1]); e != nil {
-			t.Errorf("%q: %+v", tc, e)
 		}
 	}
 }

@@ -42,8 +42,6 @@ type Inspection struct {
 	Space      Space
 	// Opened is what the open block device says of itself.
 	Opened OpenedDevice
-	// Media are the blocks that could not be read, other than the first.
-	Media []MediaError
 	// ReadOnly is true when the kernel says that the superblock is read-only.
 	ReadOnly bool
 	// NewestMountID is a unique mount id that was the highest in the kernel at the time
@@ -128,7 +126,6 @@ func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
 	if !in.Rdev.Zero() {
 		n.rdevs.add(storageOf(*q.Probe), in.Rdev)
 	}
-	in.Media = n.readMedia(ctx, *q.Probe, in)
 	return in, nil
 }
 

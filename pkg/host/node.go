@@ -42,7 +42,6 @@ type Node struct {
 	// rdevs are the device numbers that no mount table shows: of device nodes and of btrfs.
 	rdevs      cache[storage, Dev]
 	devices    devices
-	media      cache[Dev, mediaCheck]
 	containers containerWalks
 	daemons    daemonWalks
 	booted     time.Time
@@ -69,7 +68,7 @@ func NewNode(cfg Config) (*Node, error) {
 		cfg: cfg, kubelet: Kubelet{Root: root}, bootID: bootID, booted: BootTime(),
 		moved:  movedRoots(cfg.Namespace.RealRoots()),
 		probes: newProbes(), together: together{prompt: newCache[storage, struct{}]()}, files: newVolDataFiles(), uuids: newCache[uint64, string](), rdevs: newCache[storage, Dev](),
-		devices: newDevices(), media: newCache[Dev, mediaCheck](),
+		devices:     newDevices(),
 		hungServers: newCache[storage, struct{}](),
 	}, nil
 }

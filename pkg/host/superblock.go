@@ -27,12 +27,8 @@ type Superblock struct {
 	Space  Space
 	// Opened is what the open device says of itself.
 	Opened OpenedDevice
-	// Media are the blocks of the device that cannot be read, other than the first.
-	Media []MediaError
-	// Errors is nil for filesystems that count none.
+	// Errors is nil for filesystems other than ext4.
 	Errors *FilesystemErrors
-	// Btrfs is nil for other filesystems.
-	Btrfs *BtrfsErrors
 	// Upper has the facts of the filesystem that an overlay writes to; nil for
 	// others, and where it cannot be found.
 	Upper *Superblock

@@ -102,9 +102,9 @@ func (s Sysfs) state(dev Dev) (BlockDevice, deviceDir) {
 	d.DiskSeq, _ = strconv.ParseUint(text(where.disk+"/diskseq"), 10, 64)
 	if isMapping(where.self) {
 		m, paths := mappingOf(where.self, maxStacked)
-		d.Mapping, d.Paths = &m, paths
+		d.Mapping, d.DeadPaths = &m, deadPaths(paths)
 	} else {
-		d.Paths = pathsOf(where.disk)
+		d.DeadPaths = deadPaths(pathsOf(where.disk))
 	}
 	return d, where
 }

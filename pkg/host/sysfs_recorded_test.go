@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -74,7 +73,6 @@ func TestRecordedDevices(t *testing.T) {
 		wwid   = "naa.6001405a1b2c3d4e5f60718293a4b5c6"
 		serial = "S4EVNX0R123456"
 	)
-	running := []DevicePath{{Name: "sdb", State: "running"}}
 	for name, tc := range map[string]struct {
 		tree string
 		want BlockDevice
@@ -84,38 +82,35 @@ func TestRecordedDevices(t *testing.T) {
 			Loop: &Loop{BackingFile: "/var/lib/images/a b", Deleted: true},
 		}},
 		"SCSI disk": {"scsi", BlockDevice{
-			Dev: Dev{Major: 8, Minor: 16}, Name: "sdb", DiskSeq: 9, Identity: Identity{WWID: wwid, Size: 1 << 30}, Paths: running,
+			Dev: Dev{Major: 8, Minor: 16}, Name: "sdb", DiskSeq: 9, Identity: Identity{WWID: wwid, Size: 1 << 30},
 		}},
 		"SCSI partition": {"scsi", BlockDevice{
-			Dev: Dev{Major: 8, Minor: 17}, Name: "sdb1", DiskSeq: 9, Identity: Identity{WWID: wwid, Size: 1 << 20, Partition: "1"}, Paths: running,
+			Dev: Dev{Major: 8, Minor: 17}, Name: "sdb1", DiskSeq: 9, Identity: Identity{WWID: wwid, Size: 1 << 20, Partition: "1"},
 		}},
 		"logical volume": {"lvm", BlockDevice{
 			Dev: Dev{Major: 253, Minor: 0}, Name: "dm-0", DiskSeq: 12, Identity: Identity{DMUUID: lv, Size: 512 << 10},
-			Mapping: &Mapping{Name: "vg-pvc", UUID: lv}, Paths: running,
+			Mapping: &Mapping{Name: "vg-pvc", UUID: lv},
 		}},
 		"LUKS on a logical volume": {"lvm", BlockDevice{
 			Dev: Dev{Major: 253, Minor: 1}, Name: "dm-1", DiskSeq: 13, Identity: Identity{DMUUID: crypt, Size: 496 << 10},
-			Mapping: &Mapping{Name: "luks-pvc", UUID: crypt}, Paths: running,
+			Mapping: &Mapping{Name: "luks-pvc", UUID: crypt},
 		}},
 		"LUKS, disk gone": {"crypt-gone", BlockDevice{
 			Dev: Dev{Major: 253, Minor: 0}, Name: "dm-0", DiskSeq: 12, Identity: Identity{DMUUID: crypt, Size: 1008 << 20},
-			Mapping: &Mapping{Name: "luks-pvc", UUID: crypt, Orphaned: true},
-			Paths:   []DevicePath{{Name: "sdb", State: PathGone, Failed: true}},
+			Mapping:   &Mapping{Name: "luks-pvc", UUID: crypt, Orphaned: true},
+			DeadPaths: []string{"sdb gone"},
 		}},
 		"NVMe": {"nvme", BlockDevice{
 			Dev: Dev{Major: 259, Minor: 0}, Name: "nvme0n1", DiskSeq: 2,
 			Identity: Identity{Serial: serial, WWID: "eui.0025385b71b1234a", Size: 2 << 20},
-			Paths:    []DevicePath{{Name: "nvme1", State: "live"}},
 		}},
 		"NVMe partition": {"nvme", BlockDevice{
 			Dev: Dev{Major: 259, Minor: 1}, Name: "nvme0n1p1", DiskSeq: 2,
 			Identity: Identity{Serial: serial, WWID: "eui.0025385b71b1234a", Size: 1 << 20, Partition: "1"},
-			Paths:    []DevicePath{{Name: "nvme1", State: "live"}},
 		}},
 		"native NVMe multipath": {"nvme-multipath", BlockDevice{
 			Dev: Dev{Major: 259, Minor: 1}, Name: "nvme0n1", DiskSeq: 30,
 			Identity: Identity{Serial: "a2e89bbaa386e18e", WWID: "uuid.3b1d1c2e-6f4a-4b2e-9c0d-1a2b3c4d5e6f", Size: 1 << 30},
-			Paths:    []DevicePath{{Name: "nvme0", State: "live"}, {Name: "nvme1", State: "connecting", Waiting: true}},
 		}},
 	} {
 		if got := recorded(t, tc.tree, nil).BlockDevice(tc.want.Dev); !reflect.DeepEqual(got, tc.want) {
@@ -157,87 +152,47 @@ func TestMappingsThatAreDead(t *testing.T) {
 	}
 }
 
-// shown is how one of the tests below writes paths.
-func shown(paths []DevicePath) string {
-	var words []string
-	for _, p := range paths {
-		word := p.Name + " " + p.State
-		if p.Failed {
-			word += " failed"
-		}
-		if p.Waiting {
-			word += " waiting"
-		}
-		words = append(words, word)
-	}
-	return strings.Join(words, ", ")
-}
-
-func TestPaths(t *testing.T) {
-	scsi, mpath, part, nvme := Dev{Major: 8, Minor: 17}, Dev{Major: 253, Minor: 0}, Dev{Major: 253, Minor: 1}, Dev{Major: 259, Minor: 1}
-	const (
-		controller = "devices/pci0000:00/0000:00:01.0/0000:01:00.0/nvme/nvme1"
-		fabrics    = "devices/virtual/nvme-fabrics/ctl"
-	)
+func TestDeadPaths(t *testing.T) {
+	scsi, mpath, part := Dev{Major: 8, Minor: 17}, Dev{Major: 253, Minor: 0}, Dev{Major: 253, Minor: 1}
+	nvme, native := Dev{Major: 259, Minor: 0}, Dev{Major: 259, Minor: 1}
+	const controller = "devices/pci0000:00/0000:00:01.0/0000:01:00.0/nvme/nvme1"
+	allGone := map[string]string{lun(2, 1): "", lun(3, 2): "", lun(4, 3): "", lun(5, 4): ""}
 	for name, tc := range map[string]struct {
 		tree    string
 		dev     Dev
 		changes map[string]string
 		want    string
 	}{
-		"offline":           {"scsi", scsi, map[string]string{lun(2, 1) + "/state": "offline"}, "sdb offline failed"},
-		"transport-offline": {"scsi", scsi, map[string]string{lun(2, 1) + "/state": "transport-offline"}, "sdb transport-offline failed"},
-		"cancel":            {"scsi", scsi, map[string]string{lun(2, 1) + "/state": "cancel"}, "sdb cancel failed"},
-		"deleted":           {"scsi", scsi, map[string]string{lun(2, 1) + "/state": "deleted"}, "sdb deleted failed"},
-		"blocked":           {"scsi", scsi, map[string]string{lun(2, 1) + "/state": "blocked"}, "sdb blocked waiting"},
-		"created-blocked":   {"scsi", scsi, map[string]string{lun(2, 1) + "/state": "created-blocked"}, "sdb created-blocked waiting"},
-		"quiesce":           {"scsi", scsi, map[string]string{lun(2, 1) + "/state": "quiesce"}, "sdb quiesce waiting"},
-		"created":           {"scsi", scsi, map[string]string{lun(2, 1) + "/state": "created"}, "sdb created"},
-		"a new word":        {"scsi", scsi, map[string]string{lun(2, 1) + "/state": "tired"}, "sdb tired"},
+		"running":           {"scsi", scsi, nil, ""},
+		"offline":           {"scsi", scsi, map[string]string{lun(2, 1) + "/state": "offline"}, "sdb offline"},
+		"transport-offline": {"scsi", scsi, map[string]string{lun(2, 1) + "/state": "transport-offline"}, "sdb transport-offline"},
+		"cancel":            {"scsi", scsi, map[string]string{lun(2, 1) + "/state": "cancel"}, "sdb cancel"},
+		"deleted":           {"scsi", scsi, map[string]string{lun(2, 1) + "/state": "deleted"}, "sdb deleted"},
+		"blocked":           {"scsi", scsi, map[string]string{lun(2, 1) + "/state": "blocked"}, ""},
+		"a new word":        {"scsi", scsi, map[string]string{lun(2, 1) + "/state": "tired"}, ""},
 		"no state":          {"scsi", scsi, map[string]string{lun(2, 1) + "/state": ""}, ""},
 
-		"multipath": {"multipath", mpath, nil, "sdb running, sdc running, sdd running, sde running"},
-		"multipath, one failed": {
-			"multipath", mpath,
-			map[string]string{lun(4, 3) + "/state": "transport-offline"},
-			"sdb running, sdc running, sdd transport-offline failed, sde running",
-		},
+		"multipath":             {"multipath", mpath, nil, ""},
+		"multipath, one failed": {"multipath", mpath, map[string]string{lun(4, 3) + "/state": "transport-offline"}, ""},
 		"multipath, all failed": {"multipath", mpath, map[string]string{
 			lun(2, 1) + "/state": "offline", lun(3, 2) + "/state": "transport-offline",
-			lun(4, 3) + "/state": "transport-offline", lun(5, 4) + "/state": "offline",
-		}, "sdb offline failed, sdc transport-offline failed, sdd transport-offline failed, sde offline failed"},
-		"multipath, one waited for": {
-			"multipath", mpath,
-			map[string]string{lun(2, 1) + "/state": "blocked"},
-			"sdb blocked waiting, sdc running, sdd running, sde running",
-		},
-		"multipath, one gone": {
-			"multipath", mpath,
-			map[string]string{lun(3, 2): ""},
-			"sdb running, sdc gone failed, sdd running, sde running",
-		},
-		"partition on multipath": {
-			"multipath", part,
-			map[string]string{lun(3, 2): ""},
-			"sdb running, sdc gone failed, sdd running, sde running",
-		},
-		"striped over four": {"multipath", mpath, map[string]string{"devices/virtual/block/dm-0/dm/uuid": "LVM-x"}, ""},
+			lun(4, 3) + "/state": "transport-offline", lun(5, 4): "",
+		}, "sdb offline, sdc transport-offline, sdd transport-offline, sde gone"},
+		"multipath, one waited for": {"multipath", mpath, map[string]string{
+			lun(2, 1) + "/state": "blocked", lun(3, 2) + "/state": "offline", lun(4, 3) + "/state": "offline", lun(5, 4): "",
+		}, ""},
+		"multipath, all gone":    {"multipath", mpath, allGone, "sdb gone, sdc gone, sdd gone, sde gone"},
+		"partition on multipath": {"multipath", part, allGone, "sdb gone, sdc gone, sdd gone, sde gone"},
+		"striped over four":      {"multipath", mpath, map[string]string{"devices/virtual/block/dm-0/dm/uuid": "LVM-x", lun(5, 4): ""}, ""},
 
-		"NVMe resetting":  {"nvme", nvme, map[string]string{controller + "/state": "resetting"}, "nvme1 resetting waiting"},
-		"NVMe new":        {"nvme", nvme, map[string]string{controller + "/state": "new"}, "nvme1 new waiting"},
-		"NVMe dead":       {"nvme", nvme, map[string]string{controller + "/state": "dead"}, "nvme1 dead failed"},
-		"NVMe deleting":   {"nvme", nvme, map[string]string{controller + "/state": "deleting"}, "nvme1 deleting failed"},
-		"NVMe deleted":    {"nvme", nvme, map[string]string{controller + "/state": "deleting (no IO)"}, "nvme1 deleting (no IO) failed"},
-		"NVMe, no state":  {"nvme", nvme, map[string]string{controller + "/state": ""}, ""},
-		"native, one off": {"nvme-multipath", nvme, map[string]string{fabrics + "/nvme1": ""}, "nvme0 live"},
-		"native, namespace taken from one": {
-			"nvme-multipath", nvme,
-			map[string]string{fabrics + "/nvme0/nvme0c0n1": ""},
-			"nvme1 connecting waiting",
-		},
-		"native, none": {"nvme-multipath", nvme, map[string]string{fabrics: ""}, ""},
+		"NVMe":                   {"nvme", nvme, nil, ""},
+		"NVMe resetting":         {"nvme", nvme, map[string]string{controller + "/state": "resetting"}, ""},
+		"NVMe dead":              {"nvme", nvme, map[string]string{controller + "/state": "dead"}, "nvme0n1 dead"},
+		"NVMe deleted":           {"nvme", nvme, map[string]string{controller + "/state": "deleting (no IO)"}, "nvme0n1 deleting (no IO)"},
+		"native NVMe multipath":  {"nvme-multipath", native, nil, ""},
+		"logical volume on SCSI": {"lvm", Dev{Major: 253, Minor: 1}, map[string]string{lun(2, 1) + "/state": "offline"}, "sdb offline"},
 	} {
-		if got := shown(stateOf(recorded(t, tc.tree, tc.changes), tc.dev).Paths); got != tc.want {
+		if got := strings.Join(stateOf(recorded(t, tc.tree, tc.changes), tc.dev).DeadPaths, ", "); got != tc.want {
 			t.Errorf("%s: got  %q\nwant %q", name, got, tc.want)
 		}
 	}
@@ -274,46 +229,25 @@ func TestStateAndIdentity(t *testing.T) {
 // ext4 and sysfs write the slash in a device's name as an exclamation mark.
 func TestExt4ErrorsByName(t *testing.T) {
 	sysfs := Sysfs(tree(t, map[string]string{
-		"fs/ext4/cciss!c0d0p1/errors_count":     "4294967295\n",
-		"fs/ext4/cciss!c0d0p1/first_error_time": "1795235257\n",
-		"fs/ext4/cciss!c0d0p1/last_error_time":  "0\n",
-		"fs/ext4/dm-0/errors_count":             "0\n",
-		"fs/ext4/dm-0/last_error_func":          "not read\n",
-		"fs/ext4/features/lazy_itable_init":     "supported\n",
-		"fs/ext4/nvme0n1p1/errors_count":        "2\n",
-		"fs/ext4/nvme0n1p1/last_error_errcode":  "2\n",
-		"fs/ext4/nvme0n1p1/last_error_func":     "ext4_find_entry\n",
+		"fs/ext4/cciss!c0d0p1/errors_count":    "4294967295\n",
+		"fs/ext4/cciss!c0d0p1/last_error_time": "1795235257\n",
+		"fs/ext4/dm-0/errors_count":            "0\n",
+		"fs/ext4/dm-0/last_error_func":         "not read\n",
+		"fs/ext4/features/lazy_itable_init":    "supported\n",
+		"fs/ext4/nvme0n1p1/errors_count":       "2\n",
+		"fs/ext4/nvme0n1p1/last_error_time":    "0\n",
+		"fs/ext4/nvme0n1p1/last_error_func":    "ext4_find_entry\n",
 	}))
 	for name, want := range map[string]*FilesystemErrors{
-		"cciss/c0d0p1": {Count: 4294967295, FirstTime: time.Unix(1795235257, 0)},
+		"cciss/c0d0p1": {Count: 4294967295, LastTime: time.Unix(1795235257, 0)},
 		"dm-0":         {},
-		"nvme0n1p1":    {Count: 2, LastFunction: "ext4_find_entry", LastErrno: syscall.EIO},
+		"nvme0n1p1":    {Count: 2, LastFunction: "ext4_find_entry"},
 		"features":     nil,
 		"sdb":          nil,
 		"":             nil,
 	} {
 		if got := sysfs.Ext4Errors(name); !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: %+v, want %+v", name, got, want)
-		}
-	}
-}
-
-func TestBtrfsErrorsOfSeveralDevices(t *testing.T) {
-	sysfs := Sysfs(tree(t, map[string]string{
-		"fs/btrfs/a/devinfo/1/error_stats": "write_errs 1\nread_errs 2\nflush_errs 3\ncorruption_errs 4\ngeneration_errs 5\n",
-		"fs/btrfs/a/devinfo/1/missing":     "0\n",
-		"fs/btrfs/a/devinfo/2/error_stats": "write_errs 10\nread_errs 0\nflush_errs 0\ncorruption_errs 0\ngeneration_errs 0\nothers 7\n",
-		"fs/btrfs/a/devinfo/2/missing":     "1\n",
-		"fs/btrfs/a/devinfo/3/error_stats": "invalid\n",
-		"fs/btrfs/features/raid1c34":       "0\n",
-	}))
-	want := BtrfsErrors{Writes: 11, Reads: 2, Flushes: 3, Corruptions: 4, Generations: 5, Missing: 1}
-	if got := sysfs.BtrfsErrors("a"); got == nil || *got != want || got.Count() != 25 {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-	for _, none := range []string{"b", "features", ""} {
-		if got := sysfs.BtrfsErrors(none); got != nil {
-			t.Errorf("%q: %+v", none, got)
 		}
 	}
 }

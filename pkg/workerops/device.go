@@ -68,7 +68,7 @@ func (a *DeviceAnswer) readBehind(q ProbeQuery) (string, syscall.Errno) {
 
 func (a *DeviceAnswer) read(fd int) (string, syscall.Errno) {
 	a.describe(fd)
-	return readBlock(fd, 0)
+	return readBlock(fd)
 }
 
 // openNumbered opens a device if its node has the expected number; errAnother says
@@ -126,21 +126,20 @@ func ioctl(fd int, request uint, arg unsafe.Pointer) error {
 	return nil
 }
 
-// readBlock reads the block at an offset past every cache.
-func readBlock(fd int, offset int64) (string, syscall.Errno) {
+// readBlock reads the first block past every cache.
+func readBlock(fd int) (string, syscall.Errno) {
 	size := deviceBlock
 	if sector, err := unix.IoctlGetInt(fd, unix.BLKSSZGET); err == nil && sector > 0 {
 		size = max(size, sector)
-		offset -= offset % int64(sector)
 	}
 	pause("probe/read")
-	return readInto(fd, aligned(size), offset)
+	return readInto(fd, aligned(size))
 }
 
 // readInto leaves nothing in the buffer: a worker that waits for work keeps nothing
 // of a volume.
-func readInto(fd int, buf []byte, offset int64) (string, syscall.Errno) {
-	n, err := retryEINTR(func() (int, error) { return unix.Pread(fd, buf, offset) })
+func readInto(fd int, buf []byte) (string, syscall.Errno) {
+	n, err := retryEINTR(func() (int, error) { return unix.Pread(fd, buf, 0) })
 	clear(buf)
 	switch {
 	case errnoOf(err) == unix.EINVAL:

@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -142,31 +140,6 @@ func TestDeviceThatFails(t *testing.T) {
 	}
 }
 
-func TestMedia(t *testing.T) {
-	v := newVolume(t, "ext4")
-	q := query(t, v)
-	ask := func(device string) []syscall.Errno {
-		t.Helper()
-		a, err := media(MediaQuery{Device: device, Major: q.DeviceMajor, Minor: q.DeviceMinor, Offsets: []int64{300<<20 - 4096, 100<<20 + 1, 400 << 20}})
-		must(t, err)
-		return a.Errnos
-	}
-	if got := ask(v.device); !slices.Equal(got, []syscall.Errno{0, 0, 0}) {
-		t.Errorf("healthy: %v", got)
-	}
-	must(t, os.Truncate(image(v), 200<<20))
-	if got := ask(v.device); !slices.Equal(got, []syscall.Errno{unix.EIO, 0, 0}) {
-		t.Errorf("its end is lost: %v", got)
-	}
-	must(t, os.Truncate(image(v), 4096))
-	if got := ask(v.device); !slices.Equal(got, []syscall.Errno{unix.EIO, unix.EIO, 0}) {
-		t.Errorf("lost but for its first block: %v", got)
-	}
-	if got := ask("/dev/null"); got != nil {
-		t.Errorf("another device: %v", got)
-	}
-}
-
 // What is not the device that was meant says nothing, good or bad.
 func TestAnotherDevice(t *testing.T) {
 	v := newVolume(t, "ext4")
@@ -224,7 +197,7 @@ func TestNothingIsKeptOfADevice(t *testing.T) {
 	defer unix.Close(fd)
 	buf := aligned(deviceBlock)
 	for _, when := range []string{"after a read", "after a short read"} {
-		if op, errno := readInto(fd, buf, 0); len(buf) != deviceBlock || errno != 0 && when == "after a read" {
+		if op, errno := readInto(fd, buf); len(buf) != deviceBlock || errno != 0 && when == "after a read" {
 			t.Errorf("%s: %s %v", when, op, errno)
 		}
 		if len(bytes.Trim(buf, "\x00")) != 0 {

@@ -10,8 +10,6 @@ var (
 	InspectAll = worker.Define("inspect-all", worker.Pooled, inspectAll)
 	// Published lists the volumes that kubelet has for pods.
 	Published = worker.Define("published", worker.Pooled, published)
-	// Media reads blocks of a device that no inspection reads.
-	Media = worker.Define("media", worker.Pooled, media)
 	// Write shows whether a filesystem takes a write.
 	Write = worker.Define("write", worker.Pooled, write)
 	// Place puts a read-only clone of a staged mount at a mount point.
@@ -46,7 +44,7 @@ var (
 // Ops lists the operations for worker.Serve.
 func Ops() []worker.Servable {
 	return []worker.Servable{
-		Inspect, InspectAll, Published, Media, Write, Place, Finalize, UnmountDeadTop, UnmountDuplicate,
+		Inspect, InspectAll, Published, Write, Place, Finalize, UnmountDeadTop, UnmountDuplicate,
 		Containers, Mounts, ProbeInContainer, ReplaceInContainers,
 		ReadFile, RunProgram, superviseProgram, Reach,
 		FUSEDaemons, AbortFUSE, UnmountDead, MountDead,

@@ -66,60 +66,6 @@ func TestDiskFails(t *testing.T) {
 	}
 }
 
-// TestDiskLostButForItsFirstBlock breaks all blocks but the first: they are read after
-// the start, and then once an hour. The failure is remembered until the block can be
-// read.
-func TestDiskLostButForItsFirstBlock(t *testing.T) {
-	for name, c := range map[string]struct {
-		breaks func(fs *faultfs.FS)
-		says   string
-		then   string
-	}{
-		"reads fail": {func(fs *faultfs.FS) { fs.Fail(unix.EIO, faultfs.Behind) }, "cannot (EIO)", "DeviceMediaError"},
-		// A loop device reads one block after the other.
-		"reads are not answered": {func(fs *faultfs.FS) { fs.Hang(faultfs.Behind) }, "cannot (no answer)", "NotResponding"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			n := harness.NewNode(t, "--standalone", "--probe-timeout=1s").Start()
-			next := newNeighbour(n)
-			type lost struct {
-				*harness.Volume
-				disk *faultfs.FS
-			}
-			var all []lost // side by side: the failing block is tried again after 10 s
-			for _, fs := range []string{"ext4", "btrfs", "block"} {
-				v, disk := n.NewVolumeOnFaults(fs, "lost "+fs)
-				n.Expect("healthy", v.Request())
-				all = append(all, lost{v, disk})
-			}
-			before := n.Table()
-			for _, v := range all {
-				c.breaks(v.disk)
-				n.Expect("healthy", v.Request()) // the hour has just begun
-			}
-			n.Stop()
-			n.Start()
-			for _, v := range all {
-				n.Expect("abnormal", v.Request(), "DeviceMediaError", "the first block of", c.says)
-				for range 2 {
-					n.Expect("abnormal", v.Request(), c.then)
-				}
-			}
-			if stuck := uninterruptible(n); len(stuck) > 2*len(all) {
-				t.Errorf("%d workers wait for %d disks", len(stuck), len(all))
-			}
-			next.untouched()
-			for _, v := range all {
-				v.disk.Lift()
-			}
-			for _, v := range all {
-				soon(n, "healthy", v.Request())
-			}
-			n.SameTable(before)
-		})
-	}
-}
-
 // TestDiskSlow ignores one late answer, and reports several in a row, until one is in
 // time again.
 func TestDiskSlow(t *testing.T) {

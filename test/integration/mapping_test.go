@@ -139,7 +139,7 @@ func TestMultipath(t *testing.T) {
 	n.Expect("healthy", v.Request())
 	before := n.Table()
 	m.Offline(0)
-	n.Expect("abnormal", v.Request(), "PathsFailed", "1 of 2 paths to", "offline")
+	n.Expect("healthy", v.Request()) // multipathd tells of a path while another one works
 	m.Offline(1)
 	soon(n, "abnormal", v.Request())
 	harness.Eventually(t, "all paths have failed", func() bool {

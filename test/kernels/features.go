@@ -75,7 +75,6 @@ var features = []feature{
 	{short, "OutOfSpace, OutOfInodes", []string{"TestFull/ext4"}},
 	{short, "DeviceMissing", []string{"TestConditions/a_raw_block_volume_without_its_disk"}},
 	{short, "DeviceReadError", []string{"TestDiskFails/reads_fail"}},
-	{short, "DeviceMediaError", []string{"TestDiskLostButForItsFirstBlock/reads_fail"}},
 	{short, "DeviceReadOnly", []string{"TestDeviceWeak/ext4_it_is_write-protected"}},
 	{short, "DeviceSizeChanged", []string{"TestDeviceWeak/ext4_it_shrinks"}},
 	{short, "BackingFileGone", []string{"TestDeviceWeak/ext4_the_file_behind_it_is_deleted"}},

@@ -33,9 +33,6 @@ var oddSuperblocks = map[string]Change{
 			sb.Errors = &host.FilesystemErrors{Count: 1, LastTime: time.Unix(math.MaxUint32, 0)}
 		})
 	},
-	"errors of a btrfs": Superblock(func(sb *host.Superblock) {
-		sb.Btrfs = &host.BtrfsErrors{Writes: math.MaxUint64, Reads: 1, Missing: 3}
-	}),
 }
 
 var oddAnswers = map[string]Change{
@@ -65,7 +62,7 @@ var oddDevices = map[string]Change{
 		sb.Opened = host.OpenedDevice{Open: true, ReadOnly: true, Short: 1}
 		sb.Device = &host.BlockDevice{
 			Dev: sb.Dev, ReadOnly: true, Loop: &host.Loop{Deleted: true}, Mapping: &host.Mapping{Suspended: true, Orphaned: true},
-			Paths: slices.Repeat([]host.DevicePath{{Name: strings.Repeat("x", 32), State: "failed", Failed: true}}, 1000),
+			DeadPaths: slices.Repeat([]string{strings.Repeat("x", 32) + " failed"}, 1000),
 		}
 	}),
 }

@@ -93,14 +93,6 @@ func (d *daemon) obey(o order) counts {
 	return maps.Clone(d.seen)
 }
 
-// has is true while a kind of request has a fault of its own.
-func (d *daemon) has(k Kind) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	_, own := d.faults[k]
-	return own
-}
-
 // meet has a request meet the fault of its kind, which it leaves when it is to be
 // answered: with what status, and whether what it brings is to be dropped.
 func (d *daemon) meet(k Kind) (status fuse.Status, drop bool) {

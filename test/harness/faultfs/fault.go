@@ -17,9 +17,6 @@ const (
 	Lookup  Kind = "lookup"
 	Open    Kind = "open" // of a file or a directory
 	Read    Kind = "read" // of a file
-	// Behind is a read of what lies behind the first block; without a fault of its
-	// own it is a Read.
-	Behind  Kind = "read behind the first block"
 	Readdir Kind = "readdir"
 	Write   Kind = "write"
 	Fsync   Kind = "fsync"

@@ -7,9 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// firstBlock is the length of a disk's first block.
-const firstBlock = 4096
-
 // Each request meets the fault of its kind before it is answered.
 
 func (t *tree) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
@@ -64,11 +61,7 @@ func (t *tree) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.
 }
 
 func (t *tree) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
-	kind := Read
-	if in.Offset >= firstBlock && t.daemon.has(Behind) {
-		kind = Behind
-	}
-	if s, _ := t.daemon.meet(kind); !s.Ok() {
+	if s, _ := t.daemon.meet(Read); !s.Ok() {
 		return nil, s
 	}
 	n, err := t.file(in.NodeId).readAt(buf, int64(in.Offset))

@@ -10,7 +10,6 @@ import (
 
 const (
 	adviceDevice  = "see whether the disk is still attached to this node"
-	adviceMedia   = "see the kernel log and the disk's own (smartctl); copy the data away while it can still be read"
 	adviceMapping = "see what became of the devices below it (dmsetup table, dmsetup info)"
 	adviceResume  = "see what suspended it (a snapshot, a resize or a key change under way); if nothing of that runs any more, resume it (dmsetup resume)"
 	advicePaths   = "see why the paths to the storage failed (cables, switches, targets)"
@@ -18,6 +17,9 @@ const (
 	adviceBacking = "copy the data away while the device still has it: without another name of the file it is lost with the last user of the device"
 	adviceShrunk  = "restore the device to its size before anything else is written; do not check the filesystem as it is"
 )
+
+// maxPathsListed bounds how many paths a message names.
+const maxPathsListed = 8
 
 // deviceGone judges the device by the kernel's facts, where the probe failed or the
 // facts are clear alone.
@@ -39,8 +41,9 @@ func (ev evaluator) deviceGone() []healer.Condition {
 	case m != nil && m.Suspended && failed:
 		return ev.one(healer.Inaccessible, healer.DeviceMappingDead, adviceResume, "%s is suspended, and all I/O to it waits", mappingName(*m))
 	}
-	if dead, of := countFailed(d.Paths); failed && of > 0 && dead == of {
-		return ev.one(healer.Inaccessible, healer.PathsFailed, advicePaths, "all paths to %s have failed: %s", deviceName(*d), listPaths(d.Paths))
+	if failed && len(d.DeadPaths) > 0 {
+		return ev.one(healer.Inaccessible, healer.PathsFailed, advicePaths, "all paths to %s have failed: %s",
+			deviceName(*d), strings.Join(d.DeadPaths[:min(len(d.DeadPaths), maxPathsListed)], ", "))
 	}
 	return nil
 }
@@ -70,9 +73,6 @@ func (ev evaluator) deviceWeak() []healer.Condition {
 	add := func(r healer.Reason, advice, format string, args ...any) {
 		found = append(found, ev.one(healer.Degraded, r, advice, format, args...)...)
 	}
-	if len(ev.sb.Media) > 0 {
-		add(healer.DeviceMediaError, adviceMedia, "the first block of %s can be read, and %s", deviceName(*d), listBlocks(ev.sb.Media))
-	}
 	if (d.ReadOnly || ev.sb.Opened.ReadOnly) && ev.meantWritable() {
 		add(healer.DeviceReadOnly, adviceProtect, "%s is write-protected, and the volume is not", deviceName(*d))
 	}
@@ -82,47 +82,7 @@ func (ev evaluator) deviceWeak() []healer.Condition {
 	if m := d.Mapping; m != nil && m.Orphaned {
 		add(healer.DeviceMappingDead, adviceMapping, "%s lies on a device that is gone", mappingName(*m))
 	}
-	if failed, of := countFailed(d.Paths); failed > 0 {
-		add(healer.PathsFailed, advicePaths, "%d of %d paths to %s have failed: %s", failed, of, deviceName(*d), listPaths(d.Paths))
-	}
-	if ev.sb.Btrfs != nil && ev.sb.Btrfs.Missing > 0 {
-		add(healer.DeviceMissing, adviceDevice, "%d devices of the btrfs are missing", ev.sb.Btrfs.Missing)
-	}
 	return found
-}
-
-func countFailed(paths []host.DevicePath) (failed, of int) {
-	for _, p := range paths {
-		if p.Failed {
-			failed++
-		}
-	}
-	return failed, len(paths)
-}
-
-func listBlocks(blocks []host.MediaError) string {
-	var words []string
-	for _, m := range blocks {
-		why := "no answer"
-		if m.Errno != 0 {
-			why = host.ErrnoName(m.Errno)
-		}
-		words = append(words, fmt.Sprintf("the one at byte %d cannot (%s)", m.Offset, why))
-	}
-	return strings.Join(words, ", ")
-}
-
-// maxPathsListed bounds how many paths a message names.
-const maxPathsListed = 8
-
-func listPaths(paths []host.DevicePath) string {
-	var words []string
-	for _, p := range paths {
-		if p.Failed && len(words) < maxPathsListed {
-			words = append(words, p.Name+" "+p.State)
-		}
-	}
-	return strings.Join(words, ", ")
 }
 
 func (ev evaluator) deviceName() string {

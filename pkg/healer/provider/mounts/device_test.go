@@ -44,9 +44,6 @@ var deviceExamples = []example{
 	{"block: write-protected", with(block, device(func(d *host.BlockDevice) { d.ReadOnly = true })), []string{"DeviceReadOnly target:"}},
 
 	{"backing file", with(device(func(d *host.BlockDevice) { d.Loop = &host.Loop{BackingFile: "/x"} })), nil},
-	{"blocks lost", with(superblock(func(sb *host.Superblock) {
-		sb.Media = []host.MediaError{{Offset: 8192, Errno: syscall.EIO}, {Offset: 4096}}
-	})), []string{"DeviceMediaError target: the first block of sdb can be read, and the one at byte 8192 cannot (EIO), the one at byte 4096 cannot (no answer)"}},
 	{"backing file deleted", with(device(func(d *host.BlockDevice) { d.Loop = &host.Loop{BackingFile: "/x", Deleted: true} })), []string{"BackingFileGone target: the file behind sdb"}},
 
 	{"mapping", with(mapping(host.Mapping{})), nil},
@@ -100,34 +97,26 @@ var sizeExamples = []example{
 	{"smaller, and unreadable", with(sized(1), reading(syscall.EIO)), []string{"DeviceReadError target:"}},
 }
 
-// paths are so many ways to the device, of which the first ones have failed.
-func paths(failed, of int) func(*healer.Case) {
+// deadPaths are so many ways to the device, all of which have failed.
+func deadPaths(n int) func(*healer.Case) {
 	return device(func(d *host.BlockDevice) {
-		for i := range of {
-			p := host.DevicePath{Name: fmt.Sprintf("sd%c", 'c'+i), State: "running"}
-			if i < failed {
-				p.State, p.Failed = "offline", true
-			}
-			d.Paths = append(d.Paths, p)
+		for i := range n {
+			d.DeadPaths = append(d.DeadPaths, fmt.Sprintf("sd%c offline", 'c'+i))
 		}
 	})
 }
 
 var pathExamples = []example{
-	{"all paths work", with(paths(0, 2)), nil},
-	{"one path of two failed", with(paths(1, 2)), []string{"PathsFailed target: 1 of 2 paths to sdb have failed: sdc offline"}},
-	{"all paths failed, and it answers", with(paths(2, 2)), []string{"PathsFailed target: 2 of 2 paths"}},
-	{"all paths failed, and it is silent", with(paths(2, 2), hung()), []string{"PathsFailed target: all paths to sdb have failed: sdc offline, sdd offline"}},
-	{"all paths failed, and it fails", with(paths(2, 2), reading(syscall.EIO)), []string{"PathsFailed target: all paths"}},
-	{"one path failed, and it is silent", with(paths(1, 2), hung()), []string{"NotResponding target:"}},
-	{"no paths known, and it is silent", with(hung()), []string{"NotResponding target:"}},
-	{"more paths than are listed", with(paths(20, 20)), []string{"PathsFailed target: 20 of 20 paths to sdb have failed: sdc offline"}},
+	{"all paths failed, and it answers", with(deadPaths(2)), nil},
+	{"all paths failed, and it is silent", with(deadPaths(2), hung()), []string{"PathsFailed target: all paths to sdb have failed: sdc offline, sdd offline"}},
+	{"all paths failed, and it fails", with(deadPaths(2), reading(syscall.EIO)), []string{"PathsFailed target: all paths"}},
+	{"no dead paths known, and it is silent", with(hung()), []string{"NotResponding target:"}},
 }
 
 // The same fault is worse when the storage does not answer.
 func TestDeviceFaultsByWhetherItAnswers(t *testing.T) {
 	for name, spoil := range map[string]func(*healer.Case){
-		"orphaned mapping": mapping(host.Mapping{Orphaned: true}), "all paths failed": paths(2, 2),
+		"orphaned mapping": mapping(host.Mapping{Orphaned: true}),
 	} {
 		for want, more := range map[healer.Status]func(*healer.Case){
 			healer.Degraded: func(*healer.Case) {}, healer.Inaccessible: hung(),
@@ -141,7 +130,7 @@ func TestDeviceFaultsByWhetherItAnswers(t *testing.T) {
 }
 
 func TestMessageNamesFewPaths(t *testing.T) {
-	f, err := New(idle{t}).Examine(with(paths(20, 20))())
+	f, err := New(idle{t}).Examine(with(deadPaths(20), hung())())
 	if err != nil || strings.Count(f.Conditions[0].Message, "offline") != maxPathsListed {
 		t.Errorf("%+v, %v", f.Conditions, err)
 	}

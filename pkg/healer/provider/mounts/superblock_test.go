@@ -91,10 +91,6 @@ func counted(n uint64, last time.Time) func(*healer.Case) {
 	})
 }
 
-func countedByBtrfs(e host.BtrfsErrors) func(*healer.Case) {
-	return superblock(func(sb *host.Superblock) { sb.Btrfs = &e })
-}
-
 // baseline is what was counted when the volume was last healthy.
 func baseline(n uint64) func(*healer.Case) {
 	return func(c *healer.Case) { c.Record.FilesystemErrors = n }
@@ -119,13 +115,6 @@ var errorExamples = []example{
 	{"no record, in the second of the boot", with(booted, counted(1, boot.Truncate(time.Second)), unrecorded), []string{"FilesystemErrors target:"}},
 	{"no record, errors of an earlier boot", with(booted, counted(1, boot.Add(-time.Minute)), unrecorded), nil},
 	{"no record, errors of an unknown time", with(booted, counted(1, time.Time{}), unrecorded), nil},
-
-	{"btrfs, none", with(countedByBtrfs(host.BtrfsErrors{})), nil},
-	{"btrfs, of each kind", with(countedByBtrfs(host.BtrfsErrors{Writes: 1, Reads: 1, Flushes: 1, Corruptions: 1, Generations: 1})), []string{"FilesystemErrors target: 5 errors"}},
-	{"btrfs, as many as recorded", with(countedByBtrfs(host.BtrfsErrors{Reads: 4}), baseline(4)), nil},
-	{"btrfs, a device with errors was removed", with(countedByBtrfs(host.BtrfsErrors{Reads: 2}), baseline(4)), nil},
-	{"btrfs, no record and no times", with(countedByBtrfs(host.BtrfsErrors{Reads: 4}), booted, unrecorded), nil},
-	{"btrfs, a device is missing", with(countedByBtrfs(host.BtrfsErrors{Missing: 1})), []string{"DeviceMissing target: btrfs"}},
 
 	{"errors, and a write succeeds", with(counted(1, after), wrote("", 0)), []string{"FilesystemErrors target: a write still succeeds"}},
 	{"errors, and a write fails", with(counted(1, after), wrote("write", syscall.EIO)), []string{"IOError target: write"}},
@@ -182,7 +171,7 @@ func TestStatusOfAReason(t *testing.T) {
 		healer.PermissionDenied: healer.Inaccessible, healer.WrongVolumeMounted: healer.Inaccessible,
 		healer.SlowResponse: healer.Degraded, healer.OutOfSpace: healer.Degraded, healer.OutOfInodes: healer.Degraded,
 		healer.FilesystemErrors: healer.Degraded, healer.DeviceReadOnly: healer.Degraded, healer.BackingFileGone: healer.Degraded,
-		healer.ReadOnlyFilesystem: healer.Degraded, healer.DeviceMediaError: healer.Degraded,
+		healer.ReadOnlyFilesystem: healer.Degraded,
 	}
 	seen := map[healer.Reason]bool{}
 	for _, tc := range examples {
