@@ -19,59 +19,43 @@ type section struct {
 	rest func(shown int) string
 }
 
-// write returns the sentences in at most limit bytes, as far as each can be cut. The
-// first may take half of that, the others share what it leaves, and it takes what
-// they leave.
+// maxItems is how many items of a section are told at most; the rest is counted.
+const maxItems = 8
+
+// write returns the sentences in at most limit bytes: of each section as many items as
+// have room, in full, and the rest counted. Where the first item of each is too long,
+// all are cut alike.
 func write(sections []section, limit int) string {
-	const stop = ". "
 	sections = slices.DeleteFunc(sections, func(s section) bool { return len(s.items) == 0 })
-	if len(sections) == 0 {
-		return ""
-	}
-	limit -= len(stop) * (len(sections) - 1)
-	first, texts := sections[0].text(len(sections[0].items)), make([]string, len(sections))
-	left := limit - min(len(first), limit/2)
-	// From short to long: what one does not need is for those that need more.
-	order := make([]int, 0, len(sections)-1)
-	for i, s := range sections[1:] {
-		texts[1+i] = s.text(len(s.items))
-		order = append(order, 1+i)
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return len(texts[a]) - len(texts[b]) })
-	used := 0
-	for n, i := range order {
-		texts[i] = sections[i].fit(texts[i], left/(len(order)-n))
-		left -= len(texts[i])
-		used += len(texts[i])
-	}
-	texts[0] = sections[0].fit(first, limit-used)
-	return strings.Join(texts, stop)
-}
-
-// fit returns the whole text if it is not longer than limit, else as many items as
-// fit, in full, and counts the rest. Where not even one fits, it is cut.
-func (s section) fit(whole string, limit int) string {
-	if len(whole) <= limit {
-		return whole
-	}
-	best := ""
-	for n := 1; n < len(s.items); n++ {
-		text := s.text(n)
-		if len(text) > limit {
-			break
+	text := func(shown, itemBytes int) string {
+		texts := make([]string, 0, len(sections))
+		for _, s := range sections {
+			texts = append(texts, s.text(shown, itemBytes))
 		}
-		best = text
+		return strings.Join(texts, ". ")
 	}
-	if best == "" {
-		tail := s.tail(1)
-		best = printable.Line(s.lead+s.items[0], max(limit-len(tail), 0)) + tail
+	for shown := maxItems; shown > 0; shown-- {
+		if whole := text(shown, limit); len(whole) <= limit {
+			return whole
+		}
 	}
-	return printable.Line(best, limit)
+	const shortest = 32
+	for itemBytes := limit; itemBytes > shortest; itemBytes -= shortest {
+		if cut := text(1, itemBytes); len(cut) <= limit {
+			return cut
+		}
+	}
+	return printable.Line(text(1, shortest), limit)
 }
 
-// text shows n items and counts the rest.
-func (s section) text(n int) string {
-	return s.lead + strings.Join(s.items[:n], "; ") + s.tail(n)
+// text shows the first items, each in at most itemBytes, and counts the rest.
+func (s section) text(shown, itemBytes int) string {
+	shown = min(shown, len(s.items))
+	items := make([]string, 0, shown)
+	for _, item := range s.items[:shown] {
+		items = append(items, printable.Line(item, itemBytes))
+	}
+	return s.lead + strings.Join(items, "; ") + s.tail(shown)
 }
 
 func (s section) tail(shown int) string {

@@ -18,9 +18,9 @@ func TestSectionsShareTheLimit(t *testing.T) {
 		want     []string
 	}{
 		"all fit":                {[]section{short, {}, short}, []string{"short", "short"}},
-		"the first takes half":   {[]section{list("A ", 9), list("B ", 9)}, []string{"A " + long + "; " + long + "; 7 more steps…", "B " + long + "; " + long + "; 7 more steps…"}},
-		"the first takes more":   {[]section{list("A ", 4), short}, []string{"A " + strings.Join([]string{long, long, long, long}, "; "), "short"}},
-		"a short one leaves it":  {[]section{short, list("B ", 9), short}, []string{"short", "B " + long + "; " + long + "; " + long + "; " + long + "; 5 more steps…", "short"}},
+		"as many of each":        {[]section{list("A ", 9), list("B ", 9)}, []string{"A " + long + "; " + long + "; 7 more steps…", "B " + long + "; " + long + "; 7 more steps…"}},
+		"the only long one":      {[]section{list("A ", 4), short}, []string{"A " + strings.Join([]string{long, long, long, long}, "; "), "short"}},
+		"one between short ones": {[]section{short, list("B ", 9), short}, []string{"short", "B " + long + "; " + long + "; " + long + "; " + long + "; 5 more steps…", "short"}},
 		"not one fits":           {[]section{sentence(strings.Repeat("a", 400))}, []string{strings.Repeat("a", 297) + printable.Ellipsis}},
 		"one is more, not ones":  {[]section{list("A ", 5)}, []string{"A " + strings.Join([]string{long, long, long, long}, "; ") + "; 1 more step…"}},
 		"nothing to be told yet": {[]section{{}, {}}, []string{""}},
