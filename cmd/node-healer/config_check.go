@@ -28,7 +28,7 @@ func (c *config) check() error {
 		oneOf("--loop", c.loop, policy.LoopModes()...),
 		between("--check-interval", c.checkInterval, 10*time.Second, time.Hour),
 		oneOf("--heal-containers", c.healContainers, containers.FUSE, containers.All, containers.Off),
-		oneOf("--probe-write", healer.WriteProbe(c.probeWrite), healer.WriteAlways, healer.WriteOnSuspicion, healer.WriteNever),
+		oneOf("--probe-write", healer.WriteProbe(c.probeWrite), healer.WriteOnSuspicion, healer.WriteNever),
 		directories("--kubelet-root", c.kubeletRoot),
 		directories("--path-root", c.pathRoots...),
 		directories("--state-dir", c.stateDir),

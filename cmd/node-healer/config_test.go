@@ -65,7 +65,8 @@ func TestRules(t *testing.T) {
 		{named + "--probe-timeout=300ms", ""}, // the default of --slow-answer follows
 		{named + "--slow-answer=1us", "--slow-answer"},
 		{named + "--slow-answer=6s", "--slow-answer"},
-		{named + "--probe-write=always", ""},
+		{named + "--probe-write=never", ""},
+		{named + "--probe-write=always", "--probe-write"},
 		{named + "--probe-write=", "--probe-write"},
 		{named + "--probe-write=sometimes", "--probe-write"},
 		{named + "--mode=Heal", "--mode"},

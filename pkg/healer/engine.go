@@ -23,10 +23,9 @@ type Node interface {
 	Topology() (host.Table, error)
 	Refresh(stack []host.Mount) ([]host.Mount, bool)
 	Inspect(ctx context.Context, q host.InspectQuery) (host.Inspection, error)
-	// TryWrite writes to what is mounted and leaves no name behind.
-	TryWrite(ctx context.Context, m host.Mount) (host.Write, error)
-	// TrySync has the filesystem write its root directory.
-	TrySync(ctx context.Context, m host.Mount) (host.Write, error)
+	// TryWrite writes to what is mounted and leaves no name behind, or only has its root
+	// directory written.
+	TryWrite(ctx context.Context, m host.Mount, onlySync bool) (host.Write, error)
 	// BlockDevice takes what a probe saw of the open device, if it was open.
 	BlockDevice(dev host.Dev, opened host.OpenedDevice) host.BlockDevice
 	// Identity reads anew what BlockDevice may have kept.
@@ -126,7 +125,7 @@ func New(cfg Config) (*Engine, error) {
 		return nil, errors.New("healer: node, gate, records and audit are required")
 	case len(cfg.Providers) == 0:
 		return nil, errors.New("healer: no providers")
-	case cfg.ProbeWrite != WriteAlways && cfg.ProbeWrite != WriteOnSuspicion && cfg.ProbeWrite != WriteNever:
+	case cfg.ProbeWrite != WriteOnSuspicion && cfg.ProbeWrite != WriteNever:
 		return nil, fmt.Errorf("healer: no such write probe: %q", cfg.ProbeWrite)
 	case cfg.Timeout <= 0 || cfg.CollectTimeout <= 0:
 		return nil, errors.New("healer: the timeouts must be positive")

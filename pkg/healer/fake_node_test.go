@@ -172,18 +172,15 @@ func (w *fakeNode) Inspect(_ context.Context, q host.InspectQuery) (host.Inspect
 	return s, nil
 }
 
-func (w *fakeNode) TryWrite(_ context.Context, m host.Mount) (host.Write, error) {
+func (w *fakeNode) TryWrite(_ context.Context, m host.Mount, onlySync bool) (host.Write, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if onlySync {
+		w.syncs = append(w.syncs, m.Path)
+		return w.synced, w.writeErr
+	}
 	w.writes = append(w.writes, m.Path)
 	return w.wrote, w.writeErr
-}
-
-func (w *fakeNode) TrySync(_ context.Context, m host.Mount) (host.Write, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.syncs = append(w.syncs, m.Path)
-	return w.synced, w.writeErr
 }
 
 func (w *fakeNode) Identity(dev host.Dev) host.Identity {

@@ -16,34 +16,39 @@ type WriteProbe string
 
 // When a write is tried.
 const (
-	WriteAlways      WriteProbe = "always"
 	WriteOnSuspicion WriteProbe = "on-suspicion"
 	WriteNever       WriteProbe = "never"
 )
 
 // writeCheck tries a write on each superblock of which probes and facts leave open
 // whether it can still be written to, at one mount point at which that is permitted.
+//
+// Below Linux 6.15 no super option says that an ext4 has shut itself down, and reads
+// succeed as from a cache: there an ext4 without a suspicion has its root directory
+// written with fsync(2), which writes nothing unless that was about to be.
 func (o *observation) writeCheck(ctx context.Context) error {
 	for _, p := range o.c.MountPoints {
 		sb, known := o.c.Superblocks[p.Dev()]
-		if !known || sb.Write.Asked || p.Stale() || !o.writable(p) {
+		if !known || sb.Write.Asked || o.engine.cfg.ProbeWrite == WriteNever || !saysHealthy(sb) || p.Stale() || !o.writable(p) {
 			continue
 		}
-		if !o.wantsWrite(sb) {
-			if err := o.sync(ctx, p, sb); err != nil {
-				return err
-			}
+		suspected := o.suspected(sb)
+		if !suspected && (!o.engine.cfg.SyncExt4 || family(sb.FSType) != "ext") {
 			continue
 		}
 		if err := o.mayWrite(ctx, p, sb); err != nil {
-			// The first mount point is the one that the caller named.
-			sb.Write.Forbidden = cmp.Or(sb.Write.Forbidden, err.Error())
+			if suspected { // or it is no condition
+				// The first mount point is the one that the caller named.
+				sb.Write.Forbidden = cmp.Or(sb.Write.Forbidden, err.Error())
+			}
 		} else {
-			w, err := o.node.TryWrite(ctx, p.Stack[0])
+			w, err := o.node.TryWrite(ctx, p.Stack[0], !suspected)
 			if err != nil {
 				return Failed("try a write", err)
 			}
-			sb.Write = w
+			if sb.Shutdown = w.ShutDown(); suspected || sb.Shutdown {
+				sb.Write = w
+			}
 			switch {
 			case w.TimedOut:
 				sb.Answer = w.Answer
@@ -53,30 +58,6 @@ func (o *observation) writeCheck(ctx context.Context) error {
 		}
 		o.c.Superblocks[p.Dev()] = sb
 	}
-	return nil
-}
-
-// sync finds out whether an ext4 has shut itself down, where the kernel does not say it
-// (shutdown among the super options, Linux 6.15): reads succeed as from a cache. It is
-// a write, and may only be tried where one is permitted.
-func (o *observation) sync(ctx context.Context, p MountPoint, sb host.Superblock) error {
-	if !o.engine.cfg.SyncExt4 || family(sb.FSType) != "ext" || !saysHealthy(sb) || o.engine.cfg.ProbeWrite == WriteNever {
-		return nil
-	}
-	if o.mayWrite(ctx, p, sb) != nil {
-		return nil // without a suspicion it is no condition either
-	}
-	w, err := o.node.TrySync(ctx, p.Stack[0])
-	if err != nil {
-		return Failed("have the root directory written", err)
-	}
-	switch {
-	case w.TimedOut:
-		sb.Answer = w.Answer
-	case w.ShutDown():
-		sb.Shutdown, sb.Write = true, w
-	}
-	o.c.Superblocks[p.Dev()] = sb
 	return nil
 }
 
@@ -95,20 +76,10 @@ func (o *observation) writable(p MountPoint) bool {
 	return p.Want == nil || !p.Want.ReadOnlySuper
 }
 
-// wantsWrite reports whether probes succeeded, and a write would tell more.
-func (o *observation) wantsWrite(sb host.Superblock) bool {
-	if !saysHealthy(sb) {
-		return false
-	}
-	switch o.engine.cfg.ProbeWrite {
-	case WriteAlways:
-		return true
-	case WriteOnSuspicion:
-		upper := sb.Upper != nil && (sb.Upper.Shutdown || sb.Upper.ReadOnly || sb.Upper.EmergencyReadOnly)
-		return upper || sb.ReadOnly || sb.EmergencyReadOnly || ErrorsRose(o.c, sb)
-	case WriteNever:
-	}
-	return false
+// suspected reports whether a write would tell more than the probe, which succeeded.
+func (o *observation) suspected(sb host.Superblock) bool {
+	upper := sb.Upper != nil && (sb.Upper.Shutdown || sb.Upper.ReadOnly || sb.Upper.EmergencyReadOnly)
+	return upper || sb.ReadOnly || sb.EmergencyReadOnly || ErrorsRose(o.c, sb)
 }
 
 // mayWrite says why no write must be tried.

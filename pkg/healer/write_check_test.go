@@ -76,10 +76,8 @@ func TestWhenAWriteIsTried(t *testing.T) {
 		why   string   // why not, if more could be told
 	}{
 		"healthy":               {when: WriteOnSuspicion},
-		"healthy, always":       {when: WriteAlways, want: published},
 		"healthy, never":        {when: WriteNever},
 		"errors":                {when: WriteOnSuspicion, spoil: []func(*fixture){erred}, want: published},
-		"errors, always":        {when: WriteAlways, spoil: []func(*fixture){erred}, want: published},
 		"errors, never":         {when: WriteNever, spoil: []func(*fixture){erred}},
 		"read-only":             {when: WriteOnSuspicion, spoil: []func(*fixture){superReadOnly}, want: published},
 		"read-only by an error": {when: WriteOnSuspicion, spoil: []func(*fixture){superOption("emergency_ro")}, want: published},
@@ -95,22 +93,21 @@ func TestWhenAWriteIsTried(t *testing.T) {
 		},
 
 		// More would not be told.
-		"shut down":          {when: WriteAlways, spoil: []func(*fixture){superOption("shutdown")}},
-		"silent":             {when: WriteAlways, spoil: []func(*fixture){answers(host.Answer{Asked: true, TimedOut: true})}},
-		"failed a read":      {when: WriteAlways, spoil: []func(*fixture){answers(host.Answer{Asked: true, Errno: syscall.EIO})}},
-		"a raw block volume": {when: WriteAlways, spoil: []func(*fixture){hasBlock}},
+		"shut down":          {when: WriteOnSuspicion, spoil: []func(*fixture){erred, superOption("shutdown")}},
+		"silent":             {when: WriteOnSuspicion, spoil: []func(*fixture){erred, answers(host.Answer{Asked: true, TimedOut: true})}},
+		"failed a read":      {when: WriteOnSuspicion, spoil: []func(*fixture){erred, answers(host.Answer{Asked: true, Errno: syscall.EIO})}},
+		"a raw block volume": {when: WriteOnSuspicion, spoil: []func(*fixture){hasBlock, erred}},
 
 		// It may not be written to here.
-		"published read-only":  {when: WriteAlways, spoil: []func(*fixture){attrs(host.AttrReadOnly, podA)}, want: staged},
-		"read-only everywhere": {when: WriteAlways, spoil: []func(*fixture){attrs(host.AttrReadOnly|host.AttrNoExec, podA, staging)}},
-		"the mode":             {when: WriteAlways, check: true, why: "--mode=check"},
+		"published read-only":  {when: WriteOnSuspicion, spoil: []func(*fixture){erred, attrs(host.AttrReadOnly, podA)}, want: staged},
+		"read-only everywhere": {when: WriteOnSuspicion, spoil: []func(*fixture){erred, attrs(host.AttrReadOnly|host.AttrNoExec, podA, staging)}},
 		"the mode, errors":     {when: WriteOnSuspicion, check: true, spoil: []func(*fixture){erred}, why: "--mode=check"},
 		"the mode, healthy":    {when: WriteOnSuspicion, check: true},
 		"the gate":             {when: WriteOnSuspicion, spoil: []func(*fixture){erred, refuseWrites}, why: "it is not wanted"},
 		"the gate, healthy":    {when: WriteOnSuspicion, spoil: []func(*fixture){refuseWrites}},
 		"the gate, and no disk": {
-			when: WriteAlways, want: published,
-			spoil: []func(*fixture){refuseWrites, func(b *fixture) {
+			when: WriteOnSuspicion, want: published,
+			spoil: []func(*fixture){refuseWrites, superReadOnly, func(b *fixture) {
 				for _, p := range []string{podA, staging} {
 					b.change(p, func(m *host.Mount) { m.Dev, m.FSType, m.Source = host.Dev{Minor: 60}, "nfs4", "srv:/a" })
 				}
@@ -172,7 +169,8 @@ func TestNoWriteToWhatWasReadOnly(t *testing.T) {
 	b := newFixture(t, func(c *Config) { c.ProbeWrite = WriteNever })
 	superReadOnly(b)
 	b.healthy()
-	b.engine.cfg.ProbeWrite = WriteAlways
+	b.engine.cfg.ProbeWrite = WriteOnSuspicion
+	erred(b)
 	b.heal(volume)
 	if b.writes != nil {
 		t.Errorf("written at %q", b.writes)
@@ -180,7 +178,8 @@ func TestNoWriteToWhatWasReadOnly(t *testing.T) {
 }
 
 func TestNoWriteToWhatIsFrozen(t *testing.T) {
-	b := newFixture(t, func(c *Config) { c.ProbeWrite = WriteAlways })
+	b := newFixture(t)
+	erred(b)
 	b.answers[disk] = host.Inspection{Kind: host.KindDirectory, UUID: "uuid-1", Answer: host.Answer{Asked: true, Frozen: true}}
 	b.heal(volume)
 	if b.writes != nil {
@@ -189,7 +188,8 @@ func TestNoWriteToWhatIsFrozen(t *testing.T) {
 }
 
 func TestNoWriteForAReader(t *testing.T) {
-	b := newFixture(t, func(c *Config) { c.ProbeWrite = WriteAlways })
+	b := newFixture(t)
+	erred(b)
 	v := volume
 	v.Capability = &Capability{Access: AccessMount, ReadOnly: true}
 	b.heal(v)
@@ -200,7 +200,8 @@ func TestNoWriteForAReader(t *testing.T) {
 
 // A request may name a directory of what is staging: nothing is created in that.
 func TestNoWriteInADirectoryOfTheVolume(t *testing.T) {
-	b := newFixture(t, func(c *Config) { c.ProbeWrite = WriteAlways })
+	b := newFixture(t)
+	erred(b)
 	b.unmount(podA)
 	inContainer := staging + "/dir"
 	b.files[inContainer] = host.PathInfo{Kind: host.KindDirectory}
@@ -236,14 +237,16 @@ func TestWhatAWriteShows(t *testing.T) {
 			},
 		},
 	} {
-		b := newFixture(t, func(c *Config) { c.ProbeWrite = WriteAlways })
+		b := newFixture(t)
+		erred(b)
 		b.wrote = tc.wrote
 		b.heal(volume)
 		if sb := b.last().Superblocks[disk]; !tc.want(sb) || len(b.writes) != 1 {
 			t.Errorf("%s: %+v, written at %q", name, sb, b.writes)
 		}
 	}
-	b := newFixture(t, func(c *Config) { c.ProbeWrite = WriteAlways })
+	b := newFixture(t)
+	erred(b)
 	b.writeErr = errors.New("worker lost")
 	if _, err := b.engine.Heal(context.Background(), volume); KindOf(err) != KindUnknown || !errors.Is(err, b.writeErr) {
 		t.Errorf("a write that could not be asked for: %v", err)
@@ -252,7 +255,8 @@ func TestWhatAWriteShows(t *testing.T) {
 
 // Whoever of the pods runs: one mount point at which a write may be tried is enough.
 func TestWriteAtTheMountPointThatIsInUse(t *testing.T) {
-	b := newFixture(t, func(c *Config) { c.ProbeWrite, c.Gate = WriteAlways, WantedGate{Node: c.Node} })
+	b := newFixture(t, func(c *Config) { c.Gate = WantedGate{Node: c.Node} })
+	erred(b)
 	b.publish(podB)
 	b.heal(volume)
 	if why := b.last().Superblocks[disk].Write.Forbidden; b.writes != nil || !strings.Contains(why, "no running container") {

@@ -135,7 +135,7 @@ func TestStuckProbeAnswersForAll(t *testing.T) {
 		if err != nil || !s.Answer.Stuck || !s.Paths[m.Path].Inspected || !s.Paths[m.Path+"/inside"].Inspected {
 			t.Errorf("%+v, %v", s, err)
 		}
-		if w, err := n.TryWrite(context.Background(), m); err != nil || w.Asked || !w.Unable {
+		if w, err := n.TryWrite(context.Background(), m, false); err != nil || w.Asked || !w.Unable {
 			t.Errorf("a write beside it: %+v, %v", w, err)
 		}
 	}
@@ -182,7 +182,7 @@ func TestCutOffProbeTellsNothing(t *testing.T) {
 	if s, err := n.Inspect(over, InspectQuery{Probe: &m}); err == nil || s.Answer.TimedOut {
 		t.Errorf("inspect: %+v, %v", s, err)
 	}
-	if w, err := n.TryWrite(over, m); err == nil || w.TimedOut {
+	if w, err := n.TryWrite(over, m, false); err == nil || w.TimedOut {
 		t.Errorf("write: %+v, %v", w, err)
 	}
 	for want, err := range map[error]bool{worker.ErrTimeout: false, worker.ErrStuck: true, worker.ErrLost: false} {

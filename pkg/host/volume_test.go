@@ -87,7 +87,7 @@ func TestTryWrite(t *testing.T) {
 	disk, memory := topAt(t, n, root+"/m"), topAt(t, n, root+"/t")
 	write := func(m Mount) Write {
 		t.Helper()
-		w, err := n.TryWrite(context.Background(), m)
+		w, err := n.TryWrite(context.Background(), m, false)
 		done(t, err)
 		return w
 	}
@@ -148,7 +148,7 @@ func TestFrozenFilesystem(t *testing.T) {
 		if s.Kind != KindDirectory || s.UUID == "" || s.Space.Blocks == 0 || !s.Opened.Open || s.ReadOnly || !s.Paths[m.Path].Inspected {
 			t.Errorf("a part of the answer is missing: %+v", s)
 		}
-		if w, err := n.TryWrite(context.Background(), m); err != nil || !w.Unable || !w.Frozen || w.Asked {
+		if w, err := n.TryWrite(context.Background(), m, false); err != nil || !w.Unable || !w.Frozen || w.Asked {
 			t.Errorf("a write: %+v, %v", w, err)
 		}
 	}
@@ -160,7 +160,7 @@ func TestFrozenFilesystem(t *testing.T) {
 	if a := seen(t, n, m).Answer; a.Frozen || a.TimedOut || a.Errno != 0 {
 		t.Errorf("after the thaw: %+v", a)
 	}
-	if w, err := n.TryWrite(context.Background(), m); err != nil || !w.Asked || w.Errno != 0 {
+	if w, err := n.TryWrite(context.Background(), m, false); err != nil || !w.Asked || w.Errno != 0 {
 		t.Errorf("after the thaw: %+v, %v", w, err)
 	}
 }
@@ -170,7 +170,7 @@ func TestWriteToAFrozenFilesystem(t *testing.T) {
 	n, root := impatient(t)
 	m, thaw := frozenVolume(t, n, root+"/m")
 	for range 2 {
-		w, err := n.TryWrite(context.Background(), m)
+		w, err := n.TryWrite(context.Background(), m, false)
 		if err != nil || !w.Unable || !w.Frozen || w.TimedOut || !slices.ContainsFunc(w.Waits, frozen) {
 			t.Fatalf("%+v, %v", w, err)
 		}
@@ -183,7 +183,7 @@ func TestWriteToAFrozenFilesystem(t *testing.T) {
 	}
 	thaw()
 	eventually(t, "the worker ends", func() bool { return n.cfg.Pool.Stats().Abandoned == 0 })
-	if w, err := n.TryWrite(context.Background(), m); err != nil || !w.Asked || w.Errno != 0 {
+	if w, err := n.TryWrite(context.Background(), m, false); err != nil || !w.Asked || w.Errno != 0 {
 		t.Errorf("after the thaw: %+v, %v", w, err)
 	}
 	entries, err := os.ReadDir(root + "/m")

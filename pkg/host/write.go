@@ -11,39 +11,13 @@ import (
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
-// TryWrite has a worker write to the superblock that is mounted at m, leaving no
-// name behind. That a write gets no answer is an answer, and no other call reaches
-// the storage until its worker ends. It is Unable while another probe is under way
-// and on a frozen filesystem.
-func (n *Node) TryWrite(ctx context.Context, m Mount) (Write, error) {
-	return n.try(ctx, m, workerops.WriteQuery{Path: m.Path, Want: m.Ref()})
-}
-
-// TrySync has a worker call fsync(2) on the root directory of what is mounted at m,
-// which fails where an ext4 has shut itself down. The result is like TryWrite's.
-func (n *Node) TrySync(ctx context.Context, m Mount) (Write, error) {
-	return n.try(ctx, m, workerops.WriteQuery{Path: m.Path, Want: m.Ref(), Sync: true})
-}
-
-// ShutDown reports whether fsync(2) answered as on a filesystem that shut itself down
-// while its device works.
-func (w Write) ShutDown() bool {
-	return w.Asked && !w.TimedOut && !w.Unable && w.Op == workerops.OpSync && w.Errno == syscall.EIO
-}
-
-// TellsShutdown reports whether the kernel shows in the mount table that an ext4 has
-// shut itself down. Only its version tells: a healthy filesystem has no such option.
-func TellsShutdown() bool {
-	var u unix.Utsname
-	if unix.Uname(&u) != nil {
-		return false
-	}
-	var major, minor int
-	_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
-	return major > 6 || major == 6 && minor >= 15
-}
-
-func (n *Node) try(ctx context.Context, m Mount, q workerops.WriteQuery) (Write, error) {
+// TryWrite has a worker write to the superblock that is mounted at m, leaving no name
+// behind, or with onlySync call fsync(2) on its root directory, which fails where an ext4
+// has shut itself down. That a write gets no answer is an answer, and no other call
+// reaches the storage until its worker ends. It is Unable while another probe is under
+// way and on a frozen filesystem.
+func (n *Node) TryWrite(ctx context.Context, m Mount, onlySync bool) (Write, error) {
+	q := workerops.WriteQuery{Path: m.Path, Want: m.Ref(), Sync: onlySync}
 	w := Write{Unable: true}
 	if n.addFrozen(m, &w.Answer); w.Frozen {
 		return w, nil
@@ -83,4 +57,22 @@ func (n *Node) try(ctx context.Context, m Mount, q workerops.WriteQuery) (Write,
 		return Write{Unable: true}, nil // it may have been another filesystem
 	}
 	return w, nil
+}
+
+// ShutDown reports whether fsync(2) answered as on a filesystem that shut itself down
+// while its device works.
+func (w Write) ShutDown() bool {
+	return w.Asked && !w.TimedOut && !w.Unable && w.Op == workerops.OpSync && w.Errno == syscall.EIO
+}
+
+// TellsShutdown reports whether the kernel shows in the mount table that an ext4 has
+// shut itself down. Only its version tells: a healthy filesystem has no such option.
+func TellsShutdown() bool {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return false
+	}
+	var major, minor int
+	_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
+	return major > 6 || major == 6 && minor >= 15
 }

@@ -3,6 +3,9 @@ package bench
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -103,19 +106,23 @@ func TestRequests(t *testing.T) {
 		fmt.Sprintf("%d at first, %d watches, then %d in %s", first-watches, watches, len(meanwhile), idleTime), rate, atMost(0.1, "/s"))
 }
 
-// TestVolumes measures what volumes of other nodes cost: a disk is checked, and
-// written to after a list of them all.
+// TestVolumes measures what volumes of other nodes cost: a disk whose filesystem counted
+// an error is checked, and written to after a list of them all.
 func TestVolumes(t *testing.T) {
 	wanted(t, "volumes")
-	m := newMember(t, "--probe-write=always")
+	m := newMember(t)
 	v := newLoops(m.Node).volume("disk")
 	object, request := m.use(v)
 	cluster.Create(t, m.api, object.Attachment(apiNode))
 	m.Start()
+	m.Expect("healthy", request)
+	disk := filepath.Base(strings.TrimSpace(harness.Run(t, "findmnt", "--noheadings", "--output=SOURCE", v.Staging)))
+	harness.Must(t, os.WriteFile("/sys/fs/ext4/"+disk+"/trigger_fs_error", []byte("bench"), 0o600))
+	harness.Eventually(t, "the error is counted", func() bool { return strings.HasPrefix(m.Message(request), "abnormal") })
 	measure := func() (memoryUse, time.Duration) {
 		start := time.Now()
 		for range manyChecks {
-			m.Expect("healthy", request)
+			m.Expect("abnormal", request, "a write still succeeds")
 		}
 		took := time.Since(start) / manyChecks
 		awaitQuiet(m.Node)

@@ -19,12 +19,10 @@ func TestFilesystemErrors(t *testing.T) {
 		args []string
 		says string
 	}{
-		"a write is tried":            {[]string{"--standalone"}, "a write still succeeds"},
-		"a write is always tried":     {[]string{"--standalone", "--probe-write=always"}, "a write still succeeds"},
-		"no write is ever tried":      {[]string{"--standalone", "--probe-write=never"}, ""},
-		"without a container":         {nil, "no write was tried: no running container"},
-		"always, without a container": {[]string{"--probe-write=always"}, "no write was tried: no running container"},
-		"the server only checks":      {[]string{"--standalone", "--mode=check"}, "no write was tried: the server only checks"},
+		"a write is tried":       {[]string{"--standalone"}, "a write still succeeds"},
+		"no write is ever tried": {[]string{"--standalone", "--probe-write=never"}, ""},
+		"without a container":    {nil, "no write was tried: no running container"},
+		"the server only checks": {[]string{"--standalone", "--mode=check"}, "no write was tried: the server only checks"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, c.args...)

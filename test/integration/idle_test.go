@@ -20,7 +20,7 @@ import (
 func TestIdleWorkersHoldNothing(t *testing.T) {
 	for name, ownNamespace := range map[string]bool{"in the host's namespace": false, "from another namespace": true} {
 		t.Run(name, func(t *testing.T) {
-			n := harness.NewNode(t, "--standalone", "--probe-write=always")
+			n := harness.NewNode(t, "--standalone")
 			if ownNamespace {
 				n.Args = append(n.Args, fmt.Sprintf("--host-mount-namespace=/proc/%d/ns/mnt", os.Getpid()))
 				n.Namespace = true

@@ -10,7 +10,7 @@ import (
 
 // TestChecksReadNoDirectory counts the requests that a FUSE daemon gets.
 func TestChecksReadNoDirectory(t *testing.T) {
-	n := harness.NewNode(t, "--standalone", "--probe-write=always").Start()
+	n := harness.NewNode(t, "--standalone").Start()
 	v, fs := n.NewFUSEVolume("large", faultfs.Config{})
 	for range 5 {
 		n.Expect("healthy", v.Request())

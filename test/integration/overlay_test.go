@@ -35,12 +35,6 @@ func TestOverlay(t *testing.T) {
 		"an xfs that shut down": {"xfs", func(t *testing.T, upper *harness.Volume) {
 			shutdown(t, upper.Staging)
 		}, nil, []string{"IOError", "EIO"}},
-		// The mount table does not show it any more: only a write tells.
-		"an ext4 that shut down and is out of sight": {"ext4", func(t *testing.T, upper *harness.Volume) {
-			shutdown(t, upper.Staging)
-			harness.Must(t, unix.Unmount(upper.MountPoint(), unix.MNT_DETACH))
-			harness.Must(t, unix.Unmount(upper.Staging, unix.MNT_DETACH))
-		}, []string{"--probe-write=always"}, []string{"IOError", "EIO"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, append([]string{"--standalone"}, c.args...)...).Start()

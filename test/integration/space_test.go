@@ -31,7 +31,7 @@ func TestFull(t *testing.T) {
 }
 
 func testFull(t *testing.T, fs string) {
-	n := harness.NewNode(t, "--standalone", "--probe-write=always").Start()
+	n := harness.NewNode(t, "--standalone").Start()
 	next := newNeighbour(n)
 	full := map[*harness.Volume]string{} // with what is to be said of it
 	for what, c := range fillings {
