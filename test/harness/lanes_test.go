@@ -1,0 +1,46 @@
+package harness
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestOnly(t *testing.T) {
+	for _, tc := range []struct{ name, asked, want string }{
+		{"TestA", "", "^TestA$"},
+		{"TestA", "TestA|TestB", "^TestA$"},
+		{"TestA", "^(TestA|TestB)$", "^TestA$"},
+		{"TestA", "^TestA$/^x|y$|^TestB$", "^TestA$/^x"},
+		{"TestA", "^TestA$/^x$|^TestA$/^(y|z)$|^TestB$", "^TestA$/^x$|^TestA$/^(y|z)$"},
+	} {
+		if got := only(tc.name, tc.asked); got != tc.want {
+			t.Errorf("only(%q, %q) = %q, want %q", tc.name, tc.asked, got, tc.want)
+		}
+	}
+}
+
+func TestLaneOutputKeepsATestTogether(t *testing.T) {
+	var o laneOutput
+	for _, part := range []string{"PA", "SS\n\x00end of", " test\n--- FAIL: TestB\nFAIL\n"} {
+		_, _ = o.Write([]byte(part))
+	}
+	if got := o.text.String(); got != "--- FAIL: TestB\nFAIL\n" {
+		t.Errorf("%q is kept of the test that goes on", got)
+	}
+}
+
+func TestSlowArgs(t *testing.T) {
+	defer func(was float64) { slow = was }(slow)
+	slow = 4
+	given := []string{"--probe-timeout=1s", "--slow-answer=500ms", "--heal-timeout=long", "--loop=heal"}
+	want := []string{"--probe-timeout=4s", "--slow-answer=2s", "--heal-timeout=long", "--loop=heal"}
+	if got := slowArgs(given); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := slowArgs([]string{"--probe-timeout=30s"}); !slices.Equal(got, []string{"--probe-timeout=1m0s"}) {
+		t.Errorf("got %v, of which a server takes 1m at most", got)
+	}
+	if got := slowArgs(nil); !slices.Equal(got, []string{"--probe-timeout=20s"}) {
+		t.Errorf("the default is %v", got)
+	}
+}
