@@ -31,16 +31,16 @@ func TestLaneOutputKeepsATestTogether(t *testing.T) {
 
 func TestSlowArgs(t *testing.T) {
 	defer func(was float64) { slow = was }(slow)
-	slow = 4
+	slow = 3
 	given := []string{"--probe-timeout=1s", "--slow-answer=500ms", "--heal-timeout=long", "--loop=heal"}
-	want := []string{"--probe-timeout=4s", "--slow-answer=2s", "--heal-timeout=long", "--loop=heal"}
+	want := []string{"--probe-timeout=3s", "--slow-answer=1.5s", "--heal-timeout=long", "--loop=heal"}
 	if got := slowArgs(given); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	if got := slowArgs([]string{"--probe-timeout=30s"}); !slices.Equal(got, []string{"--probe-timeout=1m0s"}) {
 		t.Errorf("got %v, of which a server takes 1m at most", got)
 	}
-	if got := slowArgs(nil); !slices.Equal(got, []string{"--probe-timeout=20s"}) {
+	if got := slowArgs(nil); !slices.Equal(got, []string{"--probe-timeout=15s"}) {
 		t.Errorf("the default is %v", got)
 	}
 }
