@@ -2,6 +2,7 @@ package harness
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -50,10 +51,11 @@ func measureSlow() float64 {
 		}
 	}
 	// On an idle machine a start takes about as long as it uses a processor.
-	factor := min(max(took.Seconds()/max(ran.Seconds(), 0.001), 1), maxSlow)
-	if factor > 2 {
-		fmt.Printf("this machine is busy: all deadlines of tests are %.1f times as long (%s)\n", factor, slowEnv)
+	factor := math.Round(min(took.Seconds()/max(ran.Seconds(), 0.001), maxSlow))
+	if factor <= 1 {
+		return 1
 	}
+	fmt.Printf("this machine is busy: all deadlines of tests are %g times as long (%s)\n", factor, slowEnv)
 	return factor
 }
 
