@@ -43,8 +43,7 @@ type config struct {
 	healContainers containers.Scope
 	healTimeout    time.Duration
 	fuseAbort      bool
-	// providerConfigs are files by the name of the provider.
-	providerConfigs   namedValues
+	// disabledProviders are not asked.
 	disabledProviders stringList
 	// restageDrivers are orders by the name of the driver.
 	restageDrivers namedValues
@@ -93,7 +92,6 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.probeWrite, "probe-write", string(healer.WriteOnSuspicion), "`when` to try a write that leaves no name: on-suspicion (the filesystem counted errors or is read-only, or the one that an overlay writes to is read-only or shut down); never")
 	f.DurationVar(&c.healTimeout, "heal-timeout", 2*time.Minute, "how long the work on one volume may take in all: twice --probe-timeout to 1h")
 	f.BoolVar(&c.fuseAbort, "fuse-abort", false, "abort the connection of a FUSE daemon that has not answered one request over several probes in a row, if all its mounts are the volume's: what waits fails, and what was not written yet is lost")
-	f.Var(&c.providerConfigs, "provider-config", "`NAME=FILE`: a provider's own configuration, in YAML, read when the server starts; repeatable")
 	f.Var(&c.disabledProviders, "disable-provider", "`name` of a provider that is not asked: what only it sees is not reported, and its steps do not run; repeatable")
 	f.Var(&c.restageDrivers, "restage-driver", "`DRIVER=ORDER`: with --standalone, a driver that is told to stage a volume anew whose FUSE daemon has died: stage-first or unmount-first (docs/restage.md); repeatable")
 	f.DurationVar(&c.driverTimeout, "driver-timeout", 2*time.Minute, "how long a driver may take to stage a volume anew, within --heal-timeout: 1s to 1h")

@@ -16,21 +16,17 @@ var conditions = map[string]healer.Condition{ // by what the health file says
 
 type provider struct {
 	tools   healer.Tools
-	Dir     string `json:"dir"`     // of the daemon's files
-	Program string `json:"program"` // reconnects a mount
+	dir     string // of the daemon's files
+	program string // reconnects a mount
 }
 type evidence struct{ health, pid string }
 
 // New returns the provider.
-func New(tools func(healer.Uses) healer.Tools, file healer.ProviderConfig) (healer.Provider, error) {
-	p := provider{Dir: "/run/examplefs", Program: "/usr/sbin/examplefs-reconnect"}
-	err := file.Decode(&p)
-	p.tools = tools(healer.Uses{Dirs: []string{p.Dir}, Programs: []string{p.Program}})
-	return p, err
+func New(tools healer.Tools, dir, program string) healer.Provider {
+	return provider{tools, dir, program}
 }
 
-func (provider) Name() string             { return "examplefs" }
-func (provider) Reasons() []healer.Reason { return []healer.Reason{"SessionLost", "ReplicaMissing"} }
+func (provider) Name() string { return "examplefs" }
 
 func mine(c healer.Case) (healer.MountPoint, bool) {
 	staged, _ := c.Staged()
@@ -42,8 +38,8 @@ func (p provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence, 
 	if !ours {
 		return nil, nil
 	}
-	health, err := p.tools.ReadFile(ctx, p.Dir, staged.Stack[0].Source+".health", 64)
-	pid, _ := p.tools.ReadFile(ctx, p.Dir, staged.Stack[0].Source+".pid", 64)
+	health, err := p.tools.ReadFile(ctx, p.dir, staged.Stack[0].Source+".health", 64)
+	pid, _ := p.tools.ReadFile(ctx, p.dir, staged.Stack[0].Source+".pid", 64)
 	return evidence{strings.TrimSpace(string(health)), string(pid)}, err
 }
 
@@ -62,7 +58,7 @@ func (p provider) Examine(c healer.Case) (healer.Finding, error) {
 		}
 		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 		defer cancel()
-		_, err := p.tools.Run(ctx, healer.Program{Path: p.Program, OnHost: true, Args: []string{"--mount=" + staged.Stack[0].Source}})
+		_, err := p.tools.Run(ctx, healer.Program{Path: p.program, OnHost: true, Args: []string{"--mount=" + staged.Stack[0].Source}})
 		return err
 	}
 	if seen.pid == "" {

@@ -11,8 +11,7 @@ func TestConformance(t *testing.T) {
 	node := func(health, pid string) (*providertest.Tools, healer.Provider) {
 		tools := &providertest.Tools{Files: map[string]string{"/run/examplefs/vol-1.health": health, "/run/examplefs/vol-1.pid": pid}}
 		tools.Programs = map[string]providertest.Program{"/usr/sbin/examplefs-reconnect": providertest.Succeeds}
-		p, _ := New(tools.For, nil)
-		return tools, p
+		return tools, New(tools, "/run/examplefs", "/usr/sbin/examplefs-reconnect")
 	}
 	volume := func(health, pid string) func() healer.Case {
 		_, p := node(health, pid)

@@ -109,6 +109,8 @@ const (
 	DaemonStopped Reason = "DaemonStopped"
 	// DaemonHung: the daemon of a FUSE connection lives and does not answer.
 	DaemonHung Reason = "DaemonHung"
+	// DriverReportsAbnormal: the volume's CSI driver says that something is wrong.
+	DriverReportsAbnormal Reason = "DriverReportsAbnormal"
 )
 
 // Condition is one thing that is wrong with a volume.

@@ -47,25 +47,21 @@ func callAll(ctx context.Context, tools Tools) []error {
 	return []error{read, ran, tools.Reach(ctx, "h:1"), dialed}
 }
 
-func TestToolsAreBoundToWhatIsDeclared(t *testing.T) {
+func TestToolsNeedADeadline(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	ended, end := context.WithTimeout(t.Context(), time.Minute)
 	end()
 	defer cancel()
-	all := Uses{Dirs: []string{"/d"}, Programs: []string{"/p"}, Network: true, Sockets: true}
 	for name, tc := range map[string]struct {
-		ctx  context.Context //nolint:containedctx // a row of a table
-		uses Uses
-		may  bool
+		ctx context.Context //nolint:containedctx // a row of a table
+		may bool
 	}{
-		"declared":     {ctx, all, true},
-		"nothing":      {ctx, Uses{}, false},
-		"others":       {ctx, Uses{Dirs: []string{"/"}, Programs: []string{"/p/q"}}, false},
-		"no deadline":  {t.Context(), all, false},
-		"ended before": {ended, all, false},
+		"bounded":      {ctx, true},
+		"no deadline":  {t.Context(), false},
+		"ended before": {ended, false},
 	} {
 		h := &toolHost{}
-		for i, err := range callAll(tc.ctx, NewTools(h, tc.uses)) {
+		for i, err := range callAll(tc.ctx, NewTools(h)) {
 			if (err == nil) != tc.may {
 				t.Errorf("%s, tool %d: %v", name, i, err)
 			}
@@ -80,7 +76,7 @@ func TestToolsRefuseWhatCannotBeMeant(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	h := &toolHost{}
-	tools := NewTools(h, Uses{Dirs: []string{"/d", "d"}, Programs: []string{"/p", "p"}, Network: true, Sockets: true})
+	tools := NewTools(h)
 	read := func(dir, name string, limit int) error { _, err := tools.ReadFile(ctx, dir, name, limit); return err }
 	run := func(p Program) error { _, err := tools.Run(ctx, p); return err }
 	dial := func(socket string) error { _, err := tools.Dial(ctx, socket); return err }
@@ -129,7 +125,7 @@ func TestRunWhatAProgramSays(t *testing.T) {
 		"cut":                      {"all is wel", true, "all is wel…"},
 	} {
 		h := &toolHost{result: host.ProgramResult{Output: []byte(tc.output), Cut: tc.cut, Elapsed: time.Second}}
-		out, err := NewTools(h, Uses{Programs: []string{"/p"}}).Run(ctx, Program{Path: "/p", Stdin: secrets})
+		out, err := NewTools(h).Run(ctx, Program{Path: "/p", Stdin: secrets})
 		if err != nil || out.Text != tc.want || out.Elapsed != time.Second {
 			t.Errorf("%s: %+v, %v", name, out, err)
 		}
@@ -144,7 +140,7 @@ func TestRunWhatACodeMeans(t *testing.T) {
 	defer cancel()
 	run := func(code, refused int) error {
 		h := &toolHost{result: host.ProgramResult{Code: code, Output: []byte("in use\n")}}
-		_, err := NewTools(h, Uses{Programs: []string{"/p"}}).Run(ctx, Program{Path: "/p", RefusedCode: refused})
+		_, err := NewTools(h).Run(ctx, Program{Path: "/p", RefusedCode: refused})
 		return err
 	}
 	if err := run(0, 0); err != nil {

@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// Tools are all that a provider may use of the node. Its constructor gets those for the
-// Uses that it declares, for Collect and for its steps; Examine uses none. Every call
-// is bounded by its ctx, which must have a deadline, and may be made from several
-// goroutines at once.
+// Tools are all that a provider may use of the node, for Collect and for its steps;
+// Examine uses none. Every call is bounded by its ctx, which must have a deadline, and
+// may be made from several goroutines at once. Directories, programs and sockets are
+// fixed in the provider's code, or by the operator; none comes from a request or a volume.
 type Tools interface {
-	// ReadFile reads at most limit bytes (1 MiB) of a file beneath a directory of
-	// Uses.Dirs, on the host. No symbolic link in name is followed. It returns fs.ErrNotExist for a
+	// ReadFile reads at most limit bytes (1 MiB) of a file beneath a directory on the
+	// host. No symbolic link in name is followed. It returns fs.ErrNotExist for a
 	// file that is not there, and an error for a longer one, or one that is no regular
 	// file.
 	ReadFile(ctx context.Context, dir, name string, limit int) ([]byte, error)
-	// Run runs a program of Uses.Programs and waits until it and all that it started
-	// have ended. An exit code other than 0 is an *ExitError, which is
-	// ErrRefused for RefusedCode. When ctx ends, all of them are killed first.
+	// Run runs a program and waits until it has ended. An exit code other than 0 is an
+	// *ExitError, which is ErrRefused for RefusedCode. Its process group is killed when it
+	// has ended, and right before ctx ends.
 	Run(ctx context.Context, p Program) (Output, error)
 	// Reach connects to an address (host:port, as in net.Dial with "tcp") from the
 	// host's network, and hangs up. Its error says whether the connection was refused,
@@ -30,23 +30,9 @@ type Tools interface {
 	Dial(ctx context.Context, socket string) (net.Conn, error)
 }
 
-// Uses is what of the node a provider uses. It is fixed in the provider's code, or by
-// the operator; nothing in it comes from a request or a volume.
-type Uses struct {
-	// Dirs are the absolute paths of directories on the host, beneath which files are
-	// read.
-	Dirs []string
-	// Programs are the absolute paths of programs.
-	Programs []string
-	// Network is true for a provider that asks whether addresses can be reached.
-	Network bool
-	// Sockets is true for a provider that connects to drivers.
-	Sockets bool
-}
-
 // Program is one run of a program: no shell, no inherited environment.
 type Program struct {
-	// Path is one of Uses.Programs.
+	// Path is absolute.
 	Path string
 	// OnHost runs the host's program in the host's mount namespace, instead of the
 	// healer's own image. The network is the healer pod's in both.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/worker"
@@ -34,19 +33,19 @@ type ProgramResult struct {
 	Elapsed time.Duration
 }
 
-// RunProgram runs a program until it and all that it started have ended. When ctx ends
-// they are killed first. While one cannot be killed, the same program with the same
-// arguments is not run again.
-func (n *Node) RunProgram(ctx context.Context, p Program) (r ProgramResult, err error) {
-	s := storage{root: "program " + p.Path + "\x00" + strings.Join(p.Args, "\x00")}
-	err = n.probes.unlessStuck(s, func() error {
-		a, err := worker.Call(ctx, n.cfg.Pool, workerops.RunProgram, workerops.ProgramQuery{
-			Path: p.Path, Args: p.Args, Env: p.Env, OnHost: p.OnHost, Stdin: p.Stdin, Limit: p.Limit,
-		})
-		r = ProgramResult(a)
-		return inTime(ctx, err)
+// RunProgram runs a program until it has ended. Right before ctx ends its worker kills
+// its process group.
+func (n *Node) RunProgram(ctx context.Context, p Program) (ProgramResult, error) {
+	end, _ := ctx.Deadline()
+	left := time.Until(end)
+	a, err := worker.Call(ctx, n.cfg.Pool, workerops.RunProgram, workerops.ProgramQuery{
+		Path: p.Path, Args: p.Args, Env: p.Env, OnHost: p.OnHost, Stdin: p.Stdin, Limit: p.Limit,
+		Deadline: end.Add(-min(left/4, time.Second)),
 	})
-	return r, err
+	if err == nil && a.Late {
+		err = fmt.Errorf("%s was killed: %w", p.Path, context.DeadlineExceeded)
+	}
+	return ProgramResult{Code: a.Code, Output: a.Output, Cut: a.Cut, Elapsed: a.Elapsed}, inTime(ctx, err)
 }
 
 // inTime also names the end of ctx, for a call that no worker answered because of it.

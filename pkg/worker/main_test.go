@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("WORKER_TEST_SERVES") == "" {
 		os.Exit(m.Run())
 	}
-	if err := worker.Serve(whoami, once, hang, listen, deaf, leave, fail, parent, nested); err != nil {
+	if err := worker.Serve(whoami, once, hang, listen, deaf, leave, fail); err != nil {
 		fmt.Fprintln(os.Stderr, "worker of the test:", err)
 		os.Exit(1)
 	}
@@ -42,15 +42,6 @@ var (
 	})
 	leave = worker.Define("leave", worker.Pooled, func(code int) (int, error) { os.Exit(code); return 0, nil })
 	fail  = worker.Define("fail", worker.Pooled, failAs)
-	// parent takes a while to end what it is supposed to have started.
-	parent = worker.Define("parent", worker.Parent, func(end time.Duration) (int, error) {
-		worker.WaitEnd()
-		time.Sleep(end)
-		os.Exit(1)
-		return 0, nil
-	})
-	// nested gives the process id of a worker's worker.
-	nested = worker.Define("nested", worker.Spent, func(d time.Duration) (int, error) { return worker.Nest(nil, whoami, d) })
 )
 
 func pidAfter(d time.Duration) (int, error) {

@@ -15,10 +15,6 @@ const (
 	// Spent operations end their process: whatever they opened or changed about
 	// it ends too. Mounts and namespace work.
 	Spent
-	// Parent operations are spent, and start processes of their own. Their worker is not
-	// killed at the deadline: it reads the end of its stream (WaitEnd), ends what it
-	// started and then itself. One that cannot is abandoned.
-	Parent
 )
 
 // Op is an operation that a worker can be asked to run. Its function cannot be called

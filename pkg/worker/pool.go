@@ -171,7 +171,7 @@ func CallWithin[Q, A any](ctx context.Context, within time.Duration, p *Pool, op
 
 // run has a worker run one operation, and reuses or ends it.
 func run[Q, A any](ctx context.Context, p *Pool, w *process, op Op[Q, A], q Q) (A, error) {
-	w.op, w.life = op.name, op.life
+	w.op = op.name
 	a, broken, err := ask(ctx, w, op, q)
 	answered := err == nil
 	switch {
@@ -241,14 +241,11 @@ func (p *Pool) dismiss(w *process) <-chan struct{} {
 	return p.end(w)
 }
 
-// end kills a worker, or has it end what it started (Parent). One that does not end is
-// abandoned: counted, and reaped whenever it ends; the channel closes then. It is nil for
-// a worker that has ended.
+// end kills a worker. One that does not end is abandoned: counted, and reaped whenever it
+// ends; the channel closes then. It is nil for a worker that has ended.
 func (p *Pool) end(w *process) <-chan struct{} {
 	_ = w.conn.Close()
-	if w.life != Parent {
-		w.kill()
-	}
+	w.kill()
 	if w.reap(time.Now().Add(p.cfg.KillWait)) == nil {
 		p.freeSlot()
 		return nil

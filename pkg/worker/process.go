@@ -21,9 +21,8 @@ type process struct {
 	enc  *gob.Encoder
 	dec  *gob.Decoder
 	pid  int
-	// op is the last operation it was asked for, life how that one lives.
-	op   string
-	life Life
+	// op is the last operation it was asked for.
+	op string
 	// fd is that of conn, for as long as conn is open.
 	fd int32
 	// pidfd is pollable, so that waiting for the end of a worker costs no

@@ -7,27 +7,15 @@ import (
 	"runtime"
 	"syscall"
 	"testing"
-
-	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
 // init keeps the main thread for the main goroutine: /proc/self is the main thread, and
 // operations leave threads in other mount namespaces.
 func init() { runtime.LockOSThread() }
 
-const testServes = "WORKEROPS_TEST_SERVES"
-
 // TestMain runs the tests of root in a mount namespace of their own: an
 // operation that should have refused must not reach the machine.
-//
-// With testServes the test binary is a worker: one that an operation starts (worker.Nest).
 func TestMain(m *testing.M) {
-	if os.Getenv(testServes) != "" {
-		if err := worker.Serve(Ops()...); err != nil {
-			panic(err)
-		}
-		return
-	}
 	const inContainer = "NODE_HEALER_TEST_INSIDE"
 	if os.Geteuid() != 0 || os.Getenv(inContainer) != "" {
 		os.Exit(m.Run())

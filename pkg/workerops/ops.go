@@ -29,8 +29,8 @@ var (
 	ReplaceInContainers = worker.Define("replace-in-containers", worker.Spent, inContainer)
 	// ReadFile reads a small file beneath a directory.
 	ReadFile = worker.Define("read-file", worker.Pooled, readFile)
-	// RunProgram runs a program until it and all that it started have ended.
-	RunProgram = worker.Define("run-program", worker.Parent, runProgram)
+	// RunProgram runs a program until it has ended.
+	RunProgram = worker.Define("run-program", worker.Spent, runProgram)
 	// Reach connects to a TCP address from the host's network.
 	Reach = worker.Define("reach", worker.Spent, reach)
 	// FUSEDaemons finds who serves FUSE connections, AbortFUSE ends one.
@@ -46,7 +46,7 @@ func Ops() []worker.Servable {
 	return []worker.Servable{
 		Inspect, InspectAll, Published, Write, Place, Finalize, UnmountDeadTop, UnmountDuplicate,
 		Containers, Mounts, ProbeInContainer, ReplaceInContainers,
-		ReadFile, RunProgram, superviseProgram, Reach,
+		ReadFile, RunProgram, Reach,
 		FUSEDaemons, AbortFUSE, UnmountDead, MountDead,
 	}
 }

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
 // ProgramQuery is one run of a program.
@@ -28,86 +26,82 @@ type ProgramQuery struct {
 	Stdin  []byte
 	// Limit is how many bytes of both outputs together are kept.
 	Limit int
-	// Cgroup is the directory that runProgram made for it; empty without one.
-	Cgroup string
+	// Deadline is when it is killed; it is earlier than the caller's.
+	Deadline time.Time
 }
 
-// ProgramAnswer is what a program left when it and all that it started had ended.
+// ProgramAnswer is what a program left.
 type ProgramAnswer struct {
 	// Code is its exit code, -1 if a signal ended it.
 	Code   int
 	Output []byte
-	// Cut is true if it wrote more than that.
-	Cut     bool
+	// Cut is true if it wrote more than that, or if what it started still may.
+	Cut bool
+	// Late is true if it was killed at its deadline.
+	Late    bool
 	Elapsed time.Duration
 }
 
-// runProgram has a second process run the program, so that no single death lets
-// something act on: the one that is left ends what the program started. Both end it as
-// well when the server ends, or closes the stream at the deadline.
+// runProgram runs a program in a session and process group of its own, and kills that
+// group when the program has ended, and at the deadline. The kernel kills the program
+// when this process ends.
 func runProgram(q ProgramQuery) (a ProgramAnswer, err error) {
-	f := newFamily()
-	defer f.end()
-	q.Cgroup = f.cgroup
-	if err := f.adopt(); err != nil {
-		return a, err
-	}
-	ours, err := os.Open("/proc/thread-self/ns/mnt")
-	if err != nil {
-		return a, fmt.Errorf("our mount namespace: %w", err)
-	}
-	defer ours.Close()
-	done := make(chan struct{})
-	go func() { // on a thread that is still where the worker was started
-		defer close(done)
-		a, err = worker.Nest(ours, superviseProgram, q)
-	}()
-	<-done
-	return a, err
-}
-
-// superviseProgram is what the second process does.
-var superviseProgram = worker.Define("supervise-program", worker.Parent, supervise)
-
-func supervise(q ProgramQuery) (a ProgramAnswer, err error) {
-	// When the first process is gone this one has work to do.
-	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, 0, 0, 0, 0); err != nil {
-		return a, fmt.Errorf("prctl(PR_SET_PDEATHSIG): %w", err)
-	}
-	// It may be given secrets. A limit of one byte also keeps the core from a program in
+	// Both are told secrets. A limit of one byte also keeps the core from a program in
 	// core_pattern (core(5), do_coredump in the kernel).
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return a, fmt.Errorf("prctl(PR_SET_DUMPABLE): %w", err)
+	}
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: 1, Max: 1}); err != nil {
 		return a, fmt.Errorf("setrlimit(RLIMIT_CORE): %w", err)
 	}
 	// The server may have inherited descriptors, and passed them on (Linux 5.11).
 	_ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
-	f := &family{cgroup: q.Cgroup}
-	if err := f.adopt(); err != nil {
-		return a, err
-	}
-	defer f.end()
 	began := time.Now()
 	p, err := startProgram(q)
 	if err != nil {
 		return a, fmt.Errorf("start %s: %w", q.Path, err)
 	}
-	var status unix.WaitStatus
-	_, err = retryEINTR(func() (int, error) { return unix.Wait4(p.pid, &status, 0, nil) })
+	late := make(chan struct{})
+	timer := time.AfterFunc(time.Until(q.Deadline), func() {
+		p.killGroup()
+		close(late)
+	})
+	// It is not reaped before its group was killed: until then the number is its own.
+	_, err = retryEINTR(func() (int, error) { return 0, unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil) })
 	a.Elapsed = time.Since(began)
+	if !timer.Stop() {
+		<-late
+		a.Late = true
+	}
+	p.killGroup()
 	if err != nil {
 		return a, fmt.Errorf("wait for %s: %w", q.Path, err)
 	}
-	f.end() // or the outputs stay open
+	var status unix.WaitStatus
+	if _, err = retryEINTR(func() (int, error) { return unix.Wait4(p.pid, &status, 0, nil) }); err != nil {
+		return a, fmt.Errorf("wait for %s: %w", q.Path, err)
+	}
+	// What left the group may keep the outputs open for ever.
+	if err := p.out.SetReadDeadline(time.Now().Add(lastOutput)); err != nil {
+		return a, fmt.Errorf("read the output of %s: %w", q.Path, err)
+	}
 	out := <-p.output
 	a.Code, a.Output, a.Cut = status.ExitStatus(), out.text, out.cut
 	return a, nil
 }
 
+// lastOutput is how long the outputs are read after the program has ended.
+const lastOutput = 100 * time.Millisecond
+
 // program is one that runs.
 type program struct {
 	pid    int
+	out    *os.File
 	output chan kept
 }
+
+// killGroup kills the program, and what it started that is still in its group.
+func (p *program) killGroup() { _ = unix.Kill(-p.pid, unix.SIGKILL) }
 
 // kept is what is kept of its outputs.
 type kept struct {
@@ -127,15 +121,7 @@ func startProgram(q ProgramQuery) (*program, error) {
 		Files: []uintptr{in.theirs.Fd(), out.theirs.Fd(), out.theirs.Fd()},
 		Sys:   &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
 	}
-	if q.Cgroup != "" {
-		dir, err := os.Open(q.Cgroup)
-		if err != nil {
-			return nil, fmt.Errorf("its cgroup: %w", err)
-		}
-		defer dir.Close()
-		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(dir.Fd())
-	}
-	p := &program{output: make(chan kept, 1)}
+	p := &program{out: out.ours, output: make(chan kept, 1)}
 	start := func() { p.pid, _, err = syscall.StartProcess(q.Path, append([]string{q.Path}, q.Args...), attr) }
 	if q.OnHost {
 		start()
@@ -150,10 +136,12 @@ func startProgram(q ProgramQuery) (*program, error) {
 		_ = in.ours.Close()
 	}()
 	go func() {
-		text, _ := io.ReadAll(io.LimitReader(out.ours, int64(q.Limit)))
-		dropped, _ := io.Copy(io.Discard, out.ours)
-		_ = out.ours.Close()
-		p.output <- kept{text, dropped > 0}
+		text, err := io.ReadAll(io.LimitReader(out.ours, int64(q.Limit)))
+		dropped := int64(0)
+		if err == nil {
+			dropped, err = io.Copy(io.Discard, out.ours)
+		}
+		p.output <- kept{text, dropped > 0 || err != nil}
 	}()
 	return p, nil
 }
@@ -171,7 +159,7 @@ func elsewhere(start func()) {
 	<-started
 }
 
-// pipe has blocking ends: a program expects its own to be.
+// pipe has ends of which the program's blocks, as it expects.
 type pipe struct{ ours, theirs *os.File }
 
 // pipes returns those for the program's input and for its outputs.
@@ -183,6 +171,9 @@ func pipes() (in, out pipe, _ error) {
 	in = pipe{ours: os.NewFile(uintptr(read[1]), "input"), theirs: os.NewFile(uintptr(read[0]), "input")}
 	if err := unix.Pipe2(write[:], unix.O_CLOEXEC); err != nil {
 		return in, out, errors.Join(fmt.Errorf("pipe: %w", err), in.ours.Close(), in.theirs.Close())
+	}
+	if err := unix.SetNonblock(write[0], true); err != nil { // for a deadline
+		return in, out, errors.Join(err, unix.Close(write[0]), unix.Close(write[1]), in.ours.Close(), in.theirs.Close())
 	}
 	out = pipe{ours: os.NewFile(uintptr(write[0]), "output"), theirs: os.NewFile(uintptr(write[1]), "output")}
 	return in, out, nil

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/csi-addons/node-healer/test/harness"
@@ -18,17 +19,16 @@ func TestExampleProvider(t *testing.T) {
 	harness.Must(t, err)
 	line := regexp.MustCompile(`(?m)^\{"examplefs", .*\},$`).Find(page)
 	n := harness.NewNode(t, "--standalone")
-	n.Binary = harness.BuildWithProvider(t, "github.com/csi-addons/node-healer/docs/examplefs", string(line))
-	program, config := filepath.Join(n.Dir, "reconnect"), filepath.Join(n.Dir, "examplefs.yaml")
+	program := filepath.Join(n.Dir, "reconnect")
+	here := strings.NewReplacer("/run/examplefs", n.Dir, "/usr/sbin/examplefs-reconnect", program).Replace(string(line))
+	n.Binary = harness.BuildWithProvider(t, "github.com/csi-addons/node-healer/docs/examplefs", here)
 	write := func(name, text string) {
 		t.Helper()
 		harness.Must(t, os.WriteFile(name, []byte(text), 0o700))
 	}
 	file := func(name string) string { return filepath.Join(n.Dir, "examplefs."+name) }
 	write(program, "#!/bin/sh\n[ \"$1\" = --mount=examplefs ] && echo ok >"+file("health")+"\n")
-	write(config, "dir: "+n.Dir+"\nprogram: "+program+"\n")
 	write(file("health"), "ok\n")
-	n.Args = append(n.Args, "--provider-config=examplefs="+config)
 	n.Start()
 	v, _ := n.NewFUSEVolume("example", faultfs.Config{Name: "examplefs"})
 	n.Expect("healthy", v.Request())

@@ -3,13 +3,12 @@ package provider
 import (
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/containers"
 )
 
 func TestAll(t *testing.T) {
 	seen := map[string]bool{}
-	providers, err := New(Config{Scope: containers.FUSE, Tools: func(healer.Uses) healer.Tools { return nil }})
+	providers, err := New(Config{Scope: containers.FUSE})
 	if err != nil {
 		t.Fatal(err)
 	}

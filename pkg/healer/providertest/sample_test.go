@@ -23,13 +23,10 @@ type sample struct {
 	collect func(context.Context, healer.Case) (healer.Evidence, error)
 	run     func(context.Context, func(context.Context) error) error
 	// change spoils what it finds.
-	change  func(healer.Case, *healer.Finding)
-	reasons []healer.Reason
+	change func(healer.Case, *healer.Finding)
 }
 
 func (sample) Name() string { return "sample" }
-
-func (s sample) Reasons() []healer.Reason { return append(s.reasons, sessionLost) }
 
 func (s sample) Collect(ctx context.Context, c healer.Case) (healer.Evidence, error) {
 	if s.collect != nil {
@@ -86,10 +83,9 @@ func (s sample) lost(c healer.Case, f *healer.Finding) {
 // node returns tools for a sample, and its cases.
 func node() (*Tools, Cases) {
 	tools := &Tools{
-		Uses:     healer.Uses{Dirs: []string{"/run/sample"}, Programs: []string{reconnect}, Sockets: true},
 		Programs: map[string]Program{reconnect: Succeeds},
 	}
-	lost := &Tools{Uses: tools.Uses, Files: map[string]string{"/run/sample/health": "lost"}}
+	lost := &Tools{Files: map[string]string{"/run/sample/health": "lost"}}
 	return tools, Cases{
 		Tools:   tools,
 		Healthy: Volume("driver.example", "fuse.sample"),
@@ -222,14 +218,6 @@ func TestBrokenSamplesAreCaught(t *testing.T) {
 		"no step there heals it": func(s *sample, _ *Cases) {
 			s.change = func(_ healer.Case, f *healer.Finding) { f.Steps = nil }
 		},
-		"nor declared": func(s *sample, _ *Cases) {
-			s.change = func(_ healer.Case, f *healer.Finding) {
-				for i := range f.Conditions {
-					f.Conditions[i].Reason = "Unheard"
-				}
-			}
-		},
-		"no sick case shows SessionSlow":          func(s *sample, _ *Cases) { s.reasons = []healer.Reason{"SessionSlow"} },
 		"neither Cases.Acts nor Cases.Tools":      func(_ *sample, c *Cases) { c.Tools = nil },
 		"Cases.Acts or Cases.Tools sees":          func(_ *sample, c *Cases) { c.Acts = func() int { return 0 } },
 		"Examine used the tools":                  func(s *sample, _ *Cases) { s.change = s.reads },
@@ -242,7 +230,7 @@ func TestBrokenSamplesAreCaught(t *testing.T) {
 		"when the tools do not answer":            func(s *sample, _ *Cases) { s.run = s.deaf },
 		"the error of Collect quotes":             func(s *sample, _ *Cases) { s.collect = s.quotesCase },
 		"Collect does not return by its deadline": func(s *sample, _ *Cases) { s.collect = s.asksSocket },
-		"Collect of the healthy case fails":       func(_ *sample, c *Cases) { c.Tools.Uses.Dirs = nil },
+		"Collect of the healthy case fails":       func(s *sample, _ *Cases) { s.collect = s.asksForAll },
 		"a volume that is not the provider's":     func(s *sample, _ *Cases) { s.collect = s.asksForAll },
 		"its message is longer than 512":          func(s *sample, _ *Cases) { s.collect, s.change = s.raw, quotesEvidence },
 		"a sick case has no condition":            func(_ *sample, c *Cases) { c.Sick["well"] = c.Healthy },

@@ -23,8 +23,8 @@ import (
 type Cases struct {
 	// Healthy is a case in which the provider finds nothing.
 	Healthy func() healer.Case
-	// Sick are cases in which it finds something, by name. If the name is that of a
-	// reason, this is what it finds. Every reason of a healer.Declarer is found in one.
+	// Sick are cases in which it finds something, by name. If the name is
+	// CamelCase, it is that of a reason, and this is what it finds.
 	Sick map[string]func() healer.Case
 	// Tools are those that the provider was made with; nil for one that uses none. What
 	// Collect finds with them as they are is healthy.
@@ -58,7 +58,6 @@ type suite struct {
 func (s suite) rules() map[string]func() []string {
 	all := map[string]func() []string{
 		"healthy": func() []string { return append(s.judge(s.Healthy), s.expect(s.Healthy, false)...) },
-		"reasons": s.judgeReasons,
 	}
 	for name, build := range s.Sick {
 		all["sick/"+name] = func() []string {

@@ -14,10 +14,9 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// Tools are a node in memory, for the tests of a provider. They refuse what Uses does
-// not name and a context without a deadline, as the real ones do.
+// Tools are a node in memory, for the tests of a provider. They refuse a context without
+// a deadline, as the real ones do.
 type Tools struct {
-	Uses healer.Uses
 	// Files are by their paths. Files that are not here do not exist.
 	Files map[string]string
 	// Programs are by their paths. One that is not here cannot be started.
@@ -40,12 +39,6 @@ type Program = func(context.Context, healer.Program) (healer.Output, error)
 // Succeeds is a Program that ends well and writes nothing.
 func Succeeds(context.Context, healer.Program) (healer.Output, error) { return healer.Output{}, nil }
 
-// For sets Uses and returns the tools: what a provider's constructor is given.
-func (t *Tools) For(u healer.Uses) healer.Tools {
-	t.Uses = u
-	return t
-}
-
 // Ran returns the programs that were run, in order.
 func (t *Tools) Ran() []healer.Program {
 	t.mu.Lock()
@@ -58,7 +51,7 @@ const maxFile = 1 << 20
 
 // ReadFile implements healer.Tools.
 func (t *Tools) ReadFile(ctx context.Context, dir, name string, limit int) ([]byte, error) {
-	how, err := t.may(ctx, slices.Contains(t.Uses.Dirs, dir), "read beneath "+dir)
+	how, err := t.may(ctx, false)
 	text, exists := t.Files[filepath.Join(dir, name)]
 	if how == garbled {
 		text, exists = garbage[:min(max(limit, 0), len(garbage))], true
@@ -81,7 +74,7 @@ func (t *Tools) ReadFile(ctx context.Context, dir, name string, limit int) ([]by
 
 // Run implements healer.Tools.
 func (t *Tools) Run(ctx context.Context, p healer.Program) (healer.Output, error) {
-	how, err := t.may(ctx, slices.Contains(t.Uses.Programs, p.Path), "run "+p.Path)
+	how, err := t.may(ctx, false)
 	if err != nil && !errors.Is(err, errTool) {
 		return healer.Output{}, err
 	}
@@ -106,7 +99,7 @@ func (t *Tools) Run(ctx context.Context, p healer.Program) (healer.Output, error
 
 // Reach implements healer.Tools.
 func (t *Tools) Reach(ctx context.Context, address string) error {
-	how, err := t.may(ctx, t.Uses.Network, "reach addresses")
+	how, err := t.may(ctx, false)
 	if err != nil || how == garbled {
 		return err
 	}
@@ -120,7 +113,7 @@ func (t *Tools) Reach(ctx context.Context, address string) error {
 
 // Dial implements healer.Tools.
 func (t *Tools) Dial(ctx context.Context, socket string) (net.Conn, error) {
-	how, err := t.may(ctx, t.Uses.Sockets, "connect to sockets")
+	how, err := t.may(ctx, true)
 	switch {
 	case err != nil:
 		return nil, err
@@ -133,8 +126,8 @@ func (t *Tools) Dial(ctx context.Context, socket string) (net.Conn, error) {
 	}
 }
 
-// may returns how to answer a call, or why it fails.
-func (t *Tools) may(ctx context.Context, declared bool, what string) (conduct, error) {
+// may returns how to answer a call, or why it fails. A silent socket still connects.
+func (t *Tools) may(ctx context.Context, connects bool) (conduct, error) {
 	t.mu.Lock()
 	t.calls++
 	how := t.conduct
@@ -142,11 +135,9 @@ func (t *Tools) may(ctx context.Context, declared bool, what string) (conduct, e
 	switch _, bounded := ctx.Deadline(); {
 	case !bounded:
 		return how, errors.New("a context without a deadline")
-	case !declared:
-		return how, fmt.Errorf("the provider does not declare that it may %s", what)
 	case how == failing:
 		return how, errTool
-	case how == silent && what != "connect to sockets":
+	case how == silent && !connects:
 		<-ctx.Done()
 	}
 	return how, ctx.Err()

@@ -200,7 +200,6 @@ func (f *fake) serve(t *testing.T) *Provider {
 }
 
 func provider(tools *providertest.Tools) *Provider {
-	tools.Uses = healer.Uses{Sockets: true}
 	return New(Config{KubeletRoot: "/var/lib/kubelet", RealRoot: "/real/kubelet", StepTimeout: time.Second}, tools)
 }
 

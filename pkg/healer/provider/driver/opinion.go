@@ -26,9 +26,6 @@ type Opinion struct {
 	Text string
 }
 
-// ReportsAbnormal is the reason where the driver says that something is wrong.
-const ReportsAbnormal healer.Reason = "DriverReportsAbnormal"
-
 const adviceDriver = "see the log of the driver's pod on this node"
 
 func (o *Opinion) conditions(c healer.Case) []healer.Condition {
@@ -36,7 +33,7 @@ func (o *Opinion) conditions(c healer.Case) []healer.Condition {
 		return nil
 	}
 	return []healer.Condition{{
-		Status: o.Status, Reason: ReportsAbnormal, MountPoint: o.MountPoint, Superblock: o.Superblock,
+		Status: o.Status, Reason: healer.DriverReportsAbnormal, MountPoint: o.MountPoint, Superblock: o.Superblock,
 		Message: o.Text, Advice: adviceDriver,
 	}}
 }

@@ -51,9 +51,6 @@ const name = "driver"
 // Name implements healer.Provider.
 func (*Provider) Name() string { return name }
 
-// Reasons implements healer.Declarer.
-func (*Provider) Reasons() []healer.Reason { return []healer.Reason{ReportsAbnormal} }
-
 // Evidence is what a driver answered.
 type Evidence struct {
 	// Opinion is what the driver finds wrong with the volume, or found when it was asked

@@ -13,16 +13,13 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// Uses is what the provider uses of the node.
-var Uses = healer.Uses{Network: true}
-
 const adviceUnreachable = "see whether the server runs, and the network between it and this node; what waits for it goes on when it is back"
 
 // Provider tells whether the server of a network filesystem that failed or hangs can be
 // reached. It has no steps.
 type Provider struct{ tools healer.Tools }
 
-// New returns the provider. The tools are those for Uses.
+// New returns the provider.
 func New(tools healer.Tools) Provider { return Provider{tools} }
 
 // Name implements healer.Provider.

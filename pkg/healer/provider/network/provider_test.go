@@ -52,7 +52,7 @@ func examined(t *testing.T, c healer.Case, addresses map[string]error) (healer.C
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	p := New(&providertest.Tools{Uses: Uses, Addresses: addresses})
+	p := New(&providertest.Tools{Addresses: addresses})
 	seen, err := p.Collect(ctx, c)
 	if err != nil {
 		t.Fatal(err)
@@ -190,6 +190,6 @@ func TestConformance(t *testing.T) {
 			return c
 		}
 	}
-	cases.Tools = &providertest.Tools{Uses: Uses}
+	cases.Tools = &providertest.Tools{}
 	providertest.Run(t, New(cases.Tools), cases)
 }
