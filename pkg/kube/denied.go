@@ -33,6 +33,7 @@ func (e *answeredError) Unwrap() error { return e.err }
 // is missing, how to check that, and how to fix it. It also takes errors that a
 // watch brings as an event.
 func (c *Client) explain(r request, err error) error {
+	r = r.shown()
 	var known *answeredError
 	var answer apierrors.APIStatus
 	switch {
@@ -87,6 +88,7 @@ func parseDenial(answer metav1.Status, account string) (denial, bool) {
 	if answer.Details != nil && plain.MatchString(answer.Details.Name) {
 		d.Name = answer.Details.Name
 	}
+	d.request = d.shown()
 	return d, true
 }
 

@@ -65,6 +65,12 @@ func TestExplainDenials(t *testing.T) {
 			},
 			nil,
 		},
+		"an object of somebody else": {
+			ours,
+			forbidden("pods", "", "oven", `User "`+ours+`" cannot get resource "pods" in API group "" in the namespace "bakery"`),
+			[]string{"get pods", "can-i get pods --as=" + ours + " -A"},
+			[]string{"bakery", "oven"},
+		},
 		"a group": {
 			ours,
 			forbidden("volumeattachments", "storage.k8s.io", "csi-1", `User "`+ours+`" cannot get resource "volumeattachments" in API group "storage.k8s.io" at the cluster scope`),
@@ -185,9 +191,9 @@ func TestExplainOthers(t *testing.T) {
 		err  error
 		says string
 	}{
-		"no answer at all":   {plainErr, "get pods in namespace shop: dial tcp 10.96.0.1:443: connect: connection refused"},
-		"not found":          {apierrors.NewNotFound(corev1.Resource("pods"), "x"), `get pods in namespace shop: pods "x" not found`},
-		"an admission rule":  {forbidden("pods", "", "x", `violates PodSecurity "restricted:latest": privileged`), `get pods in namespace shop: pods "x" is forbidden: violates PodSecurity "restricted:latest": privileged`},
+		"no answer at all":   {plainErr, "get pods: dial tcp 10.96.0.1:443: connect: connection refused"},
+		"not found":          {apierrors.NewNotFound(corev1.Resource("pods"), "x"), `get pods: pods "x" not found`},
+		"an admission rule":  {forbidden("pods", "", "x", `violates PodSecurity "restricted:latest": privileged`), `get pods: pods "x" is forbidden: violates PodSecurity "restricted:latest": privileged`},
 		"a quota":            {forbidden("pods", "", "x", "exceeded quota: q"), "exceeded quota: q"},
 		"a proxy before it":  {apierrors.NewGenericServerResponse(http.StatusForbidden, "get", corev1.Resource("pods"), "x", "<html>no</html>", 0, false), "<html>no</html>"},
 		"a path, no kind":    {forbidden("", "", "", `User "`+ours+`" cannot get path "/healthz"`), `cannot get path "/healthz"`},
@@ -221,8 +227,8 @@ func TestExplainBounds(t *testing.T) {
 			expectText(t, (&Client{account: longest}).explain(request{Verb: "list", Resource: "pods"}, err), nil, nil)
 		})
 	}
-	err := (&Client{}).explain(request{}, forbidden("pods", "", strings.Repeat("o", 253), `User "`+longest+`" cannot get resource "pods" in API group "" in the namespace "shop"`))
-	expectText(t, err, []string{"can-i get pods", "-n shop", "Fix: apply deploy"}, nil)
+	err := (&Client{}).explain(request{}, forbidden("pods", "", strings.Repeat("o", 253), `User "`+longest+`" cannot get resource "configmaps" in API group "" in the namespace "shop"`))
+	expectText(t, err, []string{"can-i get configmaps", "-n shop", "Fix: apply deploy"}, nil)
 }
 
 func expectText(t *testing.T, err error, has, not []string) {

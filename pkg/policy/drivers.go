@@ -167,15 +167,3 @@ func (p *Policy) hasDrivers(ctx context.Context, s settings, namespace string, l
 	n, err := p.cluster.Namespace(ctx, namespace, live)
 	return n != nil && n.Labels[kube.EnforceLabel] == enforcePrivileged, err
 }
-
-// draining returns an error while the node is drained: cordoned, with terminating
-// pods. Those of DaemonSets do not count; a drain leaves them.
-func (p *Policy) draining(node *corev1.Node) error {
-	if node == nil || !node.Spec.Unschedulable {
-		return nil
-	}
-	for _, pod := range p.cluster.TerminatingPods() {
-		return fmt.Errorf("the node is being drained: it is cordoned, and pod %s/%s is terminating", pod.Namespace, pod.Name)
-	}
-	return nil
-}

@@ -179,39 +179,6 @@ func TestDriverOfAnUnknownNamespace(t *testing.T) {
 	})
 }
 
-func TestDrained(t *testing.T) {
-	cordoned := kubetest.Node()
-	cordoned.Spec.Unschedulable = true
-	_, claim := kubetest.Volume("pv-1")
-	stays, goes, daemon := kubetest.Pod("stays", claim), kubetest.Pod("goes", claim), aDaemon(corev1.PodSpec{})
-	goes.DeletionTimestamp, daemon.DeletionTimestamp = &metav1.Time{Time: time.Now()}, &metav1.Time{Time: time.Now()}
-	for name, tc := range map[string]struct {
-		node    *corev1.Node
-		pods    []*corev1.Pod
-		drained bool
-	}{
-		"nothing known":                {nil, nil, false},
-		"a pod goes":                   {kubetest.Node(), []*corev1.Pod{stays, goes}, false},
-		"cordoned":                     {cordoned, []*corev1.Pod{stays}, false},
-		"cordoned, a pod goes":         {cordoned, []*corev1.Pod{stays, goes}, true},
-		"cordoned, a daemon goes":      {cordoned, []*corev1.Pod{stays, daemon}, false},
-		"cordoned, both of them going": {cordoned, []*corev1.Pod{daemon, goes}, true},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			api := kubetest.NewAPI()
-			for _, p := range tc.pods {
-				api.Put(p)
-			}
-			policy, end := following(t, api)
-			defer end()
-			err := policy.draining(tc.node)
-			if (err != nil) != tc.drained || err != nil && !strings.Contains(err.Error(), "pod shop/goes is terminating") {
-				t.Errorf("%s: %v", name, err)
-			}
-		})
-	}
-}
-
 // Pods that come and go, each with its own driver name, do not evict a driver that is
 // ready.
 func TestDriversAreBounded(t *testing.T) {

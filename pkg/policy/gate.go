@@ -122,7 +122,7 @@ func (p *permit) allowed(ctx context.Context, w view) error {
 	if err := p.policy.mode(w).require(modeHeal); err != nil {
 		return healer.RefusedBy(healer.RuleMode, err)
 	}
-	if err := p.policy.draining(w.Node); err != nil {
+	if err := w.draining(); err != nil {
 		return healer.RefusedBy(healer.RuleDrain, err)
 	}
 	if err := p.policy.driverAway(ctx, p.name.Driver); err != nil {

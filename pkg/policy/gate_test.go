@@ -68,12 +68,11 @@ func (h *thisHost) at(path string, writes bool) (healer.Diagnosis, healer.Step) 
 	return d, healer.Step{Name: "step", MountPoint: mountPoint, Heals: []healer.Reason{healer.NotMounted}, Source: host.Dev{Major: 7, Minor: 1}, Writes: writes}
 }
 
-// drain cordons the node and terminates a pod.
+// drain cordons the node and terminates the volume's pod.
 func (d *disk) drain() {
 	d.node.Spec.Unschedulable = true
-	other := kubetest.Pod("other", d.claim)
-	kubetest.Terminate(other)
-	d.api.Put(d.node, other)
+	kubetest.Terminate(d.pod)
+	d.api.Put(d.node, d.pod)
 }
 
 // rollOut has the driver's own pod not ready.
@@ -121,7 +120,7 @@ var changes = map[string]struct {
 	"the API is away for long": {change: func(d *disk) { d.api.Break(kubetest.ErrNoAnswer); time.Sleep(2 * time.Hour) }, want: "does not answer", rule: healer.RuleAPI},
 
 	"the volume goes":            {change: func(d *disk) { kubetest.Terminate(d.attached); d.api.Put(d.attached) }, want: "is being deleted", rule: healer.RuleWrite, ofWrites: true},
-	"the node is out of service": {change: (*disk).outOfService, want: corev1.TaintNodeOutOfService, rule: healer.RuleWrite, ofWrites: true},
+	"the node is out of service": {change: (*disk).outOfService, want: corev1.TaintNodeOutOfService, rule: healer.RuleDrain},
 	"another node has it":        {change: func(d *disk) { d.api.Put(kubetest.Attachment(d.pv, "node-2")) }, want: "node node-2 has", rule: healer.RuleWrite, ofWrites: true},
 }
 
@@ -263,7 +262,7 @@ func TestTriedWrite(t *testing.T) {
 		}
 		for _, onDisk := range []bool{false, true} {
 			want := tc.want
-			if !onDisk && tc.ofWrites {
+			if !onDisk && (tc.ofWrites || tc.rule == healer.RuleDrain) {
 				want = ""
 			}
 			t.Run(fmt.Sprintf("%s, on a disk: %v", name, onDisk), func(t *testing.T) {

@@ -65,7 +65,7 @@ func (p *Policy) mode(w view) effectiveMode {
 		e.by, e.err = p.cluster.ConfigMapName(), w.settings.err
 	}
 	limit := func(kind string, o metav1.Object) {
-		if of := annotatedMode(kind, o); of.mode < e.mode {
+		if of := annotatedMode(w.name(kind, o), o); of.mode < e.mode {
 			e = of
 		}
 	}
@@ -87,17 +87,13 @@ func (p *Policy) mode(w view) effectiveMode {
 	return e
 }
 
-// annotatedMode returns the mode that one object allows.
-func annotatedMode(kind string, o metav1.Object) effectiveMode {
+// annotatedMode returns the mode that one object allows; what is its kind and name.
+func annotatedMode(what string, o metav1.Object) effectiveMode {
 	value, set := o.GetAnnotations()[kube.ModeAnnotation]
 	if !set {
 		return effectiveMode{mode: modeHeal}
 	}
-	name := o.GetName()
-	if o.GetNamespace() != "" {
-		name = o.GetNamespace() + "/" + name
-	}
-	e := effectiveMode{by: fmt.Sprintf("%s %s, annotation %s", kind, name, kube.ModeAnnotation)}
+	e := effectiveMode{by: what + ", annotation " + kube.ModeAnnotation}
 	e.mode, e.err = parseMode(value)
 	return e
 }

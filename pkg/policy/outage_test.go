@@ -91,7 +91,7 @@ func TestContainerDuringAnOutage(t *testing.T) {
 					}
 				}
 				api.Break(kubetest.ErrNoAnswer)
-				time.Sleep(10 * time.Minute)
+				time.Sleep(drainTime / 2)
 				p, err := gate.Enter(t.Context(), d, step)
 				expect(t, "a step", err, tc.want)
 				if err == nil {

@@ -3,9 +3,11 @@ package policy
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -75,6 +77,39 @@ func (p *Policy) wake() {
 type view struct {
 	kube.View
 	settings settings
+}
+
+// name returns how an answer names an object. One of another namespace than the volume's
+// is not named: the answer becomes an event on the volume's claim, where its users read it.
+func (w view) name(kind string, o metav1.Object) string {
+	switch o.GetNamespace() {
+	case "":
+		return kind + " " + o.GetName()
+	case w.namespace():
+		return kind + " " + o.GetNamespace() + "/" + o.GetName()
+	}
+	return "a " + kind + " of another namespace"
+}
+
+// namespace returns the namespace of the volume's claim, or of its pod if it has no
+// claim; empty: objects of several namespaces share the volume.
+func (w view) namespace() string {
+	var all []string
+	for _, b := range w.Volumes {
+		if ref := b.PV.Spec.ClaimRef; ref != nil {
+			all = append(all, ref.Namespace)
+		}
+	}
+	for _, p := range w.Pods {
+		if len(w.Volumes) == 0 {
+			all = append(all, p.Namespace)
+		}
+	}
+	slices.Sort(all)
+	if all = slices.Compact(all); len(all) != 1 {
+		return ""
+	}
+	return all[0]
 }
 
 // recall returns what is known, for an inspection.

@@ -34,7 +34,7 @@ func (w view) wanted(name kube.VolumeName, podUID, node string) error {
 
 // wantedBy returns why a pod does not want a volume on this node; nil: it does.
 func (w view) wantedBy(p *corev1.Pod, name kube.VolumeName, node string) error {
-	what := "pod " + p.Namespace + "/" + p.Name
+	what := w.name("pod", p)
 	switch {
 	case p.Spec.NodeName != node:
 		return fmt.Errorf("%s is on node %q and not here", what, p.Spec.NodeName)

@@ -18,11 +18,7 @@ func (p *Policy) mayWrite(ctx context.Context, w view, name kube.VolumeName) err
 	if w.Unavailable != nil {
 		return fmt.Errorf("cannot ask whether this node may still write: %w", w.Unavailable)
 	}
-	outOfService := func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService }
-	if slices.ContainsFunc(w.Node.Spec.Taints, outOfService) {
-		return fmt.Errorf("the node has the taint %s: other nodes may have its volumes", corev1.TaintNodeOutOfService)
-	}
-	if err := p.draining(w.Node); err != nil {
+	if err := w.draining(); err != nil {
 		return err
 	}
 	sameHandle, err := p.cluster.VolumesWithHandle(ctx, name)

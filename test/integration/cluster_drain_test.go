@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,45 +15,30 @@ func (m *member) Cordon(is bool) {
 	cluster.Change(m.T, m.api, m.object, func(n *corev1.Node) { n.Spec.Unschedulable = is })
 }
 
-// Leaving is a pod of this node that is terminating.
-func (m *member) Leaving(name string) *corev1.Pod {
-	m.T.Helper()
-	return cluster.Terminate(m.T, m.api, cluster.Create(m.T, m.api, cluster.Pod(m.namespace, name, thisNode)))
-}
-
-// Drained waits until the volume is refused because of a pod that goes.
-func (v ruled) Drained(pod *corev1.Pod) {
+// Drained waits until the volume is refused because its pod goes.
+func (v ruled) Drained() {
 	v.m.T.Helper()
-	v.Refused("the node is being drained", "pod "+pod.Namespace+"/"+pod.Name+" is terminating")
+	v.Refused("the node is being drained", "pod "+v.pod.Namespace+"/"+v.pod.Name+", which uses the volume, is terminating")
 }
 
-// TestDrain heals nothing while the node is drained: it is cordoned, and pods
-// terminate. A terminating pod of a DaemonSet does not count: drains leave those
-// alone.
+// TestDrain heals on a cordoned node although pods of other volumes terminate there, for
+// ever if their owner wants that, and not once the volume's own pod does.
 func TestDrain(t *testing.T) {
 	m := newMember(t)
 	m.Start()
 	v := m.ruled("drained")
-	first := m.Leaving("first")
-	v.Heals() // a pod that goes is no drain
 	m.Cordon(true)
-	v.Drained(first)
-	cluster.Delete(t, m.api, first)
-	v.Heals() // nor is a cordon
-
-	// The server hears of pods in the order in which they change: once the last
-	// one is gone, it knows of the DaemonSet's, which still goes.
-	set := cluster.Create(t, m.api, cluster.DaemonSet(m.namespace, "daemons"))
-	cluster.Terminate(t, m.api, cluster.Create(t, m.api, cluster.PodOf(set, thisNode)))
-	second := m.Leaving("second")
-	v.Drained(second)
-	cluster.Delete(t, m.api, second)
+	tenant := m.api.Namespace(t)
+	stays := cluster.Pod(tenant, "stays", thisNode)
+	stays.Finalizers = []string{"example.com/stays"}
+	stays = cluster.Terminate(t, m.api, cluster.Create(t, m.api, stays))
+	m.forgets() // its first list has that pod
 	v.Heals()
-
-	third := m.Leaving("third")
-	v.Drained(third)
-	m.Cordon(false)
-	v.Heals()
+	if answer := m.answer(v.Request()); strings.Contains(answer, tenant) || strings.Contains(answer, stays.Name) {
+		t.Errorf("the answer names another tenant's pod: %s", answer)
+	}
+	cluster.Terminate(t, m.api, v.pod)
+	v.Drained()
 }
 
 // TestDrainBeforeContainers heals nothing for a running container either while the
@@ -67,7 +53,7 @@ func TestDrainBeforeContainers(t *testing.T) {
 	cluster.Terminate(t, m.api, v.pod)
 	v.Heals()
 	m.Cordon(true)
-	v.Drained(v.pod)
+	v.Drained()
 	m.Cordon(false)
 	v.Heals()
 }
