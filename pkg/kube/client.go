@@ -137,7 +137,12 @@ func (c *Client) patch(ctx context.Context, r request, kind types.PatchType, pat
 }
 
 // list reads one page of a list. The caller sets the deadline.
-func (c *Client) list(ctx context.Context, r request, o metav1.ListOptions, into runtime.Object) error {
+func (c *Client) list(ctx context.Context, r request, o metav1.ListOptions) (runtime.Object, error) {
 	r.Verb = "list"
-	return c.explain(r, c.on(r, c.groups[r.Group].Get()).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Into(into))
+	answer := c.on(r, c.groups[r.Group].Get()).VersionedParams(&o, metav1.ParameterCodec).Do(ctx)
+	if raw, err := answer.Raw(); err == nil && len(raw) > maxPageBytes && o.Limit > 1 {
+		return nil, errLargePage
+	}
+	page, err := answer.Get()
+	return page, c.explain(r, err)
 }

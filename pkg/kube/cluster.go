@@ -47,7 +47,10 @@ func NewCluster(cfg ClusterConfig) (*Cluster, error) {
 	c := &Cluster{cfg: cfg, client: cfg.Client, synced: make(chan struct{})}
 	var errs [4]error
 	named := func(name string) fields.Selector { return fields.OneTermEqualSelector(metav1.ObjectNameField, name) }
-	c.pods, errs[0] = newInformer(c.client, podKind, "", fields.OneTermEqualSelector("spec.nodeName", cfg.Node), podIndexes())
+	// A pod that has ended wants no volume, and may stay for ever.
+	live := fields.AndSelectors(fields.OneTermEqualSelector("spec.nodeName", cfg.Node),
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)), fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)))
+	c.pods, errs[0] = newInformer(c.client, podKind, "", live, podIndexes())
 	c.node, errs[1] = newInformer(c.client, nodeKind, "", named(cfg.Node), nil)
 	c.configMap, errs[2] = newInformer(c.client, configMapKind, cfg.Namespace, named(cfg.ConfigMap), nil)
 	if err := errors.Join(errs[:]...); err != nil {
@@ -162,12 +165,6 @@ func (c *Cluster) Pod(uid string) (*corev1.Pod, bool) {
 
 // DaemonSetPods returns the pods of DaemonSets on this node.
 func (c *Cluster) DaemonSetPods() []*corev1.Pod { return indexed[*corev1.Pod](c.pods, byDaemonSet, "") }
-
-// TerminatingPods returns the terminating pods on this node, except those of
-// DaemonSets.
-func (c *Cluster) TerminatingPods() []*corev1.Pod {
-	return indexed[*corev1.Pod](c.pods, byTerminating, "")
-}
 
 // PodsHere returns those of the given pods that are on this node, and false
 // while the pods of this node are unknown.

@@ -9,18 +9,19 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
 
 // The indexes of the pods' informer.
 const (
-	byUID         = "uid"
-	byClaim       = "claim"
-	byDaemonSet   = "daemonset"   // the pods of DaemonSets, under one key
-	byTerminating = "terminating" // the terminating pods of no DaemonSet, under one key
+	byUID       = "uid"
+	byClaim     = "claim"
+	byDaemonSet = "daemonset" // the pods of DaemonSets, under one key
 )
 
 // informer follows the few objects of one kind that belong to this node.
@@ -45,18 +46,32 @@ type noWatchList struct{}
 func (noWatchList) IsWatchListSemanticsUnSupported() bool { return true }
 
 func newInformer[T apiObject](c *Client, k kind[T], namespace string, selector fields.Selector, indexes cache.Indexers) (*informer, error) {
+	what := request{Verb: "list", Group: k.group, Resource: k.resource, Namespace: namespace}
+	strip := func(o any) (any, error) {
+		if whole, ok := o.(T); ok {
+			k.strip(whole)
+		}
+		return o, nil
+	}
 	lists := cache.NewFilteredListWatchFromClient(c.groups[k.group], k.resource, namespace, func(o *metav1.ListOptions) { o.FieldSelector = selector.String() })
+	// The reflector's own pages would be kept whole until the last one has come, and its
+	// resource version 0 has the API answer with everything at once. 300 pods of 1 MB,
+	// which anybody may create, are then more memory than this process has.
+	lists.ListWithContextFunc = func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+		all := &metainternalversion.List{}
+		version, err := c.pages(ctx, what, selector, podsPerPage, func(o runtime.Object) {
+			_, _ = strip(o)
+			all.Items = append(all.Items, o)
+		})
+		all.ResourceVersion = version
+		return all, err
+	}
 	i := &informer{
 		SharedIndexInformer: cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lists, noWatchList{}), k.empty(), 0, indexes),
-		what:                request{Verb: "list", Group: k.group, Resource: k.resource, Namespace: namespace},
+		what:                what,
 	}
 	err := errors.Join(
-		i.SetTransform(func(o any) (any, error) {
-			if whole, ok := o.(T); ok {
-				k.strip(whole)
-			}
-			return o, nil
-		}),
+		i.SetTransform(strip), // of what the watch brings, one object at a time
 		i.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { i.fail(c.explain(i.what, err)) }),
 	)
 	if err != nil {
@@ -117,25 +132,21 @@ func podIndexes() cache.Indexers {
 	index := func(keys func(*corev1.Pod) []string) cache.IndexFunc {
 		return func(o any) ([]string, error) { return keys(o.(*corev1.Pod)), nil }
 	}
-	all := func(is func(*corev1.Pod) bool) cache.IndexFunc {
-		return index(func(p *corev1.Pod) []string {
-			if is(p) {
+	return cache.Indexers{
+		byUID:   index(func(p *corev1.Pod) []string { return []string{string(p.UID)} }),
+		byClaim: index(claimsOf),
+		byDaemonSet: index(func(p *corev1.Pod) []string {
+			if ownedByDaemonSet(p) {
 				return []string{""}
 			}
 			return nil
-		})
-	}
-	return cache.Indexers{
-		byUID:         index(func(p *corev1.Pod) []string { return []string{string(p.UID)} }),
-		byClaim:       index(claimsOf),
-		byDaemonSet:   all(ownedByDaemonSet),
-		byTerminating: all(func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil && !ownedByDaemonSet(p) }),
+		}),
 	}
 }
 
 func ownedByDaemonSet(p *corev1.Pod) bool {
-	owner := metav1.GetControllerOf(p)
-	return owner != nil && owner.Kind == "DaemonSet"
+	owner := metav1.GetControllerOfNoCopy(p)
+	return owner != nil && owner.Kind == daemonSet
 }
 
 // claimsOf returns the claims of a pod's volumes as <namespace>/<name>.

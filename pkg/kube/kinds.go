@@ -39,7 +39,7 @@ var (
 	namespaceKind = kindOf("", "namespaces", func(*corev1.Namespace) {})
 	volumeKind    = kindOf("", "persistentvolumes", stripVolume)
 	claimKind     = kindOf("", "persistentvolumeclaims", func(c *corev1.PersistentVolumeClaim) {
-		c.Spec = corev1.PersistentVolumeClaimSpec{VolumeName: c.Spec.VolumeName}
+		c.Spec = corev1.PersistentVolumeClaimSpec{VolumeName: nameOrNone(c.Spec.VolumeName)}
 		c.Status = corev1.PersistentVolumeClaimStatus{}
 	})
 	classKind  = kindOf(storagev1.GroupName, "storageclasses", func(c *storagev1.StorageClass) { *c = storagev1.StorageClass{ObjectMeta: c.ObjectMeta} })
@@ -53,6 +53,21 @@ const ModeAnnotation = "node-healer.csi-addons.io/mode"
 // maxModeBytes bounds what is kept of it: no mode is longer.
 const maxModeBytes = 64
 
+// daemonSet is the one kind of owner that is kept.
+const daemonSet = "DaemonSet"
+
+// maxNameBytes is the limit of an object's name. Where an object names another one, the
+// API has none: it takes a claim's name of 1 MB in a pod.
+const maxNameBytes = 253
+
+// nameOrNone returns a name that an object can have, else none.
+func nameOrNone(name string) string {
+	if len(name) > maxNameBytes {
+		return ""
+	}
+	return name
+}
+
 // EnforceLabel is the one label that is kept but of a Node. On a namespace it says which pods may
 // be created there (Pod Security Admission).
 const EnforceLabel = "pod-security.kubernetes.io/enforce"
@@ -61,6 +76,11 @@ const EnforceLabel = "pod-security.kubernetes.io/enforce"
 func (k kind[T]) strip(o T) {
 	o.SetManagedFields(nil)
 	o.SetFinalizers(nil)
+	owner := metav1.GetControllerOf(o)
+	o.SetOwnerReferences(nil)
+	if owner != nil && owner.Kind == daemonSet {
+		o.SetOwnerReferences([]metav1.OwnerReference{{Kind: daemonSet, Name: nameOrNone(owner.Name), Controller: owner.Controller}})
+	}
 	if _, isNode := any(o).(*corev1.Node); !isNode { // the settings select nodes by label
 		enforce, labelled := o.GetLabels()[EnforceLabel]
 		o.SetLabels(nil)
@@ -104,7 +124,8 @@ func stripPod(p *corev1.Pod) {
 			break
 		}
 		switch {
-		case v.PersistentVolumeClaim != nil || daemon && v.HostPath != nil && len(v.HostPath.Path) <= maxPluginPath:
+		case v.PersistentVolumeClaim != nil && len(v.PersistentVolumeClaim.ClaimName) <= maxNameBytes,
+			daemon && v.HostPath != nil && len(v.HostPath.Path) <= maxPluginPath:
 			volumes = append(volumes, v)
 		case v.Ephemeral != nil:
 			v.Ephemeral = &corev1.EphemeralVolumeSource{} // its claim's name follows from the pod's name

@@ -10,37 +10,78 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
 const (
-	// listTime bounds a list of all objects of a kind in the cluster, listPage one
-	// page of it in memory.
+	// listTime bounds a list of all objects of a kind in the cluster.
 	listTime = 20 * time.Second
-	listPage = 500
+	// podsPerPage and volumesPerPage bound one page of a list as it is sent, where each
+	// object may have 1.5 MB: anybody makes such pods, and nobody but administrators and
+	// provisioners such volumes, of which there may be 40,000.
+	podsPerPage, volumesPerPage = 10, 50
+	// maxPageBytes bounds a page that is decoded, in which a pod may take 24 times its
+	// size. After one that is larger the list goes on object by object.
+	maxPageBytes = 1 << 20
 	// maxLists bounds the attempts to read a list in one snapshot.
 	maxLists = 3
 )
 
-// listOf is a pointer to a list as the API sends it.
-type listOf[L any] interface {
-	*L
-	runtime.Object
-	metav1.ListInterface
-}
+// errLargePage says that a page of several objects has more bytes than maxPageBytes.
+var errLargePage = errors.New("the page is too large to be decoded")
 
 // errOtherSnapshot says that the pages of a list are of different snapshots.
 var errOtherSnapshot = errors.New("the pages of the list are of different resource versions")
 
-// matches reads a list of the whole cluster in pages and returns what matches.
-// All pages are of one snapshot, so that an object that moves between pages is
-// not missed.
-func matches[L any, P listOf[L], M any](ctx context.Context, c *Client, what request, match func(P) []M) (found []M, err error) {
+// pages reads a list page by page and hands on each object, which the caller may keep
+// and change, and its resource version at the end. All pages are of one snapshot, so
+// that an object that moves between pages is not missed.
+func (c *Client) pages(ctx context.Context, what request, selector fields.Selector, perPage int64, take func(runtime.Object)) (snapshot string, err error) {
+	for page := (metav1.ListOptions{Limit: perPage, FieldSelector: selector.String()}); ; {
+		list, err := c.list(ctx, what, page)
+		if errors.Is(err, errLargePage) {
+			page.Limit = 1
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		of, err := meta.ListAccessor(list)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", what, err)
+		}
+		if snapshot == "" {
+			snapshot = of.GetResourceVersion()
+		}
+		if of.GetResourceVersion() != snapshot {
+			return "", errOtherSnapshot
+		}
+		// Each object is copied out of the page, which could not be freed otherwise.
+		if err := meta.EachListItemWithAlloc(list, func(o runtime.Object) error { take(o); return nil }); err != nil {
+			return "", fmt.Errorf("%s: %w", what, err)
+		}
+		if page.Continue = of.GetContinue(); page.Continue == "" {
+			return snapshot, nil
+		}
+	}
+}
+
+// matches reads a list of the whole cluster and returns what matches.
+func matches[T runtime.Object, M any](ctx context.Context, c *Client, what request, match func(T) (M, bool)) (found []M, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	for range maxLists {
-		found, err = matchesOnce(ctx, c, what, match)
+		found = nil
+		_, err = c.pages(ctx, what, fields.Everything(), volumesPerPage, func(o runtime.Object) {
+			if t, ok := o.(T); ok {
+				if m, is := match(t); is {
+					found = append(found, m)
+				}
+			}
+		})
 		if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, errOtherSnapshot) {
 			return found, err
 		}
@@ -48,40 +89,14 @@ func matches[L any, P listOf[L], M any](ctx context.Context, c *Client, what req
 	return nil, fmt.Errorf("%s: no snapshot lasted to the end of %d lists: %w", what, maxLists, err)
 }
 
-func matchesOnce[L any, P listOf[L], M any](ctx context.Context, c *Client, what request, match func(P) []M) (found []M, err error) {
-	snapshot := ""
-	for page := (metav1.ListOptions{Limit: listPage}); ; {
-		list := P(new(L))
-		if err := c.list(ctx, what, page, list); err != nil {
-			return nil, err
-		}
-		if snapshot == "" {
-			snapshot = list.GetResourceVersion()
-		}
-		if list.GetResourceVersion() != snapshot {
-			return nil, errOtherSnapshot
-		}
-		found = append(found, match(list)...)
-		if page.Continue = list.GetContinue(); page.Continue == "" {
-			return found, nil
-		}
-	}
-}
-
 // VolumesWithHandle returns all PersistentVolumes of the cluster with a driver
 // and a handle, as the API has them now. The API cannot select by handle.
 func (c *Cluster) VolumesWithHandle(ctx context.Context, name VolumeName) ([]*corev1.PersistentVolume, error) {
-	got, err := c.reader.share(ctx, "list volumes "+name.Driver+" "+name.Handle, func(ctx context.Context) (any, error) {
+	got, err := c.reader.share(ctx, "list volumes "+name.Driver+" "+name.Handle, c.reader.lists, func(ctx context.Context) (any, error) {
 		return matches(ctx, c.client, request{Resource: volumeKind.resource},
-			func(page *corev1.PersistentVolumeList) (found []*corev1.PersistentVolume) {
-				for i := range page.Items {
-					if pv := &page.Items[i]; name.matches(pv) {
-						kept := pv.DeepCopy() // so that the page is freed
-						volumeKind.strip(kept)
-						found = append(found, kept)
-					}
-				}
-				return found
+			func(pv *corev1.PersistentVolume) (*corev1.PersistentVolume, bool) {
+				volumeKind.strip(pv)
+				return pv, name.matches(pv)
 			})
 	})
 	found, _ := got.([]*corev1.PersistentVolume)
@@ -107,16 +122,9 @@ func (c *Cluster) Attachments(ctx context.Context, volumes []*corev1.PersistentV
 		names = append(names, pv.Name)
 	}
 	slices.Sort(names)
-	got, err := c.reader.share(ctx, fmt.Sprint("list attachments ", csi.Driver, csi.VolumeHandle, names), func(ctx context.Context) (any, error) {
+	got, err := c.reader.share(ctx, fmt.Sprint("list attachments ", csi.Driver, csi.VolumeHandle, names), c.reader.lists, func(ctx context.Context) (any, error) {
 		return matches(ctx, c.client, request{Group: storagev1.GroupName, Resource: "volumeattachments"},
-			func(page *storagev1.VolumeAttachmentList) (found []Attachment) {
-				for i := range page.Items {
-					if a, is := attachmentOf(&page.Items[i], names, csi); is {
-						found = append(found, a)
-					}
-				}
-				return found
-			})
+			func(a *storagev1.VolumeAttachment) (Attachment, bool) { return attachmentOf(a, names, csi) })
 	})
 	found, _ := got.([]Attachment)
 	return found, err

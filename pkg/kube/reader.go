@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/utils/lru"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 )
 
@@ -41,6 +42,9 @@ type reader struct {
 	// watched has the informers by resource.
 	watched map[string]*informer
 	calls   singleflight.Group
+	// podGets and gets limit the reads by name, lists those of whole lists: what is under
+	// way has megabytes of whoever wrote the objects.
+	podGets, gets, lists *semaphore.Weighted
 	// objects caches a cached by key; handles the names of volumes by handle.
 	objects, handles *lru.Cache
 
@@ -57,7 +61,10 @@ type cached struct {
 }
 
 func newReader(c *Client, watched ...*informer) *reader {
-	r := &reader{client: c, watched: map[string]*informer{}, objects: lru.New(maxCached), handles: lru.New(maxCached)}
+	r := &reader{
+		client: c, watched: map[string]*informer{}, objects: lru.New(maxCached), handles: lru.New(maxCached),
+		podGets: semaphore.NewWeighted(maxPodReads), gets: semaphore.NewWeighted(maxParallelReads), lists: semaphore.NewWeighted(1),
+	}
 	for _, i := range watched {
 		r.watched[i.what.Resource] = i
 	}
@@ -68,7 +75,11 @@ func keyOf(resource, namespace, name string) string { return resource + " " + na
 
 // get reads an object from the API; nil: it does not exist.
 func get[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, name string) (T, error) {
-	got, err := r.share(ctx, keyOf(k.resource, namespace, name), func(ctx context.Context) (any, error) {
+	limit := r.gets
+	if k.resource == podKind.resource {
+		limit = r.podGets
+	}
+	got, err := r.share(ctx, keyOf(k.resource, namespace, name), limit, func(ctx context.Context) (any, error) {
 		o := k.empty()
 		err := r.client.get(ctx, request{Group: k.group, Resource: k.resource, Namespace: namespace, Name: name}, o)
 		switch {
@@ -86,19 +97,22 @@ func get[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, name
 	return o, err
 }
 
-// share runs one request at a time for each key and shares its result. A caller
+// share runs one request at a time for each key, within a limit, and shares its result. A caller
 // never receives the result of a request that was sent before the call, as it
 // may be out of date: it waits for that request and shares the next one.
-func (r *reader) share(ctx context.Context, key string, send func(context.Context) (any, error)) (any, error) {
+func (r *reader) share(ctx context.Context, key string, limit *semaphore.Weighted, send func(context.Context) (any, error)) (any, error) {
 	for waited := false; ; waited = true {
 		own := false
 		answer := r.calls.DoChan(key, func() (any, error) {
 			own = true
+			// The first caller's cancellation must not fail the others.
+			ctx := context.WithoutCancel(ctx)
+			_ = limit.Acquire(ctx, 1) // what is under way has deadlines
+			defer limit.Release(1)
 			if err := r.backoff(); err != nil {
 				return nil, err
 			}
-			// The first caller's cancellation must not fail the others.
-			got, err := send(context.WithoutCancel(ctx))
+			got, err := send(ctx)
 			return got, r.track(err)
 		})
 		select {

@@ -29,14 +29,14 @@ func TestRequestsAreShared(t *testing.T) {
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
-			if _, err := r.share(ctx, "x", request); !errors.Is(err, context.DeadlineExceeded) {
+			if _, err := r.share(ctx, "x", r.gets, request); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("the first caller, which left: %v", err)
 			}
 		})
 		time.Sleep(2 * time.Millisecond)
 		for range 100 {
 			all.Go(func() {
-				if got, err := r.share(t.Context(), "x", request); got != 2 || !apierrors.IsBadRequest(err) {
+				if got, err := r.share(t.Context(), "x", r.gets, request); got != 2 || !apierrors.IsBadRequest(err) {
 					t.Errorf("the callers that came meanwhile: %d, %v", got, err)
 				}
 			})

@@ -13,8 +13,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// maxParallelReads bounds the reads that one query has under way.
-const maxParallelReads = 16
+// maxParallelReads bounds the reads by name that all queries have under way, maxPodReads
+// those of pods, each of which may take 33 MB.
+const (
+	maxParallelReads = 16
+	maxPodReads      = 4
+)
 
 // VolumeName is what the node knows of a volume's name.
 type VolumeName struct {
