@@ -6,6 +6,7 @@ import (
 	"path"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -70,7 +71,7 @@ func New(cfg Config) (*Reconciler, error) {
 	}
 	r := &Reconciler{
 		cfg: cfg, nodes: nodes, jobs: newJobsTotal(),
-		claims: newSlots(1), calls: newSlots(cfg.MaxCallsPerNode),
+		claims: newSlots(1), calls: newSlots(cfg.MaxCallsPerNode), pages: semaphore.NewWeighted(1),
 	}
 	return r, cfg.Metrics.Register(r.jobs)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/codes"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -30,6 +31,8 @@ type Reconciler struct {
 	jobs *prometheus.CounterVec
 	// claims has the claims that a job works on, calls the calls to each node.
 	claims, calls *slots
+	// pages has those who read pods take turns.
+	pages *semaphore.Weighted
 }
 
 const (

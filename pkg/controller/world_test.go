@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -16,6 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
@@ -57,13 +60,30 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 func (w *world) restart() {
 	w.t.Helper()
 	r, err := New(Config{
-		Reader: w.api, Writer: w.api, Events: w.events, Metrics: prometheus.NewRegistry(),
+		Reader: notEndedPods(w.api), Writer: w.api, Events: w.events, Metrics: prometheus.NewRegistry(),
 		KubeletRoot: "/var/lib/kubelet", MaxCalls: 8, MaxCallsPerNode: 1,
 		Gateways: Gateways{Namespace: "gateways", Server: "server", TokenFile: "/token"},
 	})
 	must(w.t, err)
 	r.nodes = w.nodes
 	w.reconciler = r
+}
+
+// notEndedPods selects by phase, which the fake does not.
+func notEndedPods(api client.Client) client.Client {
+	return interceptor.NewClient(api.(client.WithWatch), interceptor.Funcs{
+		List: func(ctx context.Context, api client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			var all client.ListOptions
+			all.ApplyOptions(options)
+			by := all.FieldSelector
+			all.FieldSelector = nil
+			err := api.List(ctx, list, &all)
+			if pods, is := list.(*corev1.PodList); is && by != nil {
+				pods.Items = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return !by.Matches(fields.Set{"status.phase": string(p.Status.Phase)}) })
+			}
+			return err
+		},
+	})
 }
 
 func boundClaim() (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
