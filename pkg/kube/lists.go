@@ -22,9 +22,9 @@ const (
 	// podsPerPage and volumesPerPage bound one page of a list as it is sent, where each
 	// object may have 1.5 MB: anybody makes such pods, and nobody but administrators and
 	// provisioners such volumes, of which there may be 40,000.
-	podsPerPage, volumesPerPage = 10, 50
-	// maxPageBytes bounds a page that is decoded, in which a pod may take 24 times its
-	// size. After one that is larger the list goes on object by object.
+	podsPerPage, volumesPerPage = 10, 100
+	// maxPageBytes bounds a page that is decoded, in which a pod may take 30 times its
+	// size (with 40,000 volumes). After one that is larger the list goes on object by object.
 	maxPageBytes = 1 << 20
 	// maxLists bounds the attempts to read a list in one snapshot.
 	maxLists = 3

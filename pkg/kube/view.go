@@ -14,7 +14,7 @@ import (
 )
 
 // maxParallelReads bounds the reads by name that all queries have under way, maxPodReads
-// those of pods, each of which may take 33 MB.
+// those of pods, each of which may take 40 MB.
 const (
 	maxParallelReads = 16
 	maxPodReads      = 4

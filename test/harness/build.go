@@ -42,6 +42,10 @@ func (b Build) into(dir string) error {
 		return nil
 	}
 	bin = dir
+	return b.buildInto(dir)
+}
+
+func (b Build) buildInto(dir string) error {
 	server, worker := []string{"-tags=faults", "-race"}, []string{"-tags=faults"}
 	cgo := "1" // the race detector needs it
 	if b == Plain {

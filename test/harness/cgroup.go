@@ -99,6 +99,28 @@ func (c *Cgroup) Take(pid int) {
 	Must(c.t, os.WriteFile(filepath.Join(c.dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o600))
 }
 
+// Born returns a program that is the given one, from its first moment in the cgroup.
+func (c *Cgroup) Born(program string) string {
+	c.t.Helper()
+	script := filepath.Join(c.t.TempDir(), filepath.Base(program))
+	text := fmt.Sprintf("#!/bin/sh\necho $$ >'%s/cgroup.procs' && exec '%s' \"$@\"\n", c.dir, program)
+	Must(c.t, os.WriteFile(script, []byte(text), 0o700))
+	return script
+}
+
+// Peak is the most memory that the cgroup ever had, in bytes.
+func (c *Cgroup) Peak() int64 {
+	c.t.Helper()
+	for _, name := range []string{"memory.peak", "memory.max_usage_in_bytes"} {
+		if raw, err := os.ReadFile(filepath.Join(c.dir, name)); err == nil {
+			n, err := strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
+			Must(c.t, err)
+			return n
+		}
+	}
+	return 0
+}
+
 // Starved is how many processes the kernel ended because they found no memory
 // within the limit.
 func (c *Cgroup) Starved() int {

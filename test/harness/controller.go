@@ -26,11 +26,17 @@ type Controller struct {
 // test's end stops it.
 func StartController(tb testing.TB, args ...string) *Controller {
 	tb.Helper()
+	return StartControllerAs(tb, ControllerProgram(tb), args...)
+}
+
+// StartControllerAs starts one of a program that runs it.
+func StartControllerAs(tb testing.TB, program string, args ...string) *Controller {
+	tb.Helper()
 	c := &Controller{T: tb, Log: LogFile(filepath.Join(tb.TempDir(), "controller.log")), Metrics: freeAddress(tb), health: freeAddress(tb)}
 	log, err := os.OpenFile(string(c.Log), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	Must(tb, err)
 	defer log.Close()
-	c.cmd = exec.Command(controllerProgram(tb), append([]string{"--health-address=" + c.health, "--metrics-address=" + c.Metrics, "-v=2"}, args...)...)
+	c.cmd = exec.Command(program, append([]string{"--health-address=" + c.health, "--metrics-address=" + c.Metrics, "-v=2"}, args...)...)
 	c.cmd.Stderr = log
 	Must(tb, c.cmd.Start())
 	tb.Cleanup(c.Stop)
@@ -67,8 +73,9 @@ func (c *Controller) Stop() {
 	c.cmd = nil
 }
 
-// controllerProgram is built only for the tests that need it.
-func controllerProgram(tb testing.TB) string {
+// ControllerProgram is the path of the controller as it is deployed; it is built only for
+// the tests that need it.
+func ControllerProgram(tb testing.TB) string {
 	tb.Helper()
 	path, err := buildOnce("node-healer-controller", func(to string) error {
 		// As it is deployed, which shares most with what was built before; the package's

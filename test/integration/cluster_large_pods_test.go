@@ -1,0 +1,131 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
+	"github.com/csi-addons/node-healer/test/harness"
+	"github.com/csi-addons/node-healer/test/harness/cluster"
+)
+
+const (
+	// largePods is how many pods of about 1 MB there are, manyVolumes how many of them
+	// have volumes instead of one long argument: they take most memory once decoded.
+	largePods, manyVolumes = 400, 8
+	// What the manifests give.
+	serverMemory, controllerMemory = 512 << 20, 256 << 20
+)
+
+// TestLargePods has a tenant create pods of this node that are as large as the API takes
+// them, and which are pending, or ended at once and stay. Server and controller start,
+// and do their work, within the memory of their manifests.
+func TestLargePods(t *testing.T) {
+	m := newMember(t)
+	tenant := m.api.Namespace(t)
+	m.createLargePods(tenant)
+	t.Run("node-healer", func(t *testing.T) {
+		memory := harness.NewCgroup(t, "memory")
+		memory.Limit(serverMemory)
+		m.Binary = memory.Born(harness.ShippedServer(t))
+		t.Cleanup(m.Stop) // before the cgroup goes
+		m.Start()
+		v := m.ruled("beside")
+		v.Heals()
+		for range 2 {
+			m.forgets()
+			v.Heals()
+		}
+		m.within(t, memory, serverMemory)
+	})
+	t.Run("controller", func(t *testing.T) {
+		memory := harness.NewCgroup(t, "memory")
+		memory.Limit(controllerMemory)
+		args, _ := installJobs(t, m.api)
+		controller := harness.StartControllerAs(t, memory.Born(harness.ControllerProgram(t)), args...)
+		m.endJobs(tenant, 8) // which it works on at one time
+		if log := controller.Log.String(); strings.Contains(log, "forbidden") {
+			t.Error(log)
+		}
+		m.within(t, memory, controllerMemory)
+		controller.Stop()
+	})
+}
+
+// within sees that no process was ended for lack of memory.
+func (m *member) within(t *testing.T, memory *harness.Cgroup, limit int64) {
+	t.Helper()
+	t.Logf("at most %d MiB of %d MiB", memory.Peak()>>20, limit>>20)
+	if n := memory.Starved(); n > 0 {
+		t.Errorf("%d processes found no memory within %d bytes", n, limit)
+	}
+}
+
+// createLargePods makes the tenant's pods. Half of them end as those do for which a node
+// has no place.
+func (m *member) createLargePods(namespace string) {
+	t, pods := m.T, m.api.Admin().CoreV1().Pods(namespace)
+	t.Helper()
+	none := int64(0)
+	t.Cleanup(func() {
+		harness.Must(t, pods.DeleteCollection(context.Background(), metav1.DeleteOptions{GracePeriodSeconds: &none}, metav1.ListOptions{}))
+	})
+	var makers errgroup.Group
+	makers.SetLimit(4)
+	for i := range largePods {
+		makers.Go(func() error {
+			pod := cluster.Pod(namespace, fmt.Sprintf("large-%03d", i), thisNode)
+			pod.Status = corev1.PodStatus{}
+			if i%(largePods/manyVolumes) == 0 {
+				for n := range 12_000 {
+					pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: fmt.Sprintf("%x", n), VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+				}
+			} else {
+				pod.Spec.Containers[0].Args = []string{strings.Repeat("x", 1<<20)}
+			}
+			if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil || i%2 == 0 {
+				return err
+			}
+			ended := []byte(`{"status": {"phase": "Failed", "reason": "OutOfpods"}}`)
+			_, err := pods.Patch(t.Context(), pod.Name, types.MergePatchType, ended, metav1.PatchOptions{}, "status")
+			return err
+		})
+	}
+	harness.Must(t, makers.Wait())
+}
+
+// endJobs makes jobs at one time, each for a claim that a pod uses on a node that is not
+// there, and waits for the controller to find that out.
+func (m *member) endJobs(namespace string, n int) {
+	t := m.T
+	t.Helper()
+	jobs := m.api.Dynamic().Resource(v1alpha1.GroupVersion.WithResource("volumehealjobs")).Namespace(namespace)
+	for i := range n {
+		name := fmt.Sprintf("%s-%d", namespace, i)
+		v := cluster.Volume{PV: name, ID: name, Driver: harness.Driver, Namespace: namespace, Claim: name}
+		m.api.Bind(t, v)
+		cluster.Create(t, m.api, cluster.Pod(namespace, name, "node-none", v.Claim))
+	}
+	for i := range n {
+		name := fmt.Sprintf("%s-%d", namespace, i)
+		cluster.Create(t, m.api, newJob(namespace, name, name))
+	}
+	harness.Eventually(t, "all jobs have ended", func() bool {
+		all, err := jobs.List(t.Context(), metav1.ListOptions{})
+		harness.Must(t, err)
+		ended := 0
+		for _, job := range all.Items {
+			if status, _ := job.Object["status"].(map[string]any); status["result"] != nil {
+				ended++
+			}
+		}
+		return ended == n
+	})
+}
