@@ -30,8 +30,9 @@ func newNodesTokens(t *testing.T) *nodesTokens {
 	n := &nodesTokens{t: t, api: cluster.Start(t)}
 	n.api.InstallAddons(t)
 	n.api.Apply(t, manifests)
-	for i := range n.nodes {
-		n.nodes[i] = cluster.Create(t, n.api, cluster.Node(fmt.Sprintf("node-%d", i+1)))
+	// Each registration's name begins as the other's.
+	for i, name := range []string{"worker", "worker-2"} {
+		n.nodes[i] = cluster.Create(t, n.api, cluster.Node(name))
 	}
 	return n
 }
@@ -140,7 +141,7 @@ func TestClaimsAreAnnotatedForTheOwnNodeOnly(t *testing.T) {
 }
 
 // TestOnlyTheOwnNodeIsRegistered tries everything that a node's token could change on
-// registrations, under any name.
+// registrations, and to take the name of another's before that node has it.
 func TestOnlyTheOwnNodeIsRegistered(t *testing.T) {
 	n := newNodesTokens(t)
 	clients, none := n.pods(gatewayName)
@@ -156,10 +157,9 @@ func TestOnlyTheOwnNodeIsRegistered(t *testing.T) {
 			"spec": map[string]any{"driver": map[string]any{"name": driver, "nodeID": node, "endpoint": "pod://p.ns:9070"}},
 		}}
 	}
+	const own, theirs, driver = "worker-" + ownName, "worker-2-" + ownName, "a-drivers"
 	t.Cleanup(func() {
-		for _, name := range []string{"anything", "node-1-mine", "theirs", "a-drivers"} {
-			n.api.Kubectl(t, "delete", "--ignore-not-found", "csiaddonsnode", "-n", ownNamespace, name)
-		}
+		n.api.Kubectl(t, "delete", "--ignore-not-found", "csiaddonsnode", "-n", ownNamespace, own, theirs, driver)
 	})
 	create := func(c dynamic.Interface, o *unstructured.Unstructured) func(dryRun []string) error {
 		return func(dryRun []string) error {
@@ -179,18 +179,41 @@ func TestOnlyTheOwnNodeIsRegistered(t *testing.T) {
 		}
 	}
 	first := clients[0]
-	n.must("another node", false, create(first, object("node-1-mine", ownName, "node-2")))
-	n.must("a driver's name", false, create(first, object("node-1-mine", harness.Driver, "node-1")))
-	n.must("a token that names no node", false, create(none, object("node-1-mine", ownName, "node-1")))
-	n.must("the own node, by any name", true, create(first, object("anything", ownName, "node-1")))
-	n.must("the second node, by the second", true, create(clients[1], object("theirs", ownName, "node-2")))
-	n.must("a driver's, by an administrator", true, create(n.api.Dynamic(), object("a-drivers", harness.Driver, "node-1")))
-	n.must("to change the own", true, patch(first, "anything"))
-	for _, name := range []string{"theirs", "a-drivers"} {
+	n.must("another node", false, create(first, object(theirs, ownName, "worker-2")))
+	n.must("another node, by the own name", false, create(first, object(own, ownName, "worker-2")))
+	n.must("a driver's name", false, create(first, object("worker-"+harness.Driver, harness.Driver, "worker")))
+	n.must("a token that names no node", false, create(none, object(own, ownName, "worker")))
+	for _, name := range []string{theirs, "worker-2", "worker", "anything", own + "-2", "x-" + own, "worker-" + strings.Repeat("x", 200) + "-0123456789abcdef"} {
+		n.must("the own node, by the name "+name, false, create(first, object(name, ownName, "worker")))
+	}
+	n.must("the first node's name, by the second", false, create(clients[1], object(own, ownName, "worker-2")))
+	n.must("the own node", true, create(first, object(own, ownName, "worker")))
+	n.must("the second node, by the second", true, create(clients[1], object(theirs, ownName, "worker-2")))
+	n.must("a driver's, by an administrator", true, create(n.api.Dynamic(), object(driver, harness.Driver, "worker")))
+	n.must("to change the own", true, patch(first, own))
+	for _, name := range []string{theirs, driver} {
 		n.must("to change "+name, false, patch(first, name))
 		n.must("to change the status of "+name, false, patch(first, name, "status"))
 		n.must("to delete "+name, false, remove(first, name))
 	}
-	n.must("to delete the own", true, remove(first, "anything"))
-	n.must("to delete a driver's, by an administrator", true, remove(n.api.Dynamic(), "a-drivers"))
+	n.must("to delete the own", true, remove(first, own))
+	n.must("to delete a driver's, by an administrator", true, remove(n.api.Dynamic(), driver))
+}
+
+// TestNameOfADriverWithCapitals is one that a policy has to be told of.
+func TestNameOfADriverWithCapitals(t *testing.T) {
+	n := newNodesTokens(t)
+	clients, _ := n.pods(gatewayName)
+	n.api.Kubectl(t, "patch", "validatingadmissionpolicy", gatewayName, "--type=json",
+		`--patch=[{"op": "replace", "path": "/spec/variables/0/expression", "value": "[\"Rbd.CSI.ceph.com\"]"}]`)
+	defer n.api.Apply(t, manifests)
+	for name, allow := range map[string]bool{"worker-rbd.csi.ceph.com": true, "worker-rbd": false} {
+		n.must(name, allow, func([]string) error {
+			_, err := clients[0].Resource(cluster.CSIAddonsNodes).Namespace(ownNamespace).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+				"apiVersion": "csiaddons.openshift.io/v1alpha1", "kind": "CSIAddonsNode", "metadata": map[string]any{"name": name},
+				"spec": map[string]any{"driver": map[string]any{"name": "Rbd.CSI.ceph.com", "nodeID": "worker", "endpoint": "pod://p.ns:9070"}},
+			}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			return err
+		})
+	}
 }

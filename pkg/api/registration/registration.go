@@ -41,24 +41,12 @@ const (
 	PublicKeyAnnotation = "node-healer.csi-addons.io/public-key-sha256"
 )
 
-const (
-	maxNameBytes  = 253 // of an object, DNS-1123
-	nameHashBytes = 8
-)
-
 // ObjectName returns the same for every pod that serves a node under a name, so that
-// each start renews one object. A driver's name may have capitals (RFC 1035), an
-// object's may not.
-func ObjectName(node, name string) string {
-	whole := strings.ToLower(node + "-" + name)
-	if len(whole) <= maxNameBytes {
-		return whole
-	}
-	sum := sha256.Sum256([]byte(whole))
-	hash := hex.EncodeToString(sum[:nameHashBytes])
-	// The name must not have a dot before the dash.
-	return strings.TrimRight(whole[:maxNameBytes-1-len(hash)], ".") + "-" + hash
-}
+// each start renews one object; deploy/gateway/admission.yaml allows no other name, or
+// one node's gateway could take the name of another's registration. A driver's name may
+// have capitals (RFC 1035), an object's may not. Both parts have at most 63 bytes: a
+// driver's by CSI, a node's because kubelet writes it into a label.
+func ObjectName(node, name string) string { return strings.ToLower(node + "-" + name) }
 
 // PublicKeyHash is what PublicKeyAnnotation holds of a certificate.
 func PublicKeyHash(c *x509.Certificate) string {

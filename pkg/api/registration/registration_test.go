@@ -16,7 +16,7 @@ import (
 
 func TestObjectNames(t *testing.T) {
 	seen := map[string]bool{}
-	for _, node := range []string{"n", "node.example.com", strings.Repeat("n", 253), strings.Repeat("n.", 126) + "n"} {
+	for _, node := range []string{"n", "node.example.com", strings.Repeat("n", 63)} {
 		for _, name := range []string{"a.example.com", "B.example.com", strings.Repeat("x", 63)} {
 			got := ObjectName(node, name)
 			if problems := content.IsDNS1123Subdomain(got); len(problems) > 0 || seen[got] {
