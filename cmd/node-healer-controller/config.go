@@ -19,7 +19,8 @@ const maxVerbosity = 7
 // config is what the command line says, checked.
 type config struct {
 	kubeconfig                      string
-	podNamespace                    string
+	podName, podNamespace, podUID   string
+	serviceAccount                  string
 	metricsAddress, healthAddress   string
 	leaderElect                     bool
 	leaseDuration, renewDeadline    time.Duration
@@ -27,7 +28,6 @@ type config struct {
 	kubeletRoot                     string
 	gatewayNamespace, gatewayServer string
 	gatewayCA, gatewayName          string
-	tokenFile                       string
 	maxCalls, maxCallsPerNode       int
 	verbosity                       int
 	version                         bool
@@ -38,7 +38,10 @@ type config struct {
 func (c *config) flags() *flag.FlagSet {
 	f := flag.NewFlagSet("node-healer-controller", flag.ContinueOnError)
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "`file` that says how to reach the Kubernetes API; empty: the pod's service account")
-	f.StringVar(&c.podNamespace, "pod-namespace", "csi-addons-node-healer", "`namespace` of the pod that this runs in, for the lease of the leader")
+	f.StringVar(&c.podName, "pod-name", "", "`name` of the pod that this runs in, to which the tokens for the gateways are bound; required")
+	f.StringVar(&c.podNamespace, "pod-namespace", "csi-addons-node-healer", "`namespace` of the pod that this runs in, and of the leader's lease")
+	f.StringVar(&c.podUID, "pod-uid", "", "`UID` of the pod that this runs in; required")
+	f.StringVar(&c.serviceAccount, "service-account", "node-healer-controller", "`name` of the pod's ServiceAccount, for which the tokens for the gateways are made")
 	f.StringVar(&c.metricsAddress, "metrics-address", "", "where to serve /metrics over HTTPS: `HOST:PORT` or :PORT; empty: nowhere")
 	f.StringVar(&c.healthAddress, "health-address", ":9081", "where to serve /healthz and /readyz over HTTP: `HOST:PORT` or :PORT; empty: nowhere")
 	f.BoolVar(&c.leaderElect, "leader-elect", true, "let one of several controllers run at a time; without it only one may be started")
@@ -50,7 +53,6 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.gatewayServer, "gateway-server", registration.ServerName, "`name` that the gateways register: node-healer's --name, or their --register-as")
 	f.StringVar(&c.gatewayCA, "gateway-ca", "", "PEM `file` with the authorities that sign the gateways' certificates, read at each call; empty: the certificate in each gateway's registration")
 	f.StringVar(&c.gatewayName, "gateway-name", registration.HostName, "with --gateway-ca: `name` that the certificates have to be for")
-	f.StringVar(&c.tokenFile, "token-file", "/var/run/secrets/node-healer/token", "`file` with the token for the gateways, read at each call; its audience has to be "+registration.Audience+", or the gateways' --token-audience")
 	f.IntVar(&c.maxCalls, "max-calls", 32, "how many `calls` may run at once")
 	f.IntVar(&c.maxCallsPerNode, "max-calls-per-node", 4, "how many `calls` may run at once to one node")
 	f.IntVar(&c.verbosity, "v", 0, "log verbosity (klog), at most 7")
@@ -81,11 +83,13 @@ func (c *config) check() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	for _, f := range []struct{ flag, value string }{
+		{"--pod-name", c.podName},
 		{"--pod-namespace", c.podNamespace},
+		{"--pod-uid", c.podUID},
+		{"--service-account", c.serviceAccount},
 		{"--gateway-namespace", c.gatewayNamespace},
 		{"--gateway-server", c.gatewayServer},
 		{"--gateway-name", c.gatewayName},
-		{"--token-file", c.tokenFile},
 	} {
 		if f.value == "" {
 			bad("%s: is required", f.flag)

@@ -7,33 +7,37 @@ import (
 	"github.com/csi-addons/node-healer/test/harness/flagtest"
 )
 
+const required = "--pod-name=p --pod-uid=u "
+
 func TestDefaults(t *testing.T) {
-	flagtest.Config(t, parse, "", config{
-		podNamespace: "csi-addons-node-healer", healthAddress: ":9081", leaderElect: true, kubeletRoot: "/var/lib/kubelet",
+	flagtest.Config(t, parse, required, config{
+		podName: "p", podNamespace: "csi-addons-node-healer", podUID: "u", serviceAccount: "node-healer-controller", healthAddress: ":9081", leaderElect: true, kubeletRoot: "/var/lib/kubelet",
 		leaseDuration: 15 * time.Second, renewDeadline: 10 * time.Second, retryPeriod: 2 * time.Second,
 		gatewayNamespace: "csi-addons-node-healer", gatewayServer: "node-healer.csi-addons.io", gatewayName: "node-healer-gateway",
-		tokenFile: "/var/run/secrets/node-healer/token", maxCalls: 32, maxCallsPerNode: 4,
+		maxCalls: 32, maxCallsPerNode: 4,
 	})
 }
 
 func TestEveryFlagIsTaken(t *testing.T) {
-	flagtest.Config(t, parse, `--kubeconfig=/kc --pod-namespace=ns --metrics-address=:1 --health-address=:2 --leader-elect=false --kubelet-root=/k
+	flagtest.Config(t, parse, required+`--service-account=sa --kubeconfig=/kc --pod-namespace=ns --metrics-address=:1 --health-address=:2 --leader-elect=false --kubelet-root=/k
 		--leader-elect-lease-duration=3s --leader-elect-renew-deadline=2s --leader-elect-retry-period=1s
-		--gateway-namespace=gns --gateway-server=s --gateway-ca=/ca --gateway-name=gn --token-file=/t --max-calls=5 --max-calls-per-node=6 -v=7`, config{
-		kubeconfig: "/kc", podNamespace: "ns", metricsAddress: ":1", healthAddress: ":2", kubeletRoot: "/k",
+		--gateway-namespace=gns --gateway-server=s --gateway-ca=/ca --gateway-name=gn --max-calls=5 --max-calls-per-node=6 -v=7`, config{
+		kubeconfig: "/kc", podName: "p", podNamespace: "ns", podUID: "u", serviceAccount: "sa", metricsAddress: ":1", healthAddress: ":2", kubeletRoot: "/k",
 		leaseDuration: 3 * time.Second, renewDeadline: 2 * time.Second, retryPeriod: time.Second,
-		gatewayNamespace: "gns", gatewayServer: "s", gatewayCA: "/ca", gatewayName: "gn", tokenFile: "/t",
+		gatewayNamespace: "gns", gatewayServer: "s", gatewayCA: "/ca", gatewayName: "gn",
 		maxCalls: 5, maxCallsPerNode: 6, verbosity: 7,
 	})
 }
 
 func TestRules(t *testing.T) {
 	flagtest.Rules(t, parse, [][2]string{
+		{"--pod-uid=u", "--pod-name"},
+		{"--pod-name=p", "--pod-uid"},
 		{"--pod-namespace=", "--pod-namespace"},
+		{"--service-account=", "--service-account"},
 		{"--gateway-namespace=", "--gateway-namespace"},
 		{"--gateway-server=", "--gateway-server"},
 		{"--gateway-name=", "--gateway-name"},
-		{"--token-file=", "--token-file"},
 		{"--kubelet-root=k", "--kubelet-root"},
 		{"--leader-elect-lease-duration=10s", "--leader-elect-lease-duration"},
 		{"--leader-elect-retry-period=9s", "--leader-elect-retry-period"},

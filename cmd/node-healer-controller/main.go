@@ -65,8 +65,9 @@ func run(ctx context.Context, cfg config) error {
 		Events: manager.GetEventRecorder(controller.Name), Metrics: metrics.Registry,
 		KubeletRoot: cfg.kubeletRoot, MaxCalls: cfg.maxCalls, MaxCallsPerNode: cfg.maxCallsPerNode,
 		Gateways: controller.Gateways{
-			Namespace: cfg.gatewayNamespace, Server: cfg.gatewayServer, TokenFile: cfg.tokenFile,
+			Namespace: cfg.gatewayNamespace, Server: cfg.gatewayServer,
 			Trust: controller.Trust{CAFile: cfg.gatewayCA, ServerName: cfg.gatewayName},
+			Self:  controller.Identity{Namespace: cfg.podNamespace, Account: cfg.serviceAccount, Pod: cfg.podName, PodUID: cfg.podUID},
 		},
 	})
 	if err != nil {

@@ -82,19 +82,28 @@ func TestNoPrivileges(t *testing.T) {
 	}
 }
 
-// TestTokenIsForGatewaysOnly, short-lived, and where the controller reads it.
-func TestTokenIsForGatewaysOnly(t *testing.T) {
-	pod := deployment(t).Spec.Template.Spec
-	if len(pod.Volumes) != 1 || pod.Volumes[0].Projected == nil || len(pod.Volumes[0].Projected.Sources) != 1 {
-		t.Fatalf("the volumes are %+v", pod.Volumes)
+// TestNothingIsMounted but the token for the API, which the others are made with.
+func TestNothingIsMounted(t *testing.T) {
+	if pod := deployment(t).Spec.Template.Spec; len(pod.Volumes) > 0 || pod.AutomountServiceAccountToken == nil || !*pod.AutomountServiceAccountToken {
+		t.Errorf("the volumes are %+v", pod.Volumes)
 	}
-	token := pod.Volumes[0].Projected.Sources[0].ServiceAccountToken
-	if token == nil || token.Audience != registration.Audience || token.ExpirationSeconds == nil || *token.ExpirationSeconds > 3600 {
-		t.Fatalf("the token is %+v", token)
+}
+
+// TestTokensAreForGatewaysOnly compares the policy with the account, and with what the
+// controller asks for.
+func TestTokensAreForGatewaysOnly(t *testing.T) {
+	account := deployment(t).Spec.Template.Spec.ServiceAccountName
+	policy, err := os.ReadFile("admission.yaml")
+	if err != nil {
+		t.Fatal(err)
 	}
-	file := "--token-file=" + filepath.Join(pod.Containers[0].VolumeMounts[0].MountPath, token.Path)
-	if !slices.Contains(pod.Containers[0].Args, file) {
-		t.Errorf("the arguments lack %s", file)
+	for _, want := range []string{
+		`== "system:serviceaccount:` + deployment(t).Namespace + ":" + account + `"`,
+		`.startsWith("` + registration.AudiencePrefix + `")`,
+	} {
+		if !strings.Contains(string(policy), want) {
+			t.Errorf("the policy lacks %s", want)
+		}
 	}
 }
 
@@ -137,8 +146,8 @@ func TestLabelsAreSelected(t *testing.T) {
 	}
 }
 
-// TestRights limits the roles to what the controller needs: it reads no secrets, and
-// writes to nothing but jobs, events and its lease.
+// TestRights limits the roles to what the controller needs: it reads no secrets, writes to
+// nothing but jobs, events and its lease, and makes tokens of its own account only.
 func TestRights(t *testing.T) {
 	var all []string
 	for _, role := range read[struct {
@@ -147,7 +156,7 @@ func TestRights(t *testing.T) {
 		Subjects    any
 	}](t, "rbac.yaml") {
 		for _, rule := range role.Rules {
-			all = append(all, role.Kind+" "+strings.Join(rule.Verbs, ",")+" "+strings.Join(rule.Resources, ","))
+			all = append(all, strings.TrimSpace(role.Kind+" "+strings.Join(rule.Verbs, ",")+" "+strings.Join(rule.Resources, ",")+" "+strings.Join(rule.ResourceNames, ",")))
 		}
 	}
 	want := []string{
@@ -160,8 +169,9 @@ func TestRights(t *testing.T) {
 		"ClusterRole create subjectaccessreviews",
 		"Role get csiaddonsnodes",
 		"Role get pods",
+		"Role create serviceaccounts/token node-healer-controller",
 		"Role create leases",
-		"Role get,update leases",
+		"Role get,update leases node-healer-controller",
 		"Role create,patch events",
 	}
 	if !slices.Equal(all, want) {

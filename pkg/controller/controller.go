@@ -65,7 +65,7 @@ func New(cfg Config) (*Reconciler, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	nodes, err := newGateways(cfg.Reader, cfg.Gateways)
+	nodes, err := newGateways(cfg.Reader, cfg.Writer, cfg.Gateways)
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,8 +24,8 @@ type Gateways struct {
 	// Server is the name that they register. Those of drivers are not read.
 	Server string
 	Trust  Trust
-	// TokenFile has the controller's token; it is read at each call.
-	TokenFile string
+	// Self is what the tokens are made for and bound to that the gateways see.
+	Self Identity
 }
 
 // gateways calls the servers of nodes. Make it with newGateways.
@@ -34,20 +33,23 @@ type gateways struct {
 	Gateways
 
 	reader client.Reader
+	tokens tokens
 }
 
-func newGateways(reader client.Reader, cfg Gateways) (*gateways, error) {
+func newGateways(reader client.Reader, api client.SubResourceClientConstructor, cfg Gateways) (*gateways, error) {
 	for _, f := range []struct{ name, value string }{
-		{"namespace", cfg.Namespace}, {"server's name", cfg.Server}, {"token file", cfg.TokenFile},
+		{"the gateways' namespace", cfg.Namespace}, {"the gateways' server name", cfg.Server},
+		{"the own namespace", cfg.Self.Namespace}, {"the own account", cfg.Self.Account},
+		{"the own pod", cfg.Self.Pod}, {"the own pod's UID", cfg.Self.PodUID},
 	} {
 		if f.value == "" {
-			return nil, fmt.Errorf("controller: the gateways' %s is required", f.name)
+			return nil, fmt.Errorf("controller: %s is required", f.name)
 		}
 	}
 	if cfg.Trust.CAFile != "" && cfg.Trust.ServerName == "" {
 		return nil, errors.New("controller: with an authority, the name in the gateways' certificates is required")
 	}
-	return &gateways{Gateways: cfg, reader: reader}, nil
+	return &gateways{Gateways: cfg, reader: reader, tokens: tokens{api: api, self: cfg.Self, byNode: map[string]nodeToken{}}}, nil
 }
 
 // route is how one node's gateway is called.
@@ -74,11 +76,11 @@ func (g *gateways) find(ctx context.Context, node string) (route, *outcome) {
 	if err != nil {
 		return route{}, pointer(hindered(ReasonCertificateRefused, distrusted, "the gateway of node %s cannot be verified: %v", node, err))
 	}
-	token, err := os.ReadFile(g.TokenFile)
+	token, err := g.tokens.forNode(ctx, node)
 	if err != nil {
-		return route{}, pointer(hindered(ReasonTokenUnreadable, passing, "read the controller's own token: %v", err))
+		return route{}, pointer(hindered(ReasonTokenNotMade, passing, "make a token for the gateway of node %s: %v", node, err))
 	}
-	return route{address: address, tls: config, token: bearer(strings.TrimSpace(string(token)))}, nil
+	return route{address: address, tls: config, token: token}, nil
 }
 
 // nodeReady returns nil if a node is ready as far as the API knows: a call to one that

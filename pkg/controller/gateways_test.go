@@ -1,8 +1,6 @@
 package controller
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -22,14 +20,12 @@ type site struct {
 	node         *corev1.Node
 	pod          *corev1.Pod
 	registration *unstructured.Unstructured
-	token        string
+	account      *corev1.ServiceAccount
 }
 
 func newSite(t *testing.T) *site {
 	t.Helper()
 	certificate, _ := newPair(t, nil)
-	token := filepath.Join(t.TempDir(), "token")
-	must(t, os.WriteFile(token, []byte("abc\n"), 0o600))
 	s := &site{
 		node: &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "node-1"},
@@ -42,7 +38,7 @@ func newSite(t *testing.T) *site {
 		registration: &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"driver": map[string]any{
 			"name": "server", "nodeID": "node-1", "endpoint": "pod://pod.dotted.gateways:9070",
 		}}}},
-		token: token,
+		account: &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "gateways", Name: "controller"}},
 	}
 	s.registration.SetGroupVersionKind(registration.CSIAddonsNodes.GroupVersion().WithKind(registration.Kind))
 	s.registration.SetNamespace("gateways")
@@ -57,20 +53,20 @@ func (s *site) find(t *testing.T) (route, *outcome) {
 	must(t, clientgoscheme.AddToScheme(scheme))
 	scheme.AddKnownTypeWithName(s.registration.GroupVersionKind(), &unstructured.Unstructured{})
 	var objects []client.Object
-	for _, o := range []client.Object{s.node, s.pod, s.registration} {
+	for _, o := range []client.Object{s.node, s.pod, s.registration, s.account} {
 		if o.GetName() != "" {
 			objects = append(objects, o)
 		}
 	}
-	g, err := newGateways(fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(),
-		Gateways{Namespace: "gateways", Server: "server", TokenFile: s.token})
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
+	g, err := newGateways(api, api, Gateways{Namespace: "gateways", Server: "server", Self: ownIdentity})
 	must(t, err)
 	return g.find(t.Context(), "node-1")
 }
 
 func TestGatewayIsFoundByItsRegistration(t *testing.T) {
 	found, none := newSite(t).find(t)
-	if none != nil || found.address != "[fd00::1]:9070" || found.token != "abc" || found.tls == nil || found.tls.InsecureSkipVerify {
+	if none != nil || found.address != "[fd00::1]:9070" || found.token != "fake-token" || found.tls == nil || found.tls.InsecureSkipVerify {
 		t.Errorf("got %+v, %+v", found, none)
 	}
 }
@@ -96,7 +92,7 @@ func TestGatewayIsNotFound(t *testing.T) {
 		"pod gone":            {func(s *site) { s.pod = &corev1.Pod{} }, ReasonGatewayNotRegistered, "not found"},
 		"pod starts":          {func(s *site) { s.pod.Status.PodIP = "" }, ReasonGatewayNotRegistered, "has no address"},
 		"no certificate":      {func(s *site) { s.registration.SetAnnotations(nil) }, ReasonCertificateRefused, "no certificate"},
-		"no token":            {func(s *site) { s.token += "-gone" }, ReasonTokenUnreadable, "no such file"},
+		"no token":            {func(s *site) { s.account = &corev1.ServiceAccount{} }, ReasonTokenNotMade, "not found"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)

@@ -24,7 +24,7 @@ const (
 	ReasonGatewayNotRegistered = "GatewayNotRegistered"
 	ReasonGatewayUnreachable   = "GatewayUnreachable"
 	ReasonCertificateRefused   = "CertificateRefused"
-	ReasonTokenUnreadable      = "TokenUnreadable"
+	ReasonTokenNotMade         = "TokenNotMade"
 
 	// What the node, or its gateway, answered.
 	ReasonCredentialsRefused    = "CredentialsRefused"

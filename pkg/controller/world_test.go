@@ -31,6 +31,9 @@ func must(t *testing.T, err error) {
 	}
 }
 
+// ownIdentity is the controller's.
+var ownIdentity = Identity{Namespace: "gateways", Account: "controller", Pod: "pod", PodUID: "pod-uid"}
+
 // world is a cluster in memory with nodes that answer as they are told.
 type world struct {
 	t          *testing.T
@@ -62,7 +65,7 @@ func (w *world) restart() {
 	r, err := New(Config{
 		Reader: notEndedPods(w.api), Writer: w.api, Events: w.events, Metrics: prometheus.NewRegistry(),
 		KubeletRoot: "/var/lib/kubelet", MaxCalls: 8, MaxCallsPerNode: 1,
-		Gateways: Gateways{Namespace: "gateways", Server: "server", TokenFile: "/token"},
+		Gateways: Gateways{Namespace: "gateways", Server: "server", Self: ownIdentity},
 	})
 	must(w.t, err)
 	r.nodes = w.nodes

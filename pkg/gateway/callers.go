@@ -50,9 +50,11 @@ const (
 // Callers asks the Kubernetes API whom a token belongs to (TokenReview), and what that
 // user may do on this node (SubjectAccessReview). Make it with NewCallers.
 type Callers struct {
-	node, audience string
-	tokens         authenticator.Token
-	rights         authorizer.Authorizer
+	node string
+	// audiences are what a caller's token has to be for, one of them.
+	audiences authenticator.Audiences
+	tokens    authenticator.Token
+	rights    authorizer.Authorizer
 }
 
 // caller is an authenticated and authorized user.
@@ -62,13 +64,16 @@ type caller struct {
 	verb string
 }
 
-// NewCallers returns Callers for a node, whose name roles may be limited to. The
-// audience is what tokens must be for; empty: the API server, which is what a service
-// account's token is for by default. Those for registration.Audience are accepted, too:
-// they are of no use elsewhere.
+// NewCallers returns Callers for a node, whose name roles may be limited to. Tokens have
+// to be for registration.Audience of that node, so that no other node's gateway can use
+// what a caller sent it, or for another audience, if one is given.
 func NewCallers(api *rest.Config, node, audience string) (*Callers, error) {
 	if node == "" {
 		return nil, errors.New("gateway: callers are authorized by the node's name, which is missing")
+	}
+	audiences := authenticator.Audiences{registration.Audience(node)}
+	if audience != "" {
+		audiences = append(audiences, audience)
 	}
 	authentication, err := authenticationclient.NewForConfig(api)
 	if err != nil {
@@ -95,7 +100,7 @@ func NewCallers(api *rest.Config, node, audience string) (*Callers, error) {
 	// As authenticatorfactory's delegating authenticator, with the limit between cache
 	// and API, where a token that is in the cache costs nothing.
 	limited := limit(reviews, newLimiter())
-	return &Callers{node: node, audience: audience, tokens: cache.New(limited, false, allowedTTL, deniedTTL), rights: rights}, nil
+	return &Callers{node: node, audiences: audiences, tokens: cache.New(limited, false, allowedTTL, deniedTTL), rights: rights}, nil
 }
 
 // The errors that say nothing of the caller; the log of the gateway says why.
@@ -128,43 +133,24 @@ func (c *Callers) authorize(ctx context.Context, method string) (caller, error) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*reviewTimeout)
 	defer cancel()
-	who, err := c.authenticate(ctx, token)
+	who, err := c.authenticate(ctx, token, c.audiences)
 	if err != nil {
 		return caller{}, err
 	}
 	return c.authorizeUser(ctx, who, verbsFor(method))
 }
 
-// authenticate returns whose a token is.
-func (c *Callers) authenticate(ctx context.Context, token string) (user.Info, error) {
-	known, ok, err := c.review(ctx, token, c.audience)
-	if isForAnother(ok, err) && c.audience != registration.Audience {
-		if own, accepted, ownErr := c.review(ctx, token, registration.Audience); accepted || !isForAnother(accepted, ownErr) {
-			known, ok, err = own, accepted, ownErr
-		}
+// authenticate returns whose a token is, which has to be for one of the audiences; none
+// given: for the API server.
+func (c *Callers) authenticate(ctx context.Context, token string, audiences authenticator.Audiences) (user.Info, error) {
+	if len(audiences) > 0 {
+		ctx = authenticator.WithAudiences(ctx, audiences)
 	}
+	known, ok, err := c.tokens.AuthenticateToken(ctx, token)
 	if err != nil || !ok {
-		return nil, c.tokenError(err, token)
+		return nil, tokenError(err, token, audiences)
 	}
 	return known.User, nil
-}
-
-// review asks the API about a token for an audience; empty: the API server.
-func (c *Callers) review(ctx context.Context, token, audience string) (*authenticator.Response, bool, error) {
-	if audience != "" {
-		ctx = authenticator.WithAudiences(ctx, authenticator.Audiences{audience})
-	}
-	return c.tokens.AuthenticateToken(ctx, token)
-}
-
-// isForAnother reports whether a token is valid, but for another audience. The API's
-// error is "token audiences [...] is invalid for the target audiences [...]"; without
-// one, the audiences have nothing in common.
-func isForAnother(accepted bool, err error) bool {
-	if err == nil {
-		return !accepted
-	}
-	return !errors.Is(err, errTooMany) && !isOutage(err) && strings.Contains(err.Error(), "audiences")
 }
 
 // authorizeUser returns the user with the first of the verbs that the user has.
@@ -193,19 +179,19 @@ func verbsFor(method string) []string {
 	return []string{forwarded.VerbCheck}
 }
 
-// tokenError says why a token was not accepted.
-func (c *Callers) tokenError(err error, token string) error {
-	audience := "the API server itself (--token-audience is not set)"
-	if c.audience != "" {
-		audience = fmt.Sprintf("%q (--token-audience)", c.audience)
-	}
+// tokenError says why a token was not accepted. That of a token for another audience is
+// "token audiences [...] is invalid for the target audiences [...]", or none.
+func tokenError(err error, token string, audiences authenticator.Audiences) error {
 	switch {
 	case errors.Is(err, errTooMany):
 		return err
-	case isForAnother(false, err):
-		return fmt.Errorf("the token is for another audience: this server takes tokens for %s", audience)
 	case isOutage(err):
 		return outageError(err)
+	case err == nil || strings.Contains(err.Error(), "audiences"):
+		if len(audiences) == 0 {
+			return errors.New("the token is for another audience: the metrics take tokens for the API server")
+		}
+		return fmt.Errorf("the token is for another audience: this server takes tokens for %q (--token-audience adds one)", audiences)
 	}
 	return errors.New(printable.Line("the token is refused by the Kubernetes API: "+strings.ReplaceAll(err.Error(), token, "[redacted]"), maxTextBytes))
 }

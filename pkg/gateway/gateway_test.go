@@ -39,19 +39,26 @@ const (
 	healing  = "may.heal"
 	checking = "may.check"
 	nothing  = "may.nothing"
-	// ownAudience may heal, too, but is for registration.Audience.
-	ownAudience = "own.audience"
+	// otherNode and forAPI may heal, too, but are for another node's gateway, and for the
+	// API server.
+	otherNode = "other.node"
+	forAPI    = "for.api"
+	// apiAudience is the API server's.
+	apiAudience = "https://kubernetes.default.svc"
 	// rightsOutage is of a user about whose rights the API does not answer.
 	rightsOutage = "outage.of.rights"
 )
 
 func fakeTokens(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-	if token == ownAudience {
-		audiences, _ := authenticator.AudiencesFrom(ctx)
-		accepted := slices.Equal(audiences, authenticator.Audiences{registration.Audience})
-		return &authenticator.Response{User: &user.DefaultInfo{Name: healing}}, accepted, nil
+	audiences, limited := authenticator.AudiencesFrom(ctx)
+	if !limited {
+		audiences = authenticator.Audiences{apiAudience}
 	}
 	switch token {
+	case otherNode:
+		return &authenticator.Response{User: &user.DefaultInfo{Name: healing}}, audiences.Has(registration.Audience("node-2")), nil
+	case forAPI:
+		return &authenticator.Response{User: &user.DefaultInfo{Name: healing}}, audiences.Has(apiAudience), nil
 	case healing, checking, nothing, rightsOutage:
 		return &authenticator.Response{User: &user.DefaultInfo{Name: token}}, true, nil
 	case "other.audience":
@@ -99,7 +106,10 @@ func (rights) EvaluateConditions(context.Context, authorizer.ConditionsAwareDeci
 }
 
 func fakeCallers() *Callers {
-	return &Callers{node: "node-1", tokens: authenticator.TokenFunc(fakeTokens), rights: rights(fakeRights)}
+	return &Callers{
+		node: "node-1", audiences: authenticator.Audiences{registration.Audience("node-1")},
+		tokens: authenticator.TokenFunc(fakeTokens), rights: rights(fakeRights),
+	}
 }
 
 // nodeServer is the server behind the socket, and keeps the metadata of each call.
@@ -238,8 +248,9 @@ func TestCallersAreAuthorized(t *testing.T) {
 		"neither":          {nothing, "", credentialsRefused, "may.nothing may not heal on node node-1"},
 		"no token":         {"", "", credentialsRefused, "no bearer token"},
 		"no such token":    {"a.b.c", "", credentialsRefused, "the token is refused by the Kubernetes API: invalid bearer token [redacted]"},
-		"our own audience": {token: ownAudience, told: healing + " heal"},
-		"another audience": {"other.audience", "", credentialsRefused, "the token is for another audience: this server takes tokens for the API server itself"},
+		"another node's":   {otherNode, "", credentialsRefused, `the token is for another audience: this server takes tokens for ["node-healer.csi-addons.io/node-1"]`},
+		"the API server's": {forAPI, "", credentialsRefused, "the token is for another audience"},
+		"another audience": {"other.audience", "", credentialsRefused, "the token is for another audience"},
 		"the API is gone":  {"outage", "", callerNotChecked, "cannot be asked about callers now"},
 		"it went between":  {rightsOutage, "", callerNotChecked, "cannot be asked about callers now"},
 		"too many tokens":  {"too.many", "", callerNotChecked, "too many tokens"},

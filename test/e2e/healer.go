@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/pkg/api/registration"
 	"github.com/csi-addons/node-healer/test/harness"
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 	"github.com/csi-addons/node-healer/test/harness/csidriver"
@@ -79,15 +80,16 @@ func (h *Healer) HealsByItself() {
 		`--patch={"data":{"loop":"- loop: heal\n","restage-drivers":"`+csidriver.Name+`: unmount-first\n"}}`)
 }
 
-// OverTheNetwork is the same healer, as the CSI-Addons controller reaches it: at
-// the gateway's pod, with a token that the shipped roles know.
+// OverTheNetwork is the same healer, as a controller reaches it: at the gateway's pod,
+// with a token for its node that the shipped roles know.
 func (h *Healer) OverTheNetwork() *Healer {
 	h.n.T.Helper()
-	conn, err := grpc.NewClient(net.JoinHostPort(h.Pod(gateway).Status.PodIP, "9070"),
+	pod := h.Pod(gateway)
+	conn, err := grpc.NewClient(net.JoinHostPort(pod.Status.PodIP, "9070"),
 		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))
 	harness.Must(h.n.T, err)
 	h.n.T.Cleanup(func() { _ = conn.Close() })
-	return &Healer{n: h.n, conn: conn, token: h.n.Cluster.Token(h.n.T, cluster.AddonsNamespace, cluster.AddonsAccount)}
+	return &Healer{n: h.n, conn: conn, token: h.n.Cluster.Token(h.n.T, cluster.AddonsNamespace, cluster.AddonsAccount, cluster.ForAudience(registration.Audience(pod.Spec.NodeName)))}
 }
 
 // Pod is a DaemonSet's pod, as the API has it now.

@@ -25,9 +25,11 @@ import (
 )
 
 // TestControllerConnects follows the controller's way from the registration to
-// Connected, with only what the controller has, and heals.
+// Connected, with only what the controller has, and heals. Its token is for the API
+// server, which gateways take only if they are told so.
 func TestControllerConnects(t *testing.T) {
 	r := newRegistered(t)
+	audience := r.api.APIAudience(t)
 	r.Start()
 	c := addonsController{registered: r, token: r.api.Token(t, cluster.AddonsNamespace, cluster.AddonsAccount)}
 	for _, name := range []string{"node-healer-gateway-abcde", "node-healer.dotted-fghij"} {
@@ -39,7 +41,7 @@ func TestControllerConnects(t *testing.T) {
 				p.Name = name
 				p.Status.PodIP = "127.0.0.1"
 			})
-			r.startGateway()
+			r.startGateway("--token-audience=" + audience)
 			defer r.gateway.Stop()
 			harness.Eventually(t, "the registration", func() bool {
 				node := r.now()

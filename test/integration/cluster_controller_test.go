@@ -32,6 +32,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/pkg/api/registration"
 	"github.com/csi-addons/node-healer/test/harness"
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
@@ -83,11 +84,17 @@ func (r *reachable) startGateway(args ...string) {
 // gatewayName is what the shipped manifests call the DaemonSet and its account.
 const gatewayName = "node-healer-gateway"
 
-// controllerToken is what the CSI-Addons controller has, as the shipped
-// manifests expect it.
+// controllerToken is one for this node, as the shipped manifests expect it, of an account
+// that they let heal.
 func (r *reachable) controllerToken(options ...cluster.TokenOption) string {
 	r.T.Helper()
-	return r.api.Token(r.T, cluster.AddonsNamespace, cluster.AddonsAccount, options...)
+	return r.token(cluster.AddonsNamespace, cluster.AddonsAccount, options...)
+}
+
+// token is an account's for this node.
+func (r *reachable) token(namespace, account string, options ...cluster.TokenOption) string {
+	r.T.Helper()
+	return r.api.Token(r.T, namespace, account, append([]cluster.TokenOption{cluster.ForAudience(registration.Audience(thisNode))}, options...)...)
 }
 
 // dial connects as the controller does, which verifies nothing.
@@ -192,9 +199,11 @@ func TestTokensOverTCP(t *testing.T) {
 		"tampered with":   {good[:len(good)-8] + "AAAAAAAA", "the token is refused by the Kubernetes API"},
 		"expired":         {r.controllerToken(cluster.Ending(-time.Hour)), "the token is refused by the Kubernetes API"},
 		"wrong audience":  {r.controllerToken(cluster.ForAudience("another")), "the token is for another audience"},
-		"wrong account":   {r.api.Token(t, unrelated, "unrelated"), "kubectl auth can-i --list"},
-		"of another node": {r.api.Token(t, unrelated, "elsewhere"), "may not check on node node-1"},
-		"may only check":  {r.api.Token(t, unrelated, "checker"), ""},
+		"another node's":  {r.controllerToken(cluster.ForAudience(registration.Audience("node-2"))), "the token is for another audience"},
+		"the API's":       {r.controllerToken(cluster.ForAudience()), "the token is for another audience"},
+		"wrong account":   {r.token(unrelated, "unrelated"), "kubectl auth can-i --list"},
+		"of another node": {r.token(unrelated, "elsewhere"), "may not check on node node-1"},
+		"may only check":  {r.token(unrelated, "checker"), ""},
 		"right":           {good, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -242,14 +251,16 @@ func TestTokensOverTCP(t *testing.T) {
 	}
 }
 
-// TestTokenAudience accepts tokens for one audience only.
+// TestTokenAudience accepts tokens for the node, and for one more audience if told so.
 func TestTokenAudience(t *testing.T) {
 	r := newReachable(t, "--token-audience=node-healer")
+	const says = `this server takes tokens for ["node-healer.csi-addons.io/node-1" "node-healer"]`
 	for token, says := range map[string]string{
-		r.controllerToken(cluster.ForAudience("node-healer")):            "",
-		r.controllerToken(cluster.ForAudience("another", "node-healer")): "",
-		r.controllerToken(): `this server takes tokens for "node-healer"`,
-		r.controllerToken(cluster.ForAudience("https://node-healer.other")): `this server takes tokens for "node-healer"`,
+		r.controllerToken(): "",
+		r.controllerToken(cluster.ForAudience("node-healer")):               "",
+		r.controllerToken(cluster.ForAudience("another", "node-healer")):    "",
+		r.controllerToken(cluster.ForAudience()):                            says,
+		r.controllerToken(cluster.ForAudience("https://node-healer.other")): says,
 	} {
 		err := identify(within(t), r.dial(token))
 		if says == "" && err != nil || says != "" && (status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), says)) {
@@ -263,7 +274,7 @@ func TestRightsThatChange(t *testing.T) {
 	r := newReachable(t)
 	ns := r.api.Namespace(t)
 	r.api.Account(t, ns, "caller")
-	conn := r.dial(r.api.Token(t, ns, "caller"))
+	conn := r.dial(r.token(ns, "caller"))
 	if err := identify(within(t), conn); status.Code(err) != codes.Unauthenticated {
 		t.Fatalf("without a right: %v", err)
 	}

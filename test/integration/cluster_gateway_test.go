@@ -51,7 +51,7 @@ func TestCallersIdentity(t *testing.T) {
 		return found
 	}
 	for range 2 {
-		if says := call(r.api.Token(t, ns, "checker")); !strings.HasPrefix(says, "abnormal: ") || !strings.Contains(says, "the call only checks") {
+		if says := call(r.token(ns, "checker")); !strings.HasPrefix(says, "abnormal: ") || !strings.Contains(says, "the call only checks") {
 			t.Errorf("one who may only check hears %q", says)
 		}
 	}
@@ -134,7 +134,8 @@ func TestMetricsThroughTheGateway(t *testing.T) {
 		says  string
 	}{
 		"without the role": {r.api.Token(t, ns, "another"), http.StatusForbidden, "another may not get /metrics"},
-		"a caller of heal": {r.controllerToken(), http.StatusForbidden, "may not get /metrics"},
+		"a caller of heal": {r.controllerToken(cluster.ForAudience()), http.StatusForbidden, "may not get /metrics"},
+		"a node's token":   {r.token(ns, "prometheus"), http.StatusUnauthorized, "the metrics take tokens for the API server"},
 		"no token":         {"", http.StatusUnauthorized, "no bearer token"},
 		"no such token":    {"made.up", http.StatusUnauthorized, "the token is refused"},
 	} {

@@ -11,7 +11,9 @@ import (
 	"maps"
 	"math/big"
 	"net"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -43,6 +46,8 @@ type fakeGateway struct {
 	endpoint string
 	// answer returns a call's error; the channel is closed when the caller has left.
 	answer answer
+	// token is what the last call came with.
+	token atomic.Value
 }
 
 // newFakeGateway serves and registers one.
@@ -68,6 +73,7 @@ func newFakeGateway(t *testing.T, api *cluster.Cluster, node string, answer answ
 
 // NodeHealer implements healerpb.HealerNodeServer.
 func (g *fakeGateway) NodeHealer(ctx context.Context, req *healerpb.NodeHealerRequest) (*healerpb.NodeHealerResponse, error) {
+	g.token.Store(strings.TrimPrefix(strings.Join(metadata.ValueFromIncomingContext(ctx, "authorization"), ""), "Bearer "))
 	if err := g.answer(req, ctx.Done()); err != nil {
 		return nil, err
 	}
@@ -184,7 +190,7 @@ func TestManyVolumeHealJobs(t *testing.T) {
 	api := cluster.Start(t)
 	api.Apply(t, manifests)
 	api.InstallAddons(t)
-	args, _ := installJobs(t, api)
+	args := installJobs(t, api)
 	args = append(args, fmt.Sprint("--max-calls=", maxCalls), fmt.Sprint("--max-calls-per-node=", maxCallsPerNode))
 	namespace := api.Namespace(t)
 	calls := &ledger{volumes: map[string]int{}, nodes: map[string]int{}, half: make(chan struct{})}

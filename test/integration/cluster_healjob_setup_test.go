@@ -1,8 +1,6 @@
 package integration
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,7 +11,6 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 
-	"github.com/csi-addons/node-healer/pkg/api/registration"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 	"github.com/csi-addons/node-healer/test/harness"
 	"github.com/csi-addons/node-healer/test/harness/cluster"
@@ -24,18 +21,25 @@ const controllerName = "node-healer-controller"
 
 // installJobs brings the kind and the controller's roles, and returns the arguments of a
 // controller that has what its pod would have.
-func installJobs(t *testing.T, api *cluster.Cluster) (args []string, tokenFile string) {
+func installJobs(t *testing.T, api *cluster.Cluster) (args []string) {
 	t.Helper()
 	harness.Must(t, v1alpha1.AddToScheme(scheme.Scheme))
 	api.Apply(t, "deploy/default")
 	api.Kubectl(t, "wait", "--for=condition=Established", "--timeout=60s", "crd/volumehealjobs.node-healer.csi-addons.io")
-	tokenFile = filepath.Join(t.TempDir(), "token")
-	token := api.Token(t, ownNamespace, controllerName, cluster.ForAudience(registration.Audience))
-	harness.Must(t, os.WriteFile(tokenFile, []byte(token), 0o600))
+	pod, kubeconfig := newControllerPod(t, api)
 	return []string{
-		"--kubeconfig=" + api.Kubeconfig(t, ownNamespace, controllerName), "--token-file=" + tokenFile,
+		"--kubeconfig=" + kubeconfig, "--pod-name=" + pod.Name, "--pod-uid=" + string(pod.UID),
 		"--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=200ms",
-	}, tokenFile
+	}
+}
+
+// newControllerPod makes a pod of the controller's, and returns its kubeconfig.
+func newControllerPod(t *testing.T, api *cluster.Cluster) (pod *corev1.Pod, kubeconfig string) {
+	t.Helper()
+	pod = cluster.Pod(ownNamespace, "", "")
+	pod.GenerateName, pod.Spec.ServiceAccountName = controllerName+"-", controllerName
+	pod = cluster.Create(t, api, pod)
+	return pod, api.Kubeconfig(t, ownNamespace, controllerName, cluster.BoundTo(pod))
 }
 
 // newJob is a job that tries each node once.
@@ -52,14 +56,12 @@ func newJob(namespace, name, claim string) *v1alpha1.VolumeHealJob {
 type jobs struct {
 	*registered
 	controller *harness.Controller
-	tokenFile  string
 }
 
 func newJobs(t *testing.T) *jobs {
 	t.Helper()
 	j := &jobs{registered: newRegistered(t)}
-	args, tokenFile := installJobs(t, j.api)
-	j.tokenFile = tokenFile
+	args := installJobs(t, j.api)
 	j.newPod(func(p *corev1.Pod) { p.Status.PodIP = "127.0.0.1" })
 	j.start()
 	j.appears("")

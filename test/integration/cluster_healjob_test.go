@@ -39,7 +39,8 @@ func TestVolumeHealJobs(t *testing.T) {
 		"node down":              j.nodeDown,
 		"no gateway":             j.noGateway,
 		"another certificate":    j.otherCertificate,
-		"token refused":          j.tokenRefused,
+		"stolen token":           j.stolenToken,
+		"no token":               j.noToken,
 		"pod moved":              j.podMoved,
 		"spec is immutable":      j.immutable,
 		"by hand":                j.byHand,
@@ -166,15 +167,6 @@ func (j *jobs) otherCertificate(t *testing.T) {
 	if heard {
 		t.Error("it was called")
 	}
-}
-
-func (j *jobs) tokenRefused(t *testing.T) {
-	good, err := os.ReadFile(j.tokenFile)
-	harness.Must(t, err)
-	harness.Must(t, os.WriteFile(j.tokenFile, []byte(j.api.Token(t, ownNamespace, controllerName, cluster.ForAudience("another"))), 0o600))
-	defer func() { harness.Must(t, os.WriteFile(j.tokenFile, good, 0o600)) }()
-	claim, _ := j.used("refused", thisNode)
-	j.reports(j.run(newJob(j.namespace, "refused", claim)), v1alpha1.ResultFailed, "CredentialsRefused", "another audience")
 }
 
 // podMoved moves the pod while its node is called.

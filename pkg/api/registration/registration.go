@@ -27,8 +27,9 @@ const Kind = "CSIAddonsNode"
 const (
 	// ServerName is what a server is registered as, unless it was told otherwise.
 	ServerName = "node-healer.csi-addons.io"
-	// Audience is what a token may be for that is of no use but at a gateway.
-	Audience = "node-healer.csi-addons.io"
+	// AudiencePrefix and a node's name are what a token has to be for that is good at
+	// this node's gateway only.
+	AudiencePrefix = "node-healer.csi-addons.io/"
 	// HostName is what the certificate is for that a gateway makes itself.
 	HostName = "node-healer-gateway"
 )
@@ -40,6 +41,9 @@ const (
 	// (SubjectPublicKeyInfo), in hexadecimal digits.
 	PublicKeyAnnotation = "node-healer.csi-addons.io/public-key-sha256"
 )
+
+// Audience returns what a token for the gateway of a node has to be for.
+func Audience(node string) string { return AudiencePrefix + node }
 
 // ObjectName returns the same for every pod that serves a node under a name, so that
 // each start renews one object; deploy/gateway/admission.yaml allows no other name, or

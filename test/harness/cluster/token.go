@@ -49,6 +49,13 @@ func Ending(after time.Duration) TokenOption {
 	return func(w *wanted) { w.ends = after }
 }
 
+// APIAudience is what a token is for by default: the API server.
+func (c *Cluster) APIAudience(tb testing.TB) string {
+	tb.Helper()
+	c.Account(tb, AddonsNamespace, AddonsAccount)
+	return c.Kubectl(tb, "create", "token", AddonsAccount, "--namespace="+AddonsNamespace, "--output=jsonpath={.spec.audiences[0]}")
+}
+
 // Token returns a token of a service account, which has to be there: see Account.
 func (c *Cluster) Token(tb testing.TB, namespace, account string, options ...TokenOption) string {
 	tb.Helper()
