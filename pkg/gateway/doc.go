@@ -4,10 +4,10 @@
 // nothing.
 //
 // The Kubernetes API authorizes each call (TokenReview, SubjectAccessReview). The
-// gateway passes it on undecoded to the server's second socket, with the caller's name
-// and verb (package forwarded). Every service of the server can be reached, and its
-// answers and codes come back unchanged; only those of StatusRows and the limits are the
-// gateway's own. It registers itself with the CSI-Addons controller.
+// gateway passes those that controllers make on undecoded to the server's second socket,
+// with the caller's name and verb (package forwarded). The server's answers and codes come
+// back unchanged; those of StatusRows, the limits and reflection are the gateway's own. It
+// registers itself with the CSI-Addons controller.
 //
 // Whatever else the server offers to the network belongs here too, on a listener of
 // its own: metrics, over HTTP. Do not use the package for callers on the node: they

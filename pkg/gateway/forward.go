@@ -3,20 +3,28 @@ package gateway
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/csi-addons/spec/lib/go/identity"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
 	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/reflection"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/pkg/api/forwarded"
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
@@ -40,9 +48,52 @@ const refusalsGap = 10 * time.Second
 // refusals keeps unauthenticated callers from filling the log.
 var refusals = rate.Sometimes{Interval: refusalsGap}
 
-// forward is a grpc.StreamHandler for every method. It authorizes the caller before it
-// receives anything of a request, and passes none of the caller's own metadata on.
-func (g *Gateway) forward(_ any, in grpc.ServerStream) error {
+// methods are those that the CSI-Addons controller and ours call. They are passed on, and
+// no other: none is a stream, which would hold the connection to the server for as long
+// as its caller likes.
+var methods = []string{
+	healerpb.HealerNode_NodeHealer_FullMethodName,
+	identity.Identity_GetIdentity_FullMethodName,
+	identity.Identity_GetCapabilities_FullMethodName,
+	identity.Identity_Probe_FullMethodName,
+	csi.Node_NodeGetVolumeHealth_FullMethodName,
+}
+
+// reflectionMethod is answered here, from the descriptors that this program is built with.
+const reflectionMethod = reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName
+
+// services has the names that reflection lists: those of the methods.
+type services []string
+
+// GetServiceInfo implements reflection.ServiceInfoProvider.
+func (s services) GetServiceInfo() map[string]grpc.ServiceInfo {
+	names := map[string]grpc.ServiceInfo{}
+	for _, method := range s {
+		names[strings.Split(method, "/")[1]] = grpc.ServiceInfo{}
+	}
+	return names
+}
+
+// newReflection answers about methods and reflection itself.
+func newReflection() reflectionv1.ServerReflectionServer {
+	return reflection.NewServerV1(reflection.ServerOptions{Services: services(append(methods[:len(methods):len(methods)], reflectionMethod))})
+}
+
+// limitTime is a tap.ServerInHandle: a call ends at the latest then, however much of it
+// was authorized, received and answered.
+func limitTime(ctx context.Context, call *tap.Info) (context.Context, error) {
+	timeout := callTimeout
+	if call.FullMethodName == reflectionMethod {
+		timeout = reflectionTimeout
+	}
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	context.AfterFunc(ctx, cancel) // gRPC ends ctx with the call
+	return limited, nil
+}
+
+// serve is a grpc.StreamHandler for every method. It authorizes the caller before it
+// receives anything of a request.
+func (g *Gateway) serve(_ any, in grpc.ServerStream) error {
 	method, ok := grpc.MethodFromServerStream(in)
 	if !ok {
 		return operationFailed.status("a call without a method")
@@ -54,7 +105,14 @@ func (g *Gateway) forward(_ any, in grpc.ServerStream) error {
 		})
 		return refused(err)
 	}
-	err = g.passOn(in, method, who)
+	switch {
+	case method == reflectionMethod:
+		err = g.reflect(in)
+	case slices.Contains(methods, method):
+		err = g.passOn(in, method, who)
+	default:
+		err = methodNotOffered.status("this server does not offer the method")
+	}
 	klog.V(verbosityCalls).InfoS("Call", keyCaller, who.name, keyVerb, who.verb, keyMethod, printable.Line(method, maxTextBytes), keyCode, status.Code(err))
 	return err
 }
@@ -66,80 +124,70 @@ func sourceOf(ctx context.Context) string {
 	return ""
 }
 
+// reflect answers about the methods, to some callers at once.
+func (g *Gateway) reflect(in grpc.ServerStream) error {
+	select {
+	case g.reflections <- struct{}{}:
+		defer func() { <-g.reflections }()
+	default:
+		return nodeHealerUnreachable.status("too many callers use reflection now: try again")
+	}
+	return g.reflection.ServerReflectionInfo(&grpc.GenericServerStream[reflectionv1.ServerReflectionRequest, reflectionv1.ServerReflectionResponse]{ServerStream: in})
+}
+
+// passOn receives a whole request before it asks the server, and nothing of the caller's
+// own metadata goes with it.
+func (g *Gateway) passOn(in grpc.ServerStream, method string, who caller) error {
+	var request []byte
+	if err := in.RecvMsg(&request); errors.Is(err, io.EOF) {
+		return operationFailed.status("a call without a request")
+	} else if err != nil {
+		return err
+	}
+	answer, err := g.ask(in.Context(), method, request, who)
+	if err != nil {
+		return passed(err)
+	}
+	return in.SendMsg(&answer)
+}
+
+// ask waits for one of the calls that those with the same verb may have open, so that
+// those who may only check keep no heal waiting.
+func (g *Gateway) ask(ctx context.Context, method string, request []byte, who caller) (answer []byte, err error) {
+	select {
+	case g.calls[who.verb] <- struct{}{}:
+		defer func() { <-g.calls[who.verb] }()
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+	err = g.server.Invoke(who.as(ctx), method, &request, &answer, grpc.ForceCodecV2(rawCodec{}))
+	return answer, err
+}
+
 // as returns a context in which the server is called for c.
 func (c caller) as(ctx context.Context) context.Context {
 	return metadata.NewOutgoingContext(ctx, metadata.Pairs(forwarded.Caller, c.name, forwarded.Verb, c.verb))
 }
 
-// passOn copies messages both ways until the server has answered.
-func (g *Gateway) passOn(in grpc.ServerStream, method string, who caller) error {
-	ctx, cancel := context.WithCancelCause(who.as(in.Context()))
-	defer cancel(nil)
-	out, err := g.server.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method, grpc.ForceCodecV2(rawCodec{}))
-	if err != nil {
-		return passed(err)
-	}
-	// It ends after this handler has returned, when gRPC ends the stream; Run waits for it.
-	g.receivers.Go(func() {
-		if err := receiveAll(in, out); err != nil {
-			cancel(err)
-		}
-	})
-	for {
-		var message []byte
-		err := out.RecvMsg(&message)
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil && in.Context().Err() == nil && ctx.Err() != nil:
-			return context.Cause(ctx) // the request could not be received; gRPC has answered that
-		case err != nil:
-			return passed(err)
-		}
-		if err := in.SendMsg(&message); err != nil {
-			return err
-		}
-	}
-}
-
-// receiveAll passes requests on until there are no more. It returns no error of
-// sending: out.RecvMsg returns that.
-func receiveAll(in grpc.ServerStream, out grpc.ClientStream) error {
-	for {
-		var message []byte
-		err := in.RecvMsg(&message)
-		switch {
-		case errors.Is(err, io.EOF):
-			return out.CloseSend()
-		case err != nil:
-			return err
-		}
-		if out.SendMsg(&message) != nil {
-			return nil
-		}
-	}
-}
-
-// rawCodec is an encoding.CodecV2 that leaves messages undecoded.
+// rawCodec is an encoding.CodecV2 that leaves messages undecoded where they are taken as
+// bytes.
 type rawCodec struct{}
 
 // Marshal implements encoding.CodecV2.
 func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
-	message, ok := v.(*[]byte)
-	if !ok {
-		return nil, fmt.Errorf("gateway: a message of type %T", v)
+	if message, ok := v.(*[]byte); ok {
+		return mem.BufferSlice{mem.SliceBuffer(*message)}, nil
 	}
-	return mem.BufferSlice{mem.SliceBuffer(*message)}, nil
+	return encoding.GetCodecV2(grpcproto.Name).Marshal(v)
 }
 
 // Unmarshal implements encoding.CodecV2.
 func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	message, ok := v.(*[]byte)
-	if !ok {
-		return fmt.Errorf("gateway: a message of type %T", v)
+	if message, ok := v.(*[]byte); ok {
+		*message = data.Materialize()
+		return nil
 	}
-	*message = data.Materialize()
-	return nil
+	return encoding.GetCodecV2(grpcproto.Name).Unmarshal(data, v)
 }
 
 // Name implements encoding.CodecV2: callers and server send protobuf.

@@ -16,7 +16,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	_ "google.golang.org/grpc/encoding/gzip" // or a caller that compresses would get UNIMPLEMENTED
 	"google.golang.org/grpc/keepalive"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/api/forwarded"
 )
 
 // The limits on what callers from the network can use. They do not share fairly under
@@ -26,9 +29,19 @@ const (
 	maxConnections = 256
 	// maxStreams is the number of calls that one connection may have open.
 	maxStreams = 32
-	// maxRequestBytes is the server's own limit, and the window of a connection: as
-	// much is received of its calls before one of them is authorized.
+	// maxRequestBytes is the server's own limit, and the window of a call: as much is
+	// received of each before it is authorized.
 	maxRequestBytes = 64 << 10
+	// maxCalls are passed on at a time for each verb; more wait. The server takes 128
+	// on a connection.
+	maxCalls = 32
+	// callTimeout is how long a call may take in all. What the server works on goes on
+	// after it.
+	callTimeout = 5 * time.Minute
+	// maxReflections are answered at a time, reflectionTimeout is how long each may
+	// take, idle or not.
+	maxReflections    = 16
+	reflectionTimeout = 10 * time.Second
 	// maxHeaderBytes holds the largest token and 8 KiB.
 	maxHeaderBytes = maxTokenBytes + 8<<10
 	// handshakeTimeout is for TLS and HTTP/2 together.
@@ -36,10 +49,8 @@ const (
 	// maxIdle is how long a connection may be without a call. Clients reconnect by
 	// themselves, the CSI-Addons controller's too.
 	maxIdle = time.Minute
-	// maxAge bounds how long a stream may outlive the token that it was opened
-	// with; ageGrace is for calls that run at that time.
-	maxAge   = time.Hour
-	ageGrace = 5 * time.Minute
+	// maxAge is how long a connection is used.
+	maxAge = time.Hour
 	// keepaliveTime and keepaliveTimeout find peers that vanished without a FIN.
 	keepaliveTime    = time.Minute
 	keepaliveTimeout = 20 * time.Second
@@ -73,8 +84,10 @@ type Gateway struct {
 	certificates *certificates
 	server       *grpc.ClientConn
 	grpc         *grpc.Server
-	// receivers pass requests on.
-	receivers sync.WaitGroup
+	reflection   reflectionv1.ServerReflectionServer
+	// reflections and calls, these by verb, hold one element for each that is open.
+	reflections chan struct{}
+	calls       map[string]chan struct{}
 }
 
 // New checks cfg and reads the certificate; nothing is sent yet.
@@ -95,22 +108,27 @@ func New(cfg Config) (*Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway: the server's socket: %w", err)
 	}
-	g := &Gateway{callers: cfg.Callers, registration: cfg.Registration, certificates: certs, server: server}
+	g := &Gateway{
+		callers: cfg.Callers, registration: cfg.Registration, certificates: certs, server: server,
+		reflection: newReflection(), reflections: make(chan struct{}, maxReflections),
+		calls: map[string]chan struct{}{forwarded.VerbHeal: make(chan struct{}, maxCalls), forwarded.VerbCheck: make(chan struct{}, maxCalls)},
+	}
 	g.grpc = grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(certs.config)),
-		grpc.UnknownServiceHandler(g.forward), // no service is registered here, so it gets every call
+		grpc.UnknownServiceHandler(g.serve), // no service is registered here, so it gets every call
+		grpc.InTapHandle(limitTime),
 		grpc.ForceServerCodecV2(rawCodec{}),
 		grpc.MaxRecvMsgSize(maxRequestBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(maxStreams),
-		grpc.WaitForHandlers(true), // no receiver is added once it has stopped
+		grpc.WaitForHandlers(true), // they use the connection to the server, which Run closes
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.StaticStreamWindowSize(maxRequestBytes),
 		grpc.StaticConnWindowSize(maxRequestBytes),
 		grpc.ReadBufferSize(bufferBytes),
 		grpc.WriteBufferSize(bufferBytes),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionIdle: maxIdle, MaxConnectionAge: maxAge, MaxConnectionAgeGrace: ageGrace,
+			MaxConnectionIdle: maxIdle, MaxConnectionAge: maxAge, MaxConnectionAgeGrace: callTimeout,
 			Time: keepaliveTime, Timeout: keepaliveTimeout,
 		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingInterval, PermitWithoutStream: true}),
@@ -142,7 +160,6 @@ func (g *Gateway) Run(ctx context.Context, l net.Listener) error {
 		err = <-served
 	}
 	g.grpc.Stop() // also where serving failed
-	g.receivers.Wait()
 	cancel()
 	all.Wait()
 	return errors.Join(err, g.server.Close())

@@ -42,7 +42,11 @@ var (
 	}
 	nodeHealerUnreachable = StatusRow{
 		codes.Aborted, "ABORTED", "NODE_HEALER_UNREACHABLE", "transient", "execution", retry.Transient.First,
-		"the server of this node cannot be reached, or the connection to it ended during the call",
+		"the server of this node cannot be reached, or the connection to it ended during the call; or too many callers use reflection",
+	}
+	methodNotOffered = StatusRow{
+		codes.Unimplemented, "UNIMPLEMENTED", "NOT_OFFERED", "terminal", "validation", 0,
+		"a method that the gateway does not pass on",
 	}
 	operationFailed = StatusRow{
 		codes.Unknown, "UNKNOWN", "OPERATION_FAILED", "retriable", "unknown", time.Minute,
@@ -52,7 +56,7 @@ var (
 
 // StatusRows returns all of them; docs/errors.md prints it.
 func StatusRows() []StatusRow {
-	return []StatusRow{credentialsRefused, callerNotChecked, nodeHealerUnreachable, operationFailed}
+	return []StatusRow{credentialsRefused, callerNotChecked, nodeHealerUnreachable, methodNotOffered, operationFailed}
 }
 
 // status returns the row as an error with a text.

@@ -9,14 +9,21 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
 	"k8s.io/klog/v2"
 )
 
 const (
-	// headerTimeout and maxHeader bound what a client may send; only root and the
-	// gateway reach the socket.
-	headerTimeout = 5 * time.Second
-	maxHeader     = 8 << 10
+	// maxConnections are open at a time; more wait in the kernel's backlog. Only root
+	// and the gateway reach the socket.
+	maxConnections = 8
+	// receiveTimeout and maxHeader bound what a client may send.
+	receiveTimeout = 5 * time.Second
+	maxHeader      = 8 << 10
+	// idleTimeout is how long a connection may be without a request, answerTimeout how
+	// long a client may take the answer: a profile is made for up to that long.
+	idleTimeout   = 10 * time.Second
+	answerTimeout = time.Minute
 	// maxScrapes answers at once; others get 503.
 	maxScrapes = 4
 	// scrapeTimeout bounds one answer.
@@ -70,7 +77,7 @@ func answer(w http.ResponseWriter, err error) {
 
 // Serve answers on a listener, which it closes, until stop is called.
 func (m *Metrics) Serve(l net.Listener, s Serving) (stop func(context.Context) error) {
-	server := &http.Server{Handler: m.Handler(s), ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: maxHeader}
+	server := &http.Server{Handler: m.Handler(s), MaxHeaderBytes: maxHeader, ReadTimeout: receiveTimeout, WriteTimeout: answerTimeout, IdleTimeout: idleTimeout}
 	if s.Profiles != nil {
 		server.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, profilesKey{}, s.Profiles(c))
@@ -79,7 +86,7 @@ func (m *Metrics) Serve(l net.Listener, s Serving) (stop func(context.Context) e
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(netutil.LimitListener(l, maxConnections)); !errors.Is(err, http.ErrServerClosed) {
 			klog.ErrorS(err, "The metrics are not served any more")
 		}
 	}()

@@ -46,14 +46,16 @@ func (c tolerantCodec) Unmarshal(data mem.BufferSlice, v any) error {
 // and nothing of its content.
 func receive(ctx context.Context, method string, recv func(any) error, msg any) error {
 	e := &envelope{msg: msg}
-	if err := recv(e); err != nil || e.err == nil {
+	err := recv(e)
+	received(ctx)
+	if err != nil || e.err == nil {
 		return err
 	}
 	name := "a protobuf message"
 	if m, ok := msg.(proto.Message); ok {
 		name = string(m.ProtoReflect().Descriptor().FullName())
 	}
-	err := toStatus(&healer.Error{Kind: healer.KindInvalid, Text: "the request cannot be decoded as " + name}, nil)
+	err = toStatus(&healer.Error{Kind: healer.KindInvalid, Text: "the request cannot be decoded as " + name}, nil)
 	// The interceptors do not run for this call.
 	klog.FromContext(ctx).Info("Call refused", keyMethod, method, keyCode, codes.InvalidArgument.String(), keyError, "cannot be decoded as "+name)
 	return err

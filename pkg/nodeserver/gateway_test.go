@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/csi-addons/spec/lib/go/identity"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -48,6 +48,7 @@ func serveForwarded(t *testing.T, h Healer) *served {
 		// In place of --gateway-uid: root, as which tests may run, is none.
 		server.gateway.Stop()
 		server.gateway = server.newGRPC(peerGuard{allowed: []uint32{uint32(os.Getuid())}, flag: "--gateway-uid", callerOf: forwardedCaller})
+		server.register(registrar{server.gateway})
 		server.cfg.GatewayUID = 1
 		return func() error { return server.ServeGateway(l) }
 	})
@@ -85,9 +86,9 @@ func TestForwardedCaller(t *testing.T) {
 				t.Errorf("asked to %q, want %q", got, tc.want)
 			}
 			// No other call is answered either.
-			_, err = grpc_health_v1.NewHealthClient(s.conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+			_, err = identity.NewIdentityClient(s.conn).GetIdentity(ctx, &identity.GetIdentityRequest{})
 			if (err == nil) != (tc.want != "") {
-				t.Errorf("health: %v", err)
+				t.Errorf("identity: %v", err)
 			}
 		})
 	}

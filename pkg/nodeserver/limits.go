@@ -8,9 +8,14 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// The limits of the server. Only root's processes on the same node may call, so the
-// limits are for mistakes and runaway clients, and bound the memory of a connection.
+// The limits of the server. On its own socket only root's processes may call, so there the
+// limits are for mistakes and runaway clients. On the gateway's they hold off whoever took
+// the gateway over: all its connections together must not take the memory of a heal.
 const (
+	// maxConnections are open at a time on the server's own socket, maxGatewayConnections
+	// on the gateway's, which needs one. More wait in the kernel's backlog.
+	maxConnections        = 64
+	maxGatewayConnections = 4
 	// maxRequestBytes holds the largest request that validation accepts, about 55 KiB:
 	// 9 KiB of ID and paths, two maps of up to 16 KiB each in protobuf (keys of two
 	// bytes without values), and mount flags of 12 KiB (one byte each). Larger messages
@@ -22,9 +27,15 @@ const (
 	// maxHeaderBytes is for the headers of one call, as HTTP/2 counts them.
 	// Tracing headers come to a few hundred bytes.
 	maxHeaderBytes = 8 << 10
-	// maxStreams is the number of calls that one connection may have open. A
-	// caller may ask for every volume of a full node at once.
-	maxStreams = 1024
+	// windowBytes is what a call may send that the server has not read yet: gRPC's
+	// smallest. Without it gRPC makes the window as large as the client is fast.
+	windowBytes = maxRequestBytes
+	// maxStreams is the number of calls that one connection may have open; the
+	// client's gRPC keeps more waiting.
+	maxStreams = 128
+	// receiveTimeout is how long a call may take until its first message is complete.
+	// Clients have the message when they begin the call.
+	receiveTimeout = 2 * time.Second
 	// handshakeTimeout is how long a new connection may take until HTTP/2 is
 	// set up. A unix socket needs no round trip to another machine.
 	handshakeTimeout = 5 * time.Second
@@ -52,6 +63,8 @@ func limits() []grpc.ServerOption {
 		grpc.MaxSendMsgSize(maxResponseBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.StaticStreamWindowSize(windowBytes),
+		grpc.StaticConnWindowSize(windowBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.ReadBufferSize(bufferBytes),

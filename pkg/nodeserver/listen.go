@@ -220,6 +220,15 @@ type ownListener struct {
 	once sync.Once
 }
 
+// Accept implements net.Listener.
+func (l *ownListener) Accept() (net.Conn, error) {
+	conn, err := l.AcceptUnix()
+	if err != nil {
+		return nil, err
+	}
+	return withPeer(conn), nil
+}
+
 // Close implements net.Listener. It removes the file first: a server that starts
 // meanwhile finds no file, instead of a stale socket that is about to be removed.
 func (l *ownListener) Close() error {

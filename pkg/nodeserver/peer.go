@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"syscall"
+	"time"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
@@ -28,6 +29,12 @@ type Peer struct {
 // AuthType implements credentials.AuthInfo.
 func (Peer) AuthType() string { return authType }
 
+// Network implements net.Addr.
+func (Peer) Network() string { return "unix" }
+
+// String implements net.Addr.
+func (p Peer) String() string { return fmt.Sprintf("uid %d, pid %d", p.UID, p.PID) }
+
 const authType = "unix-peercred"
 
 // peerGuard is the server side of the transport credentials. It reads the peer when a
@@ -43,8 +50,9 @@ type peerGuard struct {
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (g peerGuard) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	p, err := peerOf(conn)
-	if err != nil {
+	p, ok := conn.RemoteAddr().(Peer)
+	if !ok {
+		err := fmt.Errorf("the kernel does not say who connected over %s: only sockets of Listen are served", conn.LocalAddr().Network())
 		klog.Background().Info("Connection refused", keyError, err.Error())
 		return nil, nil, err
 	}
@@ -74,39 +82,62 @@ func (g peerGuard) admit(ctx context.Context, call *tap.Info) (context.Context, 
 	if err != nil {
 		return ctx, refused("%s", err)
 	}
-	return from.in(ctx), nil
+	return receiving(from.in(ctx)), nil
 }
 
-// IsRoot reports whether a process of root made the connection.
-func IsRoot(conn net.Conn) bool {
-	p, err := peerOf(conn)
-	return err == nil && p.UID == 0
+type receivingKey struct{}
+
+// receiving returns the context of a call, which ends if the call's first message is not
+// complete in time: gRPC then drops what it has of the message.
+func receiving(ctx context.Context) context.Context {
+	ctx, cancel := context.WithCancel(ctx) // a part of the call's own, with which it ends
+	return context.WithValue(ctx, receivingKey{}, time.AfterFunc(receiveTimeout, cancel))
 }
 
-func peerOf(conn net.Conn) (Peer, error) {
-	unixConn, ok := conn.(*net.UnixConn)
-	if !ok {
-		return Peer{}, fmt.Errorf("the caller came over %s, only unix sockets are served", conn.LocalAddr().Network())
+// received lets a call go on for as long as it takes.
+func received(ctx context.Context) {
+	if late, ok := ctx.Value(receivingKey{}).(*time.Timer); ok {
+		late.Stop()
 	}
-	raw, err := unixConn.SyscallConn()
+}
+
+// IsRoot reports whether a process of root made the connection, which a listener of
+// Listen accepted.
+func IsRoot(conn net.Conn) bool {
+	p, ok := conn.RemoteAddr().(Peer)
+	return ok && p.UID == 0
+}
+
+// peerConn names the process that connected as the connection's remote address, which a
+// listener around ours, as one with a limit, keeps.
+type peerConn struct {
+	*net.UnixConn
+
+	peer Peer
+}
+
+// RemoteAddr implements net.Conn.
+func (c peerConn) RemoteAddr() net.Addr { return c.peer }
+
+// withPeer asks the kernel who connected. A connection of which it does not say that keeps
+// its address, and is refused.
+func withPeer(conn *net.UnixConn) net.Conn {
+	raw, err := conn.SyscallConn()
 	if err != nil {
-		return Peer{}, fmt.Errorf("peer credentials: %w", err)
+		return conn
 	}
 	var cred *syscall.Ucred
 	var credErr error
 	if err := raw.Control(func(fd uintptr) {
 		cred, credErr = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
-	}); err != nil {
-		return Peer{}, fmt.Errorf("peer credentials: %w", err)
+	}); err != nil || credErr != nil {
+		return conn
 	}
-	if credErr != nil {
-		return Peer{}, fmt.Errorf("peer credentials: %w", credErr)
-	}
-	return Peer{
+	return peerConn{conn, Peer{
 		// Only the kernel is between the two ends.
 		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
 		UID:            cred.Uid, GID: cred.Gid, PID: cred.Pid,
-	}, nil
+	}}
 }
 
 // ClientHandshake implements credentials.TransportCredentials. Clients use insecure

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -101,11 +102,12 @@ func TestUnknownMethodAndService(t *testing.T) {
 func TestIsRoot(t *testing.T) {
 	// Abstract (unix(7)): no other user may enter a directory of this test.
 	path := fmt.Sprintf("@node-healer-test-%d", os.Getpid())
-	l, err := net.Listen("unix", path)
+	unix, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer unix.Close()
+	l := netutil.LimitListener(&ownListener{UnixListener: unix}, 10)
 	accepted := func() bool {
 		t.Helper()
 		c, err := l.Accept()
@@ -173,7 +175,7 @@ func TestOnlyUnixSocketsAreServed(t *testing.T) {
 	if _, err := s.healer().NodeHealer(testContext(t), goodRequest()); status.Code(err) != codes.Unavailable {
 		t.Errorf("got %v", err)
 	}
-	if len(h.volumes()) != 0 || !strings.Contains(logged(), "only unix sockets are served") {
+	if len(h.volumes()) != 0 || !strings.Contains(logged(), "only sockets of Listen are served") {
 		t.Errorf("log:\n%s", logged())
 	}
 }

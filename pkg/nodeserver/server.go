@@ -12,6 +12,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/csi-addons/spec/lib/go/identity"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -83,9 +84,9 @@ type Server struct {
 	calls         calls
 }
 
-// New checks the configuration and registers every service: HealerNode, the
-// CSI-Addons Identity, CSI's Identity and Node, grpc.health.v1, and reflection
-// v1 and v1alpha. With Config.Volumes also Admin, for callers on this node.
+// New checks the configuration and registers every service: HealerNode, the CSI-Addons
+// Identity and CSI's Node; for callers on this node also CSI's Identity, grpc.health.v1,
+// reflection v1 and v1alpha, and with Config.Volumes Admin.
 func New(cfg Config) (*Server, error) {
 	if cfg.Healer == nil && !cfg.Off {
 		return nil, errors.New("nodeserver: a healer is required unless the server is off")
@@ -109,9 +110,9 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, rules: rules, health: health.NewServer()}
 	s.grpc = s.newGRPC(peerGuard{allowed: cfg.AllowedUIDs, flag: "--allowed-uids", callerOf: localCaller})
 	s.gateway = s.newGRPC(peerGuard{allowed: []uint32{cfg.GatewayUID}, flag: "--gateway-uid", callerOf: forwardedCaller})
-	if cfg.Volumes != nil {
-		adminpb.RegisterAdminServer(registrar{s.grpc}, admin{server: s}) // not on s.gateway
-	}
+	s.register(registrar{s.gateway})
+	s.register(registrar{s.grpc})
+	s.registerLocal(registrar{s.grpc})
 	return s, nil
 }
 
@@ -125,24 +126,32 @@ func (s *Server) newGRPC(guard peerGuard) *grpc.Server {
 		grpc.UnknownServiceHandler(notOffered),
 		grpc.ChainStreamInterceptor(logStream, recovery.StreamServerInterceptor(onPanic)),
 	)...)
-	s.register(registrar{g})
 	return g
 }
 
-func (s *Server) register(r reflection.GRPCServer) {
+// register registers the services that the gateway passes calls on to. None of their
+// methods is a stream, which could wait for its caller.
+func (s *Server) register(r grpc.ServiceRegistrar) {
 	healerpb.RegisterHealerNodeServer(r, s)
 	identity.RegisterIdentityServer(r, s)
-	csi.RegisterIdentityServer(r, csiIdentity{server: s})
 	csi.RegisterNodeServer(r, csiNode{server: s})
+}
+
+// registerLocal registers what only callers on this node get.
+func (s *Server) registerLocal(r reflection.GRPCServer) {
+	csi.RegisterIdentityServer(r, csiIdentity{server: s})
 	for name := range r.GetServiceInfo() {
 		s.health.SetServingStatus(name, grpc_health_v1.HealthCheckResponse_SERVING)
 	}
 	grpc_health_v1.RegisterHealthServer(r, s.health)
 	reflection.Register(r)
+	if s.cfg.Volumes != nil {
+		adminpb.RegisterAdminServer(r, admin{server: s})
+	}
 }
 
 // Serve answers calls until Stop, then returns nil. It closes the listener.
-func (s *Server) Serve(l net.Listener) error { return serveOn(s.grpc, l) }
+func (s *Server) Serve(l net.Listener) error { return serveOn(s.grpc, l, maxConnections) }
 
 // ServeGateway is Serve for the calls that the gateway passes on, each with its caller
 // and what that caller may do.
@@ -150,11 +159,11 @@ func (s *Server) ServeGateway(l net.Listener) error {
 	if s.cfg.GatewayUID == 0 {
 		return errors.Join(errors.New("nodeserver: ServeGateway needs Config.GatewayUID"), l.Close())
 	}
-	return serveOn(s.gateway, l)
+	return serveOn(s.gateway, l, maxGatewayConnections)
 }
 
-func serveOn(g *grpc.Server, l net.Listener) error {
-	if err := g.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+func serveOn(g *grpc.Server, l net.Listener, connections int) error {
+	if err := g.Serve(netutil.LimitListener(l, connections)); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}
 	return nil

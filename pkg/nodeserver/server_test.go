@@ -51,12 +51,14 @@ func TestSickVolumeIsAnAnswer(t *testing.T) {
 	}
 }
 
+// TestManyCallersOnOneConnection: as many as the connection may have are answered at
+// once, and the others after them.
 func TestManyCallersOnOneConnection(t *testing.T) {
 	const callers = 300
 	var running atomic.Int32
 	all := make(chan struct{})
 	h := &fakeHealer{during: func(ctx context.Context) {
-		if running.Add(1) == callers {
+		if running.Add(1) == maxStreams {
 			close(all)
 		}
 		select {

@@ -1,0 +1,143 @@
+package gateway
+
+import (
+	"context"
+	"io"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/csi-addons/node-healer/pkg/api/forwarded"
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+)
+
+// TestIdleReflectionBlocksNobody: one who may only check opens all streams of 36
+// connections, and sends nothing on them.
+func TestIdleReflectionBlocksNobody(t *testing.T) {
+	w := newWorld(t, TLS{})
+	idle := make(chan error, 36*maxStreams)
+	for range 36 {
+		client := reflectionv1.NewServerReflectionClient(w.dial())
+		for range maxStreams {
+			stream, err := client.ServerReflectionInfo(with(t, checking))
+			must(t, err)
+			go func() { _, err := stream.Recv(); idle <- err }()
+		}
+	}
+	healer := healerpb.NewHealerNodeClient(w.dial())
+	for range 10 {
+		if answer, err := healer.NodeHealer(with(t, healing), &healerpb.NodeHealerRequest{VolumeId: "v"}); err != nil || answer.GetMessage() != "healthy: v" {
+			t.Fatalf("meanwhile another caller got %v, %v", answer, err)
+		}
+	}
+	// They end by themselves: most are too many, the others say nothing for too long.
+	ended := map[codes.Code]int{}
+	for range cap(idle) {
+		ended[status.Code(<-idle)]++
+	}
+	if most := cap(idle) - maxReflections; ended[codes.Aborted] < most || ended[codes.Aborted]+ended[codes.DeadlineExceeded] != cap(idle) {
+		t.Errorf("%d streams ended with %v, want at least %d ABORTED and the others DEADLINE_EXCEEDED", cap(idle), ended, most)
+	}
+	must(t, describe(t, w.dial(), checking))
+}
+
+// describe does what a client without proto files does with the service.
+func describe(t *testing.T, conn *grpc.ClientConn, token string) error {
+	t.Helper()
+	stream, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(with(t, token))
+	must(t, err)
+	must(t, stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}))
+	list, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, s := range list.GetListServicesResponse().GetService() {
+		names = append(names, s.GetName())
+	}
+	slices.Sort(names)
+	if want := []string{"csi.v1.Node", "grpc.reflection.v1.ServerReflection", "healer.HealerNode", "identity.Identity"}; !slices.Equal(names, want) {
+		t.Errorf("the services are %q, want %q", names, want)
+	}
+	must(t, stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: "healer.HealerNode"}}))
+	must(t, stream.CloseSend())
+	files, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	var file descriptorpb.FileDescriptorProto
+	must(t, proto.Unmarshal(files.GetFileDescriptorResponse().GetFileDescriptorProto()[0], &file))
+	if file.GetPackage() != "healer" {
+		t.Errorf("healer.HealerNode is in %s", file.GetName())
+	}
+	if _, err := stream.Recv(); err != io.EOF {
+		t.Errorf("after the last question: %v", err)
+	}
+	return nil
+}
+
+func TestReflectionNeedsTheVerbCheck(t *testing.T) {
+	w := newWorld(t, TLS{})
+	must(t, describe(t, w.dial(), healing))
+	for _, token := range []string{nothing, ""} {
+		stream, err := reflectionv1.NewServerReflectionClient(w.dial()).ServerReflectionInfo(with(t, token))
+		must(t, err)
+		if _, err = stream.Recv(); status.Code(err) != codes.Unauthenticated {
+			t.Errorf("token %q: %v", token, err)
+		}
+	}
+}
+
+// TestChecksKeepNoHealWaiting: all calls that those who may only check can have open wait
+// for the server.
+func TestChecksKeepNoHealWaiting(t *testing.T) {
+	w := newWorld(t, TLS{})
+	checks, leave := context.WithCancel(t.Context())
+	defer leave()
+	begun := make(chan struct{}, maxCalls+1)
+	w.server.wait = func(ctx context.Context, verb string) {
+		if verb == forwarded.VerbCheck {
+			begun <- struct{}{}
+			<-checks.Done()
+		}
+	}
+	ended := make(chan error, 2*maxCalls)
+	for range 2 {
+		client := healerpb.NewHealerNodeClient(w.dial())
+		for range maxCalls {
+			ctx := with(t, checking)
+			go func() {
+				_, err := client.NodeHealer(ctx, &healerpb.NodeHealerRequest{VolumeId: "v"})
+				ended <- err
+			}()
+		}
+	}
+	for range maxCalls {
+		<-begun
+	}
+	healer := healerpb.NewHealerNodeClient(w.dial())
+	if _, err := healer.NodeHealer(with(t, healing), &healerpb.NodeHealerRequest{VolumeId: "v"}); err != nil {
+		t.Errorf("a heal got %v", err)
+	}
+	select {
+	case <-begun:
+		t.Errorf("more than %d checks are passed on at once", maxCalls)
+	case <-time.After(100 * time.Millisecond):
+	}
+	leave()
+	for got := 0; got < cap(ended); {
+		select {
+		case err := <-ended:
+			must(t, err)
+			got++
+		case <-begun:
+		}
+	}
+}
