@@ -79,6 +79,8 @@ const (
 	WhyForeign
 	// WhyTooMany: it has more mounts of the volume than are inspected.
 	WhyTooMany
+	// WhyUnplaced: a process of it lives whose mount namespace could not be told.
+	WhyUnplaced
 )
 
 // The most mounts that are read in a namespace, and in all containers of a pod: a
@@ -109,13 +111,18 @@ func (n *Node) InContainers(ctx context.Context, pods []string, q MountQuery) (f
 	}
 	var of []workerops.Container
 	for _, c := range walk.Containers {
+		if pods != nil && !slices.Contains(pods, c.PodUID) {
+			continue
+		}
+		if c.Unplaced {
+			found.unverified(c, WhyUnplaced, "")
+		}
 		switch {
-		case pods != nil && !slices.Contains(pods, c.PodUID):
 		case c.Sandbox != "":
 			found.unverified(c, WhySandbox, c.Sandbox)
 		case c.Foreign && c.PodUID != "":
 			found.unverified(c, WhyForeign, "")
-		case !c.Foreign:
+		case !c.Foreign && c.PID != 0:
 			of = append(of, c)
 		}
 	}

@@ -18,7 +18,8 @@ type FUSEDaemons struct {
 	// Untold is true where the kernel does not say which process serves which
 	// connection (below about Linux 6.16).
 	Untold bool
-	// Unseen counts processes that could not be examined.
+	// Unseen counts processes that may serve it and could not be examined: any, as long as
+	// no daemon of the connection is known, else those of the same pod or cgroup.
 	Unseen int
 	// Cut is true when there may be more: the walk over all processes was cut short.
 	Cut bool
@@ -46,7 +47,10 @@ func (n *Node) FUSEDaemons(ctx context.Context, dev Dev) (FUSEDaemons, error) {
 	if err != nil {
 		return FUSEDaemons{}, fmt.Errorf("who serves it: %w", err)
 	}
-	found := FUSEDaemons{Untold: walk.Untold > 0 && len(walk.Daemons) == 0, Unseen: walk.Unseen, Cut: walk.Cut}
+	found := FUSEDaemons{Untold: walk.Untold > 0, Unseen: walk.Unread, Cut: walk.Cut}
+	if of, known := walk.UnreadOf[FUSEConnectionNumber(dev)]; known {
+		found.Unseen = of
+	}
 	for _, d := range walk.Daemons {
 		if d.Connection != FUSEConnectionNumber(dev) {
 			continue
@@ -89,7 +93,7 @@ func (w *daemonWalks) all(ctx context.Context, n *Node) (last workerops.FUSEDaem
 		}
 		began := time.Now()
 		var err error
-		last, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.FUSEDaemons, workerops.FUSEDaemonsQuery{Budget: n.cfg.ProbeTimeout / 2})
+		last, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.FUSEDaemons, workerops.FUSEDaemonsQuery{Known: w.last.Known, Budget: n.cfg.ProbeTimeout / 2})
 		if err == nil || errors.Is(err, worker.ErrLeft) {
 			w.began, w.last = began, last
 		}
@@ -160,7 +164,7 @@ func (n *Node) abortFUSE(ctx context.Context, plan AbortPlan, checkOnly bool, re
 		}
 		_, err := worker.Call(call, n.cfg.Pool, workerops.AbortFUSE, workerops.AbortFUSEQuery{
 			Path: plan.Mount.Path, Mount: plan.Mount.Ref(), Superblock: plan.Mount.Dev,
-			Paths: plan.Paths, Pods: plan.Pods, CheckOnly: checkOnly, Budget: n.cfg.ProbeTimeout / 2,
+			Paths: plan.Paths, Pods: plan.Pods, CheckOnly: checkOnly,
 		})
 		return err
 	})

@@ -220,7 +220,7 @@ func (e *SuperblockEvents) daemons(ctx context.Context, byConnection map[uint64]
 	for _, d := range ofConnections(walk.Daemons, byConnection) {
 		daemons = append(daemons, source{dev: byConnection[d.Connection], pid: d.PID, started: d.Started})
 	}
-	if walk.Cut || walk.Unseen > 0 {
+	if walk.Cut || walk.Unread > 0 {
 		for _, d := range e.followedDaemons(byConnection) {
 			if !slices.Contains(daemons, d) {
 				daemons = append(daemons, d)

@@ -144,7 +144,7 @@ func TestFollowAfterAWalkThatMissesProcesses(t *testing.T) {
 		want int
 	}{
 		{workerops.FUSEDaemonsAnswer{Cut: true}, 1},
-		{workerops.FUSEDaemonsAnswer{Unseen: 1, Daemons: []workerops.FUSEDaemon{{Connection: FUSEConnectionNumber(served), PID: newPID}}}, 2},
+		{workerops.FUSEDaemonsAnswer{Unread: 1, Daemons: []workerops.FUSEDaemon{{Connection: FUSEConnectionNumber(served), PID: newPID}}}, 2},
 		{workerops.FUSEDaemonsAnswer{Daemons: []workerops.FUSEDaemon{{Connection: FUSEConnectionNumber(served), PID: pid}}}, 1},
 	} {
 		n.daemons.last = tc.walk

@@ -17,6 +17,12 @@ func DeadFUSE(fsType, source string) (fd int, err error) {
 		return -1, fmt.Errorf("/dev/fuse: %w", err)
 	}
 	defer unix.Close(device) // with the last descriptor the connection ends
+	return ConnectFUSE(device, fsType, source)
+}
+
+// ConnectFUSE makes a FUSE device that was just opened that of a new connection, and
+// returns a detached mount of it.
+func ConnectFUSE(device int, fsType, source string) (fd int, err error) {
 	fs, err := RetryEINTR(func() (int, error) { return unix.Fsopen("fuse", unix.FSOPEN_CLOEXEC) })
 	if err != nil {
 		return -1, fmt.Errorf("fsopen: %w", err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -85,7 +84,11 @@ type matching struct {
 }
 
 func (r *matching) of(n NamespaceOf) (found MountsOf) {
-	mounts, err := r.mounts(n)
+	var mounts []mount.Mount
+	err := r.proc.inThread(n.PID, func(dir string) (err error) {
+		mounts, err = r.mounts(dir, n)
+		return err
+	})
 	switch {
 	case errors.Is(err, errMany):
 		found.Many = true
@@ -103,9 +106,9 @@ var errChrooted = errors.New("its first process has another root directory")
 
 var errMany = errors.New("more mounts than are inspected")
 
-// mounts returns what matches, and what is on the way there.
-func (r *matching) mounts(n NamespaceOf) ([]mount.Mount, error) {
-	dir := strconv.Itoa(n.PID)
+// mounts returns what matches, and what is on the way there, as a thread of the container's
+// process shows it.
+func (r *matching) mounts(dir string, n NamespaceOf) ([]mount.Mount, error) {
 	namespace, err := r.proc.openNamespace(dir)
 	if err != nil {
 		return nil, err

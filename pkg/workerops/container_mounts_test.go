@@ -26,6 +26,13 @@ func namespaceRef(t *testing.T, pid int) NamespaceOf {
 	return NamespaceOf{Workload: WorkloadIn(string(cgroup)), PID: pid, Namespace: namespaceOf(t, pid)}
 }
 
+func namespaceOf(t *testing.T, pid int) uint64 {
+	t.Helper()
+	var st unix.Stat_t
+	must(t, unix.Stat(fmt.Sprintf("/proc/%d/ns/mnt", pid), &st))
+	return st.Ino
+}
+
 // inUserNamespace starts a process that has a user namespace and a mount namespace
 // of its own, as anybody can make them, with a file open there.
 func inUserNamespace(t *testing.T, file string) int {
@@ -138,9 +145,6 @@ func isMountPoint(t *testing.T, path string) bool {
 func TestNamespacesOfAnotherOwner(t *testing.T) {
 	v := newVolume(t, "tmpfs")
 	pid := inUserNamespace(t, v.file)
-	if found, _ := mountsOf(t, v.number); slices.ContainsFunc(found, func(m namespaceMount) bool { return m.namespace == namespaceOf(t, pid) }) {
-		t.Errorf("%+v", found)
-	}
 	namespaces, err := ownedNamespaces(topAt(t, v.path))
 	must(t, err)
 	defer closeAll(namespaces)

@@ -36,9 +36,19 @@ func openContainer(t InContainerTarget) (_ *containerNamespace, err error) {
 	if c.pidfd, err = unix.PidfdOpen(t.PID, 0); err != nil {
 		return nil, ended(t.PID)
 	}
-	if c.mounts, err = os.Open(fmt.Sprintf("/proc/%d/ns/mnt", t.PID)); err != nil {
+	proc, err := openProcfs()
+	if err != nil {
+		return nil, err
+	}
+	defer proc.close()
+	fd, err := proc.openNamespaceOf(t.PID)
+	if err != nil && gone(err) {
 		return nil, ended(t.PID)
 	}
+	if err != nil {
+		return nil, fmt.Errorf("the mount namespace of process %d: %w", t.PID, err)
+	}
+	c.mounts = os.NewFile(uintptr(fd), "mnt")
 	if !mount.IsInode(int(c.mounts.Fd()), t.Namespace) {
 		return nil, ended(t.PID) // it, or the one that had its number
 	}

@@ -3,6 +3,7 @@ package workerops
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -31,7 +32,7 @@ type Container struct {
 	Workload
 	// PID is the oldest of its processes whose mount namespace has the same owner as
 	// the host's, Namespace the inode number of that: it is the namespace that the
-	// runtime made. Both are 0 where Foreign or Sandbox says why.
+	// runtime made. Both are 0 where Foreign, Sandbox or Unplaced says why.
 	PID       int
 	Namespace uint64
 	// Started is when the oldest process did, in time since the boot.
@@ -39,6 +40,9 @@ type Container struct {
 	// Foreign is true when no process has such a namespace, as in a pod with
 	// hostUsers: false.
 	Foreign bool
+	// Unplaced is true when one of its processes lives whose mount namespace could not be
+	// read. Others may have one.
+	Unplaced bool
 	// Sandbox is the program that runs the container on a kernel of its own.
 	Sandbox string
 	// Pause is true for the container that only keeps the namespaces of a pod.
@@ -76,7 +80,7 @@ func (o *owners) containers(proc procfs, budget time.Duration) (ContainersAnswer
 	each(s, pids, s.memberOf, func(_ int, m member, ok bool) {
 		// Nothing that is read of it can hang: this worker was not scheduled.
 		s.cut = s.cut || !ok
-		if ok && m.namespace != 0 {
+		if ok && (m.namespace != 0 || m.unplaced && m.PodUID != "") {
 			byDir[m.Dir] = append(byDir[m.Dir], m)
 		}
 	})
@@ -96,36 +100,52 @@ type member struct {
 	pid int
 	// started is in clock ticks since the boot.
 	started uint64
-	// namespace is an inode number; 0 for a process that has ended.
+	// namespace is an inode number; 0 for a process that has ended, or is unplaced.
 	namespace uint64
+	unplaced  bool
 	program   string
 }
 
 func (s *scan) memberOf(pid int) (m member) {
-	dir := strconv.Itoa(pid)
+	read := func(dir string) (err error) {
+		m, err = s.memberIn(pid, dir)
+		return err
+	}
+	err := s.proc.inThread(pid, read)
+	if errors.Is(err, errUnplaced) {
+		_ = read(strconv.Itoa(pid)) // its cgroup and its start are there nevertheless
+	}
+	if m.unplaced = err != nil && !gone(err); err != nil {
+		m.namespace = 0
+	}
+	return m
+}
+
+// memberIn reads a process through the directory of one of its threads. The name and the
+// start of the process are those of the first one.
+func (s *scan) memberIn(pid int, dir string) (m member, err error) {
 	cgroup, err := s.proc.read(dir+"/cgroup", 8<<10)
 	if err != nil {
-		return m
+		return m, err
 	}
-	stat, err := s.proc.read(dir+"/stat", 4<<10)
+	stat, err := s.proc.read(strconv.Itoa(pid)+"/stat", 4<<10)
 	if err != nil {
-		return m
+		return m, err
 	}
 	name, started, ok := parseStat(stat)
 	if !ok {
-		return m
+		return m, fmt.Errorf("%q is no stat of a process", stat)
 	}
-	namespace, err := s.proc.namespaceOf(dir)
-	if err != nil {
-		return m // it has ended
+	m = member{Workload: WorkloadIn(string(cgroup)), pid: pid, started: started, program: name}
+	if m.namespace, err = s.proc.namespaceOf(dir); err != nil {
+		return m, err
 	}
-	m = member{Workload: WorkloadIn(string(cgroup)), pid: pid, started: started, namespace: namespace, program: name}
 	// gVisor calls itself exe; the file that it runs has its name.
 	if name == "exe" && m.PodUID != "" {
 		exe, _ := s.proc.readlink(dir + "/exe")
 		m.program = path.Base(strings.TrimSuffix(exe, " (deleted)"))
 	}
-	return m
+	return m, nil
 }
 
 // parseStat reads the name and the start time of a process from its stat file
@@ -170,6 +190,7 @@ func (o *owners) container(proc procfs, members []member, home uint64) (c Contai
 	})
 	c = Container{Workload: members[0].Workload, Started: sinceBoot(members[0].started)}
 	c.Pause = len(members) == 1 && members[0].program == "pause"
+	c.Unplaced = slices.ContainsFunc(members, func(m member) bool { return m.unplaced })
 	for i, m := range members {
 		// Any process of a container may have any name, but for its first one, and for
 		// what stays in the host's mount namespace: Kata's shim is older than the
@@ -183,16 +204,26 @@ func (o *owners) container(proc procfs, members []member, home uint64) (c Contai
 		return c, true
 	}
 	for _, m := range members {
-		owned, err := o.of(proc, strconv.Itoa(m.pid), m.namespace)
+		if m.unplaced {
+			continue
+		}
+		owned := false
+		err := proc.inThread(m.pid, func(dir string) (err error) {
+			owned, err = o.of(proc, dir, m.namespace)
+			return err
+		})
 		switch {
-		case err != nil: // it has ended
+		case err != nil:
+			c.Unplaced = c.Unplaced || !gone(err) && m.PodUID != ""
 		case !owned:
 			c.Foreign = true
-		case c.Foreign && m.namespace == home: // the runtime, on its way into the container
+		case (c.Foreign || c.Unplaced) && m.namespace == home: // the runtime, on its way into the container
+		case m.namespace == home:
+			return c, false
 		default:
 			c.Foreign, c.PID, c.Namespace = false, m.pid, m.namespace
-			return c, m.namespace != home
+			return c, true
 		}
 	}
-	return c, c.Foreign
+	return c, c.Foreign || c.Unplaced
 }

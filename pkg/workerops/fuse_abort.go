@@ -27,8 +27,6 @@ type AbortFUSEQuery struct {
 	Paths, Pods []string
 	// CheckOnly aborts nothing.
 	CheckOnly bool
-	// Budget bounds the walk over all mount namespaces.
-	Budget time.Duration
 }
 
 // fusectl has a directory for each FUSE connection.
@@ -131,70 +129,35 @@ func (q AbortFUSEQuery) checkOnlyThisVolume() error {
 		return err
 	}
 	defer proc.close()
-	s := newScan(proc)
-	if s.owners, err = newOwners(); err != nil {
-		return err
-	}
-	home, err := s.proc.namespaceOf("thread-self")
+	home, err := proc.namespaceOf("thread-self")
 	if err != nil {
 		return fmt.Errorf("our own mount namespace: %w", err)
 	}
-	s.end = time.Now().Add(q.Budget)
-	pids, err := s.whoRuns()
+	namespaces, err := readNamespaces(func(table []mount.Mount) []mount.Mount {
+		return slices.DeleteFunc(table, func(m mount.Mount) bool { return m.Dev != q.Superblock })
+	})
 	if err != nil {
 		return err
 	}
-	s.readProcesses(pids)
-	return q.checkMounts(s, s.mountsOf(q.Superblock), home)
-}
-
-// checkMounts refuses mounts that are not known to be the volume's, and a scan that may
-// have missed one: of a process that was not seen it is not known in which mount
-// namespace it is.
-func (q AbortFUSEQuery) checkMounts(s *scan, mounts []namespaceMount, home uint64) error {
-	others := slices.DeleteFunc(mounts, func(m namespaceMount) bool { return q.onItsPath(m, home) })
-	if m, found := q.foreign(others, home, s.cgroups(others)); found {
-		return refuse("the connection is also mounted on %.200q in the mount namespace of process %d, which is not known to be this volume", m.path, m.pid)
-	}
-	if s.cut || s.unseenBesidesInit() > 0 {
-		return refuse("not all mount namespaces could be read, so another volume may have the connection mounted")
+	defer closeAll(namespaces)
+	for _, ns := range namespaces {
+		for _, m := range ns.table {
+			if !q.owns(m.Path, ns, home) {
+				return refuse("the connection is also mounted on %.200q in the mount namespace of process %d, which is not known to be this volume", m.Path, ns.pid)
+			}
+		}
 	}
 	return nil
 }
 
-// onItsPath reports whether a mount is on a mount point of the volume. In other namespaces
-// than the host's that is also a copy, which propagation or a new namespace made of one,
-// below any directory.
-func (q AbortFUSEQuery) onItsPath(m namespaceMount, home uint64) bool {
-	if m.namespace == home {
-		return slices.Contains(q.Paths, m.path)
+// owns reports whether a mount is on a mount point of the volume, or of a container of the
+// volume's pods. In other namespaces than the host's a copy, which propagation or a new
+// namespace made of one, is below any directory.
+func (q AbortFUSEQuery) owns(path string, in namespace, home uint64) bool {
+	if in.inode == home {
+		return slices.Contains(q.Paths, path)
 	}
-	return slices.ContainsFunc(q.Paths, func(p string) bool { return strings.HasSuffix(m.path, p) })
-}
-
-// foreign returns the first mount that no container of the volume's pods has.
-func (q AbortFUSEQuery) foreign(mounts []namespaceMount, home uint64, cgroups map[int]string) (namespaceMount, bool) {
-	i := slices.IndexFunc(mounts, func(m namespaceMount) bool {
-		pod := WorkloadIn(cgroups[m.pid]).PodUID
-		return m.namespace == home || pod == "" || !slices.Contains(q.Pods, pod)
-	})
-	if i < 0 {
-		return namespaceMount{}, false
-	}
-	return mounts[i], true
-}
-
-// cgroups returns the cgroup files of the processes that stand for mount namespaces.
-func (s *scan) cgroups(mounts []namespaceMount) map[int]string {
-	var pids []int
-	for _, m := range mounts {
-		pids = append(pids, m.pid)
-	}
-	slices.Sort(pids)
-	found := map[int]string{}
-	each(s, slices.Compact(pids), func(pid int) string {
-		cgroup, _ := s.proc.read(strconv.Itoa(pid)+"/cgroup", 8<<10)
-		return string(cgroup)
-	}, func(pid int, cgroup string, _ bool) { found[pid] = cgroup })
-	return found
+	pod := WorkloadIn(in.cgroup).PodUID
+	return pod != "" && slices.Contains(q.Pods, pod) ||
+		slices.ContainsFunc(q.Paths, func(p string) bool { return strings.HasSuffix(path, p) })
 }

@@ -2,25 +2,44 @@ package workerops
 
 import (
 	"bytes"
+	"cmp"
+	"errors"
+	"io"
+	"os"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
-// FUSEDaemonsQuery asks which processes serve FUSE connections.
+// FUSEDaemonsQuery asks which processes serve the FUSE connections that are mounted in the
+// host's mount namespace. Whoever has a user namespace may make any number of others.
 type FUSEDaemonsQuery struct {
+	// Known is that of the last answer.
+	Known []FUSEDaemon
 	// Budget bounds the walk over all processes.
 	Budget time.Duration
 }
 
-// FUSEDaemonsAnswer lists the processes that have the device of a FUSE connection open.
+// FUSEDaemonsAnswer lists the processes that have the device of such a connection open.
 type FUSEDaemonsAnswer struct {
 	Daemons []FUSEDaemon
-	// Untold counts open FUSE devices of which the kernel does not say which connection
-	// they are of: all of them below about Linux 6.16, else those without one.
+	// Known are the same, and those that were known of a connection that has none any more
+	// and is still mounted.
+	Known []FUSEDaemon
+	// Untold counts open FUSE devices where the kernel does not say which connection they
+	// are of (below about Linux 6.16).
 	Untold int
-	// Unseen counts processes that could not be examined.
-	Unseen int
+	// Unread counts processes whose open files could not all be read; UnreadOf, for each
+	// connection with a process among Known, those of them that may be its daemon: the same
+	// process, or one of the same pod or cgroup.
+	Unread   int
+	UnreadOf map[uint64]int
 	// Cut is true when there may be more: the budget or the limit was reached.
 	Cut bool
 }
@@ -51,80 +70,172 @@ func fuseDaemons(q FUSEDaemonsQuery) (a FUSEDaemonsAnswer, err error) {
 	defer proc.close()
 	s := newScan(proc)
 	s.end = time.Now().Add(q.Budget)
+	mounted := map[uint64]bool{}
+	if err := (thread{}).visit(func(m mount.Mount) { mounted[connectionOf(m.Dev)] = true }); err != nil {
+		return a, err
+	}
 	pids, err := s.whoRuns()
 	if err != nil {
 		return a, err
 	}
-	s.readProcesses(pids)
-	each(s, s.processes, s.connectionsOf, func(p process, c connections, ok bool) {
-		a.Untold += c.untold
-		if c.unseen || !ok {
-			s.unseen[p.pid] = true
-		}
-		for _, d := range c.daemons {
-			if len(a.Daemons) == daemonsLimit {
-				s.cut = true
-				return
+	all := s.candidates(pids)
+	a.Cut = s.cut
+	read := map[int]bool{initPID: true}
+	each(s, all, s.connectionsOf, func(c candidate, found connections, ok bool) {
+		read[c.PID] = read[c.PID] || ok && !found.unread
+		a.Untold += found.untold
+		for _, c.Connection = range found.told {
+			switch {
+			case !mounted[c.Connection]:
+			case len(a.Daemons) == daemonsLimit:
+				a.Cut = true
+			default:
+				a.Daemons = append(a.Daemons, c.FUSEDaemon)
 			}
-			a.Daemons = append(a.Daemons, d)
 		}
 	})
-	a.Unseen, a.Cut = s.unseenBesidesInit(), s.cut
+	if a.Untold > 0 && (len(a.Daemons) > 0 || namesConnections(proc)) {
+		a.Untold = 0 // devices that are not of a connection
+	}
+	unread := slices.DeleteFunc(all, func(c candidate) bool { return read[c.PID] })
+	a.Known = append(slices.Clone(a.Daemons), slices.DeleteFunc(q.Known, func(k FUSEDaemon) bool {
+		return !mounted[k.Connection] || slices.ContainsFunc(a.Daemons, func(d FUSEDaemon) bool { return d.Connection == k.Connection })
+	})...)
+	a.Unread, a.UnreadOf = len(unread), unreadOf(unread, a.Known)
 	return a, nil
 }
 
-// unseenBesidesInit counts the processes that could not be examined. A security module
-// may forbid to examine the init process, which is in the host's mount namespace and
-// serves no volume.
-func (s *scan) unseenBesidesInit() int {
-	const initPID = 1
-	if s.unseen[initPID] {
-		return len(s.unseen) - 1
+// connectionOf returns the name in fusectl of the connection of a superblock.
+func connectionOf(dev mount.Dev) uint64 { return uint64(dev.Major)<<20 | uint64(dev.Minor) }
+
+// candidate is a process whose open files are read.
+type candidate struct {
+	FUSEDaemon
+	// descriptors is how many it has, 0 below Linux 6.2.
+	descriptors int64
+}
+
+// candidates describes processes. Those with the fewest descriptors come first: a process
+// may have a million, and the time that they take is taken from nobody else then.
+func (s *scan) candidates(pids []int) (all []candidate) {
+	each(s, pids, s.candidateOf, func(_ int, c candidate, ok bool) {
+		// Nothing that is read of it can hang: this worker was not scheduled.
+		s.cut = s.cut || !ok
+		if c.PID != 0 {
+			all = append(all, c)
+		}
+	})
+	slices.SortStableFunc(all, func(a, b candidate) int { return cmp.Compare(a.descriptors, b.descriptors) })
+	return all
+}
+
+// candidateOf describes a process; the result is zero for one that has ended.
+func (s *scan) candidateOf(pid int) (c candidate) {
+	read := func(dir string) (err error) {
+		c, err = s.candidateIn(pid, dir)
+		return err
 	}
-	return len(s.unseen)
+	err := s.proc.inThread(pid, read)
+	if errors.Is(err, errUnplaced) {
+		err = read(strconv.Itoa(pid)) // as good as it can be told
+	}
+	if err != nil && gone(err) {
+		return candidate{}
+	}
+	c.PID = pid
+	return c
+}
+
+// candidateIn describes a process through the directory of one of its threads, of which
+// the state is. The name and the start of the process are those of the first thread.
+func (s *scan) candidateIn(pid int, dir string) (c candidate, err error) {
+	of, err := s.proc.read(strconv.Itoa(pid)+"/stat", 4<<10)
+	if err != nil {
+		return c, err
+	}
+	now, err := s.proc.read(dir+"/stat", 4<<10)
+	if err != nil {
+		return c, err
+	}
+	name, started, ok := parseStat(of)
+	if _, _, alike := parseStat(now); !ok || !alike {
+		return c, errors.New("a stat file without fields")
+	}
+	state := now[bytes.LastIndexByte(now, ')')+2] // parseStat found fields behind it
+	cgroup, err := s.proc.read(dir+"/cgroup", 8<<10)
+	if err != nil {
+		return c, err
+	}
+	var st unix.Stat_t
+	err = unix.Fstatat(int(s.proc), dir+"/fd", &st, unix.AT_SYMLINK_NOFOLLOW)
+	c.FUSEDaemon = FUSEDaemon{PID: pid, Command: name, State: state, Started: sinceBoot(started), Cgroup: string(cgroup)}
+	c.descriptors = st.Size
+	return c, err
 }
 
 // connections are the FUSE connections whose devices a process has open.
 type connections struct {
-	daemons []FUSEDaemon
-	untold  int
-	unseen  bool
+	told   []uint64
+	untold int
+	// unread is true when not all of its open files could be read.
+	unread bool
 }
 
-// connectionsOf reads the descriptors of one process. A pod may give any file the name
-// of the device; only the device has a connection in its fdinfo.
-func (s *scan) connectionsOf(p process) (c connections) {
-	fds, err := s.proc.list(p.dir + "/fd")
-	if err != nil {
-		c.unseen = !gone(err)
-		return c
-	}
-	seen := map[uint64]bool{}
-	for _, fd := range fds {
-		link, err := s.proc.readlink(p.dir + "/fd/" + fd)
-		if err != nil || !strings.HasSuffix(link, "/fuse") {
-			c.unseen = c.unseen || err != nil && !gone(err)
-			continue
-		}
-		raw, err := s.proc.read(p.dir+"/fdinfo/"+fd, 512)
+var errTooManyFiles = errors.New("more open files than are read in time")
+
+func (s *scan) connectionsOf(c candidate) (found connections) {
+	end := time.Now().Add(patience) // nobody waits for more
+	err := s.proc.inThread(c.PID, func(dir string) (err error) {
+		found = connections{}
+		fds, err := s.proc.open(dir + "/fd")
 		if err != nil {
-			c.unseen = c.unseen || !gone(err)
-			continue
+			return err
 		}
-		connection, told := connectionIn(raw)
-		switch {
-		case !told:
-			c.untold++
-		case !seen[connection]: // a daemon may have it open once for each of its threads
-			seen[connection] = true
-			d, ok := s.daemonOf(p)
-			d.Connection = connection
-			if ok {
-				c.daemons = append(c.daemons, d)
+		list := os.NewFile(uintptr(fds), "fd")
+		defer list.Close()
+		for {
+			names, err := list.Readdirnames(256)
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err == nil && time.Now().After(end) {
+				err = errTooManyFiles
+			}
+			if err != nil {
+				return err
+			}
+			for _, fd := range names {
+				if err := s.connectionAt(dir, fd, &found); err != nil && !gone(err) { // closed meanwhile
+					return err
+				}
 			}
 		}
+	})
+	found.unread = err != nil && !gone(err)
+	return found
+}
+
+// connectionAt adds the connection of a descriptor. The device may have any name, also one
+// of a directory that is not there any more: where the kernel tells the connection, the
+// name does not count. The link is read first: the fdinfo of what has no path, as an epoll
+// descriptor, may wait for its owner.
+func (s *scan) connectionAt(dir, fd string, found *connections) error {
+	link, err := s.proc.readlink(dir + "/fd/" + fd)
+	if err != nil || !path.IsAbs(link) {
+		return err
 	}
-	return c
+	raw, err := s.proc.read(dir+"/fdinfo/"+fd, 512)
+	if err != nil {
+		return err
+	}
+	connection, told := connectionIn(raw)
+	switch {
+	case told && !slices.Contains(found.told, connection): // a daemon may have it open once for each of its threads
+		found.told = append(found.told, connection)
+	case !told && path.Base(strings.TrimSuffix(link, " (deleted)")) == "fuse":
+		found.untold++
+	}
+	return nil
 }
 
 // connectionIn parses the connection in the text of fdinfo.
@@ -138,19 +249,47 @@ func connectionIn(fdinfo []byte) (connection uint64, told bool) {
 	return 0, false
 }
 
-// daemonOf describes a process; ok is false for one that has ended.
-func (s *scan) daemonOf(p process) (d FUSEDaemon, ok bool) {
-	stat, err := s.proc.read(p.dir+"/stat", 4<<10)
+// namesConnections reports whether the kernel tells which connection a FUSE device is of.
+// It tells of none that was merely opened, so it is asked about a connection made for
+// that.
+func namesConnections(proc procfs) bool {
+	device, err := retryEINTR(func() (int, error) { return unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0) })
 	if err != nil {
-		return d, false
+		return false
 	}
-	name, started, ok := parseStat(stat)
-	if !ok {
-		return d, false
+	defer unix.Close(device)
+	mounted, err := mount.ConnectFUSE(device, "fuse", "none")
+	if err != nil {
+		return false
 	}
-	state := stat[bytes.LastIndexByte(stat, ')')+2] // parseStat found fields behind it
-	cgroup, _ := s.proc.read(p.dir+"/cgroup", 8<<10)
-	return FUSEDaemon{PID: p.pid, Command: name, State: state, Started: sinceBoot(started), Cgroup: string(cgroup)}, true
+	defer unix.Close(mounted)
+	raw, err := proc.read("thread-self/fdinfo/"+strconv.Itoa(device), 512)
+	_, told := connectionIn(raw)
+	return err == nil && told
+}
+
+// unreadOf counts, for each connection of known daemons, the processes that may be one of
+// them or have got its descriptor from it.
+func unreadOf(unread []candidate, known []FUSEDaemon) map[uint64]int {
+	of := map[uint64]map[int]bool{}
+	for _, k := range known {
+		if of[k.Connection] == nil {
+			of[k.Connection] = map[int]bool{}
+		}
+		home := WorkloadIn(k.Cgroup)
+		for _, u := range unread {
+			at := WorkloadIn(u.Cgroup)
+			same := u.PID == k.PID && u.Started == k.Started
+			if same || at.Dir == "" || at.PodUID == home.PodUID && (at.PodUID != "" || at.Dir == home.Dir) {
+				of[k.Connection][u.PID] = true
+			}
+		}
+	}
+	counts := make(map[uint64]int, len(of))
+	for connection, pids := range of {
+		counts[connection] = len(pids)
+	}
+	return counts
 }
 
 // sinceBoot converts a start time of proc_pid_stat(5).

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path"
+	"runtime"
 	"slices"
 	"strconv"
 
@@ -18,7 +18,11 @@ import (
 // mount table.
 type namespace struct {
 	file  *os.File
+	inode uint64
 	table []mount.Mount
+	// pid is the first process that was found in it, cgroup the text of its cgroup file.
+	pid    int
+	cgroup string
 }
 
 func closeAll(namespaces []namespace) {
@@ -46,7 +50,6 @@ func receiversReadable(m mount.Ref) error {
 // ownedNamespaces opens the mount namespaces that have the host's owner, our own
 // too: kubelet's root may be mounted twice on the host. Of their tables it returns
 // what may receive the mount events of the given mounts, and what is mounted on that.
-// It returns all of them or an error: nothing is decided by a part.
 func ownedNamespaces(of ...mount.Ref) (found []namespace, err error) {
 	asked := func(e mount.Mount) bool {
 		return slices.ContainsFunc(of, func(m mount.Ref) bool { return m.OldID == e.OldID })
@@ -55,50 +58,46 @@ func ownedNamespaces(of ...mount.Ref) (found []namespace, err error) {
 	if err != nil {
 		return nil, err
 	}
+	return readNamespaces(func(table []mount.Mount) []mount.Mount {
+		return related(table, func(e mount.Mount) bool { return asked(e) || devs[e.Dev] && e.Propagation.Receives() })
+	})
+}
+
+// readNamespaces opens the mount namespaces that have the host's owner and in whose table
+// there is something to keep. It returns all of them or an error: nothing is decided by a
+// part. A process that lives, and of which it cannot be told where it is, is an error.
+//
+// The calling thread enters them one after the other, and comes back: the table that a
+// process shows ends at its root directory, which is the choice of the process.
+func readNamespaces(keep func(table []mount.Mount) []mount.Mount) (found []namespace, err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	w, err := newNamespaceWalk(keep)
+	if err != nil {
+		return nil, err
+	}
+	defer w.close()
 	defer func() {
 		if err != nil {
 			closeAll(found)
 			found, err = nil, fmt.Errorf("%w: the mount namespaces on this node could not be read: %w", worker.ErrRefused, err)
 		}
 	}()
-	w, err := newNamespaceWalk()
-	if err != nil {
-		return nil, err
-	}
-	defer w.proc.close()
 	pids, err := w.proc.pids()
 	if err != nil {
 		return nil, err
 	}
-	seen := map[uint64]bool{}
-	// A process with another root directory shows only what is mounted beneath that: it
-	// is asked where there is no other process.
-	for _, chrooted := range []bool{false, true} {
-		for _, pid := range pids {
-			name := strconv.Itoa(pid)
-			inode, err := w.proc.namespaceOf(name)
-			if err != nil || seen[inode] {
-				continue // the process has ended
-			}
-			root, err := w.proc.readlink(name + "/root")
-			if err != nil || !path.IsAbs(root) || (root != "/") != chrooted {
-				continue
-			}
-			ns, err := w.open(name, root, inode, func(e mount.Mount) bool {
-				return asked(e) || devs[e.Dev] && e.Propagation.Receives()
-			})
-			switch {
-			case errors.Is(err, errEnded), err != nil && gone(err), errors.Is(err, unix.EINVAL):
-				continue // ask the next process in it
-			case err != nil:
-				return found, err
-			}
-			if seen[inode] = true; ns.file != nil {
-				found = append(found, ns)
-			}
+	for _, pid := range pids {
+		ns, err := w.read(pid)
+		switch {
+		case err != nil && (gone(err) || pid == initPID):
+		case err != nil:
+			return found, errors.Join(fmt.Errorf("process %d: %w", pid, err), w.back())
+		case ns.file != nil:
+			found = append(found, ns)
 		}
 	}
-	return found, nil
+	return found, w.back()
 }
 
 // superblocksOf returns the superblocks of the mounts of the thread's namespace that are
@@ -113,29 +112,62 @@ func superblocksOf(asked func(mount.Mount) bool) (map[mount.Dev]bool, error) {
 	return devs, err
 }
 
+// namespaceWalk enters mount namespaces with the calling thread.
 type namespaceWalk struct {
+	keep   func(table []mount.Mount) []mount.Mount
 	proc   procfs
-	owners *owners
-	left   mountsLeft
+	host   mount.Owner
+	home   *os.File
+	thread thread
+	// seen are the inode numbers of the namespaces that were read, and of those with
+	// another owner; count the mounts that were read.
+	seen  map[uint64]bool
+	count int
 }
 
-func newNamespaceWalk() (*namespaceWalk, error) {
-	owners, err := newOwners()
-	if err != nil {
+func newNamespaceWalk(keep func([]mount.Mount) []mount.Mount) (w *namespaceWalk, err error) {
+	w = &namespaceWalk{keep: keep, proc: -1, seen: map[uint64]bool{}}
+	defer func() {
+		if err != nil {
+			w.close()
+		}
+	}()
+	if w.host, err = mount.OwnOwner(); err != nil {
 		return nil, err
 	}
-	proc, err := openProcfs()
-	return &namespaceWalk{proc: proc, owners: owners}, err
+	if w.proc, err = openProcfs(); err != nil {
+		return nil, err
+	}
+	if w.home, err = os.Open("/proc/thread-self/ns/mnt"); err != nil {
+		return nil, err
+	}
+	w.thread.dir, err = os.Open("/proc/thread-self")
+	return w, err
 }
 
-// open opens the namespace of a process that has this root directory there. The result
-// is empty if that has another owner, or no mount that receives.
-func (w *namespaceWalk) open(process, root string, inode uint64, receives func(mount.Mount) bool) (ns namespace, err error) {
-	owned, err := w.owners.of(w.proc, process, inode)
-	if err != nil || !owned {
-		return ns, err
+func (w *namespaceWalk) close() {
+	if w.proc >= 0 {
+		w.proc.close()
 	}
-	fd, err := w.proc.openNamespace(process)
+	_ = w.home.Close() // also of nil
+	_ = w.thread.dir.Close()
+}
+
+// back brings the thread back to where it was.
+func (w *namespaceWalk) back() error {
+	if err := mount.Enter(w.home); err != nil {
+		return fmt.Errorf("come back: %w", err)
+	}
+	return nil
+}
+
+// read opens the namespace of a process. The result is empty if it was read before, has
+// another owner, or nothing to keep.
+func (w *namespaceWalk) read(pid int) (ns namespace, err error) {
+	if inode, err := w.proc.namespaceOf(strconv.Itoa(pid)); err == nil && w.seen[inode] {
+		return ns, nil
+	}
+	fd, err := w.proc.openNamespaceOf(pid)
 	if err != nil {
 		return ns, err
 	}
@@ -145,25 +177,47 @@ func (w *namespaceWalk) open(process, root string, inode uint64, receives func(m
 			_ = file.Close()
 		}
 	}()
-	var table []mount.Mount
-	err = w.left.readTable(w.proc, process, inode, func(e mount.Mount) error {
-		e.Path = path.Join(root, e.Path)
-		table = append(table, e)
-		return nil
-	})
-	if err != nil {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
 		return ns, err
 	}
-	// What is known of an inode number, and what was read of the process, is true of this
-	// namespace only if the process is still in it.
-	now, err := w.proc.namespaceOf(process)
-	if err != nil || now != inode || !mount.IsInode(fd, inode) || !w.owners.host.Owns(fd) {
-		return ns, errEnded
+	if w.seen[st.Ino] {
+		return ns, nil
 	}
-	if ns.table = related(table, receives); len(ns.table) > 0 {
-		ns.file = file
+	var table []mount.Mount
+	if w.host.Owns(fd) {
+		if table, err = w.table(file); err != nil {
+			return ns, err
+		}
 	}
+	w.seen[st.Ino] = true
+	if table = w.keep(table); len(table) == 0 {
+		return ns, nil
+	}
+	ns = namespace{file: file, inode: st.Ino, table: table, pid: pid}
+	// Without it the namespace is nobody's.
+	_ = w.proc.inThread(pid, func(dir string) error {
+		cgroup, err := w.proc.read(dir+"/cgroup", 8<<10)
+		ns.cgroup = string(cgroup)
+		return err
+	})
 	return ns, nil
+}
+
+// table enters a namespace and reads its mount table.
+func (w *namespaceWalk) table(namespace *os.File) (table []mount.Mount, err error) {
+	if err := mount.Enter(namespace); err != nil {
+		return nil, err
+	}
+	err = w.thread.visit(func(m mount.Mount) {
+		if w.count++; w.count <= maxMountsInAll {
+			table = append(table, m)
+		}
+	})
+	if err == nil && w.count > maxMountsInAll {
+		err = errTooManyMounts
+	}
+	return table, err
 }
 
 // related returns the mounts that receive events, and what is mounted on those.

@@ -106,6 +106,73 @@ func (p procfs) parentOf(pid int) int {
 	return 0
 }
 
+// initPID is the first process. A security module may forbid to examine it; it is in the
+// host's mount namespace and serves no volume.
+const initPID = 1
+
+// errUnplaced says that a process lives, and that none of its threads could be read.
+var errUnplaced = errors.New("it lives, and none of its threads can be read")
+
+// threadTries bounds how often a thread of one process is looked for: a process may start
+// and end threads as fast as they are listed.
+const threadTries = 100
+
+// inThread has a process read through the directory in procfs of a thread that lives: that
+// of the first one, which stands for the process, or where that has ended another one.
+// Any program may end its first thread and go on. Its directories fd and ns, and its links
+// exe and root, are then as empty as if the process had nothing open and were nowhere,
+// while /proc/<pid>/task/<tid> of another thread shows all of it.
+//
+// read is called again where the thread ended meanwhile. The error is one of gone when the
+// process has ended, errUnplaced when it lives, or that of read.
+func (p procfs) inThread(pid int, read func(dir string) error) error {
+	for range threadTries {
+		dir, err := p.livingThread(strconv.Itoa(pid))
+		if err != nil {
+			return err
+		}
+		if err = read(dir); p.lives(dir) {
+			return err
+		}
+	}
+	return errUnplaced
+}
+
+// livingThread returns the directory of a thread that lives. A thread that is listed and
+// has no mount namespace has ended, although it may wait to be reaped, or as the first
+// process of a pid namespace for others: the kernel has closed its files before (do_exit).
+// Only a thread that is new in the list may have been started by one that has ended since.
+func (p procfs) livingThread(process string) (dir string, err error) {
+	if p.lives(process) {
+		return process, nil
+	}
+	listed := map[string]bool{}
+	for range threadTries {
+		threads, err := p.list(process + "/task")
+		if err != nil {
+			return "", err
+		}
+		before := len(listed)
+		for _, thread := range threads {
+			if dir = process + "/task/" + thread; p.lives(dir) {
+				return dir, nil
+			}
+			listed[thread] = true
+		}
+		if len(listed) == before {
+			return "", unix.ESRCH
+		}
+	}
+	return "", errUnplaced
+}
+
+// lives reports whether a thread has a mount namespace, which it has until it ends. One
+// whose directory must not be read lives.
+func (p procfs) lives(dir string) bool {
+	_, err := p.readlink(dir + "/ns/mnt")
+	return err == nil || !gone(err)
+}
+
 // namespaceOf returns the inode number of the mount namespace that a process is in.
 func (p procfs) namespaceOf(dir string) (uint64, error) {
 	link, err := p.readlink(dir + "/ns/mnt")
@@ -120,6 +187,21 @@ func (p procfs) openNamespace(dir string) (int, error) {
 	return retryEINTR(func() (int, error) {
 		return unix.Openat(int(p), dir+"/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	})
+}
+
+// openNamespaceOf opens the mount namespace that a process is in.
+func (p procfs) openNamespaceOf(pid int) (fd int, err error) {
+	fd = -1
+	err = p.inThread(pid, func(dir string) (err error) {
+		if fd < 0 {
+			fd, err = p.openNamespace(dir)
+		}
+		return err
+	})
+	if err != nil && fd >= 0 { // the process has ended since
+		_ = unix.Close(fd)
+	}
+	return fd, err
 }
 
 // mountIDIn returns the mount id in the text of an fdinfo file.

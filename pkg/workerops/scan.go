@@ -12,18 +12,11 @@ import (
 type scan struct {
 	proc procfs
 	end  time.Time
-	// owners tells which mount namespaces may be read; nil: all.
-	owners *owners
-	left   mountsLeft
-
-	processes []process
-	unseen    map[int]bool // processes
-	// cut is true when there may be more: the budget or a limit was reached, or the
-	// kernel did not show all mounts of a namespace.
+	// cut is true when there may be more: the budget or a limit was reached.
 	cut bool
 }
 
-func newScan(proc procfs) *scan { return &scan{proc: proc, unseen: map[int]bool{}} }
+func newScan(proc procfs) *scan { return &scan{proc: proc} }
 
 // whoRuns lists the processes, without this one and its server.
 func (s *scan) whoRuns() ([]int, error) {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -58,30 +59,29 @@ func procTree(t *testing.T, processes map[int]map[string]string) procfs {
 
 const hasVolume = "1 0 0:2 / / rw - ext4 /dev/x rw\n2 1 8:16 / /data rw - ext4 /dev/sdb rw\n"
 
-// inTree walks over the processes, and returns those that stand for a namespace with a
-// mount of the superblock 8:16.
-func inTree(t *testing.T, budget time.Duration, processes map[int]map[string]string) (s *scan, pids []int) {
+// inTree reads the mount table of each process, and returns those that showed it.
+func inTree(t *testing.T, budget time.Duration, processes map[int]map[string]string) (s *scan, read []int) {
 	t.Helper()
 	s = newScan(procTree(t, processes))
 	s.end = time.Now().Add(budget)
 	all, err := s.whoRuns()
 	must(t, err)
-	s.readProcesses(all)
-	for _, m := range s.mountsOf(mount.Dev{Major: 8, Minor: 16}) {
-		pids = append(pids, m.pid)
-	}
-	slices.Sort(pids)
-	return s, pids
+	each(s, all, func(pid int) error {
+		_, err := s.proc.read(fmt.Sprintf("%d/mountinfo", pid), 4<<10)
+		return err
+	}, func(pid int, err error, ok bool) {
+		if ok && err == nil {
+			read = append(read, pid)
+		}
+	})
+	slices.Sort(read)
+	return s, read
 }
 
 func TestProcessThatCannotBeRead(t *testing.T) {
-	s, pids := inTree(t, time.Minute, map[int]map[string]string{
-		10: {"ns/mnt": "-> mnt:[101]"},
-		20: {"mountinfo": "FIFO"},
-		30: {"ns/mnt": "-> mnt:[102]"},
-	})
-	if !slices.Equal(pids, []int{10, 30}) || !s.cut {
-		t.Errorf("mounted in %v, cut: %v", pids, s.cut)
+	_, read := inTree(t, time.Minute, map[int]map[string]string{10: nil, 20: {"mountinfo": "FIFO"}, 30: nil})
+	if !slices.Equal(read, []int{10, 30}) {
+		t.Errorf("read %v", read)
 	}
 }
 
@@ -93,35 +93,34 @@ func TestWalkWithinTheBudget(t *testing.T) {
 
 // 7 is the worker, 5 its server.
 func TestWalkLeavesOutOurselves(t *testing.T) {
-	in := func(namespace, parent int) map[string]string {
-		return map[string]string{"ns/mnt": fmt.Sprintf("-> mnt:[%d]", namespace), "status": fmt.Sprintf("Name:\tx\nPPid:\t%d\n", parent)}
+	childOf := func(parent int) map[string]string {
+		return map[string]string{"status": fmt.Sprintf("Name:\tx\nPPid:\t%d\n", parent)}
 	}
-	_, pids := inTree(t, time.Minute, map[int]map[string]string{5: in(101, 1), 7: in(102, 5), 9: in(103, 7), 10: in(104, 1)})
-	if !slices.Equal(pids, []int{9, 10}) {
-		t.Errorf("mounted in %v", pids)
-	}
-}
-
-func TestOddProcesses(t *testing.T) {
-	for name, tc := range map[string]struct {
-		files       map[string]string
-		seen        bool
-		cut, unseen bool
-	}{
-		"has it":                 {seen: true},
-		"kernel thread":          {files: map[string]string{"exe": ""}},
-		"first thread has ended": {files: map[string]string{"exe": "", "task/11/comm": "x\n"}, unseen: true},
-		"only beneath its root":  {files: map[string]string{"root": "-> /data", "mountinfo": "2 1 8:16 / / rw - ext4 /dev/sdb rw\n"}, seen: true, cut: true},
-	} {
-		s, pids := inTree(t, time.Minute, map[int]map[string]string{10: tc.files})
-		if (len(pids) == 1) != tc.seen || s.cut != tc.cut || s.unseen[10] != tc.unseen {
-			t.Errorf("%s: mounted in %v, cut: %v, unseen: %v", name, pids, s.cut, s.unseen)
-		}
+	_, read := inTree(t, time.Minute, map[int]map[string]string{5: childOf(1), 7: childOf(5), 9: childOf(7), 10: childOf(1)})
+	if !slices.Equal(read, []int{9, 10}) {
+		t.Errorf("read %v", read)
 	}
 }
 
 func TestWalkWithoutProcfs(t *testing.T) {
 	if _, err := newScan(-1).whoRuns(); err == nil {
 		t.Error("no error: it looks as if nothing ran")
+	}
+}
+
+// A process shows the mounts beneath its root only: the namespace is entered for the rest.
+func TestMountsInAnotherMountNamespace(t *testing.T) {
+	v := newVolume(t, "tmpfs")
+	for _, way := range []string{"none=", "root=" + v.path + "/dir"} {
+		pid := holder(t, syscall.CLONE_NEWNS, way)
+		namespaces, err := readNamespaces(func(table []mount.Mount) []mount.Mount {
+			return slices.DeleteFunc(table, func(m mount.Mount) bool { return m.Dev != v.number })
+		})
+		must(t, err)
+		defer closeAll(namespaces)
+		at := slices.IndexFunc(namespaces, func(ns namespace) bool { return ns.inode == namespaceOf(t, pid) })
+		if at < 0 || namespaces[at].pid != pid || namespaces[at].table[0].Path != v.path {
+			t.Errorf("%s: %+v", way, namespaces)
+		}
 	}
 }

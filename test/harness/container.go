@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Container is a real container of runc, as kubelet's runtime starts them: in a
@@ -42,6 +44,9 @@ func (n *Node) StartContainer(spec ContainerSpec) *Container {
 	c := spec.container(n)
 	bundle := filepath.Join(n.Dir, "bundle-"+c.id)
 	spec.layOut(t, bundle)
+	if spec.Firstless {
+		c.bringAttacker()
+	}
 	raw, err := json.Marshal(spec.config("/kubepods/burstable/pod" + spec.Pod + "/" + c.id))
 	Must(t, err)
 	Must(t, os.WriteFile(filepath.Join(bundle, "config.json"), raw, 0o600))
@@ -49,6 +54,9 @@ func (n *Node) StartContainer(spec ContainerSpec) *Container {
 	c.enter = slices.Concat([]string{"runc"}, runc, []string{"exec", c.id})
 	c.end = func() {
 		_ = exec.Command("runc", append(runc, "kill", c.id, "KILL")...).Run()
+		if spec.Firstless { // which runc takes for stopped
+			_ = unix.Kill(c.pid, unix.SIGKILL)
+		}
 		_ = exec.Command("runc", append(runc, "delete", "--force", c.id)...).Run()
 		removePodCgroup(c.pod)
 	}

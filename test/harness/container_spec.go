@@ -18,6 +18,9 @@ type ContainerSpec struct {
 	// Loop is what its process does; without one it sleeps.
 	Loop *Loop
 
+	// Firstless has its process end its first thread and live on in others.
+	Firstless bool
+
 	loopDir string // on the host
 }
 
@@ -95,6 +98,9 @@ func (s ContainerSpec) layOut(t testing.TB, bundle string) {
 func (s ContainerSpec) args() []string {
 	if s.Loop != nil {
 		return []string{"/bin/busybox", "sh", "/loop/script"}
+	}
+	if s.Firstless {
+		return []string{attackerAt, "firstless"}
 	}
 	return []string{"/bin/busybox", "sleep", "100000"}
 }

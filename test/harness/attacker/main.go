@@ -127,6 +127,8 @@ func (c Call) do() (after func(), err error) {
 		return nil, copyNamespace()
 	case "overlay":
 		return nil, overlay(arg(0))
+	case firstless:
+		return nil, withoutFirstThread(c.Args)
 	case "map":
 		return nil, mapped.file(arg(0))
 	case "lock":

@@ -111,6 +111,8 @@ func why(u host.Unverified) string {
 		return "its mount namespace belongs to another user namespace"
 	case host.WhyTooMany:
 		return "it has more mounts of the volume than are inspected"
+	case host.WhyUnplaced:
+		return "one of its processes lives, and the kernel does not tell in which mount namespace"
 	default:
 		return u.Detail
 	}
