@@ -48,7 +48,7 @@ func TestLargePods(t *testing.T) {
 	t.Run("controller", func(t *testing.T) {
 		memory := harness.NewCgroup(t, "memory")
 		memory.Limit(controllerMemory)
-		args, _ := installJobs(t, m.api)
+		args := installJobs(t, m.api)
 		controller := harness.StartControllerAs(t, memory.Born(harness.ControllerProgram(t)), args...)
 		m.endJobs(tenant, 8) // which it works on at one time
 		if log := controller.Log.String(); strings.Contains(log, "forbidden") {
