@@ -32,9 +32,9 @@ const (
 	// maxRequestBytes is the server's own limit, and the window of a call: as much is
 	// received of each before it is authorized.
 	maxRequestBytes = 64 << 10
-	// maxCalls are passed on at a time for each verb; more wait. The server takes 128
-	// on a connection.
-	maxCalls = 32
+	// maxCalls are passed on at a time for each verb; more wait. The server takes 32 on
+	// a connection, and one is for the registration.
+	maxCalls = 15
 	// callTimeout is how long a call may take in all. What the server works on goes on
 	// after it.
 	callTimeout = 5 * time.Minute

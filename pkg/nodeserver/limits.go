@@ -30,9 +30,11 @@ const (
 	// windowBytes is what a call may send that the server has not read yet: gRPC's
 	// smallest. Without it gRPC makes the window as large as the client is fast.
 	windowBytes = maxRequestBytes
-	// maxStreams is the number of calls that one connection may have open; the
+	// maxStreams is the number of calls that one connection may have open, and
+	// maxGatewayStreams that on the gateway's socket, which passes fewer on; the
 	// client's gRPC keeps more waiting.
-	maxStreams = 128
+	maxStreams        = 128
+	maxGatewayStreams = 32
 	// receiveTimeout is how long a call may take until its first message is complete.
 	// Clients have the message when they begin the call.
 	receiveTimeout = 2 * time.Second
@@ -62,7 +64,6 @@ func limits() []grpc.ServerOption {
 		grpc.MaxRecvMsgSize(maxRequestBytes),
 		grpc.MaxSendMsgSize(maxResponseBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
-		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.StaticStreamWindowSize(windowBytes),
 		grpc.StaticConnWindowSize(windowBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),

@@ -108,17 +108,18 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, rules: rules, health: health.NewServer()}
-	s.grpc = s.newGRPC(peerGuard{allowed: cfg.AllowedUIDs, flag: "--allowed-uids", callerOf: localCaller})
-	s.gateway = s.newGRPC(peerGuard{allowed: []uint32{cfg.GatewayUID}, flag: "--gateway-uid", callerOf: forwardedCaller})
+	s.grpc = s.newGRPC(maxStreams, peerGuard{allowed: cfg.AllowedUIDs, flag: "--allowed-uids", callerOf: localCaller})
+	s.gateway = s.newGRPC(maxGatewayStreams, peerGuard{allowed: []uint32{cfg.GatewayUID}, flag: "--gateway-uid", callerOf: forwardedCaller})
 	s.register(registrar{s.gateway})
 	s.register(registrar{s.grpc})
 	s.registerLocal(registrar{s.grpc})
 	return s, nil
 }
 
-func (s *Server) newGRPC(guard peerGuard) *grpc.Server {
+func (s *Server) newGRPC(streams uint32, guard peerGuard) *grpc.Server {
 	onPanic := recovery.WithRecoveryHandlerContext(logPanic)
 	g := grpc.NewServer(append(limits(),
+		grpc.MaxConcurrentStreams(streams),
 		grpc.Creds(guard),
 		grpc.InTapHandle(guard.admit),
 		grpc.ForceServerCodecV2(newTolerantCodec()),
