@@ -78,29 +78,37 @@ func fuseDaemons(q FUSEDaemonsQuery) (a FUSEDaemonsAnswer, err error) {
 	if err != nil {
 		return a, err
 	}
-	all := s.candidates(pids)
+	pids = s.fewestFirst(pids)
 	a.Cut = s.cut
 	read := map[int]bool{initPID: true}
-	each(s, all, s.connectionsOf, func(c candidate, found connections, ok bool) {
-		read[c.PID] = read[c.PID] || ok && !found.unread
+	each(s, pids, s.connectionsOf, func(pid int, found connections, ok bool) {
+		read[pid] = read[pid] || ok && !found.unread
 		a.Untold += found.untold
-		for _, c.Connection = range found.told {
+		for _, found.by.Connection = range found.told {
 			switch {
-			case !mounted[c.Connection]:
+			case !mounted[found.by.Connection]:
 			case len(a.Daemons) == daemonsLimit:
 				a.Cut = true
 			default:
-				a.Daemons = append(a.Daemons, c.FUSEDaemon)
+				a.Daemons = append(a.Daemons, found.by)
 			}
 		}
 	})
 	if a.Untold > 0 && (len(a.Daemons) > 0 || namesConnections(proc)) {
 		a.Untold = 0 // devices that are not of a connection
 	}
-	unread := slices.DeleteFunc(all, func(c candidate) bool { return read[c.PID] })
 	a.Known = append(slices.Clone(a.Daemons), slices.DeleteFunc(q.Known, func(k FUSEDaemon) bool {
 		return !mounted[k.Connection] || slices.ContainsFunc(a.Daemons, func(d FUSEDaemon) bool { return d.Connection == k.Connection })
 	})...)
+	s.end = s.end.Add(patience) // what was not read is named nevertheless
+	s.cut = false
+	var unread []FUSEDaemon
+	each(s, slices.DeleteFunc(pids, func(pid int) bool { return read[pid] }), s.daemonOf, func(_ int, d FUSEDaemon, _ bool) {
+		if d.PID != 0 {
+			unread = append(unread, d)
+		}
+	})
+	a.Cut = a.Cut || s.cut
 	a.Unread, a.UnreadOf = len(unread), unreadOf(unread, a.Known)
 	return a, nil
 }
@@ -108,31 +116,22 @@ func fuseDaemons(q FUSEDaemonsQuery) (a FUSEDaemonsAnswer, err error) {
 // connectionOf returns the name in fusectl of the connection of a superblock.
 func connectionOf(dev mount.Dev) uint64 { return uint64(dev.Major)<<20 | uint64(dev.Minor) }
 
-// candidate is a process whose open files are read.
-type candidate struct {
-	FUSEDaemon
-	// descriptors is how many it has, 0 below Linux 6.2.
-	descriptors int64
+// fewestFirst sorts processes by how many descriptors they have (Linux 6.2): one may have a
+// million, and the time that they take is taken from nobody else then.
+func (s *scan) fewestFirst(pids []int) (sorted []int) {
+	descriptors := make(map[int]int64, len(pids))
+	each(s, pids, func(pid int) (st unix.Stat_t) {
+		_ = unix.Fstatat(int(s.proc), strconv.Itoa(pid)+"/fd", &st, unix.AT_SYMLINK_NOFOLLOW) // it has ended
+		return st
+	}, func(pid int, st unix.Stat_t, _ bool) { descriptors[pid] = st.Size })
+	slices.SortStableFunc(pids, func(a, b int) int { return cmp.Compare(descriptors[a], descriptors[b]) })
+	return pids
 }
 
-// candidates describes processes. Those with the fewest descriptors come first: a process
-// may have a million, and the time that they take is taken from nobody else then.
-func (s *scan) candidates(pids []int) (all []candidate) {
-	each(s, pids, s.candidateOf, func(_ int, c candidate, ok bool) {
-		// Nothing that is read of it can hang: this worker was not scheduled.
-		s.cut = s.cut || !ok
-		if c.PID != 0 {
-			all = append(all, c)
-		}
-	})
-	slices.SortStableFunc(all, func(a, b candidate) int { return cmp.Compare(a.descriptors, b.descriptors) })
-	return all
-}
-
-// candidateOf describes a process; the result is zero for one that has ended.
-func (s *scan) candidateOf(pid int) (c candidate) {
+// daemonOf describes a process; the result is zero for one that has ended.
+func (s *scan) daemonOf(pid int) (d FUSEDaemon) {
 	read := func(dir string) (err error) {
-		c, err = s.candidateIn(pid, dir)
+		d, err = s.daemonIn(pid, dir)
 		return err
 	}
 	err := s.proc.inThread(pid, read)
@@ -140,41 +139,36 @@ func (s *scan) candidateOf(pid int) (c candidate) {
 		err = read(strconv.Itoa(pid)) // as good as it can be told
 	}
 	if err != nil && gone(err) {
-		return candidate{}
+		return FUSEDaemon{}
 	}
-	c.PID = pid
-	return c
+	d.PID = pid
+	return d
 }
 
-// candidateIn describes a process through the directory of one of its threads, of which
-// the state is. The name and the start of the process are those of the first thread.
-func (s *scan) candidateIn(pid int, dir string) (c candidate, err error) {
+// daemonIn describes a process through the directory of one of its threads, of which the
+// state is. The name and the start of the process are those of the first thread.
+func (s *scan) daemonIn(pid int, dir string) (d FUSEDaemon, err error) {
 	of, err := s.proc.read(strconv.Itoa(pid)+"/stat", 4<<10)
 	if err != nil {
-		return c, err
+		return d, err
 	}
 	now, err := s.proc.read(dir+"/stat", 4<<10)
 	if err != nil {
-		return c, err
+		return d, err
 	}
 	name, started, ok := parseStat(of)
 	if _, _, alike := parseStat(now); !ok || !alike {
-		return c, errors.New("a stat file without fields")
+		return d, errors.New("a stat file without fields")
 	}
 	state := now[bytes.LastIndexByte(now, ')')+2] // parseStat found fields behind it
 	cgroup, err := s.proc.read(dir+"/cgroup", 8<<10)
-	if err != nil {
-		return c, err
-	}
-	var st unix.Stat_t
-	err = unix.Fstatat(int(s.proc), dir+"/fd", &st, unix.AT_SYMLINK_NOFOLLOW)
-	c.FUSEDaemon = FUSEDaemon{PID: pid, Command: name, State: state, Started: sinceBoot(started), Cgroup: string(cgroup)}
-	c.descriptors = st.Size
-	return c, err
+	return FUSEDaemon{PID: pid, Command: name, State: state, Started: sinceBoot(started), Cgroup: string(cgroup)}, err
 }
 
 // connections are the FUSE connections whose devices a process has open.
 type connections struct {
+	// by is the process, if there is one in told.
+	by     FUSEDaemon
 	told   []uint64
 	untold int
 	// unread is true when not all of its open files could be read.
@@ -183,9 +177,9 @@ type connections struct {
 
 var errTooManyFiles = errors.New("more open files than are read in time")
 
-func (s *scan) connectionsOf(c candidate) (found connections) {
+func (s *scan) connectionsOf(pid int) (found connections) {
 	end := time.Now().Add(patience) // nobody waits for more
-	err := s.proc.inThread(c.PID, func(dir string) (err error) {
+	err := s.proc.inThread(pid, func(dir string) (err error) {
 		found = connections{}
 		fds, err := s.proc.open(dir + "/fd")
 		if err != nil {
@@ -212,6 +206,12 @@ func (s *scan) connectionsOf(c candidate) (found connections) {
 		}
 	})
 	found.unread = err != nil && !gone(err)
+	if len(found.told) == 0 {
+		return found
+	}
+	if found.by = s.daemonOf(pid); found.by.PID == 0 { // it has ended since
+		return connections{}
+	}
 	return found
 }
 
@@ -224,11 +224,17 @@ func (s *scan) connectionAt(dir, fd string, found *connections) error {
 	if err != nil || !path.IsAbs(link) {
 		return err
 	}
-	raw, err := s.proc.read(dir+"/fdinfo/"+fd, 512)
+	info, err := s.proc.open(dir + "/fdinfo/" + fd)
 	if err != nil {
 		return err
 	}
-	connection, told := connectionIn(raw)
+	defer unix.Close(info)
+	raw := make([]byte, 512) // the kernel tells all of it at once
+	n, err := retryEINTR(func() (int, error) { return unix.Read(info, raw) })
+	if err != nil {
+		return err
+	}
+	connection, told := connectionIn(raw[:n])
 	switch {
 	case told && !slices.Contains(found.told, connection): // a daemon may have it open once for each of its threads
 		found.told = append(found.told, connection)
@@ -270,7 +276,7 @@ func namesConnections(proc procfs) bool {
 
 // unreadOf counts, for each connection of known daemons, the processes that may be one of
 // them or have got its descriptor from it.
-func unreadOf(unread []candidate, known []FUSEDaemon) map[uint64]int {
+func unreadOf(unread, known []FUSEDaemon) map[uint64]int {
 	of := map[uint64]map[int]bool{}
 	for _, k := range known {
 		if of[k.Connection] == nil {

@@ -123,15 +123,16 @@ const threadTries = 100
 // exe and root, are then as empty as if the process had nothing open and were nowhere,
 // while /proc/<pid>/task/<tid> of another thread shows all of it.
 //
-// read is called again where the thread ended meanwhile. The error is one of gone when the
+// read is called again where the thread had ended, or ended meanwhile. The error is one of gone when the
 // process has ended, errUnplaced when it lives, or that of read.
 func (p procfs) inThread(pid int, read func(dir string) error) error {
+	dir := strconv.Itoa(pid)
 	for range threadTries {
-		dir, err := p.livingThread(strconv.Itoa(pid))
-		if err != nil {
+		err := read(dir)
+		if p.lives(dir) {
 			return err
 		}
-		if err = read(dir); p.lives(dir) {
+		if dir, err = p.livingThread(strconv.Itoa(pid)); err != nil {
 			return err
 		}
 	}
