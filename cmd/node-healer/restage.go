@@ -40,6 +40,11 @@ var errNoCluster = errors.New("there is no Kubernetes API to ask what the driver
 
 func (noCluster) Order(string) (healer.RestageOrder, error) { return "", errNoCluster }
 
+// Usage implements driver.Stager: all of it is optional.
+func (noCluster) Usage(context.Context, healer.Case, healer.MountPoint) (healer.StageRequest, error) {
+	return healer.StageRequest{}, nil
+}
+
 func (noCluster) Request(context.Context, healer.Case, healer.MountPoint) (healer.StageRequest, error) {
 	return healer.StageRequest{}, errNoCluster
 }

@@ -192,6 +192,7 @@ func newServer(cfg config, node *host.Node, c *cluster, engine nodeserver.Healer
 		Name:        cfg.name,
 		Version:     version,
 		Off:         cfg.mode == modeOff,
+		Standalone:  cfg.standalone,
 		Roots:       roots,
 		AllowedUIDs: cfg.allowedUIDs,
 		GatewayUID:  uint32(cfg.gatewayUID),

@@ -81,7 +81,7 @@ func (e *Engine) collect(ctx context.Context, c *Case) []ProviderFailure {
 			}
 		}
 		if a.err != nil {
-			failures = append(failures, ProviderFailure{Provider: p.Name(), Err: c.Volume.Redacted(a.err)})
+			failures = append(failures, ProviderFailure{Provider: p.Name(), Err: a.err})
 		} else if a.evidence != nil {
 			evidence[p.Name()] = a.evidence
 		}

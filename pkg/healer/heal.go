@@ -82,7 +82,7 @@ func (e *Engine) diagnose(c Case, failures []ProviderFailure) Diagnosis {
 		c.Found = slices.Clip(d.Conditions)
 		f, err := p.Examine(c)
 		if err != nil {
-			d.Failures = append(d.Failures, ProviderFailure{Provider: p.Name(), Err: c.Volume.Redacted(err)})
+			d.Failures = append(d.Failures, ProviderFailure{Provider: p.Name(), Err: err})
 			continue
 		}
 		if !f.Mine {

@@ -57,7 +57,7 @@ func (t *nodeTools) Run(ctx context.Context, p Program) (Output, error) {
 	if !filepath.IsAbs(p.Path) {
 		return Output{}, fmt.Errorf("%s is no absolute path", p.Path)
 	}
-	if p.Stdin.shownIn(p.Args) || p.Stdin.shownIn(p.Env) {
+	if p.Stdin.ShownIn(p.Args) || p.Stdin.ShownIn(p.Env) {
 		return Output{}, fmt.Errorf("a secret in the arguments or the environment of %s", p.Path)
 	}
 	stdin, err := p.Stdin.lines()
@@ -70,11 +70,15 @@ func (t *nodeTools) Run(ctx context.Context, p Program) (Output, error) {
 	if err != nil {
 		return Output{}, err
 	}
-	out := Output{Text: outputText(r, p.Stdin), Elapsed: r.Elapsed}
+	out := Output{Text: outputText(r), Elapsed: r.Elapsed}
 	if r.Code == 0 {
 		return out, nil
 	}
-	return out, &ExitError{Program: p.Path, Code: r.Code, Refused: r.Code == p.RefusedCode, Text: out.Text}
+	exit := &ExitError{Program: p.Path, Code: r.Code, Refused: r.Code == p.RefusedCode, Text: out.Text}
+	if len(p.Stdin) > 0 { // it may quote them in any spelling
+		exit.Text = "it was given secrets, so its output is not shown"
+	}
+	return out, exit
 }
 
 // Reach implements Tools.
@@ -107,9 +111,17 @@ func bounded(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// shownIn reports whether a text has one of the secrets in it.
-func (s Secrets) shownIn(texts []string) bool {
-	return slices.ContainsFunc(texts, func(text string) bool { return s.Redact(text) != text })
+// shownFrom is the shortest secret that is looked for: shorter ones occur in any text.
+const shownFrom = 4
+
+// ShownIn reports whether a text has one of the secrets in it as it is.
+func (s Secrets) ShownIn(texts []string) bool {
+	for _, value := range s {
+		if len(value) >= shownFrom && slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(text, value) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // lines returns the secrets as a program reads them.
@@ -124,36 +136,17 @@ func (s Secrets) lines() ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
-// outputText returns a program's output in one line, without secrets. They are looked
-// for in what the program wrote, and again in what is left of that.
-func outputText(r host.ProgramResult, secrets Secrets) string {
-	raw := string(r.Output)
-	if r.Cut {
-		raw = secrets.withoutBeginning(raw)
-	}
-	words := strings.FieldsFunc(strings.ToValidUTF8(secrets.Redact(raw), ""), unicode.IsSpace)
+// outputText returns a program's output in one line.
+func outputText(r host.ProgramResult) string {
+	words := strings.FieldsFunc(strings.ToValidUTF8(string(r.Output), ""), unicode.IsSpace)
 	line := strings.Map(func(c rune) rune {
 		if unicode.IsGraphic(c) {
 			return c
 		}
 		return -1
 	}, strings.Join(words, " "))
-	line = secrets.Redact(line)
 	if r.Cut {
 		line += "…"
 	}
 	return line
-}
-
-// withoutBeginning returns a text that was cut without the part of a secret at its end.
-func (s Secrets) withoutBeginning(text string) string {
-	for _, value := range s {
-		for n := min(len(value)-1, len(text)); n > 0; n-- {
-			if strings.HasSuffix(text, value[:n]) {
-				text = text[:len(text)-n]
-				break
-			}
-		}
-	}
-	return text
 }

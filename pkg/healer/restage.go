@@ -35,6 +35,9 @@ func ParseRestageOrder(text string) (RestageOrder, error) {
 
 // StageRequest is the part of CSI's NodeStageVolumeRequest that the node does not know.
 type StageRequest struct {
+	// Called is true where it is what a caller says, who can send other secrets.
+	Called bool
+	Block  bool
 	// AccessMode is the name that CSI gives it; if it is empty, it follows from the first
 	// access mode of the PersistentVolume, VolumeAccessMode, and from what the driver
 	// offers.

@@ -43,7 +43,7 @@ func (e *Engine) run(ctx context.Context, c Case, admitted []admission) []Outcom
 		}
 	}()
 	for i, err := range e.act(ctx, c, admitted) {
-		outcomes[i].Err = c.Volume.Redacted(explainStep(admitted[i].step, err))
+		outcomes[i].Err = explainStep(admitted[i].step, err)
 	}
 	return outcomes
 }

@@ -40,8 +40,7 @@ type Program struct {
 	// Args and Env are seen by everyone on the node: no secrets.
 	Args []string
 	Env  []string
-	// Stdin is written to the program as one "key=value" line for each key, sorted. Its
-	// values are redacted in the output.
+	// Stdin is written to the program as one "key=value" line for each key, sorted.
 	Stdin Secrets
 	// RefusedCode is the exit code that means "must not be done now"; 0: none does.
 	RefusedCode int
@@ -49,7 +48,8 @@ type Program struct {
 
 // Output is what a program wrote to both of its outputs.
 type Output struct {
-	// Text is in one line: without control characters, without secrets, and cut.
+	// Text is in one line: without control characters, and cut. It is for the provider to
+	// read, and never to be shown: the program may quote what it knows.
 	Text    string
 	Elapsed time.Duration
 }
@@ -74,7 +74,7 @@ type ExitError struct {
 	Code int
 	// Refused is true for RefusedCode: the error is ErrRefused then.
 	Refused bool
-	// Text is the one of its Output.
+	// Text is the one of its Output, unless it was given secrets.
 	Text string
 }
 

@@ -20,8 +20,9 @@ type Volume struct {
 	Routine bool
 	// Capability is nil when the request carries none.
 	Capability *Capability
-	// MountFlags and MountGroup are those of the request's capability. Flags may hold
-	// secrets, too.
+	// What follows is the caller's, and always empty in a cluster, where the API says how a
+	// volume is used. MountFlags and MountGroup are those of the request's capability; flags
+	// may hold secrets, too.
 	MountFlags SecretList
 	MountGroup string
 	// Secrets and Context come from the request as they are. Neither may be

@@ -20,6 +20,12 @@ func (n *Node) UnmountDead(ctx context.Context, path string, stack []Mount, reva
 	return err
 }
 
+// TryMountDead finds out all that could refuse MountDead, before UnmountDead.
+func (n *Node) TryMountDead(ctx context.Context, path string, before Mount) error {
+	_, err := step(ctx, n, workerops.MountDead, workerops.MountDeadQuery{Target: path, FSType: before.FSType, Source: before.Source, Try: true})
+	return err
+}
+
 // MountDead mounts a FUSE filesystem without a daemon at a staging path where nothing is
 // mounted, with the type and source of the mount that was there, if place is true. placed
 // is false where something is mounted, changed is then true if that is another mount than

@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // What kubelet reads before it has a driver stage a volume. These are read whole, and not
@@ -22,9 +24,14 @@ func (c *Cluster) ReadPod(ctx context.Context, namespace, name string) (*corev1.
 	return whole(ctx, c, new(corev1.Pod), request{Resource: podKind.resource, Namespace: namespace, Name: name})
 }
 
-// ReadSecret reads a Secret.
+// ReadSecret reads a Secret. Its error names neither the Secret nor the namespace, which
+// need not be the claim's, but the Role that is missing.
 func (c *Cluster) ReadSecret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
-	return whole(ctx, c, new(corev1.Secret), request{Resource: "secrets", Namespace: namespace, Name: name})
+	secret, err := whole(ctx, c, new(corev1.Secret), request{Resource: "secrets", Namespace: namespace, Name: name})
+	if why := apierrors.ReasonForError(err); why != metav1.StatusReasonUnknown {
+		err = &answeredError{fmt.Sprintf("the Secret cannot be read (%s): it takes a Role for that one Secret, as node-healer-stage-secret in docs/restage.md", why), err}
+	}
+	return secret, err
 }
 
 // ReadAttachment reads a VolumeAttachment.

@@ -8,9 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// maxValue is the longest value that fsconfig(2) takes. A driver's mount may have a longer
+// source, as mount(2) takes a page.
+const maxValue = 255
+
 // DeadFUSE returns a detached FUSE mount that has no daemon and never gets one: whoever
 // walks to it meets ENOTCONN, as where a daemon has died. fsType and source are what the
-// mount table is to show (fsopen(2), Linux 5.2).
+// mount table is to show, cut where they are too long (fsopen(2), Linux 5.2).
 func DeadFUSE(fsType, source string) (fd int, err error) {
 	device, err := RetryEINTR(func() (int, error) { return unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0) })
 	if err != nil {
@@ -35,7 +39,7 @@ func ConnectFUSE(device int, fsType, source string) (fd int, err error) {
 		options = append(options, [2]string{"subtype", subtype})
 	}
 	for _, o := range options {
-		if err := unix.FsconfigSetString(fs, o[0], o[1]); err != nil {
+		if err := unix.FsconfigSetString(fs, o[0], o[1][:min(len(o[1]), maxValue)]); err != nil {
 			return -1, fmt.Errorf("fsconfig %s: %w", o[0], err)
 		}
 	}

@@ -42,7 +42,7 @@ func (a admin) ListVolumes(_ *adminpb.ListVolumesRequest, stream grpc.ServerStre
 		klog.FromContext(stream.Context()).Info("Some volumes are not listed", keyError, printable.Line(err.Error(), logTextBytes))
 		stream.SetTrailer(metadata.Pairs(adminpb.TrailerUnlisted, adminText(err.Error())))
 	case err != nil:
-		return toStatus(healer.Failed("list the volumes", err), nil)
+		return toStatus(healer.Failed("list the volumes", err))
 	}
 	volumes := volumesOf(paths)
 	a.addStates(stream.Context(), volumes)
@@ -97,11 +97,11 @@ func (a admin) do(ctx context.Context, driver, id string, heals bool) (*adminpb.
 		return nil, err
 	}
 	if a.server.cfg.Off {
-		return nil, toStatus(&healer.Error{Kind: healer.KindDisabled, Text: "this server was told to check and heal nothing (--mode=off)"}, nil)
+		return nil, toStatus(&healer.Error{Kind: healer.KindDisabled, Text: "this server was told to check and heal nothing (--mode=off)"})
 	}
 	paths, err := a.find(ctx, driver, id)
 	if err != nil {
-		return nil, toStatus(err, nil)
+		return nil, toStatus(err)
 	}
 	do := a.server.cfg.Healer.Check
 	if heals {
@@ -116,7 +116,7 @@ func (a admin) do(ctx context.Context, driver, id string, heals bool) (*adminpb.
 		}
 	}
 	if err != nil {
-		err = toStatus(err, nil)
+		err = toStatus(err)
 	}
 	logHeal(logger, time.Since(started), err, report)
 	if err != nil {

@@ -34,11 +34,11 @@ func (a admin) ReadAudit(req *adminpb.ReadAuditRequest, stream grpc.ServerStream
 	}
 	limit := cmp.Or(int(req.GetLimit()), defaultAuditLines)
 	if limit < 0 || limit > maxAuditLines {
-		return toStatus(healer.Invalid("limit", "must be between 1 and %d", maxAuditLines), nil)
+		return toStatus(healer.Invalid("limit", "must be between 1 and %d", maxAuditLines))
 	}
 	lines, err := a.server.cfg.Audit.Last(req.GetVolumeId(), limit)
 	if err != nil {
-		return toStatus(healer.Failed("read the audit log", err), nil)
+		return toStatus(healer.Failed("read the audit log", err))
 	}
 	for _, line := range lines {
 		if err := stream.Send(&adminpb.AuditLine{Json: auditLine(line)}); err != nil {

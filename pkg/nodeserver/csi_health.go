@@ -26,7 +26,7 @@ const fieldPublishPath = "volume_publish_path"
 func (n csiNode) NodeGetVolumeHealth(ctx context.Context, req *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
 	report, err := n.volumeHealth(ctx, req)
 	if err != nil {
-		return nil, toStatus(err, nil)
+		return nil, toStatus(err)
 	}
 	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: &csi.VolumeHealth{
 		VolumeId:       req.GetVolumeId(),

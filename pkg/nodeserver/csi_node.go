@@ -24,7 +24,7 @@ const maxCSIStringBytes = 128
 // NodeGetCapabilities implements csi.NodeServer.
 func (n csiNode) NodeGetCapabilities(_ context.Context, _ *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
 	if err := n.offered(); err != nil {
-		return nil, toStatus(err, nil)
+		return nil, toStatus(err)
 	}
 	return &csi.NodeGetCapabilitiesResponse{Capabilities: []*csi.NodeServiceCapability{{
 		Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH}},

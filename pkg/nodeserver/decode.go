@@ -55,7 +55,7 @@ func receive(ctx context.Context, method string, recv func(any) error, msg any) 
 	if m, ok := msg.(proto.Message); ok {
 		name = string(m.ProtoReflect().Descriptor().FullName())
 	}
-	err = toStatus(&healer.Error{Kind: healer.KindInvalid, Text: "the request cannot be decoded as " + name}, nil)
+	err = toStatus(&healer.Error{Kind: healer.KindInvalid, Text: "the request cannot be decoded as " + name})
 	// The interceptors do not run for this call.
 	klog.FromContext(ctx).Info("Call refused", keyMethod, method, keyCode, codes.InvalidArgument.String(), keyError, "cannot be decoded as "+name)
 	return err

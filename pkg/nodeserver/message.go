@@ -155,10 +155,9 @@ func (w wording) advice() section {
 	return section{lead: "To do: ", items: unique(items), plural: "things"}
 }
 
-// text returns what a provider, a kernel or a program wrote without secrets, as one
-// printable line.
-func (w wording) text(s string) string {
-	return printable.Line(w.r.Volume.Secrets.Redact(strings.TrimSpace(s)), maxMessageBytes)
+// text returns what a provider, a kernel or a program wrote as one printable line.
+func (wording) text(s string) string {
+	return printable.Line(strings.TrimSpace(s), maxMessageBytes)
 }
 
 // rounded returns a duration with as many digits as a reader can use.

@@ -19,7 +19,7 @@ func (s *Server) NodeHealer(ctx context.Context, req *healerpb.NodeHealerRequest
 	err = errPanicked // for the log, if heal does not return
 	defer func() { logHeal(logger, time.Since(started), err, report) }()
 	if report, err = s.heal(klog.NewContext(ctx, logger), req); err != nil {
-		err = toStatus(err, req.GetSecrets())
+		err = toStatus(err)
 		return nil, err
 	}
 	s.Publish(report)
@@ -42,7 +42,7 @@ func (s *Server) heal(ctx context.Context, req *healerpb.NodeHealerRequest) (hea
 }
 
 // run calls the engine, unless the server is shutting down. The report names the
-// volume of the request, whose secrets must not show in the answer.
+// volume of the request.
 func (s *Server) run(ctx context.Context, v healer.Volume, do func(context.Context, healer.Volume) (healer.Report, error)) (healer.Report, error) {
 	if !s.calls.enter() {
 		return healer.Report{}, healer.ErrShuttingDown

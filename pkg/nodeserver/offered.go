@@ -19,10 +19,10 @@ var errNotOffered = errors.New("this server does not offer the method")
 func detailUnoffered(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	resp, err := handle(ctx, req)
 	if s := status.Convert(err); s.Code() == codes.Unimplemented && len(s.Proto().GetDetails()) == 0 {
-		return nil, toStatus(errNotOffered, nil)
+		return nil, toStatus(errNotOffered)
 	}
 	return resp, err
 }
 
 // notOffered is a grpc.StreamHandler for the methods of services that are not registered.
-func notOffered(any, grpc.ServerStream) error { return toStatus(errNotOffered, nil) }
+func notOffered(any, grpc.ServerStream) error { return toStatus(errNotOffered) }

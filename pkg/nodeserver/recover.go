@@ -15,7 +15,7 @@ import (
 )
 
 // errPanicked is all that a caller learns of a panic.
-var errPanicked = toStatus(healer.Failed("internal error, see the log of the server", nil), nil)
+var errPanicked = toStatus(healer.Failed("internal error, see the log of the server", nil))
 
 // logPanic is a recovery.RecoveryHandlerFuncContext. It logs a panic's value only if
 // the runtime made it: any other may hold a part of the request.

@@ -54,6 +54,9 @@ type Config struct {
 	// Off makes NodeHealer and csi.v1.Node answer UNIMPLEMENTED, which tells callers
 	// not to retry. The other services are not affected.
 	Off bool
+	// Standalone is true where the caller, and no API, says how a volume is used: with
+	// which secrets, volume_context, mount flags and mount group.
+	Standalone bool
 	// Roots are the directories that volume paths must lie beneath, compared as
 	// text: a root that is a symlink is listed twice, as written and resolved.
 	Roots []string
@@ -103,7 +106,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.GatewayUID != 0 && slices.Contains(cfg.AllowedUIDs, cfg.GatewayUID) {
 		return nil, errors.New("nodeserver: the gateway calls for others, so its uid must not be an allowed uid")
 	}
-	rules, err := newRules(cfg.Roots)
+	rules, err := newRules(cfg.Roots, cfg.Standalone)
 	if err != nil {
 		return nil, err
 	}

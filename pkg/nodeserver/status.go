@@ -75,14 +75,14 @@ func isKind(k healer.Kind) func(error) bool {
 
 // refused returns the status of a call that was refused before a handler got it.
 func refused(format string, args ...any) error {
-	return toStatus(&healer.Error{Kind: healer.KindUnauthenticated, Text: fmt.Sprintf(format, args...)}, nil)
+	return toStatus(&healer.Error{Kind: healer.KindUnauthenticated, Text: fmt.Sprintf(format, args...)})
 }
 
 // toStatus returns an error as a gRPC status with details. A status that the engine got
 // from another call (a driver's answer, say) becomes text: its code is about that call.
-func toStatus(err error, secrets map[string]string) error {
+func toStatus(err error) error {
 	row := rowOf(err)
-	s := status.New(row.Code, printable.Line(healer.Secrets(secrets).Redact(err.Error()), statusBytes))
+	s := status.New(row.Code, printable.Line(err.Error(), statusBytes))
 	detailed, failed := s.WithDetails(details(row, err)...)
 	if failed != nil { // they cannot be encoded; the code says the most
 		return s.Err()

@@ -34,9 +34,11 @@ const (
 // rules validate the text of a request.
 type rules struct {
 	roots []string
+	// standalone is true where the caller says how a volume is used.
+	standalone bool
 }
 
-func newRules(roots []string) (rules, error) {
+func newRules(roots []string, standalone bool) (rules, error) {
 	if len(roots) == 0 {
 		return rules{}, errors.New("nodeserver: at least one path root is required")
 	}
@@ -46,7 +48,7 @@ func newRules(roots []string) (rules, error) {
 			return rules{}, fmt.Errorf("path root %s: must be an absolute, clean path other than /", quoted(root))
 		}
 	}
-	return rules{roots: roots}, nil
+	return rules{roots: roots, standalone: standalone}, nil
 }
 
 // volume returns the volume that a request names, or the first broken rule, in the order
@@ -59,16 +61,19 @@ func (r rules) volume(req *healerpb.NodeHealerRequest) (healer.Volume, error) {
 	if v.Capability, err = capability(req.GetVolumeCapability()); err != nil {
 		return healer.Volume{}, err
 	}
-	if m := req.GetVolumeCapability().GetMount(); m != nil {
-		v.MountFlags, v.MountGroup = m.GetMountFlags(), m.GetVolumeMountGroup()
-	}
 	if err := smallMap(fieldSecrets, req.GetSecrets()); err != nil {
 		return healer.Volume{}, err
 	}
 	if err := smallMap(fieldContext, req.GetVolumeContext()); err != nil {
 		return healer.Volume{}, err
 	}
-	v.Secrets, v.Context = req.GetSecrets(), req.GetVolumeContext()
+	if r.standalone {
+		// In a cluster they go no further: a caller whose word counted would choose the
+		// backend of somebody's volume, as the stage secrets of an S3 driver name the server.
+		v.Secrets, v.Context = req.GetSecrets(), req.GetVolumeContext()
+		m := req.GetVolumeCapability().GetMount()
+		v.MountFlags, v.MountGroup = m.GetMountFlags(), m.GetVolumeMountGroup()
+	}
 	return v, nil
 }
 

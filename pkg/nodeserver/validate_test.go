@@ -144,7 +144,7 @@ func TestRequestRules(t *testing.T) {
 		"secrets before context":  {func(r *healerpb.NodeHealerRequest) { secrets(mapOf(5000))(r); volumeContext(mapOf(5000))(r) }, "secrets:"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rules, err := newRules([]string{testRoot, "/mnt/extra"})
+			rules, err := newRules([]string{testRoot, "/mnt/extra"}, false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -201,7 +201,7 @@ func TestCapabilityMeaning(t *testing.T) {
 
 func TestRootRules(t *testing.T) {
 	for _, bad := range [][]string{nil, {}, {"/"}, {""}, {"relative"}, {"/a/"}, {"/a/../b"}, {"/ok", "bad"}} {
-		if _, err := newRules(bad); err == nil {
+		if _, err := newRules(bad, false); err == nil {
 			t.Errorf("roots %q were accepted", bad)
 		}
 	}
@@ -221,19 +221,32 @@ func TestRefusedRequestReachesNobody(t *testing.T) {
 	}
 }
 
+// In a cluster nothing that a caller says of how a volume is used goes further than the
+// comparison with what is mounted.
 func TestRequestBecomesVolume(t *testing.T) {
-	h := &fakeHealer{}
-	s := serve(t, testConfig(h))
-	req := goodRequest()
-	req.VolumeCapability = mount(writer, "ext4", "ro")
-	req.Secrets = map[string]string{"user": "u"}
-	req.VolumeContext = map[string]string{"pool": "p"}
-	if _, err := s.healer().NodeHealer(testContext(t), req); err != nil {
-		t.Fatal(err)
-	}
-	got := h.volumes()
-	if len(got) != 1 || got[0].Secrets["user"] != "u" || got[0].Context["pool"] != "p" ||
-		*got[0].Capability != (healer.Capability{AccessMode: "SINGLE_NODE_WRITER", Access: healer.AccessMount, ReadOnly: true, FSType: "ext4"}) {
-		t.Errorf("the healer was asked for %+v", got)
+	for name, standalone := range map[string]bool{"standalone": true, "in a cluster": false} {
+		t.Run(name, func(t *testing.T) {
+			h := &fakeHealer{}
+			cfg := testConfig(h)
+			cfg.Standalone = standalone
+			s := serve(t, cfg)
+			req := goodRequest()
+			req.VolumeCapability = mount(writer, "ext4", "ro")
+			req.VolumeCapability.GetMount().VolumeMountGroup = "7"
+			req.Secrets = map[string]string{"user": "u"}
+			req.VolumeContext = map[string]string{"pool": "p"}
+			if _, err := s.healer().NodeHealer(testContext(t), req); err != nil {
+				t.Fatal(err)
+			}
+			got := h.volumes()
+			if len(got) != 1 || *got[0].Capability != (healer.Capability{AccessMode: "SINGLE_NODE_WRITER", Access: healer.AccessMount, ReadOnly: true, FSType: "ext4"}) {
+				t.Fatalf("the healer was asked for %+v", got)
+			}
+			v := got[0]
+			if standalone && (v.Secrets["user"] != "u" || v.Context["pool"] != "p" || len(v.MountFlags) != 1 || v.MountGroup != "7") ||
+				!standalone && len(v.Secrets)+len(v.Context)+len(v.MountFlags)+len(v.MountGroup) > 0 {
+				t.Errorf("%d secrets, %d of volume_context, %d flags, group %q", len(v.Secrets), len(v.Context), len(v.MountFlags), v.MountGroup)
+			}
+		})
 	}
 }

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,34 +47,21 @@ func (p *Policy) Order(driver string) (healer.RestageOrder, error) {
 // API says now.
 func (p *Policy) Request(ctx context.Context, c healer.Case, staged healer.MountPoint) (healer.StageRequest, error) {
 	var none healer.StageRequest
-	w, err := p.ask(ctx, nameAt(c, staged), "", true)
-	switch {
-	case err != nil:
-		return none, err
-	case w.Unavailable != nil:
-		return none, w.Unavailable
-	}
-	pv, err := p.onlyVolume(ctx, w, c)
+	w, pv, err := p.volumeOf(ctx, c, staged)
 	if err != nil {
 		return none, err
 	}
-	r := healer.StageRequest{
-		VolumeAccessMode: string(corev1.ReadWriteOnce), FSType: pv.Spec.CSI.FSType, MountFlags: pv.Spec.MountOptions,
-		VolumeContext: pv.Spec.CSI.VolumeAttributes, Secrets: c.Volume.Secrets,
-	}
-	if len(pv.Spec.AccessModes) > 0 {
-		r.VolumeAccessMode = string(pv.Spec.AccessModes[0])
-	}
+	r := usage(pv)
 	if r.FSGroup, err = p.anyFSGroup(ctx, w); err != nil {
 		return none, err
 	}
 	if r.PublishContext, err = p.publishContext(ctx, pv); err != nil {
 		return none, err
 	}
-	if ref := pv.Spec.CSI.NodeStageSecretRef; ref != nil && len(r.Secrets) == 0 {
+	if ref := pv.Spec.CSI.NodeStageSecretRef; ref != nil {
 		secret, err := p.cluster.ReadSecret(ctx, ref.Namespace, ref.Name)
 		if err != nil {
-			return none, fmt.Errorf("nodeStageSecretRef (docs/restage.md): %w", err)
+			return none, fmt.Errorf("nodeStageSecretRef of PersistentVolume %s: %w", pv.Name, err)
 		}
 		r.Secrets = healer.Secrets{}
 		for key, value := range secret.Data {
@@ -83,8 +71,33 @@ func (p *Policy) Request(ctx context.Context, c healer.Case, staged healer.Mount
 	return r, nil
 }
 
-// onlyVolume reads the one PersistentVolume that pods of this node have of the volume.
-func (p *Policy) onlyVolume(ctx context.Context, w view, c healer.Case) (*corev1.PersistentVolume, error) {
+// Usage returns how the volume's PersistentVolume says that it is used.
+func (p *Policy) Usage(ctx context.Context, c healer.Case, at healer.MountPoint) (healer.StageRequest, error) {
+	_, pv, err := p.volumeOf(ctx, c, at)
+	if err != nil {
+		return healer.StageRequest{}, err
+	}
+	return usage(pv), nil
+}
+
+func usage(pv *corev1.PersistentVolume) healer.StageRequest {
+	r := healer.StageRequest{
+		VolumeAccessMode: string(corev1.ReadWriteOnce), FSType: pv.Spec.CSI.FSType, MountFlags: pv.Spec.MountOptions,
+		Block: pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock, VolumeContext: pv.Spec.CSI.VolumeAttributes,
+	}
+	if len(pv.Spec.AccessModes) > 0 {
+		r.VolumeAccessMode = string(pv.Spec.AccessModes[0])
+	}
+	return r
+}
+
+// volumeOf asks the API about a volume, and reads the one PersistentVolume that pods of
+// this node have of it.
+func (p *Policy) volumeOf(ctx context.Context, c healer.Case, at healer.MountPoint) (w view, pv *corev1.PersistentVolume, err error) {
+	w, err = p.ask(ctx, nameAt(c, at), "", true)
+	if err = cmp.Or(err, w.Unavailable); err != nil {
+		return w, nil, err
+	}
 	var names []string
 	for _, b := range w.Volumes {
 		if b.Matches && !slices.Contains(names, b.PV.Name) {
@@ -92,16 +105,13 @@ func (p *Policy) onlyVolume(ctx context.Context, w view, c healer.Case) (*corev1
 		}
 	}
 	if len(names) != 1 {
-		return nil, fmt.Errorf("%d PersistentVolumes of driver %s have this handle, and only one with a PersistentVolume of its own is staged anew (inline and migrated volumes are not)", len(names), healer.QuoteName(c.Driver))
+		return w, nil, fmt.Errorf("%d PersistentVolumes of driver %s have this handle, and what a driver is told comes from the one of a volume (inline and migrated volumes have none)", len(names), healer.QuoteName(c.Driver))
 	}
-	pv, err := p.cluster.ReadVolume(ctx, names[0])
-	switch {
-	case err != nil:
-		return nil, err
-	case pv.Spec.CSI == nil || pv.Spec.CSI.Driver != c.Driver || pv.Spec.CSI.VolumeHandle != c.Volume.ID:
-		return nil, fmt.Errorf("PersistentVolume %s is of another volume now", pv.Name)
+	pv, err = p.cluster.ReadVolume(ctx, names[0])
+	if err == nil && (pv.Spec.CSI == nil || pv.Spec.CSI.Driver != c.Driver || pv.Spec.CSI.VolumeHandle != c.Volume.ID) {
+		err = fmt.Errorf("PersistentVolume %s is of another volume now", pv.Name)
 	}
-	return pv, nil
+	return w, pv, err
 }
 
 // anyFSGroup reports whether a pod of this node that has the volume has an fsGroup.

@@ -24,16 +24,15 @@ func leftAlone(r healer.Report, words func(healer.Report) string) (m message, wh
 	switch r.Left.Reason {
 	case healer.RetryLimitExceeded, healer.PermissionMissing, healer.TerminalError, healer.KeepsChanging:
 		because := r.Left.Because
-		detail := printable.Line(r.Volume.Secrets.Redact(r.Left.Detail), maxDetailBytes)
+		detail := printable.Line(r.Left.Detail, maxDetailBytes)
 		if detail != "" && r.Left.Reason != healer.RetryLimitExceeded { // which right it is, or what a person can do
 			because += ": " + detail
 		}
 		end := ". Not tried again: " + because + ". " + triedAgain
-		said := printable.Line(r.Volume.Secrets.Redact(words(r)), maxTextBytes-len(end))
+		said := printable.Line(words(r), maxTextBytes-len(end))
 		return message{string(r.Left.Reason), corev1.EventTypeWarning, said + end}, r.Left.String() + digits.ReplaceAllString(detail, "0")
 	case healer.DryRun:
-		why = "dry run: would try " + strings.Join(offersOf(r), ", ") + ", unless the policy refuses it. Nothing was changed"
-		why = line(r.Volume.Secrets.Redact(why))
+		why = line("dry run: would try " + strings.Join(offersOf(r), ", ") + ", unless the policy refuses it. Nothing was changed")
 		return message{reasonDryRun, corev1.EventTypeNormal, why}, why
 	}
 	return message{}, ""

@@ -51,7 +51,7 @@ func (d reported) after(r healer.Report, conditions volumeConditions, words func
 		next.refused, next.left = d.refused, d.left
 	}
 	tell := func(reason, severity string) message {
-		return message{reason, severity, line(r.Volume.Secrets.Redact(words(r)))}
+		return message{reason, severity, line(words(r))}
 	}
 	switch v := r.Verdict(); {
 	case v == healer.Healed:
@@ -102,7 +102,7 @@ func refusalsOf(r healer.Report) (byMountPoint map[string]string, text string) {
 	names, _ := mountPointNames(r.After.Case)
 	var all []string
 	for _, refusal := range r.Refused {
-		why := r.Volume.Secrets.Redact(refusal.Step + ": " + refusal.Why)
+		why := refusal.Step + ": " + refusal.Why
 		if !slices.Contains(all, why) {
 			all = append(all, why)
 		}

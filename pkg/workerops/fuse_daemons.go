@@ -118,7 +118,7 @@ func connectionOf(dev mount.Dev) uint64 { return uint64(dev.Major)<<20 | uint64(
 
 // fewestFirst sorts processes by how many descriptors they have (Linux 6.2): one may have a
 // million, and the time that they take is taken from nobody else then.
-func (s *scan) fewestFirst(pids []int) (sorted []int) {
+func (s *scan) fewestFirst(pids []int) []int {
 	descriptors := make(map[int]int64, len(pids))
 	each(s, pids, func(pid int) (st unix.Stat_t) {
 		_ = unix.Fstatat(int(s.proc), strconv.Itoa(pid)+"/fd", &st, unix.AT_SYMLINK_NOFOLLOW) // it has ended

@@ -99,6 +99,9 @@ type MountDeadQuery struct {
 	Before mount.Ref
 	// Place is false to only tell what is there.
 	Place bool
+	// Try makes the mount and checks all that could refuse it on the directory, while the
+	// dead mounts are still there: once they are off, the path must not stay bare.
+	Try bool
 }
 
 // MountDeadAnswer says what is at the path.
@@ -144,20 +147,44 @@ func mountDead(q MountDeadQuery) (a MountDeadAnswer, err error) {
 	if err != nil {
 		return a, err
 	}
-	if !top.Same(on) {
+	switch {
+	case q.Try:
+	case !top.Same(on):
 		return MountDeadAnswer{Changed: target.another(top, q.Before)}, nil
-	}
-	if !q.Place {
+	case !q.Place:
 		return a, nil
 	}
-	dead, err := mount.DeadFUSE(q.FSType, q.Source)
-	if err != nil {
+	p := placement{operation: "mount-dead", target: target, on: on, propagates: true}
+	if p.clone, err = mount.DeadFUSE(q.FSType, q.Source); err != nil {
 		return a, fmt.Errorf("a FUSE mount without a daemon: %w", err)
 	}
-	p := placement{operation: "mount-dead", target: target, clone: dead, on: on, propagates: true}
 	defer func() { closeFD(&p.clone) }()
-	if p.ours, err = target.thread.refOf(dead); err != nil {
+	if p.ours, err = target.thread.refOf(p.clone); err != nil {
 		return a, err
 	}
+	if q.Try {
+		return a, p.tryOnDirectory()
+	}
 	return MountDeadAnswer{Placed: true}, p.run()
+}
+
+// tryOnDirectory is check for the directory that is beneath all mounts at the target. It is
+// opened in a clone of the one above it without what is mounted in that.
+func (p *placement) tryOnDirectory() error {
+	above, err := mount.Clone(p.target.dir)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(above)
+	if err := mount.AddAttr(above, 0, unix.MS_PRIVATE); err != nil {
+		return err
+	}
+	fd, err := retryEINTR(func() (int, error) {
+		return unix.Openat(above, p.target.name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return p.check(fd, p.on)
 }

@@ -78,7 +78,7 @@ func TestRestageInACluster(t *testing.T) {
 	}
 	ask("driver "+harness.Driver+" is not switched on", "restage-drivers in "+settingsName)
 	m.Settings(map[string]string{"restage-drivers": harness.Driver + ": unmount-first"})
-	ask("nodeStageSecretRef (docs/restage.md): get secrets in namespace " + m.namespace + ": denied (403)")
+	ask("nodeStageSecretRef of PersistentVolume " + v.PV + ": the Secret cannot be read (Forbidden)")
 	m.api.Kubectl(t, "apply", "--filename="+roleForSecret(t, secret))
 	ask("healed:", "restage of the staging mount point in ", "replace of the target in ")
 	got, err := d.LastStage(v.ID)

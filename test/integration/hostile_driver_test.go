@@ -37,7 +37,7 @@ func hostileModes() map[string]struct {
 	}
 	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
 		if code != codes.Unimplemented { // then the older way is asked
-			modes[fmt.Sprint("answers ", code)] = hostile{answers("NodeGetVolumeHealth", csidriver.Answer{Code: code, Text: harness.Canary}), "NodeGetVolumeHealth: "}
+			modes[fmt.Sprint("answers ", code)] = hostile{answers("NodeGetVolumeHealth", csidriver.Answer{Code: code, Text: "no"}), "NodeGetVolumeHealth: "}
 		}
 	}
 	return modes

@@ -39,7 +39,7 @@ const maxOutput = 4 << 10
 
 // hostileOutput returns what a program may write that says all it knows: its arguments,
 // its environment, its input and a secret of its own. It is cleaned and cut as the real
-// tools do it; they also redact the input's values.
+// tools do it.
 func hostileOutput(p healer.Program) healer.Output {
 	said := append(slices.Concat(p.Args, p.Env), secret)
 	for _, key := range slices.Sorted(maps.Keys(p.Stdin)) {

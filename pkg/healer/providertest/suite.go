@@ -192,7 +192,7 @@ func plain(f healer.Finding) healer.Finding {
 }
 
 // leaks reports whether an error quotes a secret. What a program wrote may be in an
-// error: the real tools redact the secrets that the program got.
+// error: the tools leave it out where the program was given secrets.
 func leaks(err error) bool {
 	if err == nil {
 		return false

@@ -8,7 +8,6 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -78,7 +77,7 @@ func (t *Tools) Run(ctx context.Context, p healer.Program) (healer.Output, error
 	if err != nil && !errors.Is(err, errTool) {
 		return healer.Output{}, err
 	}
-	if shown := strings.Join(slices.Concat(p.Args, p.Env), "\n"); p.Stdin.Redact(shown) != shown {
+	if p.Stdin.ShownIn(slices.Concat(p.Args, p.Env)) {
 		return healer.Output{}, fmt.Errorf("a secret in the arguments or the environment of %s", p.Path)
 	}
 	t.mu.Lock()
@@ -89,7 +88,11 @@ func (t *Tools) Run(ctx context.Context, p healer.Program) (healer.Output, error
 		return hostileOutput(p), nil
 	case how == failing:
 		out := hostileOutput(p)
-		return out, &healer.ExitError{Program: p.Path, Code: 1, Text: out.Text}
+		exit := &healer.ExitError{Program: p.Path, Code: 1, Text: out.Text}
+		if len(p.Stdin) > 0 {
+			exit.Text = ""
+		}
+		return out, exit
 	case t.Programs[p.Path] == nil:
 		return healer.Output{}, &fs.PathError{Op: "exec", Path: p.Path, Err: fs.ErrNotExist}
 	default:

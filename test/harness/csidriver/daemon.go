@@ -1,6 +1,7 @@
 package csidriver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,8 @@ import (
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 )
 
 // FSType is what the mounts are, after "fuse.".
@@ -49,18 +52,18 @@ func serveDaemon(data, at, name string) error {
 }
 
 // startDaemon starts the daemon of a volume and waits until it is mounted.
-func (d Driver) startDaemon(command []string, id, at string) error {
+func (d Driver) startDaemon(m Mode, id, at string) error {
 	data := d.Data(id)
 	if err := os.MkdirAll(data, 0o777); err != nil {
 		return err
 	}
 	var cmd *exec.Cmd
-	if len(command) == 0 {
-		cmd = part(daemon, data, at, id)
+	if len(m.Daemon) == 0 {
+		cmd = part(daemon, data, at, cmp.Or(m.Source, id))
 	} else {
-		cmd = exec.Command(command[0], expand(command[1:], map[string]string{"ID": id, "DATA": data, "AT": at})...)
+		cmd = exec.Command(m.Daemon[0], expand(m.Daemon[1:], map[string]string{"ID": id, "DATA": data, "AT": at})...)
 	}
-	ready, err := startAndWait(cmd, len(command) == 0, at)
+	ready, err := startAndWait(cmd, len(m.Daemon) == 0, at)
 	if err != nil || !ready {
 		return errors.Join(errors.New("the daemon did not mount"), err)
 	}
@@ -119,21 +122,37 @@ func expand(args []string, values map[string]string) []string {
 	return expanded
 }
 
-// keep keeps the last request to stage a volume.
-func (d Driver) keep(req *csi.NodeStageVolumeRequest) error {
+// keep keeps the last request of a kind for a volume.
+func (d Driver) keep(kind string, req interface {
+	proto.Message
+	GetVolumeId() string
+}) error {
 	raw, err := proto.Marshal(req)
-	return errors.Join(err, os.MkdirAll(d.Data(req.GetVolumeId()), 0o777), os.WriteFile(d.kept(req.GetVolumeId()), raw, 0o600))
+	return errors.Join(err, os.MkdirAll(d.Data(req.GetVolumeId()), 0o777), os.WriteFile(d.kept(kind, req.GetVolumeId()), raw, 0o600))
 }
 
-func (d Driver) kept(volume string) string { return filepath.Join(d.Volumes, volume, "request") }
+// The kinds of requests that are kept.
+const (
+	keptStage = "request"
+	keptHeal  = "heal-request"
+)
+
+func (d Driver) kept(kind, volume string) string { return filepath.Join(d.Volumes, volume, kind) }
 
 // Forget forgets the last request to stage a volume.
-func (d Driver) Forget(volume string) error { return os.Remove(d.kept(volume)) }
+func (d Driver) Forget(volume string) error { return os.Remove(d.kept(keptStage, volume)) }
 
 // LastStage is the last request to stage a volume.
 func (d Driver) LastStage(volume string) (*csi.NodeStageVolumeRequest, error) {
-	raw, err := os.ReadFile(d.kept(volume))
+	raw, err := os.ReadFile(d.kept(keptStage, volume))
 	req := new(csi.NodeStageVolumeRequest)
+	return req, errors.Join(err, proto.Unmarshal(raw, req))
+}
+
+// LastHeal is the last request to heal a volume.
+func (d Driver) LastHeal(volume string) (*healerpb.NodeHealerRequest, error) {
+	raw, err := os.ReadFile(d.kept(keptHeal, volume))
+	req := new(healerpb.NodeHealerRequest)
 	return req, errors.Join(err, proto.Unmarshal(raw, req))
 }
 

@@ -18,6 +18,11 @@ type healer struct {
 
 func (h healer) NodeHealer(_ context.Context, req *healerpb.NodeHealerRequest) (*healerpb.NodeHealerResponse, error) {
 	m := h.driver.mode()
+	if checkID(req.GetVolumeId()) == nil { // others have no directory to keep it in
+		if err := h.driver.keep(keptHeal, req); err != nil {
+			return nil, failed("keep the request", err)
+		}
+	}
 	if err := m.admits(req.GetSecrets()); err != nil {
 		return nil, err
 	}

@@ -31,6 +31,8 @@ type Mode struct {
 	// Daemon is the command line of its daemons, which stay in the foreground; empty:
 	// this program. $ID, $DATA and $AT are the volume's.
 	Daemon []string `json:"daemon,omitempty"`
+	// Source is the source of its mounts; empty: the volume's ID.
+	Source string `json:"source,omitempty"`
 	// NoAddons has it serve no CSI-Addons socket, as most drivers. It counts when the
 	// plugin starts.
 	NoAddons bool `json:"noAddons,omitempty"`

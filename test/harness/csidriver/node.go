@@ -69,7 +69,7 @@ func (n *node) NodeStageVolume(_ context.Context, req *csi.NodeStageVolumeReques
 	if err := m.admits(req.GetSecrets()); err != nil {
 		return nil, err
 	}
-	if err := n.driver.keep(req); err != nil {
+	if err := n.driver.keep(keptStage, req); err != nil {
 		return nil, failed("keep the request", err)
 	}
 	if !n.mu.TryLock() {
@@ -93,7 +93,7 @@ func (n *node) stage(m Mode, id, at string) error {
 	if err != nil || done {
 		return err
 	}
-	if err := n.driver.startDaemon(m.Daemon, id, at); err != nil {
+	if err := n.driver.startDaemon(m, id, at); err != nil {
 		return failed("start the daemon", err)
 	}
 	if m.Stage == Repairs {

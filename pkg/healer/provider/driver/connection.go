@@ -27,7 +27,9 @@ type connection struct {
 	*grpc.ClientConn
 	raw    net.Conn
 	driver string
-	volume healer.Volume
+	// secret is true once a call may carry secrets. A driver's libraries quote these as they
+	// please (URL-encoded, JSON-escaped, base64), so nothing that it says then is shown.
+	secret bool
 	// pid is the process that listens, 0 if it cannot be seen.
 	pid int
 	// each is how long one call may take.
@@ -63,7 +65,7 @@ func (p *Provider) connect(ctx context.Context, c healer.Case, socket string, ea
 	if err != nil {
 		return nil, err
 	}
-	conn := &connection{raw: raw, driver: c.Driver, volume: c.Volume, pid: pid, each: each}
+	conn := &connection{raw: raw, driver: c.Driver, pid: pid, each: each}
 	if conn.ClientConn, err = newClient(raw); err != nil {
 		_ = raw.Close()
 		return nil, err
@@ -110,7 +112,9 @@ func (c *connection) call(ctx context.Context, method string, req, resp proto.Me
 		return nil
 	}
 	e := failed(shortName(method), err)
-	e.text = clean(c.volume, e.text, maxText)
+	if e.text = clean(e.text, maxText); c.secret {
+		e.text = string(e.row.Class.Tier) + "; " + adviceDriver
+	}
 	return e
 }
 
@@ -119,5 +123,5 @@ func (c *connection) named(name string) error {
 	if name == c.driver {
 		return nil
 	}
-	return fmt.Errorf("it names itself %s", healer.QuoteName(clean(c.volume, name, maxName)))
+	return fmt.Errorf("it names itself %s", healer.QuoteName(clean(name, maxName)))
 }

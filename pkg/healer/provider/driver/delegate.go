@@ -76,6 +76,14 @@ func (p *Provider) steps(c healer.Case, socket string) (steps []healer.Step) {
 func (p *Provider) delegate(ctx context.Context, c healer.Case, mp healer.MountPoint, socket string, revalidate func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.StepTimeout)
 	defer cancel()
+	with, err := p.cfg.Stager.Usage(ctx, c, mp)
+	if err != nil {
+		return fmt.Errorf("%w: %w", healer.ErrRefused, err)
+	}
+	mode, err := accessMode(with, false)
+	if err != nil {
+		return err
+	}
 	conn, err := p.connect(ctx, c, socket, p.cfg.StepTimeout/parts)
 	if err != nil {
 		return err
@@ -88,15 +96,15 @@ func (p *Provider) delegate(ctx context.Context, c healer.Case, mp healer.MountP
 	if err := revalidate(ctx); err != nil {
 		return err
 	}
-	conn.each = p.cfg.StepTimeout
+	conn.each, conn.secret = p.cfg.StepTimeout, len(with.Secrets) > 0
 	resp := new(healerpb.NodeHealerResponse)
 	err = conn.call(ctx, healerpb.HealerNode_NodeHealer_FullMethodName, &healerpb.NodeHealerRequest{
 		VolumeId:          c.Volume.ID,
 		VolumePath:        p.forDriver(mp.Path),
 		StagingTargetPath: p.stagingPath(c),
-		VolumeCapability:  capability(c),
-		Secrets:           c.Volume.Secrets,
-		VolumeContext:     c.Volume.Context,
+		VolumeCapability:  capability(with, mode, nil),
+		Secrets:           with.Secrets,
+		VolumeContext:     with.VolumeContext,
 	}, resp)
 	e := (*callError)(nil)
 	failed := errors.As(err, &e)
@@ -104,9 +112,11 @@ func (p *Provider) delegate(ctx context.Context, c healer.Case, mp healer.MountP
 	switch {
 	case failed:
 		p.memory.noteUnimplemented(socket, conn.pid, e)
-		return p.judge(c, e)
+		return p.judge(c, e, with)
+	case resp.GetAbnormal() && conn.secret:
+		return fmt.Errorf("driver %s says that the volume is abnormal; %s", healer.QuoteName(c.Driver), adviceDriver)
 	case resp.GetAbnormal():
-		return fmt.Errorf("%s%s", conn.says(), clean(c.Volume, resp.GetMessage(), maxText))
+		return fmt.Errorf("%s%s", conn.says(), clean(resp.GetMessage(), maxText))
 	}
 	return nil
 }
@@ -120,10 +130,13 @@ func (c *connection) identify(ctx context.Context) error {
 	return c.named(who.GetName())
 }
 
-// judge returns what a driver's error is for the engine.
-func (p *Provider) judge(c healer.Case, e *callError) error {
-	switch {
-	case e.row.Code == codes.Unauthenticated:
+// judge returns what a driver's error is for the engine. Only a caller whose secrets
+// count can send others.
+func (p *Provider) judge(c healer.Case, e *callError, with healer.StageRequest) error {
+	switch refused := e.row.Code == codes.Unauthenticated; {
+	case refused && !with.Called && e.method == methodHeal:
+		return fmt.Errorf("%w; no secrets are sent with it in a cluster", e)
+	case refused && with.Called:
 		return &healer.Error{Kind: healer.KindUnauthenticated, Text: fmt.Sprintf("driver %s refused the secrets", healer.QuoteName(c.Driver)), Err: e}
 	case p.atWork(c):
 		return unsettledError{e}

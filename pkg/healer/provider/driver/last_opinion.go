@@ -44,8 +44,6 @@ func (m memory) lastOpinion(c healer.Case) *Opinion {
 		return nil // the driver has staged another instance since
 	}
 	o.about(c, at)
-	// Cleaned again: this call may bring secrets that the other one did not know.
-	text := clean(c.Volume, o.Text, min(len(o.Text), maxLast))
-	o.Text = fmt.Sprintf("%s; that was %s ago, and it cannot be asked now", text, m.clock.Now().Sub(o.asked).Truncate(time.Second))
+	o.Text = fmt.Sprintf("%s; that was %s ago, and it cannot be asked now", clean(o.Text, maxLast), m.clock.Now().Sub(o.asked).Truncate(time.Second))
 	return &o.Opinion
 }

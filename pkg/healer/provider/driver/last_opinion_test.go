@@ -53,11 +53,6 @@ func TestLastOpinionStands(t *testing.T) {
 		e.Opinion.Text != first.Opinion.Text+"; that was 2m0s ago, and it cannot be asked now" {
 		t.Errorf("%+v: %+v", e, e.Opinion)
 	}
-	later := healthy()
-	later.Volume.Secrets = healer.Secrets{"key": "Gone"}
-	if e := collect(t, p, later); strings.Contains(e.Opinion.Text, "Gone") {
-		t.Errorf("it quotes a secret: %s", e.Opinion.Text)
-	}
 	clock.pass(opinionFor)
 	if e := collect(t, p, healthy()); e.Opinion != nil {
 		t.Errorf("it stands for ever: %+v", e.Opinion)

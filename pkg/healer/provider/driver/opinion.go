@@ -160,7 +160,7 @@ func (p *Provider) askHealth(ctx context.Context, c healer.Case, conn *connectio
 	slices.SortStableFunc(entries, func(a, b *csi.VolumeHealth_VolumeHealthEntry) int { return int(b.GetStatus()) - int(a.GetStatus()) })
 	var texts []string
 	for _, e := range entries[:min(len(entries), maxEntries)] {
-		texts = append(texts, fmt.Sprintf("%s (%s)", clean(c.Volume, e.GetReason(), maxName), clean(c.Volume, e.GetMessage(), maxText)))
+		texts = append(texts, fmt.Sprintf("%s (%s)", clean(e.GetReason(), maxName), clean(e.GetMessage(), maxText)))
 	}
 	if more := len(entries) - len(texts); more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d more", more))

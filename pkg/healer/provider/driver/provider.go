@@ -26,7 +26,7 @@ type Config struct {
 	// StepTimeout is how long a driver may take to heal a volume, DriverTimeout how long
 	// to stage one.
 	StepTimeout, DriverTimeout time.Duration
-	// Stager says which drivers stage volumes anew.
+	// Stager says which drivers stage volumes anew, and with what drivers are called.
 	Stager Stager
 	// Host is the node.
 	Host Host
@@ -89,15 +89,15 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 		p.memory.keepOpinion(c, e.Opinion)
 	} else {
 		e.Opinion = p.memory.lastOpinion(c)
-		e.NotAsked = "cannot be asked: " + clean(c.Volume, err.Error(), maxText)
+		e.NotAsked = "cannot be asked: " + clean(err.Error(), maxText)
 	}
 	if e.HealsAt, err = p.healsAt(ctx, c, socket, each); err != nil {
-		e.NotOffered = clean(c.Volume, err.Error(), maxText)
+		e.NotOffered = clean(err.Error(), maxText)
 	}
 	if s, remembers := p.cfg.Stager.(interface{ Remember(c healer.Case) }); remembers {
 		s.Remember(c)
 	}
-	if _, may := restageable(c); may && p.cfg.Stager != nil {
+	if _, may := restageable(c); may {
 		e.StagesAt, e.NotRestaged = socket, p.rests(c, methodStage)
 		if e.Order, err = p.cfg.Stager.Order(c.Driver); err != nil {
 			e.NotRestaged = err.Error()

@@ -17,7 +17,8 @@ import (
 // StepRestage has the driver stage a volume anew whose FUSE daemon has died.
 const StepRestage = "restage"
 
-// Stager says which drivers are told to stage volumes anew, and with what.
+// Stager says which drivers are told to stage volumes anew, and with what drivers are
+// called.
 type Stager interface {
 	// Order returns how a driver is told. Its error says why it is not, and what would
 	// change that.
@@ -25,12 +26,16 @@ type Stager interface {
 	// Request returns what kubelet would call the driver with. It fails for what cannot be
 	// told exactly.
 	Request(ctx context.Context, c healer.Case, staged healer.MountPoint) (healer.StageRequest, error)
+	// Usage returns the part of it that a driver is told to heal with, in a cluster without
+	// secrets.
+	Usage(ctx context.Context, c healer.Case, at healer.MountPoint) (healer.StageRequest, error)
 }
 
 // Host is what is asked of the host; *host.Node is the real one.
 type Host interface {
 	FUSEDaemons(ctx context.Context, dev host.Dev) (host.FUSEDaemons, error)
 	UnmountDead(ctx context.Context, path string, stack []host.Mount, revalidate func(context.Context) error) error
+	TryMountDead(ctx context.Context, path string, before host.Mount) error
 	MountDead(ctx context.Context, path string, before host.Mount, place bool) (placed, changed bool, err error)
 }
 

@@ -46,6 +46,8 @@ type fakeHost struct {
 	// mounted is what is there: empty, "dead", "new".
 	mounted string
 	acts    []string
+	// cannotMount is why no mount without a daemon can be put there.
+	cannotMount error
 }
 
 func (h *fakeHost) FUSEDaemons(context.Context, host.Dev) (host.FUSEDaemons, error) {
@@ -58,6 +60,10 @@ func (h *fakeHost) UnmountDead(ctx context.Context, _ string, _ []host.Mount, re
 	}
 	h.acts, h.mounted = append(h.acts, "unmount"), ""
 	return nil
+}
+
+func (h *fakeHost) TryMountDead(context.Context, string, host.Mount) error {
+	return h.cannotMount
 }
 
 func (h *fakeHost) MountDead(_ context.Context, _ string, _ host.Mount, place bool) (placed, changed bool, err error) {
@@ -273,7 +279,7 @@ func TestAccessMode(t *testing.T) {
 		{healer.StageRequest{VolumeAccessMode: "ReadWriteMany"}, modes{group}, ""},
 		{healer.StageRequest{VolumeAccessMode: "New"}, modes{stage}, ""},
 	} {
-		mode, err := accessMode(tc.with, tc.offered)
+		mode, err := stagingMode(tc.with, tc.offered)
 		if (err != nil) != (tc.want == "") || err == nil && mode.String() != tc.want {
 			t.Errorf("%+v with %v: %s, %v", tc.with, tc.offered, mode, err)
 		}

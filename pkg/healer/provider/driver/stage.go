@@ -20,6 +20,7 @@ type staging struct {
 	c          healer.Case
 	staged     healer.MountPoint
 	conn       *connection
+	with       healer.StageRequest
 	request    *csi.NodeStageVolumeRequest
 	revalidate func(context.Context) error
 	// bare is true once the step took the dead mounts off, or found none.
@@ -54,16 +55,16 @@ func (s *staging) prepare(ctx context.Context, e Evidence) error {
 	if err := s.daemonsGone(ctx, s.staged); err != nil {
 		return err
 	}
+	if err := s.cfg.Host.TryMountDead(ctx, s.staged.Path, s.before()); err != nil {
+		return err
+	}
 	conn, mode, err := s.connectToStage(ctx, s.c, with, e.StagesAt)
 	if err != nil {
 		return err
 	}
-	s.conn = conn
+	s.conn, s.with = conn, with
 	s.request = &csi.NodeStageVolumeRequest{
-		VolumeId: s.c.Volume.ID, StagingTargetPath: at, VolumeCapability: &csi.VolumeCapability{
-			AccessMode: &csi.VolumeCapability_AccessMode{Mode: mode},
-			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: with.FSType, MountFlags: with.MountFlags}},
-		},
+		VolumeId: s.c.Volume.ID, StagingTargetPath: at, VolumeCapability: capability(with, mode, with.MountFlags),
 		PublishContext: with.PublishContext, VolumeContext: with.VolumeContext, Secrets: with.Secrets,
 	}
 	return nil
@@ -75,63 +76,30 @@ func (p *Provider) connectToStage(ctx context.Context, c healer.Case, with heale
 	if conn, err = p.connect(ctx, c, socket, p.cfg.StepTimeout/parts); err != nil {
 		return nil, mode, err
 	}
-	conn.volume = withSecrets(c.Volume, with)
 	offered, err := conn.introduce(ctx) // each time: it is told secrets
 	if err == nil {
-		mode, err = accessMode(with, offered)
+		mode, err = stagingMode(with, offered)
 	}
 	if err != nil {
 		conn.close()
 		return nil, mode, err
 	}
-	conn.each = p.cfg.DriverTimeout
+	// Mount flags may be sensitive, too (CSI, VolumeCapability).
+	conn.each, conn.secret = p.cfg.DriverTimeout, len(with.Secrets)+len(with.MountFlags) > 0
 	return conn, mode, nil
 }
 
-// accessMode returns the access mode as kubelet does (pkg/volume/csi/csi_client.go). It
+// stagingMode returns the access mode as kubelet does (pkg/volume/csi/csi_client.go). It
 // fails where kubelet would not call the driver, or call it with what is not known here.
-func accessMode(with healer.StageRequest, offered []csi.NodeServiceCapability_RPC_Type) (mode csi.VolumeCapability_AccessMode_Mode, err error) {
+func stagingMode(with healer.StageRequest, offered []csi.NodeServiceCapability_RPC_Type) (mode csi.VolumeCapability_AccessMode_Mode, err error) {
 	offers := func(t csi.NodeServiceCapability_RPC_Type) bool { return slices.Contains(offered, t) }
 	switch {
 	case !offers(csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME):
 		return mode, fmt.Errorf("%w: the driver does not offer STAGE_UNSTAGE_VOLUME", healer.ErrRefused)
 	case with.FSGroup && offers(csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP):
 		return mode, fmt.Errorf("%w: the driver applies the fsGroup of a pod (VOLUME_MOUNT_GROUP), and only kubelet knows which", healer.ErrRefused)
-	case with.AccessMode != "":
-		return csi.VolumeCapability_AccessMode_Mode(csi.VolumeCapability_AccessMode_Mode_value[with.AccessMode]), nil
 	}
-	many := offers(csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER)
-	switch with.VolumeAccessMode {
-	case "ReadOnlyMany":
-		return csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, nil
-	case "ReadWriteMany":
-		return csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, nil
-	case "ReadWriteOnce":
-		mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
-	case "ReadWriteOncePod":
-		mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
-	default:
-		return mode, fmt.Errorf("%w: access mode %.40q is not known", healer.ErrRefused, with.VolumeAccessMode)
-	}
-	if !many {
-		mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
-	}
-	return mode, nil
-}
-
-// withSecrets returns the volume with all that must not be shown of a request.
-func withSecrets(v healer.Volume, with healer.StageRequest) healer.Volume {
-	all := healer.Secrets{}
-	for i, from := range []healer.Secrets{v.Secrets, v.Context, with.Secrets, with.VolumeContext, with.PublishContext} {
-		for key, value := range from {
-			all[fmt.Sprint(i, key)] = value
-		}
-	}
-	for i, flag := range with.MountFlags {
-		all[fmt.Sprint("flag ", i)] = flag
-	}
-	v.Secrets = all
-	return v
+	return accessMode(with, offers(csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER))
 }
 
 // daemonsGone fails unless no process has the connection of a dead mount open: it could
@@ -235,7 +203,7 @@ func (s *staging) finish(ctx context.Context, err error) error {
 		s.settle(s.c, methodStage, e)
 	}
 	if e != nil {
-		err = s.judge(s.c, e)
+		err = s.judge(s.c, e, s.with)
 	}
 	unwanted := s.revalidate(ctx)
 	placed, changed, mountErr := s.cfg.Host.MountDead(ctx, s.staged.Path, s.before(), unwanted == nil)

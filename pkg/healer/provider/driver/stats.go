@@ -28,7 +28,7 @@ func (p *Provider) askStats(ctx context.Context, c healer.Case, conn *connection
 	if !abnormal {
 		return nil, nil //nolint:nilnil // nothing is wrong
 	}
-	return &Opinion{Status: healer.Degraded, Text: conn.says() + clean(c.Volume, message, maxText)}, nil
+	return &Opinion{Status: healer.Degraded, Text: conn.says() + clean(message, maxText)}, nil
 }
 
 // conditionIn reads the VolumeCondition of CSI before 1.13 in the fields of a

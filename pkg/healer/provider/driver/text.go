@@ -5,7 +5,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
@@ -15,13 +14,9 @@ const (
 	maxName = 63
 )
 
-// clean returns what a driver wrote as half a sentence on one line, without the values
-// of secrets and volume_context: drivers quote what they were called with.
-func clean(v healer.Volume, text string, limit int) string {
-	redact := func(text string) string { return v.Context.Redact(v.Secrets.Redact(text)) }
-	// Again afterwards: one value may have been on two lines.
-	text = redact(strings.Join(strings.FieldsFunc(redact(text), notText), " "))
-	text = strings.TrimRight(text, ". ")
+// clean returns what a driver wrote as half a sentence on one line.
+func clean(text string, limit int) string {
+	text = strings.TrimRight(strings.Join(strings.FieldsFunc(text, notText), " "), ". ")
 	if text == "" {
 		return "no text"
 	}

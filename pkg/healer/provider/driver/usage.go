@@ -1,7 +1,9 @@
 package driver
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -34,22 +36,37 @@ func mayHaveDisk(c healer.Case) bool {
 	return len(types) == 0 || slices.ContainsFunc(types, func(t string) bool { return !mount.IsType(t, mount.NoDisk) })
 }
 
-// capability returns how the volume is used, as the caller said, without mount flags,
-// which may hold secrets; nil if it did not say.
-func capability(c healer.Case) *csi.VolumeCapability {
-	said := c.Volume.Capability
-	if said == nil && !c.Block {
+// accessMode returns CSI's access mode; UNKNOWN where none is said. many is true for a
+// driver that offers SINGLE_NODE_MULTI_WRITER.
+func accessMode(with healer.StageRequest, many bool) (csi.VolumeCapability_AccessMode_Mode, error) {
+	mode, known := map[string]csi.VolumeCapability_AccessMode_Mode{
+		"":                 csi.VolumeCapability_AccessMode_UNKNOWN,
+		"ReadOnlyMany":     csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY,
+		"ReadWriteMany":    csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER,
+		"ReadWriteOnce":    csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER,
+		"ReadWriteOncePod": csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER,
+	}[with.VolumeAccessMode]
+	switch {
+	case with.AccessMode != "":
+		mode = csi.VolumeCapability_AccessMode_Mode(csi.VolumeCapability_AccessMode_Mode_value[with.AccessMode])
+	case !known:
+		return mode, fmt.Errorf("%w: access mode %.40q is not known", healer.ErrRefused, with.VolumeAccessMode)
+	case !many && strings.HasPrefix(with.VolumeAccessMode, "ReadWriteOnce"):
+		mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+	}
+	return mode, nil
+}
+
+// capability returns how the volume is used; nil if that is not said.
+func capability(with healer.StageRequest, mode csi.VolumeCapability_AccessMode_Mode, flags healer.SecretList) *csi.VolumeCapability {
+	if mode == csi.VolumeCapability_AccessMode_UNKNOWN {
 		return nil
 	}
-	var out csi.VolumeCapability
-	if said != nil {
-		mode := csi.VolumeCapability_AccessMode_Mode_value[said.AccessMode]
-		out.AccessMode = &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_Mode(mode)}
-	}
-	if c.Block {
+	out := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: mode}}
+	if with.Block {
 		out.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
 	} else {
-		out.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: said.FSType}}
+		out.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: with.FSType, MountFlags: flags}}
 	}
-	return &out
+	return out
 }

@@ -65,7 +65,9 @@ func TestDelegateSaysHowTheVolumeIsUsed(t *testing.T) {
 		"filesystem": {func(c *healer.Case) {
 			c.Volume.Capability = &healer.Capability{AccessMode: "SINGLE_NODE_WRITER", Access: healer.AccessMount, FSType: "xfs"}
 		}, false, "xfs"},
-		"raw block": {func(c *healer.Case) { c.Block = true }, true, ""},
+		"raw block": {func(c *healer.Case) {
+			c.Volume.Capability = &healer.Capability{AccessMode: "MULTI_NODE_MULTI_WRITER", Access: healer.AccessBlock}
+		}, true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake()

@@ -1,0 +1,99 @@
+package driver
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// clusters is the Stager of a cluster, which has one volume.
+type clusters struct {
+	FromCall
+	with healer.StageRequest
+	err  error
+}
+
+func (s clusters) Request(context.Context, healer.Case, healer.MountPoint) (healer.StageRequest, error) {
+	return s.with, s.err
+}
+
+func (s clusters) Usage(context.Context, healer.Case, healer.MountPoint) (healer.StageRequest, error) {
+	return s.with, s.err
+}
+
+// In a cluster a driver is told to heal with what the API says; one that wants secrets is
+// reported, as no caller can send them.
+func TestDelegateInACluster(t *testing.T) {
+	f := newFake()
+	f.heal = code(codes.Unauthenticated)
+	p := f.serve(t)
+	p.cfg.Stager = clusters{with: healer.StageRequest{
+		VolumeAccessMode: "ReadWriteOnce", Block: true, MountFlags: healer.SecretList{"flag"}, VolumeContext: healer.Secrets{"pool": "the API's"},
+	}}
+	err := delegateOf(t, p, lost()).Run(t.Context(), allowed)
+	if err == nil || healer.KindOf(err) == healer.KindUnauthenticated || healer.Classify(StepDelegate, "", err).String() != "terminal/permission" ||
+		!strings.Contains(err.Error(), "NodeHealer: UNAUTHENTICATED: no "+secret+"; no secrets are sent with it in a cluster") {
+		t.Errorf("it fails with %v", err)
+	}
+	r := f.healed
+	if len(r.GetSecrets()) > 0 || r.GetVolumeContext()["pool"] != "the API's" || r.GetVolumeCapability().GetBlock() == nil ||
+		r.GetVolumeCapability().GetAccessMode().GetMode() != csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER {
+		t.Errorf("it is told %s", r)
+	}
+	f.healed, p.cfg.Stager = nil, clusters{err: errors.New("the API does not answer")}
+	if err := delegateOf(t, p, lost()).Run(t.Context(), allowed); !errors.Is(err, healer.ErrRefused) || f.healed != nil {
+		t.Errorf("it is told %s, and fails with %v", f.healed, err)
+	}
+}
+
+// What a driver says of a call that carried secrets or mount flags is not repeated.
+func TestWhatIsSaidOfSecrets(t *testing.T) {
+	const odd = `key/"+& 7`
+	spelled := []string{odd, url.QueryEscape(odd), base64.StdEncoding.EncodeToString([]byte(odd)), `key/\"+\u0026 7`}
+	for name, tc := range map[string]struct {
+		with healer.StageRequest
+		says string
+	}{
+		"nothing":     {healer.StageRequest{VolumeContext: healer.Secrets{"mounter": "s3fs"}}, "NodeStageVolume: INTERNAL: s3fs: " + odd},
+		"secrets":     {healer.StageRequest{Secrets: healer.Secrets{"k": odd}}, "NodeStageVolume: INTERNAL: retriable; " + adviceDriver},
+		"mount flags": {healer.StageRequest{MountFlags: healer.SecretList{odd}}, "NodeStageVolume: INTERNAL: retriable; " + adviceDriver},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, _, _ := stagingDriver(t, healer.UnmountFirst, func(*fakeHost) error {
+				return status.Error(codes.Internal, "s3fs: "+strings.Join(spelled, " "))
+			})
+			tc.with.VolumeAccessMode = "ReadWriteMany"
+			from := p.cfg.Stager.(FromCall)
+			p.cfg.Stager = clusters{FromCall: from, with: tc.with}
+			err := restageStep(t, p, dead()).Run(t.Context(), allowed)
+			if err == nil || !strings.Contains(err.Error(), tc.says) {
+				t.Fatalf("it fails with %v", err)
+			}
+			for _, s := range spelled {
+				if name != "nothing" && strings.Contains(err.Error(), s) {
+					t.Errorf("it quotes %q: %v", s, err)
+				}
+			}
+		})
+	}
+}
+
+// A path at which nothing could be put in the end is not made bare.
+func TestRestageFindsOutWhatCouldRefuse(t *testing.T) {
+	p, h, f := stagingDriver(t, healer.UnmountFirst, mounts)
+	s := restageStep(t, p, dead())
+	f.take()
+	h.cannotMount = errors.New("files lie in the directory")
+	if err := s.Run(t.Context(), allowed); !errors.Is(err, h.cannotMount) || len(h.acts) > 0 || len(f.take()) > 0 {
+		t.Errorf("it did %q and fails with %v", h.acts, err)
+	}
+}
