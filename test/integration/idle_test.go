@@ -35,6 +35,7 @@ func TestIdleWorkersHoldNothing(t *testing.T) {
 				n.Expect("healthy", v.Request())
 				v.Unpublish()
 				n.Expect("healed", v.Request())
+				n.Expect("healthy", v.Request()) // those that healed have ended
 			}
 			workers := n.Workers()
 			if len(workers) == 0 {

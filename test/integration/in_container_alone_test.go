@@ -8,8 +8,8 @@ import (
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
-// TestInContainerOpenFiles heals a container and names the processes whose open files
-// stay dead.
+// TestInContainerOpenFiles heals a container in which a file is open, and says that such
+// files stay dead.
 func TestInContainerOpenFiles(t *testing.T) {
 	n := harness.NewNode(t).Start()
 	u := newUsed(n)
@@ -18,7 +18,7 @@ func TestInContainerOpenFiles(t *testing.T) {
 	u.die()
 	a, err := n.Call(u.Request())
 	harness.Must(t, err)
-	for _, has := range []string{"healed:", "pod " + harness.PodUID, "container " + u.c.ID()[:12], "open file"} {
+	for _, has := range []string{"healed:", "pod " + harness.PodUID, "container " + u.c.ID()[:12], "Files opened before stay dead"} {
 		if !strings.Contains(a.GetMessage(), has) {
 			t.Errorf("the message lacks %q: %q", has, a.GetMessage())
 		}
