@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/utils/lru"
 
@@ -75,6 +76,12 @@ func keyOf(resource, namespace, name string) string { return resource + " " + na
 
 // get reads an object from the API; nil: it does not exist.
 func get[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, name string) (T, error) {
+	// The client does not send such a name, and its error would look like an API that does
+	// not answer: a pod may list a claim of any name, and a caller may name any directory.
+	if len(path.IsValidPathSegmentName(name)) > 0 {
+		var none T
+		return none, nil
+	}
 	limit := r.gets
 	if k.resource == podKind.resource {
 		limit = r.podGets
