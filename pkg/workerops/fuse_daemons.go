@@ -221,6 +221,9 @@ func (s *scan) connectionsOf(pid int) (found connections) {
 // descriptor, may wait for its owner.
 func (s *scan) connectionAt(dir, fd string, found *connections) error {
 	link, err := s.proc.readlink(dir + "/fd/" + fd)
+	if errors.Is(err, unix.ENAMETOOLONG) { // anybody may hold such a file, under any name
+		link, err = "/fuse", nil
+	}
 	if err != nil || !path.IsAbs(link) {
 		return err
 	}
