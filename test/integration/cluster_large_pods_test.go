@@ -34,7 +34,7 @@ func TestLargePods(t *testing.T) {
 	t.Run("node-healer", func(t *testing.T) {
 		memory := harness.NewCgroup(t, "memory")
 		memory.Limit(serverMemory)
-		m.Binary = memory.Born(harness.ShippedServer(t))
+		m.Binary = memory.Born(harness.Released(t))
 		t.Cleanup(m.Stop) // before the cgroup goes
 		m.Start()
 		v := m.ruled("beside")
