@@ -61,7 +61,8 @@ func receive(ctx context.Context, method string, recv func(any) error, msg any) 
 	return err
 }
 
-// registrar registers services with handlers that receive through envelopes.
+// registrar registers services with handlers of unary calls that receive through
+// envelopes: the streams, of health and reflection, have no codes of the contract.
 type registrar struct {
 	*grpc.Server
 }
@@ -74,10 +75,6 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	for i, m := range desc.Methods {
 		d.Methods[i] = tolerantMethod(m, "/"+desc.ServiceName+"/"+m.MethodName)
 	}
-	d.Streams = make([]grpc.StreamDesc, len(desc.Streams))
-	for i, s := range desc.Streams {
-		d.Streams[i] = tolerantStream(s, "/"+desc.ServiceName+"/"+s.StreamName)
-	}
 	r.Server.RegisterService(&d, impl)
 }
 
@@ -87,22 +84,4 @@ func tolerantMethod(m grpc.MethodDesc, method string) grpc.MethodDesc {
 		return handle(srv, ctx, func(msg any) error { return receive(ctx, method, dec, msg) }, i)
 	}
 	return m
-}
-
-func tolerantStream(s grpc.StreamDesc, method string) grpc.StreamDesc {
-	handle := s.Handler
-	s.Handler = func(srv any, stream grpc.ServerStream) error {
-		return handle(srv, envelopeStream{stream, method})
-	}
-	return s
-}
-
-type envelopeStream struct {
-	grpc.ServerStream
-	method string
-}
-
-// RecvMsg implements grpc.ServerStream.
-func (s envelopeStream) RecvMsg(msg any) error {
-	return receive(s.Context(), s.method, s.ServerStream.RecvMsg, msg)
 }

@@ -122,6 +122,7 @@ func logUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle g
 }
 
 func logStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	received(stream.Context()) // only callers on this node have streams, and those may be idle
 	started := time.Now()
 	err := handle(srv, stream)
 	logCall(stream.Context(), info.FullMethod, started, err)
