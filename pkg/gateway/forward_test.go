@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"io"
 	"slices"
 	"testing"
@@ -77,7 +78,7 @@ func describe(t *testing.T, conn *grpc.ClientConn, token string) error {
 	if file.GetPackage() != "healer" {
 		t.Errorf("healer.HealerNode is in %s", file.GetName())
 	}
-	if _, err := stream.Recv(); err != io.EOF {
+	if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
 		t.Errorf("after the last question: %v", err)
 	}
 	return nil
@@ -102,7 +103,7 @@ func TestChecksKeepNoHealWaiting(t *testing.T) {
 	checks, leave := context.WithCancel(t.Context())
 	defer leave()
 	begun := make(chan struct{}, maxCalls+1)
-	w.server.wait = func(ctx context.Context, verb string) {
+	w.server.wait = func(verb string) {
 		if verb == forwarded.VerbCheck {
 			begun <- struct{}{}
 			<-checks.Done()

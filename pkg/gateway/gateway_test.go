@@ -121,13 +121,13 @@ type nodeServer struct {
 	heard []metadata.MD
 	err   error
 	// wait runs before a call of a caller with the verb is answered.
-	wait func(ctx context.Context, verb string)
+	wait func(verb string)
 }
 
 func (n *nodeServer) NodeHealer(ctx context.Context, req *healerpb.NodeHealerRequest) (*healerpb.NodeHealerResponse, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	if n.wait != nil {
-		n.wait(ctx, md.Get(forwarded.Verb)[0])
+		n.wait(md.Get(forwarded.Verb)[0])
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
