@@ -179,19 +179,16 @@ func verbsFor(method string) []string {
 	return []string{forwarded.VerbCheck}
 }
 
-// tokenError says why a token was not accepted. That of a token for another audience is
-// "token audiences [...] is invalid for the target audiences [...]", or none.
+// tokenError says why a token was not accepted. Where it has to be for an audience, the
+// API's own words are lost (k8s.io/apiserver compares the audiences first).
 func tokenError(err error, token string, audiences authenticator.Audiences) error {
 	switch {
 	case errors.Is(err, errTooMany):
 		return err
 	case isOutage(err):
 		return outageError(err)
-	case err == nil || strings.Contains(err.Error(), "audiences"):
-		if len(audiences) == 0 {
-			return errors.New("the token is for another audience: the metrics take tokens for the API server")
-		}
-		return fmt.Errorf("the token is for another audience: this server takes tokens for %q (--token-audience adds one)", audiences)
+	case err == nil:
+		return fmt.Errorf("the token is refused by the Kubernetes API, or is for another audience: this server takes tokens for %q (--token-audience adds one)", audiences)
 	}
 	return errors.New(printable.Line("the token is refused by the Kubernetes API: "+strings.ReplaceAll(err.Error(), token, "[redacted]"), maxTextBytes))
 }

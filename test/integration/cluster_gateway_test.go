@@ -135,7 +135,7 @@ func TestMetricsThroughTheGateway(t *testing.T) {
 	}{
 		"without the role": {r.api.Token(t, ns, "another"), http.StatusForbidden, "another may not get /metrics"},
 		"a caller of heal": {r.controllerToken(cluster.ForAudience()), http.StatusForbidden, "may not get /metrics"},
-		"a node's token":   {r.token(ns, "prometheus"), http.StatusUnauthorized, "the metrics take tokens for the API server"},
+		"a node's token":   {r.token(ns, "prometheus"), http.StatusUnauthorized, "the token is refused by the Kubernetes API"},
 		"no token":         {"", http.StatusUnauthorized, "no bearer token"},
 		"no such token":    {"made.up", http.StatusUnauthorized, "the token is refused"},
 	} {
