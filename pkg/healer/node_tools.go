@@ -138,13 +138,8 @@ func (s Secrets) lines() ([]byte, error) {
 
 // outputText returns a program's output in one line.
 func outputText(r host.ProgramResult) string {
-	words := strings.FieldsFunc(strings.ToValidUTF8(string(r.Output), ""), unicode.IsSpace)
-	line := strings.Map(func(c rune) rune {
-		if unicode.IsGraphic(c) {
-			return c
-		}
-		return -1
-	}, strings.Join(words, " "))
+	words := strings.FieldsFunc(strings.ToValidUTF8(string(r.Output), ""), func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsGraphic(c) })
+	line := strings.Join(words, " ")
 	if r.Cut {
 		line += "…"
 	}

@@ -117,7 +117,7 @@ func TestRunWhatAProgramSays(t *testing.T) {
 	}{
 		"nothing":            {"", false, ""},
 		"lines":              {"one\ntwo\r\n\tthree\n", false, "one two three"},
-		"control characters": {"a\x1b[31mb\x00c\u202ed\u200be\xff", false, "a[31mbcde"},
+		"control characters": {"a\x1b[31mb\x00c\u202ed\u200be\xff", false, "a [31mb c d e"},
 		"cut":                {"all is wel", true, "all is wel…"},
 	} {
 		h := &toolHost{result: host.ProgramResult{Output: []byte(tc.output), Cut: tc.cut, Elapsed: time.Second}}

@@ -44,7 +44,7 @@ type StageRequest struct {
 	AccessMode, VolumeAccessMode string
 	FSType                       string
 	MountFlags                   SecretList
-	// FSGroup is true if a pod that uses the volume has an fsGroup.
+	// FSGroup is true if a pod that uses the volume has an fsGroup, or the caller names one.
 	FSGroup        bool
 	PublishContext Secrets
 	VolumeContext  Secrets

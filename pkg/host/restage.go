@@ -7,9 +7,9 @@ import (
 )
 
 // UnmountDead takes all mounts off a staging path, which are FUSE mounts whose daemon is
-// gone, the topmost first.
+// gone, the topmost first, if MountDead could put one like that in their place.
 func (n *Node) UnmountDead(ctx context.Context, path string, stack []Mount, revalidate func(context.Context) error) error {
-	q := workerops.UnmountDeadQuery{Target: path}
+	q := workerops.UnmountDeadQuery{Target: path, FSType: stack[0].FSType, Source: stack[0].Source}
 	for _, m := range stack {
 		q.Stack = append(q.Stack, deadMount(m))
 	}
@@ -17,12 +17,6 @@ func (n *Node) UnmountDead(ctx context.Context, path string, stack []Mount, reva
 		return err
 	}
 	_, err := step(ctx, n, workerops.UnmountDead, q)
-	return err
-}
-
-// TryMountDead finds out all that could refuse MountDead, before UnmountDead.
-func (n *Node) TryMountDead(ctx context.Context, path string, before Mount) error {
-	_, err := step(ctx, n, workerops.MountDead, workerops.MountDeadQuery{Target: path, FSType: before.FSType, Source: before.Source, Try: true})
 	return err
 }
 

@@ -47,11 +47,10 @@ func (p *Policy) Order(driver string) (healer.RestageOrder, error) {
 // API says now.
 func (p *Policy) Request(ctx context.Context, c healer.Case, staged healer.MountPoint) (healer.StageRequest, error) {
 	var none healer.StageRequest
-	w, pv, err := p.volumeOf(ctx, c, staged)
+	w, pv, r, err := p.volumeOf(ctx, c, staged)
 	if err != nil {
 		return none, err
 	}
-	r := usage(pv)
 	if r.FSGroup, err = p.anyFSGroup(ctx, w); err != nil {
 		return none, err
 	}
@@ -73,30 +72,16 @@ func (p *Policy) Request(ctx context.Context, c healer.Case, staged healer.Mount
 
 // Usage returns how the volume's PersistentVolume says that it is used.
 func (p *Policy) Usage(ctx context.Context, c healer.Case, at healer.MountPoint) (healer.StageRequest, error) {
-	_, pv, err := p.volumeOf(ctx, c, at)
-	if err != nil {
-		return healer.StageRequest{}, err
-	}
-	return usage(pv), nil
-}
-
-func usage(pv *corev1.PersistentVolume) healer.StageRequest {
-	r := healer.StageRequest{
-		VolumeAccessMode: string(corev1.ReadWriteOnce), FSType: pv.Spec.CSI.FSType, MountFlags: pv.Spec.MountOptions,
-		Block: pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock, VolumeContext: pv.Spec.CSI.VolumeAttributes,
-	}
-	if len(pv.Spec.AccessModes) > 0 {
-		r.VolumeAccessMode = string(pv.Spec.AccessModes[0])
-	}
-	return r
+	_, _, r, err := p.volumeOf(ctx, c, at)
+	return r, err
 }
 
 // volumeOf asks the API about a volume, and reads the one PersistentVolume that pods of
-// this node have of it.
-func (p *Policy) volumeOf(ctx context.Context, c healer.Case, at healer.MountPoint) (w view, pv *corev1.PersistentVolume, err error) {
+// this node have of it, and how that says that the volume is used.
+func (p *Policy) volumeOf(ctx context.Context, c healer.Case, at healer.MountPoint) (w view, pv *corev1.PersistentVolume, r healer.StageRequest, err error) {
 	w, err = p.ask(ctx, nameAt(c, at), "", true)
 	if err = cmp.Or(err, w.Unavailable); err != nil {
-		return w, nil, err
+		return w, nil, r, err
 	}
 	var names []string
 	for _, b := range w.Volumes {
@@ -105,13 +90,23 @@ func (p *Policy) volumeOf(ctx context.Context, c healer.Case, at healer.MountPoi
 		}
 	}
 	if len(names) != 1 {
-		return w, nil, fmt.Errorf("%d PersistentVolumes of driver %s have this handle, and what a driver is told comes from the one of a volume (inline and migrated volumes have none)", len(names), healer.QuoteName(c.Driver))
+		return w, nil, r, fmt.Errorf("%d PersistentVolumes of driver %s have this handle, and what a driver is told comes from the one of a volume (inline and migrated volumes have none)", len(names), healer.QuoteName(c.Driver))
 	}
 	pv, err = p.cluster.ReadVolume(ctx, names[0])
-	if err == nil && (pv.Spec.CSI == nil || pv.Spec.CSI.Driver != c.Driver || pv.Spec.CSI.VolumeHandle != c.Volume.ID) {
-		err = fmt.Errorf("PersistentVolume %s is of another volume now", pv.Name)
+	switch {
+	case err != nil:
+		return w, nil, r, err
+	case pv.Spec.CSI == nil || pv.Spec.CSI.Driver != c.Driver || pv.Spec.CSI.VolumeHandle != c.Volume.ID:
+		return w, nil, r, fmt.Errorf("PersistentVolume %s is of another volume now", pv.Name)
 	}
-	return w, pv, err
+	r = healer.StageRequest{
+		VolumeAccessMode: string(corev1.ReadWriteOnce), FSType: pv.Spec.CSI.FSType, MountFlags: pv.Spec.MountOptions,
+		Block: pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock, VolumeContext: pv.Spec.CSI.VolumeAttributes,
+	}
+	if len(pv.Spec.AccessModes) > 0 {
+		r.VolumeAccessMode = string(pv.Spec.AccessModes[0])
+	}
+	return w, pv, r, nil
 }
 
 // anyFSGroup reports whether a pod of this node that has the volume has an fsGroup.

@@ -17,6 +17,8 @@ import (
 // UnmountDeadQuery names all mounts at a staging path.
 type UnmountDeadQuery struct {
 	Target string
+	// FSType and Source are those of the topmost.
+	FSType, Source string
 	// Stack are FUSE mounts without a daemon, the topmost first.
 	Stack []Dead
 }
@@ -30,6 +32,10 @@ func unmountDead(q UnmountDeadQuery) (done bool, err error) {
 	}
 	defer target.close()
 	pause("unmount-dead")
+	// What could refuse is found out before: the path must not stay bare.
+	if _, err := mountDead(MountDeadQuery{Target: q.Target, FSType: q.FSType, Source: q.Source, Try: true}); err != nil {
+		return false, err
+	}
 	for _, dead := range q.Stack { // all of them, before the first is gone
 		if err := dead.checkType(target.thread, mount.FUSE); err != nil {
 			return false, err
@@ -99,8 +105,8 @@ type MountDeadQuery struct {
 	Before mount.Ref
 	// Place is false to only tell what is there.
 	Place bool
-	// Try makes the mount and checks all that could refuse it on the directory, while the
-	// dead mounts are still there: once they are off, the path must not stay bare.
+	// Try makes the mount and checks all that could refuse it on the directory, while dead
+	// mounts are still there.
 	Try bool
 }
 

@@ -88,11 +88,7 @@ func (t *Tools) Run(ctx context.Context, p healer.Program) (healer.Output, error
 		return hostileOutput(p), nil
 	case how == failing:
 		out := hostileOutput(p)
-		exit := &healer.ExitError{Program: p.Path, Code: 1, Text: out.Text}
-		if len(p.Stdin) > 0 {
-			exit.Text = ""
-		}
-		return out, exit
+		return out, &healer.ExitError{Program: p.Path, Code: 1, Text: out.Text}
 	case t.Programs[p.Path] == nil:
 		return healer.Output{}, &fs.PathError{Op: "exec", Path: p.Path, Err: fs.ErrNotExist}
 	default:

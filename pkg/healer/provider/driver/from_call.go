@@ -39,29 +39,22 @@ func (f FromCall) Order(driver string) (healer.RestageOrder, error) {
 	return "", fmt.Errorf("driver %s is not switched on: see docs/restage.md for what to test first, then --restage-driver %s=ORDER", healer.QuoteName(driver), healer.QuoteName(driver))
 }
 
-// said is the volume as the call, or the last one, has it.
-func (f FromCall) said(c healer.Case) healer.Volume {
-	if last, known := f.last.Get(keyOf(c)); known && c.Volume.Unasked {
-		return last.(healer.Volume)
-	}
-	return c.Volume
-}
-
 // Request implements Stager.
 func (f FromCall) Request(ctx context.Context, c healer.Case, staged healer.MountPoint) (healer.StageRequest, error) {
-	switch v := f.said(c); {
-	case v.Capability == nil:
-		return healer.StageRequest{}, errors.New("no call had a volume_capability, without which the driver stages nothing")
-	case v.MountGroup != "":
-		return healer.StageRequest{}, errors.New("the call has a volume_mount_group, which only kubelet knows to apply")
+	r, err := f.Usage(ctx, c, staged)
+	if r.AccessMode == "" {
+		err = errors.New("no call had a volume_capability, without which the driver stages nothing")
 	}
-	return f.Usage(ctx, c, staged)
+	return r, err
 }
 
 // Usage implements Stager.
 func (f FromCall) Usage(_ context.Context, c healer.Case, _ healer.MountPoint) (healer.StageRequest, error) {
-	v := f.said(c)
-	r := healer.StageRequest{Called: true, MountFlags: v.MountFlags, VolumeContext: v.Context, Secrets: v.Secrets}
+	v := c.Volume
+	if last, known := f.last.Get(keyOf(c)); known && v.Unasked {
+		v = last.(healer.Volume)
+	}
+	r := healer.StageRequest{Called: true, MountFlags: v.MountFlags, FSGroup: v.MountGroup != "", VolumeContext: v.Context, Secrets: v.Secrets}
 	if u := v.Capability; u != nil {
 		r.AccessMode, r.FSType, r.Block = u.AccessMode, u.FSType, u.Access == healer.AccessBlock
 	}

@@ -35,7 +35,6 @@ type Stager interface {
 type Host interface {
 	FUSEDaemons(ctx context.Context, dev host.Dev) (host.FUSEDaemons, error)
 	UnmountDead(ctx context.Context, path string, stack []host.Mount, revalidate func(context.Context) error) error
-	TryMountDead(ctx context.Context, path string, before host.Mount) error
 	MountDead(ctx context.Context, path string, before host.Mount, place bool) (placed, changed bool, err error)
 }
 

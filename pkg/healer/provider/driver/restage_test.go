@@ -46,8 +46,6 @@ type fakeHost struct {
 	// mounted is what is there: empty, "dead", "new".
 	mounted string
 	acts    []string
-	// cannotMount is why no mount without a daemon can be put there.
-	cannotMount error
 }
 
 func (h *fakeHost) FUSEDaemons(context.Context, host.Dev) (host.FUSEDaemons, error) {
@@ -60,10 +58,6 @@ func (h *fakeHost) UnmountDead(ctx context.Context, _ string, _ []host.Mount, re
 	}
 	h.acts, h.mounted = append(h.acts, "unmount"), ""
 	return nil
-}
-
-func (h *fakeHost) TryMountDead(context.Context, string, host.Mount) error {
-	return h.cannotMount
 }
 
 func (h *fakeHost) MountDead(_ context.Context, _ string, _ host.Mount, place bool) (placed, changed bool, err error) {

@@ -55,9 +55,6 @@ func (s *staging) prepare(ctx context.Context, e Evidence) error {
 	if err := s.daemonsGone(ctx, s.staged); err != nil {
 		return err
 	}
-	if err := s.cfg.Host.TryMountDead(ctx, s.staged.Path, s.before()); err != nil {
-		return err
-	}
 	conn, mode, err := s.connectToStage(ctx, s.c, with, e.StagesAt)
 	if err != nil {
 		return err

@@ -86,14 +86,3 @@ func TestWhatIsSaidOfSecrets(t *testing.T) {
 		})
 	}
 }
-
-// A path at which nothing could be put in the end is not made bare.
-func TestRestageFindsOutWhatCouldRefuse(t *testing.T) {
-	p, h, f := stagingDriver(t, healer.UnmountFirst, mounts)
-	s := restageStep(t, p, dead())
-	f.take()
-	h.cannotMount = errors.New("files lie in the directory")
-	if err := s.Run(t.Context(), allowed); !errors.Is(err, h.cannotMount) || len(h.acts) > 0 || len(f.take()) > 0 {
-		t.Errorf("it did %q and fails with %v", h.acts, err)
-	}
-}
