@@ -1,15 +1,12 @@
 package integration
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
 	"github.com/csi-addons/node-healer/test/harness"
@@ -17,9 +14,9 @@ import (
 )
 
 const (
-	// largePods is how many pods of about 1 MB there are, manyVolumes how many of them
-	// have volumes instead of one long argument: they take most memory once decoded.
-	largePods, manyVolumes = 400, 8
+	// largePods is how many pods of about 1 MB there are, manyParts how many of them have
+	// many volumes instead of one long argument: they take most memory once decoded.
+	largePods, manyParts = 400, 20
 	// What the manifests give.
 	serverMemory, controllerMemory = 512 << 20, 256 << 20
 )
@@ -68,37 +65,31 @@ func (m *member) within(t *testing.T, memory *harness.Cgroup, limit int64) {
 	}
 }
 
-// createLargePods makes the tenant's pods. Half of them end as those do for which a node
-// has no place.
+// createLargePods makes the tenant's pods. Half of them ended as those do for which a node
+// has no place. The API takes such pods from whoever may create pods.
 func (m *member) createLargePods(namespace string) {
-	t, pods := m.T, m.api.Admin().CoreV1().Pods(namespace)
-	t.Helper()
-	none := int64(0)
-	t.Cleanup(func() {
-		harness.Must(t, pods.DeleteCollection(context.Background(), metav1.DeleteOptions{GracePeriodSeconds: &none}, metav1.ListOptions{}))
-	})
-	var makers errgroup.Group
-	makers.SetLimit(4)
+	m.T.Helper()
+	var pods []*corev1.Pod
 	for i := range largePods {
-		makers.Go(func() error {
-			pod := cluster.Pod(namespace, fmt.Sprintf("large-%03d", i), thisNode)
-			pod.Status = corev1.PodStatus{}
-			if i%(largePods/manyVolumes) == 0 {
-				for n := range 12_000 {
-					pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: fmt.Sprintf("%x", n), VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
-				}
-			} else {
-				pod.Spec.Containers[0].Args = []string{strings.Repeat("x", 1<<20)}
+		pod := cluster.Pod(namespace, fmt.Sprintf("large-%03d", i), thisNode)
+		pod.Status = corev1.PodStatus{Phase: corev1.PodPending}
+		if i%2 == 1 {
+			pod.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfpods"}
+		}
+		if i%(largePods/manyParts) == 0 {
+			for n := range 40_000 {
+				pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: fmt.Sprintf("%x", n), VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 			}
-			if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil || i%2 == 0 {
-				return err
-			}
-			ended := []byte(`{"status": {"phase": "Failed", "reason": "OutOfpods"}}`)
-			_, err := pods.Patch(t.Context(), pod.Name, types.MergePatchType, ended, metav1.PatchOptions{}, "status")
-			return err
-		})
+		} else {
+			pod.Spec.Containers[0].Args = []string{strings.Repeat("x", 1<<20)}
+		}
+		pods = append(pods, pod)
 	}
-	harness.Must(t, makers.Wait())
+	m.api.StorePods(m.T, namespace, pods...)
+	harness.Eventually(m.T, "the API knows them", func() bool {
+		list, err := m.api.Admin().CoreV1().Pods(namespace).List(m.T.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + pods[largePods-1].Name, ResourceVersion: "0"})
+		return err == nil && len(list.Items) == 1
+	})
 }
 
 // endJobs makes jobs at one time, each for a claim that a pod uses on a node that is not
