@@ -88,7 +88,22 @@ func limitTime(ctx context.Context, call *tap.Info) (context.Context, error) {
 	}
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	context.AfterFunc(ctx, cancel) // gRPC ends ctx with the call
-	return limited, nil
+	return context.WithValue(limited, endKey{}, cancel), nil
+}
+
+// endKey is that of the function which ends a call.
+type endKey struct{}
+
+// receive receives the whole request of a call, which ends if that takes too long: what
+// was received of it takes memory meanwhile.
+func receive(in grpc.ServerStream) (request []byte, err error) {
+	if end, ok := in.Context().Value(endKey{}).(context.CancelFunc); ok {
+		defer time.AfterFunc(receiveTimeout, end).Stop()
+	}
+	if err = in.RecvMsg(&request); errors.Is(err, io.EOF) {
+		err = operationFailed.status("a call without a request")
+	}
+	return request, err
 }
 
 // serve is a grpc.StreamHandler for every method. It authorizes the caller before it
@@ -138,10 +153,8 @@ func (g *Gateway) reflect(in grpc.ServerStream) error {
 // passOn receives a whole request before it asks the server, and nothing of the caller's
 // own metadata goes with it.
 func (g *Gateway) passOn(in grpc.ServerStream, method string, who caller) error {
-	var request []byte
-	if err := in.RecvMsg(&request); errors.Is(err, io.EOF) {
-		return operationFailed.status("a call without a request")
-	} else if err != nil {
+	request, err := receive(in)
+	if err != nil {
 		return err
 	}
 	answer, err := g.ask(in.Context(), method, request, who)

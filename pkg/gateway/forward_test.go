@@ -142,3 +142,19 @@ func TestChecksKeepNoHealWaiting(t *testing.T) {
 		}
 	}
 }
+
+// TestCallWithoutARequestEnds: a caller that begins a call and does not send its request
+// is not waited for; one whose volume takes longer than that is.
+func TestCallWithoutARequestEnds(t *testing.T) {
+	w := newWorld(t, TLS{})
+	w.server.wait = func(string) { time.Sleep(receiveTimeout + time.Second/2) }
+	conn := w.dial()
+	stream, err := conn.NewStream(with(t, checking), &grpc.StreamDesc{ClientStreams: true}, healerpb.HealerNode_NodeHealer_FullMethodName)
+	must(t, err)
+	if err := stream.RecvMsg(&healerpb.NodeHealerResponse{}); status.Code(err) != codes.Canceled {
+		t.Errorf("without a request: %v", err)
+	}
+	if _, err := healerpb.NewHealerNodeClient(conn).NodeHealer(with(t, healing), &healerpb.NodeHealerRequest{VolumeId: "v"}); err != nil {
+		t.Errorf("a call that takes long: %v", err)
+	}
+}

@@ -38,6 +38,9 @@ const (
 	// callTimeout is how long a call may take in all. What the server works on goes on
 	// after it.
 	callTimeout = 5 * time.Minute
+	// receiveTimeout is how long the request of an authorized call may take until all of
+	// it is received. Clients have it when they begin the call.
+	receiveTimeout = 5 * time.Second
 	// maxReflections are answered at a time, reflectionTimeout is how long each may
 	// take, idle or not.
 	maxReflections    = 16

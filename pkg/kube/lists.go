@@ -24,7 +24,8 @@ const (
 	// provisioners such volumes, of which there may be 40,000.
 	podsPerPage, volumesPerPage = 10, 100
 	// maxPageBytes bounds a page that is decoded, in which a pod may take 30 times its
-	// size (with 40,000 volumes). After one that is larger the list goes on object by object.
+	// size (with 40,000 volumes). After one that is larger the list goes on with one object, and
+	// with twice as many in each page after that.
 	maxPageBytes = 1 << 20
 	// maxLists bounds the attempts to read a list in one snapshot.
 	maxLists = 3
@@ -66,6 +67,7 @@ func (c *Client) pages(ctx context.Context, what request, selector fields.Select
 		if page.Continue = of.GetContinue(); page.Continue == "" {
 			return snapshot, nil
 		}
+		page.Limit = min(perPage, 2*page.Limit)
 	}
 }
 
