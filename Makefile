@@ -156,7 +156,9 @@ vet: ## go vet
 	$(GO) vet -tags faults $(FAULTS)
 
 .PHONY: lint
-lint: $(TOOLS)/golangci-lint ## golangci-lint, with the import fences
+lint: $(TOOLS)/golangci-lint ## golangci-lint, with the import fences, and the budget of lines
+	.ci/check-budget
+	$(GO) mod tidy -diff
 	$(TOOLS)/golangci-lint run
 	$(TOOLS)/golangci-lint run --build-tags faults $(FAULTS)
 

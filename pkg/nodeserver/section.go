@@ -19,38 +19,43 @@ type section struct {
 	rest func(shown int) string
 }
 
-// maxItems is how many items of a section are told at most; the rest is counted.
-const maxItems = 8
-
-// write returns the sentences in at most limit bytes: of each section as many items as
-// have room, in full, and the rest counted. Where the first item of each is too long,
-// all are cut alike.
+// write returns the sentences in at most limit bytes. The first item of each section is told
+// in full, then by turns one more of each for which there is room; the rest is counted.
+// Where the first ones are too long, all are cut alike.
 func write(sections []section, limit int) string {
 	sections = slices.DeleteFunc(sections, func(s section) bool { return len(s.items) == 0 })
-	text := func(shown, itemBytes int) string {
+	shown := slices.Repeat([]int{1}, len(sections))
+	text := func(itemBytes int) string {
 		texts := make([]string, 0, len(sections))
-		for _, s := range sections {
-			texts = append(texts, s.text(shown, itemBytes))
+		for i, s := range sections {
+			texts = append(texts, s.text(shown[i], itemBytes))
 		}
 		return strings.Join(texts, ". ")
 	}
-	for shown := maxItems; shown > 0; shown-- {
-		if whole := text(shown, limit); len(whole) <= limit {
-			return whole
+	for more := true; more; {
+		more = false
+		for i, s := range sections {
+			if shown[i] == len(s.items) {
+				continue
+			}
+			if shown[i]++; len(text(limit)) > limit {
+				shown[i]--
+				continue
+			}
+			more = true
 		}
 	}
 	const shortest = 32
 	for itemBytes := limit; itemBytes > shortest; itemBytes -= shortest {
-		if cut := text(1, itemBytes); len(cut) <= limit {
+		if cut := text(itemBytes); len(cut) <= limit {
 			return cut
 		}
 	}
-	return printable.Line(text(1, shortest), limit)
+	return printable.Line(text(shortest), limit)
 }
 
 // text shows the first items, each in at most itemBytes, and counts the rest.
 func (s section) text(shown, itemBytes int) string {
-	shown = min(shown, len(s.items))
 	items := make([]string, 0, shown)
 	for _, item := range s.items[:shown] {
 		items = append(items, printable.Line(item, itemBytes))
