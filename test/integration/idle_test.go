@@ -35,12 +35,13 @@ func TestIdleWorkersHoldNothing(t *testing.T) {
 				n.Expect("healthy", v.Request())
 				v.Unpublish()
 				n.Expect("healed", v.Request())
-				n.Expect("healthy", v.Request()) // those that healed have ended
 			}
-			workers := n.Workers()
-			if len(workers) == 0 {
-				t.Fatal("no worker waits for work: the test shows nothing")
-			}
+			var workers []int
+			harness.Eventually(t, "a worker waits for work", func() bool {
+				n.Expect("healthy", served.Request()) // those that healed, or searched for daemons, have ended
+				workers = n.Workers()
+				return len(workers) > 0
+			})
 			for _, pid := range workers {
 				holdsNothing(t, pid)
 				namespaces := map[string]bool{namespaceOf(t, os.Getpid()): true, namespaceOf(t, n.PID()): true}
