@@ -14,7 +14,7 @@ import (
 
 // newMetrics returns what counts; without --metrics-socket nothing reads it. It comes
 // before the first client of the API, as client-go reads what is set here without a lock.
-func newMetrics(providers []healer.Provider, pool *worker.Pool) (*metrics.Metrics, error) {
+func newMetrics(pool *worker.Pool) (*metrics.Metrics, error) {
 	m, err := metrics.New(metrics.Config{Version: version, Reasons: healer.Reasons(), Workers: pool.Stats})
 	if err != nil {
 		return nil, err

@@ -79,7 +79,7 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	counts, err := newMetrics(providers, pool)
+	counts, err := newMetrics(pool)
 	if err != nil {
 		return err
 	}

@@ -38,9 +38,12 @@ type gateways struct {
 
 func newGateways(reader client.Reader, api client.SubResourceClientConstructor, cfg Gateways) (*gateways, error) {
 	for _, f := range []struct{ name, value string }{
-		{"the gateways' namespace", cfg.Namespace}, {"the gateways' server name", cfg.Server},
-		{"the own namespace", cfg.Self.Namespace}, {"the own account", cfg.Self.Account},
-		{"the own pod", cfg.Self.Pod}, {"the own pod's UID", cfg.Self.PodUID},
+		{"the gateways' namespace", cfg.Namespace},
+		{"the gateways' server name", cfg.Server},
+		{"the own namespace", cfg.Self.Namespace},
+		{"the own account", cfg.Self.Account},
+		{"the own pod", cfg.Self.Pod},
+		{"the own pod's UID", cfg.Self.PodUID},
 	} {
 		if f.value == "" {
 			return nil, fmt.Errorf("controller: %s is required", f.name)

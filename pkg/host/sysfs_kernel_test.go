@@ -57,12 +57,11 @@ func loop(t testing.TB, mib int64, options ...string) (node, image string) {
 	return node, image
 }
 
-// elsewhere runs a shell script in a mount namespace of its own, where what it
+// propagatedMounts runs a shell script in a mount namespace of its own, where what it
 // mounts stays until end is called: the machine sees none of it.
-func propagatedMounts(t testing.TB, script string, args []string, files ...*os.File) (pid int, end func()) {
+func propagatedMounts(t testing.TB, script string, args []string) (pid int, end func()) {
 	t.Helper()
 	cmd := exec.Command("sh", append([]string{"-ec", script + "\necho ready\nexec cat", "sh"}, args...)...)
-	cmd.ExtraFiles = files
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	var complaint bytes.Buffer
 	cmd.Stderr = &complaint

@@ -47,11 +47,10 @@ func (noWatchList) IsWatchListSemanticsUnSupported() bool { return true }
 
 func newInformer[T apiObject](c *Client, k kind[T], namespace string, selector fields.Selector, indexes cache.Indexers) (*informer, error) {
 	what := request{Verb: "list", Group: k.group, Resource: k.resource, Namespace: namespace}
-	strip := func(o any) (any, error) {
+	strip := func(o any) {
 		if whole, ok := o.(T); ok {
 			k.strip(whole)
 		}
-		return o, nil
 	}
 	lists := cache.NewFilteredListWatchFromClient(c.groups[k.group], k.resource, namespace, func(o *metav1.ListOptions) { o.FieldSelector = selector.String() })
 	// The reflector's own pages would be kept whole until the last one has come, and its
@@ -60,7 +59,7 @@ func newInformer[T apiObject](c *Client, k kind[T], namespace string, selector f
 	lists.ListWithContextFunc = func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 		all := &metainternalversion.List{}
 		version, err := c.pages(ctx, what, selector, podsPerPage, func(o runtime.Object) {
-			_, _ = strip(o)
+			strip(o)
 			all.Items = append(all.Items, o)
 		})
 		all.ResourceVersion = version
@@ -71,7 +70,10 @@ func newInformer[T apiObject](c *Client, k kind[T], namespace string, selector f
 		what:                what,
 	}
 	err := errors.Join(
-		i.SetTransform(strip), // of what the watch brings, one object at a time
+		i.SetTransform(func(o any) (any, error) { // of what the watch brings, one object at a time
+			strip(o)
+			return o, nil
+		}),
 		i.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { i.fail(c.explain(i.what, err)) }),
 	)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/utils/lru"
 
@@ -78,7 +78,7 @@ func keyOf(resource, namespace, name string) string { return resource + " " + na
 func get[T apiObject](ctx context.Context, r *reader, k kind[T], namespace, name string) (T, error) {
 	// The client does not send such a name, and its error would look like an API that does
 	// not answer: a pod may list a claim of any name, and a caller may name any directory.
-	if len(path.IsValidPathSegmentName(name)) > 0 {
+	if len(content.IsPathSegmentName(name)) > 0 {
 		var none T
 		return none, nil
 	}

@@ -137,6 +137,7 @@ func TestHealWithoutAnAnswer(t *testing.T) {
 				if got := n.healsOf("v0", start); len(got) != tc.most {
 					t.Errorf("healed at %v, want %d times", got, tc.most)
 				}
+				synctest.Wait()
 				if left := n.loop.known.all[0].sick.leftAlone(); left.Reason == "" || left.Detail == "" {
 					t.Errorf("left alone because %+v", left)
 				}
@@ -457,6 +458,7 @@ func TestEachTierHasItsOwnTries(t *testing.T) {
 				}
 			}
 			time.Sleep(time.Second)
+			synctest.Wait() // for the loop, which wakes at this instant, too
 			if left := n.loop.known.all[0].sick.leftAlone(); left.Reason != then.left {
 				t.Errorf("%d: left alone because %q after heals at %v", i, left, n.healsOf("v0", start))
 			}

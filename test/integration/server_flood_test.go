@@ -184,8 +184,14 @@ func sendHalves(conn net.Conn, frame int) {
 	for range ended {
 		headers.Reset()
 		for _, h := range [][2]string{
-			{":method", "POST"}, {":scheme", "http"}, {":authority", "x"}, {":path", healerpb.HealerNode_NodeHealer_FullMethodName},
-			{"content-type", "application/grpc"}, {"te", "trailers"}, {forwarded.Caller, "YQ=="}, {forwarded.Verb, forwarded.VerbHeal},
+			{":method", "POST"},
+			{":scheme", "http"},
+			{":authority", "x"},
+			{":path", healerpb.HealerNode_NodeHealer_FullMethodName},
+			{"content-type", "application/grpc"},
+			{"te", "trailers"},
+			{forwarded.Caller, "YQ=="},
+			{forwarded.Verb, forwarded.VerbHeal},
 		} {
 			_ = encoder.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
 		}

@@ -126,7 +126,8 @@ func expand(args []string, values map[string]string) []string {
 func (d Driver) keep(kind string, req interface {
 	proto.Message
 	GetVolumeId() string
-}) error {
+},
+) error {
 	raw, err := proto.Marshal(req)
 	return errors.Join(err, os.MkdirAll(d.Data(req.GetVolumeId()), 0o777), os.WriteFile(d.kept(kind, req.GetVolumeId()), raw, 0o600))
 }

@@ -92,9 +92,7 @@ func counted(n uint64, last time.Time) func(*healer.Case) {
 }
 
 // baseline is what was counted when the volume was last healthy.
-func baseline(n uint64) func(*healer.Case) {
-	return func(c *healer.Case) { c.Record.FilesystemErrors = n }
-}
+func baseline(c *healer.Case) { c.Record.FilesystemErrors = 7 }
 
 func booted(c *healer.Case) { c.BootTime = boot }
 
@@ -106,11 +104,11 @@ var (
 var errorExamples = []example{
 	{"no errors", with(counted(0, time.Time{})), nil},
 	{"the first error", with(counted(1, after)), []string{"FilesystemErrors target: ext4 counted 1 errors, 0 when it was last healthy; the last at 2026-01-02T04:04:05Z in ext4_find_entry"}},
-	{"as many as recorded", with(counted(7, after), baseline(7)), nil},
-	{"one more than recorded", with(counted(8, after), baseline(7)), []string{"FilesystemErrors target: 8 errors, 7 when"}},
-	{"checked since, and errors again", with(counted(2, after), baseline(7)), []string{"FilesystemErrors target: 2 errors"}},
-	{"checked since", with(counted(0, time.Time{}), baseline(7)), nil},
-	{"more, at an unknown time", with(counted(8, time.Time{}), baseline(7)), []string{"FilesystemErrors target: 8 errors"}},
+	{"as many as recorded", with(counted(7, after), baseline), nil},
+	{"one more than recorded", with(counted(8, after), baseline), []string{"FilesystemErrors target: 8 errors, 7 when"}},
+	{"checked since, and errors again", with(counted(2, after), baseline), []string{"FilesystemErrors target: 2 errors"}},
+	{"checked since", with(counted(0, time.Time{}), baseline), nil},
+	{"more, at an unknown time", with(counted(8, time.Time{}), baseline), []string{"FilesystemErrors target: 8 errors"}},
 	{"no record, errors of this boot", with(booted, counted(1, after), unrecorded), []string{"FilesystemErrors target: 0 when"}},
 	{"no record, in the second of the boot", with(booted, counted(1, boot.Truncate(time.Second)), unrecorded), []string{"FilesystemErrors target:"}},
 	{"no record, errors of an earlier boot", with(booted, counted(1, boot.Add(-time.Minute)), unrecorded), nil},
