@@ -37,6 +37,7 @@ func TestDrain(t *testing.T) {
 	if answer := m.answer(v.Request()); strings.Contains(answer, tenant) || strings.Contains(answer, stays.Name) {
 		t.Errorf("the answer names another tenant's pod: %s", answer)
 	}
+	v.Lose() // what that call healed
 	cluster.Terminate(t, m.api, v.pod)
 	v.Drained()
 }

@@ -20,7 +20,7 @@ func TestIdleReflectionStreams(t *testing.T) {
 	ns := r.api.Namespace(t)
 	r.api.Account(t, ns, "checker")
 	r.api.Grant(t, ns, "checker", rbacv1.PolicyRule{APIGroups: []string{"csi-addons.io"}, Resources: []string{"nodehealers"}, Verbs: []string{"check"}})
-	checker, controller := r.api.Token(t, ns, "checker"), r.controllerToken()
+	checker, controller := r.token(ns, "checker"), r.controllerToken()
 	harness.Eventually(t, "the role counts", func() bool { return reflect(within(t), r.dial(checker)) == nil })
 	ended := make(chan error, connections*streams)
 	for range connections {
