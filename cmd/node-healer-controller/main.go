@@ -56,6 +56,7 @@ func run(ctx context.Context, cfg config) error {
 	}
 	api.UserAgent = "node-healer-controller/" + version
 	api.QPS = -1 // --max-calls bounds what is asked at once
+	api.Wrap(controller.BoundPages)
 	manager, err := newManager(api, cfg)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,13 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
-
-// podsPerPage bounds one answer of the API, and so its memory: a pod may have 1.5 MB. One
-// pod with as many volumes as that holds takes 33 MB here, and 150 MB while it is decoded;
-// ten of those in a row are still more than this process has. One pod per page bounds them,
-// too, and takes as many requests as a namespace has pods. Metadata, which would be small,
-// does not tell which claims a pod uses.
-const podsPerPage = 10
 
 // notEnded leaves out the pods that have ended, which may stay for ever.
 var notEnded = fields.AndSelectors(
@@ -33,8 +27,9 @@ type usage struct {
 func (r *Reconciler) readUsage(ctx context.Context, claim *corev1.PersistentVolumeClaim) (usage, error) {
 	u := usage{running: map[string][]types.UID{}}
 	page := client.ListOptions{Namespace: claim.Namespace, Limit: podsPerPage, FieldSelector: notEnded}
-	for more := true; more; more = page.Continue != "" {
-		if err := r.addPage(ctx, &u, claim, &page); err != nil {
+	for more := true; more; {
+		var err error
+		if more, err = r.addPage(ctx, &u, claim, &page); err != nil {
 			return u, err
 		}
 	}
@@ -44,22 +39,26 @@ func (r *Reconciler) readUsage(ctx context.Context, claim *corev1.PersistentVolu
 	return u, nil
 }
 
-// addPage reads one page, while no other job reads one: they take turns, so that a
-// namespace with many pods does not keep the jobs of others waiting.
-func (r *Reconciler) addPage(ctx context.Context, u *usage, claim *corev1.PersistentVolumeClaim, page *client.ListOptions) error {
+// addPage reads one page, while no other job reads one, and reports whether there is more.
+// Jobs take turns, so that a namespace with many pods does not keep those of others waiting.
+func (r *Reconciler) addPage(ctx context.Context, u *usage, claim *corev1.PersistentVolumeClaim, page *client.ListOptions) (more bool, err error) {
 	if err := r.pages.Acquire(ctx, 1); err != nil {
-		return err
+		return false, err
 	}
 	defer r.pages.Release(1)
 	pods := &corev1.PodList{}
-	if err := r.cfg.Reader.List(ctx, pods, page); err != nil {
-		return err
+	switch err := r.cfg.Reader.List(ctx, pods, page); {
+	case errors.Is(err, errLargePage):
+		page.Limit = 1
+		return true, nil
+	case err != nil:
+		return false, err
 	}
 	for i := range pods.Items {
 		u.add(&pods.Items[i], claim)
 	}
-	page.Continue = pods.Continue
-	return nil
+	page.Continue, page.Limit = pods.Continue, min(podsPerPage, 2*page.Limit)
+	return page.Continue != "", nil
 }
 
 func (u *usage) add(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) {

@@ -19,7 +19,7 @@ func (w view) wanted(name kube.VolumeName, podUID, node string) error {
 	}
 	err := errors.New("no pod on this node lists the volume")
 	if podUID != "" {
-		err = fmt.Errorf("the API knows no pod with UID %s on this node", podUID)
+		err = fmt.Errorf("the API knows no pod with UID %s on this node that has not ended", podUID)
 	}
 	for _, p := range w.Pods {
 		if podUID != "" && string(p.UID) != podUID {

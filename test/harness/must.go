@@ -9,7 +9,7 @@ import (
 
 // Patience bounds every wait of the tests. It is no claim about speed, and
 // longer on a busy machine (setSlow).
-var Patience = 60 * time.Second
+var Patience = 2 * time.Minute
 
 // Must fails the test on an error.
 func Must(t testing.TB, err error) {

@@ -34,9 +34,16 @@ const noAnswer = "the Kubernetes API does not answer"
 // refused asks until nothing is healed for want of an answer. Until then the volume is
 // healed, and lost again.
 func (v *claimed) refused() {
-	v.m.T.Helper()
-	harness.Eventually(v.m.T, "nothing is healed without an answer", func() bool {
-		said := v.m.answer(v.Request())
+	t := v.m.T
+	t.Helper()
+	said := ""
+	defer func() {
+		if t.Failed() {
+			t.Log(said)
+		}
+	}()
+	harness.Eventually(t, "nothing is healed without an answer", func() bool {
+		said = v.m.answer(v.Request())
 		if strings.HasPrefix(said, "healed:") {
 			v.Lose()
 		}

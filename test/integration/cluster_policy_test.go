@@ -199,7 +199,7 @@ func TestRequestsAreTheNodesOwn(t *testing.T) {
 		"/api/v1/nodes/" + thisNode, "/api/v1/namespaces/" + ownNamespace + "/configmaps/" + ownConfigMap,
 	}
 	followed := []string{
-		"/api/v1/pods spec.nodeName=" + thisNode, "/api/v1/nodes metadata.name=" + thisNode,
+		"/api/v1/pods spec.nodeName=" + thisNode + ",status.phase!=Succeeded,status.phase!=Failed", "/api/v1/nodes metadata.name=" + thisNode,
 		"/api/v1/namespaces/" + ownNamespace + "/configmaps metadata.name=" + ownConfigMap,
 	}
 	seen := map[string]bool{}

@@ -38,7 +38,7 @@ func TestNotWantedByThePod(t *testing.T) {
 			func(t *testing.T, v *claimed) {
 				cluster.Change(t, v.m.api, v.pod, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
 			},
-			"has ended",
+			"ended",
 		},
 		"may have ended": {
 			func(t *testing.T, v *claimed) {

@@ -36,9 +36,12 @@ func TestIdleWorkersHoldNothing(t *testing.T) {
 				v.Unpublish()
 				n.Expect("healed", v.Request())
 			}
+			// Those that healed, or walked over processes, have ended.
+			untouched := n.NewVolume("ext4", "checked only")
+			volumes = append(volumes, untouched)
 			var workers []int
 			harness.Eventually(t, "a worker waits for work", func() bool {
-				n.Expect("healthy", served.Request()) // those that healed, or searched for daemons, have ended
+				n.Expect("healthy", untouched.Request())
 				workers = n.Workers()
 				return len(workers) > 0
 			})

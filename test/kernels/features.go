@@ -62,7 +62,7 @@ var features = []feature{
 	{short, "NotResponding", []string{"TestFuse/the_daemon_stands_still"}},
 	{short, "DaemonGone, DaemonStopped, DaemonHung, abort-connection", []string{"TestFuseDaemon"}},
 	{short, "ServerUnreachable", []string{"TestServerUnreachable"}},
-	{short, "delegate to the driver", []string{"TestVendorsDriver"}},
+	{short, "delegate to the driver, DriverReportsAbnormal", []string{"TestVendorsDriver"}},
 	{short, "restage of the only FUSE volume (StagedWithoutPod needs an API)", []string{"TestRestageAlone"}},
 	{short, "StaleFileHandle", []string{"TestFuseErrno/ESTALE"}},
 	{short, "PermissionDenied", []string{"TestFuseErrno/EACCES"}},
