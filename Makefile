@@ -96,6 +96,10 @@ unit: ## tests of the packages, commands, manifests and pages
 integration: deps build ## tests on the real kernel (root)
 	@.ci/integration
 
+.PHONY: race
+race: deps build ## the same, with server and gateway built with the race detector (root)
+	@TEST_RACE=1 .ci/integration
+
 .PHONY: integration-and-kernels
 integration-and-kernels: deps deps-kernels build
 	@.ci/integration kernels

@@ -14,8 +14,7 @@ type Build int
 
 const (
 	// Faults builds with the tag `faults`, with which a worker can be stopped at
-	// every instant of a step, and the server with the race detector: the tests
-	// are its heaviest load.
+	// every instant of a step.
 	Faults Build = iota
 	// Plain builds what is deployed, to be measured.
 	Plain
@@ -46,27 +45,36 @@ func (b Build) into(dir string) error {
 }
 
 func (b Build) buildInto(dir string) error {
-	server, worker := []string{"-tags=faults", "-race"}, []string{"-tags=faults"}
-	cgo := "1" // the race detector needs it
+	flags := withFaults
 	if b == Plain {
-		server, worker, cgo = released, released, "0"
+		flags = released
 	}
-	if err := build(dir, "node-healer", cgo, server); err != nil {
+	if err := build(dir, "node-healer", b == Faults && raceDetector, flags); err != nil {
 		return err
 	}
-	return build(dir, "node-healer-worker", "0", worker)
+	return build(dir, "node-healer-worker", false, flags)
 }
+
+// raceDetector is whether server and gateway look for data races (`make race`). It costs
+// them four times the processor time, so that unit tests have it otherwise.
+var raceDetector = os.Getenv("TEST_RACE") != ""
 
 // released are the flags with which the Makefile builds.
-var released = []string{"-tags=grpcnotrace", "-trimpath", "-ldflags=-s -w"}
+var (
+	released   = []string{"-tags=grpcnotrace", "-trimpath", "-ldflags=-s -w"}
+	withFaults = []string{"-tags=faults,grpcnotrace", "-trimpath", "-ldflags=-s -w"}
+)
 
 // build builds one of the commands.
-func build(dir, name, cgo string, flags []string) error {
-	return buildAs(filepath.Join(dir, name), name, cgo, flags)
+func build(dir, name string, race bool, flags []string) error {
+	return buildAs(filepath.Join(dir, name), name, race, flags)
 }
 
-func buildAs(binary, name, cgo string, flags []string) error {
-	args := append([]string{"build", "-buildvcs=false", "-o", binary}, flags...)
+func buildAs(binary, name string, race bool, flags []string) error {
+	args, cgo := append([]string{"build", "-buildvcs=false", "-o", binary}, flags...), "0"
+	if race {
+		args, cgo = append(args, "-race"), "1" // which it needs
+	}
 	cmd := exec.Command("go", append(args, "github.com/csi-addons/node-healer/cmd/"+name)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo)
 	if out, err := cmd.CombinedOutput(); err != nil {

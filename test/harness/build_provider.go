@@ -36,6 +36,6 @@ func BuildWithProvider(t testing.TB, pkg, line string) string {
 	file := filepath.Join(dir, "overlay.json")
 	Must(t, os.WriteFile(file, overlay, 0o600))
 	binary := filepath.Join(bin, "node-healer-"+filepath.Base(pkg)) // beside its worker
-	Must(t, buildAs(binary, "node-healer", "0", append([]string{"-overlay=" + file}, released...)))
+	Must(t, buildAs(binary, "node-healer", false, append([]string{"-overlay=" + file}, released...)))
 	return binary
 }

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// Released is a node-healer built as it is shipped, with its worker beside it: the race
-// detector of the one that most tests use takes memory of its own.
+// Released is a node-healer built as it is shipped, with its worker beside it.
 func Released(tb testing.TB) string {
 	tb.Helper()
 	NeedsHost(tb, "Go")

@@ -78,9 +78,7 @@ func (c *Controller) Stop() {
 func ControllerProgram(tb testing.TB) string {
 	tb.Helper()
 	path, err := buildOnce("node-healer-controller", func(to string) error {
-		// As it is deployed, which shares most with what was built before; the package's
-		// own tests look for races.
-		return buildAs(to, "node-healer-controller", "0", released)
+		return buildAs(to, "node-healer-controller", false, released)
 	})
 	Must(tb, err)
 	return path

@@ -114,7 +114,7 @@ func (g *Gateway) Stop() {
 func gatewayProgram(tb testing.TB) string {
 	tb.Helper()
 	path, err := buildOnce("node-healer-gateway", func(to string) error {
-		return errors.Join(buildAs(to, "node-healer-gateway", "1", []string{"-race"}),
+		return errors.Join(buildAs(to, "node-healer-gateway", raceDetector, released),
 			os.Chmod(bin, 0o755)) // another user runs it
 	})
 	Must(tb, err)
