@@ -10,11 +10,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/api"
 )
-
-// errorDomain is that of the server's reasons in google.rpc.ErrorInfo.
-const errorDomain = "node-healer.csi-addons.io"
 
 // outcome is what one try at one node came to.
 type outcome struct {
@@ -25,7 +22,7 @@ type outcome struct {
 	// code is of the call; empty: there was none.
 	code string
 	// class says whether another try may help; the zero value: none is needed.
-	class healer.Class
+	class api.Class
 	// after is the shortest time before another try that the server asks for.
 	after time.Duration
 }
@@ -44,7 +41,7 @@ func answered(abnormal bool, message string, heal bool) outcome {
 }
 
 // hindered is the outcome where no call was made.
-func hindered(reason string, class healer.Class, format string, args ...any) outcome {
+func hindered(reason string, class api.Class, format string, args ...any) outcome {
 	return outcome{reason: reason, class: class, message: fmt.Sprintf(format, args...)}
 }
 
@@ -61,8 +58,8 @@ func failed(err, handshake error) outcome {
 	for _, detail := range s.Details() {
 		switch d := detail.(type) {
 		case *errdetails.ErrorInfo:
-			if d.GetDomain() == errorDomain {
-				o.class = healer.Class{Tier: healer.Tier(d.GetMetadata()["tier"]), Type: healer.Type(d.GetMetadata()["error_type"])}
+			if d.GetDomain() == api.ErrorDomain {
+				o.class = api.Class{Tier: api.Tier(d.GetMetadata()["tier"]), Type: api.Type(d.GetMetadata()["error_type"])}
 				if reason, known := answeredReasons[d.GetReason()]; known {
 					o.reason = reason
 				}

@@ -1,6 +1,6 @@
 package controller
 
-import "github.com/csi-addons/node-healer/pkg/healer"
+import "github.com/csi-addons/node-healer/pkg/api"
 
 // The reasons in conditions and events; docs/controller.md says what to do about each.
 const (
@@ -55,13 +55,13 @@ var answeredReasons = map[string]string{
 // The classes of what keeps the controller from an answer.
 var (
 	// passing may end by itself.
-	passing = healer.Class{Tier: healer.Transient, Type: healer.TypeExecution}
+	passing = api.Class{Tier: api.Transient, Type: api.TypeExecution}
 	// late is a call that took too long.
-	late = healer.Class{Tier: healer.Transient, Type: healer.TypeTimeout}
+	late = api.Class{Tier: api.Transient, Type: api.TypeTimeout}
 	// changing may end when something in the cluster is changed.
-	changing = healer.Class{Tier: healer.Retriable, Type: healer.TypeExecution}
+	changing = api.Class{Tier: api.Retriable, Type: api.TypeExecution}
 	// distrusted is tried once more, because certificates and rights are replaced.
-	distrusted = healer.Class{Tier: healer.Terminal, Type: healer.TypePermission}
+	distrusted = api.Class{Tier: api.Terminal, Type: api.TypePermission}
 	// final fails until a person acts.
-	final = healer.Class{Tier: healer.Terminal, Type: healer.TypeValidation}
+	final = api.Class{Tier: api.Terminal, Type: api.TypeValidation}
 )

@@ -15,8 +15,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
-	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
 func TestJobAsksEveryPodOnEveryNode(t *testing.T) {
@@ -231,7 +231,7 @@ func TestJobsThatHaveNothingToAsk(t *testing.T) {
 func TestEventsAreFewer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, aJob("job"), podOn("node-1", "a"))
-		w.nodes.answers = []outcome{{class: healer.Class{Tier: healer.Transient}, reason: ReasonVolumeBusy, message: "busy"}}
+		w.nodes.answers = []outcome{{class: api.Class{Tier: api.Transient}, reason: ReasonVolumeBusy, message: "busy"}}
 		w.run("job")
 		if len(w.nodes.calls) != 7 || len(w.events.Events) != 3 {
 			t.Errorf("%d events of %d calls", len(w.events.Events), len(w.nodes.calls))

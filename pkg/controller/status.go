@@ -15,9 +15,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
-	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/printable"
+	"github.com/csi-addons/node-healer/pkg/retry"
 )
 
 const (
@@ -60,10 +61,10 @@ func (p *pass) record(node *v1alpha1.NodeStatus, o outcome) {
 	node.Message = printable.Line(o.message, maxMessageBytes)
 	node.Tries++
 	node.LastTryTime, node.NextTryTime = ptr.To(metav1.NewTime(now)), nil
-	if o.class == (healer.Class{}) {
+	if o.class == (api.Class{}) {
 		return
 	}
-	after, again := o.class.RetryAfter(int(node.Tries))
+	after, again := retry.After(o.class, int(node.Tries))
 	next := now.Add(wait.Jitter(max(after, o.after), retryJitter))
 	if !again || node.Tries > ptr.Deref(p.job.Spec.BackoffLimit, defaultBackoffLimit) || next.After(p.deadline()) {
 		return

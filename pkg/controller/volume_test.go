@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/api"
 )
 
 func TestRequestIsAsKubeletPublishes(t *testing.T) {
@@ -61,7 +61,7 @@ func TestEphemeralClaimIsItsPods(t *testing.T) {
 func gatewayError(t *testing.T, code codes.Code, reason string) error {
 	t.Helper()
 	detailed, err := status.New(code, "try again").WithDetails(
-		&errdetails.ErrorInfo{Reason: reason, Domain: errorDomain, Metadata: map[string]string{"tier": "transient", "error_type": "execution"}},
+		&errdetails.ErrorInfo{Reason: reason, Domain: api.ErrorDomain, Metadata: map[string]string{"tier": "transient", "error_type": "execution"}},
 		&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)})
 	must(t, err)
 	return detailed.Err()
@@ -69,7 +69,7 @@ func gatewayError(t *testing.T, code codes.Code, reason string) error {
 
 func TestErrorsHaveTheServersClass(t *testing.T) {
 	detailed, err := status.New(codes.Unknown, "disk").WithDetails(
-		&errdetails.ErrorInfo{Reason: "OPERATION_FAILED", Domain: errorDomain, Metadata: map[string]string{"tier": "retriable", "error_type": "execution"}},
+		&errdetails.ErrorInfo{Reason: "OPERATION_FAILED", Domain: api.ErrorDomain, Metadata: map[string]string{"tier": "retriable", "error_type": "execution"}},
 		&errdetails.RetryInfo{RetryDelay: durationpb.New(60e9)})
 	must(t, err)
 	foreign, err := status.New(codes.Unavailable, "").WithDetails(&errdetails.ErrorInfo{Reason: "X", Domain: "elsewhere", Metadata: map[string]string{"tier": "terminal"}})
@@ -77,20 +77,20 @@ func TestErrorsHaveTheServersClass(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err    error
 		reason string
-		tier   healer.Tier
+		tier   api.Tier
 		after  float64
 	}{
-		"the server's":  {detailed.Err(), ReasonOperationFailed, healer.Retriable, 60},
-		"not checked":   {gatewayError(t, codes.Unauthenticated, "CALLER_NOT_CHECKED"), ReasonCallerNotChecked, healer.Transient, 1},
-		"no server":     {gatewayError(t, codes.Aborted, "NODE_HEALER_UNREACHABLE"), ReasonNodeHealerUnreachable, healer.Transient, 1},
-		"of another":    {foreign.Err(), ReasonGatewayUnreachable, healer.Transient, 0},
-		"unreachable":   {status.Error(codes.Unavailable, ""), ReasonGatewayUnreachable, healer.Transient, 0},
-		"too late":      {status.Error(codes.DeadlineExceeded, ""), ReasonTimedOut, healer.Transient, 0},
-		"busy":          {status.Error(codes.Aborted, ""), ReasonVolumeBusy, healer.Transient, 0},
-		"no rights":     {status.Error(codes.Unauthenticated, ""), ReasonCredentialsRefused, healer.Terminal, 0},
-		"not offered":   {status.Error(codes.Unimplemented, ""), ReasonDisabled, healer.Terminal, 0},
-		"no such":       {status.Error(codes.NotFound, ""), ReasonVolumeNotFound, healer.Terminal, 0},
-		"anything else": {status.Error(codes.DataLoss, ""), ReasonOperationFailed, healer.Terminal, 0},
+		"the server's":  {detailed.Err(), ReasonOperationFailed, api.Retriable, 60},
+		"not checked":   {gatewayError(t, codes.Unauthenticated, "CALLER_NOT_CHECKED"), ReasonCallerNotChecked, api.Transient, 1},
+		"no server":     {gatewayError(t, codes.Aborted, "NODE_HEALER_UNREACHABLE"), ReasonNodeHealerUnreachable, api.Transient, 1},
+		"of another":    {foreign.Err(), ReasonGatewayUnreachable, api.Transient, 0},
+		"unreachable":   {status.Error(codes.Unavailable, ""), ReasonGatewayUnreachable, api.Transient, 0},
+		"too late":      {status.Error(codes.DeadlineExceeded, ""), ReasonTimedOut, api.Transient, 0},
+		"busy":          {status.Error(codes.Aborted, ""), ReasonVolumeBusy, api.Transient, 0},
+		"no rights":     {status.Error(codes.Unauthenticated, ""), ReasonCredentialsRefused, api.Terminal, 0},
+		"not offered":   {status.Error(codes.Unimplemented, ""), ReasonDisabled, api.Terminal, 0},
+		"no such":       {status.Error(codes.NotFound, ""), ReasonVolumeNotFound, api.Terminal, 0},
+		"anything else": {status.Error(codes.DataLoss, ""), ReasonOperationFailed, api.Terminal, 0},
 	} {
 		o := failed(tc.err, nil)
 		if o.reason != tc.reason || o.class.Tier != tc.tier || o.after.Seconds() != tc.after || o.code != status.Code(tc.err).String() || o.abnormal != nil {

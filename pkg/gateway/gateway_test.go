@@ -30,6 +30,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
+	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/api/forwarded"
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/pkg/api/registration"
@@ -235,7 +236,7 @@ func (r StatusRow) sees(t *testing.T, err error, says string) {
 		}
 	}
 	known := map[string]string{"tier": r.Tier, "error_type": r.Type}
-	if s.Code() != r.Code || !strings.Contains(s.Message(), says) || info.GetReason() != r.Reason || info.GetDomain() != errorDomain ||
+	if s.Code() != r.Code || !strings.Contains(s.Message(), says) || info.GetReason() != r.Reason || info.GetDomain() != api.ErrorDomain ||
 		!maps.Equal(info.GetMetadata(), known) || retry != r.RetryAfter {
 		t.Errorf("got %v, %v, retry %s; want %+v and %q", s, info, retry, r, says)
 	}

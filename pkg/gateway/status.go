@@ -11,13 +11,10 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/printable"
 	"github.com/csi-addons/node-healer/pkg/retry"
 )
-
-// errorDomain is that of the server's reasons in google.rpc.ErrorInfo, too: callers need
-// not know who answered.
-const errorDomain = "node-healer.csi-addons.io"
 
 // StatusRow is what the gateway answers in place of the server: a code of the contract,
 // and the reason, tier and type in google.rpc.ErrorInfo.
@@ -63,7 +60,7 @@ func StatusRows() []StatusRow {
 func (r StatusRow) status(text string) error {
 	s := status.New(r.Code, printable.Line(text, maxTextBytes))
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{
-		Reason: r.Reason, Domain: errorDomain, Metadata: map[string]string{"tier": r.Tier, "error_type": r.Type},
+		Reason: r.Reason, Domain: api.ErrorDomain, Metadata: map[string]string{"tier": r.Tier, "error_type": r.Type},
 	}}
 	if r.RetryAfter > 0 {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(r.RetryAfter)})

@@ -6,43 +6,10 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/host"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
-
-// Tier says whether calling again may help.
-type Tier string
-
-// The tiers of an error.
-const (
-	// Transient: the same call may succeed a moment later by itself.
-	Transient Tier = "transient"
-	// Retriable: it may succeed once something else on the node changed.
-	Retriable Tier = "retriable"
-	// Terminal: it fails until a person acts.
-	Terminal Tier = "terminal"
-)
-
-// Type says what kind of error it is.
-type Type string
-
-// The types of an error.
-const (
-	TypePermission Type = "permission"
-	TypeExecution  Type = "execution"
-	TypeValidation Type = "validation"
-	TypeTimeout    Type = "timeout"
-	TypeUnknown    Type = "unknown"
-)
-
-// Class is an error's tier and type.
-type Class struct {
-	Tier Tier
-	Type Type
-}
-
-// String returns "tier/type".
-func (c Class) String() string { return string(c.Tier) + "/" + string(c.Type) }
 
 // OpProbe is the operation name of a probe in the table.
 const OpProbe = "probe"
@@ -52,7 +19,7 @@ type ErrnoRow struct {
 	Errno  syscall.Errno
 	Op     string
 	FSType string
-	Class  Class
+	Class  api.Class
 }
 
 // ErrnoRows returns the one table of errnos; docs/errors.md prints it. The first row that
@@ -62,31 +29,31 @@ func ErrnoRows() []ErrnoRow { return slices.Clone(errnoRows) }
 var errnoRows = []ErrnoRow{
 	// A refused probe is the storage's decision; a refused step of ours means that the
 	// healer lacks a privilege.
-	{syscall.EACCES, OpProbe, "", Class{Retriable, TypePermission}},
-	{syscall.EPERM, OpProbe, "", Class{Retriable, TypePermission}},
-	{syscall.EACCES, "", "", Class{Terminal, TypePermission}},
-	{syscall.EPERM, "", "", Class{Terminal, TypePermission}},
+	{syscall.EACCES, OpProbe, "", api.Class{Tier: api.Retriable, Type: api.TypePermission}},
+	{syscall.EPERM, OpProbe, "", api.Class{Tier: api.Retriable, Type: api.TypePermission}},
+	{syscall.EACCES, "", "", api.Class{Tier: api.Terminal, Type: api.TypePermission}},
+	{syscall.EPERM, "", "", api.Class{Tier: api.Terminal, Type: api.TypePermission}},
 	// ESTALE on NFS ends when the server exports the directory again.
-	{syscall.ESTALE, OpProbe, "nfs", Class{Transient, TypeExecution}},
-	{syscall.ESTALE, OpProbe, "nfs4", Class{Transient, TypeExecution}},
-	{syscall.ESTALE, "", "", Class{Retriable, TypeExecution}},
-	{syscall.ENOTCONN, "", "", Class{Retriable, TypeExecution}},
-	{syscall.EBUSY, "", "", Class{Transient, TypeExecution}},
-	{syscall.EAGAIN, "", "", Class{Transient, TypeExecution}},
-	{syscall.EINTR, "", "", Class{Transient, TypeExecution}},
-	{syscall.ENOMEM, "", "", Class{Transient, TypeExecution}},
-	{syscall.EMFILE, "", "", Class{Transient, TypeExecution}},
-	{syscall.ENFILE, "", "", Class{Transient, TypeExecution}},
-	{syscall.ETIMEDOUT, "", "", Class{Transient, TypeTimeout}},
-	{syscall.ENOENT, "", "", Class{Retriable, TypeValidation}},
-	{syscall.ELOOP, "", "", Class{Terminal, TypeValidation}},
-	{syscall.EINVAL, "", "", Class{Terminal, TypeValidation}},
-	{syscall.ENOSYS, "", "", Class{Terminal, TypeExecution}},
-	{syscall.EROFS, "", "", Class{Terminal, TypeExecution}},
-	{syscall.EUCLEAN, "", "", Class{Terminal, TypeExecution}},
-	{syscall.ENXIO, "", "", Class{Terminal, TypeExecution}},
-	{syscall.ENODEV, "", "", Class{Terminal, TypeExecution}},
-	{syscall.EIO, "", "", Class{Retriable, TypeExecution}},
+	{syscall.ESTALE, OpProbe, "nfs", api.Class{Tier: api.Transient, Type: api.TypeExecution}},
+	{syscall.ESTALE, OpProbe, "nfs4", api.Class{Tier: api.Transient, Type: api.TypeExecution}},
+	{syscall.ESTALE, "", "", api.Class{Tier: api.Retriable, Type: api.TypeExecution}},
+	{syscall.ENOTCONN, "", "", api.Class{Tier: api.Retriable, Type: api.TypeExecution}},
+	{syscall.EBUSY, "", "", api.Class{Tier: api.Transient, Type: api.TypeExecution}},
+	{syscall.EAGAIN, "", "", api.Class{Tier: api.Transient, Type: api.TypeExecution}},
+	{syscall.EINTR, "", "", api.Class{Tier: api.Transient, Type: api.TypeExecution}},
+	{syscall.ENOMEM, "", "", api.Class{Tier: api.Transient, Type: api.TypeExecution}},
+	{syscall.EMFILE, "", "", api.Class{Tier: api.Transient, Type: api.TypeExecution}},
+	{syscall.ENFILE, "", "", api.Class{Tier: api.Transient, Type: api.TypeExecution}},
+	{syscall.ETIMEDOUT, "", "", api.Class{Tier: api.Transient, Type: api.TypeTimeout}},
+	{syscall.ENOENT, "", "", api.Class{Tier: api.Retriable, Type: api.TypeValidation}},
+	{syscall.ELOOP, "", "", api.Class{Tier: api.Terminal, Type: api.TypeValidation}},
+	{syscall.EINVAL, "", "", api.Class{Tier: api.Terminal, Type: api.TypeValidation}},
+	{syscall.ENOSYS, "", "", api.Class{Tier: api.Terminal, Type: api.TypeExecution}},
+	{syscall.EROFS, "", "", api.Class{Tier: api.Terminal, Type: api.TypeExecution}},
+	{syscall.EUCLEAN, "", "", api.Class{Tier: api.Terminal, Type: api.TypeExecution}},
+	{syscall.ENXIO, "", "", api.Class{Tier: api.Terminal, Type: api.TypeExecution}},
+	{syscall.ENODEV, "", "", api.Class{Tier: api.Terminal, Type: api.TypeExecution}},
+	{syscall.EIO, "", "", api.Class{Tier: api.Retriable, Type: api.TypeExecution}},
 }
 
 // ErrnoName returns the name of the errno behind an error; empty where there is none.
@@ -101,14 +68,14 @@ func ErrnoName(err error) string {
 // Classified is an error that knows its class: the answer of a driver.
 type Classified interface {
 	error
-	Class() Class
+	Class() api.Class
 }
 
 // Class returns the class that all errors of a kind have; false: that of their cause.
-func (k Kind) Class() (Class, bool) {
-	c, fixed := map[Kind]Class{
-		KindInvalid: {Terminal, TypeValidation}, KindNotFound: {Terminal, TypeValidation}, KindBusy: {Transient, TypeExecution},
-		KindUnauthenticated: {Terminal, TypePermission}, KindDisabled: {Terminal, TypeValidation},
+func (k Kind) Class() (api.Class, bool) {
+	c, fixed := map[Kind]api.Class{
+		KindInvalid: {api.Terminal, api.TypeValidation}, KindNotFound: {api.Terminal, api.TypeValidation}, KindBusy: {api.Transient, api.TypeExecution},
+		KindUnauthenticated: {api.Terminal, api.TypePermission}, KindDisabled: {api.Terminal, api.TypeValidation},
 	}[k]
 	return c, fixed
 }
@@ -119,7 +86,7 @@ type OwnRow struct {
 	What string
 	// Is has the errors.
 	Is    []error
-	Class Class
+	Class api.Class
 }
 
 // OwnRows returns the one table of them; docs/errors.md prints it. The first row that
@@ -127,15 +94,15 @@ type OwnRow struct {
 func OwnRows() []OwnRow { return slices.Clone(ownRows) }
 
 var ownRows = []OwnRow{
-	{"the server ends", []error{ErrShuttingDown}, Class{Transient, TypeExecution}},
-	{"a step found that it must not go on", []error{ErrRefused}, Class{Retriable, TypeValidation}},
-	{"there was no answer in time", []error{worker.ErrTimeout, worker.ErrStuck, worker.ErrLeft, context.DeadlineExceeded}, Class{Retriable, TypeTimeout}},
-	{"a worker ended, or none could be started; the work was cancelled", []error{worker.ErrLost, worker.ErrNoWorker, context.Canceled}, Class{Transient, TypeExecution}},
+	{"the server ends", []error{ErrShuttingDown}, api.Class{Tier: api.Transient, Type: api.TypeExecution}},
+	{"a step found that it must not go on", []error{ErrRefused}, api.Class{Tier: api.Retriable, Type: api.TypeValidation}},
+	{"there was no answer in time", []error{worker.ErrTimeout, worker.ErrStuck, worker.ErrLeft, context.DeadlineExceeded}, api.Class{Tier: api.Retriable, Type: api.TypeTimeout}},
+	{"a worker ended, or none could be started; the work was cancelled", []error{worker.ErrLost, worker.ErrNoWorker, context.Canceled}, api.Class{Tier: api.Transient, Type: api.TypeExecution}},
 }
 
 // Classify looks an error up by what it says of itself, by the server's own errors, by its
 // kind, and by errno, operation and filesystem type.
-func Classify(op, fsType string, err error) Class {
+func Classify(op, fsType string, err error) api.Class {
 	var known Classified
 	if errors.As(err, &known) {
 		return known.Class()
@@ -156,5 +123,5 @@ func Classify(op, fsType string, err error) Class {
 			}
 		}
 	}
-	return Class{Retriable, TypeUnknown}
+	return api.Class{Tier: api.Retriable, Type: api.TypeUnknown}
 }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/api"
 )
 
 // busyDriver is the error of a driver that may still be at work.
 type busyDriver struct{ error }
 
-func (busyDriver) Class() Class { return Class{Transient, TypeExecution} }
+func (busyDriver) Class() api.Class { return api.Class{Tier: api.Transient, Type: api.TypeExecution} }
 
 func (busyDriver) Ended() <-chan struct{} {
 	ended := make(chan struct{})

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -69,9 +70,9 @@ type AuditEntry struct {
 	Caller string `json:"caller,omitempty"`
 	// Outcome is empty before the operation, then "done" or the error, whose class is in
 	// Tier and ErrorType, too.
-	Outcome   string `json:"outcome,omitempty"`
-	Tier      Tier   `json:"tier,omitempty"`
-	ErrorType Type   `json:"error_type,omitempty"`
+	Outcome   string   `json:"outcome,omitempty"`
+	Tier      api.Tier `json:"tier,omitempty"`
+	ErrorType api.Type `json:"error_type,omitempty"`
 }
 
 // Config is what an engine is made of.

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/host"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
@@ -81,7 +82,7 @@ func TestExplainPermission(t *testing.T) {
 			if at := strings.Index(text, ". Check on the node"); at < 0 || at > 240 {
 				t.Errorf("what to do ends at byte %d of %q", at, text)
 			}
-			if !errors.Is(err, tc.err) || Classify("rebind", "", err) != (Class{Terminal, TypePermission}) {
+			if !errors.Is(err, tc.err) || Classify("rebind", "", err) != (api.Class{Tier: api.Terminal, Type: api.TypePermission}) {
 				t.Errorf("the original is out of reach of %v", err)
 			}
 		})

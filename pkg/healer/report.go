@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/csi-addons/node-healer/pkg/api"
 )
 
 // Verdict is the word that an answer begins with.
@@ -69,7 +71,7 @@ func (r Report) Replaced() bool {
 
 // FailureText returns the error of the first step that failed with a class, with where;
 // empty for none.
-func (r Report) FailureText(c Class) string {
+func (r Report) FailureText(c api.Class) string {
 	for _, o := range r.Steps {
 		if o.Err != nil && Classify(o.Step, "", o.Err) == c {
 			return fmt.Sprintf("%s at %s: %s", o.Step, QuoteName(o.MountPoint), o.Err)
@@ -80,9 +82,9 @@ func (r Report) FailureText(c Class) string {
 
 // Failure returns the class of what kept the steps from healing: of the errors the one
 // that promises most. It is false where no step ran.
-func (r Report) Failure() (Class, bool) {
-	worst := map[Tier]int{Transient: 1, Retriable: 2, Terminal: 3}
-	best, found := Class{Tier: Retriable, Type: TypeExecution}, len(r.Steps) > 0
+func (r Report) Failure() (api.Class, bool) {
+	worst := map[api.Tier]int{api.Transient: 1, api.Retriable: 2, api.Terminal: 3}
+	best, found := api.Class{Tier: api.Retriable, Type: api.TypeExecution}, len(r.Steps) > 0
 	failed := false
 	for _, o := range r.Steps {
 		if o.Err == nil {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
@@ -104,7 +105,7 @@ func everyNodeCall(ctx context.Context, c csi.NodeClient) map[string]error {
 // reasonOf returns the reason in the details of an error; empty where there are none.
 func reasonOf(err error) string {
 	for _, d := range status.Convert(err).Details() {
-		if info, is := d.(*errdetails.ErrorInfo); is && info.GetDomain() == errorDomain {
+		if info, is := d.(*errdetails.ErrorInfo); is && info.GetDomain() == api.ErrorDomain {
 			return info.GetReason()
 		}
 	}

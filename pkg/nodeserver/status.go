@@ -10,16 +10,16 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/printable"
+	"github.com/csi-addons/node-healer/pkg/retry"
 )
 
 const (
 	// statusBytes bounds the text of an error: it is sent in a header, for which callers
 	// have limits of their own.
 	statusBytes = 1024
-	// errorDomain is the domain of the reasons in google.rpc.ErrorInfo.
-	errorDomain = "node-healer.csi-addons.io"
 )
 
 // ErrorRow is what one kind of error becomes: a code of the contract, the reason in
@@ -30,7 +30,7 @@ type ErrorRow struct {
 	Name   string
 	Reason string
 	// Class is that of the cause where it is empty.
-	Class healer.Class
+	Class api.Class
 }
 
 // ErrorRows returns the one table of errors; docs/errors.md prints it. The handlers
@@ -56,7 +56,7 @@ var errorRows = []struct {
 	{isKind(healer.KindBusy), ErrorRow{codes.Aborted, "ABORTED", "VOLUME_BUSY", class(healer.KindBusy)}},
 	{isKind(healer.KindUnauthenticated), ErrorRow{codes.Unauthenticated, "UNAUTHENTICATED", "CREDENTIALS_REFUSED", class(healer.KindUnauthenticated)}},
 	{isKind(healer.KindDisabled), ErrorRow{codes.Unimplemented, "UNIMPLEMENTED", "DISABLED", class(healer.KindDisabled)}},
-	{func(error) bool { return true }, ErrorRow{codes.Unknown, "UNKNOWN", "OPERATION_FAILED", healer.Class{}}},
+	{func(error) bool { return true }, ErrorRow{codes.Unknown, "UNKNOWN", "OPERATION_FAILED", api.Class{}}},
 }
 
 func isShuttingDown(err error) bool { return errors.Is(err, healer.ErrShuttingDown) }
@@ -64,7 +64,7 @@ func isShuttingDown(err error) bool { return errors.Is(err, healer.ErrShuttingDo
 func isNotOffered(err error) bool { return errors.Is(err, errNotOffered) }
 
 // class is the one that all errors of a kind have.
-func class(k healer.Kind) healer.Class {
+func class(k healer.Kind) api.Class {
 	c, _ := k.Class()
 	return c
 }
@@ -96,7 +96,7 @@ func rowOf(err error) ErrorRow {
 		if !e.fits(err) {
 			continue
 		}
-		if e.Class == (healer.Class{}) {
+		if e.Class == (api.Class{}) {
 			e.Class = healer.Classify("", "", err)
 		}
 		return e.ErrorRow
@@ -114,8 +114,8 @@ func details(row ErrorRow, err error) []protoadapt.MessageV1 {
 	if errno := healer.ErrnoName(err); errno != "" {
 		known["errno"] = errno
 	}
-	all := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: row.Reason, Domain: errorDomain, Metadata: known}}
-	if after, again := row.Class.RetryAfter(1); again && row.Class.Tier != healer.Terminal {
+	all := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: row.Reason, Domain: api.ErrorDomain, Metadata: known}}
+	if after, again := retry.After(row.Class, 1); again && row.Class.Tier != api.Terminal {
 		all = append(all, &errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
 	}
 	return all

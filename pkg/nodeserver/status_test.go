@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/printable"
 )
@@ -91,7 +92,7 @@ func TestErrorDetails(t *testing.T) {
 					retry = d.GetRetryDelay().AsDuration()
 				}
 			}
-			if info.GetReason() != tc.reason || info.GetDomain() != errorDomain || !maps.Equal(info.GetMetadata(), tc.known) || retry != tc.retry {
+			if info.GetReason() != tc.reason || info.GetDomain() != api.ErrorDomain || !maps.Equal(info.GetMetadata(), tc.known) || retry != tc.retry {
 				t.Errorf("got %v, retry %s; want %s %v, retry %s", info, retry, tc.reason, tc.known, tc.retry)
 			}
 			if strings.Contains(fmt.Sprint(info), "hunter2") {

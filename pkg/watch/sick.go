@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/retry"
 )
@@ -70,7 +71,7 @@ type attempts struct {
 	// failures counts those that did not help, by the schedule of what failed: an hour of
 	// EBUSY uses up no try of what fails for another cause. refusals counts those that
 	// tried nothing.
-	failures map[healer.Class]int
+	failures map[api.Class]int
 	refusals int
 	// notBefore is when the next may begin.
 	notBefore time.Time
@@ -204,14 +205,14 @@ func (s *sickness) healed(a *attempts, r healer.Report, err error, interval time
 		return succeeded
 	}
 	s.tries++
-	if after, again := class.RetryAfter(a.fail(class)); again {
+	if after, again := retry.After(class, a.fail(class)); again {
 		a.notBefore = now.Add(retry.WithJitter(after))
 		return failed
 	}
 	switch {
-	case class.Type == healer.TypePermission:
+	case class.Type == api.TypePermission:
 		a.left = healer.LeftAlone{Reason: healer.PermissionMissing, Because: "a permission is missing"}
-	case class.Tier == healer.Terminal:
+	case class.Tier == api.Terminal:
 		a.left = healer.LeftAlone{Reason: healer.TerminalError, Because: "another try cannot help"}
 	default:
 		a.left = healer.LeftAlone{Reason: healer.RetryLimitExceeded, Because: fmt.Sprintf("%d tries did not help", s.tries)}
@@ -227,13 +228,13 @@ func (s *sickness) healed(a *attempts, r healer.Report, err error, interval time
 
 // fail counts a heal that failed, and returns how many did that have the same schedule: a
 // missing permission has one in any tier.
-func (a *attempts) fail(c healer.Class) int {
-	schedule := healer.Class{Tier: c.Tier}
-	if c.Type == healer.TypePermission {
-		schedule = healer.Class{Type: c.Type}
+func (a *attempts) fail(c api.Class) int {
+	schedule := api.Class{Tier: c.Tier}
+	if c.Type == api.TypePermission {
+		schedule = api.Class{Type: c.Type}
 	}
 	if a.failures == nil {
-		a.failures = map[healer.Class]int{}
+		a.failures = map[api.Class]int{}
 	}
 	a.failures[schedule]++
 	return a.failures[schedule]

@@ -10,6 +10,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
@@ -148,8 +149,8 @@ func (s served) Error() string { return "refused: " + string(s) }
 func (served) Is(target error) bool { return target == healer.ErrRefused }
 
 // Class implements healer.Classified.
-func (served) Class() healer.Class {
-	return healer.Class{Tier: healer.Transient, Type: healer.TypeExecution}
+func (served) Class() api.Class {
+	return api.Class{Tier: api.Transient, Type: api.TypeExecution}
 }
 
 // call calls the driver, over the dead mounts or without them.
@@ -240,6 +241,6 @@ func (noEffect) Error() string {
 }
 
 // Class implements healer.Classified.
-func (noEffect) Class() healer.Class {
-	return healer.Class{Tier: healer.Retriable, Type: healer.TypeExecution}
+func (noEffect) Class() api.Class {
+	return api.Class{Tier: api.Retriable, Type: api.TypeExecution}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
@@ -128,7 +129,7 @@ func (ev evaluator) failed() []healer.Condition {
 		return ev.judgeDenied(a)
 	}
 	reason, advice := row.Reason, adviceFailed[row.Reason]
-	if healer.Classify(healer.OpProbe, ev.sb.FSType, a.Errno).Tier == healer.Transient {
+	if healer.Classify(healer.OpProbe, ev.sb.FSType, a.Errno).Tier == api.Transient {
 		advice = adviceLater
 	}
 	if d := ev.sb.Device; reason == healer.DeviceReadError && d != nil {
