@@ -42,6 +42,8 @@ type Cluster struct {
 	admin     kubernetes.Interface
 	// dynamic is the same administrator's, for objects of any kind.
 	dynamic dynamic.Interface
+	// applied has the objects of manifests that kubectl has applied.
+	applied map[string][]applied
 
 	// whole is a cluster with controllers and scheduler.
 	whole bool

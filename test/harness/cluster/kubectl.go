@@ -32,16 +32,3 @@ func (c *Cluster) TryKubectl(args ...string) (string, error) {
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
-
-// Apply applies manifests, a file or a directory for kustomize, whose path is
-// relative to the module: Apply(t, "deploy"). They stay when the test
-// ends, because a namespace that is deleted is never gone here; applying them
-// again undoes what a test changed in them, and removes nothing.
-func (c *Cluster) Apply(tb testing.TB, manifests string) {
-	tb.Helper()
-	path, how := filepath.Join(moduleRoot(tb), manifests), "--filename="
-	if _, err := os.Stat(filepath.Join(path, "kustomization.yaml")); err == nil {
-		how = "--kustomize="
-	}
-	c.Kubectl(tb, "apply", "--server-side", "--force-conflicts", how+path)
-}
