@@ -74,8 +74,8 @@ type Classified interface {
 // Class returns the class that all errors of a kind have; false: that of their cause.
 func (k Kind) Class() (api.Class, bool) {
 	c, fixed := map[Kind]api.Class{
-		KindInvalid: {api.Terminal, api.TypeValidation}, KindNotFound: {api.Terminal, api.TypeValidation}, KindBusy: {api.Transient, api.TypeExecution},
-		KindUnauthenticated: {api.Terminal, api.TypePermission}, KindDisabled: {api.Terminal, api.TypeValidation},
+		KindInvalid: {Tier: api.Terminal, Type: api.TypeValidation}, KindNotFound: {Tier: api.Terminal, Type: api.TypeValidation}, KindBusy: {Tier: api.Transient, Type: api.TypeExecution},
+		KindUnauthenticated: {Tier: api.Terminal, Type: api.TypePermission}, KindDisabled: {Tier: api.Terminal, Type: api.TypeValidation},
 	}[k]
 	return c, fixed
 }

@@ -70,11 +70,11 @@ func (t *nodeTools) Run(ctx context.Context, p Program) (Output, error) {
 	if err != nil {
 		return Output{}, err
 	}
-	out := Output{Text: outputText(r), Elapsed: r.Elapsed}
+	out := Output{Text: outputText(r)}
 	if r.Code == 0 {
 		return out, nil
 	}
-	exit := &ExitError{Program: p.Path, Code: r.Code, Refused: r.Code == p.RefusedCode, Text: out.Text}
+	exit := &ExitError{Program: p.Path, Code: r.Code, Text: out.Text}
 	if len(p.Stdin) > 0 { // it may quote them in any spelling
 		exit.Text = "it was given secrets, so its output is not shown"
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"time"
 )
 
 // Tools are all that a provider may use of the node, for Collect and for its steps;
@@ -18,8 +17,7 @@ type Tools interface {
 	// file.
 	ReadFile(ctx context.Context, dir, name string, limit int) ([]byte, error)
 	// Run runs a program and waits until it has ended. An exit code other than 0 is an
-	// *ExitError, which is ErrRefused for RefusedCode. Its process group is killed when it
-	// has ended, and right before ctx ends.
+	// *ExitError. Its process group is killed when it has ended, and right before ctx ends.
 	Run(ctx context.Context, p Program) (Output, error)
 	// Reach connects to an address (host:port, as in net.Dial with "tcp") from the
 	// host's network, and hangs up. Its error says whether the connection was refused,
@@ -42,16 +40,13 @@ type Program struct {
 	Env  []string
 	// Stdin is written to the program as one "key=value" line for each key, sorted.
 	Stdin Secrets
-	// RefusedCode is the exit code that means "must not be done now"; 0: none does.
-	RefusedCode int
 }
 
 // Output is what a program wrote to both of its outputs.
 type Output struct {
 	// Text is in one line: without control characters, and cut. It is for the provider to
 	// read, and never to be shown: the program may quote what it knows.
-	Text    string
-	Elapsed time.Duration
+	Text string
 }
 
 // Evidence is what one provider asked for itself, in a type of its own. Case.Evidence
@@ -72,8 +67,6 @@ type ExitError struct {
 	Program string
 	// Code is negative if a signal ended it.
 	Code int
-	// Refused is true for RefusedCode: the error is ErrRefused then.
-	Refused bool
 	// Text is the one of its Output, unless it was given secrets.
 	Text string
 }
@@ -81,10 +74,7 @@ type ExitError struct {
 // Error implements error.
 func (e *ExitError) Error() string {
 	how := fmt.Sprintf("ended with exit code %d", e.Code)
-	switch {
-	case e.Refused:
-		how = "refused"
-	case e.Code < 0:
+	if e.Code < 0 {
 		how = "was ended by a signal"
 	}
 	if e.Text == "" {
@@ -92,6 +82,3 @@ func (e *ExitError) Error() string {
 	}
 	return fmt.Sprintf("%s %s: %s", e.Program, how, e.Text)
 }
-
-// Is reports whether the program refused, and target is ErrRefused.
-func (e *ExitError) Is(target error) bool { return e.Refused && target == ErrRefused }

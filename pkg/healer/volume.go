@@ -59,19 +59,13 @@ type Secrets map[string]string
 
 const redacted = "[redacted]"
 
-// String implements fmt.Stringer.
+// String implements fmt.Stringer, which loggers look for.
 func (Secrets) String() string { return redacted }
-
-// GoString implements fmt.GoStringer.
-func (Secrets) GoString() string { return redacted }
 
 // Format implements fmt.Formatter, so that no verb reaches the map.
 func (Secrets) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(redacted)) }
 
-// MarshalJSON implements json.Marshaler.
-func (Secrets) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
-
-// MarshalText implements encoding.TextMarshaler.
+// MarshalText implements encoding.TextMarshaler, which encoding/json uses, too.
 func (Secrets) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
 // SecretList is a list whose values are never printed, as those of Secrets.
@@ -80,14 +74,8 @@ type SecretList []string
 // String implements fmt.Stringer.
 func (SecretList) String() string { return redacted }
 
-// GoString implements fmt.GoStringer.
-func (SecretList) GoString() string { return redacted }
-
 // Format implements fmt.Formatter.
 func (SecretList) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(redacted)) }
-
-// MarshalJSON implements json.Marshaler.
-func (SecretList) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
 
 // MarshalText implements encoding.TextMarshaler.
 func (SecretList) MarshalText() ([]byte, error) { return []byte(redacted), nil }
