@@ -71,6 +71,18 @@ func (e *callError) Error() string { return fmt.Sprintf("%s: %s: %s", e.method, 
 // Class implements healer.Classified.
 func (e *callError) Class() api.Class { return e.row.Class }
 
+// classed is an error of this provider with its class.
+type classed struct {
+	error
+	class api.Class
+}
+
+// Unwrap returns what the error wraps.
+func (e classed) Unwrap() error { return e.error }
+
+// Class implements healer.Classified.
+func (e classed) Class() api.Class { return e.class }
+
 func failed(method string, err error) *callError {
 	s := status.Convert(err)
 	return &callError{method: method, row: rowOf(s.Code()), text: s.Message()}

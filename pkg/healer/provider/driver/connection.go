@@ -39,7 +39,7 @@ type connection struct {
 // dial connects to a socket of a driver, unless it is this server's own or to be left
 // alone. pid is the process that listens.
 func (p *Provider) dial(ctx context.Context, socket string, within time.Duration) (conn net.Conn, pid int, err error) {
-	if p.memory.silent(socket) {
+	if p.memory.silent(socket, "") {
 		return nil, 0, errors.New("it did not answer, or not as the driver, a short time ago")
 	}
 	ctx, cancel := context.WithTimeout(ctx, within)

@@ -23,12 +23,9 @@ const StepDelegate = "delegate"
 // NodeHealer can tell that it has ended.
 func (p *Provider) healsAt(ctx context.Context, c healer.Case, csiSocket string, within time.Duration) (string, error) {
 	socket := addonsSocket(csiSocket)
-	if why := p.rests(c, methodHeal); why != "" {
-		return "", errors.New(why)
-	}
 	if p.atWork(c) {
 		p.memory.cache.Remove(silent{socket: socket})
-	} else if p.memory.silent(csiSocket) {
+	} else if p.memory.silent(csiSocket, "") {
 		return "", errors.New("it does not answer on its CSI socket")
 	}
 	conn, pid, err := p.dial(ctx, socket, within)
@@ -36,7 +33,7 @@ func (p *Provider) healsAt(ctx context.Context, c healer.Case, csiSocket string,
 		return "", err
 	}
 	_ = conn.Close()
-	if p.memory.lacks(socket, pid, healerpb.HealerNode_NodeHealer_FullMethodName) {
+	if _, known := p.memory.cache.Get(withoutHealer{socket, pid}); known {
 		return "", errors.New("NodeHealer: UNIMPLEMENTED, as it said before")
 	}
 	return socket, nil
@@ -111,7 +108,9 @@ func (p *Provider) delegate(ctx context.Context, c healer.Case, mp healer.MountP
 	p.settle(c, methodHeal, e)
 	switch {
 	case failed:
-		p.memory.noteUnimplemented(socket, conn.pid, e)
+		if e.row.Code == codes.Unimplemented {
+			p.memory.cache.Add(withoutHealer{socket, conn.pid}, true, withoutFor)
+		}
 		return p.judge(c, e, with)
 	case resp.GetAbnormal() && conn.secret:
 		return fmt.Errorf("driver %s says that the volume is abnormal; %s", healer.QuoteName(c.Driver), adviceDriver)

@@ -164,9 +164,6 @@ func TestEveryCode(t *testing.T) {
 		f := newFake()
 		f.health = func(context.Context) (*csi.VolumeHealth, error) { return nil, status.Error(code, "no") }
 		want := "cannot be asked: NodeGetVolumeHealth: " + row.Name + ": no"
-		if code == codes.Unimplemented {
-			want = "cannot be asked: it offers neither GET_VOLUME_HEALTH nor VOLUME_CONDITION"
-		}
 		if e := collect(t, f.serve(t), healthy()); e.Opinion != nil || e.NotAsked != want {
 			t.Errorf("%s: %+v", code, e)
 		}

@@ -31,16 +31,10 @@ func newMemory(clock cache.Clock) memory {
 	}
 }
 
-// wall is the time of this machine.
-type wall struct{}
-
-// Now implements cache.Clock.
-func (wall) Now() time.Time { return time.Now() }
-
 const (
 	// maxMemory is many times the drivers of a node.
 	maxMemory = 256
-	// withoutFor is how long a method counts as unimplemented, in the same process.
+	// withoutFor is how long NodeHealer counts as unimplemented, in the same process.
 	withoutFor = time.Hour
 	// knownFor is how long a process counts as the driver, with its capabilities.
 	knownFor = 10 * time.Minute
@@ -49,11 +43,11 @@ const (
 	silentFor = time.Minute
 )
 
-type methodOf struct {
+// withoutHealer is a CSI-Addons socket whose driver answered UNIMPLEMENTED to NodeHealer.
+type withoutHealer struct {
 	socket string
 	// pid: a driver that was upgraded is another process.
-	pid    int
-	method string
+	pid int
 }
 
 // process is one process that listens for a driver.
@@ -69,50 +63,22 @@ type silent struct{ socket, volume string }
 var ofVolume = []string{shortName(csi.Node_NodeGetVolumeHealth_FullMethodName), shortName(csi.Node_NodeGetVolumeStats_FullMethodName)}
 
 // note remembers what a failed call says of the calls after it.
-func (m memory) note(socket, volume string, pid int, err error) {
+func (m memory) note(socket, volume string, err error) {
 	e := (*callError)(nil)
 	switch {
-	case !errors.As(err, &e):
-	case e.row.Code == codes.Unimplemented:
-		m.noteUnimplemented(socket, pid, e)
-	case e.row.Code == codes.DeadlineExceeded && slices.Contains(ofVolume, e.method):
+	case !errors.As(err, &e), e.row.Code != codes.DeadlineExceeded:
+	case slices.Contains(ofVolume, e.method):
 		m.cache.Add(silent{socket, volume}, true, silentFor)
-	case e.row.Code == codes.DeadlineExceeded:
+	default:
 		m.leaveAlone(socket)
-	}
-}
-
-func (m memory) noteUnimplemented(socket string, pid int, e *callError) {
-	if e.row.Code == codes.Unimplemented {
-		m.cache.Add(methodOf{socket, pid, e.method}, true, withoutFor)
 	}
 }
 
 func (m memory) leaveAlone(socket string) { m.cache.Add(silent{socket: socket}, true, silentFor) }
 
-func (m memory) capabilities(driver, socket string, pid int) ([]csi.NodeServiceCapability_RPC_Type, bool) {
-	known, kept := m.cache.Get(process{driver, socket, pid})
-	if !kept {
-		return nil, false
-	}
-	return known.([]csi.NodeServiceCapability_RPC_Type), true
-}
-
-func (m memory) setCapabilities(driver, socket string, pid int, offered []csi.NodeServiceCapability_RPC_Type) {
-	if pid != 0 { // a process that cannot be seen may be another one the next time
-		m.cache.Add(process{driver, socket, pid}, offered, knownFor)
-	}
-}
-
-// lacks reports whether a driver is known not to implement a method.
-func (m memory) lacks(socket string, pid int, method string) bool {
-	_, known := m.cache.Get(methodOf{socket, pid, shortName(method)})
-	return known
-}
-
-func (m memory) silent(socket string) bool { return m.silentAbout(socket, "") }
-
-func (m memory) silentAbout(socket, volume string) bool {
+// silent reports whether a driver did not answer a short time ago: about a volume, or
+// at all if volume is empty.
+func (m memory) silent(socket, volume string) bool {
 	_, known := m.cache.Get(silent{socket, volume})
 	return known
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -28,23 +27,13 @@ type Opinion struct {
 
 const adviceDriver = "see the log of the driver's pod on this node"
 
-func (o *Opinion) conditions(c healer.Case) []healer.Condition {
-	if _, found := c.MountPoint(o.MountPoint); !found {
-		return nil
-	}
-	return []healer.Condition{{
-		Status: o.Status, Reason: healer.DriverReportsAbnormal, MountPoint: o.MountPoint, Superblock: o.Superblock,
-		Message: o.Text, Advice: adviceDriver,
-	}}
-}
-
 // opinion asks a driver about what is mounted. Its error says why the driver has none.
 func (p *Provider) opinion(ctx context.Context, c healer.Case, socket string, each time.Duration) (*Opinion, error) {
 	at, mounted := firstMounted(c)
 	switch {
 	case !mounted:
 		return nil, errors.New("nothing is mounted")
-	case p.memory.silentAbout(socket, c.Volume.ID):
+	case p.memory.silent(socket, c.Volume.ID):
 		return nil, errors.New("it did not answer about the volume a short time ago")
 	}
 	conn, err := p.connect(ctx, c, socket, each)
@@ -53,7 +42,7 @@ func (p *Provider) opinion(ctx context.Context, c healer.Case, socket string, ea
 	}
 	defer conn.close()
 	o, err := p.ask(ctx, c, conn, socket)
-	p.memory.note(socket, c.Volume.ID, conn.pid, err)
+	p.memory.note(socket, c.Volume.ID, err)
 	if o != nil {
 		o.about(c, at)
 	}
@@ -84,18 +73,10 @@ func (p *Provider) ask(ctx context.Context, c healer.Case, conn *connection, soc
 	if err != nil {
 		return nil, err
 	}
-	has := func(t csi.NodeServiceCapability_RPC_Type, method string) bool {
-		return slices.Contains(offered, t) && !p.memory.lacks(socket, conn.pid, method)
-	}
-	if has(csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH, csi.Node_NodeGetVolumeHealth_FullMethodName) {
-		o, err := p.askHealth(ctx, c, conn)
-		e := (*callError)(nil)
-		if !errors.As(err, &e) || e.row.Code != codes.Unimplemented {
-			return o, err
-		}
-		p.memory.note(socket, c.Volume.ID, conn.pid, err)
-	}
-	if has(volumeCondition, csi.Node_NodeGetVolumeStats_FullMethodName) {
+	switch {
+	case slices.Contains(offered, csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH):
+		return p.askHealth(ctx, c, conn)
+	case slices.Contains(offered, volumeCondition):
 		return p.askStats(ctx, c, conn)
 	}
 	return nil, errors.New("it offers neither GET_VOLUME_HEALTH nor VOLUME_CONDITION")
@@ -104,11 +85,13 @@ func (p *Provider) ask(ctx context.Context, c healer.Case, conn *connection, soc
 // capabilities returns what the driver offers on the node, once it has named itself. For
 // each process that can be seen it is asked once in a while, and not in each check.
 func (p *Provider) capabilities(ctx context.Context, conn *connection, socket string) (offered []csi.NodeServiceCapability_RPC_Type, err error) {
-	if known, kept := p.memory.capabilities(conn.driver, socket, conn.pid); kept {
-		return known, nil
+	key := process{conn.driver, socket, conn.pid}
+	if known, kept := p.memory.cache.Get(key); kept {
+		return known.([]csi.NodeServiceCapability_RPC_Type), nil
 	}
-	if offered, err = conn.introduce(ctx); err == nil {
-		p.memory.setCapabilities(conn.driver, socket, conn.pid, offered)
+	offered, err = conn.introduce(ctx)
+	if err == nil && conn.pid != 0 { // a process that cannot be seen may be another one the next time
+		p.memory.cache.Add(key, offered, knownFor)
 	}
 	return offered, err
 }

@@ -2,14 +2,13 @@ package driver
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"net"
 	"path"
 	"strings"
 	"time"
 
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -43,7 +42,7 @@ type Provider struct {
 
 // New returns the provider.
 func New(cfg Config, tools healer.Tools) *Provider {
-	return &Provider{cfg: cfg, tools: tools, memory: newMemory(wall{}), peer: host.PeerPID}
+	return &Provider{cfg: cfg, tools: tools, memory: newMemory(clock.RealClock{}), peer: host.PeerPID}
 }
 
 const name = "driver"
@@ -78,14 +77,7 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 	socket := p.socket(c.Driver)
 	var e Evidence
 	var err error
-	e.Opinion, err = p.opinion(ctx, c, socket, each)
-	if errors.Is(err, fs.ErrNotExist) {
-		if at := p.registered(ctx, c, each); at != "" {
-			socket = at
-			e.Opinion, err = p.opinion(ctx, c, socket, each)
-		}
-	}
-	if err == nil {
+	if e.Opinion, err = p.opinion(ctx, c, socket, each); err == nil {
 		p.memory.keepOpinion(c, e.Opinion)
 	} else {
 		e.Opinion = p.memory.lastOpinion(c)
@@ -98,7 +90,7 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 		s.Remember(c)
 	}
 	if _, may := restageable(c); may {
-		e.StagesAt, e.NotRestaged = socket, p.rests(c, methodStage)
+		e.StagesAt = socket
 		if e.Order, err = p.cfg.Stager.Order(c.Driver); err != nil {
 			e.NotRestaged = err.Error()
 		}
@@ -117,8 +109,13 @@ func (p *Provider) Examine(c healer.Case) (healer.Finding, error) {
 		return healer.Finding{}, nil
 	}
 	f := healer.Finding{Mine: true}
-	if e.Opinion != nil {
-		f.Conditions = e.Opinion.conditions(c)
+	if o := e.Opinion; o != nil {
+		if _, found := c.MountPoint(o.MountPoint); found {
+			f.Conditions = []healer.Condition{{
+				Status: o.Status, Reason: healer.DriverReportsAbnormal, MountPoint: o.MountPoint, Superblock: o.Superblock,
+				Message: o.Text, Advice: adviceDriver,
+			}}
+		}
 	}
 	if e.HealsAt != "" {
 		f.Steps = p.steps(c, e.HealsAt)

@@ -3,8 +3,6 @@ package driver
 import (
 	"context"
 	"errors"
-	"fmt"
-	"path"
 	"slices"
 	"strings"
 	"syscall"
@@ -110,13 +108,4 @@ func daemonKnown(c healer.Case, staged healer.MountPoint) string {
 		}
 	}
 	return ""
-}
-
-// stagingPathOf returns the path with which kubelet calls the driver. A driver that
-// stages below it is not told to: what lies beside is not known.
-func (p *Provider) stagingPathOf(staged healer.MountPoint) (string, error) {
-	if staged.Layout.Base != staged.Path {
-		return "", fmt.Errorf("the driver stages in %q below the staging path, and only what is staged at the path itself is staged anew", path.Base(staged.Path))
-	}
-	return p.forDriver(staged.Path), nil
 }

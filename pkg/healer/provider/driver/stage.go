@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"time"
 
@@ -45,16 +46,17 @@ func (p *Provider) stageAnew(ctx context.Context, c healer.Case, staged healer.M
 
 // prepare finds out all that may refuse, and connects to the driver.
 func (s *staging) prepare(ctx context.Context, e Evidence) error {
-	at, err := s.stagingPathOf(s.staged)
-	if err != nil {
-		return fmt.Errorf("%w: %w", healer.ErrRefused, err)
+	if s.staged.Layout.Base != s.staged.Path { // what lies beside is not known
+		return fmt.Errorf("%w: the driver stages in %q below the staging path, and only what is staged at the path itself is staged anew", healer.ErrRefused, path.Base(s.staged.Path))
 	}
 	with, err := s.cfg.Stager.Request(ctx, s.c, s.staged)
 	if err != nil {
 		return fmt.Errorf("%w: %w", healer.ErrRefused, err)
 	}
-	if err := s.daemonsGone(ctx, s.staged); err != nil {
-		return err
+	for _, m := range s.staged.Stack {
+		if err := s.daemonGone(ctx, m.Dev); err != nil {
+			return err
+		}
 	}
 	conn, mode, err := s.connectToStage(ctx, s.c, with, e.StagesAt)
 	if err != nil {
@@ -62,7 +64,7 @@ func (s *staging) prepare(ctx context.Context, e Evidence) error {
 	}
 	s.conn, s.with = conn, with
 	s.request = &csi.NodeStageVolumeRequest{
-		VolumeId: s.c.Volume.ID, StagingTargetPath: at, VolumeCapability: capability(with, mode, with.MountFlags),
+		VolumeId: s.c.Volume.ID, StagingTargetPath: s.forDriver(s.staged.Path), VolumeCapability: capability(with, mode, with.MountFlags),
 		PublishContext: with.PublishContext, VolumeContext: with.VolumeContext, Secrets: with.Secrets,
 	}
 	return nil
@@ -100,23 +102,14 @@ func stagingMode(with healer.StageRequest, offered []csi.NodeServiceCapability_R
 	return accessMode(with, offers(csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER))
 }
 
-// daemonsGone fails unless no process has the connection of a dead mount open: it could
-// begin to serve, or hand it to another one.
-func (p *Provider) daemonsGone(ctx context.Context, staged healer.MountPoint) error {
-	for _, m := range staged.Stack {
-		if err := p.daemonGone(ctx, m.Dev); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // On a busy node some process can mostly not be examined in time; another look sees it.
 const (
 	daemonLooks = 10
 	daemonPause = 100 * time.Millisecond
 )
 
+// daemonGone fails unless no process has the connection of a dead mount open: it could
+// begin to serve, or hand it to another one.
 func (p *Provider) daemonGone(ctx context.Context, dev host.Dev) error {
 	for look := 1; ; look++ {
 		d, err := p.cfg.Host.FUSEDaemons(ctx, dev)
@@ -140,17 +133,8 @@ func (p *Provider) daemonGone(ctx context.Context, dev host.Dev) error {
 
 // served is the error of a connection that a process may serve. It may be ending, or one
 // that could not be examined in time.
-type served string
-
-// Error implements error.
-func (s served) Error() string { return "refused: " + string(s) }
-
-// Is reports whether target is ErrRefused.
-func (served) Is(target error) bool { return target == healer.ErrRefused }
-
-// Class implements healer.Classified.
-func (served) Class() api.Class {
-	return api.Class{Tier: api.Transient, Type: api.TypeExecution}
+func served(why string) error {
+	return classed{fmt.Errorf("%w: %s", healer.ErrRefused, why), api.Class{Tier: api.Transient, Type: api.TypeExecution}}
 }
 
 // call calls the driver, over the dead mounts or without them.
@@ -231,16 +215,7 @@ func (s *staging) before() host.Mount {
 }
 
 // errNoEffect is that of a driver that answered OK and mounted nothing.
-var errNoEffect = noEffect{}
-
-type noEffect struct{}
-
-// Error implements error.
-func (noEffect) Error() string {
-	return "RestageHadNoEffect: the driver answered OK to NodeStageVolume, and nothing new is mounted at the staging path"
-}
-
-// Class implements healer.Classified.
-func (noEffect) Class() api.Class {
-	return api.Class{Tier: api.Retriable, Type: api.TypeExecution}
+var errNoEffect = classed{
+	errors.New("RestageHadNoEffect: the driver answered OK to NodeStageVolume, and nothing new is mounted at the staging path"),
+	api.Class{Tier: api.Retriable, Type: api.TypeExecution},
 }

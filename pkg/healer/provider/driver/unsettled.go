@@ -22,10 +22,9 @@ const (
 	// abortedFor is how long a driver counts as at work that says so, from the first
 	// time.
 	abortedFor = 10 * time.Minute
-	// maxUnsettled is how many unsettled answers in a row the driver is given.
+	// maxUnsettled is after how many unsettled answers in a row the driver no longer counts
+	// as at work.
 	maxUnsettled = 3
-	// restFor is how long delegate is not offered after so many of them.
-	restFor = 10 * time.Minute
 )
 
 // unsettled is a row of answers to one method (NodeHealer, NodeStageVolume) of one volume, each of which left open
@@ -39,12 +38,10 @@ type unsettled struct {
 	aborted time.Time
 	// answers is how many came in time, after left.
 	answers int
-	// restUntil is until when the driver is not told to heal.
-	restUntil time.Time
 }
 
 // add returns the row with one more answer.
-func (u unsettled) add(code codes.Code, now time.Time, stepTimeout time.Duration) unsettled {
+func (u unsettled) add(code codes.Code, now time.Time) unsettled {
 	if u.since.IsZero() {
 		u.since = now
 	}
@@ -56,9 +53,6 @@ func (u unsettled) add(code codes.Code, now time.Time, stepTimeout time.Duration
 	u.answers++
 	if code == codes.Aborted && u.aborted.IsZero() {
 		u.aborted = now
-	}
-	if u.answers >= maxUnsettled && !u.atWork(now, stepTimeout) {
-		u.restUntil = now.Add(restFor)
 	}
 	return u
 }
@@ -124,16 +118,8 @@ func (p *Provider) settle(c healer.Case, method string, e *callError) {
 		p.memory.unsettled.Remove(key)
 		return
 	}
-	u := p.memory.unsettledOf(c, method).add(e.row.Code, p.memory.clock.Now(), p.cfg.StepTimeout)
+	u := p.memory.unsettledOf(c, method).add(e.row.Code, p.memory.clock.Now())
 	p.memory.unsettled.Add(key, u, unsettledFor)
-}
-
-// rests says why the driver is not called for the volume now; empty if it may be.
-func (p *Provider) rests(c healer.Case, method string) string {
-	if u := p.memory.unsettledOf(c, method); p.memory.clock.Now().Before(u.restUntil) {
-		return fmt.Sprintf("%s did not come to an end since %s", method, at(u.since))
-	}
-	return ""
 }
 
 // Excludes implements healer.Excluder: a driver that did not say how it ended may still
@@ -143,7 +129,5 @@ func (p *Provider) Excludes(c healer.Case) string {
 	if !is {
 		return ""
 	}
-	return fmt.Sprintf("driver %s may still be at work since %s", healer.QuoteName(c.Driver), at(since))
+	return fmt.Sprintf("driver %s may still be at work since %s", healer.QuoteName(c.Driver), since.UTC().Format(time.RFC3339))
 }
-
-func at(t time.Time) string { return t.UTC().Format(time.RFC3339) }

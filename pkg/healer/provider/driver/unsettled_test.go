@@ -123,14 +123,6 @@ func TestDriverThatNeverSettles(t *testing.T) {
 					t.Errorf("call %d: stops: %v", i+1, !last)
 				}
 			}
-			if e := collect(t, p, lost()); e.HealsAt != "" || !strings.Contains(e.NotOffered, "did not come to an end") {
-				t.Errorf("it is offered again at once: %+v", e)
-			}
-			clock.pass(restFor)
-			if run() {
-				t.Error("the rest begins anew")
-			}
-			clock.pass(restFor)
 			f.heal = nil
 			if run() {
 				t.Error("it settled")
