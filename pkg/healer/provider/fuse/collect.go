@@ -44,7 +44,9 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 		case sb.Answer.TimedOut:
 			found[dev], err = p.askHung(ctx, c, dev)
 		case disconnected(sb) && !outlived(c, dev):
-			found[dev], err = p.askDead(ctx, dev)
+			got := connection{before: -1, after: -1}
+			got.daemons, err = p.host.FUSEDaemons(ctx, dev)
+			found[dev] = got
 		}
 		if err != nil {
 			return nil, err
@@ -61,11 +63,6 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 func outlived(c healer.Case, dev host.Dev) bool {
 	staged, found := c.Staged()
 	return found && len(staged.Stack) > 0 && staged.Dev() != dev
-}
-
-func (p *Provider) askDead(ctx context.Context, dev host.Dev) (connection, error) {
-	daemons, err := p.host.FUSEDaemons(ctx, dev)
-	return connection{daemons: daemons, before: -1, after: -1}, err
 }
 
 func (p *Provider) askHung(ctx context.Context, c healer.Case, dev host.Dev) (got connection, err error) {

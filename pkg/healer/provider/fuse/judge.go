@@ -14,7 +14,7 @@ import (
 const (
 	adviceGone    = "see in the log of the daemon's pod or unit, and in the kernel log, why it ended; only the driver can mount the volume again: delete the pod"
 	adviceStopped = "see who stopped it; kill -CONT %d lets it go on"
-	adviceHung    = "see in its log and in /proc/<pid>/stack what the daemon waits for%s; if it is ended, what was not written yet is lost"
+	adviceHung    = "see in its log and in /proc/<pid>/stack what the daemon waits for; if it is ended, what was not written yet is lost"
 )
 
 // judgement is about one connection.
@@ -43,7 +43,7 @@ func (j judgement) condition() (healer.Condition, bool) {
 		}
 		return j.one(healer.DaemonStopped, fmt.Sprintf(adviceStopped, first.PID), "%s is %s; %s", j.served(), how, j.waiting()), true
 	default:
-		return j.one(healer.DaemonHung, fmt.Sprintf(adviceHung, restart(daemons.Processes)), "%s does not answer; %s", j.served(), j.waiting()), true
+		return j.one(healer.DaemonHung, adviceHung, "%s does not answer; %s", j.served(), j.waiting()), true
 	}
 }
 
@@ -117,18 +117,4 @@ func (j judgement) waiting() string {
 	default:
 		return fmt.Sprintf("%d requests wait, and none was answered within %s", after, drainTime)
 	}
-}
-
-// restart returns what starts the daemon anew, as far as its cgroup tells.
-func restart(daemons []host.FUSEDaemon) string {
-	if len(daemons) == 0 {
-		return ""
-	}
-	switch d := daemons[0]; {
-	case d.PodUID != "":
-		return "; it runs in " + healer.WorkloadName(d.PodUID, d.ContainerID)
-	case strings.HasSuffix(d.Unit, ".service"):
-		return "; systemctl restart " + printable.Name(d.Unit) + " starts it anew"
-	}
-	return ""
 }

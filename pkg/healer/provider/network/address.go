@@ -32,7 +32,6 @@ var clients = map[string]client{
 	"cifs":           {445, smbServer},
 	"smb3":           {445, smbServer},
 	"ceph":           {6789, monitors},
-	"9p":             {564, nineServer},
 	"fuse.glusterfs": {24007, glusterServers},
 }
 
@@ -117,14 +116,6 @@ func monitors(m host.Mount) []string {
 		return nil
 	}
 	return strings.Split(mount.Server(m.FSType, m.Source), ",")
-}
-
-// nineServer returns the source, which is an address for one transport only.
-func nineServer(m host.Mount) []string {
-	if option(m, "trans") != "tcp" {
-		return nil
-	}
-	return []string{m.Source}
 }
 
 // glusterServers returns A,B of A,B:VOLUME or A,B:/VOLUME (mount.glusterfs(8)).

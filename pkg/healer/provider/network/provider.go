@@ -43,7 +43,9 @@ func (p Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence, 
 	if len(asked) == 0 {
 		return nil, nil
 	}
-	ctx, cancel := withinMost(ctx)
+	// Who waits in vain needs the rest of the time to give up.
+	deadline, _ := ctx.Deadline()
+	ctx, cancel := context.WithTimeout(ctx, time.Until(deadline)*3/4)
 	defer cancel()
 	var mu sync.Mutex
 	found := evidence{}
@@ -61,13 +63,6 @@ func (p Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence, 
 	}
 	wg.Wait()
 	return found, nil
-}
-
-// withinMost returns a context that ends when three quarters of the time have passed: who
-// waits in vain needs the rest to give up.
-func withinMost(ctx context.Context) (context.Context, context.CancelFunc) {
-	deadline, _ := ctx.Deadline()
-	return context.WithTimeout(ctx, time.Until(deadline)*3/4)
 }
 
 // suspects returns the addresses of the server of a mount, if the server may be why it

@@ -88,7 +88,7 @@ func TestServerUnreachable(t *testing.T) {
 		"one monitor answers":        {ceph(hung), map[string]error{"2.2.2.2:6789": refused, "3.3.3.3:6789": nil}, ""},
 		"of one monitor nothing":     {ceph(hung), map[string]error{"3.3.3.3:6789": errors.New("odd")}, ""},
 		"GlusterFS without daemon":   {mounted(host.Answer{Asked: true, Errno: syscall.ENOTCONN}, "fuse.glusterfs", "srv:/v"), nil, "srv:24007 (no answer within 3.8s)"},
-		"no address":                 {mounted(hung, "9p", "share", "trans=virtio"), nil, ""},
+		"no address":                 {mounted(hung, "nfs4", "server:/x", "proto=rdma"), nil, ""},
 		"long names, all silent":     {mounted(hung, "ceph", manyMonitors()), nil, "and 2 more"},
 		"a write got no answer":      {nfs(host.Answer{Asked: true, TimedOut: true, Writing: true}), nil, ""},
 		"stale":                      {nfs(host.Answer{Asked: true, Errno: syscall.ESTALE}), nil, ""},
