@@ -17,7 +17,7 @@ func TestExampleProvider(t *testing.T) {
 		code = append(code, m[1])
 	}
 	files, err := filepath.Glob("examplefs/*.go")
-	if err != nil || len(code) != len(files)+1 || !strings.HasPrefix(code[len(files)], `{"examplefs", `) {
+	if err != nil || len(code) != len(files)+1 || !strings.HasPrefix(code[len(files)], "examplefs.New(") {
 		t.Fatalf("%d blocks of code, files %v, %v", len(code), files, err)
 	}
 	lines := 0

@@ -17,7 +17,7 @@ import (
 func TestExampleProvider(t *testing.T) {
 	page, err := os.ReadFile("../../docs/writing-a-provider.md")
 	harness.Must(t, err)
-	line := regexp.MustCompile(`(?m)^\{"examplefs", .*\},$`).Find(page)
+	line := regexp.MustCompile(`(?m)^examplefs\.New\(.*\),$`).Find(page)
 	n := harness.NewNode(t, "--standalone")
 	program := filepath.Join(n.Dir, "reconnect")
 	here := strings.NewReplacer("/run/examplefs", n.Dir, "/usr/sbin/examplefs-reconnect", program).Replace(string(line))
