@@ -50,35 +50,35 @@ func (t *nodeTools) ReadFile(ctx context.Context, dir, name string, limit int) (
 }
 
 // Run implements Tools.
-func (t *nodeTools) Run(ctx context.Context, p Program) (Output, error) {
+func (t *nodeTools) Run(ctx context.Context, p Program) (output string, err error) {
 	if err := bounded(ctx); err != nil {
-		return Output{}, err
+		return "", err
 	}
 	if !filepath.IsAbs(p.Path) {
-		return Output{}, fmt.Errorf("%s is no absolute path", p.Path)
+		return "", fmt.Errorf("%s is no absolute path", p.Path)
 	}
 	if p.Stdin.ShownIn(p.Args) || p.Stdin.ShownIn(p.Env) {
-		return Output{}, fmt.Errorf("a secret in the arguments or the environment of %s", p.Path)
+		return "", fmt.Errorf("a secret in the arguments or the environment of %s", p.Path)
 	}
 	stdin, err := p.Stdin.lines()
 	if err != nil {
-		return Output{}, fmt.Errorf("%s: %w", p.Path, err)
+		return "", fmt.Errorf("%s: %w", p.Path, err)
 	}
 	r, err := t.host.RunProgram(ctx, host.Program{
 		Path: p.Path, Args: p.Args, Env: p.Env, OnHost: p.OnHost, Stdin: stdin, Limit: maxOutput,
 	})
 	if err != nil {
-		return Output{}, err
+		return "", err
 	}
-	out := Output{Text: outputText(r)}
+	output = outputText(r)
 	if r.Code == 0 {
-		return out, nil
+		return output, nil
 	}
-	exit := &ExitError{Program: p.Path, Code: r.Code, Text: out.Text}
+	exit := &ExitError{Program: p.Path, Code: r.Code, Text: output}
 	if len(p.Stdin) > 0 { // it may quote them in any spelling
 		exit.Text = "it was given secrets, so its output is not shown"
 	}
-	return out, exit
+	return output, exit
 }
 
 // Reach implements Tools.

@@ -122,8 +122,8 @@ func TestRunWhatAProgramSays(t *testing.T) {
 	} {
 		h := &toolHost{result: host.ProgramResult{Output: []byte(tc.output), Cut: tc.cut}}
 		out, err := NewTools(h).Run(ctx, Program{Path: "/p", Stdin: secrets})
-		if err != nil || out.Text != tc.want {
-			t.Errorf("%s: %+v, %v", name, out, err)
+		if err != nil || out != tc.want {
+			t.Errorf("%s: %q, %v", name, out, err)
 		}
 		if h.stdin != "key=zz\tyy\x01xx\npassword=hunter22\nuser=me\n" {
 			t.Errorf("it read %q", h.stdin)

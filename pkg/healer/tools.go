@@ -18,7 +18,11 @@ type Tools interface {
 	ReadFile(ctx context.Context, dir, name string, limit int) ([]byte, error)
 	// Run runs a program and waits until it has ended. An exit code other than 0 is an
 	// *ExitError. Its process group is killed when it has ended, and right before ctx ends.
-	Run(ctx context.Context, p Program) (Output, error)
+	//
+	// The output is what it wrote to both of its outputs, in one line: without control
+	// characters, and cut. It is for the provider to read, and never to be shown: the program
+	// may quote what it knows.
+	Run(ctx context.Context, p Program) (output string, err error)
 	// Reach connects to an address (host:port, as in net.Dial with "tcp") from the
 	// host's network, and hangs up. Its error says whether the connection was refused,
 	// which a host that answers does (syscall.ECONNREFUSED).
@@ -42,13 +46,6 @@ type Program struct {
 	Stdin Secrets
 }
 
-// Output is what a program wrote to both of its outputs.
-type Output struct {
-	// Text is in one line: without control characters, and cut. It is for the provider to
-	// read, and never to be shown: the program may quote what it knows.
-	Text string
-}
-
 // Evidence is what one provider asked for itself, in a type of its own. Case.Evidence
 // has it for Examine.
 type Evidence any
@@ -67,7 +64,7 @@ type ExitError struct {
 	Program string
 	// Code is negative if a signal ended it.
 	Code int
-	// Text is the one of its Output, unless it was given secrets.
+	// Text is its output, unless it was given secrets.
 	Text string
 }
 

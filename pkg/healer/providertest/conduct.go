@@ -40,13 +40,13 @@ const maxOutput = 4 << 10
 // hostileOutput returns what a program may write that says all it knows: its arguments,
 // its environment, its input and a secret of its own. It is cleaned and cut as the real
 // tools do it.
-func hostileOutput(p healer.Program) healer.Output {
+func hostileOutput(p healer.Program) string {
 	said := append(slices.Concat(p.Args, p.Env), secret)
 	for _, key := range slices.Sorted(maps.Keys(p.Stdin)) {
 		said = append(said, key+"="+p.Stdin[key])
 	}
 	text := strings.Join(said, " ") + strings.Repeat(" %s{]", maxOutput)
-	return healer.Output{Text: printable.Line(text, maxOutput)}
+	return printable.Line(text, maxOutput)
 }
 
 // behave sets how the tools answer from now on.

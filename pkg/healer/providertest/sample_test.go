@@ -180,7 +180,7 @@ func (s sample) asksProgram(ctx context.Context, c healer.Case) (healer.Evidence
 		return nil, nil
 	}
 	out, _ := s.tools.Run(ctx, healer.Program{Path: reconnect})
-	return out.Text, nil
+	return out, nil
 }
 
 // refusesWithEvidence refuses the step of a lost session with what Collect got.

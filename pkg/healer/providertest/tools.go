@@ -33,10 +33,10 @@ type Tools struct {
 }
 
 // A Program stands for a program on the node.
-type Program = func(context.Context, healer.Program) (healer.Output, error)
+type Program = func(context.Context, healer.Program) (output string, err error)
 
 // Succeeds is a Program that ends well and writes nothing.
-func Succeeds(context.Context, healer.Program) (healer.Output, error) { return healer.Output{}, nil }
+func Succeeds(context.Context, healer.Program) (output string, err error) { return "", nil }
 
 // Ran returns the programs that were run, in order.
 func (t *Tools) Ran() []healer.Program {
@@ -72,13 +72,13 @@ func (t *Tools) ReadFile(ctx context.Context, dir, name string, limit int) ([]by
 }
 
 // Run implements healer.Tools.
-func (t *Tools) Run(ctx context.Context, p healer.Program) (healer.Output, error) {
+func (t *Tools) Run(ctx context.Context, p healer.Program) (output string, err error) {
 	how, err := t.may(ctx, false)
 	if err != nil && !errors.Is(err, errTool) {
-		return healer.Output{}, err
+		return "", err
 	}
 	if p.Stdin.ShownIn(slices.Concat(p.Args, p.Env)) {
-		return healer.Output{}, fmt.Errorf("a secret in the arguments or the environment of %s", p.Path)
+		return "", fmt.Errorf("a secret in the arguments or the environment of %s", p.Path)
 	}
 	t.mu.Lock()
 	t.ran = append(t.ran, p)
@@ -88,9 +88,9 @@ func (t *Tools) Run(ctx context.Context, p healer.Program) (healer.Output, error
 		return hostileOutput(p), nil
 	case how == failing:
 		out := hostileOutput(p)
-		return out, &healer.ExitError{Program: p.Path, Code: 1, Text: out.Text}
+		return out, &healer.ExitError{Program: p.Path, Code: 1, Text: out}
 	case t.Programs[p.Path] == nil:
-		return healer.Output{}, &fs.PathError{Op: "exec", Path: p.Path, Err: fs.ErrNotExist}
+		return "", &fs.PathError{Op: "exec", Path: p.Path, Err: fs.ErrNotExist}
 	default:
 		return t.Programs[p.Path](ctx, p)
 	}
