@@ -125,12 +125,17 @@ func (e *Engine) ask(ctx context.Context, p Collector, c Case) chan collected {
 }
 
 func panicked(ctx context.Context, p Provider, fault any) error {
-	what := fmt.Sprintf("a value of type %T", fault) // which may hold a part of the request
-	if known, ok := fault.(runtime.Error); ok {
-		what = known.Error()
-	}
-	klog.FromContext(ctx).Error(nil, "Panic in a provider", "provider", p.Name(), "panic", what, "stack", string(debug.Stack()))
+	klog.FromContext(ctx).Error(nil, "Panic in a provider", "provider", p.Name(), "panic", panicText(fault), "stack", string(debug.Stack()))
 	return errors.New("internal error, see the log")
+}
+
+// panicText returns the runtime's own words, or only the type of another value, which may
+// hold a part of the request.
+func panicText(fault any) string {
+	if known, ok := fault.(runtime.Error); ok {
+		return known.Error()
+	}
+	return fmt.Sprintf("a value of type %T", fault)
 }
 
 // storageKey names the storage that the volume lies on: its first superblock, or the

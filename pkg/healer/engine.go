@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -181,13 +180,7 @@ func (e *Engine) call(ctx context.Context, v Volume, checks bool) (Report, error
 func (e *Engine) guarded(ctx context.Context, v Volume, lock *volumeLock) (r Report, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			// Only the runtime's own words: another value may hold a part of
-			// the request.
-			what := fmt.Sprintf("a value of type %T", p)
-			if fault, ok := p.(runtime.Error); ok {
-				what = fault.Error()
-			}
-			klog.FromContext(ctx).Error(nil, "Panic while working on a volume", "panic", what, "stack", string(debug.Stack()))
+			klog.FromContext(ctx).Error(nil, "Panic while working on a volume", "panic", panicText(p), "stack", string(debug.Stack()))
 			r, err = Report{}, Failed("internal error, see the log", nil)
 		}
 	}()

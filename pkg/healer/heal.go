@@ -14,7 +14,7 @@ func (e *Engine) heal(ctx context.Context, v Volume, lock *volumeLock) (Report, 
 	if err := e.cfg.Gate.Inspect(ctx, v); err != nil {
 		return report, RefusedBy(RuleMode, Failed("the volume was not checked", err))
 	}
-	m := newMending()
+	m := &mending{tried: map[string]bool{}, refused: map[string]Refusal{}}
 	for first := true; ; first = false {
 		d, err := e.examine(ctx, v, lock)
 		if err != nil {
@@ -116,7 +116,8 @@ func (e *Engine) exclude(d Diagnosis) {
 
 // save keeps on disk what the next calls need.
 func (e *Engine) save(ctx context.Context, d Diagnosis, lock *volumeLock) error {
-	if d.recordable() {
+	unusable := func(c Condition) bool { return c.Disables() || c.Ambiguous }
+	if len(d.Failures) == 0 && !slices.ContainsFunc(d.Conditions, unusable) {
 		if err := lock.alone(func() { e.saveRecord(ctx, d) }); err != nil {
 			return err
 		}

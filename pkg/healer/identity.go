@@ -108,13 +108,14 @@ func proveWithoutDevice(c Case, dev host.Dev, sb host.Superblock) error {
 	}
 	// A daemon chooses its source freely; kubelet's own path for the volume says whose
 	// it is.
+	anySource := sb.Source == "" || sb.Source == "none" || sb.Source == sb.FSType || mount.IsType(sb.FSType, mount.Memory)
 	atKubelets := IsFUSE(sb.FSType) && (mountPoint.Layout.Kind == host.LayoutStaging || mountPoint.Layout.Kind == host.LayoutPod)
 	switch {
 	case mountPoint.Stale():
 		return errors.New("its own root is stale")
 	case sb.FSType != c.Record.FSType || sb.Source != c.Record.Source:
 		return errors.New("type or source differs from the record")
-	case generic(sb) && !atKubelets:
+	case anySource && !atKubelets:
 		return errors.New("it was mounted anew, and its source names nothing that could identify it")
 	case !named(c, mountPoint):
 		return errors.New("it was mounted anew, and no vol_data.json of kubelet names this volume there")
@@ -132,9 +133,4 @@ func ownMountPoint(c Case, dev host.Dev) (MountPoint, bool) {
 		}
 	}
 	return MountPoint{}, false
-}
-
-// generic reports whether every mount of the type has the same source.
-func generic(sb host.Superblock) bool {
-	return sb.Source == "" || sb.Source == "none" || sb.Source == sb.FSType || mount.IsType(sb.FSType, mount.Memory)
 }

@@ -17,10 +17,6 @@ type mending struct {
 	stuck bool
 }
 
-func newMending() *mending {
-	return &mending{tried: map[string]bool{}, refused: map[string]Refusal{}}
-}
-
 // mend runs the least invasive step that may help, at all mount points at which it can
 // run at once. more is false when no step is left.
 func (e *Engine) mend(ctx context.Context, d Diagnosis, lock *volumeLock, m *mending) (ran []Outcome, more bool, err error) {

@@ -103,7 +103,11 @@ func (o *observation) foreign(m host.Mount, s containerScan) bool {
 	case m.Dev == s.now.Dev:
 		return !m.Guarded() && (!host.IsNFS(m.FSType) || m.Source != s.now.Source)
 	default:
-		return o.mountedOutsideVolume(m.Dev)
+		// The host has the superblock at a mount point that is not the volume's.
+		return slices.ContainsFunc(o.table.Of(m.Dev), func(m host.Mount) bool {
+			_, own := o.c.MountPoint(m.Path)
+			return !own
+		})
 	}
 }
 
@@ -199,15 +203,6 @@ func (o *observation) noteScanned(s containerScan) {
 	if !found && (!s.nfs || len(o.c.Unverified) == 0) {
 		o.engine.scanned.setContainers(o.volumeKey(), true)
 	}
-}
-
-// mountedOutsideVolume reports whether the host has a superblock at a mount point that
-// is not the volume's.
-func (o *observation) mountedOutsideVolume(dev host.Dev) bool {
-	return slices.ContainsFunc(o.table.Of(dev), func(m host.Mount) bool {
-		_, own := o.c.MountPoint(m.Path)
-		return !own
-	})
 }
 
 // IsFUSE reports whether a daemon serves filesystems of the type.

@@ -29,7 +29,8 @@ func (s StartedBefore) String() string { return ContainerName(s.PodUID, s.Contai
 // had the recorded number, if that is another one now.
 func (o *observation) oldDevices(ctx context.Context) error {
 	for _, p := range o.c.MountPoints {
-		if !o.c.renumbered(p) {
+		block := p.Role == RoleTarget && p.PodUID != "" && p.Inspect.Kind == host.KindBlock
+		if !block || p.Want == nil || !o.c.recordOfThisBoot() || p.Want.Dev == p.Dev() {
 			continue
 		}
 		running, err := o.node.Running(ctx, []string{p.PodUID})
@@ -47,13 +48,6 @@ func (o *observation) oldDevices(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// renumbered reports whether the device of a mount point has another number than it was
-// recorded with in this boot.
-func (c Case) renumbered(p MountPoint) bool {
-	return p.Role == RoleTarget && p.PodUID != "" && p.Inspect.Kind == host.KindBlock &&
-		p.Want != nil && c.recordOfThisBoot() && p.Want.Dev != p.Dev()
 }
 
 // saveOldDevices puts into the record when a device was first seen with another number:

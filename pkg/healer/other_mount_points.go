@@ -99,7 +99,7 @@ func (o *observation) subpaths() []string {
 	for _, dev := range o.c.previousSuperblocks() {
 		mounts = append(mounts, o.table.Of(dev)...)
 	}
-	if o.notScanned() {
+	if IsFUSE(o.c.Superblocks[o.c.MountPoints[0].Dev()].FSType) && !o.engine.scanned.get(o.volumeKey()).containers {
 		mounts = o.table.Mounts() // one may be from before there was a record
 	}
 	var found []string
@@ -113,12 +113,6 @@ func (o *observation) subpaths() []string {
 	}
 	slices.Sort(found)
 	return found
-}
-
-// notScanned reports whether the containers of a FUSE volume were not scanned since the
-// server started.
-func (o *observation) notScanned() bool {
-	return IsFUSE(o.c.Superblocks[o.c.MountPoints[0].Dev()].FSType) && !o.engine.scanned.get(o.volumeKey()).containers
 }
 
 // filter keeps, of the mount points added without having been named, those that are

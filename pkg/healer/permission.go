@@ -50,11 +50,6 @@ func ExplainPermission(operation, path string, err error, own func() (host.Privi
 	return &permissionError{printable.Line(text, maxPermissionText), err}
 }
 
-// explainStep is ExplainPermission for a step that ran.
-func explainStep(s Step, err error) error {
-	return ExplainPermission(s.Name, s.MountPoint.Path, err, host.OwnPrivileges)
-}
-
 // ownOps are what a probe does before it reaches the storage: it clones the mount. The
 // kernel alone decides who may do that.
 var ownOps = []string{"open_tree", "mount_setattr"}

@@ -1,6 +1,7 @@
 package healer
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -67,15 +68,8 @@ func (c Case) previousSuperblocks() []host.Dev {
 	for _, f := range c.previous() {
 		all = append(all, f.Dev)
 	}
-	slices.SortFunc(all, compareDev)
+	slices.SortFunc(all, func(a, b host.Dev) int { return cmp.Or(cmp.Compare(a.Major, b.Major), cmp.Compare(a.Minor, b.Minor)) })
 	return slices.DeleteFunc(slices.Compact(all), func(d host.Dev) bool { return d.Zero() || working[d] })
-}
-
-func compareDev(a, b host.Dev) int {
-	if a.Major != b.Major {
-		return int(a.Major) - int(b.Major)
-	}
-	return int(a.Minor) - int(b.Minor)
 }
 
 // startedBefore returns the containers that were there when a superblock of the
@@ -131,17 +125,6 @@ func (c Case) covered(dev host.Dev) bool {
 
 func hasDev(stack []host.Mount, dev host.Dev) bool {
 	return slices.ContainsFunc(stack, func(m host.Mount) bool { return m.Dev == dev })
-}
-
-// inContainers returns all mounts of the volume that were seen in containers.
-func (c Case) inContainers() []InContainer {
-	all := slices.Clone(c.Lingering)
-	for _, p := range c.MountPoints {
-		if p.InContainer != nil {
-			all = append(all, *p.InContainer)
-		}
-	}
-	return all
 }
 
 // recordedMount returns what the record says of a mount in a container. For what may be

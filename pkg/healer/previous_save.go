@@ -81,7 +81,13 @@ func (r *Record) addPrevious(c Case, dev host.Dev) *PreviousSuperblock {
 	for _, m := range f.Mounts {
 		known[m.key()] = true
 	}
-	for _, in := range c.inContainers() {
+	seen := slices.Clone(c.Lingering)
+	for _, p := range c.MountPoints {
+		if p.InContainer != nil {
+			seen = append(seen, *p.InContainer)
+		}
+	}
+	for _, in := range seen {
 		m := in.Mount
 		now := PreviousMount{ID: m.ID, Namespace: in.Namespace, Path: m.Path, Attr: m.Attr, Sharing: in.Sharing}
 		if m.Dev == dev && in.Proof != "" && !known[now.key()] && len(f.Mounts) < maxPreviousMounts {

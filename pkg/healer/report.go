@@ -157,9 +157,3 @@ func (d Diagnosis) Lasting() bool {
 	return slices.ContainsFunc(d.Conditions, func(c Condition) bool { return c.Acute && ended(c) }) ||
 		slices.ContainsFunc(d.Offers(), func(s Step) bool { return s.Cost == Restage && slices.ContainsFunc(d.For(s), ended) })
 }
-
-// recordable reports whether the volume can be used, and it is clear which storage it
-// is.
-func (d Diagnosis) recordable() bool {
-	return len(d.Failures) == 0 && !slices.ContainsFunc(d.Conditions, func(c Condition) bool { return c.Disables() || c.Ambiguous })
-}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // run runs one step, at one mount point or at several at once, between two lines of the
@@ -43,7 +45,7 @@ func (e *Engine) run(ctx context.Context, c Case, admitted []admission) []Outcom
 		}
 	}()
 	for i, err := range e.act(ctx, c, admitted) {
-		outcomes[i].Err = explainStep(admitted[i].step, err)
+		outcomes[i].Err = ExplainPermission(outcomes[i].Step, outcomes[i].MountPoint, err, host.OwnPrivileges)
 	}
 	return outcomes
 }

@@ -12,16 +12,12 @@ import (
 // judgeDenied returns what is wrong with a filesystem that refused the probe.
 func (ev evaluator) judgeDenied(a host.Answer) []healer.Condition {
 	status, why := healer.Inaccessible, whyDenied(ev.sb.FSType, ev.p.Stack[0])
-	if squashed(ev.sb.FSType, a) {
+	// An NFS server that tells the attributes of the root directory, and refuses root to
+	// open it, says nothing of the users of pods.
+	if host.IsNFS(ev.sb.FSType) && a.Op == "open" && a.Errno == syscall.EACCES {
 		status, why = healer.Degraded, whySquashed
 	}
 	return ev.one(status, healer.PermissionDenied, why.advice, "%s; %s", a, why.cause)
-}
-
-// squashed reports whether an NFS server told the attributes of the root directory, and
-// refused root to open it: that says nothing of the users of pods.
-func squashed(fsType string, a host.Answer) bool {
-	return host.IsNFS(fsType) && a.Op == "open" && a.Errno == syscall.EACCES
 }
 
 // refusal is the usual cause of a refusal, and what a person should do.
@@ -47,7 +43,7 @@ func whyDenied(fsType string, m host.Mount) refusal {
 		}
 	case healer.IsFUSE(fsType):
 		return refusal{"the daemon itself refuses, perhaps as its credentials expired", "see the daemon's log and its credentials"}
-	case host.IsNFS(fsType) && hasKerberos(m):
+	case host.IsNFS(fsType) && slices.ContainsFunc(m.SuperOptions, func(o string) bool { return strings.HasPrefix(o, "sec=krb5") }):
 		return refusal{"on a mount with Kerberos the credentials of root may have expired", "see klist as root on the node, and rpc.gssd"}
 	case host.IsNFS(fsType):
 		return refusal{"on NFS this is mostly an export that does not admit this node", "see exportfs -v on the server"}
@@ -58,8 +54,4 @@ func whyDenied(fsType string, m host.Mount) refusal {
 		}
 	}
 	return refusal{"no usual cause is known for " + healer.QuoteName(fsType), "see why the storage refuses root"}
-}
-
-func hasKerberos(m host.Mount) bool {
-	return slices.ContainsFunc(m.SuperOptions, func(o string) bool { return strings.HasPrefix(o, "sec=krb5") })
 }
