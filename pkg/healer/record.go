@@ -7,7 +7,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// RecordVersion is the format that this build writes; pkg/state also reads version 1.
+// RecordVersion is the format that this build writes and reads.
 const RecordVersion = 2
 
 // Record is what a volume looked like when it could last be used, and what it is

@@ -16,7 +16,6 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 const recordsDir = "records"
@@ -96,61 +95,13 @@ func decodeRecord(raw []byte) (*healer.Record, error) {
 	if err := json.Unmarshal(raw, &version); err != nil {
 		return nil, err
 	}
-	switch version.Version {
-	case healer.RecordVersion:
-		var record healer.Record
-		return &record, decodeStrict(raw, &record)
-	case 1:
-		var old recordV1
-		if err := decodeStrict(raw, &old); err != nil {
-			return nil, err
-		}
-		return old.upgrade()
+	if version.Version != healer.RecordVersion {
+		return nil, fmt.Errorf("it has version %d, this build reads %d", version.Version, healer.RecordVersion)
 	}
-	return nil, fmt.Errorf("it has version %d, this build reads 1 and %d", version.Version, healer.RecordVersion)
-}
-
-func decodeStrict(raw []byte, into any) error {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
-	return dec.Decode(into)
-}
-
-// recordV1 is a record of version 1, which had other keys and roles.
-type recordV1 struct {
-	healer.Record
-	MountPoints []healer.MountPointRecord   `json:"places"`
-	Previous    []healer.PreviousSuperblock `json:"former"`
-}
-
-// sharingV1 has the values of version 1 that are others now.
-var sharingV1 = map[host.Sharing]host.Sharing{
-	"slave of the host's mount":                        host.SharingSlave,
-	"peer of the host's mount":                         host.SharingPeer,
-	"peer group of its own":                            host.SharingOwn,
-	"slave of the host's mount, peer group of its own": host.SharingSlaveOwn,
-}
-
-func (old recordV1) upgrade() (*healer.Record, error) {
-	roles := map[healer.Role]healer.Role{"staged": healer.RoleStaging, "published": healer.RoleTarget}
-	record := old.Record
-	record.Version, record.MountPoints, record.Previous = healer.RecordVersion, old.MountPoints, old.Previous
-	for i := range record.MountPoints {
-		p := &record.MountPoints[i]
-		role, known := roles[p.Role]
-		if !known {
-			return nil, fmt.Errorf("version 1 has no role %q", p.Role)
-		}
-		p.Role = role
-	}
-	for _, superblock := range record.Previous {
-		for i := range superblock.Mounts {
-			if now, changed := sharingV1[superblock.Mounts[i].Sharing]; changed {
-				superblock.Mounts[i].Sharing = now
-			}
-		}
-	}
-	return &record, nil
+	var record healer.Record
+	return &record, dec.Decode(&record)
 }
 
 // Save implements healer.Records.
