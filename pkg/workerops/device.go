@@ -2,6 +2,7 @@ package workerops
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -72,33 +73,22 @@ func (a *DeviceAnswer) read(fd int) (string, syscall.Errno) {
 }
 
 // openNumbered opens a device if its node has the expected number; errAnother says
-// that it has not.
+// that it has not. Some devices act on being opened.
 func openNumbered(name string, major, minor uint32) (int, error) {
-	node, err := openNode(name, major, minor)
+	node, err := retryEINTR(func() (int, error) { return unix.Open(name, unix.O_PATH|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return -1, errAnother
 	}
 	defer unix.Close(node)
+	var st unix.Statx_t
+	err = unix.Statx(node, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st)
+	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK || st.Rdev_major != major || st.Rdev_minor != minor {
+		return -1, errAnother
+	}
 	return openDevice(fmt.Sprintf("/proc/thread-self/fd/%d", node))
 }
 
 const errAnother = unix.EINVAL
-
-// openNode opens a device node as a mere reference, if it has the expected number;
-// ENXIO says that it has not. Some devices act on being opened.
-func openNode(name string, major, minor uint32) (int, error) {
-	node, err := retryEINTR(func() (int, error) { return unix.Open(name, unix.O_PATH|unix.O_CLOEXEC, 0) })
-	if err != nil {
-		return -1, err
-	}
-	var st unix.Statx_t
-	err = unix.Statx(node, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st)
-	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK || st.Rdev_major != major || st.Rdev_minor != minor {
-		_ = unix.Close(node)
-		return -1, unix.ENXIO
-	}
-	return node, nil
-}
 
 // dead are the errnos with which a device that is offline or gone refuses to be
 // opened; others are about the caller.
@@ -174,29 +164,14 @@ func (a *DeviceAnswer) measureBacking(fd int, major, minor uint32) {
 	if err != nil {
 		return
 	}
-	name, err := readLine(fmt.Sprintf("/sys/dev/block/%d:%d/loop/backing_file", major, minor))
+	name, err := os.ReadFile(fmt.Sprintf("/sys/dev/block/%d:%d/loop/backing_file", major, minor))
 	if err != nil {
 		return
 	}
 	var file unix.Statx_t
-	err = unix.Statx(unix.AT_FDCWD, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &file)
+	err = unix.Statx(unix.AT_FDCWD, strings.TrimSuffix(string(name), "\n"), unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &file)
 	same := err == nil && file.Ino == status.Inode && unix.Mkdev(file.Dev_major, file.Dev_minor) == status.Device
 	if end := status.Offset + a.Size; same && file.Mode&unix.S_IFMT == unix.S_IFREG && file.Size < end {
 		a.Short = end - file.Size
 	}
-}
-
-// readLine returns the text of a file of sysfs, without the newline at its end.
-func readLine(p string) (string, error) {
-	fd, err := retryEINTR(func() (int, error) { return unix.Open(p, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
-	if err != nil {
-		return "", err
-	}
-	defer unix.Close(fd)
-	buf := make([]byte, unix.PathMax+64)
-	n, err := retryEINTR(func() (int, error) { return unix.Read(fd, buf) })
-	if err != nil {
-		return "", err
-	}
-	return strings.TrimSuffix(string(buf[:n]), "\n"), nil
 }

@@ -41,12 +41,7 @@ func (p *placement) checkDirectory(fd int, top mount.Ref) error {
 // emptyDirectory reads until the first name. The descriptor is a mere reference to a
 // directory on which nothing is mounted, so no volume is asked.
 func emptyDirectory(at int) (bool, error) {
-	fd, err := retryEINTR(func() (int, error) {
-		return unix.Openat2(at, ".", &unix.OpenHow{
-			Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
-			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
-		})
-	})
+	fd, err := openListing(at, ".")
 	if err != nil {
 		return false, err
 	}

@@ -110,18 +110,22 @@ type kept struct {
 }
 
 func startProgram(q ProgramQuery) (*program, error) {
-	in, out, err := pipes()
+	stdin, in, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	defer in.theirs.Close()
-	defer out.theirs.Close()
+	defer stdin.Close()
+	out, stdout, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, in.Close())
+	}
+	defer stdout.Close()
 	attr := &syscall.ProcAttr{
 		Dir: "/", Env: q.Env,
-		Files: []uintptr{in.theirs.Fd(), out.theirs.Fd(), out.theirs.Fd()},
+		Files: []uintptr{stdin.Fd(), stdout.Fd(), stdout.Fd()}, // Fd makes them block, as the program expects
 		Sys:   &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
 	}
-	p := &program{out: out.ours, output: make(chan kept, 1)}
+	p := &program{out: out, output: make(chan kept, 1)}
 	start := func() { p.pid, _, err = syscall.StartProcess(q.Path, append([]string{q.Path}, q.Args...), attr) }
 	if q.OnHost {
 		start()
@@ -129,17 +133,17 @@ func startProgram(q ProgramQuery) (*program, error) {
 		elsewhere(start)
 	}
 	if err != nil {
-		return nil, errors.Join(err, in.ours.Close(), out.ours.Close())
+		return nil, errors.Join(err, in.Close(), out.Close())
 	}
 	go func() {
-		_, _ = in.ours.Write(q.Stdin) // a program need not read it
-		_ = in.ours.Close()
+		_, _ = in.Write(q.Stdin) // a program need not read it
+		_ = in.Close()
 	}()
 	go func() {
-		text, err := io.ReadAll(io.LimitReader(out.ours, int64(q.Limit)))
+		text, err := io.ReadAll(io.LimitReader(out, int64(q.Limit)))
 		dropped := int64(0)
 		if err == nil {
-			dropped, err = io.Copy(io.Discard, out.ours)
+			dropped, err = io.Copy(io.Discard, out)
 		}
 		p.output <- kept{text, dropped > 0 || err != nil}
 	}()
@@ -157,24 +161,4 @@ func elsewhere(start func()) {
 		select {}
 	}()
 	<-started
-}
-
-// pipe has ends of which the program's blocks, as it expects.
-type pipe struct{ ours, theirs *os.File }
-
-// pipes returns those for the program's input and for its outputs.
-func pipes() (in, out pipe, _ error) {
-	var read, write [2]int
-	if err := unix.Pipe2(read[:], unix.O_CLOEXEC); err != nil {
-		return in, out, fmt.Errorf("pipe: %w", err)
-	}
-	in = pipe{ours: os.NewFile(uintptr(read[1]), "input"), theirs: os.NewFile(uintptr(read[0]), "input")}
-	if err := unix.Pipe2(write[:], unix.O_CLOEXEC); err != nil {
-		return in, out, errors.Join(fmt.Errorf("pipe: %w", err), in.ours.Close(), in.theirs.Close())
-	}
-	if err := unix.SetNonblock(write[0], true); err != nil { // for a deadline
-		return in, out, errors.Join(err, unix.Close(write[0]), unix.Close(write[1]), in.ours.Close(), in.theirs.Close())
-	}
-	out = pipe{ours: os.NewFile(uintptr(write[0]), "output"), theirs: os.NewFile(uintptr(write[1]), "output")}
-	return in, out, nil
 }

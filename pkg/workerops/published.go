@@ -92,12 +92,7 @@ func eachName(at, below string, left *int, visit func(outer, inner string)) (unr
 // namesIn lists a directory on the filesystem of another one, and subtracts the number
 // of names from left.
 func namesIn(dir int, name string, left *int) ([]string, error) {
-	fd, err := retryEINTR(func() (int, error) {
-		return unix.Openat2(dir, name, &unix.OpenHow{
-			Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
-			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
-		})
-	})
+	fd, err := openListing(dir, name)
 	if err != nil {
 		return nil, err
 	}
@@ -111,4 +106,14 @@ func namesIn(dir int, name string, left *int) ([]string, error) {
 		return nil, fmt.Errorf("kubelet has too many volumes to look for one: %w", unix.E2BIG)
 	}
 	return names, nil
+}
+
+// openListing opens a directory on the filesystem of another one, to read the names in it.
+func openListing(dir int, name string) (int, error) {
+	return retryEINTR(func() (int, error) {
+		return unix.Openat2(dir, name, &unix.OpenHow{
+			Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
+			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+		})
+	})
 }

@@ -177,14 +177,11 @@ func mountDead(q MountDeadQuery) (a MountDeadAnswer, err error) {
 // tryOnDirectory is check for the directory that is beneath all mounts at the target. It is
 // opened in a clone of the one above it without what is mounted in that.
 func (p *placement) tryOnDirectory() error {
-	above, err := mount.Clone(p.target.dir)
+	above, err := privateClone(p.target.dir)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(above)
-	if err := mount.AddAttr(above, 0, unix.MS_PRIVATE); err != nil {
-		return err
-	}
 	fd, err := retryEINTR(func() (int, error) {
 		return unix.Openat(above, p.target.name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	})
