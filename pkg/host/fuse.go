@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,20 +26,7 @@ type FUSEDaemons struct {
 }
 
 // FUSEDaemon is one process.
-type FUSEDaemon struct {
-	PID int
-	// Command is the process's name for itself, and any bytes.
-	Command string
-	// State is the letter of proc_pid_stat(5).
-	State byte
-	// Started is in time since the boot.
-	Started time.Duration
-	// PodUID and ContainerID are empty outside of pods, Unit is the systemd unit there.
-	PodUID, ContainerID, Unit string
-}
-
-// Stopped reports whether the process was stopped, by a signal or a debugger.
-func (d FUSEDaemon) Stopped() bool { return d.State == 'T' || d.State == 't' }
+type FUSEDaemon = workerops.FUSEDaemon
 
 // FUSEDaemons finds who serves a superblock. It touches no volume.
 func (n *Node) FUSEDaemons(ctx context.Context, dev Dev) (FUSEDaemons, error) {
@@ -48,32 +35,16 @@ func (n *Node) FUSEDaemons(ctx context.Context, dev Dev) (FUSEDaemons, error) {
 		return FUSEDaemons{}, fmt.Errorf("who serves it: %w", err)
 	}
 	found := FUSEDaemons{Untold: walk.Untold > 0, Unseen: walk.Unread, Cut: walk.Cut}
-	if of, known := walk.UnreadOf[FUSEConnectionNumber(dev)]; known {
+	connection := dev.FUSEConnection()
+	if of, known := walk.UnreadOf[connection]; known {
 		found.Unseen = of
 	}
 	for _, d := range walk.Daemons {
-		if d.Connection != FUSEConnectionNumber(dev) {
-			continue
+		if d.Connection == connection {
+			found.Processes = append(found.Processes, d)
 		}
-		w := workerops.WorkloadIn(d.Cgroup)
-		p := FUSEDaemon{PID: d.PID, Command: d.Command, State: d.State, Started: d.Started, PodUID: w.PodUID, ContainerID: w.ContainerID}
-		if p.PodUID == "" {
-			p.Unit = unitOf(w.Dir)
-		}
-		found.Processes = append(found.Processes, p)
 	}
 	return found, nil
-}
-
-// unitOf returns the systemd unit of a cgroup: the innermost directory that is called
-// like one.
-func unitOf(cgroup string) string {
-	for dir := cgroup; dir != "/" && dir != "." && dir != ""; dir = path.Dir(dir) {
-		if name := path.Base(dir); strings.HasSuffix(name, ".service") || strings.HasSuffix(name, ".scope") {
-			return name
-		}
-	}
-	return ""
 }
 
 // daemonWalks finds the daemons of all connections, by one walk over all processes at a
@@ -105,15 +76,20 @@ func (w *daemonWalks) all(ctx context.Context, n *Node) (last workerops.FUSEDaem
 	return last, err
 }
 
+// maxWaiting is in bytes: more than any number has.
+const maxWaiting = 32
+
 // FUSEWaiting returns how many requests a FUSE daemon has not answered, -1 for unknown.
 func (n *Node) FUSEWaiting(ctx context.Context, dev Dev) int {
 	call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
 	defer cancel()
 	waiting := -1
 	_ = n.probes.serialize(call, fusectl, func() error { // without an answer nothing is known
-		a, err := worker.Call(call, n.cfg.Pool, workerops.Inspect, workerops.InspectQuery{FUSEConnection: fuseConnection(dev)})
-		if err == nil {
-			waiting = a.Waiting
+		text, err := worker.Call(call, n.cfg.Pool, workerops.ReadFile, workerops.ReadFileQuery{
+			Dir: fusectl.root, Name: fmt.Sprintf("%d/waiting", dev.FUSEConnection()), Limit: maxWaiting,
+		})
+		if number, parseErr := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && parseErr == nil {
+			waiting = number
 		}
 		return err
 	})

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 func TestUnitOf(t *testing.T) {
@@ -19,9 +21,12 @@ func TestUnitOf(t *testing.T) {
 		"/user.slice/user-0.slice/user@0.service/app.slice/": "user@0.service",
 		"/docker/0123456789ab":                               "",
 	} {
-		if got := unitOf(cgroup); got != want {
+		if got := (FUSEDaemon{Workload: workerops.Workload{Dir: cgroup}}).Unit(); got != want {
 			t.Errorf("%q: %q, want %q", cgroup, got, want)
 		}
+	}
+	if got := (FUSEDaemon{Workload: workerops.Workload{PodUID: "uid", Dir: "/kubepods.slice/x.scope"}}).Unit(); got != "" {
+		t.Errorf("in a pod: %q", got)
 	}
 }
 

@@ -31,7 +31,7 @@ func fuseVolume(t *testing.T, path string, answers func() bool) (end func()) {
 	done(t, err)
 	done(t, os.Mkdir(path, 0o700))
 	done(t, unix.Mount("test", path, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", device)))
-	connection := fuseConnection(topDev(t, path))
+	connection := fmt.Sprintf("%s/%d", fusectl.root, topDev(t, path).FUSEConnection())
 	go func() {
 		buf := make([]byte, 1<<17)
 		for {

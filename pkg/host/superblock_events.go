@@ -193,7 +193,7 @@ func (e *SuperblockEvents) sources(ctx context.Context, mounts []VolumeMount) (w
 		switch {
 		case seen[m.Dev]:
 		case mount.IsType(m.FSType, mount.FUSE):
-			byConnection[FUSEConnectionNumber(m.Dev)] = m.Dev
+			byConnection[m.Dev.FUSEConnection()] = m.Dev
 		case mount.IsType(m.FSType, mount.Ext) && counters < maxFollowed:
 			var st unix.Stat_t
 			if unix.Stat(e.counterOf(m.Dev), &st) == nil {
@@ -234,7 +234,7 @@ func (e *SuperblockEvents) followedDaemons(wanted map[uint64]Dev) (daemons []sou
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for s := range e.followed {
-		if _, ours := wanted[FUSEConnectionNumber(s.dev)]; ours && s.pid != 0 {
+		if _, ours := wanted[s.dev.FUSEConnection()]; ours && s.pid != 0 {
 			daemons = append(daemons, s)
 		}
 	}

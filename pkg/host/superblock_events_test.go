@@ -144,8 +144,8 @@ func TestFollowAfterAWalkThatMissesProcesses(t *testing.T) {
 		want int
 	}{
 		{workerops.FUSEDaemonsAnswer{Cut: true}, 1},
-		{workerops.FUSEDaemonsAnswer{Unread: 1, Daemons: []workerops.FUSEDaemon{{Connection: FUSEConnectionNumber(served), PID: newPID}}}, 2},
-		{workerops.FUSEDaemonsAnswer{Daemons: []workerops.FUSEDaemon{{Connection: FUSEConnectionNumber(served), PID: pid}}}, 1},
+		{workerops.FUSEDaemonsAnswer{Unread: 1, Daemons: []workerops.FUSEDaemon{{Connection: served.FUSEConnection(), PID: newPID}}}, 2},
+		{workerops.FUSEDaemonsAnswer{Daemons: []workerops.FUSEDaemon{{Connection: served.FUSEConnection(), PID: pid}}}, 1},
 	} {
 		n.daemons.last = tc.walk
 		done(t, e.Follow(t.Context(), []VolumeMount{{Dev: served, FSType: "fuse.x"}}))

@@ -259,9 +259,9 @@ func TestNothingIsCountedForAProbeThatAnswers(t *testing.T) {
 	if s := n.cfg.Pool.Stats(); s.Started != 0 {
 		t.Errorf("%+v", s)
 	}
-	for dev, want := range map[Dev]string{{Major: 0, Minor: 61}: "/sys/fs/fuse/connections/61", {Major: 8, Minor: 16}: "/sys/fs/fuse/connections/8388624"} {
-		if got := fuseConnection(dev); got != want {
-			t.Errorf("%s: %s, want %s", dev, got, want)
+	for dev, want := range map[Dev]uint64{{Major: 0, Minor: 61}: 61, {Major: 8, Minor: 16}: 8388624} {
+		if got := dev.FUSEConnection(); got != want {
+			t.Errorf("%s: %d, want %d", dev, got, want)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -29,13 +28,3 @@ func (n *Node) countWaiting(ctx context.Context, m Mount) (count func() int, sto
 	})
 	return count, func() { count() }
 }
-
-// fuseConnection returns a connection's directory in fusectl, in the host's mount
-// namespace. It is named after the superblock's device number as the kernel
-// keeps it (fs/fuse/control.c): the minor, but for fuseblk.
-func fuseConnection(dev Dev) string {
-	return fmt.Sprintf("/sys/fs/fuse/connections/%d", FUSEConnectionNumber(dev))
-}
-
-// FUSEConnectionNumber returns the name of a superblock's connection in fusectl.
-func FUSEConnectionNumber(dev Dev) uint64 { return uint64(dev.Major)<<20 | uint64(dev.Minor) }

@@ -30,6 +30,10 @@ func (d Dev) String() string { return fmt.Sprintf("%d:%d", d.Major, d.Minor) }
 // Zero reports whether there is no device.
 func (d Dev) Zero() bool { return d == Dev{} }
 
+// FUSEConnection returns the name in fusectl of the connection of a superblock: its device
+// number as the kernel keeps it (fs/fuse/control.c), which is the minor but for fuseblk.
+func (d Dev) FUSEConnection() uint64 { return uint64(d.Major)<<20 | uint64(d.Minor) }
+
 // Ref names one mount.
 type Ref struct {
 	// ID is the unique mount id (Linux 6.8); 0 when unknown.

@@ -215,7 +215,7 @@ func TestFUSEDaemonsOfTheHostOnly(t *testing.T) {
 func TestUnreadProcesses(t *testing.T) {
 	const seconds = time.Second
 	in := func(pid int, started time.Duration, cgroup string) FUSEDaemon {
-		return FUSEDaemon{PID: pid, Started: started, Cgroup: "0::/" + cgroup}
+		return FUSEDaemon{PID: pid, Started: started, Workload: WorkloadIn("0::/" + cgroup)}
 	}
 	const driver, tenant = "kubepods/podd/0123456789ab", "kubepods/podt/0123456789ab"
 	known := in(7, seconds, driver)

@@ -92,9 +92,7 @@ func checkSilent(fd int) error {
 	}
 }
 
-// openAbort opens the file of a connection that aborts it when it is written to. The
-// directory is the superblock's device number, as the kernel keeps it
-// (fs/fuse/control.c).
+// openAbort opens the file of a connection that aborts it when it is written to.
 func openAbort(dev mount.Dev) (int, error) {
 	dir, err := openDir(fusectl)
 	if err != nil {
@@ -108,7 +106,7 @@ func openAbort(dev mount.Dev) (int, error) {
 	if uint32(st.Type) != fusectlMagic {
 		return -1, refuse("fusectl is not mounted at %s", fusectl)
 	}
-	name := strconv.FormatUint(uint64(dev.Major)<<20|uint64(dev.Minor), 10) + "/abort"
+	name := strconv.FormatUint(dev.FUSEConnection(), 10) + "/abort"
 	fd, err := retryEINTR(func() (int, error) {
 		return unix.Openat(dir, name, unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	})

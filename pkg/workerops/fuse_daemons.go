@@ -55,8 +55,21 @@ type FUSEDaemon struct {
 	State byte
 	// Started is in time since the boot.
 	Started time.Duration
-	// Cgroup is the content of the process's cgroup file.
-	Cgroup string
+	Workload
+}
+
+// Stopped reports whether the process was stopped, by a signal or a debugger.
+func (d FUSEDaemon) Stopped() bool { return d.State == 'T' || d.State == 't' }
+
+// Unit returns the systemd unit of a process outside of pods: the innermost directory of
+// its cgroup that is called like one.
+func (d FUSEDaemon) Unit() string {
+	for dir := d.Dir; d.PodUID == "" && dir != "/" && dir != "." && dir != ""; dir = path.Dir(dir) {
+		if name := path.Base(dir); strings.HasSuffix(name, ".service") || strings.HasSuffix(name, ".scope") {
+			return name
+		}
+	}
+	return ""
 }
 
 // daemonsLimit bounds the daemons that are named.
@@ -71,7 +84,7 @@ func fuseDaemons(q FUSEDaemonsQuery) (a FUSEDaemonsAnswer, err error) {
 	s := newScan(proc)
 	s.end = time.Now().Add(q.Budget)
 	mounted := map[uint64]bool{}
-	if err := (thread{}).visit(func(m mount.Mount) { mounted[connectionOf(m.Dev)] = true }); err != nil {
+	if err := (thread{}).visit(func(m mount.Mount) { mounted[m.Dev.FUSEConnection()] = true }); err != nil {
 		return a, err
 	}
 	pids, err := s.whoRuns()
@@ -112,9 +125,6 @@ func fuseDaemons(q FUSEDaemonsQuery) (a FUSEDaemonsAnswer, err error) {
 	a.Unread, a.UnreadOf = len(unread), unreadOf(unread, a.Known)
 	return a, nil
 }
-
-// connectionOf returns the name in fusectl of the connection of a superblock.
-func connectionOf(dev mount.Dev) uint64 { return uint64(dev.Major)<<20 | uint64(dev.Minor) }
 
 // fewestFirst sorts processes by how many descriptors they have (Linux 6.2): one may have a
 // million, and the time that they take is taken from nobody else then.
@@ -162,7 +172,7 @@ func (s *scan) daemonIn(pid int, dir string) (d FUSEDaemon, err error) {
 	}
 	state := now[bytes.LastIndexByte(now, ')')+2] // parseStat found fields behind it
 	cgroup, err := s.proc.read(dir+"/cgroup", 8<<10)
-	return FUSEDaemon{PID: pid, Command: name, State: state, Started: sinceBoot(started), Cgroup: string(cgroup)}, err
+	return FUSEDaemon{PID: pid, Command: name, State: state, Started: sinceBoot(started), Workload: WorkloadIn(string(cgroup))}, err
 }
 
 // connections are the FUSE connections whose devices a process has open.
@@ -285,11 +295,9 @@ func unreadOf(unread, known []FUSEDaemon) map[uint64]int {
 		if of[k.Connection] == nil {
 			of[k.Connection] = map[int]bool{}
 		}
-		home := WorkloadIn(k.Cgroup)
 		for _, u := range unread {
-			at := WorkloadIn(u.Cgroup)
 			same := u.PID == k.PID && u.Started == k.Started
-			if same || at.Dir == "" || at.PodUID == home.PodUID && (at.PodUID != "" || at.Dir == home.Dir) {
+			if same || u.Dir == "" || u.PodUID == k.PodUID && (u.PodUID != "" || u.Dir == k.Dir) {
 				of[k.Connection][u.PID] = true
 			}
 		}

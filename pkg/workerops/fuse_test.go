@@ -115,8 +115,8 @@ func TestFUSEDaemons(t *testing.T) {
 	if len(found) != 1 || found[0].PID != f.daemon.Process.Pid || found[0].Command != "sleep" || found[0].State != 'S' {
 		t.Fatalf("daemons %+v", found)
 	}
-	if since := found[0].Started; since <= 0 || found[0].Cgroup == "" {
-		t.Errorf("started %s after the boot, in cgroup %q", since, found[0].Cgroup)
+	if since := found[0].Started; since <= 0 || found[0].Dir == "" {
+		t.Errorf("started %s after the boot, in cgroup %q", since, found[0].Dir)
 	}
 	if o := other.daemons(t); len(o) != 1 || o[0].PID == pid || o[0].PID == found[0].PID {
 		t.Errorf("the other one's are %+v", o)

@@ -2,11 +2,7 @@ package workerops
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -24,9 +20,6 @@ type InspectQuery struct {
 	Paths []PathQuery
 	// Probe is nil when no storage is to be probed.
 	Probe *ProbeQuery
-	// FUSEConnection is the directory of a FUSE connection in fusectl, to count the
-	// requests that its daemon has not answered; empty for none.
-	FUSEConnection string
 }
 
 // PathQuery asks what is at a path.
@@ -77,15 +70,13 @@ type FileStamp struct {
 type InspectAnswer struct {
 	Paths []PathAnswer
 	Probe ProbeAnswer
-	// Waiting is -1 when it is not known.
-	Waiting int
 	// Elapsed is how long all of it took.
 	Elapsed time.Duration
 }
 
 func inspect(q InspectQuery) (InspectAnswer, error) {
 	start := time.Now()
-	a := InspectAnswer{Paths: make([]PathAnswer, len(q.Paths)), Waiting: -1}
+	a := InspectAnswer{Paths: make([]PathAnswer, len(q.Paths))}
 	for i, p := range q.Paths {
 		a.Paths[i] = inspectPath(p)
 	}
@@ -97,9 +88,6 @@ func inspect(q InspectQuery) (InspectAnswer, error) {
 				return InspectAnswer{}, err
 			}
 		}
-	}
-	if q.FUSEConnection != "" {
-		a.Waiting = waiting(q.FUSEConnection)
 	}
 	a.Elapsed = time.Since(start)
 	return a, nil
@@ -198,20 +186,6 @@ func (a *PathAnswer) readVolData(p string, known FileStamp) {
 	case err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR):
 		a.VolDataErrno = errnoOf(err)
 	}
-}
-
-// waiting reads how many requests a FUSE daemon has not answered. The file is the kernel's
-// own, in a filesystem that has no storage.
-func waiting(connection string) int {
-	raw, err := os.ReadFile(filepath.Join(connection, "waiting"))
-	if err != nil {
-		return -1
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(raw)))
-	if err != nil {
-		return -1
-	}
-	return n
 }
 
 // ownTrouble returns the errors that say that this process has run out of something:

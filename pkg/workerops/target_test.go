@@ -114,19 +114,3 @@ func TestKnownFileIsNotReadAgain(t *testing.T) {
 		t.Errorf("a directory: %+v", a)
 	}
 }
-
-func TestWaiting(t *testing.T) {
-	dir := realDir(t)
-	for text, want := range map[string]int{"3\n": 3, "0\n": 0, "": -1, "many\n": -1, "3": 3} {
-		must(t, os.WriteFile(dir+"/waiting", []byte(text), 0o600))
-		a, err := inspect(InspectQuery{FUSEConnection: dir})
-		if err != nil || a.Waiting != want || len(a.Paths) != 0 {
-			t.Errorf("%q: %+v, %v", text, a, err)
-		}
-	}
-	for _, connection := range []string{"", dir + "/none"} {
-		if a, err := inspect(InspectQuery{FUSEConnection: connection}); err != nil || a.Waiting != -1 {
-			t.Errorf("%q: %+v, %v", connection, a, err)
-		}
-	}
-}

@@ -60,7 +60,7 @@ func stopped(daemons []host.FUSEDaemon) bool {
 }
 
 func (j judgement) name() string {
-	return fmt.Sprintf("FUSE connection %d", host.FUSEConnectionNumber(j.dev))
+	return fmt.Sprintf("FUSE connection %d", j.dev.FUSEConnection())
 }
 
 // served names the daemon: the subject of a sentence.
@@ -98,8 +98,8 @@ func (j judgement) processName(d host.FUSEDaemon) string {
 	switch w := healer.WorkloadName(d.PodUID, d.ContainerID); {
 	case w != "":
 		text += ", " + w
-	case d.Unit != "":
-		text += ", unit " + printable.Name(d.Unit)
+	case d.Unit() != "":
+		text += ", unit " + printable.Name(d.Unit())
 	}
 	return text + ")"
 }

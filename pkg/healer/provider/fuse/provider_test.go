@@ -13,6 +13,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/providertest"
 	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 var (
@@ -29,9 +30,9 @@ func inState(state byte) host.FUSEDaemons {
 
 func TestConditions(t *testing.T) {
 	unit := rclone()
-	unit.PodUID, unit.ContainerID, unit.Unit = "", "", "rclone@a.service"
+	unit.Workload = workerops.Workload{Dir: "/system.slice/rclone@a.service"}
 	hostile := rclone()
-	hostile.Command, hostile.PodUID, hostile.Unit = "x\n\x1b[2J), healthy", "", "y.service\n; rm"
+	hostile.Command, hostile.Workload = "x\n\x1b[2J), healthy", workerops.Workload{Dir: "/system.slice/y\n; rm.service"}
 	for name, tc := range map[string]struct {
 		c      healer.Case
 		of     connection
