@@ -52,7 +52,6 @@ func (s suite) collect(p healer.Collector, build func() healer.Case, how conduct
 	if s.Tools != nil {
 		s.Tools.behave(how)
 		defer s.Tools.behave(asGiven)
-		defer s.Tools.hangUp()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), brief)
 	defer cancel()

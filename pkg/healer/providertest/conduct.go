@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/printable"
@@ -64,13 +65,11 @@ func (t *Tools) used() int {
 }
 
 // hostile returns a connection to something that takes what it is sent, and answers
-// with garbage or not at all.
-func (t *Tools) hostile(how conduct) net.Conn {
+// with garbage or not at all. It hangs up long after each deadline of the suite.
+func hostile(how conduct) net.Conn {
 	ours, theirs := net.Pipe()
-	t.mu.Lock()
-	t.open = append(t.open, ours, theirs)
-	t.mu.Unlock()
-	go func() { _, _ = io.Copy(io.Discard, theirs) }() // ends with hangUp
+	time.AfterFunc(patience, func() { _ = theirs.Close() })
+	go func() { _, _ = io.Copy(io.Discard, theirs) }()
 	if how == garbled {
 		go func() {
 			_, _ = io.WriteString(theirs, garbage)
@@ -78,14 +77,4 @@ func (t *Tools) hostile(how conduct) net.Conn {
 		}()
 	}
 	return ours
-}
-
-// hangUp closes what hostile opened.
-func (t *Tools) hangUp() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, c := range t.open {
-		_ = c.Close()
-	}
-	t.open = nil
 }

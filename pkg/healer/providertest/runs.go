@@ -81,7 +81,6 @@ func (s suite) runUnanswered(step healer.Step) (broken []string) {
 	}
 	s.Tools.behave(silent)
 	defer s.Tools.behave(asGiven)
-	defer s.Tools.hangUp()
 	if !returns(brief, func() { _ = run(brief, step, func(context.Context) error { return nil }) }) {
 		broken = append(broken, "does not return by its deadline when the tools do not answer")
 	}

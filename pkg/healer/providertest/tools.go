@@ -29,7 +29,6 @@ type Tools struct {
 	conduct conduct
 	calls   int
 	ran     []healer.Program
-	open    []net.Conn
 }
 
 // A Program stands for a program on the node.
@@ -117,7 +116,7 @@ func (t *Tools) Dial(ctx context.Context, socket string) (net.Conn, error) {
 	case err != nil:
 		return nil, err
 	case how == garbled, how == silent:
-		return t.hostile(how), nil
+		return hostile(how), nil
 	case t.Sockets[socket] == nil:
 		return nil, &fs.PathError{Op: "connect", Path: socket, Err: fs.ErrNotExist}
 	default:

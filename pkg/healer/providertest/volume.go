@@ -3,7 +3,6 @@ package providertest
 import (
 	"context"
 	"fmt"
-	"syscall"
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -121,27 +120,6 @@ func Collect(p healer.Provider) Change {
 // Superblock changes what is known of the filesystem.
 func Superblock(change func(*host.Superblock)) Change {
 	return func(c *healer.Case) { eachSuperblock(c, change) }
-}
-
-// Fails has the probe fail with an errno, as if a daemon or server answered so.
-func Fails(e syscall.Errno) Change {
-	return answer(host.Answer{Asked: true, Op: "statx", Errno: e})
-}
-
-// Silent has the probe get no answer.
-func Silent() Change {
-	return answer(host.Answer{Asked: true, TimedOut: true, Elapsed: 5 * time.Second})
-}
-
-// Unmounted has nothing mounted at a path.
-func Unmounted(path string) Change {
-	return func(c *healer.Case) {
-		eachMountPoint(c, func(p *healer.MountPoint) {
-			if p.Path == path {
-				p.Stack = nil
-			}
-		})
-	}
 }
 
 // Unrecorded is a volume that was never seen healthy.

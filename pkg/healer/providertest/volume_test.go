@@ -18,6 +18,10 @@ type kernel struct{ mounts.Host }
 func (kernel) CanReplace() bool { return true }
 func (kernel) CanCover() bool   { return true }
 
+func answers(a host.Answer) providertest.Change {
+	return providertest.Superblock(func(sb *host.Superblock) { sb.Answer = a })
+}
+
 // The generic provider takes the volume for what it is said to be.
 func TestVolume(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -26,10 +30,10 @@ func TestVolume(t *testing.T) {
 	}{
 		"healthy":         {func(*healer.Case) {}, ""},
 		"unrecorded":      {providertest.Unrecorded(), ""},
-		"target lost":     {providertest.Unmounted(providertest.Target), "NotMounted rebind"},
-		"staging lost":    {providertest.Unmounted(providertest.Staging), "StagingNotMounted"},
-		"stale":           {providertest.Fails(syscall.ESTALE), "StaleFileHandle"},
-		"silent":          {providertest.Silent(), "NotResponding"},
+		"target lost":     {func(c *healer.Case) { c.MountPoints[0].Stack = nil }, "NotMounted rebind"},
+		"staging lost":    {func(c *healer.Case) { c.MountPoints[1].Stack = nil }, "StagingNotMounted"},
+		"stale":           {answers(host.Answer{Asked: true, Op: "statx", Errno: syscall.ESTALE}), "StaleFileHandle"},
+		"silent":          {answers(host.Answer{Asked: true, TimedOut: true}), "NotResponding"},
 		"nothing is left": {providertest.Superblock(func(sb *host.Superblock) { sb.Space.Available = 0 }), "OutOfSpace"},
 	} {
 		for _, fsType := range []string{"ext4", "xfs", "nfs4", "fuse.x"} {
