@@ -103,11 +103,7 @@ type collected struct {
 func (e *Engine) ask(ctx context.Context, p Collector, c Case) chan collected {
 	answer := make(chan collected, 1)
 	key := collection{p.Name(), c.storageKey()}
-	e.mu.Lock()
-	e.running++ // the call that asks is running, too
-	e.mu.Unlock()
-	go func() {
-		defer e.end()
+	e.running.Go(func() { // the call that asks is running, too
 		var a collected
 		defer func() {
 			if fault := recover(); fault != nil {
@@ -120,7 +116,7 @@ func (e *Engine) ask(ctx context.Context, p Collector, c Case) chan collected {
 		}
 		defer e.collections.end(key)
 		a.evidence, a.err = p.Collect(ctx, c)
-	}()
+	})
 	return answer
 }
 

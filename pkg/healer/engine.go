@@ -105,11 +105,9 @@ type Engine struct {
 	// collections are the questions of providers.
 	collections *collections
 
-	mu      sync.Mutex
+	mu      sync.Mutex // held over a look at closing and the call that begins after it
 	closing bool
-	running int
-	// idle is closed when the engine is closing and no call runs.
-	idle chan struct{}
+	running sync.WaitGroup
 	// life ends when running work must end now.
 	life  context.Context
 	abort context.CancelFunc
@@ -130,7 +128,7 @@ func New(cfg Config) (*Engine, error) {
 	case cfg.Timeout <= 0 || cfg.CollectTimeout <= 0:
 		return nil, errors.New("healer: the timeouts must be positive")
 	}
-	e := &Engine{cfg: cfg, locks: newVolumeLocks(), scanned: newScannedVolumes(), collections: &collections{busy: map[collection]chan struct{}{}}, idle: make(chan struct{})}
+	e := &Engine{cfg: cfg, locks: newVolumeLocks(), scanned: newScannedVolumes(), collections: &collections{busy: map[collection]chan struct{}{}}}
 	e.life, e.abort = context.WithCancel(context.Background())
 	return e, nil
 }
@@ -153,7 +151,7 @@ func (e *Engine) call(ctx context.Context, v Volume, checks bool) (Report, error
 	if !e.begin() {
 		return Report{}, ErrShuttingDown
 	}
-	defer e.end()
+	defer e.running.Done()
 	keys := []key{pathKey(e.cfg.Node.RealPath(v.Path))}
 	if v.StagingPath != "" {
 		keys = append(keys, pathKey(e.cfg.Node.RealPath(v.StagingPath)))
@@ -196,16 +194,8 @@ func (e *Engine) begin() bool {
 	if e.closing {
 		return false
 	}
-	e.running++
+	e.running.Add(1)
 	return true
-}
-
-func (e *Engine) end() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.running--; e.closing && e.running == 0 {
-		close(e.idle)
-	}
 }
 
 // Close waits until running work ends. New calls and new steps are refused from now
@@ -213,20 +203,22 @@ func (e *Engine) end() {
 // leaves a state from which the next call heals.
 func (e *Engine) Close(ctx context.Context) error {
 	e.mu.Lock()
-	if !e.closing && e.running == 0 {
-		close(e.idle)
-	}
 	e.closing = true
 	e.mu.Unlock()
 	defer e.abort()
+	idle := make(chan struct{})
+	go func() { // it may outlive Close, as the work that it waits for
+		e.running.Wait()
+		close(idle)
+	}()
 	select {
-	case <-e.idle:
+	case <-idle:
 		return nil
 	case <-ctx.Done():
 	}
 	e.abort()
 	select {
-	case <-e.idle:
+	case <-idle:
 		return fmt.Errorf("work on volumes was cut off: %w", ctx.Err())
 	case <-time.After(abortTime):
 		return fmt.Errorf("work on volumes goes on: %w", ctx.Err())

@@ -47,19 +47,18 @@ type Held struct {
 }
 
 func (h *Held) add(found host.Containers) {
+	name := func(podUID, containerID string) {
+		if w := WorkloadName(podUID, containerID); w != "" && !slices.Contains(h.By, w) {
+			h.By = append(h.By, w)
+		}
+	}
 	h.Mounts = len(found.Mounts)
 	for _, m := range found.Mounts {
-		h.name(m.PodUID, m.ContainerID)
+		name(m.PodUID, m.ContainerID)
 	}
 	for _, u := range found.Unverified {
 		if u.Has {
-			h.name(u.PodUID, u.ContainerID)
+			name(u.PodUID, u.ContainerID)
 		}
-	}
-}
-
-func (h *Held) name(podUID, containerID string) {
-	if w := WorkloadName(podUID, containerID); w != "" && !slices.Contains(h.By, w) {
-		h.By = append(h.By, w)
 	}
 }
