@@ -74,21 +74,12 @@ func ConditionOfProbe(sb host.Superblock) (ConditionRow, bool) {
 	if sb.Answer.OfDevice() {
 		op = OpReadDevice
 	}
-	return conditionOf(op, sb.Answer.Errno, sb)
+	return ConditionOf(op, sb.Answer.Errno, sb)
 }
 
-// ConditionOfWrite returns what the errno of a write check means; false without an errno.
-func ConditionOfWrite(sb host.Superblock) (ConditionRow, bool) {
-	return conditionOf(OpWriteCheck, sb.Write.Errno, sb)
-}
-
-// ConditionOfConnection returns what the errno of a connection to a server means; false
-// where it says nothing of the server.
-func ConditionOfConnection(errno syscall.Errno) (ConditionRow, bool) {
-	return conditionOf(OpConnect, errno, host.Superblock{})
-}
-
-func conditionOf(op string, errno syscall.Errno, sb host.Superblock) (ConditionRow, bool) {
+// ConditionOf returns what the errno of an operation means; false without an errno, or
+// where that of a connection says nothing of the server.
+func ConditionOf(op string, errno syscall.Errno, sb host.Superblock) (ConditionRow, bool) {
 	at := slices.IndexFunc(conditionRows, func(r ConditionRow) bool {
 		return (len(r.Errnos) == 0 || slices.Contains(r.Errnos, errno)) &&
 			(r.Op == op || r.Op == "" && op != OpConnect) && (r.fits == nil || r.fits(sb))

@@ -9,6 +9,10 @@ import (
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
+func ofWrite(sb host.Superblock) (ConditionRow, bool) {
+	return ConditionOf(OpWriteCheck, sb.Write.Errno, sb)
+}
+
 func TestConditionsOfErrnos(t *testing.T) {
 	probed := func(fsType string, e syscall.Errno) host.Superblock {
 		return host.Superblock{FSType: fsType, Answer: host.Answer{Asked: true, Op: "statx", Errno: e}}
@@ -39,8 +43,8 @@ func TestConditionsOfErrnos(t *testing.T) {
 		"a read of the disk":           {ConditionOfProbe, onDisk(workerops.OpReadDevice, syscall.EIO), DeviceReadError, false},
 		"a read of a disk that is off": {ConditionOfProbe, onDisk(workerops.OpReadDevice, syscall.ENODEV), DeviceMissing, false},
 		"a probe of a read-only one":   {ConditionOfProbe, probed("ext4", syscall.EROFS), IOError, true},
-		"a write to a read-only one":   {ConditionOfWrite, written(syscall.EROFS), ReadOnlyFilesystem, false},
-		"a write that failed":          {ConditionOfWrite, written(syscall.EIO), IOError, true},
+		"a write to a read-only one":   {ofWrite, written(syscall.EROFS), ReadOnlyFilesystem, false},
+		"a write that failed":          {ofWrite, written(syscall.EIO), IOError, true},
 	} {
 		row, found := tc.of(tc.sb)
 		if row.Reason != tc.want || found != (tc.want != "") || slices.Contains(row.Beside, ServerUnreachable) != tc.asked {
@@ -48,7 +52,7 @@ func TestConditionsOfErrnos(t *testing.T) {
 		}
 	}
 	for errno, want := range map[syscall.Errno]Reason{syscall.ECONNREFUSED: ServerUnreachable, syscall.ETIMEDOUT: ServerUnreachable, syscall.EACCES: "", syscall.EIO: "", 0: ""} {
-		if row, _ := ConditionOfConnection(errno); row.Reason != want {
+		if row, _ := ConditionOf(OpConnect, errno, host.Superblock{}); row.Reason != want {
 			t.Errorf("connection, %d: %+v, want %q", errno, row, want)
 		}
 	}

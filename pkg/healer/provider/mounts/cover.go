@@ -3,7 +3,6 @@ package mounts
 import (
 	"context"
 	"fmt"
-	"slices"
 	"syscall"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -25,15 +24,6 @@ func (p Provider) covers(c healer.Case, mp healer.MountPoint) bool {
 // this volume.
 func onlyDeadBeneath(c healer.Case, mp healer.MountPoint) bool {
 	return len(mp.Stack) > 1 && c.AllReplaced(mp.Stack[1:])
-}
-
-// judgeMountPoint does not report mounts that this provider stacked.
-func (p Provider) judgeMountPoint(c healer.Case, mp healer.MountPoint) []healer.Condition {
-	found := judgeMountPoint(c, mp)
-	if p.host.CanReplace() || !onlyDeadBeneath(c, mp) {
-		return found
-	}
-	return slices.DeleteFunc(found, func(cond healer.Condition) bool { return cond.Reason == healer.StackedMounts })
 }
 
 // cover offers to put a clone of the healthy staged mount on top of a dead one.

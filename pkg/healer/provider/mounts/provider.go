@@ -47,7 +47,12 @@ func (p Provider) judge(c healer.Case) (found []healer.Condition) {
 		if mp.InContainer != nil {
 			continue
 		}
-		found = append(found, p.judgeMountPoint(c, mp)...)
+		covered := !p.host.CanReplace() && onlyDeadBeneath(c, mp) // this provider stacked them
+		for _, cond := range judgeMountPoint(c, mp) {
+			if !covered || cond.Reason != healer.StackedMounts {
+				found = append(found, cond)
+			}
+		}
 		if len(mp.Stack) == 0 {
 			continue
 		}

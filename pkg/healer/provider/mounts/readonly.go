@@ -50,7 +50,7 @@ func judgeReadOnlyMount(c healer.Case, p healer.MountPoint) []healer.Condition {
 // readOnly reports a superblock that is read-only and should not be.
 func (ev evaluator) readOnly() []healer.Condition {
 	how := ""
-	written, _ := healer.ConditionOfWrite(ev.sb)
+	written, _ := healer.ConditionOf(healer.OpWriteCheck, ev.sb.Write.Errno, ev.sb)
 	switch sb := ev.sb; {
 	case slices.Contains(alwaysReadOnly, sb.FSType), !ev.meantWritable():
 		return nil

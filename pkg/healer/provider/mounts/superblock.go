@@ -120,7 +120,7 @@ func (ev evaluator) failed() []healer.Condition {
 	row, failed := healer.ConditionOfProbe(ev.sb)
 	if !failed && !ev.sb.Write.Unable {
 		a = ev.sb.Write.Answer
-		row, failed = healer.ConditionOfWrite(ev.sb)
+		row, failed = healer.ConditionOf(healer.OpWriteCheck, a.Errno, ev.sb)
 	}
 	switch {
 	case !failed, row.Reason == healer.ReadOnlyFilesystem: // which readOnly reports

@@ -91,7 +91,7 @@ const shortest = 100 * time.Millisecond
 func failure(err error, waited time.Duration) (how string, known bool) {
 	var errno syscall.Errno
 	errors.As(err, &errno)
-	_, unreachable := healer.ConditionOfConnection(errno)
+	_, unreachable := healer.ConditionOf(healer.OpConnect, errno, host.Superblock{})
 	switch {
 	case err == nil:
 		return "", true
