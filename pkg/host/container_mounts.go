@@ -177,17 +177,14 @@ func (n *Node) mountsIn(c workerops.Container, of workerops.MountsOf, q MountQue
 
 // mountsOf reads mounts of containers.
 func (n *Node) mountsOf(ctx context.Context, of []workerops.Container, q MountQuery) ([]workerops.MountsOf, error) {
-	ask := workerops.MountsQuery{Wanted: q, Limit: maxInNamespace}
-	for _, c := range of {
-		ask.Of = append(ask.Of, workerops.NamespaceOf{Workload: c.Workload, PID: c.PID, Namespace: c.Namespace})
-	}
-	var a workerops.MountsAnswer
+	ask := workerops.MountsQuery{Of: of, Wanted: q, Limit: maxInNamespace}
+	var found []workerops.MountsOf
 	err := n.probes.unlessStuck(namespaces, func() (err error) {
-		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Mounts, ask)
+		found, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Mounts, ask)
 		return err
 	})
-	if err == nil && len(a.Of) != len(of) {
+	if err == nil && len(found) != len(of) {
 		err = errors.New("the worker left out a container")
 	}
-	return a.Of, err
+	return found, err
 }

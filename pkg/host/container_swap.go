@@ -65,11 +65,11 @@ func (n *Node) inContainer(ctx context.Context, q workerops.ReplaceInContainersQ
 	const perNamespace = 50 * time.Millisecond // most take a hundredth of it
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout+time.Duration(len(q.Targets))*perNamespace)
 	defer cancel()
-	a, err := worker.Call(call, n.cfg.Pool, workerops.ReplaceInContainers, q)
-	if err == nil && len(a.Results) != len(q.Targets) {
+	results, err := worker.Call(call, n.cfg.Pool, workerops.ReplaceInContainers, q)
+	if err == nil && len(results) != len(q.Targets) {
 		err = errors.New("the worker left out a container")
 	}
-	return a.Results, err
+	return results, err
 }
 
 func (c ContainerMount) target() workerops.InContainerTarget {

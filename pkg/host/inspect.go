@@ -156,8 +156,8 @@ func (n *Node) inspection(m Mount, asked *workerops.ProbeQuery, a workerops.Prob
 		Rdev:          Dev{Major: a.Major, Minor: a.Minor},
 		SourceGone:    a.SourceGone,
 		UUID:          a.UUID,
-		Space:         Space(a.Space),
-		Opened:        OpenedDevice(a.Device),
+		Space:         a.Space,
+		Opened:        a.Device,
 		NewestMountID: a.Newest,
 		// The kernel refuses what a read-only mount forbids with the same errno.
 		ReadOnly: a.ReadOnly && !m.Attr.Has(AttrReadOnly),

@@ -60,8 +60,7 @@ func (k Kubelet) Layout(p string) Layout {
 		return Layout{}
 	}
 	rel = rel[1:]
-	var parts [maxLayoutParts]string
-	part := split(parts[:0], rel)
+	part := strings.SplitN(rel, "/", maxLayoutParts)
 	switch {
 	case len(part) == 6 && part[0] == "pods" && part[2] == "volumes" && part[3] == "kubernetes.io~csi" && part[5] == "mount":
 		return Layout{Kind: LayoutPod, PodUID: part[1], PV: part[4], VolData: path.Dir(p) + "/vol_data.json"}
@@ -74,7 +73,7 @@ func (k Kubelet) Layout(p string) Layout {
 	if !beneath {
 		return Layout{}
 	}
-	part = split(parts[:0], rel)
+	part = strings.SplitN(rel, "/", maxLayoutParts)
 	switch {
 	case len(part) == 4 && part[0] == "volumeDevices" && part[1] == "publish":
 		return Layout{Kind: LayoutBlock, PodUID: part[3], PV: part[2], VolData: k.blockVolData(part[2])}
@@ -89,19 +88,6 @@ func (k Kubelet) Layout(p string) Layout {
 
 // maxLayoutParts is more than any layout has.
 const maxLayoutParts = 8
-
-// split is strings.Split at slashes into a given array; the last part has what does
-// not fit.
-func split(part []string, p string) []string {
-	for len(part) < maxLayoutParts-1 {
-		first, rest, more := strings.Cut(p, "/")
-		if !more {
-			break
-		}
-		part, p = append(part, first), rest
-	}
-	return append(part, p)
-}
 
 func (k Kubelet) blockVolData(pv string) string {
 	return path.Join(k.Root, csiPlugins, "volumeDevices", pv, "data/vol_data.json")

@@ -53,7 +53,10 @@ func (n *Node) Reach(ctx context.Context, address string) error {
 }
 
 func (n *Node) reach(ctx context.Context, a netip.AddrPort) error {
-	q := workerops.ReachQuery{IP: a.Addr().AsSlice(), Zone: a.Addr().Zone(), Port: int(a.Port())}
+	if a.Addr().Zone() != "" {
+		return fmt.Errorf("%s is an address of one network interface, which is not asked", a)
+	}
+	q := workerops.ReachQuery{IP: a.Addr().AsSlice(), Port: int(a.Port())}
 	if n.cfg.Namespace.File() != nil {
 		q.Namespace = "/proc/1/ns/net"
 	}

@@ -48,30 +48,12 @@ func StateOf(m Mount) Superblock {
 	}
 }
 
-// Space is how much is left on a filesystem, in its own blocks; all zero when
-// it does not say.
-type Space struct {
-	// BlockSize is what blocks are counted in, in bytes.
-	BlockSize uint64
-	// Blocks are all there are, Free those that hold nothing, Available those of
-	// them for an unprivileged writer.
-	Blocks, Free, Available uint64
-	// Files are all the inodes that there can be.
-	Files, FreeFiles uint64
-}
-
-// OpenedDevice is what an open block device says of itself.
-type OpenedDevice struct {
-	// Open is false when it could not be opened; the rest is empty then.
-	Open bool
-	// Size is in bytes.
-	Size     uint64
-	ReadOnly bool
-	DiskSeq  uint64
-	// Short is by how many bytes the file behind a loop device is too short for
-	// it.
-	Short uint64
-}
+type (
+	// Space is how much is left on a filesystem.
+	Space = workerops.Space
+	// OpenedDevice is what an open block device says of itself.
+	OpenedDevice = workerops.DeviceAnswer
+)
 
 // Write is the result of a write that leaves no name behind.
 type Write struct {

@@ -1,11 +1,12 @@
 package host
 
 import (
-	"errors"
 	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // Every health check reads these files, so they are read with bare system calls into
@@ -19,20 +20,13 @@ const attributeSize = 4 << 10
 // readFile returns the text of a file of sysfs without the newline at its end. The
 // error is the bare errno.
 func readFile(name string) (string, error) {
-	const flags = unix.O_RDONLY | unix.O_CLOEXEC
-	fd, err := unix.Open(name, flags, 0)
-	for errors.Is(err, unix.EINTR) {
-		fd, err = unix.Open(name, flags, 0)
-	}
+	fd, err := mount.RetryEINTR(func() (int, error) { return unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return "", err
 	}
 	defer unix.Close(fd)
 	var buf [attributeSize]byte
-	n, err := unix.Read(fd, buf[:])
-	for errors.Is(err, unix.EINTR) {
-		n, err = unix.Read(fd, buf[:])
-	}
+	n, err := mount.RetryEINTR(func() (int, error) { return unix.Read(fd, buf[:]) })
 	if err != nil {
 		return "", err
 	}

@@ -15,23 +15,11 @@ import (
 
 // MountsQuery asks for mounts in the mount namespaces of containers.
 type MountsQuery struct {
-	Of     []NamespaceOf
+	// Of are containers whose PID and Namespace are known.
+	Of     []Container
 	Wanted mount.Filter
 	// Limit is the most mounts that are wanted of one namespace.
 	Limit int
-}
-
-// NamespaceOf names the mount namespace of a container by its process.
-type NamespaceOf struct {
-	Workload
-	PID int
-	// Namespace is the inode number.
-	Namespace uint64
-}
-
-// MountsAnswer has an entry for each namespace.
-type MountsAnswer struct {
-	Of []MountsOf
 }
 
 // MountsOf are the wanted mounts of one namespace, and all that is on the way to
@@ -56,22 +44,23 @@ const (
 
 var errTooManyMounts = fmt.Errorf("more mounts than are read: %d in one mount namespace, %d in all", maxMountsRead, maxMountsInAll)
 
-func containerMounts(q MountsQuery) (MountsAnswer, error) {
+// containerMounts has an entry for each namespace.
+func containerMounts(q MountsQuery) ([]MountsOf, error) {
 	host, err := mount.OwnOwner()
 	if err != nil {
-		return MountsAnswer{}, err
+		return nil, err
 	}
 	proc, err := openProcfs()
 	if err != nil {
-		return MountsAnswer{}, err
+		return nil, err
 	}
 	defer proc.close()
 	r := matching{proc: proc, host: host, wanted: q.Wanted, limit: q.Limit}
-	a := MountsAnswer{Of: make([]MountsOf, len(q.Of))}
+	found := make([]MountsOf, len(q.Of))
 	for i, of := range q.Of {
-		a.Of[i] = r.of(of)
+		found[i] = r.of(of)
 	}
-	return a, nil
+	return found, nil
 }
 
 // matching finds mounts that match, at most limit in one namespace.
@@ -83,7 +72,7 @@ type matching struct {
 	left   mountsLeft
 }
 
-func (r *matching) of(n NamespaceOf) (found MountsOf) {
+func (r *matching) of(n Container) (found MountsOf) {
 	var mounts []mount.Mount
 	err := r.proc.inThread(n.PID, func(dir string) (err error) {
 		mounts, err = r.mounts(dir, n)
@@ -108,7 +97,7 @@ var errMany = errors.New("more mounts than are inspected")
 
 // mounts returns what matches, and what is on the way there, as a thread of the container's
 // process shows it.
-func (r *matching) mounts(dir string, n NamespaceOf) ([]mount.Mount, error) {
+func (r *matching) mounts(dir string, n Container) ([]mount.Mount, error) {
 	namespace, err := r.proc.openNamespace(dir)
 	if err != nil {
 		return nil, err

@@ -19,11 +19,11 @@ import (
 )
 
 // namespaceRef names the mount namespace of a process.
-func namespaceRef(t *testing.T, pid int) NamespaceOf {
+func namespaceRef(t *testing.T, pid int) Container {
 	t.Helper()
 	cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	must(t, err)
-	return NamespaceOf{Workload: WorkloadIn(string(cgroup)), PID: pid, Namespace: namespaceOf(t, pid)}
+	return Container{Workload: WorkloadIn(string(cgroup)), PID: pid, Namespace: namespaceOf(t, pid)}
 }
 
 func namespaceOf(t *testing.T, pid int) uint64 {
@@ -66,7 +66,7 @@ func TestMountsOfAContainer(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Unmount(v.path+"/dir", unix.MNT_DETACH) })
 	pid := holder(t, syscall.CLONE_NEWNS, "none=")
 	of := namespaceRef(t, pid)
-	superblock := MountsQuery{Of: []NamespaceOf{of}, Wanted: mount.Filter{Superblocks: []mount.Dev{v.number}}, Limit: 8}
+	superblock := MountsQuery{Of: []Container{of}, Wanted: mount.Filter{Superblocks: []mount.Dev{v.number}}, Limit: 8}
 	ask := func(change func(*MountsQuery)) MountsOf {
 		t.Helper()
 		q := superblock
@@ -74,10 +74,10 @@ func TestMountsOfAContainer(t *testing.T) {
 		change(&q)
 		a, err := containerMounts(q)
 		must(t, err)
-		if len(a.Of) != len(q.Of) {
+		if len(a) != len(q.Of) {
 			t.Fatalf("%+v", a)
 		}
-		return a.Of[0]
+		return a[0]
 	}
 	way := func(paths ...string) []string {
 		for p := v.path; p != "/"; p = filepath.Dir(p) {
@@ -104,7 +104,7 @@ func TestMountsOfAContainer(t *testing.T) {
 		"another container":     {change: func(q *MountsQuery) { q.Of[0].Dir += "x" }, ended: true},
 		"no process":            {change: func(q *MountsQuery) { q.Of[0].PID = 1<<22 + 1 }, ended: true},
 		"of another user":       {change: func(q *MountsQuery) { q.Of[0] = namespaceRef(t, inUserNamespace(t, v.path)) }, ended: true},
-		"one beside a gone one": {change: func(q *MountsQuery) { q.Of = append(q.Of, NamespaceOf{PID: 1<<22 + 1}) }, want: way()},
+		"one beside a gone one": {change: func(q *MountsQuery) { q.Of = append(q.Of, Container{PID: 1<<22 + 1}) }, want: way()},
 	} {
 		got := ask(tc.change)
 		if !slices.Equal(got.paths(), tc.want) || got.Ended != tc.ended || got.Many != tc.many || got.Err != "" {

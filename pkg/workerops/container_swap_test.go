@@ -77,10 +77,10 @@ func run(t *testing.T, targets ...InContainerTarget) []InContainerResult {
 	t.Helper()
 	a, err := inContainer(ReplaceInContainersQuery{Targets: targets, Budget: time.Minute})
 	must(t, err)
-	if len(a.Results) != len(targets) {
-		t.Fatalf("%d results", len(a.Results))
+	if len(a) != len(targets) {
+		t.Fatalf("%d results", len(a))
 	}
-	return a.Results
+	return a
 }
 
 func TestSwap(t *testing.T) {

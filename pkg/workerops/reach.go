@@ -13,9 +13,7 @@ import (
 // looks them up is as large as the rest of it.
 type ReachQuery struct {
 	// IP has 4 or 16 bytes.
-	IP []byte
-	// Zone is the network interface of a link-local address; empty for others.
-	Zone string
+	IP   []byte
 	Port int
 	// Namespace is the file of the network namespace to ask from; empty: the worker's own.
 	Namespace string
@@ -56,11 +54,7 @@ func connect(q ReachQuery) error {
 	if family == unix.AF_INET {
 		to = &unix.SockaddrInet4{Addr: [4]byte(q.IP), Port: q.Port}
 	} else {
-		zone, err := interfaceIndex(fd, q.Zone)
-		if err != nil {
-			return fmt.Errorf("network interface %s: %v", q.Zone, err) //nolint:errorlint // see above
-		}
-		to = &unix.SockaddrInet6{Addr: [16]byte(q.IP), Port: q.Port, ZoneId: zone}
+		to = &unix.SockaddrInet6{Addr: [16]byte(q.IP), Port: q.Port}
 	}
 	// connect(2) goes on when a signal interrupts it.
 	for err = unix.Connect(fd, to); errors.Is(err, unix.EINTR) || errors.Is(err, unix.EALREADY); {
@@ -70,19 +64,4 @@ func connect(q ReachQuery) error {
 		return fmt.Errorf("connect: %w", err)
 	}
 	return nil
-}
-
-// interfaceIndex returns the number of a network interface, 0 for no name.
-func interfaceIndex(socket int, name string) (uint32, error) {
-	if name == "" {
-		return 0, nil
-	}
-	request, err := unix.NewIfreq(name)
-	if err != nil {
-		return 0, err
-	}
-	if err := unix.IoctlIfreq(socket, unix.SIOCGIFINDEX, request); err != nil {
-		return 0, err
-	}
-	return request.Uint32(), nil
 }

@@ -66,11 +66,6 @@ type Swap struct {
 	Superblock mount.Dev
 }
 
-// ReplaceInContainersAnswer has an entry for each target.
-type ReplaceInContainersAnswer struct {
-	Results []InContainerResult
-}
-
 // InContainerResult says what was seen, or done, at one target.
 type InContainerResult struct {
 	// Errno is the result of a probe of the mount, through the container's own path,
@@ -88,7 +83,8 @@ type InContainerResult struct {
 // namespacesAtOnce bounds the namespaces that are worked on at a time.
 const namespacesAtOnce = 4
 
-func inContainer(q ReplaceInContainersQuery) (ReplaceInContainersAnswer, error) {
+// inContainer has an entry for each target.
+func inContainer(q ReplaceInContainersQuery) ([]InContainerResult, error) {
 	byNamespace := map[uint64][]int{}
 	var order []uint64
 	for i, t := range q.Targets {
@@ -101,10 +97,10 @@ func inContainer(q ReplaceInContainersQuery) (ReplaceInContainersAnswer, error) 
 	// the process began.
 	home, err := os.Open("/proc/thread-self/ns/mnt")
 	if err != nil {
-		return ReplaceInContainersAnswer{}, err
+		return nil, err
 	}
 	defer home.Close()
-	answer := ReplaceInContainersAnswer{Results: make([]InContainerResult, len(q.Targets))}
+	results := make([]InContainerResult, len(q.Targets))
 	slots := make(chan struct{}, namespacesAtOnce)
 	var wg sync.WaitGroup
 	for _, ns := range order {
@@ -113,12 +109,12 @@ func inContainer(q ReplaceInContainersQuery) (ReplaceInContainersAnswer, error) 
 			defer func() { <-slots }()
 			targets := byNamespace[ns]
 			for n, r := range q.within(home, targets) {
-				answer.Results[targets[n]] = r
+				results[targets[n]] = r
 			}
 		})
 	}
 	wg.Wait()
-	return answer, nil
+	return results, nil
 }
 
 // within works on the targets of one namespace on a thread of its own, and gives up on

@@ -137,7 +137,7 @@ func swapAll(t *testing.T, v *harness.Volume, all []*harness.Container) (swaps t
 	defer cancel()
 	answer, err := worker.Call(ctx, pool, workerops.ReplaceInContainers, q)
 	harness.Must(t, err)
-	for _, r := range answer.Results {
+	for _, r := range answer {
 		if r.Err != "" || r.Errno != 0 {
 			t.Fatalf("a container was not healed: %+v", r)
 		}
