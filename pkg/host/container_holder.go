@@ -25,7 +25,7 @@ func (n *Node) Holder(ctx context.Context, podUID string, dev Dev) (*Holder, err
 	if podUID == "" || dev.Zero() {
 		return nil, nil //nolint:nilnil // no pod, no holder; documented
 	}
-	walk, err := n.containers.all(ctx, n)
+	walk, err := n.walkContainers(ctx)
 	if err != nil {
 		return nil, err
 	}

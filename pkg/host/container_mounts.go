@@ -102,7 +102,7 @@ type Containers struct {
 // filesystem. A mount at one of kubelet's own paths is no container's mount, but a copy
 // of the host's.
 func (n *Node) InContainers(ctx context.Context, pods []string, q MountQuery) (found Containers, err error) {
-	walk, err := n.containers.all(ctx, n)
+	walk, err := n.walkContainers(ctx)
 	if err != nil {
 		return found, err
 	}

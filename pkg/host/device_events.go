@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -102,27 +101,22 @@ func (n *Node) devicesBeneath(dev Dev) (all []Dev) {
 	seen := map[Dev]bool{}
 	var add func(dir string)
 	add = func(dir string) {
-		text, err := readFile(filepath.Join(dir, "dev"))
-		if err != nil {
-			return
-		}
-		dev, err := ParseDev(text)
+		dev, err := ParseDev(text(dir + "/dev"))
 		if err != nil || seen[dev] || len(all) == maxBeneath {
 			return
 		}
 		seen[dev], all = true, append(all, dev)
-		if _, err := readFile(filepath.Join(dir, "partition")); err == nil {
+		if exists(dir + "/partition") {
 			add(filepath.Dir(dir))
 		}
-		slaves, _ := os.ReadDir(filepath.Join(dir, "slaves"))
+		slaves, _ := os.ReadDir(dir + "/slaves")
 		for _, slave := range slaves {
-			if lower, err := filepath.EvalSymlinks(filepath.Join(dir, "slaves", slave.Name())); err == nil {
+			if lower, err := follow(dir + "/slaves/" + slave.Name()); err == nil {
 				add(lower)
 			}
 		}
 	}
-	name := strconv.FormatUint(uint64(dev.Major), 10) + ":" + strconv.FormatUint(uint64(dev.Minor), 10)
-	if dir, err := filepath.EvalSymlinks(filepath.Join(string(n.cfg.Sysfs), "dev/block", name)); err == nil {
+	if dir, err := follow(n.cfg.Sysfs.link(dev)); err == nil {
 		add(dir)
 	}
 	return all

@@ -24,7 +24,7 @@ type FilesystemErrors struct {
 // (fs/ext4/sysfs.c). The error reaches them through a work item that starts a
 // transaction: a moment later, and perhaps not while the device hangs.
 func (s Sysfs) Ext4Errors(name string) *FilesystemErrors {
-	dir := string(s) + "/fs/ext4/" + strings.ReplaceAll(name, "/", "!")
+	dir := s.ext4(name)
 	count, err := strconv.ParseUint(text(dir+"/errors_count"), 10, 64)
 	if err != nil {
 		return nil
@@ -37,6 +37,11 @@ func (s Sysfs) Ext4Errors(name string) *FilesystemErrors {
 		LastTime:     seconds(dir + "/last_error_time"),
 		LastFunction: text(dir + "/last_error_func"),
 	}
+}
+
+// ext4 returns the directory of the ext4 on the device with the kernel's name for it.
+func (s Sysfs) ext4(name string) string {
+	return string(s) + "/fs/ext4/" + strings.ReplaceAll(name, "/", "!")
 }
 
 // seconds reads a time that counts from the epoch; zero when there is none.

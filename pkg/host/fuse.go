@@ -30,7 +30,7 @@ type FUSEDaemon = workerops.FUSEDaemon
 
 // FUSEDaemons finds who serves a superblock. It touches no volume.
 func (n *Node) FUSEDaemons(ctx context.Context, dev Dev) (FUSEDaemons, error) {
-	walk, err := n.daemons.all(ctx, n)
+	walk, err := n.walkDaemons(ctx)
 	if err != nil {
 		return FUSEDaemons{}, fmt.Errorf("who serves it: %w", err)
 	}
@@ -47,28 +47,11 @@ func (n *Node) FUSEDaemons(ctx context.Context, dev Dev) (FUSEDaemons, error) {
 	return found, nil
 }
 
-// daemonWalks finds the daemons of all connections, by one walk over all processes at a
-// time: when a server of many volumes is away, all their daemons are asked about at
-// once. Callers that wait for one share the next, as with containerWalks.
-type daemonWalks struct {
-	// Only the call that is serialized at daemonWalk uses these.
-	began time.Time
-	last  workerops.FUSEDaemonsAnswer
-}
-
-func (w *daemonWalks) all(ctx context.Context, n *Node) (last workerops.FUSEDaemonsAnswer, err error) {
-	asked := time.Now()
-	err = n.probes.serialize(ctx, daemonWalk, func() error {
-		if last = w.last; w.began.After(asked) {
-			return nil
-		}
-		began := time.Now()
-		var err error
-		last, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.FUSEDaemons, workerops.FUSEDaemonsQuery{Known: w.last.Known, Budget: n.cfg.ProbeTimeout / 2})
-		if err == nil || errors.Is(err, worker.ErrLeft) {
-			w.began, w.last = began, last
-		}
-		return err
+// walkDaemons finds the daemons of all connections.
+func (n *Node) walkDaemons(ctx context.Context) (workerops.FUSEDaemonsAnswer, error) {
+	last, err := n.daemons.all(ctx, n, daemonWalk, func() (workerops.FUSEDaemonsAnswer, error) {
+		q := workerops.FUSEDaemonsQuery{Known: n.daemons.last.Known, Budget: n.cfg.ProbeTimeout / 2}
+		return worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.FUSEDaemons, q)
 	})
 	if errors.Is(err, worker.ErrLeft) { // the walk skipped a process that blocked it
 		err = nil

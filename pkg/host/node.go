@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // Config says how a Node reads its host.
@@ -42,8 +43,8 @@ type Node struct {
 	// rdevs are the device numbers that no mount table shows: of device nodes and of btrfs.
 	rdevs      cache[storage, Dev]
 	devices    devices
-	containers containerWalks
-	daemons    daemonWalks
+	containers walks[workerops.ContainersAnswer]
+	daemons    walks[workerops.FUSEDaemonsAnswer]
 	booted     time.Time
 	moved      []movedRoot
 }

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -16,7 +14,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/pkg/mount"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // maxFollowed bounds the descriptors, of daemons and of counters each.
@@ -213,12 +210,14 @@ func (e *SuperblockEvents) sources(ctx context.Context, mounts []VolumeMount) (w
 // daemons returns the daemons of these connections. When the walk over the processes fails,
 // is cut short or cannot examine a process, those that are followed already go on to be.
 func (e *SuperblockEvents) daemons(ctx context.Context, byConnection map[uint64]Dev) (daemons []source, err error) {
-	walk, err := e.node.daemons.all(ctx, e.node)
+	walk, err := e.node.walkDaemons(ctx)
 	if err != nil {
 		return e.followedDaemons(byConnection), fmt.Errorf("follow daemons: %w", err)
 	}
-	for _, d := range ofConnections(walk.Daemons, byConnection) {
-		daemons = append(daemons, source{dev: byConnection[d.Connection], pid: d.PID, started: d.Started})
+	for _, d := range walk.Daemons {
+		if dev, ours := byConnection[d.Connection]; ours {
+			daemons = append(daemons, source{dev: dev, pid: d.PID, started: d.Started})
+		}
 	}
 	if walk.Cut || walk.Unread > 0 {
 		for _, d := range e.followedDaemons(byConnection) {
@@ -239,13 +238,6 @@ func (e *SuperblockEvents) followedDaemons(wanted map[uint64]Dev) (daemons []sou
 		}
 	}
 	return daemons
-}
-
-func ofConnections(daemons []workerops.FUSEDaemon, wanted map[uint64]Dev) []workerops.FUSEDaemon {
-	return slices.DeleteFunc(slices.Clone(daemons), func(d workerops.FUSEDaemon) bool {
-		_, ours := wanted[d.Connection]
-		return !ours
-	})
 }
 
 // add follows a source. That a process may have ended since, and its number been given to
@@ -277,7 +269,8 @@ func (e *SuperblockEvents) add(s source) {
 
 // counterOf is the file with the errors that the ext4 on a device counted.
 func (e *SuperblockEvents) counterOf(dev Dev) string {
-	return filepath.Join(string(e.node.cfg.Sysfs), "fs/ext4", e.node.blockName(dev), "errors_count")
+	sysfs := e.node.cfg.Sysfs
+	return sysfs.ext4(sysfs.Name(dev)) + "/errors_count"
 }
 
 // watch puts a descriptor into epoll.
@@ -312,13 +305,4 @@ func (e *SuperblockEvents) end() {
 		_ = unix.Close(e.devices.fd)
 	}
 	_ = e.epoll.Close()
-}
-
-// blockName returns the kernel's name of a block device, as sysfs has it.
-func (n *Node) blockName(dev Dev) string {
-	to, err := os.Readlink(filepath.Join(string(n.cfg.Sysfs), "dev/block", strconv.FormatUint(uint64(dev.Major), 10)+":"+strconv.FormatUint(uint64(dev.Minor), 10)))
-	if err != nil {
-		return "-"
-	}
-	return filepath.Base(to)
 }
