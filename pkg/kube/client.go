@@ -114,9 +114,6 @@ func (c *Client) on(r request, verb *rest.Request) *rest.Request {
 	if r.Name != "" {
 		verb = verb.Name(r.Name)
 	}
-	if r.Subresource != "" {
-		verb = verb.SubResource(r.Subresource)
-	}
 	return verb
 }
 

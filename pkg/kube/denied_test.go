@@ -31,10 +31,9 @@ func TestExplainDenials(t *testing.T) {
 			ours,
 			forbidden("pods", "", "", `User "`+ours+`" cannot list resource "pods" in API group "" at the cluster scope`),
 			[]string{
-				"list pods at the cluster scope: denied (403)",
-				`{apiGroups: [""], resources: [pods], verbs: [list]} in a ClusterRole`,
-				"kubectl auth can-i list pods --as=" + ours + " -A. ",
+				"list pods: denied (403)",
 				"Fix: apply deploy, or your overlay of it, again",
+				"kubectl auth can-i list pods -A --as=" + ours,
 			},
 			nil,
 		},
@@ -43,54 +42,42 @@ func TestExplainDenials(t *testing.T) {
 			forbidden("configmaps", "", "node-healer", `User "`+ours+`" cannot watch resource "configmaps" in API group "" in the namespace "csi-addons-node-healer"`),
 			[]string{
 				"watch configmaps in namespace csi-addons-node-healer: denied",
-				`resources: [configmaps], verbs: [watch]} in a Role`,
 				// The rule names one ConfigMap: a check without the name fails.
-				"kubectl auth can-i watch configmaps/node-healer --as=" + ours + " -n csi-addons-node-healer. ",
+				"kubectl auth can-i watch configmaps/node-healer -n csi-addons-node-healer --as=" + ours,
 			},
-			[]string{"ClusterRole"},
+			nil,
 		},
 		"in another one": {
 			ours,
 			forbidden("events", "", "", `User "`+ours+`" cannot create resource "events" in API group "" in the namespace "shop"`),
-			[]string{"create events in namespace shop", "in a ClusterRole", "can-i create events --as=" + ours + " -n shop. "},
-			nil,
-		},
-		"a subresource": {
-			ours,
-			forbidden("persistentvolumeclaims", "", "data", `User "`+ours+`" cannot patch resource "persistentvolumeclaims/status" in API group "" in the namespace "shop"`),
-			[]string{
-				"patch persistentvolumeclaims/status in namespace shop",
-				"resources: [persistentvolumeclaims/status]",
-				"can-i patch persistentvolumeclaims/data --subresource=status --as=",
-			},
+			[]string{"create events in namespace shop", "can-i create events -n shop --as=" + ours},
 			nil,
 		},
 		"an object of somebody else": {
 			ours,
 			forbidden("pods", "", "oven", `User "`+ours+`" cannot get resource "pods" in API group "" in the namespace "bakery"`),
-			[]string{"get pods", "can-i get pods --as=" + ours + " -A"},
+			[]string{"get pods", "can-i get pods -A --as=" + ours},
 			[]string{"bakery", "oven"},
 		},
 		"a group": {
 			ours,
 			forbidden("volumeattachments", "storage.k8s.io", "csi-1", `User "`+ours+`" cannot get resource "volumeattachments" in API group "storage.k8s.io" at the cluster scope`),
 			[]string{
-				"get volumeattachments.storage.k8s.io at the cluster scope",
-				"{apiGroups: [storage.k8s.io], resources: [volumeattachments], verbs: [get]}",
-				"can-i get volumeattachments.storage.k8s.io/csi-1 --as=" + ours + " -A",
+				"get volumeattachments.storage.k8s.io: denied",
+				"can-i get volumeattachments.storage.k8s.io/csi-1 -A --as=" + ours,
 			},
 			nil,
 		},
 		"the verb that is missing, not the one that was sent": {
 			ours,
 			forbidden("pods", "", "x", `User "`+ours+`" cannot patch resource "pods" in API group "" in the namespace "shop"`),
-			[]string{"patch pods in namespace shop", "verbs: [patch]"},
+			[]string{"patch pods in namespace shop", "can-i patch pods/x"},
 			nil,
 		},
 		"whom the API saw, not whom we think we are": {
 			ours,
 			forbidden("pods", "", "", `User "system:node:n1" cannot list resource "pods" in API group "" at the cluster scope`),
-			[]string{"--as=system:node:n1 "},
+			[]string{"--as=system:node:n1"},
 			[]string{ours},
 		},
 		"we do not know who we are": {
@@ -117,28 +104,22 @@ func TestExplainDenials(t *testing.T) {
 			[]string{"--as=system:serviceaccount:NAMESPACE:NAME"},
 			nil,
 		},
-		"a role that is gone": {
-			ours,
-			forbidden("pods", "", "", `User "`+ours+`" cannot list resource "pods" in API group "" at the cluster scope: RBAC: clusterrole.rbac.authorization.k8s.io "node-healer" not found`),
-			[]string{`The API adds: RBAC: clusterrole.rbac.authorization.k8s.io "node-healer" not found`},
-			nil,
-		},
 		"no token": {
 			ours,
 			forbidden("pods", "", "", `User "system:anonymous" cannot list resource "pods" in API group "" at the cluster scope`),
-			[]string{"list pods at the cluster scope", "carried no token", "automountServiceAccountToken", "Fix: "},
-			[]string{"--as="},
+			[]string{"list pods: denied", "Fix: ", "--as=system:anonymous"},
+			nil,
 		},
 		"wrapped by a reflector": {
 			ours,
 			fmt.Errorf("failed to list *v1.Pod: %w", forbidden("pods", "", "", `User "`+ours+`" cannot list resource "pods" in API group "" at the cluster scope`)),
-			[]string{"list pods at the cluster scope: denied", "can-i list pods"},
+			[]string{"list pods: denied", "can-i list pods"},
 			nil,
 		},
 		"an event of a watch": {
 			ours,
 			apierrors.FromObject(status(forbidden("pods", "", "", `User "`+ours+`" cannot watch resource "pods" in API group "" at the cluster scope`))),
-			[]string{"watch pods at the cluster scope: denied", "can-i watch pods"},
+			[]string{"watch pods: denied", "can-i watch pods"},
 			nil,
 		},
 	} {
@@ -146,9 +127,6 @@ func TestExplainDenials(t *testing.T) {
 			c := &Client{account: tc.account}
 			err := c.explain(request{Verb: "get", Resource: "pods"}, tc.err)
 			expectText(t, err, tc.says, tc.not)
-			if at := strings.Index(err.Error(), ". Missing: "); at < 0 || at > 240 {
-				t.Errorf("what is sure to be told ends at byte %d of %v", at, err)
-			}
 			if !apierrors.IsForbidden(err) || !errors.Is(err, tc.err) {
 				t.Errorf("the original is out of reach of %v", err)
 			}
@@ -168,9 +146,8 @@ func status(err error) runtime.Object {
 
 func TestExplainUnauthenticated(t *testing.T) {
 	for account, says := range map[string]string{
-		ours: "kubectl get serviceaccount node-healer -n csi-addons-node-healer",
-		"":   "that this pod's service account exists",
-		"system:serviceaccount:n:" + strings.Repeat("x", 253): "that this pod's service account exists",
+		ours: "kubectl get serviceaccount -A, for " + ours,
+		"":   "kubectl get serviceaccount -A, for that of this pod",
 	} {
 		c := &Client{account: account}
 		for _, sent := range []error{apierrors.NewUnauthorized("Unauthorized"), apierrors.FromObject(status(apierrors.NewUnauthorized("Unauthorized")))} {

@@ -7,12 +7,11 @@ import (
 
 // request names what is asked of the API in RBAC's words.
 type request struct {
-	Verb        string
-	Group       string // empty: the core group
-	Resource    string
-	Subresource string
-	Namespace   string // empty: cluster-scoped, or all namespaces
-	Name        string
+	Verb      string
+	Group     string // empty: the core group
+	Resource  string
+	Namespace string // empty: cluster-scoped, or all namespaces
+	Name      string
 }
 
 // shown returns a request without the names of what belongs to one tenant. The text of
@@ -29,9 +28,6 @@ func (r request) shown() request {
 func (r request) String() string {
 	var b strings.Builder
 	b.WriteString(r.Verb + " " + r.Resource)
-	if r.Subresource != "" {
-		b.WriteString("/" + r.Subresource)
-	}
 	if r.Group != "" {
 		b.WriteString("." + r.Group)
 	}
