@@ -40,10 +40,11 @@ func (s *Server) Probe(ctx context.Context, _ *identity.ProbeRequest) (*identity
 
 // Ready returns at once why the server cannot heal; nil if it can.
 func (s *Server) Ready() error {
-	switch {
-	case s.calls.draining():
+	if !s.calls.TryRLock() {
 		return healer.ErrShuttingDown
-	case s.cfg.Ready != nil:
+	}
+	s.calls.RUnlock()
+	if s.cfg.Ready != nil {
 		return s.cfg.Ready()
 	}
 	return nil
