@@ -95,7 +95,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.Var(&c.disabledProviders, "disable-provider", "`name` of a provider that is not asked: what only it sees is not reported, and its steps do not run; repeatable")
 	f.Var(&c.restageDrivers, "restage-driver", "`DRIVER=ORDER`: with --standalone, a driver that is told to stage a volume anew whose FUSE daemon has died: stage-first or unmount-first (docs/restage.md); repeatable")
 	f.DurationVar(&c.driverTimeout, "driver-timeout", 2*time.Minute, "how long a driver may take to stage a volume anew, within --heal-timeout: 1s to 1h")
-	f.Var(&c.csiSockets, "csi-socket", "`DRIVER=PATH`: the CSI socket of a driver, beneath --kubelet-root, if it is not plugins/DRIVER/csi.sock there; repeatable")
+	f.Var(&c.csiSockets, "csi-socket", "`DRIVER=PATH`: the CSI socket of a driver, beneath --kubelet-root, if it is neither plugins/DRIVER/csi.sock there nor where the driver registered; repeatable")
 	c.allowedUIDs = uidList{0}
 	f.Var(&c.allowedUIDs, "allowed-uids", "comma-separated user `ids` that may call")
 	f.StringVar(&c.cluster.kubeconfig, "kubeconfig", "", "`file` that says how to reach the Kubernetes API; empty: the pod's service account, and no API outside of a cluster")

@@ -32,7 +32,7 @@ func (b boundedPages) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil || limit < 2 || path.Base(r.URL.Path) != "pods" {
 		return resp, err
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxPageBytes+1))
 	if err != nil {
 		return nil, err

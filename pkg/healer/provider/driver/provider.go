@@ -2,6 +2,8 @@ package driver
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"net"
 	"path"
 	"strings"
@@ -77,7 +79,14 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 	socket := p.socket(c.Driver)
 	var e Evidence
 	var err error
-	if e.Opinion, err = p.opinion(ctx, c, socket, each); err == nil {
+	e.Opinion, err = p.opinion(ctx, c, socket, each)
+	if errors.Is(err, fs.ErrNotExist) {
+		if at := p.registered(ctx, c, each); at != "" {
+			socket = at
+			e.Opinion, err = p.opinion(ctx, c, socket, each)
+		}
+	}
+	if err == nil {
 		p.memory.keepOpinion(c, e.Opinion)
 	} else {
 		e.Opinion = p.memory.lastOpinion(c)
