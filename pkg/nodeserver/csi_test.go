@@ -64,8 +64,7 @@ func TestCSIIdentity(t *testing.T) {
 	if ready, err := client.Probe(ctx, &csi.ProbeRequest{}); err != nil || !ready.GetReady().GetValue() {
 		t.Errorf("got %v, %v", ready, err)
 	}
-	s.server.drain()
-	<-s.server.idle
+	s.server.calls.drain()
 	if ready, err := client.Probe(ctx, &csi.ProbeRequest{}); err != nil || ready.GetReady() == nil || ready.GetReady().GetValue() {
 		t.Errorf("while stopping: got %v, %v", ready, err)
 	}
@@ -118,12 +117,12 @@ func TestWhatIsOffered(t *testing.T) {
 	h := &fakeHealer{}
 	s := serve(t, testConfig(h))
 	for name, err := range everyNodeCall(testContext(t), s.node()) {
-		want := codes.Unimplemented
+		want, reason := codes.Unimplemented, "NOT_OFFERED"
 		if slices.Contains(offered, name) {
-			want = codes.OK
+			want, reason = codes.OK, ""
 		}
-		if status.Code(err) != want {
-			t.Errorf("%s: got %v, want %v", name, err, want)
+		if status.Code(err) != want || reasonOf(err) != reason {
+			t.Errorf("%s: got %v %s, want %v %s", name, err, reasonOf(err), want, reason)
 		}
 	}
 	if len(h.volumes()) != 0 || len(h.checks()) != 1 {
@@ -137,7 +136,7 @@ func TestCSIOfAServerThatIsOff(t *testing.T) {
 	s := serve(t, cfg)
 	disabled := []string{"NodeGetCapabilities", "NodeGetVolumeHealth"}
 	for name, err := range everyNodeCall(testContext(t), s.node()) {
-		reason := "" // in no other mode either
+		reason := "NOT_OFFERED" // in no other mode either
 		if slices.Contains(disabled, name) {
 			reason = "DISABLED"
 		}
@@ -210,8 +209,7 @@ func TestCSIErrors(t *testing.T) {
 	if _, err := s.node().NodeGetVolumeHealth(testContext(t), healthOf("v", pathA, "")); status.Code(err) != codes.Unknown {
 		t.Errorf("a panic: %v", err)
 	}
-	s.server.drain()
-	<-s.server.idle
+	s.server.calls.drain()
 	if _, err := s.node().NodeGetVolumeHealth(testContext(t), healthOf("v", pathA, "")); status.Code(err) != codes.Aborted {
 		t.Errorf("while stopping: %v", err)
 	}

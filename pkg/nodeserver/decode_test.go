@@ -5,10 +5,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/csi-addons/spec/lib/go/identity"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	grpcproto "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -55,9 +57,13 @@ func TestUndecodable(t *testing.T) {
 		"a message that is no bytes": append(protowire.AppendTag(nil, 4, protowire.BytesType), 0x02, 0x0a, 0x7f),
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := s.conn.Invoke(testContext(t), healerpb.HealerNode_NodeHealer_FullMethodName, raw, &healerpb.NodeHealerResponse{}, grpc.ForceCodecV2(rawCodec{}))
-			if status.Code(err) != codes.Internal || strings.Contains(err.Error(), canary) {
-				t.Errorf("got %v", err)
+			for method, message := range map[string]string{
+				healerpb.HealerNode_NodeHealer_FullMethodName: "healer.NodeHealerRequest",
+			} {
+				got := status.Convert(s.conn.Invoke(testContext(t), method, raw, &healerpb.NodeHealerResponse{}, grpc.ForceCodecV2(rawCodec{})))
+				if got.Code() != codes.InvalidArgument || got.Message() != "the request cannot be decoded as "+message {
+					t.Errorf("%s: got %v %q", method, got.Code(), got.Message())
+				}
 			}
 		})
 	}
@@ -66,6 +72,25 @@ func TestUndecodable(t *testing.T) {
 	}
 	if strings.Contains(logged(), canary) {
 		t.Errorf("the log shows what was sent:\n%s", logged())
+	}
+	if !strings.Contains(logged(), `code="InvalidArgument"`) {
+		t.Errorf("no line in the log:\n%s", logged())
+	}
+}
+
+func TestUndecodableInOtherServices(t *testing.T) {
+	s := serve(t, testConfig(&fakeHealer{}))
+	garbage := []byte{0x0a, 0x7f}
+	for method, message := range map[string]string{
+		identity.Identity_GetIdentity_FullMethodName:     "identity.GetIdentityRequest",
+		identity.Identity_GetCapabilities_FullMethodName: "identity.GetCapabilitiesRequest",
+		identity.Identity_Probe_FullMethodName:           "identity.ProbeRequest",
+		grpc_health_v1.Health_Check_FullMethodName:       "grpc.health.v1.HealthCheckRequest",
+	} {
+		got := status.Convert(s.conn.Invoke(testContext(t), method, garbage, &identity.ProbeResponse{}, grpc.ForceCodecV2(rawCodec{})))
+		if got.Code() != codes.InvalidArgument || !strings.HasSuffix(got.Message(), " as "+message) {
+			t.Errorf("%s: got %v", method, got)
+		}
 	}
 }
 

@@ -40,11 +40,10 @@ func (s *Server) Probe(ctx context.Context, _ *identity.ProbeRequest) (*identity
 
 // Ready returns at once why the server cannot heal; nil if it can.
 func (s *Server) Ready() error {
-	if !s.calls.TryRLock() {
+	switch {
+	case s.calls.draining():
 		return healer.ErrShuttingDown
-	}
-	s.calls.RUnlock()
-	if s.cfg.Ready != nil {
+	case s.cfg.Ready != nil:
 		return s.cfg.Ready()
 	}
 	return nil

@@ -113,7 +113,6 @@ func refusals(r healer.Report) []string {
 }
 
 func logUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-	received(ctx)
 	started := time.Now()
 	resp, err := handle(ctx, req)
 	if info.FullMethod != healerpb.HealerNode_NodeHealer_FullMethodName {

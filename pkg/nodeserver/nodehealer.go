@@ -44,10 +44,10 @@ func (s *Server) heal(ctx context.Context, req *healerpb.NodeHealerRequest) (hea
 // run calls the engine, unless the server is shutting down. The report names the
 // volume of the request.
 func (s *Server) run(ctx context.Context, v healer.Volume, do func(context.Context, healer.Volume) (healer.Report, error)) (healer.Report, error) {
-	if !s.calls.TryRLock() {
+	if !s.calls.enter() {
 		return healer.Report{}, healer.ErrShuttingDown
 	}
-	defer s.calls.RUnlock()
+	defer s.calls.leave()
 	report, err := do(ctx, v)
 	report.Volume = v
 	return report, err

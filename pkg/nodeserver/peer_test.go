@@ -92,8 +92,8 @@ func TestUnknownMethodAndService(t *testing.T) {
 	s := serve(t, testConfig(&fakeHealer{}))
 	for _, method := range []string{"/healer.HealerNode/NoSuchMethod", "/no.such/Service"} {
 		err := s.conn.Invoke(testContext(t), method, goodRequest(), &healerpb.NodeHealerResponse{})
-		if status.Code(err) != codes.Unimplemented {
-			t.Errorf("%s: got %v", method, err)
+		if status.Code(err) != codes.Unimplemented || reasonOf(err) != "NOT_OFFERED" {
+			t.Errorf("%s: got %v %s", method, err, reasonOf(err))
 		}
 	}
 }

@@ -84,11 +84,7 @@ type Server struct {
 	// grpc serves callers on this node, gateway those that the gateway authorized.
 	grpc, gateway *grpc.Server
 	health        *health.Server
-	// calls is held for reading by each running call of the engine, and by drain for
-	// writing: while that waits, no other reader gets it. idle closes when drain has it.
-	calls    sync.RWMutex
-	draining sync.Once
-	idle     chan struct{}
+	calls         calls
 }
 
 // New checks the configuration and registers every service: HealerNode, the CSI-Addons
@@ -114,12 +110,12 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, rules: rules, health: health.NewServer(), idle: make(chan struct{})}
+	s := &Server{cfg: cfg, rules: rules, health: health.NewServer()}
 	s.grpc = s.newGRPC(maxStreams, peerGuard{allowed: cfg.AllowedUIDs, flag: "--allowed-uids", callerOf: localCaller})
 	s.gateway = s.newGRPC(maxGatewayStreams, peerGuard{allowed: []uint32{cfg.GatewayUID}, flag: "--gateway-uid", callerOf: forwardedCaller})
-	s.register(s.gateway)
-	s.register(s.grpc)
-	s.registerLocal(s.grpc)
+	s.register(registrar{s.gateway})
+	s.register(registrar{s.grpc})
+	s.registerLocal(registrar{s.grpc})
 	return s, nil
 }
 
@@ -129,7 +125,9 @@ func (s *Server) newGRPC(streams uint32, guard peerGuard) *grpc.Server {
 		grpc.MaxConcurrentStreams(streams),
 		grpc.Creds(guard),
 		grpc.InTapHandle(guard.admit),
-		grpc.ChainUnaryInterceptor(logUnary, recovery.UnaryServerInterceptor(onPanic)),
+		grpc.ForceServerCodecV2(newTolerantCodec()),
+		grpc.ChainUnaryInterceptor(logUnary, detailUnoffered, recovery.UnaryServerInterceptor(onPanic)),
+		grpc.UnknownServiceHandler(notOffered),
 		grpc.ChainStreamInterceptor(logStream, recovery.StreamServerInterceptor(onPanic)),
 	)...)
 	return g
@@ -144,7 +142,7 @@ func (s *Server) register(r grpc.ServiceRegistrar) {
 }
 
 // registerLocal registers what only callers on this node get.
-func (s *Server) registerLocal(r *grpc.Server) {
+func (s *Server) registerLocal(r reflection.GRPCServer) {
 	csi.RegisterIdentityServer(r, csiIdentity{server: s})
 	for name := range r.GetServiceInfo() {
 		s.health.SetServingStatus(name, grpc_health_v1.HealthCheckResponse_SERVING)
@@ -184,7 +182,7 @@ const streamGrace = time.Second
 // returned a moment later.
 func (s *Server) Stop(ctx context.Context) error {
 	s.health.Shutdown()
-	s.drain()
+	idle := s.calls.drain()
 	graceful := make(chan struct{})
 	go func() {
 		defer close(graceful)
@@ -197,7 +195,7 @@ func (s *Server) Stop(ctx context.Context) error {
 	case <-graceful:
 		return nil
 	case <-ctx.Done():
-	case <-s.idle:
+	case <-idle:
 		within(ctx, streamGrace, graceful)
 	}
 	s.grpc.Stop()
@@ -205,22 +203,10 @@ func (s *Server) Stop(ctx context.Context) error {
 	// GracefulStop returns once the handlers have, which ends the goroutine above. Only
 	// a healer that ignores its context outlives this wait.
 	within(context.WithoutCancel(ctx), streamGrace, graceful)
-	select {
-	case <-s.idle:
-		return nil
-	default:
-		return fmt.Errorf("some calls did not end in time: %w", context.Cause(ctx))
+	if n := s.calls.running(); n > 0 {
+		return fmt.Errorf("%d calls did not end in time: %w", n, context.Cause(ctx))
 	}
-}
-
-// drain refuses calls of the engine from now on.
-func (s *Server) drain() {
-	s.draining.Do(func() {
-		go func() {
-			defer close(s.idle)
-			s.calls.Lock()
-		}()
-	})
+	return nil
 }
 
 // within waits for done, but no longer than d and ctx.

@@ -139,7 +139,7 @@ func TestStopLetsRunningCallsEnd(t *testing.T) {
 	<-entered
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.server.Stop(testContext(t)) }()
-	for s.server.Ready() == nil {
+	for !s.server.calls.draining() {
 		time.Sleep(time.Millisecond)
 	}
 	if _, err := s.healer().NodeHealer(testContext(t), goodRequest()); status.Code(err) != codes.Unavailable {
@@ -274,8 +274,7 @@ func TestIdentity(t *testing.T) {
 		}
 	}
 	broken.Store(false)
-	s.server.drain()
-	<-s.server.idle
+	s.server.calls.drain()
 	if ready, err := client.Probe(ctx, &identity.ProbeRequest{}); err != nil || ready.GetReady().GetValue() {
 		t.Errorf("while stopping: got %v, %v", ready, err)
 	}

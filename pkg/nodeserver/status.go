@@ -44,12 +44,13 @@ func ErrorRows() []ErrorRow {
 }
 
 // errorRows has the most particular error first; what fits none is the last. Only
-// KindDisabled is UNIMPLEMENTED, which tells callers not to try again.
+// KindDisabled and errNotOffered are UNIMPLEMENTED, which tells callers not to try again.
 var errorRows = []struct {
 	fits func(error) bool
 	ErrorRow
 }{
 	{isShuttingDown, ErrorRow{codes.Aborted, "ABORTED", "SHUTTING_DOWN", healer.Classify("", "", healer.ErrShuttingDown)}},
+	{isNotOffered, ErrorRow{codes.Unimplemented, "UNIMPLEMENTED", "NOT_OFFERED", class(healer.KindDisabled)}},
 	{isKind(healer.KindInvalid), ErrorRow{codes.InvalidArgument, "INVALID_ARGUMENT", "INVALID_REQUEST", class(healer.KindInvalid)}},
 	{isKind(healer.KindNotFound), ErrorRow{codes.NotFound, "NOT_FOUND", "VOLUME_NOT_FOUND", class(healer.KindNotFound)}},
 	{isKind(healer.KindBusy), ErrorRow{codes.Aborted, "ABORTED", "VOLUME_BUSY", class(healer.KindBusy)}},
@@ -59,6 +60,8 @@ var errorRows = []struct {
 }
 
 func isShuttingDown(err error) bool { return errors.Is(err, healer.ErrShuttingDown) }
+
+func isNotOffered(err error) bool { return errors.Is(err, errNotOffered) }
 
 // class is the one that all errors of a kind have.
 func class(k healer.Kind) api.Class {

@@ -67,6 +67,7 @@ func TestErrorDetails(t *testing.T) {
 		"busy":          {&healer.Error{Kind: healer.KindBusy}, "VOLUME_BUSY", map[string]string{"tier": "transient", "error_type": "execution"}, time.Second},
 		"shutting down": {healer.ErrShuttingDown, "SHUTTING_DOWN", map[string]string{"tier": "transient", "error_type": "execution"}, time.Second},
 		"disabled":      {&healer.Error{Kind: healer.KindDisabled}, "DISABLED", map[string]string{"tier": "terminal", "error_type": "validation"}, 0},
+		"not offered":   {errNotOffered, "NOT_OFFERED", map[string]string{"tier": "terminal", "error_type": "validation"}, 0},
 		"secrets": {
 			&healer.Error{Kind: healer.KindUnauthenticated, Step: "delegate"}, "CREDENTIALS_REFUSED",
 			map[string]string{"tier": "terminal", "error_type": "permission", "step": "delegate"},
@@ -129,8 +130,7 @@ func TestServerThatIsOff(t *testing.T) {
 func TestCallWhileDraining(t *testing.T) {
 	h := &fakeHealer{}
 	s := serve(t, testConfig(h))
-	s.server.drain()
-	<-s.server.idle
+	s.server.calls.drain()
 	if _, err := s.healer().NodeHealer(testContext(t), goodRequest()); status.Code(err) != codes.Aborted || len(h.volumes()) != 0 {
 		t.Errorf("got %v", err)
 	}
