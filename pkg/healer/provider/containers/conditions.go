@@ -126,17 +126,6 @@ func targetOf(c healer.Case, podUID string) string {
 	return c.MountPoints[max(at, 0)].Path
 }
 
-func onOldDevice(c healer.Case) (found []healer.Condition) {
-	for _, s := range c.OnOldDevice {
-		found = append(found, healer.Condition{
-			Status: healer.Inaccessible, Reason: healer.ContainerOnOldDevice, MountPoint: s.MountPoint,
-			Message: fmt.Sprintf("%s started when the volume was device %s, which may be another disk by now: the volume is %s", s, s.Was, s.Now),
-			Advice:  adviceOldDevice,
-		})
-	}
-	return found
-}
-
 // subject names the first containers and counts the rest, with the verb that follows.
 func subject(who []string) string {
 	const named = 3

@@ -2,7 +2,7 @@ package containers
 
 import (
 	"context"
-	"slices"
+	"fmt"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -47,6 +47,13 @@ func (p Provider) Examine(c healer.Case) (healer.Finding, error) {
 			f.Steps = append(f.Steps, p.replace(c, mp, batch))
 		}
 	}
-	f.Conditions = slices.Concat(f.Conditions, started(c), onOldDevice(c))
+	f.Conditions = append(f.Conditions, started(c)...)
+	for _, s := range c.OnOldDevice {
+		f.Conditions = append(f.Conditions, healer.Condition{
+			Status: healer.Inaccessible, Reason: healer.ContainerOnOldDevice, MountPoint: s.MountPoint,
+			Message: fmt.Sprintf("%s started when the volume was device %s, which may be another disk by now: the volume is %s", s, s.Was, s.Now),
+			Advice:  adviceOldDevice,
+		})
+	}
 	return f, nil
 }

@@ -81,22 +81,20 @@ func (p *Provider) askHung(ctx context.Context, c healer.Case, dev host.Dev) (go
 	if !p.abort {
 		return got, nil
 	}
-	got.silent = p.silence(dev, observed{
+	kept, _ := p.silences.Get(dev)
+	before, _ := kept.(silence)
+	got.silent = before.next(observed{
 		mount: oldest(c, dev), answer: c.Superblocks[dev].Answer, drains: got.drains(), now: time.Now(),
 	})
-	if got.silent.long() {
-		got.shared = whyNot(p.host.MayAbortFUSE(ctx, planAbort(c, dev)))
+	p.silences.Add(dev, got.silent)
+	if !got.silent.long() {
+		return got, nil
+	}
+	switch err := p.host.MayAbortFUSE(ctx, planAbort(c, dev)); {
+	case errors.Is(err, healer.ErrRefused):
+		got.shared = err.Error()
+	case err != nil:
+		got.shared = "it cannot be told whether only this volume has the connection: " + err.Error()
 	}
 	return got, nil
-}
-
-// whyNot returns why a step must not run.
-func whyNot(err error) string {
-	if err != nil && !errors.Is(err, healer.ErrRefused) {
-		return "it cannot be told whether only this volume has the connection: " + err.Error()
-	}
-	if err != nil {
-		return err.Error()
-	}
-	return ""
 }

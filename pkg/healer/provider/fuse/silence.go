@@ -66,15 +66,6 @@ func (s silence) long() bool {
 	return s.probes >= minSilentProbes && s.last.Sub(s.first) >= minSilentTimeouts*s.timeout
 }
 
-// silence adds an observation of a superblock, and returns its silence with it.
-func (p *Provider) silence(dev host.Dev, o observed) silence {
-	kept, _ := p.silences.Get(dev)
-	s, _ := kept.(silence)
-	s = s.next(o)
-	p.silences.Add(dev, s)
-	return s
-}
-
 // oldest returns the lowest unique id of the volume's mounts of a superblock.
 func oldest(c healer.Case, dev host.Dev) (id uint64) {
 	for _, p := range c.MountPoints {

@@ -51,14 +51,17 @@ func (ev evaluator) deviceGone() []healer.Condition {
 // shrunk compares the size with what was recorded of the same device, and a loop
 // device with its file. A device may grow.
 func (ev evaluator) shrunk() []healer.Condition {
-	d := ev.sb.Device
+	d, name := ev.sb.Device, "the device"
+	if d != nil {
+		name = deviceName(*d)
+	}
 	switch {
 	case ev.sb.Opened.Short > 0:
 		return ev.one(healer.Inaccessible, healer.DeviceSizeChanged, adviceShrunk,
-			"the file behind %s is %d bytes too short for it", ev.deviceName(), ev.sb.Opened.Short)
+			"the file behind %s is %d bytes too short for it", name, ev.sb.Opened.Short)
 	case d != nil && ev.c.Record != nil && d.Identity.Size > 0 && d.Identity.Size < ev.c.Record.Identity.Size && healer.SameDisk(ev.c, ev.sb):
 		return ev.one(healer.Inaccessible, healer.DeviceSizeChanged, adviceShrunk,
-			"%s has %d bytes, recorded were %d", deviceName(*d), d.Identity.Size, ev.c.Record.Identity.Size)
+			"%s has %d bytes, recorded were %d", name, d.Identity.Size, ev.c.Record.Identity.Size)
 	}
 	return nil
 }
@@ -83,13 +86,6 @@ func (ev evaluator) deviceWeak() []healer.Condition {
 		add(healer.DeviceMappingDead, adviceMapping, "%s lies on a device that is gone", mappingName(*m))
 	}
 	return found
-}
-
-func (ev evaluator) deviceName() string {
-	if ev.sb.Device == nil {
-		return "the device"
-	}
-	return deviceName(*ev.sb.Device)
 }
 
 func deviceName(d host.BlockDevice) string {

@@ -68,17 +68,17 @@ func (p Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence, 
 // suspects returns the addresses of the server of a mount, if the server may be why it
 // failed or hangs.
 func suspects(c healer.Case, mp healer.MountPoint) []string {
-	if mp.InContainer != nil || len(mp.Stack) == 0 || !maybeServer(c.Superblocks[mp.Dev()]) {
+	if mp.InContainer != nil || len(mp.Stack) == 0 {
+		return nil
+	}
+	sb := c.Superblocks[mp.Dev()]
+	row, _ := healer.ConditionOfProbe(sb)
+	// A server that answered a read did answer, although a write got no answer.
+	hangs := sb.Answer.TimedOut && !sb.Answer.Writing
+	if !sb.Answer.Asked || !hangs && !slices.Contains(row.Beside, healer.ServerUnreachable) {
 		return nil
 	}
 	return addresses(mp.Stack[0])
-}
-
-// maybeServer reports whether a probe shows no answer of a server. One that answered a
-// read did, although a write got no answer.
-func maybeServer(sb host.Superblock) bool {
-	row, _ := healer.ConditionOfProbe(sb)
-	return sb.Answer.Asked && (sb.Answer.TimedOut && !sb.Answer.Writing || slices.Contains(row.Beside, healer.ServerUnreachable))
 }
 
 // shortest is how long an answer must be late to count: less may be left of the time
