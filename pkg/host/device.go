@@ -16,8 +16,9 @@ type BlockDevice struct {
 	// the kernel has none.
 	DiskSeq  uint64
 	Identity Identity
-	// Loop is nil unless the device, or its disk, is a loop device with a file.
-	Loop *Loop
+	// BackingFileGone is true when the device, or its disk, is a loop device whose file has
+	// lost its name.
+	BackingFileGone bool
 	// Mapping is nil unless the device is one of device-mapper.
 	Mapping *Mapping
 	// DeadPaths are the paths to the storage with their states, if all have failed: SCSI

@@ -11,9 +11,7 @@ import (
 // identity, but for the size, is read again when another disk has its number.
 func (n *Node) BlockDevice(dev Dev, opened OpenedDevice) BlockDevice {
 	if d, known := n.devices.as(dev, opened); known {
-		if d.Loop != nil {
-			d.Loop = loopOf(string(n.cfg.Sysfs) + "/block/" + d.Name) // the file may have been removed since
-		}
+		d.BackingFileGone = backingFileGone(string(n.cfg.Sysfs) + "/block/" + d.Name) // it may have been removed since
 		return d
 	}
 	d := n.cfg.Sysfs.BlockDevice(dev)

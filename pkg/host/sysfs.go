@@ -91,10 +91,10 @@ func (s Sysfs) state(dev Dev) (BlockDevice, deviceDir) {
 		return BlockDevice{Dev: dev, Missing: gone && exists(string(s)+"/dev/block")}, where
 	}
 	d := BlockDevice{
-		Dev:      dev,
-		Name:     nameOf(where.self),
-		ReadOnly: text(where.self+"/ro") == "1",
-		Loop:     loopOf(where.disk),
+		Dev:             dev,
+		Name:            nameOf(where.self),
+		ReadOnly:        text(where.self+"/ro") == "1",
+		BackingFileGone: backingFileGone(where.disk),
 	}
 	if n, err := strconv.ParseInt(sectors, 10, 64); err == nil {
 		d.Identity.Size = n * sectorSize

@@ -135,7 +135,6 @@ func TestLoopDevice(t *testing.T) {
 	got := sysfs.BlockDevice(dev)
 	want := BlockDevice{
 		Dev: dev, Name: filepath.Base(node), DiskSeq: got.DiskSeq, Identity: Identity{Size: 32 << 20},
-		Loop: &Loop{BackingFile: image},
 	}
 	if !reflect.DeepEqual(got, want) || got.DiskSeq == 0 {
 		t.Fatalf("got  %+v\nwant %+v", got, want)
@@ -153,26 +152,26 @@ func TestLoopDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	command(t, "losetup", "--detach", node)
-	want.Loop.Deleted = true
+	want.BackingFileGone = true
 	if got := stateOf(sysfs, dev); !reflect.DeepEqual(got, want) {
 		t.Errorf("deleted and detached while mounted: got  %+v\nwant %+v", got, want)
 	}
 	end()
 	eventually(t, "the device lets go of the file", func() bool {
 		d := stateOf(sysfs, dev)
-		return d.DiskSeq != want.DiskSeq && (d.Loop == nil || d.Loop.BackingFile != image)
+		return d.DiskSeq != want.DiskSeq && !d.BackingFileGone
 	})
 }
 
 func TestPartitionOfALoopDevice(t *testing.T) {
 	sysfs := realKernel(t)
-	node, image := loop(t, 64, "--partscan")
+	node, _ := loop(t, 64, "--partscan")
 	command(t, "addpart", node, "1", "2048", "4096")
 	dev := devOf(t, node+"p1")
 	disk, part := sysfs.BlockDevice(devOf(t, node)), sysfs.BlockDevice(dev)
 	want := BlockDevice{
 		Dev: dev, Name: filepath.Base(node) + "p1", DiskSeq: disk.DiskSeq,
-		Identity: Identity{Partition: "1", Size: 2 << 20}, Loop: &Loop{BackingFile: image},
+		Identity: Identity{Partition: "1", Size: 2 << 20},
 	}
 	if !reflect.DeepEqual(part, want) {
 		t.Errorf("got  %+v\nwant %+v", part, want)

@@ -79,7 +79,7 @@ func TestRecordedDevices(t *testing.T) {
 	}{
 		"loop device, file deleted": {"loop-deleted", BlockDevice{
 			Dev: Dev{Major: 7, Minor: 0}, Name: "loop0", DiskSeq: 22393, Identity: Identity{Size: 64 << 20},
-			Loop: &Loop{BackingFile: "/var/lib/images/a b", Deleted: true},
+			BackingFileGone: true,
 		}},
 		"SCSI disk": {"scsi", BlockDevice{
 			Dev: Dev{Major: 8, Minor: 16}, Name: "sdb", DiskSeq: 9, Identity: Identity{WWID: wwid, Size: 1 << 30},

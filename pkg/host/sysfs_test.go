@@ -77,7 +77,7 @@ func TestBlockDevice(t *testing.T) {
 		},
 		"loop": {
 			Dev: Dev{Major: 7, Minor: 3}, Name: "loop3", DiskSeq: 77, Identity: Identity{Size: 64 << 20},
-			Loop: &Loop{BackingFile: "/var/img", Deleted: true},
+			BackingFileGone: true,
 		},
 		"NVMe": {Dev: Dev{Major: 259, Minor: 0}, Name: "nvme0n1", Identity: Identity{WWID: "eui.0025385b", Serial: "S4EVNX0R", Size: 4096}},
 		// Reading its serial would ask the device.

@@ -61,7 +61,7 @@ var oddDevices = map[string]Change{
 	"a device with everything wrong": Superblock(func(sb *host.Superblock) {
 		sb.Opened = host.OpenedDevice{Open: true, ReadOnly: true, Short: 1}
 		sb.Device = &host.BlockDevice{
-			Dev: sb.Dev, ReadOnly: true, Loop: &host.Loop{Deleted: true}, Mapping: &host.Mapping{Suspended: true, Orphaned: true},
+			Dev: sb.Dev, ReadOnly: true, BackingFileGone: true, Mapping: &host.Mapping{Suspended: true, Orphaned: true},
 			DeadPaths: slices.Repeat([]string{strings.Repeat("x", 32) + " failed"}, 1000),
 		}
 	}),

@@ -79,7 +79,7 @@ func (ev evaluator) deviceWeak() []healer.Condition {
 	if (d.ReadOnly || ev.sb.Opened.ReadOnly) && ev.meantWritable() {
 		add(healer.DeviceReadOnly, adviceProtect, "%s is write-protected, and the volume is not", deviceName(*d))
 	}
-	if d.Loop != nil && d.Loop.Deleted {
+	if d.BackingFileGone {
 		add(healer.BackingFileGone, adviceBacking, "the name of the file behind %s was removed", deviceName(*d))
 	}
 	if m := d.Mapping; m != nil && m.Orphaned {

@@ -43,8 +43,7 @@ var deviceExamples = []example{
 	), nil},
 	{"block: write-protected", with(block, device(func(d *host.BlockDevice) { d.ReadOnly = true })), []string{"DeviceReadOnly target:"}},
 
-	{"backing file", with(device(func(d *host.BlockDevice) { d.Loop = &host.Loop{BackingFile: "/x"} })), nil},
-	{"backing file deleted", with(device(func(d *host.BlockDevice) { d.Loop = &host.Loop{BackingFile: "/x", Deleted: true} })), []string{"BackingFileGone target: the file behind sdb"}},
+	{"backing file deleted", with(device(func(d *host.BlockDevice) { d.BackingFileGone = true })), []string{"BackingFileGone target: the file behind sdb"}},
 
 	{"mapping", with(mapping(host.Mapping{})), nil},
 	{"suspended, and silent", with(mapping(host.Mapping{Suspended: true}), hung()), []string{`DeviceMappingDead target: "vg-lv" is suspended`}},
