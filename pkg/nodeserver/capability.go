@@ -1,6 +1,7 @@
 package nodeserver
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -62,7 +63,7 @@ func readOnlyFlag(flag string) bool {
 }
 
 func mountVolume(m *csi.VolumeCapability_MountVolume) error {
-	if fs := m.GetFsType(); fs != "" && !plainName(fs) {
+	if fs := m.GetFsType(); fs != "" && (len(fs) > maxFSTypeBytes || !plainName.MatchString(fs)) {
 		return healer.Invalid(fieldFSType, "must be a plain name: a letter or digit, then letters, digits and . _ + -, at most %d in all, got %s",
 			maxFSTypeBytes, quoted(fs))
 	}
@@ -81,14 +82,4 @@ func mountVolume(m *csi.VolumeCapability_MountVolume) error {
 
 // plainName requires a letter or digit first, so that no program takes a type for an
 // option or a path.
-func plainName(s string) bool {
-	if len(s) > maxFSTypeBytes || !alphanumeric(s[0]) {
-		return false
-	}
-	for i := range len(s) {
-		if !alphanumeric(s[i]) && !strings.ContainsRune("._+-", rune(s[i])) {
-			return false
-		}
-	}
-	return true
-}
+var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]*$`)
