@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/client-go/tools/leaderelection"
 
+	"github.com/csi-addons/node-healer/cmd/internal/command"
 	"github.com/csi-addons/node-healer/pkg/api/registration"
 )
 
@@ -60,20 +61,14 @@ func (c *config) flags() *flag.FlagSet {
 	return f
 }
 
-// parse reads the arguments without the program's name. Usage and flag errors go to
-// out.
+// parse returns what the command line says, checked.
 func parse(args []string, out io.Writer) (config, error) {
 	var c config
-	f := c.flags()
-	f.SetOutput(out)
-	if err := f.Parse(args); err != nil {
+	if err := command.Parse(c.flags(), args, out); err != nil {
 		return config{}, err
 	}
 	if c.version {
 		return c, nil
-	}
-	if f.NArg() > 0 {
-		return config{}, fmt.Errorf("unexpected argument %q: everything is a flag", f.Arg(0))
 	}
 	return c, c.check()
 }

@@ -134,7 +134,6 @@ func TestRules(t *testing.T) {
 		{"--gateway-uid=7", "--gateway-uid"},
 		{"--gateway-socket=unix:///run/csi-addons/g --gateway-uid=7", "--gateway-socket"},
 		{"--version", ""},
-		{"--version stray", ""},
 	})
 }
 

@@ -36,6 +36,18 @@ func Main[C any](name string, parse func(args []string, out io.Writer) (C, error
 	}
 }
 
+// Parse reads the arguments without the program's name. Usage and flag errors go to out.
+func Parse(f *flag.FlagSet, args []string, out io.Writer) error {
+	f.SetOutput(out)
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if f.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q: everything is a flag", f.Arg(0))
+	}
+	return nil
+}
+
 // SetVerbosity sets klog's -v.
 func SetVerbosity(v int) error {
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
