@@ -19,6 +19,7 @@ func TestCompletion(t *testing.T) {
 		{[]string{"check", "-o", ""}, "table\njson\nyaml\n"},
 		{[]string{"check", ""}, ""},
 		{[]string{"heal", "vol-1", ""}, ""},
+		{[]string{"watch", ""}, ""},
 	} {
 		code, stdout, stderr := throughPipes(t, append([]string{"__complete"}, c.args...)...)
 		if code != 0 || stdout+stderr != c.want+noFiles {

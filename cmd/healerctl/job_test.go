@@ -178,7 +178,7 @@ func TestJobRefused(t *testing.T) {
 			}
 		})
 	}
-	code, _, stderr := (&fakeAPI{t: t}).serve(t.Context(), plugin)("audit")
+	code, _, stderr := (&fakeAPI{t: t}).serve(t.Context(), plugin)("watch")
 	if code != exitUsage || !strings.Contains(stderr, "kubectl volume-heal: ") {
 		t.Errorf("exit code %d\n%s", code, stderr)
 	}

@@ -134,7 +134,7 @@ func newRoot(isPlugin bool) *cobra.Command {
 		}
 		return err
 	}
-	add(root, newList(dial), newCheck(dial), newHeal(dial), newAudit(dial), newExplain())
+	add(root, newList(dial), newCheck(dial), newHeal(dial), newAudit(dial), newWatch(dial), newExplain())
 	return root
 }
 

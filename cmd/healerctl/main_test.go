@@ -163,6 +163,27 @@ func TestAudit(t *testing.T) {
 	}
 }
 
+// watch says each state once, and ends when it is interrupted.
+func TestChangesAreSaidOnce(t *testing.T) {
+	var out bytes.Buffer
+	said := map[volumeKey]string{}
+	v := &adminpb.Volume{Driver: "d", VolumeId: hostile}
+	for _, verdict := range []string{"", "", "healthy", "healthy", "abnormal"} {
+		v.Verdict = verdict
+		if v.Reasons = nil; verdict == "abnormal" {
+			v.Reasons, v.Left = []string{"NotMounted", "IOError"}, "DryRun: nothing is changed"
+		}
+		if err := printChanges(&out, []*adminpb.Volume{v}, true, said); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) != 3 || !strings.HasSuffix(lines[0], "not checked yet") || !strings.HasSuffix(lines[1], "healthy") ||
+		!strings.HasSuffix(lines[2], "abnormal: NotMounted, IOError (left alone: DryRun: nothing is changed)") || strings.ContainsAny(out.String(), "\x1b\a") {
+		t.Errorf("%q", lines)
+	}
+}
+
 func TestRun(t *testing.T) {
 	call := (&fakeAdmin{}).serve(t)
 	const steps = "abnormal: NotMounted at /p.\n" +
@@ -234,6 +255,28 @@ func TestListObeysNoTerminal(t *testing.T) {
 		if err := json.Unmarshal(raw, &volumes); err != nil || len(volumes) != 2 || volumes[1].VolumeID != hostile {
 			t.Errorf("%s: %v, %q", output, err, volumes)
 		}
+	}
+}
+
+// What was said last of a volume that is gone is not left standing; one that comes back is new.
+func TestVolumeThatIsGone(t *testing.T) {
+	var out bytes.Buffer
+	said := map[volumeKey]string{}
+	sick := []*adminpb.Volume{{Driver: "d", VolumeId: "v", Verdict: "abnormal"}}
+	if err := printChanges(&out, sick, true, said); err != nil {
+		t.Fatal(err)
+	}
+	for _, whole := range []bool{false, true, true} {
+		if err := printChanges(&out, nil, whole, said); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := printChanges(&out, sick, true, said); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) != 3 || !strings.HasSuffix(lines[0], "d  v  abnormal") || !strings.HasSuffix(lines[1], "d  v  no longer listed") || !strings.HasSuffix(lines[2], "d  v  abnormal") {
+		t.Errorf("%q", lines)
 	}
 }
 

@@ -4,14 +4,20 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
+	"time"
 
+	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
+	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // all receives a stream to its end.
@@ -41,6 +47,78 @@ func listVolumes(ctx context.Context, client adminpb.AdminClient) (volumes []*ad
 		unlisted = callError{status.Error(codes.Unknown, "some volumes may be missing: "+strings.Join(why, "; "))}
 	}
 	return volumes, unlisted, nil
+}
+
+// watchGap is the time between two looks of watch.
+const watchGap = time.Second
+
+func newWatch(dial dialer) *cobra.Command {
+	return &cobra.Command{
+		Use: "watch", Short: "Print what the node's own loop sees, whenever that changes, until interrupted", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return dial(func(client adminpb.AdminClient) error {
+				said := map[volumeKey]string{}
+				for {
+					volumes, unlisted, err := listVolumes(c.Context(), client)
+					switch {
+					case c.Context().Err() != nil:
+						return nil // interrupted
+					case err != nil:
+						return err
+					}
+					if err := printChanges(c.OutOrStdout(), volumes, unlisted == nil, said); err != nil {
+						return callError{err}
+					}
+					select {
+					case <-time.After(watchGap):
+					case <-c.Context().Done():
+						return nil
+					}
+				}
+			})
+		},
+	}
+}
+
+// printChanges prints a line for each volume of which another one was said before, then one
+// for each that is there no more, if these are all that there are: what was said of it last
+// is not so any longer.
+func printChanges(w io.Writer, volumes []*adminpb.Volume, whole bool, said map[volumeKey]string) error {
+	gone := maps.Clone(said)
+	for _, v := range volumes {
+		key, says := volumeKey{v.GetDriver(), v.GetVolumeId()}, health(v)
+		delete(gone, key)
+		if said[key] == says {
+			continue
+		}
+		said[key] = says
+		if err := printChange(w, key, says, v.GetVerdict()); err != nil {
+			return err
+		}
+	}
+	if !whole {
+		return nil
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(gone), compareKeys) {
+		delete(said, key)
+		if err := printChange(w, key, "no longer listed", ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// volumeKey names a volume: two drivers may use the same ID.
+type volumeKey struct{ driver, id string }
+
+func compareKeys(x, y volumeKey) int {
+	return cmp.Or(cmp.Compare(x.driver, y.driver), cmp.Compare(x.id, y.id))
+}
+
+func printChange(w io.Writer, of volumeKey, says, verdict string) error {
+	line := printable.Line(fmt.Sprintf("%s  %s  %s  %s", time.Now().Format(time.TimeOnly), of.driver, of.id, says), maxCellBytes)
+	_, err := fmt.Fprintln(w, painted(w, verdict, line))
+	return err
 }
 
 // health returns what the loop saw of a volume, in a few words.

@@ -41,7 +41,8 @@ func (x *terminal) rest() string {
 	return string(text)
 }
 
-// TestHealerctlInATerminal shows colours to a person who wants them.
+// TestHealerctlInATerminal shows colours to a person who wants them, and watches until
+// Ctrl-C.
 func TestHealerctlInATerminal(t *testing.T) {
 	program := buildHealerctl(t)
 	n := harness.NewNode(t, "--loop=observe")
@@ -57,4 +58,15 @@ func TestHealerctlInATerminal(t *testing.T) {
 	if out := inTerminal(t, "NO_COLOR=1", program, "check", "seen", endpoint).rest(); strings.Contains(out, "\x1b[3") || !strings.Contains(out, "healthy:") {
 		t.Errorf("a colour: %q", out)
 	}
+	watch := inTerminal(t, "LANG=C", program, "watch", endpoint)
+	for {
+		line, err := watch.out.ReadString('\n')
+		harness.Must(t, err)
+		if strings.Contains(line, "seen") && strings.Contains(line, "healthy") {
+			break
+		}
+	}
+	_, err := watch.tty.WriteString("\x03")
+	harness.Must(t, err)
+	watch.rest()
 }
