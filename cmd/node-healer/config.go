@@ -24,6 +24,7 @@ type config struct {
 	gatewaySocket  string
 	gatewayUID     uint
 	metricsSocket  string
+	pprof          bool
 	name           string
 	drivers        stringList
 	nodeID         string
@@ -71,6 +72,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.endpoint, "endpoint", "unix:///run/csi-addons/csi-addons.sock", "where to serve: `unix:///PATH`. A stale socket is replaced, a live one or another file is not")
 	f.StringVar(&c.gatewaySocket, "gateway-socket", "", "where to serve node-healer-gateway: `unix:///PATH`, in a directory of its own; empty: off")
 	f.StringVar(&c.metricsSocket, "metrics-socket", "", "where to serve /metrics, /healthz and /readyz over HTTP: `unix:///PATH`; may be in the directory of --gateway-socket, and is then for the gateway, too; empty: off")
+	f.BoolVar(&c.pprof, "pprof", false, "serve Go's profiles at /debug/pprof/ of --metrics-socket, to root only")
 	f.UintVar(&c.gatewayUID, "gateway-uid", 0, "user and group that node-healer-gateway runs as; required with --gateway-socket")
 	f.StringVar(&c.name, "name", "node-healer.csi-addons.io", "`name` that Identity answers and the gateway registers: RFC 1035, at most 63 characters; never a driver's")
 	f.Var(&c.drivers, "driver-name", "`name` of a CSI driver whose volumes are served; repeatable; empty: all. With exactly one, it is also the driver of volumes that no vol_data.json names one for, and csi.v1.Node finds volumes by ID alone")

@@ -72,6 +72,7 @@ func (c *config) checkSockets() error {
 	errs := []error{
 		rule("--metrics-socket", c.metricsSocket == "" || c.gatewayUID == 0 || filepath.Dir(c.metricsSocket) != filepath.Dir(c.endpoint),
 			"%q is in the directory of --endpoint, which is root's alone", c.metricsSocket),
+		rule("--pprof", !c.pprof || c.metricsSocket != "", "has no meaning without --metrics-socket"),
 	}
 	for driver, socket := range c.csiSockets {
 		errs = append(errs,

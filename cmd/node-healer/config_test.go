@@ -31,12 +31,12 @@ func TestDefaults(t *testing.T) {
 }
 
 func TestEveryFlagIsTaken(t *testing.T) {
-	flagtest.Config(t, parse, `--endpoint=unix:///s/s --gateway-socket=unix:///g/g --gateway-uid=7 --metrics-socket=unix:///g/m --name=m
+	flagtest.Config(t, parse, `--endpoint=unix:///s/s --gateway-socket=unix:///g/g --gateway-uid=7 --metrics-socket=unix:///g/m --pprof --name=m
 		--driver-name=d --driver-name=e --node-id=n --kubelet-root=/k
 		--path-root=/a --path-root=/b --state-dir=/st --mode=check --loop=observe --dry-run --check-interval=2m --host-mount-namespace=/proc/1/ns/mnt
 		--probe-timeout=1s --slow-answer=300ms --probe-write=never --heal-containers=off --heal-timeout=1m --allowed-uids=0,1000 -v=4
 		--driver-timeout=3m --csi-socket=d=/k/d.sock --kubeconfig=/kc --pod-namespace=ns --config-map=m --driver-grace=0s`, config{
-		endpoint: "unix:///s/s", gatewaySocket: "unix:///g/g", gatewayUID: 7, metricsSocket: "unix:///g/m", name: "m",
+		endpoint: "unix:///s/s", gatewaySocket: "unix:///g/g", gatewayUID: 7, metricsSocket: "unix:///g/m", pprof: true, name: "m",
 		drivers: []string{"d", "e"}, nodeID: "n", kubeletRoot: "/k",
 		pathRoots: []string{"/a", "/b"}, stateDir: "/st", mode: modeCheck, loop: policy.LoopObserve, dryRun: true, checkInterval: 2 * time.Minute,
 		hostNamespace: "/proc/1/ns/mnt", probeTimeout: time.Second, slowAnswer: 300 * time.Millisecond, probeWrite: "never", healContainers: "off", healTimeout: time.Minute,
@@ -72,6 +72,7 @@ func TestRules(t *testing.T) {
 		{named + "--mode=Heal", "--mode"},
 		{named + "--loop=mend", "--loop"},
 		{named + "--check-interval=10s", ""},
+		{named + "--pprof", "--pprof"},
 		{named + "--endpoint=unix:///run/a/s --metrics-socket=unix:///run/a/m", ""},
 		{named + socket + "--gateway-uid=7 --metrics-socket=unix:///run/g/m", ""},
 		{named + socket + "--gateway-uid=7 --endpoint=unix:///run/a/s --metrics-socket=unix:///run/a/m", "--metrics-socket"},

@@ -15,7 +15,7 @@ import (
 // newMetrics returns what counts; without --metrics-socket nothing reads it. It comes
 // before the first client of the API, as client-go reads what is set here without a lock.
 func newMetrics(pool *worker.Pool) (*metrics.Metrics, error) {
-	m, err := metrics.New(metrics.Config{Version: version, Workers: pool.Stats})
+	m, err := metrics.New(metrics.Config{Version: version, Reasons: healer.Reasons(), Workers: pool.Stats})
 	if err != nil {
 		return nil, err
 	}
@@ -55,5 +55,9 @@ func serveMetrics(cfg config, m *metrics.Metrics, server *nodeserver.Server) (st
 	if err != nil {
 		return nil, fmt.Errorf("--metrics-socket: %w", err)
 	}
-	return m.Serve(l, server.Ready), nil
+	serving := metrics.Serving{Ready: server.Ready}
+	if cfg.pprof {
+		serving.Profiles = nodeserver.IsRoot // the gateway may connect, too
+	}
+	return m.Serve(l, serving), nil
 }

@@ -74,18 +74,20 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
+	stager := newStager(cfg)
+	providers, err := newProviders(cfg, node, stager)
+	if err != nil {
+		return err
+	}
 	counts, err := newMetrics(pool)
 	if err != nil {
 		return err
 	}
-	cluster, err := newCluster(cfg, cfg.kubeletRoot, namespace.RealRoots()[cfg.kubeletRoot])
+	cluster, err := newCluster(cfg, healer.Reasons(), cfg.kubeletRoot, namespace.RealRoots()[cfg.kubeletRoot])
 	if err != nil {
 		return err
 	}
-	providers, err := newProviders(cfg, node, newStager(cfg, cluster))
-	if err != nil {
-		return err
-	}
+	stageBy(stager, cluster)
 	unfollow := cluster.follow(ctx)
 	defer func() { logCut(bounded(ctx, unfollowTimeout, unfollow)) }()
 	engine, err := newEngine(cfg, node, providers, cluster, records, audit)

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/worker"
 )
 
@@ -50,6 +51,8 @@ var (
 // Config is what Metrics are made of.
 type Config struct {
 	Version string
+	// Reasons are all that a condition may have; others are counted as "other".
+	Reasons []healer.Reason
 	// Workers returns the state of the worker processes.
 	Workers func() worker.Stats
 	// Now is the clock; nil: time.Now.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -34,7 +36,7 @@ func (e fakeEngine) Heal(context.Context, healer.Volume) (healer.Report, error) 
 func newMetrics(t *testing.T) *Metrics {
 	t.Helper()
 	m, err := New(Config{
-		Version: "v1", Now: func() time.Time { return time.Unix(1000, 0) },
+		Version: "v1", Reasons: healer.Reasons(), Now: func() time.Time { return time.Unix(1000, 0) },
 		Workers: func() worker.Stats { return worker.Stats{Living: 3, Idle: 2, Abandoned: 1, Started: 7} },
 	})
 	if err != nil {
@@ -43,10 +45,10 @@ func newMetrics(t *testing.T) *Metrics {
 	return m
 }
 
-func get(t *testing.T, m *Metrics, ready func() error, path string) (code int, text string) {
+func get(t *testing.T, m *Metrics, s Serving, path string) (code int, text string) {
 	t.Helper()
 	w := httptest.NewRecorder()
-	m.Handler(ready).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+	m.Handler(s).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
 	return w.Code, w.Body.String()
 }
 
@@ -71,7 +73,7 @@ func used(t *testing.T) *Metrics {
 
 func TestWhatIsCounted(t *testing.T) {
 	m := used(t)
-	code, text := get(t, m, nil, "/metrics")
+	code, text := get(t, m, Serving{}, "/metrics")
 	for _, line := range []string{
 		`node_healer_checks_total{origin="call",outcome="healthy"} 1`,
 		`node_healer_checks_total{origin="loop",outcome="abnormal"} 1`,
@@ -127,7 +129,7 @@ func TestLoopThatIsOffHasNoSeries(t *testing.T) {
 	if err := m.Watch(offLoop{}); err != nil {
 		t.Fatal(err)
 	}
-	_, text := get(t, m, nil, "/metrics")
+	_, text := get(t, m, Serving{}, "/metrics")
 	for _, name := range []string{"volumes", "volumes_left_alone", "breakers_open", "loop_last_search_timestamp_seconds"} {
 		if strings.Contains(text, namespace+"_"+name) {
 			t.Errorf("%s is there:\n%s", name, text)
@@ -149,7 +151,7 @@ func TestSeriesAreBounded(t *testing.T) {
 	if err != nil || count > 3*(maxNames+1)+1 {
 		t.Errorf("%d series, %v", count, err)
 	}
-	_, text := get(t, m, nil, "/metrics")
+	_, text := get(t, m, Serving{}, "/metrics")
 	for _, line := range []string{
 		`node_healer_volumes{condition="Healthy",driver="driver-0",status="Healthy"} 1`, `node_healer_volumes{condition="other",driver="driver-0",status="Unknown"} 1`,
 		`node_healer_volumes{condition="Healthy",driver="other",status="Healthy"} 936`, `node_healer_volumes_left_alone{driver="other"} 936`, `node_healer_breakers_open 2`,
@@ -176,7 +178,7 @@ func TestVolumesByStatus(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	_, text := get(t, m, nil, "/metrics")
+	_, text := get(t, m, Serving{}, "/metrics")
 	for _, line := range []string{
 		`node_healer_volumes{condition="PathsFailed",driver="d",status="Degraded"} 2`,
 		`node_healer_volumes{condition="PathsFailed",driver="d",status="Inaccessible"} 1`,
@@ -213,8 +215,37 @@ func TestHealthAndReadiness(t *testing.T) {
 		{"/debug/pprof/", nil, http.StatusNotFound},
 		{"/", nil, http.StatusNotFound},
 	} {
-		if code, text := get(t, m, func() error { return tc.ready }, tc.path); code != tc.want {
+		if code, text := get(t, m, Serving{Ready: func() error { return tc.ready }}, tc.path); code != tc.want {
 			t.Errorf("%+v: %d %s", tc, code, text)
+		}
+	}
+}
+
+// TestProfilesAreForSome: who may connect reads the metrics, and not therefore profiles.
+func TestProfilesAreForSome(t *testing.T) {
+	for _, may := range []bool{true, false} {
+		path := filepath.Join(t.TempDir(), "s")
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := newMetrics(t).Serve(l, Serving{Profiles: func(c net.Conn) bool { return may && c.LocalAddr().Network() == "unix" }})
+		transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		}}
+		for _, profile := range []string{"", "heap", "trace?seconds=0.01"} {
+			answer, err := (&http.Client{Transport: transport}).Get("http://node/debug/pprof/" + profile)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = answer.Body.Close()
+			if want := map[bool]int{true: http.StatusOK, false: http.StatusForbidden}[may]; answer.StatusCode != want {
+				t.Errorf("%q, allowed %t: %d", profile, may, answer.StatusCode)
+			}
+		}
+		transport.CloseIdleConnections()
+		if err := stop(t.Context()); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -108,7 +108,7 @@ func (w watched) Collect(to chan<- prometheus.Metric) {
 			counts[series{driver, healthy, healthy}]++
 		}
 		for _, e := range v.Health {
-			counts[series{driver, knownReason(e.Reason), knownStatus(e.Status)}]++
+			counts[series{driver, w.m.knownReason(e.Reason), knownStatus(e.Status)}]++
 		}
 		if v.Left {
 			left[driver]++
@@ -124,8 +124,8 @@ func (w watched) Collect(to chan<- prometheus.Metric) {
 	to <- prometheus.MustNewConstMetric(w.searched, prometheus.GaugeValue, float64(now.Searched.UnixNano())/float64(time.Second))
 }
 
-func knownReason(r healer.Reason) string {
-	if r == healer.ProviderFailed || r == healer.CheckUnanswered || slices.Contains(healer.Reasons(), r) {
+func (m *Metrics) knownReason(r healer.Reason) string {
+	if r == healer.ProviderFailed || r == healer.CheckUnanswered || slices.Contains(m.cfg.Reasons, r) {
 		return string(r)
 	}
 	return other

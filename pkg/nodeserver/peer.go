@@ -101,6 +101,13 @@ func received(ctx context.Context) {
 	}
 }
 
+// IsRoot reports whether a process of root made the connection, which a listener of
+// Listen accepted.
+func IsRoot(conn net.Conn) bool {
+	p, ok := conn.RemoteAddr().(Peer)
+	return ok && p.UID == 0
+}
+
 // peerConn names the process that connected as the connection's remote address, which a
 // listener around ours, as one with a limit, keeps.
 type peerConn struct {

@@ -2,12 +2,16 @@ package nodeserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 
+	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -92,6 +96,70 @@ func TestUnknownMethodAndService(t *testing.T) {
 			t.Errorf("%s: got %v %s", method, err, reasonOf(err))
 		}
 	}
+}
+
+// TestIsRoot connects as this process's user, and as another one where root may do that.
+func TestIsRoot(t *testing.T) {
+	// Abstract (unix(7)): no other user may enter a directory of this test.
+	path := fmt.Sprintf("@node-healer-test-%d", os.Getpid())
+	unix, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close()
+	l := netutil.LimitListener(&ownListener{UnixListener: unix}, 10)
+	accepted := func() bool {
+		t.Helper()
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		return IsRoot(c)
+	}
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if got := accepted(); got != (os.Getuid() == 0) {
+		t.Errorf("uid %d is root: %t", os.Getuid(), got)
+	}
+	here, there := net.Pipe()
+	defer here.Close()
+	defer there.Close()
+	if IsRoot(here) {
+		t.Error("what is no unix socket is root's")
+	}
+	if os.Getuid() != 0 {
+		t.Skip("only root can connect as another user")
+	}
+	if err := connectAs(4711, path); err != nil {
+		t.Fatal(err)
+	}
+	if accepted() {
+		t.Error("uid 4711 is root")
+	}
+}
+
+// connectAs connects with the effective uid of one thread, which ends with it.
+func connectAs(uid int, path string) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocks: the thread is not used again
+		done <- func() error {
+			fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+			if err != nil {
+				return err
+			}
+			// The system call itself: syscall.Setresuid is for all threads.
+			if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); errno != 0 {
+				return errors.Join(errno, syscall.Close(fd))
+			}
+			return errors.Join(syscall.Connect(fd, &syscall.SockaddrUnix{Name: path}), syscall.Close(fd))
+		}()
+	}()
+	return <-done
 }
 
 func TestOnlyUnixSocketsAreServed(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/kube"
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
@@ -23,7 +24,7 @@ func configOf(t *testing.T, api *kubetest.API) Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Config{Cluster: cluster, KubeletRoots: []string{kubeletRoot}, DriverGrace: time.Minute}
+	return Config{Cluster: cluster, Reasons: healer.Reasons(), KubeletRoots: []string{kubeletRoot}, DriverGrace: time.Minute}
 }
 
 // following runs a cluster and its policy in a bubble until all is known that the

@@ -24,7 +24,7 @@ import (
 // There is one, because client-go takes only the first that counts its requests.
 var node = sync.OnceValue(func() http.Handler {
 	m, err := metrics.New(metrics.Config{
-		Version: "v1.2.3",
+		Version: "v1.2.3", Reasons: healer.Reasons(),
 		Workers: func() worker.Stats { return worker.Stats{Living: 2, Idle: 2, Started: 7} },
 	})
 	if err == nil {
@@ -43,7 +43,7 @@ var node = sync.OnceValue(func() http.Handler {
 	m.Recovered(time.Minute, true)
 	m.CountAPIRequests()
 	clientmetrics.RequestResult.Increment(ctx, "200", "GET", "")
-	return m.Handler(func() error { return nil })
+	return m.Handler(metrics.Serving{Ready: func() error { return nil }})
 })
 
 // oneSick is a loop with a sick volume among healthy ones.
