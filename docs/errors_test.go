@@ -58,7 +58,7 @@ func statusTable() string {
 func gatewayTable() string {
 	table := "| code | reason | tier | type | when |\n|---|---|---|---|---|\n"
 	for _, r := range gateway.StatusRows() {
-		table += fmt.Sprintf("| %s | %s | %s | %s | %s |\n", r.Name, r.Reason, r.Tier, r.Type, r.When)
+		table += fmt.Sprintf("| %s | %s | %s | %s | %s |\n", r.Name, r.Reason, r.Class.Tier, r.Class.Type, r.When)
 	}
 	return table
 }

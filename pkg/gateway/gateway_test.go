@@ -235,9 +235,9 @@ func (r StatusRow) sees(t *testing.T, err error, says string) {
 			retry = d.GetRetryDelay().AsDuration()
 		}
 	}
-	known := map[string]string{"tier": r.Tier, "error_type": r.Type}
+	known := map[string]string{"tier": string(r.Class.Tier), "error_type": string(r.Class.Type)}
 	if s.Code() != r.Code || !strings.Contains(s.Message(), says) || info.GetReason() != r.Reason || info.GetDomain() != api.ErrorDomain ||
-		!maps.Equal(info.GetMetadata(), known) || retry != r.RetryAfter {
+		!maps.Equal(info.GetMetadata(), known) || (retry > 0) != (r.Class.Tier != api.Terminal) {
 		t.Errorf("got %v, %v, retry %s; want %+v and %q", s, info, retry, r, says)
 	}
 }

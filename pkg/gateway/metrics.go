@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/pkg/printable"
+	"github.com/csi-addons/node-healer/pkg/retry"
 )
 
 const (
@@ -130,7 +131,7 @@ func refuse(w http.ResponseWriter, err error) {
 	code := http.StatusForbidden
 	switch {
 	case isUnanswered(err):
-		w.Header().Set("Retry-After", strconv.Itoa(int(callerNotChecked.RetryAfter.Seconds())))
+		w.Header().Set("Retry-After", strconv.Itoa(int(retry.Transient.First.Seconds())))
 		code = http.StatusServiceUnavailable
 	case errors.Is(err, errMayNotAsk): // which does not end by itself
 		code = http.StatusServiceUnavailable

@@ -3,7 +3,6 @@ package gateway
 import (
 	"errors"
 	"slices"
-	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -17,36 +16,35 @@ import (
 )
 
 // StatusRow is what the gateway answers in place of the server: a code of the contract,
-// and the reason, tier and type in google.rpc.ErrorInfo.
+// the reason in google.rpc.ErrorInfo, and the class.
 type StatusRow struct {
-	Code               codes.Code
-	Name               string
-	Reason, Tier, Type string
-	// RetryAfter is the delay in google.rpc.RetryInfo; 0: there is none.
-	RetryAfter time.Duration
+	Code   codes.Code
+	Name   string
+	Reason string
+	Class  api.Class
 	// When says in which case.
 	When string
 }
 
 var (
 	credentialsRefused = StatusRow{
-		codes.Unauthenticated, "UNAUTHENTICATED", "CREDENTIALS_REFUSED", "terminal", "permission", 0,
+		codes.Unauthenticated, "UNAUTHENTICATED", "CREDENTIALS_REFUSED", api.Class{Tier: api.Terminal, Type: api.TypePermission},
 		"the token is missing or not accepted, or its user lacks the right; or the gateway lacks the right to ask the API",
 	}
 	callerNotChecked = StatusRow{
-		codes.Unauthenticated, "UNAUTHENTICATED", "CALLER_NOT_CHECKED", "transient", "execution", retry.Transient.First,
+		codes.Unauthenticated, "UNAUTHENTICATED", "CALLER_NOT_CHECKED", api.Class{Tier: api.Transient, Type: api.TypeExecution},
 		"the API does not answer who the caller is and what it may do, or was asked about too many tokens",
 	}
 	nodeHealerUnreachable = StatusRow{
-		codes.Aborted, "ABORTED", "NODE_HEALER_UNREACHABLE", "transient", "execution", retry.Transient.First,
+		codes.Aborted, "ABORTED", "NODE_HEALER_UNREACHABLE", api.Class{Tier: api.Transient, Type: api.TypeExecution},
 		"the server of this node cannot be reached, or the connection to it ended during the call; or too many callers use reflection",
 	}
 	methodNotOffered = StatusRow{
-		codes.Unimplemented, "UNIMPLEMENTED", "NOT_OFFERED", "terminal", "validation", 0,
+		codes.Unimplemented, "UNIMPLEMENTED", "NOT_OFFERED", api.Class{Tier: api.Terminal, Type: api.TypeValidation},
 		"a method that the gateway does not pass on",
 	}
 	operationFailed = StatusRow{
-		codes.Unknown, "UNKNOWN", "OPERATION_FAILED", "retriable", "unknown", time.Minute,
+		codes.Unknown, "UNKNOWN", "OPERATION_FAILED", api.Class{Tier: api.Retriable, Type: api.TypeUnknown},
 		"anything else",
 	}
 )
@@ -60,10 +58,10 @@ func StatusRows() []StatusRow {
 func (r StatusRow) status(text string) error {
 	s := status.New(r.Code, printable.Line(text, maxTextBytes))
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{
-		Reason: r.Reason, Domain: api.ErrorDomain, Metadata: map[string]string{"tier": r.Tier, "error_type": r.Type},
+		Reason: r.Reason, Domain: api.ErrorDomain, Metadata: map[string]string{"tier": string(r.Class.Tier), "error_type": string(r.Class.Type)},
 	}}
-	if r.RetryAfter > 0 {
-		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(r.RetryAfter)})
+	if after, again := retry.After(r.Class, 1); again && r.Class.Tier != api.Terminal {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
 	}
 	detailed, err := s.WithDetails(details...)
 	if err != nil { // they cannot be encoded; the code says the most
