@@ -89,11 +89,25 @@ func ownTable() string {
 
 func errnoTable() string {
 	table := "| errno | operation | filesystem | tier | type |\n|---|---|---|---|---|\n"
+	var rows [][2]string
 	for _, r := range healer.ErrnoRows() {
-		table += fmt.Sprintf("| %s | %s | %s | %s | %s |\n", unix.ErrnoName(r.Errno), cmp.Or(r.Op, "any"), cmp.Or(r.FSType, "any"), r.Class.Tier, r.Class.Type)
+		rows = append(rows, [2]string{unix.ErrnoName(r.Errno), fmt.Sprintf("%s | %s | %s | %s", cmp.Or(r.Op, "any"), cmp.Or(r.FSType, "any"), r.Class.Tier, r.Class.Type)})
 	}
 	other := healer.Classify("", "", unix.EXDEV)
-	return table + fmt.Sprintf("| any other | any | any | %s | %s |\n", other.Tier, other.Type)
+	return table + joined(append(rows, [2]string{"any other", fmt.Sprintf("any | any | %s | %s", other.Tier, other.Type)}))
+}
+
+// joined writes rows of a first cell and the rest; neighbours with the same rest are one.
+func joined(rows [][2]string) string {
+	table := ""
+	for i := 0; i < len(rows); {
+		names, rest := rows[i][0], rows[i][1]
+		for i++; i < len(rows) && rows[i][1] == rest; i++ {
+			names += ", " + rows[i][0]
+		}
+		table += fmt.Sprintf("| %s | %s |\n", names, rest)
+	}
+	return table
 }
 
 func scheduleTable() string {
@@ -106,6 +120,7 @@ func scheduleTable() string {
 
 func driverTable() string {
 	table := "| code | tier | type | afterwards |\n|---|---|---|---|\n"
+	var rows [][2]string
 	for _, r := range driver.Rows() {
 		afterwards := ""
 		switch {
@@ -116,7 +131,7 @@ func driverTable() string {
 		case r.Code == codes.Unauthenticated:
 			afterwards = "passed on"
 		}
-		table += fmt.Sprintf("| %s | %s | %s | %s |\n", r.Name, r.Class.Tier, r.Class.Type, afterwards)
+		rows = append(rows, [2]string{r.Name, fmt.Sprintf("%s | %s | %s", r.Class.Tier, r.Class.Type, afterwards)})
 	}
-	return table
+	return table + joined(rows)
 }

@@ -119,7 +119,7 @@ func TestFlagsAreKnown(t *testing.T) {
 	c := deployment(t).Spec.Template.Spec.Containers[0]
 	for _, arg := range c.Args {
 		name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
-		if !regexp.MustCompile("(?m)^\\| `--?" + name + "` \\|").MatchString(flags) {
+		if !regexp.MustCompile("(?m)^- `--?" + name + "`[ :]").MatchString(flags) {
 			t.Errorf("no such flag: %s", name)
 		}
 		for _, match := range regexp.MustCompile(`\$\((\w+)\)`).FindAllStringSubmatch(arg, -1) {

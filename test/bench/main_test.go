@@ -3,8 +3,7 @@
 // ratios of things measured side by side in one run, because the times
 // themselves are the machine's. No time ever fails it; what does not work does.
 //
-// `make bench` runs it. docs/performance.md says what the lines mean and what
-// limits them.
+// `make bench` runs it. docs/performance.md has some results.
 package bench
 
 import (

@@ -11,18 +11,17 @@ import (
 // tableHead is what docs/kernels.md says before the table.
 const tableHead = `# Kernels
 
-What was shown on which kernel. This page is written from the results of the tests that ` + "`test/kernels/features.go`" + ` names, run on each kernel of Debian's cloud images in QEMU (no KVM needed), and on the machine itself. ` + "`make kernels-short`" + `, a part of ` + "`make test`" + `, runs each heal and each condition once again on Debian's kernels, and fails if a result differs.
+What the tests that ` + "`test/kernels/features.go`" + ` names showed on each kernel, in QEMU and on the machine itself. ` + "`make kernels`" + ` writes this page, ` + "`make kernels-short`" + ` compares.
 
-By the system calls it makes, a heal needs Linux 5.14. What older kernels lack:
+A heal needs Linux 5.14. What older kernels lack:
 
-- Below 6.15 an ext4 that shut itself down is found only by fsync(2) of its root directory. That writes nothing on a clean filesystem, but is allowed like a write: with --mode=check, or where no write may be tried, it passes as healthy.
+- Below 6.16 nobody can tell which daemon serves a FUSE connection: DaemonGone, DaemonStopped, ` + "`restage`" + ` and ` + "`abort-connection`" + ` need that.
+- Below 6.15 an ext4 that shut itself down is found only by fsync(2) of its root directory: with --mode=check, or where no write may be tried, it passes as healthy.
 - Below 6.15 mounts inside a container's dead mount cannot be brought along: such containers are left alone.
-- Below 6.13 statmount does not tell sources: the mount table is read from mountinfo, several times for each call.
-- Below 6.9 a filesystem's UUID is read by an ioctl of ext4 (6.0), xfs or btrfs. Below 6.0 an ext4 on a disk without serial number, WWID and device-mapper UUID is never healed.
-- Below 6.8 mounts have no unique ids: each check asks for everything and walks over all processes; a volume without a device and without a telling source (tmpfs) is never rebound; a container's mount is proven only while the host has the same filesystem instance.
-- Below 6.5 a dead FUSE mount (ENOTCONN) is covered by the new one instead of replaced, on the host and in containers; any other dead mount is reported (ReplaceNotSupported).
-
-A virtio disk's serial number is read on no kernel, because that asks the device. What sysfs has of NVMe is laid out for the tests as the kernel's source makes it. A test asks the kernel for what it needs; without it the test skips, and on the machine itself fails with CI=true.
+- Below 6.13 the mount table is read several times for each call.
+- Below 6.0 an ext4 on a disk without serial number, WWID and device-mapper UUID is never healed. (No virtio disk's serial number is read, because that asks the device.)
+- Below 6.8 mounts have no unique ids: each check walks over all processes; tmpfs is never rebound; a container's mount is proven only while the host has the same filesystem instance.
+- Below 6.5 a dead FUSE mount (ENOTCONN) is covered by the new one instead of replaced; any other dead mount is reported (ReplaceNotSupported).
 
 "yes": the tests passed. "no": they fail. A number: they do not run there, for the reason below the table.
 

@@ -58,7 +58,7 @@ func Help[C any](t *testing.T, parse Parse[C], flags *flag.FlagSet) {
 	})
 }
 
-// Docs checks that the command's section of docs/flags.md has a row for each flag as
+// Docs checks that the command's section of docs/flags.md has a line for each flag as
 // the code has it, and no other. `go test -p 1 ./cmd/... -args -write` writes it.
 func Docs(t *testing.T, flags *flag.FlagSet) {
 	t.Helper()
@@ -86,9 +86,9 @@ func Docs(t *testing.T, flags *flag.FlagSet) {
 	}
 }
 
+// table returns a line for each flag, with its default and its meaning.
 func table(flags *flag.FlagSet) string {
 	var b strings.Builder
-	b.WriteString("| flag | default | meaning |\n|---|---|---|\n")
 	flags.VisitAll(func(f *flag.Flag) {
 		name, value := "--"+f.Name, strings.Replace(f.DefValue, "m0s", "m", 1)
 		if len(f.Name) == 1 {
@@ -98,10 +98,10 @@ func table(flags *flag.FlagSet) string {
 			value = ""
 		}
 		if value != "" {
-			value = "`" + value + "`"
+			value = " (`" + value + "`)"
 		}
 		_, usage := flag.UnquoteUsage(f)
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", name, value, usage)
+		fmt.Fprintf(&b, "- `%s`%s: %s\n", name, value, usage)
 	})
 	return b.String()
 }

@@ -1,0 +1,167 @@
+package docs
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// limits are the rows of the table of limits in performance.md. {pkg/x.name} stands for
+// the value of a constant in that package, which need not be exported.
+var limits = [][2]string{
+	{"a call: fields, in bytes", "volume_id {pkg/nodeserver.maxVolumeIDBytes}; paths {pkg/nodeserver.maxPathBytes}, their components {pkg/nodeserver.maxComponentBytes}; secrets, volume_context and mount flags {pkg/nodeserver.maxMapBytes} each; fs_type {pkg/nodeserver.maxFSTypeBytes}"},
+	{"a call: messages", "request {pkg/nodeserver.maxRequestBytes}, headers {pkg/nodeserver.maxHeaderBytes}, response {pkg/nodeserver.maxResponseBytes}, the text `message` {pkg/nodeserver.maxMessageBytes} bytes"},
+	{"connections; more wait", "{pkg/nodeserver.maxConnections} to the server's own socket, {pkg/nodeserver.maxGatewayConnections} to the gateway's, {pkg/metrics.maxConnections} to that of the metrics"},
+	{"calls at once", "{pkg/nodeserver.maxStreams} per connection, {pkg/nodeserver.maxGatewayStreams} on the gateway's socket; more wait in the client"},
+	{"time to connect, to send a request", "{pkg/nodeserver.handshakeTimeout}, {pkg/nodeserver.receiveTimeout}"},
+	{"a request for the metrics", "{pkg/metrics.maxScrapes} at once; {pkg/metrics.receiveTimeout} and {pkg/metrics.maxHeader} to receive, {pkg/metrics.scrapeTimeout} to make"},
+	{"gateway: connections, calls", "{pkg/gateway.maxConnections} connections, {pkg/gateway.maxStreams} calls at once for each; {pkg/gateway.maxCalls} passed on at once for each verb, more wait; request {pkg/gateway.maxRequestBytes}"},
+	{"gateway: time", "{pkg/gateway.handshakeTimeout} to connect, {pkg/gateway.receiveTimeout} to send a request, {pkg/gateway.callTimeout} for a call (a heal goes on), {pkg/gateway.maxIdle} idle; {pkg/gateway.maxReflections} reflections at once, {pkg/gateway.reflectionTimeout} each"},
+	{"gateway: questions about tokens", "{pkg/gateway.reviewsPerSecond} a second, {pkg/gateway.reviewBurst} at once; a yes counts for {pkg/gateway.allowedTTL}, a no for {pkg/gateway.deniedTTL}"},
+	{"gateway: metrics", "{pkg/gateway.maxScrapers} connections, {pkg/gateway.scrapeTimeout} and {pkg/gateway.maxMetricsBytes} for an answer"},
+	{"workers", "{cmd/node-healer.maxWorkers} at once, besides those that cannot be killed; a killed one has {cmd/node-healer.killWait} to end"},
+	{"the loop: checks", "{pkg/watch.maxChecks} at once, {pkg/watch.maxSlow} of them of volumes whose last check took over {pkg/watch.slowCheck}; {pkg/watch.checksPerSecond} begin in a second, {pkg/watch.checksBurst} at once; {pkg/watch.maxVolumes} volumes; {pkg/host.maxFollowed} FUSE daemons, and as many ext4, are followed"},
+	{"the loop: heals", "{pkg/watch.maxHeals} at once; {pkg/watch.healsPerMinute} begin in a minute, {pkg/watch.healsBurst} at once"},
+	{"the API: time", "{pkg/kube.requestTimeout} for a request; {pkg/kube.unavailableTime} until one that did not answer is asked again; {pkg/kube.listTime} for a list"},
+	{"the API: reads at once", "{pkg/kube.maxPodReads} pods by name, {pkg/kube.maxParallelReads} others"},
+	{"the API: a page", "{pkg/kube.podsPerPage} pods, {pkg/kube.volumesPerPage} volumes or attachments; after one of more than {pkg/kube.maxPageBytes} one object, then twice as many each time"},
+	{"the API: remembered", "claims, volumes and classes for {pkg/kube.cacheTTL}; {pkg/kube.maxPodVolumes} volumes of a pod"},
+	{"the API: reports", "{pkg/report.requestQPS} requests a second, {pkg/report.requestBurst} at once; {pkg/report.maxPending} events wait"},
+	{"controller", "{pkg/controller.podsPerPage} pods in a page, one after a page of more than {pkg/controller.maxPageBytes}; an answer of {pkg/controller.maxAnswerBytes}; {pkg/controller.maxNodes} nodes of a job"},
+	{"a driver, a provider", "an answer of {pkg/healer/provider/driver.maxAnswer}, headers {pkg/healer/provider/driver.maxHeaders}; a file of {pkg/healer.maxFile}, a program's output of {pkg/healer.maxOutput}"},
+	{"mounts of containers that are inspected", "{pkg/host.maxInNamespace} in a namespace, {pkg/host.maxInPod} in a pod"},
+	{"the state directory", "a record of {pkg/state.recordLimit}, kept for {pkg/state.recordLifetime}; an audit log of {pkg/state.auditLimit}, and the one before"},
+	{"a stage of the shutdown", "{cmd/node-healer.stopTimeout}"},
+}
+
+// TestLimits compares the table of limits with the constants in the code.
+func TestLimits(t *testing.T) {
+	const name = "performance.md"
+	const begin, end = "<!-- limits: made by `go test ./docs -args -write` -->\n", "<!-- end -->\n"
+	page := read(t, name)
+	before, rest, found := strings.Cut(page, begin)
+	section, after, ended := strings.Cut(rest, end)
+	if !found || !ended {
+		t.Fatal(name + " has no table of limits")
+	}
+	table := "| what | limit |\n|---|---|\n"
+	for _, row := range limits {
+		table += fmt.Sprintf("| %s | %s |\n", row[0], placeholder.ReplaceAllStringFunc(row[1], func(text string) string {
+			m := placeholder.FindStringSubmatch(text)
+			return constant(t, m[1], m[2])
+		}))
+	}
+	switch {
+	case section == table:
+	case *write:
+		if err := os.WriteFile(name, []byte(before+begin+table+end+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("%s is not as the code (go test ./docs -args -write): got\n%s\nwant\n%s", name, section, table)
+	}
+}
+
+var placeholder = regexp.MustCompile(`\{([a-z/-]+)\.(\w+)\}`)
+
+// constant returns the value of a package's constant as a person reads it.
+func constant(t *testing.T, dir, name string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	exprs := map[string]ast.Expr{} // by the names of the package's constants
+	for _, file := range files {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			if spec, is := n.(*ast.ValueSpec); is {
+				for i, value := range spec.Values {
+					exprs[spec.Names[i].Name] = value
+				}
+			}
+			return true
+		})
+	}
+	expr := exprs[name]
+	if expr == nil {
+		t.Fatalf("%s has no constant %s", dir, name)
+	}
+	value, unit := evaluate(t, exprs, expr)
+	switch {
+	case unit == seconds && value%int64(24*time.Hour) == 0:
+		return fmt.Sprintf("%d days", value/int64(24*time.Hour))
+	case unit == seconds:
+		text := time.Duration(value).String()
+		for _, zero := range []string{"m0s", "h0m"} {
+			if strings.HasSuffix(text, zero) {
+				text = strings.TrimSuffix(text, zero[1:])
+			}
+		}
+		return text
+	case unit == bytes && value%(1<<20) == 0:
+		return fmt.Sprintf("%d MiB", value>>20)
+	case unit == bytes:
+		return fmt.Sprintf("%d KiB", value>>10)
+	}
+	return strconv.FormatInt(value, 10)
+}
+
+// The units of constants: those that are written with package time are seconds, those
+// that are shifted are bytes.
+const (
+	plain = iota
+	seconds
+	bytes
+)
+
+// evaluate returns the value of a constant's expression, and its unit.
+func evaluate(t *testing.T, exprs map[string]ast.Expr, expr ast.Expr) (value int64, unit int) {
+	t.Helper()
+	switch e := expr.(type) {
+	case *ast.BasicLit:
+		value, err := strconv.ParseInt(e.Value, 0, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value, plain
+	case *ast.Ident:
+		if exprs[e.Name] == nil {
+			t.Fatalf("no constant %s", e.Name)
+		}
+		return evaluate(t, exprs, exprs[e.Name])
+	case *ast.SelectorExpr:
+		of, known := map[string]time.Duration{"Millisecond": time.Millisecond, "Second": time.Second, "Minute": time.Minute, "Hour": time.Hour}[e.Sel.Name]
+		if !known {
+			t.Fatalf("unknown: %s", e.Sel.Name)
+		}
+		return int64(of), seconds
+	case *ast.BinaryExpr:
+		x, unitX := evaluate(t, exprs, e.X)
+		y, unitY := evaluate(t, exprs, e.Y)
+		unit = max(unitX, unitY)
+		switch e.Op {
+		case token.MUL:
+			return x * y, unit
+		case token.QUO:
+			return x / y, unit
+		case token.ADD:
+			return x + y, unit
+		case token.SHL:
+			return x << y, bytes
+		}
+	}
+	t.Fatalf("no constant: %T", expr)
+	return 0, plain
+}
