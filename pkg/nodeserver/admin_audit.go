@@ -3,6 +3,7 @@ package nodeserver
 import (
 	"cmp"
 	"encoding/json"
+	"strings"
 
 	"google.golang.org/grpc"
 
@@ -47,11 +48,31 @@ func (a admin) ReadAudit(req *adminpb.ReadAuditRequest, stream grpc.ServerStream
 	return nil
 }
 
-// auditLine returns a line of the log as it is. Cutting or escaping it would make it
-// something else than JSON: what is none already, or too long, is sent as printable text.
+// auditLine returns a line of the log as it is, or if it is too long with each of its
+// texts cut. Cutting or escaping the line itself would make it something else than JSON:
+// only what is none already is sent as printable text.
 func auditLine(line []byte) string {
-	if len(line) > maxAuditLineBytes || !json.Valid(line) {
-		return printable.Line(string(line), adminTextBytes)
+	if len(line) <= maxAuditLineBytes && json.Valid(line) {
+		return valid(string(line))
 	}
-	return valid(string(line))
+	var entry map[string]any
+	if json.Unmarshal(line, &entry) == nil {
+		for key, value := range entry {
+			if text, is := value.(string); is {
+				entry[key] = cutText(text)
+			}
+		}
+		if short, err := json.Marshal(entry); err == nil && len(short) <= maxAuditLineBytes {
+			return string(short)
+		}
+	}
+	return printable.Line(string(line), adminTextBytes)
+}
+
+// cutText returns at most adminTextBytes of text, and a mark if that is not all.
+func cutText(text string) string {
+	if len(text) <= adminTextBytes {
+		return text
+	}
+	return strings.ToValidUTF8(text[:adminTextBytes-len(printable.Ellipsis)], "") + printable.Ellipsis
 }

@@ -1,7 +1,6 @@
 package nodeserver
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -63,7 +62,7 @@ func readOnlyFlag(flag string) bool {
 }
 
 func mountVolume(m *csi.VolumeCapability_MountVolume) error {
-	if fs := m.GetFsType(); fs != "" && (len(fs) > maxFSTypeBytes || !plainName.MatchString(fs)) {
+	if fs := m.GetFsType(); fs != "" && !plainName(fs) {
 		return healer.Invalid(fieldFSType, "must be a plain name: a letter or digit, then letters, digits and . _ + -, at most %d in all, got %s",
 			maxFSTypeBytes, quoted(fs))
 	}
@@ -82,4 +81,14 @@ func mountVolume(m *csi.VolumeCapability_MountVolume) error {
 
 // plainName requires a letter or digit first, so that no program takes a type for an
 // option or a path.
-var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]*$`)
+func plainName(s string) bool {
+	if len(s) > maxFSTypeBytes || !alphanumeric(s[0]) {
+		return false
+	}
+	for i := range len(s) {
+		if !alphanumeric(s[i]) && !strings.ContainsRune("._+-", rune(s[i])) {
+			return false
+		}
+	}
+	return true
+}

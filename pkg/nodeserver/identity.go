@@ -3,7 +3,7 @@ package nodeserver
 import (
 	"context"
 	"fmt"
-	"regexp"
+	"strings"
 
 	"github.com/csi-addons/spec/lib/go/identity"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -49,12 +49,8 @@ func (s *Server) Ready() error {
 	return nil
 }
 
-// maxNameBytes bounds a driver name.
+// maxNameBytes bounds a driver name, and each label of it.
 const maxNameBytes = 63
-
-// driverName is labels of letters, digits and hyphens, with a letter or digit at both ends
-// of each, joined by dots.
-var driverName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`)
 
 // ValidDriverName checks a CSI driver name by the rules that CSI and CSI-Addons
 // share (GetPluginInfo and GetIdentity in their specifications): at most 63
@@ -67,8 +63,28 @@ func ValidDriverName(name string) error {
 		return fmt.Errorf("driver name: is required")
 	case len(name) > maxNameBytes:
 		return fmt.Errorf("driver name %s: has %d characters, at most %d are allowed", quoted(name), len(name), maxNameBytes)
-	case !driverName.MatchString(name):
-		return fmt.Errorf("driver name %s: each part between dots must be letters, digits and hyphens, with a letter or digit at both ends (RFC 1035)", quoted(name))
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		if !validLabel(label) {
+			return fmt.Errorf("driver name %s: %s must be letters, digits and hyphens, with a letter or digit at both ends (RFC 1035)",
+				quoted(name), quoted(label))
+		}
 	}
 	return nil
+}
+
+func validLabel(label string) bool {
+	if label == "" || label[0] == '-' || label[len(label)-1] == '-' {
+		return false
+	}
+	for i := range len(label) {
+		if !alphanumeric(label[i]) && label[i] != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+func alphanumeric(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 }

@@ -29,9 +29,8 @@ const (
 // Listen opens the server's socket at an endpoint "unix:///path" or
 // "unix:/path". It creates a missing directory (0700), and the socket with mode 0600
 // from the start. It replaces an existing socket only if no process listens on it, and
-// no other file. Closing the listener removes the socket. Two servers that listen at once
-// would each take the other's socket for stale: the state directory, which a server locks
-// first, keeps them apart.
+// no other file. Closing the listener removes the socket, unless another one has
+// replaced it.
 //
 // Listen sets the umask of the process for a moment: call it before anything else
 // creates files.
@@ -61,9 +60,13 @@ func listen(endpoint string, share func(path string, mode fs.FileMode) error) (n
 	if err := os.MkdirAll(dir, socketDirMode); err != nil {
 		return nil, fmt.Errorf("socket directory: %w", err)
 	}
-	if err := checkDir(dir); err != nil {
+	// Locked from the test of an existing socket to bind: two servers that start at
+	// once would each take the other's socket for stale.
+	unlock, err := lockDir(dir)
+	if err != nil {
 		return nil, err
 	}
+	defer unlock()
 	if err := makePrivate(path); err != nil {
 		return nil, err
 	}
@@ -75,6 +78,7 @@ func listen(endpoint string, share func(path string, mode fs.FileMode) error) (n
 		return nil, err
 	}
 	if err := errors.Join(share(path, groupSocketMode), share(dir, groupDirMode)); err != nil {
+		unlock() // Close takes the lock itself
 		return nil, errors.Join(fmt.Errorf("socket: %w", err), l.Close())
 	}
 	return l, nil
@@ -114,19 +118,48 @@ func socketPath(endpoint string) (string, error) {
 	return path, nil
 }
 
-// checkDir requires a directory in which no other user can create a socket.
-func checkDir(dir string) error {
-	info, err := os.Stat(dir)
+// lockDir locks a directory against other servers, if no other user can create a socket
+// in it.
+func lockDir(dir string) (unlock func(), err error) {
+	d, err := os.Open(dir) //nolint:gosec // from the command line
 	if err != nil {
-		return fmt.Errorf("socket directory: %w", err)
+		return nil, fmt.Errorf("socket directory: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = d.Close()
+		}
+	}()
+	info, err := d.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("socket directory: %w", err)
 	}
 	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || int(owner.Uid) != os.Geteuid() {
-		return fmt.Errorf("socket directory %s: must belong to uid %d, which the server runs as", dir, os.Geteuid())
+		return nil, fmt.Errorf("socket directory %s: must belong to uid %d, which the server runs as", dir, os.Geteuid())
 	}
 	if mode := info.Mode().Perm(); mode&0o022 != 0 {
-		return fmt.Errorf("socket directory %s: mode %04o lets others write to it; use a directory with mode 0700", dir, mode)
+		return nil, fmt.Errorf("socket directory %s: mode %04o lets others write to it; use a directory with mode 0700", dir, mode)
 	}
-	return nil
+	if err := flock(d); err != nil {
+		return nil, fmt.Errorf("socket directory %s: %w", dir, err)
+	}
+	return func() { _ = d.Close() }, nil
+}
+
+// flock waits for two seconds: another server holds the lock for milliseconds.
+func flock(d *os.File) error {
+	const tries, pause = 200, 10 * time.Millisecond
+	for range tries {
+		err := syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			return fmt.Errorf("flock: %w", err)
+		}
+		time.Sleep(pause)
+	}
+	return errors.New("flock: another process keeps the directory locked")
 }
 
 func removeStale(path string) error {
@@ -168,17 +201,44 @@ func bind(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	return peerListener{l}, nil
+	// Go would remove any file that is at the path by then.
+	l.SetUnlinkOnClose(false)
+	info, err := os.Lstat(path)
+	if err != nil {
+		_ = l.Close()
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	return &ownListener{UnixListener: l, path: path, own: info}, nil
 }
 
-// peerListener names the process that connected as each connection's remote address.
-type peerListener struct{ *net.UnixListener }
+// ownListener removes its own socket file when it is closed, and no other.
+type ownListener struct {
+	*net.UnixListener
+
+	path string
+	own  fs.FileInfo
+	once sync.Once
+}
 
 // Accept implements net.Listener.
-func (l peerListener) Accept() (net.Conn, error) {
+func (l *ownListener) Accept() (net.Conn, error) {
 	conn, err := l.AcceptUnix()
 	if err != nil {
 		return nil, err
 	}
 	return withPeer(conn), nil
+}
+
+// Close implements net.Listener. It removes the file first: a server that starts
+// meanwhile finds no file, instead of a stale socket that is about to be removed.
+func (l *ownListener) Close() error {
+	l.once.Do(func() {
+		if unlock, err := lockDir(filepath.Dir(l.path)); err == nil {
+			defer unlock()
+		}
+		if now, err := os.Lstat(l.path); err == nil && os.SameFile(now, l.own) {
+			_ = os.Remove(l.path)
+		}
+	})
+	return l.UnixListener.Close()
 }
