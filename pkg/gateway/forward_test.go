@@ -23,10 +23,10 @@ import (
 // connections, and sends nothing on them.
 func TestIdleReflectionBlocksNobody(t *testing.T) {
 	w := newWorld(t, TLS{})
-	idle := make(chan error, 36*32)
+	idle := make(chan error, 36*maxStreams)
 	for range 36 {
 		client := reflectionv1.NewServerReflectionClient(w.dial())
-		for range 32 {
+		for range maxStreams {
 			stream, err := client.ServerReflectionInfo(with(t, checking))
 			must(t, err)
 			go func() { _, err := stream.Recv(); idle <- err }()

@@ -26,10 +26,9 @@ import (
 // a flood: a NetworkPolicy says who reaches the port at all.
 const (
 	// maxConnections are open at a time; more wait in the kernel's backlog.
-	maxConnections = 128
-	// maxStreams is the number of calls that one connection may have open. With
-	// maxRequestBytes of each, all of them take 64 MiB of the 128 MiB in the manifest.
-	maxStreams = 8
+	maxConnections = 64
+	// maxStreams is the number of calls that one connection may have open.
+	maxStreams = 32
 	// maxRequestBytes is the server's own limit, and the window of a call: as much is
 	// received of each before it is authorized.
 	maxRequestBytes = 64 << 10
