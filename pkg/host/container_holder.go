@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/pkg/mount"
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
@@ -83,7 +84,8 @@ func Hold(pid int) *Holder {
 // Alive fails once the process has ended.
 func (h *Holder) Alive() error {
 	poll := []unix.PollFd{{Fd: int32(h.pidfd.Fd()), Events: unix.POLLIN}}
-	if n, err := unix.Poll(poll, 0); err != nil || n != 0 {
+	// A signal of Go's scheduler is no end of the process.
+	if n, err := mount.RetryEINTR(func() (int, error) { return unix.Poll(poll, 0) }); err != nil || n != 0 {
 		return fmt.Errorf("process %d has ended", h.PID)
 	}
 	return nil
