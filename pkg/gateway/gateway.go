@@ -26,7 +26,7 @@ import (
 // a flood: a NetworkPolicy says who reaches the port at all.
 const (
 	// maxConnections are open at a time; more wait in the kernel's backlog.
-	maxConnections = 64
+	maxConnections = 256
 	// maxStreams is the number of calls that one connection may have open.
 	maxStreams = 32
 	// maxRequestBytes is the server's own limit, and the window of a call: as much is

@@ -285,6 +285,9 @@ func TestStopWithoutTheAPI(t *testing.T) {
 				v := m.lost("lost")
 				if first {
 					m.Stop()
+				} else { // it knows what the cluster wants
+					v.heals()
+					v.Lose()
 				}
 				api.begin(m.api, t)
 				if first {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -32,7 +33,7 @@ func (c *Cluster) Apply(tb testing.TB, manifests string) {
 	tb.Helper()
 	for _, a := range c.applied[manifests] {
 		_, err := c.dynamic.Resource(a.mapping.Resource).Namespace(a.object.GetNamespace()).
-			Apply(tb.Context(), a.object.GetName(), a.object.DeepCopy(), metav1.ApplyOptions{FieldManager: "kubectl", Force: true})
+			Apply(context.Background(), a.object.GetName(), a.object.DeepCopy(), metav1.ApplyOptions{FieldManager: "kubectl", Force: true})
 		harness.Must(tb, err)
 	}
 	if c.applied[manifests] != nil {
