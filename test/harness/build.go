@@ -55,12 +55,12 @@ func (b Build) buildInto(dir string) error {
 	return build(dir, "node-healer-worker", false, flags)
 }
 
-// raceDetector is whether server and gateway look for data races (`make race`). It costs
-// them four times the processor time, so that unit tests have it otherwise.
+// raceDetector is whether server and gateway look for data races (`make race`), which costs
+// them four times the processor time. Otherwise only unit tests do.
 var raceDetector = os.Getenv("TEST_RACE") != ""
 
-// released are the flags with which the Makefile builds.
 var (
+	// released are the flags with which the Makefile builds, withFaults those of the tests.
 	released   = []string{"-tags=grpcnotrace", "-trimpath", "-ldflags=-s -w"}
 	withFaults = []string{"-tags=faults,grpcnotrace", "-trimpath", "-ldflags=-s -w"}
 )

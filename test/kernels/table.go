@@ -15,7 +15,7 @@ What the tests that ` + "`test/kernels/features.go`" + ` names showed on each ke
 
 A heal needs Linux 5.14. What older kernels lack:
 
-- Below 6.16 nobody can tell which daemon serves a FUSE connection: DaemonGone, DaemonStopped, ` + "`restage`" + ` and ` + "`abort-connection`" + ` need that.
+- Below 6.16 nobody can tell which daemon serves a FUSE connection: DaemonGone, DaemonStopped and ` + "`abort-connection`" + ` are not there, and ` + "`restage`" + ` is refused while any other process has a FUSE device open.
 - Below 6.15 an ext4 that shut itself down is found only by fsync(2) of its root directory: with --mode=check, or where no write may be tried, it passes as healthy.
 - Below 6.15 mounts inside a container's dead mount cannot be brought along: such containers are left alone.
 - Below 6.13 the mount table is read several times for each call.
