@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -26,12 +27,11 @@ const (
 	maxShare    = 20
 	// retryDiscovery is when a search that failed is made again.
 	retryDiscovery = 10 * time.Second
-	// checksPerSecond bounds what a storm of changes costs, in which checks begin
-	// checksBurst at a time. The volume that is due first is checked first, so that it
-	// delays every check alike.
+	// checksPerSecond bounds what a storm of changes costs; checksBurst may begin at once.
+	// The volume that is due first is checked first, so that a storm delays every check
+	// alike.
 	checksPerSecond = 100
 	checksBurst     = 20
-	checkShare      = time.Second / checksPerSecond
 	// maxChecks bounds the checks at once, maxSlow those of volumes whose last check
 	// was slow: many that hang keep no other from its turn.
 	maxChecks = 20
@@ -95,9 +95,8 @@ type Loop struct {
 	// slow counts the running checks of volumes whose last one was slow.
 	slow    int
 	checked chan result
-	// paid is until when the checks begun so far take their share of checksPerSecond,
-	// mayCheck when more may begin.
-	paid, mayCheck time.Time
+	// budget bounds the checks that begin in a second.
+	budget *rate.Limiter
 
 	found chan discovery
 	// discovering is true while volumes are searched for, discovered once they were.
@@ -132,6 +131,7 @@ func New(cfg Config) (*Loop, error) {
 		cfg:     cfg,
 		known:   newVolumes(),
 		checked: make(chan result, maxChecks),
+		budget:  rate.NewLimiter(checksPerSecond, checksBurst),
 		found:   make(chan discovery, 1),
 		heals:   newHealing(),
 		asked:   make(chan chan<- States),
@@ -218,17 +218,14 @@ func (l *Loop) advance(ctx context.Context) time.Time {
 			return next
 		case v.due.After(now):
 			return earlier(next, v.due)
-		case now.Before(l.mayCheck):
-			return earlier(next, l.mayCheck)
-		case l.paid.Sub(now) >= checksBurst*checkShare:
-			l.mayCheck = l.paid
-			return earlier(next, l.mayCheck)
+		case l.budget.TokensAt(now) < 1:
+			return earlier(next, now.Add(time.Second/checksPerSecond))
 		}
 		begins, heals := l.turn(v, now)
 		if !begins {
 			continue
 		}
-		l.paid = later(l.paid, now).Add(checkShare)
+		l.budget.AllowN(now, 1)
 		l.start(ctx, v, heals, now)
 	}
 	return next // a check that ends wakes the loop
