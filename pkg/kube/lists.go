@@ -72,16 +72,14 @@ func (c *Client) pages(ctx context.Context, what request, selector fields.Select
 }
 
 // matches reads a list of the whole cluster and returns what matches.
-func matches[T runtime.Object, M any](ctx context.Context, c *Client, what request, match func(T) (M, bool)) (found []M, err error) {
+func matches[T runtime.Object](ctx context.Context, c *Client, what request, match func(T) bool) (found []T, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	for range maxLists {
 		found = nil
 		_, err = c.pages(ctx, what, fields.Everything(), volumesPerPage, func(o runtime.Object) {
-			if t, ok := o.(T); ok {
-				if m, is := match(t); is {
-					found = append(found, m)
-				}
+			if t, ok := o.(T); ok && match(t) {
+				found = append(found, t)
 			}
 		})
 		if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, errOtherSnapshot) {
@@ -95,29 +93,19 @@ func matches[T runtime.Object, M any](ctx context.Context, c *Client, what reque
 // and a handle, as the API has them now. The API cannot select by handle.
 func (c *Cluster) VolumesWithHandle(ctx context.Context, name VolumeName) ([]*corev1.PersistentVolume, error) {
 	got, err := c.reader.share(ctx, "list volumes "+name.Driver+" "+name.Handle, c.reader.lists, func(ctx context.Context) (any, error) {
-		return matches(ctx, c.client, request{Resource: volumeKind.resource},
-			func(pv *corev1.PersistentVolume) (*corev1.PersistentVolume, bool) {
-				volumeKind.strip(pv)
-				return pv, name.matches(pv)
-			})
+		return matches(ctx, c.client, request{Resource: volumeKind.resource}, func(pv *corev1.PersistentVolume) bool {
+			volumeKind.strip(pv)
+			return name.matches(pv)
+		})
 	})
 	found, _ := got.([]*corev1.PersistentVolume)
 	return found, err
 }
 
-// Attachment is the part of a VolumeAttachment that callers need.
-type Attachment struct {
-	Name, Node, Attacher string
-	// Volume is the PersistentVolume's name; empty for a pod's inline volume that
-	// was migrated to CSI.
-	Volume             string
-	Attached, Deleting bool
-}
-
 // Attachments returns all attachments in the cluster of volumes that share a
 // driver and a handle, and of pods' inline volumes with the same ones, as the API
 // has them now. The API cannot select them, and a watch may lag.
-func (c *Cluster) Attachments(ctx context.Context, volumes []*corev1.PersistentVolume) ([]Attachment, error) {
+func (c *Cluster) Attachments(ctx context.Context, volumes []*corev1.PersistentVolume) ([]*storagev1.VolumeAttachment, error) {
 	csi := volumes[0].Spec.CSI
 	var names []string
 	for _, pv := range volumes {
@@ -125,24 +113,14 @@ func (c *Cluster) Attachments(ctx context.Context, volumes []*corev1.PersistentV
 	}
 	slices.Sort(names)
 	got, err := c.reader.share(ctx, fmt.Sprint("list attachments ", csi.Driver, csi.VolumeHandle, names), c.reader.lists, func(ctx context.Context) (any, error) {
-		return matches(ctx, c.client, request{Group: storagev1.GroupName, Resource: "volumeattachments"},
-			func(a *storagev1.VolumeAttachment) (Attachment, bool) { return attachmentOf(a, names, csi) })
+		return matches(ctx, c.client, request{Group: storagev1.GroupName, Resource: "volumeattachments"}, func(a *storagev1.VolumeAttachment) bool {
+			if volume := a.Spec.Source.PersistentVolumeName; volume != nil && slices.Contains(names, *volume) {
+				return true
+			}
+			inline := a.Spec.Source.InlineVolumeSpec
+			return inline != nil && inline.CSI != nil && inline.CSI.Driver == csi.Driver && inline.CSI.VolumeHandle == csi.VolumeHandle
+		})
 	})
-	found, _ := got.([]Attachment)
+	found, _ := got.([]*storagev1.VolumeAttachment)
 	return found, err
-}
-
-func attachmentOf(a *storagev1.VolumeAttachment, volumes []string, csi *corev1.CSIPersistentVolumeSource) (Attachment, bool) {
-	found := Attachment{
-		Name: a.Name, Node: a.Spec.NodeName, Attacher: a.Spec.Attacher,
-		Attached: a.Status.Attached, Deleting: a.DeletionTimestamp != nil,
-	}
-	switch volume, inline := a.Spec.Source.PersistentVolumeName, a.Spec.Source.InlineVolumeSpec; {
-	case volume != nil && slices.Contains(volumes, *volume):
-		found.Volume = *volume
-		return found, true
-	case inline != nil && inline.CSI != nil && inline.CSI.Driver == csi.Driver && inline.CSI.VolumeHandle == csi.VolumeHandle:
-		return found, true
-	}
-	return Attachment{}, false
 }

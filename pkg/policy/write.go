@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/csi-addons/node-healer/pkg/kube"
 )
@@ -70,15 +71,16 @@ func (p *Policy) writesWithoutAttachment(ctx context.Context, s settings, driver
 }
 
 // attachedHere returns an error unless the volume is attached to this node.
-func attachedHere(all []kube.Attachment, pv *corev1.PersistentVolume, node string) error {
+func attachedHere(all []*storagev1.VolumeAttachment, pv *corev1.PersistentVolume, node string) error {
 	for _, a := range all {
-		if a.Node != node || a.Attacher != pv.Spec.CSI.Driver || a.Volume != pv.Name {
+		volume := a.Spec.Source.PersistentVolumeName
+		if a.Spec.NodeName != node || a.Spec.Attacher != pv.Spec.CSI.Driver || volume == nil || *volume != pv.Name {
 			continue
 		}
 		switch {
-		case a.Deleting:
+		case a.DeletionTimestamp != nil:
 			return fmt.Errorf("VolumeAttachment %s of this node is being deleted", a.Name)
-		case !a.Attached:
+		case !a.Status.Attached:
 			return fmt.Errorf("VolumeAttachment %s of this node is not attached", a.Name)
 		}
 		return nil
@@ -89,13 +91,13 @@ func attachedHere(all []kube.Attachment, pv *corev1.PersistentVolume, node strin
 // attachedToOtherNode returns an error when another node has an attachment of a volume
 // that only one node may write to, by any PersistentVolume or inline volume with the
 // same driver and handle.
-func attachedToOtherNode(all []kube.Attachment, pv *corev1.PersistentVolume, node string) error {
+func attachedToOtherNode(all []*storagev1.VolumeAttachment, pv *corev1.PersistentVolume, node string) error {
 	if slices.Contains(pv.Spec.AccessModes, corev1.ReadWriteMany) {
 		return nil
 	}
 	for _, a := range all {
-		if a.Node != node {
-			return fmt.Errorf("node %s has an attachment of the volume too (%s), which only one node may write to", a.Node, a.Name)
+		if a.Spec.NodeName != node {
+			return fmt.Errorf("node %s has an attachment of the volume too (%s), which only one node may write to", a.Spec.NodeName, a.Name)
 		}
 	}
 	return nil
