@@ -87,6 +87,11 @@ demo: deps build $(TOOLS)/grpcurl ## break real volumes and heal them with real 
 test: ## build everything and run all tests, as CI does (root; CI=true turns skips into failures)
 	$(MAKE) --keep-going deps deps-kernels build check-generate unit integration-and-kernels e2e image-test chart monitoring lint vet
 
+# For a night or a release.
+.PHONY: test-full
+test-full: ## the same with storms, soak and floods, all kinds at every instant, -race in the servers, the kernels' long form (hours, root)
+	TEST_FULL=1 TEST_RACE=1 TEST_TIMEOUT=4h $(MAKE) --keep-going test kernels
+
 .PHONY: unit
 unit: ## tests of the packages, commands, manifests and pages
 	$(TEST) -timeout 10m ./pkg/... ./cmd/... ./deploy/... ./docs/...
@@ -113,7 +118,7 @@ ahead: lint vet image
 
 .PHONY: soak
 soak: deps build ## 1,000 volumes with faults that come and go, without a call, for SOAK (5m) (root)
-	NODE_HEALER_SOAK=$(or $(SOAK),5m) $(GO) test -count=1 -v -timeout 2h -run TestSoak ./test/integration
+	TEST_FULL=1 NODE_HEALER_SOAK=$(or $(SOAK),5m) $(GO) test -count=1 -v -timeout 2h -run TestSoak ./test/integration
 
 .PHONY: e2e
 e2e: deps build kubernetes ## a real node with kubelet: a pod gets its volume back without a restart (root)

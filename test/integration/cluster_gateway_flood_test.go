@@ -97,6 +97,7 @@ func TestFloodOfConnections(t *testing.T) {
 // TestFloodOfTokens invents tokens as fast as it can. Few of them reach the API or the
 // log, and the socket is served meanwhile.
 func TestFloodOfTokens(t *testing.T) {
+	harness.NeedsFull(t)
 	r := newReachable(t)
 	v := r.newClaimed("ext4", "flooded")
 	before, begin := r.tokenReviews(), time.Now()

@@ -187,6 +187,7 @@ func (keeping) Cleanup(func()) {}
 // TestManyVolumeHealJobs runs 500 jobs on 50 nodes, five for each claim, and kills the
 // controller in the middle.
 func TestManyVolumeHealJobs(t *testing.T) {
+	harness.NeedsFull(t)
 	api := cluster.Start(t)
 	api.Apply(t, manifests)
 	api.InstallAddons(t)

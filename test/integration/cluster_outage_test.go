@@ -224,6 +224,7 @@ func TestChangesDuringAnOutage(t *testing.T) {
 
 // TestManyOutages leaves neither goroutines nor descriptors behind.
 func TestManyOutages(t *testing.T) {
+	harness.NeedsFull(t)
 	m := newMember(t)
 	m.Start()
 	v := m.newClaimed("ext4", "steady")

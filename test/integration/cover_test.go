@@ -130,13 +130,11 @@ func TestKillCovering(t *testing.T) {
 // TestUnpublishWhileCovering has a driver unpublish the mount point at every instant, and
 // after the last one: no data is lost, and its next tries succeed.
 func TestUnpublishWhileCovering(t *testing.T) {
+	unpublishAt(t, coverInstants, func(t *testing.T, instant string, unpublish func(target string) error) {
+		h, s := stopCover(t, instant)
+		h.unpublished(unpublish, s.disk.Backing)
+	})
 	for name, unpublish := range unpublishers {
-		for _, instant := range coverInstants {
-			t.Run(name+" at "+instant, func(t *testing.T) {
-				h, s := stopCover(t, instant)
-				h.unpublished(unpublish, s.disk.Backing)
-			})
-		}
 		t.Run(name+" afterwards", func(t *testing.T) {
 			withoutBeneath(t)
 			n := harness.NewNode(t, "--standalone").Start()

@@ -35,6 +35,7 @@ func TestManyCallersOneVolume(t *testing.T) {
 // TestManyVolumes answers for many volumes at once, and releases everything
 // afterwards.
 func TestManyVolumes(t *testing.T) {
+	harness.NeedsFull(t)
 	n := harness.NewNode(t, "--standalone", "--probe-timeout=30s").Start()
 	volumes := make([]*harness.Volume, callers)
 	for i := range volumes {

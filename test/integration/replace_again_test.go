@@ -50,6 +50,7 @@ func TestStagedDiesWhileReplacing(t *testing.T) {
 // call that heals: as kubelet does, which unpublishes when the containers are
 // gone.
 func TestUnpublishStorm(t *testing.T) {
+	harness.NeedsFull(t)
 	n := harness.NewNode(t).Start()
 	s := newServed(n, "in a storm").known()
 	const rounds = 6

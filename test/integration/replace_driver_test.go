@@ -15,18 +15,10 @@ import (
 // TestUnpublishWhileReplacing has a driver unpublish the mount point at every instant
 // of a replacement: the data survives.
 func TestUnpublishWhileReplacing(t *testing.T) {
-	for name, unpublish := range unpublishers {
-		at := replaceInstants
-		if name == "mount-utils" {
-			at = replaceTurns // it looks before it acts
-		}
-		for _, instant := range at {
-			t.Run(name+" at "+instant, func(t *testing.T) {
-				h, s := stopReplace(t, instant)
-				h.unpublished(unpublish, s.disk.Backing)
-			})
-		}
-	}
+	unpublishAt(t, replaceInstants, func(t *testing.T, instant string, unpublish func(target string) error) {
+		h, s := stopReplace(t, instant)
+		h.unpublished(unpublish, s.disk.Backing)
+	})
 }
 
 // TestUnpublishWhileReplacingInUse is the same while a process has a file of the

@@ -197,6 +197,7 @@ func (s *soak) breaks(v *soaked) {
 // healed is healed, or with --loop=observe only reported. No two heals ever run at one
 // volume at a time, and in the end nothing has grown.
 func TestSoak(t *testing.T) {
+	harness.NeedsFull(t)
 	harness.NeedsKernel(t, harness.KernelIs(6, 16), "which daemon serves a FUSE connection")
 	count, lasts := soakFew, time.Duration(0)
 	if text := os.Getenv(soakEnv); text != "" {

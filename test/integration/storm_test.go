@@ -31,6 +31,7 @@ const (
 // filesystems are mounted and unmounted all around, also in the directories of other
 // pods: no verdict is wrong.
 func TestMountStorm(t *testing.T) {
+	harness.NeedsFull(t)
 	n := harness.NewNode(t, "--standalone").Start()
 	var steady []*harness.Volume
 	for _, fs := range kinds {
@@ -78,6 +79,7 @@ func TestMountStorm(t *testing.T) {
 // each is checked in its turn, all are seen healthy, nothing is changed, and what the
 // storm costs is bounded.
 func TestMountStormBesideTheLoop(t *testing.T) {
+	harness.NeedsFull(t)
 	n := harness.NewNode(t, "--standalone", "--loop=observe", "--check-interval=10s")
 	socket := filepath.Join(n.Dir, "metrics", "s")
 	n.Args = append(n.Args, "--metrics-socket=unix://"+socket)
