@@ -107,13 +107,13 @@ func TestOldAnswerIsNotShared(t *testing.T) {
 // others first.
 func TestSharedCallMayTakeItsTime(t *testing.T) {
 	realKernel(t)
-	n, root := newNode(t, func(c *Config) { c.ProbeTimeout = 200 * time.Millisecond })
+	n, root := newNode(t, func(c *Config) { c.ProbeTimeout = time.Second })
 	put(t, root+"/m")
 	t.Cleanup(func() { done(t, syscall.Unmount(root+"/m", 0)) })
 	m := topAt(t, n, root+"/m")
 	call := begin(t, n.probes, m)
 	call.began = time.Now().Add(time.Minute) // whoever comes now may share it
-	time.AfterFunc(5*n.cfg.ProbeTimeout, func() {
+	time.AfterFunc(2*n.cfg.ProbeTimeout, func() {
 		n.probes.finish(storageOf(m), call, Inspection{UUID: "theirs", Answer: Answer{Asked: true}}, nil)
 	})
 	if s := seen(t, n, m); s.Answer.TimedOut || s.UUID != "theirs" {
