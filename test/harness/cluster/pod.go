@@ -6,6 +6,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
 )
 
 // Pod is a pod that runs on a node and mounts claims of its namespace at /data-0
@@ -67,11 +68,14 @@ func DaemonSet(namespace, name string) *appsv1.DaemonSet {
 	}
 }
 
-// PodOf is the pod of a DaemonSet that was created, on one node.
+// PodOf is the pod of a DaemonSet that was created, on one node. No other test's pod has
+// its name, as with the DaemonSet controller: the API looks first into its cache for
+// the pod that a token names, and refuses the token while a pod of that name with
+// another UID is there. After an outage that can be minutes.
 func PodOf(set *appsv1.DaemonSet, node string) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: set.Namespace, Name: set.Name + "-" + node, Labels: set.Spec.Template.Labels,
+			Namespace: set.Namespace, Name: set.Name + "-" + utilrand.String(5), Labels: set.Spec.Template.Labels,
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("DaemonSet"))},
 		},
 		Spec: *set.Spec.Template.Spec.DeepCopy(),
