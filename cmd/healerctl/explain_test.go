@@ -44,7 +44,7 @@ func TestEveryReasonIsExplained(t *testing.T) {
 	known := names(docs.Conditions)
 	others := []healer.Reason{
 		healer.ProviderFailed, healer.CheckUnanswered, healer.Reason(healer.RetryLimitExceeded), healer.Reason(healer.PermissionMissing),
-		healer.Reason(healer.TerminalError), healer.Reason(healer.KeepsChanging), healer.Reason(healer.DryRun),
+		healer.Reason(healer.TerminalError), healer.Reason(healer.DryRun),
 	}
 	for _, r := range append(others, healer.Reasons()...) {
 		if !slices.Contains(known, string(r)) {

@@ -12,8 +12,6 @@ const (
 	PermissionMissing LeftReason = "PermissionMissing"
 	// TerminalError: a step failed for a cause that only a person can end.
 	TerminalError LeftReason = "TerminalError"
-	// KeepsChanging: what is wrong was too often something else.
-	KeepsChanging LeftReason = "KeepsChanging"
 	// DryRun: the loop would heal, and was told to change nothing.
 	DryRun LeftReason = "DryRun"
 )

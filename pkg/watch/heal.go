@@ -171,15 +171,15 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 	case r.err != nil && !r.heals:
 		before.interrupted()
 	case healer.KindOf(r.err) == healer.KindBusy, errors.Is(r.err, healer.ErrShuttingDown), healer.RuleOf(r.err) == healer.RuleMode:
-		before.current.notBefore = v.due
+		before.notBefore = v.due
 	case r.err != nil:
-		how = before.healed(before.current, r.report, r.err, l.cfg.Interval, now)
+		how = before.healed(before.found, r.report, r.err, l.cfg.Interval, now)
 	case r.report.After.Healthy():
 		v.sick, how = nil, succeeded
 	case r.heals:
-		tried := before.current // what is found now may be something else
+		found := before.found // before the heal
 		v.sick = before.observe(r.report, v.key.driver, now)
-		how = v.sick.healed(tried, r.report, nil, l.cfg.Interval, now)
+		how = v.sick.healed(found, r.report, nil, l.cfg.Interval, now)
 	default:
 		v.sick = before.observe(r.report, v.key.driver, now)
 		v.sick.settle(l.cfg.Interval, now)
@@ -250,7 +250,7 @@ func (r *relapses) sick(now time.Time, interval time.Duration) {
 }
 
 // notBefore is when a heal of a sick volume may begin.
-func (v *volume) notBefore() time.Time { return later(v.sick.current.notBefore, v.relapses.until) }
+func (v *volume) notBefore() time.Time { return later(v.sick.notBefore, v.relapses.until) }
 
 // planHeal says when a volume that can be healed has its next turn: to be confirmed, or
 // to be healed.
@@ -260,7 +260,7 @@ func (l *Loop) planHeal(v *volume, now time.Time) {
 	case !v.sick.confirmed():
 		v.due = earlier(v.due, v.sick.firstSeen.Add(confirmAfter))
 	case l.cfg.DryRun:
-		v.sick.current.left = healer.LeftAlone{Reason: healer.DryRun, Because: "nothing is changed"}
+		v.sick.left = healer.LeftAlone{Reason: healer.DryRun, Because: "nothing is changed"}
 		klog.InfoS("The loop would heal a volume", keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver),
 			"steps", oneLine(strings.Join(v.sick.steps, ", ")))
 	default:

@@ -232,9 +232,9 @@ func TestNoScheduleBeginsAnew(t *testing.T) {
 		err  error
 		most int // heals in an hour
 	}{
-		"transient": {syscall.EBUSY, 2*14 + 2},
-		"retriable": {errors.New("what?"), 2*4 + 2},
-		"terminal":  {syscall.ENODEV, 2*1 + 2},
+		"transient": {syscall.EBUSY, 16},
+		"retriable": {errors.New("what?"), 16},
+		"terminal":  {syscall.ENODEV, 16},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := acting(1)

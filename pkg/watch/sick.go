@@ -2,7 +2,6 @@ package watch
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -52,10 +51,7 @@ type sickness struct {
 	seen                int
 	firstSeen, lastSeen time.Time
 	backend             string
-	// current are the attempts at what was found last, tried those at each found, so that
-	// a diagnosis that changes to and fro begins no schedule anew.
-	current *attempts
-	tried   map[string]*attempts
+	schedule
 	// tries counts all heals that did not help.
 	tries int
 	// forgiven is when it was last tried again because something changed, owed whether
@@ -66,8 +62,9 @@ type sickness struct {
 	goneSince time.Time
 }
 
-// attempts are the heals of one sickness that found the same.
-type attempts struct {
+// schedule says when the next heal of a sick volume may begin. A diagnosis that changes
+// begins none anew: one that changes to and fro would be a heal at each change.
+type schedule struct {
 	// failures counts those that did not help, by the schedule of what failed: an hour of
 	// EBUSY uses up no try of what fails for another cause. refusals counts those that
 	// tried nothing.
@@ -75,21 +72,19 @@ type attempts struct {
 	refusals int
 	// notBefore is when the next may begin.
 	notBefore time.Time
-	// left says why no more is tried until something changes; zero while something is.
+	// left says why no more is tried until something changes, or something else is wrong;
+	// zero while something is.
 	left healer.LeftAlone
 }
-
-// maxFound bounds how often a diagnosis may change until no more is tried.
-const maxFound = 8
 
 // observe returns the sickness after a check that found a volume abnormal at a time.
 func (s *sickness) observe(r healer.Report, driver string, now time.Time) *sickness {
 	if s == nil {
-		s = &sickness{since: now, tried: map[string]*attempts{}}
+		s = &sickness{since: now}
 	}
 	what, steps := judged(r.After)
 	if s.found != what {
-		s.found, s.seen = what, 0
+		s.found, s.seen, s.left = what, 0, healer.LeftAlone{}
 	}
 	if s.seen++; s.seen == 1 {
 		s.firstSeen = now
@@ -102,15 +97,6 @@ func (s *sickness) observe(r healer.Report, driver string, now time.Time) *sickn
 		s.broken = now
 	}
 	s.steps, s.lasting, s.backend = steps, r.After.Lasting(), backendOf(r, driver)
-	switch known := s.tried[what]; {
-	case known != nil:
-		s.current = known
-	case len(s.tried) < maxFound:
-		s.current = &attempts{}
-		s.tried[what] = s.current
-	default:
-		s.current = &attempts{left: healer.LeftAlone{Reason: healer.KeepsChanging, Because: "what is wrong with it keeps changing"}}
-	}
 	return s
 }
 
@@ -158,7 +144,7 @@ func (s *sickness) interrupted() {
 
 // healable reports whether there is anything to try.
 func (s *sickness) healable() bool {
-	return s != nil && len(s.steps) > 0 && s.current.left == (healer.LeftAlone{})
+	return s != nil && len(s.steps) > 0 && s.left == (healer.LeftAlone{})
 }
 
 // leftAlone says why no more is tried; zero while something is, or nothing is wrong.
@@ -166,7 +152,7 @@ func (s *sickness) leftAlone() healer.LeftAlone {
 	if s == nil {
 		return healer.LeftAlone{}
 	}
-	return s.current.left
+	return s.left
 }
 
 // confirmed reports whether what is wrong has lasted.
@@ -188,59 +174,59 @@ func (s *sickness) gone(interval time.Duration, now time.Time) *sickness {
 	return s
 }
 
-// healed takes over what became of a heal that left the volume abnormal, or had no answer,
-// and counts among the attempts a.
-func (s *sickness) healed(a *attempts, r healer.Report, err error, interval time.Duration, now time.Time) outcome {
+// healed takes over what became of a heal that left the volume abnormal, or had no answer.
+// found is what was wrong before it.
+func (s *sickness) healed(found string, r healer.Report, err error, interval time.Duration, now time.Time) outcome {
 	class, ran := r.Failure()
 	switch {
 	case err != nil:
 		class = healer.Classify("", "", err)
 	case !ran:
-		a.refusals++
-		a.notBefore = now.Add(retry.WithJitter(retry.From(interval).After(a.refusals)))
+		s.refusals++
+		s.notBefore = now.Add(retry.From(interval).AfterWithJitter(s.refusals))
 		return refused
-	case s.current != a && len(s.steps) == 0 && r.Helped():
-		// What is left is no matter of a step.
-		maps.DeleteFunc(s.tried, func(_ string, of *attempts) bool { return of == a })
+	case s.found != found && len(s.steps) == 0 && r.Helped():
+		s.schedule = schedule{} // what is left is no matter of a step
 		return succeeded
 	}
 	s.tries++
-	if after, again := retry.After(class, a.fail(class)); again {
-		a.notBefore = now.Add(retry.WithJitter(after))
+	after, again := retry.After(class, s.fail(class))
+	if !again {
+		after = retry.Transient.After(s.tries) // for what is wrong if it is something else
+	}
+	s.notBefore = now.Add(retry.WithJitter(after))
+	if again || s.found != found && len(s.steps) > 0 {
 		return failed
 	}
 	switch {
 	case class.Type == api.TypePermission:
-		a.left = healer.LeftAlone{Reason: healer.PermissionMissing, Because: "a permission is missing"}
+		s.left = healer.LeftAlone{Reason: healer.PermissionMissing, Because: "a permission is missing"}
 	case class.Tier == api.Terminal:
-		a.left = healer.LeftAlone{Reason: healer.TerminalError, Because: "another try cannot help"}
+		s.left = healer.LeftAlone{Reason: healer.TerminalError, Because: "another try cannot help"}
 	default:
-		a.left = healer.LeftAlone{Reason: healer.RetryLimitExceeded, Because: fmt.Sprintf("%d tries did not help", s.tries)}
+		s.left = healer.LeftAlone{Reason: healer.RetryLimitExceeded, Because: fmt.Sprintf("%d tries did not help", s.tries)}
 	}
-	if a.left.Detail = r.FailureText(class); a.left.Detail == "" && err != nil {
-		a.left.Detail = err.Error()
-	}
-	if !s.healable() { // whatever else it is now
-		s.current.left = a.left
+	if s.left.Detail = r.FailureText(class); s.left.Detail == "" && err != nil {
+		s.left.Detail = err.Error()
 	}
 	return failed
 }
 
 // fail counts a heal that failed, and returns how many did that have the same schedule: a
 // missing permission has one in any tier.
-func (a *attempts) fail(c api.Class) int {
-	schedule := api.Class{Tier: c.Tier}
+func (s *schedule) fail(c api.Class) int {
+	kind := api.Class{Tier: c.Tier}
 	if c.Type == api.TypePermission {
-		schedule = api.Class{Type: c.Type}
+		kind = api.Class{Type: c.Type}
 	}
-	if a.failures == nil {
-		a.failures = map[api.Class]int{}
+	if s.failures == nil {
+		s.failures = map[api.Class]int{}
 	}
-	a.failures[schedule]++
-	return a.failures[schedule]
+	s.failures[kind]++
+	return s.failures[kind]
 }
 
-// forgive begins all schedules anew, because something changed; once in an interval, so
+// forgive begins the schedule anew, because something changed; once in an interval, so
 // that a driver that mounts again and again is no reason to heal as often. What changes
 // before counts when the interval is over.
 func (s *sickness) forgive(interval time.Duration, now time.Time) {
@@ -250,8 +236,7 @@ func (s *sickness) forgive(interval time.Duration, now time.Time) {
 		s.owed = true
 	default:
 		s.forgiven, s.owed, s.seen = now, false, 0
-		s.current = &attempts{}
-		s.tried = map[string]*attempts{s.found: s.current}
+		s.schedule = schedule{}
 	}
 }
 

@@ -253,23 +253,6 @@ func TestTriesSpreadBetweenNodes(t *testing.T) {
 	})
 }
 
-// What is wrong may change as often as it likes: what is kept of it is bounded.
-func TestSicknessIsBounded(t *testing.T) {
-	n := acting(1)
-	run(t, n, func() {
-		time.Sleep(2 * time.Minute)
-		n.breaks("v0", fault{reason: healer.Disconnected, err: errors.New("no")})
-		for i := range 100 {
-			n.do(func() { n.faults["v0"].reason = healer.Reason(fmt.Sprint("R", i)) })
-			time.Sleep(time.Minute)
-		}
-		synctest.Wait()
-		if s := n.loop.known.all[0].sick; len(s.tried) > maxFound || s.leftAlone().Because == "" {
-			t.Errorf("%d kinds are kept, left alone because %q", len(s.tried), s.leftAlone())
-		}
-	})
-}
-
 // A container that is started anew, as another process, begins no schedule anew.
 func TestFoundNamesContainersByTheirPod(t *testing.T) {
 	at := func(pid int) healer.Diagnosis {
