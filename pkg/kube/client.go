@@ -2,12 +2,9 @@ package kube
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,8 +29,6 @@ const (
 // The usual clientset knows every kind, which costs memory on every node.
 type Client struct {
 	groups map[string]rest.Interface
-	// account is our service account, for advice in error messages.
-	account string
 }
 
 // ClientConfig configures a Client.
@@ -61,30 +56,12 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
 	}
-	return NewClientFor(access, httpClient, subjectOf(access.BearerToken))
+	return NewClientFor(access, httpClient)
 }
 
-// subjectOf returns the service account of a token, and "" for a token of
-// another kind. It is for messages only: the signature is not verified.
-func subjectOf(token string) string {
-	var claims struct {
-		Subject string `json:"sub"`
-	}
-	parts := strings.Split(token, ".") // a JWT (RFC 7519)
-	if len(parts) != 3 {
-		return ""
-	}
-	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil || json.Unmarshal(payload, &claims) != nil || !strings.HasPrefix(claims.Subject, "system:serviceaccount:") {
-		return ""
-	}
-	return claims.Subject
-}
-
-// NewClientFor returns a Client over an HTTP client; account is the service
-// account that messages name.
-func NewClientFor(access *rest.Config, httpClient *http.Client, account string) (*Client, error) {
-	c := &Client{groups: map[string]rest.Interface{}, account: account}
+// NewClientFor returns a Client over an HTTP client.
+func NewClientFor(access *rest.Config, httpClient *http.Client) (*Client, error) {
+	c := &Client{groups: map[string]rest.Interface{}}
 	scheme := runtime.NewScheme()
 	var errs []error
 	for _, group := range []struct {
@@ -122,7 +99,7 @@ func (c *Client) get(ctx context.Context, r request, into runtime.Object) error 
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	r.Verb = "get"
-	return c.explain(r, c.on(r, c.groups[r.Group].Get()).Do(ctx).Into(into))
+	return explain(r, c.on(r, c.groups[r.Group].Get()).Do(ctx).Into(into))
 }
 
 // patch changes an object and reads what became of it.
@@ -130,7 +107,7 @@ func (c *Client) patch(ctx context.Context, r request, kind types.PatchType, pat
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	r.Verb = "patch"
-	return c.explain(r, c.on(r, c.groups[r.Group].Patch(kind)).Body(patch).Do(ctx).Into(into))
+	return explain(r, c.on(r, c.groups[r.Group].Patch(kind)).Body(patch).Do(ctx).Into(into))
 }
 
 // list reads one page of a list. The caller sets the deadline.
@@ -141,5 +118,5 @@ func (c *Client) list(ctx context.Context, r request, o metav1.ListOptions) (run
 		return nil, errLargePage
 	}
 	page, err := answer.Get()
-	return page, c.explain(r, err)
+	return page, explain(r, err)
 }

@@ -13,7 +13,7 @@ import (
 // configOf returns the configuration of the tests' clusters.
 func configOf(t *testing.T, api *kubetest.API) ClusterConfig {
 	t.Helper()
-	c, err := NewClientFor(&rest.Config{Host: "http://api.example.com", QPS: -1}, api.HTTPClient(), "")
+	c, err := NewClientFor(&rest.Config{Host: "http://api.example.com", QPS: -1}, api.HTTPClient())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ func (e *answeredError) Unwrap() error { return e.err }
 // explain adds to an error what was asked of the API, and to a denial also what
 // is missing, how to fix it, and how to check it. It also takes errors that a
 // watch brings as an event.
-func (c *Client) explain(r request, err error) error {
+func explain(r request, err error) error {
 	r = r.shown()
 	var known *answeredError
 	var answer apierrors.APIStatus
@@ -47,9 +47,9 @@ func (c *Client) explain(r request, err error) error {
 		}
 		return fmt.Errorf("%s: %w", r, err)
 	case apierrors.IsUnauthorized(err):
-		return &answeredError{unauthenticated(r, c.account), err}
+		return &answeredError{unauthenticated(r), err}
 	case apierrors.IsForbidden(err):
-		if lacking, user, is := parseDenial(answer.Status(), c.account); is {
+		if lacking, user, is := parseDenial(answer.Status()); is {
 			return &answeredError{denied(lacking, user), err}
 		}
 		// Admission, a quota or a proxy refused it: the original text says more.
@@ -62,8 +62,8 @@ var denialText = regexp.MustCompile(
 	`User "([^"]*)" cannot ([a-z]+) resource "([a-z0-9-]+)" in API group "([a-z0-9.-]*)" (?:at the cluster scope|in the namespace "([a-z0-9-]+)")`)
 
 // parseDenial returns what the API says it denied, which may differ from what was sent, as
-// a watch that follows a list, and to whom. account is used where the text names no user.
-func parseDenial(answer metav1.Status, account string) (denied request, user string, is bool) {
+// a watch that follows a list, and to whom, if the text names a user.
+func parseDenial(answer metav1.Status) (denied request, user string, is bool) {
 	found := denialText.FindStringSubmatch(answer.Message)
 	if found == nil {
 		return request{}, "", false
@@ -72,8 +72,8 @@ func parseDenial(answer metav1.Status, account string) (denied request, user str
 	if answer.Details != nil && plain.MatchString(answer.Details.Name) {
 		denied.Name = answer.Details.Name
 	}
-	if user = found[1]; !plain.MatchString(user) {
-		user = account
+	if plain.MatchString(found[1]) {
+		user = found[1]
 	}
 	return denied.shown(), user, true
 }
@@ -106,10 +106,10 @@ func denied(r request, user string) string {
 
 // unauthenticated returns the text for a 401. The API does not say which of the
 // causes it is.
-func unauthenticated(r request, account string) string {
+func unauthenticated(r request) string {
 	return oneLine(fmt.Sprintf("%s: not authenticated (401). The API does not accept our token: it has expired, has another audience or issuer, "+
-		"its service account or pod was deleted, or a clock is wrong. Check: kubectl get serviceaccount -A, for %s. "+
-		"Fix: %s, then delete this pod: it gets a new token", r, cmp.Or(account, "that of this pod"), applyManifests))
+		"its service account or pod was deleted, or a clock is wrong. Check: kubectl get serviceaccount -A, for that of this pod. "+
+		"Fix: %s, then delete this pod: it gets a new token", r, applyManifests))
 }
 
 func oneLine(text string) string { return printable.Line(text, maxErrorBytes) }

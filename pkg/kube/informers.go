@@ -74,7 +74,7 @@ func newInformer[T apiObject](c *Client, k kind[T], namespace string, selector f
 			strip(o)
 			return o, nil
 		}),
-		i.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { i.fail(c.explain(i.what, err)) }),
+		i.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { i.fail(explain(i.what, err)) }),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w", k.resource, err)

@@ -22,7 +22,7 @@ func (c *Client) CreateEvent(ctx context.Context, e *corev1.Event) (*corev1.Even
 	defer cancel()
 	r := request{Verb: "create", Resource: "events", Namespace: e.Namespace}
 	stored := &corev1.Event{}
-	return stored, c.explain(r, c.on(r, c.groups[r.Group].Post()).Body(e).Do(ctx).Into(stored))
+	return stored, explain(r, c.on(r, c.groups[r.Group].Post()).Body(e).Do(ctx).Into(stored))
 }
 
 // PatchEvent changes an event and returns it as the API stored it.

@@ -16,7 +16,7 @@ import (
 // configOf returns the Config of the tests' policies.
 func configOf(t *testing.T, api *kubetest.API) Config {
 	t.Helper()
-	client, err := kube.NewClientFor(&rest.Config{Host: "http://api.example.com", QPS: -1}, api.HTTPClient(), "")
+	client, err := kube.NewClientFor(&rest.Config{Host: "http://api.example.com", QPS: -1}, api.HTTPClient())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,7 @@ func newMemoryAPI() *memoryAPI {
 // client returns a client of this API.
 func (a *memoryAPI) client(t *testing.T) *kube.Client {
 	t.Helper()
-	c, err := kube.NewClientFor(&rest.Config{Host: "http://api.example.com", QPS: -1}, &http.Client{Transport: a}, "")
+	c, err := kube.NewClientFor(&rest.Config{Host: "http://api.example.com", QPS: -1}, &http.Client{Transport: a})
 	if err != nil {
 		t.Fatal(err)
 	}
