@@ -25,7 +25,7 @@ type cluster struct {
 
 // newCluster reads how to reach the API. Nothing is sent yet: a server that
 // cannot reach it starts all the same, and only reports.
-func newCluster(cfg config, reasons []healer.Reason, kubeletRoots ...string) (*cluster, error) {
+func newCluster(cfg config, kubeletRoots ...string) (*cluster, error) {
 	inContainer := os.Getenv("KUBERNETES_SERVICE_HOST") != ""
 	switch {
 	case cfg.standalone:
@@ -46,7 +46,7 @@ func newCluster(cfg config, reasons []healer.Reason, kubeletRoots ...string) (*c
 	}); err != nil {
 		return nil, err
 	}
-	if c.policy, err = policy.New(policy.Config{Cluster: c.api, Reasons: reasons, KubeletRoots: kubeletRoots, DriverGrace: cfg.cluster.driverGrace}); err != nil {
+	if c.policy, err = policy.New(policy.Config{Cluster: c.api, KubeletRoots: kubeletRoots, DriverGrace: cfg.cluster.driverGrace}); err != nil {
 		return nil, err
 	}
 	c.reporter, err = report.New(report.Config{Client: client, Node: cfg.nodeID, Cluster: c.api})

@@ -83,7 +83,7 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	cluster, err := newCluster(cfg, healer.Reasons(), cfg.kubeletRoot, namespace.RealRoots()[cfg.kubeletRoot])
+	cluster, err := newCluster(cfg, cfg.kubeletRoot, namespace.RealRoots()[cfg.kubeletRoot])
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/kube"
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
@@ -81,7 +80,7 @@ func TestStrictestModeCounts(t *testing.T) {
 			},
 		}
 		if said[5] != "" {
-			w.settings = parseSettings(map[string]string{keyMode: said[5]}, healer.Reasons())
+			w.settings = parseSettings(map[string]string{keyMode: said[5]})
 		}
 		r := policy.mode(w)
 		if r.mode != want {

@@ -19,8 +19,6 @@ type Config struct {
 	Cluster *kube.Cluster
 	// KubeletRoots are kubelet's directory as configured and without links.
 	KubeletRoots []string
-	// Reasons are all that settings may name.
-	Reasons []healer.Reason
 	// DriverGrace is how long heals wait for a driver that is not ready.
 	DriverGrace time.Duration
 }
@@ -41,7 +39,7 @@ func New(cfg Config) (*Policy, error) {
 		return nil, errors.New("policy: a cluster and kubelet's root are required, and the driver's grace must not be negative")
 	}
 	p := &Policy{
-		cfg: cfg, cluster: cfg.Cluster, settings: newSettingsStore(cfg.Cluster, cfg.Reasons),
+		cfg: cfg, cluster: cfg.Cluster, settings: newSettingsStore(cfg.Cluster),
 		drivers: newDrivers(), driversChanged: make(chan struct{}, 1),
 	}
 	return p, errors.Join(

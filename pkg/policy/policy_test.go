@@ -8,7 +8,6 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/kube"
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
@@ -24,7 +23,7 @@ func configOf(t *testing.T, api *kubetest.API) Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Config{Cluster: cluster, Reasons: healer.Reasons(), KubeletRoots: []string{kubeletRoot}, DriverGrace: time.Minute}
+	return Config{Cluster: cluster, KubeletRoots: []string{kubeletRoot}, DriverGrace: time.Minute}
 }
 
 // following runs a cluster and its policy in a bubble until all is known that the

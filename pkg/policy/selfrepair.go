@@ -64,7 +64,7 @@ func (s selfRepair) leaves(driver string, reason healer.Reason) bool {
 // parseSelfRepair returns the default, changed by a text in YAML: a driver with the
 // reasons that are left to it, which replace those it has here, or with none, which
 // removes it. With an error it returns the default.
-func parseSelfRepair(text string, reasons []healer.Reason) (selfRepair, error) {
+func parseSelfRepair(text string) (selfRepair, error) {
 	var changes selfRepair
 	if err := yaml.UnmarshalStrict([]byte(text), &changes); err != nil {
 		return defaultSelfRepair(), fmt.Errorf("not a map of drivers to lists of reasons: %w", err)
@@ -72,8 +72,8 @@ func parseSelfRepair(text string, reasons []healer.Reason) (selfRepair, error) {
 	var errs []error
 	for _, driver := range slices.Sorted(maps.Keys(changes)) {
 		for _, reason := range changes[driver] {
-			if !slices.Contains(reasons, reason) {
-				errs = append(errs, fmt.Errorf("driver %q: %q is no reason; the reasons are %s", driver, reason, join(reasons)))
+			if !slices.Contains(healer.Reasons(), reason) {
+				errs = append(errs, fmt.Errorf("driver %q: %q is no reason; the reasons are %s", driver, reason, join(healer.Reasons())))
 			}
 		}
 	}

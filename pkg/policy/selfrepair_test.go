@@ -63,7 +63,7 @@ func TestParseSelfRepair(t *testing.T) {
 		"off by nothing":      {"csi.juicefs.com:", "csi.juicefs.com", healer.Disconnected, false},
 		"several, as a block": {"a:\n- IOError\n- Frozen\nb: []\n", "a", healer.Frozen, true},
 	} {
-		s, err := parseSelfRepair(tc.text, healer.Reasons())
+		s, err := parseSelfRepair(tc.text)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -83,7 +83,7 @@ func TestParseSelfRepairMistakes(t *testing.T) {
 		"a: []\na: [IOError]":                  "already set",
 		"seaweedfs-csi-driver: [\"\"]\nb: [X]": `"X" is no reason`,
 	} {
-		s, err := parseSelfRepair(text, healer.Reasons())
+		s, err := parseSelfRepair(text)
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: got %v, want %q", text, err, says)
 		}

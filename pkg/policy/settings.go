@@ -32,31 +32,31 @@ const (
 // read (docs/policy.md).
 var settingKeys = []struct {
 	name string
-	read func(s *settings, text string, reasons []healer.Reason) error
+	read func(s *settings, text string) error
 }{
-	{keyMode, func(s *settings, text string, _ []healer.Reason) (err error) {
+	{keyMode, func(s *settings, text string) (err error) {
 		s.mode, err = parseMode(text)
 		return err
 	}},
-	{keyLoop, func(s *settings, text string, _ []healer.Reason) (err error) {
+	{keyLoop, func(s *settings, text string) (err error) {
 		s.loop, err = parseLoop(text)
 		return err
 	}},
-	{keySelfRepair, func(s *settings, text string, reasons []healer.Reason) (err error) {
-		s.selfRepair, err = parseSelfRepair(text, reasons)
+	{keySelfRepair, func(s *settings, text string) (err error) {
+		s.selfRepair, err = parseSelfRepair(text)
 		return err
 	}},
-	{keyRestage, func(s *settings, text string, _ []healer.Reason) (err error) {
+	{keyRestage, func(s *settings, text string) (err error) {
 		s.restage, err = parseRestage(text)
 		return err
 	}},
-	{keyWriteWithoutAttachment, func(s *settings, text string, _ []healer.Reason) error {
+	{keyWriteWithoutAttachment, func(s *settings, text string) error {
 		return yaml.UnmarshalStrict([]byte(text), &s.writeWithoutAttachment)
 	}},
-	{keyDriverDaemonSets, func(s *settings, text string, _ []healer.Reason) error {
+	{keyDriverDaemonSets, func(s *settings, text string) error {
 		return yaml.UnmarshalStrict([]byte(text), &s.daemonSets)
 	}},
-	{keyDriverNamespaces, func(s *settings, text string, _ []healer.Reason) (err error) {
+	{keyDriverNamespaces, func(s *settings, text string) (err error) {
 		s.driverNamespaces, err = parseNamespaces(text)
 		return err
 	}},
@@ -89,9 +89,8 @@ func defaultSettings() settings {
 	return settings{mode: modeHeal, selfRepair: defaultSelfRepair()}
 }
 
-// parseSettings reads what it can; reasons are those that exist. With an error nothing
-// is healed.
-func parseSettings(data map[string]string, reasons []healer.Reason) settings {
+// parseSettings reads what it can. With an error nothing is healed.
+func parseSettings(data map[string]string) settings {
 	s := defaultSettings()
 	var errs []error
 	var names []string
@@ -99,7 +98,7 @@ func parseSettings(data map[string]string, reasons []healer.Reason) settings {
 	for _, key := range settingKeys {
 		names, known[key.name] = append(names, key.name), true
 		if text, set := data[key.name]; set {
-			if err := key.read(&s, text, reasons); err != nil {
+			if err := key.read(&s, text); err != nil {
 				errs = append(errs, fmt.Errorf("key %s: %w", key.name, err))
 			}
 		}
@@ -133,7 +132,6 @@ func parseNamespaces(text string) (names []string, err error) {
 // the informer or a read before a step, so that a kill switch counts at once.
 type settingsStore struct {
 	cluster *kube.Cluster
-	reasons []healer.Reason
 
 	mu sync.Mutex
 	// settings are those of parsed, which is nil before the first ConfigMap.
@@ -143,8 +141,8 @@ type settingsStore struct {
 	deleted bool
 }
 
-func newSettingsStore(c *kube.Cluster, reasons []healer.Reason) *settingsStore {
-	return &settingsStore{cluster: c, reasons: reasons, settings: defaultSettings()}
+func newSettingsStore(c *kube.Cluster) *settingsStore {
+	return &settingsStore{cluster: c, settings: defaultSettings()}
 }
 
 // of returns the settings that count for a view.
@@ -188,7 +186,7 @@ func (s *settingsStore) updateLocked(m *corev1.ConfigMap) settings {
 			return s.settings
 		}
 	}
-	now := parseSettings(m.Data, s.reasons)
+	now := parseSettings(m.Data)
 	if now.err != nil {
 		klog.ErrorS(now.err, "Bad settings: nothing is healed until they are right", "configMap", m.Namespace+"/"+m.Name)
 	}

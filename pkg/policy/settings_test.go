@@ -35,7 +35,7 @@ func TestParseSettings(t *testing.T) {
 		"a reason that is none":    {map[string]string{"self-repairing-drivers": "a: [Tired]"}, modeCheck, []string{"key self-repairing-drivers: ", `"Tired"`}},
 		"several things are wrong": {map[string]string{"mode": "x", "y": "", "driver-daemonsets": "- a"}, modeCheck, []string{"key mode: ", "key y: ", "key driver-daemonsets: "}},
 	} {
-		s := parseSettings(tc.data, healer.Reasons())
+		s := parseSettings(tc.data)
 		if s.mode != tc.want || (s.err != nil) != (tc.errs != nil) {
 			t.Errorf("%s: mode %s, %v", name, s.mode, s.err)
 		}
@@ -55,7 +55,7 @@ func TestParseValidSettings(t *testing.T) {
 		"driver-daemonsets":        "a.example.com: storage/a-node\nb.example.com: storage/b-node",
 		"self-repairing-drivers":   "a.example.com: [NotMounted]\ncsi.juicefs.com: []",
 	}
-	s := parseSettings(data, healer.Reasons())
+	s := parseSettings(data)
 	if s.err != nil || s.mode != modeHeal || !slices.Equal(s.writeWithoutAttachment, []string{"local.example.com"}) ||
 		!slices.Equal(s.driverNamespaces, []string{"storage", "kube-system"}) || len(s.daemonSets) != 2 || s.daemonSets["b.example.com"] != "storage/b-node" {
 		t.Errorf("got %+v", s)
@@ -65,7 +65,7 @@ func TestParseValidSettings(t *testing.T) {
 		t.Errorf("left to drivers is %v", s.selfRepair)
 	}
 	data["typo"] = "x"
-	if s := parseSettings(data, healer.Reasons()); s.mode != modeCheck || s.writeWithoutAttachment != nil {
+	if s := parseSettings(data); s.mode != modeCheck || s.writeWithoutAttachment != nil {
 		t.Errorf("beside a typo: %+v", s)
 	}
 }
@@ -98,7 +98,7 @@ func TestLatestSettings(t *testing.T) {
 		api.Remove(theSettings(nil))
 		synctest.Wait()
 		is(modeCheck, "") // a deletion is no permission to heal
-		r := policy.mode(view{settings: parseSettings(map[string]string{keyMode: "bad"}, healer.Reasons())})
+		r := policy.mode(view{settings: parseSettings(map[string]string{keyMode: "bad"})})
 		if err := r.require(modeHeal); err == nil || !strings.Contains(err.Error(), `ConfigMap healer/settings: key mode: "bad"`) {
 			t.Errorf("got %v", err)
 		}
