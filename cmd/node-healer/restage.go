@@ -9,28 +9,19 @@ import (
 )
 
 // newStager returns what says which drivers stage volumes anew, and with what.
-func newStager(cfg config) driver.Stager {
-	if !cfg.standalone {
-		return &clusterStager{noCluster{}}
+func newStager(cfg config, c *cluster) driver.Stager {
+	switch {
+	case cfg.standalone: // everything comes from the call
+	case c != nil:
+		return c.policy
+	default:
+		return noCluster{}
 	}
 	orders := map[string]healer.RestageOrder{}
 	for name, order := range cfg.restageDrivers {
 		orders[name] = healer.RestageOrder(order) // as config checked it
 	}
 	return driver.NewFromCall(orders)
-}
-
-// clusterStager goes by the cluster. It is made before that, whose settings may name the
-// reasons of all providers.
-type clusterStager struct {
-	driver.Stager
-}
-
-// stageBy has the cluster say it, if there is one.
-func stageBy(s driver.Stager, c *cluster) {
-	if later, is := s.(*clusterStager); is && c != nil {
-		later.Stager = c.policy
-	}
 }
 
 // noCluster is the Stager where there is neither an API nor --standalone.

@@ -74,11 +74,6 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	stager := newStager(cfg)
-	providers, err := newProviders(cfg, node, stager)
-	if err != nil {
-		return err
-	}
 	counts, err := newMetrics(pool)
 	if err != nil {
 		return err
@@ -87,7 +82,10 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	stageBy(stager, cluster)
+	providers, err := newProviders(cfg, node, newStager(cfg, cluster))
+	if err != nil {
+		return err
+	}
 	unfollow := cluster.follow(ctx)
 	defer func() { logCut(bounded(ctx, unfollowTimeout, unfollow)) }()
 	engine, err := newEngine(cfg, node, providers, cluster, records, audit)
