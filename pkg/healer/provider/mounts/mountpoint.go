@@ -24,10 +24,7 @@ func judgeMountPoint(c healer.Case, p healer.MountPoint) []healer.Condition {
 	}
 	var found []healer.Condition
 	if p.Stack[0].RootDeleted {
-		found = append(found, healer.Condition{
-			Status: healer.Inaccessible, Reason: healer.StaleFileHandle, MountPoint: p.Path,
-			Message: "the directory that the mount shows was deleted", Advice: adviceRepublish,
-		})
+		found = append(found, conditionAt(p, healer.Inaccessible, healer.StaleFileHandle, adviceRepublish, "the directory that the mount shows was deleted"))
 	}
 	if len(p.Stack) > 1 {
 		found = append(found, stacked(c, p))
@@ -37,16 +34,10 @@ func judgeMountPoint(c healer.Case, p healer.MountPoint) []healer.Condition {
 		if p.Want == nil {
 			advice = adviceWrong
 		}
-		found = append(found, healer.Condition{
-			Status: healer.Inaccessible, Reason: healer.WrongVolumeMounted, MountPoint: p.Path,
-			Message: wrong, Advice: advice,
-		})
+		found = append(found, conditionAt(p, healer.Inaccessible, healer.WrongVolumeMounted, advice, "%s", wrong))
 	}
 	if c.Block && p.Inspect.Kind != host.KindBlock && p.Inspect.Kind != host.KindNone {
-		found = append(found, healer.Condition{
-			Status: healer.Inaccessible, Reason: healer.NotABlockDevice, MountPoint: p.Path,
-			Message: fmt.Sprintf("a raw block volume is expected, and a %s is there", p.Inspect.Kind), Advice: adviceRepublish,
-		})
+		found = append(found, conditionAt(p, healer.Inaccessible, healer.NotABlockDevice, adviceRepublish, "a raw block volume is expected, and a %s is there", p.Inspect.Kind))
 	}
 	return append(found, judgeReadOnlyMount(c, p)...)
 }
@@ -57,23 +48,20 @@ func judgeEmpty(p healer.MountPoint) []healer.Condition {
 		// Many drivers stage nothing, or stage below the path they were given.
 		return nil
 	case p.Role == healer.RoleStaging:
-		return []healer.Condition{{
-			Status: healer.Inaccessible, Reason: healer.StagingNotMounted, MountPoint: p.Path,
-			Message: "the mount recorded there is gone", Advice: adviceRestage,
-		}}
-	default:
-		return []healer.Condition{{
-			Status: healer.Inaccessible, Reason: healer.NotMounted, MountPoint: p.Path,
-			Message: "the path exists and nothing is mounted on it", Advice: adviceRepublish, Acute: true,
-		}}
+		return []healer.Condition{conditionAt(p, healer.Inaccessible, healer.StagingNotMounted, adviceRestage, "the mount recorded there is gone")}
 	}
+	lost := conditionAt(p, healer.Inaccessible, healer.NotMounted, adviceRepublish, "the path exists and nothing is mounted on it")
+	lost.Acute = true
+	return []healer.Condition{lost}
+}
+
+// conditionAt is one of a mount point, and not of the filesystem behind it.
+func conditionAt(p healer.MountPoint, s healer.Status, r healer.Reason, advice, format string, args ...any) healer.Condition {
+	return healer.Condition{Status: s, Reason: r, MountPoint: p.Path, Message: fmt.Sprintf(format, args...), Advice: advice}
 }
 
 func stacked(c healer.Case, p healer.MountPoint) healer.Condition {
-	found := healer.Condition{
-		Status: healer.Degraded, Reason: healer.StackedMounts, MountPoint: p.Path,
-		Message: fmt.Sprintf("%d mounts are stacked on the path", len(p.Stack)), Advice: adviceStacked,
-	}
+	found := conditionAt(p, healer.Degraded, healer.StackedMounts, adviceStacked, "%d mounts are stacked on the path", len(p.Stack))
 	switch {
 	case leftBehind(p):
 		found.Acute = true

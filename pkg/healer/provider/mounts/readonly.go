@@ -32,17 +32,13 @@ func judgeReadOnlyMount(c healer.Case, p healer.MountPoint) []healer.Condition {
 		if !top.Placeholder() {
 			message = "an interrupted rebind may have left copies of the mount in other mount namespaces read-only"
 		}
-		return []healer.Condition{{
-			Status: healer.Degraded, Reason: healer.ReadOnlyFilesystem, MountPoint: p.Path, Acute: true,
-			Message: message, Advice: adviceRepublish,
-		}}
+		unfinished := conditionAt(p, healer.Degraded, healer.ReadOnlyFilesystem, adviceRepublish, "%s", message)
+		unfinished.Acute = true
+		return []healer.Condition{unfinished}
 	case leftBehind(p):
 		return nil // StackedMounts reports it
 	case p.Want != nil && meantWritable(c, p) && top.Attr.Has(host.AttrReadOnly):
-		return []healer.Condition{{
-			Status: healer.Degraded, Reason: healer.ReadOnlyFilesystem, MountPoint: p.Path,
-			Message: "the mount is read-only, recorded was read-write", Advice: adviceRepublish,
-		}}
+		return []healer.Condition{conditionAt(p, healer.Degraded, healer.ReadOnlyFilesystem, adviceRepublish, "the mount is read-only, recorded was read-write")}
 	}
 	return nil
 }

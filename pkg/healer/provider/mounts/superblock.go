@@ -46,7 +46,7 @@ type evaluator struct {
 }
 
 func (ev evaluator) one(s healer.Status, r healer.Reason, advice, format string, args ...any) []healer.Condition {
-	cond := healer.Condition{Status: s, Reason: r, MountPoint: ev.p.Path, Message: fmt.Sprintf(format, args...), Advice: advice}
+	cond := conditionAt(ev.p, s, r, advice, format, args...)
 	if !ev.c.AnswersAlone(ev.p) {
 		cond.Superblock = ev.p.Dev()
 	}
