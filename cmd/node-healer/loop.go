@@ -11,9 +11,6 @@ import (
 	"github.com/csi-addons/node-healer/pkg/watch"
 )
 
-// loopActions are what the values of --loop stand for.
-var loopActions = map[string]watch.Action{policy.LoopOff: watch.Off, policy.LoopObserve: watch.Observe, policy.LoopHeal: watch.Heal}
-
 // watchedNode is the node as the loop needs it.
 type watchedNode struct{ *host.Node }
 
@@ -33,7 +30,7 @@ func newLoop(cfg config, node *host.Node, engine metrics.Counting, m *metrics.Me
 	}
 	loop, err := watch.New(watch.Config{
 		Node: watchedNode{node}, Engine: engine, Publish: server.Publish, Drivers: cfg.drivers, Interval: cfg.checkInterval,
-		Action: func() watch.Action { return loopActions[cluster.loop(cfg)] }, DryRun: cfg.dryRun,
+		Action: func() watch.Action { return watch.Action(cluster.loop(cfg)) }, DryRun: cfg.dryRun,
 		Recovered: m.Recovered,
 	})
 	if err != nil {

@@ -26,14 +26,14 @@ const (
 )
 
 // Action is what the loop does.
-type Action int
+type Action string
 
-// The actions.
+// The actions, by the values of --loop.
 const (
-	Off Action = iota
-	Observe
+	Off     Action = "off"
+	Observe Action = "observe"
 	// Heal also heals what was found to be wrong.
-	Heal
+	Heal Action = "heal"
 )
 
 // healing is what the loop needs to act on sick volumes.
@@ -47,7 +47,7 @@ type healing struct {
 }
 
 func newHealing() healing {
-	return healing{budget: rate.NewLimiter(rate.Every(time.Minute/healsPerMinute), healsBurst), breakers: map[string]*breaker{}, sick: map[string]int{}}
+	return healing{action: Off, budget: rate.NewLimiter(rate.Every(time.Minute/healsPerMinute), healsBurst), breakers: map[string]*breaker{}, sick: map[string]int{}}
 }
 
 // decide takes over what the loop may do now. With more than before, what was left alone
@@ -57,7 +57,7 @@ func (l *Loop) decide() {
 	if now == l.heals.action {
 		return
 	}
-	klog.InfoS("What the loop does changed", "loop", now.String())
+	klog.InfoS("What the loop does changed", "loop", string(now))
 	was := l.heals.action
 	l.heals.action = now
 	if was == Off {
@@ -74,9 +74,6 @@ func (l *Loop) decide() {
 	}
 	l.count()
 }
-
-// String returns the action as --loop has it.
-func (a Action) String() string { return [...]string{Off: "off", Observe: "observe", Heal: "heal"}[a] }
 
 // wants reports whether a volume is to be healed, not only checked, at its next turn.
 func (l *Loop) wants(v *volume) bool {
