@@ -179,7 +179,6 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 		how = v.sick.healed(found, r.report, nil, l.cfg.Interval, now)
 	default:
 		v.sick = before.observe(r.report, v.key.driver, now)
-		v.sick.settle(l.cfg.Interval, now)
 		if v.sick.healable() {
 			v.relapses.sick(now, l.cfg.Interval)
 		}

@@ -54,10 +54,8 @@ type sickness struct {
 	schedule
 	// tries counts all heals that did not help.
 	tries int
-	// forgiven is when it was last tried again because something changed, owed whether
-	// something changed too soon after that.
+	// forgiven is when it is or was last tried again because something changed.
 	forgiven time.Time
-	owed     bool
 	// goneSince is when a check first found nothing of the volume, zero if the last one did.
 	goneSince time.Time
 }
@@ -226,25 +224,16 @@ func (s *schedule) fail(c api.Class) int {
 	return s.failures[kind]
 }
 
-// forgive begins the schedule anew, because something changed; once in an interval, so
-// that a driver that mounts again and again is no reason to heal as often. What changes
-// before counts when the interval is over.
+// forgive begins the schedule anew, because something changed: at once, or an interval
+// after it last did so. A driver that mounts again and again is no reason to heal as often.
 func (s *sickness) forgive(interval time.Duration, now time.Time) {
-	switch {
-	case s == nil:
-	case now.Sub(s.forgiven) < interval:
-		s.owed = true
-	default:
-		s.forgiven, s.owed, s.seen = now, false, 0
-		s.schedule = schedule{}
+	if s == nil || s.forgiven.After(now) { // what changed before waits for the same time
+		return
 	}
-}
-
-// settle forgives what was owed, after a check.
-func (s *sickness) settle(interval time.Duration, now time.Time) {
-	if s != nil && s.owed && now.Sub(s.forgiven) >= interval {
-		seen := s.seen // by checks since the change
-		s.forgive(interval, now)
-		s.seen = seen
+	s.forgiven = later(now, s.forgiven.Add(interval))
+	anew := s.forgiven
+	if s.left == (healer.LeftAlone{}) {
+		anew = earlier(anew, s.notBefore)
 	}
+	s.seen, s.schedule = 0, schedule{notBefore: anew}
 }
