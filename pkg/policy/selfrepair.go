@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"sigs.k8s.io/yaml"
 
@@ -73,7 +72,7 @@ func parseSelfRepair(text string) (selfRepair, error) {
 	for _, driver := range slices.Sorted(maps.Keys(changes)) {
 		for _, reason := range changes[driver] {
 			if !slices.Contains(healer.Reasons(), reason) {
-				errs = append(errs, fmt.Errorf("driver %q: %q is no reason; the reasons are %s", driver, reason, join(healer.Reasons())))
+				errs = append(errs, fmt.Errorf("driver %q: %q is no reason (docs/conditions.md lists them)", driver, reason))
 			}
 		}
 	}
@@ -87,12 +86,4 @@ func parseSelfRepair(text string) (selfRepair, error) {
 		}
 	}
 	return s, nil
-}
-
-func join(reasons []healer.Reason) string {
-	names := make([]string, 0, len(reasons))
-	for _, r := range reasons {
-		names = append(names, string(r))
-	}
-	return strings.Join(names, ", ")
 }
