@@ -3,13 +3,10 @@ package providertest
 import (
 	"errors"
 	"io"
-	"maps"
 	"net"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
@@ -38,17 +35,9 @@ var garbage = "healthy.\n\x1b[2J\x00\xff" + strings.Repeat("%s{]\xc3\x28 ", 1<<1
 // maxOutput is the longest output of a program that the real tools return, in bytes.
 const maxOutput = 4 << 10
 
-// hostileOutput returns what a program may write that says all it knows: its arguments,
-// its environment, its input and a secret of its own. It is cleaned and cut as the real
-// tools do it.
-func hostileOutput(p healer.Program) string {
-	said := append(slices.Concat(p.Args, p.Env), secret)
-	for _, key := range slices.Sorted(maps.Keys(p.Stdin)) {
-		said = append(said, key+"="+p.Stdin[key])
-	}
-	text := strings.Join(said, " ") + strings.Repeat(" %s{]", maxOutput)
-	return printable.Line(text, maxOutput)
-}
+// hostileOutput is what a program may write, a secret of its own among it, cleaned and cut
+// as the real tools do it.
+var hostileOutput = printable.Line(secret+" "+garbage, maxOutput)
 
 // behave sets how the tools answer from now on.
 func (t *Tools) behave(how conduct) {

@@ -84,10 +84,9 @@ func (t *Tools) Run(ctx context.Context, p healer.Program) (output string, err e
 	t.mu.Unlock()
 	switch {
 	case how == garbled:
-		return hostileOutput(p), nil
+		return hostileOutput, nil
 	case how == failing:
-		out := hostileOutput(p)
-		return out, &healer.ExitError{Program: p.Path, Code: 1, Text: out}
+		return hostileOutput, &healer.ExitError{Program: p.Path, Code: 1, Text: hostileOutput}
 	case t.Programs[p.Path] == nil:
 		return "", &fs.PathError{Op: "exec", Path: p.Path, Err: fs.ErrNotExist}
 	default:
