@@ -47,8 +47,6 @@ func (b *breaker) mayBegin(now time.Time, sick int) (ask time.Time, may bool) {
 	return time.Time{}, b.running < max(b.allowed, 1)
 }
 
-func (b *breaker) begin() { b.running++ }
-
 // end takes over how a heal ended.
 func (b *breaker) end(now time.Time, how outcome) {
 	b.running--

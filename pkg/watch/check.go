@@ -57,7 +57,7 @@ func (l *Loop) start(ctx context.Context, v *volume, heals bool, now time.Time) 
 	if heals {
 		do, r.backend = l.cfg.Engine.Heal, v.sick.backend
 		l.heals.running++
-		l.heals.breaker(r.backend).begin()
+		l.heals.breaker(r.backend).running++
 	}
 	paths := l.known.toCheck(v)
 	go func() {

@@ -68,16 +68,14 @@ func (l *Loop) follow(ctx context.Context, mounts []host.VolumeMount) {
 func (l *Loop) happenedTo(e host.SuperblockEvent) {
 	defer l.count() // those left alone may be tried again
 	now := time.Now()
-	if e.Root == "" {
-		for _, v := range l.known.on(e.Dev) {
-			v.changed(now, now, l.cfg.Interval)
-		}
-		return
-	}
+	changed := map[*volume]bool{}
 	for _, m := range l.mounts {
-		if v := l.known.byPath[m.Path]; v != nil && m.Dev == e.Dev && m.Root == e.Root {
-			v.changed(now, now, l.cfg.Interval)
+		if v := l.known.byPath[m.Path]; v != nil && m.Dev == e.Dev && (e.Root == "" || m.Root == e.Root) {
+			changed[v] = true
 		}
+	}
+	for v := range changed {
+		v.changed(now, now, l.cfg.Interval)
 	}
 }
 

@@ -197,16 +197,9 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 	if l.heals.action == Heal && v.sick.healable() {
 		l.planHeal(v, now)
 	}
-	if left != v.sick.leftAlone() {
-		l.logLeft(v)
-	}
-}
-
-// logLeft writes why a volume is left alone from now on, if it is.
-func (l *Loop) logLeft(v *volume) {
-	if left := v.sick.leftAlone(); left != (healer.LeftAlone{}) && left.Reason != healer.DryRun {
+	if now := v.sick.leftAlone(); now != left && now != (healer.LeftAlone{}) && now.Reason != healer.DryRun {
 		klog.InfoS("A sick volume is left alone until something changes", keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver),
-			"because", left.String(), keyError, oneLine(left.Detail), keyFound, oneLine(v.sick.found))
+			"because", now.String(), keyError, oneLine(now.Detail), keyFound, oneLine(v.sick.found))
 	}
 }
 

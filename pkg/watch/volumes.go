@@ -74,8 +74,6 @@ type volumes struct {
 	byPath map[string]*volume
 	// mounts has the mounts stacked on each path.
 	mounts map[string][]mountID
-	// devs has the paths of each superblock.
-	devs map[host.Dev][]string
 }
 
 func newVolumes() volumes {
@@ -131,18 +129,17 @@ func (vs *volumes) mountsAre(list []host.VolumeMount) (changed []*volume, unknow
 		}
 	}
 	vs.mounts = make(map[string][]mountID, len(before))
-	vs.devs = make(map[host.Dev][]string, len(vs.devs))
 	stayed := map[host.Dev]bool{}
 	for _, m := range list {
 		id := mountID{m.ID, m.Dev}
 		vs.mounts[m.Path] = append(vs.mounts[m.Path], id)
-		vs.devs[m.Dev] = append(vs.devs[m.Dev], m.Path)
 		stayed[m.Dev] = stayed[m.Dev] || there[id]
 	}
-	for dev := range vs.devs {
-		// Its events are to be followed. One whose mounts are all new is another one that
-		// got the same number: the kernel gives out the lowest that is free.
-		unknown = unknown || !stayed[dev]
+	for _, wasThere := range stayed {
+		// A superblock whose mounts are all new is another one than that which had the same
+		// number before: the kernel gives out the lowest that is free. Its events are to be
+		// followed.
+		unknown = unknown || !wasThere
 	}
 	differs := map[*volume]bool{}
 	for path, ids := range vs.mounts {
@@ -159,16 +156,6 @@ func (vs *volumes) mountsAre(list []host.VolumeMount) (changed []*volume, unknow
 	unknown = unknown || differs[nil]
 	delete(differs, nil)
 	return slices.Collect(maps.Keys(differs)), unknown
-}
-
-// on returns the volumes that a superblock is mounted for.
-func (vs *volumes) on(dev host.Dev) (found []*volume) {
-	for _, path := range vs.devs[dev] {
-		if v := vs.byPath[path]; v != nil && !slices.Contains(found, v) {
-			found = append(found, v)
-		}
-	}
-	return found
 }
 
 // first returns the volume that is due first and not being checked; nil for none.
