@@ -34,7 +34,7 @@ func TestOpinionOfHealth(t *testing.T) {
 		text    string
 	}{
 		"degraded":       {[]*csi.VolumeHealth_VolumeHealthEntry{entry(degraded, "Slow", "late")}, healer.Degraded, "driver d.example.com says: Slow (late)"},
-		"the worst wins": {[]*csi.VolumeHealth_VolumeHealthEntry{entry(degraded, "Slow", "late"), entry(lost, "Gone", "bad blocks."), entry(inaccessible, "Away", "x")}, healer.DataLoss, "driver d.example.com says: Gone (bad blocks), Away (x), and 1 more"},
+		"the worst wins": {[]*csi.VolumeHealth_VolumeHealthEntry{entry(degraded, "Slow", "late"), entry(lost, "Gone", "bad blocks."), entry(inaccessible, "Away", "x")}, healer.DataLoss, "driver d.example.com says: Gone (bad blocks) and 2 more"},
 		"later statuses": {[]*csi.VolumeHealth_VolumeHealthEntry{entry(99, "New", "x"), entry(0, "Unset", "x"), entry(degraded, "Slow", "")}, healer.Degraded, "driver d.example.com says: Slow (no text)"},
 		"hostile":        {[]*csi.VolumeHealth_VolumeHealthEntry{entry(degraded, "Slow\x1b[2J", "\nkey="+secret+" pool="+parameter+"\u202e")}, healer.Degraded, "driver d.example.com says: Slow [2J (key=the-secret pool=the-parameter)"},
 		"long":           {[]*csi.VolumeHealth_VolumeHealthEntry{entry(degraded, "Slow", strings.Repeat("ä", 1000))}, healer.Degraded, "driver d.example.com says: Slow (" + strings.Repeat("ä", 78) + "…)"},

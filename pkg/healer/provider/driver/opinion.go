@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -121,9 +120,6 @@ var statuses = map[csi.VolumeHealthErrorType]healer.Status{
 	csi.VolumeHealthErrorType_DATA_LOSS:    healer.DataLoss,
 }
 
-// maxEntries is how many entries of a driver are quoted, the worst first.
-const maxEntries = 2
-
 func (p *Provider) askHealth(ctx context.Context, c healer.Case, conn *connection) (*Opinion, error) {
 	target, staged := p.paths(c)
 	req := &csi.NodeGetVolumeHealthRequest{VolumeId: c.Volume.ID, VolumePublishPath: target, StagingTargetPath: staged}
@@ -140,15 +136,12 @@ func (p *Provider) askHealth(ctx context.Context, c healer.Case, conn *connectio
 	if len(entries) == 0 {
 		return nil, nil //nolint:nilnil // nothing is wrong
 	}
-	slices.SortStableFunc(entries, func(a, b *csi.VolumeHealth_VolumeHealthEntry) int { return int(b.GetStatus()) - int(a.GetStatus()) })
-	var texts []string
-	for _, e := range entries[:min(len(entries), maxEntries)] {
-		texts = append(texts, fmt.Sprintf("%s (%s)", clean(e.GetReason(), maxName), clean(e.GetMessage(), maxText)))
+	worst := slices.MaxFunc(entries, func(a, b *csi.VolumeHealth_VolumeHealthEntry) int { return int(a.GetStatus()) - int(b.GetStatus()) })
+	text := fmt.Sprintf("%s%s (%s)", conn.says(), clean(worst.GetReason(), maxName), clean(worst.GetMessage(), maxText))
+	if more := len(entries) - 1; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
 	}
-	if more := len(entries) - len(texts); more > 0 {
-		texts = append(texts, fmt.Sprintf("and %d more", more))
-	}
-	return &Opinion{Status: statuses[entries[0].GetStatus()], Text: conn.says() + strings.Join(texts, ", ")}, nil
+	return &Opinion{Status: statuses[worst.GetStatus()], Text: text}, nil
 }
 
 func (c *connection) says() string {
