@@ -108,12 +108,10 @@ func (j judgement) processName(d host.FUSEDaemon) string {
 func (j judgement) waiting() string {
 	before, after := j.connection.before, j.connection.after
 	switch {
-	case before < 0 || after < 0:
+	case before <= 0 || after < 0:
 		return fmt.Sprintf("%d requests waited when the probe gave up", j.sb.Answer.Waiting)
 	case before > after:
 		return fmt.Sprintf("%d requests waited, and after %s %d", before, drainTime, after)
-	case before == 0:
-		return fmt.Sprintf("%d requests waited when the probe gave up, none now", j.sb.Answer.Waiting)
 	default:
 		return fmt.Sprintf("%d requests wait, and none was answered within %s", after, drainTime)
 	}
