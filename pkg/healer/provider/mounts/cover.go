@@ -36,16 +36,12 @@ func (p Provider) cover(c healer.Case, mp healer.MountPoint) healer.Step {
 	if len(mp.Stack) >= healer.MaxCovered {
 		why = fmt.Sprintf("%d dead mounts are stacked there already; %s", len(mp.Stack), adviceRepublish)
 	}
-	if s.Refused = why; why != "" {
-		return s
-	}
 	if was := mp.Want; was != nil { // an interrupted step has made it private
 		plan.Private = was.Propagation.Shared == 0 && was.Propagation.Master == 0
 		plan.Shared = was.Propagation.Shared != 0
 	}
 	plan.Covers = mp.Stack[0]
-	s.Run = func(ctx context.Context, revalidate func(context.Context) error) error {
+	return offered(s, why, func(ctx context.Context, revalidate func(context.Context) error) error {
 		return p.host.Cover(ctx, plan, revalidate)
-	}
-	return s
+	})
 }

@@ -55,13 +55,9 @@ func (p Provider) replace(c healer.Case, mp healer.MountPoint) healer.Step {
 	if !p.host.CanReplace() {
 		why = healer.ReplaceNotSupported
 	}
-	if s.Refused = why; why != "" {
-		return s
-	}
-	s.Run = func(ctx context.Context, revalidate func(context.Context) error) error {
+	return offered(s, why, func(ctx context.Context, revalidate func(context.Context) error) error {
 		return p.host.Replace(ctx, plan, mp.Stack[0], revalidate)
-	}
-	return s
+	})
 }
 
 // planReplace returns what a replacement would do, or why there must be none. The dead
@@ -175,19 +171,16 @@ func (p Provider) unmountDeadTop(c healer.Case, mp healer.MountPoint) healer.Ste
 	s := healer.Step{
 		Name: StepUnmountDeadTop, MountPoint: mp, Cost: healer.Replace, Heals: append(slices.Clone(deadReasons), healer.StackedMounts), Source: staged.Dev(),
 	}
+	why := ""
 	switch {
 	case below.Dev == top.Dev && below.Root == top.Root:
 		// Dead as well: once it is alone it is replaced.
 	case below.Dev != staged.Dev():
-		s.Refused = "what the dead mount hides is not the staged filesystem"
+		why = "what the dead mount hides is not the staged filesystem"
 	case below.Root != top.Root:
-		s.Refused = "what the dead mount hides shows another directory"
+		why = "what the dead mount hides shows another directory"
 	}
-	if s.Refused != "" {
-		return s
-	}
-	s.Run = func(ctx context.Context, revalidate func(context.Context) error) error {
+	return offered(s, why, func(ctx context.Context, revalidate func(context.Context) error) error {
 		return p.host.UnmountDeadTop(ctx, top, below, revalidate)
-	}
-	return s
+	})
 }

@@ -51,15 +51,18 @@ func (p Provider) rebind(c healer.Case, mp healer.MountPoint) healer.Step {
 	if len(mp.Stack) > 1 {
 		plan.Covers = mp.Stack[1]
 	}
-	s.Refused = why
-	if why != "" {
-		return s
-	}
-	s.Run = func(ctx context.Context, revalidate func(context.Context) error) error {
+	return offered(s, why, func(ctx context.Context, revalidate func(context.Context) error) error {
 		if len(mp.Stack) > 0 {
 			return p.host.Finish(ctx, plan, mp.Stack[0], revalidate)
 		}
 		return p.host.Rebind(ctx, plan, revalidate)
+	})
+}
+
+// offered returns a step that runs so, or that is refused if there is a reason.
+func offered(s healer.Step, refused string, run func(ctx context.Context, revalidate func(context.Context) error) error) healer.Step {
+	if s.Refused = refused; refused == "" {
+		s.Run = run
 	}
 	return s
 }
