@@ -165,22 +165,14 @@ func reasons(r healer.Report) string {
 
 func oneLine(text string) string { return printable.Line(text, logTextBytes) }
 
-// lastErrors keep one error, however often it is met, to one line of the log.
-type lastErrors struct{ last map[string]string }
-
-func (e *lastErrors) report(what string, err error) {
+// logOnce writes a line when what went wrong is another error than the last time.
+func (l *Loop) logOnce(what string, err error) {
 	text := ""
 	if err != nil {
 		text = oneLine(err.Error())
 	}
-	if e.last[what] == text {
-		return
-	}
-	if e.last == nil {
-		e.last = map[string]string{}
-	}
-	e.last[what] = text
-	if text != "" {
+	before := l.logged[what]
+	if l.logged[what] = text; text != "" && text != before {
 		klog.InfoS(what, keyError, text)
 	}
 }

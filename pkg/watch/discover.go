@@ -15,7 +15,7 @@ import (
 // whose mounts changed.
 func (l *Loop) look(start time.Time) {
 	mounts, err := l.cfg.Node.VolumeMounts()
-	l.errors.report("Cannot read the mount table", err)
+	l.logOnce("Cannot read the mount table", err)
 	now, since := time.Now(), start
 	if start.Sub(l.listenAt) < listenGap { // what changed may have waited for this look
 		since = l.lookedAt
@@ -88,7 +88,7 @@ func (l *Loop) learn(d discovery) {
 	l.discovering = false
 	l.mayDiscover = now.Add(max(discoverGap, maxShare*d.took))
 	l.discoverAt = later(l.discoverAt, l.mayDiscover)
-	l.errors.report("Cannot list this node's volumes", d.err)
+	l.logOnce("Cannot list this node's volumes", d.err)
 	paths := slices.DeleteFunc(d.paths, func(p host.VolumePath) bool { return !l.serves(p) })
 	if d.err != nil {
 		l.discoverAt = now.Add(max(retryDiscovery, maxShare*d.took))

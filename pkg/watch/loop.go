@@ -112,8 +112,9 @@ type Loop struct {
 	lookedAt time.Time
 	// listenAt is when the mount table may be looked at again.
 	listenAt time.Time
-	errors   lastErrors
-	heals    healing
+	// logged has the last error of what went wrong; empty: it went right since.
+	logged map[string]string
+	heals  healing
 	// asked has who wants to know the states; ended is closed when Run returns.
 	asked chan chan<- States
 	ended chan struct{}
@@ -136,6 +137,7 @@ func New(cfg Config) (*Loop, error) {
 		heals:   newHealing(),
 		asked:   make(chan chan<- States),
 		ended:   make(chan struct{}),
+		logged:  map[string]string{},
 	}
 	l.searched.Store(time.Now().UnixNano())
 	return l, nil
