@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 )
 
@@ -50,12 +51,12 @@ func (p *Policy) Loop(flag string) string {
 	if s.err != nil || !p.cluster.KnowsSettings() {
 		return atMostObserve(flag)
 	}
-	labels, known := p.cluster.NodeLabels()
+	node, known := p.cluster.NodeLabels()
 	for _, r := range s.loop {
 		if len(r.NodeSelector) > 0 && !known {
 			return atMostObserve(flag)
 		}
-		if hasAll(labels, r.NodeSelector) {
+		if labels.SelectorFromSet(r.NodeSelector).Matches(labels.Set(node)) {
 			return r.Loop
 		}
 	}
@@ -67,13 +68,4 @@ func atMostObserve(loop string) string {
 		return LoopObserve
 	}
 	return loop
-}
-
-func hasAll(labels, wanted map[string]string) bool {
-	for name, value := range wanted {
-		if has, set := labels[name]; !set || has != value {
-			return false
-		}
-	}
-	return true
 }

@@ -28,23 +28,6 @@ func TestParseLoop(t *testing.T) {
 	}
 }
 
-func TestHasAll(t *testing.T) {
-	labels := map[string]string{"a": "b", "c": ""}
-	for _, tc := range []struct {
-		wanted map[string]string
-		want   bool
-	}{
-		{nil, true},
-		{map[string]string{"a": "b", "c": ""}, true},
-		{map[string]string{"a": "c"}, false},
-		{map[string]string{"d": ""}, false},
-	} {
-		if got := hasAll(labels, tc.wanted); got != tc.want {
-			t.Errorf("%v: %v", tc.wanted, got)
-		}
-	}
-}
-
 // The first rule that fits the node counts, else the flag; settings that cannot be read
 // let the loop observe at most.
 func TestLoopByNode(t *testing.T) {
@@ -57,6 +40,7 @@ func TestLoopByNode(t *testing.T) {
 	}{
 		"no settings":      {"", nil, LoopHeal, LoopHeal},
 		"a canary":         {canary, map[string]string{"canary": "true"}, LoopObserve, LoopHeal},
+		"no such label":    {"- {nodeSelector: {canary: \"\"}, loop: heal}", map[string]string{"other": ""}, LoopObserve, LoopObserve},
 		"another node":     {canary, map[string]string{"canary": "false"}, LoopObserve, LoopObserve},
 		"the first counts": {canary + "\n- loop: off", nil, LoopHeal, LoopOff},
 		"bad settings":     {"- loop: mend", nil, LoopHeal, LoopObserve},
