@@ -216,7 +216,7 @@ func TestEvents(t *testing.T) {
 			},
 		},
 		"left alone for what the conditions say": {
-			[]healer.Report{left("", "what is wrong with it keeps changing")},
+			[]healer.Report{left("", "nothing is to be tried")},
 			[]string{"VolumeAbnormal x1: text 0"},
 		},
 		"a permission is missing": {
