@@ -8,6 +8,7 @@ RUN go mod download
 COPY Makefile ./
 COPY cmd cmd
 COPY pkg pkg
+COPY internal internal
 # healerctl explains what they say.
 COPY docs docs
 ARG VERSION=unknown

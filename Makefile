@@ -94,7 +94,7 @@ test-full: ## the same with storms, soak and floods, all kinds at every instant,
 
 .PHONY: unit
 unit: ## tests of the packages, commands, manifests and pages
-	$(TEST) -timeout 10m ./pkg/... ./cmd/... ./deploy/... ./docs/...
+	$(TEST) -timeout 10m ./pkg/... ./internal/... ./cmd/... ./deploy/... ./docs/...
 	$(TEST) -run 'TestPage|TestFeatures|TestTable' ./test/kernels
 
 .PHONY: integration

@@ -117,7 +117,7 @@ var (
 	// anchorless is what GitHub leaves out of a heading's anchor.
 	anchorless = regexp.MustCompile(`[^a-z0-9 _-]`)
 	// ours are paths of this repository; policy.md quotes some of others.
-	ours   = regexp.MustCompile("`((?:pkg|cmd|test|deploy|\\.ci)/[A-Za-z0-9_./-]+)`")
+	ours   = regexp.MustCompile("`((?:pkg|internal|cmd|test|deploy|\\.ci)/[A-Za-z0-9_./-]+)`")
 	fences = regexp.MustCompile("(?s)```.*?```")
 )
 
@@ -171,7 +171,7 @@ func TestPaths(t *testing.T) {
 // directory.
 func TestFilesInArchitecture(t *testing.T) {
 	var files []string
-	for _, top := range []string{"cmd", "pkg"} {
+	for _, top := range []string{"cmd", "pkg", "internal"} {
 		err := filepath.WalkDir(filepath.Join(root, top), func(path string, _ fs.DirEntry, err error) error {
 			files = append(files, filepath.Base(path))
 			return err
@@ -186,7 +186,7 @@ func TestFilesInArchitecture(t *testing.T) {
 	}
 	for _, m := range named {
 		if !slices.Contains(files, m[1]) {
-			t.Errorf("architecture.md names %s, which is neither below pkg nor below cmd", m[1])
+			t.Errorf("architecture.md names %s, which is not below pkg, internal or cmd", m[1])
 		}
 	}
 }
@@ -196,7 +196,7 @@ func TestFilesInArchitecture(t *testing.T) {
 func TestPagesThatTheCodeNames(t *testing.T) {
 	page := regexp.MustCompile(`docs/[a-z-]+\.md`)
 	missing := map[string]string{}
-	for _, top := range []string{"cmd", "deploy", "pkg", "test", "Makefile", ".golangci.yml"} {
+	for _, top := range []string{"cmd", "deploy", "pkg", "internal", "test", "Makefile", ".golangci.yml"} {
 		err := filepath.WalkDir(filepath.Join(root, top), func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || !entry.Type().IsRegular() { // the chart links to directories
 				return err

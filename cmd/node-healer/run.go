@@ -15,7 +15,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
 	"github.com/csi-addons/node-healer/pkg/state"
 	"github.com/csi-addons/node-healer/pkg/watch"
-	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/internal/worker"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/internal/worker"
 )
 
 func TestClassify(t *testing.T) {

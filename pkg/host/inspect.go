@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 

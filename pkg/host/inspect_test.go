@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/internal/worker"
 )
 
 // newNode makes a node whose kubelet root is a new directory.

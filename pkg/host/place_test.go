@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/mount"
-	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/internal/worker"
 )
 
 // A step that nobody wants any more asks no worker for anything.

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/internal/worker"
 )
 
 // probes keeps at most one worker at each storage. Callers that come while one is at

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 

@@ -3,7 +3,7 @@ package host
 import (
 	"context"
 
-	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 

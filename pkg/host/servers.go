@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/csi-addons/node-healer/pkg/mount"
-	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/internal/worker"
 )
 
 // serverOf returns the storage that stands for the server of an NFS mount. Mounts whose

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/internal/worker"
 )
 
 // hang mounts a FUSE filesystem whose daemon reads every request and answers none:

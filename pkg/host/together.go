@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/internal/worker"
 )
 
 // fakeEngine answers what it is told to.

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/csi-addons/node-healer/pkg/mount"
-	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/internal/worker"
 )
 
 // On NFS a mount of the dead one's superblock may be good: only its peers go with it.

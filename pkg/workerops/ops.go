@@ -1,6 +1,6 @@
 package workerops
 
-import "github.com/csi-addons/node-healer/pkg/worker"
+import "github.com/csi-addons/node-healer/internal/worker"
 
 // The operations.
 var (

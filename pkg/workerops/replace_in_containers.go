@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/mount"
-	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/internal/worker"
 )
 
 // Containers have mounts of their own, in mount namespaces of their own: what is

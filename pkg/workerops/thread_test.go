@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/pkg/mount"
-	"github.com/csi-addons/node-healer/pkg/worker"
+	"github.com/csi-addons/node-healer/internal/worker"
 )
 
 // Two descriptors on one mount agree, and two mounts differ.
