@@ -157,7 +157,7 @@ bench: deps kubernetes ## measure the ratios of docs/performance.md (root); BENC
 	BENCH='$(BENCH)' bin/bench -test.timeout 25m
 
 # Tests build with the tag `faults`: what differs with it is checked too.
-FAULTS := $(addsuffix /...,./cmd/node-healer ./pkg/workerops)
+FAULTS := $(addsuffix /...,./cmd/node-healer ./internal/ops)
 
 .PHONY: vet
 vet: ## go vet

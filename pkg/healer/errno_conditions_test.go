@@ -5,8 +5,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 func ofWrite(sb host.Superblock) (ConditionRow, bool) {
@@ -40,8 +40,8 @@ func TestConditionsOfErrnos(t *testing.T) {
 		"a daemon is gone":             {ConditionOfProbe, probed("fuse.glusterfs", syscall.ENOTCONN), Disconnected, true},
 		"a disk is gone":               {ConditionOfProbe, onDisk("statx", syscall.ENXIO), DeviceMissing, false},
 		"ENXIO without a disk":         {ConditionOfProbe, probed("fuse", syscall.ENXIO), IOError, true},
-		"a read of the disk":           {ConditionOfProbe, onDisk(workerops.OpReadDevice, syscall.EIO), DeviceReadError, false},
-		"a read of a disk that is off": {ConditionOfProbe, onDisk(workerops.OpReadDevice, syscall.ENODEV), DeviceMissing, false},
+		"a read of the disk":           {ConditionOfProbe, onDisk(ops.OpReadDevice, syscall.EIO), DeviceReadError, false},
+		"a read of a disk that is off": {ConditionOfProbe, onDisk(ops.OpReadDevice, syscall.ENODEV), DeviceMissing, false},
 		"a probe of a read-only one":   {ConditionOfProbe, probed("ext4", syscall.EROFS), IOError, true},
 		"a write to a read-only one":   {ofWrite, written(syscall.EROFS), ReadOnlyFilesystem, false},
 		"a write that failed":          {ofWrite, written(syscall.EIO), IOError, true},

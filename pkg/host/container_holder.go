@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/mount"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // Holder is a process of a pod that has a superblock mounted in the mount namespace
@@ -30,7 +30,7 @@ func (n *Node) Holder(ctx context.Context, podUID string, dev Dev) (*Holder, err
 	if err != nil {
 		return nil, err
 	}
-	ofPod := slices.DeleteFunc(slices.Clone(walk.Containers), func(c workerops.Container) bool { return c.PodUID != podUID || c.PID == 0 })
+	ofPod := slices.DeleteFunc(slices.Clone(walk.Containers), func(c ops.Container) bool { return c.PodUID != podUID || c.PID == 0 })
 	return n.holder(ctx, dev, ofPod)
 }
 
@@ -40,7 +40,7 @@ func (n *Node) HolderAt(ctx context.Context, m ContainerMount) *Holder {
 	if m.PodUID == "" {
 		return nil
 	}
-	h, err := n.holder(ctx, m.Mount.Dev, []workerops.Container{m.container()})
+	h, err := n.holder(ctx, m.Mount.Dev, []ops.Container{m.container()})
 	if err != nil {
 		return nil
 	}
@@ -48,11 +48,11 @@ func (n *Node) HolderAt(ctx context.Context, m ContainerMount) *Holder {
 }
 
 // holder returns the first of the containers that has the superblock mounted.
-func (n *Node) holder(ctx context.Context, dev Dev, all []workerops.Container) (found *Holder, err error) {
+func (n *Node) holder(ctx context.Context, dev Dev, all []ops.Container) (found *Holder, err error) {
 	// The pidfds first, so that everything seen is true of the processes that they refer
 	// to.
 	var held []*Holder
-	var of []workerops.Container
+	var of []ops.Container
 	for _, c := range all {
 		if h := Hold(c.PID); h != nil {
 			held, of = append(held, h), append(of, c)

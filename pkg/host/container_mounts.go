@@ -8,9 +8,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/workerops"
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 type (
@@ -41,9 +41,9 @@ func (c ContainerMount) Path() string {
 	return path.Join("/proc", strconv.Itoa(c.PID), "root", c.Mount.Path)
 }
 
-func (c ContainerMount) container() workerops.Container {
-	return workerops.Container{
-		Workload: workerops.Workload{PodUID: c.PodUID, ContainerID: c.ContainerID, Dir: c.cgroup}, PID: c.PID, Namespace: c.Namespace,
+func (c ContainerMount) container() ops.Container {
+	return ops.Container{
+		Workload: ops.Workload{PodUID: c.PodUID, ContainerID: c.ContainerID, Dir: c.cgroup}, PID: c.PID, Namespace: c.Namespace,
 	}
 }
 
@@ -109,7 +109,7 @@ func (n *Node) InContainers(ctx context.Context, pods []string, q MountQuery) (f
 	if walk.Cut {
 		found.Unverified = append(found.Unverified, Unverified{Why: WhyScanCut})
 	}
-	var of []workerops.Container
+	var of []ops.Container
 	for _, c := range walk.Containers {
 		if pods != nil && !slices.Contains(pods, c.PodUID) {
 			continue
@@ -130,7 +130,7 @@ func (n *Node) InContainers(ctx context.Context, pods []string, q MountQuery) (f
 }
 
 // addMounts adds the mounts of containers that are wanted.
-func (n *Node) addMounts(ctx context.Context, of []workerops.Container, q MountQuery, found *Containers) error {
+func (n *Node) addMounts(ctx context.Context, of []ops.Container, q MountQuery, found *Containers) error {
 	if len(of) == 0 {
 		return nil
 	}
@@ -155,12 +155,12 @@ func (n *Node) addMounts(ctx context.Context, of []workerops.Container, q MountQ
 	return nil
 }
 
-func (f *Containers) unverified(c workerops.Container, why Why, detail string) {
+func (f *Containers) unverified(c ops.Container, why Why, detail string) {
 	f.Unverified = append(f.Unverified, Unverified{PodUID: c.PodUID, ContainerID: c.ContainerID, Started: c.Started, Why: why, Detail: detail})
 }
 
 // mountsIn returns the wanted mounts of a container that are topmost at their paths.
-func (n *Node) mountsIn(c workerops.Container, of workerops.MountsOf, q MountQuery) (found []ContainerMount) {
+func (n *Node) mountsIn(c ops.Container, of ops.MountsOf, q MountQuery) (found []ContainerMount) {
 	table := NewTable(of.Mounts)
 	for _, m := range of.Mounts {
 		if !q.Wants(m) || n.kubelet.Layout(m.Path).Kind != LayoutOther {
@@ -176,11 +176,11 @@ func (n *Node) mountsIn(c workerops.Container, of workerops.MountsOf, q MountQue
 }
 
 // mountsOf reads mounts of containers.
-func (n *Node) mountsOf(ctx context.Context, of []workerops.Container, q MountQuery) ([]workerops.MountsOf, error) {
-	ask := workerops.MountsQuery{Of: of, Wanted: q, Limit: maxInNamespace}
-	var found []workerops.MountsOf
+func (n *Node) mountsOf(ctx context.Context, of []ops.Container, q MountQuery) ([]ops.MountsOf, error) {
+	ask := ops.MountsQuery{Of: of, Wanted: q, Limit: maxInNamespace}
+	var found []ops.MountsOf
 	err := n.probes.unlessStuck(namespaces, func() (err error) {
-		found, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Mounts, ask)
+		found, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.Mounts, ask)
 		return err
 	})
 	if err == nil && len(found) != len(of) {

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/mount"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 const podUID = "0d6a1c2e-1111-4222-8333-9444aaaa5555"
@@ -21,7 +21,7 @@ const podUID = "0d6a1c2e-1111-4222-8333-9444aaaa5555"
 var ofVolume = MountQuery{Superblocks: []Dev{{Major: 0, Minor: 50}}}
 
 // entries are what a worker gives of a mount table.
-func entries(t *testing.T, text string) (of workerops.MountsOf) {
+func entries(t *testing.T, text string) (of ops.MountsOf) {
 	t.Helper()
 	err := mount.Visit(strings.NewReader(text), func(m mount.Mount) error {
 		m.ID = uint64(1000 + m.OldID)
@@ -49,7 +49,7 @@ func TestMountsInAContainer(t *testing.T) {
 		"another one":          {root + "2 1 0:51 / /data rw - fuse.x src rw\n", nil},
 		"none":                 {"", nil},
 	} {
-		found := n.mountsIn(workerops.Container{}, entries(t, tc.table), ofVolume)
+		found := n.mountsIn(ops.Container{}, entries(t, tc.table), ofVolume)
 		var got []string
 		for _, m := range found {
 			below := []int{}
@@ -66,7 +66,7 @@ func TestMountsInAContainer(t *testing.T) {
 
 func TestWhatIsKnownOfAContainersMount(t *testing.T) {
 	n := &Node{kubelet: Kubelet{Root: "/k"}}
-	c := workerops.Container{Workload: workerops.Workload{PodUID: podUID, ContainerID: strings.Repeat("c", 64), Dir: "kubepods/x"}, PID: 10, Namespace: 4711}
+	c := ops.Container{Workload: ops.Workload{PodUID: podUID, ContainerID: strings.Repeat("c", 64), Dir: "kubepods/x"}, PID: 10, Namespace: 4711}
 	found := n.mountsIn(c, entries(t, "1 0 0:20 / / rw - overlay overlay rw\n2 1 0:50 /sub /data ro,nosuid master:7 - fuse.x src rw\n"), ofVolume)
 	if len(found) != 1 {
 		t.Fatalf("%+v", found)
@@ -146,30 +146,30 @@ func TestSharingOf(t *testing.T) {
 func TestSwapOfAPlan(t *testing.T) {
 	source := Mount{ID: 8, OldID: 80, Path: "/k/mount"}
 	dead := Mount{ID: 7, OldID: 70, Path: "/data", Attr: AttrNoExec}
-	plain := workerops.Swap{
-		Source: workerops.Source{Path: "/k/mount", Mount: mount.Ref{ID: 8, OldID: 80}}, Attr: AttrNoExec, Before: unix.MS_PRIVATE,
+	plain := ops.Swap{
+		Source: ops.Source{Path: "/k/mount", Mount: mount.Ref{ID: 8, OldID: 80}}, Attr: AttrNoExec, Before: unix.MS_PRIVATE,
 	}
 	shares := func(s Sharing) func(*ContainerSwap) { return func(p *ContainerSwap) { p.Sharing = s } }
 	for name, tc := range map[string]struct {
 		change func(*ContainerSwap)
-		want   func(*workerops.Swap)
+		want   func(*ops.Swap)
 	}{
-		"private":     {func(*ContainerSwap) {}, func(*workerops.Swap) {}},
-		"a directory": {func(p *ContainerSwap) { p.Sub = "a/b" }, func(s *workerops.Swap) { s.Source.Sub = "a/b" }},
-		"slave":       {shares(SharingSlave), func(s *workerops.Swap) { s.Before = unix.MS_SLAVE }},
-		"shared":      {shares(SharingOwn), func(s *workerops.Swap) { s.After = unix.MS_SHARED }},
-		"slave and shared": {shares(SharingSlaveOwn), func(s *workerops.Swap) {
+		"private":     {func(*ContainerSwap) {}, func(*ops.Swap) {}},
+		"a directory": {func(p *ContainerSwap) { p.Sub = "a/b" }, func(s *ops.Swap) { s.Source.Sub = "a/b" }},
+		"slave":       {shares(SharingSlave), func(s *ops.Swap) { s.Before = unix.MS_SLAVE }},
+		"shared":      {shares(SharingOwn), func(s *ops.Swap) { s.After = unix.MS_SHARED }},
+		"slave and shared": {shares(SharingSlaveOwn), func(s *ops.Swap) {
 			s.Before, s.After = unix.MS_SLAVE, unix.MS_SHARED
 		}},
-		"unbindable":      {shares(SharingUnbindable), func(s *workerops.Swap) { s.After = unix.MS_UNBINDABLE }},
-		"a peer":          {shares(SharingPeer), func(s *workerops.Swap) { s.Join = true }},
-		"nobody knows":    {shares(SharingUnknown), func(*workerops.Swap) {}},
-		"shut down":       {func(p *ContainerSwap) { p.Ended = true }, func(s *workerops.Swap) { s.Ended = true }},
-		"stale":           {func(p *ContainerSwap) { p.Stale = true }, func(s *workerops.Swap) { s.Stale = true }},
-		"interrupted":     {func(p *ContainerSwap) { p.Ours = Mount{ID: 9, OldID: 90} }, func(s *workerops.Swap) { s.Ours = mount.Ref{ID: 9, OldID: 90} }},
-		"beneath a stray": {func(p *ContainerSwap) { p.Stray = Mount{ID: 9, OldID: 90} }, func(s *workerops.Swap) { s.Stray = mount.Ref{ID: 9, OldID: 90} }},
+		"unbindable":      {shares(SharingUnbindable), func(s *ops.Swap) { s.After = unix.MS_UNBINDABLE }},
+		"a peer":          {shares(SharingPeer), func(s *ops.Swap) { s.Join = true }},
+		"nobody knows":    {shares(SharingUnknown), func(*ops.Swap) {}},
+		"shut down":       {func(p *ContainerSwap) { p.Ended = true }, func(s *ops.Swap) { s.Ended = true }},
+		"stale":           {func(p *ContainerSwap) { p.Stale = true }, func(s *ops.Swap) { s.Stale = true }},
+		"interrupted":     {func(p *ContainerSwap) { p.Ours = Mount{ID: 9, OldID: 90} }, func(s *ops.Swap) { s.Ours = mount.Ref{ID: 9, OldID: 90} }},
+		"beneath a stray": {func(p *ContainerSwap) { p.Stray = Mount{ID: 9, OldID: 90} }, func(s *ops.Swap) { s.Stray = mount.Ref{ID: 9, OldID: 90} }},
 		// Of what was left the attributes are not those that it is to have.
-		"read-only": {func(p *ContainerSwap) { p.Attr = AttrReadOnly }, func(s *workerops.Swap) { s.Attr = AttrReadOnly }},
+		"read-only": {func(p *ContainerSwap) { p.Attr = AttrReadOnly }, func(s *ops.Swap) { s.Attr = AttrReadOnly }},
 	} {
 		p := ContainerSwap{Container: ContainerMount{Mount: dead}, Source: source, Attr: AttrNoExec}
 		tc.change(&p)
@@ -192,7 +192,7 @@ func TestGuarded(t *testing.T) {
 }
 
 // containerOf names a process as the walk over all processes does.
-func containerOf(t *testing.T, pid int) workerops.Container {
+func containerOf(t *testing.T, pid int) ops.Container {
 	t.Helper()
 	cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
@@ -202,7 +202,7 @@ func containerOf(t *testing.T, pid int) workerops.Container {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return workerops.Container{Workload: workerops.WorkloadIn(string(cgroup)), PID: pid, Namespace: info.Sys().(*syscall.Stat_t).Ino}
+	return ops.Container{Workload: ops.WorkloadIn(string(cgroup)), PID: pid, Namespace: info.Sys().(*syscall.Stat_t).Ino}
 }
 
 // devAt returns the superblock that a process has mounted at a path.
@@ -224,7 +224,7 @@ func TestProbeInContainer(t *testing.T) {
 	pid, end := propagatedMounts(t, `mount -t tmpfs x "$1"; mount -t tmpfs y "$1"`, []string{at})
 	c := containerOf(t, pid)
 	var found Containers
-	err := n.addMounts(t.Context(), []workerops.Container{c}, MountQuery{Superblocks: []Dev{devAt(t, pid, at)}}, &found)
+	err := n.addMounts(t.Context(), []ops.Container{c}, MountQuery{Superblocks: []Dev{devAt(t, pid, at)}}, &found)
 	if err != nil || len(found.Mounts) != 1 || found.Mounts[0].PID != pid || len(found.Mounts[0].Below) != 1 || found.Mounts[0].Mount.Source != "y" {
 		t.Fatalf("%+v, %v", found, err)
 	}
@@ -257,7 +257,7 @@ func TestProbeInContainer(t *testing.T) {
 	if errs := n.ReplaceInContainers(context.Background(), []ContainerSwap{{Container: m, Source: m.Mount}}); len(errs) != 1 || errs[0] == nil || !strings.Contains(errs[0].Error(), "has ended") {
 		t.Errorf("replace where it has ended: %v", errs)
 	}
-	if err := n.addMounts(t.Context(), []workerops.Container{c}, ofVolume, &found); err != nil || len(found.Mounts) != 1 || len(found.Unverified) != 0 {
+	if err := n.addMounts(t.Context(), []ops.Container{c}, ofVolume, &found); err != nil || len(found.Mounts) != 1 || len(found.Unverified) != 0 {
 		t.Errorf("mounts where it has ended: %+v, %v", found, err)
 	}
 }
@@ -270,8 +270,8 @@ func TestMoreMountsThanAreInspected(t *testing.T) {
 	script := `mount -t tmpfs x "$1"; i=0; while [ $i -lt "$2" ]; do mkdir "$1/$i"; mount --bind "$1" "$1/$i"; i=$((i+1)); done`
 	few, _ := propagatedMounts(t, script, []string{at, fmt.Sprint(maxInNamespace - 1)})
 	many, _ := propagatedMounts(t, script, []string{at, fmt.Sprint(maxInNamespace)})
-	var all []workerops.Container
-	in := func(pid int, pod string) workerops.Container {
+	var all []ops.Container
+	in := func(pid int, pod string) ops.Container {
 		c := containerOf(t, pid)
 		c.PodUID = pod
 		return c

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // ContainerProbe is the result of a probe of a container's mount, through its own path.
@@ -89,9 +89,9 @@ func (n *Node) probeInContainer(ctx context.Context, m ContainerMount) Container
 		}
 		at, first = n.probes.join(s, Mount{})
 	}
-	var a workerops.InContainerResult
+	var a ops.InContainerResult
 	err := n.atServer(ctx, m.Mount, func() (err error) {
-		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.ProbeInContainer, m.target())
+		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.ProbeInContainer, m.target())
 		return err
 	})
 	quiet := timedOut(ctx, err)

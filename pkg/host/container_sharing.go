@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
+	"github.com/csi-addons/node-healer/internal/ops"
 )
 
 // Sharing says how a container's mount shares mount events, and with whom
@@ -68,13 +68,13 @@ var propagationOf = map[Sharing]struct{ before, after uint64 }{
 	SharingUnbindable: {after: unix.MS_UNBINDABLE},
 }
 
-func (p ContainerSwap) swap() workerops.Swap {
+func (p ContainerSwap) swap() ops.Swap {
 	propagation := propagationOf[p.Sharing]
 	if propagation.before == 0 {
 		propagation.before = unix.MS_PRIVATE
 	}
-	return workerops.Swap{
-		Source: workerops.Source{Path: p.Source.Path, Mount: p.Source.Ref(), Sub: p.Sub},
+	return ops.Swap{
+		Source: ops.Source{Path: p.Source.Path, Mount: p.Source.Ref(), Sub: p.Sub},
 		Attr:   p.Attr, Before: propagation.before, After: propagation.after, Join: p.Sharing == SharingPeer,
 		Ended: p.Ended, Stale: p.Stale,
 		Ours: p.Ours.Ref(), Stray: p.Stray.Ref(), Covers: p.Covers.Ref(), Superblock: p.Covers.Dev,

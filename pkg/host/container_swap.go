@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // ContainerSwap says what comes instead of a mount in a container.
@@ -36,7 +36,7 @@ type ContainerSwap struct {
 // returns an error, or nil, for each: nil means that the container's own path answered.
 func (n *Node) ReplaceInContainers(ctx context.Context, plans []ContainerSwap) []error {
 	errs := make([]error, len(plans))
-	q := workerops.ReplaceInContainersQuery{Budget: n.cfg.StepTimeout / 2}
+	q := ops.ReplaceInContainersQuery{Budget: n.cfg.StepTimeout / 2}
 	for _, p := range plans {
 		t := p.Container.target()
 		t.Swap = p.swap()
@@ -61,17 +61,17 @@ func (n *Node) ReplaceInContainers(ctx context.Context, plans []ContainerSwap) [
 }
 
 // inContainer asks one worker, with a thread for each namespace.
-func (n *Node) inContainer(ctx context.Context, q workerops.ReplaceInContainersQuery) ([]workerops.InContainerResult, error) {
+func (n *Node) inContainer(ctx context.Context, q ops.ReplaceInContainersQuery) ([]ops.InContainerResult, error) {
 	const perNamespace = 50 * time.Millisecond // most take a hundredth of it
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout+time.Duration(len(q.Targets))*perNamespace)
 	defer cancel()
-	results, err := worker.Call(call, n.cfg.Pool, workerops.ReplaceInContainers, q)
+	results, err := worker.Call(call, n.cfg.Pool, ops.ReplaceInContainers, q)
 	if err == nil && len(results) != len(q.Targets) {
 		err = errors.New("the worker left out a container")
 	}
 	return results, err
 }
 
-func (c ContainerMount) target() workerops.InContainerTarget {
-	return workerops.InContainerTarget{PID: c.PID, Namespace: c.Namespace, Path: c.Mount.Path, Mount: c.Mount.Ref(), Attr: c.Mount.Attr}
+func (c ContainerMount) target() ops.InContainerTarget {
+	return ops.InContainerTarget{PID: c.PID, Namespace: c.Namespace, Path: c.Mount.Path, Mount: c.Mount.Ref(), Attr: c.Mount.Attr}
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // walks makes one walk over all processes at a time: when a daemon that served many
@@ -42,11 +42,11 @@ func (w *walks[A]) all(ctx context.Context, n *Node, at storage, walk func() (A,
 }
 
 // walkContainers finds the containers that run.
-func (n *Node) walkContainers(ctx context.Context) (workerops.ContainersAnswer, error) {
-	return n.containers.all(ctx, n, containerWalk, func() (last workerops.ContainersAnswer, err error) {
+func (n *Node) walkContainers(ctx context.Context) (ops.ContainersAnswer, error) {
+	return n.containers.all(ctx, n, containerWalk, func() (last ops.ContainersAnswer, err error) {
 		for tries := 0; tries == 0 || err == nil && last.Cut && tries < 2; tries++ { // a busy node may have cut one short
 			err = n.probes.unlessStuck(namespaces, func() (err error) {
-				last, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Containers, workerops.ContainersQuery{Budget: n.cfg.ProbeTimeout / 2})
+				last, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.Containers, ops.ContainersQuery{Budget: n.cfg.ProbeTimeout / 2})
 				return err
 			})
 		}

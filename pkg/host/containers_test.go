@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
+	"github.com/csi-addons/node-healer/internal/ops"
 )
 
 // When a daemon that served many volumes dies, all are asked about at once.
 func TestWalksAreSharedByThoseWhoWait(t *testing.T) {
 	realKernel(t)
 	n, _ := newNode(t)
-	known := workerops.ContainersAnswer{Containers: []workerops.Container{{Workload: workerops.Workload{PodUID: podUID}, Foreign: true}}}
+	known := ops.ContainersAnswer{Containers: []ops.Container{{Workload: ops.Workload{PodUID: podUID}, Foreign: true}}}
 	n.containers.last, n.containers.began = known, time.Now().Add(time.Hour) // one that began after it was asked for
 	found, err := n.InContainers(t.Context(), []string{podUID}, ofVolume)
 	if err != nil || len(found.Unverified) != 1 {
@@ -29,8 +29,8 @@ func TestWalksAreSharedByThoseWhoWait(t *testing.T) {
 func TestInContainers(t *testing.T) {
 	realKernel(t)
 	n, _ := newNode(t)
-	in := func(pod, id string) workerops.Workload { return workerops.Workload{PodUID: pod, ContainerID: id} }
-	n.containers.last = workerops.ContainersAnswer{Cut: true, Containers: []workerops.Container{
+	in := func(pod, id string) ops.Workload { return ops.Workload{PodUID: pod, ContainerID: id} }
+	n.containers.last = ops.ContainersAnswer{Cut: true, Containers: []ops.Container{
 		{Workload: in(podUID, "a"), Foreign: true, Started: time.Second},
 		{Workload: in(podUID, ""), Sandbox: "runsc", Started: time.Minute},
 		{Workload: in("other", "b"), Foreign: true},
@@ -81,21 +81,21 @@ func TestHolder(t *testing.T) {
 	before := countFDs(t)
 	for name, tc := range map[string]struct {
 		dev    Dev
-		change func(*workerops.Container)
+		change func(*ops.Container)
 		want   bool
 	}{
 		"mounted":           {dev: dev, want: true},
 		"another device":    {dev: Dev{Major: dev.Major, Minor: dev.Minor + 1000}},
-		"another namespace": {dev: dev, change: func(c *workerops.Container) { c.Namespace++ }},
-		"another container": {dev: dev, change: func(c *workerops.Container) { c.Dir += "x" }},
-		"another pod":       {dev: dev, change: func(c *workerops.Container) { c.PodUID = podUID }},
-		"has ended":         {dev: dev, change: func(c *workerops.Container) { c.PID = ended.Process.Pid }},
+		"another namespace": {dev: dev, change: func(c *ops.Container) { c.Namespace++ }},
+		"another container": {dev: dev, change: func(c *ops.Container) { c.Dir += "x" }},
+		"another pod":       {dev: dev, change: func(c *ops.Container) { c.PodUID = podUID }},
+		"has ended":         {dev: dev, change: func(c *ops.Container) { c.PID = ended.Process.Pid }},
 	} {
 		asked := c
 		if tc.change != nil {
 			tc.change(&asked)
 		}
-		h, err := n.holder(t.Context(), tc.dev, []workerops.Container{asked})
+		h, err := n.holder(t.Context(), tc.dev, []ops.Container{asked})
 		if err != nil || (h != nil) != tc.want {
 			t.Errorf("%s: %+v, %v", name, h, err)
 		}
@@ -109,7 +109,7 @@ func TestHolder(t *testing.T) {
 	if after := countFDs(t); after > before+4 { // of the pool
 		t.Errorf("%d descriptors, before %d", after, before)
 	}
-	h, err := n.holder(t.Context(), dev, []workerops.Container{c})
+	h, err := n.holder(t.Context(), dev, []ops.Container{c})
 	if err != nil || h == nil {
 		t.Fatal(h, err)
 	}

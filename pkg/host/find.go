@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // maxAsked bounds the files of kubelet's that one worker call reads, maxPublished the
@@ -74,13 +74,13 @@ func (n *Node) mounted(table Table) (asks []PathQuery) {
 // unmounted returns the paths of pods' volumes at which nothing is mounted; devices is
 // kubelet's directory for raw block volumes, empty to leave them out. Where directories are
 // unread there may be more.
-func (n *Node) unmounted(ctx context.Context, table Table, devices string) (asks []PathQuery, unread []workerops.UnreadPath, err error) {
+func (n *Node) unmounted(ctx context.Context, table Table, devices string) (asks []PathQuery, unread []ops.UnreadPath, err error) {
 	pods := n.kubelet.Root + "/pods"
-	var published workerops.PublishedAnswer
+	var published ops.PublishedAnswer
 	disk := storageUnder(table, pods)
 	disk.root = "paths" // as for all that is asked of kubelet's own disk
 	err = n.probes.unlessStuck(disk, func() (err error) {
-		published, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Published, workerops.PublishedQuery{Pods: pods, Devices: devices, Max: maxPublished})
+		published, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.Published, ops.PublishedQuery{Pods: pods, Devices: devices, Max: maxPublished})
 		return err
 	})
 	for _, v := range published.Volumes {

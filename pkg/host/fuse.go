@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // FUSEDaemons are the processes that serve a FUSE superblock.
@@ -26,7 +26,7 @@ type FUSEDaemons struct {
 }
 
 // FUSEDaemon is one process.
-type FUSEDaemon = workerops.FUSEDaemon
+type FUSEDaemon = ops.FUSEDaemon
 
 // FUSEDaemons finds who serves a superblock. It touches no volume.
 func (n *Node) FUSEDaemons(ctx context.Context, dev Dev) (FUSEDaemons, error) {
@@ -48,10 +48,10 @@ func (n *Node) FUSEDaemons(ctx context.Context, dev Dev) (FUSEDaemons, error) {
 }
 
 // walkDaemons finds the daemons of all connections.
-func (n *Node) walkDaemons(ctx context.Context) (workerops.FUSEDaemonsAnswer, error) {
-	last, err := n.daemons.all(ctx, n, daemonWalk, func() (workerops.FUSEDaemonsAnswer, error) {
-		q := workerops.FUSEDaemonsQuery{Known: n.daemons.last.Known, Budget: n.cfg.ProbeTimeout / 2}
-		return worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.FUSEDaemons, q)
+func (n *Node) walkDaemons(ctx context.Context) (ops.FUSEDaemonsAnswer, error) {
+	last, err := n.daemons.all(ctx, n, daemonWalk, func() (ops.FUSEDaemonsAnswer, error) {
+		q := ops.FUSEDaemonsQuery{Known: n.daemons.last.Known, Budget: n.cfg.ProbeTimeout / 2}
+		return worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.FUSEDaemons, q)
 	})
 	if errors.Is(err, worker.ErrLeft) { // the walk skipped a process that blocked it
 		err = nil
@@ -68,7 +68,7 @@ func (n *Node) FUSEWaiting(ctx context.Context, dev Dev) int {
 	defer cancel()
 	waiting := -1
 	_ = n.probes.serialize(call, fusectl, func() error { // without an answer nothing is known
-		text, err := worker.Call(call, n.cfg.Pool, workerops.ReadFile, workerops.ReadFileQuery{
+		text, err := worker.Call(call, n.cfg.Pool, ops.ReadFile, ops.ReadFileQuery{
 			Dir: fusectl.root, Name: fmt.Sprintf("%d/waiting", dev.FUSEConnection()), Limit: maxWaiting,
 		})
 		if number, parseErr := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && parseErr == nil {
@@ -121,7 +121,7 @@ func (n *Node) abortFUSE(ctx context.Context, plan AbortPlan, checkOnly bool, re
 				return err
 			}
 		}
-		_, err := worker.Call(call, n.cfg.Pool, workerops.AbortFUSE, workerops.AbortFUSEQuery{
+		_, err := worker.Call(call, n.cfg.Pool, ops.AbortFUSE, ops.AbortFUSEQuery{
 			Path: plan.Mount.Path, Mount: plan.Mount.Ref(), Superblock: plan.Mount.Dev,
 			Paths: plan.Paths, Pods: plan.Pods, CheckOnly: checkOnly,
 		})

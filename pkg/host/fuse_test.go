@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
+	"github.com/csi-addons/node-healer/internal/ops"
 )
 
 func TestUnitOf(t *testing.T) {
@@ -21,11 +21,11 @@ func TestUnitOf(t *testing.T) {
 		"/user.slice/user-0.slice/user@0.service/app.slice/": "user@0.service",
 		"/docker/0123456789ab":                               "",
 	} {
-		if got := (FUSEDaemon{Workload: workerops.Workload{Dir: cgroup}}).Unit(); got != want {
+		if got := (FUSEDaemon{Workload: ops.Workload{Dir: cgroup}}).Unit(); got != want {
 			t.Errorf("%q: %q, want %q", cgroup, got, want)
 		}
 	}
-	if got := (FUSEDaemon{Workload: workerops.Workload{PodUID: "uid", Dir: "/kubepods.slice/x.scope"}}).Unit(); got != "" {
+	if got := (FUSEDaemon{Workload: ops.Workload{PodUID: "uid", Dir: "/kubepods.slice/x.scope"}}).Unit(); got != "" {
 		t.Errorf("in a pod: %q", got)
 	}
 }

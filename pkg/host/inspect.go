@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // InspectQuery asks about paths and one superblock.
@@ -92,7 +92,7 @@ func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
 	query, known := n.pathQueries(q)
 	whole := n.probeOf(*q.Probe)
 	query.Probe = whole
-	var a workerops.InspectAnswer
+	var a ops.InspectAnswer
 	for range 2 {
 		var waiting int
 		var err error
@@ -131,7 +131,7 @@ func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
 
 // askProbe has a worker make a probe of a mount. Without an answer, waiting is the number of
 // requests that a FUSE daemon has not answered, 0 for unknown.
-func (n *Node) askProbe(ctx context.Context, m Mount, routine bool, q workerops.InspectQuery) (a workerops.InspectAnswer, waiting int, err error) {
+func (n *Node) askProbe(ctx context.Context, m Mount, routine bool, q ops.InspectQuery) (a ops.InspectAnswer, waiting int, err error) {
 	a, answered := n.askTogether(ctx, storageOf(m), routine, q)
 	if answered {
 		return a, 0, nil
@@ -146,7 +146,7 @@ func (n *Node) askProbe(ctx context.Context, m Mount, routine bool, q workerops.
 }
 
 // inspection joins the answer of a probe with what it was not asked for again.
-func (n *Node) inspection(m Mount, asked *workerops.ProbeQuery, a workerops.ProbeAnswer) Inspection {
+func (n *Node) inspection(m Mount, asked *ops.ProbeQuery, a ops.ProbeAnswer) Inspection {
 	in := Inspection{
 		Answer: Answer{
 			Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed,

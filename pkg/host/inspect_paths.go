@@ -6,7 +6,7 @@ import (
 	"maps"
 	"syscall"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
+	"github.com/csi-addons/node-healer/internal/ops"
 )
 
 // PathQuery asks about one path.
@@ -99,7 +99,7 @@ func (n *Node) inspectPaths(ctx context.Context, q InspectQuery) (Inspection, er
 	for s, paths := range on {
 		some := InspectQuery{Paths: paths, ParentsOnly: q.ParentsOnly}
 		query, known := n.pathQueries(some)
-		var a workerops.InspectAnswer
+		var a ops.InspectAnswer
 		ask := func() (err error) {
 			a, err = n.ask(ctx, s, q.Routine, query)
 			return err
@@ -134,12 +134,12 @@ func (n *Node) lastKnown(q InspectQuery, err error) (Inspection, error) {
 
 // pathQueries returns a worker's query for the paths, and what is cached of kubelet's
 // files for them.
-func (n *Node) pathQueries(q InspectQuery) (workerops.InspectQuery, []volDataFile) {
-	query := workerops.InspectQuery{Paths: make([]workerops.PathQuery, len(q.Paths))}
+func (n *Node) pathQueries(q InspectQuery) (ops.InspectQuery, []volDataFile) {
+	query := ops.InspectQuery{Paths: make([]ops.PathQuery, len(q.Paths))}
 	known := make([]volDataFile, len(q.Paths))
 	for i, p := range q.Paths {
 		ask := &query.Paths[i]
-		*ask = workerops.PathQuery{VolData: p.VolData, ParentOnly: q.ParentsOnly}
+		*ask = ops.PathQuery{VolData: p.VolData, ParentOnly: q.ParentsOnly}
 		if !p.Mounted {
 			ask.Path = p.Path
 		}
@@ -154,7 +154,7 @@ func (n *Node) pathQueries(q InspectQuery) (workerops.InspectQuery, []volDataFil
 // errNoVolData is what ails a torn file.
 var errNoVolData = errors.New("no valid JSON")
 
-func (n *Node) pathInfos(q InspectQuery, query workerops.InspectQuery, known []volDataFile, a workerops.InspectAnswer) map[string]PathInfo {
+func (n *Node) pathInfos(q InspectQuery, query ops.InspectQuery, known []volDataFile, a ops.InspectAnswer) map[string]PathInfo {
 	infos := make(map[string]PathInfo, len(q.Paths))
 	for i, p := range q.Paths {
 		got := a.Paths[i]

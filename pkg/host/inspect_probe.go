@@ -4,13 +4,13 @@ import (
 	"path"
 	"strings"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/mount"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // probeOf returns the query for a probe of the mount's superblock. With a block
 // device below it, one block of that is read too: a filesystem answers from memory.
-func (n *Node) probeOf(m Mount) *workerops.ProbeQuery {
+func (n *Node) probeOf(m Mount) *ops.ProbeQuery {
 	q := n.deviceOf(m)
 	q.Path = m.Path
 	if m.FSType != "btrfs" {
@@ -42,15 +42,15 @@ func (n *Node) fewBeside(m Mount) bool {
 }
 
 // deviceOf returns a query that reads the device below a mount, if it has one.
-func (n *Node) deviceOf(m Mount) workerops.ProbeQuery {
+func (n *Node) deviceOf(m Mount) ops.ProbeQuery {
 	if m.Dev.Major == 0 {
-		return workerops.ProbeQuery{} // btrfs tells by its source
+		return ops.ProbeQuery{} // btrfs tells by its source
 	}
 	name := n.cfg.Sysfs.Name(m.Dev)
 	if name == "" {
-		return workerops.ProbeQuery{}
+		return ops.ProbeQuery{}
 	}
-	return workerops.ProbeQuery{Device: "/dev/" + name, DeviceMajor: m.Dev.Major, DeviceMinor: m.Dev.Minor}
+	return ops.ProbeQuery{Device: "/dev/" + name, DeviceMajor: m.Dev.Major, DeviceMinor: m.Dev.Minor}
 }
 
 // onDevice reports whether the mount's device number may be a block device: anonymous

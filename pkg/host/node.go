@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // Config says how a Node reads its host.
@@ -43,8 +43,8 @@ type Node struct {
 	// rdevs are the device numbers that no mount table shows: of device nodes and of btrfs.
 	rdevs      cache[storage, Dev]
 	devices    devices
-	containers walks[workerops.ContainersAnswer]
-	daemons    walks[workerops.FUSEDaemonsAnswer]
+	containers walks[ops.ContainersAnswer]
+	daemons    walks[ops.FUSEDaemonsAnswer]
 	booted     time.Time
 	moved      []movedRoot
 }

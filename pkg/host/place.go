@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/workerops"
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // RebindPlan says which staged mount goes where, and how it ends up there.
@@ -36,7 +36,7 @@ type RebindPlan struct {
 
 // CanReplace reports whether the kernel can put a mount beneath another one (Linux
 // 6.5).
-func (n *Node) CanReplace() bool { return workerops.CanMoveBeneath() }
+func (n *Node) CanReplace() bool { return ops.CanMoveBeneath() }
 
 // CanCover reports whether the kernel can put a mount on top of another one at least
 // (Linux 5.2).
@@ -44,7 +44,7 @@ func (n *Node) CanCover() bool { return mount.CanMove() }
 
 // Rebind puts a clone of the staged mount on an empty mount point.
 func (n *Node) Rebind(ctx context.Context, plan RebindPlan, revalidate func(context.Context) error) error {
-	return n.place(ctx, plan, workerops.PlaceQuery{Position: workerops.OnDirectory}, revalidate)
+	return n.place(ctx, plan, ops.PlaceQuery{Position: ops.OnDirectory}, revalidate)
 }
 
 // Replace puts a clone of the staged mount in the place of a dead one, which is alone
@@ -52,21 +52,21 @@ func (n *Node) Rebind(ctx context.Context, plan RebindPlan, revalidate func(cont
 func (n *Node) Replace(ctx context.Context, plan RebindPlan, dead Mount, revalidate func(context.Context) error) error {
 	d := deadMount(dead)
 	d.Ended, d.Stale = plan.Ended, plan.Stale
-	return n.place(ctx, plan, workerops.PlaceQuery{Position: workerops.Beneath, Dead: d}, revalidate)
+	return n.place(ctx, plan, ops.PlaceQuery{Position: ops.Beneath, Dead: d}, revalidate)
 }
 
 // Cover puts a clone of the staged mount on top of a dead one, plan.Covers, where
 // the kernel cannot put it beneath.
 func (n *Node) Cover(ctx context.Context, plan RebindPlan, revalidate func(context.Context) error) error {
-	return n.place(ctx, plan, workerops.PlaceQuery{Position: workerops.OnTop, Dead: deadMount(plan.Covers)}, revalidate)
+	return n.place(ctx, plan, ops.PlaceQuery{Position: ops.OnTop, Dead: deadMount(plan.Covers)}, revalidate)
 }
 
 // place puts a clone at its position. It is read-only until it is alone there and the
 // mount point is still wanted.
-func (n *Node) place(ctx context.Context, plan RebindPlan, q workerops.PlaceQuery, revalidate func(context.Context) error) error {
-	q.Source = workerops.Source{Path: plan.Staged.Path, Mount: plan.Staged.Ref(), Sub: plan.Sub}
+func (n *Node) place(ctx context.Context, plan RebindPlan, q ops.PlaceQuery, revalidate func(context.Context) error) error {
+	q.Source = ops.Source{Path: plan.Staged.Path, Mount: plan.Staged.Ref(), Sub: plan.Sub}
 	q.Target = plan.Target
-	a, err := step(ctx, n, workerops.Place, q)
+	a, err := step(ctx, n, ops.Place, q)
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (n *Node) place(ctx context.Context, plan RebindPlan, q workerops.PlaceQuer
 	switch {
 	case err == nil:
 		return n.finalize(ctx, plan, a.Mount)
-	case q.Position == workerops.Beneath:
+	case q.Position == ops.Beneath:
 		// The dead mount is off, and a bare directory would be worse than the placeholder:
 		// nothing can be written or deleted through that.
 		return fmt.Errorf("%w; a read-only mount stays at the mount point", err)
@@ -98,7 +98,7 @@ func (n *Node) Finish(ctx context.Context, plan RebindPlan, placeholder Mount, r
 }
 
 func (n *Node) finalize(ctx context.Context, plan RebindPlan, placed mount.Ref) error {
-	q := workerops.FinalizeQuery{
+	q := ops.FinalizeQuery{
 		Target: plan.Target,
 		Mount:  placed,
 		Attr:   plan.Attr,
@@ -112,7 +112,7 @@ func (n *Node) finalize(ctx context.Context, plan RebindPlan, placed mount.Ref) 
 	if plan.Shared {
 		q.Propagation = unix.MS_SHARED
 	}
-	a, err := step(ctx, n, workerops.Finalize, q)
+	a, err := step(ctx, n, ops.Finalize, q)
 	switch {
 	case err != nil:
 		return err
@@ -135,7 +135,7 @@ func (n *Node) UnmountDuplicate(ctx context.Context, placeholder Mount, revalida
 }
 
 func (n *Node) unmountDuplicate(ctx context.Context, target string, m mount.Ref) error {
-	_, err := step(ctx, n, workerops.UnmountDuplicate, workerops.UnmountDuplicateQuery{Target: target, Mount: m})
+	_, err := step(ctx, n, ops.UnmountDuplicate, ops.UnmountDuplicateQuery{Target: target, Mount: m})
 	return err
 }
 
@@ -146,11 +146,11 @@ func (n *Node) UnmountDeadTop(ctx context.Context, dead, below Mount, revalidate
 	}
 	d := deadMount(dead)
 	d.Stale = IsNFS(dead.FSType)
-	_, err := step(ctx, n, workerops.UnmountDeadTop, workerops.UnmountDeadTopQuery{Target: dead.Path, Dead: d, Below: below.Ref()})
+	_, err := step(ctx, n, ops.UnmountDeadTop, ops.UnmountDeadTopQuery{Target: dead.Path, Dead: d, Below: below.Ref()})
 	return err
 }
 
-func deadMount(m Mount) workerops.Dead { return workerops.Dead{Mount: m.Ref(), Superblock: m.Dev} }
+func deadMount(m Mount) ops.Dead { return ops.Dead{Mount: m.Ref(), Superblock: m.Dev} }
 
 // step has a worker do one half of a step.
 func step[Q, A any](ctx context.Context, n *Node, op worker.Op[Q, A], q Q) (A, error) {

@@ -6,15 +6,15 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 type (
 	// Program is one run of a program, without a shell.
-	Program = workerops.ProgramQuery
+	Program = ops.ProgramQuery
 	// ProgramResult is what a program left.
-	ProgramResult = workerops.ProgramAnswer
+	ProgramResult = ops.ProgramAnswer
 )
 
 // RunProgram runs a program until it has ended. Right before ctx ends its worker kills
@@ -23,7 +23,7 @@ func (n *Node) RunProgram(ctx context.Context, p Program) (ProgramResult, error)
 	end, _ := ctx.Deadline()
 	left := time.Until(end)
 	p.Deadline = end.Add(-min(left/4, time.Second))
-	a, err := worker.Call(ctx, n.cfg.Pool, workerops.RunProgram, p)
+	a, err := worker.Call(ctx, n.cfg.Pool, ops.RunProgram, p)
 	if err == nil && a.Late {
 		err = fmt.Errorf("%s was killed: %w", p.Path, context.DeadlineExceeded)
 	}

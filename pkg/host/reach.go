@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // maxReached is how many addresses of one name are asked.
@@ -56,11 +56,11 @@ func (n *Node) reach(ctx context.Context, a netip.AddrPort) error {
 	if a.Addr().Zone() != "" {
 		return fmt.Errorf("%s is an address of one network interface, which is not asked", a)
 	}
-	q := workerops.ReachQuery{IP: a.Addr().AsSlice(), Port: int(a.Port())}
+	q := ops.ReachQuery{IP: a.Addr().AsSlice(), Port: int(a.Port())}
 	if n.cfg.Namespace.File() != nil {
 		q.Namespace = "/proc/1/ns/net"
 	}
-	_, err := worker.Call(ctx, n.cfg.Pool, workerops.Reach, q)
+	_, err := worker.Call(ctx, n.cfg.Pool, ops.Reach, q)
 	return inTime(ctx, err)
 }
 

@@ -3,8 +3,8 @@ package host
 import (
 	"context"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // ReadFile reads at most limit bytes of a regular file beneath a directory of the host,
@@ -12,7 +12,7 @@ import (
 // the same file, no other one does.
 func (n *Node) ReadFile(ctx context.Context, dir, name string, limit int) (text []byte, err error) {
 	err = n.probes.unlessStuck(storage{root: "file " + dir + "\x00" + name}, func() error {
-		text, err = worker.Call(ctx, n.cfg.Pool, workerops.ReadFile, workerops.ReadFileQuery{Dir: dir, Name: name, Limit: limit})
+		text, err = worker.Call(ctx, n.cfg.Pool, ops.ReadFile, ops.ReadFileQuery{Dir: dir, Name: name, Limit: limit})
 		return inTime(ctx, err)
 	})
 	return text, err

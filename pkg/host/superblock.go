@@ -5,7 +5,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
+	"github.com/csi-addons/node-healer/internal/ops"
 )
 
 // Superblock is one mounted filesystem instance with what is known of it.
@@ -50,9 +50,9 @@ func StateOf(m Mount) Superblock {
 
 type (
 	// Space is how much is left on a filesystem.
-	Space = workerops.Space
+	Space = ops.Space
 	// OpenedDevice is what an open block device says of itself.
-	OpenedDevice = workerops.DeviceAnswer
+	OpenedDevice = ops.DeviceAnswer
 )
 
 // Write is the result of a write that leaves no name behind.
@@ -104,4 +104,4 @@ func (a Answer) String() string {
 }
 
 // OfDevice reports whether it was the device that failed, and not the filesystem on it.
-func (a Answer) OfDevice() bool { return a.Op == workerops.OpReadDevice }
+func (a Answer) OfDevice() bool { return a.Op == ops.OpReadDevice }

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
+	"github.com/csi-addons/node-healer/internal/ops"
 )
 
 // A process that ends is told once, what is not followed any more never, and nothing is
@@ -140,12 +140,12 @@ func TestFollowAfterAWalkThatMissesProcesses(t *testing.T) {
 	e.mu.Unlock()
 	n.daemons.began = time.Now().Add(time.Hour) // no walk is made
 	for _, tc := range []struct {
-		walk workerops.FUSEDaemonsAnswer
+		walk ops.FUSEDaemonsAnswer
 		want int
 	}{
-		{workerops.FUSEDaemonsAnswer{Cut: true}, 1},
-		{workerops.FUSEDaemonsAnswer{Unread: 1, Daemons: []workerops.FUSEDaemon{{Connection: served.FUSEConnection(), PID: newPID}}}, 2},
-		{workerops.FUSEDaemonsAnswer{Daemons: []workerops.FUSEDaemon{{Connection: served.FUSEConnection(), PID: pid}}}, 1},
+		{ops.FUSEDaemonsAnswer{Cut: true}, 1},
+		{ops.FUSEDaemonsAnswer{Unread: 1, Daemons: []ops.FUSEDaemon{{Connection: served.FUSEConnection(), PID: newPID}}}, 2},
+		{ops.FUSEDaemonsAnswer{Daemons: []ops.FUSEDaemon{{Connection: served.FUSEConnection(), PID: pid}}}, 1},
 	} {
 		n.daemons.last = tc.walk
 		done(t, e.Follow(t.Context(), []VolumeMount{{Dev: served, FSType: "fuse.x"}}))

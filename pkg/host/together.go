@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 const (
@@ -40,24 +40,24 @@ type together struct {
 
 // inspections are asked of one worker.
 type inspections struct {
-	queries []workerops.InspectQuery
+	queries []ops.InspectQuery
 	of      []storage
 	// done is closed once there are answers, or when there will be none: then answers is
 	// nil.
 	done    chan struct{}
-	answers []workerops.InspectAnswer
+	answers []ops.InspectAnswer
 }
 
 // ask has a worker inspect what is on a storage.
-func (n *Node) ask(ctx context.Context, s storage, routine bool, q workerops.InspectQuery) (workerops.InspectAnswer, error) {
+func (n *Node) ask(ctx context.Context, s storage, routine bool, q ops.InspectQuery) (ops.InspectAnswer, error) {
 	if a, answered := n.askTogether(ctx, s, routine, q); answered {
 		return a, nil
 	}
 	return n.askAlone(ctx, s, routine, q)
 }
 
-func (n *Node) askAlone(ctx context.Context, s storage, routine bool, q workerops.InspectQuery) (workerops.InspectAnswer, error) {
-	a, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Inspect, q)
+func (n *Node) askAlone(ctx context.Context, s storage, routine bool, q ops.InspectQuery) (ops.InspectAnswer, error) {
+	a, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.Inspect, q)
 	n.together.judge(s, routine, err == nil && a.Elapsed <= promptAnswer)
 	return a, err
 }
@@ -73,7 +73,7 @@ func (t *together) judge(s storage, routine, prompt bool) {
 }
 
 // askTogether asks with others; answered is false when the caller has to ask alone.
-func (n *Node) askTogether(ctx context.Context, s storage, routine bool, q workerops.InspectQuery) (a workerops.InspectAnswer, answered bool) {
+func (n *Node) askTogether(ctx context.Context, s storage, routine bool, q ops.InspectQuery) (a ops.InspectAnswer, answered bool) {
 	t := &n.together
 	if _, prompt := t.prompt.get(s); !routine || !prompt {
 		return a, false
@@ -101,7 +101,7 @@ func (n *Node) askTogether(ctx context.Context, s storage, routine bool, q worke
 }
 
 // join adds a query to those that wait. The first of them has to ask.
-func (t *together) join(s storage, q workerops.InspectQuery) (all *inspections, at int) {
+func (t *together) join(s storage, q ops.InspectQuery) (all *inspections, at int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	select {
@@ -144,7 +144,7 @@ func (n *Node) askAll(ctx context.Context, all *inspections) {
 		close(all.done)
 	}
 	stop := context.AfterFunc(ctx, giveUp)
-	answers, err := worker.Call(ctx, n.cfg.Pool, workerops.InspectAll, all.queries)
+	answers, err := worker.Call(ctx, n.cfg.Pool, ops.InspectAll, all.queries)
 	switch inTime := stop(); {
 	case inTime && err == nil && len(answers) == len(all.queries):
 		all.answers = answers

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
+	"github.com/csi-addons/node-healer/internal/ops"
 )
 
 // VolData is the part of kubelet's vol_data.json that identifies a volume (CSI
@@ -31,13 +31,13 @@ type volDataFiles struct{ cache[string, volDataFile] }
 func newVolDataFiles() volDataFiles { return volDataFiles{newCache[string, volDataFile]()} }
 
 type volDataFile struct {
-	stamp workerops.FileStamp
+	stamp ops.FileStamp
 	data  *VolData
 }
 
 // learn returns the content: of raw, or if that is nil as known before. It is nil
 // for a torn file, which is evidence of nothing.
-func (f volDataFiles) learn(file string, before volDataFile, raw []byte, stamp workerops.FileStamp) *VolData {
+func (f volDataFiles) learn(file string, before volDataFile, raw []byte, stamp ops.FileStamp) *VolData {
 	if raw == nil && stamp == before.stamp {
 		return before.data
 	}
@@ -45,7 +45,7 @@ func (f volDataFiles) learn(file string, before volDataFile, raw []byte, stamp w
 	if d, err := ParseVolData(raw); err == nil {
 		now.data = &d
 	}
-	if now.data == nil || stamp == (workerops.FileStamp{}) {
+	if now.data == nil || stamp == (ops.FileStamp{}) {
 		f.remove(file)
 	} else {
 		f.add(file, now)

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
+	"github.com/csi-addons/node-healer/internal/ops"
 )
 
-func stamp(n uint64) workerops.FileStamp { return workerops.FileStamp{Inode: n, Size: 1, Seconds: 1} }
+func stamp(n uint64) ops.FileStamp { return ops.FileStamp{Inode: n, Size: 1, Seconds: 1} }
 
 func volData(handle string) []byte {
 	return []byte(`{"driverName":"d","volumeHandle":"` + handle + `"}`)
@@ -21,11 +21,11 @@ func volData(handle string) []byte {
 func TestLearnVolData(t *testing.T) {
 	type look struct {
 		raw   []byte
-		stamp workerops.FileStamp
+		stamp ops.FileStamp
 		want  string // the handle, empty for nothing
 		knows bool   // at the next look
 	}
-	none := workerops.FileStamp{}
+	none := ops.FileStamp{}
 	for name, looks := range map[string][]look{
 		"missing":                     {{nil, none, "", false}, {nil, none, "", false}},
 		"unchanged":                   {{volData("a"), stamp(1), "a", true}, {nil, stamp(1), "a", true}, {nil, stamp(1), "a", true}},

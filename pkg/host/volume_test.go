@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
+	"github.com/csi-addons/node-healer/internal/ops"
 )
 
 // diskVolume mounts a new ext4 below a node's root.
@@ -58,7 +58,7 @@ func TestInspectADisk(t *testing.T) {
 		t.Errorf("write-protected: %+v", s.Opened)
 	}
 	done(t, os.Truncate(image, 0))
-	if s := seen(t, n, m); s.Answer.Op != workerops.OpReadDevice || s.Answer.Errno != syscall.EIO {
+	if s := seen(t, n, m); s.Answer.Op != ops.OpReadDevice || s.Answer.Errno != syscall.EIO {
 		t.Errorf("its file is empty: %+v", s.Answer)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/mount"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // VolumePath is a path at which kubelet has a volume, and the volume that kubelet's file
@@ -59,7 +59,7 @@ func (n *Node) Volumes(ctx context.Context) ([]VolumePath, error) {
 		for _, ask := range some {
 			info := in.Paths[ask.Path]
 			if info.VolDataErr != nil && !info.Missing() {
-				unread = append(unread, workerops.UnreadPath{Path: ask.Path, Why: "vol_data.json: " + info.VolDataErr.Error()})
+				unread = append(unread, ops.UnreadPath{Path: ask.Path, Why: "vol_data.json: " + info.VolDataErr.Error()})
 			}
 			if info.VolData == nil || info.Missing() {
 				continue
@@ -81,11 +81,11 @@ type UnlistedError struct {
 }
 
 // unlisted returns nil for none.
-func unlisted(unread []workerops.UnreadPath) error {
+func unlisted(unread []ops.UnreadPath) error {
 	if len(unread) == 0 {
 		return nil
 	}
-	slices.SortFunc(unread, func(a, b workerops.UnreadPath) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(unread, func(a, b ops.UnreadPath) int { return strings.Compare(a.Path, b.Path) })
 	e := &UnlistedError{Why: unread[0].Why}
 	for _, u := range unread {
 		e.Paths = append(e.Paths, u.Path)

@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // TryWrite has a worker write to the superblock that is mounted at m, leaving no name
@@ -17,7 +17,7 @@ import (
 // reaches the storage until its worker ends. It is Unable while another probe is under
 // way and on a frozen filesystem.
 func (n *Node) TryWrite(ctx context.Context, m Mount, onlySync bool) (Write, error) {
-	q := workerops.WriteQuery{Path: m.Path, Want: m.Ref(), Sync: onlySync}
+	q := ops.WriteQuery{Path: m.Path, Want: m.Ref(), Sync: onlySync}
 	w := Write{Unable: true}
 	if n.addFrozen(m, &w.Answer); w.Frozen {
 		return w, nil
@@ -30,10 +30,10 @@ func (n *Node) TryWrite(ctx context.Context, m Mount, onlySync bool) (Write, err
 	var found Inspection
 	var keeps error // of a worker that keeps the storage until it ends
 	defer func() { n.probes.finish(s, call, found, keeps) }()
-	var a workerops.WriteAnswer
+	var a ops.WriteAnswer
 	var err error
 	for range 2 { // an errno counts when a second write gives one too
-		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, workerops.Write, q)
+		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.Write, q)
 		if err != nil || a.Errno == 0 || a.Unable {
 			break
 		}
@@ -62,7 +62,7 @@ func (n *Node) TryWrite(ctx context.Context, m Mount, onlySync bool) (Write, err
 // ShutDown reports whether fsync(2) answered as on a filesystem that shut itself down
 // while its device works.
 func (w Write) ShutDown() bool {
-	return w.Asked && !w.TimedOut && !w.Unable && w.Op == workerops.OpSync && w.Errno == syscall.EIO
+	return w.Asked && !w.TimedOut && !w.Unable && w.Op == ops.OpSync && w.Errno == syscall.EIO
 }
 
 // TellsShutdown reports whether the kernel shows in the mount table that an ext4 has

@@ -13,10 +13,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/host"
 	"github.com/csi-addons/node-healer/pkg/mount"
-	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -122,20 +122,20 @@ func swapAll(t *testing.T, v *harness.Volume, all []*harness.Container) (swaps t
 	harness.Must(t, err)
 	defer func() { harness.Must(t, pool.Close(context.Background())) }()
 	source := harness.Layers(t, v.MountPoint())[0]
-	q := workerops.ReplaceInContainersQuery{Budget: harness.Patience}
+	q := ops.ReplaceInContainersQuery{Budget: harness.Patience}
 	for _, c := range all {
 		dead := c.MountsAt("/data")[0]
-		q.Targets = append(q.Targets, workerops.InContainerTarget{
+		q.Targets = append(q.Targets, ops.InContainerTarget{
 			PID: c.PID(), Namespace: namespaceOf(t, c), Path: dead.Path, Mount: mount.Ref{OldID: dead.OldID},
-			Swap: workerops.Swap{
-				Source: workerops.Source{Path: source.Path, Mount: mount.Ref{OldID: source.OldID}},
+			Swap: ops.Swap{
+				Source: ops.Source{Path: source.Path, Mount: mount.Ref{OldID: source.OldID}},
 				Attr:   dead.Attr, Before: unix.MS_PRIVATE,
 			},
 		})
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
 	defer cancel()
-	answer, err := worker.Call(ctx, pool, workerops.ReplaceInContainers, q)
+	answer, err := worker.Call(ctx, pool, ops.ReplaceInContainers, q)
 	harness.Must(t, err)
 	for _, r := range answer {
 		if r.Err != "" || r.Errno != 0 {

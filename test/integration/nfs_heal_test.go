@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -119,7 +119,7 @@ func TestNFSStale(t *testing.T) {
 		if shared := version+options[0] != "4.2nosharecache"; shared != (wasDev == nowDev) {
 			t.Errorf("the superblock was %s and is %s", wasDev, nowDev)
 		}
-		if !workerops.CanMoveBeneath() {
+		if !ops.CanMoveBeneath() {
 			table := n.Table()
 			n.Expect("abnormal", v.Request(), "StaleFileHandle", "ReplaceNotSupported")
 			n.SameTable(table)
@@ -167,7 +167,7 @@ func TestNFSInContainer(t *testing.T) {
 		v.renew(t)
 		v.restage(t)
 		// The container that is found first is named, the other one counted.
-		if !workerops.CanMoveBeneath() {
+		if !ops.CanMoveBeneath() {
 			n.Expect("abnormal", v.Request(), "StaleFileHandle", "ReplaceNotSupported", "StaleInContainers", "1 more finding", " container c")
 			return
 		}
@@ -275,7 +275,7 @@ func TestNFSDeletedInUse(t *testing.T) {
 	v.renew(t)
 	v.restage(t)
 	why := "no path walk reaches the mount any more; delete the pod"
-	if !workerops.CanMoveBeneath() {
+	if !ops.CanMoveBeneath() {
 		why = "ReplaceNotSupported"
 	}
 	before := n.Table()

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/workerops"
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -49,7 +49,7 @@ func TestReplaceOfADisk(t *testing.T) {
 // needsBeneath skips on a kernel that can only mount over what is dead.
 func needsBeneath(t testing.TB) {
 	t.Helper()
-	harness.NeedsKernel(t, workerops.CanMoveBeneath(), "a mount beneath another one (Linux 6.5)")
+	harness.NeedsKernel(t, ops.CanMoveBeneath(), "a mount beneath another one (Linux 6.5)")
 }
 
 // restageDisk does what a driver does that finds the disk of a volume gone: it

@@ -7,9 +7,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 var (
@@ -45,7 +45,7 @@ var oddAnswers = map[string]Change{
 	"silent to a write":         answer(host.Answer{Asked: true, TimedOut: true, Writing: true}),
 	"frozen":                    answer(host.Answer{Asked: true, Frozen: true}),
 	"silent, with many waiting": answer(host.Answer{Asked: true, TimedOut: true, Waiting: math.MaxInt, Waits: slices.Repeat([]string{"f"}, 1000)}),
-	"a device that fails":       answer(host.Answer{Asked: true, Op: workerops.OpReadDevice, Errno: syscall.EIO}),
+	"a device that fails":       answer(host.Answer{Asked: true, Op: ops.OpReadDevice, Errno: syscall.EIO}),
 	"access denied":             answer(denied),
 	"a write that fails":        write(host.Write{Answer: host.Answer{Asked: true, Op: "write", Errno: syscall.EIO}}),
 	"a write to what is full":   write(host.Write{Answer: host.Answer{Asked: true, Op: "create", Errno: syscall.ENOSPC}, Unable: true}),

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 const (
@@ -57,7 +57,7 @@ func (n *node) AbortFUSE(ctx context.Context, plan host.AbortPlan, revalidate fu
 
 // rclone is a daemon that lives.
 func rclone() host.FUSEDaemon {
-	return host.FUSEDaemon{PID: 4711, Command: "rclone", State: 'S', Started: time.Hour, Workload: workerops.Workload{PodUID: "p-1", ContainerID: "abcdef0123456789"}}
+	return host.FUSEDaemon{PID: 4711, Command: "rclone", State: 'S', Started: time.Hour, Workload: ops.Workload{PodUID: "p-1", ContainerID: "abcdef0123456789"}}
 }
 
 // healthy is a FUSE volume, staged and published.

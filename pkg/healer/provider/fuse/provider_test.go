@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/providertest"
 	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 var (
@@ -30,9 +30,9 @@ func inState(state byte) host.FUSEDaemons {
 
 func TestConditions(t *testing.T) {
 	unit := rclone()
-	unit.Workload = workerops.Workload{Dir: "/system.slice/rclone@a.service"}
+	unit.Workload = ops.Workload{Dir: "/system.slice/rclone@a.service"}
 	hostile := rclone()
-	hostile.Command, hostile.Workload = "x\n\x1b[2J), healthy", workerops.Workload{Dir: "/system.slice/y\n; rm.service"}
+	hostile.Command, hostile.Workload = "x\n\x1b[2J), healthy", ops.Workload{Dir: "/system.slice/y\n; rm.service"}
 	for name, tc := range map[string]struct {
 		c      healer.Case
 		of     connection

@@ -6,9 +6,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/workerops"
 )
 
 // device changes what sysfs knows of the device.
@@ -18,7 +18,7 @@ func device(change func(*host.BlockDevice)) func(*healer.Case) {
 
 // reading is what a read of the device itself gave.
 func reading(e syscall.Errno) func(*healer.Case) {
-	return superblock(func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Op: workerops.OpReadDevice, Errno: e} })
+	return superblock(func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Op: ops.OpReadDevice, Errno: e} })
 }
 
 func mapping(m host.Mapping) func(*healer.Case) {

@@ -1,0 +1,168 @@
+package ops
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
+)
+
+// MountsQuery asks for mounts in the mount namespaces of containers.
+type MountsQuery struct {
+	// Of are containers whose PID and Namespace are known.
+	Of     []Container
+	Wanted mount.Filter
+	// Limit is the most mounts that are wanted of one namespace.
+	Limit int
+}
+
+// MountsOf are the wanted mounts of one namespace, and all that is on the way to
+// them: parents, and whatever is mounted at the same paths. Their unique ids are 0 where
+// the kernel has none for another namespace (below Linux 6.11).
+type MountsOf struct {
+	Mounts []mount.Mount
+	// Err says why they could not be read, Ended that the container is gone, Many
+	// that there are more than the limit: then none is told.
+	Err         string
+	Ended, Many bool
+}
+
+// maxMountsRead bounds the mounts that are read of one namespace, which is what the
+// kernel itself allows by default (fs.mount-max), maxMountsInAll those of all
+// namespaces in one operation, and maxOnTheWay those on the way to wanted ones.
+const (
+	maxMountsRead  = 100_000
+	maxMountsInAll = 500_000
+	maxOnTheWay    = 1024
+)
+
+var errTooManyMounts = fmt.Errorf("more mounts than are read: %d in one mount namespace, %d in all", maxMountsRead, maxMountsInAll)
+
+// containerMounts has an entry for each namespace.
+func containerMounts(q MountsQuery) ([]MountsOf, error) {
+	host, err := mount.OwnOwner()
+	if err != nil {
+		return nil, err
+	}
+	proc, err := openProcfs()
+	if err != nil {
+		return nil, err
+	}
+	defer proc.close()
+	r := matching{proc: proc, host: host, wanted: q.Wanted, limit: q.Limit}
+	found := make([]MountsOf, len(q.Of))
+	for i, of := range q.Of {
+		found[i] = r.of(of)
+	}
+	return found, nil
+}
+
+// matching finds mounts that match, at most limit in one namespace.
+type matching struct {
+	proc   procfs
+	host   mount.Owner
+	wanted mount.Filter
+	limit  int
+	left   mountsLeft
+}
+
+func (r *matching) of(n Container) (found MountsOf) {
+	var mounts []mount.Mount
+	err := r.proc.inThread(n.PID, func(dir string) (err error) {
+		mounts, err = r.mounts(dir, n)
+		return err
+	})
+	switch {
+	case errors.Is(err, errMany):
+		found.Many = true
+	case errors.Is(err, errEnded) || err != nil && gone(err):
+		found.Ended = true
+	case err != nil:
+		found.Err = err.Error()
+	default:
+		found.Mounts = mounts
+	}
+	return found
+}
+
+var errChrooted = errors.New("its first process has another root directory")
+
+var errMany = errors.New("more mounts than are inspected")
+
+// mounts returns what matches, and what is on the way there, as a thread of the container's
+// process shows it.
+func (r *matching) mounts(dir string, n Container) ([]mount.Mount, error) {
+	namespace, err := r.proc.openNamespace(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(namespace)
+	cgroup, err := r.proc.read(dir+"/cgroup", 8<<10)
+	if err != nil {
+		return nil, err
+	}
+	if !mount.IsInode(namespace, n.Namespace) || !r.host.Owns(namespace) || WorkloadIn(string(cgroup)) != n.Workload {
+		return nil, errEnded // it, or the one that had its number
+	}
+	if root, err := r.proc.readlink(dir + "/root"); err != nil || root != "/" {
+		return nil, cmp.Or(err, errChrooted) // it shows only what is mounted beneath
+	}
+	var table []mount.Mount
+	var paths []string
+	err = r.left.readTable(r.proc, dir, n.Namespace, func(m mount.Mount) error {
+		if table = append(table, m); r.wanted.Wants(m) {
+			paths = append(paths, m.Path)
+		}
+		if len(paths) > r.limit {
+			return errMany
+		}
+		return nil
+	})
+	if err != nil || len(paths) == 0 {
+		return nil, err
+	}
+	mounts := slices.DeleteFunc(table, func(m mount.Mount) bool {
+		return !slices.ContainsFunc(paths, func(p string) bool { return mount.Beneath(m.Path, p) })
+	})
+	if len(mounts) > maxOnTheWay {
+		return nil, errMany
+	}
+	if id := mount.NamespaceID(namespace); id != 0 {
+		mount.Identify(id, mounts, mount.Basic)
+	}
+	return mounts, nil
+}
+
+// mountsLeft counts how many mounts one operation may still read.
+type mountsLeft struct{ read atomic.Int64 }
+
+// readTable visits the mounts of the namespace that a process is in, given by its
+// directory in an open procfs. A process that is in another one by the end may have
+// entered it before: its table, whose maker may be hostile, counts for nothing, and
+// the error is errEnded whatever was read.
+func (l *mountsLeft) readTable(proc procfs, dir string, namespace uint64, visit func(mount.Mount) error) error {
+	fd, err := proc.open(dir + "/mountinfo")
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), "mountinfo")
+	defer f.Close()
+	n := int64(0)
+	err = mount.Visit(f, func(m mount.Mount) error {
+		if n++; n > maxMountsRead || l.read.Add(1) > maxMountsInAll {
+			return errTooManyMounts
+		}
+		return visit(m)
+	})
+	if now, gone := proc.namespaceOf(dir); gone != nil || now != namespace {
+		l.read.Add(-n)
+		return errEnded
+	}
+	return err
+}

@@ -1,0 +1,181 @@
+package ops
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/mount"
+)
+
+// containerNamespace is the mount namespace of a container, and the thread that enters
+// it.
+type containerNamespace struct {
+	pid    int
+	pidfd  int
+	mounts *os.File
+	thread thread
+	// table is the mount table as it was when the thread entered.
+	table []mount.Mount
+}
+
+// openContainer opens the mount namespace of a target's process, and checks that it is
+// the one that was meant: the process's number may have been used again.
+func openContainer(t InContainerTarget) (_ *containerNamespace, err error) {
+	c := &containerNamespace{pid: t.PID, pidfd: -1}
+	defer func() {
+		if err != nil {
+			c.close()
+		}
+	}()
+	if c.pidfd, err = unix.PidfdOpen(t.PID, 0); err != nil {
+		return nil, ended(t.PID)
+	}
+	proc, err := openProcfs()
+	if err != nil {
+		return nil, err
+	}
+	defer proc.close()
+	fd, err := proc.openNamespaceOf(t.PID)
+	if err != nil && gone(err) {
+		return nil, ended(t.PID)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the mount namespace of process %d: %w", t.PID, err)
+	}
+	c.mounts = os.NewFile(uintptr(fd), "mnt")
+	if !mount.IsInode(int(c.mounts.Fd()), t.Namespace) {
+		return nil, ended(t.PID) // it, or the one that had its number
+	}
+	host, err := mount.OwnOwner()
+	if err != nil {
+		return nil, err
+	}
+	if !host.Owns(int(c.mounts.Fd())) {
+		return nil, refuse("the container's mount namespace belongs to another user namespace")
+	}
+	if c.thread.dir, err = os.Open("/proc/thread-self"); err != nil {
+		return nil, err
+	}
+	return c, c.alive()
+}
+
+func (c *containerNamespace) close() {
+	if c.pidfd >= 0 {
+		_ = unix.Close(c.pidfd)
+	}
+	for _, f := range []*os.File{c.mounts, c.thread.dir} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+// alive fails once the process has ended.
+func (c *containerNamespace) alive() error {
+	poll := []unix.PollFd{{Fd: int32(c.pidfd), Events: unix.POLLIN}}
+	n, err := retryEINTR(func() (int, error) { return unix.Poll(poll, 0) })
+	if err != nil || n != 0 {
+		return ended(c.pid)
+	}
+	return nil
+}
+
+// enter brings the thread into the namespace.
+func (c *containerNamespace) enter() error {
+	if err := mount.Enter(c.mounts); err != nil {
+		return err
+	}
+	c.table = nil
+	return c.thread.visit(func(m mount.Mount) { c.table = append(c.table, m) })
+}
+
+// probe asks what is at the mount point now, whatever it is.
+func (c *containerNamespace) probe(t InContainerTarget) (result InContainerResult) {
+	target, err := c.reach(t)
+	if err != nil {
+		return failed(err)
+	}
+	defer target.close()
+	result.Errno = target.answers()
+	return result
+}
+
+// reach resolves the way to a target. The directories above a mount lie on other
+// filesystems: where one of them may hang, or be dead itself, only what is cached is
+// walked.
+func (c *containerNamespace) reach(t InContainerTarget) (targetHandle, error) {
+	at, known := c.entry(t.Mount.OldID)
+	if !known {
+		return targetHandle{}, refuse("%s is no longer in the container", t.Mount)
+	}
+	through := ""
+	for known {
+		var above mount.Mount
+		if above, known = c.entry(at.OldParent); !known || above.OldID == at.OldID {
+			break
+		}
+		if above.Path != at.Path && mount.IsType(above.FSType, mount.MayHang) {
+			through = above.FSType
+		}
+		at = above
+	}
+	if through == "" {
+		target, err := openTarget(t.Path)
+		target.thread = c.thread
+		return target, err
+	}
+	dir, name := path.Split(t.Path)
+	fd, err := retryEINTR(func() (int, error) {
+		return unix.Openat2(unix.AT_FDCWD, path.Clean(dir), &unix.OpenHow{
+			Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+			Resolve: mount.ResolveCached | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+		})
+	})
+	if err != nil {
+		return targetHandle{}, fmt.Errorf("%w: the way to it leads through a %s, which may not answer: %w", worker.ErrRefused, through, err)
+	}
+	return targetHandle{dir: fd, name: name, thread: c.thread}, nil
+}
+
+// cloneTop clones what is topmost at a target, and returns a reference to that too.
+func (c *containerNamespace) cloneTop(t InContainerTarget) (clone, fd int, err error) {
+	target, err := c.reach(t)
+	if err != nil {
+		return -1, -1, err
+	}
+	defer target.close()
+	fd, top, err := target.top()
+	if err != nil {
+		return -1, -1, err
+	}
+	if !top.Same(t.Mount) {
+		err = refuse("%s is topmost at the mount point now", top)
+	} else {
+		clone, err = mount.Clone(fd)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, -1, fmt.Errorf("clone what is mounted there: %w", err)
+	}
+	return clone, fd, nil
+}
+
+// entry returns the entry of a mount in the table as it was when the thread entered.
+func (c *containerNamespace) entry(oldID int) (mount.Mount, bool) {
+	at := slices.IndexFunc(c.table, func(m mount.Mount) bool { return m.OldID == oldID })
+	if at < 0 {
+		return mount.Mount{}, false
+	}
+	return c.table[at], true
+}
+
+// errEnded says that the container's process is gone, and most likely all of it.
+var errEnded = errors.New("has ended")
+
+func ended(pid int) error { return fmt.Errorf("%w: process %d %w", worker.ErrRefused, pid, errEnded) }

@@ -1,0 +1,120 @@
+package ops
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/mount"
+)
+
+// nested is a copy of what is mounted in a dead mount, on its way into the clone.
+type nested struct {
+	// name is beneath the dead mount, path as seen in the container.
+	name, path string
+	fd         int
+}
+
+// copyNested asks the dead mounts once more, and copies what is mounted in them into
+// their clones, before these are put anywhere: a kill in between leaves both or none. It
+// goes to the host's namespace for that, and comes back: a thread that waits for a
+// filesystem inside of a container keeps all of that container's mounts.
+func copyNested(home *os.File, in *containerNamespace, swaps []*swap) error {
+	for _, s := range swaps {
+		w := s.query.Swap
+		switch {
+		case s.err != nil:
+		case w.Ours == (mount.Ref{}) && w.Stray == (mount.Ref{}): // a whole dead mount is topmost
+			s.deadClone, s.nested, s.err = in.cloneDead(s.query)
+		case w.Stale:
+			var fd int
+			s.deadClone, fd, s.err = in.cloneTop(s.query)
+			closeFD(&fd)
+		}
+	}
+	if err := mount.Enter(home); err != nil {
+		return err
+	}
+	for _, s := range swaps {
+		switch {
+		case s.err != nil || s.deadClone < 0 || s.dead.Ended:
+		case s.dead.Stale:
+			s.err = checkStaleTwice(s.deadClone)
+			if s.err == nil && s.clone >= 0 && answers(s.clone) != 0 {
+				s.err = refuse("what was to come in its place does not answer")
+			}
+		case answers(s.deadClone) == 0:
+			s.err = refuse("it answers again")
+		}
+		for _, n := range s.nested {
+			if s.err == nil {
+				s.err = n.attach(s.clone)
+			}
+		}
+	}
+	return in.enter()
+}
+
+// cloneDead clones a dead mount, and what is mounted in it. Nothing asks the dead
+// filesystem: when a lookup fails there, the kernel drops whatever is mounted at that
+// name (d_invalidate). Only what is cached is walked.
+func (c *containerNamespace) cloneDead(t InContainerTarget) (clone int, all []nested, err error) {
+	clone, fd, err := c.cloneTop(t)
+	if err != nil {
+		return -1, nil, err
+	}
+	defer unix.Close(fd)
+	dead, known := c.entry(t.Mount.OldID)
+	on, err := c.thread.mountedIn(t.Mount)
+	if err == nil && len(on) > 0 && (!known || dead.Propagation.Shared != 0) {
+		err = refuse("what is mounted on %q in the container shares its events with others", on[0].Path)
+	}
+	for _, e := range on {
+		if err != nil {
+			break
+		}
+		n := nested{name: strings.TrimPrefix(e.Path, strings.TrimSuffix(dead.Path, "/")+"/"), path: e.Path}
+		if n.fd, err = c.cloneNested(e, n.name, fd); err == nil {
+			all = append(all, n)
+		}
+	}
+	return clone, all, err
+}
+
+func (c *containerNamespace) cloneNested(e mount.Mount, name string, fd int) (int, error) {
+	from, err := openBeneath(fd, name, mount.ResolveCached)
+	if err != nil {
+		return -1, fmt.Errorf("%w: what is mounted on %q in the container cannot be reached without the dead filesystem: %w", worker.ErrRefused, e.Path, err)
+	}
+	defer unix.Close(from)
+	if ref, err := c.thread.refOf(from); err != nil || ref.OldID != e.OldID {
+		return -1, refuse("several mounts are on %q in the container", e.Path)
+	}
+	copied, err := mount.CloneTree(from)
+	if err != nil {
+		return -1, fmt.Errorf("clone what is mounted on %q: %w", e.Path, err)
+	}
+	return copied, nil
+}
+
+// attach puts a copy into the clone. The thread has to be where the clone was made:
+// the kernel knows a detached tree only there.
+func (n nested) attach(clone int) error {
+	to, err := openBeneath(clone, n.name, unix.RESOLVE_NO_XDEV)
+	if err != nil {
+		return fmt.Errorf("%w: %q, on which something is mounted in the container, is not in the healed volume: %w", worker.ErrRefused, n.path, err)
+	}
+	defer unix.Close(to)
+	err = mount.MoveOnto(n.fd, to)
+	if errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("%w: this kernel cannot keep what is mounted on %q in the container (Linux 6.15 can): %w", worker.ErrRefused, n.path, err)
+	}
+	if err != nil {
+		return fmt.Errorf("keep what is mounted on %q: %w", n.path, err)
+	}
+	return nil
+}

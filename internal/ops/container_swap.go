@@ -1,0 +1,153 @@
+package ops
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
+)
+
+// swap is the replacement of one dead mount in a container: the placement of a clone of
+// what the host has, with copies of what is mounted in the dead mount.
+type swap struct {
+	placement
+	in    *containerNamespace
+	query InContainerTarget
+	// source is the mount that ours is to be a peer of; -1 for none.
+	source int
+	// deadClone is a clone of the dead mount, to ask it; -1 for none.
+	deadClone int
+	nested    []nested
+	// err is why it must not run.
+	err error
+}
+
+// prepareSwap makes the clone, with at most the rights of the mount that it replaces. The
+// thread is in the host's namespace.
+func prepareSwap(in *containerNamespace, t InContainerTarget) *swap {
+	w := t.Swap
+	s := &swap{in: in, query: t, source: -1, deadClone: -1, placement: placement{
+		operation: "replace-in-container", position: Beneath, clone: -1, ours: w.Ours, copied: true,
+		dead:       Dead{Mount: t.Mount, Superblock: w.Superblock, Ended: w.Ended, Stale: w.Stale},
+		revalidate: func() error { return asSeen(t) },
+	}}
+	if w.Covers != (mount.Ref{}) {
+		s.position, s.copied, s.dead.Mount = OnTop, false, w.Covers
+	}
+	if w.Join {
+		if s.source, s.err = w.Source.open(); s.err != nil {
+			return s
+		}
+	}
+	if w.Ours == (mount.Ref{}) {
+		s.clone, s.ours, s.err = w.Source.clone(func(fd int) error {
+			return mount.SetAttr(fd, w.Attr|mount.AttrGuard, w.Before)
+		})
+	}
+	return s
+}
+
+func (s *swap) close() {
+	fds := []int{s.clone, s.source, s.deadClone}
+	for _, n := range s.nested {
+		fds = append(fds, n.fd)
+	}
+	for _, fd := range fds {
+		closeFD(&fd)
+	}
+}
+
+// run replaces the dead mount. The thread is in the container's namespace.
+func (s *swap) run() error {
+	w := s.query.Swap
+	at, err := s.in.reach(s.query)
+	if err != nil {
+		return err
+	}
+	defer at.close()
+	s.target = at
+	parentMount, err := at.parent()
+	if err != nil {
+		return err
+	}
+	if below, known := s.in.entry(parentMount.OldID); !known || below.Propagation.Shared != 0 {
+		return refuse("its parent mount shares its events with others")
+	}
+	s.on = parentMount
+	if w.Stray != (mount.Ref{}) {
+		if err := at.unmountTop(w.Stray); err != nil {
+			return err
+		}
+		if err := (Dead{}).check(at); err != nil { // it was covered until now
+			return err
+		}
+	}
+	switch {
+	case w.Ours == (mount.Ref{}) && len(s.nested) > 0 && s.position == OnTop:
+		err = refuse("something is mounted on %q in the container, which a mount on top would hide", s.nested[0].path)
+	case w.Ours == (mount.Ref{}):
+		err = s.placement.run()
+	case s.position == OnTop:
+		s.on = w.Covers
+		err = s.verify()
+	case w.Ours.Same(s.query.Mount):
+		err = s.verify()
+	default:
+		err = s.detachDead()
+	}
+	if err != nil {
+		return err
+	}
+	return s.finalize(at)
+}
+
+// finalize takes the guard off last: while it is there, a later call knows that
+// something is left to be done.
+func (s *swap) finalize(at targetHandle) error {
+	w := s.query.Swap
+	p, err := openPlaced(at, s.ours, s.on)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(p.fd)
+	if err := s.in.alive(); err != nil {
+		return err
+	}
+	if s.source >= 0 {
+		if err := s.join(p); err != nil {
+			return err
+		}
+	}
+	if err := p.set(w.Attr, w.After); err != nil {
+		return err
+	}
+	pause("replace-in-container/finalized")
+	return nil
+}
+
+// join makes ours a peer of the host's mount, if it is not yet.
+func (s *swap) join(p placed) error {
+	now, err := p.target.thread.entry(s.ours)
+	if err != nil || now.Propagation.Shared != 0 {
+		return err
+	}
+	if err := mount.JoinGroup(s.source, p.fd); err != nil {
+		return fmt.Errorf("share its events with the host's mount again: %w", err)
+	}
+	pause("replace-in-container/joined")
+	return nil
+}
+
+// asSeen refuses when the mount's attributes were changed: ours has those that it had.
+// Below Linux 6.8 nothing tells.
+func asSeen(t InContainerTarget) error {
+	if t.Mount.ID == 0 {
+		return nil
+	}
+	now, err := status(t.Mount.ID, mount.Basic)
+	if err == nil && now.Attr&mount.AttrSettable != t.Attr&mount.AttrSettable {
+		return refuse("its attributes have changed since it was inspected")
+	}
+	return err
+}

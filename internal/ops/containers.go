@@ -1,0 +1,229 @@
+package ops
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ContainersQuery asks which containers run.
+type ContainersQuery struct {
+	// Budget bounds the walk over all processes.
+	Budget time.Duration
+}
+
+// ContainersAnswer lists the containers, and all other processes in a mount namespace
+// other than the host's, by cgroup directory.
+type ContainersAnswer struct {
+	Containers []Container
+	// Cut is true when not all processes could be read within the budget.
+	Cut bool
+}
+
+// Container stands for the processes of one cgroup directory of a runtime, and of those
+// below it.
+type Container struct {
+	Workload
+	// PID is the oldest of its processes whose mount namespace has the same owner as
+	// the host's, Namespace the inode number of that: it is the namespace that the
+	// runtime made. Both are 0 where Foreign, Sandbox or Unplaced says why.
+	PID       int
+	Namespace uint64
+	// Started is when the oldest process did, in time since the boot.
+	Started time.Duration
+	// Foreign is true when no process has such a namespace, as in a pod with
+	// hostUsers: false.
+	Foreign bool
+	// Unplaced is true when one of its processes lives whose mount namespace could not be
+	// read. Others may have one.
+	Unplaced bool
+	// Sandbox is the program that runs the container on a kernel of its own.
+	Sandbox string
+	// Pause is true for the container that only keeps the namespaces of a pod.
+	Pause bool
+}
+
+// containers walks over all processes. It reads nothing that waits for what the
+// process itself waits for: cmdline, environ and maps take its mmap_lock
+// (proc_pid_cmdline(5)), cgroup, comm, stat and the links do not.
+func containers(q ContainersQuery) (ContainersAnswer, error) {
+	owners, err := newOwners()
+	if err != nil {
+		return ContainersAnswer{}, err
+	}
+	proc, err := openProcfs()
+	if err != nil {
+		return ContainersAnswer{}, err
+	}
+	defer proc.close()
+	return owners.containers(proc, q.Budget)
+}
+
+func (o *owners) containers(proc procfs, budget time.Duration) (ContainersAnswer, error) {
+	s := newScan(proc)
+	s.end = time.Now().Add(budget)
+	pids, err := s.whoRuns()
+	if err != nil {
+		return ContainersAnswer{}, err
+	}
+	home, err := s.proc.namespaceOf("thread-self")
+	if err != nil {
+		return ContainersAnswer{}, fmt.Errorf("our own mount namespace: %w", err)
+	}
+	byDir := map[string][]member{}
+	each(s, pids, s.memberOf, func(_ int, m member, ok bool) {
+		// Nothing that is read of it can hang: this worker was not scheduled.
+		s.cut = s.cut || !ok
+		if ok && (m.namespace != 0 || m.unplaced && m.PodUID != "") {
+			byDir[m.Dir] = append(byDir[m.Dir], m)
+		}
+	})
+	a := ContainersAnswer{Cut: s.cut}
+	for _, members := range byDir {
+		if c, found := o.container(proc, members, home); found {
+			a.Containers = append(a.Containers, c)
+		}
+	}
+	slices.SortFunc(a.Containers, func(a, b Container) int { return cmp.Compare(a.Dir, b.Dir) })
+	return a, nil
+}
+
+// member is one process of a cgroup directory.
+type member struct {
+	Workload
+	pid int
+	// started is in clock ticks since the boot.
+	started uint64
+	// namespace is an inode number; 0 for a process that has ended, or is unplaced.
+	namespace uint64
+	unplaced  bool
+	program   string
+}
+
+func (s *scan) memberOf(pid int) (m member) {
+	read := func(dir string) (err error) {
+		m, err = s.memberIn(pid, dir)
+		return err
+	}
+	err := s.proc.inThread(pid, read)
+	if errors.Is(err, errUnplaced) {
+		_ = read(strconv.Itoa(pid)) // its cgroup and its start are there nevertheless
+	}
+	if m.unplaced = err != nil && !gone(err); err != nil {
+		m.namespace = 0
+	}
+	return m
+}
+
+// memberIn reads a process through the directory of one of its threads. The name and the
+// start of the process are those of the first one.
+func (s *scan) memberIn(pid int, dir string) (m member, err error) {
+	cgroup, err := s.proc.read(dir+"/cgroup", 8<<10)
+	if err != nil {
+		return m, err
+	}
+	stat, err := s.proc.read(strconv.Itoa(pid)+"/stat", 4<<10)
+	if err != nil {
+		return m, err
+	}
+	name, started, ok := parseStat(stat)
+	if !ok {
+		return m, fmt.Errorf("%q is no stat of a process", stat)
+	}
+	m = member{Workload: WorkloadIn(string(cgroup)), pid: pid, started: started, program: name}
+	if m.namespace, err = s.proc.namespaceOf(dir); err != nil {
+		return m, err
+	}
+	// gVisor calls itself exe; the file that it runs has its name.
+	if name == "exe" && m.PodUID != "" {
+		exe, _ := s.proc.readlink(dir + "/exe")
+		m.program = path.Base(strings.TrimSuffix(exe, " (deleted)"))
+	}
+	return m, nil
+}
+
+// parseStat reads the name and the start time of a process from its stat file
+// (proc_pid_stat(5)). The name may hold anything, parentheses and newlines too.
+func parseStat(stat []byte) (name string, started uint64, ok bool) {
+	open, end := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
+	if open < 0 || end < open {
+		return "", 0, false
+	}
+	const startTime = 22 - 3 // fields are counted from 1, and the third comes first here
+	fields := strings.Fields(string(stat[end+1:]))
+	if len(fields) <= startTime {
+		return "", 0, false
+	}
+	started, err := strconv.ParseUint(fields[startTime], 10, 64)
+	return string(stat[open+1 : end]), started, err == nil
+}
+
+// sandboxes are the programs that run containers on a kernel of their own (Kata
+// Containers with its hypervisors, gVisor), as the kernel shows them: cut after
+// 15 bytes.
+var sandboxes = []string{
+	"qemu-system-", "cloud-hyperviso", "firecracker", "stratovirt", "dragonball", "virtiofsd", "nydusd",
+	"runsc-sandbox", "runsc-gofer", "runsc",
+}
+
+// sandbox names the program of a process, if that belongs to a sandbox.
+func (m member) sandbox() string {
+	for _, s := range sandboxes {
+		if m.program == s || strings.HasSuffix(s, "-") && strings.HasPrefix(m.program, s) {
+			return s
+		}
+	}
+	return ""
+}
+
+// container says what the processes of one cgroup directory are. home is the inode
+// number of the host's mount namespace.
+func (o *owners) container(proc procfs, members []member, home uint64) (c Container, found bool) {
+	slices.SortFunc(members, func(a, b member) int {
+		return cmp.Or(cmp.Compare(a.started, b.started), cmp.Compare(a.pid, b.pid))
+	})
+	c = Container{Workload: members[0].Workload, Started: sinceBoot(members[0].started)}
+	c.Pause = len(members) == 1 && members[0].program == "pause"
+	c.Unplaced = slices.ContainsFunc(members, func(m member) bool { return m.unplaced })
+	for i, m := range members {
+		// Any process of a container may have any name, but for its first one, and for
+		// what stays in the host's mount namespace: Kata's shim is older than the
+		// hypervisor beside it. Where there is no container id, only the runtime itself
+		// puts processes.
+		if m.PodUID != "" && (i == 0 || m.ContainerID == "" || m.namespace == home) {
+			c.Sandbox = cmp.Or(c.Sandbox, m.sandbox())
+		}
+	}
+	if c.Sandbox != "" {
+		return c, true
+	}
+	for _, m := range members {
+		if m.unplaced {
+			continue
+		}
+		owned := false
+		err := proc.inThread(m.pid, func(dir string) (err error) {
+			owned, err = o.of(proc, dir, m.namespace)
+			return err
+		})
+		switch {
+		case err != nil:
+			c.Unplaced = c.Unplaced || !gone(err) && m.PodUID != ""
+		case !owned:
+			c.Foreign = true
+		case (c.Foreign || c.Unplaced) && m.namespace == home: // the runtime, on its way into the container
+		case m.namespace == home:
+			return c, false
+		default:
+			c.Foreign, c.PID, c.Namespace = false, m.pid, m.namespace
+			return c, true
+		}
+	}
+	return c, c.Foreign || c.Unplaced
+}

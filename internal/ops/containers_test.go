@@ -1,0 +1,143 @@
+package ops
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The host's mount namespace, two that have its owner, and two that have not.
+const (
+	home    = 100
+	one     = 101
+	two     = 102
+	foreign = 103
+	strange = 104
+)
+
+// recorded is a process in a recorded procfs.
+type recorded struct {
+	pid       int
+	cgroup    string
+	namespace uint64
+	started   uint64
+	// name is what the process calls itself, exe the file that it runs.
+	name, exe string
+}
+
+const (
+	inA = "/kubepods/pod" + podUID + "/aaaaaaaaaaaa"
+	inB = "/kubepods/pod" + podUID + "/bbbbbbbbbbbb"
+)
+
+// containersAmong finds the containers among recorded processes.
+func containersAmong(t *testing.T, processes ...recorded) []Container {
+	t.Helper()
+	root := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(root, "thread-self"), 0o700))
+	for _, p := range append(processes, recorded{pid: 1, cgroup: "/", namespace: home}) {
+		dir := filepath.Join(root, strconv.Itoa(p.pid))
+		must(t, os.MkdirAll(filepath.Join(dir, "ns"), 0o700))
+		stat := fmt.Sprintf("%d (%s) S %s %d 0 0\n", p.pid, cmp.Or(p.name, "app"), strings.Repeat("0 ", 18), p.started)
+		must(t, os.WriteFile(filepath.Join(dir, "stat"), []byte(stat), 0o600))
+		must(t, os.WriteFile(filepath.Join(dir, "cgroup"), []byte("0::"+p.cgroup+"\n"), 0o600))
+		if p.namespace != 0 {
+			must(t, os.Symlink(fmt.Sprintf("mnt:[%d]", p.namespace), filepath.Join(dir, "ns/mnt")))
+		}
+		if p.exe != "" {
+			must(t, os.Symlink(p.exe, filepath.Join(dir, "exe")))
+		}
+	}
+	must(t, os.Mkdir(filepath.Join(root, "thread-self/ns"), 0o700))
+	must(t, os.Symlink(fmt.Sprintf("mnt:[%d]", home), filepath.Join(root, "thread-self/ns/mnt")))
+	proc, err := openDir(root)
+	must(t, err)
+	defer unix.Close(proc)
+	o := &owners{known: map[uint64]bool{home: true, one: true, two: true, foreign: false, strange: false}}
+	a, err := o.containers(procfs(proc), time.Minute)
+	must(t, err)
+	return a.Containers
+}
+
+func TestContainers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		processes []recorded
+		want      []string // container, process and namespace, or why not
+	}{
+		"one":                                 {[]recorded{{pid: 10, cgroup: inA, namespace: one}}, []string{"aaaaaaaaaaaa 10 101"}},
+		"two of one pod":                      {[]recorded{{pid: 10, cgroup: inA, namespace: one}, {pid: 11, cgroup: inB, namespace: two}}, []string{"aaaaaaaaaaaa 10 101", "bbbbbbbbbbbb 11 102"}},
+		"its oldest process decides":          {[]recorded{{pid: 10, cgroup: inA, namespace: two, started: 9}, {pid: 11, cgroup: inA, namespace: one, started: 7}}, []string{"aaaaaaaaaaaa 11 101"}},
+		"wherever it has moved":               {[]recorded{{pid: 10, cgroup: inA + "/x/y", namespace: one, started: 7}, {pid: 11, cgroup: inA, namespace: two, started: 9}}, []string{"aaaaaaaaaaaa 10 101"}},
+		"started in one tick":                 {[]recorded{{pid: 11, cgroup: inA, namespace: two}, {pid: 10, cgroup: inA, namespace: one}}, []string{"aaaaaaaaaaaa 10 101"}},
+		"the oldest is in a foreign one":      {[]recorded{{pid: 10, cgroup: inA, namespace: foreign}, {pid: 11, cgroup: inA, namespace: one, started: 1}}, []string{"aaaaaaaaaaaa 11 101"}},
+		"an application made a foreign one":   {[]recorded{{pid: 10, cgroup: inA, namespace: one}, {pid: 11, cgroup: inA, namespace: foreign, started: 1}}, []string{"aaaaaaaaaaaa 10 101"}},
+		"all in foreign ones":                 {[]recorded{{pid: 10, cgroup: inA, namespace: foreign}, {pid: 11, cgroup: inA, namespace: strange}}, []string{"aaaaaaaaaaaa foreign"}},
+		"the host's own":                      {[]recorded{{pid: 10, cgroup: inA, namespace: home}, {pid: 11, cgroup: inA, namespace: one, started: 1}}, nil},
+		"has ended":                           {[]recorded{{pid: 10, cgroup: inA}}, nil},
+		"its oldest has ended":                {[]recorded{{pid: 10, cgroup: inA}, {pid: 11, cgroup: inA, namespace: two, started: 1}}, []string{"aaaaaaaaaaaa 11 102"}},
+		"outside of pods":                     {[]recorded{{pid: 10, cgroup: "/system.slice/a.service", namespace: one}}, []string{" 10 101"}},
+		"a name like the rest of the line":    {[]recorded{{pid: 10, cgroup: inA, namespace: two, started: 9}, {pid: 11, cgroup: inA, namespace: one, started: 7, name: "a) S 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 99 (b\n"}}, []string{"aaaaaaaaaaaa 11 101"}},
+		"Kata":                                {[]recorded{{pid: 10, cgroup: "/kubepods/pod" + podUID + "/kata_c", namespace: home, name: "containerd-shim"}, {pid: 11, cgroup: "/kubepods/pod" + podUID + "/kata_c", namespace: home, started: 1, name: "qemu-system-x86"}}, []string{" qemu-system-"}},
+		"Kata's file server":                  {[]recorded{{pid: 10, cgroup: inA, namespace: one, name: "virtiofsd"}}, []string{"aaaaaaaaaaaa virtiofsd"}},
+		"gVisor":                              {[]recorded{{pid: 10, cgroup: inA, namespace: one, name: "exe", exe: "/usr/bin/runsc"}}, []string{"aaaaaaaaaaaa runsc"}},
+		"gVisor, upgraded since":              {[]recorded{{pid: 10, cgroup: inA, namespace: one, name: "exe", exe: "/usr/bin/runsc (deleted)"}}, []string{"aaaaaaaaaaaa runsc"}},
+		"gVisor's file server":                {[]recorded{{pid: 10, cgroup: inA, namespace: one, name: "runsc-gofer"}}, []string{"aaaaaaaaaaaa runsc-gofer"}},
+		"another exe":                         {[]recorded{{pid: 10, cgroup: inA, namespace: one, name: "exe", exe: "/bin/app"}}, []string{"aaaaaaaaaaaa 10 101"}},
+		"a process that calls itself like it": {[]recorded{{pid: 10, cgroup: inA, namespace: one}, {pid: 11, cgroup: inA, namespace: one, started: 1, name: "qemu-system-x86"}}, []string{"aaaaaaaaaaaa 10 101"}},
+		"a name that starts alike":            {[]recorded{{pid: 10, cgroup: inA, namespace: one, name: "firecrackers"}}, []string{"aaaaaaaaaaaa 10 101"}},
+		"a virtual machine outside of pods":   {[]recorded{{pid: 10, cgroup: "/machine.slice", namespace: one, name: "qemu-system-x86"}}, []string{" 10 101"}},
+		"none":                                {nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, c := range containersAmong(t, tc.processes...) {
+				what := fmt.Sprint(c.PID, " ", c.Namespace)
+				switch {
+				case c.Sandbox != "":
+					what = c.Sandbox
+				case c.Foreign:
+					what = "foreign"
+				}
+				got = append(got, c.ContainerID+" "+what)
+			}
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("%q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestStartOfAContainer(t *testing.T) {
+	all := containersAmong(t, recorded{pid: 10, cgroup: inA, namespace: foreign, started: 250}, recorded{pid: 11, cgroup: inA, namespace: foreign, started: 900})
+	if len(all) != 1 || all[0].Started != 2500*time.Millisecond {
+		t.Errorf("%+v", all)
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	rest := " S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 0 0"
+	for stat, want := range map[string]string{
+		"7 (sh)" + rest:            "sh 4711",
+		"7 (a) R 1 (b)" + rest:     "a) R 1 (b 4711",
+		"7 (a\nb)" + rest + "\n":   "a\nb 4711",
+		"7 ()" + rest:              " 4711",
+		"7 (sh) S 1 2 3":           "",
+		"7 sh S 1":                 "",
+		"":                         "",
+		"7 )sh(" + rest:            "",
+		"7 (sh) S" + "9 x y z ) (": "",
+	} {
+		name, started, ok := parseStat([]byte(stat))
+		if got := fmt.Sprint(name, " ", started); ok != (want != "") || ok && got != want {
+			t.Errorf("%q: %q, %v", stat, got, ok)
+		}
+	}
+}

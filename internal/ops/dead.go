@@ -1,0 +1,159 @@
+package ops
+
+import (
+	"errors"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
+)
+
+// Dead names a dead mount.
+type Dead struct {
+	Mount      mount.Ref
+	Superblock mount.Dev
+	// Ended is true for a filesystem that has ended although it answers, as the
+	// kernel's facts show. Any other must not answer.
+	Ended bool
+	// Stale is true for one of NFS, which has to answer ESTALE: mounts of NFS share a
+	// superblock, also one that was mounted anew after the other's directory was made
+	// anew on the server. So the superblock does not tell the dead mount from the live
+	// one: only its own root does, asked right before.
+	Stale bool
+}
+
+// check refuses when the mount at the mount point is not dead.
+func (d Dead) check(at targetHandle) error {
+	switch {
+	case d.Stale:
+		return d.checkStale(at)
+	case !d.Ended && at.answers() == 0:
+		return refuse("it answers again")
+	}
+	return nil
+}
+
+// checkStale refuses a mount that is not the given one, not of NFS or of that
+// superblock, or whose root the server knows.
+func (d Dead) checkStale(at targetHandle) error {
+	fd, top, err := at.top()
+	switch {
+	case errors.Is(err, unix.ESTALE):
+		// A walk to it asks the server, once the kernel knows that the directory has
+		// no name any more, and there is no other way to it than a walk.
+		return refuse("no path leads to it any more: %v", err)
+	case err != nil:
+		return err
+	}
+	defer unix.Close(fd)
+	if !top.Same(d.Mount) {
+		return refuse("%s is at the mount point now", top)
+	}
+	if err := d.checkType(at.thread, mount.NFS); err != nil {
+		return err
+	}
+	return checkStaleTwice(fd)
+}
+
+// checkDisconnected refuses a mount, by a descriptor on it, that is not of the FUSE superblock
+// that was meant, and one whose connection is not gone.
+func (d Dead) checkDisconnected(t thread, fd int) error {
+	if err := d.checkType(t, mount.FUSE); err != nil {
+		return err
+	}
+	if errno := answers(fd); !errors.Is(errno, unix.ENOTCONN) && !errors.Is(errno, unix.ECONNABORTED) {
+		return refuse("only what answers ENOTCONN or ECONNABORTED has no daemon any more, and this answers %q", errno)
+	}
+	return nil
+}
+
+// checkFUSE refuses a mount, by a descriptor on it, that is not of the FUSE superblock
+// that was meant, and one that may answer again.
+func (d Dead) checkFUSE(t thread, fd int) error {
+	if err := d.checkType(t, mount.FUSE); err != nil {
+		return err
+	}
+	if errno := answers(fd); !errors.Is(errno, unix.ENOTCONN) {
+		return refuse("only what answers ENOTCONN is covered, and this answers %q", errno)
+	}
+	return nil
+}
+
+func (d Dead) checkType(t thread, want mount.Traits) error {
+	m, err := t.entry(d.Mount)
+	if err == nil && (m.Dev != d.Superblock || !mount.IsType(m.FSType, want)) {
+		err = refuse("another filesystem is at the mount point now")
+	}
+	return err
+}
+
+// checkStaleTwice asks the server about a directory, twice. Only ESTALE says that it is
+// gone: whatever else goes wrong may pass.
+func checkStaleTwice(fd int) error {
+	for range 2 {
+		switch errno := answers(fd); errno {
+		case unix.ESTALE:
+		case 0:
+			return refuse("it answers again")
+		default:
+			return refuse("only what answers ESTALE is replaced, and this answers %q", errno)
+		}
+	}
+	return nil
+}
+
+// answers asks the filesystem at the mount point for what the kernel cannot know
+// by itself.
+func (h targetHandle) answers() syscall.Errno {
+	fd, err := openBeneath(h.dir, h.name, 0)
+	if err != nil {
+		return errnoOf(err)
+	}
+	defer unix.Close(fd)
+	return answers(fd)
+}
+
+func answers(fd int) syscall.Errno {
+	var st unix.Statx_t
+	return errnoOf(unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st))
+}
+
+// isCopy reports whether a mount is what propagation made of the dead one. Of NFS another
+// mount of the same superblock may be good; a copy is in the peer group of its
+// original.
+func (d Dead) isCopy(dead, m mount.Mount) bool {
+	if m.Dev != d.Superblock {
+		return false
+	}
+	group := dead.Propagation.Shared
+	return !mount.IsType(m.FSType, mount.NFS) || group != 0 && (m.Propagation.Shared == group || m.Propagation.Master == group)
+}
+
+// notCopies returns the mounts that a umount of something on m would take beside the
+// copies of the dead mount; below is the directory below the root of m at which that is
+// mounted, empty for the root itself.
+func (d Dead) notCopies(t thread, m mount.Ref, below string) (others []mount.Mount, err error) {
+	all, err := unmountedWith(m, below)
+	if err != nil {
+		return nil, err
+	}
+	dead, err := t.entry(d.Mount)
+	for _, e := range all {
+		if e.OldID != d.Mount.OldID && !d.isCopy(dead, e) {
+			others = append(others, e)
+		}
+	}
+	return others, err
+}
+
+// unmountedWith returns the mounts, in any mount namespace with the host's owner, that
+// a umount of something on m, or below its root, may take too.
+func unmountedWith(m mount.Ref, below string) ([]mount.Mount, error) {
+	namespaces, err := ownedNamespaces(m)
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll(namespaces)
+	return mount.UnmountedWith(tablesOf(namespaces), m, below), nil
+}

@@ -1,0 +1,208 @@
+package ops
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// query asks for the device behind a volume, and for the file behind that.
+func query(t *testing.T, v volume) ProbeQuery {
+	t.Helper()
+	var st unix.Stat_t
+	must(t, unix.Stat(v.device, &st))
+	return ProbeQuery{Path: v.path, Device: v.device, DeviceMajor: unix.Major(st.Rdev), DeviceMinor: unix.Minor(st.Rdev), Backing: true}
+}
+
+func image(v volume) string { return filepath.Join(filepath.Dir(v.path), "image") }
+
+// told is what an open device says of itself; it must be readable.
+func told(t *testing.T, q ProbeQuery) DeviceAnswer {
+	t.Helper()
+	a := probe(q)
+	if a.Errno != 0 {
+		t.Fatalf("%s: %v", a.Op, a.Errno)
+	}
+	return a.Device
+}
+
+// deviceOnly asks for nothing of the filesystem.
+func deviceOnly(q ProbeQuery) ProbeQuery {
+	return ProbeQuery{Device: q.Device, DeviceMajor: q.DeviceMajor, DeviceMinor: q.DeviceMinor}
+}
+
+func TestDeviceTells(t *testing.T) {
+	v := newVolume(t, "ext4")
+	q := query(t, v)
+	raw, err := os.ReadFile("/sys/block/" + filepath.Base(v.device) + "/diskseq")
+	must(t, err)
+	seq, err := strconv.ParseUint(strings.TrimSpace(string(raw)), 10, 64)
+	must(t, err)
+	want := DeviceAnswer{Open: true, Size: 300 << 20, DiskSeq: seq}
+	if got := told(t, q); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := told(t, deviceOnly(q)); got != want {
+		t.Errorf("alone: got %+v, want %+v", got, want)
+	}
+	output(t, "blockdev", "--setro", v.device)
+	got := told(t, q)
+	output(t, "blockdev", "--setrw", v.device) // it would outlive the file
+	if want.ReadOnly = true; got != want {
+		t.Errorf("write-protected: %+v", got)
+	}
+	q.Path, q.Device = v.path, "" // not asked for
+	if got := told(t, q); got != (DeviceAnswer{}) {
+		t.Errorf("not asked: %+v", got)
+	}
+}
+
+func TestFileBehindADevice(t *testing.T) {
+	const size = 300 << 20
+	for name, tc := range map[string]struct {
+		change func(t *testing.T, v volume)
+		want   uint64
+	}{
+		"as long as it":   {func(*testing.T, volume) {}, 0},
+		"longer":          {func(t *testing.T, v volume) { must(t, os.Truncate(image(v), size+1)) }, 0},
+		"a byte short":    {func(t *testing.T, v volume) { must(t, os.Truncate(image(v), size-1)) }, 1},
+		"half of it":      {func(t *testing.T, v volume) { must(t, os.Truncate(image(v), size/2)) }, size / 2},
+		"one block":       {func(t *testing.T, v volume) { must(t, os.Truncate(image(v), 4096)) }, size - 4096},
+		"deleted":         {func(t *testing.T, v volume) { must(t, os.Remove(image(v))) }, 0},
+		"short, and gone": {func(t *testing.T, v volume) { must(t, os.Truncate(image(v), 4096)); must(t, os.Remove(image(v))) }, 0},
+		"replaced by a shorter one": {func(t *testing.T, v volume) {
+			must(t, os.Rename(image(v), image(v)+".old"))
+			must(t, os.WriteFile(image(v), nil, 0o600))
+		}, 0},
+		"its name is another's": {func(t *testing.T, v volume) {
+			must(t, os.Truncate(image(v), 4096))
+			must(t, os.Remove(image(v)))
+			must(t, os.WriteFile(image(v), nil, 0o600))
+		}, 0},
+		"its name is a link": {func(t *testing.T, v volume) {
+			must(t, os.Truncate(image(v), 4096))
+			must(t, os.Rename(image(v), image(v)+".old"))
+			must(t, os.Symlink("image.old", image(v)))
+		}, size - 4096}, // the kernel follows the rename
+		"and the device cut, too": {func(t *testing.T, v volume) {
+			must(t, os.Truncate(image(v), size/2))
+			output(t, "losetup", "--set-capacity", v.device)
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newVolume(t, "ext4")
+			tc.change(t, v)
+			q := query(t, v)
+			if got := told(t, q); got.Short != tc.want || !got.Open {
+				t.Errorf("%d bytes too short, want %d", got.Short, tc.want)
+			}
+			q.Backing = false
+			if got := told(t, q); got.Short != 0 {
+				t.Errorf("not asked for: %+v", got)
+			}
+		})
+	}
+}
+
+func TestFileBehindAPartOfIt(t *testing.T) {
+	needsRoot(t)
+	file := filepath.Join(realDir(t), "image")
+	must(t, os.WriteFile(file, nil, 0o600))
+	must(t, os.Truncate(file, 3<<20))
+	v := volume{device: output(t, "losetup", "--find", "--show", "--offset", "1048576", "--sizelimit", "1048576", file)}
+	t.Cleanup(func() { output(t, "losetup", "--detach", v.device) })
+	q := query(t, v)
+	for size, want := range map[int64]uint64{3 << 20: 0, 2 << 20: 0, 2<<20 - 512: 512, 1<<20 + 4096: 1<<20 - 4096} {
+		must(t, os.Truncate(file, size))
+		if got := told(t, deviceOnly(q)); got.Short != 0 || got.Size != 1<<20 {
+			t.Errorf("%+v", got)
+		}
+		if got := told(t, func() ProbeQuery { b := deviceOnly(q); b.Backing = true; return b }()); got.Short != want {
+			t.Errorf("a file of %d bytes is %d too short, want %d", size, got.Short, want)
+		}
+	}
+}
+
+func TestDeviceThatFails(t *testing.T) {
+	v := newVolume(t, "ext4")
+	must(t, os.Truncate(image(v), 0))
+	a := probe(query(t, v))
+	if a.Op != OpReadDevice || a.Errno != unix.EIO || !a.Device.Open || a.Device.Size != 300<<20 {
+		t.Errorf("%+v", a)
+	}
+	if a.Mode&unix.S_IFMT != unix.S_IFDIR {
+		t.Errorf("the filesystem itself: %+v", a)
+	}
+}
+
+// What is not the device that was meant says nothing, good or bad.
+func TestAnotherDevice(t *testing.T) {
+	v := newVolume(t, "ext4")
+	must(t, os.Truncate(image(v), 0)) // reading it would fail
+	q := query(t, v)
+	for name, change := range map[string]func(*ProbeQuery){
+		"another number": func(q *ProbeQuery) { q.DeviceMinor += 1000 },
+		"a file":         func(q *ProbeQuery) { q.Device = image(v) },
+		"a character":    func(q *ProbeQuery) { q.Device, q.DeviceMajor, q.DeviceMinor = "/dev/null", 1, 3 },
+		"no node":        func(q *ProbeQuery) { q.Device = "/dev/nonexistent" },
+	} {
+		other := q
+		change(&other)
+		if a := probe(other); a.Errno != 0 || a.Device != (DeviceAnswer{}) {
+			t.Errorf("%s: %+v", name, a)
+		}
+	}
+}
+
+func TestRawBlockVolume(t *testing.T) {
+	v := newVolume(t, "ext4")
+	q := query(t, v)
+	mountPoint := filepath.Join(realDir(t), "mount point")
+	must(t, os.WriteFile(mountPoint, nil, 0o600))
+	must(t, unix.Mount(v.device, mountPoint, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { _ = unix.Unmount(mountPoint, unix.MNT_DETACH) })
+	a := probe(ProbeQuery{Path: mountPoint, Space: true, Root: true})
+	if a.Errno != 0 || a.Mode&unix.S_IFMT != unix.S_IFBLK || a.Major != q.DeviceMajor || a.Minor != q.DeviceMinor ||
+		a.Device.Size != 300<<20 || a.Device.DiskSeq == 0 || a.Space != (Space{}) {
+		t.Errorf("%+v", a)
+	}
+	must(t, os.Truncate(image(v), 4096))
+	if a := probe(ProbeQuery{Path: mountPoint}); a.Errno != 0 || a.Device.Short != 300<<20-4096 {
+		t.Errorf("its file is short: %+v", a)
+	}
+	must(t, os.Truncate(image(v), 0))
+	if a := probe(ProbeQuery{Path: mountPoint}); a.Op != OpReadDevice || a.Errno != unix.EIO {
+		t.Errorf("its file is empty: %+v", a)
+	}
+	if err := unix.Unmount(mountPoint, 0); err != nil {
+		t.Errorf("still in use: %v", err)
+	}
+}
+
+// A worker that waits for its next job keeps nothing of a volume.
+func TestNothingIsKeptOfADevice(t *testing.T) {
+	v := newVolume(t, "ext4")
+	image, err := os.OpenFile(image(v), os.O_WRONLY, 0)
+	must(t, err)
+	defer image.Close()
+	_, err = image.WriteAt(bytes.Repeat([]byte("secret"), 100), 0) // before the filesystem's superblock
+	must(t, err)
+	fd, err := openDevice(v.device)
+	must(t, err)
+	defer unix.Close(fd)
+	buf := aligned(deviceBlock)
+	for _, when := range []string{"after a read", "after a short read"} {
+		if op, errno := readInto(fd, buf); len(buf) != deviceBlock || errno != 0 && when == "after a read" {
+			t.Errorf("%s: %s %v", when, op, errno)
+		}
+		if len(bytes.Trim(buf, "\x00")) != 0 {
+			t.Errorf("%s: %.40q", when, buf)
+		}
+		must(t, image.Truncate(512)) // the next read ends early
+	}
+}

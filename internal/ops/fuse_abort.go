@@ -1,0 +1,161 @@
+package ops
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
+)
+
+// AbortFUSEQuery names a FUSE connection by a mount of it, and what belongs to the
+// volume. An abort ends the connection for all its mounts, with what they still have to
+// write.
+type AbortFUSEQuery struct {
+	// Path is where Mount is topmost.
+	Path       string
+	Mount      mount.Ref
+	Superblock mount.Dev
+	// Paths are the volume's mount points, Pods the UIDs of the pods that use it: no
+	// other mount of the superblock may be on the node.
+	Paths, Pods []string
+	// CheckOnly aborts nothing.
+	CheckOnly bool
+}
+
+// fusectl has a directory for each FUSE connection.
+const fusectl = "/sys/fs/fuse/connections"
+
+// fusectlMagic is FUSE_CTL_SUPER_MAGIC (fs/fuse/control.c).
+const fusectlMagic = 0x65735543
+
+// abortFUSE aborts a connection, which a second time changes nothing. The descriptor of
+// the mount keeps its superblock, and so the connection's number, from being given to
+// another one meanwhile.
+func abortFUSE(q AbortFUSEQuery) (done bool, err error) {
+	target, err := openTarget(q.Path)
+	if err != nil {
+		return false, err
+	}
+	defer target.close()
+	fd, top, err := target.top()
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fd)
+	if !top.Same(q.Mount) {
+		return false, refuse(topmost, top)
+	}
+	if err := (Dead{Mount: q.Mount, Superblock: q.Superblock}).checkType(target.thread, mount.FUSE); err != nil {
+		return false, err
+	}
+	abort, err := openAbort(q.Superblock)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(abort)
+	if err := q.checkOnlyThisVolume(); err != nil || q.CheckOnly {
+		return false, err
+	}
+	pause("abort-fuse/checked")
+	if err := checkSilent(fd); err != nil {
+		return false, err
+	}
+	if _, err := unix.Write(abort, []byte("1")); err != nil {
+		return false, fmt.Errorf("abort the connection: %w", err)
+	}
+	return true, nil
+}
+
+// answerTime is how long a daemon has to answer right before its connection is aborted.
+const answerTime = 200 * time.Millisecond
+
+// checkSilent refuses a mount that answers, unless it says that it has no daemon. The
+// thread that still waits goes on with the abort: nothing may be refused after this.
+func checkSilent(fd int) error {
+	answered := make(chan syscall.Errno, 1)
+	go func() { answered <- answers(fd) }()
+	select {
+	case errno := <-answered:
+		if errno == unix.ENOTCONN || errno == unix.ECONNABORTED {
+			return nil
+		}
+		return refuse("the daemon answers again")
+	case <-time.After(answerTime):
+		return nil
+	}
+}
+
+// openAbort opens the file of a connection that aborts it when it is written to.
+func openAbort(dev mount.Dev) (int, error) {
+	dir, err := openDir(fusectl)
+	if err != nil {
+		return -1, fmt.Errorf("fusectl: %w", err)
+	}
+	defer unix.Close(dir)
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(dir, &st); err != nil {
+		return -1, fmt.Errorf("fusectl: %w", err)
+	}
+	if uint32(st.Type) != fusectlMagic {
+		return -1, refuse("fusectl is not mounted at %s", fusectl)
+	}
+	name := strconv.FormatUint(dev.FUSEConnection(), 10) + "/abort"
+	fd, err := retryEINTR(func() (int, error) {
+		return unix.Openat(dir, name, unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return -1, refuse("fusectl has no connection of %s", dev)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("fusectl: %w", err)
+	}
+	return fd, nil
+}
+
+// checkOnlyThisVolume refuses while anything else than the volume has the superblock
+// mounted, or may have it, in a mount namespace with the host's owner.
+func (q AbortFUSEQuery) checkOnlyThisVolume() error {
+	proc, err := openProcfs()
+	if err != nil {
+		return err
+	}
+	defer proc.close()
+	home, err := proc.namespaceOf("thread-self")
+	if err != nil {
+		return fmt.Errorf("our own mount namespace: %w", err)
+	}
+	namespaces, err := readNamespaces(func(table []mount.Mount) []mount.Mount {
+		return slices.DeleteFunc(table, func(m mount.Mount) bool { return m.Dev != q.Superblock })
+	})
+	if err != nil {
+		return err
+	}
+	defer closeAll(namespaces)
+	for _, ns := range namespaces {
+		for _, m := range ns.table {
+			if !q.owns(m.Path, ns, home) {
+				return refuse("the connection is also mounted on %.200q in the mount namespace of process %d, which is not known to be this volume", m.Path, ns.pid)
+			}
+		}
+	}
+	return nil
+}
+
+// owns reports whether a mount is on a mount point of the volume, or of a container of the
+// volume's pods. In other namespaces than the host's a copy, which propagation or a new
+// namespace made of one, is below any directory.
+func (q AbortFUSEQuery) owns(path string, in namespace, home uint64) bool {
+	if in.inode == home {
+		return slices.Contains(q.Paths, path)
+	}
+	pod := WorkloadIn(in.cgroup).PodUID
+	return pod != "" && slices.Contains(q.Pods, pod) ||
+		slices.ContainsFunc(q.Paths, func(p string) bool { return strings.HasSuffix(path, p) })
+}

@@ -1,0 +1,316 @@
+package ops
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
+)
+
+// FUSEDaemonsQuery asks which processes serve the FUSE connections that are mounted in the
+// host's mount namespace. Whoever has a user namespace may make any number of others.
+type FUSEDaemonsQuery struct {
+	// Known is that of the last answer.
+	Known []FUSEDaemon
+	// Budget bounds the walk over all processes.
+	Budget time.Duration
+}
+
+// FUSEDaemonsAnswer lists the processes that have the device of such a connection open.
+type FUSEDaemonsAnswer struct {
+	Daemons []FUSEDaemon
+	// Known are the same, and those that were known of a connection that has none any more
+	// and is still mounted.
+	Known []FUSEDaemon
+	// Untold counts open FUSE devices where the kernel does not say which connection they
+	// are of (below about Linux 6.16).
+	Untold int
+	// Unread counts processes whose open files could not all be read; UnreadOf, for each
+	// connection with a process among Known, those of them that may be its daemon: the same
+	// process, or one of the same pod or cgroup.
+	Unread   int
+	UnreadOf map[uint64]int
+	// Cut is true when there may be more: the budget or the limit was reached.
+	Cut bool
+}
+
+// FUSEDaemon is one process that has the device of a connection open.
+type FUSEDaemon struct {
+	// Connection is the connection's name in fusectl.
+	Connection uint64
+	PID        int
+	// Command is the process's own choice, and any bytes.
+	Command string
+	// State is the letter of proc_pid_stat(5).
+	State byte
+	// Started is in time since the boot.
+	Started time.Duration
+	Workload
+}
+
+// Stopped reports whether the process was stopped, by a signal or a debugger.
+func (d FUSEDaemon) Stopped() bool { return d.State == 'T' || d.State == 't' }
+
+// Unit returns the systemd unit of a process outside of pods: the innermost directory of
+// its cgroup that is called like one.
+func (d FUSEDaemon) Unit() string {
+	for dir := d.Dir; d.PodUID == "" && dir != "/" && dir != "." && dir != ""; dir = path.Dir(dir) {
+		if name := path.Base(dir); strings.HasSuffix(name, ".service") || strings.HasSuffix(name, ".scope") {
+			return name
+		}
+	}
+	return ""
+}
+
+// daemonsLimit bounds the daemons that are named.
+const daemonsLimit = 1024
+
+func fuseDaemons(q FUSEDaemonsQuery) (a FUSEDaemonsAnswer, err error) {
+	proc, err := openProcfs()
+	if err != nil {
+		return a, err
+	}
+	defer proc.close()
+	s := newScan(proc)
+	s.end = time.Now().Add(q.Budget)
+	mounted := map[uint64]bool{}
+	if err := (thread{}).visit(func(m mount.Mount) { mounted[m.Dev.FUSEConnection()] = true }); err != nil {
+		return a, err
+	}
+	pids, err := s.whoRuns()
+	if err != nil {
+		return a, err
+	}
+	pids = s.fewestFirst(pids)
+	a.Cut = s.cut
+	read := map[int]bool{initPID: true}
+	each(s, pids, s.connectionsOf, func(pid int, found connections, ok bool) {
+		read[pid] = read[pid] || ok && !found.unread
+		a.Untold += found.untold
+		for _, found.by.Connection = range found.told {
+			switch {
+			case !mounted[found.by.Connection]:
+			case len(a.Daemons) == daemonsLimit:
+				a.Cut = true
+			default:
+				a.Daemons = append(a.Daemons, found.by)
+			}
+		}
+	})
+	if a.Untold > 0 && (len(a.Daemons) > 0 || namesConnections(proc)) {
+		a.Untold = 0 // devices that are not of a connection
+	}
+	a.Known = append(slices.Clone(a.Daemons), slices.DeleteFunc(q.Known, func(k FUSEDaemon) bool {
+		return !mounted[k.Connection] || slices.ContainsFunc(a.Daemons, func(d FUSEDaemon) bool { return d.Connection == k.Connection })
+	})...)
+	s.end = s.end.Add(patience) // what was not read is named nevertheless
+	s.cut = false
+	var unread []FUSEDaemon
+	each(s, slices.DeleteFunc(pids, func(pid int) bool { return read[pid] }), s.daemonOf, func(_ int, d FUSEDaemon, _ bool) {
+		if d.PID != 0 {
+			unread = append(unread, d)
+		}
+	})
+	a.Cut = a.Cut || s.cut
+	a.Unread, a.UnreadOf = len(unread), unreadOf(unread, a.Known)
+	return a, nil
+}
+
+// fewestFirst sorts processes by how many descriptors they have (Linux 6.2): one may have a
+// million, and the time that they take is taken from nobody else then.
+func (s *scan) fewestFirst(pids []int) []int {
+	descriptors := make(map[int]int64, len(pids))
+	each(s, pids, func(pid int) (st unix.Stat_t) {
+		_ = unix.Fstatat(int(s.proc), strconv.Itoa(pid)+"/fd", &st, unix.AT_SYMLINK_NOFOLLOW) // it has ended
+		return st
+	}, func(pid int, st unix.Stat_t, _ bool) { descriptors[pid] = st.Size })
+	slices.SortStableFunc(pids, func(a, b int) int { return cmp.Compare(descriptors[a], descriptors[b]) })
+	return pids
+}
+
+// daemonOf describes a process; the result is zero for one that has ended.
+func (s *scan) daemonOf(pid int) (d FUSEDaemon) {
+	read := func(dir string) (err error) {
+		d, err = s.daemonIn(pid, dir)
+		return err
+	}
+	err := s.proc.inThread(pid, read)
+	if errors.Is(err, errUnplaced) {
+		err = read(strconv.Itoa(pid)) // as good as it can be told
+	}
+	if err != nil && gone(err) {
+		return FUSEDaemon{}
+	}
+	d.PID = pid
+	return d
+}
+
+// daemonIn describes a process through the directory of one of its threads, of which the
+// state is. The name and the start of the process are those of the first thread.
+func (s *scan) daemonIn(pid int, dir string) (d FUSEDaemon, err error) {
+	of, err := s.proc.read(strconv.Itoa(pid)+"/stat", 4<<10)
+	if err != nil {
+		return d, err
+	}
+	now, err := s.proc.read(dir+"/stat", 4<<10)
+	if err != nil {
+		return d, err
+	}
+	name, started, ok := parseStat(of)
+	if _, _, alike := parseStat(now); !ok || !alike {
+		return d, errors.New("a stat file without fields")
+	}
+	state := now[bytes.LastIndexByte(now, ')')+2] // parseStat found fields behind it
+	cgroup, err := s.proc.read(dir+"/cgroup", 8<<10)
+	return FUSEDaemon{PID: pid, Command: name, State: state, Started: sinceBoot(started), Workload: WorkloadIn(string(cgroup))}, err
+}
+
+// connections are the FUSE connections whose devices a process has open.
+type connections struct {
+	// by is the process, if there is one in told.
+	by     FUSEDaemon
+	told   []uint64
+	untold int
+	// unread is true when not all of its open files could be read.
+	unread bool
+}
+
+var errTooManyFiles = errors.New("more open files than are read in time")
+
+func (s *scan) connectionsOf(pid int) (found connections) {
+	end := time.Now().Add(patience) // nobody waits for more
+	err := s.proc.inThread(pid, func(dir string) (err error) {
+		found = connections{}
+		fds, err := s.proc.open(dir + "/fd")
+		if err != nil {
+			return err
+		}
+		list := os.NewFile(uintptr(fds), "fd")
+		defer list.Close()
+		for {
+			names, err := list.Readdirnames(256)
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err == nil && time.Now().After(end) {
+				err = errTooManyFiles
+			}
+			if err != nil {
+				return err
+			}
+			for _, fd := range names {
+				if err := s.connectionAt(dir, fd, &found); err != nil && !gone(err) { // closed meanwhile
+					return err
+				}
+			}
+		}
+	})
+	found.unread = err != nil && !gone(err)
+	if len(found.told) == 0 {
+		return found
+	}
+	if found.by = s.daemonOf(pid); found.by.PID == 0 { // it has ended since
+		return connections{}
+	}
+	return found
+}
+
+// connectionAt adds the connection of a descriptor. The device may have any name, also one
+// of a directory that is not there any more: where the kernel tells the connection, the
+// name does not count. The link is read first: the fdinfo of what has no path, as an epoll
+// descriptor, may wait for its owner.
+func (s *scan) connectionAt(dir, fd string, found *connections) error {
+	link, err := s.proc.readlink(dir + "/fd/" + fd)
+	if errors.Is(err, unix.ENAMETOOLONG) { // anybody may hold such a file, under any name
+		link, err = "/fuse", nil
+	}
+	if err != nil || !path.IsAbs(link) {
+		return err
+	}
+	info, err := s.proc.open(dir + "/fdinfo/" + fd)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(info)
+	raw := make([]byte, 512) // the kernel tells all of it at once
+	n, err := retryEINTR(func() (int, error) { return unix.Read(info, raw) })
+	if err != nil {
+		return err
+	}
+	connection, told := connectionIn(raw[:n])
+	switch {
+	case told && !slices.Contains(found.told, connection): // a daemon may have it open once for each of its threads
+		found.told = append(found.told, connection)
+	case !told && path.Base(strings.TrimSuffix(link, " (deleted)")) == "fuse":
+		found.untold++
+	}
+	return nil
+}
+
+// connectionIn parses the connection in the text of fdinfo.
+func connectionIn(fdinfo []byte) (connection uint64, told bool) {
+	for line := range bytes.Lines(fdinfo) {
+		if v, is := bytes.CutPrefix(line, []byte("fuse_connection:")); is {
+			connection, err := strconv.ParseUint(string(bytes.TrimSpace(v)), 10, 64)
+			return connection, err == nil
+		}
+	}
+	return 0, false
+}
+
+// namesConnections reports whether the kernel tells which connection a FUSE device is of.
+// It tells of none that was merely opened, so it is asked about a connection made for
+// that.
+func namesConnections(proc procfs) bool {
+	device, err := retryEINTR(func() (int, error) { return unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return false
+	}
+	defer unix.Close(device)
+	mounted, err := mount.ConnectFUSE(device, "fuse", "none")
+	if err != nil {
+		return false
+	}
+	defer unix.Close(mounted)
+	raw, err := proc.read("thread-self/fdinfo/"+strconv.Itoa(device), 512)
+	_, told := connectionIn(raw)
+	return err == nil && told
+}
+
+// unreadOf counts, for each connection of known daemons, the processes that may be one of
+// them or have got its descriptor from it.
+func unreadOf(unread, known []FUSEDaemon) map[uint64]int {
+	of := map[uint64]map[int]bool{}
+	for _, k := range known {
+		if of[k.Connection] == nil {
+			of[k.Connection] = map[int]bool{}
+		}
+		for _, u := range unread {
+			same := u.PID == k.PID && u.Started == k.Started
+			if same || u.Dir == "" || u.PodUID == k.PodUID && (u.PodUID != "" || u.Dir == k.Dir) {
+				of[k.Connection][u.PID] = true
+			}
+		}
+	}
+	counts := make(map[uint64]int, len(of))
+	for connection, pids := range of {
+		counts[connection] = len(pids)
+	}
+	return counts
+}
+
+// sinceBoot converts a start time of proc_pid_stat(5).
+func sinceBoot(ticks uint64) time.Duration {
+	const tick = time.Second / 100 // USER_HZ
+	return time.Duration(ticks) * tick
+}

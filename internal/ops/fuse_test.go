@@ -1,0 +1,242 @@
+package ops
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/mount"
+)
+
+// silentFUSE is a FUSE mount whose daemon reads no request.
+type silentFUSE struct {
+	path   string
+	mount  mount.Mount
+	daemon *exec.Cmd
+}
+
+func newSilentFUSE(t *testing.T) silentFUSE {
+	t.Helper()
+	needsRoot(t)
+	_ = unix.Mount("fusectl", fusectl, "fusectl", 0, "") // it mostly is; in our own mount namespace
+	f := silentFUSE{path: t.TempDir(), daemon: exec.Command("sleep", "1000")}
+	dev, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	must(t, err)
+	must(t, unix.Mount("silent", f.path, "fuse.silent", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", dev.Fd())))
+	t.Cleanup(func() { _ = unix.Unmount(f.path, unix.MNT_DETACH) })
+	f.daemon.ExtraFiles = []*os.File{dev}
+	f.daemon.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread()
+	must(t, f.daemon.Start())
+	must(t, dev.Close())
+	t.Cleanup(f.kill)
+	f.mount = mountAtPath(t, f.path)
+	return f
+}
+
+func mountAtPath(t *testing.T, path string) (found mount.Mount) {
+	t.Helper()
+	must(t, thread{}.visit(func(m mount.Mount) {
+		if m.Path == path {
+			found = m
+		}
+	}))
+	if found.OldID == 0 {
+		t.Fatalf("nothing is mounted on %s", path)
+	}
+	return found
+}
+
+func (f silentFUSE) kill() {
+	_ = f.daemon.Process.Kill()
+	_ = f.daemon.Wait()
+}
+
+func (f silentFUSE) connection() uint64 { return uint64(f.mount.Dev.Minor) }
+
+// daemons returns who serves the mount.
+func (f silentFUSE) daemons(t *testing.T) (found []FUSEDaemon) {
+	t.Helper()
+	a, err := fuseDaemons(FUSEDaemonsQuery{Budget: time.Minute})
+	must(t, err)
+	if a.Cut {
+		t.Error("the answer is cut")
+	}
+	for _, d := range a.Daemons {
+		if d.Connection == f.connection() {
+			found = append(found, d)
+		}
+	}
+	if len(found) == 0 && a.Untold > 0 && len(a.Daemons) == 0 {
+		t.Skip("this kernel does not tell whose connection a FUSE device is")
+	}
+	return found
+}
+
+func (f silentFUSE) abort(change func(*AbortFUSEQuery)) (bool, error) {
+	q := AbortFUSEQuery{
+		Path: f.path, Mount: f.mount.Ref(), Superblock: f.mount.Dev, Paths: []string{f.path},
+	}
+	if change != nil {
+		change(&q)
+	}
+	return abortFUSE(q)
+}
+
+// aborted is true if the mount answers that it has no daemon; any other never answers.
+func (f silentFUSE) aborted(t *testing.T) bool {
+	t.Helper()
+	answered := make(chan error, 1)
+	go func() { answered <- unix.Statfs(f.path, &unix.Statfs_t{}) }()
+	select {
+	case err := <-answered:
+		return errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ECONNABORTED)
+	case <-time.After(100 * time.Millisecond):
+		return false
+	}
+}
+
+func TestFUSEDaemons(t *testing.T) {
+	f, other := newSilentFUSE(t), newSilentFUSE(t)
+	fake := filepath.Join(t.TempDir(), "fuse") // has the device's name
+	must(t, os.WriteFile(fake, []byte("fuse_connection:\t1\n"), 0o600))
+	pid := holder(t, 0, "open="+fake)
+	found := f.daemons(t)
+	if len(found) != 1 || found[0].PID != f.daemon.Process.Pid || found[0].Command != "sleep" || found[0].State != 'S' {
+		t.Fatalf("daemons %+v", found)
+	}
+	if since := found[0].Started; since <= 0 || found[0].Dir == "" {
+		t.Errorf("started %s after the boot, in cgroup %q", since, found[0].Dir)
+	}
+	if o := other.daemons(t); len(o) != 1 || o[0].PID == pid || o[0].PID == found[0].PID {
+		t.Errorf("the other one's are %+v", o)
+	}
+	must(t, f.daemon.Process.Signal(unix.SIGSTOP))
+	eventuallyState(t, f, 'T')
+	f.kill()
+	if found := f.daemons(t); len(found) != 0 {
+		t.Errorf("it was killed, and there are %+v", found)
+	}
+}
+
+func eventuallyState(t *testing.T, f silentFUSE, want byte) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if found := f.daemons(t); len(found) == 1 && found[0].State == want {
+			return
+		} else if time.Now().After(end) {
+			t.Fatalf("daemons %+v, want state %c", found, want)
+		}
+	}
+}
+
+func TestAbortFUSE(t *testing.T) {
+	f, other := newSilentFUSE(t), newSilentFUSE(t)
+	if done, err := f.abort(func(q *AbortFUSEQuery) { q.CheckOnly = true }); err != nil || done || f.aborted(t) {
+		t.Fatalf("a check only: %v, %v", done, err)
+	}
+	for range 2 {
+		if done, err := f.abort(nil); err != nil || !done {
+			t.Fatalf("%v, %v", done, err)
+		}
+		if !f.aborted(t) {
+			t.Fatal("the connection is not aborted")
+		}
+	}
+	if other.aborted(t) {
+		t.Error("another one is aborted")
+	}
+	_, err := other.abort(nil)
+	must(t, err)
+}
+
+func TestAbortFUSERefuses(t *testing.T) {
+	f := newSilentFUSE(t)
+	elsewhere := t.TempDir()
+	must(t, unix.Mount(f.path, elsewhere, "", unix.MS_BIND, ""))
+	defer func() { _ = unix.Unmount(elsewhere, unix.MNT_DETACH) }()
+	tmpfs := newVolume(t, "tmpfs")
+	both := []string{f.path, elsewhere}
+	for says, change := range map[string]func(*AbortFUSEQuery){
+		"also mounted on":                    nil,
+		"mount namespace of process":         func(q *AbortFUSEQuery) { q.Paths = []string{elsewhere} },
+		"is topmost at the mount point now":  func(q *AbortFUSEQuery) { q.Paths, q.Path = both, elsewhere },
+		"another filesystem is at the mount": func(q *AbortFUSEQuery) { q.Paths, q.Superblock.Minor = both, q.Superblock.Minor+1 },
+		"another filesystem": func(q *AbortFUSEQuery) {
+			m := mountAtPath(t, tmpfs.path)
+			q.Path, q.Mount, q.Superblock = m.Path, m.Ref(), m.Dev
+		},
+	} {
+		if done, err := f.abort(change); done || !errors.Is(err, worker.ErrRefused) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v, %v", says, done, err)
+		}
+	}
+	if f.aborted(t) {
+		t.Fatal("it was aborted")
+	}
+	// A copy in another namespace belongs to it; what is only there does not.
+	inside := holder(t, unix.CLONE_NEWNS, "open=/dev/null")
+	must(t, unix.Unmount(elsewhere, unix.MNT_DETACH))
+	if done, err := f.abort(nil); done || !errors.Is(err, worker.ErrRefused) || !strings.Contains(err.Error(), fmt.Sprint(inside)) {
+		t.Errorf("mounted in another namespace: %v, %v", done, err)
+	}
+	if done, err := f.abort(func(q *AbortFUSEQuery) { q.Paths = both }); !done || err != nil {
+		t.Errorf("the volume's in another namespace: %v, %v", done, err)
+	}
+}
+
+func TestCheckSilent(t *testing.T) {
+	f, tmpfs := newSilentFUSE(t), newVolume(t, "tmpfs")
+	open := func(path string) int {
+		fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+		must(t, err)
+		t.Cleanup(func() { _ = unix.Close(fd) })
+		return fd
+	}
+	if err := checkSilent(open(tmpfs.path)); !errors.Is(err, worker.ErrRefused) {
+		t.Errorf("it answers: %v", err)
+	}
+	fd := open(f.path)
+	if err := checkSilent(fd); err != nil {
+		t.Errorf("it is silent: %v", err)
+	}
+	f.kill()
+	if err := checkSilent(fd); err != nil {
+		t.Errorf("it has no daemon: %v", err)
+	}
+}
+
+func TestAbortFUSEOfAnothersMounts(t *testing.T) {
+	const home, path = 1, "/var/lib/kubelet/pods/a/mount"
+	q := AbortFUSEQuery{Paths: []string{path}, Pods: []string{"a"}}
+	ofPod := func(pod string) string { return "0::/kubepods/pod" + pod + "/0123456789ab" }
+	for name, tc := range map[string]struct {
+		path string
+		in   namespace
+		ours bool
+	}{
+		"the mount point":                   {path, namespace{inode: home}, true},
+		"another path":                      {"/var/lib/kubelet/pods/b/mount", namespace{inode: home}, false},
+		"a copy on the host":                {"/copy" + path, namespace{inode: home}, false},
+		"a copy elsewhere":                  {"/host" + path, namespace{inode: 2, cgroup: "0::/system.slice/x.service"}, true},
+		"in a container of its pod":         {"/data", namespace{inode: 3, cgroup: ofPod("a")}, true},
+		"in a container of another pod":     {"/data", namespace{inode: 4, cgroup: ofPod("b")}, false},
+		"in a namespace of a service":       {"/data", namespace{inode: 5, cgroup: "0::/system.slice/x.service"}, false},
+		"in the host's, by a pod's process": {"/data", namespace{inode: home, cgroup: ofPod("a")}, false},
+		"of a process that has ended":       {"/data", namespace{inode: 6}, false},
+	} {
+		if ours := q.owns(tc.path, tc.in, home); ours != tc.ours {
+			t.Errorf("%s: ours %v", name, ours)
+		}
+	}
+}

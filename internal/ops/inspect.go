@@ -1,0 +1,213 @@
+package ops
+
+import (
+	"errors"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
+)
+
+// volDataLimit bounds kubelet's vol_data.json in bytes; a real one has a few
+// hundred.
+const volDataLimit = 64 << 10
+
+// InspectQuery asks about paths and one superblock, in one round trip.
+type InspectQuery struct {
+	Paths []PathQuery
+	// Probe is nil when no storage is to be probed.
+	Probe *ProbeQuery
+}
+
+// PathQuery asks what is at a path.
+type PathQuery struct {
+	// Path is empty when only VolData is asked for: a walk to a mount point is not
+	// needed, and would keep an umount from succeeding for an instant.
+	Path string
+	// VolData is the vol_data.json to read; empty for none. One that is still as
+	// Known is not read again.
+	VolData string
+	Known   FileStamp
+	// ParentOnly leaves out the last component, because a volume that does not answer is
+	// mounted there.
+	ParentOnly bool
+}
+
+// PathAnswer is what is at a path.
+type PathAnswer struct {
+	// ParentErrno is the error of the walk to the last component.
+	ParentErrno syscall.Errno
+	// Errno is the error of the statx of the last component itself.
+	Errno syscall.Errno
+	// Mode is st_mode.
+	Mode uint32
+	// Major and Minor are the device of a device node.
+	Major, Minor uint32
+	// Link is the text of a symbolic link.
+	Link string
+	// VolData is nil when there is none, and when it is as Known.
+	VolData []byte
+	Stamp   FileStamp
+	// VolDataErrno is why VolData cannot be read although it is there; ENODATA for an empty
+	// file.
+	VolDataErrno syscall.Errno
+}
+
+// FileStamp changes with a file's content: every write moves the change time,
+// which cannot be set.
+type FileStamp struct {
+	Inode        uint64
+	Size         uint64
+	Seconds      int64
+	Nanoseconds  uint32
+	Major, Minor uint32
+}
+
+// InspectAnswer has one answer for each path, in order.
+type InspectAnswer struct {
+	Paths []PathAnswer
+	Probe ProbeAnswer
+	// Elapsed is how long all of it took.
+	Elapsed time.Duration
+}
+
+func inspect(q InspectQuery) (InspectAnswer, error) {
+	start := time.Now()
+	a := InspectAnswer{Paths: make([]PathAnswer, len(q.Paths))}
+	for i, p := range q.Paths {
+		a.Paths[i] = inspectPath(p)
+	}
+	pause("inspect")
+	if q.Probe != nil {
+		a.Probe = probe(*q.Probe)
+		if a.Probe.Errno != 0 {
+			if err := ownTrouble(a.Probe.Errno); err != nil {
+				return InspectAnswer{}, err
+			}
+		}
+	}
+	a.Elapsed = time.Since(start)
+	return a, nil
+}
+
+func inspectAll(all []InspectQuery) ([]InspectAnswer, error) {
+	answers := make([]InspectAnswer, len(all))
+	for i, q := range all {
+		var err error
+		if answers[i], err = inspect(q); err != nil {
+			return nil, err
+		}
+	}
+	return answers, nil
+}
+
+func inspectPath(q PathQuery) PathAnswer {
+	var a PathAnswer
+	if q.VolData != "" {
+		a.readVolData(q.VolData, q.Known)
+	}
+	if q.Path == "" {
+		return a
+	}
+	l, err := openTarget(q.Path)
+	if err != nil {
+		a.ParentErrno = errnoOf(err)
+		return a
+	}
+	defer l.close()
+	if q.ParentOnly {
+		return a
+	}
+	// A walk to what a driver mounts there meanwhile would keep its umount from succeeding
+	// for an instant. In the clone nothing is mounted.
+	clone, err := privateClone(l.dir)
+	if err != nil { // no right to it, or an unbindable mount
+		a.inspectName(l.dir, l.name)
+		return a
+	}
+	defer unix.Close(clone)
+	a.inspectName(clone, l.name)
+	return a
+}
+
+// privateClone opens a directory in a detached clone, to which no mount and no umount
+// propagates.
+func privateClone(dir int) (int, error) {
+	clone, err := mount.Clone(dir)
+	if err != nil {
+		return -1, err
+	}
+	if err := mount.AddAttr(clone, 0, unix.MS_PRIVATE); err != nil {
+		_ = unix.Close(clone)
+		return -1, err
+	}
+	return clone, nil
+}
+
+// inspectName looks at the last component.
+func (a *PathAnswer) inspectName(dir int, name string) {
+	var st unix.Statx_t
+	err := unix.Statx(dir, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
+	if err != nil {
+		a.Errno = errnoOf(err)
+		return
+	}
+	a.Mode = uint32(st.Mode)
+	a.Major, a.Minor = st.Rdev_major, st.Rdev_minor
+	if a.Mode&unix.S_IFMT == unix.S_IFLNK {
+		buf := make([]byte, unix.PathMax)
+		n, err := unix.Readlinkat(dir, name, buf)
+		if err != nil {
+			a.Errno = errnoOf(err)
+			return
+		}
+		a.Link = string(buf[:n])
+	}
+}
+
+// readVolData leaves VolData nil for a file that is missing or unreadable: it is evidence
+// when it is there, and nothing follows from its absence.
+func (a *PathAnswer) readVolData(p string, known FileStamp) {
+	l, err := openTarget(p)
+	if err == nil {
+		defer l.close()
+		if known != (FileStamp{}) && l.stamp() == known {
+			a.Stamp = known
+			return
+		}
+		a.VolData, a.Stamp, err = l.read(volDataLimit)
+	}
+	switch {
+	case err == nil && len(a.VolData) == 0:
+		a.VolDataErrno = unix.ENODATA
+	case err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR):
+		a.VolDataErrno = errnoOf(err)
+	}
+}
+
+// ownTrouble returns the errors that say that this process has run out of something:
+// nothing follows from them for a volume. A daemon that has run out of the same reports
+// the same errno; then this process can open a file.
+func ownTrouble(err error) error {
+	if !slices.Contains([]syscall.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM}, errnoOf(err)) {
+		return nil
+	}
+	fd, ours := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+	if ours != nil {
+		return err
+	}
+	_ = unix.Close(fd)
+	return nil
+}
+
+// errnoOf returns the errno of an error; EIO for one that has none.
+func errnoOf(err error) syscall.Errno {
+	var e syscall.Errno
+	if err != nil && !errors.As(err, &e) {
+		return unix.EIO
+	}
+	return e
+}

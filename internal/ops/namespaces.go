@@ -1,0 +1,264 @@
+package ops
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/mount"
+)
+
+// namespace is a mount namespace that has the host's owner, with a part of its
+// mount table.
+type namespace struct {
+	file  *os.File
+	inode uint64
+	table []mount.Mount
+	// pid is the first process that was found in it, cgroup the text of its cgroup file.
+	pid    int
+	cgroup string
+}
+
+func closeAll(namespaces []namespace) {
+	for _, ns := range namespaces {
+		_ = ns.file.Close()
+	}
+}
+
+// tablesOf returns the mounts of all namespaces.
+func tablesOf(namespaces []namespace) (all []mount.Mount) {
+	for _, ns := range namespaces {
+		all = append(all, ns.table...)
+	}
+	return all
+}
+
+// receiversReadable fails where the mounts that receive the events of a mount cannot be
+// read.
+func receiversReadable(m mount.Ref) error {
+	namespaces, err := ownedNamespaces(m)
+	closeAll(namespaces)
+	return err
+}
+
+// ownedNamespaces opens the mount namespaces that have the host's owner, our own
+// too: kubelet's root may be mounted twice on the host. Of their tables it returns
+// what may receive the mount events of the given mounts, and what is mounted on that.
+func ownedNamespaces(of ...mount.Ref) (found []namespace, err error) {
+	asked := func(e mount.Mount) bool {
+		return slices.ContainsFunc(of, func(m mount.Ref) bool { return m.OldID == e.OldID })
+	}
+	devs, err := superblocksOf(asked)
+	if err != nil {
+		return nil, err
+	}
+	return readNamespaces(func(table []mount.Mount) []mount.Mount {
+		return related(table, func(e mount.Mount) bool { return asked(e) || devs[e.Dev] && e.Propagation.Receives() })
+	})
+}
+
+// readNamespaces opens the mount namespaces that have the host's owner and in whose table
+// there is something to keep. It returns all of them or an error: nothing is decided by a
+// part. A process that lives, and of which it cannot be told where it is, is an error.
+//
+// The calling thread enters them one after the other, and comes back: the table that a
+// process shows ends at its root directory, which is the choice of the process.
+func readNamespaces(keep func(table []mount.Mount) []mount.Mount) (found []namespace, err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	w, err := newNamespaceWalk(keep)
+	if err != nil {
+		return nil, err
+	}
+	defer w.close()
+	defer func() {
+		if err != nil {
+			closeAll(found)
+			found, err = nil, fmt.Errorf("%w: the mount namespaces on this node could not be read: %w", worker.ErrRefused, err)
+		}
+	}()
+	pids, err := w.proc.pids()
+	if err != nil {
+		return nil, err
+	}
+	for _, pid := range pids {
+		ns, err := w.read(pid)
+		switch {
+		case err != nil && (gone(err) || pid == initPID):
+		case err != nil:
+			return found, errors.Join(fmt.Errorf("process %d: %w", pid, err), w.back())
+		case ns.file != nil:
+			found = append(found, ns)
+		}
+	}
+	return found, w.back()
+}
+
+// superblocksOf returns the superblocks of the mounts of the thread's namespace that are
+// asked for.
+func superblocksOf(asked func(mount.Mount) bool) (map[mount.Dev]bool, error) {
+	devs := map[mount.Dev]bool{}
+	err := thread{}.visit(func(m mount.Mount) {
+		if asked(m) {
+			devs[m.Dev] = true
+		}
+	})
+	return devs, err
+}
+
+// namespaceWalk enters mount namespaces with the calling thread.
+type namespaceWalk struct {
+	keep   func(table []mount.Mount) []mount.Mount
+	proc   procfs
+	host   mount.Owner
+	home   *os.File
+	thread thread
+	// seen are the inode numbers of the namespaces that were read, and of those with
+	// another owner; count the mounts that were read.
+	seen  map[uint64]bool
+	count int
+}
+
+func newNamespaceWalk(keep func([]mount.Mount) []mount.Mount) (w *namespaceWalk, err error) {
+	w = &namespaceWalk{keep: keep, proc: -1, seen: map[uint64]bool{}}
+	defer func() {
+		if err != nil {
+			w.close()
+		}
+	}()
+	if w.host, err = mount.OwnOwner(); err != nil {
+		return nil, err
+	}
+	if w.proc, err = openProcfs(); err != nil {
+		return nil, err
+	}
+	if w.home, err = os.Open("/proc/thread-self/ns/mnt"); err != nil {
+		return nil, err
+	}
+	w.thread.dir, err = os.Open("/proc/thread-self")
+	return w, err
+}
+
+func (w *namespaceWalk) close() {
+	if w.proc >= 0 {
+		w.proc.close()
+	}
+	_ = w.home.Close() // also of nil
+	_ = w.thread.dir.Close()
+}
+
+// back brings the thread back to where it was.
+func (w *namespaceWalk) back() error {
+	if err := mount.Enter(w.home); err != nil {
+		return fmt.Errorf("come back: %w", err)
+	}
+	return nil
+}
+
+// read opens the namespace of a process. The result is empty if it was read before, has
+// another owner, or nothing to keep.
+func (w *namespaceWalk) read(pid int) (ns namespace, err error) {
+	if inode, err := w.proc.namespaceOf(strconv.Itoa(pid)); err == nil && w.seen[inode] {
+		return ns, nil
+	}
+	fd, err := w.proc.openNamespaceOf(pid)
+	if err != nil {
+		return ns, err
+	}
+	file := os.NewFile(uintptr(fd), "mnt")
+	defer func() {
+		if ns.file == nil {
+			_ = file.Close()
+		}
+	}()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return ns, err
+	}
+	if w.seen[st.Ino] {
+		return ns, nil
+	}
+	var table []mount.Mount
+	if w.host.Owns(fd) {
+		if table, err = w.table(file); err != nil {
+			return ns, err
+		}
+	}
+	w.seen[st.Ino] = true
+	if table = w.keep(table); len(table) == 0 {
+		return ns, nil
+	}
+	ns = namespace{file: file, inode: st.Ino, table: table, pid: pid}
+	// Without it the namespace is nobody's.
+	_ = w.proc.inThread(pid, func(dir string) error {
+		cgroup, err := w.proc.read(dir+"/cgroup", 8<<10)
+		ns.cgroup = string(cgroup)
+		return err
+	})
+	return ns, nil
+}
+
+// table enters a namespace and reads its mount table.
+func (w *namespaceWalk) table(namespace *os.File) (table []mount.Mount, err error) {
+	if err := mount.Enter(namespace); err != nil {
+		return nil, err
+	}
+	err = w.thread.visit(func(m mount.Mount) {
+		if w.count++; w.count <= maxMountsInAll {
+			table = append(table, m)
+		}
+	})
+	if err == nil && w.count > maxMountsInAll {
+		err = errTooManyMounts
+	}
+	return table, err
+}
+
+// related returns the mounts that receive events, and what is mounted on those.
+func related(table []mount.Mount, receives func(mount.Mount) bool) (kept []mount.Mount) {
+	known := map[int]bool{}
+	for _, e := range table {
+		known[e.OldID] = receives(e)
+	}
+	for _, e := range table {
+		if known[e.OldID] || known[e.OldParent] {
+			kept = append(kept, e)
+		}
+	}
+	return kept
+}
+
+// owners remembers which mount namespaces have the host's owner.
+type owners struct {
+	host  mount.Owner
+	known map[uint64]bool // by inode number
+}
+
+func newOwners() (*owners, error) {
+	host, err := mount.OwnOwner()
+	return &owners{host: host, known: map[uint64]bool{}}, err
+}
+
+// of reports whether the namespace that a process, given by its directory in an open
+// procfs, is in has the host's owner. An error says that it is in that one no more.
+func (o *owners) of(proc procfs, dir string, inode uint64) (bool, error) {
+	if owned, known := o.known[inode]; known {
+		return owned, nil
+	}
+	fd, err := proc.openNamespace(dir)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fd)
+	if !mount.IsInode(fd, inode) {
+		return false, errEnded
+	}
+	o.known[inode] = o.host.Owns(fd)
+	return o.known[inode], nil
+}

@@ -1,0 +1,52 @@
+package ops
+
+import "github.com/csi-addons/node-healer/internal/worker"
+
+// The operations.
+var (
+	// Inspect tells what is at paths and probes one superblock.
+	Inspect = worker.Define("inspect", worker.Pooled, inspect)
+	// InspectAll does that several times.
+	InspectAll = worker.Define("inspect-all", worker.Pooled, inspectAll)
+	// Published lists the volumes that kubelet has for pods.
+	Published = worker.Define("published", worker.Pooled, published)
+	// Write shows whether a filesystem takes a write.
+	Write = worker.Define("write", worker.Pooled, write)
+	// Place puts a read-only clone of a staged mount at a mount point.
+	Place = worker.Define("place", worker.Spent, place)
+	// Finalize gives a placed clone that is alone its final attributes.
+	Finalize = worker.Define("finalize", worker.Spent, finalize)
+	// UnmountDeadTop takes a dead mount off the top of a stack.
+	UnmountDeadTop = worker.Define("unmount-dead-top", worker.Spent, unmountDeadTop)
+	// UnmountDuplicate unmounts one placeholder from the top of a stack.
+	UnmountDuplicate = worker.Define("unmount-duplicate", worker.Spent, unmountDuplicate)
+	// Containers finds the containers that run, Mounts what they have mounted.
+	Containers = worker.Define("containers", worker.Spent, containers)
+	Mounts     = worker.Define("mounts", worker.Pooled, containerMounts)
+	// ProbeInContainer probes a mount in a container.
+	ProbeInContainer = worker.Define("probe-in-container", worker.Spent, probeInContainer)
+	// ReplaceInContainers replaces mounts in containers.
+	ReplaceInContainers = worker.Define("replace-in-containers", worker.Spent, inContainer)
+	// ReadFile reads a small file beneath a directory.
+	ReadFile = worker.Define("read-file", worker.Pooled, readFile)
+	// RunProgram runs a program until it has ended.
+	RunProgram = worker.Define("run-program", worker.Spent, runProgram)
+	// Reach connects to a TCP address from the host's network.
+	Reach = worker.Define("reach", worker.Spent, reach)
+	// FUSEDaemons finds who serves FUSE connections, AbortFUSE ends one.
+	FUSEDaemons = worker.Define("fuse-daemons", worker.Spent, fuseDaemons)
+	AbortFUSE   = worker.Define("abort-fuse", worker.Spent, abortFUSE)
+	// UnmountDead takes dead mounts off a staging path, and MountDead puts one there.
+	UnmountDead = worker.Define("unmount-dead", worker.Spent, unmountDead)
+	MountDead   = worker.Define("mount-dead", worker.Spent, mountDead)
+)
+
+// Ops lists the operations for worker.Serve.
+func Ops() []worker.Servable {
+	return []worker.Servable{
+		Inspect, InspectAll, Published, Write, Place, Finalize, UnmountDeadTop, UnmountDuplicate,
+		Containers, Mounts, ProbeInContainer, ReplaceInContainers,
+		ReadFile, RunProgram, Reach,
+		FUSEDaemons, AbortFUSE, UnmountDead, MountDead,
+	}
+}

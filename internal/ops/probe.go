@@ -1,0 +1,283 @@
+package ops
+
+import (
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ProbeQuery asks for one bounded probe of the superblock mounted at a path.
+type ProbeQuery struct {
+	// Path is empty when only the device is asked for.
+	Path string
+	// SuperMajor and SuperMinor are the number of the expected superblock,
+	// as files on it show it; zero when that is not known (btrfs).
+	SuperMajor, SuperMinor uint32
+	// Around clones the directory above the mount point instead of the mount.
+	Around bool
+	// Root asks for the root directory to be opened: a daemon or a server has
+	// to answer that. A filesystem on a disk answers from memory.
+	Root bool
+	// UUID asks for the filesystem UUID; only filesystems on a disk have one.
+	UUID bool
+	// Space asks how much is left.
+	Space bool
+	// Source is the mount's source when that may be a device node whose number
+	// mountinfo does not show (btrfs).
+	Source string
+	// Device is the node of the block device to read a block of, DeviceMajor
+	// and DeviceMinor its number; empty to read none.
+	Device                   string
+	DeviceMajor, DeviceMinor uint32
+	// Backing asks whether the file behind a loop device is as long as that.
+	Backing bool
+	// Thawed asks the kernel for the right to write, which it grants at once unless
+	// the filesystem is frozen; then the worker waits for the thaw.
+	// Only for filesystem types without a handler for unknown attributes.
+	Thawed bool
+}
+
+// ProbeAnswer is the storage's answer. An errno is an answer, not an error.
+type ProbeAnswer struct {
+	// Changed is true when another filesystem is mounted there by now, or none; the
+	// rest is then empty.
+	Changed bool
+	// Op and Errno name the first operation that failed.
+	Op    string
+	Errno syscall.Errno
+	// Mode is st_mode of the root.
+	Mode uint32
+	// Major and Minor are the device of a block device node at the path, or of
+	// Source.
+	Major, Minor uint32
+	// Newest is the unique id of the clone, the highest in the kernel when it was
+	// made: ids only grow. 0 below Linux 6.8.
+	Newest uint64
+	// UUID is the filesystem's, empty when it has none or does not tell.
+	UUID string
+	// SourceGone is true when Source does not exist.
+	SourceGone bool
+	Space      Space
+	Device     DeviceAnswer
+	// ReadOnly is true when the kernel refused the right to write with EROFS, for
+	// the mount or for the superblock.
+	ReadOnly bool
+	// Elapsed does not include the wait for a thaw.
+	Elapsed time.Duration
+	// waited is how long the answer to Thawed took.
+	waited time.Duration
+	// devices is how many a btrfs has.
+	devices uint64
+}
+
+// Space is the result of statfs(2); all zero when it fails.
+type Space struct {
+	// BlockSize is what blocks are counted in, in bytes.
+	BlockSize uint64
+	// Blocks are all there are, Free those that hold nothing, Available those of
+	// them for an unprivileged writer.
+	Blocks, Free, Available uint64
+	Files, FreeFiles        uint64
+}
+
+// probe asks a detached clone of the mount and not the mount itself, so
+// that kubelet's umount never finds it busy because of us: not even for the
+// instant of a walk to it, where the clone is made of the directory above.
+//
+// Another superblock is recognized by its number. The caller finds out whether the
+// clone is of the expected mount: it is if the mount table is the same before and
+// after.
+func probe(q ProbeQuery) (a ProbeAnswer) {
+	start := time.Now()
+	defer func() { a.Elapsed = time.Since(start) - a.waited }()
+	// The device is read first, while there is no clone: a device that never answers
+	// does not keep the filesystem in use after kubelet's umount. And it has been read
+	// when the worker waits for a thaw.
+	var device DeviceAnswer
+	var failed string
+	var errno syscall.Errno
+	if q.Device != "" {
+		failed, errno = device.readBehind(q)
+	}
+	if q.Path != "" {
+		reach := cloneAt
+		if q.Around {
+			reach = cloneAround
+		}
+		clone, op, err := reach(q.Path)
+		if op == opClone && errnoOf(err) == unix.EINVAL {
+			return ProbeAnswer{Changed: true} // it was just unmounted
+		}
+		if err != nil {
+			return ProbeAnswer{Op: op, Errno: errnoOf(err)}
+		}
+		a.probeClone(clone, q)
+		_ = unix.Close(clone)
+	}
+	if a.Errno == 0 && !a.Changed && q.Device != "" {
+		a.Device, a.Op, a.Errno = device, failed, errno
+	}
+	if q.Source != "" {
+		a.statSource(q.Source)
+		a.readSource(q)
+	}
+	return a
+}
+
+// readSource reads the one device of a filesystem whose mount does not show it. One of
+// several devices may fail without the filesystem.
+func (a *ProbeAnswer) readSource(q ProbeQuery) {
+	if a.Changed || a.Errno != 0 || a.devices != 1 || a.Major == 0 {
+		return
+	}
+	q.Device, q.DeviceMajor, q.DeviceMinor = q.Source, a.Major, a.Minor
+	a.Op, a.Errno = a.Device.readBehind(q)
+}
+
+// opClone is the operation that fails where nothing is mounted.
+const opClone = "open_tree"
+
+// cloneAt makes a detached clone of what is mounted at a path.
+func cloneAt(p string) (clone int, op string, err error) {
+	l, err := openTarget(p)
+	if err != nil {
+		return -1, "resolve", err
+	}
+	defer l.close()
+	clone, err = retryEINTR(func() (int, error) {
+		return unix.OpenTree(l.dir, l.name, unix.OPEN_TREE_CLONE|
+			unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT)
+	})
+	return clone, opClone, err
+}
+
+// cloneAround opens what is mounted at a path in a detached clone of the
+// directory above, with all that is mounted beneath that: a walk to the mount
+// itself, however short, would make its umount fail with EBUSY in that instant.
+// The clone is made private before it is walked: an umount that propagates to
+// it would find it busy, too. The kernel visits each mount beside it for that.
+func cloneAround(p string) (fd int, op string, err error) {
+	l, err := openTarget(p)
+	if err != nil {
+		return -1, "resolve", err
+	}
+	defer l.close()
+	above, err := retryEINTR(func() (int, error) {
+		return unix.OpenTree(l.dir, "", unix.OPEN_TREE_CLONE|
+			unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
+	})
+	if err != nil {
+		return -1, opClone, err
+	}
+	// The descriptor that is opened in it keeps what it needs.
+	defer unix.Close(above)
+	err = unix.MountSetattr(above, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &unix.MountAttr{Propagation: unix.MS_PRIVATE})
+	if err != nil {
+		return -1, "mount_setattr", err
+	}
+	fd, err = retryEINTR(func() (int, error) {
+		return unix.Openat(above, l.name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	})
+	return fd, "open", err
+}
+
+func (a *ProbeAnswer) probeClone(clone int, q ProbeQuery) {
+	var st unix.Statx_t
+	if err := unix.Statx(clone, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID_UNIQUE, &st); err != nil {
+		a.Op, a.Errno = "statx", errnoOf(err)
+		return
+	}
+	if q.SuperMajor|q.SuperMinor != 0 && (st.Dev_major != q.SuperMajor || st.Dev_minor != q.SuperMinor) {
+		a.Changed = true
+		return
+	}
+	if q.Source != "" && !isBtrfs(clone) {
+		a.Changed = true // the number of a btrfs cannot be compared
+		return
+	}
+	if st.Mask&unix.STATX_MNT_ID_UNIQUE != 0 {
+		a.Newest = st.Mnt_id
+	}
+	a.Mode = uint32(st.Mode)
+	switch a.Mode & unix.S_IFMT {
+	case unix.S_IFBLK:
+		a.Major, a.Minor = st.Rdev_major, st.Rdev_minor
+		a.Op, a.Errno = a.Device.readNode(clone, a.Major, a.Minor)
+		return
+	case unix.S_IFDIR:
+		if q.Root || q.UUID || q.Source != "" || q.Thawed {
+			a.openRoot(clone, q)
+		}
+	}
+	if q.Space && a.Errno == 0 {
+		a.Space = spaceOf(clone)
+	}
+}
+
+func isBtrfs(fd int) bool {
+	var st unix.Statfs_t
+	_, err := retryEINTR(func() (int, error) { return 0, unix.Fstatfs(fd, &st) })
+	return err != nil || st.Type == unix.BTRFS_SUPER_MAGIC
+}
+
+// spaceOf returns the zero value on an error: many daemons do not implement statfs.
+func spaceOf(fd int) Space {
+	var st unix.Statfs_t
+	if _, err := retryEINTR(func() (int, error) { return 0, unix.Fstatfs(fd, &st) }); err != nil {
+		return Space{}
+	}
+	s := Space{Blocks: st.Blocks, Free: st.Bfree, Available: st.Bavail, Files: st.Files, FreeFiles: st.Ffree}
+	if s.Blocks > 0 {
+		// Not f_bsize: that is the preferred size of a read.
+		s.BlockSize = uint64(max(st.Frsize, 0))
+	}
+	return s
+}
+
+// statSource reads the number of the device node that a mount names, without opening
+// it.
+func (a *ProbeAnswer) statSource(source string) {
+	var dev unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, source, 0, unix.STATX_TYPE, &dev)
+	switch {
+	case err == nil && dev.Mode&unix.S_IFMT == unix.S_IFBLK:
+		a.Major, a.Minor = dev.Rdev_major, dev.Rdev_minor
+	case errnoOf(err) == unix.ENOENT:
+		a.SourceGone = true
+	}
+}
+
+// openRoot opens the root directory, which a daemon or a server behind it has
+// to answer, and never reads it: a check costs the same for any size.
+func (a *ProbeAnswer) openRoot(clone int, q ProbeQuery) {
+	fd, err := retryEINTR(func() (int, error) {
+		return unix.Openat(clone, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	})
+	if err != nil {
+		a.Op, a.Errno = "open", errnoOf(err)
+		return
+	}
+	defer unix.Close(fd)
+	pause("probe/opened")
+	if q.UUID {
+		a.UUID = filesystemUUID(fd)
+	}
+	if q.Source != "" {
+		a.devices = btrfsDevices(fd)
+	}
+	if q.Thawed {
+		a.askToWrite(fd)
+	}
+}
+
+// askToWrite asks for the right to write and does not use it: the attribute is
+// in no namespace that the filesystem has a handler for, so the kernel answers
+// EOPNOTSUPP without calling the filesystem (vfs_removexattr in fs/xattr.c,
+// Linux 6.18). No errno but EROFS tells anything: an immutable root gives EPERM, for
+// example.
+func (a *ProbeAnswer) askToWrite(fd int) {
+	start := time.Now()
+	err := unix.Fremovexattr(fd, "x.y")
+	a.ReadOnly, a.waited = errnoOf(err) == unix.EROFS, time.Since(start)
+}

@@ -1,0 +1,220 @@
+package ops
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
+)
+
+// procfs is a descriptor of the directory /proc.
+type procfs int
+
+func openProcfs() (procfs, error) {
+	fd, err := openDir("/proc")
+	if err != nil {
+		return -1, fmt.Errorf("procfs: %w", err)
+	}
+	return procfs(fd), nil
+}
+
+func (p procfs) close() { _ = unix.Close(int(p)) }
+
+// pids lists the processes in ascending order. Procfs may number them as another pid
+// namespace does.
+func (p procfs) pids() ([]int, error) {
+	names, err := p.list(".")
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	var pids []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	slices.Sort(pids)
+	return pids, nil
+}
+
+// read returns the start of a file of procfs.
+func (p procfs) read(name string, limit int) ([]byte, error) {
+	f, err := p.open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(f)
+	buf := make([]byte, limit)
+	for n := 0; ; {
+		got, err := retryEINTR(func() (int, error) { return unix.Read(f, buf[n:]) })
+		if err != nil {
+			return nil, err
+		}
+		if n += got; got == 0 || n == limit {
+			return buf[:n], nil
+		}
+	}
+}
+
+func (p procfs) open(name string) (int, error) {
+	return retryEINTR(func() (int, error) {
+		return unix.Openat(int(p), name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	})
+}
+
+// list returns the names in a directory of procfs.
+func (p procfs) list(name string) ([]string, error) {
+	fd, err := p.open(name)
+	if err != nil {
+		return nil, err
+	}
+	dir := os.NewFile(uintptr(fd), name)
+	defer dir.Close()
+	return dir.Readdirnames(-1)
+}
+
+// readlink returns the text of a link. The text of a process's directory or open
+// file is made of names that the kernel has in memory; no filesystem is asked.
+func (p procfs) readlink(name string) (string, error) {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(int(p), name, buf)
+	if err != nil {
+		return "", err
+	}
+	return string(buf[:n]), nil
+}
+
+// parentOf returns the parent of a process, 0 when it has ended.
+func (p procfs) parentOf(pid int) int {
+	raw, err := p.read(strconv.Itoa(pid)+"/status", 4<<10)
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(raw)) {
+		if v, is := strings.CutPrefix(line, "PPid:"); is {
+			parent, _ := strconv.Atoi(strings.TrimSpace(v))
+			return parent
+		}
+	}
+	return 0
+}
+
+// initPID is the first process. A security module may forbid to examine it; it is in the
+// host's mount namespace and serves no volume.
+const initPID = 1
+
+// errUnplaced says that a process lives, and that none of its threads could be read.
+var errUnplaced = errors.New("it lives, and none of its threads can be read")
+
+// threadTries bounds how often a thread of one process is looked for: a process may start
+// and end threads as fast as they are listed.
+const threadTries = 100
+
+// inThread has a process read through the directory in procfs of a thread that lives: that
+// of the first one, which stands for the process, or where that has ended another one.
+// Any program may end its first thread and go on. Its directories fd and ns, and its links
+// exe and root, are then as empty as if the process had nothing open and were nowhere,
+// while /proc/<pid>/task/<tid> of another thread shows all of it.
+//
+// read is called again where the thread had ended, or ended meanwhile. The error is one of gone when the
+// process has ended, errUnplaced when it lives, or that of read.
+func (p procfs) inThread(pid int, read func(dir string) error) error {
+	dir := strconv.Itoa(pid)
+	for range threadTries {
+		err := read(dir)
+		if p.lives(dir) {
+			return err
+		}
+		if dir, err = p.livingThread(strconv.Itoa(pid)); err != nil {
+			return err
+		}
+	}
+	return errUnplaced
+}
+
+// livingThread returns the directory of a thread that lives. A thread that is listed and
+// has no mount namespace has ended, although it may wait to be reaped, or as the first
+// process of a pid namespace for others: the kernel has closed its files before (do_exit).
+// Only a thread that is new in the list may have been started by one that has ended since.
+func (p procfs) livingThread(process string) (dir string, err error) {
+	if p.lives(process) {
+		return process, nil
+	}
+	listed := map[string]bool{}
+	for range threadTries {
+		threads, err := p.list(process + "/task")
+		if err != nil {
+			return "", err
+		}
+		before := len(listed)
+		for _, thread := range threads {
+			if dir = process + "/task/" + thread; p.lives(dir) {
+				return dir, nil
+			}
+			listed[thread] = true
+		}
+		if len(listed) == before {
+			return "", unix.ESRCH
+		}
+	}
+	return "", errUnplaced
+}
+
+// lives reports whether a thread has a mount namespace, which it has until it ends. One
+// whose directory must not be read lives.
+func (p procfs) lives(dir string) bool {
+	_, err := p.readlink(dir + "/ns/mnt")
+	return err == nil || !gone(err)
+}
+
+// namespaceOf returns the inode number of the mount namespace that a process is in.
+func (p procfs) namespaceOf(dir string) (uint64, error) {
+	link, err := p.readlink(dir + "/ns/mnt")
+	if err != nil {
+		return 0, err
+	}
+	return mount.InodeOf(link)
+}
+
+// openNamespace opens the mount namespace that a process is in.
+func (p procfs) openNamespace(dir string) (int, error) {
+	return retryEINTR(func() (int, error) {
+		return unix.Openat(int(p), dir+"/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	})
+}
+
+// openNamespaceOf opens the mount namespace that a process is in.
+func (p procfs) openNamespaceOf(pid int) (fd int, err error) {
+	fd = -1
+	err = p.inThread(pid, func(dir string) (err error) {
+		if fd < 0 {
+			fd, err = p.openNamespace(dir)
+		}
+		return err
+	})
+	if err != nil && fd >= 0 { // the process has ended since
+		_ = unix.Close(fd)
+	}
+	return fd, err
+}
+
+// mountIDIn returns the mount id in the text of an fdinfo file.
+func mountIDIn(fdinfo []byte) (id int, ok bool) {
+	for line := range bytes.Lines(fdinfo) {
+		if v, is := bytes.CutPrefix(line, []byte("mnt_id:")); is {
+			id, err := strconv.Atoi(string(bytes.TrimSpace(v)))
+			return id, err == nil
+		}
+	}
+	return 0, false
+}
+
+// gone reports whether the error says that the process, or what it had open, has ended.
+func gone(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) }

@@ -1,0 +1,164 @@
+package ops
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ProgramQuery is one run of a program.
+type ProgramQuery struct {
+	// Path is the program, Args its arguments without its own name, Env its whole
+	// environment. Everyone on the node can read them.
+	Path string
+	Args []string
+	Env  []string
+	// OnHost runs it in the worker's mount namespace, instead of the one that the worker
+	// was started in.
+	OnHost bool
+	Stdin  []byte
+	// Limit is how many bytes of both outputs together are kept.
+	Limit int
+	// Deadline is when it is killed; it is earlier than the caller's.
+	Deadline time.Time
+}
+
+// ProgramAnswer is what a program left.
+type ProgramAnswer struct {
+	// Code is its exit code, -1 if a signal ended it.
+	Code   int
+	Output []byte
+	// Cut is true if it wrote more than that, or if what it started still may.
+	Cut bool
+	// Late is true if it was killed at its deadline.
+	Late    bool
+	Elapsed time.Duration
+}
+
+// runProgram runs a program in a session and process group of its own, and kills that
+// group when the program has ended, and at the deadline. The kernel kills the program
+// when this process ends.
+func runProgram(q ProgramQuery) (a ProgramAnswer, err error) {
+	// Both are told secrets. A limit of one byte also keeps the core from a program in
+	// core_pattern (core(5), do_coredump in the kernel).
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return a, fmt.Errorf("prctl(PR_SET_DUMPABLE): %w", err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: 1, Max: 1}); err != nil {
+		return a, fmt.Errorf("setrlimit(RLIMIT_CORE): %w", err)
+	}
+	// The server may have inherited descriptors, and passed them on (Linux 5.11).
+	_ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
+	began := time.Now()
+	p, err := startProgram(q)
+	if err != nil {
+		return a, fmt.Errorf("start %s: %w", q.Path, err)
+	}
+	late := make(chan struct{})
+	timer := time.AfterFunc(time.Until(q.Deadline), func() {
+		p.killGroup()
+		close(late)
+	})
+	// It is not reaped before its group was killed: until then the number is its own.
+	_, err = retryEINTR(func() (int, error) { return 0, unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil) })
+	a.Elapsed = time.Since(began)
+	if !timer.Stop() {
+		<-late
+		a.Late = true
+	}
+	p.killGroup()
+	if err != nil {
+		return a, fmt.Errorf("wait for %s: %w", q.Path, err)
+	}
+	var status unix.WaitStatus
+	if _, err = retryEINTR(func() (int, error) { return unix.Wait4(p.pid, &status, 0, nil) }); err != nil {
+		return a, fmt.Errorf("wait for %s: %w", q.Path, err)
+	}
+	// What left the group may keep the outputs open for ever.
+	if err := p.out.SetReadDeadline(time.Now().Add(lastOutput)); err != nil {
+		return a, fmt.Errorf("read the output of %s: %w", q.Path, err)
+	}
+	out := <-p.output
+	a.Code, a.Output, a.Cut = status.ExitStatus(), out.text, out.cut
+	return a, nil
+}
+
+// lastOutput is how long the outputs are read after the program has ended.
+const lastOutput = 100 * time.Millisecond
+
+// program is one that runs.
+type program struct {
+	pid    int
+	out    *os.File
+	output chan kept
+}
+
+// killGroup kills the program, and what it started that is still in its group.
+func (p *program) killGroup() { _ = unix.Kill(-p.pid, unix.SIGKILL) }
+
+// kept is what is kept of its outputs.
+type kept struct {
+	text []byte
+	cut  bool
+}
+
+func startProgram(q ProgramQuery) (*program, error) {
+	stdin, in, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer stdin.Close()
+	out, stdout, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, in.Close())
+	}
+	defer stdout.Close()
+	attr := &syscall.ProcAttr{
+		Dir: "/", Env: q.Env,
+		Files: []uintptr{stdin.Fd(), stdout.Fd(), stdout.Fd()}, // Fd makes them block, as the program expects
+		Sys:   &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
+	}
+	p := &program{out: out, output: make(chan kept, 1)}
+	start := func() { p.pid, _, err = syscall.StartProcess(q.Path, append([]string{q.Path}, q.Args...), attr) }
+	if q.OnHost {
+		start()
+	} else {
+		elsewhere(start)
+	}
+	if err != nil {
+		return nil, errors.Join(err, in.Close(), out.Close())
+	}
+	go func() {
+		_, _ = in.Write(q.Stdin) // a program need not read it
+		_ = in.Close()
+	}()
+	go func() {
+		text, err := io.ReadAll(io.LimitReader(out, int64(q.Limit)))
+		dropped := int64(0)
+		if err == nil {
+			dropped, err = io.Copy(io.Discard, out)
+		}
+		p.output <- kept{text, dropped > 0 || err != nil}
+	}()
+	return p, nil
+}
+
+// elsewhere runs start on a thread that has not entered the host's mount namespace, and
+// keeps that thread: the kernel kills the program when the thread that started it ends.
+func elsewhere(start func()) {
+	started := make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		start()
+		close(started)
+		select {}
+	}()
+	<-started
+}

@@ -1,0 +1,119 @@
+package ops
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// PublishedQuery asks which CSI volumes kubelet has for pods, mounted or not.
+type PublishedQuery struct {
+	// Pods is kubelet's directory for pods.
+	Pods string
+	// Devices is where kubelet publishes raw block volumes, by volume and pod; empty to
+	// leave them out.
+	Devices string
+	// Max is how many names may be read before it is too much.
+	Max int
+}
+
+// PublishedVolume is a volume by the names of kubelet's directories.
+type PublishedVolume struct {
+	PodUID, PV string
+	// Block is true for a raw block volume.
+	Block bool
+}
+
+// PublishedAnswer has what could be read.
+type PublishedAnswer struct {
+	Volumes []PublishedVolume
+	Unread  []UnreadPath
+}
+
+// UnreadPath is a file or directory of kubelet's that is there and cannot be read.
+type UnreadPath struct {
+	Path string
+	Why  string
+}
+
+// published lists kubelet's own directories. It enters no other filesystem than the
+// one that they lie on, and so no volume. One that cannot be read hides no other.
+func published(q PublishedQuery) (a PublishedAnswer, err error) {
+	left := q.Max
+	unread, err := eachName(q.Pods, "/volumes/kubernetes.io~csi", &left, func(uid, pv string) {
+		a.Volumes = append(a.Volumes, PublishedVolume{PodUID: uid, PV: pv})
+	})
+	a.Unread = unread
+	if err != nil || q.Devices == "" {
+		return a, err
+	}
+	unread, err = eachName(q.Devices, "", &left, func(pv, uid string) {
+		a.Volumes = append(a.Volumes, PublishedVolume{PodUID: uid, PV: pv, Block: true})
+	})
+	a.Unread = append(a.Unread, unread...)
+	return a, err
+}
+
+// eachName calls visit with the names in a directory, and with those below each.
+func eachName(at, below string, left *int, visit func(outer, inner string)) (unread []UnreadPath, err error) {
+	dir, err := openDir(at)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil // kubelet makes it for the first pod
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(dir)
+	outer, err := namesIn(dir, ".", left)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range outer {
+		inner, err := namesIn(dir, o+below, left)
+		switch {
+		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
+			continue // there is none, or this is not a directory of kubelet's
+		case errors.Is(err, unix.E2BIG), err != nil && ownTrouble(err) != nil:
+			return nil, err
+		case err != nil:
+			unread = append(unread, UnreadPath{Path: at + "/" + o + below, Why: errnoOf(err).Error()})
+			continue
+		}
+		for _, i := range inner {
+			visit(o, i)
+		}
+	}
+	return unread, nil
+}
+
+// namesIn lists a directory on the filesystem of another one, and subtracts the number
+// of names from left.
+func namesIn(dir int, name string, left *int) ([]string, error) {
+	fd, err := openListing(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	names, err := f.Readdirnames(*left + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if *left -= len(names); *left < 0 {
+		return nil, fmt.Errorf("kubelet has too many volumes to look for one: %w", unix.E2BIG)
+	}
+	return names, nil
+}
+
+// openListing opens a directory on the filesystem of another one, to read the names in it.
+func openListing(dir int, name string) (int, error) {
+	return retryEINTR(func() (int, error) {
+		return unix.Openat2(dir, name, &unix.OpenHow{
+			Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
+			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+		})
+	})
+}

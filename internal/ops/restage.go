@@ -1,0 +1,193 @@
+package ops
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
+)
+
+// What a driver needs that is to stage a volume anew whose FUSE daemon has died: a
+// staging path without the dead mounts, and where it fails, a staging path that does not
+// look like an empty volume.
+
+// UnmountDeadQuery names all mounts at a staging path.
+type UnmountDeadQuery struct {
+	Target string
+	// FSType and Source are those of the topmost.
+	FSType, Source string
+	// Stack are FUSE mounts without a daemon, the topmost first.
+	Stack []Dead
+}
+
+// unmountDead detaches all mounts at a path, each of which has no daemon any more, and
+// leaves the directory as it is.
+func unmountDead(q UnmountDeadQuery) (done bool, err error) {
+	target, err := openTarget(q.Target)
+	if err != nil {
+		return false, err
+	}
+	defer target.close()
+	pause("unmount-dead")
+	// What could refuse is found out before: the path must not stay bare.
+	if _, err := mountDead(MountDeadQuery{Target: q.Target, FSType: q.FSType, Source: q.Source, Try: true}); err != nil {
+		return false, err
+	}
+	for _, dead := range q.Stack { // all of them, before the first is gone
+		if err := dead.checkType(target.thread, mount.FUSE); err != nil {
+			return false, err
+		}
+	}
+	for _, dead := range q.Stack {
+		if err := target.unmountGone(q.Target, dead); err != nil {
+			return false, err
+		}
+		pause("unmount-dead/one")
+	}
+	on, err := target.parent()
+	if err == nil {
+		err = target.checkTop(on, "%s is at the mount point now")
+	}
+	return err == nil, err
+}
+
+// unmountGone detaches the topmost mount, if it is the given one and its daemon is gone.
+func (h targetHandle) unmountGone(at string, dead Dead) error {
+	fd, top, err := h.top()
+	if err != nil {
+		return err
+	}
+	defer func() { closeFD(&fd) }()
+	if !top.Same(dead.Mount) {
+		return refuse(topmost, top)
+	}
+	if err := dead.checkDisconnected(h.thread, fd); err != nil {
+		return err
+	}
+	closeFD(&fd) // it would make the dead mount busy
+	below, dir, err := h.below(at, dead.Mount)
+	if err != nil {
+		return err
+	}
+	others, err := dead.notCopies(h.thread, below, dir)
+	if err != nil {
+		return err
+	}
+	if len(others) > 0 {
+		return refuse("the umount would also take what is mounted on %q in a mount namespace", others[0].Path)
+	}
+	return h.detachTop(dead.Mount, mount.Ref{})
+}
+
+// below returns what a mount at a path is mounted on, and at which directory below the
+// root of that.
+func (h targetHandle) below(at string, m mount.Ref) (on mount.Ref, dir string, err error) {
+	if on, err = h.thread.parentOf(m); err != nil {
+		return on, "", err
+	}
+	e, err := h.thread.entry(on)
+	if err != nil {
+		return on, "", err
+	}
+	return on, strings.TrimPrefix(at, strings.TrimSuffix(e.Path, "/")), nil
+}
+
+// MountDeadQuery says what the staging path of a volume is to look like that could not be
+// staged.
+type MountDeadQuery struct {
+	Target string
+	// FSType and Source are those of the dead mount that was there.
+	FSType, Source string
+	// Before is that mount.
+	Before mount.Ref
+	// Place is false to only tell what is there.
+	Place bool
+	// Try makes the mount and checks all that could refuse it on the directory, while dead
+	// mounts are still there.
+	Try bool
+}
+
+// MountDeadAnswer says what is at the path.
+type MountDeadAnswer struct {
+	// Placed is true if nothing was mounted there, and a FUSE mount without a daemon is
+	// now.
+	Placed bool
+	// Changed is true if another mount than before is there.
+	Changed bool
+}
+
+// another reports whether a mount is another one than before. Without unique ids (below
+// Linux 6.8) it may have got the number of the one that is gone: then only one that answers
+// is known to be another.
+func (h targetHandle) another(top, before mount.Ref) bool {
+	if top.ID != 0 && before.ID != 0 {
+		return top.ID != before.ID
+	}
+	return h.answers() == 0
+}
+
+// mountDead mounts a FUSE filesystem without a daemon on an empty directory, so that
+// kubelet, the driver and new pods meet ENOTCONN there as before, and no directory of
+// the node that takes what they write.
+func mountDead(q MountDeadQuery) (a MountDeadAnswer, err error) {
+	target, err := openTarget(q.Target)
+	if errors.Is(err, unix.ENOENT) {
+		return a, nil // the volume was unstaged
+	}
+	if err != nil {
+		return a, err
+	}
+	defer target.close()
+	fd, top, err := target.top()
+	if errors.Is(err, unix.ENOENT) {
+		return a, nil
+	}
+	if err != nil {
+		return a, err
+	}
+	defer unix.Close(fd)
+	on, err := target.parent()
+	if err != nil {
+		return a, err
+	}
+	switch {
+	case q.Try:
+	case !top.Same(on):
+		return MountDeadAnswer{Changed: target.another(top, q.Before)}, nil
+	case !q.Place:
+		return a, nil
+	}
+	p := placement{operation: "mount-dead", target: target, on: on, propagates: true}
+	if p.clone, err = mount.DeadFUSE(q.FSType, q.Source); err != nil {
+		return a, fmt.Errorf("a FUSE mount without a daemon: %w", err)
+	}
+	defer func() { closeFD(&p.clone) }()
+	if p.ours, err = target.thread.refOf(p.clone); err != nil {
+		return a, err
+	}
+	if q.Try {
+		return a, p.tryOnDirectory()
+	}
+	return MountDeadAnswer{Placed: true}, p.run()
+}
+
+// tryOnDirectory is check for the directory that is beneath all mounts at the target. It is
+// opened in a clone of the one above it without what is mounted in that.
+func (p *placement) tryOnDirectory() error {
+	above, err := privateClone(p.target.dir)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(above)
+	fd, err := retryEINTR(func() (int, error) {
+		return unix.Openat(above, p.target.name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return p.check(fd, p.on)
+}

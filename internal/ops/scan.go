@@ -1,0 +1,80 @@
+package ops
+
+import (
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+// scan is one walk over all processes. It reads procfs and nothing else; it
+// never opens what a process has open.
+type scan struct {
+	proc procfs
+	end  time.Time
+	// cut is true when there may be more: the budget or a limit was reached.
+	cut bool
+}
+
+func newScan(proc procfs) *scan { return &scan{proc: proc} }
+
+// whoRuns lists the processes, without this one and its server.
+func (s *scan) whoRuns() ([]int, error) {
+	self, parent := 0, 0 // the worker and its server, as procfs numbers them
+	if link, err := s.proc.readlink("self"); err == nil {
+		self, _ = strconv.Atoi(link)
+		parent = s.proc.parentOf(self)
+	}
+	pids, err := s.proc.pids()
+	return slices.DeleteFunc(pids, func(pid int) bool { return pid == self || pid == parent }), err
+}
+
+// patience is how long one item of work may take. Reading a file of procfs may wait
+// for a lock of the kernel that another process holds.
+const patience = 250 * time.Millisecond
+
+// each does the work for one item after the other in a goroutine, and skips an item
+// that takes longer than patience: take then gets ok == false. The goroutine that is
+// left behind ends with its item, or with this process: the worker is spent.
+func each[T, R any](s *scan, items []T, work func(T) R, take func(item T, r R, ok bool)) {
+	for len(items) > 0 {
+		done := eachInTime(s, items, work, take)
+		if items = items[done:]; len(items) == 0 {
+			return
+		}
+		if !time.Now().Before(s.end) {
+			s.cut = true
+			return
+		}
+		var none R
+		take(items[0], none, false)
+		items = items[1:]
+	}
+}
+
+// eachInTime returns the number of items done before one that took too long.
+func eachInTime[T, R any](s *scan, items []T, work func(T) R, take func(T, R, bool)) int {
+	results := make(chan R, len(items))
+	var abandoned atomic.Bool
+	defer abandoned.Store(true)
+	go func() {
+		for _, item := range items {
+			if abandoned.Load() {
+				return
+			}
+			results <- work(item)
+		}
+	}()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for i, item := range items {
+		timer.Reset(min(patience, time.Until(s.end)))
+		select {
+		case r := <-results:
+			take(item, r, true)
+		case <-timer.C:
+			return i
+		}
+	}
+	return len(items)
+}

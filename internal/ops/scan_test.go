@@ -1,0 +1,126 @@
+package ops
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
+)
+
+// procTree makes a procfs of text. A process has the files that are given, and
+// what else it needs.
+func procTree(t *testing.T, processes map[int]map[string]string) procfs {
+	t.Helper()
+	root := t.TempDir()
+	put := func(name, text string) {
+		name = filepath.Join(root, name)
+		must(t, os.MkdirAll(filepath.Dir(name), 0o700))
+		switch {
+		case text == "FIFO":
+			must(t, unix.Mkfifo(name, 0o600))
+			t.Cleanup(func() { // let the reader go
+				if fd, err := unix.Open(name, unix.O_WRONLY|unix.O_NONBLOCK, 0); err == nil {
+					must(t, unix.Close(fd))
+				}
+			})
+		case len(text) > 3 && text[:3] == "-> ":
+			must(t, os.Symlink(text[3:], name))
+		default:
+			must(t, os.WriteFile(name, []byte(text), 0o600))
+		}
+	}
+	put("self", "-> 7")
+	for pid, files := range processes {
+		all := map[string]string{
+			"exe": "-> /bin/x", "root": "-> /", "ns/mnt": "-> mnt:[100]", "status": "Name:\tx\nPPid:\t1\n",
+			"mountinfo": hasVolume, fmt.Sprintf("task/%d/comm", pid): "x\n",
+		}
+		for name, text := range files {
+			all[name] = text
+		}
+		for name, text := range all {
+			if text != "" {
+				put(fmt.Sprintf("%d/%s", pid, name), text)
+			}
+		}
+	}
+	proc, err := openDir(root)
+	must(t, err)
+	t.Cleanup(func() { _ = unix.Close(proc) })
+	return procfs(proc)
+}
+
+const hasVolume = "1 0 0:2 / / rw - ext4 /dev/x rw\n2 1 8:16 / /data rw - ext4 /dev/sdb rw\n"
+
+// inTree reads the mount table of each process, and returns those that showed it.
+func inTree(t *testing.T, budget time.Duration, processes map[int]map[string]string) (s *scan, read []int) {
+	t.Helper()
+	s = newScan(procTree(t, processes))
+	s.end = time.Now().Add(budget)
+	all, err := s.whoRuns()
+	must(t, err)
+	each(s, all, func(pid int) error {
+		_, err := s.proc.read(fmt.Sprintf("%d/mountinfo", pid), 4<<10)
+		return err
+	}, func(pid int, err error, ok bool) {
+		if ok && err == nil {
+			read = append(read, pid)
+		}
+	})
+	slices.Sort(read)
+	return s, read
+}
+
+func TestProcessThatCannotBeRead(t *testing.T) {
+	_, read := inTree(t, time.Minute, map[int]map[string]string{10: nil, 20: {"mountinfo": "FIFO"}, 30: nil})
+	if !slices.Equal(read, []int{10, 30}) {
+		t.Errorf("read %v", read)
+	}
+}
+
+func TestWalkWithinTheBudget(t *testing.T) {
+	if s, _ := inTree(t, 0, map[int]map[string]string{10: {"mountinfo": "FIFO"}, 20: {"mountinfo": "FIFO"}}); !s.cut {
+		t.Error("an answer without a budget passes for the whole one")
+	}
+}
+
+// 7 is the worker, 5 its server.
+func TestWalkLeavesOutOurselves(t *testing.T) {
+	childOf := func(parent int) map[string]string {
+		return map[string]string{"status": fmt.Sprintf("Name:\tx\nPPid:\t%d\n", parent)}
+	}
+	_, read := inTree(t, time.Minute, map[int]map[string]string{5: childOf(1), 7: childOf(5), 9: childOf(7), 10: childOf(1)})
+	if !slices.Equal(read, []int{9, 10}) {
+		t.Errorf("read %v", read)
+	}
+}
+
+func TestWalkWithoutProcfs(t *testing.T) {
+	if _, err := newScan(-1).whoRuns(); err == nil {
+		t.Error("no error: it looks as if nothing ran")
+	}
+}
+
+// A process shows the mounts beneath its root only: the namespace is entered for the rest.
+func TestMountsInAnotherMountNamespace(t *testing.T) {
+	v := newVolume(t, "tmpfs")
+	for _, way := range []string{"none=", "root=" + v.path + "/dir"} {
+		pid := holder(t, syscall.CLONE_NEWNS, way)
+		namespaces, err := readNamespaces(func(table []mount.Mount) []mount.Mount {
+			return slices.DeleteFunc(table, func(m mount.Mount) bool { return m.Dev != v.number })
+		})
+		must(t, err)
+		defer closeAll(namespaces)
+		at := slices.IndexFunc(namespaces, func(ns namespace) bool { return ns.inode == namespaceOf(t, pid) })
+		if at < 0 || namespaces[at].pid != pid || namespaces[at].table[0].Path != v.path {
+			t.Errorf("%s: %+v", way, namespaces)
+		}
+	}
+}

@@ -1,0 +1,169 @@
+package ops
+
+import (
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/mount"
+)
+
+// targetHandle is a path resolved up to its last component: the directory is held by
+// a descriptor, so that a swap of any component between check and use gains nothing.
+type targetHandle struct {
+	dir    int
+	name   string
+	thread thread
+}
+
+func (h targetHandle) close() { _ = unix.Close(h.dir) }
+
+// openTarget resolves all but the last component of an absolute, clean path. A
+// symbolic link in any of them is ELOOP.
+func openTarget(p string) (targetHandle, error) {
+	dir, name := path.Split(p)
+	if !strings.HasPrefix(p, "/") || name == "" {
+		return targetHandle{}, fmt.Errorf("%q is not an absolute path: %w", p, unix.EINVAL)
+	}
+	fd, err := openDir(path.Clean(dir))
+	if err != nil {
+		return targetHandle{}, fmt.Errorf("resolve %q: %w", dir, err)
+	}
+	return targetHandle{dir: fd, name: name}, nil
+}
+
+// openDir opens a directory as a mere reference, following no link.
+func openDir(p string) (int, error) {
+	return retryEINTR(func() (int, error) {
+		return unix.Openat2(unix.AT_FDCWD, p, &unix.OpenHow{
+			Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+			Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+		})
+	})
+}
+
+func retryEINTR(call func() (int, error)) (int, error) { return mount.RetryEINTR(call) }
+
+// top opens what is topmost at the target, without following a link and without
+// touching the storage.
+func (h targetHandle) top() (int, mount.Ref, error) {
+	fd, err := mount.OpenTop(h.dir, h.name)
+	if err != nil {
+		return -1, mount.Ref{}, fmt.Errorf("open the mount point: %w", err)
+	}
+	ref, err := h.thread.refOf(fd)
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, mount.Ref{}, err
+	}
+	return fd, ref, nil
+}
+
+// checkTop refuses, with a message about what is there, when the given mount is not
+// topmost at the target.
+func (h targetHandle) checkTop(want mount.Ref, message string) error {
+	fd, top, err := h.top()
+	if err != nil {
+		return err
+	}
+	_ = unix.Close(fd)
+	if !top.Same(want) {
+		return refuse(message, top)
+	}
+	return nil
+}
+
+// parent returns the mount that the directory of the target is on.
+func (h targetHandle) parent() (mount.Ref, error) { return h.thread.refOf(h.dir) }
+
+// checkParent refuses, with a message about the parent, when a mount is not mounted on
+// the given one.
+func (h targetHandle) checkParent(m, on mount.Ref, message string) error {
+	below, err := h.thread.parentOf(m)
+	if err == nil && below.OldID != on.OldID {
+		err = refuse(message, below)
+	}
+	return err
+}
+
+const (
+	onTop   = "%s is on top at the mount point"
+	topmost = "%s is topmost at the mount point now"
+)
+
+// checkAlone checks that the stack at the target is exactly our mount: it is topmost,
+// and mounted on the given one with nothing between.
+func (h targetHandle) checkAlone(ours, on mount.Ref) error {
+	if err := h.checkTop(ours, onTop); err != nil {
+		return err
+	}
+	return h.checkParent(ours, on, "%s is beneath ours at the mount point")
+}
+
+// stamp looks at a small file without opening it; zero when it cannot.
+func (h targetHandle) stamp() FileStamp {
+	var st unix.Statx_t
+	if unix.Statx(h.dir, h.name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &st) != nil {
+		return FileStamp{}
+	}
+	return stampOf(&st)
+}
+
+// young is the age below which a change time proves nothing: the clock of a
+// filesystem has ticks, and a second write may come within the same one.
+const young = time.Second
+
+func stampOf(st *unix.Statx_t) FileStamp {
+	if time.Since(time.Unix(st.Ctime.Sec, int64(st.Ctime.Nsec))) < young {
+		return FileStamp{}
+	}
+	return FileStamp{
+		Inode: st.Ino, Size: st.Size, Seconds: st.Ctime.Sec, Nanoseconds: st.Ctime.Nsec,
+		Major: st.Dev_major, Minor: st.Dev_minor,
+	}
+}
+
+// read reads a regular file of at most limit bytes.
+func (h targetHandle) read(limit uint64) ([]byte, FileStamp, error) {
+	fd, err := retryEINTR(func() (int, error) {
+		return unix.Openat2(h.dir, h.name, &unix.OpenHow{
+			Flags:   unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK,
+			Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_BENEATH,
+		})
+	})
+	if err != nil {
+		return nil, FileStamp{}, err
+	}
+	defer unix.Close(fd)
+	var st unix.Statx_t
+	err = unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS, &st)
+	switch {
+	case err != nil:
+		return nil, FileStamp{}, err
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return nil, FileStamp{}, fmt.Errorf("%q is not a regular file: %w", h.name, unix.EINVAL)
+	case st.Size > limit:
+		return nil, FileStamp{}, fmt.Errorf("%q is larger than %d bytes: %w", h.name, limit, unix.EFBIG)
+	}
+	buf := make([]byte, st.Size)
+	for at := 0; at < len(buf); {
+		n, err := retryEINTR(func() (int, error) { return unix.Pread(fd, buf[at:], int64(at)) })
+		if err != nil {
+			return nil, FileStamp{}, err
+		}
+		if n == 0 {
+			return nil, FileStamp{}, fmt.Errorf("%q became shorter: %w", h.name, unix.EAGAIN)
+		}
+		at += n
+	}
+	return buf, stampOf(&st), nil
+}
+
+// refuse makes an error that says "must not", not "went wrong".
+func refuse(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", worker.ErrRefused, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,147 @@
+package ops
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/mount"
+)
+
+// thread is the calling thread's directory in procfs. A thread that entered a
+// container's mount namespace sees the container's own procfs, if there is one, and
+// uses the directory that it opened before; the zero value is for all others.
+type thread struct{ dir *os.File }
+
+func (t thread) open(name string) (*os.File, error) {
+	if t.dir == nil {
+		return os.Open("/proc/thread-self/" + name)
+	}
+	fd, err := retryEINTR(func() (int, error) {
+		return unix.Openat(int(t.dir.Fd()), name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open %s of the thread: %w", name, err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// refOf identifies the mount that a descriptor is on. The old id comes from
+// fdinfo, which asks no filesystem; the unique one needs a statx that a dead
+// filesystem may refuse, and stays 0 then.
+func (t thread) refOf(fd int) (mount.Ref, error) {
+	var ref mount.Ref
+	f, err := t.open("fdinfo/" + strconv.Itoa(fd))
+	if err != nil {
+		return ref, err
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(f)
+	if err != nil {
+		return ref, fmt.Errorf("fdinfo: %w", err)
+	}
+	known := false
+	if ref.OldID, known = mountIDIn(raw); !known || ref.OldID == 0 {
+		return ref, errors.New("fdinfo shows no mnt_id")
+	}
+	ref.ID = uniqueID(fd, "", unix.AT_EMPTY_PATH)
+	return ref, nil
+}
+
+// uniqueID returns the unique id of the mount a path ends on, 0 when the kernel
+// or the filesystem does not tell.
+func uniqueID(dir int, name string, flags int) uint64 {
+	var st unix.Statx_t
+	flags |= unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
+	if unix.Statx(dir, name, flags, unix.STATX_MNT_ID_UNIQUE, &st) != nil || st.Mask&unix.STATX_MNT_ID_UNIQUE == 0 {
+		return 0
+	}
+	return st.Mnt_id
+}
+
+// errNotMounted says that a mount is no longer in the mount table.
+var errNotMounted = errors.New("no longer in the mount table")
+
+// visit reads the thread's mount table.
+func (t thread) visit(visit func(mount.Mount)) error {
+	f, err := t.open("mountinfo")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return mount.Visit(f, func(m mount.Mount) error { visit(m); return nil })
+}
+
+// entry returns a mount's entry in the mount table; the zero value if it has none.
+func (t thread) entry(r mount.Ref) (found mount.Mount, _ error) {
+	err := t.visit(func(m mount.Mount) {
+		if m.OldID == r.OldID {
+			found = m
+		}
+	})
+	return found, err
+}
+
+// parentOf returns the mount that the given one is mounted on. The kernel gives an
+// old id to the next mount at once, so where there are unique ones it is asked for
+// that.
+func (t thread) parentOf(r mount.Ref) (mount.Ref, error) {
+	var err error
+	if r.ID != 0 {
+		status, statErr := status(r.ID, mount.Basic)
+		if statErr == nil {
+			return status.Parent(), nil
+		}
+		err = statErr
+	}
+	if !errors.Is(err, unix.ENOENT) {
+		var m mount.Mount
+		m, err = t.entry(r)
+		if err != nil || m.OldParent != 0 {
+			return mount.Ref{OldID: m.OldParent}, err
+		}
+	}
+	return mount.Ref{}, fmt.Errorf("%w: %s is %w", worker.ErrRefused, r, errNotMounted)
+}
+
+// status asks the kernel about a mount of the thread's namespace (Linux 6.8).
+func status(id uint64, want mount.Fields) (mount.Status, error) {
+	var buf mount.Buffer
+	st, err := mount.Stat(mount.Own, id, want, &buf)
+	if err == nil && st.Told&want != want {
+		err = fmt.Errorf("statmount: %w", unix.ENOSYS)
+	}
+	return st, err
+}
+
+// carriesNone reports whether the kernel shows no mount on a mount of the thread's
+// namespace (Linux 6.8).
+func carriesNone(id uint64) bool {
+	var first [1]uint64
+	n, err := mount.List(mount.Own, id, 0, first[:])
+	return err == nil && n == 0
+}
+
+// gone reports whether a mount is no longer in the mount table.
+func (t thread) gone(r mount.Ref) bool {
+	_, err := t.parentOf(r)
+	return errors.Is(err, errNotMounted)
+}
+
+// mountedIn returns the mounts that are mounted on the given one, wherever in it.
+func (t thread) mountedIn(r mount.Ref) (found []mount.Mount, err error) {
+	if r.ID != 0 && carriesNone(r.ID) {
+		return nil, nil
+	}
+	err = t.visit(func(m mount.Mount) {
+		if m.OldParent == r.OldID && m.OldID != r.OldID {
+			found = append(found, m)
+		}
+	})
+	return found, err
+}

@@ -1,0 +1,208 @@
+package ops
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/mount"
+)
+
+// stack is a mount point with a dead FUSE mount on a live tmpfs.
+type stack struct {
+	path, dir  string
+	live, dead mount.Ref
+	number     mount.Dev
+}
+
+// newStack makes one on a parent mount of its own, which shares its events if that is asked
+// for.
+func newStack(t *testing.T, shared bool) stack {
+	t.Helper()
+	needsRoot(t)
+	s := stack{dir: realDir(t)}
+	must(t, unix.Mount("parent", s.dir, "tmpfs", 0, ""))
+	t.Cleanup(func() { _ = unix.Unmount(s.dir, unix.MNT_DETACH) })
+	if shared {
+		must(t, unix.Mount("", s.dir, "", unix.MS_SHARED, ""))
+	}
+	s.path = filepath.Join(s.dir, "mount point")
+	must(t, os.Mkdir(s.path, 0o700))
+	must(t, unix.Mount("live", s.path, "tmpfs", 0, ""))
+	must(t, os.WriteFile(s.path+"/file", []byte("data"), 0o600))
+	s.live = topAt(t, s.path)
+	s.number = deadAt(t, s.path)
+	s.dead = topAt(t, s.path)
+	return s
+}
+
+// deadAt mounts a FUSE filesystem whose daemon ends at once.
+func deadAt(t *testing.T, path string) mount.Dev {
+	t.Helper()
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	must(t, err)
+	defer unix.Close(fd)
+	must(t, unix.Mount("test-dead", path, "fuse", 0, "fd="+strconv.Itoa(fd)+",rootmode=40000,user_id=0,group_id=0"))
+	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
+	return numberOf(t, path)
+}
+
+func topAt(t *testing.T, path string) mount.Ref {
+	t.Helper()
+	l, err := openTarget(path)
+	must(t, err)
+	defer l.close()
+	fd, ref, err := l.top()
+	must(t, err)
+	_ = unix.Close(fd)
+	return ref
+}
+
+func (s stack) query() UnmountDeadTopQuery {
+	return UnmountDeadTopQuery{Target: s.path, Dead: Dead{Mount: s.dead, Superblock: s.number}, Below: s.live}
+}
+
+// onlyLive checks that the live mount, and nothing else, is at the mount point.
+func (s stack) onlyLive(t *testing.T) {
+	t.Helper()
+	if got, err := os.ReadFile(s.path + "/file"); err != nil || string(got) != "data" || !topAt(t, s.path).Same(s.live) {
+		t.Errorf("%q, %v, %v on top", got, err, topAt(t, s.path))
+	}
+}
+
+func TestUnmountDeadTop(t *testing.T) {
+	for name, shared := range map[string]bool{"private": false, "shared": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newStack(t, shared)
+			if a, err := unmountDeadTop(s.query()); err != nil || !a {
+				t.Fatalf("%v, %v", a, err)
+			}
+			s.onlyLive(t)
+			if _, err := unmountDeadTop(s.query()); !errors.Is(err, worker.ErrRefused) {
+				t.Errorf("a second time: %v", err)
+			}
+			s.onlyLive(t)
+		})
+	}
+}
+
+// Open files stay with the dead mount, and do not keep it there.
+func TestUnmountDeadTopWhatIsInUse(t *testing.T) {
+	s := newStack(t, false)
+	fd, err := unix.Open(s.path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	must(t, err)
+	defer unix.Close(fd)
+	if a, err := unmountDeadTop(s.query()); err != nil || !a {
+		t.Fatalf("%v, %v", a, err)
+	}
+	s.onlyLive(t)
+}
+
+// Without unique ids (below Linux 6.8) an id may be another mount's by now.
+func TestUnmountDeadTopWithoutUniqueIDs(t *testing.T) {
+	s := newStack(t, false)
+	s.dead.ID, s.live.ID = 0, 0
+	if a, err := unmountDeadTop(s.query()); err != nil || !a {
+		t.Fatalf("%v, %v", a, err)
+	}
+	s.onlyLive(t)
+}
+
+func TestUnmountDeadTopIsRefused(t *testing.T) {
+	for name, spoil := range map[string]func(*testing.T, *stack, *UnmountDeadTopQuery){
+		"another on top": func(t *testing.T, s *stack, _ *UnmountDeadTopQuery) {
+			must(t, unix.Mount("top", s.path, "tmpfs", 0, ""))
+			t.Cleanup(func() { _ = unix.Unmount(s.path, unix.MNT_DETACH) })
+		},
+		"another is meant": func(_ *testing.T, s *stack, q *UnmountDeadTopQuery) { q.Dead.Mount = s.live },
+		"another below": func(_ *testing.T, s *stack, q *UnmountDeadTopQuery) {
+			q.Below = mount.Ref{ID: s.dead.ID, OldID: s.dead.OldID}
+		},
+		"no such mount point": func(_ *testing.T, s *stack, q *UnmountDeadTopQuery) { q.Target = s.dir + "/" },
+		"a live one on top":   func(t *testing.T, s *stack, _ *UnmountDeadTopQuery) { must(t, unix.Unmount(s.path, unix.MNT_DETACH)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStack(t, false)
+			q := s.query()
+			spoil(t, &s, &q)
+			before := topAt(t, s.path)
+			if _, err := unmountDeadTop(q); !errors.Is(err, worker.ErrRefused) && !errors.Is(err, unix.EINVAL) {
+				t.Errorf("%v, want a refusal", err)
+			}
+			if now := topAt(t, s.path); !now.Same(before) {
+				t.Errorf("%s is on top, before %s", now, before)
+			}
+		})
+	}
+}
+
+// A umount takes what stands at the same mount point on the peers of the mount below.
+func TestUnmountDeadTopThatWouldTakeOthers(t *testing.T) {
+	needsRoot(t)
+	dir := realDir(t)
+	must(t, unix.Mount("parent", dir, "tmpfs", 0, ""))
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	s := stack{dir: dir, path: dir + "/mount point"}
+	peer := dir + "/peer"
+	must(t, os.Mkdir(s.path, 0o700))
+	must(t, os.Mkdir(peer, 0o700))
+	must(t, unix.Mount("live", s.path, "tmpfs", 0, ""))
+	must(t, unix.Mount("", s.path, "", unix.MS_SHARED, ""))
+	must(t, os.WriteFile(s.path+"/file", []byte("data"), 0o600))
+	s.live = topAt(t, s.path)
+	must(t, unix.Mount(s.path, peer, "", unix.MS_BIND, ""))
+	fd, err := unix.Open(peer, unix.O_PATH|unix.O_CLOEXEC, 0)
+	must(t, err)
+	s.number = deadAt(t, s.path) // and on the peer
+	s.dead = topAt(t, s.path)
+	// The peer still follows, but now has something of its own.
+	must(t, unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Propagation: unix.MS_SLAVE}))
+	must(t, unix.Close(fd))
+	must(t, unix.Unmount(peer, unix.MNT_DETACH))
+	must(t, unix.Mount("other", peer, "tmpfs", 0, ""))
+	other := topAt(t, peer)
+	if _, err := unmountDeadTop(s.query()); !errors.Is(err, worker.ErrRefused) || !strings.Contains(err.Error(), peer) {
+		t.Errorf("%v, want a refusal", err)
+	}
+	if now := topAt(t, peer); !now.Same(other) || !topAt(t, s.path).Same(s.dead) {
+		t.Errorf("%s is on the peer, before %s", now, other)
+	}
+}
+
+// What stands in a dead mount goes with it, unless there is a copy of it.
+func TestDetachTopKeepsWhatStandsInIt(t *testing.T) {
+	needsRoot(t)
+	dir := realDir(t)
+	must(t, unix.Mount("top", dir, "tmpfs", 0, ""))
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	must(t, os.Mkdir(dir+"/in", 0o700))
+	must(t, unix.Mount("in", dir+"/in", "tmpfs", 0, ""))
+	ours := topAt(t, dir)
+	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+	must(t, err)
+	must(t, unix.MoveMount(tree, "", unix.AT_FDCWD, dir, unix.MOVE_MOUNT_F_EMPTY_PATH))
+	must(t, unix.Close(tree))
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	top := topAt(t, dir)
+	l, err := openTarget(dir)
+	must(t, err)
+	defer l.close()
+	if err := l.detachTop(top, mount.Ref{}); !errors.Is(err, worker.ErrRefused) || !topAt(t, dir).Same(top) {
+		t.Errorf("%v, want a refusal", err)
+	}
+	must(t, unix.Mkdir(dir+"/more", 0o700))
+	must(t, unix.Mount("more", dir+"/more", "tmpfs", 0, ""))
+	if err := l.detachTop(top, ours); !errors.Is(err, worker.ErrRefused) || !strings.Contains(err.Error(), dir+"/more") || !topAt(t, dir).Same(top) {
+		t.Errorf("one more in it: %v, want a refusal", err)
+	}
+	must(t, unix.Unmount(dir+"/more", 0))
+	if err := l.detachTop(top, ours); err != nil || !topAt(t, dir).Same(ours) || topAt(t, dir+"/in") == ours {
+		t.Errorf("with a copy of it: %v", err)
+	}
+}
