@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/metrics"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
 	"github.com/csi-addons/node-healer/pkg/watch"
-	"github.com/csi-addons/node-healer/internal/worker"
 )
 
 // newMetrics returns what counts; without --metrics-socket nothing reads it. It comes

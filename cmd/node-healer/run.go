@@ -10,12 +10,12 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
 	"github.com/csi-addons/node-healer/pkg/state"
 	"github.com/csi-addons/node-healer/pkg/watch"
-	"github.com/csi-addons/node-healer/internal/worker"
 )
 
 const (

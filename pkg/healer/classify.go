@@ -6,9 +6,9 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/internal/worker"
 )
 
 // OpProbe is the operation name of a probe in the table.

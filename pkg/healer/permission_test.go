@@ -7,9 +7,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/internal/worker"
 )
 
 const target = "/var/lib/kubelet/pods/0d1c5a2e-0000-4000-8000-000000000001/volumes/kubernetes.io~csi/pvc-1/mount"

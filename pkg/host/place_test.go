@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
 	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // A step that nobody wants any more asks no worker for anything.

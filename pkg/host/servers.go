@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
 	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // serverOf returns the storage that stands for the server of an NFS mount. Mounts whose

@@ -15,8 +15,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
 // fakeEngine answers what it is told to.
