@@ -2,7 +2,6 @@ package nodeserver
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -53,49 +52,25 @@ func (w wording) found(d healer.Diagnosis) section { return w.foundBut(d, nil, w
 // foundBut leaves out the evidence of what was told before. name names a mount point.
 func (w wording) foundBut(d healer.Diagnosis, told []string, name func(path string) string) section {
 	all := groups(d)
-	items := make([]string, 0, len(all)+len(d.Failures))
+	found := section{plural: "findings"}
 	for _, g := range all {
-		what := make([]string, 0, len(g.conditions))
+		var reasons, what []string
 		for _, c := range g.conditions {
 			text := printable.Line(string(c.Reason), maxReasonBytes)
+			reasons = append(reasons, text)
 			if c.Message != "" && !slices.Contains(told, reasonAt(c)) {
 				text += " (" + w.text(c.Message) + ")"
 			}
 			what = append(what, text)
 		}
-		items = append(items, name(g.path)+": "+strings.Join(what, ", "))
+		found.items = append(found.items, name(g.path)+": "+strings.Join(what, ", "))
+		found.short = append(found.short, strings.Join(unique(reasons), ", "))
 	}
 	for _, f := range d.Failures {
-		items = append(items, failureText(f)+" ("+w.text(errorText(f.Err))+")")
+		found.items = append(found.items, failureText(f)+" ("+w.text(errorText(f.Err))+")")
+		found.short = append(found.short, failureText(f))
 	}
-	return section{items: items, plural: "findings", rest: func(shown int) string {
-		return summary(all[min(shown, len(all)):], d.Failures[max(shown-len(all), 0):])
-	}}
-}
-
-// summary counts the mount points of each reason, so that none is ever missing.
-func summary(groups []group, failures []healer.ProviderFailure) string {
-	count := map[string]int{}
-	var order []string
-	add := func(text string) {
-		if count[text]++; count[text] == 1 {
-			order = append(order, text)
-		}
-	}
-	for _, g := range groups {
-		for _, c := range g.conditions {
-			add(printable.Line(string(c.Reason), maxReasonBytes))
-		}
-	}
-	for _, f := range failures {
-		add(failureText(f))
-	}
-	for i, text := range order {
-		if n := count[text]; n > 1 {
-			order[i] += fmt.Sprintf(" ×%d", n)
-		}
-	}
-	return strings.Join(order, ", ")
+	return found
 }
 
 // foundFirst lists what the call found before it changed anything.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/healer"
@@ -112,8 +111,7 @@ func (w wording) mountPoint(path string) string {
 }
 
 // mention names a mount point that the message named before: by its role if it is
-// the only one of that role, or of that role and pod, else by the end of its path,
-// because kubelet's paths are long.
+// the only one of that role, or of that role and pod, because kubelet's paths are long.
 func (w wording) mention(path string) string {
 	p := w.at(path)
 	same := w.withRole(p.Role)
@@ -122,28 +120,8 @@ func (w wording) mention(path string) string {
 		return "the " + p.Role.Noun()
 	case p.Role == healer.RoleTarget && p.PodUID != "" && len(ofPod) == 1:
 		return "the target of pod " + printable.Line(p.PodUID, maxReasonBytes)
-	case p.Role == healer.RoleTarget && p.PodUID != "" && w.endsUniquely(path):
-		return string(p.Role) + " " + pathText(printable.Ellipsis+pathEnd(path), maxShownPathBytes)
 	}
 	return w.mountPoint(path)
-}
-
-// pathEnd returns the last four components of a path. Of kubelet's these tell the
-// volume, and the container of a subPath.
-func pathEnd(path string) string {
-	at := len(path)
-	for range 4 {
-		if at = strings.LastIndexByte(path[:at], '/'); at <= 0 {
-			return path
-		}
-	}
-	return path[at:]
-}
-
-func (w wording) endsUniquely(path string) bool {
-	return !slices.ContainsFunc(w.mountPoints, func(p healer.MountPoint) bool {
-		return p.Path != path && pathEnd(p.Path) == pathEnd(path)
-	})
 }
 
 // all mentions mount points: by their role if they are several and all of that role.

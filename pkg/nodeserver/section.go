@@ -1,7 +1,6 @@
 package nodeserver
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 
@@ -15,64 +14,51 @@ type section struct {
 	items []string
 	// plural is what items are called where some are only counted.
 	plural string
-	// rest says more of the items that are only counted; nil for nothing.
-	rest func(shown int) string
+	// short is what is said of each item where it is only counted; nil for nothing.
+	short []string
 }
 
-// write returns the sentences in at most limit bytes. The first item of each section is told
-// in full, then by turns one more of each for which there is room; the rest is counted.
-// Where the first ones are too long, all are cut alike.
+// write returns the sentences in at most limit bytes: as many items of each as there is
+// room for, one at least; the rest is counted. Where the first ones are too long, all are
+// cut alike.
 func write(sections []section, limit int) string {
-	sections = slices.DeleteFunc(sections, func(s section) bool { return len(s.items) == 0 })
-	shown := slices.Repeat([]int{1}, len(sections))
-	text := func(itemBytes int) string {
+	const mostItems, shortest = 10, 32
+	text := func(items, itemBytes int) string {
 		texts := make([]string, 0, len(sections))
-		for i, s := range sections {
-			texts = append(texts, s.text(shown[i], itemBytes))
+		for _, s := range sections {
+			if len(s.items) > 0 {
+				texts = append(texts, s.text(min(items, len(s.items)), itemBytes))
+			}
 		}
 		return strings.Join(texts, ". ")
 	}
-	for more := true; more; {
-		more = false
-		for i, s := range sections {
-			if shown[i] == len(s.items) {
-				continue
-			}
-			if shown[i]++; len(text(limit)) > limit {
-				shown[i]--
-				continue
-			}
-			more = true
+	for items := mostItems; items > 0; items-- {
+		if whole := text(items, limit); len(whole) <= limit {
+			return whole
 		}
 	}
-	const shortest = 32
 	for itemBytes := limit; itemBytes > shortest; itemBytes -= shortest {
-		if cut := text(itemBytes); len(cut) <= limit {
+		if cut := text(1, itemBytes); len(cut) <= limit {
 			return cut
 		}
 	}
-	return printable.Line(text(shortest), limit)
+	return printable.Line(text(1, shortest), limit)
 }
 
 // text shows the first items, each in at most itemBytes, and counts the rest.
 func (s section) text(shown, itemBytes int) string {
-	items := make([]string, 0, shown)
+	items := make([]string, 0, shown+1)
 	for _, item := range s.items[:shown] {
 		items = append(items, printable.Line(item, itemBytes))
 	}
-	return s.lead + strings.Join(items, "; ") + s.tail(shown)
-}
-
-func (s section) tail(shown int) string {
-	hidden := len(s.items) - shown
-	if hidden <= 0 {
-		return ""
+	if hidden := len(s.items) - shown; hidden > 0 {
+		tail := more(hidden, s.plural)
+		if s.short != nil {
+			tail += ": " + strings.Join(unique(s.short[shown:]), ", ")
+		}
+		items = append(items, tail)
 	}
-	tail := "; " + more(hidden, s.plural)
-	if s.rest != nil {
-		tail += ": " + s.rest(shown)
-	}
-	return tail
+	return s.lead + strings.Join(items, "; ")
 }
 
 // more stands for items that are only counted.
