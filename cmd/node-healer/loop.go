@@ -36,7 +36,7 @@ func newLoop(cfg config, node *host.Node, engine metrics.Counting, m *metrics.Me
 	if err != nil {
 		return nil, err
 	}
-	return loop, m.Watch(watchedVolumes{loop})
+	return loop, m.Watch(loop.States)
 }
 
 // watchVolumes runs the loop until ctx ends or stop is called, which waits for its last
@@ -60,18 +60,4 @@ func watchVolumes(ctx context.Context, loop *watch.Loop) (stop func(context.Cont
 			return fmt.Errorf("the loop's checks go on: %w", ctx.Err())
 		}
 	}
-}
-
-// statesOf returns what a loop saw last; nothing of nil.
-func statesOf(ctx context.Context, loop *watch.Loop) (all []nodeserver.VolumeState) {
-	if loop == nil {
-		return nil
-	}
-	for _, v := range loop.States(ctx).Volumes {
-		all = append(all, nodeserver.VolumeState{
-			Driver: v.Driver, VolumeID: v.VolumeID, Verdict: v.Verdict, Health: v.Health,
-			Checked: v.Checked, Due: v.Due, Since: v.Since, Tries: v.Tries, Left: v.Left.String(),
-		})
-	}
-	return all
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/metrics"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
-	"github.com/csi-addons/node-healer/pkg/watch"
 )
 
 // newMetrics returns what counts; without --metrics-socket nothing reads it. It comes
@@ -21,22 +20,6 @@ func newMetrics(pool *worker.Pool) (*metrics.Metrics, error) {
 	}
 	m.CountAPIRequests()
 	return m, nil
-}
-
-// watchedVolumes shows the loop's volumes to the metrics.
-type watchedVolumes struct{ loop *watch.Loop }
-
-// Watched implements metrics.Loop.
-func (w watchedVolumes) Watched(ctx context.Context) (s metrics.LoopState, on bool) {
-	all := w.loop.States(ctx)
-	s = metrics.LoopState{OpenBreakers: all.OpenBreakers, Searched: all.Searched}
-	for _, v := range all.Volumes {
-		if v.Verdict != "" || len(v.Health) > 0 {
-			gaveUp := v.Left != (healer.LeftAlone{}) && v.Left.Reason != healer.DryRun
-			s.Volumes = append(s.Volumes, metrics.Watched{Driver: v.Driver, Health: v.Health, Left: gaveUp})
-		}
-	}
-	return s, all.Action != watch.Off
 }
 
 // serveMetrics serves them on --metrics-socket until stop is called. The gateway reads

@@ -94,7 +94,7 @@ func run(ctx context.Context, cfg config) (err error) {
 	}
 	counted := counts.Counting(engine)
 	var loop *watch.Loop // made with the server, and before it serves
-	states := func(ctx context.Context) []nodeserver.VolumeState { return statesOf(ctx, loop) }
+	states := func(ctx context.Context) healer.LoopState { return loop.States(ctx) }
 	server, err := newServer(cfg, node, cluster, counted, namespace, audit, states)
 	if err != nil {
 		return err
@@ -175,7 +175,7 @@ func newEngine(cfg config, node *host.Node, providers []healer.Provider, c *clus
 	})
 }
 
-func newServer(cfg config, node *host.Node, c *cluster, engine nodeserver.Healer, ns *host.Namespace, audit *state.Audit, states func(context.Context) []nodeserver.VolumeState) (*nodeserver.Server, error) {
+func newServer(cfg config, node *host.Node, c *cluster, engine nodeserver.Healer, ns *host.Namespace, audit *state.Audit, states func(context.Context) healer.LoopState) (*nodeserver.Server, error) {
 	var roots []string
 	for configured, resolved := range ns.RealRoots() {
 		roots = append(roots, configured, resolved)

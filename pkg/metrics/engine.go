@@ -33,9 +33,6 @@ func (c Counting) Heal(ctx context.Context, v healer.Volume) (healer.Report, err
 }
 
 func (c Counting) count(ctx context.Context, operation string, v healer.Volume, do func(context.Context, healer.Volume) (healer.Report, error)) (healer.Report, error) {
-	running := c.m.inFlight.WithLabelValues(operation)
-	running.Inc()
-	defer running.Dec()
 	start := time.Now()
 	r, err := do(ctx, v)
 	took := time.Since(start).Seconds()
@@ -76,7 +73,6 @@ func (m *Metrics) report(operation string, r healer.Report, err error) {
 			kind = string(healer.Classify(o.Step, "", o.Err).Type)
 		}
 		m.steps.WithLabelValues(o.Provider, o.Step, kind).Inc()
-		m.stepSeconds.WithLabelValues(o.Provider, o.Step, kind).Observe(o.Elapsed.Seconds())
 	}
 	if operation == "heal" { // a check refuses every step
 		for _, refused := range r.Refused {
@@ -85,8 +81,5 @@ func (m *Metrics) report(operation string, r healer.Report, err error) {
 	}
 	for _, f := range r.After.Failures {
 		m.providerFailures.WithLabelValues(f.Provider).Inc()
-	}
-	if err == nil && r.After.Healthy() {
-		m.lastSuccess.WithLabelValues(operation).Set(float64(m.cfg.Now().UnixNano()) / float64(time.Second))
 	}
 }

@@ -55,8 +55,6 @@ type Config struct {
 	Reasons []healer.Reason
 	// Workers returns the state of the worker processes.
 	Workers func() worker.Stats
-	// Now is the clock; nil: time.Now.
-	Now func() time.Time
 }
 
 // Metrics counts. Make it with New.
@@ -68,13 +66,10 @@ type Metrics struct {
 	checks, heals             *prometheus.CounterVec
 	checkSeconds, healSeconds *prometheus.HistogramVec
 	steps                     *prometheus.CounterVec
-	stepSeconds               *prometheus.HistogramVec
 	refusals                  *prometheus.CounterVec
 	providerFailures          *prometheus.CounterVec
 	errors                    *prometheus.CounterVec
-	inFlight                  *prometheus.GaugeVec
 	recovery                  *prometheus.HistogramVec
-	lastSuccess               *prometheus.GaugeVec
 	apiRequests               *prometheus.CounterVec
 }
 
@@ -83,9 +78,6 @@ func New(cfg Config) (*Metrics, error) {
 	if cfg.Workers == nil {
 		return nil, errors.New("metrics: workers are required")
 	}
-	if cfg.Now == nil {
-		cfg.Now = time.Now
-	}
 	m := &Metrics{cfg: cfg, registry: prometheus.NewRegistry(), drivers: newNames()}
 	m.define()
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -93,8 +85,8 @@ func New(cfg Config) (*Metrics, error) {
 	}, []string{"version", "goversion"})
 	build.WithLabelValues(cfg.Version, runtime.Version()).Set(1)
 	return m, errors.Join(
-		m.register(m.checks, m.heals, m.checkSeconds, m.healSeconds, m.steps, m.stepSeconds, m.refusals, m.providerFailures,
-			m.errors, m.inFlight, m.recovery, m.lastSuccess, m.apiRequests, build, newWorkers(cfg.Workers)),
+		m.register(m.checks, m.heals, m.checkSeconds, m.healSeconds, m.steps, m.refusals, m.providerFailures,
+			m.errors, m.recovery, m.apiRequests, build, newWorkers(cfg.Workers)),
 		m.register(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})),
 	)
 }
@@ -115,24 +107,18 @@ func (m *Metrics) define() {
 	seconds := func(name, help string, labels ...string) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: durationBuckets}, labels)
 	}
-	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, labels)
-	}
 	m.checks = counter("checks_total", "Checks that ended, by what they showed.", labelOrigin, labelOutcome)
 	m.heals = counter("heals_total", "Heals that ended, by what they showed; healthy: there was nothing to heal.", labelOrigin, labelOutcome)
 	m.checkSeconds = seconds("check_duration_seconds", "How long checks took.", labelOrigin, labelOutcome)
 	m.healSeconds = seconds("heal_duration_seconds", "How long heals took.", labelOrigin, labelOutcome)
 	m.steps = counter("steps_total", "Heal steps that ended; an empty error_type is success.", labelProvider, labelStep, labelErrorType)
-	m.stepSeconds = seconds("step_duration_seconds", "How long heal steps took.", labelProvider, labelStep, labelErrorType)
 	m.refusals = counter("step_refusals_total", "Heal steps that would have helped and were refused, by the rule that did.", labelStep, labelRule)
 	m.providerFailures = counter("provider_failures_total", "Storage providers that could not examine a volume.", labelProvider)
 	m.errors = counter("errors_total", "Checks and heals that had no answer, by the kind of error.", labelOperation, labelKind, labelErrorType)
-	m.inFlight = gauge("in_flight", "Checks and heals that run.", labelOperation)
 	m.recovery = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: namespace, Name: "recovery_duration_seconds", Buckets: recoveryBuckets,
 		Help: "Time from the check of the loop that found what a step could heal, or else that a volume is abnormal, to the answer that this is over, by what ended it.",
 	}, []string{labelBy})
-	m.lastSuccess = gauge("last_success_timestamp_seconds", "When a check or heal last found a volume healthy.", labelOperation)
 	m.apiRequests = counter("api_requests_total", "Requests to the Kubernetes API that had an answer or failed, by HTTP verb and code.", labelVerb, labelCode)
 }
 
@@ -148,23 +134,20 @@ func (m *Metrics) Recovered(after time.Duration, healed bool) {
 
 // workers shows the state of the worker processes when it is asked for.
 type workers struct {
-	stats   func() worker.Stats
-	now     *prometheus.Desc
-	started *prometheus.Desc
+	stats func() worker.Stats
+	now   *prometheus.Desc
 }
 
 func newWorkers(stats func() worker.Stats) workers {
 	return workers{
-		stats:   stats,
-		now:     prometheus.NewDesc(namespace+"_workers", "Worker processes: busy, idle, or stuck in the kernel and abandoned.", []string{labelState}, nil),
-		started: prometheus.NewDesc(namespace+"_workers_started_total", "Worker processes that were started.", nil, nil),
+		stats: stats,
+		now:   prometheus.NewDesc(namespace+"_workers", "Worker processes: busy, idle, or stuck in the kernel and abandoned.", []string{labelState}, nil),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (w workers) Describe(to chan<- *prometheus.Desc) {
 	to <- w.now
-	to <- w.started
 }
 
 // Collect implements prometheus.Collector.
@@ -173,5 +156,4 @@ func (w workers) Collect(to chan<- prometheus.Metric) {
 	for state, count := range map[string]int{"busy": s.Living - s.Idle, "idle": s.Idle, "stuck": s.Abandoned} {
 		to <- prometheus.MustNewConstMetric(w.now, prometheus.GaugeValue, float64(count), state)
 	}
-	to <- prometheus.MustNewConstMetric(w.started, prometheus.CounterValue, float64(s.Started))
 }

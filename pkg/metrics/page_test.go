@@ -19,7 +19,7 @@ func TestPage(t *testing.T) {
 	m := used(t)
 	m.providerFailures.WithLabelValues("mounts").Inc()
 	apiResult{m}.Increment(t.Context(), "200", "GET", "")
-	if err := m.Watch(fakeLoop{{Driver: "d", Health: []healer.HealthEntry{{Status: healer.Inaccessible, Reason: healer.NotMounted}}, Left: true}}); err != nil {
+	if err := m.Watch(fakeLoop{{Driver: "d", Health: []healer.HealthEntry{{Status: healer.Inaccessible, Reason: healer.NotMounted}}, Left: gaveUp}}.states); err != nil {
 		t.Fatal(err)
 	}
 	families, err := m.registry.Gather()

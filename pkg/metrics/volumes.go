@@ -42,35 +42,10 @@ func (n *names) bounded(name string) string {
 	return name
 }
 
-// Watched is one volume as the loop last saw it.
-type Watched struct {
-	Driver string
-	// Health is what is wrong with it; none: healthy.
-	Health []healer.HealthEntry
-	// Left is whether the loop tries no more heals of it.
-	Left bool
-}
-
-// LoopState is what the node's own loop knows.
-type LoopState struct {
-	Volumes []Watched
-	// OpenBreakers counts the backends whose heals are held back.
-	OpenBreakers int
-	// Searched is when the loop last listed the volumes, before the first time when it
-	// started.
-	Searched time.Time
-}
-
-// Loop tells what the node's own loop knows.
-type Loop interface {
-	// Watched returns it, and false while the loop is off, as nothing renews it then.
-	Watched(ctx context.Context) (s LoopState, on bool)
-}
-
 // Watch adds what the loop knows.
-func (m *Metrics) Watch(l Loop) error {
+func (m *Metrics) Watch(states func(context.Context) healer.LoopState) error {
 	return m.register(watched{
-		m: m, loop: l,
+		m: m, states: states,
 		volumes:  prometheus.NewDesc(namespace+"_volumes", "Volumes of this node as the loop last saw them. One with several conditions counts for each, with the worst status of each.", []string{labelDriver, labelCondition, labelStatus}, nil),
 		left:     prometheus.NewDesc(namespace+"_volumes_left_alone", "Sick volumes that the loop tries no more to heal until something changes.", []string{labelDriver}, nil),
 		breakers: prometheus.NewDesc(namespace+"_breakers_open", "Backends of which many volumes are sick, so that heals are tried one after the other.", nil, nil),
@@ -80,7 +55,7 @@ func (m *Metrics) Watch(l Loop) error {
 
 type watched struct {
 	m                                 *Metrics
-	loop                              Loop
+	states                            func(context.Context) healer.LoopState
 	volumes, left, breakers, searched *prometheus.Desc
 }
 
@@ -96,13 +71,16 @@ func (w watched) Describe(to chan<- *prometheus.Desc) {
 func (w watched) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout/2)
 	defer cancel()
-	now, on := w.loop.Watched(ctx)
-	if !on {
+	now := w.states(ctx)
+	if !now.On {
 		return
 	}
 	type series struct{ driver, condition, status string }
 	counts, left := map[series]int{}, map[string]int{}
 	for _, v := range now.Volumes {
+		if v.Verdict == "" && len(v.Health) == 0 {
+			continue // not seen yet
+		}
 		driver := w.m.drivers.bounded(v.Driver)
 		if len(v.Health) == 0 {
 			counts[series{driver, healthy, healthy}]++
@@ -110,7 +88,7 @@ func (w watched) Collect(to chan<- prometheus.Metric) {
 		for _, e := range v.Health {
 			counts[series{driver, w.m.knownReason(e.Reason), knownStatus(e.Status)}]++
 		}
-		if v.Left {
+		if v.Left != (healer.LeftAlone{}) && v.Left.Reason != healer.DryRun {
 			left[driver]++
 		}
 	}

@@ -42,7 +42,7 @@ type Config struct {
 	// Volumes finds all volumes of this node; nil: the Admin service is not offered.
 	Volumes Volumes
 	// States returns what the node's own loop saw last; nil: there is none.
-	States func(context.Context) []VolumeState
+	States func(context.Context) healer.LoopState
 	// Audit is required with Volumes.
 	Audit AuditLog
 	// Driver is the one driver whose volumes are served; empty: those of several.

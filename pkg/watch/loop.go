@@ -102,7 +102,7 @@ type Loop struct {
 	// discovering is true while volumes are searched for, discovered once they were.
 	discovering, discovered bool
 	discoverAt, mayDiscover time.Time
-	// searched is States.Searched in nanoseconds. It is read from any goroutine.
+	// searched is healer.LoopState.Searched in nanoseconds. It is read from any goroutine.
 	searched atomic.Int64
 	// events is nil where there are none.
 	events Events
@@ -116,7 +116,7 @@ type Loop struct {
 	logged map[string]string
 	heals  healing
 	// asked has who wants to know the states; ended is closed when Run returns.
-	asked chan chan<- States
+	asked chan chan<- healer.LoopState
 	ended chan struct{}
 }
 
@@ -135,7 +135,7 @@ func New(cfg Config) (*Loop, error) {
 		budget:  rate.NewLimiter(checksPerSecond, checksBurst),
 		found:   make(chan discovery, 1),
 		heals:   newHealing(),
-		asked:   make(chan chan<- States),
+		asked:   make(chan chan<- healer.LoopState),
 		ended:   make(chan struct{}),
 		logged:  map[string]string{},
 	}

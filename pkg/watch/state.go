@@ -8,58 +8,28 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// State is one volume as the loop last saw it.
-type State struct {
-	Driver, VolumeID string
-	// Paths are kubelet's paths of it.
-	Paths []string
-	// Checked is when a check last had an answer; zero before the first.
-	Checked time.Time
-	// Verdict and Health are what that answer showed. Verdict is empty before the first,
-	// after one that the volume is not there, and where the volume was healthy long ago;
-	// then CheckUnanswered is in Health.
-	Verdict healer.Verdict
-	Health  []healer.HealthEntry
-	// Since is when it was first found abnormal; zero while it is not.
-	Since time.Time
-	// Due is when it is checked next, Tries how many heals of the loop did not help.
-	Due   time.Time
-	Tries int
-	// Left says why the loop tries no more; zero while it does, or nothing is wrong.
-	Left healer.LeftAlone
-}
-
-// States are all volumes at one time.
-type States struct {
-	// Action is what the loop may do now. Searched is when a search last showed which
-	// volumes there are, before the first when the loop was made. Both are known even
-	// if the goroutine of Run hangs.
-	Action   Action
-	Searched time.Time
-	// Volumes has none once the loop has ended, and if it does not answer.
-	Volumes []State
-	// OpenBreakers counts the backends whose heals are held back.
-	OpenBreakers int
-}
-
-// States returns what the loop knows. It waits for the goroutine of Run until ctx ends.
-func (l *Loop) States(ctx context.Context) (s States) {
-	answer := make(chan States, 1)
+// States returns what the loop knows; a nil one knows nothing. It waits for the goroutine
+// of Run until ctx ends.
+func (l *Loop) States(ctx context.Context) (s healer.LoopState) {
+	if l == nil {
+		return s
+	}
+	answer := make(chan healer.LoopState, 1)
 	select {
 	case l.asked <- answer:
 		s = <-answer
 	case <-l.ended:
 	case <-ctx.Done():
 	}
-	s.Action, s.Searched = l.cfg.Action(), time.Unix(0, l.searched.Load())
+	s.On, s.Searched = l.cfg.Action() != Off, time.Unix(0, l.searched.Load())
 	return s
 }
 
 // states is for the goroutine of Run.
-func (l *Loop) states() States {
-	all := States{Volumes: make([]State, 0, len(l.known.all))}
+func (l *Loop) states() healer.LoopState {
+	all := healer.LoopState{Volumes: make([]healer.VolumeState, 0, len(l.known.all))}
 	for _, v := range l.known.all {
-		s := State{Driver: v.key.driver, VolumeID: v.key.id, Checked: v.checked, Verdict: v.verdict, Health: v.health, Due: v.due}
+		s := healer.VolumeState{Driver: v.key.driver, VolumeID: v.key.id, Checked: v.checked, Verdict: v.verdict, Health: v.health, Due: v.due}
 		for _, p := range v.paths {
 			s.Paths = append(s.Paths, p.Path)
 		}

@@ -55,7 +55,7 @@ func TestStatesOfALoopThatHangs(t *testing.T) {
 		asked := time.Now()
 		bounded, done := context.WithTimeout(ctx, time.Second)
 		defer done()
-		if s := l.States(bounded); s.Action != Observe || time.Since(s.Searched) < 8*time.Minute || len(s.Volumes) > 0 || time.Since(asked) != time.Second {
+		if s := l.States(bounded); !s.On || time.Since(s.Searched) < 8*time.Minute || len(s.Volumes) > 0 || time.Since(asked) != time.Second {
 			t.Errorf("after %s: %+v", time.Since(asked), s)
 		}
 		close(release)

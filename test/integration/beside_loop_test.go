@@ -29,7 +29,7 @@ func TestCallBesideACheckOfTheLoop(t *testing.T) {
 	}
 	for range 2 { // the first time nothing is known of it, the second that it hangs
 		harness.Eventually(t, "the loop checks the volume", func() bool {
-			return harness.Metric(t, harness.Scrape(t, socket), `node_healer_in_flight{operation="check"}`) == 1
+			return harness.Metric(t, harness.Scrape(t, socket), `node_healer_workers{state="busy"}`) > 0
 		})
 		before, called := checks(), time.Now()
 		n.ExpectBesideLoop("abnormal", v.Request())

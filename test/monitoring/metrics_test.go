@@ -28,7 +28,7 @@ var node = sync.OnceValue(func() http.Handler {
 		Workers: func() worker.Stats { return worker.Stats{Living: 2, Idle: 2, Started: 7} },
 	})
 	if err == nil {
-		err = m.Watch(oneSick{})
+		err = m.Watch(oneSick)
 	}
 	if err != nil {
 		panic(err)
@@ -46,13 +46,11 @@ var node = sync.OnceValue(func() http.Handler {
 	return m.Handler(metrics.Serving{Ready: func() error { return nil }})
 })
 
-// oneSick is a loop with a sick volume among healthy ones.
-type oneSick struct{}
-
-// Watched implements metrics.Loop.
-func (oneSick) Watched(context.Context) (metrics.LoopState, bool) {
-	sick := metrics.Watched{Driver: "d", Health: []healer.HealthEntry{{Status: healer.Degraded, Reason: healer.OutOfSpace}}, Left: true}
-	return metrics.LoopState{Volumes: []metrics.Watched{{Driver: "d"}, {Driver: "d"}, sick}, Searched: time.Now()}, true
+// oneSick is what a loop knows that has a sick volume among healthy ones.
+func oneSick(context.Context) healer.LoopState {
+	sick := healer.VolumeState{Driver: "d", Health: []healer.HealthEntry{{Status: healer.Degraded, Reason: healer.OutOfSpace}}, Left: healer.LeftAlone{Because: "terminal"}}
+	healthy := healer.VolumeState{Driver: "d", Verdict: healer.Healthy}
+	return healer.LoopState{On: true, Volumes: []healer.VolumeState{healthy, healthy, sick}, Searched: time.Now()}
 }
 
 // answers is an engine that answers for one volume, and fails for others.
