@@ -35,4 +35,3 @@ type LoopState struct {
 	// OpenBreakers counts the backends whose heals are held back.
 	OpenBreakers int
 }
-
