@@ -94,17 +94,16 @@ func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
 	query.Probe = whole
 	var a ops.InspectAnswer
 	for range 2 {
-		var waiting int
 		var err error
-		a, waiting, err = n.askProbe(ctx, *q.Probe, q.Routine, query)
+		a, err = n.ask(ctx, storageOf(*q.Probe), q.Routine, query)
 		if whole.Thawed && n.waitsForThaw(ctx, *q.Probe, err) {
 			whole.Thawed = false // and now without that
-			a, waiting, err = n.askProbe(ctx, *q.Probe, q.Routine, query)
+			a, err = n.ask(ctx, storageOf(*q.Probe), q.Routine, query)
 		}
 		switch {
 		case timedOut(ctx, err):
 			answer := n.noAnswer(err)
-			answer.Waits, answer.Waiting = waits(err), waiting
+			answer.Waits = waits(err)
 			return Inspection{Answer: answer}, err
 		case err != nil:
 			return Inspection{}, err
@@ -127,22 +126,6 @@ func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
 		n.rdevs.add(storageOf(*q.Probe), in.Rdev)
 	}
 	return in, nil
-}
-
-// askProbe has a worker make a probe of a mount. Without an answer, waiting is the number of
-// requests that a FUSE daemon has not answered, 0 for unknown.
-func (n *Node) askProbe(ctx context.Context, m Mount, routine bool, q ops.InspectQuery) (a ops.InspectAnswer, waiting int, err error) {
-	a, answered := n.askTogether(ctx, storageOf(m), routine, q)
-	if answered {
-		return a, 0, nil
-	}
-	// Only that it does not answer alone counts.
-	countWaiting, stop := n.countWaiting(ctx, m)
-	defer stop()
-	if a, err = n.askAlone(ctx, storageOf(m), routine, q); timedOut(ctx, err) {
-		waiting = countWaiting()
-	}
-	return a, waiting, err
 }
 
 // inspection joins the answer of a probe with what it was not asked for again.

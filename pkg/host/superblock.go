@@ -79,8 +79,6 @@ type Answer struct {
 	// Waits are the functions of the kernel in which a worker without an answer waited,
 	// innermost first; nil when unknown.
 	Waits []string
-	// Waiting counts the requests that a FUSE daemon has not answered.
-	Waiting int
 	// Writing is true when it was a write that got no answer, after a read did.
 	Writing bool
 	// Frozen is true when it answered, and a worker that asked for the right to

@@ -24,8 +24,8 @@ func TestFuse(t *testing.T) {
 	}{
 		"the daemon is killed":                 {(*faultfs.FS).Kill, []string{"Disconnected", "ENOTCONN"}},
 		"the connection is aborted":            {(*faultfs.FS).Abort, []string{"Disconnected", "ENOTCONN"}},
-		"the daemon stands still":              {hung((*faultfs.FS).Stop), []string{"NotResponding", "no answer within ", " requests wait for the FUSE daemon"}},
-		"the daemon reads and does not answer": {hung(func(fs *faultfs.FS) { fs.Hang() }), []string{"NotResponding", "no answer within ", " requests wait for the FUSE daemon"}},
+		"the daemon stands still":              {hung((*faultfs.FS).Stop), []string{"NotResponding", "the FUSE daemon gave no answer within "}},
+		"the daemon reads and does not answer": {hung(func(fs *faultfs.FS) { fs.Hang() }), []string{"NotResponding", "the FUSE daemon gave no answer within "}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := harness.NewNode(t, "--standalone", "--probe-timeout=1s").Start()

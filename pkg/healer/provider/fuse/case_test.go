@@ -91,7 +91,7 @@ func silent() healer.Case { return owes(time.Unix(100, 0)) }
 // owes returns the case of a daemon that has not answered a call since it began; zero for
 // a call that has ended.
 func owes(began time.Time) healer.Case {
-	return answers(host.Answer{Asked: true, TimedOut: true, Waiting: 3, Stuck: !began.IsZero(), Outstanding: began, Elapsed: 5 * time.Second})
+	return answers(host.Answer{Asked: true, TimedOut: true, Stuck: !began.IsZero(), Outstanding: began, Elapsed: 5 * time.Second})
 }
 
 // seen returns a case with what was found out about its connection.

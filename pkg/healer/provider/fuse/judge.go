@@ -109,7 +109,7 @@ func (j judgement) waiting() string {
 	before, after := j.connection.before, j.connection.after
 	switch {
 	case before <= 0 || after < 0:
-		return fmt.Sprintf("%d requests waited when the probe gave up", j.sb.Answer.Waiting)
+		return "it is not known how many requests wait"
 	case before > after:
 		return fmt.Sprintf("%d requests waited, and after %s %d", before, drainTime, after)
 	default:

@@ -65,12 +65,12 @@ func TestConditions(t *testing.T) {
 			[]string{"the daemon of FUSE connection 52, process 4711 rclone", "does not answer; 2 requests wait, and none was answered within 100ms", "pod p-1 container abcdef012345), does not answer"},
 		},
 		"hung, drains":    {silent(), connection{daemons: lives, before: 2, after: 1}, healer.DaemonHung, []string{"2 requests waited, and after 100ms 1"}},
-		"hung, none wait": {silent(), connection{daemons: lives}, healer.DaemonHung, []string{"3 requests waited when the probe gave up"}},
+		"hung, none wait": {silent(), connection{daemons: lives}, healer.DaemonHung, []string{"it is not known how many requests wait"}},
 		"hung, no fusectl": {
 			silent(),
 			connection{daemons: lives, before: -1, after: -1},
 			healer.DaemonHung,
-			[]string{"3 requests waited when the probe gave up"},
+			[]string{"it is not known how many requests wait"},
 		},
 		"hung, a unit": {
 			silent(),

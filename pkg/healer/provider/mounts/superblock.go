@@ -81,9 +81,8 @@ func (ev evaluator) notResponding() []healer.Condition {
 	case a.Writing:
 		return ev.one(healer.Inaccessible, healer.NotResponding, adviceNotResponding,
 			"reads succeed, and a write has no answer within %s%s", within, in(a.Waits))
-	case a.Waiting > 0:
-		return ev.one(healer.Inaccessible, healer.NotResponding, adviceDaemon,
-			"no answer within %s; %d requests wait for the FUSE daemon%s", within, a.Waiting, in(a.Waits))
+	case healer.IsFUSE(ev.sb.FSType):
+		return ev.one(healer.Inaccessible, healer.NotResponding, adviceDaemon, "the FUSE daemon gave no answer within %s%s", within, in(a.Waits))
 	}
 	return ev.one(healer.Inaccessible, healer.NotResponding, adviceNotResponding, "no answer within %s%s", within, in(a.Waits))
 }

@@ -61,7 +61,6 @@ var superblockExamples = []example{
 	{"a write hangs elsewhere", with(writing("jbd2_log_wait_commit")), []string{"NotResponding target: a write has no answer within 5s; the kernel waits in jbd2_log_wait_commit"}},
 	{"a write hangs, it is not known where", with(writing()), []string{"NotResponding target: reads succeed, and a write has no answer within 5s"}},
 	{"a read hangs where a frozen write would", with(hung(func(a *host.Answer) { a.Waits = []string{"percpu_rwsem_wait"} })), []string{"NotResponding target: no answer within 5s; the kernel waits in percpu_rwsem_wait"}},
-	{"silent, the daemon owes", with(hung(func(a *host.Answer) { a.Waiting, a.Waits = 3, []string{"request_wait_answer"} })), []string{"NotResponding target: 3 requests wait for the FUSE daemon; the kernel waits in request_wait_answer"}},
 
 	{"late twice", with(late(2)), nil},
 	{"late three times", with(late(3)), []string{"SlowResponse target: late 3 times in a row, now after 1.234s"}},
