@@ -1,6 +1,7 @@
 package nodeserver
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,31 +19,39 @@ type section struct {
 	short []string
 }
 
-// write returns the sentences in at most limit bytes: as many items of each as there is
-// room for, one at least; the rest is counted. Where the first ones are too long, all are
-// cut alike.
+// write returns the sentences in at most limit bytes: the first item of each, then by turns
+// one more of each for which there is room; the rest is counted. Where the first ones are
+// too long, all are cut alike.
 func write(sections []section, limit int) string {
-	const mostItems, shortest = 10, 32
-	text := func(items, itemBytes int) string {
+	sections = slices.DeleteFunc(sections, func(s section) bool { return len(s.items) == 0 })
+	shown := slices.Repeat([]int{1}, len(sections))
+	text := func(itemBytes int) string {
 		texts := make([]string, 0, len(sections))
-		for _, s := range sections {
-			if len(s.items) > 0 {
-				texts = append(texts, s.text(min(items, len(s.items)), itemBytes))
-			}
+		for i, s := range sections {
+			texts = append(texts, s.text(shown[i], itemBytes))
 		}
 		return strings.Join(texts, ". ")
 	}
-	for items := mostItems; items > 0; items-- {
-		if whole := text(items, limit); len(whole) <= limit {
-			return whole
+	for more := true; more; {
+		more = false
+		for i, s := range sections {
+			if shown[i] == len(s.items) {
+				continue
+			}
+			if shown[i]++; len(text(limit)) > limit {
+				shown[i]--
+				continue
+			}
+			more = true
 		}
 	}
+	const shortest = 32
 	for itemBytes := limit; itemBytes > shortest; itemBytes -= shortest {
-		if cut := text(1, itemBytes); len(cut) <= limit {
+		if cut := text(itemBytes); len(cut) <= limit {
 			return cut
 		}
 	}
-	return printable.Line(text(1, shortest), limit)
+	return printable.Line(text(shortest), limit)
 }
 
 // text shows the first items, each in at most itemBytes, and counts the rest.
