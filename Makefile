@@ -141,7 +141,7 @@ kernels: deps-kernels ## every heal and condition in all its ways on older kerne
 	$(GO) test -count=1 -v -timeout 1h ./test/kernels -args -kernels '$(KERNEL)' $(if $(RUN),-scenes '$(RUN)',-write)
 
 .PHONY: kernels-short
-kernels-short: deps-kernels ## every heal and every condition once on older kernels, in QEMU (root)
+kernels-short: deps-kernels ## every heal once on older kernels, every condition on the oldest, in QEMU (root)
 	$(GO) test -count=1 -v -timeout 20m ./test/kernels -args -short
 
 .PHONY: kubernetes

@@ -101,14 +101,7 @@ func (c *Container) bringAttacker() {
 
 // attackerProgram builds the program, without a library.
 func attackerProgram() (string, error) {
-	return buildOnce("attacker", func(to string) error {
-		cmd := exec.Command("go", "build", "-buildvcs=false", "-o", to, "github.com/csi-addons/node-healer/test/harness/attacker")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("build attacker: %w\n%s", err, out)
-		}
-		return nil
-	})
+	return buildOnce("attacker", func(to string) error { return buildHelper(to, "attacker") })
 }
 
 // PID is the process, as the test sees it.

@@ -41,6 +41,9 @@ func (b Build) into(dir string) error {
 		return nil
 	}
 	bin = dir
+	if err := buildHelper(filepath.Join(dir, fuseDaemon), fuseDaemon); err != nil {
+		return err
+	}
 	return b.buildInto(dir)
 }
 
@@ -53,6 +56,19 @@ func (b Build) buildInto(dir string) error {
 		return err
 	}
 	return build(dir, "node-healer-worker", false, flags)
+}
+
+// fuseDaemon is the program of the tests' own FUSE daemons.
+const fuseDaemon = "fusedaemon"
+
+// buildHelper builds a program of the tests, without a library.
+func buildHelper(binary, name string) error {
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-o", binary, "github.com/csi-addons/node-healer/test/harness/"+name)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", name, err, out)
+	}
+	return nil
 }
 
 // raceDetector is whether server and gateway look for data races (`make race`), which costs

@@ -147,14 +147,15 @@ func (b *Begun) LetGo() *healerpb.NodeHealerResponse {
 // whenPaused waits for the call and acts on each worker that stops meanwhile.
 func (b *Begun) whenPaused(act func(worker int)) {
 	b.n.T.Helper()
-	for {
+	for begun := time.Now(); ; {
 		select {
 		case <-b.done:
 			return
-		case <-time.After(2 * time.Millisecond):
+		case <-time.After(Pause(begun)):
 		}
 		if worker := b.n.paused(); worker != 0 {
 			act(worker)
+			begun = time.Now()
 		}
 	}
 }

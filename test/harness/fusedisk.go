@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/test/harness/diskfs"
+	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
 // FUSEDisk is what a FUSE driver has behind a volume: a directory with the data,
@@ -149,11 +151,11 @@ func (d *FUSEDisk) stage() {
 	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fd)
 	Must(t, unix.Mount(d.config.Source, v.Staging, "fuse.diskfs", unix.MS_NOSUID|unix.MS_NODEV, options))
 	d.mounts = append(d.mounts, newLayer(t, v.Staging, below).Dev)
-	raw, err := json.Marshal(fuseDaemonConfig{FUSEConfig: d.config, Backing: d.Backing})
+	raw, err := json.Marshal(diskfs.Config{Backing: d.Backing, Valid: d.config.Valid})
 	Must(t, err)
-	daemon := exec.Command("/proc/self/exe")
-	daemon.Env = append(os.Environ(), fuseDaemonEnv+"="+string(raw))
-	daemon.ExtraFiles = []*os.File{dev} // see fusedisk_daemon.go
+	daemon := exec.Command(faultfs.Program)
+	daemon.Env = append(os.Environ(), diskfs.Env+"="+string(raw))
+	daemon.ExtraFiles = []*os.File{dev} // see package diskfs
 	daemon.Stderr = os.Stderr
 	d.daemon, d.ended = daemon, startDaemon(t, daemon)
 	// The kernel keeps questions until the daemon reads them, and answers with

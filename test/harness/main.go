@@ -23,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/test/harness/csidriver"
+	"github.com/csi-addons/node-healer/test/harness/diskfs"
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
@@ -47,12 +48,15 @@ func Main(m *testing.M, build Build, stop ...func()) { MainInLanes(m, build, nil
 func MainInLanes(m *testing.M, build Build, alone []string, stop ...func()) {
 	faultfs.Main()
 	csidriver.Main()
-	fuseDaemonMain()
+	diskfs.Main()
 	// k8s.io/mount-utils, with which tests unpublish, logs each target that a driver had
 	// removed already: dozens of lines, in which the names of failed tests drown.
 	klog.SetLogger(klog.Logger{})
 	flag.Parse()
 	bin = os.Getenv(prebuilt)
+	if daemon := filepath.Join(bin, fuseDaemon); bin != "" {
+		faultfs.Program = daemon
+	}
 	if os.Getenv(levelEnv) != "" {
 		setSlow(measureSlow())
 	}

@@ -38,9 +38,16 @@ func Run(t testing.TB, name string, args ...string) string {
 // Eventually waits for something that another process does.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(Patience); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
+	for begun := time.Now(); !ok(); time.Sleep(Pause(begun)) {
+		if time.Since(begun) > Patience {
 			t.Fatalf("not seen in time: %s", what)
 		}
 	}
+}
+
+// Pause is the time between two looks for something: an eighth of that since the first, as
+// who has waited for a second can wait for one more moment, and each look takes processor
+// time from what is waited for.
+func Pause(begun time.Time) time.Duration {
+	return min(max(time.Since(begun)/8, 2*time.Millisecond), 100*time.Millisecond)
 }

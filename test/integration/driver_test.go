@@ -67,7 +67,7 @@ func unpublishAt(t *testing.T, instants []string, test func(t *testing.T, instan
 	names := slices.Sorted(maps.Keys(unpublishers))
 	for i, instant := range instants {
 		for j, name := range names {
-			if harness.Full() || i%len(names) == j {
+			if inTurn(i, j, len(names)) {
 				t.Run(name+" at "+instant, func(t *testing.T) { test(t, instant, unpublishers[name]) })
 			}
 		}

@@ -128,7 +128,7 @@ func TestInContainerLeavesNothing(t *testing.T) {
 		heal()
 	}
 	before := held(n)
-	for range 15 {
+	for range 6 {
 		was := u.disk.Dev()
 		heal()
 		u.works()

@@ -17,7 +17,7 @@ var instants = []string{
 // more call, to a server that goes on or to a new one, finds the volume healed
 // or heals it, and nothing is left over.
 func TestKill(t *testing.T) {
-	for _, victim := range []string{"worker", "server"} {
+	for victim, instants := range map[string][]string{"worker": threeOf(instants), "server": instants} {
 		for _, instant := range instants {
 			t.Run(victim+" at "+instant, func(t *testing.T) { testKill(t, victim, instant) })
 		}

@@ -21,6 +21,19 @@ func someOf(instants []string) []string {
 	return instants[len(instants)/2:][:1]
 }
 
+// threeOf are all the instants in a full run, or else the first, the one in the middle and
+// the last: a killed server is shown at every instant, what does less harm at three.
+func threeOf(instants []string) []string {
+	if harness.Full() || len(instants) <= 3 {
+		return instants
+	}
+	return []string{instants[0], instants[len(instants)/2], instants[len(instants)-1]}
+}
+
+// inTurn says whether way, one of several that are shown at each instant, is shown at this
+// one: all of them in a full run, or else each in its turn.
+func inTurn(instant, way, ways int) bool { return harness.Full() || instant%ways == way }
+
 // TestKillOnEveryKind kills the worker or the server during a rebind of every
 // kind of volume; the next call, to the same server or a new one, heals.
 func TestKillOnEveryKind(t *testing.T) {

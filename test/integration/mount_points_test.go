@@ -167,7 +167,9 @@ func TestInContainerStaging(t *testing.T) {
 	fs.Hang()
 	n.Expect("abnormal", req, "NotResponding")
 	fs.Abort()
-	n.Expect("abnormal", req, "Disconnected")
+	harness.Eventually(t, "the worker of the call before is gone, and the volume is Disconnected", func() bool {
+		return strings.Contains(n.Message(req), "Disconnected")
+	})
 }
 
 // TestInContainerNestedMounts judges a path below the staging path by the mount that

@@ -25,7 +25,7 @@ func TestNeverBare(t *testing.T) {
 	s.die()
 	n.Expect("healed", s.Request()) // so that everything was once needed
 	before := held(n)
-	const rounds = 30
+	const rounds = 10
 	w := watch(t, s.MountPoint())
 	for range rounds {
 		s.die()

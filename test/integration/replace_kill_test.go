@@ -27,7 +27,7 @@ func TestKillReplacing(t *testing.T) {
 // TestKillReplacingWorker kills the worker instead. The same call may try
 // something else then, and the next one is answered by the same server.
 func TestKillReplacingWorker(t *testing.T) {
-	for _, instant := range replaceInstants {
+	for _, instant := range threeOf(replaceInstants) {
 		t.Run(instant, func(t *testing.T) {
 			h, s := stopReplace(t, instant)
 			h.killWorker()
@@ -67,7 +67,7 @@ func TestKillReplacingInUse(t *testing.T) {
 // TestKillReplacingForAContainer kills the server while only a container of
 // the pod says that the mount point is wanted: it still has the filesystem that died.
 func TestKillReplacingForAContainer(t *testing.T) {
-	for _, instant := range []string{"replace/beneath", "replace/detached", "finalize", "finalize/set", "unmark/set"} {
+	for _, instant := range threeOf([]string{"replace/beneath", "replace/detached", "finalize", "finalize/set", "unmark/set"}) {
 		t.Run(instant, func(t *testing.T) {
 			n := harness.NewNode(t)
 			n.Pause = instant

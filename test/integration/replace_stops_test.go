@@ -41,15 +41,16 @@ func atEachStop(n *harness.Node, req *healerpb.NodeHealerRequest, look func()) *
 		defer close(answered)
 		call.Answer()
 	}()
-	for {
+	for begun := time.Now(); ; {
 		select {
 		case <-answered:
 			return call.Answer()
-		case <-time.After(time.Millisecond):
+		case <-time.After(harness.Pause(begun)):
 		}
 		if worker := stopped(n); worker != 0 {
 			look()
 			harness.Must(n.T, unix.Kill(worker, unix.SIGCONT))
+			begun = time.Now()
 		}
 	}
 }

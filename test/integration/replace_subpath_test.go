@@ -100,7 +100,7 @@ func TestReplaceLostSubPath(t *testing.T) {
 		"a link out of the volume": func(t *testing.T, disk string) {
 			harness.Must(t, os.Symlink("/etc", filepath.Join(disk, "sub")))
 		},
-		"a link to another directory of the volume": func(t *testing.T, disk string) {
+		"a link within the volume": func(t *testing.T, disk string) {
 			harness.Must(t, os.Symlink("moved", filepath.Join(disk, "sub")))
 		},
 		"a file": func(t *testing.T, disk string) {

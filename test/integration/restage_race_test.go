@@ -41,10 +41,13 @@ func TestRestageBesideKubelet(t *testing.T) {
 	n, d := restaging(t, "unmount-first", csidriver.Mode{})
 	n.Stop()
 	count := 0
-	for _, instant := range []string{"unmount-dead", "unmount-dead/one", "replace/cloned", "replace/beneath", "finalize"} {
+	for i, instant := range []string{"unmount-dead", "unmount-dead/one", "replace/cloned", "replace/beneath", "finalize"} {
 		n.Pause = instant
 		n.Start()
-		for _, call := range []string{"stage", "publish", "unpublish", "unstage"} {
+		for j, call := range []string{"stage", "publish", "unpublish", "unstage"} {
+			if !inTurn(i, j%2, 2) {
+				continue
+			}
 			t.Run(filepath.Base(instant)+" "+call, func(*testing.T) {
 				count++
 				v := d.NewVolume("v" + string(rune('a'+count)))

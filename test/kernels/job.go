@@ -22,11 +22,12 @@ var binaries = map[string]string{
 	"node-healer":        module + "/cmd/node-healer",
 	"node-healer-worker": module + "/cmd/node-healer-worker",
 	"attacker":           module + "/test/harness/attacker",
+	"fusedaemon":         module + "/test/harness/fusedaemon",
 }
 
 // makeJob builds what one run is about: the binaries, the tests, and the command
-// that runs those of a pattern.
-func makeJob(dir, pattern string, timeout time.Duration) (image string, err error) {
+// that runs those of the kernel's pattern.
+func makeJob(dir string, patterns map[string]string, timeout time.Duration) (image string, err error) {
 	tree := filepath.Join(dir, "job")
 	if err := os.RemoveAll(tree); err != nil {
 		return "", err
@@ -42,11 +43,15 @@ func makeJob(dir, pattern string, timeout time.Duration) (image string, err erro
 	if err := goBuild("test", filepath.Join(tree, "integration.test"), module+"/test/integration", "-c"); err != nil {
 		return "", err
 	}
+	var cases strings.Builder
+	for kernel, pattern := range patterns {
+		fmt.Fprintf(&cases, "%s) pattern=%s;; ", kernel, quote(pattern))
+	}
 	tests := strings.Join([]string{
 		"#!/bin/bash",
 		// An emulated processor does not see how slow it is.
 		"export NODE_HEALER_TEST_BIN=/job CI=true TEST_SLOW=3",
-		"pattern=" + quote(pattern),
+		"case $NODE_HEALER_TEST_VM in " + cases.String() + "esac",
 		fmt.Sprintf(`exec /job/integration.test -test.v=test2json -test.timeout=%s -test.run="${NODE_HEALER_TEST_ONLY:-$pattern}"`, timeout),
 		"",
 	}, "\n")

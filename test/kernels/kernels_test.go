@@ -38,14 +38,15 @@ func needsForm(t *testing.T) {
 func TestKernels(t *testing.T) {
 	needsForm(t)
 	s := newSuite(t)
-	tests := *scenes
-	switch {
-	case *brief:
-		tests = pattern(featuresOf(short))
-	case tests == "":
-		tests = pattern(features)
-	}
-	s.makeJob(tests)
+	s.makeJob(func(kernel string) string {
+		switch {
+		case *brief:
+			return pattern(featuresOf(shortOn(kernel)))
+		case *scenes == "":
+			return pattern(features)
+		}
+		return *scenes
+	})
 	done := newTable(append(slices.Clone(all), s.host()))
 	var mu sync.Mutex
 	ended := 0
@@ -87,7 +88,7 @@ func TestUpgrade(t *testing.T) {
 		t.Skip("only in the long form")
 	}
 	s := newSuite(t)
-	s.makeJob("TestUpgrade")
+	s.makeJob(func(string) string { return "TestUpgrade" })
 	m := s.machine(t, all[0], "upgrade")
 	for i, kernel := range []string{all[0], all[1], all[0]} {
 		m.kernel, m.only = kernel, "TestUpgradeAfter"
@@ -125,14 +126,18 @@ func newSuite(t *testing.T) *suite {
 	return &suite{t: t, dir: dir, images: i}
 }
 
-func (s *suite) makeJob(tests string) {
+func (s *suite) makeJob(pattern func(kernel string) string) {
 	s.t.Helper()
 	// Tests tell more when they end themselves than when the machine is ended.
 	timeout := 50 * time.Minute
 	if *brief {
 		timeout = 15 * time.Minute
 	}
-	job, err := makeJob(s.dir, tests, timeout)
+	patterns := map[string]string{}
+	for _, kernel := range all {
+		patterns[kernel] = pattern(kernel)
+	}
+	job, err := makeJob(s.dir, patterns, timeout)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -223,8 +228,8 @@ func compare(t *testing.T, now table) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range featuresOf(short) {
-		for _, kernel := range strings.Fields(*kernels) {
+	for _, kernel := range strings.Fields(*kernels) {
+		for _, f := range featuresOf(shortOn(kernel)) {
 			if was, now := was.cells[f.name][kernel], now.cells[f.name][kernel]; was != now {
 				t.Errorf("%s on %s: docs/kernels.md says %q, and it is %q (make kernels)", f.name, kernel, was, now)
 			}

@@ -22,6 +22,9 @@ const (
 	controlFD = 4
 )
 
+// Program is the program of the daemon: one that calls Main.
+var Program = "/proc/self/exe"
+
 // Main is the daemon. A TestMain calls it first: in a process that was not
 // started as a daemon it returns at once, otherwise never.
 func Main() {

@@ -81,7 +81,7 @@ func (f *FS) start(dev *os.File, c Config) {
 	f.orders, f.answers = json.NewEncoder(f.control), json.NewDecoder(f.control)
 	config, err := json.Marshal(c)
 	f.must(err)
-	f.daemon = exec.Command("/proc/self/exe")
+	f.daemon = exec.Command(Program)
 	f.daemon.Env = append(os.Environ(), configEnv+"="+string(config))
 	f.daemon.ExtraFiles = []*os.File{dev, theirs} // see daemon.go
 	f.daemon.Stderr = os.Stderr
