@@ -50,6 +50,9 @@ func start(ctx context.Context, cfg config) error {
 		return nodeserver.ProbeSocket(ctx, cfg.endpoint)
 	}
 	debug.SetGCPercent(gcPercent)
+	if !cfg.pprof {
+		runtime.MemProfileRate = 0 // what nobody can read is not kept
+	}
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(min(maxProcessors, runtime.GOMAXPROCS(0)))
 	}
