@@ -38,7 +38,7 @@ var limits = [][2]string{
 	{"controller", "{pkg/controller.podsPerPage} pods in a page, one after a page of more than {pkg/controller.maxPageBytes}; an answer of {pkg/controller.maxAnswerBytes}; {pkg/controller.maxNodes} nodes of a job"},
 	{"a driver, a provider", "an answer of {pkg/healer/provider/driver.maxAnswer}, headers {pkg/healer/provider/driver.maxHeaders}; a file of {pkg/healer.maxFile}, a program's output of {pkg/healer.maxOutput}"},
 	{"mounts of containers that are inspected", "{pkg/host.maxInNamespace} in a namespace, {pkg/host.maxInPod} in a pod"},
-	{"the state directory", "a record of {pkg/state.recordLimit}, kept for {pkg/state.recordLifetime}; an audit log of {pkg/state.auditLimit}, and the one before"},
+	{"the state directory", "a record of {internal/state.recordLimit}, kept for {internal/state.recordLifetime}; an audit log of {internal/state.auditLimit}, and the one before"},
 	{"a stage of the shutdown", "{cmd/node-healer.stopTimeout}"},
 }
 

@@ -10,11 +10,11 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/internal/state"
 	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
-	"github.com/csi-addons/node-healer/pkg/state"
 	"github.com/csi-addons/node-healer/pkg/watch"
 )
 

@@ -23,7 +23,7 @@ func (l auditLines) Last(string, int) (lines [][]byte, err error) {
 	return lines, nil
 }
 
-// auditText is a line that has this volume ID and outcome, as pkg/state writes it.
+// auditText is a line that has this volume ID and outcome, as internal/state writes it.
 func auditText(t *testing.T, id, outcome string) string {
 	t.Helper()
 	line, err := json.Marshal(healer.AuditEntry{VolumeID: id, Step: "rebind", MountPoint: "/p", Outcome: outcome})
