@@ -11,8 +11,8 @@ import (
 	"strings"
 
 	"github.com/csi-addons/node-healer/cmd/internal/command"
+	"github.com/csi-addons/node-healer/internal/gateway"
 	"github.com/csi-addons/node-healer/pkg/api/registration"
-	"github.com/csi-addons/node-healer/pkg/gateway"
 )
 
 // maxVerbosity is below the one from which the API's client logs what it sends, which

@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/gateway"
+	"github.com/csi-addons/node-healer/internal/gateway"
 	"github.com/csi-addons/node-healer/test/harness/flagtest"
 )
 

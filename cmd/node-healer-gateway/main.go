@@ -13,7 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/cmd/internal/command"
-	"github.com/csi-addons/node-healer/pkg/gateway"
+	"github.com/csi-addons/node-healer/internal/gateway"
 )
 
 // version is set by the linker.
