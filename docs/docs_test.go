@@ -51,7 +51,7 @@ func TestControllerPageListsEveryReason(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z][A-Za-z]+)` \\|").FindAllStringSubmatch(reasons, -1) {
 		listed = append(listed, m[1])
 	}
-	same(t, "reasons of the controller", listed, constants(t, root+"/pkg/controller/reasons.go", func(name, _ string) bool { return strings.HasPrefix(name, "Reason") }))
+	same(t, "reasons of the controller", listed, constants(t, root+"/internal/controller/reasons.go", func(name, _ string) bool { return strings.HasPrefix(name, "Reason") }))
 }
 
 // rows returns the first cells that match, without those of table heads.

@@ -35,7 +35,7 @@ var limits = [][2]string{
 	{"the API: a page", "{pkg/kube.podsPerPage} pods, {pkg/kube.volumesPerPage} volumes or attachments; after one of more than {pkg/kube.maxPageBytes} one object, then twice as many each time"},
 	{"the API: remembered", "claims, volumes and classes for {pkg/kube.cacheTTL}; {pkg/kube.maxPodVolumes} volumes of a pod"},
 	{"the API: reports", "{pkg/report.requestQPS} requests a second, {pkg/report.requestBurst} at once; {pkg/report.maxPending} events wait"},
-	{"controller", "{pkg/controller.podsPerPage} pods in a page, one after a page of more than {pkg/controller.maxPageBytes}; an answer of {pkg/controller.maxAnswerBytes}; {pkg/controller.maxNodes} nodes of a job"},
+	{"controller", "{internal/controller.podsPerPage} pods in a page, one after a page of more than {internal/controller.maxPageBytes}; an answer of {internal/controller.maxAnswerBytes}; {internal/controller.maxNodes} nodes of a job"},
 	{"a driver, a provider", "an answer of {pkg/healer/provider/driver.maxAnswer}, headers {pkg/healer/provider/driver.maxHeaders}; a file of {pkg/healer.maxFile}, a program's output of {pkg/healer.maxOutput}"},
 	{"mounts of containers that are inspected", "{pkg/host.maxInNamespace} in a namespace, {pkg/host.maxInPod} in a pod"},
 	{"the state directory", "a record of {internal/state.recordLimit}, kept for {internal/state.recordLifetime}; an audit log of {internal/state.auditLimit}, and the one before"},

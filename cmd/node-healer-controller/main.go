@@ -19,8 +19,8 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/csi-addons/node-healer/cmd/internal/command"
+	"github.com/csi-addons/node-healer/internal/controller"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
-	"github.com/csi-addons/node-healer/pkg/controller"
 )
 
 // version is set by the linker.

@@ -30,7 +30,7 @@ func defaultSelfRepair() selfRepair {
 			healer.StaleInContainers,
 		},
 		// juicedata/juicefs-csi-driver, docs/en/guide/configurations.md
-		// ("Automatic mount point recovery") and pkg/controller/pod_driver.go:
+		// ("Automatic mount point recovery") and internal/controller/pod_driver.go:
 		// requests wait while a mount pod comes back (from 0.25); else it is
 		// bound again on top of the dead mount, which stays. A mount point without
 		// any mount is only logged.
