@@ -15,6 +15,9 @@ type feature struct {
 	tests []string
 }
 
+// all are the kernels of the suite, the oldest first.
+var all = []string{"6.1", "6.12"}
+
 // form is how much of the suite runs.
 type form int
 

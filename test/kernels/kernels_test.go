@@ -23,9 +23,6 @@ var (
 	cache   = flag.String("cache", "../../bin/kernels", "the `directory` for what is made once")
 )
 
-// all are the kernels of the suite.
-var all = []string{"6.1", "6.12"}
-
 // needsForm skips where the test was not told what to run: it takes minutes, and `go test`
 // of all packages is not asking for that.
 func needsForm(t *testing.T) {
