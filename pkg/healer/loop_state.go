@@ -32,6 +32,4 @@ type LoopState struct {
 	Searched time.Time
 	// Volumes has none once the loop has ended, and if it does not answer.
 	Volumes []VolumeState
-	// OpenBreakers counts the backends whose heals are held back.
-	OpenBreakers int
 }

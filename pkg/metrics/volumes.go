@@ -48,22 +48,20 @@ func (m *Metrics) Watch(states func(context.Context) healer.LoopState) error {
 		m: m, states: states,
 		volumes:  prometheus.NewDesc(namespace+"_volumes", "Volumes of this node as the loop last saw them. One with several conditions counts for each, with the worst status of each.", []string{labelDriver, labelCondition, labelStatus}, nil),
 		left:     prometheus.NewDesc(namespace+"_volumes_left_alone", "Sick volumes that the loop tries no more to heal until something changes.", []string{labelDriver}, nil),
-		breakers: prometheus.NewDesc(namespace+"_breakers_open", "Backends of which many volumes are sick, so that heals are tried one after the other.", nil, nil),
 		searched: prometheus.NewDesc(namespace+"_loop_last_search_timestamp_seconds", "When the loop last listed the volumes of this node, before the first time when it started.", nil, nil),
 	})
 }
 
 type watched struct {
-	m                                 *Metrics
-	states                            func(context.Context) healer.LoopState
-	volumes, left, breakers, searched *prometheus.Desc
+	m                       *Metrics
+	states                  func(context.Context) healer.LoopState
+	volumes, left, searched *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
 func (w watched) Describe(to chan<- *prometheus.Desc) {
 	to <- w.volumes
 	to <- w.left
-	to <- w.breakers
 	to <- w.searched
 }
 
@@ -98,7 +96,6 @@ func (w watched) Collect(to chan<- prometheus.Metric) {
 	for driver, count := range left {
 		to <- prometheus.MustNewConstMetric(w.left, prometheus.GaugeValue, float64(count), driver)
 	}
-	to <- prometheus.MustNewConstMetric(w.breakers, prometheus.GaugeValue, float64(now.OpenBreakers))
 	to <- prometheus.MustNewConstMetric(w.searched, prometheus.GaugeValue, float64(now.Searched.UnixNano())/float64(time.Second))
 }
 

@@ -57,7 +57,8 @@ func (l *Loop) start(ctx context.Context, v *volume, heals bool, now time.Time) 
 	if heals {
 		do, r.backend = l.cfg.Engine.Heal, v.sick.backend
 		l.heals.running++
-		l.heals.breaker(r.backend).running++
+		l.heals.budget.AllowN(now, 1)
+		l.heals.backend(r.backend).running++
 	}
 	paths := l.known.toCheck(v)
 	go func() {

@@ -30,7 +30,6 @@ func (l *Loop) look(start time.Time) {
 	for _, v := range changed {
 		v.changed(since, now, l.cfg.Interval)
 	}
-	l.count() // those left alone may be tried again
 	if unknown {
 		l.discoverAt = earlier(l.discoverAt, later(now, l.mayDiscover))
 	}
@@ -66,7 +65,6 @@ func (l *Loop) follow(ctx context.Context, mounts []host.VolumeMount) {
 
 // happenedTo has the volumes of a superblock, or of one device node, checked.
 func (l *Loop) happenedTo(e host.SuperblockEvent) {
-	defer l.count() // those left alone may be tried again
 	now := time.Now()
 	changed := map[*volume]bool{}
 	for _, m := range l.mounts {
@@ -105,7 +103,6 @@ func (l *Loop) learn(d discovery) {
 	}
 	l.discovered = true
 	l.known.are(paths, now, spread, l.cfg.Interval)
-	l.count() // a sick one may be gone
 }
 
 // hidden returns the known paths that were not found and may be there all the same.

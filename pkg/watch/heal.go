@@ -3,7 +3,6 @@ package watch
 import (
 	"errors"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"time"
 
@@ -38,16 +37,16 @@ const (
 
 // healing is what the loop needs to act on sick volumes.
 type healing struct {
-	action   Action
-	running  int
-	budget   *rate.Limiter
-	breakers map[string]*breaker
-	// sick counts the volumes of each backend that could be healed.
-	sick map[string]int
+	action  Action
+	running int
+	budget  *rate.Limiter
+	// backends has those of which many volumes could be healed, and those with heals that
+	// run.
+	backends map[string]*backend
 }
 
 func newHealing() healing {
-	return healing{action: Off, budget: rate.NewLimiter(rate.Every(time.Minute/healsPerMinute), healsBurst), breakers: map[string]*breaker{}, sick: map[string]int{}}
+	return healing{action: Off, budget: rate.NewLimiter(rate.Every(time.Minute/healsPerMinute), healsBurst), backends: map[string]*backend{}}
 }
 
 // decide takes over what the loop may do now. With more than before, what was left alone
@@ -72,88 +71,36 @@ func (l *Loop) decide() {
 			v.due = v.expected.Add(rand.N(l.cfg.Interval)) //nolint:gosec // a schedule is no secret
 		}
 	}
-	l.count()
 }
 
-// wants reports whether a volume is to be healed, not only checked, at its next turn.
+// wants reports whether a volume is to be healed, as soon as its heal may begin.
 func (l *Loop) wants(v *volume) bool {
 	return l.heals.action == Heal && !l.cfg.DryRun && v.sick.healable() && v.sick.confirmed()
 }
 
-// heldBack returns when to ask again whether the heal of a volume may begin; zero: it may
-// now, and counts.
-func (l *Loop) heldBack(v *volume, now time.Time) (until time.Time) {
+// nextHeal returns the volume whose heal begins now, of several the one that was healed in
+// vain least often: else those that always fail would keep the others from being tried. It
+// is nil for none; ask is when to ask again, unless a check or a heal ends before.
+func (l *Loop) nextHeal(now time.Time) (next *volume, ask time.Time) {
 	h := &l.heals
-	if at := v.notBefore(); now.Before(at) {
-		return at
-	}
-	soon := now.Add(time.Second)
-	if ask, may := h.breaker(v.sick.backend).mayBegin(now, h.sick[v.sick.backend]); !may {
-		return later(soon, ask)
-	}
-	if h.running >= maxHeals || h.budget.TokensAt(now) < 1 || l.others(v, now) || !h.budget.AllowN(now, 1) {
-		return soon
-	}
-	return time.Time{}
-}
-
-// others reports whether the heal of another volume of the same backend comes first, where
-// they are tried one after the other: one that failed less often. Else those that always
-// fail would keep the others from being tried.
-func (l *Loop) others(v *volume, now time.Time) bool {
-	if !l.heals.breaker(v.sick.backend).open(l.heals.sick[v.sick.backend]) {
-		return false
-	}
-	return slices.ContainsFunc(l.known.all, func(o *volume) bool {
-		return o.sick != nil && o.sick.backend == v.sick.backend && o.sick.tries < v.sick.tries &&
-			!o.running && l.wants(o) && !now.Before(o.notBefore())
-	})
-}
-
-// turn says what a volume's turn is: nothing yet, because its heal is held back and its
-// next check is not due; a heal; or a check, also as something happened to it.
-func (l *Loop) turn(v *volume, now time.Time) (begins, heals bool) {
-	if !l.wants(v) {
-		return true, false
-	}
-	until := l.heldBack(v, now)
-	nextCheck := v.started.Add(l.cfg.Interval)
-	if v.urgent { // it is asked for its heal more often than it may be checked
-		nextCheck = earlier(nextCheck, v.hurried.Add(changeGap))
-	}
-	switch {
-	case until.IsZero():
-		return true, true
-	case now.Before(nextCheck):
-		v.due = earlier(until, nextCheck)
-		return false, false
-	}
-	return true, false
-}
-
-func (h *healing) breaker(backend string) *breaker {
-	b := h.breakers[backend]
-	if b == nil {
-		b = &breaker{}
-		h.breakers[backend] = b
-	}
-	return b
-}
-
-// count takes over which volumes could be healed, and forgets the breakers that hold nothing
-// back: how single volumes fared says nothing of what is to be expected when many fail.
-func (l *Loop) count() {
-	clear(l.heals.sick)
+	ask = now.Add(actionGap)
+	h.count(l.known.all)
 	for _, v := range l.known.all {
-		if v.sick.healable() {
-			l.heals.sick[v.sick.backend]++
+		if v.running || !l.wants(v) {
+			continue
+		}
+		b := h.backend(v.sick.backend)
+		switch at := later(v.notBefore(), b.notBefore()); {
+		case now.Before(at):
+			ask = earlier(ask, at)
+		case h.running < maxHeals && b.mayBegin() && (next == nil || v.sick.tries < next.sick.tries):
+			next = v
 		}
 	}
-	for name, b := range l.heals.breakers {
-		if b.running == 0 && !b.open(l.heals.sick[name]) {
-			delete(l.heals.breakers, name)
-		}
+	if next != nil && h.budget.TokensAt(now) < 1 {
+		return nil, now.Add(time.Minute / healsPerMinute)
 	}
+	return next, ask
 }
 
 // diagnosed takes over what a check or a heal showed of a volume, and brings its next turn
@@ -188,14 +135,11 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 	}
 	if r.heals {
 		l.heals.running--
-		l.heals.breaker(r.backend).end(now, how)
+		l.heals.backend(r.backend).end(now, how)
 		v.healed = now
 	}
-	if before != nil || v.sick != nil {
-		l.count()
-	}
 	if l.heals.action == Heal && v.sick.healable() {
-		l.planHeal(v, now)
+		l.planHeal(v)
 	}
 	if now := v.sick.leftAlone(); now != left && now != (healer.LeftAlone{}) && now.Reason != healer.DryRun {
 		klog.InfoS("A sick volume is left alone until something changes", keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver),
@@ -241,9 +185,8 @@ func (r *relapses) sick(now time.Time, interval time.Duration) {
 // notBefore is when a heal of a sick volume may begin.
 func (v *volume) notBefore() time.Time { return later(v.sick.notBefore, v.relapses.until) }
 
-// planHeal says when a volume that can be healed has its next turn: to be confirmed, or
-// to be healed.
-func (l *Loop) planHeal(v *volume, now time.Time) {
+// planHeal says when what is wrong with a volume that can be healed is confirmed.
+func (l *Loop) planHeal(v *volume) {
 	switch {
 	case !v.sick.confirmed() && v.sick.seen == 0: // there was no answer
 	case !v.sick.confirmed():
@@ -252,7 +195,5 @@ func (l *Loop) planHeal(v *volume, now time.Time) {
 		v.sick.left = healer.LeftAlone{Reason: healer.DryRun, Because: "nothing is changed"}
 		klog.InfoS("The loop would heal a volume", keyVolumeID, oneLine(v.key.id), keyDriver, oneLine(v.key.driver),
 			"steps", oneLine(strings.Join(v.sick.steps, ", ")))
-	default:
-		v.due = earlier(v.due, later(now, v.notBefore()))
 	}
 }

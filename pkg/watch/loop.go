@@ -214,18 +214,18 @@ func (l *Loop) advance(ctx context.Context) time.Time {
 		}
 	}
 	for l.running < maxChecks {
-		v := l.known.first(l.slow < maxSlow)
+		v, ask := l.nextHeal(now)
+		heals := v != nil
+		if !heals {
+			v, next = l.known.first(l.slow < maxSlow), earlier(next, ask)
+		}
 		switch {
 		case v == nil:
 			return next
-		case v.due.After(now):
+		case !heals && v.due.After(now):
 			return earlier(next, v.due)
 		case l.budget.TokensAt(now) < 1:
 			return earlier(next, now.Add(time.Second/checksPerSecond))
-		}
-		begins, heals := l.turn(v, now)
-		if !begins {
-			continue
 		}
 		l.budget.AllowN(now, 1)
 		l.start(ctx, v, heals, now)

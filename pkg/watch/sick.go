@@ -230,7 +230,7 @@ func (s *sickness) forgive(interval time.Duration, now time.Time) {
 	if s == nil || s.forgiven.After(now) { // what changed before waits for the same time
 		return
 	}
-	s.forgiven = later(now, s.forgiven.Add(interval))
+	s.forgiven = later(now.Add(settle), s.forgiven.Add(interval))
 	anew := s.forgiven
 	if s.left == (healer.LeftAlone{}) {
 		anew = earlier(anew, s.notBefore)

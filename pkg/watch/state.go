@@ -44,11 +44,6 @@ func (l *Loop) states() healer.LoopState {
 		}
 		all.Volumes = append(all.Volumes, s)
 	}
-	for name, b := range l.heals.breakers {
-		if l.heals.action == Heal && b.open(l.heals.sick[name]) {
-			all.OpenBreakers++
-		}
-	}
 	return all
 }
 

@@ -83,13 +83,13 @@ var scenes = []scene{
 	},
 	{
 		name:    "a server that is gone",
-		samples: []string{`node_healer_breakers_open{node="n"} 1x10`, `node_healer_breakers_open{node="m"} 2x10`, `node_healer_breakers_open{node="o"} 0x10`},
+		samples: []string{`node_healer_volumes{node="n",driver="d",condition="IOError",status="Inaccessible"} 3x10`, `node_healer_volumes{node="m",driver="d",condition="IOError",status="Inaccessible"} 20x10`, `node_healer_volumes{node="o",driver="d",condition="IOError",status="Inaccessible"} 2x10`},
 		after:   6 * time.Minute,
 		firing:  []string{"NodeHealerBackendDown"},
 	},
 	{
 		name:    "a server that came back",
-		samples: []string{`node_healer_breakers_open{node="n"} 1x3 0x10`, `node_healer_breakers_open{node="m"} 0x10`},
+		samples: []string{`node_healer_volumes{node="n",driver="d",condition="IOError",status="Inaccessible"} 3x3 2x3 stale`, `node_healer_volumes{node="m",driver="d",condition="IOError",status="Inaccessible"} 2x3 stale`},
 		after:   8 * time.Minute,
 		almost:  "NodeHealerBackendDown",
 	},

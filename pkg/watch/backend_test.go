@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"syscall"
@@ -13,19 +12,13 @@ import (
 )
 
 func TestBackend(t *testing.T) {
-	const group = "0123456789abcdef0123456789abcdef"
 	for name, tc := range map[string]struct {
 		sb   host.Superblock
 		want string
 	}{
-		"a server":         {host.Superblock{FSType: "nfs4", Source: "10.0.0.1:/export"}, "server 10.0.0.1"},
-		"a logical volume": {host.Superblock{FSType: "ext4", Device: &host.BlockDevice{Identity: host.Identity{DMUUID: "LVM-" + group + "ffffffff"}}}, "volume group " + group},
-		"another mapping":  {host.Superblock{FSType: "ext4", Device: &host.BlockDevice{Identity: host.Identity{DMUUID: "CRYPT-LUKS2-1"}}}, "driver d"},
-		"a short one":      {host.Superblock{FSType: "ext4", Device: &host.BlockDevice{Identity: host.Identity{DMUUID: "LVM-1"}}}, "driver d"},
-		"a partition":      {host.Superblock{FSType: "xfs", Device: &host.BlockDevice{Identity: host.Identity{WWID: "naa.5", Serial: "s", Partition: "2"}}}, "disk naa.5"},
-		"one of a serial":  {host.Superblock{FSType: "xfs", Device: &host.BlockDevice{Identity: host.Identity{Serial: "s", Partition: "2"}}}, "disk s"},
-		"a disk":           {host.Superblock{FSType: "xfs", Device: &host.BlockDevice{Identity: host.Identity{WWID: "naa.5"}}}, "driver d"},
-		"no disk":          {host.Superblock{FSType: "tmpfs"}, "driver d"},
+		"a server": {host.Superblock{FSType: "nfs4", Source: "10.0.0.1:/export"}, "server 10.0.0.1"},
+		"a disk":   {host.Superblock{FSType: "xfs", Device: &host.BlockDevice{Identity: host.Identity{WWID: "naa.5"}}}, "driver d"},
+		"no disk":  {host.Superblock{FSType: "tmpfs"}, "driver d"},
 	} {
 		var r healer.Report
 		r.After.Case.Superblocks = map[host.Dev]host.Superblock{{Minor: 1}: tc.sb}
@@ -35,29 +28,9 @@ func TestBackend(t *testing.T) {
 	}
 }
 
-// No breaker is open where nothing is healed.
-func TestBreakersOfALoopThatObserves(t *testing.T) {
-	n := acting(5)
-	run(t, n, func() {
-		time.Sleep(2 * time.Minute)
-		for i := range 5 {
-			n.breaks(fmt.Sprint("v", i), fault{reason: healer.Disconnected, err: syscall.EBUSY})
-		}
-		time.Sleep(time.Minute)
-		if got := n.loop.States(context.Background()).OpenBreakers; got != 1 {
-			t.Errorf("%d breakers are open", got)
-		}
-		n.do(func() { n.action = Observe })
-		time.Sleep(time.Minute)
-		if got := n.loop.States(context.Background()).OpenBreakers; got != 0 {
-			t.Errorf("%d breakers are open", got)
-		}
-	})
-}
-
 // How one volume after the other fared says nothing of a backend of which many fail at
 // once: one is tried, and at once.
-func TestABreakerOpensAnew(t *testing.T) {
+func TestEachTimeThatManyFailBeginsWithATrial(t *testing.T) {
 	for name, tc := range map[string]struct {
 		stays  fault // what one volume suffers from all the time
 		healed int   // how many are healed meanwhile
@@ -94,7 +67,7 @@ func TestABreakerOpensAnew(t *testing.T) {
 }
 
 // What happens to many volumes that were left alone does not have all of them tried at once.
-func TestBreakerOfVolumesThatWereLeftAlone(t *testing.T) {
+func TestChangesAtManyVolumesThatWereLeftAlone(t *testing.T) {
 	n := acting(20)
 	run(t, n, func() {
 		time.Sleep(2 * time.Minute)
