@@ -43,7 +43,7 @@ func TestExplain(t *testing.T) {
 func TestEveryReasonIsExplained(t *testing.T) {
 	known := names(docs.Conditions)
 	others := []healer.Reason{
-		healer.ProviderFailed, healer.CheckUnanswered, healer.Reason(healer.RetryLimitExceeded), healer.Reason(healer.PermissionMissing),
+		healer.ProviderFailed, healer.CheckUnanswered, healer.Reason(healer.PermissionMissing),
 		healer.Reason(healer.TerminalError), healer.Reason(healer.DryRun),
 	}
 	for _, r := range append(others, healer.Reasons()...) {

@@ -53,7 +53,7 @@ func TestTriesFollowTheTiers(t *testing.T) {
 		reason  string
 	}{
 		"healed at the second try":  {[]outcome{answered(true, "", true), answered(false, "", true)}, 6, []int{60}, v1alpha1.ResultSucceeded, ReasonHealthy},
-		"stays abnormal":            {[]outcome{answered(true, "", true)}, 6, []int{60, 120, 300}, v1alpha1.ResultFailed, ReasonAbnormal},
+		"stays abnormal":            {[]outcome{answered(true, "", true)}, 6, []int{60, 120, 240}, v1alpha1.ResultFailed, ReasonAbnormal},
 		"abnormal when checked":     {[]outcome{answered(true, "", false)}, 6, none, v1alpha1.ResultSucceeded, ReasonAbnormal},
 		"transient":                 {[]outcome{hindered(ReasonNodeNotReady, passing, "")}, 4, []int{1, 2, 4, 8}, v1alpha1.ResultFailed, ReasonNodeNotReady},
 		"no other try":              {[]outcome{hindered(ReasonNodeNotReady, passing, "")}, 0, none, v1alpha1.ResultFailed, ReasonNodeNotReady},

@@ -6,8 +6,6 @@ type LeftReason string
 
 // The reasons that are told to the cluster.
 const (
-	// RetryLimitExceeded: all tries of the tier retriable are used up.
-	RetryLimitExceeded LeftReason = "RetryLimitExceeded"
 	// PermissionMissing: a right is missing, and was still missing in a second try.
 	PermissionMissing LeftReason = "PermissionMissing"
 	// TerminalError: a step failed for a cause that only a person can end.

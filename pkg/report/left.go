@@ -22,10 +22,10 @@ const maxDetailBytes = 640
 // it differ from others, whatever the numbers in it; it is empty where there is none to send.
 func leftAlone(r healer.Report, words func(healer.Report) string) (m message, why string) {
 	switch r.Left.Reason {
-	case healer.RetryLimitExceeded, healer.PermissionMissing, healer.TerminalError:
+	case healer.PermissionMissing, healer.TerminalError:
 		because := r.Left.Because
 		detail := printable.Line(r.Left.Detail, maxDetailBytes)
-		if detail != "" && r.Left.Reason != healer.RetryLimitExceeded { // which right it is, or what a person can do
+		if detail != "" { // which right it is, or what a person can do
 			because += ": " + detail
 		}
 		end := ". Not tried again: " + because + ". " + triedAgain

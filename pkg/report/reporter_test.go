@@ -194,25 +194,25 @@ func TestEvents(t *testing.T) {
 			[]healer.Report{refusedFor("drained"), checked(refusedFor("a check")), refusedFor("drained")},
 			[]string{"VolumeAbnormal x1: text 0", "VolumeHealRefused x1: refused: rebind: drained"},
 		},
-		"the retry limit, with calls in between": {
+		"left alone, with calls in between": {
 			[]healer.Report{
-				abnormal(healer.Disconnected), left(healer.RetryLimitExceeded, "4 tries did not help"), abnormal(healer.Disconnected),
-				checked(left(healer.RetryLimitExceeded, "4 tries did not help")),
+				abnormal(healer.Disconnected), left(healer.TerminalError, "another try cannot help"), abnormal(healer.Disconnected),
+				checked(left(healer.TerminalError, "another try cannot help")),
 			},
 			[]string{
 				"VolumeAbnormal x1: text 0",
-				"RetryLimitExceeded x1: text 1. Not tried again: 4 tries did not help. " + triedAgain,
+				"TerminalError x1: text 1. Not tried again: another try cannot help. " + triedAgain,
 			},
 		},
-		"the retry limit once more, because something changed": {
+		"left alone once more, for another reason": {
 			[]healer.Report{
-				left(healer.RetryLimitExceeded, "4 tries did not help"), abnormal(healer.Disconnected),
-				left(healer.RetryLimitExceeded, "8 tries did not help"),
+				left(healer.TerminalError, "another try cannot help"), abnormal(healer.Disconnected),
+				left(healer.TerminalError, "another one cannot"),
 			},
 			[]string{
 				"VolumeAbnormal x1: text 0",
-				"RetryLimitExceeded x1: text 0. Not tried again: 4 tries did not help. " + triedAgain,
-				"RetryLimitExceeded x1: text 2. Not tried again: 8 tries did not help. " + triedAgain,
+				"TerminalError x1: text 0. Not tried again: another try cannot help. " + triedAgain,
+				"TerminalError x1: text 2. Not tried again: another one cannot. " + triedAgain,
 			},
 		},
 		"left alone for what the conditions say": {

@@ -6,11 +6,12 @@ import (
 	"github.com/csi-addons/node-healer/pkg/api"
 )
 
-// permissionRetry gives an administrator's change of rights time to arrive.
-const permissionRetry = 30 * time.Second
-
-// retriableAfter are the times before the tries of a retriable error.
-var retriableAfter = [...]time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute}
+const (
+	// permissionRetry gives an administrator's change of rights time to arrive.
+	permissionRetry = 30 * time.Second
+	// firstRetriable is the time before the first other try of a retriable error.
+	firstRetriable = time.Minute
+)
 
 // After returns how long to wait before another try of what failed so the given number of
 // times in a row, and false where there is no other try before something changes. The
@@ -21,8 +22,8 @@ func After(c api.Class, failures int) (time.Duration, bool) {
 		return permissionRetry, failures <= 1
 	case c.Tier == api.Transient:
 		return Transient.After(failures), true
-	case c.Tier == api.Retriable && failures <= len(retriableAfter):
-		return retriableAfter[max(failures, 1)-1], true
+	case c.Tier == api.Retriable:
+		return From(firstRetriable).After(failures), true
 	}
 	return 0, false
 }

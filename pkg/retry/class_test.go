@@ -17,8 +17,8 @@ func TestAfter(t *testing.T) {
 	}{
 		{api.Class{Tier: api.Transient, Type: api.TypeExecution}, []time.Duration{s, 2 * s, 4 * s, 8 * s, 16 * s, 32 * s, 64 * s, 128 * s, 256 * s, 512 * s, 11 * m, 11 * m}, false},
 		{api.Class{Tier: api.Transient, Type: api.TypeTimeout}, []time.Duration{s, 2 * s}, false},
-		{api.Class{Tier: api.Retriable, Type: api.TypeExecution}, []time.Duration{m, 2 * m, 5 * m}, true},
-		{api.Class{Tier: api.Retriable, Type: api.TypeUnknown}, []time.Duration{m, 2 * m, 5 * m}, true},
+		{api.Class{Tier: api.Retriable, Type: api.TypeExecution}, []time.Duration{m, 2 * m, 4 * m, 8 * m, 11 * m, 11 * m}, false},
+		{api.Class{Tier: api.Retriable, Type: api.TypeUnknown}, []time.Duration{m, 2 * m, 4 * m}, false},
 		{api.Class{Tier: api.Terminal, Type: api.TypeExecution}, nil, true},
 		{api.Class{Tier: api.Terminal, Type: api.TypePermission}, []time.Duration{30 * s}, true},
 		{api.Class{Tier: api.Retriable, Type: api.TypePermission}, []time.Duration{30 * s}, true},

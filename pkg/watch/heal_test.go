@@ -187,7 +187,7 @@ func TestSchedules(t *testing.T) {
 		want []time.Duration // between the heals of an hour
 	}{
 		"transient": {syscall.EBUSY, []time.Duration{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 660, 660}},
-		"retriable": {errors.New("what?"), []time.Duration{60, 120, 300}},
+		"retriable": {errors.New("what?"), []time.Duration{60, 120, 240, 480, 660, 660}},
 		"terminal":  {syscall.ENODEV, nil},
 		"rights":    {syscall.EPERM, []time.Duration{30}},
 	} {
@@ -210,7 +210,7 @@ func TestSchedules(t *testing.T) {
 						return
 					}
 				}
-				if name != "transient" && len(gaps) != len(tc.want) {
+				if name != "transient" && name != "retriable" && len(gaps) != len(tc.want) {
 					t.Errorf("healed at %v, want %d tries", at, len(tc.want)+1)
 				}
 				n.breaks("v0", fault{reason: healer.Disconnected})
@@ -411,32 +411,10 @@ func TestDryRun(t *testing.T) {
 	})
 }
 
-// What is left alone is published; when it was tried again in vain, with all tries since
-// it became sick.
-func TestRetryLimitIsPublished(t *testing.T) {
-	n := acting(1)
-	run(t, n, func() {
-		time.Sleep(2 * time.Minute)
-		for range 2 {
-			n.breaks("v0", fault{reason: healer.Disconnected, err: errors.New("what?")})
-			time.Sleep(time.Hour)
-		}
-		if got := n.left(); !slices.Equal(got, []string{"RetryLimitExceeded: 4 tries did not help", "RetryLimitExceeded: 8 tries did not help"}) {
-			t.Errorf("published that volumes are left alone because %q", got)
-		}
-		n.do(func() { delete(n.faults, "v0") })
-		time.Sleep(2 * time.Minute)
-		n.do(func() {
-			if last := n.published[len(n.published)-1]; last.Left != (healer.LeftAlone{}) {
-				t.Errorf("it is well, and left alone because %s", last.Left)
-			}
-		})
-	})
-}
-
-// What keeps a step from succeeding for good is published with its error.
+// What keeps a step from succeeding for good is published with its error, until the volume
+// is well.
 func TestWhatFailedIsPublished(t *testing.T) {
-	for want, err := range map[healer.LeftReason]error{healer.PermissionMissing: syscall.EPERM, healer.TerminalError: syscall.ENODEV, healer.RetryLimitExceeded: errors.New("what?")} {
+	for want, err := range map[healer.LeftReason]error{healer.PermissionMissing: syscall.EPERM, healer.TerminalError: syscall.ENODEV} {
 		n := acting(1)
 		run(t, n, func() {
 			time.Sleep(2 * time.Minute)
@@ -445,6 +423,13 @@ func TestWhatFailedIsPublished(t *testing.T) {
 			n.do(func() {
 				if left := n.published[len(n.published)-1].Left; left.Reason != want || !strings.Contains(left.Detail, "replace at /pods/0: the whole story") {
 					t.Errorf("%v: left alone because %+v", err, left)
+				}
+				delete(n.faults, "v0")
+			})
+			time.Sleep(2 * time.Minute)
+			n.do(func() {
+				if left := n.published[len(n.published)-1].Left; left != (healer.LeftAlone{}) {
+					t.Errorf("%v: it is well, and left alone because %+v", err, left)
 				}
 			})
 		})

@@ -196,13 +196,9 @@ func (s *sickness) healed(found string, r healer.Report, err error, interval tim
 	if again || s.found != found && len(s.steps) > 0 {
 		return failed
 	}
-	switch {
-	case class.Type == api.TypePermission:
+	s.left = healer.LeftAlone{Reason: healer.TerminalError, Because: "another try cannot help"}
+	if class.Type == api.TypePermission {
 		s.left = healer.LeftAlone{Reason: healer.PermissionMissing, Because: "a permission is missing"}
-	case class.Tier == api.Terminal:
-		s.left = healer.LeftAlone{Reason: healer.TerminalError, Because: "another try cannot help"}
-	default:
-		s.left = healer.LeftAlone{Reason: healer.RetryLimitExceeded, Because: fmt.Sprintf("%d tries did not help", s.tries)}
 	}
 	if s.left.Detail = r.FailureText(class); s.left.Detail == "" && err != nil {
 		s.left.Detail = err.Error()
