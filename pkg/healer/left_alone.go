@@ -6,7 +6,7 @@ type LeftReason string
 
 // The reasons that are told to the cluster.
 const (
-	// PermissionMissing: a right is missing, and was still missing in a second try.
+	// PermissionMissing: a right is missing, and not only in the first try.
 	PermissionMissing LeftReason = "PermissionMissing"
 	// TerminalError: a step failed for a cause that only a person can end.
 	TerminalError LeftReason = "TerminalError"

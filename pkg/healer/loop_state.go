@@ -16,7 +16,8 @@ type VolumeState struct {
 	Health  []HealthEntry
 	// Since is when it was first found abnormal; zero while it is not.
 	Since time.Time
-	// Due is when it is checked next, Tries how many heals of the loop did not help.
+	// Due is when it is checked next, Tries how many heals of the
+	// loop there were in a row.
 	Due   time.Time
 	Tries int
 	// Left says why the loop tries no more; zero while it does, or nothing is wrong.

@@ -31,9 +31,10 @@ type result struct {
 	report healer.Report
 	err    error
 	took   time.Duration
-	// heals is whether it was a heal, and backend what it was counted for.
-	heals   bool
-	backend string
+	// heals is whether it was a heal, backend what it was counted for, and found what was
+	// wrong before.
+	heals          bool
+	backend, found string
 	// wasSlow is whether the check counted as one of a slow volume.
 	wasSlow bool
 }
@@ -55,7 +56,7 @@ func (l *Loop) start(ctx context.Context, v *volume, heals bool, now time.Time) 
 	r := result{volume: v, wasSlow: v.slow, heals: heals}
 	do := l.cfg.Engine.Check
 	if heals {
-		do, r.backend = l.cfg.Engine.Heal, v.sick.backend
+		do, r.backend, r.found = l.cfg.Engine.Heal, v.sick.backend, v.sick.found
 		l.heals.running++
 		l.heals.budget.AllowN(now, 1)
 		l.heals.backend(r.backend).running++

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/retry"
 )
@@ -64,7 +65,7 @@ func (l *Loop) decide() {
 	}
 	for _, v := range l.known.all {
 		if now == Heal {
-			v.sick.forgive(0, time.Now())
+			v.retry(0, time.Now())
 		}
 		if was == Off { // all of them are overdue, on all nodes
 			v.expected = time.Now()
@@ -78,8 +79,8 @@ func (l *Loop) wants(v *volume) bool {
 	return l.heals.action == Heal && !l.cfg.DryRun && v.sick.healable() && v.sick.confirmed()
 }
 
-// nextHeal returns the volume whose heal begins now, of several the one that was healed in
-// vain least often: else those that always fail would keep the others from being tried. It
+// nextHeal returns the volume whose heal begins now, of several the one that was tried
+// least often: else those that always fail would keep the others from being tried. It
 // is nil for none; ask is when to ask again, unless a check or a heal ends before.
 func (l *Loop) nextHeal(now time.Time) (next *volume, ask time.Time) {
 	h := &l.heals
@@ -90,10 +91,10 @@ func (l *Loop) nextHeal(now time.Time) (next *volume, ask time.Time) {
 			continue
 		}
 		b := h.backend(v.sick.backend)
-		switch at := later(v.notBefore(), b.notBefore()); {
+		switch at := later(v.notBefore, b.notBefore()); {
 		case now.Before(at):
 			ask = earlier(ask, at)
-		case h.running < maxHeals && b.mayBegin() && (next == nil || v.sick.tries < next.sick.tries):
+		case h.running < maxHeals && b.mayBegin() && (next == nil || v.tries < next.tries):
 			next = v
 		}
 	}
@@ -103,40 +104,33 @@ func (l *Loop) nextHeal(now time.Time) (next *volume, ask time.Time) {
 	return next, ask
 }
 
-// diagnosed takes over what a check or a heal showed of a volume, and brings its next turn
-// forward where there is something to do.
+// diagnosed takes over what a check or a heal showed of a volume.
 func (l *Loop) diagnosed(r result, now time.Time) {
 	v, before := r.volume, r.volume.sick
 	left, since := before.leftAlone(), before.brokeAt()
-	how := refused // also where there is no answer
+	recovered := r.err == nil && r.report.After.Healthy()
 	switch {
 	case healer.KindOf(r.err) == healer.KindNotFound:
 		v.sick = before.gone(l.cfg.Interval, now)
 	case r.err != nil && !r.heals:
 		before.interrupted()
-	case healer.KindOf(r.err) == healer.KindBusy, errors.Is(r.err, healer.ErrShuttingDown), healer.RuleOf(r.err) == healer.RuleMode:
-		before.notBefore = v.due
 	case r.err != nil:
-		how = before.healed(before.found, r.report, r.err, l.cfg.Interval, now)
-	case r.report.After.Healthy():
-		v.sick, how = nil, succeeded
-	case r.heals:
-		found := before.found // before the heal
-		v.sick = before.observe(r.report, v.key.driver, now)
-		how = v.sick.healed(found, r.report, nil, l.cfg.Interval, now)
+	case recovered:
+		v.sick = nil
 	default:
 		v.sick = before.observe(r.report, v.key.driver, now)
-		if v.sick.healable() {
-			v.relapses.sick(now, l.cfg.Interval)
+		if v.sick.broken.Equal(now) && (before == nil || v.helped) && now.Sub(v.healed) >= l.cfg.Interval {
+			v.backoff = backoff{} // it was well, and for long enough
 		}
-	}
-	if before != nil && how == succeeded {
-		l.recovered(r, since, now)
 	}
 	if r.heals {
 		l.heals.running--
+		how := l.healed(r, now)
 		l.heals.backend(r.backend).end(now, how)
-		v.healed = now
+		v.healed, recovered = now, how == succeeded
+	}
+	if before != nil && recovered && l.cfg.Recovered != nil {
+		l.cfg.Recovered(now.Sub(since), r.heals && r.report.Helped())
 	}
 	if l.heals.action == Heal && v.sick.healable() {
 		l.planHeal(v)
@@ -147,43 +141,46 @@ func (l *Loop) diagnosed(r result, now time.Time) {
 	}
 }
 
-// recovered takes over that a volume is well, as far as a step could heal it.
-func (l *Loop) recovered(r result, since, now time.Time) {
-	healed := r.heals && r.report.Helped()
-	if healed {
-		r.volume.relapses.healed = now
+// healed returns what became of a heal, and says when the next may begin.
+func (l *Loop) healed(r result, now time.Time) outcome {
+	v := r.volume
+	class, ran := r.report.Failure()
+	switch {
+	case healer.KindOf(r.err) == healer.KindNotFound:
+		return refused
+	case healer.KindOf(r.err) == healer.KindBusy, errors.Is(r.err, healer.ErrShuttingDown), healer.RuleOf(r.err) == healer.RuleMode:
+		v.notBefore = v.due
+		return refused
 	}
-	if l.cfg.Recovered != nil {
-		l.cfg.Recovered(now.Sub(since), healed)
+	v.tries, v.helped = v.tries+1, false
+	switch {
+	case r.err != nil:
+		class = healer.Classify("", "", r.err)
+	case v.sick == nil, v.sick.found != r.found && len(v.sick.steps) == 0 && r.report.Helped(): // what is left is no matter of a step
+		v.helped, v.notBefore = true, now.Add(retry.Transient.AfterWithJitter(v.tries))
+		v.retried = later(v.retried, v.notBefore) // that it breaks again is no change that may help
+		return succeeded
+	case !ran:
+		v.notBefore = now.Add(retry.From(l.cfg.Interval).AfterWithJitter(v.tries))
+		return refused
 	}
+	after, again := retry.After(class, v.tries)
+	if !again {
+		after = retry.Transient.After(v.tries) // for what is wrong if it is something else
+	}
+	v.notBefore = now.Add(retry.WithJitter(after))
+	if again || v.sick.found != r.found && len(v.sick.steps) > 0 {
+		return failed
+	}
+	v.sick.left = healer.LeftAlone{Reason: healer.TerminalError, Because: "another try cannot help", Detail: r.report.FailureText(class)}
+	if class.Type == api.TypePermission {
+		v.sick.left.Reason, v.sick.left.Because = healer.PermissionMissing, "a permission is missing"
+	}
+	if v.sick.left.Detail == "" && r.err != nil {
+		v.sick.left.Detail = r.err.Error()
+	}
+	return failed
 }
-
-// relapses counts how often in a row a volume that the loop healed fell sick again within
-// an interval.
-type relapses struct {
-	count int
-	// healed is when the loop last healed it; zero once it is sick again.
-	healed time.Time
-	// until is when the next heal may begin.
-	until time.Time
-}
-
-// sick takes over that the volume could be healed now.
-func (r *relapses) sick(now time.Time, interval time.Duration) {
-	if r.healed.IsZero() {
-		return
-	}
-	if r.count++; now.Sub(r.healed) >= interval {
-		r.count = 0
-	}
-	r.healed = time.Time{}
-	if r.count > freeRelapses {
-		r.until = now.Add(retry.Transient.AfterWithJitter(r.count - freeRelapses))
-	}
-}
-
-// notBefore is when a heal of a sick volume may begin.
-func (v *volume) notBefore() time.Time { return later(v.sick.notBefore, v.relapses.until) }
 
 // planHeal says when what is wrong with a volume that can be healed is confirmed.
 func (l *Loop) planHeal(v *volume) {

@@ -6,9 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/retry"
 )
 
 const (
@@ -18,10 +16,6 @@ const (
 	// confirmations is how many checks in a row must have found the same, the last of
 	// them confirmAfter after the first: events bring checks nearer.
 	confirmations = 2
-	// freeRelapses is how often a volume that the loop healed may fall sick again within an
-	// interval and be healed at once. After that each time has a wait as if a heal had
-	// failed: a daemon that crashes again and again is not restarted as fast as it can.
-	freeRelapses = 2
 )
 
 // outcome is what became of a heal.
@@ -51,28 +45,43 @@ type sickness struct {
 	seen                int
 	firstSeen, lastSeen time.Time
 	backend             string
-	schedule
-	// tries counts all heals that did not help.
-	tries int
-	// forgiven is when it is or was last tried again because something changed.
-	forgiven time.Time
+	// left says why no more is tried until something changes, or something else is wrong;
+	// zero while something is.
+	left healer.LeftAlone
 	// goneSince is when a check first found nothing of the volume, zero if the last one did.
 	goneSince time.Time
 }
 
-// schedule says when the next heal of a sick volume may begin. A diagnosis that changes
-// begins none anew: one that changes to and fro would be a heal at each change.
-type schedule struct {
-	// failures counts those that did not help, by the schedule of what failed: an hour of
-	// EBUSY uses up no try of what fails for another cause. refusals counts those that
-	// tried nothing.
-	failures map[api.Class]int
-	refusals int
+// backoff says when the next heal of a volume may begin: ever more rarely, also where each
+// heal helps and the volume breaks again within an interval. A daemon that crashes again and
+// again is not restarted as fast as it can. A diagnosis that changes begins no backoff anew:
+// one that changes to and fro would be a heal at each change.
+type backoff struct {
+	// tries counts the heals in a row, also those that were refused.
+	tries int
+	// helped is whether the last one did.
+	helped bool
 	// notBefore is when the next may begin.
 	notBefore time.Time
-	// left says why no more is tried until something changes, or something else is wrong;
-	// zero while something is.
-	left healer.LeftAlone
+	// retried is when the volume is or was last tried because something changed.
+	retried time.Time
+}
+
+// retry begins the backoff of a sick volume anew, because something changed: at once, or an
+// interval after it last did so. A driver that mounts again and again is no reason to heal as
+// often.
+func (v *volume) retry(interval time.Duration, now time.Time) {
+	left := v.sick.leftAlone() != (healer.LeftAlone{})
+	if !left && !v.sick.healable() || v.retried.After(now) { // what changed before waits for the same time
+		return
+	}
+	at := later(now.Add(settle), v.retried.Add(interval))
+	retried := at
+	if !left {
+		at = earlier(at, v.notBefore)
+	}
+	v.sick.seen, v.sick.left = 0, healer.LeftAlone{}
+	v.backoff = backoff{notBefore: at, retried: retried}
 }
 
 // observe returns the sickness after a check that found a volume abnormal at a time.
@@ -170,66 +179,4 @@ func (s *sickness) gone(interval time.Duration, now time.Time) *sickness {
 	}
 	s.steps, s.seen = nil, 0
 	return s
-}
-
-// healed takes over what became of a heal that left the volume abnormal, or had no answer.
-// found is what was wrong before it.
-func (s *sickness) healed(found string, r healer.Report, err error, interval time.Duration, now time.Time) outcome {
-	class, ran := r.Failure()
-	switch {
-	case err != nil:
-		class = healer.Classify("", "", err)
-	case !ran:
-		s.refusals++
-		s.notBefore = now.Add(retry.From(interval).AfterWithJitter(s.refusals))
-		return refused
-	case s.found != found && len(s.steps) == 0 && r.Helped():
-		s.schedule = schedule{} // what is left is no matter of a step
-		return succeeded
-	}
-	s.tries++
-	after, again := retry.After(class, s.fail(class))
-	if !again {
-		after = retry.Transient.After(s.tries) // for what is wrong if it is something else
-	}
-	s.notBefore = now.Add(retry.WithJitter(after))
-	if again || s.found != found && len(s.steps) > 0 {
-		return failed
-	}
-	s.left = healer.LeftAlone{Reason: healer.TerminalError, Because: "another try cannot help"}
-	if class.Type == api.TypePermission {
-		s.left = healer.LeftAlone{Reason: healer.PermissionMissing, Because: "a permission is missing"}
-	}
-	if s.left.Detail = r.FailureText(class); s.left.Detail == "" && err != nil {
-		s.left.Detail = err.Error()
-	}
-	return failed
-}
-
-// fail counts a heal that failed, and returns how many did that have the same schedule: a
-// missing permission has one in any tier.
-func (s *schedule) fail(c api.Class) int {
-	kind := api.Class{Tier: c.Tier}
-	if c.Type == api.TypePermission {
-		kind = api.Class{Type: c.Type}
-	}
-	if s.failures == nil {
-		s.failures = map[api.Class]int{}
-	}
-	s.failures[kind]++
-	return s.failures[kind]
-}
-
-// forgive begins the schedule anew, because something changed: at once, or an interval
-// after it last did so. A driver that mounts again and again is no reason to heal as often.
-func (s *sickness) forgive(interval time.Duration, now time.Time) {
-	if s == nil || s.forgiven.After(now) { // what changed before waits for the same time
-		return
-	}
-	s.forgiven = later(now.Add(settle), s.forgiven.Add(interval))
-	anew := s.forgiven
-	if s.left == (healer.LeftAlone{}) {
-		anew = earlier(anew, s.notBefore)
-	}
-	s.seen, s.schedule = 0, schedule{notBefore: anew}
 }

@@ -34,7 +34,7 @@ func (l *Loop) states() healer.LoopState {
 			s.Paths = append(s.Paths, p.Path)
 		}
 		if v.sick != nil {
-			s.Since, s.Tries, s.Left = v.sick.since, v.sick.tries, v.sick.leftAlone()
+			s.Since, s.Tries, s.Left = v.sick.since, v.tries, v.sick.leftAlone()
 		}
 		if time.Since(later(v.checked, v.expected)) > unansweredAfter*l.cfg.Interval {
 			s.Health = append(slices.Clone(s.Health), healer.HealthEntry{Status: healer.Unknown, Reason: healer.CheckUnanswered})

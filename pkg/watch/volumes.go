@@ -49,8 +49,8 @@ type volume struct {
 	// sick is nil for a volume that was healthy when it was last checked.
 	sick *sickness
 	// healed is when the loop's last heal of it ended.
-	healed   time.Time
-	relapses relapses
+	healed time.Time
+	backoff
 }
 
 // changed makes a volume due because something happened to it, at the earliest since a time.
@@ -60,7 +60,7 @@ func (v *volume) changed(since, now time.Time, interval time.Duration) {
 		return
 	}
 	if since.After(v.healed) && now.Sub(v.healed) > changeGap { // else it was most likely that heal
-		v.sick.forgive(interval, now)
+		v.retry(interval, now)
 	}
 	v.urgent = true
 	v.due = earlier(v.due, later(now.Add(settle), v.hurried.Add(changeGap)))
