@@ -185,7 +185,7 @@ func (l *Loop) healed(r result, now time.Time) outcome {
 // planHeal says when what is wrong with a volume that can be healed is confirmed.
 func (l *Loop) planHeal(v *volume) {
 	switch {
-	case !v.sick.confirmed() && v.sick.seen == 0: // there was no answer
+	case !v.sick.confirmed() && v.sick.firstSeen.IsZero(): // the next check begins a row
 	case !v.sick.confirmed():
 		v.due = earlier(v.due, v.sick.firstSeen.Add(confirmAfter))
 	case l.cfg.DryRun:

@@ -11,11 +11,9 @@ import (
 
 const (
 	// confirmAfter is when a volume is checked again before it is healed, if what is
-	// wrong may pass by itself: kubelet and drivers mount in several calls.
+	// wrong may pass by itself: kubelet and drivers mount in several calls. All checks
+	// within that time must find the same, too.
 	confirmAfter = 5 * time.Second
-	// confirmations is how many checks in a row must have found the same, the last of
-	// them confirmAfter after the first: events bring checks nearer.
-	confirmations = 2
 )
 
 // outcome is what became of a heal.
@@ -40,9 +38,8 @@ type sickness struct {
 	lasting bool
 	// steps are those that may be tried, as a person reads them; none: nothing can be done.
 	steps []string
-	// seen counts the checks in a row that found it, the first of them at firstSeen, the
-	// last at lastSeen.
-	seen                int
+	// firstSeen and lastSeen are of the checks in a row that found it; zero: the last check
+	// had no answer, or something changed since.
 	firstSeen, lastSeen time.Time
 	backend             string
 	// left says why no more is tried until something changes, or something else is wrong;
@@ -80,7 +77,8 @@ func (v *volume) retry(interval time.Duration, now time.Time) {
 	if !left {
 		at = earlier(at, v.notBefore)
 	}
-	v.sick.seen, v.sick.left = 0, healer.LeftAlone{}
+	v.sick.interrupted()
+	v.sick.left = healer.LeftAlone{}
 	v.backoff = backoff{notBefore: at, retried: retried}
 }
 
@@ -91,9 +89,10 @@ func (s *sickness) observe(r healer.Report, driver string, now time.Time) *sickn
 	}
 	what, steps := judged(r.After)
 	if s.found != what {
-		s.found, s.seen, s.left = what, 0, healer.LeftAlone{}
+		s.interrupted()
+		s.found, s.left = what, healer.LeftAlone{}
 	}
-	if s.seen++; s.seen == 1 {
+	if s.firstSeen.IsZero() {
 		s.firstSeen = now
 	}
 	s.lastSeen, s.goneSince = now, time.Time{}
@@ -107,28 +106,22 @@ func (s *sickness) observe(r healer.Report, driver string, now time.Time) *sickn
 	return s
 }
 
-// judged returns what is wrong with a volume that a step may act on, with the steps that
-// may be tried, as one text, and the steps for a person. A container that is started anew
-// is the same one in the text, which names it by its pod.
+// judged returns what is wrong with a volume that a step may act on, with the names of the
+// steps that may be tried, as one text, and the steps for a person.
 func judged(d healer.Diagnosis) (found string, steps []string) {
-	var reasons, offers []string
+	var reasons, names []string
 	for _, c := range d.Conditions {
 		if c.Acute {
 			reasons = append(reasons, string(c.Reason))
 		}
 	}
 	for _, step := range d.Offers() {
-		at := step.MountPoint.Path
-		steps = append(steps, fmt.Sprintf("%s at %s", step.Name, healer.QuoteName(at)))
-		if in := step.MountPoint.InContainer; in != nil {
-			at = in.PodUID + ":" + in.Mount.Path
-		}
-		offers = append(offers, fmt.Sprintf("%s at %s", step.Name, healer.QuoteName(at)))
+		names = append(names, step.Name)
+		steps = append(steps, fmt.Sprintf("%s at %s", step.Name, healer.QuoteName(step.MountPoint.Path)))
 	}
 	slices.Sort(reasons)
-	slices.Sort(offers)
-	slices.Sort(steps)
-	return strings.Join(slices.Compact(reasons), ",") + "; " + strings.Join(slices.Compact(offers), ", "), steps
+	slices.Sort(names)
+	return strings.Join(slices.Compact(reasons), ",") + "; " + strings.Join(slices.Compact(names), ","), steps
 }
 
 // brokeAt is since when the volume is to be healed, or else sick.
@@ -142,10 +135,10 @@ func (s *sickness) brokeAt() time.Time {
 	return s.broken
 }
 
-// interrupted ends the row of checks that found the same: one had no answer.
+// interrupted ends the row of checks that found the same.
 func (s *sickness) interrupted() {
 	if s != nil {
-		s.seen = 0
+		s.firstSeen, s.lastSeen = time.Time{}, time.Time{}
 	}
 }
 
@@ -164,7 +157,7 @@ func (s *sickness) leftAlone() healer.LeftAlone {
 
 // confirmed reports whether what is wrong has lasted.
 func (s *sickness) confirmed() bool {
-	return s.lasting || s.seen >= confirmations && s.lastSeen.Sub(s.firstSeen) >= confirmAfter
+	return s.lasting || s.lastSeen.Sub(s.firstSeen) >= confirmAfter
 }
 
 // gone takes over that a check found nothing of the volume, and returns nil when that was
@@ -177,6 +170,7 @@ func (s *sickness) gone(interval time.Duration, now time.Time) *sickness {
 	case s.goneSince.IsZero():
 		s.goneSince = now
 	}
-	s.steps, s.seen = nil, 0
+	s.interrupted()
+	s.steps = nil
 	return s
 }

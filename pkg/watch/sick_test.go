@@ -254,23 +254,6 @@ func TestTriesSpreadBetweenNodes(t *testing.T) {
 	})
 }
 
-// A container that is started anew, as another process, begins no schedule anew.
-func TestFoundNamesContainersByTheirPod(t *testing.T) {
-	at := func(pid int) healer.Diagnosis {
-		in := host.ContainerMount{PID: pid, PodUID: "uid", Mount: host.Mount{Path: "/data"}}
-		p := healer.MountPoint{Path: in.Path(), InContainer: &healer.InContainer{ContainerMount: in}}
-		return healer.Diagnosis{
-			Conditions: []healer.Condition{{Reason: healer.Disconnected, MountPoint: p.Path, Acute: true}},
-			Steps:      []healer.Step{{Name: "replace-in-container", MountPoint: p, Heals: []healer.Reason{healer.Disconnected}}},
-		}
-	}
-	before, steps := judged(at(7))
-	after, _ := judged(at(8))
-	if before != after || len(steps) != 1 {
-		t.Errorf("%q, %q, %q", before, after, steps)
-	}
-}
-
 // A loop that is switched on begins all checks over an interval, not at once.
 func TestSwitchedOnAgain(t *testing.T) {
 	n := many(1000)

@@ -77,7 +77,7 @@ type Volume struct {
 	Due     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=due,proto3" json:"due,omitempty"`
 	// Since when it has been abnormal; absent while it is not.
 	AbnormalSince *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=abnormal_since,json=abnormalSince,proto3" json:"abnormal_since,omitempty"`
-	// How many heals of the loop did not help, and why it tries no more.
+	// How many heals of the loop there were in a row, and why it tries no more.
 	Tries         int32  `protobuf:"varint,10,opt,name=tries,proto3" json:"tries,omitempty"`
 	Left          string `protobuf:"bytes,11,opt,name=left,proto3" json:"left,omitempty"`
 	unknownFields protoimpl.UnknownFields
