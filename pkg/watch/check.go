@@ -91,7 +91,7 @@ func (l *Loop) finish(r result) {
 	if r.wasSlow {
 		l.slow--
 	}
-	v.due = l.turnAfter(now.Add(l.gap(v)))
+	v.due = l.turnAfter(now.Add(l.gap()))
 	l.diagnosed(r, now)
 	v.saw(r, now)
 	if v.again {
@@ -105,13 +105,8 @@ func (l *Loop) finish(r result) {
 }
 
 // gap returns the time between a check of a volume and the next: the interval give or take
-// a tenth, so that checks that met once do not stay together. After the first of a volume
-// that came with others, it is any time up to that.
-func (l *Loop) gap(v *volume) time.Duration {
-	if v.late {
-		v.late = false
-		return rand.N(l.cfg.Interval) //nolint:gosec // a schedule is no secret
-	}
+// a tenth, so that checks that met once do not stay together.
+func (l *Loop) gap() time.Duration {
 	return l.cfg.Interval - l.cfg.Interval/10 + rand.N(l.cfg.Interval/5+1) //nolint:gosec // a schedule is no secret
 }
 

@@ -33,8 +33,6 @@ type volume struct {
 	again bool
 	// urgent is true when something happened to it since its last check began.
 	urgent bool
-	// late is true until the first check of a volume that came after the first search.
-	late bool
 	// slow is true when its last check was slow.
 	slow bool
 	// said is the last outcome that differed from the one before.
@@ -101,7 +99,7 @@ func (vs *volumes) are(paths []host.VolumePath, now time.Time, spread, interval 
 		case v == nil && len(byKey) >= maxVolumes:
 			continue
 		case v == nil:
-			v = &volume{key: k, due: now, expected: now, late: spread == 0}
+			v = &volume{key: k, due: now, expected: now}
 			if spread > 0 {
 				v.due = now.Add(rand.N(spread)) //nolint:gosec // a schedule is no secret
 			}
