@@ -152,21 +152,23 @@ func (l *Loop) healed(r result, now time.Time) outcome {
 		v.notBefore = v.due
 		return refused
 	}
-	v.tries, v.helped = v.tries+1, false
+	v.tries++
+	v.sinceChange++
+	v.helped = false
 	switch {
 	case r.err != nil:
 		class = healer.Classify("", "", r.err)
 	case v.sick == nil, v.sick.found != r.found && len(v.sick.steps) == 0 && r.report.Helped(): // what is left is no matter of a step
-		v.helped, v.notBefore = true, now.Add(retry.Transient.AfterWithJitter(v.tries))
+		v.helped, v.notBefore = true, now.Add(retry.Transient.AfterWithJitter(v.sinceChange))
 		v.retried = later(v.retried, v.notBefore) // that it breaks again is no change that may help
 		return succeeded
 	case !ran:
-		v.notBefore = now.Add(retry.From(l.cfg.Interval).AfterWithJitter(v.tries))
+		v.notBefore = now.Add(retry.From(l.cfg.Interval).AfterWithJitter(v.sinceChange))
 		return refused
 	}
-	after, again := retry.After(class, v.tries)
+	after, again := retry.After(class, v.sinceChange)
 	if !again {
-		after = retry.Transient.After(v.tries) // for what is wrong if it is something else
+		after = retry.Transient.After(v.sinceChange) // for what is wrong if it is something else
 	}
 	v.notBefore = now.Add(retry.WithJitter(after))
 	if again || v.sick.found != r.found && len(v.sick.steps) > 0 {

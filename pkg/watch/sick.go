@@ -54,8 +54,10 @@ type sickness struct {
 // again is not restarted as fast as it can. A diagnosis that changes begins no backoff anew:
 // one that changes to and fro would be a heal at each change.
 type backoff struct {
-	// tries counts the heals in a row, also those that were refused.
-	tries int
+	// tries counts the heals in a row, also those that were refused, and sinceChange those
+	// of them since something changed: a change has the volume tried at once, and not before
+	// others that were tried less often.
+	tries, sinceChange int
 	// helped is whether the last one did.
 	helped bool
 	// notBefore is when the next may begin.
@@ -79,7 +81,7 @@ func (v *volume) retry(interval time.Duration, now time.Time) {
 	}
 	v.sick.interrupted()
 	v.sick.left = healer.LeftAlone{}
-	v.backoff = backoff{notBefore: at, retried: retried}
+	v.sinceChange, v.notBefore, v.retried = 0, at, retried
 }
 
 // observe returns the sickness after a check that found a volume abnormal at a time.

@@ -195,6 +195,31 @@ func TestTrialsTakeTurns(t *testing.T) {
 	})
 }
 
+// Neither do those that fail although something changes at them all the time.
+func TestChangesAtSomeKeepNoOtherWaiting(t *testing.T) {
+	n := acting(5)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		for i := range 5 {
+			n.breaks(fmt.Sprint("v", i), fault{reason: healer.Disconnected, err: syscall.EBUSY})
+		}
+		time.Sleep(time.Hour)
+		n.do(func() { n.faults["v4"].err = nil })
+		for range 3600 {
+			time.Sleep(2 * time.Second)
+			for i := range 4 {
+				n.remount(fmt.Sprint("v", i))
+			}
+			n.changed()
+		}
+		n.do(func() {
+			if n.faults["v4"] != nil {
+				t.Error("it was not healed in two hours")
+			}
+		})
+	})
+}
+
 // A sick volume whose heal is held back is checked as soon as something happens to it.
 func TestEventAtAVolumeThatIsHeldBack(t *testing.T) {
 	n := acting(1)
