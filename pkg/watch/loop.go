@@ -134,10 +134,12 @@ func New(cfg Config) (*Loop, error) {
 		checked: make(chan result, maxChecks),
 		budget:  rate.NewLimiter(checksPerSecond, checksBurst),
 		found:   make(chan discovery, 1),
-		heals:   newHealing(),
-		asked:   make(chan chan<- healer.LoopState),
-		ended:   make(chan struct{}),
-		logged:  map[string]string{},
+		heals: healing{
+			action: Off, budget: rate.NewLimiter(rate.Every(time.Minute/healsPerMinute), healsBurst), backends: map[string]*backend{},
+		},
+		asked:  make(chan chan<- healer.LoopState),
+		ended:  make(chan struct{}),
+		logged: map[string]string{},
 	}
 	l.searched.Store(time.Now().UnixNano())
 	return l, nil

@@ -9,22 +9,10 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-const (
-	// confirmAfter is when a volume is checked again before it is healed, if what is
-	// wrong may pass by itself: kubelet and drivers mount in several calls. All checks
-	// within that time must find the same, too.
-	confirmAfter = 5 * time.Second
-)
-
-// outcome is what became of a heal.
-type outcome int
-
-const (
-	succeeded outcome = iota
-	failed
-	// refused: nothing was tried. The gate may let a step in later.
-	refused
-)
+// confirmAfter is when a volume is checked again before it is healed, if what is wrong may
+// pass by itself: kubelet and drivers mount in several calls. All checks within that time
+// must find the same, too.
+const confirmAfter = 5 * time.Second
 
 // sickness is what the loop knows of a volume that was abnormal when it was last checked.
 type sickness struct {
@@ -47,41 +35,6 @@ type sickness struct {
 	left healer.LeftAlone
 	// goneSince is when a check first found nothing of the volume, zero if the last one did.
 	goneSince time.Time
-}
-
-// backoff says when the next heal of a volume may begin: ever more rarely, also where each
-// heal helps and the volume breaks again within an interval. A daemon that crashes again and
-// again is not restarted as fast as it can. A diagnosis that changes begins no backoff anew:
-// one that changes to and fro would be a heal at each change.
-type backoff struct {
-	// tries counts the heals in a row, also those that were refused, and sinceChange those
-	// of them since something changed: a change has the volume tried at once, and not before
-	// others that were tried less often.
-	tries, sinceChange int
-	// helped is whether the last one did.
-	helped bool
-	// notBefore is when the next may begin.
-	notBefore time.Time
-	// retried is when the volume is or was last tried because something changed.
-	retried time.Time
-}
-
-// retry begins the backoff of a sick volume anew, because something changed: at once, or an
-// interval after it last did so. A driver that mounts again and again is no reason to heal as
-// often.
-func (v *volume) retry(interval time.Duration, now time.Time) {
-	left := v.sick.leftAlone() != (healer.LeftAlone{})
-	if !left && !v.sick.healable() || v.retried.After(now) { // what changed before waits for the same time
-		return
-	}
-	at := later(now.Add(settle), v.retried.Add(interval))
-	retried := at
-	if !left {
-		at = earlier(at, v.notBefore)
-	}
-	v.sick.interrupted()
-	v.sick.left = healer.LeftAlone{}
-	v.sinceChange, v.notBefore, v.retried = 0, at, retried
 }
 
 // observe returns the sickness after a check that found a volume abnormal at a time.
@@ -124,17 +77,6 @@ func judged(d healer.Diagnosis) (found string, steps []string) {
 	slices.Sort(reasons)
 	slices.Sort(names)
 	return strings.Join(slices.Compact(reasons), ",") + "; " + strings.Join(slices.Compact(names), ","), steps
-}
-
-// brokeAt is since when the volume is to be healed, or else sick.
-func (s *sickness) brokeAt() time.Time {
-	switch {
-	case s == nil:
-		return time.Time{}
-	case s.broken.IsZero():
-		return s.since
-	}
-	return s.broken
 }
 
 // interrupted ends the row of checks that found the same.

@@ -195,7 +195,28 @@ func TestTrialsTakeTurns(t *testing.T) {
 	})
 }
 
-// Neither do those that fail although something changes at them all the time.
+// What was healed after it failed for long is healed at once when it breaks again.
+func TestBreaksAfterFailingForLong(t *testing.T) {
+	n := acting(1)
+	run(t, n, func() {
+		time.Sleep(2 * time.Minute)
+		n.breaks("v0", fault{reason: healer.Disconnected, err: syscall.EBUSY})
+		time.Sleep(2 * time.Hour)
+		n.do(func() { n.faults["v0"].err = nil })
+		for well := false; !well; n.do(func() { well = n.faults["v0"] == nil }) {
+			time.Sleep(time.Second)
+		}
+		time.Sleep(10 * time.Second)
+		start := time.Now()
+		n.breaks("v0", fault{reason: healer.Disconnected})
+		time.Sleep(2 * time.Second)
+		if got := n.healsOf("v0", start); len(got) != 1 {
+			t.Errorf("healed at %v", got)
+		}
+	})
+}
+
+// Volumes that fail although something changes at them all the time keep no other waiting.
 func TestChangesAtSomeKeepNoOtherWaiting(t *testing.T) {
 	n := acting(5)
 	run(t, n, func() {

@@ -1,0 +1,149 @@
+package watch
+
+import (
+	"maps"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/mount"
+)
+
+const (
+	// healsPerMinute bounds the heals that begin on this node; healsBurst may begin at
+	// once.
+	healsPerMinute = 120
+	healsBurst     = 10
+	// maxHeals bounds those that run at once.
+	maxHeals = 4
+	// manySick is how many volumes of one backend are no coincidence.
+	manySick = 3
+	// trialBackoff is the time after the first trial that failed; each further one
+	// doubles it.
+	trialBackoff = 5 * time.Second
+)
+
+// healing is what the loop needs to act on sick volumes.
+type healing struct {
+	action  Action
+	running int
+	budget  *rate.Limiter
+	// backends has those of which many volumes could be healed, and those with heals that
+	// run.
+	backends map[string]*backend
+}
+
+// wants reports whether a volume is to be healed, as soon as its heal may begin.
+func (l *Loop) wants(v *volume) bool {
+	return l.heals.action == Heal && !l.cfg.DryRun && v.sick.healable() && v.sick.confirmed()
+}
+
+// nextHeal returns the volume whose heal begins now, of several the one that was tried
+// least often: else those that always fail would keep the others from being tried. It
+// is nil for none; ask is when to ask again, unless a check or a heal ends before.
+func (l *Loop) nextHeal(now time.Time) (next *volume, ask time.Time) {
+	h := &l.heals
+	ask = now.Add(actionGap)
+	h.count(l.known.all)
+	for _, v := range l.known.all {
+		if v.running || !l.wants(v) {
+			continue
+		}
+		at, may := v.notBefore, h.running < maxHeals
+		if b := h.backend(v.sick.backend); b.sick >= manySick {
+			at, may = later(at, b.until), may && (b.helps || b.running == 0)
+		}
+		switch {
+		case now.Before(at):
+			ask = earlier(ask, at)
+		case may && (next == nil || v.tries < next.tries):
+			next = v
+		}
+	}
+	if next != nil && h.budget.TokensAt(now) < 1 {
+		return nil, now.Add(time.Minute / healsPerMinute)
+	}
+	return next, ask
+}
+
+// backoff says when the next heal of a volume may begin: ever more rarely, also where each
+// heal helps and the volume breaks again within an interval. A daemon that crashes again and
+// again is not restarted as fast as it can. A diagnosis that changes begins no backoff anew:
+// one that changes to and fro would be a heal at each change.
+type backoff struct {
+	// tries counts the heals until the volume was well for an interval.
+	tries int
+	// helped counts those that helped; failures those that failed or were refused since one
+	// helped or something changed.
+	helped, failures int
+	// notBefore is when the next may begin.
+	notBefore time.Time
+	// retried is when the volume is or was last tried because something changed.
+	retried time.Time
+}
+
+// retry begins the backoff of a sick volume anew, because something changed: at once, or an
+// interval after it last did so. A driver that mounts again and again is no reason to heal as
+// often.
+func (v *volume) retry(interval time.Duration, now time.Time) {
+	left := v.sick.leftAlone() != (healer.LeftAlone{})
+	if !left && !v.sick.healable() || v.retried.After(now) { // what changed before waits for the same time
+		return
+	}
+	at := later(now.Add(settle), v.retried.Add(interval))
+	retried := at
+	if !left {
+		at = earlier(at, v.notBefore)
+	}
+	v.sick.interrupted()
+	v.sick.left = healer.LeftAlone{}
+	v.failures, v.notBefore, v.retried = 0, at, retried
+}
+
+// backend is what several volumes depend on. While many of them are sick it may be what
+// failed: then one heal is tried at a time, until one helped.
+type backend struct {
+	// sick counts its volumes that could be healed, running its heals.
+	sick, running int
+	// helps is whether the last trial helped, failures how many in a row did not.
+	helps    bool
+	failures int
+	// until is when the next trial may begin.
+	until time.Time
+}
+
+// count takes over which volumes could be healed, and forgets the backends of which few
+// could: how single volumes fared says nothing of what is to be expected when many fail.
+func (h *healing) count(all []*volume) {
+	for _, b := range h.backends {
+		b.sick = 0
+	}
+	for _, v := range all {
+		if v.sick.healable() {
+			h.backend(v.sick.backend).sick++
+		}
+	}
+	maps.DeleteFunc(h.backends, func(_ string, b *backend) bool { return b.sick < manySick && b.running == 0 })
+}
+
+// backend returns a backend by its name; one of which few volumes are sick has no past.
+func (h *healing) backend(name string) *backend {
+	b := h.backends[name]
+	if b == nil {
+		b = &backend{}
+		h.backends[name] = b
+	}
+	return b
+}
+
+// backendOf returns what a sick volume has in common with others: its server, else its
+// driver.
+func backendOf(r healer.Report, driver string) string {
+	for _, sb := range r.After.Case.Superblocks {
+		if server := mount.Server(sb.FSType, sb.Source); server != "" {
+			return "server " + server
+		}
+	}
+	return "driver " + driver
+}
