@@ -6,12 +6,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/api"
 )
 
-const (
-	// permissionRetry gives an administrator's change of rights time to arrive.
-	permissionRetry = 30 * time.Second
-	// firstRetriable is the time before the first other try of a retriable error.
-	firstRetriable = time.Minute
-)
+// permissionRetry gives an administrator's change of rights time to arrive.
+const permissionRetry = 30 * time.Second
 
 // After returns how long to wait before another try of what failed so the given number of
 // times in a row, and false where there is no other try before something changes. The
@@ -23,7 +19,7 @@ func After(c api.Class, failures int) (time.Duration, bool) {
 	case c.Tier == api.Transient:
 		return Transient.After(failures), true
 	case c.Tier == api.Retriable:
-		return From(firstRetriable).After(failures), true
+		return From(time.Minute).After(failures), true
 	}
 	return 0, false
 }
