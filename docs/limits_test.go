@@ -19,10 +19,10 @@ import (
 var limits = [][2]string{
 	{"a call: fields, in bytes", "volume_id {pkg/nodeserver.maxVolumeIDBytes}; paths {pkg/nodeserver.maxPathBytes}, their components {pkg/nodeserver.maxComponentBytes}; secrets, volume_context and mount flags {pkg/nodeserver.maxMapBytes} each; fs_type {pkg/nodeserver.maxFSTypeBytes}"},
 	{"a call: messages", "request {pkg/nodeserver.maxRequestBytes}, headers {pkg/nodeserver.maxHeaderBytes}, response {pkg/nodeserver.maxResponseBytes}, the text `message` {pkg/nodeserver.maxMessageBytes} bytes"},
-	{"connections; more wait", "{pkg/nodeserver.maxConnections} to the server's own socket, {pkg/nodeserver.maxGatewayConnections} to the gateway's, {pkg/metrics.maxConnections} to that of the metrics"},
+	{"connections; more wait", "{pkg/nodeserver.maxConnections} to the server's own socket, {pkg/nodeserver.maxGatewayConnections} to the gateway's, {internal/metrics.maxConnections} to that of the metrics"},
 	{"calls at once", "{pkg/nodeserver.maxStreams} per connection, {pkg/nodeserver.maxGatewayStreams} on the gateway's socket; more wait in the client"},
 	{"time to connect, to send a request", "{pkg/nodeserver.handshakeTimeout}, {pkg/nodeserver.receiveTimeout}"},
-	{"a request for the metrics", "{pkg/metrics.maxScrapes} at once; {pkg/metrics.receiveTimeout} and {pkg/metrics.maxHeader} to receive, {pkg/metrics.scrapeTimeout} to make"},
+	{"a request for the metrics", "{internal/metrics.maxScrapes} at once; {internal/metrics.receiveTimeout} and {internal/metrics.maxHeader} to receive, {internal/metrics.scrapeTimeout} to make"},
 	{"gateway: connections, calls", "{internal/gateway.maxConnections} connections, {internal/gateway.maxStreams} calls at once for each; {internal/gateway.maxCalls} passed on at once for each verb, more wait; request {internal/gateway.maxRequestBytes}"},
 	{"gateway: time", "{internal/gateway.handshakeTimeout} to connect, {internal/gateway.receiveTimeout} to send a request, {internal/gateway.callTimeout} for a call (a heal goes on), {internal/gateway.maxIdle} idle; {internal/gateway.maxReflections} reflections at once, {internal/gateway.reflectionTimeout} each"},
 	{"gateway: questions about tokens", "{internal/gateway.reviewsPerSecond} a second, {internal/gateway.reviewBurst} at once; a yes counts for {internal/gateway.allowedTTL}, a no for {internal/gateway.deniedTTL}"},

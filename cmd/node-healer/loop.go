@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/csi-addons/node-healer/internal/metrics"
 	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/metrics"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
 	"github.com/csi-addons/node-healer/pkg/policy"
 	"github.com/csi-addons/node-healer/pkg/watch"

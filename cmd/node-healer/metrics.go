@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/csi-addons/node-healer/internal/metrics"
 	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/metrics"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
 )
 

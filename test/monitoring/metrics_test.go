@@ -14,9 +14,9 @@ import (
 	"github.com/prometheus/common/model"
 	clientmetrics "k8s.io/client-go/tools/metrics"
 
+	"github.com/csi-addons/node-healer/internal/metrics"
 	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/metrics"
 )
 
 // node serves the metrics of a node on which everything happened once that is counted: a

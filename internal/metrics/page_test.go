@@ -41,7 +41,7 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const begin, end = "<!-- made by `go test ./pkg/metrics -args -write` -->\n", "<!-- end -->\n"
+	const begin, end = "<!-- made by `go test ./internal/metrics -args -write` -->\n", "<!-- end -->\n"
 	before, rest, found := strings.Cut(string(raw), begin)
 	section, after, ended := strings.Cut(rest, end)
 	if !found || !ended {
@@ -52,6 +52,6 @@ func TestPage(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if section != table {
-		t.Errorf("docs/metrics.md is not as the code (go test ./pkg/metrics -args -write): got\n%s\nwant\n%s", section, table)
+		t.Errorf("docs/metrics.md is not as the code (go test ./internal/metrics -args -write): got\n%s\nwant\n%s", section, table)
 	}
 }
