@@ -153,8 +153,10 @@ func TestLayer(t *testing.T) {
 			allParse(t, r)
 		}
 	}
-	if !slices.Equal(names, []string{"etc/", "etc/ssl/", "etc/ssl/certs/", certificates, "licenses/", licence, "usr/", "usr/local/", programDir,
-		programDir + "healerctl", programDir + "node-healer", programDir + "node-healer-controller", programDir + "node-healer-gateway", programDir + "node-healer-worker"}) {
+	if !slices.Equal(names, []string{
+		"etc/", "etc/ssl/", "etc/ssl/certs/", certificates, "licenses/", licence, "usr/", "usr/local/", programDir,
+		programDir + "healerctl", programDir + "node-healer", programDir + "node-healer-controller", programDir + "node-healer-gateway", programDir + "node-healer-worker",
+	}) {
 		t.Errorf("%q", names)
 	}
 }

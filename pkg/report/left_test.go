@@ -11,9 +11,9 @@ import (
 
 func TestMessagesAboutWhatIsLeftAlone(t *testing.T) {
 	for reason, severity := range map[healer.LeftReason]string{
-		healer.PermissionMissing:  corev1.EventTypeWarning,
-		healer.TerminalError:      corev1.EventTypeWarning,
-		healer.DryRun:             corev1.EventTypeNormal,
+		healer.PermissionMissing: corev1.EventTypeWarning,
+		healer.TerminalError:     corev1.EventTypeWarning,
+		healer.DryRun:            corev1.EventTypeNormal,
 	} {
 		r := left(reason, "another try cannot help")
 		r.Left.Detail = "who needs which right " + strings.Repeat("é", 2000)
