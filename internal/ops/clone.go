@@ -10,54 +10,45 @@ import (
 	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
-// Source names what is cloned.
-type Source struct {
-	// Path is that of a healthy mount on the host, Mount the mount expected there.
-	Path  string
-	Mount mount.Ref
-	// Sub is the directory (or file) below its root that the mount point shows; empty
-	// for the root itself.
-	Sub string
-}
-
-// open returns a reference to the mount.
-func (s Source) open() (int, error) {
-	at, err := openTarget(s.Path)
+// openSource returns a reference to a healthy mount on the host.
+func openSource(m mount.Mount) (int, error) {
+	at, err := openTarget(m.Path)
 	if err != nil {
 		return -1, err
 	}
 	defer at.close()
 	fd, ref, err := at.top()
 	if err != nil {
-		return -1, fmt.Errorf("%q: %w", s.Path, err)
+		return -1, fmt.Errorf("%q: %w", m.Path, err)
 	}
-	if !ref.Same(s.Mount) {
+	if !ref.Same(m.Ref()) {
 		_ = unix.Close(fd)
-		return -1, refuse("%q was mounted anew since it was inspected", s.Path)
+		return -1, refuse("%q was mounted anew since it was inspected", m.Path)
 	}
 	return fd, nil
 }
 
-// clone returns a detached clone of what is named, with all that makes it safe: no
-// process that reaches it has more rights than at the mount that it replaces.
-func (s Source) clone(setAttr func(fd int) error) (clone int, ref mount.Ref, err error) {
-	from, err := s.open()
+// cloneSource returns a detached clone of a healthy mount, or of the directory (or file)
+// sub below its root, with all that makes it safe: no process that reaches it has more
+// rights than at the mount that it replaces.
+func cloneSource(m mount.Mount, sub string, setAttr func(fd int) error) (clone int, ref mount.Ref, err error) {
+	from, err := openSource(m)
 	if err != nil {
 		return -1, ref, err
 	}
 	defer func() { _ = unix.Close(from) }()
-	if s.Sub != "" {
+	if sub != "" {
 		// Beneath the volume and nowhere else: its content belongs to the workload,
 		// which may have put links and mounts there.
-		sub, err := openBeneath(from, s.Sub, unix.RESOLVE_NO_XDEV)
+		below, err := openBeneath(from, sub, unix.RESOLVE_NO_XDEV)
 		if err != nil {
 			return -1, ref, missing(err)
 		}
 		_ = unix.Close(from)
-		from = sub
+		from = below
 	}
 	if clone, err = mount.Clone(from); err != nil {
-		return -1, ref, fmt.Errorf("clone %q: %w", s.Path, err)
+		return -1, ref, fmt.Errorf("clone %q: %w", m.Path, err)
 	}
 	if err = setAttr(clone); err != nil {
 		err = fmt.Errorf("the clone: %w", err)

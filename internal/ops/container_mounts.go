@@ -5,13 +5,29 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"slices"
+	"strconv"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/pkg/mount"
 )
+
+// ContainerMount is a mount in the mount namespace of a running container.
+type ContainerMount struct {
+	Container
+	// Mount is topmost at its path, which is as seen from the root of the
+	// namespace. Below is what it hides there, the upper first.
+	Mount mount.Mount
+	Below []mount.Mount
+}
+
+// Path leads to it from outside the container.
+func (c ContainerMount) Path() string {
+	return path.Join("/proc", strconv.Itoa(c.PID), "root", c.Mount.Path)
+}
 
 // MountsQuery asks for mounts in the mount namespaces of containers.
 type MountsQuery struct {

@@ -156,8 +156,8 @@ func TestNamespacesOfAnotherOwner(t *testing.T) {
 	if len(namespaces) == 0 {
 		t.Error("not even our own was read")
 	}
-	target := InContainerTarget{PID: pid, Namespace: namespaceOf(t, pid), Path: v.path, Mount: topAt(t, v.path)}
-	if r := run(t, target)[0]; !r.Refused || r.Ended {
+	target := ContainerMount{Container: Container{PID: pid, Namespace: namespaceOf(t, pid)}, Mount: mountAt(t, v.path)}
+	if r := run(t, Swap{Container: target})[0]; !r.Refused || r.Ended {
 		t.Errorf("a replacement there: %+v", r)
 	}
 	if a, err := probeInContainer(target); err != nil || a.Err == "" || a.Ended {

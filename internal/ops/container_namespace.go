@@ -24,9 +24,9 @@ type containerNamespace struct {
 	table []mount.Mount
 }
 
-// openContainer opens the mount namespace of a target's process, and checks that it is
+// openContainer opens the mount namespace of a container's process, and checks that it is
 // the one that was meant: the process's number may have been used again.
-func openContainer(t InContainerTarget) (_ *containerNamespace, err error) {
+func openContainer(t ContainerMount) (_ *containerNamespace, err error) {
 	c := &containerNamespace{pid: t.PID, pidfd: -1}
 	defer func() {
 		if err != nil {
@@ -96,7 +96,7 @@ func (c *containerNamespace) enter() error {
 }
 
 // probe asks what is at the mount point now, whatever it is.
-func (c *containerNamespace) probe(t InContainerTarget) (result InContainerResult) {
+func (c *containerNamespace) probe(t ContainerMount) (result InContainerResult) {
 	target, err := c.reach(t)
 	if err != nil {
 		return failed(err)
@@ -109,10 +109,10 @@ func (c *containerNamespace) probe(t InContainerTarget) (result InContainerResul
 // reach resolves the way to a target. The directories above a mount lie on other
 // filesystems: where one of them may hang, or be dead itself, only what is cached is
 // walked.
-func (c *containerNamespace) reach(t InContainerTarget) (targetHandle, error) {
+func (c *containerNamespace) reach(t ContainerMount) (targetHandle, error) {
 	at, known := c.entry(t.Mount.OldID)
 	if !known {
-		return targetHandle{}, refuse("%s is no longer in the container", t.Mount)
+		return targetHandle{}, refuse("%s is no longer in the container", t.Mount.Ref())
 	}
 	through := ""
 	for known {
@@ -126,11 +126,11 @@ func (c *containerNamespace) reach(t InContainerTarget) (targetHandle, error) {
 		at = above
 	}
 	if through == "" {
-		target, err := openTarget(t.Path)
+		target, err := openTarget(t.Mount.Path)
 		target.thread = c.thread
 		return target, err
 	}
-	dir, name := path.Split(t.Path)
+	dir, name := path.Split(t.Mount.Path)
 	fd, err := retryEINTR(func() (int, error) {
 		return unix.Openat2(unix.AT_FDCWD, path.Clean(dir), &unix.OpenHow{
 			Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
@@ -144,7 +144,7 @@ func (c *containerNamespace) reach(t InContainerTarget) (targetHandle, error) {
 }
 
 // cloneTop clones what is topmost at a target, and returns a reference to that too.
-func (c *containerNamespace) cloneTop(t InContainerTarget) (clone, fd int, err error) {
+func (c *containerNamespace) cloneTop(t ContainerMount) (clone, fd int, err error) {
 	target, err := c.reach(t)
 	if err != nil {
 		return -1, -1, err
@@ -154,7 +154,7 @@ func (c *containerNamespace) cloneTop(t InContainerTarget) (clone, fd int, err e
 	if err != nil {
 		return -1, -1, err
 	}
-	if !top.Same(t.Mount) {
+	if !top.Same(t.Mount.Ref()) {
 		err = refuse("%s is topmost at the mount point now", top)
 	} else {
 		clone, err = mount.Clone(fd)

@@ -25,14 +25,14 @@ type nested struct {
 // filesystem inside of a container keeps all of that container's mounts.
 func copyNested(home *os.File, in *containerNamespace, swaps []*swap) error {
 	for _, s := range swaps {
-		w := s.query.Swap
+		w := s.query
 		switch {
 		case s.err != nil:
 		case w.Ours == (mount.Ref{}) && w.Stray == (mount.Ref{}): // a whole dead mount is topmost
-			s.deadClone, s.nested, s.err = in.cloneDead(s.query)
+			s.deadClone, s.nested, s.err = in.cloneDead(w.Container)
 		case w.Stale:
 			var fd int
-			s.deadClone, fd, s.err = in.cloneTop(s.query)
+			s.deadClone, fd, s.err = in.cloneTop(w.Container)
 			closeFD(&fd)
 		}
 	}
@@ -62,14 +62,14 @@ func copyNested(home *os.File, in *containerNamespace, swaps []*swap) error {
 // cloneDead clones a dead mount, and what is mounted in it. Nothing asks the dead
 // filesystem: when a lookup fails there, the kernel drops whatever is mounted at that
 // name (d_invalidate). Only what is cached is walked.
-func (c *containerNamespace) cloneDead(t InContainerTarget) (clone int, all []nested, err error) {
+func (c *containerNamespace) cloneDead(t ContainerMount) (clone int, all []nested, err error) {
 	clone, fd, err := c.cloneTop(t)
 	if err != nil {
 		return -1, nil, err
 	}
 	defer unix.Close(fd)
 	dead, known := c.entry(t.Mount.OldID)
-	on, err := c.thread.mountedIn(t.Mount)
+	on, err := c.thread.mountedIn(t.Mount.Ref())
 	if err == nil && len(on) > 0 && (!known || dead.Propagation.Shared != 0) {
 		err = refuse("what is mounted on %q in the container shares its events with others", on[0].Path)
 	}

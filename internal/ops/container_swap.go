@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -13,7 +14,7 @@ import (
 type swap struct {
 	placement
 	in    *containerNamespace
-	query InContainerTarget
+	query Swap
 	// source is the mount that ours is to be a peer of; -1 for none.
 	source int
 	// deadClone is a clone of the dead mount, to ask it; -1 for none.
@@ -25,27 +26,35 @@ type swap struct {
 
 // prepareSwap makes the clone, with at most the rights of the mount that it replaces. The
 // thread is in the host's namespace.
-func prepareSwap(in *containerNamespace, t InContainerTarget) *swap {
-	w := t.Swap
-	s := &swap{in: in, query: t, source: -1, deadClone: -1, placement: placement{
+func prepareSwap(in *containerNamespace, w Swap) *swap {
+	s := &swap{in: in, query: w, source: -1, deadClone: -1, placement: placement{
 		operation: "replace-in-container", position: Beneath, clone: -1, ours: w.Ours, copied: true,
-		dead:       Dead{Mount: t.Mount, Superblock: w.Superblock, Ended: w.Ended, Stale: w.Stale},
-		revalidate: func() error { return asSeen(t) },
+		dead:       Dead{Mount: w.Container.Mount.Ref(), Superblock: w.Covers.Dev, Ended: w.Ended, Stale: w.Stale},
+		revalidate: func() error { return asSeen(w.Container.Mount) },
 	}}
-	if w.Covers != (mount.Ref{}) {
-		s.position, s.copied, s.dead.Mount = OnTop, false, w.Covers
+	if covers := w.Covers.Ref(); covers != (mount.Ref{}) {
+		s.position, s.copied, s.dead.Mount = OnTop, false, covers
 	}
-	if w.Join {
-		if s.source, s.err = w.Source.open(); s.err != nil {
+	if w.Sharing == mount.SharingPeer {
+		if s.source, s.err = openSource(w.Source); s.err != nil {
 			return s
 		}
 	}
 	if w.Ours == (mount.Ref{}) {
-		s.clone, s.ours, s.err = w.Source.clone(func(fd int) error {
-			return mount.SetAttr(fd, w.Attr|mount.AttrGuard, w.Before)
+		s.clone, s.ours, s.err = cloneSource(w.Source, w.Sub, func(fd int) error {
+			return mount.SetAttr(fd, w.Attr|mount.AttrGuard, cmp.Or(propagationOf[w.Sharing].before, unix.MS_PRIVATE))
 		})
 	}
 	return s
+}
+
+// propagationOf has the propagation types of a mount before it is moved, MS_PRIVATE if
+// there is none, and in the end, if they change then. A peer of the source joins it.
+var propagationOf = map[mount.Sharing]struct{ before, after uint64 }{
+	mount.SharingSlave:      {before: unix.MS_SLAVE},
+	mount.SharingOwn:        {after: unix.MS_SHARED},
+	mount.SharingSlaveOwn:   {before: unix.MS_SLAVE, after: unix.MS_SHARED},
+	mount.SharingUnbindable: {after: unix.MS_UNBINDABLE},
 }
 
 func (s *swap) close() {
@@ -60,8 +69,8 @@ func (s *swap) close() {
 
 // run replaces the dead mount. The thread is in the container's namespace.
 func (s *swap) run() error {
-	w := s.query.Swap
-	at, err := s.in.reach(s.query)
+	w := s.query
+	at, err := s.in.reach(w.Container)
 	if err != nil {
 		return err
 	}
@@ -89,9 +98,9 @@ func (s *swap) run() error {
 	case w.Ours == (mount.Ref{}):
 		err = s.placement.run()
 	case s.position == OnTop:
-		s.on = w.Covers
+		s.on = w.Covers.Ref()
 		err = s.verify()
-	case w.Ours.Same(s.query.Mount):
+	case w.Ours.Same(w.Container.Mount.Ref()):
 		err = s.verify()
 	default:
 		err = s.detachDead()
@@ -105,7 +114,7 @@ func (s *swap) run() error {
 // finalize takes the guard off last: while it is there, a later call knows that
 // something is left to be done.
 func (s *swap) finalize(at targetHandle) error {
-	w := s.query.Swap
+	w := s.query
 	p, err := openPlaced(at, s.ours, s.on)
 	if err != nil {
 		return err
@@ -119,7 +128,7 @@ func (s *swap) finalize(at targetHandle) error {
 			return err
 		}
 	}
-	if err := p.set(w.Attr, w.After); err != nil {
+	if err := p.set(w.Attr, propagationOf[w.Sharing].after); err != nil {
 		return err
 	}
 	pause("replace-in-container/finalized")
@@ -141,12 +150,12 @@ func (s *swap) join(p placed) error {
 
 // asSeen refuses when the mount's attributes were changed: ours has those that it had.
 // Below Linux 6.8 nothing tells.
-func asSeen(t InContainerTarget) error {
-	if t.Mount.ID == 0 {
+func asSeen(m mount.Mount) error {
+	if m.ID == 0 {
 		return nil
 	}
-	now, err := status(t.Mount.ID, mount.Basic)
-	if err == nil && now.Attr&mount.AttrSettable != t.Attr&mount.AttrSettable {
+	now, err := status(m.ID, mount.Basic)
+	if err == nil && now.Attr&mount.AttrSettable != m.Attr&mount.AttrSettable {
 		return refuse("its attributes have changed since it was inspected")
 	}
 	return err

@@ -18,8 +18,8 @@ import (
 // guest is a process in a mount namespace of its own that has a dead mount, where
 // the host has a live one by now.
 type guest struct {
-	path   string
-	target InContainerTarget
+	path string
+	swap Swap
 }
 
 // newGuest has the host's mount point dead while the process starts, or alive.
@@ -42,18 +42,17 @@ func newGuest(t *testing.T, alive bool) guest {
 	t.Cleanup(func() { _ = unix.Unmount(g.path, unix.MNT_DETACH) })
 	must(t, os.Mkdir(g.path+"/sub", 0o700))
 	must(t, os.WriteFile(g.path+"/sub/file", []byte("data"), 0o600))
-	g.target = InContainerTarget{PID: pid, Namespace: namespaceOf(t, pid), Path: g.path, Swap: Swap{
-		Source: Source{Path: g.path, Mount: topAt(t, g.path)}, Before: unix.MS_PRIVATE,
-	}}
+	g.swap.Source = mountAt(t, g.path)
+	g.swap.Container.PID, g.swap.Container.Namespace = pid, namespaceOf(t, pid)
 	root := fmt.Sprintf("/proc/%d/root%s", pid, g.path)
-	g.target.Mount = mount.Ref{ID: uniqueID(unix.AT_FDCWD, root, 0), OldID: g.top(t).OldID}
+	g.swap.Container.Mount = mount.Mount{Path: g.path, ID: uniqueID(unix.AT_FDCWD, root, 0), OldID: g.top(t).OldID}
 	return g
 }
 
 // top returns what is last in the process's table at the mount point.
 func (g guest) top(t *testing.T) (last mount.Mount) {
 	t.Helper()
-	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", g.target.PID))
+	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", g.swap.Container.PID))
 	must(t, err)
 	defer f.Close()
 	n := 0
@@ -70,37 +69,51 @@ func (g guest) top(t *testing.T) (last mount.Mount) {
 }
 
 func (g guest) file(name string) string {
-	return fmt.Sprintf("/proc/%d/root%s/%s", g.target.PID, g.path, name)
+	return fmt.Sprintf("/proc/%d/root%s/%s", g.swap.Container.PID, g.path, name)
 }
 
-func run(t *testing.T, targets ...InContainerTarget) []InContainerResult {
+func run(t *testing.T, swaps ...Swap) []InContainerResult {
 	t.Helper()
-	a, err := inContainer(ReplaceInContainersQuery{Targets: targets, Budget: time.Minute})
+	a, err := replaceInContainers(ReplaceInContainersQuery{Swaps: swaps, Budget: time.Minute})
 	must(t, err)
-	if len(a) != len(targets) {
+	if len(a) != len(swaps) {
 		t.Fatalf("%d results", len(a))
 	}
 	return a
 }
+
+func shares(s mount.Sharing) func(*Swap) { return func(w *Swap) { w.Sharing = s } }
 
 func TestSwap(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change   func(*Swap)
 		file     string
 		readOnly bool
+		shared   bool
+		want     mount.Propagation // but for the number of its peer group
 	}{
-		"writable":    {change: func(*Swap) {}, file: "sub/file"},
-		"read-only":   {change: func(s *Swap) { s.Attr = mount.AttrReadOnly }, file: "sub/file", readOnly: true},
-		"a directory": {change: func(s *Swap) { s.Source.Sub = "sub" }, file: "file"},
+		"writable":         {change: func(*Swap) {}, file: "sub/file"},
+		"read-only":        {change: func(s *Swap) { s.Attr = mount.AttrReadOnly }, file: "sub/file", readOnly: true},
+		"a directory":      {change: func(s *Swap) { s.Sub = "sub" }, file: "file"},
+		"shared":           {change: shares(mount.SharingOwn), file: "sub/file", shared: true},
+		"unbindable":       {change: shares(mount.SharingUnbindable), file: "sub/file", want: mount.Propagation{Unbindable: true}},
+		"nobody knows how": {change: shares(mount.SharingUnknown), file: "sub/file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGuest(t, false)
-			tc.change(&g.target.Swap)
-			if r := run(t, g.target)[0]; r.Err != "" || r.Errno != 0 || r.Swapped <= 0 {
+			tc.change(&g.swap)
+			if r := run(t, g.swap)[0]; r.Err != "" || r.Errno != 0 || r.Swapped <= 0 {
 				t.Fatalf("%+v", r)
 			}
 			if got, err := os.ReadFile(g.file(tc.file)); err != nil || string(got) != "data" {
 				t.Errorf("%q, %v", got, err)
+			}
+			got := g.top(t).Propagation
+			if shared := got.Shared != 0; shared != tc.shared {
+				t.Errorf("shared %v", shared)
+			}
+			if got.Shared = 0; got != tc.want {
+				t.Errorf("%+v, want %+v", got, tc.want)
 			}
 			err := os.WriteFile(g.file("new"), nil, 0o600)
 			if (err != nil) != tc.readOnly || g.top(t).Attr.Has(mount.AttrNoSymFollow) {
@@ -110,31 +123,33 @@ func TestSwap(t *testing.T) {
 	}
 }
 
+func another(m *mount.Mount) { m.ID, m.OldID = m.ID+1, m.OldID+1 }
+
 func TestSwapIsRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		alive  bool
-		change func(*InContainerTarget)
+		change func(*Swap)
 		ended  bool
 		why    string
 	}{
 		"it answers again":     {alive: true, why: "answers again"},
-		"another mount":        {change: func(t *InContainerTarget) { t.Mount.ID, t.Mount.OldID = t.Mount.ID+1, t.Mount.OldID+1 }},
-		"made read-only since": {change: func(t *InContainerTarget) { t.Attr = mount.AttrReadOnly }, why: "attributes have changed"},
-		"another process":      {change: func(t *InContainerTarget) { t.Namespace++ }, ended: true, why: "has ended"},
-		"no process":           {change: func(t *InContainerTarget) { t.PID = 1<<22 + 1 }, ended: true, why: "has ended"},
-		"staged anew":          {change: func(t *InContainerTarget) { t.Swap.Source.Mount.ID++ }, why: "mounted anew"},
-		"no such directory":    {change: func(t *InContainerTarget) { t.Swap.Source.Sub = "gone" }},
-		"a way up and around":  {change: func(t *InContainerTarget) { t.Swap.Source.Sub = "../mount point" }},
-		"no such mount point":  {change: func(t *InContainerTarget) { t.Path += "/none" }},
+		"another mount":        {change: func(s *Swap) { another(&s.Container.Mount) }},
+		"made read-only since": {change: func(s *Swap) { s.Container.Mount.Attr = mount.AttrReadOnly }, why: "attributes have changed"},
+		"another process":      {change: func(s *Swap) { s.Container.Namespace++ }, ended: true, why: "has ended"},
+		"no process":           {change: func(s *Swap) { s.Container.PID = 1<<22 + 1 }, ended: true, why: "has ended"},
+		"staged anew":          {change: func(s *Swap) { s.Source.ID++ }, why: "mounted anew"},
+		"no such directory":    {change: func(s *Swap) { s.Sub = "gone" }},
+		"a way up and around":  {change: func(s *Swap) { s.Sub = "../mount point" }},
+		"no such mount point":  {change: func(s *Swap) { s.Container.Mount.Path += "/none" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGuest(t, tc.alive)
-			target := g.target
+			swap := g.swap
 			if tc.change != nil {
-				tc.change(&target)
+				tc.change(&swap)
 			}
 			before := g.top(t)
-			if r := run(t, target)[0]; r.Err == "" || r.Ended != tc.ended || !strings.Contains(r.Err, tc.why) {
+			if r := run(t, swap)[0]; r.Err == "" || r.Ended != tc.ended || !strings.Contains(r.Err, tc.why) {
 				t.Errorf("%+v", r)
 			}
 			if now := g.top(t); now.OldID != before.OldID || now.Attr != before.Attr {
@@ -147,7 +162,7 @@ func TestSwapIsRefused(t *testing.T) {
 // One that cannot be healed keeps no other back, and each hears of its own.
 func TestSwapSeveral(t *testing.T) {
 	one, two, three := newGuest(t, false), newGuest(t, true), newGuest(t, false)
-	results := run(t, one.target, two.target, three.target)
+	results := run(t, one.swap, two.swap, three.swap)
 	for i, g := range []guest{one, two, three} {
 		failed := i == 1
 		if (results[i].Err != "") != failed {
@@ -161,19 +176,19 @@ func TestSwapSeveral(t *testing.T) {
 
 func TestProbeInContainer(t *testing.T) {
 	dead, alive := newGuest(t, false), newGuest(t, true)
-	ended := alive.target
+	ended := alive.swap.Container
 	ended.Namespace++
-	another := alive.target
-	another.Mount.ID, another.Mount.OldID = another.Mount.ID+1, another.Mount.OldID+1
+	covered := alive.swap.Container
+	another(&covered.Mount)
 	for name, tc := range map[string]struct {
-		target InContainerTarget
+		target ContainerMount
 		want   InContainerResult
 		unable bool
 	}{
-		"dead":            {target: dead.target, want: InContainerResult{Errno: unix.ENOTCONN}},
-		"alive":           {target: alive.target},
+		"dead":            {target: dead.swap.Container, want: InContainerResult{Errno: unix.ENOTCONN}},
+		"alive":           {target: alive.swap.Container},
 		"another process": {target: ended, want: InContainerResult{Ended: true}, unable: true},
-		"another mount":   {target: another, unable: true},
+		"another mount":   {target: covered, unable: true},
 	} {
 		done := make(chan InContainerResult)
 		go func() { // on a thread of its own, which ends with it

@@ -9,18 +9,11 @@ import (
 	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
-// FinalizeQuery says what a placed clone is to become.
+// FinalizeQuery names a placed clone that is to become what was planned.
 type FinalizeQuery struct {
-	Target string
+	Plan
 	// Mount is the mount expected at Target, alone.
 	Mount mount.Ref
-	// Attr are the final attributes; all others are cleared.
-	Attr mount.Attr
-	// Propagation is the final propagation type (MS_PRIVATE or MS_SHARED), 0 for the one
-	// that it got from its parent mount.
-	Propagation uint64
-	// Covers is the dead mount that it is mounted on; zero for the directory at Target.
-	Covers mount.Ref
 	// Budget bounds finding the copies, and each change of them.
 	Budget time.Duration
 }
@@ -40,7 +33,7 @@ func finalize(q FinalizeQuery) (FinalizeAnswer, error) {
 		return none, err
 	}
 	defer target.close()
-	on := q.Covers
+	on := q.Covers.Ref()
 	if on == (mount.Ref{}) {
 		if on, err = target.parent(); err != nil {
 			return none, err
@@ -111,7 +104,14 @@ func (p placed) finalize(q FinalizeQuery, copies **propagatedMounts) (left int, 
 		return 0, err
 	}
 	pause("unmark/alone")
-	if err := p.set(q.Attr, q.Propagation); err != nil {
+	propagation := uint64(0) // that which it got from its parent mount
+	switch {
+	case q.Shared:
+		propagation = unix.MS_SHARED
+	case q.Private:
+		propagation = unix.MS_PRIVATE
+	}
+	if err := p.set(q.Attr, propagation); err != nil {
 		return 0, err
 	}
 	pause("unmark/set")

@@ -26,7 +26,7 @@ var (
 	// ProbeInContainer probes a mount in a container.
 	ProbeInContainer = worker.Define("probe-in-container", worker.Spent, probeInContainer)
 	// ReplaceInContainers replaces mounts in containers.
-	ReplaceInContainers = worker.Define("replace-in-containers", worker.Spent, inContainer)
+	ReplaceInContainers = worker.Define("replace-in-containers", worker.Spent, replaceInContainers)
 	// ReadFile reads a small file beneath a directory.
 	ReadFile = worker.Define("read-file", worker.Pooled, readFile)
 	// RunProgram runs a program until it has ended.

@@ -45,13 +45,33 @@ const (
 // faultPointNames are the names of the fault points of each position.
 var faultPointNames = [...]string{OnDirectory: "rebind", Beneath: "replace", OnTop: "cover"}
 
+// Plan says which staged mount goes where, and how it ends up there.
+type Plan struct {
+	Staged mount.Mount
+	// Sub is the directory (or file) below the staged root that the mount point shows;
+	// empty for the root itself.
+	Sub    string
+	Target string
+	// Attr are the final attributes; all others are cleared.
+	Attr mount.Attr
+	// Private takes the mount out of the peer group of its parent, as the
+	// record shows it.
+	Private bool
+	// Shared has it share its events again, as the record shows it.
+	Shared bool
+	// Ended is true for a dead filesystem that answers all the same, Stale for one of
+	// NFS that must answer ESTALE.
+	Ended, Stale bool
+	// Covers is the dead mount at Target on top of which it goes; zero for none.
+	Covers mount.Mount
+}
+
 // PlaceQuery says what to put where.
 type PlaceQuery struct {
-	Source   Source
-	Target   string
+	Plan
 	Position Position
 	// Dead is the mount that has to be alone at Target; unused for OnDirectory.
-	Dead Dead
+	Dead mount.Mount
 }
 
 // PlaceAnswer names the mount now at the mount point.
@@ -72,8 +92,9 @@ func place(q PlaceQuery) (a PlaceAnswer, err error) {
 	if q.Position == Beneath && !CanMoveBeneath() {
 		return a, ErrNoBeneath
 	}
-	p := placement{operation: faultPointNames[q.Position], position: q.Position, dead: q.Dead, propagates: true}
-	if p.clone, p.ours, err = q.Source.clone(asPlaceholder); err != nil {
+	p := placement{operation: faultPointNames[q.Position], position: q.Position, propagates: true}
+	p.dead = Dead{Mount: q.Dead.Ref(), Superblock: q.Dead.Dev, Ended: q.Ended, Stale: q.Stale}
+	if p.clone, p.ours, err = cloneSource(q.Staged, q.Sub, asPlaceholder); err != nil {
 		return a, err
 	}
 	defer func() { closeFD(&p.clone) }()
@@ -83,10 +104,10 @@ func place(q PlaceQuery) (a PlaceAnswer, err error) {
 	}
 	defer p.target.close()
 	if q.Position == Beneath { // OnTop has a check of its own, by descriptor
-		if err := q.Dead.check(p.target); err != nil {
+		if err := p.dead.check(p.target); err != nil {
 			return a, err
 		}
-		if q.Dead.Stale {
+		if q.Stale {
 			if errno := answers(p.clone); errno != 0 {
 				return a, refuse("the staged mount answers %q", errno)
 			}

@@ -12,7 +12,7 @@ import (
 // probeInContainer probes one mount of a container. It brings a clone of it to the
 // host's namespace first: a thread that waits for a filesystem inside of a container
 // keeps all of that container's mounts, of other volumes too, for as long as that lasts.
-func probeInContainer(t InContainerTarget) (InContainerResult, error) {
+func probeInContainer(t ContainerMount) (InContainerResult, error) {
 	clone, err := cloneFromContainer(t)
 	if err != nil {
 		return failed(err), nil
@@ -26,7 +26,7 @@ func probeInContainer(t InContainerTarget) (InContainerResult, error) {
 }
 
 // cloneFromContainer clones a mount of a container, and comes back.
-func cloneFromContainer(t InContainerTarget) (int, error) {
+func cloneFromContainer(t ContainerMount) (int, error) {
 	home, err := os.Open("/proc/thread-self/ns/mnt")
 	if err != nil {
 		return -1, err

@@ -25,14 +25,17 @@ func TestRefusedBeforeAnything(t *testing.T) {
 	must(t, err)
 	for name, op := range map[string]func() error{
 		"staged anew": func() error {
-			_, err := place(PlaceQuery{Source: Source{Path: dir, Mount: mount.Ref{ID: 1, OldID: 1}}, Target: dir})
+			_, err := place(PlaceQuery{Plan: Plan{Staged: mount.Mount{Path: dir, ID: 1, OldID: 1}, Target: dir}})
 			return err
 		},
 		"finalize another's": func() error {
-			_, err := finalize(FinalizeQuery{Target: dir, Mount: mount.Ref{ID: 1, OldID: 1}})
+			_, err := finalize(FinalizeQuery{Plan: Plan{Target: dir}, Mount: mount.Ref{ID: 1, OldID: 1}})
 			return err
 		},
-		"finalize none": func() error { _, err := finalize(FinalizeQuery{Target: dir, Mount: parentMount}); return err },
+		"finalize none": func() error {
+			_, err := finalize(FinalizeQuery{Plan: Plan{Target: dir}, Mount: parentMount})
+			return err
+		},
 		"take off what is not placeholder": func() error {
 			_, err := unmountDuplicate(UnmountDuplicateQuery{Target: dir, Mount: parentMount})
 			return err
@@ -52,10 +55,10 @@ func TestNoWayToTheMountPoint(t *testing.T) {
 	gone := realDir(t) + "/none/x"
 	for name, op := range map[string]func() error{
 		"mount point": func() error {
-			_, err := place(PlaceQuery{Source: Source{Path: gone}, Target: gone})
+			_, err := place(PlaceQuery{Plan: Plan{Staged: mount.Mount{Path: gone}, Target: gone}})
 			return err
 		},
-		"finalize": func() error { _, err := finalize(FinalizeQuery{Target: gone}); return err },
+		"finalize": func() error { _, err := finalize(FinalizeQuery{Plan: Plan{Target: gone}}); return err },
 		"take off": func() error { _, err := unmountDuplicate(UnmountDuplicateQuery{Target: gone}); return err },
 	} {
 		if err := op(); !errors.Is(err, unix.ENOENT) {

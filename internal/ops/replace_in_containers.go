@@ -16,41 +16,27 @@ import (
 
 // Containers have mounts of their own, in mount namespaces of their own: what is
 // healed on the host stays dead there. ProbeInContainer probes such a mount,
-// InContainer replaces them. No program of a container is run, no link of it is followed,
+// ReplaceInContainers replaces them. No program of a container is run, no link of it is followed,
 // and no path of it is trusted: what a path leads to must be the mount that was meant.
 
 // ReplaceInContainersQuery names mounts in the mount namespaces of containers.
 type ReplaceInContainersQuery struct {
-	Targets []InContainerTarget
+	Swaps []Swap
 	// Budget is for each mount namespace; several are worked on at a time.
 	Budget time.Duration
 }
 
-// InContainerTarget is one mount in one mount namespace.
-type InContainerTarget struct {
-	// PID is a process in the namespace, whose inode number is Namespace.
-	PID       int
-	Namespace uint64
-	// Path is as seen from the root of the namespace, Mount what is topmost there.
-	Path  string
-	Mount mount.Ref
-	// Attr are the attributes that it had.
-	Attr mount.Attr
-	// Swap says what is to come instead.
-	Swap Swap
-}
-
-// Swap says what a dead mount is replaced by.
+// Swap says what comes instead of a mount in a container.
 type Swap struct {
-	// Source is on the host.
-	Source Source
+	Container ContainerMount
+	// Source is the healthy mount on the host, Sub the directory or file below its
+	// root that the container has.
+	Source mount.Mount
+	Sub    string
 	// Attr are the final attributes.
 	Attr mount.Attr
-	// Before and After are the propagation types (MS_PRIVATE ...) that ours gets
-	// before it is moved, and in the end; 0 leaves it as it is. Join makes it a
-	// peer of the source in the end.
-	Before, After uint64
-	Join          bool
+	// Sharing is how it is to share mount events in the end.
+	Sharing mount.Sharing
 	// Ended is true for a filesystem that has ended although it answers, Stale for one
 	// of NFS, which has to answer ESTALE.
 	Ended, Stale bool
@@ -60,13 +46,12 @@ type Swap struct {
 	// Ours is a mount that an interrupted replacement left: beneath the dead one,
 	// or alone if it is what is topmost. Zero for none.
 	Ours mount.Ref
-	// Covers is the dead mount, of this superblock, on top of which ours is to be; zero
-	// where ours comes in its place.
-	Covers     mount.Ref
-	Superblock mount.Dev
+	// Covers is the dead mount on top of which ours is to be; zero where ours comes in
+	// its place.
+	Covers mount.Mount
 }
 
-// InContainerResult says what was seen, or done, at one target.
+// InContainerResult says what was seen, or done, at one mount.
 type InContainerResult struct {
 	// Errno is the result of a probe of the mount, through the container's own path,
 	// in the end.
@@ -83,15 +68,16 @@ type InContainerResult struct {
 // namespacesAtOnce bounds the namespaces that are worked on at a time.
 const namespacesAtOnce = 4
 
-// inContainer has an entry for each target.
-func inContainer(q ReplaceInContainersQuery) ([]InContainerResult, error) {
+// replaceInContainers has an entry for each swap.
+func replaceInContainers(q ReplaceInContainersQuery) ([]InContainerResult, error) {
 	byNamespace := map[uint64][]int{}
 	var order []uint64
-	for i, t := range q.Targets {
-		if byNamespace[t.Namespace] == nil {
-			order = append(order, t.Namespace)
+	for i, s := range q.Swaps {
+		ns := s.Container.Namespace
+		if byNamespace[ns] == nil {
+			order = append(order, ns)
 		}
-		byNamespace[t.Namespace] = append(byNamespace[t.Namespace], i)
+		byNamespace[ns] = append(byNamespace[ns], i)
 	}
 	// This thread may have entered the host's mount namespace; the others are where
 	// the process began.
@@ -100,16 +86,16 @@ func inContainer(q ReplaceInContainersQuery) ([]InContainerResult, error) {
 		return nil, err
 	}
 	defer home.Close()
-	results := make([]InContainerResult, len(q.Targets))
+	results := make([]InContainerResult, len(q.Swaps))
 	slots := make(chan struct{}, namespacesAtOnce)
 	var wg sync.WaitGroup
 	for _, ns := range order {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			targets := byNamespace[ns]
-			for n, r := range q.within(home, targets) {
-				results[targets[n]] = r
+			here := byNamespace[ns]
+			for n, r := range q.within(home, here) {
+				results[here[n]] = r
 			}
 		})
 	}
@@ -117,40 +103,40 @@ func inContainer(q ReplaceInContainersQuery) ([]InContainerResult, error) {
 	return results, nil
 }
 
-// within works on the targets of one namespace on a thread of its own, and gives up on
+// within works on the swaps of one namespace on a thread of its own, and gives up on
 // that when the budget is over.
-func (q ReplaceInContainersQuery) within(home *os.File, targets []int) []InContainerResult {
+func (q ReplaceInContainersQuery) within(home *os.File, here []int) []InContainerResult {
 	done := make(chan []InContainerResult, 1)
 	go func() {
 		// A thread that was in a container must not be used again: it ends here.
 		runtime.LockOSThread()
-		done <- q.namespace(home, targets)
+		done <- q.namespace(home, here)
 	}()
 	select {
 	case results := <-done:
 		return results
 	case <-time.After(q.Budget):
-		return slices.Repeat([]InContainerResult{{TimedOut: true, Err: fmt.Sprintf("no answer within %s", q.Budget)}}, len(targets))
+		return slices.Repeat([]InContainerResult{{TimedOut: true, Err: fmt.Sprintf("no answer within %s", q.Budget)}}, len(here))
 	}
 }
 
-// namespace works on the targets of one namespace, one after the other.
-func (q ReplaceInContainersQuery) namespace(home *os.File, targets []int) []InContainerResult {
+// namespace works on the swaps of one namespace, one after the other.
+func (q ReplaceInContainersQuery) namespace(home *os.File, here []int) []InContainerResult {
 	fail := func(err error) []InContainerResult {
-		return slices.Repeat([]InContainerResult{failed(err)}, len(targets))
+		return slices.Repeat([]InContainerResult{failed(err)}, len(here))
 	}
 	if err := mount.Enter(home); err != nil {
 		return fail(err)
 	}
-	in, err := openContainer(q.Targets[targets[0]])
+	in, err := openContainer(q.Swaps[here[0]].Container)
 	if err != nil {
 		return fail(err)
 	}
 	defer in.close()
-	swaps := make([]*swap, len(targets))
-	for n, i := range targets {
+	swaps := make([]*swap, len(here))
+	for n, i := range here {
 		// A clone can only be made from within the namespace of its source.
-		swaps[n] = prepareSwap(in, q.Targets[i])
+		swaps[n] = prepareSwap(in, q.Swaps[i])
 		defer swaps[n].close()
 	}
 	pause("replace-in-container/cloned")
@@ -162,7 +148,7 @@ func (q ReplaceInContainersQuery) namespace(home *os.File, targets []int) []InCo
 		return fail(err)
 	}
 	pause("replace-in-container/copied")
-	results := make([]InContainerResult, len(targets))
+	results := make([]InContainerResult, len(here))
 	for n, s := range swaps {
 		if err := in.alive(); n > 0 && err != nil {
 			s.err = err
@@ -174,7 +160,7 @@ func (q ReplaceInContainersQuery) namespace(home *os.File, targets []int) []InCo
 			results[n] = failed(s.err)
 			continue
 		}
-		results[n] = in.probe(s.query)
+		results[n] = in.probe(s.query.Container)
 		results[n].Swapped = s.swapped
 	}
 	return results

@@ -53,6 +53,11 @@ func deadAt(t *testing.T, path string) mount.Dev {
 	return numberOf(t, path)
 }
 
+func mountAt(t *testing.T, path string) mount.Mount {
+	ref := topAt(t, path)
+	return mount.Mount{Path: path, ID: ref.ID, OldID: ref.OldID}
+}
+
 func topAt(t *testing.T, path string) mount.Ref {
 	t.Helper()
 	l, err := openTarget(path)

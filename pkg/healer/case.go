@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // Role says what a mount point is for.
@@ -64,7 +65,7 @@ type InContainer struct {
 	// Attr are the attributes that it is to have, Sharing how it is to share mount
 	// events: after an interrupted replacement, those of the mount that was replaced.
 	Attr    host.Attr
-	Sharing host.Sharing
+	Sharing mount.Sharing
 	// Ended is true for a filesystem that has shut itself down, although it answers.
 	Ended bool
 	// Proof says why it is known to be the volume's; Unproven why not.

@@ -37,7 +37,7 @@ type Node interface {
 	InContainers(ctx context.Context, pods []string, q host.MountQuery) (host.Containers, error)
 	ProbeInContainers(ctx context.Context, mounts []host.ContainerMount) ([]host.ContainerProbe, error)
 	// Running returns the running containers of pods.
-	Running(ctx context.Context, pods []string) ([]host.Running, error)
+	Running(ctx context.Context, pods []string) ([]host.Container, error)
 	Kubelet() host.Kubelet
 	RealPath(path string) string
 	BootID() string

@@ -36,7 +36,7 @@ type fakeNode struct {
 	inContainer map[string]host.ContainerProbe // by path; the zero value answers
 	insideErr   error                          // what a probe in a container returns
 	unverified  []host.Unverified
-	running     []host.Running
+	running     []host.Container
 	walks       [][]string // whose containers were looked for
 	walkErr     error
 	onMounts    func()                        // runs before each reading of the table, with the lock held
@@ -229,7 +229,7 @@ func (w *fakeNode) InContainers(_ context.Context, pods []string, q host.MountQu
 	return found, w.walkErr
 }
 
-func (w *fakeNode) Running(_ context.Context, pods []string) (found []host.Running, err error) {
+func (w *fakeNode) Running(_ context.Context, pods []string) (found []host.Container, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.walks = append(w.walks, pods)

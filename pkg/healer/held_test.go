@@ -12,7 +12,7 @@ import (
 func TestWhereASickVolumeIsMounted(t *testing.T) {
 	other := host.Dev{Minor: 77}
 	has := func(d host.Dev) host.ContainerMount {
-		return host.ContainerMount{PodUID: "uid-a", ContainerID: "0123456789abcdef", Mount: host.Mount{Dev: d, Path: "/data"}}
+		return host.ContainerMount{Container: host.Container{Workload: host.Workload{PodUID: "uid-a", ContainerID: "0123456789abcdef"}}, Mount: host.Mount{Dev: d, Path: "/data"}}
 	}
 	const by = "pod uid-a container 0123456789ab"
 	for name, tc := range map[string]struct {
@@ -28,7 +28,7 @@ func TestWhereASickVolumeIsMounted(t *testing.T) {
 		}, 5, []string{by}},
 		"in one that has too many": {func(b *fixture) {
 			b.fall(podA, IOError)
-			b.unverified = []host.Unverified{{PodUID: "uid-b", Why: host.WhyTooMany, Has: true}, {PodUID: "uid-c", Why: host.WhyForeign}}
+			b.unverified = []host.Unverified{{Workload: host.Workload{PodUID: "uid-b"}, Why: host.WhyTooMany, Has: true}, {Workload: host.Workload{PodUID: "uid-c"}, Why: host.WhyForeign}}
 		}, 2, []string{"pod uid-b"}},
 		"of two filesystems": {func(b *fixture) {
 			b.change(staging, func(m *host.Mount) { m.Dev = other })

@@ -159,13 +159,13 @@ func (o *observation) addContainerMount(m host.ContainerMount, probe host.Contai
 	}
 	in := &InContainer{
 		ContainerMount: m, Probe: probe, Attr: m.Mount.Attr, Ended: o.c.ended(m.Mount),
-		Sharing: host.SharingOf(m.Mount, s.onHost[m.Mount.Dev]),
+		Sharing: mount.SharingOf(m.Mount, s.onHost[m.Mount.Dev]),
 	}
 	switch {
 	case isRecorded && (current || len(s.onHost[m.Mount.Dev]) == 0):
 		in.Sharing = recorded.Sharing // which the kernel forgets with the host's mount
 	case stale && m.Mount.Propagation != (host.Propagation{}) && !slices.ContainsFunc(o.c.MountPoints, MountPoint.staleOnHost):
-		in.Sharing = host.SharingUnknown // the host's mount is gone, and its number may be another's
+		in.Sharing = mount.SharingUnknown // the host's mount is gone, and its number may be another's
 	}
 	if unfinished {
 		in.Attr = recorded.Attr
@@ -191,10 +191,10 @@ func (o *observation) addUnprobed(m host.ContainerMount, probe host.ContainerPro
 	if probe.TimedOut {
 		why = host.WhyNoAnswer
 	}
-	if probe.Unable == "" && !probe.TimedOut || probe.Ended || !slices.ContainsFunc(o.c.MountPoints, MountPoint.Stale) && !o.c.Replaced(m.Mount.Dev) {
+	if probe.Err == "" && !probe.TimedOut || probe.Ended || !slices.ContainsFunc(o.c.MountPoints, MountPoint.Stale) && !o.c.Replaced(m.Mount.Dev) {
 		return
 	}
-	o.c.Unverified = append(o.c.Unverified, host.Unverified{PodUID: m.PodUID, ContainerID: m.ContainerID, Why: why, Detail: probe.Unable, Has: true})
+	o.c.Unverified = append(o.c.Unverified, host.Unverified{Workload: m.Workload, Why: why, Detail: probe.Err, Has: true})
 }
 
 // noteScanned remembers that no container was found with something stale.

@@ -62,8 +62,7 @@ func (b *fixture) run(podUID string, dev host.Dev, change ...func(*host.Containe
 
 func containerMountOf(n int, podUID string, dev host.Dev) host.ContainerMount {
 	return host.ContainerMount{
-		PID: 1000 + n, Namespace: uint64(5000 + n), PodUID: podUID, ContainerID: fmt.Sprint("c", n),
-		Mount: host.Mount{ID: uint64(700 + n), OldID: 700 + n, Dev: dev, Root: "/", Path: "/data", FSType: fuseType, Source: fuseSource},
+		Container: host.Container{Workload: host.Workload{PodUID: podUID, ContainerID: fmt.Sprint("c", n)}, PID: 1000 + n, Namespace: uint64(5000 + n)}, Mount: host.Mount{ID: uint64(700 + n), OldID: 700 + n, Dev: dev, Root: "/", Path: "/data", FSType: fuseType, Source: fuseSource},
 	}
 }
 
@@ -205,7 +204,7 @@ func TestWhoseContainersAreScanned(t *testing.T) {
 // until it is gone; what came later has the new one.
 func TestContainersThatCannotBeInspected(t *testing.T) {
 	started := func(ago time.Duration) host.Unverified {
-		return host.Unverified{PodUID: "uid-a", ContainerID: "c", Detail: "why", Started: host.SinceBoot() - ago}
+		return host.Unverified{Workload: host.Workload{PodUID: "uid-a", ContainerID: "c"}, Detail: "why", Started: host.SinceBoot() - ago}
 	}
 	b := newFUSEBench(t)
 	old := started(time.Hour)
@@ -362,12 +361,12 @@ func TestWhatAContainersMountAnswers(t *testing.T) {
 		"it works":                     {dev: previously},
 		"it answers, and is shut down": {dev: previously, shut: true, want: true},
 		"it is silent":                 {dev: previously, probe: host.ContainerProbe{TimedOut: true}, want: true, as: host.ContainerProbe{TimedOut: true}},
-		"it cannot be asked":           {dev: previously, probe: host.ContainerProbe{Unable: "no way in"}, want: true, as: host.ContainerProbe{Unable: "no way in"}},
-		"its container has ended":      {dev: previously, probe: host.ContainerProbe{Unable: "it has ended", Ended: true}},
+		"it cannot be asked":           {dev: previously, probe: host.ContainerProbe{Err: "no way in"}, want: true, as: host.ContainerProbe{Err: "no way in"}},
+		"its container has ended":      {dev: previously, probe: host.ContainerProbe{Err: "it has ended", Ended: true}},
 		"unknown, and works":           {dev: unknown},
 		"unknown, shut down":           {dev: unknown, shut: true},
 		"unknown, and silent":          {dev: unknown, probe: host.ContainerProbe{TimedOut: true}},
-		"unknown, and cannot be asked": {dev: unknown, probe: host.ContainerProbe{Unable: "no way in"}},
+		"unknown, and cannot be asked": {dev: unknown, probe: host.ContainerProbe{Err: "no way in"}},
 		"unknown, and dead":            {dev: unknown, probe: deadSight, want: true, as: deadSight},
 	} {
 		b := newFUSEBench(t)

@@ -17,7 +17,7 @@ import (
 type StartedBefore struct {
 	// MountPoint is the path on the host.
 	MountPoint string
-	host.Running
+	host.Container
 	// Was is the number that it has, Now the volume's.
 	Was, Now host.Dev
 }

@@ -20,7 +20,7 @@ func (b *fixture) renumber(to host.Dev) {
 func TestContainersOnAnOldDevice(t *testing.T) {
 	b := newBlockBench(t)
 	v := Volume{ID: volID, Path: blockMountPoint}
-	b.running = []host.Running{{PodUID: "uid-a", ContainerID: "before"}, {PodUID: "uid-x", ContainerID: "another pod's"}}
+	b.running = []host.Container{{Workload: host.Workload{PodUID: "uid-a", ContainerID: "before"}}, {Workload: host.Workload{PodUID: "uid-x", ContainerID: "another pod's"}}}
 	if b.heal(v); len(b.walks) != 0 {
 		t.Error("it looked for containers of a healthy volume")
 	}
@@ -32,7 +32,7 @@ func TestContainersOnAnOldDevice(t *testing.T) {
 		if got := b.last().OnOldDevice; len(got) != 1 || got[0].ContainerID != "before" || got[0].Was != disk || got[0].Now != now {
 			t.Errorf("got %+v", got)
 		}
-		b.running = append(b.running, host.Running{PodUID: "uid-a", ContainerID: "later", Started: host.SinceBoot() + time.Second})
+		b.running = append(b.running, host.Container{Workload: host.Workload{PodUID: "uid-a", ContainerID: "later"}, Started: host.SinceBoot() + time.Second})
 	}
 	if r, _ := b.notes.Load(driver, volID); r.MountPoints[0].Dev != disk {
 		t.Errorf("the record has %+v", r.MountPoints)

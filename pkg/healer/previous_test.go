@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 func dev(minor uint32) host.Dev { return host.Dev{Minor: minor} }
@@ -72,7 +73,7 @@ func TestPreviousSuperblocks(t *testing.T) {
 func containerMountPoint(n int, d host.Dev, proof string) MountPoint {
 	m := containerMountOf(n, "uid-a", d)
 	m.Mount.Attr = host.AttrNoSUID
-	return MountPoint{Role: RoleContainer, Path: m.Path(), Stack: []host.Mount{m.Mount}, InContainer: &InContainer{ContainerMount: m, Proof: proof, Sharing: host.Sharing(fmt.Sprint(n))}}
+	return MountPoint{Role: RoleContainer, Path: m.Path(), Stack: []host.Mount{m.Mount}, InContainer: &InContainer{ContainerMount: m, Proof: proof, Sharing: mount.Sharing(fmt.Sprint(n))}}
 }
 
 // After a kill in the middle of a step nothing else would tell what was there.
@@ -260,7 +261,7 @@ func TestPreviousIsBounded(t *testing.T) {
 // A slave of the host's mount is none any more when that is gone, and what is left
 // of an interrupted replacement has not the attributes that it is to have.
 func TestRecordedMount(t *testing.T) {
-	slave := PreviousMount{ID: 700, Namespace: 5000, Path: "/data", Attr: host.AttrNoSUID, Sharing: host.SharingSlave}
+	slave := PreviousMount{ID: 700, Namespace: 5000, Path: "/data", Attr: host.AttrNoSUID, Sharing: mount.SharingSlave}
 	r := &Record{BootID: "a", Previous: []PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: []PreviousMount{slave}}}}
 	// what came later in its place
 	left := func(m *host.ContainerMount) { m.Mount.ID, m.Mount.Dev = 799, dev(2) }
@@ -296,8 +297,8 @@ func TestSharingOfAnEarlierBoot(t *testing.T) {
 	m := b.run("uid-a", previously)
 	k := volumeKey(driver, volID)
 	r := b.notes.records[k]
-	r.Previous = []PreviousSuperblock{{Dev: previously, Mounts: []PreviousMount{{ID: m.Mount.ID, Sharing: host.SharingSlave}}}}
-	for boot, want := range map[string]host.Sharing{"boot-1": host.SharingSlave, "boot-0": host.SharingNone} {
+	r.Previous = []PreviousSuperblock{{Dev: previously, Mounts: []PreviousMount{{ID: m.Mount.ID, Sharing: mount.SharingSlave}}}}
+	for boot, want := range map[string]mount.Sharing{"boot-1": mount.SharingSlave, "boot-0": mount.SharingNone} {
 		r.Previous[0].BootID = boot
 		b.notes.records[k] = r
 		b.engine.scanned = newScannedVolumes()

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // RecordVersion is the format that this build writes and reads.
@@ -88,7 +89,7 @@ type PreviousMount struct {
 	Attr      host.Attr `json:"attributes"`
 	// Sharing is how it shared mount events: the kernel forgets whose slave it was when
 	// the host's mount is gone.
-	Sharing host.Sharing `json:"sharing"`
+	Sharing mount.Sharing `json:"sharing"`
 }
 
 // key is what distinguishes the mount from others: its id, or where the kernel has none

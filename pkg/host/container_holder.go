@@ -40,7 +40,7 @@ func (n *Node) HolderAt(ctx context.Context, m ContainerMount) *Holder {
 	if m.PodUID == "" {
 		return nil
 	}
-	h, err := n.holder(ctx, m.Mount.Dev, []ops.Container{m.container()})
+	h, err := n.holder(ctx, m.Mount.Dev, []ops.Container{m.Container})
 	if err != nil {
 		return nil
 	}

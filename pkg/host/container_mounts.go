@@ -3,9 +3,7 @@ package host
 import (
 	"context"
 	"errors"
-	"path"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/csi-addons/node-healer/internal/ops"
@@ -14,43 +12,21 @@ import (
 )
 
 type (
+	// Container is one that runs, Workload names it.
+	Container = ops.Container
+	Workload  = ops.Workload
+	// ContainerMount is a mount in the mount namespace of a running container.
+	ContainerMount = ops.ContainerMount
 	// MountQuery says which mounts of containers are wanted.
 	MountQuery = mount.Filter
 	// Directory names a directory of a filesystem.
 	Directory = mount.Directory
 )
 
-// ContainerMount is a mount in the mount namespace of a running container.
-type ContainerMount struct {
-	// PID is the container's first process, Namespace the inode number of its mount
-	// namespace.
-	PID       int
-	Namespace uint64
-	// PodUID and ContainerID are empty outside of pods.
-	PodUID, ContainerID string
-	// cgroup is the runtime's directory for the container.
-	cgroup string
-	// Mount is topmost at its path, which is as seen from the root of the
-	// namespace. Below is what it hides there, the upper first.
-	Mount Mount
-	Below []Mount
-}
-
-// Path leads to it from outside the container.
-func (c ContainerMount) Path() string {
-	return path.Join("/proc", strconv.Itoa(c.PID), "root", c.Mount.Path)
-}
-
-func (c ContainerMount) container() ops.Container {
-	return ops.Container{
-		Workload: ops.Workload{PodUID: c.PodUID, ContainerID: c.ContainerID, Dir: c.cgroup}, PID: c.PID, Namespace: c.Namespace,
-	}
-}
-
-// Unverified is a container whose mounts cannot be read from here.
+// Unverified is a container whose mounts cannot be read from here, or none where no one
+// container is meant.
 type Unverified struct {
-	// PodUID and ContainerID are empty where no one container is meant.
-	PodUID, ContainerID string
+	ops.Workload
 	// Started is when it did, in time since the boot.
 	Started time.Duration
 	Why     Why
@@ -156,7 +132,7 @@ func (n *Node) addMounts(ctx context.Context, of []ops.Container, q MountQuery, 
 }
 
 func (f *Containers) unverified(c ops.Container, why Why, detail string) {
-	f.Unverified = append(f.Unverified, Unverified{PodUID: c.PodUID, ContainerID: c.ContainerID, Started: c.Started, Why: why, Detail: detail})
+	f.Unverified = append(f.Unverified, Unverified{Workload: c.Workload, Started: c.Started, Why: why, Detail: detail})
 }
 
 // mountsIn returns the wanted mounts of a container that are topmost at their paths.
@@ -167,9 +143,7 @@ func (n *Node) mountsIn(c ops.Container, of ops.MountsOf, q MountQuery) (found [
 			continue
 		}
 		if stack := table.Stack(m.Path); len(stack) > 0 && stack[0].Same(m) { // no other mount hides it
-			found = append(found, ContainerMount{
-				PID: c.PID, Namespace: c.Namespace, PodUID: c.PodUID, ContainerID: c.ContainerID, cgroup: c.Dir, Mount: m, Below: stack[1:],
-			})
+			found = append(found, ContainerMount{Container: c, Mount: m, Below: stack[1:]})
 		}
 	}
 	return found

@@ -74,12 +74,12 @@ func TestWhatIsKnownOfAContainersMount(t *testing.T) {
 	m := found[0]
 	want := Mount{ID: 1002, OldID: 2, OldParent: 1, Dev: Dev{Major: 0, Minor: 50}, Root: "/sub", Path: "/data", Attr: AttrReadOnly | AttrNoSUID | AttrStrictAtime, Propagation: Propagation{Master: 7}, FSType: "fuse.x", Source: "src"}
 	m.Mount.SuperOptions = nil
-	if fmt.Sprint(m.container()) != fmt.Sprint(c) || fmt.Sprint(m.Mount) != fmt.Sprint(want) {
-		t.Errorf("%+v: %+v\nwant %+v", m.container(), m.Mount, want)
+	if m.Container != c || fmt.Sprint(m.Mount) != fmt.Sprint(want) {
+		t.Errorf("%+v: %+v\nwant %+v", m.Container, m.Mount, want)
 	}
 	for _, tc := range []struct{ got, want string }{
 		{m.Path(), "/proc/10/root/data"},
-		{ContainerMount{PID: 7, Mount: Mount{Path: "/"}}.Path(), "/proc/7/root"},
+		{ContainerMount{Container: Container{PID: 7}, Mount: Mount{Path: "/"}}.Path(), "/proc/7/root"},
 	} {
 		if tc.got != tc.want {
 			t.Errorf("got %s, want %s", tc.got, tc.want)
@@ -107,77 +107,6 @@ func TestWantedMounts(t *testing.T) {
 	}
 	if (MountQuery{}).Wants(Mount{Dev: Dev{Major: 0, Minor: 9}}) {
 		t.Error("what nobody asked for")
-	}
-}
-
-// Numbers of peer groups are given out again: they mean something only while both
-// mounts are there.
-func TestSharingOf(t *testing.T) {
-	onHost := []Mount{{Propagation: Propagation{Shared: 4}}, {Propagation: Propagation{Shared: 5, Master: 9}}, {}}
-	for name, tc := range map[string]struct {
-		p      Propagation
-		onHost []Mount
-		want   Sharing
-	}{
-		"private":                      {Propagation{}, onHost, SharingNone},
-		"private, nothing on the host": {Propagation{}, nil, SharingNone},
-		"unbindable":                   {Propagation{Unbindable: true}, onHost, SharingUnbindable},
-		"slave":                        {Propagation{Master: 4}, onHost, SharingSlave},
-		"slave of another of the host": {Propagation{Master: 5}, onHost, SharingSlave},
-		"slave, and shared":            {Propagation{Master: 4, Shared: 7}, onHost, SharingSlaveOwn},
-		"peer":                         {Propagation{Shared: 4}, onHost, SharingPeer},
-		"shared with others":           {Propagation{Shared: 7}, onHost, SharingOwn},
-		"slave of somebody":            {Propagation{Master: 9}, onHost, SharingUnknown},
-		"slave, nothing on the host":   {Propagation{Master: 4}, nil, SharingUnknown},
-		"shared, nothing on the host":  {Propagation{Shared: 4}, nil, SharingUnknown},
-		"the host's is private":        {Propagation{Shared: 4}, []Mount{{}}, SharingOwn},
-	} {
-		if got := SharingOf(Mount{Propagation: tc.p}, tc.onHost); got != tc.want {
-			t.Errorf("%s: %s", name, got)
-		}
-	}
-	for s, want := range map[Sharing]bool{SharingSlave: true, SharingSlaveOwn: true, SharingPeer: true, SharingOwn: false, SharingNone: false, SharingUnknown: false, SharingUnbindable: false} {
-		if s.FollowsHost() != want {
-			t.Errorf("%s: %v", s, !want)
-		}
-	}
-}
-
-func TestSwapOfAPlan(t *testing.T) {
-	source := Mount{ID: 8, OldID: 80, Path: "/k/mount"}
-	dead := Mount{ID: 7, OldID: 70, Path: "/data", Attr: AttrNoExec}
-	plain := ops.Swap{
-		Source: ops.Source{Path: "/k/mount", Mount: mount.Ref{ID: 8, OldID: 80}}, Attr: AttrNoExec, Before: unix.MS_PRIVATE,
-	}
-	shares := func(s Sharing) func(*ContainerSwap) { return func(p *ContainerSwap) { p.Sharing = s } }
-	for name, tc := range map[string]struct {
-		change func(*ContainerSwap)
-		want   func(*ops.Swap)
-	}{
-		"private":     {func(*ContainerSwap) {}, func(*ops.Swap) {}},
-		"a directory": {func(p *ContainerSwap) { p.Sub = "a/b" }, func(s *ops.Swap) { s.Source.Sub = "a/b" }},
-		"slave":       {shares(SharingSlave), func(s *ops.Swap) { s.Before = unix.MS_SLAVE }},
-		"shared":      {shares(SharingOwn), func(s *ops.Swap) { s.After = unix.MS_SHARED }},
-		"slave and shared": {shares(SharingSlaveOwn), func(s *ops.Swap) {
-			s.Before, s.After = unix.MS_SLAVE, unix.MS_SHARED
-		}},
-		"unbindable":      {shares(SharingUnbindable), func(s *ops.Swap) { s.After = unix.MS_UNBINDABLE }},
-		"a peer":          {shares(SharingPeer), func(s *ops.Swap) { s.Join = true }},
-		"nobody knows":    {shares(SharingUnknown), func(*ops.Swap) {}},
-		"shut down":       {func(p *ContainerSwap) { p.Ended = true }, func(s *ops.Swap) { s.Ended = true }},
-		"stale":           {func(p *ContainerSwap) { p.Stale = true }, func(s *ops.Swap) { s.Stale = true }},
-		"interrupted":     {func(p *ContainerSwap) { p.Ours = Mount{ID: 9, OldID: 90} }, func(s *ops.Swap) { s.Ours = mount.Ref{ID: 9, OldID: 90} }},
-		"beneath a stray": {func(p *ContainerSwap) { p.Stray = Mount{ID: 9, OldID: 90} }, func(s *ops.Swap) { s.Stray = mount.Ref{ID: 9, OldID: 90} }},
-		// Of what was left the attributes are not those that it is to have.
-		"read-only": {func(p *ContainerSwap) { p.Attr = AttrReadOnly }, func(s *ops.Swap) { s.Attr = AttrReadOnly }},
-	} {
-		p := ContainerSwap{Container: ContainerMount{Mount: dead}, Source: source, Attr: AttrNoExec}
-		tc.change(&p)
-		want := plain
-		tc.want(&want)
-		if got := p.swap(); got != want {
-			t.Errorf("%s: %+v\nwant %+v", name, got, want)
-		}
 	}
 }
 
@@ -242,7 +171,7 @@ func TestProbeInContainer(t *testing.T) {
 	}
 	covered := m
 	covered.Mount = m.Below[0]
-	if s := look(covered); s.Unable == "" || s.Ended {
+	if s := look(covered); s.Err == "" || s.Ended {
 		t.Errorf("a mount that is covered: %+v", s)
 	}
 	reused := m

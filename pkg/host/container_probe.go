@@ -12,13 +12,7 @@ import (
 )
 
 // ContainerProbe is the result of a probe of a container's mount, through its own path.
-type ContainerProbe struct {
-	Errno    syscall.Errno
-	TimedOut bool
-	// Unable is the error of a probe that could not be made, Ended that the container is gone.
-	Unable string
-	Ended  bool
-}
+type ContainerProbe = ops.InContainerResult
 
 // ProbeInContainers probes mounts in containers. A filesystem that ended has ended for
 // all mounts of its superblock: the answer of one of them counts for the others, unless
@@ -42,8 +36,8 @@ func (n *Node) ProbeInContainers(ctx context.Context, mounts []ContainerMount) (
 		wg.Go(func() {
 			for tries, i := range at {
 				found[i] = n.probeInContainer(ctx, mounts[i])
-				rest := ContainerProbe{Unable: errTooManyFailed.Error()}
-				if found[i].forAll() {
+				rest := ContainerProbe{Err: errTooManyFailed.Error()}
+				if forAll(found[i]) {
 					rest = found[i]
 				} else if tries < maxProbes {
 					continue
@@ -66,8 +60,8 @@ const maxProbes = 64
 
 // forAll reports whether an answer counts for all mounts of the superblock: it works,
 // or its connection is gone. Any other error may concern one directory only.
-func (s ContainerProbe) forAll() bool {
-	if s.Unable != "" || s.Ended {
+func forAll(s ContainerProbe) bool {
+	if s.Err != "" || s.Ended {
 		return false
 	}
 	return s.TimedOut || slices.Contains([]syscall.Errno{0, syscall.ENOTCONN, syscall.ECONNABORTED}, s.Errno)
@@ -82,25 +76,25 @@ func (n *Node) probeInContainer(ctx context.Context, m ContainerMount) Container
 		select {
 		case <-at.done:
 		case <-ctx.Done():
-			return ContainerProbe{Unable: ctx.Err().Error()}
+			return ContainerProbe{Err: ctx.Err().Error()}
 		}
 		if at.found.Answer.TimedOut {
 			return ContainerProbe{TimedOut: true}
 		}
 		at, first = n.probes.join(s, Mount{})
 	}
-	var a ops.InContainerResult
+	var found ContainerProbe
 	err := n.atServer(ctx, m.Mount, func() (err error) {
-		a, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.ProbeInContainer, m.target())
+		found, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.ProbeInContainer, m)
 		return err
 	})
 	quiet := timedOut(ctx, err)
 	n.probes.finish(s, at, Inspection{Answer: Answer{Asked: true, TimedOut: quiet, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout}}, err)
 	switch {
 	case quiet:
-		return ContainerProbe{TimedOut: true}
+		found = ContainerProbe{TimedOut: true}
 	case err != nil: // that the container has it is known; whether it works is not
-		return ContainerProbe{Unable: err.Error()}
+		found = ContainerProbe{Err: err.Error()}
 	}
-	return ContainerProbe{Errno: a.Errno, Unable: a.Err, Ended: a.Ended}
+	return found
 }

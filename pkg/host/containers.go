@@ -54,28 +54,20 @@ func (n *Node) walkContainers(ctx context.Context) (ops.ContainersAnswer, error)
 	})
 }
 
-// Running is a container that runs.
-type Running struct {
-	// PodUID and ContainerID are empty where no one container is meant.
-	PodUID, ContainerID string
-	// Started is when it did, in time since the boot.
-	Started time.Duration
-}
-
 // Running returns the running containers of pods, but for those that only keep a pod's
 // namespaces, and one without a name if not all processes could be read.
-func (n *Node) Running(ctx context.Context, pods []string) (found []Running, err error) {
+func (n *Node) Running(ctx context.Context, pods []string) (found []Container, err error) {
 	walk, err := n.walkContainers(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, c := range walk.Containers {
 		if slices.Contains(pods, c.PodUID) && !c.Pause {
-			found = append(found, Running{c.PodUID, c.ContainerID, c.Started})
+			found = append(found, c)
 		}
 	}
 	if walk.Cut {
-		found = append(found, Running{})
+		found = append(found, Container{})
 	}
 	return found, nil
 }

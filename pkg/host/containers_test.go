@@ -40,8 +40,8 @@ func TestInContainers(t *testing.T) {
 		pods []string
 		want []Unverified
 	}{
-		"of a pod":     {[]string{podUID}, []Unverified{{Why: WhyScanCut}, {PodUID: podUID, ContainerID: "a", Started: time.Second, Why: WhyForeign}, {PodUID: podUID, Started: time.Minute, Why: WhySandbox, Detail: "runsc"}}},
-		"of all pods":  {nil, []Unverified{{Why: WhyScanCut}, {PodUID: podUID, ContainerID: "a", Started: time.Second, Why: WhyForeign}, {PodUID: podUID, Started: time.Minute, Why: WhySandbox, Detail: "runsc"}, {PodUID: "other", ContainerID: "b", Why: WhyForeign}}},
+		"of a pod":     {[]string{podUID}, []Unverified{{Why: WhyScanCut}, {Workload: Workload{PodUID: podUID, ContainerID: "a"}, Started: time.Second, Why: WhyForeign}, {Workload: Workload{PodUID: podUID}, Started: time.Minute, Why: WhySandbox, Detail: "runsc"}}},
+		"of all pods":  {nil, []Unverified{{Why: WhyScanCut}, {Workload: Workload{PodUID: podUID, ContainerID: "a"}, Started: time.Second, Why: WhyForeign}, {Workload: Workload{PodUID: podUID}, Started: time.Minute, Why: WhySandbox, Detail: "runsc"}, {Workload: Workload{PodUID: "other", ContainerID: "b"}, Why: WhyForeign}}},
 		"of no pods":   {[]string{}, []Unverified{{Why: WhyScanCut}}},
 		"of some pods": {[]string{"third"}, []Unverified{{Why: WhyScanCut}}},
 	} {
@@ -126,7 +126,7 @@ func TestHolderOfNothing(t *testing.T) {
 			t.Errorf("%q: %+v, %v", pod, h, err)
 		}
 	}
-	if h := n.HolderAt(t.Context(), ContainerMount{PID: 1, Mount: Mount{Dev: Dev{Major: 8, Minor: 1}}}); h != nil {
+	if h := n.HolderAt(t.Context(), ContainerMount{Container: Container{PID: 1}, Mount: Mount{Dev: Dev{Major: 8, Minor: 1}}}); h != nil {
 		t.Errorf("outside of pods: %+v", h)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/internal/ops"
@@ -14,25 +13,7 @@ import (
 )
 
 // RebindPlan says which staged mount goes where, and how it ends up there.
-type RebindPlan struct {
-	Staged Mount
-	// Sub is the directory below the staged root that the mount point shows; empty
-	// for the root itself.
-	Sub    string
-	Target string
-	// Attr are the final attributes.
-	Attr Attr
-	// Private takes the mount out of the peer group of its parent, as the
-	// record shows it.
-	Private bool
-	// Shared has it share its events again, as the record shows it.
-	Shared bool
-	// Ended is true for a dead filesystem that answers all the same, Stale for one of
-	// NFS that must answer ESTALE.
-	Ended, Stale bool
-	// Covers is the dead mount at Target on top of which it goes; zero for none.
-	Covers Mount
-}
+type RebindPlan = ops.Plan
 
 // CanReplace reports whether the kernel can put a mount beneath another one (Linux
 // 6.5).
@@ -44,46 +25,42 @@ func (n *Node) CanCover() bool { return mount.CanMove() }
 
 // Rebind puts a clone of the staged mount on an empty mount point.
 func (n *Node) Rebind(ctx context.Context, plan RebindPlan, revalidate func(context.Context) error) error {
-	return n.place(ctx, plan, ops.PlaceQuery{Position: ops.OnDirectory}, revalidate)
+	return n.place(ctx, ops.PlaceQuery{Plan: plan, Position: ops.OnDirectory}, revalidate)
 }
 
 // Replace puts a clone of the staged mount in the place of a dead one, which is alone
 // there. The clone comes beneath it first.
 func (n *Node) Replace(ctx context.Context, plan RebindPlan, dead Mount, revalidate func(context.Context) error) error {
-	d := deadMount(dead)
-	d.Ended, d.Stale = plan.Ended, plan.Stale
-	return n.place(ctx, plan, ops.PlaceQuery{Position: ops.Beneath, Dead: d}, revalidate)
+	return n.place(ctx, ops.PlaceQuery{Plan: plan, Position: ops.Beneath, Dead: dead}, revalidate)
 }
 
 // Cover puts a clone of the staged mount on top of a dead one, plan.Covers, where
 // the kernel cannot put it beneath.
 func (n *Node) Cover(ctx context.Context, plan RebindPlan, revalidate func(context.Context) error) error {
-	return n.place(ctx, plan, ops.PlaceQuery{Position: ops.OnTop, Dead: deadMount(plan.Covers)}, revalidate)
+	return n.place(ctx, ops.PlaceQuery{Plan: plan, Position: ops.OnTop, Dead: plan.Covers}, revalidate)
 }
 
 // place puts a clone at its position. It is read-only until it is alone there and the
 // mount point is still wanted.
-func (n *Node) place(ctx context.Context, plan RebindPlan, q ops.PlaceQuery, revalidate func(context.Context) error) error {
-	q.Source = ops.Source{Path: plan.Staged.Path, Mount: plan.Staged.Ref(), Sub: plan.Sub}
-	q.Target = plan.Target
+func (n *Node) place(ctx context.Context, q ops.PlaceQuery, revalidate func(context.Context) error) error {
 	a, err := step(ctx, n, ops.Place, q)
 	if err != nil {
 		return err
 	}
 	if a.Left {
-		klog.FromContext(ctx).Info("A mount namespace has something of its own on the mount point, and is left as it is", "mountPoint", plan.Target)
+		klog.FromContext(ctx).Info("A mount namespace has something of its own on the mount point, and is left as it is", "mountPoint", q.Target)
 	}
 	err = revalidate(ctx)
 	switch {
 	case err == nil:
-		return n.finalize(ctx, plan, a.Mount)
+		return n.finalize(ctx, q.Plan, a.Mount)
 	case q.Position == ops.Beneath:
 		// The dead mount is off, and a bare directory would be worse than the placeholder:
 		// nothing can be written or deleted through that.
 		return fmt.Errorf("%w; a read-only mount stays at the mount point", err)
 	}
 	// The mount point is no longer wanted: leave it as it was found.
-	if undoErr := n.unmountDuplicate(ctx, plan.Target, a.Mount); undoErr != nil {
+	if undoErr := n.unmountDuplicate(ctx, q.Target, a.Mount); undoErr != nil {
 		return fmt.Errorf("%w; the clone stays at the mount point, read-only: %w", err, undoErr)
 	}
 	return err
@@ -98,21 +75,8 @@ func (n *Node) Finish(ctx context.Context, plan RebindPlan, placeholder Mount, r
 }
 
 func (n *Node) finalize(ctx context.Context, plan RebindPlan, placed mount.Ref) error {
-	q := ops.FinalizeQuery{
-		Target: plan.Target,
-		Mount:  placed,
-		Attr:   plan.Attr,
-		Covers: plan.Covers.Ref(),
-		// Enough for a node that heals hundreds of volumes at once.
-		Budget: n.cfg.StepTimeout / 4,
-	}
-	if plan.Private {
-		q.Propagation = unix.MS_PRIVATE
-	}
-	if plan.Shared {
-		q.Propagation = unix.MS_SHARED
-	}
-	a, err := step(ctx, n, ops.Finalize, q)
+	// The budget is enough for a node that heals hundreds of volumes at once.
+	a, err := step(ctx, n, ops.Finalize, ops.FinalizeQuery{Plan: plan, Mount: placed, Budget: n.cfg.StepTimeout / 4})
 	switch {
 	case err != nil:
 		return err

@@ -40,7 +40,7 @@ func answering(d time.Duration, mountPoints ...healer.MountPoint) healer.Case {
 // containerAt returns the mount point of a container's /data.
 func containerAt(pid int, podUID string) healer.MountPoint {
 	in := &healer.InContainer{ContainerMount: host.ContainerMount{
-		PID: pid, PodUID: podUID, ContainerID: "0123456789abcdef", Mount: host.Mount{Path: "/data"},
+		Container: host.Container{Workload: host.Workload{PodUID: podUID, ContainerID: "0123456789abcdef"}, PID: pid}, Mount: host.Mount{Path: "/data"},
 	}}
 	return healer.MountPoint{Role: healer.RoleContainer, Path: in.Path(), PodUID: podUID, InContainer: in}
 }

@@ -59,7 +59,7 @@ func (h *thisHost) at(path string, writes bool) (healer.Diagnosis, healer.Step) 
 	mountPoint.PodUID = mountPoint.Layout.PodUID
 	if path == insideMountPoint {
 		mountPoint.Role, mountPoint.PodUID = healer.RoleContainer, "uid-of-app"
-		mountPoint.InContainer = &healer.InContainer{ContainerMount: host.ContainerMount{PID: h.runs, PodUID: "uid-of-app", Mount: host.Mount{Dev: host.Dev{Minor: 50}}}}
+		mountPoint.InContainer = &healer.InContainer{ContainerMount: host.ContainerMount{Container: host.Container{Workload: host.Workload{PodUID: "uid-of-app"}, PID: h.runs}, Mount: host.Mount{Dev: host.Dev{Minor: 50}}}}
 	}
 	d := healer.Diagnosis{
 		Case:       healer.Case{Volume: healer.Volume{ID: kubetest.Handle, Path: path}, Driver: kubetest.DriverName, MountPoints: []healer.MountPoint{mountPoint}},

@@ -125,12 +125,12 @@ func swapAll(t *testing.T, v *harness.Volume, all []*harness.Container) (swaps t
 	q := ops.ReplaceInContainersQuery{Budget: harness.Patience}
 	for _, c := range all {
 		dead := c.MountsAt("/data")[0]
-		q.Targets = append(q.Targets, ops.InContainerTarget{
-			PID: c.PID(), Namespace: namespaceOf(t, c), Path: dead.Path, Mount: mount.Ref{OldID: dead.OldID},
-			Swap: ops.Swap{
-				Source: ops.Source{Path: source.Path, Mount: mount.Ref{OldID: source.OldID}},
-				Attr:   dead.Attr, Before: unix.MS_PRIVATE,
+		q.Swaps = append(q.Swaps, ops.Swap{
+			Container: ops.ContainerMount{
+				Container: ops.Container{PID: c.PID(), Namespace: namespaceOf(t, c)},
+				Mount:     mount.Mount{Path: dead.Path, OldID: dead.OldID},
 			},
+			Source: mount.Mount{Path: source.Path, OldID: source.OldID}, Attr: dead.Attr,
 		})
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)

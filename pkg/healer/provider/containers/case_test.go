@@ -75,8 +75,8 @@ func healthy() healer.Case {
 			},
 		},
 		MountPoints: []healer.MountPoint{
-			{Role: healer.RoleTarget, Path: published, Named: true, PodUID: "a", Stack: []host.Mount{mount(published, "/sub", host.AttrNoExec)}},
-			{Role: healer.RoleStaging, Path: staged, Stack: []host.Mount{mount(staged, "/", 0)}},
+			{Role: healer.RoleTarget, Path: published, Named: true, PodUID: "a", Stack: []host.Mount{mountAt(published, "/sub", host.AttrNoExec)}},
+			{Role: healer.RoleStaging, Path: staged, Stack: []host.Mount{mountAt(staged, "/", 0)}},
 		},
 	}
 	for i := range c.MountPoints {
@@ -87,7 +87,7 @@ func healthy() healer.Case {
 	return c
 }
 
-func mount(path, root string, attr host.Attr) host.Mount {
+func mountAt(path, root string, attr host.Attr) host.Mount {
 	return host.Mount{ID: 7, OldID: 7, Dev: disk, Root: root, Path: path, Attr: attr, FSType: "ext4", Source: "/dev/sdb"}
 }
 
@@ -154,9 +154,11 @@ func healedOnHost(c *healer.Case) {
 	c.MountPoints = append(c.MountPoints, healer.MountPoint{
 		Role: healer.RoleContainer, Path: contained, PodUID: "a", Inspect: host.PathInfo{Inspected: true},
 		InContainer: &healer.InContainer{
-			ContainerMount: host.ContainerMount{PID: 77, Namespace: 4026, PodUID: "a", Mount: host.Mount{
-				ID: 70, OldID: 70, Dev: previously, Root: "/sub", Path: "/data", FSType: "fuse.x", Source: "src", Attr: host.AttrNoSUID,
-			}},
+			ContainerMount: host.ContainerMount{
+				Container: host.Container{Workload: host.Workload{PodUID: "a"}, PID: 77, Namespace: 4026}, Mount: host.Mount{
+					ID: 70, OldID: 70, Dev: previously, Root: "/sub", Path: "/data", FSType: "fuse.x", Source: "src", Attr: host.AttrNoSUID,
+				},
+			},
 			Attr:  host.AttrNoSUID,
 			Probe: host.ContainerProbe{Errno: syscall.ENOTCONN}, Proof: "the record says so",
 		},

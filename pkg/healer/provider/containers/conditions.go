@@ -24,8 +24,8 @@ func stale(p healer.MountPoint) healer.Condition {
 	switch {
 	case in.Mount.Guarded() && in.Probe == (host.ContainerProbe{}):
 		message = "an interrupted replacement left it unfinished"
-	case in.Probe.Unable != "" && !in.Probe.TimedOut:
-		message = "it has a filesystem instance that is no longer the volume's, and cannot be probed: " + in.Probe.Unable
+	case in.Probe.Err != "" && !in.Probe.TimedOut:
+		message = "it has a filesystem instance that is no longer the volume's, and cannot be probed: " + in.Probe.Err
 	case in.Probe.TimedOut:
 		message = "it has a filesystem instance that is no longer the volume's and does not answer"
 	case in.Probe.Errno != 0:

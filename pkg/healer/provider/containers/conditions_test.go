@@ -23,9 +23,9 @@ var examples = []example{
 	{"dead in a container", with(healedOnHost), []string{"StaleInContainers! container: still has the filesystem instance that ended: statx: transport endpoint is not connected (ENOTCONN)"}},
 	{"shut down in a container", with(healedOnHost, inContainer(func(in *healer.InContainer) { in.Probe.Errno = 0 })), []string{"StaleInContainers! container: shut itself down"}},
 	{"silent in a container", with(healedOnHost, inContainer(func(in *healer.InContainer) {
-		in.Probe = host.ContainerProbe{TimedOut: true, Unable: "no answer within 5s"}
+		in.Probe = host.ContainerProbe{TimedOut: true, Err: "no answer within 5s"}
 	})), []string{"StaleInContainers! container: does not answer"}},
-	{"a container that cannot be asked", with(healedOnHost, inContainer(func(in *healer.InContainer) { in.Probe = host.ContainerProbe{Unable: "no way in"} })), []string{"StaleInContainers! container: cannot be probed: no way in"}},
+	{"a container that cannot be asked", with(healedOnHost, inContainer(func(in *healer.InContainer) { in.Probe = host.ContainerProbe{Err: "no way in"} })), []string{"StaleInContainers! container: cannot be probed: no way in"}},
 	{"interrupted in a container", with(healedOnHost, inContainer(unfinishedAlone)), []string{"StaleInContainers! container: an interrupted replacement left it unfinished"}},
 	{"interrupted in a container, before the dead one was off", with(healedOnHost, inContainer(unfinishedBelow)), []string{"StaleInContainers! container: ENOTCONN"}},
 	{"interrupted in a container, and dead since", with(healedOnHost, inContainer(func(in *healer.InContainer) { unfinishedAlone(in); in.Probe.Errno = syscall.ENOTCONN })), []string{"StaleInContainers! container: ENOTCONN"}},
@@ -36,7 +36,7 @@ var examples = []example{
 	{"started on the bare directory", with(startedWith(0, func(c *healer.Case) *[]healer.StartedWith { return &c.OnBare })), []string{"ContainerOnBareDirectory target: pod a container c at \"/data\", pod a container d at \"/data\" were started while nothing was mounted"}},
 	{"started with a placeholder", with(startedWith(placeholder, func(c *healer.Case) *[]healer.StartedWith { return &c.OnPlaceholder })), []string{"ContainerKeptPlaceholder target: in the middle of a step"}},
 	{"started with another device number", with(func(c *healer.Case) {
-		c.OnOldDevice = []healer.StartedBefore{{MountPoint: published, Running: host.Running{PodUID: "a", ContainerID: "c", Started: time.Second}, Was: disk, Now: host.Dev{Major: 8, Minor: 32}}}
+		c.OnOldDevice = []healer.StartedBefore{{MountPoint: published, Container: host.Container{Workload: host.Workload{PodUID: "a", ContainerID: "c"}, Started: time.Second}, Was: disk, Now: host.Dev{Major: 8, Minor: 32}}}
 	}), []string{"ContainerOnOldDevice target: pod a container c started when the volume was device 8:16, which may be another disk by now: the volume is 8:32"}},
 }
 
@@ -45,7 +45,7 @@ func startedWith(a host.Attr, list func(*healer.Case) *[]healer.StartedWith) fun
 	return func(c *healer.Case) {
 		for _, id := range []string{"c", "d"} {
 			*list(c) = append(*list(c), healer.StartedWith{MountPoint: published, ContainerMount: host.ContainerMount{
-				PodUID: "a", ContainerID: id, Mount: host.Mount{Path: "/data", Attr: a},
+				Container: host.Container{Workload: host.Workload{PodUID: "a", ContainerID: id}}, Mount: host.Mount{Path: "/data", Attr: a},
 			}})
 		}
 	}
@@ -53,7 +53,7 @@ func startedWith(a host.Attr, list func(*healer.Case) *[]healer.StartedWith) fun
 
 func notInspected(podUID, container string) func(*healer.Case) {
 	return func(c *healer.Case) {
-		c.Unverified = append(c.Unverified, host.Unverified{PodUID: podUID, ContainerID: container, Detail: "why"})
+		c.Unverified = append(c.Unverified, host.Unverified{Workload: host.Workload{PodUID: podUID, ContainerID: container}, Detail: "why"})
 	}
 }
 

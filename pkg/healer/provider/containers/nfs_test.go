@@ -50,7 +50,7 @@ func TestReplaceOnNFS(t *testing.T) {
 	build := func(change func(*healer.InContainer)) healer.Case {
 		c := with(nfsAnew, own(0, answered(0)))()
 		in := &healer.InContainer{
-			ContainerMount: host.ContainerMount{PID: 77, Namespace: 4026, PodUID: "a", Mount: dead},
+			ContainerMount: host.ContainerMount{Container: host.Container{Workload: host.Workload{PodUID: "a"}, PID: 77, Namespace: 4026}, Mount: dead},
 			Probe:          host.ContainerProbe{Errno: syscall.ESTALE}, Proof: "so",
 		}
 		change(in)

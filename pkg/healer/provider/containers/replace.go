@@ -9,6 +9,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // StepReplaceInContainer is the step's name.
@@ -26,7 +27,7 @@ func (p Provider) replace(c healer.Case, mp healer.MountPoint, all batch) healer
 	if refused == "" {
 		s.RunBatch = all.run
 	}
-	if plan.Sharing == host.SharingUnknown {
+	if plan.Sharing == mount.SharingUnknown {
 		s.Note = "whose mount events it shared is not known, so it shares none now"
 	}
 	return s
@@ -86,18 +87,18 @@ func (p Provider) plan(c healer.Case, mp healer.MountPoint) (plan host.Container
 		Ended: in.Ended, Stale: mp.Stale(),
 	}
 	if plan.Sharing.FollowsHost() && (rank(source, mp) != 0 || now.Propagation.Shared == 0) {
-		plan.Sharing = host.SharingUnknown // the source is not the mount that the runtime bound
+		plan.Sharing = mount.SharingUnknown // the source is not the mount that the runtime bound
 	}
 	unfinished := in.Mount.Dev == now.Dev && !plan.Stale
 	switch {
 	case unfinished && len(in.Below) > 0 && in.Below[0].Dev != now.Dev && !p.host.CanReplace():
-		plan.Ours, plan.Covers = in.Mount, in.Below[0]
+		plan.Ours, plan.Covers = in.Mount.Ref(), in.Below[0]
 		return plan, source, ""
 	case unfinished && len(in.Below) == 1 && in.Below[0].Dev != now.Dev:
 		// The container mounted on top while ours was moved beneath, and has unmounted that.
-		plan.Stray, plan.Container.Mount = in.Mount, in.Below[0]
+		plan.Stray, plan.Container.Mount = in.Mount.Ref(), in.Below[0]
 	case unfinished:
-		plan.Ours = in.Mount
+		plan.Ours = in.Mount.Ref()
 		return plan, source, ""
 	default:
 		if refused = p.placeClone(c, in, &plan); refused != "" {
@@ -119,7 +120,7 @@ func (p Provider) refuse(c healer.Case, mp healer.MountPoint) string {
 		return "not proven to be the volume's: " + in.Unproven
 	case c.Record == nil:
 		return "the volume was never seen healthy on this node"
-	case in.Probe.Unable != "" || in.Probe.TimedOut:
+	case in.Probe.Err != "" || in.Probe.TimedOut:
 		return "what the container has cannot be told to be dead"
 	}
 	return ""
@@ -135,7 +136,7 @@ func (p Provider) placeClone(c healer.Case, in *healer.InContainer, plan *host.C
 	cover := !p.host.CanReplace() && !plan.Stale
 	switch {
 	case ours:
-		plan.Ours = below[0]
+		plan.Ours = below[0].Ref()
 	case len(below) > 0 && (!cover || len(below)+1 >= healer.MaxCovered || !c.AllReplaced(below)):
 		return several
 	case cover && p.host.CanCover() && healer.IsFUSE(in.Mount.FSType) && in.Probe.Errno == syscall.ENOTCONN:

@@ -11,6 +11,7 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // replaceStep returns the only step offered for a case.
@@ -35,7 +36,7 @@ func TestReplace(t *testing.T) {
 		of(renewed, func(sb *host.Superblock) { sb.FSType = "nfs4" })(c)
 		has(func(m *host.Mount) { m.FSType = "nfs4" })(c)
 	}
-	shares := func(s host.Sharing) func(*healer.Case) {
+	shares := func(s mount.Sharing) func(*healer.Case) {
 		return inContainer(func(in *healer.InContainer) { in.Sharing = s })
 	}
 	hostShares := func(c *healer.Case) { c.MountPoints[0].Stack[0].Propagation.Shared = 5 }
@@ -68,35 +69,35 @@ func TestReplace(t *testing.T) {
 			c.MountPoints[0], c.MountPoints[1] = c.MountPoints[1], c.MountPoints[0]
 		}}, source: 1},
 		"the pod's mount point lies in staging": {change: []func(*healer.Case){func(c *healer.Case) { c.MountPoints[0].Stack[0].Path = staged }}, source: 1, want: plan{Sub: "sub"}},
-		"a slave of the host's":                 {change: []func(*healer.Case){hostShares, shares(host.SharingSlave)}, want: plan{Sharing: host.SharingSlave}},
-		"a slave, and shared":                   {change: []func(*healer.Case){hostShares, shares(host.SharingSlaveOwn)}, want: plan{Sharing: host.SharingSlaveOwn}},
-		"a peer of the host's":                  {change: []func(*healer.Case){hostShares, shares(host.SharingPeer)}, want: plan{Sharing: host.SharingPeer}},
-		"shared with others":                    {change: []func(*healer.Case){shares(host.SharingOwn)}, want: plan{Sharing: host.SharingOwn}},
-		"not known with whom it is shared":      {change: []func(*healer.Case){hostShares, shares(host.SharingUnknown)}, want: plan{Sharing: host.SharingUnknown}, note: note},
-		"a peer of one that is none":            {change: []func(*healer.Case){shares(host.SharingPeer)}, want: plan{Sharing: host.SharingUnknown}, note: note},
+		"a slave of the host's":                 {change: []func(*healer.Case){hostShares, shares(mount.SharingSlave)}, want: plan{Sharing: mount.SharingSlave}},
+		"a slave, and shared":                   {change: []func(*healer.Case){hostShares, shares(mount.SharingSlaveOwn)}, want: plan{Sharing: mount.SharingSlaveOwn}},
+		"a peer of the host's":                  {change: []func(*healer.Case){hostShares, shares(mount.SharingPeer)}, want: plan{Sharing: mount.SharingPeer}},
+		"shared with others":                    {change: []func(*healer.Case){shares(mount.SharingOwn)}, want: plan{Sharing: mount.SharingOwn}},
+		"not known with whom it is shared":      {change: []func(*healer.Case){hostShares, shares(mount.SharingUnknown)}, want: plan{Sharing: mount.SharingUnknown}, note: note},
+		"a peer of one that is none":            {change: []func(*healer.Case){shares(mount.SharingPeer)}, want: plan{Sharing: mount.SharingUnknown}, note: note},
 		"a slave, and only staging shows it": {
-			change: []func(*healer.Case){hostShares, shares(host.SharingSlave), has(func(m *host.Mount) { m.Root = "/" })}, source: 1,
-			want: plan{Sharing: host.SharingUnknown}, note: note,
+			change: []func(*healer.Case){hostShares, shares(mount.SharingSlave), has(func(m *host.Mount) { m.Root = "/" })}, source: 1,
+			want: plan{Sharing: mount.SharingUnknown}, note: note,
 		},
 		"read-only": {change: []func(*healer.Case){has(func(m *host.Mount) { m.Attr = host.AttrReadOnly })}},
 		"interrupted, and to be as it was": {
 			change: []func(*healer.Case){inContainer(func(in *healer.InContainer) { unfinishedAlone(in); in.Attr = host.AttrNoExec })},
-			want:   plan{Ours: unfinished(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: containedMount()}})},
+			want:   plan{Ours: unfinished(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: containedMount()}}).Ref()},
 		},
 		"interrupted, alone": {
 			change: []func(*healer.Case){inContainer(unfinishedAlone)},
-			want:   plan{Ours: unfinished(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: containedMount()}})},
+			want:   plan{Ours: unfinished(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: containedMount()}}).Ref()},
 		},
 		"interrupted, beneath": {
 			change: []func(*healer.Case){inContainer(unfinishedBelow)},
-			want:   plan{Ours: unfinished(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: containedMount()}})},
+			want:   plan{Ours: unfinished(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: containedMount()}}).Ref()},
 		},
 		"interrupted, beneath a subPath": {
 			change: []func(*healer.Case){has(func(m *host.Mount) { m.Root = "/sub/a" }), inContainer(unfinishedBelow)},
-			want: plan{Sub: "a", Ours: func() host.Mount {
+			want: plan{Sub: "a", Ours: func() mount.Ref {
 				m := containedMount()
 				m.Root = "/sub/a"
-				return unfinished(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: m}})
+				return unfinished(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: m}}).Ref()
 			}()},
 		},
 	} {
@@ -135,7 +136,7 @@ func TestReplaceBeneathWhatAnInterruptedOneLeft(t *testing.T) {
 	}
 	s.RunBatch(context.Background(), []healer.Step{s}, []func(context.Context) error{willing})
 	in := c.MountPoints[2].InContainer
-	if len(h.plans) != 1 || !reflect.DeepEqual(h.plans[0].Stray, in.Mount) || !reflect.DeepEqual(h.plans[0].Container.Mount, in.Below[0]) || h.plans[0].Ours.OldID != 0 {
+	if len(h.plans) != 1 || h.plans[0].Stray != in.Mount.Ref() || !reflect.DeepEqual(h.plans[0].Container.Mount, in.Below[0]) || h.plans[0].Ours.OldID != 0 {
 		t.Errorf("%+v", h.plans)
 	}
 }
@@ -151,7 +152,7 @@ func TestReplaceIsRefused(t *testing.T) {
 		{why: "not proven to be the volume's: it is unknown", change: inContainer(func(in *healer.InContainer) { in.Proof, in.Unproven = "", "it is unknown" })},
 		{why: "never seen healthy", change: unrecorded},
 		{why: "cannot be told to be dead", change: inContainer(func(in *healer.InContainer) { in.Probe = host.ContainerProbe{TimedOut: true} })},
-		{why: "cannot be told to be dead", change: inContainer(func(in *healer.InContainer) { in.Probe = host.ContainerProbe{Unable: "no way in"} })},
+		{why: "cannot be told to be dead", change: inContainer(func(in *healer.InContainer) { in.Probe = host.ContainerProbe{Err: "no way in"} })},
 		{why: "no healthy mount of the volume", change: of(renewed, errno(syscall.ENOTCONN))},
 		{why: "no healthy mount of the volume", change: has(func(m *host.Mount) { m.FSType = "fuse.y" })},
 		{why: "no healthy mount of the volume", change: func(c *healer.Case) {

@@ -1,12 +1,6 @@
-package host
+package mount
 
-import (
-	"slices"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/csi-addons/node-healer/internal/ops"
-)
+import "slices"
 
 // Sharing says how a container's mount shares mount events, and with whom
 // (mount_namespaces(7)).
@@ -57,26 +51,4 @@ func SharingOf(m Mount, onHost []Mount) Sharing {
 // FollowsHost reports whether mounts made on the host appear in the container.
 func (s Sharing) FollowsHost() bool {
 	return s == SharingSlave || s == SharingSlaveOwn || s == SharingPeer
-}
-
-// propagationOf has the propagation types of a mount before it is moved, MS_PRIVATE if
-// there is none, and in the end, if they change then.
-var propagationOf = map[Sharing]struct{ before, after uint64 }{
-	SharingSlave:      {before: unix.MS_SLAVE},
-	SharingOwn:        {after: unix.MS_SHARED},
-	SharingSlaveOwn:   {before: unix.MS_SLAVE, after: unix.MS_SHARED},
-	SharingUnbindable: {after: unix.MS_UNBINDABLE},
-}
-
-func (p ContainerSwap) swap() ops.Swap {
-	propagation := propagationOf[p.Sharing]
-	if propagation.before == 0 {
-		propagation.before = unix.MS_PRIVATE
-	}
-	return ops.Swap{
-		Source: ops.Source{Path: p.Source.Path, Mount: p.Source.Ref(), Sub: p.Sub},
-		Attr:   p.Attr, Before: propagation.before, After: propagation.after, Join: p.Sharing == SharingPeer,
-		Ended: p.Ended, Stale: p.Stale,
-		Ours: p.Ours.Ref(), Stray: p.Stray.Ref(), Covers: p.Covers.Ref(), Superblock: p.Covers.Dev,
-	}
 }
