@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // OpReadDevice is the operation that fails when the device itself does.
@@ -35,7 +37,7 @@ const deviceBlock = 4096
 
 // readNode reads one block of a raw block volume. The node is opened through the
 // clone, so that the file it is bound on does not become busy.
-func (a *DeviceAnswer) readNode(clone int, major, minor uint32) (string, syscall.Errno) {
+func (a *DeviceAnswer) readNode(clone int, dev mount.Dev) (string, syscall.Errno) {
 	fd, err := openDevice(fmt.Sprintf("/proc/thread-self/fd/%d", clone))
 	if err != nil {
 		return "open the device", errnoOf(err)
@@ -43,7 +45,7 @@ func (a *DeviceAnswer) readNode(clone int, major, minor uint32) (string, syscall
 	defer unix.Close(fd)
 	op, errno := a.read(fd)
 	if errno == 0 {
-		a.measureBacking(fd, major, minor)
+		a.measureBacking(fd, dev)
 	}
 	return op, errno
 }
@@ -52,7 +54,7 @@ func (a *DeviceAnswer) readNode(clone int, major, minor uint32) (string, syscall
 // itself answers from memory for as long as it can. It returns no error for a device
 // that cannot be opened and for another one at its name: neither tells anything.
 func (a *DeviceAnswer) readBehind(q ProbeQuery) (string, syscall.Errno) {
-	fd, err := openNumbered(q.Device, q.DeviceMajor, q.DeviceMinor)
+	fd, err := openNumbered(q.Device, q.Number)
 	if slices.Contains(dead, errnoOf(err)) {
 		return "open the device", errnoOf(err)
 	}
@@ -61,8 +63,8 @@ func (a *DeviceAnswer) readBehind(q ProbeQuery) (string, syscall.Errno) {
 	}
 	defer unix.Close(fd)
 	op, errno := a.read(fd)
-	if q.Backing && errno == 0 {
-		a.measureBacking(fd, q.DeviceMajor, q.DeviceMinor)
+	if errno == 0 {
+		a.measureBacking(fd, q.Number)
 	}
 	return op, errno
 }
@@ -74,7 +76,7 @@ func (a *DeviceAnswer) read(fd int) (string, syscall.Errno) {
 
 // openNumbered opens a device if its node has the expected number; errAnother says
 // that it has not. Some devices act on being opened.
-func openNumbered(name string, major, minor uint32) (int, error) {
+func openNumbered(name string, dev mount.Dev) (int, error) {
 	node, err := retryEINTR(func() (int, error) { return unix.Open(name, unix.O_PATH|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return -1, errAnother
@@ -82,7 +84,7 @@ func openNumbered(name string, major, minor uint32) (int, error) {
 	defer unix.Close(node)
 	var st unix.Statx_t
 	err = unix.Statx(node, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st)
-	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK || st.Rdev_major != major || st.Rdev_minor != minor {
+	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK || dev != (mount.Dev{Major: st.Rdev_major, Minor: st.Rdev_minor}) {
 		return -1, errAnother
 	}
 	return openDevice(fmt.Sprintf("/proc/thread-self/fd/%d", node))
@@ -156,15 +158,15 @@ const loopMajor = 7
 // measureBacking compares a loop device with the file behind it: the kernel does
 // not notice that the file became shorter until it reads there. Nothing follows from
 // a file that this mount namespace shows under another name or not at all.
-func (a *DeviceAnswer) measureBacking(fd int, major, minor uint32) {
-	if major != loopMajor {
+func (a *DeviceAnswer) measureBacking(fd int, dev mount.Dev) {
+	if dev.Major != loopMajor {
 		return
 	}
 	status, err := unix.IoctlLoopGetStatus64(fd)
 	if err != nil {
 		return
 	}
-	name, err := os.ReadFile(fmt.Sprintf("/sys/dev/block/%d:%d/loop/backing_file", major, minor))
+	name, err := os.ReadFile(fmt.Sprintf("/sys/dev/block/%s/loop/backing_file", dev))
 	if err != nil {
 		return
 	}

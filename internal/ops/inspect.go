@@ -24,11 +24,13 @@ type InspectQuery struct {
 
 // PathQuery asks what is at a path.
 type PathQuery struct {
-	// Path is empty when only VolData is asked for: a walk to a mount point is not
-	// needed, and would keep an umount from succeeding for an instant.
 	Path string
-	// VolData is the vol_data.json to read; empty for none. One that is still as
-	// Known is not read again.
+	// Mounted is true for a mount point, for which only VolData is read: the mount table
+	// says what is there, and a walk to it would keep an umount from succeeding for an
+	// instant.
+	Mounted bool
+	// VolData is kubelet's vol_data.json for the path; empty for none. One that is still
+	// as Known is not read again.
 	VolData string
 	Known   FileStamp
 	// ParentOnly leaves out the last component, because a volume that does not answer is
@@ -44,8 +46,8 @@ type PathAnswer struct {
 	Errno syscall.Errno
 	// Mode is st_mode.
 	Mode uint32
-	// Major and Minor are the device of a device node.
-	Major, Minor uint32
+	// Rdev is the device of a device node.
+	Rdev mount.Dev
 	// Link is the text of a symbolic link.
 	Link string
 	// VolData is nil when there is none, and when it is as Known.
@@ -109,7 +111,7 @@ func inspectPath(q PathQuery) PathAnswer {
 	if q.VolData != "" {
 		a.readVolData(q.VolData, q.Known)
 	}
-	if q.Path == "" {
+	if q.Mounted {
 		return a
 	}
 	l, err := openTarget(q.Path)
@@ -156,7 +158,7 @@ func (a *PathAnswer) inspectName(dir int, name string) {
 		return
 	}
 	a.Mode = uint32(st.Mode)
-	a.Major, a.Minor = st.Rdev_major, st.Rdev_minor
+	a.Rdev = mount.Dev{Major: st.Rdev_major, Minor: st.Rdev_minor}
 	if a.Mode&unix.S_IFMT == unix.S_IFLNK {
 		buf := make([]byte, unix.PathMax)
 		n, err := unix.Readlinkat(dir, name, buf)

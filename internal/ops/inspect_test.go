@@ -58,7 +58,7 @@ func TestInspectPath(t *testing.T) {
 		"above nothing":     {q: PathQuery{Path: dir + "/none", ParentOnly: true}},
 		"above, no way":     {q: PathQuery{Path: dir + "/none/x", ParentOnly: true}, want: PathAnswer{ParentErrno: unix.ENOENT}},
 		"relative":          {q: PathQuery{Path: "file"}, want: PathAnswer{ParentErrno: unix.EINVAL}},
-		"no path asked for": {q: PathQuery{}},
+		"a mount point":     {q: PathQuery{Path: dir + "/none", Mounted: true}},
 		"no last component": {q: PathQuery{Path: dir + "/"}, want: PathAnswer{ParentErrno: unix.EINVAL}},
 	} {
 		got := inspectPath(tc.q)
@@ -97,7 +97,7 @@ func TestInspectBeneathAMount(t *testing.T) {
 func TestDeviceNumbers(t *testing.T) {
 	var st unix.Stat_t
 	must(t, unix.Stat("/dev/null", &st))
-	if a := inspectPath(PathQuery{Path: "/dev/null"}); a.Major != unix.Major(st.Rdev) || a.Minor != unix.Minor(st.Rdev) || a.Mode&unix.S_IFMT != unix.S_IFCHR {
+	if a := inspectPath(PathQuery{Path: "/dev/null"}); a.Rdev.Major != unix.Major(st.Rdev) || a.Rdev.Minor != unix.Minor(st.Rdev) || a.Mode&unix.S_IFMT != unix.S_IFCHR {
 		t.Errorf("%+v", a)
 	}
 }
@@ -170,7 +170,7 @@ func TestUnreadableVolData(t *testing.T) {
 		for name, want := range map[string]syscall.Errno{
 			"none": 0, "empty/none": 0, "closed": unix.EACCES, "empty": unix.ENODATA, "directory": unix.EINVAL,
 		} {
-			a := inspectPath(PathQuery{VolData: dir + "/" + name})
+			a := inspectPath(PathQuery{Mounted: true, VolData: dir + "/" + name})
 			if a.VolDataErrno != want || len(a.VolData) > 0 {
 				t.Errorf("%s: %+v", name, a)
 			}

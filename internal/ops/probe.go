@@ -5,15 +5,16 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // ProbeQuery asks for one bounded probe of the superblock mounted at a path.
 type ProbeQuery struct {
-	// Path is empty when only the device is asked for.
 	Path string
-	// SuperMajor and SuperMinor are the number of the expected superblock,
-	// as files on it show it; zero when that is not known (btrfs).
-	SuperMajor, SuperMinor uint32
+	// Superblock is the number of the expected one, as files on it show it; zero when
+	// that is not known (btrfs).
+	Superblock mount.Dev
 	// Around clones the directory above the mount point instead of the mount.
 	Around bool
 	// Root asks for the root directory to be opened: a daemon or a server has
@@ -21,17 +22,13 @@ type ProbeQuery struct {
 	Root bool
 	// UUID asks for the filesystem UUID; only filesystems on a disk have one.
 	UUID bool
-	// Space asks how much is left.
-	Space bool
 	// Source is the mount's source when that may be a device node whose number
 	// mountinfo does not show (btrfs).
 	Source string
-	// Device is the node of the block device to read a block of, DeviceMajor
-	// and DeviceMinor its number; empty to read none.
-	Device                   string
-	DeviceMajor, DeviceMinor uint32
-	// Backing asks whether the file behind a loop device is as long as that.
-	Backing bool
+	// Device is the node of the block device to read a block of, Number its number;
+	// empty to read none.
+	Device string
+	Number mount.Dev
 	// Thawed asks the kernel for the right to write, which it grants at once unless
 	// the filesystem is frozen; then the worker waits for the thaw.
 	// Only for filesystem types without a handler for unknown attributes.
@@ -48,21 +45,7 @@ type ProbeAnswer struct {
 	Errno syscall.Errno
 	// Mode is st_mode of the root.
 	Mode uint32
-	// Major and Minor are the device of a block device node at the path, or of
-	// Source.
-	Major, Minor uint32
-	// Newest is the unique id of the clone, the highest in the kernel when it was
-	// made: ids only grow. 0 below Linux 6.8.
-	Newest uint64
-	// UUID is the filesystem's, empty when it has none or does not tell.
-	UUID string
-	// SourceGone is true when Source does not exist.
-	SourceGone bool
-	Space      Space
-	Device     DeviceAnswer
-	// ReadOnly is true when the kernel refused the right to write with EROFS, for
-	// the mount or for the superblock.
-	ReadOnly bool
+	ProbeFacts
 	// Elapsed does not include the wait for a thaw.
 	Elapsed time.Duration
 	// waited is how long the answer to Thawed took.
@@ -71,14 +54,32 @@ type ProbeAnswer struct {
 	devices uint64
 }
 
+// ProbeFacts are what a probe found out beside whether the storage answers.
+type ProbeFacts struct {
+	// Rdev is the device of a block device node at the path, or of the mount's source,
+	// where the mount does not show its device (btrfs).
+	Rdev mount.Dev
+	// Newest is the unique id of the clone, the highest in the kernel when it was
+	// made: ids only grow, in all mount namespaces together. 0 below Linux 6.8.
+	Newest uint64
+	// UUID is the filesystem's, empty when it has none or does not tell.
+	UUID string
+	// SourceGone is true when the device node that the mount names is not there.
+	SourceGone bool
+	Space      Space
+	// Device is what the open block device says of itself.
+	Device DeviceAnswer
+	// ReadOnly is true when the kernel refused the right to write with EROFS, for
+	// the mount or for the superblock.
+	ReadOnly bool
+}
+
 // Space is the result of statfs(2); all zero when it fails.
 type Space struct {
-	// BlockSize is what blocks are counted in, in bytes.
-	BlockSize uint64
-	// Blocks are all there are, Free those that hold nothing, Available those of
-	// them for an unprivileged writer.
-	Blocks, Free, Available uint64
-	Files, FreeFiles        uint64
+	// Blocks are all there are, Available those that hold nothing and are for an
+	// unprivileged writer.
+	Blocks, Available uint64
+	Files, FreeFiles  uint64
 }
 
 // probe asks a detached clone of the mount and not the mount itself, so
@@ -100,21 +101,19 @@ func probe(q ProbeQuery) (a ProbeAnswer) {
 	if q.Device != "" {
 		failed, errno = device.readBehind(q)
 	}
-	if q.Path != "" {
-		reach := cloneAt
-		if q.Around {
-			reach = cloneAround
-		}
-		clone, op, err := reach(q.Path)
-		if op == opClone && errnoOf(err) == unix.EINVAL {
-			return ProbeAnswer{Changed: true} // it was just unmounted
-		}
-		if err != nil {
-			return ProbeAnswer{Op: op, Errno: errnoOf(err)}
-		}
-		a.probeClone(clone, q)
-		_ = unix.Close(clone)
+	reach := cloneAt
+	if q.Around {
+		reach = cloneAround
 	}
+	clone, op, err := reach(q.Path)
+	if op == opClone && errnoOf(err) == unix.EINVAL {
+		return ProbeAnswer{Changed: true} // it was just unmounted
+	}
+	if err != nil {
+		return ProbeAnswer{Op: op, Errno: errnoOf(err)}
+	}
+	a.probeClone(clone, q)
+	_ = unix.Close(clone)
 	if a.Errno == 0 && !a.Changed && q.Device != "" {
 		a.Device, a.Op, a.Errno = device, failed, errno
 	}
@@ -128,10 +127,10 @@ func probe(q ProbeQuery) (a ProbeAnswer) {
 // readSource reads the one device of a filesystem whose mount does not show it. One of
 // several devices may fail without the filesystem.
 func (a *ProbeAnswer) readSource(q ProbeQuery) {
-	if a.Changed || a.Errno != 0 || a.devices != 1 || a.Major == 0 {
+	if a.Changed || a.Errno != 0 || a.devices != 1 || a.Rdev.Major == 0 {
 		return
 	}
-	q.Device, q.DeviceMajor, q.DeviceMinor = q.Source, a.Major, a.Minor
+	q.Device, q.Number = q.Source, a.Rdev
 	a.Op, a.Errno = a.Device.readBehind(q)
 }
 
@@ -188,7 +187,7 @@ func (a *ProbeAnswer) probeClone(clone int, q ProbeQuery) {
 		a.Op, a.Errno = "statx", errnoOf(err)
 		return
 	}
-	if q.SuperMajor|q.SuperMinor != 0 && (st.Dev_major != q.SuperMajor || st.Dev_minor != q.SuperMinor) {
+	if !q.Superblock.Zero() && q.Superblock != (mount.Dev{Major: st.Dev_major, Minor: st.Dev_minor}) {
 		a.Changed = true
 		return
 	}
@@ -202,15 +201,15 @@ func (a *ProbeAnswer) probeClone(clone int, q ProbeQuery) {
 	a.Mode = uint32(st.Mode)
 	switch a.Mode & unix.S_IFMT {
 	case unix.S_IFBLK:
-		a.Major, a.Minor = st.Rdev_major, st.Rdev_minor
-		a.Op, a.Errno = a.Device.readNode(clone, a.Major, a.Minor)
+		a.Rdev = mount.Dev{Major: st.Rdev_major, Minor: st.Rdev_minor}
+		a.Op, a.Errno = a.Device.readNode(clone, a.Rdev)
 		return
 	case unix.S_IFDIR:
 		if q.Root || q.UUID || q.Source != "" || q.Thawed {
 			a.openRoot(clone, q)
 		}
 	}
-	if q.Space && a.Errno == 0 {
+	if a.Errno == 0 {
 		a.Space = spaceOf(clone)
 	}
 }
@@ -227,12 +226,7 @@ func spaceOf(fd int) Space {
 	if _, err := retryEINTR(func() (int, error) { return 0, unix.Fstatfs(fd, &st) }); err != nil {
 		return Space{}
 	}
-	s := Space{Blocks: st.Blocks, Free: st.Bfree, Available: st.Bavail, Files: st.Files, FreeFiles: st.Ffree}
-	if s.Blocks > 0 {
-		// Not f_bsize: that is the preferred size of a read.
-		s.BlockSize = uint64(max(st.Frsize, 0))
-	}
-	return s
+	return Space{Blocks: st.Blocks, Available: st.Bavail, Files: st.Files, FreeFiles: st.Ffree}
 }
 
 // statSource reads the number of the device node that a mount names, without opening
@@ -242,7 +236,7 @@ func (a *ProbeAnswer) statSource(source string) {
 	err := unix.Statx(unix.AT_FDCWD, source, 0, unix.STATX_TYPE, &dev)
 	switch {
 	case err == nil && dev.Mode&unix.S_IFMT == unix.S_IFBLK:
-		a.Major, a.Minor = dev.Rdev_major, dev.Rdev_minor
+		a.Rdev = mount.Dev{Major: dev.Rdev_major, Minor: dev.Rdev_minor}
 	case errnoOf(err) == unix.ENOENT:
 		a.SourceGone = true
 	}

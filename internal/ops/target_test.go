@@ -82,7 +82,7 @@ func TestKnownFileIsNotReadAgain(t *testing.T) {
 	dir := realDir(t)
 	file := dir + "/vol_data.json"
 	read := func(known FileStamp) PathAnswer {
-		return inspectPath(PathQuery{VolData: file, Known: known})
+		return inspectPath(PathQuery{Mounted: true, VolData: file, Known: known})
 	}
 	must(t, os.WriteFile(file, []byte("one"), 0o600))
 	if a := read(FileStamp{}); string(a.VolData) != "one" || a.Stamp != (FileStamp{}) {

@@ -3,6 +3,7 @@ package healer
 import (
 	"testing"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -23,7 +24,7 @@ func newBlockBench(t *testing.T) *fixture {
 	l := directory(volID)
 	l.Kind, l.Rdev = host.KindBlock, disk
 	b.files[blockMountPoint] = l
-	b.answers[devtmpfs] = host.Inspection{Kind: host.KindBlock, Rdev: disk, Answer: host.Answer{Asked: true}}
+	b.answers[devtmpfs] = host.Inspection{Kind: host.KindBlock, ProbeFacts: ops.ProbeFacts{Rdev: disk}, Answer: host.Answer{Asked: true}}
 	b.files[podLink] = host.PathInfo{Kind: host.KindSymlink, Link: blockMountPoint, VolData: l.VolData}
 	return b
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -49,7 +50,7 @@ func newFakeNode(t *testing.T) *fakeNode {
 		t:       t,
 		mounts:  []host.Mount{{ID: 1, OldID: 1, Path: "/", Root: "/", Dev: host.Dev{Major: 254}, FSType: "ext4", Source: "/dev/vda"}},
 		files:   map[string]host.PathInfo{},
-		answers: map[host.Dev]host.Inspection{disk: {Kind: host.KindDirectory, UUID: "uuid-1", Answer: host.Answer{Asked: true}}},
+		answers: map[host.Dev]host.Inspection{disk: {Kind: host.KindDirectory, ProbeFacts: ops.ProbeFacts{UUID: "uuid-1"}, Answer: host.Answer{Asked: true}}},
 		devices: map[host.Dev]host.BlockDevice{disk: {
 			Dev: disk, Name: "sdb", DiskSeq: 5, Identity: host.Identity{Serial: "serial-1", WWID: "wwid-1", Size: 1 << 30},
 		}},
@@ -154,7 +155,7 @@ func (w *fakeNode) Inspect(_ context.Context, q host.InspectQuery) (host.Inspect
 	}
 	if q.Probe != nil {
 		for _, m := range w.mounts {
-			s.NewestMountID = max(s.NewestMountID, m.ID)
+			s.Newest = max(s.Newest, m.ID)
 		}
 	}
 	s.Paths = map[string]host.PathInfo{}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -151,7 +152,7 @@ func TestDeviceBehindAnAnonymousNumber(t *testing.T) {
 	for _, p := range []string{podA, staging} {
 		b.change(p, func(m *host.Mount) { m.Dev = anonymous })
 	}
-	b.answers[anonymous] = host.Inspection{Kind: host.KindDirectory, Rdev: disk, UUID: "u", Answer: host.Answer{Asked: true}}
+	b.answers[anonymous] = host.Inspection{Kind: host.KindDirectory, ProbeFacts: ops.ProbeFacts{Rdev: disk, UUID: "u"}, Answer: host.Answer{Asked: true}}
 	b.heal(volume)
 	if d := b.last().Superblocks[anonymous].Device; d == nil || d.Dev != disk || d.Identity.Serial != "serial-1" {
 		t.Errorf("%+v", d)

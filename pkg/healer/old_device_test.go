@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -13,7 +14,7 @@ func (b *fixture) renumber(to host.Dev) {
 	l := b.files[blockMountPoint]
 	l.Rdev = to
 	b.files[blockMountPoint] = l
-	b.answers[host.Dev{Minor: 5}] = host.Inspection{Kind: host.KindBlock, Rdev: to, Answer: host.Answer{Asked: true}}
+	b.answers[host.Dev{Minor: 5}] = host.Inspection{Kind: host.KindBlock, ProbeFacts: ops.ProbeFacts{Rdev: to}, Answer: host.Answer{Asked: true}}
 }
 
 // A container has the number that the device had when it started.

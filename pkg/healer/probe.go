@@ -100,10 +100,10 @@ func (o *observation) ask(ctx context.Context, g *group) {
 			g.err = fmt.Errorf("internal error: a panic with a value of type %T", p)
 		}
 	}()
-	q := host.InspectQuery{Probe: g.probe, ParentsOnly: g.above, Routine: o.c.Volume.Routine}
+	q := host.InspectQuery{Probe: g.probe, Routine: o.c.Volume.Routine}
 	for _, i := range g.mountPoints {
 		p := o.c.MountPoints[i]
-		q.Paths = append(q.Paths, host.PathQuery{Path: p.Path, VolData: p.Layout.VolData, Mounted: p.Mounted()})
+		q.Paths = append(q.Paths, host.PathQuery{Path: p.Path, VolData: p.Layout.VolData, Mounted: p.Mounted(), ParentOnly: g.above})
 	}
 	if g.seen, g.err = o.node.Inspect(ctx, q); g.err == nil && g.probe != nil {
 		g.err = explainInspection(g.probe.Path, g.seen.Answer)
@@ -125,7 +125,7 @@ func (o *observation) take(g *group) {
 		}
 	}
 	if g.probe != nil {
-		o.c.Newest = max(o.c.Newest, g.seen.NewestMountID)
+		o.c.Newest = max(o.c.Newest, g.seen.Newest)
 		sb := o.superblock(*g.probe, g.seen)
 		if g.key.mount != 0 {
 			sb = o.takeOwn(g, sb)
@@ -158,7 +158,7 @@ func (o *observation) takeOwn(g *group, sb host.Superblock) host.Superblock {
 // superblock joins the facts of a mount with what the storage answered.
 func (o *observation) superblock(m host.Mount, s host.Inspection) host.Superblock {
 	sb := host.StateOf(m)
-	sb.Kind, sb.Answer, sb.Space, sb.Opened = s.Kind, s.Answer, s.Space, s.Opened
+	sb.Kind, sb.Answer, sb.Space, sb.Opened = s.Kind, s.Answer, s.Space, s.Device
 	sb.ReadOnly = sb.ReadOnly || s.ReadOnly
 	var dev host.Dev
 	switch {
@@ -171,7 +171,7 @@ func (o *observation) superblock(m host.Mount, s host.Inspection) host.Superbloc
 	}
 	switch {
 	case !dev.Zero():
-		d := o.node.BlockDevice(dev, s.Opened)
+		d := o.node.BlockDevice(dev, s.Device)
 		d.Identity.FilesystemUUID = s.UUID
 		sb.Device = &d
 		sb.Errors = o.node.FilesystemErrors(m.FSType, d.Name)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -143,7 +144,7 @@ func TestWriteToARecordedVolume(t *testing.T) {
 		"a smaller disk":      {func(b *fixture) { setSize(b, 1) }, "1 bytes"},
 		"nothing known of it": {func(b *fixture) { b.devices[disk] = host.BlockDevice{Dev: disk} }, "serial number"},
 		"another filesystem": {func(b *fixture) {
-			b.answers[disk] = host.Inspection{Kind: host.KindDirectory, UUID: "uuid-2", Answer: host.Answer{Asked: true}}
+			b.answers[disk] = host.Inspection{Kind: host.KindDirectory, ProbeFacts: ops.ProbeFacts{UUID: "uuid-2"}, Answer: host.Answer{Asked: true}}
 		}, "filesystem UUID"},
 	} {
 		b := newFixture(t)
@@ -180,7 +181,7 @@ func TestNoWriteToWhatWasReadOnly(t *testing.T) {
 func TestNoWriteToWhatIsFrozen(t *testing.T) {
 	b := newFixture(t)
 	erred(b)
-	b.answers[disk] = host.Inspection{Kind: host.KindDirectory, UUID: "uuid-1", Answer: host.Answer{Asked: true, Frozen: true}}
+	b.answers[disk] = host.Inspection{Kind: host.KindDirectory, ProbeFacts: ops.ProbeFacts{UUID: "uuid-1"}, Answer: host.Answer{Asked: true, Frozen: true}}
 	b.heal(volume)
 	if b.writes != nil {
 		t.Errorf("written at %q", b.writes)

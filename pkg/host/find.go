@@ -50,7 +50,7 @@ func (n *Node) Find(ctx context.Context, driver, handle string) (string, error) 
 	if found != "" || err != nil {
 		return found, err
 	}
-	s, err := n.inspectPaths(ctx, InspectQuery{Paths: []PathQuery{{Path: base}}})
+	s, err := n.inspectPaths(ctx, []PathQuery{{Path: base}}, false)
 	switch {
 	case err != nil:
 		return "", err
@@ -100,7 +100,7 @@ func (n *Node) unmounted(ctx context.Context, table Table, devices string) (asks
 func (n *Node) findNamed(ctx context.Context, asks []PathQuery, driver, handle string) (string, error) {
 	slices.SortFunc(asks, func(a, b PathQuery) int { return strings.Compare(a.Path, b.Path) })
 	for some := range slices.Chunk(asks, maxAsked) {
-		s, err := n.inspectPaths(ctx, InspectQuery{Paths: some})
+		s, err := n.inspectPaths(ctx, some, false)
 		if err != nil {
 			return "", err
 		}

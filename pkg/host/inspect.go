@@ -16,9 +16,6 @@ type InspectQuery struct {
 	// Probe is the mount whose superblock is to be probed; nil asks about paths
 	// only.
 	Probe *Mount
-	// ParentsOnly leaves out the paths' last components: they lie on a
-	// superblock that is known not to answer.
-	ParentsOnly bool
 	// Routine is true where nothing calls for an answer at once: others may be asked with
 	// it.
 	Routine bool
@@ -32,21 +29,10 @@ type Inspection struct {
 	Changed bool
 	// Answer is the answer of the probed superblock.
 	Answer Answer
-	// Kind is the type of the probed root, Rdev the device of a block volume
-	// and of a filesystem whose mount does not show its device (btrfs).
+	// Kind is the type of the probed root.
 	Kind PathKind
-	Rdev Dev
-	// SourceGone is true when the device node that the mount names is not there.
-	SourceGone bool
-	UUID       string
-	Space      Space
-	// Opened is what the open block device says of itself.
-	Opened OpenedDevice
-	// ReadOnly is true when the kernel says that the superblock is read-only.
-	ReadOnly bool
-	// NewestMountID is a unique mount id that was the highest in the kernel at the time
-	// of the probe: ids only grow, in all mount namespaces together. 0 below Linux 6.8.
-	NewestMountID uint64
+	// ProbeFacts are of the superblock: it is ReadOnly, and not only the mount.
+	ops.ProbeFacts
 }
 
 // Inspect answers a query in one worker round trip when the volume is healthy.
@@ -54,7 +40,7 @@ type Inspection struct {
 // the question could not be asked.
 func (n *Node) Inspect(ctx context.Context, q InspectQuery) (Inspection, error) {
 	if q.Probe == nil {
-		return n.inspectPaths(ctx, q)
+		return n.inspectPaths(ctx, q.Paths, q.Routine)
 	}
 	s, called := storageOf(*q.Probe), time.Now()
 	call, first := n.probes.join(s, *q.Probe)
@@ -89,7 +75,7 @@ func (n *Node) probeFirst(ctx context.Context, q InspectQuery, call *storageCall
 // probe has a worker probe the superblock and examine the paths. An errno counts
 // when a second probe gives one too.
 func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
-	query, known := n.pathQueries(q)
+	query, known := n.pathQueries(q.Paths)
 	whole := n.probeOf(*q.Probe)
 	query.Probe = whole
 	var a ops.InspectAnswer
@@ -115,7 +101,7 @@ func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
 		}
 	}
 	in := n.inspection(*q.Probe, whole, a.Probe)
-	in.Paths = n.pathInfos(q, query, known, a)
+	in.Paths = n.pathInfos(query.Paths, known, a)
 	if in.Changed = !n.cfg.Namespace.IsTop(*q.Probe); in.Changed {
 		return in, nil // another filesystem may have been probed
 	}
@@ -135,16 +121,11 @@ func (n *Node) inspection(m Mount, asked *ops.ProbeQuery, a ops.ProbeAnswer) Ins
 			Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed,
 			Late: n.probes.late(m, a.Elapsed > n.cfg.SlowAnswer),
 		},
-		Kind:          kindOf(a.Mode),
-		Rdev:          Dev{Major: a.Major, Minor: a.Minor},
-		SourceGone:    a.SourceGone,
-		UUID:          a.UUID,
-		Space:         a.Space,
-		Opened:        a.Device,
-		NewestMountID: a.Newest,
-		// The kernel refuses what a read-only mount forbids with the same errno.
-		ReadOnly: a.ReadOnly && !m.Attr.Has(AttrReadOnly),
+		Kind:       kindOf(a.Mode),
+		ProbeFacts: a.ProbeFacts,
 	}
+	// The kernel refuses what a read-only mount forbids with the same errno.
+	in.ReadOnly = a.ReadOnly && !m.Attr.Has(AttrReadOnly)
 	n.addFrozen(m, &in.Answer)
 	if !asked.UUID {
 		in.UUID, _ = n.uuids.get(m.ID)
@@ -171,7 +152,7 @@ func (n *Node) share(ctx context.Context, q InspectQuery, call *storageCall, cal
 	case !in.Answer.Asked || in.Changed || !sameView(call.mount, *q.Probe) || called.After(call.began):
 		return Inspection{}, false, nil
 	}
-	paths, err := n.inspectPaths(ctx, q)
+	paths, err := n.inspectPaths(ctx, q.Paths, q.Routine)
 	in.Paths, in.Changed = paths.Paths, !n.cfg.Namespace.IsTop(*q.Probe)
 	return in, true, err
 }
@@ -186,16 +167,17 @@ func (n *Node) longestProbe() time.Duration {
 // paths are examined without touching the volume: kubelet's files lie above it and
 // can be read even then.
 func (n *Node) withoutAnswer(ctx context.Context, q InspectQuery, in Inspection) (Inspection, error) {
-	above := InspectQuery{ParentsOnly: true}
+	var above []PathQuery
 	var inVolume []string
 	for _, p := range q.Paths {
 		if strings.HasPrefix(p.Path, q.Probe.Path+"/") {
 			inVolume = append(inVolume, p.Path) // the walk to it leads through the volume
 			continue
 		}
-		above.Paths = append(above.Paths, p)
+		p.ParentOnly = true
+		above = append(above, p)
 	}
-	paths, err := n.inspectPaths(ctx, above)
+	paths, err := n.inspectPaths(ctx, above, false)
 	if err != nil && ctx.Err() == nil {
 		paths, err = n.lastKnown(above, err)
 	}

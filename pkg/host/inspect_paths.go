@@ -4,20 +4,14 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"syscall"
 
 	"github.com/csi-addons/node-healer/internal/ops"
 )
 
 // PathQuery asks about one path.
-type PathQuery struct {
-	Path string
-	// VolData is kubelet's file for the path; empty for none.
-	VolData string
-	// Mounted is true for a mount point: the mount table says what is there, and
-	// only kubelet's file for it is read.
-	Mounted bool
-}
+type PathQuery = ops.PathQuery
 
 // PathInfo is what a worker found at the end of a path.
 type PathInfo struct {
@@ -79,7 +73,7 @@ func kindOf(mode uint32) PathKind {
 
 // inspectPaths examines paths only, with a worker for each filesystem that the walks
 // end on: one that hangs delays no path on another.
-func (n *Node) inspectPaths(ctx context.Context, q InspectQuery) (Inspection, error) {
+func (n *Node) inspectPaths(ctx context.Context, asked []PathQuery, routine bool) (Inspection, error) {
 	table, err := n.Topology()
 	if err != nil {
 		return Inspection{}, err
@@ -87,7 +81,7 @@ func (n *Node) inspectPaths(ctx context.Context, q InspectQuery) (Inspection, er
 	// All volumes have files on the disk that kubelet's directory lies on.
 	disk := storageUnder(table, n.kubelet.Root)
 	on := map[storage][]PathQuery{}
-	for _, p := range q.Paths {
+	for _, p := range asked {
 		file := p.Path
 		if p.Mounted {
 			file = p.VolData // all that is read
@@ -95,13 +89,12 @@ func (n *Node) inspectPaths(ctx context.Context, q InspectQuery) (Inspection, er
 		s := storageUnder(table, file)
 		on[s] = append(on[s], p)
 	}
-	in := Inspection{Paths: make(map[string]PathInfo, len(q.Paths))}
+	in := Inspection{Paths: make(map[string]PathInfo, len(asked))}
 	for s, paths := range on {
-		some := InspectQuery{Paths: paths, ParentsOnly: q.ParentsOnly}
-		query, known := n.pathQueries(some)
+		query, known := n.pathQueries(paths)
 		var a ops.InspectAnswer
 		ask := func() (err error) {
-			a, err = n.ask(ctx, s, q.Routine, query)
+			a, err = n.ask(ctx, s, routine, query)
 			return err
 		}
 		if s == disk {
@@ -113,17 +106,17 @@ func (n *Node) inspectPaths(ctx context.Context, q InspectQuery) (Inspection, er
 		if err != nil {
 			return Inspection{}, err
 		}
-		maps.Copy(in.Paths, n.pathInfos(some, query, known, a))
+		maps.Copy(in.Paths, n.pathInfos(query.Paths, known, a))
 	}
 	return in, nil
 }
 
 // lastKnown stands in for the inspection of mount points when no worker was free in
 // time: when many volumes hang at once, each of them is reported.
-func (n *Node) lastKnown(q InspectQuery, err error) (Inspection, error) {
-	_, known := n.pathQueries(q)
-	in := Inspection{Paths: make(map[string]PathInfo, len(q.Paths))}
-	for i, p := range q.Paths {
+func (n *Node) lastKnown(asked []PathQuery, err error) (Inspection, error) {
+	_, known := n.pathQueries(asked)
+	in := Inspection{Paths: make(map[string]PathInfo, len(asked))}
+	for i, p := range asked {
 		if !p.Mounted {
 			return Inspection{}, err
 		}
@@ -134,18 +127,13 @@ func (n *Node) lastKnown(q InspectQuery, err error) (Inspection, error) {
 
 // pathQueries returns a worker's query for the paths, and what is cached of kubelet's
 // files for them.
-func (n *Node) pathQueries(q InspectQuery) (ops.InspectQuery, []volDataFile) {
-	query := ops.InspectQuery{Paths: make([]ops.PathQuery, len(q.Paths))}
-	known := make([]volDataFile, len(q.Paths))
-	for i, p := range q.Paths {
-		ask := &query.Paths[i]
-		*ask = ops.PathQuery{VolData: p.VolData, ParentOnly: q.ParentsOnly}
-		if !p.Mounted {
-			ask.Path = p.Path
-		}
-		if ask.VolData != "" {
-			known[i], _ = n.files.get(ask.VolData)
-			ask.Known = known[i].stamp
+func (n *Node) pathQueries(asked []PathQuery) (ops.InspectQuery, []volDataFile) {
+	query := ops.InspectQuery{Paths: slices.Clone(asked)}
+	known := make([]volDataFile, len(asked))
+	for i, p := range asked {
+		if p.VolData != "" {
+			known[i], _ = n.files.get(p.VolData)
+			query.Paths[i].Known = known[i].stamp
 		}
 	}
 	return query, known
@@ -154,9 +142,9 @@ func (n *Node) pathQueries(q InspectQuery) (ops.InspectQuery, []volDataFile) {
 // errNoVolData is what ails a torn file.
 var errNoVolData = errors.New("no valid JSON")
 
-func (n *Node) pathInfos(q InspectQuery, query ops.InspectQuery, known []volDataFile, a ops.InspectAnswer) map[string]PathInfo {
-	infos := make(map[string]PathInfo, len(q.Paths))
-	for i, p := range q.Paths {
+func (n *Node) pathInfos(asked []PathQuery, known []volDataFile, a ops.InspectAnswer) map[string]PathInfo {
+	infos := make(map[string]PathInfo, len(asked))
+	for i, p := range asked {
 		got := a.Paths[i]
 		info := PathInfo{
 			Inspected:   true,
@@ -166,10 +154,10 @@ func (n *Node) pathInfos(q InspectQuery, query ops.InspectQuery, known []volData
 			Link:        got.Link,
 		}
 		if info.Kind == KindBlock {
-			info.Rdev = Dev{Major: got.Major, Minor: got.Minor}
+			info.Rdev = got.Rdev
 		}
-		if file := query.Paths[i].VolData; file != "" {
-			info.VolData = n.files.learn(file, known[i], got.VolData, got.Stamp)
+		if p.VolData != "" {
+			info.VolData = n.files.learn(p.VolData, known[i], got.VolData, got.Stamp)
 			switch {
 			case got.VolDataErrno != 0:
 				info.VolDataErr = got.VolDataErrno

@@ -11,9 +11,9 @@ func TestLastKnown(t *testing.T) {
 	n := Node{files: newVolDataFiles()}
 	n.files.learn("/f", volDataFile{}, volData("a"), stamp(1))
 	crowded := errors.New("no worker")
-	s, err := n.lastKnown(InspectQuery{ParentsOnly: true, Paths: []PathQuery{
+	s, err := n.lastKnown([]PathQuery{
 		{Path: "/m", VolData: "/f", Mounted: true}, {Path: "/n", VolData: "/other", Mounted: true}, {Path: "/o", Mounted: true},
-	}}, crowded)
+	}, crowded)
 	if err != nil || len(s.Paths) != 3 || s.Paths["/m"].VolData == nil || s.Paths["/m"].VolData.VolumeHandle != "a" || s.Paths["/n"].VolData != nil {
 		t.Errorf("%+v, %v", s, err)
 	}
@@ -22,7 +22,7 @@ func TestLastKnown(t *testing.T) {
 			t.Errorf("%s: %+v", p, l)
 		}
 	}
-	if _, err := n.lastKnown(InspectQuery{Paths: []PathQuery{{Path: "/m", Mounted: true}, {Path: "/p"}}}, crowded); !errors.Is(err, crowded) {
+	if _, err := n.lastKnown([]PathQuery{{Path: "/m", Mounted: true}, {Path: "/p"}}, crowded); !errors.Is(err, crowded) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -11,19 +11,23 @@ import (
 // probeOf returns the query for a probe of the mount's superblock. With a block
 // device below it, one block of that is read too: a filesystem answers from memory.
 func (n *Node) probeOf(m Mount) *ops.ProbeQuery {
-	q := n.deviceOf(m)
-	q.Path = m.Path
-	if m.FSType != "btrfs" {
-		q.SuperMajor, q.SuperMinor = m.Dev.Major, m.Dev.Minor
+	q := ops.ProbeQuery{
+		Path:   m.Path,
+		Around: n.fewBeside(m),
+		Root:   !mount.IsType(m.FSType, mount.Disk|mount.Memory|mount.DeviceNodes), // else its root is in memory
+		Source: deviceSource(m),
+		Thawed: mount.IsType(m.FSType, mount.Disk) && n.probes.outstanding(thawOf(m)) == nil,
 	}
-	q.Around = n.fewBeside(m)
-	q.Root = !mount.IsType(m.FSType, mount.Disk|mount.Memory|mount.DeviceNodes) // else its root is in memory
+	if m.FSType != "btrfs" {
+		q.Superblock = m.Dev
+	}
+	if m.Dev.Major != 0 { // anonymous numbers have major 0; btrfs tells by its source
+		if name := n.cfg.Sysfs.Name(m.Dev); name != "" {
+			q.Device, q.Number = "/dev/"+name, m.Dev
+		}
+	}
 	_, known := n.uuids.get(m.ID)
-	q.UUID = onDevice(m) && !known
-	q.Space = true
-	q.Backing = true
-	q.Source = deviceSource(m)
-	q.Thawed = mount.IsType(m.FSType, mount.Disk) && n.probes.outstanding(thawOf(m)) == nil
+	q.UUID = !known && (m.Dev.Major != 0 || q.Source != "")
 	return &q
 }
 
@@ -40,22 +44,6 @@ func (n *Node) fewBeside(m Mount) bool {
 	table, err := n.Topology()
 	return err == nil && table.Beside(m) <= maxBeside
 }
-
-// deviceOf returns a query that reads the device below a mount, if it has one.
-func (n *Node) deviceOf(m Mount) ops.ProbeQuery {
-	if m.Dev.Major == 0 {
-		return ops.ProbeQuery{} // btrfs tells by its source
-	}
-	name := n.cfg.Sysfs.Name(m.Dev)
-	if name == "" {
-		return ops.ProbeQuery{}
-	}
-	return ops.ProbeQuery{Device: "/dev/" + name, DeviceMajor: m.Dev.Major, DeviceMinor: m.Dev.Minor}
-}
-
-// onDevice reports whether the mount's device number may be a block device: anonymous
-// ones have major 0.
-func onDevice(m Mount) bool { return m.Dev.Major != 0 || deviceSource(m) != "" }
 
 // deviceSource returns the source when it is what tells the block device (btrfs
 // shows an anonymous number).

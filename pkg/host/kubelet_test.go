@@ -72,7 +72,7 @@ func TestStaging(t *testing.T) {
 
 func TestParseVolData(t *testing.T) {
 	got, err := ParseVolData([]byte(`{"attachmentID":"csi-1","driverName":"d","nodeName":"n","specVolID":"pvc-1","volumeHandle":"a/b^ c","volumeLifecycleMode":"Persistent"}`))
-	if err != nil || got != (VolData{DriverName: "d", VolumeHandle: "a/b^ c", SpecVolID: "pvc-1"}) {
+	if err != nil || got != (VolData{DriverName: "d", VolumeHandle: "a/b^ c"}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for _, bad := range []string{"", "{", "[]", `{"driverName":1}`, "\x00"} {

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/csi-addons/node-healer/internal/ops"
 )
 
 type stuckWorker chan struct{}
@@ -42,7 +44,7 @@ func TestOneProbeAtAStorage(t *testing.T) {
 		t.Error("another superblock waits with it")
 	}
 	other, _ := p.join(storageOf(m), m)
-	p.finish(storageOf(m), at, Inspection{UUID: "u", Paths: map[string]PathInfo{"/a": {}}}, nil)
+	p.finish(storageOf(m), at, Inspection{ProbeFacts: ops.ProbeFacts{UUID: "u"}, Paths: map[string]PathInfo{"/a": {}}}, nil)
 	<-other.done
 	if other.found.UUID != "u" || other.found.Paths != nil {
 		t.Errorf("shared %+v", other.found)

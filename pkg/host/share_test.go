@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
 )
 
@@ -57,14 +58,14 @@ func TestAnswerIsShared(t *testing.T) {
 		err    error
 		shared bool
 	}{
-		"of the same mount":    {other(func(*Mount) {}), Inspection{UUID: "theirs", Answer: Answer{Asked: true}}, nil, true},
-		"of the same volume":   {other(func(m *Mount) { m.ID, m.Path = 1, "/elsewhere" }), Inspection{UUID: "theirs", Answer: Answer{Asked: true}}, nil, true},
-		"an errno":             {other(func(*Mount) {}), Inspection{UUID: "theirs", Answer: Answer{Asked: true, Op: "statx", Errno: syscall.ESTALE}}, nil, true},
-		"of another directory": {other(func(m *Mount) { m.Root, m.FSType = "/sub", "ext4" }), Inspection{UUID: "theirs", Answer: Answer{Asked: true, Errno: syscall.ESTALE}}, nil, false},
-		"of another export":    {other(func(m *Mount) { m.Source = "srv:/b" }), Inspection{UUID: "theirs", Answer: Answer{Asked: true, Errno: syscall.ESTALE}}, nil, false},
-		"of a write":           {other(func(m *Mount) { *m = Mount{Dev: m.Dev} }), Inspection{UUID: "theirs", Answer: Answer{Asked: true, Op: "create", Errno: syscall.ENOSPC}}, nil, false},
-		"of what changed":      {other(func(m *Mount) { m.ID, m.Path = 1, "/elsewhere" }), Inspection{UUID: "theirs", Changed: true, Answer: Answer{Asked: true}}, nil, false},
-		"of no worker":         {other(func(*Mount) {}), Inspection{UUID: "theirs"}, errors.New("no worker"), false},
+		"of the same mount":    {other(func(*Mount) {}), Inspection{ProbeFacts: ops.ProbeFacts{UUID: "theirs"}, Answer: Answer{Asked: true}}, nil, true},
+		"of the same volume":   {other(func(m *Mount) { m.ID, m.Path = 1, "/elsewhere" }), Inspection{ProbeFacts: ops.ProbeFacts{UUID: "theirs"}, Answer: Answer{Asked: true}}, nil, true},
+		"an errno":             {other(func(*Mount) {}), Inspection{ProbeFacts: ops.ProbeFacts{UUID: "theirs"}, Answer: Answer{Asked: true, Op: "statx", Errno: syscall.ESTALE}}, nil, true},
+		"of another directory": {other(func(m *Mount) { m.Root, m.FSType = "/sub", "ext4" }), Inspection{ProbeFacts: ops.ProbeFacts{UUID: "theirs"}, Answer: Answer{Asked: true, Errno: syscall.ESTALE}}, nil, false},
+		"of another export":    {other(func(m *Mount) { m.Source = "srv:/b" }), Inspection{ProbeFacts: ops.ProbeFacts{UUID: "theirs"}, Answer: Answer{Asked: true, Errno: syscall.ESTALE}}, nil, false},
+		"of a write":           {other(func(m *Mount) { *m = Mount{Dev: m.Dev} }), Inspection{ProbeFacts: ops.ProbeFacts{UUID: "theirs"}, Answer: Answer{Asked: true, Op: "create", Errno: syscall.ENOSPC}}, nil, false},
+		"of what changed":      {other(func(m *Mount) { m.ID, m.Path = 1, "/elsewhere" }), Inspection{ProbeFacts: ops.ProbeFacts{UUID: "theirs"}, Changed: true, Answer: Answer{Asked: true}}, nil, false},
+		"of no worker":         {other(func(*Mount) {}), Inspection{ProbeFacts: ops.ProbeFacts{UUID: "theirs"}}, errors.New("no worker"), false},
 		"no answer":            {other(func(*Mount) {}), noAnswer, worker.ErrTimeout, true},
 		"no answer of another": {other(func(m *Mount) { m.Root, m.FSType = "/sub", "ext4" }), noAnswer, worker.ErrTimeout, true},
 		"no answer of a write": {other(func(m *Mount) { *m = Mount{Dev: m.Dev} }), noAnswer, worker.ErrTimeout, true},
@@ -98,7 +99,7 @@ func TestOldAnswerIsNotShared(t *testing.T) {
 	if s := beside(t, n, m, m, noAnswer, worker.ErrTimeout, 0); !s.Answer.TimedOut {
 		t.Errorf("noAnswer: %+v", s)
 	}
-	if s := beside(t, n, m, m, Inspection{UUID: "theirs", Answer: Answer{Asked: true}}, nil, 0); s.UUID == "theirs" || s.Space.Blocks == 0 {
+	if s := beside(t, n, m, m, Inspection{ProbeFacts: ops.ProbeFacts{UUID: "theirs"}, Answer: Answer{Asked: true}}, nil, 0); s.UUID == "theirs" || s.Space.Blocks == 0 {
 		t.Errorf("an answer: %+v", s)
 	}
 }
@@ -114,7 +115,7 @@ func TestSharedCallMayTakeItsTime(t *testing.T) {
 	call := begin(t, n.probes, m)
 	call.began = time.Now().Add(time.Minute) // whoever comes now may share it
 	time.AfterFunc(2*n.cfg.ProbeTimeout, func() {
-		n.probes.finish(storageOf(m), call, Inspection{UUID: "theirs", Answer: Answer{Asked: true}}, nil)
+		n.probes.finish(storageOf(m), call, Inspection{ProbeFacts: ops.ProbeFacts{UUID: "theirs"}, Answer: Answer{Asked: true}}, nil)
 	})
 	if s := seen(t, n, m); s.Answer.TimedOut || s.UUID != "theirs" {
 		t.Errorf("%+v", s)

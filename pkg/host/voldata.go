@@ -12,7 +12,6 @@ import (
 type VolData struct {
 	DriverName   string `json:"driverName"`
 	VolumeHandle string `json:"volumeHandle"`
-	SpecVolID    string `json:"specVolID"`
 }
 
 // ParseVolData parses a vol_data.json.

@@ -52,7 +52,7 @@ func (n *Node) Volumes(ctx context.Context) ([]VolumePath, error) {
 	}
 	var found []VolumePath
 	for some := range slices.Chunk(asks, maxAsked) {
-		in, err := n.inspectPaths(ctx, InspectQuery{Paths: some})
+		in, err := n.inspectPaths(ctx, some, false)
 		if err != nil {
 			return nil, err
 		}

@@ -42,7 +42,7 @@ func volume(driver, fsType string) healer.Case {
 	sb := host.Superblock{
 		Dev: host.Dev{Minor: 50}, FSType: fsType, Source: handle, Kind: host.KindDirectory,
 		Answer: host.Answer{Asked: true, Elapsed: time.Millisecond},
-		Space:  host.Space{BlockSize: 4096, Blocks: 1 << 20, Free: 1 << 19, Available: 1 << 19, Files: 1 << 16, FreeFiles: 1 << 15},
+		Space:  host.Space{Blocks: 1 << 20, Available: 1 << 19, Files: 1 << 16, FreeFiles: 1 << 15},
 	}
 	if host.IsNFS(fsType) {
 		sb.Source = "server.example:/" + handle
@@ -98,7 +98,7 @@ func mountPoint(c healer.Case, sb host.Superblock, path string, id uint64) heale
 		}},
 		Inspect: host.PathInfo{
 			Inspected: true, Kind: host.KindDirectory,
-			VolData: &host.VolData{DriverName: c.Driver, VolumeHandle: handle, SpecVolID: "pvc-1"},
+			VolData: &host.VolData{DriverName: c.Driver, VolumeHandle: handle},
 		},
 	}
 }

@@ -111,7 +111,7 @@ func TestReplace(t *testing.T) {
 			c.Record.MountPoints[0].Dev, c.Record.MountPoints[1].Dev = was, was
 		}}, plan()},
 		"a full volume": {[]func(*healer.Case){of(renewed, func(sb *host.Superblock) {
-			sb.Space = host.Space{BlockSize: 1, Blocks: 100, Files: 100, FreeFiles: 5}
+			sb.Space = host.Space{Blocks: 100, Files: 100, FreeFiles: 5}
 		})}, plan()},
 		"a slow volume": {[]func(*healer.Case){of(renewed, func(sb *host.Superblock) { sb.Answer.Late = 9 })}, plan()},
 		"shut down":     {[]func(*healer.Case){of(previously, shutDown)}, plan(func(p *host.RebindPlan) { p.Ended = true })},
