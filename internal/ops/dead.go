@@ -23,6 +23,8 @@ type Dead struct {
 	Stale bool
 }
 
+func deadOf(m mount.Mount) Dead { return Dead{Mount: m.Ref(), Superblock: m.Dev} }
+
 // check refuses when the mount at the mount point is not dead.
 func (d Dead) check(at targetHandle) error {
 	switch {

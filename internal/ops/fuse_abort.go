@@ -18,10 +18,8 @@ import (
 // volume. An abort ends the connection for all its mounts, with what they still have to
 // write.
 type AbortFUSEQuery struct {
-	// Path is where Mount is topmost.
-	Path       string
-	Mount      mount.Ref
-	Superblock mount.Dev
+	// Mount is topmost at its path.
+	Mount mount.Mount
 	// Paths are the volume's mount points, Pods the UIDs of the pods that use it: no
 	// other mount of the superblock may be on the node.
 	Paths, Pods []string
@@ -39,7 +37,7 @@ const fusectlMagic = 0x65735543
 // the mount keeps its superblock, and so the connection's number, from being given to
 // another one meanwhile.
 func abortFUSE(q AbortFUSEQuery) (done bool, err error) {
-	target, err := openTarget(q.Path)
+	target, err := openTarget(q.Mount.Path)
 	if err != nil {
 		return false, err
 	}
@@ -49,13 +47,13 @@ func abortFUSE(q AbortFUSEQuery) (done bool, err error) {
 		return false, err
 	}
 	defer unix.Close(fd)
-	if !top.Same(q.Mount) {
+	if !top.Same(q.Mount.Ref()) {
 		return false, refuse(topmost, top)
 	}
-	if err := (Dead{Mount: q.Mount, Superblock: q.Superblock}).checkType(target.thread, mount.FUSE); err != nil {
+	if err := deadOf(q.Mount).checkType(target.thread, mount.FUSE); err != nil {
 		return false, err
 	}
-	abort, err := openAbort(q.Superblock)
+	abort, err := openAbort(q.Mount.Dev)
 	if err != nil {
 		return false, err
 	}
@@ -132,7 +130,7 @@ func (q AbortFUSEQuery) checkOnlyThisVolume() error {
 		return fmt.Errorf("our own mount namespace: %w", err)
 	}
 	namespaces, err := readNamespaces(func(table []mount.Mount) []mount.Mount {
-		return slices.DeleteFunc(table, func(m mount.Mount) bool { return m.Dev != q.Superblock })
+		return slices.DeleteFunc(table, func(m mount.Mount) bool { return m.Dev != q.Mount.Dev })
 	})
 	if err != nil {
 		return err

@@ -84,9 +84,7 @@ func (f silentFUSE) daemons(t *testing.T) (found []FUSEDaemon) {
 }
 
 func (f silentFUSE) abort(change func(*AbortFUSEQuery)) (bool, error) {
-	q := AbortFUSEQuery{
-		Path: f.path, Mount: f.mount.Ref(), Superblock: f.mount.Dev, Paths: []string{f.path},
-	}
+	q := AbortFUSEQuery{Mount: f.mount, Paths: []string{f.path}}
 	if change != nil {
 		change(&q)
 	}
@@ -170,12 +168,9 @@ func TestAbortFUSERefuses(t *testing.T) {
 	for says, change := range map[string]func(*AbortFUSEQuery){
 		"also mounted on":                    nil,
 		"mount namespace of process":         func(q *AbortFUSEQuery) { q.Paths = []string{elsewhere} },
-		"is topmost at the mount point now":  func(q *AbortFUSEQuery) { q.Paths, q.Path = both, elsewhere },
-		"another filesystem is at the mount": func(q *AbortFUSEQuery) { q.Paths, q.Superblock.Minor = both, q.Superblock.Minor+1 },
-		"another filesystem": func(q *AbortFUSEQuery) {
-			m := mountAtPath(t, tmpfs.path)
-			q.Path, q.Mount, q.Superblock = m.Path, m.Ref(), m.Dev
-		},
+		"is topmost at the mount point now":  func(q *AbortFUSEQuery) { q.Paths, q.Mount.Path = both, elsewhere },
+		"another filesystem is at the mount": func(q *AbortFUSEQuery) { q.Paths, q.Mount.Dev.Minor = both, q.Mount.Dev.Minor+1 },
+		"another filesystem":                 func(q *AbortFUSEQuery) { q.Mount = mountAtPath(t, tmpfs.path) },
 	} {
 		if done, err := f.abort(change); done || !errors.Is(err, worker.ErrRefused) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, %v", says, done, err)

@@ -92,8 +92,8 @@ func place(q PlaceQuery) (a PlaceAnswer, err error) {
 	if q.Position == Beneath && !CanMoveBeneath() {
 		return a, ErrNoBeneath
 	}
-	p := placement{operation: faultPointNames[q.Position], position: q.Position, propagates: true}
-	p.dead = Dead{Mount: q.Dead.Ref(), Superblock: q.Dead.Dev, Ended: q.Ended, Stale: q.Stale}
+	p := placement{operation: faultPointNames[q.Position], position: q.Position, dead: deadOf(q.Dead), propagates: true}
+	p.dead.Ended, p.dead.Stale = q.Ended, q.Stale
 	if p.clone, p.ours, err = cloneSource(q.Staged, q.Sub, asPlaceholder); err != nil {
 		return a, err
 	}

@@ -17,10 +17,8 @@ import (
 // UnmountDeadQuery names all mounts at a staging path.
 type UnmountDeadQuery struct {
 	Target string
-	// FSType and Source are those of the topmost.
-	FSType, Source string
 	// Stack are FUSE mounts without a daemon, the topmost first.
-	Stack []Dead
+	Stack []mount.Mount
 }
 
 // unmountDead detaches all mounts at a path, each of which has no daemon any more, and
@@ -33,16 +31,16 @@ func unmountDead(q UnmountDeadQuery) (done bool, err error) {
 	defer target.close()
 	pause("unmount-dead")
 	// What could refuse is found out before: the path must not stay bare.
-	if _, err := mountDead(MountDeadQuery{Target: q.Target, FSType: q.FSType, Source: q.Source, Try: true}); err != nil {
+	if _, err := mountDead(MountDeadQuery{Target: q.Target, Before: q.Stack[0], Try: true}); err != nil {
 		return false, err
 	}
-	for _, dead := range q.Stack { // all of them, before the first is gone
-		if err := dead.checkType(target.thread, mount.FUSE); err != nil {
+	for _, m := range q.Stack { // all of them, before the first is gone
+		if err := deadOf(m).checkType(target.thread, mount.FUSE); err != nil {
 			return false, err
 		}
 	}
-	for _, dead := range q.Stack {
-		if err := target.unmountGone(q.Target, dead); err != nil {
+	for _, m := range q.Stack {
+		if err := target.unmountGone(q.Target, deadOf(m)); err != nil {
 			return false, err
 		}
 		pause("unmount-dead/one")
@@ -99,10 +97,8 @@ func (h targetHandle) below(at string, m mount.Ref) (on mount.Ref, dir string, e
 // staged.
 type MountDeadQuery struct {
 	Target string
-	// FSType and Source are those of the dead mount that was there.
-	FSType, Source string
-	// Before is that mount.
-	Before mount.Ref
+	// Before is the dead mount that was there, whose type and source the new one shows.
+	Before mount.Mount
 	// Place is false to only tell what is there.
 	Place bool
 	// Try makes the mount and checks all that could refuse it on the directory, while dead
@@ -156,12 +152,12 @@ func mountDead(q MountDeadQuery) (a MountDeadAnswer, err error) {
 	switch {
 	case q.Try:
 	case !top.Same(on):
-		return MountDeadAnswer{Changed: target.another(top, q.Before)}, nil
+		return MountDeadAnswer{Changed: target.another(top, q.Before.Ref())}, nil
 	case !q.Place:
 		return a, nil
 	}
 	p := placement{operation: "mount-dead", target: target, on: on, propagates: true}
-	if p.clone, err = mount.DeadFUSE(q.FSType, q.Source); err != nil {
+	if p.clone, err = mount.DeadFUSE(q.Before.FSType, q.Before.Source); err != nil {
 		return a, fmt.Errorf("a FUSE mount without a daemon: %w", err)
 	}
 	defer func() { closeFD(&p.clone) }()

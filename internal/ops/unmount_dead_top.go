@@ -4,41 +4,42 @@ import "github.com/csi-addons/node-healer/pkg/mount"
 
 // UnmountDeadTopQuery names a dead mount on top of a stack, and what it hides.
 type UnmountDeadTopQuery struct {
-	Target string
 	// Dead is the topmost mount.
-	Dead Dead
+	Dead mount.Mount
 	// Below is the mount right beneath it, which stays as it is.
 	Below mount.Ref
 }
 
 // unmountDeadTop takes a dead mount off the top of a stack.
 func unmountDeadTop(q UnmountDeadTopQuery) (done bool, err error) {
-	target, err := openTarget(q.Target)
+	dead := deadOf(q.Dead)
+	dead.Stale = mount.IsType(q.Dead.FSType, mount.NFS)
+	target, err := openTarget(q.Dead.Path)
 	if err != nil {
 		return false, err
 	}
 	defer target.close()
-	if err := target.checkTop(q.Dead.Mount, topmost); err != nil {
+	if err := target.checkTop(dead.Mount, topmost); err != nil {
 		return false, err
 	}
-	if err := target.checkParent(q.Dead.Mount, q.Below, "%s is beneath the dead mount now"); err != nil {
+	if err := target.checkParent(dead.Mount, q.Below, "%s is beneath the dead mount now"); err != nil {
 		return false, err
 	}
 	// A mount that no path leads to cannot be taken out of its peer group.
-	others, err := q.Dead.notCopies(target.thread, q.Below, "")
+	others, err := dead.notCopies(target.thread, q.Below, "")
 	if err != nil {
 		return false, err
 	}
 	if len(others) > 0 {
 		return false, refuse("the umount would also take what is mounted on %q in a mount namespace", others[0].Path)
 	}
-	if q.Dead.Stale {
-		if err := q.Dead.checkStale(target); err != nil {
+	if dead.Stale {
+		if err := dead.checkStale(target); err != nil {
 			return false, err
 		}
 	}
 	pause("unmount-dead-top/checked")
-	if err := target.detachTop(q.Dead.Mount, mount.Ref{}); err != nil {
+	if err := target.detachTop(dead.Mount, mount.Ref{}); err != nil {
 		return false, err
 	}
 	pause("unmount-dead-top/done")

@@ -70,7 +70,7 @@ func topAt(t *testing.T, path string) mount.Ref {
 }
 
 func (s stack) query() UnmountDeadTopQuery {
-	return UnmountDeadTopQuery{Target: s.path, Dead: Dead{Mount: s.dead, Superblock: s.number}, Below: s.live}
+	return UnmountDeadTopQuery{Dead: mount.Mount{Path: s.path, ID: s.dead.ID, OldID: s.dead.OldID, Dev: s.number}, Below: s.live}
 }
 
 // onlyLive checks that the live mount, and nothing else, is at the mount point.
@@ -125,11 +125,13 @@ func TestUnmountDeadTopIsRefused(t *testing.T) {
 			must(t, unix.Mount("top", s.path, "tmpfs", 0, ""))
 			t.Cleanup(func() { _ = unix.Unmount(s.path, unix.MNT_DETACH) })
 		},
-		"another is meant": func(_ *testing.T, s *stack, q *UnmountDeadTopQuery) { q.Dead.Mount = s.live },
+		"another is meant": func(_ *testing.T, s *stack, q *UnmountDeadTopQuery) {
+			q.Dead.ID, q.Dead.OldID = s.live.ID, s.live.OldID
+		},
 		"another below": func(_ *testing.T, s *stack, q *UnmountDeadTopQuery) {
 			q.Below = mount.Ref{ID: s.dead.ID, OldID: s.dead.OldID}
 		},
-		"no such mount point": func(_ *testing.T, s *stack, q *UnmountDeadTopQuery) { q.Target = s.dir + "/" },
+		"no such mount point": func(_ *testing.T, s *stack, q *UnmountDeadTopQuery) { q.Dead.Path = s.dir + "/" },
 		"a live one on top":   func(t *testing.T, s *stack, _ *UnmountDeadTopQuery) { must(t, unix.Unmount(s.path, unix.MNT_DETACH)) },
 	} {
 		t.Run(name, func(t *testing.T) {

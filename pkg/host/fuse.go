@@ -81,21 +81,19 @@ func (n *Node) FUSEWaiting(ctx context.Context, dev Dev) int {
 
 // AbortPlan names a FUSE connection by a mount of it, with what belongs to the volume:
 // its mount points, and the pods that use it.
-type AbortPlan struct {
-	Mount       Mount
-	Paths, Pods []string
-}
+type AbortPlan = ops.AbortFUSEQuery
 
 // MayAbortFUSE fails with ErrRefused where AbortFUSE must not run: where more than the
 // volume's mounts have the connection, as far as the mount namespaces can be read.
 func (n *Node) MayAbortFUSE(ctx context.Context, plan AbortPlan) error {
-	return n.abortFUSE(ctx, plan, true, nil)
+	plan.CheckOnly = true
+	return n.abortFUSE(ctx, plan, nil)
 }
 
 // AbortFUSE ends a connection for good: what waits fails, and what was not written yet is
 // lost. It waits for the worker that may have waited for the daemon.
 func (n *Node) AbortFUSE(ctx context.Context, plan AbortPlan, revalidate func(context.Context) error) error {
-	if err := n.abortFUSE(ctx, plan, false, revalidate); err != nil {
+	if err := n.abortFUSE(ctx, plan, revalidate); err != nil {
 		return err
 	}
 	for end := time.Now().Add(abortGrace); n.probes.outstanding(storageOf(plan.Mount)) != nil && time.Now().Before(end) && ctx.Err() == nil; {
@@ -112,19 +110,16 @@ const (
 
 // abortFUSE revalidates when its turn has come: the walks of other volumes may have
 // taken long.
-func (n *Node) abortFUSE(ctx context.Context, plan AbortPlan, checkOnly bool, revalidate func(context.Context) error) error {
+func (n *Node) abortFUSE(ctx context.Context, plan AbortPlan, revalidate func(context.Context) error) error {
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
 	defer cancel()
 	return n.probes.serialize(call, abortWalk, func() error {
-		if !checkOnly {
+		if !plan.CheckOnly {
 			if err := revalidate(call); err != nil {
 				return err
 			}
 		}
-		_, err := worker.Call(call, n.cfg.Pool, ops.AbortFUSE, ops.AbortFUSEQuery{
-			Path: plan.Mount.Path, Mount: plan.Mount.Ref(), Superblock: plan.Mount.Dev,
-			Paths: plan.Paths, Pods: plan.Pods, CheckOnly: checkOnly,
-		})
+		_, err := worker.Call(call, n.cfg.Pool, ops.AbortFUSE, plan)
 		return err
 	})
 }

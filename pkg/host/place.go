@@ -108,13 +108,9 @@ func (n *Node) UnmountDeadTop(ctx context.Context, dead, below Mount, revalidate
 	if err := revalidate(ctx); err != nil {
 		return err
 	}
-	d := deadMount(dead)
-	d.Stale = IsNFS(dead.FSType)
-	_, err := step(ctx, n, ops.UnmountDeadTop, ops.UnmountDeadTopQuery{Target: dead.Path, Dead: d, Below: below.Ref()})
+	_, err := step(ctx, n, ops.UnmountDeadTop, ops.UnmountDeadTopQuery{Dead: dead, Below: below.Ref()})
 	return err
 }
-
-func deadMount(m Mount) ops.Dead { return ops.Dead{Mount: m.Ref(), Superblock: m.Dev} }
 
 // step has a worker do one half of a step.
 func step[Q, A any](ctx context.Context, n *Node, op worker.Op[Q, A], q Q) (A, error) {

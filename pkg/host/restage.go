@@ -9,14 +9,10 @@ import (
 // UnmountDead takes all mounts off a staging path, which are FUSE mounts whose daemon is
 // gone, the topmost first, if MountDead could put one like that in their place.
 func (n *Node) UnmountDead(ctx context.Context, path string, stack []Mount, revalidate func(context.Context) error) error {
-	q := ops.UnmountDeadQuery{Target: path, FSType: stack[0].FSType, Source: stack[0].Source}
-	for _, m := range stack {
-		q.Stack = append(q.Stack, deadMount(m))
-	}
 	if err := revalidate(ctx); err != nil {
 		return err
 	}
-	_, err := step(ctx, n, ops.UnmountDead, q)
+	_, err := step(ctx, n, ops.UnmountDead, ops.UnmountDeadQuery{Target: path, Stack: stack})
 	return err
 }
 
@@ -25,7 +21,7 @@ func (n *Node) UnmountDead(ctx context.Context, path string, stack []Mount, reva
 // is false where something is mounted, changed is then true if that is another mount than
 // before; neither is where the directory is gone.
 func (n *Node) MountDead(ctx context.Context, path string, before Mount, place bool) (placed, changed bool, err error) {
-	a, err := step(ctx, n, ops.MountDead, ops.MountDeadQuery{Target: path, FSType: before.FSType, Source: before.Source, Before: before.Ref(), Place: place})
+	a, err := step(ctx, n, ops.MountDead, ops.MountDeadQuery{Target: path, Before: before, Place: place})
 	if err != nil {
 		return false, false, err
 	}
