@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // ContainersQuery asks which containers run.
@@ -53,7 +55,7 @@ type Container struct {
 // process itself waits for: cmdline, environ and maps take its mmap_lock
 // (proc_pid_cmdline(5)), cgroup, comm, stat and the links do not.
 func containers(q ContainersQuery) (ContainersAnswer, error) {
-	owners, err := newOwners()
+	host, err := mount.OwnOwner()
 	if err != nil {
 		return ContainersAnswer{}, err
 	}
@@ -62,7 +64,8 @@ func containers(q ContainersQuery) (ContainersAnswer, error) {
 		return ContainersAnswer{}, err
 	}
 	defer proc.close()
-	return owners.containers(proc, q.Budget)
+	o := owners{host: host, known: map[uint64]bool{}}
+	return o.containers(proc, q.Budget)
 }
 
 func (o *owners) containers(proc procfs, budget time.Duration) (ContainersAnswer, error) {

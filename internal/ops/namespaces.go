@@ -39,14 +39,6 @@ func tablesOf(namespaces []namespace) (all []mount.Mount) {
 	return all
 }
 
-// receiversReadable fails where the mounts that receive the events of a mount cannot be
-// read.
-func receiversReadable(m mount.Ref) error {
-	namespaces, err := ownedNamespaces(m)
-	closeAll(namespaces)
-	return err
-}
-
 // ownedNamespaces opens the mount namespaces that have the host's owner, our own
 // too: kubelet's root may be mounted twice on the host. Of their tables it returns
 // what may receive the mount events of the given mounts, and what is mounted on that.
@@ -54,7 +46,12 @@ func ownedNamespaces(of ...mount.Ref) (found []namespace, err error) {
 	asked := func(e mount.Mount) bool {
 		return slices.ContainsFunc(of, func(m mount.Ref) bool { return m.OldID == e.OldID })
 	}
-	devs, err := superblocksOf(asked)
+	devs := map[mount.Dev]bool{}
+	err = thread{}.visit(func(m mount.Mount) {
+		if asked(m) {
+			devs[m.Dev] = true
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -98,18 +95,6 @@ func readNamespaces(keep func(table []mount.Mount) []mount.Mount) (found []names
 		}
 	}
 	return found, w.back()
-}
-
-// superblocksOf returns the superblocks of the mounts of the thread's namespace that are
-// asked for.
-func superblocksOf(asked func(mount.Mount) bool) (map[mount.Dev]bool, error) {
-	devs := map[mount.Dev]bool{}
-	err := thread{}.visit(func(m mount.Mount) {
-		if asked(m) {
-			devs[m.Dev] = true
-		}
-	})
-	return devs, err
 }
 
 // namespaceWalk enters mount namespaces with the calling thread.
@@ -238,11 +223,6 @@ func related(table []mount.Mount, receives func(mount.Mount) bool) (kept []mount
 type owners struct {
 	host  mount.Owner
 	known map[uint64]bool // by inode number
-}
-
-func newOwners() (*owners, error) {
-	host, err := mount.OwnOwner()
-	return &owners{host: host, known: map[uint64]bool{}}, err
 }
 
 // of reports whether the namespace that a process, given by its directory in an open

@@ -82,15 +82,14 @@ type PlaceAnswer struct {
 	Left bool
 }
 
-// ErrNoBeneath says that the kernel cannot put a mount beneath another one.
-var ErrNoBeneath = errors.New("the kernel cannot put a mount beneath another one (move_mount with MOVE_MOUNT_BENEATH, Linux 6.5)")
+var errNoBeneath = errors.New("the kernel cannot put a mount beneath another one (move_mount with MOVE_MOUNT_BENEATH, Linux 6.5)")
 
 // CanMoveBeneath reports whether the kernel can put a mount beneath another one.
 func CanMoveBeneath() bool { return !withoutBeneath() && mount.CanMoveBeneath() }
 
 func place(q PlaceQuery) (a PlaceAnswer, err error) {
 	if q.Position == Beneath && !CanMoveBeneath() {
-		return a, ErrNoBeneath
+		return a, errNoBeneath
 	}
 	p := placement{operation: faultPointNames[q.Position], position: q.Position, dead: deadOf(q.Dead), propagates: true}
 	p.dead.Ended, p.dead.Stale = q.Ended, q.Stale
@@ -180,7 +179,9 @@ func (p *placement) check(fd int, top mount.Ref) (err error) {
 		err = p.checkDead(fd, top)
 	}
 	if err == nil && p.propagates && p.position != OnTop {
-		err = receiversReadable(p.on) // finalize has to reach them
+		var receivers []namespace
+		receivers, err = ownedNamespaces(p.on) // finalize has to reach them
+		closeAll(receivers)
 	}
 	if err == nil && p.revalidate != nil {
 		err = p.revalidate()

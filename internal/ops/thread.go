@@ -127,12 +127,6 @@ func carriesNone(id uint64) bool {
 	return err == nil && n == 0
 }
 
-// gone reports whether a mount is no longer in the mount table.
-func (t thread) gone(r mount.Ref) bool {
-	_, err := t.parentOf(r)
-	return errors.Is(err, errNotMounted)
-}
-
 // mountedIn returns the mounts that are mounted on the given one, wherever in it.
 func (t thread) mountedIn(r mount.Ref) (found []mount.Mount, err error) {
 	if r.ID != 0 && carriesNone(r.ID) {

@@ -152,7 +152,7 @@ func descend(on map[int][]mount.Mount, id, but int, visit func(mount.Mount)) {
 // checkGone checks that a umount took the mount that was meant: umount(2) knows names
 // only, and something may have been mounted on top meanwhile.
 func (h targetHandle) checkGone(m mount.Ref) error {
-	if !h.thread.gone(m) {
+	if _, err := h.thread.parentOf(m); !errors.Is(err, errNotMounted) {
 		return fmt.Errorf("another mount was put on the mount point at the same time, and taken off instead of %s: %w", m, unix.EBUSY)
 	}
 	return nil

@@ -112,7 +112,9 @@ func (e *Engine) identified(c Case, dev host.Dev) Case {
 		return c
 	}
 	device := *sb.Device
-	device.Identify(e.cfg.Node.Identity(device.Dev))
+	id := e.cfg.Node.Identity(device.Dev)
+	id.Size, id.FilesystemUUID = device.Identity.Size, device.Identity.FilesystemUUID // sysfs does not have these
+	device.Identity = id
 	sb.Device = &device
 	c.Superblocks = maps.Clone(c.Superblocks)
 	c.Superblocks[dev] = sb

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -84,7 +85,7 @@ type Excluder interface {
 }
 
 // ErrRefused marks an error that means "must not", not "went wrong".
-var ErrRefused = host.ErrRefused
+var ErrRefused = worker.ErrRefused
 
 // Permit allows one step to run.
 type Permit interface {

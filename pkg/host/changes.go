@@ -44,8 +44,3 @@ func (n *Namespace) Changes(ctx context.Context) (<-chan struct{}, error) {
 	}()
 	return changed, nil
 }
-
-// Changes is that of the host's mount namespace.
-func (n *Node) Changes(ctx context.Context) (<-chan struct{}, error) {
-	return n.cfg.Namespace.Changes(ctx)
-}

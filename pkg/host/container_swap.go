@@ -18,7 +18,14 @@ type ContainerSwap = ops.Swap
 // returns an error, or nil, for each: nil means that the container's own path answered.
 func (n *Node) ReplaceInContainers(ctx context.Context, plans []ContainerSwap) []error {
 	errs := make([]error, len(plans))
-	results, err := n.inContainers(ctx, plans)
+	const perNamespace = 50 * time.Millisecond // most take a hundredth of it
+	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout+time.Duration(len(plans))*perNamespace)
+	defer cancel()
+	// One worker, with a thread for each namespace.
+	results, err := worker.Call(call, n.cfg.Pool, ops.ReplaceInContainers, ops.ReplaceInContainersQuery{Swaps: plans, Budget: n.cfg.StepTimeout / 2})
+	if err == nil && len(results) != len(plans) {
+		err = errors.New("the worker left out a container")
+	}
 	// A thread left behind in one of the namespaces: the others have their answers.
 	left := errors.Is(err, worker.ErrLeft) && len(results) == len(plans)
 	for i := range plans {
@@ -26,7 +33,7 @@ func (n *Node) ReplaceInContainers(ctx context.Context, plans []ContainerSwap) [
 		case err != nil && (!left || results[i].TimedOut):
 			errs[i] = err
 		case results[i].Refused:
-			errs[i] = fmt.Errorf("%w: %s", ErrRefused, strings.TrimPrefix(results[i].Err, ErrRefused.Error()+": "))
+			errs[i] = fmt.Errorf("%w: %s", worker.ErrRefused, strings.TrimPrefix(results[i].Err, worker.ErrRefused.Error()+": "))
 		case results[i].Err != "":
 			errs[i] = errors.New(results[i].Err)
 		case results[i].Errno != 0:
@@ -34,16 +41,4 @@ func (n *Node) ReplaceInContainers(ctx context.Context, plans []ContainerSwap) [
 		}
 	}
 	return errs
-}
-
-// inContainers asks one worker, with a thread for each namespace.
-func (n *Node) inContainers(ctx context.Context, plans []ContainerSwap) ([]ops.InContainerResult, error) {
-	const perNamespace = 50 * time.Millisecond // most take a hundredth of it
-	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout+time.Duration(len(plans))*perNamespace)
-	defer cancel()
-	results, err := worker.Call(call, n.cfg.Pool, ops.ReplaceInContainers, ops.ReplaceInContainersQuery{Swaps: plans, Budget: n.cfg.StepTimeout / 2})
-	if err == nil && len(results) != len(plans) {
-		err = errors.New("the worker left out a container")
-	}
-	return results, err
 }

@@ -31,13 +31,6 @@ type BlockDevice struct {
 // this process may open no more files.
 func (d BlockDevice) Known() bool { return d.Name != "" && !d.Missing }
 
-// Identify sets the identity that DeviceIdentity returned for the same device number
-// and DiskSeq. Size and filesystem UUID, which sysfs does not have, stay.
-func (d *BlockDevice) Identify(id Identity) {
-	id.Size, id.FilesystemUUID = d.Identity.Size, d.Identity.FilesystemUUID
-	d.Identity = id
-}
-
 // Identity is what stays the same when a device gets another name. A clone or
 // a snapshot shares FilesystemUUID and Size with its origin.
 type Identity struct {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/internal/worker"
 )
 
 func TestDial(t *testing.T) {
@@ -27,9 +29,9 @@ func TestDial(t *testing.T) {
 	done(t, os.Symlink("a", root+"/plugins/directory"))
 	done(t, os.WriteFile(root+"/plugins/file", nil, 0o600))
 	for socket, want := range map[string]error{
-		outside:                                 ErrRefused,
-		root:                                    ErrRefused,
-		root + "x/s":                            ErrRefused,
+		outside:                                 worker.ErrRefused,
+		root:                                    worker.ErrRefused,
+		root + "x/s":                            worker.ErrRefused,
 		root + "/../" + filepath.Base(root):     syscall.EXDEV,
 		root + "/plugins/link":                  syscall.ELOOP,
 		root + "/plugins/directory/csi.sock":    syscall.ELOOP,

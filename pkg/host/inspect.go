@@ -102,7 +102,7 @@ func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
 	}
 	in := n.inspection(*q.Probe, whole, a.Probe)
 	in.Paths = n.pathInfos(query.Paths, known, a)
-	if in.Changed = !n.cfg.Namespace.IsTop(*q.Probe); in.Changed {
+	if in.Changed = !n.IsTop(*q.Probe); in.Changed {
 		return in, nil // another filesystem may have been probed
 	}
 	if whole.UUID && q.Probe.ID != 0 && in.UUID != "" {
@@ -153,7 +153,7 @@ func (n *Node) share(ctx context.Context, q InspectQuery, call *storageCall, cal
 		return Inspection{}, false, nil
 	}
 	paths, err := n.inspectPaths(ctx, q.Paths, q.Routine)
-	in.Paths, in.Changed = paths.Paths, !n.cfg.Namespace.IsTop(*q.Probe)
+	in.Paths, in.Changed = paths.Paths, !n.IsTop(*q.Probe)
 	return in, true, err
 }
 

@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -168,8 +167,5 @@ func TestAnswerString(t *testing.T) {
 	}
 	if got := (Answer{}).String(); got != "answered" {
 		t.Error(got)
-	}
-	if !errors.Is(ErrRefused, worker.ErrRefused) {
-		t.Error("two refusals")
 	}
 }

@@ -29,6 +29,8 @@ type Config struct {
 
 // Node is the host that the volumes are on.
 type Node struct {
+	// Namespace is the host's mount namespace.
+	*Namespace
 	cfg      Config
 	kubelet  Kubelet
 	bootID   string
@@ -66,7 +68,7 @@ func NewNode(cfg Config) (*Node, error) {
 		return nil, err
 	}
 	return &Node{
-		cfg: cfg, kubelet: Kubelet{Root: root}, bootID: bootID, booted: BootTime(),
+		Namespace: cfg.Namespace, cfg: cfg, kubelet: Kubelet{Root: root}, bootID: bootID, booted: BootTime(),
 		moved:  movedRoots(cfg.Namespace.RealRoots()),
 		probes: newProbes(), together: together{prompt: newCache[storage, struct{}]()}, files: newVolDataFiles(), uuids: newCache[uint64, string](), rdevs: newCache[storage, Dev](),
 		devices:     newDevices(),
@@ -82,15 +84,6 @@ func (n *Node) BootID() string { return n.bootID }
 
 // BootTime is when this boot began.
 func (n *Node) BootTime() time.Time { return n.booted }
-
-// Mounts reads the host's whole mount table.
-func (n *Node) Mounts() (Table, error) { return n.cfg.Namespace.Mounts() }
-
-// Topology returns the host's mount table to find mounts in, Refresh reads those anew.
-func (n *Node) Topology() (Table, error) { return n.cfg.Namespace.Topology() }
-
-// Refresh returns false when the topology has to be asked again.
-func (n *Node) Refresh(stack []Mount) ([]Mount, bool) { return n.cfg.Namespace.Refresh(stack) }
 
 // RealPath replaces a configured root at the front of p by its resolved path.
 func (n *Node) RealPath(p string) string {

@@ -57,7 +57,7 @@ func (n *Node) reach(ctx context.Context, a netip.AddrPort) error {
 		return fmt.Errorf("%s is an address of one network interface, which is not asked", a)
 	}
 	q := ops.ReachQuery{IP: a.Addr().AsSlice(), Port: int(a.Port())}
-	if n.cfg.Namespace.File() != nil {
+	if n.File() != nil {
 		q.Namespace = "/proc/1/ns/net"
 	}
 	_, err := worker.Call(ctx, n.cfg.Pool, ops.Reach, q)

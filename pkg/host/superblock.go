@@ -5,6 +5,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/csi-addons/node-healer/internal/ops"
 )
 
@@ -100,6 +102,9 @@ func (a Answer) String() string {
 	}
 	return fmt.Sprintf("%s: %s (%s)", a.Op, a.Errno.Error(), ErrnoName(a.Errno))
 }
+
+// ErrnoName returns the name of an errno, as in "ENOTCONN".
+func ErrnoName(e syscall.Errno) string { return unix.ErrnoName(e) }
 
 // OfDevice reports whether it was the device that failed, and not the filesystem on it.
 func (a Answer) OfDevice() bool { return a.Op == ops.OpReadDevice }

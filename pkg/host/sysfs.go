@@ -19,15 +19,6 @@ type Sysfs string
 // sectorSize is the unit of a device's size in sysfs, whatever its block size.
 const sectorSize = 512
 
-// BlockDevice reads what sysfs has of a block device.
-func (s Sysfs) BlockDevice(dev Dev) BlockDevice {
-	d, where := s.state(dev)
-	if d.Name != "" {
-		d.Identify(where.identity())
-	}
-	return d
-}
-
 // DeviceIdentity reads a device's identity without its size. It is valid as long as
 // the device number and DiskSeq do not change, unless DiskSeq is 0. One exception: a
 // SCSI target that moves a LUN to another volume changes the WWID of the same disk
@@ -77,9 +68,8 @@ func deviceAt(dir string) deviceDir {
 	return d
 }
 
-// state reads what may change at any moment, and DiskSeq. Of the identity it reads the
-// size only.
-func (s Sysfs) state(dev Dev) (BlockDevice, deviceDir) {
+// BlockDevice reads what sysfs has of a block device.
+func (s Sysfs) BlockDevice(dev Dev) BlockDevice {
 	sectors := ""
 	where, err := s.find(dev)
 	if err == nil {
@@ -88,13 +78,14 @@ func (s Sysfs) state(dev Dev) (BlockDevice, deviceDir) {
 	if err != nil {
 		// Only ENOENT and ENODEV prove that it is missing.
 		gone := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV)
-		return BlockDevice{Dev: dev, Missing: gone && exists(string(s)+"/dev/block")}, where
+		return BlockDevice{Dev: dev, Missing: gone && exists(string(s)+"/dev/block")}
 	}
 	d := BlockDevice{
 		Dev:             dev,
 		Name:            nameOf(where.self),
 		ReadOnly:        text(where.self+"/ro") == "1",
 		BackingFileGone: backingFileGone(where.disk),
+		Identity:        where.identity(),
 	}
 	if n, err := strconv.ParseInt(sectors, 10, 64); err == nil {
 		d.Identity.Size = n * sectorSize
@@ -106,7 +97,7 @@ func (s Sysfs) state(dev Dev) (BlockDevice, deviceDir) {
 	} else {
 		d.DeadPaths = deadPaths(pathsOf(where.disk))
 	}
-	return d, where
+	return d
 }
 
 func (d deviceDir) identity() Identity {

@@ -141,10 +141,10 @@ func TestLoopDevice(t *testing.T) {
 	}
 
 	command(t, "blockdev", "--setro", node)
-	readOnly := stateOf(sysfs, dev).ReadOnly
+	readOnly := sysfs.BlockDevice(dev).ReadOnly
 	command(t, "blockdev", "--setrw", node) // it would outlive the file
-	if !readOnly || stateOf(sysfs, dev).ReadOnly {
-		t.Errorf("read-only: %t with protection, %t without", readOnly, stateOf(sysfs, dev).ReadOnly)
+	if !readOnly || sysfs.BlockDevice(dev).ReadOnly {
+		t.Errorf("read-only: %t with protection, %t without", readOnly, sysfs.BlockDevice(dev).ReadOnly)
 	}
 
 	end := mounted(t, node)
@@ -153,12 +153,12 @@ func TestLoopDevice(t *testing.T) {
 	}
 	command(t, "losetup", "--detach", node)
 	want.BackingFileGone = true
-	if got := stateOf(sysfs, dev); !reflect.DeepEqual(got, want) {
+	if got := sysfs.BlockDevice(dev); !reflect.DeepEqual(got, want) {
 		t.Errorf("deleted and detached while mounted: got  %+v\nwant %+v", got, want)
 	}
 	end()
 	eventually(t, "the device lets go of the file", func() bool {
-		d := stateOf(sysfs, dev)
+		d := sysfs.BlockDevice(dev)
 		return d.DiskSeq != want.DiskSeq && !d.BackingFileGone
 	})
 }
@@ -230,12 +230,6 @@ func BenchmarkDevice(b *testing.B) {
 	sysfs := realKernel(b)
 	node, _ := loop(b, 64)
 	dev := devOf(b, node)
-	b.Run("state", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			stateOf(sysfs, dev)
-		}
-	})
 	b.Run("identity", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {

@@ -145,7 +145,7 @@ func TestMappingsThatAreDead(t *testing.T) {
 		"multipath, all paths gone":     {tree: "multipath", dev: part, changes: map[string]string{"devices/platform": ""}, orphaned: true},
 		"multipath, no path in a table": {tree: "multipath", dev: part, changes: map[string]string{dm0 + "/slaves": "/"}, orphaned: true},
 	} {
-		got := stateOf(recorded(t, tc.tree, tc.changes), tc.dev)
+		got := recorded(t, tc.tree, tc.changes).BlockDevice(tc.dev)
 		if got.Mapping == nil || got.Mapping.Suspended != tc.suspended || got.Mapping.Orphaned != tc.orphaned {
 			t.Errorf("%s: %+v", name, got.Mapping)
 		}
@@ -192,32 +192,21 @@ func TestDeadPaths(t *testing.T) {
 		"native NVMe multipath":  {"nvme-multipath", native, nil, ""},
 		"logical volume on SCSI": {"lvm", Dev{Major: 253, Minor: 1}, map[string]string{lun(2, 1) + "/state": "offline"}, "sdb offline"},
 	} {
-		if got := strings.Join(stateOf(recorded(t, tc.tree, tc.changes), tc.dev).DeadPaths, ", "); got != tc.want {
+		if got := strings.Join(recorded(t, tc.tree, tc.changes).BlockDevice(tc.dev).DeadPaths, ", "); got != tc.want {
 			t.Errorf("%s: got  %q\nwant %q", name, got, tc.want)
 		}
 	}
 }
 
-func stateOf(s Sysfs, dev Dev) BlockDevice {
-	d, _ := s.state(dev)
-	return d
-}
-
-// Both halves together are the whole, and the fresh one overrules what is kept.
-func TestStateAndIdentity(t *testing.T) {
+// The identity alone is that of the whole, but for the size.
+func TestDeviceIdentity(t *testing.T) {
 	sysfs, dev := recorded(t, "nvme", nil), Dev{Major: 259, Minor: 1}
-	state, id := stateOf(sysfs, dev), sysfs.DeviceIdentity(dev)
-	if state.Identity != (Identity{Size: 1 << 20}) || id.Size != 0 || id.Serial == "" {
-		t.Errorf("state %+v, identity %+v", state.Identity, id)
+	whole, id := sysfs.BlockDevice(dev).Identity, sysfs.DeviceIdentity(dev)
+	if whole.Size != 1<<20 || id.Size != 0 || id.Serial == "" {
+		t.Errorf("whole %+v, identity %+v", whole, id)
 	}
-	state.Identify(id)
-	if whole := sysfs.BlockDevice(dev); !reflect.DeepEqual(state, whole) {
-		t.Errorf("got  %+v\nwant %+v", state, whole)
-	}
-	state.Identity.FilesystemUUID = "asked"
-	state.Identify(Identity{WWID: "kept", Size: 1})
-	if state.Identity != (Identity{WWID: "kept", Size: 1 << 20, FilesystemUUID: "asked"}) {
-		t.Errorf("%+v", state.Identity)
+	if whole.Size = 0; whole != id {
+		t.Errorf("got %+v, want %+v", id, whole)
 	}
 	for _, unknown := range []Dev{{}, {Major: 259, Minor: 9}} {
 		if id := sysfs.DeviceIdentity(unknown); id != (Identity{}) {

@@ -53,10 +53,6 @@ func (n *Node) ask(ctx context.Context, s storage, routine bool, q ops.InspectQu
 	if a, answered := n.askTogether(ctx, s, routine, q); answered {
 		return a, nil
 	}
-	return n.askAlone(ctx, s, routine, q)
-}
-
-func (n *Node) askAlone(ctx context.Context, s storage, routine bool, q ops.InspectQuery) (ops.InspectAnswer, error) {
 	a, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.Inspect, q)
 	n.together.judge(s, routine, err == nil && a.Elapsed <= promptAnswer)
 	return a, err

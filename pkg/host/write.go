@@ -53,7 +53,7 @@ func (n *Node) TryWrite(ctx context.Context, m Mount, onlySync bool) (Write, err
 		return w, nil
 	case err != nil:
 		return Write{}, err
-	case !n.cfg.Namespace.IsTop(m):
+	case !n.IsTop(m):
 		return Write{Unable: true}, nil // it may have been another filesystem
 	}
 	return w, nil
