@@ -83,7 +83,7 @@ func (o *owners) containers(proc procfs, budget time.Duration) (ContainersAnswer
 	each(s, pids, s.memberOf, func(_ int, m member, ok bool) {
 		// Nothing that is read of it can hang: this worker was not scheduled.
 		s.cut = s.cut || !ok
-		if ok && (m.namespace != 0 || m.unplaced && m.PodUID != "") {
+		if ok && (m.Namespace != 0 || m.Unplaced && m.PodUID != "") {
 			byDir[m.Dir] = append(byDir[m.Dir], m)
 		}
 	})
@@ -99,14 +99,10 @@ func (o *owners) containers(proc procfs, budget time.Duration) (ContainersAnswer
 
 // member is one process of a cgroup directory.
 type member struct {
-	Workload
-	pid int
-	// started is in clock ticks since the boot.
-	started uint64
-	// namespace is an inode number; 0 for a process that has ended, or is unplaced.
-	namespace uint64
-	unplaced  bool
-	program   string
+	// Container is what it would be alone. Namespace is 0 for a process that has ended, or
+	// is unplaced.
+	Container
+	program string
 }
 
 func (s *scan) memberOf(pid int) (m member) {
@@ -118,8 +114,8 @@ func (s *scan) memberOf(pid int) (m member) {
 	if errors.Is(err, errUnplaced) {
 		_ = read(strconv.Itoa(pid)) // its cgroup and its start are there nevertheless
 	}
-	if m.unplaced = err != nil && !gone(err); err != nil {
-		m.namespace = 0
+	if m.Unplaced = err != nil && !gone(err); err != nil {
+		m.Namespace = 0
 	}
 	return m
 }
@@ -139,8 +135,8 @@ func (s *scan) memberIn(pid int, dir string) (m member, err error) {
 	if !ok {
 		return m, fmt.Errorf("%q is no stat of a process", stat)
 	}
-	m = member{Workload: WorkloadIn(string(cgroup)), pid: pid, started: started, program: name}
-	if m.namespace, err = s.proc.namespaceOf(dir); err != nil {
+	m = member{Container: Container{Workload: WorkloadIn(string(cgroup)), PID: pid, Started: sinceBoot(started)}, program: name}
+	if m.Namespace, err = s.proc.namespaceOf(dir); err != nil {
 		return m, err
 	}
 	// gVisor calls itself exe; the file that it runs has its name.
@@ -189,17 +185,17 @@ func (m member) sandbox() string {
 // number of the host's mount namespace.
 func (o *owners) container(proc procfs, members []member, home uint64) (c Container, found bool) {
 	slices.SortFunc(members, func(a, b member) int {
-		return cmp.Or(cmp.Compare(a.started, b.started), cmp.Compare(a.pid, b.pid))
+		return cmp.Or(cmp.Compare(a.Started, b.Started), cmp.Compare(a.PID, b.PID))
 	})
-	c = Container{Workload: members[0].Workload, Started: sinceBoot(members[0].started)}
+	c = Container{Workload: members[0].Workload, Started: members[0].Started}
 	c.Pause = len(members) == 1 && members[0].program == "pause"
-	c.Unplaced = slices.ContainsFunc(members, func(m member) bool { return m.unplaced })
+	c.Unplaced = slices.ContainsFunc(members, func(m member) bool { return m.Unplaced })
 	for i, m := range members {
 		// Any process of a container may have any name, but for its first one, and for
 		// what stays in the host's mount namespace: Kata's shim is older than the
 		// hypervisor beside it. Where there is no container id, only the runtime itself
 		// puts processes.
-		if m.PodUID != "" && (i == 0 || m.ContainerID == "" || m.namespace == home) {
+		if m.PodUID != "" && (i == 0 || m.ContainerID == "" || m.Namespace == home) {
 			c.Sandbox = cmp.Or(c.Sandbox, m.sandbox())
 		}
 	}
@@ -207,12 +203,12 @@ func (o *owners) container(proc procfs, members []member, home uint64) (c Contai
 		return c, true
 	}
 	for _, m := range members {
-		if m.unplaced {
+		if m.Unplaced {
 			continue
 		}
 		owned := false
-		err := proc.inThread(m.pid, func(dir string) (err error) {
-			owned, err = o.of(proc, dir, m.namespace)
+		err := proc.inThread(m.PID, func(dir string) (err error) {
+			owned, err = o.of(proc, dir, m.Namespace)
 			return err
 		})
 		switch {
@@ -220,11 +216,11 @@ func (o *owners) container(proc procfs, members []member, home uint64) (c Contai
 			c.Unplaced = c.Unplaced || !gone(err) && m.PodUID != ""
 		case !owned:
 			c.Foreign = true
-		case (c.Foreign || c.Unplaced) && m.namespace == home: // the runtime, on its way into the container
-		case m.namespace == home:
+		case (c.Foreign || c.Unplaced) && m.Namespace == home: // the runtime, on its way into the container
+		case m.Namespace == home:
 			return c, false
 		default:
-			c.Foreign, c.PID, c.Namespace = false, m.pid, m.namespace
+			c.Foreign, c.PID, c.Namespace = false, m.PID, m.Namespace
 			return c, true
 		}
 	}

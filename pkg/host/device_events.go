@@ -125,10 +125,10 @@ func (n *Node) devicesBeneath(dev Dev) (all []Dev) {
 // devicesOf returns the devices that these mounts lie on, each with what lies on it. The
 // numbers of block volumes and of btrfs are those that their last probes found: no mount
 // table shows them.
-func (n *Node) devicesOf(mounts []VolumeMount) map[Dev][]SuperblockEvent {
+func (n *Node) devicesOf(mounts []Mount) map[Dev][]SuperblockEvent {
 	above, seen := map[Dev][]SuperblockEvent{}, map[storage]bool{}
 	for _, m := range mounts {
-		s := storageOf(Mount{Dev: m.Dev, FSType: m.FSType, Root: m.Root})
+		s := storageOf(m)
 		if seen[s] {
 			continue
 		}

@@ -49,7 +49,7 @@ func TestDeviceEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Follow(ctx, []VolumeMount{{Dev: dev, FSType: "xfs"}}); err != nil {
+	if err := e.Follow(ctx, []Mount{{Dev: dev, FSType: "xfs"}}); err != nil {
 		t.Fatal(err)
 	}
 	command(t, "truncate", "--size=8M", image)

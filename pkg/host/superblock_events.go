@@ -160,7 +160,7 @@ func rewind(fd int) {
 // processes in a worker if any is FUSE's, and touches no volume. What cannot be followed,
 // as FUSE below about Linux 6.16, is left out. When the walk fails, all else is followed
 // nevertheless.
-func (e *SuperblockEvents) Follow(ctx context.Context, mounts []VolumeMount) error {
+func (e *SuperblockEvents) Follow(ctx context.Context, mounts []Mount) error {
 	wanted, err := e.sources(ctx, mounts)
 	above := e.node.devicesOf(mounts) // several files of sysfs for each: no event waits for that
 	e.mu.Lock()
@@ -183,7 +183,7 @@ func (e *SuperblockEvents) Follow(ctx context.Context, mounts []VolumeMount) err
 }
 
 // sources returns what tells of these mounts.
-func (e *SuperblockEvents) sources(ctx context.Context, mounts []VolumeMount) (wanted []source, err error) {
+func (e *SuperblockEvents) sources(ctx context.Context, mounts []Mount) (wanted []source, err error) {
 	byConnection, counters := map[uint64]Dev{}, 0
 	seen := map[Dev]bool{}
 	for _, m := range mounts {

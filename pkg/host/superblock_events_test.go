@@ -112,7 +112,7 @@ func TestFollowWithoutAWalk(t *testing.T) {
 	noWalk, cancel := context.WithCancel(t.Context())
 	cancel()
 	disk := rdevOf(t, node)
-	err = e.Follow(noWalk, []VolumeMount{{Dev: served, FSType: "fuse.x"}, {Dev: disk, FSType: "xfs"}})
+	err = e.Follow(noWalk, []Mount{{Dev: served, FSType: "fuse.x"}, {Dev: disk, FSType: "xfs"}})
 	if err == nil || !strings.Contains(err.Error(), "follow daemons") {
 		t.Errorf("got %v", err)
 	}
@@ -148,7 +148,7 @@ func TestFollowAfterAWalkThatMissesProcesses(t *testing.T) {
 		{ops.FUSEDaemonsAnswer{Daemons: []ops.FUSEDaemon{{Connection: served.FUSEConnection(), PID: pid}}}, 1},
 	} {
 		n.daemons.last = tc.walk
-		done(t, e.Follow(t.Context(), []VolumeMount{{Dev: served, FSType: "fuse.x"}}))
+		done(t, e.Follow(t.Context(), []Mount{{Dev: served, FSType: "fuse.x"}}))
 		e.mu.Lock()
 		if len(e.followed) != tc.want {
 			t.Errorf("%+v: followed: %v", tc.walk, e.followed)
@@ -171,7 +171,7 @@ func TestFollowAnExt4ThatIsMountedAgain(t *testing.T) {
 	for range 2 {
 		done(t, unix.Mount(disk, root, "ext4", 0, "errors=continue"))
 		t.Cleanup(func() { _ = unix.Unmount(root, 0) })
-		done(t, e.Follow(t.Context(), []VolumeMount{{Dev: dev, FSType: "ext4"}}))
+		done(t, e.Follow(t.Context(), []Mount{{Dev: dev, FSType: "ext4"}}))
 		done(t, os.WriteFile(filepath.Join(string(sysfs), "fs/ext4", filepath.Base(disk), "trigger_fs_error"), []byte("test"), 0))
 		told(t, e, SuperblockEvent{Dev: dev})
 		done(t, unix.Unmount(root, 0))

@@ -19,17 +19,6 @@ type VolumePath struct {
 	Staging bool
 }
 
-// VolumeMount is a mount at one of kubelet's paths for volumes.
-type VolumeMount struct {
-	Path string
-	// ID is the mount's unique id, or where the kernel has none its reusable one.
-	ID     uint64
-	Dev    Dev
-	FSType string
-	// Root is the directory or device node of the superblock that it shows.
-	Root string
-}
-
 // Volumes returns all paths of this node's volumes: what is mounted at kubelet's paths,
 // and what pods have there and is not mounted. What is staged is only found while it is
 // mounted: kubelet keeps the directories of volumes that are on their way out. No volume
@@ -112,7 +101,7 @@ func (e *UnlistedError) Hides(path string) bool {
 
 // VolumeMounts returns what is mounted at kubelet's paths for volumes, by the kernel's
 // mount table alone.
-func (n *Node) VolumeMounts() ([]VolumeMount, error) {
+func (n *Node) VolumeMounts() ([]Mount, error) {
 	table, err := n.Topology()
 	if err != nil {
 		return nil, err
@@ -120,15 +109,11 @@ func (n *Node) VolumeMounts() ([]VolumeMount, error) {
 	return n.volumeMounts(table), nil
 }
 
-func (n *Node) volumeMounts(table Table) (found []VolumeMount) {
+func (n *Node) volumeMounts(table Table) (found []Mount) {
 	for _, m := range table.Mounts() {
 		switch n.kubelet.Layout(m.Path).Kind {
 		case LayoutPod, LayoutBlock, LayoutStaging, LayoutBlockStaging:
-			id := m.ID
-			if id == 0 {
-				id = uint64(m.OldID)
-			}
-			found = append(found, VolumeMount{m.Path, id, m.Dev, m.FSType, m.Root})
+			found = append(found, m)
 		}
 	}
 	return found

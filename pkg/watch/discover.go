@@ -54,7 +54,7 @@ func (l *Loop) discover(ctx context.Context) {
 }
 
 // follow has the events of the superblocks of these mounts told.
-func (l *Loop) follow(ctx context.Context, mounts []host.VolumeMount) {
+func (l *Loop) follow(ctx context.Context, mounts []host.Mount) {
 	if l.events == nil {
 		return
 	}

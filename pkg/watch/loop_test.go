@@ -20,7 +20,7 @@ const driver = "d.example.com"
 type fakeNode struct {
 	mu      sync.Mutex
 	paths   []host.VolumePath
-	mounts  []host.VolumeMount
+	mounts  []host.Mount
 	changes chan struct{}
 	// happens has superblocks to which something happened; followed counts the mounts
 	// whose superblocks are followed.
@@ -83,7 +83,7 @@ func (n *fakeNode) Volumes(context.Context) ([]host.VolumePath, error) {
 	return slices.Clone(n.paths), n.broken
 }
 
-func (n *fakeNode) VolumeMounts() ([]host.VolumeMount, error) {
+func (n *fakeNode) VolumeMounts() ([]host.Mount, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.looks++
@@ -117,7 +117,7 @@ type fakeEvents struct {
 
 func (e fakeEvents) Events() <-chan host.SuperblockEvent { return e.told }
 
-func (e fakeEvents) Follow(_ context.Context, mounts []host.VolumeMount) error {
+func (e fakeEvents) Follow(_ context.Context, mounts []host.Mount) error {
 	e.n.do(func() { e.n.followed = len(mounts) })
 	return nil
 }
@@ -160,7 +160,7 @@ func (n *fakeNode) Check(_ context.Context, v healer.Volume) (healer.Report, err
 		return healer.Report{}, n.noAnswer
 	}
 	r := healer.Report{Volume: v, Checked: true}
-	if !slices.ContainsFunc(n.mounts, func(m host.VolumeMount) bool { return m.Path == v.Path }) {
+	if !slices.ContainsFunc(n.mounts, func(m host.Mount) bool { return m.Path == v.Path }) {
 		if n.unwanted[v.Path] {
 			return healer.Report{}, healer.NotFound("not wanted")
 		}
@@ -196,13 +196,13 @@ func (n *fakeNode) add(id, path string) {
 	defer n.mu.Unlock()
 	n.paths = append(n.paths, host.VolumePath{VolData: host.VolData{DriverName: driver, VolumeHandle: id}, Path: path})
 	n.lastMount++
-	n.mounts = append(n.mounts, host.VolumeMount{Path: path, ID: n.lastMount, Dev: host.Dev{Minor: uint32(n.lastMount)}})
+	n.mounts = append(n.mounts, host.Mount{Path: path, ID: n.lastMount, Dev: host.Dev{Minor: uint32(n.lastMount)}})
 }
 
 func (n *fakeNode) unmount(path string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.mounts = slices.DeleteFunc(n.mounts, func(m host.VolumeMount) bool { return m.Path == path })
+	n.mounts = slices.DeleteFunc(n.mounts, func(m host.Mount) bool { return m.Path == path })
 }
 
 func (n *fakeNode) changed() {

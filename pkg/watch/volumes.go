@@ -118,7 +118,7 @@ func (vs *volumes) are(paths []host.VolumePath, now time.Time, spread, interval 
 // mountsAre takes over what is mounted. It returns the volumes at whose paths that is
 // not what it was, and whether something is mounted at a path of no known volume, or of a
 // superblock that was not there before.
-func (vs *volumes) mountsAre(list []host.VolumeMount) (changed []*volume, unknown bool) {
+func (vs *volumes) mountsAre(list []host.Mount) (changed []*volume, unknown bool) {
 	before := vs.mounts
 	there := map[mountID]bool{}
 	for _, ids := range before {
@@ -129,7 +129,7 @@ func (vs *volumes) mountsAre(list []host.VolumeMount) (changed []*volume, unknow
 	vs.mounts = make(map[string][]mountID, len(before))
 	stayed := map[host.Dev]bool{}
 	for _, m := range list {
-		id := mountID{m.ID, m.Dev}
+		id := mountID{cmp.Or(m.ID, uint64(m.OldID)), m.Dev}
 		vs.mounts[m.Path] = append(vs.mounts[m.Path], id)
 		stayed[m.Dev] = stayed[m.Dev] || there[id]
 	}
