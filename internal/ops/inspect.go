@@ -38,18 +38,25 @@ type PathQuery struct {
 	ParentOnly bool
 }
 
-// PathAnswer is what is at a path.
-type PathAnswer struct {
-	// ParentErrno is the error of the walk to the last component.
+// PathFacts are what a walk to a path met.
+type PathFacts struct {
+	// ParentErrno is the error of the walk to the last component: ELOOP for a symbolic
+	// link on the way.
 	ParentErrno syscall.Errno
-	// Errno is the error of the statx of the last component itself.
+	// Errno is the error of statx(2) of the last component itself, which the volume may
+	// have answered.
 	Errno syscall.Errno
-	// Mode is st_mode.
-	Mode uint32
-	// Rdev is the device of a device node.
+	// Rdev is the device of a block device node.
 	Rdev mount.Dev
 	// Link is the text of a symbolic link.
 	Link string
+}
+
+// PathAnswer is what is at a path.
+type PathAnswer struct {
+	PathFacts
+	// Mode is st_mode.
+	Mode uint32
 	// VolData is nil when there is none, and when it is as Known.
 	VolData []byte
 	Stamp   FileStamp
@@ -158,8 +165,10 @@ func (a *PathAnswer) inspectName(dir int, name string) {
 		return
 	}
 	a.Mode = uint32(st.Mode)
-	a.Rdev = mount.Dev{Major: st.Rdev_major, Minor: st.Rdev_minor}
-	if a.Mode&unix.S_IFMT == unix.S_IFLNK {
+	switch a.Mode & unix.S_IFMT {
+	case unix.S_IFBLK:
+		a.Rdev = mount.Dev{Major: st.Rdev_major, Minor: st.Rdev_minor}
+	case unix.S_IFLNK:
 		buf := make([]byte, unix.PathMax)
 		n, err := unix.Readlinkat(dir, name, buf)
 		if err != nil {

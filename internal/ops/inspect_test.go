@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // realDir is a new directory named without symbolic links.
@@ -38,34 +40,34 @@ func TestInspectPath(t *testing.T) {
 	long := strings.Repeat("x", 256)
 	for name, tc := range map[string]struct {
 		q    PathQuery
-		want PathAnswer
+		want PathFacts
 		typ  uint32
 	}{
 		"a directory":       {q: PathQuery{Path: dir + "/a b/c"}, typ: unix.S_IFDIR},
 		"a file":            {q: PathQuery{Path: dir + "/file"}, typ: unix.S_IFREG},
 		"a fifo, not read":  {q: PathQuery{Path: dir + "/fifo"}, typ: unix.S_IFIFO},
-		"a link":            {q: PathQuery{Path: dir + "/link"}, want: PathAnswer{Link: "a b"}, typ: unix.S_IFLNK},
-		"a dangling link":   {q: PathQuery{Path: dir + "/dangling"}, want: PathAnswer{Link: "/nonexistent"}, typ: unix.S_IFLNK},
-		"nothing":           {q: PathQuery{Path: dir + "/none"}, want: PathAnswer{Errno: unix.ENOENT}},
-		"nothing above":     {q: PathQuery{Path: dir + "/none/x"}, want: PathAnswer{ParentErrno: unix.ENOENT}},
-		"a file above":      {q: PathQuery{Path: dir + "/file/x"}, want: PathAnswer{ParentErrno: unix.ENOTDIR}},
-		"a link above":      {q: PathQuery{Path: dir + "/link/c"}, want: PathAnswer{ParentErrno: unix.ELOOP}},
-		"a link far above":  {q: PathQuery{Path: dir + "/link/c/d/e"}, want: PathAnswer{ParentErrno: unix.ELOOP}},
-		"a magic link":      {q: PathQuery{Path: "/proc/self/cwd/x"}, want: PathAnswer{ParentErrno: unix.ELOOP}},
-		"too long":          {q: PathQuery{Path: dir + "/" + long}, want: PathAnswer{Errno: unix.ENAMETOOLONG}},
-		"too long above":    {q: PathQuery{Path: dir + "/" + long + "/x"}, want: PathAnswer{ParentErrno: unix.ENAMETOOLONG}},
+		"a link":            {q: PathQuery{Path: dir + "/link"}, want: PathFacts{Link: "a b"}, typ: unix.S_IFLNK},
+		"a dangling link":   {q: PathQuery{Path: dir + "/dangling"}, want: PathFacts{Link: "/nonexistent"}, typ: unix.S_IFLNK},
+		"nothing":           {q: PathQuery{Path: dir + "/none"}, want: PathFacts{Errno: unix.ENOENT}},
+		"nothing above":     {q: PathQuery{Path: dir + "/none/x"}, want: PathFacts{ParentErrno: unix.ENOENT}},
+		"a file above":      {q: PathQuery{Path: dir + "/file/x"}, want: PathFacts{ParentErrno: unix.ENOTDIR}},
+		"a link above":      {q: PathQuery{Path: dir + "/link/c"}, want: PathFacts{ParentErrno: unix.ELOOP}},
+		"a link far above":  {q: PathQuery{Path: dir + "/link/c/d/e"}, want: PathFacts{ParentErrno: unix.ELOOP}},
+		"a magic link":      {q: PathQuery{Path: "/proc/self/cwd/x"}, want: PathFacts{ParentErrno: unix.ELOOP}},
+		"too long":          {q: PathQuery{Path: dir + "/" + long}, want: PathFacts{Errno: unix.ENAMETOOLONG}},
+		"too long above":    {q: PathQuery{Path: dir + "/" + long + "/x"}, want: PathFacts{ParentErrno: unix.ENAMETOOLONG}},
 		"above":             {q: PathQuery{Path: dir + "/file", ParentOnly: true}},
 		"above nothing":     {q: PathQuery{Path: dir + "/none", ParentOnly: true}},
-		"above, no way":     {q: PathQuery{Path: dir + "/none/x", ParentOnly: true}, want: PathAnswer{ParentErrno: unix.ENOENT}},
-		"relative":          {q: PathQuery{Path: "file"}, want: PathAnswer{ParentErrno: unix.EINVAL}},
+		"above, no way":     {q: PathQuery{Path: dir + "/none/x", ParentOnly: true}, want: PathFacts{ParentErrno: unix.ENOENT}},
+		"relative":          {q: PathQuery{Path: "file"}, want: PathFacts{ParentErrno: unix.EINVAL}},
 		"a mount point":     {q: PathQuery{Path: dir + "/none", Mounted: true}},
-		"no last component": {q: PathQuery{Path: dir + "/"}, want: PathAnswer{ParentErrno: unix.EINVAL}},
+		"no last component": {q: PathQuery{Path: dir + "/"}, want: PathFacts{ParentErrno: unix.EINVAL}},
 	} {
 		got := inspectPath(tc.q)
 		if typ := got.Mode & unix.S_IFMT; typ != tc.typ {
 			t.Errorf("%s: type %o", name, typ)
 		}
-		if got.ParentErrno != tc.want.ParentErrno || got.Errno != tc.want.Errno || got.Link != tc.want.Link || got.VolData != nil {
+		if got.PathFacts != tc.want || got.VolData != nil {
 			t.Errorf("%s: %+v, want %+v", name, got, tc.want)
 		}
 	}
@@ -95,10 +97,15 @@ func TestInspectBeneathAMount(t *testing.T) {
 }
 
 func TestDeviceNumbers(t *testing.T) {
-	var st unix.Stat_t
-	must(t, unix.Stat("/dev/null", &st))
-	if a := inspectPath(PathQuery{Path: "/dev/null"}); a.Rdev.Major != unix.Major(st.Rdev) || a.Rdev.Minor != unix.Minor(st.Rdev) || a.Mode&unix.S_IFMT != unix.S_IFCHR {
-		t.Errorf("%+v", a)
+	needsRoot(t)
+	node := filepath.Join(realDir(t), "node")
+	want := mount.Dev{Major: 7, Minor: 5}
+	must(t, unix.Mknod(node, unix.S_IFBLK|0o600, int(unix.Mkdev(want.Major, want.Minor))))
+	if a := inspectPath(PathQuery{Path: node}); a.Rdev != want || a.Mode&unix.S_IFMT != unix.S_IFBLK {
+		t.Errorf("a block device: %+v", a)
+	}
+	if a := inspectPath(PathQuery{Path: "/dev/null"}); !a.Rdev.Zero() || a.Mode&unix.S_IFMT != unix.S_IFCHR {
+		t.Errorf("a character device: %+v", a)
 	}
 }
 

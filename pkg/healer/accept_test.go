@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -66,9 +67,9 @@ func TestWhatIsAtTheStagingPath(t *testing.T) {
 		look host.PathInfo
 		want Kind
 	}{
-		"gone":           {host.PathInfo{ParentErrno: syscall.ENOENT}, fine},
-		"a link above":   {host.PathInfo{ParentErrno: syscall.ELOOP}, KindInvalid},
-		"a link":         {host.PathInfo{Kind: host.KindSymlink, Link: "/k"}, KindInvalid},
+		"gone":           {host.PathInfo{PathFacts: ops.PathFacts{ParentErrno: syscall.ENOENT}}, fine},
+		"a link above":   {host.PathInfo{PathFacts: ops.PathFacts{ParentErrno: syscall.ELOOP}}, KindInvalid},
+		"a link":         {host.PathInfo{Kind: host.KindSymlink, PathFacts: ops.PathFacts{Link: "/k"}}, KindInvalid},
 		"another handle": {directory("other"), fine}, // a condition
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -126,8 +127,8 @@ func TestCapabilityMustFit(t *testing.T) {
 	}{
 		"mount":                {directory(volID), "ext4", Capability{Access: AccessMount}, fine},
 		"block on a directory": {directory(volID), "ext4", Capability{Access: AccessBlock}, KindInvalid},
-		"mount on a device":    {host.PathInfo{Kind: host.KindBlock, Rdev: disk}, "devtmpfs", Capability{Access: AccessMount}, KindInvalid},
-		"block on a device":    {host.PathInfo{Kind: host.KindBlock, Rdev: disk}, "devtmpfs", Capability{Access: AccessBlock}, fine},
+		"mount on a device":    {host.PathInfo{Kind: host.KindBlock, PathFacts: ops.PathFacts{Rdev: disk}}, "devtmpfs", Capability{Access: AccessMount}, KindInvalid},
+		"block on a device":    {host.PathInfo{Kind: host.KindBlock, PathFacts: ops.PathFacts{Rdev: disk}}, "devtmpfs", Capability{Access: AccessBlock}, fine},
 		"block on a file":      {host.PathInfo{Kind: host.KindFile}, "ext4", Capability{Access: AccessBlock}, fine}, // a condition
 		"that filesystem":      {directory(volID), "xfs", Capability{Access: AccessMount, FSType: "xfs"}, fine},
 		"another filesystem":   {directory(volID), "xfs", Capability{Access: AccessMount, FSType: "ext4"}, KindInvalid},

@@ -25,7 +25,7 @@ func newBlockBench(t *testing.T) *fixture {
 	l.Kind, l.Rdev = host.KindBlock, disk
 	b.files[blockMountPoint] = l
 	b.answers[devtmpfs] = host.Inspection{Kind: host.KindBlock, ProbeFacts: ops.ProbeFacts{Rdev: disk}, Answer: host.Answer{Asked: true}}
-	b.files[podLink] = host.PathInfo{Kind: host.KindSymlink, Link: blockMountPoint, VolData: l.VolData}
+	b.files[podLink] = host.PathInfo{Kind: host.KindSymlink, PathFacts: ops.PathFacts{Link: blockMountPoint}, VolData: l.VolData}
 	return b
 }
 
@@ -78,14 +78,14 @@ func TestOnlyKubeletsLinkIsFollowed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBlockBench(t)
-			b.files[tc.path] = host.PathInfo{Kind: host.KindSymlink, Link: tc.link}
+			b.files[tc.path] = host.PathInfo{Kind: host.KindSymlink, PathFacts: ops.PathFacts{Link: tc.link}}
 			mustBe(t, b, Volume{ID: volID, Path: tc.path}, KindInvalid, "volume_path")
 		})
 	}
 	t.Run("to a link", func(t *testing.T) {
 		b := newBlockBench(t)
 		b.unmount(blockMountPoint)
-		b.files[blockMountPoint] = host.PathInfo{Kind: host.KindSymlink, Link: "/dev/sdb"}
+		b.files[blockMountPoint] = host.PathInfo{Kind: host.KindSymlink, PathFacts: ops.PathFacts{Link: "/dev/sdb"}}
 		mustBe(t, b, Volume{ID: volID, Path: podLink}, KindInvalid, "volume_path")
 	})
 	t.Run("to nothing", func(t *testing.T) {

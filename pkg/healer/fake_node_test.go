@@ -162,7 +162,7 @@ func (w *fakeNode) Inspect(_ context.Context, q host.InspectQuery) (host.Inspect
 	for _, p := range q.Paths {
 		l, known := w.files[p.Path]
 		if !known {
-			l = host.PathInfo{Errno: syscall.ENOENT}
+			l = host.PathInfo{PathFacts: ops.PathFacts{Errno: syscall.ENOENT}}
 		}
 		l.Inspected = true
 		if p.Mounted {

@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -119,7 +120,7 @@ func TestRecordedMountPointThatIsEmpty(t *testing.T) {
 		}, dormant: true},
 		"its pod has another":     {spoil: func(b *fixture) { b.pods["uid-b"] = host.Dev{Major: 8, Minor: 99} }, dormant: true},
 		"no container runs":       {spoil: func(*fixture) {}, dormant: true},
-		"it is gone":              {spoil: func(b *fixture) { b.files[podB] = host.PathInfo{ParentErrno: syscall.ENOENT} }},
+		"it is gone":              {spoil: func(b *fixture) { b.files[podB] = host.PathInfo{PathFacts: ops.PathFacts{ParentErrno: syscall.ENOENT}} }},
 		"it is another volume's":  {spoil: func(b *fixture) { b.files[podB] = directory("other") }},
 		"nothing names a volume":  {spoil: func(b *fixture) { b.files[podB] = directory("") }},
 		"and staging is gone too": {spoil: func(b *fixture) { b.pods["uid-b"] = disk; b.unmount(staging) }, inCase: true},
@@ -191,7 +192,7 @@ func TestStagedMountPointOfTheRecord(t *testing.T) {
 	b := newFixture(t)
 	b.healthy()
 	b.unmount(staging)
-	b.files[staging] = host.PathInfo{ParentErrno: syscall.ENOENT}
+	b.files[staging] = host.PathInfo{PathFacts: ops.PathFacts{ParentErrno: syscall.ENOENT}}
 	b.heal(Volume{ID: volID, Path: podA})
 	if s, found := b.last().Staged(); !found || s.Path != staging || len(s.Stack) != 0 || s.Want == nil {
 		t.Errorf("%v, %+v", found, s)

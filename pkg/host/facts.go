@@ -10,12 +10,21 @@ import (
 // the open device, where a probe had it open a moment ago, and from sysfs. Its
 // identity, but for the size, is read again when another disk has its number.
 func (n *Node) BlockDevice(dev Dev, opened OpenedDevice) BlockDevice {
-	if d, known := n.devices.as(dev, opened); known {
+	if d, known := n.devices.get(dev); known && opened.Open && opened.DiskSeq != 0 && opened.DiskSeq == d.DiskSeq {
+		d.ReadOnly, d.Identity.Size = opened.ReadOnly, int64(opened.Size)
 		d.BackingFileGone = backingFileGone(string(n.cfg.Sysfs) + "/block/" + d.Name) // it may have been removed since
 		return d
 	}
 	d := n.cfg.Sysfs.BlockDevice(dev)
-	n.devices.learn(d)
+	// Sysfs has to be read each time for mappings and paths, which have states of their own,
+	// and for a partition, whose state is its disk's. The name tells, as the paths may be
+	// unknown when this process had no descriptor left to read them.
+	onPaths := strings.HasPrefix(d.Name, "sd") || strings.HasPrefix(d.Name, "nvme")
+	if d.DiskSeq == 0 || d.Mapping != nil || onPaths || d.Identity.Partition != "" {
+		n.devices.remove(d.Dev)
+	} else {
+		n.devices.add(d.Dev, d)
+	}
 	return d
 }
 
@@ -31,32 +40,4 @@ func (n *Node) FilesystemErrors(fsType, device string) *FilesystemErrors {
 		return nil
 	}
 	return n.cfg.Sysfs.Ext4Errors(device)
-}
-
-// devices caches what devices are, for as long as the disk is the same: its
-// sequence number tells.
-type devices struct{ cache[Dev, BlockDevice] }
-
-func newDevices() devices { return devices{newCache[Dev, BlockDevice]()} }
-
-// as returns a device whose whole state an open one tells.
-func (k devices) as(dev Dev, opened OpenedDevice) (BlockDevice, bool) {
-	if !opened.Open || opened.DiskSeq == 0 {
-		return BlockDevice{}, false
-	}
-	d, known := k.get(dev)
-	d.ReadOnly, d.Identity.Size = opened.ReadOnly, int64(opened.Size)
-	return d, known && d.DiskSeq == opened.DiskSeq
-}
-
-// learn caches a device, unless sysfs has to be read each time: mappings and paths
-// have states of their own, and a partition's are its disk's. It goes by the name, as
-// the paths may be unknown when this process had no descriptor left to read them.
-func (k devices) learn(d BlockDevice) {
-	onPaths := strings.HasPrefix(d.Name, "sd") || strings.HasPrefix(d.Name, "nvme")
-	if d.DiskSeq == 0 || d.Mapping != nil || onPaths || d.Identity.Partition != "" {
-		k.remove(d.Dev)
-		return
-	}
-	k.add(d.Dev, d)
 }

@@ -51,7 +51,7 @@ func nodeOf(t *testing.T, dev Dev, dir string, text map[string]string) (n *Node,
 		files[filepath.Dir(dir)+"/wwid"] = "w1\n"
 	}
 	root := tree(t, files)
-	n = &Node{cfg: Config{Sysfs: Sysfs(root)}, devices: newDevices()}
+	n = &Node{cfg: Config{Sysfs: Sysfs(root)}, devices: newCache[Dev, BlockDevice]()}
 	return n, func(file, text string) {
 		at := filepath.Join(root, dir, file)
 		if _, isPart := files[dir+"/partition"]; isPart && file == "wwid" {
@@ -158,7 +158,7 @@ func TestDeviceWithoutADescriptorLeft(t *testing.T) {
 }
 
 func TestErrorsCountedBy(t *testing.T) {
-	n := &Node{devices: newDevices(), cfg: Config{Sysfs: Sysfs(tree(t, map[string]string{
+	n := &Node{devices: newCache[Dev, BlockDevice](), cfg: Config{Sysfs: Sysfs(tree(t, map[string]string{
 		"fs/ext4/sdb/errors_count": "3\n",
 	}))}}
 	for _, tc := range []struct {

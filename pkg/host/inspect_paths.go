@@ -17,17 +17,8 @@ type PathQuery = ops.PathQuery
 type PathInfo struct {
 	// Inspected is false when no worker answered for this path.
 	Inspected bool
-	// ParentErrno is the error of the walk to the last component: ELOOP for a symbolic
-	// link on the way.
-	ParentErrno syscall.Errno
-	// Errno is the error of statx(2) of the last component itself, which the
-	// volume may have answered.
-	Errno syscall.Errno
-	Kind  PathKind
-	// Link is the text of a symbolic link.
-	Link string
-	// Rdev is the device of a block device node.
-	Rdev Dev
+	ops.PathFacts
+	Kind PathKind
 	// VolData is kubelet's vol_data.json for the path; nil when there is none.
 	VolData *VolData
 	// VolDataErr is why a vol_data.json that is there tells nothing; nil otherwise.
@@ -146,16 +137,7 @@ func (n *Node) pathInfos(asked []PathQuery, known []volDataFile, a ops.InspectAn
 	infos := make(map[string]PathInfo, len(asked))
 	for i, p := range asked {
 		got := a.Paths[i]
-		info := PathInfo{
-			Inspected:   true,
-			ParentErrno: got.ParentErrno,
-			Errno:       got.Errno,
-			Kind:        kindOf(got.Mode),
-			Link:        got.Link,
-		}
-		if info.Kind == KindBlock {
-			info.Rdev = got.Rdev
-		}
+		info := PathInfo{Inspected: true, PathFacts: got.PathFacts, Kind: kindOf(got.Mode)}
 		if p.VolData != "" {
 			info.VolData = n.files.learn(p.VolData, known[i], got.VolData, got.Stamp)
 			switch {

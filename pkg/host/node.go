@@ -43,8 +43,10 @@ type Node struct {
 	// whose filesystem stays the same.
 	uuids cache[uint64, string]
 	// rdevs are the device numbers that no mount table shows: of device nodes and of btrfs.
-	rdevs      cache[storage, Dev]
-	devices    devices
+	rdevs cache[storage, Dev]
+	// devices are those that stay as they are for as long as the disk is the same: its
+	// sequence number tells.
+	devices    cache[Dev, BlockDevice]
 	containers walks[ops.ContainersAnswer]
 	daemons    walks[ops.FUSEDaemonsAnswer]
 	booted     time.Time
@@ -71,7 +73,7 @@ func NewNode(cfg Config) (*Node, error) {
 		Namespace: cfg.Namespace, cfg: cfg, kubelet: Kubelet{Root: root}, bootID: bootID, booted: BootTime(),
 		moved:  movedRoots(cfg.Namespace.RealRoots()),
 		probes: newProbes(), together: together{prompt: newCache[storage, struct{}]()}, files: newVolDataFiles(), uuids: newCache[uint64, string](), rdevs: newCache[storage, Dev](),
-		devices:     newDevices(),
+		devices:     newCache[Dev, BlockDevice](),
 		hungServers: newCache[storage, struct{}](),
 	}, nil
 }

@@ -69,7 +69,8 @@ func TestMessageWording(t *testing.T) {
 		Status: healer.Inaccessible, Reason: healer.FilesystemShutdown, MountPoint: "/s",
 		Message: "super option shutdown", Advice: "unmount it everywhere, then check it",
 	}
-	raw := healer.MountPoint{Role: healer.RoleTarget, Path: "/b", Named: true, Inspect: host.PathInfo{Kind: host.KindBlock, Rdev: testDev}}
+	raw := healer.MountPoint{Role: healer.RoleTarget, Path: "/b", Named: true, Inspect: host.PathInfo{Kind: host.KindBlock}}
+	raw.Inspect.Rdev = testDev
 	rawCase := answering(1234*time.Millisecond, raw)
 	rawCase.Superblocks[testDev] = host.Superblock{Device: &host.BlockDevice{Name: "loop1"}, Answer: host.Answer{Asked: true, Elapsed: 1234 * time.Millisecond}}
 
