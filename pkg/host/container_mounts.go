@@ -12,9 +12,10 @@ import (
 )
 
 type (
-	// Container is one that runs, Workload names it.
+	// Container is one that runs.
 	Container = ops.Container
-	Workload  = ops.Workload
+	// Workload names a container and its pod.
+	Workload = ops.Workload
 	// ContainerMount is a mount in the mount namespace of a running container.
 	ContainerMount = ops.ContainerMount
 	// MountQuery says which mounts of containers are wanted.
