@@ -215,9 +215,9 @@ func (l *Loop) advance(ctx context.Context) time.Time {
 			next = at
 		}
 	}
+	heal, ask := l.nextHeal(now)
 	for l.running < maxChecks {
-		v, ask := l.nextHeal(now)
-		heals := v != nil
+		v, heals := heal, heal != nil
 		if !heals {
 			v, next = l.known.first(l.slow < maxSlow), earlier(next, ask)
 		}
@@ -231,6 +231,9 @@ func (l *Loop) advance(ctx context.Context) time.Time {
 		}
 		l.budget.AllowN(now, 1)
 		l.start(ctx, v, heals, now)
+		if heals {
+			heal, ask = l.nextHeal(now)
+		}
 	}
 	return next // a check that ends wakes the loop
 }

@@ -34,20 +34,17 @@ type healing struct {
 	backends map[string]*backend
 }
 
-// wants reports whether a volume is to be healed, as soon as its heal may begin.
-func (l *Loop) wants(v *volume) bool {
-	return l.heals.action == Heal && !l.cfg.DryRun && v.sick.healable() && v.sick.confirmed()
-}
-
 // nextHeal returns the volume whose heal begins now, of several the one that was tried
 // least often: else those that always fail would keep the others from being tried. It
 // is nil for none; ask is when to ask again, unless a check or a heal ends before.
 func (l *Loop) nextHeal(now time.Time) (next *volume, ask time.Time) {
 	h := &l.heals
 	ask = now.Add(actionGap)
-	h.count(l.known.all)
-	for _, v := range l.known.all {
-		if v.running || !l.wants(v) {
+	if h.action != Heal || l.cfg.DryRun {
+		return nil, ask
+	}
+	for _, v := range h.count(l.known.all) {
+		if v.running || !v.sick.confirmed() {
 			continue
 		}
 		at, may := v.notBefore, h.running < maxHeals
@@ -113,18 +110,20 @@ type backend struct {
 	until time.Time
 }
 
-// count takes over which volumes could be healed, and forgets the backends of which few
+// count returns the volumes that could be healed, and forgets the backends of which few
 // could: how single volumes fared says nothing of what is to be expected when many fail.
-func (h *healing) count(all []*volume) {
+func (h *healing) count(all []*volume) (sick []*volume) {
 	for _, b := range h.backends {
 		b.sick = 0
 	}
 	for _, v := range all {
 		if v.sick.healable() {
+			sick = append(sick, v)
 			h.backend(v.sick.backend).sick++
 		}
 	}
 	maps.DeleteFunc(h.backends, func(_ string, b *backend) bool { return b.sick < manySick && b.running == 0 })
+	return sick
 }
 
 // backend returns a backend by its name; one of which few volumes are sick has no past.
