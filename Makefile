@@ -154,7 +154,7 @@ prometheus: $(PROMETHEUS) ## build the tests' Prometheus (2 minutes, once)
 bench: deps kubernetes ## measure the ratios of docs/performance.md (root); BENCH="ext4 sweep": only these
 	@mkdir -p bin
 	$(GO) test -c -o bin/bench ./test/bench
-	BENCH='$(BENCH)' bin/bench -test.timeout 25m
+	BENCH='$(BENCH)' bin/bench -test.timeout 40m
 
 # Tests build with the tag `faults`: what differs with it is checked too.
 FAULTS := $(addsuffix /...,./cmd/node-healer ./internal/ops)
