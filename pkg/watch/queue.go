@@ -82,20 +82,22 @@ type backoff struct {
 
 // retry begins the backoff of a sick volume anew, because something changed: at once, or an
 // interval after it last did so. A driver that mounts again and again is no reason to heal as
-// often.
+// often. A change that comes while another one waits counts with that.
 func (v *volume) retry(interval time.Duration, now time.Time) {
-	left := v.sick.leftAlone() != (healer.LeftAlone{})
-	if !left && !v.sick.healable() || v.retried.After(now) { // what changed before waits for the same time
+	left, waits := v.sick.leftAlone() != (healer.LeftAlone{}), v.retried.After(now)
+	if !left && (waits || !v.sick.healable()) {
 		return
 	}
-	at := later(now.Add(settle), v.retried.Add(interval))
-	retried := at
+	if !waits {
+		v.retried = later(now.Add(settle), v.retried.Add(interval))
+	}
+	at := v.retried
 	if !left {
 		at = earlier(at, v.notBefore)
 	}
 	v.sick.interrupted()
 	v.sick.left = healer.LeftAlone{}
-	v.failures, v.notBefore, v.retried = 0, at, retried
+	v.failures, v.notBefore = 0, at
 }
 
 // backend is what several volumes depend on. While many of them are sick it may be what

@@ -87,3 +87,15 @@ func TestChangesAtManyVolumesThatWereLeftAlone(t *testing.T) {
 		})
 	})
 }
+
+// A change of a volume that was left alone counts also while an earlier change waits for its
+// interval: both together.
+func TestChangeWhileAnotherWaits(t *testing.T) {
+	now := time.Unix(1000, 0)
+	v := &volume{sick: &sickness{left: healer.LeftAlone{Reason: healer.TerminalError}, steps: []string{"replace"}}}
+	v.retried = now.Add(40 * time.Second)
+	v.retry(time.Minute, now)
+	if !v.sick.healable() || !v.notBefore.Equal(v.retried) || !v.retried.Equal(now.Add(40*time.Second)) {
+		t.Errorf("left alone: %v, tried again at %s, the change before counts at %s", v.sick.left, v.notBefore, v.retried)
+	}
+}
