@@ -3,6 +3,7 @@ package harness
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -72,9 +73,13 @@ func (v *Volume) Sum(path string) string {
 
 func fileSum(t testing.TB, path string) string {
 	t.Helper()
-	raw, err := os.ReadFile(path)
+	f, err := os.Open(path)
 	Must(t, err)
-	return hash(string(raw))
+	defer f.Close()
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	Must(t, err)
+	return hex.EncodeToString(h.Sum(nil))
 }
 
 // Writable shows that a mount point takes writes, and puts things back.

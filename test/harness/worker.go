@@ -54,9 +54,10 @@ func WaitingThreads(pid int) (n int) {
 // childrenOf returns the processes that a process has started.
 func childrenOf(pid int) []int {
 	var pids []int
-	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	for _, task := range tasks {
-		raw, _ := os.ReadFile(task)
+	dir := fmt.Sprintf("/proc/%d/task/", pid)
+	threads, _ := os.ReadDir(dir) // filepath.Glob asks for each file twice
+	for _, thread := range threads {
+		raw, _ := os.ReadFile(dir + thread.Name() + "/children")
 		for _, f := range strings.Fields(string(raw)) {
 			if pid, err := strconv.Atoi(f); err == nil {
 				pids = append(pids, pid)
