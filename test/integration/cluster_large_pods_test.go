@@ -36,10 +36,8 @@ func TestLargePods(t *testing.T) {
 		m.Start()
 		v := m.ruled("beside")
 		v.Heals()
-		for range 2 {
-			m.forgets()
-			v.Heals()
-		}
+		m.forgets()
+		v.Heals()
 		m.within(t, memory, serverMemory)
 	})
 	t.Run("controller", func(t *testing.T) {
@@ -47,7 +45,7 @@ func TestLargePods(t *testing.T) {
 		memory.Limit(controllerMemory)
 		args := installJobs(t, m.api)
 		controller := harness.StartControllerAs(t, memory.Born(harness.ControllerProgram(t)), args...)
-		m.endJobs(tenant, 3) // at one time
+		m.endJobs(tenant, 2) // at one time
 		if log := controller.Log.String(); strings.Contains(log, "forbidden") {
 			t.Error(log)
 		}

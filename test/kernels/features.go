@@ -21,46 +21,46 @@ var all = []string{"6.1", "6.12"}
 // form is how much of the suite runs.
 type form int
 
-// The short form is every heal once on each kernel, and every condition once on the oldest
-// of them. The long form is each of them in all its ways, and an upgrade. What remains of
-// test/integration asks little of the kernel and starts a Kubernetes API: an emulated
-// processor needs hours for that.
+// The short form is every heal and every condition once on the oldest kernel, and on each
+// newer one the heals that its system calls change. The long form is each of them in all its
+// ways, and an upgrade. What remains of test/integration asks little of the kernel and starts
+// a Kubernetes API: an emulated processor needs hours for that.
 const (
-	heals form = iota
-	conditions
+	changed form = iota
+	short
 	long
 )
 
 // shortOn is the short form on a kernel.
 func shortOn(kernel string) form {
 	if kernel == all[0] {
-		return conditions
+		return short
 	}
-	return heals
+	return changed
 }
 
 // features are what docs/kernels.md lists.
 var features = []feature{
-	{heals, "rebind on ext4", []string{"TestRebind/ext4"}},
+	{short, "rebind on ext4", []string{"TestRebind/ext4"}},
 	{long, "rebind on xfs", []string{"TestRebind/xfs"}},
 	{long, "rebind on btrfs", []string{"TestRebind/btrfs"}},
 	{long, "rebind on tmpfs", []string{"TestRebind/tmpfs"}},
-	{heals, "rebind on NFS", []string{"TestNFSRebind"}},
-	{heals, "rebind of a raw block volume", []string{"TestRebind/block"}},
+	{short, "rebind on NFS", []string{"TestNFSRebind"}},
+	{short, "rebind of a raw block volume", []string{"TestRebind/block"}},
 	{long, "rebind keeps options and subdirectory", []string{"TestRebindKeepsOptions"}},
-	{heals, "rebind that was killed half-way", []string{"TestKilledBetweenPlaceAndFinalize"}},
-	{heals, "unmount-duplicate", []string{"TestKillUnmountDuplicate/server_at_unmount-duplicate/checked"}},
-	{heals, "replace of a dead FUSE mount", []string{"TestReplace/shared"}},
-	{heals, "cover of a dead FUSE mount", []string{"TestCover"}},
-	{heals, "cover, in a container", []string{"TestCoverInContainer/option_rslave"}},
+	{changed, "rebind that was killed half-way", []string{"TestKilledBetweenPlaceAndFinalize"}},
+	{short, "unmount-duplicate", []string{"TestKillUnmountDuplicate/server_at_unmount-duplicate/checked"}},
+	{changed, "replace of a dead FUSE mount", []string{"TestReplace/shared"}},
+	{short, "cover of a dead FUSE mount", []string{"TestCover"}},
+	{short, "cover, in a container", []string{"TestCoverInContainer/option_rslave"}},
 	{long, "unpublish after a cover", []string{"TestUnpublishWhileCovering/mount-utils_afterwards"}},
 	{long, "replace of a FUSE mount that is in use", []string{"TestReplaceInUse"}},
 	{long, "replace of a disk's mount", []string{"TestReplaceOfADisk/ext4"}},
-	{heals, "a stale NFS mount is replaced (reported below Linux 6.5)", []string{"TestNFSStale/4.2"}},
+	{changed, "a stale NFS mount is replaced (reported below Linux 6.5)", []string{"TestNFSStale/4.2"}},
 	{long, "replace of subPaths", []string{"TestReplaceSubPaths"}},
-	{heals, "unmount-dead-top", []string{"TestUnmountDeadTop"}},
+	{changed, "unmount-dead-top", []string{"TestUnmountDeadTop"}},
 	{long, "unpublish in the middle of replace", []string{"TestUnpublishWhileReplacing/mount-utils_at_finalize"}},
-	{heals, "replace-in-container, FUSE", []string{"TestInContainer/private"}},
+	{changed, "replace-in-container, FUSE", []string{"TestInContainer/private"}},
 	{long, "replace-in-container, a disk", []string{"TestInContainerADisk"}},
 	{long, "a stale NFS mount in a container is replaced (reported below Linux 6.5)", []string{"TestNFSInContainer/4.2"}},
 	{long, "replace-in-container, subPaths", []string{"TestInContainerSubPath"}},
@@ -68,41 +68,41 @@ var features = []feature{
 	{long, "a pod with a user namespace is reported", []string{"TestInContainerUserNamespace"}},
 	{long, "heals only what a pod wants", []string{"TestWanted"}},
 
-	{conditions, "NotMounted, StagingNotMounted", []string{"TestConditions/the_staged_mount_and_the_bind_are_gone"}},
-	{conditions, "WrongVolumeMounted", []string{"TestConditions/another_volume's_disk_staged_and_published"}},
-	{conditions, "StackedMounts", []string{"TestConditions/bound_twice"}},
-	{conditions, "Disconnected", []string{"TestFuse/the_daemon_is_killed"}},
-	{conditions, "NotResponding", []string{"TestFuse/the_daemon_stands_still"}},
-	{heals, "DaemonGone, DaemonStopped, DaemonHung, abort-connection", []string{"TestFuseDaemon"}},
-	{conditions, "ServerUnreachable", []string{"TestServerUnreachable"}},
-	{heals, "delegate to the driver, DriverReportsAbnormal", []string{"TestVendorsDriver"}},
-	{heals, "restage of the only FUSE volume (StagedWithoutPod needs an API)", []string{"TestRestageAlone"}},
-	{conditions, "StaleFileHandle", []string{"TestFuseErrno/ESTALE"}},
-	{conditions, "PermissionDenied", []string{"TestFuseErrno/EACCES"}},
-	{conditions, "IOError (xfs shut down)", []string{"TestConditions/xfs_shut_down"}},
-	{conditions, "FilesystemShutdown", []string{"TestConditions/ext4_shut_down"}},
-	{conditions, "ReadOnlyFilesystem", []string{"TestConditions/ext4_turned_read-only_after_an_error"}},
-	{conditions, "FilesystemErrors", []string{"TestFilesystemErrors/a_write_is_tried"}},
-	{conditions, "Frozen", []string{"TestFrozen/ext4"}},
-	{conditions, "SlowResponse", []string{"TestDiskSlow"}},
-	{conditions, "OutOfSpace, OutOfInodes", []string{"TestFull/ext4"}},
-	{conditions, "DeviceMissing", []string{"TestConditions/a_raw_block_volume_without_its_disk"}},
-	{conditions, "DeviceReadError", []string{"TestDiskFails/reads_fail"}},
-	{conditions, "DeviceReadOnly", []string{"TestDeviceWeak/ext4_it_is_write-protected"}},
-	{conditions, "DeviceSizeChanged", []string{"TestDeviceWeak/ext4_it_shrinks"}},
-	{conditions, "BackingFileGone", []string{"TestDeviceWeak/ext4_the_file_behind_it_is_deleted"}},
-	{conditions, "DeviceMappingDead (a suspended mapping beneath LUKS)", []string{"TestMapping/suspended,_ext4_on_LUKS"}},
-	{conditions, "PathsFailed", []string{"TestMultipath"}},
+	{short, "NotMounted, StagingNotMounted", []string{"TestConditions/the_staged_mount_and_the_bind_are_gone"}},
+	{short, "WrongVolumeMounted", []string{"TestConditions/another_volume's_disk_staged_and_published"}},
+	{short, "StackedMounts", []string{"TestConditions/bound_twice"}},
+	{short, "Disconnected", []string{"TestFuse/the_daemon_is_killed"}},
+	{short, "NotResponding", []string{"TestFuse/the_daemon_stands_still"}},
+	{changed, "DaemonGone, DaemonStopped, DaemonHung, abort-connection", []string{"TestFuseDaemon"}},
+	{short, "ServerUnreachable", []string{"TestServerUnreachable"}},
+	{short, "delegate to the driver, DriverReportsAbnormal", []string{"TestVendorsDriver"}},
+	{changed, "restage of the only FUSE volume (StagedWithoutPod needs an API)", []string{"TestRestageAlone"}},
+	{short, "StaleFileHandle", []string{"TestFuseErrno/ESTALE"}},
+	{short, "PermissionDenied", []string{"TestFuseErrno/EACCES"}},
+	{short, "IOError (xfs shut down)", []string{"TestConditions/xfs_shut_down"}},
+	{short, "FilesystemShutdown", []string{"TestConditions/ext4_shut_down"}},
+	{short, "ReadOnlyFilesystem", []string{"TestConditions/ext4_turned_read-only_after_an_error"}},
+	{short, "FilesystemErrors", []string{"TestFilesystemErrors/a_write_is_tried"}},
+	{short, "Frozen", []string{"TestFrozen/ext4"}},
+	{short, "SlowResponse", []string{"TestDiskSlow"}},
+	{short, "OutOfSpace, OutOfInodes", []string{"TestFull/ext4"}},
+	{short, "DeviceMissing", []string{"TestConditions/a_raw_block_volume_without_its_disk"}},
+	{short, "DeviceReadError", []string{"TestDiskFails/reads_fail"}},
+	{short, "DeviceReadOnly", []string{"TestDeviceWeak/ext4_it_is_write-protected"}},
+	{short, "DeviceSizeChanged", []string{"TestDeviceWeak/ext4_it_shrinks"}},
+	{short, "BackingFileGone", []string{"TestDeviceWeak/ext4_the_file_behind_it_is_deleted"}},
+	{short, "DeviceMappingDead (a suspended mapping beneath LUKS)", []string{"TestMapping/suspended,_ext4_on_LUKS"}},
+	{short, "PathsFailed", []string{"TestMultipath"}},
 	{long, "a disk that refuses writes (dm-flakey)", []string{"TestMappingFailsWrites"}},
 	{long, "a network block device without its server", []string{"TestNBD/ext4"}},
-	{conditions, "NFS server, withdrawn export", []string{"TestNFSServer"}},
-	{conditions, "NotABlockDevice", []string{"TestConditions/a_raw_block_volume_that_is_a_file"}},
-	{conditions, "StaleInContainers", []string{"TestStaleInContainers"}},
-	{conditions, "ContainerUnverified", []string{"TestInContainerSandboxed/Kata,_systemd"}},
-	{conditions, "ContainerOnBareDirectory", []string{"TestContainerOnBareDirectory/ext4"}},
-	{heals, "ContainerKeptPlaceholder", []string{"TestContainerStartsDuringAStep/rebind_of_ext4_at_rebind/moved"}},
-	{conditions, "ContainerOnOldDevice", []string{"TestContainerOnOldDevice"}},
-	{conditions, "TargetNotEmpty", []string{"TestTargetNotEmpty/ext4"}},
+	{short, "NFS server, withdrawn export", []string{"TestNFSServer"}},
+	{short, "NotABlockDevice", []string{"TestConditions/a_raw_block_volume_that_is_a_file"}},
+	{short, "StaleInContainers", []string{"TestStaleInContainers"}},
+	{short, "ContainerUnverified", []string{"TestInContainerSandboxed/Kata,_systemd"}},
+	{short, "ContainerOnBareDirectory", []string{"TestContainerOnBareDirectory/ext4"}},
+	{changed, "ContainerKeptPlaceholder", []string{"TestContainerStartsDuringAStep/rebind_of_ext4_at_rebind/moved"}},
+	{short, "ContainerOnOldDevice", []string{"TestContainerOnOldDevice"}},
+	{short, "TargetNotEmpty", []string{"TestTargetNotEmpty/ext4"}},
 	{long, "names the containers that have a sick volume", []string{"TestHeld"}},
 	{long, "a lost mount is noticed without a call", []string{"TestLoopObserves"}},
 	{long, "a check writes nothing", []string{"TestNothingIsWritten/ext4"}},

@@ -44,7 +44,7 @@ func TestPage(t *testing.T) {
 // TestFeatures sees that every condition and every step is in the short form.
 func TestFeatures(t *testing.T) {
 	var names []string
-	for _, f := range featuresOf(conditions) {
+	for _, f := range featuresOf(short) {
 		names = append(names, f.name)
 	}
 	text := strings.Join(names, "\n")
