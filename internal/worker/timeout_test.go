@@ -45,7 +45,7 @@ func TestHungWorkerShowsWhereItWaits(t *testing.T) {
 	for want, killWait := range map[error]time.Duration{worker.ErrTimeout: time.Minute, worker.ErrStuck: time.Nanosecond} {
 		p := newPool(t, func(c *worker.Config) { c.KillWait = killWait })
 		mustCall(t, p, whoami) // so that a worker is there, and the time is for the operation alone
-		_, err := worker.Call(within(t, 500*time.Millisecond), p, listen, fifo)
+		_, err := worker.Call(within(t, 2*time.Second), p, listen, fifo)
 		if !errors.Is(err, want) {
 			t.Fatalf("got %v, want %v", err, want)
 		}
@@ -66,7 +66,7 @@ func TestHungWorkerShowsWhereItWaits(t *testing.T) {
 func TestHungWorkerThatWaitsForNothing(t *testing.T) {
 	p := newPool(t)
 	mustCall(t, p, whoami)
-	_, err := worker.Call(within(t, 500*time.Millisecond), p, hang, "")
+	_, err := worker.Call(within(t, 2*time.Second), p, hang, "")
 	if !errors.Is(err, worker.ErrTimeout) {
 		t.Fatal(err)
 	}
