@@ -20,7 +20,7 @@ TOOLS   := bin/tools
 # The Kubernetes of the tests; test/harness/cluster starts it.
 KUBERNETES := $(addprefix bin/controlplane/,etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet)
 # The Prometheus of test/monitoring.
-PROMETHEUS := bin/prometheus
+PROMETHEUS := bin/prometheus/prometheus
 PROTO   := pkg/api/healerpb/healer.proto
 ADMIN   := pkg/api/adminpb/admin.proto
 STUBS   := $(foreach p,$(PROTO:.proto=) $(ADMIN:.proto=),$(p).pb.go $(p)_grpc.pb.go)
@@ -85,7 +85,7 @@ demo: deps build $(TOOLS)/grpcurl ## break real volumes and heal them with real 
 # uses what was built beside it.
 .PHONY: test
 test: ## build everything and run all tests, as CI does (root; CI=true turns skips into failures)
-	$(MAKE) --keep-going deps deps-kernels build check-generate unit integration-and-kernels e2e image-test chart monitoring lint vet
+	$(MAKE) --keep-going deps deps-kernels build check-generate unit integration-and-kernels installed lint vet
 
 # For a night or a release.
 .PHONY: test-full
@@ -93,8 +93,9 @@ test-full: ## the same with storms, soak and floods, all kinds at every instant,
 	TEST_FULL=1 TEST_RACE=1 TEST_TIMEOUT=4h $(MAKE) --keep-going test kernels
 
 .PHONY: unit
+# -p 4: half of the time these wait.
 unit: ## tests of the packages, commands, manifests and pages
-	$(TEST) -timeout 10m ./pkg/... ./internal/... ./cmd/... ./deploy/... ./docs/...
+	$(TEST) -p 4 -timeout 10m ./pkg/... ./internal/... ./cmd/... ./deploy/... ./docs/...
 	$(TEST) -run 'TestPage|TestFeatures|TestTable' ./test/kernels
 
 .PHONY: integration
@@ -124,6 +125,13 @@ soak: deps build ## 1,000 volumes with faults that come and go, without a call, 
 e2e: deps build kubernetes ## a real node with kubelet: a pod gets its volume back without a restart (root)
 	$(GO) test -count=1 -timeout 10m ./test/e2e/...
 
+# What is installed: two lanes, since each waits half of the time.
+.PHONY: installed
+installed: kubernetes prometheus
+	@$(MAKE) e2e monitoring >bin/e2e.log 2>&1 & e2e=$$!; \
+	$(MAKE) --keep-going image-test chart; failed=$$?; \
+	wait $$e2e || { cat bin/e2e.log; exit 1; }; exit $$failed
+
 # Without the race detector and with the flags of the program, so that most of it is
 # compiled once.
 .PHONY: monitoring
@@ -141,8 +149,13 @@ kernels: deps-kernels ## every heal and condition in all its ways on older kerne
 	$(GO) test -count=1 -v -timeout 1h ./test/kernels -args -kernels '$(KERNEL)' $(if $(RUN),-scenes '$(RUN)',-write)
 
 .PHONY: kernels-short
-kernels-short: deps-kernels ## every heal once on older kernels, every condition on the oldest, in QEMU (root)
+kernels-short: deps-kernels ## every heal and condition once on an older kernel, in QEMU (root)
 	$(GO) test -count=1 -v -timeout 20m ./test/kernels -args -short
+
+# What the virtual machines boot, and nothing of them.
+.PHONY: kernels-prepared
+kernels-prepared: deps-kernels
+	$(GO) test -count=1 -timeout 20m ./test/kernels -args -short -kernels ''
 
 .PHONY: kubernetes
 kubernetes: $(KUBERNETES) ## build the tests' Kubernetes and its etcd (6 minutes, once)
@@ -222,12 +235,11 @@ $(TOOLS)/proto: .ci/tools/proto/go.mod .ci/tools/proto/go.sum .ci/tools/proto/ma
 # In one build, which links them side by side: half the time of one after the other.
 # etcd's package is called v3, and its program server.
 $(KUBERNETES) &: test/controlplane/go.mod test/controlplane/go.sum
-	@mkdir -p bin/controlplane
-	cd test/controlplane && GOOS= GOARCH= $(GO) build -buildvcs=false -ldflags '-s -w' -o $(abspath bin/controlplane)/ tool
+	.ci/once bin/controlplane $^ -- sh -c "cd test/controlplane && GOOS= GOARCH= $(GO) build -buildvcs=false -ldflags '-s -w' -o $(abspath bin/controlplane)/ tool"
 	@mv bin/controlplane/server bin/controlplane/etcd
 	@touch $(KUBERNETES)
 
 # remove_all_sd: without its service discoveries, most of which are clients of clouds.
 $(PROMETHEUS): test/monitoring/go.mod test/monitoring/go.sum
-	cd test/monitoring && GOOS= GOARCH= $(GO) build -buildvcs=false -tags remove_all_sd -ldflags '-s -w' -o $(abspath $@) tool
+	.ci/once bin/prometheus $^ -- sh -c "cd test/monitoring && GOOS= GOARCH= $(GO) build -buildvcs=false -tags remove_all_sd -ldflags '-s -w' -o $(abspath bin/prometheus)/ tool"
 	@touch $@

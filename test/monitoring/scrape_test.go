@@ -22,7 +22,7 @@ import (
 )
 
 // prometheus is the program that make builds.
-const prometheus = "../../bin/prometheus"
+const prometheus = "../../bin/prometheus/prometheus"
 
 // patience is how long this test waits for what takes no time.
 const patience = 2 * time.Minute
