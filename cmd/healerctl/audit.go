@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
-	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 func newAudit(dial dialer) *cobra.Command {

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/csi-addons/node-healer/docs"
-	"github.com/csi-addons/node-healer/pkg/printable"
+	"github.com/csi-addons/node-healer/internal/printable"
 )
 
 // newExplain returns the command that asks no server: what it prints is the page

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"sigs.k8s.io/yaml"
 
+	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
-	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // maxCellBytes bounds one cell of a table.

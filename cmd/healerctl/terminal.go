@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/csi-addons/node-healer/pkg/printable"
+	"github.com/csi-addons/node-healer/internal/printable"
 )
 
 // What a terminal shows (ECMA-48, SGR).

@@ -15,9 +15,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/api/v1alpha1"
-	"github.com/csi-addons/node-healer/pkg/printable"
 	"github.com/csi-addons/node-healer/pkg/retry"
 )
 

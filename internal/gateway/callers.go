@@ -21,10 +21,10 @@ import (
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/api/forwarded"
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
 	"github.com/csi-addons/node-healer/pkg/api/registration"
-	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // The resource that callers need a right on. It exists in RBAC rules only.

@@ -23,9 +23,9 @@ import (
 	"google.golang.org/grpc/tap"
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/api/forwarded"
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
-	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // The keys of this package's log lines.

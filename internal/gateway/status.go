@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/api"
-	"github.com/csi-addons/node-healer/pkg/printable"
 	"github.com/csi-addons/node-healer/pkg/retry"
 )
 

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // maxPermissionText bounds the text of a permissionError in bytes: it is one part of a

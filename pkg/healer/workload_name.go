@@ -3,8 +3,8 @@ package healer
 import (
 	"strconv"
 
+	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // WorkloadName returns the name of a pod's container for messages, empty outside of

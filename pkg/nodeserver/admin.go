@@ -13,10 +13,10 @@ import (
 	"google.golang.org/grpc/peer"
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // Volumes finds all volumes of this node; *host.Node is the real one.

@@ -3,9 +3,9 @@ package nodeserver
 import (
 	"slices"
 
+	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // adminTextBytes bounds each text in a report.

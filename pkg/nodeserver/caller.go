@@ -9,9 +9,9 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
+	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/api/forwarded"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // maxCallerBytes bounds a caller's name, which is written to the log and the audit

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // maxReasonBytes bounds the names that providers choose: reasons, steps and their

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 // maxMessageBytes bounds NodeHealerResponse.message, and the text of an event: the API

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/csi-addons/node-healer/pkg/printable"
+	"github.com/csi-addons/node-healer/internal/printable"
 )
 
 // section is one sentence of a message: what it begins with, and a list.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/printable"
+	"github.com/csi-addons/node-healer/internal/printable"
 )
 
 func TestSectionsShareTheLimit(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/printable"
+	"github.com/csi-addons/node-healer/internal/printable"
 )
 
 // conduct is how all tools answer.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/csi-addons/node-healer/pkg/printable"
+	"github.com/csi-addons/node-healer/internal/printable"
 )
 
 // The most bytes of a text and of a name that a driver wrote.

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/printable"
 )
 
 const (
