@@ -12,10 +12,10 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/csi-addons/node-healer/internal/gateway"
+	"github.com/csi-addons/node-healer/internal/retry"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/driver"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
-	"github.com/csi-addons/node-healer/pkg/retry"
 )
 
 var write = flag.Bool("write", false, "write the tables in errors.md anew")

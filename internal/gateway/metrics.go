@@ -19,7 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/internal/printable"
-	"github.com/csi-addons/node-healer/pkg/retry"
+	"github.com/csi-addons/node-healer/internal/retry"
 )
 
 const (

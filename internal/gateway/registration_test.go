@@ -22,9 +22,9 @@ import (
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/csi-addons/node-healer/internal/retry"
 	"github.com/csi-addons/node-healer/pkg/api/forwarded"
 	"github.com/csi-addons/node-healer/pkg/api/registration"
-	"github.com/csi-addons/node-healer/pkg/retry"
 )
 
 var ours = RegistrationConfig{Node: "node-1", Pod: "node-healer-gateway-x", Namespace: "ns", PodUID: "pod-uid", Port: 9070}

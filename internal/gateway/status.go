@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/csi-addons/node-healer/internal/printable"
+	"github.com/csi-addons/node-healer/internal/retry"
 	"github.com/csi-addons/node-healer/pkg/api"
-	"github.com/csi-addons/node-healer/pkg/retry"
 )
 
 // StatusRow is what the gateway answers in place of the server: a code of the contract,

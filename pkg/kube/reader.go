@@ -33,7 +33,7 @@ const (
 	maxSameHandle = 16
 	// unavailableTime is how long an API that did not answer is not asked again: a
 	// volume may have many mount points, and each would wait for it. Nothing is tried
-	// again by itself afterwards, so that no schedule of pkg/retry fits.
+	// again by itself afterwards, so that no schedule of internal/retry fits.
 	unavailableTime = 3 * time.Second
 )
 
