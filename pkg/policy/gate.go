@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/csi-addons/node-healer/internal/cluster/kube"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/kube"
 )
 
 // Gate implements healer.Gate in a cluster.

@@ -5,7 +5,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/csi-addons/node-healer/pkg/kube"
+	"github.com/csi-addons/node-healer/internal/cluster/kube"
 )
 
 // mode is what may be done with a volume; a lower one is stricter. It may be set by

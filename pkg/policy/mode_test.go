@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/csi-addons/node-healer/pkg/kube"
+	"github.com/csi-addons/node-healer/internal/cluster/kube"
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/csi-addons/node-healer/pkg/kube"
+	"github.com/csi-addons/node-healer/internal/cluster/kube"
 )
 
 // wanted returns why no pod wants the volume at a mount point; nil: one does.

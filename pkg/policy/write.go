@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
-	"github.com/csi-addons/node-healer/pkg/kube"
+	"github.com/csi-addons/node-healer/internal/cluster/kube"
 )
 
 // mayWrite returns why this node must not write to a volume's device; nil: it may.

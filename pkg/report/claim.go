@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/internal/cluster/kube"
 	"github.com/csi-addons/node-healer/pkg/api/volumehealth"
-	"github.com/csi-addons/node-healer/pkg/kube"
 )
 
 const (

@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/csi-addons/node-healer/internal/cluster/kube"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/kube"
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 

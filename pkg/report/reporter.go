@@ -13,9 +13,9 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/lru"
 
+	"github.com/csi-addons/node-healer/internal/cluster/kube"
 	"github.com/csi-addons/node-healer/internal/retry"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/kube"
 )
 
 const (
