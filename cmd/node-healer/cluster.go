@@ -10,9 +10,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/internal/cluster/kube"
+	"github.com/csi-addons/node-healer/internal/cluster/policy"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/policy"
 	"github.com/csi-addons/node-healer/pkg/report"
 )
 

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/cmd/internal/command"
+	"github.com/csi-addons/node-healer/internal/cluster/policy"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/containers"
-	"github.com/csi-addons/node-healer/pkg/policy"
 )
 
 // The values of --mode.

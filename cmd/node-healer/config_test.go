@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/policy"
+	"github.com/csi-addons/node-healer/internal/cluster/policy"
 	"github.com/csi-addons/node-healer/test/harness/flagtest"
 )
 

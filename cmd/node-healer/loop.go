@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/csi-addons/node-healer/internal/cluster/policy"
 	"github.com/csi-addons/node-healer/internal/metrics"
 	"github.com/csi-addons/node-healer/pkg/host"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
-	"github.com/csi-addons/node-healer/pkg/policy"
 	"github.com/csi-addons/node-healer/pkg/watch"
 )
 
