@@ -34,7 +34,7 @@ var limits = [][2]string{
 	{"the API: reads at once", "{internal/cluster/kube.maxPodReads} pods by name, {internal/cluster/kube.maxParallelReads} others"},
 	{"the API: a page", "{internal/cluster/kube.podsPerPage} pods, {internal/cluster/kube.volumesPerPage} volumes or attachments; after one of more than {internal/cluster/kube.maxPageBytes} one object, then twice as many each time"},
 	{"the API: remembered", "claims, volumes and classes for {internal/cluster/kube.cacheTTL}; {internal/cluster/kube.maxPodVolumes} volumes of a pod"},
-	{"the API: reports", "{pkg/report.requestQPS} requests a second, {pkg/report.requestBurst} at once; {pkg/report.maxPending} events wait"},
+	{"the API: reports", "{internal/cluster/report.requestQPS} requests a second, {internal/cluster/report.requestBurst} at once; {internal/cluster/report.maxPending} events wait"},
 	{"controller", "{internal/controller.podsPerPage} pods in a page, one after a page of more than {internal/controller.maxPageBytes}; an answer of {internal/controller.maxAnswerBytes}; {internal/controller.maxNodes} nodes of a job"},
 	{"a driver, a provider", "an answer of {pkg/healer/provider/driver.maxAnswer}, headers {pkg/healer/provider/driver.maxHeaders}; a file of {pkg/healer.maxFile}, a program's output of {pkg/healer.maxOutput}"},
 	{"mounts of containers that are inspected", "{pkg/host.maxInNamespace} in a namespace, {pkg/host.maxInPod} in a pod"},
