@@ -5,17 +5,17 @@ import (
 	"fmt"
 
 	"github.com/csi-addons/node-healer/internal/cluster/policy"
+	"github.com/csi-addons/node-healer/internal/loop"
 	"github.com/csi-addons/node-healer/internal/metrics"
 	"github.com/csi-addons/node-healer/pkg/host"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
-	"github.com/csi-addons/node-healer/pkg/watch"
 )
 
 // watchedNode is the node as the loop needs it.
 type watchedNode struct{ *host.Node }
 
 // SuperblockEvents implements watch.Node.
-func (n watchedNode) SuperblockEvents(ctx context.Context) (watch.Events, error) {
+func (n watchedNode) SuperblockEvents(ctx context.Context) (loop.Events, error) {
 	e, err := n.Node.SuperblockEvents(ctx)
 	if err != nil {
 		return nil, err // and no nil pointer in an interface
@@ -24,13 +24,13 @@ func (n watchedNode) SuperblockEvents(ctx context.Context) (watch.Events, error)
 }
 
 // newLoop returns the node's own loop; nil with --loop=off and --mode=off.
-func newLoop(cfg config, node *host.Node, engine metrics.Counting, m *metrics.Metrics, cluster *cluster, server *nodeserver.Server) (*watch.Loop, error) {
+func newLoop(cfg config, node *host.Node, engine metrics.Counting, m *metrics.Metrics, cluster *cluster, server *nodeserver.Server) (*loop.Loop, error) {
 	if cfg.loop == policy.LoopOff || cfg.mode == modeOff {
 		return nil, nil //nolint:nilnil // there is none
 	}
-	loop, err := watch.New(watch.Config{
+	loop, err := loop.New(loop.Config{
 		Node: watchedNode{node}, Engine: engine, Publish: server.Publish, Drivers: cfg.drivers, Interval: cfg.checkInterval,
-		Action: func() watch.Action { return watch.Action(cluster.loop(cfg)) }, DryRun: cfg.dryRun,
+		Action: func() loop.Action { return loop.Action(cluster.loop(cfg)) }, DryRun: cfg.dryRun,
 		Recovered: m.Recovered,
 	})
 	if err != nil {
@@ -41,7 +41,7 @@ func newLoop(cfg config, node *host.Node, engine metrics.Counting, m *metrics.Me
 
 // watchVolumes runs the loop until ctx ends or stop is called, which waits for its last
 // checks.
-func watchVolumes(ctx context.Context, loop *watch.Loop) (stop func(context.Context) error) {
+func watchVolumes(ctx context.Context, loop *loop.Loop) (stop func(context.Context) error) {
 	if loop == nil {
 		return func(context.Context) error { return nil }
 	}

@@ -10,12 +10,12 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/internal/loop"
 	"github.com/csi-addons/node-healer/internal/state"
 	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
-	"github.com/csi-addons/node-healer/pkg/watch"
 )
 
 const (
@@ -93,7 +93,7 @@ func run(ctx context.Context, cfg config) (err error) {
 		return err
 	}
 	counted := counts.Counting(engine)
-	var loop *watch.Loop // made with the server, and before it serves
+	var loop *loop.Loop // made with the server, and before it serves
 	states := func(ctx context.Context) healer.LoopState { return loop.States(ctx) }
 	server, err := newServer(cfg, node, cluster, counted, namespace, audit, states)
 	if err != nil {

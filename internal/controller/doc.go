@@ -6,6 +6,6 @@
 // where one ended. One instance at a time may run (leader election): that no two calls
 // are made for one claim is kept in memory.
 //
-// What a node does without being asked is pkg/watch; what it is asked for on the node
+// What a node does without being asked is internal/loop; what it is asked for on the node
 // itself is pkg/nodeserver.
 package controller

@@ -16,7 +16,7 @@ const (
 	// within togetherTimeout.
 	togetherMax = 20
 	// togetherTimeout is how long the others may be held up by one that does not answer. It
-	// is far below what the loop takes for a slow check (pkg/watch), of which it makes few
+	// is far below what the loop takes for a slow check (internal/loop), of which it makes few
 	// at once.
 	togetherTimeout = 250 * time.Millisecond
 	// promptAnswer is how soon an answer comes of a storage that is asked with others.
