@@ -124,9 +124,9 @@ type Loop struct {
 func New(cfg Config) (*Loop, error) {
 	switch {
 	case cfg.Node == nil || cfg.Engine == nil || cfg.Publish == nil || cfg.Action == nil:
-		return nil, errors.New("watch: node, engine, publish and action are required")
+		return nil, errors.New("loop: node, engine, publish and action are required")
 	case cfg.Interval <= 0:
-		return nil, errors.New("watch: the interval must be positive")
+		return nil, errors.New("loop: the interval must be positive")
 	}
 	l := &Loop{
 		cfg:     cfg,

@@ -118,7 +118,7 @@ func TestTryWrite(t *testing.T) {
 // impatient is a node with a short probe timeout, but one that a busy machine keeps.
 func impatient(t *testing.T) (*Node, string) {
 	t.Helper()
-	return newNode(t, func(c *Config) { c.ProbeTimeout, c.Pool = 3*time.Second, newPool(t, 100*time.Millisecond) })
+	return newNode(t, func(c *Config) { c.ProbeTimeout, c.Pool = 3*time.Second, newPool(t, time.Second) })
 }
 
 // frozenVolume is mounted and frozen, until it is thawed or the test ends.
