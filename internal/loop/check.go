@@ -97,6 +97,9 @@ func (l *Loop) finish(r result) {
 	if v.again {
 		v.changed(now, now, l.cfg.Interval)
 	}
+	if v.driverBack {
+		v.cameBack(now)
+	}
 	if r.err == nil {
 		r.report.Left = v.sick.leftAlone()
 		l.cfg.Publish(r.report)

@@ -66,6 +66,10 @@ func (l *Loop) follow(ctx context.Context, mounts []host.Mount) {
 // happenedTo has the volumes of a superblock, or of one device node, checked.
 func (l *Loop) happenedTo(e host.SuperblockEvent) {
 	now := time.Now()
+	if e.Driver != "" {
+		l.driverCameBack(e.Driver, now)
+		return
+	}
 	changed := map[*volume]bool{}
 	for _, m := range l.mounts {
 		if v := l.known.byPath[m.Path]; v != nil && m.Dev == e.Dev && (e.Root == "" || m.Root == e.Root) {

@@ -14,7 +14,7 @@ const (
 	// healsPerMinute bounds the heals that begin on this node; healsBurst may begin at
 	// once.
 	healsPerMinute = 120
-	healsBurst     = 10
+	healsBurst     = 30
 	// maxHeals bounds those that run at once.
 	maxHeals = 4
 	// manySick is how many volumes of one backend are no coincidence.
@@ -98,6 +98,30 @@ func (v *volume) retry(interval time.Duration, now time.Time) {
 	v.sick.interrupted()
 	v.sick.left = healer.LeftAlone{}
 	v.failures, v.notBefore = 0, at
+}
+
+// driverCameBack has the sick volumes of a driver tried at once. Whatever failed until now
+// may have failed because the driver was away, and kubelet starts one that crashes again and
+// again ever more rarely.
+func (l *Loop) driverCameBack(driver string, now time.Time) {
+	for _, v := range l.known.all {
+		if v.key.driver == driver {
+			v.cameBack(now)
+		}
+	}
+	if b := l.heals.backends["driver "+driver]; b != nil {
+		b.failures, b.until = 0, time.Time{}
+	}
+}
+
+// cameBack begins the backoff of a sick volume anew, because its driver came back; after the
+// heal that runs, which may have met no driver yet.
+func (v *volume) cameBack(now time.Time) {
+	if v.driverBack = v.running; v.running {
+		return
+	}
+	v.retried = time.Time{}
+	v.retry(0, now)
 }
 
 // backend is what several volumes depend on. While many of them are sick it may be what

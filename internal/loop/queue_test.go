@@ -99,3 +99,46 @@ func TestChangeWhileAnotherWaits(t *testing.T) {
 		t.Errorf("left alone: %v, tried again at %s, the change before counts at %s", v.sick.left, v.notBefore, v.retried)
 	}
 }
+
+// A driver that came back has its volumes tried at once, of many one first, and no others.
+func TestDriverCameBack(t *testing.T) {
+	for _, count := range []int{1, 20} {
+		t.Run(fmt.Sprint(count), func(t *testing.T) {
+			n := acting(count)
+			run(t, n, func() {
+				time.Sleep(2 * time.Minute)
+				for i := range count {
+					n.breaks(fmt.Sprint("v", i), fault{reason: healer.Disconnected, err: syscall.EIO})
+				}
+				time.Sleep(10 * time.Hour)
+				n.rested("v0")
+				tried := func() int {
+					start := time.Now()
+					time.Sleep(2 * time.Second)
+					volumes := map[string]bool{}
+					n.do(func() {
+						for _, h := range n.heals {
+							if !h.at.Before(start) {
+								volumes[h.id] = true
+							}
+						}
+					})
+					return len(volumes)
+				}
+				n.happens <- host.SuperblockEvent{Driver: "other.example.com"}
+				if got := tried(); got == count {
+					t.Error("another driver came back, and all volumes were tried")
+				}
+				n.do(func() {
+					for _, f := range n.faults {
+						f.err = nil
+					}
+				})
+				n.happens <- host.SuperblockEvent{Driver: driver}
+				if got := tried(); got != count {
+					t.Errorf("the driver came back, and %d volumes of %d were tried", got, count)
+				}
+			})
+		})
+	}
+}

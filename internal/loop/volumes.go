@@ -31,6 +31,8 @@ type volume struct {
 	running               bool
 	// again is true when its mounts changed while it was checked.
 	again bool
+	// driverBack is true when its driver came back while it was checked or healed.
+	driverBack bool
 	// urgent is true when something happened to it since its last check began.
 	urgent bool
 	// slow is true when its last check was slow.

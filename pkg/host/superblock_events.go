@@ -25,12 +25,15 @@ type SuperblockEvent struct {
 	// Root is that of the mounts of a device node, and empty where it happened to a whole
 	// superblock: all device nodes share that of devtmpfs.
 	Root string
+	// Driver is set instead where a CSI driver registered itself with kubelet: it is back.
+	Driver string
 }
 
 // SuperblockEvents tells when something happens to a superblock that no mount table shows:
 // a process that serves it over FUSE ends (pidfd_open(2)), its ext4 counts an error
-// (sysfs_notify of errors_count), or a device that it lies on changes or goes. A hint and
-// no fact: who is told looks for himself. Make it with Node.SuperblockEvents.
+// (sysfs_notify of errors_count), or a device that it lies on changes or goes. It tells of
+// drivers that come back, too. A hint and no fact: who is told looks for himself. Make it
+// with Node.SuperblockEvents.
 type SuperblockEvents struct {
 	node *Node
 	// epoll has all descriptors. It is in the runtime's own, so that no thread waits.
@@ -44,6 +47,8 @@ type SuperblockEvents struct {
 	// lastKey is that of the descriptor that came last.
 	lastKey int32
 	devices deviceEvents
+	// registrations is the descriptor of openRegistrations.
+	registrations int
 }
 
 // descriptor is one in epoll, whose events have its key: by the time that an event is
@@ -53,8 +58,11 @@ type descriptor struct {
 	key int32
 }
 
-// devicesKey is the key of deviceEvents.
-const devicesKey = 0
+// The keys of deviceEvents and registrations. Those of superblocks are positive.
+const (
+	devicesKey       = 0
+	registrationsKey = -1
+)
 
 // source is one thing that tells of a superblock.
 type source struct {
@@ -86,6 +94,12 @@ func (n *Node) SuperblockEvents(ctx context.Context) (*SuperblockEvents, error) 
 	}
 	if err != nil {
 		klog.ErrorS(err, "What happens to devices is not noticed before the next turn")
+	}
+	if e.registrations, err = openRegistrations(n.cfg.KubeletRoot); err == nil {
+		err = e.watch(descriptor{e.registrations, registrationsKey}, unix.EPOLLIN)
+	}
+	if err != nil {
+		klog.ErrorS(err, "Drivers that come back are not noticed")
 	}
 	stop := context.AfterFunc(ctx, func() { _ = e.epoll.SetReadDeadline(time.Now()) })
 	go func() {
@@ -132,8 +146,12 @@ func (e *SuperblockEvents) happened(events []unix.EpollEvent) map[SuperblockEven
 	told := map[SuperblockEvent]bool{}
 	for _, event := range events {
 		key := event.Fd
-		if key == devicesKey {
+		switch key {
+		case devicesKey:
 			maps.Copy(told, e.devices.read())
+			continue
+		case registrationsKey:
+			maps.Copy(told, readRegistrations(e.registrations))
 			continue
 		}
 		s, known := e.byKey[key]
@@ -301,8 +319,10 @@ func (e *SuperblockEvents) end() {
 		e.forget(s)
 	}
 	e.followed = nil
-	if e.devices.fd >= 0 {
-		_ = unix.Close(e.devices.fd)
+	for _, fd := range []int{e.devices.fd, e.registrations} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
 	}
 	_ = e.epoll.Close()
 }

@@ -182,3 +182,25 @@ func TestFollowAnExt4ThatIsMountedAgain(t *testing.T) {
 		t.Errorf("followed: %v", e.followed)
 	}
 }
+
+// A driver that registers itself with kubelet is told of, however its registrar makes the
+// socket; other files are not.
+func TestDriverThatRegisters(t *testing.T) {
+	root := t.TempDir()
+	dir := root + "/plugins_registry"
+	done(t, os.Mkdir(dir, 0o700))
+	e, err := (&Node{cfg: Config{KubeletRoot: root}}).SuperblockEvents(t.Context())
+	done(t, err)
+	for _, name := range []string{"csi.sock", "reg.sock", "a.example.com-reg.sock", "b.example.com-reg.sock.tmp"} {
+		done(t, os.WriteFile(dir+"/"+name, nil, 0o600))
+	}
+	done(t, os.Rename(dir+"/b.example.com-reg.sock.tmp", dir+"/b.example.com-reg.sock"))
+	got := map[string]bool{}
+	for len(got) < 2 {
+		event := <-e.Events()
+		got[event.Driver] = true
+	}
+	if !got["a.example.com"] || !got["b.example.com"] {
+		t.Errorf("told of %v", got)
+	}
+}

@@ -2,6 +2,8 @@ package integration
 
 import (
 	"fmt"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -124,6 +126,36 @@ func TestRestageOfMany(t *testing.T) {
 		}
 	}
 	for _, v := range all {
+		if layers := harness.Layers(t, v.Staging); len(layers) != 1 {
+			t.Errorf("%d mounts at %s", len(layers), v.Staging)
+		}
+	}
+}
+
+// TestDriverIsBack kills a driver with the daemons of its volumes, as its pod's end does. The
+// loop's first try meets nobody; when the driver is back, all volumes are back at once, and
+// not when the next try would have come.
+func TestDriverIsBack(t *testing.T) {
+	n := harness.NewNode(t, "--standalone", "--loop=heal", "--check-interval=1h", "--restage-driver="+harness.Driver+"=unmount-first")
+	d := n.NewCSIDriver(csidriver.Mode{NoAddons: true})
+	n.Start()
+	var all []*harness.Volume
+	for i := range 6 {
+		v := d.NewVolume(fmt.Sprint("v", i))
+		n.StartContainer(harness.ContainerSpec{Name: v.ID, Mounts: []harness.ContainerMount{{At: "/data", Source: v.MountPoint()}}})
+		n.Expect("healthy", d.Request(v))
+		all = append(all, v)
+	}
+	d.Stop()
+	harness.Eventually(t, "each was checked and tried", func() bool {
+		log := n.Log.String()
+		return strings.Count(log, `verdict="abnormal"`) == len(all) && strings.Count(log, "connection refused") >= 2*len(all)
+	})
+	d.Start()
+	for _, v := range all {
+		harness.Eventually(t, "the volume takes data without a call", func() bool {
+			return os.WriteFile(v.MountPoint()+"/written", nil, 0o600) == nil
+		})
 		if layers := harness.Layers(t, v.Staging); len(layers) != 1 {
 			t.Errorf("%d mounts at %s", len(layers), v.Staging)
 		}
