@@ -115,12 +115,12 @@ func (l *Loop) driverCameBack(driver string, now time.Time) {
 }
 
 // cameBack begins the backoff of a sick volume anew, because its driver came back; after the
-// heal that runs, which may have met no driver yet.
+// heal that runs, which may have met no driver yet. What may pass by itself is checked first.
 func (v *volume) cameBack(now time.Time) {
-	if v.driverBack = v.running; v.running {
+	if v.driverBack = v.running; v.running || v.sick == nil {
 		return
 	}
-	v.retried = time.Time{}
+	v.retried, v.due = time.Time{}, earlier(v.due, now.Add(settle))
 	v.retry(0, now)
 }
 

@@ -102,19 +102,28 @@ func TestChangeWhileAnotherWaits(t *testing.T) {
 
 // A driver that came back has its volumes tried at once, of many one first, and no others.
 func TestDriverCameBack(t *testing.T) {
-	for _, count := range []int{1, 20} {
-		t.Run(fmt.Sprint(count), func(t *testing.T) {
+	for _, tc := range []struct {
+		count  int
+		reason healer.Reason
+		within time.Duration
+	}{
+		{1, healer.Disconnected, 2 * time.Second},
+		{20, healer.Disconnected, 2 * time.Second},
+		{1, healer.DriverReportsAbnormal, 2*time.Second + confirmAfter}, // may pass by itself
+	} {
+		t.Run(fmt.Sprintf("%d %s", tc.count, tc.reason), func(t *testing.T) {
+			count := tc.count
 			n := acting(count)
 			run(t, n, func() {
 				time.Sleep(2 * time.Minute)
 				for i := range count {
-					n.breaks(fmt.Sprint("v", i), fault{reason: healer.Disconnected, err: syscall.EIO})
+					n.breaks(fmt.Sprint("v", i), fault{reason: tc.reason, err: syscall.EIO})
 				}
 				time.Sleep(10 * time.Hour)
 				n.rested("v0")
 				tried := func() int {
 					start := time.Now()
-					time.Sleep(2 * time.Second)
+					time.Sleep(tc.within)
 					volumes := map[string]bool{}
 					n.do(func() {
 						for _, h := range n.heals {

@@ -67,8 +67,7 @@ func ownedNamespaces(of ...mount.Ref) (found []namespace, err error) {
 // The calling thread enters them one after the other, and comes back: the table that a
 // process shows ends at its root directory, which is the choice of the process.
 func readNamespaces(keep func(table []mount.Mount) []mount.Mount) (found []namespace, err error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	runtime.LockOSThread() // for good: it has a working directory of its own from now on
 	w, err := newNamespaceWalk(keep)
 	if err != nil {
 		return nil, err

@@ -149,7 +149,7 @@ func TestDriverIsBack(t *testing.T) {
 	d.Stop()
 	harness.Eventually(t, "each was checked and tried", func() bool {
 		log := n.Log.String()
-		return strings.Count(log, `verdict="abnormal"`) == len(all) && strings.Count(log, "connection refused") >= 2*len(all)
+		return strings.Count(log, `verdict="abnormal"`) >= len(all) && strings.Count(log, "connection refused") >= 2*len(all)
 	})
 	d.Start()
 	for _, v := range all {
