@@ -2,9 +2,7 @@ package controller
 
 import (
 	"context"
-	"crypto/sha256"
 	"fmt"
-	"path"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 // volume is a CSI volume and the claim that it is bound to.
@@ -64,21 +63,20 @@ func (r *Reconciler) readVolume(ctx context.Context, namespace, name string) (vo
 // request names the volume as kubelet published it for a pod.
 func (v volume) request(kubeletRoot string, pod types.UID) *healerpb.NodeHealerRequest {
 	from := v.pv.Spec.CSI
-	plugins := path.Join(kubeletRoot, "plugins/kubernetes.io/csi")
+	kubelet := layout.Kubelet{Root: kubeletRoot}
 	req := &healerpb.NodeHealerRequest{
 		VolumeId:         from.VolumeHandle,
 		VolumeCapability: &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: v.accessMode()}},
 		VolumeContext:    from.VolumeAttributes,
 	}
 	if v.block() {
-		req.VolumePath = path.Join(plugins, "volumeDevices/publish", v.pv.Name, string(pod))
-		req.StagingTargetPath = path.Join(plugins, "volumeDevices/staging", v.pv.Name)
+		req.VolumePath = kubelet.BlockTarget(string(pod), v.pv.Name)
+		req.StagingTargetPath = kubelet.BlockStaging(v.pv.Name)
 		req.VolumeCapability.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
 		return req
 	}
-	req.VolumePath = path.Join(kubeletRoot, "pods", string(pod), "volumes/kubernetes.io~csi", v.pv.Name, "mount")
-	// As kubelet's makeDeviceMountPath does since Kubernetes 1.24.
-	req.StagingTargetPath = path.Join(plugins, from.Driver, fmt.Sprintf("%x", sha256.Sum256([]byte(from.VolumeHandle))), "globalmount")
+	req.VolumePath = kubelet.Target(string(pod), v.pv.Name)
+	req.StagingTargetPath = kubelet.Staging(from.Driver, from.VolumeHandle)
 	req.VolumeCapability.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{
 		FsType: from.FSType, MountFlags: v.pv.Spec.MountOptions,
 	}}

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -54,7 +55,7 @@ func (l *Loop) discover(ctx context.Context) {
 }
 
 // follow has the events of the superblocks of these mounts told.
-func (l *Loop) follow(ctx context.Context, mounts []host.Mount) {
+func (l *Loop) follow(ctx context.Context, mounts []facts.Mount) {
 	if l.events == nil {
 		return
 	}

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
@@ -27,13 +28,13 @@ type fault struct {
 }
 
 func (f fault) diagnosis(v healer.Volume) healer.Diagnosis {
-	dev := host.Dev{Major: 1, Minor: 1}
-	sb := host.Superblock{Dev: dev, FSType: "ext4", Source: "/dev/sda"}
+	dev := facts.Dev{Major: 1, Minor: 1}
+	sb := facts.Superblock{Dev: dev, FSType: "ext4", Source: "/dev/sda"}
 	if f.server != "" {
 		sb.FSType, sb.Source = "nfs4", f.server+":/export"
 	}
 	return healer.Diagnosis{
-		Case:       healer.Case{Volume: v, Superblocks: map[host.Dev]host.Superblock{dev: sb}},
+		Case:       healer.Case{Volume: v, Superblocks: map[facts.Dev]facts.Superblock{dev: sb}},
 		Conditions: []healer.Condition{{Status: healer.Inaccessible, Reason: f.reason, MountPoint: v.Path, Acute: true}},
 		Steps:      []healer.Step{{Name: "replace", MountPoint: healer.MountPoint{Path: v.Path}, Heals: []healer.Reason{f.reason}}},
 	}
@@ -473,7 +474,7 @@ func TestSuperblockEvent(t *testing.T) {
 			}
 		})
 		n.happens <- host.SuperblockEvent{Dev: n.mounts[1].Dev}
-		n.happens <- host.SuperblockEvent{Dev: host.Dev{Major: 99}}
+		n.happens <- host.SuperblockEvent{Dev: facts.Dev{Major: 99}}
 		time.Sleep(time.Second)
 		if got := n.since(start); len(got["v1"]) != 1 || got["v1"][0].Sub(start) > 100*time.Millisecond {
 			t.Errorf("checked at %v", got)
@@ -484,7 +485,7 @@ func TestSuperblockEvent(t *testing.T) {
 // All block volumes share the superblock of devtmpfs, and not what happens to a device.
 func TestDeviceNodeEvent(t *testing.T) {
 	n := many(3)
-	dev := host.Dev{Minor: 5}
+	dev := facts.Dev{Minor: 5}
 	for i := range n.mounts {
 		n.mounts[i].Dev, n.mounts[i].Root = dev, fmt.Sprintf("/dm-%d", i)
 	}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
@@ -44,7 +45,7 @@ const (
 // Node finds the volumes; *host.Node is one.
 type Node interface {
 	Volumes(ctx context.Context) ([]host.VolumePath, error)
-	VolumeMounts() ([]host.Mount, error)
+	VolumeMounts() ([]facts.Mount, error)
 	// SuperblockEvents tells what no mount table shows.
 	SuperblockEvents(ctx context.Context) (Events, error)
 	// Changes returns a channel that gets a value when mounts changed, and closes when
@@ -55,7 +56,7 @@ type Node interface {
 // Events tells of superblocks to which something happened; *host.SuperblockEvents is one.
 type Events interface {
 	// Follow has the superblocks of these mounts followed, and no others.
-	Follow(ctx context.Context, mounts []host.Mount) error
+	Follow(ctx context.Context, mounts []facts.Mount) error
 	// Events returns a channel that closes when the context of SuperblockEvents has ended.
 	Events() <-chan host.SuperblockEvent
 }
@@ -107,7 +108,7 @@ type Loop struct {
 	// events is nil where there are none.
 	events Events
 	// mounts are those of the last look.
-	mounts []host.Mount
+	mounts []facts.Mount
 	// lookedAt is when the last look began.
 	lookedAt time.Time
 	// listenAt is when the mount table may be looked at again.

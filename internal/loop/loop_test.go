@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
@@ -20,7 +22,7 @@ const driver = "d.example.com"
 type fakeNode struct {
 	mu      sync.Mutex
 	paths   []host.VolumePath
-	mounts  []host.Mount
+	mounts  []facts.Mount
 	changes chan struct{}
 	// happens has superblocks to which something happened; followed counts the mounts
 	// whose superblocks are followed.
@@ -83,7 +85,7 @@ func (n *fakeNode) Volumes(context.Context) ([]host.VolumePath, error) {
 	return slices.Clone(n.paths), n.broken
 }
 
-func (n *fakeNode) VolumeMounts() ([]host.Mount, error) {
+func (n *fakeNode) VolumeMounts() ([]facts.Mount, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.looks++
@@ -117,7 +119,7 @@ type fakeEvents struct {
 
 func (e fakeEvents) Events() <-chan host.SuperblockEvent { return e.told }
 
-func (e fakeEvents) Follow(_ context.Context, mounts []host.Mount) error {
+func (e fakeEvents) Follow(_ context.Context, mounts []facts.Mount) error {
 	e.n.do(func() { e.n.followed = len(mounts) })
 	return nil
 }
@@ -160,7 +162,7 @@ func (n *fakeNode) Check(_ context.Context, v healer.Volume) (healer.Report, err
 		return healer.Report{}, n.noAnswer
 	}
 	r := healer.Report{Volume: v, Checked: true}
-	if !slices.ContainsFunc(n.mounts, func(m host.Mount) bool { return m.Path == v.Path }) {
+	if !slices.ContainsFunc(n.mounts, func(m facts.Mount) bool { return m.Path == v.Path }) {
 		if n.unwanted[v.Path] {
 			return healer.Report{}, healer.NotFound("not wanted")
 		}
@@ -194,15 +196,15 @@ func (n *fakeNode) publish(r healer.Report) {
 func (n *fakeNode) add(id, path string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.paths = append(n.paths, host.VolumePath{VolData: host.VolData{DriverName: driver, VolumeHandle: id}, Path: path})
+	n.paths = append(n.paths, host.VolumePath{VolData: layout.VolData{DriverName: driver, VolumeHandle: id}, Path: path})
 	n.lastMount++
-	n.mounts = append(n.mounts, host.Mount{Path: path, ID: n.lastMount, Dev: host.Dev{Minor: uint32(n.lastMount)}})
+	n.mounts = append(n.mounts, facts.Mount{Path: path, ID: n.lastMount, Dev: facts.Dev{Minor: uint32(n.lastMount)}})
 }
 
 func (n *fakeNode) unmount(path string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.mounts = slices.DeleteFunc(n.mounts, func(m host.Mount) bool { return m.Path == path })
+	n.mounts = slices.DeleteFunc(n.mounts, func(m facts.Mount) bool { return m.Path == path })
 }
 
 func (n *fakeNode) changed() {

@@ -6,8 +6,8 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 const (
@@ -166,7 +166,7 @@ func (h *healing) backend(name string) *backend {
 // driver.
 func backendOf(r healer.Report, driver string) string {
 	for _, sb := range r.After.Case.Superblocks {
-		if server := mount.Server(sb.FSType, sb.Source); server != "" {
+		if server := facts.Server(sb.FSType, sb.Source); server != "" {
 			return "server " + server
 		}
 	}

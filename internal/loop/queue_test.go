@@ -7,21 +7,22 @@ import (
 	"testing"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 func TestBackend(t *testing.T) {
 	for name, tc := range map[string]struct {
-		sb   host.Superblock
+		sb   facts.Superblock
 		want string
 	}{
-		"a server": {host.Superblock{FSType: "nfs4", Source: "10.0.0.1:/export"}, "server 10.0.0.1"},
-		"a disk":   {host.Superblock{FSType: "xfs", Device: &host.BlockDevice{Identity: host.Identity{WWID: "naa.5"}}}, "driver d"},
-		"no disk":  {host.Superblock{FSType: "tmpfs"}, "driver d"},
+		"a server": {facts.Superblock{FSType: "nfs4", Source: "10.0.0.1:/export"}, "server 10.0.0.1"},
+		"a disk":   {facts.Superblock{FSType: "xfs", Device: &facts.BlockDevice{Identity: facts.Identity{WWID: "naa.5"}}}, "driver d"},
+		"no disk":  {facts.Superblock{FSType: "tmpfs"}, "driver d"},
 	} {
 		var r healer.Report
-		r.After.Case.Superblocks = map[host.Dev]host.Superblock{{Minor: 1}: tc.sb}
+		r.After.Case.Superblocks = map[facts.Dev]facts.Superblock{{Minor: 1}: tc.sb}
 		if got := backendOf(r, "d"); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
@@ -84,7 +85,7 @@ func newVolumes() volumes {
 // have that of the one before.
 type mountID struct {
 	id  uint64
-	dev host.Dev
+	dev facts.Dev
 }
 
 // are takes over the paths of all volumes. New volumes are spread over a time; one that
@@ -120,7 +121,7 @@ func (vs *volumes) are(paths []host.VolumePath, now time.Time, spread, interval 
 // mountsAre takes over what is mounted. It returns the volumes at whose paths that is
 // not what it was, and whether something is mounted at a path of no known volume, or of a
 // superblock that was not there before.
-func (vs *volumes) mountsAre(list []host.Mount) (changed []*volume, unknown bool) {
+func (vs *volumes) mountsAre(list []facts.Mount) (changed []*volume, unknown bool) {
 	before := vs.mounts
 	there := map[mountID]bool{}
 	for _, ids := range before {
@@ -129,7 +130,7 @@ func (vs *volumes) mountsAre(list []host.Mount) (changed []*volume, unknown bool
 		}
 	}
 	vs.mounts = make(map[string][]mountID, len(before))
-	stayed := map[host.Dev]bool{}
+	stayed := map[facts.Dev]bool{}
 	for _, m := range list {
 		id := mountID{cmp.Or(m.ID, uint64(m.OldID)), m.Dev}
 		vs.mounts[m.Path] = append(vs.mounts[m.Path], id)

@@ -1,22 +1,15 @@
 package ops
 
-import "strings"
+import (
+	"strings"
 
-// Workload names the pod and the container that a process belongs to.
-type Workload struct {
-	// PodUID is empty outside of pods.
-	PodUID string
-	// ContainerID is empty where the runtime's directory names none.
-	ContainerID string
-	// Dir is the runtime's cgroup directory, right below the pod's; outside of pods
-	// the whole cgroup path.
-	Dir string
-}
+	"github.com/csi-addons/node-healer/pkg/facts"
+)
 
 // WorkloadIn reads the text of a process's cgroup file. On cgroup v1 it has a line
 // for each controller.
-func WorkloadIn(file string) Workload {
-	var first Workload
+func WorkloadIn(file string) facts.Workload {
+	var first facts.Workload
 	for line := range strings.Lines(file) {
 		_, cgroup, _ := strings.Cut(strings.TrimSpace(line), ":/")
 		w := workloadOf(cgroup)
@@ -38,7 +31,7 @@ func WorkloadIn(file string) Workload {
 //
 // The first pod below kubelet's own directory counts, and the directory right below it:
 // a container may have made the deeper ones itself.
-func workloadOf(cgroup string) Workload {
+func workloadOf(cgroup string) facts.Workload {
 	inKubepods := false
 	parts := strings.Split(cgroup, "/")
 	for i, part := range parts {
@@ -60,15 +53,15 @@ func workloadOf(cgroup string) Workload {
 			continue
 		}
 		if inOne {
-			return Workload{PodUID: uid, ContainerID: containerID(id), Dir: strings.Join(parts[:i+1], "/")}
+			return facts.Workload{PodUID: uid, ContainerID: containerID(id), Dir: strings.Join(parts[:i+1], "/")}
 		}
-		w := Workload{PodUID: uid, Dir: strings.Join(parts[:min(i+2, len(parts))], "/")}
+		w := facts.Workload{PodUID: uid, Dir: strings.Join(parts[:min(i+2, len(parts))], "/")}
 		if i+1 < len(parts) {
 			w.ContainerID = containerID(parts[i+1])
 		}
 		return w
 	}
-	return Workload{Dir: cgroup}
+	return facts.Workload{Dir: cgroup}
 }
 
 // containerID reads the id from the directory that a runtime makes for a

@@ -6,12 +6,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // openSource returns a reference to a healthy mount on the host.
-func openSource(m mount.Mount) (int, error) {
+func openSource(m facts.Mount) (int, error) {
 	at, err := openTarget(m.Path)
 	if err != nil {
 		return -1, err
@@ -31,7 +32,7 @@ func openSource(m mount.Mount) (int, error) {
 // cloneSource returns a detached clone of a healthy mount, or of the directory (or file)
 // sub below its root, with all that makes it safe: no process that reaches it has more
 // rights than at the mount that it replaces.
-func cloneSource(m mount.Mount, sub string, setAttr func(fd int) error) (clone int, ref mount.Ref, err error) {
+func cloneSource(m facts.Mount, sub string, setAttr func(fd int) error) (clone int, ref facts.Ref, err error) {
 	from, err := openSource(m)
 	if err != nil {
 		return -1, ref, err
@@ -65,7 +66,7 @@ func cloneSource(m mount.Mount, sub string, setAttr func(fd int) error) (clone i
 // asPlaceholder makes a clone a placeholder. Private, or mounts made in the source or in
 // the clone would appear in the other, and a umount on the clone would take what is
 // mounted on its peers.
-func asPlaceholder(fd int) error { return mount.AddAttr(fd, mount.AttrPlaceholder, unix.MS_PRIVATE) }
+func asPlaceholder(fd int) error { return mount.AddAttr(fd, facts.AttrPlaceholder, unix.MS_PRIVATE) }
 
 // openBeneath opens a mere reference to something below a directory. It follows no
 // link.

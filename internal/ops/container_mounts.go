@@ -5,35 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path"
 	"slices"
-	"strconv"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
-
-// ContainerMount is a mount in the mount namespace of a running container.
-type ContainerMount struct {
-	Container
-	// Mount is topmost at its path, which is as seen from the root of the
-	// namespace. Below is what it hides there, the upper first.
-	Mount mount.Mount
-	Below []mount.Mount
-}
-
-// Path leads to it from outside the container.
-func (c ContainerMount) Path() string {
-	return path.Join("/proc", strconv.Itoa(c.PID), "root", c.Mount.Path)
-}
 
 // MountsQuery asks for mounts in the mount namespaces of containers.
 type MountsQuery struct {
 	// Of are containers whose PID and Namespace are known.
-	Of     []Container
-	Wanted mount.Filter
+	Of     []facts.Container
+	Wanted facts.Filter
 	// Limit is the most mounts that are wanted of one namespace.
 	Limit int
 }
@@ -42,7 +27,7 @@ type MountsQuery struct {
 // them: parents, and whatever is mounted at the same paths. Their unique ids are 0 where
 // the kernel has none for another namespace (below Linux 6.11).
 type MountsOf struct {
-	Mounts []mount.Mount
+	Mounts []facts.Mount
 	// Err says why they could not be read, Ended that the container is gone, Many
 	// that there are more than the limit: then none is told.
 	Err         string
@@ -83,13 +68,13 @@ func containerMounts(q MountsQuery) ([]MountsOf, error) {
 type matching struct {
 	proc   procfs
 	host   mount.Owner
-	wanted mount.Filter
+	wanted facts.Filter
 	limit  int
 	left   mountsLeft
 }
 
-func (r *matching) of(n Container) (found MountsOf) {
-	var mounts []mount.Mount
+func (r *matching) of(n facts.Container) (found MountsOf) {
+	var mounts []facts.Mount
 	err := r.proc.inThread(n.PID, func(dir string) (err error) {
 		mounts, err = r.mounts(dir, n)
 		return err
@@ -113,7 +98,7 @@ var errMany = errors.New("more mounts than are inspected")
 
 // mounts returns what matches, and what is on the way there, as a thread of the container's
 // process shows it.
-func (r *matching) mounts(dir string, n Container) ([]mount.Mount, error) {
+func (r *matching) mounts(dir string, n facts.Container) ([]facts.Mount, error) {
 	namespace, err := r.proc.openNamespace(dir)
 	if err != nil {
 		return nil, err
@@ -129,9 +114,9 @@ func (r *matching) mounts(dir string, n Container) ([]mount.Mount, error) {
 	if root, err := r.proc.readlink(dir + "/root"); err != nil || root != "/" {
 		return nil, cmp.Or(err, errChrooted) // it shows only what is mounted beneath
 	}
-	var table []mount.Mount
+	var table []facts.Mount
 	var paths []string
-	err = r.left.readTable(r.proc, dir, n.Namespace, func(m mount.Mount) error {
+	err = r.left.readTable(r.proc, dir, n.Namespace, func(m facts.Mount) error {
 		if table = append(table, m); r.wanted.Wants(m) {
 			paths = append(paths, m.Path)
 		}
@@ -143,8 +128,8 @@ func (r *matching) mounts(dir string, n Container) ([]mount.Mount, error) {
 	if err != nil || len(paths) == 0 {
 		return nil, err
 	}
-	mounts := slices.DeleteFunc(table, func(m mount.Mount) bool {
-		return !slices.ContainsFunc(paths, func(p string) bool { return mount.Beneath(m.Path, p) })
+	mounts := slices.DeleteFunc(table, func(m facts.Mount) bool {
+		return !slices.ContainsFunc(paths, func(p string) bool { return facts.Beneath(m.Path, p) })
 	})
 	if len(mounts) > maxOnTheWay {
 		return nil, errMany
@@ -162,7 +147,7 @@ type mountsLeft struct{ read atomic.Int64 }
 // directory in an open procfs. A process that is in another one by the end may have
 // entered it before: its table, whose maker may be hostile, counts for nothing, and
 // the error is errEnded whatever was read.
-func (l *mountsLeft) readTable(proc procfs, dir string, namespace uint64, visit func(mount.Mount) error) error {
+func (l *mountsLeft) readTable(proc procfs, dir string, namespace uint64, visit func(facts.Mount) error) error {
 	fd, err := proc.open(dir + "/mountinfo")
 	if err != nil {
 		return err
@@ -170,7 +155,7 @@ func (l *mountsLeft) readTable(proc procfs, dir string, namespace uint64, visit 
 	f := os.NewFile(uintptr(fd), "mountinfo")
 	defer f.Close()
 	n := int64(0)
-	err = mount.Visit(f, func(m mount.Mount) error {
+	err = mount.Visit(f, func(m facts.Mount) error {
 		if n++; n > maxMountsRead || l.read.Add(1) > maxMountsInAll {
 			return errTooManyMounts
 		}

@@ -15,15 +15,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // namespaceRef names the mount namespace of a process.
-func namespaceRef(t *testing.T, pid int) Container {
+func namespaceRef(t *testing.T, pid int) facts.Container {
 	t.Helper()
 	cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	must(t, err)
-	return Container{Workload: WorkloadIn(string(cgroup)), PID: pid, Namespace: namespaceOf(t, pid)}
+	return facts.Container{Workload: WorkloadIn(string(cgroup)), PID: pid, Namespace: namespaceOf(t, pid)}
 }
 
 func namespaceOf(t *testing.T, pid int) uint64 {
@@ -66,7 +67,7 @@ func TestMountsOfAContainer(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Unmount(v.path+"/dir", unix.MNT_DETACH) })
 	pid := holder(t, syscall.CLONE_NEWNS, "none=")
 	of := namespaceRef(t, pid)
-	superblock := MountsQuery{Of: []Container{of}, Wanted: mount.Filter{Superblocks: []mount.Dev{v.number}}, Limit: 8}
+	superblock := MountsQuery{Of: []facts.Container{of}, Wanted: facts.Filter{Superblocks: []facts.Dev{v.number}}, Limit: 8}
 	ask := func(change func(*MountsQuery)) MountsOf {
 		t.Helper()
 		q := superblock
@@ -97,14 +98,14 @@ func TestMountsOfAContainer(t *testing.T) {
 		"its superblock":        {change: func(*MountsQuery) {}, want: way()},
 		"its type and source":   {change: func(q *MountsQuery) { q.Wanted.Superblocks, q.Wanted.FSType, q.Wanted.Source = nil, "tmpfs", "named" }, want: way(v.path + "/dir")},
 		"another source":        {change: func(q *MountsQuery) { q.Wanted.Superblocks, q.Wanted.FSType, q.Wanted.Source = nil, "tmpfs", "other" }},
-		"another superblock":    {change: func(q *MountsQuery) { q.Wanted.Superblocks = []mount.Dev{{Major: 1, Minor: 2}} }},
+		"another superblock":    {change: func(q *MountsQuery) { q.Wanted.Superblocks = []facts.Dev{{Major: 1, Minor: 2}} }},
 		"not left by a step":    {change: func(q *MountsQuery) { q.Wanted.Superblocks, q.Wanted.Current = nil, v.number }},
 		"more than the limit":   {change: func(q *MountsQuery) { q.Limit = 0 }, many: true},
 		"another namespace":     {change: func(q *MountsQuery) { q.Of[0].Namespace++ }, ended: true},
 		"another container":     {change: func(q *MountsQuery) { q.Of[0].Dir += "x" }, ended: true},
 		"no process":            {change: func(q *MountsQuery) { q.Of[0].PID = 1<<22 + 1 }, ended: true},
 		"of another user":       {change: func(q *MountsQuery) { q.Of[0] = namespaceRef(t, inUserNamespace(t, v.path)) }, ended: true},
-		"one beside a gone one": {change: func(q *MountsQuery) { q.Of = append(q.Of, Container{PID: 1<<22 + 1}) }, want: way()},
+		"one beside a gone one": {change: func(q *MountsQuery) { q.Of = append(q.Of, facts.Container{PID: 1<<22 + 1}) }, want: way()},
 	} {
 		got := ask(tc.change)
 		if !slices.Equal(got.paths(), tc.want) || got.Ended != tc.ended || got.Many != tc.many || got.Err != "" {
@@ -156,8 +157,8 @@ func TestNamespacesOfAnotherOwner(t *testing.T) {
 	if len(namespaces) == 0 {
 		t.Error("not even our own was read")
 	}
-	target := ContainerMount{Container: Container{PID: pid, Namespace: namespaceOf(t, pid)}, Mount: mountAt(t, v.path)}
-	if r := run(t, Swap{Container: target})[0]; !r.Refused || r.Ended {
+	target := facts.ContainerMount{Container: facts.Container{PID: pid, Namespace: namespaceOf(t, pid)}, Mount: mountAt(t, v.path)}
+	if r := run(t, facts.ContainerSwap{Container: target})[0]; !r.Refused || r.Ended {
 		t.Errorf("a replacement there: %+v", r)
 	}
 	if a, err := probeInContainer(target); err != nil || a.Err == "" || a.Ended {
@@ -178,7 +179,7 @@ func TestTableOfAProcessThatHasLeft(t *testing.T) {
 	for table, fails := range map[string]bool{good: false, good + "junk\n": true} {
 		must(t, os.WriteFile(filepath.Join(root, "10/mountinfo"), []byte(table), 0o600))
 		var left mountsLeft
-		visit := func(mount.Mount) error { return nil }
+		visit := func(facts.Mount) error { return nil }
 		if err := left.readTable(procfs(proc), "10", one, visit); !errors.Is(err, errEnded) || left.read.Load() != 0 {
 			t.Errorf("%q, by one that has left: %v, %d mounts", table, err, left.read.Load())
 		}

@@ -9,8 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // containerNamespace is the mount namespace of a container, and the thread that enters
@@ -21,12 +22,12 @@ type containerNamespace struct {
 	mounts *os.File
 	thread thread
 	// table is the mount table as it was when the thread entered.
-	table []mount.Mount
+	table []facts.Mount
 }
 
 // openContainer opens the mount namespace of a container's process, and checks that it is
 // the one that was meant: the process's number may have been used again.
-func openContainer(t ContainerMount) (_ *containerNamespace, err error) {
+func openContainer(t facts.ContainerMount) (_ *containerNamespace, err error) {
 	c := &containerNamespace{pid: t.PID, pidfd: -1}
 	defer func() {
 		if err != nil {
@@ -92,11 +93,11 @@ func (c *containerNamespace) enter() error {
 		return err
 	}
 	c.table = nil
-	return c.thread.visit(func(m mount.Mount) { c.table = append(c.table, m) })
+	return c.thread.visit(func(m facts.Mount) { c.table = append(c.table, m) })
 }
 
 // probe asks what is at the mount point now, whatever it is.
-func (c *containerNamespace) probe(t ContainerMount) (result InContainerResult) {
+func (c *containerNamespace) probe(t facts.ContainerMount) (result facts.ContainerProbe) {
 	target, err := c.reach(t)
 	if err != nil {
 		return failed(err)
@@ -109,18 +110,18 @@ func (c *containerNamespace) probe(t ContainerMount) (result InContainerResult) 
 // reach resolves the way to a target. The directories above a mount lie on other
 // filesystems: where one of them may hang, or be dead itself, only what is cached is
 // walked.
-func (c *containerNamespace) reach(t ContainerMount) (targetHandle, error) {
+func (c *containerNamespace) reach(t facts.ContainerMount) (targetHandle, error) {
 	at, known := c.entry(t.Mount.OldID)
 	if !known {
 		return targetHandle{}, refuse("%s is no longer in the container", t.Mount.Ref())
 	}
 	through := ""
 	for known {
-		var above mount.Mount
+		var above facts.Mount
 		if above, known = c.entry(at.OldParent); !known || above.OldID == at.OldID {
 			break
 		}
-		if above.Path != at.Path && mount.IsType(above.FSType, mount.MayHang) {
+		if above.Path != at.Path && facts.IsType(above.FSType, facts.MayHang) {
 			through = above.FSType
 		}
 		at = above
@@ -144,7 +145,7 @@ func (c *containerNamespace) reach(t ContainerMount) (targetHandle, error) {
 }
 
 // cloneTop clones what is topmost at a target, and returns a reference to that too.
-func (c *containerNamespace) cloneTop(t ContainerMount) (clone, fd int, err error) {
+func (c *containerNamespace) cloneTop(t facts.ContainerMount) (clone, fd int, err error) {
 	target, err := c.reach(t)
 	if err != nil {
 		return -1, -1, err
@@ -167,10 +168,10 @@ func (c *containerNamespace) cloneTop(t ContainerMount) (clone, fd int, err erro
 }
 
 // entry returns the entry of a mount in the table as it was when the thread entered.
-func (c *containerNamespace) entry(oldID int) (mount.Mount, bool) {
-	at := slices.IndexFunc(c.table, func(m mount.Mount) bool { return m.OldID == oldID })
+func (c *containerNamespace) entry(oldID int) (facts.Mount, bool) {
+	at := slices.IndexFunc(c.table, func(m facts.Mount) bool { return m.OldID == oldID })
 	if at < 0 {
-		return mount.Mount{}, false
+		return facts.Mount{}, false
 	}
 	return c.table[at], true
 }

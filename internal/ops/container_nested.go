@@ -8,8 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // nested is a copy of what is mounted in a dead mount, on its way into the clone.
@@ -28,7 +29,7 @@ func copyNested(home *os.File, in *containerNamespace, swaps []*swap) error {
 		w := s.query
 		switch {
 		case s.err != nil:
-		case w.Ours == (mount.Ref{}) && w.Stray == (mount.Ref{}): // a whole dead mount is topmost
+		case w.Ours == (facts.Ref{}) && w.Stray == (facts.Ref{}): // a whole dead mount is topmost
 			s.deadClone, s.nested, s.err = in.cloneDead(w.Container)
 		case w.Stale:
 			var fd int
@@ -62,7 +63,7 @@ func copyNested(home *os.File, in *containerNamespace, swaps []*swap) error {
 // cloneDead clones a dead mount, and what is mounted in it. Nothing asks the dead
 // filesystem: when a lookup fails there, the kernel drops whatever is mounted at that
 // name (d_invalidate). Only what is cached is walked.
-func (c *containerNamespace) cloneDead(t ContainerMount) (clone int, all []nested, err error) {
+func (c *containerNamespace) cloneDead(t facts.ContainerMount) (clone int, all []nested, err error) {
 	clone, fd, err := c.cloneTop(t)
 	if err != nil {
 		return -1, nil, err
@@ -85,7 +86,7 @@ func (c *containerNamespace) cloneDead(t ContainerMount) (clone int, all []neste
 	return clone, all, err
 }
 
-func (c *containerNamespace) cloneNested(e mount.Mount, name string, fd int) (int, error) {
+func (c *containerNamespace) cloneNested(e facts.Mount, name string, fd int) (int, error) {
 	from, err := openBeneath(fd, name, mount.ResolveCached)
 	if err != nil {
 		return -1, fmt.Errorf("%w: what is mounted on %q in the container cannot be reached without the dead filesystem: %w", worker.ErrRefused, e.Path, err)

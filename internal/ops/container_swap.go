@@ -6,7 +6,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // swap is the replacement of one dead mount in a container: the placement of a clone of
@@ -14,7 +15,7 @@ import (
 type swap struct {
 	placement
 	in    *containerNamespace
-	query Swap
+	query facts.ContainerSwap
 	// source is the mount that ours is to be a peer of; -1 for none.
 	source int
 	// deadClone is a clone of the dead mount, to ask it; -1 for none.
@@ -26,23 +27,23 @@ type swap struct {
 
 // prepareSwap makes the clone, with at most the rights of the mount that it replaces. The
 // thread is in the host's namespace.
-func prepareSwap(in *containerNamespace, w Swap) *swap {
+func prepareSwap(in *containerNamespace, w facts.ContainerSwap) *swap {
 	s := &swap{in: in, query: w, source: -1, deadClone: -1, placement: placement{
 		operation: "replace-in-container", position: Beneath, clone: -1, ours: w.Ours, copied: true,
 		dead:       Dead{Mount: w.Container.Mount.Ref(), Superblock: w.Covers.Dev, Ended: w.Ended, Stale: w.Stale},
 		revalidate: func() error { return asSeen(w.Container.Mount) },
 	}}
-	if covers := w.Covers.Ref(); covers != (mount.Ref{}) {
+	if covers := w.Covers.Ref(); covers != (facts.Ref{}) {
 		s.position, s.copied, s.dead.Mount = OnTop, false, covers
 	}
-	if w.Sharing == mount.SharingPeer {
+	if w.Sharing == facts.SharingPeer {
 		if s.source, s.err = openSource(w.Source); s.err != nil {
 			return s
 		}
 	}
-	if w.Ours == (mount.Ref{}) {
+	if w.Ours == (facts.Ref{}) {
 		s.clone, s.ours, s.err = cloneSource(w.Source, w.Sub, func(fd int) error {
-			return mount.SetAttr(fd, w.Attr|mount.AttrGuard, cmp.Or(propagationOf[w.Sharing].before, unix.MS_PRIVATE))
+			return mount.SetAttr(fd, w.Attr|facts.AttrGuard, cmp.Or(propagationOf[w.Sharing].before, unix.MS_PRIVATE))
 		})
 	}
 	return s
@@ -50,11 +51,11 @@ func prepareSwap(in *containerNamespace, w Swap) *swap {
 
 // propagationOf has the propagation types of a mount before it is moved, MS_PRIVATE if
 // there is none, and in the end, if they change then. A peer of the source joins it.
-var propagationOf = map[mount.Sharing]struct{ before, after uint64 }{
-	mount.SharingSlave:      {before: unix.MS_SLAVE},
-	mount.SharingOwn:        {after: unix.MS_SHARED},
-	mount.SharingSlaveOwn:   {before: unix.MS_SLAVE, after: unix.MS_SHARED},
-	mount.SharingUnbindable: {after: unix.MS_UNBINDABLE},
+var propagationOf = map[facts.Sharing]struct{ before, after uint64 }{
+	facts.SharingSlave:      {before: unix.MS_SLAVE},
+	facts.SharingOwn:        {after: unix.MS_SHARED},
+	facts.SharingSlaveOwn:   {before: unix.MS_SLAVE, after: unix.MS_SHARED},
+	facts.SharingUnbindable: {after: unix.MS_UNBINDABLE},
 }
 
 func (s *swap) close() {
@@ -84,7 +85,7 @@ func (s *swap) run() error {
 		return refuse("its parent mount shares its events with others")
 	}
 	s.on = parentMount
-	if w.Stray != (mount.Ref{}) {
+	if w.Stray != (facts.Ref{}) {
 		if err := at.unmountTop(w.Stray); err != nil {
 			return err
 		}
@@ -93,9 +94,9 @@ func (s *swap) run() error {
 		}
 	}
 	switch {
-	case w.Ours == (mount.Ref{}) && len(s.nested) > 0 && s.position == OnTop:
+	case w.Ours == (facts.Ref{}) && len(s.nested) > 0 && s.position == OnTop:
 		err = refuse("something is mounted on %q in the container, which a mount on top would hide", s.nested[0].path)
-	case w.Ours == (mount.Ref{}):
+	case w.Ours == (facts.Ref{}):
 		err = s.placement.run()
 	case s.position == OnTop:
 		s.on = w.Covers.Ref()
@@ -150,12 +151,12 @@ func (s *swap) join(p placed) error {
 
 // asSeen refuses when the mount's attributes were changed: ours has those that it had.
 // Below Linux 6.8 nothing tells.
-func asSeen(m mount.Mount) error {
+func asSeen(m facts.Mount) error {
 	if m.ID == 0 {
 		return nil
 	}
 	now, err := status(m.ID, mount.Basic)
-	if err == nil && now.Attr&mount.AttrSettable != m.Attr&mount.AttrSettable {
+	if err == nil && now.Attr&facts.AttrSettable != m.Attr&facts.AttrSettable {
 		return refuse("its attributes have changed since it was inspected")
 	}
 	return err

@@ -12,14 +12,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // guest is a process in a mount namespace of its own that has a dead mount, where
 // the host has a live one by now.
 type guest struct {
 	path string
-	swap Swap
+	swap facts.ContainerSwap
 }
 
 // newGuest has the host's mount point dead while the process starts, or alive.
@@ -45,18 +46,18 @@ func newGuest(t *testing.T, alive bool) guest {
 	g.swap.Source = mountAt(t, g.path)
 	g.swap.Container.PID, g.swap.Container.Namespace = pid, namespaceOf(t, pid)
 	root := fmt.Sprintf("/proc/%d/root%s", pid, g.path)
-	g.swap.Container.Mount = mount.Mount{Path: g.path, ID: uniqueID(unix.AT_FDCWD, root, 0), OldID: g.top(t).OldID}
+	g.swap.Container.Mount = facts.Mount{Path: g.path, ID: uniqueID(unix.AT_FDCWD, root, 0), OldID: g.top(t).OldID}
 	return g
 }
 
 // top returns what is last in the process's table at the mount point.
-func (g guest) top(t *testing.T) (last mount.Mount) {
+func (g guest) top(t *testing.T) (last facts.Mount) {
 	t.Helper()
 	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", g.swap.Container.PID))
 	must(t, err)
 	defer f.Close()
 	n := 0
-	must(t, mount.Visit(f, func(e mount.Mount) error {
+	must(t, mount.Visit(f, func(e facts.Mount) error {
 		if e.Path == g.path {
 			last, n = e, n+1
 		}
@@ -72,7 +73,7 @@ func (g guest) file(name string) string {
 	return fmt.Sprintf("/proc/%d/root%s/%s", g.swap.Container.PID, g.path, name)
 }
 
-func run(t *testing.T, swaps ...Swap) []InContainerResult {
+func run(t *testing.T, swaps ...facts.ContainerSwap) []facts.ContainerProbe {
 	t.Helper()
 	a, err := replaceInContainers(ReplaceInContainersQuery{Swaps: swaps, Budget: time.Minute})
 	must(t, err)
@@ -82,22 +83,24 @@ func run(t *testing.T, swaps ...Swap) []InContainerResult {
 	return a
 }
 
-func shares(s mount.Sharing) func(*Swap) { return func(w *Swap) { w.Sharing = s } }
+func shares(s facts.Sharing) func(*facts.ContainerSwap) {
+	return func(w *facts.ContainerSwap) { w.Sharing = s }
+}
 
 func TestSwap(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change   func(*Swap)
+		change   func(*facts.ContainerSwap)
 		file     string
 		readOnly bool
 		shared   bool
-		want     mount.Propagation // but for the number of its peer group
+		want     facts.Propagation // but for the number of its peer group
 	}{
-		"writable":         {change: func(*Swap) {}, file: "sub/file"},
-		"read-only":        {change: func(s *Swap) { s.Attr = mount.AttrReadOnly }, file: "sub/file", readOnly: true},
-		"a directory":      {change: func(s *Swap) { s.Sub = "sub" }, file: "file"},
-		"shared":           {change: shares(mount.SharingOwn), file: "sub/file", shared: true},
-		"unbindable":       {change: shares(mount.SharingUnbindable), file: "sub/file", want: mount.Propagation{Unbindable: true}},
-		"nobody knows how": {change: shares(mount.SharingUnknown), file: "sub/file"},
+		"writable":         {change: func(*facts.ContainerSwap) {}, file: "sub/file"},
+		"read-only":        {change: func(s *facts.ContainerSwap) { s.Attr = facts.AttrReadOnly }, file: "sub/file", readOnly: true},
+		"a directory":      {change: func(s *facts.ContainerSwap) { s.Sub = "sub" }, file: "file"},
+		"shared":           {change: shares(facts.SharingOwn), file: "sub/file", shared: true},
+		"unbindable":       {change: shares(facts.SharingUnbindable), file: "sub/file", want: facts.Propagation{Unbindable: true}},
+		"nobody knows how": {change: shares(facts.SharingUnknown), file: "sub/file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGuest(t, false)
@@ -116,31 +119,31 @@ func TestSwap(t *testing.T) {
 				t.Errorf("%+v, want %+v", got, tc.want)
 			}
 			err := os.WriteFile(g.file("new"), nil, 0o600)
-			if (err != nil) != tc.readOnly || g.top(t).Attr.Has(mount.AttrNoSymFollow) {
+			if (err != nil) != tc.readOnly || g.top(t).Attr.Has(facts.AttrNoSymFollow) {
 				t.Errorf("a write: %v, mounted %s", err, g.top(t).Attr)
 			}
 		})
 	}
 }
 
-func another(m *mount.Mount) { m.ID, m.OldID = m.ID+1, m.OldID+1 }
+func another(m *facts.Mount) { m.ID, m.OldID = m.ID+1, m.OldID+1 }
 
 func TestSwapIsRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		alive  bool
-		change func(*Swap)
+		change func(*facts.ContainerSwap)
 		ended  bool
 		why    string
 	}{
 		"it answers again":     {alive: true, why: "answers again"},
-		"another mount":        {change: func(s *Swap) { another(&s.Container.Mount) }},
-		"made read-only since": {change: func(s *Swap) { s.Container.Mount.Attr = mount.AttrReadOnly }, why: "attributes have changed"},
-		"another process":      {change: func(s *Swap) { s.Container.Namespace++ }, ended: true, why: "has ended"},
-		"no process":           {change: func(s *Swap) { s.Container.PID = 1<<22 + 1 }, ended: true, why: "has ended"},
-		"staged anew":          {change: func(s *Swap) { s.Source.ID++ }, why: "mounted anew"},
-		"no such directory":    {change: func(s *Swap) { s.Sub = "gone" }},
-		"a way up and around":  {change: func(s *Swap) { s.Sub = "../mount point" }},
-		"no such mount point":  {change: func(s *Swap) { s.Container.Mount.Path += "/none" }},
+		"another mount":        {change: func(s *facts.ContainerSwap) { another(&s.Container.Mount) }},
+		"made read-only since": {change: func(s *facts.ContainerSwap) { s.Container.Mount.Attr = facts.AttrReadOnly }, why: "attributes have changed"},
+		"another process":      {change: func(s *facts.ContainerSwap) { s.Container.Namespace++ }, ended: true, why: "has ended"},
+		"no process":           {change: func(s *facts.ContainerSwap) { s.Container.PID = 1<<22 + 1 }, ended: true, why: "has ended"},
+		"staged anew":          {change: func(s *facts.ContainerSwap) { s.Source.ID++ }, why: "mounted anew"},
+		"no such directory":    {change: func(s *facts.ContainerSwap) { s.Sub = "gone" }},
+		"a way up and around":  {change: func(s *facts.ContainerSwap) { s.Sub = "../mount point" }},
+		"no such mount point":  {change: func(s *facts.ContainerSwap) { s.Container.Mount.Path += "/none" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGuest(t, tc.alive)
@@ -181,16 +184,16 @@ func TestProbeInContainer(t *testing.T) {
 	covered := alive.swap.Container
 	another(&covered.Mount)
 	for name, tc := range map[string]struct {
-		target ContainerMount
-		want   InContainerResult
+		target facts.ContainerMount
+		want   facts.ContainerProbe
 		unable bool
 	}{
-		"dead":            {target: dead.swap.Container, want: InContainerResult{Errno: unix.ENOTCONN}},
+		"dead":            {target: dead.swap.Container, want: facts.ContainerProbe{Errno: unix.ENOTCONN}},
 		"alive":           {target: alive.swap.Container},
-		"another process": {target: ended, want: InContainerResult{Ended: true}, unable: true},
+		"another process": {target: ended, want: facts.ContainerProbe{Ended: true}, unable: true},
 		"another mount":   {target: covered, unable: true},
 	} {
-		done := make(chan InContainerResult)
+		done := make(chan facts.ContainerProbe)
 		go func() { // on a thread of its own, which ends with it
 			runtime.LockOSThread()
 			a, err := probeInContainer(tc.target)

@@ -11,7 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // ContainersQuery asks which containers run.
@@ -23,32 +24,9 @@ type ContainersQuery struct {
 // ContainersAnswer lists the containers, and all other processes in a mount namespace
 // other than the host's, by cgroup directory.
 type ContainersAnswer struct {
-	Containers []Container
+	Containers []facts.Container
 	// Cut is true when not all processes could be read within the budget.
 	Cut bool
-}
-
-// Container stands for the processes of one cgroup directory of a runtime, and of those
-// below it.
-type Container struct {
-	Workload
-	// PID is the oldest of its processes whose mount namespace has the same owner as
-	// the host's, Namespace the inode number of that: it is the namespace that the
-	// runtime made. Both are 0 where Foreign, Sandbox or Unplaced says why.
-	PID       int
-	Namespace uint64
-	// Started is when the oldest process did, in time since the boot.
-	Started time.Duration
-	// Foreign is true when no process has such a namespace, as in a pod with
-	// hostUsers: false.
-	Foreign bool
-	// Unplaced is true when one of its processes lives whose mount namespace could not be
-	// read. Others may have one.
-	Unplaced bool
-	// Sandbox is the program that runs the container on a kernel of its own.
-	Sandbox string
-	// Pause is true for the container that only keeps the namespaces of a pod.
-	Pause bool
 }
 
 // containers walks over all processes. It reads nothing that waits for what the
@@ -93,7 +71,7 @@ func (o *owners) containers(proc procfs, budget time.Duration) (ContainersAnswer
 			a.Containers = append(a.Containers, c)
 		}
 	}
-	slices.SortFunc(a.Containers, func(a, b Container) int { return cmp.Compare(a.Dir, b.Dir) })
+	slices.SortFunc(a.Containers, func(a, b facts.Container) int { return cmp.Compare(a.Dir, b.Dir) })
 	return a, nil
 }
 
@@ -101,7 +79,7 @@ func (o *owners) containers(proc procfs, budget time.Duration) (ContainersAnswer
 type member struct {
 	// Container is what it would be alone. Namespace is 0 for a process that has ended, or
 	// is unplaced.
-	Container
+	facts.Container
 	program string
 }
 
@@ -135,7 +113,7 @@ func (s *scan) memberIn(pid int, dir string) (m member, err error) {
 	if !ok {
 		return m, fmt.Errorf("%q is no stat of a process", stat)
 	}
-	m = member{Container: Container{Workload: WorkloadIn(string(cgroup)), PID: pid, Started: sinceBoot(started)}, program: name}
+	m = member{Container: facts.Container{Workload: WorkloadIn(string(cgroup)), PID: pid, Started: sinceBoot(started)}, program: name}
 	if m.Namespace, err = s.proc.namespaceOf(dir); err != nil {
 		return m, err
 	}
@@ -183,11 +161,11 @@ func (m member) sandbox() string {
 
 // container says what the processes of one cgroup directory are. home is the inode
 // number of the host's mount namespace.
-func (o *owners) container(proc procfs, members []member, home uint64) (c Container, found bool) {
+func (o *owners) container(proc procfs, members []member, home uint64) (c facts.Container, found bool) {
 	slices.SortFunc(members, func(a, b member) int {
 		return cmp.Or(cmp.Compare(a.Started, b.Started), cmp.Compare(a.PID, b.PID))
 	})
-	c = Container{Workload: members[0].Workload, Started: members[0].Started}
+	c = facts.Container{Workload: members[0].Workload, Started: members[0].Started}
 	c.Pause = len(members) == 1 && members[0].program == "pause"
 	c.Unplaced = slices.ContainsFunc(members, func(m member) bool { return m.Unplaced })
 	for i, m := range members {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // The host's mount namespace, two that have its owner, and two that have not.
@@ -39,7 +41,7 @@ const (
 )
 
 // containersAmong finds the containers among recorded processes.
-func containersAmong(t *testing.T, processes ...recorded) []Container {
+func containersAmong(t *testing.T, processes ...recorded) []facts.Container {
 	t.Helper()
 	root := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(root, "thread-self"), 0o700))

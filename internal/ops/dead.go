@@ -6,13 +6,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // Dead names a dead mount.
 type Dead struct {
-	Mount      mount.Ref
-	Superblock mount.Dev
+	Mount      facts.Ref
+	Superblock facts.Dev
 	// Ended is true for a filesystem that has ended although it answers, as the
 	// kernel's facts show. Any other must not answer.
 	Ended bool
@@ -23,7 +24,7 @@ type Dead struct {
 	Stale bool
 }
 
-func deadOf(m mount.Mount) Dead { return Dead{Mount: m.Ref(), Superblock: m.Dev} }
+func deadOf(m facts.Mount) Dead { return Dead{Mount: m.Ref(), Superblock: m.Dev} }
 
 // check refuses when the mount at the mount point is not dead.
 func (d Dead) check(at targetHandle) error {
@@ -52,39 +53,27 @@ func (d Dead) checkStale(at targetHandle) error {
 	if !top.Same(d.Mount) {
 		return refuse("%s is at the mount point now", top)
 	}
-	if err := d.checkType(at.thread, mount.NFS); err != nil {
+	if err := d.checkType(at.thread, facts.NFS); err != nil {
 		return err
 	}
 	return checkStaleTwice(fd)
 }
 
 // checkDisconnected refuses a mount, by a descriptor on it, that is not of the FUSE superblock
-// that was meant, and one whose connection is not gone.
-func (d Dead) checkDisconnected(t thread, fd int) error {
-	if err := d.checkType(t, mount.FUSE); err != nil {
+// that was meant, and one whose answer is not as a rule says (Disconnected, MayBeCovered).
+func (d Dead) checkDisconnected(t thread, fd int, rule func(syscall.Errno) bool) error {
+	if err := d.checkType(t, facts.FUSE); err != nil {
 		return err
 	}
-	if errno := answers(fd); !errors.Is(errno, unix.ENOTCONN) && !errors.Is(errno, unix.ECONNABORTED) {
-		return refuse("only what answers ENOTCONN or ECONNABORTED has no daemon any more, and this answers %q", errno)
+	if errno := answers(fd); !rule(errno) {
+		return refuse("it may have a daemon: it answers %q", errno)
 	}
 	return nil
 }
 
-// checkFUSE refuses a mount, by a descriptor on it, that is not of the FUSE superblock
-// that was meant, and one that may answer again.
-func (d Dead) checkFUSE(t thread, fd int) error {
-	if err := d.checkType(t, mount.FUSE); err != nil {
-		return err
-	}
-	if errno := answers(fd); !errors.Is(errno, unix.ENOTCONN) {
-		return refuse("only what answers ENOTCONN is covered, and this answers %q", errno)
-	}
-	return nil
-}
-
-func (d Dead) checkType(t thread, want mount.Traits) error {
+func (d Dead) checkType(t thread, want facts.Traits) error {
 	m, err := t.entry(d.Mount)
-	if err == nil && (m.Dev != d.Superblock || !mount.IsType(m.FSType, want)) {
+	if err == nil && (m.Dev != d.Superblock || !facts.IsType(m.FSType, want)) {
 		err = refuse("another filesystem is at the mount point now")
 	}
 	return err
@@ -124,18 +113,18 @@ func answers(fd int) syscall.Errno {
 // isCopy reports whether a mount is what propagation made of the dead one. Of NFS another
 // mount of the same superblock may be good; a copy is in the peer group of its
 // original.
-func (d Dead) isCopy(dead, m mount.Mount) bool {
+func (d Dead) isCopy(dead, m facts.Mount) bool {
 	if m.Dev != d.Superblock {
 		return false
 	}
 	group := dead.Propagation.Shared
-	return !mount.IsType(m.FSType, mount.NFS) || group != 0 && (m.Propagation.Shared == group || m.Propagation.Master == group)
+	return !facts.IsType(m.FSType, facts.NFS) || group != 0 && (m.Propagation.Shared == group || m.Propagation.Master == group)
 }
 
 // notCopies returns the mounts that a umount of something on m would take beside the
 // copies of the dead mount; below is the directory below the root of m at which that is
 // mounted, empty for the root itself.
-func (d Dead) notCopies(t thread, m mount.Ref, below string) (others []mount.Mount, err error) {
+func (d Dead) notCopies(t thread, m facts.Ref, below string) (others []facts.Mount, err error) {
 	all, err := unmountedWith(m, below)
 	if err != nil {
 		return nil, err
@@ -151,7 +140,7 @@ func (d Dead) notCopies(t thread, m mount.Ref, below string) (others []mount.Mou
 
 // unmountedWith returns the mounts, in any mount namespace with the host's owner, that
 // a umount of something on m, or below its root, may take too.
-func unmountedWith(m mount.Ref, below string) ([]mount.Mount, error) {
+func unmountedWith(m facts.Ref, below string) ([]facts.Mount, error) {
 	namespaces, err := ownedNamespaces(m)
 	if err != nil {
 		return nil, err

@@ -10,26 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
-
-// OpReadDevice is the operation that fails when the device itself does.
-const OpReadDevice = "read the device"
-
-// DeviceAnswer is what an open block device says of itself.
-type DeviceAnswer struct {
-	// Open is true when the device could be opened; the rest is empty if not.
-	Open bool
-	// Size is in bytes.
-	Size     uint64
-	ReadOnly bool
-	// DiskSeq is larger for each new disk; 0 where the kernel has none (below
-	// Linux 5.16).
-	DiskSeq uint64
-	// Short is by how many bytes the file behind a loop device is too short for
-	// it.
-	Short uint64
-}
 
 // deviceBlock is what a probe reads of a device, in bytes; more where a logical
 // block is larger.
@@ -37,15 +19,16 @@ const deviceBlock = 4096
 
 // readNode reads one block of a raw block volume. The node is opened through the
 // clone, so that the file it is bound on does not become busy.
-func (a *DeviceAnswer) readNode(clone int, dev mount.Dev) (string, syscall.Errno) {
+func readNode(clone int, dev facts.Dev, a *facts.OpenedDevice) (string, syscall.Errno) {
 	fd, err := openDevice(fmt.Sprintf("/proc/thread-self/fd/%d", clone))
 	if err != nil {
 		return "open the device", errnoOf(err)
 	}
 	defer unix.Close(fd)
-	op, errno := a.read(fd)
+	describe(fd, a)
+	op, errno := readBlock(fd)
 	if errno == 0 {
-		a.measureBacking(fd, dev)
+		measureBacking(fd, dev, a)
 	}
 	return op, errno
 }
@@ -53,7 +36,7 @@ func (a *DeviceAnswer) readNode(clone int, dev mount.Dev) (string, syscall.Errno
 // readBehind reads one block of the device behind a filesystem: the filesystem
 // itself answers from memory for as long as it can. It returns no error for a device
 // that cannot be opened and for another one at its name: neither tells anything.
-func (a *DeviceAnswer) readBehind(q ProbeQuery) (string, syscall.Errno) {
+func readBehind(q ProbeQuery, a *facts.OpenedDevice) (string, syscall.Errno) {
 	fd, err := openNumbered(q.Device, q.Number)
 	if slices.Contains(dead, errnoOf(err)) {
 		return "open the device", errnoOf(err)
@@ -62,21 +45,17 @@ func (a *DeviceAnswer) readBehind(q ProbeQuery) (string, syscall.Errno) {
 		return "", 0
 	}
 	defer unix.Close(fd)
-	op, errno := a.read(fd)
+	describe(fd, a)
+	op, errno := readBlock(fd)
 	if errno == 0 {
-		a.measureBacking(fd, q.Number)
+		measureBacking(fd, q.Number, a)
 	}
 	return op, errno
 }
 
-func (a *DeviceAnswer) read(fd int) (string, syscall.Errno) {
-	a.describe(fd)
-	return readBlock(fd)
-}
-
 // openNumbered opens a device if its node has the expected number; errAnother says
 // that it has not. Some devices act on being opened.
-func openNumbered(name string, dev mount.Dev) (int, error) {
+func openNumbered(name string, dev facts.Dev) (int, error) {
 	node, err := retryEINTR(func() (int, error) { return unix.Open(name, unix.O_PATH|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return -1, errAnother
@@ -84,7 +63,7 @@ func openNumbered(name string, dev mount.Dev) (int, error) {
 	defer unix.Close(node)
 	var st unix.Statx_t
 	err = unix.Statx(node, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st)
-	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK || dev != (mount.Dev{Major: st.Rdev_major, Minor: st.Rdev_minor}) {
+	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK || dev != (facts.Dev{Major: st.Rdev_major, Minor: st.Rdev_minor}) {
 		return -1, errAnother
 	}
 	return openDevice(fmt.Sprintf("/proc/thread-self/fd/%d", node))
@@ -103,7 +82,7 @@ func openDevice(node string) (int, error) {
 }
 
 // describe reads what the kernel has in memory; the device is not asked.
-func (a *DeviceAnswer) describe(fd int) {
+func describe(fd int, a *facts.OpenedDevice) {
 	a.Open = true
 	_ = ioctl(fd, unix.BLKGETSIZE64, unsafe.Pointer(&a.Size))
 	_ = ioctl(fd, unix.BLKGETDISKSEQ, unsafe.Pointer(&a.DiskSeq))
@@ -137,9 +116,9 @@ func readInto(fd int, buf []byte) (string, syscall.Errno) {
 	case errnoOf(err) == unix.EINVAL:
 		return "", 0 // the device wants an alignment that it does not tell
 	case err != nil:
-		return OpReadDevice, errnoOf(err)
+		return facts.OpReadDevice, errnoOf(err)
 	case n == 0:
-		return OpReadDevice, unix.ENOMEDIUM
+		return facts.OpReadDevice, unix.ENOMEDIUM
 	}
 	return "", 0
 }
@@ -158,7 +137,7 @@ const loopMajor = 7
 // measureBacking compares a loop device with the file behind it: the kernel does
 // not notice that the file became shorter until it reads there. Nothing follows from
 // a file that this mount namespace shows under another name or not at all.
-func (a *DeviceAnswer) measureBacking(fd int, dev mount.Dev) {
+func measureBacking(fd int, dev facts.Dev, a *facts.OpenedDevice) {
 	if dev.Major != loopMajor {
 		return
 	}

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // query asks for the device behind a volume, and for the file behind that.
@@ -18,13 +18,13 @@ func query(t *testing.T, v volume) ProbeQuery {
 	t.Helper()
 	var st unix.Stat_t
 	must(t, unix.Stat(v.device, &st))
-	return ProbeQuery{Path: v.path, Device: v.device, Number: mount.Dev{Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}}
+	return ProbeQuery{Path: v.path, Device: v.device, Number: facts.Dev{Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}}
 }
 
 func image(v volume) string { return filepath.Join(filepath.Dir(v.path), "image") }
 
 // told is what an open device says of itself; it must be readable.
-func told(t *testing.T, q ProbeQuery) DeviceAnswer {
+func told(t *testing.T, q ProbeQuery) facts.OpenedDevice {
 	t.Helper()
 	a := probe(q)
 	if a.Errno != 0 {
@@ -40,7 +40,7 @@ func TestDeviceTells(t *testing.T) {
 	must(t, err)
 	seq, err := strconv.ParseUint(strings.TrimSpace(string(raw)), 10, 64)
 	must(t, err)
-	want := DeviceAnswer{Open: true, Size: 300 << 20, DiskSeq: seq}
+	want := facts.OpenedDevice{Open: true, Size: 300 << 20, DiskSeq: seq}
 	if got := told(t, q); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -51,7 +51,7 @@ func TestDeviceTells(t *testing.T) {
 		t.Errorf("write-protected: %+v", got)
 	}
 	q.Path, q.Device = v.path, "" // not asked for
-	if got := told(t, q); got != (DeviceAnswer{}) {
+	if got := told(t, q); got != (facts.OpenedDevice{}) {
 		t.Errorf("not asked: %+v", got)
 	}
 }
@@ -109,8 +109,8 @@ func TestFileBehindAPartOfIt(t *testing.T) {
 	q := query(t, v)
 	for size, want := range map[int64]uint64{3 << 20: 0, 2 << 20: 0, 2<<20 - 512: 512, 1<<20 + 4096: 1<<20 - 4096} {
 		must(t, os.Truncate(file, size))
-		var got DeviceAnswer
-		if op, errno := got.readBehind(q); errno != 0 || got.Size != 1<<20 {
+		var got facts.OpenedDevice
+		if op, errno := readBehind(q, &got); errno != 0 || got.Size != 1<<20 {
 			t.Errorf("%+v, %s: %v", got, op, errno)
 		}
 		if got.Short != want {
@@ -123,7 +123,7 @@ func TestDeviceThatFails(t *testing.T) {
 	v := newVolume(t, "ext4")
 	must(t, os.Truncate(image(v), 0))
 	a := probe(query(t, v))
-	if a.Op != OpReadDevice || a.Errno != unix.EIO || !a.Device.Open || a.Device.Size != 300<<20 {
+	if a.Op != facts.OpReadDevice || a.Errno != unix.EIO || !a.Device.Open || a.Device.Size != 300<<20 {
 		t.Errorf("%+v", a)
 	}
 	if a.Mode&unix.S_IFMT != unix.S_IFDIR {
@@ -139,12 +139,12 @@ func TestAnotherDevice(t *testing.T) {
 	for name, change := range map[string]func(*ProbeQuery){
 		"another number": func(q *ProbeQuery) { q.Number.Minor += 1000 },
 		"a file":         func(q *ProbeQuery) { q.Device = image(v) },
-		"a character":    func(q *ProbeQuery) { q.Device, q.Number = "/dev/null", mount.Dev{Major: 1, Minor: 3} },
+		"a character":    func(q *ProbeQuery) { q.Device, q.Number = "/dev/null", facts.Dev{Major: 1, Minor: 3} },
 		"no node":        func(q *ProbeQuery) { q.Device = "/dev/nonexistent" },
 	} {
 		other := q
 		change(&other)
-		if a := probe(other); a.Errno != 0 || a.Device != (DeviceAnswer{}) {
+		if a := probe(other); a.Errno != 0 || a.Device != (facts.OpenedDevice{}) {
 			t.Errorf("%s: %+v", name, a)
 		}
 	}
@@ -159,7 +159,7 @@ func TestRawBlockVolume(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Unmount(mountPoint, unix.MNT_DETACH) })
 	a := probe(ProbeQuery{Path: mountPoint, Root: true})
 	if a.Errno != 0 || a.Mode&unix.S_IFMT != unix.S_IFBLK || a.Rdev != q.Number ||
-		a.Device.Size != 300<<20 || a.Device.DiskSeq == 0 || a.Space != (Space{}) {
+		a.Device.Size != 300<<20 || a.Device.DiskSeq == 0 || a.Space != (facts.Space{}) {
 		t.Errorf("%+v", a)
 	}
 	must(t, os.Truncate(image(v), 4096))
@@ -167,7 +167,7 @@ func TestRawBlockVolume(t *testing.T) {
 		t.Errorf("its file is short: %+v", a)
 	}
 	must(t, os.Truncate(image(v), 0))
-	if a := probe(ProbeQuery{Path: mountPoint}); a.Op != OpReadDevice || a.Errno != unix.EIO {
+	if a := probe(ProbeQuery{Path: mountPoint}); a.Op != facts.OpReadDevice || a.Errno != unix.EIO {
 		t.Errorf("its file is empty: %+v", a)
 	}
 	if err := unix.Unmount(mountPoint, 0); err != nil {

@@ -6,14 +6,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // FinalizeQuery names a placed clone that is to become what was planned.
 type FinalizeQuery struct {
-	Plan
+	facts.RebindPlan
 	// Mount is the mount expected at Target, alone.
-	Mount mount.Ref
+	Mount facts.Ref
 	// Budget bounds finding the copies, and each change of them.
 	Budget time.Duration
 }
@@ -34,7 +35,7 @@ func finalize(q FinalizeQuery) (FinalizeAnswer, error) {
 	}
 	defer target.close()
 	on := q.Covers.Ref()
-	if on == (mount.Ref{}) {
+	if on == (facts.Ref{}) {
 		if on, err = target.parent(); err != nil {
 			return none, err
 		}
@@ -53,9 +54,9 @@ func finalize(q FinalizeQuery) (FinalizeAnswer, error) {
 	// Something arrived on top meanwhile: what lies beneath it must not be writable,
 	// because its next umount would uncover it.
 	if copies != nil {
-		copies.set(mount.AttrPlaceholder)
+		copies.set(facts.AttrPlaceholder)
 	}
-	if backErr := mount.SetAttr(p.fd, mount.AttrPlaceholder, 0); backErr != nil {
+	if backErr := mount.SetAttr(p.fd, facts.AttrPlaceholder, 0); backErr != nil {
 		return none, fmt.Errorf("%w; making it read-only again: %w", err, backErr)
 	}
 	return none, err
@@ -66,11 +67,11 @@ func finalize(q FinalizeQuery) (FinalizeAnswer, error) {
 type placed struct {
 	target   targetHandle
 	fd       int
-	ours, on mount.Ref
+	ours, on facts.Ref
 }
 
 // openPlaced opens what is topmost at a mount point, if it is ours.
-func openPlaced(target targetHandle, ours, on mount.Ref) (placed, error) {
+func openPlaced(target targetHandle, ours, on facts.Ref) (placed, error) {
 	fd, top, err := target.top()
 	if err != nil {
 		return placed{}, err
@@ -90,7 +91,7 @@ func (p placed) finalize(q FinalizeQuery, copies **propagatedMounts) (left int, 
 		return 0, err
 	}
 	pause("finalize/alone")
-	if err := p.set(q.Attr|mount.AttrUnfinalized, 0); err != nil {
+	if err := p.set(q.Attr|facts.AttrUnfinalized, 0); err != nil {
 		return 0, err
 	}
 	pause("finalize/set")
@@ -120,7 +121,7 @@ func (p placed) finalize(q FinalizeQuery, copies **propagatedMounts) (left int, 
 
 func (p placed) alone() error { return p.target.checkAlone(p.ours, p.on) }
 
-func (p placed) set(attr mount.Attr, propagation uint64) error {
+func (p placed) set(attr facts.Attr, propagation uint64) error {
 	if err := mount.SetAttr(p.fd, attr, propagation); err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // firstThreadEnv makes this test binary a process whose first thread ends while another
@@ -203,9 +203,9 @@ func TestFUSEDaemonWhoseFirstThreadEnded(t *testing.T) {
 func TestFUSEDaemonsOfTheHostOnly(t *testing.T) {
 	f := newSilentFUSE(t)
 	must(t, unix.Unmount(f.path, unix.MNT_DETACH))
-	a, err := fuseDaemons(FUSEDaemonsQuery{Budget: time.Minute, Known: []FUSEDaemon{{Connection: f.connection(), PID: 1 << 22}}})
+	a, err := fuseDaemons(FUSEDaemonsQuery{Budget: time.Minute, Known: []facts.FUSEDaemon{{Connection: f.connection(), PID: 1 << 22}}})
 	must(t, err)
-	of := func(d FUSEDaemon) bool { return d.Connection == f.connection() }
+	of := func(d facts.FUSEDaemon) bool { return d.Connection == f.connection() }
 	if slices.ContainsFunc(a.Daemons, of) || slices.ContainsFunc(a.Known, of) {
 		t.Errorf("%+v", a)
 	}
@@ -214,8 +214,8 @@ func TestFUSEDaemonsOfTheHostOnly(t *testing.T) {
 // Who could not be read counts if it may be the daemon.
 func TestUnreadProcesses(t *testing.T) {
 	const seconds = time.Second
-	in := func(pid int, started time.Duration, cgroup string) FUSEDaemon {
-		return FUSEDaemon{PID: pid, Started: started, Workload: WorkloadIn("0::/" + cgroup)}
+	in := func(pid int, started time.Duration, cgroup string) facts.FUSEDaemon {
+		return facts.FUSEDaemon{PID: pid, Started: started, Workload: WorkloadIn("0::/" + cgroup)}
 	}
 	const driver, tenant = "kubepods/podd/0123456789ab", "kubepods/podt/0123456789ab"
 	known := in(7, seconds, driver)
@@ -223,7 +223,7 @@ func TestUnreadProcesses(t *testing.T) {
 	service := in(8, seconds, "system.slice/s3.service")
 	service.Connection = 43
 	for name, tc := range map[string]struct {
-		unread  FUSEDaemon
+		unread  facts.FUSEDaemon
 		of, and int
 	}{
 		"of a tenant":               {in(9, seconds, tenant), 0, 0},
@@ -233,9 +233,9 @@ func TestUnreadProcesses(t *testing.T) {
 		"another with its number":   {in(7, 2*seconds, tenant), 0, 0},
 		"of the service":            {in(9, seconds, "system.slice/s3.service"), 0, 1},
 		"of another service":        {in(9, seconds, "system.slice/other.service"), 0, 0},
-		"nobody knows where":        {FUSEDaemon{PID: 9}, 1, 1},
+		"nobody knows where":        {facts.FUSEDaemon{PID: 9}, 1, 1},
 	} {
-		of := unreadOf([]FUSEDaemon{tc.unread}, []FUSEDaemon{known, known, service})
+		of := unreadOf([]facts.FUSEDaemon{tc.unread}, []facts.FUSEDaemon{known, known, service})
 		if of[42] != tc.of || of[43] != tc.and {
 			t.Errorf("%s: %v", name, of)
 		}
@@ -252,8 +252,8 @@ func TestNamespaceOfAProcessThatHides(t *testing.T) {
 	pid := withoutFirstThread(t, unix.CLONE_NEWNS, hidden, nil)
 	inode, err := namespaceThrough(pid)
 	must(t, err)
-	namespaces, err := readNamespaces(func(table []mount.Mount) []mount.Mount {
-		return slices.DeleteFunc(table, func(m mount.Mount) bool { return m.Path != v.path })
+	namespaces, err := readNamespaces(func(table []facts.Mount) []facts.Mount {
+		return slices.DeleteFunc(table, func(m facts.Mount) bool { return m.Path != v.path })
 	})
 	must(t, err)
 	defer closeAll(namespaces)

@@ -11,21 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
-
-// AbortFUSEQuery names a FUSE connection by a mount of it, and what belongs to the
-// volume. An abort ends the connection for all its mounts, with what they still have to
-// write.
-type AbortFUSEQuery struct {
-	// Mount is topmost at its path.
-	Mount mount.Mount
-	// Paths are the volume's mount points, Pods the UIDs of the pods that use it: no
-	// other mount of the superblock may be on the node.
-	Paths, Pods []string
-	// CheckOnly aborts nothing.
-	CheckOnly bool
-}
 
 // fusectl has a directory for each FUSE connection.
 const fusectl = "/sys/fs/fuse/connections"
@@ -36,7 +23,7 @@ const fusectlMagic = 0x65735543
 // abortFUSE aborts a connection, which a second time changes nothing. The descriptor of
 // the mount keeps its superblock, and so the connection's number, from being given to
 // another one meanwhile.
-func abortFUSE(q AbortFUSEQuery) (done bool, err error) {
+func abortFUSE(q facts.AbortPlan) (done bool, err error) {
 	target, err := openTarget(q.Mount.Path)
 	if err != nil {
 		return false, err
@@ -50,7 +37,7 @@ func abortFUSE(q AbortFUSEQuery) (done bool, err error) {
 	if !top.Same(q.Mount.Ref()) {
 		return false, refuse(topmost, top)
 	}
-	if err := deadOf(q.Mount).checkType(target.thread, mount.FUSE); err != nil {
+	if err := deadOf(q.Mount).checkType(target.thread, facts.FUSE); err != nil {
 		return false, err
 	}
 	abort, err := openAbort(q.Mount.Dev)
@@ -58,7 +45,7 @@ func abortFUSE(q AbortFUSEQuery) (done bool, err error) {
 		return false, err
 	}
 	defer unix.Close(abort)
-	if err := q.checkOnlyThisVolume(); err != nil || q.CheckOnly {
+	if err := checkOnlyThisVolume(q); err != nil || q.CheckOnly {
 		return false, err
 	}
 	pause("abort-fuse/checked")
@@ -81,7 +68,7 @@ func checkSilent(fd int) error {
 	go func() { answered <- answers(fd) }()
 	select {
 	case errno := <-answered:
-		if errno == unix.ENOTCONN || errno == unix.ECONNABORTED {
+		if facts.Disconnected(errno) {
 			return nil
 		}
 		return refuse("the daemon answers again")
@@ -91,7 +78,7 @@ func checkSilent(fd int) error {
 }
 
 // openAbort opens the file of a connection that aborts it when it is written to.
-func openAbort(dev mount.Dev) (int, error) {
+func openAbort(dev facts.Dev) (int, error) {
 	dir, err := openDir(fusectl)
 	if err != nil {
 		return -1, fmt.Errorf("fusectl: %w", err)
@@ -119,7 +106,7 @@ func openAbort(dev mount.Dev) (int, error) {
 
 // checkOnlyThisVolume refuses while anything else than the volume has the superblock
 // mounted, or may have it, in a mount namespace with the host's owner.
-func (q AbortFUSEQuery) checkOnlyThisVolume() error {
+func checkOnlyThisVolume(q facts.AbortPlan) error {
 	proc, err := openProcfs()
 	if err != nil {
 		return err
@@ -129,8 +116,8 @@ func (q AbortFUSEQuery) checkOnlyThisVolume() error {
 	if err != nil {
 		return fmt.Errorf("our own mount namespace: %w", err)
 	}
-	namespaces, err := readNamespaces(func(table []mount.Mount) []mount.Mount {
-		return slices.DeleteFunc(table, func(m mount.Mount) bool { return m.Dev != q.Mount.Dev })
+	namespaces, err := readNamespaces(func(table []facts.Mount) []facts.Mount {
+		return slices.DeleteFunc(table, func(m facts.Mount) bool { return m.Dev != q.Mount.Dev })
 	})
 	if err != nil {
 		return err
@@ -138,7 +125,7 @@ func (q AbortFUSEQuery) checkOnlyThisVolume() error {
 	defer closeAll(namespaces)
 	for _, ns := range namespaces {
 		for _, m := range ns.table {
-			if !q.owns(m.Path, ns, home) {
+			if !owns(q, m.Path, ns, home) {
 				return refuse("the connection is also mounted on %.200q in the mount namespace of process %d, which is not known to be this volume", m.Path, ns.pid)
 			}
 		}
@@ -149,7 +136,7 @@ func (q AbortFUSEQuery) checkOnlyThisVolume() error {
 // owns reports whether a mount is on a mount point of the volume, or of a container of the
 // volume's pods. In other namespaces than the host's a copy, which propagation or a new
 // namespace made of one, is below any directory.
-func (q AbortFUSEQuery) owns(path string, in namespace, home uint64) bool {
+func owns(q facts.AbortPlan, path string, in namespace, home uint64) bool {
 	if in.inode == home {
 		return slices.Contains(q.Paths, path)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // daemon serves a filesystem with an empty root directory. It counts requests,
@@ -21,7 +21,7 @@ import (
 type daemon struct {
 	t        *testing.T
 	path     string
-	number   mount.Dev
+	number   facts.Dev
 	hangs    atomic.Bool
 	refuse   atomic.Int32 // the errno of opening a directory
 	requests atomic.Int64
@@ -119,11 +119,11 @@ func TestWalksBesideAHungVolume(t *testing.T) {
 		time.Sleep(time.Millisecond) // until it waits
 	}
 	before = d.requests.Load()
-	namespaces, err := readNamespaces(func(table []mount.Mount) []mount.Mount {
-		return slices.DeleteFunc(table, func(m mount.Mount) bool { return m.Dev != d.number })
+	namespaces, err := readNamespaces(func(table []facts.Mount) []facts.Mount {
+		return slices.DeleteFunc(table, func(m facts.Mount) bool { return m.Dev != d.number })
 	})
 	closeAll(namespaces)
-	if err != nil || !slices.ContainsFunc(tablesOf(namespaces), func(m mount.Mount) bool { return m.Path == path }) {
+	if err != nil || !slices.ContainsFunc(tablesOf(namespaces), func(m facts.Mount) bool { return m.Path == path }) {
 		t.Errorf("mounts %+v, %v", tablesOf(namespaces), err)
 	}
 	if a, err := containers(ContainersQuery{Budget: time.Minute}); err != nil || a.Cut {

@@ -14,24 +14,25 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // FUSEDaemonsQuery asks which processes serve the FUSE connections that are mounted in the
 // host's mount namespace. Whoever has a user namespace may make any number of others.
 type FUSEDaemonsQuery struct {
 	// Known is that of the last answer.
-	Known []FUSEDaemon
+	Known []facts.FUSEDaemon
 	// Budget bounds the walk over all processes.
 	Budget time.Duration
 }
 
 // FUSEDaemonsAnswer lists the processes that have the device of such a connection open.
 type FUSEDaemonsAnswer struct {
-	Daemons []FUSEDaemon
+	Daemons []facts.FUSEDaemon
 	// Known are the same, and those that were known of a connection that has none any more
 	// and is still mounted.
-	Known []FUSEDaemon
+	Known []facts.FUSEDaemon
 	// Untold counts open FUSE devices where the kernel does not say which connection they
 	// are of (below about Linux 6.16).
 	Untold int
@@ -42,34 +43,6 @@ type FUSEDaemonsAnswer struct {
 	UnreadOf map[uint64]int
 	// Cut is true when there may be more: the budget or the limit was reached.
 	Cut bool
-}
-
-// FUSEDaemon is one process that has the device of a connection open.
-type FUSEDaemon struct {
-	// Connection is the connection's name in fusectl.
-	Connection uint64
-	PID        int
-	// Command is the process's own choice, and any bytes.
-	Command string
-	// State is the letter of proc_pid_stat(5).
-	State byte
-	// Started is in time since the boot.
-	Started time.Duration
-	Workload
-}
-
-// Stopped reports whether the process was stopped, by a signal or a debugger.
-func (d FUSEDaemon) Stopped() bool { return d.State == 'T' || d.State == 't' }
-
-// Unit returns the systemd unit of a process outside of pods: the innermost directory of
-// its cgroup that is called like one.
-func (d FUSEDaemon) Unit() string {
-	for dir := d.Dir; d.PodUID == "" && dir != "/" && dir != "." && dir != ""; dir = path.Dir(dir) {
-		if name := path.Base(dir); strings.HasSuffix(name, ".service") || strings.HasSuffix(name, ".scope") {
-			return name
-		}
-	}
-	return ""
 }
 
 // daemonsLimit bounds the daemons that are named.
@@ -84,7 +57,7 @@ func fuseDaemons(q FUSEDaemonsQuery) (a FUSEDaemonsAnswer, err error) {
 	s := newScan(proc)
 	s.end = time.Now().Add(q.Budget)
 	mounted := map[uint64]bool{}
-	if err := (thread{}).visit(func(m mount.Mount) { mounted[m.Dev.FUSEConnection()] = true }); err != nil {
+	if err := (thread{}).visit(func(m facts.Mount) { mounted[m.Dev.FUSEConnection()] = true }); err != nil {
 		return a, err
 	}
 	pids, err := s.whoRuns()
@@ -110,13 +83,13 @@ func fuseDaemons(q FUSEDaemonsQuery) (a FUSEDaemonsAnswer, err error) {
 	if a.Untold > 0 && (len(a.Daemons) > 0 || namesConnections(proc)) {
 		a.Untold = 0 // devices that are not of a connection
 	}
-	a.Known = append(slices.Clone(a.Daemons), slices.DeleteFunc(q.Known, func(k FUSEDaemon) bool {
-		return !mounted[k.Connection] || slices.ContainsFunc(a.Daemons, func(d FUSEDaemon) bool { return d.Connection == k.Connection })
+	a.Known = append(slices.Clone(a.Daemons), slices.DeleteFunc(q.Known, func(k facts.FUSEDaemon) bool {
+		return !mounted[k.Connection] || slices.ContainsFunc(a.Daemons, func(d facts.FUSEDaemon) bool { return d.Connection == k.Connection })
 	})...)
 	s.end = s.end.Add(patience) // what was not read is named nevertheless
 	s.cut = false
-	var unread []FUSEDaemon
-	each(s, slices.DeleteFunc(pids, func(pid int) bool { return read[pid] }), s.daemonOf, func(_ int, d FUSEDaemon, _ bool) {
+	var unread []facts.FUSEDaemon
+	each(s, slices.DeleteFunc(pids, func(pid int) bool { return read[pid] }), s.daemonOf, func(_ int, d facts.FUSEDaemon, _ bool) {
 		if d.PID != 0 {
 			unread = append(unread, d)
 		}
@@ -139,7 +112,7 @@ func (s *scan) fewestFirst(pids []int) []int {
 }
 
 // daemonOf describes a process; the result is zero for one that has ended.
-func (s *scan) daemonOf(pid int) (d FUSEDaemon) {
+func (s *scan) daemonOf(pid int) (d facts.FUSEDaemon) {
 	read := func(dir string) (err error) {
 		d, err = s.daemonIn(pid, dir)
 		return err
@@ -149,7 +122,7 @@ func (s *scan) daemonOf(pid int) (d FUSEDaemon) {
 		err = read(strconv.Itoa(pid)) // as good as it can be told
 	}
 	if err != nil && gone(err) {
-		return FUSEDaemon{}
+		return facts.FUSEDaemon{}
 	}
 	d.PID = pid
 	return d
@@ -157,7 +130,7 @@ func (s *scan) daemonOf(pid int) (d FUSEDaemon) {
 
 // daemonIn describes a process through the directory of one of its threads, of which the
 // state is. The name and the start of the process are those of the first thread.
-func (s *scan) daemonIn(pid int, dir string) (d FUSEDaemon, err error) {
+func (s *scan) daemonIn(pid int, dir string) (d facts.FUSEDaemon, err error) {
 	of, err := s.proc.read(strconv.Itoa(pid)+"/stat", 4<<10)
 	if err != nil {
 		return d, err
@@ -172,13 +145,13 @@ func (s *scan) daemonIn(pid int, dir string) (d FUSEDaemon, err error) {
 	}
 	state := now[bytes.LastIndexByte(now, ')')+2] // parseStat found fields behind it
 	cgroup, err := s.proc.read(dir+"/cgroup", 8<<10)
-	return FUSEDaemon{PID: pid, Command: name, State: state, Started: sinceBoot(started), Workload: WorkloadIn(string(cgroup))}, err
+	return facts.FUSEDaemon{PID: pid, Command: name, State: state, Started: sinceBoot(started), Workload: WorkloadIn(string(cgroup))}, err
 }
 
 // connections are the FUSE connections whose devices a process has open.
 type connections struct {
 	// by is the process, if there is one in told.
-	by     FUSEDaemon
+	by     facts.FUSEDaemon
 	told   []uint64
 	untold int
 	// unread is true when not all of its open files could be read.
@@ -289,7 +262,7 @@ func namesConnections(proc procfs) bool {
 
 // unreadOf counts, for each connection of known daemons, the processes that may be one of
 // them or have got its descriptor from it.
-func unreadOf(unread, known []FUSEDaemon) map[uint64]int {
+func unreadOf(unread, known []facts.FUSEDaemon) map[uint64]int {
 	of := map[uint64]map[int]bool{}
 	for _, k := range known {
 		if of[k.Connection] == nil {

@@ -15,13 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // silentFUSE is a FUSE mount whose daemon reads no request.
 type silentFUSE struct {
 	path   string
-	mount  mount.Mount
+	mount  facts.Mount
 	daemon *exec.Cmd
 }
 
@@ -44,9 +44,9 @@ func newSilentFUSE(t *testing.T) silentFUSE {
 	return f
 }
 
-func mountAtPath(t *testing.T, path string) (found mount.Mount) {
+func mountAtPath(t *testing.T, path string) (found facts.Mount) {
 	t.Helper()
-	must(t, thread{}.visit(func(m mount.Mount) {
+	must(t, thread{}.visit(func(m facts.Mount) {
 		if m.Path == path {
 			found = m
 		}
@@ -65,7 +65,7 @@ func (f silentFUSE) kill() {
 func (f silentFUSE) connection() uint64 { return uint64(f.mount.Dev.Minor) }
 
 // daemons returns who serves the mount.
-func (f silentFUSE) daemons(t *testing.T) (found []FUSEDaemon) {
+func (f silentFUSE) daemons(t *testing.T) (found []facts.FUSEDaemon) {
 	t.Helper()
 	a, err := fuseDaemons(FUSEDaemonsQuery{Budget: time.Minute})
 	must(t, err)
@@ -83,8 +83,8 @@ func (f silentFUSE) daemons(t *testing.T) (found []FUSEDaemon) {
 	return found
 }
 
-func (f silentFUSE) abort(change func(*AbortFUSEQuery)) (bool, error) {
-	q := AbortFUSEQuery{Mount: f.mount, Paths: []string{f.path}}
+func (f silentFUSE) abort(change func(*facts.AbortPlan)) (bool, error) {
+	q := facts.AbortPlan{Mount: f.mount, Paths: []string{f.path}}
 	if change != nil {
 		change(&q)
 	}
@@ -140,7 +140,7 @@ func eventuallyState(t *testing.T, f silentFUSE, want byte) {
 
 func TestAbortFUSE(t *testing.T) {
 	f, other := newSilentFUSE(t), newSilentFUSE(t)
-	if done, err := f.abort(func(q *AbortFUSEQuery) { q.CheckOnly = true }); err != nil || done || f.aborted(t) {
+	if done, err := f.abort(func(q *facts.AbortPlan) { q.CheckOnly = true }); err != nil || done || f.aborted(t) {
 		t.Fatalf("a check only: %v, %v", done, err)
 	}
 	for range 2 {
@@ -165,12 +165,12 @@ func TestAbortFUSERefuses(t *testing.T) {
 	defer func() { _ = unix.Unmount(elsewhere, unix.MNT_DETACH) }()
 	tmpfs := newVolume(t, "tmpfs")
 	both := []string{f.path, elsewhere}
-	for says, change := range map[string]func(*AbortFUSEQuery){
+	for says, change := range map[string]func(*facts.AbortPlan){
 		"also mounted on":                    nil,
-		"mount namespace of process":         func(q *AbortFUSEQuery) { q.Paths = []string{elsewhere} },
-		"is topmost at the mount point now":  func(q *AbortFUSEQuery) { q.Paths, q.Mount.Path = both, elsewhere },
-		"another filesystem is at the mount": func(q *AbortFUSEQuery) { q.Paths, q.Mount.Dev.Minor = both, q.Mount.Dev.Minor+1 },
-		"another filesystem":                 func(q *AbortFUSEQuery) { q.Mount = mountAtPath(t, tmpfs.path) },
+		"mount namespace of process":         func(q *facts.AbortPlan) { q.Paths = []string{elsewhere} },
+		"is topmost at the mount point now":  func(q *facts.AbortPlan) { q.Paths, q.Mount.Path = both, elsewhere },
+		"another filesystem is at the mount": func(q *facts.AbortPlan) { q.Paths, q.Mount.Dev.Minor = both, q.Mount.Dev.Minor+1 },
+		"another filesystem":                 func(q *facts.AbortPlan) { q.Mount = mountAtPath(t, tmpfs.path) },
 	} {
 		if done, err := f.abort(change); done || !errors.Is(err, worker.ErrRefused) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, %v", says, done, err)
@@ -185,7 +185,7 @@ func TestAbortFUSERefuses(t *testing.T) {
 	if done, err := f.abort(nil); done || !errors.Is(err, worker.ErrRefused) || !strings.Contains(err.Error(), fmt.Sprint(inside)) {
 		t.Errorf("mounted in another namespace: %v, %v", done, err)
 	}
-	if done, err := f.abort(func(q *AbortFUSEQuery) { q.Paths = both }); !done || err != nil {
+	if done, err := f.abort(func(q *facts.AbortPlan) { q.Paths = both }); !done || err != nil {
 		t.Errorf("the volume's in another namespace: %v, %v", done, err)
 	}
 }
@@ -213,7 +213,7 @@ func TestCheckSilent(t *testing.T) {
 
 func TestAbortFUSEOfAnothersMounts(t *testing.T) {
 	const home, path = 1, "/var/lib/kubelet/pods/a/mount"
-	q := AbortFUSEQuery{Paths: []string{path}, Pods: []string{"a"}}
+	q := facts.AbortPlan{Paths: []string{path}, Pods: []string{"a"}}
 	ofPod := func(pod string) string { return "0::/kubepods/pod" + pod + "/0123456789ab" }
 	for name, tc := range map[string]struct {
 		path string
@@ -230,7 +230,7 @@ func TestAbortFUSEOfAnothersMounts(t *testing.T) {
 		"in the host's, by a pod's process": {"/data", namespace{inode: home, cgroup: ofPod("a")}, false},
 		"of a process that has ended":       {"/data", namespace{inode: 6}, false},
 	} {
-		if ours := q.owns(tc.path, tc.in, home); ours != tc.ours {
+		if ours := owns(q, tc.path, tc.in, home); ours != tc.ours {
 			t.Errorf("%s: ours %v", name, ours)
 		}
 	}

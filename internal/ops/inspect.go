@@ -8,7 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // volDataLimit bounds kubelet's vol_data.json in bytes; a real one has a few
@@ -38,23 +39,9 @@ type PathQuery struct {
 	ParentOnly bool
 }
 
-// PathFacts are what a walk to a path met.
-type PathFacts struct {
-	// ParentErrno is the error of the walk to the last component: ELOOP for a symbolic
-	// link on the way.
-	ParentErrno syscall.Errno
-	// Errno is the error of statx(2) of the last component itself, which the volume may
-	// have answered.
-	Errno syscall.Errno
-	// Rdev is the device of a block device node.
-	Rdev mount.Dev
-	// Link is the text of a symbolic link.
-	Link string
-}
-
 // PathAnswer is what is at a path.
 type PathAnswer struct {
-	PathFacts
+	facts.PathFacts
 	// Mode is st_mode.
 	Mode uint32
 	// VolData is nil when there is none, and when it is as Known.
@@ -167,7 +154,7 @@ func (a *PathAnswer) inspectName(dir int, name string) {
 	a.Mode = uint32(st.Mode)
 	switch a.Mode & unix.S_IFMT {
 	case unix.S_IFBLK:
-		a.Rdev = mount.Dev{Major: st.Rdev_major, Minor: st.Rdev_minor}
+		a.Rdev = facts.Dev{Major: st.Rdev_major, Minor: st.Rdev_minor}
 	case unix.S_IFLNK:
 		buf := make([]byte, unix.PathMax)
 		n, err := unix.Readlinkat(dir, name, buf)

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // realDir is a new directory named without symbolic links.
@@ -40,28 +40,28 @@ func TestInspectPath(t *testing.T) {
 	long := strings.Repeat("x", 256)
 	for name, tc := range map[string]struct {
 		q    PathQuery
-		want PathFacts
+		want facts.PathFacts
 		typ  uint32
 	}{
 		"a directory":       {q: PathQuery{Path: dir + "/a b/c"}, typ: unix.S_IFDIR},
 		"a file":            {q: PathQuery{Path: dir + "/file"}, typ: unix.S_IFREG},
 		"a fifo, not read":  {q: PathQuery{Path: dir + "/fifo"}, typ: unix.S_IFIFO},
-		"a link":            {q: PathQuery{Path: dir + "/link"}, want: PathFacts{Link: "a b"}, typ: unix.S_IFLNK},
-		"a dangling link":   {q: PathQuery{Path: dir + "/dangling"}, want: PathFacts{Link: "/nonexistent"}, typ: unix.S_IFLNK},
-		"nothing":           {q: PathQuery{Path: dir + "/none"}, want: PathFacts{Errno: unix.ENOENT}},
-		"nothing above":     {q: PathQuery{Path: dir + "/none/x"}, want: PathFacts{ParentErrno: unix.ENOENT}},
-		"a file above":      {q: PathQuery{Path: dir + "/file/x"}, want: PathFacts{ParentErrno: unix.ENOTDIR}},
-		"a link above":      {q: PathQuery{Path: dir + "/link/c"}, want: PathFacts{ParentErrno: unix.ELOOP}},
-		"a link far above":  {q: PathQuery{Path: dir + "/link/c/d/e"}, want: PathFacts{ParentErrno: unix.ELOOP}},
-		"a magic link":      {q: PathQuery{Path: "/proc/self/cwd/x"}, want: PathFacts{ParentErrno: unix.ELOOP}},
-		"too long":          {q: PathQuery{Path: dir + "/" + long}, want: PathFacts{Errno: unix.ENAMETOOLONG}},
-		"too long above":    {q: PathQuery{Path: dir + "/" + long + "/x"}, want: PathFacts{ParentErrno: unix.ENAMETOOLONG}},
+		"a link":            {q: PathQuery{Path: dir + "/link"}, want: facts.PathFacts{Link: "a b"}, typ: unix.S_IFLNK},
+		"a dangling link":   {q: PathQuery{Path: dir + "/dangling"}, want: facts.PathFacts{Link: "/nonexistent"}, typ: unix.S_IFLNK},
+		"nothing":           {q: PathQuery{Path: dir + "/none"}, want: facts.PathFacts{Errno: unix.ENOENT}},
+		"nothing above":     {q: PathQuery{Path: dir + "/none/x"}, want: facts.PathFacts{ParentErrno: unix.ENOENT}},
+		"a file above":      {q: PathQuery{Path: dir + "/file/x"}, want: facts.PathFacts{ParentErrno: unix.ENOTDIR}},
+		"a link above":      {q: PathQuery{Path: dir + "/link/c"}, want: facts.PathFacts{ParentErrno: unix.ELOOP}},
+		"a link far above":  {q: PathQuery{Path: dir + "/link/c/d/e"}, want: facts.PathFacts{ParentErrno: unix.ELOOP}},
+		"a magic link":      {q: PathQuery{Path: "/proc/self/cwd/x"}, want: facts.PathFacts{ParentErrno: unix.ELOOP}},
+		"too long":          {q: PathQuery{Path: dir + "/" + long}, want: facts.PathFacts{Errno: unix.ENAMETOOLONG}},
+		"too long above":    {q: PathQuery{Path: dir + "/" + long + "/x"}, want: facts.PathFacts{ParentErrno: unix.ENAMETOOLONG}},
 		"above":             {q: PathQuery{Path: dir + "/file", ParentOnly: true}},
 		"above nothing":     {q: PathQuery{Path: dir + "/none", ParentOnly: true}},
-		"above, no way":     {q: PathQuery{Path: dir + "/none/x", ParentOnly: true}, want: PathFacts{ParentErrno: unix.ENOENT}},
-		"relative":          {q: PathQuery{Path: "file"}, want: PathFacts{ParentErrno: unix.EINVAL}},
+		"above, no way":     {q: PathQuery{Path: dir + "/none/x", ParentOnly: true}, want: facts.PathFacts{ParentErrno: unix.ENOENT}},
+		"relative":          {q: PathQuery{Path: "file"}, want: facts.PathFacts{ParentErrno: unix.EINVAL}},
 		"a mount point":     {q: PathQuery{Path: dir + "/none", Mounted: true}},
-		"no last component": {q: PathQuery{Path: dir + "/"}, want: PathFacts{ParentErrno: unix.EINVAL}},
+		"no last component": {q: PathQuery{Path: dir + "/"}, want: facts.PathFacts{ParentErrno: unix.EINVAL}},
 	} {
 		got := inspectPath(tc.q)
 		if typ := got.Mode & unix.S_IFMT; typ != tc.typ {
@@ -99,7 +99,7 @@ func TestInspectBeneathAMount(t *testing.T) {
 func TestDeviceNumbers(t *testing.T) {
 	needsRoot(t)
 	node := filepath.Join(realDir(t), "node")
-	want := mount.Dev{Major: 7, Minor: 5}
+	want := facts.Dev{Major: 7, Minor: 5}
 	must(t, unix.Mknod(node, unix.S_IFBLK|0o600, int(unix.Mkdev(want.Major, want.Minor))))
 	if a := inspectPath(PathQuery{Path: node}); a.Rdev != want || a.Mode&unix.S_IFMT != unix.S_IFBLK {
 		t.Errorf("a block device: %+v", a)

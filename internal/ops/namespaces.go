@@ -10,8 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // namespace is a mount namespace that has the host's owner, with a part of its
@@ -19,7 +20,7 @@ import (
 type namespace struct {
 	file  *os.File
 	inode uint64
-	table []mount.Mount
+	table []facts.Mount
 	// pid is the first process that was found in it, cgroup the text of its cgroup file.
 	pid    int
 	cgroup string
@@ -32,7 +33,7 @@ func closeAll(namespaces []namespace) {
 }
 
 // tablesOf returns the mounts of all namespaces.
-func tablesOf(namespaces []namespace) (all []mount.Mount) {
+func tablesOf(namespaces []namespace) (all []facts.Mount) {
 	for _, ns := range namespaces {
 		all = append(all, ns.table...)
 	}
@@ -42,12 +43,12 @@ func tablesOf(namespaces []namespace) (all []mount.Mount) {
 // ownedNamespaces opens the mount namespaces that have the host's owner, our own
 // too: kubelet's root may be mounted twice on the host. Of their tables it returns
 // what may receive the mount events of the given mounts, and what is mounted on that.
-func ownedNamespaces(of ...mount.Ref) (found []namespace, err error) {
-	asked := func(e mount.Mount) bool {
-		return slices.ContainsFunc(of, func(m mount.Ref) bool { return m.OldID == e.OldID })
+func ownedNamespaces(of ...facts.Ref) (found []namespace, err error) {
+	asked := func(e facts.Mount) bool {
+		return slices.ContainsFunc(of, func(m facts.Ref) bool { return m.OldID == e.OldID })
 	}
-	devs := map[mount.Dev]bool{}
-	err = thread{}.visit(func(m mount.Mount) {
+	devs := map[facts.Dev]bool{}
+	err = thread{}.visit(func(m facts.Mount) {
 		if asked(m) {
 			devs[m.Dev] = true
 		}
@@ -55,8 +56,8 @@ func ownedNamespaces(of ...mount.Ref) (found []namespace, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return readNamespaces(func(table []mount.Mount) []mount.Mount {
-		return related(table, func(e mount.Mount) bool { return asked(e) || devs[e.Dev] && e.Propagation.Receives() })
+	return readNamespaces(func(table []facts.Mount) []facts.Mount {
+		return related(table, func(e facts.Mount) bool { return asked(e) || devs[e.Dev] && e.Propagation.Receives() })
 	})
 }
 
@@ -66,7 +67,7 @@ func ownedNamespaces(of ...mount.Ref) (found []namespace, err error) {
 //
 // The calling thread enters them one after the other, and comes back: the table that a
 // process shows ends at its root directory, which is the choice of the process.
-func readNamespaces(keep func(table []mount.Mount) []mount.Mount) (found []namespace, err error) {
+func readNamespaces(keep func(table []facts.Mount) []facts.Mount) (found []namespace, err error) {
 	runtime.LockOSThread() // for good: it has a working directory of its own from now on
 	w, err := newNamespaceWalk(keep)
 	if err != nil {
@@ -98,7 +99,7 @@ func readNamespaces(keep func(table []mount.Mount) []mount.Mount) (found []names
 
 // namespaceWalk enters mount namespaces with the calling thread.
 type namespaceWalk struct {
-	keep   func(table []mount.Mount) []mount.Mount
+	keep   func(table []facts.Mount) []facts.Mount
 	proc   procfs
 	host   mount.Owner
 	home   *os.File
@@ -109,7 +110,7 @@ type namespaceWalk struct {
 	count int
 }
 
-func newNamespaceWalk(keep func([]mount.Mount) []mount.Mount) (w *namespaceWalk, err error) {
+func newNamespaceWalk(keep func([]facts.Mount) []facts.Mount) (w *namespaceWalk, err error) {
 	w = &namespaceWalk{keep: keep, proc: -1, seen: map[uint64]bool{}}
 	defer func() {
 		if err != nil {
@@ -168,7 +169,7 @@ func (w *namespaceWalk) read(pid int) (ns namespace, err error) {
 	if w.seen[st.Ino] {
 		return ns, nil
 	}
-	var table []mount.Mount
+	var table []facts.Mount
 	if w.host.Owns(fd) {
 		if table, err = w.table(file); err != nil {
 			return ns, err
@@ -189,11 +190,11 @@ func (w *namespaceWalk) read(pid int) (ns namespace, err error) {
 }
 
 // table enters a namespace and reads its mount table.
-func (w *namespaceWalk) table(namespace *os.File) (table []mount.Mount, err error) {
+func (w *namespaceWalk) table(namespace *os.File) (table []facts.Mount, err error) {
 	if err := mount.Enter(namespace); err != nil {
 		return nil, err
 	}
-	err = w.thread.visit(func(m mount.Mount) {
+	err = w.thread.visit(func(m facts.Mount) {
 		if w.count++; w.count <= maxMountsInAll {
 			table = append(table, m)
 		}
@@ -205,7 +206,7 @@ func (w *namespaceWalk) table(namespace *os.File) (table []mount.Mount, err erro
 }
 
 // related returns the mounts that receive events, and what is mounted on those.
-func related(table []mount.Mount, receives func(mount.Mount) bool) (kept []mount.Mount) {
+func related(table []facts.Mount, receives func(facts.Mount) bool) (kept []facts.Mount) {
 	known := map[int]bool{}
 	for _, e := range table {
 		known[e.OldID] = receives(e)

@@ -7,8 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // To put a mount at a mount point is one transaction, on the host and in containers:
@@ -45,38 +46,17 @@ const (
 // faultPointNames are the names of the fault points of each position.
 var faultPointNames = [...]string{OnDirectory: "rebind", Beneath: "replace", OnTop: "cover"}
 
-// Plan says which staged mount goes where, and how it ends up there.
-type Plan struct {
-	Staged mount.Mount
-	// Sub is the directory (or file) below the staged root that the mount point shows;
-	// empty for the root itself.
-	Sub    string
-	Target string
-	// Attr are the final attributes; all others are cleared.
-	Attr mount.Attr
-	// Private takes the mount out of the peer group of its parent, as the
-	// record shows it.
-	Private bool
-	// Shared has it share its events again, as the record shows it.
-	Shared bool
-	// Ended is true for a dead filesystem that answers all the same, Stale for one of
-	// NFS that must answer ESTALE.
-	Ended, Stale bool
-	// Covers is the dead mount at Target on top of which it goes; zero for none.
-	Covers mount.Mount
-}
-
 // PlaceQuery says what to put where.
 type PlaceQuery struct {
-	Plan
+	facts.RebindPlan
 	Position Position
 	// Dead is the mount that has to be alone at Target; unused for OnDirectory.
-	Dead mount.Mount
+	Dead facts.Mount
 }
 
 // PlaceAnswer names the mount now at the mount point.
 type PlaceAnswer struct {
-	Mount mount.Ref
+	Mount facts.Ref
 	// Left is true when another mount namespace has something of its own on top
 	// of the mount point, so that what it has there was left as it is.
 	Left bool
@@ -125,10 +105,10 @@ type placement struct {
 	target    targetHandle
 	position  Position
 	clone     int // closed, and -1, once it had to be unmounted again
-	ours      mount.Ref
+	ours      facts.Ref
 	// on is what ours is mounted on in the end: the mount of the directory, or the dead
 	// mount that it covers.
-	on   mount.Ref
+	on   facts.Ref
 	dead Dead
 	// propagates is true where the parent mount may share its events, so that copies of
 	// ours appear in other mount namespaces.
@@ -171,7 +151,7 @@ func (p *placement) run() error {
 }
 
 // check finds out all that could refuse before anything is moved.
-func (p *placement) check(fd int, top mount.Ref) (err error) {
+func (p *placement) check(fd int, top facts.Ref) (err error) {
 	switch p.position {
 	case OnDirectory:
 		err = p.checkDirectory(fd, top)
@@ -196,13 +176,13 @@ func (p *placement) check(fd int, top mount.Ref) (err error) {
 
 // checkDead checks that the dead mount is alone at the mount point, or topmost and dead
 // for good if it is to be covered, and that nothing is mounted in it that would be lost.
-func (p *placement) checkDead(fd int, top mount.Ref) error {
+func (p *placement) checkDead(fd int, top facts.Ref) error {
 	if !top.Same(p.dead.Mount) {
 		return refuse("%s is at the mount point now", top)
 	}
 	if p.position == OnTop {
 		p.on = p.dead.Mount
-		if err := p.dead.checkFUSE(p.target.thread, fd); err != nil {
+		if err := p.dead.checkDisconnected(p.target.thread, fd, facts.MayBeCovered); err != nil {
 			return err
 		}
 	} else if err := p.target.checkParent(p.dead.Mount, p.on, "%s is beneath the dead mount"); err != nil {
@@ -211,7 +191,7 @@ func (p *placement) checkDead(fd int, top mount.Ref) error {
 	if p.copied {
 		return nil
 	}
-	return p.target.checkUncovered(p.dead.Mount, mount.Ref{})
+	return p.target.checkUncovered(p.dead.Mount, facts.Ref{})
 }
 
 func (p *placement) move(fd int) error {
@@ -257,7 +237,7 @@ func (p *placement) detachDead() error {
 		}
 	}
 	pause(p.operation + "/copies")
-	copies := mount.Ref{}
+	copies := facts.Ref{}
 	if p.copied {
 		copies = p.ours
 	}

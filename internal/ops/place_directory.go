@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // checkDirectory checks that nothing is mounted at the target, that it is of the same
 // type as the clone's root, and that it is empty.
-func (p *placement) checkDirectory(fd int, top mount.Ref) error {
+func (p *placement) checkDirectory(fd int, top facts.Ref) error {
 	if !top.Same(p.on) {
 		return refuse("%s was mounted on the mount point since it was inspected", top)
 	}

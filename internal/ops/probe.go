@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // ProbeQuery asks for one bounded probe of the superblock mounted at a path.
@@ -14,7 +14,7 @@ type ProbeQuery struct {
 	Path string
 	// Superblock is the number of the expected one, as files on it show it; zero when
 	// that is not known (btrfs).
-	Superblock mount.Dev
+	Superblock facts.Dev
 	// Around clones the directory above the mount point instead of the mount.
 	Around bool
 	// Root asks for the root directory to be opened: a daemon or a server has
@@ -28,7 +28,7 @@ type ProbeQuery struct {
 	// Device is the node of the block device to read a block of, Number its number;
 	// empty to read none.
 	Device string
-	Number mount.Dev
+	Number facts.Dev
 	// Thawed asks the kernel for the right to write, which it grants at once unless
 	// the filesystem is frozen; then the worker waits for the thaw.
 	// Only for filesystem types without a handler for unknown attributes.
@@ -45,41 +45,13 @@ type ProbeAnswer struct {
 	Errno syscall.Errno
 	// Mode is st_mode of the root.
 	Mode uint32
-	ProbeFacts
+	facts.ProbeFacts
 	// Elapsed does not include the wait for a thaw.
 	Elapsed time.Duration
 	// waited is how long the answer to Thawed took.
 	waited time.Duration
 	// devices is how many a btrfs has.
 	devices uint64
-}
-
-// ProbeFacts are what a probe found out beside whether the storage answers.
-type ProbeFacts struct {
-	// Rdev is the device of a block device node at the path, or of the mount's source,
-	// where the mount does not show its device (btrfs).
-	Rdev mount.Dev
-	// Newest is the unique id of the clone, the highest in the kernel when it was
-	// made: ids only grow, in all mount namespaces together. 0 below Linux 6.8.
-	Newest uint64
-	// UUID is the filesystem's, empty when it has none or does not tell.
-	UUID string
-	// SourceGone is true when the device node that the mount names is not there.
-	SourceGone bool
-	Space      Space
-	// Device is what the open block device says of itself.
-	Device DeviceAnswer
-	// ReadOnly is true when the kernel refused the right to write with EROFS, for
-	// the mount or for the superblock.
-	ReadOnly bool
-}
-
-// Space is the result of statfs(2); all zero when it fails.
-type Space struct {
-	// Blocks are all there are, Available those that hold nothing and are for an
-	// unprivileged writer.
-	Blocks, Available uint64
-	Files, FreeFiles  uint64
 }
 
 // probe asks a detached clone of the mount and not the mount itself, so
@@ -95,11 +67,11 @@ func probe(q ProbeQuery) (a ProbeAnswer) {
 	// The device is read first, while there is no clone: a device that never answers
 	// does not keep the filesystem in use after kubelet's umount. And it has been read
 	// when the worker waits for a thaw.
-	var device DeviceAnswer
+	var device facts.OpenedDevice
 	var failed string
 	var errno syscall.Errno
 	if q.Device != "" {
-		failed, errno = device.readBehind(q)
+		failed, errno = readBehind(q, &device)
 	}
 	reach := cloneAt
 	if q.Around {
@@ -131,7 +103,7 @@ func (a *ProbeAnswer) readSource(q ProbeQuery) {
 		return
 	}
 	q.Device, q.Number = q.Source, a.Rdev
-	a.Op, a.Errno = a.Device.readBehind(q)
+	a.Op, a.Errno = readBehind(q, &a.Device)
 }
 
 // opClone is the operation that fails where nothing is mounted.
@@ -187,7 +159,7 @@ func (a *ProbeAnswer) probeClone(clone int, q ProbeQuery) {
 		a.Op, a.Errno = "statx", errnoOf(err)
 		return
 	}
-	if !q.Superblock.Zero() && q.Superblock != (mount.Dev{Major: st.Dev_major, Minor: st.Dev_minor}) {
+	if !q.Superblock.Zero() && q.Superblock != (facts.Dev{Major: st.Dev_major, Minor: st.Dev_minor}) {
 		a.Changed = true
 		return
 	}
@@ -201,8 +173,8 @@ func (a *ProbeAnswer) probeClone(clone int, q ProbeQuery) {
 	a.Mode = uint32(st.Mode)
 	switch a.Mode & unix.S_IFMT {
 	case unix.S_IFBLK:
-		a.Rdev = mount.Dev{Major: st.Rdev_major, Minor: st.Rdev_minor}
-		a.Op, a.Errno = a.Device.readNode(clone, a.Rdev)
+		a.Rdev = facts.Dev{Major: st.Rdev_major, Minor: st.Rdev_minor}
+		a.Op, a.Errno = readNode(clone, a.Rdev, &a.Device)
 		return
 	case unix.S_IFDIR:
 		if q.Root || q.UUID || q.Source != "" || q.Thawed {
@@ -221,12 +193,12 @@ func isBtrfs(fd int) bool {
 }
 
 // spaceOf returns the zero value on an error: many daemons do not implement statfs.
-func spaceOf(fd int) Space {
+func spaceOf(fd int) facts.Space {
 	var st unix.Statfs_t
 	if _, err := retryEINTR(func() (int, error) { return 0, unix.Fstatfs(fd, &st) }); err != nil {
-		return Space{}
+		return facts.Space{}
 	}
-	return Space{Blocks: st.Blocks, Available: st.Bavail, Files: st.Files, FreeFiles: st.Ffree}
+	return facts.Space{Blocks: st.Blocks, Available: st.Bavail, Files: st.Files, FreeFiles: st.Ffree}
 }
 
 // statSource reads the number of the device node that a mount names, without opening
@@ -236,7 +208,7 @@ func (a *ProbeAnswer) statSource(source string) {
 	err := unix.Statx(unix.AT_FDCWD, source, 0, unix.STATX_TYPE, &dev)
 	switch {
 	case err == nil && dev.Mode&unix.S_IFMT == unix.S_IFBLK:
-		a.Rdev = mount.Dev{Major: dev.Rdev_major, Minor: dev.Rdev_minor}
+		a.Rdev = facts.Dev{Major: dev.Rdev_major, Minor: dev.Rdev_minor}
 	case errnoOf(err) == unix.ENOENT:
 		a.SourceGone = true
 	}

@@ -6,13 +6,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // probeInContainer probes one mount of a container. It brings a clone of it to the
 // host's namespace first: a thread that waits for a filesystem inside of a container
 // keeps all of that container's mounts, of other volumes too, for as long as that lasts.
-func probeInContainer(t ContainerMount) (InContainerResult, error) {
+func probeInContainer(t facts.ContainerMount) (facts.ContainerProbe, error) {
 	clone, err := cloneFromContainer(t)
 	if err != nil {
 		return failed(err), nil
@@ -22,11 +23,11 @@ func probeInContainer(t ContainerMount) (InContainerResult, error) {
 	if errno == unix.ESTALE { // it counts when a second probe gives it too
 		errno = answers(clone)
 	}
-	return InContainerResult{Errno: errno}, nil
+	return facts.ContainerProbe{Errno: errno}, nil
 }
 
 // cloneFromContainer clones a mount of a container, and comes back.
-func cloneFromContainer(t ContainerMount) (int, error) {
+func cloneFromContainer(t facts.ContainerMount) (int, error) {
 	home, err := os.Open("/proc/thread-self/ns/mnt")
 	if err != nil {
 		return -1, err

@@ -6,9 +6,11 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-func spaceAt(t *testing.T, path string) Space {
+func spaceAt(t *testing.T, path string) facts.Space {
 	t.Helper()
 	a := probe(ProbeQuery{Path: path})
 	if a.Errno != 0 {
@@ -23,7 +25,7 @@ func TestSpace(t *testing.T) {
 			v := newVolume(t, fs)
 			var st unix.Statfs_t
 			must(t, unix.Statfs(v.path, &st))
-			want := Space{
+			want := facts.Space{
 				Blocks: st.Blocks, Available: st.Bavail, Files: st.Files, FreeFiles: st.Ffree,
 			}
 			if got := spaceAt(t, v.path); got != want || got.Available == 0 || (got.Files == 0) != (fs == "btrfs") {
@@ -64,14 +66,14 @@ func TestSpaceOfWhatHasNone(t *testing.T) {
 	must(t, os.Mkdir(at, 0o700))
 	must(t, unix.Mount("test", at, "ramfs", 0, ""))
 	t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
-	if s := spaceAt(t, at); s != (Space{}) {
+	if s := spaceAt(t, at); s != (facts.Space{}) {
 		t.Errorf("%+v", s)
 	}
 	fuse := filepath.Join(realDir(t), "fuse")
 	must(t, os.Mkdir(fuse, 0o700))
 	d := mountFUSE(t, fuse)
 	defer d.end()
-	if s := spaceAt(t, fuse); s != (Space{}) { // it answers ENOSYS
+	if s := spaceAt(t, fuse); s != (facts.Space{}) { // it answers ENOSYS
 		t.Errorf("%+v", s)
 	}
 }

@@ -11,41 +11,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
-
-// ProgramQuery is one run of a program.
-type ProgramQuery struct {
-	// Path is the program, Args its arguments without its own name, Env its whole
-	// environment. Everyone on the node can read them.
-	Path string
-	Args []string
-	Env  []string
-	// OnHost runs it in the worker's mount namespace, instead of the one that the worker
-	// was started in.
-	OnHost bool
-	Stdin  []byte
-	// Limit is how many bytes of both outputs together are kept.
-	Limit int
-	// Deadline is when it is killed; it is earlier than the caller's.
-	Deadline time.Time
-}
-
-// ProgramAnswer is what a program left.
-type ProgramAnswer struct {
-	// Code is its exit code, -1 if a signal ended it.
-	Code   int
-	Output []byte
-	// Cut is true if it wrote more than that, or if what it started still may.
-	Cut bool
-	// Late is true if it was killed at its deadline.
-	Late    bool
-	Elapsed time.Duration
-}
 
 // runProgram runs a program in a session and process group of its own, and kills that
 // group when the program has ended, and at the deadline. The kernel kills the program
 // when this process ends.
-func runProgram(q ProgramQuery) (a ProgramAnswer, err error) {
+func runProgram(q facts.Program) (a facts.ProgramResult, err error) {
 	// Both are told secrets. A limit of one byte also keeps the core from a program in
 	// core_pattern (core(5), do_coredump in the kernel).
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
@@ -109,7 +82,7 @@ type kept struct {
 	cut  bool
 }
 
-func startProgram(q ProgramQuery) (*program, error) {
+func startProgram(q facts.Program) (*program, error) {
 	stdin, in, err := os.Pipe()
 	if err != nil {
 		return nil, err

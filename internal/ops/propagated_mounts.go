@@ -8,8 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // A mount that is put under a shared parent, as kubelet's directories are,
@@ -37,7 +38,7 @@ type propagatedMount struct {
 }
 
 // findPropagatedMounts finds and opens the copies of a mount.
-func findPropagatedMounts(m, parentMount mount.Ref, budget time.Duration) *propagatedMounts {
+func findPropagatedMounts(m, parentMount facts.Ref, budget time.Duration) *propagatedMounts {
 	p := &propagatedMounts{jobs: make(chan func()), budget: budget}
 	go func() {
 		// The worker is spent afterwards, and this thread with it.
@@ -70,7 +71,7 @@ func (p *propagatedMounts) do(job func()) {
 
 // set sets the attributes of all copies. It returns the number of those that do not have
 // them now; -1 means that it took too long.
-func (p *propagatedMounts) set(attr mount.Attr) (left int) {
+func (p *propagatedMounts) set(attr facts.Attr) (left int) {
 	p.do(func() {
 		left = p.missed
 		for _, c := range p.list {
@@ -90,7 +91,7 @@ func (p *propagatedMounts) set(attr mount.Attr) (left int) {
 	return left
 }
 
-func (p *propagatedMounts) find(m, parentMount mount.Ref) error {
+func (p *propagatedMounts) find(m, parentMount facts.Ref) error {
 	namespaces, err := ownedNamespaces(m, parentMount)
 	if err != nil {
 		return err
@@ -129,7 +130,7 @@ func (p *propagatedMounts) find(m, parentMount mount.Ref) error {
 
 // openMount opens a mount of the mount table, if it is topmost at its path. It
 // follows no link there.
-func openMount(m mount.Mount) (int, error) {
+func openMount(m facts.Mount) (int, error) {
 	at, err := openTarget(m.Path)
 	if err != nil {
 		return -1, err

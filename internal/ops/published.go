@@ -7,6 +7,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 // PublishedQuery asks which CSI volumes kubelet has for pods, mounted or not.
@@ -43,7 +45,7 @@ type UnreadPath struct {
 // one that they lie on, and so no volume. One that cannot be read hides no other.
 func published(q PublishedQuery) (a PublishedAnswer, err error) {
 	left := q.Max
-	unread, err := eachName(q.Pods, "/volumes/kubernetes.io~csi", &left, func(uid, pv string) {
+	unread, err := eachName(q.Pods, "/"+layout.PodVolumes, &left, func(uid, pv string) {
 		a.Volumes = append(a.Volumes, PublishedVolume{PodUID: uid, PV: pv})
 	})
 	a.Unread = unread

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // What can be refused before anything needs a privilege.
@@ -25,15 +25,15 @@ func TestRefusedBeforeAnything(t *testing.T) {
 	must(t, err)
 	for name, op := range map[string]func() error{
 		"staged anew": func() error {
-			_, err := place(PlaceQuery{Plan: Plan{Staged: mount.Mount{Path: dir, ID: 1, OldID: 1}, Target: dir}})
+			_, err := place(PlaceQuery{RebindPlan: facts.RebindPlan{Staged: facts.Mount{Path: dir, ID: 1, OldID: 1}, Target: dir}})
 			return err
 		},
 		"finalize another's": func() error {
-			_, err := finalize(FinalizeQuery{Plan: Plan{Target: dir}, Mount: mount.Ref{ID: 1, OldID: 1}})
+			_, err := finalize(FinalizeQuery{RebindPlan: facts.RebindPlan{Target: dir}, Mount: facts.Ref{ID: 1, OldID: 1}})
 			return err
 		},
 		"finalize none": func() error {
-			_, err := finalize(FinalizeQuery{Plan: Plan{Target: dir}, Mount: parentMount})
+			_, err := finalize(FinalizeQuery{RebindPlan: facts.RebindPlan{Target: dir}, Mount: parentMount})
 			return err
 		},
 		"take off what is not placeholder": func() error {
@@ -41,7 +41,7 @@ func TestRefusedBeforeAnything(t *testing.T) {
 			return err
 		},
 		"take off another's": func() error {
-			_, err := unmountDuplicate(UnmountDuplicateQuery{Target: dir, Mount: mount.Ref{ID: 1, OldID: 1}})
+			_, err := unmountDuplicate(UnmountDuplicateQuery{Target: dir, Mount: facts.Ref{ID: 1, OldID: 1}})
 			return err
 		},
 	} {
@@ -55,10 +55,13 @@ func TestNoWayToTheMountPoint(t *testing.T) {
 	gone := realDir(t) + "/none/x"
 	for name, op := range map[string]func() error{
 		"mount point": func() error {
-			_, err := place(PlaceQuery{Plan: Plan{Staged: mount.Mount{Path: gone}, Target: gone}})
+			_, err := place(PlaceQuery{RebindPlan: facts.RebindPlan{Staged: facts.Mount{Path: gone}, Target: gone}})
 			return err
 		},
-		"finalize": func() error { _, err := finalize(FinalizeQuery{Plan: Plan{Target: gone}}); return err },
+		"finalize": func() error {
+			_, err := finalize(FinalizeQuery{RebindPlan: facts.RebindPlan{Target: gone}})
+			return err
+		},
 		"take off": func() error { _, err := unmountDuplicate(UnmountDuplicateQuery{Target: gone}); return err },
 	} {
 		if err := op(); !errors.Is(err, unix.ENOENT) {

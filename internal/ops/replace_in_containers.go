@@ -7,11 +7,11 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // Containers have mounts of their own, in mount namespaces of their own: what is
@@ -21,55 +21,16 @@ import (
 
 // ReplaceInContainersQuery names mounts in the mount namespaces of containers.
 type ReplaceInContainersQuery struct {
-	Swaps []Swap
+	Swaps []facts.ContainerSwap
 	// Budget is for each mount namespace; several are worked on at a time.
 	Budget time.Duration
-}
-
-// Swap says what comes instead of a mount in a container.
-type Swap struct {
-	Container ContainerMount
-	// Source is the healthy mount on the host, Sub the directory or file below its
-	// root that the container has.
-	Source mount.Mount
-	Sub    string
-	// Attr are the final attributes.
-	Attr mount.Attr
-	// Sharing is how it is to share mount events in the end.
-	Sharing mount.Sharing
-	// Ended is true for a filesystem that has ended although it answers, Stale for one
-	// of NFS, which has to answer ESTALE.
-	Ended, Stale bool
-	// Stray is a mount that an interrupted replacement left on top of the dead one;
-	// zero for none.
-	Stray mount.Ref
-	// Ours is a mount that an interrupted replacement left: beneath the dead one,
-	// or alone if it is what is topmost. Zero for none.
-	Ours mount.Ref
-	// Covers is the dead mount on top of which ours is to be; zero where ours comes in
-	// its place.
-	Covers mount.Mount
-}
-
-// InContainerResult says what was seen, or done, at one mount.
-type InContainerResult struct {
-	// Errno is the result of a probe of the mount, through the container's own path,
-	// in the end.
-	Errno syscall.Errno
-	// Err says why a probe, or the replacement, was not done; Refused is true if
-	// it must not be, TimedOut if there was no answer in time, Ended if the process
-	// is gone.
-	Err                      string
-	Refused, TimedOut, Ended bool
-	// Swapped is how long it took to move ours beneath and to detach the dead mount.
-	Swapped time.Duration
 }
 
 // namespacesAtOnce bounds the namespaces that are worked on at a time.
 const namespacesAtOnce = 4
 
 // replaceInContainers has an entry for each swap.
-func replaceInContainers(q ReplaceInContainersQuery) ([]InContainerResult, error) {
+func replaceInContainers(q ReplaceInContainersQuery) ([]facts.ContainerProbe, error) {
 	byNamespace := map[uint64][]int{}
 	var order []uint64
 	for i, s := range q.Swaps {
@@ -86,7 +47,7 @@ func replaceInContainers(q ReplaceInContainersQuery) ([]InContainerResult, error
 		return nil, err
 	}
 	defer home.Close()
-	results := make([]InContainerResult, len(q.Swaps))
+	results := make([]facts.ContainerProbe, len(q.Swaps))
 	slots := make(chan struct{}, namespacesAtOnce)
 	var wg sync.WaitGroup
 	for _, ns := range order {
@@ -105,8 +66,8 @@ func replaceInContainers(q ReplaceInContainersQuery) ([]InContainerResult, error
 
 // within works on the swaps of one namespace on a thread of its own, and gives up on
 // that when the budget is over.
-func (q ReplaceInContainersQuery) within(home *os.File, here []int) []InContainerResult {
-	done := make(chan []InContainerResult, 1)
+func (q ReplaceInContainersQuery) within(home *os.File, here []int) []facts.ContainerProbe {
+	done := make(chan []facts.ContainerProbe, 1)
 	go func() {
 		// A thread that was in a container must not be used again: it ends here.
 		runtime.LockOSThread()
@@ -116,14 +77,14 @@ func (q ReplaceInContainersQuery) within(home *os.File, here []int) []InContaine
 	case results := <-done:
 		return results
 	case <-time.After(q.Budget):
-		return slices.Repeat([]InContainerResult{{TimedOut: true, Err: fmt.Sprintf("no answer within %s", q.Budget)}}, len(here))
+		return slices.Repeat([]facts.ContainerProbe{{TimedOut: true, Err: fmt.Sprintf("no answer within %s", q.Budget)}}, len(here))
 	}
 }
 
 // namespace works on the swaps of one namespace, one after the other.
-func (q ReplaceInContainersQuery) namespace(home *os.File, here []int) []InContainerResult {
-	fail := func(err error) []InContainerResult {
-		return slices.Repeat([]InContainerResult{failed(err)}, len(here))
+func (q ReplaceInContainersQuery) namespace(home *os.File, here []int) []facts.ContainerProbe {
+	fail := func(err error) []facts.ContainerProbe {
+		return slices.Repeat([]facts.ContainerProbe{failed(err)}, len(here))
 	}
 	if err := mount.Enter(home); err != nil {
 		return fail(err)
@@ -148,7 +109,7 @@ func (q ReplaceInContainersQuery) namespace(home *os.File, here []int) []InConta
 		return fail(err)
 	}
 	pause("replace-in-container/copied")
-	results := make([]InContainerResult, len(here))
+	results := make([]facts.ContainerProbe, len(here))
 	for n, s := range swaps {
 		if err := in.alive(); n > 0 && err != nil {
 			s.err = err
@@ -166,6 +127,6 @@ func (q ReplaceInContainersQuery) namespace(home *os.File, here []int) []InConta
 	return results
 }
 
-func failed(err error) InContainerResult {
-	return InContainerResult{Err: err.Error(), Refused: errors.Is(err, worker.ErrRefused), Ended: errors.Is(err, errEnded)}
+func failed(err error) facts.ContainerProbe {
+	return facts.ContainerProbe{Err: err.Error(), Refused: errors.Is(err, worker.ErrRefused), Ended: errors.Is(err, errEnded)}
 }

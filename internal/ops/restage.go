@@ -7,7 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // What a driver needs that is to stage a volume anew whose FUSE daemon has died: a
@@ -18,7 +19,7 @@ import (
 type UnmountDeadQuery struct {
 	Target string
 	// Stack are FUSE mounts without a daemon, the topmost first.
-	Stack []mount.Mount
+	Stack []facts.Mount
 }
 
 // unmountDead detaches all mounts at a path, each of which has no daemon any more, and
@@ -35,7 +36,7 @@ func unmountDead(q UnmountDeadQuery) (done bool, err error) {
 		return false, err
 	}
 	for _, m := range q.Stack { // all of them, before the first is gone
-		if err := deadOf(m).checkType(target.thread, mount.FUSE); err != nil {
+		if err := deadOf(m).checkType(target.thread, facts.FUSE); err != nil {
 			return false, err
 		}
 	}
@@ -62,7 +63,7 @@ func (h targetHandle) unmountGone(at string, dead Dead) error {
 	if !top.Same(dead.Mount) {
 		return refuse(topmost, top)
 	}
-	if err := dead.checkDisconnected(h.thread, fd); err != nil {
+	if err := dead.checkDisconnected(h.thread, fd, facts.Disconnected); err != nil {
 		return err
 	}
 	closeFD(&fd) // it would make the dead mount busy
@@ -77,12 +78,12 @@ func (h targetHandle) unmountGone(at string, dead Dead) error {
 	if len(others) > 0 {
 		return refuse("the umount would also take what is mounted on %q in a mount namespace", others[0].Path)
 	}
-	return h.detachTop(dead.Mount, mount.Ref{})
+	return h.detachTop(dead.Mount, facts.Ref{})
 }
 
 // below returns what a mount at a path is mounted on, and at which directory below the
 // root of that.
-func (h targetHandle) below(at string, m mount.Ref) (on mount.Ref, dir string, err error) {
+func (h targetHandle) below(at string, m facts.Ref) (on facts.Ref, dir string, err error) {
 	if on, err = h.thread.parentOf(m); err != nil {
 		return on, "", err
 	}
@@ -98,7 +99,7 @@ func (h targetHandle) below(at string, m mount.Ref) (on mount.Ref, dir string, e
 type MountDeadQuery struct {
 	Target string
 	// Before is the dead mount that was there, whose type and source the new one shows.
-	Before mount.Mount
+	Before facts.Mount
 	// Place is false to only tell what is there.
 	Place bool
 	// Try makes the mount and checks all that could refuse it on the directory, while dead
@@ -118,7 +119,7 @@ type MountDeadAnswer struct {
 // another reports whether a mount is another one than before. Without unique ids (below
 // Linux 6.8) it may have got the number of the one that is gone: then only one that answers
 // is known to be another.
-func (h targetHandle) another(top, before mount.Ref) bool {
+func (h targetHandle) another(top, before facts.Ref) bool {
 	if top.ID != 0 && before.ID != 0 {
 		return top.ID != before.ID
 	}

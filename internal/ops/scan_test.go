@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // procTree makes a procfs of text. A process has the files that are given, and
@@ -113,8 +113,8 @@ func TestMountsInAnotherMountNamespace(t *testing.T) {
 	v := newVolume(t, "tmpfs")
 	for _, way := range []string{"none=", "root=" + v.path + "/dir"} {
 		pid := holder(t, syscall.CLONE_NEWNS, way)
-		namespaces, err := readNamespaces(func(table []mount.Mount) []mount.Mount {
-			return slices.DeleteFunc(table, func(m mount.Mount) bool { return m.Dev != v.number })
+		namespaces, err := readNamespaces(func(table []facts.Mount) []facts.Mount {
+			return slices.DeleteFunc(table, func(m facts.Mount) bool { return m.Dev != v.number })
 		})
 		must(t, err)
 		defer closeAll(namespaces)

@@ -8,8 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // targetHandle is a path resolved up to its last component: the directory is held by
@@ -50,22 +51,22 @@ func retryEINTR(call func() (int, error)) (int, error) { return mount.RetryEINTR
 
 // top opens what is topmost at the target, without following a link and without
 // touching the storage.
-func (h targetHandle) top() (int, mount.Ref, error) {
+func (h targetHandle) top() (int, facts.Ref, error) {
 	fd, err := mount.OpenTop(h.dir, h.name)
 	if err != nil {
-		return -1, mount.Ref{}, fmt.Errorf("open the mount point: %w", err)
+		return -1, facts.Ref{}, fmt.Errorf("open the mount point: %w", err)
 	}
 	ref, err := h.thread.refOf(fd)
 	if err != nil {
 		_ = unix.Close(fd)
-		return -1, mount.Ref{}, err
+		return -1, facts.Ref{}, err
 	}
 	return fd, ref, nil
 }
 
 // checkTop refuses, with a message about what is there, when the given mount is not
 // topmost at the target.
-func (h targetHandle) checkTop(want mount.Ref, message string) error {
+func (h targetHandle) checkTop(want facts.Ref, message string) error {
 	fd, top, err := h.top()
 	if err != nil {
 		return err
@@ -78,11 +79,11 @@ func (h targetHandle) checkTop(want mount.Ref, message string) error {
 }
 
 // parent returns the mount that the directory of the target is on.
-func (h targetHandle) parent() (mount.Ref, error) { return h.thread.refOf(h.dir) }
+func (h targetHandle) parent() (facts.Ref, error) { return h.thread.refOf(h.dir) }
 
 // checkParent refuses, with a message about the parent, when a mount is not mounted on
 // the given one.
-func (h targetHandle) checkParent(m, on mount.Ref, message string) error {
+func (h targetHandle) checkParent(m, on facts.Ref, message string) error {
 	below, err := h.thread.parentOf(m)
 	if err == nil && below.OldID != on.OldID {
 		err = refuse(message, below)
@@ -97,7 +98,7 @@ const (
 
 // checkAlone checks that the stack at the target is exactly our mount: it is topmost,
 // and mounted on the given one with nothing between.
-func (h targetHandle) checkAlone(ours, on mount.Ref) error {
+func (h targetHandle) checkAlone(ours, on facts.Ref) error {
 	if err := h.checkTop(ours, onTop); err != nil {
 		return err
 	}

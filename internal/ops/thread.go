@@ -9,8 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // thread is the calling thread's directory in procfs. A thread that entered a
@@ -34,8 +35,8 @@ func (t thread) open(name string) (*os.File, error) {
 // refOf identifies the mount that a descriptor is on. The old id comes from
 // fdinfo, which asks no filesystem; the unique one needs a statx that a dead
 // filesystem may refuse, and stays 0 then.
-func (t thread) refOf(fd int) (mount.Ref, error) {
-	var ref mount.Ref
+func (t thread) refOf(fd int) (facts.Ref, error) {
+	var ref facts.Ref
 	f, err := t.open("fdinfo/" + strconv.Itoa(fd))
 	if err != nil {
 		return ref, err
@@ -68,18 +69,18 @@ func uniqueID(dir int, name string, flags int) uint64 {
 var errNotMounted = errors.New("no longer in the mount table")
 
 // visit reads the thread's mount table.
-func (t thread) visit(visit func(mount.Mount)) error {
+func (t thread) visit(visit func(facts.Mount)) error {
 	f, err := t.open("mountinfo")
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	return mount.Visit(f, func(m mount.Mount) error { visit(m); return nil })
+	return mount.Visit(f, func(m facts.Mount) error { visit(m); return nil })
 }
 
 // entry returns a mount's entry in the mount table; the zero value if it has none.
-func (t thread) entry(r mount.Ref) (found mount.Mount, _ error) {
-	err := t.visit(func(m mount.Mount) {
+func (t thread) entry(r facts.Ref) (found facts.Mount, _ error) {
+	err := t.visit(func(m facts.Mount) {
 		if m.OldID == r.OldID {
 			found = m
 		}
@@ -90,7 +91,7 @@ func (t thread) entry(r mount.Ref) (found mount.Mount, _ error) {
 // parentOf returns the mount that the given one is mounted on. The kernel gives an
 // old id to the next mount at once, so where there are unique ones it is asked for
 // that.
-func (t thread) parentOf(r mount.Ref) (mount.Ref, error) {
+func (t thread) parentOf(r facts.Ref) (facts.Ref, error) {
 	var err error
 	if r.ID != 0 {
 		status, statErr := status(r.ID, mount.Basic)
@@ -100,13 +101,13 @@ func (t thread) parentOf(r mount.Ref) (mount.Ref, error) {
 		err = statErr
 	}
 	if !errors.Is(err, unix.ENOENT) {
-		var m mount.Mount
+		var m facts.Mount
 		m, err = t.entry(r)
 		if err != nil || m.OldParent != 0 {
-			return mount.Ref{OldID: m.OldParent}, err
+			return facts.Ref{OldID: m.OldParent}, err
 		}
 	}
-	return mount.Ref{}, fmt.Errorf("%w: %s is %w", worker.ErrRefused, r, errNotMounted)
+	return facts.Ref{}, fmt.Errorf("%w: %s is %w", worker.ErrRefused, r, errNotMounted)
 }
 
 // status asks the kernel about a mount of the thread's namespace (Linux 6.8).
@@ -128,11 +129,11 @@ func carriesNone(id uint64) bool {
 }
 
 // mountedIn returns the mounts that are mounted on the given one, wherever in it.
-func (t thread) mountedIn(r mount.Ref) (found []mount.Mount, err error) {
+func (t thread) mountedIn(r facts.Ref) (found []facts.Mount, err error) {
 	if r.ID != 0 && carriesNone(r.ID) {
 		return nil, nil
 	}
-	err = t.visit(func(m mount.Mount) {
+	err = t.visit(func(m facts.Mount) {
 		if m.OldParent == r.OldID && m.OldID != r.OldID {
 			found = append(found, m)
 		}

@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // Two descriptors on one mount agree, and two mounts differ.
 func TestRefOf(t *testing.T) {
-	open := func(p string) mount.Ref {
+	open := func(p string) facts.Ref {
 		f, err := os.Open(p)
 		must(t, err)
 		defer f.Close()
@@ -55,7 +55,7 @@ func TestParentOf(t *testing.T) {
 	if err := proc.checkAlone(parentMount, parentMount); !errors.Is(err, worker.ErrRefused) {
 		t.Errorf("something else on top: %v", err)
 	}
-	if _, err := (thread{}).parentOf(mount.Ref{OldID: 1 << 30}); !errors.Is(err, worker.ErrRefused) {
+	if _, err := (thread{}).parentOf(facts.Ref{OldID: 1 << 30}); !errors.Is(err, worker.ErrRefused) {
 		t.Errorf("a mount that is gone: %v", err)
 	}
 }

@@ -7,12 +7,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // unmountTop unmounts the topmost mount if it is the given one. It
 // is no lazy unmount: a mount in use, or one with anything mounted on it, stays.
-func (h targetHandle) unmountTop(want mount.Ref) error {
+func (h targetHandle) unmountTop(want facts.Ref) error {
 	// It closes its descriptor, which would make the mount busy.
 	if err := h.checkTop(want, topmost); err != nil {
 		return err
@@ -37,7 +37,7 @@ func (h targetHandle) unmountTop(want mount.Ref) error {
 // One in use, as by open files, is detached after it was seen to be topmost: those files
 // stay dead. What is mounted in it goes too, so there must be a copy of that in ours, if
 // that is given.
-func (h targetHandle) detachTop(dead, ours mount.Ref) error {
+func (h targetHandle) detachTop(dead, ours facts.Ref) error {
 	const tries = 3
 	if dead.ID == 0 {
 		// Below Linux 6.8 a mount's id may be another's a moment later, unless a
@@ -73,7 +73,7 @@ func (h targetHandle) detachTop(dead, ours mount.Ref) error {
 // detachInUse detaches by a descriptor: a mount that came in place of the dead one
 // stays. One that is put on top of it in just that instant goes too, and checkGone
 // reports it; there is no call that detaches only a certain topmost mount.
-func (h targetHandle) detachInUse(dead, ours mount.Ref) error {
+func (h targetHandle) detachInUse(dead, ours facts.Ref) error {
 	fd, top, err := h.top()
 	if err != nil {
 		return err
@@ -103,15 +103,15 @@ func (h targetHandle) detachInUse(dead, ours mount.Ref) error {
 
 // checkUncovered refuses when a mount is gone, or anything is mounted on it or in it,
 // however deep, of which there is no copy at the same path in ours: it would go too.
-func (h targetHandle) checkUncovered(m, ours mount.Ref) error {
+func (h targetHandle) checkUncovered(m, ours facts.Ref) error {
 	if _, err := h.thread.parentOf(m); err != nil {
 		return err
 	}
 	if m.ID != 0 && carriesNone(m.ID) {
 		return nil
 	}
-	on := map[int][]mount.Mount{}
-	err := h.thread.visit(func(e mount.Mount) {
+	on := map[int][]facts.Mount{}
+	err := h.thread.visit(func(e facts.Mount) {
 		if e.OldID != e.OldParent {
 			on[e.OldParent] = append(on[e.OldParent], e)
 		}
@@ -121,14 +121,14 @@ func (h targetHandle) checkUncovered(m, ours mount.Ref) error {
 	}
 	type mounted struct {
 		path, root string
-		dev        mount.Dev
+		dev        facts.Dev
 	}
 	copies := map[mounted]int{}
-	if ours != (mount.Ref{}) {
-		descend(on, ours.OldID, m.OldID, func(e mount.Mount) { copies[mounted{e.Path, e.Root, e.Dev}]++ })
+	if ours != (facts.Ref{}) {
+		descend(on, ours.OldID, m.OldID, func(e facts.Mount) { copies[mounted{e.Path, e.Root, e.Dev}]++ })
 	}
 	var lost string
-	descend(on, m.OldID, 0, func(e mount.Mount) {
+	descend(on, m.OldID, 0, func(e facts.Mount) {
 		if copies[mounted{e.Path, e.Root, e.Dev}]--; copies[mounted{e.Path, e.Root, e.Dev}] < 0 && lost == "" {
 			lost = e.Path
 		}
@@ -140,7 +140,7 @@ func (h targetHandle) checkUncovered(m, ours mount.Ref) error {
 }
 
 // descend visits what is mounted on a mount, on that, and so on, but for one branch.
-func descend(on map[int][]mount.Mount, id, but int, visit func(mount.Mount)) {
+func descend(on map[int][]facts.Mount, id, but int, visit func(facts.Mount)) {
 	for _, e := range on[id] {
 		if e.OldID != but {
 			visit(e)
@@ -151,7 +151,7 @@ func descend(on map[int][]mount.Mount, id, but int, visit func(mount.Mount)) {
 
 // checkGone checks that a umount took the mount that was meant: umount(2) knows names
 // only, and something may have been mounted on top meanwhile.
-func (h targetHandle) checkGone(m mount.Ref) error {
+func (h targetHandle) checkGone(m facts.Ref) error {
 	if _, err := h.thread.parentOf(m); !errors.Is(err, errNotMounted) {
 		return fmt.Errorf("another mount was put on the mount point at the same time, and taken off instead of %s: %w", m, unix.EBUSY)
 	}

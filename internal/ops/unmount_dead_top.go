@@ -1,19 +1,19 @@
 package ops
 
-import "github.com/csi-addons/node-healer/pkg/mount"
+import "github.com/csi-addons/node-healer/pkg/facts"
 
 // UnmountDeadTopQuery names a dead mount on top of a stack, and what it hides.
 type UnmountDeadTopQuery struct {
 	// Dead is the topmost mount.
-	Dead mount.Mount
+	Dead facts.Mount
 	// Below is the mount right beneath it, which stays as it is.
-	Below mount.Ref
+	Below facts.Ref
 }
 
 // unmountDeadTop takes a dead mount off the top of a stack.
 func unmountDeadTop(q UnmountDeadTopQuery) (done bool, err error) {
 	dead := deadOf(q.Dead)
-	dead.Stale = mount.IsType(q.Dead.FSType, mount.NFS)
+	dead.Stale = facts.IsType(q.Dead.FSType, facts.NFS)
 	target, err := openTarget(q.Dead.Path)
 	if err != nil {
 		return false, err
@@ -39,7 +39,7 @@ func unmountDeadTop(q UnmountDeadTopQuery) (done bool, err error) {
 		}
 	}
 	pause("unmount-dead-top/checked")
-	if err := target.detachTop(dead.Mount, mount.Ref{}); err != nil {
+	if err := target.detachTop(dead.Mount, facts.Ref{}); err != nil {
 		return false, err
 	}
 	pause("unmount-dead-top/done")

@@ -5,13 +5,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // UnmountDuplicateQuery names one placeholder on top of a stack.
 type UnmountDuplicateQuery struct {
 	Target string
-	Mount  mount.Ref
+	Mount  facts.Ref
 }
 
 // unmountDuplicate unmounts a placeholder. The engine observes anew and believes only
@@ -38,7 +38,7 @@ func unmountDuplicate(q UnmountDuplicateQuery) (done bool, err error) {
 
 // checkTakesOnlyCopies refuses when a umount of the topmost mount would take something
 // else with it in another mount namespace.
-func (h targetHandle) checkTakesOnlyCopies(m mount.Ref) error {
+func (h targetHandle) checkTakesOnlyCopies(m facts.Ref) error {
 	below, err := h.thread.parentOf(m)
 	if err != nil {
 		return err

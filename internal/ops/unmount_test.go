@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // stack is a mount point with a dead FUSE mount on a live tmpfs.
 type stack struct {
 	path, dir  string
-	live, dead mount.Ref
-	number     mount.Dev
+	live, dead facts.Ref
+	number     facts.Dev
 }
 
 // newStack makes one on a parent mount of its own, which shares its events if that is asked
@@ -43,7 +43,7 @@ func newStack(t *testing.T, shared bool) stack {
 }
 
 // deadAt mounts a FUSE filesystem whose daemon ends at once.
-func deadAt(t *testing.T, path string) mount.Dev {
+func deadAt(t *testing.T, path string) facts.Dev {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	must(t, err)
@@ -53,12 +53,12 @@ func deadAt(t *testing.T, path string) mount.Dev {
 	return numberOf(t, path)
 }
 
-func mountAt(t *testing.T, path string) mount.Mount {
+func mountAt(t *testing.T, path string) facts.Mount {
 	ref := topAt(t, path)
-	return mount.Mount{Path: path, ID: ref.ID, OldID: ref.OldID}
+	return facts.Mount{Path: path, ID: ref.ID, OldID: ref.OldID}
 }
 
-func topAt(t *testing.T, path string) mount.Ref {
+func topAt(t *testing.T, path string) facts.Ref {
 	t.Helper()
 	l, err := openTarget(path)
 	must(t, err)
@@ -70,7 +70,7 @@ func topAt(t *testing.T, path string) mount.Ref {
 }
 
 func (s stack) query() UnmountDeadTopQuery {
-	return UnmountDeadTopQuery{Dead: mount.Mount{Path: s.path, ID: s.dead.ID, OldID: s.dead.OldID, Dev: s.number}, Below: s.live}
+	return UnmountDeadTopQuery{Dead: facts.Mount{Path: s.path, ID: s.dead.ID, OldID: s.dead.OldID, Dev: s.number}, Below: s.live}
 }
 
 // onlyLive checks that the live mount, and nothing else, is at the mount point.
@@ -129,7 +129,7 @@ func TestUnmountDeadTopIsRefused(t *testing.T) {
 			q.Dead.ID, q.Dead.OldID = s.live.ID, s.live.OldID
 		},
 		"another below": func(_ *testing.T, s *stack, q *UnmountDeadTopQuery) {
-			q.Below = mount.Ref{ID: s.dead.ID, OldID: s.dead.OldID}
+			q.Below = facts.Ref{ID: s.dead.ID, OldID: s.dead.OldID}
 		},
 		"no such mount point": func(_ *testing.T, s *stack, q *UnmountDeadTopQuery) { q.Dead.Path = s.dir + "/" },
 		"a live one on top":   func(t *testing.T, s *stack, _ *UnmountDeadTopQuery) { must(t, unix.Unmount(s.path, unix.MNT_DETACH)) },
@@ -200,7 +200,7 @@ func TestDetachTopKeepsWhatStandsInIt(t *testing.T) {
 	l, err := openTarget(dir)
 	must(t, err)
 	defer l.close()
-	if err := l.detachTop(top, mount.Ref{}); !errors.Is(err, worker.ErrRefused) || !topAt(t, dir).Same(top) {
+	if err := l.detachTop(top, facts.Ref{}); !errors.Is(err, worker.ErrRefused) || !topAt(t, dir).Same(top) {
 		t.Errorf("%v, want a refusal", err)
 	}
 	must(t, unix.Mkdir(dir+"/more", 0o700))

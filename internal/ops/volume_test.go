@@ -7,13 +7,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // volume is a mounted filesystem with a directory "dir" and a file "dir/file".
 type volume struct {
 	path   string
-	number mount.Dev // of the superblock
+	number facts.Dev // of the superblock
 	device string
 	file   string
 }
@@ -49,12 +50,12 @@ func newVolume(t *testing.T, fs string) volume {
 }
 
 // numberOf returns the number that mountinfo shows for a mount point.
-func numberOf(t *testing.T, path string) (n mount.Dev) {
+func numberOf(t *testing.T, path string) (n facts.Dev) {
 	t.Helper()
 	f, err := os.Open("/proc/self/mountinfo")
 	must(t, err)
 	defer f.Close()
-	must(t, mount.Visit(f, func(m mount.Mount) error {
+	must(t, mount.Visit(f, func(m facts.Mount) error {
 		if m.Path == path {
 			n = m.Dev
 		}

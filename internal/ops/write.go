@@ -7,14 +7,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // WriteQuery asks whether the filesystem mounted at a path takes a write.
 type WriteQuery struct {
 	Path string
 	// Want is the expected mount; on another one nothing is written.
-	Want mount.Ref
+	Want facts.Ref
 	// Sync asks for no more than fsync(2) of the root directory. Nothing is written
 	// unless that was about to be: 223 ns and no sector on a clean ext4 (Linux 6.18).
 	Sync bool
@@ -110,17 +110,14 @@ func syncRoot(clone int) WriteAnswer {
 	}
 	defer unix.Close(fd)
 	_, err = retryEINTR(func() (int, error) { return 0, unix.Fsync(fd) })
-	return WriteAnswer{Op: OpSync, Errno: errnoOf(err)}
+	return WriteAnswer{Op: facts.OpSync, Errno: errnoOf(err)}
 }
-
-// OpSync is the operation that fails on a filesystem that has shut itself down.
-const OpSync = "fsync"
 
 const opFind = "find the mount"
 
 // isMounted reports whether the mount that a path ends on is the expected one. It
 // returns the device number of its root.
-func isMounted(p string, want mount.Ref) (dev uint64, there bool, err error) {
+func isMounted(p string, want facts.Ref) (dev uint64, there bool, err error) {
 	l, err := openTarget(p)
 	if err != nil {
 		return 0, false, err

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // Reads of an ext4 that has shut itself down succeed, and below Linux 6.15 no super option
@@ -19,7 +21,7 @@ func TestSyncTellsAShutdown(t *testing.T) {
 	if a := probe(ProbeQuery{Path: v.path}); a.Errno != 0 {
 		t.Errorf("a probe: %+v", a)
 	}
-	if a, err := write(q); err != nil || a.Op != OpSync || a.Errno != unix.EIO {
+	if a, err := write(q); err != nil || a.Op != facts.OpSync || a.Errno != unix.EIO {
 		t.Errorf("shut down: %+v, %v", a, err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // mustWrite returns the answer to a write.
@@ -277,7 +277,7 @@ func writeTo(p string) WriteQuery {
 // Another mount is there since: nothing is written to it.
 func TestWriteToAnotherMount(t *testing.T) {
 	needsRoot(t)
-	a, err := write(WriteQuery{Path: realDir(t), Want: mount.Ref{ID: 1, OldID: 1}})
+	a, err := write(WriteQuery{Path: realDir(t), Want: facts.Ref{ID: 1, OldID: 1}})
 	if err != nil || !a.Unable {
 		t.Errorf("%+v, %v", a, err)
 	}

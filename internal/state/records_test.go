@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 const driver = "csi.example.com"
@@ -33,11 +33,11 @@ func sample(volumeID string) healer.Record {
 	return healer.Record{
 		Version: healer.RecordVersion, Driver: driver, VolumeID: volumeID, BootID: "boot",
 		FSType: "ext4", Source: "/dev/sdb", DiskSeq: 7,
-		Identity: host.Identity{FilesystemUUID: "u", Serial: "s", WWID: "w", DMUUID: "d", Size: 1 << 40},
+		Identity: facts.Identity{FilesystemUUID: "u", Serial: "s", WWID: "w", DMUUID: "d", Size: 1 << 40},
 		MountPoints: []healer.MountPointRecord{{
-			Role: healer.RoleTarget, Path: "/k/a b\n/mount", Root: "/sub", Attr: host.AttrReadOnly | host.AttrNoAtime,
-			Propagation: host.Propagation{Shared: 3, Master: 4, Unbindable: true}, ReadOnlySuper: true,
-			Dev: host.Dev{Major: 8, Minor: 16}, MountID: 1 << 60,
+			Role: healer.RoleTarget, Path: "/k/a b\n/mount", Root: "/sub", Attr: facts.AttrReadOnly | facts.AttrNoAtime,
+			Propagation: facts.Propagation{Shared: 3, Master: 4, Unbindable: true}, ReadOnlySuper: true,
+			Dev: facts.Dev{Major: 8, Minor: 16}, MountID: 1 << 60,
 		}},
 		LastHealthy: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 	}

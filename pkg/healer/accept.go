@@ -5,8 +5,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 // accept refuses mount points that are not the request's volume, and finds the driver.
@@ -61,7 +61,7 @@ func acceptPath(field string, p MountPoint) error {
 		return Failed("resolve "+field, l.ParentErrno)
 	case l.Errno != 0:
 		return Failed("inspect "+field, l.Errno)
-	case l.Kind == host.KindSymlink:
+	case l.Kind == facts.KindSymlink:
 		return Invalid(field, "is a symbolic link")
 	}
 	return nil
@@ -70,14 +70,14 @@ func acceptPath(field string, p MountPoint) error {
 // acceptCapability compares what the caller says the volume is with what is mounted.
 func (o *observation) acceptCapability() error {
 	p := o.c.MountPoints[0]
-	o.c.Block = p.Inspect.Kind == host.KindBlock ||
-		p.Layout.Kind == host.LayoutBlock || p.Layout.Kind == host.LayoutBlockStaging
+	o.c.Block = p.Inspect.Kind == facts.KindBlock ||
+		p.Layout.Kind == layout.Block || p.Layout.Kind == layout.BlockStaging
 	want := o.c.Volume.Capability
 	if want == nil {
 		return nil
 	}
 	switch {
-	case want.Access == AccessBlock && p.Inspect.Kind == host.KindDirectory:
+	case want.Access == AccessBlock && p.Inspect.Kind == facts.KindDirectory:
 		return Invalid("volume_capability", "says block, and volume_path is a directory")
 	case want.Access == AccessMount && o.c.Block:
 		return Invalid("volume_capability", "says mount, and volume_path is that of a raw block volume")
@@ -93,7 +93,7 @@ func (o *observation) acceptCapability() error {
 // LocalFS reports whether the name of a filesystem type means the same to every driver.
 // Many drivers that serve a filesystem of their own ignore fs_type.
 func LocalFS(t string) bool {
-	return mount.IsType(t, mount.Disk)
+	return facts.IsType(t, facts.Disk)
 }
 
 func family(t string) string {

@@ -6,8 +6,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/csi-addons/node-healer/internal/ops"
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 const fine = Kind(-1) // a report, no error
@@ -25,31 +25,31 @@ func mustBe(t *testing.T, b *fixture, v Volume, want Kind, names string) {
 }
 
 func TestWhatIsAtThePath(t *testing.T) {
-	at := func(change func(*host.PathInfo)) host.PathInfo {
+	at := func(change func(*facts.PathInfo)) facts.PathInfo {
 		l := directory("")
 		change(&l)
 		return l
 	}
 	for name, tc := range map[string]struct {
-		look    host.PathInfo
+		look    facts.PathInfo
 		mounted bool
 		want    Kind
 	}{
 		"a directory":             {look: directory(""), want: fine},
-		"a file":                  {look: at(func(l *host.PathInfo) { l.Kind = host.KindFile }), want: fine},
+		"a file":                  {look: at(func(l *facts.PathInfo) { l.Kind = facts.KindFile }), want: fine},
 		"this volume's directory": {look: directory(volID), want: fine},
 		"another handle":          {look: directory("other"), want: KindNotFound},
 		"another handle, mounted": {look: directory("other"), mounted: true, want: KindNotFound},
-		"a handle of no name":     {look: at(func(l *host.PathInfo) { l.VolData = &host.VolData{} }), want: fine},
-		"nothing":                 {look: at(func(l *host.PathInfo) { l.Errno = syscall.ENOENT }), want: KindNotFound},
-		"no directory above":      {look: at(func(l *host.PathInfo) { l.ParentErrno = syscall.ENOENT }), want: KindNotFound},
-		"a file above":            {look: at(func(l *host.PathInfo) { l.ParentErrno = syscall.ENOTDIR }), want: KindNotFound},
-		"a link above":            {look: at(func(l *host.PathInfo) { l.ParentErrno = syscall.ELOOP }), want: KindInvalid},
-		"a link":                  {look: at(func(l *host.PathInfo) { l.Kind, l.Link = host.KindSymlink, "/k" }), want: KindInvalid},
-		"too long a name":         {look: at(func(l *host.PathInfo) { l.Errno = syscall.ENAMETOOLONG }), want: KindInvalid},
-		"no permission above":     {look: at(func(l *host.PathInfo) { l.ParentErrno = syscall.EACCES }), want: KindUnknown},
-		"an I/O error there":      {look: at(func(l *host.PathInfo) { l.Errno = syscall.EIO }), want: KindUnknown},
-		"a dead mount":            {look: at(func(l *host.PathInfo) { l.Errno = syscall.EIO }), mounted: true, want: fine},
+		"a handle of no name":     {look: at(func(l *facts.PathInfo) { l.VolData = &layout.VolData{} }), want: fine},
+		"nothing":                 {look: at(func(l *facts.PathInfo) { l.Errno = syscall.ENOENT }), want: KindNotFound},
+		"no directory above":      {look: at(func(l *facts.PathInfo) { l.ParentErrno = syscall.ENOENT }), want: KindNotFound},
+		"a file above":            {look: at(func(l *facts.PathInfo) { l.ParentErrno = syscall.ENOTDIR }), want: KindNotFound},
+		"a link above":            {look: at(func(l *facts.PathInfo) { l.ParentErrno = syscall.ELOOP }), want: KindInvalid},
+		"a link":                  {look: at(func(l *facts.PathInfo) { l.Kind, l.Link = facts.KindSymlink, "/k" }), want: KindInvalid},
+		"too long a name":         {look: at(func(l *facts.PathInfo) { l.Errno = syscall.ENAMETOOLONG }), want: KindInvalid},
+		"no permission above":     {look: at(func(l *facts.PathInfo) { l.ParentErrno = syscall.EACCES }), want: KindUnknown},
+		"an I/O error there":      {look: at(func(l *facts.PathInfo) { l.Errno = syscall.EIO }), want: KindUnknown},
+		"a dead mount":            {look: at(func(l *facts.PathInfo) { l.Errno = syscall.EIO }), mounted: true, want: fine},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newFixture(t)
@@ -64,12 +64,12 @@ func TestWhatIsAtThePath(t *testing.T) {
 
 func TestWhatIsAtTheStagingPath(t *testing.T) {
 	for name, tc := range map[string]struct {
-		look host.PathInfo
+		look facts.PathInfo
 		want Kind
 	}{
-		"gone":           {host.PathInfo{PathFacts: ops.PathFacts{ParentErrno: syscall.ENOENT}}, fine},
-		"a link above":   {host.PathInfo{PathFacts: ops.PathFacts{ParentErrno: syscall.ELOOP}}, KindInvalid},
-		"a link":         {host.PathInfo{Kind: host.KindSymlink, PathFacts: ops.PathFacts{Link: "/k"}}, KindInvalid},
+		"gone":           {facts.PathInfo{PathFacts: facts.PathFacts{ParentErrno: syscall.ENOENT}}, fine},
+		"a link above":   {facts.PathInfo{PathFacts: facts.PathFacts{ParentErrno: syscall.ELOOP}}, KindInvalid},
+		"a link":         {facts.PathInfo{Kind: facts.KindSymlink, PathFacts: facts.PathFacts{Link: "/k"}}, KindInvalid},
 		"another handle": {directory("other"), fine}, // a condition
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -120,16 +120,16 @@ func TestOnlyTheNamedDriversAreServed(t *testing.T) {
 
 func TestCapabilityMustFit(t *testing.T) {
 	for name, tc := range map[string]struct {
-		look host.PathInfo
+		look facts.PathInfo
 		fs   string
 		want Capability
 		kind Kind
 	}{
 		"mount":                {directory(volID), "ext4", Capability{Access: AccessMount}, fine},
 		"block on a directory": {directory(volID), "ext4", Capability{Access: AccessBlock}, KindInvalid},
-		"mount on a device":    {host.PathInfo{Kind: host.KindBlock, PathFacts: ops.PathFacts{Rdev: disk}}, "devtmpfs", Capability{Access: AccessMount}, KindInvalid},
-		"block on a device":    {host.PathInfo{Kind: host.KindBlock, PathFacts: ops.PathFacts{Rdev: disk}}, "devtmpfs", Capability{Access: AccessBlock}, fine},
-		"block on a file":      {host.PathInfo{Kind: host.KindFile}, "ext4", Capability{Access: AccessBlock}, fine}, // a condition
+		"mount on a device":    {facts.PathInfo{Kind: facts.KindBlock, PathFacts: facts.PathFacts{Rdev: disk}}, "devtmpfs", Capability{Access: AccessMount}, KindInvalid},
+		"block on a device":    {facts.PathInfo{Kind: facts.KindBlock, PathFacts: facts.PathFacts{Rdev: disk}}, "devtmpfs", Capability{Access: AccessBlock}, fine},
+		"block on a file":      {facts.PathInfo{Kind: facts.KindFile}, "ext4", Capability{Access: AccessBlock}, fine}, // a condition
 		"that filesystem":      {directory(volID), "xfs", Capability{Access: AccessMount, FSType: "xfs"}, fine},
 		"another filesystem":   {directory(volID), "xfs", Capability{Access: AccessMount, FSType: "ext4"}, KindInvalid},
 		"one family":           {directory(volID), "ext4", Capability{Access: AccessMount, FSType: "ext3"}, fine},
@@ -139,7 +139,7 @@ func TestCapabilityMustFit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newFixture(t)
 			b.files[podA] = tc.look
-			b.change(podA, func(m *host.Mount) { m.FSType = tc.fs })
+			b.change(podA, func(m *facts.Mount) { m.FSType = tc.fs })
 			v := volume
 			v.Capability = &tc.want
 			mustBe(t, b, v, tc.kind, "volume_capability")

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // admission is a step that may run, with the permit to do so.
@@ -106,7 +106,7 @@ func proveVolume(c Case) error {
 
 // identified returns the case with the identity of a device read anew: a disk may have
 // been replaced by another one under the same number.
-func (e *Engine) identified(c Case, dev host.Dev) Case {
+func (e *Engine) identified(c Case, dev facts.Dev) Case {
 	sb, known := c.Superblocks[dev]
 	if !known || sb.Device == nil || sb.Device.Dev.Zero() {
 		return c

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // batchFixture are mount points in containers that one worker heals together.
@@ -99,7 +99,7 @@ func TestSomeOfThemDoNotRun(t *testing.T) {
 	for name, spoil := range map[string]func(*batchFixture){
 		"its provider refuses":  func(w *batchFixture) { w.steps[1].Refused = "too early" },
 		"the gate refuses":      func(w *batchFixture) { w.notes.refuseAt = w.paths[1] },
-		"nothing known of it":   func(w *batchFixture) { w.steps[1].Source = host.Dev{Minor: 99} },
+		"nothing known of it":   func(w *batchFixture) { w.steps[1].Source = facts.Dev{Minor: 99} },
 		"it is not needed":      func(w *batchFixture) { w.recover(w.paths[1]) },
 		"another step's":        func(w *batchFixture) { w.steps[1].Name = "replace-elsewhere"; w.steps[1].Cost = Restage },
 		"for something else":    func(w *batchFixture) { w.steps[1].Heals = []Reason{IOError} },
@@ -141,7 +141,7 @@ func TestAllOfThemAreRefused(t *testing.T) {
 // what was admitted is given back.
 func TestOneOfThemIsBusy(t *testing.T) {
 	w := newBatchFixture(t, 3)
-	other := host.Dev{Major: 8, Minor: 32}
+	other := facts.Dev{Major: 8, Minor: 32}
 	w.steps[2].Source = other
 	occupy(w.fixture, superblockKey(other.String()))
 	mustBe(t, w.fixture, volume, KindBusy, "running since")

@@ -3,7 +3,7 @@ package healer
 import (
 	"testing"
 
-	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -16,16 +16,16 @@ const (
 func newBlockBench(t *testing.T) *fixture {
 	t.Helper()
 	b := newFixture(t)
-	devtmpfs := host.Dev{Minor: 5}
+	devtmpfs := facts.Dev{Minor: 5}
 	b.unmount(podA)
 	b.unmount(staging)
 	b.mount(blockMountPoint, devtmpfs)
-	b.change(blockMountPoint, func(m *host.Mount) { m.FSType, m.Source, m.Root = "devtmpfs", "udev", "/sdb" })
+	b.change(blockMountPoint, func(m *facts.Mount) { m.FSType, m.Source, m.Root = "devtmpfs", "udev", "/sdb" })
 	l := directory(volID)
-	l.Kind, l.Rdev = host.KindBlock, disk
+	l.Kind, l.Rdev = facts.KindBlock, disk
 	b.files[blockMountPoint] = l
-	b.answers[devtmpfs] = host.Inspection{Kind: host.KindBlock, ProbeFacts: ops.ProbeFacts{Rdev: disk}, Answer: host.Answer{Asked: true}}
-	b.files[podLink] = host.PathInfo{Kind: host.KindSymlink, PathFacts: ops.PathFacts{Link: blockMountPoint}, VolData: l.VolData}
+	b.answers[devtmpfs] = host.Inspection{Kind: facts.KindBlock, ProbeFacts: facts.ProbeFacts{Rdev: disk}, Answer: facts.Answer{Asked: true}}
+	b.files[podLink] = facts.PathInfo{Kind: facts.KindSymlink, PathFacts: facts.PathFacts{Link: blockMountPoint}, VolData: l.VolData}
 	return b
 }
 
@@ -57,8 +57,8 @@ func TestBlockVolumeWithStaging(t *testing.T) {
 
 func TestHungBlockVolume(t *testing.T) {
 	b := newBlockBench(t)
-	b.files[blockMountPoint] = host.PathInfo{VolData: b.files[blockMountPoint].VolData}
-	b.answers[host.Dev{Minor: 5}] = host.Inspection{Answer: host.Answer{Asked: true, TimedOut: true}}
+	b.files[blockMountPoint] = facts.PathInfo{VolData: b.files[blockMountPoint].VolData}
+	b.answers[facts.Dev{Minor: 5}] = host.Inspection{Answer: facts.Answer{Asked: true, TimedOut: true}}
 	b.heal(Volume{ID: volID, Path: blockMountPoint})
 	c := b.last()
 	if sb, known := c.Superblocks[c.MountPoints[0].Dev()]; !known || !sb.Answer.TimedOut || !c.Block {
@@ -78,14 +78,14 @@ func TestOnlyKubeletsLinkIsFollowed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBlockBench(t)
-			b.files[tc.path] = host.PathInfo{Kind: host.KindSymlink, PathFacts: ops.PathFacts{Link: tc.link}}
+			b.files[tc.path] = facts.PathInfo{Kind: facts.KindSymlink, PathFacts: facts.PathFacts{Link: tc.link}}
 			mustBe(t, b, Volume{ID: volID, Path: tc.path}, KindInvalid, "volume_path")
 		})
 	}
 	t.Run("to a link", func(t *testing.T) {
 		b := newBlockBench(t)
 		b.unmount(blockMountPoint)
-		b.files[blockMountPoint] = host.PathInfo{Kind: host.KindSymlink, PathFacts: ops.PathFacts{Link: "/dev/sdb"}}
+		b.files[blockMountPoint] = facts.PathInfo{Kind: facts.KindSymlink, PathFacts: facts.PathFacts{Link: "/dev/sdb"}}
 		mustBe(t, b, Volume{ID: volID, Path: podLink}, KindInvalid, "volume_path")
 	})
 	t.Run("to nothing", func(t *testing.T) {

@@ -2,12 +2,11 @@ package healer
 
 import (
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 // Role says what a mount point is for.
@@ -42,17 +41,17 @@ type MountPoint struct {
 	// layout.
 	PodUID string
 	// Layout is what the path says by itself.
-	Layout host.Layout
+	Layout layout.Path
 	// Stack holds the mounts on the path, top first; empty: nothing is mounted.
-	Stack []host.Mount
+	Stack []facts.Mount
 	// Want is the mount point as it was when the volume was last healthy; nil without a
 	// record of it.
 	Want *MountPointRecord
 	// Own is what the mount point's own mount answered, where others of the superblock
 	// may answer something else (NFS); unset for all other types.
-	Own host.Answer
+	Own facts.Answer
 	// Inspect is what a worker saw at the path itself.
-	Inspect host.PathInfo
+	Inspect facts.PathInfo
 	// InContainer is the mount in a container; nil for a mount point of another role.
 	// Path leads to it from outside.
 	InContainer *InContainer
@@ -60,12 +59,12 @@ type MountPoint struct {
 
 // InContainer is a mount of the volume in the mount namespace of a container.
 type InContainer struct {
-	host.ContainerMount
-	Probe host.ContainerProbe
+	facts.ContainerMount
+	Probe facts.ContainerProbe
 	// Attr are the attributes that it is to have, Sharing how it is to share mount
 	// events: after an interrupted replacement, those of the mount that was replaced.
-	Attr    host.Attr
-	Sharing mount.Sharing
+	Attr    facts.Attr
+	Sharing facts.Sharing
 	// Ended is true for a filesystem that has shut itself down, although it answers.
 	Ended bool
 	// Proof says why it is known to be the volume's; Unproven why not.
@@ -87,12 +86,12 @@ func (p MountPoint) String() string {
 // Dev returns the key of the mount point's superblock in the case: the device number
 // of the mount, or for a raw block volume the device itself, because all device
 // nodes share the superblock of devtmpfs.
-func (p MountPoint) Dev() host.Dev {
-	if p.Inspect.Kind == host.KindBlock {
+func (p MountPoint) Dev() facts.Dev {
+	if p.Inspect.Kind == facts.KindBlock {
 		return p.Inspect.Rdev
 	}
 	if len(p.Stack) == 0 {
-		return host.Dev{}
+		return facts.Dev{}
 	}
 	return p.Stack[0].Dev
 }
@@ -118,15 +117,15 @@ func (p MountPoint) Unfinished() bool {
 // the same superblock may be good: what is mounted anew shares it.
 func (p MountPoint) Stale() bool {
 	if p.InContainer != nil {
-		return host.IsNFS(p.InContainer.Mount.FSType) && p.InContainer.Probe.Errno == syscall.ESTALE
+		return facts.IsNFS(p.InContainer.Mount.FSType) && p.InContainer.Probe.Errno == syscall.ESTALE
 	}
 	return p.Own.Errno == syscall.ESTALE
 }
 
 // mounted returns Dev of what is mounted at the path itself; zero for nothing.
-func (p MountPoint) mounted() host.Dev {
+func (p MountPoint) mounted() facts.Dev {
 	if !p.Mounted() {
-		return host.Dev{}
+		return facts.Dev{}
 	}
 	return p.Dev()
 }
@@ -134,9 +133,9 @@ func (p MountPoint) mounted() host.Dev {
 func (p MountPoint) staleOnHost() bool { return p.InContainer == nil && p.Stale() }
 
 // Top returns the mount that a path walk ends on.
-func (p MountPoint) Top() (host.Mount, bool) {
+func (p MountPoint) Top() (facts.Mount, bool) {
 	if len(p.Stack) == 0 {
-		return host.Mount{}, false
+		return facts.Mount{}, false
 	}
 	return p.Stack[0], true
 }
@@ -160,7 +159,7 @@ type Case struct {
 	BootID   string
 	BootTime time.Time
 	// Superblocks holds each mounted filesystem instance once, by device.
-	Superblocks map[host.Dev]host.Superblock
+	Superblocks map[facts.Dev]facts.Superblock
 	// Record is nil when the volume was never seen healthy here.
 	Record *Record
 	// Evidence is what providers asked for themselves (Collector), by their names; a
@@ -182,10 +181,10 @@ type Case struct {
 	OnOldDevice []StartedBefore
 	// Unverified are containers of the volume's pods that were there before its
 	// superblock was replaced, and that cannot be inspected.
-	Unverified []host.Unverified
+	Unverified []facts.Unverified
 	// UnverifiedStart are those that started while another mount than the present one,
 	// or none, may have been at their pod's mount point.
-	UnverifiedStart []host.Unverified
+	UnverifiedStart []facts.Unverified
 	// began is when the observation began, lastSeen when the record was last true, both
 	// in time since the boot.
 	began, lastSeen time.Duration
@@ -193,7 +192,7 @@ type Case struct {
 
 // Superblock returns the filesystem instance at a mount point, with the answer of the
 // mount point's own mount.
-func (c Case) Superblock(p MountPoint) host.Superblock {
+func (c Case) Superblock(p MountPoint) facts.Superblock {
 	sb := c.Superblocks[p.Dev()]
 	if p.Own.Asked && !sb.Answer.TimedOut {
 		sb.Answer = p.Own
@@ -236,15 +235,6 @@ func (c Case) MountPoint(path string) (MountPoint, bool) {
 		}
 	}
 	return MountPoint{}, false
-}
-
-// Below returns what is left of a directory of a filesystem after base, and whether it
-// is base or lies below it.
-func Below(base, dir string) (rest string, below bool) {
-	if dir == base {
-		return "", true
-	}
-	return strings.CutPrefix(dir, strings.TrimSuffix(base, "/")+"/")
 }
 
 // Proven reports whether more than the caller's word says that all of the case is the

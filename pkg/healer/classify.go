@@ -8,7 +8,7 @@ import (
 
 	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/api"
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // OpProbe is the operation name of a probe in the table.
@@ -62,7 +62,7 @@ func ErrnoName(err error) string {
 	if !errors.As(err, &errno) {
 		return ""
 	}
-	return host.ErrnoName(errno)
+	return facts.ErrnoName(errno)
 }
 
 // Classified is an error that knows its class: the answer of a driver.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // collector is a provider that asks; collect stands for the question.
@@ -146,7 +146,7 @@ func TestSickSourceRefusesASteps(t *testing.T) {
 // A volume that is published without being staged has its source at the target.
 func TestSickSourceOfATarget(t *testing.T) {
 	target := on(RoleTarget, podA, disk)
-	at := func(dev host.Dev) Diagnosis {
+	at := func(dev facts.Dev) Diagnosis {
 		return Diagnosis{
 			Case:       Case{MountPoints: []MountPoint{target}},
 			Conditions: []Condition{{Status: Inaccessible, Reason: "ServerUnreachable", MountPoint: podA, Superblock: dev}},
@@ -156,7 +156,7 @@ func TestSickSourceOfATarget(t *testing.T) {
 	if why := at(disk).sickSource(s); !strings.Contains(why, "ServerUnreachable") {
 		t.Errorf("the whole filesystem is sick: %q", why)
 	}
-	for _, dev := range []host.Dev{{}, {Minor: 99}} {
+	for _, dev := range []facts.Dev{{}, {Minor: 99}} {
 		if why := at(dev).sickSource(s); why != "" {
 			t.Errorf("superblock %s: %q", dev, why)
 		}

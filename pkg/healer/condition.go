@@ -3,7 +3,7 @@ package healer
 import (
 	"slices"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // Status is the volume health status of CSI 1.13 that a condition amounts to.
@@ -127,7 +127,7 @@ type Condition struct {
 	Acute bool
 	// Superblock is set for what is wrong with the whole filesystem or device, at
 	// whichever mount point it was seen.
-	Superblock host.Dev
+	Superblock facts.Dev
 	// Ambiguous is true when it leaves open which storage the volume is: nothing is
 	// recorded then, even if the volume can be used.
 	Ambiguous bool

@@ -3,16 +3,17 @@ package healer
 import (
 	"slices"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 // prove returns why a container's mount is known to be this volume's, or why it is not.
 // The kernel gives a device number to another filesystem when the last mount of its
 // superblock is gone, so the number alone proves nothing.
-func (o *observation) prove(m host.ContainerMount, s containerScan) (proof, unproven string) {
+func (o *observation) prove(m facts.ContainerMount, s containerScan) (proof, unproven string) {
 	const wasThere = "it was there when this was the volume's filesystem instance"
 	dev := m.Mount.Dev
-	if dev == s.now.Dev && host.IsNFS(s.now.FSType) && !m.Mount.Guarded() { // it is stale
+	if dev == s.now.Dev && facts.IsNFS(s.now.FSType) && !m.Mount.Guarded() { // it is stale
 		switch {
 		case m.Mount.Source != s.now.Source:
 			return "", "it shows another directory of the server than the volume does"
@@ -32,7 +33,7 @@ func (o *observation) prove(m host.ContainerMount, s containerScan) (proof, unpr
 			return wasThere, ""
 		}
 		// While a mount that was seen then is there, so is the superblock.
-		if slices.ContainsFunc(s.mounts, func(other host.ContainerMount) bool { return other.Mount.Dev == dev && f.hasMount(other.Mount.ID) }) {
+		if slices.ContainsFunc(s.mounts, func(other facts.ContainerMount) bool { return other.Mount.Dev == dev && f.hasMount(other.Mount.ID) }) {
 			return "it is the filesystem instance that was replaced on the host", ""
 		}
 	}
@@ -49,11 +50,11 @@ func (o *observation) prove(m host.ContainerMount, s containerScan) (proof, unpr
 
 // hasSimilarVolume reports whether a pod has another volume of the same type and source
 // on the host.
-func (o *observation) hasSimilarVolume(pod string, now host.Mount) bool {
+func (o *observation) hasSimilarVolume(pod string, now facts.Mount) bool {
 	kubelet := o.node.Kubelet()
-	return slices.ContainsFunc(o.table.Mounts(), func(h host.Mount) bool {
+	return slices.ContainsFunc(o.table.Mounts(), func(h facts.Mount) bool {
 		l := kubelet.Layout(h.Path)
-		if l.Kind != host.LayoutPod || l.PodUID != pod {
+		if l.Kind != layout.Pod || l.PodUID != pod {
 			return false
 		}
 		_, own := o.c.MountPoint(h.Path)

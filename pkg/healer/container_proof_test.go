@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -12,17 +13,17 @@ func TestProve(t *testing.T) {
 	seen := PreviousSuperblock{Dev: previously, BootID: "boot-1", Mounts: []PreviousMount{{ID: 700, Namespace: 5000, Path: "/data"}}}
 	none := func(*observation) {}
 	for name, tc := range map[string]struct {
-		dev      host.Dev
+		dev      facts.Dev
 		change   func(*observation)
-		mount    func(*host.ContainerMount)
-		others   []host.ContainerMount
+		mount    func(*facts.ContainerMount)
+		others   []facts.ContainerMount
 		proof    string // a part of it; else of why not
 		unproven string
 	}{
 		"ours":            {dev: renewed, change: none, proof: "interrupted replacement"},
 		"the host has it": {dev: previously, change: onHost(RoleTarget, podA), proof: "at " + podA},
 		"the host has it beneath": {dev: previously, change: func(o *observation) {
-			o.c.MountPoints[0].Stack = append(o.c.MountPoints[0].Stack, host.Mount{Dev: previously})
+			o.c.MountPoints[0].Stack = append(o.c.MountPoints[0].Stack, facts.Mount{Dev: previously})
 		}, proof: "at " + podA},
 		"another container has it": {dev: previously, change: func(o *observation) {
 			o.c.MountPoints = append(o.c.MountPoints, containerMountPoint(9, previously, "proven"))
@@ -35,11 +36,11 @@ func TestProve(t *testing.T) {
 		"seen before":    {dev: previously, change: func(o *observation) { o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{seen} }, proof: "replaced on the host"},
 		"seen before in another container": {
 			dev: previously, change: func(o *observation) { o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{seen} },
-			mount: func(m *host.ContainerMount) { m.Mount.ID = 799 }, others: []host.ContainerMount{containerMountOf(0, "uid-a", previously)}, proof: "replaced on the host",
+			mount: func(m *facts.ContainerMount) { m.Mount.ID = 799 }, others: []facts.ContainerMount{containerMountOf(0, "uid-a", previously)}, proof: "replaced on the host",
 		},
 		"seen before, and its id is another's": {
 			dev: previously, change: func(o *observation) { o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{seen} },
-			mount: func(m *host.ContainerMount) { m.Mount.ID = 799 }, others: []host.ContainerMount{containerMountOf(0, "uid-a", renewed)}, unproven: "nothing ties",
+			mount: func(m *facts.ContainerMount) { m.Mount.ID = 799 }, others: []facts.ContainerMount{containerMountOf(0, "uid-a", renewed)}, unproven: "nothing ties",
 		},
 		"none of it was seen": {
 			dev: previously, change: func(o *observation) {
@@ -54,7 +55,7 @@ func TestProve(t *testing.T) {
 		}, unproven: "nothing ties"},
 		"there before, without unique ids": {dev: previously, change: func(o *observation) {
 			o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{{Dev: previously, BootID: "boot-1", Newest: 700}}
-		}, mount: func(m *host.ContainerMount) { m.Mount.ID = 0 }, unproven: "nothing ties"},
+		}, mount: func(m *facts.ContainerMount) { m.Mount.ID = 0 }, unproven: "nothing ties"},
 		"seen before of another number": {dev: previously, change: func(o *observation) {
 			other := seen
 			other.Dev.Minor = 51
@@ -64,7 +65,7 @@ func TestProve(t *testing.T) {
 			dev: previously, change: func(o *observation) {
 				o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{{Dev: previously, BootID: "boot-1", Mounts: []PreviousMount{{}}}}
 			},
-			mount: func(m *host.ContainerMount) { m.Mount.ID = 0 }, unproven: "nothing ties",
+			mount: func(m *facts.ContainerMount) { m.Mount.ID = 0 }, unproven: "nothing ties",
 		},
 		"recorded, and mounted later": {dev: previously, change: func(o *observation) { o.c.Record.Newest = 699 }, unproven: "mounted after"},
 		"recorded, and healthy since": {dev: previously, change: func(o *observation) {
@@ -76,8 +77,8 @@ func TestProve(t *testing.T) {
 			o.engine.scanned.setHealthy(volumeKey(o.c.Driver, "other"), host.SinceBoot(), 700)
 		}, unproven: "mounted after"},
 		"recorded, as the last of all":    {dev: previously, change: func(o *observation) { o.c.Record.Newest = 700 }, proof: "it was there when"},
-		"recorded, without unique ids":    {dev: previously, change: none, mount: func(m *host.ContainerMount) { m.Mount.ID = 0 }, unproven: "mounted after"},
-		"recorded, outside of pods":       {dev: previously, change: none, mount: func(m *host.ContainerMount) { m.PodUID = "" }, proof: "it was there when"},
+		"recorded, without unique ids":    {dev: previously, change: none, mount: func(m *facts.ContainerMount) { m.Mount.ID = 0 }, unproven: "mounted after"},
+		"recorded, outside of pods":       {dev: previously, change: none, mount: func(m *facts.ContainerMount) { m.PodUID = "" }, proof: "it was there when"},
 		"of another boot, but seen since": {dev: previously, change: func(o *observation) { o.c.Record.BootID, o.c.Record.Previous = "boot-0", []PreviousSuperblock{seen} }, proof: "replaced on the host"},
 		"seen before, in another boot": {dev: previously, change: func(o *observation) {
 			other := seen
@@ -85,9 +86,9 @@ func TestProve(t *testing.T) {
 			o.c.Record.MountPoints, o.c.Record.Previous = nil, []PreviousSuperblock{other}
 		}, unproven: "nothing ties"},
 	} {
-		own := host.Mount{ID: 102, OldID: 102, OldParent: 1, Path: podA, Root: "/", Dev: renewed, FSType: fuseType, Source: fuseSource}
-		o := &observation{engine: &Engine{scanned: newScannedVolumes()}, node: newFakeNode(t), table: host.NewTable([]host.Mount{own}), c: Case{
-			BootID: "boot-1", MountPoints: []MountPoint{{Role: RoleTarget, Path: podA, Proven: true, Stack: []host.Mount{own}}},
+		own := facts.Mount{ID: 102, OldID: 102, OldParent: 1, Path: podA, Root: "/", Dev: renewed, FSType: fuseType, Source: fuseSource}
+		o := &observation{engine: &Engine{scanned: newScannedVolumes()}, node: newFakeNode(t), table: facts.NewTable([]facts.Mount{own}), c: Case{
+			BootID: "boot-1", MountPoints: []MountPoint{{Role: RoleTarget, Path: podA, Proven: true, Stack: []facts.Mount{own}}},
 			Record: &Record{BootID: "boot-1", Newest: 800, MountPoints: []MountPointRecord{{Path: podA, Dev: previously}}},
 		}}
 		tc.change(o)
@@ -104,7 +105,7 @@ func TestProve(t *testing.T) {
 
 func onHost(role Role, path string) func(*observation) {
 	return func(o *observation) {
-		o.c.MountPoints = append([]MountPoint{{Role: role, Path: path, Proven: true, Stack: []host.Mount{{Dev: previously}}}}, o.c.MountPoints...)
+		o.c.MountPoints = append([]MountPoint{{Role: role, Path: path, Proven: true, Stack: []facts.Mount{{Dev: previously}}}}, o.c.MountPoints...)
 	}
 }
 
@@ -117,10 +118,10 @@ func unproven(p MountPoint) MountPoint {
 // What is staged is the volume's own; what is published may be older.
 func TestWhatAContainerShouldHave(t *testing.T) {
 	placeholderOn := func(p MountPoint) MountPoint { p.Stack[0].Attr = placeholder; return p }
-	sbs := map[host.Dev]host.Superblock{dev(1): answered, dev(2): answered, dev(3): disconn}
+	sbs := map[facts.Dev]facts.Superblock{dev(1): answered, dev(2): answered, dev(3): disconn}
 	for name, tc := range map[string]struct {
 		mountPoints []MountPoint
-		want        host.Dev
+		want        facts.Dev
 	}{
 		"what is staged":                  {[]MountPoint{on(RoleTarget, podA, dev(1)), on(RoleStaging, staging, dev(2))}, dev(2)},
 		"published, nothing is staged":    {[]MountPoint{on(RoleTarget, podA, dev(1))}, dev(1)},
@@ -128,9 +129,9 @@ func TestWhatAContainerShouldHave(t *testing.T) {
 		"published, what is staged ended": {[]MountPoint{on(RoleTarget, podA, dev(1)), on(RoleStaging, staging, dev(3))}, dev(1)},
 		"another, the first one ended":    {[]MountPoint{on(RoleTarget, podA, dev(3)), on(RoleTarget, podB, dev(1))}, dev(1)},
 		"not a placeholder one":           {[]MountPoint{placeholderOn(on(RoleTarget, podA, dev(1))), on(RoleTarget, podB, dev(2))}, dev(2)},
-		"nothing that works":              {[]MountPoint{on(RoleTarget, podA, dev(3)), on(RoleStaging, staging, dev(4))}, host.Dev{}},
+		"nothing that works":              {[]MountPoint{on(RoleTarget, podA, dev(3)), on(RoleStaging, staging, dev(4))}, facts.Dev{}},
 		"what nothing proves to be its":   {[]MountPoint{unproven(on(RoleTarget, podA, dev(1))), on(RoleTarget, podB, dev(2))}, dev(2)},
-		"nothing":                         {nil, host.Dev{}},
+		"nothing":                         {nil, facts.Dev{}},
 	} {
 		got, found := Case{MountPoints: tc.mountPoints, Superblocks: sbs}.working()
 		if got.Dev != tc.want || found == tc.want.Zero() {
@@ -141,7 +142,7 @@ func TestWhatAContainerShouldHave(t *testing.T) {
 
 func TestIsFUSE(t *testing.T) {
 	for fsType, want := range map[string]bool{"fuse": true, "fuseblk": true, "fuse.s3fs": true, "fuse.": false, "fusectl": false, "nfs4": false, "": false} {
-		if IsFUSE(fsType) != want {
+		if facts.IsFUSE(fsType) != want {
 			t.Errorf("%q: %v", fsType, !want)
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -17,7 +19,7 @@ import (
 type StartedWith struct {
 	// MountPoint is the path on the host at which it was found.
 	MountPoint string
-	host.ContainerMount
+	facts.ContainerMount
 }
 
 // String returns the container's name and the path in it, for messages.
@@ -40,7 +42,7 @@ func (o *observation) anew() []MountPoint {
 // got it. A mount gets into the record for good only after a scan that found no
 // container with something else (away). As long as there is one, each call scans.
 func (o *observation) mountedAnew(p MountPoint) bool {
-	if p.Role != RoleTarget || p.Layout.Kind == host.LayoutSubpath || o.c.Block {
+	if p.Role != RoleTarget || p.Layout.Kind == layout.Subpath || o.c.Block {
 		return false
 	}
 	top, mounted := p.Top()
@@ -55,14 +57,14 @@ func (o *observation) mountedAnew(p MountPoint) bool {
 
 // beneathMountPoint returns the directory on which the mounts of a mount point are
 // stacked.
-func (o *observation) beneathMountPoint(p MountPoint) (host.Directory, bool) {
+func (o *observation) beneathMountPoint(p MountPoint) (facts.Directory, bool) {
 	parent, found := o.table.ParentMount(path.Dir(p.Path))
-	return host.Directory{Dev: parent.Dev, Path: path.Join(parent.Root, strings.TrimPrefix(p.Path, parent.Path))}, found
+	return facts.Directory{Dev: parent.Dev, Path: path.Join(parent.Root, strings.TrimPrefix(p.Path, parent.Path))}, found
 }
 
 // startedWith moves from the mounts of containers into the case what some of them got
 // instead of the volume. now is the mount that works.
-func (o *observation) startedWith(mounts []host.ContainerMount, anew []MountPoint, now host.Mount) (others []host.ContainerMount) {
+func (o *observation) startedWith(mounts []facts.ContainerMount, anew []MountPoint, now facts.Mount) (others []facts.ContainerMount) {
 	for _, m := range mounts {
 		at := slices.IndexFunc(anew, func(p MountPoint) bool {
 			dir, known := o.beneathMountPoint(p)
@@ -92,7 +94,7 @@ func (o *observation) startedWith(mounts []host.ContainerMount, anew []MountPoin
 // placeholder reports whether a mount has the attributes of a placeholder, if nothing
 // else explains them: the record of an interrupted replacement in the container, or a
 // volume that is mounted like that.
-func (o *observation) placeholder(m host.ContainerMount, now host.Mount) bool {
+func (o *observation) placeholder(m facts.ContainerMount, now facts.Mount) bool {
 	want := now.Attr
 	if p, _ := o.c.MountPoint(o.targetOf(m)); p.Want != nil {
 		want = p.Want.Attr
@@ -104,7 +106,7 @@ func (o *observation) placeholder(m host.ContainerMount, now host.Mount) bool {
 }
 
 // targetOf returns the target of a container's pod, else the first mount point.
-func (o *observation) targetOf(m host.ContainerMount) string {
+func (o *observation) targetOf(m facts.ContainerMount) string {
 	for _, p := range o.c.MountPoints {
 		if p.Role == RoleTarget && p.PodUID == m.PodUID {
 			return p.Path
@@ -121,7 +123,7 @@ type span struct{ from, until time.Duration }
 // the containers were scanned long enough after it.
 func (c Case) away(p MountPoint) span {
 	started := slices.ContainsFunc(slices.Concat(c.OnBare, c.OnPlaceholder), func(s StartedWith) bool { return s.MountPoint == p.Path }) ||
-		slices.ContainsFunc(c.UnverifiedStart, func(u host.Unverified) bool { return u.PodUID == p.PodUID })
+		slices.ContainsFunc(c.UnverifiedStart, func(u facts.Unverified) bool { return u.PodUID == p.PodUID })
 	known := p.Want != nil && c.recordOfThisBoot()
 	now := host.SinceBoot()
 	switch {
@@ -137,7 +139,7 @@ func (c Case) away(p MountPoint) span {
 
 // startedMeanwhile returns the containers that cannot be inspected, and that started
 // while their pod's mount point may have had another mount than now, or none.
-func (o *observation) startedMeanwhile(all []host.Unverified, anew []MountPoint) (found []host.Unverified) {
+func (o *observation) startedMeanwhile(all []facts.Unverified, anew []MountPoint) (found []facts.Unverified) {
 	for _, p := range anew {
 		if !p.Mounted() || p.Want == nil || !o.c.recordOfThisBoot() {
 			continue // nothing is known of before

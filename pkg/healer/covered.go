@@ -3,7 +3,7 @@ package healer
 import (
 	"slices"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // Where the kernel cannot put a mount beneath another one (move_mount BENEATH, Linux
@@ -18,8 +18,8 @@ const ReplaceNotSupported = "ReplaceNotSupported: this kernel cannot put a mount
 
 // AllReplaced reports whether mounts are dead FUSE mounts of this volume, which an
 // earlier step made private to cover them.
-func (c Case) AllReplaced(mounts []host.Mount) bool {
-	return !slices.ContainsFunc(mounts, func(m host.Mount) bool {
-		return !IsFUSE(m.FSType) || m.Propagation != (host.Propagation{}) || !c.Replaced(m.Dev)
+func (c Case) AllReplaced(mounts []facts.Mount) bool {
+	return !slices.ContainsFunc(mounts, func(m facts.Mount) bool {
+		return !facts.IsFUSE(m.FSType) || m.Propagation != (facts.Propagation{}) || !c.Replaced(m.Dev)
 	})
 }

@@ -11,6 +11,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-addons/node-healer/pkg/api"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -19,26 +21,26 @@ type Node interface {
 	// Mounts reads the whole mount table. Topology may be as old as the kernel's
 	// last report of a change, and serves to find mounts, which Refresh then reads
 	// anew; it is false when they have moved since.
-	Mounts() (host.Table, error)
-	Topology() (host.Table, error)
-	Refresh(stack []host.Mount) ([]host.Mount, bool)
+	Mounts() (facts.Table, error)
+	Topology() (facts.Table, error)
+	Refresh(stack []facts.Mount) ([]facts.Mount, bool)
 	Inspect(ctx context.Context, q host.InspectQuery) (host.Inspection, error)
 	// TryWrite writes to what is mounted and leaves no name behind, or only has its root
 	// directory written.
-	TryWrite(ctx context.Context, m host.Mount, onlySync bool) (host.Write, error)
+	TryWrite(ctx context.Context, m facts.Mount, onlySync bool) (facts.Write, error)
 	// BlockDevice takes what a probe saw of the open device, if it was open.
-	BlockDevice(dev host.Dev, opened host.OpenedDevice) host.BlockDevice
+	BlockDevice(dev facts.Dev, opened facts.OpenedDevice) facts.BlockDevice
 	// Identity reads anew what BlockDevice may have kept.
-	Identity(dev host.Dev) host.Identity
-	FilesystemErrors(fsType, device string) *host.FilesystemErrors
+	Identity(dev facts.Dev) facts.Identity
+	FilesystemErrors(fsType, device string) *facts.FilesystemErrors
 	HolderFinder
 	// InContainers finds mounts in the running containers of pods, of all if pods is
 	// nil; ProbeInContainers probes them through the containers' own paths.
-	InContainers(ctx context.Context, pods []string, q host.MountQuery) (host.Containers, error)
-	ProbeInContainers(ctx context.Context, mounts []host.ContainerMount) ([]host.ContainerProbe, error)
+	InContainers(ctx context.Context, pods []string, q facts.Filter) (host.Containers, error)
+	ProbeInContainers(ctx context.Context, mounts []facts.ContainerMount) ([]facts.ContainerProbe, error)
 	// Running returns the running containers of pods.
-	Running(ctx context.Context, pods []string) ([]host.Container, error)
-	Kubelet() host.Kubelet
+	Running(ctx context.Context, pods []string) ([]facts.Container, error)
+	Kubelet() layout.Kubelet
 	RealPath(path string) string
 	BootID() string
 	BootTime() time.Time

@@ -2,10 +2,9 @@ package healer
 
 import (
 	"slices"
-	"strings"
 	"syscall"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // The operations whose errnos are evidence of a condition, beside OpProbe.
@@ -31,7 +30,7 @@ type ConditionRow struct {
 	// looks for their evidence only then.
 	Beside []Reason
 
-	fits func(host.Superblock) bool
+	fits func(facts.Superblock) bool
 }
 
 // ConditionRows returns the one table of errnos and conditions; docs/errors.md prints it.
@@ -59,17 +58,11 @@ var conditionRows = []ConditionRow{
 	{Reason: IOError, Beside: []Reason{ServerUnreachable}},
 }
 
-func onCeph(sb host.Superblock) bool   { return IsCeph(sb.FSType) }
-func onDevice(sb host.Superblock) bool { return sb.Device != nil }
-
-// IsCeph reports whether it is CephFS, of the kernel or of a daemon.
-func IsCeph(fsType string) bool {
-	kind, subtype, _ := strings.Cut(fsType, ".")
-	return kind == "ceph" || kind == "fuse" && strings.Contains(subtype, "ceph")
-}
+func onCeph(sb facts.Superblock) bool   { return facts.IsCeph(sb.FSType) }
+func onDevice(sb facts.Superblock) bool { return sb.Device != nil }
 
 // ConditionOfProbe returns what the errno of a probe means; false without an errno.
-func ConditionOfProbe(sb host.Superblock) (ConditionRow, bool) {
+func ConditionOfProbe(sb facts.Superblock) (ConditionRow, bool) {
 	op := OpProbe
 	if sb.Answer.OfDevice() {
 		op = OpReadDevice
@@ -79,7 +72,7 @@ func ConditionOfProbe(sb host.Superblock) (ConditionRow, bool) {
 
 // ConditionOf returns what the errno of an operation means; false without an errno, or
 // where that of a connection says nothing of the server.
-func ConditionOf(op string, errno syscall.Errno, sb host.Superblock) (ConditionRow, bool) {
+func ConditionOf(op string, errno syscall.Errno, sb facts.Superblock) (ConditionRow, bool) {
 	at := slices.IndexFunc(conditionRows, func(r ConditionRow) bool {
 		return (len(r.Errnos) == 0 || slices.Contains(r.Errnos, errno)) &&
 			(r.Op == op || r.Op == "" && op != OpConnect) && (r.fits == nil || r.fits(sb))

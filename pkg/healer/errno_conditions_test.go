@@ -5,28 +5,27 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/csi-addons/node-healer/internal/ops"
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-func ofWrite(sb host.Superblock) (ConditionRow, bool) {
+func ofWrite(sb facts.Superblock) (ConditionRow, bool) {
 	return ConditionOf(OpWriteCheck, sb.Write.Errno, sb)
 }
 
 func TestConditionsOfErrnos(t *testing.T) {
-	probed := func(fsType string, e syscall.Errno) host.Superblock {
-		return host.Superblock{FSType: fsType, Answer: host.Answer{Asked: true, Op: "statx", Errno: e}}
+	probed := func(fsType string, e syscall.Errno) facts.Superblock {
+		return facts.Superblock{FSType: fsType, Answer: facts.Answer{Asked: true, Op: "statx", Errno: e}}
 	}
-	onDisk := func(op string, e syscall.Errno) host.Superblock {
-		return host.Superblock{FSType: "ext4", Device: &host.BlockDevice{}, Answer: host.Answer{Asked: true, Op: op, Errno: e}}
+	onDisk := func(op string, e syscall.Errno) facts.Superblock {
+		return facts.Superblock{FSType: "ext4", Device: &facts.BlockDevice{}, Answer: facts.Answer{Asked: true, Op: op, Errno: e}}
 	}
-	written := func(e syscall.Errno) host.Superblock {
-		return host.Superblock{FSType: "ext4", Write: host.Write{Answer: host.Answer{Asked: true, Op: "write", Errno: e}}}
+	written := func(e syscall.Errno) facts.Superblock {
+		return facts.Superblock{FSType: "ext4", Write: facts.Write{Answer: facts.Answer{Asked: true, Op: "write", Errno: e}}}
 	}
 	// asked is whether its server is asked, too.
 	for name, tc := range map[string]struct {
-		of    func(host.Superblock) (ConditionRow, bool)
-		sb    host.Superblock
+		of    func(facts.Superblock) (ConditionRow, bool)
+		sb    facts.Superblock
 		want  Reason
 		asked bool
 	}{
@@ -40,8 +39,8 @@ func TestConditionsOfErrnos(t *testing.T) {
 		"a daemon is gone":             {ConditionOfProbe, probed("fuse.glusterfs", syscall.ENOTCONN), Disconnected, true},
 		"a disk is gone":               {ConditionOfProbe, onDisk("statx", syscall.ENXIO), DeviceMissing, false},
 		"ENXIO without a disk":         {ConditionOfProbe, probed("fuse", syscall.ENXIO), IOError, true},
-		"a read of the disk":           {ConditionOfProbe, onDisk(ops.OpReadDevice, syscall.EIO), DeviceReadError, false},
-		"a read of a disk that is off": {ConditionOfProbe, onDisk(ops.OpReadDevice, syscall.ENODEV), DeviceMissing, false},
+		"a read of the disk":           {ConditionOfProbe, onDisk(facts.OpReadDevice, syscall.EIO), DeviceReadError, false},
+		"a read of a disk that is off": {ConditionOfProbe, onDisk(facts.OpReadDevice, syscall.ENODEV), DeviceMissing, false},
 		"a probe of a read-only one":   {ConditionOfProbe, probed("ext4", syscall.EROFS), IOError, true},
 		"a write to a read-only one":   {ofWrite, written(syscall.EROFS), ReadOnlyFilesystem, false},
 		"a write that failed":          {ofWrite, written(syscall.EIO), IOError, true},
@@ -52,7 +51,7 @@ func TestConditionsOfErrnos(t *testing.T) {
 		}
 	}
 	for errno, want := range map[syscall.Errno]Reason{syscall.ECONNREFUSED: ServerUnreachable, syscall.ETIMEDOUT: ServerUnreachable, syscall.EACCES: "", syscall.EIO: "", 0: ""} {
-		if row, _ := ConditionOf(OpConnect, errno, host.Superblock{}); row.Reason != want {
+		if row, _ := ConditionOf(OpConnect, errno, facts.Superblock{}); row.Reason != want {
 			t.Errorf("connection, %d: %+v, want %q", errno, row, want)
 		}
 	}

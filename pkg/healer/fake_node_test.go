@@ -10,7 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -18,26 +19,26 @@ import (
 type fakeNode struct {
 	mu          sync.Mutex
 	t           *testing.T
-	mounts      []host.Mount
-	files       map[string]host.PathInfo
-	answers     map[host.Dev]host.Inspection
-	devices     map[host.Dev]host.BlockDevice
-	pods        map[string]host.Dev        // what a running container of the pod has mounted
+	mounts      []facts.Mount
+	files       map[string]facts.PathInfo
+	answers     map[facts.Dev]host.Inspection
+	devices     map[facts.Dev]facts.BlockDevice
+	pods        map[string]facts.Dev       // what a running container of the pod has mounted
 	own         map[string]host.Inspection // by the path of the mount, before what its superblock answers
 	looks       int
 	writes      []string // where a write was tried
-	wrote       host.Write
-	synced      host.Write
+	wrote       facts.Write
+	synced      facts.Write
 	syncs       []string
 	writeErr    error
-	errors      *host.FilesystemErrors
-	stale       []host.Mount               // what Topology still shows; nil: what is there
-	anew        map[host.Dev]host.Identity // what is read anew, where it differs
-	containers  []host.ContainerMount
-	inContainer map[string]host.ContainerProbe // by path; the zero value answers
-	insideErr   error                          // what a probe in a container returns
-	unverified  []host.Unverified
-	running     []host.Container
+	errors      *facts.FilesystemErrors
+	stale       []facts.Mount                // what Topology still shows; nil: what is there
+	anew        map[facts.Dev]facts.Identity // what is read anew, where it differs
+	containers  []facts.ContainerMount
+	inContainer map[string]facts.ContainerProbe // by path; the zero value answers
+	insideErr   error                           // what a probe in a container returns
+	unverified  []facts.Unverified
+	running     []facts.Container
 	walks       [][]string // whose containers were looked for
 	walkErr     error
 	onMounts    func()                        // runs before each reading of the table, with the lock held
@@ -48,14 +49,14 @@ type fakeNode struct {
 func newFakeNode(t *testing.T) *fakeNode {
 	w := &fakeNode{
 		t:       t,
-		mounts:  []host.Mount{{ID: 1, OldID: 1, Path: "/", Root: "/", Dev: host.Dev{Major: 254}, FSType: "ext4", Source: "/dev/vda"}},
-		files:   map[string]host.PathInfo{},
-		answers: map[host.Dev]host.Inspection{disk: {Kind: host.KindDirectory, ProbeFacts: ops.ProbeFacts{UUID: "uuid-1"}, Answer: host.Answer{Asked: true}}},
-		devices: map[host.Dev]host.BlockDevice{disk: {
-			Dev: disk, Name: "sdb", DiskSeq: 5, Identity: host.Identity{Serial: "serial-1", WWID: "wwid-1", Size: 1 << 30},
+		mounts:  []facts.Mount{{ID: 1, OldID: 1, Path: "/", Root: "/", Dev: facts.Dev{Major: 254}, FSType: "ext4", Source: "/dev/vda"}},
+		files:   map[string]facts.PathInfo{},
+		answers: map[facts.Dev]host.Inspection{disk: {Kind: facts.KindDirectory, ProbeFacts: facts.ProbeFacts{UUID: "uuid-1"}, Answer: facts.Answer{Asked: true}}},
+		devices: map[facts.Dev]facts.BlockDevice{disk: {
+			Dev: disk, Name: "sdb", DiskSeq: 5, Identity: facts.Identity{Serial: "serial-1", WWID: "wwid-1", Size: 1 << 30},
 		}},
-		pods:  map[string]host.Dev{},
-		wrote: host.Write{Answer: host.Answer{Asked: true}},
+		pods:  map[string]facts.Dev{},
+		wrote: facts.Write{Answer: facts.Answer{Asked: true}},
 	}
 	w.publish(staging)
 	w.publish(podA)
@@ -68,19 +69,19 @@ func (w *fakeNode) publish(path string) {
 	w.files[path] = directory(volID)
 }
 
-func (w *fakeNode) mount(path string, dev host.Dev) {
+func (w *fakeNode) mount(path string, dev facts.Dev) {
 	id := len(w.mounts) + 100
-	w.mounts = append(w.mounts, host.Mount{
+	w.mounts = append(w.mounts, facts.Mount{
 		ID: uint64(id), OldID: id, OldParent: 1, Dev: dev, Root: "/", Path: path, FSType: "ext4", Source: "/dev/sdb",
 	})
 }
 
 func (w *fakeNode) unmount(path string) {
-	w.mounts = slices.DeleteFunc(w.mounts, func(m host.Mount) bool { return m.Path == path })
+	w.mounts = slices.DeleteFunc(w.mounts, func(m facts.Mount) bool { return m.Path == path })
 }
 
 // change alters a mount.
-func (w *fakeNode) change(path string, f func(*host.Mount)) {
+func (w *fakeNode) change(path string, f func(*facts.Mount)) {
 	for i := range w.mounts {
 		if w.mounts[i].Path == path {
 			f(&w.mounts[i])
@@ -90,39 +91,39 @@ func (w *fakeNode) change(path string, f func(*host.Mount)) {
 
 // directory is a directory with a vol_data.json that names a volume; none if
 // empty.
-func directory(handle string) host.PathInfo {
-	l := host.PathInfo{Inspected: true, Kind: host.KindDirectory}
+func directory(handle string) facts.PathInfo {
+	l := facts.PathInfo{Inspected: true, Kind: facts.KindDirectory}
 	if handle != "" {
-		l.VolData = &host.VolData{DriverName: driver, VolumeHandle: handle}
+		l.VolData = &layout.VolData{DriverName: driver, VolumeHandle: handle}
 	}
 	return l
 }
 
-func (w *fakeNode) Mounts() (host.Table, error) {
+func (w *fakeNode) Mounts() (facts.Table, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.onMounts != nil {
 		w.onMounts()
 	}
-	return host.NewTable(slices.Clone(w.mounts)), nil
+	return facts.NewTable(slices.Clone(w.mounts)), nil
 }
 
-func (w *fakeNode) Topology() (host.Table, error) {
+func (w *fakeNode) Topology() (facts.Table, error) {
 	w.mu.Lock()
 	stale := w.stale
 	w.mu.Unlock()
 	if stale != nil {
-		return host.NewTable(slices.Clone(stale)), nil
+		return facts.NewTable(slices.Clone(stale)), nil
 	}
 	return w.Mounts()
 }
 
-func (w *fakeNode) Refresh(stack []host.Mount) ([]host.Mount, bool) {
+func (w *fakeNode) Refresh(stack []facts.Mount) ([]facts.Mount, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var fresh []host.Mount
+	var fresh []facts.Mount
 	for _, m := range stack {
-		at := slices.IndexFunc(w.mounts, func(now host.Mount) bool { return now.Same(m) })
+		at := slices.IndexFunc(w.mounts, func(now facts.Mount) bool { return now.Same(m) })
 		if at < 0 || w.mounts[at].Path != m.Path {
 			w.stale = nil
 			return nil, false
@@ -146,10 +147,10 @@ func (w *fakeNode) Inspect(_ context.Context, q host.InspectQuery) (host.Inspect
 		if s = w.answers[q.Probe.Dev]; w.own[q.Probe.Path].Answer.Asked {
 			s = w.own[q.Probe.Path]
 		}
-		if s.Kind == host.KindNone && !s.Changed && !s.Answer.Asked {
-			s.Kind, s.Answer.Asked = host.KindDirectory, true
+		if s.Kind == facts.KindNone && !s.Changed && !s.Answer.Asked {
+			s.Kind, s.Answer.Asked = facts.KindDirectory, true
 		}
-		if l := w.files[q.Probe.Path]; l.Kind == host.KindFile || l.Kind == host.KindBlock {
+		if l := w.files[q.Probe.Path]; l.Kind == facts.KindFile || l.Kind == facts.KindBlock {
 			s.Kind, s.Rdev = l.Kind, l.Rdev
 		}
 	}
@@ -158,22 +159,22 @@ func (w *fakeNode) Inspect(_ context.Context, q host.InspectQuery) (host.Inspect
 			s.Newest = max(s.Newest, m.ID)
 		}
 	}
-	s.Paths = map[string]host.PathInfo{}
+	s.Paths = map[string]facts.PathInfo{}
 	for _, p := range q.Paths {
 		l, known := w.files[p.Path]
 		if !known {
-			l = host.PathInfo{PathFacts: ops.PathFacts{Errno: syscall.ENOENT}}
+			l = facts.PathInfo{PathFacts: facts.PathFacts{Errno: syscall.ENOENT}}
 		}
 		l.Inspected = true
 		if p.Mounted {
-			l = host.PathInfo{Inspected: true, VolData: l.VolData}
+			l = facts.PathInfo{Inspected: true, VolData: l.VolData}
 		}
 		s.Paths[p.Path] = l
 	}
 	return s, nil
 }
 
-func (w *fakeNode) TryWrite(_ context.Context, m host.Mount, onlySync bool) (host.Write, error) {
+func (w *fakeNode) TryWrite(_ context.Context, m facts.Mount, onlySync bool) (facts.Write, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if onlySync {
@@ -184,35 +185,35 @@ func (w *fakeNode) TryWrite(_ context.Context, m host.Mount, onlySync bool) (hos
 	return w.wrote, w.writeErr
 }
 
-func (w *fakeNode) Identity(dev host.Dev) host.Identity {
+func (w *fakeNode) Identity(dev facts.Dev) facts.Identity {
 	if id, differs := w.anew[dev]; differs {
 		return id
 	}
-	return w.BlockDevice(dev, host.OpenedDevice{}).Identity
+	return w.BlockDevice(dev, facts.OpenedDevice{}).Identity
 }
-func (w *fakeNode) FilesystemErrors(string, string) *host.FilesystemErrors { return w.errors }
-func (w *fakeNode) BootTime() time.Time                                    { return time.Unix(1e9, 0) }
+func (w *fakeNode) FilesystemErrors(string, string) *facts.FilesystemErrors { return w.errors }
+func (w *fakeNode) BootTime() time.Time                                     { return time.Unix(1e9, 0) }
 
-func (w *fakeNode) BlockDevice(dev host.Dev, _ host.OpenedDevice) host.BlockDevice {
+func (w *fakeNode) BlockDevice(dev facts.Dev, _ facts.OpenedDevice) facts.BlockDevice {
 	if d, known := w.devices[dev]; known {
 		return d
 	}
-	return host.BlockDevice{Dev: dev, Missing: true}
+	return facts.BlockDevice{Dev: dev, Missing: true}
 }
 
-func (w *fakeNode) Holder(_ context.Context, podUID string, dev host.Dev) (*host.Holder, error) {
+func (w *fakeNode) Holder(_ context.Context, podUID string, dev facts.Dev) (*host.Holder, error) {
 	if held, runs := w.pods[podUID]; !runs || held != dev {
 		return nil, nil //nolint:nilnil // as documented
 	}
 	return host.Hold(os.Getpid()), nil
 }
 
-func (w *fakeNode) HolderAt(ctx context.Context, m host.ContainerMount) *host.Holder {
+func (w *fakeNode) HolderAt(ctx context.Context, m facts.ContainerMount) *host.Holder {
 	h, _ := w.Holder(ctx, m.PodUID, m.Mount.Dev)
 	return h
 }
 
-func (w *fakeNode) InContainers(_ context.Context, pods []string, q host.MountQuery) (host.Containers, error) {
+func (w *fakeNode) InContainers(_ context.Context, pods []string, q facts.Filter) (host.Containers, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var found host.Containers
@@ -230,7 +231,7 @@ func (w *fakeNode) InContainers(_ context.Context, pods []string, q host.MountQu
 	return found, w.walkErr
 }
 
-func (w *fakeNode) Running(_ context.Context, pods []string) (found []host.Container, err error) {
+func (w *fakeNode) Running(_ context.Context, pods []string) (found []facts.Container, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.walks = append(w.walks, pods)
@@ -242,16 +243,16 @@ func (w *fakeNode) Running(_ context.Context, pods []string) (found []host.Conta
 	return found, w.walkErr
 }
 
-func (w *fakeNode) ProbeInContainers(_ context.Context, mounts []host.ContainerMount) ([]host.ContainerProbe, error) {
-	sights := make([]host.ContainerProbe, len(mounts))
+func (w *fakeNode) ProbeInContainers(_ context.Context, mounts []facts.ContainerMount) ([]facts.ContainerProbe, error) {
+	sights := make([]facts.ContainerProbe, len(mounts))
 	for i, m := range mounts {
 		sights[i] = w.inContainer[m.Path()]
 	}
 	return sights, w.insideErr
 }
 
-func (w *fakeNode) Kubelet() host.Kubelet { return kubelet }
-func (w *fakeNode) BootID() string        { return "boot-1" }
+func (w *fakeNode) Kubelet() layout.Kubelet { return kubelet }
+func (w *fakeNode) BootID() string          { return "boot-1" }
 
 // RealPath knows one root behind a link.
 func (w *fakeNode) RealPath(p string) string {

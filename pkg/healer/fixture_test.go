@@ -9,7 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 const (
@@ -20,9 +21,9 @@ const (
 )
 
 var (
-	kubelet = host.Kubelet{Root: "/k"}
+	kubelet = layout.Kubelet{Root: "/k"}
 	staging = kubelet.Staging(driver, volID)
-	disk    = host.Dev{Major: 8, Minor: 16}
+	disk    = facts.Dev{Major: 8, Minor: 16}
 	volume  = Volume{ID: volID, Path: podA, StagingPath: staging}
 )
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -23,10 +24,10 @@ type WantedGate struct {
 
 // HolderFinder finds containers; *host.Node is the real one.
 type HolderFinder interface {
-	Holder(ctx context.Context, podUID string, dev host.Dev) (*host.Holder, error)
+	Holder(ctx context.Context, podUID string, dev facts.Dev) (*host.Holder, error)
 	// HolderAt returns a known container; nil if it no longer has the superblock
 	// mounted, or is in no pod.
-	HolderAt(ctx context.Context, m host.ContainerMount) *host.Holder
+	HolderAt(ctx context.Context, m facts.ContainerMount) *host.Holder
 }
 
 // HolderFor returns a running container of the mount point's pod that has the volume
@@ -68,7 +69,7 @@ func HolderFor(ctx context.Context, n HolderFinder, c Case, s Step) (*host.Holde
 // containers has it mounted.
 type podSuperblock struct {
 	podUID string
-	dev    host.Dev
+	dev    facts.Dev
 }
 
 // Inspect implements Gate.

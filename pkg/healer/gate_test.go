@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -46,17 +47,17 @@ func TestWantedGate(t *testing.T) {
 }
 
 func TestWantedGateForAWrite(t *testing.T) {
-	mountPoint := MountPoint{PodUID: "uid-a", Path: podA, Stack: []host.Mount{{Dev: disk, Path: podA}}}
-	staged := MountPoint{Path: staging, Stack: []host.Mount{{Dev: disk, Path: staging}}}
+	mountPoint := MountPoint{PodUID: "uid-a", Path: podA, Stack: []facts.Mount{{Dev: disk, Path: podA}}}
+	staged := MountPoint{Path: staging, Stack: []facts.Mount{{Dev: disk, Path: staging}}}
 	for _, tc := range []struct {
 		name       string
-		runs       host.Dev
+		runs       facts.Dev
 		mountPoint MountPoint
 		standalone bool
 		want       string // why not; empty: it may
 	}{
 		{name: "a container has it", runs: disk, mountPoint: mountPoint},
-		{name: "a container has another one", runs: host.Dev{Major: 9}, mountPoint: mountPoint, want: "no running container"},
+		{name: "a container has another one", runs: facts.Dev{Major: 9}, mountPoint: mountPoint, want: "no running container"},
 		{name: "no container runs", mountPoint: mountPoint, want: "no running container"},
 		{name: "the staging mount point", runs: disk, mountPoint: staged, want: "no running container"},
 		{name: "there is no orchestrator", mountPoint: staged, standalone: true},
@@ -78,10 +79,10 @@ func TestWantedGateForAWrite(t *testing.T) {
 
 type noHolders struct{ err error }
 
-func (n noHolders) Holder(context.Context, string, host.Dev) (*host.Holder, error) {
+func (n noHolders) Holder(context.Context, string, facts.Dev) (*host.Holder, error) {
 	return nil, n.err
 }
-func (noHolders) HolderAt(context.Context, host.ContainerMount) *host.Holder { return nil }
+func (noHolders) HolderAt(context.Context, facts.ContainerMount) *host.Holder { return nil }
 
 func TestGateThatCannotTellRefuses(t *testing.T) {
 	blind := errors.New("no procfs")
@@ -94,10 +95,10 @@ func TestGateThatCannotTellRefuses(t *testing.T) {
 // housed finds containers that have these superblocks, each by its process.
 type housed struct {
 	*fakeNode
-	at map[int]host.Dev
+	at map[int]facts.Dev
 }
 
-func (h housed) HolderAt(_ context.Context, m host.ContainerMount) *host.Holder {
+func (h housed) HolderAt(_ context.Context, m facts.ContainerMount) *host.Holder {
 	if h.at[m.PID] != m.Mount.Dev {
 		return nil
 	}
@@ -110,34 +111,34 @@ func TestWhoProvesThatAMountPointIsWanted(t *testing.T) {
 		p.PodUID, p.InContainer.PodUID = podUID, podUID
 		return p
 	}
-	mountPoint := MountPoint{Role: RoleTarget, Path: podA, PodUID: "uid-a", Proven: true, Stack: []host.Mount{{Dev: previously, Path: podA}}}
-	named := MountPoint{Role: RoleTarget, Path: podA + "/0", PodUID: "uid-a", Named: true, Stack: []host.Mount{{Dev: host.Dev{Minor: 1}, Path: podA + "/0"}}}
-	bare := MountPoint{Role: RoleTarget, Path: podA, PodUID: "uid-a", Stack: []host.Mount{{Dev: previously, Path: "/"}}}
-	staged := MountPoint{Role: RoleStaging, Path: staging, Stack: []host.Mount{{Dev: renewed, Path: staging}}}
+	mountPoint := MountPoint{Role: RoleTarget, Path: podA, PodUID: "uid-a", Proven: true, Stack: []facts.Mount{{Dev: previously, Path: podA}}}
+	named := MountPoint{Role: RoleTarget, Path: podA + "/0", PodUID: "uid-a", Named: true, Stack: []facts.Mount{{Dev: facts.Dev{Minor: 1}, Path: podA + "/0"}}}
+	bare := MountPoint{Role: RoleTarget, Path: podA, PodUID: "uid-a", Stack: []facts.Mount{{Dev: previously, Path: "/"}}}
+	staged := MountPoint{Role: RoleStaging, Path: staging, Stack: []facts.Mount{{Dev: renewed, Path: staging}}}
 	for name, tc := range map[string]struct {
 		step        Step
 		mountPoints []MountPoint
-		has         host.Dev         // what a container of pod a has, by its table
-		at          map[int]host.Dev // what it has, by its process
+		has         facts.Dev         // what a container of pod a has, by its table
+		at          map[int]facts.Dev // what it has, by its process
 		want        bool
 	}{
 		"it has what is brought":           {step: Step{MountPoint: mountPoint, Source: renewed}, has: renewed, want: true},
 		"it has what is taken away":        {step: Step{MountPoint: mountPoint, Source: renewed}, has: previously, want: true},
-		"it has another one":               {step: Step{MountPoint: mountPoint, Source: renewed}, has: host.Dev{Minor: 1}},
+		"it has another one":               {step: Step{MountPoint: mountPoint, Source: renewed}, has: facts.Dev{Minor: 1}},
 		"no container runs":                {step: Step{MountPoint: mountPoint, Source: renewed}},
-		"nothing is there":                 {step: Step{MountPoint: MountPoint{PodUID: "uid-a"}, Source: renewed}, has: host.Dev{Minor: 1}},
+		"nothing is there":                 {step: Step{MountPoint: MountPoint{PodUID: "uid-a"}, Source: renewed}, has: facts.Dev{Minor: 1}},
 		"it has the disk of a bare place":  {step: Step{MountPoint: bare, Source: renewed}, has: previously},
 		"staging, it has what the pod has": {step: Step{MountPoint: staged}, has: previously, want: true},
-		"staging, it has what was named":   {step: Step{MountPoint: staged}, mountPoints: []MountPoint{named}, has: host.Dev{Minor: 1}},
-		"staging, it has another one":      {step: Step{MountPoint: staged}, has: host.Dev{Minor: 1}},
-		"it has one from before":           {step: Step{MountPoint: mountPoint, Source: renewed}, mountPoints: []MountPoint{container("uid-a", "proven")}, at: map[int]host.Dev{1000: previously}, want: true},
-		"it had one from before":           {step: Step{MountPoint: mountPoint, Source: renewed}, mountPoints: []MountPoint{container("uid-a", "proven")}, at: map[int]host.Dev{1000: renewed}},
-		"one that is not proven":           {step: Step{MountPoint: mountPoint, Source: renewed}, mountPoints: []MountPoint{container("uid-a", "")}, at: map[int]host.Dev{1000: previously}},
-		"one of another pod":               {step: Step{MountPoint: mountPoint, Source: renewed}, mountPoints: []MountPoint{container("uid-b", "proven")}, at: map[int]host.Dev{1000: previously}},
-		"in the container itself":          {step: Step{MountPoint: container("uid-a", "proven"), Source: renewed}, at: map[int]host.Dev{1000: previously}, want: true},
-		"in a container that has it new":   {step: Step{MountPoint: container("uid-a", "proven"), Source: renewed}, at: map[int]host.Dev{1000: renewed}},
+		"staging, it has what was named":   {step: Step{MountPoint: staged}, mountPoints: []MountPoint{named}, has: facts.Dev{Minor: 1}},
+		"staging, it has another one":      {step: Step{MountPoint: staged}, has: facts.Dev{Minor: 1}},
+		"it has one from before":           {step: Step{MountPoint: mountPoint, Source: renewed}, mountPoints: []MountPoint{container("uid-a", "proven")}, at: map[int]facts.Dev{1000: previously}, want: true},
+		"it had one from before":           {step: Step{MountPoint: mountPoint, Source: renewed}, mountPoints: []MountPoint{container("uid-a", "proven")}, at: map[int]facts.Dev{1000: renewed}},
+		"one that is not proven":           {step: Step{MountPoint: mountPoint, Source: renewed}, mountPoints: []MountPoint{container("uid-a", "")}, at: map[int]facts.Dev{1000: previously}},
+		"one of another pod":               {step: Step{MountPoint: mountPoint, Source: renewed}, mountPoints: []MountPoint{container("uid-b", "proven")}, at: map[int]facts.Dev{1000: previously}},
+		"in the container itself":          {step: Step{MountPoint: container("uid-a", "proven"), Source: renewed}, at: map[int]facts.Dev{1000: previously}, want: true},
+		"in a container that has it new":   {step: Step{MountPoint: container("uid-a", "proven"), Source: renewed}, at: map[int]facts.Dev{1000: renewed}},
 		"in a container, another has it":   {step: Step{MountPoint: container("uid-a", "proven"), Source: renewed}, has: previously},
-		"in a container that was replaced": {step: Step{MountPoint: container("uid-a", "proven"), Source: renewed}, at: map[int]host.Dev{1001: previously}},
+		"in a container that was replaced": {step: Step{MountPoint: container("uid-a", "proven"), Source: renewed}, at: map[int]facts.Dev{1001: previously}},
 	} {
 		w := newFakeNode(t)
 		if !tc.has.Zero() {
@@ -169,7 +170,7 @@ func TestWantedGateInAContainer(t *testing.T) {
 		"it cannot be told, but they vouch": {standalone: true, want: true},
 		"it runs, and there is no cluster":  {standalone: true, runs: true, want: true},
 	} {
-		at := map[int]host.Dev{}
+		at := map[int]facts.Dev{}
 		if tc.runs {
 			at[inContainer.InContainer.PID] = previously
 		}

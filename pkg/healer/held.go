@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -13,7 +14,7 @@ import (
 // containers: a person who is to unmount or check one has to know. Nothing is decided by
 // it.
 func (e *Engine) reportHeld(ctx context.Context, r *Report) {
-	var sick host.MountQuery
+	var sick facts.Filter
 	for _, cond := range r.After.Conditions {
 		p, _ := r.After.Case.MountPoint(cond.MountPoint)
 		// That of a device node is devtmpfs.

@@ -5,14 +5,14 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // A person who is to unmount a sick volume has to know where it is mounted.
 func TestWhereASickVolumeIsMounted(t *testing.T) {
-	other := host.Dev{Minor: 77}
-	has := func(d host.Dev) host.ContainerMount {
-		return host.ContainerMount{Container: host.Container{Workload: host.Workload{PodUID: "uid-a", ContainerID: "0123456789abcdef"}}, Mount: host.Mount{Dev: d, Path: "/data"}}
+	other := facts.Dev{Minor: 77}
+	has := func(d facts.Dev) facts.ContainerMount {
+		return facts.ContainerMount{Container: facts.Container{Workload: facts.Workload{PodUID: "uid-a", ContainerID: "0123456789abcdef"}}, Mount: facts.Mount{Dev: d, Path: "/data"}}
 	}
 	const by = "pod uid-a container 0123456789ab"
 	for name, tc := range map[string]struct {
@@ -24,17 +24,17 @@ func TestWhereASickVolumeIsMounted(t *testing.T) {
 		"at two mount points": {func(b *fixture) { b.fall(podA, IOError); b.fall(staging, IOError) }, 2, nil},
 		"in a container, twice": {func(b *fixture) {
 			b.fall(podA, IOError)
-			b.containers = []host.ContainerMount{has(disk), has(disk), has(other), {Mount: host.Mount{Dev: disk}}}
+			b.containers = []facts.ContainerMount{has(disk), has(disk), has(other), {Mount: facts.Mount{Dev: disk}}}
 		}, 5, []string{by}},
 		"in one that has too many": {func(b *fixture) {
 			b.fall(podA, IOError)
-			b.unverified = []host.Unverified{{Workload: host.Workload{PodUID: "uid-b"}, Why: host.WhyTooMany, Has: true}, {Workload: host.Workload{PodUID: "uid-c"}, Why: host.WhyForeign}}
+			b.unverified = []facts.Unverified{{Workload: facts.Workload{PodUID: "uid-b"}, Why: facts.WhyTooMany, Has: true}, {Workload: facts.Workload{PodUID: "uid-c"}, Why: facts.WhyForeign}}
 		}, 2, []string{"pod uid-b"}},
 		"of two filesystems": {func(b *fixture) {
-			b.change(staging, func(m *host.Mount) { m.Dev = other })
+			b.change(staging, func(m *facts.Mount) { m.Dev = other })
 			b.fall(podA, IOError)
 			b.fall(staging, IOError)
-			b.containers = []host.ContainerMount{has(other)}
+			b.containers = []facts.ContainerMount{has(other)}
 		}, 3, []string{by}},
 		"nothing is mounted":      {func(b *fixture) { b.unmount(podA); b.fall(podA, NotMounted) }, 0, nil},
 		"at no known mount point": {func(b *fixture) { b.fall("/elsewhere", IOError) }, 0, nil},
@@ -51,9 +51,9 @@ func TestWhereASickVolumeIsMounted(t *testing.T) {
 
 // Files that were open before stay dead where another filesystem instance is there now.
 func TestReplaced(t *testing.T) {
-	was := func(path string, d host.Dev) MountPoint { return on(RoleTarget, path, d) }
-	now := Case{MountPoints: []MountPoint{on(RoleStaging, staging, renewed)}, Superblocks: map[host.Dev]host.Superblock{renewed: answered}}
-	node := was("/a", host.Dev{Minor: 5})
+	was := func(path string, d facts.Dev) MountPoint { return on(RoleTarget, path, d) }
+	now := Case{MountPoints: []MountPoint{on(RoleStaging, staging, renewed)}, Superblocks: map[facts.Dev]facts.Superblock{renewed: answered}}
+	node := was("/a", facts.Dev{Minor: 5})
 	node.Stack[0].FSType, node.Stack[0].Root = "devtmpfs", "/sdb"
 	for name, tc := range map[string]struct {
 		before []MountPoint

@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 // proveIdentity fails unless the superblock that a step is about to bring to a mount
 // point is the recorded volume's. The error says which proof is missing.
-func proveIdentity(c Case, dev host.Dev) error {
+func proveIdentity(c Case, dev facts.Dev) error {
 	if c.Record == nil {
 		return errors.New("the volume was never seen healthy on this node")
 	}
@@ -24,7 +24,7 @@ func proveIdentity(c Case, dev host.Dev) error {
 	if differs := Differs(c.Record.Identity, sb.Device.Identity); differs != "" {
 		return errors.New(differs)
 	}
-	if sameDiskSeq(c, sb) && (sb.Kind == host.KindBlock || c.Record.Identity.FilesystemUUID != "") {
+	if sameDiskSeq(c, sb) && (sb.Kind == facts.KindBlock || c.Record.Identity.FilesystemUUID != "") {
 		return nil // the same disk, with the same filesystem on it if it is one
 	}
 	staged, _ := c.Staged()
@@ -39,13 +39,13 @@ func proveIdentity(c Case, dev host.Dev) error {
 
 // sameDiskSeq reports whether the device has been the same disk since the record was
 // written.
-func sameDiskSeq(c Case, sb host.Superblock) bool {
+func sameDiskSeq(c Case, sb facts.Superblock) bool {
 	return c.Record.BootID == c.BootID && c.Record.DiskSeq != 0 && c.Record.DiskSeq == sb.Device.DiskSeq
 }
 
 // SameDisk reports whether the device is the recorded one, whatever its size: by its
 // disk sequence number, or by a serial number, WWID or device-mapper UUID.
-func SameDisk(c Case, sb host.Superblock) bool {
+func SameDisk(c Case, sb facts.Superblock) bool {
 	if c.Record == nil || sb.Device == nil {
 		return false
 	}
@@ -64,7 +64,7 @@ func named(c Case, p MountPoint) bool {
 // Differs returns how the identity of a device differs from the recorded one, empty if
 // it does not. A part that the record has and the device lacks is a difference: a clone
 // of a disk has everything but its serial number. A device may have grown.
-func Differs(recorded, now host.Identity) string {
+func Differs(recorded, now facts.Identity) string {
 	for _, part := range []struct{ name, recorded, now string }{
 		{"filesystem UUID", recorded.FilesystemUUID, now.FilesystemUUID},
 		{"serial number", recorded.Serial, now.Serial},
@@ -75,7 +75,7 @@ func Differs(recorded, now host.Identity) string {
 			return fmt.Sprintf("%s is %q, recorded was %q", part.name, part.now, part.recorded)
 		}
 	}
-	if recorded != (host.Identity{}) && recorded.Partition != now.Partition {
+	if recorded != (facts.Identity{}) && recorded.Partition != now.Partition {
 		return fmt.Sprintf("it is partition %q of its disk, recorded was %q", now.Partition, recorded.Partition)
 	}
 	if now.Size < recorded.Size {
@@ -86,7 +86,7 @@ func Differs(recorded, now host.Identity) string {
 
 // DiffersSoFar is Differs for a device whose filesystem UUID may not have been read,
 // which is no difference.
-func DiffersSoFar(recorded host.Identity, sb host.Superblock) string {
+func DiffersSoFar(recorded facts.Identity, sb facts.Superblock) string {
 	if sb.Device.Identity.FilesystemUUID == "" {
 		recorded.FilesystemUUID = ""
 	}
@@ -96,7 +96,7 @@ func DiffersSoFar(recorded host.Identity, sb host.Superblock) string {
 // proveWithoutDevice proves a network, FUSE or memory filesystem: it is the recorded
 // mount itself, or kubelet's files name this volume for the mount point and the source
 // is the recorded one.
-func proveWithoutDevice(c Case, dev host.Dev, sb host.Superblock) error {
+func proveWithoutDevice(c Case, dev facts.Dev, sb facts.Superblock) error {
 	mountPoint, found := ownMountPoint(c, dev)
 	if !found {
 		return errors.New("without a device only the staged mount can prove identity, and it is another filesystem")
@@ -108,8 +108,8 @@ func proveWithoutDevice(c Case, dev host.Dev, sb host.Superblock) error {
 	}
 	// A daemon chooses its source freely; kubelet's own path for the volume says whose
 	// it is.
-	anySource := sb.Source == "" || sb.Source == "none" || sb.Source == sb.FSType || mount.IsType(sb.FSType, mount.Memory)
-	atKubelets := IsFUSE(sb.FSType) && (mountPoint.Layout.Kind == host.LayoutStaging || mountPoint.Layout.Kind == host.LayoutPod)
+	anySource := sb.Source == "" || sb.Source == "none" || sb.Source == sb.FSType || facts.IsType(sb.FSType, facts.Memory)
+	atKubelets := facts.IsFUSE(sb.FSType) && (mountPoint.Layout.Kind == layout.Staging || mountPoint.Layout.Kind == layout.Pod)
 	switch {
 	case mountPoint.Stale():
 		return errors.New("its own root is stale")
@@ -125,7 +125,7 @@ func proveWithoutDevice(c Case, dev host.Dev, sb host.Superblock) error {
 
 // ownMountPoint returns the mount point that identifies a filesystem: the staging mount
 // point, or a target of a volume that is not staged.
-func ownMountPoint(c Case, dev host.Dev) (MountPoint, bool) {
+func ownMountPoint(c Case, dev facts.Dev) (MountPoint, bool) {
 	for _, p := range c.MountPoints {
 		top, mounted := p.Top()
 		if mounted && top.Dev == dev && (p.Role == RoleStaging || p.Role == RoleTarget && c.Record.Staged() == nil) {

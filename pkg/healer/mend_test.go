@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 func outcomes(r Report) string {
@@ -137,8 +137,8 @@ func TestWhatKeepsAStepFromRunning(t *testing.T) {
 		"the gate":            {spoil: func(b *fixture) { b.notes.refuse = RefusedBy(RuleWanted, errors.New("it is not wanted")) }, why: "it is not wanted", rule: RuleWanted},
 		"the mode":            {change: func(c *Config) { c.CheckOnly = true }, why: "--mode=check", rule: RuleMode},
 		"identity":            {spoil: func(b *fixture) { setSerial(b, "other") }, why: "identity not proven: serial number", rule: RuleIdentity},
-		"a WWID read anew":    {spoil: func(b *fixture) { b.anew = map[host.Dev]host.Identity{disk: {Serial: "serial-1", WWID: "wwid-2"}} }, why: "identity not proven: WWID", rule: RuleIdentity},
-		"nothing read anew":   {spoil: func(b *fixture) { b.anew = map[host.Dev]host.Identity{disk: {}} }, why: "identity not proven: serial number", rule: RuleIdentity},
+		"a WWID read anew":    {spoil: func(b *fixture) { b.anew = map[facts.Dev]facts.Identity{disk: {Serial: "serial-1", WWID: "wwid-2"}} }, why: "identity not proven: WWID", rule: RuleIdentity},
+		"nothing read anew":   {spoil: func(b *fixture) { b.anew = map[facts.Dev]facts.Identity{disk: {}} }, why: "identity not proven: serial number", rule: RuleIdentity},
 		"no known filesystem": {spoil: func(b *fixture) { b.steps[0].Source.Minor = 99 }, why: "identity not proven", rule: RuleIdentity},
 		"never seen healthy":  {spoil: func(b *fixture) { clear(b.notes.records) }, why: "never seen healthy", rule: RuleIdentity},
 		"shutdown":            {spoil: func(b *fixture) { b.engine.closing = true }, why: "shutting down", rule: RuleShutdown},

@@ -5,18 +5,19 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // export is the superblock of an NFS export.
-var export = host.Dev{Minor: 44}
+var export = facts.Dev{Minor: 44}
 
 var (
-	staleSight = host.Inspection{Answer: host.Answer{Asked: true, Op: "statx", Errno: syscall.ESTALE}}
-	goodSight  = host.Inspection{Kind: host.KindDirectory, Answer: host.Answer{Asked: true}}
+	staleSight = host.Inspection{Answer: facts.Answer{Asked: true, Op: "statx", Errno: syscall.ESTALE}}
+	goodSight  = host.Inspection{Kind: facts.KindDirectory, Answer: facts.Answer{Asked: true}}
 )
 
-func toNFS(m *host.Mount) { m.Dev, m.FSType, m.Source = export, "nfs4", "srv:/v" }
+func toNFS(m *facts.Mount) { m.Dev, m.FSType, m.Source = export, "nfs4", "srv:/v" }
 
 // newNFSBench has an NFS volume that was seen healthy.
 func newNFSBench(t *testing.T) *fixture {
@@ -70,7 +71,7 @@ func TestHungNFSIsNotAskedAgain(t *testing.T) {
 	const podB = "/k/pods/uid-b/volumes/kubernetes.io~csi/pv1/mount"
 	b.publish(podB)
 	b.change(podB, toNFS)
-	b.answers[export] = host.Inspection{Answer: host.Answer{Asked: true, TimedOut: true}}
+	b.answers[export] = host.Inspection{Answer: facts.Answer{Asked: true, TimedOut: true}}
 	var asked []string
 	b.onLook = func(q host.InspectQuery) error {
 		b.fakeNode.mu.Lock()
@@ -95,19 +96,19 @@ func TestHungNFSIsNotAskedAgain(t *testing.T) {
 // until no container is.
 func TestStaleNFSInContainers(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change func(*host.ContainerMount)
+		change func(*facts.ContainerMount)
 		spoil  func(*fixture)
-		sight  host.ContainerProbe
+		sight  facts.ContainerProbe
 		found  bool
 		proven bool
 	}{
-		"stale":                {sight: host.ContainerProbe{Errno: syscall.ESTALE}, found: true, proven: true},
+		"stale":                {sight: facts.ContainerProbe{Errno: syscall.ESTALE}, found: true, proven: true},
 		"good":                 {},
-		"another error":        {sight: host.ContainerProbe{Errno: syscall.EIO}},
-		"another directory":    {sight: host.ContainerProbe{Errno: syscall.ESTALE}, change: func(m *host.ContainerMount) { m.Mount.Source = "srv:/w" }},
-		"in another pod":       {sight: host.ContainerProbe{Errno: syscall.ESTALE}, change: func(m *host.ContainerMount) { m.PodUID = "uid-z" }},
-		"of one of two alike":  {sight: host.ContainerProbe{Errno: syscall.ESTALE}, spoil: another("uid-a", toNFS), found: true},
-		"the pod has one more": {sight: host.ContainerProbe{Errno: syscall.ESTALE}, spoil: another("uid-a", func(m *host.Mount) { toNFS(m); m.Source = "srv:/w" }), found: true, proven: true},
+		"another error":        {sight: facts.ContainerProbe{Errno: syscall.EIO}},
+		"another directory":    {sight: facts.ContainerProbe{Errno: syscall.ESTALE}, change: func(m *facts.ContainerMount) { m.Mount.Source = "srv:/w" }},
+		"in another pod":       {sight: facts.ContainerProbe{Errno: syscall.ESTALE}, change: func(m *facts.ContainerMount) { m.PodUID = "uid-z" }},
+		"of one of two alike":  {sight: facts.ContainerProbe{Errno: syscall.ESTALE}, spoil: another("uid-a", toNFS), found: true},
+		"the pod has one more": {sight: facts.ContainerProbe{Errno: syscall.ESTALE}, spoil: another("uid-a", func(m *facts.Mount) { toNFS(m); m.Source = "srv:/w" }), found: true, proven: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newNFSBench(t)
@@ -115,7 +116,7 @@ func TestStaleNFSInContainers(t *testing.T) {
 			if tc.spoil != nil {
 				tc.spoil(b)
 			}
-			m := b.run("uid-a", export, func(m *host.ContainerMount) {
+			m := b.run("uid-a", export, func(m *facts.ContainerMount) {
 				toNFS(&m.Mount)
 				if tc.change != nil {
 					tc.change(m)
@@ -128,7 +129,7 @@ func TestStaleNFSInContainers(t *testing.T) {
 				if len(got) == 1 != tc.found {
 					t.Fatalf("%+v", got)
 				}
-				if tc.found && ((got[0].InContainer.Proof != "") != tc.proven || !got[0].Stale() || got[0].InContainer.Attr.Has(host.AttrReadOnly)) {
+				if tc.found && ((got[0].InContainer.Proof != "") != tc.proven || !got[0].Stale() || got[0].InContainer.Attr.Has(facts.AttrReadOnly)) {
 					t.Errorf("%+v", got[0].InContainer)
 				}
 			}
@@ -137,7 +138,7 @@ func TestStaleNFSInContainers(t *testing.T) {
 			b.own = nil // the host's mount point was healed
 			b.heal(volume)
 			see()
-			b.inContainer[m.Path()], b.walks, tc.found = host.ContainerProbe{}, nil, false
+			b.inContainer[m.Path()], b.walks, tc.found = facts.ContainerProbe{}, nil, false
 			b.heal(volume)
 			see()
 			b.walks = nil

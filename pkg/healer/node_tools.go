@@ -11,13 +11,13 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // ToolHost is what NewTools needs of pkg/host.
 type ToolHost interface {
 	ReadFile(ctx context.Context, dir, name string, limit int) ([]byte, error)
-	RunProgram(ctx context.Context, p host.Program) (host.ProgramResult, error)
+	RunProgram(ctx context.Context, p facts.Program) (facts.ProgramResult, error)
 	Reach(ctx context.Context, address string) error
 	Dial(ctx context.Context, socket string) (net.Conn, error)
 }
@@ -64,7 +64,7 @@ func (t *nodeTools) Run(ctx context.Context, p Program) (output string, err erro
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", p.Path, err)
 	}
-	r, err := t.host.RunProgram(ctx, host.Program{
+	r, err := t.host.RunProgram(ctx, facts.Program{
 		Path: p.Path, Args: p.Args, Env: p.Env, OnHost: p.OnHost, Stdin: stdin, Limit: maxOutput,
 	})
 	if err != nil {
@@ -137,7 +137,7 @@ func (s Secrets) lines() ([]byte, error) {
 }
 
 // outputText returns a program's output in one line.
-func outputText(r host.ProgramResult) string {
+func outputText(r facts.ProgramResult) string {
 	words := strings.FieldsFunc(strings.ToValidUTF8(string(r.Output), ""), func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsGraphic(c) })
 	line := strings.Join(words, " ")
 	if r.Cut {

@@ -9,14 +9,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // toolHost remembers what it was asked, and answers what a test says.
 type toolHost struct {
 	asked  []string
 	stdin  string
-	result host.ProgramResult
+	result facts.ProgramResult
 }
 
 func (h *toolHost) ReadFile(_ context.Context, dir, name string, limit int) ([]byte, error) {
@@ -24,7 +24,7 @@ func (h *toolHost) ReadFile(_ context.Context, dir, name string, limit int) ([]b
 	return []byte("text"), nil
 }
 
-func (h *toolHost) RunProgram(_ context.Context, p host.Program) (host.ProgramResult, error) {
+func (h *toolHost) RunProgram(_ context.Context, p facts.Program) (facts.ProgramResult, error) {
 	h.asked, h.stdin = append(h.asked, p.Path), string(p.Stdin)
 	return h.result, nil
 }
@@ -120,7 +120,7 @@ func TestRunWhatAProgramSays(t *testing.T) {
 		"control characters": {"a\x1b[31mb\x00c\u202ed\u200be\xff", false, "a [31mb c d e"},
 		"cut":                {"all is wel", true, "all is wel…"},
 	} {
-		h := &toolHost{result: host.ProgramResult{Output: []byte(tc.output), Cut: tc.cut}}
+		h := &toolHost{result: facts.ProgramResult{Output: []byte(tc.output), Cut: tc.cut}}
 		out, err := NewTools(h).Run(ctx, Program{Path: "/p", Stdin: secrets})
 		if err != nil || out != tc.want {
 			t.Errorf("%s: %q, %v", name, out, err)
@@ -135,12 +135,12 @@ func TestRunWhatACodeMeans(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	run := func(code int) error {
-		h := &toolHost{result: host.ProgramResult{Code: code, Output: []byte("in use\n")}}
+		h := &toolHost{result: facts.ProgramResult{Code: code, Output: []byte("in use\n")}}
 		_, err := NewTools(h).Run(ctx, Program{Path: "/p"})
 		return err
 	}
 	// What was given secrets may quote them in any spelling.
-	h := &toolHost{result: host.ProgramResult{Code: 3, Output: []byte("with aHVudGVyMjI=")}}
+	h := &toolHost{result: facts.ProgramResult{Code: 3, Output: []byte("with aHVudGVyMjI=")}}
 	_, err := NewTools(h).Run(ctx, Program{Path: "/p", Stdin: Secrets{"password": "hunter22"}})
 	if err == nil || strings.Contains(err.Error(), "aHV") {
 		t.Errorf("given secrets: %v", err)

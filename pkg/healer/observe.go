@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -43,7 +45,7 @@ type observation struct {
 	engine *Engine
 	node   Node
 	lock   *volumeLock
-	table  host.Table
+	table  facts.Table
 	// topology is true while the table only serves to find mounts.
 	topology bool
 	// moved is true once a mount was not found where the table has it.
@@ -71,7 +73,7 @@ func (e *Engine) newObservation(v Volume, lock *volumeLock, anew bool) (*observa
 		BootID:      e.cfg.Node.BootID(),
 		began:       host.SinceBoot(),
 		BootTime:    e.cfg.Node.BootTime(),
-		Superblocks: map[host.Dev]host.Superblock{},
+		Superblocks: map[facts.Dev]facts.Superblock{},
 	}}, nil
 }
 
@@ -135,7 +137,7 @@ func (o *observation) roleOf(path string) Role {
 	l := o.node.Kubelet().Layout(path)
 	staging := o.c.Volume.StagingPath
 	below := beneath(path, staging) && len(o.table.Stack(staging)) > 0
-	if !below && (l.Kind == host.LayoutStaging || l.Kind == host.LayoutBlockStaging) {
+	if !below && (l.Kind == layout.Staging || l.Kind == layout.BlockStaging) {
 		return RoleStaging
 	}
 	return RoleTarget
@@ -145,16 +147,16 @@ func (o *observation) add(role Role, at string, named bool) {
 	if _, known := o.c.MountPoint(at); known {
 		return
 	}
-	layout := o.node.Kubelet().Layout(at)
-	if layout.PodUID != "" {
+	parsed := o.node.Kubelet().Layout(at)
+	if parsed.PodUID != "" {
 		role = RoleTarget // whatever the caller calls it
 	}
 	p := MountPoint{
 		Role:   role,
 		Path:   at,
 		Named:  named,
-		PodUID: layout.PodUID,
-		Layout: layout,
+		PodUID: parsed.PodUID,
+		Layout: parsed,
 		Stack:  o.stack(at),
 	}
 	if parent, within := o.withinStaged(at); within && len(p.Stack) == 0 {
@@ -164,7 +166,7 @@ func (o *observation) add(role Role, at string, named bool) {
 }
 
 // stack returns the mounts on a path as they are now.
-func (o *observation) stack(path string) []host.Mount {
+func (o *observation) stack(path string) []facts.Mount {
 	stack := o.table.Stack(path)
 	if !o.topology {
 		return stack
@@ -173,7 +175,7 @@ func (o *observation) stack(path string) []host.Mount {
 }
 
 // refresh returns mounts as they are now.
-func (o *observation) refresh(mounts []host.Mount) []host.Mount {
+func (o *observation) refresh(mounts []facts.Mount) []facts.Mount {
 	if len(mounts) == 0 {
 		return nil
 	}
@@ -184,10 +186,10 @@ func (o *observation) refresh(mounts []host.Mount) []host.Mount {
 
 // withinStaged finds the staged mount that a path lies in: some drivers publish a
 // directory of what they staged.
-func (o *observation) withinStaged(path string) (host.Mount, bool) {
+func (o *observation) withinStaged(path string) (facts.Mount, bool) {
 	staging := o.c.Volume.StagingPath
 	if !beneath(path, staging) {
-		return host.Mount{}, false
+		return facts.Mount{}, false
 	}
 	parent, found := o.table.ParentMount(path)
 	return parent, found && (parent.Path == staging || beneath(parent.Path, staging))
@@ -216,13 +218,13 @@ func (o *observation) newlyEmpty(seen map[string]bool) (found bool) {
 // directory to its block volume, by its target.
 func (o *observation) followSymlink(ctx context.Context) error {
 	p := o.c.MountPoints[0]
-	if p.Inspect.Kind != host.KindSymlink {
+	if p.Inspect.Kind != facts.KindSymlink {
 		return nil
 	}
 	kubelet := o.node.Kubelet()
 	from, target := kubelet.Layout(p.Path), o.node.RealPath(p.Inspect.Link)
 	to := kubelet.Layout(target)
-	if from.Kind != host.LayoutPodBlock || to.Kind != host.LayoutBlock || to.PV != from.PV || to.PodUID != from.PodUID {
+	if from.Kind != layout.PodBlock || to.Kind != layout.Block || to.PV != from.PV || to.PodUID != from.PodUID {
 		return Invalid("volume_path", "is a symbolic link, and not kubelet's own one from a pod to its block volume")
 	}
 	o.c.Volume.Path = target

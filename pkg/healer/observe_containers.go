@@ -5,8 +5,7 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // containerScan is what one scan of the volume's containers looks for, and what tells
@@ -14,9 +13,9 @@ import (
 type containerScan struct {
 	// now is the mount that the host has and that works; previous are the superblocks
 	// that were the volume's; anew are the targets with another mount than recorded.
-	now      host.Mount
+	now      facts.Mount
 	nfs      bool
-	previous []host.Dev
+	previous []facts.Dev
 	anew     []MountPoint
 	// pods are the volume's; sharing are those of them that have another volume of the
 	// same type and source.
@@ -24,8 +23,8 @@ type containerScan struct {
 	sharing map[string]bool
 	// mounts are those found; onHost are the host's own mounts of their superblocks,
 	// read after the containers'.
-	mounts []host.ContainerMount
-	onHost map[host.Dev][]host.Mount
+	mounts []facts.ContainerMount
+	onHost map[facts.Dev][]facts.Mount
 }
 
 // containers adds the mounts that containers have of superblocks that are no longer the
@@ -41,11 +40,11 @@ func (o *observation) containers(ctx context.Context) error {
 	if s.now, working = o.c.working(); !working { // what the host has not, a container cannot have
 		return nil
 	}
-	s.nfs = host.IsNFS(s.now.FSType)
+	s.nfs = facts.IsNFS(s.now.FSType)
 	if s.nfs && slices.ContainsFunc(o.c.MountPoints, MountPoint.Stale) {
 		o.engine.scanned.setContainers(o.volumeKey(), false) // until no container is found that has it, too
 	}
-	first := (IsFUSE(s.now.FSType) || s.nfs) && !o.engine.scanned.get(o.volumeKey()).containers
+	first := (facts.IsFUSE(s.now.FSType) || s.nfs) && !o.engine.scanned.get(o.volumeKey()).containers
 	if len(s.previous)+len(s.anew) == 0 && !first {
 		return nil
 	}
@@ -59,23 +58,23 @@ func (o *observation) containers(ctx context.Context) error {
 		return Failed("look for the containers that have the volume", err)
 	}
 	o.addUnverified(seen.Unverified, s)
-	s.mounts = slices.DeleteFunc(o.startedWith(seen.Mounts, s.anew, s.now), func(m host.ContainerMount) bool { return o.foreign(m.Mount, s) })
+	s.mounts = slices.DeleteFunc(o.startedWith(seen.Mounts, s.anew, s.now), func(m facts.ContainerMount) bool { return o.foreign(m.Mount, s) })
 	defer o.noteScanned(s)
 	return o.addContainerMounts(ctx, s)
 }
 
-func (o *observation) scanQuery(s containerScan, first bool) host.MountQuery {
-	q := host.MountQuery{Superblocks: s.previous, Current: s.now.Dev}
+func (o *observation) scanQuery(s containerScan, first bool) facts.Filter {
+	q := facts.Filter{Superblocks: s.previous, Current: s.now.Dev}
 	remounted := slices.ContainsFunc(s.anew, func(p MountPoint) bool { return len(p.Stack) > 0 && p.Stack[0].ID != 0 })
 	if s.nfs && (first || remounted) { // what is stale may be of the same superblock
-		q.Superblocks, q.Current = append(slices.Clone(s.previous), s.now.Dev), host.Dev{}
+		q.Superblocks, q.Current = append(slices.Clone(s.previous), s.now.Dev), facts.Dev{}
 	}
 	for _, p := range s.anew {
 		if dir, known := o.beneathMountPoint(p); known {
 			q.Beneath = append(q.Beneath, dir)
 		}
 	}
-	if IsFUSE(s.now.FSType) { // there may be instances from before there was a record
+	if facts.IsFUSE(s.now.FSType) { // there may be instances from before there was a record
 		q.FSType, q.Source = s.now.FSType, s.now.Source
 	}
 	return q
@@ -83,28 +82,28 @@ func (o *observation) scanQuery(s containerScan, first bool) host.MountQuery {
 
 // addUnverified adds the containers that could not be inspected, if they may have
 // something else than the volume.
-func (o *observation) addUnverified(all []host.Unverified, s containerScan) {
-	o.c.Unverified = slices.DeleteFunc(o.c.startedBefore(all), func(u host.Unverified) bool {
+func (o *observation) addUnverified(all []facts.Unverified, s containerScan) {
+	o.c.Unverified = slices.DeleteFunc(o.c.startedBefore(all), func(u facts.Unverified) bool {
 		return u.PodUID != "" && !u.Has && !slices.Contains(s.pods, u.PodUID) // nothing says that it uses the volume
 	})
-	o.c.UnverifiedStart = slices.DeleteFunc(o.startedMeanwhile(all, s.anew), func(u host.Unverified) bool {
+	o.c.UnverifiedStart = slices.DeleteFunc(o.startedMeanwhile(all, s.anew), func(u facts.Unverified) bool {
 		return slices.Contains(o.c.Unverified, u)
 	})
 }
 
 // foreign reports whether a mount was found by its device number, and is none of the
 // volume's.
-func (o *observation) foreign(m host.Mount, s containerScan) bool {
+func (o *observation) foreign(m facts.Mount, s containerScan) bool {
 	switch {
 	case slices.Contains(s.previous, m.Dev):
 		// Another filesystem may have got the number. A disk may have got another
 		// node, and so its filesystem another source.
 		return m.FSType != s.now.FSType || m.Source != s.now.Source && s.now.Dev.Major == 0
 	case m.Dev == s.now.Dev:
-		return !m.Guarded() && (!host.IsNFS(m.FSType) || m.Source != s.now.Source)
+		return !m.Guarded() && (!facts.IsNFS(m.FSType) || m.Source != s.now.Source)
 	default:
 		// The host has the superblock at a mount point that is not the volume's.
-		return slices.ContainsFunc(o.table.Of(m.Dev), func(m host.Mount) bool {
+		return slices.ContainsFunc(o.table.Of(m.Dev), func(m facts.Mount) bool {
 			_, own := o.c.MountPoint(m.Path)
 			return !own
 		})
@@ -120,7 +119,7 @@ func (o *observation) addContainerMounts(ctx context.Context, s containerScan) e
 	if err != nil {
 		return Failed("inspect the containers that have the volume", err)
 	}
-	s.onHost, s.sharing = map[host.Dev][]host.Mount{}, map[string]bool{}
+	s.onHost, s.sharing = map[facts.Dev][]facts.Mount{}, map[string]bool{}
 	for _, m := range s.mounts {
 		if _, known := s.onHost[m.Mount.Dev]; !known {
 			s.onHost[m.Mount.Dev] = o.refresh(o.table.Of(m.Mount.Dev))
@@ -140,32 +139,32 @@ func (o *observation) addContainerMounts(ctx context.Context, s containerScan) e
 
 // addContainerMount adds a mount point for what a container has, if it is the volume's,
 // and dead or unfinished.
-func (o *observation) addContainerMount(m host.ContainerMount, probe host.ContainerProbe, s containerScan) {
+func (o *observation) addContainerMount(m facts.ContainerMount, probe facts.ContainerProbe, s containerScan) {
 	current := m.Mount.Dev == s.now.Dev
-	stale := current && host.IsNFS(m.Mount.FSType) && probe.Errno == syscall.ESTALE
+	stale := current && facts.IsNFS(m.Mount.FSType) && probe.Errno == syscall.ESTALE
 	unfinished := current && !stale
-	if unfinished && host.IsNFS(m.Mount.FSType) && !m.Mount.Guarded() {
+	if unfinished && facts.IsNFS(m.Mount.FSType) && !m.Mount.Guarded() {
 		o.addUnprobed(m, probe)
 		return // as good as the host's, as far as it says
 	}
 	recorded, isRecorded := o.c.recordedMount(m)
-	if unfinished && (!isRecorded || recorded.Attr.Has(host.AttrNoSymFollow)) {
+	if unfinished && (!isRecorded || recorded.Attr.Has(facts.AttrNoSymFollow)) {
 		return // its pod wants it as it is
 	}
 	known := current || slices.Contains(s.previous, m.Mount.Dev)
-	answers := probe == (host.ContainerProbe{})
+	answers := probe == (facts.ContainerProbe{})
 	if probe.Ended || !known && (answers || probe.Errno == 0) {
 		return // it is gone, or nothing says that it is this volume's
 	}
 	in := &InContainer{
 		ContainerMount: m, Probe: probe, Attr: m.Mount.Attr, Ended: o.c.ended(m.Mount),
-		Sharing: mount.SharingOf(m.Mount, s.onHost[m.Mount.Dev]),
+		Sharing: facts.SharingOf(m.Mount, s.onHost[m.Mount.Dev]),
 	}
 	switch {
 	case isRecorded && (current || len(s.onHost[m.Mount.Dev]) == 0):
 		in.Sharing = recorded.Sharing // which the kernel forgets with the host's mount
-	case stale && m.Mount.Propagation != (host.Propagation{}) && !slices.ContainsFunc(o.c.MountPoints, MountPoint.staleOnHost):
-		in.Sharing = mount.SharingUnknown // the host's mount is gone, and its number may be another's
+	case stale && m.Mount.Propagation != (facts.Propagation{}) && !slices.ContainsFunc(o.c.MountPoints, MountPoint.staleOnHost):
+		in.Sharing = facts.SharingUnknown // the host's mount is gone, and its number may be another's
 	}
 	if unfinished {
 		in.Attr = recorded.Attr
@@ -179,22 +178,22 @@ func (o *observation) addContainerMount(m host.ContainerMount, probe host.Contai
 		return // it may as well be another volume's
 	}
 	o.c.MountPoints = append(o.c.MountPoints, MountPoint{
-		Role: RoleContainer, Path: m.Path(), PodUID: m.PodUID, Stack: append([]host.Mount{m.Mount}, m.Below...),
-		Inspect: host.PathInfo{Inspected: true}, InContainer: in,
+		Role: RoleContainer, Path: m.Path(), PodUID: m.PodUID, Stack: append([]facts.Mount{m.Mount}, m.Below...),
+		Inspect: facts.PathInfo{Inspected: true}, InContainer: in,
 	})
 }
 
 // addUnprobed adds a container that gave no answer, while others have a stale mount of
 // the same superblock.
-func (o *observation) addUnprobed(m host.ContainerMount, probe host.ContainerProbe) {
-	why := host.WhyProbeFailed
+func (o *observation) addUnprobed(m facts.ContainerMount, probe facts.ContainerProbe) {
+	why := facts.WhyProbeFailed
 	if probe.TimedOut {
-		why = host.WhyNoAnswer
+		why = facts.WhyNoAnswer
 	}
 	if probe.Err == "" && !probe.TimedOut || probe.Ended || !slices.ContainsFunc(o.c.MountPoints, MountPoint.Stale) && !o.c.Replaced(m.Mount.Dev) {
 		return
 	}
-	o.c.Unverified = append(o.c.Unverified, host.Unverified{Workload: m.Workload, Why: why, Detail: probe.Err, Has: true})
+	o.c.Unverified = append(o.c.Unverified, facts.Unverified{Workload: m.Workload, Why: why, Detail: probe.Err, Has: true})
 }
 
 // noteScanned remembers that no container was found with something stale.
@@ -205,14 +204,9 @@ func (o *observation) noteScanned(s containerScan) {
 	}
 }
 
-// IsFUSE reports whether a daemon serves filesystems of the type.
-func IsFUSE(fsType string) bool {
-	return mount.IsType(fsType, mount.FUSE)
-}
-
 // working returns the proven mount on the host that a container should have: the staged
 // one, or what is published where nothing is staged.
-func (c Case) working() (host.Mount, bool) {
+func (c Case) working() (facts.Mount, bool) {
 	mountPoints := slices.Clone(c.MountPoints)
 	if staged, found := c.Staged(); found {
 		mountPoints = slices.Insert(mountPoints, 0, staged)
@@ -222,7 +216,7 @@ func (c Case) working() (host.Mount, bool) {
 			return top, true
 		}
 	}
-	return host.Mount{}, false
+	return facts.Mount{}, false
 }
 
 // pods returns the pods of the volume's proven mount points.

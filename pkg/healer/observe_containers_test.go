@@ -9,12 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // Filesystem instances of one FUSE volume: that of a daemon that has ended, and
 // that of the one which came after it.
-var previously, renewed = host.Dev{Minor: 50}, host.Dev{Minor: 60}
+var previously, renewed = facts.Dev{Minor: 50}, facts.Dev{Minor: 60}
 
 const fuseType, fuseSource = "fuse.x", "src"
 
@@ -24,45 +25,45 @@ func newFUSEBench(t *testing.T, change ...func(*Config)) *fixture {
 	t.Helper()
 	b := newFixture(t, change...)
 	b.serve(previously)
-	b.mounts = append(b.mounts, host.Mount{ID: 9999, OldID: 9999, OldParent: 1, Path: "/some", Root: "/", Dev: host.Dev{Minor: 33}})
+	b.mounts = append(b.mounts, facts.Mount{ID: 9999, OldID: 9999, OldParent: 1, Path: "/some", Root: "/", Dev: facts.Dev{Minor: 33}})
 	b.healthy()
 	b.walks = nil
 	return b
 }
 
 // serve returns the volume's mount points a filesystem instance.
-func (b *fixture) serve(dev host.Dev) {
+func (b *fixture) serve(dev facts.Dev) {
 	for _, p := range []string{staging, podA} {
-		b.change(p, func(m *host.Mount) { m.Dev, m.FSType, m.Source = dev, fuseType, fuseSource })
+		b.change(p, func(m *facts.Mount) { m.Dev, m.FSType, m.Source = dev, fuseType, fuseSource })
 	}
 }
 
 // renew is a daemon that ended, and another that came after it, on the host.
 func (b *fixture) renew() {
 	b.serve(renewed)
-	b.answers[previously] = host.Inspection{Answer: host.Answer{Asked: true, Errno: syscall.ENOTCONN}}
+	b.answers[previously] = host.Inspection{Answer: facts.Answer{Asked: true, Errno: syscall.ENOTCONN}}
 }
 
 // deadSight is what a container's mount of an ended daemon answers.
-var deadSight = host.ContainerProbe{Errno: syscall.ENOTCONN}
+var deadSight = facts.ContainerProbe{Errno: syscall.ENOTCONN}
 
 // run starts a container of a pod that has a filesystem instance, which is dead.
-func (b *fixture) run(podUID string, dev host.Dev, change ...func(*host.ContainerMount)) host.ContainerMount {
+func (b *fixture) run(podUID string, dev facts.Dev, change ...func(*facts.ContainerMount)) facts.ContainerMount {
 	m := containerMountOf(len(b.containers), podUID, dev)
 	for _, c := range change {
 		c(&m)
 	}
 	b.containers = append(b.containers, m)
 	if b.inContainer == nil {
-		b.inContainer = map[string]host.ContainerProbe{}
+		b.inContainer = map[string]facts.ContainerProbe{}
 	}
 	b.inContainer[m.Path()] = deadSight
 	return m
 }
 
-func containerMountOf(n int, podUID string, dev host.Dev) host.ContainerMount {
-	return host.ContainerMount{
-		Container: host.Container{Workload: host.Workload{PodUID: podUID, ContainerID: fmt.Sprint("c", n)}, PID: 1000 + n, Namespace: uint64(5000 + n)}, Mount: host.Mount{ID: uint64(700 + n), OldID: 700 + n, Dev: dev, Root: "/", Path: "/data", FSType: fuseType, Source: fuseSource},
+func containerMountOf(n int, podUID string, dev facts.Dev) facts.ContainerMount {
+	return facts.ContainerMount{
+		Container: facts.Container{Workload: facts.Workload{PodUID: podUID, ContainerID: fmt.Sprint("c", n)}, PID: 1000 + n, Namespace: uint64(5000 + n)}, Mount: facts.Mount{ID: uint64(700 + n), OldID: 700 + n, Dev: dev, Root: "/", Path: "/data", FSType: fuseType, Source: fuseSource},
 	}
 }
 
@@ -80,16 +81,16 @@ func TestContainersAreScannedOnlyWhenItMayHelp(t *testing.T) {
 		"nothing happened":        {func(*fixture) {}, false},
 		"the server is new":       {func(b *fixture) { b.engine.scanned = newScannedVolumes() }, true},
 		"a daemon came anew":      {func(b *fixture) { b.renew() }, true},
-		"its mount point is dead": {func(b *fixture) { b.renew(); b.change(podA, func(m *host.Mount) { m.Dev = previously }) }, true},
+		"its mount point is dead": {func(b *fixture) { b.renew(); b.change(podA, func(m *facts.Mount) { m.Dev = previously }) }, true},
 		"nothing works": {func(b *fixture) {
 			b.engine.scanned = newScannedVolumes()
-			b.answers[previously] = host.Inspection{Answer: host.Answer{Asked: true, Errno: syscall.EIO}}
+			b.answers[previously] = host.Inspection{Answer: facts.Answer{Asked: true, Errno: syscall.EIO}}
 		}, false},
 		"nothing is mounted": {func(b *fixture) { b.engine.scanned = newScannedVolumes(); b.unmount(podA); b.unmount(staging) }, false},
 		"only ours, unfinished": {func(b *fixture) {
 			b.engine.scanned = newScannedVolumes()
 			b.unmount(staging)
-			b.change(podA, func(m *host.Mount) { m.Attr = placeholder })
+			b.change(podA, func(m *facts.Mount) { m.Attr = placeholder })
 		}, false},
 	} {
 		b := newFUSEBench(t)
@@ -106,7 +107,7 @@ func TestContainersAreScannedOnlyWhenItMayHelp(t *testing.T) {
 	}
 }
 
-const placeholder = host.AttrReadOnly | host.AttrNoSUID | host.AttrNoDev | host.AttrNoExec | host.AttrNoSymFollow
+const placeholder = facts.AttrReadOnly | facts.AttrNoSUID | facts.AttrNoDev | facts.AttrNoExec | facts.AttrNoSymFollow
 
 func TestContainersOfARawBlockVolumeAreNotScanned(t *testing.T) {
 	b := newBlockBench(t)
@@ -141,7 +142,7 @@ func TestContainersOfWhatIsNotProvenAreNotScanned(t *testing.T) {
 
 // Whether or not anything else is to be healed meanwhile.
 func TestStaleContainersAreFoundAgain(t *testing.T) {
-	for name, dev := range map[string]host.Dev{"an unknown one": {Minor: 70}, "the previous one": previously} {
+	for name, dev := range map[string]facts.Dev{"an unknown one": {Minor: 70}, "the previous one": previously} {
 		b := newFUSEBench(t)
 		if dev == previously {
 			b.renew()
@@ -186,9 +187,9 @@ func TestWhoseContainersAreScanned(t *testing.T) {
 	for _, standalone := range []bool{false, true} {
 		b := newFUSEBench(t, func(c *Config) { c.Standalone = standalone })
 		b.publish(podB)
-		b.change(podB, func(m *host.Mount) { m.FSType, m.Source = fuseType, fuseSource })
+		b.change(podB, func(m *facts.Mount) { m.FSType, m.Source = fuseType, fuseSource })
 		b.renew()
-		b.change(podB, func(m *host.Mount) { m.Dev = renewed })
+		b.change(podB, func(m *facts.Mount) { m.Dev = renewed })
 		b.heal(volume)
 		want := []string{"uid-a", "uid-b"}
 		if standalone {
@@ -203,12 +204,12 @@ func TestWhoseContainersAreScanned(t *testing.T) {
 // What was there before the superblock was replaced may still have the previous one,
 // until it is gone; what came later has the new one.
 func TestContainersThatCannotBeInspected(t *testing.T) {
-	started := func(ago time.Duration) host.Unverified {
-		return host.Unverified{Workload: host.Workload{PodUID: "uid-a", ContainerID: "c"}, Detail: "why", Started: host.SinceBoot() - ago}
+	started := func(ago time.Duration) facts.Unverified {
+		return facts.Unverified{Workload: facts.Workload{PodUID: "uid-a", ContainerID: "c"}, Detail: "why", Started: host.SinceBoot() - ago}
 	}
 	b := newFUSEBench(t)
 	old := started(time.Hour)
-	b.unverified = []host.Unverified{old}
+	b.unverified = []facts.Unverified{old}
 	if b.heal(volume); len(b.last().Unverified) != 0 {
 		t.Errorf("nothing was replaced: %+v", b.last().Unverified)
 	}
@@ -222,9 +223,9 @@ func TestContainersThatCannotBeInspected(t *testing.T) {
 	replaced := b.notes.records[k].Previous[0].Since
 	// However long it lives.
 	b.notes.records[k].Previous[0].Since = replaced - previousGrace - time.Second
-	b.unverified = []host.Unverified{old, started(-time.Second), started(previousGrace / 2)}
+	b.unverified = []facts.Unverified{old, started(-time.Second), started(previousGrace / 2)}
 	for range 2 {
-		if b.heal(volume); !slices.Equal(b.last().Unverified, []host.Unverified{old}) {
+		if b.heal(volume); !slices.Equal(b.last().Unverified, []facts.Unverified{old}) {
 			t.Errorf("others came later: %+v", b.last().Unverified)
 		}
 	}
@@ -240,36 +241,36 @@ func TestContainersThatCannotBeInspected(t *testing.T) {
 }
 
 func TestWhichMountsInContainersAreTheVolumes(t *testing.T) {
-	unknown := host.Dev{Minor: 70}
-	guarded := func(m *host.ContainerMount) { m.Mount.Attr = host.AttrReadOnly | host.AttrNoSymFollow }
+	unknown := facts.Dev{Minor: 70}
+	guarded := func(m *facts.ContainerMount) { m.Mount.Attr = facts.AttrReadOnly | facts.AttrNoSymFollow }
 	for name, tc := range map[string]struct {
-		dev    host.Dev
-		change func(*host.ContainerMount)
+		dev    facts.Dev
+		change func(*facts.ContainerMount)
 		spoil  func(*fixture)
 		found  bool
 		proven bool
 	}{
 		"the previous one":                                   {dev: previously, found: true, proven: true},
-		"its number, another type":                           {dev: previously, change: func(m *host.ContainerMount) { m.Mount.FSType = "fuse.y" }},
-		"its number, another source":                         {dev: previously, change: func(m *host.ContainerMount) { m.Mount.Source = "other" }},
+		"its number, another type":                           {dev: previously, change: func(m *facts.ContainerMount) { m.Mount.FSType = "fuse.y" }},
+		"its number, another source":                         {dev: previously, change: func(m *facts.ContainerMount) { m.Mount.Source = "other" }},
 		"another one, as on the host":                        {dev: renewed},
-		"ours, interrupted":                                  {dev: renewed, change: guarded, spoil: recordedWith(host.AttrNoSUID), found: true, proven: true},
+		"ours, interrupted":                                  {dev: renewed, change: guarded, spoil: recordedWith(facts.AttrNoSUID), found: true, proven: true},
 		"as its pod wants it":                                {dev: renewed, change: guarded},
-		"ours, to be read-only":                              {dev: renewed, change: guarded, spoil: recordedWith(host.AttrReadOnly), found: true, proven: true},
-		"as it was before":                                   {dev: renewed, change: guarded, spoil: recordedWith(host.AttrNoSymFollow)},
-		"recorded, and finished":                             {dev: renewed, spoil: recordedWith(host.AttrNoSUID)},
-		"recorded, and only read-only":                       {dev: renewed, spoil: recordedWith(host.AttrNoSUID), change: func(m *host.ContainerMount) { m.Mount.Attr = host.AttrReadOnly }},
+		"ours, to be read-only":                              {dev: renewed, change: guarded, spoil: recordedWith(facts.AttrReadOnly), found: true, proven: true},
+		"as it was before":                                   {dev: renewed, change: guarded, spoil: recordedWith(facts.AttrNoSymFollow)},
+		"recorded, and finished":                             {dev: renewed, spoil: recordedWith(facts.AttrNoSUID)},
+		"recorded, and only read-only":                       {dev: renewed, spoil: recordedWith(facts.AttrNoSUID), change: func(m *facts.ContainerMount) { m.Mount.Attr = facts.AttrReadOnly }},
 		"an unknown one of its type":                         {dev: unknown, found: true},
-		"one of another type, the same source":               {dev: unknown, change: func(m *host.ContainerMount) { m.Mount.FSType = "fuse.y" }},
+		"one of another type, the same source":               {dev: unknown, change: func(m *facts.ContainerMount) { m.Mount.FSType = "fuse.y" }},
 		"one of its kind, mounted on the host":               {dev: unknown, spoil: func(b *fixture) { b.mount("/elsewhere", unknown) }},
-		"one of its type, another source":                    {dev: unknown, change: func(m *host.ContainerMount) { m.Mount.Source = "other" }},
-		"one of its kind, another pod has others of":         {dev: unknown, found: true, spoil: another("uid-b", func(*host.Mount) {})},
-		"one of its kind, the pod has one of another type":   {dev: unknown, found: true, spoil: another("uid-a", func(m *host.Mount) { m.FSType = "fuse.y" })},
-		"one of its kind, the pod has one of another source": {dev: unknown, found: true, spoil: another("uid-a", func(m *host.Mount) { m.Source = "other" })},
-		"one of its kind, the pod has no volume of it":       {dev: unknown, found: true, spoil: another("uid-a", func(m *host.Mount) { m.Path = "/k/pods/uid-a/volume-subpaths/pv2/app/0" })},
-		"one of its kind, the pod has others of":             {dev: unknown, spoil: another("uid-a", func(*host.Mount) {})},
-		"the previous one, the pod has others of its kind":   {dev: previously, found: true, proven: true, spoil: another("uid-a", func(*host.Mount) {})},
-		"of another pod":                                     {dev: previously, change: func(m *host.ContainerMount) { m.PodUID = "uid-z" }},
+		"one of its type, another source":                    {dev: unknown, change: func(m *facts.ContainerMount) { m.Mount.Source = "other" }},
+		"one of its kind, another pod has others of":         {dev: unknown, found: true, spoil: another("uid-b", func(*facts.Mount) {})},
+		"one of its kind, the pod has one of another type":   {dev: unknown, found: true, spoil: another("uid-a", func(m *facts.Mount) { m.FSType = "fuse.y" })},
+		"one of its kind, the pod has one of another source": {dev: unknown, found: true, spoil: another("uid-a", func(m *facts.Mount) { m.Source = "other" })},
+		"one of its kind, the pod has no volume of it":       {dev: unknown, found: true, spoil: another("uid-a", func(m *facts.Mount) { m.Path = "/k/pods/uid-a/volume-subpaths/pv2/app/0" })},
+		"one of its kind, the pod has others of":             {dev: unknown, spoil: another("uid-a", func(*facts.Mount) {})},
+		"the previous one, the pod has others of its kind":   {dev: previously, found: true, proven: true, spoil: another("uid-a", func(*facts.Mount) {})},
+		"of another pod":                                     {dev: previously, change: func(m *facts.ContainerMount) { m.PodUID = "uid-z" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newFUSEBench(t)
@@ -278,7 +279,7 @@ func TestWhichMountsInContainersAreTheVolumes(t *testing.T) {
 				tc.spoil(b)
 			}
 			if tc.change == nil {
-				tc.change = func(*host.ContainerMount) {}
+				tc.change = func(*facts.ContainerMount) {}
 			}
 			m := b.run("uid-a", tc.dev, tc.change)
 			b.heal(volume)
@@ -298,7 +299,7 @@ func TestWhichMountsInContainersAreTheVolumes(t *testing.T) {
 }
 
 // noted puts into the record what a container had where it has something else now.
-func recordedWith(attr host.Attr) func(*fixture) {
+func recordedWith(attr facts.Attr) func(*fixture) {
 	return func(b *fixture) {
 		k := volumeKey(driver, volID)
 		r := b.notes.records[k]
@@ -308,11 +309,11 @@ func recordedWith(attr host.Attr) func(*fixture) {
 }
 
 // another returns a pod a second volume of the same type and source, with a change.
-func another(podUID string, change func(*host.Mount)) func(*fixture) {
+func another(podUID string, change func(*facts.Mount)) func(*fixture) {
 	return func(b *fixture) {
 		p := "/k/pods/" + podUID + "/volumes/kubernetes.io~csi/pv2/mount"
-		b.mount(p, host.Dev{Minor: 99})
-		b.change(p, func(m *host.Mount) {
+		b.mount(p, facts.Dev{Minor: 99})
+		b.change(p, func(m *facts.Mount) {
 			m.FSType, m.Source = fuseType, fuseSource
 			change(m)
 		})
@@ -322,9 +323,9 @@ func another(podUID string, change func(*host.Mount)) func(*fixture) {
 // A disk may have another node by now, and what a daemon does not serve has no
 // unknown instances.
 func TestContainersOfADisk(t *testing.T) {
-	old := host.Dev{Major: 8, Minor: 99}
+	old := facts.Dev{Major: 8, Minor: 99}
 	for name, tc := range map[string]struct {
-		dev    host.Dev
+		dev    facts.Dev
 		source string
 		found  bool
 	}{
@@ -335,12 +336,12 @@ func TestContainersOfADisk(t *testing.T) {
 	} {
 		b := newFixture(t)
 		b.healthy()
-		now := host.Dev{Major: 8, Minor: 32}
+		now := facts.Dev{Major: 8, Minor: 32}
 		b.devices[now] = b.devices[disk]
 		for _, p := range []string{staging, podA} {
-			b.change(p, func(m *host.Mount) { m.Dev, m.Source = now, "/dev/sdc" })
+			b.change(p, func(m *facts.Mount) { m.Dev, m.Source = now, "/dev/sdc" })
 		}
-		b.run("uid-a", tc.dev, func(m *host.ContainerMount) { m.Mount.FSType, m.Mount.Source = "ext4", tc.source })
+		b.run("uid-a", tc.dev, func(m *facts.ContainerMount) { m.Mount.FSType, m.Mount.Source = "ext4", tc.source })
 		b.heal(volume)
 		if got := b.inContainers(); (len(got) == 1) != tc.found {
 			t.Errorf("%s: %+v", name, got)
@@ -349,29 +350,29 @@ func TestContainersOfADisk(t *testing.T) {
 }
 
 func TestWhatAContainersMountAnswers(t *testing.T) {
-	unknown := host.Dev{Minor: 70}
+	unknown := facts.Dev{Minor: 70}
 	for name, tc := range map[string]struct {
-		dev   host.Dev
-		probe host.ContainerProbe
+		dev   facts.Dev
+		probe facts.ContainerProbe
 		shut  bool
 		want  bool
-		as    host.ContainerProbe
+		as    facts.ContainerProbe
 	}{
 		"it is dead":                   {dev: previously, probe: deadSight, want: true, as: deadSight},
 		"it works":                     {dev: previously},
 		"it answers, and is shut down": {dev: previously, shut: true, want: true},
-		"it is silent":                 {dev: previously, probe: host.ContainerProbe{TimedOut: true}, want: true, as: host.ContainerProbe{TimedOut: true}},
-		"it cannot be asked":           {dev: previously, probe: host.ContainerProbe{Err: "no way in"}, want: true, as: host.ContainerProbe{Err: "no way in"}},
-		"its container has ended":      {dev: previously, probe: host.ContainerProbe{Err: "it has ended", Ended: true}},
+		"it is silent":                 {dev: previously, probe: facts.ContainerProbe{TimedOut: true}, want: true, as: facts.ContainerProbe{TimedOut: true}},
+		"it cannot be asked":           {dev: previously, probe: facts.ContainerProbe{Err: "no way in"}, want: true, as: facts.ContainerProbe{Err: "no way in"}},
+		"its container has ended":      {dev: previously, probe: facts.ContainerProbe{Err: "it has ended", Ended: true}},
 		"unknown, and works":           {dev: unknown},
 		"unknown, shut down":           {dev: unknown, shut: true},
-		"unknown, and silent":          {dev: unknown, probe: host.ContainerProbe{TimedOut: true}},
-		"unknown, and cannot be asked": {dev: unknown, probe: host.ContainerProbe{Err: "no way in"}},
+		"unknown, and silent":          {dev: unknown, probe: facts.ContainerProbe{TimedOut: true}},
+		"unknown, and cannot be asked": {dev: unknown, probe: facts.ContainerProbe{Err: "no way in"}},
 		"unknown, and dead":            {dev: unknown, probe: deadSight, want: true, as: deadSight},
 	} {
 		b := newFUSEBench(t)
 		b.renew()
-		m := b.run("uid-a", tc.dev, func(m *host.ContainerMount) {
+		m := b.run("uid-a", tc.dev, func(m *facts.ContainerMount) {
 			if tc.shut {
 				m.Mount.SuperOptions = []string{"shutdown"}
 			}
@@ -393,7 +394,7 @@ func TestWhatAContainersMountAnswers(t *testing.T) {
 func TestContainersOfNoPod(t *testing.T) {
 	for name, tc := range map[string]struct {
 		podUID string
-		dev    host.Dev
+		dev    facts.Dev
 		below  bool
 		later  bool
 		want   bool
@@ -402,14 +403,14 @@ func TestContainersOfNoPod(t *testing.T) {
 		"of another pod, the same": {podUID: "uid-z", dev: previously, below: true, want: true},
 		"the host has it no more":  {dev: previously, want: true},
 		"it came later":            {dev: previously, later: true},
-		"an unknown one":           {dev: host.Dev{Minor: 70}},
+		"an unknown one":           {dev: facts.Dev{Minor: 70}},
 	} {
 		b := newFUSEBench(t, func(c *Config) { c.Standalone = true })
 		b.renew()
 		if tc.below {
-			b.change(podA, func(m *host.Mount) { m.Dev = previously })
+			b.change(podA, func(m *facts.Mount) { m.Dev = previously })
 		}
-		b.run(tc.podUID, tc.dev, func(m *host.ContainerMount) {
+		b.run(tc.podUID, tc.dev, func(m *facts.ContainerMount) {
 			if tc.later {
 				m.Mount.ID = 10000
 			}
@@ -422,8 +423,8 @@ func TestContainersOfNoPod(t *testing.T) {
 }
 
 // onBare has a container of a pod show the directory beneath a mount point.
-func (b *fixture) onBare(podUID string) host.ContainerMount {
-	m := containerMountOf(len(b.containers), podUID, host.Dev{Major: 254})
+func (b *fixture) onBare(podUID string) facts.ContainerMount {
+	m := containerMountOf(len(b.containers), podUID, facts.Dev{Major: 254})
 	m.Mount.Root, m.Mount.FSType, m.Mount.Source = podA, "ext4", "/dev/vda"
 	b.containers = append(b.containers, m)
 	return m
@@ -438,7 +439,7 @@ func TestContainersAreScannedWhileAMountPointIsMountedAnew(t *testing.T) {
 			t.Fatalf("nothing happened, and it looked for containers of %v", b.walks)
 		}
 	}
-	b.change(podA, func(m *host.Mount) { m.ID = 500 })
+	b.change(podA, func(m *facts.Mount) { m.ID = 500 })
 	c := b.onBare("uid-a")
 	b.onBare("uid-x") // of a pod that has not the volume
 	b.fall(podA, ContainerOnBareDirectory)
@@ -479,25 +480,25 @@ func (b *fixture) age(by time.Duration) {
 
 func TestContainersThatKeptAPlaceholder(t *testing.T) {
 	for name, tc := range map[string]struct {
-		attr  host.Attr
-		want  host.Attr
+		attr  facts.Attr
+		want  facts.Attr
 		found bool
 	}{
 		"a placeholder":                  {placeholder, 0, true},
-		"one that was marked":            {host.AttrNoSymFollow | host.AttrNoDirAtime, 0, true},
-		"one that was made read-only":    {host.AttrReadOnly | host.AttrNoDirAtime, 0, true},
-		"as marked as the volume is":     {host.AttrNoDirAtime, host.AttrNoDirAtime, false},
-		"one that was marked, read-only": {host.AttrReadOnly | host.AttrNoDirAtime, 0, true},
-		"nodiratime":                     {host.AttrNoDirAtime | host.AttrNoSUID | host.AttrNoDev | host.AttrNoExec, 0, false},
-		"read-only":                      {host.AttrReadOnly, 0, false},
-		"the pod's own options":          {host.AttrReadOnly | host.AttrNoSymFollow, 0, false},
-		"a volume that is mounted so":    {placeholder, host.AttrNoSymFollow, false},
+		"one that was marked":            {facts.AttrNoSymFollow | facts.AttrNoDirAtime, 0, true},
+		"one that was made read-only":    {facts.AttrReadOnly | facts.AttrNoDirAtime, 0, true},
+		"as marked as the volume is":     {facts.AttrNoDirAtime, facts.AttrNoDirAtime, false},
+		"one that was marked, read-only": {facts.AttrReadOnly | facts.AttrNoDirAtime, 0, true},
+		"nodiratime":                     {facts.AttrNoDirAtime | facts.AttrNoSUID | facts.AttrNoDev | facts.AttrNoExec, 0, false},
+		"read-only":                      {facts.AttrReadOnly, 0, false},
+		"the pod's own options":          {facts.AttrReadOnly | facts.AttrNoSymFollow, 0, false},
+		"a volume that is mounted so":    {placeholder, facts.AttrNoSymFollow, false},
 		"a container as it ought to be":  {0, 0, false},
 	} {
 		b := newFixture(t)
-		b.change(podA, func(m *host.Mount) { m.Attr = tc.want })
+		b.change(podA, func(m *facts.Mount) { m.Attr = tc.want })
 		b.healthy()
-		b.change(podA, func(m *host.Mount) { m.ID = 500 })
+		b.change(podA, func(m *facts.Mount) { m.ID = 500 })
 		m := containerMountOf(0, "uid-a", disk)
 		m.Mount.Attr = tc.attr
 		b.containers = append(b.containers, m)

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -28,7 +28,7 @@ func TestHealthyVolumeIsAskedOnce(t *testing.T) {
 	}
 	c := b.last()
 	sb, known := c.Superblocks[disk]
-	if !known || sb.Device == nil || sb.Device.Identity.FilesystemUUID != "uuid-1" || sb.Kind != host.KindDirectory || !sb.Answer.Asked {
+	if !known || sb.Device == nil || sb.Device.Identity.FilesystemUUID != "uuid-1" || sb.Kind != facts.KindDirectory || !sb.Answer.Asked {
 		t.Errorf("%+v", sb)
 	}
 	if c.Driver != driver || r.Driver != driver || c.BootID != "boot-1" || c.Block || c.Record != nil {
@@ -75,7 +75,7 @@ func TestMountsThatMoveAreReadAnew(t *testing.T) {
 		if moves--; moves >= 0 {
 			b.answers[disk] = host.Inspection{Changed: true}
 		} else {
-			b.answers[disk] = host.Inspection{Kind: host.KindDirectory, Answer: host.Answer{Asked: true}}
+			b.answers[disk] = host.Inspection{Kind: facts.KindDirectory, Answer: facts.Answer{Asked: true}}
 		}
 		return nil
 	}
@@ -112,8 +112,8 @@ func TestMovesThenAbsence(t *testing.T) {
 
 func TestHungStorageIsAnAnswer(t *testing.T) {
 	b := newFixture(t)
-	b.answers[disk] = host.Inspection{Answer: host.Answer{Asked: true, TimedOut: true, Elapsed: time.Second}}
-	other := host.Dev{Major: 0, Minor: 77}
+	b.answers[disk] = host.Inspection{Answer: facts.Answer{Asked: true, TimedOut: true, Elapsed: time.Second}}
+	other := facts.Dev{Major: 0, Minor: 77}
 	b.unmount(podA)
 	b.mount(podA, other)
 	b.heal(volume)
@@ -135,7 +135,7 @@ func TestProbeThatFailsIsAnError(t *testing.T) {
 func TestFactsOfASuperblock(t *testing.T) {
 	b := newFixture(t)
 	for _, p := range []string{podA, staging} {
-		b.change(p, func(m *host.Mount) {
+		b.change(p, func(m *facts.Mount) {
 			m.SuperOptions, m.SuperReadOnly = []string{"ro", "shutdown", "emergency_ro"}, true
 		})
 	}
@@ -148,11 +148,11 @@ func TestFactsOfASuperblock(t *testing.T) {
 // btrfs shows an anonymous device number; its source names the device.
 func TestDeviceBehindAnAnonymousNumber(t *testing.T) {
 	b := newFixture(t)
-	anonymous := host.Dev{Minor: 55}
+	anonymous := facts.Dev{Minor: 55}
 	for _, p := range []string{podA, staging} {
-		b.change(p, func(m *host.Mount) { m.Dev = anonymous })
+		b.change(p, func(m *facts.Mount) { m.Dev = anonymous })
 	}
-	b.answers[anonymous] = host.Inspection{Kind: host.KindDirectory, ProbeFacts: ops.ProbeFacts{Rdev: disk, UUID: "u"}, Answer: host.Answer{Asked: true}}
+	b.answers[anonymous] = host.Inspection{Kind: facts.KindDirectory, ProbeFacts: facts.ProbeFacts{Rdev: disk, UUID: "u"}, Answer: facts.Answer{Asked: true}}
 	b.heal(volume)
 	if d := b.last().Superblocks[anonymous].Device; d == nil || d.Dev != disk || d.Identity.Serial != "serial-1" {
 		t.Errorf("%+v", d)

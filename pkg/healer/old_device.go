@@ -5,6 +5,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -17,9 +18,9 @@ import (
 type StartedBefore struct {
 	// MountPoint is the path on the host.
 	MountPoint string
-	host.Container
+	facts.Container
 	// Was is the number that it has, Now the volume's.
-	Was, Now host.Dev
+	Was, Now facts.Dev
 }
 
 // String returns the container's name, for messages.
@@ -29,7 +30,7 @@ func (s StartedBefore) String() string { return ContainerName(s.PodUID, s.Contai
 // had the recorded number, if that is another one now.
 func (o *observation) oldDevices(ctx context.Context) error {
 	for _, p := range o.c.MountPoints {
-		block := p.Role == RoleTarget && p.PodUID != "" && p.Inspect.Kind == host.KindBlock
+		block := p.Role == RoleTarget && p.PodUID != "" && p.Inspect.Kind == facts.KindBlock
 		if !block || p.Want == nil || !o.c.recordOfThisBoot() || p.Want.Dev == p.Dev() {
 			continue
 		}

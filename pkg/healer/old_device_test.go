@@ -4,28 +4,28 @@ import (
 	"testing"
 	"time"
 
-	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // renumber attaches the disk of the raw block volume under another number.
-func (b *fixture) renumber(to host.Dev) {
+func (b *fixture) renumber(to facts.Dev) {
 	b.devices[to] = b.devices[disk]
 	l := b.files[blockMountPoint]
 	l.Rdev = to
 	b.files[blockMountPoint] = l
-	b.answers[host.Dev{Minor: 5}] = host.Inspection{Kind: host.KindBlock, ProbeFacts: ops.ProbeFacts{Rdev: to}, Answer: host.Answer{Asked: true}}
+	b.answers[facts.Dev{Minor: 5}] = host.Inspection{Kind: facts.KindBlock, ProbeFacts: facts.ProbeFacts{Rdev: to}, Answer: facts.Answer{Asked: true}}
 }
 
 // A container has the number that the device had when it started.
 func TestContainersOnAnOldDevice(t *testing.T) {
 	b := newBlockBench(t)
 	v := Volume{ID: volID, Path: blockMountPoint}
-	b.running = []host.Container{{Workload: host.Workload{PodUID: "uid-a", ContainerID: "before"}}, {Workload: host.Workload{PodUID: "uid-x", ContainerID: "another pod's"}}}
+	b.running = []facts.Container{{Workload: facts.Workload{PodUID: "uid-a", ContainerID: "before"}}, {Workload: facts.Workload{PodUID: "uid-x", ContainerID: "another pod's"}}}
 	if b.heal(v); len(b.walks) != 0 {
 		t.Error("it looked for containers of a healthy volume")
 	}
-	now := host.Dev{Major: 8, Minor: 32}
+	now := facts.Dev{Major: 8, Minor: 32}
 	b.renumber(now)
 	b.fall(blockMountPoint, ContainerOnOldDevice)
 	for range 2 {
@@ -33,7 +33,7 @@ func TestContainersOnAnOldDevice(t *testing.T) {
 		if got := b.last().OnOldDevice; len(got) != 1 || got[0].ContainerID != "before" || got[0].Was != disk || got[0].Now != now {
 			t.Errorf("got %+v", got)
 		}
-		b.running = append(b.running, host.Container{Workload: host.Workload{PodUID: "uid-a", ContainerID: "later"}, Started: host.SinceBoot() + time.Second})
+		b.running = append(b.running, facts.Container{Workload: facts.Workload{PodUID: "uid-a", ContainerID: "later"}, Started: host.SinceBoot() + time.Second})
 	}
 	if r, _ := b.notes.Load(driver, volID); r.MountPoints[0].Dev != disk {
 		t.Errorf("the record has %+v", r.MountPoints)

@@ -6,7 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 // otherMountPoints adds the mount points of the volume that the request did not name:
@@ -79,7 +80,7 @@ func (o *observation) siblings() []string {
 			continue
 		}
 		l := kubelet.Layout(m.Path)
-		if (pv == "" || l.PV == pv) && (l.Kind == host.LayoutPod || l.Kind == host.LayoutBlock) && !slices.Contains(found, m.Path) {
+		if (pv == "" || l.PV == pv) && (l.Kind == layout.Pod || l.Kind == layout.Block) && !slices.Contains(found, m.Path) {
 			found = append(found, m.Path)
 		}
 	}
@@ -95,11 +96,11 @@ func (o *observation) subpaths() []string {
 	if pv == "" {
 		return nil
 	}
-	var mounts []host.Mount
+	var mounts []facts.Mount
 	for _, dev := range o.c.previousSuperblocks() {
 		mounts = append(mounts, o.table.Of(dev)...)
 	}
-	if IsFUSE(o.c.Superblocks[o.c.MountPoints[0].Dev()].FSType) && !o.engine.scanned.get(o.volumeKey()).containers {
+	if facts.IsFUSE(o.c.Superblocks[o.c.MountPoints[0].Dev()].FSType) && !o.engine.scanned.get(o.volumeKey()).containers {
 		mounts = o.table.Mounts() // one may be from before there was a record
 	}
 	var found []string
@@ -107,7 +108,7 @@ func (o *observation) subpaths() []string {
 		if !strings.Contains(m.Path, "/volume-subpaths/"+pv+"/") {
 			continue // cheaper than Layout, and true for nearly all mounts
 		}
-		if l := o.node.Kubelet().Layout(m.Path); l.Kind == host.LayoutSubpath && l.PV == pv && !slices.Contains(found, m.Path) {
+		if l := o.node.Kubelet().Layout(m.Path); l.Kind == layout.Subpath && l.PV == pv && !slices.Contains(found, m.Path) {
 			found = append(found, m.Path)
 		}
 	}
@@ -164,10 +165,10 @@ func (o *observation) proven(p MountPoint) bool {
 func (o *observation) isVolumes(p MountPoint) bool {
 	top, mounted := p.Top()
 	switch {
-	case p.Layout.Kind == host.LayoutSubpath:
+	case p.Layout.Kind == layout.Subpath:
 		// Kubelet's file is that of the same pod's target.
 		return slices.ContainsFunc(o.c.MountPoints, func(of MountPoint) bool {
-			return of.Layout.Kind == host.LayoutPod && of.Layout.PV == p.Layout.PV && of.PodUID == p.PodUID && o.isVolumes(of)
+			return of.Layout.Kind == layout.Pod && of.Layout.PV == p.Layout.PV && of.PodUID == p.PodUID && o.isVolumes(of)
 		})
 	case p.Inspect.VolData != nil:
 		return named(o.c, p) && (!mounted || o.isOwn(p, top))
@@ -180,7 +181,7 @@ func (o *observation) isVolumes(p MountPoint) bool {
 // path is in. A driver stages at the path that kubelet gave it, or below. A mount on
 // that is something else, such as an emptyDir of a container whose mounts propagate to
 // the host; and so is a mount above.
-func (o *observation) isOwn(p MountPoint, m host.Mount) bool {
+func (o *observation) isOwn(p MountPoint, m facts.Mount) bool {
 	staged := func(at string) bool { return at == p.Layout.Base || beneath(at, p.Layout.Base) }
 	parent, _ := o.table.ParentMount(path.Dir(m.Path))
 	return (m.Path == p.Path || staged(m.Path)) && !staged(parent.Path)
@@ -223,12 +224,12 @@ func (o *observation) wanted(ctx context.Context) error {
 
 // superblockOf returns the superblock that a container of an empty mount point would
 // have: the staged one, or while that is gone the recorded one of this boot.
-func (o *observation) superblockOf(p MountPoint) host.Dev {
+func (o *observation) superblockOf(p MountPoint) facts.Dev {
 	if staged, found := o.c.Staged(); found && len(staged.Stack) > 0 {
 		return staged.Dev()
 	}
 	if r := o.c.Record.MountPoint(p.Path); r != nil && o.c.recordOfThisBoot() {
 		return r.Dev
 	}
-	return host.Dev{}
+	return facts.Dev{}
 }

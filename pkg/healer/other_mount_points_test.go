@@ -6,8 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/csi-addons/node-healer/internal/ops"
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 func expectMountPoints(t *testing.T, b *fixture, want ...string) {
@@ -34,7 +33,7 @@ func TestOtherPodsMountPointsAreFound(t *testing.T) {
 func TestSameNameIsNotSameVolume(t *testing.T) {
 	otherDriver := directory(volID)
 	otherDriver.VolData.DriverName = "other.example.com"
-	for name, l := range map[string]host.PathInfo{
+	for name, l := range map[string]facts.PathInfo{
 		"another handle": directory("other"), "no vol_data.json": directory(""), "another driver": otherDriver,
 	} {
 		b := newFixture(t)
@@ -64,15 +63,15 @@ func TestSubPathsOfAPreviousInstanceAreFound(t *testing.T) {
 	const sub = "/k/pods/uid-a/volume-subpaths/pv1/app/0"
 	for name, tc := range map[string]struct {
 		path  string
-		dev   host.Dev
+		dev   facts.Dev
 		anew  bool // the server
 		spoil func(*fixture)
 		found bool
 	}{
 		"the previous one":            {path: sub, dev: previously, found: true},
 		"as on the host":              {path: sub, dev: renewed},
-		"an unknown one":              {path: sub, dev: host.Dev{Minor: 70}},
-		"after a start, unknown":      {path: sub, dev: host.Dev{Minor: 70}, anew: true, found: true},
+		"an unknown one":              {path: sub, dev: facts.Dev{Minor: 70}},
+		"after a start, unknown":      {path: sub, dev: facts.Dev{Minor: 70}, anew: true, found: true},
 		"of another volume":           {path: "/k/pods/uid-a/volume-subpaths/pv2/app/0", dev: previously},
 		"of a name that starts alike": {path: "/k/pods/uid-a/volume-subpaths/pv10/app/0", dev: previously},
 		"of a pod that has it not":    {path: "/k/pods/uid-z/volume-subpaths/pv1/app/0", dev: previously},
@@ -83,7 +82,7 @@ func TestSubPathsOfAPreviousInstanceAreFound(t *testing.T) {
 		}},
 		"a sibling pod's": {path: "/k/pods/uid-b/volume-subpaths/pv1/app/0", dev: previously, found: true, spoil: func(b *fixture) {
 			b.publish(podB)
-			b.change(podB, func(m *host.Mount) { m.Dev = renewed })
+			b.change(podB, func(m *facts.Mount) { m.Dev = renewed })
 		}},
 	} {
 		b := newFUSEBench(t)
@@ -118,9 +117,11 @@ func TestRecordedMountPointThatIsEmpty(t *testing.T) {
 			r.BootID = "another"
 			b.notes.records[volumeKey(driver, volID)] = r
 		}, dormant: true},
-		"its pod has another":     {spoil: func(b *fixture) { b.pods["uid-b"] = host.Dev{Major: 8, Minor: 99} }, dormant: true},
-		"no container runs":       {spoil: func(*fixture) {}, dormant: true},
-		"it is gone":              {spoil: func(b *fixture) { b.files[podB] = host.PathInfo{PathFacts: ops.PathFacts{ParentErrno: syscall.ENOENT}} }},
+		"its pod has another": {spoil: func(b *fixture) { b.pods["uid-b"] = facts.Dev{Major: 8, Minor: 99} }, dormant: true},
+		"no container runs":   {spoil: func(*fixture) {}, dormant: true},
+		"it is gone": {spoil: func(b *fixture) {
+			b.files[podB] = facts.PathInfo{PathFacts: facts.PathFacts{ParentErrno: syscall.ENOENT}}
+		}},
 		"it is another volume's":  {spoil: func(b *fixture) { b.files[podB] = directory("other") }},
 		"nothing names a volume":  {spoil: func(b *fixture) { b.files[podB] = directory("") }},
 		"and staging is gone too": {spoil: func(b *fixture) { b.pods["uid-b"] = disk; b.unmount(staging) }, inCase: true},
@@ -192,7 +193,7 @@ func TestStagedMountPointOfTheRecord(t *testing.T) {
 	b := newFixture(t)
 	b.healthy()
 	b.unmount(staging)
-	b.files[staging] = host.PathInfo{PathFacts: ops.PathFacts{ParentErrno: syscall.ENOENT}}
+	b.files[staging] = facts.PathInfo{PathFacts: facts.PathFacts{ParentErrno: syscall.ENOENT}}
 	b.heal(Volume{ID: volID, Path: podA})
 	if s, found := b.last().Staged(); !found || s.Path != staging || len(s.Stack) != 0 || s.Want == nil {
 		t.Errorf("%v, %+v", found, s)

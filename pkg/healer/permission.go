@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/csi-addons/node-healer/internal/printable"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -57,7 +58,7 @@ var ownOps = []string{"open_tree", "mount_setattr"}
 // explainInspection is the error of a probe that ended before it reached the storage,
 // because of what this process lacks; nil for every other answer. The probe says
 // nothing of the volume: to report every volume on the node would be a false alarm.
-func explainInspection(path string, a host.Answer) error {
+func explainInspection(path string, a facts.Answer) error {
 	if a.Errno != syscall.EPERM || !slices.Contains(ownOps, a.Op) {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/api"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -143,7 +144,7 @@ func (s *stillAtIt) Ended() <-chan struct{} { return s.ended }
 // TestExplainInspectionNot returns answers of a storage that refused, which are no
 // matter of what this process has.
 func TestExplainInspectionNot(t *testing.T) {
-	for _, a := range []host.Answer{
+	for _, a := range []facts.Answer{
 		{},
 		{Op: "open_tree", Errno: syscall.EACCES},
 		{Op: "open_tree", Errno: syscall.EINVAL},

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -20,7 +21,7 @@ func (c Case) previous() []PreviousSuperblock {
 	return slices.DeleteFunc(slices.Clone(c.Record.Previous), func(f PreviousSuperblock) bool { return f.BootID != c.BootID })
 }
 
-func (c Case) previousOf(dev host.Dev) (PreviousSuperblock, bool) {
+func (c Case) previousOf(dev facts.Dev) (PreviousSuperblock, bool) {
 	previous := c.previous()
 	at := slices.IndexFunc(previous, func(f PreviousSuperblock) bool { return f.Dev == dev })
 	if at < 0 {
@@ -30,24 +31,24 @@ func (c Case) previousOf(dev host.Dev) (PreviousSuperblock, bool) {
 }
 
 // Replaced reports whether the volume had a superblock of this boot before.
-func (c Case) Replaced(dev host.Dev) bool {
+func (c Case) Replaced(dev facts.Dev) bool {
 	_, known := c.previousOf(dev)
 	return known
 }
 
 // ended reports whether the filesystem of a mount has shut itself down, as it says
 // itself, or as it was seen while the host still had it.
-func (c Case) ended(m host.Mount) bool {
+func (c Case) ended(m facts.Mount) bool {
 	f, _ := c.previousOf(m.Dev)
-	return f.Ended || host.StateOf(m).Shutdown || c.Superblocks[m.Dev].Shutdown
+	return f.Ended || facts.StateOf(m).Shutdown || c.Superblocks[m.Dev].Shutdown
 }
 
 // previousSuperblocks returns the superblocks that containers may still have of the
 // volume, although its mount points have others: those of dead mounts above a healthy
 // one, and those of the record of this boot.
-func (c Case) previousSuperblocks() []host.Dev {
-	var all []host.Dev
-	working := map[host.Dev]bool{}
+func (c Case) previousSuperblocks() []facts.Dev {
+	var all []facts.Dev
+	working := map[facts.Dev]bool{}
 	for _, p := range c.MountPoints {
 		if top, mounted := p.Top(); mounted && p.Proven {
 			if works(c.Superblock(p)) {
@@ -68,13 +69,13 @@ func (c Case) previousSuperblocks() []host.Dev {
 	for _, f := range c.previous() {
 		all = append(all, f.Dev)
 	}
-	slices.SortFunc(all, func(a, b host.Dev) int { return cmp.Or(cmp.Compare(a.Major, b.Major), cmp.Compare(a.Minor, b.Minor)) })
-	return slices.DeleteFunc(slices.Compact(all), func(d host.Dev) bool { return d.Zero() || working[d] })
+	slices.SortFunc(all, func(a, b facts.Dev) int { return cmp.Or(cmp.Compare(a.Major, b.Major), cmp.Compare(a.Minor, b.Minor)) })
+	return slices.DeleteFunc(slices.Compact(all), func(d facts.Dev) bool { return d.Zero() || working[d] })
 }
 
 // startedBefore returns the containers that were there when a superblock of the
 // volume was replaced: they may still have the previous one.
-func (c Case) startedBefore(all []host.Unverified) []host.Unverified {
+func (c Case) startedBefore(all []facts.Unverified) []facts.Unverified {
 	var replaced time.Duration
 	for _, f := range c.previous() {
 		if !f.NextPods {
@@ -84,7 +85,7 @@ func (c Case) startedBefore(all []host.Unverified) []host.Unverified {
 	if c.recordOfThisBoot() && c.podStayed() && slices.ContainsFunc(c.Record.MountPoints, func(p MountPointRecord) bool { return c.gone(p.Dev) }) {
 		replaced = host.SinceBoot() // at some time until now: the record is written after this
 	}
-	return slices.DeleteFunc(slices.Clone(all), func(u host.Unverified) bool { return u.Started > replaced || replaced == 0 })
+	return slices.DeleteFunc(slices.Clone(all), func(u facts.Unverified) bool { return u.Started > replaced || replaced == 0 })
 }
 
 // podStayed reports whether a pod has the volume that had it when the record was
@@ -99,14 +100,14 @@ func (c Case) podStayed() bool {
 
 // gone reports whether the host has a recorded superblock nowhere any more, and it is
 // not known as a previous one.
-func (c Case) gone(dev host.Dev) bool {
+func (c Case) gone(dev facts.Dev) bool {
 	_, here := c.onHost(dev)
 	return !here && !dev.Zero() && !c.Replaced(dev)
 }
 
 // onHost returns the proven mount point of the volume at which the host has a
 // superblock.
-func (c Case) onHost(dev host.Dev) (path string, found bool) {
+func (c Case) onHost(dev facts.Dev) (path string, found bool) {
 	for _, p := range c.MountPoints {
 		if p.Proven && hasDev(p.Stack, dev) {
 			return p.Path, true
@@ -117,24 +118,24 @@ func (c Case) onHost(dev host.Dev) (path string, found bool) {
 
 // covered reports whether a mount of a superblock lies beneath another one at a proven
 // mount point.
-func (c Case) covered(dev host.Dev) bool {
+func (c Case) covered(dev facts.Dev) bool {
 	return slices.ContainsFunc(c.MountPoints, func(p MountPoint) bool {
 		return p.Proven && len(p.Stack) > 1 && hasDev(p.Stack[1:], dev)
 	})
 }
 
-func hasDev(stack []host.Mount, dev host.Dev) bool {
-	return slices.ContainsFunc(stack, func(m host.Mount) bool { return m.Dev == dev })
+func hasDev(stack []facts.Mount, dev facts.Dev) bool {
+	return slices.ContainsFunc(stack, func(m facts.Mount) bool { return m.Dev == dev })
 }
 
 // recordedMount returns what the record says of a mount in a container. For what may be
 // left of an interrupted replacement it is the mount that was to be replaced there.
-func (c Case) recordedMount(m host.ContainerMount) (PreviousMount, bool) {
+func (c Case) recordedMount(m facts.ContainerMount) (PreviousMount, bool) {
 	for _, f := range c.previous() {
 		for _, seen := range f.Mounts {
 			there := seen.Namespace == m.Namespace && seen.Path == m.Mount.Path
 			same := seen.ID == m.Mount.ID && f.Dev == m.Mount.Dev && (seen.ID != 0 || there)
-			another := f.Dev != m.Mount.Dev || host.IsNFS(m.Mount.FSType)
+			another := f.Dev != m.Mount.Dev || facts.IsNFS(m.Mount.FSType)
 			left := another && (seen.ID < m.Mount.ID || m.Mount.ID == 0) && there
 			if same || left {
 				return seen, true

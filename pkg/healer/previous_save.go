@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -60,7 +61,7 @@ func (e *Engine) savePrevious(ctx context.Context, c Case, s Step) {
 }
 
 // addPrevious records a superblock with the mounts that containers have of it.
-func (r *Record) addPrevious(c Case, dev host.Dev) *PreviousSuperblock {
+func (r *Record) addPrevious(c Case, dev facts.Dev) *PreviousSuperblock {
 	at := slices.IndexFunc(r.Previous, func(f PreviousSuperblock) bool { return f.Dev == dev })
 	if at < 0 {
 		if len(r.Previous) == maxPrevious {
@@ -128,5 +129,5 @@ func keepPrevious(c Case, now Record) []PreviousSuperblock {
 func (c Case) lingers(f PreviousSuperblock) bool {
 	return c.covered(f.Dev) ||
 		slices.ContainsFunc(c.Lingering, func(in InContainer) bool { return in.Mount.Dev == f.Dev && in.Proof != "" }) ||
-		slices.ContainsFunc(c.Unverified, func(u host.Unverified) bool { return u.Started <= f.Since && !f.NextPods })
+		slices.ContainsFunc(c.Unverified, func(u facts.Unverified) bool { return u.Started <= f.Since && !f.NextPods })
 }

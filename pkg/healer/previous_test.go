@@ -9,28 +9,29 @@ import (
 	"testing"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
-func dev(minor uint32) host.Dev { return host.Dev{Minor: minor} }
+func dev(minor uint32) facts.Dev { return facts.Dev{Minor: minor} }
 
 // on is a mount point with mounts of these superblocks, top first.
-func on(role Role, path string, devs ...host.Dev) MountPoint {
+func on(role Role, path string, devs ...facts.Dev) MountPoint {
 	p := MountPoint{Role: role, Path: path, Proven: true}
 	for _, d := range devs {
-		p.Stack = append(p.Stack, host.Mount{Dev: d, Path: path})
+		p.Stack = append(p.Stack, facts.Mount{Dev: d, Path: path})
 	}
 	return p
 }
 
 var (
-	answered = host.Superblock{Answer: host.Answer{Asked: true}}
-	disconn  = host.Superblock{Answer: host.Answer{Asked: true, Errno: 107}}
+	answered = facts.Superblock{Answer: facts.Answer{Asked: true}}
+	disconn  = facts.Superblock{Answer: facts.Answer{Asked: true, Errno: 107}}
 )
 
 func TestPreviousSuperblocks(t *testing.T) {
-	recorded := func(boot string, mountPoints []host.Dev, previous ...host.Dev) *Record {
+	recorded := func(boot string, mountPoints []facts.Dev, previous ...facts.Dev) *Record {
 		r := &Record{BootID: boot}
 		for _, d := range mountPoints {
 			r.MountPoints = append(r.MountPoints, MountPointRecord{Dev: d})
@@ -43,23 +44,23 @@ func TestPreviousSuperblocks(t *testing.T) {
 	one, two, three := dev(1), dev(2), dev(3)
 	for name, tc := range map[string]struct {
 		mountPoints []MountPoint
-		sb          map[host.Dev]host.Superblock
+		sb          map[facts.Dev]facts.Superblock
 		record      *Record
-		want        []host.Dev
+		want        []facts.Dev
 	}{
-		"healthy":                     {[]MountPoint{on(RoleTarget, "/p", one), on(RoleStaging, "/s", one)}, map[host.Dev]host.Superblock{one: answered}, recorded("b", []host.Dev{one}), nil},
-		"a dead mount point":          {[]MountPoint{on(RoleTarget, "/p", one), on(RoleStaging, "/s", two)}, map[host.Dev]host.Superblock{one: disconn, two: answered}, nil, []host.Dev{one}},
-		"not asked":                   {[]MountPoint{on(RoleTarget, "/p", one)}, nil, nil, []host.Dev{one}},
-		"silent":                      {[]MountPoint{on(RoleTarget, "/p", one)}, map[host.Dev]host.Superblock{one: {Answer: host.Answer{Asked: true, TimedOut: true}}}, nil, []host.Dev{one}},
-		"shut down":                   {[]MountPoint{on(RoleTarget, "/p", one)}, map[host.Dev]host.Superblock{one: {Shutdown: true, Answer: host.Answer{Asked: true}}}, nil, []host.Dev{one}},
-		"beneath the top":             {[]MountPoint{on(RoleTarget, "/p", two, one, three)}, map[host.Dev]host.Superblock{two: answered}, nil, []host.Dev{one, three}},
-		"beneath, and works":          {[]MountPoint{on(RoleTarget, "/p", two, one), on(RoleStaging, "/s", one)}, map[host.Dev]host.Superblock{one: answered, two: answered}, nil, nil},
-		"recorded":                    {[]MountPoint{on(RoleStaging, "/s", two)}, map[host.Dev]host.Superblock{two: answered}, recorded("b", []host.Dev{one, two}), []host.Dev{one}},
-		"replaced earlier":            {[]MountPoint{on(RoleStaging, "/s", two)}, map[host.Dev]host.Superblock{two: answered}, recorded("b", nil, three, one), []host.Dev{one, three}},
-		"recorded in an earlier boot": {[]MountPoint{on(RoleStaging, "/s", two)}, map[host.Dev]host.Superblock{two: answered}, recorded("a", []host.Dev{one}, three), nil},
-		"each once":                   {[]MountPoint{on(RoleTarget, "/p", one), on(RoleTarget, "/q", one)}, map[host.Dev]host.Superblock{one: disconn}, recorded("b", []host.Dev{one}, one), []host.Dev{one}},
-		"by major, then minor":        {[]MountPoint{on(RoleTarget, "/p", host.Dev{Major: 8, Minor: 1}), on(RoleTarget, "/q", dev(9))}, nil, nil, []host.Dev{dev(9), {Major: 8, Minor: 1}}},
-		"no number":                   {nil, nil, recorded("b", []host.Dev{{}}), nil},
+		"healthy":                     {[]MountPoint{on(RoleTarget, "/p", one), on(RoleStaging, "/s", one)}, map[facts.Dev]facts.Superblock{one: answered}, recorded("b", []facts.Dev{one}), nil},
+		"a dead mount point":          {[]MountPoint{on(RoleTarget, "/p", one), on(RoleStaging, "/s", two)}, map[facts.Dev]facts.Superblock{one: disconn, two: answered}, nil, []facts.Dev{one}},
+		"not asked":                   {[]MountPoint{on(RoleTarget, "/p", one)}, nil, nil, []facts.Dev{one}},
+		"silent":                      {[]MountPoint{on(RoleTarget, "/p", one)}, map[facts.Dev]facts.Superblock{one: {Answer: facts.Answer{Asked: true, TimedOut: true}}}, nil, []facts.Dev{one}},
+		"shut down":                   {[]MountPoint{on(RoleTarget, "/p", one)}, map[facts.Dev]facts.Superblock{one: {Shutdown: true, Answer: facts.Answer{Asked: true}}}, nil, []facts.Dev{one}},
+		"beneath the top":             {[]MountPoint{on(RoleTarget, "/p", two, one, three)}, map[facts.Dev]facts.Superblock{two: answered}, nil, []facts.Dev{one, three}},
+		"beneath, and works":          {[]MountPoint{on(RoleTarget, "/p", two, one), on(RoleStaging, "/s", one)}, map[facts.Dev]facts.Superblock{one: answered, two: answered}, nil, nil},
+		"recorded":                    {[]MountPoint{on(RoleStaging, "/s", two)}, map[facts.Dev]facts.Superblock{two: answered}, recorded("b", []facts.Dev{one, two}), []facts.Dev{one}},
+		"replaced earlier":            {[]MountPoint{on(RoleStaging, "/s", two)}, map[facts.Dev]facts.Superblock{two: answered}, recorded("b", nil, three, one), []facts.Dev{one, three}},
+		"recorded in an earlier boot": {[]MountPoint{on(RoleStaging, "/s", two)}, map[facts.Dev]facts.Superblock{two: answered}, recorded("a", []facts.Dev{one}, three), nil},
+		"each once":                   {[]MountPoint{on(RoleTarget, "/p", one), on(RoleTarget, "/q", one)}, map[facts.Dev]facts.Superblock{one: disconn}, recorded("b", []facts.Dev{one}, one), []facts.Dev{one}},
+		"by major, then minor":        {[]MountPoint{on(RoleTarget, "/p", facts.Dev{Major: 8, Minor: 1}), on(RoleTarget, "/q", dev(9))}, nil, nil, []facts.Dev{dev(9), {Major: 8, Minor: 1}}},
+		"no number":                   {nil, nil, recorded("b", []facts.Dev{{}}), nil},
 		"nothing":                     {nil, nil, nil, nil},
 	} {
 		c := Case{BootID: "b", MountPoints: tc.mountPoints, Superblocks: tc.sb, Record: tc.record}
@@ -70,27 +71,27 @@ func TestPreviousSuperblocks(t *testing.T) {
 }
 
 // inside is a mount point in a container.
-func containerMountPoint(n int, d host.Dev, proof string) MountPoint {
+func containerMountPoint(n int, d facts.Dev, proof string) MountPoint {
 	m := containerMountOf(n, "uid-a", d)
-	m.Mount.Attr = host.AttrNoSUID
-	return MountPoint{Role: RoleContainer, Path: m.Path(), Stack: []host.Mount{m.Mount}, InContainer: &InContainer{ContainerMount: m, Proof: proof, Sharing: mount.Sharing(fmt.Sprint(n))}}
+	m.Mount.Attr = facts.AttrNoSUID
+	return MountPoint{Role: RoleContainer, Path: m.Path(), Stack: []facts.Mount{m.Mount}, InContainer: &InContainer{ContainerMount: m, Proof: proof, Sharing: facts.Sharing(fmt.Sprint(n))}}
 }
 
 // After a kill in the middle of a step nothing else would tell what was there.
 func TestWhatIsReplacedIsRecorded(t *testing.T) {
 	dead := on(RoleTarget, podA, dev(1))
-	dead.Stack[0].ID, dead.Stack[0].Root, dead.Stack[0].Attr, dead.Stack[0].Propagation.Shared = 7, "/sub", host.AttrNoExec, 3
+	dead.Stack[0].ID, dead.Stack[0].Root, dead.Stack[0].Attr, dead.Stack[0].Propagation.Shared = 7, "/sub", facts.AttrNoExec, 3
 	step := Step{Name: "replace", Cost: Replace, MountPoint: dead}
 	mountPoints := []MountPoint{
 		dead, containerMountPoint(1, dev(1), "proven"), containerMountPoint(2, dev(1), "proven"), containerMountPoint(3, dev(1), ""), containerMountPoint(4, dev(2), "proven"),
 		func() MountPoint { p := containerMountPoint(5, dev(1), "proven"); p.InContainer.Mount.ID = 0; return p }(),
 	}
 	noted := []PreviousMount{
-		{ID: 701, Namespace: 5001, Path: "/data", Attr: host.AttrNoSUID, Sharing: "1"},
-		{ID: 702, Namespace: 5002, Path: "/data", Attr: host.AttrNoSUID, Sharing: "2"},
-		{Namespace: 5005, Path: "/data", Attr: host.AttrNoSUID, Sharing: "5"}, // a kernel without unique ids
+		{ID: 701, Namespace: 5001, Path: "/data", Attr: facts.AttrNoSUID, Sharing: "1"},
+		{ID: 702, Namespace: 5002, Path: "/data", Attr: facts.AttrNoSUID, Sharing: "2"},
+		{Namespace: 5005, Path: "/data", Attr: facts.AttrNoSUID, Sharing: "5"}, // a kernel without unique ids
 	}
-	asItWas := MountPointRecord{Role: RoleTarget, Path: podA, Root: "/sub", Attr: host.AttrNoExec, Propagation: host.Propagation{Shared: 3}, Dev: dev(1), MountID: 7}
+	asItWas := MountPointRecord{Role: RoleTarget, Path: podA, Root: "/sub", Attr: facts.AttrNoExec, Propagation: facts.Propagation{Shared: 3}, Dev: dev(1), MountID: 7}
 	before := MountPointRecord{Role: RoleTarget, Path: podA, Root: "/"}
 	for name, tc := range map[string]struct {
 		record      *Record
@@ -153,29 +154,29 @@ func TestWhatIsReplacedIsRecorded(t *testing.T) {
 // A dead mount may lie beneath one that works, and what a step brings is no previous
 // instance.
 func TestWhichMountsOfAStackAreRecorded(t *testing.T) {
-	other := func(m host.Mount) host.Mount { m.Source = "other"; return m }
-	of := func(d host.Dev) host.Mount { return host.Mount{Dev: d, FSType: fuseType, Source: fuseSource} }
+	other := func(m facts.Mount) facts.Mount { m.Source = "other"; return m }
+	of := func(d facts.Dev) facts.Mount { return facts.Mount{Dev: d, FSType: fuseType, Source: fuseSource} }
 	one, two, three := dev(1), dev(2), dev(3)
 	for name, tc := range map[string]struct {
-		stack []host.Mount // the step brings three, which works as two does
-		want  []host.Dev
+		stack []facts.Mount // the step brings three, which works as two does
+		want  []facts.Dev
 	}{
-		"a dead one":                {[]host.Mount{of(one)}, []host.Dev{one}},
-		"what the step brings":      {[]host.Mount{of(three)}, nil},
-		"a dead one beneath":        {[]host.Mount{of(three), of(one)}, []host.Dev{one}},
-		"two dead ones":             {[]host.Mount{of(one), of(dev(4))}, []host.Dev{one, dev(4)}},
-		"one that works beneath":    {[]host.Mount{of(one), of(two)}, []host.Dev{one}},
-		"another volume's beneath":  {[]host.Mount{of(one), other(of(dev(4)))}, []host.Dev{one}},
-		"another type's beneath":    {[]host.Mount{of(one), {Dev: dev(4), FSType: "ext4", Source: fuseSource}}, []host.Dev{one}},
-		"the driver's, an old one":  {[]host.Mount{of(two)}, []host.Dev{two}},
-		"ours above a dead one too": {[]host.Mount{of(three), of(three), of(one)}, []host.Dev{one}},
+		"a dead one":                {[]facts.Mount{of(one)}, []facts.Dev{one}},
+		"what the step brings":      {[]facts.Mount{of(three)}, nil},
+		"a dead one beneath":        {[]facts.Mount{of(three), of(one)}, []facts.Dev{one}},
+		"two dead ones":             {[]facts.Mount{of(one), of(dev(4))}, []facts.Dev{one, dev(4)}},
+		"one that works beneath":    {[]facts.Mount{of(one), of(two)}, []facts.Dev{one}},
+		"another volume's beneath":  {[]facts.Mount{of(one), other(of(dev(4)))}, []facts.Dev{one}},
+		"another type's beneath":    {[]facts.Mount{of(one), {Dev: dev(4), FSType: "ext4", Source: fuseSource}}, []facts.Dev{one}},
+		"the driver's, an old one":  {[]facts.Mount{of(two)}, []facts.Dev{two}},
+		"ours above a dead one too": {[]facts.Mount{of(three), of(three), of(one)}, []facts.Dev{one}},
 	} {
 		b := newFixture(t)
 		record := Record{BootID: "b", Newest: 5, MountPoints: []MountPointRecord{{Path: podA}}}
 		b.engine.scanned.setHealthy(volumeKey("", ""), host.SinceBoot(), 9)
-		c := Case{BootID: "b", Record: &record, Superblocks: map[host.Dev]host.Superblock{two: answered, three: answered, one: disconn}}
+		c := Case{BootID: "b", Record: &record, Superblocks: map[facts.Dev]facts.Superblock{two: answered, three: answered, one: disconn}}
 		b.engine.savePrevious(context.Background(), c, Step{Cost: Replace, Source: three, MountPoint: MountPoint{Role: RoleTarget, Path: podA, Proven: true, Stack: tc.stack}})
-		var got []host.Dev
+		var got []facts.Dev
 		for _, r := range b.notes.records {
 			for _, f := range r.Previous {
 				got = append(got, f.Dev)
@@ -211,7 +212,7 @@ func TestWhatIsReplacedIsRecordedFirst(t *testing.T) {
 		during = b.notes.records[volumeKey(driver, volID)]
 		return nil
 	})
-	b.steps[0].MountPoint.Stack, b.steps[0].MountPoint.Proven = []host.Mount{{Dev: dev(1), Path: podA}}, true
+	b.steps[0].MountPoint.Stack, b.steps[0].MountPoint.Proven = []facts.Mount{{Dev: dev(1), Path: podA}}, true
 	b.heal(volume)
 	if len(during.Previous) != 1 || during.Previous[0].Dev != dev(1) {
 		t.Errorf("%+v", during)
@@ -261,25 +262,25 @@ func TestPreviousIsBounded(t *testing.T) {
 // A slave of the host's mount is none any more when that is gone, and what is left
 // of an interrupted replacement has not the attributes that it is to have.
 func TestRecordedMount(t *testing.T) {
-	slave := PreviousMount{ID: 700, Namespace: 5000, Path: "/data", Attr: host.AttrNoSUID, Sharing: mount.SharingSlave}
+	slave := PreviousMount{ID: 700, Namespace: 5000, Path: "/data", Attr: facts.AttrNoSUID, Sharing: facts.SharingSlave}
 	r := &Record{BootID: "a", Previous: []PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: []PreviousMount{slave}}}}
 	// what came later in its place
-	left := func(m *host.ContainerMount) { m.Mount.ID, m.Mount.Dev = 799, dev(2) }
+	left := func(m *facts.ContainerMount) { m.Mount.ID, m.Mount.Dev = 799, dev(2) }
 	for name, tc := range map[string]struct {
 		record *Record
-		change func(*host.ContainerMount)
+		change func(*facts.ContainerMount)
 		noted  bool
 	}{
-		"seen before":                     {r, func(*host.ContainerMount) {}, true},
-		"no record":                       {nil, func(*host.ContainerMount) {}, false},
-		"in another boot":                 {&Record{BootID: "b", Previous: []PreviousSuperblock{{Dev: dev(1), BootID: "a", Mounts: []PreviousMount{slave}}}}, func(*host.ContainerMount) {}, false},
-		"another mount":                   {r, func(m *host.ContainerMount) { m.Mount.ID++ }, false},
-		"another superblock":              {r, func(m *host.ContainerMount) { m.Mount.Dev = dev(2) }, false},
+		"seen before":                     {r, func(*facts.ContainerMount) {}, true},
+		"no record":                       {nil, func(*facts.ContainerMount) {}, false},
+		"in another boot":                 {&Record{BootID: "b", Previous: []PreviousSuperblock{{Dev: dev(1), BootID: "a", Mounts: []PreviousMount{slave}}}}, func(*facts.ContainerMount) {}, false},
+		"another mount":                   {r, func(m *facts.ContainerMount) { m.Mount.ID++ }, false},
+		"another superblock":              {r, func(m *facts.ContainerMount) { m.Mount.Dev = dev(2) }, false},
 		"left in its place":               {r, left, true},
-		"left elsewhere":                  {r, func(m *host.ContainerMount) { left(m); m.Mount.Path = "/x" }, false},
-		"left in another container":       {r, func(m *host.ContainerMount) { left(m); m.Namespace++ }, false},
-		"there before it, of another one": {r, func(m *host.ContainerMount) { left(m); m.Mount.ID = 600 }, false},
-		"another of the same superblock":  {r, func(m *host.ContainerMount) { left(m); m.Mount.Dev = dev(1) }, false},
+		"left elsewhere":                  {r, func(m *facts.ContainerMount) { left(m); m.Mount.Path = "/x" }, false},
+		"left in another container":       {r, func(m *facts.ContainerMount) { left(m); m.Namespace++ }, false},
+		"there before it, of another one": {r, func(m *facts.ContainerMount) { left(m); m.Mount.ID = 600 }, false},
+		"another of the same superblock":  {r, func(m *facts.ContainerMount) { left(m); m.Mount.Dev = dev(1) }, false},
 	} {
 		m := containerMountOf(0, "uid-a", dev(1))
 		tc.change(&m)
@@ -297,8 +298,8 @@ func TestSharingOfAnEarlierBoot(t *testing.T) {
 	m := b.run("uid-a", previously)
 	k := volumeKey(driver, volID)
 	r := b.notes.records[k]
-	r.Previous = []PreviousSuperblock{{Dev: previously, Mounts: []PreviousMount{{ID: m.Mount.ID, Sharing: mount.SharingSlave}}}}
-	for boot, want := range map[string]mount.Sharing{"boot-1": mount.SharingSlave, "boot-0": mount.SharingNone} {
+	r.Previous = []PreviousSuperblock{{Dev: previously, Mounts: []PreviousMount{{ID: m.Mount.ID, Sharing: facts.SharingSlave}}}}
+	for boot, want := range map[string]facts.Sharing{"boot-1": facts.SharingSlave, "boot-0": facts.SharingNone} {
 		r.Previous[0].BootID = boot
 		b.notes.records[k] = r
 		b.engine.scanned = newScannedVolumes()
@@ -314,19 +315,19 @@ func TestPreviousThatIsKept(t *testing.T) {
 	now := Record{MountPoints: []MountPointRecord{{Dev: dev(2)}}}
 	for name, tc := range map[string]struct {
 		record *Record
-		want   []host.Dev
+		want   []facts.Dev
 	}{
 		"no record":        {nil, nil},
 		"an earlier boot":  {&Record{BootID: "a", MountPoints: []MountPointRecord{{Dev: dev(1)}}, Previous: []PreviousSuperblock{{Dev: dev(3), BootID: "b", Since: ago(0)}}}, nil},
 		"as it was":        {&Record{BootID: "b", MountPoints: []MountPointRecord{{Dev: dev(2)}}}, nil},
-		"another one now":  {&Record{BootID: "b", MountPoints: []MountPointRecord{{Dev: dev(1)}}}, []host.Dev{dev(1)}},
+		"another one now":  {&Record{BootID: "b", MountPoints: []MountPointRecord{{Dev: dev(1)}}}, []facts.Dev{dev(1)}},
 		"no number":        {&Record{BootID: "b", MountPoints: []MountPointRecord{{}}}, nil},
-		"a moment ago":     {&Record{BootID: "b", Previous: []PreviousSuperblock{{Dev: dev(1), BootID: "b", Since: ago(previousGrace - 10*time.Second)}}}, []host.Dev{dev(1)}},
+		"a moment ago":     {&Record{BootID: "b", Previous: []PreviousSuperblock{{Dev: dev(1), BootID: "b", Since: ago(previousGrace - 10*time.Second)}}}, []facts.Dev{dev(1)}},
 		"long ago":         {&Record{BootID: "b", Previous: []PreviousSuperblock{{Dev: dev(1), BootID: "b", Since: ago(previousGrace + time.Second)}}}, nil},
 		"in the future":    {&Record{BootID: "b", Previous: []PreviousSuperblock{{Dev: dev(1), BootID: "b", Since: ago(-time.Hour)}}}, nil},
 		"its number again": {&Record{BootID: "b", Previous: []PreviousSuperblock{{Dev: dev(2), BootID: "b", Since: ago(0)}}}, nil},
 	} {
-		var got []host.Dev
+		var got []facts.Dev
 		for _, f := range keepPrevious(Case{BootID: "b", Record: tc.record}, now) {
 			got = append(got, f.Dev)
 		}
@@ -384,7 +385,7 @@ func TestPreviousOutlivesTheChange(t *testing.T) {
 func TestContainersAndSubPathsAreNoRecordedMountPoints(t *testing.T) {
 	c := Case{MountPoints: []MountPoint{on(RoleTarget, podA, dev(1)), containerMountPoint(1, dev(1), "proven"), on(RoleTarget, "/sub", dev(1))}}
 	c.MountPoints[1].Stack[0].Path = c.MountPoints[1].Path
-	c.MountPoints[2].Layout.Kind = host.LayoutSubpath
+	c.MountPoints[2].Layout.Kind = layout.Subpath
 	for i := range c.MountPoints {
 		c.MountPoints[i].Proven = true
 	}

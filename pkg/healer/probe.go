@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
@@ -15,7 +16,7 @@ import (
 type group struct {
 	key         groupKey
 	mountPoints []int
-	probe       *host.Mount
+	probe       *facts.Mount
 	// above is true when the superblock is known not to answer.
 	above bool
 	seen  host.Inspection
@@ -23,7 +24,7 @@ type group struct {
 }
 
 type groupKey struct {
-	dev  host.Dev
+	dev  facts.Dev
 	root string
 	// mount is set where each mount has an answer of its own.
 	mount int
@@ -74,7 +75,7 @@ func (o *observation) groups() []*group {
 			if top.MayBeNode() {
 				k.root = top.Root // every device node is a storage of its own
 			}
-			if host.IsNFS(top.FSType) {
+			if facts.IsNFS(top.FSType) {
 				k.mount = top.OldID
 			}
 		}
@@ -119,7 +120,7 @@ func (o *observation) take(g *group) {
 		// it shows the same directory.
 		if p.Mounted() && g.probe != nil && p.Stack[0].Root == g.probe.Root {
 			p.Inspect.Kind = g.seen.Kind
-			if g.seen.Kind == host.KindBlock {
+			if g.seen.Kind == facts.KindBlock {
 				p.Inspect.Rdev = g.seen.Rdev
 			}
 		}
@@ -136,7 +137,7 @@ func (o *observation) take(g *group) {
 
 // takeOwn puts into the case what one of several mounts of a superblock answered. The
 // superblock is what the staged one says, and answers as long as any of them does.
-func (o *observation) takeOwn(g *group, sb host.Superblock) host.Superblock {
+func (o *observation) takeOwn(g *group, sb facts.Superblock) facts.Superblock {
 	staged := false
 	for _, i := range g.mountPoints {
 		o.c.MountPoints[i].Own = g.seen.Answer
@@ -156,13 +157,13 @@ func (o *observation) takeOwn(g *group, sb host.Superblock) host.Superblock {
 }
 
 // superblock joins the facts of a mount with what the storage answered.
-func (o *observation) superblock(m host.Mount, s host.Inspection) host.Superblock {
-	sb := host.StateOf(m)
+func (o *observation) superblock(m facts.Mount, s host.Inspection) facts.Superblock {
+	sb := facts.StateOf(m)
 	sb.Kind, sb.Answer, sb.Space, sb.Opened = s.Kind, s.Answer, s.Space, s.Device
 	sb.ReadOnly = sb.ReadOnly || s.ReadOnly
-	var dev host.Dev
+	var dev facts.Dev
 	switch {
-	case s.Kind == host.KindBlock:
+	case s.Kind == facts.KindBlock:
 		sb.Dev, dev = s.Rdev, s.Rdev
 	case m.Dev.Major != 0:
 		dev = m.Dev
@@ -177,7 +178,7 @@ func (o *observation) superblock(m host.Mount, s host.Inspection) host.Superbloc
 		sb.Errors = o.node.FilesystemErrors(m.FSType, d.Name)
 	case s.UUID != "":
 		// A filesystem of a disk whose node cannot be seen: its UUID still identifies it.
-		sb.Device = &host.BlockDevice{Name: m.Source, Missing: s.SourceGone, Identity: host.Identity{FilesystemUUID: s.UUID}}
+		sb.Device = &facts.BlockDevice{Name: m.Source, Missing: s.SourceGone, Identity: facts.Identity{FilesystemUUID: s.UUID}}
 	}
 	if m.FSType == "overlay" {
 		sb.Upper = o.upper(m)
@@ -187,7 +188,7 @@ func (o *observation) superblock(m host.Mount, s host.Inspection) host.Superbloc
 
 // upper returns the facts of the filesystem that an overlay writes to: nil when it
 // is mounted where this namespace does not see it.
-func (o *observation) upper(m host.Mount) *host.Superblock {
+func (o *observation) upper(m facts.Mount) *facts.Superblock {
 	for _, option := range m.SuperOptions {
 		dir, is := strings.CutPrefix(option, "upperdir=")
 		if !is || !path.IsAbs(dir) {
@@ -197,7 +198,7 @@ func (o *observation) upper(m host.Mount) *host.Superblock {
 		stack := o.stack(parent.Path)
 		// What was mounted after the overlay is not what it writes to.
 		if found && len(stack) > 0 && stack[0].Same(parent) && (m.ID == 0 || stack[0].ID <= m.ID) {
-			sb := host.StateOf(stack[0])
+			sb := facts.StateOf(stack[0])
 			return &sb
 		}
 	}
@@ -205,6 +206,6 @@ func (o *observation) upper(m host.Mount) *host.Superblock {
 }
 
 // works reports whether a superblock answered, and did not shut down.
-func works(sb host.Superblock) bool {
+func works(sb facts.Superblock) bool {
 	return sb.Answer.Asked && !sb.Answer.TimedOut && sb.Answer.Errno == 0 && !sb.Shutdown
 }

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // emptyDir is a mount of another pod that is no CSI volume.
@@ -13,8 +13,8 @@ const emptyDir = "/k/pods/uid-z/volumes/kubernetes.io~empty-dir/x"
 
 // mountEmptyDir mounts a tmpfs at a path, as kubelet does for an emptyDir.
 func mountEmptyDir(b *fixture, path string) {
-	b.mount(path, host.Dev{Minor: 90})
-	b.change(path, func(m *host.Mount) { m.FSType, m.Source = "tmpfs", "tmpfs" })
+	b.mount(path, facts.Dev{Minor: 90})
+	b.change(path, func(m *facts.Mount) { m.FSType, m.Source = "tmpfs", "tmpfs" })
 	b.files[path] = directory("")
 }
 
@@ -70,10 +70,10 @@ func TestRecordHasOnlyProvenMountPoints(t *testing.T) {
 		"staging_target_path is the published path": {call: Volume{Path: podA, StagingPath: podA}, first: both},
 		"staging_target_path is a mount above": {
 			change: func(b *fixture) {
-				b.mount("/k", host.Dev{Minor: 91})
+				b.mount("/k", facts.Dev{Minor: 91})
 				b.mounts[len(b.mounts)-1].OldID = 1000
-				b.change(podA, func(m *host.Mount) { m.OldParent = 1000 })
-				b.change(staging, func(m *host.Mount) { m.OldParent = 1000 })
+				b.change(podA, func(m *facts.Mount) { m.OldParent = 1000 })
+				b.change(staging, func(m *facts.Mount) { m.OldParent = 1000 })
 			},
 			call: Volume{Path: podA, StagingPath: "/k"}, first: both,
 		},
@@ -84,7 +84,7 @@ func TestRecordHasOnlyProvenMountPoints(t *testing.T) {
 			mountEmptyDir(b, nested)
 			b.files[nested] = directory(volID) // as of all paths below the staging path
 			stagedID := b.mounts[1].OldID
-			b.change(nested, func(m *host.Mount) { m.OldParent = stagedID })
+			b.change(nested, func(m *facts.Mount) { m.OldParent = stagedID })
 			if tc.change != nil {
 				tc.change(b)
 			}
@@ -144,7 +144,7 @@ func TestRecordIsNotOfTheMountAbove(t *testing.T) {
 	b := newFixture(t)
 	b.unmount(podA)
 	b.unmount(staging)
-	b.mount("/k", host.Dev{Minor: 91})
+	b.mount("/k", facts.Dev{Minor: 91})
 	b.files["/k"] = directory("")
 	b.heal(Volume{ID: volID, Path: podA, StagingPath: "/k"})
 	if p := b.last().MountPoints[0]; b.notes.saves != 0 || p.Mounted() || p.Proven {
@@ -197,7 +197,7 @@ func TestRecordProvesItsMountPoints(t *testing.T) {
 			b.unmount(podA)
 			mountEmptyDir(b, podA)
 		}, []string{staging}},
-		"another directory of it": {func(b *fixture) { b.change(podA, func(m *host.Mount) { m.Root = "/sub" }) }, []string{staging}},
+		"another directory of it": {func(b *fixture) { b.change(podA, func(m *facts.Mount) { m.Root = "/sub" }) }, []string{staging}},
 		"before this boot": {func(b *fixture) {
 			r := b.notes.records[volumeKey(driver, volID)]
 			r.BootID = "another"
@@ -262,7 +262,7 @@ func TestStagedMountPointThatCounts(t *testing.T) {
 	mountPoint := func(proven bool, stack ...string) MountPoint {
 		p := MountPoint{Role: RoleStaging, Path: staging, Proven: proven}
 		for _, at := range stack {
-			p.Stack = append(p.Stack, host.Mount{Path: at})
+			p.Stack = append(p.Stack, facts.Mount{Path: at})
 		}
 		return p
 	}
@@ -274,7 +274,7 @@ func TestStagedMountPointThatCounts(t *testing.T) {
 		for j := range order {
 			want := order[max(i, j)]
 			c := Case{MountPoints: []MountPoint{{Role: RoleTarget, Path: podA, Proven: true}, order[i], order[j]}}
-			if got, found := c.Staged(); !found || got.Proven != want.Proven || !slices.EqualFunc(got.Stack, want.Stack, host.Mount.Same) || got.Mounted() != want.Mounted() {
+			if got, found := c.Staged(); !found || got.Proven != want.Proven || !slices.EqualFunc(got.Stack, want.Stack, facts.Mount.Same) || got.Mounted() != want.Mounted() {
 				t.Errorf("%d and %d: %+v", i, j, got)
 			}
 		}

@@ -4,8 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // RecordVersion is the format that this build writes and reads.
@@ -24,7 +23,7 @@ type Record struct {
 	FSType string `json:"fsType"`
 	Source string `json:"source"`
 	// Identity is empty for filesystems without a block device.
-	Identity host.Identity `json:"identity"`
+	Identity facts.Identity `json:"identity"`
 	// DiskSeq shows whether a device number was given to another disk in this boot.
 	DiskSeq uint64 `json:"diskSeq,omitempty"`
 	// FilesystemErrors is what the filesystem had counted: such counts are kept on the
@@ -51,8 +50,8 @@ type Record struct {
 // boot. Its device number alone proves nothing: the kernel gives it to another
 // filesystem when the last mount is gone.
 type PreviousSuperblock struct {
-	Dev    host.Dev `json:"dev"`
-	BootID string   `json:"bootID"`
+	Dev    facts.Dev `json:"dev"`
+	BootID string    `json:"bootID"`
 	// Mounts are those in containers that were seen while it was proven to be the
 	// volume's: as long as one of them exists, so does the superblock.
 	Mounts []PreviousMount `json:"mounts,omitempty"`
@@ -84,12 +83,12 @@ type PreviousMount struct {
 	ID uint64 `json:"id"`
 	// Namespace is the inode number of the mount namespace, Path the mount point in
 	// it.
-	Namespace uint64    `json:"namespace"`
-	Path      string    `json:"path"`
-	Attr      host.Attr `json:"attributes"`
+	Namespace uint64     `json:"namespace"`
+	Path      string     `json:"path"`
+	Attr      facts.Attr `json:"attributes"`
 	// Sharing is how it shared mount events: the kernel forgets whose slave it was when
 	// the host's mount is gone.
-	Sharing mount.Sharing `json:"sharing"`
+	Sharing facts.Sharing `json:"sharing"`
 }
 
 // key is what distinguishes the mount from others: its id, or where the kernel has none
@@ -111,13 +110,13 @@ type MountPointRecord struct {
 	Role Role   `json:"role"`
 	Path string `json:"path"`
 	// Root is the directory of the filesystem that the mount point shows.
-	Root        string           `json:"root"`
-	Attr        host.Attr        `json:"attributes"`
-	Propagation host.Propagation `json:"propagation"`
+	Root        string            `json:"root"`
+	Attr        facts.Attr        `json:"attributes"`
+	Propagation facts.Propagation `json:"propagation"`
 	// ReadOnlySuper is true when the superblock was read-only while healthy.
 	ReadOnlySuper bool `json:"readOnlySuperblock"`
 	// Dev is the superblock's device, for a raw block volume the device itself.
-	Dev host.Dev `json:"dev"`
+	Dev facts.Dev `json:"dev"`
 	// MountID is the kernel's unique mount id; 0 where the mount table
 	// has none (below Linux 6.8).
 	MountID uint64 `json:"mountID"`
@@ -145,7 +144,7 @@ func (r *Record) Staged() *MountPointRecord {
 	return r.first(func(p MountPointRecord) bool { return p.Role == RoleStaging })
 }
 
-func (r Record) hasDev(dev host.Dev) bool {
+func (r Record) hasDev(dev facts.Dev) bool {
 	return slices.ContainsFunc(r.MountPoints, func(p MountPointRecord) bool { return p.Dev == dev })
 }
 

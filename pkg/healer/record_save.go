@@ -8,7 +8,8 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 // recordInterval is how often an unchanged record is written anyway, so that its
@@ -30,7 +31,7 @@ func (e *Engine) saveRecord(ctx context.Context, d Diagnosis) {
 		return // nothing is proven, or the recorded identity would be lost
 	}
 	interval := recordInterval
-	if IsFUSE(now.FSType) {
+	if facts.IsFUSE(now.FSType) {
 		interval = recordIntervalFUSE
 	}
 	old := c.Record
@@ -59,7 +60,7 @@ func (r *Record) keepBaselines(was *Record) {
 		if before := was.MountPoint(p.Path); before != nil {
 			p.Attr, p.ReadOnlySuper, p.HadBlocks, p.HadInodes = before.Attr, before.ReadOnlySuper, before.HadBlocks, before.HadInodes
 		} else {
-			p.ReadOnlySuper = p.ReadOnlySuper && p.Attr.Has(host.AttrReadOnly) // else it was not asked for
+			p.ReadOnlySuper = p.ReadOnlySuper && p.Attr.Has(facts.AttrReadOnly) // else it was not asked for
 		}
 	}
 }
@@ -76,8 +77,8 @@ func identifiable(c Case) bool {
 }
 
 // sourceOf returns a mount's source where nothing else says which directory it shows.
-func sourceOf(m host.Mount) string {
-	if host.IsNFS(m.FSType) {
+func sourceOf(m facts.Mount) string {
+	if facts.IsNFS(m.FSType) {
 		return m.Source
 	}
 	return ""
@@ -120,10 +121,10 @@ func newRecord(c Case) Record {
 func recordableAt(p MountPoint) bool {
 	unfinished := p.Unfinished()
 	return p.Proven && p.Mounted() && p.Role != RoleContainer &&
-		(!unfinished || p.Want != nil) && (unfinished || p.Layout.Kind != host.LayoutSubpath)
+		(!unfinished || p.Want != nil) && (unfinished || p.Layout.Kind != layout.Subpath)
 }
 
-func (r *Record) setSuperblock(c Case, sb host.Superblock) {
+func (r *Record) setSuperblock(c Case, sb facts.Superblock) {
 	r.FSType, r.Source = sb.FSType, sb.Source
 	if sb.Device != nil {
 		r.Identity, r.DiskSeq = sb.Device.Identity, sb.Device.DiskSeq

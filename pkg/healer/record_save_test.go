@@ -6,12 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 func TestRecordOfAHealthyVolume(t *testing.T) {
 	b := newFixture(t)
-	b.change(podA, func(m *host.Mount) { m.Attr, m.Propagation = host.AttrReadOnly, host.Propagation{Shared: 9} })
+	b.change(podA, func(m *facts.Mount) { m.Attr, m.Propagation = facts.AttrReadOnly, facts.Propagation{Shared: 9} })
 	b.healthy()
 	got, _ := b.notes.Load(driver, volID)
 	if got == nil || time.Since(got.LastHealthy) > time.Minute {
@@ -21,9 +22,9 @@ func TestRecordOfAHealthyVolume(t *testing.T) {
 	want := Record{
 		Newest:  102,
 		Version: RecordVersion, Driver: driver, VolumeID: volID, BootID: "boot-1", FSType: "ext4", Source: "/dev/sdb", DiskSeq: 5,
-		Identity: host.Identity{FilesystemUUID: "uuid-1", Serial: "serial-1", WWID: "wwid-1", Size: 1 << 30},
+		Identity: facts.Identity{FilesystemUUID: "uuid-1", Serial: "serial-1", WWID: "wwid-1", Size: 1 << 30},
 		MountPoints: []MountPointRecord{
-			{Role: RoleTarget, Path: podA, Root: "/", Dev: disk, MountID: 102, Attr: host.AttrReadOnly, Propagation: host.Propagation{Shared: 9}},
+			{Role: RoleTarget, Path: podA, Root: "/", Dev: disk, MountID: 102, Attr: facts.AttrReadOnly, Propagation: facts.Propagation{Shared: 9}},
 			{Role: RoleStaging, Path: staging, Root: "/", Dev: disk, MountID: 101},
 		},
 	}
@@ -45,7 +46,7 @@ func TestRecordIsWrittenOnChangeAndHourly(t *testing.T) {
 		"almost an hour":  {func(b *fixture) { age(b, k, 58*time.Minute) }, 1},
 		"an hour":         {func(b *fixture) { age(b, k, time.Hour) }, 2},
 		"from the future": {func(b *fixture) { age(b, k, -time.Hour) }, 2},
-		"other options":   {func(b *fixture) { b.change(podA, func(m *host.Mount) { m.Attr = host.AttrNoExec }) }, 2},
+		"other options":   {func(b *fixture) { b.change(podA, func(m *facts.Mount) { m.Attr = facts.AttrNoExec }) }, 2},
 		"a device grown": {func(b *fixture) {
 			d := b.devices[disk]
 			d.Identity.Size *= 2
@@ -73,7 +74,7 @@ func TestRecordOfFUSEIsKeptYoung(t *testing.T) {
 		b := newFUSEBench(t)
 		k := volumeKey(driver, volID)
 		age(b, k, tc.age)
-		b.mounts = append(b.mounts, host.Mount{ID: 20000, OldID: 20000, OldParent: 1, Path: "/later", Root: "/", Dev: host.Dev{Minor: 34}})
+		b.mounts = append(b.mounts, facts.Mount{ID: 20000, OldID: 20000, OldParent: 1, Path: "/later", Root: "/", Dev: facts.Dev{Minor: 34}})
 		b.healthy()
 		r := b.notes.records[k]
 		if b.notes.saves != tc.saves || b.engine.scanned.newestOf(k, &r) != 20000 || (r.Newest == 20000) != (tc.saves == 2) {
@@ -100,19 +101,19 @@ func age(b *fixture, k key, by time.Duration) {
 
 // Counts of errors live on the disk: what a healthy volume had is no news.
 func TestRecordHasTheErrorsOfTheStagedFilesystem(t *testing.T) {
-	old := &host.FilesystemErrors{Count: 7, LastTime: time.Unix(1, 0)}
+	old := &facts.FilesystemErrors{Count: 7, LastTime: time.Unix(1, 0)}
 	for name, tc := range map[string]struct {
 		change func(*fixture)
 		want   uint64
 	}{
 		"none":               {func(*fixture) {}, 0},
 		"old ones":           {func(b *fixture) { b.errors = old }, 7},
-		"beneath an overlay": {func(b *fixture) { b.errors = old; overUpper(func(*host.Mount) {})(b) }, 7},
+		"beneath an overlay": {func(b *fixture) { b.errors = old; overUpper(func(*facts.Mount) {})(b) }, 7},
 		"nothing is staged":  {func(b *fixture) { b.errors = old; b.unmount(staging) }, 7},
 		"checked in the meantime": {func(b *fixture) {
 			b.errors = old
 			b.healthy()
-			b.errors = &host.FilesystemErrors{}
+			b.errors = &facts.FilesystemErrors{}
 		}, 0},
 	} {
 		b := newFixture(t)
@@ -128,7 +129,7 @@ func TestRecordHasTheErrorsOfTheStagedFilesystem(t *testing.T) {
 // run out of it.
 func TestRecordKnowsWhetherThereWasSpace(t *testing.T) {
 	b := newFixture(t)
-	see := func(space host.Space) {
+	see := func(space facts.Space) {
 		sight := b.answers[disk]
 		sight.Space = space
 		b.answers[disk] = sight
@@ -143,11 +144,11 @@ func TestRecordKnowsWhetherThereWasSpace(t *testing.T) {
 			}
 		}
 	}
-	see(host.Space{Blocks: 10, Files: 10})
+	see(facts.Space{Blocks: 10, Files: 10})
 	expect("seen full", false, false)
-	see(host.Space{Blocks: 10, Available: 1, Files: 10})
+	see(facts.Space{Blocks: 10, Available: 1, Files: 10})
 	expect("seen with blocks", true, false)
-	see(host.Space{Blocks: 10, Files: 10, FreeFiles: 1})
+	see(facts.Space{Blocks: 10, Files: 10, FreeFiles: 1})
 	expect("seen with both, one after the other", true, true)
 }
 
@@ -222,18 +223,18 @@ func TestDegradedVolumeKeepsItsBaselines(t *testing.T) {
 	b := newFixture(t)
 	b.healthy()
 	was := b.record()
-	b.errors = &host.FilesystemErrors{Count: 7, LastTime: time.Now()}
+	b.errors = &facts.FilesystemErrors{Count: 7, LastTime: time.Now()}
 	d := b.devices[disk]
 	d.Identity.Size *= 2
 	b.devices[disk] = d
 	for _, p := range []string{podA, staging} {
-		b.change(p, func(m *host.Mount) { m.Attr, m.SuperReadOnly = host.AttrReadOnly, true })
+		b.change(p, func(m *facts.Mount) { m.Attr, m.SuperReadOnly = facts.AttrReadOnly, true })
 	}
 	sight := b.answers[disk]
-	sight.Space = host.Space{Blocks: 1, Available: 1}
+	sight.Space = facts.Space{Blocks: 1, Available: 1}
 	b.answers[disk] = sight
 	b.publish(podB) // so that there is something to record
-	b.change(podB, func(m *host.Mount) { m.SuperReadOnly = true })
+	b.change(podB, func(m *facts.Mount) { m.SuperReadOnly = true })
 	b.degraded(FilesystemErrors)
 	now := b.record()
 	if now.FilesystemErrors != 0 || now.Identity != was.Identity || !now.LastHealthy.Equal(was.LastHealthy) || *now.MountPoint(podA) != *was.MountPoint(podA) || *now.MountPoint(staging) != *was.MountPoint(staging) {
@@ -244,7 +245,7 @@ func TestDegradedVolumeKeepsItsBaselines(t *testing.T) {
 	}
 	b.recover(podA)
 	b.healthy()
-	if now = b.record(); now.FilesystemErrors != 7 || now.Identity.Size != 2<<30 || now.MountPoint(podA).Attr != host.AttrReadOnly || !now.MountPoint(podA).ReadOnlySuper {
+	if now = b.record(); now.FilesystemErrors != 7 || now.Identity.Size != 2<<30 || now.MountPoint(podA).Attr != facts.AttrReadOnly || !now.MountPoint(podA).ReadOnlySuper {
 		t.Errorf("well again: %+v", now)
 	}
 }
@@ -256,7 +257,7 @@ func TestErrorsAtFirstCheckAreNoBaseline(t *testing.T) {
 		want uint64
 	}{"of this boot": {time.Now(), 0}, "of an earlier one": {time.Unix(1, 0), 7}} {
 		b := newFixture(t)
-		b.errors = &host.FilesystemErrors{Count: 7, LastTime: tc.last}
+		b.errors = &facts.FilesystemErrors{Count: 7, LastTime: tc.last}
 		b.degraded(SlowResponse)
 		if r := b.record(); r.FilesystemErrors != tc.want {
 			t.Errorf("%s: %d", name, r.FilesystemErrors)
@@ -276,9 +277,9 @@ func mountedNow(p *MountPointRecord) MountPointRecord {
 
 // What an interrupted step left is not how a mount point is to be.
 func TestPlaceholderIsNotRecorded(t *testing.T) {
-	const placeholder = host.AttrReadOnly | host.AttrNoSUID | host.AttrNoDev | host.AttrNoExec | host.AttrNoSymFollow
+	const placeholder = facts.AttrReadOnly | facts.AttrNoSUID | facts.AttrNoDev | facts.AttrNoExec | facts.AttrNoSymFollow
 	put := func(b *fixture) {
-		b.change(podA, func(m *host.Mount) { m.Attr, m.Propagation, m.ID = placeholder, host.Propagation{}, 999 })
+		b.change(podA, func(m *facts.Mount) { m.Attr, m.Propagation, m.ID = placeholder, facts.Propagation{}, 999 })
 	}
 	b := newFixture(t)
 	put(b)
@@ -287,7 +288,7 @@ func TestPlaceholderIsNotRecorded(t *testing.T) {
 		t.Errorf("at first sight: %+v", r)
 	}
 	b = newFixture(t)
-	b.change(podA, func(m *host.Mount) { m.Propagation = host.Propagation{Shared: 9} })
+	b.change(podA, func(m *facts.Mount) { m.Propagation = facts.Propagation{Shared: 9} })
 	b.healthy()
 	was := b.record()
 	put(b)
@@ -301,19 +302,19 @@ func TestPlaceholderIsNotRecorded(t *testing.T) {
 	// How a subPath was mounted is noted before it is replaced, and has to stay until
 	// it is done.
 	at := "/k/pods/uid-a/volume-subpaths/pv1/c/0"
-	noted := MountPointRecord{Role: RoleTarget, Path: at, Root: "/dir", Attr: host.AttrNoExec, Propagation: host.Propagation{Shared: 7}, Dev: host.Dev{Minor: 99}}
+	noted := MountPointRecord{Role: RoleTarget, Path: at, Root: "/dir", Attr: facts.AttrNoExec, Propagation: facts.Propagation{Shared: 7}, Dev: facts.Dev{Minor: 99}}
 	k := volumeKey(driver, volID)
 	r := b.notes.records[k]
 	r.MountPoints = append(r.MountPoints, noted)
 	b.notes.records[k] = r
 	b.publish(at)
-	b.change(at, func(m *host.Mount) { m.Root, m.Attr, m.ID = "/dir", placeholder, 1000 })
+	b.change(at, func(m *facts.Mount) { m.Root, m.Attr, m.ID = "/dir", placeholder, 1000 })
 	b.degraded(ReadOnlyFilesystem)
 	noted.Dev, noted.MountID = disk, 1000
 	if r := b.record(); r.MountPoint(at) == nil || mountedNow(r.MountPoint(at)) != noted {
 		t.Errorf("a subPath: %+v", r)
 	}
-	b.change(at, func(m *host.Mount) { m.Attr = host.AttrNoExec })
+	b.change(at, func(m *facts.Mount) { m.Attr = facts.AttrNoExec })
 	b.degraded(SlowResponse)
 	if r := b.record(); r.MountPoint(at) != nil {
 		t.Errorf("a subPath that is done: %+v", r)
@@ -324,14 +325,14 @@ func TestPlaceholderIsNotRecorded(t *testing.T) {
 func TestUnknownDeviceIsNotRecorded(t *testing.T) {
 	b := newFixture(t)
 	sdb := b.devices[disk]
-	b.devices[disk] = host.BlockDevice{Dev: disk}
+	b.devices[disk] = facts.BlockDevice{Dev: disk}
 	b.healthy()
 	if r, _ := b.notes.Load(driver, volID); r != nil {
 		t.Errorf("recorded without an identity: %+v", r)
 	}
 	b.devices[disk] = sdb
 	b.healthy()
-	b.devices[disk] = host.BlockDevice{Dev: disk}
+	b.devices[disk] = facts.BlockDevice{Dev: disk}
 	b.publish(podB)
 	b.healthy()
 	if r, _ := b.notes.Load(driver, volID); r == nil || r.Identity.Serial != "serial-1" {

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // Cost orders steps: the engine takes the least invasive one that helps.
@@ -35,7 +35,7 @@ type Step struct {
 	// Delegate brings one that does not exist yet, or that only the driver knows, and has
 	// none: the volume must be proven then, and the steps that bring the new superblock
 	// anywhere prove its identity.
-	Source host.Dev
+	Source facts.Dev
 	// Writes is true for a step that writes to the device behind the mount point, or
 	// has the kernel do it: mount, remount, replay, repair.
 	Writes bool

@@ -4,7 +4,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // Where the kernel has no word for it, fsync(2) tells that an ext4 shut itself down.
@@ -15,7 +15,7 @@ func TestSyncShowsAShutdown(t *testing.T) {
 	if len(b.syncs) == 0 {
 		t.Error("no sync")
 	}
-	b.synced = host.Write{Answer: host.Answer{Asked: true, Op: "fsync", Errno: syscall.EIO}}
+	b.synced = facts.Write{Answer: facts.Answer{Asked: true, Op: "fsync", Errno: syscall.EIO}}
 	for range 2 {
 		b.heal(volume)
 		for dev, sb := range b.last().Superblocks {
@@ -32,7 +32,7 @@ func TestSyncIsNotTried(t *testing.T) {
 		"no write is wanted": func(b *fixture) { b.engine.cfg.ProbeWrite = WriteNever },
 		"another filesystem": func(b *fixture) {
 			for _, at := range []string{staging, podA} {
-				b.change(at, func(m *host.Mount) { m.FSType = "xfs" })
+				b.change(at, func(m *facts.Mount) { m.FSType = "xfs" })
 			}
 		},
 		"check only": func(b *fixture) { b.engine.cfg.CheckOnly = true },

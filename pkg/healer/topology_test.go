@@ -5,15 +5,16 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // bare is what a kept topology shows: mounts without what may change unnoticed.
-func bare(b *fixture) []host.Mount {
+func bare(b *fixture) []facts.Mount {
 	mounts := slices.Clone(b.mounts)
 	for i := range mounts {
 		m := &mounts[i]
-		m.Attr, m.Propagation, m.SuperReadOnly, m.SuperOptions = 0, host.Propagation{}, false, nil
+		m.Attr, m.Propagation, m.SuperReadOnly, m.SuperOptions = 0, facts.Propagation{}, false, nil
 	}
 	return mounts
 }
@@ -40,12 +41,12 @@ func TestOldTopology(t *testing.T) {
 		"mounted anew": {func(b *fixture) {
 			b.unmount(podA)
 			b.mount(podA, disk)
-			b.change(podA, func(m *host.Mount) { m.ID = 500 })
+			b.change(podA, func(m *facts.Mount) { m.ID = 500 })
 		}, podA, []uint64{500}},
-		"moved away":           {func(b *fixture) { b.change(podA, func(m *host.Mount) { m.Path = "/elsewhere" }) }, podA, nil},
-		"staged anew":          {func(b *fixture) { b.change(staging, func(m *host.Mount) { m.ID = 501 }) }, staging, []uint64{501}},
+		"moved away":           {func(b *fixture) { b.change(podA, func(m *facts.Mount) { m.Path = "/elsewhere" }) }, podA, nil},
+		"staged anew":          {func(b *fixture) { b.change(staging, func(m *facts.Mount) { m.ID = 501 }) }, staging, []uint64{501}},
 		"another pod's, gone":  {func(b *fixture) { b.unmount(podB) }, podB, nil},
-		"another pod's, moved": {func(b *fixture) { b.change(podB, func(m *host.Mount) { m.ID = 502 }) }, podB, []uint64{502}},
+		"another pod's, moved": {func(b *fixture) { b.change(podB, func(m *facts.Mount) { m.ID = 502 }) }, podB, []uint64{502}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newFixture(t)
@@ -79,15 +80,15 @@ func TestOptionsAreFresh(t *testing.T) {
 	b := newFixture(t)
 	b.stale = bare(b)
 	for _, p := range []string{podA, staging} {
-		b.change(p, func(m *host.Mount) {
-			m.SuperOptions, m.Attr, m.Propagation = []string{"shutdown"}, host.AttrNoExec, host.Propagation{Shared: 7}
+		b.change(p, func(m *facts.Mount) {
+			m.SuperOptions, m.Attr, m.Propagation = []string{"shutdown"}, facts.AttrNoExec, facts.Propagation{Shared: 7}
 		})
 	}
 	b.heal(volume)
 	c := b.last()
 	for _, path := range []string{podA, staging} {
 		p, _ := c.MountPoint(path)
-		if top, mounted := p.Top(); !mounted || top.Attr != host.AttrNoExec || top.Propagation.Shared != 7 {
+		if top, mounted := p.Top(); !mounted || top.Attr != facts.AttrNoExec || top.Propagation.Shared != 7 {
 			t.Errorf("%s: %+v", path, p.Stack)
 		}
 	}
@@ -136,7 +137,7 @@ func TestTopologyThatNeverCatchesUp(t *testing.T) {
 	b.stale = bare(b)
 	next := uint64(1000)
 	b.onMounts = func() { // each reading shows other mounts
-		b.change(podA, func(m *host.Mount) { next++; m.ID = next })
+		b.change(podA, func(m *facts.Mount) { next++; m.ID = next })
 	}
 	b.answers[disk] = host.Inspection{Changed: true}
 	if _, err := b.engine.Heal(context.Background(), volume); KindOf(err) != KindUnknown {
@@ -145,9 +146,9 @@ func TestTopologyThatNeverCatchesUp(t *testing.T) {
 }
 
 func TestUpperOfAnOverlay(t *testing.T) {
-	dead := func(m *host.Mount) { m.FSType, m.SuperOptions = "xfs", []string{"shutdown"} }
+	dead := func(m *facts.Mount) { m.FSType, m.SuperOptions = "xfs", []string{"shutdown"} }
 	options := func(o ...string) func(*fixture) {
-		return func(b *fixture) { b.change(podA, func(m *host.Mount) { m.SuperOptions = o }) }
+		return func(b *fixture) { b.change(podA, func(m *facts.Mount) { m.SuperOptions = o }) }
 	}
 	for name, tc := range map[string]struct {
 		change func(*fixture)
@@ -164,13 +165,13 @@ func TestUpperOfAnOverlay(t *testing.T) {
 		"empty":              {options("upperdir="), "", false},
 		"covered by another": {func(b *fixture) {
 			b.mount("/data/u", disk)
-			b.change("/data/u", func(m *host.Mount) { m.OldParent = 103 })
+			b.change("/data/u", func(m *facts.Mount) { m.OldParent = 103 })
 		}, "ext4", false},
-		"mounted later": {func(b *fixture) { b.change("/data", func(m *host.Mount) { m.ID = 901 }) }, "", false},
+		"mounted later": {func(b *fixture) { b.change("/data", func(m *facts.Mount) { m.ID = 901 }) }, "", false},
 		"not in this namespace": {func(b *fixture) {
-			b.mounts = slices.DeleteFunc(b.mounts, func(m host.Mount) bool { return m.Path == "/" })
+			b.mounts = slices.DeleteFunc(b.mounts, func(m facts.Mount) bool { return m.Path == "/" })
 		}, "", false},
-		"no overlay": {func(b *fixture) { b.change(podA, func(m *host.Mount) { m.FSType = "fuse.x" }) }, "", false},
+		"no overlay": {func(b *fixture) { b.change(podA, func(m *facts.Mount) { m.FSType = "fuse.x" }) }, "", false},
 	} {
 		for _, kept := range []bool{false, true} {
 			b := newFixture(t)
@@ -181,14 +182,14 @@ func TestUpperOfAnOverlay(t *testing.T) {
 			}
 			if name == "not in this namespace" {
 				// A table without a root has no mount point either.
-				o := observation{node: b.fakeNode, table: host.NewTable(b.mounts)}
-				if upper := o.upper(host.Mount{SuperOptions: []string{"upperdir=/data/u"}}); upper != nil {
+				o := observation{node: b.fakeNode, table: facts.NewTable(b.mounts)}
+				if upper := o.upper(facts.Mount{SuperOptions: []string{"upperdir=/data/u"}}); upper != nil {
 					t.Errorf("%s: %+v", name, upper)
 				}
 				continue
 			}
 			b.heal(volume)
-			upper := b.last().Superblocks[host.Dev{Minor: 77}].Upper
+			upper := b.last().Superblocks[facts.Dev{Minor: 77}].Upper
 			if (upper != nil) != (tc.want != "") || upper != nil && (upper.FSType != tc.want || upper.Shutdown != tc.dead) {
 				t.Errorf("%s, from a kept topology: %v: %+v", name, kept, upper)
 			}
@@ -199,11 +200,11 @@ func TestUpperOfAnOverlay(t *testing.T) {
 // The upper may have moved since the topology was kept.
 func TestUpperOfAnOldTopology(t *testing.T) {
 	b := newFixture(t)
-	overUpper(func(m *host.Mount) { m.FSType = "xfs" })(b)
+	overUpper(func(m *facts.Mount) { m.FSType = "xfs" })(b)
 	b.stale = bare(b)
-	b.change("/data", func(m *host.Mount) { m.ID, m.SuperOptions = 600, []string{"shutdown"} })
+	b.change("/data", func(m *facts.Mount) { m.ID, m.SuperOptions = 600, []string{"shutdown"} })
 	b.heal(volume)
-	if upper := b.last().Superblocks[host.Dev{Minor: 77}].Upper; upper == nil || !upper.Shutdown {
+	if upper := b.last().Superblocks[facts.Dev{Minor: 77}].Upper; upper == nil || !upper.Shutdown {
 		t.Errorf("%+v", upper)
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"strconv"
 
 	"github.com/csi-addons/node-healer/internal/printable"
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // WorkloadName returns the name of a pod's container for messages, empty outside of
@@ -30,7 +30,7 @@ func ContainerName(podUID, containerID string) string {
 }
 
 // containerMountName names the container that has a mount, and the path in it.
-func containerMountName(m host.ContainerMount) string {
+func containerMountName(m facts.ContainerMount) string {
 	who := WorkloadName(m.PodUID, m.ContainerID)
 	if who == "" {
 		who = "process " + strconv.Itoa(m.PID)

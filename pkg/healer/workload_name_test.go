@@ -4,15 +4,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 func TestContainerNames(t *testing.T) {
-	in := host.ContainerMount{Container: host.Container{Workload: host.Workload{PodUID: "uid-a", ContainerID: strings.Repeat("c", 64)}}, Mount: host.Mount{Path: "/data"}}
+	in := facts.ContainerMount{Container: facts.Container{Workload: facts.Workload{PodUID: "uid-a", ContainerID: strings.Repeat("c", 64)}}, Mount: facts.Mount{Path: "/data"}}
 	for _, tc := range []struct{ got, want string }{
 		{InContainer{ContainerMount: in}.String(), `pod uid-a container cccccccccccc at "/data"`},
-		{StartedWith{ContainerMount: host.ContainerMount{Container: host.Container{PID: 7}, Mount: host.Mount{Path: "/a\nb"}}}.String(), `process 7 at "/a\nb"`},
-		{StartedBefore{Container: host.Container{Workload: host.Workload{PodUID: "uid a"}}}.String(), "pod uid?a"},
+		{StartedWith{ContainerMount: facts.ContainerMount{Container: facts.Container{PID: 7}, Mount: facts.Mount{Path: "/a\nb"}}}.String(), `process 7 at "/a\nb"`},
+		{StartedBefore{Container: facts.Container{Workload: facts.Workload{PodUID: "uid a"}}}.String(), "pod uid?a"},
 		{ContainerName("", ""), "a container"},
 		{WorkloadName("", ""), ""},
 	} {

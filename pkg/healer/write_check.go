@@ -6,8 +6,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // WriteProbe says when a write is tried: a file without a name, in the root
@@ -61,13 +60,13 @@ func (o *observation) writeCheck(ctx context.Context) error {
 	return nil
 }
 
-func saysHealthy(sb host.Superblock) bool {
-	return sb.Answer.Asked && !sb.Answer.TimedOut && sb.Answer.Errno == 0 && !sb.Answer.Frozen && sb.Kind == host.KindDirectory && !sb.Shutdown
+func saysHealthy(sb facts.Superblock) bool {
+	return sb.Answer.Asked && !sb.Answer.TimedOut && sb.Answer.Errno == 0 && !sb.Answer.Frozen && sb.Kind == facts.KindDirectory && !sb.Shutdown
 }
 
 // writable reports whether an ordinary writer could write through a mount point.
 func (o *observation) writable(p MountPoint) bool {
-	if !p.Mounted() || p.Stack[0].Attr.Has(host.AttrReadOnly) {
+	if !p.Mounted() || p.Stack[0].Attr.Has(facts.AttrReadOnly) {
 		return false
 	}
 	if o.c.Volume.Capability != nil && o.c.Volume.Capability.ReadOnly {
@@ -77,20 +76,20 @@ func (o *observation) writable(p MountPoint) bool {
 }
 
 // suspected reports whether a write would tell more than the probe, which succeeded.
-func (o *observation) suspected(sb host.Superblock) bool {
+func (o *observation) suspected(sb facts.Superblock) bool {
 	upper := sb.Upper != nil && (sb.Upper.Shutdown || sb.Upper.ReadOnly || sb.Upper.EmergencyReadOnly)
 	return upper || sb.ReadOnly || sb.EmergencyReadOnly || ErrorsRose(o.c, sb)
 }
 
 // mayWrite says why no write must be tried.
-func (o *observation) mayWrite(ctx context.Context, p MountPoint, sb host.Superblock) error {
+func (o *observation) mayWrite(ctx context.Context, p MountPoint, sb facts.Superblock) error {
 	switch {
 	case o.engine.cfg.CheckOnly:
 		return errCheckOnly
 	case o.lock.checks:
 		return errAskedToCheck
 	}
-	if mount.IsType(sb.FSType, mount.NoDisk) { // an overlay lies on whatever its upper directory lies on
+	if facts.IsType(sb.FSType, facts.NoDisk) { // an overlay lies on whatever its upper directory lies on
 		return o.engine.cfg.Gate.Write(ctx, o.c, p, false) // no disk that another node could own
 	}
 	if sb = o.engine.identified(o.c, p.Dev()).Superblocks[p.Dev()]; sb.Device != nil && o.c.Record != nil {
@@ -102,7 +101,7 @@ func (o *observation) mayWrite(ctx context.Context, p MountPoint, sb host.Superb
 }
 
 // ErrorsCounted returns the errors that a filesystem counted, 0 where it counts none.
-func ErrorsCounted(sb host.Superblock) uint64 {
+func ErrorsCounted(sb facts.Superblock) uint64 {
 	if sb.Errors == nil {
 		return 0
 	}
@@ -111,14 +110,14 @@ func ErrorsCounted(sb host.Superblock) uint64 {
 
 // ofRecord reports whether the record counts the errors of this superblock: a driver
 // may publish another one than it staged.
-func ofRecord(c Case, sb host.Superblock) bool {
+func ofRecord(c Case, sb facts.Superblock) bool {
 	staged, found := c.Staged()
 	return !found || len(staged.Stack) == 0 || staged.Dev() == sb.Dev
 }
 
 // ErrorsRose reports whether a filesystem counted errors since it was last healthy.
 // Errors counted before this boot are ignored when there is no record.
-func ErrorsRose(c Case, sb host.Superblock) bool {
+func ErrorsRose(c Case, sb facts.Superblock) bool {
 	count := ErrorsCounted(sb)
 	if c.Record != nil && ofRecord(c, sb) {
 		// A check of the filesystem makes ext4 count from 0 again.

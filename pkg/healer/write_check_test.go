@@ -9,50 +9,50 @@ import (
 	"testing"
 	"time"
 
-	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // The changes that make a write tell more.
 
-func erred(b *fixture) { b.errors = &host.FilesystemErrors{Count: 1, LastTime: time.Now()} }
+func erred(b *fixture) { b.errors = &facts.FilesystemErrors{Count: 1, LastTime: time.Now()} }
 
 func superReadOnly(b *fixture) {
 	for _, p := range []string{podA, staging} {
-		b.change(p, func(m *host.Mount) { m.SuperReadOnly = true })
+		b.change(p, func(m *facts.Mount) { m.SuperReadOnly = true })
 	}
 }
 
 func superOption(o string) func(*fixture) {
 	return func(b *fixture) {
 		for _, p := range []string{podA, staging} {
-			b.change(p, func(m *host.Mount) { m.SuperOptions = append(m.SuperOptions, o) })
+			b.change(p, func(m *facts.Mount) { m.SuperOptions = append(m.SuperOptions, o) })
 		}
 	}
 }
 
 // overUpper makes the target an overlay that writes to a filesystem
 // mounted at /data.
-func overUpper(upper func(*host.Mount)) func(*fixture) {
+func overUpper(upper func(*facts.Mount)) func(*fixture) {
 	return func(b *fixture) {
-		b.mount("/data", host.Dev{Major: 8, Minor: 99})
+		b.mount("/data", facts.Dev{Major: 8, Minor: 99})
 		b.change("/data", upper)
-		b.change(podA, func(m *host.Mount) {
+		b.change(podA, func(m *facts.Mount) {
 			m.ID = 900 // mounted after what it lies on
-			m.Dev, m.FSType, m.Source = host.Dev{Minor: 77}, "overlay", "overlay"
+			m.Dev, m.FSType, m.Source = facts.Dev{Minor: 77}, "overlay", "overlay"
 			m.SuperOptions = []string{"lowerdir=/data/l", "upperdir=/data/u", "workdir=/data/w"}
 		})
 	}
 }
 
-func answers(a host.Answer) func(*fixture) {
-	return func(b *fixture) { b.answers[disk] = host.Inspection{Kind: host.KindDirectory, Answer: a} }
+func answers(a facts.Answer) func(*fixture) {
+	return func(b *fixture) { b.answers[disk] = host.Inspection{Kind: facts.KindDirectory, Answer: a} }
 }
 
-func attrs(a host.Attr, mountPoints ...string) func(*fixture) {
+func attrs(a facts.Attr, mountPoints ...string) func(*fixture) {
 	return func(b *fixture) {
 		for _, p := range mountPoints {
-			b.change(p, func(m *host.Mount) { m.Attr = a })
+			b.change(p, func(m *facts.Mount) { m.Attr = a })
 		}
 	}
 }
@@ -62,7 +62,7 @@ func refuseWrites(b *fixture) { b.notes.noWrite = errors.New("it is not wanted")
 // hasBlock makes the target that of a raw block volume.
 func hasBlock(b *fixture) {
 	l := b.files[podA]
-	l.Kind, l.Rdev = host.KindBlock, disk
+	l.Kind, l.Rdev = facts.KindBlock, disk
 	b.files[podA] = l
 	b.unmount(staging)
 }
@@ -82,26 +82,26 @@ func TestWhenAWriteIsTried(t *testing.T) {
 		"errors, never":         {when: WriteNever, spoil: []func(*fixture){erred}},
 		"read-only":             {when: WriteOnSuspicion, spoil: []func(*fixture){superReadOnly}, want: published},
 		"read-only by an error": {when: WriteOnSuspicion, spoil: []func(*fixture){superOption("emergency_ro")}, want: published},
-		"overlay":               {when: WriteOnSuspicion, spoil: []func(*fixture){overUpper(func(*host.Mount) {})}},
+		"overlay":               {when: WriteOnSuspicion, spoil: []func(*fixture){overUpper(func(*facts.Mount) {})}},
 		"overlay over a dead upper": {
-			when: WriteOnSuspicion, spoil: []func(*fixture){overUpper(func(m *host.Mount) { m.SuperOptions = []string{"shutdown"} })}, want: published,
+			when: WriteOnSuspicion, spoil: []func(*fixture){overUpper(func(m *facts.Mount) { m.SuperOptions = []string{"shutdown"} })}, want: published,
 		},
 		"overlay over a read-only upper": {
-			when: WriteOnSuspicion, spoil: []func(*fixture){overUpper(func(m *host.Mount) { m.SuperReadOnly = true })}, want: published,
+			when: WriteOnSuspicion, spoil: []func(*fixture){overUpper(func(m *facts.Mount) { m.SuperReadOnly = true })}, want: published,
 		},
 		"overlay over an upper that turned read-only": {
-			when: WriteOnSuspicion, spoil: []func(*fixture){overUpper(func(m *host.Mount) { m.SuperOptions = []string{"emergency_ro"} })}, want: published,
+			when: WriteOnSuspicion, spoil: []func(*fixture){overUpper(func(m *facts.Mount) { m.SuperOptions = []string{"emergency_ro"} })}, want: published,
 		},
 
 		// More would not be told.
 		"shut down":          {when: WriteOnSuspicion, spoil: []func(*fixture){erred, superOption("shutdown")}},
-		"silent":             {when: WriteOnSuspicion, spoil: []func(*fixture){erred, answers(host.Answer{Asked: true, TimedOut: true})}},
-		"failed a read":      {when: WriteOnSuspicion, spoil: []func(*fixture){erred, answers(host.Answer{Asked: true, Errno: syscall.EIO})}},
+		"silent":             {when: WriteOnSuspicion, spoil: []func(*fixture){erred, answers(facts.Answer{Asked: true, TimedOut: true})}},
+		"failed a read":      {when: WriteOnSuspicion, spoil: []func(*fixture){erred, answers(facts.Answer{Asked: true, Errno: syscall.EIO})}},
 		"a raw block volume": {when: WriteOnSuspicion, spoil: []func(*fixture){hasBlock, erred}},
 
 		// It may not be written to here.
-		"published read-only":  {when: WriteOnSuspicion, spoil: []func(*fixture){erred, attrs(host.AttrReadOnly, podA)}, want: staged},
-		"read-only everywhere": {when: WriteOnSuspicion, spoil: []func(*fixture){erred, attrs(host.AttrReadOnly|host.AttrNoExec, podA, staging)}},
+		"published read-only":  {when: WriteOnSuspicion, spoil: []func(*fixture){erred, attrs(facts.AttrReadOnly, podA)}, want: staged},
+		"read-only everywhere": {when: WriteOnSuspicion, spoil: []func(*fixture){erred, attrs(facts.AttrReadOnly|facts.AttrNoExec, podA, staging)}},
 		"the mode, errors":     {when: WriteOnSuspicion, check: true, spoil: []func(*fixture){erred}, why: "--mode=check"},
 		"the mode, healthy":    {when: WriteOnSuspicion, check: true},
 		"the gate":             {when: WriteOnSuspicion, spoil: []func(*fixture){erred, refuseWrites}, why: "it is not wanted"},
@@ -110,7 +110,7 @@ func TestWhenAWriteIsTried(t *testing.T) {
 			when: WriteOnSuspicion, want: published,
 			spoil: []func(*fixture){refuseWrites, superReadOnly, func(b *fixture) {
 				for _, p := range []string{podA, staging} {
-					b.change(p, func(m *host.Mount) { m.Dev, m.FSType, m.Source = host.Dev{Minor: 60}, "nfs4", "srv:/a" })
+					b.change(p, func(m *facts.Mount) { m.Dev, m.FSType, m.Source = facts.Dev{Minor: 60}, "nfs4", "srv:/a" })
 				}
 			}},
 		},
@@ -139,12 +139,12 @@ func TestWriteToARecordedVolume(t *testing.T) {
 		why   string
 	}{
 		"the same disk":       {func(*fixture) {}, ""},
-		"no UUID told":        {answers(host.Answer{Asked: true}), ""},
+		"no UUID told":        {answers(facts.Answer{Asked: true}), ""},
 		"another serial":      {func(b *fixture) { setSerial(b, "other") }, "serial number"},
 		"a smaller disk":      {func(b *fixture) { setSize(b, 1) }, "1 bytes"},
-		"nothing known of it": {func(b *fixture) { b.devices[disk] = host.BlockDevice{Dev: disk} }, "serial number"},
+		"nothing known of it": {func(b *fixture) { b.devices[disk] = facts.BlockDevice{Dev: disk} }, "serial number"},
 		"another filesystem": {func(b *fixture) {
-			b.answers[disk] = host.Inspection{Kind: host.KindDirectory, ProbeFacts: ops.ProbeFacts{UUID: "uuid-2"}, Answer: host.Answer{Asked: true}}
+			b.answers[disk] = host.Inspection{Kind: facts.KindDirectory, ProbeFacts: facts.ProbeFacts{UUID: "uuid-2"}, Answer: facts.Answer{Asked: true}}
 		}, "filesystem UUID"},
 	} {
 		b := newFixture(t)
@@ -181,7 +181,7 @@ func TestNoWriteToWhatWasReadOnly(t *testing.T) {
 func TestNoWriteToWhatIsFrozen(t *testing.T) {
 	b := newFixture(t)
 	erred(b)
-	b.answers[disk] = host.Inspection{Kind: host.KindDirectory, ProbeFacts: ops.ProbeFacts{UUID: "uuid-1"}, Answer: host.Answer{Asked: true, Frozen: true}}
+	b.answers[disk] = host.Inspection{Kind: facts.KindDirectory, ProbeFacts: facts.ProbeFacts{UUID: "uuid-1"}, Answer: facts.Answer{Asked: true, Frozen: true}}
 	b.heal(volume)
 	if b.writes != nil {
 		t.Errorf("written at %q", b.writes)
@@ -205,7 +205,7 @@ func TestNoWriteInADirectoryOfTheVolume(t *testing.T) {
 	erred(b)
 	b.unmount(podA)
 	inContainer := staging + "/dir"
-	b.files[inContainer] = host.PathInfo{Kind: host.KindDirectory}
+	b.files[inContainer] = facts.PathInfo{Kind: facts.KindDirectory}
 	b.heal(Volume{ID: volID, Path: inContainer, StagingPath: staging})
 	if !slices.Equal(b.writes, []string{staging}) {
 		t.Errorf("written at %q", b.writes)
@@ -213,27 +213,27 @@ func TestNoWriteInADirectoryOfTheVolume(t *testing.T) {
 }
 
 func TestWhatAWriteShows(t *testing.T) {
-	silence := host.Answer{Asked: true, TimedOut: true, Writing: true, Waits: []string{"percpu_rwsem_wait"}}
+	silence := facts.Answer{Asked: true, TimedOut: true, Writing: true, Waits: []string{"percpu_rwsem_wait"}}
 	for name, tc := range map[string]struct {
-		wrote host.Write
-		want  func(host.Superblock) bool
+		wrote facts.Write
+		want  func(facts.Superblock) bool
 	}{
-		"nothing new": {host.Write{Answer: host.Answer{Asked: true}}, func(sb host.Superblock) bool { return sb.Write.Asked && sb.Answer.Errno == 0 }},
+		"nothing new": {facts.Write{Answer: facts.Answer{Asked: true}}, func(sb facts.Superblock) bool { return sb.Write.Asked && sb.Answer.Errno == 0 }},
 		"an errno is not the read's": {
-			host.Write{Answer: host.Answer{Asked: true, Op: "write", Errno: syscall.EIO}},
-			func(sb host.Superblock) bool {
+			facts.Write{Answer: facts.Answer{Asked: true, Op: "write", Errno: syscall.EIO}},
+			func(sb facts.Superblock) bool {
 				return sb.Write.Errno == syscall.EIO && sb.Answer.Errno == 0 && sb.Answer.Asked
 			},
 		},
 		"silence is the answer": {
-			host.Write{Answer: silence},
-			func(sb host.Superblock) bool {
-				return sb.Answer.TimedOut && sb.Answer.Writing && sb.Answer.Waits != nil && sb.Kind == host.KindDirectory
+			facts.Write{Answer: silence},
+			func(sb facts.Superblock) bool {
+				return sb.Answer.TimedOut && sb.Answer.Writing && sb.Answer.Waits != nil && sb.Kind == facts.KindDirectory
 			},
 		},
 		"a freeze is no silence": {
-			host.Write{Unable: true, Answer: host.Answer{Frozen: true, Waits: []string{"percpu_rwsem_wait"}}},
-			func(sb host.Superblock) bool {
+			facts.Write{Unable: true, Answer: facts.Answer{Frozen: true, Waits: []string{"percpu_rwsem_wait"}}},
+			func(sb facts.Superblock) bool {
 				return sb.Answer.Frozen && !sb.Answer.TimedOut && sb.Answer.Waits != nil
 			},
 		},
@@ -274,17 +274,17 @@ func TestErrorsRose(t *testing.T) {
 	boot := time.Unix(1000, 999)
 	for name, tc := range map[string]struct {
 		recorded int64 // -1: no record
-		sb       host.Superblock
+		sb       facts.Superblock
 		want     bool
 	}{
-		"counts none":                      {0, host.Superblock{}, false},
+		"counts none":                      {0, facts.Superblock{}, false},
 		"counted none":                     {0, ext4Counted(0, 0), false},
 		"the first":                        {0, ext4Counted(1, 0), true},
 		"the same":                         {5, ext4Counted(5, 2000), false},
 		"more":                             {5, ext4Counted(6, 0), true},
 		"checked":                          {5, ext4Counted(0, 0), false},
 		"checked, and again":               {5, ext4Counted(1, 0), true},
-		"cannot be told any more":          {5, host.Superblock{}, false},
+		"cannot be told any more":          {5, facts.Superblock{}, false},
 		"no record, this boot":             {-1, ext4Counted(1, 2000), true},
 		"no record, the second of booting": {-1, ext4Counted(1, 1000), true},
 		"no record, an earlier boot":       {-1, ext4Counted(1, 999), false},
@@ -301,10 +301,10 @@ func TestErrorsRose(t *testing.T) {
 }
 
 // ext4Counted has counted errors, the last at a second, 0 for unknown.
-func ext4Counted(n uint64, last int64) host.Superblock {
-	e := &host.FilesystemErrors{Count: n}
+func ext4Counted(n uint64, last int64) facts.Superblock {
+	e := &facts.FilesystemErrors{Count: n}
 	if last != 0 {
 		e.LastTime = time.Unix(last, 0)
 	}
-	return host.Superblock{Errors: e}
+	return facts.Superblock{Errors: e}
 }

@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/internal/ops"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // Holder is a process of a pod that has a superblock mounted in the mount namespace
@@ -22,7 +22,7 @@ type Holder struct {
 
 // Holder finds a running container of the pod that has the superblock mounted
 // outside the host's namespace; nil when there is none. The caller closes it.
-func (n *Node) Holder(ctx context.Context, podUID string, dev Dev) (*Holder, error) {
+func (n *Node) Holder(ctx context.Context, podUID string, dev facts.Dev) (*Holder, error) {
 	if podUID == "" || dev.Zero() {
 		return nil, nil //nolint:nilnil // no pod, no holder; documented
 	}
@@ -30,17 +30,17 @@ func (n *Node) Holder(ctx context.Context, podUID string, dev Dev) (*Holder, err
 	if err != nil {
 		return nil, err
 	}
-	ofPod := slices.DeleteFunc(slices.Clone(walk.Containers), func(c ops.Container) bool { return c.PodUID != podUID || c.PID == 0 })
+	ofPod := slices.DeleteFunc(slices.Clone(walk.Containers), func(c facts.Container) bool { return c.PodUID != podUID || c.PID == 0 })
 	return n.holder(ctx, dev, ofPod)
 }
 
 // HolderAt is Holder for a container whose mount is known; nil where nothing shows
 // that it still has it.
-func (n *Node) HolderAt(ctx context.Context, m ContainerMount) *Holder {
+func (n *Node) HolderAt(ctx context.Context, m facts.ContainerMount) *Holder {
 	if m.PodUID == "" {
 		return nil
 	}
-	h, err := n.holder(ctx, m.Mount.Dev, []ops.Container{m.Container})
+	h, err := n.holder(ctx, m.Mount.Dev, []facts.Container{m.Container})
 	if err != nil {
 		return nil
 	}
@@ -48,11 +48,11 @@ func (n *Node) HolderAt(ctx context.Context, m ContainerMount) *Holder {
 }
 
 // holder returns the first of the containers that has the superblock mounted.
-func (n *Node) holder(ctx context.Context, dev Dev, all []ops.Container) (found *Holder, err error) {
+func (n *Node) holder(ctx context.Context, dev facts.Dev, all []facts.Container) (found *Holder, err error) {
 	// The pidfds first, so that everything seen is true of the processes that they refer
 	// to.
 	var held []*Holder
-	var of []ops.Container
+	var of []facts.Container
 	for _, c := range all {
 		if h := Hold(c.PID); h != nil {
 			held, of = append(held, h), append(of, c)
@@ -61,7 +61,7 @@ func (n *Node) holder(ctx context.Context, dev Dev, all []ops.Container) (found 
 	if len(of) == 0 {
 		return nil, nil //nolint:nilnil // no holder; documented
 	}
-	mounts, err := n.mountsOf(ctx, of, MountQuery{Superblocks: []Dev{dev}})
+	mounts, err := n.mountsOf(ctx, of, facts.Filter{Superblocks: []facts.Dev{dev}})
 	for i, h := range held {
 		if found == nil && err == nil && (len(mounts[i].Mounts) > 0 || mounts[i].Many) && h.Alive() == nil {
 			found = h

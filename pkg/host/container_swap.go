@@ -9,14 +9,12 @@ import (
 
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
-
-// ContainerSwap says what comes instead of a mount in a container.
-type ContainerSwap = ops.Swap
 
 // ReplaceInContainers replaces mounts in containers, each as a whole or not at all. It
 // returns an error, or nil, for each: nil means that the container's own path answered.
-func (n *Node) ReplaceInContainers(ctx context.Context, plans []ContainerSwap) []error {
+func (n *Node) ReplaceInContainers(ctx context.Context, plans []facts.ContainerSwap) []error {
 	errs := make([]error, len(plans))
 	const perNamespace = 50 * time.Millisecond // most take a hundredth of it
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout+time.Duration(len(plans))*perNamespace)

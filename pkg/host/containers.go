@@ -8,6 +8,7 @@ import (
 
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // walks makes one walk over all processes at a time: when a daemon that served many
@@ -56,7 +57,7 @@ func (n *Node) walkContainers(ctx context.Context) (ops.ContainersAnswer, error)
 
 // Running returns the running containers of pods, but for those that only keep a pod's
 // namespaces, and one without a name if not all processes could be read.
-func (n *Node) Running(ctx context.Context, pods []string) (found []Container, err error) {
+func (n *Node) Running(ctx context.Context, pods []string) (found []facts.Container, err error) {
 	walk, err := n.walkContainers(ctx)
 	if err != nil {
 		return nil, err
@@ -67,7 +68,7 @@ func (n *Node) Running(ctx context.Context, pods []string) (found []Container, e
 		}
 	}
 	if walk.Cut {
-		found = append(found, Container{})
+		found = append(found, facts.Container{})
 	}
 	return found, nil
 }

@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // When a daemon that served many volumes dies, all are asked about at once.
 func TestWalksAreSharedByThoseWhoWait(t *testing.T) {
 	realKernel(t)
 	n, _ := newNode(t)
-	known := ops.ContainersAnswer{Containers: []ops.Container{{Workload: ops.Workload{PodUID: podUID}, Foreign: true}}}
+	known := ops.ContainersAnswer{Containers: []facts.Container{{Workload: facts.Workload{PodUID: podUID}, Foreign: true}}}
 	n.containers.last, n.containers.began = known, time.Now().Add(time.Hour) // one that began after it was asked for
 	found, err := n.InContainers(t.Context(), []string{podUID}, ofVolume)
 	if err != nil || len(found.Unverified) != 1 {
@@ -29,8 +30,8 @@ func TestWalksAreSharedByThoseWhoWait(t *testing.T) {
 func TestInContainers(t *testing.T) {
 	realKernel(t)
 	n, _ := newNode(t)
-	in := func(pod, id string) ops.Workload { return ops.Workload{PodUID: pod, ContainerID: id} }
-	n.containers.last = ops.ContainersAnswer{Cut: true, Containers: []ops.Container{
+	in := func(pod, id string) facts.Workload { return facts.Workload{PodUID: pod, ContainerID: id} }
+	n.containers.last = ops.ContainersAnswer{Cut: true, Containers: []facts.Container{
 		{Workload: in(podUID, "a"), Foreign: true, Started: time.Second},
 		{Workload: in(podUID, ""), Sandbox: "runsc", Started: time.Minute},
 		{Workload: in("other", "b"), Foreign: true},
@@ -38,12 +39,12 @@ func TestInContainers(t *testing.T) {
 	}}
 	for name, tc := range map[string]struct {
 		pods []string
-		want []Unverified
+		want []facts.Unverified
 	}{
-		"of a pod":     {[]string{podUID}, []Unverified{{Why: WhyScanCut}, {Workload: Workload{PodUID: podUID, ContainerID: "a"}, Started: time.Second, Why: WhyForeign}, {Workload: Workload{PodUID: podUID}, Started: time.Minute, Why: WhySandbox, Detail: "runsc"}}},
-		"of all pods":  {nil, []Unverified{{Why: WhyScanCut}, {Workload: Workload{PodUID: podUID, ContainerID: "a"}, Started: time.Second, Why: WhyForeign}, {Workload: Workload{PodUID: podUID}, Started: time.Minute, Why: WhySandbox, Detail: "runsc"}, {Workload: Workload{PodUID: "other", ContainerID: "b"}, Why: WhyForeign}}},
-		"of no pods":   {[]string{}, []Unverified{{Why: WhyScanCut}}},
-		"of some pods": {[]string{"third"}, []Unverified{{Why: WhyScanCut}}},
+		"of a pod":     {[]string{podUID}, []facts.Unverified{{Why: facts.WhyScanCut}, {Workload: facts.Workload{PodUID: podUID, ContainerID: "a"}, Started: time.Second, Why: facts.WhyForeign}, {Workload: facts.Workload{PodUID: podUID}, Started: time.Minute, Why: facts.WhySandbox, Detail: "runsc"}}},
+		"of all pods":  {nil, []facts.Unverified{{Why: facts.WhyScanCut}, {Workload: facts.Workload{PodUID: podUID, ContainerID: "a"}, Started: time.Second, Why: facts.WhyForeign}, {Workload: facts.Workload{PodUID: podUID}, Started: time.Minute, Why: facts.WhySandbox, Detail: "runsc"}, {Workload: facts.Workload{PodUID: "other", ContainerID: "b"}, Why: facts.WhyForeign}}},
+		"of no pods":   {[]string{}, []facts.Unverified{{Why: facts.WhyScanCut}}},
+		"of some pods": {[]string{"third"}, []facts.Unverified{{Why: facts.WhyScanCut}}},
 	} {
 		n.containers.began = time.Now().Add(time.Hour)
 		found, err := n.InContainers(t.Context(), tc.pods, ofVolume)
@@ -80,22 +81,22 @@ func TestHolder(t *testing.T) {
 	}
 	before := countFDs(t)
 	for name, tc := range map[string]struct {
-		dev    Dev
-		change func(*ops.Container)
+		dev    facts.Dev
+		change func(*facts.Container)
 		want   bool
 	}{
 		"mounted":           {dev: dev, want: true},
-		"another device":    {dev: Dev{Major: dev.Major, Minor: dev.Minor + 1000}},
-		"another namespace": {dev: dev, change: func(c *ops.Container) { c.Namespace++ }},
-		"another container": {dev: dev, change: func(c *ops.Container) { c.Dir += "x" }},
-		"another pod":       {dev: dev, change: func(c *ops.Container) { c.PodUID = podUID }},
-		"has ended":         {dev: dev, change: func(c *ops.Container) { c.PID = ended.Process.Pid }},
+		"another device":    {dev: facts.Dev{Major: dev.Major, Minor: dev.Minor + 1000}},
+		"another namespace": {dev: dev, change: func(c *facts.Container) { c.Namespace++ }},
+		"another container": {dev: dev, change: func(c *facts.Container) { c.Dir += "x" }},
+		"another pod":       {dev: dev, change: func(c *facts.Container) { c.PodUID = podUID }},
+		"has ended":         {dev: dev, change: func(c *facts.Container) { c.PID = ended.Process.Pid }},
 	} {
 		asked := c
 		if tc.change != nil {
 			tc.change(&asked)
 		}
-		h, err := n.holder(t.Context(), tc.dev, []ops.Container{asked})
+		h, err := n.holder(t.Context(), tc.dev, []facts.Container{asked})
 		if err != nil || (h != nil) != tc.want {
 			t.Errorf("%s: %+v, %v", name, h, err)
 		}
@@ -109,7 +110,7 @@ func TestHolder(t *testing.T) {
 	if after := countFDs(t); after > before+4 { // of the pool
 		t.Errorf("%d descriptors, before %d", after, before)
 	}
-	h, err := n.holder(t.Context(), dev, []ops.Container{c})
+	h, err := n.holder(t.Context(), dev, []facts.Container{c})
 	if err != nil || h == nil {
 		t.Fatal(h, err)
 	}
@@ -122,11 +123,11 @@ func TestHolder(t *testing.T) {
 func TestHolderOfNothing(t *testing.T) {
 	n := &Node{}
 	for _, pod := range []string{"", podUID} {
-		if h, err := n.Holder(t.Context(), pod, Dev{}); h != nil || err != nil {
+		if h, err := n.Holder(t.Context(), pod, facts.Dev{}); h != nil || err != nil {
 			t.Errorf("%q: %+v, %v", pod, h, err)
 		}
 	}
-	if h := n.HolderAt(t.Context(), ContainerMount{Container: Container{PID: 1}, Mount: Mount{Dev: Dev{Major: 8, Minor: 1}}}); h != nil {
+	if h := n.HolderAt(t.Context(), facts.ContainerMount{Container: facts.Container{PID: 1}, Mount: facts.Mount{Dev: facts.Dev{Major: 8, Minor: 1}}}); h != nil {
 		t.Errorf("outside of pods: %+v", h)
 	}
 }

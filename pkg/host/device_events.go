@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // deviceEvents tells of block devices: the kernel's own uevents (netlink(7),
@@ -17,7 +19,7 @@ type deviceEvents struct {
 	// fd is not blocking; -1 where there is none.
 	fd int
 	// above has, for each device, what lies on it.
-	above map[Dev][]SuperblockEvent
+	above map[facts.Dev][]SuperblockEvent
 }
 
 // kernelGroup is the multicast group of the kernel's messages; those of udev are in
@@ -70,7 +72,7 @@ func (d deviceEvents) read() map[SuperblockEvent]bool {
 }
 
 // deviceOf returns the block device that a message is about, if it changed or went.
-func deviceOf(message []byte) (dev Dev, is bool) {
+func deviceOf(message []byte) (dev facts.Dev, is bool) {
 	var action, subsystem, major, minor string
 	for field := range bytes.SplitSeq(message, []byte{0}) {
 		name, value, _ := bytes.Cut(field, []byte("="))
@@ -86,9 +88,9 @@ func deviceOf(message []byte) (dev Dev, is bool) {
 		}
 	}
 	if subsystem != "block" || action != "change" && action != "remove" && action != "offline" {
-		return Dev{}, false
+		return facts.Dev{}, false
 	}
-	dev, err := ParseDev(major + ":" + minor)
+	dev, err := facts.ParseDev(major + ":" + minor)
 	return dev, err == nil
 }
 
@@ -97,11 +99,11 @@ const maxBeneath = 64
 
 // devicesBeneath returns a block device and those that it lies on: the disk of a
 // partition, the devices of a mapping.
-func (n *Node) devicesBeneath(dev Dev) (all []Dev) {
-	seen := map[Dev]bool{}
+func (n *Node) devicesBeneath(dev facts.Dev) (all []facts.Dev) {
+	seen := map[facts.Dev]bool{}
 	var add func(dir string)
 	add = func(dir string) {
-		dev, err := ParseDev(text(dir + "/dev"))
+		dev, err := facts.ParseDev(text(dir + "/dev"))
 		if err != nil || seen[dev] || len(all) == maxBeneath {
 			return
 		}
@@ -125,8 +127,8 @@ func (n *Node) devicesBeneath(dev Dev) (all []Dev) {
 // devicesOf returns the devices that these mounts lie on, each with what lies on it. The
 // numbers of block volumes and of btrfs are those that their last probes found: no mount
 // table shows them.
-func (n *Node) devicesOf(mounts []Mount) map[Dev][]SuperblockEvent {
-	above, seen := map[Dev][]SuperblockEvent{}, map[storage]bool{}
+func (n *Node) devicesOf(mounts []facts.Mount) map[facts.Dev][]SuperblockEvent {
+	above, seen := map[facts.Dev][]SuperblockEvent{}, map[storage]bool{}
 	for _, m := range mounts {
 		s := storageOf(m)
 		if seen[s] {

@@ -10,21 +10,23 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 func TestDeviceOf(t *testing.T) {
 	message := func(fields ...string) []byte { return []byte(strings.Join(fields, "\x00")) }
 	for name, tc := range map[string]struct {
 		message []byte
-		want    Dev
+		want    facts.Dev
 		is      bool
 	}{
-		"changed":      {message("change@/devices/virtual/block/dm-1", "ACTION=change", "SUBSYSTEM=block", "MAJOR=253", "MINOR=1", "SEQNUM=7"), Dev{Major: 253, Minor: 1}, true},
-		"gone":         {message("remove@/x", "ACTION=remove", "SUBSYSTEM=block", "MAJOR=8", "MINOR=16"), Dev{Major: 8, Minor: 16}, true},
-		"came":         {message("add@/x", "ACTION=add", "SUBSYSTEM=block", "MAJOR=8", "MINOR=16"), Dev{}, false},
-		"another kind": {message("change@/x", "ACTION=change", "SUBSYSTEM=drm", "MAJOR=226", "MINOR=0"), Dev{}, false},
-		"no number":    {message("change@/x", "ACTION=change", "SUBSYSTEM=block"), Dev{}, false},
-		"garbage":      {[]byte("\x00=\x00libudev\x00"), Dev{}, false},
+		"changed":      {message("change@/devices/virtual/block/dm-1", "ACTION=change", "SUBSYSTEM=block", "MAJOR=253", "MINOR=1", "SEQNUM=7"), facts.Dev{Major: 253, Minor: 1}, true},
+		"gone":         {message("remove@/x", "ACTION=remove", "SUBSYSTEM=block", "MAJOR=8", "MINOR=16"), facts.Dev{Major: 8, Minor: 16}, true},
+		"came":         {message("add@/x", "ACTION=add", "SUBSYSTEM=block", "MAJOR=8", "MINOR=16"), facts.Dev{}, false},
+		"another kind": {message("change@/x", "ACTION=change", "SUBSYSTEM=drm", "MAJOR=226", "MINOR=0"), facts.Dev{}, false},
+		"no number":    {message("change@/x", "ACTION=change", "SUBSYSTEM=block"), facts.Dev{}, false},
+		"garbage":      {[]byte("\x00=\x00libudev\x00"), facts.Dev{}, false},
 	} {
 		if got, is := deviceOf(tc.message); got != tc.want || is != tc.is {
 			t.Errorf("%s: %s, %t", name, got, is)
@@ -39,7 +41,7 @@ func TestDeviceEvents(t *testing.T) {
 	command(t, "truncate", "--size=4M", image)
 	loop := strings.TrimSpace(command(t, "losetup", "--find", "--show", image))
 	t.Cleanup(func() { command(t, "losetup", "--detach", loop) })
-	dev, err := ParseDev(strings.TrimSpace(command(t, "lsblk", "--noheadings", "--nodeps", "--output", "MAJ:MIN", loop)))
+	dev, err := facts.ParseDev(strings.TrimSpace(command(t, "lsblk", "--noheadings", "--nodeps", "--output", "MAJ:MIN", loop)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +51,7 @@ func TestDeviceEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Follow(ctx, []Mount{{Dev: dev, FSType: "xfs"}}); err != nil {
+	if err := e.Follow(ctx, []facts.Mount{{Dev: dev, FSType: "xfs"}}); err != nil {
 		t.Fatal(err)
 	}
 	command(t, "truncate", "--size=8M", image)
@@ -79,11 +81,11 @@ func change(t *testing.T, node string) {
 	done(t, os.WriteFile("/sys/class/block/"+filepath.Base(node)+"/uevent", []byte("change"), 0))
 }
 
-func rdevOf(t *testing.T, node string) Dev {
+func rdevOf(t *testing.T, node string) facts.Dev {
 	t.Helper()
 	var st unix.Stat_t
 	done(t, unix.Stat(node, &st))
-	return Dev{Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}
+	return facts.Dev{Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}
 }
 
 // The mount table does not show on which device a block volume and a btrfs lie. They are

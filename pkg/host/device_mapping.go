@@ -6,22 +6,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-)
 
-// Mapping is a device that device-mapper made of others.
-type Mapping struct {
-	Name string
-	UUID string
-	// Suspended is true while this mapping, or one that it lies on, holds all
-	// I/O. A suspend that still waits for I/O under way does not show.
-	Suspended bool
-	// SuspendedBelow is the name of a suspended mapping below, when this one is not
-	// suspended itself.
-	SuspendedBelow string
-	// Orphaned is true when a device below is gone, or when by its UUID there must be
-	// one and there is none. A multipath mapping is orphaned when all its paths are gone.
-	Orphaned bool
-}
+	"github.com/csi-addons/node-healer/pkg/facts"
+)
 
 // maxStacked bounds the walk down through mappings on mappings.
 const maxStacked = 8
@@ -34,8 +21,8 @@ func isMapping(dir string) bool { return strings.HasPrefix(filepath.Base(dir), "
 // The attributes show variables (drivers/md/dm-sysfs.c). Name and UUID are copied
 // under a mutex, which is held for moments only, and not while a mapping is
 // suspended or its table changed.
-func mappingOf(dir string, deeper int) (Mapping, []devicePath) {
-	m := Mapping{
+func mappingOf(dir string, deeper int) (facts.Mapping, []devicePath) {
+	m := facts.Mapping{
 		Name:      text(dir + "/dm/name"),
 		UUID:      text(dir + "/dm/uuid"),
 		Suspended: text(dir+"/dm/suspended") == "1",

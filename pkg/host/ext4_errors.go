@@ -4,17 +4,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
-)
 
-// FilesystemErrors is what a filesystem itself counted. The count lives on the
-// disk, over mounts and boots, until the filesystem is checked.
-type FilesystemErrors struct {
-	Count uint64
-	// LastTime is by the node's clock at the time, in seconds.
-	LastTime time.Time
-	// LastFunction is the kernel's function that saw the last error.
-	LastFunction string
-}
+	"github.com/csi-addons/node-healer/pkg/facts"
+)
 
 // Ext4Errors reads the error counter of the ext4 on the device with the kernel's
 // name for it; nil when there is none, as with another filesystem. One file is
@@ -23,16 +15,16 @@ type FilesystemErrors struct {
 // The attributes show the superblock in memory and take no lock
 // (fs/ext4/sysfs.c). The error reaches them through a work item that starts a
 // transaction: a moment later, and perhaps not while the device hangs.
-func (s Sysfs) Ext4Errors(name string) *FilesystemErrors {
+func (s Sysfs) Ext4Errors(name string) *facts.FilesystemErrors {
 	dir := s.ext4(name)
 	count, err := strconv.ParseUint(text(dir+"/errors_count"), 10, 64)
 	if err != nil {
 		return nil
 	}
 	if count == 0 {
-		return &FilesystemErrors{}
+		return &facts.FilesystemErrors{}
 	}
-	return &FilesystemErrors{
+	return &facts.FilesystemErrors{
 		Count:        count,
 		LastTime:     seconds(dir + "/last_error_time"),
 		LastFunction: text(dir + "/last_error_func"),

@@ -8,6 +8,8 @@ import (
 
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 // maxAsked bounds the files of kubelet's that one worker call reads, maxPublished the
@@ -61,10 +63,10 @@ func (n *Node) Find(ctx context.Context, driver, handle string) (string, error) 
 }
 
 // mounted returns all that is mounted at kubelet's paths.
-func (n *Node) mounted(table Table) (asks []PathQuery) {
+func (n *Node) mounted(table facts.Table) (asks []PathQuery) {
 	for _, m := range table.Mounts() {
 		switch l := n.kubelet.Layout(m.Path); l.Kind {
-		case LayoutPod, LayoutBlock, LayoutBlockStaging:
+		case layout.Pod, layout.Block, layout.BlockStaging:
 			asks = append(asks, PathQuery{Path: m.Path, VolData: l.VolData, Mounted: true})
 		}
 	}
@@ -74,8 +76,8 @@ func (n *Node) mounted(table Table) (asks []PathQuery) {
 // unmounted returns the paths of pods' volumes at which nothing is mounted; devices is
 // kubelet's directory for raw block volumes, empty to leave them out. Where directories are
 // unread there may be more.
-func (n *Node) unmounted(ctx context.Context, table Table, devices string) (asks []PathQuery, unread []ops.UnreadPath, err error) {
-	pods := n.kubelet.Root + "/pods"
+func (n *Node) unmounted(ctx context.Context, table facts.Table, devices string) (asks []PathQuery, unread []ops.UnreadPath, err error) {
+	pods := n.kubelet.Pods()
 	var published ops.PublishedAnswer
 	disk := storageUnder(table, pods)
 	disk.root = "paths" // as for all that is asked of kubelet's own disk
@@ -84,11 +86,11 @@ func (n *Node) unmounted(ctx context.Context, table Table, devices string) (asks
 		return err
 	})
 	for _, v := range published.Volumes {
-		at := path.Join(pods, v.PodUID, "volumes/kubernetes.io~csi", v.PV, "mount")
+		at := n.kubelet.Target(v.PodUID, v.PV)
 		if v.Block {
-			at = path.Join(devices, v.PV, v.PodUID)
+			at = n.kubelet.BlockTarget(v.PodUID, v.PV)
 		}
-		if l := n.kubelet.Layout(at); (l.Kind == LayoutPod || l.Kind == LayoutBlock) && len(table.Stack(at)) == 0 {
+		if l := n.kubelet.Layout(at); (l.Kind == layout.Pod || l.Kind == layout.Block) && len(table.Stack(at)) == 0 {
 			asks = append(asks, PathQuery{Path: at, VolData: l.VolData})
 		}
 	}

@@ -4,22 +4,24 @@ import (
 	"context"
 	"slices"
 	"strings"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // thawOf is the storage that a worker keeps that waits for a thaw: reads go on
 // meanwhile.
-func thawOf(m Mount) storage { return storage{dev: m.Dev, root: "thaw"} }
+func thawOf(m facts.Mount) storage { return storage{dev: m.Dev, root: "thaw"} }
 
 // waitsForThaw reports whether a worker got no answer because it waits for the right to
 // write. One that cannot be ended is marked, and no other worker asks until it ends.
 // Only the function of the kernel in which it waits tells that the filesystem is
 // frozen: another process may hold the root directory's lock, for example.
-func (n *Node) waitsForThaw(ctx context.Context, m Mount, err error) bool {
+func (n *Node) waitsForThaw(ctx context.Context, m facts.Mount, err error) bool {
 	w := waits(err)
 	if !timedOut(ctx, err) || !slices.ContainsFunc(w, func(f string) bool { return strings.Contains(f, "removexattr") || frozen(f) }) {
 		return false
 	}
-	found := Inspection{Answer: Answer{Frozen: slices.ContainsFunc(w, frozen), Waits: w}}
+	found := Inspection{Answer: facts.Answer{Frozen: slices.ContainsFunc(w, frozen), Waits: w}}
 	n.probes.markStuck(thawOf(m), found, err)
 	return true
 }
@@ -31,7 +33,7 @@ func frozen(f string) bool {
 }
 
 // addFrozen adds to an answer that a worker still waits for the thaw.
-func (n *Node) addFrozen(m Mount, a *Answer) {
+func (n *Node) addFrozen(m facts.Mount, a *facts.Answer) {
 	if call := n.probes.outstanding(thawOf(m)); call != nil && call.found.Answer.Frozen {
 		a.Frozen, a.Waits = true, call.found.Answer.Waits
 	}

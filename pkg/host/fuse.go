@@ -10,31 +10,16 @@ import (
 
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-// FUSEDaemons are the processes that serve a FUSE superblock.
-type FUSEDaemons struct {
-	Processes []FUSEDaemon
-	// Untold is true where the kernel does not say which process serves which
-	// connection (below about Linux 6.16).
-	Untold bool
-	// Unseen counts processes that may serve it and could not be examined: any, as long as
-	// no daemon of the connection is known, else those of the same pod or cgroup.
-	Unseen int
-	// Cut is true when there may be more: the walk over all processes was cut short.
-	Cut bool
-}
-
-// FUSEDaemon is one process.
-type FUSEDaemon = ops.FUSEDaemon
-
 // FUSEDaemons finds who serves a superblock. It touches no volume.
-func (n *Node) FUSEDaemons(ctx context.Context, dev Dev) (FUSEDaemons, error) {
+func (n *Node) FUSEDaemons(ctx context.Context, dev facts.Dev) (facts.FUSEDaemons, error) {
 	walk, err := n.walkDaemons(ctx)
 	if err != nil {
-		return FUSEDaemons{}, fmt.Errorf("who serves it: %w", err)
+		return facts.FUSEDaemons{}, fmt.Errorf("who serves it: %w", err)
 	}
-	found := FUSEDaemons{Untold: walk.Untold > 0, Unseen: walk.Unread, Cut: walk.Cut}
+	found := facts.FUSEDaemons{Untold: walk.Untold > 0, Unseen: walk.Unread, Cut: walk.Cut}
 	connection := dev.FUSEConnection()
 	if of, known := walk.UnreadOf[connection]; known {
 		found.Unseen = of
@@ -63,7 +48,7 @@ func (n *Node) walkDaemons(ctx context.Context) (ops.FUSEDaemonsAnswer, error) {
 const maxWaiting = 32
 
 // FUSEWaiting returns how many requests a FUSE daemon has not answered, -1 for unknown.
-func (n *Node) FUSEWaiting(ctx context.Context, dev Dev) int {
+func (n *Node) FUSEWaiting(ctx context.Context, dev facts.Dev) int {
 	call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
 	defer cancel()
 	waiting := -1
@@ -79,20 +64,16 @@ func (n *Node) FUSEWaiting(ctx context.Context, dev Dev) int {
 	return waiting
 }
 
-// AbortPlan names a FUSE connection by a mount of it, with what belongs to the volume:
-// its mount points, and the pods that use it.
-type AbortPlan = ops.AbortFUSEQuery
-
 // MayAbortFUSE fails with ErrRefused where AbortFUSE must not run: where more than the
 // volume's mounts have the connection, as far as the mount namespaces can be read.
-func (n *Node) MayAbortFUSE(ctx context.Context, plan AbortPlan) error {
+func (n *Node) MayAbortFUSE(ctx context.Context, plan facts.AbortPlan) error {
 	plan.CheckOnly = true
 	return n.abortFUSE(ctx, plan, nil)
 }
 
 // AbortFUSE ends a connection for good: what waits fails, and what was not written yet is
 // lost. It waits for the worker that may have waited for the daemon.
-func (n *Node) AbortFUSE(ctx context.Context, plan AbortPlan, revalidate func(context.Context) error) error {
+func (n *Node) AbortFUSE(ctx context.Context, plan facts.AbortPlan, revalidate func(context.Context) error) error {
 	if err := n.abortFUSE(ctx, plan, revalidate); err != nil {
 		return err
 	}
@@ -110,7 +91,7 @@ const (
 
 // abortFUSE revalidates when its turn has come: the walks of other volumes may have
 // taken long.
-func (n *Node) abortFUSE(ctx context.Context, plan AbortPlan, revalidate func(context.Context) error) error {
+func (n *Node) abortFUSE(ctx context.Context, plan facts.AbortPlan, revalidate func(context.Context) error) error {
 	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
 	defer cancel()
 	return n.probes.serialize(call, abortWalk, func() error {

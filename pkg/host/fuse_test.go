@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 func TestUnitOf(t *testing.T) {
@@ -21,11 +21,11 @@ func TestUnitOf(t *testing.T) {
 		"/user.slice/user-0.slice/user@0.service/app.slice/": "user@0.service",
 		"/docker/0123456789ab":                               "",
 	} {
-		if got := (FUSEDaemon{Workload: ops.Workload{Dir: cgroup}}).Unit(); got != want {
+		if got := (facts.FUSEDaemon{Workload: facts.Workload{Dir: cgroup}}).Unit(); got != want {
 			t.Errorf("%q: %q, want %q", cgroup, got, want)
 		}
 	}
-	if got := (FUSEDaemon{Workload: ops.Workload{PodUID: "uid", Dir: "/kubepods.slice/x.scope"}}).Unit(); got != "" {
+	if got := (facts.FUSEDaemon{Workload: facts.Workload{PodUID: "uid", Dir: "/kubepods.slice/x.scope"}}).Unit(); got != "" {
 		t.Errorf("in a pod: %q", got)
 	}
 }
@@ -38,7 +38,7 @@ func TestAbortFUSERevalidatesInItsTurn(t *testing.T) {
 	aborted := make(chan error)
 	done(t, n.probes.serialize(t.Context(), abortWalk, func() error {
 		go func() {
-			aborted <- n.AbortFUSE(t.Context(), AbortPlan{}, func(context.Context) error {
+			aborted <- n.AbortFUSE(t.Context(), facts.AbortPlan{}, func(context.Context) error {
 				if !turn.Load() {
 					t.Error("revalidated before its turn")
 				}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // InspectQuery asks about paths and one superblock.
@@ -15,7 +16,7 @@ type InspectQuery struct {
 	Paths []PathQuery
 	// Probe is the mount whose superblock is to be probed; nil asks about paths
 	// only.
-	Probe *Mount
+	Probe *facts.Mount
 	// Routine is true where nothing calls for an answer at once: others may be asked with
 	// it.
 	Routine bool
@@ -23,16 +24,16 @@ type InspectQuery struct {
 
 // Inspection is the answer to an InspectQuery.
 type Inspection struct {
-	Paths map[string]PathInfo
+	Paths map[string]facts.PathInfo
 	// Changed is true when the mount to probe was no longer there: the mount
 	// table has to be read again.
 	Changed bool
 	// Answer is the answer of the probed superblock.
-	Answer Answer
+	Answer facts.Answer
 	// Kind is the type of the probed root.
-	Kind PathKind
+	Kind facts.PathKind
 	// ProbeFacts are of the superblock: it is ReadOnly, and not only the mount.
-	ops.ProbeFacts
+	facts.ProbeFacts
 }
 
 // Inspect answers a query in one worker round trip when the volume is healthy.
@@ -94,7 +95,7 @@ func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
 		case err != nil:
 			return Inspection{}, err
 		case a.Probe.Changed:
-			return Inspection{Changed: true, Answer: Answer{Asked: true}}, nil
+			return Inspection{Changed: true, Answer: facts.Answer{Asked: true}}, nil
 		}
 		if a.Probe.Errno == 0 {
 			break
@@ -115,9 +116,9 @@ func (n *Node) probe(ctx context.Context, q InspectQuery) (Inspection, error) {
 }
 
 // inspection joins the answer of a probe with what it was not asked for again.
-func (n *Node) inspection(m Mount, asked *ops.ProbeQuery, a ops.ProbeAnswer) Inspection {
+func (n *Node) inspection(m facts.Mount, asked *ops.ProbeQuery, a ops.ProbeAnswer) Inspection {
 	in := Inspection{
-		Answer: Answer{
+		Answer: facts.Answer{
 			Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed,
 			Late: n.probes.late(m, a.Elapsed > n.cfg.SlowAnswer),
 		},
@@ -125,7 +126,7 @@ func (n *Node) inspection(m Mount, asked *ops.ProbeQuery, a ops.ProbeAnswer) Ins
 		ProbeFacts: a.ProbeFacts,
 	}
 	// The kernel refuses what a read-only mount forbids with the same errno.
-	in.ReadOnly = a.ReadOnly && !m.Attr.Has(AttrReadOnly)
+	in.ReadOnly = a.ReadOnly && !m.Attr.Has(facts.AttrReadOnly)
 	n.addFrozen(m, &in.Answer)
 	if !asked.UUID {
 		in.UUID, _ = n.uuids.get(m.ID)
@@ -139,7 +140,7 @@ func (n *Node) inspection(m Mount, asked *ops.ProbeQuery, a ops.ProbeAnswer) Ins
 func (n *Node) share(ctx context.Context, q InspectQuery, call *storageCall, called time.Time) (_ Inspection, shared bool, _ error) {
 	wait, cancel := context.WithTimeout(ctx, n.longestProbe())
 	defer cancel()
-	in := Inspection{Answer: Answer{Asked: true, TimedOut: true, Elapsed: n.cfg.ProbeTimeout}}
+	in := Inspection{Answer: facts.Answer{Asked: true, TimedOut: true, Elapsed: n.cfg.ProbeTimeout}}
 	select {
 	case <-call.done:
 		in = call.found
@@ -185,15 +186,15 @@ func (n *Node) withoutAnswer(ctx context.Context, q InspectQuery, in Inspection)
 		return Inspection{}, err
 	}
 	for _, p := range inVolume {
-		paths.Paths[p] = PathInfo{Inspected: true}
+		paths.Paths[p] = facts.PathInfo{Inspected: true}
 	}
 	in.Paths = paths.Paths
 	return in, nil
 }
 
 // noAnswer is the answer when a worker got none.
-func (n *Node) noAnswer(err error) Answer {
-	return Answer{Asked: true, TimedOut: true, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout}
+func (n *Node) noAnswer(err error) facts.Answer {
+	return facts.Answer{Asked: true, TimedOut: true, Stuck: errors.Is(err, worker.ErrStuck), Elapsed: n.cfg.ProbeTimeout}
 }
 
 // timedOut reports whether a worker got no answer, as far as that tells about the

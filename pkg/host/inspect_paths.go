@@ -8,57 +8,27 @@ import (
 	"syscall"
 
 	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // PathQuery asks about one path.
 type PathQuery = ops.PathQuery
 
-// PathInfo is what a worker found at the end of a path.
-type PathInfo struct {
-	// Inspected is false when no worker answered for this path.
-	Inspected bool
-	ops.PathFacts
-	Kind PathKind
-	// VolData is kubelet's vol_data.json for the path; nil when there is none.
-	VolData *VolData
-	// VolDataErr is why a vol_data.json that is there tells nothing; nil otherwise.
-	VolDataErr error
-}
-
-// Missing reports whether the path was inspected and does not exist.
-func (p PathInfo) Missing() bool {
-	gone := func(e syscall.Errno) bool { return e == syscall.ENOENT || e == syscall.ENOTDIR }
-	return p.Inspected && (gone(p.ParentErrno) || p.ParentErrno == 0 && gone(p.Errno))
-}
-
-// PathKind is the type of the file at a path.
-type PathKind string
-
-// The kinds of a path.
-const (
-	KindNone      PathKind = ""
-	KindDirectory PathKind = "directory"
-	KindFile      PathKind = "regular file"
-	KindBlock     PathKind = "block device"
-	KindSymlink   PathKind = "symbolic link"
-	KindOther     PathKind = "special file"
-)
-
 // kindOf translates st_mode.
-func kindOf(mode uint32) PathKind {
+func kindOf(mode uint32) facts.PathKind {
 	switch mode & syscall.S_IFMT {
 	case syscall.S_IFDIR:
-		return KindDirectory
+		return facts.KindDirectory
 	case syscall.S_IFREG:
-		return KindFile
+		return facts.KindFile
 	case syscall.S_IFBLK:
-		return KindBlock
+		return facts.KindBlock
 	case syscall.S_IFLNK:
-		return KindSymlink
+		return facts.KindSymlink
 	case 0:
-		return KindNone
+		return facts.KindNone
 	default:
-		return KindOther
+		return facts.KindOther
 	}
 }
 
@@ -80,7 +50,7 @@ func (n *Node) inspectPaths(ctx context.Context, asked []PathQuery, routine bool
 		s := storageUnder(table, file)
 		on[s] = append(on[s], p)
 	}
-	in := Inspection{Paths: make(map[string]PathInfo, len(asked))}
+	in := Inspection{Paths: make(map[string]facts.PathInfo, len(asked))}
 	for s, paths := range on {
 		query, known := n.pathQueries(paths)
 		var a ops.InspectAnswer
@@ -106,12 +76,12 @@ func (n *Node) inspectPaths(ctx context.Context, asked []PathQuery, routine bool
 // time: when many volumes hang at once, each of them is reported.
 func (n *Node) lastKnown(asked []PathQuery, err error) (Inspection, error) {
 	_, known := n.pathQueries(asked)
-	in := Inspection{Paths: make(map[string]PathInfo, len(asked))}
+	in := Inspection{Paths: make(map[string]facts.PathInfo, len(asked))}
 	for i, p := range asked {
 		if !p.Mounted {
 			return Inspection{}, err
 		}
-		in.Paths[p.Path] = PathInfo{Inspected: true, VolData: known[i].data}
+		in.Paths[p.Path] = facts.PathInfo{Inspected: true, VolData: known[i].data}
 	}
 	return in, nil
 }
@@ -133,11 +103,11 @@ func (n *Node) pathQueries(asked []PathQuery) (ops.InspectQuery, []volDataFile) 
 // errNoVolData is what ails a torn file.
 var errNoVolData = errors.New("no valid JSON")
 
-func (n *Node) pathInfos(asked []PathQuery, known []volDataFile, a ops.InspectAnswer) map[string]PathInfo {
-	infos := make(map[string]PathInfo, len(asked))
+func (n *Node) pathInfos(asked []PathQuery, known []volDataFile, a ops.InspectAnswer) map[string]facts.PathInfo {
+	infos := make(map[string]facts.PathInfo, len(asked))
 	for i, p := range asked {
 		got := a.Paths[i]
-		info := PathInfo{Inspected: true, PathFacts: got.PathFacts, Kind: kindOf(got.Mode)}
+		info := facts.PathInfo{Inspected: true, PathFacts: got.PathFacts, Kind: kindOf(got.Mode)}
 		if p.VolData != "" {
 			info.VolData = n.files.learn(p.VolData, known[i], got.VolData, got.Stamp)
 			switch {

@@ -5,18 +5,19 @@ import (
 	"strings"
 
 	"github.com/csi-addons/node-healer/internal/ops"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 // probeOf returns the query for a probe of the mount's superblock. With a block
 // device below it, one block of that is read too: a filesystem answers from memory.
-func (n *Node) probeOf(m Mount) *ops.ProbeQuery {
+func (n *Node) probeOf(m facts.Mount) *ops.ProbeQuery {
 	q := ops.ProbeQuery{
 		Path:   m.Path,
 		Around: n.fewBeside(m),
-		Root:   !mount.IsType(m.FSType, mount.Disk|mount.Memory|mount.DeviceNodes), // else its root is in memory
+		Root:   !facts.IsType(m.FSType, facts.Disk|facts.Memory|facts.DeviceNodes), // else its root is in memory
 		Source: deviceSource(m),
-		Thawed: mount.IsType(m.FSType, mount.Disk) && n.probes.outstanding(thawOf(m)) == nil,
+		Thawed: facts.IsType(m.FSType, facts.Disk) && n.probes.outstanding(thawOf(m)) == nil,
 	}
 	if m.FSType != "btrfs" {
 		q.Superblock = m.Dev
@@ -37,8 +38,8 @@ const maxBeside = 1000
 
 // fewBeside reports whether a clone may be made of the directory above a mount point:
 // one that has no other mount in it, as all of kubelet's.
-func (n *Node) fewBeside(m Mount) bool {
-	if k := n.kubelet.Layout(m.Path).Kind; k == LayoutOther || k == LayoutSubpath {
+func (n *Node) fewBeside(m facts.Mount) bool {
+	if k := n.kubelet.Layout(m.Path).Kind; k == layout.Other || k == layout.Subpath {
 		return false
 	}
 	table, err := n.Topology()
@@ -47,7 +48,7 @@ func (n *Node) fewBeside(m Mount) bool {
 
 // deviceSource returns the source when it is what tells the block device (btrfs
 // shows an anonymous number).
-func deviceSource(m Mount) string {
+func deviceSource(m facts.Mount) string {
 	if m.FSType == "btrfs" && strings.HasPrefix(m.Source, "/dev/") && path.Clean(m.Source) == m.Source {
 		return m.Source
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 // newNode makes a node whose kubelet root is a new directory.
@@ -66,7 +68,7 @@ func newPool(t *testing.T, killWait time.Duration, change ...func(*worker.Config
 	return pool
 }
 
-func inspectPath(t *testing.T, n *Node, path string) PathInfo {
+func inspectPath(t *testing.T, n *Node, path string) facts.PathInfo {
 	t.Helper()
 	s, err := n.Inspect(context.Background(), InspectQuery{Paths: []PathQuery{{Path: path, VolData: n.Kubelet().Layout(path).VolData}}})
 	if err != nil {
@@ -89,13 +91,13 @@ func TestInspectPaths(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "vol_data.json"), []byte(`{"driverName":"d","volumeHandle":"h"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if l := inspectPath(t, n, at); l.Kind != KindDirectory || l.VolData == nil || *l.VolData != (VolData{DriverName: "d", VolumeHandle: "h"}) {
+	if l := inspectPath(t, n, at); l.Kind != facts.KindDirectory || l.VolData == nil || *l.VolData != (layout.VolData{DriverName: "d", VolumeHandle: "h"}) {
 		t.Errorf("%+v", l)
 	}
 	if err := os.Symlink(at, filepath.Join(root, "link")); err != nil {
 		t.Fatal(err)
 	}
-	if l := inspectPath(t, n, root+"/link"); l.Kind != KindSymlink || l.Link != at || l.Missing() {
+	if l := inspectPath(t, n, root+"/link"); l.Kind != facts.KindSymlink || l.Link != at || l.Missing() {
 		t.Errorf("%+v", l)
 	}
 	if l := inspectPath(t, n, root+"/link/x"); l.ParentErrno != syscall.ELOOP || l.Missing() {
@@ -106,7 +108,7 @@ func TestInspectPaths(t *testing.T) {
 			t.Errorf("%s: %+v", p, l)
 		}
 	}
-	if l := inspectPath(t, n, dir+"/vol_data.json"); l.Kind != KindFile {
+	if l := inspectPath(t, n, dir+"/vol_data.json"); l.Kind != facts.KindFile {
 		t.Errorf("%+v", l)
 	}
 }
@@ -124,7 +126,7 @@ func TestTornVolData(t *testing.T) {
 			t.Fatal(err)
 		}
 		s, err := n.Inspect(context.Background(), InspectQuery{Paths: []PathQuery{{Path: dir + "/mount", VolData: dir + "/vol_data.json"}}})
-		if err != nil || s.Paths[dir+"/mount"].Kind != KindDirectory {
+		if err != nil || s.Paths[dir+"/mount"].Kind != facts.KindDirectory {
 			t.Errorf("with %q in vol_data.json: %+v, %v", text, s, err)
 		}
 	}
@@ -161,11 +163,11 @@ func TestNewNodeChecks(t *testing.T) {
 }
 
 func TestAnswerString(t *testing.T) {
-	a := Answer{Op: "statx", Errno: syscall.ENOTCONN}
+	a := facts.Answer{Op: "statx", Errno: syscall.ENOTCONN}
 	if got := a.String(); got != "statx: transport endpoint is not connected (ENOTCONN)" {
 		t.Error(got)
 	}
-	if got := (Answer{}).String(); got != "answered" {
+	if got := (facts.Answer{}).String(); got != "answered" {
 		t.Error(got)
 	}
 }

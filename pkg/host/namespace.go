@@ -11,7 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // Namespace is the host's mount namespace, seen from a process that may live in
@@ -122,7 +123,7 @@ func (n *Namespace) Close() error {
 }
 
 // Mounts reads the whole mount table. Nothing in it is cached.
-func (n *Namespace) Mounts() (Table, error) {
+func (n *Namespace) Mounts() (facts.Table, error) {
 	if n.statmount {
 		if t, err := n.readStatmount(); err == nil {
 			return t, nil
@@ -132,18 +133,18 @@ func (n *Namespace) Mounts() (Table, error) {
 	return n.readMountinfo()
 }
 
-func (n *Namespace) readMountinfo() (Table, error) {
+func (n *Namespace) readMountinfo() (facts.Table, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if _, err := n.mountinfo.Seek(0, 0); err != nil {
-		return Table{}, fmt.Errorf("mountinfo: %w", err)
+		return facts.Table{}, fmt.Errorf("mountinfo: %w", err)
 	}
 	mounts, err := mount.Parse(n.mountinfo)
 	if err != nil {
-		return Table{}, err
+		return facts.Table{}, err
 	}
 	if n.uniqueIDs {
 		mount.Identify(n.id, mounts, mount.Always)
 	}
-	return NewTable(mounts), nil
+	return facts.NewTable(mounts), nil
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 func openOwn(t *testing.T, roots ...string) *Namespace {
@@ -28,7 +30,7 @@ func TestStatmountTellsWhatMountinfoDoes(t *testing.T) {
 		}
 		t.Skip("the kernel's statmount(2) does not tell everything (Linux 6.13 or newer is needed)")
 	}
-	var byStatmount, byMountinfo map[int]Mount
+	var byStatmount, byMountinfo map[int]facts.Mount
 	for range 10 { // the table lives
 		a, err := n.readStatmount()
 		if err != nil {
@@ -60,9 +62,9 @@ func TestStatmountTellsWhatMountinfoDoes(t *testing.T) {
 
 // byID takes away what only one of the two tells: the unique id, and the flags
 // of the superblock among its options.
-func byID(t *testing.T, table Table, hasID bool) map[int]Mount {
+func byID(t *testing.T, table facts.Table, hasID bool) map[int]facts.Mount {
 	t.Helper()
-	mounts := map[int]Mount{}
+	mounts := map[int]facts.Mount{}
 	for _, m := range table.Mounts() {
 		if (m.ID != 0) != hasID {
 			t.Errorf("%s has unique id %d", m.Path, m.ID)

@@ -11,6 +11,8 @@ import (
 
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 // Config says how a Node reads its host.
@@ -32,7 +34,7 @@ type Node struct {
 	// Namespace is the host's mount namespace.
 	*Namespace
 	cfg      Config
-	kubelet  Kubelet
+	kubelet  layout.Kubelet
 	bootID   string
 	probes   *probes
 	together together
@@ -43,10 +45,10 @@ type Node struct {
 	// whose filesystem stays the same.
 	uuids cache[uint64, string]
 	// rdevs are the device numbers that no mount table shows: of device nodes and of btrfs.
-	rdevs cache[storage, Dev]
+	rdevs cache[storage, facts.Dev]
 	// devices are those that stay as they are for as long as the disk is the same: its
 	// sequence number tells.
-	devices    cache[Dev, BlockDevice]
+	devices    cache[facts.Dev, facts.BlockDevice]
 	containers walks[ops.ContainersAnswer]
 	daemons    walks[ops.FUSEDaemonsAnswer]
 	booted     time.Time
@@ -70,16 +72,16 @@ func NewNode(cfg Config) (*Node, error) {
 		return nil, err
 	}
 	return &Node{
-		Namespace: cfg.Namespace, cfg: cfg, kubelet: Kubelet{Root: root}, bootID: bootID, booted: BootTime(),
+		Namespace: cfg.Namespace, cfg: cfg, kubelet: layout.Kubelet{Root: root}, bootID: bootID, booted: BootTime(),
 		moved:  movedRoots(cfg.Namespace.RealRoots()),
-		probes: newProbes(), together: together{prompt: newCache[storage, struct{}]()}, files: newVolDataFiles(), uuids: newCache[uint64, string](), rdevs: newCache[storage, Dev](),
-		devices:     newCache[Dev, BlockDevice](),
+		probes: newProbes(), together: together{prompt: newCache[storage, struct{}]()}, files: newVolDataFiles(), uuids: newCache[uint64, string](), rdevs: newCache[storage, facts.Dev](),
+		devices:     newCache[facts.Dev, facts.BlockDevice](),
 		hungServers: newCache[storage, struct{}](),
 	}, nil
 }
 
 // Kubelet returns kubelet's layout on this node.
-func (n *Node) Kubelet() Kubelet { return n.kubelet }
+func (n *Node) Kubelet() layout.Kubelet { return n.kubelet }
 
 // BootID identifies this boot.
 func (n *Node) BootID() string { return n.bootID }

@@ -7,13 +7,11 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
-
-// RebindPlan says which staged mount goes where, and how it ends up there.
-type RebindPlan = ops.Plan
 
 // CanReplace reports whether the kernel can put a mount beneath another one (Linux
 // 6.5).
@@ -24,20 +22,20 @@ func (n *Node) CanReplace() bool { return ops.CanMoveBeneath() }
 func (n *Node) CanCover() bool { return mount.CanMove() }
 
 // Rebind puts a clone of the staged mount on an empty mount point.
-func (n *Node) Rebind(ctx context.Context, plan RebindPlan, revalidate func(context.Context) error) error {
-	return n.place(ctx, ops.PlaceQuery{Plan: plan, Position: ops.OnDirectory}, revalidate)
+func (n *Node) Rebind(ctx context.Context, plan facts.RebindPlan, revalidate func(context.Context) error) error {
+	return n.place(ctx, ops.PlaceQuery{RebindPlan: plan, Position: ops.OnDirectory}, revalidate)
 }
 
 // Replace puts a clone of the staged mount in the place of a dead one, which is alone
 // there. The clone comes beneath it first.
-func (n *Node) Replace(ctx context.Context, plan RebindPlan, dead Mount, revalidate func(context.Context) error) error {
-	return n.place(ctx, ops.PlaceQuery{Plan: plan, Position: ops.Beneath, Dead: dead}, revalidate)
+func (n *Node) Replace(ctx context.Context, plan facts.RebindPlan, dead facts.Mount, revalidate func(context.Context) error) error {
+	return n.place(ctx, ops.PlaceQuery{RebindPlan: plan, Position: ops.Beneath, Dead: dead}, revalidate)
 }
 
 // Cover puts a clone of the staged mount on top of a dead one, plan.Covers, where
 // the kernel cannot put it beneath.
-func (n *Node) Cover(ctx context.Context, plan RebindPlan, revalidate func(context.Context) error) error {
-	return n.place(ctx, ops.PlaceQuery{Plan: plan, Position: ops.OnTop, Dead: plan.Covers}, revalidate)
+func (n *Node) Cover(ctx context.Context, plan facts.RebindPlan, revalidate func(context.Context) error) error {
+	return n.place(ctx, ops.PlaceQuery{RebindPlan: plan, Position: ops.OnTop, Dead: plan.Covers}, revalidate)
 }
 
 // place puts a clone at its position. It is read-only until it is alone there and the
@@ -53,7 +51,7 @@ func (n *Node) place(ctx context.Context, q ops.PlaceQuery, revalidate func(cont
 	err = revalidate(ctx)
 	switch {
 	case err == nil:
-		return n.finalize(ctx, q.Plan, a.Mount)
+		return n.finalize(ctx, q.RebindPlan, a.Mount)
 	case q.Position == ops.Beneath:
 		// The dead mount is off, and a bare directory would be worse than the placeholder:
 		// nothing can be written or deleted through that.
@@ -67,16 +65,16 @@ func (n *Node) place(ctx context.Context, q ops.PlaceQuery, revalidate func(cont
 }
 
 // Finish finalizes a placeholder that an earlier step left alone at a mount point.
-func (n *Node) Finish(ctx context.Context, plan RebindPlan, placeholder Mount, revalidate func(context.Context) error) error {
+func (n *Node) Finish(ctx context.Context, plan facts.RebindPlan, placeholder facts.Mount, revalidate func(context.Context) error) error {
 	if err := revalidate(ctx); err != nil {
 		return err
 	}
 	return n.finalize(ctx, plan, placeholder.Ref())
 }
 
-func (n *Node) finalize(ctx context.Context, plan RebindPlan, placed mount.Ref) error {
+func (n *Node) finalize(ctx context.Context, plan facts.RebindPlan, placed facts.Ref) error {
 	// The budget is enough for a node that heals hundreds of volumes at once.
-	a, err := step(ctx, n, ops.Finalize, ops.FinalizeQuery{Plan: plan, Mount: placed, Budget: n.cfg.StepTimeout / 4})
+	a, err := step(ctx, n, ops.Finalize, ops.FinalizeQuery{RebindPlan: plan, Mount: placed, Budget: n.cfg.StepTimeout / 4})
 	switch {
 	case err != nil:
 		return err
@@ -91,20 +89,20 @@ func (n *Node) finalize(ctx context.Context, plan RebindPlan, placed mount.Ref) 
 // UnmountDuplicate unmounts a placeholder from the top of a stack. Where the mount
 // below shares its events, copies on its peers vanish with it; it is refused when
 // anything else is mounted there.
-func (n *Node) UnmountDuplicate(ctx context.Context, placeholder Mount, revalidate func(context.Context) error) error {
+func (n *Node) UnmountDuplicate(ctx context.Context, placeholder facts.Mount, revalidate func(context.Context) error) error {
 	if err := revalidate(ctx); err != nil {
 		return err
 	}
 	return n.unmountDuplicate(ctx, placeholder.Path, placeholder.Ref())
 }
 
-func (n *Node) unmountDuplicate(ctx context.Context, target string, m mount.Ref) error {
+func (n *Node) unmountDuplicate(ctx context.Context, target string, m facts.Ref) error {
 	_, err := step(ctx, n, ops.UnmountDuplicate, ops.UnmountDuplicateQuery{Target: target, Mount: m})
 	return err
 }
 
 // UnmountDeadTop takes a dead mount off the top of a stack. What it hides stays as it is.
-func (n *Node) UnmountDeadTop(ctx context.Context, dead, below Mount, revalidate func(context.Context) error) error {
+func (n *Node) UnmountDeadTop(ctx context.Context, dead, below facts.Mount, revalidate func(context.Context) error) error {
 	if err := revalidate(ctx); err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // A step that nobody wants any more asks no worker for anything.
@@ -29,8 +29,8 @@ func TestNothingIsDoneForAMountPointThatIsNotWanted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	placeholder := Mount{OldID: 1 << 30, Path: root + "/mount point", Root: "/", Attr: mount.AttrPlaceholder}
-	plan := RebindPlan{Target: placeholder.Path}
+	placeholder := facts.Mount{OldID: 1 << 30, Path: root + "/mount point", Root: "/", Attr: facts.AttrPlaceholder}
+	plan := facts.RebindPlan{Target: placeholder.Path}
 	unwanted := errors.New("the pod is gone")
 	for name, step := range map[string]func(revalidate func(context.Context) error) error{
 		"finish": func(revalidate func(context.Context) error) error {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // probes keeps at most one worker at each storage. Callers that come while one is at
@@ -33,7 +34,7 @@ func newProbes() *probes {
 // storageCall is one call of a worker for a storage.
 type storageCall struct {
 	// mount is the mount that is probed; the zero value for a write.
-	mount Mount
+	mount facts.Mount
 	began time.Time
 	done  chan struct{}
 	// What it found, once done; without paths.
@@ -45,7 +46,7 @@ type storageCall struct {
 
 // join returns the call that is under way at the storage, or makes the caller the
 // one that asks: first is true then, and finish must follow.
-func (p *probes) join(s storage, mount Mount) (call *storageCall, first bool) {
+func (p *probes) join(s storage, mount facts.Mount) (call *storageCall, first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if call = p.calls[s]; call != nil && !call.over() {
@@ -101,7 +102,7 @@ var errStorageStuck = fmt.Errorf("nothing was asked, because of an earlier call:
 // serialize runs ask while no other call is at the storage. It fails at once while a
 // worker is there that cannot be ended.
 func (p *probes) serialize(ctx context.Context, s storage, ask func() error) (err error) {
-	call, first := p.join(s, Mount{})
+	call, first := p.join(s, facts.Mount{})
 	for !first {
 		select {
 		case <-call.done:
@@ -111,11 +112,11 @@ func (p *probes) serialize(ctx context.Context, s storage, ask func() error) (er
 		if call.found.Answer.Stuck {
 			return errStorageStuck
 		}
-		call, first = p.join(s, Mount{})
+		call, first = p.join(s, facts.Mount{})
 	}
 	err = worker.ErrLost // if it panics
 	defer func() {
-		p.finish(s, call, Inspection{Answer: Answer{Waits: waits(err), Elapsed: time.Since(call.began)}}, err)
+		p.finish(s, call, Inspection{Answer: facts.Answer{Waits: waits(err), Elapsed: time.Since(call.began)}}, err)
 	}()
 	return ask()
 }
@@ -156,7 +157,7 @@ type lateness struct {
 }
 
 // late counts an answer and returns how many in a row came late.
-func (p *probes) late(m Mount, late bool) int {
+func (p *probes) late(m facts.Mount, late bool) int {
 	s := storageOf(m)
 	if !late {
 		p.slow.remove(s)

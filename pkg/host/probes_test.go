@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 type stuckWorker chan struct{}
@@ -16,7 +16,7 @@ func (stuckWorker) Error() string            { return "cannot be ended" }
 func (s stuckWorker) Ended() <-chan struct{} { return s }
 
 // begin begins a probe of a storage without a call.
-func begin(t *testing.T, p *probes, m Mount) *storageCall {
+func begin(t *testing.T, p *probes, m facts.Mount) *storageCall {
 	t.Helper()
 	at, first := p.join(storageOf(m), m)
 	if !first {
@@ -25,7 +25,7 @@ func begin(t *testing.T, p *probes, m Mount) *storageCall {
 	return at
 }
 
-func busy(p *probes, m Mount) bool {
+func busy(p *probes, m facts.Mount) bool {
 	at, first := p.join(storageOf(m), m)
 	if first {
 		p.finish(storageOf(m), at, Inspection{}, nil)
@@ -35,16 +35,16 @@ func busy(p *probes, m Mount) bool {
 
 func TestOneProbeAtAStorage(t *testing.T) {
 	p := newProbes()
-	m := Mount{Dev: Dev{Major: 8, Minor: 16}, FSType: "ext4", Path: "/a", Root: "/"}
+	m := facts.Mount{Dev: facts.Dev{Major: 8, Minor: 16}, FSType: "ext4", Path: "/a", Root: "/"}
 	at := begin(t, p, m)
-	if !busy(p, m) || !busy(p, Mount{Dev: m.Dev, FSType: "ext4", Path: "/b", Root: "/sub"}) {
+	if !busy(p, m) || !busy(p, facts.Mount{Dev: m.Dev, FSType: "ext4", Path: "/b", Root: "/sub"}) {
 		t.Error("a second one at the same superblock")
 	}
-	if busy(p, Mount{Dev: Dev{Major: 8, Minor: 17}, FSType: "ext4"}) {
+	if busy(p, facts.Mount{Dev: facts.Dev{Major: 8, Minor: 17}, FSType: "ext4"}) {
 		t.Error("another superblock waits with it")
 	}
 	other, _ := p.join(storageOf(m), m)
-	p.finish(storageOf(m), at, Inspection{ProbeFacts: ops.ProbeFacts{UUID: "u"}, Paths: map[string]PathInfo{"/a": {}}}, nil)
+	p.finish(storageOf(m), at, Inspection{ProbeFacts: facts.ProbeFacts{UUID: "u"}, Paths: map[string]facts.PathInfo{"/a": {}}}, nil)
 	<-other.done
 	if other.found.UUID != "u" || other.found.Paths != nil {
 		t.Errorf("shared %+v", other.found)
@@ -56,15 +56,15 @@ func TestOneProbeAtAStorage(t *testing.T) {
 
 func TestNoSecondProbeBesideAStuckOne(t *testing.T) {
 	p := newProbes()
-	m := Mount{Dev: Dev{Major: 0, Minor: 40}, FSType: "fuse.x", Path: "/a"}
-	p.finish(storageOf(m), begin(t, p, m), Inspection{Answer: Answer{Asked: true, TimedOut: true}}, errors.New("no answer, but ended"))
+	m := facts.Mount{Dev: facts.Dev{Major: 0, Minor: 40}, FSType: "fuse.x", Path: "/a"}
+	p.finish(storageOf(m), begin(t, p, m), Inspection{Answer: facts.Answer{Asked: true, TimedOut: true}}, errors.New("no answer, but ended"))
 	if busy(p, m) {
 		t.Error("an ended worker counts as stuck")
 	}
 	worker := make(stuckWorker)
-	noAnswer := Inspection{Answer: Answer{Asked: true, TimedOut: true, Stuck: true}}
+	noAnswer := Inspection{Answer: facts.Answer{Asked: true, TimedOut: true, Stuck: true}}
 	p.finish(storageOf(m), begin(t, p, m), noAnswer, fmt.Errorf("inspect: %w", worker))
-	if busy(p, Mount{Dev: Dev{Major: 0, Minor: 41}, FSType: "fuse.x"}) {
+	if busy(p, facts.Mount{Dev: facts.Dev{Major: 0, Minor: 41}, FSType: "fuse.x"}) {
 		t.Error("another superblock waits with it")
 	}
 	for range 3 {
@@ -87,7 +87,7 @@ func TestNoSecondProbeBesideAStuckOne(t *testing.T) {
 func TestStuckDeviceKeepsNoOtherBack(t *testing.T) {
 	for _, fs := range []string{"devtmpfs", "tmpfs"} { // a container's /dev is a tmpfs
 		p := newProbes()
-		node := Mount{Dev: Dev{Major: 0, Minor: 5}, FSType: fs, Root: "/sdb"}
+		node := facts.Mount{Dev: facts.Dev{Major: 0, Minor: 5}, FSType: fs, Root: "/sdb"}
 		p.finish(storageOf(node), begin(t, p, node), Inspection{}, make(stuckWorker))
 		other := node
 		other.Root = "/sdc"
@@ -101,7 +101,7 @@ func TestManyAtOneStorage(t *testing.T) {
 	p := newProbes()
 	var at, asked atomic.Int64
 	var callers sync.WaitGroup
-	m := Mount{Dev: Dev{Major: 8, Minor: 16}}
+	m := facts.Mount{Dev: facts.Dev{Major: 8, Minor: 16}}
 	for range 50 {
 		callers.Go(func() {
 			for range 100 {
@@ -127,10 +127,10 @@ func TestManyAtOneStorage(t *testing.T) {
 
 func TestLateInARow(t *testing.T) {
 	p := newProbes()
-	begin(t, p, Mount{})
-	a, b := Mount{Dev: Dev{Major: 8, Minor: 16}}, Mount{Dev: Dev{Major: 8, Minor: 32}}
+	begin(t, p, facts.Mount{})
+	a, b := facts.Mount{Dev: facts.Dev{Major: 8, Minor: 16}}, facts.Mount{Dev: facts.Dev{Major: 8, Minor: 32}}
 	for i, step := range []struct {
-		m    Mount
+		m    facts.Mount
 		late bool
 		want int
 	}{

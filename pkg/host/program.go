@@ -8,18 +8,12 @@ import (
 
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
-)
-
-type (
-	// Program is one run of a program, without a shell.
-	Program = ops.ProgramQuery
-	// ProgramResult is what a program left.
-	ProgramResult = ops.ProgramAnswer
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // RunProgram runs a program until it has ended. Right before ctx ends its worker kills
 // its process group: p.Deadline is set here.
-func (n *Node) RunProgram(ctx context.Context, p Program) (ProgramResult, error) {
+func (n *Node) RunProgram(ctx context.Context, p facts.Program) (facts.ProgramResult, error) {
 	end, _ := ctx.Deadline()
 	left := time.Until(end)
 	p.Deadline = end.Add(-min(left/4, time.Second))

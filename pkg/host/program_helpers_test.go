@@ -8,11 +8,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // shell returns a program that runs a script.
-func shell(script string) Program {
-	return Program{Path: "/bin/sh", Args: []string{"-c", script}, Limit: 4096, OnHost: true}
+func shell(script string) facts.Program {
+	return facts.Program{Path: "/bin/sh", Args: []string{"-c", script}, Limit: 4096, OnHost: true}
 }
 
 func within(t *testing.T, d time.Duration) context.Context {

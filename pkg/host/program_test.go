@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 func TestRunProgram(t *testing.T) {
@@ -36,11 +37,11 @@ func TestRunProgram(t *testing.T) {
 func TestRunProgramThatCannotStart(t *testing.T) {
 	realKernel(t)
 	n, root := newNode(t)
-	if _, err := n.RunProgram(within(t, time.Minute), Program{Path: root + "/none"}); !errors.Is(err, os.ErrNotExist) {
+	if _, err := n.RunProgram(within(t, time.Minute), facts.Program{Path: root + "/none"}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no such program: %v", err)
 	}
 	done(t, os.WriteFile(root+"/text", []byte("text"), 0o600))
-	if _, err := n.RunProgram(within(t, time.Minute), Program{Path: root + "/text"}); !errors.Is(err, os.ErrPermission) {
+	if _, err := n.RunProgram(within(t, time.Minute), facts.Program{Path: root + "/text"}); !errors.Is(err, os.ErrPermission) {
 		t.Errorf("not executable: %v", err)
 	}
 }

@@ -7,20 +7,18 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
-// registrationSuffix ends the name of the socket with which a CSI driver registers itself
-// with kubelet, as node-driver-registrar makes it when the driver's pod has started.
-const registrationSuffix = "-reg.sock"
-
-// openRegistrations follows kubelet's directory of these sockets (inotify(7)), which is on
-// the node's own disk. The descriptor is not blocking; -1 where there is none.
-func openRegistrations(kubeletRoot string) (int, error) {
+// openRegistrations follows kubelet's directory of the sockets with which drivers register
+// themselves (inotify(7)), which is on the node's own disk. The descriptor is not blocking; -1 where there is none.
+func openRegistrations(dir string) (int, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return -1, fmt.Errorf("registrations of drivers: %w", err)
 	}
-	if _, err := unix.InotifyAddWatch(fd, kubeletRoot+"/plugins_registry", unix.IN_CREATE|unix.IN_MOVED_TO); err != nil {
+	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_CREATE|unix.IN_MOVED_TO); err != nil {
 		_ = unix.Close(fd)
 		return -1, fmt.Errorf("registrations of drivers: %w", err)
 	}
@@ -37,7 +35,7 @@ func readRegistrations(fd int) map[SuperblockEvent]bool {
 		// An event: wd, mask, cookie and length, 4 bytes each, then the padded name.
 		length := binary.NativeEndian.Uint32(rest[12:])
 		name, _, _ := bytes.Cut(rest[unix.SizeofInotifyEvent:][:length], []byte{0})
-		if driver, is := strings.CutSuffix(string(name), registrationSuffix); is {
+		if driver, is := strings.CutSuffix(string(name), layout.RegistrationSuffix); is {
 			registered[SuperblockEvent{Driver: driver}] = true
 		}
 		rest = rest[unix.SizeofInotifyEvent+length:]

@@ -6,13 +6,13 @@ import (
 	"fmt"
 
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // serverOf returns the storage that stands for the server of an NFS mount. Mounts whose
 // source names none count as one server.
-func serverOf(m Mount) (server storage, is bool) {
-	return storage{root: "nfs server " + mount.Server(m.FSType, m.Source)}, IsNFS(m.FSType)
+func serverOf(m facts.Mount) (server storage, is bool) {
+	return storage{root: "nfs server " + facts.Server(m.FSType, m.Source)}, facts.IsNFS(m.FSType)
 }
 
 // errNoTurn says that other calls asked a server that does not answer for as long as
@@ -23,7 +23,7 @@ var errNoTurn = fmt.Errorf("nothing was asked, because others ask the same serve
 // superblocks: after a call without an answer, calls to it are serialized until it
 // answers one. A server that answers is asked about all its superblocks side by side,
 // and an export that hangs alone delays no call about another.
-func (n *Node) atServer(ctx context.Context, m Mount, ask func() error) (err error) {
+func (n *Node) atServer(ctx context.Context, m facts.Mount, ask func() error) (err error) {
 	server, is := serverOf(m)
 	if !is {
 		return ask()

@@ -10,10 +10,11 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
-func onServer(source string) Mount {
-	return Mount{Dev: Dev{Major: 0, Minor: uint32(len(source))}, FSType: "nfs4", Source: source}
+func onServer(source string) facts.Mount {
+	return facts.Mount{Dev: facts.Dev{Major: 0, Minor: uint32(len(source))}, FSType: "nfs4", Source: source}
 }
 
 func TestServerOf(t *testing.T) {
@@ -24,7 +25,7 @@ func TestServerOf(t *testing.T) {
 			t.Errorf("%s: %q %v", source, got.root, is)
 		}
 	}
-	if _, is := serverOf(Mount{FSType: "ext4", Source: "/dev/sda"}); is {
+	if _, is := serverOf(facts.Mount{FSType: "ext4", Source: "/dev/sda"}); is {
 		t.Error("a disk has a server")
 	}
 }

@@ -8,12 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // topAt returns what is mounted at a path.
-func topAt(t *testing.T, n *Node, path string) Mount {
+func topAt(t *testing.T, n *Node, path string) facts.Mount {
 	t.Helper()
 	table, err := n.Mounts()
 	done(t, err)
@@ -26,7 +26,7 @@ func topAt(t *testing.T, n *Node, path string) Mount {
 
 // beside makes a Look while another probe of the same storage is under way, for
 // as long as it says, which then ends with what it found.
-func beside(t *testing.T, n *Node, m, of Mount, found Inspection, err error, since time.Duration) Inspection {
+func beside(t *testing.T, n *Node, m, of facts.Mount, found Inspection, err error, since time.Duration) Inspection {
 	t.Helper()
 	at := begin(t, n.probes, of)
 	at.began = at.began.Add(-since)
@@ -48,27 +48,27 @@ func beside(t *testing.T, n *Node, m, of Mount, found Inspection, err error, sin
 
 func TestAnswerIsShared(t *testing.T) {
 	realKernel(t)
-	noAnswer := Inspection{Answer: Answer{Asked: true, TimedOut: true, Waits: []string{"f"}}}
-	other := func(change func(*Mount)) func(Mount) Mount {
-		return func(m Mount) Mount { change(&m); return m }
+	noAnswer := Inspection{Answer: facts.Answer{Asked: true, TimedOut: true, Waits: []string{"f"}}}
+	other := func(change func(*facts.Mount)) func(facts.Mount) facts.Mount {
+		return func(m facts.Mount) facts.Mount { change(&m); return m }
 	}
 	for name, tc := range map[string]struct {
-		of     func(Mount) Mount
+		of     func(facts.Mount) facts.Mount
 		found  Inspection
 		err    error
 		shared bool
 	}{
-		"of the same mount":    {other(func(*Mount) {}), Inspection{ProbeFacts: ops.ProbeFacts{UUID: "theirs"}, Answer: Answer{Asked: true}}, nil, true},
-		"of the same volume":   {other(func(m *Mount) { m.ID, m.Path = 1, "/elsewhere" }), Inspection{ProbeFacts: ops.ProbeFacts{UUID: "theirs"}, Answer: Answer{Asked: true}}, nil, true},
-		"an errno":             {other(func(*Mount) {}), Inspection{ProbeFacts: ops.ProbeFacts{UUID: "theirs"}, Answer: Answer{Asked: true, Op: "statx", Errno: syscall.ESTALE}}, nil, true},
-		"of another directory": {other(func(m *Mount) { m.Root, m.FSType = "/sub", "ext4" }), Inspection{ProbeFacts: ops.ProbeFacts{UUID: "theirs"}, Answer: Answer{Asked: true, Errno: syscall.ESTALE}}, nil, false},
-		"of another export":    {other(func(m *Mount) { m.Source = "srv:/b" }), Inspection{ProbeFacts: ops.ProbeFacts{UUID: "theirs"}, Answer: Answer{Asked: true, Errno: syscall.ESTALE}}, nil, false},
-		"of a write":           {other(func(m *Mount) { *m = Mount{Dev: m.Dev} }), Inspection{ProbeFacts: ops.ProbeFacts{UUID: "theirs"}, Answer: Answer{Asked: true, Op: "create", Errno: syscall.ENOSPC}}, nil, false},
-		"of what changed":      {other(func(m *Mount) { m.ID, m.Path = 1, "/elsewhere" }), Inspection{ProbeFacts: ops.ProbeFacts{UUID: "theirs"}, Changed: true, Answer: Answer{Asked: true}}, nil, false},
-		"of no worker":         {other(func(*Mount) {}), Inspection{ProbeFacts: ops.ProbeFacts{UUID: "theirs"}}, errors.New("no worker"), false},
-		"no answer":            {other(func(*Mount) {}), noAnswer, worker.ErrTimeout, true},
-		"no answer of another": {other(func(m *Mount) { m.Root, m.FSType = "/sub", "ext4" }), noAnswer, worker.ErrTimeout, true},
-		"no answer of a write": {other(func(m *Mount) { *m = Mount{Dev: m.Dev} }), noAnswer, worker.ErrTimeout, true},
+		"of the same mount":    {other(func(*facts.Mount) {}), Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true}}, nil, true},
+		"of the same volume":   {other(func(m *facts.Mount) { m.ID, m.Path = 1, "/elsewhere" }), Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true}}, nil, true},
+		"an errno":             {other(func(*facts.Mount) {}), Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true, Op: "statx", Errno: syscall.ESTALE}}, nil, true},
+		"of another directory": {other(func(m *facts.Mount) { m.Root, m.FSType = "/sub", "ext4" }), Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true, Errno: syscall.ESTALE}}, nil, false},
+		"of another export":    {other(func(m *facts.Mount) { m.Source = "srv:/b" }), Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true, Errno: syscall.ESTALE}}, nil, false},
+		"of a write":           {other(func(m *facts.Mount) { *m = facts.Mount{Dev: m.Dev} }), Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true, Op: "create", Errno: syscall.ENOSPC}}, nil, false},
+		"of what changed":      {other(func(m *facts.Mount) { m.ID, m.Path = 1, "/elsewhere" }), Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Changed: true, Answer: facts.Answer{Asked: true}}, nil, false},
+		"of no worker":         {other(func(*facts.Mount) {}), Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}}, errors.New("no worker"), false},
+		"no answer":            {other(func(*facts.Mount) {}), noAnswer, worker.ErrTimeout, true},
+		"no answer of another": {other(func(m *facts.Mount) { m.Root, m.FSType = "/sub", "ext4" }), noAnswer, worker.ErrTimeout, true},
+		"no answer of a write": {other(func(m *facts.Mount) { *m = facts.Mount{Dev: m.Dev} }), noAnswer, worker.ErrTimeout, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, root := newNode(t)
@@ -77,7 +77,7 @@ func TestAnswerIsShared(t *testing.T) {
 			m := topAt(t, n, root+"/m")
 			s := beside(t, n, m, tc.of(m), tc.found, tc.err, -time.Hour)
 			theirs := s.UUID == "theirs" || slices.Equal(s.Answer.Waits, []string{"f"})
-			if theirs != tc.shared || !s.Answer.Asked || !tc.shared && (s.Answer.Errno != 0 || s.Kind != KindDirectory || s.Space.Blocks == 0) {
+			if theirs != tc.shared || !s.Answer.Asked || !tc.shared && (s.Answer.Errno != 0 || s.Kind != facts.KindDirectory || s.Space.Blocks == 0) {
 				t.Errorf("shared %v: %+v", theirs, s)
 			}
 			if l := s.Paths[m.Path]; !l.Inspected || s.Changed {
@@ -95,11 +95,11 @@ func TestOldAnswerIsNotShared(t *testing.T) {
 	put(t, root+"/m")
 	t.Cleanup(func() { done(t, syscall.Unmount(root+"/m", 0)) })
 	m := topAt(t, n, root+"/m")
-	noAnswer := Inspection{Answer: Answer{Asked: true, TimedOut: true}}
+	noAnswer := Inspection{Answer: facts.Answer{Asked: true, TimedOut: true}}
 	if s := beside(t, n, m, m, noAnswer, worker.ErrTimeout, 0); !s.Answer.TimedOut {
 		t.Errorf("noAnswer: %+v", s)
 	}
-	if s := beside(t, n, m, m, Inspection{ProbeFacts: ops.ProbeFacts{UUID: "theirs"}, Answer: Answer{Asked: true}}, nil, 0); s.UUID == "theirs" || s.Space.Blocks == 0 {
+	if s := beside(t, n, m, m, Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true}}, nil, 0); s.UUID == "theirs" || s.Space.Blocks == 0 {
 		t.Errorf("an answer: %+v", s)
 	}
 }
@@ -115,7 +115,7 @@ func TestSharedCallMayTakeItsTime(t *testing.T) {
 	call := begin(t, n.probes, m)
 	call.began = time.Now().Add(time.Minute) // whoever comes now may share it
 	time.AfterFunc(2*n.cfg.ProbeTimeout, func() {
-		n.probes.finish(storageOf(m), call, Inspection{ProbeFacts: ops.ProbeFacts{UUID: "theirs"}, Answer: Answer{Asked: true}}, nil)
+		n.probes.finish(storageOf(m), call, Inspection{ProbeFacts: facts.ProbeFacts{UUID: "theirs"}, Answer: facts.Answer{Asked: true}}, nil)
 	})
 	if s := seen(t, n, m); s.Answer.TimedOut || s.UUID != "theirs" {
 		t.Errorf("%+v", s)
@@ -129,7 +129,7 @@ func TestStuckProbeAnswersForAll(t *testing.T) {
 	put(t, root+"/m")
 	t.Cleanup(func() { done(t, syscall.Unmount(root+"/m", 0)) })
 	m, ended := topAt(t, n, root+"/m"), make(stuckWorker)
-	noAnswer := Inspection{Answer: Answer{Asked: true, TimedOut: true, Stuck: true}}
+	noAnswer := Inspection{Answer: facts.Answer{Asked: true, TimedOut: true, Stuck: true}}
 	n.probes.finish(storageOf(m), begin(t, n.probes, m), noAnswer, ended)
 	for range 3 {
 		s, err := n.Inspect(context.Background(), InspectQuery{Probe: &m, Paths: []PathQuery{{Path: m.Path, Mounted: true}, {Path: m.Path + "/inside"}}})
@@ -141,7 +141,7 @@ func TestStuckProbeAnswersForAll(t *testing.T) {
 		}
 	}
 	close(ended)
-	if s, err := n.Inspect(context.Background(), InspectQuery{Probe: &m}); err != nil || s.Answer.TimedOut || s.Kind != KindDirectory {
+	if s, err := n.Inspect(context.Background(), InspectQuery{Probe: &m}); err != nil || s.Answer.TimedOut || s.Kind != facts.KindDirectory {
 		t.Errorf("after it ended: %+v, %v", s, err)
 	}
 }
@@ -163,7 +163,7 @@ func TestOutstandingCall(t *testing.T) {
 	p := newProbes()
 	for _, err := range []error{nil, worker.ErrTimeout, worker.ErrStuck} { // the last of another storage's call
 		at := begin(t, p, m)
-		p.finish(storageOf(m), at, Inspection{Answer: Answer{Asked: true, TimedOut: true}}, err)
+		p.finish(storageOf(m), at, Inspection{Answer: facts.Answer{Asked: true, TimedOut: true}}, err)
 		if !at.found.Answer.Outstanding.IsZero() {
 			t.Errorf("%v: outstanding since %s", err, at.found.Answer.Outstanding)
 		}

@@ -6,7 +6,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // statmountTells finds out by asking what statmount(2) tells of what mountinfo does:
@@ -34,7 +35,7 @@ func (n *Namespace) statmountTells() (all, ids bool) {
 	if err != nil {
 		return false, false
 	}
-	missed := slices.DeleteFunc(slices.Clone(table.Mounts()), func(m Mount) bool { return listed[m.OldID] })
+	missed := slices.DeleteFunc(slices.Clone(table.Mounts()), func(m facts.Mount) bool { return listed[m.OldID] })
 	// A mount that was made just now may be missed. With more of them the kernel began
 	// at the wrong mount of another namespace (mount.Lowest), which hides the right one.
 	const wanted = mount.Options | mount.Source
@@ -42,12 +43,12 @@ func (n *Namespace) statmountTells() (all, ids bool) {
 	return all, !all && len(listed) > 0
 }
 
-func (n *Namespace) readStatmount() (Table, error) {
+func (n *Namespace) readStatmount() (facts.Table, error) {
 	ids, err := mount.ListAll(n.id, mount.Root)
 	if err != nil {
-		return Table{}, err
+		return facts.Table{}, err
 	}
-	mounts := make([]Mount, 0, len(ids))
+	mounts := make([]facts.Mount, 0, len(ids))
 	var buf mount.Buffer
 	for _, id := range ids {
 		m, err := n.mount(id, &buf)
@@ -55,15 +56,15 @@ func (n *Namespace) readStatmount() (Table, error) {
 			continue // unmounted since it was listed
 		}
 		if err != nil {
-			return Table{}, err
+			return facts.Table{}, err
 		}
 		mounts = append(mounts, m)
 	}
-	return NewTable(mounts), nil
+	return facts.NewTable(mounts), nil
 }
 
 // mount asks for one mount.
-func (n *Namespace) mount(id uint64, buf *mount.Buffer) (Mount, error) {
+func (n *Namespace) mount(id uint64, buf *mount.Buffer) (facts.Mount, error) {
 	status, err := mount.Stat(n.id, id, mount.Everything, buf)
 	return status.Mount, err
 }

@@ -1,9 +1,11 @@
 package host
 
+import "github.com/csi-addons/node-healer/pkg/facts"
+
 // storage is what a probe touches: a superblock, a block device, or a device node,
 // which shares the superblock of devtmpfs with all others.
 type storage struct {
-	dev  Dev
+	dev  facts.Dev
 	root string
 }
 
@@ -20,7 +22,7 @@ var (
 	fusectl    = storage{root: "/sys/fs/fuse/connections"}
 )
 
-func storageOf(m Mount) storage {
+func storageOf(m facts.Mount) storage {
 	s := storage{dev: m.Dev}
 	if m.MayBeNode() {
 		s.root = m.Root
@@ -29,7 +31,7 @@ func storageOf(m Mount) storage {
 }
 
 // storageUnder returns what a path lies on.
-func storageUnder(table Table, p string) storage {
+func storageUnder(table facts.Table, p string) storage {
 	parentMount, _ := table.ParentMount(p)
 	return storageOf(parentMount)
 }
@@ -37,8 +39,8 @@ func storageUnder(table Table, p string) storage {
 // sameView reports whether mounts of one superblock show the same directory of it: an
 // export may share its superblock with another, and be gone alone. On NFS only the very
 // same mount is sure to.
-func sameView(a, b Mount) bool {
-	if IsNFS(a.FSType) && !a.Same(b) {
+func sameView(a, b facts.Mount) bool {
+	if facts.IsNFS(a.FSType) && !a.Same(b) {
 		return false
 	}
 	return a.Dev == b.Dev && a.Root == b.Root && a.FSType == b.FSType && a.Source == b.Source

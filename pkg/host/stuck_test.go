@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // hang mounts a FUSE filesystem whose daemon reads every request and answers none:
@@ -73,7 +74,7 @@ func fuseVolume(t *testing.T, path string, answers func() bool) (end func()) {
 	return end
 }
 
-func topDev(t *testing.T, path string) Dev {
+func topDev(t *testing.T, path string) facts.Dev {
 	t.Helper()
 	n := openOwn(t)
 	table, err := n.Mounts()

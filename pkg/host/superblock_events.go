@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 // maxFollowed bounds the descriptors, of daemons and of counters each.
@@ -21,7 +22,7 @@ const maxFollowed = 1024
 
 // SuperblockEvent says to what something happened.
 type SuperblockEvent struct {
-	Dev Dev
+	Dev facts.Dev
 	// Root is that of the mounts of a device node, and empty where it happened to a whole
 	// superblock: all device nodes share that of devtmpfs.
 	Root string
@@ -66,7 +67,7 @@ const (
 
 // source is one thing that tells of a superblock.
 type source struct {
-	dev Dev
+	dev facts.Dev
 	// pid and started are those of a daemon; zero for the counter of an ext4.
 	pid     int
 	started time.Duration
@@ -95,7 +96,7 @@ func (n *Node) SuperblockEvents(ctx context.Context) (*SuperblockEvents, error) 
 	if err != nil {
 		klog.ErrorS(err, "What happens to devices is not noticed before the next turn")
 	}
-	if e.registrations, err = openRegistrations(n.cfg.KubeletRoot); err == nil {
+	if e.registrations, err = openRegistrations(layout.Kubelet{Root: n.cfg.KubeletRoot}.Registrations()); err == nil {
 		err = e.watch(descriptor{e.registrations, registrationsKey}, unix.EPOLLIN)
 	}
 	if err != nil {
@@ -178,7 +179,7 @@ func rewind(fd int) {
 // processes in a worker if any is FUSE's, and touches no volume. What cannot be followed,
 // as FUSE below about Linux 6.16, is left out. When the walk fails, all else is followed
 // nevertheless.
-func (e *SuperblockEvents) Follow(ctx context.Context, mounts []Mount) error {
+func (e *SuperblockEvents) Follow(ctx context.Context, mounts []facts.Mount) error {
 	wanted, err := e.sources(ctx, mounts)
 	above := e.node.devicesOf(mounts) // several files of sysfs for each: no event waits for that
 	e.mu.Lock()
@@ -201,15 +202,15 @@ func (e *SuperblockEvents) Follow(ctx context.Context, mounts []Mount) error {
 }
 
 // sources returns what tells of these mounts.
-func (e *SuperblockEvents) sources(ctx context.Context, mounts []Mount) (wanted []source, err error) {
-	byConnection, counters := map[uint64]Dev{}, 0
-	seen := map[Dev]bool{}
+func (e *SuperblockEvents) sources(ctx context.Context, mounts []facts.Mount) (wanted []source, err error) {
+	byConnection, counters := map[uint64]facts.Dev{}, 0
+	seen := map[facts.Dev]bool{}
 	for _, m := range mounts {
 		switch {
 		case seen[m.Dev]:
-		case mount.IsType(m.FSType, mount.FUSE):
+		case facts.IsType(m.FSType, facts.FUSE):
 			byConnection[m.Dev.FUSEConnection()] = m.Dev
-		case mount.IsType(m.FSType, mount.Ext) && counters < maxFollowed:
+		case facts.IsType(m.FSType, facts.Ext) && counters < maxFollowed:
 			var st unix.Stat_t
 			if unix.Stat(e.counterOf(m.Dev), &st) == nil {
 				wanted = append(wanted, source{dev: m.Dev, counter: st.Ino})
@@ -227,7 +228,7 @@ func (e *SuperblockEvents) sources(ctx context.Context, mounts []Mount) (wanted 
 
 // daemons returns the daemons of these connections. When the walk over the processes fails,
 // is cut short or cannot examine a process, those that are followed already go on to be.
-func (e *SuperblockEvents) daemons(ctx context.Context, byConnection map[uint64]Dev) (daemons []source, err error) {
+func (e *SuperblockEvents) daemons(ctx context.Context, byConnection map[uint64]facts.Dev) (daemons []source, err error) {
 	walk, err := e.node.walkDaemons(ctx)
 	if err != nil {
 		return e.followedDaemons(byConnection), fmt.Errorf("follow daemons: %w", err)
@@ -247,7 +248,7 @@ func (e *SuperblockEvents) daemons(ctx context.Context, byConnection map[uint64]
 	return daemons[:min(len(daemons), maxFollowed)], nil
 }
 
-func (e *SuperblockEvents) followedDaemons(wanted map[uint64]Dev) (daemons []source) {
+func (e *SuperblockEvents) followedDaemons(wanted map[uint64]facts.Dev) (daemons []source) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for s := range e.followed {
@@ -286,7 +287,7 @@ func (e *SuperblockEvents) add(s source) {
 }
 
 // counterOf is the file with the errors that the ext4 on a device counted.
-func (e *SuperblockEvents) counterOf(dev Dev) string {
+func (e *SuperblockEvents) counterOf(dev facts.Dev) string {
 	sysfs := e.node.cfg.Sysfs
 	return sysfs.ext4(sysfs.Name(dev)) + "/errors_count"
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // A process that ends is told once, what is not followed any more never, and nothing is
@@ -26,14 +27,14 @@ func TestSuperblockEvents(t *testing.T) {
 	one, onePID := sleeper(t)
 	other, otherPID := sleeper(t)
 	e.mu.Lock()
-	e.add(source{dev: Dev{Minor: 1}, pid: onePID})
-	e.add(source{dev: Dev{Minor: 2}, pid: otherPID})
-	fd := e.followed[source{dev: Dev{Minor: 1}, pid: onePID}].fd
+	e.add(source{dev: facts.Dev{Minor: 1}, pid: onePID})
+	e.add(source{dev: facts.Dev{Minor: 2}, pid: otherPID})
+	fd := e.followed[source{dev: facts.Dev{Minor: 1}, pid: onePID}].fd
 	e.mu.Unlock()
 	_ = one.Process.Kill()
 	select {
 	case event := <-e.Events():
-		if event != (SuperblockEvent{Dev: Dev{Minor: 1}}) {
+		if event != (SuperblockEvent{Dev: facts.Dev{Minor: 1}}) {
 			t.Errorf("told of %v", event)
 		}
 	case <-time.After(10 * time.Second):
@@ -75,7 +76,7 @@ func TestEventOfAClosedDescriptor(t *testing.T) {
 	done(t, err)
 	_, onePID := sleeper(t)
 	_, otherPID := sleeper(t)
-	one, other := source{dev: Dev{Minor: 1}, pid: onePID}, source{dev: Dev{Minor: 2}, pid: otherPID}
+	one, other := source{dev: facts.Dev{Minor: 1}, pid: onePID}, source{dev: facts.Dev{Minor: 2}, pid: otherPID}
 	e.mu.Lock()
 	e.add(one)
 	before := e.followed[one]
@@ -103,7 +104,7 @@ func TestFollowWithoutAWalk(t *testing.T) {
 	e, err := n.SuperblockEvents(t.Context())
 	done(t, err)
 	daemon, pid := sleeper(t)
-	served, gone := Dev{Minor: 77}, Dev{Minor: 78}
+	served, gone := facts.Dev{Minor: 77}, facts.Dev{Minor: 78}
 	_, otherPID := sleeper(t)
 	e.mu.Lock()
 	e.add(source{dev: served, pid: pid})
@@ -112,7 +113,7 @@ func TestFollowWithoutAWalk(t *testing.T) {
 	noWalk, cancel := context.WithCancel(t.Context())
 	cancel()
 	disk := rdevOf(t, node)
-	err = e.Follow(noWalk, []Mount{{Dev: served, FSType: "fuse.x"}, {Dev: disk, FSType: "xfs"}})
+	err = e.Follow(noWalk, []facts.Mount{{Dev: served, FSType: "fuse.x"}, {Dev: disk, FSType: "xfs"}})
 	if err == nil || !strings.Contains(err.Error(), "follow daemons") {
 		t.Errorf("got %v", err)
 	}
@@ -134,7 +135,7 @@ func TestFollowAfterAWalkThatMissesProcesses(t *testing.T) {
 	done(t, err)
 	daemon, pid := sleeper(t)
 	_, newPID := sleeper(t)
-	served := Dev{Minor: 77}
+	served := facts.Dev{Minor: 77}
 	e.mu.Lock()
 	e.add(source{dev: served, pid: pid})
 	e.mu.Unlock()
@@ -144,11 +145,11 @@ func TestFollowAfterAWalkThatMissesProcesses(t *testing.T) {
 		want int
 	}{
 		{ops.FUSEDaemonsAnswer{Cut: true}, 1},
-		{ops.FUSEDaemonsAnswer{Unread: 1, Daemons: []ops.FUSEDaemon{{Connection: served.FUSEConnection(), PID: newPID}}}, 2},
-		{ops.FUSEDaemonsAnswer{Daemons: []ops.FUSEDaemon{{Connection: served.FUSEConnection(), PID: pid}}}, 1},
+		{ops.FUSEDaemonsAnswer{Unread: 1, Daemons: []facts.FUSEDaemon{{Connection: served.FUSEConnection(), PID: newPID}}}, 2},
+		{ops.FUSEDaemonsAnswer{Daemons: []facts.FUSEDaemon{{Connection: served.FUSEConnection(), PID: pid}}}, 1},
 	} {
 		n.daemons.last = tc.walk
-		done(t, e.Follow(t.Context(), []Mount{{Dev: served, FSType: "fuse.x"}}))
+		done(t, e.Follow(t.Context(), []facts.Mount{{Dev: served, FSType: "fuse.x"}}))
 		e.mu.Lock()
 		if len(e.followed) != tc.want {
 			t.Errorf("%+v: followed: %v", tc.walk, e.followed)
@@ -171,7 +172,7 @@ func TestFollowAnExt4ThatIsMountedAgain(t *testing.T) {
 	for range 2 {
 		done(t, unix.Mount(disk, root, "ext4", 0, "errors=continue"))
 		t.Cleanup(func() { _ = unix.Unmount(root, 0) })
-		done(t, e.Follow(t.Context(), []Mount{{Dev: dev, FSType: "ext4"}}))
+		done(t, e.Follow(t.Context(), []facts.Mount{{Dev: dev, FSType: "ext4"}}))
 		done(t, os.WriteFile(filepath.Join(string(sysfs), "fs/ext4", filepath.Base(disk), "trigger_fs_error"), []byte("test"), 0))
 		told(t, e, SuperblockEvent{Dev: dev})
 		done(t, unix.Unmount(root, 0))

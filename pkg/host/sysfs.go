@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // Sysfs is where sysfs is mounted, "/sys" but in tests.
@@ -23,17 +25,17 @@ const sectorSize = 512
 // the device number and DiskSeq do not change, unless DiskSeq is 0. One exception: a
 // SCSI target that moves a LUN to another volume changes the WWID of the same disk
 // when it is scanned anew. A caller that is about to act reads it again.
-func (s Sysfs) DeviceIdentity(dev Dev) Identity {
+func (s Sysfs) DeviceIdentity(dev facts.Dev) facts.Identity {
 	where, err := s.find(dev)
 	if err != nil {
-		return Identity{}
+		return facts.Identity{}
 	}
 	return where.identity()
 }
 
 // Name returns the kernel's name of a device below /dev; empty when sysfs does not
 // have it.
-func (s Sysfs) Name(dev Dev) string {
+func (s Sysfs) Name(dev facts.Dev) string {
 	dir, err := follow(s.link(dev))
 	if err != nil {
 		return ""
@@ -41,7 +43,7 @@ func (s Sysfs) Name(dev Dev) string {
 	return nameOf(dir)
 }
 
-func (s Sysfs) link(dev Dev) string { return string(s) + "/dev/block/" + dev.String() }
+func (s Sysfs) link(dev facts.Dev) string { return string(s) + "/dev/block/" + dev.String() }
 
 // deviceDir is where sysfs keeps a block device.
 type deviceDir struct {
@@ -51,7 +53,7 @@ type deviceDir struct {
 	partition string
 }
 
-func (s Sysfs) find(dev Dev) (deviceDir, error) {
+func (s Sysfs) find(dev facts.Dev) (deviceDir, error) {
 	self, err := follow(s.link(dev))
 	if err != nil {
 		return deviceDir{}, err
@@ -69,7 +71,7 @@ func deviceAt(dir string) deviceDir {
 }
 
 // BlockDevice reads what sysfs has of a block device.
-func (s Sysfs) BlockDevice(dev Dev) BlockDevice {
+func (s Sysfs) BlockDevice(dev facts.Dev) facts.BlockDevice {
 	sectors := ""
 	where, err := s.find(dev)
 	if err == nil {
@@ -78,9 +80,9 @@ func (s Sysfs) BlockDevice(dev Dev) BlockDevice {
 	if err != nil {
 		// Only ENOENT and ENODEV prove that it is missing.
 		gone := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV)
-		return BlockDevice{Dev: dev, Missing: gone && exists(string(s)+"/dev/block")}
+		return facts.BlockDevice{Dev: dev, Missing: gone && exists(string(s)+"/dev/block")}
 	}
-	d := BlockDevice{
+	d := facts.BlockDevice{
 		Dev:             dev,
 		Name:            nameOf(where.self),
 		ReadOnly:        text(where.self+"/ro") == "1",
@@ -100,8 +102,8 @@ func (s Sysfs) BlockDevice(dev Dev) BlockDevice {
 	return d
 }
 
-func (d deviceDir) identity() Identity {
-	id := Identity{Partition: d.partition}
+func (d deviceDir) identity() facts.Identity {
+	id := facts.Identity{Partition: d.partition}
 	if isMapping(d.self) {
 		id.DMUUID = text(d.self + "/dm/uuid")
 	}

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // Here the kernel itself is asked, about loop devices and what is mounted from
@@ -99,14 +101,14 @@ func mounted(t testing.TB, node string) (end func()) {
 }
 
 // devOf returns the number of a device node in devtmpfs.
-func devOf(t testing.TB, node string) Dev {
+func devOf(t testing.TB, node string) facts.Dev {
 	t.Helper()
 	raw, err := os.ReadFile("/sys/class/block/" + filepath.Base(node) + "/dev")
 	if err != nil {
 		t.Fatal(err)
 	}
 	major, minor, _ := strings.Cut(strings.TrimSpace(string(raw)), ":")
-	return Dev{Major: number(t, major), Minor: number(t, minor)}
+	return facts.Dev{Major: number(t, major), Minor: number(t, minor)}
 }
 
 func number(t testing.TB, s string) uint32 {
@@ -133,8 +135,8 @@ func TestLoopDevice(t *testing.T) {
 	command(t, "mkfs.ext4", "-q", node)
 	dev := devOf(t, node)
 	got := sysfs.BlockDevice(dev)
-	want := BlockDevice{
-		Dev: dev, Name: filepath.Base(node), DiskSeq: got.DiskSeq, Identity: Identity{Size: 32 << 20},
+	want := facts.BlockDevice{
+		Dev: dev, Name: filepath.Base(node), DiskSeq: got.DiskSeq, Identity: facts.Identity{Size: 32 << 20},
 	}
 	if !reflect.DeepEqual(got, want) || got.DiskSeq == 0 {
 		t.Fatalf("got  %+v\nwant %+v", got, want)
@@ -169,9 +171,9 @@ func TestPartitionOfALoopDevice(t *testing.T) {
 	command(t, "addpart", node, "1", "2048", "4096")
 	dev := devOf(t, node+"p1")
 	disk, part := sysfs.BlockDevice(devOf(t, node)), sysfs.BlockDevice(dev)
-	want := BlockDevice{
+	want := facts.BlockDevice{
 		Dev: dev, Name: filepath.Base(node) + "p1", DiskSeq: disk.DiskSeq,
-		Identity: Identity{Partition: "1", Size: 2 << 20},
+		Identity: facts.Identity{Partition: "1", Size: 2 << 20},
 	}
 	if !reflect.DeepEqual(part, want) {
 		t.Errorf("got  %+v\nwant %+v", part, want)
@@ -191,7 +193,7 @@ func TestExt4Errors(t *testing.T) {
 		t.Errorf("not mounted: %+v", e)
 	}
 	end := mounted(t, node)
-	if e := sysfs.Ext4Errors(name); e == nil || *e != (FilesystemErrors{}) {
+	if e := sysfs.Ext4Errors(name); e == nil || *e != (facts.FilesystemErrors{}) {
 		t.Errorf("healthy: %+v", e)
 	}
 	cause := func() {
@@ -207,7 +209,7 @@ func TestExt4Errors(t *testing.T) {
 	cause()
 	counted(1)
 	first := *sysfs.Ext4Errors(name)
-	want := FilesystemErrors{
+	want := facts.FilesystemErrors{
 		Count: 1, LastTime: first.LastTime, LastFunction: "trigger_test_error",
 	}
 	if first != want || first.LastTime.Before(before) || first.LastTime.After(time.Now()) {

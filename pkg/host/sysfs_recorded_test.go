@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // recorded lays out a tree of testdata/sysfs, see its README, with some of its
@@ -75,42 +77,42 @@ func TestRecordedDevices(t *testing.T) {
 	)
 	for name, tc := range map[string]struct {
 		tree string
-		want BlockDevice
+		want facts.BlockDevice
 	}{
-		"loop device, file deleted": {"loop-deleted", BlockDevice{
-			Dev: Dev{Major: 7, Minor: 0}, Name: "loop0", DiskSeq: 22393, Identity: Identity{Size: 64 << 20},
+		"loop device, file deleted": {"loop-deleted", facts.BlockDevice{
+			Dev: facts.Dev{Major: 7, Minor: 0}, Name: "loop0", DiskSeq: 22393, Identity: facts.Identity{Size: 64 << 20},
 			BackingFileGone: true,
 		}},
-		"SCSI disk": {"scsi", BlockDevice{
-			Dev: Dev{Major: 8, Minor: 16}, Name: "sdb", DiskSeq: 9, Identity: Identity{WWID: wwid, Size: 1 << 30},
+		"SCSI disk": {"scsi", facts.BlockDevice{
+			Dev: facts.Dev{Major: 8, Minor: 16}, Name: "sdb", DiskSeq: 9, Identity: facts.Identity{WWID: wwid, Size: 1 << 30},
 		}},
-		"SCSI partition": {"scsi", BlockDevice{
-			Dev: Dev{Major: 8, Minor: 17}, Name: "sdb1", DiskSeq: 9, Identity: Identity{WWID: wwid, Size: 1 << 20, Partition: "1"},
+		"SCSI partition": {"scsi", facts.BlockDevice{
+			Dev: facts.Dev{Major: 8, Minor: 17}, Name: "sdb1", DiskSeq: 9, Identity: facts.Identity{WWID: wwid, Size: 1 << 20, Partition: "1"},
 		}},
-		"logical volume": {"lvm", BlockDevice{
-			Dev: Dev{Major: 253, Minor: 0}, Name: "dm-0", DiskSeq: 12, Identity: Identity{DMUUID: lv, Size: 512 << 10},
-			Mapping: &Mapping{Name: "vg-pvc", UUID: lv},
+		"logical volume": {"lvm", facts.BlockDevice{
+			Dev: facts.Dev{Major: 253, Minor: 0}, Name: "dm-0", DiskSeq: 12, Identity: facts.Identity{DMUUID: lv, Size: 512 << 10},
+			Mapping: &facts.Mapping{Name: "vg-pvc", UUID: lv},
 		}},
-		"LUKS on a logical volume": {"lvm", BlockDevice{
-			Dev: Dev{Major: 253, Minor: 1}, Name: "dm-1", DiskSeq: 13, Identity: Identity{DMUUID: crypt, Size: 496 << 10},
-			Mapping: &Mapping{Name: "luks-pvc", UUID: crypt},
+		"LUKS on a logical volume": {"lvm", facts.BlockDevice{
+			Dev: facts.Dev{Major: 253, Minor: 1}, Name: "dm-1", DiskSeq: 13, Identity: facts.Identity{DMUUID: crypt, Size: 496 << 10},
+			Mapping: &facts.Mapping{Name: "luks-pvc", UUID: crypt},
 		}},
-		"LUKS, disk gone": {"crypt-gone", BlockDevice{
-			Dev: Dev{Major: 253, Minor: 0}, Name: "dm-0", DiskSeq: 12, Identity: Identity{DMUUID: crypt, Size: 1008 << 20},
-			Mapping:   &Mapping{Name: "luks-pvc", UUID: crypt, Orphaned: true},
+		"LUKS, disk gone": {"crypt-gone", facts.BlockDevice{
+			Dev: facts.Dev{Major: 253, Minor: 0}, Name: "dm-0", DiskSeq: 12, Identity: facts.Identity{DMUUID: crypt, Size: 1008 << 20},
+			Mapping:   &facts.Mapping{Name: "luks-pvc", UUID: crypt, Orphaned: true},
 			DeadPaths: []string{"sdb gone"},
 		}},
-		"NVMe": {"nvme", BlockDevice{
-			Dev: Dev{Major: 259, Minor: 0}, Name: "nvme0n1", DiskSeq: 2,
-			Identity: Identity{Serial: serial, WWID: "eui.0025385b71b1234a", Size: 2 << 20},
+		"NVMe": {"nvme", facts.BlockDevice{
+			Dev: facts.Dev{Major: 259, Minor: 0}, Name: "nvme0n1", DiskSeq: 2,
+			Identity: facts.Identity{Serial: serial, WWID: "eui.0025385b71b1234a", Size: 2 << 20},
 		}},
-		"NVMe partition": {"nvme", BlockDevice{
-			Dev: Dev{Major: 259, Minor: 1}, Name: "nvme0n1p1", DiskSeq: 2,
-			Identity: Identity{Serial: serial, WWID: "eui.0025385b71b1234a", Size: 1 << 20, Partition: "1"},
+		"NVMe partition": {"nvme", facts.BlockDevice{
+			Dev: facts.Dev{Major: 259, Minor: 1}, Name: "nvme0n1p1", DiskSeq: 2,
+			Identity: facts.Identity{Serial: serial, WWID: "eui.0025385b71b1234a", Size: 1 << 20, Partition: "1"},
 		}},
-		"native NVMe multipath": {"nvme-multipath", BlockDevice{
-			Dev: Dev{Major: 259, Minor: 1}, Name: "nvme0n1", DiskSeq: 30,
-			Identity: Identity{Serial: "a2e89bbaa386e18e", WWID: "uuid.3b1d1c2e-6f4a-4b2e-9c0d-1a2b3c4d5e6f", Size: 1 << 30},
+		"native NVMe multipath": {"nvme-multipath", facts.BlockDevice{
+			Dev: facts.Dev{Major: 259, Minor: 1}, Name: "nvme0n1", DiskSeq: 30,
+			Identity: facts.Identity{Serial: "a2e89bbaa386e18e", WWID: "uuid.3b1d1c2e-6f4a-4b2e-9c0d-1a2b3c4d5e6f", Size: 1 << 30},
 		}},
 	} {
 		if got := recorded(t, tc.tree, nil).BlockDevice(tc.want.Dev); !reflect.DeepEqual(got, tc.want) {
@@ -121,11 +123,11 @@ func TestRecordedDevices(t *testing.T) {
 
 func TestMappingsThatAreDead(t *testing.T) {
 	const dm0, dm1 = "devices/virtual/block/dm-0", "devices/virtual/block/dm-1"
-	logical, luks, mpath, part := Dev{Major: 253, Minor: 0}, Dev{Major: 253, Minor: 1}, Dev{Major: 253, Minor: 0}, Dev{Major: 253, Minor: 1}
+	logical, luks, mpath, part := facts.Dev{Major: 253, Minor: 0}, facts.Dev{Major: 253, Minor: 1}, facts.Dev{Major: 253, Minor: 0}, facts.Dev{Major: 253, Minor: 1}
 	disk := func(host, session int, name string) string { return lun(host, session) + "/block/" + name }
 	for name, tc := range map[string]struct {
 		tree                string
-		dev                 Dev
+		dev                 facts.Dev
 		changes             map[string]string
 		suspended, orphaned bool
 	}{
@@ -153,13 +155,13 @@ func TestMappingsThatAreDead(t *testing.T) {
 }
 
 func TestDeadPaths(t *testing.T) {
-	scsi, mpath, part := Dev{Major: 8, Minor: 17}, Dev{Major: 253, Minor: 0}, Dev{Major: 253, Minor: 1}
-	nvme, native := Dev{Major: 259, Minor: 0}, Dev{Major: 259, Minor: 1}
+	scsi, mpath, part := facts.Dev{Major: 8, Minor: 17}, facts.Dev{Major: 253, Minor: 0}, facts.Dev{Major: 253, Minor: 1}
+	nvme, native := facts.Dev{Major: 259, Minor: 0}, facts.Dev{Major: 259, Minor: 1}
 	const controller = "devices/pci0000:00/0000:00:01.0/0000:01:00.0/nvme/nvme1"
 	allGone := map[string]string{lun(2, 1): "", lun(3, 2): "", lun(4, 3): "", lun(5, 4): ""}
 	for name, tc := range map[string]struct {
 		tree    string
-		dev     Dev
+		dev     facts.Dev
 		changes map[string]string
 		want    string
 	}{
@@ -190,7 +192,7 @@ func TestDeadPaths(t *testing.T) {
 		"NVMe dead":              {"nvme", nvme, map[string]string{controller + "/state": "dead"}, "nvme0n1 dead"},
 		"NVMe deleted":           {"nvme", nvme, map[string]string{controller + "/state": "deleting (no IO)"}, "nvme0n1 deleting (no IO)"},
 		"native NVMe multipath":  {"nvme-multipath", native, nil, ""},
-		"logical volume on SCSI": {"lvm", Dev{Major: 253, Minor: 1}, map[string]string{lun(2, 1) + "/state": "offline"}, "sdb offline"},
+		"logical volume on SCSI": {"lvm", facts.Dev{Major: 253, Minor: 1}, map[string]string{lun(2, 1) + "/state": "offline"}, "sdb offline"},
 	} {
 		if got := strings.Join(recorded(t, tc.tree, tc.changes).BlockDevice(tc.dev).DeadPaths, ", "); got != tc.want {
 			t.Errorf("%s: got  %q\nwant %q", name, got, tc.want)
@@ -200,7 +202,7 @@ func TestDeadPaths(t *testing.T) {
 
 // The identity alone is that of the whole, but for the size.
 func TestDeviceIdentity(t *testing.T) {
-	sysfs, dev := recorded(t, "nvme", nil), Dev{Major: 259, Minor: 1}
+	sysfs, dev := recorded(t, "nvme", nil), facts.Dev{Major: 259, Minor: 1}
 	whole, id := sysfs.BlockDevice(dev).Identity, sysfs.DeviceIdentity(dev)
 	if whole.Size != 1<<20 || id.Size != 0 || id.Serial == "" {
 		t.Errorf("whole %+v, identity %+v", whole, id)
@@ -208,8 +210,8 @@ func TestDeviceIdentity(t *testing.T) {
 	if whole.Size = 0; whole != id {
 		t.Errorf("got %+v, want %+v", id, whole)
 	}
-	for _, unknown := range []Dev{{}, {Major: 259, Minor: 9}} {
-		if id := sysfs.DeviceIdentity(unknown); id != (Identity{}) {
+	for _, unknown := range []facts.Dev{{}, {Major: 259, Minor: 9}} {
+		if id := sysfs.DeviceIdentity(unknown); id != (facts.Identity{}) {
 			t.Errorf("%s: %+v", unknown, id)
 		}
 	}
@@ -227,7 +229,7 @@ func TestExt4ErrorsByName(t *testing.T) {
 		"fs/ext4/nvme0n1p1/last_error_time":    "0\n",
 		"fs/ext4/nvme0n1p1/last_error_func":    "ext4_find_entry\n",
 	}))
-	for name, want := range map[string]*FilesystemErrors{
+	for name, want := range map[string]*facts.FilesystemErrors{
 		"cciss/c0d0p1": {Count: 4294967295, LastTime: time.Unix(1795235257, 0)},
 		"dm-0":         {},
 		"nvme0n1p1":    {Count: 2, LastFunction: "ext4_find_entry"},

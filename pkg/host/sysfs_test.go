@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // tree makes files below a new directory: "path": text, or "path": "-> target".
@@ -68,22 +70,22 @@ var recordedSysfs = map[string]string{
 
 func TestBlockDevice(t *testing.T) {
 	sysfs := Sysfs(tree(t, recordedSysfs))
-	for name, want := range map[string]BlockDevice{
-		"SCSI disk": {Dev: Dev{Major: 8, Minor: 16}, Name: "sdb", DiskSeq: 9, Identity: Identity{WWID: "naa.600508b1001c", Size: 1 << 30}},
-		"partition": {Dev: Dev{Major: 8, Minor: 17}, Name: "sdb1", ReadOnly: true, DiskSeq: 9, Identity: Identity{WWID: "naa.600508b1001c", Partition: "1", Size: 1 << 20}},
+	for name, want := range map[string]facts.BlockDevice{
+		"SCSI disk": {Dev: facts.Dev{Major: 8, Minor: 16}, Name: "sdb", DiskSeq: 9, Identity: facts.Identity{WWID: "naa.600508b1001c", Size: 1 << 30}},
+		"partition": {Dev: facts.Dev{Major: 8, Minor: 17}, Name: "sdb1", ReadOnly: true, DiskSeq: 9, Identity: facts.Identity{WWID: "naa.600508b1001c", Partition: "1", Size: 1 << 20}},
 		"dm": {
-			Dev: Dev{Major: 252, Minor: 0}, Name: "dm-0", DiskSeq: 12, Identity: Identity{DMUUID: "CRYPT-LUKS2-0011-pvc", Size: 512 << 10},
-			Mapping: &Mapping{UUID: "CRYPT-LUKS2-0011-pvc"},
+			Dev: facts.Dev{Major: 252, Minor: 0}, Name: "dm-0", DiskSeq: 12, Identity: facts.Identity{DMUUID: "CRYPT-LUKS2-0011-pvc", Size: 512 << 10},
+			Mapping: &facts.Mapping{UUID: "CRYPT-LUKS2-0011-pvc"},
 		},
 		"loop": {
-			Dev: Dev{Major: 7, Minor: 3}, Name: "loop3", DiskSeq: 77, Identity: Identity{Size: 64 << 20},
+			Dev: facts.Dev{Major: 7, Minor: 3}, Name: "loop3", DiskSeq: 77, Identity: facts.Identity{Size: 64 << 20},
 			BackingFileGone: true,
 		},
-		"NVMe": {Dev: Dev{Major: 259, Minor: 0}, Name: "nvme0n1", Identity: Identity{WWID: "eui.0025385b", Serial: "S4EVNX0R", Size: 4096}},
+		"NVMe": {Dev: facts.Dev{Major: 259, Minor: 0}, Name: "nvme0n1", Identity: facts.Identity{WWID: "eui.0025385b", Serial: "S4EVNX0R", Size: 4096}},
 		// Reading its serial would ask the device.
-		"virtio":  {Dev: Dev{Major: 254, Minor: 0}, Name: "vda"},
-		"unknown": {Dev: Dev{Major: 8, Minor: 99}, Missing: true},
-		"removed": {Dev: Dev{Major: 8, Minor: 32}, Missing: true},
+		"virtio":  {Dev: facts.Dev{Major: 254, Minor: 0}, Name: "vda"},
+		"unknown": {Dev: facts.Dev{Major: 8, Minor: 99}, Missing: true},
+		"removed": {Dev: facts.Dev{Major: 8, Minor: 32}, Missing: true},
 	} {
 		if got := sysfs.BlockDevice(want.Dev); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: got  %+v\nwant %+v", name, got, want)
@@ -94,7 +96,7 @@ func TestBlockDevice(t *testing.T) {
 // Where sysfs itself is not to be seen, nothing follows for a device.
 func TestNoSysfsProvesNothing(t *testing.T) {
 	for _, dir := range []string{t.TempDir(), "/nonexistent", tree(t, map[string]string{"dev/block": "a file"})} {
-		if d := Sysfs(dir).BlockDevice(Dev{Major: 8, Minor: 16}); d.Missing || d.Name != "" {
+		if d := Sysfs(dir).BlockDevice(facts.Dev{Major: 8, Minor: 16}); d.Missing || d.Name != "" {
 			t.Errorf("%s: %+v", dir, d)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // slowKill is longer than the others of a batch may be held up.
@@ -18,7 +19,7 @@ const slowKill = time.Second
 
 // several returns a node that starts a worker for whoever finds none idle, with mounts of
 // which each has answered promptly.
-func several(t *testing.T, change ...func(*Config)) (n *Node, mounts []Mount) {
+func several(t *testing.T, change ...func(*Config)) (n *Node, mounts []facts.Mount) {
 	t.Helper()
 	realKernel(t)
 	pool := newPool(t, slowKill, func(c *worker.Config) { c.Max = 16 })
@@ -48,14 +49,14 @@ type inspected struct {
 	took time.Duration
 }
 
-func routine(n *Node, m Mount) (i inspected) {
+func routine(n *Node, m facts.Mount) (i inspected) {
 	start := time.Now()
 	i.in, i.err = n.Inspect(context.Background(), InspectQuery{Probe: &m, Paths: []PathQuery{{Path: m.Path, Mounted: true}}, Routine: true})
 	i.took = time.Since(start)
 	return i
 }
 
-func sideBySide(n *Node, mounts []Mount) []inspected {
+func sideBySide(n *Node, mounts []facts.Mount) []inspected {
 	found := make([]inspected, len(mounts))
 	var all sync.WaitGroup
 	for i, m := range mounts {
@@ -69,7 +70,7 @@ func TestOneWorkerForSeveral(t *testing.T) {
 	n, mounts := several(t)
 	before := n.cfg.Pool.Stats().Started
 	for i, f := range sideBySide(n, mounts) {
-		if f.err != nil || f.in.Answer.Errno != 0 || f.in.Kind != KindDirectory || f.in.Changed || !f.in.Paths[mounts[i].Path].Inspected {
+		if f.err != nil || f.in.Answer.Errno != 0 || f.in.Kind != facts.KindDirectory || f.in.Changed || !f.in.Paths[mounts[i].Path].Inspected {
 			t.Errorf("%+v, %v", f.in, f.err)
 		}
 	}
@@ -114,7 +115,7 @@ func TestOneOfSeveralIsLate(t *testing.T) {
 		if _, prompt := n.together.prompt.get(late); prompt {
 			t.Fatal("it counts as prompt")
 		}
-		return !slices.ContainsFunc(mounts, func(m Mount) bool {
+		return !slices.ContainsFunc(mounts, func(m facts.Mount) bool {
 			_, prompt := n.together.prompt.get(storageOf(m))
 			return !prompt
 		})

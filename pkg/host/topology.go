@@ -7,7 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // topology is the mount table as last read. It is good for as long as poll(2)
@@ -19,7 +20,7 @@ import (
 type topology struct {
 	mu    sync.Mutex
 	known bool
-	table Table
+	table facts.Table
 	byID  map[uint64]int // into table.Mounts()
 	// patched is true when only what is new was read since everything was, at
 	// readAll, which took as long as cost.
@@ -36,7 +37,7 @@ const maxShare = 20
 // Topology returns the mount table for finding mounts in; their options,
 // attributes and propagation are left out. Where the kernel has no unique mount
 // ids and sources (below Linux 6.13) it is Mounts.
-func (n *Namespace) Topology() (Table, error) {
+func (n *Namespace) Topology() (facts.Table, error) {
 	if !n.statmount {
 		return n.Mounts()
 	}
@@ -70,14 +71,14 @@ func (n *Namespace) moved() bool {
 // its id when it is moved, so a change that no id explains makes it read
 // everything, too. A mount that was moved while others came or went is found when
 // everything is read the next time, which is soon (maxShare).
-func (n *Namespace) update() (Table, error) {
+func (n *Namespace) update() (facts.Table, error) {
 	t := &n.topology
 	start := time.Now()
 	ids, err := mount.ListAll(n.id, mount.Root)
 	if err != nil {
-		return Table{}, err
+		return facts.Table{}, err
 	}
-	mounts := make([]Mount, 0, len(ids))
+	mounts := make([]facts.Mount, 0, len(ids))
 	var buf mount.Buffer
 	reused := 0
 	for _, id := range ids {
@@ -91,7 +92,7 @@ func (n *Namespace) update() (Table, error) {
 		case errors.Is(err, unix.ENOENT):
 			continue // unmounted since it was listed
 		case err != nil:
-			return Table{}, err
+			return facts.Table{}, err
 		}
 		mounts = append(mounts, bare(m))
 	}
@@ -99,14 +100,14 @@ func (n *Namespace) update() (Table, error) {
 		t.byID = nil
 		return n.update()
 	}
-	table := NewTable(mounts)
+	table := facts.NewTable(mounts)
 	if t.patched = reused > 0; !t.patched {
 		t.readAll, t.cost = start, time.Since(start)
 	}
 	return table, nil
 }
 
-func (t *topology) keep(table Table) {
+func (t *topology) keep(table facts.Table) {
 	t.known, t.table = true, table
 	t.byID = make(map[uint64]int, len(table.Mounts()))
 	for i, m := range table.Mounts() {
@@ -122,8 +123,8 @@ func (t *topology) forget() {
 }
 
 // bare leaves out what may change without an event.
-func bare(m Mount) Mount {
-	m.Attr, m.Propagation, m.SuperReadOnly, m.SuperOptions = 0, Propagation{}, false, nil
+func bare(m facts.Mount) facts.Mount {
+	m.Attr, m.Propagation, m.SuperReadOnly, m.SuperOptions = 0, facts.Propagation{}, false, nil
 	return m
 }
 
@@ -132,13 +133,13 @@ var scratch = sync.Pool{New: func() any { return new(mount.Buffer) }}
 
 // Refresh reads mounts that were found in the topology again. It is false when one of
 // them is gone or was moved: the next Topology reads everything then.
-func (n *Namespace) Refresh(stack []Mount) ([]Mount, bool) {
+func (n *Namespace) Refresh(stack []facts.Mount) ([]facts.Mount, bool) {
 	if !n.statmount {
 		return stack, true // just read
 	}
 	buf, _ := scratch.Get().(*mount.Buffer)
 	defer scratch.Put(buf)
-	fresh := make([]Mount, len(stack))
+	fresh := make([]facts.Mount, len(stack))
 	for i, m := range stack {
 		now, err := n.mount(m.ID, buf)
 		if err != nil || now.Path != m.Path || now.OldParent != m.OldParent {
@@ -151,7 +152,7 @@ func (n *Namespace) Refresh(stack []Mount) ([]Mount, bool) {
 }
 
 // IsTop reports whether a path walk to the mount point of m ends on m.
-func (n *Namespace) IsTop(m Mount) bool {
+func (n *Namespace) IsTop(m facts.Mount) bool {
 	table, err := n.Topology()
 	if err != nil {
 		return false

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // ground is a directory of this test to mount in, and the namespace with a
@@ -56,7 +58,7 @@ func done(t *testing.T, err error) {
 	}
 }
 
-func uniqueIDs(mounts []Mount) []uint64 {
+func uniqueIDs(mounts []facts.Mount) []uint64 {
 	var list []uint64
 	for _, m := range mounts {
 		list = append(list, m.ID)
@@ -173,7 +175,7 @@ func TestTopologyKeepsNoOptions(t *testing.T) {
 	done(t, err)
 	top := table.Stack(dir + "/a")
 	for _, m := range table.Mounts() {
-		if m.SuperOptions != nil || m.Attr != 0 || m.SuperReadOnly || m.Propagation != (Propagation{}) {
+		if m.SuperOptions != nil || m.Attr != 0 || m.SuperReadOnly || m.Propagation != (facts.Propagation{}) {
 			t.Fatalf("%+v", m)
 		}
 	}
@@ -184,7 +186,7 @@ func TestTopologyKeepsNoOptions(t *testing.T) {
 		}
 		done(t, unix.Mount("", dir+"/a", "", flags, "size=64k"))
 		fresh, there := n.Refresh(top)
-		if !there || fresh[0].SuperReadOnly != want || fresh[0].Attr.Has(AttrReadOnly) != want || !fresh[0].HasSuperOption("size") {
+		if !there || fresh[0].SuperReadOnly != want || fresh[0].Attr.Has(facts.AttrReadOnly) != want || !fresh[0].HasSuperOption("size") {
 			t.Errorf("read-only %v: %v, %+v", want, there, fresh)
 		}
 	}
@@ -226,12 +228,12 @@ func TestRefreshOfWhatIsGone(t *testing.T) {
 func TestTops(t *testing.T) {
 	n, dir := parentMount(t)
 	put(t, dir+"/a/b")
-	top := func(p string) Mount {
+	top := func(p string) facts.Mount {
 		table, err := n.Mounts()
 		done(t, err)
 		return table.Stack(dir + p)[0]
 	}
-	tops := func(what string, m Mount, want bool) {
+	tops := func(what string, m facts.Mount, want bool) {
 		t.Helper()
 		if n.IsTop(m) != want {
 			t.Errorf("%s: the walk ends on it: %v", what, !want)

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // diskVolume mounts a new ext4 below a node's root.
@@ -27,12 +27,12 @@ func diskVolume(t *testing.T, path string) (node, image string) {
 	return node, image
 }
 
-func lookOf(m Mount) InspectQuery {
+func lookOf(m facts.Mount) InspectQuery {
 	return InspectQuery{Probe: &m, Paths: []PathQuery{{Path: m.Path, Mounted: true}}}
 }
 
 // seen is a look that must succeed.
-func seen(t *testing.T, n *Node, m Mount) Inspection {
+func seen(t *testing.T, n *Node, m facts.Mount) Inspection {
 	t.Helper()
 	s, err := n.Inspect(context.Background(), lookOf(m))
 	done(t, err)
@@ -46,7 +46,7 @@ func TestInspectADisk(t *testing.T) {
 	want := command(t, "blkid", "-o", "value", "-s", "UUID", node)
 	for i := range 3 { // the second time within a moment of the first
 		s := seen(t, n, m)
-		if s.UUID != want || s.Kind != KindDirectory || s.Changed || s.Answer.Errno != 0 || !s.Device.Open || s.Device.Size != 16<<20 ||
+		if s.UUID != want || s.Kind != facts.KindDirectory || s.Changed || s.Answer.Errno != 0 || !s.Device.Open || s.Device.Size != 16<<20 ||
 			s.Device.ReadOnly || s.Device.DiskSeq == 0 || s.Space.Available == 0 || !s.Paths[m.Path].Inspected {
 			t.Errorf("look %d: %+v", i+1, s)
 		}
@@ -58,7 +58,7 @@ func TestInspectADisk(t *testing.T) {
 		t.Errorf("write-protected: %+v", s.Device)
 	}
 	done(t, os.Truncate(image, 0))
-	if s := seen(t, n, m); s.Answer.Op != ops.OpReadDevice || s.Answer.Errno != syscall.EIO {
+	if s := seen(t, n, m); s.Answer.Op != facts.OpReadDevice || s.Answer.Errno != syscall.EIO {
 		t.Errorf("its file is empty: %+v", s.Answer)
 	}
 }
@@ -85,13 +85,13 @@ func TestTryWrite(t *testing.T) {
 	put(t, root+"/t")
 	t.Cleanup(func() { done(t, unix.Unmount(root+"/t", 0)) })
 	disk, memory := topAt(t, n, root+"/m"), topAt(t, n, root+"/t")
-	write := func(m Mount) Write {
+	write := func(m facts.Mount) facts.Write {
 		t.Helper()
 		w, err := n.TryWrite(context.Background(), m, false)
 		done(t, err)
 		return w
 	}
-	for _, m := range []Mount{disk, memory} {
+	for _, m := range []facts.Mount{disk, memory} {
 		if w := write(m); !w.Asked || w.Unable || w.Errno != 0 || w.TimedOut || w.Elapsed <= 0 {
 			t.Errorf("%s: %+v", m.FSType, w)
 		}
@@ -122,7 +122,7 @@ func impatient(t *testing.T) (*Node, string) {
 }
 
 // frozenVolume is mounted and frozen, until it is thawed or the test ends.
-func frozenVolume(t *testing.T, n *Node, mountPoint string) (m Mount, thaw func()) {
+func frozenVolume(t *testing.T, n *Node, mountPoint string) (m facts.Mount, thaw func()) {
 	t.Helper()
 	diskVolume(t, mountPoint)
 	m = topAt(t, n, mountPoint)
@@ -145,7 +145,7 @@ func TestFrozenFilesystem(t *testing.T) {
 		if a := s.Answer; !a.Frozen || a.TimedOut || a.Errno != 0 || !slices.ContainsFunc(a.Waits, frozen) {
 			t.Errorf("%+v", a)
 		}
-		if s.Kind != KindDirectory || s.UUID == "" || s.Space.Blocks == 0 || !s.Device.Open || s.ReadOnly || !s.Paths[m.Path].Inspected {
+		if s.Kind != facts.KindDirectory || s.UUID == "" || s.Space.Blocks == 0 || !s.Device.Open || s.ReadOnly || !s.Paths[m.Path].Inspected {
 			t.Errorf("a part of the answer is missing: %+v", s)
 		}
 		if w, err := n.TryWrite(context.Background(), m, false); err != nil || !w.Unable || !w.Frozen || w.Asked {
@@ -242,7 +242,7 @@ func TestInspectADaemonThatDoesNotAnswer(t *testing.T) {
 }
 
 func TestFUSEConnectionOfADevice(t *testing.T) {
-	for dev, want := range map[Dev]uint64{{Major: 0, Minor: 61}: 61, {Major: 8, Minor: 16}: 8388624} {
+	for dev, want := range map[facts.Dev]uint64{{Major: 0, Minor: 61}: 61, {Major: 8, Minor: 16}: 8388624} {
 		if got := dev.FUSEConnection(); got != want {
 			t.Errorf("%s: %d, want %d", dev, got, want)
 		}

@@ -7,13 +7,14 @@ import (
 	"strings"
 
 	"github.com/csi-addons/node-healer/internal/ops"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 // VolumePath is a path at which kubelet has a volume, and the volume that kubelet's file
 // for the path names.
 type VolumePath struct {
-	VolData
+	layout.VolData
 	Path string
 	// Staging is true for a path at which the volume is staged, and not published.
 	Staging bool
@@ -28,7 +29,7 @@ func (n *Node) Volumes(ctx context.Context) ([]VolumePath, error) {
 	if err != nil {
 		return nil, err
 	}
-	asks, unread, err := n.unmounted(ctx, table, n.kubelet.Root+"/"+csiPlugins+"/volumeDevices/publish")
+	asks, unread, err := n.unmounted(ctx, table, n.kubelet.BlockTargets())
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +55,7 @@ func (n *Node) Volumes(ctx context.Context) ([]VolumePath, error) {
 				continue
 			}
 			kind := n.kubelet.Layout(ask.Path).Kind
-			found = append(found, VolumePath{*info.VolData, ask.Path, kind == LayoutStaging || kind == LayoutBlockStaging})
+			found = append(found, VolumePath{*info.VolData, ask.Path, kind == layout.Staging || kind == layout.BlockStaging})
 		}
 	}
 	return found, unlisted(unread)
@@ -96,12 +97,12 @@ func (e *UnlistedError) Error() string {
 
 // Hides reports whether there may be a volume at a path that was not found.
 func (e *UnlistedError) Hides(path string) bool {
-	return slices.ContainsFunc(e.Paths, func(p string) bool { return mount.Beneath(p, path) })
+	return slices.ContainsFunc(e.Paths, func(p string) bool { return facts.Beneath(p, path) })
 }
 
 // VolumeMounts returns what is mounted at kubelet's paths for volumes, by the kernel's
 // mount table alone.
-func (n *Node) VolumeMounts() ([]Mount, error) {
+func (n *Node) VolumeMounts() ([]facts.Mount, error) {
 	table, err := n.Topology()
 	if err != nil {
 		return nil, err
@@ -109,10 +110,10 @@ func (n *Node) VolumeMounts() ([]Mount, error) {
 	return n.volumeMounts(table), nil
 }
 
-func (n *Node) volumeMounts(table Table) (found []Mount) {
+func (n *Node) volumeMounts(table facts.Table) (found []facts.Mount) {
 	for _, m := range table.Mounts() {
 		switch n.kubelet.Layout(m.Path).Kind {
-		case LayoutPod, LayoutBlock, LayoutStaging, LayoutBlockStaging:
+		case layout.Pod, layout.Block, layout.Staging, layout.BlockStaging:
 			found = append(found, m)
 		}
 	}

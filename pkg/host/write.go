@@ -3,12 +3,12 @@ package host
 import (
 	"context"
 	"fmt"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // TryWrite has a worker write to the superblock that is mounted at m, leaving no name
@@ -16,16 +16,16 @@ import (
 // has shut itself down. That a write gets no answer is an answer, and no other call
 // reaches the storage until its worker ends. It is Unable while another probe is under
 // way and on a frozen filesystem.
-func (n *Node) TryWrite(ctx context.Context, m Mount, onlySync bool) (Write, error) {
+func (n *Node) TryWrite(ctx context.Context, m facts.Mount, onlySync bool) (facts.Write, error) {
 	q := ops.WriteQuery{Path: m.Path, Want: m.Ref(), Sync: onlySync}
-	w := Write{Unable: true}
+	w := facts.Write{Unable: true}
 	if n.addFrozen(m, &w.Answer); w.Frozen {
 		return w, nil
 	}
 	s := storageOf(m)
-	call, first := n.probes.join(s, Mount{})
+	call, first := n.probes.join(s, facts.Mount{})
 	if !first {
-		return Write{Unable: true}, nil
+		return facts.Write{Unable: true}, nil
 	}
 	var found Inspection
 	var keeps error // of a worker that keeps the storage until it ends
@@ -42,7 +42,7 @@ func (n *Node) TryWrite(ctx context.Context, m Mount, onlySync bool) (Write, err
 		n.addFrozen(m, &w.Answer)
 		return w, nil
 	}
-	w = Write{Answer: Answer{Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed}, Unable: a.Unable}
+	w = facts.Write{Answer: facts.Answer{Asked: true, Op: a.Op, Errno: a.Errno, Elapsed: a.Elapsed}, Unable: a.Unable}
 	if timedOut(ctx, err) {
 		w.Answer = n.noAnswer(err)
 		w.Writing, w.Waits = true, waits(err)
@@ -52,17 +52,11 @@ func (n *Node) TryWrite(ctx context.Context, m Mount, onlySync bool) (Write, err
 	case w.TimedOut && ctx.Err() == nil:
 		return w, nil
 	case err != nil:
-		return Write{}, err
+		return facts.Write{}, err
 	case !n.IsTop(m):
-		return Write{Unable: true}, nil // it may have been another filesystem
+		return facts.Write{Unable: true}, nil // it may have been another filesystem
 	}
 	return w, nil
-}
-
-// ShutDown reports whether fsync(2) answered as on a filesystem that shut itself down
-// while its device works.
-func (w Write) ShutDown() bool {
-	return w.Asked && !w.TimedOut && !w.Unable && w.Op == ops.OpSync && w.Errno == syscall.EIO
 }
 
 // TellsShutdown reports whether the kernel shows in the mount table that an ext4 has

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/pkg/api"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 func (s *served) node() csi.NodeClient { return csi.NewNodeClient(s.conn) }
@@ -239,7 +239,7 @@ func TestChecksAreReported(t *testing.T) {
 	s := serve(t, cfg)
 	sick := healer.Report{Volume: healer.Volume{ID: "theirs"}, After: healer.Diagnosis{Conditions: []healer.Condition{{Reason: healer.IOError}}}}
 	for _, proven := range []bool{true, false} { // who may only ask cannot make others read what is not so
-		sick.After.Case.MountPoints = []healer.MountPoint{{Path: pathA, Named: true, Proven: proven, Stack: []host.Mount{{Path: pathA}}}}
+		sick.After.Case.MountPoints = []healer.MountPoint{{Path: pathA, Named: true, Proven: proven, Stack: []facts.Mount{{Path: pathA}}}}
 		h.next(sick, nil, nil)
 		if _, err := s.node().NodeGetVolumeHealth(testContext(t), healthOf("v", pathA, "")); err != nil {
 			t.Error(err)
@@ -261,12 +261,12 @@ func TestNoVolumeAtThePath(t *testing.T) {
 	s := serve(t, testConfig(h))
 	for _, tc := range []struct {
 		proven bool
-		stack  []host.Mount
+		stack  []facts.Mount
 		want   codes.Code
 	}{
 		{want: codes.NotFound},
 		{proven: true, want: codes.OK},
-		{stack: []host.Mount{{Path: pathA}}, want: codes.OK},
+		{stack: []facts.Mount{{Path: pathA}}, want: codes.OK},
 	} {
 		r := healer.Report{}
 		r.After.Case.MountPoints = []healer.MountPoint{{Path: pathA, Proven: tc.proven, Stack: tc.stack}}

@@ -10,37 +10,37 @@ import (
 	"unicode/utf8"
 
 	"github.com/csi-addons/node-healer/internal/printable"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-var testDev = host.Dev{Major: 7, Minor: 1}
+var testDev = facts.Dev{Major: 7, Minor: 1}
 
-func publishedAt(path string, attr host.Attr) healer.MountPoint {
+func publishedAt(path string, attr facts.Attr) healer.MountPoint {
 	return healer.MountPoint{
 		Role: healer.RoleTarget, Path: path, Named: true,
-		Stack: []host.Mount{{Dev: testDev, FSType: "ext4", Attr: attr}},
+		Stack: []facts.Mount{{Dev: testDev, FSType: "ext4", Attr: attr}},
 	}
 }
 
 func stagedAt(path string) healer.MountPoint {
 	return healer.MountPoint{
 		Role: healer.RoleStaging, Path: path, Named: true,
-		Stack: []host.Mount{{Dev: testDev, FSType: "ext4"}},
+		Stack: []facts.Mount{{Dev: testDev, FSType: "ext4"}},
 	}
 }
 
 func answering(d time.Duration, mountPoints ...healer.MountPoint) healer.Case {
 	return healer.Case{
 		MountPoints: mountPoints,
-		Superblocks: map[host.Dev]host.Superblock{testDev: {Dev: testDev, Answer: host.Answer{Asked: true, Elapsed: d}}},
+		Superblocks: map[facts.Dev]facts.Superblock{testDev: {Dev: testDev, Answer: facts.Answer{Asked: true, Elapsed: d}}},
 	}
 }
 
 // containerAt returns the mount point of a container's /data.
 func containerAt(pid int, podUID string) healer.MountPoint {
-	in := &healer.InContainer{ContainerMount: host.ContainerMount{
-		Container: host.Container{Workload: host.Workload{PodUID: podUID, ContainerID: "0123456789abcdef"}, PID: pid}, Mount: host.Mount{Path: "/data"},
+	in := &healer.InContainer{ContainerMount: facts.ContainerMount{
+		Container: facts.Container{Workload: facts.Workload{PodUID: podUID, ContainerID: "0123456789abcdef"}, PID: pid}, Mount: facts.Mount{Path: "/data"},
 	}}
 	return healer.MountPoint{Role: healer.RoleContainer, Path: in.Path(), PodUID: podUID, InContainer: in}
 }
@@ -69,10 +69,10 @@ func TestMessageWording(t *testing.T) {
 		Status: healer.Inaccessible, Reason: healer.FilesystemShutdown, MountPoint: "/s",
 		Message: "super option shutdown", Advice: "unmount it everywhere, then check it",
 	}
-	raw := healer.MountPoint{Role: healer.RoleTarget, Path: "/b", Named: true, Inspect: host.PathInfo{Kind: host.KindBlock}}
+	raw := healer.MountPoint{Role: healer.RoleTarget, Path: "/b", Named: true, Inspect: facts.PathInfo{Kind: facts.KindBlock}}
 	raw.Inspect.Rdev = testDev
 	rawCase := answering(1234*time.Millisecond, raw)
-	rawCase.Superblocks[testDev] = host.Superblock{Device: &host.BlockDevice{Name: "loop1"}, Answer: host.Answer{Asked: true, Elapsed: 1234 * time.Millisecond}}
+	rawCase.Superblocks[testDev] = facts.Superblock{Device: &facts.BlockDevice{Name: "loop1"}, Answer: facts.Answer{Asked: true, Elapsed: 1234 * time.Millisecond}}
 
 	replaced := publishedAt("/0", 0)
 	replaced.Stack[0].Dev.Minor++
@@ -89,7 +89,7 @@ func TestMessageWording(t *testing.T) {
 			"healthy: target /p (ext4, rw) and staging /s (ext4, rw) answered in 3ms",
 		},
 		"healthy and read-only": {
-			healer.Report{After: healer.Diagnosis{Case: answering(42*time.Microsecond+300, publishedAt("/p", host.AttrReadOnly))}},
+			healer.Report{After: healer.Diagnosis{Case: answering(42*time.Microsecond+300, publishedAt("/p", facts.AttrReadOnly))}},
 			"healthy: target /p (ext4, ro) answered in 42µs",
 		},
 		"healthy block volume": {
@@ -387,7 +387,7 @@ func FuzzMessage(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b, reason, evidence, why string, n, bits uint8) {
 		var d healer.Diagnosis
 		for i := range n {
-			mountPoint := publishedAt(a+fmt.Sprint(i), host.Attr(i))
+			mountPoint := publishedAt(a+fmt.Sprint(i), facts.Attr(i))
 			mountPoint.Stack[0].FSType = b
 			d.Case.MountPoints = append(d.Case.MountPoints, mountPoint, stagedAt(b))
 			d.Conditions = append(d.Conditions, healer.Condition{Reason: healer.Reason(reason), MountPoint: mountPoint.Path, Message: evidence, Advice: why})

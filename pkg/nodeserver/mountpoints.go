@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/internal/printable"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // compareMountPoints puts the mount points of the request first, targets before
@@ -50,7 +50,7 @@ func (w wording) working(d healer.Diagnosis, name func(path string) string) stri
 
 // mounted says what is mounted at a healthy mount point.
 func mounted(c healer.Case, p healer.MountPoint) string {
-	if p.Inspect.Kind == host.KindBlock {
+	if p.Inspect.Kind == facts.KindBlock {
 		name := p.Inspect.Rdev.String()
 		if d := c.Superblocks[p.Inspect.Rdev].Device; d != nil && d.Name != "" {
 			name = d.Name
@@ -62,7 +62,7 @@ func mounted(c healer.Case, p healer.MountPoint) string {
 		return ""
 	}
 	access := "rw"
-	if top.SuperReadOnly || top.Attr.Has(host.AttrReadOnly) {
+	if top.SuperReadOnly || top.Attr.Has(facts.AttrReadOnly) {
 		access = "ro"
 	}
 	return " (" + printable.Line(top.FSType, maxReasonBytes) + ", " + access + ")"

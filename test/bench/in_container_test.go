@@ -15,8 +15,7 @@ import (
 
 	"github.com/csi-addons/node-healer/internal/ops"
 	"github.com/csi-addons/node-healer/internal/worker"
-	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -106,7 +105,7 @@ func usedBy(t testing.TB, pid int) time.Duration {
 func allHave(t *testing.T, d *harness.FUSEDisk, all []*harness.Container) {
 	t.Helper()
 	for _, c := range all {
-		if got := c.MountsAt("/data"); len(got) != 1 || got[0].Dev != d.Dev() || got[0].Attr.Has(host.AttrReadOnly) {
+		if got := c.MountsAt("/data"); len(got) != 1 || got[0].Dev != d.Dev() || got[0].Attr.Has(facts.AttrReadOnly) {
 			t.Fatalf("a container has %v", got)
 		}
 	}
@@ -125,12 +124,12 @@ func swapAll(t *testing.T, v *harness.Volume, all []*harness.Container) (swaps t
 	q := ops.ReplaceInContainersQuery{Budget: harness.Patience}
 	for _, c := range all {
 		dead := c.MountsAt("/data")[0]
-		q.Swaps = append(q.Swaps, ops.Swap{
-			Container: ops.ContainerMount{
-				Container: ops.Container{PID: c.PID(), Namespace: namespaceOf(t, c)},
-				Mount:     mount.Mount{Path: dead.Path, OldID: dead.OldID},
+		q.Swaps = append(q.Swaps, facts.ContainerSwap{
+			Container: facts.ContainerMount{
+				Container: facts.Container{PID: c.PID(), Namespace: namespaceOf(t, c)},
+				Mount:     facts.Mount{Path: dead.Path, OldID: dead.OldID},
 			},
-			Source: mount.Mount{Path: source.Path, OldID: source.OldID}, Attr: dead.Attr,
+			Source: facts.Mount{Path: source.Path, OldID: source.OldID}, Attr: dead.Attr,
 		})
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // Attacker is a process of a container's user, uid 1000 without any capability,
@@ -108,7 +108,7 @@ func attackerProgram() (string, error) {
 func (a *Attacker) PID() int { return a.pid }
 
 // Mounts returns the mount table of the process.
-func (a *Attacker) Mounts() []host.Mount {
+func (a *Attacker) Mounts() []facts.Mount {
 	a.t.Helper()
 	return Mounts(a.t, strconv.Itoa(a.pid))
 }

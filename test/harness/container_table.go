@@ -7,17 +7,17 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // Mounts returns the mount table of the container. It touches no mount.
-func (c *Container) Mounts() []host.Mount {
+func (c *Container) Mounts() []facts.Mount {
 	c.node.T.Helper()
 	return Mounts(c.node.T, strconv.Itoa(c.pid))
 }
 
 // MountsAt returns the mounts that stand at a path of the container.
-func (c *Container) MountsAt(path string) []host.Mount {
+func (c *Container) MountsAt(path string) []facts.Mount {
 	c.node.T.Helper()
 	return layersOf(c.node.T, strconv.Itoa(c.pid), path)
 }

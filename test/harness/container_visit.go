@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // InMounts does something in the container's mount namespace, with the test's
@@ -68,7 +68,7 @@ func (c *Container) Fork(options ...string) int {
 }
 
 // MountsOf returns the mounts that stand at a path for a process that Fork gave.
-func (c *Container) MountsOf(pid int, path string) []host.Mount {
+func (c *Container) MountsOf(pid int, path string) []facts.Mount {
 	c.node.T.Helper()
 	return layersOf(c.node.T, strconv.Itoa(pid), path)
 }

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // Daemon is the FUSE daemon of a driver, a program of the distribution, which
@@ -25,7 +25,7 @@ type Daemon struct {
 	dir     string
 	process *exec.Cmd
 	ended   <-chan struct{}
-	dev     host.Dev // of what is staged now
+	dev     facts.Dev // of what is staged now
 }
 
 // DaemonConfig says how a daemon is started. In all command lines $DIR is a
@@ -104,7 +104,7 @@ func (d *Daemon) Restage() {
 }
 
 // Dev is the device of what is staged now.
-func (d *Daemon) Dev() host.Dev { return d.dev }
+func (d *Daemon) Dev() facts.Dev { return d.dev }
 
 // Table is the node's, with a word for the device of what is staged now: a mount
 // of the daemon that runs reads the same before and after a restart.
@@ -136,7 +136,7 @@ func (d *Daemon) stage() {
 	command := d.expand(d.config.Serve)
 	d.process = exec.Command(command[0], command[1:]...)
 	d.process.Stdout, d.process.Stderr = log, log
-	d.dev = host.Dev{}
+	d.dev = facts.Dev{}
 	d.ended = startDaemon(t, d.process)
 	Eventually(t, "the daemon serves", func() bool {
 		said := LogFile(log.Name()).String()
@@ -195,7 +195,7 @@ func startDaemon(t testing.TB, daemon *exec.Cmd) (ended <-chan struct{}) {
 
 // endDaemon ends a daemon that startDaemon has started, and before it the
 // connection: waiting requests fail, and their processes can be killed.
-func endDaemon(daemon *exec.Cmd, ended <-chan struct{}, dev host.Dev) {
+func endDaemon(daemon *exec.Cmd, ended <-chan struct{}, dev facts.Dev) {
 	select {
 	case <-ended: // its number may be another connection's by now
 	default:
@@ -206,12 +206,12 @@ func endDaemon(daemon *exec.Cmd, ended <-chan struct{}, dev host.Dev) {
 }
 
 // AbortFUSE ends a FUSE connection, whose daemon goes on.
-func AbortFUSE(t testing.TB, dev host.Dev) {
+func AbortFUSE(t testing.TB, dev facts.Dev) {
 	t.Helper()
 	Must(t, abortFUSE(dev))
 }
 
-func abortFUSE(dev host.Dev) error {
+func abortFUSE(dev facts.Dev) error {
 	_ = unix.Mount("fusectl", fusectl, "fusectl", 0, "") // it mostly is
 	return os.WriteFile(filepath.Join(fusectl, fmt.Sprint(dev.Minor), "abort"), []byte("1"), 0)
 }

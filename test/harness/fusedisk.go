@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/test/harness/diskfs"
 	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
@@ -28,7 +28,7 @@ type FUSEDisk struct {
 	daemon *exec.Cmd
 	ended  <-chan struct{}
 	// mounts are the devices of all superblocks that there were.
-	mounts []host.Dev
+	mounts []facts.Dev
 }
 
 // FUSEConfig says how a daemon serves.
@@ -106,7 +106,7 @@ func (d *FUSEDisk) Unstage() {
 }
 
 // Dev is the device of what is staged now.
-func (d *FUSEDisk) Dev() host.Dev { return d.mounts[len(d.mounts)-1] }
+func (d *FUSEDisk) Dev() facts.Dev { return d.mounts[len(d.mounts)-1] }
 
 // SameTable is the node's, for a table of before the daemon was restarted: a new
 // one has a device number of its own.

@@ -5,38 +5,38 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // Layers returns the mounts that stand on a path, in no order, without touching
 // any of them.
-func Layers(t testing.TB, path string) []host.Mount {
+func Layers(t testing.TB, path string) []facts.Mount {
 	t.Helper()
 	return layersOf(t, "self", path)
 }
 
 // LayersAt is Layers in another mount namespace.
-func (ns Namespace) LayersAt(path string) []host.Mount {
+func (ns Namespace) LayersAt(path string) []facts.Mount {
 	ns.t.Helper()
 	return layersOf(ns.t, strconv.Itoa(ns.pid), path)
 }
 
-func layersOf(t testing.TB, process, path string) []host.Mount {
+func layersOf(t testing.TB, process, path string) []facts.Mount {
 	t.Helper()
-	return slices.DeleteFunc(Mounts(t, process), func(m host.Mount) bool { return m.Path != path })
+	return slices.DeleteFunc(Mounts(t, process), func(m facts.Mount) bool { return m.Path != path })
 }
 
 // newLayer returns the mount that came to a path since a look at it.
-func newLayer(t testing.TB, path string, before []host.Mount) host.Mount {
+func newLayer(t testing.TB, path string, before []facts.Mount) facts.Mount {
 	t.Helper()
 	for _, m := range Layers(t, path) {
-		known := func(b host.Mount) bool { return b.OldID == m.OldID }
+		known := func(b facts.Mount) bool { return b.OldID == m.OldID }
 		if !slices.ContainsFunc(before, known) {
 			return m
 		}
 	}
 	t.Fatalf("nothing new is mounted at %s", path)
-	return host.Mount{}
+	return facts.Mount{}
 }
 
 // Do runs a program in the namespace.

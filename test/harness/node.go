@@ -43,6 +43,9 @@ type Node struct {
 	ended  <-chan error
 }
 
+// maxLogged is how much of a server's log a test shows that failed, in bytes.
+const maxLogged = 32 << 10
+
 // NewNode makes a node without a server. The server's own arguments come after
 // the usual ones.
 func NewNode(t testing.TB, args ...string) *Node {
@@ -57,6 +60,9 @@ func NewNode(t testing.TB, args ...string) *Node {
 	t.Cleanup(func() {
 		n.Stop()
 		unmountBeneath(t, n.Dir)
+		if log := n.Log.String(); t.Failed() {
+			t.Logf("the end of the server's log:\n%s", log[max(len(log)-maxLogged, 0):])
+		}
 	})
 	return n
 }

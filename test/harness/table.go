@@ -10,12 +10,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // Mounts returns the mount table of a process, "self" for the test's own.
-func Mounts(t testing.TB, process string) []host.Mount {
+func Mounts(t testing.TB, process string) []facts.Mount {
 	t.Helper()
 	f, err := os.Open("/proc/" + process + "/mountinfo")
 	Must(t, err)

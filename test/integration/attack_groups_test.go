@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -115,9 +115,9 @@ func says(n *harness.Node, verdict string, v *harness.Volume, has ...string) str
 
 // sameMounts fails the test when a mount in a namespace is not as it was: the same
 // one, with the attributes and the peers that it had.
-func sameMounts(t *testing.T, before, after []host.Mount) {
+func sameMounts(t *testing.T, before, after []facts.Mount) {
 	t.Helper()
-	lines := func(mounts []host.Mount) (all []string) {
+	lines := func(mounts []facts.Mount) (all []string) {
 		for _, m := range mounts {
 			all = append(all, fmt.Sprintf("%d %s on %q %s %s %+v", m.OldID, m.Dev, m.Path, m.Root, m.Attr, m.Propagation))
 		}

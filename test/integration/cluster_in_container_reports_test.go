@@ -8,7 +8,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -82,7 +82,7 @@ func TestInContainerSharingUnknown(t *testing.T) {
 	harness.Must(t, unix.Unmount(u.MountPoint(), unix.MNT_DETACH))
 	harness.Must(t, unix.Mount(u.Staging, u.MountPoint(), "", unix.MS_BIND, ""))
 	n.Expect("healed", u.Request(), "replace-in-container", "shares none now")
-	if got := u.c.MountsAt("/data"); len(got) != 1 || got[0].Propagation != (host.Propagation{}) {
+	if got := u.c.MountsAt("/data"); len(got) != 1 || got[0].Propagation != (facts.Propagation{}) {
 		t.Errorf("the container has %v", got)
 	}
 	if got := u.c.AwaitTurns(); got.Reads != got.Turns || got.Writes != got.Turns {

@@ -10,7 +10,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/test/harness"
 	"github.com/csi-addons/node-healer/test/harness/cluster"
 )
@@ -83,7 +83,7 @@ func (m *member) answer(r *healerpb.NodeHealerRequest) string {
 
 // mounted is true for a mount point with a mount on it.
 func (m *member) mounted(mountPoint string) bool {
-	return slices.ContainsFunc(harness.Mounts(m.T, "self"), func(one host.Mount) bool { return one.Path == mountPoint })
+	return slices.ContainsFunc(harness.Mounts(m.T, "self"), func(one facts.Mount) bool { return one.Path == mountPoint })
 }
 
 // said is the code of an error and its text.

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -36,7 +36,7 @@ func (s *served) covered(dead int) {
 		t.Fatalf("the mount point has %v", stack)
 	}
 	for _, m := range stack[1:] {
-		if m.Dev == s.disk.Dev() || m.Propagation != (host.Propagation{}) {
+		if m.Dev == s.disk.Dev() || m.Propagation != (facts.Propagation{}) {
 			t.Errorf("beneath it is %v", m)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -35,7 +35,7 @@ func TestInContainerReadOnlyAtEveryInstant(t *testing.T) {
 		a := atEachStop(n, u.Request(), func() {
 			stops++
 			for _, m := range u.c.MountsAt("/data") {
-				if !m.Attr.Has(host.AttrReadOnly) {
+				if !m.Attr.Has(facts.AttrReadOnly) {
 					t.Errorf("at stop %d a mount of %s is %s", stops, m.Dev, m.Attr)
 				}
 			}

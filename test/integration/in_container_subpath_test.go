@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
 // sameID is true for the same mount, as long as none has ended meanwhile.
-func sameID(a, b host.Mount) bool { return a.OldID == b.OldID && a.OldParent == b.OldParent }
+func sameID(a, b facts.Mount) bool { return a.OldID == b.OldID && a.OldParent == b.OldParent }
 
 // TestInContainerSubPath heals a container that has a directory and a file of the
 // volume, each by a subPath.

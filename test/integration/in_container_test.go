@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -43,7 +43,7 @@ func (s *served) usedBy(spec harness.ContainerSpec) *used {
 func (u *used) works() {
 	t := u.Node.T
 	t.Helper()
-	readOnly := slices.ContainsFunc(u.c.MountsAt("/data"), func(m host.Mount) bool { return m.Attr.Has(host.AttrReadOnly) })
+	readOnly := slices.ContainsFunc(u.c.MountsAt("/data"), func(m facts.Mount) bool { return m.Attr.Has(facts.AttrReadOnly) })
 	switch got := u.c.AwaitTurns(); {
 	case got.Reads != got.Turns, !readOnly && got.Writes != got.Turns, readOnly && got.Writes != 0:
 		t.Errorf("the loop in the container comes by this: %+v, and has met %q", got, u.c.Errors())

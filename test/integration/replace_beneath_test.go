@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -157,7 +157,7 @@ func TestDeadMountBeneathAndInAContainer(t *testing.T) {
 				s.disk.RestageOver()
 				ids := idsAt(t, s.Staging, s.MountPoint())
 				n.Expect("abnormal", s.Request(), "StaleInContainers", "replace-in-container", "StackedMounts")
-				if got := c.MountsAt("/data"); len(got) != 1 || got[0].Dev != s.disk.Dev() || got[0].Attr.Has(host.AttrReadOnly) {
+				if got := c.MountsAt("/data"); len(got) != 1 || got[0].Dev != s.disk.Dev() || got[0].Attr.Has(facts.AttrReadOnly) {
 					t.Errorf("the container has %v", got)
 				}
 				if got := idsAt(t, s.Staging, s.MountPoint()); !slices.Equal(got, ids) {

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -156,7 +156,7 @@ func idsAt(t testing.TB, paths ...string) []int {
 	var ids []int
 	for _, p := range paths {
 		layers := harness.Layers(t, p)
-		slices.SortFunc(layers, func(a, b host.Mount) int { return a.OldID - b.OldID })
+		slices.SortFunc(layers, func(a, b facts.Mount) int { return a.OldID - b.OldID })
 		for _, m := range layers {
 			ids = append(ids, m.OldID)
 		}

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -59,8 +59,8 @@ func (s *served) back(mountPoints ...string) {
 }
 
 // writable is true for a mount through which the data can be changed.
-func (s *served) writable(m host.Mount) bool {
-	return m.Dev == s.disk.Dev() && !m.Attr.Has(host.AttrReadOnly)
+func (s *served) writable(m facts.Mount) bool {
+	return m.Dev == s.disk.Dev() && !m.Attr.Has(facts.AttrReadOnly)
 }
 
 // TestReplace kills the daemon behind a volume. After one call the mount point has its

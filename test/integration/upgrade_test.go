@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -120,7 +120,7 @@ func recordOf(t *testing.T, n *harness.Node, id string) healer.Record {
 	return healer.Record{}
 }
 
-func recordedDev(t *testing.T, n *harness.Node, id string) host.Dev {
+func recordedDev(t *testing.T, n *harness.Node, id string) facts.Dev {
 	t.Helper()
 	return recordOf(t, n, id).MountPoints[0].Dev
 }
@@ -130,11 +130,11 @@ func recordedBoot(t *testing.T, n *harness.Node, id string) string {
 	return recordOf(t, n, id).BootID
 }
 
-func deviceNumber(t *testing.T, path string) host.Dev {
+func deviceNumber(t *testing.T, path string) facts.Dev {
 	t.Helper()
 	var st unix.Stat_t
 	harness.Must(t, unix.Stat(path, &st))
-	return host.Dev{Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}
+	return facts.Dev{Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}
 }
 
 // auditLines counts what was done so far.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/csi-addons/node-healer/internal/cluster/kube"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
@@ -17,7 +18,7 @@ type Gate struct {
 	// Node knows kubelet's paths and finds the containers that use a volume;
 	// *host.Node is the real one.
 	Node interface {
-		Kubelet() host.Kubelet
+		Kubelet() layout.Kubelet
 		RealPath(path string) string
 		healer.HolderFinder
 	}
@@ -161,7 +162,7 @@ func (p *permit) wanted(w view) error {
 		return nil
 	case p.earlier:
 		return errors.New("the volume was not seen healthy since the node booted, so kubelet may be about to publish it")
-	case mountPoint.PodUID == "" && mountPoint.Layout.Kind == host.LayoutOther:
+	case mountPoint.PodUID == "" && mountPoint.Layout.Kind == layout.Other:
 		return errors.New("the path is none of kubelet's, so no pod tells whether it is wanted")
 	}
 	return w.wanted(p.name, mountPoint.PodUID, p.policy.cluster.NodeName())

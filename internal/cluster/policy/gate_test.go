@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-addons/node-healer/internal/cluster/kube"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
@@ -35,17 +37,17 @@ type thisHost struct {
 	err  error
 }
 
-func (h *thisHost) Kubelet() host.Kubelet    { return host.Kubelet{Root: kubeletRoot} }
+func (h *thisHost) Kubelet() layout.Kubelet  { return layout.Kubelet{Root: kubeletRoot} }
 func (h *thisHost) RealPath(p string) string { return p }
 
-func (h *thisHost) Holder(context.Context, string, host.Dev) (*host.Holder, error) {
+func (h *thisHost) Holder(context.Context, string, facts.Dev) (*host.Holder, error) {
 	if h.runs == 0 || h.err != nil {
 		return nil, h.err
 	}
 	return host.Hold(h.runs), nil
 }
 
-func (h *thisHost) HolderAt(ctx context.Context, m host.ContainerMount) *host.Holder {
+func (h *thisHost) HolderAt(ctx context.Context, m facts.ContainerMount) *host.Holder {
 	holder, _ := h.Holder(ctx, m.PodUID, m.Mount.Dev)
 	return holder
 }
@@ -59,13 +61,13 @@ func (h *thisHost) at(path string, writes bool) (healer.Diagnosis, healer.Step) 
 	mountPoint.PodUID = mountPoint.Layout.PodUID
 	if path == insideMountPoint {
 		mountPoint.Role, mountPoint.PodUID = healer.RoleContainer, "uid-of-app"
-		mountPoint.InContainer = &healer.InContainer{ContainerMount: host.ContainerMount{Container: host.Container{Workload: host.Workload{PodUID: "uid-of-app"}, PID: h.runs}, Mount: host.Mount{Dev: host.Dev{Minor: 50}}}}
+		mountPoint.InContainer = &healer.InContainer{ContainerMount: facts.ContainerMount{Container: facts.Container{Workload: facts.Workload{PodUID: "uid-of-app"}, PID: h.runs}, Mount: facts.Mount{Dev: facts.Dev{Minor: 50}}}}
 	}
 	d := healer.Diagnosis{
 		Case:       healer.Case{Volume: healer.Volume{ID: kubetest.Handle, Path: path}, Driver: kubetest.DriverName, MountPoints: []healer.MountPoint{mountPoint}},
 		Conditions: []healer.Condition{{Reason: healer.NotMounted, MountPoint: path, Acute: true}},
 	}
-	return d, healer.Step{Name: "step", MountPoint: mountPoint, Heals: []healer.Reason{healer.NotMounted}, Source: host.Dev{Major: 7, Minor: 1}, Writes: writes}
+	return d, healer.Step{Name: "step", MountPoint: mountPoint, Heals: []healer.Reason{healer.NotMounted}, Source: facts.Dev{Major: 7, Minor: 1}, Writes: writes}
 }
 
 // drain cordons the node and terminates the volume's pod.

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-addons/node-healer/internal/cluster/kube"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // Config configures a Policy.
@@ -123,7 +123,7 @@ func (p *Policy) ask(ctx context.Context, name kube.VolumeName, podUID string, a
 }
 
 // nameOf returns the name of a volume at one mount point.
-func nameOf(v healer.Volume, driver string, l host.Layout) kube.VolumeName {
+func nameOf(v healer.Volume, driver string, l layout.Path) kube.VolumeName {
 	return kube.VolumeName{Driver: driver, Handle: v.ID, Directory: l.PV}
 }
 

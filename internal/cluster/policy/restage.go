@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/csi-addons/node-healer/internal/cluster/kube"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // parseRestage reads which drivers are told to stage volumes anew, and how.
@@ -157,7 +157,7 @@ func (p *permit) wantsRestage(w view) error {
 	switch {
 	case p.earlier:
 		return errors.New("the volume was not seen healthy since the node booted, so kubelet may be about to stage it")
-	case p.step.MountPoint.Layout.Kind != host.LayoutStaging:
+	case p.step.MountPoint.Layout.Kind != layout.Staging:
 		return errors.New("the path is not where kubelet has volumes staged")
 	}
 	err := w.wanted(p.name, "", p.policy.cluster.NodeName())

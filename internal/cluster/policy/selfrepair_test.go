@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 func TestDefaultSelfRepair(t *testing.T) {
@@ -96,14 +96,14 @@ func TestParseSelfRepairMistakes(t *testing.T) {
 // TestReasonsFor: what an interrupted step of ours left behind is never left to the
 // driver.
 func TestReasonsFor(t *testing.T) {
-	placeholder := host.Mount{Attr: ^host.Attr(0)}
+	placeholder := facts.Mount{Attr: ^facts.Attr(0)}
 	for name, tc := range map[string]struct {
-		stack []host.Mount
+		stack []facts.Mount
 		want  []healer.Reason
 	}{
 		"an empty mount point":   {nil, []healer.Reason{healer.NotMounted}},
-		"the driver's own mount": {[]host.Mount{{}}, []healer.Reason{healer.NotMounted}},
-		"a placeholder of ours":  {[]host.Mount{placeholder, {}}, nil},
+		"the driver's own mount": {[]facts.Mount{{}}, []healer.Reason{healer.NotMounted}},
+		"a placeholder of ours":  {[]facts.Mount{placeholder, {}}, nil},
 	} {
 		step := healer.Step{MountPoint: healer.MountPoint{Path: "/p", Stack: tc.stack}, Heals: []healer.Reason{healer.NotMounted}}
 		d := healer.Diagnosis{Conditions: []healer.Condition{

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // maxConditions bounds the mount points that are remembered of one volume.
@@ -84,7 +84,7 @@ func mountPointNames(c healer.Case) (names, pods map[string]string) {
 	names, pods = map[string]string{}, map[string]string{}
 	for _, p := range c.MountPoints {
 		name := p.Path
-		if p.InContainer != nil || p.Layout.Kind == host.LayoutSubpath {
+		if p.InContainer != nil || p.Layout.Kind == layout.Subpath {
 			name = containersOf(p.PodUID)
 		}
 		names[p.Path], pods[name] = name, p.PodUID

@@ -3,8 +3,8 @@ package providertest
 import (
 	"maps"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // odd are changes that make unusual cases of another one. A provider may say of them
@@ -30,12 +30,12 @@ func oddWhenSick() map[string]Change {
 	return all
 }
 
-func answer(a host.Answer) Change {
-	return func(c *healer.Case) { eachSuperblock(c, func(sb *host.Superblock) { sb.Answer = a }) }
+func answer(a facts.Answer) Change {
+	return func(c *healer.Case) { eachSuperblock(c, func(sb *facts.Superblock) { sb.Answer = a }) }
 }
 
-func write(w host.Write) Change {
-	return func(c *healer.Case) { eachSuperblock(c, func(sb *host.Superblock) { sb.Write = w }) }
+func write(w facts.Write) Change {
+	return func(c *healer.Case) { eachSuperblock(c, func(sb *facts.Superblock) { sb.Write = w }) }
 }
 
 func eachMountPoint(c *healer.Case, change func(*healer.MountPoint)) {
@@ -44,7 +44,7 @@ func eachMountPoint(c *healer.Case, change func(*healer.MountPoint)) {
 	}
 }
 
-func eachSuperblock(c *healer.Case, change func(*host.Superblock)) {
+func eachSuperblock(c *healer.Case, change func(*facts.Superblock)) {
 	for dev, sb := range c.Superblocks {
 		change(&sb)
 		c.Superblocks[dev] = sb

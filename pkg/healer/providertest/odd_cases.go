@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 var oddCases = map[string]Change{
@@ -33,7 +33,7 @@ var oddMountPoints = map[string]Change{
 	"no mount points":             func(c *healer.Case) { c.MountPoints = nil },
 	"mount points without a path": func(c *healer.Case) { eachMountPoint(c, func(p *healer.MountPoint) { *p = healer.MountPoint{} }) },
 	"nothing mounted":             func(c *healer.Case) { eachMountPoint(c, func(p *healer.MountPoint) { p.Stack = nil }) },
-	"not inspected":               func(c *healer.Case) { eachMountPoint(c, func(p *healer.MountPoint) { p.Inspect = host.PathInfo{} }) },
+	"not inspected":               func(c *healer.Case) { eachMountPoint(c, func(p *healer.MountPoint) { p.Inspect = facts.PathInfo{} }) },
 	"unknown roles":               func(c *healer.Case) { eachMountPoint(c, func(p *healer.MountPoint) { p.Role = "odd" }) },
 	"huge stacks": func(c *healer.Case) {
 		eachMountPoint(c, func(p *healer.MountPoint) { p.Stack = slices.Repeat(p.Stack, 1000) })
@@ -53,20 +53,20 @@ var oddMountPoints = map[string]Change{
 var oddNames = map[string]Change{
 	"names that fool a reader": func(c *healer.Case) {
 		const name = "x\n\x1b[2Jhealthy."
-		eachSuperblock(c, func(sb *host.Superblock) {
+		eachSuperblock(c, func(sb *facts.Superblock) {
 			sb.FSType, sb.Source = "fuse."+name, name
-			sb.Errors = &host.FilesystemErrors{Count: 1, LastTime: longAgo, LastFunction: name}
+			sb.Errors = &facts.FilesystemErrors{Count: 1, LastTime: longAgo, LastFunction: name}
 		})
 	},
 	"names that fool a reader, shut down": func(c *healer.Case) {
-		eachSuperblock(c, func(sb *host.Superblock) { sb.FSType, sb.Shutdown = "fuse.x\n", true })
+		eachSuperblock(c, func(sb *facts.Superblock) { sb.FSType, sb.Shutdown = "fuse.x\n", true })
 	},
 	"names that fool a reader, refused": func(c *healer.Case) {
-		eachSuperblock(c, func(sb *host.Superblock) { sb.FSType, sb.Answer = "x\n", denied })
+		eachSuperblock(c, func(sb *facts.Superblock) { sb.FSType, sb.Answer = "x\n", denied })
 	},
 	"a source that fools a reader": func(c *healer.Case) {
 		const name = "../../x\n\x1b[2Jhealthy."
-		eachSuperblock(c, func(sb *host.Superblock) { sb.Source = name })
+		eachSuperblock(c, func(sb *facts.Superblock) { sb.Source = name })
 		eachMountPoint(c, func(p *healer.MountPoint) {
 			for i := range p.Stack {
 				p.Stack[i].Source = name
@@ -77,7 +77,7 @@ var oddNames = map[string]Change{
 		c.Volume, c.Driver, c.BootID = healer.Volume{}, "", ""
 		eachMountPoint(c, func(p *healer.MountPoint) {
 			for i := range p.Stack {
-				p.Stack[i] = host.Mount{}
+				p.Stack[i] = facts.Mount{}
 			}
 		})
 	},

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // The paths of the volume that Volume makes.
@@ -39,25 +39,25 @@ func Volume(driver, fsType string, changes ...Change) func() healer.Case {
 }
 
 func volume(driver, fsType string) healer.Case {
-	sb := host.Superblock{
-		Dev: host.Dev{Minor: 50}, FSType: fsType, Source: handle, Kind: host.KindDirectory,
-		Answer: host.Answer{Asked: true, Elapsed: time.Millisecond},
-		Space:  host.Space{Blocks: 1 << 20, Available: 1 << 19, Files: 1 << 16, FreeFiles: 1 << 15},
+	sb := facts.Superblock{
+		Dev: facts.Dev{Minor: 50}, FSType: fsType, Source: handle, Kind: facts.KindDirectory,
+		Answer: facts.Answer{Asked: true, Elapsed: time.Millisecond},
+		Space:  facts.Space{Blocks: 1 << 20, Available: 1 << 19, Files: 1 << 16, FreeFiles: 1 << 15},
 	}
-	if host.IsNFS(fsType) {
+	if facts.IsNFS(fsType) {
 		sb.Source = "server.example:/" + handle
 	}
-	var identity host.Identity
-	if mount.IsType(fsType, mount.Disk) {
-		identity = host.Identity{FilesystemUUID: "3e6be9de-8139-11d1-9106-a43f08d823a6", Serial: "serial-1", Size: 4 << 30}
-		sb.Dev, sb.Source = host.Dev{Major: 8, Minor: 16}, "/dev/sdb"
-		sb.Device = &host.BlockDevice{Dev: sb.Dev, Name: "sdb", DiskSeq: 9, Identity: identity}
+	var identity facts.Identity
+	if facts.IsType(fsType, facts.Disk) {
+		identity = facts.Identity{FilesystemUUID: "3e6be9de-8139-11d1-9106-a43f08d823a6", Serial: "serial-1", Size: 4 << 30}
+		sb.Dev, sb.Source = facts.Dev{Major: 8, Minor: 16}, "/dev/sdb"
+		sb.Device = &facts.BlockDevice{Dev: sb.Dev, Name: "sdb", DiskSeq: 9, Identity: identity}
 	}
 	c := healer.Case{
 		Volume: healer.Volume{ID: handle, Path: Target, StagingPath: Staging},
 		Driver: driver,
 		BootID: "5d0e2a43-3f0b-4a0e-9c57-0b6a0c3b2f10", BootTime: time.Unix(1_700_000_000, 0),
-		Superblocks: map[host.Dev]host.Superblock{sb.Dev: sb},
+		Superblocks: map[facts.Dev]facts.Superblock{sb.Dev: sb},
 		Newest:      1002,
 	}
 	c.Record = &healer.Record{
@@ -74,7 +74,7 @@ func volume(driver, fsType string) healer.Case {
 		r := healer.MountPointRecord{
 			Role: p.Role, Path: path, Root: "/", Dev: sb.Dev, MountID: p.Stack[0].ID, HadBlocks: true, HadInodes: true,
 		}
-		if host.IsNFS(fsType) {
+		if facts.IsNFS(fsType) {
 			r.Source = sb.Source
 		}
 		c.Record.MountPoints = append(c.Record.MountPoints, r)
@@ -85,20 +85,20 @@ func volume(driver, fsType string) healer.Case {
 	return c
 }
 
-func mountPoint(c healer.Case, sb host.Superblock, path string, id uint64) healer.MountPoint {
-	layout := host.Kubelet{Root: kubeletRoot}.Layout(path)
+func mountPoint(c healer.Case, sb facts.Superblock, path string, id uint64) healer.MountPoint {
+	parsed := layout.Kubelet{Root: kubeletRoot}.Layout(path)
 	role := healer.RoleTarget
-	if layout.Kind == host.LayoutStaging {
+	if parsed.Kind == layout.Staging {
 		role = healer.RoleStaging
 	}
 	return healer.MountPoint{
-		Role: role, Path: path, Named: true, Proven: true, PodUID: layout.PodUID, Layout: layout,
-		Stack: []host.Mount{{
+		Role: role, Path: path, Named: true, Proven: true, PodUID: parsed.PodUID, Layout: parsed,
+		Stack: []facts.Mount{{
 			ID: id, OldID: int(id), OldParent: 1, Dev: sb.Dev, Root: "/", Path: path, FSType: sb.FSType, Source: sb.Source,
 		}},
-		Inspect: host.PathInfo{
-			Inspected: true, Kind: host.KindDirectory,
-			VolData: &host.VolData{DriverName: c.Driver, VolumeHandle: handle},
+		Inspect: facts.PathInfo{
+			Inspected: true, Kind: facts.KindDirectory,
+			VolData: &layout.VolData{DriverName: c.Driver, VolumeHandle: handle},
 		},
 	}
 }
@@ -118,7 +118,7 @@ func Collect(p healer.Provider) Change {
 }
 
 // Superblock changes what is known of the filesystem.
-func Superblock(change func(*host.Superblock)) Change {
+func Superblock(change func(*facts.Superblock)) Change {
 	return func(c *healer.Case) { eachSuperblock(c, change) }
 }
 

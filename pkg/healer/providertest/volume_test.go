@@ -6,10 +6,10 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/mounts"
 	"github.com/csi-addons/node-healer/pkg/healer/providertest"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // kernel can do what the steps need; none is run.
@@ -18,8 +18,8 @@ type kernel struct{ mounts.Host }
 func (kernel) CanReplace() bool { return true }
 func (kernel) CanCover() bool   { return true }
 
-func answers(a host.Answer) providertest.Change {
-	return providertest.Superblock(func(sb *host.Superblock) { sb.Answer = a })
+func answers(a facts.Answer) providertest.Change {
+	return providertest.Superblock(func(sb *facts.Superblock) { sb.Answer = a })
 }
 
 // The generic provider takes the volume for what it is said to be.
@@ -32,9 +32,9 @@ func TestVolume(t *testing.T) {
 		"unrecorded":      {providertest.Unrecorded(), ""},
 		"target lost":     {func(c *healer.Case) { c.MountPoints[0].Stack = nil }, "NotMounted rebind"},
 		"staging lost":    {func(c *healer.Case) { c.MountPoints[1].Stack = nil }, "StagingNotMounted"},
-		"stale":           {answers(host.Answer{Asked: true, Op: "statx", Errno: syscall.ESTALE}), "StaleFileHandle"},
-		"silent":          {answers(host.Answer{Asked: true, TimedOut: true}), "NotResponding"},
-		"nothing is left": {providertest.Superblock(func(sb *host.Superblock) { sb.Space.Available = 0 }), "OutOfSpace"},
+		"stale":           {answers(facts.Answer{Asked: true, Op: "statx", Errno: syscall.ESTALE}), "StaleFileHandle"},
+		"silent":          {answers(facts.Answer{Asked: true, TimedOut: true}), "NotResponding"},
+		"nothing is left": {providertest.Superblock(func(sb *facts.Superblock) { sb.Space.Available = 0 }), "OutOfSpace"},
 	} {
 		for _, fsType := range []string{"ext4", "xfs", "nfs4", "fuse.x"} {
 			c := providertest.Volume("driver.example", fsType, tc.change)()

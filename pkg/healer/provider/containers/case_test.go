@@ -6,9 +6,10 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/mounts"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 const (
@@ -19,15 +20,15 @@ const (
 )
 
 var (
-	disk        = host.Dev{Major: 8, Minor: 16}
-	identity    = host.Identity{FilesystemUUID: "uuid", Serial: "serial", Size: 1 << 30}
-	placeholder = host.AttrReadOnly | host.AttrNoSUID | host.AttrNoDev | host.AttrNoExec | host.AttrNoSymFollow
+	disk        = facts.Dev{Major: 8, Minor: 16}
+	identity    = facts.Identity{FilesystemUUID: "uuid", Serial: "serial", Size: 1 << 30}
+	placeholder = facts.AttrReadOnly | facts.AttrNoSUID | facts.AttrNoDev | facts.AttrNoExec | facts.AttrNoSymFollow
 )
 
 // kernel is a host that records plans. Its other operations are never called.
 type kernel struct {
 	mounts.Host
-	plans []host.ContainerSwap
+	plans []facts.ContainerSwap
 	errs  map[int]error // by container
 	// old is true for one that cannot put a mount beneath another.
 	old bool
@@ -36,7 +37,7 @@ type kernel struct {
 func (k *kernel) CanReplace() bool { return !k.old }
 func (*kernel) CanCover() bool     { return true }
 
-func (k *kernel) ReplaceInContainers(_ context.Context, plans []host.ContainerSwap) (errs []error) {
+func (k *kernel) ReplaceInContainers(_ context.Context, plans []facts.ContainerSwap) (errs []error) {
 	k.plans = append(k.plans, plans...)
 	for _, p := range plans {
 		errs = append(errs, k.errs[p.Container.PID])
@@ -63,32 +64,32 @@ func examine(t *testing.T, k *kernel, s Scope, c healer.Case) healer.Finding {
 func healthy() healer.Case {
 	c := healer.Case{
 		Volume: healer.Volume{ID: "v", Path: published, StagingPath: staged}, Driver: "d", BootID: "boot",
-		Superblocks: map[host.Dev]host.Superblock{disk: {
-			Dev: disk, FSType: "ext4", Source: "/dev/sdb", Kind: host.KindDirectory,
-			Device: &host.BlockDevice{Dev: disk, Name: "sdb", Identity: identity}, Answer: host.Answer{Asked: true},
+		Superblocks: map[facts.Dev]facts.Superblock{disk: {
+			Dev: disk, FSType: "ext4", Source: "/dev/sdb", Kind: facts.KindDirectory,
+			Device: &facts.BlockDevice{Dev: disk, Name: "sdb", Identity: identity}, Answer: facts.Answer{Asked: true},
 		}},
 		Record: &healer.Record{
 			Version: healer.RecordVersion, Driver: "d", VolumeID: "v", BootID: "boot", FSType: "ext4", Source: "/dev/sdb", Identity: identity,
 			MountPoints: []healer.MountPointRecord{
-				{Role: healer.RoleTarget, Path: published, Root: "/sub", Attr: host.AttrNoExec, Dev: disk},
+				{Role: healer.RoleTarget, Path: published, Root: "/sub", Attr: facts.AttrNoExec, Dev: disk},
 				{Role: healer.RoleStaging, Path: staged, Root: "/", Dev: disk},
 			},
 		},
 		MountPoints: []healer.MountPoint{
-			{Role: healer.RoleTarget, Path: published, Named: true, PodUID: "a", Stack: []host.Mount{mountAt(published, "/sub", host.AttrNoExec)}},
-			{Role: healer.RoleStaging, Path: staged, Stack: []host.Mount{mountAt(staged, "/", 0)}},
+			{Role: healer.RoleTarget, Path: published, Named: true, PodUID: "a", Stack: []facts.Mount{mountAt(published, "/sub", facts.AttrNoExec)}},
+			{Role: healer.RoleStaging, Path: staged, Stack: []facts.Mount{mountAt(staged, "/", 0)}},
 		},
 	}
 	for i := range c.MountPoints {
 		p := &c.MountPoints[i]
 		p.Want = c.Record.MountPoint(p.Path)
-		p.Inspect = host.PathInfo{Inspected: true, Kind: host.KindDirectory, VolData: &host.VolData{DriverName: "d", VolumeHandle: "v"}}
+		p.Inspect = facts.PathInfo{Inspected: true, Kind: facts.KindDirectory, VolData: &layout.VolData{DriverName: "d", VolumeHandle: "v"}}
 	}
 	return c
 }
 
-func mountAt(path, root string, attr host.Attr) host.Mount {
-	return host.Mount{ID: 7, OldID: 7, Dev: disk, Root: root, Path: path, Attr: attr, FSType: "ext4", Source: "/dev/sdb"}
+func mountAt(path, root string, attr facts.Attr) facts.Mount {
+	return facts.Mount{ID: 7, OldID: 7, Dev: disk, Root: root, Path: path, Attr: attr, FSType: "ext4", Source: "/dev/sdb"}
 }
 
 // with returns a builder of the healthy case with changes.
@@ -114,15 +115,15 @@ func stagingLost(c *healer.Case) { c.MountPoints[1].Stack = nil }
 
 // previously is the filesystem instance of a daemon that has ended, and renewed that
 // of the one which came after it.
-var previously, renewed = host.Dev{Minor: 50}, host.Dev{Minor: 60}
+var previously, renewed = facts.Dev{Minor: 50}, facts.Dev{Minor: 60}
 
 // outliving is a FUSE volume, recorded with its previous instance, that the driver
 // has staged anew while the pod's mount point still shows the dead one.
 func outliving(c *healer.Case) {
-	c.Record.FSType, c.Record.Source, c.Record.Identity = "fuse.x", "src", host.Identity{}
-	c.Superblocks = map[host.Dev]host.Superblock{
-		previously: {Dev: previously, FSType: "fuse.x", Source: "src", Answer: host.Answer{Asked: true, Op: "statx", Errno: syscall.ENOTCONN}},
-		renewed:    {Dev: renewed, FSType: "fuse.x", Source: "src", Kind: host.KindDirectory, Answer: host.Answer{Asked: true}},
+	c.Record.FSType, c.Record.Source, c.Record.Identity = "fuse.x", "src", facts.Identity{}
+	c.Superblocks = map[facts.Dev]facts.Superblock{
+		previously: {Dev: previously, FSType: "fuse.x", Source: "src", Answer: facts.Answer{Asked: true, Op: "statx", Errno: syscall.ENOTCONN}},
+		renewed:    {Dev: renewed, FSType: "fuse.x", Source: "src", Kind: facts.KindDirectory, Answer: facts.Answer{Asked: true}},
 	}
 	for i := range c.MountPoints {
 		m := &c.MountPoints[i].Stack[0]
@@ -133,7 +134,7 @@ func outliving(c *healer.Case) {
 }
 
 // of changes one of several superblocks.
-func of(dev host.Dev, change func(*host.Superblock)) func(*healer.Case) {
+func of(dev facts.Dev, change func(*facts.Superblock)) func(*healer.Case) {
 	return func(c *healer.Case) {
 		sb := c.Superblocks[dev]
 		change(&sb)
@@ -141,8 +142,8 @@ func of(dev host.Dev, change func(*host.Superblock)) func(*healer.Case) {
 	}
 }
 
-func errno(e syscall.Errno) func(*host.Superblock) {
-	return func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Op: "statx", Errno: e} }
+func errno(e syscall.Errno) func(*facts.Superblock) {
+	return func(sb *facts.Superblock) { sb.Answer = facts.Answer{Asked: true, Op: "statx", Errno: e} }
 }
 
 // healedOnHost is a volume that is healed on the host, while a container still has the
@@ -152,15 +153,15 @@ func healedOnHost(c *healer.Case) {
 	c.MountPoints[0].Stack[0].Dev = renewed
 	delete(c.Superblocks, previously)
 	c.MountPoints = append(c.MountPoints, healer.MountPoint{
-		Role: healer.RoleContainer, Path: contained, PodUID: "a", Inspect: host.PathInfo{Inspected: true},
+		Role: healer.RoleContainer, Path: contained, PodUID: "a", Inspect: facts.PathInfo{Inspected: true},
 		InContainer: &healer.InContainer{
-			ContainerMount: host.ContainerMount{
-				Container: host.Container{Workload: host.Workload{PodUID: "a"}, PID: 77, Namespace: 4026}, Mount: host.Mount{
-					ID: 70, OldID: 70, Dev: previously, Root: "/sub", Path: "/data", FSType: "fuse.x", Source: "src", Attr: host.AttrNoSUID,
+			ContainerMount: facts.ContainerMount{
+				Container: facts.Container{Workload: facts.Workload{PodUID: "a"}, PID: 77, Namespace: 4026}, Mount: facts.Mount{
+					ID: 70, OldID: 70, Dev: previously, Root: "/sub", Path: "/data", FSType: "fuse.x", Source: "src", Attr: facts.AttrNoSUID,
 				},
 			},
-			Attr:  host.AttrNoSUID,
-			Probe: host.ContainerProbe{Errno: syscall.ENOTCONN}, Proof: "the record says so",
+			Attr:  facts.AttrNoSUID,
+			Probe: facts.ContainerProbe{Errno: syscall.ENOTCONN}, Proof: "the record says so",
 		},
 	})
 	inContainer(func(*healer.InContainer) {})(c)
@@ -171,28 +172,28 @@ func inContainer(change func(*healer.InContainer)) func(*healer.Case) {
 	return func(c *healer.Case) {
 		p := &c.MountPoints[2]
 		change(p.InContainer)
-		p.Stack = append([]host.Mount{p.InContainer.Mount}, p.InContainer.Below...)
+		p.Stack = append([]facts.Mount{p.InContainer.Mount}, p.InContainer.Below...)
 	}
 }
 
-func has(change func(*host.Mount)) func(*healer.Case) {
+func has(change func(*facts.Mount)) func(*healer.Case) {
 	return inContainer(func(in *healer.InContainer) { change(&in.Mount) })
 }
 
 // unfinished is what an interrupted replacement left in the container.
-func unfinished(in *healer.InContainer) host.Mount {
+func unfinished(in *healer.InContainer) facts.Mount {
 	m := in.Mount
-	m.ID, m.OldID, m.Dev, m.Attr = 71, 71, renewed, m.Attr|host.AttrReadOnly|host.AttrNoSymFollow
+	m.ID, m.OldID, m.Dev, m.Attr = 71, 71, renewed, m.Attr|facts.AttrReadOnly|facts.AttrNoSymFollow
 	return m
 }
 
 func unfinishedAlone(in *healer.InContainer) { in.Mount, in.Probe.Errno = unfinished(in), 0 }
-func unfinishedBelow(in *healer.InContainer) { in.Below = []host.Mount{unfinished(in)} }
+func unfinishedBelow(in *healer.InContainer) { in.Below = []facts.Mount{unfinished(in)} }
 
 // stackedOnDead is one that stands on the dead mount: something that came on top of the
 // dead one while ours was put beneath it is gone again.
 func stackedOnDead(in *healer.InContainer) {
-	in.Below = []host.Mount{in.Mount}
+	in.Below = []facts.Mount{in.Mount}
 	unfinishedAlone(in)
 }
 

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // What a person should do.
@@ -22,14 +22,14 @@ func stale(p healer.MountPoint) healer.Condition {
 	in := p.InContainer
 	message := ""
 	switch {
-	case in.Mount.Guarded() && in.Probe == (host.ContainerProbe{}):
+	case in.Mount.Guarded() && in.Probe == (facts.ContainerProbe{}):
 		message = "an interrupted replacement left it unfinished"
 	case in.Probe.Err != "" && !in.Probe.TimedOut:
 		message = "it has a filesystem instance that is no longer the volume's, and cannot be probed: " + in.Probe.Err
 	case in.Probe.TimedOut:
 		message = "it has a filesystem instance that is no longer the volume's and does not answer"
 	case in.Probe.Errno != 0:
-		message = "it still has the filesystem instance that ended: " + host.Answer{Asked: true, Op: "statx", Errno: in.Probe.Errno}.String()
+		message = "it still has the filesystem instance that ended: " + facts.Answer{Asked: true, Op: "statx", Errno: in.Probe.Errno}.String()
 	default:
 		message = "it still has a filesystem instance that shut itself down"
 	}
@@ -61,7 +61,7 @@ func group(all []*aboutContainers, who string, cond healer.Condition) []*aboutCo
 // would hide, and no mount table tells whether a container wants its mount read-only.
 func started(c healer.Case) (found []healer.Condition) {
 	var all []*aboutContainers
-	unverified := func(containers []host.Unverified, when string) {
+	unverified := func(containers []facts.Unverified, when string) {
 		for _, u := range containers {
 			cond := healer.Condition{
 				Status: healer.Degraded, Reason: healer.ContainerUnverified, MountPoint: targetOf(c, u.PodUID),
@@ -97,21 +97,21 @@ func started(c healer.Case) (found []healer.Condition) {
 }
 
 // why returns why a container cannot be inspected.
-func why(u host.Unverified) string {
+func why(u facts.Unverified) string {
 	switch u.Why {
-	case host.WhyNoAnswer:
+	case facts.WhyNoAnswer:
 		return "it does not answer"
-	case host.WhyUnreadable:
+	case facts.WhyUnreadable:
 		return "its mounts could not be read: " + u.Detail
-	case host.WhyScanCut:
+	case facts.WhyScanCut:
 		return "not all processes on the node could be read in time"
-	case host.WhySandbox:
+	case facts.WhySandbox:
 		return "it runs in a sandbox (" + u.Detail + ")"
-	case host.WhyForeign:
+	case facts.WhyForeign:
 		return "its mount namespace belongs to another user namespace"
-	case host.WhyTooMany:
+	case facts.WhyTooMany:
 		return "it has more mounts of the volume than are inspected"
-	case host.WhyUnplaced:
+	case facts.WhyUnplaced:
 		return "one of its processes lives, and the kernel does not tell in which mount namespace"
 	default:
 		return u.Detail

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/providertest"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // example is a case and what is found in it: the reason at its mount point, what the
@@ -23,9 +23,9 @@ var examples = []example{
 	{"dead in a container", with(healedOnHost), []string{"StaleInContainers! container: still has the filesystem instance that ended: statx: transport endpoint is not connected (ENOTCONN)"}},
 	{"shut down in a container", with(healedOnHost, inContainer(func(in *healer.InContainer) { in.Probe.Errno = 0 })), []string{"StaleInContainers! container: shut itself down"}},
 	{"silent in a container", with(healedOnHost, inContainer(func(in *healer.InContainer) {
-		in.Probe = host.ContainerProbe{TimedOut: true, Err: "no answer within 5s"}
+		in.Probe = facts.ContainerProbe{TimedOut: true, Err: "no answer within 5s"}
 	})), []string{"StaleInContainers! container: does not answer"}},
-	{"a container that cannot be asked", with(healedOnHost, inContainer(func(in *healer.InContainer) { in.Probe = host.ContainerProbe{Err: "no way in"} })), []string{"StaleInContainers! container: cannot be probed: no way in"}},
+	{"a container that cannot be asked", with(healedOnHost, inContainer(func(in *healer.InContainer) { in.Probe = facts.ContainerProbe{Err: "no way in"} })), []string{"StaleInContainers! container: cannot be probed: no way in"}},
 	{"interrupted in a container", with(healedOnHost, inContainer(unfinishedAlone)), []string{"StaleInContainers! container: an interrupted replacement left it unfinished"}},
 	{"interrupted in a container, before the dead one was off", with(healedOnHost, inContainer(unfinishedBelow)), []string{"StaleInContainers! container: ENOTCONN"}},
 	{"interrupted in a container, and dead since", with(healedOnHost, inContainer(func(in *healer.InContainer) { unfinishedAlone(in); in.Probe.Errno = syscall.ENOTCONN })), []string{"StaleInContainers! container: ENOTCONN"}},
@@ -36,16 +36,16 @@ var examples = []example{
 	{"started on the bare directory", with(startedWith(0, func(c *healer.Case) *[]healer.StartedWith { return &c.OnBare })), []string{"ContainerOnBareDirectory target: pod a container c at \"/data\", pod a container d at \"/data\" were started while nothing was mounted"}},
 	{"started with a placeholder", with(startedWith(placeholder, func(c *healer.Case) *[]healer.StartedWith { return &c.OnPlaceholder })), []string{"ContainerKeptPlaceholder target: in the middle of a step"}},
 	{"started with another device number", with(func(c *healer.Case) {
-		c.OnOldDevice = []healer.StartedBefore{{MountPoint: published, Container: host.Container{Workload: host.Workload{PodUID: "a", ContainerID: "c"}, Started: time.Second}, Was: disk, Now: host.Dev{Major: 8, Minor: 32}}}
+		c.OnOldDevice = []healer.StartedBefore{{MountPoint: published, Container: facts.Container{Workload: facts.Workload{PodUID: "a", ContainerID: "c"}, Started: time.Second}, Was: disk, Now: facts.Dev{Major: 8, Minor: 32}}}
 	}), []string{"ContainerOnOldDevice target: pod a container c started when the volume was device 8:16, which may be another disk by now: the volume is 8:32"}},
 }
 
 // startedWith has two containers with the same instead of the volume.
-func startedWith(a host.Attr, list func(*healer.Case) *[]healer.StartedWith) func(*healer.Case) {
+func startedWith(a facts.Attr, list func(*healer.Case) *[]healer.StartedWith) func(*healer.Case) {
 	return func(c *healer.Case) {
 		for _, id := range []string{"c", "d"} {
-			*list(c) = append(*list(c), healer.StartedWith{MountPoint: published, ContainerMount: host.ContainerMount{
-				Container: host.Container{Workload: host.Workload{PodUID: "a", ContainerID: id}}, Mount: host.Mount{Path: "/data", Attr: a},
+			*list(c) = append(*list(c), healer.StartedWith{MountPoint: published, ContainerMount: facts.ContainerMount{
+				Container: facts.Container{Workload: facts.Workload{PodUID: "a", ContainerID: id}}, Mount: facts.Mount{Path: "/data", Attr: a},
 			}})
 		}
 	}
@@ -53,7 +53,7 @@ func startedWith(a host.Attr, list func(*healer.Case) *[]healer.StartedWith) fun
 
 func notInspected(podUID, container string) func(*healer.Case) {
 	return func(c *healer.Case) {
-		c.Unverified = append(c.Unverified, host.Unverified{Workload: host.Workload{PodUID: podUID, ContainerID: container}, Detail: "why"})
+		c.Unverified = append(c.Unverified, facts.Unverified{Workload: facts.Workload{PodUID: podUID, ContainerID: container}, Detail: "why"})
 	}
 }
 

@@ -5,21 +5,21 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // export is the superblock of an NFS export, which all its mounts share.
-var export = host.Dev{Minor: 44}
+var export = facts.Dev{Minor: 44}
 
-func answered(e syscall.Errno) host.Answer { return host.Answer{Asked: true, Op: "statx", Errno: e} }
+func answered(e syscall.Errno) facts.Answer { return facts.Answer{Asked: true, Op: "statx", Errno: e} }
 
 // nfsAnew is an NFS volume that the driver has staged anew while the pod's mount point is
 // stale, of one superblock.
 func nfsAnew(c *healer.Case) {
-	c.Record.FSType, c.Record.Source, c.Record.Identity = "nfs4", "srv:/v", host.Identity{}
-	c.Superblocks = map[host.Dev]host.Superblock{
-		export: {Dev: export, FSType: "nfs4", Source: "srv:/v", Kind: host.KindDirectory, Answer: answered(0)},
+	c.Record.FSType, c.Record.Source, c.Record.Identity = "nfs4", "srv:/v", facts.Identity{}
+	c.Superblocks = map[facts.Dev]facts.Superblock{
+		export: {Dev: export, FSType: "nfs4", Source: "srv:/v", Kind: facts.KindDirectory, Answer: answered(0)},
 	}
 	for i := range c.MountPoints {
 		m := &c.MountPoints[i].Stack[0]
@@ -39,24 +39,24 @@ func wantRefused(t *testing.T, s healer.Step, why string) {
 }
 
 // own changes what a mount point's own mount answered.
-func own(mountPoint int, a host.Answer) func(*healer.Case) {
+func own(mountPoint int, a facts.Answer) func(*healer.Case) {
 	return func(c *healer.Case) { c.MountPoints[mountPoint].Own = a }
 }
 
 func TestReplaceOnNFS(t *testing.T) {
-	dead := host.Mount{ID: 70, OldID: 70, Dev: export, Root: "/", Path: "/data", FSType: "nfs4", Source: "srv:/v"}
+	dead := facts.Mount{ID: 70, OldID: 70, Dev: export, Root: "/", Path: "/data", FSType: "nfs4", Source: "srv:/v"}
 	ours := dead
-	ours.ID, ours.OldID, ours.Attr = 80, 80, host.AttrReadOnly|host.AttrNoSymFollow
+	ours.ID, ours.OldID, ours.Attr = 80, 80, facts.AttrReadOnly|facts.AttrNoSymFollow
 	build := func(change func(*healer.InContainer)) healer.Case {
 		c := with(nfsAnew, own(0, answered(0)))()
 		in := &healer.InContainer{
-			ContainerMount: host.ContainerMount{Container: host.Container{Workload: host.Workload{PodUID: "a"}, PID: 77, Namespace: 4026}, Mount: dead},
-			Probe:          host.ContainerProbe{Errno: syscall.ESTALE}, Proof: "so",
+			ContainerMount: facts.ContainerMount{Container: facts.Container{Workload: facts.Workload{PodUID: "a"}, PID: 77, Namespace: 4026}, Mount: dead},
+			Probe:          facts.ContainerProbe{Errno: syscall.ESTALE}, Proof: "so",
 		}
 		change(in)
 		c.MountPoints = append(c.MountPoints, healer.MountPoint{
-			Role: healer.RoleContainer, Path: contained, PodUID: "a", Inspect: host.PathInfo{Inspected: true}, InContainer: in,
-			Stack: append([]host.Mount{in.Mount}, in.Below...),
+			Role: healer.RoleContainer, Path: contained, PodUID: "a", Inspect: facts.PathInfo{Inspected: true}, InContainer: in,
+			Stack: append([]facts.Mount{in.Mount}, in.Below...),
 		})
 		return c
 	}
@@ -66,12 +66,12 @@ func TestReplaceOnNFS(t *testing.T) {
 		which   Scope
 		change  func(*healer.InContainer)
 		refused string
-		plan    func(host.ContainerSwap) bool
+		plan    func(facts.ContainerSwap) bool
 	}{
-		"stale":            {&kernel{}, All, same, "", func(p host.ContainerSwap) bool { return p.Stale && p.Ours.ID == 0 && p.Source.Path == published }},
-		"ours beneath":     {&kernel{}, All, func(in *healer.InContainer) { in.Below = []host.Mount{ours} }, "", func(p host.ContainerSwap) bool { return p.Stale && p.Ours.ID == 80 }},
-		"ours alone":       {&kernel{}, All, func(in *healer.InContainer) { in.Mount, in.Probe = ours, host.ContainerProbe{} }, "", func(p host.ContainerSwap) bool { return !p.Stale && p.Ours.ID == 80 }},
-		"another beneath":  {&kernel{}, All, func(in *healer.InContainer) { in.Below = []host.Mount{dead} }, "several mounts", nil},
+		"stale":            {&kernel{}, All, same, "", func(p facts.ContainerSwap) bool { return p.Stale && p.Ours.ID == 0 && p.Source.Path == published }},
+		"ours beneath":     {&kernel{}, All, func(in *healer.InContainer) { in.Below = []facts.Mount{ours} }, "", func(p facts.ContainerSwap) bool { return p.Stale && p.Ours.ID == 80 }},
+		"ours alone":       {&kernel{}, All, func(in *healer.InContainer) { in.Mount, in.Probe = ours, facts.ContainerProbe{} }, "", func(p facts.ContainerSwap) bool { return !p.Stale && p.Ours.ID == 80 }},
+		"another beneath":  {&kernel{}, All, func(in *healer.InContainer) { in.Below = []facts.Mount{dead} }, "several mounts", nil},
 		"not asked for":    {&kernel{}, FUSE, same, "only FUSE is healed in containers", nil},
 		"not proven":       {&kernel{}, All, func(in *healer.InContainer) { in.Proof = "" }, "not proven", nil},
 		"on an old kernel": {&kernel{old: true}, All, same, healer.ReplaceNotSupported, nil},

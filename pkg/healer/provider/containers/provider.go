@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // Scope says in which containers dead mounts are replaced.
@@ -22,7 +22,7 @@ const (
 type Host interface {
 	CanReplace() bool
 	CanCover() bool
-	ReplaceInContainers(ctx context.Context, plans []host.ContainerSwap) []error
+	ReplaceInContainers(ctx context.Context, plans []facts.ContainerSwap) []error
 }
 
 // Provider examines what containers have of a volume.
@@ -40,7 +40,7 @@ func (Provider) Name() string { return "containers" }
 // Examine implements healer.Provider.
 func (p Provider) Examine(c healer.Case) (healer.Finding, error) {
 	f := healer.Finding{Mine: true}
-	batch := batch{host: p.host, plans: map[string]host.ContainerSwap{}}
+	batch := batch{host: p.host, plans: map[string]facts.ContainerSwap{}}
 	for _, mp := range c.MountPoints {
 		if mp.InContainer != nil {
 			f.Conditions = append(f.Conditions, stale(mp))

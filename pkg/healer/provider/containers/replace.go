@@ -5,11 +5,10 @@ import (
 	"fmt"
 	"path"
 	"sync"
-	"syscall"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // StepReplaceInContainer is the step's name.
@@ -27,7 +26,7 @@ func (p Provider) replace(c healer.Case, mp healer.MountPoint, all batch) healer
 	if refused == "" {
 		s.RunBatch = all.run
 	}
-	if plan.Sharing == mount.SharingUnknown {
+	if plan.Sharing == facts.SharingUnknown {
 		s.Note = "whose mount events it shared is not known, so it shares none now"
 	}
 	return s
@@ -37,7 +36,7 @@ func (p Provider) replace(c healer.Case, mp healer.MountPoint, all batch) healer
 // containers, and the engine decides which of the steps may run.
 type batch struct {
 	host  Host
-	plans map[string]host.ContainerSwap
+	plans map[string]facts.ContainerSwap
 }
 
 func (b batch) run(ctx context.Context, steps []healer.Step, revalidate []func(context.Context) error) []error {
@@ -47,7 +46,7 @@ func (b batch) run(ctx context.Context, steps []healer.Step, revalidate []func(c
 		wg.Go(func() { errs[i] = revalidate[i](ctx) })
 	}
 	wg.Wait()
-	var plans []host.ContainerSwap
+	var plans []facts.ContainerSwap
 	var of []int
 	for i, s := range steps {
 		if errs[i] == nil {
@@ -64,7 +63,7 @@ func (b batch) run(ctx context.Context, steps []healer.Step, revalidate []func(c
 
 // plan returns what a replacement would do and the mount point on the host that it
 // clones, or why there must be none.
-func (p Provider) plan(c healer.Case, mp healer.MountPoint) (plan host.ContainerSwap, source healer.MountPoint, refused string) {
+func (p Provider) plan(c healer.Case, mp healer.MountPoint) (plan facts.ContainerSwap, source healer.MountPoint, refused string) {
 	in := mp.InContainer
 	source, sub, found := sourceFor(c, mp)
 	if refused = p.refuse(c, mp); refused != "" {
@@ -82,12 +81,12 @@ func (p Provider) plan(c healer.Case, mp healer.MountPoint) (plan host.Container
 		}
 	}
 	now := source.Stack[0]
-	plan = host.ContainerSwap{
+	plan = facts.ContainerSwap{
 		Container: in.ContainerMount, Attr: in.Attr, Source: now, Sub: sub, Sharing: in.Sharing,
 		Ended: in.Ended, Stale: mp.Stale(),
 	}
 	if plan.Sharing.FollowsHost() && (rank(source, mp) != 0 || now.Propagation.Shared == 0) {
-		plan.Sharing = mount.SharingUnknown // the source is not the mount that the runtime bound
+		plan.Sharing = facts.SharingUnknown // the source is not the mount that the runtime bound
 	}
 	unfinished := in.Mount.Dev == now.Dev && !plan.Stale
 	switch {
@@ -114,7 +113,7 @@ func (p Provider) refuse(c healer.Case, mp healer.MountPoint) string {
 	switch {
 	case p.scope == Off:
 		return "containers are left alone (--heal-containers=off)"
-	case p.scope == FUSE && !healer.IsFUSE(in.Mount.FSType):
+	case p.scope == FUSE && !facts.IsFUSE(in.Mount.FSType):
 		return fmt.Sprintf("only FUSE is healed in containers, and this is a %s (--heal-containers=fuse)", healer.QuoteName(in.Mount.FSType))
 	case in.Proof == "":
 		return "not proven to be the volume's: " + in.Unproven
@@ -128,7 +127,7 @@ func (p Provider) refuse(c healer.Case, mp healer.MountPoint) string {
 
 // placeClone decides where the clone goes at a dead mount: beneath it, on top of it, or
 // nowhere because an interrupted replacement has put it beneath already.
-func (p Provider) placeClone(c healer.Case, in *healer.InContainer, plan *host.ContainerSwap) (refused string) {
+func (p Provider) placeClone(c healer.Case, in *healer.InContainer, plan *facts.ContainerSwap) (refused string) {
 	const several = "several mounts are stacked there in the container"
 	now, below := plan.Source, in.Below
 	ours := len(below) == 1 && below[0].Dev == now.Dev &&
@@ -139,7 +138,7 @@ func (p Provider) placeClone(c healer.Case, in *healer.InContainer, plan *host.C
 		plan.Ours = below[0].Ref()
 	case len(below) > 0 && (!cover || len(below)+1 >= healer.MaxCovered || !c.AllReplaced(below)):
 		return several
-	case cover && p.host.CanCover() && healer.IsFUSE(in.Mount.FSType) && in.Probe.Errno == syscall.ENOTCONN:
+	case cover && p.host.CanCover() && facts.IsFUSE(in.Mount.FSType) && facts.MayBeCovered(in.Probe.Errno):
 		plan.Covers = in.Mount
 	case !p.host.CanReplace():
 		return healer.ReplaceNotSupported
@@ -149,13 +148,13 @@ func (p Provider) placeClone(c healer.Case, in *healer.InContainer, plan *host.C
 
 // refuseAttr says which attributes of the container's mount cannot be given to a clone
 // of the host's.
-func refuseAttr(want, was, now host.Attr) string {
+func refuseAttr(want, was, now facts.Attr) string {
 	switch {
-	case want.Has(host.AttrNoSymFollow):
+	case want.Has(facts.AttrNoSymFollow):
 		return "it is mounted nosymfollow, which marks an interrupted replacement"
-	case was.Has(host.AttrIDMap) != now.Has(host.AttrIDMap):
+	case was.Has(facts.AttrIDMap) != now.Has(facts.AttrIDMap):
 		return "of the host's mount and the container's only one maps ids"
-	case was.Has(host.AttrIDMap):
+	case was.Has(facts.AttrIDMap):
 		return "its mount maps ids, and nothing shows that the host's maps them alike"
 	}
 	return ""
@@ -172,8 +171,8 @@ func sourceFor(c healer.Case, mp healer.MountPoint) (source healer.MountPoint, s
 			continue
 		}
 		now := p.Stack[0]
-		dir, shown := healer.Below(now.Root, was.Root)
-		if host.IsNFS(now.FSType) && now.Source != was.Source {
+		dir, shown := facts.Below(now.Root, was.Root)
+		if facts.IsNFS(now.FSType) && now.Source != was.Source {
 			shown = false // on NFS the root is "/" whichever directory is mounted
 		}
 		if _, unusable := c.Unusable(p); shown && now.FSType == was.FSType && !unusable {
@@ -188,7 +187,7 @@ const noSource = 3
 // rank orders mount points as sources for one in a container; noSource is none.
 func rank(p, mp healer.MountPoint) int {
 	switch {
-	case p.Layout.Kind == host.LayoutSubpath: // a copy itself
+	case p.Layout.Kind == layout.Subpath: // a copy itself
 		return noSource
 	case p.Role == healer.RoleTarget && p.PodUID == mp.PodUID:
 		return 0

@@ -9,9 +9,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // replaceStep returns the only step offered for a case.
@@ -27,16 +27,16 @@ func replaceStep(t *testing.T, h *kernel, which Scope, c healer.Case) healer.Ste
 func willing(context.Context) error { return nil }
 
 func TestReplace(t *testing.T) {
-	type plan = host.ContainerSwap
+	type plan = facts.ContainerSwap
 	nfs := func(c *healer.Case) {
 		c.Record.FSType = "nfs4"
 		for i := range c.MountPoints {
 			c.MountPoints[i].Stack[0].FSType = "nfs4"
 		}
-		of(renewed, func(sb *host.Superblock) { sb.FSType = "nfs4" })(c)
-		has(func(m *host.Mount) { m.FSType = "nfs4" })(c)
+		of(renewed, func(sb *facts.Superblock) { sb.FSType = "nfs4" })(c)
+		has(func(m *facts.Mount) { m.FSType = "nfs4" })(c)
 	}
-	shares := func(s mount.Sharing) func(*healer.Case) {
+	shares := func(s facts.Sharing) func(*healer.Case) {
 		return inContainer(func(in *healer.InContainer) { in.Sharing = s })
 	}
 	hostShares := func(c *healer.Case) { c.MountPoints[0].Stack[0].Propagation.Shared = 5 }
@@ -52,11 +52,11 @@ func TestReplace(t *testing.T) {
 		"everything":              {which: All},
 		"NFS":                     {change: []func(*healer.Case){nfs}, which: All},
 		"the whole volume, which only staging shows": {
-			change: []func(*healer.Case){has(func(m *host.Mount) { m.Root = "/" })}, source: 1,
+			change: []func(*healer.Case){has(func(m *facts.Mount) { m.Root = "/" })}, source: 1,
 		},
-		"a subPath": {change: []func(*healer.Case){has(func(m *host.Mount) { m.Root = "/sub/a/b" })}, want: plan{Sub: "a/b"}},
+		"a subPath": {change: []func(*healer.Case){has(func(m *facts.Mount) { m.Root = "/sub/a/b" })}, want: plan{Sub: "a/b"}},
 		"a subPath that only staging shows": {
-			change: []func(*healer.Case){has(func(m *host.Mount) { m.Root = "/else" })}, source: 1, want: plan{Sub: "else"},
+			change: []func(*healer.Case){has(func(m *facts.Mount) { m.Root = "/else" })}, source: 1, want: plan{Sub: "else"},
 		},
 		"of a pod with no mount point of its own": {change: []func(*healer.Case){func(c *healer.Case) { c.MountPoints[0].PodUID = "b" }}, source: 1, want: plan{Sub: "sub"}},
 		"nothing staged": {
@@ -69,35 +69,35 @@ func TestReplace(t *testing.T) {
 			c.MountPoints[0], c.MountPoints[1] = c.MountPoints[1], c.MountPoints[0]
 		}}, source: 1},
 		"the pod's mount point lies in staging": {change: []func(*healer.Case){func(c *healer.Case) { c.MountPoints[0].Stack[0].Path = staged }}, source: 1, want: plan{Sub: "sub"}},
-		"a slave of the host's":                 {change: []func(*healer.Case){hostShares, shares(mount.SharingSlave)}, want: plan{Sharing: mount.SharingSlave}},
-		"a slave, and shared":                   {change: []func(*healer.Case){hostShares, shares(mount.SharingSlaveOwn)}, want: plan{Sharing: mount.SharingSlaveOwn}},
-		"a peer of the host's":                  {change: []func(*healer.Case){hostShares, shares(mount.SharingPeer)}, want: plan{Sharing: mount.SharingPeer}},
-		"shared with others":                    {change: []func(*healer.Case){shares(mount.SharingOwn)}, want: plan{Sharing: mount.SharingOwn}},
-		"not known with whom it is shared":      {change: []func(*healer.Case){hostShares, shares(mount.SharingUnknown)}, want: plan{Sharing: mount.SharingUnknown}, note: note},
-		"a peer of one that is none":            {change: []func(*healer.Case){shares(mount.SharingPeer)}, want: plan{Sharing: mount.SharingUnknown}, note: note},
+		"a slave of the host's":                 {change: []func(*healer.Case){hostShares, shares(facts.SharingSlave)}, want: plan{Sharing: facts.SharingSlave}},
+		"a slave, and shared":                   {change: []func(*healer.Case){hostShares, shares(facts.SharingSlaveOwn)}, want: plan{Sharing: facts.SharingSlaveOwn}},
+		"a peer of the host's":                  {change: []func(*healer.Case){hostShares, shares(facts.SharingPeer)}, want: plan{Sharing: facts.SharingPeer}},
+		"shared with others":                    {change: []func(*healer.Case){shares(facts.SharingOwn)}, want: plan{Sharing: facts.SharingOwn}},
+		"not known with whom it is shared":      {change: []func(*healer.Case){hostShares, shares(facts.SharingUnknown)}, want: plan{Sharing: facts.SharingUnknown}, note: note},
+		"a peer of one that is none":            {change: []func(*healer.Case){shares(facts.SharingPeer)}, want: plan{Sharing: facts.SharingUnknown}, note: note},
 		"a slave, and only staging shows it": {
-			change: []func(*healer.Case){hostShares, shares(mount.SharingSlave), has(func(m *host.Mount) { m.Root = "/" })}, source: 1,
-			want: plan{Sharing: mount.SharingUnknown}, note: note,
+			change: []func(*healer.Case){hostShares, shares(facts.SharingSlave), has(func(m *facts.Mount) { m.Root = "/" })}, source: 1,
+			want: plan{Sharing: facts.SharingUnknown}, note: note,
 		},
-		"read-only": {change: []func(*healer.Case){has(func(m *host.Mount) { m.Attr = host.AttrReadOnly })}},
+		"read-only": {change: []func(*healer.Case){has(func(m *facts.Mount) { m.Attr = facts.AttrReadOnly })}},
 		"interrupted, and to be as it was": {
-			change: []func(*healer.Case){inContainer(func(in *healer.InContainer) { unfinishedAlone(in); in.Attr = host.AttrNoExec })},
-			want:   plan{Ours: unfinished(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: containedMount()}}).Ref()},
+			change: []func(*healer.Case){inContainer(func(in *healer.InContainer) { unfinishedAlone(in); in.Attr = facts.AttrNoExec })},
+			want:   plan{Ours: unfinished(&healer.InContainer{ContainerMount: facts.ContainerMount{Mount: containedMount()}}).Ref()},
 		},
 		"interrupted, alone": {
 			change: []func(*healer.Case){inContainer(unfinishedAlone)},
-			want:   plan{Ours: unfinished(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: containedMount()}}).Ref()},
+			want:   plan{Ours: unfinished(&healer.InContainer{ContainerMount: facts.ContainerMount{Mount: containedMount()}}).Ref()},
 		},
 		"interrupted, beneath": {
 			change: []func(*healer.Case){inContainer(unfinishedBelow)},
-			want:   plan{Ours: unfinished(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: containedMount()}}).Ref()},
+			want:   plan{Ours: unfinished(&healer.InContainer{ContainerMount: facts.ContainerMount{Mount: containedMount()}}).Ref()},
 		},
 		"interrupted, beneath a subPath": {
-			change: []func(*healer.Case){has(func(m *host.Mount) { m.Root = "/sub/a" }), inContainer(unfinishedBelow)},
-			want: plan{Sub: "a", Ours: func() mount.Ref {
+			change: []func(*healer.Case){has(func(m *facts.Mount) { m.Root = "/sub/a" }), inContainer(unfinishedBelow)},
+			want: plan{Sub: "a", Ours: func() facts.Ref {
 				m := containedMount()
 				m.Root = "/sub/a"
-				return unfinished(&healer.InContainer{ContainerMount: host.ContainerMount{Mount: m}}).Ref()
+				return unfinished(&healer.InContainer{ContainerMount: facts.ContainerMount{Mount: m}}).Ref()
 			}()},
 		},
 	} {
@@ -123,7 +123,7 @@ func TestReplace(t *testing.T) {
 }
 
 // containedMount is what the container of a stale volume has.
-func containedMount() host.Mount { return with(healedOnHost)().MountPoints[2].InContainer.Mount }
+func containedMount() facts.Mount { return with(healedOnHost)().MountPoints[2].InContainer.Mount }
 
 // What an interrupted replacement left on top of the dead mount goes, and that is
 // replaced: it was never asked, because it was covered.
@@ -148,36 +148,36 @@ func TestReplaceIsRefused(t *testing.T) {
 		which  Scope
 	}{
 		{why: "--heal-containers=off", which: Off},
-		{why: "only FUSE is healed in containers, and this is a nfs4 (--heal-containers=fuse)", change: has(func(m *host.Mount) { m.FSType = "nfs4" })},
+		{why: "only FUSE is healed in containers, and this is a nfs4 (--heal-containers=fuse)", change: has(func(m *facts.Mount) { m.FSType = "nfs4" })},
 		{why: "not proven to be the volume's: it is unknown", change: inContainer(func(in *healer.InContainer) { in.Proof, in.Unproven = "", "it is unknown" })},
 		{why: "never seen healthy", change: unrecorded},
-		{why: "cannot be told to be dead", change: inContainer(func(in *healer.InContainer) { in.Probe = host.ContainerProbe{TimedOut: true} })},
-		{why: "cannot be told to be dead", change: inContainer(func(in *healer.InContainer) { in.Probe = host.ContainerProbe{Err: "no way in"} })},
+		{why: "cannot be told to be dead", change: inContainer(func(in *healer.InContainer) { in.Probe = facts.ContainerProbe{TimedOut: true} })},
+		{why: "cannot be told to be dead", change: inContainer(func(in *healer.InContainer) { in.Probe = facts.ContainerProbe{Err: "no way in"} })},
 		{why: "no healthy mount of the volume", change: of(renewed, errno(syscall.ENOTCONN))},
-		{why: "no healthy mount of the volume", change: has(func(m *host.Mount) { m.FSType = "fuse.y" })},
+		{why: "no healthy mount of the volume", change: has(func(m *facts.Mount) { m.FSType = "fuse.y" })},
 		{why: "no healthy mount of the volume", change: func(c *healer.Case) {
 			c.MountPoints[0].Stack[0].Attr, c.MountPoints[1].Stack[0].Attr = placeholder, placeholder
 		}},
 		{why: "no healthy mount of the volume that shows the container's directory", change: func(c *healer.Case) {
 			c.MountPoints[1].Stack[0].Root = "/x"
-			has(func(m *host.Mount) { m.Root = "/subway" })(c)
+			has(func(m *facts.Mount) { m.Root = "/subway" })(c)
 		}},
-		{why: "the directory that the container has was deleted", change: has(func(m *host.Mount) { m.RootDeleted = true })},
+		{why: "the directory that the container has was deleted", change: has(func(m *facts.Mount) { m.RootDeleted = true })},
 		{why: "the pod's mount point on the host is not healthy", change: lost},
-		{why: "several mounts are stacked there", change: inContainer(func(in *healer.InContainer) { in.Below = []host.Mount{in.Mount} })},
+		{why: "several mounts are stacked there", change: inContainer(func(in *healer.InContainer) { in.Below = []facts.Mount{in.Mount} })},
 		{why: "several mounts are stacked there", change: inContainer(func(in *healer.InContainer) { unfinishedBelow(in); in.Below = append(in.Below, in.Mount) })},
 		{why: "several mounts are stacked there", change: inContainer(func(in *healer.InContainer) { unfinishedBelow(in); in.Below[0].Root = "/x" })},
-		{why: "marks an interrupted replacement", change: inContainer(func(in *healer.InContainer) { in.Attr |= host.AttrNoSymFollow })},
-		{why: "marks an interrupted replacement", change: inContainer(func(in *healer.InContainer) { in.Attr |= host.AttrNoSymFollow | host.AttrReadOnly })},
+		{why: "marks an interrupted replacement", change: inContainer(func(in *healer.InContainer) { in.Attr |= facts.AttrNoSymFollow })},
+		{why: "marks an interrupted replacement", change: inContainer(func(in *healer.InContainer) { in.Attr |= facts.AttrNoSymFollow | facts.AttrReadOnly })},
 		{why: "only one maps ids", change: func(c *healer.Case) {
-			c.MountPoints[0].Stack[0].Attr |= host.AttrIDMap
-			c.Record.MountPoints[0].Attr |= host.AttrIDMap
+			c.MountPoints[0].Stack[0].Attr |= facts.AttrIDMap
+			c.Record.MountPoints[0].Attr |= facts.AttrIDMap
 		}},
-		{why: "only one maps ids", change: has(func(m *host.Mount) { m.Attr |= host.AttrIDMap })},
+		{why: "only one maps ids", change: has(func(m *facts.Mount) { m.Attr |= facts.AttrIDMap })},
 		{why: "nothing shows that the host's maps them alike", change: func(c *healer.Case) {
-			has(func(m *host.Mount) { m.Attr |= host.AttrIDMap })(c)
-			c.MountPoints[0].Stack[0].Attr |= host.AttrIDMap
-			c.Record.MountPoints[0].Attr |= host.AttrIDMap
+			has(func(m *facts.Mount) { m.Attr |= facts.AttrIDMap })(c)
+			c.MountPoints[0].Stack[0].Attr |= facts.AttrIDMap
+			c.Record.MountPoints[0].Attr |= facts.AttrIDMap
 		}},
 	} {
 		if tc.change == nil {
@@ -230,7 +230,7 @@ func TestOnlyASickMountPointOfItsPodKeepsAContainerBack(t *testing.T) {
 func TestSourceIsNeitherASubPathNorAContainer(t *testing.T) {
 	c := with(healedOnHost, func(c *healer.Case) {
 		sub := c.MountPoints[0]
-		sub.Path, sub.Layout = "/k/sub", host.Layout{Kind: host.LayoutSubpath}
+		sub.Path, sub.Layout = "/k/sub", layout.Path{Kind: layout.Subpath}
 		other := c.MountPoints[2]
 		other.Path, other.Stack = "/proc/78/root/data", slices.Clone(other.Stack)
 		other.Stack[0].Dev, other.Stack[0].Path = renewed, other.Path

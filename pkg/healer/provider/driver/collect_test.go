@@ -9,8 +9,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 func TestHealthyDriverHasNothingToSay(t *testing.T) {
@@ -102,22 +102,22 @@ func TestProcessIsRemembered(t *testing.T) {
 }
 
 func TestNoQuestionAboutAVolumeThatHangs(t *testing.T) {
-	superblock := func(change func(*host.Superblock)) func(*healer.Case) {
+	superblock := func(change func(*facts.Superblock)) func(*healer.Case) {
 		return func(c *healer.Case) {
 			sb := c.Superblocks[disk]
 			change(&sb)
-			c.Superblocks = map[host.Dev]host.Superblock{disk: sb}
+			c.Superblocks = map[facts.Dev]facts.Superblock{disk: sb}
 		}
 	}
 	for name, change := range map[string]func(*healer.Case){
-		"no answer":     superblock(func(sb *host.Superblock) { sb.Answer.TimedOut = true }),
-		"not asked":     superblock(func(sb *host.Superblock) { sb.Answer.Asked = false }),
-		"frozen":        superblock(func(sb *host.Superblock) { sb.Answer.Frozen = true }),
-		"a write":       superblock(func(sb *host.Superblock) { sb.Write.TimedOut = true }),
-		"its own mount": func(c *healer.Case) { c.MountPoints[0].Own = host.Answer{Asked: true, TimedOut: true} },
+		"no answer":     superblock(func(sb *facts.Superblock) { sb.Answer.TimedOut = true }),
+		"not asked":     superblock(func(sb *facts.Superblock) { sb.Answer.Asked = false }),
+		"frozen":        superblock(func(sb *facts.Superblock) { sb.Answer.Frozen = true }),
+		"a write":       superblock(func(sb *facts.Superblock) { sb.Write.TimedOut = true }),
+		"its own mount": func(c *healer.Case) { c.MountPoints[0].Own = facts.Answer{Asked: true, TimedOut: true} },
 		"not known":     func(c *healer.Case) { c.Superblocks = nil },
 		"in a container": func(c *healer.Case) {
-			c.MountPoints[0].InContainer = &healer.InContainer{Probe: host.ContainerProbe{TimedOut: true}}
+			c.MountPoints[0].InContainer = &healer.InContainer{Probe: facts.ContainerProbe{TimedOut: true}}
 		},
 		"no driver": func(c *healer.Case) { c.Driver = "" },
 		"a path":    func(c *healer.Case) { c.Driver = "../x" },

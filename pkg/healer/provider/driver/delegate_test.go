@@ -7,12 +7,13 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/api/healerpb"
-	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/healer/providertest"
-	"github.com/csi-addons/node-healer/pkg/host"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/pkg/healer/providertest"
 )
 
 // lost is a volume whose bind at the target is gone, as mounts reports it.
@@ -63,7 +64,7 @@ func TestDelegate(t *testing.T) {
 // What is dead where it is staged nothing here can replace.
 func TestDelegateOfADeadFilesystem(t *testing.T) {
 	c := healthy()
-	c.Superblocks = map[host.Dev]host.Superblock{disk: {Dev: disk, FSType: "fuse.x", Answer: host.Answer{Asked: true, Op: "statx", Errno: syscall.ENOTCONN}}}
+	c.Superblocks = map[facts.Dev]facts.Superblock{disk: {Dev: disk, FSType: "fuse.x", Answer: facts.Answer{Asked: true, Op: "statx", Errno: syscall.ENOTCONN}}}
 	c.Found = []healer.Condition{
 		{Status: healer.Inaccessible, Reason: healer.Disconnected, MountPoint: published, Superblock: disk, Message: "m", Advice: "a"},
 		{Status: healer.Inaccessible, Reason: healer.WrongVolumeMounted, MountPoint: published, Message: "m", Advice: "a"},

@@ -16,9 +16,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/providertest"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 const (
@@ -31,7 +31,7 @@ const (
 	parameter  = "the-parameter"
 )
 
-var disk = host.Dev{Major: 8, Minor: 16}
+var disk = facts.Dev{Major: 8, Minor: 16}
 
 // healthy is a volume that works.
 func healthy() healer.Case {
@@ -42,10 +42,10 @@ func healthy() healer.Case {
 		},
 		Driver:      driverName,
 		Record:      &healer.Record{},
-		Superblocks: map[host.Dev]host.Superblock{disk: {Dev: disk, FSType: "ext4", Answer: host.Answer{Asked: true}}},
+		Superblocks: map[facts.Dev]facts.Superblock{disk: {Dev: disk, FSType: "ext4", Answer: facts.Answer{Asked: true}}},
 		MountPoints: []healer.MountPoint{
-			{Role: healer.RoleTarget, Path: published, Named: true, Proven: true, Stack: []host.Mount{{Dev: disk, Path: published}}},
-			{Role: healer.RoleStaging, Path: staged, Proven: true, Stack: []host.Mount{{Dev: disk, Path: staged}}},
+			{Role: healer.RoleTarget, Path: published, Named: true, Proven: true, Stack: []facts.Mount{{Dev: disk, Path: published}}},
+			{Role: healer.RoleStaging, Path: staged, Proven: true, Stack: []facts.Mount{{Dev: disk, Path: staged}}},
 		},
 	}
 }

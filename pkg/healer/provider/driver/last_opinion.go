@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // opinionFor is how long an opinion stands while the driver cannot be asked.
@@ -17,7 +17,7 @@ const maxLast = 400
 type lastOpinion struct {
 	Opinion
 	// dev is what was mounted then.
-	dev   host.Dev
+	dev   facts.Dev
 	asked time.Time
 }
 

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 func gone(context.Context) (*csi.VolumeHealth, error) {
@@ -76,8 +76,8 @@ func TestLastOpinionIsOfOneInstance(t *testing.T) {
 	collect(t, p, healthy())
 	f.health = func(context.Context) (*csi.VolumeHealth, error) { return nil, status.Error(codes.Unavailable, "") }
 	staged := healthy()
-	anew := host.Dev{Major: 8, Minor: 77}
-	staged.Superblocks[anew] = host.Superblock{Dev: anew, FSType: "ext4", Answer: host.Answer{Asked: true}}
+	anew := facts.Dev{Major: 8, Minor: 77}
+	staged.Superblocks[anew] = facts.Superblock{Dev: anew, FSType: "ext4", Answer: facts.Answer{Asked: true}}
 	for i := range staged.MountPoints {
 		staged.MountPoints[i].Stack[0].Dev = anew
 	}
@@ -93,7 +93,7 @@ func TestOpinionAboutOneMount(t *testing.T) {
 	f.health = gone
 	p := f.serve(t)
 	stale := healthy()
-	stale.MountPoints[0].Own = host.Answer{Asked: true, Errno: syscall.ESTALE}
+	stale.MountPoints[0].Own = facts.Answer{Asked: true, Errno: syscall.ESTALE}
 	if e := collect(t, p, stale); e.Opinion == nil || e.Opinion.MountPoint != published || !e.Opinion.Superblock.Zero() {
 		t.Errorf("%+v: %+v", e, e.Opinion)
 	}

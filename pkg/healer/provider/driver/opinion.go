@@ -9,8 +9,8 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // Opinion is what a driver finds wrong with a volume.
@@ -18,7 +18,7 @@ type Opinion struct {
 	// MountPoint is what it was asked about.
 	MountPoint string
 	// Superblock is what is mounted there, if the opinion is about all of it.
-	Superblock host.Dev
+	Superblock facts.Dev
 	Status     healer.Status
 	// Text is the driver's, cleaned and cut.
 	Text string

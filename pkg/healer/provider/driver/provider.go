@@ -12,6 +12,8 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
@@ -135,13 +137,13 @@ func (p *Provider) Examine(c healer.Case) (healer.Finding, error) {
 	return f, nil
 }
 
-// socket returns the CSI socket of a driver: where it is by convention (CSI's
-// deployment in Kubernetes), unless it is configured.
+// socket returns the CSI socket of a driver: where it is by convention, unless it is
+// configured.
 func (p *Provider) socket(driver string) string {
 	if at, configured := p.cfg.Sockets[driver]; configured {
 		return at
 	}
-	return path.Join(p.cfg.KubeletRoot, "plugins", driver, "csi.sock")
+	return layout.Kubelet{Root: p.cfg.KubeletRoot}.Socket(driver)
 }
 
 // addonsSocket returns the socket of the CSI-Addons services, which lies beside the
@@ -157,7 +159,7 @@ func fileName(driver string) bool {
 // forDriver returns a path as the driver knows it, which has kubelet's directory by its
 // usual name.
 func (p *Provider) forDriver(at string) string {
-	if rest, beneath := healer.Below(p.cfg.RealRoot, at); beneath && rest != "" {
+	if rest, beneath := facts.Below(p.cfg.RealRoot, at); beneath && rest != "" {
 		return path.Join(p.cfg.KubeletRoot, rest)
 	}
 	return at

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -23,7 +24,7 @@ func (p *Provider) registered(ctx context.Context, c healer.Case, each time.Dura
 	if known, kept := p.memory.cache.Get(registration{c.Driver}); kept {
 		return known.(string)
 	}
-	socket := path.Join(p.cfg.KubeletRoot, "plugins_registry", c.Driver+"-reg.sock")
+	socket := layout.Kubelet{Root: p.cfg.KubeletRoot}.Registration(c.Driver)
 	conn, err := p.connect(ctx, c, socket, each)
 	if err != nil {
 		return ""

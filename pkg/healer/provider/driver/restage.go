@@ -2,14 +2,12 @@ package driver
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
-	"syscall"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // StepRestage has the driver stage a volume anew whose FUSE daemon has died.
@@ -31,9 +29,9 @@ type Stager interface {
 
 // Host is what is asked of the host; *host.Node is the real one.
 type Host interface {
-	FUSEDaemons(ctx context.Context, dev host.Dev) (host.FUSEDaemons, error)
-	UnmountDead(ctx context.Context, path string, stack []host.Mount, revalidate func(context.Context) error) error
-	MountDead(ctx context.Context, path string, before host.Mount, place bool) (placed, changed bool, err error)
+	FUSEDaemons(ctx context.Context, dev facts.Dev) (facts.FUSEDaemons, error)
+	UnmountDead(ctx context.Context, path string, stack []facts.Mount, revalidate func(context.Context) error) error
+	MountDead(ctx context.Context, path string, before facts.Mount, place bool) (placed, changed bool, err error)
 }
 
 // restageable returns the staging mount point of a volume that only the driver can bring
@@ -41,15 +39,15 @@ type Host interface {
 // that an interrupted step took off.
 func restageable(c healer.Case) (healer.MountPoint, bool) {
 	staged, found := c.Staged()
-	if !found || c.Block || staged.Layout.Kind != host.LayoutStaging {
+	if !found || c.Block || staged.Layout.Kind != layout.Staging {
 		return staged, false
 	}
 	if !staged.Mounted() {
 		return staged, c.Restaging() && isFUSE(c.Record.FSType, c.Record.Source)
 	}
-	return staged, !slices.ContainsFunc(staged.Stack, func(m host.Mount) bool {
+	return staged, !slices.ContainsFunc(staged.Stack, func(m facts.Mount) bool {
 		sb, probed := c.Superblocks[m.Dev]
-		return !probed || !disconnected(sb.Answer.Errno) || m.Path != staged.Path || !isFUSE(m.FSType, m.Source)
+		return !probed || !facts.Disconnected(sb.Answer.Errno) || m.Path != staged.Path || !isFUSE(m.FSType, m.Source)
 	})
 }
 
@@ -63,15 +61,9 @@ func stagedAnswers(c healer.Case) bool {
 	return a.Asked && !a.TimedOut && a.Errno == 0
 }
 
-// disconnected reports whether an errno is that of a FUSE connection that never answers
-// again.
-func disconnected(errno syscall.Errno) bool {
-	return errors.Is(errno, syscall.ENOTCONN) || errors.Is(errno, syscall.ECONNABORTED)
-}
-
 // isFUSE reports whether a filesystem is one of FUSE that no disk lies behind.
 func isFUSE(fsType, source string) bool {
-	return mount.IsType(fsType, mount.FUSE) && mount.IsType(fsType, mount.NoDisk) && !strings.HasPrefix(source, "/dev/")
+	return facts.IsType(fsType, facts.FUSE) && facts.IsType(fsType, facts.NoDisk) && !strings.HasPrefix(source, "/dev/")
 }
 
 // restage offers to have the driver stage the volume anew.

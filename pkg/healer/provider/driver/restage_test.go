@@ -14,25 +14,26 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/providertest"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-var fuseDev = host.Dev{Minor: 50}
+var fuseDev = facts.Dev{Minor: 50}
 
 // dead is a staged FUSE volume whose daemon has died.
 func dead() healer.Case {
 	c := healthy()
 	c.Volume.Capability = &healer.Capability{Access: healer.AccessMount, AccessMode: "MULTI_NODE_MULTI_WRITER"}
-	c.Superblocks = map[host.Dev]host.Superblock{fuseDev: {
-		Dev: fuseDev, FSType: "fuse.x", Source: "bucket", Answer: host.Answer{Asked: true, Errno: syscall.ENOTCONN},
+	c.Superblocks = map[facts.Dev]facts.Superblock{fuseDev: {
+		Dev: fuseDev, FSType: "fuse.x", Source: "bucket", Answer: facts.Answer{Asked: true, Errno: syscall.ENOTCONN},
 	}}
 	for i := range c.MountPoints {
 		p := &c.MountPoints[i]
-		p.Stack = []host.Mount{{Dev: fuseDev, Path: p.Path, FSType: "fuse.x", Source: "bucket"}}
+		p.Stack = []facts.Mount{{Dev: fuseDev, Path: p.Path, FSType: "fuse.x", Source: "bucket"}}
 	}
-	c.MountPoints[1].Layout = host.Layout{Kind: host.LayoutStaging, Base: staged}
+	c.MountPoints[1].Layout = layout.Path{Kind: layout.Staging, Base: staged}
 	for _, reason := range []healer.Reason{healer.Disconnected, healer.DaemonGone} {
 		c.Found = append(c.Found, healer.Condition{Status: healer.Inaccessible, Reason: reason, MountPoint: published, Superblock: fuseDev, Message: "it is gone"})
 	}
@@ -42,17 +43,17 @@ func dead() healer.Case {
 
 // fakeHost is a node with one staging path.
 type fakeHost struct {
-	daemons host.FUSEDaemons
+	daemons facts.FUSEDaemons
 	// mounted is what is there: empty, "dead", "new".
 	mounted string
 	acts    []string
 }
 
-func (h *fakeHost) FUSEDaemons(context.Context, host.Dev) (host.FUSEDaemons, error) {
+func (h *fakeHost) FUSEDaemons(context.Context, facts.Dev) (facts.FUSEDaemons, error) {
 	return h.daemons, nil
 }
 
-func (h *fakeHost) UnmountDead(ctx context.Context, _ string, _ []host.Mount, revalidate func(context.Context) error) error {
+func (h *fakeHost) UnmountDead(ctx context.Context, _ string, _ []facts.Mount, revalidate func(context.Context) error) error {
 	if err := revalidate(ctx); err != nil {
 		return err
 	}
@@ -60,7 +61,7 @@ func (h *fakeHost) UnmountDead(ctx context.Context, _ string, _ []host.Mount, re
 	return nil
 }
 
-func (h *fakeHost) MountDead(_ context.Context, _ string, _ host.Mount, place bool) (placed, changed bool, err error) {
+func (h *fakeHost) MountDead(_ context.Context, _ string, _ facts.Mount, place bool) (placed, changed bool, err error) {
 	if h.mounted == "" && place {
 		h.acts, h.mounted = append(h.acts, "mount-dead"), "dead"
 		return true, false, nil
@@ -187,14 +188,14 @@ func TestRestageLeftBare(t *testing.T) {
 
 // What is not known to be dead for good is not offered, or refused.
 func TestRestageOffered(t *testing.T) {
-	top := func(change func(*host.Mount)) func(*healer.Case, *Provider, *fakeHost) {
+	top := func(change func(*facts.Mount)) func(*healer.Case, *Provider, *fakeHost) {
 		return func(c *healer.Case, _ *Provider, _ *fakeHost) { change(&c.MountPoints[1].Stack[0]) }
 	}
 	answers := func(errno syscall.Errno) func(*healer.Case, *Provider, *fakeHost) {
 		return func(c *healer.Case, _ *Provider, _ *fakeHost) {
 			sb := c.Superblocks[fuseDev]
 			sb.Answer.Errno = errno
-			c.Superblocks = map[host.Dev]host.Superblock{fuseDev: sb}
+			c.Superblocks = map[facts.Dev]facts.Superblock{fuseDev: sb}
 		}
 	}
 	const notOffered = "-"
@@ -206,12 +207,12 @@ func TestRestageOffered(t *testing.T) {
 		"aborted":        {answers(syscall.ECONNABORTED), ""},
 		"it answers":     {answers(0), notOffered},
 		"an I/O error":   {answers(syscall.EIO), notOffered},
-		"fuseblk":        {top(func(m *host.Mount) { m.FSType = "fuseblk" }), notOffered},
-		"a device":       {top(func(m *host.Mount) { m.Source = "/dev/sdb" }), notOffered},
-		"NFS":            {top(func(m *host.Mount) { m.FSType = "nfs4" }), notOffered},
-		"a directory in": {top(func(m *host.Mount) { m.Path = "/real/kubelet" }), notOffered},
+		"fuseblk":        {top(func(m *facts.Mount) { m.FSType = "fuseblk" }), notOffered},
+		"a device":       {top(func(m *facts.Mount) { m.Source = "/dev/sdb" }), notOffered},
+		"NFS":            {top(func(m *facts.Mount) { m.FSType = "nfs4" }), notOffered},
+		"a directory in": {top(func(m *facts.Mount) { m.Path = "/real/kubelet" }), notOffered},
 		"not kubelet's": {func(c *healer.Case, _ *Provider, _ *fakeHost) {
-			c.MountPoints[1].Layout = host.Layout{}
+			c.MountPoints[1].Layout = layout.Path{}
 		}, notOffered},
 		"bare": {func(c *healer.Case, _ *Provider, _ *fakeHost) { c.MountPoints[1].Stack = nil }, notOffered},
 		"left bare": {func(c *healer.Case, _ *Provider, _ *fakeHost) {
@@ -240,8 +241,8 @@ func TestRestageOffered(t *testing.T) {
 
 // A daemon that came since keeps the step from running.
 func TestRestageLooksAgain(t *testing.T) {
-	for name, d := range map[string]host.FUSEDaemons{
-		"a process": {Processes: []host.FUSEDaemon{{PID: 7}}}, "untold": {Untold: true}, "cut": {Cut: true}, "unseen": {Unseen: 1},
+	for name, d := range map[string]facts.FUSEDaemons{
+		"a process": {Processes: []facts.FUSEDaemon{{PID: 7}}}, "untold": {Untold: true}, "cut": {Cut: true}, "unseen": {Unseen: 1},
 	} {
 		p, h, _ := stagingDriver(t, healer.UnmountFirst, mounts)
 		h.daemons = d

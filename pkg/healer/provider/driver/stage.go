@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/csi-addons/node-healer/pkg/api"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // staging is one step restage.
@@ -110,7 +110,7 @@ const (
 
 // daemonGone fails unless no process has the connection of a dead mount open: it could
 // begin to serve, or hand it to another one.
-func (p *Provider) daemonGone(ctx context.Context, dev host.Dev) error {
+func (p *Provider) daemonGone(ctx context.Context, dev facts.Dev) error {
 	for look := 1; ; look++ {
 		d, err := p.cfg.Host.FUSEDaemons(ctx, dev)
 		switch {
@@ -207,11 +207,11 @@ func (s *staging) finish(ctx context.Context, err error) error {
 }
 
 // before returns the mount that was at the staging path, or as it is recorded.
-func (s *staging) before() host.Mount {
+func (s *staging) before() facts.Mount {
 	if top, mounted := s.staged.Top(); mounted {
 		return top
 	}
-	return host.Mount{FSType: s.c.Record.FSType, Source: s.c.Record.Source}
+	return facts.Mount{FSType: s.c.Record.FSType, Source: s.c.Record.Source}
 }
 
 // errNoEffect is that of a driver that answered OK and mounted nothing.

@@ -13,9 +13,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/providertest"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // hands is a clock that a test moves.
@@ -174,7 +174,7 @@ func TestStagingIsSettledByWhatIsStaged(t *testing.T) {
 	}
 	sb := c.Superblocks[fuseDev]
 	sb.Answer.Errno = 0
-	c.Superblocks = map[host.Dev]host.Superblock{fuseDev: sb}
+	c.Superblocks = map[facts.Dev]facts.Superblock{fuseDev: sb}
 	if why := p.Excludes(c); why != "" {
 		t.Error(why)
 	}

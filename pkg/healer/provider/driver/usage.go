@@ -7,15 +7,14 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/mount"
 )
 
 // mayHaveDisk reports whether the volume has a disk that another node could own, or may
 // have one: nothing is mounted, and no record tells what was.
 func mayHaveDisk(c healer.Case) bool {
-	if c.Block || c.Record != nil && c.Record.Identity != (host.Identity{}) {
+	if c.Block || c.Record != nil && c.Record.Identity != (facts.Identity{}) {
 		return true
 	}
 	var types []string
@@ -33,7 +32,7 @@ func mayHaveDisk(c healer.Case) bool {
 			}
 		}
 	}
-	return len(types) == 0 || slices.ContainsFunc(types, func(t string) bool { return !mount.IsType(t, mount.NoDisk) })
+	return len(types) == 0 || slices.ContainsFunc(types, func(t string) bool { return !facts.IsType(t, facts.NoDisk) })
 }
 
 // accessMode returns CSI's access mode; UNKNOWN where none is said. many is true for a

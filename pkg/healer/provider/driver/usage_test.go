@@ -7,8 +7,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/csi-addons/node-healer/pkg/api/healerpb"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // Only a disk can be another node's.
@@ -16,7 +16,7 @@ func TestDelegateWritesToADisk(t *testing.T) {
 	record := func(r healer.Record) func(*healer.Case) { return func(c *healer.Case) { c.Record = &r } }
 	mounted := func(fsType string) func(*healer.Case) {
 		return func(c *healer.Case) {
-			c.MountPoints[1].Stack = []host.Mount{{Dev: disk, Path: staged, FSType: fsType}}
+			c.MountPoints[1].Stack = []facts.Mount{{Dev: disk, Path: staged, FSType: fsType}}
 		}
 	}
 	for name, tc := range map[string]struct {
@@ -27,19 +27,19 @@ func TestDelegateWritesToADisk(t *testing.T) {
 		"no record":         {func(c *healer.Case) { c.Record = nil }, true},
 		"recorded ext4":     {record(healer.Record{FSType: "ext4"}), true},
 		"recorded nfs":      {record(healer.Record{FSType: "nfs4"}), false},
-		"recorded disk":     {record(healer.Record{FSType: "fuse.x", Identity: host.Identity{Serial: "s"}}), true},
+		"recorded disk":     {record(healer.Record{FSType: "fuse.x", Identity: facts.Identity{Serial: "s"}}), true},
 		"an unknown type":   {record(healer.Record{FSType: "newfs"}), true},
 		"mounted fuse":      {mounted("fuse.x"), false},
 		"mounted fuseblk":   {mounted("fuseblk"), true},
-		"mounted elsewhere": {func(c *healer.Case) { c.MountPoints[1].Stack = []host.Mount{{Dev: disk, Path: "/", FSType: "nfs"}} }, true},
+		"mounted elsewhere": {func(c *healer.Case) { c.MountPoints[1].Stack = []facts.Mount{{Dev: disk, Path: "/", FSType: "nfs"}} }, true},
 		"raw block":         {func(c *healer.Case) { mounted("fuse.x")(c); c.Block = true }, true},
 		"a device": {func(c *healer.Case) {
 			mounted("fuse.x")(c)
-			c.Superblocks = map[host.Dev]host.Superblock{disk: {Dev: disk, Answer: host.Answer{Asked: true}, Device: &host.BlockDevice{}}}
+			c.Superblocks = map[facts.Dev]facts.Superblock{disk: {Dev: disk, Answer: facts.Answer{Asked: true}, Device: &facts.BlockDevice{}}}
 		}, true},
 		"a disk beneath": {func(c *healer.Case) {
 			mounted("tmpfs")(c)
-			c.MountPoints[1].Stack = append(c.MountPoints[1].Stack, host.Mount{Dev: host.Dev{Major: 8}, Path: staged, FSType: "xfs"})
+			c.MountPoints[1].Stack = append(c.MountPoints[1].Stack, facts.Mount{Dev: facts.Dev{Major: 8}, Path: staged, FSType: "xfs"})
 		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {

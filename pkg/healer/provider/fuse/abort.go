@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // StepAbortConnection is the name of the one step.
@@ -43,7 +43,7 @@ func whyNotYet(j judgement) string {
 		return "it cannot be told whether the daemon answers requests: fusectl does not tell how many wait"
 	case d.Untold || d.Cut || d.Unseen > 0 || len(d.Processes) == 0:
 		return "it cannot be told whether the daemon is merely stopped"
-	case slices.ContainsFunc(d.Processes, host.FUSEDaemon.Stopped):
+	case slices.ContainsFunc(d.Processes, facts.FUSEDaemon.Stopped):
 		return "a process of the daemon is stopped"
 	case s.probes == 0:
 		return "the daemon may only be slow: no probe still waits for its answer"
@@ -57,8 +57,8 @@ func whyNotYet(j judgement) string {
 
 // planAbort returns what to abort, with all that is known to be the volume's: its mount
 // points, now and in the record.
-func planAbort(c healer.Case, dev host.Dev) host.AbortPlan {
-	plan := host.AbortPlan{Mount: at(c, dev).Stack[0]}
+func planAbort(c healer.Case, dev facts.Dev) facts.AbortPlan {
+	plan := facts.AbortPlan{Mount: at(c, dev).Stack[0]}
 	for _, p := range c.MountPoints {
 		if p.InContainer != nil || !p.Proven {
 			continue

@@ -5,9 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 const (
@@ -15,29 +14,29 @@ const (
 	published = "/k/pods/a/mount"
 )
 
-var served = host.Dev{Minor: 52}
+var served = facts.Dev{Minor: 52}
 
 // node is a host with one daemon.
 type node struct {
-	daemons host.FUSEDaemons
+	daemons facts.FUSEDaemons
 	err     error
 	// waiting is what each call returns, the last one again and again.
 	waiting []int
 	// mayAbort is the answer of MayAbortFUSE.
 	mayAbort error
 	asked    int
-	aborted  []host.AbortPlan
+	aborted  []facts.AbortPlan
 }
 
-func (n *node) FUSEDaemons(_ context.Context, dev host.Dev) (host.FUSEDaemons, error) {
+func (n *node) FUSEDaemons(_ context.Context, dev facts.Dev) (facts.FUSEDaemons, error) {
 	n.asked++
 	if dev != served {
-		return host.FUSEDaemons{}, nil
+		return facts.FUSEDaemons{}, nil
 	}
 	return n.daemons, n.err
 }
 
-func (n *node) FUSEWaiting(context.Context, host.Dev) int {
+func (n *node) FUSEWaiting(context.Context, facts.Dev) int {
 	w := n.waiting[0]
 	if len(n.waiting) > 1 {
 		n.waiting = n.waiting[1:]
@@ -45,9 +44,9 @@ func (n *node) FUSEWaiting(context.Context, host.Dev) int {
 	return w
 }
 
-func (n *node) MayAbortFUSE(context.Context, host.AbortPlan) error { return n.mayAbort }
+func (n *node) MayAbortFUSE(context.Context, facts.AbortPlan) error { return n.mayAbort }
 
-func (n *node) AbortFUSE(ctx context.Context, plan host.AbortPlan, revalidate func(context.Context) error) error {
+func (n *node) AbortFUSE(ctx context.Context, plan facts.AbortPlan, revalidate func(context.Context) error) error {
 	if err := revalidate(ctx); err != nil {
 		return err
 	}
@@ -56,28 +55,28 @@ func (n *node) AbortFUSE(ctx context.Context, plan host.AbortPlan, revalidate fu
 }
 
 // rclone is a daemon that lives.
-func rclone() host.FUSEDaemon {
-	return host.FUSEDaemon{PID: 4711, Command: "rclone", State: 'S', Started: time.Hour, Workload: ops.Workload{PodUID: "p-1", ContainerID: "abcdef0123456789"}}
+func rclone() facts.FUSEDaemon {
+	return facts.FUSEDaemon{PID: 4711, Command: "rclone", State: 'S', Started: time.Hour, Workload: facts.Workload{PodUID: "p-1", ContainerID: "abcdef0123456789"}}
 }
 
 // healthy is a FUSE volume, staged and published.
 func healthy() healer.Case {
-	mount := func(path string, id uint64) host.Mount {
-		return host.Mount{ID: id, OldID: int(id), Dev: served, Root: "/", Path: path, FSType: "fuse.rclone", Source: "bucket"}
+	mount := func(path string, id uint64) facts.Mount {
+		return facts.Mount{ID: id, OldID: int(id), Dev: served, Root: "/", Path: path, FSType: "fuse.rclone", Source: "bucket"}
 	}
 	return healer.Case{
 		Volume: healer.Volume{ID: "v", Path: published, StagingPath: staged}, Driver: "d", BootTime: time.Unix(1e9, 0),
-		Superblocks: map[host.Dev]host.Superblock{served: {Dev: served, FSType: "fuse.rclone", Answer: host.Answer{Asked: true}}},
+		Superblocks: map[facts.Dev]facts.Superblock{served: {Dev: served, FSType: "fuse.rclone", Answer: facts.Answer{Asked: true}}},
 		MountPoints: []healer.MountPoint{
-			{Role: healer.RoleTarget, Path: published, Named: true, Proven: true, PodUID: "a", Stack: []host.Mount{mount(published, 8)}},
-			{Role: healer.RoleStaging, Path: staged, Proven: true, Stack: []host.Mount{mount(staged, 7)}},
+			{Role: healer.RoleTarget, Path: published, Named: true, Proven: true, PodUID: "a", Stack: []facts.Mount{mount(published, 8)}},
+			{Role: healer.RoleStaging, Path: staged, Proven: true, Stack: []facts.Mount{mount(staged, 7)}},
 		},
 		Dormant: []healer.MountPointRecord{{Path: "/k/pods/b/mount"}},
 	}
 }
 
 // answers returns the healthy case with another answer.
-func answers(a host.Answer) healer.Case {
+func answers(a facts.Answer) healer.Case {
 	c := healthy()
 	sb := c.Superblocks[served]
 	sb.Answer = a
@@ -91,7 +90,7 @@ func silent() healer.Case { return owes(time.Unix(100, 0)) }
 // owes returns the case of a daemon that has not answered a call since it began; zero for
 // a call that has ended.
 func owes(began time.Time) healer.Case {
-	return answers(host.Answer{Asked: true, TimedOut: true, Stuck: !began.IsZero(), Outstanding: began, Elapsed: 5 * time.Second})
+	return answers(facts.Answer{Asked: true, TimedOut: true, Stuck: !began.IsZero(), Outstanding: began, Elapsed: 5 * time.Second})
 }
 
 // seen returns a case with what was found out about its connection.

@@ -5,17 +5,17 @@ import (
 	"errors"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // evidence has what was found out about each connection that does not answer, by the
 // device of its superblock.
-type evidence map[host.Dev]connection
+type evidence map[facts.Dev]connection
 
 // connection is a FUSE connection that does not answer, or has no daemon.
 type connection struct {
-	daemons host.FUSEDaemons
+	daemons facts.FUSEDaemons
 	// before and after are the requests that waited, at an interval of at least
 	// drainTime; -1 for unknown.
 	before, after int
@@ -43,7 +43,7 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 		switch {
 		case sb.Answer.TimedOut:
 			found[dev], err = p.askHung(ctx, c, dev)
-		case disconnected(sb) && !outlived(c, dev):
+		case facts.Disconnected(sb.Answer.Errno) && !outlived(c, dev):
 			got := connection{before: -1, after: -1}
 			got.daemons, err = p.host.FUSEDaemons(ctx, dev)
 			found[dev] = got
@@ -60,12 +60,12 @@ func (p *Provider) Collect(ctx context.Context, c healer.Case) (healer.Evidence,
 
 // outlived reports whether the driver has staged another superblock in the place of one:
 // its daemon is not needed any more.
-func outlived(c healer.Case, dev host.Dev) bool {
+func outlived(c healer.Case, dev facts.Dev) bool {
 	staged, found := c.Staged()
 	return found && len(staged.Stack) > 0 && staged.Dev() != dev
 }
 
-func (p *Provider) askHung(ctx context.Context, c healer.Case, dev host.Dev) (got connection, err error) {
+func (p *Provider) askHung(ctx context.Context, c healer.Case, dev facts.Dev) (got connection, err error) {
 	later := time.NewTimer(drainTime)
 	defer later.Stop()
 	got.before = p.host.FUSEWaiting(ctx, dev)

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/internal/printable"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 const (
@@ -21,8 +21,8 @@ const (
 type judgement struct {
 	c          healer.Case
 	mountPoint healer.MountPoint
-	dev        host.Dev
-	sb         host.Superblock
+	dev        facts.Dev
+	sb         facts.Superblock
 	connection connection
 }
 
@@ -55,8 +55,8 @@ func (j judgement) one(r healer.Reason, advice, format string, args ...any) heal
 }
 
 // stopped reports whether no process can serve the connection.
-func stopped(daemons []host.FUSEDaemon) bool {
-	return len(daemons) > 0 && !slices.ContainsFunc(daemons, func(d host.FUSEDaemon) bool { return !d.Stopped() })
+func stopped(daemons []facts.FUSEDaemon) bool {
+	return len(daemons) > 0 && !slices.ContainsFunc(daemons, func(d facts.FUSEDaemon) bool { return !d.Stopped() })
 }
 
 func (j judgement) name() string {
@@ -85,7 +85,7 @@ func (j judgement) served() string {
 }
 
 // noProcess is the subject of a sentence about no process.
-func noProcess(d host.FUSEDaemons) string {
+func noProcess(d facts.FUSEDaemons) string {
 	if d.Unseen > 0 || d.Cut {
 		return "no process that could be examined"
 	}
@@ -93,7 +93,7 @@ func noProcess(d host.FUSEDaemons) string {
 }
 
 // processName returns a process with what it belongs to.
-func (j judgement) processName(d host.FUSEDaemon) string {
+func (j judgement) processName(d facts.FUSEDaemon) string {
 	text := fmt.Sprintf("process %d %s (state %c, since %s", d.PID, printable.Name(d.Command), d.State, j.c.BootTime.Add(d.Started).UTC().Format(time.RFC3339))
 	switch w := healer.WorkloadName(d.PodUID, d.ContainerID); {
 	case w != "":

@@ -6,16 +6,16 @@ import (
 
 	"k8s.io/utils/lru"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // Host is what is asked of the host; *host.Node is the real one.
 type Host interface {
-	FUSEDaemons(ctx context.Context, dev host.Dev) (host.FUSEDaemons, error)
-	FUSEWaiting(ctx context.Context, dev host.Dev) int
-	MayAbortFUSE(ctx context.Context, plan host.AbortPlan) error
-	AbortFUSE(ctx context.Context, plan host.AbortPlan, revalidate func(context.Context) error) error
+	FUSEDaemons(ctx context.Context, dev facts.Dev) (facts.FUSEDaemons, error)
+	FUSEWaiting(ctx context.Context, dev facts.Dev) int
+	MayAbortFUSE(ctx context.Context, plan facts.AbortPlan) error
+	AbortFUSE(ctx context.Context, plan facts.AbortPlan, revalidate func(context.Context) error) error
 }
 
 // Provider is the provider for what FUSE daemons serve.
@@ -62,12 +62,12 @@ func (p *Provider) Examine(c healer.Case) (healer.Finding, error) {
 
 // connections returns the FUSE superblocks of the volume on the host, in the order of
 // its mount points.
-func connections(c healer.Case) (devs []host.Dev) {
+func connections(c healer.Case) (devs []facts.Dev) {
 	for _, p := range c.MountPoints {
 		if len(p.Stack) == 0 || p.InContainer != nil || slices.Contains(devs, p.Dev()) {
 			continue
 		}
-		if sb, probed := c.Superblocks[p.Dev()]; probed && healer.IsFUSE(sb.FSType) {
+		if sb, probed := c.Superblocks[p.Dev()]; probed && facts.IsFUSE(sb.FSType) {
 			devs = append(devs, p.Dev())
 		}
 	}
@@ -75,15 +75,9 @@ func connections(c healer.Case) (devs []host.Dev) {
 }
 
 // at returns the first mount point that shows a superblock.
-func at(c healer.Case, dev host.Dev) healer.MountPoint {
+func at(c healer.Case, dev facts.Dev) healer.MountPoint {
 	i := slices.IndexFunc(c.MountPoints, func(p healer.MountPoint) bool {
 		return len(p.Stack) > 0 && p.InContainer == nil && p.Dev() == dev
 	})
 	return c.MountPoints[i]
-}
-
-// disconnected reports whether a FUSE mount answers as one that has no daemon any more.
-func disconnected(sb host.Superblock) bool {
-	row, _ := healer.ConditionOfProbe(sb)
-	return slices.Contains(row.Beside, healer.DaemonGone)
 }

@@ -10,29 +10,28 @@ import (
 	"testing"
 	"time"
 
-	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/providertest"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 var (
-	lives   = host.FUSEDaemons{Processes: []host.FUSEDaemon{rclone()}}
-	dead    = host.Answer{Asked: true, Op: "statx", Errno: syscall.ENOTCONN}
+	lives   = facts.FUSEDaemons{Processes: []facts.FUSEDaemon{rclone()}}
+	dead    = facts.Answer{Asked: true, Op: "statx", Errno: syscall.ENOTCONN}
 	longAgo = silence{mount: 8, probes: 3, last: time.Unix(100, 0), timeout: 5 * time.Second, first: time.Unix(50, 0)}
 )
 
-func inState(state byte) host.FUSEDaemons {
+func inState(state byte) facts.FUSEDaemons {
 	d := rclone()
 	d.State = state
-	return host.FUSEDaemons{Processes: []host.FUSEDaemon{d}}
+	return facts.FUSEDaemons{Processes: []facts.FUSEDaemon{d}}
 }
 
 func TestConditions(t *testing.T) {
 	unit := rclone()
-	unit.Workload = ops.Workload{Dir: "/system.slice/rclone@a.service"}
+	unit.Workload = facts.Workload{Dir: "/system.slice/rclone@a.service"}
 	hostile := rclone()
-	hostile.Command, hostile.Workload = "x\n\x1b[2J), healthy", ops.Workload{Dir: "/system.slice/y\n; rm.service"}
+	hostile.Command, hostile.Workload = "x\n\x1b[2J), healthy", facts.Workload{Dir: "/system.slice/y\n; rm.service"}
 	for name, tc := range map[string]struct {
 		c      healer.Case
 		of     connection
@@ -40,11 +39,11 @@ func TestConditions(t *testing.T) {
 		says   []string
 	}{
 		"gone":               {answers(dead), connection{}, healer.DaemonGone, []string{"no process has FUSE connection 52 open any more"}},
-		"gone, not all seen": {answers(dead), connection{daemons: host.FUSEDaemons{Unseen: 1}}, healer.DaemonGone, []string{"no process that could be examined has FUSE"}},
-		"aborted":            {answers(host.Answer{Asked: true, Errno: syscall.ECONNABORTED}), connection{}, healer.DaemonGone, nil},
+		"gone, not all seen": {answers(dead), connection{daemons: facts.FUSEDaemons{Unseen: 1}}, healer.DaemonGone, []string{"no process that could be examined has FUSE"}},
+		"aborted":            {answers(facts.Answer{Asked: true, Errno: syscall.ECONNABORTED}), connection{}, healer.DaemonGone, nil},
 		"dead, and lives":    {answers(dead), connection{daemons: lives}, "", nil},
-		"dead, untold":       {answers(dead), connection{daemons: host.FUSEDaemons{Untold: true}}, "", nil},
-		"dead, not all":      {answers(dead), connection{daemons: host.FUSEDaemons{Cut: true}}, "", nil},
+		"dead, untold":       {answers(dead), connection{daemons: facts.FUSEDaemons{Untold: true}}, "", nil},
+		"dead, not all":      {answers(dead), connection{daemons: facts.FUSEDaemons{Cut: true}}, "", nil},
 		"stopped": {
 			silent(),
 			connection{daemons: inState('T'), before: 4, after: 4},
@@ -54,7 +53,7 @@ func TestConditions(t *testing.T) {
 		"traced": {silent(), connection{daemons: inState('t')}, healer.DaemonStopped, []string{"by a debugger"}},
 		"one of two is stopped": {
 			silent(),
-			connection{daemons: host.FUSEDaemons{Processes: append(inState('T').Processes, rclone())}},
+			connection{daemons: facts.FUSEDaemons{Processes: append(inState('T').Processes, rclone())}},
 			healer.DaemonHung,
 			[]string{"(state T,", "and process 4711 rclone (state S,"},
 		},
@@ -74,13 +73,13 @@ func TestConditions(t *testing.T) {
 		},
 		"hung, a unit": {
 			silent(),
-			connection{daemons: host.FUSEDaemons{Processes: []host.FUSEDaemon{unit}}},
+			connection{daemons: facts.FUSEDaemons{Processes: []facts.FUSEDaemon{unit}}},
 			healer.DaemonHung,
 			[]string{"unit rclone@a.service)"},
 		},
-		"hung, untold":    {silent(), connection{daemons: host.FUSEDaemons{Untold: true}}, healer.DaemonHung, []string{"the kernel does not tell which daemon serves FUSE connection 52"}},
-		"hung, no one":    {silent(), connection{daemons: host.FUSEDaemons{Unseen: 1}}, healer.DaemonHung, []string{"no process that could be examined has FUSE connection 52 open"}},
-		"names that fool": {silent(), connection{daemons: host.FUSEDaemons{Processes: []host.FUSEDaemon{hostile}}}, healer.DaemonHung, []string{"process 4711 x??"}},
+		"hung, untold":    {silent(), connection{daemons: facts.FUSEDaemons{Untold: true}}, healer.DaemonHung, []string{"the kernel does not tell which daemon serves FUSE connection 52"}},
+		"hung, no one":    {silent(), connection{daemons: facts.FUSEDaemons{Unseen: 1}}, healer.DaemonHung, []string{"no process that could be examined has FUSE connection 52 open"}},
+		"names that fool": {silent(), connection{daemons: facts.FUSEDaemons{Processes: []facts.FUSEDaemon{hostile}}}, healer.DaemonHung, []string{"process 4711 x??"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := examine(t, New(&node{}, false), seen(tc.c, tc.of))
@@ -110,10 +109,10 @@ func TestConditions(t *testing.T) {
 // nothing.
 func TestCollectAsksOnlyWhereItHelps(t *testing.T) {
 	outlived := answers(dead)
-	outlived.MountPoints[1].Stack = []host.Mount{{Path: staged, Dev: host.Dev{Minor: 53}, FSType: "fuse.rclone"}}
-	outlived.Superblocks[host.Dev{Minor: 53}] = host.Superblock{Dev: host.Dev{Minor: 53}, FSType: "fuse.rclone", Answer: host.Answer{Asked: true}}
+	outlived.MountPoints[1].Stack = []facts.Mount{{Path: staged, Dev: facts.Dev{Minor: 53}, FSType: "fuse.rclone"}}
+	outlived.Superblocks[facts.Dev{Minor: 53}] = facts.Superblock{Dev: facts.Dev{Minor: 53}, FSType: "fuse.rclone", Answer: facts.Answer{Asked: true}}
 	disk := silent()
-	disk.Superblocks[served] = host.Superblock{Dev: served, FSType: "ext4", Answer: host.Answer{Asked: true, TimedOut: true}}
+	disk.Superblocks[served] = facts.Superblock{Dev: served, FSType: "ext4", Answer: facts.Answer{Asked: true, TimedOut: true}}
 	for name, tc := range map[string]struct {
 		c     healer.Case
 		asked int
@@ -121,7 +120,7 @@ func TestCollectAsksOnlyWhereItHelps(t *testing.T) {
 		"healthy":     {healthy(), 0},
 		"staged anew": {outlived, 0},
 		"a disk":      {disk, 0},
-		"an errno":    {answers(host.Answer{Asked: true, Errno: syscall.EIO}), 0},
+		"an errno":    {answers(facts.Answer{Asked: true, Errno: syscall.EIO}), 0},
 		"dead":        {answers(dead), 1},
 		"hung":        {silent(), 1},
 	} {
@@ -235,7 +234,7 @@ func TestNoAbortOfASlowDaemon(t *testing.T) {
 // A stopped daemon looks hung where it cannot be told which process it is.
 func TestNoAbortOfADaemonThatIsNotFound(t *testing.T) {
 	one := lives.Processes
-	for name, daemons := range map[string]host.FUSEDaemons{
+	for name, daemons := range map[string]facts.FUSEDaemons{
 		"an older kernel": {Untold: true},
 		"not all":         {Processes: one, Cut: true},
 		"one unseen":      {Processes: one, Unseen: 1},
@@ -262,7 +261,7 @@ func TestAbortPlanHasOnlyWhatIsProven(t *testing.T) {
 
 func TestSilence(t *testing.T) {
 	start := time.Unix(1000, 0)
-	a := host.Answer{TimedOut: true, Stuck: true, Outstanding: start, Elapsed: 5 * time.Second}
+	a := facts.Answer{TimedOut: true, Stuck: true, Outstanding: start, Elapsed: 5 * time.Second}
 	after := func(d time.Duration) observed { return observed{mount: 7, answer: a, now: start.Add(d)} }
 	writing := after(time.Minute)
 	writing.answer.Writing = true
@@ -306,7 +305,7 @@ func TestConformance(t *testing.T) {
 			return seen(silent(), connection{daemons: lives, silent: longAgo, shared: "also mounted on /x"})
 		},
 		"many": func() healer.Case {
-			return seen(silent(), connection{daemons: host.FUSEDaemons{Processes: slices.Repeat(lives.Processes, 1000)}})
+			return seen(silent(), connection{daemons: facts.FUSEDaemons{Processes: slices.Repeat(lives.Processes, 1000)}})
 		},
 	}
 	for _, abort := range []bool{false, true} {

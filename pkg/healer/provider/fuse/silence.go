@@ -3,8 +3,8 @@ package fuse
 import (
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // silence is how long a daemon has not answered: slow is not dead, so a single probe
@@ -39,7 +39,7 @@ const (
 // observed is one observation of a superblock that did not answer.
 type observed struct {
 	mount  uint64
-	answer host.Answer
+	answer facts.Answer
 	drains bool
 	now    time.Time
 }
@@ -67,7 +67,7 @@ func (s silence) long() bool {
 }
 
 // oldest returns the lowest unique id of the volume's mounts of a superblock.
-func oldest(c healer.Case, dev host.Dev) (id uint64) {
+func oldest(c healer.Case, dev facts.Dev) (id uint64) {
 	for _, p := range c.MountPoints {
 		for _, m := range p.Stack {
 			if m.Dev == dev && (id == 0 || m.ID < id) {

@@ -6,8 +6,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 const (
@@ -16,35 +17,35 @@ const (
 )
 
 var (
-	disk        = host.Dev{Major: 8, Minor: 16}
-	identity    = host.Identity{FilesystemUUID: "uuid", Serial: "serial", Size: 1 << 30}
-	placeholder = host.AttrReadOnly | host.AttrNoSUID | host.AttrNoDev | host.AttrNoExec | host.AttrNoSymFollow
+	disk        = facts.Dev{Major: 8, Minor: 16}
+	identity    = facts.Identity{FilesystemUUID: "uuid", Serial: "serial", Size: 1 << 30}
+	placeholder = facts.AttrReadOnly | facts.AttrNoSUID | facts.AttrNoDev | facts.AttrNoExec | facts.AttrNoSymFollow
 )
 
 // idle is a host whose steps must not run.
 type idle struct{ t *testing.T }
 
-func (h idle) Rebind(context.Context, host.RebindPlan, func(context.Context) error) error {
+func (h idle) Rebind(context.Context, facts.RebindPlan, func(context.Context) error) error {
 	return h.touched()
 }
 
-func (h idle) Finish(context.Context, host.RebindPlan, host.Mount, func(context.Context) error) error {
+func (h idle) Finish(context.Context, facts.RebindPlan, facts.Mount, func(context.Context) error) error {
 	return h.touched()
 }
 
-func (h idle) UnmountDuplicate(context.Context, host.Mount, func(context.Context) error) error {
+func (h idle) UnmountDuplicate(context.Context, facts.Mount, func(context.Context) error) error {
 	return h.touched()
 }
 
-func (h idle) Replace(context.Context, host.RebindPlan, host.Mount, func(context.Context) error) error {
+func (h idle) Replace(context.Context, facts.RebindPlan, facts.Mount, func(context.Context) error) error {
 	return h.touched()
 }
 
-func (h idle) Cover(context.Context, host.RebindPlan, func(context.Context) error) error {
+func (h idle) Cover(context.Context, facts.RebindPlan, func(context.Context) error) error {
 	return h.touched()
 }
 
-func (h idle) UnmountDeadTop(context.Context, host.Mount, host.Mount, func(context.Context) error) error {
+func (h idle) UnmountDeadTop(context.Context, facts.Mount, facts.Mount, func(context.Context) error) error {
 	return h.touched()
 }
 
@@ -61,32 +62,32 @@ func (h idle) touched() error {
 func healthy() healer.Case {
 	c := healer.Case{
 		Volume: healer.Volume{ID: "v", Path: published, StagingPath: staged}, Driver: "d", BootID: "boot",
-		Superblocks: map[host.Dev]host.Superblock{disk: {
-			Dev: disk, FSType: "ext4", Source: "/dev/sdb", Kind: host.KindDirectory,
-			Device: &host.BlockDevice{Dev: disk, Name: "sdb", Identity: identity}, Answer: host.Answer{Asked: true},
+		Superblocks: map[facts.Dev]facts.Superblock{disk: {
+			Dev: disk, FSType: "ext4", Source: "/dev/sdb", Kind: facts.KindDirectory,
+			Device: &facts.BlockDevice{Dev: disk, Name: "sdb", Identity: identity}, Answer: facts.Answer{Asked: true},
 		}},
 		Record: &healer.Record{
 			Version: healer.RecordVersion, Driver: "d", VolumeID: "v", BootID: "boot", FSType: "ext4", Source: "/dev/sdb", Identity: identity,
 			MountPoints: []healer.MountPointRecord{
-				{Role: healer.RoleTarget, Path: published, Root: "/sub", Attr: host.AttrNoExec, Dev: disk},
+				{Role: healer.RoleTarget, Path: published, Root: "/sub", Attr: facts.AttrNoExec, Dev: disk},
 				{Role: healer.RoleStaging, Path: staged, Root: "/", Dev: disk},
 			},
 		},
 		MountPoints: []healer.MountPoint{
-			{Role: healer.RoleTarget, Path: published, Named: true, PodUID: "a", Stack: []host.Mount{mount(published, "/sub", host.AttrNoExec)}},
-			{Role: healer.RoleStaging, Path: staged, Stack: []host.Mount{mount(staged, "/", 0)}},
+			{Role: healer.RoleTarget, Path: published, Named: true, PodUID: "a", Stack: []facts.Mount{mount(published, "/sub", facts.AttrNoExec)}},
+			{Role: healer.RoleStaging, Path: staged, Stack: []facts.Mount{mount(staged, "/", 0)}},
 		},
 	}
 	for i := range c.MountPoints {
 		p := &c.MountPoints[i]
 		p.Want = c.Record.MountPoint(p.Path)
-		p.Inspect = host.PathInfo{Inspected: true, Kind: host.KindDirectory, VolData: &host.VolData{DriverName: "d", VolumeHandle: "v"}}
+		p.Inspect = facts.PathInfo{Inspected: true, Kind: facts.KindDirectory, VolData: &layout.VolData{DriverName: "d", VolumeHandle: "v"}}
 	}
 	return c
 }
 
-func mount(path, root string, attr host.Attr) host.Mount {
-	return host.Mount{ID: 7, OldID: 7, Dev: disk, Root: root, Path: path, Attr: attr, FSType: "ext4", Source: "/dev/sdb"}
+func mount(path, root string, attr facts.Attr) facts.Mount {
+	return facts.Mount{ID: 7, OldID: 7, Dev: disk, Root: root, Path: path, Attr: attr, FSType: "ext4", Source: "/dev/sdb"}
 }
 
 // with returns a builder of the healthy case with changes.
@@ -114,19 +115,19 @@ func stagingLost(c *healer.Case) { c.MountPoints[1].Stack = nil }
 
 // placeholderAlone is a rebind killed between its halves.
 func placeholderAlone(c *healer.Case) {
-	c.MountPoints[0].Stack = []host.Mount{mount(published, "/sub", placeholder)}
+	c.MountPoints[0].Stack = []facts.Mount{mount(published, "/sub", placeholder)}
 }
 
 // placeholderOnTop is a placeholder on top of the driver's own mount, which came first.
 func placeholderOnTop(c *healer.Case) {
-	c.MountPoints[0].Stack = append([]host.Mount{mount(published, "/sub", placeholder)}, c.MountPoints[0].Stack...)
+	c.MountPoints[0].Stack = append([]facts.Mount{mount(published, "/sub", placeholder)}, c.MountPoints[0].Stack...)
 }
 
-func attr(mountPoint int, a host.Attr) func(*healer.Case) {
+func attr(mountPoint int, a facts.Attr) func(*healer.Case) {
 	return func(c *healer.Case) { c.MountPoints[mountPoint].Stack[0].Attr = a }
 }
 
-func superblock(change func(*host.Superblock)) func(*healer.Case) {
+func superblock(change func(*facts.Superblock)) func(*healer.Case) {
 	return func(c *healer.Case) {
 		sb := c.Superblocks[disk]
 		change(&sb)
@@ -140,15 +141,15 @@ func recorded(mountPoint int, change func(*healer.MountPointRecord)) func(*heale
 
 // previously is the filesystem instance of a daemon that has ended, and renewed that
 // of the one which came after it.
-var previously, renewed = host.Dev{Minor: 50}, host.Dev{Minor: 60}
+var previously, renewed = facts.Dev{Minor: 50}, facts.Dev{Minor: 60}
 
 // outliving is a FUSE volume, recorded with its previous instance, that the driver
 // has staged anew while the pod's mount point still shows the dead one.
 func outliving(c *healer.Case) {
-	c.Record.FSType, c.Record.Source, c.Record.Identity = "fuse.x", "src", host.Identity{}
-	c.Superblocks = map[host.Dev]host.Superblock{
-		previously: {Dev: previously, FSType: "fuse.x", Source: "src", Answer: host.Answer{Asked: true, Op: "statx", Errno: syscall.ENOTCONN}},
-		renewed:    {Dev: renewed, FSType: "fuse.x", Source: "src", Kind: host.KindDirectory, Answer: host.Answer{Asked: true}},
+	c.Record.FSType, c.Record.Source, c.Record.Identity = "fuse.x", "src", facts.Identity{}
+	c.Superblocks = map[facts.Dev]facts.Superblock{
+		previously: {Dev: previously, FSType: "fuse.x", Source: "src", Answer: facts.Answer{Asked: true, Op: "statx", Errno: syscall.ENOTCONN}},
+		renewed:    {Dev: renewed, FSType: "fuse.x", Source: "src", Kind: facts.KindDirectory, Answer: facts.Answer{Asked: true}},
 	}
 	for i := range c.MountPoints {
 		m := &c.MountPoints[i].Stack[0]
@@ -159,7 +160,7 @@ func outliving(c *healer.Case) {
 }
 
 // of changes one of several superblocks.
-func of(dev host.Dev, change func(*host.Superblock)) func(*healer.Case) {
+func of(dev facts.Dev, change func(*facts.Superblock)) func(*healer.Case) {
 	return func(c *healer.Case) {
 		sb := c.Superblocks[dev]
 		change(&sb)
@@ -167,17 +168,17 @@ func of(dev host.Dev, change func(*host.Superblock)) func(*healer.Case) {
 	}
 }
 
-func errno(e syscall.Errno) func(*host.Superblock) {
-	return func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Op: "statx", Errno: e} }
+func errno(e syscall.Errno) func(*facts.Superblock) {
+	return func(sb *facts.Superblock) { sb.Answer = facts.Answer{Asked: true, Op: "statx", Errno: e} }
 }
 
 // top changes the topmost mount of a mount point.
-func top(mountPoint int, change func(*host.Mount)) func(*healer.Case) {
+func top(mountPoint int, change func(*facts.Mount)) func(*healer.Case) {
 	return func(c *healer.Case) { change(&c.MountPoints[mountPoint].Stack[0]) }
 }
 
 // under puts a mount beneath what stands at the target.
-func under(change func(*host.Mount)) func(*healer.Case) {
+func under(change func(*facts.Mount)) func(*healer.Case) {
 	return func(c *healer.Case) {
 		m := c.MountPoints[0].Stack[0]
 		m.ID, m.OldID, m.Dev = 9, 9, renewed

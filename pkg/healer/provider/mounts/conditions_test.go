@@ -7,22 +7,22 @@ import (
 	"testing"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/providertest"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 func probe(e syscall.Errno) func(*healer.Case) {
-	return superblock(func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Op: "statx", Errno: e} })
+	return superblock(func(sb *facts.Superblock) { sb.Answer = facts.Answer{Asked: true, Op: "statx", Errno: e} })
 }
 
 func block(c *healer.Case) {
 	c.Block = true
 	c.MountPoints = c.MountPoints[:1]
-	c.MountPoints[0].Inspect.Kind, c.MountPoints[0].Inspect.Rdev = host.KindBlock, disk
-	c.MountPoints[0].Stack[0].Dev, c.MountPoints[0].Stack[0].FSType = host.Dev{Minor: 5}, "devtmpfs"
+	c.MountPoints[0].Inspect.Kind, c.MountPoints[0].Inspect.Rdev = facts.KindBlock, disk
+	c.MountPoints[0].Stack[0].Dev, c.MountPoints[0].Stack[0].FSType = facts.Dev{Minor: 5}, "devtmpfs"
 	c.Record.MountPoints = c.Record.MountPoints[:1]
-	superblock(func(sb *host.Superblock) { sb.Kind = host.KindBlock })(c)
+	superblock(func(sb *facts.Superblock) { sb.Kind = facts.KindBlock })(c)
 }
 
 // example is a case and what is found in it: the reason at its mount point, what the
@@ -49,13 +49,13 @@ var mountPointExamples = []example{
 
 	{"handle of another", with(func(c *healer.Case) { c.MountPoints[1].Inspect.VolData.VolumeHandle = "w" }), []string{"WrongVolumeMounted staging: vol_data.json"}},
 	{"driver of another", with(func(c *healer.Case) { c.MountPoints[1].Inspect.VolData.DriverName = "e" }), []string{"WrongVolumeMounted staging: vol_data.json"}},
-	{"another filesystem type", with(superblock(func(sb *host.Superblock) { sb.FSType = "xfs" })), []string{"WrongVolumeMounted target: xfs", "WrongVolumeMounted staging: xfs"}},
-	{"another serial", with(superblock(func(sb *host.Superblock) {
+	{"another filesystem type", with(superblock(func(sb *facts.Superblock) { sb.FSType = "xfs" })), []string{"WrongVolumeMounted target: xfs", "WrongVolumeMounted staging: xfs"}},
+	{"another serial", with(superblock(func(sb *facts.Superblock) {
 		sb.Device.Identity.Serial = "x"
 	})), []string{"WrongVolumeMounted target: serial", "WrongVolumeMounted staging: serial"}},
 	{"another directory", with(func(c *healer.Case) { c.MountPoints[0].Stack[0].Root = "/other" }), []string{`WrongVolumeMounted target: "/other"`}},
 	{"another export", with(func(c *healer.Case) {
-		superblock(func(sb *host.Superblock) { sb.FSType, sb.Source, sb.Device = "nfs4", "srv:/b", nil })(c)
+		superblock(func(sb *facts.Superblock) { sb.FSType, sb.Source, sb.Device = "nfs4", "srv:/b", nil })(c)
 		c.Record.FSType, c.Record.Source = "nfs4", "srv:/a"
 	}), []string{"WrongVolumeMounted target: source", "WrongVolumeMounted staging: source"}},
 
@@ -66,33 +66,33 @@ var mountPointExamples = []example{
 	{"I/O error", with(probe(syscall.EIO)), []string{"IOError target: EIO"}},
 	{"damaged", with(probe(syscall.EUCLEAN)), []string{"IOError target: structure needs cleaning"}},
 	{"no such device", with(probe(syscall.ENXIO)), []string{"DeviceMissing target: ENXIO"}},
-	{"no such device, and none expected", with(probe(syscall.ENXIO), superblock(func(sb *host.Superblock) { sb.Device = nil })), []string{"IOError target: ENXIO"}},
-	{"device gone", with(superblock(func(sb *host.Superblock) { sb.Device = &host.BlockDevice{Dev: disk, Missing: true} })), []string{"DeviceMissing target: 8:16"}},
-	{"shut down", with(superblock(func(sb *host.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown target: ext4"}},
-	{"shut down is the first evidence", with(probe(syscall.EIO), superblock(func(sb *host.Superblock) { sb.Shutdown, sb.ReadOnly = true, true })), []string{"FilesystemShutdown target:"}},
-	{"silent", with(superblock(func(sb *host.Superblock) {
-		sb.Answer = host.Answer{Asked: true, TimedOut: true, Elapsed: 5 * time.Second}
-		sb.Device = &host.BlockDevice{Dev: disk}
+	{"no such device, and none expected", with(probe(syscall.ENXIO), superblock(func(sb *facts.Superblock) { sb.Device = nil })), []string{"IOError target: ENXIO"}},
+	{"device gone", with(superblock(func(sb *facts.Superblock) { sb.Device = &facts.BlockDevice{Dev: disk, Missing: true} })), []string{"DeviceMissing target: 8:16"}},
+	{"shut down", with(superblock(func(sb *facts.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown target: ext4"}},
+	{"shut down is the first evidence", with(probe(syscall.EIO), superblock(func(sb *facts.Superblock) { sb.Shutdown, sb.ReadOnly = true, true })), []string{"FilesystemShutdown target:"}},
+	{"silent", with(superblock(func(sb *facts.Superblock) {
+		sb.Answer = facts.Answer{Asked: true, TimedOut: true, Elapsed: 5 * time.Second}
+		sb.Device = &facts.BlockDevice{Dev: disk}
 	})), []string{"NotResponding target: 5s"}},
-	{"not asked", with(superblock(func(sb *host.Superblock) { sb.Answer = host.Answer{} })), []string{"NotResponding target: not probed"}},
+	{"not asked", with(superblock(func(sb *facts.Superblock) { sb.Answer = facts.Answer{} })), []string{"NotResponding target: not probed"}},
 	{"nothing known of it", with(unrecorded, func(c *healer.Case) { c.Superblocks = nil }), []string{"NotResponding target:"}},
 
-	{"read-only filesystem", with(superblock(func(sb *host.Superblock) { sb.ReadOnly = true })), []string{"ReadOnlyFilesystem target: is read-only"}},
-	{"read-only after an error", with(superblock(func(sb *host.Superblock) { sb.EmergencyReadOnly = true })), []string{"ReadOnlyFilesystem target: emergency_ro"}},
-	{"read-only after an error, published read-only", with(superblock(func(sb *host.Superblock) { sb.EmergencyReadOnly = true }), recorded(0, func(r *healer.MountPointRecord) { r.Attr = host.AttrReadOnly }), attr(0, host.AttrReadOnly)), []string{"ReadOnlyFilesystem target: emergency_ro"}},
-	{"mount turned read-only", with(attr(0, host.AttrReadOnly|host.AttrNoExec)), []string{"ReadOnlyFilesystem target: recorded was read-write"}},
+	{"read-only filesystem", with(superblock(func(sb *facts.Superblock) { sb.ReadOnly = true })), []string{"ReadOnlyFilesystem target: is read-only"}},
+	{"read-only after an error", with(superblock(func(sb *facts.Superblock) { sb.EmergencyReadOnly = true })), []string{"ReadOnlyFilesystem target: emergency_ro"}},
+	{"read-only after an error, published read-only", with(superblock(func(sb *facts.Superblock) { sb.EmergencyReadOnly = true }), recorded(0, func(r *healer.MountPointRecord) { r.Attr = facts.AttrReadOnly }), attr(0, facts.AttrReadOnly)), []string{"ReadOnlyFilesystem target: emergency_ro"}},
+	{"mount turned read-only", with(attr(0, facts.AttrReadOnly|facts.AttrNoExec)), []string{"ReadOnlyFilesystem target: recorded was read-write"}},
 
 	{"block: a directory", with(block, func(c *healer.Case) {
-		c.MountPoints[0].Inspect.Kind = host.KindDirectory
+		c.MountPoints[0].Inspect.Kind = facts.KindDirectory
 		c.MountPoints[0].Stack[0].Dev = disk
 	}), []string{"NotABlockDevice target: directory"}},
 	{"block: a file", with(block, func(c *healer.Case) {
-		c.MountPoints[0].Inspect.Kind = host.KindFile
+		c.MountPoints[0].Inspect.Kind = facts.KindFile
 		c.MountPoints[0].Stack[0].Dev = disk
 	}), []string{"NotABlockDevice target: regular file"}},
-	{"block: gone", with(block, superblock(func(sb *host.Superblock) { sb.Device = &host.BlockDevice{Dev: disk, Missing: true} })), []string{"DeviceMissing target:"}},
+	{"block: gone", with(block, superblock(func(sb *facts.Superblock) { sb.Device = &facts.BlockDevice{Dev: disk, Missing: true} })), []string{"DeviceMissing target:"}},
 	{"block: unreadable", with(block, probe(syscall.EIO)), []string{"IOError target:"}},
-	{"block: lost", with(block, func(c *healer.Case) { c.MountPoints[0].Stack, c.MountPoints[0].Inspect.Kind = nil, host.KindFile }), []string{"NotMounted! target:"}},
+	{"block: lost", with(block, func(c *healer.Case) { c.MountPoints[0].Stack, c.MountPoints[0].Inspect.Kind = nil, facts.KindFile }), []string{"NotMounted! target:"}},
 }
 
 func TestConditions(t *testing.T) {
@@ -127,7 +127,7 @@ func expectConditions(t *testing.T, c healer.Case, want []string) {
 }
 
 func TestHealthy(t *testing.T) {
-	readOnly := superblock(func(sb *host.Superblock) { sb.ReadOnly = true })
+	readOnly := superblock(func(sb *facts.Superblock) { sb.ReadOnly = true })
 	for name, build := range map[string]func() healer.Case{
 		"as recorded":    healthy,
 		"never seen":     with(unrecorded),
@@ -139,23 +139,23 @@ func TestHealthy(t *testing.T) {
 		"no staging path": with(func(c *healer.Case) { c.MountPoints = c.MountPoints[:1] }),
 		"another boot":    with(func(c *healer.Case) { c.BootID = "next" }),
 		"grown":           with(sized(1 << 40)),
-		"nothing is known of the device this time": with(superblock(func(sb *host.Superblock) {
-			sb.Device = &host.BlockDevice{Dev: disk, Identity: host.Identity{FilesystemUUID: "uuid"}}
+		"nothing is known of the device this time": with(superblock(func(sb *facts.Superblock) {
+			sb.Device = &facts.BlockDevice{Dev: disk, Identity: facts.Identity{FilesystemUUID: "uuid"}}
 		})),
 		"no vol_data.json": with(func(c *healer.Case) { c.MountPoints[0].Inspect.VolData, c.MountPoints[1].Inspect.VolData = nil, nil }),
 		// An intended ro is healthy, whatever intends it.
-		"ro bind over rw staging":     with(recorded(0, func(r *healer.MountPointRecord) { r.Attr = host.AttrReadOnly }), attr(0, host.AttrReadOnly)),
-		"ro bind, never seen":         with(unrecorded, attr(0, host.AttrReadOnly)),
+		"ro bind over rw staging":     with(recorded(0, func(r *healer.MountPointRecord) { r.Attr = facts.AttrReadOnly }), attr(0, facts.AttrReadOnly)),
+		"ro bind, never seen":         with(unrecorded, attr(0, facts.AttrReadOnly)),
 		"ro filesystem, recorded":     with(readOnly, recorded(0, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true }), recorded(1, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true })),
-		"ro filesystem, never seen":   with(unrecorded, readOnly, attr(0, host.AttrReadOnly), attr(1, host.AttrReadOnly)),
+		"ro filesystem, never seen":   with(unrecorded, readOnly, attr(0, facts.AttrReadOnly), attr(1, facts.AttrReadOnly)),
 		"ro filesystem, reader only":  with(readOnly, func(c *healer.Case) { c.Volume.Capability = &healer.Capability{ReadOnly: true} }),
-		"a type that is always ro":    with(unrecorded, readOnly, superblock(func(sb *host.Superblock) { sb.FSType = "squashfs" })),
+		"a type that is always ro":    with(unrecorded, readOnly, superblock(func(sb *facts.Superblock) { sb.FSType = "squashfs" })),
 		"recorded like a placeholder": with(recorded(0, func(r *healer.MountPointRecord) { r.Attr = placeholder }), attr(0, placeholder)),
 		"made of the staged one by the driver": with(
-			recorded(0, func(r *healer.MountPointRecord) { r.Dev = host.Dev{Minor: 40} }),
+			recorded(0, func(r *healer.MountPointRecord) { r.Dev = facts.Dev{Minor: 40} }),
 			func(c *healer.Case) {
-				c.MountPoints[0].Stack[0].Dev = host.Dev{Minor: 40}
-				c.Superblocks[host.Dev{Minor: 40}] = host.Superblock{Dev: host.Dev{Minor: 40}, FSType: "overlay", Answer: host.Answer{Asked: true}}
+				c.MountPoints[0].Stack[0].Dev = facts.Dev{Minor: 40}
+				c.Superblocks[facts.Dev{Minor: 40}] = facts.Superblock{Dev: facts.Dev{Minor: 40}, FSType: "overlay", Answer: facts.Answer{Asked: true}}
 			}),
 	} {
 		t.Run(name, func(t *testing.T) { expectConditions(t, build(), nil) })
@@ -176,13 +176,13 @@ func TestConformance(t *testing.T) {
 // another publishes a second filesystem, which answers, instead of what is staged.
 func another(stagedType, publishedType string) func(*healer.Case) {
 	return func(c *healer.Case) {
-		dev := host.Dev{Major: 8, Minor: 32}
+		dev := facts.Dev{Major: 8, Minor: 32}
 		c.MountPoints[0].Stack[0].Dev, c.MountPoints[0].Stack[0].FSType = dev, publishedType
-		c.Superblocks[dev] = host.Superblock{
-			Dev: dev, FSType: publishedType, Kind: host.KindDirectory, Answer: host.Answer{Asked: true},
-			Device: &host.BlockDevice{Dev: dev, Name: "sdc", Identity: host.Identity{FilesystemUUID: "another", Serial: "another", Size: 1 << 30}},
+		c.Superblocks[dev] = facts.Superblock{
+			Dev: dev, FSType: publishedType, Kind: facts.KindDirectory, Answer: facts.Answer{Asked: true},
+			Device: &facts.BlockDevice{Dev: dev, Name: "sdc", Identity: facts.Identity{FilesystemUUID: "another", Serial: "another", Size: 1 << 30}},
 		}
-		superblock(func(sb *host.Superblock) { sb.FSType = stagedType })(c)
+		superblock(func(sb *facts.Superblock) { sb.FSType = stagedType })(c)
 		c.MountPoints[1].Stack[0].FSType = stagedType
 		if c.Record != nil {
 			c.Record.FSType = stagedType
@@ -201,7 +201,7 @@ func TestPublishedIsWhatIsStaged(t *testing.T) {
 		"ext4, never seen":     {with(unrecorded, another("ext4", "ext4")), wrong},
 		"xfs for btrfs":        {with(unrecorded, another("btrfs", "xfs")), wrong},
 		"ext3 for ext2":        {with(unrecorded, another("ext2", "ext3")), wrong},
-		"ext4, recorded so":    {with(another("ext4", "ext4"), recorded(0, func(r *healer.MountPointRecord) { r.Dev = host.Dev{Major: 8, Minor: 32} })), wrong},
+		"ext4, recorded so":    {with(another("ext4", "ext4"), recorded(0, func(r *healer.MountPointRecord) { r.Dev = facts.Dev{Major: 8, Minor: 32} })), wrong},
 		"a new pod's":          {with(another("ext4", "ext4"), func(c *healer.Case) { c.MountPoints[0].Want = nil }), wrong},
 		"an overlay of it":     {with(unrecorded, another("ext4", "overlay")), nil},
 		"a daemon of its own":  {with(unrecorded, another("fuse.x", "fuse.y")), nil},

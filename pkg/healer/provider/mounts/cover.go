@@ -3,16 +3,15 @@ package mounts
 import (
 	"context"
 	"fmt"
-	"syscall"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // gone reports whether the connection of a FUSE filesystem is gone: it never answers
 // again.
-func gone(sb host.Superblock) bool {
-	return healer.IsFUSE(sb.FSType) && sb.Answer.Asked && !sb.Answer.TimedOut && sb.Answer.Errno == syscall.ENOTCONN
+func gone(sb facts.Superblock) bool {
+	return facts.IsFUSE(sb.FSType) && sb.Answer.Asked && !sb.Answer.TimedOut && facts.MayBeCovered(sb.Answer.Errno)
 }
 
 // covers reports whether a dead mount can only be covered, and may be.

@@ -5,16 +5,16 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // judgeDenied returns what is wrong with a filesystem that refused the probe.
-func (ev evaluator) judgeDenied(a host.Answer) []healer.Condition {
+func (ev evaluator) judgeDenied(a facts.Answer) []healer.Condition {
 	status, why := healer.Inaccessible, whyDenied(ev.sb.FSType, ev.p.Stack[0])
 	// An NFS server that tells the attributes of the root directory, and refuses root to
 	// open it, says nothing of the users of pods.
-	if host.IsNFS(ev.sb.FSType) && a.Op == "open" && a.Errno == syscall.EACCES {
+	if facts.IsNFS(ev.sb.FSType) && a.Op == "open" && a.Errno == syscall.EACCES {
 		status, why = healer.Degraded, whySquashed
 	}
 	return ev.one(status, healer.PermissionDenied, why.advice, "%s; %s", a, why.cause)
@@ -29,23 +29,23 @@ var whySquashed = refusal{
 }
 
 // whyDenied returns why a filesystem usually refuses root.
-func whyDenied(fsType string, m host.Mount) refusal {
+func whyDenied(fsType string, m facts.Mount) refusal {
 	switch {
-	case healer.IsCeph(fsType):
+	case facts.IsCeph(fsType):
 		return refusal{
 			"on this filesystem the cluster may have evicted (blocklisted) this client, or taken its key's rights",
 			"see ceph osd blocklist ls, and ceph auth get for the key; an evicted client has to mount anew: delete all pods on this node that use the volume",
 		}
-	case healer.IsFUSE(fsType) && !m.HasSuperOption("allow_other"):
+	case facts.IsFUSE(fsType) && !m.HasSuperOption("allow_other"):
 		return refusal{
 			"it is mounted without allow_other, so that the daemon's own user alone may enter",
 			"see the driver's mount options",
 		}
-	case healer.IsFUSE(fsType):
+	case facts.IsFUSE(fsType):
 		return refusal{"the daemon itself refuses, perhaps as its credentials expired", "see the daemon's log and its credentials"}
-	case host.IsNFS(fsType) && slices.ContainsFunc(m.SuperOptions, func(o string) bool { return strings.HasPrefix(o, "sec=krb5") }):
+	case facts.IsNFS(fsType) && slices.ContainsFunc(m.SuperOptions, func(o string) bool { return strings.HasPrefix(o, "sec=krb5") }):
 		return refusal{"on a mount with Kerberos the credentials of root may have expired", "see klist as root on the node, and rpc.gssd"}
-	case host.IsNFS(fsType):
+	case facts.IsNFS(fsType):
 		return refusal{"on NFS this is mostly an export that does not admit this node", "see exportfs -v on the server"}
 	case fsType == "cifs", fsType == "smb3":
 		return refusal{

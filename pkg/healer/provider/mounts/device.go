@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 const (
@@ -88,7 +88,7 @@ func (ev evaluator) deviceWeak() []healer.Condition {
 	return found
 }
 
-func deviceName(d host.BlockDevice) string {
+func deviceName(d facts.BlockDevice) string {
 	if d.Name != "" {
 		return d.Name
 	}
@@ -96,11 +96,11 @@ func deviceName(d host.BlockDevice) string {
 }
 
 // nameInFull returns a device's name with that of its mapping: "dm-3" says nothing.
-func nameInFull(d host.BlockDevice) string {
+func nameInFull(d facts.BlockDevice) string {
 	if d.Mapping == nil || d.Mapping.Name == "" {
 		return deviceName(d)
 	}
 	return fmt.Sprintf("%s (%s)", deviceName(d), mappingName(*d.Mapping))
 }
 
-func mappingName(m host.Mapping) string { return fmt.Sprintf("device-mapper device %q", m.Name) }
+func mappingName(m facts.Mapping) string { return fmt.Sprintf("device-mapper device %q", m.Name) }

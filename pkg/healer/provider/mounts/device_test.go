@@ -6,24 +6,23 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // device changes what sysfs knows of the device.
-func device(change func(*host.BlockDevice)) func(*healer.Case) {
-	return superblock(func(sb *host.Superblock) { change(sb.Device) })
+func device(change func(*facts.BlockDevice)) func(*healer.Case) {
+	return superblock(func(sb *facts.Superblock) { change(sb.Device) })
 }
 
 // reading is what a read of the device itself gave.
 func reading(e syscall.Errno) func(*healer.Case) {
-	return superblock(func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, Op: ops.OpReadDevice, Errno: e} })
+	return superblock(func(sb *facts.Superblock) { sb.Answer = facts.Answer{Asked: true, Op: facts.OpReadDevice, Errno: e} })
 }
 
-func mapping(m host.Mapping) func(*healer.Case) {
+func mapping(m facts.Mapping) func(*healer.Case) {
 	m.Name = "vg-lv"
-	return device(func(d *host.BlockDevice) { d.Mapping = &m })
+	return device(func(d *facts.BlockDevice) { d.Mapping = &m })
 }
 
 var deviceExamples = []example{
@@ -34,33 +33,33 @@ var deviceExamples = []example{
 	{"unreadable filesystem", with(probe(syscall.EIO)), []string{"IOError target: statx"}},
 	{"block: unreadable device", with(block, reading(syscall.EIO)), []string{"DeviceReadError target:"}},
 
-	{"write-protected", with(device(func(d *host.BlockDevice) { d.ReadOnly = true })), []string{"DeviceReadOnly target: sdb is write-protected"}},
-	{"write-protected, as it says itself", with(superblock(func(sb *host.Superblock) { sb.Opened.ReadOnly = true })), []string{"DeviceReadOnly target:"}},
-	{"write-protected, for readers only", with(device(func(d *host.BlockDevice) { d.ReadOnly = true }), readOnlyVolume), nil},
+	{"write-protected", with(device(func(d *facts.BlockDevice) { d.ReadOnly = true })), []string{"DeviceReadOnly target: sdb is write-protected"}},
+	{"write-protected, as it says itself", with(superblock(func(sb *facts.Superblock) { sb.Opened.ReadOnly = true })), []string{"DeviceReadOnly target:"}},
+	{"write-protected, for readers only", with(device(func(d *facts.BlockDevice) { d.ReadOnly = true }), readOnlyVolume), nil},
 	{"write-protected, recorded read-only", with(
-		device(func(d *host.BlockDevice) { d.ReadOnly = true }),
+		device(func(d *facts.BlockDevice) { d.ReadOnly = true }),
 		recorded(0, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true }), recorded(1, func(r *healer.MountPointRecord) { r.ReadOnlySuper = true }),
 	), nil},
-	{"block: write-protected", with(block, device(func(d *host.BlockDevice) { d.ReadOnly = true })), []string{"DeviceReadOnly target:"}},
+	{"block: write-protected", with(block, device(func(d *facts.BlockDevice) { d.ReadOnly = true })), []string{"DeviceReadOnly target:"}},
 
-	{"backing file deleted", with(device(func(d *host.BlockDevice) { d.BackingFileGone = true })), []string{"BackingFileGone target: the file behind sdb"}},
+	{"backing file deleted", with(device(func(d *facts.BlockDevice) { d.BackingFileGone = true })), []string{"BackingFileGone target: the file behind sdb"}},
 
-	{"mapping", with(mapping(host.Mapping{})), nil},
-	{"suspended, and silent", with(mapping(host.Mapping{Suspended: true}), hung()), []string{`DeviceMappingDead target: "vg-lv" is suspended`}},
-	{"suspended beneath, and silent", with(mapping(host.Mapping{Suspended: true, SuspendedBelow: "vg-pv"}), hung()), []string{`DeviceMappingDead target: "vg-lv" lies on "vg-pv", which is suspended`}},
-	{"suspended, and answers", with(mapping(host.Mapping{Suspended: true})), nil},
-	{"suspended, and fails", with(mapping(host.Mapping{Suspended: true}), reading(syscall.EIO)), []string{"DeviceMappingDead target: suspended"}},
-	{"orphaned, and silent", with(mapping(host.Mapping{Orphaned: true}), hung()), []string{"DeviceMappingDead target: lies on a device that is gone"}},
-	{"orphaned, and fails", with(mapping(host.Mapping{Orphaned: true}), probe(syscall.EIO)), []string{"DeviceMappingDead target: lies on"}},
-	{"orphaned, and answers", with(mapping(host.Mapping{Orphaned: true})), []string{"DeviceMappingDead target: lies on"}},
-	{"orphaned and suspended", with(mapping(host.Mapping{Orphaned: true, Suspended: true}), hung()), []string{"DeviceMappingDead target: lies on"}},
-	{"gone with its mapping", with(mapping(host.Mapping{Orphaned: true}), device(func(d *host.BlockDevice) { d.Missing = true }), hung()), []string{"DeviceMissing target: sdb"}},
-	{"shut down above a dead mapping", with(mapping(host.Mapping{Orphaned: true}), superblock(func(sb *host.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown target:"}},
+	{"mapping", with(mapping(facts.Mapping{})), nil},
+	{"suspended, and silent", with(mapping(facts.Mapping{Suspended: true}), hung()), []string{`DeviceMappingDead target: "vg-lv" is suspended`}},
+	{"suspended beneath, and silent", with(mapping(facts.Mapping{Suspended: true, SuspendedBelow: "vg-pv"}), hung()), []string{`DeviceMappingDead target: "vg-lv" lies on "vg-pv", which is suspended`}},
+	{"suspended, and answers", with(mapping(facts.Mapping{Suspended: true})), nil},
+	{"suspended, and fails", with(mapping(facts.Mapping{Suspended: true}), reading(syscall.EIO)), []string{"DeviceMappingDead target: suspended"}},
+	{"orphaned, and silent", with(mapping(facts.Mapping{Orphaned: true}), hung()), []string{"DeviceMappingDead target: lies on a device that is gone"}},
+	{"orphaned, and fails", with(mapping(facts.Mapping{Orphaned: true}), probe(syscall.EIO)), []string{"DeviceMappingDead target: lies on"}},
+	{"orphaned, and answers", with(mapping(facts.Mapping{Orphaned: true})), []string{"DeviceMappingDead target: lies on"}},
+	{"orphaned and suspended", with(mapping(facts.Mapping{Orphaned: true, Suspended: true}), hung()), []string{"DeviceMappingDead target: lies on"}},
+	{"gone with its mapping", with(mapping(facts.Mapping{Orphaned: true}), device(func(d *facts.BlockDevice) { d.Missing = true }), hung()), []string{"DeviceMissing target: sdb"}},
+	{"shut down above a dead mapping", with(mapping(facts.Mapping{Orphaned: true}), superblock(func(sb *facts.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown target:"}},
 }
 
 // sized is a device of so many bytes; recorded were 1<<30.
 func sized(bytes int64) func(*healer.Case) {
-	return device(func(d *host.BlockDevice) { d.Identity.Size = bytes })
+	return device(func(d *facts.BlockDevice) { d.Identity.Size = bytes })
 }
 
 // unnamed is a disk with nothing of its own that could identify it, which may
@@ -68,12 +67,12 @@ func sized(bytes int64) func(*healer.Case) {
 func unnamed(recordedSeq, seq uint64) func(*healer.Case) {
 	return func(c *healer.Case) {
 		c.Record.Identity.Serial, c.Record.DiskSeq = "", recordedSeq
-		device(func(d *host.BlockDevice) { d.Identity.Serial, d.DiskSeq = "", seq })(c)
+		device(func(d *facts.BlockDevice) { d.Identity.Serial, d.DiskSeq = "", seq })(c)
 	}
 }
 
 func short(bytes uint64) func(*healer.Case) {
-	return superblock(func(sb *host.Superblock) { sb.Opened.Short = bytes })
+	return superblock(func(sb *facts.Superblock) { sb.Opened.Short = bytes })
 }
 
 const anotherBoot = "next"
@@ -87,8 +86,8 @@ var sizeExamples = []example{
 	{"smaller, never seen", with(unrecorded, sized(1)), nil},
 	{"smaller, the size is unknown", with(sized(0)), nil},
 	{"smaller, another boot", with(sized(1), func(c *healer.Case) { c.BootID = anotherBoot }), []string{"DeviceSizeChanged target:"}},
-	{"smaller, and another serial", with(sized(1), device(func(d *host.BlockDevice) { d.Identity.Serial = "x" })), []string{"WrongVolumeMounted target: serial", "WrongVolumeMounted staging: serial"}},
-	{"smaller, and another UUID", with(sized(1), device(func(d *host.BlockDevice) { d.Identity.FilesystemUUID = "x" })), []string{"WrongVolumeMounted target: UUID", "WrongVolumeMounted staging: UUID"}},
+	{"smaller, and another serial", with(sized(1), device(func(d *facts.BlockDevice) { d.Identity.Serial = "x" })), []string{"WrongVolumeMounted target: serial", "WrongVolumeMounted staging: serial"}},
+	{"smaller, and another UUID", with(sized(1), device(func(d *facts.BlockDevice) { d.Identity.FilesystemUUID = "x" })), []string{"WrongVolumeMounted target: UUID", "WrongVolumeMounted staging: UUID"}},
 	{"smaller, the same disk all along", with(sized(1), unnamed(5, 5)), []string{"DeviceSizeChanged target:"}},
 	{"smaller, another disk", with(sized(1), unnamed(5, 6)), []string{"WrongVolumeMounted target: 1 bytes", "WrongVolumeMounted staging: 1 bytes"}},
 	{"smaller, disks are not told apart", with(sized(1), unnamed(0, 0)), []string{"WrongVolumeMounted target: 1 bytes", "WrongVolumeMounted staging: 1 bytes"}},
@@ -98,7 +97,7 @@ var sizeExamples = []example{
 
 // deadPaths are so many ways to the device, all of which have failed.
 func deadPaths(n int) func(*healer.Case) {
-	return device(func(d *host.BlockDevice) {
+	return device(func(d *facts.BlockDevice) {
 		for i := range n {
 			d.DeadPaths = append(d.DeadPaths, fmt.Sprintf("sd%c offline", 'c'+i))
 		}
@@ -115,7 +114,7 @@ var pathExamples = []example{
 // The same fault is worse when the storage does not answer.
 func TestDeviceFaultsByWhetherItAnswers(t *testing.T) {
 	for name, spoil := range map[string]func(*healer.Case){
-		"orphaned mapping": mapping(host.Mapping{Orphaned: true}),
+		"orphaned mapping": mapping(facts.Mapping{Orphaned: true}),
 	} {
 		for want, more := range map[healer.Status]func(*healer.Case){
 			healer.Degraded: func(*healer.Case) {}, healer.Inaccessible: hung(),

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // What a person should do, for conditions that no step here heals.
@@ -36,7 +36,7 @@ func judgeMountPoint(c healer.Case, p healer.MountPoint) []healer.Condition {
 		}
 		found = append(found, conditionAt(p, healer.Inaccessible, healer.WrongVolumeMounted, advice, "%s", wrong))
 	}
-	if c.Block && p.Inspect.Kind != host.KindBlock && p.Inspect.Kind != host.KindNone {
+	if c.Block && p.Inspect.Kind != facts.KindBlock && p.Inspect.Kind != facts.KindNone {
 		found = append(found, conditionAt(p, healer.Inaccessible, healer.NotABlockDevice, adviceRepublish, "a raw block volume is expected, and a %s is there", p.Inspect.Kind))
 	}
 	return append(found, judgeReadOnlyMount(c, p)...)
@@ -68,7 +68,7 @@ func stacked(c healer.Case, p healer.MountPoint) healer.Condition {
 		found.Message += ", the top one left by an interrupted rebind"
 	case outlived(c, p):
 		found.Message += ", the top one of a filesystem instance that has ended"
-	case slices.ContainsFunc(p.Stack[1:], func(m host.Mount) bool { return m.Dev != p.Stack[0].Dev }):
+	case slices.ContainsFunc(p.Stack[1:], func(m facts.Mount) bool { return m.Dev != p.Stack[0].Dev }):
 		// A covered mount cannot be reached by a path, so it stays.
 		found.Message += ", and the top one covers another filesystem instance"
 		found.Advice, found.Ambiguous = adviceRestage, true
@@ -118,7 +118,7 @@ func wrongVolume(c healer.Case, p healer.MountPoint) string {
 	case sb.FSType != c.Record.FSType:
 		return fmt.Sprintf("filesystem type is %s, recorded was %s", healer.QuoteName(sb.FSType), healer.QuoteName(c.Record.FSType))
 	case sb.Device == nil && sb.Source != c.Record.Source:
-		if healer.IsFUSE(sb.FSType) {
+		if facts.IsFUSE(sb.FSType) {
 			return "the source differs from the recorded one, as it also does where a daemon has a hash of its options in it (rclone): other options or a new key make another one"
 		}
 		return "the source differs from the recorded one"
@@ -131,7 +131,7 @@ func wrongVolume(c healer.Case, p healer.MountPoint) string {
 			return differs
 		}
 	}
-	if p.Inspect.Kind != host.KindBlock && top.Root != p.Want.Root {
+	if p.Inspect.Kind != facts.KindBlock && top.Root != p.Want.Root {
 		return fmt.Sprintf("it shows the directory %q of the filesystem, recorded was %q", top.Root, p.Want.Root)
 	}
 	return ""

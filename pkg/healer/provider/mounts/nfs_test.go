@@ -5,21 +5,21 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // export is the superblock of an NFS export, which all its mounts share.
-var export = host.Dev{Minor: 44}
+var export = facts.Dev{Minor: 44}
 
-func answered(e syscall.Errno) host.Answer { return host.Answer{Asked: true, Op: "statx", Errno: e} }
+func answered(e syscall.Errno) facts.Answer { return facts.Answer{Asked: true, Op: "statx", Errno: e} }
 
 // nfsAnew is an NFS volume that the driver has staged anew while the pod's mount point is
 // stale, of one superblock.
 func nfsAnew(c *healer.Case) {
-	c.Record.FSType, c.Record.Source, c.Record.Identity = "nfs4", "srv:/v", host.Identity{}
-	c.Superblocks = map[host.Dev]host.Superblock{
-		export: {Dev: export, FSType: "nfs4", Source: "srv:/v", Kind: host.KindDirectory, Answer: answered(0)},
+	c.Record.FSType, c.Record.Source, c.Record.Identity = "nfs4", "srv:/v", facts.Identity{}
+	c.Superblocks = map[facts.Dev]facts.Superblock{
+		export: {Dev: export, FSType: "nfs4", Source: "srv:/v", Kind: facts.KindDirectory, Answer: answered(0)},
 	}
 	for i := range c.MountPoints {
 		m := &c.MountPoints[i].Stack[0]
@@ -39,20 +39,20 @@ func wantRefused(t *testing.T, s healer.Step, why string) {
 }
 
 // own changes what a mount point's own mount answered.
-func own(mountPoint int, a host.Answer) func(*healer.Case) {
+func own(mountPoint int, a facts.Answer) func(*healer.Case) {
 	return func(c *healer.Case) { c.MountPoints[mountPoint].Own = a }
 }
 
 func TestNFSConditions(t *testing.T) {
-	whole := func(a host.Answer) func(*healer.Case) {
-		return of(export, func(sb *host.Superblock) { sb.Answer = a })
+	whole := func(a facts.Answer) func(*healer.Case) {
+		return of(export, func(sb *facts.Superblock) { sb.Answer = a })
 	}
 	for _, tc := range []example{
 		{"stale, and staged anew", with(nfsAnew), []string{"StaleFileHandle! target: ESTALE"}},
 		{"all stale", with(nfsAnew, own(1, answered(syscall.ESTALE)), whole(answered(syscall.ESTALE))), []string{"StaleFileHandle target: ESTALE"}},
 		{"stale, and what is staged fails otherwise", with(nfsAnew, own(1, answered(syscall.EIO)), whole(answered(syscall.EIO))), []string{"StaleFileHandle! target: ESTALE", "IOError staging: EIO"}},
 		{"only what is staged is stale", with(nfsAnew, own(0, answered(0)), own(1, answered(syscall.ESTALE))), []string{"StaleFileHandle staging: ESTALE"}},
-		{"the server is silent", with(nfsAnew, own(0, host.Answer{}), own(1, host.Answer{}), whole(host.Answer{Asked: true, TimedOut: true})), []string{"NotResponding target:"}},
+		{"the server is silent", with(nfsAnew, own(0, facts.Answer{}), own(1, facts.Answer{}), whole(facts.Answer{Asked: true, TimedOut: true})), []string{"NotResponding target:"}},
 		{"well", with(nfsAnew, own(0, answered(0))), nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) { expectConditions(t, tc.build(), tc.want) })
@@ -76,7 +76,7 @@ func TestReplaceOnNFS(t *testing.T) {
 // reason to replace anything.
 func TestNoReplaceOnNFS(t *testing.T) {
 	apart := func(c *healer.Case) { // nosharecache
-		was := host.Dev{Minor: 45}
+		was := facts.Dev{Minor: 45}
 		c.Superblocks[was] = c.Superblocks[export]
 		c.MountPoints[0].Stack[0].Dev = was
 	}
@@ -86,7 +86,7 @@ func TestNoReplaceOnNFS(t *testing.T) {
 		"a soft mount that timed out": {own(0, answered(syscall.ETIMEDOUT))},
 		"an I/O error, apart":         {own(0, answered(syscall.EIO)), apart},
 		"what is staged is stale":     {own(1, answered(syscall.ESTALE))},
-		"silence":                     {own(0, host.Answer{}), own(1, host.Answer{}), of(export, func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, TimedOut: true} })},
+		"silence":                     {own(0, facts.Answer{}), own(1, facts.Answer{}), of(export, func(sb *facts.Superblock) { sb.Answer = facts.Answer{Asked: true, TimedOut: true} })},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, err := New(idle{t}).Examine(with(append([]func(*healer.Case){nfsAnew}, changes...)...)())
@@ -102,7 +102,7 @@ func TestReplaceOnNFSIsRefused(t *testing.T) {
 		why    string
 		change func(*healer.Case)
 	}{
-		{"the dead mount had another source", top(0, func(m *host.Mount) { m.Source = "srv:/v/sub" })},
+		{"the dead mount had another source", top(0, func(m *facts.Mount) { m.Source = "srv:/v/sub" })},
 		{"shows another directory of the server than it did", recorded(0, func(r *healer.MountPointRecord) { r.Source = "srv:/w" })},
 		{"never seen healthy", unrecorded},
 	} {

@@ -4,20 +4,20 @@ import (
 	"context"
 	"slices"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // Host is what the steps ask of the host; *host.Node is the real one.
 type Host interface {
-	Rebind(ctx context.Context, plan host.RebindPlan, revalidate func(context.Context) error) error
-	Finish(ctx context.Context, plan host.RebindPlan, placeholder host.Mount, revalidate func(context.Context) error) error
-	UnmountDuplicate(ctx context.Context, placeholder host.Mount, revalidate func(context.Context) error) error
+	Rebind(ctx context.Context, plan facts.RebindPlan, revalidate func(context.Context) error) error
+	Finish(ctx context.Context, plan facts.RebindPlan, placeholder facts.Mount, revalidate func(context.Context) error) error
+	UnmountDuplicate(ctx context.Context, placeholder facts.Mount, revalidate func(context.Context) error) error
 	CanReplace() bool
 	CanCover() bool
-	Replace(ctx context.Context, plan host.RebindPlan, dead host.Mount, revalidate func(context.Context) error) error
-	Cover(ctx context.Context, plan host.RebindPlan, revalidate func(context.Context) error) error
-	UnmountDeadTop(ctx context.Context, dead, below host.Mount, revalidate func(context.Context) error) error
+	Replace(ctx context.Context, plan facts.RebindPlan, dead facts.Mount, revalidate func(context.Context) error) error
+	Cover(ctx context.Context, plan facts.RebindPlan, revalidate func(context.Context) error) error
+	UnmountDeadTop(ctx context.Context, dead, below facts.Mount, revalidate func(context.Context) error) error
 }
 
 // Provider is the generic provider.
@@ -42,7 +42,7 @@ func (p Provider) Examine(c healer.Case) (healer.Finding, error) {
 // judge judges each superblock once, at the first mount point that shows it, and again
 // at each mount point where it is to be replaced or has an answer of its own.
 func (p Provider) judge(c healer.Case) (found []healer.Condition) {
-	judged := map[host.Dev]bool{}
+	judged := map[facts.Dev]bool{}
 	for _, mp := range c.MountPoints {
 		if mp.InContainer != nil {
 			continue

@@ -3,8 +3,8 @@ package mounts
 import (
 	"slices"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // alwaysReadOnly are the filesystem types that cannot be written to.
@@ -17,9 +17,9 @@ func meantWritable(c healer.Case, p healer.MountPoint) bool {
 		return false
 	}
 	if p.Want != nil {
-		return !p.Want.Attr.Has(host.AttrReadOnly) && !p.Want.ReadOnlySuper
+		return !p.Want.Attr.Has(facts.AttrReadOnly) && !p.Want.ReadOnlySuper
 	}
-	return len(p.Stack) > 0 && !p.Stack[0].Attr.Has(host.AttrReadOnly)
+	return len(p.Stack) > 0 && !p.Stack[0].Attr.Has(facts.AttrReadOnly)
 }
 
 // judgeReadOnlyMount judges the mount's own flag; the superblock's is judged once for
@@ -37,7 +37,7 @@ func judgeReadOnlyMount(c healer.Case, p healer.MountPoint) []healer.Condition {
 		return []healer.Condition{unfinished}
 	case leftBehind(p):
 		return nil // StackedMounts reports it
-	case p.Want != nil && meantWritable(c, p) && top.Attr.Has(host.AttrReadOnly):
+	case p.Want != nil && meantWritable(c, p) && top.Attr.Has(facts.AttrReadOnly):
 		return []healer.Condition{conditionAt(p, healer.Degraded, healer.ReadOnlyFilesystem, adviceRepublish, "the mount is read-only, recorded was read-write")}
 	}
 	return nil

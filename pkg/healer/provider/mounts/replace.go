@@ -4,8 +4,8 @@ import (
 	"context"
 	"slices"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // deadReasons are those of a mount whose filesystem instance has ended.
@@ -37,7 +37,7 @@ func outlived(c healer.Case, p healer.MountPoint) bool {
 // dead reports whether the filesystem at a mount point has ended. NFS returns other
 // errnos when its server is gone, which may come back.
 func dead(c healer.Case, p healer.MountPoint) bool {
-	if host.IsNFS(c.Superblocks[p.Dev()].FSType) {
+	if facts.IsNFS(c.Superblocks[p.Dev()].FSType) {
 		return p.Stale()
 	}
 	return slices.ContainsFunc(judgeSuperblock(c, p), func(cond healer.Condition) bool {
@@ -62,8 +62,8 @@ func (p Provider) replace(c healer.Case, mp healer.MountPoint) healer.Step {
 
 // planReplace returns what a replacement would do, or why there must be none. The dead
 // mount itself shows how it was mounted.
-func (p Provider) planReplace(c healer.Case, mp, staged healer.MountPoint) (host.RebindPlan, string) {
-	var none host.RebindPlan
+func (p Provider) planReplace(c healer.Case, mp, staged healer.MountPoint) (facts.RebindPlan, string) {
+	var none facts.RebindPlan
 	was, now := mp.Stack[0], staged.Stack[0]
 	if why := unfit(c, staged); why != "" {
 		return none, why
@@ -77,11 +77,11 @@ func (p Provider) planReplace(c healer.Case, mp, staged healer.MountPoint) (host
 		return none, "what was published there is not known to be the staged filesystem"
 	case now.Dev.Major == 0 && was.Source != now.Source:
 		return none, "the dead mount had another source than the staged one"
-	case host.IsNFS(was.FSType) && mp.Want != nil && mp.Want.Source != was.Source && mp.Want.Source != "":
+	case facts.IsNFS(was.FSType) && mp.Want != nil && mp.Want.Source != was.Source && mp.Want.Source != "":
 		return none, "the mount point shows another directory of the server than it did"
 	case was.SuperReadOnly && !now.SuperReadOnly:
 		return none, "the dead filesystem was read-only, and the staged one is not"
-	case was.Attr.Has(host.AttrIDMap) != now.Attr.Has(host.AttrIDMap):
+	case was.Attr.Has(facts.AttrIDMap) != now.Attr.Has(facts.AttrIDMap):
 		return none, "the dead mount had another ID mapping than the staged one"
 	}
 	if wrong := at(c.Found, mp.Path, healer.WrongVolumeMounted); wrong != "" {
@@ -93,16 +93,16 @@ func (p Provider) planReplace(c healer.Case, mp, staged healer.MountPoint) (host
 		}
 		was.Attr, was.Propagation = mp.Want.Attr, mp.Want.Propagation
 	}
-	sub, beneath := healer.Below(now.Root, was.Root)
+	sub, beneath := facts.Below(now.Root, was.Root)
 	if !beneath {
 		return none, "the directory of the dead mount does not lie below the staged one"
 	}
-	return host.RebindPlan{
+	return facts.RebindPlan{
 		Staged: now, Sub: sub, Target: mp.Path, Attr: was.Attr,
 		Private: was.Propagation.Shared == 0 && was.Propagation.Master == 0,
 		Shared:  was.Propagation.Shared != 0,
 		Ended:   c.Superblocks[was.Dev].Shutdown,
-		Stale:   host.IsNFS(was.FSType),
+		Stale:   facts.IsNFS(was.FSType),
 	}, ""
 }
 
@@ -138,7 +138,7 @@ func unfit(c healer.Case, staged healer.MountPoint) string {
 		return "the volume was never seen healthy on this node"
 	case len(staged.Stack) == 0:
 		return "the staged mount is gone"
-	case slices.ContainsFunc(staged.Stack[1:], func(m host.Mount) bool { return m.Dev == staged.Stack[0].Dev }):
+	case slices.ContainsFunc(staged.Stack[1:], func(m facts.Mount) bool { return m.Dev == staged.Stack[0].Dev }):
 		return "several mounts are stacked on the staging path" // of the same: it is not clear which one counts
 	case staged.Stack[0].Placeholder():
 		return "the staged mount is read-only"

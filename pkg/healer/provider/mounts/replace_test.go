@@ -9,8 +9,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 var replaceExamples = []example{
@@ -20,15 +21,15 @@ var replaceExamples = []example{
 	{"outlived, shut down", with(outliving, of(previously, shutDown)), []string{"FilesystemShutdown! target:"}},
 	{"outlived, and the next one is dead too", with(outliving, of(renewed, errno(syscall.ENOTCONN))), []string{"Disconnected! target:", "Disconnected staging:"}},
 	// What is behind those may come back by itself.
-	{"another one that is silent", with(outliving, of(previously, func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, TimedOut: true} })), []string{"NotResponding target:"}},
+	{"another one that is silent", with(outliving, of(previously, func(sb *facts.Superblock) { sb.Answer = facts.Answer{Asked: true, TimedOut: true} })), []string{"NotResponding target:"}},
 	{"another one that refuses", with(outliving, of(previously, errno(syscall.EACCES))), []string{"PermissionDenied target:"}},
-	{"a live one over the dead", with(outliving, under(func(*host.Mount) {}), func(c *healer.Case) { slices.Reverse(c.MountPoints[0].Stack) }), []string{"StackedMounts target: 2 mounts are stacked on the path, and the top one covers another filesystem instance"}},
-	{"a live one over two dead ones", with(outliving, covered(previously, host.Dev{Minor: 49})), []string{"StackedMounts target: 3 mounts are stacked on the path, and the top one covers"}},
-	{"a dead one over the live", with(outliving, under(func(*host.Mount) {})), []string{"StackedMounts target:", "Disconnected! target:"}},
-	{"an overlay over a dead upper", with(outliving, of(previously, func(sb *host.Superblock) { sb.FSType = "overlay" })), []string{"WrongVolumeMounted target:", "Disconnected target:"}},
+	{"a live one over the dead", with(outliving, under(func(*facts.Mount) {}), func(c *healer.Case) { slices.Reverse(c.MountPoints[0].Stack) }), []string{"StackedMounts target: 2 mounts are stacked on the path, and the top one covers another filesystem instance"}},
+	{"a live one over two dead ones", with(outliving, covered(previously, facts.Dev{Minor: 49})), []string{"StackedMounts target: 3 mounts are stacked on the path, and the top one covers"}},
+	{"a dead one over the live", with(outliving, under(func(*facts.Mount) {})), []string{"StackedMounts target:", "Disconnected! target:"}},
+	{"an overlay over a dead upper", with(outliving, of(previously, func(sb *facts.Superblock) { sb.FSType = "overlay" })), []string{"WrongVolumeMounted target:", "Disconnected target:"}},
 }
 
-func shutDown(sb *host.Superblock) { sb.Shutdown, sb.Answer.Errno = true, 0 }
+func shutDown(sb *facts.Superblock) { sb.Shutdown, sb.Answer.Errno = true, 0 }
 
 func TestReplaceConditions(t *testing.T) {
 	for _, tc := range replaceExamples {
@@ -58,63 +59,63 @@ func TestEachDeadMountPointHasItsOwnStep(t *testing.T) {
 }
 
 func TestReplace(t *testing.T) {
-	plan := func(change ...func(*host.RebindPlan)) host.RebindPlan {
-		p := host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true, Target: published}
+	plan := func(change ...func(*facts.RebindPlan)) facts.RebindPlan {
+		p := facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true, Target: published}
 		for _, c := range change {
 			c(&p)
 		}
 		return p
 	}
-	shared := func(p *host.RebindPlan) { p.Private, p.Shared = false, true }
-	slave := func(p *host.RebindPlan) { p.Private = false }
+	shared := func(p *facts.RebindPlan) { p.Private, p.Shared = false, true }
+	slave := func(p *facts.RebindPlan) { p.Private = false }
 	for name, tc := range map[string]struct {
 		change []func(*healer.Case)
-		plan   host.RebindPlan
+		plan   facts.RebindPlan
 	}{
 		"a subdirectory": {nil, plan()},
 		"the whole volume": {[]func(*healer.Case){
-			top(0, func(m *host.Mount) { m.Root = "/" }), recorded(0, func(r *healer.MountPointRecord) { r.Root = "/" }),
-		}, plan(func(p *host.RebindPlan) { p.Sub = "" })},
+			top(0, func(m *facts.Mount) { m.Root = "/" }), recorded(0, func(r *healer.MountPointRecord) { r.Root = "/" }),
+		}, plan(func(p *facts.RebindPlan) { p.Sub = "" })},
 		// The dead mount tells itself how it was mounted.
-		"not as recorded": {[]func(*healer.Case){top(0, func(m *host.Mount) { m.Attr = host.AttrReadOnly | host.AttrNoSUID })}, plan(func(p *host.RebindPlan) {
-			p.Attr = host.AttrReadOnly | host.AttrNoSUID
+		"not as recorded": {[]func(*healer.Case){top(0, func(m *facts.Mount) { m.Attr = facts.AttrReadOnly | facts.AttrNoSUID })}, plan(func(p *facts.RebindPlan) {
+			p.Attr = facts.AttrReadOnly | facts.AttrNoSUID
 		})},
-		"shared":                           {[]func(*healer.Case){top(0, func(m *host.Mount) { m.Propagation.Shared = 3 })}, plan(shared)},
-		"slave":                            {[]func(*healer.Case){top(0, func(m *host.Mount) { m.Propagation.Master = 3 })}, plan(slave)},
-		"slave and shared":                 {[]func(*healer.Case){top(0, func(m *host.Mount) { m.Propagation = host.Propagation{Shared: 3, Master: 4} })}, plan(shared)},
+		"shared":                           {[]func(*healer.Case){top(0, func(m *facts.Mount) { m.Propagation.Shared = 3 })}, plan(shared)},
+		"slave":                            {[]func(*healer.Case){top(0, func(m *facts.Mount) { m.Propagation.Master = 3 })}, plan(slave)},
+		"slave and shared":                 {[]func(*healer.Case){top(0, func(m *facts.Mount) { m.Propagation = facts.Propagation{Shared: 3, Master: 4} })}, plan(shared)},
 		"shared when it was recorded only": {[]func(*healer.Case){recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Shared = 3 })}, plan()},
 		"not recorded at this mount point": {[]func(*healer.Case){func(c *healer.Case) { c.MountPoints[0].Want = nil }}, plan()},
 		"interrupted, and dead itself": {[]func(*healer.Case){
-			top(0, func(m *host.Mount) { m.Attr = placeholder }), recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Shared = 3 }),
+			top(0, func(m *facts.Mount) { m.Attr = placeholder }), recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Shared = 3 }),
 		}, plan(shared)},
 		"below a staged subvolume": {[]func(*healer.Case){func(c *healer.Case) {
 			c.Record.MountPoints[1].Root, c.MountPoints[1].Stack[0].Root = "/vols/v", "/vols/v"
 			c.Record.MountPoints[0].Root, c.MountPoints[0].Stack[0].Root = "/vols/v/a/b", "/vols/v/a/b"
-		}}, plan(func(p *host.RebindPlan) { p.Sub = "a/b" })},
+		}}, plan(func(p *facts.RebindPlan) { p.Sub = "a/b" })},
 		"another pod's was made of it": {[]func(*healer.Case){func(c *healer.Case) {
-			c.Record.MountPoints = append(c.Record.MountPoints, healer.MountPointRecord{Role: healer.RoleTarget, Path: "/k/pods/b/mount", Dev: host.Dev{Minor: 40}})
+			c.Record.MountPoints = append(c.Record.MountPoints, healer.MountPointRecord{Role: healer.RoleTarget, Path: "/k/pods/b/mount", Dev: facts.Dev{Minor: 40}})
 			c.MountPoints[0].Want = c.Record.MountPoint(published)
 		}}, plan()},
 		"ID-mapped both": {[]func(*healer.Case){
-			top(0, func(m *host.Mount) { m.Attr |= host.AttrIDMap }), top(1, func(m *host.Mount) { m.Attr |= host.AttrIDMap }),
-		}, plan(func(p *host.RebindPlan) { p.Attr |= host.AttrIDMap })},
-		"read-only both": {[]func(*healer.Case){top(0, func(m *host.Mount) { m.SuperReadOnly = true }), top(1, func(m *host.Mount) { m.SuperReadOnly = true })}, plan()},
+			top(0, func(m *facts.Mount) { m.Attr |= facts.AttrIDMap }), top(1, func(m *facts.Mount) { m.Attr |= facts.AttrIDMap }),
+		}, plan(func(p *facts.RebindPlan) { p.Attr |= facts.AttrIDMap })},
+		"read-only both": {[]func(*healer.Case){top(0, func(m *facts.Mount) { m.SuperReadOnly = true }), top(1, func(m *facts.Mount) { m.SuperReadOnly = true })}, plan()},
 		"staged over a dead one": {[]func(*healer.Case){func(c *healer.Case) {
 			m := c.MountPoints[1].Stack[0]
 			m.ID, m.OldID, m.Dev, m.FSType = 6, 6, previously, "fuse.y"
 			c.MountPoints[1].Stack = append(c.MountPoints[1].Stack, m)
 		}}, plan()},
 		"a disk by another name": {[]func(*healer.Case){func(c *healer.Case) {
-			was, now := host.Dev{Major: 8, Minor: 50}, host.Dev{Major: 8, Minor: 60}
-			c.Superblocks = map[host.Dev]host.Superblock{was: c.Superblocks[previously], now: c.Superblocks[renewed]}
+			was, now := facts.Dev{Major: 8, Minor: 50}, facts.Dev{Major: 8, Minor: 60}
+			c.Superblocks = map[facts.Dev]facts.Superblock{was: c.Superblocks[previously], now: c.Superblocks[renewed]}
 			c.MountPoints[0].Stack[0].Dev, c.MountPoints[1].Stack[0].Dev, c.MountPoints[1].Stack[0].Source = was, now, "/dev/sdc"
 			c.Record.MountPoints[0].Dev, c.Record.MountPoints[1].Dev = was, was
 		}}, plan()},
-		"a full volume": {[]func(*healer.Case){of(renewed, func(sb *host.Superblock) {
-			sb.Space = host.Space{Blocks: 100, Files: 100, FreeFiles: 5}
+		"a full volume": {[]func(*healer.Case){of(renewed, func(sb *facts.Superblock) {
+			sb.Space = facts.Space{Blocks: 100, Files: 100, FreeFiles: 5}
 		})}, plan()},
-		"a slow volume": {[]func(*healer.Case){of(renewed, func(sb *host.Superblock) { sb.Answer.Late = 9 })}, plan()},
-		"shut down":     {[]func(*healer.Case){of(previously, shutDown)}, plan(func(p *host.RebindPlan) { p.Ended = true })},
+		"a slow volume": {[]func(*healer.Case){of(renewed, func(sb *facts.Superblock) { sb.Answer.Late = 9 })}, plan()},
+		"shut down":     {[]func(*healer.Case){of(previously, shutDown)}, plan(func(p *facts.RebindPlan) { p.Ended = true })},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := with(append([]func(*healer.Case){outliving}, tc.change...)...)()
@@ -141,7 +142,7 @@ func TestReplaceBesideAnotherVolume(t *testing.T) {
 		p.Path, p.Want, p.PodUID = "/k/pods/b/mount", nil, "b"
 		p.Stack = slices.Clone(p.Stack)
 		p.Stack[0].Path, p.Stack[0].Dev = p.Path, renewed
-		p.Inspect.VolData = &host.VolData{DriverName: "d", VolumeHandle: "w"}
+		p.Inspect.VolData = &layout.VolData{DriverName: "d", VolumeHandle: "w"}
 		c.MountPoints = append(c.MountPoints, p)
 	})()
 	if s := step(t, idle{t}, c); s.MountPoint.Path != published || s.Refused != "" {
@@ -158,21 +159,21 @@ func TestReplaceIsRefused(t *testing.T) {
 		{"several mounts are stacked on the staging path", []func(*healer.Case){func(c *healer.Case) { c.MountPoints[1].Stack = slices.Repeat(c.MountPoints[1].Stack, 2) }}},
 		{"the staged mount is read-only", []func(*healer.Case){attr(1, placeholder), recorded(1, func(r *healer.MountPointRecord) { r.Attr = placeholder })}},
 		{"the recorded staging path is another one", []func(*healer.Case){recorded(1, func(r *healer.MountPointRecord) { r.Path = "/k/other" })}},
-		{"shows another directory than the recorded one", []func(*healer.Case){top(1, func(m *host.Mount) { m.Root = "/x" })}},
+		{"shows another directory than the recorded one", []func(*healer.Case){top(1, func(m *facts.Mount) { m.Root = "/x" })}},
 		{"not healthy (Disconnected)", []func(*healer.Case){of(renewed, errno(syscall.ENOTCONN))}},
-		{"not healthy (NotResponding)", []func(*healer.Case){of(renewed, func(sb *host.Superblock) { sb.Answer = host.Answer{} })}},
+		{"not healthy (NotResponding)", []func(*healer.Case){of(renewed, func(sb *facts.Superblock) { sb.Answer = facts.Answer{} })}},
 		{"not healthy (FilesystemShutdown)", []func(*healer.Case){of(renewed, shutDown)}},
 		{"not healthy (WrongVolumeMounted)", []func(*healer.Case){func(c *healer.Case) { c.MountPoints[1].Inspect.VolData.VolumeHandle = "w" }}},
-		{"not healthy (WrongVolumeMounted)", []func(*healer.Case){of(renewed, func(sb *host.Superblock) { sb.Source = "another" })}},
-		{"the directory that the mount showed was deleted", []func(*healer.Case){top(0, func(m *host.Mount) { m.RootDeleted = true })}},
+		{"not healthy (WrongVolumeMounted)", []func(*healer.Case){of(renewed, func(sb *facts.Superblock) { sb.Source = "another" })}},
+		{"the directory that the mount showed was deleted", []func(*healer.Case){top(0, func(m *facts.Mount) { m.RootDeleted = true })}},
 		{"not known to be the staged filesystem", []func(*healer.Case){recorded(0, func(r *healer.MountPointRecord) { r.Dev.Minor++ })}},
 		{"not known to be the staged filesystem", []func(*healer.Case){func(c *healer.Case) { c.Record.MountPoints = c.Record.MountPoints[:1]; c.MountPoints[1].Want = nil }}},
 		{"not known to be the staged filesystem", []func(*healer.Case){func(c *healer.Case) { c.Record.MountPoints = c.Record.MountPoints[1:]; c.MountPoints[0].Want = nil }}},
 		{"not known to be the staged filesystem", []func(*healer.Case){func(c *healer.Case) { c.MountPoints[0].Want = nil; c.Record.MountPoints[0].Dev.Minor++ }}},
-		{"another source than the staged one", []func(*healer.Case){top(0, func(m *host.Mount) { m.Source = "another" })}},
-		{"the dead filesystem was read-only", []func(*healer.Case){top(0, func(m *host.Mount) { m.SuperReadOnly = true })}},
-		{"another ID mapping", []func(*healer.Case){top(0, func(m *host.Mount) { m.Attr |= host.AttrIDMap })}},
-		{"another ID mapping", []func(*healer.Case){attr(1, host.AttrIDMap)}},
+		{"another source than the staged one", []func(*healer.Case){top(0, func(m *facts.Mount) { m.Source = "another" })}},
+		{"the dead filesystem was read-only", []func(*healer.Case){top(0, func(m *facts.Mount) { m.SuperReadOnly = true })}},
+		{"another ID mapping", []func(*healer.Case){top(0, func(m *facts.Mount) { m.Attr |= facts.AttrIDMap })}},
+		{"another ID mapping", []func(*healer.Case){attr(1, facts.AttrIDMap)}},
 		{"WrongVolumeMounted: kubelet's vol_data.json", []func(*healer.Case){func(c *healer.Case) { c.MountPoints[0].Inspect.VolData.VolumeHandle = "w" }}},
 		{"WrongVolumeMounted: it shows the directory", []func(*healer.Case){recorded(0, func(r *healer.MountPointRecord) { r.Root = "/x" })}},
 		{"how the mount point was mounted is not known", []func(*healer.Case){attr(0, placeholder), func(c *healer.Case) { c.MountPoints[0].Want = nil }}},
@@ -216,16 +217,16 @@ func TestNothingIsReplacedFor(t *testing.T) {
 		"the only instance":      func(c *healer.Case) { c.MountPoints[1].Stack[0].Dev = previously },
 		"nothing staged":         stagingLost,
 		"no staging mount point": func(c *healer.Case) { c.MountPoints = c.MountPoints[:1] },
-		"one that is silent":     of(previously, func(sb *host.Superblock) { sb.Answer = host.Answer{Asked: true, TimedOut: true} }),
+		"one that is silent":     of(previously, func(sb *facts.Superblock) { sb.Answer = facts.Answer{Asked: true, TimedOut: true} }),
 		"one that refuses":       of(previously, errno(syscall.EACCES)),
 		"one that answers":       of(previously, errno(0)),
-		"another type":           of(previously, func(sb *host.Superblock) { sb.FSType = "overlay" }),
+		"another type":           of(previously, func(sb *facts.Superblock) { sb.FSType = "overlay" }),
 		"a staged one, of two": func(c *healer.Case) {
 			c.MountPoints[0].Role = healer.RoleStaging
 			c.MountPoints[0], c.MountPoints[1] = c.MountPoints[1], c.MountPoints[0]
 		},
 		"a staged one":          func(c *healer.Case) { c.MountPoints[0].Role = healer.RoleStaging },
-		"what failed otherwise": of(previously, func(sb *host.Superblock) { sb.Answer.Errno, sb.ReadOnly = 0, true }),
+		"what failed otherwise": of(previously, func(sb *facts.Superblock) { sb.Answer.Errno, sb.ReadOnly = 0, true }),
 	} {
 		f, err := New(idle{t}).Examine(with(outliving, change)())
 		if err != nil || len(f.Steps) != 0 {
@@ -236,16 +237,16 @@ func TestNothingIsReplacedFor(t *testing.T) {
 
 func TestUnmountDeadTop(t *testing.T) {
 	for name, tc := range map[string]struct {
-		below []func(*host.Mount)
+		below []func(*facts.Mount)
 		why   string
 	}{
-		"the live one below":         {below: []func(*host.Mount){func(*host.Mount) {}}},
-		"dead as well":               {below: []func(*host.Mount){func(m *host.Mount) { m.Dev = previously }}},
-		"three of them":              {below: []func(*host.Mount){func(m *host.Mount) { m.Dev = previously }, func(*host.Mount) {}}},
-		"ours, interrupted":          {below: []func(*host.Mount){func(m *host.Mount) { m.Attr = placeholder }}},
-		"another filesystem":         {below: []func(*host.Mount){func(m *host.Mount) { m.Dev.Minor, m.FSType = 99, "ext4" }}, why: "is not the staged filesystem"},
-		"another directory":          {below: []func(*host.Mount){func(m *host.Mount) { m.Root = "/x" }}, why: "shows another directory"},
-		"dead, of another directory": {below: []func(*host.Mount){func(m *host.Mount) { m.Dev, m.Root = previously, "/x" }}, why: "is not the staged filesystem"},
+		"the live one below":         {below: []func(*facts.Mount){func(*facts.Mount) {}}},
+		"dead as well":               {below: []func(*facts.Mount){func(m *facts.Mount) { m.Dev = previously }}},
+		"three of them":              {below: []func(*facts.Mount){func(m *facts.Mount) { m.Dev = previously }, func(*facts.Mount) {}}},
+		"ours, interrupted":          {below: []func(*facts.Mount){func(m *facts.Mount) { m.Attr = placeholder }}},
+		"another filesystem":         {below: []func(*facts.Mount){func(m *facts.Mount) { m.Dev.Minor, m.FSType = 99, "ext4" }}, why: "is not the staged filesystem"},
+		"another directory":          {below: []func(*facts.Mount){func(m *facts.Mount) { m.Root = "/x" }}, why: "shows another directory"},
+		"dead, of another directory": {below: []func(*facts.Mount){func(m *facts.Mount) { m.Dev, m.Root = previously, "/x" }}, why: "is not the staged filesystem"},
 	} {
 		c := with(outliving)()
 		for _, change := range tc.below {
@@ -272,11 +273,11 @@ func TestUnmountDeadTop(t *testing.T) {
 }
 
 // covered puts dead mounts beneath one of the renewed volume at the target.
-func covered(devs ...host.Dev) func(*healer.Case) {
+func covered(devs ...facts.Dev) func(*healer.Case) {
 	return func(c *healer.Case) {
 		m := c.MountPoints[0].Stack[0]
 		m.ID, m.OldID, m.Dev = 9, 9, renewed
-		c.MountPoints[0].Stack = []host.Mount{m}
+		c.MountPoints[0].Stack = []facts.Mount{m}
 		for i, d := range devs {
 			m.ID, m.OldID, m.Dev = uint64(4-i), 4-i, d
 			c.MountPoints[0].Stack = append(c.MountPoints[0].Stack, m)

@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // The steps' names.
@@ -68,8 +68,8 @@ func offered(s healer.Step, refused string, run func(ctx context.Context, revali
 }
 
 // planRebind returns what a rebind would do, or why there must be none.
-func planRebind(c healer.Case, mp, staged healer.MountPoint) (host.RebindPlan, string) {
-	var none host.RebindPlan
+func planRebind(c healer.Case, mp, staged healer.MountPoint) (facts.RebindPlan, string) {
+	var none facts.RebindPlan
 	wantStaged := c.Record.Staged()
 	switch {
 	case c.Record == nil || mp.Want == nil:
@@ -84,9 +84,9 @@ func planRebind(c healer.Case, mp, staged healer.MountPoint) (host.RebindPlan, s
 		return none, "the recorded staging path is another one"
 	case mp.Want.Dev != wantStaged.Dev:
 		return none, "what was published there was not the staged filesystem"
-	case host.IsNFS(staged.Stack[0].FSType) && mp.Want.Source != staged.Stack[0].Source:
+	case facts.IsNFS(staged.Stack[0].FSType) && mp.Want.Source != staged.Stack[0].Source:
 		return none, "the mount point is not known to have shown the directory of the server that is staged"
-	case mp.Want.Attr.Has(host.AttrIDMap) != staged.Stack[0].Attr.Has(host.AttrIDMap):
+	case mp.Want.Attr.Has(facts.AttrIDMap) != staged.Stack[0].Attr.Has(facts.AttrIDMap):
 		return none, "the recorded mount had another ID mapping than the staged one"
 	}
 	for _, cond := range c.Found {
@@ -100,11 +100,11 @@ func planRebind(c healer.Case, mp, staged healer.MountPoint) (host.RebindPlan, s
 	if interrupted(c, mp) && mp.Dev() != staged.Dev() {
 		return none, "the placeholder there is not of the staged filesystem"
 	}
-	sub, beneath := healer.Below(wantStaged.Root, mp.Want.Root)
+	sub, beneath := facts.Below(wantStaged.Root, mp.Want.Root)
 	if !beneath {
 		return none, "the recorded directory does not lie below the staged one"
 	}
-	return host.RebindPlan{
+	return facts.RebindPlan{
 		Staged:  staged.Stack[0],
 		Sub:     sub,
 		Target:  mp.Path,

@@ -9,16 +9,16 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // scribe is a host that notes the plan of a step and asks still.
 type scribe struct {
 	did   string
-	plan  host.RebindPlan
-	on    host.Mount
-	below host.Mount
+	plan  facts.RebindPlan
+	on    facts.Mount
+	below facts.Mount
 	// old is a kernel that cannot put a mount beneath another.
 	old bool
 	// acted counts what was changed.
@@ -33,32 +33,32 @@ func (s *scribe) act(ctx context.Context, revalidate func(context.Context) error
 	return err
 }
 
-func (s *scribe) Rebind(ctx context.Context, plan host.RebindPlan, revalidate func(context.Context) error) error {
+func (s *scribe) Rebind(ctx context.Context, plan facts.RebindPlan, revalidate func(context.Context) error) error {
 	s.did, s.plan = "rebind", plan
 	return s.act(ctx, revalidate)
 }
 
-func (s *scribe) Cover(ctx context.Context, plan host.RebindPlan, revalidate func(context.Context) error) error {
+func (s *scribe) Cover(ctx context.Context, plan facts.RebindPlan, revalidate func(context.Context) error) error {
 	s.did, s.plan = "cover", plan
 	return s.act(ctx, revalidate)
 }
 
-func (s *scribe) Finish(ctx context.Context, plan host.RebindPlan, on host.Mount, revalidate func(context.Context) error) error {
+func (s *scribe) Finish(ctx context.Context, plan facts.RebindPlan, on facts.Mount, revalidate func(context.Context) error) error {
 	s.did, s.plan, s.on = "finish", plan, on
 	return s.act(ctx, revalidate)
 }
 
-func (s *scribe) UnmountDuplicate(ctx context.Context, on host.Mount, revalidate func(context.Context) error) error {
+func (s *scribe) UnmountDuplicate(ctx context.Context, on facts.Mount, revalidate func(context.Context) error) error {
 	s.did, s.on = "take off", on
 	return s.act(ctx, revalidate)
 }
 
-func (s *scribe) Replace(ctx context.Context, plan host.RebindPlan, on host.Mount, revalidate func(context.Context) error) error {
+func (s *scribe) Replace(ctx context.Context, plan facts.RebindPlan, on facts.Mount, revalidate func(context.Context) error) error {
 	s.did, s.plan, s.on = "replace", plan, on
 	return s.act(ctx, revalidate)
 }
 
-func (s *scribe) UnmountDeadTop(ctx context.Context, on, below host.Mount, revalidate func(context.Context) error) error {
+func (s *scribe) UnmountDeadTop(ctx context.Context, on, below facts.Mount, revalidate func(context.Context) error) error {
 	s.did, s.on, s.below = "unmount-dead-top", on, below
 	return s.act(ctx, revalidate)
 }
@@ -81,48 +81,48 @@ func TestRebind(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change []func(*healer.Case)
 		did    string
-		plan   host.RebindPlan
+		plan   facts.RebindPlan
 	}{
-		"a subdirectory": {[]func(*healer.Case){lost}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
+		"a subdirectory": {[]func(*healer.Case){lost}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
 		"the whole volume": {
 			[]func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Root = "/" })},
 			"rebind",
-			host.RebindPlan{Attr: host.AttrNoExec, Private: true},
+			facts.RebindPlan{Attr: facts.AttrNoExec, Private: true},
 		},
 		"below a staged subvolume": {[]func(*healer.Case){lost, func(c *healer.Case) {
 			c.Record.MountPoints[1].Root, c.Record.MountPoints[0].Root = "/vols/v", "/vols/v/a/b"
 			c.MountPoints[1].Stack[0].Root = "/vols/v"
-		}}, "rebind", host.RebindPlan{Sub: "a/b", Attr: host.AttrNoExec, Private: true}},
+		}}, "rebind", facts.RebindPlan{Sub: "a/b", Attr: facts.AttrNoExec, Private: true}},
 		"read-only": {
-			[]func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Attr = host.AttrReadOnly })},
+			[]func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Attr = facts.AttrReadOnly })},
 			"rebind",
-			host.RebindPlan{Sub: "sub", Attr: host.AttrReadOnly, Private: true},
+			facts.RebindPlan{Sub: "sub", Attr: facts.AttrReadOnly, Private: true},
 		},
 		"shared": {
 			[]func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Shared = 3 })},
 			"rebind",
-			host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Shared: true},
+			facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Shared: true},
 		},
 		"slave": {
 			[]func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Propagation.Master = 3 })},
 			"rebind",
-			host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec},
+			facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec},
 		},
 		// A pod that waits for its mount is not helped by waiting longer.
-		"a full volume": {[]func(*healer.Case){lost, left(0, 0)}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
-		"a slow volume": {[]func(*healer.Case){lost, late(9)}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
+		"a full volume": {[]func(*healer.Case){lost, left(0, 0)}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
+		"a slow volume": {[]func(*healer.Case){lost, late(9)}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
 		"interrupted, on a full and slow volume": {
-			[]func(*healer.Case){placeholderAlone, left(0, 0), late(9)}, "finish", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true},
+			[]func(*healer.Case){placeholderAlone, left(0, 0), late(9)}, "finish", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true},
 		},
 		"a filesystem that counted errors": {
-			[]func(*healer.Case){lost, left(0, 0), late(3), counted(1, after)}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true},
+			[]func(*healer.Case){lost, left(0, 0), late(3), counted(1, after)}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true},
 		},
 		"a device that is write-protected": {
-			[]func(*healer.Case){lost, device(func(d *host.BlockDevice) { d.ReadOnly = true })}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true},
+			[]func(*healer.Case){lost, device(func(d *facts.BlockDevice) { d.ReadOnly = true })}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true},
 		},
-		"a staged mount that is read-only": {[]func(*healer.Case){lost, attr(1, host.AttrReadOnly)}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
-		"old errors":                       {[]func(*healer.Case){lost, counted(7, after), baseline}, "rebind", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
-		"interrupted":                      {[]func(*healer.Case){placeholderAlone}, "finish", host.RebindPlan{Sub: "sub", Attr: host.AttrNoExec, Private: true}},
+		"a staged mount that is read-only": {[]func(*healer.Case){lost, attr(1, facts.AttrReadOnly)}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
+		"old errors":                       {[]func(*healer.Case){lost, counted(7, after), baseline}, "rebind", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
+		"interrupted":                      {[]func(*healer.Case){placeholderAlone}, "finish", facts.RebindPlan{Sub: "sub", Attr: facts.AttrNoExec, Private: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := with(tc.change...)()
@@ -160,10 +160,10 @@ func TestRebindIsRefused(t *testing.T) {
 		}}},
 		{"the recorded staging path is another one", []func(*healer.Case){lost, recorded(1, func(r *healer.MountPointRecord) { r.Path = "/k/other" })}},
 		{"was not the staged filesystem", []func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Dev.Minor++ })}},
-		{"another ID mapping", []func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Attr |= host.AttrIDMap })}},
-		{"another ID mapping", []func(*healer.Case){lost, attr(1, host.AttrIDMap)}},
+		{"another ID mapping", []func(*healer.Case){lost, recorded(0, func(r *healer.MountPointRecord) { r.Attr |= facts.AttrIDMap })}},
+		{"another ID mapping", []func(*healer.Case){lost, attr(1, facts.AttrIDMap)}},
 		{"not healthy (Disconnected)", []func(*healer.Case){lost, probe(syscall.ENOTCONN)}},
-		{"not healthy (FilesystemShutdown)", []func(*healer.Case){lost, superblock(func(sb *host.Superblock) { sb.Shutdown = true })}},
+		{"not healthy (FilesystemShutdown)", []func(*healer.Case){lost, superblock(func(sb *facts.Superblock) { sb.Shutdown = true })}},
 		{"not healthy (WrongVolumeMounted)", []func(*healer.Case){lost, func(c *healer.Case) { c.MountPoints[1].Inspect.VolData.VolumeHandle = "w" }}},
 		{"not healthy (IOError)", []func(*healer.Case){placeholderAlone, probe(syscall.EIO)}},
 		{"not healthy (NotResponding)", []func(*healer.Case){lost, writing("jbd2_log_wait_commit")}},
@@ -189,7 +189,7 @@ func TestRebindOfASickFilesystemSeenAtAnotherMountPoint(t *testing.T) {
 	const other = "/k/pods/b/mount"
 	secondPod := func(c *healer.Case) {
 		p := c.MountPoints[0]
-		p.Path, p.Stack = other, []host.Mount{mount(other, "/sub", host.AttrNoExec)}
+		p.Path, p.Stack = other, []facts.Mount{mount(other, "/sub", facts.AttrNoExec)}
 		r := *c.Record.MountPoint(published)
 		r.Path = other
 		c.Record.MountPoints = append(c.Record.MountPoints, r)
@@ -238,7 +238,7 @@ func TestNothingIsOfferedFor(t *testing.T) {
 		"a slow volume":           with(late(9)),
 		"a frozen volume":         with(writing("percpu_rwsem_wait")),
 		"errors":                  with(counted(1, after)),
-		"a read-only mount":       with(attr(0, host.AttrReadOnly)),
+		"a read-only mount":       with(attr(0, facts.AttrReadOnly)),
 		"placeholder in staging":  with(func(c *healer.Case) { c.MountPoints[1].Stack[0].Attr = placeholder }),
 		"an intended placeholder": with(recorded(0, func(r *healer.MountPointRecord) { r.Attr = placeholder }), attr(0, placeholder)),
 	} {

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/api"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 const (
@@ -42,7 +42,7 @@ func judgeSuperblock(c healer.Case, p healer.MountPoint) []healer.Condition {
 type evaluator struct {
 	c  healer.Case
 	p  healer.MountPoint
-	sb host.Superblock
+	sb facts.Superblock
 }
 
 func (ev evaluator) one(s healer.Status, r healer.Reason, advice, format string, args ...any) []healer.Condition {
@@ -81,7 +81,7 @@ func (ev evaluator) notResponding() []healer.Condition {
 	case a.Writing:
 		return ev.one(healer.Inaccessible, healer.NotResponding, adviceNotResponding,
 			"reads succeed, and a write has no answer within %s%s", within, in(a.Waits))
-	case healer.IsFUSE(ev.sb.FSType):
+	case facts.IsFUSE(ev.sb.FSType):
 		return ev.one(healer.Inaccessible, healer.NotResponding, adviceDaemon, "the FUSE daemon gave no answer within %s%s", within, in(a.Waits))
 	}
 	return ev.one(healer.Inaccessible, healer.NotResponding, adviceNotResponding, "no answer within %s%s", within, in(a.Waits))

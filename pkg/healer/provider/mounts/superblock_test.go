@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // hung is a superblock that gave no answer.
-func hung(change ...func(*host.Answer)) func(*healer.Case) {
-	return superblock(func(sb *host.Superblock) {
-		sb.Answer = host.Answer{Asked: true, TimedOut: true, Elapsed: 5 * time.Second}
+func hung(change ...func(*facts.Answer)) func(*healer.Case) {
+	return superblock(func(sb *facts.Superblock) {
+		sb.Answer = facts.Answer{Asked: true, TimedOut: true, Elapsed: 5 * time.Second}
 		for _, c := range change {
 			c(&sb.Answer)
 		}
@@ -22,16 +22,16 @@ func hung(change ...func(*host.Answer)) func(*healer.Case) {
 
 // writing is silence after a read was answered.
 func writing(waits ...string) func(*healer.Case) {
-	return hung(func(a *host.Answer) { a.Writing, a.Waits = true, waits })
+	return hung(func(a *facts.Answer) { a.Writing, a.Waits = true, waits })
 }
 
 // frozen answers reads, and has who writes wait.
-var frozen = superblock(func(sb *host.Superblock) { sb.Answer.Frozen, sb.Answer.Waits = true, []string{"percpu_rwsem_wait"} })
+var frozen = superblock(func(sb *facts.Superblock) { sb.Answer.Frozen, sb.Answer.Waits = true, []string{"percpu_rwsem_wait"} })
 
 // wrote is an answer to a write.
-func wrote(op string, e syscall.Errno, change ...func(*host.Write)) func(*healer.Case) {
-	return superblock(func(sb *host.Superblock) {
-		sb.Write = host.Write{Answer: host.Answer{Asked: true, Op: op, Errno: e}}
+func wrote(op string, e syscall.Errno, change ...func(*facts.Write)) func(*healer.Case) {
+	return superblock(func(sb *facts.Superblock) {
+		sb.Write = facts.Write{Answer: facts.Answer{Asked: true, Op: op, Errno: e}}
 		for _, c := range change {
 			c(&sb.Write)
 		}
@@ -39,15 +39,15 @@ func wrote(op string, e syscall.Errno, change ...func(*host.Write)) func(*healer
 }
 
 func late(times int) func(*healer.Case) {
-	return superblock(func(sb *host.Superblock) { sb.Answer.Late, sb.Answer.Elapsed = times, 1234*time.Millisecond })
+	return superblock(func(sb *facts.Superblock) { sb.Answer.Late, sb.Answer.Elapsed = times, 1234*time.Millisecond })
 }
 
 // overlay publishes what a driver made of the staged filesystem.
-func overlay(upper *host.Superblock) func(*healer.Case) {
-	dev := host.Dev{Minor: 40}
+func overlay(upper *facts.Superblock) func(*healer.Case) {
+	dev := facts.Dev{Minor: 40}
 	return func(c *healer.Case) {
 		c.Record.MountPoints[0].Dev, c.MountPoints[0].Stack[0].Dev = dev, dev
-		c.Superblocks[dev] = host.Superblock{Dev: dev, FSType: "overlay", Kind: host.KindDirectory, Upper: upper, Answer: host.Answer{Asked: true}}
+		c.Superblocks[dev] = facts.Superblock{Dev: dev, FSType: "overlay", Kind: facts.KindDirectory, Upper: upper, Answer: facts.Answer{Asked: true}}
 	}
 }
 
@@ -60,33 +60,33 @@ var superblockExamples = []example{
 	{"frozen, and full", with(frozen, left(0, 1)), []string{"Frozen target", "OutOfSpace target"}},
 	{"a write hangs elsewhere", with(writing("jbd2_log_wait_commit")), []string{"NotResponding target: a write has no answer within 5s; the kernel waits in jbd2_log_wait_commit"}},
 	{"a write hangs, it is not known where", with(writing()), []string{"NotResponding target: reads succeed, and a write has no answer within 5s"}},
-	{"a read hangs where a frozen write would", with(hung(func(a *host.Answer) { a.Waits = []string{"percpu_rwsem_wait"} })), []string{"NotResponding target: no answer within 5s; the kernel waits in percpu_rwsem_wait"}},
+	{"a read hangs where a frozen write would", with(hung(func(a *facts.Answer) { a.Waits = []string{"percpu_rwsem_wait"} })), []string{"NotResponding target: no answer within 5s; the kernel waits in percpu_rwsem_wait"}},
 
 	{"late twice", with(late(2)), nil},
 	{"late three times", with(late(3)), []string{"SlowResponse target: late 3 times in a row, now after 1.234s"}},
 	{"late four times", with(late(4)), []string{"SlowResponse target: 4 times"}},
-	{"late and sick", with(late(9), superblock(func(sb *host.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown target:"}},
+	{"late and sick", with(late(9), superblock(func(sb *facts.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown target:"}},
 
 	{"a write succeeds", with(wrote("", 0)), nil},
 	{"a write fails", with(wrote("fdatasync", syscall.EIO)), []string{"IOError target: fdatasync: input/output error (EIO)"}},
 	{"a write is refused as read-only", with(wrote("create", syscall.EROFS)), []string{"ReadOnlyFilesystem target: EROFS"}},
-	{"a write cannot be tried", with(wrote("create", syscall.EOPNOTSUPP, func(w *host.Write) { w.Unable = true })), nil},
-	{"a write meets a full filesystem", with(wrote("create", syscall.ENOSPC, func(w *host.Write) { w.Unable = true })), nil},
-	{"a write must not be tried", with(superblock(func(sb *host.Superblock) { sb.Write.Forbidden = "it is not wanted" })), nil},
+	{"a write cannot be tried", with(wrote("create", syscall.EOPNOTSUPP, func(w *facts.Write) { w.Unable = true })), nil},
+	{"a write meets a full filesystem", with(wrote("create", syscall.ENOSPC, func(w *facts.Write) { w.Unable = true })), nil},
+	{"a write must not be tried", with(superblock(func(sb *facts.Superblock) { sb.Write.Forbidden = "it is not wanted" })), nil},
 	{"the read's errno is the first evidence", with(probe(syscall.ENOTCONN), wrote("write", syscall.EIO)), []string{"Disconnected target: statx"}},
 
 	{"overlay", with(overlay(nil)), nil},
-	{"overlay over a healthy upper", with(overlay(&host.Superblock{FSType: "xfs"})), nil},
-	{"overlay over a dead upper", with(overlay(&host.Superblock{FSType: "xfs", Shutdown: true})), []string{"FilesystemShutdown target: the xfs that the overlay writes to"}},
-	{"overlay over a read-only upper", with(overlay(&host.Superblock{FSType: "xfs", ReadOnly: true})), []string{"ReadOnlyFilesystem target: the overlay writes to"}},
-	{"overlay over an upper that turned read-only", with(overlay(&host.Superblock{FSType: "ext4", EmergencyReadOnly: true})), []string{"ReadOnlyFilesystem target: the overlay writes to"}},
-	{"overlay over a read-only upper, meant so", with(overlay(&host.Superblock{ReadOnly: true}), readOnlyVolume), nil},
+	{"overlay over a healthy upper", with(overlay(&facts.Superblock{FSType: "xfs"})), nil},
+	{"overlay over a dead upper", with(overlay(&facts.Superblock{FSType: "xfs", Shutdown: true})), []string{"FilesystemShutdown target: the xfs that the overlay writes to"}},
+	{"overlay over a read-only upper", with(overlay(&facts.Superblock{FSType: "xfs", ReadOnly: true})), []string{"ReadOnlyFilesystem target: the overlay writes to"}},
+	{"overlay over an upper that turned read-only", with(overlay(&facts.Superblock{FSType: "ext4", EmergencyReadOnly: true})), []string{"ReadOnlyFilesystem target: the overlay writes to"}},
+	{"overlay over a read-only upper, meant so", with(overlay(&facts.Superblock{ReadOnly: true}), readOnlyVolume), nil},
 }
 
 // counted is what an ext4 has counted.
 func counted(n uint64, last time.Time) func(*healer.Case) {
-	return superblock(func(sb *host.Superblock) {
-		sb.Errors = &host.FilesystemErrors{Count: n, LastTime: last, LastFunction: "ext4_find_entry"}
+	return superblock(func(sb *facts.Superblock) {
+		sb.Errors = &facts.FilesystemErrors{Count: n, LastTime: last, LastFunction: "ext4_find_entry"}
 	})
 }
 
@@ -116,15 +116,15 @@ var errorExamples = []example{
 	{"errors, and a write succeeds", with(counted(1, after), wrote("", 0)), []string{"FilesystemErrors target: a write still succeeds"}},
 	{"errors, and a write fails", with(counted(1, after), wrote("write", syscall.EIO)), []string{"IOError target: write"}},
 	{"errors, and it turned read-only", with(counted(1, after), wrote("create", syscall.EROFS)), []string{"ReadOnlyFilesystem target: EROFS", "FilesystemErrors target: 1 errors"}},
-	{"errors, no write tried", with(counted(1, after), superblock(func(sb *host.Superblock) { sb.Write.Forbidden = "it is not wanted" })), []string{"FilesystemErrors target: no write was tried: it is not wanted"}},
+	{"errors, no write tried", with(counted(1, after), superblock(func(sb *facts.Superblock) { sb.Write.Forbidden = "it is not wanted" })), []string{"FilesystemErrors target: no write was tried: it is not wanted"}},
 }
 
 // left is what is left of a filesystem with 1000 blocks and 100 inodes that had
 // some of both when it was recorded.
 func left(blocks, inodes uint64) func(*healer.Case) {
 	return func(c *healer.Case) {
-		superblock(func(sb *host.Superblock) {
-			sb.Space = host.Space{Blocks: 1000, Available: blocks, Files: 100, FreeFiles: inodes}
+		superblock(func(sb *facts.Superblock) {
+			sb.Space = facts.Space{Blocks: 1000, Available: blocks, Files: 100, FreeFiles: inodes}
 		})(c)
 		had(true, true)(c)
 	}
@@ -149,15 +149,15 @@ var spaceExamples = []example{
 	{"nothing left, and blocks never were", with(left(0, 0), had(false, true)), []string{"OutOfInodes target:"}},
 	{"nothing left, never seen", with(left(0, 0), unrecorded), nil},
 	{"nothing left, at a new mount point", with(left(0, 0), func(c *healer.Case) { c.MountPoints[0].Want = nil }), []string{"OutOfSpace target:", "OutOfInodes target:"}},
-	{"it does not tell", with(superblock(func(sb *host.Superblock) { sb.Space = host.Space{} })), nil},
-	{"it does not count inodes", with(superblock(func(sb *host.Superblock) { sb.Space = host.Space{Blocks: 1000, Available: 1} })), nil},
+	{"it does not tell", with(superblock(func(sb *facts.Superblock) { sb.Space = facts.Space{} })), nil},
+	{"it does not count inodes", with(superblock(func(sb *facts.Superblock) { sb.Space = facts.Space{Blocks: 1000, Available: 1} })), nil},
 	{"full, for readers only", with(left(0, 0), readOnlyVolume), nil},
 	{"full, and published read-only everywhere", with(
-		left(0, 0), attr(0, host.AttrReadOnly), attr(1, host.AttrReadOnly),
-		recorded(0, func(r *healer.MountPointRecord) { r.Attr = host.AttrReadOnly }), recorded(1, func(r *healer.MountPointRecord) { r.Attr = host.AttrReadOnly }),
+		left(0, 0), attr(0, facts.AttrReadOnly), attr(1, facts.AttrReadOnly),
+		recorded(0, func(r *healer.MountPointRecord) { r.Attr = facts.AttrReadOnly }), recorded(1, func(r *healer.MountPointRecord) { r.Attr = facts.AttrReadOnly }),
 	), nil},
-	{"full, and read-only", with(left(0, 0), superblock(func(sb *host.Superblock) { sb.ReadOnly = true })), []string{"ReadOnlyFilesystem target: is read-only"}},
-	{"full, and shut down", with(left(0, 0), superblock(func(sb *host.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown target:"}},
+	{"full, and read-only", with(left(0, 0), superblock(func(sb *facts.Superblock) { sb.ReadOnly = true })), []string{"ReadOnlyFilesystem target: is read-only"}},
+	{"full, and shut down", with(left(0, 0), superblock(func(sb *facts.Superblock) { sb.Shutdown = true })), []string{"FilesystemShutdown target:"}},
 }
 
 // A volume that still works is not called inaccessible, nor the other way round.

@@ -8,8 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/csi-addons/node-healer/pkg/host"
-	"github.com/csi-addons/node-healer/pkg/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // maxAddresses is how many addresses are asked in one observation. A Ceph cluster of
@@ -22,7 +21,7 @@ type client struct {
 	port uint16
 	// servers returns what the mount names: a name or an IP address, with or without a
 	// port. It returns nil where that is no address of TCP.
-	servers func(host.Mount) []string
+	servers func(facts.Mount) []string
 }
 
 // clients has each filesystem type of this provider.
@@ -38,7 +37,7 @@ var clients = map[string]client{
 // addresses returns at most maxAddresses addresses, as host:port, of the server that a
 // mount names. A part that is no address counts as if it were not there: a source may be
 // anything at all.
-func addresses(m host.Mount) []string {
+func addresses(m facts.Mount) []string {
 	c := clients[m.FSType]
 	if c.servers == nil {
 		return nil
@@ -84,7 +83,7 @@ func isIP(name string) bool {
 
 // nfsServer returns the address with which the kernel was given the server (nfs(5)): a
 // name in the source may resolve to another one by now.
-func nfsServer(m host.Mount) []string {
+func nfsServer(m facts.Mount) []string {
 	switch option(m, "proto") {
 	case "", "tcp", "tcp6":
 		return resolved(m)
@@ -92,34 +91,34 @@ func nfsServer(m host.Mount) []string {
 	return nil // rdma, udp
 }
 
-func smbServer(m host.Mount) []string {
+func smbServer(m facts.Mount) []string {
 	if m.HasSuperOption("rdma") {
 		return nil
 	}
 	return resolved(m)
 }
 
-func resolved(m host.Mount) []string {
+func resolved(m facts.Mount) []string {
 	if addr := option(m, "addr"); addr != "" {
 		return []string{addr}
 	}
-	return []string{mount.Server(m.FSType, m.Source)}
+	return []string{facts.Server(m.FSType, m.Source)}
 }
 
 // monitors returns those of mon_addr=A/B, or of the source A,B:/PATH (mount.ceph(8)). A
 // source of the new syntax names no address.
-func monitors(m host.Mount) []string {
+func monitors(m facts.Mount) []string {
 	if list := option(m, "mon_addr"); list != "" {
 		return strings.Split(list, "/")
 	}
 	if strings.Contains(m.Source, "=/") {
 		return nil
 	}
-	return strings.Split(mount.Server(m.FSType, m.Source), ",")
+	return strings.Split(facts.Server(m.FSType, m.Source), ",")
 }
 
 // glusterServers returns A,B of A,B:VOLUME or A,B:/VOLUME (mount.glusterfs(8)).
-func glusterServers(m host.Mount) []string {
+func glusterServers(m facts.Mount) []string {
 	servers, _, _ := strings.Cut(m.Source, ":/")
 	if servers == m.Source {
 		servers = m.Source[:max(0, strings.LastIndexByte(m.Source, ':'))]
@@ -128,7 +127,7 @@ func glusterServers(m host.Mount) []string {
 }
 
 // option returns the value of an option of the filesystem.
-func option(m host.Mount, name string) string {
+func option(m facts.Mount, name string) string {
 	for _, o := range m.SuperOptions {
 		if value, is := strings.CutPrefix(o, name+"="); is {
 			return value

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 func TestAddresses(t *testing.T) {
@@ -48,7 +48,7 @@ func TestAddresses(t *testing.T) {
 		"nothing":                      {"nfs", "", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := host.Mount{FSType: tc.fsType, Source: tc.source, SuperOptions: strings.Split(tc.options, ",")}
+			m := facts.Mount{FSType: tc.fsType, Source: tc.source, SuperOptions: strings.Split(tc.options, ",")}
 			if got := addresses(m); !slices.Equal(got, strings.Fields(tc.want)) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}

@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 const adviceUnreachable = "see whether the server runs, and the network between it and this node; what waits for it goes on when it is back"
@@ -91,14 +91,14 @@ const shortest = 100 * time.Millisecond
 func failure(err error, waited time.Duration) (how string, known bool) {
 	var errno syscall.Errno
 	errors.As(err, &errno)
-	_, unreachable := healer.ConditionOf(healer.OpConnect, errno, host.Superblock{})
+	_, unreachable := healer.ConditionOf(healer.OpConnect, errno, facts.Superblock{})
 	switch {
 	case err == nil:
 		return "", true
 	case errno == syscall.ECONNREFUSED:
 		return "refused: the host answers, and nothing listens", true
 	case unreachable:
-		return fmt.Sprintf("%s (%s)", errno.Error(), host.ErrnoName(errno)), true
+		return fmt.Sprintf("%s (%s)", errno.Error(), facts.ErrnoName(errno)), true
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Sprintf("no answer within %s", waited.Round(shortest)), waited >= shortest
 	}
@@ -109,7 +109,7 @@ func failure(err error, waited time.Duration) (how string, known bool) {
 func (p Provider) Examine(c healer.Case) (healer.Finding, error) {
 	var f healer.Finding
 	seen, _ := c.Evidence[p.Name()].(evidence)
-	judged := map[host.Dev]bool{}
+	judged := map[facts.Dev]bool{}
 	for _, mp := range c.MountPoints {
 		if mp.InContainer != nil || len(mp.Stack) == 0 {
 			continue

@@ -11,9 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/providertest"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 const (
@@ -21,29 +21,29 @@ const (
 	staging = "/k/staging"
 )
 
-var export = host.Dev{Minor: 44}
+var export = facts.Dev{Minor: 44}
 
 var (
-	works  = host.Answer{Asked: true}
-	hung   = host.Answer{Asked: true, TimedOut: true, Elapsed: 5 * time.Second}
-	failed = host.Answer{Asked: true, Op: "statx", Errno: syscall.EHOSTDOWN}
+	works  = facts.Answer{Asked: true}
+	hung   = facts.Answer{Asked: true, TimedOut: true, Elapsed: 5 * time.Second}
+	failed = facts.Answer{Asked: true, Op: "statx", Errno: syscall.EHOSTDOWN}
 )
 
 // mounted is a volume, staged and published, of which a probe got an answer.
-func mounted(a host.Answer, fsType, source string, options ...string) healer.Case {
+func mounted(a facts.Answer, fsType, source string, options ...string) healer.Case {
 	at := func(role healer.Role, path string) healer.MountPoint {
-		m := host.Mount{Dev: export, FSType: fsType, Source: source, SuperOptions: options, Path: path, Root: "/"}
-		return healer.MountPoint{Role: role, Path: path, Stack: []host.Mount{m}}
+		m := facts.Mount{Dev: export, FSType: fsType, Source: source, SuperOptions: options, Path: path, Root: "/"}
+		return healer.MountPoint{Role: role, Path: path, Stack: []facts.Mount{m}}
 	}
 	return healer.Case{
 		MountPoints: []healer.MountPoint{at(healer.RoleTarget, target), at(healer.RoleStaging, staging)},
-		Superblocks: map[host.Dev]host.Superblock{export: {Dev: export, FSType: fsType, Source: source, Answer: a}},
+		Superblocks: map[facts.Dev]facts.Superblock{export: {Dev: export, FSType: fsType, Source: source, Answer: a}},
 	}
 }
 
-func nfs(a host.Answer) healer.Case { return mounted(a, "nfs4", "srv:/a", "addr=10.0.0.1") }
+func nfs(a facts.Answer) healer.Case { return mounted(a, "nfs4", "srv:/a", "addr=10.0.0.1") }
 
-func ceph(a host.Answer) healer.Case {
+func ceph(a facts.Answer) healer.Case {
 	return mounted(a, "ceph", "1.1.1.1:6789,2.2.2.2:6789,3.3.3.3:6789:/")
 }
 
@@ -87,15 +87,15 @@ func TestServerUnreachable(t *testing.T) {
 		"each monitor in its way":    {ceph(hung), map[string]error{"2.2.2.2:6789": refused, "3.3.3.3:6789": dial(syscall.ENETUNREACH)}, "1.1.1.1:6789 (no answer within 3.8s), 2.2.2.2:6789 (refused: the host answers, and nothing listens), 3.3.3.3:6789 (network is unreachable (ENETUNREACH))"},
 		"one monitor answers":        {ceph(hung), map[string]error{"2.2.2.2:6789": refused, "3.3.3.3:6789": nil}, ""},
 		"of one monitor nothing":     {ceph(hung), map[string]error{"3.3.3.3:6789": errors.New("odd")}, ""},
-		"GlusterFS without daemon":   {mounted(host.Answer{Asked: true, Errno: syscall.ENOTCONN}, "fuse.glusterfs", "srv:/v"), nil, "srv:24007 (no answer within 3.8s)"},
+		"GlusterFS without daemon":   {mounted(facts.Answer{Asked: true, Errno: syscall.ENOTCONN}, "fuse.glusterfs", "srv:/v"), nil, "srv:24007 (no answer within 3.8s)"},
 		"no address":                 {mounted(hung, "nfs4", "server:/x", "proto=rdma"), nil, ""},
 		"long names, all silent":     {mounted(hung, "ceph", manyMonitors()), nil, "and 2 more"},
-		"a write got no answer":      {nfs(host.Answer{Asked: true, TimedOut: true, Writing: true}), nil, ""},
-		"stale":                      {nfs(host.Answer{Asked: true, Errno: syscall.ESTALE}), nil, ""},
-		"evicted":                    {ceph(host.Answer{Asked: true, Errno: syscall.ESHUTDOWN}), nil, ""},
-		"the server refuses us":      {nfs(host.Answer{Asked: true, Errno: syscall.EACCES}), nil, ""},
+		"a write got no answer":      {nfs(facts.Answer{Asked: true, TimedOut: true, Writing: true}), nil, ""},
+		"stale":                      {nfs(facts.Answer{Asked: true, Errno: syscall.ESTALE}), nil, ""},
+		"evicted":                    {ceph(facts.Answer{Asked: true, Errno: syscall.ESHUTDOWN}), nil, ""},
+		"the server refuses us":      {nfs(facts.Answer{Asked: true, Errno: syscall.EACCES}), nil, ""},
 		"the mount answers":          {nfs(works), nil, ""},
-		"the mount was not asked":    {nfs(host.Answer{}), nil, ""},
+		"the mount was not asked":    {nfs(facts.Answer{}), nil, ""},
 		"the mount answers, refused": {nfs(works), map[string]error{"10.0.0.1:2049": refused}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -156,8 +156,8 @@ func TestLittleTimeIsNoSilence(t *testing.T) {
 func TestAtMostFourAddressesAreAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := mounted(hung, "ceph", "a,b,c,d:/")
-		other := host.Dev{Minor: 45}
-		c.Superblocks[other] = host.Superblock{Dev: other, Answer: hung}
+		other := facts.Dev{Minor: 45}
+		c.Superblocks[other] = facts.Superblock{Dev: other, Answer: hung}
 		c.MountPoints[1].Stack[0].Dev, c.MountPoints[1].Stack[0].Source = other, "e,f:/"
 		start := time.Now()
 		c, f := examined(t, c, nil)

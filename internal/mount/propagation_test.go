@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // propagating are a volume on a shared parent (groups 1 and 2), a copy of it in another
@@ -21,7 +23,7 @@ const propagating = `1 0 8:1 / / rw shared:1 - ext4 /dev/a rw
 30 1 8:2 / /private rw - ext4 /dev/b rw
 `
 
-func ofNamespace(t *testing.T) []Mount {
+func ofNamespace(t *testing.T) []facts.Mount {
 	t.Helper()
 	all, err := Parse(strings.NewReader(propagating))
 	if err != nil {
@@ -33,7 +35,7 @@ func ofNamespace(t *testing.T) []Mount {
 func TestUnmountedWith(t *testing.T) {
 	all := ofNamespace(t)
 	for m, want := range map[int][]int{2: {13, 21}, 12: nil, 20: {3, 13}, 22: nil, 30: nil, 99: nil} {
-		if got := ids(UnmountedWith(all, Ref{OldID: m}, "")); !slices.Equal(got, want) {
+		if got := ids(UnmountedWith(all, facts.Ref{OldID: m}, "")); !slices.Equal(got, want) {
 			t.Errorf("on %d: %v, want %v", m, got, want)
 		}
 	}
@@ -41,16 +43,24 @@ func TestUnmountedWith(t *testing.T) {
 
 func TestCopiesOf(t *testing.T) {
 	all := ofNamespace(t)
-	copies, found := CopiesOf(all, Ref{OldID: 2}, Ref{OldID: 1})
+	copies, found := CopiesOf(all, facts.Ref{OldID: 2}, facts.Ref{OldID: 1})
 	if got := ids(copies.Among(all)); !found || copies.None() || !slices.Equal(got, []int{12}) {
 		t.Errorf("copies %v, %v", got, found)
 	}
-	if private, found := CopiesOf(all, Ref{OldID: 30}, Ref{OldID: 1}); !found || !private.None() || len(private.Among(all)) != 0 {
+	if private, found := CopiesOf(all, facts.Ref{OldID: 30}, facts.Ref{OldID: 1}); !found || !private.None() || len(private.Among(all)) != 0 {
 		t.Errorf("of a private mount: %+v, %v", private, found)
 	}
 	for _, pair := range [][2]int{{99, 1}, {2, 99}} {
-		if _, found := CopiesOf(all, Ref{OldID: pair[0]}, Ref{OldID: pair[1]}); found {
+		if _, found := CopiesOf(all, facts.Ref{OldID: pair[0]}, facts.Ref{OldID: pair[1]}); found {
 			t.Errorf("of %v, which is not mounted", pair)
 		}
 	}
+}
+
+func ids(mounts []facts.Mount) []int {
+	var list []int
+	for _, m := range mounts {
+		list = append(list, m.OldID)
+	}
+	return list
 }

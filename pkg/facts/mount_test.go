@@ -1,4 +1,4 @@
-package mount
+package facts
 
 import "testing"
 
@@ -13,7 +13,7 @@ func TestAttrRoundTrip(t *testing.T) {
 					a |= f
 				}
 			}
-			if got := parseAttr(a.String()); got != a {
+			if got := ParseAttr(a.String()); got != a {
 				t.Fatalf("%#x prints as %q, which reads as %#x", uint64(a), a, uint64(got))
 			}
 		}
@@ -89,6 +89,15 @@ func TestSameRef(t *testing.T) {
 	} {
 		if tc.a.Same(tc.b) != tc.want || tc.b.Same(tc.a) != tc.want {
 			t.Errorf("%+v and %+v: want %v", tc.a, tc.b, tc.want)
+		}
+	}
+}
+
+func TestHasSuperOption(t *testing.T) {
+	m := Mount{SuperOptions: []string{"rw", "shutdown", "errors=continue", "emergency_rodent"}}
+	for option, want := range map[string]bool{"shutdown": true, "errors": true, "emergency_ro": false, "continue": false, "": false} {
+		if m.HasSuperOption(option) != want {
+			t.Errorf("%q: %v", option, !want)
 		}
 	}
 }

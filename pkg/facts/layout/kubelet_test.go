@@ -1,4 +1,4 @@
-package host
+package layout
 
 import (
 	"strings"
@@ -8,25 +8,25 @@ import (
 func TestLayout(t *testing.T) {
 	k := Kubelet{Root: "/var/lib/kubelet"}
 	const csi = "/var/lib/kubelet/plugins/kubernetes.io/csi/"
-	pod := func(pv string) Layout {
-		return Layout{Kind: LayoutPod, PodUID: "uid", PV: pv, VolData: "/var/lib/kubelet/pods/uid/volumes/kubernetes.io~csi/" + pv + "/vol_data.json"}
+	pod := func(pv string) Path {
+		return Path{Kind: Pod, PodUID: "uid", PV: pv, VolData: "/var/lib/kubelet/pods/uid/volumes/kubernetes.io~csi/" + pv + "/vol_data.json"}
 	}
-	block := func(kind LayoutKind, uid, pv string) Layout {
-		return Layout{Kind: kind, PodUID: uid, PV: pv, VolData: csi + "volumeDevices/" + pv + "/data/vol_data.json"}
+	block := func(kind Kind, uid, pv string) Path {
+		return Path{Kind: kind, PodUID: uid, PV: pv, VolData: csi + "volumeDevices/" + pv + "/data/vol_data.json"}
 	}
 	sum := strings.Repeat("ab", 32)
-	for p, want := range map[string]Layout{
+	for p, want := range map[string]Path{
 		"/var/lib/kubelet/pods/uid/volumes/kubernetes.io~csi/pvc-1/mount":        pod("pvc-1"),
 		"/var/lib/kubelet/pods/uid/volumes/kubernetes.io~csi/a b^c~d/mount":      pod("a b^c~d"),
 		"/var/lib/kubelet/pods/uid/volumes/kubernetes.io~csi/mount/mount":        pod("mount"),
-		"/var/lib/kubelet/pods/uid/volumeDevices/kubernetes.io~csi/pvc-1":        block(LayoutPodBlock, "uid", "pvc-1"),
-		csi + "volumeDevices/publish/pvc-1/uid":                                  block(LayoutBlock, "uid", "pvc-1"),
-		csi + "volumeDevices/publish/a b^c/uid":                                  block(LayoutBlock, "uid", "a b^c"),
-		csi + "volumeDevices/staging/pvc-1":                                      block(LayoutBlockStaging, "", "pvc-1"),
-		csi + "volumeDevices/staging/pvc-1/image-0":                              block(LayoutBlockStaging, "", "pvc-1"),
-		csi + "rbd.csi.ceph.com/" + sum + "/globalmount":                         {Kind: LayoutStaging, Base: csi + "rbd.csi.ceph.com/" + sum + "/globalmount", VolData: csi + "rbd.csi.ceph.com/" + sum + "/vol_data.json"},
-		csi + "rbd.csi.ceph.com/" + sum + "/globalmount/0001-0009-rook^x/deeper": {Kind: LayoutStaging, Base: csi + "rbd.csi.ceph.com/" + sum + "/globalmount", VolData: csi + "rbd.csi.ceph.com/" + sum + "/vol_data.json"},
-		csi + "pv/pvc-1/globalmount":                                             {Kind: LayoutStaging, Base: csi + "pv/pvc-1/globalmount", VolData: csi + "pv/pvc-1/vol_data.json"}, // before Kubernetes 1.24
+		"/var/lib/kubelet/pods/uid/volumeDevices/kubernetes.io~csi/pvc-1":        block(PodBlock, "uid", "pvc-1"),
+		csi + "volumeDevices/publish/pvc-1/uid":                                  block(Block, "uid", "pvc-1"),
+		csi + "volumeDevices/publish/a b^c/uid":                                  block(Block, "uid", "a b^c"),
+		csi + "volumeDevices/staging/pvc-1":                                      block(BlockStaging, "", "pvc-1"),
+		csi + "volumeDevices/staging/pvc-1/image-0":                              block(BlockStaging, "", "pvc-1"),
+		csi + "rbd.csi.ceph.com/" + sum + "/globalmount":                         {Kind: Staging, Base: csi + "rbd.csi.ceph.com/" + sum + "/globalmount", VolData: csi + "rbd.csi.ceph.com/" + sum + "/vol_data.json"},
+		csi + "rbd.csi.ceph.com/" + sum + "/globalmount/0001-0009-rook^x/deeper": {Kind: Staging, Base: csi + "rbd.csi.ceph.com/" + sum + "/globalmount", VolData: csi + "rbd.csi.ceph.com/" + sum + "/vol_data.json"},
+		csi + "pv/pvc-1/globalmount":                                             {Kind: Staging, Base: csi + "pv/pvc-1/globalmount", VolData: csi + "pv/pvc-1/vol_data.json"}, // before Kubernetes 1.24
 		csi + "d/" + sum:                                                         {},
 		csi + "d/" + sum + "/globalmounts":                                       {},
 		csi + "volumeDevices/publish/pvc-1":                                      {},
@@ -35,7 +35,7 @@ func TestLayout(t *testing.T) {
 		"/var/lib/kubelet/pods/uid/volumes/kubernetes.io~csi/pvc-1":              {},
 		"/var/lib/kubelet/pods/uid/volumes/kubernetes.io~csi/pvc-1/mount/data":   {},
 		"/var/lib/kubelet/pods/uid/volumes/kubernetes.io~nfs/pvc-1/mount":        {},
-		"/var/lib/kubelet/pods/uid/volume-subpaths/pvc-1/c/0":                    {Kind: LayoutSubpath, PodUID: "uid", PV: "pvc-1"},
+		"/var/lib/kubelet/pods/uid/volume-subpaths/pvc-1/c/0":                    {Kind: Subpath, PodUID: "uid", PV: "pvc-1"},
 		"/var/lib/kubelet/pods/uid/volume-subpaths/pvc-1/c/0/x":                  {},
 		"/var/lib/kubelet/pods/uid/volume-subpaths/pvc-1/c":                      {},
 		"/var/lib/kubelet/pods/uid/volume-subpath/pvc-1/c/0":                     {},
@@ -64,7 +64,7 @@ func TestStaging(t *testing.T) {
 	}
 	for _, handle := range []string{"vol-1", "a/b/../c", "", "rook^x y", strings.Repeat("x", 1024)} {
 		p := k.Staging("d", handle)
-		if l := k.Layout(p); l.Kind != LayoutStaging || l.VolData != strings.TrimSuffix(p, "globalmount")+"vol_data.json" {
+		if l := k.Layout(p); l.Kind != Staging || l.VolData != strings.TrimSuffix(p, "globalmount")+"vol_data.json" {
 			t.Errorf("%.20q: %s is %+v", handle, p, l)
 		}
 	}

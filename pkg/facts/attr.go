@@ -1,4 +1,4 @@
-package mount
+package facts
 
 import (
 	"strings"
@@ -26,8 +26,8 @@ const (
 	// AttrSettable are the attributes that a step decides on, beside the access time
 	// mode.
 	AttrSettable = AttrReadOnly | AttrNoSUID | AttrNoDev | AttrNoExec | AttrNoDirAtime | AttrNoSymFollow
-	// attrKnown are the attributes that mountinfo shows.
-	attrKnown = AttrSettable | AttrNoAtime | AttrStrictAtime | AttrIDMap
+	// AttrKnown are the attributes that mountinfo shows.
+	AttrKnown = AttrSettable | AttrNoAtime | AttrStrictAtime | AttrIDMap
 )
 
 // attrNames lists the attributes with their mountinfo words.
@@ -66,9 +66,9 @@ func (a Attr) String() string {
 	return strings.Join(words, ",")
 }
 
-// parseAttr reads the per-mount options. Strict access times have no word of
+// ParseAttr reads the per-mount options. Strict access times have no word of
 // their own: they are what is left without relatime and noatime.
-func parseAttr(options string) Attr {
+func ParseAttr(options string) Attr {
 	a := AttrStrictAtime
 	for word, rest := "", options; rest != ""; {
 		word, rest, _ = strings.Cut(rest, ",")

@@ -2,48 +2,20 @@ package mount
 
 import (
 	"path"
-	"strconv"
 	"strings"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
-
-// Propagation says how a mount shares mount events (mount_namespaces(7)). The kernel
-// gives the numbers of peer groups out again: they can be compared only among mounts
-// that exist at the same time.
-type Propagation struct {
-	// Shared is the peer group's id, 0 when the mount is not shared.
-	Shared uint64 `json:"shared,omitempty"`
-	// Master is the peer group the mount receives events from, 0 for none.
-	Master     uint64 `json:"master,omitempty"`
-	Unbindable bool   `json:"unbindable,omitempty"`
-}
-
-// add takes one optional field of mountinfo. Unknown ones are skipped, as the man
-// page asks.
-func (p *Propagation) add(field string) {
-	key, value, _ := strings.Cut(field, ":")
-	n, _ := strconv.ParseUint(value, 10, 64)
-	switch key {
-	case "shared":
-		p.Shared = n
-	case "master":
-		p.Master = n
-	case "unbindable":
-		p.Unbindable = true
-	}
-}
-
-// Receives reports whether mount events may come to the mount from another one.
-func (p Propagation) Receives() bool { return p.Shared != 0 || p.Master != 0 }
 
 // groups are peer groups.
 type groups map[uint64]bool
 
 // reach reports whether a mount receives the events of one of the groups.
-func (g groups) reach(m Mount) bool { return g[m.Propagation.Shared] || g[m.Propagation.Master] }
+func (g groups) reach(m facts.Mount) bool { return g[m.Propagation.Shared] || g[m.Propagation.Master] }
 
 // followers returns the peer groups that receive the events of one: a slave that is
 // shared hands them on.
-func followers(all []Mount, group uint64) groups {
+func followers(all []facts.Mount, group uint64) groups {
 	found := groups{group: true}
 	for grown := true; grown; {
 		grown = false
@@ -60,7 +32,7 @@ func followers(all []Mount, group uint64) groups {
 // directory below the root of m, may take too: those at the same directory of the
 // filesystem in a mount that receives the events of m. That one may show more of the
 // filesystem than m does.
-func UnmountedWith(all []Mount, m Ref, below string) []Mount {
+func UnmountedWith(all []facts.Mount, m facts.Ref, below string) []facts.Mount {
 	on, _ := find(all, m)
 	at := path.Join(on.Root, below)
 	if on.Propagation.Shared == 0 {
@@ -69,11 +41,11 @@ func UnmountedWith(all []Mount, m Ref, below string) []Mount {
 	receivers := followers(all, on.Propagation.Shared)
 	mountPoints := map[int]string{}
 	for _, e := range all {
-		if e.OldID != on.OldID && Beneath(e.Root, at) && receivers.reach(e) {
+		if e.OldID != on.OldID && facts.Beneath(e.Root, at) && receivers.reach(e) {
 			mountPoints[e.OldID] = path.Join(e.Path, strings.TrimPrefix(at, strings.TrimSuffix(e.Root, "/")))
 		}
 	}
-	var found []Mount
+	var found []facts.Mount
 	for _, e := range all {
 		if at, is := mountPoints[e.OldParent]; is && e.Path == at {
 			found = append(found, e)
@@ -97,7 +69,7 @@ type Copies struct {
 
 // CopiesOf describes the copies of a mount; all holds the mounts of all mount
 // namespaces. It is false when the mount or its parent is not among them.
-func CopiesOf(all []Mount, m, parent Ref) (Copies, bool) {
+func CopiesOf(all []facts.Mount, m, parent facts.Ref) (Copies, bool) {
 	ours, found := find(all, m)
 	below, foundBelow := find(all, parent)
 	if !found || !foundBelow {
@@ -115,12 +87,12 @@ func CopiesOf(all []Mount, m, parent Ref) (Copies, bool) {
 func (c Copies) None() bool { return c.own == nil }
 
 // Among returns the copies in the mount table of one namespace.
-func (c Copies) Among(table []Mount) []Mount {
-	byID := make(map[int]Mount, len(table))
+func (c Copies) Among(table []facts.Mount) []facts.Mount {
+	byID := make(map[int]facts.Mount, len(table))
 	for _, m := range table {
 		byID[m.OldID] = m
 	}
-	var found []Mount
+	var found []facts.Mount
 	for _, m := range table {
 		below, known := byID[m.OldParent]
 		if m.OldID != c.of && known && c.own.reach(m) && c.parents.reach(below) && onFilesystem(below, m.Path) == c.at {
@@ -131,13 +103,13 @@ func (c Copies) Among(table []Mount) []Mount {
 }
 
 // onFilesystem returns a path beneath a mount as a path of the mounted filesystem.
-func onFilesystem(m Mount, p string) string {
+func onFilesystem(m facts.Mount, p string) string {
 	return path.Join(m.Root, strings.TrimPrefix(p, m.Path))
 }
 
 // find returns the last entry for a mount: a namespace that several tables show has
 // several.
-func find(all []Mount, r Ref) (found Mount, ok bool) {
+func find(all []facts.Mount, r facts.Ref) (found facts.Mount, ok bool) {
 	for _, m := range all {
 		if m.OldID == r.OldID {
 			found, ok = m, true

@@ -1,4 +1,4 @@
-package mount
+package facts
 
 import "strings"
 
@@ -73,4 +73,17 @@ var fsTypes = map[string]Traits{
 func IsType(fsType string, traits Traits) bool {
 	kind, subtype, has := strings.Cut(fsType, ".")
 	return fsTypes[kind]&traits != 0 && has == (subtype != "")
+}
+
+// IsNFS reports whether mounts of a filesystem type share a superblock although each
+// shows a directory of its own on the server.
+func IsNFS(fsType string) bool { return IsType(fsType, NFS) }
+
+// IsFUSE reports whether a daemon serves the filesystem type.
+func IsFUSE(fsType string) bool { return IsType(fsType, FUSE) }
+
+// IsCeph reports whether it is CephFS, of the kernel or of a daemon.
+func IsCeph(fsType string) bool {
+	kind, subtype, _ := strings.Cut(fsType, ".")
+	return IsType(fsType, Ceph) || kind == "fuse" && strings.Contains(subtype, "ceph")
 }

@@ -1,4 +1,4 @@
-package host
+package facts
 
 import (
 	"fmt"
@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/csi-addons/node-healer/internal/ops"
 )
 
 // Superblock is one mounted filesystem instance with what is known of it.
@@ -50,13 +48,6 @@ func StateOf(m Mount) Superblock {
 	}
 }
 
-type (
-	// Space is how much is left on a filesystem.
-	Space = ops.Space
-	// OpenedDevice is what an open block device says of itself.
-	OpenedDevice = ops.DeviceAnswer
-)
-
 // Write is the result of a write that leaves no name behind.
 type Write struct {
 	Answer
@@ -86,8 +77,8 @@ type Answer struct {
 	// Frozen is true when it answered, and a worker that asked for the right to
 	// write waits for the thaw. Waits says where.
 	Frozen bool
-	// Late counts the answers in a row, this one included, that took longer than
-	// Config.SlowAnswer.
+	// Late counts the answers in a row, this one included, that took longer than the
+	// operator calls slow.
 	Late int
 	// Op and Errno name the first operation that failed; Errno 0 is success.
 	Op      string
@@ -107,4 +98,44 @@ func (a Answer) String() string {
 func ErrnoName(e syscall.Errno) string { return unix.ErrnoName(e) }
 
 // OfDevice reports whether it was the device that failed, and not the filesystem on it.
-func (a Answer) OfDevice() bool { return a.Op == ops.OpReadDevice }
+func (a Answer) OfDevice() bool { return a.Op == OpReadDevice }
+
+// ShutDown reports whether fsync(2) answered as on a filesystem that shut itself down
+// while its device works.
+func (w Write) ShutDown() bool {
+	return w.Asked && !w.TimedOut && !w.Unable && w.Op == OpSync && w.Errno == syscall.EIO
+}
+
+// OpReadDevice is the operation that fails when the device itself does.
+const OpReadDevice = "read the device"
+
+// OpSync is the operation that fails on a filesystem that has shut itself down.
+const OpSync = "fsync"
+
+// ProbeFacts are what a probe found out beside whether the storage answers.
+type ProbeFacts struct {
+	// Rdev is the device of a block device node at the path, or of the mount's source,
+	// where the mount does not show its device (btrfs).
+	Rdev Dev
+	// Newest is the unique id of the clone, the highest in the kernel when it was
+	// made: ids only grow, in all mount namespaces together. 0 below Linux 6.8.
+	Newest uint64
+	// UUID is the filesystem's, empty when it has none or does not tell.
+	UUID string
+	// SourceGone is true when the device node that the mount names is not there.
+	SourceGone bool
+	Space      Space
+	// Device is what the open block device says of itself.
+	Device OpenedDevice
+	// ReadOnly is true when the kernel refused the right to write with EROFS, for
+	// the mount or for the superblock.
+	ReadOnly bool
+}
+
+// Space is the result of statfs(2); all zero when it fails.
+type Space struct {
+	// Blocks are all there are, Available those that hold nothing and are for an
+	// unprivileged writer.
+	Blocks, Available uint64
+	Files, FreeFiles  uint64
+}

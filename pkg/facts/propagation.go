@@ -1,6 +1,20 @@
-package mount
+package facts
 
 import "slices"
+
+// Propagation says how a mount shares mount events (mount_namespaces(7)). The kernel
+// gives the numbers of peer groups out again: they can be compared only among mounts
+// that exist at the same time.
+type Propagation struct {
+	// Shared is the peer group's id, 0 when the mount is not shared.
+	Shared uint64 `json:"shared,omitempty"`
+	// Master is the peer group the mount receives events from, 0 for none.
+	Master     uint64 `json:"master,omitempty"`
+	Unbindable bool   `json:"unbindable,omitempty"`
+}
+
+// Receives reports whether mount events may come to the mount from another one.
+func (p Propagation) Receives() bool { return p.Shared != 0 || p.Master != 0 }
 
 // Sharing says how a container's mount shares mount events, and with whom
 // (mount_namespaces(7)).

@@ -1,4 +1,4 @@
-package mount
+package facts
 
 import (
 	"fmt"
@@ -116,12 +116,15 @@ func (m Mount) MayBeNode() bool { return IsType(m.FSType, DeviceNodes) && m.Root
 
 // Beneath reports whether the path p is dir or lies in it. Both are clean.
 func Beneath(dir, p string) bool {
-	rest, is := strings.CutPrefix(p, strings.TrimSuffix(dir, "/"))
-	return is && (rest == "" || rest[0] == '/')
+	_, is := Below(dir, p)
+	return is
 }
 
-// setRoot takes the root as the kernel prints it, with its mark for a deleted
-// directory.
-func (m *Mount) setRoot(root string) {
-	m.Root, m.RootDeleted = strings.CutSuffix(root, "//deleted")
+// Below returns what is left of the path p after dir, and whether it is dir or lies in it.
+// Both are clean.
+func Below(dir, p string) (rest string, below bool) {
+	if p == dir {
+		return "", true
+	}
+	return strings.CutPrefix(p, strings.TrimSuffix(dir, "/")+"/")
 }

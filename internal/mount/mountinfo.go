@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // fieldLimit is in bytes. A path that can be walked, and a source, have up to a page,
@@ -17,9 +19,9 @@ import (
 const fieldLimit = 4 * 4096
 
 // Parse reads a whole mountinfo.
-func Parse(r io.Reader) ([]Mount, error) {
-	var mounts []Mount
-	err := Visit(r, func(m Mount) error { mounts = append(mounts, m); return nil })
+func Parse(r io.Reader) ([]facts.Mount, error) {
+	var mounts []facts.Mount
+	err := Visit(r, func(m facts.Mount) error { mounts = append(mounts, m); return nil })
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +32,7 @@ func Parse(r io.Reader) ([]Mount, error) {
 // every line, until visit returns an error. It drops the end of a field that is longer
 // than fieldLimit, and the last of the filesystem's options: no caller asks for such a
 // path. No error quotes a line: options may hold secrets.
-func Visit(r io.Reader, visit func(Mount) error) error {
+func Visit(r io.Reader, visit func(facts.Mount) error) error {
 	lines := bufio.NewReaderSize(r, fieldLimit)
 	for n := 1; ; n++ {
 		line, readErr := readLine(lines)
@@ -80,38 +82,58 @@ func readLine(r *bufio.Reader) (string, error) {
 // parseLine reads one line:
 //
 //	36 35 98:0 /root /mount/point rw,noatime shared:1 master:2 - ext4 /dev/root rw,errors=continue
-func parseLine(line string) (Mount, error) {
+func parseLine(line string) (facts.Mount, error) {
 	before, after, found := strings.Cut(line, " - ")
 	head, tail := strings.Split(before, " "), strings.Split(after, " ")
 	if !found || len(head) < 6 || len(tail) < 3 {
-		return Mount{}, fmt.Errorf("has %d and %d fields, want at least 6 and 3", len(head), len(tail))
+		return facts.Mount{}, fmt.Errorf("has %d and %d fields, want at least 6 and 3", len(head), len(tail))
 	}
 	id, err := strconv.Atoi(head[0])
 	if err != nil {
-		return Mount{}, fmt.Errorf("mount id: %w", err)
+		return facts.Mount{}, fmt.Errorf("mount id: %w", err)
 	}
 	parent, err := strconv.Atoi(head[1])
 	if err != nil {
-		return Mount{}, fmt.Errorf("parent id: %w", err)
+		return facts.Mount{}, fmt.Errorf("parent id: %w", err)
 	}
 	super := tail[len(tail)-1]
 	if len(super) >= fieldLimit {
 		super = super[:max(strings.LastIndexByte(super, ','), 0)]
 	}
-	dev, err := ParseDev(head[2])
+	dev, err := facts.ParseDev(head[2])
 	if err != nil {
-		return Mount{}, err
+		return facts.Mount{}, err
 	}
-	m := Mount{
-		OldID: id, OldParent: parent, Dev: dev, Path: Unescape(head[4]), Attr: parseAttr(head[5]),
+	m := facts.Mount{
+		OldID: id, OldParent: parent, Dev: dev, Path: Unescape(head[4]), Attr: facts.ParseAttr(head[5]),
 		FSType: Unescape(tail[0]), Source: Unescape(tail[1]), SuperOptions: splitOptions(super),
 	}
-	m.setRoot(Unescape(head[3]))
+	setRoot(&m, Unescape(head[3]))
 	for _, field := range head[6:] {
-		m.Propagation.add(field)
+		addPropagation(&m.Propagation, field)
 	}
 	m.SuperReadOnly = slices.Contains(m.SuperOptions, "ro")
 	return m, nil
+}
+
+// setRoot takes the root as the kernel prints it, with its mark for a deleted
+// directory.
+func setRoot(m *facts.Mount, root string) {
+	m.Root, m.RootDeleted = strings.CutSuffix(root, "//deleted")
+}
+
+// addPropagation takes one optional field. Unknown ones are skipped, as the man page asks.
+func addPropagation(p *facts.Propagation, field string) {
+	key, value, _ := strings.Cut(field, ":")
+	n, _ := strconv.ParseUint(value, 10, 64)
+	switch key {
+	case "shared":
+		p.Shared = n
+	case "master":
+		p.Master = n
+	case "unbindable":
+		p.Unbindable = true
+	}
 }
 
 // splitOptions splits at commas outside double quotes: an SELinux context has

@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // listmount(2) and statmount(2) as in Linux's include/uapi/linux/mount.h;
@@ -48,7 +50,7 @@ const (
 
 // Status is what statmount told of a mount.
 type Status struct {
-	Mount
+	facts.Mount
 	// ParentID is the unique id of the mount that it is mounted on.
 	ParentID uint64
 	// Told are the fields that the kernel filled in.
@@ -56,7 +58,7 @@ type Status struct {
 }
 
 // Parent returns what names the mount that it is mounted on.
-func (s Status) Parent() Ref { return Ref{ID: s.ParentID, OldID: s.OldParent} }
+func (s Status) Parent() facts.Ref { return facts.Ref{ID: s.ParentID, OldID: s.OldParent} }
 
 // reply is struct statmount up to the fields in use; the strings start at stringsAt.
 type reply struct {
@@ -128,24 +130,24 @@ func (r *reply) status(stringTable []byte) Status {
 		}
 		return unix.ByteSliceToString(stringTable[at:])
 	}
-	s := Status{Told: Fields(r.Mask), ParentID: r.MntParentID, Mount: Mount{
+	s := Status{Told: Fields(r.Mask), ParentID: r.MntParentID, Mount: facts.Mount{
 		ID:            r.MntID,
 		OldID:         int(r.MntIDOld),
 		OldParent:     int(r.MntParentIDOld),
-		Dev:           Dev{Major: r.SBDevMajor, Minor: r.SBDevMinor},
+		Dev:           facts.Dev{Major: r.SBDevMajor, Minor: r.SBDevMinor},
 		Path:          text(Point, r.MntPoint),
-		Attr:          Attr(r.MntAttr) & attrKnown,
+		Attr:          facts.Attr(r.MntAttr) & facts.AttrKnown,
 		FSType:        text(Type, r.FSType),
 		Source:        text(Source, r.SBSource),
 		SuperReadOnly: r.SBFlags&sbReadOnly != 0,
 		SuperOptions:  splitOptions(text(Options, r.MntOpts)),
-		Propagation: Propagation{
+		Propagation: facts.Propagation{
 			Shared:     r.MntPeerGroup,
 			Master:     r.MntMaster,
 			Unbindable: r.MntPropagation&unix.MS_UNBINDABLE != 0,
 		},
 	}}
-	s.setRoot(text(RootDir, r.MntRoot))
+	setRoot(&s.Mount, text(RootDir, r.MntRoot))
 	if sub := text(Subtype, r.FSSubtype); sub != "" {
 		s.FSType += "." + sub
 	}
@@ -210,7 +212,7 @@ func Lowest(namespace uint64) uint64 {
 // where the kernel tells them. An old id may have become another mount's since then, so
 // the wanted fields have to agree: the parent always, the superblock and the mount
 // point if they are wanted.
-func Identify(namespace uint64, mounts []Mount, want Fields) {
+func Identify(namespace uint64, mounts []facts.Mount, want Fields) {
 	ids, err := ListAll(namespace, Lowest(namespace))
 	if err != nil {
 		return

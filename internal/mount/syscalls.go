@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // What golang.org/x/sys lacks.
@@ -49,16 +51,16 @@ func clone(fd int, flags uint) (int, error) {
 
 // SetAttr sets the given attributes of a mount and clears all others that a step
 // decides on. propagation is MS_PRIVATE or such, 0 to leave it.
-func SetAttr(fd int, attr Attr, propagation uint64) error {
+func SetAttr(fd int, attr facts.Attr, propagation uint64) error {
 	return setattr(fd, &unix.MountAttr{
-		Attr_set:    uint64(attr & (AttrSettable | unix.MOUNT_ATTR__ATIME)),
-		Attr_clr:    uint64(AttrSettable&^attr | unix.MOUNT_ATTR__ATIME),
+		Attr_set:    uint64(attr & (facts.AttrSettable | unix.MOUNT_ATTR__ATIME)),
+		Attr_clr:    uint64(facts.AttrSettable&^attr | unix.MOUNT_ATTR__ATIME),
 		Propagation: propagation,
 	})
 }
 
 // AddAttr sets attributes of a mount and leaves all others.
-func AddAttr(fd int, attr Attr, propagation uint64) error {
+func AddAttr(fd int, attr facts.Attr, propagation uint64) error {
 	return setattr(fd, &unix.MountAttr{Attr_set: uint64(attr), Propagation: propagation})
 }
 

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 // An overlay with many layers has options of a megabyte, and what was moved deep down
@@ -15,7 +17,7 @@ func TestParseLongLines(t *testing.T) {
 	long := "7 1 0:50 /sub /over rw,nosuid shared:3 - overlay src rw,lowerdir=" + strings.Repeat(`a\012`, 1<<20) + ",last=1\n"
 	text := "1 0 0:20 / / rw - ext4 /dev/a rw\n" + deep + long + "8 1 0:51 / /after ro - tmpfs b rw"
 	var got []string
-	err := Visit(strings.NewReader(text), func(e Mount) error {
+	err := Visit(strings.NewReader(text), func(e facts.Mount) error {
 		if e.OldID == 5 {
 			if len(e.Root) > 5000 {
 				t.Errorf("a path of %d bytes is kept", len(e.Root))
@@ -42,11 +44,11 @@ func TestParseFails(t *testing.T) {
 		"a line of one word": {strings.Repeat("a", 1<<20) + "\n", nil, "line 1"},
 		"the visitor":        {"1 0 0:20 / / rw - ext4 a rw\n", stop, "enough"},
 	} {
-		if err := Visit(strings.NewReader(tc.text), func(Mount) error { return tc.visit }); err == nil || !strings.Contains(err.Error(), tc.want) {
+		if err := Visit(strings.NewReader(tc.text), func(facts.Mount) error { return tc.visit }); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := Visit(iotest.ErrReader(stop), func(Mount) error { return nil }); !errors.Is(err, stop) {
+	if err := Visit(iotest.ErrReader(stop), func(facts.Mount) error { return nil }); !errors.Is(err, stop) {
 		t.Errorf("a file that cannot be read: %v", err)
 	}
 }

@@ -1,4 +1,6 @@
-package host
+package facts
+
+import "time"
 
 // BlockDevice is what sysfs tells of the device behind a superblock or a raw
 // block volume. In the zero value nothing is known.
@@ -48,4 +50,44 @@ type Identity struct {
 // Empty reports whether nothing identifies the device.
 func (i Identity) Empty() bool {
 	return i.FilesystemUUID == "" && i.Serial == "" && i.WWID == "" && i.DMUUID == ""
+}
+
+// OpenedDevice is what an open block device says of itself.
+type OpenedDevice struct {
+	// Open is true when the device could be opened; the rest is empty if not.
+	Open bool
+	// Size is in bytes.
+	Size     uint64
+	ReadOnly bool
+	// DiskSeq is larger for each new disk; 0 where the kernel has none (below
+	// Linux 5.16).
+	DiskSeq uint64
+	// Short is by how many bytes the file behind a loop device is too short for
+	// it.
+	Short uint64
+}
+
+// Mapping is a device that device-mapper made of others.
+type Mapping struct {
+	Name string
+	UUID string
+	// Suspended is true while this mapping, or one that it lies on, holds all
+	// I/O. A suspend that still waits for I/O under way does not show.
+	Suspended bool
+	// SuspendedBelow is the name of a suspended mapping below, when this one is not
+	// suspended itself.
+	SuspendedBelow string
+	// Orphaned is true when a device below is gone, or when by its UUID there must be
+	// one and there is none. A multipath mapping is orphaned when all its paths are gone.
+	Orphaned bool
+}
+
+// FilesystemErrors is what a filesystem itself counted. The count lives on the
+// disk, over mounts and boots, until the filesystem is checked.
+type FilesystemErrors struct {
+	Count uint64
+	// LastTime is by the node's clock at the time, in seconds.
+	LastTime time.Time
+	// LastFunction is the kernel's function that saw the last error.
+	LastFunction string
 }

@@ -1,0 +1,71 @@
+package facts
+
+import (
+	"path"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Disconnected reports whether a FUSE connection that answers with an errno has no daemon any
+// more, and never will: ECONNABORTED is for one that was aborted (FUSE_ABORT_ERROR).
+func Disconnected(e syscall.Errno) bool {
+	return e == syscall.ENOTCONN || e == syscall.ECONNABORTED
+}
+
+// MayBeCovered is the one exception: only with this errno another mount may lie on top.
+func MayBeCovered(e syscall.Errno) bool { return e == syscall.ENOTCONN }
+
+// FUSEDaemon is one process that has the device of a connection open.
+type FUSEDaemon struct {
+	// Connection is the connection's name in fusectl.
+	Connection uint64
+	PID        int
+	// Command is the process's own choice, and any bytes.
+	Command string
+	// State is the letter of proc_pid_stat(5).
+	State byte
+	// Started is in time since the boot.
+	Started time.Duration
+	Workload
+}
+
+// Stopped reports whether the process was stopped, by a signal or a debugger.
+func (d FUSEDaemon) Stopped() bool { return d.State == 'T' || d.State == 't' }
+
+// Unit returns the systemd unit of a process outside of pods: the innermost directory of
+// its cgroup that is called like one.
+func (d FUSEDaemon) Unit() string {
+	for dir := d.Dir; d.PodUID == "" && dir != "/" && dir != "." && dir != ""; dir = path.Dir(dir) {
+		if name := path.Base(dir); strings.HasSuffix(name, ".service") || strings.HasSuffix(name, ".scope") {
+			return name
+		}
+	}
+	return ""
+}
+
+// FUSEDaemons are the processes that serve a FUSE superblock.
+type FUSEDaemons struct {
+	Processes []FUSEDaemon
+	// Untold is true where the kernel does not say which process serves which
+	// connection (below about Linux 6.16).
+	Untold bool
+	// Unseen counts processes that may serve it and could not be examined: any, as long as
+	// no daemon of the connection is known, else those of the same pod or cgroup.
+	Unseen int
+	// Cut is true when there may be more: the walk over all processes was cut short.
+	Cut bool
+}
+
+// AbortPlan names a FUSE connection by a mount of it, and what belongs to the
+// volume. An abort ends the connection for all its mounts, with what they still have to
+// write.
+type AbortPlan struct {
+	// Mount is topmost at its path.
+	Mount Mount
+	// Paths are the volume's mount points, Pods the UIDs of the pods that use it: no
+	// other mount of the superblock may be on the node.
+	Paths, Pods []string
+	// CheckOnly aborts nothing.
+	CheckOnly bool
+}
