@@ -124,7 +124,7 @@ func driverTable() string {
 	for _, r := range driver.Rows() {
 		afterwards := ""
 		switch {
-		case r.Unsettled():
+		case r.Pending():
 			afterwards = "stops"
 		case r.Code == codes.Unimplemented:
 			afterwards = "remembered"

@@ -82,11 +82,11 @@ func (l *Loop) happenedTo(e host.SuperblockEvent) {
 	}
 }
 
-// learn takes over which volumes there are. Those of the first time are spread over the
+// apply takes over which volumes there are. Those of the first time are spread over the
 // interval, also between nodes whose servers start together; one that comes later is
 // checked at once. Where it could not be seen whether there is one, those that were known
 // there stay.
-func (l *Loop) learn(d discovery) {
+func (l *Loop) apply(d discovery) {
 	now := time.Now()
 	l.discovering = false
 	l.mayDiscover = now.Add(max(discoverGap, maxShare*d.took))

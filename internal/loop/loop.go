@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// settle is how long a changed volume is left alone, because most changes are
+	// changeDelay is how long a changed volume is left alone, because most changes are
 	// several: a driver binds and then remounts.
-	settle = 20 * time.Millisecond
+	changeDelay = 20 * time.Millisecond
 	// changeGap is the time between two checks of a volume whose mounts keep changing.
 	changeGap = time.Second
 	// listenGap is the time between two looks at the mount table, discoverGap that
@@ -184,7 +184,7 @@ func (l *Loop) Run(ctx context.Context) {
 		case r := <-l.checked:
 			l.finish(r)
 		case d := <-l.found:
-			l.learn(d)
+			l.apply(d)
 		case answer := <-l.asked:
 			answer <- l.states()
 		case <-timer.C:

@@ -89,7 +89,7 @@ func (v *volume) retry(interval time.Duration, now time.Time) {
 		return
 	}
 	if !waits {
-		v.retried = later(now.Add(settle), v.retried.Add(interval))
+		v.retried = later(now.Add(changeDelay), v.retried.Add(interval))
 	}
 	at := v.retried
 	if !left {
@@ -120,7 +120,7 @@ func (v *volume) cameBack(now time.Time) {
 	if v.driverBack = v.running; v.running || v.sick == nil {
 		return
 	}
-	v.retried, v.due = time.Time{}, earlier(v.due, now.Add(settle))
+	v.retried, v.due = time.Time{}, earlier(v.due, now.Add(changeDelay))
 	v.retry(0, now)
 }
 

@@ -64,7 +64,7 @@ func (v *volume) changed(since, now time.Time, interval time.Duration) {
 		v.retry(interval, now)
 	}
 	v.urgent = true
-	v.due = earlier(v.due, later(now.Add(settle), v.hurried.Add(changeGap)))
+	v.due = earlier(v.due, later(now.Add(changeDelay), v.hurried.Add(changeGap)))
 }
 
 // volumes are those of the node, and what is mounted at their paths.

@@ -29,8 +29,8 @@ func (s StartedWith) String() string { return containerMountName(s.ContainerMoun
 // mounts of its own.
 const startGrace = time.Minute
 
-// anew returns the targets for which containers have to be scanned.
-func (o *observation) anew() []MountPoint {
+// needScan returns the targets for which containers have to be scanned.
+func (o *observation) needScan() []MountPoint {
 	return slices.DeleteFunc(slices.Clone(o.c.MountPoints), func(p MountPoint) bool { return !o.mountedAnew(p) })
 }
 
@@ -64,15 +64,15 @@ func (o *observation) beneathMountPoint(p MountPoint) (facts.Directory, bool) {
 
 // startedWith moves from the mounts of containers into the case what some of them got
 // instead of the volume. now is the mount that works.
-func (o *observation) startedWith(mounts []facts.ContainerMount, anew []MountPoint, now facts.Mount) (others []facts.ContainerMount) {
+func (o *observation) startedWith(mounts []facts.ContainerMount, needScan []MountPoint, now facts.Mount) (others []facts.ContainerMount) {
 	for _, m := range mounts {
-		at := slices.IndexFunc(anew, func(p MountPoint) bool {
+		at := slices.IndexFunc(needScan, func(p MountPoint) bool {
 			dir, known := o.beneathMountPoint(p)
 			return known && dir.Shown(m.Mount)
 		})
 		switch {
 		case at >= 0:
-			o.c.OnBare = append(o.c.OnBare, StartedWith{anew[at].Path, m})
+			o.c.OnBare = append(o.c.OnBare, StartedWith{needScan[at].Path, m})
 		case o.placeholder(m, now):
 			o.c.OnPlaceholder = append(o.c.OnPlaceholder, StartedWith{o.targetOf(m), m})
 		default:
@@ -81,7 +81,7 @@ func (o *observation) startedWith(mounts []facts.ContainerMount, anew []MountPoi
 	}
 	if len(o.c.OnBare)+len(o.c.OnPlaceholder) == 0 {
 		var newest uint64
-		for _, p := range anew {
+		for _, p := range needScan {
 			if top, mounted := p.Top(); mounted {
 				newest = max(newest, top.ID)
 			}
@@ -119,9 +119,9 @@ func (o *observation) targetOf(m facts.ContainerMount) string {
 // yet there; it is zero once nothing depends on it.
 type span struct{ from, until time.Duration }
 
-// away returns the span for the present mount at a mount point, for the record, until
+// gap returns the span for the present mount at a mount point, for the record, until
 // the containers were scanned long enough after it.
-func (c Case) away(p MountPoint) span {
+func (c Case) gap(p MountPoint) span {
 	started := slices.ContainsFunc(slices.Concat(c.OnBare, c.OnPlaceholder), func(s StartedWith) bool { return s.MountPoint == p.Path }) ||
 		slices.ContainsFunc(c.UnverifiedStart, func(u facts.Unverified) bool { return u.PodUID == p.PodUID })
 	known := p.Want != nil && c.recordOfThisBoot()
@@ -139,12 +139,12 @@ func (c Case) away(p MountPoint) span {
 
 // startedMeanwhile returns the containers that cannot be inspected, and that started
 // while their pod's mount point may have had another mount than now, or none.
-func (o *observation) startedMeanwhile(all []facts.Unverified, anew []MountPoint) (found []facts.Unverified) {
-	for _, p := range anew {
+func (o *observation) startedMeanwhile(all []facts.Unverified, needScan []MountPoint) (found []facts.Unverified) {
+	for _, p := range needScan {
 		if !p.Mounted() || p.Want == nil || !o.c.recordOfThisBoot() {
 			continue // nothing is known of before
 		}
-		s := o.c.away(p)
+		s := o.c.gap(p)
 		for _, u := range all {
 			if u.PodUID == p.PodUID && u.ContainerID != "" && s.from < u.Started && u.Started <= s.until {
 				found = append(found, u)

@@ -53,9 +53,9 @@ type observation struct {
 	c     Case
 }
 
-func (e *Engine) newObservation(v Volume, lock *volumeLock, anew bool) (*observation, error) {
+func (e *Engine) newObservation(v Volume, lock *volumeLock, again bool) (*observation, error) {
 	read := e.cfg.Node.Topology
-	if anew {
+	if again {
 		read = e.cfg.Node.Mounts
 	}
 	table, err := read()
@@ -68,7 +68,7 @@ func (e *Engine) newObservation(v Volume, lock *volumeLock, anew bool) (*observa
 	} else if base := e.cfg.Node.Kubelet().Layout(v.Path).Base; base != "" && len(table.Stack(base)) > 0 {
 		v.StagingPath = base // the path is that of the staged mount, or below it
 	}
-	return &observation{engine: e, node: e.cfg.Node, lock: lock, table: table, topology: !anew, c: Case{
+	return &observation{engine: e, node: e.cfg.Node, lock: lock, table: table, topology: !again, c: Case{
 		Volume:      v,
 		BootID:      e.cfg.Node.BootID(),
 		began:       host.SinceBoot(),

@@ -16,7 +16,7 @@ type containerScan struct {
 	now      facts.Mount
 	nfs      bool
 	previous []facts.Dev
-	anew     []MountPoint
+	needScan []MountPoint
 	// pods are the volume's; sharing are those of them that have another volume of the
 	// same type and source.
 	pods    []string
@@ -35,7 +35,7 @@ func (o *observation) containers(ctx context.Context) error {
 	if o.c.Block {
 		return o.oldDevices(ctx)
 	}
-	s := containerScan{previous: o.c.previousSuperblocks(), anew: o.anew()}
+	s := containerScan{previous: o.c.previousSuperblocks(), needScan: o.needScan()}
 	working := false
 	if s.now, working = o.c.working(); !working { // what the host has not, a container cannot have
 		return nil
@@ -45,7 +45,7 @@ func (o *observation) containers(ctx context.Context) error {
 		o.engine.scanned.setContainers(o.volumeKey(), false) // until no container is found that has it, too
 	}
 	first := (facts.IsFUSE(s.now.FSType) || s.nfs) && !o.engine.scanned.get(o.volumeKey()).containers
-	if len(s.previous)+len(s.anew) == 0 && !first {
+	if len(s.previous)+len(s.needScan) == 0 && !first {
 		return nil
 	}
 	s.pods = o.pods()
@@ -58,18 +58,18 @@ func (o *observation) containers(ctx context.Context) error {
 		return Failed("look for the containers that have the volume", err)
 	}
 	o.addUnverified(seen.Unverified, s)
-	s.mounts = slices.DeleteFunc(o.startedWith(seen.Mounts, s.anew, s.now), func(m facts.ContainerMount) bool { return o.foreign(m.Mount, s) })
+	s.mounts = slices.DeleteFunc(o.startedWith(seen.Mounts, s.needScan, s.now), func(m facts.ContainerMount) bool { return o.foreign(m.Mount, s) })
 	defer o.noteScanned(s)
 	return o.addContainerMounts(ctx, s)
 }
 
 func (o *observation) scanQuery(s containerScan, first bool) facts.Filter {
 	q := facts.Filter{Superblocks: s.previous, Current: s.now.Dev}
-	remounted := slices.ContainsFunc(s.anew, func(p MountPoint) bool { return len(p.Stack) > 0 && p.Stack[0].ID != 0 })
+	remounted := slices.ContainsFunc(s.needScan, func(p MountPoint) bool { return len(p.Stack) > 0 && p.Stack[0].ID != 0 })
 	if s.nfs && (first || remounted) { // what is stale may be of the same superblock
 		q.Superblocks, q.Current = append(slices.Clone(s.previous), s.now.Dev), facts.Dev{}
 	}
-	for _, p := range s.anew {
+	for _, p := range s.needScan {
 		if dir, known := o.beneathMountPoint(p); known {
 			q.Beneath = append(q.Beneath, dir)
 		}
@@ -86,7 +86,7 @@ func (o *observation) addUnverified(all []facts.Unverified, s containerScan) {
 	o.c.Unverified = slices.DeleteFunc(o.c.startedBefore(all), func(u facts.Unverified) bool {
 		return u.PodUID != "" && !u.Has && !slices.Contains(s.pods, u.PodUID) // nothing says that it uses the volume
 	})
-	o.c.UnverifiedStart = slices.DeleteFunc(o.startedMeanwhile(all, s.anew), func(u facts.Unverified) bool {
+	o.c.UnverifiedStart = slices.DeleteFunc(o.startedMeanwhile(all, s.needScan), func(u facts.Unverified) bool {
 		return slices.Contains(o.c.Unverified, u)
 	})
 }

@@ -143,7 +143,7 @@ func newMountPointRecord(c Case, p MountPoint) MountPointRecord {
 	if p.Unfinished() { // what the interrupted step is to give it
 		top.Attr, top.Propagation = p.Want.Attr, p.Want.Propagation
 	}
-	span := c.away(p)
+	span := c.gap(p)
 	return MountPointRecord{
 		Role:          p.Role,
 		Path:          p.Path,

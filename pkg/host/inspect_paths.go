@@ -41,17 +41,17 @@ func (n *Node) inspectPaths(ctx context.Context, asked []PathQuery, routine bool
 	}
 	// All volumes have files on the disk that kubelet's directory lies on.
 	disk := storageUnder(table, n.kubelet.Root)
-	on := map[storage][]PathQuery{}
+	byStorage := map[storage][]PathQuery{}
 	for _, p := range asked {
 		file := p.Path
 		if p.Mounted {
 			file = p.VolData // all that is read
 		}
 		s := storageUnder(table, file)
-		on[s] = append(on[s], p)
+		byStorage[s] = append(byStorage[s], p)
 	}
 	in := Inspection{Paths: make(map[string]facts.PathInfo, len(asked))}
-	for s, paths := range on {
+	for s, paths := range byStorage {
 		query, known := n.pathQueries(paths)
 		var a ops.InspectAnswer
 		ask := func() (err error) {
@@ -109,7 +109,7 @@ func (n *Node) pathInfos(asked []PathQuery, known []volDataFile, a ops.InspectAn
 		got := a.Paths[i]
 		info := facts.PathInfo{Inspected: true, PathFacts: got.PathFacts, Kind: kindOf(got.Mode)}
 		if p.VolData != "" {
-			info.VolData = n.files.learn(p.VolData, known[i], got.VolData, got.Stamp)
+			info.VolData = n.files.apply(p.VolData, known[i], got.VolData, got.Stamp)
 			switch {
 			case got.VolDataErrno != 0:
 				info.VolDataErr = got.VolDataErrno

@@ -9,7 +9,7 @@ import (
 // a path that has to be looked at has no such thing.
 func TestLastKnown(t *testing.T) {
 	n := Node{files: newVolDataFiles()}
-	n.files.learn("/f", volDataFile{}, volData("a"), stamp(1))
+	n.files.apply("/f", volDataFile{}, volData("a"), stamp(1))
 	crowded := errors.New("no worker")
 	s, err := n.lastKnown([]PathQuery{
 		{Path: "/m", VolData: "/f", Mounted: true}, {Path: "/n", VolData: "/other", Mounted: true}, {Path: "/o", Mounted: true},

@@ -33,11 +33,11 @@ type Config struct {
 type Node struct {
 	// Namespace is the host's mount namespace.
 	*Namespace
-	cfg      Config
-	kubelet  layout.Kubelet
-	bootID   string
-	probes   *probes
-	together together
+	cfg     Config
+	kubelet layout.Kubelet
+	bootID  string
+	probes  *probes
+	batch   batching
 	// hungServers are the NFS servers that did not answer the last call.
 	hungServers cache[storage, struct{}]
 	files       volDataFiles
@@ -74,7 +74,7 @@ func NewNode(cfg Config) (*Node, error) {
 	return &Node{
 		Namespace: cfg.Namespace, cfg: cfg, kubelet: layout.Kubelet{Root: root}, bootID: bootID, booted: BootTime(),
 		moved:  movedRoots(cfg.Namespace.RealRoots()),
-		probes: newProbes(), together: together{prompt: newCache[storage, struct{}]()}, files: newVolDataFiles(), uuids: newCache[uint64, string](), rdevs: newCache[storage, facts.Dev](),
+		probes: newProbes(), batch: batching{prompt: newCache[storage, struct{}]()}, files: newVolDataFiles(), uuids: newCache[uint64, string](), rdevs: newCache[storage, facts.Dev](),
 		devices:     newCache[facts.Dev, facts.BlockDevice](),
 		hungServers: newCache[storage, struct{}](),
 	}, nil

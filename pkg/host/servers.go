@@ -29,9 +29,9 @@ func (n *Node) atServer(ctx context.Context, m facts.Mount, ask func() error) (e
 		return ask()
 	}
 	if _, hung := n.hungServers.get(server); hung || n.probes.outstanding(server) != nil {
-		turn, cancel := context.WithTimeout(ctx, n.longestProbe())
+		wait, cancel := context.WithTimeout(ctx, n.longestProbe())
 		defer cancel()
-		err = n.probes.serialize(turn, server, ask)
+		err = n.probes.serialize(wait, server, ask)
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			return errNoTurn
 		}

@@ -16,9 +16,9 @@ type volDataFile struct {
 	data  *layout.VolData
 }
 
-// learn returns the content: of raw, or if that is nil as known before. It is nil
+// apply returns the content: of raw, or if that is nil as known before. It is nil
 // for a torn file, which is evidence of nothing.
-func (f volDataFiles) learn(file string, before volDataFile, raw []byte, stamp ops.FileStamp) *layout.VolData {
+func (f volDataFiles) apply(file string, before volDataFile, raw []byte, stamp ops.FileStamp) *layout.VolData {
 	if raw == nil && stamp == before.stamp {
 		return before.data
 	}

@@ -44,7 +44,7 @@ func TestLearnVolData(t *testing.T) {
 		files := newVolDataFiles()
 		for i, l := range looks {
 			before, _ := files.get("/f")
-			got := files.learn("/f", before, l.raw, l.stamp)
+			got := files.apply("/f", before, l.raw, l.stamp)
 			handle := ""
 			if got != nil {
 				handle = got.VolumeHandle

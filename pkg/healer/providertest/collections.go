@@ -78,7 +78,7 @@ func (s suite) judgeCollected(p healer.Collector, build func() healer.Case, e he
 	if f, _ := s.Examine(prepared(examined)); err != nil && !f.Mine {
 		broken = append(broken, fmt.Sprintf("Collect fails for a volume that is not the provider's: %v", err))
 	}
-	return append(broken, s.judge(examined)...)
+	return append(broken, s.violations(examined)...)
 }
 
 // withEvidence returns the cases of build with evidence.

@@ -57,19 +57,19 @@ type suite struct {
 // breaks the contract.
 func (s suite) rules() map[string]func() []string {
 	all := map[string]func() []string{
-		"healthy": func() []string { return append(s.judge(s.Healthy), s.expect(s.Healthy, false)...) },
+		"healthy": func() []string { return append(s.violations(s.Healthy), s.expect(s.Healthy, false)...) },
 	}
 	for name, build := range s.Sick {
 		all["sick/"+name] = func() []string {
-			return slices.Concat(s.judge(build), s.expect(build, true), s.judgeFault(name, build), s.judgeRuns(build))
+			return slices.Concat(s.violations(build), s.expect(build, true), s.judgeFault(name, build), s.judgeRuns(build))
 		}
 	}
 	for name, spoil := range odd() {
-		all["odd/"+name] = func() []string { return s.judge(spoiled(s.Healthy, spoil)) }
+		all["odd/"+name] = func() []string { return s.violations(spoiled(s.Healthy, spoil)) }
 	}
 	for sick, build := range s.Sick {
 		for name, spoil := range oddWhenSick() {
-			all["sick/"+sick+"/"+name] = func() []string { return s.judge(spoiled(build, spoil)) }
+			all["sick/"+sick+"/"+name] = func() []string { return s.violations(spoiled(build, spoil)) }
 		}
 	}
 	if p, asks := s.Provider.(healer.Collector); asks {
@@ -126,8 +126,8 @@ func prepared(build func() healer.Case) healer.Case {
 	return c
 }
 
-// judge returns how a provider breaks the contract on a case.
-func (s suite) judge(build func() healer.Case) (broken []string) {
+// violations returns how a provider breaks the contract on a case.
+func (s suite) violations(build func() healer.Case) (broken []string) {
 	c, again := prepared(build), prepared(build)
 	used := s.used()
 	first, err := s.Examine(c)

@@ -96,11 +96,11 @@ func TestBrokenProvidersAreCaught(t *testing.T) {
 			return f, err
 		},
 	} {
-		if got := strings.Join((suite{p, Cases{}}).judge(empty), "\n"); !strings.Contains(got, want) {
+		if got := strings.Join((suite{p, Cases{}}).violations(empty), "\n"); !strings.Contains(got, want) {
 			t.Errorf("%q was not caught: %q", want, got)
 		}
 	}
-	if got := (suite{provider(good), Cases{}}).judge(empty); got != nil {
+	if got := (suite{provider(good), Cases{}}).violations(empty); got != nil {
 		t.Errorf("the good one: %q", got)
 	}
 }

@@ -42,9 +42,9 @@ func Rows() []Row {
 	}
 }
 
-// Unsettled reports whether a driver that answers so may still be at work on what it was
+// Pending reports whether a driver that answers so may still be at work on what it was
 // asked for.
-func (r Row) Unsettled() bool {
+func (r Row) Pending() bool {
 	return r.Class.Tier == api.Transient || r.Class.Type == api.TypeTimeout
 }
 

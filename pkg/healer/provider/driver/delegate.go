@@ -105,13 +105,13 @@ func (p *Provider) delegate(ctx context.Context, c healer.Case, mp healer.MountP
 	}, resp)
 	e := (*callError)(nil)
 	failed := errors.As(err, &e)
-	p.settle(c, methodHeal, e)
+	p.noteAnswer(c, methodHeal, e)
 	switch {
 	case failed:
 		if e.row.Code == codes.Unimplemented {
 			p.memory.cache.Add(withoutHealer{socket, conn.pid}, true, withoutFor)
 		}
-		return p.judge(c, e, with)
+		return p.engineError(c, e, with)
 	case resp.GetAbnormal() && conn.secret:
 		return fmt.Errorf("driver %s says that the volume is abnormal; %s", healer.QuoteName(c.Driver), adviceDriver)
 	case resp.GetAbnormal():
@@ -129,30 +129,30 @@ func (c *connection) identify(ctx context.Context) error {
 	return c.named(who.GetName())
 }
 
-// judge returns what a driver's error is for the engine. Only a caller whose secrets
+// engineError returns what a driver's error is for the engine. Only a caller whose secrets
 // count can send others.
-func (p *Provider) judge(c healer.Case, e *callError, with healer.StageRequest) error {
+func (p *Provider) engineError(c healer.Case, e *callError, with healer.StageRequest) error {
 	switch refused := e.row.Code == codes.Unauthenticated; {
 	case refused && !with.Called && e.method == methodHeal:
 		return fmt.Errorf("%w; no secrets are sent with it in a cluster", e)
 	case refused && with.Called:
 		return &healer.Error{Kind: healer.KindUnauthenticated, Text: fmt.Sprintf("driver %s refused the secrets", healer.QuoteName(c.Driver)), Err: e}
 	case p.atWork(c):
-		return unsettledError{e}
+		return pendingError{e}
 	}
 	return e
 }
 
-// unsettledError is that of a driver which may still be at work: no other step of the
+// pendingError is that of a driver which may still be at work: no other step of the
 // call runs beside it, and none of the calls after it while Excludes says so.
-type unsettledError struct{ *callError }
+type pendingError struct{ *callError }
 
 // Unwrap returns the driver's answer.
-func (e unsettledError) Unwrap() error { return e.callError }
+func (e pendingError) Unwrap() error { return e.callError }
 
 // Ended is what the engine asks a step that it cannot end. Nothing tells when a driver
 // ends, so the volume is free for the next call, which asks the driver again.
-func (unsettledError) Ended() <-chan struct{} {
+func (pendingError) Ended() <-chan struct{} {
 	ended := make(chan struct{})
 	close(ended)
 	return ended

@@ -14,9 +14,9 @@ import (
 // memory has what a driver need not be asked again so soon.
 type memory struct {
 	cache *cache.LRUExpireCache
-	// unsettled has a row of answers for each volume: apart, so that nothing that a
+	// pending has a row of answers for each volume: apart, so that nothing that a
 	// driver has more of displaces it.
-	unsettled *cache.LRUExpireCache
+	pending *cache.LRUExpireCache
 	// opinions has the last one of each volume.
 	opinions *cache.LRUExpireCache
 	clock    cache.Clock
@@ -24,10 +24,10 @@ type memory struct {
 
 func newMemory(clock cache.Clock) memory {
 	return memory{
-		cache:     cache.NewLRUExpireCacheWithClock(maxMemory, clock),
-		unsettled: cache.NewLRUExpireCacheWithClock(maxVolumes, clock),
-		opinions:  cache.NewLRUExpireCacheWithClock(maxVolumes, clock),
-		clock:     clock,
+		cache:    cache.NewLRUExpireCacheWithClock(maxMemory, clock),
+		pending:  cache.NewLRUExpireCacheWithClock(maxVolumes, clock),
+		opinions: cache.NewLRUExpireCacheWithClock(maxVolumes, clock),
+		clock:    clock,
 	}
 }
 

@@ -182,10 +182,10 @@ func (s *staging) finish(ctx context.Context, err error) error {
 	defer cancel()
 	e := (*callError)(nil)
 	if errors.As(err, &e) && e.method == methodStage || err == nil {
-		s.settle(s.c, methodStage, e)
+		s.noteAnswer(s.c, methodStage, e)
 	}
 	if e != nil {
-		err = s.judge(s.c, e, s.with)
+		err = s.engineError(s.c, e, s.with)
 	}
 	unwanted := s.revalidate(ctx)
 	placed, changed, mountErr := s.cfg.Host.MountDead(ctx, s.staged.Path, s.before(), unwanted == nil)

@@ -31,7 +31,7 @@ func (Provider) Name() string { return "mounts" }
 
 // Examine implements healer.Provider. What containers have is not its business.
 func (p Provider) Examine(c healer.Case) (healer.Finding, error) {
-	f := healer.Finding{Mine: true, Conditions: p.judge(c)}
+	f := healer.Finding{Mine: true, Conditions: p.diagnose(c)}
 	c.Found = slices.Concat(c.Found, f.Conditions)
 	for _, mp := range c.MountPoints {
 		f.Steps = append(f.Steps, p.steps(c, mp)...)
@@ -39,9 +39,9 @@ func (p Provider) Examine(c healer.Case) (healer.Finding, error) {
 	return f, nil
 }
 
-// judge judges each superblock once, at the first mount point that shows it, and again
+// diagnose judges each superblock once, at the first mount point that shows it, and again
 // at each mount point where it is to be replaced or has an answer of its own.
-func (p Provider) judge(c healer.Case) (found []healer.Condition) {
+func (p Provider) diagnose(c healer.Case) (found []healer.Condition) {
 	judged := map[facts.Dev]bool{}
 	for _, mp := range c.MountPoints {
 		if mp.InContainer != nil {

@@ -30,8 +30,8 @@ const lateAnswers = 3
 // is no second fault.
 func judgeSuperblock(c healer.Case, p healer.MountPoint) []healer.Condition {
 	ev := evaluator{c: c, p: p, sb: c.Superblock(p)} // one that is missing was not asked
-	for _, judge := range []func() []healer.Condition{ev.shutdown, ev.deviceGone, ev.notResponding, ev.failed, ev.shrunk} {
-		if found := judge(); found != nil {
+	for _, diagnose := range []func() []healer.Condition{ev.shutdown, ev.deviceGone, ev.notResponding, ev.failed, ev.shrunk} {
+		if found := diagnose(); found != nil {
 			return found
 		}
 	}

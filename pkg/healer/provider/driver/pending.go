@@ -14,22 +14,22 @@ import (
 const (
 	// maxVolumes is many times the volumes of a node.
 	maxVolumes = 1024
-	// unsettledFor is how long answers count as those of one row.
-	unsettledFor = time.Hour
+	// pendingFor is how long answers count as those of one row.
+	pendingFor = time.Hour
 	// stepsAtWork is for how many step timeouts a driver counts as at work that did not
 	// answer in one.
 	stepsAtWork = 3
 	// abortedFor is how long a driver counts as at work that says so, from the first
 	// time.
 	abortedFor = 10 * time.Minute
-	// maxUnsettled is after how many unsettled answers in a row the driver no longer counts
+	// maxPending is after how many pending answers in a row the driver no longer counts
 	// as at work.
-	maxUnsettled = 3
+	maxPending = 3
 )
 
-// unsettled is a row of answers to one method (NodeHealer, NodeStageVolume) of one volume, each of which left open
-// whether the driver is still at work. A settled answer ends the row.
-type unsettled struct {
+// pending is a row of answers to one method (NodeHealer, NodeStageVolume) of one volume, each
+// of which left open whether the driver is still at work. Any other answer ends the row.
+type pending struct {
 	// since is when the first answer came, last when the last one did.
 	since, last time.Time
 	// left is when a call last ended before the driver answered.
@@ -41,7 +41,7 @@ type unsettled struct {
 }
 
 // add returns the row with one more answer.
-func (u unsettled) add(code codes.Code, now time.Time) unsettled {
+func (u pending) add(code codes.Code, now time.Time) pending {
 	if u.since.IsZero() {
 		u.since = now
 	}
@@ -58,13 +58,13 @@ func (u unsettled) add(code codes.Code, now time.Time) unsettled {
 }
 
 // atWork reports whether the driver may still be at work. It does not count as such for
-// ever: a driver that never settles would keep everything else from healing the volume.
-func (u unsettled) atWork(now time.Time, stepTimeout time.Duration) bool {
+// ever: a driver that stays at work would keep everything else from healing the volume.
+func (u pending) atWork(now time.Time, stepTimeout time.Duration) bool {
 	switch {
 	case now.Before(u.left.Add(stepsAtWork * stepTimeout)), now.Before(u.aborted.Add(abortedFor)):
 		return true
 	default:
-		return u.answers > 0 && u.answers < maxUnsettled && now.Before(u.last.Add(abortedFor))
+		return u.answers > 0 && u.answers < maxPending && now.Before(u.last.Add(abortedFor))
 	}
 }
 
@@ -84,9 +84,9 @@ var (
 	methodStage = shortName(csi.Node_NodeStageVolume_FullMethodName)
 )
 
-func (m memory) unsettledOf(c healer.Case, method string) unsettled {
-	known, _ := m.unsettled.Get(methodAt{keyOf(c), method})
-	u, _ := known.(unsettled)
+func (m memory) pendingOf(c healer.Case, method string) pending {
+	known, _ := m.pending.Get(methodAt{keyOf(c), method})
+	u, _ := known.(pending)
 	return u
 }
 
@@ -97,7 +97,7 @@ func (p *Provider) atWorkSince(c healer.Case) (since time.Time, is bool) {
 		if method == methodStage && stagedAnswers(c) {
 			continue
 		}
-		if u := p.memory.unsettledOf(c, method); u.atWork(p.memory.clock.Now(), p.cfg.StepTimeout) {
+		if u := p.memory.pendingOf(c, method); u.atWork(p.memory.clock.Now(), p.cfg.StepTimeout) {
 			return u.since, true
 		}
 	}
@@ -110,16 +110,16 @@ func (p *Provider) atWork(c healer.Case) bool {
 	return is
 }
 
-// settle remembers what the driver answered to a method; nil is an answer without an
+// noteAnswer remembers what the driver answered to a method; nil is an answer without an
 // error.
-func (p *Provider) settle(c healer.Case, method string, e *callError) {
+func (p *Provider) noteAnswer(c healer.Case, method string, e *callError) {
 	key := methodAt{keyOf(c), method}
-	if e == nil || !e.row.Unsettled() {
-		p.memory.unsettled.Remove(key)
+	if e == nil || !e.row.Pending() {
+		p.memory.pending.Remove(key)
 		return
 	}
-	u := p.memory.unsettledOf(c, method).add(e.row.Code, p.memory.clock.Now())
-	p.memory.unsettled.Add(key, u, unsettledFor)
+	u := p.memory.pendingOf(c, method).add(e.row.Code, p.memory.clock.Now())
+	p.memory.pending.Add(key, u, pendingFor)
 }
 
 // Excludes implements healer.Excluder: a driver that did not say how it ended may still

@@ -140,7 +140,7 @@ func TestAnswersAfterADeadline(t *testing.T) {
 	p.cfg.StepTimeout = time.Minute
 	_ = delegateOf(t, p, lost()).Run(t.Context(), allowed)
 	f.heal = code(codes.Unavailable)
-	for range maxUnsettled + 1 {
+	for range maxPending + 1 {
 		clock.pass(time.Second)
 		_ = delegateOf(t, p, lost()).Run(t.Context(), allowed)
 		if p.Excludes(lost()) == "" {
@@ -155,7 +155,7 @@ func TestDriverAtWorkOnAVolumeThatHangs(t *testing.T) {
 		csiSocket: raw(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }),
 	}})
 	c := lost()
-	p.settle(c, methodHeal, &callError{row: rowOf(codes.Aborted)})
+	p.noteAnswer(c, methodHeal, &callError{row: rowOf(codes.Aborted)})
 	c.Superblocks = nil
 	if e := collect(t, p, c); e != (Evidence{}) || p.Excludes(c) == "" {
 		t.Errorf("%+v, %q", e, p.Excludes(c))

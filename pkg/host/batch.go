@@ -10,25 +10,25 @@ import (
 )
 
 const (
-	// togetherGap is how long a routine inspection waits for others.
-	togetherGap = time.Millisecond
-	// togetherMax bounds what one worker is asked at once: that many prompt answers come
-	// within togetherTimeout.
-	togetherMax = 20
-	// togetherTimeout is how long the others may be held up by one that does not answer. It
+	// batchGap is how long a routine inspection waits for others.
+	batchGap = time.Millisecond
+	// batchMax bounds what one worker is asked at once: that many prompt answers come
+	// within batchTimeLimit.
+	batchMax = 20
+	// batchTimeLimit is how long the others may be held up by one that does not answer. It
 	// is far below what the loop takes for a slow check (internal/loop), of which it makes few
 	// at once.
-	togetherTimeout = 250 * time.Millisecond
+	batchTimeLimit = 250 * time.Millisecond
 	// promptAnswer is how soon an answer comes of a storage that is asked with others.
 	promptAnswer = 10 * time.Millisecond
 )
 
-// together has the routine inspections that come at the same time made by one worker, one
+// batching has the routine inspections that come at the same time made by one worker, one
 // after the other: to wake a process costs several times what an inspection does.
 //
 // Only storages whose last answer was prompt are among them. When one does not answer all
 // the same, each of them is asked alone, and only that counts as its answer.
-type together struct {
+type batching struct {
 	prompt cache[storage, struct{}]
 
 	mu      sync.Mutex
@@ -50,16 +50,16 @@ type inspections struct {
 
 // ask has a worker inspect what is on a storage.
 func (n *Node) ask(ctx context.Context, s storage, routine bool, q ops.InspectQuery) (ops.InspectAnswer, error) {
-	if a, answered := n.askTogether(ctx, s, routine, q); answered {
+	if a, answered := n.askInBatch(ctx, s, routine, q); answered {
 		return a, nil
 	}
 	a, err := worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.Inspect, q)
-	n.together.judge(s, routine, err == nil && a.Elapsed <= promptAnswer)
+	n.batch.note(s, routine, err == nil && a.Elapsed <= promptAnswer)
 	return a, err
 }
 
-// judge keeps whether a storage may be asked with others.
-func (t *together) judge(s storage, routine, prompt bool) {
+// note keeps whether a storage may be asked with others.
+func (t *batching) note(s storage, routine, prompt bool) {
 	switch {
 	case !prompt:
 		t.prompt.remove(s)
@@ -68,9 +68,9 @@ func (t *together) judge(s storage, routine, prompt bool) {
 	}
 }
 
-// askTogether asks with others; answered is false when the caller has to ask alone.
-func (n *Node) askTogether(ctx context.Context, s storage, routine bool, q ops.InspectQuery) (a ops.InspectAnswer, answered bool) {
-	t := &n.together
+// askInBatch asks with others; answered is false when the caller has to ask alone.
+func (n *Node) askInBatch(ctx context.Context, s storage, routine bool, q ops.InspectQuery) (a ops.InspectAnswer, answered bool) {
+	t := &n.batch
 	if _, prompt := t.prompt.get(s); !routine || !prompt {
 		return a, false
 	}
@@ -92,12 +92,12 @@ func (n *Node) askTogether(ctx context.Context, s storage, routine bool, q ops.I
 		return a, false
 	}
 	a = all.answers[at]
-	t.judge(s, routine, a.Elapsed <= promptAnswer)
+	t.note(s, routine, a.Elapsed <= promptAnswer)
 	return a, true
 }
 
 // join adds a query to those that wait. The first of them has to ask.
-func (t *together) join(s storage, q ops.InspectQuery) (all *inspections, at int) {
+func (t *batching) join(s storage, q ops.InspectQuery) (all *inspections, at int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	select {
@@ -108,7 +108,7 @@ func (t *together) join(s storage, q ops.InspectQuery) (all *inspections, at int
 	if t.stuck != nil {
 		return nil, 0
 	}
-	if t.waiting == nil || len(t.waiting.queries) == togetherMax {
+	if t.waiting == nil || len(t.waiting.queries) == batchMax {
 		t.waiting = &inspections{done: make(chan struct{})}
 	}
 	all, at = t.waiting, len(t.waiting.queries)
@@ -117,7 +117,7 @@ func (t *together) join(s storage, q ops.InspectQuery) (all *inspections, at int
 }
 
 // close keeps others from joining.
-func (t *together) close(all *inspections) {
+func (t *batching) close(all *inspections) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.waiting == all {
@@ -128,10 +128,10 @@ func (t *together) close(all *inspections) {
 // askAll asks when others had the time to join, and releases the callers at its timeout at
 // the latest.
 func (n *Node) askAll(ctx context.Context, all *inspections) {
-	time.Sleep(togetherGap)
-	t := &n.together
+	time.Sleep(batchGap)
+	t := &n.batch
 	t.close(all)
-	ctx, cancel := context.WithTimeout(ctx, n.togetherTimeout())
+	ctx, cancel := context.WithTimeout(ctx, n.batchTimeout())
 	defer cancel()
 	giveUp := func() {
 		for _, s := range all.of {
@@ -155,5 +155,5 @@ func (n *Node) askAll(ctx context.Context, all *inspections) {
 	}
 }
 
-// togetherTimeout is the time for finding a worker and for its answers.
-func (n *Node) togetherTimeout() time.Duration { return min(togetherTimeout, n.cfg.ProbeTimeout) }
+// batchTimeout is the time for finding a worker and for its answers.
+func (n *Node) batchTimeout() time.Duration { return min(batchTimeLimit, n.cfg.ProbeTimeout) }

@@ -34,7 +34,7 @@ func several(t *testing.T, change ...func(*Config)) (n *Node, mounts []facts.Mou
 		prompt := 0
 		for _, m := range mounts {
 			done(t, routine(n, m).err)
-			if _, is := n.together.prompt.get(storageOf(m)); is {
+			if _, is := n.batch.prompt.get(storageOf(m)); is {
 				prompt++
 			}
 		}
@@ -85,7 +85,7 @@ func TestOneThatHangsHoldsUpNoOther(t *testing.T) {
 	n, mounts := several(t, func(c *Config) { c.ProbeTimeout = 8 * time.Second })
 	hang(t, n.kubelet.Root+"/hung")
 	hung := topAt(t, n, n.kubelet.Root+"/hung")
-	n.together.prompt.add(storageOf(hung), struct{}{}) // as if it had answered before
+	n.batch.prompt.add(storageOf(hung), struct{}{}) // as if it had answered before
 	found := sideBySide(n, append(mounts, hung))
 	for _, f := range found[:len(mounts)] {
 		if f.err != nil || f.in.Answer.TimedOut || f.took >= n.cfg.ProbeTimeout/2 {
@@ -104,19 +104,19 @@ func TestOneOfSeveralIsLate(t *testing.T) {
 	fuseVolume(t, path, func() bool { time.Sleep(100 * time.Millisecond); return true })
 	late := storageOf(topAt(t, n, path))
 	eventually(t, "only the late one is no longer prompt", func() bool {
-		n.together.prompt.add(late, struct{}{}) // as if it had been before
+		n.batch.prompt.add(late, struct{}{}) // as if it had been before
 		for _, m := range mounts {
-			if _, prompt := n.together.prompt.get(storageOf(m)); !prompt {
+			if _, prompt := n.batch.prompt.get(storageOf(m)); !prompt {
 				routine(n, m) // on a busy machine it may have been late itself
 				return false
 			}
 		}
 		sideBySide(n, append(mounts, topAt(t, n, path)))
-		if _, prompt := n.together.prompt.get(late); prompt {
+		if _, prompt := n.batch.prompt.get(late); prompt {
 			t.Fatal("it counts as prompt")
 		}
 		return !slices.ContainsFunc(mounts, func(m facts.Mount) bool {
-			_, prompt := n.together.prompt.get(storageOf(m))
+			_, prompt := n.batch.prompt.get(storageOf(m))
 			return !prompt
 		})
 	})
@@ -129,7 +129,7 @@ func TestOneOfSeveralHangs(t *testing.T) {
 	root := n.kubelet.Root
 	hang(t, root+"/hung")
 	hung := topAt(t, n, root+"/hung")
-	n.together.prompt.add(storageOf(hung), struct{}{}) // as if it had answered before
+	n.batch.prompt.add(storageOf(hung), struct{}{}) // as if it had answered before
 	for round := range 2 {
 		found := sideBySide(n, append(mounts, hung))
 		for _, f := range found[:len(mounts)] {
@@ -140,12 +140,12 @@ func TestOneOfSeveralHangs(t *testing.T) {
 		if h := found[len(mounts)]; h.err != nil || !h.in.Answer.TimedOut || !h.in.Answer.Stuck {
 			t.Errorf("it: %+v, %v", h.in.Answer, h.err)
 		}
-		if _, prompt := n.together.prompt.get(storageOf(hung)); prompt && round == 0 {
+		if _, prompt := n.batch.prompt.get(storageOf(hung)); prompt && round == 0 {
 			t.Error("it counts as prompt")
 		}
 		if s := n.cfg.Pool.Stats(); s.Abandoned > 2 {
 			t.Errorf("%+v", s)
 		}
-		n.together.prompt.add(storageOf(hung), struct{}{}) // it answers whoever asks it alone
+		n.batch.prompt.add(storageOf(hung), struct{}{}) // it answers whoever asks it alone
 	}
 }
