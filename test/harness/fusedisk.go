@@ -73,8 +73,7 @@ func (d *FUSEDisk) Kill() {
 // Freeze stops the daemon (SIGSTOP): requests to it wait.
 func (d *FUSEDisk) Freeze() {
 	d.volume.Node.T.Helper()
-	Must(d.volume.Node.T, d.daemon.Process.Signal(unix.SIGSTOP))
-	Eventually(d.volume.Node.T, "the daemon stands still", func() bool { return State(d.daemon.Process.Pid) == "T" })
+	Suspend(d.volume.Node.T, d.daemon.Process.Pid)
 }
 
 // Thaw lets the daemon go on.

@@ -8,6 +8,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/test/harness/faultfs"
 )
 
 // Workers lists the server's worker processes.
@@ -38,6 +43,13 @@ func State(pid int) string {
 	}
 	after := raw[bytes.LastIndexByte(raw, ')')+2:]
 	return string(after[:1])
+}
+
+// Suspend stops a process (SIGSTOP), and returns when all of its threads have stopped.
+func Suspend(t testing.TB, pid int) {
+	t.Helper()
+	Must(t, unix.Kill(pid, unix.SIGSTOP))
+	Eventually(t, "the process stands still", func() bool { return faultfs.Stopped(pid) })
 }
 
 // WaitingThreads is how many threads of a process wait and cannot be interrupted.

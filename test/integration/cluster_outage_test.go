@@ -142,6 +142,8 @@ func TestLoopDuringAnOutage(t *testing.T) {
 	for _, v := range append(wanted, held) {
 		m.ExpectBesideLoop("healthy", v.Request())
 	}
+	held.Lose()
+	harness.Eventually(t, "the server knows what the API says of it", func() bool { return m.loopHealed(held.ID) == 1 })
 	before := m.Table()
 
 	api.begin(m.api, t)
@@ -151,7 +153,7 @@ func TestLoopDuringAnOutage(t *testing.T) {
 	dies.die()
 	lost := m.Table()
 	held.Lose()
-	harness.Eventually(t, "what a container has is healed", func() bool { return m.loopHealed(held.ID) })
+	harness.Eventually(t, "what a container has is healed", func() bool { return m.loopHealed(held.ID) == 2 })
 	harness.Eventually(t, "the dead one is reported", func() bool {
 		return strings.Contains(m.Log.String(), `"A watched volume changed" volume_id="wanted-fuse" driver="test.csi.example.com" verdict="abnormal"`)
 	})
@@ -164,7 +166,7 @@ func TestLoopDuringAnOutage(t *testing.T) {
 
 	api.end(m.api, t)
 	for _, v := range wanted {
-		harness.Eventually(t, v.ID+" is healed", func() bool { return m.loopHealed(v.ID) })
+		harness.Eventually(t, v.ID+" is healed", func() bool { return m.loopHealed(v.ID) > 0 })
 	}
 	dies.disk.SameTable(before)
 	for _, e := range auditOf(t, m.Node) {
@@ -174,9 +176,9 @@ func TestLoopDuringAnOutage(t *testing.T) {
 	}
 }
 
-// loopHealed reports whether the log says that the loop healed a volume.
-func (m *member) loopHealed(id string) bool {
-	return strings.Contains(m.Log.String(), `"A watched volume changed" volume_id="`+id+`" driver="`+harness.Driver+`" verdict="healed"`)
+// loopHealed counts how often the log says that the loop healed a volume.
+func (m *member) loopHealed(id string) int {
+	return strings.Count(m.Log.String(), `"A watched volume changed" volume_id="`+id+`" driver="`+harness.Driver+`" verdict="healed"`)
 }
 
 // TestStartWithoutTheAPI serves and reports without an API, and heals as soon as the

@@ -135,13 +135,13 @@ func TestDaemonsThatDoNotAnswer(t *testing.T) {
 			v, d := n.NewDaemon("served", daemons[name].DaemonConfig)
 			n.Expect("healthy", v.Request())
 			table, daemon := n.Table(), fmt.Sprintf("process %d %s ", d.PID(), name)
-			d.Signal(unix.SIGSTOP)
+			harness.Suspend(t, d.PID())
 			n.Expect("abnormal", v.Request(), "NotResponding", "DaemonStopped", daemon, "kill -CONT")
 			d.Signal(unix.SIGCONT)
 			n.Expect("healthy", v.Request())
 			if name == "sshfs" {
 				server := newest(t, sftpServer)
-				harness.Must(t, unix.Kill(server, unix.SIGSTOP))
+				harness.Suspend(t, server)
 				n.Expect("abnormal", v.Request(), "NotResponding", "DaemonHung", daemon)
 				harness.Must(t, unix.Kill(server, unix.SIGCONT))
 				harness.Eventually(t, "the probe that waited has ended", func() bool {

@@ -112,7 +112,7 @@ func aborted(t *testing.T, d *harness.CSIDriver, v *harness.Volume) {
 	t.Helper()
 	pid, err := d.Daemon(v.ID)
 	harness.Must(t, err)
-	harness.Must(t, unix.Kill(pid, unix.SIGSTOP))
+	harness.Suspend(t, pid)
 	harness.AbortFUSE(t, harness.Layers(t, v.Staging)[0].Dev)
 	disconnected(t, v.Staging)
 }

@@ -265,7 +265,7 @@ func testSoakObserves(t *testing.T, count int, lasts time.Duration) {
 			at := v.at[rand.N(len(v.at))]
 			if pid, err := s.d.Daemon(v.ID); err == nil && stopped < stops {
 				stopped++
-				harness.Must(t, unix.Kill(pid, unix.SIGSTOP))
+				harness.Suspend(t, pid)
 				mend = both(mend, func() { harness.Must(t, unix.Kill(pid, unix.SIGCONT)) })
 				continue
 			}

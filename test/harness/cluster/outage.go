@@ -1,13 +1,9 @@
 package cluster
 
 import (
-	"os"
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/csi-addons/node-healer/internal/mount"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -39,19 +35,7 @@ func (c *Cluster) StartAPI(tb testing.TB) {
 func (c *Cluster) PauseAPI(tb testing.TB) {
 	tb.Helper()
 	tb.Cleanup(func() { c.ResumeAPI(tb) })
-	harness.Must(tb, pause(c.api.cmd.Process))
-}
-
-// pause stops a child process, and returns when all of its threads have stopped: on a busy
-// machine one that runs goes on for a moment.
-func pause(p *os.Process) error {
-	if err := p.Signal(syscall.SIGSTOP); err != nil {
-		return err
-	}
-	_, err := mount.RetryEINTR(func() (int, error) {
-		return 0, unix.Waitid(unix.P_PID, p.Pid, nil, unix.WSTOPPED, nil)
-	})
-	return err
+	harness.Suspend(tb, c.api.cmd.Process.Pid)
 }
 
 // ResumeAPI lets a paused API run again and waits until it is ready.
@@ -66,7 +50,7 @@ func (c *Cluster) ResumeAPI(tb testing.TB) {
 func (c *Cluster) PauseEtcd(tb testing.TB) {
 	tb.Helper()
 	tb.Cleanup(func() { c.ResumeEtcd(tb) })
-	harness.Must(tb, pause(c.etcd.cmd.Process))
+	harness.Suspend(tb, c.etcd.cmd.Process.Pid)
 }
 
 // ResumeEtcd lets a paused etcd run again and waits until the API is ready.

@@ -76,7 +76,7 @@ func (f *FS) order(o order) counts {
 func (f *FS) Stop() {
 	f.t.Helper()
 	f.must(f.daemon.Process.Signal(unix.SIGSTOP))
-	f.eventually("the daemon stands still", func() bool { return f.state() == 'T' })
+	f.eventually("the daemon stands still", func() bool { return Stopped(f.PID()) })
 }
 
 // Continue lets a stopped daemon go on.
@@ -109,11 +109,17 @@ func (f *FS) AwaitWaiting(n int) {
 // PID is the daemon.
 func (f *FS) PID() int { return f.daemon.Process.Pid }
 
-// state is the daemon's one-letter state of proc(5).
-func (f *FS) state() byte {
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", f.daemon.Process.Pid))
-	f.must(err)
-	return raw[bytes.LastIndexByte(raw, ')')+2]
+// Stopped reports whether every thread of a process has stopped. On a busy machine one that
+// runs goes on for a moment after SIGSTOP.
+func Stopped(pid int) bool {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, thread := range threads {
+		raw, readErr := os.ReadFile(thread)
+		if state := raw[bytes.LastIndexByte(raw, ')')+1:]; readErr == nil && !bytes.HasPrefix(state, []byte(" T")) {
+			return false
+		}
+	}
+	return err == nil && len(threads) > 0
 }
 
 func (f *FS) eventually(what string, ok func() bool) {
