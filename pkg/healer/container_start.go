@@ -115,26 +115,26 @@ func (o *observation) targetOf(m facts.ContainerMount) string {
 	return o.c.MountPoints[0].Path
 }
 
-// span is the time, since the boot, in which a mount that came to a mount point was not
-// yet there; it is zero once nothing depends on it.
-type span struct{ from, until time.Duration }
+// gap is the interval, in time since the boot, before the present mount came to a mount
+// point: a container that started in it may have the bare directory, or an earlier mount.
+type gap struct{ from, until time.Duration }
 
-// gap returns the span for the present mount at a mount point, for the record, until
-// the containers were scanned long enough after it.
-func (c Case) gap(p MountPoint) span {
+// gapAt returns the gap at a mount point, for the record; zero once the containers were
+// scanned long enough after it.
+func (c Case) gapAt(p MountPoint) gap {
 	started := slices.ContainsFunc(slices.Concat(c.OnBare, c.OnPlaceholder), func(s StartedWith) bool { return s.MountPoint == p.Path }) ||
 		slices.ContainsFunc(c.UnverifiedStart, func(u facts.Unverified) bool { return u.PodUID == p.PodUID })
 	known := p.Want != nil && c.recordOfThisBoot()
 	now := host.SinceBoot()
 	switch {
 	case known && p.Want.MountID != p.Stack[0].ID:
-		return span{c.lastSeen, now}
+		return gap{c.lastSeen, now}
 	case known && p.Want.Since != 0 && (started || now-p.Want.Since < startGrace):
-		return span{p.Want.Away, p.Want.Since}
+		return gap{p.Want.Away, p.Want.Since}
 	case started:
-		return span{now, now} // nothing is known of before
+		return gap{now, now} // nothing is known of before
 	}
-	return span{}
+	return gap{}
 }
 
 // startedMeanwhile returns the containers that cannot be inspected, and that started
@@ -144,9 +144,9 @@ func (o *observation) startedMeanwhile(all []facts.Unverified, needScan []MountP
 		if !p.Mounted() || p.Want == nil || !o.c.recordOfThisBoot() {
 			continue // nothing is known of before
 		}
-		s := o.c.gap(p)
+		gap := o.c.gapAt(p)
 		for _, u := range all {
-			if u.PodUID == p.PodUID && u.ContainerID != "" && s.from < u.Started && u.Started <= s.until {
+			if u.PodUID == p.PodUID && u.ContainerID != "" && gap.from < u.Started && u.Started <= gap.until {
 				found = append(found, u)
 			}
 		}

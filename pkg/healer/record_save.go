@@ -143,7 +143,7 @@ func newMountPointRecord(c Case, p MountPoint) MountPointRecord {
 	if p.Unfinished() { // what the interrupted step is to give it
 		top.Attr, top.Propagation = p.Want.Attr, p.Want.Propagation
 	}
-	span := c.gap(p)
+	gap := c.gapAt(p)
 	return MountPointRecord{
 		Role:          p.Role,
 		Path:          p.Path,
@@ -156,7 +156,7 @@ func newMountPointRecord(c Case, p MountPoint) MountPointRecord {
 		Source:        sourceOf(top),
 		HadBlocks:     sb.Space.Available > 0 || p.Want != nil && p.Want.HadBlocks,
 		HadInodes:     sb.Space.FreeFiles > 0 || p.Want != nil && p.Want.HadInodes,
-		Since:         span.until,
-		Away:          span.from,
+		Since:         gap.until,
+		Away:          gap.from,
 	}
 }
