@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/csi-addons/node-healer/pkg/facts"
-	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
@@ -196,7 +195,7 @@ func (n *fakeNode) publish(r healer.Report) {
 func (n *fakeNode) add(id, path string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.paths = append(n.paths, host.VolumePath{VolData: layout.VolData{DriverName: driver, VolumeHandle: id}, Path: path})
+	n.paths = append(n.paths, host.VolumePath{VolData: facts.VolData{DriverName: driver, VolumeHandle: id}, Path: path})
 	n.lastMount++
 	n.mounts = append(n.mounts, facts.Mount{Path: path, ID: n.lastMount, Dev: facts.Dev{Minor: uint32(n.lastMount)}})
 }

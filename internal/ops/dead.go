@@ -59,14 +59,14 @@ func (d Dead) checkStale(at targetHandle) error {
 	return checkStaleTwice(fd)
 }
 
-// checkDisconnected refuses a mount, by a descriptor on it, that is not of the FUSE superblock
-// that was meant, and one whose answer is not as a rule says (Disconnected, MayBeCovered).
-func (d Dead) checkDisconnected(t thread, fd int, rule func(syscall.Errno) bool) error {
+// checkFUSE refuses a mount, by a descriptor on it, that is not of the FUSE superblock that was
+// meant, and one whose errno is not as the rule says.
+func (d Dead) checkFUSE(t thread, fd int, rule func(syscall.Errno) bool, refusal string) error {
 	if err := d.checkType(t, facts.FUSE); err != nil {
 		return err
 	}
 	if errno := answers(fd); !rule(errno) {
-		return refuse("it may have a daemon: it answers %q", errno)
+		return refuse(refusal, errno)
 	}
 	return nil
 }

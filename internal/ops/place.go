@@ -182,7 +182,7 @@ func (p *placement) checkDead(fd int, top facts.Ref) error {
 	}
 	if p.position == OnTop {
 		p.on = p.dead.Mount
-		if err := p.dead.checkDisconnected(p.target.thread, fd, facts.MayBeCovered); err != nil {
+		if err := p.dead.checkFUSE(p.target.thread, fd, facts.MayBeCovered, "only what answers ENOTCONN is covered, and this answers %q"); err != nil {
 			return err
 		}
 	} else if err := p.target.checkParent(p.dead.Mount, p.on, "%s is beneath the dead mount"); err != nil {

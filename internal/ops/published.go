@@ -7,14 +7,12 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 // PublishedQuery asks which CSI volumes kubelet has for pods, mounted or not.
 type PublishedQuery struct {
-	// Pods is kubelet's directory for pods.
-	Pods string
+	// Pods is kubelet's directory for pods, Volumes where a pod has its volumes in it.
+	Pods, Volumes string
 	// Devices is where kubelet publishes raw block volumes, by volume and pod; empty to
 	// leave them out.
 	Devices string
@@ -45,7 +43,7 @@ type UnreadPath struct {
 // one that they lie on, and so no volume. One that cannot be read hides no other.
 func published(q PublishedQuery) (a PublishedAnswer, err error) {
 	left := q.Max
-	unread, err := eachName(q.Pods, "/"+layout.PodVolumes, &left, func(uid, pv string) {
+	unread, err := eachName(q.Pods, "/"+q.Volumes, &left, func(uid, pv string) {
 		a.Volumes = append(a.Volumes, PublishedVolume{PodUID: uid, PV: pv})
 	})
 	a.Unread = unread

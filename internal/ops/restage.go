@@ -63,7 +63,7 @@ func (h targetHandle) unmountGone(at string, dead Dead) error {
 	if !top.Same(dead.Mount) {
 		return refuse(topmost, top)
 	}
-	if err := dead.checkDisconnected(h.thread, fd, facts.Disconnected); err != nil {
+	if err := dead.checkFUSE(h.thread, fd, facts.Disconnected, "only what answers ENOTCONN or ECONNABORTED has no daemon any more, and this answers %q"); err != nil {
 		return err
 	}
 	closeFD(&fd) // it would make the dead mount busy

@@ -121,5 +121,5 @@ func (m Mount) MaybePlaceholder(want Attr) bool {
 		m.Attr.Has(AttrReadOnly|AttrNoDirAtime) && !want.Has(AttrNoDirAtime)
 }
 
-// MayBeLeft reports whether the mount has any attribute that an unfinished step leaves.
-func (m Mount) MayBeLeft() bool { return m.Attr&AttrUnfinalized != 0 }
+// mayBeLeft reports whether the mount has any attribute that an unfinished step leaves.
+func (m Mount) mayBeLeft() bool { return m.Attr&AttrUnfinalized != 0 }

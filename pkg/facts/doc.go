@@ -1,4 +1,3 @@
 // Package facts has what the kernel and kubelet say of volumes, as plain data that storage
-// providers see. Nothing in it asks anything, and it imports nothing of this project but
-// its own package layout.
+// providers see. Nothing in it asks anything, and it imports nothing of this project.
 package facts

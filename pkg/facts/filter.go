@@ -28,7 +28,7 @@ func (f Filter) Wants(m Mount) bool {
 		return true
 	}
 	if m.Dev == f.Current {
-		return m.MayBeLeft()
+		return m.mayBeLeft()
 	}
 	return slices.Contains(f.Superblocks, m.Dev) || f.FSType != "" && m.FSType == f.FSType && m.Source == f.Source
 }

@@ -13,7 +13,9 @@ func Disconnected(e syscall.Errno) bool {
 	return e == syscall.ENOTCONN || e == syscall.ECONNABORTED
 }
 
-// MayBeCovered is the one exception: only with this errno another mount may lie on top.
+// MayBeCovered is the one exception: a mount that is covered stays below for as long as the
+// mount lives that covers it, so only what is for good counts, as of a daemon that died. An
+// abort is somebody's act, who may be about to mount anew.
 func MayBeCovered(e syscall.Errno) bool { return e == syscall.ENOTCONN }
 
 // FUSEDaemon is one process that has the device of a connection open.

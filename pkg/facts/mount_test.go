@@ -101,3 +101,23 @@ func TestHasSuperOption(t *testing.T) {
 		}
 	}
 }
+
+func TestBelow(t *testing.T) {
+	for _, tc := range []struct {
+		dir, p, rest string
+		below        bool
+	}{
+		{"/", "/", "", true},
+		{"/", "/a", "a", true},
+		{"/a", "/a", "", true},
+		{"/a", "/a/b/c", "b/c", true},
+		{"/a", "/ab", "", false},
+		{"/a/b", "/a", "", false},
+		{"/a", "/", "", false},
+	} {
+		rest, below := Below(tc.dir, tc.p)
+		if below != tc.below || below && rest != tc.rest || Beneath(tc.dir, tc.p) != below {
+			t.Errorf("%s below %s: %q, %v", tc.p, tc.dir, rest, below)
+		}
+	}
+}

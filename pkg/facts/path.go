@@ -2,8 +2,6 @@ package facts
 
 import (
 	"syscall"
-
-	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 // PathFacts are what a walk to a path met.
@@ -27,7 +25,7 @@ type PathInfo struct {
 	PathFacts
 	Kind PathKind
 	// VolData is kubelet's vol_data.json for the path; nil when there is none.
-	VolData *layout.VolData
+	VolData *VolData
 	// VolDataErr is why a vol_data.json that is there tells nothing; nil otherwise.
 	VolDataErr error
 }
@@ -50,3 +48,10 @@ const (
 	KindSymlink   PathKind = "symbolic link"
 	KindOther     PathKind = "special file"
 )
+
+// VolData is the part of kubelet's vol_data.json that identifies a volume (kubelet's
+// pkg/volume/csi/csi_plugin.go).
+type VolData struct {
+	DriverName   string `json:"driverName"`
+	VolumeHandle string `json:"volumeHandle"`
+}

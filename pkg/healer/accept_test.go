@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/csi-addons/node-healer/pkg/facts"
-	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 const fine = Kind(-1) // a report, no error
@@ -40,7 +39,7 @@ func TestWhatIsAtThePath(t *testing.T) {
 		"this volume's directory": {look: directory(volID), want: fine},
 		"another handle":          {look: directory("other"), want: KindNotFound},
 		"another handle, mounted": {look: directory("other"), mounted: true, want: KindNotFound},
-		"a handle of no name":     {look: at(func(l *facts.PathInfo) { l.VolData = &layout.VolData{} }), want: fine},
+		"a handle of no name":     {look: at(func(l *facts.PathInfo) { l.VolData = &facts.VolData{} }), want: fine},
 		"nothing":                 {look: at(func(l *facts.PathInfo) { l.Errno = syscall.ENOENT }), want: KindNotFound},
 		"no directory above":      {look: at(func(l *facts.PathInfo) { l.ParentErrno = syscall.ENOENT }), want: KindNotFound},
 		"a file above":            {look: at(func(l *facts.PathInfo) { l.ParentErrno = syscall.ENOTDIR }), want: KindNotFound},

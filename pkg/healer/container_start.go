@@ -40,7 +40,7 @@ func (o *observation) needScan() []MountPoint {
 // The recorded one needs no scan: unique mount ids are never given out again, so it was
 // there all the time since the record was written, and containers that started meanwhile
 // got it. A mount gets into the record for good only after a scan that found no
-// container with something else (away). As long as there is one, each call scans.
+// container with something else (gapAt). As long as there is one, each call scans.
 func (o *observation) mountedAnew(p MountPoint) bool {
 	if p.Role != RoleTarget || p.Layout.Kind == layout.Subpath || o.c.Block {
 		return false

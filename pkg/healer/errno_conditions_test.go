@@ -50,6 +50,12 @@ func TestConditionsOfErrnos(t *testing.T) {
 			t.Errorf("%s: %+v, want %q", name, row, tc.want)
 		}
 	}
+	for e := syscall.Errno(1); e < 134; e++ {
+		row, _ := ConditionOfProbe(probed("fuse.x", e))
+		if slices.Contains(row.Beside, DaemonGone) != facts.Disconnected(e) {
+			t.Errorf("%s: the table and facts do not agree on whether the daemon is gone", facts.ErrnoName(e))
+		}
+	}
 	for errno, want := range map[syscall.Errno]Reason{syscall.ECONNREFUSED: ServerUnreachable, syscall.ETIMEDOUT: ServerUnreachable, syscall.EACCES: "", syscall.EIO: "", 0: ""} {
 		if row, _ := ConditionOf(OpConnect, errno, facts.Superblock{}); row.Reason != want {
 			t.Errorf("connection, %d: %+v, want %q", errno, row, want)

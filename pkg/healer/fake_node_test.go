@@ -94,7 +94,7 @@ func (w *fakeNode) change(path string, f func(*facts.Mount)) {
 func directory(handle string) facts.PathInfo {
 	l := facts.PathInfo{Inspected: true, Kind: facts.KindDirectory}
 	if handle != "" {
-		l.VolData = &layout.VolData{DriverName: driver, VolumeHandle: handle}
+		l.VolData = &facts.VolData{DriverName: driver, VolumeHandle: handle}
 	}
 	return l
 }

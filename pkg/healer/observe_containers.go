@@ -12,7 +12,7 @@ import (
 // the volume's mounts there from others.
 type containerScan struct {
 	// now is the mount that the host has and that works; previous are the superblocks
-	// that were the volume's; anew are the targets with another mount than recorded.
+	// that were the volume's; needScan are the targets with another mount than recorded.
 	now      facts.Mount
 	nfs      bool
 	previous []facts.Dev

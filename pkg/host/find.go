@@ -82,7 +82,7 @@ func (n *Node) unmounted(ctx context.Context, table facts.Table, devices string)
 	disk := storageUnder(table, pods)
 	disk.root = "paths" // as for all that is asked of kubelet's own disk
 	err = n.probes.unlessStuck(disk, func() (err error) {
-		published, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.Published, ops.PublishedQuery{Pods: pods, Devices: devices, Max: maxPublished})
+		published, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.Published, ops.PublishedQuery{Pods: pods, Volumes: layout.PodVolumes, Devices: devices, Max: maxPublished})
 		return err
 	})
 	for _, v := range published.Volumes {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/facts"
-	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 // newNode makes a node whose kubelet root is a new directory.
@@ -91,7 +90,7 @@ func TestInspectPaths(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "vol_data.json"), []byte(`{"driverName":"d","volumeHandle":"h"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if l := inspectPath(t, n, at); l.Kind != facts.KindDirectory || l.VolData == nil || *l.VolData != (layout.VolData{DriverName: "d", VolumeHandle: "h"}) {
+	if l := inspectPath(t, n, at); l.Kind != facts.KindDirectory || l.VolData == nil || *l.VolData != (facts.VolData{DriverName: "d", VolumeHandle: "h"}) {
 		t.Errorf("%+v", l)
 	}
 	if err := os.Symlink(at, filepath.Join(root, "link")); err != nil {

@@ -12,7 +12,8 @@ import (
 )
 
 // openRegistrations follows kubelet's directory of the sockets with which drivers register
-// themselves (inotify(7)), which is on the node's own disk. The descriptor is not blocking; -1 where there is none.
+// themselves (inotify(7)), which is on the node's own disk. The descriptor is not blocking; -1
+// where there is none.
 func openRegistrations(dir string) (int, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {

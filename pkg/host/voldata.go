@@ -1,9 +1,21 @@
 package host
 
 import (
+	"encoding/json"
+	"fmt"
+
 	"github.com/csi-addons/node-healer/internal/ops"
-	"github.com/csi-addons/node-healer/pkg/facts/layout"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
+
+// parseVolData parses a vol_data.json.
+func parseVolData(raw []byte) (facts.VolData, error) {
+	var d facts.VolData
+	if err := json.Unmarshal(raw, &d); err != nil {
+		return facts.VolData{}, fmt.Errorf("vol_data.json: %w", err)
+	}
+	return d, nil
+}
 
 // volDataFiles caches what was read, by path, for as long as the file does not
 // change.
@@ -13,17 +25,17 @@ func newVolDataFiles() volDataFiles { return volDataFiles{newCache[string, volDa
 
 type volDataFile struct {
 	stamp ops.FileStamp
-	data  *layout.VolData
+	data  *facts.VolData
 }
 
 // apply returns the content: of raw, or if that is nil as known before. It is nil
 // for a torn file, which is evidence of nothing.
-func (f volDataFiles) apply(file string, before volDataFile, raw []byte, stamp ops.FileStamp) *layout.VolData {
+func (f volDataFiles) apply(file string, before volDataFile, raw []byte, stamp ops.FileStamp) *facts.VolData {
 	if raw == nil && stamp == before.stamp {
 		return before.data
 	}
 	now := volDataFile{stamp: stamp}
-	if d, err := layout.ParseVolData(raw); err == nil {
+	if d, err := parseVolData(raw); err == nil {
 		now.data = &d
 	}
 	if now.data == nil || stamp == (ops.FileStamp{}) {

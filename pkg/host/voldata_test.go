@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 func stamp(n uint64) ops.FileStamp { return ops.FileStamp{Inode: n, Size: 1, Seconds: 1} }
@@ -113,4 +115,16 @@ func age(t *testing.T, file string) {
 	info, err := os.Stat(file)
 	done(t, err)
 	eventually(t, "a file grows old", func() bool { return time.Since(info.ModTime()) > 1100*time.Millisecond })
+}
+
+func TestParseVolData(t *testing.T) {
+	got, err := parseVolData([]byte(`{"attachmentID":"csi-1","driverName":"d","nodeName":"n","specVolID":"pvc-1","volumeHandle":"a/b^ c","volumeLifecycleMode":"Persistent"}`))
+	if err != nil || got != (facts.VolData{DriverName: "d", VolumeHandle: "a/b^ c"}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, bad := range []string{"", "{", "[]", `{"driverName":1}`, "\x00"} {
+		if _, err := parseVolData([]byte(bad)); err == nil || !strings.Contains(err.Error(), "vol_data.json") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
 }

@@ -14,7 +14,7 @@ import (
 // VolumePath is a path at which kubelet has a volume, and the volume that kubelet's file
 // for the path names.
 type VolumePath struct {
-	layout.VolData
+	facts.VolData
 	Path string
 	// Staging is true for a path at which the volume is staged, and not published.
 	Staging bool

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/facts/layout"
+	"github.com/csi-addons/node-healer/pkg/facts"
 )
 
 func TestVolumes(t *testing.T) {
@@ -38,12 +38,12 @@ func TestVolumes(t *testing.T) {
 	laidOut(t, n, pod("1", "pv-torn"), "d", "torn", true)
 	done(t, os.WriteFile(filepath.Dir(pod("1", "pv-torn"))+"/vol_data.json", []byte(`{"driver`), 0o600))
 	want := []VolumePath{
-		{layout.VolData{DriverName: "d", VolumeHandle: "v"}, staging, true},
-		{layout.VolData{DriverName: "d", VolumeHandle: "v"}, pod("1", "pv"), false},
-		{layout.VolData{DriverName: "d", VolumeHandle: "v"}, pod("2", "pv"), false},
-		{layout.VolData{DriverName: "other", VolumeHandle: "o"}, pod("1", "pv-other"), false},
-		{layout.VolData{DriverName: "d", VolumeHandle: "raw"}, publish + "pv-raw/1", false},
-		{layout.VolData{DriverName: "d", VolumeHandle: "raw-lost"}, publish + "pv-lost/1", false},
+		{facts.VolData{DriverName: "d", VolumeHandle: "v"}, staging, true},
+		{facts.VolData{DriverName: "d", VolumeHandle: "v"}, pod("1", "pv"), false},
+		{facts.VolData{DriverName: "d", VolumeHandle: "v"}, pod("2", "pv"), false},
+		{facts.VolData{DriverName: "other", VolumeHandle: "o"}, pod("1", "pv-other"), false},
+		{facts.VolData{DriverName: "d", VolumeHandle: "raw"}, publish + "pv-raw/1", false},
+		{facts.VolData{DriverName: "d", VolumeHandle: "raw-lost"}, publish + "pv-lost/1", false},
 	}
 	laidOut(t, n, pod("1", "pv-directory"), "d", "directory", false)
 	file := filepath.Dir(pod("1", "pv-directory")) + "/vol_data.json"

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
-	"github.com/csi-addons/node-healer/pkg/facts/layout"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/host"
 )
@@ -85,7 +85,7 @@ func TestAdminAuditAndStates(t *testing.T) {
 }
 
 func volumeAt(driver, id, path string, staging bool) host.VolumePath {
-	return host.VolumePath{VolData: layout.VolData{DriverName: driver, VolumeHandle: id}, Path: path, Staging: staging}
+	return host.VolumePath{VolData: facts.VolData{DriverName: driver, VolumeHandle: id}, Path: path, Staging: staging}
 }
 
 // asUID returns the context of a call by a process of that user.

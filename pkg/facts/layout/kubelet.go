@@ -3,8 +3,6 @@ package layout
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
-	"fmt"
 	"path"
 	"strings"
 )
@@ -47,8 +45,8 @@ type Path struct {
 	VolData string
 }
 
-// Kubelet is kubelet's directory layout beneath a root, a path without symbolic
-// links.
+// Kubelet is kubelet's directory layout beneath a root. Layout knows paths without symbolic
+// links only, so it wants a root without.
 type Kubelet struct {
 	Root string
 }
@@ -61,6 +59,7 @@ const (
 	RegistrationSuffix = "-reg.sock"
 
 	csiPlugins = "plugins/kubernetes.io/csi"
+	subpaths   = "volume-subpaths" // in a pod's directory
 )
 
 // Pods is the directory that has one of each pod.
@@ -113,9 +112,9 @@ func (k Kubelet) Layout(p string) Path {
 	rel = rel[1:]
 	part := strings.SplitN(rel, "/", maxLayoutParts)
 	switch {
-	case len(part) == 6 && part[0] == "pods" && part[2] == "volumes" && part[3] == "kubernetes.io~csi" && part[5] == "mount":
+	case len(part) == 6 && part[0] == "pods" && part[2]+"/"+part[3] == PodVolumes && part[5] == "mount":
 		return Path{Kind: Pod, PodUID: part[1], PV: part[4], VolData: path.Dir(p) + "/vol_data.json"}
-	case len(part) == 6 && part[0] == "pods" && part[2] == "volume-subpaths":
+	case len(part) == 6 && part[0] == "pods" && part[2] == subpaths:
 		return Path{Kind: Subpath, PodUID: part[1], PV: part[3]}
 	case len(part) == 5 && part[0] == "pods" && part[2] == "volumeDevices" && part[3] == "kubernetes.io~csi":
 		return Path{Kind: PodBlock, PodUID: part[1], PV: part[4], VolData: k.blockVolData(part[4])}
@@ -142,20 +141,4 @@ const maxLayoutParts = 8
 
 func (k Kubelet) blockVolData(pv string) string {
 	return path.Join(k.Root, csiPlugins, "volumeDevices", pv, "data/vol_data.json")
-}
-
-// VolData is the part of kubelet's vol_data.json that identifies a volume (kubelet's
-// pkg/volume/csi/csi_plugin.go).
-type VolData struct {
-	DriverName   string `json:"driverName"`
-	VolumeHandle string `json:"volumeHandle"`
-}
-
-// ParseVolData parses a vol_data.json.
-func ParseVolData(raw []byte) (VolData, error) {
-	var d VolData
-	if err := json.Unmarshal(raw, &d); err != nil {
-		return VolData{}, fmt.Errorf("vol_data.json: %w", err)
-	}
-	return d, nil
 }

@@ -69,15 +69,3 @@ func TestStaging(t *testing.T) {
 		}
 	}
 }
-
-func TestParseVolData(t *testing.T) {
-	got, err := ParseVolData([]byte(`{"attachmentID":"csi-1","driverName":"d","nodeName":"n","specVolID":"pvc-1","volumeHandle":"a/b^ c","volumeLifecycleMode":"Persistent"}`))
-	if err != nil || got != (VolData{DriverName: "d", VolumeHandle: "a/b^ c"}) {
-		t.Errorf("%+v, %v", got, err)
-	}
-	for _, bad := range []string{"", "{", "[]", `{"driverName":1}`, "\x00"} {
-		if _, err := ParseVolData([]byte(bad)); err == nil || !strings.Contains(err.Error(), "vol_data.json") {
-			t.Errorf("%q: %v", bad, err)
-		}
-	}
-}

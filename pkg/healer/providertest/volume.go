@@ -98,7 +98,7 @@ func mountPoint(c healer.Case, sb facts.Superblock, path string, id uint64) heal
 		}},
 		Inspect: facts.PathInfo{
 			Inspected: true, Kind: facts.KindDirectory,
-			VolData: &layout.VolData{DriverName: c.Driver, VolumeHandle: handle},
+			VolData: &facts.VolData{DriverName: c.Driver, VolumeHandle: handle},
 		},
 	}
 }

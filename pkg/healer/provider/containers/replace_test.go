@@ -201,6 +201,7 @@ func TestReplaceOnAnOldKernel(t *testing.T) {
 	}{
 		"a FUSE that is gone":  {func(*healer.Case) {}, false},
 		"a stale mount":        {inContainer(func(in *healer.InContainer) { in.Probe.Errno = syscall.ESTALE }), true},
+		"an aborted one":       {inContainer(func(in *healer.InContainer) { in.Probe.Errno = syscall.ECONNABORTED }), true},
 		"interrupted, beneath": {inContainer(unfinishedBelow), false},
 		"interrupted, alone":   {inContainer(unfinishedAlone), false},
 	} {

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/csi-addons/node-healer/pkg/facts"
-	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -81,7 +80,7 @@ func healthy() healer.Case {
 	for i := range c.MountPoints {
 		p := &c.MountPoints[i]
 		p.Want = c.Record.MountPoint(p.Path)
-		p.Inspect = facts.PathInfo{Inspected: true, Kind: facts.KindDirectory, VolData: &layout.VolData{DriverName: "d", VolumeHandle: "v"}}
+		p.Inspect = facts.PathInfo{Inspected: true, Kind: facts.KindDirectory, VolData: &facts.VolData{DriverName: "d", VolumeHandle: "v"}}
 	}
 	return c
 }

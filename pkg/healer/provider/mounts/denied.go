@@ -47,7 +47,7 @@ func whyDenied(fsType string, m facts.Mount) refusal {
 		return refusal{"on a mount with Kerberos the credentials of root may have expired", "see klist as root on the node, and rpc.gssd"}
 	case facts.IsNFS(fsType):
 		return refusal{"on NFS this is mostly an export that does not admit this node", "see exportfs -v on the server"}
-	case fsType == "cifs", fsType == "smb3":
+	case facts.IsType(fsType, facts.SMB):
 		return refusal{
 			"on SMB the credentials may have expired or been changed",
 			"see the account on the server; with new credentials delete all pods on this node that use the volume, so that the driver mounts anew",

@@ -1,14 +1,9 @@
 package mounts
 
 import (
-	"slices"
-
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
-
-// alwaysReadOnly are the filesystem types that cannot be written to.
-var alwaysReadOnly = []string{"squashfs", "erofs", "iso9660", "cramfs", "romfs"}
 
 // meantWritable reports whether a mount point should be writable. Without a record the
 // mount's own flag decides: a driver that wants read-only sets it.
@@ -48,7 +43,7 @@ func (ev evaluator) readOnly() []healer.Condition {
 	how := ""
 	written, _ := healer.ConditionOf(healer.OpWriteCheck, ev.sb.Write.Errno, ev.sb)
 	switch sb := ev.sb; {
-	case slices.Contains(alwaysReadOnly, sb.FSType), !ev.meantWritable():
+	case facts.IsType(sb.FSType, facts.ReadOnly), !ev.meantWritable():
 		return nil
 	case written.Reason == healer.ReadOnlyFilesystem:
 		how = "the filesystem refused a write as read-only (EROFS)"

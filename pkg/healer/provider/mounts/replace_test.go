@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/csi-addons/node-healer/pkg/facts"
-	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
@@ -142,7 +141,7 @@ func TestReplaceBesideAnotherVolume(t *testing.T) {
 		p.Path, p.Want, p.PodUID = "/k/pods/b/mount", nil, "b"
 		p.Stack = slices.Clone(p.Stack)
 		p.Stack[0].Path, p.Stack[0].Dev = p.Path, renewed
-		p.Inspect.VolData = &layout.VolData{DriverName: "d", VolumeHandle: "w"}
+		p.Inspect.VolData = &facts.VolData{DriverName: "d", VolumeHandle: "w"}
 		c.MountPoints = append(c.MountPoints, p)
 	})()
 	if s := step(t, idle{t}, c); s.MountPoint.Path != published || s.Refused != "" {
@@ -189,6 +188,16 @@ func TestReplaceIsRefused(t *testing.T) {
 	stale := with(outliving, of(previously, errno(syscall.ESTALE)))()
 	if s := step(t, &scribe{old: true}, stale); s.Run != nil || !strings.HasPrefix(s.Refused, "ReplaceNotSupported") || !strings.Contains(s.Refused, "delete the pod") {
 		t.Errorf("an old kernel: %q", s.Refused)
+	}
+}
+
+// Where only a cover is possible, what was aborted stays as it is.
+func TestCoverOnlyWhatIsGone(t *testing.T) {
+	for e, want := range map[syscall.Errno]string{syscall.ENOTCONN: StepCover, syscall.ECONNABORTED: StepReplace} {
+		s := step(t, &scribe{old: true}, with(outliving, of(previously, errno(e)))())
+		if s.Name != want || (s.Refused == "") != (want == StepCover) {
+			t.Errorf("%s: %s, refused with %q", facts.ErrnoName(e), s.Name, s.Refused)
+		}
 	}
 }
 
