@@ -12,14 +12,14 @@ import (
 // maxNodes is how many nodes the status of a job may have: MaxItems of its schema.
 const maxNodes = 1000
 
-// settled reports whether a node needs no other try.
-func settled(n *v1alpha1.NodeStatus) bool { return n.Tries > 0 && n.NextTryTime == nil }
+// finished reports whether a node needs no other try.
+func finished(n *v1alpha1.NodeStatus) bool { return n.Tries > 0 && n.NextTryTime == nil }
 
 // nextDue returns a node that is to be tried now; nil: there is none.
 func nextDue(nodes []v1alpha1.NodeStatus, now time.Time) *v1alpha1.NodeStatus {
 	for i := range nodes {
 		n := &nodes[i]
-		if !settled(n) && (n.NextTryTime == nil || !n.NextTryTime.After(now)) {
+		if !finished(n) && (n.NextTryTime == nil || !n.NextTryTime.After(now)) {
 			return n
 		}
 	}
@@ -40,7 +40,7 @@ func follow(s *v1alpha1.VolumeHealJobStatus, now usage) (waits bool, err error) 
 		s.Nodes = added(nil, slices.Sorted(maps.Keys(now.running)))
 		return false, unused(s, now)
 	}
-	gone := func(n v1alpha1.NodeStatus) bool { return !settled(&n) && len(now.running[n.Node]) == 0 }
+	gone := func(n v1alpha1.NodeStatus) bool { return !finished(&n) && len(now.running[n.Node]) == 0 }
 	if !slices.ContainsFunc(s.Nodes, gone) {
 		return false, nil
 	}

@@ -180,7 +180,7 @@ func (p *pass) pause(ctx context.Context) (ctrl.Result, error) {
 	var next time.Time
 	for i := range p.job.Status.Nodes {
 		node := &p.job.Status.Nodes[i]
-		if settled(node) {
+		if finished(node) {
 			continue
 		}
 		due := time.Now()

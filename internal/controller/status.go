@@ -142,7 +142,7 @@ func (p *pass) save(ctx context.Context) error {
 	answered := 0
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
-		if settled(n) {
+		if finished(n) {
 			answered++
 		}
 		if n.Abnormal != nil {

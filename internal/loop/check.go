@@ -93,7 +93,7 @@ func (l *Loop) finish(r result) {
 	}
 	v.due = l.turnAfter(now.Add(l.gap()))
 	l.diagnosed(r, now)
-	v.saw(r, now)
+	v.record(r, now)
 	if v.again {
 		v.changed(now, now, l.cfg.Interval)
 	}

@@ -107,7 +107,7 @@ func (l *Loop) apply(d discovery) {
 		spread = 0
 	}
 	l.discovered = true
-	l.known.are(paths, now, spread, l.cfg.Interval)
+	l.known.sync(paths, now, spread, l.cfg.Interval)
 }
 
 // hidden returns the known paths that were not found and may be there all the same.

@@ -51,9 +51,9 @@ func (l *Loop) states() healer.LoopState {
 // is no longer told as if it were so.
 const unansweredAfter = 3
 
-// saw keeps what a check showed. One without an answer, as while the volume is healed,
+// record keeps what a check showed. One without an answer, as while the volume is healed,
 // shows nothing new: a sick volume stays sick.
-func (v *volume) saw(r result, now time.Time) {
+func (v *volume) record(r result, now time.Time) {
 	switch {
 	case r.err == nil:
 		v.checked, v.verdict, v.health = now, r.report.Verdict(), r.report.After.HealthEntries()

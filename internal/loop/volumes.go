@@ -88,9 +88,9 @@ type mountID struct {
 	dev facts.Dev
 }
 
-// are takes over the paths of all volumes. New volumes are spread over a time; one that
+// sync takes over the paths of all volumes. New volumes are spread over a time; one that
 // is known and has a new path is checked as if its mounts had changed.
-func (vs *volumes) are(paths []host.VolumePath, now time.Time, spread, interval time.Duration) {
+func (vs *volumes) sync(paths []host.VolumePath, now time.Time, spread, interval time.Duration) {
 	byKey := map[volumeKey]*volume{}
 	before := vs.byPath
 	vs.byPath = map[string]*volume{}

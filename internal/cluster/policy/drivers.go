@@ -50,7 +50,7 @@ func (p *Policy) driverAway(ctx context.Context, driver string) error {
 	if err := p.readDrivers(ctx, driver); err != nil {
 		return kube.Unknown(err)
 	}
-	return p.drivers.away(driver, p.cfg.DriverGrace)
+	return p.drivers.waitsFor(driver, p.cfg.DriverGrace)
 }
 
 // readDrivers records the state of all pods of DaemonSets. The namespaces of one
@@ -108,8 +108,8 @@ func (d *drivers) record(now map[string]bool, at time.Time) {
 	}
 }
 
-// away returns why heals wait for a driver; nil: they do not, or no longer.
-func (d *drivers) away(driver string, grace time.Duration) error {
+// waitsFor returns why heals wait for a driver; nil: they do not, or no longer.
+func (d *drivers) waitsFor(driver string, grace time.Duration) error {
 	since, is := d.notReady.Get(driver)
 	if !is {
 		return nil

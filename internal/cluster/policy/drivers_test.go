@@ -82,7 +82,7 @@ func TestDriverIsAway(t *testing.T) {
 	start := time.Now()
 	is := func(away bool, grace time.Duration) {
 		t.Helper()
-		if err := d.away(kubetest.DriverName, grace); (err != nil) != away {
+		if err := d.waitsFor(kubetest.DriverName, grace); (err != nil) != away {
 			t.Errorf("away: %v", err)
 		}
 	}
@@ -192,7 +192,7 @@ func TestDriversAreBounded(t *testing.T) {
 		}
 	}
 	d.record(map[string]bool{}, time.Now())
-	if d.away(kubetest.DriverName, time.Hour) == nil {
+	if d.waitsFor(kubetest.DriverName, time.Hour) == nil {
 		t.Error("the driver that was ready is forgotten")
 	}
 }

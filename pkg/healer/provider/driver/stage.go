@@ -171,14 +171,14 @@ func (s *staging) stage(ctx context.Context) error {
 	return s.conn.call(ctx, csi.Node_NodeStageVolume_FullMethodName, s.request, new(csi.NodeStageVolumeResponse))
 }
 
-// settleFor is how long it may take to find out what is at the staging path in the end.
-const settleFor = 10 * time.Second
+// finishTimeout is how long it may take to find out what is at the staging path in the end.
+const finishTimeout = 10 * time.Second
 
 // finish leaves no bare staging path behind that a pod still wants: kubelet and the driver
 // would publish the directory beneath. Nothing that the driver answers is believed but an
 // error.
 func (s *staging) finish(ctx context.Context, err error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleFor)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
 	e := (*callError)(nil)
 	if errors.As(err, &e) && e.method == methodStage || err == nil {
