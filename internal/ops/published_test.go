@@ -9,11 +9,13 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
 )
 
 func TestPublished(t *testing.T) {
 	pods := realDir(t)
-	if got, err := published(PublishedQuery{Pods: pods + "/none", Max: 9}); err != nil || got.Volumes != nil {
+	if got, err := published(PublishedQuery{Pods: pods + "/none", Volumes: layout.PodVolumes, Max: 9}); err != nil || got.Volumes != nil {
 		t.Errorf("no pods yet: %v, %v", got, err)
 	}
 	for _, dir := range []string{
@@ -27,17 +29,17 @@ func TestPublished(t *testing.T) {
 	must(t, os.Mkdir(pods+"/uid-e", 0o700))
 	must(t, os.Symlink(pods+"/uid-a/volumes", pods+"/uid-e/volumes"))
 	const names = 9 // 7 of pods, 2 of volumes
-	got, err := published(PublishedQuery{Pods: pods, Max: names})
+	got, err := published(PublishedQuery{Pods: pods, Volumes: layout.PodVolumes, Max: names})
 	slices.SortFunc(got.Volumes, func(a, b PublishedVolume) int { return len(a.PV) - len(b.PV) })
 	if want := []PublishedVolume{{PodUID: "uid-a", PV: "pv1"}, {PodUID: "uid-a", PV: "pv 2"}}; err != nil || got.Unread != nil || !slices.Equal(got.Volumes, want) {
 		t.Errorf("got %v, %v", got, err)
 	}
 	for _, limit := range []int{0, 6, names - 1} {
-		if got, err := published(PublishedQuery{Pods: pods, Max: limit}); !errors.Is(err, unix.E2BIG) {
+		if got, err := published(PublishedQuery{Pods: pods, Volumes: layout.PodVolumes, Max: limit}); !errors.Is(err, unix.E2BIG) {
 			t.Errorf("at most %d names: %v, %v", limit, got, err)
 		}
 	}
-	if got, err := published(PublishedQuery{Pods: pods + "/link", Max: names}); !errors.Is(err, unix.ELOOP) {
+	if got, err := published(PublishedQuery{Pods: pods + "/link", Volumes: layout.PodVolumes, Max: names}); !errors.Is(err, unix.ELOOP) {
 		t.Errorf("through a link: %v, %v", got, err)
 	}
 }
@@ -48,7 +50,7 @@ func TestPublishedDevices(t *testing.T) {
 		must(t, os.MkdirAll(root+"/"+dir, 0o700))
 	}
 	must(t, os.WriteFile(root+"/publish/pv-raw/uid-a", nil, 0o600))
-	got, err := published(PublishedQuery{Pods: root + "/pods", Devices: root + "/publish", Max: 9})
+	got, err := published(PublishedQuery{Pods: root + "/pods", Volumes: layout.PodVolumes, Devices: root + "/publish", Max: 9})
 	if want := []PublishedVolume{{PodUID: "uid-a", PV: "pv-raw", Block: true}}; err != nil || got.Unread != nil || !slices.Equal(got.Volumes, want) {
 		t.Errorf("got %v, %v", got, err)
 	}
@@ -67,7 +69,7 @@ func TestPublishedEntersNoMount(t *testing.T) {
 	}
 	t.Cleanup(func() { must(t, unix.Unmount(at, 0)) })
 	must(t, os.Mkdir(at+"/pv1", 0o700))
-	if got, err := published(PublishedQuery{Pods: pods, Max: 9}); err != nil || got.Volumes != nil || got.Unread != nil {
+	if got, err := published(PublishedQuery{Pods: pods, Volumes: layout.PodVolumes, Max: 9}); err != nil || got.Volumes != nil || got.Unread != nil {
 		t.Errorf("got %v, %v", got, err)
 	}
 }
@@ -105,7 +107,7 @@ func TestPublishedLeavesOutWhatItCannotRead(t *testing.T) {
 		t.Cleanup(func() { must(t, os.Chmod(dir, 0o700)) }) //nolint:gosec // a directory
 	}
 	heedingModes(t, func() {
-		got, err := published(PublishedQuery{Pods: pods, Devices: devices, Max: 99})
+		got, err := published(PublishedQuery{Pods: pods, Volumes: layout.PodVolumes, Devices: devices, Max: 99})
 		slices.SortFunc(got.Volumes, func(a, b PublishedVolume) int { return strings.Compare(a.PV, b.PV) })
 		want := []PublishedVolume{{PodUID: "uid-a", PV: "pv1"}, {PodUID: "uid-c", PV: "pv3"}, {PodUID: "uid-a", PV: "pv5", Block: true}}
 		unread := []UnreadPath{{closed[0], "permission denied"}, {closed[1], "permission denied"}}
