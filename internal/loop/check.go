@@ -91,7 +91,7 @@ func (l *Loop) finish(r result) {
 	if r.wasSlow {
 		l.slow--
 	}
-	v.due = l.turnAfter(now.Add(l.gap()))
+	v.due = l.turnAfter(now.Add(l.gap(v)))
 	l.diagnosed(r, now)
 	v.record(r, now)
 	if v.again {
@@ -108,8 +108,13 @@ func (l *Loop) finish(r result) {
 }
 
 // gap returns the time between a check of a volume and the next: the interval give or take
-// a tenth, so that checks that met once do not stay together.
-func (l *Loop) gap() time.Duration {
+// a tenth, so that checks that met once do not stay together. After the first of a volume that
+// was due at once it is any time up to that: of volumes that came together no turn has so many
+// that they begin one by one, where each wakes a worker.
+func (l *Loop) gap(v *volume) time.Duration {
+	if v.checked.IsZero() && !v.due.After(v.expected) {
+		return rand.N(l.cfg.Interval) //nolint:gosec // a schedule is no secret
+	}
 	return l.cfg.Interval - l.cfg.Interval/10 + rand.N(l.cfg.Interval/5+1) //nolint:gosec // a schedule is no secret
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -281,6 +282,32 @@ func many(count int) *fakeNode {
 		n.add(fmt.Sprint("v", i), fmt.Sprint("/pods/", i))
 	}
 	return n
+}
+
+// Volumes that come together are checked at once, and then spread over an interval: so few
+// begin in each turn that one worker is asked about all of them.
+func TestVolumesThatComeTogetherAreSpread(t *testing.T) {
+	n := many(1)
+	n.took = time.Millisecond
+	run(t, n, func() {
+		time.Sleep(5 * time.Minute)
+		for i := range 1000 {
+			n.add(fmt.Sprint("late", i), fmt.Sprint("/late/", i))
+		}
+		n.changed()
+		time.Sleep(15 * time.Second)
+		start := time.Now()
+		time.Sleep(time.Minute)
+		perSecond := map[int]int{}
+		for _, at := range n.since(start) {
+			for _, one := range at {
+				perSecond[int(one.Sub(start)/time.Second)]++
+			}
+		}
+		if most := slices.Max(slices.Collect(maps.Values(perSecond))); most > 50 {
+			t.Errorf("%d checks in one second", most)
+		}
+	})
 }
 
 // Each of 1,000 volumes is checked once per interval, give or take a tenth, and no
