@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -112,6 +113,7 @@ func TestInContainerUserNamespaceStartedMeanwhile(t *testing.T) {
 	v.Unpublish()
 	c := start("meanwhile")
 	n.Expect("abnormal", v.Request(), "Done: rebind", "ContainerUnverified", c.ID()[:12], "may not have been mounted")
+	time.Sleep(20 * time.Millisecond) // the kernel tells starts in hundredths of a second
 	later := start("later")
 	for range 2 {
 		named(true, c)
