@@ -94,7 +94,9 @@ func TestFrozenIsHealed(t *testing.T) {
 	n.Expect("abnormal", v.Request(), "Frozen", "NotMounted")
 	n.SameTable(before)
 	thaw()
-	n.Expect("healthy", v.Request())
+	harness.Eventually(t, "the worker that waited for the thaw has ended", func() bool {
+		return strings.HasPrefix(n.Message(v.Request()), "healthy:")
+	})
 	n.SameTable(before)
 }
 
