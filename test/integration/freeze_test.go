@@ -37,7 +37,7 @@ func TestFrozen(t *testing.T) {
 			thaw()
 			// The kernel wakes the worker; on a busy machine that takes a moment.
 			harness.Eventually(t, "no worker waits", func() bool { return len(uninterruptible(n)) == 0 })
-			harness.Eventually(t, "the volume is healthy", func() bool { return strings.HasPrefix(n.Message(v.Request()), "healthy:") })
+			healthyAgain(n, v)
 			harness.Eventually(t, "the abandoned worker ends", func() bool { return !slices.ContainsFunc(stuck, harness.Lives) })
 			n.SameTable(before)
 			if v.Sum(v.MountPoint()) != sum {
@@ -58,7 +58,7 @@ func TestFrozenReadOnly(t *testing.T) {
 	thaw := freeze(t, v)
 	n.Expect("abnormal", v.Request(), "Frozen")
 	thaw()
-	n.Expect("healthy", v.Request())
+	healthyAgain(n, v)
 }
 
 // TestFrozenForAMoment ignores a freeze that ends within the probe timeout, as those
@@ -94,9 +94,7 @@ func TestFrozenIsHealed(t *testing.T) {
 	n.Expect("abnormal", v.Request(), "Frozen", "NotMounted")
 	n.SameTable(before)
 	thaw()
-	harness.Eventually(t, "the worker that waited for the thaw has ended", func() bool {
-		return strings.HasPrefix(n.Message(v.Request()), "healthy:")
-	})
+	healthyAgain(n, v)
 	n.SameTable(before)
 }
 
@@ -108,6 +106,13 @@ func TestImmutableRoot(t *testing.T) {
 	harness.Run(t, "chattr", "+i", v.Staging)
 	t.Cleanup(func() { harness.Run(t, "chattr", "-i", v.Staging) })
 	n.Expect("healthy", v.Request())
+}
+
+// healthyAgain waits until the worker has ended that waited for the thaw: until then the volume
+// counts as frozen.
+func healthyAgain(n *harness.Node, v *harness.Volume) {
+	n.T.Helper()
+	harness.Eventually(n.T, "the volume is healthy", func() bool { return strings.HasPrefix(n.Message(v.Request()), "healthy:") })
 }
 
 // freeze freezes a volume's filesystem (FIFREEZE of linux/fs.h) until it is
