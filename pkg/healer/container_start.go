@@ -119,6 +119,12 @@ func (o *observation) targetOf(m facts.ContainerMount) string {
 // point: a container that started in it may have the bare directory, or an earlier mount.
 type gap struct{ from, until time.Duration }
 
+// has reports whether a process may have started in the gap. The kernel cuts its start to a
+// hundredth of a second (proc_pid_stat(5)): in doubt it has, and the container is named.
+func (g gap) has(started time.Duration) bool {
+	return g.from < started+time.Second/100 && started <= g.until
+}
+
 // gapAt returns the gap at a mount point, for the record; zero once the containers were
 // scanned long enough after it.
 func (c Case) gapAt(p MountPoint) gap {
@@ -146,7 +152,7 @@ func (o *observation) startedMeanwhile(all []facts.Unverified, needScan []MountP
 		}
 		gap := o.c.gapAt(p)
 		for _, u := range all {
-			if u.PodUID == p.PodUID && u.ContainerID != "" && gap.from < u.Started && u.Started <= gap.until {
+			if u.PodUID == p.PodUID && u.ContainerID != "" && gap.has(u.Started) {
 				found = append(found, u)
 			}
 		}
