@@ -87,3 +87,9 @@ func IsCeph(fsType string) bool {
 	kind, subtype, _ := strings.Cut(fsType, ".")
 	return IsType(fsType, Ceph) || kind == "fuse" && strings.Contains(subtype, "ceph")
 }
+
+// LocalFS reports whether the name of a filesystem type means the same to every driver.
+// Many drivers that serve a filesystem of their own ignore fs_type.
+func LocalFS(t string) bool {
+	return IsType(t, Disk)
+}

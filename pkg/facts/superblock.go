@@ -139,3 +139,8 @@ type Space struct {
 	Blocks, Available uint64
 	Files, FreeFiles  uint64
 }
+
+// Works reports whether the superblock answered, and did not shut down.
+func (sb Superblock) Works() bool {
+	return sb.Answer.Asked && !sb.Answer.TimedOut && sb.Answer.Errno == 0 && !sb.Shutdown
+}

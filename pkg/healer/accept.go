@@ -84,16 +84,10 @@ func (o *observation) acceptCapability() error {
 	}
 	o.c.Block = want.Access == AccessBlock
 	top, mounted := p.Top()
-	if mounted && LocalFS(want.FSType) && LocalFS(top.FSType) && family(want.FSType) != family(top.FSType) {
+	if mounted && facts.LocalFS(want.FSType) && facts.LocalFS(top.FSType) && family(want.FSType) != family(top.FSType) {
 		return Invalid("volume_capability.mount.fs_type", "says %s, and volume_path is %s", want.FSType, top.FSType)
 	}
 	return nil
-}
-
-// LocalFS reports whether the name of a filesystem type means the same to every driver.
-// Many drivers that serve a filesystem of their own ignore fs_type.
-func LocalFS(t string) bool {
-	return facts.IsType(t, facts.Disk)
 }
 
 func family(t string) string {

@@ -43,7 +43,7 @@ func (e *Engine) admitAll(ctx context.Context, d Diagnosis, steps []Step, lock *
 	var admitted []admission
 	var busy error
 	for i, s := range steps {
-		m.tried[s.key()] = true
+		m.tried[stepKey(s)] = true
 		switch err := errs[i]; {
 		case err == nil:
 			admitted = append(admitted, admission{s, permits[i]})

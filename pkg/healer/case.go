@@ -72,7 +72,7 @@ type InContainer struct {
 }
 
 // String returns the container's name and the path in it, for messages.
-func (in InContainer) String() string { return containerMountName(in.ContainerMount) }
+func (in InContainer) String() string { return ContainerMountName(in.ContainerMount) }
 
 // String names the mount point for people: the path, or the container and the path in
 // it.
@@ -121,16 +121,6 @@ func (p MountPoint) Stale() bool {
 	}
 	return p.Own.Errno == syscall.ESTALE
 }
-
-// mounted returns Dev of what is mounted at the path itself; zero for nothing.
-func (p MountPoint) mounted() facts.Dev {
-	if !p.Mounted() {
-		return facts.Dev{}
-	}
-	return p.Dev()
-}
-
-func (p MountPoint) staleOnHost() bool { return p.InContainer == nil && p.Stale() }
 
 // Top returns the mount that a path walk ends on.
 func (p MountPoint) Top() (facts.Mount, bool) {
@@ -185,9 +175,9 @@ type Case struct {
 	// UnverifiedStart are those that started while another mount than the present one,
 	// or none, may have been at their pod's mount point.
 	UnverifiedStart []facts.Unverified
-	// began is when the observation began, lastSeen when the record was last true, both
+	// Began is when the observation began, LastSeen when the record was last true, both
 	// in time since the boot.
-	began, lastSeen time.Duration
+	Began, LastSeen time.Duration
 }
 
 // Superblock returns the filesystem instance at a mount point, with the answer of the
@@ -212,16 +202,16 @@ func (c Case) AnswersAlone(p MountPoint) bool {
 // once for all its mount points. A merely degraded volume is no such condition: a pod
 // that waits for its mount is not helped by waiting longer.
 func (c Case) Unusable(p MountPoint) (Condition, bool) {
-	at := slices.IndexFunc(c.Found, func(cond Condition) bool { return c.disables(cond, p) })
+	at := slices.IndexFunc(c.Found, func(cond Condition) bool { return c.DisablesAt(cond, p) })
 	if at < 0 {
 		return Condition{}, false
 	}
 	return c.Found[at], true
 }
 
-// disables reports whether a condition keeps what is mounted at a mount point from being
+// DisablesAt reports whether a condition keeps what is mounted at a mount point from being
 // used.
-func (c Case) disables(cond Condition, p MountPoint) bool {
+func (c Case) DisablesAt(cond Condition, p MountPoint) bool {
 	shared := !c.AnswersAlone(p) && len(p.Stack) > 0
 	ofSuperblock := shared && !cond.Superblock.Zero() && cond.Superblock == p.Dev()
 	return cond.Disables() && (cond.MountPoint == p.Path || ofSuperblock)
@@ -258,4 +248,47 @@ func (c Case) Staged() (staged MountPoint, found bool) {
 		}
 	}
 	return staged, found
+}
+
+// RecordOfThisBoot reports whether device numbers and mount ids in the record still
+// mean anything.
+func (c Case) RecordOfThisBoot() bool { return c.Record != nil && c.Record.BootID == c.BootID }
+
+// PreviousOfBoot returns the superblocks that the record names for this boot.
+func (c Case) PreviousOfBoot() []PreviousSuperblock {
+	if c.Record == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(c.Record.Previous), func(f PreviousSuperblock) bool { return f.BootID != c.BootID })
+}
+
+// PreviousOf returns what the record says of a previous superblock of this boot.
+func (c Case) PreviousOf(dev facts.Dev) (PreviousSuperblock, bool) {
+	previous := c.PreviousOfBoot()
+	at := slices.IndexFunc(previous, func(f PreviousSuperblock) bool { return f.Dev == dev })
+	if at < 0 {
+		return PreviousSuperblock{}, false
+	}
+	return previous[at], true
+}
+
+// Replaced reports whether the volume had a superblock of this boot before.
+func (c Case) Replaced(dev facts.Dev) bool {
+	_, known := c.PreviousOf(dev)
+	return known
+}
+
+// Working returns the proven mount on the host that a container should have: the staged
+// one, or what is published where nothing is staged.
+func (c Case) Working() (facts.Mount, bool) {
+	mountPoints := slices.Clone(c.MountPoints)
+	if staged, found := c.Staged(); found {
+		mountPoints = slices.Insert(mountPoints, 0, staged)
+	}
+	for _, p := range mountPoints {
+		if top, mounted := p.Top(); mounted && p.Proven && c.Superblock(p).Works() && !top.Placeholder() {
+			return top, true
+		}
+	}
+	return facts.Mount{}, false
 }

@@ -102,7 +102,7 @@ type collected struct {
 // engine, for which Close waits.
 func (e *Engine) ask(ctx context.Context, p Collector, c Case) chan collected {
 	answer := make(chan collected, 1)
-	key := collection{p.Name(), c.storageKey()}
+	key := collection{p.Name(), storageKey(c)}
 	e.running.Go(func() { // the call that asks is running, too
 		var a collected
 		defer func() {
@@ -136,7 +136,7 @@ func panicText(fault any) string {
 
 // storageKey names the storage that the volume lies on: its first superblock, or the
 // volume itself while nothing is mounted.
-func (c Case) storageKey() string {
+func storageKey(c Case) string {
 	for _, p := range c.MountPoints {
 		if p.Mounted() {
 			return p.Dev().String()

@@ -153,11 +153,11 @@ func TestSickSourceOfATarget(t *testing.T) {
 		}
 	}
 	s := Step{Name: "abort-connection", MountPoint: target, Source: disk, Heals: []Reason{"DaemonHung"}}
-	if why := at(disk).sickSource(s); !strings.Contains(why, "ServerUnreachable") {
+	if why := sickSource(at(disk), s); !strings.Contains(why, "ServerUnreachable") {
 		t.Errorf("the whole filesystem is sick: %q", why)
 	}
 	for _, dev := range []facts.Dev{{}, {Minor: 99}} {
-		if why := at(dev).sickSource(s); why != "" {
+		if why := sickSource(at(dev), s); why != "" {
 			t.Errorf("superblock %s: %q", dev, why)
 		}
 	}

@@ -25,22 +25,22 @@ func (o *observation) prove(m facts.ContainerMount, s containerScan) (proof, unp
 	if dev == s.now.Dev {
 		return "an interrupted replacement left it", ""
 	}
-	if at, here := o.c.onHost(dev); here {
+	if at, here := onHost(o.c, dev); here {
 		return "the host has the same filesystem instance at " + at, ""
 	}
-	if f, known := o.c.previousOf(dev); known {
+	if f, known := o.c.PreviousOf(dev); known {
 		if m.Mount.ID != 0 && m.Mount.ID <= f.Newest {
 			return wasThere, ""
 		}
 		// While a mount that was seen then is there, so is the superblock.
-		if slices.ContainsFunc(s.mounts, func(other facts.ContainerMount) bool { return other.Mount.Dev == dev && f.hasMount(other.Mount.ID) }) {
+		if slices.ContainsFunc(s.mounts, func(other facts.ContainerMount) bool { return other.Mount.Dev == dev && hasMount(f, other.Mount.ID) }) {
 			return "it is the filesystem instance that was replaced on the host", ""
 		}
 	}
 	switch r := o.c.Record; {
-	case !o.c.recordOfThisBoot():
+	case !o.c.RecordOfThisBoot():
 		return "", "the volume was not seen healthy in this boot"
-	case !r.hasDev(dev):
+	case !r.HasDev(dev):
 		return "", "nothing ties this filesystem instance to the volume"
 	case m.Mount.ID == 0 || m.Mount.ID > o.engine.scanned.newestOf(o.volumeKey(), r):
 		return "", "it was mounted after the volume was last seen healthy, and another filesystem may have had the device number by then"
@@ -60,4 +60,9 @@ func (o *observation) hasSimilarVolume(pod string, now facts.Mount) bool {
 		_, own := o.c.MountPoint(h.Path)
 		return !own && h.FSType == now.FSType && h.Source == now.Source
 	})
+}
+
+// hasMount reports whether a mount with the unique id was seen; 0 is none.
+func hasMount(f PreviousSuperblock, id uint64) bool {
+	return id != 0 && slices.ContainsFunc(f.Mounts, func(m PreviousMount) bool { return m.ID == id })
 }

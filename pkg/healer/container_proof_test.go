@@ -21,7 +21,7 @@ func TestProve(t *testing.T) {
 		unproven string
 	}{
 		"ours":            {dev: renewed, change: none, proof: "interrupted replacement"},
-		"the host has it": {dev: previously, change: onHost(RoleTarget, podA), proof: "at " + podA},
+		"the host has it": {dev: previously, change: seenOnHost(RoleTarget, podA), proof: "at " + podA},
 		"the host has it beneath": {dev: previously, change: func(o *observation) {
 			o.c.MountPoints[0].Stack = append(o.c.MountPoints[0].Stack, facts.Mount{Dev: previously})
 		}, proof: "at " + podA},
@@ -103,7 +103,7 @@ func TestProve(t *testing.T) {
 	}
 }
 
-func onHost(role Role, path string) func(*observation) {
+func seenOnHost(role Role, path string) func(*observation) {
 	return func(o *observation) {
 		o.c.MountPoints = append([]MountPoint{{Role: role, Path: path, Proven: true, Stack: []facts.Mount{{Dev: previously}}}}, o.c.MountPoints...)
 	}
@@ -133,7 +133,7 @@ func TestWhatAContainerShouldHave(t *testing.T) {
 		"what nothing proves to be its":   {[]MountPoint{unproven(on(RoleTarget, podA, dev(1))), on(RoleTarget, podB, dev(2))}, dev(2)},
 		"nothing":                         {nil, facts.Dev{}},
 	} {
-		got, found := Case{MountPoints: tc.mountPoints, Superblocks: sbs}.working()
+		got, found := Case{MountPoints: tc.mountPoints, Superblocks: sbs}.Working()
 		if got.Dev != tc.want || found == tc.want.Zero() {
 			t.Errorf("%s: %v, %s", name, found, got.Dev)
 		}

@@ -15,16 +15,6 @@ import (
 // directory beneath while nothing is, a read-only placeholder in the middle of a step.
 // It keeps that, whatever is mounted at the mount point later.
 
-// StartedWith is what a container has instead of the volume.
-type StartedWith struct {
-	// MountPoint is the path on the host at which it was found.
-	MountPoint string
-	facts.ContainerMount
-}
-
-// String returns the container's name and the path in it, for messages.
-func (s StartedWith) String() string { return containerMountName(s.ContainerMount) }
-
 // startGrace is how long a container may take from a copy of the host's mounts to
 // mounts of its own.
 const startGrace = time.Minute
@@ -49,7 +39,7 @@ func (o *observation) mountedAnew(p MountPoint) bool {
 	switch {
 	case !mounted, top.ID == 0: // without a unique id it cannot be told
 		return true
-	case p.Want == nil || !o.c.recordOfThisBoot():
+	case p.Want == nil || !o.c.RecordOfThisBoot():
 		return top.ID > o.engine.scanned.get(o.volumeKey()).started
 	}
 	return p.Want.MountID != top.ID || p.Want.Since != 0
@@ -101,7 +91,7 @@ func (o *observation) placeholder(m facts.ContainerMount, now facts.Mount) bool 
 	} else if top, mounted := p.Top(); mounted {
 		want = top.Attr
 	}
-	_, recorded := o.c.recordedMount(m)
+	_, recorded := recordedMount(o.c, m)
 	return m.Mount.Dev == now.Dev && !recorded && m.Mount.MaybePlaceholder(want)
 }
 
@@ -127,14 +117,14 @@ func (g gap) has(started time.Duration) bool {
 
 // gapAt returns the gap at a mount point, for the record; zero once the containers were
 // scanned long enough after it.
-func (c Case) gapAt(p MountPoint) gap {
+func gapAt(c Case, p MountPoint) gap {
 	started := slices.ContainsFunc(slices.Concat(c.OnBare, c.OnPlaceholder), func(s StartedWith) bool { return s.MountPoint == p.Path }) ||
 		slices.ContainsFunc(c.UnverifiedStart, func(u facts.Unverified) bool { return u.PodUID == p.PodUID })
-	known := p.Want != nil && c.recordOfThisBoot()
+	known := p.Want != nil && c.RecordOfThisBoot()
 	now := host.SinceBoot()
 	switch {
 	case known && p.Want.MountID != p.Stack[0].ID:
-		return gap{c.lastSeen, now}
+		return gap{c.LastSeen, now}
 	case known && p.Want.Since != 0 && (started || now-p.Want.Since < startGrace):
 		return gap{p.Want.Away, p.Want.Since}
 	case started:
@@ -147,10 +137,10 @@ func (c Case) gapAt(p MountPoint) gap {
 // while their pod's mount point may have had another mount than now, or none.
 func (o *observation) startedMeanwhile(all []facts.Unverified, needScan []MountPoint) (found []facts.Unverified) {
 	for _, p := range needScan {
-		if !p.Mounted() || p.Want == nil || !o.c.recordOfThisBoot() {
+		if !p.Mounted() || p.Want == nil || !o.c.RecordOfThisBoot() {
 			continue // nothing is known of before
 		}
-		gap := o.c.gapAt(p)
+		gap := gapAt(o.c, p)
 		for _, u := range all {
 			if u.PodUID == p.PodUID && u.ContainerID != "" && gap.has(u.Started) {
 				found = append(found, u)

@@ -10,7 +10,6 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/csi-addons/node-healer/pkg/api"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/host"
@@ -58,22 +57,6 @@ type Audit interface {
 	// Several entries are one write.
 	Before(e ...AuditEntry) error
 	After(e ...AuditEntry) error
-}
-
-// AuditEntry is one line of the audit log.
-type AuditEntry struct {
-	Driver     string `json:"driver"`
-	VolumeID   string `json:"volumeID"`
-	Step       string `json:"step"`
-	MountPoint string `json:"mountPoint"`
-	Source     string `json:"source"`
-	// Caller is on whose behalf it was done (WithCaller).
-	Caller string `json:"caller,omitempty"`
-	// Outcome is empty before the operation, then "done" or the error, whose class is in
-	// Tier and ErrorType, too.
-	Outcome   string   `json:"outcome,omitempty"`
-	Tier      api.Tier `json:"tier,omitempty"`
-	ErrorType api.Type `json:"error_type,omitempty"`
 }
 
 // Config is what an engine is made of.

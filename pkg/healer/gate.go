@@ -45,12 +45,12 @@ func HolderFor(ctx context.Context, n HolderFinder, c Case, s Step) (*host.Holde
 			}
 		}
 	}
-	has := []podSuperblock{{s.MountPoint.PodUID, s.Source}, {s.MountPoint.PodUID, s.MountPoint.mounted()}}
+	has := []podSuperblock{{s.MountPoint.PodUID, s.Source}, {s.MountPoint.PodUID, mounted(s.MountPoint)}}
 	if s.MountPoint.Role == RoleStaging {
 		for _, p := range c.MountPoints {
-			has = append(has, podSuperblock{p.PodUID, s.Source}, podSuperblock{p.PodUID, s.MountPoint.mounted()})
+			has = append(has, podSuperblock{p.PodUID, s.Source}, podSuperblock{p.PodUID, mounted(s.MountPoint)})
 			if p.Proven { // else it may be another volume's that the caller named
-				has = append(has, podSuperblock{p.PodUID, p.mounted()})
+				has = append(has, podSuperblock{p.PodUID, mounted(p)})
 			}
 		}
 	}
@@ -136,3 +136,11 @@ type vouchedPermit struct{}
 
 func (vouchedPermit) Revalidate(ctx context.Context) error { return ctx.Err() }
 func (vouchedPermit) Leave(error)                          {}
+
+// mounted returns the superblock that is mounted at the path of p itself; zero for nothing.
+func mounted(p MountPoint) facts.Dev {
+	if !p.Mounted() {
+		return facts.Dev{}
+	}
+	return p.Dev()
+}

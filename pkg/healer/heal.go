@@ -147,3 +147,18 @@ func notEmpty(steps []Outcome) (found []Condition) {
 	}
 	return found
 }
+
+// stagedWithoutPod returns a condition for each mount point at which the driver staged the
+// volume while the last pod went. To unstage it is kubelet's business.
+func stagedWithoutPod(steps []Outcome) (found []Condition) {
+	for _, o := range steps {
+		if errors.Is(o.Err, ErrNotWanted) {
+			found = append(found, Condition{
+				Status: Degraded, Reason: StagedWithoutPod, MountPoint: o.MountPoint,
+				Message: "the driver staged the volume anew while the last pod that wanted it went",
+				Advice:  "if no pod of this node uses the volume later, unmount it there",
+			})
+		}
+	}
+	return found
+}

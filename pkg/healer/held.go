@@ -29,7 +29,7 @@ func (e *Engine) reportHeld(ctx context.Context, r *Report) {
 	if err == nil {
 		var found host.Containers
 		found, err = e.cfg.Node.InContainers(ctx, nil, sick)
-		r.Held.add(found)
+		addHeld(&r.Held, found)
 	}
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot tell which containers have the volume mounted")
@@ -40,14 +40,7 @@ func (e *Engine) reportHeld(ctx context.Context, r *Report) {
 	}
 }
 
-// Held says where superblocks are mounted, as far as that was seen.
-type Held struct {
-	Mounts int
-	// By names the containers that have one.
-	By []string
-}
-
-func (h *Held) add(found host.Containers) {
+func addHeld(h *Held, found host.Containers) {
 	name := func(podUID, containerID string) {
 		if w := WorkloadName(podUID, containerID); w != "" && !slices.Contains(h.By, w) {
 			h.By = append(h.By, w)

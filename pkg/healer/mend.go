@@ -22,11 +22,11 @@ type mending struct {
 func (e *Engine) mend(ctx context.Context, d Diagnosis, lock *volumeLock, m *mending) (ran []Outcome, more bool, err error) {
 	for i, s := range d.Steps {
 		rule := RuleProvider
-		if sick := d.sickSource(s); s.Refused == "" && sick != "" {
+		if sick := sickSource(d, s); s.Refused == "" && sick != "" {
 			rule, s.Refused = RuleSickSource, sick
 			d.Steps[i] = s
 		}
-		if s.Refused != "" && d.needs(s) {
+		if s.Refused != "" && d.Needs(s) {
 			m.refuse(s, rule, s.Refused)
 		}
 	}
@@ -45,10 +45,10 @@ func (e *Engine) mend(ctx context.Context, d Diagnosis, lock *volumeLock, m *men
 	return ran, true, nil
 }
 
-func (s Step) key() string { return s.Name + "\x00" + s.MountPoint.Path }
+func stepKey(s Step) string { return s.Name + "\x00" + s.MountPoint.Path }
 
 func (m *mending) refuse(s Step, rule Rule, why string) {
-	m.refused[s.key()] = Refusal{Step: s.Name, MountPoint: s.MountPoint.Path, Rule: rule, Why: why}
+	m.refused[stepKey(s)] = Refusal{Step: s.Name, MountPoint: s.MountPoint.Path, Rule: rule, Why: why}
 }
 
 // pick takes the least invasive step that may run.
@@ -64,33 +64,13 @@ func (m *mending) pick(d Diagnosis) (best Step, found bool) {
 // mayRun reports whether a step heals an acute condition at its mount point, is not
 // refused and was not tried there in this call.
 func (m *mending) mayRun(d Diagnosis, s Step) bool {
-	return s.Refused == "" && !m.tried[s.key()] && d.needs(s)
-}
-
-// needs reports whether a step heals a condition at its mount point that is acute. A
-// driver may also act on what nothing here may, and stages a superblock anew at whichever
-// mount point it was judged.
-func (d Diagnosis) needs(s Step) bool {
-	byDriver := s.Cost == Delegate || s.Cost == Restage
-	return slices.ContainsFunc(d.For(s), func(c Condition) bool { return c.Acute || byDriver })
-}
-
-// For returns the conditions that a step is for.
-func (d Diagnosis) For(s Step) (found []Condition) {
-	dev := s.MountPoint.Dev()
-	for _, c := range d.Conditions {
-		here := c.MountPoint == s.MountPoint.Path || s.Cost == Restage && !dev.Zero() && c.Superblock == dev
-		if here && s.CanHeal(c.Reason) {
-			found = append(found, c)
-		}
-	}
-	return found
+	return s.Refused == "" && !m.tried[stepKey(s)] && d.Needs(s)
 }
 
 // sickSource says what a provider found wrong with the filesystem that a step would
 // bring, unless the step heals that; empty if nothing is. Every provider counts: one may
 // know of a backend that is lost while the mount still answers.
-func (d Diagnosis) sickSource(s Step) string {
+func sickSource(d Diagnosis, s Step) string {
 	if s.Source.Zero() {
 		return ""
 	}
@@ -100,7 +80,7 @@ func (d Diagnosis) sickSource(s Step) string {
 		}
 		for _, p := range d.Case.MountPoints {
 			ofSource := cond.Superblock == s.Source && !d.Case.AnswersAlone(p)
-			if p.Dev() == s.Source && p.Mounted() && (ofSource || p.Role == RoleStaging && d.Case.disables(cond, p)) {
+			if p.Dev() == s.Source && p.Mounted() && (ofSource || p.Role == RoleStaging && d.Case.DisablesAt(cond, p)) {
 				return fmt.Sprintf("the filesystem that it brings is sick: %s (%s)", cond.Reason, cond.Message)
 			}
 		}
@@ -116,7 +96,7 @@ func (m *mending) batch(d Diagnosis, s Step) []Step {
 		return all
 	}
 	for _, o := range d.Steps {
-		if o.Name == s.Name && o.key() != s.key() && m.mayRun(d, o) {
+		if o.Name == s.Name && stepKey(o) != stepKey(s) && m.mayRun(d, o) {
 			all = append(all, o)
 		}
 	}

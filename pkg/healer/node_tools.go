@@ -60,7 +60,7 @@ func (t *nodeTools) Run(ctx context.Context, p Program) (output string, err erro
 	if p.Stdin.ShownIn(p.Args) || p.Stdin.ShownIn(p.Env) {
 		return "", fmt.Errorf("a secret in the arguments or the environment of %s", p.Path)
 	}
-	stdin, err := p.Stdin.lines()
+	stdin, err := secretLines(p.Stdin)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", p.Path, err)
 	}
@@ -111,21 +111,8 @@ func bounded(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// shownFrom is the shortest secret that is looked for: shorter ones occur in any text.
-const shownFrom = 4
-
-// ShownIn reports whether a text has one of the secrets in it as it is.
-func (s Secrets) ShownIn(texts []string) bool {
-	for _, value := range s {
-		if len(value) >= shownFrom && slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(text, value) }) {
-			return true
-		}
-	}
-	return false
-}
-
 // lines returns the secrets as a program reads them.
-func (s Secrets) lines() ([]byte, error) {
+func secretLines(s Secrets) ([]byte, error) {
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(s)) {
 		if strings.ContainsAny(key, "=\n") || strings.Contains(s[key], "\n") {

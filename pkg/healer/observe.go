@@ -71,7 +71,7 @@ func (e *Engine) newObservation(v Volume, lock *volumeLock, again bool) (*observ
 	return &observation{engine: e, node: e.cfg.Node, lock: lock, table: table, topology: !again, c: Case{
 		Volume:      v,
 		BootID:      e.cfg.Node.BootID(),
-		began:       host.SinceBoot(),
+		Began:       host.SinceBoot(),
 		BootTime:    e.cfg.Node.BootTime(),
 		Superblocks: map[facts.Dev]facts.Superblock{},
 	}}, nil
@@ -126,8 +126,8 @@ func (o *observation) loadRecord(ctx context.Context) {
 		klog.FromContext(ctx).Error(err, "Cannot read the volume's record", "driver", o.c.Driver)
 	}
 	o.c.Record = record
-	if o.c.recordOfThisBoot() {
-		o.c.lastSeen = min(o.c.began, max(o.engine.scanned.get(o.volumeKey()).healthy, record.LastSeen.Sub(o.c.BootTime)))
+	if o.c.RecordOfThisBoot() {
+		o.c.LastSeen = min(o.c.Began, max(o.engine.scanned.get(o.volumeKey()).healthy, record.LastSeen.Sub(o.c.BootTime)))
 	}
 }
 

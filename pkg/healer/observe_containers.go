@@ -35,9 +35,9 @@ func (o *observation) containers(ctx context.Context) error {
 	if o.c.Block {
 		return o.oldDevices(ctx)
 	}
-	s := containerScan{previous: o.c.previousSuperblocks(), needScan: o.needScan()}
+	s := containerScan{previous: previousSuperblocks(o.c), needScan: o.needScan()}
 	working := false
-	if s.now, working = o.c.working(); !working { // what the host has not, a container cannot have
+	if s.now, working = o.c.Working(); !working { // what the host has not, a container cannot have
 		return nil
 	}
 	s.nfs = facts.IsNFS(s.now.FSType)
@@ -83,7 +83,7 @@ func (o *observation) scanQuery(s containerScan, first bool) facts.Filter {
 // addUnverified adds the containers that could not be inspected, if they may have
 // something else than the volume.
 func (o *observation) addUnverified(all []facts.Unverified, s containerScan) {
-	o.c.Unverified = slices.DeleteFunc(o.c.startedBefore(all), func(u facts.Unverified) bool {
+	o.c.Unverified = slices.DeleteFunc(startedBefore(o.c, all), func(u facts.Unverified) bool {
 		return u.PodUID != "" && !u.Has && !slices.Contains(s.pods, u.PodUID) // nothing says that it uses the volume
 	})
 	o.c.UnverifiedStart = slices.DeleteFunc(o.startedMeanwhile(all, s.needScan), func(u facts.Unverified) bool {
@@ -147,7 +147,7 @@ func (o *observation) addContainerMount(m facts.ContainerMount, probe facts.Cont
 		o.addUnprobed(m, probe)
 		return // as good as the host's, as far as it says
 	}
-	recorded, isRecorded := o.c.recordedMount(m)
+	recorded, isRecorded := recordedMount(o.c, m)
 	if unfinished && (!isRecorded || recorded.Attr.Has(facts.AttrNoSymFollow)) {
 		return // its pod wants it as it is
 	}
@@ -157,13 +157,13 @@ func (o *observation) addContainerMount(m facts.ContainerMount, probe facts.Cont
 		return // it is gone, or nothing says that it is this volume's
 	}
 	in := &InContainer{
-		ContainerMount: m, Probe: probe, Attr: m.Mount.Attr, Ended: o.c.ended(m.Mount),
+		ContainerMount: m, Probe: probe, Attr: m.Mount.Attr, Ended: ended(o.c, m.Mount),
 		Sharing: facts.SharingOf(m.Mount, s.onHost[m.Mount.Dev]),
 	}
 	switch {
 	case isRecorded && (current || len(s.onHost[m.Mount.Dev]) == 0):
 		in.Sharing = recorded.Sharing // which the kernel forgets with the host's mount
-	case stale && m.Mount.Propagation != (facts.Propagation{}) && !slices.ContainsFunc(o.c.MountPoints, MountPoint.staleOnHost):
+	case stale && m.Mount.Propagation != (facts.Propagation{}) && !slices.ContainsFunc(o.c.MountPoints, staleOnHost):
 		in.Sharing = facts.SharingUnknown // the host's mount is gone, and its number may be another's
 	}
 	if unfinished {
@@ -204,21 +204,6 @@ func (o *observation) noteScanned(s containerScan) {
 	}
 }
 
-// working returns the proven mount on the host that a container should have: the staged
-// one, or what is published where nothing is staged.
-func (c Case) working() (facts.Mount, bool) {
-	mountPoints := slices.Clone(c.MountPoints)
-	if staged, found := c.Staged(); found {
-		mountPoints = slices.Insert(mountPoints, 0, staged)
-	}
-	for _, p := range mountPoints {
-		if top, mounted := p.Top(); mounted && p.Proven && works(c.Superblock(p)) && !top.Placeholder() {
-			return top, true
-		}
-	}
-	return facts.Mount{}, false
-}
-
 // pods returns the pods of the volume's proven mount points.
 func (o *observation) pods() []string {
 	pods := []string{}
@@ -229,3 +214,5 @@ func (o *observation) pods() []string {
 	}
 	return pods
 }
+
+func staleOnHost(p MountPoint) bool { return p.InContainer == nil && p.Stale() }

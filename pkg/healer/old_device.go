@@ -13,25 +13,12 @@ import (
 // start: a number, and nothing of what the host has at the mount point. A disk that is
 // attached anew may get another number, and another disk the old one.
 
-// StartedBefore is a container that started before the volume's device got another
-// number.
-type StartedBefore struct {
-	// MountPoint is the path on the host.
-	MountPoint string
-	facts.Container
-	// Was is the number that it has, Now the volume's.
-	Was, Now facts.Dev
-}
-
-// String returns the container's name, for messages.
-func (s StartedBefore) String() string { return ContainerName(s.PodUID, s.ContainerID) }
-
 // oldDevices finds the containers of a raw block volume that started while its device
 // had the recorded number, if that is another one now.
 func (o *observation) oldDevices(ctx context.Context) error {
 	for _, p := range o.c.MountPoints {
 		block := p.Role == RoleTarget && p.PodUID != "" && p.Inspect.Kind == facts.KindBlock
-		if !block || p.Want == nil || !o.c.recordOfThisBoot() || p.Want.Dev == p.Dev() {
+		if !block || p.Want == nil || !o.c.RecordOfThisBoot() || p.Want.Dev == p.Dev() {
 			continue
 		}
 		running, err := o.node.Running(ctx, []string{p.PodUID})
@@ -39,7 +26,7 @@ func (o *observation) oldDevices(ctx context.Context) error {
 			return Failed("look for the containers that have the volume", err)
 		}
 		until := host.SinceBoot()
-		if f, known := o.c.previousOf(p.Want.Dev); known {
+		if f, known := o.c.PreviousOf(p.Want.Dev); known {
 			until = f.Since
 		}
 		for _, r := range running {
@@ -55,13 +42,13 @@ func (o *observation) oldDevices(ctx context.Context) error {
 // containers that start later have that one. All else in it stays as it is.
 func (e *Engine) saveOldDevices(ctx context.Context, c Case) {
 	now := *c.Record
-	now.Previous = c.previous()
+	now.Previous = c.PreviousOfBoot()
 	for _, s := range c.OnOldDevice {
 		if !c.Replaced(s.Was) {
-			now.addPrevious(c, s.Was)
+			addPrevious(&now, c, s.Was)
 		}
 	}
-	if now.same(*c.Record) {
+	if now.Same(*c.Record) {
 		return
 	}
 	if err := e.cfg.Records.Save(now); err != nil {

@@ -97,7 +97,7 @@ func (o *observation) subpaths() []string {
 		return nil
 	}
 	var mounts []facts.Mount
-	for _, dev := range o.c.previousSuperblocks() {
+	for _, dev := range previousSuperblocks(o.c) {
 		mounts = append(mounts, o.table.Of(dev)...)
 	}
 	if facts.IsFUSE(o.c.Superblocks[o.c.MountPoints[0].Dev()].FSType) && !o.engine.scanned.get(o.volumeKey()).containers {
@@ -174,7 +174,7 @@ func (o *observation) isVolumes(p MountPoint) bool {
 		return named(o.c, p) && (!mounted || o.isOwn(p, top))
 	}
 	r := o.c.Record.MountPoint(p.Path)
-	return r != nil && p.Dev() == r.Dev && top.Root == r.Root && o.c.recordOfThisBoot()
+	return r != nil && p.Dev() == r.Dev && top.Root == r.Root && o.c.RecordOfThisBoot()
 }
 
 // isOwn reports whether kubelet's file for a mount point is about the mount that its
@@ -191,7 +191,7 @@ func (o *observation) isOwn(p MountPoint, m facts.Mount) bool {
 // cluster says that the pod wants it at a mount point that was mounted in this boot.
 // Else an empty mount point is most likely that of a pod that ends or begins.
 func (o *observation) used(ctx context.Context, p MountPoint) (bool, error) {
-	if o.c.Record.MountPoint(p.Path) != nil && o.c.recordOfThisBoot() && o.engine.cfg.Gate.Wants(ctx, o.c, p) {
+	if o.c.Record.MountPoint(p.Path) != nil && o.c.RecordOfThisBoot() && o.engine.cfg.Gate.Wants(ctx, o.c, p) {
 		return true, nil
 	}
 	dev := o.superblockOf(p)
@@ -228,7 +228,7 @@ func (o *observation) superblockOf(p MountPoint) facts.Dev {
 	if staged, found := o.c.Staged(); found && len(staged.Stack) > 0 {
 		return staged.Dev()
 	}
-	if r := o.c.Record.MountPoint(p.Path); r != nil && o.c.recordOfThisBoot() {
+	if r := o.c.Record.MountPoint(p.Path); r != nil && o.c.RecordOfThisBoot() {
 		return r.Dev
 	}
 	return facts.Dev{}

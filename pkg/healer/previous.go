@@ -9,49 +9,22 @@ import (
 	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// recordOfThisBoot reports whether device numbers and mount ids in the record still
-// mean anything.
-func (c Case) recordOfThisBoot() bool { return c.Record != nil && c.Record.BootID == c.BootID }
-
-// previous returns the superblocks that the record names for this boot.
-func (c Case) previous() []PreviousSuperblock {
-	if c.Record == nil {
-		return nil
-	}
-	return slices.DeleteFunc(slices.Clone(c.Record.Previous), func(f PreviousSuperblock) bool { return f.BootID != c.BootID })
-}
-
-func (c Case) previousOf(dev facts.Dev) (PreviousSuperblock, bool) {
-	previous := c.previous()
-	at := slices.IndexFunc(previous, func(f PreviousSuperblock) bool { return f.Dev == dev })
-	if at < 0 {
-		return PreviousSuperblock{}, false
-	}
-	return previous[at], true
-}
-
-// Replaced reports whether the volume had a superblock of this boot before.
-func (c Case) Replaced(dev facts.Dev) bool {
-	_, known := c.previousOf(dev)
-	return known
-}
-
 // ended reports whether the filesystem of a mount has shut itself down, as it says
 // itself, or as it was seen while the host still had it.
-func (c Case) ended(m facts.Mount) bool {
-	f, _ := c.previousOf(m.Dev)
+func ended(c Case, m facts.Mount) bool {
+	f, _ := c.PreviousOf(m.Dev)
 	return f.Ended || facts.StateOf(m).Shutdown || c.Superblocks[m.Dev].Shutdown
 }
 
 // previousSuperblocks returns the superblocks that containers may still have of the
 // volume, although its mount points have others: those of dead mounts above a healthy
 // one, and those of the record of this boot.
-func (c Case) previousSuperblocks() []facts.Dev {
+func previousSuperblocks(c Case) []facts.Dev {
 	var all []facts.Dev
 	working := map[facts.Dev]bool{}
 	for _, p := range c.MountPoints {
 		if top, mounted := p.Top(); mounted && p.Proven {
-			if works(c.Superblock(p)) {
+			if c.Superblock(p).Works() {
 				working[top.Dev] = true
 			} else {
 				all = append(all, top.Dev)
@@ -61,12 +34,12 @@ func (c Case) previousSuperblocks() []facts.Dev {
 			}
 		}
 	}
-	if c.recordOfThisBoot() {
+	if c.RecordOfThisBoot() {
 		for _, p := range c.Record.MountPoints {
 			all = append(all, p.Dev)
 		}
 	}
-	for _, f := range c.previous() {
+	for _, f := range c.PreviousOfBoot() {
 		all = append(all, f.Dev)
 	}
 	slices.SortFunc(all, func(a, b facts.Dev) int { return cmp.Or(cmp.Compare(a.Major, b.Major), cmp.Compare(a.Minor, b.Minor)) })
@@ -75,14 +48,14 @@ func (c Case) previousSuperblocks() []facts.Dev {
 
 // startedBefore returns the containers that were there when a superblock of the
 // volume was replaced: they may still have the previous one.
-func (c Case) startedBefore(all []facts.Unverified) []facts.Unverified {
+func startedBefore(c Case, all []facts.Unverified) []facts.Unverified {
 	var replaced time.Duration
-	for _, f := range c.previous() {
+	for _, f := range c.PreviousOfBoot() {
 		if !f.NextPods {
 			replaced = max(replaced, f.Since)
 		}
 	}
-	if c.recordOfThisBoot() && c.podStayed() && slices.ContainsFunc(c.Record.MountPoints, func(p MountPointRecord) bool { return c.gone(p.Dev) }) {
+	if c.RecordOfThisBoot() && podStayed(c) && slices.ContainsFunc(c.Record.MountPoints, func(p MountPointRecord) bool { return gone(c, p.Dev) }) {
 		replaced = host.SinceBoot() // at some time until now: the record is written after this
 	}
 	return slices.DeleteFunc(slices.Clone(all), func(u facts.Unverified) bool { return u.Started > replaced || replaced == 0 })
@@ -91,7 +64,7 @@ func (c Case) startedBefore(all []facts.Unverified) []facts.Unverified {
 // podStayed reports whether a pod has the volume that had it when the record was
 // written. With the last of them the volume is unstaged, and what is staged for the
 // next one is another superblock.
-func (c Case) podStayed() bool {
+func podStayed(c Case) bool {
 	return slices.ContainsFunc(c.Record.MountPoints, func(p MountPointRecord) bool {
 		_, stays := c.MountPoint(p.Path)
 		return stays && p.Role == RoleTarget
@@ -100,14 +73,14 @@ func (c Case) podStayed() bool {
 
 // gone reports whether the host has a recorded superblock nowhere any more, and it is
 // not known as a previous one.
-func (c Case) gone(dev facts.Dev) bool {
-	_, here := c.onHost(dev)
+func gone(c Case, dev facts.Dev) bool {
+	_, here := onHost(c, dev)
 	return !here && !dev.Zero() && !c.Replaced(dev)
 }
 
 // onHost returns the proven mount point of the volume at which the host has a
 // superblock.
-func (c Case) onHost(dev facts.Dev) (path string, found bool) {
+func onHost(c Case, dev facts.Dev) (path string, found bool) {
 	for _, p := range c.MountPoints {
 		if p.Proven && hasDev(p.Stack, dev) {
 			return p.Path, true
@@ -118,7 +91,7 @@ func (c Case) onHost(dev facts.Dev) (path string, found bool) {
 
 // covered reports whether a mount of a superblock lies beneath another one at a proven
 // mount point.
-func (c Case) covered(dev facts.Dev) bool {
+func covered(c Case, dev facts.Dev) bool {
 	return slices.ContainsFunc(c.MountPoints, func(p MountPoint) bool {
 		return p.Proven && len(p.Stack) > 1 && hasDev(p.Stack[1:], dev)
 	})
@@ -130,8 +103,8 @@ func hasDev(stack []facts.Mount, dev facts.Dev) bool {
 
 // recordedMount returns what the record says of a mount in a container. For what may be
 // left of an interrupted replacement it is the mount that was to be replaced there.
-func (c Case) recordedMount(m facts.ContainerMount) (PreviousMount, bool) {
-	for _, f := range c.previous() {
+func recordedMount(c Case, m facts.ContainerMount) (PreviousMount, bool) {
+	for _, f := range c.PreviousOfBoot() {
 		for _, seen := range f.Mounts {
 			there := seen.Namespace == m.Namespace && seen.Path == m.Mount.Path
 			same := seen.ID == m.Mount.ID && f.Dev == m.Mount.Dev && (seen.ID != 0 || there)

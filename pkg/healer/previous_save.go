@@ -32,10 +32,10 @@ func (e *Engine) savePrevious(ctx context.Context, c Case, s Step) {
 	}
 	now := *c.Record
 	now.Restaging = s.Cost == Restage || c.Restaging()
-	if c.recordOfThisBoot() {
+	if c.RecordOfThisBoot() {
 		now.Newest = e.scanned.newestOf(volumeKey(c.Driver, c.Volume.ID), c.Record)
 	}
-	now.MountPoints, now.Previous = slices.Clone(now.MountPoints), c.previous()
+	now.MountPoints, now.Previous = slices.Clone(now.MountPoints), c.PreviousOfBoot()
 	top := p.Stack[0]
 	if !inContainer && now.MountPoint(p.Path) == nil {
 		now.MountPoints = append(now.MountPoints, MountPointRecord{
@@ -45,14 +45,14 @@ func (e *Engine) savePrevious(ctx context.Context, c Case, s Step) {
 	for i, m := range p.Stack {
 		// A dead mount may lie beneath one that works.
 		alike := m.FSType == top.FSType && m.Source == top.Source
-		if i == 0 && (m.Dev != s.Source || p.Stale()) || i > 0 && alike && !works(c.Superblocks[m.Dev]) {
-			f := now.addPrevious(c, m.Dev)
+		if i == 0 && (m.Dev != s.Source || p.Stale()) || i > 0 && alike && !c.Superblocks[m.Dev].Works() {
+			f := addPrevious(&now, c, m.Dev)
 			if !inContainer {
 				f.Since, f.NextPods = host.SinceBoot(), false
 			}
 		}
 	}
-	if inContainer && now.same(*c.Record) {
+	if inContainer && now.Same(*c.Record) {
 		return
 	}
 	if err := e.cfg.Records.Save(now); err != nil {
@@ -61,7 +61,7 @@ func (e *Engine) savePrevious(ctx context.Context, c Case, s Step) {
 }
 
 // addPrevious records a superblock with the mounts that containers have of it.
-func (r *Record) addPrevious(c Case, dev facts.Dev) *PreviousSuperblock {
+func addPrevious(r *Record, c Case, dev facts.Dev) *PreviousSuperblock {
 	at := slices.IndexFunc(r.Previous, func(f PreviousSuperblock) bool { return f.Dev == dev })
 	if at < 0 {
 		if len(r.Previous) == maxPrevious {
@@ -71,16 +71,16 @@ func (r *Record) addPrevious(c Case, dev facts.Dev) *PreviousSuperblock {
 	}
 	f := r.Previous[at]
 	f.Ended = f.Ended || c.Superblocks[dev].Shutdown
-	switch _, here := c.onHost(dev); {
+	switch _, here := onHost(c, dev); {
 	case here:
 		f.Newest = max(f.Newest, c.Newest)
-	case r.BootID == c.BootID && r.hasDev(dev):
+	case r.BootID == c.BootID && r.HasDev(dev):
 		f.Newest = max(f.Newest, r.Newest)
 	}
 	f.Mounts = slices.Clone(f.Mounts)
 	known := map[PreviousMount]bool{}
 	for _, m := range f.Mounts {
-		known[m.key()] = true
+		known[mountKey(m)] = true
 	}
 	seen := slices.Clone(c.Lingering)
 	for _, p := range c.MountPoints {
@@ -91,7 +91,7 @@ func (r *Record) addPrevious(c Case, dev facts.Dev) *PreviousSuperblock {
 	for _, in := range seen {
 		m := in.Mount
 		now := PreviousMount{ID: m.ID, Namespace: in.Namespace, Path: m.Path, Attr: m.Attr, Sharing: in.Sharing}
-		if m.Dev == dev && in.Proof != "" && !known[now.key()] && len(f.Mounts) < maxPreviousMounts {
+		if m.Dev == dev && in.Proof != "" && !known[mountKey(now)] && len(f.Mounts) < maxPreviousMounts {
 			f.Mounts = append(f.Mounts, now)
 		}
 	}
@@ -102,32 +102,41 @@ func (r *Record) addPrevious(c Case, dev facts.Dev) *PreviousSuperblock {
 // keepPrevious returns the previous superblocks that a healthy volume's new record still
 // has to name.
 func keepPrevious(c Case, now Record) []PreviousSuperblock {
-	if !c.recordOfThisBoot() {
+	if !c.RecordOfThisBoot() {
 		return nil
 	}
 	was := *c.Record
-	was.Previous = c.previous()
+	was.Previous = c.PreviousOfBoot()
 	for _, p := range c.Record.MountPoints {
-		if !p.Dev.Zero() && !now.hasDev(p.Dev) {
-			gone := c.gone(p.Dev)
-			f := was.addPrevious(c, p.Dev)
-			f.NextPods = gone && !c.podStayed()
+		if !p.Dev.Zero() && !now.HasDev(p.Dev) {
+			gone := gone(c, p.Dev)
+			f := addPrevious(&was, c, p.Dev)
+			f.NextPods = gone && !podStayed(c)
 		}
 	}
 	for _, f := range was.Previous {
-		if c.lingers(f) {
-			was.addPrevious(c, f.Dev)
+		if lingers(c, f) {
+			addPrevious(&was, c, f.Dev)
 		}
 	}
 	return slices.DeleteFunc(was.Previous, func(f PreviousSuperblock) bool {
 		age := host.SinceBoot() - f.Since
-		return !c.lingers(f) && (now.hasDev(f.Dev) || age > previousGrace || age < 0)
+		return !lingers(c, f) && (now.HasDev(f.Dev) || age > previousGrace || age < 0)
 	})
 }
 
 // lingers reports whether something has a previous superblock, or may have it.
-func (c Case) lingers(f PreviousSuperblock) bool {
-	return c.covered(f.Dev) ||
+func lingers(c Case, f PreviousSuperblock) bool {
+	return covered(c, f.Dev) ||
 		slices.ContainsFunc(c.Lingering, func(in InContainer) bool { return in.Mount.Dev == f.Dev && in.Proof != "" }) ||
 		slices.ContainsFunc(c.Unverified, func(u facts.Unverified) bool { return u.Started <= f.Since && !f.NextPods })
+}
+
+// key is what distinguishes the mount from others: its id, or where the kernel has none
+// (below Linux 6.8) its mount point.
+func mountKey(m PreviousMount) PreviousMount {
+	if m.ID != 0 {
+		return PreviousMount{ID: m.ID}
+	}
+	return PreviousMount{Namespace: m.Namespace, Path: m.Path}
 }

@@ -64,7 +64,7 @@ func TestPreviousSuperblocks(t *testing.T) {
 		"nothing":                     {nil, nil, nil, nil},
 	} {
 		c := Case{BootID: "b", MountPoints: tc.mountPoints, Superblocks: tc.sb, Record: tc.record}
-		if got := c.previousSuperblocks(); !slices.Equal(got, tc.want) {
+		if got := previousSuperblocks(c); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
 	}
@@ -236,7 +236,7 @@ func TestUntilWhenItWasTheVolumes(t *testing.T) {
 			Case{BootID: "b", Newest: 90}, Record{BootID: "b", Newest: 50, MountPoints: []MountPointRecord{{Dev: dev(1)}}, Previous: []PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 70}}}, 70,
 		},
 	} {
-		if tc.r.addPrevious(tc.c, dev(1)); len(tc.r.Previous) != 1 || tc.r.Previous[0].Newest != tc.want {
+		if addPrevious(&tc.r, tc.c, dev(1)); len(tc.r.Previous) != 1 || tc.r.Previous[0].Newest != tc.want {
 			t.Errorf("%s: %+v, want %d", name, tc.r.Previous, tc.want)
 		}
 	}
@@ -249,7 +249,7 @@ func TestPreviousIsBounded(t *testing.T) {
 	}
 	var r Record
 	for i := range maxPrevious + 4 {
-		r.addPrevious(c, dev(uint32(maxPrevious+4-i)))
+		addPrevious(&r, c, dev(uint32(maxPrevious+4-i)))
 	}
 	if len(r.Previous) != maxPrevious || r.Previous[maxPrevious-1].Dev != dev(1) || r.Previous[0].Dev != dev(maxPrevious) {
 		t.Errorf("%d, the last is %s", len(r.Previous), r.Previous[len(r.Previous)-1].Dev)
@@ -284,7 +284,7 @@ func TestRecordedMount(t *testing.T) {
 	} {
 		m := containerMountOf(0, "uid-a", dev(1))
 		tc.change(&m)
-		note, noted := Case{BootID: "b", Record: tc.record}.recordedMount(m)
+		note, noted := recordedMount(Case{BootID: "b", Record: tc.record}, m)
 		if noted != tc.noted || noted && note != slave {
 			t.Errorf("%s: %v, %+v", name, noted, note)
 		}

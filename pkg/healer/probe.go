@@ -150,7 +150,7 @@ func (o *observation) takeOwn(g *group, sb facts.Superblock) facts.Superblock {
 	if !staged {
 		sb, other = other, sb
 	}
-	if !works(sb) && works(other) {
+	if !sb.Works() && other.Works() {
 		sb.Answer, sb.Kind, sb.Space = other.Answer, other.Kind, other.Space
 	}
 	return sb
@@ -203,9 +203,4 @@ func (o *observation) upper(m facts.Mount) *facts.Superblock {
 		}
 	}
 	return nil
-}
-
-// works reports whether a superblock answered, and did not shut down.
-func works(sb facts.Superblock) bool {
-	return sb.Answer.Asked && !sb.Answer.TimedOut && sb.Answer.Errno == 0 && !sb.Shutdown
 }

@@ -67,8 +67,8 @@ type PreviousSuperblock struct {
 	NextPods bool `json:"nextPods,omitempty"`
 }
 
-// same reports whether both say the same except for the times.
-func (r Record) same(o Record) bool {
+// Same reports whether both say the same except for the times.
+func (r Record) Same(o Record) bool {
 	return r.Version == o.Version && r.Driver == o.Driver && r.VolumeID == o.VolumeID && r.BootID == o.BootID &&
 		r.FSType == o.FSType && r.Source == o.Source && r.Identity == o.Identity && r.DiskSeq == o.DiskSeq &&
 		r.FilesystemErrors == o.FilesystemErrors && r.Restaging == o.Restaging && slices.Equal(r.MountPoints, o.MountPoints) &&
@@ -89,20 +89,6 @@ type PreviousMount struct {
 	// Sharing is how it shared mount events: the kernel forgets whose slave it was when
 	// the host's mount is gone.
 	Sharing facts.Sharing `json:"sharing"`
-}
-
-// key is what distinguishes the mount from others: its id, or where the kernel has none
-// (below Linux 6.8) its mount point.
-func (m PreviousMount) key() PreviousMount {
-	if m.ID != 0 {
-		return PreviousMount{ID: m.ID}
-	}
-	return PreviousMount{Namespace: m.Namespace, Path: m.Path}
-}
-
-// hasMount reports whether a mount with the unique id was seen; 0 is none.
-func (f PreviousSuperblock) hasMount(id uint64) bool {
-	return id != 0 && slices.ContainsFunc(f.Mounts, func(m PreviousMount) bool { return m.ID == id })
 }
 
 // MountPointRecord is one mount point of a healthy volume.
@@ -144,7 +130,8 @@ func (r *Record) Staged() *MountPointRecord {
 	return r.first(func(p MountPointRecord) bool { return p.Role == RoleStaging })
 }
 
-func (r Record) hasDev(dev facts.Dev) bool {
+// HasDev reports whether a recorded mount point has a superblock.
+func (r Record) HasDev(dev facts.Dev) bool {
 	return slices.ContainsFunc(r.MountPoints, func(p MountPointRecord) bool { return p.Dev == dev })
 }
 

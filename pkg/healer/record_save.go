@@ -25,7 +25,7 @@ func (e *Engine) saveRecord(ctx context.Context, d Diagnosis) {
 	c := d.Case
 	volume, now := volumeKey(c.Driver, c.Volume.ID), newRecord(c)
 	if !d.Healthy() {
-		now.keepBaselines(c.Record)
+		keepBaselines(&now, c.Record)
 	}
 	if now.FSType == "" || !identifiable(c) {
 		return // nothing is proven, or the recorded identity would be lost
@@ -35,19 +35,28 @@ func (e *Engine) saveRecord(ctx context.Context, d Diagnosis) {
 		interval = recordIntervalFUSE
 	}
 	old := c.Record
-	if old == nil || time.Since(old.LastSeen) >= interval || time.Since(old.LastSeen) < 0 || !now.same(*old) {
+	if old == nil || time.Since(old.LastSeen) >= interval || time.Since(old.LastSeen) < 0 || !now.Same(*old) {
 		if err := e.cfg.Records.Save(now); err != nil {
 			// The volume works all the same; only a later heal will miss it.
 			klog.FromContext(ctx).Error(err, "Cannot save the record of a volume", "driver", c.Driver)
 			return
 		}
 	}
-	e.scanned.setHealthy(volume, c.began, c.Newest)
+	e.scanned.setHealthy(volume, c.Began, c.Newest)
+}
+
+// saveRestaged records that something is staged again.
+func (e *Engine) saveRestaged(ctx context.Context, c Case) {
+	now := *c.Record
+	now.Restaging = false
+	if err := e.cfg.Records.Save(now); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot save that the volume is staged again", "driver", c.Driver)
+	}
 }
 
 // keepBaselines takes from the last record what a sick volume is compared with: else
 // the next check would take what is wrong now for right.
-func (r *Record) keepBaselines(was *Record) {
+func keepBaselines(r *Record, was *Record) {
 	r.LastHealthy = time.Time{}
 	if was != nil {
 		r.LastHealthy, r.FilesystemErrors = was.LastHealthy, was.FilesystemErrors
@@ -104,7 +113,7 @@ func newRecord(c Case) Record {
 			continue
 		}
 		if r.FSType == "" || p.Path == staged.Path {
-			r.setSuperblock(c, c.Superblocks[p.Dev()])
+			setSuperblock(&r, c, c.Superblocks[p.Dev()])
 		}
 		r.MountPoints = append(r.MountPoints, newMountPointRecord(c, p))
 	}
@@ -124,7 +133,7 @@ func recordableAt(p MountPoint) bool {
 		(!unfinished || p.Want != nil) && (unfinished || p.Layout.Kind != layout.Subpath)
 }
 
-func (r *Record) setSuperblock(c Case, sb facts.Superblock) {
+func setSuperblock(r *Record, c Case, sb facts.Superblock) {
 	r.FSType, r.Source = sb.FSType, sb.Source
 	if sb.Device != nil {
 		r.Identity, r.DiskSeq = sb.Device.Identity, sb.Device.DiskSeq
@@ -143,7 +152,7 @@ func newMountPointRecord(c Case, p MountPoint) MountPointRecord {
 	if p.Unfinished() { // what the interrupted step is to give it
 		top.Attr, top.Propagation = p.Want.Attr, p.Want.Propagation
 	}
-	gap := c.gapAt(p)
+	gap := gapAt(c, p)
 	return MountPointRecord{
 		Role:          p.Role,
 		Path:          p.Path,

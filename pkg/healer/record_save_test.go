@@ -380,7 +380,7 @@ func TestSameKnowsEveryField(t *testing.T) {
 		default:
 			t.Fatalf("%s is of a kind that this test does not know", name)
 		}
-		if changed.same(Record{MountPoints: []MountPointRecord{{}}}) {
+		if changed.Same(Record{MountPoints: []MountPointRecord{{}}}) {
 			t.Errorf("another %s is the same record", name)
 		}
 	}

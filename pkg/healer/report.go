@@ -62,7 +62,7 @@ func (r Report) Helped() bool {
 // Replaced reports whether a step brought another filesystem instance to a mount point:
 // files that were opened on the previous one stay dead.
 func (r Report) Replaced() bool {
-	now, works := r.After.Case.working()
+	now, works := r.After.Case.Working()
 	return works && slices.ContainsFunc(r.Steps, func(o Outcome) bool {
 		p, _ := r.Before.Case.MountPoint(o.MountPoint)
 		return o.Err == nil && len(p.Stack) > 0 && !p.Stack[0].MayBeNode() && p.Stack[0].Dev != now.Dev
@@ -142,11 +142,31 @@ func (d Diagnosis) Healthy() bool { return len(d.Conditions) == 0 && len(d.Failu
 // and nothing that is known refuses them. The gate may refuse them still.
 func (d Diagnosis) Offers() (steps []Step) {
 	for _, s := range d.Steps {
-		if s.Refused == "" && d.needs(s) {
+		if s.Refused == "" && d.Needs(s) {
 			steps = append(steps, s)
 		}
 	}
 	return steps
+}
+
+// Needs reports whether a step heals a condition at its mount point that is acute. A
+// driver may also act on what nothing here may, and stages a superblock anew at whichever
+// mount point it was judged.
+func (d Diagnosis) Needs(s Step) bool {
+	byDriver := s.Cost == Delegate || s.Cost == Restage
+	return slices.ContainsFunc(d.For(s), func(c Condition) bool { return c.Acute || byDriver })
+}
+
+// For returns the conditions that a step is for.
+func (d Diagnosis) For(s Step) (found []Condition) {
+	dev := s.MountPoint.Dev()
+	for _, c := range d.Conditions {
+		here := c.MountPoint == s.MountPoint.Path || s.Cost == Restage && !dev.Zero() && c.Superblock == dev
+		if here && s.CanHeal(c.Reason) {
+			found = append(found, c)
+		}
+	}
+	return found
 }
 
 // Lasting reports whether what is wrong cannot pass by itself: the filesystem instance of
@@ -156,4 +176,11 @@ func (d Diagnosis) Lasting() bool {
 	ended := func(c Condition) bool { return slices.Contains(EndedReasons(), c.Reason) }
 	return slices.ContainsFunc(d.Conditions, func(c Condition) bool { return c.Acute && ended(c) }) ||
 		slices.ContainsFunc(d.Offers(), func(s Step) bool { return s.Cost == Restage && slices.ContainsFunc(d.For(s), ended) })
+}
+
+// Held says where superblocks are mounted, as far as that was seen.
+type Held struct {
+	Mounts int
+	// By names the containers that have one.
+	By []string
 }

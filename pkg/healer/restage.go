@@ -1,11 +1,8 @@
 package healer
 
 import (
-	"context"
 	"errors"
 	"fmt"
-
-	"k8s.io/klog/v2"
 )
 
 // A step of the cost Restage has the driver stage the volume anew. Between what it takes
@@ -55,32 +52,8 @@ type StageRequest struct {
 // staged.
 func (c Case) Restaging() bool {
 	staged, found := c.Staged()
-	return found && !staged.Mounted() && c.recordOfThisBoot() && c.Record.Restaging
-}
-
-// saveRestaged records that something is staged again.
-func (e *Engine) saveRestaged(ctx context.Context, c Case) {
-	now := *c.Record
-	now.Restaging = false
-	if err := e.cfg.Records.Save(now); err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot save that the volume is staged again", "driver", c.Driver)
-	}
+	return found && !staged.Mounted() && c.RecordOfThisBoot() && c.Record.Restaging
 }
 
 // ErrNotWanted is that of a step which brought what no pod wants any more.
 var ErrNotWanted = errors.New("no pod wants the volume any more")
-
-// stagedWithoutPod returns a condition for each mount point at which the driver staged the
-// volume while the last pod went. To unstage it is kubelet's business.
-func stagedWithoutPod(steps []Outcome) (found []Condition) {
-	for _, o := range steps {
-		if errors.Is(o.Err, ErrNotWanted) {
-			found = append(found, Condition{
-				Status: Degraded, Reason: StagedWithoutPod, MountPoint: o.MountPoint,
-				Message: "the driver staged the volume anew while the last pod that wanted it went",
-				Advice:  "if no pod of this node uses the volume later, unmount it there",
-			})
-		}
-	}
-	return found
-}

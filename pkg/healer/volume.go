@@ -1,6 +1,10 @@
 package healer
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
 // Volume is what a request names, validated as far as its text alone allows.
 type Volume struct {
@@ -67,6 +71,19 @@ func (Secrets) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(redacted)) }
 
 // MarshalText implements encoding.TextMarshaler, which encoding/json uses, too.
 func (Secrets) MarshalText() ([]byte, error) { return []byte(redacted), nil }
+
+// shownFrom is the shortest secret that is looked for: shorter ones occur in any text.
+const shownFrom = 4
+
+// ShownIn reports whether a text has one of the secrets in it as it is.
+func (s Secrets) ShownIn(texts []string) bool {
+	for _, value := range s {
+		if len(value) >= shownFrom && slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(text, value) }) {
+			return true
+		}
+	}
+	return false
+}
 
 // SecretList is a list whose values are never printed, as those of Secrets.
 type SecretList []string

@@ -29,8 +29,8 @@ func ContainerName(podUID, containerID string) string {
 	return "a container"
 }
 
-// containerMountName names the container that has a mount, and the path in it.
-func containerMountName(m facts.ContainerMount) string {
+// ContainerMountName names the container that has a mount, and the path in it.
+func ContainerMountName(m facts.ContainerMount) string {
 	who := WorkloadName(m.PodUID, m.ContainerID)
 	if who == "" {
 		who = "process " + strconv.Itoa(m.PID)
