@@ -178,8 +178,9 @@ vet: ## go vet
 	$(GO) vet -tags faults $(FAULTS)
 
 .PHONY: lint
-lint: $(TOOLS)/golangci-lint ## golangci-lint, with the import fences, and the budget of lines
+lint: $(TOOLS)/golangci-lint ## golangci-lint, with the import fences, the budget of lines, and what pkg/ shows
 	.ci/check-budget
+	$(GO) test -count=1 ./pkg
 	$(GO) mod tidy -diff
 	$(TOOLS)/golangci-lint run
 	$(TOOLS)/golangci-lint run --build-tags faults $(FAULTS)

@@ -12,8 +12,9 @@ import (
 	"github.com/csi-addons/node-healer/internal/cluster/kube"
 	"github.com/csi-addons/node-healer/internal/cluster/policy"
 	"github.com/csi-addons/node-healer/internal/cluster/report"
+	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/internal/wanted"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // cluster is all that uses the Kubernetes API; nil where there is none.
@@ -54,11 +55,11 @@ func newCluster(cfg config, kubeletRoots ...string) (*cluster, error) {
 }
 
 // gate returns what decides whether a heal may change a volume.
-func (c *cluster) gate(cfg config, node *host.Node) healer.Gate {
+func (c *cluster) gate(cfg config, host *node.Node) healer.Gate {
 	if c == nil {
-		return healer.WantedGate{Node: node, Standalone: cfg.standalone}
+		return wanted.Gate{Node: host, Standalone: cfg.standalone}
 	}
-	return policy.Gate{Policy: c.policy, Node: node}
+	return policy.Gate{Policy: c.policy, Node: host}
 }
 
 // onReport returns what reports each answer to the cluster; nil without one.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/csi-addons/node-healer/cmd/internal/command"
 	"github.com/csi-addons/node-healer/internal/cluster/policy"
-	"github.com/csi-addons/node-healer/pkg/healer"
+	"github.com/csi-addons/node-healer/internal/engine"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/containers"
 )
 
@@ -89,7 +89,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.DurationVar(&c.probeTimeout, "probe-timeout", 5*time.Second, "how long one probe of a volume, and one write to it, may take: 100ms to 1m")
 	f.DurationVar(&c.slowAnswer, "slow-answer", 0, "an answer that takes longer is late, and three late ones in a row are SlowResponse: 1ms to --probe-timeout; 0: a fifth of it")
 	f.StringVar((*string)(&c.healContainers), "heal-containers", string(containers.FUSE), "replace dead mounts inside running `containers` too: fuse (those that a daemon serves); all; off. They are reported with each")
-	f.StringVar(&c.probeWrite, "probe-write", string(healer.WriteOnSuspicion), "`when` to try a write that leaves no name: on-suspicion (the filesystem counted errors or is read-only, or the one that an overlay writes to is read-only or shut down); never")
+	f.StringVar(&c.probeWrite, "probe-write", string(engine.WriteOnSuspicion), "`when` to try a write that leaves no name: on-suspicion (the filesystem counted errors or is read-only, or the one that an overlay writes to is read-only or shut down); never")
 	f.DurationVar(&c.healTimeout, "heal-timeout", 2*time.Minute, "how long the work on one volume may take in all: twice --probe-timeout to 1h")
 	f.BoolVar(&c.fuseAbort, "fuse-abort", false, "abort the connection of a FUSE daemon that has not answered one request over several probes in a row, if all its mounts are the volume's: what waits fails, and what was not written yet is lost")
 	f.Var(&c.disabledProviders, "disable-provider", "`name` of a provider that is not asked: what only it sees is not reported, and its steps do not run; repeatable")

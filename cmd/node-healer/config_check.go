@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate/content"
 
 	"github.com/csi-addons/node-healer/internal/cluster/policy"
+	"github.com/csi-addons/node-healer/internal/engine"
 	"github.com/csi-addons/node-healer/pkg/healer"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/containers"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
@@ -28,7 +29,7 @@ func (c *config) check() error {
 		oneOf("--loop", c.loop, policy.LoopModes()...),
 		between("--check-interval", c.checkInterval, 10*time.Second, time.Hour),
 		oneOf("--heal-containers", c.healContainers, containers.FUSE, containers.All, containers.Off),
-		oneOf("--probe-write", healer.WriteProbe(c.probeWrite), healer.WriteOnSuspicion, healer.WriteNever),
+		oneOf("--probe-write", engine.WriteProbe(c.probeWrite), engine.WriteOnSuspicion, engine.WriteNever),
 		directories("--kubelet-root", c.kubeletRoot),
 		directories("--path-root", c.pathRoots...),
 		directories("--state-dir", c.stateDir),

@@ -7,12 +7,12 @@ import (
 	"github.com/csi-addons/node-healer/internal/cluster/policy"
 	"github.com/csi-addons/node-healer/internal/loop"
 	"github.com/csi-addons/node-healer/internal/metrics"
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
 )
 
 // watchedNode is the node as the loop needs it.
-type watchedNode struct{ *host.Node }
+type watchedNode struct{ *node.Node }
 
 // SuperblockEvents implements watch.Node.
 func (n watchedNode) SuperblockEvents(ctx context.Context) (loop.Events, error) {
@@ -24,12 +24,12 @@ func (n watchedNode) SuperblockEvents(ctx context.Context) (loop.Events, error) 
 }
 
 // newLoop returns the node's own loop; nil with --loop=off and --mode=off.
-func newLoop(cfg config, node *host.Node, engine metrics.Counting, m *metrics.Metrics, cluster *cluster, server *nodeserver.Server) (*loop.Loop, error) {
+func newLoop(cfg config, host *node.Node, engine metrics.Counting, m *metrics.Metrics, cluster *cluster, server *nodeserver.Server) (*loop.Loop, error) {
 	if cfg.loop == policy.LoopOff || cfg.mode == modeOff {
 		return nil, nil //nolint:nilnil // there is none
 	}
 	loop, err := loop.New(loop.Config{
-		Node: watchedNode{node}, Engine: engine, Publish: server.Publish, Drivers: cfg.drivers, Interval: cfg.checkInterval,
+		Node: watchedNode{host}, Engine: engine, Publish: server.Publish, Drivers: cfg.drivers, Interval: cfg.checkInterval,
 		Action: func() loop.Action { return loop.Action(cluster.loop(cfg)) }, DryRun: cfg.dryRun,
 		Recovered: m.Recovered,
 	})

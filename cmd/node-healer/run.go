@@ -10,11 +10,12 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/internal/engine"
 	"github.com/csi-addons/node-healer/internal/loop"
+	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/internal/state"
 	"github.com/csi-addons/node-healer/internal/worker"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 	"github.com/csi-addons/node-healer/pkg/nodeserver"
 )
 
@@ -60,9 +61,9 @@ func run(ctx context.Context, cfg config) (err error) {
 	}
 	defer func() { err = errors.Join(err, audit.Close()) }()
 
-	namespace, err := host.OpenNamespace(cfg.hostNamespace, append([]string{cfg.kubeletRoot}, cfg.pathRoots...))
+	namespace, err := node.OpenNamespace(cfg.hostNamespace, append([]string{cfg.kubeletRoot}, cfg.pathRoots...))
 	if err != nil {
-		return healer.ExplainPermission("a start", cfg.hostNamespace, err, host.OwnPrivileges)
+		return engine.ExplainPermission("a start", cfg.hostNamespace, err, node.OwnPrivileges)
 	}
 	defer func() { err = errors.Join(err, namespace.Close()) }()
 	pool, err := newPool(namespace)
@@ -70,7 +71,7 @@ func run(ctx context.Context, cfg config) (err error) {
 		return err
 	}
 	defer func() { logCut(bounded(ctx, stopTimeout, pool.Close)) }()
-	node, err := newNode(cfg, namespace, pool)
+	host, err := newNode(cfg, namespace, pool)
 	if err != nil {
 		return err
 	}
@@ -82,24 +83,24 @@ func run(ctx context.Context, cfg config) (err error) {
 	if err != nil {
 		return err
 	}
-	providers, err := newProviders(cfg, node, newStager(cfg, cluster))
+	providers, err := newProviders(cfg, host, newStager(cfg, cluster))
 	if err != nil {
 		return err
 	}
 	unfollow := cluster.follow(ctx)
 	defer func() { logCut(bounded(ctx, unfollowTimeout, unfollow)) }()
-	engine, err := newEngine(cfg, node, providers, cluster, records, audit)
+	engine, err := newEngine(cfg, host, providers, cluster, records, audit)
 	if err != nil {
 		return err
 	}
 	counted := counts.Counting(engine)
 	var loop *loop.Loop // made with the server, and before it serves
 	states := func(ctx context.Context) healer.LoopState { return loop.States(ctx) }
-	server, err := newServer(cfg, node, cluster, counted, namespace, audit, states)
+	server, err := newServer(cfg, host, cluster, counted, namespace, audit, states)
 	if err != nil {
 		return err
 	}
-	loop, err = newLoop(cfg, node, counted, counts, cluster, server)
+	loop, err = newLoop(cfg, host, counted, counts, cluster, server)
 	if err != nil {
 		return err
 	}
@@ -126,7 +127,7 @@ func bounded(ctx context.Context, d time.Duration, stop func(context.Context) er
 	return stop(ctx)
 }
 
-func newPool(namespace *host.Namespace) (*worker.Pool, error) {
+func newPool(namespace *node.Namespace) (*worker.Pool, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find the worker program: %w", err)
@@ -145,8 +146,8 @@ func newPool(namespace *host.Namespace) (*worker.Pool, error) {
 	})
 }
 
-func newNode(cfg config, ns *host.Namespace, pool *worker.Pool) (*host.Node, error) {
-	return host.NewNode(host.Config{
+func newNode(cfg config, ns *node.Namespace, pool *worker.Pool) (*node.Node, error) {
+	return node.New(node.Config{
 		Pool:         pool,
 		Namespace:    ns,
 		KubeletRoot:  cfg.kubeletRoot,
@@ -157,33 +158,33 @@ func newNode(cfg config, ns *host.Namespace, pool *worker.Pool) (*host.Node, err
 	})
 }
 
-func newEngine(cfg config, node *host.Node, providers []healer.Provider, c *cluster, records *state.Records, audit *state.Audit) (*healer.Engine, error) {
-	return healer.New(healer.Config{
-		Node:       node,
+func newEngine(cfg config, host *node.Node, providers []healer.Provider, c *cluster, records *state.Records, audit *state.Audit) (*engine.Engine, error) {
+	return engine.New(engine.Config{
+		Node:       host,
 		Providers:  providers,
-		Gate:       c.gate(cfg, node),
+		Gate:       c.gate(cfg, host),
 		Records:    records,
 		Audit:      audit,
 		Drivers:    cfg.drivers,
 		CheckOnly:  cfg.mode != modeHeal,
 		Standalone: cfg.standalone,
-		ProbeWrite: healer.WriteProbe(cfg.probeWrite),
-		SyncExt4:   !host.TellsShutdown(),
+		ProbeWrite: engine.WriteProbe(cfg.probeWrite),
+		SyncExt4:   !node.TellsShutdown(),
 		Timeout:    cfg.healTimeout,
 
 		CollectTimeout: cfg.probeTimeout,
 	})
 }
 
-func newServer(cfg config, node *host.Node, c *cluster, engine nodeserver.Healer, ns *host.Namespace, audit *state.Audit, states func(context.Context) healer.LoopState) (*nodeserver.Server, error) {
+func newServer(cfg config, host *node.Node, c *cluster, engine nodeserver.Healer, ns *node.Namespace, audit *state.Audit, states func(context.Context) healer.LoopState) (*nodeserver.Server, error) {
 	var roots []string
 	for configured, resolved := range ns.RealRoots() {
 		roots = append(roots, configured, resolved)
 	}
 	return nodeserver.New(nodeserver.Config{
 		Healer:      engine,
-		Finder:      node,
-		Volumes:     node,
+		Finder:      host,
+		Volumes:     host,
 		States:      states,
 		Audit:       audit,
 		Driver:      cfg.onlyDriver(),
@@ -220,7 +221,7 @@ func listen(cfg config, server *nodeserver.Server) (served chan error, err error
 
 // untilDone waits for ctx or a listener to end, then stops server, engine and loop side
 // by side: they take no new calls, begin no new steps and no new checks.
-func untilDone(ctx context.Context, server *nodeserver.Server, engine *healer.Engine, unwatch func(context.Context) error, served <-chan error) (err error) {
+func untilDone(ctx context.Context, server *nodeserver.Server, engine *engine.Engine, unwatch func(context.Context) error, served <-chan error) (err error) {
 	select {
 	case err = <-served:
 	case <-ctx.Done():

@@ -8,8 +8,8 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/pkg/facts"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // look compares the mounts with those of the last time, and has the volumes checked
@@ -38,7 +38,7 @@ func (l *Loop) look(start time.Time) {
 
 // discovery is the answer of a search for volumes.
 type discovery struct {
-	paths []host.VolumePath
+	paths []facts.VolumePath
 	err   error
 	took  time.Duration
 }
@@ -65,7 +65,7 @@ func (l *Loop) follow(ctx context.Context, mounts []facts.Mount) {
 }
 
 // happenedTo has the volumes of a superblock, or of one device node, checked.
-func (l *Loop) happenedTo(e host.SuperblockEvent) {
+func (l *Loop) happenedTo(e node.SuperblockEvent) {
 	now := time.Now()
 	if e.Driver != "" {
 		l.driverCameBack(e.Driver, now)
@@ -92,10 +92,10 @@ func (l *Loop) apply(d discovery) {
 	l.mayDiscover = now.Add(max(discoverGap, maxShare*d.took))
 	l.discoverAt = later(l.discoverAt, l.mayDiscover)
 	l.logOnce("Cannot list this node's volumes", d.err)
-	paths := slices.DeleteFunc(d.paths, func(p host.VolumePath) bool { return !l.serves(p) })
+	paths := slices.DeleteFunc(d.paths, func(p facts.VolumePath) bool { return !l.serves(p) })
 	if d.err != nil {
 		l.discoverAt = now.Add(max(retryDiscovery, maxShare*d.took))
-		var unlisted *host.UnlistedError
+		var unlisted *facts.UnlistedError
 		if !errors.As(d.err, &unlisted) {
 			return
 		}
@@ -111,7 +111,7 @@ func (l *Loop) apply(d discovery) {
 }
 
 // hidden returns the known paths that were not found and may be there all the same.
-func (l *Loop) hidden(unlisted *host.UnlistedError, found []host.VolumePath) (hidden []host.VolumePath) {
+func (l *Loop) hidden(unlisted *facts.UnlistedError, found []facts.VolumePath) (hidden []facts.VolumePath) {
 	at := map[string]bool{}
 	for _, p := range found {
 		at[p.Path] = true
@@ -128,7 +128,7 @@ func (l *Loop) hidden(unlisted *host.UnlistedError, found []host.VolumePath) (hi
 
 // serves reports whether a volume is one that a call could name, of a driver that is
 // served.
-func (l *Loop) serves(p host.VolumePath) bool {
+func (l *Loop) serves(p facts.VolumePath) bool {
 	return p.VolumeHandle != "" && len(p.VolumeHandle) <= maxIDBytes && p.DriverName != "" && len(p.DriverName) <= maxDriverBytes &&
 		(len(l.cfg.Drivers) == 0 || slices.Contains(l.cfg.Drivers, p.DriverName))
 }

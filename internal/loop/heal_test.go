@@ -11,9 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // fault is what ails a volume.
@@ -473,8 +473,8 @@ func TestSuperblockEvent(t *testing.T) {
 				t.Errorf("%d are followed", n.followed)
 			}
 		})
-		n.happens <- host.SuperblockEvent{Dev: n.mounts[1].Dev}
-		n.happens <- host.SuperblockEvent{Dev: facts.Dev{Major: 99}}
+		n.happens <- node.SuperblockEvent{Dev: n.mounts[1].Dev}
+		n.happens <- node.SuperblockEvent{Dev: facts.Dev{Major: 99}}
 		time.Sleep(time.Second)
 		if got := n.since(start); len(got["v1"]) != 1 || got["v1"][0].Sub(start) > 100*time.Millisecond {
 			t.Errorf("checked at %v", got)
@@ -493,8 +493,8 @@ func TestDeviceNodeEvent(t *testing.T) {
 		time.Sleep(90 * time.Second)
 		n.rested("v1")
 		start := time.Now()
-		n.happens <- host.SuperblockEvent{Dev: dev, Root: "/dm-1"}
-		n.happens <- host.SuperblockEvent{Dev: dev, Root: "/dm-10"}
+		n.happens <- node.SuperblockEvent{Dev: dev, Root: "/dm-1"}
+		n.happens <- node.SuperblockEvent{Dev: dev, Root: "/dm-10"}
 		time.Sleep(time.Second)
 		if got := n.since(start); len(got["v1"]) != 1 || got["v1"][0].Sub(start) > 100*time.Millisecond {
 			t.Errorf("checked at %v", got)

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
 
+	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 const (
@@ -42,9 +42,9 @@ const (
 	turns = 60
 )
 
-// Node finds the volumes; *host.Node is one.
+// Node finds the volumes; *node.Node is one.
 type Node interface {
-	Volumes(ctx context.Context) ([]host.VolumePath, error)
+	Volumes(ctx context.Context) ([]facts.VolumePath, error)
 	VolumeMounts() ([]facts.Mount, error)
 	// SuperblockEvents tells what no mount table shows.
 	SuperblockEvents(ctx context.Context) (Events, error)
@@ -53,12 +53,12 @@ type Node interface {
 	Changes(ctx context.Context) (<-chan struct{}, error)
 }
 
-// Events tells of superblocks to which something happened; *host.SuperblockEvents is one.
+// Events tells of superblocks to which something happened; *node.SuperblockEvents is one.
 type Events interface {
 	// Follow has the superblocks of these mounts followed, and no others.
 	Follow(ctx context.Context, mounts []facts.Mount) error
 	// Events returns a channel that closes when the context of SuperblockEvents has ended.
-	Events() <-chan host.SuperblockEvent
+	Events() <-chan node.SuperblockEvent
 }
 
 // Engine checks and heals one volume, with a deadline of its own; *healer.Engine is one.
@@ -157,7 +157,7 @@ func (l *Loop) Run(ctx context.Context) {
 	if l.events, err = l.cfg.Node.SuperblockEvents(ctx); err != nil {
 		klog.ErrorS(err, "What happens to superblocks is not noticed before the next turn")
 	}
-	var happened <-chan host.SuperblockEvent
+	var happened <-chan node.SuperblockEvent
 	if l.events != nil {
 		happened = l.events.Events()
 	}
@@ -240,7 +240,7 @@ func (l *Loop) advance(ctx context.Context) time.Time {
 }
 
 // drain waits for what was started: each has a deadline of its own.
-func (l *Loop) drain(changes <-chan struct{}, happened <-chan host.SuperblockEvent) {
+func (l *Loop) drain(changes <-chan struct{}, happened <-chan node.SuperblockEvent) {
 	for l.running > 0 {
 		l.finish(<-l.checked)
 	}

@@ -11,9 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 const driver = "d.example.com"
@@ -21,12 +21,12 @@ const driver = "d.example.com"
 // fakeNode has kubelet's volumes and the mount table, and is the checker that sees them.
 type fakeNode struct {
 	mu      sync.Mutex
-	paths   []host.VolumePath
+	paths   []facts.VolumePath
 	mounts  []facts.Mount
 	changes chan struct{}
 	// happens has superblocks to which something happened; followed counts the mounts
 	// whose superblocks are followed.
-	happens  chan host.SuperblockEvent
+	happens  chan node.SuperblockEvent
 	followed int
 	broken   error
 	// noAnswer is the error of all checks; nil: they answer.
@@ -78,7 +78,7 @@ func newFakeNode() *fakeNode {
 	return &fakeNode{action: Observe, faults: map[string]*fault{}, changes: make(chan struct{}, 1), hung: map[string]bool{}, unwanted: map[string]bool{}}
 }
 
-func (n *fakeNode) Volumes(context.Context) ([]host.VolumePath, error) {
+func (n *fakeNode) Volumes(context.Context) ([]facts.VolumePath, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.searches++
@@ -94,7 +94,7 @@ func (n *fakeNode) VolumeMounts() ([]facts.Mount, error) {
 
 // SuperblockEvents tells what happens to superblocks.
 func (n *fakeNode) SuperblockEvents(ctx context.Context) (Events, error) {
-	e := fakeEvents{n, make(chan host.SuperblockEvent)}
+	e := fakeEvents{n, make(chan node.SuperblockEvent)}
 	go func() {
 		defer close(e.told)
 		for {
@@ -114,10 +114,10 @@ func (n *fakeNode) SuperblockEvents(ctx context.Context) (Events, error) {
 
 type fakeEvents struct {
 	n    *fakeNode
-	told chan host.SuperblockEvent
+	told chan node.SuperblockEvent
 }
 
-func (e fakeEvents) Events() <-chan host.SuperblockEvent { return e.told }
+func (e fakeEvents) Events() <-chan node.SuperblockEvent { return e.told }
 
 func (e fakeEvents) Follow(_ context.Context, mounts []facts.Mount) error {
 	e.n.do(func() { e.n.followed = len(mounts) })
@@ -196,7 +196,7 @@ func (n *fakeNode) publish(r healer.Report) {
 func (n *fakeNode) add(id, path string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.paths = append(n.paths, host.VolumePath{VolData: facts.VolData{DriverName: driver, VolumeHandle: id}, Path: path})
+	n.paths = append(n.paths, facts.VolumePath{VolData: facts.VolData{DriverName: driver, VolumeHandle: id}, Path: path})
 	n.lastMount++
 	n.mounts = append(n.mounts, facts.Mount{Path: path, ID: n.lastMount, Dev: facts.Dev{Minor: uint32(n.lastMount)}})
 }
@@ -255,7 +255,7 @@ func (n *fakeNode) rested(id string) {
 func run(t *testing.T, n *fakeNode, do func()) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		n.changes, n.happens = make(chan struct{}, 1), make(chan host.SuperblockEvent)
+		n.changes, n.happens = make(chan struct{}, 1), make(chan node.SuperblockEvent)
 		l, err := New(Config{Node: n, Engine: n, Publish: n.publish, Interval: time.Minute, Drivers: []string{driver}, Action: n.does, Recovered: n.recover, DryRun: n.dryRun})
 		if err != nil {
 			t.Fatal(err)
@@ -560,7 +560,7 @@ func TestSearchSeesAPart(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		n.do(func() {
 			n.paths = n.paths[:1] // v1 and v2 are not found
-			n.broken = &host.UnlistedError{Paths: []string{"/pods/1"}, Why: "no permission"}
+			n.broken = &facts.UnlistedError{Paths: []string{"/pods/1"}, Why: "no permission"}
 		})
 		n.add("new", "/pods/new")
 		n.changed()

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 func TestBackend(t *testing.T) {
@@ -78,7 +78,7 @@ func TestChangesAtManyVolumesThatWereLeftAlone(t *testing.T) {
 		time.Sleep(10 * time.Hour)
 		n.do(func() { n.healsMost = 0 })
 		for _, m := range n.mounts {
-			n.happens <- host.SuperblockEvent{Dev: m.Dev}
+			n.happens <- node.SuperblockEvent{Dev: m.Dev}
 		}
 		time.Sleep(10 * time.Second)
 		n.do(func() {
@@ -135,7 +135,7 @@ func TestDriverCameBack(t *testing.T) {
 					})
 					return len(volumes)
 				}
-				n.happens <- host.SuperblockEvent{Driver: "other.example.com"}
+				n.happens <- node.SuperblockEvent{Driver: "other.example.com"}
 				if got := tried(); got == count {
 					t.Error("another driver came back, and all volumes were tried")
 				}
@@ -144,7 +144,7 @@ func TestDriverCameBack(t *testing.T) {
 						f.err = nil
 					}
 				})
-				n.happens <- host.SuperblockEvent{Driver: driver}
+				n.happens <- node.SuperblockEvent{Driver: driver}
 				if got := tried(); got != count {
 					t.Errorf("the driver came back, and %d volumes of %d were tried", got, count)
 				}

@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // What may pass by itself has to last, however many events there are: kubelet and drivers
@@ -273,7 +273,7 @@ func TestTriesSpreadBetweenNodes(t *testing.T) {
 		var nodes []*fakeNode
 		for range 2 {
 			n := acting(1)
-			n.changes, n.happens = make(chan struct{}, 1), make(chan host.SuperblockEvent)
+			n.changes, n.happens = make(chan struct{}, 1), make(chan node.SuperblockEvent)
 			l, err := New(Config{Node: n, Engine: n, Publish: n.publish, Interval: time.Minute, Action: n.does})
 			if err != nil {
 				t.Fatal(err)

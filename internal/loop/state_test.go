@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // The time of the last search stays while searches fail, also from the start.
@@ -39,7 +39,7 @@ func TestSearchedStaysWhileSearchesFail(t *testing.T) {
 func TestStatesOfALoopThatHangs(t *testing.T) {
 	n := many(1)
 	synctest.Test(t, func(t *testing.T) {
-		n.changes, n.happens = make(chan struct{}, 1), make(chan host.SuperblockEvent)
+		n.changes, n.happens = make(chan struct{}, 1), make(chan node.SuperblockEvent)
 		release := make(chan struct{})
 		l, err := New(Config{Node: n, Engine: n, Publish: func(healer.Report) { <-release }, Interval: time.Minute, Action: n.does})
 		if err != nil {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 const (
@@ -25,7 +24,7 @@ type volumeKey struct{ driver, id string }
 // volume is what the loop knows of one volume.
 type volume struct {
 	key   volumeKey
-	paths []host.VolumePath
+	paths []facts.VolumePath
 	// due is when it is checked next, started when it was last, and hurried when it last was
 	// because something happened to it, or healed.
 	due, started, hurried time.Time
@@ -90,7 +89,7 @@ type mountID struct {
 
 // sync takes over the paths of all volumes. New volumes are spread over a time; one that
 // is known and has a new path is checked as if its mounts had changed.
-func (vs *volumes) sync(paths []host.VolumePath, now time.Time, spread, interval time.Duration) {
+func (vs *volumes) sync(paths []facts.VolumePath, now time.Time, spread, interval time.Duration) {
 	byKey := map[volumeKey]*volume{}
 	before := vs.byPath
 	vs.byPath = map[string]*volume{}

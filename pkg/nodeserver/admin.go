@@ -15,14 +15,14 @@ import (
 
 	"github.com/csi-addons/node-healer/internal/printable"
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
+	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-// Volumes finds all volumes of this node; *host.Node is the real one.
+// Volumes finds all volumes of this node; *node.Node is the real one.
 type Volumes interface {
-	// Volumes returns what it finds also with a host.UnlistedError.
-	Volumes(ctx context.Context) ([]host.VolumePath, error)
+	// Volumes returns what it finds also with a facts.UnlistedError.
+	Volumes(ctx context.Context) ([]facts.VolumePath, error)
 }
 
 // admin implements adminpb.AdminServer.
@@ -38,7 +38,7 @@ func (a admin) ListVolumes(_ *adminpb.ListVolumesRequest, stream grpc.ServerStre
 	}
 	paths, err := a.server.cfg.Volumes.Volumes(stream.Context())
 	switch {
-	case errors.As(err, new(*host.UnlistedError)):
+	case errors.As(err, new(*facts.UnlistedError)):
 		klog.FromContext(stream.Context()).Info("Some volumes are not listed", keyError, printable.Line(err.Error(), logTextBytes))
 		stream.SetTrailer(metadata.Pairs(adminpb.TrailerUnlisted, adminText(err.Error())))
 	case err != nil:
@@ -57,7 +57,7 @@ func (a admin) ListVolumes(_ *adminpb.ListVolumesRequest, stream grpc.ServerStre
 type volumeKey struct{ driver, volumeID string }
 
 // volumesOf returns the volumes that have the paths, sorted.
-func volumesOf(paths []host.VolumePath) (volumes []*adminpb.Volume) {
+func volumesOf(paths []facts.VolumePath) (volumes []*adminpb.Volume) {
 	byKey := map[volumeKey]*adminpb.Volume{}
 	for _, p := range paths {
 		k := volumeKey{p.DriverName, p.VolumeHandle}
@@ -132,7 +132,7 @@ func (a admin) find(ctx context.Context, driver, id string) (paths []string, err
 		return nil, healer.Invalid("volume_id", "must have 1 to %d bytes", maxVolumeIDBytes)
 	}
 	all, err := a.server.cfg.Volumes.Volumes(ctx)
-	hidden := errors.As(err, new(*host.UnlistedError))
+	hidden := errors.As(err, new(*facts.UnlistedError))
 	if err != nil && !hidden {
 		return nil, healer.Failed("find the volume", err)
 	}

@@ -23,12 +23,11 @@ import (
 	"github.com/csi-addons/node-healer/pkg/api/adminpb"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
-type fakeVolumes []host.VolumePath
+type fakeVolumes []facts.VolumePath
 
-func (f fakeVolumes) Volumes(context.Context) ([]host.VolumePath, error) { return f, nil }
+func (f fakeVolumes) Volumes(context.Context) ([]facts.VolumePath, error) { return f, nil }
 
 // fakeAudit has two lines.
 type fakeAudit struct{}
@@ -84,8 +83,8 @@ func TestAdminAuditAndStates(t *testing.T) {
 	}
 }
 
-func volumeAt(driver, id, path string, staging bool) host.VolumePath {
-	return host.VolumePath{VolData: facts.VolData{DriverName: driver, VolumeHandle: id}, Path: path, Staging: staging}
+func volumeAt(driver, id, path string, staging bool) facts.VolumePath {
+	return facts.VolumePath{VolData: facts.VolData{DriverName: driver, VolumeHandle: id}, Path: path, Staging: staging}
 }
 
 // asUID returns the context of a call by a process of that user.
@@ -95,7 +94,7 @@ func asUID(uid uint32) context.Context {
 	}})
 }
 
-func newAdmin(t *testing.T, h Healer, paths ...host.VolumePath) admin {
+func newAdmin(t *testing.T, h Healer, paths ...facts.VolumePath) admin {
 	t.Helper()
 	cfg := testConfig(h)
 	cfg.Volumes = fakeVolumes(paths)
@@ -108,8 +107,8 @@ func newAdmin(t *testing.T, h Healer, paths ...host.VolumePath) admin {
 
 type partlyListed struct{ fakeVolumes }
 
-func (p partlyListed) Volumes(context.Context) ([]host.VolumePath, error) {
-	return p.fakeVolumes, &host.UnlistedError{Paths: []string{"/pods/2"}, Why: "input/output error"}
+func (p partlyListed) Volumes(context.Context) ([]facts.VolumePath, error) {
+	return p.fakeVolumes, &facts.UnlistedError{Paths: []string{"/pods/2"}, Why: "input/output error"}
 }
 
 // What could be listed can be checked, and a volume that may be elsewhere is not said to be
@@ -174,7 +173,7 @@ type auditStream struct{ contextStream }
 func (*auditStream) Send(*adminpb.AuditLine) error { return errors.New("sent") }
 
 func TestAdminFindsTheVolume(t *testing.T) {
-	paths := []host.VolumePath{
+	paths := []facts.VolumePath{
 		volumeAt("a", "v", "/staged", true), volumeAt("a", "v", "/published", false), volumeAt("a", "w", "/other", false),
 		volumeAt("a", "both", "/of-a", false), volumeAt("b", "both", "/of-b", false),
 	}

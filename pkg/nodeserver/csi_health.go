@@ -12,7 +12,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// Finder finds where kubelet has a volume on this node. *host.Node is one.
+// Finder finds where kubelet has a volume on this node. *node.Node is one.
 type Finder interface {
 	// Find returns one path of a driver's volume; empty when it is not on this node.
 	Find(ctx context.Context, driver, volumeID string) (string, error)

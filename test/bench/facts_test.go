@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/internal/node"
 )
 
 // TestFacts compares what it costs to find a volume's mounts, with fresh
@@ -63,7 +63,7 @@ const (
 func measureFacts(q factsQuestion) ([]cost, error) {
 	var things []func(i int) error
 	for _, s := range q.Spaces {
-		ns, err := host.OpenNamespace(s.Namespace, nil)
+		ns, err := node.OpenNamespace(s.Namespace, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -79,7 +79,7 @@ func measureFacts(q factsQuestion) ([]cost, error) {
 }
 
 // facts does what a check does to know the mounts of a volume.
-func (v volumePaths) facts(ns *host.Namespace) error {
+func (v volumePaths) facts(ns *node.Namespace) error {
 	table, err := ns.Topology()
 	if err != nil {
 		return err

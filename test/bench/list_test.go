@@ -7,7 +7,7 @@ import (
 
 	mount "k8s.io/mount-utils"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/internal/node"
 )
 
 // TestList compares the facts of one volume with what most drivers do for them:
@@ -26,7 +26,7 @@ func TestList(t *testing.T) {
 // measureList returns the costs of both for one volume in the agent's own
 // namespace.
 func measureList(v volumePaths) ([]cost, error) {
-	ns, err := host.OpenNamespace("", nil)
+	ns, err := node.OpenNamespace("", nil)
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/internal/node"
 )
 
 // NeedsRoot skips on a laptop and fails where skipping is not allowed.
@@ -92,7 +92,7 @@ func NeedsPrograms(t testing.TB, programs ...string) {
 // again: without them a memory filesystem has no identity.
 func uniqueMountIDs(t testing.TB) bool {
 	t.Helper()
-	ns, err := host.OpenNamespace("", nil)
+	ns, err := node.OpenNamespace("", nil)
 	Must(t, err)
 	defer ns.Close()
 	table, err := ns.Mounts()

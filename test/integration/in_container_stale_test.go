@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/csi-addons/node-healer/pkg/host"
+	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/test/harness"
 )
 
@@ -98,7 +98,7 @@ func TestInContainerStartedLate(t *testing.T) {
 // seesShutdown returns the flags with which a server sees that an ext4 has shut itself
 // down: where the kernel has no word for it, a write has to be allowed.
 func seesShutdown() []string {
-	if host.TellsShutdown() {
+	if node.TellsShutdown() {
 		return nil
 	}
 	return []string{"--standalone"}

@@ -7,20 +7,21 @@ import (
 	"fmt"
 
 	"github.com/csi-addons/node-healer/internal/cluster/kube"
+	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/internal/wanted"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // Gate implements healer.Gate in a cluster.
 type Gate struct {
 	Policy *Policy
 	// Node knows kubelet's paths and finds the containers that use a volume;
-	// *host.Node is the real one.
+	// *node.Node is the real one.
 	Node interface {
 		Kubelet() layout.Kubelet
 		RealPath(path string) string
-		healer.HolderFinder
+		wanted.Finder
 	}
 }
 
@@ -54,7 +55,7 @@ func (g Gate) Enter(ctx context.Context, d healer.Diagnosis, s healer.Step) (hea
 	p := &permit{policy: g.Policy, step: s, name: nameAt(d.Case, s.MountPoint), reasons: reasonsFor(d, s)}
 	p.earlier = d.Case.Record != nil && d.Case.Record.BootID != d.Case.BootID
 	var holderErr error
-	p.holder, holderErr = healer.HolderFor(ctx, g.Node, d.Case, s)
+	p.holder, holderErr = wanted.HolderFor(ctx, g.Node, d.Case, s)
 	notAllowed, notWanted := p.ask(ctx)
 	if notAllowed == nil && notWanted == nil {
 		return p, nil
@@ -106,7 +107,7 @@ type permit struct {
 	// earlier is true when the volume was last seen in an earlier boot.
 	earlier bool
 	// holder is a container that uses the volume; nil when there is none.
-	holder *host.Holder
+	holder *node.Holder
 }
 
 // ask asks the API, and returns why the step is not allowed and why the mount point

@@ -16,10 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/csi-addons/node-healer/internal/cluster/kube"
+	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 	"github.com/csi-addons/node-healer/test/harness/kubetest"
 )
 
@@ -40,14 +40,14 @@ type thisHost struct {
 func (h *thisHost) Kubelet() layout.Kubelet  { return layout.Kubelet{Root: kubeletRoot} }
 func (h *thisHost) RealPath(p string) string { return p }
 
-func (h *thisHost) Holder(context.Context, string, facts.Dev) (*host.Holder, error) {
+func (h *thisHost) Holder(context.Context, string, facts.Dev) (*node.Holder, error) {
 	if h.runs == 0 || h.err != nil {
 		return nil, h.err
 	}
-	return host.Hold(h.runs), nil
+	return node.Hold(h.runs), nil
 }
 
-func (h *thisHost) HolderAt(ctx context.Context, m facts.ContainerMount) *host.Holder {
+func (h *thisHost) HolderAt(ctx context.Context, m facts.ContainerMount) *node.Holder {
 	holder, _ := h.Holder(ctx, m.PodUID, m.Mount.Dev)
 	return holder
 }

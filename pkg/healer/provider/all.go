@@ -13,12 +13,19 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer/provider/fuse"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/mounts"
 	"github.com/csi-addons/node-healer/pkg/healer/provider/network"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
+
+// Host is what the providers of a server ask of their host.
+type Host interface {
+	mounts.Host
+	fuse.Host
+	containers.Host
+	driver.Host
+}
 
 // Config is what providers are made with.
 type Config struct {
-	Node *host.Node
+	Node Host
 	// Scope says in which containers mounts are replaced.
 	Scope containers.Scope
 	// FUSEAbort has hung FUSE connections aborted.

@@ -18,7 +18,7 @@ const (
 	Off  Scope = "off"
 )
 
-// Host is what the step asks of the host; *host.Node is the real one.
+// Host is what the step asks of the host; *node.Node is the real one.
 type Host interface {
 	CanReplace() bool
 	CanCover() bool

@@ -12,10 +12,10 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/csi-addons/node-healer/internal/node"
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
 	"github.com/csi-addons/node-healer/pkg/healer"
-	"github.com/csi-addons/node-healer/pkg/host"
 )
 
 // Config is what the provider is made of.
@@ -46,7 +46,7 @@ type Provider struct {
 
 // New returns the provider.
 func New(cfg Config, tools healer.Tools) *Provider {
-	return &Provider{cfg: cfg, tools: tools, memory: newMemory(clock.RealClock{}), peer: host.PeerPID}
+	return &Provider{cfg: cfg, tools: tools, memory: newMemory(clock.RealClock{}), peer: node.PeerPID}
 }
 
 const name = "driver"

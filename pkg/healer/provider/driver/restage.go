@@ -27,7 +27,7 @@ type Stager interface {
 	Usage(ctx context.Context, c healer.Case, at healer.MountPoint) (healer.StageRequest, error)
 }
 
-// Host is what is asked of the host; *host.Node is the real one.
+// Host is what is asked of the host; *node.Node is the real one.
 type Host interface {
 	FUSEDaemons(ctx context.Context, dev facts.Dev) (facts.FUSEDaemons, error)
 	UnmountDead(ctx context.Context, path string, stack []facts.Mount, revalidate func(context.Context) error) error

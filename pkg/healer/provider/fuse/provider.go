@@ -10,7 +10,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// Host is what is asked of the host; *host.Node is the real one.
+// Host is what is asked of the host; *node.Node is the real one.
 type Host interface {
 	FUSEDaemons(ctx context.Context, dev facts.Dev) (facts.FUSEDaemons, error)
 	FUSEWaiting(ctx context.Context, dev facts.Dev) int

@@ -8,7 +8,7 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// Host is what the steps ask of the host; *host.Node is the real one.
+// Host is what the steps ask of the host; *node.Node is the real one.
 type Host interface {
 	Rebind(ctx context.Context, plan facts.RebindPlan, revalidate func(context.Context) error) error
 	Finish(ctx context.Context, plan facts.RebindPlan, placeholder facts.Mount, revalidate func(context.Context) error) error

@@ -1,0 +1,123 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// admission is a step that may run, with the permit to do so.
+type admission struct {
+	step   healer.Step
+	permit healer.Permit
+}
+
+func leaveAll(admitted []admission, err error) {
+	for _, a := range admitted {
+		a.permit.Leave(err)
+	}
+}
+
+// admitAtOnce bounds the steps about which the gate is asked side by side: questions
+// to the cluster that are the same share one answer.
+const admitAtOnce = 16
+
+// admitAll asks for a permit for each step and notes which were refused. Its error is a
+// busy one.
+func (e *Engine) admitAll(ctx context.Context, d healer.Diagnosis, steps []healer.Step, lock *volumeLock, m *mending) ([]admission, error) {
+	permits, errs := make([]healer.Permit, len(steps)), make([]error, len(steps))
+	var asking errgroup.Group
+	asking.SetLimit(admitAtOnce)
+	for i, s := range steps {
+		asking.Go(func() error {
+			permits[i], errs[i] = e.admit(ctx, d, s, lock)
+			return nil
+		})
+	}
+	_ = asking.Wait() // each error is its step's
+	var admitted []admission
+	var busy error
+	for i, s := range steps {
+		m.tried[stepKey(s)] = true
+		switch err := errs[i]; {
+		case err == nil:
+			admitted = append(admitted, admission{s, permits[i]})
+		case healer.KindOf(err) == healer.KindBusy:
+			busy = err
+		default:
+			m.refuse(s, healer.RuleOf(err), err.Error())
+		}
+	}
+	if busy != nil {
+		leaveAll(admitted, busy)
+		return nil, busy
+	}
+	return admitted, nil
+}
+
+var (
+	errCheckOnly    = errors.New("the server only checks (--mode=check)")
+	errAskedToCheck = errors.New("the call only checks: the caller did not ask to heal, or may not")
+)
+
+// admit proves identity and asks the gate. Its error says why the step must not
+// run; it is a busy one when another volume on the same filesystem is healed.
+func (e *Engine) admit(ctx context.Context, d healer.Diagnosis, s healer.Step, lock *volumeLock) (healer.Permit, error) {
+	switch {
+	case e.cfg.CheckOnly:
+		return nil, healer.RefusedBy(healer.RuleMode, errCheckOnly)
+	case lock.checks:
+		return nil, healer.RefusedBy(healer.RuleMode, errAskedToCheck)
+	case e.isClosing():
+		return nil, healer.RefusedBy(healer.RuleShutdown, healer.ErrShuttingDown)
+	}
+	if s.Sourceless() {
+		if err := proveVolume(d.Case); err != nil {
+			return nil, healer.RefusedBy(healer.RuleIdentity, fmt.Errorf("identity not proven: %w", err))
+		}
+		return e.cfg.Gate.Enter(ctx, d, s)
+	}
+	if err := lock.add(superblockKey(s.Source.String())); err != nil {
+		return nil, err
+	}
+	if err := proveIdentity(e.identified(d.Case, s.Source), s.Source); err != nil {
+		return nil, healer.RefusedBy(healer.RuleIdentity, fmt.Errorf("identity not proven: %w", err))
+	}
+	return e.cfg.Gate.Enter(ctx, d, s)
+}
+
+// proveVolume fails unless it is clear whose mount points these are, and what belongs
+// there: a step is about to bring a superblock that does not exist yet.
+func proveVolume(c healer.Case) error {
+	switch {
+	case c.Record == nil:
+		return errors.New("the volume was never seen healthy on this node")
+	case !c.Proven():
+		return errors.New("only the caller says that these are the volume's mount points")
+	default:
+		return nil
+	}
+}
+
+// identified returns the case with the identity of a device read anew: a disk may have
+// been replaced by another one under the same number.
+func (e *Engine) identified(c healer.Case, dev facts.Dev) healer.Case {
+	sb, known := c.Superblocks[dev]
+	if !known || sb.Device == nil || sb.Device.Dev.Zero() {
+		return c
+	}
+	device := *sb.Device
+	id := e.cfg.Node.Identity(device.Dev)
+	id.Size, id.FilesystemUUID = device.Identity.Size, device.Identity.FilesystemUUID // sysfs does not have these
+	device.Identity = id
+	sb.Device = &device
+	c.Superblocks = maps.Clone(c.Superblocks)
+	c.Superblocks[dev] = sb
+	return c
+}

@@ -1,0 +1,98 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+const (
+	podLink         = "/k/pods/uid-a/volumeDevices/kubernetes.io~csi/pv1"
+	blockMountPoint = "/k/plugins/kubernetes.io/csi/volumeDevices/publish/pv1/uid-a"
+)
+
+// newBlockBench has a raw block volume, published to pod a.
+func newBlockBench(t *testing.T) *fixture {
+	t.Helper()
+	b := newFixture(t)
+	devtmpfs := facts.Dev{Minor: 5}
+	b.unmount(podA)
+	b.unmount(staging)
+	b.mount(blockMountPoint, devtmpfs)
+	b.change(blockMountPoint, func(m *facts.Mount) { m.FSType, m.Source, m.Root = "devtmpfs", "udev", "/sdb" })
+	l := directory(volID)
+	l.Kind, l.Rdev = facts.KindBlock, disk
+	b.files[blockMountPoint] = l
+	b.answers[devtmpfs] = node.Inspection{Kind: facts.KindBlock, ProbeFacts: facts.ProbeFacts{Rdev: disk}, Answer: facts.Answer{Asked: true}}
+	b.files[podLink] = facts.PathInfo{Kind: facts.KindSymlink, PathFacts: facts.PathFacts{Link: blockMountPoint}, VolData: l.VolData}
+	return b
+}
+
+func TestBlockVolume(t *testing.T) {
+	for _, path := range []string{blockMountPoint, podLink} {
+		b := newBlockBench(t)
+		r := b.heal(healer.Volume{ID: volID, Path: path})
+		c := b.last()
+		if r.Verdict() != healer.Healthy || !c.Block || len(c.MountPoints) != 1 || c.MountPoints[0].Path != blockMountPoint ||
+			!c.MountPoints[0].Named || c.MountPoints[0].PodUID != "uid-a" || c.Volume.Path != blockMountPoint {
+			t.Errorf("%s: %s, %+v", path, r.Verdict(), c)
+		}
+		sb := c.Superblocks[c.MountPoints[0].Dev()]
+		if sb.Device == nil || sb.Device.Identity.Serial != "serial-1" {
+			t.Errorf("%s: %+v", path, sb)
+		}
+	}
+}
+
+func TestBlockVolumeWithStaging(t *testing.T) {
+	b := newBlockBench(t)
+	const path = "/k/plugins/kubernetes.io/csi/volumeDevices/staging/pv1"
+	b.files[path] = directory(volID)
+	b.heal(healer.Volume{ID: volID, Path: podLink, StagingPath: path})
+	if got := mountPointsOf(b); len(got) != 2 || got[0] != blockMountPoint || got[1] != path {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestHungBlockVolume(t *testing.T) {
+	b := newBlockBench(t)
+	b.files[blockMountPoint] = facts.PathInfo{VolData: b.files[blockMountPoint].VolData}
+	b.answers[facts.Dev{Minor: 5}] = node.Inspection{Answer: facts.Answer{Asked: true, TimedOut: true}}
+	b.heal(healer.Volume{ID: volID, Path: blockMountPoint})
+	c := b.last()
+	if sb, known := c.Superblocks[c.MountPoints[0].Dev()]; !known || !sb.Answer.TimedOut || !c.Block {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestOnlyKubeletsLinkIsFollowed(t *testing.T) {
+	for name, tc := range map[string]struct{ path, link string }{
+		"another pod's":    {podLink, "/k/plugins/kubernetes.io/csi/volumeDevices/publish/pv1/uid-b"},
+		"another volume's": {podLink, "/k/plugins/kubernetes.io/csi/volumeDevices/publish/pv2/uid-a"},
+		"a device":         {podLink, "/dev/sdb"},
+		"relative":         {podLink, "../../../../plugins/kubernetes.io/csi/volumeDevices/publish/pv1/uid-a"},
+		"dots":             {podLink, "/k/plugins/kubernetes.io/csi/volumeDevices/publish/pv1/../pv1/uid-a"},
+		"empty":            {podLink, ""},
+		"from elsewhere":   {podA, blockMountPoint},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBlockBench(t)
+			b.files[tc.path] = facts.PathInfo{Kind: facts.KindSymlink, PathFacts: facts.PathFacts{Link: tc.link}}
+			mustBe(t, b, healer.Volume{ID: volID, Path: tc.path}, healer.KindInvalid, "volume_path")
+		})
+	}
+	t.Run("to a link", func(t *testing.T) {
+		b := newBlockBench(t)
+		b.unmount(blockMountPoint)
+		b.files[blockMountPoint] = facts.PathInfo{Kind: facts.KindSymlink, PathFacts: facts.PathFacts{Link: "/dev/sdb"}}
+		mustBe(t, b, healer.Volume{ID: volID, Path: podLink}, healer.KindInvalid, "volume_path")
+	})
+	t.Run("to nothing", func(t *testing.T) {
+		b := newBlockBench(t)
+		b.unmount(blockMountPoint)
+		delete(b.files, blockMountPoint)
+		mustBe(t, b, healer.Volume{ID: volID, Path: podLink}, healer.KindNotFound, "volume_path")
+	})
+}

@@ -1,0 +1,148 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// collections has what providers are asking for now: one call for each provider and
+// storage, because a storage that does not answer would keep every further one, too.
+type collections struct {
+	mu   sync.Mutex
+	busy map[collection]chan struct{}
+}
+
+type collection struct{ provider, storage string }
+
+// begin waits until a provider asks nothing else of a storage.
+func (c *collections) begin(ctx context.Context, key collection) error {
+	for {
+		c.mu.Lock()
+		other, busy := c.busy[key]
+		if !busy {
+			c.busy[key] = make(chan struct{})
+			c.mu.Unlock()
+			return nil
+		}
+		c.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return fmt.Errorf("an earlier question about the same storage is not answered yet: %w", ctx.Err())
+		}
+	}
+}
+
+func (c *collections) end(key collection) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.busy[key])
+	delete(c.busy, key)
+}
+
+// collect asks the providers that have to ask, side by side, and puts their evidence
+// into the case. One that fails, panics or does not return in time fails alone.
+func (e *Engine) collect(ctx context.Context, c *healer.Case) []healer.ProviderFailure {
+	var asked []healer.Collector
+	for _, p := range e.cfg.Providers {
+		if collector, asks := p.(healer.Collector); asks {
+			asked = append(asked, collector)
+		}
+	}
+	if len(asked) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.CollectTimeout)
+	defer cancel()
+	answers := make([]chan collected, len(asked))
+	for i, p := range asked {
+		answers[i] = e.ask(ctx, p, *c)
+	}
+	var failures []healer.ProviderFailure
+	evidence := map[string]healer.Evidence{}
+	for i, p := range asked {
+		var a collected
+		select {
+		case a = <-answers[i]:
+		case <-ctx.Done():
+			select {
+			case a = <-answers[i]: // it went by the deadline itself
+			case <-e.life.Done():
+				a.err = ctx.Err()
+			case <-time.After(collectGrace):
+				a.err = fmt.Errorf("it did not return within %s", e.cfg.CollectTimeout)
+			}
+		}
+		if a.err != nil {
+			failures = append(failures, healer.ProviderFailure{Provider: p.Name(), Err: a.err})
+		} else if a.evidence != nil {
+			evidence[p.Name()] = a.evidence
+		}
+	}
+	c.Evidence = evidence
+	return failures
+}
+
+// collectGrace is how long after its deadline a provider may take to return.
+const collectGrace = 200 * time.Millisecond
+
+type collected struct {
+	evidence healer.Evidence
+	err      error
+}
+
+// ask calls one Collect. A call that outlives its deadline counts as work of the
+// engine, for which Close waits.
+func (e *Engine) ask(ctx context.Context, p healer.Collector, c healer.Case) chan collected {
+	answer := make(chan collected, 1)
+	key := collection{p.Name(), storageKey(c)}
+	e.running.Go(func() { // the call that asks is running, too
+		var a collected
+		defer func() {
+			if fault := recover(); fault != nil {
+				a = collected{err: panicked(ctx, p, fault)}
+			}
+			answer <- a
+		}()
+		if a.err = e.collections.begin(ctx, key); a.err != nil {
+			return
+		}
+		defer e.collections.end(key)
+		a.evidence, a.err = p.Collect(ctx, c)
+	})
+	return answer
+}
+
+func panicked(ctx context.Context, p healer.Provider, fault any) error {
+	klog.FromContext(ctx).Error(nil, "Panic in a provider", "provider", p.Name(), "panic", panicText(fault), "stack", string(debug.Stack()))
+	return errors.New("internal error, see the log")
+}
+
+// panicText returns the runtime's own words, or only the type of another value, which may
+// hold a part of the request.
+func panicText(fault any) string {
+	if known, ok := fault.(runtime.Error); ok {
+		return known.Error()
+	}
+	return fmt.Sprintf("a value of type %T", fault)
+}
+
+// storageKey names the storage that the volume lies on: its first superblock, or the
+// volume itself while nothing is mounted.
+func storageKey(c healer.Case) string {
+	for _, p := range c.MountPoints {
+		if p.Mounted() {
+			return p.Dev().String()
+		}
+	}
+	return c.Driver + "\x00" + c.Volume.ID
+}

@@ -1,0 +1,216 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// collector is a provider that asks; collect stands for the question.
+type collector struct {
+	provider
+	collect func(context.Context, healer.Case) (healer.Evidence, error)
+}
+
+func (c collector) Collect(ctx context.Context, of healer.Case) (healer.Evidence, error) {
+	return c.collect(ctx, of)
+}
+
+func asking(name string, collect func(context.Context, healer.Case) (healer.Evidence, error)) collector {
+	return collector{provider{name, func(c healer.Case) (healer.Finding, error) {
+		if c.Evidence[name] != "lost" {
+			return healer.Finding{Mine: true}, nil
+		}
+		return healer.Finding{Mine: true, Conditions: []healer.Condition{{Status: healer.Degraded, Reason: "SessionLost", MountPoint: podA}}}, nil
+	}}, collect}
+}
+
+func TestEvidenceIsInTheCaseUnderTheProvidersName(t *testing.T) {
+	var mounted bool
+	a := asking("a", func(_ context.Context, c healer.Case) (healer.Evidence, error) {
+		mounted = c.MountPoints[0].Mounted()
+		return "lost", nil
+	})
+	b := newFixture(t, func(c *Config) {
+		c.Providers = append(c.Providers, a, asking("b", func(context.Context, healer.Case) (healer.Evidence, error) { return "fine", nil }))
+	})
+	r := b.heal(volume)
+	if len(r.After.Conditions) != 1 || r.After.Conditions[0].Reason != "SessionLost" || !mounted {
+		t.Errorf("%+v, mounted: %v", r.After.Conditions, mounted)
+	}
+}
+
+// A provider that cannot ask fails alone, whatever it does.
+func TestCollectFailsAlone(t *testing.T) {
+	release := make(chan struct{})
+	for name, tc := range map[string]struct {
+		collect func(context.Context, healer.Case) (healer.Evidence, error)
+		why     string
+	}{
+		"error":           {func(context.Context, healer.Case) (healer.Evidence, error) { return "lost", errors.New("no answer") }, "no answer"},
+		"panic":           {func(context.Context, healer.Case) (healer.Evidence, error) { panic("secret") }, "internal error, see the log"},
+		"runtime panic":   {func(_ context.Context, c healer.Case) (healer.Evidence, error) { return c.MountPoints[99], nil }, "internal error, see the log"},
+		"by the deadline": {func(ctx context.Context, _ healer.Case) (healer.Evidence, error) { <-ctx.Done(); return nil, ctx.Err() }, "deadline exceeded"},
+		"never":           {func(context.Context, healer.Case) (healer.Evidence, error) { <-release; return nil, nil }, "did not return within"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newFixture(t, func(c *Config) {
+				c.CollectTimeout = 10 * time.Millisecond
+				c.Providers = append(c.Providers, asking("bad", tc.collect), asking("good", func(context.Context, healer.Case) (healer.Evidence, error) { return "lost", nil }))
+			})
+			r := b.heal(volume)
+			if r.Verdict() != healer.Abnormal || len(r.After.Failures) != 1 || r.After.Failures[0].Provider != "bad" || !strings.Contains(r.After.Failures[0].Err.Error(), tc.why) {
+				t.Errorf("%s: %+v", r.Verdict(), r.After.Failures)
+			}
+			if len(r.After.Conditions) != 1 {
+				t.Errorf("the other provider's finding: %+v", r.After.Conditions)
+			}
+			if name == "never" {
+				close(release) // Close of the engine waits for it
+			}
+		})
+	}
+}
+
+// Two volumes on one storage: the second question waits for the first.
+func TestOneQuestionForEachStorage(t *testing.T) {
+	asked, answer := make(chan struct{}, 8), make(chan struct{})
+	p := asking("a", func(context.Context, healer.Case) (healer.Evidence, error) {
+		asked <- struct{}{}
+		<-answer
+		return nil, nil
+	})
+	b := newFixture(t, func(c *Config) { c.CollectTimeout, c.Providers = time.Minute, append(c.Providers, p) })
+	done := make(chan error, 2)
+	for range 2 {
+		go func() {
+			_, err := b.engine.Check(t.Context(), volume)
+			done <- err
+		}()
+	}
+	<-asked
+	time.Sleep(20 * time.Millisecond)
+	if len(asked) != 0 {
+		t.Error("both asked at once")
+	}
+	close(answer)
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if len(b.engine.collections.busy) != 0 {
+		t.Errorf("left: %v", b.engine.collections.busy)
+	}
+}
+
+// Any provider may know that the source of another one's step is lost.
+func TestSickSourceRefusesASteps(t *testing.T) {
+	lost := healer.Condition{Status: healer.Inaccessible, Reason: "BackendLost", Message: "the pool is gone", MountPoint: staging, Superblock: disk}
+	other := provider{"vendor", func(healer.Case) (healer.Finding, error) {
+		return healer.Finding{Mine: true, Conditions: []healer.Condition{lost}}, nil
+	}}
+	for name, tc := range map[string]struct {
+		change  func(*healer.Step)
+		degrade bool
+		ran     bool
+	}{
+		"it does not heal that": {change: func(*healer.Step) {}},
+		"it heals that":         {change: func(s *healer.Step) { s.Heals = append(s.Heals, "BackendLost") }, ran: true},
+		"it works":              {change: func(*healer.Step) {}, degrade: true, ran: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newFixture(t)
+			b.healthy()
+			lost := lost
+			if tc.degrade {
+				lost.Status = healer.Degraded
+			}
+			other.examine = func(healer.Case) (healer.Finding, error) {
+				return healer.Finding{Mine: true, Conditions: []healer.Condition{lost}}, nil
+			}
+			b.engine.cfg.Providers = append(b.engine.cfg.Providers, other)
+			b.fall(podA, healer.NotMounted)
+			ran := false
+			b.offer("rebind", podA, healer.Rebind, func() error { ran = true; b.recover(podA); return nil })
+			tc.change(&b.steps[0])
+			r := b.heal(volume)
+			if ran != tc.ran || r.Verdict() != healer.Abnormal {
+				t.Errorf("ran: %v, %s", ran, r.Verdict())
+			}
+			if !tc.ran && (len(r.Refused) != 1 || !strings.Contains(r.Refused[0].Why, "BackendLost (the pool is gone)")) {
+				t.Errorf("refusals %+v", r.Refused)
+			}
+		})
+	}
+}
+
+// A volume that is published without being staged has its source at the target.
+func TestSickSourceOfATarget(t *testing.T) {
+	target := on(healer.RoleTarget, podA, disk)
+	at := func(dev facts.Dev) healer.Diagnosis {
+		return healer.Diagnosis{
+			Case:       healer.Case{MountPoints: []healer.MountPoint{target}},
+			Conditions: []healer.Condition{{Status: healer.Inaccessible, Reason: "ServerUnreachable", MountPoint: podA, Superblock: dev}},
+		}
+	}
+	s := healer.Step{Name: "abort-connection", MountPoint: target, Source: disk, Heals: []healer.Reason{"DaemonHung"}}
+	if why := sickSource(at(disk), s); !strings.Contains(why, "ServerUnreachable") {
+		t.Errorf("the whole filesystem is sick: %q", why)
+	}
+	for _, dev := range []facts.Dev{{}, {Minor: 99}} {
+		if why := sickSource(at(dev), s); why != "" {
+			t.Errorf("superblock %s: %q", dev, why)
+		}
+	}
+}
+
+// A step that brings a superblock which does not exist yet needs a proven volume; the
+// step that brings the new one to a target proves its identity.
+func TestRestageWithoutASource(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spoil  func(*fixture)
+		serial string // of what was staged
+		why    string
+		healed bool
+	}{
+		"the same disk":      {spoil: func(*fixture) {}, serial: "serial-1", healed: true},
+		"another disk":       {spoil: func(*fixture) {}, serial: "other", why: "identity not proven: serial number"},
+		"never seen healthy": {spoil: func(b *fixture) { clear(b.notes.records) }, why: "never seen healthy"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newFixture(t)
+			b.healthy()
+			tc.spoil(b)
+			b.fall(staging, healer.StagingNotMounted)
+			b.fall(podA, healer.NotMounted)
+			restaged, replaced := 0, 0
+			b.steps = []healer.Step{{
+				Name: "restage", MountPoint: healer.MountPoint{Role: healer.RoleStaging, Path: staging}, Cost: healer.Restage, Heals: []healer.Reason{healer.StagingNotMounted},
+				Run: func(context.Context, func(context.Context) error) error {
+					restaged++
+					setSerial(b, tc.serial)
+					b.recover(staging)
+					return nil
+				},
+			}}
+			b.offer("replace", podA, healer.Replace, func() error { replaced++; b.recover(podA); return nil })
+			b.steps[1].Heals = []healer.Reason{healer.NotMounted}
+			r := b.heal(volume)
+			if (r.Verdict() == healer.Healed) != tc.healed {
+				t.Errorf("%s: %+v", r.Verdict(), r.Refused)
+			}
+			if tc.why != "" && (replaced != 0 || !strings.Contains(r.Refused[0].Why, tc.why)) {
+				t.Errorf("replaced %d times, refused %+v", replaced, r.Refused)
+			}
+			if tc.spoil != nil && name == "never seen healthy" && restaged != 0 {
+				t.Error("restaged a volume that is not proven")
+			}
+		})
+	}
+}

@@ -1,0 +1,158 @@
+package engine
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// A device number is given out again, so it proves nothing alone.
+func TestProve(t *testing.T) {
+	seen := healer.PreviousSuperblock{Dev: previously, BootID: "boot-1", Mounts: []healer.PreviousMount{{ID: 700, Namespace: 5000, Path: "/data"}}}
+	none := func(*observation) {}
+	for name, tc := range map[string]struct {
+		dev      facts.Dev
+		change   func(*observation)
+		mount    func(*facts.ContainerMount)
+		others   []facts.ContainerMount
+		proof    string // a part of it; else of why not
+		unproven string
+	}{
+		"ours":            {dev: renewed, change: none, proof: "interrupted replacement"},
+		"the host has it": {dev: previously, change: seenOnHost(healer.RoleTarget, podA), proof: "at " + podA},
+		"the host has it beneath": {dev: previously, change: func(o *observation) {
+			o.c.MountPoints[0].Stack = append(o.c.MountPoints[0].Stack, facts.Mount{Dev: previously})
+		}, proof: "at " + podA},
+		"another container has it": {dev: previously, change: func(o *observation) {
+			o.c.MountPoints = append(o.c.MountPoints, containerMountPoint(9, previously, "proven"))
+			o.c.Record.MountPoints = nil
+		}, unproven: "nothing ties"},
+		"recorded":       {dev: previously, change: none, proof: "it was there when"},
+		"no record":      {dev: previously, change: func(o *observation) { o.c.Record = nil }, unproven: "not seen healthy in this boot"},
+		"another boot":   {dev: previously, change: func(o *observation) { o.c.BootID = "next" }, unproven: "not seen healthy in this boot"},
+		"never recorded": {dev: previously, change: func(o *observation) { o.c.Record.MountPoints = nil }, unproven: "nothing ties"},
+		"seen before": {dev: previously, change: func(o *observation) {
+			o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{seen}
+		}, proof: "replaced on the host"},
+		"seen before in another container": {
+			dev: previously, change: func(o *observation) {
+				o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{seen}
+			},
+			mount: func(m *facts.ContainerMount) { m.Mount.ID = 799 }, others: []facts.ContainerMount{containerMountOf(0, "uid-a", previously)}, proof: "replaced on the host",
+		},
+		"seen before, and its id is another's": {
+			dev: previously, change: func(o *observation) {
+				o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{seen}
+			},
+			mount: func(m *facts.ContainerMount) { m.Mount.ID = 799 }, others: []facts.ContainerMount{containerMountOf(0, "uid-a", renewed)}, unproven: "nothing ties",
+		},
+		"none of it was seen": {
+			dev: previously, change: func(o *observation) {
+				o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{{Dev: previously, BootID: "boot-1"}}
+			}, unproven: "nothing ties",
+		},
+		"there before it was replaced": {dev: previously, change: func(o *observation) {
+			o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{{Dev: previously, BootID: "boot-1", Newest: 700}}
+		}, proof: "it was there when"},
+		"mounted after it was replaced": {dev: previously, change: func(o *observation) {
+			o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{{Dev: previously, BootID: "boot-1", Newest: 699}}
+		}, unproven: "nothing ties"},
+		"there before, without unique ids": {dev: previously, change: func(o *observation) {
+			o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{{Dev: previously, BootID: "boot-1", Newest: 700}}
+		}, mount: func(m *facts.ContainerMount) { m.Mount.ID = 0 }, unproven: "nothing ties"},
+		"seen before of another number": {dev: previously, change: func(o *observation) {
+			other := seen
+			other.Dev.Minor = 51
+			o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{other}
+		}, unproven: "nothing ties"},
+		"without unique ids": {
+			dev: previously, change: func(o *observation) {
+				o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{{Dev: previously, BootID: "boot-1", Mounts: []healer.PreviousMount{{}}}}
+			},
+			mount: func(m *facts.ContainerMount) { m.Mount.ID = 0 }, unproven: "nothing ties",
+		},
+		"recorded, and mounted later": {dev: previously, change: func(o *observation) { o.c.Record.Newest = 699 }, unproven: "mounted after"},
+		"recorded, and healthy since": {dev: previously, change: func(o *observation) {
+			o.c.Record.Newest = 699
+			o.engine.scanned.setHealthy(volumeKey(o.c.Driver, o.c.Volume.ID), node.SinceBoot(), 700)
+		}, proof: "it was there when"},
+		"recorded, another healthy since": {dev: previously, change: func(o *observation) {
+			o.c.Record.Newest = 699
+			o.engine.scanned.setHealthy(volumeKey(o.c.Driver, "other"), node.SinceBoot(), 700)
+		}, unproven: "mounted after"},
+		"recorded, as the last of all": {dev: previously, change: func(o *observation) { o.c.Record.Newest = 700 }, proof: "it was there when"},
+		"recorded, without unique ids": {dev: previously, change: none, mount: func(m *facts.ContainerMount) { m.Mount.ID = 0 }, unproven: "mounted after"},
+		"recorded, outside of pods":    {dev: previously, change: none, mount: func(m *facts.ContainerMount) { m.PodUID = "" }, proof: "it was there when"},
+		"of another boot, but seen since": {dev: previously, change: func(o *observation) {
+			o.c.Record.BootID, o.c.Record.Previous = "boot-0", []healer.PreviousSuperblock{seen}
+		}, proof: "replaced on the host"},
+		"seen before, in another boot": {dev: previously, change: func(o *observation) {
+			other := seen
+			other.BootID = "boot-0"
+			o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{other}
+		}, unproven: "nothing ties"},
+	} {
+		own := facts.Mount{ID: 102, OldID: 102, OldParent: 1, Path: podA, Root: "/", Dev: renewed, FSType: fuseType, Source: fuseSource}
+		o := &observation{engine: &Engine{scanned: newScannedVolumes()}, node: newFakeNode(t), table: facts.NewTable([]facts.Mount{own}), c: healer.Case{
+			BootID: "boot-1", MountPoints: []healer.MountPoint{{Role: healer.RoleTarget, Path: podA, Proven: true, Stack: []facts.Mount{own}}},
+			Record: &healer.Record{BootID: "boot-1", Newest: 800, MountPoints: []healer.MountPointRecord{{Path: podA, Dev: previously}}},
+		}}
+		tc.change(o)
+		m := containerMountOf(0, "uid-a", tc.dev)
+		if tc.mount != nil {
+			tc.mount(&m)
+		}
+		proof, unproven := o.prove(m, containerScan{now: own, mounts: append(tc.others, m), pods: o.pods()})
+		if !strings.Contains(proof, tc.proof) || !strings.Contains(unproven, tc.unproven) || (proof == "") != (tc.proof == "") || (unproven == "") != (tc.unproven == "") {
+			t.Errorf("%s: proof %q, unproven %q", name, proof, unproven)
+		}
+	}
+}
+
+func seenOnHost(role healer.Role, path string) func(*observation) {
+	return func(o *observation) {
+		o.c.MountPoints = append([]healer.MountPoint{{Role: role, Path: path, Proven: true, Stack: []facts.Mount{{Dev: previously}}}}, o.c.MountPoints...)
+	}
+}
+
+// unproven is a mount point that only the caller calls the volume's.
+func unproven(p healer.MountPoint) healer.MountPoint {
+	p.Proven = false
+	return p
+}
+
+// What is staged is the volume's own; what is published may be older.
+func TestWhatAContainerShouldHave(t *testing.T) {
+	placeholderOn := func(p healer.MountPoint) healer.MountPoint { p.Stack[0].Attr = placeholder; return p }
+	sbs := map[facts.Dev]facts.Superblock{dev(1): answered, dev(2): answered, dev(3): disconn}
+	for name, tc := range map[string]struct {
+		mountPoints []healer.MountPoint
+		want        facts.Dev
+	}{
+		"what is staged":                  {[]healer.MountPoint{on(healer.RoleTarget, podA, dev(1)), on(healer.RoleStaging, staging, dev(2))}, dev(2)},
+		"published, nothing is staged":    {[]healer.MountPoint{on(healer.RoleTarget, podA, dev(1))}, dev(1)},
+		"published, staging is bare":      {[]healer.MountPoint{on(healer.RoleTarget, podA, dev(1)), on(healer.RoleStaging, staging)}, dev(1)},
+		"published, what is staged ended": {[]healer.MountPoint{on(healer.RoleTarget, podA, dev(1)), on(healer.RoleStaging, staging, dev(3))}, dev(1)},
+		"another, the first one ended":    {[]healer.MountPoint{on(healer.RoleTarget, podA, dev(3)), on(healer.RoleTarget, podB, dev(1))}, dev(1)},
+		"not a placeholder one":           {[]healer.MountPoint{placeholderOn(on(healer.RoleTarget, podA, dev(1))), on(healer.RoleTarget, podB, dev(2))}, dev(2)},
+		"nothing that works":              {[]healer.MountPoint{on(healer.RoleTarget, podA, dev(3)), on(healer.RoleStaging, staging, dev(4))}, facts.Dev{}},
+		"what nothing proves to be its":   {[]healer.MountPoint{unproven(on(healer.RoleTarget, podA, dev(1))), on(healer.RoleTarget, podB, dev(2))}, dev(2)},
+		"nothing":                         {nil, facts.Dev{}},
+	} {
+		got, found := healer.Case{MountPoints: tc.mountPoints, Superblocks: sbs}.Working()
+		if got.Dev != tc.want || found == tc.want.Zero() {
+			t.Errorf("%s: %v, %s", name, found, got.Dev)
+		}
+	}
+}
+
+func TestIsFUSE(t *testing.T) {
+	for fsType, want := range map[string]bool{"fuse": true, "fuseblk": true, "fuse.s3fs": true, "fuse.": false, "fusectl": false, "nfs4": false, "": false} {
+		if facts.IsFUSE(fsType) != want {
+			t.Errorf("%q: %v", fsType, !want)
+		}
+	}
+}

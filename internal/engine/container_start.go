@@ -1,0 +1,152 @@
+package engine
+
+import (
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// A container gets what is mounted at its pod's mount point when it starts: the
+// directory beneath while nothing is, a read-only placeholder in the middle of a step.
+// It keeps that, whatever is mounted at the mount point later.
+
+// startGrace is how long a container may take from a copy of the host's mounts to
+// mounts of its own.
+const startGrace = time.Minute
+
+// needScan returns the targets for which containers have to be scanned.
+func (o *observation) needScan() []healer.MountPoint {
+	return slices.DeleteFunc(slices.Clone(o.c.MountPoints), func(p healer.MountPoint) bool { return !o.mountedAnew(p) })
+}
+
+// mountedAnew reports whether the mount of a target is not the recorded one of this
+// boot, or came less than startGrace before the last scan.
+//
+// The recorded one needs no scan: unique mount ids are never given out again, so it was
+// there all the time since the record was written, and containers that started meanwhile
+// got it. A mount gets into the record for good only after a scan that found no
+// container with something else (gapAt). As long as there is one, each call scans.
+func (o *observation) mountedAnew(p healer.MountPoint) bool {
+	if p.Role != healer.RoleTarget || p.Layout.Kind == layout.Subpath || o.c.Block {
+		return false
+	}
+	top, mounted := p.Top()
+	switch {
+	case !mounted, top.ID == 0: // without a unique id it cannot be told
+		return true
+	case p.Want == nil || !o.c.RecordOfThisBoot():
+		return top.ID > o.engine.scanned.get(o.volumeKey()).started
+	}
+	return p.Want.MountID != top.ID || p.Want.Since != 0
+}
+
+// beneathMountPoint returns the directory on which the mounts of a mount point are
+// stacked.
+func (o *observation) beneathMountPoint(p healer.MountPoint) (facts.Directory, bool) {
+	parent, found := o.table.ParentMount(path.Dir(p.Path))
+	return facts.Directory{Dev: parent.Dev, Path: path.Join(parent.Root, strings.TrimPrefix(p.Path, parent.Path))}, found
+}
+
+// startedWith moves from the mounts of containers into the case what some of them got
+// instead of the volume. now is the mount that works.
+func (o *observation) startedWith(mounts []facts.ContainerMount, needScan []healer.MountPoint, now facts.Mount) (others []facts.ContainerMount) {
+	for _, m := range mounts {
+		at := slices.IndexFunc(needScan, func(p healer.MountPoint) bool {
+			dir, known := o.beneathMountPoint(p)
+			return known && dir.Shown(m.Mount)
+		})
+		switch {
+		case at >= 0:
+			o.c.OnBare = append(o.c.OnBare, healer.StartedWith{MountPoint: needScan[at].Path, ContainerMount: m})
+		case o.placeholder(m, now):
+			o.c.OnPlaceholder = append(o.c.OnPlaceholder, healer.StartedWith{MountPoint: o.targetOf(m), ContainerMount: m})
+		default:
+			others = append(others, m)
+		}
+	}
+	if len(o.c.OnBare)+len(o.c.OnPlaceholder) == 0 {
+		var newest uint64
+		for _, p := range needScan {
+			if top, mounted := p.Top(); mounted {
+				newest = max(newest, top.ID)
+			}
+		}
+		o.engine.scanned.change(o.volumeKey(), func(v *scannedVolume) { v.started = max(v.started, newest) })
+	}
+	return others
+}
+
+// placeholder reports whether a mount has the attributes of a placeholder, if nothing
+// else explains them: the record of an interrupted replacement in the container, or a
+// volume that is mounted like that.
+func (o *observation) placeholder(m facts.ContainerMount, now facts.Mount) bool {
+	want := now.Attr
+	if p, _ := o.c.MountPoint(o.targetOf(m)); p.Want != nil {
+		want = p.Want.Attr
+	} else if top, mounted := p.Top(); mounted {
+		want = top.Attr
+	}
+	_, recorded := recordedMount(o.c, m)
+	return m.Mount.Dev == now.Dev && !recorded && m.Mount.MaybePlaceholder(want)
+}
+
+// targetOf returns the target of a container's pod, else the first mount point.
+func (o *observation) targetOf(m facts.ContainerMount) string {
+	for _, p := range o.c.MountPoints {
+		if p.Role == healer.RoleTarget && p.PodUID == m.PodUID {
+			return p.Path
+		}
+	}
+	return o.c.MountPoints[0].Path
+}
+
+// gap is the interval, in time since the boot, before the present mount came to a mount
+// point: a container that started in it may have the bare directory, or an earlier mount.
+type gap struct{ from, until time.Duration }
+
+// has reports whether a process may have started in the gap. The kernel cuts its start to a
+// hundredth of a second (proc_pid_stat(5)): in doubt it has, and the container is named.
+func (g gap) has(started time.Duration) bool {
+	return g.from < started+time.Second/100 && started <= g.until
+}
+
+// gapAt returns the gap at a mount point, for the record; zero once the containers were
+// scanned long enough after it.
+func gapAt(c healer.Case, p healer.MountPoint) gap {
+	started := slices.ContainsFunc(slices.Concat(c.OnBare, c.OnPlaceholder), func(s healer.StartedWith) bool { return s.MountPoint == p.Path }) ||
+		slices.ContainsFunc(c.UnverifiedStart, func(u facts.Unverified) bool { return u.PodUID == p.PodUID })
+	known := p.Want != nil && c.RecordOfThisBoot()
+	now := node.SinceBoot()
+	switch {
+	case known && p.Want.MountID != p.Stack[0].ID:
+		return gap{c.LastSeen, now}
+	case known && p.Want.Since != 0 && (started || now-p.Want.Since < startGrace):
+		return gap{p.Want.Away, p.Want.Since}
+	case started:
+		return gap{now, now} // nothing is known of before
+	}
+	return gap{}
+}
+
+// startedMeanwhile returns the containers that cannot be inspected, and that started
+// while their pod's mount point may have had another mount than now, or none.
+func (o *observation) startedMeanwhile(all []facts.Unverified, needScan []healer.MountPoint) (found []facts.Unverified) {
+	for _, p := range needScan {
+		if !p.Mounted() || p.Want == nil || !o.c.RecordOfThisBoot() {
+			continue // nothing is known of before
+		}
+		gap := gapAt(o.c, p)
+		for _, u := range all {
+			if u.PodUID == p.PodUID && u.ContainerID != "" && gap.has(u.Started) {
+				found = append(found, u)
+			}
+		}
+	}
+	return found
+}

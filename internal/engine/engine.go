@@ -1,0 +1,246 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/internal/wanted"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// Node is what the engine needs of its host; *node.Node is the real one.
+type Node interface {
+	// Mounts reads the whole mount table. Topology may be as old as the kernel's
+	// last report of a change, and serves to find mounts, which Refresh then reads
+	// anew; it is false when they have moved since.
+	Mounts() (facts.Table, error)
+	Topology() (facts.Table, error)
+	Refresh(stack []facts.Mount) ([]facts.Mount, bool)
+	Inspect(ctx context.Context, q node.InspectQuery) (node.Inspection, error)
+	// TryWrite writes to what is mounted and leaves no name behind, or only has its root
+	// directory written.
+	TryWrite(ctx context.Context, m facts.Mount, onlySync bool) (facts.Write, error)
+	// BlockDevice takes what a probe saw of the open device, if it was open.
+	BlockDevice(dev facts.Dev, opened facts.OpenedDevice) facts.BlockDevice
+	// Identity reads anew what BlockDevice may have kept.
+	Identity(dev facts.Dev) facts.Identity
+	FilesystemErrors(fsType, device string) *facts.FilesystemErrors
+	wanted.Finder
+	// InContainers finds mounts in the running containers of pods, of all if pods is
+	// nil; ProbeInContainers probes them through the containers' own paths.
+	InContainers(ctx context.Context, pods []string, q facts.Filter) (node.Containers, error)
+	ProbeInContainers(ctx context.Context, mounts []facts.ContainerMount) ([]facts.ContainerProbe, error)
+	// Running returns the running containers of pods.
+	Running(ctx context.Context, pods []string) ([]facts.Container, error)
+	Kubelet() layout.Kubelet
+	RealPath(path string) string
+	BootID() string
+	BootTime() time.Time
+}
+
+// Records keeps the records of volumes.
+type Records interface {
+	// Load returns nil without an error when there is no usable record.
+	Load(driver, volumeID string) (*healer.Record, error)
+	Save(r healer.Record) error
+}
+
+// Audit keeps the log of every mutating operation.
+type Audit interface {
+	// Several entries are one write.
+	Before(e ...healer.AuditEntry) error
+	After(e ...healer.AuditEntry) error
+}
+
+// Config is what an engine is made of.
+type Config struct {
+	Node      Node
+	Providers []healer.Provider
+	Gate      healer.Gate
+	Records   Records
+	Audit     Audit
+	// Drivers are those whose volumes are served; empty: all.
+	Drivers []string
+	// CheckOnly stops every call before its first step, and writes nothing.
+	CheckOnly bool
+	// Standalone searches the containers of all pods, and those of none.
+	Standalone bool
+	// ProbeWrite says when a write is tried.
+	ProbeWrite WriteProbe
+	// SyncExt4 is true where the kernel does not say that an ext4 has shut itself down.
+	SyncExt4 bool
+	// Timeout bounds the work on one volume, whatever the caller's deadline.
+	Timeout time.Duration
+	// CollectTimeout bounds what providers ask for themselves in one observation.
+	CollectTimeout time.Duration
+}
+
+// Engine takes a volume from a request to a proven answer.
+type Engine struct {
+	cfg     Config
+	locks   *volumeLocks
+	scanned *scannedVolumes
+	// collections are the questions of providers.
+	collections *collections
+
+	mu      sync.Mutex // held over a look at closing and the call that begins after it
+	closing bool
+	running sync.WaitGroup
+	// life ends when running work must end now.
+	life  context.Context
+	abort context.CancelFunc
+}
+
+// abortTime is how long aborted work may take to end: a worker is killed.
+const abortTime = 3 * time.Second
+
+// New checks cfg and returns an engine.
+func New(cfg Config) (*Engine, error) {
+	switch {
+	case cfg.Node == nil || cfg.Gate == nil || cfg.Records == nil || cfg.Audit == nil:
+		return nil, errors.New("engine: node, gate, records and audit are required")
+	case len(cfg.Providers) == 0:
+		return nil, errors.New("engine: no providers")
+	case cfg.ProbeWrite != WriteOnSuspicion && cfg.ProbeWrite != WriteNever:
+		return nil, fmt.Errorf("engine: no such write probe: %q", cfg.ProbeWrite)
+	case cfg.Timeout <= 0 || cfg.CollectTimeout <= 0:
+		return nil, errors.New("engine: the timeouts must be positive")
+	}
+	e := &Engine{cfg: cfg, locks: newVolumeLocks(), scanned: newScannedVolumes(), collections: &collections{busy: map[collection]chan struct{}{}}}
+	e.life, e.abort = context.WithCancel(context.Background())
+	return e, nil
+}
+
+// Heal checks a volume, heals it as far as it may, and reports. A sick volume
+// is a report; an error means that the question could not be answered. The
+// work has its own deadline, not the caller's: Heal goes on when ctx ends, and
+// until it returns the volume is busy for others.
+func (e *Engine) Heal(ctx context.Context, v healer.Volume) (healer.Report, error) {
+	return e.call(ctx, v, false)
+}
+
+// Check is Heal without a step and without a write. Several checks of a volume may run
+// at once; while a heal runs, or begins, the volume is busy for them.
+func (e *Engine) Check(ctx context.Context, v healer.Volume) (healer.Report, error) {
+	return e.call(ctx, v, true)
+}
+
+func (e *Engine) call(ctx context.Context, v healer.Volume, checks bool) (healer.Report, error) {
+	if !e.begin() {
+		return healer.Report{}, healer.ErrShuttingDown
+	}
+	defer e.running.Done()
+	keys := []key{pathKey(e.cfg.Node.RealPath(v.Path))}
+	if v.StagingPath != "" {
+		keys = append(keys, pathKey(e.cfg.Node.RealPath(v.StagingPath)))
+	}
+	lock, err := e.locks.lock(checks, keys...)
+	if err != nil {
+		return healer.Report{}, err
+	}
+	// The caller may leave; what was begun is finished all the same.
+	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.Timeout)
+	defer cancel()
+	defer context.AfterFunc(e.life, cancel)() //nolint:contextcheck // the engine outlives every caller
+	report, err := e.guarded(work, v, lock)
+	lock.unlock(stuckWorkers(report, err))
+	if ctx.Err() != nil {
+		klog.FromContext(work).Info("The work ended after its caller had left",
+			"verdict", report.Verdict(), "steps", len(report.Steps), "failed", err != nil)
+	}
+	return report, err
+}
+
+// guarded turns a panic into an error: it would otherwise end the server, and
+// with it the work on all other volumes.
+func (e *Engine) guarded(ctx context.Context, v healer.Volume, lock *volumeLock) (r healer.Report, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			klog.FromContext(ctx).Error(nil, "Panic while working on a volume", "panic", panicText(p), "stack", string(debug.Stack()))
+			r, err = healer.Report{}, healer.Failed("internal error, see the log", nil)
+		}
+	}()
+	start := time.Now()
+	r, err = e.heal(ctx, v, lock)
+	r.Elapsed = time.Since(start)
+	return r, err
+}
+
+func (e *Engine) begin() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closing {
+		return false
+	}
+	e.running.Add(1)
+	return true
+}
+
+// Close waits until running work ends. New calls and new steps are refused from now
+// on. When ctx ends first, the workers are killed: a step that is killed at any instant
+// leaves a state from which the next call heals.
+func (e *Engine) Close(ctx context.Context) error {
+	e.mu.Lock()
+	e.closing = true
+	e.mu.Unlock()
+	defer e.abort()
+	idle := make(chan struct{})
+	go func() { // it may outlive Close, as the work that it waits for
+		e.running.Wait()
+		close(idle)
+	}()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+	}
+	e.abort()
+	select {
+	case <-idle:
+		return fmt.Errorf("work on volumes was cut off: %w", ctx.Err())
+	case <-time.After(abortTime):
+		return fmt.Errorf("work on volumes goes on: %w", ctx.Err())
+	}
+}
+
+func (e *Engine) isClosing() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.closing
+}
+
+// stuckWorkers returns channels that close when the workers end that a call left behind
+// because they could not be killed.
+func stuckWorkers(r healer.Report, err error) []<-chan struct{} {
+	workers := stuckBehind(err)
+	for _, o := range r.Steps {
+		workers = append(workers, stuckBehind(o.Err)...)
+	}
+	return workers
+}
+
+// stuckBehind returns those of the stuck workers behind one error.
+func stuckBehind(err error) []<-chan struct{} {
+	if stuck, is := err.(interface{ Ended() <-chan struct{} }); is { //nolint:errorlint // the walk is below
+		return []<-chan struct{}{stuck.Ended()}
+	}
+	var found []<-chan struct{}
+	switch e := err.(type) { //nolint:errorlint // a walk over the whole tree: errors.As stops at the first
+	case interface{ Unwrap() error }:
+		found = stuckBehind(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, one := range e.Unwrap() {
+			found = append(found, stuckBehind(one)...)
+		}
+	}
+	return found
+}

@@ -1,0 +1,237 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// maxObservations bounds how often a moving mount table is read anew.
+const maxObservations = 4
+
+// errMoved says that the mount table changed during an observation.
+var errMoved = errors.New("the mount table kept changing")
+
+// observe finds the volume's mount points and probes each of its superblocks once. An
+// absent mount is believed only when the mount table, read anew, shows the same.
+func (e *Engine) observe(ctx context.Context, v healer.Volume, lock *volumeLock) (healer.Case, error) {
+	seenEmpty := map[string]bool{}
+	for pass := range maxObservations {
+		o, err := e.newObservation(v, lock, pass > 0)
+		if err != nil {
+			return healer.Case{}, err
+		}
+		err = o.run(ctx)
+		if err == nil && !o.newlyEmpty(seenEmpty) {
+			return o.c, nil
+		}
+		if err != nil && !errors.Is(err, errMoved) {
+			return healer.Case{}, err
+		}
+	}
+	return healer.Case{}, healer.Failed("observe the volume", fmt.Errorf("%w (%d attempts)", errMoved, maxObservations))
+}
+
+// observation is one pass over a volume.
+type observation struct {
+	engine *Engine
+	node   Node
+	lock   *volumeLock
+	table  facts.Table
+	// topology is true while the table only serves to find mounts.
+	topology bool
+	// moved is true once a mount was not found where the table has it.
+	moved bool
+	c     healer.Case
+}
+
+func (e *Engine) newObservation(v healer.Volume, lock *volumeLock, again bool) (*observation, error) {
+	read := e.cfg.Node.Topology
+	if again {
+		read = e.cfg.Node.Mounts
+	}
+	table, err := read()
+	if err != nil {
+		return nil, healer.Failed("read the mount table", err)
+	}
+	v.Path = e.cfg.Node.RealPath(v.Path)
+	if v.StagingPath != "" {
+		v.StagingPath = e.cfg.Node.RealPath(v.StagingPath)
+	} else if base := e.cfg.Node.Kubelet().Layout(v.Path).Base; base != "" && len(table.Stack(base)) > 0 {
+		v.StagingPath = base // the path is that of the staged mount, or below it
+	}
+	return &observation{engine: e, node: e.cfg.Node, lock: lock, table: table, topology: !again, c: healer.Case{
+		Volume:      v,
+		BootID:      e.cfg.Node.BootID(),
+		Began:       node.SinceBoot(),
+		BootTime:    e.cfg.Node.BootTime(),
+		Superblocks: map[facts.Dev]facts.Superblock{},
+	}}, nil
+}
+
+func (o *observation) run(ctx context.Context) error {
+	v := o.c.Volume
+	if v.Path != v.StagingPath {
+		o.add(o.roleOf(v.Path), v.Path, true)
+	}
+	if v.StagingPath != "" {
+		o.add(healer.RoleStaging, v.StagingPath, true)
+	}
+	if err := o.inspect(ctx); err != nil {
+		return err
+	}
+	if err := o.followSymlink(ctx); err != nil {
+		return err
+	}
+	if err := o.accept(); err != nil {
+		return err
+	}
+	if err := o.lock.add(o.volumeKey()); err != nil {
+		return err
+	}
+	o.loadRecord(ctx)
+	if err := o.otherMountPoints(ctx); err != nil {
+		return err
+	}
+	if err := o.wanted(ctx); err != nil {
+		return err
+	}
+	for i := range o.c.MountPoints {
+		p := &o.c.MountPoints[i]
+		p.Want = o.c.Record.MountPoint(p.Path)
+	}
+	if o.moved {
+		return errMoved
+	}
+	if err := o.containers(ctx); err != nil {
+		return err
+	}
+	return o.writeCheck(ctx)
+}
+
+func (o *observation) volumeKey() key { return volumeKey(o.c.Driver, o.c.Volume.ID) }
+
+func (o *observation) loadRecord(ctx context.Context) {
+	record, err := o.engine.cfg.Records.Load(o.c.Driver, o.c.Volume.ID)
+	if err != nil {
+		// Without a record less can be healed, and nothing wrong is done.
+		klog.FromContext(ctx).Error(err, "Cannot read the volume's record", "driver", o.c.Driver)
+	}
+	o.c.Record = record
+	if o.c.RecordOfThisBoot() {
+		o.c.LastSeen = min(o.c.Began, max(o.engine.scanned.get(o.volumeKey()).healthy, record.LastSeen.Sub(o.c.BootTime)))
+	}
+}
+
+// roleOf tells a staging path that a caller named as volume_path from a target. What a
+// driver mounts below a staged mount is not that mount.
+func (o *observation) roleOf(path string) healer.Role {
+	l := o.node.Kubelet().Layout(path)
+	staging := o.c.Volume.StagingPath
+	below := beneath(path, staging) && len(o.table.Stack(staging)) > 0
+	if !below && (l.Kind == layout.Staging || l.Kind == layout.BlockStaging) {
+		return healer.RoleStaging
+	}
+	return healer.RoleTarget
+}
+
+func (o *observation) add(role healer.Role, at string, named bool) {
+	if _, known := o.c.MountPoint(at); known {
+		return
+	}
+	parsed := o.node.Kubelet().Layout(at)
+	if parsed.PodUID != "" {
+		role = healer.RoleTarget // whatever the caller calls it
+	}
+	p := healer.MountPoint{
+		Role:   role,
+		Path:   at,
+		Named:  named,
+		PodUID: parsed.PodUID,
+		Layout: parsed,
+		Stack:  o.stack(at),
+	}
+	if parent, within := o.withinStaged(at); within && len(p.Stack) == 0 {
+		p.Role, p.Stack = healer.RoleStaging, o.stack(parent.Path)
+	}
+	o.c.MountPoints = append(o.c.MountPoints, p)
+}
+
+// stack returns the mounts on a path as they are now.
+func (o *observation) stack(path string) []facts.Mount {
+	stack := o.table.Stack(path)
+	if !o.topology {
+		return stack
+	}
+	return o.refresh(stack)
+}
+
+// refresh returns mounts as they are now.
+func (o *observation) refresh(mounts []facts.Mount) []facts.Mount {
+	if len(mounts) == 0 {
+		return nil
+	}
+	mounts, there := o.node.Refresh(mounts)
+	o.moved = o.moved || !there
+	return mounts
+}
+
+// withinStaged finds the staged mount that a path lies in: some drivers publish a
+// directory of what they staged.
+func (o *observation) withinStaged(path string) (facts.Mount, bool) {
+	staging := o.c.Volume.StagingPath
+	if !beneath(path, staging) {
+		return facts.Mount{}, false
+	}
+	parent, found := o.table.ParentMount(path)
+	return parent, found && (parent.Path == staging || beneath(parent.Path, staging))
+}
+
+// beneath reports whether a path is inside a directory; dir may be empty.
+func beneath(p, dir string) bool {
+	rest, within := strings.CutPrefix(p, dir)
+	return within && dir != "" && rest != "" && rest[0] == '/'
+}
+
+// newlyEmpty reports whether a mount point is empty that was not yet seen empty. A
+// staging path on which no mount is expected does not count: many drivers stage
+// nothing, and their checks should not cost two observations.
+func (o *observation) newlyEmpty(seen map[string]bool) (found bool) {
+	for _, p := range o.c.MountPoints {
+		usual := p.Role == healer.RoleStaging && p.Path != o.c.Volume.Path && o.c.Record != nil && p.Want == nil
+		if len(p.Stack) == 0 && !usual && !seen[p.Path] {
+			seen[p.Path], found = true, true
+		}
+	}
+	return found
+}
+
+// followSymlink replaces the one symbolic link that is kubelet's own, from a pod's
+// directory to its block volume, by its target.
+func (o *observation) followSymlink(ctx context.Context) error {
+	p := o.c.MountPoints[0]
+	if p.Inspect.Kind != facts.KindSymlink {
+		return nil
+	}
+	kubelet := o.node.Kubelet()
+	from, target := kubelet.Layout(p.Path), o.node.RealPath(p.Inspect.Link)
+	to := kubelet.Layout(target)
+	if from.Kind != layout.PodBlock || to.Kind != layout.Block || to.PV != from.PV || to.PodUID != from.PodUID {
+		return healer.Invalid("volume_path", "is a symbolic link, and not kubelet's own one from a pod to its block volume")
+	}
+	o.c.Volume.Path = target
+	o.c.MountPoints = slices.Delete(o.c.MountPoints, 0, 1)
+	o.add(healer.RoleTarget, target, true)
+	last := len(o.c.MountPoints) - 1
+	o.c.MountPoints[0], o.c.MountPoints[last] = o.c.MountPoints[last], o.c.MountPoints[0]
+	return o.inspect(ctx)
+}

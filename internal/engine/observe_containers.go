@@ -1,0 +1,219 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"syscall"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// containerScan is what one scan of the volume's containers looks for, and what tells
+// the volume's mounts there from others.
+type containerScan struct {
+	// now is the mount that the host has and that works; previous are the superblocks
+	// that were the volume's; needScan are the targets with another mount than recorded.
+	now      facts.Mount
+	nfs      bool
+	previous []facts.Dev
+	needScan []healer.MountPoint
+	// pods are the volume's; sharing are those of them that have another volume of the
+	// same type and source.
+	pods    []string
+	sharing map[string]bool
+	// mounts are those found; onHost are the host's own mounts of their superblocks,
+	// read after the containers'.
+	mounts []facts.ContainerMount
+	onHost map[facts.Dev][]facts.Mount
+}
+
+// containers adds the mounts that containers have of superblocks that are no longer the
+// volume's, and what they have instead of the volume. It costs a walk through all
+// processes, so it is done while such a superblock may be around, once after the start,
+// and while a mount point has another mount than the recorded one.
+func (o *observation) containers(ctx context.Context) error {
+	if o.c.Block {
+		return o.oldDevices(ctx)
+	}
+	s := containerScan{previous: previousSuperblocks(o.c), needScan: o.needScan()}
+	working := false
+	if s.now, working = o.c.Working(); !working { // what the host has not, a container cannot have
+		return nil
+	}
+	s.nfs = facts.IsNFS(s.now.FSType)
+	if s.nfs && slices.ContainsFunc(o.c.MountPoints, healer.MountPoint.Stale) {
+		o.engine.scanned.setContainers(o.volumeKey(), false) // until no container is found that has it, too
+	}
+	first := (facts.IsFUSE(s.now.FSType) || s.nfs) && !o.engine.scanned.get(o.volumeKey()).containers
+	if len(s.previous)+len(s.needScan) == 0 && !first {
+		return nil
+	}
+	s.pods = o.pods()
+	asked := s.pods
+	if o.engine.cfg.Standalone {
+		asked = nil // any container
+	}
+	seen, err := o.node.InContainers(ctx, asked, o.scanQuery(s, first))
+	if err != nil {
+		return healer.Failed("look for the containers that have the volume", err)
+	}
+	o.addUnverified(seen.Unverified, s)
+	s.mounts = slices.DeleteFunc(o.startedWith(seen.Mounts, s.needScan, s.now), func(m facts.ContainerMount) bool { return o.foreign(m.Mount, s) })
+	defer o.noteScanned(s)
+	return o.addContainerMounts(ctx, s)
+}
+
+func (o *observation) scanQuery(s containerScan, first bool) facts.Filter {
+	q := facts.Filter{Superblocks: s.previous, Current: s.now.Dev}
+	remounted := slices.ContainsFunc(s.needScan, func(p healer.MountPoint) bool { return len(p.Stack) > 0 && p.Stack[0].ID != 0 })
+	if s.nfs && (first || remounted) { // what is stale may be of the same superblock
+		q.Superblocks, q.Current = append(slices.Clone(s.previous), s.now.Dev), facts.Dev{}
+	}
+	for _, p := range s.needScan {
+		if dir, known := o.beneathMountPoint(p); known {
+			q.Beneath = append(q.Beneath, dir)
+		}
+	}
+	if facts.IsFUSE(s.now.FSType) { // there may be instances from before there was a record
+		q.FSType, q.Source = s.now.FSType, s.now.Source
+	}
+	return q
+}
+
+// addUnverified adds the containers that could not be inspected, if they may have
+// something else than the volume.
+func (o *observation) addUnverified(all []facts.Unverified, s containerScan) {
+	o.c.Unverified = slices.DeleteFunc(startedBefore(o.c, all), func(u facts.Unverified) bool {
+		return u.PodUID != "" && !u.Has && !slices.Contains(s.pods, u.PodUID) // nothing says that it uses the volume
+	})
+	o.c.UnverifiedStart = slices.DeleteFunc(o.startedMeanwhile(all, s.needScan), func(u facts.Unverified) bool {
+		return slices.Contains(o.c.Unverified, u)
+	})
+}
+
+// foreign reports whether a mount was found by its device number, and is none of the
+// volume's.
+func (o *observation) foreign(m facts.Mount, s containerScan) bool {
+	switch {
+	case slices.Contains(s.previous, m.Dev):
+		// Another filesystem may have got the number. A disk may have got another
+		// node, and so its filesystem another source.
+		return m.FSType != s.now.FSType || m.Source != s.now.Source && s.now.Dev.Major == 0
+	case m.Dev == s.now.Dev:
+		return !m.Guarded() && (!facts.IsNFS(m.FSType) || m.Source != s.now.Source)
+	default:
+		// The host has the superblock at a mount point that is not the volume's.
+		return slices.ContainsFunc(o.table.Of(m.Dev), func(m facts.Mount) bool {
+			_, own := o.c.MountPoint(m.Path)
+			return !own
+		})
+	}
+}
+
+// addContainerMounts probes the mounts that were found and adds those of the volume.
+func (o *observation) addContainerMounts(ctx context.Context, s containerScan) error {
+	if len(s.mounts) == 0 {
+		return nil
+	}
+	probes, err := o.node.ProbeInContainers(ctx, s.mounts)
+	if err != nil {
+		return healer.Failed("inspect the containers that have the volume", err)
+	}
+	s.onHost, s.sharing = map[facts.Dev][]facts.Mount{}, map[string]bool{}
+	for _, m := range s.mounts {
+		if _, known := s.onHost[m.Mount.Dev]; !known {
+			s.onHost[m.Mount.Dev] = o.refresh(o.table.Of(m.Mount.Dev))
+		}
+	}
+	if o.moved {
+		return errMoved
+	}
+	for _, pod := range s.pods {
+		s.sharing[pod] = o.hasSimilarVolume(pod, s.now)
+	}
+	for i, m := range s.mounts {
+		o.addContainerMount(m, probes[i], s)
+	}
+	return nil
+}
+
+// addContainerMount adds a mount point for what a container has, if it is the volume's,
+// and dead or unfinished.
+func (o *observation) addContainerMount(m facts.ContainerMount, probe facts.ContainerProbe, s containerScan) {
+	current := m.Mount.Dev == s.now.Dev
+	stale := current && facts.IsNFS(m.Mount.FSType) && probe.Errno == syscall.ESTALE
+	unfinished := current && !stale
+	if unfinished && facts.IsNFS(m.Mount.FSType) && !m.Mount.Guarded() {
+		o.addUnprobed(m, probe)
+		return // as good as the host's, as far as it says
+	}
+	recorded, isRecorded := recordedMount(o.c, m)
+	if unfinished && (!isRecorded || recorded.Attr.Has(facts.AttrNoSymFollow)) {
+		return // its pod wants it as it is
+	}
+	known := current || slices.Contains(s.previous, m.Mount.Dev)
+	answers := probe == (facts.ContainerProbe{})
+	if probe.Ended || !known && (answers || probe.Errno == 0) {
+		return // it is gone, or nothing says that it is this volume's
+	}
+	in := &healer.InContainer{
+		ContainerMount: m, Probe: probe, Attr: m.Mount.Attr, Ended: ended(o.c, m.Mount),
+		Sharing: facts.SharingOf(m.Mount, s.onHost[m.Mount.Dev]),
+	}
+	switch {
+	case isRecorded && (current || len(s.onHost[m.Mount.Dev]) == 0):
+		in.Sharing = recorded.Sharing // which the kernel forgets with the host's mount
+	case stale && m.Mount.Propagation != (facts.Propagation{}) && !slices.ContainsFunc(o.c.MountPoints, staleOnHost):
+		in.Sharing = facts.SharingUnknown // the host's mount is gone, and its number may be another's
+	}
+	if unfinished {
+		in.Attr = recorded.Attr
+	}
+	in.Proof, in.Unproven = o.prove(m, s)
+	switch ofPod := slices.Contains(s.pods, m.PodUID); {
+	case answers && !unfinished && !in.Ended:
+		o.c.Lingering = append(o.c.Lingering, *in) // two instances that work are the driver's business
+		return
+	case in.Proof == "" && (!ofPod || !known && s.sharing[m.PodUID]):
+		return // it may as well be another volume's
+	}
+	o.c.MountPoints = append(o.c.MountPoints, healer.MountPoint{
+		Role: healer.RoleContainer, Path: m.Path(), PodUID: m.PodUID, Stack: append([]facts.Mount{m.Mount}, m.Below...),
+		Inspect: facts.PathInfo{Inspected: true}, InContainer: in,
+	})
+}
+
+// addUnprobed adds a container that gave no answer, while others have a stale mount of
+// the same superblock.
+func (o *observation) addUnprobed(m facts.ContainerMount, probe facts.ContainerProbe) {
+	why := facts.WhyProbeFailed
+	if probe.TimedOut {
+		why = facts.WhyNoAnswer
+	}
+	if probe.Err == "" && !probe.TimedOut || probe.Ended || !slices.ContainsFunc(o.c.MountPoints, healer.MountPoint.Stale) && !o.c.Replaced(m.Mount.Dev) {
+		return
+	}
+	o.c.Unverified = append(o.c.Unverified, facts.Unverified{Workload: m.Workload, Why: why, Detail: probe.Err, Has: true})
+}
+
+// noteScanned remembers that no container was found with something stale.
+func (o *observation) noteScanned(s containerScan) {
+	found := slices.ContainsFunc(o.c.MountPoints, func(p healer.MountPoint) bool { return p.InContainer != nil })
+	if !found && (!s.nfs || len(o.c.Unverified) == 0) {
+		o.engine.scanned.setContainers(o.volumeKey(), true)
+	}
+}
+
+// pods returns the pods of the volume's proven mount points.
+func (o *observation) pods() []string {
+	pods := []string{}
+	for _, p := range o.c.MountPoints {
+		if p.Proven && p.PodUID != "" && !slices.Contains(pods, p.PodUID) {
+			pods = append(pods, p.PodUID)
+		}
+	}
+	return pods
+}
+
+func staleOnHost(p healer.MountPoint) bool { return p.InContainer == nil && p.Stale() }

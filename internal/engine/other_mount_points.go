@@ -1,0 +1,236 @@
+package engine
+
+import (
+	"context"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// otherMountPoints adds the mount points of the volume that the request did not name:
+// its staging mount point, and the targets of other pods on this node.
+func (o *observation) otherMountPoints(ctx context.Context) error {
+	before := len(o.c.MountPoints)
+	for i := range o.c.MountPoints {
+		o.c.MountPoints[i].Proven = o.proven(o.c.MountPoints[i])
+	}
+	if staged, _ := o.c.Staged(); !staged.Proven || !staged.Mounted() {
+		o.addStaged() // a driver may stage below the path it was given
+	}
+	for _, p := range o.siblings() {
+		o.add(healer.RoleTarget, p, false)
+	}
+	for _, p := range o.subpaths() {
+		o.add(healer.RoleTarget, p, false)
+	}
+	if o.c.Record != nil {
+		for _, r := range o.c.Record.MountPoints {
+			if r.Role == healer.RoleTarget {
+				o.add(healer.RoleTarget, r.Path, false)
+			}
+		}
+	}
+	if len(o.c.MountPoints) == before {
+		return nil
+	}
+	if err := o.inspect(ctx); err != nil {
+		return err
+	}
+	return o.filter(ctx, before)
+}
+
+// addStaged adds the staging mount point as the record or kubelet's layout has it.
+func (o *observation) addStaged() {
+	if r := o.c.Record.Staged(); r != nil {
+		o.add(healer.RoleStaging, r.Path, false)
+		return
+	}
+	base := o.node.Kubelet().Staging(o.c.Driver, o.c.Volume.ID)
+	mounts := slices.Concat(
+		o.table.InDirectory(path.Base(path.Dir(base))),
+		o.table.InDirectory(path.Base(base)), // as ceph-csi does: a directory named after the volume
+		o.table.Of(o.c.MountPoints[0].Dev()),
+	)
+	for _, m := range mounts {
+		if m.Path == base || strings.HasPrefix(m.Path, base+"/") {
+			o.add(healer.RoleStaging, m.Path, false)
+			return
+		}
+	}
+}
+
+// siblings returns the paths of mounts at kubelet's paths for the same PersistentVolume
+// in other pods.
+func (o *observation) siblings() []string {
+	kubelet := o.node.Kubelet()
+	named := o.c.MountPoints[0]
+	pv := named.Layout.PV
+	// kubelet mounts in a directory named after the PersistentVolume, but for
+	// the staging path.
+	mounts := o.table.InDirectory(pv)
+	if pv == "" {
+		mounts = o.table.Of(named.Dev())
+	}
+	var found []string
+	for _, m := range mounts {
+		if m.Path == named.Path {
+			continue
+		}
+		l := kubelet.Layout(m.Path)
+		if (pv == "" || l.PV == pv) && (l.Kind == layout.Pod || l.Kind == layout.Block) && !slices.Contains(found, m.Path) {
+			found = append(found, m.Path)
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// subpaths returns the paths of mounts at kubelet's subPath directories, of the pods
+// that have the volume, that are of a superblock which is no longer the volume's. One
+// that shares its superblock with the other mount points is as healthy as they are.
+func (o *observation) subpaths() []string {
+	pv := o.c.MountPoints[0].Layout.PV
+	if pv == "" {
+		return nil
+	}
+	var mounts []facts.Mount
+	for _, dev := range previousSuperblocks(o.c) {
+		mounts = append(mounts, o.table.Of(dev)...)
+	}
+	if facts.IsFUSE(o.c.Superblocks[o.c.MountPoints[0].Dev()].FSType) && !o.engine.scanned.get(o.volumeKey()).containers {
+		mounts = o.table.Mounts() // one may be from before there was a record
+	}
+	var found []string
+	for _, m := range mounts {
+		if !strings.Contains(m.Path, "/volume-subpaths/"+pv+"/") {
+			continue // cheaper than Layout, and true for nearly all mounts
+		}
+		if l := o.node.Kubelet().Layout(m.Path); l.Kind == layout.Subpath && l.PV == pv && !slices.Contains(found, m.Path) {
+			found = append(found, m.Path)
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// filter keeps, of the mount points added without having been named, those that are
+// this volume's and in use.
+func (o *observation) filter(ctx context.Context, from int) error {
+	kept := o.c.MountPoints[:from:from]
+	for _, p := range o.c.MountPoints[from:] {
+		p.Proven = o.isVolumes(p)
+		switch {
+		case p.Role == healer.RoleStaging, p.Proven && len(p.Stack) > 0:
+			kept = append(kept, p)
+		case !p.Proven || p.Inspect.Missing():
+			continue // another volume's, or the pod is gone
+		default:
+			used, err := o.used(ctx, p)
+			if err != nil {
+				return err
+			}
+			if used {
+				kept = append(kept, p)
+			} else if r := o.c.Record.MountPoint(p.Path); r != nil {
+				o.c.Dormant = append(o.c.Dormant, *r)
+			}
+		}
+	}
+	o.c.MountPoints = kept
+	return nil
+}
+
+// proven reports whether more than the caller's word says that a mount point which the
+// call names is the volume's. With --standalone the caller vouches for what is mounted
+// there, unless kubelet's file names another volume. A mount point that lost its mount
+// contradicts no record.
+func (o *observation) proven(p healer.MountPoint) bool {
+	switch {
+	case o.isVolumes(p):
+		return true
+	case p.Inspect.VolData != nil && !named(o.c, p):
+		return false
+	case len(p.Stack) == 0:
+		return o.c.Record.MountPoint(p.Path) != nil
+	}
+	return o.engine.cfg.Standalone
+}
+
+// isVolumes reports whether kubelet's file for a mount point names this volume, or,
+// where there is none, the mount point is as recorded: an inline volume of another pod
+// may share the directory name.
+func (o *observation) isVolumes(p healer.MountPoint) bool {
+	top, mounted := p.Top()
+	switch {
+	case p.Layout.Kind == layout.Subpath:
+		// Kubelet's file is that of the same pod's target.
+		return slices.ContainsFunc(o.c.MountPoints, func(of healer.MountPoint) bool {
+			return of.Layout.Kind == layout.Pod && of.Layout.PV == p.Layout.PV && of.PodUID == p.PodUID && o.isVolumes(of)
+		})
+	case p.Inspect.VolData != nil:
+		return named(o.c, p) && (!mounted || o.isOwn(p, top))
+	}
+	r := o.c.Record.MountPoint(p.Path)
+	return r != nil && p.Dev() == r.Dev && top.Root == r.Root && o.c.RecordOfThisBoot()
+}
+
+// isOwn reports whether kubelet's file for a mount point is about the mount that its
+// path is in. A driver stages at the path that kubelet gave it, or below. A mount on
+// that is something else, such as an emptyDir of a container whose mounts propagate to
+// the host; and so is a mount above.
+func (o *observation) isOwn(p healer.MountPoint, m facts.Mount) bool {
+	staged := func(at string) bool { return at == p.Layout.Base || beneath(at, p.Layout.Base) }
+	parent, _ := o.table.ParentMount(path.Dir(m.Path))
+	return (m.Path == p.Path || staged(m.Path)) && !staged(parent.Path)
+}
+
+// used reports whether a running container of the pod has the volume mounted, or the
+// cluster says that the pod wants it at a mount point that was mounted in this boot.
+// Else an empty mount point is most likely that of a pod that ends or begins.
+func (o *observation) used(ctx context.Context, p healer.MountPoint) (bool, error) {
+	if o.c.Record.MountPoint(p.Path) != nil && o.c.RecordOfThisBoot() && o.engine.cfg.Gate.Wants(ctx, o.c, p) {
+		return true, nil
+	}
+	dev := o.superblockOf(p)
+	if dev.Zero() {
+		return false, nil
+	}
+	h, err := o.node.Holder(ctx, p.PodUID, dev)
+	if err != nil {
+		return false, healer.Failed("look for running containers", err)
+	}
+	if h == nil {
+		return false, nil
+	}
+	h.Close()
+	return true, nil
+}
+
+// wanted fails for a check without a call, at an empty path that nothing shows
+// to be in use.
+func (o *observation) wanted(ctx context.Context) error {
+	p := o.c.MountPoints[0]
+	if !o.c.Volume.Unasked || len(p.Stack) > 0 {
+		return nil
+	}
+	if used, err := o.used(ctx, p); err != nil || used {
+		return err
+	}
+	return healer.NotFound("volume_path: nothing is mounted there, and nothing shows that it should be")
+}
+
+// superblockOf returns the superblock that a container of an empty mount point would
+// have: the staged one, or while that is gone the recorded one of this boot.
+func (o *observation) superblockOf(p healer.MountPoint) facts.Dev {
+	if staged, found := o.c.Staged(); found && len(staged.Stack) > 0 {
+		return staged.Dev()
+	}
+	if r := o.c.Record.MountPoint(p.Path); r != nil && o.c.RecordOfThisBoot() {
+		return r.Dev
+	}
+	return facts.Dev{}
+}

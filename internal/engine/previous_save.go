@@ -1,0 +1,143 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// previousGrace is for how long a previous superblock is looked for after nothing has
+// it any more: a container that was starting meanwhile may have been overlooked.
+const previousGrace = time.Minute
+
+// The most previous superblocks of one volume, and the most mounts that are recorded of
+// each.
+const (
+	maxPrevious       = 16
+	maxPreviousMounts = 1024
+)
+
+// savePrevious puts into the record what is lost with a step that replaces a mount: its
+// superblock with what containers have of it, and how the mount point was mounted.
+func (e *Engine) savePrevious(ctx context.Context, c healer.Case, s healer.Step) {
+	p := s.MountPoint
+	inContainer := p.InContainer != nil
+	if c.Record == nil || s.Cost != healer.Replace && s.Cost != healer.Restage || len(p.Stack) == 0 || !inContainer && !p.Proven {
+		return
+	}
+	now := *c.Record
+	now.Restaging = s.Cost == healer.Restage || c.Restaging()
+	if c.RecordOfThisBoot() {
+		now.Newest = e.scanned.newestOf(volumeKey(c.Driver, c.Volume.ID), c.Record)
+	}
+	now.MountPoints, now.Previous = slices.Clone(now.MountPoints), c.PreviousOfBoot()
+	top := p.Stack[0]
+	if !inContainer && now.MountPoint(p.Path) == nil {
+		now.MountPoints = append(now.MountPoints, healer.MountPointRecord{
+			Role: p.Role, Path: p.Path, Root: top.Root, Attr: top.Attr, Propagation: top.Propagation, Dev: top.Dev, MountID: top.ID, Source: sourceOf(top),
+		})
+	}
+	for i, m := range p.Stack {
+		// A dead mount may lie beneath one that works.
+		alike := m.FSType == top.FSType && m.Source == top.Source
+		if i == 0 && (m.Dev != s.Source || p.Stale()) || i > 0 && alike && !c.Superblocks[m.Dev].Works() {
+			f := addPrevious(&now, c, m.Dev)
+			if !inContainer {
+				f.Since, f.NextPods = node.SinceBoot(), false
+			}
+		}
+	}
+	if inContainer && now.Same(*c.Record) {
+		return
+	}
+	if err := e.cfg.Records.Save(now); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot save what a mount was before it is replaced", "driver", c.Driver)
+	}
+}
+
+// addPrevious records a superblock with the mounts that containers have of it.
+func addPrevious(r *healer.Record, c healer.Case, dev facts.Dev) *healer.PreviousSuperblock {
+	at := slices.IndexFunc(r.Previous, func(f healer.PreviousSuperblock) bool { return f.Dev == dev })
+	if at < 0 {
+		if len(r.Previous) == maxPrevious {
+			r.Previous = r.Previous[1:]
+		}
+		at, r.Previous = len(r.Previous), append(r.Previous, healer.PreviousSuperblock{Dev: dev, BootID: c.BootID, Since: node.SinceBoot()})
+	}
+	f := r.Previous[at]
+	f.Ended = f.Ended || c.Superblocks[dev].Shutdown
+	switch _, here := onHost(c, dev); {
+	case here:
+		f.Newest = max(f.Newest, c.Newest)
+	case r.BootID == c.BootID && r.HasDev(dev):
+		f.Newest = max(f.Newest, r.Newest)
+	}
+	f.Mounts = slices.Clone(f.Mounts)
+	known := map[healer.PreviousMount]bool{}
+	for _, m := range f.Mounts {
+		known[mountKey(m)] = true
+	}
+	seen := slices.Clone(c.Lingering)
+	for _, p := range c.MountPoints {
+		if p.InContainer != nil {
+			seen = append(seen, *p.InContainer)
+		}
+	}
+	for _, in := range seen {
+		m := in.Mount
+		now := healer.PreviousMount{ID: m.ID, Namespace: in.Namespace, Path: m.Path, Attr: m.Attr, Sharing: in.Sharing}
+		if m.Dev == dev && in.Proof != "" && !known[mountKey(now)] && len(f.Mounts) < maxPreviousMounts {
+			f.Mounts = append(f.Mounts, now)
+		}
+	}
+	r.Previous[at] = f
+	return &r.Previous[at]
+}
+
+// keepPrevious returns the previous superblocks that a healthy volume's new record still
+// has to name.
+func keepPrevious(c healer.Case, now healer.Record) []healer.PreviousSuperblock {
+	if !c.RecordOfThisBoot() {
+		return nil
+	}
+	was := *c.Record
+	was.Previous = c.PreviousOfBoot()
+	for _, p := range c.Record.MountPoints {
+		if !p.Dev.Zero() && !now.HasDev(p.Dev) {
+			gone := gone(c, p.Dev)
+			f := addPrevious(&was, c, p.Dev)
+			f.NextPods = gone && !podStayed(c)
+		}
+	}
+	for _, f := range was.Previous {
+		if lingers(c, f) {
+			addPrevious(&was, c, f.Dev)
+		}
+	}
+	return slices.DeleteFunc(was.Previous, func(f healer.PreviousSuperblock) bool {
+		age := node.SinceBoot() - f.Since
+		return !lingers(c, f) && (now.HasDev(f.Dev) || age > previousGrace || age < 0)
+	})
+}
+
+// lingers reports whether something has a previous superblock, or may have it.
+func lingers(c healer.Case, f healer.PreviousSuperblock) bool {
+	return covered(c, f.Dev) ||
+		slices.ContainsFunc(c.Lingering, func(in healer.InContainer) bool { return in.Mount.Dev == f.Dev && in.Proof != "" }) ||
+		slices.ContainsFunc(c.Unverified, func(u facts.Unverified) bool { return u.Started <= f.Since && !f.NextPods })
+}
+
+// key is what distinguishes the mount from others: its id, or where the kernel has none
+// (below Linux 6.8) its mount point.
+func mountKey(m healer.PreviousMount) healer.PreviousMount {
+	if m.ID != 0 {
+		return healer.PreviousMount{ID: m.ID}
+	}
+	return healer.PreviousMount{Namespace: m.Namespace, Path: m.Path}
+}

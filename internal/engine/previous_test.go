@@ -1,0 +1,410 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+func dev(minor uint32) facts.Dev { return facts.Dev{Minor: minor} }
+
+// on is a mount point with mounts of these superblocks, top first.
+func on(role healer.Role, path string, devs ...facts.Dev) healer.MountPoint {
+	p := healer.MountPoint{Role: role, Path: path, Proven: true}
+	for _, d := range devs {
+		p.Stack = append(p.Stack, facts.Mount{Dev: d, Path: path})
+	}
+	return p
+}
+
+var (
+	answered = facts.Superblock{Answer: facts.Answer{Asked: true}}
+	disconn  = facts.Superblock{Answer: facts.Answer{Asked: true, Errno: 107}}
+)
+
+func TestPreviousSuperblocks(t *testing.T) {
+	recorded := func(boot string, mountPoints []facts.Dev, previous ...facts.Dev) *healer.Record {
+		r := &healer.Record{BootID: boot}
+		for _, d := range mountPoints {
+			r.MountPoints = append(r.MountPoints, healer.MountPointRecord{Dev: d})
+		}
+		for _, d := range previous {
+			r.Previous = append(r.Previous, healer.PreviousSuperblock{Dev: d, BootID: boot})
+		}
+		return r
+	}
+	one, two, three := dev(1), dev(2), dev(3)
+	for name, tc := range map[string]struct {
+		mountPoints []healer.MountPoint
+		sb          map[facts.Dev]facts.Superblock
+		record      *healer.Record
+		want        []facts.Dev
+	}{
+		"healthy":                     {[]healer.MountPoint{on(healer.RoleTarget, "/p", one), on(healer.RoleStaging, "/s", one)}, map[facts.Dev]facts.Superblock{one: answered}, recorded("b", []facts.Dev{one}), nil},
+		"a dead mount point":          {[]healer.MountPoint{on(healer.RoleTarget, "/p", one), on(healer.RoleStaging, "/s", two)}, map[facts.Dev]facts.Superblock{one: disconn, two: answered}, nil, []facts.Dev{one}},
+		"not asked":                   {[]healer.MountPoint{on(healer.RoleTarget, "/p", one)}, nil, nil, []facts.Dev{one}},
+		"silent":                      {[]healer.MountPoint{on(healer.RoleTarget, "/p", one)}, map[facts.Dev]facts.Superblock{one: {Answer: facts.Answer{Asked: true, TimedOut: true}}}, nil, []facts.Dev{one}},
+		"shut down":                   {[]healer.MountPoint{on(healer.RoleTarget, "/p", one)}, map[facts.Dev]facts.Superblock{one: {Shutdown: true, Answer: facts.Answer{Asked: true}}}, nil, []facts.Dev{one}},
+		"beneath the top":             {[]healer.MountPoint{on(healer.RoleTarget, "/p", two, one, three)}, map[facts.Dev]facts.Superblock{two: answered}, nil, []facts.Dev{one, three}},
+		"beneath, and works":          {[]healer.MountPoint{on(healer.RoleTarget, "/p", two, one), on(healer.RoleStaging, "/s", one)}, map[facts.Dev]facts.Superblock{one: answered, two: answered}, nil, nil},
+		"recorded":                    {[]healer.MountPoint{on(healer.RoleStaging, "/s", two)}, map[facts.Dev]facts.Superblock{two: answered}, recorded("b", []facts.Dev{one, two}), []facts.Dev{one}},
+		"replaced earlier":            {[]healer.MountPoint{on(healer.RoleStaging, "/s", two)}, map[facts.Dev]facts.Superblock{two: answered}, recorded("b", nil, three, one), []facts.Dev{one, three}},
+		"recorded in an earlier boot": {[]healer.MountPoint{on(healer.RoleStaging, "/s", two)}, map[facts.Dev]facts.Superblock{two: answered}, recorded("a", []facts.Dev{one}, three), nil},
+		"each once":                   {[]healer.MountPoint{on(healer.RoleTarget, "/p", one), on(healer.RoleTarget, "/q", one)}, map[facts.Dev]facts.Superblock{one: disconn}, recorded("b", []facts.Dev{one}, one), []facts.Dev{one}},
+		"by major, then minor":        {[]healer.MountPoint{on(healer.RoleTarget, "/p", facts.Dev{Major: 8, Minor: 1}), on(healer.RoleTarget, "/q", dev(9))}, nil, nil, []facts.Dev{dev(9), {Major: 8, Minor: 1}}},
+		"no number":                   {nil, nil, recorded("b", []facts.Dev{{}}), nil},
+		"nothing":                     {nil, nil, nil, nil},
+	} {
+		c := healer.Case{BootID: "b", MountPoints: tc.mountPoints, Superblocks: tc.sb, Record: tc.record}
+		if got := previousSuperblocks(c); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// inside is a mount point in a container.
+func containerMountPoint(n int, d facts.Dev, proof string) healer.MountPoint {
+	m := containerMountOf(n, "uid-a", d)
+	m.Mount.Attr = facts.AttrNoSUID
+	return healer.MountPoint{Role: healer.RoleContainer, Path: m.Path(), Stack: []facts.Mount{m.Mount}, InContainer: &healer.InContainer{ContainerMount: m, Proof: proof, Sharing: facts.Sharing(fmt.Sprint(n))}}
+}
+
+// After a kill in the middle of a step nothing else would tell what was there.
+func TestWhatIsReplacedIsRecorded(t *testing.T) {
+	dead := on(healer.RoleTarget, podA, dev(1))
+	dead.Stack[0].ID, dead.Stack[0].Root, dead.Stack[0].Attr, dead.Stack[0].Propagation.Shared = 7, "/sub", facts.AttrNoExec, 3
+	step := healer.Step{Name: "replace", Cost: healer.Replace, MountPoint: dead}
+	mountPoints := []healer.MountPoint{
+		dead, containerMountPoint(1, dev(1), "proven"), containerMountPoint(2, dev(1), "proven"), containerMountPoint(3, dev(1), ""), containerMountPoint(4, dev(2), "proven"),
+		func() healer.MountPoint {
+			p := containerMountPoint(5, dev(1), "proven")
+			p.InContainer.Mount.ID = 0
+			return p
+		}(),
+	}
+	noted := []healer.PreviousMount{
+		{ID: 701, Namespace: 5001, Path: "/data", Attr: facts.AttrNoSUID, Sharing: "1"},
+		{ID: 702, Namespace: 5002, Path: "/data", Attr: facts.AttrNoSUID, Sharing: "2"},
+		{Namespace: 5005, Path: "/data", Attr: facts.AttrNoSUID, Sharing: "5"}, // a kernel without unique ids
+	}
+	asItWas := healer.MountPointRecord{Role: healer.RoleTarget, Path: podA, Root: "/sub", Attr: facts.AttrNoExec, Propagation: facts.Propagation{Shared: 3}, Dev: dev(1), MountID: 7}
+	before := healer.MountPointRecord{Role: healer.RoleTarget, Path: podA, Root: "/"}
+	for name, tc := range map[string]struct {
+		record      *healer.Record
+		change      func(*healer.Step)
+		mountPoints []healer.MountPointRecord
+		previous    []healer.PreviousSuperblock // nil: nothing is written
+	}{
+		"a mount point of the record":     {record: &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{before}}, mountPoints: []healer.MountPointRecord{before}, previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}}},
+		"a mount point that is not in it": {record: &healer.Record{BootID: "b"}, mountPoints: []healer.MountPointRecord{asItWas}, previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}}},
+		"some of it is known": {
+			record:      &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{before}, Previous: []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: noted[:1]}}},
+			mountPoints: []healer.MountPointRecord{before}, previous: []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: noted}},
+		},
+		"all of it is known, but for the time": {
+			record:      &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{before}, Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}}},
+			mountPoints: []healer.MountPointRecord{before}, previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}},
+		},
+		"all of it is known, in a container": {
+			record: &healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}}}, change: func(s *healer.Step) { s.MountPoint = mountPoints[1] },
+		},
+		"no record":                        {},
+		"another step":                     {record: &healer.Record{BootID: "b"}, change: func(s *healer.Step) { s.Cost = healer.Rebind }},
+		"a mount point that is not proven": {record: &healer.Record{BootID: "b"}, change: func(s *healer.Step) { s.MountPoint.Proven = false }},
+		"in a container": {
+			record: &healer.Record{BootID: "b"}, change: func(s *healer.Step) { s.MountPoint = mountPoints[1] }, previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}},
+		},
+		"another boot's are forgotten": {
+			record:      &healer.Record{BootID: "a", MountPoints: []healer.MountPointRecord{before}, Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "a", Mounts: noted[:1]}, {Dev: dev(9), BootID: "b"}}},
+			mountPoints: []healer.MountPointRecord{before}, previous: []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: noted}},
+		},
+		"nothing is mounted": {record: &healer.Record{BootID: "b"}, change: func(s *healer.Step) { s.MountPoint.Stack = nil }},
+	} {
+		b := newFixture(t)
+		s := step
+		if tc.change != nil {
+			tc.change(&s)
+		}
+		b.engine.savePrevious(context.Background(), healer.Case{BootID: "b", MountPoints: mountPoints, Record: tc.record}, s)
+		if b.notes.saves != min(1, len(tc.previous)) {
+			t.Errorf("%s: %d saves", name, b.notes.saves)
+		}
+		for _, r := range b.notes.records {
+			for i := range r.Previous {
+				if since := &r.Previous[i].Since; node.SinceBoot()-*since < time.Minute {
+					*since = 0
+				} else if r.Previous[i].Dev == dev(1) {
+					t.Errorf("%s: replaced at %s", name, *since)
+				}
+			}
+			if !reflect.DeepEqual(r.Previous, tc.previous) || !slices.Equal(r.MountPoints, tc.mountPoints) {
+				t.Errorf("%s: %+v", name, r)
+			}
+		}
+		if tc.record != nil && name == "some of it is known" && len(tc.record.Previous[1].Mounts) != 1 {
+			t.Errorf("%s: the case was changed", name)
+		}
+	}
+}
+
+// A dead mount may lie beneath one that works, and what a step brings is no previous
+// instance.
+func TestWhichMountsOfAStackAreRecorded(t *testing.T) {
+	other := func(m facts.Mount) facts.Mount { m.Source = "other"; return m }
+	of := func(d facts.Dev) facts.Mount { return facts.Mount{Dev: d, FSType: fuseType, Source: fuseSource} }
+	one, two, three := dev(1), dev(2), dev(3)
+	for name, tc := range map[string]struct {
+		stack []facts.Mount // the step brings three, which works as two does
+		want  []facts.Dev
+	}{
+		"a dead one":                {[]facts.Mount{of(one)}, []facts.Dev{one}},
+		"what the step brings":      {[]facts.Mount{of(three)}, nil},
+		"a dead one beneath":        {[]facts.Mount{of(three), of(one)}, []facts.Dev{one}},
+		"two dead ones":             {[]facts.Mount{of(one), of(dev(4))}, []facts.Dev{one, dev(4)}},
+		"one that works beneath":    {[]facts.Mount{of(one), of(two)}, []facts.Dev{one}},
+		"another volume's beneath":  {[]facts.Mount{of(one), other(of(dev(4)))}, []facts.Dev{one}},
+		"another type's beneath":    {[]facts.Mount{of(one), {Dev: dev(4), FSType: "ext4", Source: fuseSource}}, []facts.Dev{one}},
+		"the driver's, an old one":  {[]facts.Mount{of(two)}, []facts.Dev{two}},
+		"ours above a dead one too": {[]facts.Mount{of(three), of(three), of(one)}, []facts.Dev{one}},
+	} {
+		b := newFixture(t)
+		record := healer.Record{BootID: "b", Newest: 5, MountPoints: []healer.MountPointRecord{{Path: podA}}}
+		b.engine.scanned.setHealthy(volumeKey("", ""), node.SinceBoot(), 9)
+		c := healer.Case{BootID: "b", Record: &record, Superblocks: map[facts.Dev]facts.Superblock{two: answered, three: answered, one: disconn}}
+		b.engine.savePrevious(context.Background(), c, healer.Step{Cost: healer.Replace, Source: three, MountPoint: healer.MountPoint{Role: healer.RoleTarget, Path: podA, Proven: true, Stack: tc.stack}})
+		var got []facts.Dev
+		for _, r := range b.notes.records {
+			for _, f := range r.Previous {
+				got = append(got, f.Dev)
+			}
+			if r.Newest != 9 {
+				t.Errorf("%s: newest is %d", name, r.Newest)
+			}
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// Mount ids of this boot say nothing of a record from before.
+func TestPreviousInARecordOfAnEarlierBoot(t *testing.T) {
+	b := newFixture(t)
+	b.engine.scanned.setHealthy(volumeKey("", ""), node.SinceBoot(), 9)
+	c := healer.Case{BootID: "b", Record: &healer.Record{BootID: "a", Newest: 5}}
+	b.engine.savePrevious(context.Background(), c, healer.Step{Cost: healer.Replace, MountPoint: on(healer.RoleTarget, podA, dev(1))})
+	if r := b.notes.records[volumeKey("", "")]; r.Newest != 5 || len(r.Previous) != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// It is on the disk before the step begins.
+func TestWhatIsReplacedIsRecordedFirst(t *testing.T) {
+	b := newFixture(t)
+	b.healthy()
+	b.fall(podA, healer.NotMounted)
+	var during healer.Record
+	b.offer("replace", podA, healer.Replace, func() error {
+		during = b.notes.records[volumeKey(driver, volID)]
+		return nil
+	})
+	b.steps[0].MountPoint.Stack, b.steps[0].MountPoint.Proven = []facts.Mount{{Dev: dev(1), Path: podA}}, true
+	b.heal(volume)
+	if len(during.Previous) != 1 || during.Previous[0].Dev != dev(1) {
+		t.Errorf("%+v", during)
+	}
+}
+
+// Until when a device number was the volume's is known from the last look that
+// showed it.
+func TestUntilWhenItWasTheVolumes(t *testing.T) {
+	for name, tc := range map[string]struct {
+		c    healer.Case
+		r    healer.Record
+		want uint64
+	}{
+		"the host still has it":       {healer.Case{BootID: "b", Newest: 90, MountPoints: []healer.MountPoint{on(healer.RoleTarget, podA, dev(2), dev(1))}}, healer.Record{BootID: "b"}, 90},
+		"as recorded":                 {healer.Case{BootID: "b", Newest: 90}, healer.Record{BootID: "b", Newest: 50, MountPoints: []healer.MountPointRecord{{Dev: dev(1)}}}, 50},
+		"recorded in an earlier boot": {healer.Case{BootID: "b", Newest: 90}, healer.Record{BootID: "a", Newest: 50, MountPoints: []healer.MountPointRecord{{Dev: dev(1)}}}, 0},
+		"only a container has it":     {healer.Case{BootID: "b", Newest: 90, MountPoints: []healer.MountPoint{containerMountPoint(1, dev(1), "proven")}}, healer.Record{BootID: "b", Newest: 50}, 0},
+		"never before":                {healer.Case{BootID: "b", Newest: 90}, healer.Record{BootID: "b", Newest: 50}, 0},
+		"known for longer": {
+			healer.Case{BootID: "b", Newest: 90}, healer.Record{BootID: "b", Newest: 50, MountPoints: []healer.MountPointRecord{{Dev: dev(1)}}, Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 70}}}, 70,
+		},
+	} {
+		if addPrevious(&tc.r, tc.c, dev(1)); len(tc.r.Previous) != 1 || tc.r.Previous[0].Newest != tc.want {
+			t.Errorf("%s: %+v, want %d", name, tc.r.Previous, tc.want)
+		}
+	}
+}
+
+func TestPreviousIsBounded(t *testing.T) {
+	var c healer.Case
+	for i := range maxPreviousMounts + 10 {
+		c.MountPoints = append(c.MountPoints, containerMountPoint(i, dev(1), "proven"))
+	}
+	var r healer.Record
+	for i := range maxPrevious + 4 {
+		addPrevious(&r, c, dev(uint32(maxPrevious+4-i)))
+	}
+	if len(r.Previous) != maxPrevious || r.Previous[maxPrevious-1].Dev != dev(1) || r.Previous[0].Dev != dev(maxPrevious) {
+		t.Errorf("%d, the last is %s", len(r.Previous), r.Previous[len(r.Previous)-1].Dev)
+	}
+	if n := len(r.Previous[maxPrevious-1].Mounts); n != maxPreviousMounts {
+		t.Errorf("%d mounts", n)
+	}
+}
+
+// A slave of the host's mount is none any more when that is gone, and what is left
+// of an interrupted replacement has not the attributes that it is to have.
+func TestRecordedMount(t *testing.T) {
+	slave := healer.PreviousMount{ID: 700, Namespace: 5000, Path: "/data", Attr: facts.AttrNoSUID, Sharing: facts.SharingSlave}
+	r := &healer.Record{BootID: "a", Previous: []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: []healer.PreviousMount{slave}}}}
+	// what came later in its place
+	left := func(m *facts.ContainerMount) { m.Mount.ID, m.Mount.Dev = 799, dev(2) }
+	for name, tc := range map[string]struct {
+		record *healer.Record
+		change func(*facts.ContainerMount)
+		noted  bool
+	}{
+		"seen before":                     {r, func(*facts.ContainerMount) {}, true},
+		"no record":                       {nil, func(*facts.ContainerMount) {}, false},
+		"in another boot":                 {&healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "a", Mounts: []healer.PreviousMount{slave}}}}, func(*facts.ContainerMount) {}, false},
+		"another mount":                   {r, func(m *facts.ContainerMount) { m.Mount.ID++ }, false},
+		"another superblock":              {r, func(m *facts.ContainerMount) { m.Mount.Dev = dev(2) }, false},
+		"left in its place":               {r, left, true},
+		"left elsewhere":                  {r, func(m *facts.ContainerMount) { left(m); m.Mount.Path = "/x" }, false},
+		"left in another container":       {r, func(m *facts.ContainerMount) { left(m); m.Namespace++ }, false},
+		"there before it, of another one": {r, func(m *facts.ContainerMount) { left(m); m.Mount.ID = 600 }, false},
+		"another of the same superblock":  {r, func(m *facts.ContainerMount) { left(m); m.Mount.Dev = dev(1) }, false},
+	} {
+		m := containerMountOf(0, "uid-a", dev(1))
+		tc.change(&m)
+		note, noted := recordedMount(healer.Case{BootID: "b", Record: tc.record}, m)
+		if noted != tc.noted || noted && note != slave {
+			t.Errorf("%s: %v, %+v", name, noted, note)
+		}
+	}
+}
+
+// Mount ids begin anew with each boot.
+func TestSharingOfAnEarlierBoot(t *testing.T) {
+	b := newFUSEBench(t)
+	b.renew()
+	m := b.run("uid-a", previously)
+	k := volumeKey(driver, volID)
+	r := b.notes.records[k]
+	r.Previous = []healer.PreviousSuperblock{{Dev: previously, Mounts: []healer.PreviousMount{{ID: m.Mount.ID, Sharing: facts.SharingSlave}}}}
+	for boot, want := range map[string]facts.Sharing{"boot-1": facts.SharingSlave, "boot-0": facts.SharingNone} {
+		r.Previous[0].BootID = boot
+		b.notes.records[k] = r
+		b.engine.scanned = newScannedVolumes()
+		b.heal(volume)
+		if got := b.inContainers(); len(got) != 1 || got[0].InContainer.Sharing != want {
+			t.Errorf("%s: %+v", boot, got)
+		}
+	}
+}
+
+func TestPreviousThatIsKept(t *testing.T) {
+	ago := func(d time.Duration) time.Duration { return node.SinceBoot() - d }
+	now := healer.Record{MountPoints: []healer.MountPointRecord{{Dev: dev(2)}}}
+	for name, tc := range map[string]struct {
+		record *healer.Record
+		want   []facts.Dev
+	}{
+		"no record":        {nil, nil},
+		"an earlier boot":  {&healer.Record{BootID: "a", MountPoints: []healer.MountPointRecord{{Dev: dev(1)}}, Previous: []healer.PreviousSuperblock{{Dev: dev(3), BootID: "b", Since: ago(0)}}}, nil},
+		"as it was":        {&healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{{Dev: dev(2)}}}, nil},
+		"another one now":  {&healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{{Dev: dev(1)}}}, []facts.Dev{dev(1)}},
+		"no number":        {&healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{{}}}, nil},
+		"a moment ago":     {&healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Since: ago(previousGrace - 10*time.Second)}}}, []facts.Dev{dev(1)}},
+		"long ago":         {&healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Since: ago(previousGrace + time.Second)}}}, nil},
+		"in the future":    {&healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Since: ago(-time.Hour)}}}, nil},
+		"its number again": {&healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(2), BootID: "b", Since: ago(0)}}}, nil},
+	} {
+		var got []facts.Dev
+		for _, f := range keepPrevious(healer.Case{BootID: "b", Record: tc.record}, now) {
+			got = append(got, f.Dev)
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// The driver may let an old daemon live for the containers that it has.
+func TestPreviousThatLingers(t *testing.T) {
+	long := node.SinceBoot() - time.Hour
+	was := &healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{
+		{Dev: dev(1), BootID: "b", Since: long}, {Dev: dev(3), BootID: "b", Since: long}, {Dev: dev(2), BootID: "b", Since: long},
+	}}
+	c := healer.Case{BootID: "b", Record: was, Lingering: []healer.InContainer{
+		*containerMountPoint(1, dev(1), "proven").InContainer, *containerMountPoint(2, dev(3), "").InContainer, *containerMountPoint(3, dev(2), "proven").InContainer,
+	}}
+	kept := keepPrevious(c, healer.Record{MountPoints: []healer.MountPointRecord{{Dev: dev(4)}}})
+	if len(kept) != 2 || kept[0].Dev != dev(1) || kept[1].Dev != dev(2) || len(kept[0].Mounts) != 1 || kept[0].Mounts[0].ID != 701 {
+		t.Errorf("%+v", kept)
+	}
+	if len(was.Previous[0].Mounts) != 0 {
+		t.Error("the case was changed")
+	}
+}
+
+// A container that was starting while the daemon died is found for a while.
+func TestPreviousOutlivesTheChange(t *testing.T) {
+	b := newFUSEBench(t)
+	b.renew()
+	b.healthy()
+	r, _ := b.notes.Load(driver, volID)
+	if len(r.Previous) != 1 || r.Previous[0].Dev != previously || r.MountPoint(podA).Dev != renewed {
+		t.Fatalf("%+v", r)
+	}
+	b.walks = nil
+	if b.heal(volume); len(b.walks) == 0 {
+		t.Error("the containers are not scanned any more")
+	}
+	k := volumeKey(driver, volID)
+	old := b.notes.records[k]
+	old.Previous[0].Since = node.SinceBoot() - previousGrace - time.Second
+	b.heal(volume)
+	if b.walks = nil; true {
+		b.heal(volume)
+	}
+	if r, _ = b.notes.Load(driver, volID); len(r.Previous) != 0 || len(b.walks) != 0 {
+		t.Errorf("looked for ever: %+v, %v", r.Previous, b.walks)
+	}
+}
+
+// Containers and subPaths come and go with their pod: a record of them would have
+// them missed.
+func TestContainersAndSubPathsAreNoRecordedMountPoints(t *testing.T) {
+	c := healer.Case{MountPoints: []healer.MountPoint{on(healer.RoleTarget, podA, dev(1)), containerMountPoint(1, dev(1), "proven"), on(healer.RoleTarget, "/sub", dev(1))}}
+	c.MountPoints[1].Stack[0].Path = c.MountPoints[1].Path
+	c.MountPoints[2].Layout.Kind = layout.Subpath
+	for i := range c.MountPoints {
+		c.MountPoints[i].Proven = true
+	}
+	if r := newRecord(c); len(r.MountPoints) != 1 || r.MountPoints[0].Path != podA {
+		t.Errorf("%+v", r.MountPoints)
+	}
+}
+
+// A record that cannot be written blocks no heal.
+func TestReplaceWhenTheRecordCannotBeSaved(t *testing.T) {
+	b := newFixture(t, func(c *Config) { c.Records = unwritable{c.Records} })
+	b.engine.savePrevious(context.Background(), healer.Case{Record: &healer.Record{}}, healer.Step{Cost: healer.Replace, MountPoint: on(healer.RoleTarget, podA, dev(1))})
+}
+
+type unwritable struct{ Records }
+
+func (unwritable) Save(healer.Record) error { return errors.New("disk full") }

@@ -1,0 +1,84 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+type hostQuestion = node.InspectQuery
+
+// provider is one function.
+type provider struct {
+	name    string
+	examine func(healer.Case) (healer.Finding, error)
+}
+
+func (p provider) Name() string { return p.name }
+
+func (p provider) Examine(c healer.Case) (healer.Finding, error) { return p.examine(c) }
+
+func TestOneProvidersErrorHidesNoOthersFinding(t *testing.T) {
+	broken := provider{"broken", func(healer.Case) (healer.Finding, error) { return healer.Finding{}, errors.New("cannot look") }}
+	b := newFixture(t, func(c *Config) { c.Providers = append([]healer.Provider{broken}, c.Providers...) })
+	r := b.heal(volume)
+	if r.Verdict() != healer.Abnormal || len(r.After.Failures) != 1 || r.After.Failures[0].Provider != "broken" || b.notes.saves != 0 {
+		t.Errorf("with a failed provider: %s, %+v, %d saves", r.Verdict(), r.After.Failures, b.notes.saves)
+	}
+	b.fall(podA, healer.NotMounted)
+	if r = b.heal(volume); len(r.After.Conditions) != 1 || len(r.After.Failures) != 1 {
+		t.Errorf("%+v", r.After)
+	}
+}
+
+func TestNotMineCountsForNothing(t *testing.T) {
+	foreign := provider{"foreign", func(healer.Case) (healer.Finding, error) {
+		return healer.Finding{Conditions: []healer.Condition{{Reason: healer.IOError}}, Steps: []healer.Step{{Name: "s"}}}, nil
+	}}
+	b := newFixture(t, func(c *Config) { c.Providers = append(c.Providers, foreign) })
+	if r := b.heal(volume); r.Verdict() != healer.Healthy {
+		t.Errorf("%s: %+v", r.Verdict(), r.After.Conditions)
+	}
+}
+
+func TestPanicIsAnErrorAndFreesTheVolume(t *testing.T) {
+	panics := true
+	bad := provider{"bad", func(healer.Case) (healer.Finding, error) {
+		if panics {
+			panic("bug")
+		}
+		return healer.Finding{Mine: true}, nil
+	}}
+	b := newFixture(t, func(c *Config) { c.Providers = []healer.Provider{bad} })
+	_, err := b.engine.Heal(context.Background(), volume)
+	if err == nil || healer.KindOf(err) != healer.KindUnknown {
+		t.Fatalf("got %v", err)
+	}
+	panics = false
+	b.healthy()
+}
+
+// A step that panics has changed who knows what: the log says that it ended,
+// and its permit is given back.
+func TestPanicInAStep(t *testing.T) {
+	b := newFixture(t)
+	b.healthy()
+	b.fall(podA, healer.NotMounted)
+	b.offer("rebind", podA, healer.Rebind, func() error { panic("bug") })
+	r, err := b.engine.Heal(context.Background(), volume)
+	if err == nil && r.Verdict() != healer.Abnormal {
+		t.Errorf("%s", r.Verdict())
+	}
+	if len(b.notes.left) != b.notes.entered {
+		t.Errorf("%d permits were given, %d came back", b.notes.entered, len(b.notes.left))
+	}
+	if len(b.notes.after) != 1 || b.notes.after[0].Outcome == "done" {
+		t.Errorf("audited after the panic: %+v", b.notes.after)
+	}
+	b.steps = nil
+	b.recover(podA)
+	b.healthy()
+}

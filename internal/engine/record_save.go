@@ -1,0 +1,172 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// recordInterval is how often an unchanged record is written anyway, so that its
+// times mean something.
+const recordInterval = time.Hour
+
+// recordIntervalFUSE is shorter: a mount in a container is proven to be the volume's if
+// it was there when the record was written.
+const recordIntervalFUSE = 5 * time.Minute
+
+// saveRecord saves what a volume looks like that can be used, if that changed.
+func (e *Engine) saveRecord(ctx context.Context, d healer.Diagnosis) {
+	c := d.Case
+	volume, now := volumeKey(c.Driver, c.Volume.ID), newRecord(c)
+	if !d.Healthy() {
+		keepBaselines(&now, c.Record)
+	}
+	if now.FSType == "" || !identifiable(c) {
+		return // nothing is proven, or the recorded identity would be lost
+	}
+	interval := recordInterval
+	if facts.IsFUSE(now.FSType) {
+		interval = recordIntervalFUSE
+	}
+	old := c.Record
+	if old == nil || time.Since(old.LastSeen) >= interval || time.Since(old.LastSeen) < 0 || !now.Same(*old) {
+		if err := e.cfg.Records.Save(now); err != nil {
+			// The volume works all the same; only a later heal will miss it.
+			klog.FromContext(ctx).Error(err, "Cannot save the record of a volume", "driver", c.Driver)
+			return
+		}
+	}
+	e.scanned.setHealthy(volume, c.Began, c.Newest)
+}
+
+// saveRestaged records that something is staged again.
+func (e *Engine) saveRestaged(ctx context.Context, c healer.Case) {
+	now := *c.Record
+	now.Restaging = false
+	if err := e.cfg.Records.Save(now); err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot save that the volume is staged again", "driver", c.Driver)
+	}
+}
+
+// keepBaselines takes from the last record what a sick volume is compared with: else
+// the next check would take what is wrong now for right.
+func keepBaselines(r *healer.Record, was *healer.Record) {
+	r.LastHealthy = time.Time{}
+	if was != nil {
+		r.LastHealthy, r.FilesystemErrors = was.LastHealthy, was.FilesystemErrors
+		if was.Identity.Size > 0 {
+			r.Identity.Size = was.Identity.Size
+		}
+	}
+	for i := range r.MountPoints {
+		p := &r.MountPoints[i]
+		if before := was.MountPoint(p.Path); before != nil {
+			p.Attr, p.ReadOnlySuper, p.HadBlocks, p.HadInodes = before.Attr, before.ReadOnlySuper, before.HadBlocks, before.HadInodes
+		} else {
+			p.ReadOnlySuper = p.ReadOnlySuper && p.Attr.Has(facts.AttrReadOnly) // else it was not asked for
+		}
+	}
+}
+
+// identifiable reports whether the identity of the device could be read, if that
+// exists.
+func identifiable(c healer.Case) bool {
+	for _, sb := range c.Superblocks {
+		if sb.Device != nil && !sb.Device.Known() {
+			return false
+		}
+	}
+	return true
+}
+
+// sourceOf returns a mount's source where nothing else says which directory it shows.
+func sourceOf(m facts.Mount) string {
+	if facts.IsNFS(m.FSType) {
+		return m.Source
+	}
+	return ""
+}
+
+// newRecord describes what is proven of a case.
+func newRecord(c healer.Case) healer.Record {
+	now := time.Now().UTC().Truncate(time.Second)
+	r := healer.Record{
+		Version:     healer.RecordVersion,
+		Driver:      c.Driver,
+		VolumeID:    c.Volume.ID,
+		BootID:      c.BootID,
+		LastHealthy: now,
+		LastSeen:    now,
+		Newest:      c.Newest,
+	}
+	// The staged superblock is the volume's own; a driver may publish something that it
+	// made of it, such as an overlay.
+	staged, _ := c.Staged()
+	for _, p := range c.MountPoints {
+		if !recordableAt(p) {
+			continue
+		}
+		if r.FSType == "" || p.Path == staged.Path {
+			setSuperblock(&r, c, c.Superblocks[p.Dev()])
+		}
+		r.MountPoints = append(r.MountPoints, newMountPointRecord(c, p))
+	}
+	r.MountPoints = append(r.MountPoints, c.Dormant...)
+	// Whichever mount point the caller named, the record is the same.
+	slices.SortFunc(r.MountPoints, func(a, b healer.MountPointRecord) int { return cmp.Compare(a.Path, b.Path) })
+	r.Previous, r.Restaging = keepPrevious(c, r), c.Restaging()
+	return r
+}
+
+// recordableAt reports whether a mount point is proven and has a mount of its own, and
+// it is known how that is to be mounted. One of a subPath is recorded only while it is
+// replaced.
+func recordableAt(p healer.MountPoint) bool {
+	unfinished := p.Unfinished()
+	return p.Proven && p.Mounted() && p.Role != healer.RoleContainer &&
+		(!unfinished || p.Want != nil) && (unfinished || p.Layout.Kind != layout.Subpath)
+}
+
+func setSuperblock(r *healer.Record, c healer.Case, sb facts.Superblock) {
+	r.FSType, r.Source = sb.FSType, sb.Source
+	if sb.Device != nil {
+		r.Identity, r.DiskSeq = sb.Device.Identity, sb.Device.DiskSeq
+	}
+	r.FilesystemErrors = healer.ErrorsCounted(sb)
+	if sb.Errors == nil && c.Record != nil {
+		r.FilesystemErrors = c.Record.FilesystemErrors // the count cannot be read now
+	}
+	if c.Record == nil && healer.ErrorsRose(c, sb) {
+		r.FilesystemErrors = 0
+	}
+}
+
+func newMountPointRecord(c healer.Case, p healer.MountPoint) healer.MountPointRecord {
+	sb, top := c.Superblocks[p.Dev()], p.Stack[0]
+	if p.Unfinished() { // what the interrupted step is to give it
+		top.Attr, top.Propagation = p.Want.Attr, p.Want.Propagation
+	}
+	gap := gapAt(c, p)
+	return healer.MountPointRecord{
+		Role:          p.Role,
+		Path:          p.Path,
+		Root:          top.Root,
+		Attr:          top.Attr,
+		Propagation:   top.Propagation,
+		ReadOnlySuper: sb.ReadOnly,
+		Dev:           p.Dev(),
+		MountID:       top.ID,
+		Source:        sourceOf(top),
+		HadBlocks:     sb.Space.Available > 0 || p.Want != nil && p.Want.HadBlocks,
+		HadInodes:     sb.Space.FreeFiles > 0 || p.Want != nil && p.Want.HadInodes,
+		Since:         gap.until,
+		Away:          gap.from,
+	}
+}

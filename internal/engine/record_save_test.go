@@ -1,0 +1,388 @@
+package engine
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+func TestRecordOfAHealthyVolume(t *testing.T) {
+	b := newFixture(t)
+	b.change(podA, func(m *facts.Mount) { m.Attr, m.Propagation = facts.AttrReadOnly, facts.Propagation{Shared: 9} })
+	b.healthy()
+	got, _ := b.notes.Load(driver, volID)
+	if got == nil || time.Since(got.LastHealthy) > time.Minute {
+		t.Fatalf("%+v", got)
+	}
+	got.LastHealthy, got.LastSeen = time.Time{}, time.Time{}
+	want := healer.Record{
+		Newest:  102,
+		Version: healer.RecordVersion, Driver: driver, VolumeID: volID, BootID: "boot-1", FSType: "ext4", Source: "/dev/sdb", DiskSeq: 5,
+		Identity: facts.Identity{FilesystemUUID: "uuid-1", Serial: "serial-1", WWID: "wwid-1", Size: 1 << 30},
+		MountPoints: []healer.MountPointRecord{
+			{Role: healer.RoleTarget, Path: podA, Root: "/", Dev: disk, MountID: 102, Attr: facts.AttrReadOnly, Propagation: facts.Propagation{Shared: 9}},
+			{Role: healer.RoleStaging, Path: staging, Root: "/", Dev: disk, MountID: 101},
+		},
+	}
+	if got.MountPoints[0].Role == healer.RoleStaging { // no order is promised
+		want.MountPoints[0], want.MountPoints[1] = want.MountPoints[1], want.MountPoints[0]
+	}
+	if !reflect.DeepEqual(*got, want) {
+		t.Errorf("got  %+v\nwant %+v", *got, want)
+	}
+}
+
+func TestRecordIsWrittenOnChangeAndHourly(t *testing.T) {
+	k := volumeKey(driver, volID)
+	for name, tc := range map[string]struct {
+		change func(*fixture)
+		saves  int
+	}{
+		"nothing changed": {func(*fixture) {}, 1},
+		"almost an hour":  {func(b *fixture) { age(b, k, 58*time.Minute) }, 1},
+		"an hour":         {func(b *fixture) { age(b, k, time.Hour) }, 2},
+		"from the future": {func(b *fixture) { age(b, k, -time.Hour) }, 2},
+		"other options":   {func(b *fixture) { b.change(podA, func(m *facts.Mount) { m.Attr = facts.AttrNoExec }) }, 2},
+		"a device grown": {func(b *fixture) {
+			d := b.devices[disk]
+			d.Identity.Size *= 2
+			b.devices[disk] = d
+		}, 2},
+		"another pod": {func(b *fixture) { b.publish(podB) }, 2},
+	} {
+		b := newFixture(t)
+		b.healthy()
+		tc.change(b)
+		b.healthy()
+		if b.notes.saves != tc.saves {
+			t.Errorf("%s: %d saves, want %d", name, b.notes.saves, tc.saves)
+		}
+	}
+}
+
+// What a container has is proven by the time at which the record was true: for FUSE
+// that has to be on the disk soon, and in memory at once.
+func TestRecordOfFUSEIsKeptYoung(t *testing.T) {
+	for name, tc := range map[string]struct {
+		age   time.Duration
+		saves int
+	}{"young": {4 * time.Minute, 1}, "old": {recordIntervalFUSE, 2}} {
+		b := newFUSEBench(t)
+		k := volumeKey(driver, volID)
+		age(b, k, tc.age)
+		b.mounts = append(b.mounts, facts.Mount{ID: 20000, OldID: 20000, OldParent: 1, Path: "/later", Root: "/", Dev: facts.Dev{Minor: 34}})
+		b.healthy()
+		r := b.notes.records[k]
+		if b.notes.saves != tc.saves || b.engine.scanned.newestOf(k, &r) != 20000 || (r.Newest == 20000) != (tc.saves == 2) {
+			t.Errorf("%s: %d saves, %d in the record, %d known", name, b.notes.saves, r.Newest, b.engine.scanned.newestOf(k, &r))
+		}
+	}
+}
+
+// A record that could not be written is not known to be true.
+func TestUnwrittenRecordProvesNothing(t *testing.T) {
+	b := newFixture(t, func(c *Config) { c.Records = unwritable{c.Records} })
+	b.serve(previously)
+	b.healthy()
+	if n := b.engine.scanned.newestOf(volumeKey(driver, volID), &healer.Record{}); n != 0 {
+		t.Errorf("%d", n)
+	}
+}
+
+func age(b *fixture, k key, by time.Duration) {
+	r := b.notes.records[k]
+	r.LastSeen = r.LastSeen.Add(-by)
+	b.notes.records[k] = r
+}
+
+// Counts of errors live on the disk: what a healthy volume had is no news.
+func TestRecordHasTheErrorsOfTheStagedFilesystem(t *testing.T) {
+	old := &facts.FilesystemErrors{Count: 7, LastTime: time.Unix(1, 0)}
+	for name, tc := range map[string]struct {
+		change func(*fixture)
+		want   uint64
+	}{
+		"none":               {func(*fixture) {}, 0},
+		"old ones":           {func(b *fixture) { b.errors = old }, 7},
+		"beneath an overlay": {func(b *fixture) { b.errors = old; overUpper(func(*facts.Mount) {})(b) }, 7},
+		"nothing is staged":  {func(b *fixture) { b.errors = old; b.unmount(staging) }, 7},
+		"checked in the meantime": {func(b *fixture) {
+			b.errors = old
+			b.healthy()
+			b.errors = &facts.FilesystemErrors{}
+		}, 0},
+	} {
+		b := newFixture(t)
+		tc.change(b)
+		b.healthy()
+		if r, _ := b.notes.Load(driver, volID); r == nil || r.FilesystemErrors != tc.want {
+			t.Errorf("%s: %+v, want %d", name, r, tc.want)
+		}
+	}
+}
+
+// What was never there is not used up: only a volume that was seen with space can
+// run out of it.
+func TestRecordKnowsWhetherThereWasSpace(t *testing.T) {
+	b := newFixture(t)
+	see := func(space facts.Space) {
+		sight := b.answers[disk]
+		sight.Space = space
+		b.answers[disk] = sight
+		b.healthy()
+	}
+	expect := func(when string, blocks, inodes bool) {
+		t.Helper()
+		r, _ := b.notes.Load(driver, volID)
+		for _, p := range r.MountPoints {
+			if p.HadBlocks != blocks || p.HadInodes != inodes {
+				t.Errorf("%s: %+v", when, p)
+			}
+		}
+	}
+	see(facts.Space{Blocks: 10, Files: 10})
+	expect("seen full", false, false)
+	see(facts.Space{Blocks: 10, Available: 1, Files: 10})
+	expect("seen with blocks", true, false)
+	see(facts.Space{Blocks: 10, Files: 10, FreeFiles: 1})
+	expect("seen with both, one after the other", true, true)
+}
+
+// degraded makes a call for a volume that works, with something wrong.
+func (b *fixture) degraded(r healer.Reason) {
+	b.t.Helper()
+	b.fall(podA, r)
+	if v := b.heal(volume).Verdict(); v != healer.Abnormal {
+		b.t.Fatalf("%s, with %s", v, r)
+	}
+}
+
+func (b *fixture) record() healer.Record {
+	b.t.Helper()
+	r, _ := b.notes.Load(driver, volID)
+	if r == nil {
+		b.t.Fatal("nothing is recorded")
+	}
+	return *r
+}
+
+// What is wrong with a volume that works keeps it from being recorded no more than
+// it keeps it from being used.
+func TestDegradedVolumeIsRecorded(t *testing.T) {
+	b := newFixture(t)
+	b.degraded(healer.SlowResponse)
+	if r := b.record(); r.Identity.Serial != "serial-1" || len(r.MountPoints) != 2 || !r.LastHealthy.IsZero() || r.LastSeen.IsZero() {
+		t.Errorf("%+v", r)
+	}
+	b.publish(podB)
+	b.unmount(podA)
+	b.mount(podA, disk)
+	id := b.mounts[len(b.mounts)-1].ID
+	b.degraded(healer.SlowResponse)
+	if r := b.record(); r.MountPoint(podB) == nil || r.MountPoint(podA).MountID != id {
+		t.Errorf("%+v", r)
+	}
+	saves := b.notes.saves
+	b.degraded(healer.SlowResponse)
+	if b.notes.saves != saves {
+		t.Error("the same was recorded again")
+	}
+}
+
+func TestWhatIsNotRecorded(t *testing.T) {
+	for name, sicken := range map[string]func(*fixture){
+		"no answer":                  func(b *fixture) { b.fall(podA, healer.NotResponding) },
+		"another filesystem":         func(b *fixture) { b.fall(podA, healer.WrongVolumeMounted) },
+		"a provider that cannot say": func(b *fixture) { b.err = errors.New("broken"); b.fall(podA, healer.SlowResponse) },
+		"one of several conditions":  func(b *fixture) { b.fall(podA, healer.SlowResponse); b.fall(staging, healer.IOError) },
+	} {
+		b := newFixture(t)
+		sicken(b)
+		b.heal(volume)
+		if b.notes.saves != 0 {
+			t.Errorf("%s: %+v", name, b.notes.records)
+		}
+	}
+	ambiguous := provider{"ambiguous", func(healer.Case) (healer.Finding, error) {
+		return healer.Finding{Mine: true, Conditions: []healer.Condition{{Status: healer.Degraded, Reason: healer.StackedMounts, Ambiguous: true}}}, nil
+	}}
+	b := newFixture(t, func(c *Config) { c.Providers = []healer.Provider{ambiguous} })
+	b.heal(volume)
+	if b.notes.saves != 0 {
+		t.Errorf("recorded although it is ambiguous which storage it is: %+v", b.notes.records)
+	}
+}
+
+// What a volume is compared with stays as long as anything is wrong: else it would
+// be called healthy at the next look.
+func TestDegradedVolumeKeepsItsBaselines(t *testing.T) {
+	b := newFixture(t)
+	b.healthy()
+	was := b.record()
+	b.errors = &facts.FilesystemErrors{Count: 7, LastTime: time.Now()}
+	d := b.devices[disk]
+	d.Identity.Size *= 2
+	b.devices[disk] = d
+	for _, p := range []string{podA, staging} {
+		b.change(p, func(m *facts.Mount) { m.Attr, m.SuperReadOnly = facts.AttrReadOnly, true })
+	}
+	sight := b.answers[disk]
+	sight.Space = facts.Space{Blocks: 1, Available: 1}
+	b.answers[disk] = sight
+	b.publish(podB) // so that there is something to record
+	b.change(podB, func(m *facts.Mount) { m.SuperReadOnly = true })
+	b.degraded(healer.FilesystemErrors)
+	now := b.record()
+	if now.FilesystemErrors != 0 || now.Identity != was.Identity || !now.LastHealthy.Equal(was.LastHealthy) || *now.MountPoint(podA) != *was.MountPoint(podA) || *now.MountPoint(staging) != *was.MountPoint(staging) {
+		t.Errorf("%+v\nwas %+v", now, was)
+	}
+	if p := now.MountPoint(podB); p == nil || p.ReadOnlySuper {
+		t.Errorf("the new mount point: %+v", p)
+	}
+	b.recover(podA)
+	b.healthy()
+	if now = b.record(); now.FilesystemErrors != 7 || now.Identity.Size != 2<<30 || now.MountPoint(podA).Attr != facts.AttrReadOnly || !now.MountPoint(podA).ReadOnlySuper {
+		t.Errorf("well again: %+v", now)
+	}
+}
+
+// Without a record the errors of this boot are news, and stay so.
+func TestErrorsAtFirstCheckAreNoBaseline(t *testing.T) {
+	for name, tc := range map[string]struct {
+		last time.Time
+		want uint64
+	}{"of this boot": {time.Now(), 0}, "of an earlier one": {time.Unix(1, 0), 7}} {
+		b := newFixture(t)
+		b.errors = &facts.FilesystemErrors{Count: 7, LastTime: tc.last}
+		b.degraded(healer.SlowResponse)
+		if r := b.record(); r.FilesystemErrors != tc.want {
+			t.Errorf("%s: %d", name, r.FilesystemErrors)
+		}
+	}
+}
+
+// mountedNow is a mount point whose mount came instead of another one just now, but
+// for the time.
+func mountedNow(p *healer.MountPointRecord) healer.MountPointRecord {
+	now := *p
+	if node.SinceBoot()-now.Since < time.Minute {
+		now.Since, now.Away = 0, 0
+	}
+	return now
+}
+
+// What an interrupted step left is not how a mount point is to be.
+func TestPlaceholderIsNotRecorded(t *testing.T) {
+	const placeholder = facts.AttrReadOnly | facts.AttrNoSUID | facts.AttrNoDev | facts.AttrNoExec | facts.AttrNoSymFollow
+	put := func(b *fixture) {
+		b.change(podA, func(m *facts.Mount) { m.Attr, m.Propagation, m.ID = placeholder, facts.Propagation{}, 999 })
+	}
+	b := newFixture(t)
+	put(b)
+	b.degraded(healer.ReadOnlyFilesystem)
+	if r := b.record(); r.MountPoint(podA) != nil || r.MountPoint(staging) == nil {
+		t.Errorf("at first sight: %+v", r)
+	}
+	b = newFixture(t)
+	b.change(podA, func(m *facts.Mount) { m.Propagation = facts.Propagation{Shared: 9} })
+	b.healthy()
+	was := b.record()
+	put(b)
+	b.publish(podB)
+	b.degraded(healer.ReadOnlyFilesystem)
+	want := *was.MountPoint(podA)
+	want.MountID = 999 // of the filesystem instance that is staged now
+	if r := b.record(); mountedNow(r.MountPoint(podA)) != want || r.MountPoint(podB) == nil {
+		t.Errorf("after it was healthy: %+v", r)
+	}
+	// How a subPath was mounted is noted before it is replaced, and has to stay until
+	// it is done.
+	at := "/k/pods/uid-a/volume-subpaths/pv1/c/0"
+	noted := healer.MountPointRecord{Role: healer.RoleTarget, Path: at, Root: "/dir", Attr: facts.AttrNoExec, Propagation: facts.Propagation{Shared: 7}, Dev: facts.Dev{Minor: 99}}
+	k := volumeKey(driver, volID)
+	r := b.notes.records[k]
+	r.MountPoints = append(r.MountPoints, noted)
+	b.notes.records[k] = r
+	b.publish(at)
+	b.change(at, func(m *facts.Mount) { m.Root, m.Attr, m.ID = "/dir", placeholder, 1000 })
+	b.degraded(healer.ReadOnlyFilesystem)
+	noted.Dev, noted.MountID = disk, 1000
+	if r := b.record(); r.MountPoint(at) == nil || mountedNow(r.MountPoint(at)) != noted {
+		t.Errorf("a subPath: %+v", r)
+	}
+	b.change(at, func(m *facts.Mount) { m.Attr = facts.AttrNoExec })
+	b.degraded(healer.SlowResponse)
+	if r := b.record(); r.MountPoint(at) != nil {
+		t.Errorf("a subPath that is done: %+v", r)
+	}
+}
+
+// A device of which sysfs told nothing this time takes nothing from the record.
+func TestUnknownDeviceIsNotRecorded(t *testing.T) {
+	b := newFixture(t)
+	sdb := b.devices[disk]
+	b.devices[disk] = facts.BlockDevice{Dev: disk}
+	b.healthy()
+	if r, _ := b.notes.Load(driver, volID); r != nil {
+		t.Errorf("recorded without an identity: %+v", r)
+	}
+	b.devices[disk] = sdb
+	b.healthy()
+	b.devices[disk] = facts.BlockDevice{Dev: disk}
+	b.publish(podB)
+	b.healthy()
+	if r, _ := b.notes.Load(driver, volID); r == nil || r.Identity.Serial != "serial-1" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Two pods use the volume; whichever of them is asked about, nothing changed.
+func TestRecordDoesNotDependOnTheCaller(t *testing.T) {
+	b := newFixture(t)
+	b.publish(podB)
+	b.healthy()
+	b.heal(healer.Volume{ID: volID, Path: podB, StagingPath: staging})
+	b.heal(healer.Volume{ID: volID, Path: podB})
+	b.heal(healer.Volume{ID: volID, Path: staging})
+	b.healthy()
+	if b.notes.saves != 1 {
+		t.Errorf("%d saves of one state", b.notes.saves)
+	}
+}
+
+// A part of the record that same forgets would never be written.
+func TestSameKnowsEveryField(t *testing.T) {
+	typ := reflect.TypeFor[healer.Record]()
+	for i := range typ.NumField() {
+		name := typ.Field(i).Name
+		if name == "LastHealthy" || name == "LastSeen" || name == "Newest" {
+			continue // of when, not of what
+		}
+		changed := healer.Record{MountPoints: []healer.MountPointRecord{{}}}
+		field := reflect.ValueOf(&changed).Elem().Field(i)
+		switch field.Kind() {
+		case reflect.String:
+			field.SetString("x")
+		case reflect.Int:
+			field.SetInt(1)
+		case reflect.Uint64:
+			field.SetUint(1)
+		case reflect.Bool:
+			field.SetBool(true)
+		case reflect.Struct:
+			field.Field(0).SetString("x")
+		case reflect.Slice:
+			field.Set(reflect.MakeSlice(field.Type(), 2, 2))
+		default:
+			t.Fatalf("%s is of a kind that this test does not know", name)
+		}
+		if changed.Same(healer.Record{MountPoints: []healer.MountPointRecord{{}}}) {
+			t.Errorf("another %s is the same record", name)
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// run runs one step, at one mount point or at several at once, between two lines of the
+// audit log for each. Where the first cannot be written nothing is changed.
+func (e *Engine) run(ctx context.Context, c healer.Case, admitted []admission) []healer.Outcome {
+	if len(admitted) == 0 {
+		return nil
+	}
+	start := time.Now()
+	outcomes, entries := make([]healer.Outcome, len(admitted)), make([]healer.AuditEntry, len(admitted))
+	for i, a := range admitted {
+		outcomes[i] = healer.Outcome{Step: a.step.Name, Provider: a.step.Provider, MountPoint: a.step.MountPoint.Path, Note: a.step.Note, Err: errors.New("the step ended in a panic")} // until it returns
+		entries[i] = healer.AuditEntry{Driver: c.Driver, VolumeID: c.Volume.ID, Step: a.step.Name, MountPoint: a.step.MountPoint.String(), Source: a.step.Source.String(), Caller: healer.CallerOf(ctx)}
+	}
+	if err := e.cfg.Audit.Before(entries...); err != nil {
+		leaveAll(admitted, err)
+		for i := range outcomes {
+			outcomes[i].Err = fmt.Errorf("nothing done, because the audit log cannot be written: %w", err)
+		}
+		return outcomes
+	}
+	defer func() {
+		for i, o := range outcomes {
+			admitted[i].permit.Leave(o.Err)
+			outcomes[i].Elapsed = time.Since(start)
+			if entries[i].Outcome = "done"; o.Err != nil {
+				class := healer.Classify(o.Step, "", o.Err)
+				entries[i].Outcome = class.String() + ": " + o.Err.Error()
+				entries[i].Tier, entries[i].ErrorType = class.Tier, class.Type
+			}
+		}
+		if err := e.cfg.Audit.After(entries...); err != nil {
+			klog.FromContext(ctx).Error(err, "Cannot write the audit log after an operation", "step", outcomes[0].Step)
+		}
+	}()
+	for i, err := range e.act(ctx, c, admitted) {
+		outcomes[i].Err = ExplainPermission(outcomes[i].Step, outcomes[i].MountPoint, err, node.OwnPrivileges)
+	}
+	return outcomes
+}
+
+// act runs the steps, with what they replace in the record before: after a kill in the
+// middle nothing else would tell.
+func (e *Engine) act(ctx context.Context, c healer.Case, admitted []admission) []error {
+	var steps []healer.Step
+	var revalidate []func(context.Context) error
+	for _, a := range admitted {
+		steps, revalidate = append(steps, a.step), append(revalidate, a.permit.Revalidate)
+		e.savePrevious(ctx, c, a.step)
+	}
+	// Again, for the time: a container that started until now may have what was replaced.
+	defer func() {
+		for _, s := range steps {
+			if s.MountPoint.InContainer == nil {
+				e.savePrevious(ctx, c, s)
+			}
+		}
+	}()
+	if runBatch := steps[0].RunBatch; runBatch != nil {
+		return runBatch(ctx, steps, revalidate)
+	}
+	return []error{steps[0].Run(ctx, revalidate[0])}
+}

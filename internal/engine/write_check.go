@@ -1,0 +1,101 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// WriteProbe says when a write is tried: a file without a name, in the root
+// directory, which is gone when it is closed.
+type WriteProbe string
+
+// When a write is tried.
+const (
+	WriteOnSuspicion WriteProbe = "on-suspicion"
+	WriteNever       WriteProbe = "never"
+)
+
+// writeCheck tries a write on each superblock of which probes and facts leave open
+// whether it can still be written to, at one mount point at which that is permitted.
+//
+// Below Linux 6.15 no super option says that an ext4 has shut itself down, and reads
+// succeed as from a cache: there an ext4 without a suspicion has its root directory
+// written with fsync(2), which writes nothing unless that was about to be.
+func (o *observation) writeCheck(ctx context.Context) error {
+	for _, p := range o.c.MountPoints {
+		sb, known := o.c.Superblocks[p.Dev()]
+		if !known || sb.Write.Asked || o.engine.cfg.ProbeWrite == WriteNever || !saysHealthy(sb) || p.Stale() || !o.writable(p) {
+			continue
+		}
+		suspected := o.suspected(sb)
+		if !suspected && (!o.engine.cfg.SyncExt4 || family(sb.FSType) != "ext") {
+			continue
+		}
+		if err := o.mayWrite(ctx, p, sb); err != nil {
+			if suspected { // or it is no condition
+				// The first mount point is the one that the caller named.
+				sb.Write.Forbidden = cmp.Or(sb.Write.Forbidden, err.Error())
+			}
+		} else {
+			w, err := o.node.TryWrite(ctx, p.Stack[0], !suspected)
+			if err != nil {
+				return healer.Failed("try a write", err)
+			}
+			if sb.Shutdown = w.ShutDown(); suspected || sb.Shutdown {
+				sb.Write = w
+			}
+			switch {
+			case w.TimedOut:
+				sb.Answer = w.Answer
+			case w.Frozen: // what an overlay writes to, say
+				sb.Answer.Frozen, sb.Answer.Waits = true, w.Waits
+			}
+		}
+		o.c.Superblocks[p.Dev()] = sb
+	}
+	return nil
+}
+
+func saysHealthy(sb facts.Superblock) bool {
+	return sb.Answer.Asked && !sb.Answer.TimedOut && sb.Answer.Errno == 0 && !sb.Answer.Frozen && sb.Kind == facts.KindDirectory && !sb.Shutdown
+}
+
+// writable reports whether an ordinary writer could write through a mount point.
+func (o *observation) writable(p healer.MountPoint) bool {
+	if !p.Mounted() || p.Stack[0].Attr.Has(facts.AttrReadOnly) {
+		return false
+	}
+	if o.c.Volume.Capability != nil && o.c.Volume.Capability.ReadOnly {
+		return false
+	}
+	return p.Want == nil || !p.Want.ReadOnlySuper
+}
+
+// suspected reports whether a write would tell more than the probe, which succeeded.
+func (o *observation) suspected(sb facts.Superblock) bool {
+	upper := sb.Upper != nil && (sb.Upper.Shutdown || sb.Upper.ReadOnly || sb.Upper.EmergencyReadOnly)
+	return upper || sb.ReadOnly || sb.EmergencyReadOnly || healer.ErrorsRose(o.c, sb)
+}
+
+// mayWrite says why no write must be tried.
+func (o *observation) mayWrite(ctx context.Context, p healer.MountPoint, sb facts.Superblock) error {
+	switch {
+	case o.engine.cfg.CheckOnly:
+		return errCheckOnly
+	case o.lock.checks:
+		return errAskedToCheck
+	}
+	if facts.IsType(sb.FSType, facts.NoDisk) { // an overlay lies on whatever its upper directory lies on
+		return o.engine.cfg.Gate.Write(ctx, o.c, p, false) // no disk that another node could own
+	}
+	if sb = o.engine.identified(o.c, p.Dev()).Superblocks[p.Dev()]; sb.Device != nil && o.c.Record != nil {
+		if differs := healer.DiffersSoFar(o.c.Record.Identity, sb); differs != "" {
+			return errors.New(differs)
+		}
+	}
+	return o.engine.cfg.Gate.Write(ctx, o.c, p, true)
+}

@@ -1,0 +1,116 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
+)
+
+// The most mounts that are read in a namespace, and in all containers of a pod: a
+// container may bind what it has as often as it likes, and must not use up the work for
+// other pods.
+const (
+	maxInNamespace = 64
+	maxInPod       = 256
+)
+
+// Containers is what a walk through the mount namespaces of containers found.
+type Containers struct {
+	Mounts     []facts.ContainerMount
+	Unverified []facts.Unverified
+}
+
+// InContainers looks for mounts in the mount namespaces of the pods' running
+// containers, with nil for pods in all but the host's own. It walks no path and asks no
+// filesystem. A mount at one of kubelet's own paths is no container's mount, but a copy
+// of the host's.
+func (n *Node) InContainers(ctx context.Context, pods []string, q facts.Filter) (found Containers, err error) {
+	walk, err := n.walkContainers(ctx)
+	if err != nil {
+		return found, err
+	}
+	if walk.Cut {
+		found.Unverified = append(found.Unverified, facts.Unverified{Why: facts.WhyScanCut})
+	}
+	var of []facts.Container
+	for _, c := range walk.Containers {
+		if pods != nil && !slices.Contains(pods, c.PodUID) {
+			continue
+		}
+		if c.Unplaced {
+			found.unverified(c, facts.WhyUnplaced, "")
+		}
+		switch {
+		case c.Sandbox != "":
+			found.unverified(c, facts.WhySandbox, c.Sandbox)
+		case c.Foreign && c.PodUID != "":
+			found.unverified(c, facts.WhyForeign, "")
+		case !c.Foreign && c.PID != 0:
+			of = append(of, c)
+		}
+	}
+	return found, n.addMounts(ctx, of, q, &found)
+}
+
+// addMounts adds the mounts of containers that are wanted.
+func (n *Node) addMounts(ctx context.Context, of []facts.Container, q facts.Filter, found *Containers) error {
+	if len(of) == 0 {
+		return nil
+	}
+	mounts, err := n.mountsOf(ctx, of, q)
+	if err != nil {
+		return err
+	}
+	inPod := map[string]int{}
+	for i, c := range of {
+		switch here := n.mountsIn(c, mounts[i], q); {
+		case mounts[i].Ended:
+		case mounts[i].Many || inPod[c.PodUID]+len(here) > maxInPod:
+			found.unverified(c, facts.WhyTooMany, "")
+			found.Unverified[len(found.Unverified)-1].Has = true
+		case mounts[i].Err != "":
+			found.unverified(c, facts.WhyUnreadable, mounts[i].Err)
+		default:
+			inPod[c.PodUID] += len(here)
+			found.Mounts = append(found.Mounts, here...)
+		}
+	}
+	return nil
+}
+
+func (f *Containers) unverified(c facts.Container, why facts.Why, detail string) {
+	f.Unverified = append(f.Unverified, facts.Unverified{Workload: c.Workload, Started: c.Started, Why: why, Detail: detail})
+}
+
+// mountsIn returns the wanted mounts of a container that are topmost at their paths.
+func (n *Node) mountsIn(c facts.Container, of ops.MountsOf, q facts.Filter) (found []facts.ContainerMount) {
+	table := facts.NewTable(of.Mounts)
+	for _, m := range of.Mounts {
+		if !q.Wants(m) || n.kubelet.Layout(m.Path).Kind != layout.Other {
+			continue
+		}
+		if stack := table.Stack(m.Path); len(stack) > 0 && stack[0].Same(m) { // no other mount hides it
+			found = append(found, facts.ContainerMount{Container: c, Mount: m, Below: stack[1:]})
+		}
+	}
+	return found
+}
+
+// mountsOf reads mounts of containers.
+func (n *Node) mountsOf(ctx context.Context, of []facts.Container, q facts.Filter) ([]ops.MountsOf, error) {
+	ask := ops.MountsQuery{Of: of, Wanted: q, Limit: maxInNamespace}
+	var found []ops.MountsOf
+	err := n.probes.unlessStuck(namespaces, func() (err error) {
+		found, err = worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.Mounts, ask)
+		return err
+	})
+	if err == nil && len(found) != len(of) {
+		err = errors.New("the worker left out a container")
+	}
+	return found, err
+}

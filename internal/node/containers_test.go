@@ -1,0 +1,133 @@
+package node
+
+import (
+	"context"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/pkg/facts"
+)
+
+// When a daemon that served many volumes dies, all are asked about at once.
+func TestWalksAreSharedByThoseWhoWait(t *testing.T) {
+	realKernel(t)
+	n, _ := newNode(t)
+	known := ops.ContainersAnswer{Containers: []facts.Container{{Workload: facts.Workload{PodUID: podUID}, Foreign: true}}}
+	n.containers.last, n.containers.began = known, time.Now().Add(time.Hour) // one that began after it was asked for
+	found, err := n.InContainers(t.Context(), []string{podUID}, ofVolume)
+	if err != nil || len(found.Unverified) != 1 {
+		t.Errorf("who waited for a walk did not share it: %+v, %v", found, err)
+	}
+	n.containers.began = time.Now()
+	if found, err := n.InContainers(t.Context(), []string{podUID}, ofVolume); err != nil || len(found.Unverified) != 0 {
+		t.Errorf("an old walk was believed: %+v, %v", found, err)
+	}
+}
+
+func TestInContainers(t *testing.T) {
+	realKernel(t)
+	n, _ := newNode(t)
+	in := func(pod, id string) facts.Workload { return facts.Workload{PodUID: pod, ContainerID: id} }
+	n.containers.last = ops.ContainersAnswer{Cut: true, Containers: []facts.Container{
+		{Workload: in(podUID, "a"), Foreign: true, Started: time.Second},
+		{Workload: in(podUID, ""), Sandbox: "runsc", Started: time.Minute},
+		{Workload: in("other", "b"), Foreign: true},
+		{Workload: in("", ""), Foreign: true},
+	}}
+	for name, tc := range map[string]struct {
+		pods []string
+		want []facts.Unverified
+	}{
+		"of a pod":     {[]string{podUID}, []facts.Unverified{{Why: facts.WhyScanCut}, {Workload: facts.Workload{PodUID: podUID, ContainerID: "a"}, Started: time.Second, Why: facts.WhyForeign}, {Workload: facts.Workload{PodUID: podUID}, Started: time.Minute, Why: facts.WhySandbox, Detail: "runsc"}}},
+		"of all pods":  {nil, []facts.Unverified{{Why: facts.WhyScanCut}, {Workload: facts.Workload{PodUID: podUID, ContainerID: "a"}, Started: time.Second, Why: facts.WhyForeign}, {Workload: facts.Workload{PodUID: podUID}, Started: time.Minute, Why: facts.WhySandbox, Detail: "runsc"}, {Workload: facts.Workload{PodUID: "other", ContainerID: "b"}, Why: facts.WhyForeign}}},
+		"of no pods":   {[]string{}, []facts.Unverified{{Why: facts.WhyScanCut}}},
+		"of some pods": {[]string{"third"}, []facts.Unverified{{Why: facts.WhyScanCut}}},
+	} {
+		n.containers.began = time.Now().Add(time.Hour)
+		found, err := n.InContainers(t.Context(), tc.pods, ofVolume)
+		if err != nil || !slices.Equal(found.Unverified, tc.want) || len(found.Mounts) != 0 {
+			t.Errorf("%s: %+v, %v", name, found, err)
+		}
+	}
+}
+
+// That one caller left is no answer for those who still wait.
+func TestWalkOfACallerWhoLeft(t *testing.T) {
+	realKernel(t)
+	n, _ := newNode(t)
+	gone, leave := context.WithCancel(context.Background())
+	leave()
+	if _, err := n.InContainers(gone, nil, ofVolume); err == nil {
+		t.Error("no error")
+	}
+	if !n.containers.began.IsZero() || n.containers.err != nil {
+		t.Errorf("it was kept: %+v", n.containers.err)
+	}
+}
+
+// A container that has the volume mounted is held by a pidfd.
+func TestHolder(t *testing.T) {
+	realKernel(t)
+	n, _ := newNode(t)
+	at := t.TempDir()
+	pid, end := propagatedMounts(t, `mount -t tmpfs x "$1"`, []string{at})
+	c, dev := containerOf(t, pid), devAt(t, pid, at)
+	ended := exec.Command("true")
+	if err := ended.Run(); err != nil {
+		t.Fatal(err)
+	}
+	before := countFDs(t)
+	for name, tc := range map[string]struct {
+		dev    facts.Dev
+		change func(*facts.Container)
+		want   bool
+	}{
+		"mounted":           {dev: dev, want: true},
+		"another device":    {dev: facts.Dev{Major: dev.Major, Minor: dev.Minor + 1000}},
+		"another namespace": {dev: dev, change: func(c *facts.Container) { c.Namespace++ }},
+		"another container": {dev: dev, change: func(c *facts.Container) { c.Dir += "x" }},
+		"another pod":       {dev: dev, change: func(c *facts.Container) { c.PodUID = podUID }},
+		"has ended":         {dev: dev, change: func(c *facts.Container) { c.PID = ended.Process.Pid }},
+	} {
+		asked := c
+		if tc.change != nil {
+			tc.change(&asked)
+		}
+		h, err := n.holder(t.Context(), tc.dev, []facts.Container{asked})
+		if err != nil || (h != nil) != tc.want {
+			t.Errorf("%s: %+v, %v", name, h, err)
+		}
+		if h != nil {
+			if h.PID != pid || h.Alive() != nil {
+				t.Errorf("%s: %+v, %v", name, h, h.Alive())
+			}
+			h.Close()
+		}
+	}
+	if after := countFDs(t); after > before+4 { // of the pool
+		t.Errorf("%d descriptors, before %d", after, before)
+	}
+	h, err := n.holder(t.Context(), dev, []facts.Container{c})
+	if err != nil || h == nil {
+		t.Fatal(h, err)
+	}
+	defer h.Close()
+	if end(); h.Alive() == nil {
+		t.Error("it is alive after its end")
+	}
+}
+
+func TestHolderOfNothing(t *testing.T) {
+	n := &Node{}
+	for _, pod := range []string{"", podUID} {
+		if h, err := n.Holder(t.Context(), pod, facts.Dev{}); h != nil || err != nil {
+			t.Errorf("%q: %+v, %v", pod, h, err)
+		}
+	}
+	if h := n.HolderAt(t.Context(), facts.ContainerMount{Container: facts.Container{PID: 1}, Mount: facts.Mount{Dev: facts.Dev{Major: 8, Minor: 1}}}); h != nil {
+		t.Errorf("outside of pods: %+v", h)
+	}
+}

@@ -1,0 +1,66 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/internal/worker"
+)
+
+// Dial connects to a unix socket beneath kubelet's directory.
+//
+// The server does it itself. Neither step can hang on a volume: no mount and no symbolic
+// link is on the way, kubelet's directory is on the node's own disk, and a non-blocking
+// connect fails at once (EAGAIN) when the listener's backlog is full (unix(7)).
+func (n *Node) Dial(ctx context.Context, socket string) (net.Conn, error) {
+	name, beneath := strings.CutPrefix(n.RealPath(socket), n.kubelet.Root+"/")
+	if !beneath {
+		return nil, fmt.Errorf("%w: %s is not beneath %s", worker.ErrRefused, socket, n.kubelet.Root)
+	}
+	fd, err := openSocket(n.cfg.KubeletRoot, name)
+	if err != nil {
+		return nil, fmt.Errorf("socket %s: %w", socket, err)
+	}
+	defer unix.Close(fd)
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err != nil {
+		return nil, fmt.Errorf("socket %s: %w", socket, err)
+	}
+	return conn, nil
+}
+
+// openSocket opens what has the name beneath a directory, if it is a socket.
+func openSocket(root, name string) (int, error) {
+	dir, err := mount.RetryEINTR(func() (int, error) {
+		return unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(dir)
+	fd, err := mount.RetryEINTR(func() (int, error) {
+		return unix.Openat2(dir, name, &unix.OpenHow{
+			Flags:   unix.O_PATH | unix.O_CLOEXEC,
+			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+		})
+	})
+	if err != nil {
+		return -1, err
+	}
+	var st unix.Stat_t
+	err = unix.Fstat(fd, &st)
+	if err == nil && st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		err = unix.ENOTSOCK
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}

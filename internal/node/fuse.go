@@ -1,0 +1,106 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/facts"
+)
+
+// FUSEDaemons finds who serves a superblock. It touches no volume.
+func (n *Node) FUSEDaemons(ctx context.Context, dev facts.Dev) (facts.FUSEDaemons, error) {
+	walk, err := n.walkDaemons(ctx)
+	if err != nil {
+		return facts.FUSEDaemons{}, fmt.Errorf("who serves it: %w", err)
+	}
+	found := facts.FUSEDaemons{Untold: walk.Untold > 0, Unseen: walk.Unread, Cut: walk.Cut}
+	connection := dev.FUSEConnection()
+	if of, known := walk.UnreadOf[connection]; known {
+		found.Unseen = of
+	}
+	for _, d := range walk.Daemons {
+		if d.Connection == connection {
+			found.Processes = append(found.Processes, d)
+		}
+	}
+	return found, nil
+}
+
+// walkDaemons finds the daemons of all connections.
+func (n *Node) walkDaemons(ctx context.Context) (ops.FUSEDaemonsAnswer, error) {
+	last, err := n.daemons.all(ctx, n, daemonWalk, func() (ops.FUSEDaemonsAnswer, error) {
+		q := ops.FUSEDaemonsQuery{Known: n.daemons.last.Known, Budget: n.cfg.ProbeTimeout / 2}
+		return worker.CallWithin(ctx, n.cfg.ProbeTimeout, n.cfg.Pool, ops.FUSEDaemons, q)
+	})
+	if errors.Is(err, worker.ErrLeft) { // the walk skipped a process that blocked it
+		err = nil
+	}
+	return last, err
+}
+
+// maxWaiting is in bytes: more than any number has.
+const maxWaiting = 32
+
+// FUSEWaiting returns how many requests a FUSE daemon has not answered, -1 for unknown.
+func (n *Node) FUSEWaiting(ctx context.Context, dev facts.Dev) int {
+	call, cancel := context.WithTimeout(ctx, n.cfg.ProbeTimeout)
+	defer cancel()
+	waiting := -1
+	_ = n.probes.serialize(call, fusectl, func() error { // without an answer nothing is known
+		text, err := worker.Call(call, n.cfg.Pool, ops.ReadFile, ops.ReadFileQuery{
+			Dir: fusectl.root, Name: fmt.Sprintf("%d/waiting", dev.FUSEConnection()), Limit: maxWaiting,
+		})
+		if number, parseErr := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && parseErr == nil {
+			waiting = number
+		}
+		return err
+	})
+	return waiting
+}
+
+// MayAbortFUSE fails with ErrRefused where AbortFUSE must not run: where more than the
+// volume's mounts have the connection, as far as the mount namespaces can be read.
+func (n *Node) MayAbortFUSE(ctx context.Context, plan facts.AbortPlan) error {
+	plan.CheckOnly = true
+	return n.abortFUSE(ctx, plan, nil)
+}
+
+// AbortFUSE ends a connection for good: what waits fails, and what was not written yet is
+// lost. It waits for the worker that may have waited for the daemon.
+func (n *Node) AbortFUSE(ctx context.Context, plan facts.AbortPlan, revalidate func(context.Context) error) error {
+	if err := n.abortFUSE(ctx, plan, revalidate); err != nil {
+		return err
+	}
+	for end := time.Now().Add(abortGrace); n.probes.outstanding(storageOf(plan.Mount)) != nil && time.Now().Before(end) && ctx.Err() == nil; {
+		time.Sleep(abortPoll)
+	}
+	return nil
+}
+
+// abortGrace is how long after the abort a worker may take to end.
+const (
+	abortGrace = time.Second
+	abortPoll  = 5 * time.Millisecond
+)
+
+// abortFUSE revalidates when its turn has come: the walks of other volumes may have
+// taken long.
+func (n *Node) abortFUSE(ctx context.Context, plan facts.AbortPlan, revalidate func(context.Context) error) error {
+	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
+	defer cancel()
+	return n.probes.serialize(call, abortWalk, func() error {
+		if !plan.CheckOnly {
+			if err := revalidate(call); err != nil {
+				return err
+			}
+		}
+		_, err := worker.Call(call, n.cfg.Pool, ops.AbortFUSE, plan)
+		return err
+	})
+}

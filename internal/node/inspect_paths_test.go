@@ -1,0 +1,28 @@
+package node
+
+import (
+	"errors"
+	"testing"
+)
+
+// Where no worker comes in time, what was read last of kubelet's files stands in;
+// a path that has to be looked at has no such thing.
+func TestLastKnown(t *testing.T) {
+	n := Node{files: newVolDataFiles()}
+	n.files.apply("/f", volDataFile{}, volData("a"), stamp(1))
+	crowded := errors.New("no worker")
+	s, err := n.lastKnown([]PathQuery{
+		{Path: "/m", VolData: "/f", Mounted: true}, {Path: "/n", VolData: "/other", Mounted: true}, {Path: "/o", Mounted: true},
+	}, crowded)
+	if err != nil || len(s.Paths) != 3 || s.Paths["/m"].VolData == nil || s.Paths["/m"].VolData.VolumeHandle != "a" || s.Paths["/n"].VolData != nil {
+		t.Errorf("%+v, %v", s, err)
+	}
+	for p, l := range s.Paths {
+		if !l.Inspected {
+			t.Errorf("%s: %+v", p, l)
+		}
+	}
+	if _, err := n.lastKnown([]PathQuery{{Path: "/m", Mounted: true}, {Path: "/p"}}, crowded); !errors.Is(err, crowded) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,150 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
+)
+
+// Namespace is the host's mount namespace, seen from a process that may live in
+// another one.
+type Namespace struct {
+	// fd is nil for our own namespace.
+	fd *os.File
+	// id is the kernel's unique namespace id; 0 for our own namespace, and
+	// where the kernel has none (below Linux 6.11).
+	id uint64
+	// mountinfo stays bound to the namespace it was opened in.
+	mountinfo *os.File
+	// changes is a second mountinfo to poll. It is no os.File: the runtime's own
+	// poller would take the events.
+	changes int
+	// watched is a third one, for Changes: each descriptor tells of a change once.
+	watched int
+	mu      sync.Mutex // one reader of mountinfo at a time: it has one offset
+	// statmount is true when the kernel's statmount(2) tells everything that
+	// mountinfo does, uniqueIDs when it tells at least those.
+	statmount, uniqueIDs bool
+	topology             topology
+	roots                map[string]string
+}
+
+// openTimeout bounds resolving the root directories when the server starts: one of
+// them may be on a volume.
+const openTimeout = 10 * time.Second
+
+// OpenNamespace opens the mount namespace at path (as in /proc/1/ns/mnt), empty
+// for our own, and resolves the given directories in it.
+func OpenNamespace(path string, roots []string) (*Namespace, error) {
+	ns := &Namespace{changes: -1, watched: -1, roots: make(map[string]string, len(roots))}
+	if path != "" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, fmt.Errorf("mount namespace: %w", err)
+		}
+		ns.fd = f
+	}
+	done := make(chan error, 1)
+	go func() {
+		// A thread that entered another namespace must not be used again: without an
+		// unlock the runtime ends it with this goroutine.
+		runtime.LockOSThread()
+		if ns.fd == nil {
+			defer runtime.UnlockOSThread()
+		}
+		done <- ns.enter(roots)
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			return nil, errors.Join(err, ns.Close())
+		}
+	case <-time.After(openTimeout):
+		// The thread is lost, and the server is about to exit.
+		return nil, fmt.Errorf("the root directories %q do not answer within %s", roots, openTimeout)
+	}
+	ns.statmount, ns.uniqueIDs = ns.statmountTells()
+	return ns, nil
+}
+
+func (n *Namespace) enter(roots []string) (err error) {
+	if n.fd != nil {
+		if err := mount.Enter(n.fd); err != nil {
+			return err
+		}
+		n.id = mount.NamespaceID(int(n.fd.Fd()))
+	}
+	if n.mountinfo, err = os.Open("/proc/thread-self/mountinfo"); err != nil {
+		return err
+	}
+	for _, fd := range []*int{&n.changes, &n.watched} {
+		if *fd, err = unix.Open("/proc/thread-self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+			return fmt.Errorf("mountinfo: %w", err)
+		}
+	}
+	for _, root := range roots {
+		if n.roots[root], err = filepath.EvalSymlinks(root); err != nil {
+			return fmt.Errorf("root directory %s: %w", root, err)
+		}
+	}
+	return nil
+}
+
+// File returns the namespace for workers; nil for our own.
+func (n *Namespace) File() *os.File { return n.fd }
+
+// RealRoots returns the directories of OpenNamespace with their resolved paths.
+func (n *Namespace) RealRoots() map[string]string { return n.roots }
+
+// Close frees the descriptors.
+func (n *Namespace) Close() error {
+	var errs []error
+	for _, f := range []*os.File{n.fd, n.mountinfo} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	for _, fd := range []*int{&n.changes, &n.watched} {
+		if *fd >= 0 {
+			errs = append(errs, unix.Close(*fd))
+			*fd = -1
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Mounts reads the whole mount table. Nothing in it is cached.
+func (n *Namespace) Mounts() (facts.Table, error) {
+	if n.statmount {
+		if t, err := n.readStatmount(); err == nil {
+			return t, nil
+		}
+		// A seccomp filter may forbid the call; mountinfo is always there.
+	}
+	return n.readMountinfo()
+}
+
+func (n *Namespace) readMountinfo() (facts.Table, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, err := n.mountinfo.Seek(0, 0); err != nil {
+		return facts.Table{}, fmt.Errorf("mountinfo: %w", err)
+	}
+	mounts, err := mount.Parse(n.mountinfo)
+	if err != nil {
+		return facts.Table{}, err
+	}
+	if n.uniqueIDs {
+		mount.Identify(n.id, mounts, mount.Always)
+	}
+	return facts.NewTable(mounts), nil
+}

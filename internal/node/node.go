@@ -1,0 +1,115 @@
+package node
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
+)
+
+// Config says how a Node reads its host.
+type Config struct {
+	Pool      *worker.Pool
+	Namespace *Namespace
+	// KubeletRoot is one of the namespace's roots, as configured.
+	KubeletRoot string
+	// ProbeTimeout bounds one probe, StepTimeout one half of a step.
+	ProbeTimeout time.Duration
+	StepTimeout  time.Duration
+	// SlowAnswer is how long a probe may take before it counts as late.
+	SlowAnswer time.Duration
+	Sysfs      Sysfs
+}
+
+// Node is the host that the volumes are on.
+type Node struct {
+	// Namespace is the host's mount namespace.
+	*Namespace
+	cfg     Config
+	kubelet layout.Kubelet
+	bootID  string
+	probes  *probes
+	batch   batching
+	// hungServers are the NFS servers that did not answer the last call.
+	hungServers cache[storage, struct{}]
+	files       volDataFiles
+	// uuids has the filesystem UUIDs by unique mount id, which is never used again, and
+	// whose filesystem stays the same.
+	uuids cache[uint64, string]
+	// rdevs are the device numbers that no mount table shows: of device nodes and of btrfs.
+	rdevs cache[storage, facts.Dev]
+	// devices are those that stay as they are for as long as the disk is the same: its
+	// sequence number tells.
+	devices    cache[facts.Dev, facts.BlockDevice]
+	containers walks[ops.ContainersAnswer]
+	daemons    walks[ops.FUSEDaemonsAnswer]
+	booted     time.Time
+	moved      []movedRoot
+}
+
+// New checks cfg.
+func New(cfg Config) (*Node, error) {
+	switch {
+	case cfg.Pool == nil || cfg.Namespace == nil:
+		return nil, errors.New("host: pool and namespace are required")
+	case cfg.ProbeTimeout <= 0 || cfg.StepTimeout <= 0 || cfg.SlowAnswer <= 0:
+		return nil, errors.New("host: timeouts must be positive")
+	}
+	root, known := cfg.Namespace.RealRoots()[cfg.KubeletRoot]
+	if !known {
+		return nil, fmt.Errorf("host: kubelet root %q was not resolved", cfg.KubeletRoot)
+	}
+	bootID, err := BootID()
+	if err != nil {
+		return nil, err
+	}
+	return &Node{
+		Namespace: cfg.Namespace, cfg: cfg, kubelet: layout.Kubelet{Root: root}, bootID: bootID, booted: BootTime(),
+		moved:  movedRoots(cfg.Namespace.RealRoots()),
+		probes: newProbes(), batch: batching{prompt: newCache[storage, struct{}]()}, files: newVolDataFiles(), uuids: newCache[uint64, string](), rdevs: newCache[storage, facts.Dev](),
+		devices:     newCache[facts.Dev, facts.BlockDevice](),
+		hungServers: newCache[storage, struct{}](),
+	}, nil
+}
+
+// Kubelet returns kubelet's layout on this node.
+func (n *Node) Kubelet() layout.Kubelet { return n.kubelet }
+
+// BootID identifies this boot.
+func (n *Node) BootID() string { return n.bootID }
+
+// BootTime is when this boot began.
+func (n *Node) BootTime() time.Time { return n.booted }
+
+// RealPath replaces a configured root at the front of p by its resolved path.
+func (n *Node) RealPath(p string) string {
+	for _, r := range n.moved {
+		if rest, beneath := strings.CutPrefix(p, r.configured); beneath && (rest == "" || rest[0] == '/') {
+			return path.Join(r.resolved, rest)
+		}
+	}
+	return p
+}
+
+// movedRoot is a configured root with a symbolic link in it.
+type movedRoot struct{ configured, resolved string }
+
+// movedRoots returns those whose resolved path is another one, the longest first.
+func movedRoots(roots map[string]string) []movedRoot {
+	var moved []movedRoot
+	for configured, resolved := range roots {
+		if configured != resolved {
+			moved = append(moved, movedRoot{configured, resolved})
+		}
+	}
+	slices.SortFunc(moved, func(a, b movedRoot) int { return cmp.Compare(len(b.configured), len(a.configured)) })
+	return moved
+}

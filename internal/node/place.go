@@ -1,0 +1,118 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/facts"
+)
+
+// CanReplace reports whether the kernel can put a mount beneath another one (Linux
+// 6.5).
+func (n *Node) CanReplace() bool { return ops.CanMoveBeneath() }
+
+// CanCover reports whether the kernel can put a mount on top of another one at least
+// (Linux 5.2).
+func (n *Node) CanCover() bool { return mount.CanMove() }
+
+// Rebind puts a clone of the staged mount on an empty mount point.
+func (n *Node) Rebind(ctx context.Context, plan facts.RebindPlan, revalidate func(context.Context) error) error {
+	return n.place(ctx, ops.PlaceQuery{RebindPlan: plan, Position: ops.OnDirectory}, revalidate)
+}
+
+// Replace puts a clone of the staged mount in the place of a dead one, which is alone
+// there. The clone comes beneath it first.
+func (n *Node) Replace(ctx context.Context, plan facts.RebindPlan, dead facts.Mount, revalidate func(context.Context) error) error {
+	return n.place(ctx, ops.PlaceQuery{RebindPlan: plan, Position: ops.Beneath, Dead: dead}, revalidate)
+}
+
+// Cover puts a clone of the staged mount on top of a dead one, plan.Covers, where
+// the kernel cannot put it beneath.
+func (n *Node) Cover(ctx context.Context, plan facts.RebindPlan, revalidate func(context.Context) error) error {
+	return n.place(ctx, ops.PlaceQuery{RebindPlan: plan, Position: ops.OnTop, Dead: plan.Covers}, revalidate)
+}
+
+// place puts a clone at its position. It is read-only until it is alone there and the
+// mount point is still wanted.
+func (n *Node) place(ctx context.Context, q ops.PlaceQuery, revalidate func(context.Context) error) error {
+	a, err := step(ctx, n, ops.Place, q)
+	if err != nil {
+		return err
+	}
+	if a.Left {
+		klog.FromContext(ctx).Info("A mount namespace has something of its own on the mount point, and is left as it is", "mountPoint", q.Target)
+	}
+	err = revalidate(ctx)
+	switch {
+	case err == nil:
+		return n.finalize(ctx, q.RebindPlan, a.Mount)
+	case q.Position == ops.Beneath:
+		// The dead mount is off, and a bare directory would be worse than the placeholder:
+		// nothing can be written or deleted through that.
+		return fmt.Errorf("%w; a read-only mount stays at the mount point", err)
+	}
+	// The mount point is no longer wanted: leave it as it was found.
+	if undoErr := n.unmountDuplicate(ctx, q.Target, a.Mount); undoErr != nil {
+		return fmt.Errorf("%w; the clone stays at the mount point, read-only: %w", err, undoErr)
+	}
+	return err
+}
+
+// Finish finalizes a placeholder that an earlier step left alone at a mount point.
+func (n *Node) Finish(ctx context.Context, plan facts.RebindPlan, placeholder facts.Mount, revalidate func(context.Context) error) error {
+	if err := revalidate(ctx); err != nil {
+		return err
+	}
+	return n.finalize(ctx, plan, placeholder.Ref())
+}
+
+func (n *Node) finalize(ctx context.Context, plan facts.RebindPlan, placed facts.Ref) error {
+	// The budget is enough for a node that heals hundreds of volumes at once.
+	a, err := step(ctx, n, ops.Finalize, ops.FinalizeQuery{RebindPlan: plan, Mount: placed, Budget: n.cfg.StepTimeout / 4})
+	switch {
+	case err != nil:
+		return err
+	case a.Left < 0:
+		return errors.New("the copies of the mount in other mount namespaces could not be made writable in time")
+	case a.Left > 0:
+		return fmt.Errorf("%d copies of the mount in other mount namespaces could not be made writable", a.Left)
+	}
+	return nil
+}
+
+// UnmountDuplicate unmounts a placeholder from the top of a stack. Where the mount
+// below shares its events, copies on its peers vanish with it; it is refused when
+// anything else is mounted there.
+func (n *Node) UnmountDuplicate(ctx context.Context, placeholder facts.Mount, revalidate func(context.Context) error) error {
+	if err := revalidate(ctx); err != nil {
+		return err
+	}
+	return n.unmountDuplicate(ctx, placeholder.Path, placeholder.Ref())
+}
+
+func (n *Node) unmountDuplicate(ctx context.Context, target string, m facts.Ref) error {
+	_, err := step(ctx, n, ops.UnmountDuplicate, ops.UnmountDuplicateQuery{Target: target, Mount: m})
+	return err
+}
+
+// UnmountDeadTop takes a dead mount off the top of a stack. What it hides stays as it is.
+func (n *Node) UnmountDeadTop(ctx context.Context, dead, below facts.Mount, revalidate func(context.Context) error) error {
+	if err := revalidate(ctx); err != nil {
+		return err
+	}
+	_, err := step(ctx, n, ops.UnmountDeadTop, ops.UnmountDeadTopQuery{Dead: dead, Below: below.Ref()})
+	return err
+}
+
+// step has a worker do one half of a step.
+func step[Q, A any](ctx context.Context, n *Node, op worker.Op[Q, A], q Q) (A, error) {
+	call, cancel := context.WithTimeout(ctx, n.cfg.StepTimeout)
+	defer cancel()
+	return worker.Call(call, n.cfg.Pool, op, q)
+}

@@ -1,0 +1,173 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/csi-addons/node-healer/internal/worker"
+	"github.com/csi-addons/node-healer/pkg/facts"
+)
+
+// probes keeps at most one worker at each storage. Callers that come while one is at
+// it share its answer, or wait. One that cannot be ended keeps its storage until it
+// ends, with the answer that follows from it: however often a hung volume is asked
+// about, it costs one process.
+//
+// This is no x/sync singleflight: a call outlives its callers here, an answer is
+// shared only with callers that asked the same before the probe began, and a storage
+// is kept by writes and scans too, whose answers are not shared.
+type probes struct {
+	mu    sync.Mutex
+	calls map[storage]*storageCall
+	// slow counts answers in a row that came late.
+	slow cache[storage, lateness]
+}
+
+func newProbes() *probes {
+	return &probes{calls: map[storage]*storageCall{}, slow: newCache[storage, lateness]()}
+}
+
+// storageCall is one call of a worker for a storage.
+type storageCall struct {
+	// mount is the mount that is probed; the zero value for a write.
+	mount facts.Mount
+	began time.Time
+	done  chan struct{}
+	// What it found, once done; without paths.
+	found Inspection
+	// ended closes when a worker ends that outlived its deadline; nil when there
+	// is none.
+	ended <-chan struct{}
+}
+
+// join returns the call that is under way at the storage, or makes the caller the
+// one that asks: first is true then, and finish must follow.
+func (p *probes) join(s storage, mount facts.Mount) (call *storageCall, first bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if call = p.calls[s]; call != nil && !call.over() {
+		return call, false
+	}
+	call = &storageCall{mount: mount, began: time.Now(), done: make(chan struct{})}
+	p.calls[s] = call
+	return call, true
+}
+
+// finish hands the answer to all waiters. A worker that cannot be ended keeps the
+// storage, and the answer is then that the storage does not answer.
+func (p *probes) finish(s storage, call *storageCall, found Inspection, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	found.Paths = nil
+	call.found = found
+	delete(p.calls, s)
+	if ended := ended(err); ended != nil {
+		call.ended = ended
+		call.found.Answer.Asked, call.found.Answer.TimedOut, call.found.Answer.Stuck = true, true, true
+		call.found.Answer.Outstanding = call.began
+		maps.DeleteFunc(p.calls, func(_ storage, other *storageCall) bool { return other.over() })
+		p.calls[s] = call
+	}
+	close(call.done)
+}
+
+// over reports whether the worker has ended that could not be ended.
+func (c *storageCall) over() bool {
+	select {
+	case <-c.ended: // nil, which is never ready, while it is under way
+		return true
+	default:
+		return false
+	}
+}
+
+// ended closes when the worker behind an error ends that cannot be ended; nil
+// when there is none.
+func ended(err error) <-chan struct{} {
+	var stuck interface{ Ended() <-chan struct{} }
+	if !errors.As(err, &stuck) {
+		return nil
+	}
+	return stuck.Ended()
+}
+
+// errStorageStuck has worker.ErrStuck as its leaf, and no end of its own: what is
+// stuck is the worker of another call.
+var errStorageStuck = fmt.Errorf("nothing was asked, because of an earlier call: %w", worker.ErrStuck)
+
+// serialize runs ask while no other call is at the storage. It fails at once while a
+// worker is there that cannot be ended.
+func (p *probes) serialize(ctx context.Context, s storage, ask func() error) (err error) {
+	call, first := p.join(s, facts.Mount{})
+	for !first {
+		select {
+		case <-call.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if call.found.Answer.Stuck {
+			return errStorageStuck
+		}
+		call, first = p.join(s, facts.Mount{})
+	}
+	err = worker.ErrLost // if it panics
+	defer func() {
+		p.finish(s, call, Inspection{Answer: facts.Answer{Waits: waits(err), Elapsed: time.Since(call.began)}}, err)
+	}()
+	return ask()
+}
+
+// unlessStuck runs ask at a storage that many ask at once, and that is never
+// serialized. It fails like serialize.
+func (p *probes) unlessStuck(s storage, ask func() error) error {
+	if p.outstanding(s) != nil {
+		return errStorageStuck
+	}
+	err := ask()
+	p.markStuck(s, Inspection{}, err)
+	return err
+}
+
+// outstanding returns the call that is at a storage, nil for none.
+func (p *probes) outstanding(s storage) *storageCall {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if call := p.calls[s]; call != nil && !call.over() {
+		return call
+	}
+	return nil
+}
+
+// markStuck lets the worker behind an error keep the storage until it ends, if it
+// cannot be ended, with what that tells about the storage.
+func (p *probes) markStuck(s storage, found Inspection, err error) {
+	if ended(err) != nil {
+		p.finish(s, &storageCall{done: make(chan struct{})}, found, err)
+	}
+}
+
+// lateness is of one filesystem: device numbers are used again.
+type lateness struct {
+	fsType, source string
+	count          int
+}
+
+// late counts an answer and returns how many in a row came late.
+func (p *probes) late(m facts.Mount, late bool) int {
+	s := storageOf(m)
+	if !late {
+		p.slow.remove(s)
+		return 0
+	}
+	so, _ := p.slow.get(s)
+	if so.fsType != m.FSType || so.source != m.Source {
+		so = lateness{fsType: m.FSType, source: m.Source}
+	}
+	so.count++
+	p.slow.add(s, so)
+	return so.count
+}

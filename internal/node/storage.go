@@ -1,0 +1,47 @@
+package node
+
+import "github.com/csi-addons/node-healer/pkg/facts"
+
+// storage is what a probe touches: a superblock, a block device, or a device node,
+// which shares the superblock of devtmpfs with all others.
+type storage struct {
+	dev  facts.Dev
+	root string
+}
+
+// The storages that are the kernel's own.
+var (
+	// namespaces are the mount namespaces of containers, and who runs in them.
+	namespaces = storage{root: "/proc/*/ns/mnt"}
+	// containerWalk is the walk over all processes that finds the containers.
+	containerWalk = storage{root: "/proc/*/cgroup"}
+	// daemonWalk and abortWalk are the walks that find FUSE daemons, and all mounts of one
+	// connection.
+	daemonWalk = storage{root: "/proc/*/fdinfo"}
+	abortWalk  = storage{root: "/proc/*/mountinfo"}
+	fusectl    = storage{root: "/sys/fs/fuse/connections"}
+)
+
+func storageOf(m facts.Mount) storage {
+	s := storage{dev: m.Dev}
+	if m.MayBeNode() {
+		s.root = m.Root
+	}
+	return s
+}
+
+// storageUnder returns what a path lies on.
+func storageUnder(table facts.Table, p string) storage {
+	parentMount, _ := table.ParentMount(p)
+	return storageOf(parentMount)
+}
+
+// sameView reports whether mounts of one superblock show the same directory of it: an
+// export may share its superblock with another, and be gone alone. On NFS only the very
+// same mount is sure to.
+func sameView(a, b facts.Mount) bool {
+	if facts.IsNFS(a.FSType) && !a.Same(b) {
+		return false
+	}
+	return a.Dev == b.Dev && a.Root == b.Root && a.FSType == b.FSType && a.Source == b.Source
+}

@@ -1,0 +1,329 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/facts/layout"
+)
+
+// maxFollowed bounds the descriptors, of daemons and of counters each.
+const maxFollowed = 1024
+
+// SuperblockEvent says to what something happened.
+type SuperblockEvent struct {
+	Dev facts.Dev
+	// Root is that of the mounts of a device node, and empty where it happened to a whole
+	// superblock: all device nodes share that of devtmpfs.
+	Root string
+	// Driver is set instead where a CSI driver registered itself with kubelet: it is back.
+	Driver string
+}
+
+// SuperblockEvents tells when something happens to a superblock that no mount table shows:
+// a process that serves it over FUSE ends (pidfd_open(2)), its ext4 counts an error
+// (sysfs_notify of errors_count), or a device that it lies on changes or goes. It tells of
+// drivers that come back, too. A hint and no fact: who is told looks for himself. Make it
+// with Node.SuperblockEvents.
+type SuperblockEvents struct {
+	node *Node
+	// epoll has all descriptors. It is in the runtime's own, so that no thread waits.
+	epoll *os.File
+	told  chan SuperblockEvent
+
+	mu sync.Mutex
+	// followed are the descriptors in epoll, byKey whose they are.
+	followed map[source]descriptor
+	byKey    map[int32]source
+	// lastKey is that of the descriptor that came last.
+	lastKey int32
+	devices deviceEvents
+	// registrations is the descriptor of openRegistrations.
+	registrations int
+}
+
+// descriptor is one in epoll, whose events have its key: by the time that an event is
+// read, the descriptor may be closed and its number be given to another.
+type descriptor struct {
+	fd  int
+	key int32
+}
+
+// The keys of deviceEvents and registrations. Those of superblocks are positive.
+const (
+	devicesKey       = 0
+	registrationsKey = -1
+)
+
+// source is one thing that tells of a superblock.
+type source struct {
+	dev facts.Dev
+	// pid and started are those of a daemon; zero for the counter of an ext4.
+	pid     int
+	started time.Duration
+	// counter is the inode of an ext4's counter: a device that was unmounted and mounted
+	// again has another one, and the first tells of nothing any more.
+	counter uint64
+}
+
+// SuperblockEvents follows nothing yet. It lives until ctx ends; then the channel of
+// Events closes.
+func (n *Node) SuperblockEvents(ctx context.Context) (*SuperblockEvents, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("follow superblocks: %w", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil { // so that os.NewFile hands it to the runtime
+		return nil, fmt.Errorf("follow superblocks: %w", err)
+	}
+	e := &SuperblockEvents{
+		node: n, epoll: os.NewFile(uintptr(fd), "superblock events"), told: make(chan SuperblockEvent),
+		followed: map[source]descriptor{}, byKey: map[int32]source{},
+	}
+	if e.devices, err = openDeviceEvents(); err == nil {
+		err = e.watch(descriptor{e.devices.fd, devicesKey}, unix.EPOLLIN)
+	}
+	if err != nil {
+		klog.ErrorS(err, "What happens to devices is not noticed before the next turn")
+	}
+	if e.registrations, err = openRegistrations(layout.Kubelet{Root: n.cfg.KubeletRoot}.Registrations()); err == nil {
+		err = e.watch(descriptor{e.registrations, registrationsKey}, unix.EPOLLIN)
+	}
+	if err != nil {
+		klog.ErrorS(err, "Drivers that come back are not noticed")
+	}
+	stop := context.AfterFunc(ctx, func() { _ = e.epoll.SetReadDeadline(time.Now()) })
+	go func() {
+		defer close(e.told)
+		defer e.end()
+		defer stop()
+		e.wait(ctx)
+	}()
+	return e, nil
+}
+
+// Events returns the channel that tells of superblocks.
+func (e *SuperblockEvents) Events() <-chan SuperblockEvent { return e.told }
+
+// wait passes on what the kernel tells until ctx ends.
+func (e *SuperblockEvents) wait(ctx context.Context) {
+	conn, err := e.epoll.SyscallConn()
+	if err != nil {
+		return
+	}
+	events := make([]unix.EpollEvent, 64)
+	for ctx.Err() == nil {
+		ready := 0
+		if err := conn.Read(func(fd uintptr) bool {
+			ready, _ = unix.EpollWait(int(fd), events, 0) //nolint:errcheck // then nothing is ready
+			return ready > 0
+		}); err != nil {
+			return // the deadline: ctx has ended
+		}
+		for event := range e.happened(events[:ready]) {
+			select {
+			case e.told <- event:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// happened returns what events are about. A process ends once.
+func (e *SuperblockEvents) happened(events []unix.EpollEvent) map[SuperblockEvent]bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	told := map[SuperblockEvent]bool{}
+	for _, event := range events {
+		key := event.Fd
+		switch key {
+		case devicesKey:
+			maps.Copy(told, e.devices.read())
+			continue
+		case registrationsKey:
+			maps.Copy(told, readRegistrations(e.registrations))
+			continue
+		}
+		s, known := e.byKey[key]
+		if !known {
+			continue
+		}
+		told[SuperblockEvent{Dev: s.dev}] = true
+		if s.pid != 0 {
+			e.forget(s)
+		} else {
+			rewind(e.followed[s].fd)
+		}
+	}
+	return told
+}
+
+// rewind reads a file of sysfs, or poll would tell of the same change again (sysfs(5)).
+func rewind(fd int) {
+	var b [32]byte
+	_, _ = unix.Pread(fd, b[:], 0) //nolint:errcheck // the device is gone; the descriptor goes with the next Follow
+}
+
+// Follow has the superblocks of these mounts followed and no others. It walks over the
+// processes in a worker if any is FUSE's, and touches no volume. What cannot be followed,
+// as FUSE below about Linux 6.16, is left out. When the walk fails, all else is followed
+// nevertheless.
+func (e *SuperblockEvents) Follow(ctx context.Context, mounts []facts.Mount) error {
+	wanted, err := e.sources(ctx, mounts)
+	above := e.node.devicesOf(mounts) // several files of sysfs for each: no event waits for that
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.followed == nil {
+		return err // ended
+	}
+	e.devices.above = above
+	for s := range maps.Clone(e.followed) {
+		if !slices.Contains(wanted, s) {
+			e.forget(s)
+		}
+	}
+	for _, s := range wanted {
+		if _, already := e.followed[s]; !already {
+			e.add(s)
+		}
+	}
+	return err
+}
+
+// sources returns what tells of these mounts.
+func (e *SuperblockEvents) sources(ctx context.Context, mounts []facts.Mount) (wanted []source, err error) {
+	byConnection, counters := map[uint64]facts.Dev{}, 0
+	seen := map[facts.Dev]bool{}
+	for _, m := range mounts {
+		switch {
+		case seen[m.Dev]:
+		case facts.IsType(m.FSType, facts.FUSE):
+			byConnection[m.Dev.FUSEConnection()] = m.Dev
+		case facts.IsType(m.FSType, facts.Ext) && counters < maxFollowed:
+			var st unix.Stat_t
+			if unix.Stat(e.counterOf(m.Dev), &st) == nil {
+				wanted = append(wanted, source{dev: m.Dev, counter: st.Ino})
+				counters++
+			}
+		}
+		seen[m.Dev] = true
+	}
+	if len(byConnection) == 0 {
+		return wanted, nil
+	}
+	daemons, err := e.daemons(ctx, byConnection)
+	return append(wanted, daemons...), err
+}
+
+// daemons returns the daemons of these connections. When the walk over the processes fails,
+// is cut short or cannot examine a process, those that are followed already go on to be.
+func (e *SuperblockEvents) daemons(ctx context.Context, byConnection map[uint64]facts.Dev) (daemons []source, err error) {
+	walk, err := e.node.walkDaemons(ctx)
+	if err != nil {
+		return e.followedDaemons(byConnection), fmt.Errorf("follow daemons: %w", err)
+	}
+	for _, d := range walk.Daemons {
+		if dev, ours := byConnection[d.Connection]; ours {
+			daemons = append(daemons, source{dev: dev, pid: d.PID, started: d.Started})
+		}
+	}
+	if walk.Cut || walk.Unread > 0 {
+		for _, d := range e.followedDaemons(byConnection) {
+			if !slices.Contains(daemons, d) {
+				daemons = append(daemons, d)
+			}
+		}
+	}
+	return daemons[:min(len(daemons), maxFollowed)], nil
+}
+
+func (e *SuperblockEvents) followedDaemons(wanted map[uint64]facts.Dev) (daemons []source) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for s := range e.followed {
+		if _, ours := wanted[s.dev.FUSEConnection()]; ours && s.pid != 0 {
+			daemons = append(daemons, s)
+		}
+	}
+	return daemons
+}
+
+// add follows a source. That a process may have ended since, and its number been given to
+// another one, only costs a check more or one that comes with the next turn.
+func (e *SuperblockEvents) add(s source) {
+	events := uint32(unix.EPOLLIN)
+	var fd int
+	var err error
+	if s.pid != 0 {
+		fd, err = unix.PidfdOpen(s.pid, 0)
+	} else {
+		fd, err = unix.Open(e.counterOf(s.dev), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		events = unix.EPOLLPRI | unix.EPOLLET
+	}
+	if err != nil {
+		return
+	}
+	if s.pid == 0 {
+		rewind(fd)
+	}
+	e.lastKey++
+	d := descriptor{fd, e.lastKey}
+	if err := e.watch(d, events); err != nil {
+		_ = unix.Close(fd)
+		return
+	}
+	e.followed[s], e.byKey[d.key] = d, s
+}
+
+// counterOf is the file with the errors that the ext4 on a device counted.
+func (e *SuperblockEvents) counterOf(dev facts.Dev) string {
+	sysfs := e.node.cfg.Sysfs
+	return sysfs.ext4(sysfs.Name(dev)) + "/errors_count"
+}
+
+// watch puts a descriptor into epoll.
+func (e *SuperblockEvents) watch(d descriptor, events uint32) error {
+	raw, err := e.epoll.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var added error
+	err = raw.Control(func(ep uintptr) {
+		added = unix.EpollCtl(int(ep), unix.EPOLL_CTL_ADD, d.fd, &unix.EpollEvent{Events: events, Fd: d.key}) // the kernel does not read it
+	})
+	return errors.Join(err, added)
+}
+
+// forget closes a source, which takes it out of epoll: no other descriptor refers to it.
+func (e *SuperblockEvents) forget(s source) {
+	d := e.followed[s]
+	delete(e.followed, s)
+	delete(e.byKey, d.key)
+	_ = unix.Close(d.fd)
+}
+
+func (e *SuperblockEvents) end() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for s := range maps.Clone(e.followed) {
+		e.forget(s)
+	}
+	e.followed = nil
+	for _, fd := range []int{e.devices.fd, e.registrations} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+	_ = e.epoll.Close()
+}

@@ -1,0 +1,207 @@
+package node
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/pkg/facts"
+)
+
+// A process that ends is told once, what is not followed any more never, and nothing is
+// left when the context has ended.
+func TestSuperblockEvents(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	e, err := (&Node{}).SuperblockEvents(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, onePID := sleeper(t)
+	other, otherPID := sleeper(t)
+	e.mu.Lock()
+	e.add(source{dev: facts.Dev{Minor: 1}, pid: onePID})
+	e.add(source{dev: facts.Dev{Minor: 2}, pid: otherPID})
+	fd := e.followed[source{dev: facts.Dev{Minor: 1}, pid: onePID}].fd
+	e.mu.Unlock()
+	_ = one.Process.Kill()
+	select {
+	case event := <-e.Events():
+		if event != (SuperblockEvent{Dev: facts.Dev{Minor: 1}}) {
+			t.Errorf("told of %v", event)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("not told")
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil {
+		t.Error("the descriptor is left")
+	}
+	if err := e.Follow(ctx, nil); err != nil {
+		t.Fatal(err)
+	}
+	_ = other.Process.Kill()
+	_ = other.Wait()
+	cancel()
+	for event := range e.Events() {
+		t.Errorf("told of %v", event)
+	}
+	if e.followed != nil || len(e.byKey) > 0 {
+		t.Errorf("left: %v", e.followed)
+	}
+	if err := e.Follow(t.Context(), nil); err != nil { // a late one
+		t.Error(err)
+	}
+}
+
+// sleeper is a process that ends with the test.
+func sleeper(t *testing.T) (*exec.Cmd, int) {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), "sleep", "60")
+	done(t, c.Start())
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	return c, c.Process.Pid
+}
+
+// An event may be read when its descriptor was closed and the number given to another one:
+// that one is not taken for it.
+func TestEventOfAClosedDescriptor(t *testing.T) {
+	e, err := (&Node{}).SuperblockEvents(t.Context())
+	done(t, err)
+	_, onePID := sleeper(t)
+	_, otherPID := sleeper(t)
+	one, other := source{dev: facts.Dev{Minor: 1}, pid: onePID}, source{dev: facts.Dev{Minor: 2}, pid: otherPID}
+	e.mu.Lock()
+	e.add(one)
+	before := e.followed[one]
+	e.forget(one)
+	e.add(other)
+	after := e.followed[other]
+	e.mu.Unlock()
+	if before.fd != after.fd {
+		t.Skip("the number was given to something else of this process")
+	}
+	told := e.happened([]unix.EpollEvent{{Events: unix.EPOLLIN, Fd: before.key}})
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, followed := e.followed[other]; len(told) != 0 || !followed {
+		t.Errorf("told of %v, still followed: %t", told, followed)
+	}
+}
+
+// When the processes cannot be walked over, the daemons that are known and all devices are
+// followed nevertheless.
+func TestFollowWithoutAWalk(t *testing.T) {
+	realKernel(t)
+	n, _ := newNode(t)
+	node, _ := loop(t, 4)
+	e, err := n.SuperblockEvents(t.Context())
+	done(t, err)
+	daemon, pid := sleeper(t)
+	served, gone := facts.Dev{Minor: 77}, facts.Dev{Minor: 78}
+	_, otherPID := sleeper(t)
+	e.mu.Lock()
+	e.add(source{dev: served, pid: pid})
+	e.add(source{dev: gone, pid: otherPID})
+	e.mu.Unlock()
+	noWalk, cancel := context.WithCancel(t.Context())
+	cancel()
+	disk := rdevOf(t, node)
+	err = e.Follow(noWalk, []facts.Mount{{Dev: served, FSType: "fuse.x"}, {Dev: disk, FSType: "xfs"}})
+	if err == nil || !strings.Contains(err.Error(), "follow daemons") {
+		t.Errorf("got %v", err)
+	}
+	e.mu.Lock()
+	if len(e.followed) != 1 {
+		t.Errorf("followed: %v", e.followed)
+	}
+	e.mu.Unlock()
+	change(t, node)
+	told(t, e, SuperblockEvent{Dev: disk})
+	_ = daemon.Process.Kill()
+	told(t, e, SuperblockEvent{Dev: served})
+}
+
+// What a walk over the processes did not come to is not gone.
+func TestFollowAfterAWalkThatMissesProcesses(t *testing.T) {
+	n, _ := newNode(t)
+	e, err := n.SuperblockEvents(t.Context())
+	done(t, err)
+	daemon, pid := sleeper(t)
+	_, newPID := sleeper(t)
+	served := facts.Dev{Minor: 77}
+	e.mu.Lock()
+	e.add(source{dev: served, pid: pid})
+	e.mu.Unlock()
+	n.daemons.began = time.Now().Add(time.Hour) // no walk is made
+	for _, tc := range []struct {
+		walk ops.FUSEDaemonsAnswer
+		want int
+	}{
+		{ops.FUSEDaemonsAnswer{Cut: true}, 1},
+		{ops.FUSEDaemonsAnswer{Unread: 1, Daemons: []facts.FUSEDaemon{{Connection: served.FUSEConnection(), PID: newPID}}}, 2},
+		{ops.FUSEDaemonsAnswer{Daemons: []facts.FUSEDaemon{{Connection: served.FUSEConnection(), PID: pid}}}, 1},
+	} {
+		n.daemons.last = tc.walk
+		done(t, e.Follow(t.Context(), []facts.Mount{{Dev: served, FSType: "fuse.x"}}))
+		e.mu.Lock()
+		if len(e.followed) != tc.want {
+			t.Errorf("%+v: followed: %v", tc.walk, e.followed)
+		}
+		e.mu.Unlock()
+	}
+	_ = daemon.Process.Kill()
+	told(t, e, SuperblockEvent{Dev: served})
+}
+
+// An ext4 that is unmounted and mounted again, as in a restage, is followed on.
+func TestFollowAnExt4ThatIsMountedAgain(t *testing.T) {
+	sysfs := realKernel(t)
+	n, root := newNode(t)
+	disk, _ := loop(t, 16)
+	command(t, "mkfs.ext4", "-q", disk)
+	dev := rdevOf(t, disk)
+	e, err := n.SuperblockEvents(t.Context())
+	done(t, err)
+	for range 2 {
+		done(t, unix.Mount(disk, root, "ext4", 0, "errors=continue"))
+		t.Cleanup(func() { _ = unix.Unmount(root, 0) })
+		done(t, e.Follow(t.Context(), []facts.Mount{{Dev: dev, FSType: "ext4"}}))
+		done(t, os.WriteFile(filepath.Join(string(sysfs), "fs/ext4", filepath.Base(disk), "trigger_fs_error"), []byte("test"), 0))
+		told(t, e, SuperblockEvent{Dev: dev})
+		done(t, unix.Unmount(root, 0))
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.followed) != 1 {
+		t.Errorf("followed: %v", e.followed)
+	}
+}
+
+// A driver that registers itself with kubelet is told of, however its registrar makes the
+// socket; other files are not.
+func TestDriverThatRegisters(t *testing.T) {
+	root := t.TempDir()
+	dir := root + "/plugins_registry"
+	done(t, os.Mkdir(dir, 0o700))
+	e, err := (&Node{cfg: Config{KubeletRoot: root}}).SuperblockEvents(t.Context())
+	done(t, err)
+	for _, name := range []string{"csi.sock", "reg.sock", "a.example.com-reg.sock", "b.example.com-reg.sock.tmp"} {
+		done(t, os.WriteFile(dir+"/"+name, nil, 0o600))
+	}
+	done(t, os.Rename(dir+"/b.example.com-reg.sock.tmp", dir+"/b.example.com-reg.sock"))
+	got := map[string]bool{}
+	for len(got) < 2 {
+		event := <-e.Events()
+		got[event.Driver] = true
+	}
+	if !got["a.example.com"] || !got["b.example.com"] {
+		t.Errorf("told of %v", got)
+	}
+}

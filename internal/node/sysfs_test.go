@@ -1,0 +1,103 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/csi-addons/node-healer/pkg/facts"
+)
+
+// tree makes files below a new directory: "path": text, or "path": "-> target".
+func tree(t *testing.T, files map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range files {
+		p := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(p), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if target, isLink := strings.CutPrefix(text, "-> "); isLink {
+			err = os.Symlink(target, p)
+		} else {
+			err = os.WriteFile(p, []byte(text), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+// As recorded on machines with such devices.
+var recordedSysfs = map[string]string{
+	"dev/block/8:16":                                      "-> ../../devices/pci0/host2/target2/block/sdb",
+	"dev/block/8:17":                                      "-> ../../devices/pci0/host2/target2/block/sdb/sdb1",
+	"devices/pci0/host2/target2/wwid":                     "naa.600508b1001c\n",
+	"devices/pci0/host2/target2/block/sdb/device":         "-> ../../../target2",
+	"devices/pci0/host2/target2/block/sdb/ro":             "0\n",
+	"devices/pci0/host2/target2/block/sdb/size":           "2097152\n",
+	"devices/pci0/host2/target2/block/sdb/diskseq":        "9\n",
+	"devices/pci0/host2/target2/block/sdb/sdb1/partition": "1\n",
+	"devices/pci0/host2/target2/block/sdb/sdb1/size":      "2048\n",
+	"devices/pci0/host2/target2/block/sdb/sdb1/ro":        "1\n",
+
+	"dev/block/252:0":                               "-> ../../devices/virtual/block/dm-0",
+	"devices/virtual/block/dm-0/dm/uuid":            "CRYPT-LUKS2-0011-pvc\n",
+	"devices/virtual/block/dm-0/size":               "1024\n",
+	"devices/virtual/block/dm-0/ro":                 "0\n",
+	"devices/virtual/block/dm-0/diskseq":            "12\n",
+	"dev/block/7:3":                                 "-> ../../devices/virtual/block/loop3",
+	"devices/virtual/block/loop3/size":              "131072\n",
+	"devices/virtual/block/loop3/diskseq":           "77\n",
+	"devices/virtual/block/loop3/loop/backing_file": "/var/img (deleted)\n",
+
+	"dev/block/259:0":                        "-> ../../devices/pci0/nvme/nvme0/nvme0n1",
+	"devices/pci0/nvme/nvme0/serial":         "S4EVNX0R   \n",
+	"devices/pci0/nvme/nvme0/nvme0n1/device": "-> ../../nvme0",
+	"devices/pci0/nvme/nvme0/nvme0n1/wwid":   "eui.0025385b\n",
+	"devices/pci0/nvme/nvme0/nvme0n1/size":   "8\n",
+
+	"dev/block/254:0":                       "-> ../../devices/pci0/virtio1/block/vda",
+	"devices/pci0/virtio1/block/vda/serial": "vol-0a1b\n",
+	"devices/pci0/virtio1/block/vda/size":   "junk\n",
+
+	"dev/block/8:32": "-> ../../devices/gone/sdc",
+}
+
+func TestBlockDevice(t *testing.T) {
+	sysfs := Sysfs(tree(t, recordedSysfs))
+	for name, want := range map[string]facts.BlockDevice{
+		"SCSI disk": {Dev: facts.Dev{Major: 8, Minor: 16}, Name: "sdb", DiskSeq: 9, Identity: facts.Identity{WWID: "naa.600508b1001c", Size: 1 << 30}},
+		"partition": {Dev: facts.Dev{Major: 8, Minor: 17}, Name: "sdb1", ReadOnly: true, DiskSeq: 9, Identity: facts.Identity{WWID: "naa.600508b1001c", Partition: "1", Size: 1 << 20}},
+		"dm": {
+			Dev: facts.Dev{Major: 252, Minor: 0}, Name: "dm-0", DiskSeq: 12, Identity: facts.Identity{DMUUID: "CRYPT-LUKS2-0011-pvc", Size: 512 << 10},
+			Mapping: &facts.Mapping{UUID: "CRYPT-LUKS2-0011-pvc"},
+		},
+		"loop": {
+			Dev: facts.Dev{Major: 7, Minor: 3}, Name: "loop3", DiskSeq: 77, Identity: facts.Identity{Size: 64 << 20},
+			BackingFileGone: true,
+		},
+		"NVMe": {Dev: facts.Dev{Major: 259, Minor: 0}, Name: "nvme0n1", Identity: facts.Identity{WWID: "eui.0025385b", Serial: "S4EVNX0R", Size: 4096}},
+		// Reading its serial would ask the device.
+		"virtio":  {Dev: facts.Dev{Major: 254, Minor: 0}, Name: "vda"},
+		"unknown": {Dev: facts.Dev{Major: 8, Minor: 99}, Missing: true},
+		"removed": {Dev: facts.Dev{Major: 8, Minor: 32}, Missing: true},
+	} {
+		if got := sysfs.BlockDevice(want.Dev); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got  %+v\nwant %+v", name, got, want)
+		}
+	}
+}
+
+// Where sysfs itself is not to be seen, nothing follows for a device.
+func TestNoSysfsProvesNothing(t *testing.T) {
+	for _, dir := range []string{t.TempDir(), "/nonexistent", tree(t, map[string]string{"dev/block": "a file"})} {
+		if d := Sysfs(dir).BlockDevice(facts.Dev{Major: 8, Minor: 16}); d.Missing || d.Name != "" {
+			t.Errorf("%s: %+v", dir, d)
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package node
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-addons/node-healer/internal/mount"
+	"github.com/csi-addons/node-healer/pkg/facts"
+)
+
+// topology is the mount table as last read. It is good for as long as poll(2)
+// on mountinfo reports no change, and it serves to find mounts only: a
+// filesystem that shut itself down says so in its options and raises no event.
+// Nor does the rename of a directory above a mount point. So a caller that finds a
+// mount here reads it again by its id (Refresh), and takes a mount for absent only
+// after Mounts has read everything anew.
+type topology struct {
+	mu    sync.Mutex
+	known bool
+	table facts.Table
+	byID  map[uint64]int // into table.Mounts()
+	// patched is true when only what is new was read since everything was, at
+	// readAll, which took as long as cost.
+	patched bool
+	readAll time.Time
+	cost    time.Duration
+}
+
+// maxShare is how many times as long as it took must pass before everything is
+// read again: while mounts come and go all the time, that is too dear for each
+// change.
+const maxShare = 20
+
+// Topology returns the mount table for finding mounts in; their options,
+// attributes and propagation are left out. Where the kernel has no unique mount
+// ids and sources (below Linux 6.13) it is Mounts.
+func (n *Namespace) Topology() (facts.Table, error) {
+	if !n.statmount {
+		return n.Mounts()
+	}
+	t := &n.topology
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	affordable := time.Since(t.readAll) >= maxShare*t.cost
+	if !n.moved() && t.known && (!t.patched || !affordable) {
+		return t.table, nil
+	}
+	if affordable {
+		t.byID = nil
+	}
+	t.known = false // until this succeeds
+	table, err := n.update()
+	if err != nil {
+		return n.Mounts()
+	}
+	t.keep(table)
+	return t.table, nil
+}
+
+// moved reports whether the namespace's mounts changed since it was last asked.
+func (n *Namespace) moved() bool {
+	poll := []unix.PollFd{{Fd: int32(n.changes), Events: unix.POLLPRI}}
+	events, err := unix.Poll(poll, 0)
+	return err != nil || events != 0
+}
+
+// update reads what is new, or everything where nothing is known. A mount keeps
+// its id when it is moved, so a change that no id explains makes it read
+// everything, too. A mount that was moved while others came or went is found when
+// everything is read the next time, which is soon (maxShare).
+func (n *Namespace) update() (facts.Table, error) {
+	t := &n.topology
+	start := time.Now()
+	ids, err := mount.ListAll(n.id, mount.Root)
+	if err != nil {
+		return facts.Table{}, err
+	}
+	mounts := make([]facts.Mount, 0, len(ids))
+	var buf mount.Buffer
+	reused := 0
+	for _, id := range ids {
+		if at, known := t.byID[id]; known {
+			mounts = append(mounts, t.table.Mounts()[at])
+			reused++
+			continue
+		}
+		m, err := n.mount(id, &buf)
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			continue // unmounted since it was listed
+		case err != nil:
+			return facts.Table{}, err
+		}
+		mounts = append(mounts, bare(m))
+	}
+	if reused > 0 && reused == len(ids) && reused == len(t.byID) {
+		t.byID = nil
+		return n.update()
+	}
+	table := facts.NewTable(mounts)
+	if t.patched = reused > 0; !t.patched {
+		t.readAll, t.cost = start, time.Since(start)
+	}
+	return table, nil
+}
+
+func (t *topology) keep(table facts.Table) {
+	t.known, t.table = true, table
+	t.byID = make(map[uint64]int, len(table.Mounts()))
+	for i, m := range table.Mounts() {
+		t.byID[m.ID] = i
+	}
+}
+
+// forget makes the next Topology read everything.
+func (t *topology) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.known, t.byID = false, nil
+}
+
+// bare leaves out what may change without an event.
+func bare(m facts.Mount) facts.Mount {
+	m.Attr, m.Propagation, m.SuperReadOnly, m.SuperOptions = 0, facts.Propagation{}, false, nil
+	return m
+}
+
+// scratch holds buffers for statmount(2).
+var scratch = sync.Pool{New: func() any { return new(mount.Buffer) }}
+
+// Refresh reads mounts that were found in the topology again. It is false when one of
+// them is gone or was moved: the next Topology reads everything then.
+func (n *Namespace) Refresh(stack []facts.Mount) ([]facts.Mount, bool) {
+	if !n.statmount {
+		return stack, true // just read
+	}
+	buf, _ := scratch.Get().(*mount.Buffer)
+	defer scratch.Put(buf)
+	fresh := make([]facts.Mount, len(stack))
+	for i, m := range stack {
+		now, err := n.mount(m.ID, buf)
+		if err != nil || now.Path != m.Path || now.OldParent != m.OldParent {
+			n.topology.forget()
+			return nil, false
+		}
+		fresh[i] = now
+	}
+	return fresh, true
+}
+
+// IsTop reports whether a path walk to the mount point of m ends on m.
+func (n *Namespace) IsTop(m facts.Mount) bool {
+	table, err := n.Topology()
+	if err != nil {
+		return false
+	}
+	stack := table.Stack(m.Path)
+	top := len(stack) > 0 && stack[0].Same(m)
+	if !top {
+		n.topology.forget() // it may have been covered by a move, which no new id tells
+	}
+	return top
+}

@@ -1,0 +1,130 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/csi-addons/node-healer/internal/ops"
+	"github.com/csi-addons/node-healer/pkg/facts"
+)
+
+func stamp(n uint64) ops.FileStamp { return ops.FileStamp{Inode: n, Size: 1, Seconds: 1} }
+
+func volData(handle string) []byte {
+	return []byte(`{"driverName":"d","volumeHandle":"` + handle + `"}`)
+}
+
+// What a worker brings of a file, one look after the other.
+func TestLearnVolData(t *testing.T) {
+	type look struct {
+		raw   []byte
+		stamp ops.FileStamp
+		want  string // the handle, empty for nothing
+		knows bool   // at the next look
+	}
+	none := ops.FileStamp{}
+	for name, looks := range map[string][]look{
+		"missing":                     {{nil, none, "", false}, {nil, none, "", false}},
+		"unchanged":                   {{volData("a"), stamp(1), "a", true}, {nil, stamp(1), "a", true}, {nil, stamp(1), "a", true}},
+		"changed":                     {{volData("a"), stamp(1), "a", true}, {volData("b"), stamp(2), "b", true}, {nil, stamp(2), "b", true}},
+		"changed, with the old stamp": {{volData("a"), stamp(1), "a", true}, {volData("b"), stamp(1), "b", true}},
+		"removed":                     {{volData("a"), stamp(1), "a", true}, {nil, none, "", false}},
+		"written just now":            {{volData("a"), none, "a", false}, {volData("b"), none, "b", false}, {volData("b"), stamp(2), "b", true}},
+		"touched just now":            {{volData("a"), stamp(1), "a", true}, {volData("b"), none, "b", false}},
+		"torn":                        {{[]byte(`{"driver`), stamp(1), "", false}, {volData("a"), stamp(2), "a", true}},
+		"torn later":                  {{volData("a"), stamp(1), "a", true}, {[]byte(`{"driver`), stamp(2), "", false}},
+		// An empty file crosses the process boundary as no content.
+		"empty":           {{nil, stamp(1), "", false}},
+		"emptied":         {{volData("a"), stamp(1), "a", true}, {nil, stamp(2), "", false}},
+		"another's stamp": {{volData("a"), stamp(1), "a", true}, {nil, stamp(3), "", false}},
+	} {
+		files := newVolDataFiles()
+		for i, l := range looks {
+			before, _ := files.get("/f")
+			got := files.apply("/f", before, l.raw, l.stamp)
+			handle := ""
+			if got != nil {
+				handle = got.VolumeHandle
+			}
+			if known, _ := files.get("/f"); handle != l.want || (known.stamp != none) != l.knows {
+				t.Errorf("%s, look %d: %q, known as %+v", name, i+1, handle, known)
+			}
+		}
+		if _, known := files.get("/other"); known {
+			t.Errorf("%s: another file is known", name)
+		}
+	}
+}
+
+// Through a worker: what the file says is what the look says, however often it
+// is rewritten, and however old it is.
+func TestVolDataIsNeverOld(t *testing.T) {
+	n, root := newNode(t)
+	dir := filepath.Join(root, "pods/uid/volumes/kubernetes.io~csi/pv")
+	mountPoint, file := dir+"/mount", dir+"/vol_data.json"
+	done(t, os.MkdirAll(mountPoint, 0o700))
+	expect := func(want string) {
+		t.Helper()
+		s, err := n.Inspect(context.Background(), InspectQuery{Paths: []PathQuery{{Path: mountPoint, VolData: file}}})
+		done(t, err)
+		got := ""
+		if d := s.Paths[mountPoint].VolData; d != nil {
+			got = d.VolumeHandle
+		}
+		if got != want {
+			t.Errorf("handle %q, want %q", got, want)
+		}
+	}
+	expect("")
+	for i := range 20 { // within one tick of the filesystem's clock, all of one size
+		handle := fmt.Sprintf("h%02d", i)
+		done(t, os.WriteFile(file, volData(handle), 0o600))
+		expect(handle)
+		expect(handle)
+	}
+	age(t, file)
+	expect("h19")
+	expect("h19")
+	if known, _ := n.files.get(file); known.data == nil {
+		t.Error("an old file is read each time")
+	}
+	info, err := os.Stat(file)
+	done(t, err)
+	done(t, os.WriteFile(file, volData("h20"), 0o600))
+	done(t, os.Chtimes(file, info.ModTime(), info.ModTime())) // the change time cannot be set
+	expect("h20")
+	done(t, os.WriteFile(file+".x", volData("h21"), 0o600))
+	done(t, os.Rename(file+".x", file))
+	expect("h21")
+	age(t, file)
+	expect("h21")
+	done(t, os.Truncate(file, 5))
+	expect("")
+	done(t, os.Remove(file))
+	expect("")
+}
+
+// age waits until a file is old enough for its change time to prove something.
+func age(t *testing.T, file string) {
+	t.Helper()
+	info, err := os.Stat(file)
+	done(t, err)
+	eventually(t, "a file grows old", func() bool { return time.Since(info.ModTime()) > 1100*time.Millisecond })
+}
+
+func TestParseVolData(t *testing.T) {
+	got, err := parseVolData([]byte(`{"attachmentID":"csi-1","driverName":"d","nodeName":"n","specVolID":"pvc-1","volumeHandle":"a/b^ c","volumeLifecycleMode":"Persistent"}`))
+	if err != nil || got != (facts.VolData{DriverName: "d", VolumeHandle: "a/b^ c"}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, bad := range []string{"", "{", "[]", `{"driverName":1}`, "\x00"} {
+		if _, err := parseVolData([]byte(bad)); err == nil || !strings.Contains(err.Error(), "vol_data.json") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
