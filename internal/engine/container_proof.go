@@ -5,12 +5,19 @@ import (
 
 	"github.com/csi-addons/node-healer/pkg/facts"
 	"github.com/csi-addons/node-healer/pkg/facts/layout"
-	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
 // prove returns why a container's mount is known to be this volume's, or why it is not.
 // The kernel gives a device number to another filesystem when the last mount of its
-// superblock is gone, so the number alone proves nothing.
+// superblock is gone, so the number alone proves nothing, and what is put into a container
+// on its word alone may be another volume's. Two things prove it:
+//
+//  1. The host has a mount of the same superblock at a mount point of this volume.
+//  2. The container's mount has a unique id that is not above the highest one seen while the
+//     number was this superblock's. The kernel gives out unique ids upwards and never again,
+//     so the mount was there then, and has kept the superblock from being replaced since.
+//
+// NFS has its own rule: what is mounted anew shares the superblock.
 func (o *observation) prove(m facts.ContainerMount, s containerScan) (proof, unproven string) {
 	const wasThere = "it was there when this was the volume's filesystem instance"
 	dev := m.Mount.Dev
@@ -29,14 +36,8 @@ func (o *observation) prove(m facts.ContainerMount, s containerScan) (proof, unp
 	if at, here := onHost(o.c, dev); here {
 		return "the host has the same filesystem instance at " + at, ""
 	}
-	if f, known := o.c.PreviousOf(dev); known {
-		if m.Mount.ID != 0 && m.Mount.ID <= f.Newest {
-			return wasThere, ""
-		}
-		// While a mount that was seen then is there, so is the superblock.
-		if slices.ContainsFunc(s.mounts, func(other facts.ContainerMount) bool { return other.Mount.Dev == dev && hasMount(f, other.Mount.ID) }) {
-			return "it is the filesystem instance that was replaced on the host", ""
-		}
+	if f, _ := o.c.PreviousOf(dev); m.Mount.ID != 0 && m.Mount.ID <= f.Newest {
+		return wasThere, ""
 	}
 	switch r := o.c.Record; {
 	case !o.c.RecordOfThisBoot():
@@ -61,9 +62,4 @@ func (o *observation) hasSimilarVolume(pod string, now facts.Mount) bool {
 		_, own := o.c.MountPoint(h.Path)
 		return !own && h.FSType == now.FSType && h.Source == now.Source
 	})
-}
-
-// hasMount reports whether a mount with the unique id was seen; 0 is none.
-func hasMount(f healer.PreviousSuperblock, id uint64) bool {
-	return id != 0 && slices.ContainsFunc(f.Mounts, func(m healer.PreviousMount) bool { return m.ID == id })
 }

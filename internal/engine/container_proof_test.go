@@ -11,13 +11,11 @@ import (
 
 // A device number is given out again, so it proves nothing alone.
 func TestProve(t *testing.T) {
-	seen := healer.PreviousSuperblock{Dev: previously, BootID: "boot-1", Mounts: []healer.PreviousMount{{ID: 700, Namespace: 5000, Path: "/data"}}}
 	none := func(*observation) {}
 	for name, tc := range map[string]struct {
 		dev      facts.Dev
 		change   func(*observation)
 		mount    func(*facts.ContainerMount)
-		others   []facts.ContainerMount
 		proof    string // a part of it; else of why not
 		unproven string
 	}{
@@ -34,26 +32,10 @@ func TestProve(t *testing.T) {
 		"no record":      {dev: previously, change: func(o *observation) { o.c.Record = nil }, unproven: "not seen healthy in this boot"},
 		"another boot":   {dev: previously, change: func(o *observation) { o.c.BootID = "next" }, unproven: "not seen healthy in this boot"},
 		"never recorded": {dev: previously, change: func(o *observation) { o.c.Record.MountPoints = nil }, unproven: "nothing ties"},
-		"seen before": {dev: previously, change: func(o *observation) {
-			o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{seen}
-		}, proof: "replaced on the host"},
-		"seen before in another container": {
-			dev: previously, change: func(o *observation) {
-				o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{seen}
-			},
-			mount: func(m *facts.ContainerMount) { m.Mount.ID = 799 }, others: []facts.ContainerMount{containerMountOf(0, "uid-a", previously)}, proof: "replaced on the host",
-		},
-		"seen before, and its id is another's": {
-			dev: previously, change: func(o *observation) {
-				o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{seen}
-			},
-			mount: func(m *facts.ContainerMount) { m.Mount.ID = 799 }, others: []facts.ContainerMount{containerMountOf(0, "uid-a", renewed)}, unproven: "nothing ties",
-		},
-		"none of it was seen": {
-			dev: previously, change: func(o *observation) {
-				o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{{Dev: previously, BootID: "boot-1"}}
-			}, unproven: "nothing ties",
-		},
+		"of a previous number, and nothing more": {dev: previously, change: func(o *observation) {
+			seen := []healer.PreviousMount{{ID: 700, Namespace: 5000, Path: "/data"}}
+			o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{{Dev: previously, BootID: "boot-1", Mounts: seen}}
+		}, unproven: "nothing ties"},
 		"there before it was replaced": {dev: previously, change: func(o *observation) {
 			o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{{Dev: previously, BootID: "boot-1", Newest: 700}}
 		}, proof: "it was there when"},
@@ -63,17 +45,9 @@ func TestProve(t *testing.T) {
 		"there before, without unique ids": {dev: previously, change: func(o *observation) {
 			o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{{Dev: previously, BootID: "boot-1", Newest: 700}}
 		}, mount: func(m *facts.ContainerMount) { m.Mount.ID = 0 }, unproven: "nothing ties"},
-		"seen before of another number": {dev: previously, change: func(o *observation) {
-			other := seen
-			other.Dev.Minor = 51
-			o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{other}
+		"there before, of another number": {dev: previously, change: func(o *observation) {
+			o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{{Dev: facts.Dev{Minor: previously.Minor + 1}, BootID: "boot-1", Newest: 700}}
 		}, unproven: "nothing ties"},
-		"without unique ids": {
-			dev: previously, change: func(o *observation) {
-				o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{{Dev: previously, BootID: "boot-1", Mounts: []healer.PreviousMount{{}}}}
-			},
-			mount: func(m *facts.ContainerMount) { m.Mount.ID = 0 }, unproven: "nothing ties",
-		},
 		"recorded, and mounted later": {dev: previously, change: func(o *observation) { o.c.Record.Newest = 699 }, unproven: "mounted after"},
 		"recorded, and healthy since": {dev: previously, change: func(o *observation) {
 			o.c.Record.Newest = 699
@@ -87,12 +61,10 @@ func TestProve(t *testing.T) {
 		"recorded, without unique ids": {dev: previously, change: none, mount: func(m *facts.ContainerMount) { m.Mount.ID = 0 }, unproven: "mounted after"},
 		"recorded, outside of pods":    {dev: previously, change: none, mount: func(m *facts.ContainerMount) { m.PodUID = "" }, proof: "it was there when"},
 		"of another boot, but seen since": {dev: previously, change: func(o *observation) {
-			o.c.Record.BootID, o.c.Record.Previous = "boot-0", []healer.PreviousSuperblock{seen}
-		}, proof: "replaced on the host"},
-		"seen before, in another boot": {dev: previously, change: func(o *observation) {
-			other := seen
-			other.BootID = "boot-0"
-			o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{other}
+			o.c.Record.BootID, o.c.Record.Previous = "boot-0", []healer.PreviousSuperblock{{Dev: previously, BootID: "boot-1", Newest: 700}}
+		}, proof: "it was there when"},
+		"there before, in another boot": {dev: previously, change: func(o *observation) {
+			o.c.Record.MountPoints, o.c.Record.Previous = nil, []healer.PreviousSuperblock{{Dev: previously, BootID: "boot-0", Newest: 700}}
 		}, unproven: "nothing ties"},
 	} {
 		own := facts.Mount{ID: 102, OldID: 102, OldParent: 1, Path: podA, Root: "/", Dev: renewed, FSType: fuseType, Source: fuseSource}
@@ -105,7 +77,7 @@ func TestProve(t *testing.T) {
 		if tc.mount != nil {
 			tc.mount(&m)
 		}
-		proof, unproven := o.prove(m, containerScan{now: own, mounts: append(tc.others, m), pods: o.pods()})
+		proof, unproven := o.prove(m, containerScan{now: own, mounts: []facts.ContainerMount{m}, pods: o.pods()})
 		if !strings.Contains(proof, tc.proof) || !strings.Contains(unproven, tc.unproven) || (proof == "") != (tc.proof == "") || (unproven == "") != (tc.unproven == "") {
 			t.Errorf("%s: proof %q, unproven %q", name, proof, unproven)
 		}

@@ -52,9 +52,7 @@ func previousSuperblocks(c healer.Case) []facts.Dev {
 func startedBefore(c healer.Case, all []facts.Unverified) []facts.Unverified {
 	var replaced time.Duration
 	for _, f := range c.PreviousOfBoot() {
-		if !f.NextPods {
-			replaced = max(replaced, f.Since)
-		}
+		replaced = max(replaced, f.Since)
 	}
 	if c.RecordOfThisBoot() && podStayed(c) && slices.ContainsFunc(c.Record.MountPoints, func(p healer.MountPointRecord) bool { return gone(c, p.Dev) }) {
 		replaced = node.SinceBoot() // at some time until now: the record is written after this

@@ -49,7 +49,7 @@ func (e *Engine) savePrevious(ctx context.Context, c healer.Case, s healer.Step)
 		if i == 0 && (m.Dev != s.Source || p.Stale()) || i > 0 && alike && !c.Superblocks[m.Dev].Works() {
 			f := addPrevious(&now, c, m.Dev)
 			if !inContainer {
-				f.Since, f.NextPods = node.SinceBoot(), false
+				f.Since = node.SinceBoot()
 			}
 		}
 	}
@@ -91,8 +91,12 @@ func addPrevious(r *healer.Record, c healer.Case, dev facts.Dev) *healer.Previou
 	}
 	for _, in := range seen {
 		m := in.Mount
+		if m.Dev != dev || in.Proof == "" {
+			continue
+		}
+		f.Newest = max(f.Newest, m.ID)
 		now := healer.PreviousMount{ID: m.ID, Namespace: in.Namespace, Path: m.Path, Attr: m.Attr, Sharing: in.Sharing}
-		if m.Dev == dev && in.Proof != "" && !known[mountKey(now)] && len(f.Mounts) < maxPreviousMounts {
+		if !known[mountKey(now)] && len(f.Mounts) < maxPreviousMounts {
 			f.Mounts = append(f.Mounts, now)
 		}
 	}
@@ -109,10 +113,11 @@ func keepPrevious(c healer.Case, now healer.Record) []healer.PreviousSuperblock 
 	was := *c.Record
 	was.Previous = c.PreviousOfBoot()
 	for _, p := range c.Record.MountPoints {
-		if !p.Dev.Zero() && !now.HasDev(p.Dev) {
-			gone := gone(c, p.Dev)
-			f := addPrevious(&was, c, p.Dev)
-			f.NextPods = gone && !podStayed(c)
+		// With the last pod that had it the volume was unstaged: no container of a later pod
+		// can have that superblock.
+		unstaged := gone(c, p.Dev) && !podStayed(c)
+		if !p.Dev.Zero() && !now.HasDev(p.Dev) && !unstaged {
+			addPrevious(&was, c, p.Dev)
 		}
 	}
 	for _, f := range was.Previous {
@@ -130,7 +135,7 @@ func keepPrevious(c healer.Case, now healer.Record) []healer.PreviousSuperblock 
 func lingers(c healer.Case, f healer.PreviousSuperblock) bool {
 	return covered(c, f.Dev) ||
 		slices.ContainsFunc(c.Lingering, func(in healer.InContainer) bool { return in.Mount.Dev == f.Dev && in.Proof != "" }) ||
-		slices.ContainsFunc(c.Unverified, func(u facts.Unverified) bool { return u.Started <= f.Since && !f.NextPods })
+		slices.ContainsFunc(c.Unverified, func(u facts.Unverified) bool { return u.Started <= f.Since })
 }
 
 // key is what distinguishes the mount from others: its id, or where the kernel has none

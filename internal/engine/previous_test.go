@@ -104,28 +104,28 @@ func TestWhatIsReplacedIsRecorded(t *testing.T) {
 		mountPoints []healer.MountPointRecord
 		previous    []healer.PreviousSuperblock // nil: nothing is written
 	}{
-		"a mount point of the record":     {record: &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{before}}, mountPoints: []healer.MountPointRecord{before}, previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}}},
-		"a mount point that is not in it": {record: &healer.Record{BootID: "b"}, mountPoints: []healer.MountPointRecord{asItWas}, previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}}},
+		"a mount point of the record":     {record: &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{before}}, mountPoints: []healer.MountPointRecord{before}, previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}}},
+		"a mount point that is not in it": {record: &healer.Record{BootID: "b"}, mountPoints: []healer.MountPointRecord{asItWas}, previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}}},
 		"some of it is known": {
 			record:      &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{before}, Previous: []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: noted[:1]}}},
-			mountPoints: []healer.MountPointRecord{before}, previous: []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: noted}},
+			mountPoints: []healer.MountPointRecord{before}, previous: []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}},
 		},
 		"all of it is known, but for the time": {
-			record:      &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{before}, Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}}},
-			mountPoints: []healer.MountPointRecord{before}, previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}},
+			record:      &healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{before}, Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}}},
+			mountPoints: []healer.MountPointRecord{before}, previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}},
 		},
 		"all of it is known, in a container": {
-			record: &healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}}}, change: func(s *healer.Step) { s.MountPoint = mountPoints[1] },
+			record: &healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}}}, change: func(s *healer.Step) { s.MountPoint = mountPoints[1] },
 		},
 		"no record":                        {},
 		"another step":                     {record: &healer.Record{BootID: "b"}, change: func(s *healer.Step) { s.Cost = healer.Rebind }},
 		"a mount point that is not proven": {record: &healer.Record{BootID: "b"}, change: func(s *healer.Step) { s.MountPoint.Proven = false }},
 		"in a container": {
-			record: &healer.Record{BootID: "b"}, change: func(s *healer.Step) { s.MountPoint = mountPoints[1] }, previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Mounts: noted}},
+			record: &healer.Record{BootID: "b"}, change: func(s *healer.Step) { s.MountPoint = mountPoints[1] }, previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}},
 		},
 		"another boot's are forgotten": {
 			record:      &healer.Record{BootID: "a", MountPoints: []healer.MountPointRecord{before}, Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "a", Mounts: noted[:1]}, {Dev: dev(9), BootID: "b"}}},
-			mountPoints: []healer.MountPointRecord{before}, previous: []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Mounts: noted}},
+			mountPoints: []healer.MountPointRecord{before}, previous: []healer.PreviousSuperblock{{Dev: dev(9), BootID: "b"}, {Dev: dev(1), BootID: "b", Newest: 702, Mounts: noted}},
 		},
 		"nothing is mounted": {record: &healer.Record{BootID: "b"}, change: func(s *healer.Step) { s.MountPoint.Stack = nil }},
 	} {
@@ -235,7 +235,8 @@ func TestUntilWhenItWasTheVolumes(t *testing.T) {
 		"the host still has it":       {healer.Case{BootID: "b", Newest: 90, MountPoints: []healer.MountPoint{on(healer.RoleTarget, podA, dev(2), dev(1))}}, healer.Record{BootID: "b"}, 90},
 		"as recorded":                 {healer.Case{BootID: "b", Newest: 90}, healer.Record{BootID: "b", Newest: 50, MountPoints: []healer.MountPointRecord{{Dev: dev(1)}}}, 50},
 		"recorded in an earlier boot": {healer.Case{BootID: "b", Newest: 90}, healer.Record{BootID: "a", Newest: 50, MountPoints: []healer.MountPointRecord{{Dev: dev(1)}}}, 0},
-		"only a container has it":     {healer.Case{BootID: "b", Newest: 90, MountPoints: []healer.MountPoint{containerMountPoint(1, dev(1), "proven")}}, healer.Record{BootID: "b", Newest: 50}, 0},
+		"only a container has it":     {healer.Case{BootID: "b", Newest: 90, MountPoints: []healer.MountPoint{containerMountPoint(1, dev(1), "proven")}}, healer.Record{BootID: "b", Newest: 50}, 701},
+		"what is not proven has it":   {healer.Case{BootID: "b", Newest: 90, MountPoints: []healer.MountPoint{containerMountPoint(1, dev(1), "")}}, healer.Record{BootID: "b", Newest: 50}, 0},
 		"never before":                {healer.Case{BootID: "b", Newest: 90}, healer.Record{BootID: "b", Newest: 50}, 0},
 		"known for longer": {
 			healer.Case{BootID: "b", Newest: 90}, healer.Record{BootID: "b", Newest: 50, MountPoints: []healer.MountPointRecord{{Dev: dev(1)}}, Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Newest: 70}}}, 70,
@@ -322,18 +323,19 @@ func TestPreviousThatIsKept(t *testing.T) {
 		record *healer.Record
 		want   []facts.Dev
 	}{
-		"no record":        {nil, nil},
-		"an earlier boot":  {&healer.Record{BootID: "a", MountPoints: []healer.MountPointRecord{{Dev: dev(1)}}, Previous: []healer.PreviousSuperblock{{Dev: dev(3), BootID: "b", Since: ago(0)}}}, nil},
-		"as it was":        {&healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{{Dev: dev(2)}}}, nil},
-		"another one now":  {&healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{{Dev: dev(1)}}}, []facts.Dev{dev(1)}},
-		"no number":        {&healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{{}}}, nil},
-		"a moment ago":     {&healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Since: ago(previousGrace - 10*time.Second)}}}, []facts.Dev{dev(1)}},
-		"long ago":         {&healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Since: ago(previousGrace + time.Second)}}}, nil},
-		"in the future":    {&healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Since: ago(-time.Hour)}}}, nil},
-		"its number again": {&healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(2), BootID: "b", Since: ago(0)}}}, nil},
+		"no record":                    {nil, nil},
+		"an earlier boot":              {&healer.Record{BootID: "a", MountPoints: []healer.MountPointRecord{{Dev: dev(1)}}, Previous: []healer.PreviousSuperblock{{Dev: dev(3), BootID: "b", Since: ago(0)}}}, nil},
+		"as it was":                    {&healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{{Dev: dev(2)}}}, nil},
+		"another one, with other pods": {&healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{{Dev: dev(1)}}}, nil},
+		"another one, the pod stayed":  {&healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{{Dev: dev(1), Role: healer.RoleTarget, Path: podA}}}, []facts.Dev{dev(1)}},
+		"no number":                    {&healer.Record{BootID: "b", MountPoints: []healer.MountPointRecord{{}}}, nil},
+		"a moment ago":                 {&healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Since: ago(previousGrace - 10*time.Second)}}}, []facts.Dev{dev(1)}},
+		"long ago":                     {&healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Since: ago(previousGrace + time.Second)}}}, nil},
+		"in the future":                {&healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(1), BootID: "b", Since: ago(-time.Hour)}}}, nil},
+		"its number again":             {&healer.Record{BootID: "b", Previous: []healer.PreviousSuperblock{{Dev: dev(2), BootID: "b", Since: ago(0)}}}, nil},
 	} {
 		var got []facts.Dev
-		for _, f := range keepPrevious(healer.Case{BootID: "b", Record: tc.record}, now) {
+		for _, f := range keepPrevious(healer.Case{BootID: "b", Record: tc.record, MountPoints: []healer.MountPoint{on(healer.RoleTarget, podA, dev(2))}}, now) {
 			got = append(got, f.Dev)
 		}
 		if !slices.Equal(got, tc.want) {

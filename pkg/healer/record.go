@@ -53,18 +53,15 @@ type PreviousSuperblock struct {
 	Dev    facts.Dev `json:"dev"`
 	BootID string    `json:"bootID"`
 	// Mounts are those in containers that were seen while it was proven to be the
-	// volume's: as long as one of them exists, so does the superblock.
+	// volume's, with what an interrupted replacement of one has to give back.
 	Mounts []PreviousMount `json:"mounts,omitempty"`
-	// Newest is the highest mount id of a time at which it was the volume's: a mount of
-	// it with a lower one is the volume's.
+	// Newest is the highest unique mount id seen while the device number was this
+	// superblock's: a mount with the number and no higher id is the volume's.
 	Newest uint64 `json:"newest,omitempty"`
 	// Since is when the volume got another one, in time since the boot.
 	Since time.Duration `json:"sinceBoot"`
 	// Ended is true when it had shut itself down, although it answers.
 	Ended bool `json:"ended,omitempty"`
-	// NextPods is true when all pods of that time are gone: those that came later were
-	// started with the other one.
-	NextPods bool `json:"nextPods,omitempty"`
 }
 
 // Same reports whether both say the same except for the times.
