@@ -30,7 +30,7 @@ const admitAtOnce = 16
 
 // admitAll asks for a permit for each step and notes which were refused. Its error is a
 // busy one.
-func (e *Engine) admitAll(ctx context.Context, d healer.Diagnosis, steps []healer.Step, lock *volumeLock, m *mending) ([]admission, error) {
+func (e *Engine) admitAll(ctx context.Context, d healer.Diagnosis, steps []healer.Step, lock *volumeLock, t *tries) ([]admission, error) {
 	permits, errs := make([]healer.Permit, len(steps)), make([]error, len(steps))
 	var asking errgroup.Group
 	asking.SetLimit(admitAtOnce)
@@ -44,14 +44,14 @@ func (e *Engine) admitAll(ctx context.Context, d healer.Diagnosis, steps []heale
 	var admitted []admission
 	var busy error
 	for i, s := range steps {
-		m.tried[stepKey(s)] = true
+		t.tried[stepKey(s)] = true
 		switch err := errs[i]; {
 		case err == nil:
 			admitted = append(admitted, admission{s, permits[i]})
 		case healer.KindOf(err) == healer.KindBusy:
 			busy = err
 		default:
-			m.refuse(s, healer.RuleOf(err), err.Error())
+			t.refuse(s, healer.RuleOf(err), err.Error())
 		}
 	}
 	if busy != nil {

@@ -21,6 +21,25 @@ const recordInterval = time.Hour
 // it was there when the record was written.
 const recordIntervalFUSE = 5 * time.Minute
 
+// save keeps on disk what the next calls need.
+func (e *Engine) save(ctx context.Context, d healer.Diagnosis, lock *volumeLock) error {
+	unusable := func(c healer.Condition) bool { return c.Disables() || c.Ambiguous }
+	if len(d.Failures) == 0 && !slices.ContainsFunc(d.Conditions, unusable) {
+		if err := lock.alone(func() { e.saveRecord(ctx, d) }); err != nil {
+			return err
+		}
+	}
+	if staged, found := d.Case.Staged(); found && staged.Mounted() && d.Case.Record != nil && d.Case.Record.Restaging {
+		if err := lock.alone(func() { e.saveRestaged(ctx, d.Case) }); err != nil {
+			return err
+		}
+	}
+	if !d.Healthy() && len(d.Case.OnOldDevice) > 0 {
+		return lock.alone(func() { e.saveOldDevices(ctx, d.Case) })
+	}
+	return nil
+}
+
 // saveRecord saves what a volume looks like that can be used, if that changed.
 func (e *Engine) saveRecord(ctx context.Context, d healer.Diagnosis) {
 	c := d.Case

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,8 +9,8 @@ import (
 	"github.com/csi-addons/node-healer/pkg/healer"
 )
 
-// mending is what one call has tried so far.
-type mending struct {
+// tries is what one call has tried so far.
+type tries struct {
 	tried   map[string]bool
 	refused map[string]healer.Refusal
 	// stuck is true once a step left a stuck worker: it may still act, and no other
@@ -19,9 +18,13 @@ type mending struct {
 	stuck bool
 }
 
-// mend runs the least invasive step that may help, at all mount points at which it can
-// run at once. more is false when no step is left.
-func (e *Engine) mend(ctx context.Context, d healer.Diagnosis, lock *volumeLock, m *mending) (ran []healer.Outcome, more bool, err error) {
+func newTries() *tries {
+	return &tries{tried: map[string]bool{}, refused: map[string]healer.Refusal{}}
+}
+
+// next returns the least invasive step that may help, once for each mount point at which it
+// can run at once; none when no step is left. It notes why others are refused.
+func (t *tries) next(d healer.Diagnosis) []healer.Step {
 	for i, s := range d.Steps {
 		rule := healer.RuleProvider
 		if sick := sickSource(d, s); s.Refused == "" && sick != "" {
@@ -29,34 +32,33 @@ func (e *Engine) mend(ctx context.Context, d healer.Diagnosis, lock *volumeLock,
 			d.Steps[i] = s
 		}
 		if s.Refused != "" && d.Needs(s) {
-			m.refuse(s, rule, s.Refused)
+			t.refuse(s, rule, s.Refused)
 		}
 	}
-	step, found := m.pick(d)
-	if !found || m.stuck {
-		return nil, false, nil
+	best, found := t.pick(d)
+	if !found || t.stuck {
+		return nil
 	}
-	admitted, err := e.admitAll(ctx, d, m.batch(d, step), lock, m)
-	if err != nil {
-		return nil, false, err
+	return t.batch(d, best)
+}
+
+// done notes whether one of the steps that ran may still act.
+func (t *tries) done(outcomes []healer.Outcome) {
+	for _, o := range outcomes {
+		t.stuck = t.stuck || len(stuckBehind(o.Err)) > 0
 	}
-	ran = e.run(ctx, d.Case, admitted)
-	for _, o := range ran {
-		m.stuck = m.stuck || len(stuckBehind(o.Err)) > 0
-	}
-	return ran, true, nil
 }
 
 func stepKey(s healer.Step) string { return s.Name + "\x00" + s.MountPoint.Path }
 
-func (m *mending) refuse(s healer.Step, rule healer.Rule, why string) {
-	m.refused[stepKey(s)] = healer.Refusal{Step: s.Name, MountPoint: s.MountPoint.Path, Rule: rule, Why: why}
+func (t *tries) refuse(s healer.Step, rule healer.Rule, why string) {
+	t.refused[stepKey(s)] = healer.Refusal{Step: s.Name, MountPoint: s.MountPoint.Path, Rule: rule, Why: why}
 }
 
 // pick takes the least invasive step that may run.
-func (m *mending) pick(d healer.Diagnosis) (best healer.Step, found bool) {
+func (t *tries) pick(d healer.Diagnosis) (best healer.Step, found bool) {
 	for _, s := range d.Steps {
-		if m.mayRun(d, s) && (!found || s.Cost < best.Cost) {
+		if t.mayRun(d, s) && (!found || s.Cost < best.Cost) {
 			best, found = s, true
 		}
 	}
@@ -65,8 +67,8 @@ func (m *mending) pick(d healer.Diagnosis) (best healer.Step, found bool) {
 
 // mayRun reports whether a step heals an acute condition at its mount point, is not
 // refused and was not tried there in this call.
-func (m *mending) mayRun(d healer.Diagnosis, s healer.Step) bool {
-	return s.Refused == "" && !m.tried[stepKey(s)] && d.Needs(s)
+func (t *tries) mayRun(d healer.Diagnosis, s healer.Step) bool {
+	return s.Refused == "" && !t.tried[stepKey(s)] && d.Needs(s)
 }
 
 // sickSource says what a provider found wrong with the filesystem that a step would
@@ -92,13 +94,13 @@ func sickSource(d healer.Diagnosis, s healer.Step) string {
 
 // batch returns a step and, if it can run at several mount points at once, all others
 // of its name that may run.
-func (m *mending) batch(d healer.Diagnosis, s healer.Step) []healer.Step {
+func (t *tries) batch(d healer.Diagnosis, s healer.Step) []healer.Step {
 	all := []healer.Step{s}
 	if s.RunBatch == nil {
 		return all
 	}
 	for _, o := range d.Steps {
-		if o.Name == s.Name && stepKey(o) != stepKey(s) && m.mayRun(d, o) {
+		if o.Name == s.Name && stepKey(o) != stepKey(s) && t.mayRun(d, o) {
 			all = append(all, o)
 		}
 	}
@@ -106,8 +108,8 @@ func (m *mending) batch(d healer.Diagnosis, s healer.Step) []healer.Step {
 }
 
 // refusals returns the steps that would have helped and did not run, sorted.
-func (m *mending) refusals(ran []healer.Outcome) []healer.Refusal {
-	list := slices.SortedFunc(maps.Values(m.refused), func(a, b healer.Refusal) int {
+func (t *tries) refusals(ran []healer.Outcome) []healer.Refusal {
+	list := slices.SortedFunc(maps.Values(t.refused), func(a, b healer.Refusal) int {
 		return cmp.Or(cmp.Compare(a.MountPoint, b.MountPoint), cmp.Compare(a.Step, b.Step))
 	})
 	return slices.DeleteFunc(list, func(r healer.Refusal) bool {

@@ -1,0 +1,108 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"syscall"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-addons/node-healer/internal/node"
+	"github.com/csi-addons/node-healer/pkg/facts"
+	"github.com/csi-addons/node-healer/pkg/healer"
+)
+
+// report says what became of a volume, after the last observation.
+func (e *Engine) report(ctx context.Context, r healer.Report, t *tries, checks bool) (healer.Report, error) {
+	for _, o := range r.Steps {
+		if healer.KindOf(o.Err) == healer.KindUnauthenticated {
+			// Other secrets may heal it.
+			return r, &healer.Error{Kind: healer.KindUnauthenticated, Step: o.Step, Text: "step " + o.Step, Err: o.Err}
+		}
+	}
+	r.Refused = t.refusals(r.Steps)
+	r.After.Conditions = append(r.After.Conditions, notEmpty(r.Steps)...)
+	r.After.Conditions = append(r.After.Conditions, stagedWithoutPod(r.Steps)...)
+	if !checks { // it costs a walk through all processes
+		e.reportHeld(ctx, &r)
+	}
+	return r, nil
+}
+
+// notEmpty returns a condition for each mount point at which a step found files in the
+// way: only a step looks for them, right before it would hide them.
+func notEmpty(steps []healer.Outcome) (found []healer.Condition) {
+	for _, o := range steps {
+		if errors.Is(o.Err, healer.ErrRefused) && errors.Is(o.Err, syscall.ENOTEMPTY) {
+			found = append(found, healer.Condition{
+				Status: healer.Inaccessible, Reason: healer.TargetNotEmpty, MountPoint: o.MountPoint,
+				Message: "files lie in the directory itself, on the node's disk, and a mount would hide them",
+				Advice:  "see who wrote them while nothing was mounted there; copy them into the volume if they matter, and remove them",
+			})
+		}
+	}
+	return found
+}
+
+// stagedWithoutPod returns a condition for each mount point at which the driver staged the
+// volume while the last pod went. To unstage it is kubelet's business.
+func stagedWithoutPod(steps []healer.Outcome) (found []healer.Condition) {
+	for _, o := range steps {
+		if errors.Is(o.Err, healer.ErrNotWanted) {
+			found = append(found, healer.Condition{
+				Status: healer.Degraded, Reason: healer.StagedWithoutPod, MountPoint: o.MountPoint,
+				Message: "the driver staged the volume anew while the last pod that wanted it went",
+				Advice:  "if no pod of this node uses the volume later, unmount it there",
+			})
+		}
+	}
+	return found
+}
+
+// reportHeld adds to a report how often the sick superblocks are mounted, and in which
+// containers: a person who is to unmount or check one has to know. Nothing is decided by
+// it.
+func (e *Engine) reportHeld(ctx context.Context, r *healer.Report) {
+	var sick facts.Filter
+	for _, cond := range r.After.Conditions {
+		p, _ := r.After.Case.MountPoint(cond.MountPoint)
+		// That of a device node is devtmpfs.
+		if top, mounted := p.Top(); mounted && !top.MayBeNode() && !slices.Contains(sick.Superblocks, top.Dev) {
+			sick.Superblocks = append(sick.Superblocks, top.Dev)
+		}
+	}
+	if len(sick.Superblocks) == 0 {
+		return
+	}
+	table, err := e.cfg.Node.Topology()
+	if err == nil {
+		var found node.Containers
+		found, err = e.cfg.Node.InContainers(ctx, nil, sick)
+		addHeld(&r.Held, found)
+	}
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot tell which containers have the volume mounted")
+		return
+	}
+	for _, dev := range sick.Superblocks {
+		r.Held.Mounts += len(table.Of(dev))
+	}
+}
+
+func addHeld(h *healer.Held, found node.Containers) {
+	name := func(podUID, containerID string) {
+		if w := healer.WorkloadName(podUID, containerID); w != "" && !slices.Contains(h.By, w) {
+			h.By = append(h.By, w)
+		}
+	}
+	h.Mounts = len(found.Mounts)
+	for _, m := range found.Mounts {
+		name(m.PodUID, m.ContainerID)
+	}
+	for _, u := range found.Unverified {
+		if u.Has {
+			name(u.PodUID, u.ContainerID)
+		}
+	}
+}
