@@ -97,6 +97,7 @@ test-full: ## the same with storms, soak and floods, all kinds at every instant,
 unit: ## tests of the packages, commands, manifests and pages
 	$(TEST) -p 4 -timeout 10m ./pkg/... ./internal/... ./cmd/... ./deploy/... ./docs/...
 	$(TEST) -run 'TestPage|TestFeatures|TestTable' ./test/kernels
+	$(TEST) ./test/mutate
 
 .PHONY: integration
 integration: deps build ## tests on the real kernel (root)
@@ -120,6 +121,10 @@ ahead: lint vet image
 .PHONY: soak
 soak: deps build ## 1,000 volumes with faults that come and go, without a call, for SOAK (5m) (root)
 	TEST_FULL=1 NODE_HEALER_SOAK=$(or $(SOAK),5m) $(GO) test -count=1 -v -timeout 2h -run TestSoak ./test/integration
+
+.PHONY: mutate
+mutate: deps build ## break lines that keep data safe, one at a time: each turns a test red (root); RUN=locks: only these
+	$(GO) run ./test/mutate -run '$(RUN)'
 
 .PHONY: e2e
 e2e: deps build kubernetes ## a real node with kubelet: a pod gets its volume back without a restart (root)

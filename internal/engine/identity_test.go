@@ -56,6 +56,15 @@ func TestProveIdentityOfADevice(t *testing.T) {
 			nameless(c, sb)
 			c.Record.DiskSeq, sb.Device.DiskSeq = 0, 0
 		}, "no serial number"},
+		"a filesystem UUID alone": {func(c *healer.Case, sb *facts.Superblock) { uuidAlone(c, sb) }, "which a clone shares"},
+		"a filesystem UUID, and kubelet names another volume": {func(c *healer.Case, sb *facts.Superblock) {
+			uuidAlone(c, sb)
+			c.MountPoints = []healer.MountPoint{{Role: healer.RoleStaging, Inspect: facts.PathInfo{VolData: &facts.VolData{VolumeHandle: "other"}}}}
+		}, "which a clone shares"},
+		"a filesystem UUID, and kubelet names the volume": {func(c *healer.Case, sb *facts.Superblock) {
+			uuidAlone(c, sb)
+			c.MountPoints = []healer.MountPoint{{Role: healer.RoleStaging, Inspect: facts.PathInfo{VolData: &facts.VolData{}}}}
+		}, ""},
 	} {
 		c := healer.Case{BootID: "boot-1", Record: &healer.Record{BootID: "boot-1", Identity: known, DiskSeq: 5}}
 		sb := facts.Superblock{Dev: disk, Device: &facts.BlockDevice{Identity: known, DiskSeq: 5}}
@@ -68,6 +77,12 @@ func TestProveIdentityOfADevice(t *testing.T) {
 // nameless takes away all that identifies the device but its size.
 func nameless(c *healer.Case, sb *facts.Superblock) {
 	c.Record.Identity, sb.Device.Identity = facts.Identity{Size: 100}, facts.Identity{Size: 100}
+}
+
+// uuidAlone leaves the device's filesystem UUID and size, of another boot.
+func uuidAlone(c *healer.Case, sb *facts.Superblock) {
+	id := facts.Identity{FilesystemUUID: "uuid", Size: 100}
+	c.Record.Identity, sb.Device.Identity, c.BootID = id, id, "boot-2"
 }
 
 func TestSameDisk(t *testing.T) {

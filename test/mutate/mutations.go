@@ -1,0 +1,136 @@
+package main
+
+// mutation is a line that keeps data safe, broken, and the tests that have to notice.
+type mutation struct {
+	name       string
+	file       string
+	from, to   string
+	tests, run string // the package, and the tests in it
+}
+
+const integration = "test/integration"
+
+// mutations are those of the transaction that puts a mount back (place, finalize), of that
+// in containers (swap), of identity, of the gate and of the locks.
+var mutations = []mutation{
+	{
+		name: "place: a placeholder is writable", file: "internal/ops/clone.go",
+		from: "mount.AddAttr(fd, facts.AttrPlaceholder, unix.MS_PRIVATE)", to: "mount.AddAttr(fd, 0, unix.MS_PRIVATE)",
+		tests: integration, run: "TestUnpublishAtEveryInstant|TestReadOnlyAtEveryInstant|TestKilledBetweenPlaceAndFinalize",
+	},
+	{
+		name: "place: a placeholder shares its events", file: "internal/ops/clone.go",
+		from: "mount.AddAttr(fd, facts.AttrPlaceholder, unix.MS_PRIVATE)", to: "mount.AddAttr(fd, facts.AttrPlaceholder, 0)",
+		tests: integration, run: "TestCloneIsPrivate",
+	},
+	{
+		name: "place: a subdirectory may be a link into another filesystem", file: "internal/ops/clone.go",
+		from: "openBeneath(from, sub, unix.RESOLVE_NO_XDEV)", to: "openBeneath(from, sub, 0)",
+		tests: integration, run: "TestRebindStaysInTheVolume",
+	},
+	{
+		name: "place: files in the directory are hidden", file: "internal/ops/place_directory.go",
+		from: "if !empty {", to: "if !empty && false {",
+		tests: integration, run: "TestTargetNotEmpty|TestPlaceChecks",
+	},
+	{
+		name: "place: what answers again is replaced", file: "internal/ops/dead.go",
+		from: "case !d.Ended && at.answers() == 0:", to: "case !d.Ended && at.answers() == 0 && false:",
+		tests: integration, run: "TestReplaceRefused|TestPlaceChecks",
+	},
+	{
+		name: "place: another mount than the dead one is taken off", file: "internal/ops/place.go",
+		from: "if !top.Same(p.dead.Mount) {", to: "if !top.Same(p.dead.Mount) && false {",
+		tests: integration, run: "TestPublishWhileReplacing|TestPlaceChecks",
+	},
+	{
+		name: "place: the stack is not checked before the dead mount is detached", file: "internal/ops/place.go",
+		from: "if err := p.checkStack(); err != nil {", to: "if err := p.checkStack(); err != nil && false {",
+		tests: integration, run: "TestPublishWhileReplacing|TestPublishWhileReplacingInUse",
+	},
+	{
+		name: "place: what covers a dead mount appears on its peers", file: "internal/ops/place.go",
+		from: "if err = mount.AddAttr(fd, 0, unix.MS_PRIVATE); err != nil {", to: "if err = mount.AddAttr(fd, 0, 0); err != nil {",
+		tests: integration, run: "TestCover|TestKillCovering",
+	},
+	{
+		name: "finalize: what arrived meanwhile is not seen", file: "internal/ops/finalize.go",
+		from: "func (p placed) alone() error { return p.target.checkAlone(p.ours, p.on) }", to: "func (p placed) alone() error { return nil }",
+		tests: integration, run: "TestPublishOnTop|TestFinalizeChecks",
+	},
+	{
+		name: "finalize: what lies beneath something new stays writable", file: "internal/ops/finalize.go",
+		from: "mount.SetAttr(p.fd, facts.AttrPlaceholder, 0); backErr != nil", to: "error(nil); backErr != nil",
+		tests: integration, run: "TestPublishOnTop|TestFinalizeChecks",
+	},
+	{
+		name: "finalize: copies in other namespaces stay read-only", file: "internal/ops/finalize.go",
+		from: "left = (*copies).set(q.Attr); left != 0", to: "left = 0; left != 0",
+		tests: integration, run: "TestCopies|TestCopiesAfterAKill",
+	},
+	{
+		name: "finalize: an unfinished mount has no mark", file: "internal/ops/finalize.go",
+		from: "p.set(q.Attr|facts.AttrUnfinalized, 0)", to: "p.set(q.Attr, 0)",
+		tests: integration, run: "TestKill|TestCopiesAfterAKill|TestKillReplacing",
+	},
+	{
+		name: "swap: a killed one leaves no guard", file: "internal/ops/container_swap.go",
+		from: "w.Attr|facts.AttrGuard", to: "w.Attr",
+		tests: integration, run: "TestKillInContainer|TestInContainerReadOnlyAtEveryInstant",
+	},
+	{
+		name: "swap: attributes that changed are not seen", file: "internal/ops/container_swap.go",
+		from: "now.Attr&facts.AttrSettable != m.Attr&facts.AttrSettable", to: "now.Attr == m.Attr && false",
+		tests: "internal/ops", run: "TestSwapIsRefused|TestSwap",
+	},
+	{
+		name: "swap: a shared parent mount passes the new mount on", file: "internal/ops/container_swap.go",
+		from: "!known || below.Propagation.Shared != 0", to: "!known",
+		tests: integration, run: "TestInContainerPropagation|TestInContainerLeftAlone|TestInContainerApplicationsNamespaces",
+	},
+	{
+		name: "identity: another serial number passes", file: "pkg/healer/identity.go",
+		from: "part.recorded != \"\" && part.recorded != part.now", to: "part.recorded != \"\" && part.now != \"\" && part.recorded != part.now",
+		tests: "internal/engine", run: "TestDiffers|TestProveIdentityOfADevice|TestProveIdentityWithoutADevice",
+	},
+	{
+		name: "identity: a smaller device passes", file: "pkg/healer/identity.go",
+		from: "now.Size < recorded.Size", to: "false",
+		tests: "internal/engine", run: "TestDiffers|TestProveIdentityOfADevice|TestProveIdentityWithoutADevice",
+	},
+	{
+		name: "identity: a clone with the same filesystem UUID passes", file: "internal/engine/prove_identity.go",
+		from: "id.DMUUID == \"\" && !named(c, staged)", to: "id.DMUUID == \"\" && staged.Path == \"-\"",
+		tests: "internal/engine", run: "TestDiffers|TestProveIdentityOfADevice|TestProveIdentityWithoutADevice",
+	},
+	{
+		name: "identity: a container's mount that came later is taken for the volume's", file: "internal/engine/container_proof.go",
+		from: "m.Mount.ID != 0 && m.Mount.ID <= f.Newest", to: "m.Mount.ID != 0 && f.Newest != 0",
+		tests: "internal/engine", run: "TestProve",
+	},
+	{
+		name: "gate: a container that is not proven shows that a volume is wanted", file: "internal/wanted/wanted.go",
+		from: "in.Proof != \"\" && (in.PodUID", to: "(in.PodUID",
+		tests: "internal/wanted", run: "Test.*",
+	},
+	{
+		name: "gate: it is not asked again before a mount becomes writable", file: "internal/node/place.go",
+		from: "err = revalidate(ctx)\n", to: "err = nil\n",
+		tests: integration, run: "TestNoLongerWanted|TestUnwantedWhileReplacing",
+	},
+	{
+		name: "locks: two heals on one filesystem", file: "internal/engine/admit.go",
+		from: "if err := lock.add(superblockKey(s.Source.String())); err != nil {", to: "if err := error(nil); err != nil {",
+		tests: "internal/engine", run: "TestSuperblockIsHealedForOneVolumeAtATime|TestOneOfThemIsBusy",
+	},
+	{
+		name: "locks: a heal begins beside another", file: "internal/engine/locks.go",
+		from: "other != nil && other != l && (!l.checks || !other.checks)", to: "other != nil && other != l && !l.checks && other.checks",
+		tests: "internal/engine", run: "TestSameVolumeByDriverAndID",
+	},
+	{
+		name: "locks: a check that a heal overtook is believed", file: "internal/engine/locks.go",
+		from: "	if !l.preempted {\n		return nil\n	}", to: "	return nil",
+		tests: "internal/engine", run: "TestOneCallForEachVolume|TestSameVolumeByDriverAndID|TestManyCallersOnOneVolume|TestHealPreemptsACheck|TestCheckThatSaves",
+	},
+}
