@@ -82,7 +82,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.stateDir, "state-dir", "/var/lib/node-healer", "`directory` for records and the audit log; one server at a time")
 	f.StringVar(&c.mode, "mode", modeHeal, "`mode`: heal; check (changes no mount and writes to no volume); off (NodeHealer answers UNIMPLEMENTED)")
 	f.StringVar(&c.loop, "loop", policy.LoopOff, "what the node does by itself: `mode` observe (checks its volumes and reports as after a call); heal (also heals them as a call would); off. The setting loop of the cluster counts instead, unless it is off here")
-	f.BoolVar(&c.dryRun, "dry-run", false, "with --loop=heal, say in the log and in events what would be healed, and do nothing; calls heal as ever")
+	f.BoolVar(&c.dryRun, "dry-run", false, "change nothing, whoever calls; with --loop=heal, say in the log and in events what would be healed")
 	f.DurationVar(&c.checkInterval, "check-interval", time.Minute, "with --loop, the time between two checks of a volume whose mounts do not change: 10s to 1h")
 	f.BoolVar(&c.standalone, "standalone", false, "there is no orchestrator: no API is asked, and the caller vouches that the volume it names is wanted")
 	f.StringVar(&c.hostNamespace, "host-mount-namespace", "", "`file` of the host's mount namespace, as /proc/1/ns/mnt; empty: this process's own")

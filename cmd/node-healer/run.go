@@ -167,6 +167,7 @@ func newEngine(cfg config, host *node.Node, providers []healer.Provider, c *clus
 		Audit:      audit,
 		Drivers:    cfg.drivers,
 		CheckOnly:  cfg.mode != modeHeal,
+		DryRun:     cfg.dryRun,
 		Standalone: cfg.standalone,
 		ProbeWrite: engine.WriteProbe(cfg.probeWrite),
 		SyncExt4:   !node.TellsShutdown(),

@@ -63,6 +63,7 @@ func (e *Engine) admitAll(ctx context.Context, d healer.Diagnosis, steps []heale
 
 var (
 	errCheckOnly    = errors.New("the server only checks (--mode=check)")
+	errDryRun       = errors.New("the server changes nothing (--dry-run)")
 	errAskedToCheck = errors.New("the call only checks: the caller did not ask to heal, or may not")
 )
 
@@ -74,6 +75,8 @@ func (e *Engine) admit(ctx context.Context, d healer.Diagnosis, s healer.Step, l
 		return nil, healer.RefusedBy(healer.RuleMode, errCheckOnly)
 	case lock.checks:
 		return nil, healer.RefusedBy(healer.RuleMode, errAskedToCheck)
+	case e.cfg.DryRun:
+		return nil, healer.RefusedBy(healer.RuleMode, errDryRun)
 	case e.isClosing():
 		return nil, healer.RefusedBy(healer.RuleShutdown, healer.ErrShuttingDown)
 	}

@@ -72,6 +72,8 @@ type Config struct {
 	Drivers []string
 	// CheckOnly stops every call before its first step, and writes nothing.
 	CheckOnly bool
+	// DryRun stops every call before its first step.
+	DryRun bool
 	// Standalone searches the containers of all pods, and those of none.
 	Standalone bool
 	// ProbeWrite says when a write is tried.

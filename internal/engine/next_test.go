@@ -137,6 +137,7 @@ func TestWhatKeepsAStepFromRunning(t *testing.T) {
 		"its provider":        {spoil: func(b *fixture) { b.steps[0].Refused = "too early" }, why: "too early", rule: healer.RuleProvider},
 		"the gate":            {spoil: func(b *fixture) { b.notes.refuse = healer.RefusedBy(healer.RuleWanted, errors.New("it is not wanted")) }, why: "it is not wanted", rule: healer.RuleWanted},
 		"the mode":            {change: func(c *Config) { c.CheckOnly = true }, why: "--mode=check", rule: healer.RuleMode},
+		"a dry run":           {change: func(c *Config) { c.DryRun = true }, why: "--dry-run", rule: healer.RuleMode},
 		"identity":            {spoil: func(b *fixture) { setSerial(b, "other") }, why: "identity not proven: serial number", rule: healer.RuleIdentity},
 		"a WWID read anew":    {spoil: func(b *fixture) { b.anew = map[facts.Dev]facts.Identity{disk: {Serial: "serial-1", WWID: "wwid-2"}} }, why: "identity not proven: WWID", rule: healer.RuleIdentity},
 		"nothing read anew":   {spoil: func(b *fixture) { b.anew = map[facts.Dev]facts.Identity{disk: {}} }, why: "identity not proven: serial number", rule: healer.RuleIdentity},
