@@ -114,6 +114,7 @@ func TestLoopHeals(t *testing.T) {
 				harness.Eventually(t, "it is said what would be done", func() bool {
 					return strings.Contains(n.Log.String(), `"The loop would heal a volume"`)
 				})
+				n.Expect("abnormal", u.Request(), "--dry-run")
 				n.SameTable(table)
 				return
 			}
